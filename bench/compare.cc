@@ -1,0 +1,110 @@
+#include "bench/compare.h"
+
+#include <cmath>
+#include <fstream>
+#include <optional>
+
+#include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+#include <nlohmann/json.hpp>
+
+namespace blockmgr {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
+struct Row {
+  const char* title;
+  const char* key;
+  int decimals;
+  double unit = 1;
+  // Means nothing in a run without evictions.
+  bool of_evictions = false;
+};
+
+constexpr Row kRows[] = {
+    {"requests in flight, mean", "mean_requests_in_flight", 1},
+    {"requests in flight, max", "max_requests_in_flight", 0},
+    {"requests completed", "completed", 0},
+    {"requests failed", "failed", 0},
+    {"request throughput (1/s)", "request_throughput", 3},
+    {"output throughput (tokens/s)", "output_throughput", 1},
+    {"TTFT p50 (ms)", "p50_ttft_ms", 1},
+    {"TTFT p99 (ms)", "p99_ttft_ms", 1},
+    {"TPOT p50 (ms)", "p50_tpot_ms", 2},
+    {"TPOT p99 (ms)", "p99_tpot_ms", 2},
+    {"preemptions", "preemptions", 0},
+    {"recomputed tokens", "recomputed_tokens", 0},
+    {"prefix hit rate", "prefix_hit_rate", 3},
+    {"blocks used, max", "max_used_blocks", 0},
+    {"evictions", "evictions", 0},
+    {"freed by eviction (GiB)", "evicted_bytes", 2, kGiB},
+    {"kept tokens per head, min", "kept_entries_min", 0, 1, true},
+    {"kept tokens per head, median", "kept_entries_median", 0, 1, true},
+    {"kept tokens per head, max", "kept_entries_max", 0, 1, true},
+};
+
+std::optional<double> Value(const Json& report, const Row& row) {
+  const auto found = report.find(row.key);
+  if (found == report.end() || !found->is_number()) return std::nullopt;
+  const auto evictions = report.find("evictions");
+  if (row.of_evictions && evictions != report.end() && *evictions == 0) {
+    return std::nullopt;
+  }
+  return found->get<double>() / row.unit;
+}
+
+std::string Shown(std::optional<double> value, int decimals) {
+  return value.has_value() ? absl::StrFormat("%.*f", decimals, *value) : "-";
+}
+
+// What tells the two runs apart: the eviction they ask for.
+std::string Eviction(const Json& report) {
+  const auto policy = report.find("eviction");
+  const auto keep = report.find("keep_ratio");
+  if (policy == report.end() || !policy->is_string() || keep == report.end()) {
+    return "no eviction";
+  }
+  return absl::StrCat("keep ", keep->dump(), ", ", policy->get<std::string>());
+}
+
+}  // namespace
+
+absl::StatusOr<Json> ReadReport(const std::string& path) {
+  std::ifstream input(path, std::ios::binary);
+  if (!input) {
+    return absl::NotFoundError(absl::StrCat("cannot open '", path, "'"));
+  }
+  Json report = Json::parse(input, nullptr, false);
+  if (!report.is_object() || !report.contains("completed")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path,
+        ": expected a report of blockmgr-bench, as --save-result or "
+        "--json writes it"));
+  }
+  return report;
+}
+
+std::string FormatComparison(const std::string& name_a, const Json& a,
+                             const std::string& name_b, const Json& b) {
+  std::string text = absl::StrCat("A  ", name_a, ": ", Eviction(a), "\nB  ",
+                                  name_b, ": ", Eviction(b), "\n\n");
+  absl::StrAppendFormat(&text, "%-30s %14s %14s %8s\n", "", "A", "B", "B / A");
+  for (const Row& row : kRows) {
+    const std::optional<double> left = Value(a, row);
+    const std::optional<double> right = Value(b, row);
+    std::string ratio = "-";
+    if (left.has_value() && right.has_value() && *left != 0) {
+      ratio = absl::StrFormat("%.2fx", *right / *left);
+    }
+    absl::StrAppendFormat(&text, "%-30s %14s %14s %8s\n", row.title,
+                          Shown(left, row.decimals), Shown(right, row.decimals),
+                          ratio);
+  }
+  return text;
+}
+
+}  // namespace blockmgr

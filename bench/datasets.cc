@@ -1,0 +1,330 @@
+#include "bench/datasets.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <fstream>
+#include <limits>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include <absl/status/status.h>
+#include <absl/strings/ascii.h>
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_split.h>
+#include <absl/strings/string_view.h>
+#include <absl/time/time.h>
+#include <nlohmann/json.hpp>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/status_macros.h"
+
+namespace blockmgr {
+namespace {
+
+using Json = nlohmann::json;
+
+// Lengths a request can have at all; also keeps sums far from overflow.
+constexpr int64_t kMaxTokens = int64_t{1} << 30;
+constexpr absl::string_view kAzureHeader =
+    "TIMESTAMP,ContextTokens,GeneratedTokens";
+
+// Reads lines, counts them and makes errors that name them.
+class LineReader {
+ public:
+  LineReader(std::istream& input, const std::string& file)
+      : input_(input), file_(file) {}
+
+  // The next line that is not blank, without its line end.
+  bool Next() {
+    while (std::getline(input_, line_)) {
+      ++number_;
+      if (!line_.empty() && line_.back() == '\r') line_.pop_back();
+      if (!absl::StripAsciiWhitespace(line_).empty()) return true;
+    }
+    return false;
+  }
+
+  const std::string& line() const { return line_; }
+
+  absl::Status Error(absl::string_view field, absl::string_view reason) const {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_, ":", number_, ": ", field, ": ", reason));
+  }
+
+  // The end of the file was reached, or an error of the disk.
+  absl::Status Finish(const Workload& workload) const {
+    if (input_.bad()) {
+      return absl::DataLossError(
+          absl::StrCat(file_, ":", number_, ": cannot be read further"));
+    }
+    if (workload.requests.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(file_, ": expected at least one request, found none"));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  std::istream& input_;
+  const std::string& file_;
+  std::string line_;
+  int64_t number_ = 0;
+};
+
+bool Enough(const Workload& workload, std::optional<int64_t> limit) {
+  return limit.has_value() &&
+         static_cast<int64_t>(workload.requests.size()) >= *limit;
+}
+
+std::string Shown(const Json& value) {
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (text.size() > 40) text = absl::StrCat(text.substr(0, 40), "...");
+  return text;
+}
+
+absl::StatusOr<const Json*> Field(const LineReader& reader, const Json& object,
+                                  const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end()) return reader.Error(name, "missing");
+  return &*found;
+}
+
+absl::StatusOr<int32_t> TokenCount(const LineReader& reader, const Json& object,
+                                   const char* name) {
+  BM_ASSIGN_OR_RETURN(const Json* value, Field(reader, object, name));
+  if (!value->is_number_integer() || *value < 1 || *value > kMaxTokens) {
+    return reader.Error(
+        name,
+        absl::StrCat("expected an integer of at least 1, got ", Shown(*value)));
+  }
+  return value->get<int32_t>();
+}
+
+// Milliseconds, as seconds.
+absl::StatusOr<double> Timestamp(const LineReader& reader, const Json& object) {
+  BM_ASSIGN_OR_RETURN(const Json* value, Field(reader, object, "timestamp"));
+  if (!value->is_number() || *value < 0) {
+    return reader.Error(
+        "timestamp", absl::StrCat("expected milliseconds of at least 0, got ",
+                                  Shown(*value)));
+  }
+  return value->get<double>() / 1000.0;
+}
+
+absl::StatusOr<std::vector<PromptSegment>> HashedPrompt(
+    const LineReader& reader, const Json& object, int32_t input_length,
+    uint64_t seed) {
+  BM_ASSIGN_OR_RETURN(const Json* ids, Field(reader, object, "hash_ids"));
+  const int32_t blocks = CeilDiv(input_length, kMooncakeBlockTokens);
+  if (!ids->is_array() || ids->size() != static_cast<size_t>(blocks)) {
+    return reader.Error(
+        "hash_ids",
+        absl::StrCat(
+            "expected an array of ", blocks, " ids (one per ",
+            kMooncakeBlockTokens, " of ", input_length, " tokens), got ",
+            ids->is_array() ? absl::StrCat(ids->size()) : Shown(*ids)));
+  }
+  std::vector<PromptSegment> prompt;
+  prompt.reserve(ids->size());
+  int32_t left = input_length;
+  for (const Json& id : *ids) {
+    if (!id.is_number_unsigned()) {
+      return reader.Error(
+          "hash_ids",
+          absl::StrCat("expected integers of at least 0, got ", Shown(id)));
+    }
+    prompt.push_back({StreamOf(StreamKind::kHashId, id.get<uint64_t>(), seed),
+                      std::min(left, kMooncakeBlockTokens)});
+    left -= kMooncakeBlockTokens;
+  }
+  return prompt;
+}
+
+absl::StatusOr<int32_t> CsvTokenCount(const LineReader& reader,
+                                      absl::string_view name,
+                                      absl::string_view text) {
+  int32_t value = 0;
+  if (!absl::SimpleAtoi(text, &value) || value < 1 || value > kMaxTokens) {
+    return reader.Error(
+        name,
+        absl::StrCat("expected an integer of at least 1, got '", text, "'"));
+  }
+  return value;
+}
+
+// The start of the trace is time 0; rows are in order of time.
+absl::Status AppendInOrder(const LineReader& reader, absl::string_view field,
+                           WorkloadRequest request, double* first_s,
+                           Workload* workload) {
+  if (workload->requests.empty()) *first_s = request.arrival_s;
+  request.arrival_s -= *first_s;
+  if (!workload->requests.empty() &&
+      request.arrival_s < workload->requests.back().arrival_s) {
+    return reader.Error(field, "earlier than the row before");
+  }
+  workload->requests.push_back(std::move(request));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Workload> ParseMooncake(std::istream& input,
+                                       const std::string& file, uint64_t seed,
+                                       std::optional<int64_t> limit) {
+  Workload workload;
+  double first_s = 0;
+  LineReader reader(input, file);
+  while (!Enough(workload, limit) && reader.Next()) {
+    const Json object = Json::parse(reader.line(), nullptr, false);
+    if (!object.is_object()) {
+      return reader.Error("line", "expected a JSON object");
+    }
+    WorkloadRequest request;
+    BM_ASSIGN_OR_RETURN(request.arrival_s, Timestamp(reader, object));
+    BM_ASSIGN_OR_RETURN(const int32_t input_length,
+                        TokenCount(reader, object, "input_length"));
+    BM_ASSIGN_OR_RETURN(request.output_tokens,
+                        TokenCount(reader, object, "output_length"));
+    BM_ASSIGN_OR_RETURN(request.prompt,
+                        HashedPrompt(reader, object, input_length, seed));
+    BM_RETURN_IF_ERROR(AppendInOrder(reader, "timestamp", std::move(request),
+                                     &first_s, &workload));
+  }
+  BM_RETURN_IF_ERROR(reader.Finish(workload));
+  return workload;
+}
+
+absl::StatusOr<Workload> ParseAzure(std::istream& input,
+                                    const std::string& file, uint64_t seed,
+                                    std::optional<int64_t> limit) {
+  Workload workload;
+  double first_s = 0;
+  std::optional<absl::Time> start;
+  LineReader reader(input, file);
+  if (!reader.Next() || absl::string_view(reader.line()) != kAzureHeader) {
+    return reader.Error("header", absl::StrCat("expected '", kAzureHeader,
+                                               "', got '", reader.line(), "'"));
+  }
+  while (!Enough(workload, limit) && reader.Next()) {
+    const std::vector<absl::string_view> fields =
+        absl::StrSplit(reader.line(), ',');
+    if (fields.size() != 3) {
+      return reader.Error(
+          "line", absl::StrCat("expected 3 fields, got ", fields.size()));
+    }
+    absl::Time time;
+    std::string error;
+    if (!absl::ParseTime("%Y-%m-%d %H:%M:%E*S", fields[0], &time, &error)) {
+      return reader.Error(
+          "TIMESTAMP",
+          absl::StrCat("expected YYYY-MM-DD HH:MM:SS.fffffff, got '", fields[0],
+                       "' (", error, ")"));
+    }
+    if (!start.has_value()) start = time;
+    WorkloadRequest request;
+    request.arrival_s = absl::ToDoubleSeconds(time - *start);
+    BM_ASSIGN_OR_RETURN(const int32_t context,
+                        CsvTokenCount(reader, "ContextTokens", fields[1]));
+    BM_ASSIGN_OR_RETURN(request.output_tokens,
+                        CsvTokenCount(reader, "GeneratedTokens", fields[2]));
+    request.prompt.push_back(
+        {StreamOf(StreamKind::kUnique, workload.requests.size(), seed),
+         context});
+    BM_RETURN_IF_ERROR(AppendInOrder(reader, "TIMESTAMP", std::move(request),
+                                     &first_s, &workload));
+  }
+  BM_RETURN_IF_ERROR(reader.Finish(workload));
+  return workload;
+}
+
+absl::StatusOr<Workload> MakeRandomDataset(const RandomDatasetOptions& options,
+                                           int64_t num_prompts, uint64_t seed) {
+  struct Bound {
+    const char* name;
+    int32_t value;
+    int32_t least;
+  };
+  for (const Bound& bound :
+       {Bound{"random-input-len", options.input_tokens, 1},
+        Bound{"random-output-len", options.output_tokens, 1},
+        Bound{"random-prefix-len", options.prefix_tokens, 0}}) {
+    if (bound.value < bound.least || bound.value > kMaxTokens / 4) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(bound.name, ": expected ", bound.least, " to ",
+                       kMaxTokens / 4, ", got ", bound.value));
+    }
+  }
+  const double ratio = options.range_ratio;
+  if (!(ratio >= 0 && ratio < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("random-range-ratio: expected [0, 1), got ", ratio));
+  }
+  const auto range = [ratio](int32_t tokens) {
+    const auto low = static_cast<int32_t>(std::floor(tokens * (1 - ratio)));
+    const auto high = static_cast<int32_t>(std::ceil(tokens * (1 + ratio)));
+    return std::uniform_int_distribution<int32_t>(std::max(low, 1), high);
+  };
+  auto input_tokens = range(options.input_tokens);
+  auto output_tokens = range(options.output_tokens);
+  std::mt19937_64 random(SplitMix64(seed));
+  Workload workload;
+  workload.requests.reserve(static_cast<size_t>(num_prompts));
+  for (int64_t i = 0; i < num_prompts; ++i) {
+    WorkloadRequest request;
+    if (options.prefix_tokens > 0) {
+      request.prompt.push_back({StreamOf(StreamKind::kSharedPrefix, 0, seed),
+                                options.prefix_tokens});
+    }
+    request.prompt.push_back(
+        {StreamOf(StreamKind::kUnique, static_cast<uint64_t>(i), seed),
+         input_tokens(random)});
+    request.output_tokens = output_tokens(random);
+    workload.requests.push_back(std::move(request));
+  }
+  return workload;
+}
+
+absl::StatusOr<Workload> LoadDataset(const DatasetOptions& options) {
+  if (options.num_prompts.has_value() && *options.num_prompts < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "num-prompts: expected at least 1, got ", *options.num_prompts));
+  }
+  if (options.name == "random") {
+    if (!options.path.empty()) {
+      return absl::InvalidArgumentError(
+          "dataset-path: the random data set reads no file");
+    }
+    return MakeRandomDataset(options.random, options.num_prompts.value_or(1000),
+                             options.seed);
+  }
+  if (options.name != "mooncake" && options.name != "azure") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dataset-name: expected random, mooncake or azure, got '",
+                     options.name, "'"));
+  }
+  if (options.path.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "dataset-path: the ", options.name, " data set needs a file"));
+  }
+  std::ifstream input(options.path, std::ios::binary);
+  if (!input) {
+    return absl::NotFoundError(
+        absl::StrCat("dataset-path: cannot open '", options.path, "'"));
+  }
+  const auto parse = options.name == "azure" ? ParseAzure : ParseMooncake;
+  BM_ASSIGN_OR_RETURN(
+      Workload workload,
+      parse(input, options.path, options.seed, options.num_prompts));
+  const auto found = static_cast<int64_t>(workload.requests.size());
+  if (found < options.num_prompts.value_or(0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "num-prompts: expected at most ", found, ", the requests of ",
+        options.path, "; got ", *options.num_prompts));
+  }
+  return workload;
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,207 @@
+#include "bench/engine/sim_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <string>
+
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/apportion.h"
+#include "blockmgr/eviction/page_math.h"
+#include "blockmgr/eviction/protection.h"
+
+namespace blockmgr {
+namespace {
+
+// Sampled tokens are below this: the vocabulary of Llama 3.
+constexpr uint64_t kVocabulary = 128256;
+// Slots are handed out densely; a higher one is a broken plan.
+constexpr int32_t kMaxSequences = 1 << 20;
+// Shares of heads as integers: 20 bits below the point of the median share.
+constexpr double kShareUnit = 1 << 20;
+constexpr double kMaxConcentration = 4.0;
+
+// Uniform in (0, 1).
+double Uniform(uint64_t bits) {
+  return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;
+}
+
+// exp(sigma * z), z standard normal by Box and Muller, from two draws.
+double LogNormal(double sigma, uint64_t key, uint64_t index) {
+  const double radius = Uniform(SplitMix64(key ^ SplitMix64(2 * index)));
+  const double angle = Uniform(SplitMix64(key ^ SplitMix64(2 * index + 1)));
+  const double z = std::sqrt(-2.0 * std::log(radius)) *
+                   std::cos(2.0 * std::numbers::pi * angle);
+  return std::exp(sigma * z);
+}
+
+absl::Status CheckAtLeast(const char* field, double value, double minimum,
+                          bool exclusive) {
+  const bool good = exclusive ? value > minimum : value >= minimum;
+  if (good && std::isfinite(value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("sim model: ", field, ": expected a number ",
+                   exclusive ? "> " : ">= ", minimum, ", got ", value));
+}
+
+}  // namespace
+
+absl::Status SimModel::Validate() const {
+  BM_RETURN_IF_ERROR(CheckAtLeast("num_params", num_params, 0, true));
+  BM_RETURN_IF_ERROR(CheckAtLeast("weight_bytes", weight_bytes, 1, false));
+  BM_RETURN_IF_ERROR(CheckAtLeast("flops", flops, 0, true));
+  BM_RETURN_IF_ERROR(CheckAtLeast("bandwidth", bandwidth, 0, true));
+  BM_RETURN_IF_ERROR(
+      CheckAtLeast("step_overhead_s", step_overhead_s, 0, false));
+  BM_RETURN_IF_ERROR(
+      CheckAtLeast("head_concentration", head_concentration, 0, false));
+  if (head_concentration > kMaxConcentration) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sim model: head_concentration: expected at most ",
+                     kMaxConcentration, ", got ", head_concentration));
+  }
+  return absl::OkStatus();
+}
+
+ModelLayout MakeLayout(const SimModel& model, int32_t num_blocks) {
+  return ModelLayout{.num_layers = model.num_layers,
+                     .num_heads = model.num_heads,
+                     .num_q_heads = model.num_q_heads,
+                     .head_dim = model.head_dim,
+                     .page_size = model.page_size,
+                     .dtype = DType::kBFloat16,
+                     .num_blocks = num_blocks};
+}
+
+SimEngine::SimEngine(const ModelLayout& layout, const SimModel& model,
+                     uint64_t seed)
+    : layout_(layout),
+      model_(model),
+      seed_(seed),
+      tables_(layout, kMaxSequences) {
+  BM_CHECK(layout.Validate().ok());
+  BM_CHECK(model.Validate().ok());
+}
+
+double SimEngine::Run(const StepPlan& plan, StepResult* result) {
+  const absl::StatusOr<double> seconds = TryRun(plan, result);
+  BM_CHECK(seconds.ok());
+  return *seconds;
+}
+
+absl::StatusOr<double> SimEngine::TryRun(const StepPlan& plan,
+                                         StepResult* result) {
+  BM_RETURN_IF_ERROR(tables_.Apply(plan));
+  result->id = plan.id;
+  result->sampled.assign(plan.slots.size(), -1);
+  result->evictions.assign(plan.evictions.size(), {});
+  const double seconds = StepSeconds(plan);
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    if (plan.samples[i] == 0) continue;
+    const SequenceTable& table = tables_.row(plan.slots[i]);
+    const uint64_t draw =
+        SplitMix64(SplitMix64(seed_ ^ SplitMix64(Index(table.request))) +
+                   static_cast<uint64_t>(table.tokens.size()));
+    result->sampled[i] = static_cast<int32_t>(draw % kVocabulary);
+    tables_.AddSampled(plan.slots[i], result->sampled[i]);
+  }
+  for (size_t i = 0; i < plan.evictions.size(); ++i) {
+    EvictionOutcome& outcome = result->evictions[i];
+    const absl::Status status = Evict(plan, plan.evictions[i], &outcome.counts);
+    outcome.ok = status.ok();
+    outcome.error = std::string(status.message());
+    if (!outcome.ok) outcome.counts.clear();
+  }
+  return seconds;
+}
+
+double SimEngine::StepSeconds(const StepPlan& plan) const {
+  // Totals over layers and heads; doubles hold them exactly below 2^53.
+  const double num_heads = layout_.pages_per_block();
+  double tokens = 0;
+  double live = 0;
+  double attended = 0;
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    const SequenceTable& table = tables_.row(plan.slots[i]);
+    const double n = plan.num_tokens[i];
+    const double tail = table.tail_length();
+    const auto region = static_cast<double>(table.region_entries);
+    tokens += n;
+    live += region + num_heads * tail;
+    attended += n * region + num_heads * (n * tail - n * (n - 1) / 2);
+  }
+  if (tokens == 0) return model_.step_overhead_s;
+  const double flops = 2.0 * model_.num_params * tokens +
+                       4.0 * layout_.head_dim * layout_.group_size() * attended;
+  const double bytes = model_.num_params * model_.weight_bytes +
+                       live * 2.0 * static_cast<double>(layout_.row_bytes());
+  return std::max(flops / model_.flops, bytes / model_.bandwidth) +
+         model_.step_overhead_s;
+}
+
+absl::Status SimEngine::Evict(const StepPlan& plan, const EvictionOrder& order,
+                              std::vector<int32_t>* counts) {
+  BM_RETURN_IF_ERROR(tables_.CheckOrder(plan, order));
+  const EvictionPolicy& policy = order.policy;
+  const SequenceTable& table = tables_.row(order.slot);
+  const HeadShape shape{layout_.num_layers, layout_.num_heads,
+                        layout_.page_size};
+  const EvictionRange range{order.cut, order.length};
+  const bool by_page = policy.rounding == Rounding::kPage;
+  const auto num_heads = static_cast<size_t>(layout_.pages_per_block());
+
+  // Shared out in units: whole pages, or entries.
+  const int64_t unit = by_page ? layout_.page_size : 1;
+  const int64_t min_units = by_page ? MinHeadPages(policy, shape, range)
+                                    : ProtectedPositions(policy, range).count();
+  const uint64_t key =
+      SplitMix64(SplitMix64(seed_ ^ SplitMix64(Index(table.request))) +
+                 static_cast<uint64_t>(table.num_evictions));
+  const bool lognormal = policy.budget.kind == BudgetKind::kAdaKv;
+  std::vector<Claim> claims(num_heads);
+  std::vector<int32_t> held(num_heads, order.cut - table.cut);
+  int64_t sum_min = 0;
+  for (size_t head = 0; head < num_heads; ++head) {
+    if (!table.kept.empty()) held[head] += table.kept[head];
+    Claim& claim = claims[head];
+    const double share =
+        lognormal ? LogNormal(model_.head_concentration, key, head) : 1.0;
+    claim.weight = std::llround(share * kShareUnit);
+    claim.max = CeilDiv<int64_t>(held[head], unit);
+    claim.min = std::min(min_units, claim.max);
+    sum_min += claim.min;
+  }
+
+  std::vector<int64_t> units;
+  if (policy.budget.kind == BudgetKind::kExternal) {
+    for (size_t head = 0; head < num_heads; ++head) {
+      units.push_back(std::clamp(CeilDiv<int64_t>((*order.budgets)[head], unit),
+                                 claims[head].min, claims[head].max));
+    }
+  } else {
+    const int64_t total =
+        by_page ? order.page_total
+                : std::max(sum_min, MeanEntries(order.target, range) *
+                                        static_cast<int64_t>(num_heads));
+    if (total < sum_min) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("page_total: expected at least the ", sum_min,
+                       " pages that the policy protects, got ", total));
+    }
+    units = Apportion(total, claims);
+  }
+  counts->resize(num_heads);
+  for (size_t head = 0; head < num_heads; ++head) {
+    (*counts)[head] =
+        static_cast<int32_t>(std::min<int64_t>(held[head], units[head] * unit));
+  }
+  BM_RETURN_IF_ERROR(tables_.CheckCounts(order, *counts));
+  tables_.Commit(plan, order, *counts);
+  return absl::OkStatus();
+}
+
+}  // namespace blockmgr

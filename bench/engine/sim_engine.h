@@ -1,0 +1,95 @@
+// SimEngine: a host engine of a large model that computes nothing but time.
+//
+// Per step, with the sums over the scheduled sequences, n query tokens each:
+//
+//   flops  = 2 * num_params * sum(n)
+//            + 4 * head_dim * group_size * sum(entries attended)
+//   bytes  = num_params * weight_bytes + sum(entries live) * 2 * row_bytes
+//   time   = max(flops / model.flops, bytes / model.bandwidth)
+//            + step_overhead_s                                  [seconds]
+//
+// where a sequence's live entries, summed over layers and heads, are its
+// region's kept entries plus num_layers * num_heads * (tail tokens after the
+// step); they are read once a step whatever n is. Query j attends the region
+// and the tail up to itself. (The roofline model: Williams, Waterman, Patterson
+// 2009.) A step that schedules no tokens costs the overhead alone.
+//
+// What a region keeps per (layer, head) is drawn, not computed: shares are
+// lognormal (equal for a uniform budget) and turned into pages by largest
+// remainder, so that the pages sum to exactly min(order.page_total, what there
+// is), every head getting at least what the policy protects. The draw depends
+// on the seed, the request and how many evictions the request has had since its
+// start. Sampled tokens are a function of request and position.
+//
+// Thread-compatible. Cost of a step: O(scheduled sequences + tokens of starts),
+// plus O(num_layers * num_heads) per eviction.
+#ifndef BENCH_ENGINE_SIM_ENGINE_H_
+#define BENCH_ENGINE_SIM_ENGINE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include "bench/engine/tables.h"
+#include "blockmgr/base/model_layout.h"
+#include "blockmgr/step_plan.h"
+
+namespace blockmgr {
+
+// What is simulated. Defaults: Llama-3.1-8B in bf16 on one H100 (80 GB), with
+// the effective rates that a well tuned engine sees.
+struct SimModel {
+  int32_t num_layers = 32;
+  int32_t num_heads = 8;
+  int32_t num_q_heads = 32;
+  int32_t head_dim = 128;
+  int32_t page_size = 16;
+  double num_params = 8.03e9;
+  int32_t weight_bytes = 2;   // per parameter
+  double flops = 400e12;      // FLOP/s
+  double bandwidth = 3.0e12;  // bytes/s
+  double step_overhead_s = 0.0;
+  // Sigma of the lognormal shares of the heads. 0.55 makes the largest of 256
+  // heads keep about 4 times the mean; 0 makes all alike.
+  double head_concentration = 0.55;
+
+  // Ranges of the fields that are not part of the layout.
+  absl::Status Validate() const;
+};
+
+// The layout of a bf16 pool of `num_blocks` blocks for `model`.
+ModelLayout MakeLayout(const SimModel& model, int32_t num_blocks);
+
+class SimEngine {
+ public:
+  // REQUIRES: `layout` and `model` are valid.
+  SimEngine(const ModelLayout& layout, const SimModel& model, uint64_t seed);
+
+  // Executes a plan and returns how long that takes, in seconds.
+  // REQUIRES: the plan fits the tables. TryRun reports a plan that does not.
+  double Run(const StepPlan& plan, StepResult* result);
+  // The same for plans from outside: an error, with nothing changed, for a plan
+  // that contradicts the tables.
+  absl::StatusOr<double> TryRun(const StepPlan& plan, StepResult* result);
+
+  // Forgets every sequence, as after a new attachment.
+  void Reset() { tables_.Reset(); }
+
+  const EngineTables& tables() const { return tables_; }
+
+ private:
+  double StepSeconds(const StepPlan& plan) const;
+  absl::Status Evict(const StepPlan& plan, const EvictionOrder& order,
+                     std::vector<int32_t>* counts);
+
+  const ModelLayout layout_;
+  const SimModel model_;
+  const uint64_t seed_;
+  EngineTables tables_;
+};
+
+}  // namespace blockmgr
+
+#endif  // BENCH_ENGINE_SIM_ENGINE_H_

@@ -1,0 +1,37 @@
+#include "bench/engine/sim_flags.h"
+
+namespace blockmgr {
+
+void AddSimModelFlags(CLI::App* app, SimModel* model) {
+  const CLI::Range shape(1, 1 << 16);
+  const auto add = [app](const char* flag, auto* value, const char* help) {
+    return app->add_option(flag, *value, help)
+        ->capture_default_str()
+        ->group("Simulated model");
+  };
+  add("--sim-layers", &model->num_layers, "Layers")->check(shape);
+  add("--sim-heads", &model->num_heads, "KV heads of a layer")->check(shape);
+  add("--sim-q-heads", &model->num_q_heads, "Query heads of a layer")
+      ->check(shape);
+  add("--sim-head-dim", &model->head_dim, "Elements of one row of K or V")
+      ->check(shape);
+  add("--sim-page-size", &model->page_size, "Tokens of a page")->check(shape);
+  add("--sim-params", &model->num_params, "Parameters of the model")
+      ->check(CLI::PositiveNumber);
+  add("--sim-weight-bytes", &model->weight_bytes, "Bytes of one parameter")
+      ->check(CLI::Range(1, 8));
+  add("--sim-flops", &model->flops, "Effective compute, FLOP/s")
+      ->check(CLI::PositiveNumber);
+  add("--sim-bandwidth", &model->bandwidth,
+      "Effective memory bandwidth, bytes/s")
+      ->check(CLI::PositiveNumber);
+  add("--sim-step-overhead", &model->step_overhead_s,
+      "Seconds added to every step")
+      ->check(CLI::NonNegativeNumber);
+  add("--head-concentration", &model->head_concentration,
+      "How unevenly heads share what an adaptive eviction keeps: sigma of the "
+      "lognormal shares; 0: evenly")
+      ->check(CLI::Range(0.0, 4.0));
+}
+
+}  // namespace blockmgr

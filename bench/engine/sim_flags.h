@@ -1,0 +1,19 @@
+// Command line flags of the simulated model, shared by the programs that have
+// one.
+#ifndef BENCH_ENGINE_SIM_FLAGS_H_
+#define BENCH_ENGINE_SIM_FLAGS_H_
+
+#include <CLI/CLI.hpp>
+
+#include "bench/engine/sim_engine.h"
+
+namespace blockmgr {
+
+// Adds a flag per field of SimModel; the values `model` has now are the
+// defaults. `model` is borrowed and must outlive the parsing. Out-of-range
+// values are parse errors.
+void AddSimModelFlags(CLI::App* app, SimModel* model);
+
+}  // namespace blockmgr
+
+#endif  // BENCH_ENGINE_SIM_FLAGS_H_

@@ -1,0 +1,359 @@
+#include "bench/engine/tables.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <absl/container/flat_hash_set.h>
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
+
+namespace blockmgr {
+namespace {
+
+template <typename... Parts>
+absl::Status Invalid(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+bool IsSlice(int64_t begin, int64_t count, size_t size) {
+  return begin >= 0 && count >= 0 && begin <= static_cast<int64_t>(size) &&
+         count <= static_cast<int64_t>(size) - begin;
+}
+
+bool IsBlock(const ModelLayout& layout, BlockId block) {
+  return block != kNullBlock && Index(block) > 0 &&
+         Index(block) < layout.num_blocks;
+}
+
+absl::Status CheckArray(const char* field, size_t size, size_t expected) {
+  if (size == expected) return absl::OkStatus();
+  return Invalid("plan.", field, ": expected ", expected, " elements, got ",
+                 size);
+}
+
+}  // namespace
+
+EngineTables::EngineTables(const ModelLayout& layout, int32_t max_sequences)
+    : layout_(layout), max_sequences_(max_sequences) {}
+
+bool EngineTables::InUse(SequenceSlot slot) const {
+  return Index(slot) < static_cast<int64_t>(rows_.size()) && row(slot).in_use;
+}
+
+absl::Status EngineTables::CheckSlot(const char* field,
+                                     SequenceSlot slot) const {
+  if (Index(slot) >= 0 && Index(slot) < max_sequences_) {
+    return absl::OkStatus();
+  }
+  return Invalid(field, ": expected a slot in [0, ", max_sequences_, "), got ",
+                 Index(slot));
+}
+
+EngineTables::Pending& EngineTables::PendingOf(SequenceSlot slot) {
+  const auto index = static_cast<size_t>(Index(slot));
+  if (index >= pending_.size()) pending_.resize(index + 1);
+  Pending& pending = pending_[index];
+  if (pending.plan != num_plans_) pending = Pending{.plan = num_plans_};
+  return pending;
+}
+
+absl::Status EngineTables::CheckShapes(const StepPlan& plan) const {
+  const size_t n = plan.slots.size();
+  BM_RETURN_IF_ERROR(CheckArray("positions", plan.positions.size(), n));
+  BM_RETURN_IF_ERROR(CheckArray("num_tokens", plan.num_tokens.size(), n));
+  BM_RETURN_IF_ERROR(CheckArray("samples", plan.samples.size(), n));
+  // A plan without sequences may leave the offsets out.
+  if (n == 0 && plan.block_offsets.empty()) {
+    return CheckArray("blocks", plan.blocks.size(), 0);
+  }
+  BM_RETURN_IF_ERROR(
+      CheckArray("block_offsets", plan.block_offsets.size(), n + 1));
+  if (plan.block_offsets.front() != 0 ||
+      plan.block_offsets.back() != static_cast<int64_t>(plan.blocks.size()) ||
+      !std::is_sorted(plan.block_offsets.begin(), plan.block_offsets.end())) {
+    return Invalid("plan.block_offsets: expected ascending offsets from 0 to ",
+                   plan.blocks.size());
+  }
+  for (const BlockId block : plan.blocks) {
+    if (!IsBlock(layout_, block)) {
+      return Invalid("plan.blocks: expected block ids in [1, ",
+                     layout_.num_blocks, "), got ", Index(block));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineTables::CheckStarts(const StepPlan& plan) {
+  for (size_t i = 0; i < plan.starts.size(); ++i) {
+    const SequenceStart& start = plan.starts[i];
+    BM_RETURN_IF_ERROR(CheckSlot("plan.starts.slot", start.slot));
+    const auto fail = [&](const auto&... parts) {
+      return Invalid("plan.starts of slot ", Index(start.slot), ": ", parts...);
+    };
+    Pending& pending = PendingOf(start.slot);
+    if ((InUse(start.slot) && !pending.released) || pending.start >= 0) {
+      return fail("expected a free slot, got one in use");
+    }
+    if (start.num_tokens < 1 || !IsSlice(start.token_begin, start.num_tokens,
+                                         plan.start_tokens.size())) {
+      return fail("expected at least one token out of start_tokens (",
+                  plan.start_tokens.size(), "), got [", start.token_begin,
+                  ", +", start.num_tokens, ")");
+    }
+    if (start.num_cached_tokens < 0 ||
+        start.num_cached_tokens >= start.num_tokens ||
+        start.num_cached_tokens % layout_.page_size != 0) {
+      return fail("expected num_cached_tokens to be a multiple of ",
+                  layout_.page_size, " below ", start.num_tokens, ", got ",
+                  start.num_cached_tokens);
+    }
+    if (start.query_window < 0) {
+      return fail("expected query_window >= 0, got ", start.query_window);
+    }
+    pending.start = static_cast<int32_t>(i);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineTables::CheckScheduled(const StepPlan& plan, size_t i) {
+  const SequenceSlot slot = plan.slots[i];
+  BM_RETURN_IF_ERROR(CheckSlot("plan.slots", slot));
+  const auto fail = [&](const auto&... parts) {
+    return Invalid("plan of slot ", Index(slot), ": ", parts...);
+  };
+  Pending& pending = PendingOf(slot);
+  if (pending.scheduled) return fail("scheduled twice");
+  pending.scheduled = true;
+  int64_t known = 0;
+  int64_t computed = 0;
+  int64_t cut = 0;
+  int64_t tail_blocks = plan.block_offsets[i + 1] - plan.block_offsets[i];
+  if (pending.start >= 0) {
+    const SequenceStart& start =
+        plan.starts[static_cast<size_t>(pending.start)];
+    known = start.num_tokens;
+    computed = start.num_cached_tokens;
+  } else if (InUse(slot) && !pending.released) {
+    const SequenceTable& table = row(slot);
+    known = static_cast<int64_t>(table.tokens.size());
+    computed = table.num_computed;
+    cut = table.cut;
+    tail_blocks += static_cast<int64_t>(table.tail_blocks.size());
+  } else {
+    return fail("scheduled, but not in use");
+  }
+  const int64_t end = int64_t{plan.positions[i]} + plan.num_tokens[i];
+  if (plan.positions[i] != computed) {
+    return fail("expected position ", computed, ", got ", plan.positions[i]);
+  }
+  if (plan.num_tokens[i] < 1 || end > known) {
+    return fail("expected 1..", known - computed, " tokens, got ",
+                plan.num_tokens[i]);
+  }
+  if (plan.samples[i] != 0 && end != known) {
+    return fail("samples after position ", end, ", but ", known,
+                " tokens are known");
+  }
+  if (end - cut > tail_blocks * layout_.page_size) {
+    return fail("expected blocks for ", end - cut, " tail tokens, got ",
+                tail_blocks);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineTables::Apply(const StepPlan& plan) {
+  ++num_plans_;
+  BM_RETURN_IF_ERROR(CheckShapes(plan));
+  for (const SequenceSlot slot : plan.released) {
+    BM_RETURN_IF_ERROR(CheckSlot("plan.released", slot));
+    Pending& pending = PendingOf(slot);
+    if (!InUse(slot) || pending.released) {
+      return Invalid("plan.released: slot ", Index(slot), " is not in use");
+    }
+    pending.released = true;
+  }
+  BM_RETURN_IF_ERROR(CheckStarts(plan));
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    BM_RETURN_IF_ERROR(CheckScheduled(plan, i));
+  }
+  for (const SequenceStart& start : plan.starts) {
+    // Cached tokens have their blocks among this step's new blocks.
+    if (start.num_cached_tokens > 0 && !PendingOf(start.slot).scheduled) {
+      return Invalid("plan.starts of slot ", Index(start.slot), ": ",
+                     start.num_cached_tokens, " cached tokens, but no blocks");
+    }
+  }
+
+  for (const SequenceSlot slot : plan.released) Release(slot);
+  for (const SequenceStart& start : plan.starts) Start(plan, start);
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    SequenceTable& table = rows_[static_cast<size_t>(Index(plan.slots[i]))];
+    table.tail_blocks.insert(table.tail_blocks.end(),
+                             plan.blocks.begin() + plan.block_offsets[i],
+                             plan.blocks.begin() + plan.block_offsets[i + 1]);
+    table.num_computed += plan.num_tokens[i];
+  }
+  return absl::OkStatus();
+}
+
+void EngineTables::Release(SequenceSlot slot) {
+  SequenceTable& table = rows_[static_cast<size_t>(Index(slot))];
+  table.in_use = false;
+  table.tokens.clear();
+  table.num_computed = 0;
+  table.cut = 0;
+  table.region_blocks.clear();
+  table.kept.clear();
+  table.region_entries = 0;
+  table.tail_blocks.clear();
+  table.num_evictions = 0;
+}
+
+void EngineTables::Start(const StepPlan& plan, const SequenceStart& start) {
+  const auto index = static_cast<size_t>(Index(start.slot));
+  if (index >= rows_.size()) rows_.resize(index + 1);
+  SequenceTable& table = rows_[index];
+  table.in_use = true;
+  table.request = start.request;
+  table.query_window = start.query_window;
+  const auto first = plan.start_tokens.begin() + start.token_begin;
+  table.tokens.assign(first, first + start.num_tokens);
+  table.num_computed = start.num_cached_tokens;
+}
+
+void EngineTables::AddSampled(SequenceSlot slot, int32_t token) {
+  SequenceTable& table = rows_[static_cast<size_t>(Index(slot))];
+  BM_CHECK(table.in_use);
+  BM_CHECK(table.num_computed == static_cast<int64_t>(table.tokens.size()));
+  table.tokens.push_back(token);
+}
+
+absl::Status EngineTables::CheckDestinations(const StepPlan& plan,
+                                             const EvictionOrder& order) const {
+  if (!IsSlice(order.destination_begin, order.num_destinations,
+               plan.destinations.size())) {
+    return Invalid("destinations: expected a part of ",
+                   plan.destinations.size(), ", got [", order.destination_begin,
+                   ", +", order.num_destinations, ")");
+  }
+  const SequenceTable& table = row(order.slot);
+  // Tail blocks behind the cut stay in the table: a region on one of them would
+  // overwrite live tokens.
+  const auto stay = (order.cut - table.cut) / layout_.page_size;
+  absl::flat_hash_set<int32_t> taken;
+  for (size_t i = static_cast<size_t>(stay); i < table.tail_blocks.size();
+       ++i) {
+    taken.insert(Index(table.tail_blocks[i]));
+  }
+  for (const BlockId block : Destinations(plan, order)) {
+    if (!IsBlock(layout_, block)) {
+      return Invalid("destinations: expected block ids in [1, ",
+                     layout_.num_blocks, "), got ", Index(block));
+    }
+    if (!taken.insert(Index(block)).second) {
+      return Invalid("destinations: block ", Index(block),
+                     " is named twice or holds tokens behind the cut");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineTables::CheckOrder(const StepPlan& plan,
+                                      const EvictionOrder& order) {
+  BM_RETURN_IF_ERROR(CheckSlot("slot", order.slot));
+  if (!InUse(order.slot)) {
+    return Invalid("slot: ", Index(order.slot), " is not in use");
+  }
+  const SequenceTable& table = row(order.slot);
+  if (PendingOf(order.slot).evicted) {
+    return Invalid("slot: a second order for slot ", Index(order.slot),
+                   " in one step");
+  }
+  if (order.length != table.num_computed) {
+    return Invalid("length: expected ", table.num_computed, ", got ",
+                   order.length);
+  }
+  if (order.cut < std::max(table.cut, 1) || order.cut >= order.length ||
+      order.cut % layout_.page_size != 0) {
+    return Invalid("cut: expected a positive multiple of ", layout_.page_size,
+                   " in [", table.cut, ", ", order.length, "), got ",
+                   order.cut);
+  }
+  BM_RETURN_IF_ERROR(order.policy.Validate());
+  BM_RETURN_IF_ERROR(CheckDestinations(plan, order));
+  const int64_t num_heads = layout_.pages_per_block();
+  if (order.policy.scorer.kind == ScorerKind::kExternal) {
+    const int64_t expected = num_heads * order.cut;
+    const int64_t size =
+        order.scores ? static_cast<int64_t>(order.scores->size()) : 0;
+    if (size != expected) {
+      return Invalid("scores: expected ", expected, " values, got ", size);
+    }
+  }
+  if (order.policy.budget.kind == BudgetKind::kExternal) {
+    const int64_t size =
+        order.budgets ? static_cast<int64_t>(order.budgets->size()) : 0;
+    if (size != num_heads) {
+      return Invalid("budgets: expected ", num_heads, " values, got ", size);
+    }
+    const auto bad = std::find_if(order.budgets->begin(), order.budgets->end(),
+                                  [](int32_t budget) { return budget < 0; });
+    if (bad != order.budgets->end()) {
+      return Invalid("budgets: expected no negative value, got ", *bad);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineTables::CheckCounts(const EvictionOrder& order,
+                                       std::span<const int32_t> counts) const {
+  const SequenceTable& table = row(order.slot);
+  BM_CHECK(static_cast<int64_t>(counts.size()) == layout_.pages_per_block());
+  int64_t num_pages = 0;
+  for (size_t head = 0; head < counts.size(); ++head) {
+    const int32_t held =
+        (table.kept.empty() ? 0 : table.kept[head]) + order.cut - table.cut;
+    if (counts[head] < 0 || counts[head] > held) {
+      return Invalid("counts: expected at most ", held,
+                     " entries for head index ", head, ", got ", counts[head]);
+    }
+    num_pages += CeilDiv(counts[head], layout_.page_size);
+  }
+  if (num_pages > order.page_total) {
+    return Invalid("counts: expected at most page_total ", order.page_total,
+                   " pages, got ", num_pages);
+  }
+  const int64_t destination_pages =
+      int64_t{order.num_destinations} * layout_.pages_per_block();
+  if (num_pages > destination_pages) {
+    return Invalid("counts: expected at most the destinations' ",
+                   destination_pages, " pages, got ", num_pages);
+  }
+  return absl::OkStatus();
+}
+
+void EngineTables::Commit(const StepPlan& plan, const EvictionOrder& order,
+                          std::span<const int32_t> counts) {
+  SequenceTable& table = rows_[static_cast<size_t>(Index(order.slot))];
+  const auto gone = (order.cut - table.cut) / layout_.page_size;
+  table.tail_blocks.erase(table.tail_blocks.begin(),
+                          table.tail_blocks.begin() + gone);
+  table.cut = order.cut;
+  const std::span<const BlockId> destinations = Destinations(plan, order);
+  table.region_blocks.assign(destinations.begin(), destinations.end());
+  table.kept.assign(counts.begin(), counts.end());
+  table.region_entries =
+      std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  ++table.num_evictions;
+  PendingOf(order.slot).evicted = true;
+}
+
+void EngineTables::Reset() {
+  rows_.clear();
+  pending_.clear();
+}
+
+}  // namespace blockmgr

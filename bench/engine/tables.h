@@ -1,0 +1,126 @@
+// EngineTables: what a host engine knows of its sequences, fed only by the
+// deltas of step plans.
+//
+// One row per sequence slot: the region as plain data (cut, blocks, kept
+// entries per head), the tail's block table, the tokens known and how many of
+// them are computed. Always, for a row in use,
+//
+//   cut <= num_computed <= tokens.size()
+//   num_computed - cut <= tail_blocks.size() * page_size
+//
+// once its first step has been applied. A plan is checked as a whole before
+// anything changes: the scheduler's mistakes and the wire's are found here, not
+// by a kernel.
+//
+// Thread-compatible. Cost: O(what the plan carries); rows keep their memory.
+#ifndef BENCH_ENGINE_TABLES_H_
+#define BENCH_ENGINE_TABLES_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <absl/status/status.h>
+
+#include "blockmgr/base/ids.h"
+#include "blockmgr/base/model_layout.h"
+#include "blockmgr/step_plan.h"
+
+namespace blockmgr {
+
+struct SequenceTable {
+  bool in_use = false;
+  RequestId request{0};
+  int32_t query_window = 0;
+  // Prompt and outputs, by position.
+  std::vector<int32_t> tokens;
+  // Positions [0, num_computed) have their KV in the pool, as far as kept.
+  int32_t num_computed = 0;
+  // The region stands for [0, cut); all empty or 0 without one.
+  int32_t cut = 0;
+  std::vector<BlockId> region_blocks;
+  std::vector<int32_t> kept;   // entries, [num_layers, num_heads]
+  int64_t region_entries = 0;  // sum of kept
+  // Positions from cut on, page_size to a block.
+  std::vector<BlockId> tail_blocks;
+  int32_t num_evictions = 0;  // since the start
+
+  int32_t tail_length() const { return num_computed - cut; }
+};
+
+class EngineTables {
+ public:
+  // Slots are below `max_sequences`. REQUIRES: `layout` is valid.
+  EngineTables(const ModelLayout& layout, int32_t max_sequences);
+
+  // Applies released, starts, new blocks and the scheduled tokens: afterwards
+  // the rows say what the step will have computed (num_computed, tail_blocks).
+  // InvalidArgument, with nothing changed, names what contradicts the tables.
+  // Eviction orders are not looked at: see CheckOrder.
+  absl::Status Apply(const StepPlan& plan);
+
+  // Adds the token that the step sampled for a slot. REQUIRES: the slot is in
+  // use and everything known is computed.
+  void AddSampled(SequenceSlot slot, int32_t token);
+
+  // Whether an order of the plan applied last can be carried out: its slot,
+  // cut, length, destinations, policy and the shapes of external scores and
+  // budgets.
+  absl::Status CheckOrder(const StepPlan& plan, const EvictionOrder& order);
+  // Whether a region that keeps `counts` entries per (layer, head) fits the
+  // order: no more than the entries there are, at most page_total pages, and no
+  // more pages than the destinations have.
+  absl::Status CheckCounts(const EvictionOrder& order,
+                           std::span<const int32_t> counts) const;
+  // Puts the region in place of positions [0, order.cut).
+  // REQUIRES: both checks passed.
+  void Commit(const StepPlan& plan, const EvictionOrder& order,
+              std::span<const int32_t> counts);
+
+  // Forgets every sequence.
+  void Reset();
+
+  const SequenceTable& row(SequenceSlot slot) const {
+    return rows_[static_cast<size_t>(Index(slot))];
+  }
+  const ModelLayout& layout() const { return layout_; }
+  // The destinations of an order. REQUIRES: CheckOrder passed.
+  static std::span<const BlockId> Destinations(const StepPlan& plan,
+                                               const EvictionOrder& order) {
+    return std::span(plan.destinations)
+        .subspan(static_cast<size_t>(order.destination_begin),
+                 static_cast<size_t>(order.num_destinations));
+  }
+
+ private:
+  // What the plan being checked has said about a slot so far.
+  struct Pending {
+    uint64_t plan = 0;  // the rest is void unless this is num_plans_
+    bool released = false;
+    bool scheduled = false;
+    bool evicted = false;
+    int32_t start = -1;  // index into starts
+  };
+
+  absl::Status CheckSlot(const char* field, SequenceSlot slot) const;
+  absl::Status CheckShapes(const StepPlan& plan) const;
+  absl::Status CheckStarts(const StepPlan& plan);
+  absl::Status CheckScheduled(const StepPlan& plan, size_t i);
+  absl::Status CheckDestinations(const StepPlan& plan,
+                                 const EvictionOrder& order) const;
+  bool InUse(SequenceSlot slot) const;
+  // The slot's entry for the current plan, fresh if it has none yet.
+  Pending& PendingOf(SequenceSlot slot);
+  void Release(SequenceSlot slot);
+  void Start(const StepPlan& plan, const SequenceStart& start);
+
+  const ModelLayout layout_;
+  const int32_t max_sequences_;
+  std::vector<SequenceTable> rows_;  // by slot; grows to the highest seen
+  std::vector<Pending> pending_;     // by slot
+  uint64_t num_plans_ = 0;
+};
+
+}  // namespace blockmgr
+
+#endif  // BENCH_ENGINE_TABLES_H_

@@ -1,0 +1,115 @@
+// TinyEngine: executes step plans with a TinyModel over a paged backend.
+//
+// The whole of a host engine's duty in small: it keeps the tables, computes
+// prefill chunks and decodes mixed in one flat batch, decodes greedily (the
+// lowest index wins a tie), and carries out evictions: score, select, check the
+// counts, lay the region out, move, switch tables. What it computes for a
+// sequence depends on the sequence's tokens and evictions alone, bit for bit:
+// neither on the batch nor on how the prompt was cut into chunks.
+//
+// Thread-compatible. Owns the backend; memory beyond it: tables, the kept
+// queries (query_window * layers * q_width floats per sequence) and, per region
+// slot, 4 bytes of position.
+#ifndef BENCH_ENGINE_TINY_ENGINE_H_
+#define BENCH_ENGINE_TINY_ENGINE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <absl/status/status.h>
+
+#include "bench/engine/tables.h"
+#include "bench/engine/tiny_model.h"
+#include "blockmgr/compaction.h"
+#include "blockmgr/eviction/select.h"
+#include "blockmgr/ragged_region.h"
+#include "blockmgr/step_plan.h"
+#include "kernels/backend.h"
+
+namespace blockmgr {
+
+// What tests see of a run. Either function may be empty.
+struct TinyObserver {
+  // Logits after the token at `position`, for every sampled token.
+  std::function<void(SequenceSlot slot, int32_t position,
+                     std::span<const float> logits)>
+      on_logits;
+  // An eviction about to be carried out: its candidates, their scores (empty
+  // for streaming), and what is kept.
+  std::function<void(const EvictionOrder& order, const EntryIndex& candidates,
+                     std::span<const float> scores, const KeepSets& keep)>
+      on_eviction;
+};
+
+class TinyEngine {
+ public:
+  // REQUIRES: the backend's layout is the model's (see MakeLayout).
+  TinyEngine(std::shared_ptr<const TinyModel> model,
+             std::unique_ptr<Backend> backend, int32_t max_sequences);
+
+  // Executes a plan. InvalidArgument, with nothing changed, for a plan that
+  // contradicts the tables. A bad eviction order is no error of the step: its
+  // outcome says why, and the old table still holds.
+  absl::Status Run(const StepPlan& plan, StepResult* result);
+
+  // Forgets every sequence, as after a new attachment.
+  void Reset();
+
+  void set_observer(TinyObserver observer) { observer_ = std::move(observer); }
+  const EngineTables& tables() const { return tables_; }
+  const TinyModel& model() const { return *model_; }
+
+ private:
+  // What the tables do not know of a sequence.
+  struct Sequence {
+    std::optional<RaggedRegion> region;
+    std::vector<int32_t> region_positions;  // by slot of the region
+    // Queries of the last query_window positions, position p in row
+    // p % query_window: [num_layers, query_window, q_width].
+    std::vector<float> queries;
+    int32_t first_query = 0;  // queries before this position never existed
+  };
+
+  void StartSequences(const StepPlan& plan);
+  // Flattens the plan's tokens into tokens_, positions_, ... below.
+  void LayOutBatch(const StepPlan& plan);
+  void RunLayer(const StepPlan& plan, int32_t layer);
+  void KeepQueries(const StepPlan& plan, int32_t layer);
+  void Sample(const StepPlan& plan, StepResult* result);
+
+  absl::Status Evict(const StepPlan& plan, const EvictionOrder& order,
+                     std::vector<int32_t>* counts);
+  // Entries below the cut and their scores, as the order's scorer has them.
+  absl::Status Score(const EvictionOrder& order, EntryIndex* candidates,
+                     std::vector<float>* scores);
+  absl::Status ScoreSnapKv(const EvictionOrder& order, EntryIndex* candidates,
+                           std::vector<float>* scores);
+  Sequence& sequence(SequenceSlot slot) {
+    return sequences_[static_cast<size_t>(Index(slot))];
+  }
+
+  const std::shared_ptr<const TinyModel> model_;
+  const std::unique_ptr<Backend> backend_;
+  const ModelLayout layout_;
+  const float scale_;  // 1 / sqrt(head_dim)
+  TinyForward forward_;
+  EngineTables tables_;
+  std::vector<Sequence> sequences_;  // by slot
+  TinyObserver observer_;
+
+  // The batch of the current step, kept for its memory.
+  std::vector<int32_t> tokens_;         // [total tokens]
+  std::vector<int32_t> positions_;      // [total tokens]
+  std::vector<int64_t> slot_mapping_;   // [total tokens]
+  std::vector<int32_t> query_offsets_;  // [scheduled + 1]
+  std::vector<SequenceKv> kv_;          // [scheduled]
+};
+
+}  // namespace blockmgr
+
+#endif  // BENCH_ENGINE_TINY_ENGINE_H_

@@ -1,0 +1,126 @@
+// blockmgr-bench: loads a daemon, simulates one, compares the reports.
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+#include <absl/time/clock.h>
+#include <absl/time/time.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "bench/compare.h"
+#include "bench/options.h"
+#include "bench/progress.h"
+#include "bench/report.h"
+#include "bench/serve/serve.h"
+#include "bench/sim.h"
+#include "blockmgr/base/status_macros.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr char kFooter[] =
+    "\nExamples:\n"
+    "  blockmgr-bench serve --num-prompts 200 --request-rate 20\n"
+    "  blockmgr-bench sim --dataset-name mooncake --dataset-path trace.jsonl "
+    "\\\n      --spread-ticks --json > full.json\n"
+    "  blockmgr-bench sim --dataset-name mooncake --dataset-path trace.jsonl "
+    "\\\n      --spread-ticks --keep-ratio 0.2 --json > kept.json\n"
+    "  blockmgr-bench compare full.json kept.json\n";
+
+// vLLM's spelling of times in reports and file names.
+std::string Now() {
+  return absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone());
+}
+
+absl::Status Serve(const BenchOptions& bench, const ServeOptions& serve) {
+  BM_ASSIGN_OR_RETURN(const BenchPlan plan, ResolveOptions(bench));
+  const std::string time = Now();
+  absl::StatusOr<RunResult> result;
+  {
+    Progress progress(static_cast<int64_t>(plan.workload.requests.size()),
+                      !bench.disable_tqdm);
+    result = RunServe(serve, plan, &progress);
+  }
+  BM_RETURN_IF_ERROR(result.status());
+  return PublishReport(bench, BuildReport(bench, plan, *result, time), time);
+}
+
+absl::Status Simulate(const BenchOptions& bench, SimOptions sim) {
+  BM_ASSIGN_OR_RETURN(const BenchPlan plan, ResolveOptions(bench));
+  sim.seed = bench.seed;
+  absl::StatusOr<RunResult> result;
+  {
+    Progress progress(static_cast<int64_t>(plan.workload.requests.size()),
+                      !bench.disable_tqdm);
+    result = RunSim(sim, plan, &progress);
+  }
+  BM_RETURN_IF_ERROR(result.status());
+  return PublishReport(bench, BuildReport(bench, plan, *result, std::nullopt),
+                       Now());
+}
+
+absl::Status Compare(const std::string& a, const std::string& b) {
+  BM_ASSIGN_OR_RETURN(const nlohmann::ordered_json left, ReadReport(a));
+  BM_ASSIGN_OR_RETURN(const nlohmann::ordered_json right, ReadReport(b));
+  absl::PrintF("%s", FormatComparison(a, left, b, right));
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "Measures paged KV caches under load: against a running blockmgrd, or a "
+      "simulated one in virtual time.",
+      "blockmgr-bench");
+  app.require_subcommand(1);
+  app.footer(kFooter);
+
+  BenchOptions serve_bench;
+  ServeOptions serve_options;
+  CLI::App* serve = app.add_subcommand(
+      "serve",
+      "Load a daemon over gRPC, open loop; latencies count from the intended "
+      "send times.");
+  AddServeFlags(serve, &serve_options);
+  AddBenchFlags(serve, &serve_bench);
+
+  BenchOptions sim_bench;
+  SimOptions sim_options;
+  CLI::App* sim = app.add_subcommand(
+      "sim",
+      "Run manager, scheduler and a simulated engine in this process, in "
+      "virtual time. The same flags give the same report.");
+  AddBenchFlags(sim, &sim_bench);
+  AddSimFlags(sim, &sim_options);
+
+  std::string left;
+  std::string right;
+  CLI::App* compare = app.add_subcommand(
+      "compare", "Print two saved reports side by side, with ratios.");
+  compare->add_option("A", left, "report of the baseline, JSON")->required();
+  compare->add_option("B", right, "report to compare with it, JSON")
+      ->required();
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  }
+  const absl::Status status = serve->parsed()
+                                  ? Serve(serve_bench, serve_options)
+                              : sim->parsed() ? Simulate(sim_bench, sim_options)
+                                              : Compare(left, right);
+  if (status.ok()) return EXIT_SUCCESS;
+  absl::FPrintF(stderr, "blockmgr-bench: %s\n", std::string(status.message()));
+  return EXIT_FAILURE;
+}
+
+}  // namespace
+}  // namespace blockmgr
+
+int main(int argc, char** argv) { return blockmgr::Main(argc, argv); }

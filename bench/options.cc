@@ -1,0 +1,221 @@
+#include "bench/options.h"
+
+#include <algorithm>
+#include <array>
+
+#include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
+
+#include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/keep_ratio.h"
+#include "blockmgr/eviction/policy.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr char kDefaultPolicy[] = "snapkv | adakv | topk";
+constexpr std::array<const char*, 4> kMetrics = {"ttft", "tpot", "itl", "e2el"};
+
+void AddDatasetFlags(CLI::App* app, BenchOptions* options) {
+  DatasetOptions& dataset = options->dataset;
+  const std::string group = "Workload";
+  app->add_option("--dataset-name", dataset.name,
+                  "random; or a trace: mooncake (JSON lines with hash_ids, "
+                  "prefixes are shared) or azure (2023 CSV)")
+      ->check(CLI::IsMember({"random", "mooncake", "azure"}))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--dataset-path", dataset.path, "the trace file")
+      ->group(group);
+  app->add_option("--num-prompts", dataset.num_prompts,
+                  "requests to send, the first ones of a trace [default: 1000 "
+                  "for random, else the whole trace]")
+      ->group(group);
+  app->add_option("--random-input-len", dataset.random.input_tokens,
+                  "random: prompt tokens, the prefix not included")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--random-output-len", dataset.random.output_tokens,
+                  "random: output tokens")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--random-range-ratio", dataset.random.range_ratio,
+                  "random: lengths vary by this fraction, [0, 1)")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--random-prefix-len", dataset.random.prefix_tokens,
+                  "random: tokens that all prompts begin with")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--vocab-size", options->vocab_size,
+                  "prompt token ids are below this")
+      ->check(CLI::Range(1, 1 << 30))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--seed", options->seed,
+                  "of lengths, tokens and arrival times")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void AddArrivalFlags(CLI::App* app, BenchOptions* options) {
+  const std::string group = "Arrivals";
+  app->add_option("--request-rate", options->arrivals.request_rate,
+                  "requests per second, or inf: all at once [default: a "
+                  "trace's own timestamps, else inf]")
+      ->group(group);
+  app->add_option("--burstiness", options->arrivals.burstiness,
+                  "shape of the Gamma distribution of the gaps: 1 is Poisson, "
+                  "less is burstier, inf is a constant gap [default: 1]")
+      ->group(group);
+  app->add_flag("--spread-ticks", options->arrivals.spread_ticks,
+                "traces with timestamps on a grid (mooncake: 3 s): spread the "
+                "requests of a tick evenly over it")
+      ->group(group);
+  app->add_option("--max-concurrency", options->max_concurrency,
+                  "hold requests back while this many are unfinished; "
+                  "latencies still count from the intended send time")
+      ->check(CLI::Range(1, 1 << 30))
+      ->group(group);
+}
+
+void AddReportFlags(CLI::App* app, BenchOptions* options) {
+  const std::string group = "Report";
+  app->add_option("--goodput", options->goodput,
+                  "limits in ms a good request meets, such as \"ttft:200 "
+                  "tpot:50 e2el:5000\"")
+      ->group(group);
+  app->add_option("--percentile-metrics", options->percentile_metrics,
+                  "latencies to report, comma separated")
+      ->delimiter(',')
+      ->check(CLI::IsMember(
+          std::vector<std::string>(kMetrics.begin(), kMetrics.end())))
+      ->default_str(absl::StrJoin(options->percentile_metrics, ","))
+      ->group(group);
+  app->add_option("--metric-percentiles", options->metric_percentiles,
+                  "percentiles besides 50 and 99, comma separated")
+      ->delimiter(',')
+      ->check(CLI::Range(0.0, 100.0))
+      ->group(group);
+  app->add_flag("--json", options->json,
+                "print the report as JSON to standard output, nothing else")
+      ->group(group);
+  app->add_flag("--save-result", options->save_result,
+                "write the report as JSON to a file")
+      ->group(group);
+  app->add_flag("--save-detailed", options->save_detailed,
+                "add per-request values to the JSON")
+      ->group(group);
+  app->add_option("--result-dir", options->result_dir,
+                  "folder of the file, created if need be [default: the "
+                  "current one]")
+      ->group(group);
+  app->add_option("--result-filename", options->result_filename,
+                  "[default: {label}-{rate}qps-concurrency{N}-{model}-{time}"
+                  ".json]")
+      ->group(group);
+  app->add_option("--label", options->label, "name of the run in the report")
+      ->group(group);
+  app->add_option("--metadata", options->metadata,
+                  "key=value pairs, copied to the report")
+      ->group(group);
+  app->add_flag("--disable-tqdm", options->disable_tqdm, "no progress bar")
+      ->group(group);
+}
+
+absl::StatusOr<std::vector<std::pair<std::string, std::string>>> SplitMetadata(
+    const std::vector<std::string>& items) {
+  std::vector<std::pair<std::string, std::string>> result;
+  for (const std::string& item : items) {
+    std::vector<std::string> parts =
+        absl::StrSplit(item, absl::MaxSplits('=', 1));
+    if (parts.size() != 2 || parts[0].empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("metadata: expected key=value, got '", item, "'"));
+    }
+    result.emplace_back(std::move(parts[0]), std::move(parts[1]));
+  }
+  return result;
+}
+
+}  // namespace
+
+void AddBenchFlags(CLI::App* app, BenchOptions* options) {
+  AddDatasetFlags(app, options);
+  AddArrivalFlags(app, options);
+  app->add_option("--keep-ratio", options->keep_ratio,
+                  "evict after prefill, keeping this fraction of the entries, "
+                  "(0, 1] [default: no eviction]")
+      ->group("Eviction");
+  app->add_option("--eviction", options->eviction,
+                  absl::StrCat("policy, scorer | budget | selector; needs "
+                               "--keep-ratio [default: ",
+                               kDefaultPolicy, "]"))
+      ->group("Eviction");
+  AddReportFlags(app, options);
+}
+
+absl::StatusOr<RequestEviction> ResolveEviction(const std::string& policy,
+                                                const std::string& keep_ratio) {
+  RequestEviction eviction;
+  if (keep_ratio.empty()) {
+    if (policy.empty()) return eviction;
+    return absl::InvalidArgumentError(
+        "eviction: needs --keep-ratio, the fraction to keep");
+  }
+  eviction.mode = EvictionMode::kAfterPrefill;
+  const absl::StatusOr<KeepRatio> ratio = KeepRatio::Parse(keep_ratio);
+  if (!ratio.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("keep-ratio: ", ratio.status().message()));
+  }
+  eviction.target.ratio = *ratio;
+  const absl::StatusOr<EvictionPolicy> parsed =
+      ParsePolicy(policy.empty() ? std::string(kDefaultPolicy) : policy);
+  if (!parsed.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("eviction: ", parsed.status().message()));
+  }
+  if (parsed->scorer.kind == ScorerKind::kExternal ||
+      parsed->budget.kind == BudgetKind::kExternal) {
+    return absl::InvalidArgumentError(
+        "eviction: expected a policy that a request can carry, got external "
+        "scores or budgets");
+  }
+  eviction.policy = *parsed;
+  return eviction;
+}
+
+absl::StatusOr<BenchPlan> ResolveOptions(const BenchOptions& options) {
+  BenchPlan plan;
+  plan.vocab_size = options.vocab_size;
+  plan.max_concurrency = options.max_concurrency;
+  plan.percentiles = WithDefaultPercentiles(options.metric_percentiles);
+  plan.percentile_metrics = options.percentile_metrics;
+  if (options.save_detailed && !options.save_result && !options.json) {
+    return absl::InvalidArgumentError(
+        "save-detailed: has no effect without --save-result or --json");
+  }
+  if (!options.save_result &&
+      !(options.result_dir.empty() && options.result_filename.empty())) {
+    return absl::InvalidArgumentError(
+        "result-dir, result-filename: have no effect without --save-result");
+  }
+  BM_ASSIGN_OR_RETURN(plan.metadata, SplitMetadata(options.metadata));
+  BM_ASSIGN_OR_RETURN(plan.goodput,
+                      Goodput::Parse(absl::StrJoin(options.goodput, " ")));
+  BM_ASSIGN_OR_RETURN(plan.eviction,
+                      ResolveEviction(options.eviction, options.keep_ratio));
+  DatasetOptions dataset = options.dataset;
+  dataset.seed = options.seed;
+  BM_ASSIGN_OR_RETURN(plan.workload, LoadDataset(dataset));
+  ArrivalOptions arrivals = options.arrivals;
+  arrivals.seed = options.seed;
+  BM_RETURN_IF_ERROR(
+      SetArrivals(arrivals, dataset.name != "random", &plan.workload));
+  return plan;
+}
+
+}  // namespace blockmgr

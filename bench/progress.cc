@@ -1,0 +1,70 @@
+#include "bench/progress.h"
+
+#include <unistd.h>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+
+namespace blockmgr {
+namespace {
+
+constexpr int64_t kBarWidth = 30;
+constexpr std::chrono::milliseconds kRedraw{100};
+
+std::string Clock(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  return whole < 3600 ? absl::StrFormat("%d:%02d", whole / 60, whole % 60)
+                      : absl::StrFormat("%d:%02d:%02d", whole / 3600,
+                                        whole / 60 % 60, whole % 60);
+}
+
+}  // namespace
+
+std::string FormatProgress(int64_t done, int64_t failed, int64_t total,
+                           double elapsed_s) {
+  const int64_t filled = total > 0 ? kBarWidth * done / total : kBarWidth;
+  std::string line =
+      absl::StrCat("[", std::string(static_cast<size_t>(filled), '#'),
+                   std::string(static_cast<size_t>(kBarWidth - filled), ' '),
+                   "] ", done, "/", total);
+  if (failed > 0) absl::StrAppend(&line, "  ", failed, " failed");
+  if (done > 0 && elapsed_s > 0) {
+    const double rate = static_cast<double>(done) / elapsed_s;
+    absl::StrAppendFormat(&line, "  %.1f req/s  ETA %s", rate,
+                          Clock(static_cast<double>(total - done) / rate));
+  }
+  return line;
+}
+
+Progress::Progress(int64_t total, bool enabled)
+    : total_(total),
+      visible_(enabled && isatty(STDERR_FILENO) == 1),
+      start_(std::chrono::steady_clock::now()),
+      next_draw_(start_) {}
+
+Progress::~Progress() {
+  if (!visible_) return;
+  Draw();
+  std::fputc('\n', stderr);
+}
+
+void Progress::Update(int64_t done, int64_t failed) {
+  if (!visible_) return;
+  done_ = done;
+  failed_ = failed;
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_draw_) return;
+  next_draw_ = now + kRedraw;
+  Draw();
+}
+
+void Progress::Draw() {
+  const std::chrono::duration<double> elapsed =
+      std::chrono::steady_clock::now() - start_;
+  // The escape clears what a longer line left behind.
+  absl::FPrintF(stderr, "\r%s\x1b[K",
+                FormatProgress(done_, failed_, total_, elapsed.count()));
+  std::fflush(stderr);
+}
+
+}  // namespace blockmgr

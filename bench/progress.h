@@ -1,0 +1,44 @@
+// A progress bar for people who wait: on a terminal, or not at all.
+#ifndef BENCH_PROGRESS_H_
+#define BENCH_PROGRESS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+namespace blockmgr {
+
+// "[####      ]  412/1000  3 failed  8.1 req/s  ETA 1:13". `elapsed_s` is the
+// time since the start; the rate and the time left are those of the whole run.
+std::string FormatProgress(int64_t done, int64_t failed, int64_t total,
+                           double elapsed_s);
+
+// Redraws one line of standard error, at most ten times a second.
+// Thread-compatible.
+class Progress {
+ public:
+  // Draws only if `enabled` and standard error is a terminal.
+  Progress(int64_t total, bool enabled);
+  // Ends the line.
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // `done` counts the failed ones too.
+  void Update(int64_t done, int64_t failed);
+
+ private:
+  void Draw();
+
+  const int64_t total_;
+  const bool visible_;
+  const std::chrono::steady_clock::time_point start_;
+  std::chrono::steady_clock::time_point next_draw_;
+  int64_t done_ = 0;
+  int64_t failed_ = 0;
+};
+
+}  // namespace blockmgr
+
+#endif  // BENCH_PROGRESS_H_

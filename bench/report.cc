@@ -1,0 +1,356 @@
+#include "bench/report.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include <absl/strings/ascii.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+#include <nlohmann/json.hpp>
+
+#include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/policy.h"
+
+namespace blockmgr {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <typename T>
+Json OrNull(const std::optional<T>& value) {
+  return value.has_value() ? Json(*value) : Json(nullptr);
+}
+
+// JSON has no infinity: vLLM writes the word.
+Json NumberOrInf(double value) {
+  return std::isinf(value) ? Json("inf") : Json(value);
+}
+
+std::string PercentileName(double q) { return absl::StrCat("p", q); }
+
+void AddInput(const BenchOptions& options, const BenchPlan& plan, Json* json) {
+  const bool trace = options.dataset.name != "random";
+  (*json)["num_prompts"] = plan.workload.requests.size();
+  (*json)["dataset_name"] = options.dataset.name;
+  (*json)["dataset_path"] = trace ? Json(options.dataset.path) : Json(nullptr);
+  (*json)["seed"] = options.seed;
+  const bool replay = trace && !options.arrivals.request_rate.has_value();
+  (*json)["request_rate"] =
+      replay ? Json("trace")
+             : NumberOrInf(options.arrivals.request_rate.value_or(INFINITY));
+  (*json)["burstiness"] =
+      NumberOrInf(options.arrivals.burstiness.value_or(1.0));
+  (*json)["spread_ticks"] = options.arrivals.spread_ticks;
+  (*json)["tick_seconds"] = plan.workload.tick_s;
+  (*json)["max_concurrency"] = OrNull(plan.max_concurrency);
+  const bool evicts = plan.eviction.mode != EvictionMode::kNone;
+  (*json)["eviction"] =
+      evicts ? Json(FormatPolicy(plan.eviction.policy)) : Json(nullptr);
+  (*json)["keep_ratio"] =
+      evicts ? Json(plan.eviction.target.ratio.value()) : Json(nullptr);
+  Json metadata = Json::object();
+  for (const auto& [key, value] : plan.metadata) metadata[key] = value;
+  (*json)["metadata"] = std::move(metadata);
+}
+
+void AddSummary(const BenchPlan& plan, const RunSummary& summary, Json* json) {
+  (*json)["duration"] = summary.duration_s;
+  (*json)["completed"] = summary.completed;
+  (*json)["failed"] = summary.failed;
+  Json failures = Json::object();
+  for (const auto& [code, failure] : summary.failures) {
+    failures[code] = {{"count", failure.count}, {"example", failure.example}};
+  }
+  (*json)["failures"] = std::move(failures);
+  (*json)["total_input_tokens"] = summary.total_input_tokens;
+  (*json)["total_output_tokens"] = summary.total_output_tokens;
+  (*json)["request_throughput"] = summary.request_throughput;
+  (*json)["request_goodput"] = OrNull(summary.request_goodput);
+  (*json)["output_throughput"] = summary.output_throughput;
+  (*json)["total_token_throughput"] = summary.total_token_throughput;
+  (*json)["max_output_tokens_per_s"] = summary.max_output_tokens_per_s;
+  (*json)["max_concurrent_requests"] = summary.max_concurrent_requests;
+  (*json)["achieved_request_rate"] = OrNull(summary.achieved_request_rate);
+  (*json)["client_lag_ms"] = {{"mean", summary.client_lag_ms.mean},
+                              {"p99", summary.client_lag_ms.percentiles.at(99)},
+                              {"max", summary.client_lag_ms.max}};
+  for (const std::string& metric : plan.percentile_metrics) {
+    const Distribution& latency = summary.latencies_ms.at(metric);
+    (*json)[absl::StrCat("mean_", metric, "_ms")] = latency.mean;
+    (*json)[absl::StrCat("median_", metric, "_ms")] = latency.median;
+    (*json)[absl::StrCat("std_", metric, "_ms")] = latency.std;
+    for (const auto& [q, value] : latency.percentiles) {
+      (*json)[absl::StrCat(PercentileName(q), "_", metric, "_ms")] = value;
+    }
+  }
+}
+
+void AddCounters(const SystemCounters& counters, Json* json) {
+  (*json)["mean_requests_in_flight"] = counters.mean_requests_in_flight;
+  (*json)["max_requests_in_flight"] = counters.max_requests_in_flight;
+  (*json)["num_steps"] = counters.num_steps;
+  (*json)["preemptions"] = counters.preemptions;
+  (*json)["prompt_tokens"] = counters.prompt_tokens;
+  (*json)["cached_tokens"] = counters.cached_tokens;
+  (*json)["prefix_hit_rate"] =
+      counters.prompt_tokens == 0
+          ? 0.0
+          : static_cast<double>(counters.cached_tokens) /
+                static_cast<double>(counters.prompt_tokens);
+  (*json)["computed_tokens"] = counters.computed_tokens;
+  (*json)["recomputed_tokens"] = counters.recomputed_tokens;
+  (*json)["evictions"] = counters.evictions;
+  (*json)["evicted_entries"] = counters.evicted_entries;
+  (*json)["evicted_bytes"] = counters.evicted_bytes;
+  (*json)["max_used_blocks"] = counters.max_used_blocks;
+  (*json)["num_blocks"] = counters.num_blocks;
+  (*json)["kept_entries_min"] = counters.kept_entries_min;
+  (*json)["kept_entries_median"] = counters.kept_entries_median;
+  (*json)["kept_entries_max"] = counters.kept_entries_max;
+}
+
+// Per request, in vLLM's shape: seconds; zeros and an error where it failed.
+void AddDetails(const RunResult& result, Json* json) {
+  Json input_lens = Json::array();
+  Json output_lens = Json::array();
+  Json ttfts = Json::array();
+  Json itls = Json::array();
+  Json latencies = Json::array();
+  Json starts = Json::array();
+  Json lags = Json::array();
+  Json errors = Json::array();
+  for (const RequestRecord& record : result.records) {
+    const bool done = record.completed;
+    input_lens.push_back(record.prompt_tokens);
+    output_lens.push_back(record.tokens_s.size());
+    ttfts.push_back(done ? Ttft(record) : 0.0);
+    itls.push_back(done ? Json(Itls(record)) : Json::array());
+    latencies.push_back(done ? E2el(record) : 0.0);
+    starts.push_back(record.intended_s);
+    lags.push_back(record.sent_s.has_value()
+                       ? Json(*record.sent_s - record.intended_s)
+                       : Json(nullptr));
+    errors.push_back(done ? std::string() : record.failure.ToString());
+  }
+  (*json)["input_lens"] = std::move(input_lens);
+  (*json)["output_lens"] = std::move(output_lens);
+  (*json)["ttfts"] = std::move(ttfts);
+  (*json)["itls"] = std::move(itls);
+  (*json)["start_times"] = std::move(starts);
+  (*json)["send_lags"] = std::move(lags);
+  (*json)["latencies"] = std::move(latencies);
+  (*json)["errors"] = std::move(errors);
+}
+
+struct Line {
+  const char* title;
+  const char* key;
+};
+
+constexpr Line kLines[] = {
+    {"Successful requests:", "completed"},
+    {"Failed requests:", "failed"},
+    {"Request rate asked for (req/s):", "request_rate"},
+    {"Request rate achieved (req/s):", "achieved_request_rate"},
+    {"Maximum request concurrency:", "max_concurrency"},
+    {"Eviction policy:", "eviction"},
+    {"Keep ratio:", "keep_ratio"},
+    {"Benchmark duration (s):", "duration"},
+    {"Total input tokens:", "total_input_tokens"},
+    {"Total output tokens:", "total_output_tokens"},
+    {"Request throughput (req/s):", "request_throughput"},
+    {"Request goodput (req/s):", "request_goodput"},
+    {"Output token throughput (tok/s):", "output_throughput"},
+    {"Peak output token throughput (tok/s):", "max_output_tokens_per_s"},
+    {"Peak concurrent requests:", "max_concurrent_requests"},
+    {"Total token throughput (tok/s):", "total_token_throughput"},
+};
+
+constexpr Line kSystemLines[] = {
+    {"Mean requests in flight:", "mean_requests_in_flight"},
+    {"Max requests in flight:", "max_requests_in_flight"},
+    {"Steps:", "num_steps"},
+    {"Preemptions:", "preemptions"},
+    {"Recomputed tokens:", "recomputed_tokens"},
+    {"Cached prompt tokens:", "cached_tokens"},
+    {"Prefix hit rate:", "prefix_hit_rate"},
+    {"Max used blocks:", "max_used_blocks"},
+    {"Blocks in the pool:", "num_blocks"},
+    {"Evictions:", "evictions"},
+    {"Evicted entries:", "evicted_entries"},
+    {"Evicted bytes:", "evicted_bytes"},
+    {"Kept entries per head, min:", "kept_entries_min"},
+    {"Kept entries per head, median:", "kept_entries_median"},
+    {"Kept entries per head, max:", "kept_entries_max"},
+};
+
+std::string Shown(const Json& value) {
+  if (value.is_number_float()) {
+    return absl::StrFormat("%.2f", value.get<double>());
+  }
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+void AppendLine(const std::string& title, const Json& value,
+                std::string* text) {
+  absl::StrAppendFormat(text, "%-40s %15s\n", title, Shown(value));
+}
+
+template <size_t kSize>
+void AppendLines(const Line (&lines)[kSize], const Json& report,
+                 std::string* text) {
+  for (const Line& line : lines) {
+    const auto found = report.find(line.key);
+    if (found == report.end() || found->is_null()) continue;
+    AppendLine(line.title, *found, text);
+  }
+}
+
+void AppendHeading(const std::string& title, char fill, std::string* text) {
+  constexpr size_t kWidth = 56;
+  const std::string padded = absl::StrCat(" ", title, " ");
+  const size_t left = (kWidth - padded.size()) / 2;
+  absl::StrAppend(text, std::string(left, fill), padded,
+                  std::string(kWidth - left - padded.size(), fill), "\n");
+}
+
+}  // namespace
+
+Json BuildReport(const BenchOptions& options, const BenchPlan& plan,
+                 const RunResult& result,
+                 const std::optional<std::string>& date) {
+  Json json;
+  if (date.has_value()) json["date"] = *date;
+  json["endpoint_type"] = result.endpoint_type;
+  json["backend"] = "blockmgr";
+  json["label"] = options.label.empty() ? Json(nullptr) : Json(options.label);
+  json["model_id"] = result.model_id;
+  json["tokenizer_id"] = nullptr;  // prompts are token ids
+  AddInput(options, plan, &json);
+  AddSummary(plan,
+             Summarize(result.records, result.duration_s, plan.goodput,
+                       plan.percentiles),
+             &json);
+  AddCounters(result.counters, &json);
+  Json config = Json::object();
+  for (const auto& [key, value] : result.config) {
+    // Whole numbers without a fraction.
+    config[key] = value == std::floor(value) && std::abs(value) < 1e15
+                      ? Json(static_cast<int64_t>(value))
+                      : Json(value);
+  }
+  json["config"] = std::move(config);
+  if (options.save_detailed) AddDetails(result, &json);
+  return json;
+}
+
+std::string FormatReport(const Json& report) {
+  std::string text;
+  AppendHeading("Benchmark Result", '=', &text);
+  AppendLines(kLines, report, &text);
+  for (const auto& [code, failure] : report.at("failures").items()) {
+    AppendLine(absl::StrCat("  ", code, ":"), failure.at("count"), &text);
+    absl::StrAppend(
+        &text, "    such as: ", failure.at("example").get<std::string>(), "\n");
+  }
+  const Json& lag = report.at("client_lag_ms");
+  for (const char* name : {"mean", "p99", "max"}) {
+    AppendLine(absl::StrCat("Client lag, ", name, " (ms):"), lag.at(name),
+               &text);
+  }
+  const std::pair<const char*, const char*> metrics[] = {
+      {"ttft", "Time to First Token"},
+      {"tpot", "Time per Output Token (excl. 1st token)"},
+      {"itl", "Inter-token Latency"},
+      {"e2el", "End-to-end Latency"}};
+  for (const auto& [metric, title] : metrics) {
+    const std::string suffix = absl::StrCat("_", metric, "_ms");
+    if (!report.contains("mean" + suffix)) continue;
+    AppendHeading(title, '-', &text);
+    for (const auto& [key, value] : report.items()) {
+      if (key.size() <= suffix.size() || !key.ends_with(suffix)) continue;
+      std::string name = key.substr(0, key.size() - suffix.size());
+      name[0] = absl::ascii_toupper(static_cast<unsigned char>(name[0]));
+      AppendLine(
+          absl::StrCat(name, " ", absl::AsciiStrToUpper(metric), " (ms):"),
+          value, &text);
+    }
+  }
+  AppendHeading("Cache and Scheduler", '-', &text);
+  AppendLines(kSystemLines, report, &text);
+  text.append(56, '=');
+  text.push_back('\n');
+  return text;
+}
+
+std::string DefaultResultFilename(const Json& report, const std::string& time) {
+  const Json& label = report.at("label");
+  std::string name = absl::StrCat(
+      label.is_string() ? label.get<std::string>() : "blockmgr", "-",
+      report.at("request_rate").is_string()
+          ? report.at("request_rate").get<std::string>()
+          : report.at("request_rate").dump(),
+      "qps");
+  if (!report.at("max_concurrency").is_null()) {
+    absl::StrAppend(&name, "-concurrency", report.at("max_concurrency").dump());
+  }
+  absl::StrAppend(&name, "-", report.at("model_id").get<std::string>(), "-",
+                  time, ".json");
+  for (char& c : name) {
+    const bool safe = absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                      c == '-' || c == '_' || c == '.';
+    if (!safe) c = '_';
+  }
+  return name;
+}
+
+absl::Status WriteReport(const std::string& path, const Json& report) {
+  const std::filesystem::path target(path);
+  std::error_code error;
+  if (target.has_parent_path()) {
+    std::filesystem::create_directories(target.parent_path(), error);
+  }
+  const std::string temporary = absl::StrCat(path, ".tmp");
+  if (!error) {
+    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
+    out << report.dump(2) << "\n";
+    out.close();
+    if (!out) error = std::make_error_code(std::errc::io_error);
+  }
+  if (!error) std::filesystem::rename(temporary, target, error);
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat("result: cannot write '", path, "': ", error.message()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PublishReport(const BenchOptions& options, const Json& report,
+                           const std::string& time) {
+  const std::string text =
+      options.json ? absl::StrCat(report.dump(2), "\n") : FormatReport(report);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  if (std::fflush(stdout) != 0) {
+    return absl::UnavailableError("result: cannot write standard output");
+  }
+  if (options.save_result) {
+    const std::filesystem::path path =
+        std::filesystem::path(options.result_dir) /
+        (options.result_filename.empty() ? DefaultResultFilename(report, time)
+                                         : options.result_filename);
+    BM_RETURN_IF_ERROR(WriteReport(path.string(), report));
+    absl::FPrintF(stderr, "saved %s\n", path.string());
+  }
+  if (report.at("completed") == 0) {
+    return absl::UnavailableError("no request completed");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,73 @@
+// The report of a run: JSON with the keys of `vllm bench serve` and ours, and
+// tables for people, made from that JSON alone.
+//
+// Besides vLLM's keys (which hold what metrics.h defines):
+//
+//   {mean,max}_requests_in_flight   admitted, unfinished, holding blocks; the
+//                                   mean is over time
+//   preemptions, num_steps          during the run, as all counts
+//   cached_tokens, prefix_hit_rate  of the prompt tokens admitted
+//   recomputed_tokens               computed again after a preemption
+//   evictions, evicted_entries, evicted_bytes
+//   max_used_blocks, num_blocks     blocks held by sequences; of the pool
+//   kept_entries_{min,median,max}   per (layer, head) and eviction
+//   achieved_request_rate           sends per second up to the last; null when
+//                                   all were sent at once
+//   client_lag_ms                   {mean, p99, max} of send - intended time
+//   failures                        by status code: {count, example}
+//   config                          of the daemon or the simulation
+#ifndef BENCH_REPORT_H_
+#define BENCH_REPORT_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <nlohmann/json_fwd.hpp>
+
+#include "bench/metrics.h"
+#include "bench/options.h"
+
+namespace blockmgr {
+
+// What a run hands to its report.
+struct RunResult {
+  std::vector<RequestRecord> records;  // as the workload's requests
+  double duration_s = 0;
+  SystemCounters counters;
+  std::string endpoint_type;  // grpc or sim
+  std::string model_id;
+  // What ran it, named as its flags.
+  std::vector<std::pair<std::string, double>> config;
+};
+
+// `date`: wall-clock time of the run. Unset for a simulation, whose report
+// depends on its flags alone.
+nlohmann::ordered_json BuildReport(const BenchOptions& options,
+                                   const BenchPlan& plan,
+                                   const RunResult& result,
+                                   const std::optional<std::string>& date);
+
+// The report for people, one aligned line per number.
+std::string FormatReport(const nlohmann::ordered_json& report);
+
+// {label}-{rate}qps-concurrency{N}-{model}-{time}.json, safe as a file name.
+std::string DefaultResultFilename(const nlohmann::ordered_json& report,
+                                  const std::string& time);
+
+// Prints the report to standard output and saves it, as the options say; a
+// saved file's name goes to standard error. Errors: the file cannot be written;
+// no request completed.
+absl::Status PublishReport(const BenchOptions& options,
+                           const nlohmann::ordered_json& report,
+                           const std::string& time);
+
+// Writes a JSON file whole or not at all, making its folder if need be.
+absl::Status WriteReport(const std::string& path,
+                         const nlohmann::ordered_json& report);
+
+}  // namespace blockmgr
+
+#endif  // BENCH_REPORT_H_

@@ -1,0 +1,184 @@
+#include "bench/serve/serve.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <absl/status/status.h>
+
+#include "bench/serve/client.h"
+#include "blockmgr/base/status_macros.h"
+#include "scheduler/server/default_address.h"
+#include "scheduler/server/wire.h"
+
+namespace blockmgr {
+namespace {
+
+using Clock = LoadClient::Clock;
+
+// How often the progress bar is looked after.
+constexpr std::chrono::milliseconds kTick{100};
+
+v1::SubmitRequest ToMessage(const WorkloadRequest& request,
+                            const BenchPlan& plan) {
+  v1::SubmitRequest message;
+  const std::vector<int32_t> tokens =
+      SynthesizeTokens(request.prompt, plan.vocab_size);
+  message.mutable_prompt_token_ids()->Add(tokens.begin(), tokens.end());
+  message.set_max_tokens(request.output_tokens);
+  if (plan.eviction.mode == EvictionMode::kAfterPrefill) {
+    v1::RequestEviction* eviction = message.mutable_eviction();
+    eviction->set_mode(v1::EVICTION_MODE_AFTER_PREFILL);
+    ToProto(plan.eviction.policy, eviction->mutable_policy());
+    ToProto(plan.eviction.target, eviction->mutable_target());
+  }
+  return message;
+}
+
+std::vector<RequestRecord> NewRecords(const BenchPlan& plan) {
+  std::vector<RequestRecord> records(plan.workload.requests.size());
+  for (size_t i = 0; i < records.size(); ++i) {
+    records[i].intended_s = plan.workload.requests[i].arrival_s;
+    records[i].prompt_tokens = plan.workload.requests[i].prompt_tokens();
+    records[i].failure =
+        absl::UnavailableError("not sent: the token stream had ended");
+  }
+  return records;
+}
+
+class Run {
+ public:
+  Run(LoadClient* client, const BenchPlan& plan, Progress* progress)
+      : client_(client), plan_(plan), progress_(progress) {}
+
+  // Sends everything on time, then waits for the last token.
+  void Execute() {
+    const std::vector<WorkloadRequest>& requests = plan_.workload.requests;
+    for (size_t i = 0; i < requests.size() && !client_->broken(); ++i) {
+      // Made before the wait, so that making it delays nothing.
+      v1::SubmitRequest message = ToMessage(requests[i], plan_);
+      SleepUntil(client_->start() +
+                 std::chrono::duration_cast<Clock::duration>(
+                     std::chrono::duration<double>(requests[i].arrival_s)));
+      if (plan_.max_concurrency.has_value()) WaitBelow(*plan_.max_concurrency);
+      client_->Submit(static_cast<int64_t>(i), std::move(message));
+    }
+    WaitBelow(1);
+  }
+
+ private:
+  void Show(const LoadClient::Counts& counts) {
+    if (progress_ != nullptr) progress_->Update(counts.done, counts.failed);
+  }
+
+  void SleepUntil(Clock::time_point time) {
+    while (Clock::now() < time && !client_->broken()) {
+      Show(client_->counts());
+      std::this_thread::sleep_until(std::min(time, Clock::now() + kTick));
+    }
+  }
+
+  void WaitBelow(int64_t limit) {
+    while (true) {
+      const LoadClient::Counts counts =
+          client_->WaitUntilBelow(limit, Clock::now() + kTick);
+      Show(counts);
+      if (counts.unfinished() < limit || client_->broken()) return;
+    }
+  }
+
+  LoadClient* const client_;
+  const BenchPlan& plan_;
+  Progress* const progress_;
+};
+
+// What the daemon counted between two looks at it.
+SystemCounters Difference(const v1::GetStatsResponse& before,
+                          const v1::GetStatsResponse& after) {
+  const double seconds = after.clock_seconds() - before.clock_seconds();
+  SystemCounters counters;
+  if (seconds > 0) {
+    counters.mean_requests_in_flight =
+        (after.running_request_seconds() - before.running_request_seconds()) /
+        seconds;
+  }
+  counters.max_requests_in_flight = after.max_running();
+  counters.num_steps = after.num_steps() - before.num_steps();
+  counters.preemptions = after.num_preemptions() - before.num_preemptions();
+  counters.prompt_tokens =
+      after.num_prompt_tokens() - before.num_prompt_tokens();
+  counters.cached_tokens =
+      after.num_cached_tokens() - before.num_cached_tokens();
+  counters.computed_tokens =
+      after.num_computed_tokens() - before.num_computed_tokens();
+  counters.recomputed_tokens =
+      after.num_recomputed_tokens() - before.num_recomputed_tokens();
+  counters.evictions = after.num_evictions() - before.num_evictions();
+  counters.evicted_entries = after.evicted_entries() - before.evicted_entries();
+  counters.evicted_bytes = after.evicted_bytes() - before.evicted_bytes();
+  counters.max_used_blocks = after.max_used_blocks();
+  counters.num_blocks = after.num_blocks();
+  // Of all evictions the daemon has seen: a histogram has no difference.
+  counters.kept_entries_min = after.kept_entries_min();
+  counters.kept_entries_median = after.kept_entries_median();
+  counters.kept_entries_max = after.kept_entries_max();
+  return counters;
+}
+
+std::vector<std::pair<std::string, double>> Config(
+    const v1::GetStatsResponse& stats) {
+  const v1::ModelLayout& layout = stats.layout();
+  return {{"num_blocks", layout.num_blocks()},
+          {"num_layers", layout.num_layers()},
+          {"num_heads", layout.num_heads()},
+          {"num_q_heads", layout.num_q_heads()},
+          {"head_dim", layout.head_dim()},
+          {"page_size", layout.page_size()}};
+}
+
+}  // namespace
+
+void AddServeFlags(CLI::App* app, ServeOptions* options) {
+  options->address = DefaultAddress();
+  app->add_option("--address", options->address,
+                  "where the daemon listens: unix:PATH or HOST:PORT")
+      ->capture_default_str()
+      ->group("Daemon");
+  app->add_option("--ready-check-timeout-sec", options->ready_check_timeout_s,
+                  "wait this long for a daemon with an engine attached")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group("Daemon");
+}
+
+absl::StatusOr<RunResult> RunServe(const ServeOptions& options,
+                                   const BenchPlan& plan, Progress* progress) {
+  LoadClient client(options.address, NewRecords(plan));
+  BM_RETURN_IF_ERROR(client.WaitUntilReady(
+      std::chrono::duration<double>(options.ready_check_timeout_s)));
+  BM_ASSIGN_OR_RETURN(const v1::GetStatsResponse before,
+                      client.GetStats(/*reset_peaks=*/true));
+  BM_RETURN_IF_ERROR(client.Open());
+  Run(&client, plan, progress).Execute();
+  absl::StatusOr<v1::GetStatsResponse> after =
+      client.GetStats(/*reset_peaks=*/false);
+  client.Close();
+
+  RunResult result;
+  result.duration_s = client.last_event_s();
+  result.records = client.TakeRecords();
+  // A daemon that died in the middle has nothing to say; the failed requests
+  // do.
+  if (!after.ok()) after = before;
+  result.counters = Difference(before, *after);
+  result.endpoint_type = "grpc";
+  result.model_id = after->engine_name();
+  result.config = Config(*after);
+  return result;
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,37 @@
+// `blockmgr-bench serve`: loads a daemon, open loop.
+//
+// Requests leave at their intended times whatever the daemon does; a
+// concurrency limit holds sends back, and so may this program when it is
+// overloaded: both show as client lag, and latencies include them.
+#ifndef BENCH_SERVE_SERVE_H_
+#define BENCH_SERVE_SERVE_H_
+
+#include <string>
+
+#include <absl/status/statusor.h>
+#include <CLI/CLI.hpp>
+
+#include "bench/options.h"
+#include "bench/progress.h"
+#include "bench/report.h"
+
+namespace blockmgr {
+
+struct ServeOptions {
+  std::string address;  // a gRPC target
+  // How long to wait for a daemon with an engine.
+  double ready_check_timeout_s = 60;
+};
+
+// Adds the flags; the default address is DefaultAddress(). `options` is
+// borrowed and must outlive the parsing.
+void AddServeFlags(CLI::App* app, ServeOptions* options);
+
+// Runs a plan to its end. `progress` may be null. Errors: no daemon, no engine.
+// Requests that fail are part of the result.
+absl::StatusOr<RunResult> RunServe(const ServeOptions& options,
+                                   const BenchPlan& plan, Progress* progress);
+
+}  // namespace blockmgr
+
+#endif  // BENCH_SERVE_SERVE_H_

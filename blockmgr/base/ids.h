@@ -1,0 +1,39 @@
+// Names of things, as types that do not mix.
+//
+// page    page_size tokens of K and V of one KV head of one layer
+// block   one page for every (layer, head): the same page_size tokens through
+//         the whole model; the unit the pool deals in
+// slot    one token's place in a page: PageId * page_size + offset (SlotIndex)
+// sequence slot   the row of a sequence in the tables of manager and engine;
+//         reused after the sequence is released
+#ifndef BLOCKMGR_BASE_IDS_H_
+#define BLOCKMGR_BASE_IDS_H_
+
+#include <cstdint>
+#include <type_traits>
+
+namespace blockmgr {
+
+enum class BlockId : int32_t {};
+enum class PageId : int32_t {};
+enum class SequenceSlot : int32_t {};
+enum class RequestId : uint64_t {};
+enum class StepId : uint64_t {};
+
+// 64-bit everywhere: PageId * page_size exceeds 2^31 for large pools.
+using SlotIndex = int64_t;
+
+// Block 0 is never handed out: a table entry that points nowhere.
+inline constexpr BlockId kNullBlock{0};
+inline constexpr SequenceSlot kNoSequenceSlot{-1};
+
+// The number inside an id, for indexing and arithmetic.
+template <typename Id>
+  requires std::is_enum_v<Id>
+constexpr std::underlying_type_t<Id> Index(Id id) {
+  return static_cast<std::underlying_type_t<Id>>(id);
+}
+
+}  // namespace blockmgr
+
+#endif  // BLOCKMGR_BASE_IDS_H_

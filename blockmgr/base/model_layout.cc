@@ -1,0 +1,68 @@
+#include "blockmgr/base/model_layout.h"
+
+#include <limits>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+
+namespace blockmgr {
+namespace {
+
+absl::Status RequireAtLeast(const char* field, int64_t value, int64_t minimum) {
+  if (value >= minimum) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": expected at least ", minimum, ", got ", value));
+}
+
+}  // namespace
+
+absl::Status ModelLayout::Validate() const {
+  for (const absl::Status& status :
+       {RequireAtLeast("num_layers", num_layers, 1),
+        RequireAtLeast("num_heads", num_heads, 1),
+        RequireAtLeast("num_q_heads", num_q_heads, 1),
+        RequireAtLeast("head_dim", head_dim, 1),
+        RequireAtLeast("page_size", page_size, 1),
+        RequireAtLeast("num_blocks", num_blocks, 2)}) {
+    if (!status.ok()) return status;
+  }
+  if (num_q_heads % num_heads != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_q_heads: expected a multiple of num_heads (",
+                     num_heads, "), got ", num_q_heads));
+  }
+  if (row_bytes() % 16 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("head_dim: expected rows of a multiple of 16 bytes, got ",
+                     row_bytes(), " (head_dim ", head_dim, ")"));
+  }
+  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
+  // Divided rather than multiplied: the product of three int32 can overflow.
+  if (num_blocks > kLimit / num_layers / num_heads) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "num_blocks: expected num_layers * num_blocks * num_heads below 2^31, "
+        "got ",
+        num_layers, " * ", num_blocks, " * ", num_heads));
+  }
+  return absl::OkStatus();
+}
+
+std::string ModelLayout::ToString() const {
+  return absl::StrFormat(
+      "%d layers, %d heads (%d q_heads), head_dim %d, page_size %d, %s, %d "
+      "blocks",
+      num_layers, num_heads, num_q_heads, head_dim, page_size,
+      dtype == DType::kFloat32 ? "float32" : "bfloat16", num_blocks);
+}
+
+KvPoolLayout KvPoolLayout::PageContiguous(const ModelLayout& layout) {
+  KvPoolLayout pool;
+  pool.token_stride = layout.row_bytes();
+  pool.kv_stride = pool.token_stride * layout.page_size;
+  pool.head_stride = layout.page_bytes();
+  pool.block_stride = pool.head_stride * layout.num_heads;
+  pool.layer_stride = pool.block_stride * layout.num_blocks;
+  return pool;
+}
+
+}  // namespace blockmgr

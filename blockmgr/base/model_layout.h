@@ -1,0 +1,96 @@
+// All id and byte arithmetic of the cache, in one place.
+#ifndef BLOCKMGR_BASE_MODEL_LAYOUT_H_
+#define BLOCKMGR_BASE_MODEL_LAYOUT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include <absl/status/status.h>
+
+#include "blockmgr/base/dtype.h"
+#include "blockmgr/base/ids.h"
+
+namespace blockmgr {
+
+// The shape of one layer group's cache. A plain value, compared at attach.
+//
+// `head` always means KV head; query heads are `q_head`. PageIds are dense:
+//
+//   page = (layer * num_blocks + block) * num_heads + head
+//
+// so one layer's pages are contiguous and a kernel launch stays inside them.
+struct ModelLayout {
+  int32_t num_layers = 0;
+  int32_t num_heads = 0;    // KV heads of each layer
+  int32_t num_q_heads = 0;  // query heads of each layer; a multiple of num_heads
+  int32_t head_dim = 0;     // elements of one row (one token of K or of V)
+  int32_t page_size = 16;   // tokens per page
+  DType dtype = DType::kBFloat16;
+  int32_t num_blocks = 0;  // of the pool, the null block included
+
+  // Checks every field, and that page ids fit int32
+  // (num_layers * num_blocks * num_heads < 2^31) and rows are 16-byte aligned.
+  // The message names the field, what was expected and what came.
+  absl::Status Validate() const;
+
+  int32_t group_size() const { return num_q_heads / num_heads; }
+  // Pages of one block: one per (layer, head).
+  int32_t pages_per_block() const { return num_layers * num_heads; }
+  int64_t row_bytes() const { return int64_t{head_dim} * DTypeBytes(dtype); }
+  // K and V of page_size tokens of one head of one layer.
+  int64_t page_bytes() const { return 2 * row_bytes() * page_size; }
+  int64_t block_bytes() const { return page_bytes() * pages_per_block(); }
+  // K and V of one token through all layers and heads.
+  int64_t token_bytes() const { return block_bytes() / page_size; }
+  int64_t pool_bytes() const { return block_bytes() * num_blocks; }
+  int64_t num_pages() const {
+    return int64_t{num_layers} * num_blocks * num_heads;
+  }
+
+  // Index of (layer, head) in arrays of shape [num_layers, num_heads].
+  int32_t head_index(int32_t layer, int32_t head) const {
+    return layer * num_heads + head;
+  }
+  PageId page_id(int32_t layer, BlockId block, int32_t head) const {
+    return PageId{(layer * num_blocks + Index(block)) * num_heads + head};
+  }
+  int32_t page_layer(PageId page) const {
+    return Index(page) / num_heads / num_blocks;
+  }
+  BlockId page_block(PageId page) const {
+    return BlockId{Index(page) / num_heads % num_blocks};
+  }
+  int32_t page_head(PageId page) const { return Index(page) % num_heads; }
+  SlotIndex slot(PageId page, int32_t offset) const {
+    return SlotIndex{Index(page)} * page_size + offset;
+  }
+
+  std::string ToString() const;
+  friend bool operator==(const ModelLayout&, const ModelLayout&) = default;
+};
+
+// Where the bytes of a pool are: a base per layer and byte strides, so that one
+// set of kernels runs on our own arena and on tensors an engine already has
+// (vLLM/FlashInfer HND and NHD). A row (one token of K or V) is contiguous.
+struct KvPoolLayout {
+  int64_t layer_stride = 0;  // from the base of one layer to the next
+  int64_t block_stride = 0;
+  int64_t head_stride = 0;
+  int64_t kv_stride = 0;  // from a token's K row to its V row
+  int64_t token_stride = 0;
+
+  // The default: [layer][block][head][K, V][token][head_dim], no padding.
+  static KvPoolLayout PageContiguous(const ModelLayout& layout);
+
+  // Byte offset of a token's K row; its V row is kv_stride further.
+  int64_t row_offset(int32_t layer, BlockId block, int32_t head,
+                     int32_t offset) const {
+    return layer * layer_stride + Index(block) * block_stride +
+           head * head_stride + offset * token_stride;
+  }
+};
+
+}  // namespace blockmgr
+
+#endif  // BLOCKMGR_BASE_MODEL_LAYOUT_H_

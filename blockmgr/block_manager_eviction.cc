@@ -1,0 +1,290 @@
+// The eviction transactions of BlockManager, and its audit.
+
+#include <algorithm>
+#include <numeric>
+
+#include <absl/container/flat_hash_set.h>
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/check.h"
+#include "blockmgr/block_manager.h"
+
+namespace blockmgr {
+
+std::vector<BlockId> BlockManager::BlocksBelow(const SequenceCache& sequence,
+                                               int32_t cut) const {
+  std::vector<BlockId> blocks;
+  if (sequence.region != nullptr) blocks = sequence.region->blocks;
+  const int32_t num_tail = std::min<int32_t>(
+      (cut - sequence.cut()) / layout_.page_size,
+      static_cast<int32_t>(sequence.tail.size()));
+  blocks.insert(blocks.end(), sequence.tail.begin(),
+                sequence.tail.begin() + num_tail);
+  return blocks;
+}
+
+int32_t BlockManager::NumOwnBlocks(SequenceSlot slot, int32_t cut) const {
+  const SequenceCache& sequence = at(slot);
+  const std::vector<BlockId> blocks = BlocksBelow(sequence, cut);
+  const int32_t own = static_cast<int32_t>(std::ranges::count_if(
+      blocks, [this](BlockId block) { return IsOwn(block); }));
+  const int32_t not_taken =
+      sequence.BlocksBelow(cut, layout_.page_size) -
+      static_cast<int32_t>(blocks.size());
+  return own + not_taken;
+}
+
+bool BlockManager::ReserveEviction(SequenceSlot slot, int32_t cut,
+                                   int64_t page_total, int32_t num_fresh,
+                                   std::vector<BlockId>* destinations) {
+  SequenceCache& sequence = at(slot);
+  BM_CHECK(!sequence.pending.has_value());
+  BM_CHECK(cut % layout_.page_size == 0);
+  BM_CHECK(cut > sequence.cut());
+  BM_CHECK(cut <= sequence.num_reserved);
+  const int64_t num_destinations =
+      CeilDiv<int64_t>(page_total, layout_.pages_per_block());
+  const int64_t num_own = num_destinations - num_fresh;
+  BM_CHECK(num_fresh >= 0 && num_own >= 0);
+  if (num_fresh > num_available()) return false;
+  std::vector<BlockId> candidates = BlocksBelow(sequence, cut);
+  std::erase_if(candidates, [this](BlockId block) { return !IsOwn(block); });
+  if (std::ssize(candidates) < num_own) return false;
+
+  // Blocks that are not in the prefix cache first: taking a cached one costs its
+  // entry. Table order among the chosen keeps the layout derivable.
+  int64_t num_cached = num_own - std::ranges::count_if(
+                                     candidates, [this](BlockId block) {
+                                       return !cache_.Contains(block);
+                                     });
+  int64_t num_uncached = num_own - std::max<int64_t>(num_cached, 0);
+  PendingEviction pending;
+  pending.cut = cut;
+  pending.page_total = page_total;
+  pending.num_own = static_cast<int32_t>(num_own);
+  pending.destinations.reserve(num_destinations);
+  for (const BlockId block : candidates) {
+    int64_t& wanted = cache_.Contains(block) ? num_cached : num_uncached;
+    if (wanted <= 0) continue;
+    --wanted;
+    if (cache_.Contains(block)) DropFromCache(block);
+    pending.destinations.push_back(block);
+  }
+  pending.destinations.resize(num_destinations);
+  Take(std::span(pending.destinations).subspan(num_own));
+  destinations->insert(destinations->end(), pending.destinations.begin(),
+                       pending.destinations.end());
+  sequence.pending = std::move(pending);
+  return true;
+}
+
+absl::Status BlockManager::ValidateCounts(
+    SequenceSlot slot, std::span<const int32_t> counts) const {
+  const SequenceCache& sequence = at(slot);
+  BM_CHECK(sequence.pending.has_value());
+  if (std::ssize(counts) != layout_.pages_per_block()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("counts: expected ", layout_.pages_per_block(),
+                     " (layers * heads), got ", counts.size()));
+  }
+  int64_t num_pages = 0;
+  const int32_t in_tail = sequence.pending->cut - sequence.cut();
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const int32_t held =
+        in_tail +
+        (sequence.region == nullptr ? 0 : sequence.region->kept[i]);
+    if (counts[i] < 0 || counts[i] > held) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "counts[layer ", i / layout_.num_heads, ", head ",
+          i % layout_.num_heads, "]: expected 0 to ", held, ", got ",
+          counts[i]));
+    }
+    num_pages += CeilDiv(counts[i], layout_.page_size);
+  }
+  if (num_pages > sequence.pending->page_total) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("counts: expected at most ",
+                     sequence.pending->page_total, " pages, got ", num_pages));
+  }
+  return absl::OkStatus();
+}
+
+EvictionReceipt BlockManager::CommitEviction(SequenceSlot slot,
+                                             std::span<const int32_t> counts) {
+  SequenceCache& sequence = at(slot);
+  BM_CHECK(ValidateCounts(slot, counts).ok());
+  const PendingEviction pending = *std::move(sequence.pending);
+  sequence.pending.reset();
+  BM_CHECK(pending.cut <= sequence.num_settled);
+  const std::vector<BlockId> before = BlocksBelow(sequence, pending.cut);
+
+  auto region = std::make_unique<RegionRecord>();
+  region->cut = pending.cut;
+  region->kept.assign(counts.begin(), counts.end());
+  region->blocks = pending.destinations;
+  int64_t num_pages = 0;
+  for (const int32_t count : counts) {
+    num_pages += CeilDiv(count, layout_.page_size);
+  }
+  const bool keeps_old_pages =
+      sequence.region != nullptr && pending.num_own > 0;
+  const bool may_leave_surplus =
+      num_pages <= (std::ssize(pending.destinations) - 1) *
+                       int64_t{layout_.pages_per_block()};
+  if (keeps_old_pages || may_leave_surplus) {
+    CacheView now;
+    std::unique_ptr<const RaggedRegion> old;
+    if (sequence.region != nullptr) {
+      old = std::make_unique<const RaggedRegion>(DeriveRegion(slot));
+      now.region = old.get();
+    }
+    now.tail_blocks = std::span(sequence.tail)
+                          .first((pending.cut - sequence.cut()) /
+                                 layout_.page_size);
+    region->layout = std::make_unique<const RaggedRegion>(RaggedRegion::LayOut(
+        layout_, now, pending.destinations, counts, pending.cut));
+    region->blocks.assign(region->layout->blocks().begin(),
+                          region->layout->blocks().end());
+  }
+
+  EvictionReceipt receipt;
+  const int64_t tail_entries = int64_t{pending.cut - sequence.cut()} *
+                               layout_.pages_per_block();
+  receipt.evicted_entries =
+      tail_entries - std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  if (sequence.region != nullptr) {
+    receipt.evicted_entries +=
+        std::accumulate(sequence.region->kept.begin(),
+                        sequence.region->kept.end(), int64_t{0});
+  }
+  receipt.freed_blocks = static_cast<int32_t>(before.size()) -
+                         static_cast<int32_t>(region->blocks.size());
+
+  // The region takes over the holds on its blocks; everything else that the
+  // order involved is released, the tail's end first.
+  const absl::flat_hash_set<BlockId> stays(region->blocks.begin(),
+                                           region->blocks.end());
+  for (size_t i = pending.num_own; i < pending.destinations.size(); ++i) {
+    if (!stays.contains(pending.destinations[i])) {
+      ReleaseFrom(pending.destinations[i]);
+    }
+  }
+  for (size_t i = before.size(); i-- > 0;) {
+    if (!stays.contains(before[i])) ReleaseFrom(before[i]);
+  }
+  sequence.tail.erase(sequence.tail.begin(),
+                      sequence.tail.begin() +
+                          (pending.cut - sequence.cut()) / layout_.page_size);
+  sequence.region = std::move(region);
+  return receipt;
+}
+
+void BlockManager::AbortEviction(SequenceSlot slot) {
+  SequenceCache& sequence = at(slot);
+  BM_CHECK(sequence.pending.has_value());
+  const PendingEviction& pending = *sequence.pending;
+  for (size_t i = pending.destinations.size();
+       i-- > static_cast<size_t>(pending.num_own);) {
+    ReleaseFrom(pending.destinations[i]);
+  }
+  sequence.pending.reset();
+}
+
+RaggedRegion BlockManager::DeriveRegion(SequenceSlot slot) const {
+  const SequenceCache& sequence = at(slot);
+  BM_CHECK(sequence.region != nullptr);
+  const RegionRecord& region = *sequence.region;
+  if (region.layout != nullptr) return *region.layout;
+  return RaggedRegion::LayOut(layout_, CacheView{}, region.blocks, region.kept,
+                              region.cut);
+}
+
+uint64_t BlockManager::StateHash() const {
+  uint64_t hash = pool_.StateHash() + 5 * cache_.StateHash();
+  const auto mix = [&hash](uint64_t value) {
+    hash = SplitMix64(hash ^ value);
+  };
+  for (const SequenceCache& sequence : sequences_) {
+    mix(sequence.open ? 1 : 0);
+    if (!sequence.open) continue;
+    mix(static_cast<uint64_t>(sequence.num_reserved));
+    mix(static_cast<uint64_t>(sequence.num_settled));
+    mix(static_cast<uint64_t>(sequence.num_published));
+    mix(sequence.chain_serial);
+    for (const BlockId block : sequence.tail) mix(Index(block));
+    if (sequence.region != nullptr) {
+      mix(sequence.region->cut);
+      for (const BlockId block : sequence.region->blocks) mix(Index(block));
+      for (const int32_t kept : sequence.region->kept) mix(kept);
+    }
+    if (sequence.pending.has_value()) {
+      mix(sequence.pending->cut);
+      for (const BlockId block : sequence.pending->destinations) {
+        mix(Index(block));
+      }
+    }
+  }
+  for (const SequenceSlot slot : free_slots_) mix(Index(slot));
+  return hash;
+}
+
+void BlockManager::CheckInvariants() const {
+  pool_.CheckInvariants();
+  cache_.CheckInvariants();
+  std::vector<int32_t> holders(layout_.num_blocks, 0);
+  int32_t num_open = 0;
+  absl::flat_hash_set<BlockId> seen;
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    const SequenceCache& sequence = sequences_[i];
+    if (!sequence.open) continue;
+    ++num_open;
+    BM_CHECK(sequence.num_settled <= sequence.num_reserved);
+    BM_CHECK(sequence.BlocksFor(0, layout_.page_size) == 0);
+    seen.clear();
+    const auto hold = [&](BlockId block) {
+      BM_CHECK(block != kNullBlock);
+      BM_CHECK(seen.insert(block).second);
+      ++holders[Index(block)];
+    };
+    for (const BlockId block : sequence.tail) hold(block);
+    if (sequence.region != nullptr) {
+      for (const BlockId block : sequence.region->blocks) hold(block);
+      const RaggedRegion region =
+          DeriveRegion(SequenceSlot{static_cast<int32_t>(i)});
+      absl::flat_hash_set<PageId> pages;
+      for (const PageId page : region.page_list()) {
+        BM_CHECK(pages.insert(page).second);
+        BM_CHECK(std::ranges::count(sequence.region->blocks,
+                                    layout_.page_block(page)) == 1);
+      }
+    }
+    if (sequence.pending.has_value()) {
+      const PendingEviction& pending = *sequence.pending;
+      BM_CHECK(pending.cut <= sequence.num_reserved);
+      for (size_t j = 0; j < pending.destinations.size(); ++j) {
+        const BlockId block = pending.destinations[j];
+        if (std::ssize(pending.destinations) > 0 &&
+            static_cast<int32_t>(j) < pending.num_own) {
+          BM_CHECK(seen.contains(block));
+          BM_CHECK(!cache_.Contains(block));
+          BM_CHECK(pool_.num_holders(block) == 1);
+        } else {
+          hold(block);
+        }
+      }
+    }
+  }
+  BM_CHECK(num_open + std::ssize(free_slots_) == std::ssize(sequences_));
+  int32_t num_cooling = 0;
+  for (int32_t i = 1; i < layout_.num_blocks; ++i) {
+    const BlockId block{i};
+    const bool only_cached = cache_.Contains(block) && holders[i] == 0;
+    BM_CHECK(!cache_.IsReclaimable(block) || only_cached);
+    num_cooling += only_cached && !cache_.IsReclaimable(block) ? 1 : 0;
+    BM_CHECK(pool_.num_holders(block) ==
+             holders[i] + (cache_.Contains(block) ? 1 : 0));
+  }
+  BM_CHECK(num_cooling == num_cooling_);
+}
+
+}  // namespace blockmgr

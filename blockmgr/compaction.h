@@ -1,0 +1,57 @@
+// Keep sets -> moves: how the survivors of an eviction get to their new slots.
+//
+// Pure functions over plain arrays, used by engines. Entries of a region may be
+// in any order, so every region slot carries its token position, and scorers and
+// selectors see entries in position order through EntryIndex.
+#ifndef BLOCKMGR_COMPACTION_H_
+#define BLOCKMGR_COMPACTION_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "blockmgr/base/ids.h"
+#include "blockmgr/base/model_layout.h"
+#include "blockmgr/base/moves.h"
+#include "blockmgr/eviction/select.h"
+#include "blockmgr/ragged_region.h"
+
+namespace blockmgr {
+
+// Live entries of every (layer, head) in ascending position order, CSR.
+struct EntryIndex {
+  std::vector<int64_t> offsets;    // [num_layers * num_heads + 1]
+  std::vector<SlotIndex> slots;    // [offsets.back()]
+  std::vector<int32_t> positions;  // [offsets.back()]
+};
+
+// Indexes the entries with positions in [0, limit). `region_positions` holds the
+// token position of every region slot, head after head in list order
+// ([region->num_entries()]; empty without a region). The tail starts at the
+// region's cut (0 without one) and must reach `limit`.
+// Cost: O(E log E) per head with a region, O(E) without.
+EntryIndex IndexEntries(const ModelLayout& layout, const CacheView& now,
+                        std::span<const int32_t> region_positions,
+                        int32_t limit);
+
+struct CompactionPlan {
+  CompactionMoves moves;
+  // Token position of every slot of the new region, head after head in list
+  // order.
+  std::vector<int32_t> positions;  // [next.num_entries()]
+};
+
+// Moves the entries kept by `keep` (ranks into `entries`, which must index
+// exactly the positions below next.cut()) into `next`. Per head let D be its
+// slots in the new region and S its surviving slots: strays S \ D, in position
+// order, go to holes D \ S, in list order, i-th to i-th; holes in pages the head
+// already holds are phase 1, the others phase 2.
+// REQUIRES: `next` was laid out from the cache that `entries` indexes, for the
+// counts of `keep`.
+CompactionPlan PlanCompaction(const ModelLayout& layout,
+                              const EntryIndex& entries, const KeepSets& keep,
+                              const RaggedRegion& next);
+
+}  // namespace blockmgr
+
+#endif  // BLOCKMGR_COMPACTION_H_

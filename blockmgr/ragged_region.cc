@@ -1,0 +1,148 @@
+#include "blockmgr/ragged_region.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <absl/container/flat_hash_map.h>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
+
+namespace blockmgr {
+namespace {
+
+// Which destination pages are taken while a region is laid out. Pages are
+// numbered head_index * num_destinations + destination index, so ascending
+// number is ascending (layer, head, destination index).
+class Vacancies {
+ public:
+  Vacancies(const ModelLayout& layout, int32_t num_destinations)
+      : pages_per_layer_(int64_t{layout.num_heads} * num_destinations),
+        taken_(pages_per_layer_ * layout.num_layers, false),
+        layer_cursors_(layout.num_layers) {
+    for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+      layer_cursors_[layer] = layer * pages_per_layer_;
+    }
+  }
+
+  void Take(int64_t page) {
+    BM_CHECK(!taken_[page]);
+    taken_[page] = true;
+  }
+  // The next vacant page, taken; of `layer` if it has any.
+  int64_t TakeNext(int32_t layer) {
+    int64_t& own = layer_cursors_[layer];
+    const int64_t end = (layer + 1) * pages_per_layer_;
+    while (own < end && taken_[own]) ++own;
+    int64_t& cursor = own < end ? own : any_cursor_;
+    while (cursor < std::ssize(taken_) && taken_[cursor]) ++cursor;
+    BM_CHECK(cursor < std::ssize(taken_));  // REQUIRES: the pages fit
+    taken_[cursor] = true;
+    return cursor;
+  }
+
+ private:
+  const int64_t pages_per_layer_;
+  std::vector<bool> taken_;
+  std::vector<int64_t> layer_cursors_;
+  int64_t any_cursor_ = 0;
+};
+
+}  // namespace
+
+RaggedRegion RaggedRegion::LayOut(const ModelLayout& layout,
+                                  const CacheView& now,
+                                  std::span<const BlockId> destinations,
+                                  std::span<const int32_t> kept, int32_t cut) {
+  const int32_t num_heads = layout.pages_per_block();
+  const auto num_destinations = static_cast<int32_t>(destinations.size());
+  BM_CHECK(std::ssize(kept) == num_heads);
+  RaggedRegion region;
+  region.cut_ = cut;
+  region.kept_.assign(kept.begin(), kept.end());
+  region.num_entries_ = std::accumulate(kept.begin(), kept.end(), int64_t{0});
+  region.page_offsets_.resize(num_heads + 1, 0);
+  for (int32_t i = 0; i < num_heads; ++i) {
+    BM_CHECK(kept[i] >= 0);
+    region.page_offsets_[i + 1] =
+        region.page_offsets_[i] + CeilDiv(kept[i], layout.page_size);
+  }
+  region.pages_.resize(region.page_offsets_.back());
+  region.held_pages_.resize(num_heads);
+
+  absl::flat_hash_map<BlockId, int32_t> destination_index;
+  destination_index.reserve(num_destinations);
+  for (int32_t i = 0; i < num_destinations; ++i) {
+    BM_CHECK(destination_index.emplace(destinations[i], i).second);
+  }
+  // Blocks whose pages each head holds as its own: destinations in the tail, in
+  // table order, then fresh ones. A block none of whose pages is in use counts
+  // as fresh.
+  std::vector<bool> in_region(num_destinations, false);
+  if (now.region != nullptr) {
+    for (const PageId page : now.region->page_list()) {
+      const auto found = destination_index.find(layout.page_block(page));
+      if (found != destination_index.end()) in_region[found->second] = true;
+    }
+  }
+  std::vector<int32_t> own;
+  std::vector<bool> in_tail(num_destinations, false);
+  for (const BlockId block : now.tail_blocks) {
+    const auto found = destination_index.find(block);
+    if (found == destination_index.end()) continue;
+    own.push_back(found->second);
+    in_tail[found->second] = true;
+  }
+  for (int32_t i = 0; i < num_destinations; ++i) {
+    if (!in_region[i] && !in_tail[i]) own.push_back(i);
+  }
+
+  Vacancies vacancies(layout, num_destinations);
+  std::vector<bool> used(num_destinations, false);
+  const auto number = [&](PageId page) {
+    return int64_t{layout.head_index(layout.page_layer(page),
+                                     layout.page_head(page))} *
+               num_destinations +
+           destination_index.at(layout.page_block(page));
+  };
+  const auto add = [&](int32_t head_index, int32_t rank, int64_t page) {
+    const auto page_head = static_cast<int32_t>(page / num_destinations);
+    const auto destination = static_cast<int32_t>(page % num_destinations);
+    used[destination] = true;
+    region.pages_[region.page_offsets_[head_index] + rank] =
+        layout.page_id(page_head / layout.num_heads, destinations[destination],
+                       page_head % layout.num_heads);
+  };
+  for (int32_t i = 0; i < num_heads; ++i) {
+    const int32_t need = region.page_offsets_[i + 1] - region.page_offsets_[i];
+    int32_t rank = 0;
+    const auto keep = [&](int64_t page) {
+      vacancies.Take(page);
+      add(i, rank++, page);
+    };
+    if (now.region != nullptr) {
+      for (const PageId page : now.region->pages(i)) {
+        if (rank == need) break;
+        if (destination_index.contains(layout.page_block(page))) {
+          keep(number(page));
+        }
+      }
+    }
+    for (size_t j = 0; j < own.size() && rank < need; ++j) {
+      keep(int64_t{i} * num_destinations + own[j]);
+    }
+    region.held_pages_[i] = rank;
+  }
+  for (int32_t i = 0; i < num_heads; ++i) {
+    const int32_t need = region.page_offsets_[i + 1] - region.page_offsets_[i];
+    for (int32_t rank = region.held_pages_[i]; rank < need; ++rank) {
+      add(i, rank, vacancies.TakeNext(i / layout.num_heads));
+    }
+  }
+  for (int32_t i = 0; i < num_destinations; ++i) {
+    if (used[i]) region.blocks_.push_back(destinations[i]);
+  }
+  return region;
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,83 @@
+// SequenceCache: what one sequence holds: [region] + tail, and how far it got.
+//
+//   positions   0 .......... cut ................ num_settled ... num_reserved
+//               |  region    |  tail blocks, one per page_size tokens        |
+//
+// A plain record, owned and changed by BlockManager; the const members are the
+// arithmetic everybody needs. One layer group: a model of one kind of attention
+// has one SequenceCache per sequence.
+//
+// num_reserved: positions with a slot. num_settled <= num_reserved: positions
+// whose step has been acknowledged.
+#ifndef BLOCKMGR_SEQUENCE_CACHE_H_
+#define BLOCKMGR_SEQUENCE_CACHE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/ids.h"
+#include "blockmgr/prefix_cache.h"
+#include "blockmgr/ragged_region.h"
+
+namespace blockmgr {
+
+// A region as the manager needs it: blocks and counts. The page lists follow
+// from them (RaggedRegion::LayOut on these blocks, as if all were fresh) unless
+// pages of an earlier region were kept in place; then they are stored.
+struct RegionRecord {
+  int32_t cut = 0;
+  std::vector<BlockId> blocks;  // each held once by this region
+  std::vector<int32_t> kept;    // [num_layers * num_heads], entries
+  // Set only when the lists do not follow from `blocks` and `kept`.
+  std::unique_ptr<const RaggedRegion> layout;
+};
+
+// An eviction between its order and its acknowledgement.
+struct PendingEviction {
+  int32_t cut = 0;
+  int64_t page_total = 0;
+  // Own blocks first, in table order, then fresh ones. Fresh blocks are held
+  // once; own blocks keep the reference of the table they are in.
+  std::vector<BlockId> destinations;
+  int32_t num_own = 0;
+};
+
+struct SequenceCache {
+  bool open = false;
+  std::unique_ptr<const RegionRecord> region;
+  std::vector<BlockId> tail;
+  int32_t num_reserved = 0;
+  int32_t num_settled = 0;
+  std::optional<PendingEviction> pending;
+
+  // Publication: the first num_published blocks of the tail have been offered to
+  // the prefix cache; chain_serial names the last of them. kNoSerial: the chain
+  // is broken and nothing more is published.
+  int32_t num_published = 0;
+  EntrySerial chain_serial = kRootSerial;
+
+  int32_t cut() const { return region == nullptr ? 0 : region->cut; }
+  int32_t num_blocks() const {
+    return static_cast<int32_t>(tail.size()) +
+           (region == nullptr ? 0
+                              : static_cast<int32_t>(region->blocks.size()));
+  }
+  // Blocks to be added to hold `num_tokens` more positions.
+  int32_t BlocksFor(int32_t num_tokens, int32_t page_size) const {
+    return CeilDiv(num_reserved + num_tokens - cut(), page_size) -
+           static_cast<int32_t>(tail.size());
+  }
+  // Blocks that positions [0, cut_position) are in.
+  int32_t BlocksBelow(int32_t cut_position, int32_t page_size) const {
+    return (cut_position - cut()) / page_size +
+           (region == nullptr ? 0
+                              : static_cast<int32_t>(region->blocks.size()));
+  }
+};
+
+}  // namespace blockmgr
+
+#endif  // BLOCKMGR_SEQUENCE_CACHE_H_

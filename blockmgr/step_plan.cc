@@ -1,0 +1,26 @@
+#include "blockmgr/step_plan.h"
+
+#include <numeric>
+
+namespace blockmgr {
+
+void StepPlan::Clear() {
+  id = StepId{0};
+  released.clear();
+  starts.clear();
+  start_tokens.clear();
+  slots.clear();
+  positions.clear();
+  num_tokens.clear();
+  samples.clear();
+  block_offsets.clear();
+  blocks.clear();
+  evictions.clear();
+  destinations.clear();
+}
+
+int64_t StepPlan::total_tokens() const {
+  return std::accumulate(num_tokens.begin(), num_tokens.end(), int64_t{0});
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,98 @@
+// What crosses between the scheduler and a host engine: one step, as flat arrays
+// and deltas, and what the engine answers. Plain data, immutable once issued.
+//
+// The engine keeps per sequence slot a table: region (if any), tail blocks and
+// length. It applies a plan in this order: `released`, `starts`, new blocks,
+// compute, evictions. A change holds for the engine from the step after the one
+// that carries it (evictions) or at once (released, starts, blocks). Steps are
+// executed and acknowledged in order of id.
+#ifndef BLOCKMGR_STEP_PLAN_H_
+#define BLOCKMGR_STEP_PLAN_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "blockmgr/base/ids.h"
+#include "blockmgr/eviction/policy.h"
+
+namespace blockmgr {
+
+// A sequence that enters a slot: first admission or resumption. Its table starts
+// empty: no region, no tail blocks.
+struct SequenceStart {
+  SequenceSlot slot = kNoSequenceSlot;
+  RequestId request{0};
+  // Tokens known so far (prompt, and outputs when resumed):
+  // start_tokens[token_begin .. token_begin + num_tokens).
+  int64_t token_begin = 0;
+  int32_t num_tokens = 0;
+  // Tokens whose KV is in shared blocks already (prefix hit), a multiple of
+  // page_size; their blocks come first in this step's new blocks.
+  int32_t num_cached_tokens = 0;
+  // Queries before the end of each step to keep for scoring (0: none).
+  int32_t query_window = 0;
+};
+
+// Evict: replace the entries of positions [0, cut) by a region on `destinations`
+// after this step has been computed.
+struct EvictionOrder {
+  SequenceSlot slot = kNoSequenceSlot;
+  int32_t cut = 0;     // a multiple of page_size, below length
+  int32_t length = 0;  // tokens of the sequence after this step
+  EvictionPolicy policy;
+  EvictionTarget target;
+  // plan.destinations[destination_begin .. + num_destinations)
+  int64_t destination_begin = 0;
+  int32_t num_destinations = 0;
+  int64_t page_total = 0;  // the engine may not use more pages
+  // Caller's own scores or budgets (ScorerKind/BudgetKind::kExternal), else
+  // null. Scores: [num_layers, num_heads, cut] indexed by position; budgets:
+  // [num_layers, num_heads] entries.
+  std::shared_ptr<const std::vector<float>> scores;
+  std::shared_ptr<const std::vector<int32_t>> budgets;
+};
+
+struct StepPlan {
+  StepId id{0};
+  std::vector<SequenceSlot> released;
+  std::vector<SequenceStart> starts;
+  std::vector<int32_t> start_tokens;
+
+  // Scheduled sequences, struct of arrays: compute positions
+  // [positions[i], positions[i] + num_tokens[i]) of slots[i].
+  std::vector<SequenceSlot> slots;
+  std::vector<int32_t> positions;
+  std::vector<int32_t> num_tokens;
+  // 1: the last position is the last known token: sample the next one. In decode
+  // the input token is the one the engine sampled last for this slot.
+  std::vector<uint8_t> samples;
+  // Blocks appended to each tail before computing, CSR.
+  std::vector<int64_t> block_offsets;  // [slots.size() + 1]
+  std::vector<BlockId> blocks;
+
+  std::vector<EvictionOrder> evictions;
+  std::vector<BlockId> destinations;
+
+  // Empties every array and keeps their memory.
+  void Clear();
+  int64_t total_tokens() const;
+};
+
+// Outcome of plan.evictions[i].
+struct EvictionOutcome {
+  bool ok = true;
+  std::string error;             // why not, if !ok; the old table still holds
+  std::vector<int32_t> counts;   // kept entries, [num_layers, num_heads]
+};
+
+struct StepResult {
+  StepId id{0};
+  std::vector<int32_t> sampled;  // [slots.size()]; -1 where samples[i] == 0
+  std::vector<EvictionOutcome> evictions;
+};
+
+}  // namespace blockmgr
+
+#endif  // BLOCKMGR_STEP_PLAN_H_

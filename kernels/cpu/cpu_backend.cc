@@ -1,0 +1,307 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/dtype.h"
+#include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/select.h"
+
+namespace blockmgr {
+namespace {
+
+// Queries that share a pass over the tiles: their outputs of one GQA group (64
+// KiB at 8 q_heads of 128) stay in the cache next to a tile.
+constexpr int32_t kQueryBlockTokens = 16;
+// Rows of logits SnapKvScores holds at a time, unless one query has more.
+constexpr int32_t kSnapKvQueries = 32;
+
+}  // namespace
+
+CpuBackend::CpuBackend(KvArena arena) : arena_(std::move(arena)) {
+  tile_.keys.fill(nullptr);
+  tile_.kv_stride = arena_.kv_stride();
+  tile_.head_dim = layout().head_dim;
+  tile_.dtype = layout().dtype;
+}
+
+void CpuBackend::StoreRow(const float* values, std::byte* row) const {
+  const std::size_t dim = static_cast<std::size_t>(layout().head_dim);
+  if (layout().dtype == DType::kFloat32) {
+    std::memcpy(row, values, dim * sizeof(float));
+  } else {
+    EncodeBFloat16({values, dim}, {reinterpret_cast<uint16_t*>(row), dim});
+  }
+}
+
+void CpuBackend::Append(const AppendBatch& batch) {
+  const ModelLayout& shape = layout();
+  BM_CHECK(batch.layer >= 0 && batch.layer < shape.num_layers);
+  const int64_t num_slots = int64_t{shape.num_blocks} * shape.page_size;
+  const float* key = batch.keys;
+  const float* value = batch.values;
+  for (const int64_t slot : batch.slot_mapping) {
+    BM_CHECK(slot >= -1 && slot < num_slots);
+    if (slot == -1) {
+      key += int64_t{shape.num_heads} * shape.head_dim;
+      value += int64_t{shape.num_heads} * shape.head_dim;
+      continue;
+    }
+    const BlockId block{static_cast<int32_t>(slot / shape.page_size)};
+    const int64_t row_offset = slot % shape.page_size * arena_.token_stride();
+    for (int32_t head = 0; head < shape.num_heads; ++head) {
+      std::byte* row =
+          arena_.page(shape.page_id(batch.layer, block, head)) + row_offset;
+      StoreRow(key, row);
+      StoreRow(value, row + arena_.kv_stride());
+      key += shape.head_dim;
+      value += shape.head_dim;
+    }
+  }
+}
+
+CpuBackend::HeadList CpuBackend::MakeHeadList(const SequenceKv& sequence,
+                                              int32_t layer,
+                                              int32_t head) const {
+  HeadList list;
+  list.tail_blocks = sequence.tail_blocks;
+  list.layer = layer;
+  list.head = head;
+  if (sequence.region_pages == nullptr) return list;
+  const int32_t begin = sequence.region_offsets[head];
+  const int64_t num_pages = sequence.region_offsets[head + 1] - begin;
+  list.region_pages = sequence.region_pages + begin;
+  list.region_length = sequence.region_lengths[head];
+  BM_CHECK(list.region_length >= 0);
+  BM_CHECK(list.region_length <= num_pages * layout().page_size);
+  return list;
+}
+
+void CpuBackend::GatherTile(const HeadList& list, int64_t begin,
+                            int32_t num_rows) {
+  const int32_t page_size = layout().page_size;
+  int32_t row = 0;
+  while (row < num_rows) {
+    const int64_t rank = begin + row;
+    const bool in_region = rank < list.region_length;
+    const int64_t local = in_region ? rank : rank - list.region_length;
+    const int64_t page_index = local / page_size;
+    const int32_t offset = static_cast<int32_t>(local % page_size);
+    const PageId page =
+        in_region ? list.region_pages[page_index]
+                  : layout().page_id(list.layer, list.tail_blocks[page_index],
+                                     list.head);
+    // Up to the end of the page, of the region, of the tile.
+    int64_t run = std::min(page_size - offset, num_rows - row);
+    if (in_region) run = std::min(run, list.region_length - rank);
+    const std::byte* key = arena_.page(page) + offset * arena_.token_stride();
+    for (const int64_t end = row + run; row < end; ++row) {
+      tile_.keys[row] = key;
+      key += arena_.token_stride();
+    }
+  }
+  for (; row % kRowGroup != 0; ++row) tile_.keys[row] = tile_.keys[0];
+}
+
+void CpuBackend::AttendBlock(const AttentionBatch& batch, const HeadList& list,
+                             const QueryBlock& block) {
+  const int64_t group_size = layout().group_size();
+  const int64_t head_dim = layout().head_dim;
+  const int64_t token_stride = layout().num_q_heads * head_dim;
+  const int64_t first =
+      block.first_token * token_stride + list.head * group_size * head_dim;
+  const float* queries = batch.queries + first;
+  float* output = batch.output + first;
+  states_.assign(block.num_tokens * group_size, SoftmaxState{});
+  for (int32_t j = 0; j < block.num_tokens; ++j) {
+    std::fill_n(output + j * token_stride, group_size * head_dim, 0.0f);
+  }
+
+  const int64_t last_length = block.first_length + block.num_tokens - 1;
+  for (int64_t begin = 0; begin < last_length; begin += kTileRows) {
+    GatherTile(list, begin,
+               static_cast<int32_t>(
+                   std::min<int64_t>(kTileRows, last_length - begin)));
+    for (int32_t j = 0; j < block.num_tokens; ++j) {
+      const int64_t num_rows =
+          std::min<int64_t>(kTileRows, block.first_length + j - begin);
+      if (num_rows <= 0) continue;
+      AttendTile(tile_, static_cast<int32_t>(num_rows), batch.scale,
+                 queries + j * token_stride,
+                 std::span(states_).subspan(j * group_size, group_size),
+                 output + j * token_stride);
+    }
+  }
+
+  for (int32_t j = 0; j < block.num_tokens; ++j) {
+    for (int64_t g = 0; g < group_size; ++g) {
+      const float sum = states_[j * group_size + g].sum;
+      float* row = output + j * token_stride + g * head_dim;
+      for (int64_t i = 0; i < head_dim; ++i) row[i] /= sum;
+    }
+  }
+}
+
+void CpuBackend::Attention(const AttentionBatch& batch) {
+  BM_CHECK(batch.layer >= 0 && batch.layer < layout().num_layers);
+  BM_CHECK(batch.query_offsets.size() == batch.sequences.size() + 1);
+  for (std::size_t s = 0; s < batch.sequences.size(); ++s) {
+    const SequenceKv& sequence = batch.sequences[s];
+    const int32_t query_begin = batch.query_offsets[s];
+    const int32_t num_queries = batch.query_offsets[s + 1] - query_begin;
+    BM_CHECK(num_queries >= 0);
+    // A query's own row is in the tail, so no list is empty.
+    BM_CHECK(num_queries <= sequence.tail_length);
+    for (int32_t head = 0; head < layout().num_heads; ++head) {
+      const HeadList list = MakeHeadList(sequence, batch.layer, head);
+      const int64_t first_length =
+          int64_t{list.region_length} + sequence.tail_length - num_queries + 1;
+      for (int32_t j = 0; j < num_queries; j += kQueryBlockTokens) {
+        AttendBlock(batch, list,
+                    {.first_token = query_begin + j,
+                     .num_tokens = std::min(kQueryBlockTokens, num_queries - j),
+                     .first_length = first_length + j});
+      }
+    }
+  }
+}
+
+void CpuBackend::SnapKvScores(const SnapKvBatch& batch) {
+  const ModelLayout& shape = layout();
+  BM_CHECK(batch.layer >= 0 && batch.layer < shape.num_layers);
+  BM_CHECK(batch.num_queries > 0 && batch.num_queries <= batch.length);
+  BM_CHECK(std::ssize(batch.offsets) == shape.num_heads + 1);
+  BM_CHECK(batch.slots.size() == batch.positions.size());
+  BM_CHECK(batch.slots.size() == batch.scores.size());
+  const int32_t window_begin = batch.length - batch.num_queries;
+  for (int32_t head = 0; head < shape.num_heads; ++head) {
+    const int64_t begin = batch.offsets[head];
+    const int64_t num_entries = batch.offsets[head + 1] - begin;
+    const auto slots = batch.slots.subspan(begin, num_entries);
+    const auto positions = batch.positions.subspan(begin, num_entries);
+    const auto scores = batch.scores.subspan(begin, num_entries);
+    const int64_t num_past =
+        std::ranges::lower_bound(positions, window_begin) - positions.begin();
+    std::ranges::fill(scores.subspan(num_past),
+                      std::numeric_limits<float>::infinity());
+    if (num_past == 0) continue;
+    WindowAttention(batch, head, slots, positions, num_past);
+    ReduceSnapKv(batch.scorer, attention_, shape.group_size(),
+                 scores.first(num_past));
+  }
+}
+
+void CpuBackend::WindowAttention(const SnapKvBatch& batch, int32_t head,
+                                 std::span<const SlotIndex> slots,
+                                 std::span<const int32_t> positions,
+                                 int64_t num_past) {
+  const int32_t group_size = layout().group_size();
+  const int64_t head_dim = layout().head_dim;
+  const int64_t stride =
+      CeilDiv<int64_t>(std::ssize(slots), kTileRows) * kTileRows;
+  const int32_t block_queries = std::max(1, kSnapKvQueries / group_size);
+  attention_.assign(group_size * num_past, 0.0f);
+  for (int32_t first = 0; first < batch.num_queries; first += block_queries) {
+    const int32_t last = std::min(first + block_queries, batch.num_queries);
+    queries_.clear();
+    for (int32_t i = first; i < last; ++i) {
+      for (int32_t g = 0; g < group_size; ++g) {
+        const int64_t q_head = int64_t{head} * group_size + g;
+        queries_.push_back(batch.queries +
+                           (i * int64_t{layout().num_q_heads} + q_head) *
+                               head_dim);
+      }
+    }
+    SnapKvLogits(slots, batch.scale, stride);
+    float* logits = logits_.data();
+    for (int32_t i = first; i < last; ++i) {
+      const int32_t position = batch.length - batch.num_queries + i;
+      const int64_t num_visible =
+          std::ranges::upper_bound(positions, position) - positions.begin();
+      for (int32_t g = 0; g < group_size; ++g, logits += stride) {
+        AddSoftmax(logits, num_visible,
+                   std::span(attention_).subspan(g * num_past, num_past));
+      }
+    }
+  }
+  for (float& weight : attention_) {
+    weight /= static_cast<float>(batch.num_queries);
+  }
+}
+
+void CpuBackend::SnapKvLogits(std::span<const SlotIndex> slots, float scale,
+                              int64_t stride) {
+  const std::size_t size = queries_.size() * static_cast<std::size_t>(stride);
+  if (logits_.size() < size) logits_.resize(size);
+  const int64_t num_entries = std::ssize(slots);
+  for (int64_t begin = 0; begin < num_entries; begin += kTileRows) {
+    const int32_t num_rows =
+        static_cast<int32_t>(std::min<int64_t>(kTileRows, num_entries - begin));
+    int32_t row = 0;
+    for (; row < num_rows; ++row) {
+      tile_.keys[row] = arena_.key_row(slots[begin + row]);
+    }
+    for (; row % kRowGroup != 0; ++row) tile_.keys[row] = tile_.keys[0];
+    DotTile(tile_, num_rows, scale, queries_, logits_.data() + begin, stride);
+  }
+}
+
+void CpuBackend::MoveRows(std::span<const SlotMove> moves) {
+  const std::size_t row_bytes = static_cast<std::size_t>(layout().row_bytes());
+  for (const SlotMove& move : moves) {
+    const std::byte* source = arena_.key_row(move.source);
+    std::byte* destination = arena_.key_row(move.destination);
+    std::memcpy(destination, source, row_bytes);
+    std::memcpy(destination + arena_.kv_stride(), source + arena_.kv_stride(),
+                row_bytes);
+  }
+}
+
+void CpuBackend::Move(const CompactionMoves& moves) {
+  MoveRows(moves.phase1);
+  MoveRows(moves.phase2);
+}
+
+void CpuBackend::CopyBlocks(std::span<const BlockCopy> copies) {
+  for (int32_t layer = 0; layer < layout().num_layers; ++layer) {
+    for (const BlockCopy& copy : copies) {
+      const auto source = arena_.layer_block(layer, copy.source);
+      const auto destination = arena_.layer_block(layer, copy.destination);
+      std::memcpy(destination.data(), source.data(), source.size());
+    }
+  }
+}
+
+void CpuBackend::ReadSlot(SlotIndex slot, std::span<float> out) const {
+  const int64_t head_dim = layout().head_dim;
+  BM_CHECK(std::ssize(out) == 2 * head_dim);
+  const std::byte* key = arena_.key_row(slot);
+  for (const int64_t part : {0, 1}) {
+    const std::byte* row = key + part * arena_.kv_stride();
+    float* values = out.data() + part * head_dim;
+    if (layout().dtype == DType::kFloat32) {
+      std::memcpy(values, row, head_dim * sizeof(float));
+    } else {
+      const uint16_t* elements = reinterpret_cast<const uint16_t*>(row);
+      std::transform(elements, elements + head_dim, values, FromBFloat16);
+    }
+  }
+}
+
+void CpuBackend::Poison() {
+  // All bits set is a NaN in both dtypes.
+  std::ranges::fill(arena_.bytes(), std::byte{0xFF});
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(
+    const ModelLayout& layout) {
+  BM_ASSIGN_OR_RETURN(KvArena arena, KvArena::Create(layout));
+  return std::make_unique<CpuBackend>(std::move(arena));
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,89 @@
+// Backend on the CPU: the reference for the other backends, and what the tests
+// and small models run on.
+#ifndef KERNELS_CPU_CPU_BACKEND_H_
+#define KERNELS_CPU_CPU_BACKEND_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "blockmgr/base/ids.h"
+#include "blockmgr/base/model_layout.h"
+#include "blockmgr/base/moves.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/kv_arena.h"
+#include "kernels/cpu/tile_ops.h"
+
+namespace blockmgr {
+
+// CpuBackend runs every operation on the calling thread, K and V in the dtype
+// of the layout, everything else in fp32.
+//
+// A query's output is a function of its query vectors and of the ordered list
+// of rows it attends, and of nothing else: the list is cut into tiles of
+// kTileRows by rank, from its first row on, and tiles are taken in order.
+// Neither batch, nor chunk, nor page boundaries move a tile. So a region that
+// keeps every entry in position order even gives the bits of the sequence it
+// replaced.
+//
+// Cost: Attention reads each row once per query and pair of q_heads, from the
+// cache of the CPU after the first time; SnapKvScores holds group_size *
+// entries + 32 * entries floats. Scratch memory grows to the largest call and
+// is kept.
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(KvArena arena);
+
+  const ModelLayout& layout() const override { return arena_.layout(); }
+  void Append(const AppendBatch& batch) override;
+  void Attention(const AttentionBatch& batch) override;
+  void SnapKvScores(const SnapKvBatch& batch) override;
+  void Move(const CompactionMoves& moves) override;
+  void CopyBlocks(std::span<const BlockCopy> copies) override;
+  void ReadSlot(SlotIndex slot, std::span<float> out) const override;
+  void Poison() override;
+
+ private:
+  // The attention list of one head of one sequence.
+  struct HeadList {
+    const PageId* region_pages = nullptr;
+    int32_t region_length = 0;
+    const BlockId* tail_blocks = nullptr;
+    int32_t layer = 0;
+    int32_t head = 0;
+  };
+  // Consecutive query tokens of one sequence, seen by one head.
+  struct QueryBlock {
+    int64_t first_token = 0;  // in the batch
+    int32_t num_tokens = 0;
+    int64_t first_length = 0;  // rows the first token attends; one more each
+  };
+
+  HeadList MakeHeadList(const SequenceKv& sequence, int32_t layer,
+                        int32_t head) const;
+  // Points the tile at num_rows rows of the list from rank `begin` on.
+  void GatherTile(const HeadList& list, int64_t begin, int32_t num_rows);
+  void AttendBlock(const AttentionBatch& batch, const HeadList& list,
+                   const QueryBlock& block);
+  // attention_ = attention of the group's q_heads over the first num_past
+  // entries, averaged over the observation window.
+  void WindowAttention(const SnapKvBatch& batch, int32_t head,
+                       std::span<const SlotIndex> slots,
+                       std::span<const int32_t> positions, int64_t num_past);
+  // logits_[q * stride + r] for queries_ and all slots.
+  void SnapKvLogits(std::span<const SlotIndex> slots, float scale,
+                    int64_t stride);
+  void MoveRows(std::span<const SlotMove> moves);
+  void StoreRow(const float* values, std::byte* row) const;
+
+  KvArena arena_;
+  KvTile tile_;
+  std::vector<SoftmaxState> states_;   // [kQueryBlockTokens, group_size]
+  std::vector<const float*> queries_;  // at most kSnapKvQueries + group_size
+  std::vector<float> logits_;          // [queries_.size(), stride]
+  std::vector<float> attention_;       // [group_size, num_past]
+};
+
+}  // namespace blockmgr
+
+#endif  // KERNELS_CPU_CPU_BACKEND_H_

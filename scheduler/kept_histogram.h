@@ -1,0 +1,44 @@
+// Exact minimum, median and maximum of many small counts.
+#ifndef SCHEDULER_KEPT_HISTOGRAM_H_
+#define SCHEDULER_KEPT_HISTOGRAM_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace blockmgr {
+
+// A count per value, so that memory does not grow with the number of samples.
+// Add is O(values); the quantiles are O(largest value), for statistics calls.
+class KeptHistogram {
+ public:
+  void Add(std::span<const int32_t> values) {
+    for (const int32_t value : values) {
+      if (value >= std::ssize(counts_)) counts_.resize(value + 1, 0);
+      ++counts_[value];
+    }
+    num_samples_ += values.size();
+  }
+
+  // The smallest value with at least max(1, fraction * samples) samples at or
+  // below it; 0 without samples.
+  int32_t Quantile(double fraction) const {
+    uint64_t below = 0;
+    for (size_t value = 0; value < counts_.size(); ++value) {
+      below += counts_[value];
+      if (below > 0 && static_cast<double>(below) >=
+                           fraction * static_cast<double>(num_samples_)) {
+        return static_cast<int32_t>(value);
+      }
+    }
+    return 0;
+  }
+
+ private:
+  std::vector<uint64_t> counts_;  // by value
+  uint64_t num_samples_ = 0;
+};
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_KEPT_HISTOGRAM_H_

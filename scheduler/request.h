@@ -1,0 +1,91 @@
+// What a frontend asks for, and what happens to it, as plain data.
+#ifndef SCHEDULER_REQUEST_H_
+#define SCHEDULER_REQUEST_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <absl/status/status.h>
+
+#include "blockmgr/base/ids.h"
+#include "blockmgr/eviction/policy.h"
+
+namespace blockmgr {
+
+enum class EvictionMode : uint8_t { kNone, kAfterPrefill };
+
+// Eviction as part of a request: a lossy cache is the request's own choice.
+struct RequestEviction {
+  EvictionMode mode = EvictionMode::kNone;
+  EvictionPolicy policy;
+  EvictionTarget target;
+};
+
+struct Request {
+  std::string id;               // unique among live requests, 1..128 bytes
+  std::vector<int32_t> prompt;  // at least one token, all >= 0
+  int32_t max_tokens = 16;      // at least one
+  std::vector<int32_t> stop_token_ids;
+  RequestEviction eviction;
+};
+
+// An eviction ordered from outside for a live request.
+struct EvictionCommand {
+  EvictionPolicy policy;
+  EvictionTarget target;
+  // Positions [0, cut) are covered; a multiple of page_size, or 0: as many as
+  // possible when the order is issued.
+  int32_t cut = 0;
+  // ScorerKind::kExternal: [num_layers, num_heads, cut], by position.
+  std::shared_ptr<const std::vector<float>> scores;
+  // BudgetKind::kExternal: entries per (layer, head).
+  std::shared_ptr<const std::vector<int32_t>> budgets;
+};
+
+enum class FinishReason : uint8_t { kLength, kStop, kCancelled, kFailed };
+
+struct TokenEffect {
+  RequestId request{0};
+  int32_t token = 0;
+  int32_t index = 0;  // of the output, from 0
+};
+
+struct FinishEffect {
+  RequestId request{0};
+  FinishReason reason = FinishReason::kLength;
+  absl::Status status;  // not OK for kFailed
+  int32_t num_output_tokens = 0;
+  int32_t num_cached_tokens = 0;  // prefix hit at the first admission
+  int32_t num_preemptions = 0;
+};
+
+// The end of an eviction, whether part of a request or commanded.
+struct EvictionEffect {
+  RequestId request{0};
+  uint64_t command = 0;  // Scheduler::Evict's answer; 0: the request's own
+  absl::Status status;   // not OK: nothing was evicted
+  int32_t cut = 0;
+  int64_t evicted_entries = 0;        // summed over layers and heads
+  int32_t freed_blocks = 0;           // whole blocks given up by the sequence
+  int64_t freed_bytes = 0;
+  std::vector<int32_t> kept_entries;  // [num_layers, num_heads]
+};
+
+// What an Update, Cancel or engine loss brought about, in order.
+struct Effects {
+  std::vector<TokenEffect> tokens;
+  std::vector<FinishEffect> finished;
+  std::vector<EvictionEffect> evictions;
+
+  void Clear() {
+    tokens.clear();
+    finished.clear();
+    evictions.clear();
+  }
+};
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_REQUEST_H_

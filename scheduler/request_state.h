@@ -1,0 +1,83 @@
+// What the scheduler knows of one live request.
+#ifndef SCHEDULER_REQUEST_STATE_H_
+#define SCHEDULER_REQUEST_STATE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "blockmgr/base/ids.h"
+#include "blockmgr/block_hash.h"
+#include "blockmgr/eviction/policy.h"
+#include "scheduler/request.h"
+
+namespace blockmgr {
+
+// A point at which a sequence is compressed: part of the request, or recorded
+// when a command was carried out. Depends on the request alone, never on batch
+// or load, so a recomputation replays it.
+struct CompressionPoint {
+  int32_t length = 0;  // tokens computed when it happens
+  int32_t cut = 0;     // positions [0, cut) are covered
+  EvictionPolicy policy;
+  EvictionTarget target;
+  std::shared_ptr<const std::vector<float>> scores;
+  std::shared_ptr<const std::vector<int32_t>> budgets;
+  uint64_t command = 0;  // 0: the request's own
+};
+
+// A command that waits for the request's next step.
+struct PendingCommand {
+  uint64_t number = 0;
+  EvictionCommand command;
+};
+
+// Objects are pooled and reused, never freed while the scheduler lives, so that
+// records of steps in flight may point to them; `id` and `incarnation` tell
+// whether such a pointer still means the same stay in the running list.
+struct RequestState {
+  RequestId id{0};
+  std::string name;
+  std::vector<int32_t> tokens;  // prompt, then outputs as they are known
+  int32_t num_prompt = 0;
+  int32_t max_tokens = 0;
+  std::vector<int32_t> stop_token_ids;
+  std::vector<CompressionPoint> compressions;  // ascending length
+  std::optional<PendingCommand> command;
+
+  // Keys of the full blocks of `tokens`, extended when needed.
+  std::vector<BlockKey> keys;
+
+  // While running:
+  bool running = false;
+  uint32_t incarnation = 0;  // changes whenever the request leaves a slot
+  SequenceSlot slot = kNoSequenceSlot;
+  int32_t num_computed = 0;      // positions of issued steps
+  int32_t num_placeholders = 0;  // tokens sampled by steps in flight
+  int32_t num_in_cache = 0;      // prefix hit of this incarnation
+  int32_t next_compression = 0;  // into compressions
+  bool order_in_flight = false;
+
+  // Since submission:
+  int32_t num_cached_tokens = 0;  // prefix hit of the first admission
+  int32_t num_preemptions = 0;
+  int32_t max_settled = 0;  // positions computed at least once
+  bool was_admitted = false;
+
+  int32_t num_outputs() const {
+    return static_cast<int32_t>(tokens.size()) - num_prompt;
+  }
+  // Known tokens and those that steps in flight will sample.
+  int32_t num_tokens() const {
+    return static_cast<int32_t>(tokens.size()) + num_placeholders;
+  }
+  // Positions to compute before nothing is left to sample: the last output is
+  // never an input.
+  int32_t last_length() const { return num_prompt + max_tokens - 1; }
+};
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_REQUEST_STATE_H_

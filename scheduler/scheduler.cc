@@ -1,0 +1,341 @@
+// Submission, cancellation, commands and statistics.
+
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
+#include "scheduler/footprint.h"
+#include "scheduler/scheduler_impl.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr size_t kMaxIdBytes = 128;
+
+absl::Status RequireRange(const char* field, int64_t value, int64_t low,
+                          int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      field, ": expected ", low, " to ", high, ", got ", value));
+}
+
+absl::Status ValidateTokens(const char* field,
+                            const std::vector<int32_t>& tokens) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, "[", i, "]: expected a token id of at least 0, ",
+                       "got ", tokens[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateTarget(const EvictionTarget& target) {
+  if (target.kind == EvictionTarget::Kind::kTokens) {
+    return RequireRange("tokens_per_head", target.tokens, 1, INT32_MAX);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status SchedulerOptions::Validate() const {
+  BM_RETURN_IF_ERROR(RequireRange("max_num_seqs", max_num_seqs, 1, 1 << 20));
+  BM_RETURN_IF_ERROR(RequireRange("max_num_batched_tokens",
+                                  max_num_batched_tokens, max_num_seqs,
+                                  1 << 28));
+  BM_RETURN_IF_ERROR(RequireRange("max_model_len", max_model_len, 2, 1 << 28));
+  BM_RETURN_IF_ERROR(RequireRange("long_prefill_token_threshold",
+                                  long_prefill_token_threshold, 0, 1 << 28));
+  BM_RETURN_IF_ERROR(
+      RequireRange("max_steps_in_flight", max_steps_in_flight, 1, 4));
+  BM_RETURN_IF_ERROR(RequireRange("max_waiting", max_waiting, 1, 1 << 28));
+  BM_RETURN_IF_ERROR(RequireRange("query_window", query_window, 0, 1 << 16));
+  if (!(watermark >= 0.0 && watermark < 1.0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "watermark: expected a fraction in [0, 1), got ", watermark));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(
+    const ModelLayout& layout, const SchedulerOptions& options) {
+  BM_RETURN_IF_ERROR(layout.Validate());
+  BM_RETURN_IF_ERROR(options.Validate());
+  return std::make_unique<SchedulerImpl>(layout, options);
+}
+
+SchedulerImpl::SchedulerImpl(const ModelLayout& layout,
+                             const SchedulerOptions& options)
+    : options_(options),
+      watermark_blocks_(static_cast<int32_t>(
+          options.watermark * static_cast<double>(layout.num_blocks - 1))),
+      manager_(layout, options.max_num_seqs, options.enable_prefix_caching) {}
+
+absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
+  if (request.id.empty() || request.id.size() > kMaxIdBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("request_id: expected 1 to ", kMaxIdBytes,
+                     " bytes, got ", request.id.size()));
+  }
+  if (request.prompt.empty()) {
+    return absl::InvalidArgumentError(
+        "prompt: expected at least one token, got none");
+  }
+  BM_RETURN_IF_ERROR(ValidateTokens("prompt", request.prompt));
+  BM_RETURN_IF_ERROR(ValidateTokens("stop_token_ids", request.stop_token_ids));
+  BM_RETURN_IF_ERROR(RequireRange("max_tokens", request.max_tokens, 1,
+                                  options_.max_model_len));
+  const int64_t length = std::ssize(request.prompt) + request.max_tokens;
+  if (length > options_.max_model_len) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prompt: expected prompt and max_tokens together at most ",
+        options_.max_model_len, " (max_model_len), got ",
+        request.prompt.size(), " + ", request.max_tokens));
+  }
+  if (request.eviction.mode == EvictionMode::kNone) return absl::OkStatus();
+  const EvictionPolicy& policy = request.eviction.policy;
+  BM_RETURN_IF_ERROR(policy.Validate());
+  BM_RETURN_IF_ERROR(ValidateTarget(request.eviction.target));
+  if (policy.scorer.kind == ScorerKind::kExternal ||
+      policy.budget.kind == BudgetKind::kExternal) {
+    return absl::InvalidArgumentError(
+        "eviction.policy: expected a policy of the engine's own, got external "
+        "scores or budgets (evict the running request instead)");
+  }
+  return RequireRange("eviction.policy: window", policy.query_window(), 0,
+                      MaxWindow());
+}
+
+int32_t SchedulerImpl::MaxWindow() const {
+  const int32_t room =
+      options_.max_num_batched_tokens - options_.max_num_seqs + 1;
+  return options_.long_prefill_token_threshold > 0
+             ? std::min(room, options_.long_prefill_token_threshold)
+             : room;
+}
+
+absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
+  BM_RETURN_IF_ERROR(ValidateRequest(request));
+  if (names_.contains(request.id)) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "request_id: expected one that is not in use, got '", request.id,
+        "' which names a live request"));
+  }
+  if (std::ssize(waiting_) >= options_.max_waiting) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the queue is full: ", waiting_.size(), " requests wait (max_waiting ",
+        options_.max_waiting, ")"));
+  }
+  const auto num_prompt = static_cast<int32_t>(request.prompt.size());
+  std::vector<CompressionPoint> compressions;
+  if (request.eviction.mode == EvictionMode::kAfterPrefill) {
+    CompressionPoint point;
+    point.length = num_prompt;
+    point.cut = LargestCut(num_prompt, layout().page_size);
+    point.policy = request.eviction.policy;
+    point.target = request.eviction.target;
+    // Ordered only when whole blocks come back.
+    if (point.cut > 0 &&
+        RegionBlocks(point, layout()) < point.cut / layout().page_size) {
+      compressions.push_back(std::move(point));
+    }
+  }
+  const int32_t peak = PeakBlocks(
+      num_prompt, num_prompt + request.max_tokens - 1,
+      compressions.empty() ? nullptr : &compressions.front(), layout());
+  if (peak > manager_.num_usable()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the request can never fit: it needs ", peak,
+        " blocks at its peak (", num_prompt, " prompt and ",
+        request.max_tokens, " output tokens), the pool has ",
+        manager_.num_usable()));
+  }
+
+  RequestState* state = NewState();
+  state->id = RequestId{next_request_++};
+  state->name = std::move(request.id);
+  state->tokens = std::move(request.prompt);
+  state->num_prompt = num_prompt;
+  state->max_tokens = request.max_tokens;
+  state->stop_token_ids = std::move(request.stop_token_ids);
+  state->compressions = std::move(compressions);
+  requests_.emplace(state->id, state);
+  names_.emplace(state->name, state->id);
+  waiting_.push_back(state);
+  return state->id;
+}
+
+RequestState* SchedulerImpl::NewState() {
+  if (free_states_.empty()) {
+    states_.push_back(std::make_unique<RequestState>());
+    return states_.back().get();
+  }
+  RequestState* state = free_states_.back();
+  free_states_.pop_back();
+  return state;
+}
+
+void SchedulerImpl::LeaveSlot(RequestState* request) {
+  manager_.Close(request->slot);
+  released_.push_back(request->slot);
+  request->running = false;
+  ++request->incarnation;
+  request->slot = kNoSequenceSlot;
+  request->num_computed = 0;
+  request->num_placeholders = 0;
+  request->num_in_cache = 0;
+  request->next_compression = 0;
+  request->order_in_flight = false;
+}
+
+void SchedulerImpl::AbortCommand(RequestState* request, const char* why,
+                                 Effects* effects) {
+  if (!request->command.has_value()) return;
+  EvictionEffect effect;
+  effect.request = request->id;
+  effect.command = request->command->number;
+  effect.status = absl::AbortedError(why);
+  effects->evictions.push_back(std::move(effect));
+  request->command.reset();
+}
+
+void SchedulerImpl::Retire(RequestState* request, FinishReason reason,
+                           absl::Status status, Effects* effects) {
+  AbortCommand(request, "the request ended before the eviction", effects);
+  FinishEffect effect;
+  effect.request = request->id;
+  effect.reason = reason;
+  effect.status = std::move(status);
+  effect.num_output_tokens = request->num_outputs();
+  effect.num_cached_tokens = request->num_cached_tokens;
+  effect.num_preemptions = request->num_preemptions;
+  effects->finished.push_back(std::move(effect));
+  ++totals_.num_finished;
+  if (request->running) LeaveSlot(request);
+  names_.erase(request->name);
+  requests_.erase(request->id);
+  const uint32_t incarnation = request->incarnation;
+  *request = RequestState{};
+  request->incarnation = incarnation;
+  free_states_.push_back(request);
+}
+
+absl::Status SchedulerImpl::Cancel(RequestId request, Effects* effects) {
+  const auto found = requests_.find(request);
+  if (found == requests_.end()) {
+    return absl::NotFoundError(absl::StrCat(
+        "request: expected a live one, got ", Index(request)));
+  }
+  RequestState* state = found->second;
+  if (state->running) {
+    std::erase(running_, state);
+  } else {
+    waiting_.erase(std::ranges::find(waiting_, state));
+  }
+  Retire(state, FinishReason::kCancelled, absl::OkStatus(), effects);
+  return absl::OkStatus();
+}
+
+absl::Status SchedulerImpl::ValidateCommand(
+    const RequestState& request, const EvictionCommand& command) const {
+  BM_RETURN_IF_ERROR(command.policy.Validate());
+  BM_RETURN_IF_ERROR(ValidateTarget(command.target));
+  const int32_t page_size = layout().page_size;
+  const int32_t cut_now =
+      request.running ? manager_.sequence(request.slot).cut() : 0;
+  const int32_t largest = LargestCut(
+      request.running ? request.num_computed
+                      : static_cast<int32_t>(request.tokens.size()),
+      page_size);
+  if (command.cut != 0 &&
+      (command.cut % page_size != 0 || command.cut <= cut_now ||
+       command.cut > largest)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cut: expected 0 or a multiple of ", page_size, " above ", cut_now,
+        " and at most ", largest, ", got ", command.cut));
+  }
+  const int64_t num_heads = layout().pages_per_block();
+  const bool wants_scores =
+      command.policy.scorer.kind == ScorerKind::kExternal;
+  const int64_t num_scores =
+      command.scores == nullptr ? 0 : std::ssize(*command.scores);
+  const int64_t expected_scores =
+      wants_scores ? num_heads * int64_t{command.cut} : 0;
+  if (wants_scores && command.cut == 0) {
+    return absl::InvalidArgumentError(
+        "cut: expected the positions that the scores cover, got 0");
+  }
+  if (num_scores != expected_scores) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "scores: expected ", expected_scores,
+        " values (layers * heads * cut, for an external scorer only), got ",
+        num_scores));
+  }
+  const bool wants_budgets =
+      command.policy.budget.kind == BudgetKind::kExternal;
+  const int64_t num_budgets =
+      command.budgets == nullptr ? 0 : std::ssize(*command.budgets);
+  if (num_budgets != (wants_budgets ? num_heads : 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "budgets: expected ", wants_budgets ? num_heads : 0,
+        " values (layers * heads, for external budgets only), got ",
+        num_budgets));
+  }
+  if (!wants_budgets) return absl::OkStatus();
+  for (const int32_t budget : *command.budgets) {
+    BM_RETURN_IF_ERROR(RequireRange("budgets", budget, 1, INT32_MAX));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> SchedulerImpl::Evict(RequestId request,
+                                              EvictionCommand command) {
+  const auto found = requests_.find(request);
+  if (found == requests_.end()) {
+    return absl::NotFoundError(absl::StrCat(
+        "request: expected a live one, got ", Index(request)));
+  }
+  RequestState* state = found->second;
+  if (state->num_outputs() == 0) {
+    return absl::FailedPreconditionError(
+        "the request has not computed its prompt yet");
+  }
+  if (state->command.has_value() || state->order_in_flight) {
+    return absl::FailedPreconditionError(
+        "an eviction of the request is under way");
+  }
+  BM_RETURN_IF_ERROR(ValidateCommand(*state, command));
+  const uint64_t number = next_command_++;
+  state->command = PendingCommand{number, std::move(command)};
+  return number;
+}
+
+absl::StatusOr<RequestId> SchedulerImpl::Find(absl::string_view id) const {
+  const auto found = names_.find(id);
+  if (found == names_.end()) {
+    return absl::NotFoundError(absl::StrCat(
+        "request_id: expected a live request, got '", id, "'"));
+  }
+  return found->second;
+}
+
+SchedulerStats SchedulerImpl::stats() const {
+  SchedulerStats stats = totals_;
+  stats.num_waiting = static_cast<int32_t>(waiting_.size());
+  stats.num_running = static_cast<int32_t>(running_.size());
+  stats.num_steps_in_flight = num_steps_in_flight();
+  stats.kept_entries_min = kept_.Quantile(0.0);
+  stats.kept_entries_median = kept_.Quantile(0.5);
+  stats.kept_entries_max = kept_.Quantile(1.0);
+  stats.blocks = manager_.stats();
+  return stats;
+}
+
+}  // namespace blockmgr

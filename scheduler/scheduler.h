@@ -1,0 +1,127 @@
+// Continuous batching over a BlockManager: the deterministic core.
+//
+// Commands and step results in, step plans and effects out. There is no prefill
+// or decode phase: each step lets a request's computed tokens catch up with its
+// known tokens within a token budget; running requests first, waiting ones only
+// if nobody was preempted (the contract of vLLM v1).
+//
+//   Submit / Cancel / Evict      from frontends
+//   Schedule(&plan)              the next step, to be run by the engine
+//   Update(result, &effects)     the engine's answer, in step order
+//
+// Up to max_steps_in_flight plans may be issued before the first is answered.
+// Frees, publications and evictions take effect at Update, never at issue.
+//
+// Threads: core thread only. No clock, no randomness: the same calls give the
+// same answers.
+#ifndef SCHEDULER_SCHEDULER_H_
+#define SCHEDULER_SCHEDULER_H_
+
+#include <cstdint>
+#include <memory>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <absl/strings/string_view.h>
+
+#include "blockmgr/base/model_layout.h"
+#include "blockmgr/block_manager.h"
+#include "blockmgr/step_plan.h"
+#include "scheduler/request.h"
+
+namespace blockmgr {
+
+struct SchedulerOptions {
+  int32_t max_num_batched_tokens = 2048;  // token budget of a step
+  int32_t max_num_seqs = 256;             // sequences that hold blocks
+  int32_t max_model_len = 131072;         // prompt and output together
+  // Longest prefill chunk of one request in one step; 0: the token budget.
+  int32_t long_prefill_token_threshold = 0;
+  // Fraction of the pool that admission leaves free.
+  double watermark = 0.01;
+  int32_t max_steps_in_flight = 2;  // 1..4
+  int32_t max_waiting = 65536;      // requests; one more is refused
+  // Queries per layer that an engine keeps of every sequence for evictions
+  // ordered from outside; policies of requests raise it for their own.
+  int32_t query_window = 32;
+  bool enable_prefix_caching = true;
+  CompactionPreference compaction = CompactionPreference::kFreshFirst;
+
+  absl::Status Validate() const;
+};
+
+// Counts since creation unless said otherwise.
+struct SchedulerStats {
+  int32_t num_waiting = 0;  // now
+  int32_t num_running = 0;  // now: admitted, unfinished, holding blocks
+  int32_t num_steps_in_flight = 0;
+  uint64_t num_steps = 0;  // acknowledged
+  uint64_t num_finished = 0;
+  uint64_t num_preemptions = 0;
+  uint64_t num_prompt_tokens = 0;     // of admitted requests, first time
+  uint64_t num_cached_tokens = 0;     // of those, prefix hits
+  uint64_t num_computed_tokens = 0;   // settled, recomputed ones included
+  uint64_t num_recomputed_tokens = 0;
+  uint64_t num_output_tokens = 0;
+  uint64_t num_evictions = 0;
+  uint64_t evicted_entries = 0;
+  uint64_t evicted_blocks = 0;  // given up by sequences through eviction
+  int64_t evicted_bytes = 0;
+  // Kept entries per (layer, head) over all evictions.
+  int32_t kept_entries_min = 0;
+  int32_t kept_entries_median = 0;
+  int32_t kept_entries_max = 0;
+  BlockManagerStats blocks;  // now
+};
+
+class Scheduler {
+ public:
+  // Errors: a bad layout or option, named.
+  static absl::StatusOr<std::unique_ptr<Scheduler>> Create(
+      const ModelLayout& layout, const SchedulerOptions& options);
+  virtual ~Scheduler() = default;
+
+  // Queues a request. InvalidArgument: malformed (empty prompt, ...);
+  // AlreadyExists: a live request has this id; ResourceExhausted: the queue is
+  // full, or the request can never fit in the pool.
+  virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
+  // Ends a request at once; its FinishEffect says kCancelled. NotFound when it
+  // is unknown or already ended.
+  virtual absl::Status Cancel(RequestId request, Effects* effects) = 0;
+  // Orders an eviction of a live request that has computed its prompt; carried
+  // out with one of its next steps, answered by an EvictionEffect with the
+  // returned number. NotFound, InvalidArgument (shapes, cut), or
+  // FailedPrecondition (still in prefill, or an eviction is under way).
+  virtual absl::StatusOr<uint64_t> Evict(RequestId request,
+                                         EvictionCommand command) = 0;
+  // The live request with this id, if any.
+  virtual absl::StatusOr<RequestId> Find(absl::string_view id) const = 0;
+
+  // Fills `plan` with the next step. False, with nothing changed, when there is
+  // nothing to run or max_steps_in_flight plans are out.
+  [[nodiscard]] virtual bool Schedule(StepPlan* plan) = 0;
+  // Takes the answer to the oldest plan in flight, appending to `effects`.
+  // InvalidArgument, with nothing changed, for a wrong id or wrong shapes.
+  virtual absl::Status Update(const StepResult& result, Effects* effects) = 0;
+
+  // The engine is gone, and with it all KV. Everything in flight is forgotten,
+  // running requests wait again (they will be recomputed), the cache is empty.
+  virtual void LoseEngine(Effects* effects) = 0;
+
+  // Drops all cached prefixes that no request uses. False when some are in use
+  // (those stay).
+  virtual bool ResetPrefixCache() = 0;
+
+  virtual bool has_unfinished_requests() const = 0;
+  virtual int32_t num_steps_in_flight() const = 0;
+  virtual const ModelLayout& layout() const = 0;
+  virtual const SchedulerOptions& options() const = 0;
+  virtual SchedulerStats stats() const = 0;
+
+  // Audits everything in O(pool). For tests.
+  virtual void CheckInvariants() const = 0;
+};
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_SCHEDULER_H_

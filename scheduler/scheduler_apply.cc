@@ -1,0 +1,173 @@
+// Doing what was decided, and writing it down for the engine.
+
+#include <algorithm>
+#include <utility>
+
+#include "blockmgr/base/check.h"
+#include "scheduler/scheduler_impl.h"
+
+namespace blockmgr {
+
+bool SchedulerImpl::Schedule(StepPlan* plan) {
+  if (num_steps_in_flight() >= options_.max_steps_in_flight) return false;
+  if (running_.empty() && waiting_.empty()) return false;
+  decision_.Clear();
+  BlockBudget budget{.available = manager_.num_available(),
+                     .coming = BlocksComing()};
+  int32_t token_budget = options_.max_num_batched_tokens;
+  PlanRunning(&budget, &token_budget);
+  if (decision_.preempted.empty() && budget.available >= 0) {
+    PlanWaiting(&budget, &token_budget);
+  }
+  if (decision_.runs.empty()) {
+    // Everything waits for steps in flight; without any, somebody can run.
+    BM_CHECK(!in_flight_.empty());
+    return false;
+  }
+  Apply(plan);
+  return true;
+}
+
+void SchedulerImpl::Preempt(RequestState* request) {
+  BM_CHECK(running_.back() == request);
+  running_.pop_back();
+  LeaveSlot(request);
+  ++request->num_preemptions;
+  ++totals_.num_preemptions;
+  waiting_.push_front(request);
+}
+
+void SchedulerImpl::Admit(RequestState* request, const PrefixMatch& match) {
+  BM_CHECK(waiting_.front() == request);
+  waiting_.pop_front();
+  running_.push_back(request);
+  request->running = true;
+  request->slot = manager_.Open(match);
+  request->num_in_cache =
+      static_cast<int32_t>(match.blocks.size()) * layout().page_size;
+  request->num_computed = request->num_in_cache;
+  if (request->was_admitted) return;
+  request->was_admitted = true;
+  request->num_cached_tokens = request->num_in_cache;
+  totals_.num_prompt_tokens += request->num_prompt;
+  totals_.num_cached_tokens += request->num_in_cache;
+}
+
+void SchedulerImpl::WriteStart(const RequestState& request,
+                               StepPlan* plan) const {
+  SequenceStart start;
+  start.slot = request.slot;
+  start.request = request.id;
+  start.token_begin = std::ssize(plan->start_tokens);
+  start.num_tokens = static_cast<int32_t>(request.tokens.size());
+  start.num_cached_tokens = request.num_in_cache;
+  start.query_window = options_.query_window;
+  for (const CompressionPoint& point : request.compressions) {
+    start.query_window =
+        std::max(start.query_window, point.policy.query_window());
+  }
+  plan->start_tokens.insert(plan->start_tokens.end(), request.tokens.begin(),
+                            request.tokens.end());
+  plan->starts.push_back(start);
+}
+
+void SchedulerImpl::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
+                               StepInFlight* record) {
+  RequestState& request = *run.request;
+  StepDecision::Order& order = decision_.orders[run.order];
+  StepInFlight::Order in_flight;
+  in_flight.run = record->runs.size() - 1;
+  in_flight.num_released = order.num_released;
+  in_flight.futile = order.futile;
+  if (order.point.command == 0) {
+    ++request.next_compression;
+  } else {
+    request.command.reset();
+  }
+  request.order_in_flight = true;
+  if (!order.futile) {
+    EvictionOrder out;
+    out.slot = request.slot;
+    out.cut = order.point.cut;
+    out.length = order.point.length;
+    out.policy = order.point.policy;
+    out.target = order.point.target;
+    out.destination_begin = std::ssize(plan->destinations);
+    out.page_total = order.page_total;
+    out.scores = order.point.scores;
+    out.budgets = order.point.budgets;
+    BM_CHECK(manager_.ReserveEviction(request.slot, out.cut, out.page_total,
+                                      order.num_fresh, &plan->destinations));
+    out.num_destinations = static_cast<int32_t>(
+        std::ssize(plan->destinations) - out.destination_begin);
+    plan->evictions.push_back(std::move(out));
+  }
+  in_flight.point = std::move(order.point);
+  record->orders.push_back(std::move(in_flight));
+}
+
+void SchedulerImpl::WriteRun(const StepDecision::Run& run,
+                             std::span<const BlockId> blocks, StepPlan* plan,
+                             StepInFlight* record) {
+  RequestState& request = *run.request;
+  const int32_t end = request.num_computed + run.num_tokens;
+  const bool samples =
+      end == request.num_tokens() &&
+      request.num_outputs() + request.num_placeholders < request.max_tokens;
+  plan->slots.push_back(request.slot);
+  plan->positions.push_back(request.num_computed);
+  plan->num_tokens.push_back(run.num_tokens);
+  plan->samples.push_back(samples ? 1 : 0);
+  if (run.match >= 0) {
+    const std::vector<BlockId>& matched = decision_.matches[run.match].blocks;
+    plan->blocks.insert(plan->blocks.end(), matched.begin(), matched.end());
+  }
+  plan->blocks.insert(plan->blocks.end(), blocks.begin(), blocks.end());
+  plan->block_offsets.push_back(std::ssize(plan->blocks));
+  record->runs.push_back({.request = &request,
+                          .id = request.id,
+                          .incarnation = request.incarnation,
+                          .num_tokens = run.num_tokens,
+                          .samples = samples});
+  request.num_computed = end;
+  request.num_placeholders += samples ? 1 : 0;
+}
+
+void SchedulerImpl::Apply(StepPlan* plan) {
+  plan->Clear();
+  for (RequestState* victim : decision_.preempted) Preempt(victim);
+  // Matched prefixes are held before anything is taken: taking may reclaim.
+  for (const StepDecision::Run& run : decision_.runs) {
+    if (run.match < 0) continue;
+    Admit(run.request, decision_.matches[run.match]);
+    WriteStart(*run.request, plan);
+  }
+  demands_.clear();
+  for (const StepDecision::Run& run : decision_.runs) {
+    demands_.push_back({run.request->slot, run.num_tokens});
+  }
+  new_blocks_.clear();
+  new_offsets_.assign(1, 0);
+  BM_CHECK(manager_.Reserve(demands_, &new_offsets_, &new_blocks_));
+
+  StepInFlight record;
+  if (!spare_steps_.empty()) {
+    record = std::move(spare_steps_.back());
+    spare_steps_.pop_back();
+  }
+  record.id = plan->id = StepId{next_step_++};
+  plan->released.swap(released_);
+  plan->block_offsets.push_back(0);
+  for (size_t i = 0; i < decision_.runs.size(); ++i) {
+    const StepDecision::Run& run = decision_.runs[i];
+    const auto blocks = std::span<const BlockId>(new_blocks_)
+                            .subspan(new_offsets_[i],
+                                     new_offsets_[i + 1] - new_offsets_[i]);
+    WriteRun(run, blocks, plan, &record);
+    if (run.order >= 0) WriteOrder(run, plan, &record);
+  }
+  manager_.Dispatch(plan->id);
+  in_flight_.push_back(std::move(record));
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,237 @@
+// Settling the engine's answers, losing the engine, and the audit.
+
+#include <algorithm>
+#include <utility>
+
+#include <absl/container/flat_hash_set.h>
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
+#include "scheduler/scheduler_impl.h"
+
+namespace blockmgr {
+
+absl::Status SchedulerImpl::ValidateResult(const StepResult& result) const {
+  if (in_flight_.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "step: expected none, as none is in flight, got ", Index(result.id)));
+  }
+  const StepInFlight& step = in_flight_.front();
+  if (result.id != step.id) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step: expected ", Index(step.id),
+                     " (the oldest in flight), got ", Index(result.id)));
+  }
+  if (result.sampled.size() != step.runs.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampled: expected ", step.runs.size(),
+                     " tokens, got ", result.sampled.size()));
+  }
+  for (size_t i = 0; i < step.runs.size(); ++i) {
+    if (step.runs[i].samples != (result.sampled[i] >= 0)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "sampled[", i, "]: expected ",
+          step.runs[i].samples ? "a token id of at least 0" : "-1", ", got ",
+          result.sampled[i]));
+    }
+  }
+  const int64_t num_orders =
+      std::ranges::count(step.orders, false, &StepInFlight::Order::futile);
+  if (std::ssize(result.evictions) != num_orders) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("evictions: expected ", num_orders, " outcomes, got ",
+                     result.evictions.size()));
+  }
+  size_t next = 0;
+  for (const StepInFlight::Order& order : step.orders) {
+    if (order.futile) continue;
+    const EvictionOutcome& outcome = result.evictions[next++];
+    const StepInFlight::Run& run = step.runs[order.run];
+    if (!outcome.ok || IsStale(run)) continue;
+    BM_RETURN_IF_ERROR(
+        manager_.ValidateCounts(run.request->slot, outcome.counts));
+  }
+  return absl::OkStatus();
+}
+
+void SchedulerImpl::SettleRun(const StepInFlight::Run& run, int32_t sampled,
+                              Effects* effects) {
+  if (IsStale(run)) return;
+  RequestState& request = *run.request;
+  const SequenceCache& sequence = manager_.sequence(request.slot);
+  const int32_t begin = sequence.num_settled;
+  if (manager_.WillPublish(request.slot, run.num_tokens)) {
+    ExtendBlockKeys(request.tokens, layout().page_size, &request.keys);
+  }
+  manager_.Commit(request.slot, run.num_tokens, request.tokens, request.keys);
+  totals_.num_computed_tokens += run.num_tokens;
+  const int32_t end = begin + run.num_tokens;
+  totals_.num_recomputed_tokens +=
+      std::max(0, std::min(end, request.max_settled) - begin);
+  request.max_settled = std::max(request.max_settled, end);
+  if (!run.samples) return;
+  --request.num_placeholders;
+  effects->tokens.push_back({request.id, sampled, request.num_outputs()});
+  request.tokens.push_back(sampled);
+  ++totals_.num_output_tokens;
+  const bool stops =
+      std::ranges::find(request.stop_token_ids, sampled) !=
+      request.stop_token_ids.end();
+  if (stops || request.num_outputs() >= request.max_tokens) {
+    Retire(&request, stops ? FinishReason::kStop : FinishReason::kLength,
+           absl::OkStatus(), effects);
+  }
+}
+
+void SchedulerImpl::SettleOrder(const StepInFlight& step,
+                                const StepInFlight::Order& order,
+                                const EvictionOutcome& outcome,
+                                Effects* effects) {
+  const StepInFlight::Run& run = step.runs[order.run];
+  EvictionEffect effect;
+  effect.request = run.id;
+  effect.command = order.point.command;
+  effect.cut = order.point.cut;
+  if (IsStale(run)) {
+    // The request's own evictions are replayed when it runs again.
+    if (effect.command == 0) return;
+    effect.status = absl::AbortedError(
+        "the request ended or was preempted before the eviction");
+    effects->evictions.push_back(std::move(effect));
+    return;
+  }
+  RequestState& request = *run.request;
+  request.order_in_flight = false;
+  if (order.futile) {
+    effects->evictions.push_back(std::move(effect));
+    return;
+  }
+  if (!outcome.ok) {
+    manager_.AbortEviction(request.slot);
+    effect.status = absl::InternalError(
+        absl::StrCat("the engine refused the eviction: ", outcome.error));
+    effects->evictions.push_back(effect);
+    // Without the memory it promised to give back the request may not fit.
+    if (order.point.command == 0) {
+      Retire(&request, FinishReason::kFailed, std::move(effect.status),
+             effects);
+    }
+    return;
+  }
+  const EvictionReceipt receipt =
+      manager_.CommitEviction(request.slot, outcome.counts);
+  effect.evicted_entries = receipt.evicted_entries;
+  effect.freed_blocks = receipt.freed_blocks;
+  effect.freed_bytes = receipt.freed_blocks * layout().block_bytes();
+  effect.kept_entries = outcome.counts;
+  ++totals_.num_evictions;
+  totals_.evicted_entries += effect.evicted_entries;
+  totals_.evicted_blocks += effect.freed_blocks;
+  totals_.evicted_bytes += effect.freed_bytes;
+  kept_.Add(outcome.counts);
+  if (order.point.command != 0) {
+    // From now on a part of the request: a recomputation replays it.
+    request.compressions.push_back(order.point);
+    request.compressions.back().command = 0;
+    ++request.next_compression;
+  }
+  effects->evictions.push_back(std::move(effect));
+}
+
+absl::Status SchedulerImpl::Update(const StepResult& result,
+                                   Effects* effects) {
+  BM_RETURN_IF_ERROR(ValidateResult(result));
+  StepInFlight step = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  manager_.Acknowledge(step.id);
+  ++totals_.num_steps;
+  for (size_t i = 0; i < step.runs.size(); ++i) {
+    SettleRun(step.runs[i], result.sampled[i], effects);
+  }
+  size_t next = 0;
+  static const EvictionOutcome kFutile;
+  for (const StepInFlight::Order& order : step.orders) {
+    SettleOrder(step, order,
+                order.futile ? kFutile : result.evictions[next++], effects);
+  }
+  if (!effects->finished.empty()) {
+    std::erase_if(running_,
+                  [](const RequestState* state) { return !state->running; });
+  }
+  step.runs.clear();
+  step.orders.clear();
+  spare_steps_.push_back(std::move(step));
+  return absl::OkStatus();
+}
+
+void SchedulerImpl::LoseEngine(Effects* effects) {
+  for (const StepInFlight& step : in_flight_) {
+    for (const StepInFlight::Order& order : step.orders) {
+      if (order.point.command == 0) continue;
+      EvictionEffect effect;
+      effect.request = step.runs[order.run].id;
+      effect.command = order.point.command;
+      effect.status = absl::AbortedError("the engine was lost");
+      effects->evictions.push_back(std::move(effect));
+    }
+  }
+  in_flight_.clear();
+  while (!running_.empty()) {
+    RequestState* request = running_.back();
+    running_.pop_back();
+    LeaveSlot(request);
+    waiting_.push_front(request);
+  }
+  manager_.LoseEngine();
+  released_.clear();  // the next engine starts with empty tables
+}
+
+uint64_t SchedulerImpl::StateHash() const {
+  uint64_t hash = manager_.StateHash();
+  const auto mix = [&hash](uint64_t value) {
+    hash = SplitMix64(hash ^ value);
+  };
+  const auto mix_request = [&mix](const RequestState& request) {
+    mix(Index(request.id));
+    mix(request.tokens.size());
+    mix(request.num_computed);
+    mix(request.num_placeholders);
+    mix(request.next_compression);
+    mix(request.compressions.size());
+    mix(request.command.has_value() ? request.command->number : 0);
+  };
+  for (const RequestState* request : running_) mix_request(*request);
+  for (const RequestState* request : waiting_) mix_request(*request);
+  mix(in_flight_.size());
+  mix(next_step_);
+  return hash;
+}
+
+void SchedulerImpl::CheckInvariants() const {
+  manager_.CheckInvariants();
+  BM_CHECK(running_.size() + waiting_.size() == requests_.size());
+  BM_CHECK(names_.size() == requests_.size());
+  BM_CHECK(states_.size() == requests_.size() + free_states_.size());
+  BM_CHECK(std::ssize(running_) + manager_.num_open_slots() ==
+           options_.max_num_seqs);
+  absl::flat_hash_set<const RequestState*> seen;
+  for (const RequestState* request : running_) {
+    BM_CHECK(seen.insert(request).second);
+    BM_CHECK(request->running);
+    const SequenceCache& sequence = manager_.sequence(request->slot);
+    BM_CHECK(sequence.num_reserved == request->num_computed);
+    BM_CHECK(sequence.num_settled <= std::ssize(request->tokens));
+    BM_CHECK(request->num_computed <= request->num_tokens());
+    BM_CHECK(request->num_computed <= request->last_length());
+  }
+  for (const RequestState* request : waiting_) {
+    BM_CHECK(seen.insert(request).second);
+    BM_CHECK(!request->running);
+    BM_CHECK(request->num_computed == 0);
+    BM_CHECK(request->num_placeholders == 0);
+  }
+  BM_CHECK(num_steps_in_flight() <= options_.max_steps_in_flight);
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,33 @@
+#include "scheduler/server/admin_service.h"
+
+#include "scheduler/server/wire.h"
+
+namespace blockmgr {
+
+grpc::ServerUnaryReactor* AdminService::GetStats(
+    grpc::CallbackServerContext* context, const v1::GetStatsRequest* request,
+    v1::GetStatsResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  core_->Post(
+      blockmgr::GetStats{request->reset_peaks(),
+                         [reactor, response](absl::StatusOr<CoreStats> stats) {
+                           if (stats.ok()) ToProto(*stats, response);
+                           reactor->Finish(ToGrpc(stats.status()));
+                         }});
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminService::ResetPrefixCache(
+    grpc::CallbackServerContext* context,
+    const v1::ResetPrefixCacheRequest* /*request*/,
+    v1::ResetPrefixCacheResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  core_->Post(blockmgr::ResetPrefixCache{
+      [reactor, response](absl::StatusOr<bool> complete) {
+        if (complete.ok()) response->set_complete(*complete);
+        reactor->Finish(ToGrpc(complete.status()));
+      }});
+  return reactor;
+}
+
+}  // namespace blockmgr

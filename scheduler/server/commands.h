@@ -1,0 +1,190 @@
+// What crosses between the threads that serve clients and the core thread, as
+// plain data: commands in, replies and sinks out.
+//
+// A reply is called exactly once, by the core thread or, when the command was
+// refused, by the thread that posted it. Replies and sinks must return soon:
+// they hand data over and never wait for a peer.
+#ifndef SCHEDULER_SERVER_COMMANDS_H_
+#define SCHEDULER_SERVER_COMMANDS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include "blockmgr/base/model_layout.h"
+#include "blockmgr/step_plan.h"
+#include "scheduler/request.h"
+#include "scheduler/scheduler.h"
+
+namespace blockmgr {
+
+template <typename T>
+using Reply = absl::AnyInvocable<void(T)>;
+using StatusReply = Reply<absl::Status>;
+
+// A live request as its client's stream sees it. `batch` and `chunk` are the
+// sink's: where it last put tokens of this request, so that a step's tokens
+// find their chunk without a search.
+struct RequestStream {
+  std::string id;
+  uint64_t batch = 0;
+  int32_t chunk = 0;
+};
+
+// One token (finish == nullptr) or the end of a request.
+struct TokenItem {
+  RequestStream* stream = nullptr;
+  int32_t token = 0;
+  int32_t index = 0;
+  const FinishEffect* finish = nullptr;
+};
+
+// The token stream of one client. Called by the core thread only.
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+  // Takes all of a client's items of one pass; the items live until the call
+  // returns. False when the client is too far behind: the sink has closed
+  // itself, and the client's requests are to be cancelled.
+  [[nodiscard]] virtual bool Deliver(std::span<const TokenItem> items) = 0;
+  // Ends the stream once everything delivered has been sent.
+  virtual void Close(const absl::Status& status) = 0;
+};
+
+// The step stream of one engine. Called by the core thread only.
+class EngineSink {
+ public:
+  virtual ~EngineSink() = default;
+  virtual void SendPlan(const StepPlan& plan) = 0;
+  // The result of the last EngineResult is no longer needed.
+  virtual void ReadNext() = 0;
+  virtual void Close(const absl::Status& status) = 0;
+};
+
+// --- Frontends ---
+
+// FailedPrecondition: no stream of this session; see Scheduler::Submit.
+struct SubmitCommand {
+  std::string session;
+  Request request;
+  StatusReply done;
+};
+
+struct CancelCommand {
+  std::string request_id;
+  StatusReply done;
+};
+
+// The reply comes when the eviction ends.
+struct EvictCommand {
+  std::string request_id;
+  EvictionCommand eviction;
+  Reply<absl::StatusOr<EvictionEffect>> done;
+};
+
+// AlreadyExists: the session has a stream.
+struct OpenClient {
+  std::string session;
+  std::shared_ptr<TokenSink> sink;
+  StatusReply done;
+};
+
+// The stream has ended; nothing happens unless it is the session's open one.
+struct ClientGone {
+  std::string session;
+  std::shared_ptr<TokenSink> sink;
+};
+
+// --- The engine ---
+
+// What an engine is told when it attaches.
+struct Attachment {
+  uint64_t epoch = 0;
+  uint64_t session = 0;
+  SchedulerOptions options;
+};
+
+struct AttachEngine {
+  ModelLayout layout;
+  std::string name;
+  Reply<absl::StatusOr<Attachment>> done;
+};
+
+// FailedPrecondition STALE_EPOCH: not the daemon's epoch, or not the session
+// of the last attachment.
+struct OpenSteps {
+  uint64_t epoch = 0;
+  uint64_t session = 0;
+  std::shared_ptr<EngineSink> sink;
+  StatusReply done;
+};
+
+// `result` is the sink's and stays unchanged until ReadNext.
+struct EngineResult {
+  std::shared_ptr<EngineSink> sink;
+  const StepResult* result = nullptr;
+};
+
+struct EngineLost {
+  std::shared_ptr<EngineSink> sink;
+};
+
+// --- Operators ---
+
+struct CoreStats {
+  bool engine_attached = false;
+  std::string engine_name;
+  std::optional<ModelLayout> layout;  // unset before the first attachment
+  uint64_t epoch = 0;
+  SchedulerStats scheduler;
+  // Integral of num_running over time, and the time it covers.
+  double running_request_seconds = 0;
+  double clock_seconds = 0;
+  int32_t max_running = 0;      // since the last reset_peaks
+  int32_t max_used_blocks = 0;  // since the last reset_peaks
+};
+
+struct GetStats {
+  bool reset_peaks = false;
+  Reply<absl::StatusOr<CoreStats>> done;
+};
+
+// Answers whether the whole cache was dropped.
+struct ResetPrefixCache {
+  Reply<absl::StatusOr<bool>> done;
+};
+
+// Refuses Submit from now on; `done` when no request is unfinished.
+struct Drain {
+  StatusReply done;
+};
+
+// Drain, then cancels every request and closes every stream with `reason`.
+struct CloseAll {
+  absl::Status reason;
+};
+
+using Command =
+    std::variant<SubmitCommand, CancelCommand, EvictCommand, OpenClient,
+                 ClientGone, AttachEngine, OpenSteps, EngineResult, EngineLost,
+                 GetStats, ResetPrefixCache, Drain, CloseAll>;
+
+// Answers a command that will not be carried out.
+inline void Refuse(Command* command, const absl::Status& status) {
+  std::visit(
+      [&status](auto& refused) {
+        if constexpr (requires { refused.done(status); }) refused.done(status);
+      },
+      *command);
+}
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_SERVER_COMMANDS_H_

@@ -1,0 +1,394 @@
+#include "scheduler/server/core.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
+
+namespace blockmgr {
+namespace {
+
+// The first field in which an engine's layout differs from the one that live
+// requests were scheduled for.
+std::string DescribeDifference(const ModelLayout& want,
+                               const ModelLayout& got) {
+  const auto differs = [](absl::string_view field, int32_t a, int32_t b) {
+    return absl::StrCat("layout.", field, ": live requests need ", a, ", got ",
+                        b);
+  };
+  if (want.num_layers != got.num_layers) {
+    return differs("num_layers", want.num_layers, got.num_layers);
+  }
+  if (want.num_heads != got.num_heads) {
+    return differs("num_heads", want.num_heads, got.num_heads);
+  }
+  if (want.num_q_heads != got.num_q_heads) {
+    return differs("num_q_heads", want.num_q_heads, got.num_q_heads);
+  }
+  if (want.head_dim != got.head_dim) {
+    return differs("head_dim", want.head_dim, got.head_dim);
+  }
+  if (want.page_size != got.page_size) {
+    return differs("page_size", want.page_size, got.page_size);
+  }
+  if (want.num_blocks != got.num_blocks) {
+    return differs("num_blocks", want.num_blocks, got.num_blocks);
+  }
+  return absl::StrCat("layout.dtype: live requests need elements of ",
+                      DTypeBytes(want.dtype), " bytes, got ",
+                      DTypeBytes(got.dtype));
+}
+
+absl::Status ShuttingDown() {
+  return absl::UnavailableError("the daemon is shutting down");
+}
+
+absl::Status StaleEpoch(absl::string_view what, uint64_t want, uint64_t got) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("STALE_EPOCH: ", what, ": expected ", want, ", got ", got));
+}
+
+}  // namespace
+
+Core::Core(CoreOptions options, SchedulerFactory factory)
+    : options_(std::move(options)), factory_(std::move(factory)) {}
+
+Core::~Core() {
+  const absl::Status status = absl::UnavailableError("the daemon has stopped");
+  for (auto& [id, request] : requests_) {
+    if (request.eviction != 0) request.evicted(status);
+  }
+  for (StatusReply& done : drained_) done(status);
+}
+
+void Core::BeginPass(double now_seconds) {
+  if (start_seconds_ < 0) {
+    start_seconds_ = now_seconds;
+  } else {
+    running_request_seconds_ += num_running_ * (now_seconds - now_seconds_);
+  }
+  now_seconds_ = now_seconds;
+}
+
+void Core::Handle(Command* command) {
+  std::visit([this](auto& alternative) { Do(alternative); }, *command);
+}
+
+void Core::EndPass() {
+  IssuePlans();
+  if (read_next_) {
+    read_next_ = false;
+    if (engine_ != nullptr) engine_->ReadNext();
+  }
+  DeliverEffects();
+  Sample();
+  if (!drained_.empty() && idle()) {
+    for (StatusReply& done : drained_) done(absl::OkStatus());
+    drained_.clear();
+  }
+}
+
+void Core::IssuePlans() {
+  if (engine_ == nullptr) return;
+  while (scheduler_->Schedule(&plan_)) engine_->SendPlan(plan_);
+}
+
+void Core::Sample() {
+  if (scheduler_ == nullptr) return;
+  const SchedulerStats stats = scheduler_->stats();
+  num_running_ = stats.num_running;
+  max_running_ = std::max(max_running_, num_running_);
+  max_used_blocks_ = std::max(max_used_blocks_, stats.blocks.used_blocks);
+}
+
+// --- Frontends ---
+
+absl::Status Core::CheckEngine() const {
+  if (engine_ == nullptr) return absl::UnavailableError("no engine attached");
+  return absl::OkStatus();
+}
+
+void Core::Do(SubmitCommand& command) { command.done(Submit(&command)); }
+
+absl::Status Core::Submit(SubmitCommand* command) {
+  if (draining_) return ShuttingDown();
+  BM_RETURN_IF_ERROR(CheckEngine());
+  const auto client = clients_.find(command->session);
+  if (client == clients_.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("client_session: expected the session of an open "
+                     "StreamTokens stream, got \"",
+                     command->session, "\""));
+  }
+  std::string id = command->request.id;
+  BM_ASSIGN_OR_RETURN(const RequestId request,
+                      scheduler_->Submit(std::move(command->request)));
+  LiveRequest& live = requests_[request];
+  live.stream.id = std::move(id);
+  live.client = client->second.get();
+  live.session = client->first;
+  client->second->requests.insert(request);
+  return absl::OkStatus();
+}
+
+void Core::Do(CancelCommand& command) {
+  command.done(Cancel(command.request_id));
+}
+
+absl::Status Core::Cancel(const std::string& request_id) {
+  if (scheduler_ == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("request_id: no live request \"", request_id, "\""));
+  }
+  BM_ASSIGN_OR_RETURN(const RequestId request, scheduler_->Find(request_id));
+  return scheduler_->Cancel(request, &effects_);
+}
+
+void Core::Do(EvictCommand& command) {
+  const absl::Status status = StartEviction(&command);
+  if (!status.ok()) command.done(status);
+}
+
+absl::Status Core::StartEviction(EvictCommand* command) {
+  BM_RETURN_IF_ERROR(CheckEngine());
+  BM_ASSIGN_OR_RETURN(const RequestId request,
+                      scheduler_->Find(command->request_id));
+  BM_ASSIGN_OR_RETURN(const uint64_t eviction,
+                      scheduler_->Evict(request, std::move(command->eviction)));
+  LiveRequest& live = requests_.at(request);
+  BM_CHECK(live.eviction == 0);
+  live.eviction = eviction;
+  live.evicted = std::move(command->done);
+  return absl::OkStatus();
+}
+
+void Core::Do(OpenClient& command) {
+  if (draining_) {
+    command.done(ShuttingDown());
+    return;
+  }
+  const auto [client, is_new] = clients_.try_emplace(command.session);
+  if (!is_new) {
+    command.done(absl::AlreadyExistsError(
+        absl::StrCat("client_session: \"", command.session,
+                     "\" has an open StreamTokens stream")));
+    return;
+  }
+  client->second = std::make_unique<Client>();
+  client->second->sink = std::move(command.sink);
+  command.done(absl::OkStatus());
+}
+
+void Core::Do(ClientGone& command) {
+  const auto client = clients_.find(command.session);
+  if (client == clients_.end() || client->second->sink != command.sink) return;
+  RemoveClient(command.session);
+}
+
+void Core::RemoveClient(const std::string& session) {
+  const auto node = clients_.extract(session);
+  BM_CHECK(!node.empty());
+  // In order of submission: hash order would make runs differ.
+  std::vector<RequestId> requests(node.mapped()->requests.begin(),
+                                  node.mapped()->requests.end());
+  std::sort(requests.begin(), requests.end());
+  for (const RequestId request : requests) {
+    requests_.at(request).client = nullptr;
+    // NotFound: it ended earlier in this pass, its effect is still to come.
+    const absl::Status status = scheduler_->Cancel(request, &effects_);
+    BM_CHECK(status.ok() || absl::IsNotFound(status));
+  }
+}
+
+// --- Effects ---
+
+void Core::DeliverEffects() {
+  // Cutting off a client cancels its requests, which brings new effects.
+  while (!effects_.tokens.empty() || !effects_.finished.empty() ||
+         !effects_.evictions.empty()) {
+    FillOutboxes();
+    std::vector<std::string> cut_off;
+    for (std::string& session : touched_) {
+      Client& client = *clients_.at(session);
+      if (!client.sink->Deliver(client.outbox)) cut_off.push_back(session);
+      client.outbox.clear();
+    }
+    touched_.clear();
+    for (const FinishEffect& finish : effects_.finished) {
+      const auto live = requests_.find(finish.request);
+      if (live->second.client != nullptr) {
+        live->second.client->requests.erase(finish.request);
+      }
+      requests_.erase(live);
+    }
+    effects_.Clear();
+    for (const std::string& session : cut_off) RemoveClient(session);
+  }
+}
+
+void Core::FillOutboxes() {
+  const auto add = [this](LiveRequest* live, TokenItem item) {
+    if (live->client == nullptr) return;
+    if (live->client->outbox.empty()) touched_.push_back(live->session);
+    item.stream = &live->stream;
+    live->client->outbox.push_back(item);
+  };
+  for (const TokenEffect& effect : effects_.tokens) {
+    add(&requests_.at(effect.request),
+        TokenItem{nullptr, effect.token, effect.index, nullptr});
+  }
+  for (EvictionEffect& effect : effects_.evictions) EndEviction(&effect);
+  for (const FinishEffect& effect : effects_.finished) {
+    LiveRequest& live = requests_.at(effect.request);
+    if (live.eviction != 0) {
+      live.eviction = 0;
+      live.evicted(absl::AbortedError("the request ended first"));
+    }
+    add(&live, TokenItem{nullptr, 0, 0, &effect});
+  }
+}
+
+void Core::EndEviction(EvictionEffect* effect) {
+  if (effect->command == 0) return;  // part of the request: nobody asked
+  const auto live = requests_.find(effect->request);
+  if (live == requests_.end() || live->second.eviction != effect->command) {
+    return;
+  }
+  live->second.eviction = 0;
+  if (effect->status.ok()) {
+    live->second.evicted(std::move(*effect));
+  } else {
+    live->second.evicted(effect->status);
+  }
+}
+
+// --- The engine ---
+
+void Core::Do(AttachEngine& command) { command.done(Attach(&command)); }
+
+absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
+  if (draining_ && idle()) return ShuttingDown();
+  if (engine_ != nullptr) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("engine \"", engine_name_, "\" is attached"));
+  }
+  if (scheduler_ == nullptr || scheduler_->layout() != command->layout) {
+    // Effects name requests of the Scheduler that is about to go.
+    DeliverEffects();
+    if (!idle()) {
+      return absl::FailedPreconditionError(
+          DescribeDifference(scheduler_->layout(), command->layout));
+    }
+    BM_CHECK(requests_.empty());
+    BM_ASSIGN_OR_RETURN(scheduler_,
+                        factory_(command->layout, options_.scheduler));
+  }
+  ++engine_session_;
+  engine_name_ = std::move(command->name);
+  return Attachment{options_.epoch, engine_session_, options_.scheduler};
+}
+
+void Core::Do(OpenSteps& command) {
+  absl::Status status;
+  if (command.epoch != options_.epoch) {
+    status = StaleEpoch("epoch", options_.epoch, command.epoch);
+  } else if (command.session != engine_session_ || engine_session_ == 0) {
+    status = StaleEpoch("session", engine_session_, command.session);
+  } else if (engine_ != nullptr) {
+    status = absl::AlreadyExistsError("session: it has an open step stream");
+  } else if (draining_ && idle()) {
+    status = ShuttingDown();
+  }
+  if (status.ok()) {
+    engine_ = std::move(command.sink);
+    if (options_.on_engine_change) options_.on_engine_change(true);
+  }
+  command.done(status);
+}
+
+void Core::Do(EngineResult& command) {
+  if (command.sink != engine_) return;  // of an engine that is gone
+  const absl::Status status = scheduler_->Update(*command.result, &effects_);
+  if (!status.ok()) {
+    // The two no longer agree on what the pool holds.
+    engine_->Close(status);
+    DropEngine(status);
+    return;
+  }
+  read_next_ = true;
+}
+
+void Core::Do(EngineLost& command) {
+  if (command.sink != engine_) return;
+  DropEngine(absl::UnavailableError("the engine is gone"));
+}
+
+void Core::DropEngine(const absl::Status& reason) {
+  engine_.reset();
+  read_next_ = false;
+  ++engine_session_;  // a new stream needs a new attachment
+  scheduler_->LoseEngine(&effects_);
+  for (auto& [id, request] : requests_) {
+    if (request.eviction == 0) continue;
+    request.eviction = 0;
+    request.evicted(absl::AbortedError(reason.message()));
+  }
+  if (options_.on_engine_change) options_.on_engine_change(false);
+}
+
+// --- Operators ---
+
+void Core::Do(GetStats& command) {
+  CoreStats stats;
+  stats.engine_attached = engine_ != nullptr;
+  stats.engine_name = engine_name_;
+  stats.epoch = options_.epoch;
+  if (scheduler_ != nullptr) {
+    stats.layout = scheduler_->layout();
+    stats.scheduler = scheduler_->stats();
+  }
+  stats.running_request_seconds = running_request_seconds_;
+  stats.clock_seconds = now_seconds_ - start_seconds_;
+  stats.max_running = std::max(max_running_, stats.scheduler.num_running);
+  stats.max_used_blocks =
+      std::max(max_used_blocks_, stats.scheduler.blocks.used_blocks);
+  if (command.reset_peaks) {
+    max_running_ = stats.scheduler.num_running;
+    max_used_blocks_ = stats.scheduler.blocks.used_blocks;
+  }
+  command.done(std::move(stats));
+}
+
+void Core::Do(ResetPrefixCache& command) {
+  command.done(scheduler_ == nullptr || scheduler_->ResetPrefixCache());
+}
+
+void Core::Do(Drain& command) {
+  draining_ = true;
+  drained_.push_back(std::move(command.done));
+}
+
+void Core::Do(CloseAll& command) {
+  draining_ = true;
+  std::vector<RequestId> requests;
+  for (const auto& [id, request] : requests_) requests.push_back(id);
+  std::sort(requests.begin(), requests.end());
+  for (const RequestId request : requests) {
+    const absl::Status status = scheduler_->Cancel(request, &effects_);
+    BM_CHECK(status.ok() || absl::IsNotFound(status));
+  }
+  DeliverEffects();
+  for (auto& [session, client] : clients_) client->sink->Close(command.reason);
+  clients_.clear();
+  if (engine_ != nullptr) {
+    engine_->Close(command.reason);
+    DropEngine(command.reason);
+  }
+}
+
+}  // namespace blockmgr

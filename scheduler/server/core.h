@@ -1,0 +1,139 @@
+// Sessions around a Scheduler: who may submit, where effects go, which engine
+// gets the plans. Commands and time in; plans, tokens and replies out.
+//
+// The work comes in passes: BeginPass(now), any number of Handle(), EndPass(),
+// which issues plans until the pipeline is full and then delivers effects, so
+// that the engine never waits for the delivery of tokens.
+//
+// Always true between passes: every live request of the Scheduler belongs to
+// exactly one client with an open stream; when that stream ends, they are
+// cancelled. The Scheduler is created by the first attachment and replaced only
+// when an engine of another layout attaches and no request is live.
+//
+// Threads: core thread. No clock, no gRPC; nothing here waits.
+// Cost of a pass: O(commands + tokens), plus the Scheduler's own.
+#ifndef SCHEDULER_SERVER_CORE_H_
+#define SCHEDULER_SERVER_CORE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include "blockmgr/base/ids.h"
+#include "blockmgr/base/model_layout.h"
+#include "blockmgr/step_plan.h"
+#include "scheduler/request.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/server/commands.h"
+
+namespace blockmgr {
+
+using SchedulerFactory =
+    std::function<absl::StatusOr<std::unique_ptr<Scheduler>>(
+        const ModelLayout&, const SchedulerOptions&)>;
+
+struct CoreOptions {
+  SchedulerOptions scheduler;
+  uint64_t epoch = 1;  // of this daemon process; random
+  // Told when an engine's stream opens (true) and ends (false).
+  std::function<void(bool attached)> on_engine_change;
+};
+
+class Core {
+ public:
+  Core(CoreOptions options, SchedulerFactory factory);
+  ~Core();
+
+  // `now_seconds` never decreases.
+  void BeginPass(double now_seconds);
+  void Handle(Command* command);
+  void EndPass();
+
+ private:
+  struct Client {
+    std::shared_ptr<TokenSink> sink;
+    absl::flat_hash_set<RequestId> requests;
+    std::vector<TokenItem> outbox;  // of this pass
+  };
+  struct LiveRequest {
+    RequestStream stream;
+    Client* client = nullptr;  // null once the client is gone
+    std::string session;
+    uint64_t eviction = 0;  // commanded and under way; 0: none
+    Reply<absl::StatusOr<EvictionEffect>> evicted;
+  };
+
+  void Do(SubmitCommand& command);
+  void Do(CancelCommand& command);
+  void Do(EvictCommand& command);
+  void Do(OpenClient& command);
+  void Do(ClientGone& command);
+  void Do(AttachEngine& command);
+  void Do(OpenSteps& command);
+  void Do(EngineResult& command);
+  void Do(EngineLost& command);
+  void Do(GetStats& command);
+  void Do(ResetPrefixCache& command);
+  void Do(Drain& command);
+  void Do(CloseAll& command);
+
+  absl::Status Submit(SubmitCommand* command);
+  absl::StatusOr<Attachment> Attach(AttachEngine* command);
+  absl::Status Cancel(const std::string& request_id);
+  // Starts the eviction; its reply is kept unless it fails at once.
+  absl::Status StartEviction(EvictCommand* command);
+  // OK when Submit and Evict make sense.
+  absl::Status CheckEngine() const;
+  // No request is unfinished.
+  bool idle() const {
+    return scheduler_ == nullptr || !scheduler_->has_unfinished_requests();
+  }
+
+  void IssuePlans();
+  void DropEngine(const absl::Status& reason);
+  // Hands effects_ to the clients; cuts off those too far behind.
+  void DeliverEffects();
+  void FillOutboxes();
+  void EndEviction(EvictionEffect* effect);
+  // Forgets the session and cancels its requests; the sink is not closed.
+  void RemoveClient(const std::string& session);
+  void Sample();
+
+  // Constant.
+  const CoreOptions options_;
+  const SchedulerFactory factory_;
+
+  // Core thread.
+  std::unique_ptr<Scheduler> scheduler_;  // null before the first attachment
+  absl::flat_hash_map<std::string, std::unique_ptr<Client>> clients_;
+  absl::flat_hash_map<RequestId, LiveRequest> requests_;
+  std::vector<std::string> touched_;  // sessions with a filled outbox
+  Effects effects_;
+  StepPlan plan_;
+
+  uint64_t engine_session_ = 0;  // of the last attachment; 0: none yet
+  std::string engine_name_;
+  std::shared_ptr<EngineSink> engine_;  // null: no open step stream
+  bool read_next_ = false;              // the last result has been consumed
+
+  bool draining_ = false;
+  std::vector<StatusReply> drained_;
+
+  double start_seconds_ = -1;  // below 0: no pass yet
+  double now_seconds_ = 0;
+  double running_request_seconds_ = 0;
+  int32_t num_running_ = 0;
+  int32_t max_running_ = 0;
+  int32_t max_used_blocks_ = 0;
+};
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_SERVER_CORE_H_

@@ -1,0 +1,154 @@
+#include "scheduler/server/core_thread.h"
+
+#include <chrono>
+#include <utility>
+#include <variant>
+
+#include "blockmgr/base/check.h"
+
+namespace blockmgr {
+namespace {
+
+// Commands in one pass: bounds the wait of a step's result behind a burst of
+// submissions.
+constexpr int32_t kMaxCommandsPerPass = 256;
+
+bool MustNotBeRefused(const Command& command) {
+  return std::holds_alternative<ClientGone>(command) ||
+         std::holds_alternative<EngineResult>(command) ||
+         std::holds_alternative<EngineLost>(command) ||
+         std::holds_alternative<Drain>(command) ||
+         std::holds_alternative<CloseAll>(command);
+}
+
+double NowSeconds() {
+  return std::chrono::duration<double>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+inline void Relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+CoreThread::CoreThread(CoreThreadOptions options, SchedulerFactory factory)
+    : spin_us_(std::thread::hardware_concurrency() > 1 ? options.spin_us : 0),
+      queue_(static_cast<size_t>(options.queue_capacity)),
+      core_(std::move(options.core), std::move(factory)),
+      thread_([this] { Run(); }) {}
+
+CoreThread::~CoreThread() { Stop(); }
+
+void CoreThread::Post(Command command) {
+  num_posting_.fetch_add(1);
+  if (stopping_.load()) {
+    num_posting_.fetch_sub(1);
+    Refuse(&command, absl::UnavailableError("the daemon has stopped"));
+    return;
+  }
+  auto owned = std::make_unique<Command>(std::move(command));
+  bool posted = queue_.bounded_push(owned.get());
+  if (posted) {
+    owned.release();  // NOLINT(bugprone-unused-return-value): the queue's now
+  } else if (MustNotBeRefused(*owned)) {
+    MutexLock lock(&mutex_);
+    urgent_.push_back(std::move(owned));
+    posted = true;
+  }
+  if (posted) Signal();
+  num_posting_.fetch_sub(1);
+  if (!posted) {
+    Refuse(owned.get(),
+           absl::ResourceExhaustedError("the daemon's command queue is full"));
+  }
+}
+
+void CoreThread::Signal() {
+  signals_.fetch_add(1);
+  // Either this sees the sleeper, or the sleeper sees the new count: both are
+  // sequentially consistent.
+  if (!sleeping_.load()) return;
+  { MutexLock lock(&mutex_); }  // not between the sleeper's look and its wait
+  wake_.NotifyAll();
+}
+
+void CoreThread::WaitForSignal(uint64_t seen) {
+  if (spin_us_ > 0) {
+    const auto deadline =
+        std::chrono::steady_clock::now() + std::chrono::microseconds(spin_us_);
+    do {
+      for (int i = 0; i < 32; ++i) {
+        if (signals_.load() != seen) return;
+        Relax();
+      }
+    } while (std::chrono::steady_clock::now() < deadline);
+  }
+  sleeping_.store(true);
+  {
+    MutexLock lock(&mutex_);
+    while (signals_.load() == seen) wake_.Wait(&mutex_);
+  }
+  sleeping_.store(false);
+}
+
+void CoreThread::Run() {
+  while (true) {
+    const uint64_t seen = signals_.load();
+    const bool stopping = stopping_.load() && num_posting_.load() == 0;
+    probe_seen_.store(probe_sent_.load());
+    core_.BeginPass(NowSeconds());
+    HandleUrgent();
+    const int32_t handled = HandleQueued(kMaxCommandsPerPass);
+    core_.EndPass();
+    if (handled == kMaxCommandsPerPass) continue;
+    // Whoever was posting when the flag went up has finished, and everything
+    // it posted has been handled.
+    if (stopping) return;
+    if (stopping_.load()) {
+      std::this_thread::yield();
+      continue;
+    }
+    WaitForSignal(seen);
+  }
+}
+
+int32_t CoreThread::HandleQueued(int32_t limit) {
+  int32_t handled = 0;
+  Command* next = nullptr;
+  while (handled < limit && queue_.pop(next)) {
+    const std::unique_ptr<Command> command(next);
+    core_.Handle(command.get());
+    ++handled;
+  }
+  return handled;
+}
+
+void CoreThread::HandleUrgent() {
+  {
+    MutexLock lock(&mutex_);
+    std::swap(taken_, urgent_);
+  }
+  for (const auto& command : taken_) core_.Handle(command.get());
+  taken_.clear();
+}
+
+void CoreThread::Stop() {
+  if (!thread_.joinable()) return;
+  stopping_.store(true);
+  Signal();
+  thread_.join();
+  BM_CHECK(queue_.empty());
+}
+
+bool CoreThread::Probe() {
+  const bool turned = probe_seen_.load() == probe_sent_.load();
+  probe_sent_.fetch_add(1);
+  Signal();
+  return turned;
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,186 @@
+#include "scheduler/server/engine_service.h"
+
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+
+#include "scheduler/server/mutex.h"
+#include "scheduler/server/wire.h"
+
+namespace blockmgr {
+namespace {
+
+// One engine's stream: a gRPC reactor for the engine, a sink for the core.
+// Owned by itself until gRPC says OnDone, and by whoever holds a pointer.
+class EngineStream final
+    : public grpc::ServerBidiReactor<v1::EngineMessage, v1::StepPlan>,
+      public EngineSink,
+      public std::enable_shared_from_this<EngineStream> {
+ public:
+  explicit EngineStream(CoreThread* core) : core_(core) {}
+
+  void Start() {
+    self_ = shared_from_this();
+    StartRead(&message_);
+  }
+
+  // From the core thread.
+  void SendPlan(const StepPlan& plan) override {
+    MutexLock lock(&mutex_);
+    if (finished_) return;
+    std::unique_ptr<v1::StepPlan> message;
+    if (spare_.empty()) {
+      message = std::make_unique<v1::StepPlan>();
+    } else {
+      message = std::move(spare_.back());
+      spare_.pop_back();
+    }
+    ToProto(plan, message.get());
+    unsent_.push_back(std::move(message));
+    if (sending_ == nullptr) SendNext();
+  }
+
+  void ReadNext() override {
+    MutexLock lock(&mutex_);
+    if (!finished_) StartRead(&message_);
+  }
+
+  void Close(const absl::Status& status) override { End(ToGrpc(status)); }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      End(grpc::Status::OK);  // detached, or broken
+      return;
+    }
+    const absl::Status status = opened_ ? TakeResult() : Open();
+    if (!status.ok()) End(ToGrpc(status));
+  }
+
+  absl::Status Open() {
+    opened_ = true;
+    if (message_.has_result()) {
+      return absl::FailedPreconditionError(
+          "result: expected none in the first message of the stream");
+    }
+    epoch_ = message_.epoch();
+    session_ = message_.session();
+    core_->Post(OpenSteps{epoch_, session_, shared_from_this(),
+                          [self = shared_from_this()](absl::Status status) {
+                            if (status.ok()) {
+                              self->ReadNext();
+                            } else {
+                              self->End(ToGrpc(status));
+                            }
+                          }});
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeResult() {
+    if (message_.epoch() != epoch_ || message_.session() != session_) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "STALE_EPOCH: epoch, session: expected ", epoch_, ", ", session_,
+          ", got ", message_.epoch(), ", ", message_.session()));
+    }
+    if (!message_.has_result()) {
+      return absl::InvalidArgumentError("result: expected one, got none");
+    }
+    FromProto(message_.result(), &result_);
+    core_->Post(EngineResult{shared_from_this(), &result_});
+    return absl::OkStatus();
+  }
+
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(&mutex_);
+    // Scores of a caller may be huge: their memory is not kept.
+    const bool keep = sending_->evictions().empty();
+    std::unique_ptr<v1::StepPlan> sent = std::move(sending_);
+    if (keep) {
+      sent->Clear();
+      spare_.push_back(std::move(sent));
+    }
+    if (ok && !finished_ && !unsent_.empty()) SendNext();
+  }
+
+  void OnCancel() override { End(grpc::Status::CANCELLED); }
+
+  void OnDone() override {
+    const std::shared_ptr<EngineStream> self = std::move(self_);
+    core_->Post(EngineLost{self});
+  }
+
+  void SendNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    sending_ = std::move(unsent_.front());
+    unsent_.pop_front();
+    StartWrite(sending_.get());
+  }
+
+  void End(const grpc::Status& status) {
+    {
+      MutexLock lock(&mutex_);
+      if (finished_) return;
+      finished_ = true;
+      Finish(status);
+    }
+    core_->Post(EngineLost{shared_from_this()});
+  }
+
+  // Constant.
+  CoreThread* const core_;
+
+  // The reading thread; the core thread reads result_ between EngineResult and
+  // ReadNext, when nothing is being read.
+  v1::EngineMessage message_;
+  StepResult result_;
+  bool opened_ = false;
+  uint64_t epoch_ = 0;
+  uint64_t session_ = 0;
+  std::shared_ptr<EngineStream> self_;  // from Start to OnDone
+
+  Mutex mutex_;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  // The core bounds all three together: max_steps_in_flight, and one more that
+  // has been answered before its write was reported done.
+  std::unique_ptr<v1::StepPlan> sending_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::unique_ptr<v1::StepPlan>> unsent_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<v1::StepPlan>> spare_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+grpc::ServerUnaryReactor* EngineService::Attach(
+    grpc::CallbackServerContext* context, const v1::AttachRequest* request,
+    v1::AttachResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const absl::StatusOr<ModelLayout> layout = FromProto(request->layout());
+  if (!layout.ok()) {
+    reactor->Finish(ToGrpc(layout.status()));
+    return reactor;
+  }
+  core_->Post(AttachEngine{
+      *layout, request->engine_name(),
+      [reactor, response](absl::StatusOr<Attachment> attachment) {
+        if (attachment.ok()) {
+          response->set_epoch(attachment->epoch);
+          response->set_session(attachment->session);
+          const SchedulerOptions& options = attachment->options;
+          response->set_max_num_seqs(options.max_num_seqs);
+          response->set_max_num_batched_tokens(options.max_num_batched_tokens);
+          response->set_max_steps_in_flight(options.max_steps_in_flight);
+        }
+        reactor->Finish(ToGrpc(attachment.status()));
+      }});
+  return reactor;
+}
+
+grpc::ServerBidiReactor<v1::EngineMessage, v1::StepPlan>*
+EngineService::RunSteps(grpc::CallbackServerContext* /*context*/) {
+  const auto stream = std::make_shared<EngineStream>(core_);
+  stream->Start();
+  return stream.get();
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,33 @@
+// EngineService: an engine attaches, then runs the steps of one stream.
+//
+// Results go straight from the stream's read to the core queue, and plans from
+// the core thread to the stream's write: no thread in between.
+//
+// Threads: thread-safe. The CoreThread must outlive every stream.
+#ifndef SCHEDULER_SERVER_ENGINE_SERVICE_H_
+#define SCHEDULER_SERVER_ENGINE_SERVICE_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include "proto/blockmgr/v1/engine.grpc.pb.h"
+#include "scheduler/server/core_thread.h"
+
+namespace blockmgr {
+
+class EngineService final : public v1::EngineService::CallbackService {
+ public:
+  explicit EngineService(CoreThread* core) : core_(core) {}
+
+  grpc::ServerUnaryReactor* Attach(grpc::CallbackServerContext* context,
+                                   const v1::AttachRequest* request,
+                                   v1::AttachResponse* response) override;
+  grpc::ServerBidiReactor<v1::EngineMessage, v1::StepPlan>* RunSteps(
+      grpc::CallbackServerContext* context) override;
+
+ private:
+  CoreThread* const core_;
+};
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_SERVER_ENGINE_SERVICE_H_

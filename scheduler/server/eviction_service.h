@@ -1,0 +1,54 @@
+// EvictionService: evictions ordered from outside, with the daemon's scores or
+// with the caller's.
+//
+// Threads: thread-safe. The CoreThread must outlive every call.
+#ifndef SCHEDULER_SERVER_EVICTION_SERVICE_H_
+#define SCHEDULER_SERVER_EVICTION_SERVICE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include <grpcpp/grpcpp.h>
+
+#include "proto/blockmgr/v1/eviction.grpc.pb.h"
+#include "scheduler/server/core_thread.h"
+
+namespace blockmgr {
+
+// Bytes of scores in the whole daemon, from the header of a call until the
+// engine's step with them has ended.
+class ScoreBudget {
+ public:
+  explicit ScoreBudget(int64_t max_bytes) : max_bytes_(max_bytes) {}
+
+  // False, with nothing changed, when there is no room.
+  [[nodiscard]] bool Reserve(int64_t bytes);
+  void Release(int64_t bytes) { used_bytes_.fetch_sub(bytes); }
+  int64_t max_bytes() const { return max_bytes_; }
+
+ private:
+  const int64_t max_bytes_;
+  std::atomic<int64_t> used_bytes_{0};
+};
+
+class EvictionService final : public v1::EvictionService::CallbackService {
+ public:
+  EvictionService(CoreThread* core, int64_t max_score_bytes)
+      : core_(core), budget_(std::make_shared<ScoreBudget>(max_score_bytes)) {}
+
+  grpc::ServerUnaryReactor* Evict(grpc::CallbackServerContext* context,
+                                  const v1::EvictRequest* request,
+                                  v1::EvictResponse* response) override;
+  grpc::ServerReadReactor<v1::EvictByScoresRequest>* EvictByScores(
+      grpc::CallbackServerContext* context,
+      v1::EvictResponse* response) override;
+
+ private:
+  CoreThread* const core_;
+  const std::shared_ptr<ScoreBudget> budget_;
+};
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_SERVER_EVICTION_SERVICE_H_

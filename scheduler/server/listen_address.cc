@@ -1,0 +1,115 @@
+#include "scheduler/server/listen_address.h"
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <system_error>
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <absl/strings/match.h>
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
+#include <absl/strings/strip.h>
+#include <arpa/inet.h>
+
+namespace blockmgr {
+namespace {
+
+std::string ErrorText(int error) {
+  return std::generic_category().message(error);
+}
+
+bool IsLoopback(const std::string& host) {
+  if (host == "localhost") return true;
+  in_addr ipv4{};
+  if (inet_pton(AF_INET, host.c_str(), &ipv4) == 1) {
+    return (ntohl(ipv4.s_addr) >> 24) == 127;
+  }
+  in6_addr ipv6{};
+  return inet_pton(AF_INET6, host.c_str(), &ipv6) == 1 &&
+         IN6_IS_ADDR_LOOPBACK(&ipv6);
+}
+
+absl::StatusOr<ListenAddress> ParseUnix(const std::string& text) {
+  absl::string_view path = text;
+  absl::ConsumePrefix(&path, "unix:");
+  if (absl::StartsWith(path, "///")) path.remove_prefix(2);  // unix:///path
+  constexpr size_t kMaxPath = sizeof(sockaddr_un::sun_path) - 1;
+  if (path.empty() || path.size() > kMaxPath) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("listen: expected a socket path of 1..", kMaxPath,
+                     " bytes, got ", path.size(), " in \"", text, "\""));
+  }
+  return ListenAddress{absl::StrCat("unix:", path), std::string(path)};
+}
+
+}  // namespace
+
+absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& text) {
+  if (absl::StartsWith(text, "unix:")) return ParseUnix(text);
+  const size_t colon = text.rfind(':');
+  int32_t port = 0;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 0 ||
+      port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "listen: expected unix:PATH or HOST:PORT, got \"", text, "\""));
+  }
+  std::string host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  if (!IsLoopback(host)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "listen: expected a loopback host (127.0.0.1, ::1, localhost), because "
+        "the connection is neither encrypted nor authenticated, got \"",
+        host, "\""));
+  }
+  return ListenAddress{text, ""};
+}
+
+absl::Status RemoveStaleSocket(const ListenAddress& address) {
+  if (address.path.empty()) return absl::OkStatus();
+  struct stat found {};
+  if (lstat(address.path.c_str(), &found) != 0) return absl::OkStatus();
+  if (!S_ISSOCK(found.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("listen: ", address.path, " exists and is not a socket"));
+  }
+  sockaddr_un peer{};
+  peer.sun_family = AF_UNIX;
+  std::memcpy(peer.sun_path, address.path.c_str(), address.path.size() + 1);
+  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (probe < 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("listen: cannot make a socket: ", ErrorText(errno)));
+  }
+  const bool connected =
+      connect(probe, reinterpret_cast<const sockaddr*>(&peer), sizeof(peer)) ==
+      0;
+  const int error = errno;
+  close(probe);
+  if (connected) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("listen: another daemon is running on ", address.target));
+  }
+  if (error != ECONNREFUSED) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("listen: cannot tell whether a daemon is running on ",
+                     address.target, ": ", ErrorText(error)));
+  }
+  if (unlink(address.path.c_str()) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("listen: cannot remove the stale socket ", address.path,
+                     ": ", ErrorText(errno)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,28 @@
+// Where the daemon may listen: unix:PATH, or HOST:PORT on the loopback.
+#ifndef SCHEDULER_SERVER_LISTEN_ADDRESS_H_
+#define SCHEDULER_SERVER_LISTEN_ADDRESS_H_
+
+#include <string>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+namespace blockmgr {
+
+struct ListenAddress {
+  std::string target;  // for gRPC
+  std::string path;    // of the unix socket; empty: TCP
+};
+
+// InvalidArgument: not an address, a path too long for a socket, or TCP beyond
+// the loopback, where anyone could read prompts.
+absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& text);
+
+// Makes way for a new socket: removes one that nobody listens on any more.
+// AlreadyExists: a daemon answers there; FailedPrecondition: something that is
+// not a socket is in the way, or it cannot be removed. Nothing to do for TCP.
+absl::Status RemoveStaleSocket(const ListenAddress& address);
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_SERVER_LISTEN_ADDRESS_H_

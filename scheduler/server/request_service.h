@@ -1,0 +1,43 @@
+// RequestService: frontends submit requests and read their tokens.
+//
+// A token stream buffers what its client has not yet taken, coalesced per
+// request; one write is outstanding at a time. A client that lets more than
+// max_pending_bytes pile up is cut off with RESOURCE_EXHAUSTED.
+//
+// Threads: thread-safe. The CoreThread must outlive every stream.
+#ifndef SCHEDULER_SERVER_REQUEST_SERVICE_H_
+#define SCHEDULER_SERVER_REQUEST_SERVICE_H_
+
+#include <cstdint>
+
+#include <grpcpp/grpcpp.h>
+
+#include "proto/blockmgr/v1/request.grpc.pb.h"
+#include "scheduler/server/core_thread.h"
+
+namespace blockmgr {
+
+class RequestService final : public v1::RequestService::CallbackService {
+ public:
+  // `max_pending_bytes`: of one client, on the wire, about.
+  RequestService(CoreThread* core, int64_t max_pending_bytes)
+      : core_(core), max_pending_bytes_(max_pending_bytes) {}
+
+  grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
+                                   const v1::SubmitRequest* request,
+                                   v1::SubmitResponse* response) override;
+  grpc::ServerWriteReactor<v1::TokenBatch>* StreamTokens(
+      grpc::CallbackServerContext* context,
+      const v1::StreamTokensRequest* request) override;
+  grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
+                                   const v1::CancelRequest* request,
+                                   v1::CancelResponse* response) override;
+
+ private:
+  CoreThread* const core_;
+  const int64_t max_pending_bytes_;
+};
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_SERVER_REQUEST_SERVICE_H_

@@ -1,0 +1,188 @@
+#include "scheduler/server/server.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include <sys/stat.h>
+
+#include <absl/strings/str_cat.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
+#include <spdlog/spdlog.h>
+
+#include "blockmgr/base/status_macros.h"
+#include "scheduler/server/admin_service.h"
+#include "scheduler/server/engine_service.h"
+#include "scheduler/server/eviction_service.h"
+#include "scheduler/server/listen_address.h"
+#include "scheduler/server/request_service.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr char kRequestServiceName[] = "blockmgr.v1.RequestService";
+
+// A fresh number for every process, so that nobody takes one daemon for the
+// next. Never 0, which a message without an epoch would carry.
+uint64_t RandomEpoch() {
+  std::random_device device;
+  return (uint64_t{device()} << 32 | device()) | 1;
+}
+
+// Limits that keep one peer from harming the others.
+void Harden(const ServerOptions& options, grpc::ServerBuilder* builder) {
+  // A prompt of max_model_len tokens must fit, 5 bytes each.
+  const int64_t submit_bytes =
+      int64_t{5} * options.scheduler.max_model_len + (int64_t{64} << 10);
+  builder->SetMaxReceiveMessageSize(static_cast<int>(
+      std::min(std::max(submit_bytes, int64_t{4} << 20), int64_t{1} << 30)));
+  // Plans may carry a caller's scores, whose size has a limit of its own.
+  builder->SetMaxSendMessageSize(-1);
+  // The size limit is checked after inflation only: a small message could
+  // take all memory.
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
+  // A frontend keeps a unary call open for each eviction and submission.
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 16384);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 2000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(
+      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
+  // A second daemon on the same port must fail to start, not share it.
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  grpc::ResourceQuota quota("blockmgrd");
+  quota.Resize(size_t{256} << 20);
+  builder->SetResourceQuota(quota);
+}
+
+}  // namespace
+
+class Server::Services {
+ public:
+  Services(CoreThread* core, const ServerOptions& options)
+      : engine_(core),
+        request_(core, options.max_pending_token_bytes),
+        eviction_(core, options.max_score_bytes),
+        admin_(core) {}
+
+  void Register(grpc::ServerBuilder* builder) {
+    builder->RegisterService(&engine_);
+    builder->RegisterService(&request_);
+    builder->RegisterService(&eviction_);
+    builder->RegisterService(&admin_);
+  }
+
+ private:
+  EngineService engine_;
+  RequestService request_;
+  EvictionService eviction_;
+  AdminService admin_;
+};
+
+absl::Status ServerOptions::Validate() const {
+  BM_RETURN_IF_ERROR(scheduler.Validate());
+  if (queue_capacity < 1 || queue_capacity > 65000) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "queue_capacity: expected 1..65000, got ", queue_capacity));
+  }
+  if (spin_us < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spin_us: expected at least 0, got ", spin_us));
+  }
+  if (max_score_bytes < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_score_bytes: expected at least 0, got ", max_score_bytes));
+  }
+  if (max_pending_token_bytes < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_pending_token_bytes: expected at least 1, got ",
+                     max_pending_token_bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(
+    const ServerOptions& options, SchedulerFactory factory) {
+  BM_RETURN_IF_ERROR(options.Validate());
+  BM_ASSIGN_OR_RETURN(const ListenAddress address,
+                      ParseListenAddress(options.listen));
+  BM_RETURN_IF_ERROR(RemoveStaleSocket(address));
+
+  std::unique_ptr<Server> server(new Server);
+  CoreThreadOptions core;
+  core.core.scheduler = options.scheduler;
+  core.core.epoch = RandomEpoch();
+  core.core.on_engine_change = [server = server.get()](bool attached) {
+    spdlog::info(attached ? "engine attached" : "engine lost");
+    grpc::Server* const health = server->health_.load();
+    if (health == nullptr) return;
+    health->GetHealthCheckService()->SetServingStatus(kRequestServiceName,
+                                                      attached);
+  };
+  core.queue_capacity = options.queue_capacity;
+  core.spin_us = options.spin_us;
+  server->core_ =
+      std::make_unique<CoreThread>(std::move(core), std::move(factory));
+  server->services_ = std::make_unique<Services>(server->core_.get(), options);
+
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(address.target, grpc::InsecureServerCredentials(),
+                           &port);
+  Harden(options, &builder);
+  server->services_->Register(&builder);
+  // The socket is for its user and group from the first moment.
+  const mode_t mask = umask(0117);
+  server->grpc_ = builder.BuildAndStart();
+  umask(mask);
+  if (server->grpc_ == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("listen: cannot listen on ", address.target));
+  }
+  server->address_ =
+      address.path.empty()
+          ? absl::StrCat(
+                address.target.substr(0, address.target.rfind(':') + 1), port)
+          : address.target;
+  auto* const health = server->grpc_->GetHealthCheckService();
+  health->SetServingStatus("", true);
+  health->SetServingStatus(kRequestServiceName, false);
+  server->health_.store(server->grpc_.get());
+  return server;
+}
+
+Server::~Server() { Shutdown(std::chrono::milliseconds(0)); }
+
+void Server::UpdateHealth() {
+  if (grpc_ == nullptr || draining_) return;
+  grpc_->GetHealthCheckService()->SetServingStatus("", core_->Probe());
+}
+
+void Server::BeginDrain() {
+  if (grpc_ == nullptr || draining_) return;
+  draining_ = true;
+  // From here on the default service reports NOT_SERVING whatever is set.
+  grpc_->GetHealthCheckService()->Shutdown();
+  core_->Post(Drain{[this](absl::Status status) {
+    if (status.ok()) drained_.store(true);
+  }});
+}
+
+void Server::Shutdown(std::chrono::milliseconds grace) {
+  if (grpc_ == nullptr) return;
+  BeginDrain();
+  core_->Post(CloseAll{absl::UnavailableError("the daemon is shutting down")});
+  // The core thread still runs: it answers the calls that this ends.
+  grpc_->Shutdown(std::chrono::system_clock::now() + grace);
+  core_->Stop();
+  health_.store(nullptr);
+  grpc_.reset();
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,80 @@
+// The daemon without its process: core thread, services, health, one listener.
+//
+// Threads: by one thread, except drained(). Errors of Start leave nothing
+// behind. Health (grpc.health.v1): "" is SERVING while the core thread turns,
+// "blockmgr.v1.RequestService" while an engine is attached as well.
+#ifndef SCHEDULER_SERVER_SERVER_H_
+#define SCHEDULER_SERVER_SERVER_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <absl/status/statusor.h>
+
+#include "scheduler/scheduler.h"
+#include "scheduler/server/core_thread.h"
+
+namespace grpc {
+class Server;
+}  // namespace grpc
+
+namespace blockmgr {
+
+struct ServerOptions {
+  std::string listen;  // see listen_address.h; port 0: any
+  SchedulerOptions scheduler;
+  int32_t queue_capacity = 4096;  // commands waiting for the core thread
+  int32_t spin_us = 50;           // before the core thread sleeps
+  // Of scores in all EvictByScores calls together.
+  int64_t max_score_bytes = int64_t{256} << 20;
+  // Of tokens that one client has not taken; more, and it is cut off.
+  int64_t max_pending_token_bytes = int64_t{64} << 20;
+
+  absl::Status Validate() const;
+};
+
+class Server {
+ public:
+  static absl::StatusOr<std::unique_ptr<Server>> Start(
+      const ServerOptions& options, SchedulerFactory factory);
+  ~Server();  // Shutdown without grace
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // What clients connect to.
+  const std::string& address() const { return address_; }
+
+  // Sets the health of "" by whether the core thread has turned since the last
+  // call. For a timer of about a second.
+  void UpdateHealth();
+
+  // NOT_SERVING, and no new requests.
+  void BeginDrain();
+  // After BeginDrain: no request is unfinished.
+  bool drained() const { return drained_.load(); }
+
+  // Cancels what is left, gives streams up to `grace` to take it, and stops.
+  // Bounded by `grace` and a little, whatever peers do.
+  void Shutdown(std::chrono::milliseconds grace);
+
+ private:
+  class Services;
+  Server() = default;
+
+  std::atomic<bool> drained_{false};
+  bool draining_ = false;
+  std::string address_;
+  // Told of engines by the core thread, while the gRPC server lives.
+  std::atomic<grpc::Server*> health_{nullptr};
+  // Outlives the services, which outlive the gRPC server.
+  std::unique_ptr<CoreThread> core_;
+  std::unique_ptr<Services> services_;
+  std::unique_ptr<grpc::Server> grpc_;
+};
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_SERVER_SERVER_H_

@@ -1,0 +1,211 @@
+#include "tests/bench/engine/engine_harness.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/select.h"
+#include "kernels/backend.h"
+
+namespace blockmgr {
+
+std::vector<int32_t> EngineHarness::Eviction::KeptPositions(
+    size_t head_index) const {
+  std::vector<int32_t> positions;
+  for (int64_t i = keep.offsets[head_index]; i < keep.offsets[head_index + 1];
+       ++i) {
+    const int64_t entry =
+        candidates.offsets[head_index] + keep.ranks[static_cast<size_t>(i)];
+    positions.push_back(candidates.positions[static_cast<size_t>(entry)]);
+  }
+  return positions;
+}
+
+EngineHarness::EngineHarness(std::shared_ptr<const TinyModel> model,
+                             DType dtype, int32_t num_blocks)
+    : sequences_(kNumSlots), logits_(kNumSlots) {
+  absl::StatusOr<std::unique_ptr<Backend>> backend =
+      CreateCpuBackend(MakeLayout(model->shape(), 16, dtype, num_blocks));
+  BM_CHECK(backend.ok());
+  // Whatever is read without having been written shows up as NaN.
+  (*backend)->Poison();
+  engine_ = std::make_unique<TinyEngine>(std::move(model), *std::move(backend),
+                                         static_cast<int32_t>(kNumSlots));
+  for (int32_t block = num_blocks - 1; block > 0; --block) {
+    free_.push_back(BlockId{block});
+  }
+  engine_->set_observer(TinyObserver{
+      .on_logits =
+          [this](SequenceSlot slot, int32_t, std::span<const float> logits) {
+            logits_[static_cast<size_t>(Index(slot))].assign(logits.begin(),
+                                                             logits.end());
+          },
+      .on_eviction =
+          [this](const EvictionOrder& order, const EntryIndex& candidates,
+                 std::span<const float> scores, const KeepSets& keep) {
+            evictions_.push_back({.order = order,
+                                  .candidates = candidates,
+                                  .scores = {scores.begin(), scores.end()},
+                                  .keep = keep,
+                                  .outcome = {}});
+          }});
+}
+
+BlockId EngineHarness::Allocate() {
+  BM_CHECK(!free_.empty());
+  const BlockId block = free_.back();
+  free_.pop_back();
+  return block;
+}
+
+void EngineHarness::Start(int32_t slot, std::vector<int32_t> prompt,
+                          int32_t query_window,
+                          std::span<const BlockId> shared) {
+  Sequence& sequence = sequences_[static_cast<size_t>(slot)];
+  const int32_t cached =
+      static_cast<int32_t>(shared.size()) * layout().page_size;
+  sequence = Sequence{.tokens = std::move(prompt),
+                      .computed = cached,
+                      .num_shared = shared.size(),
+                      .tail = {shared.begin(), shared.end()}};
+  sequence.start =
+      SequenceStart{.slot = SequenceSlot{slot},
+                    .request = RequestId{static_cast<uint64_t>(slot) + 100},
+                    .num_tokens = static_cast<int32_t>(sequence.tokens.size()),
+                    .num_cached_tokens = cached,
+                    .query_window = query_window};
+}
+
+void EngineHarness::Schedule(int32_t slot, int32_t num_tokens) {
+  Sequence& sequence = sequences_[static_cast<size_t>(slot)];
+  std::vector<BlockId> blocks;
+  if (sequence.start) {
+    sequence.start->token_begin =
+        static_cast<int64_t>(plan_.start_tokens.size());
+    plan_.start_tokens.insert(plan_.start_tokens.end(), sequence.tokens.begin(),
+                              sequence.tokens.end());
+    plan_.starts.push_back(*sequence.start);
+    sequence.start.reset();
+    blocks = sequence.tail;
+  }
+  if (plan_.block_offsets.empty()) plan_.block_offsets.push_back(0);
+  plan_.slots.push_back(SequenceSlot{slot});
+  plan_.positions.push_back(sequence.computed);
+  plan_.num_tokens.push_back(num_tokens);
+  sequence.computed += num_tokens;
+  const bool all =
+      sequence.computed == static_cast<int32_t>(sequence.tokens.size());
+  plan_.samples.push_back(all ? 1 : 0);
+  const int32_t needed =
+      CeilDiv(sequence.computed - sequence.cut, layout().page_size);
+  while (static_cast<int32_t>(sequence.tail.size()) < needed) {
+    sequence.tail.push_back(Allocate());
+    blocks.push_back(sequence.tail.back());
+  }
+  plan_.blocks.insert(plan_.blocks.end(), blocks.begin(), blocks.end());
+  plan_.block_offsets.push_back(static_cast<int64_t>(plan_.blocks.size()));
+}
+
+void EngineHarness::Release(int32_t slot) {
+  Sequence& sequence = sequences_[static_cast<size_t>(slot)];
+  plan_.released.push_back(SequenceSlot{slot});
+  free_.insert(free_.end(), sequence.region.begin(), sequence.region.end());
+  free_.insert(free_.end(), sequence.tail.begin() + sequence.num_shared,
+               sequence.tail.end());
+  sequence = Sequence();
+}
+
+void EngineHarness::Evict(int32_t slot, int32_t cut, const std::string& policy,
+                          const EvictionTarget& target, DestinationKind kind) {
+  const Sequence& sequence = sequences_[static_cast<size_t>(slot)];
+  EvictionOrder order{.slot = SequenceSlot{slot},
+                      .cut = cut,
+                      .length = sequence.computed,
+                      .target = target};
+  const absl::StatusOr<EvictionPolicy> parsed = ParsePolicy(policy);
+  BM_CHECK(parsed.ok());
+  order.policy = *parsed;
+  order.page_total =
+      PageTotal(order.policy, target,
+                {layout().num_layers, layout().num_heads, layout().page_size},
+                {cut, order.length});
+  order.destination_begin = static_cast<int64_t>(plan_.destinations.size());
+  order.num_destinations = static_cast<int32_t>(
+      CeilDiv<int64_t>(order.page_total, layout().pages_per_block()));
+  std::vector<BlockId> own = sequence.region;
+  own.insert(own.end(), sequence.tail.begin() + sequence.num_shared,
+             sequence.tail.begin() + (cut - sequence.cut) / layout().page_size);
+  // The last ones first: then list order, block order and age all differ.
+  for (int32_t i = 0; i < order.num_destinations; ++i) {
+    const bool use_own = kind == DestinationKind::kOwn ||
+                         (kind == DestinationKind::kMixed && i % 2 == 0);
+    if (use_own) {
+      BM_CHECK(!own.empty());
+      plan_.destinations.push_back(own.back());
+      own.pop_back();
+    } else {
+      plan_.destinations.push_back(Allocate());
+    }
+  }
+  plan_.evictions.push_back(std::move(order));
+}
+
+void EngineHarness::Commit(const EvictionOrder& order) {
+  Sequence& sequence = sequences_[static_cast<size_t>(Index(order.slot))];
+  const std::span<const BlockId> destinations =
+      EngineTables::Destinations(plan_, order);
+  const auto end =
+      sequence.tail.begin() + (order.cut - sequence.cut) / layout().page_size;
+  const auto give_back = [&](BlockId block) {
+    if (std::find(destinations.begin(), destinations.end(), block) ==
+        destinations.end()) {
+      free_.push_back(block);
+    }
+  };
+  std::for_each(sequence.region.begin(), sequence.region.end(), give_back);
+  std::for_each(sequence.tail.begin() + sequence.num_shared, end, give_back);
+  sequence.num_shared = 0;
+  sequence.tail.erase(sequence.tail.begin(), end);
+  sequence.region.assign(destinations.begin(), destinations.end());
+  sequence.cut = order.cut;
+}
+
+absl::Status EngineHarness::Run() {
+  evictions_.clear();
+  for (std::vector<float>& logits : logits_) logits.clear();
+  plan_.id = StepId{++num_steps_};
+  BM_RETURN_IF_ERROR(engine_->Run(plan_, &result_));
+  BM_CHECK(result_.id == plan_.id);
+  for (size_t i = 0; i < plan_.slots.size(); ++i) {
+    if (plan_.samples[i] == 0) continue;
+    sequences_[static_cast<size_t>(Index(plan_.slots[i]))].tokens.push_back(
+        result_.sampled[i]);
+  }
+  size_t seen = 0;
+  for (size_t i = 0; i < plan_.evictions.size(); ++i) {
+    if (!result_.evictions[i].ok) continue;
+    evictions_[seen++].outcome = result_.evictions[i];
+    Commit(plan_.evictions[i]);
+  }
+  plan_.Clear();
+  return absl::OkStatus();
+}
+
+std::vector<float> EngineHarness::Prefill(int32_t slot,
+                                          std::span<const int32_t> chunks) {
+  for (const int32_t chunk : chunks) {
+    Schedule(slot, chunk);
+    BM_CHECK(Run().ok());
+  }
+  return logits(slot);
+}
+
+std::vector<float> EngineHarness::Decode(int32_t slot) {
+  Schedule(slot, 1);
+  BM_CHECK(Run().ok());
+  return logits(slot);
+}
+
+}  // namespace blockmgr

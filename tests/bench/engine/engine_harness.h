@@ -1,0 +1,104 @@
+// Drives a TinyEngine with hand-written plans: the smallest block manager that
+// can. It allocates from a free list, never shares blocks by itself, and keeps
+// per slot what a manager would.
+#ifndef BLOCKMGR_TESTS_BENCH_ENGINE_ENGINE_HARNESS_H_
+#define BLOCKMGR_TESTS_BENCH_ENGINE_ENGINE_HARNESS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/engine/tiny_engine.h"
+#include "blockmgr/step_plan.h"
+
+namespace blockmgr {
+
+// Where the destinations of an eviction come from.
+enum class DestinationKind { kFresh, kOwn, kMixed };
+
+class EngineHarness {
+ public:
+  // What one eviction did, as the observer saw it.
+  struct Eviction {
+    EvictionOrder order;
+    EntryIndex candidates;
+    std::vector<float> scores;
+    KeepSets keep;
+    EvictionOutcome outcome;
+    // Kept positions of one (layer, head), ascending.
+    std::vector<int32_t> KeptPositions(size_t head_index) const;
+  };
+
+  EngineHarness(std::shared_ptr<const TinyModel> model, DType dtype,
+                int32_t num_blocks = 512);
+
+  // These add to the next plan. `shared`: blocks of a cached prefix.
+  void Start(int32_t slot, std::vector<int32_t> prompt,
+             int32_t query_window = 32, std::span<const BlockId> shared = {});
+  void Schedule(int32_t slot, int32_t num_tokens);
+  void Release(int32_t slot);
+  void Evict(int32_t slot, int32_t cut, const std::string& policy,
+             const EvictionTarget& target, DestinationKind kind);
+  // The plan so far, to spoil.
+  StepPlan& plan() { return plan_; }
+
+  // Runs the plan and starts the next one. Samples whenever all known tokens
+  // are computed.
+  absl::Status Run();
+
+  // Runs the whole prompt in chunks of the given sizes; returns the logits
+  // after the last token.
+  std::vector<float> Prefill(int32_t slot, std::span<const int32_t> chunks);
+  // One decode step; returns its logits.
+  std::vector<float> Decode(int32_t slot);
+
+  const StepResult& result() const { return result_; }
+  // Of the last run; empty when the slot did not sample.
+  const std::vector<float>& logits(int32_t slot) const {
+    return logits_[static_cast<size_t>(slot)];
+  }
+  const std::vector<Eviction>& evictions() const { return evictions_; }
+  // Prompt and sampled tokens.
+  const std::vector<int32_t>& tokens(int32_t slot) const {
+    return sequences_[static_cast<size_t>(slot)].tokens;
+  }
+  const std::vector<BlockId>& tail_blocks(int32_t slot) const {
+    return sequences_[static_cast<size_t>(slot)].tail;
+  }
+  size_t num_free() const { return free_.size(); }
+  const TinyModel& model() const { return engine_->model(); }
+  const ModelLayout& layout() const { return engine_->tables().layout(); }
+  TinyEngine& engine() { return *engine_; }
+
+ private:
+  static constexpr size_t kNumSlots = 16;
+
+  struct Sequence {
+    std::vector<int32_t> tokens;
+    int32_t computed = 0;
+    int32_t cut = 0;
+    size_t num_shared = 0;  // first tail blocks that are not its own
+    std::vector<BlockId> region;
+    std::vector<BlockId> tail;
+    std::optional<SequenceStart> start;  // not scheduled yet
+  };
+
+  BlockId Allocate();
+  void Commit(const EvictionOrder& order);
+
+  std::unique_ptr<TinyEngine> engine_;
+  std::vector<BlockId> free_;
+  std::vector<Sequence> sequences_;
+  StepPlan plan_;
+  StepResult result_;
+  uint64_t num_steps_ = 0;
+  std::vector<std::vector<float>> logits_;
+  std::vector<Eviction> evictions_;
+};
+
+}  // namespace blockmgr
+
+#endif  // BLOCKMGR_TESTS_BENCH_ENGINE_ENGINE_HARNESS_H_

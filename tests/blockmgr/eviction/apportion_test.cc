@@ -1,0 +1,102 @@
+#include "blockmgr/eviction/apportion.h"
+
+#include <random>
+
+#include <absl/strings/str_join.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "blockmgr/base/bits.h"
+#include "tests/blockmgr/eviction/naive_planner.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+std::vector<int64_t> Shares(int64_t total, const std::vector<Claim>& claims) {
+  return Apportion(total, claims);
+}
+
+TEST(ApportionTest, GivesTheRestToTheLargestRemainders) {
+  // Quotas 1.5, 2.25, 5.25.
+  EXPECT_THAT(Shares(9, {{2, 0, 99}, {3, 0, 99}, {7, 0, 99}}),
+              ElementsAre(2, 2, 5));
+}
+
+TEST(ApportionTest, BreaksTiesByLowerIndex) {
+  EXPECT_THAT(Shares(8, {{1, 0, 9}, {1, 0, 9}, {1, 0, 9}}),
+              ElementsAre(3, 3, 2));
+}
+
+TEST(ApportionTest, SharesWhatACappedClaimCannotTake) {
+  // 12 as 6, 3, 3; the 4 that the first cannot take go half and half.
+  EXPECT_THAT(Shares(12, {{2, 0, 2}, {1, 0, 99}, {1, 0, 99}}),
+              ElementsAre(2, 5, 5));
+}
+
+TEST(ApportionTest, TakesFromOthersForAMinimum) {
+  EXPECT_THAT(Shares(10, {{9, 0, 99}, {9, 0, 99}, {0, 4, 99}}),
+              ElementsAre(3, 3, 4));
+}
+
+TEST(ApportionTest, GivesToWeightZeroOnlyWhatOthersCannotTake) {
+  EXPECT_THAT(Shares(5, {{0, 0, 9}, {1, 0, 9}, {0, 0, 9}}),
+              ElementsAre(0, 5, 0));
+  EXPECT_THAT(Shares(12, {{0, 0, 9}, {1, 0, 9}, {0, 0, 9}}),
+              ElementsAre(2, 9, 1));
+  EXPECT_THAT(Shares(3, {{0, 0, 9}, {0, 0, 9}}), ElementsAre(2, 1));
+}
+
+TEST(ApportionTest, GivesNobodyMoreThanTheMaximum) {
+  EXPECT_THAT(Shares(100, {{1, 0, 3}, {0, 0, 2}, {5, 1, 1}}),
+              ElementsAre(3, 2, 1));
+  EXPECT_THAT(Shares(7, {}), IsEmpty());
+  EXPECT_THAT(Shares(0, {{1, 0, 3}}), ElementsAre(0));
+}
+
+TEST(ApportionTest, IsExactForTheLargestWeights) {
+  // Weights near 2^62, one apart: doubles could not tell them from each other.
+  constexpr int64_t kLarge = int64_t{1} << 62;
+  constexpr int64_t kMany = int64_t{1} << 39;
+  EXPECT_THAT(Shares(1, {{kLarge, 0, kMany}, {kLarge + 1, 0, kMany}}),
+              ElementsAre(0, 1));
+  EXPECT_THAT(Shares(kMany, {{kLarge, 0, kMany}, {kLarge, 0, kMany}}),
+              ElementsAre(kMany / 2, kMany / 2));
+}
+
+TEST(ApportionTest, AgreesWithTheNaiveSearch) {
+  for (uint64_t seed = 0; seed < 100'000; ++seed) {
+    std::mt19937_64 random(SplitMix64(seed));
+    const auto below = [&](uint64_t n) {
+      return static_cast<int64_t>(random() % n);
+    };
+    std::vector<Claim> claims(1 + below(6));
+    std::vector<int64_t> weights, low, high;
+    int64_t sum_low = 0;
+    const bool bounded = below(2) == 0;
+    for (Claim& claim : claims) {
+      claim.weight = below(3) == 0 ? 0 : below(20);
+      claim.min = bounded ? below(4) : 0;
+      claim.max = claim.min + (bounded ? below(8) : 1000);
+      weights.push_back(claim.weight);
+      low.push_back(claim.min);
+      high.push_back(claim.max);
+      sum_low += claim.min;
+    }
+    const int64_t total = sum_low + below(60);
+    ASSERT_EQ(Apportion(total, claims),
+              ApportionNaively(total, weights, low, high))
+        << "seed " << seed << " total " << total << " weights "
+        << absl::StrJoin(weights, " ") << " low " << absl::StrJoin(low, " ")
+        << " high " << absl::StrJoin(high, " ");
+  }
+}
+
+TEST(ApportionDeathTest, AbortsIfTheMinimaExceedTheTotal) {
+  EXPECT_DEATH(Shares(1, {{1, 1, 2}, {1, 1, 2}}), "check failed");
+}
+
+}  // namespace
+}  // namespace blockmgr

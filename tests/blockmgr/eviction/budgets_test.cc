@@ -1,0 +1,152 @@
+#include <numeric>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "blockmgr/eviction/select.h"
+#include "tests/blockmgr/eviction/naive_planner.h"
+#include "tests/blockmgr/eviction/random_case.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+
+// Heads that hold every position below the cut, with these scores; nothing is
+// protected.
+EvictionCase FullHeads(int32_t page_size, int32_t tokens, Rounding rounding,
+                       std::vector<std::vector<float>> scores) {
+  EvictionCase eviction;
+  const auto cut = static_cast<int32_t>(scores[0].size());
+  eviction.shape = {1, static_cast<int32_t>(scores.size()), page_size};
+  eviction.range = {cut, cut + 1};
+  eviction.policy.scorer.kind = ScorerKind::kExternal;
+  eviction.policy.rounding = rounding;
+  eviction.target.kind = EvictionTarget::Kind::kTokens;
+  eviction.target.tokens = tokens;
+  std::vector<int32_t> all(cut);
+  std::iota(all.begin(), all.end(), 0);
+  eviction.positions.assign(scores.size(), all);
+  eviction.scores = std::move(scores);
+  return eviction;
+}
+
+std::vector<float> Constant(float value, int32_t count) {
+  return std::vector<float>(count, value);
+}
+
+TEST(BudgetsTest, UniformTokensAreEqual) {
+  const EvictionCase eviction =
+      FullHeads(4, 5, Rounding::kToken,
+                {Constant(1, 12), Constant(2, 12), Constant(3, 12)});
+  EXPECT_THAT(Budgets(eviction), ElementsAre(5, 5, 5));
+}
+
+TEST(BudgetsTest, UniformPagesGoToLowerHeadsFirst) {
+  // 3 * 6 = 18 entries = 4 pages of 4 for 3 heads.
+  const EvictionCase eviction =
+      FullHeads(4, 6, Rounding::kPage,
+                {Constant(1, 12), Constant(2, 12), Constant(3, 12)});
+  EXPECT_THAT(Budgets(eviction), ElementsAre(8, 4, 4));
+}
+
+TEST(BudgetsTest, AdaKvBlendsTheSharesOfTheTopScores) {
+  // 3 heads * 10 slots: the 30 best are 20 of head 0 and 10 of head 1.
+  // 20 * 0.8 + 10 * 0.2 = 18; 10 * 0.8 + 2 = 10; 0 + 2 = 2.
+  std::vector<float> middle = Constant(1, 20);
+  for (int i = 0; i < 10; ++i) middle[i] = 3;
+  EvictionCase eviction = FullHeads(4, 10, Rounding::kToken,
+                                    {Constant(4, 20), middle, Constant(2, 20)});
+  eviction.policy.budget.kind = BudgetKind::kAdaKv;
+  EXPECT_THAT(Budgets(eviction), ElementsAre(18, 10, 2));
+  // As pages: 4.5, 2.5, 0.5 of 7; every head has at least one. The two that are
+  // left share 6 as 3.86 and 2.14.
+  eviction.policy.rounding = Rounding::kPage;
+  EXPECT_THAT(Budgets(eviction), ElementsAre(16, 8, 4));
+}
+
+TEST(BudgetsTest, AdaKvAlphaOneIsUniform) {
+  EvictionCase eviction =
+      FullHeads(4, 7, Rounding::kToken, {Constant(4, 20), Constant(2, 20)});
+  eviction.policy.budget = {BudgetKind::kAdaKv, 1.0};
+  EXPECT_THAT(Budgets(eviction), ElementsAre(7, 7));
+}
+
+TEST(BudgetsTest, AdaKvAlphaZeroStillKeepsOneEntryPerHead) {
+  EvictionCase eviction =
+      FullHeads(4, 7, Rounding::kToken, {Constant(4, 20), Constant(2, 20)});
+  eviction.policy.budget = {BudgetKind::kAdaKv, 0.0};
+  EXPECT_THAT(Budgets(eviction), ElementsAre(13, 1));
+}
+
+TEST(BudgetsTest, AdaKvSharesOnlyThePast) {
+  // The last 3 of each head are protected: 2 * (7 - 3) slots, all of head 0.
+  EvictionCase eviction =
+      FullHeads(4, 7, Rounding::kToken, {Constant(4, 20), Constant(2, 20)});
+  eviction.policy.budget = {BudgetKind::kAdaKv, 0.5};
+  eviction.policy.protect.recent = 4;  // one of them is beyond the cut
+  EXPECT_THAT(Budgets(eviction), ElementsAre(3 + 6, 3 + 2));
+}
+
+TEST(BudgetsTest, LayersDoNotShareTheirTotals) {
+  EvictionCase eviction = FullHeads(
+      1, 4, Rounding::kToken,
+      {Constant(9, 8), Constant(9, 8), Constant(1, 8), Constant(2, 8)});
+  eviction.shape = {2, 2, 1};
+  eviction.policy.budget = {BudgetKind::kAdaKv, 0.0};
+  EXPECT_THAT(Budgets(eviction), ElementsAre(7, 1, 1, 7));
+}
+
+TEST(BudgetsTest, AHeadsExcessGoesToTheOthers) {
+  EvictionCase eviction =
+      FullHeads(4, 6, Rounding::kToken,
+                {Constant(1, 12), Constant(1, 12), Constant(1, 12)});
+  eviction.positions[1] = {3, 7};
+  eviction.scores[1] = {1, 1};
+  EXPECT_THAT(Budgets(eviction), ElementsAre(8, 2, 8));
+  // 18 entries are 4 pages: one for the short head, 3 for the others.
+  eviction.policy.rounding = Rounding::kPage;
+  EXPECT_THAT(Budgets(eviction), ElementsAre(8, 2, 4));
+}
+
+TEST(BudgetsTest, EmptyHeadsGetNothing) {
+  EvictionCase eviction =
+      FullHeads(4, 2, Rounding::kToken, {Constant(1, 12), Constant(1, 12)});
+  eviction.positions[0].clear();
+  eviction.scores[0].clear();
+  EXPECT_THAT(Budgets(eviction), ElementsAre(0, 4));
+  eviction.positions[1].clear();
+  eviction.scores[1].clear();
+  EXPECT_THAT(Budgets(eviction), ElementsAre(0, 0));
+}
+
+TEST(BudgetsTest, PagesCoverTheProtectedSetWhateverTheTarget) {
+  EvictionCase eviction =
+      FullHeads(4, 1, Rounding::kPage, {Constant(1, 20), Constant(2, 20)});
+  eviction.policy.protect = {.sinks = 3, .recent = 7};  // 3 + 6 below the cut
+  EXPECT_THAT(Budgets(eviction), ElementsAre(12, 12));
+}
+
+TEST(BudgetsTest, ExternalTokensAreTheCallers) {
+  EvictionCase eviction = FullHeads(
+      4, 1, Rounding::kToken,
+      {Constant(1, 12), Constant(2, 12), Constant(3, 12), Constant(4, 12)});
+  eviction.policy.budget.kind = BudgetKind::kExternal;
+  eviction.external = {5, 0, 99, -3};
+  EXPECT_THAT(Budgets(eviction), ElementsAre(5, 1, 12, 1));
+  eviction.policy.rounding = Rounding::kPage;
+  EXPECT_THAT(Budgets(eviction), ElementsAre(8, 4, 12, 4));
+}
+
+TEST(BudgetsDeathTest, AbortsOnArraysThatDoNotFit) {
+  EvictionCase eviction = FullHeads(4, 1, Rounding::kToken, {Constant(1, 12)});
+  eviction.policy.budget.kind = BudgetKind::kExternal;
+  EXPECT_DEATH(Budgets(eviction), "check failed");
+  eviction.policy.budget.kind = BudgetKind::kUniform;
+  eviction.scores[0].pop_back();
+  EXPECT_DEATH(Budgets(eviction), "check failed");
+}
+
+}  // namespace
+}  // namespace blockmgr

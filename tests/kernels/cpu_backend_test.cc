@@ -1,0 +1,259 @@
+// What moves rows: append, moves, block copies, read-back, the arena.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "blockmgr/base/model_layout.h"
+#include "blockmgr/base/moves.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/kv_arena.h"
+#include "tests/kernels/kernel_cases.h"
+
+namespace blockmgr {
+namespace {
+
+using testing::HasSubstr;
+
+ModelLayout SmallLayout(DType dtype) {
+  return {.num_layers = 2,
+          .num_heads = 3,
+          .num_q_heads = 6,
+          .head_dim = 24,
+          .page_size = 4,
+          .dtype = dtype,
+          .num_blocks = 9};
+}
+
+class CpuBackendTest : public testing::TestWithParam<DType> {};
+
+TEST_P(CpuBackendTest, AppendedRowsReadBack) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    PoolModel model(RandomLayout(rng, GetParam(), 7));
+    model.FillAll(rng);
+    EXPECT_TRUE(model.Matches(*model.MakeBackend()));
+  }
+}
+
+TEST_P(CpuBackendTest, AppendRoundsToTheStorageType) {
+  const ModelLayout layout = SmallLayout(GetParam());
+  auto backend = CreateCpuBackend(layout);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  Rng rng(3);
+  const int64_t row_floats = int64_t{layout.num_heads} * layout.head_dim;
+  const std::vector<float> keys = RandomFloats(rng, row_floats);
+  const std::vector<float> values = RandomFloats(rng, row_floats);
+  const std::vector<int64_t> slot_mapping = {5 * layout.page_size + 3};
+  (*backend)->Append({.layer = 1,
+                      .slot_mapping = slot_mapping,
+                      .keys = keys.data(),
+                      .values = values.data()});
+  std::vector<float> row(2 * layout.head_dim);
+  for (int32_t head = 0; head < layout.num_heads; ++head) {
+    (*backend)->ReadSlot(layout.slot(layout.page_id(1, BlockId{5}, head), 3),
+                         row);
+    for (int32_t i = 0; i < layout.head_dim; ++i) {
+      EXPECT_EQ(row[i], Stored(keys[head * layout.head_dim + i], GetParam()));
+      EXPECT_EQ(row[layout.head_dim + i],
+                Stored(values[head * layout.head_dim + i], GetParam()));
+    }
+  }
+}
+
+TEST_P(CpuBackendTest, AppendSkipsPaddingAndTouchesNothingElse) {
+  const ModelLayout layout = SmallLayout(GetParam());
+  Rng rng(4);
+  PoolModel model(layout);
+  model.FillAll(rng);
+  const auto backend = model.MakeBackend();
+  const std::vector<int64_t> slot_mapping = {-1, 2 * layout.page_size, -1, 35};
+  const int64_t row_floats = int64_t{layout.num_heads} * layout.head_dim;
+  const std::vector<float> keys = RandomFloats(rng, 4 * row_floats);
+  const std::vector<float> values = RandomFloats(rng, 4 * row_floats);
+  backend->Append({.layer = 0,
+                   .slot_mapping = slot_mapping,
+                   .keys = keys.data(),
+                   .values = values.data()});
+  for (const int32_t token : {1, 3}) {
+    const int64_t block_slot = slot_mapping[token];
+    for (int32_t head = 0; head < layout.num_heads; ++head) {
+      const SlotIndex slot = layout.slot(
+          layout.page_id(
+              0, BlockId{static_cast<int32_t>(block_slot / layout.page_size)},
+              head),
+          static_cast<int32_t>(block_slot % layout.page_size));
+      for (int32_t i = 0; i < layout.head_dim; ++i) {
+        const int64_t from = token * row_floats + head * layout.head_dim + i;
+        model.key(slot)[i] = Stored(keys[from], GetParam());
+        model.value(slot)[i] = Stored(values[from], GetParam());
+      }
+    }
+  }
+  EXPECT_TRUE(model.Matches(*backend));
+}
+
+// Plays moves on the model as one assignment per slot, all reads first.
+void MoveModel(std::span<const SlotMove> moves, PoolModel* model) {
+  const PoolModel before = *model;
+  for (const SlotMove& move : moves) {
+    std::ranges::copy(before.key(move.source),
+                      model->key(move.destination).begin());
+    std::ranges::copy(before.value(move.source),
+                      model->value(move.destination).begin());
+  }
+}
+
+TEST_P(CpuBackendTest, MovesMatchTheModelInAnyOrderOfAPhase) {
+  for (uint64_t seed = 20; seed < 40; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    const ModelLayout layout = RandomLayout(rng, GetParam(), 6);
+    PoolModel model(layout);
+    model.FillAll(rng);
+    const auto backend = model.MakeBackend();
+    std::vector<SlotIndex> slots(layout.num_pages() * layout.page_size);
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      slots[i] = static_cast<SlotIndex>(i);
+    }
+    // Within a phase sources and destinations are distinct slots; phase 2 reads
+    // what phase 1 wrote and writes what it read.
+    CompactionMoves moves;
+    for (std::vector<SlotMove>* phase : {&moves.phase1, &moves.phase2}) {
+      Shuffle(&slots, rng);
+      for (std::size_t i = 0; i + 1 < slots.size(); i += 2) {
+        phase->push_back({slots[i], slots[i + 1]});
+      }
+    }
+    CompactionMoves shuffled = moves;
+    Shuffle(&shuffled.phase1, rng);
+    Shuffle(&shuffled.phase2, rng);
+    MoveModel(moves.phase1, &model);
+    MoveModel(moves.phase2, &model);
+    backend->Move(shuffled);
+    EXPECT_TRUE(model.Matches(*backend));
+  }
+}
+
+TEST_P(CpuBackendTest, BlockCopiesTakeEveryLayerAndHead) {
+  const ModelLayout layout = SmallLayout(GetParam());
+  Rng rng(5);
+  PoolModel model(layout);
+  model.FillAll(rng);
+  const auto backend = model.MakeBackend();
+  const std::vector<BlockCopy> copies = {{BlockId{3}, BlockId{8}},
+                                         {BlockId{3}, BlockId{1}},
+                                         {BlockId{5}, BlockId{2}}};
+  for (const BlockCopy& copy : copies) {
+    std::vector<SlotMove> moves;
+    for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+      for (int32_t head = 0; head < layout.num_heads; ++head) {
+        for (int32_t i = 0; i < layout.page_size; ++i) {
+          moves.push_back(
+              {layout.slot(layout.page_id(layer, copy.source, head), i),
+               layout.slot(layout.page_id(layer, copy.destination, head), i)});
+        }
+      }
+    }
+    MoveModel(moves, &model);
+  }
+  backend->CopyBlocks(copies);
+  EXPECT_TRUE(model.Matches(*backend));
+}
+
+TEST_P(CpuBackendTest, PoisonMakesEverySlotNaN) {
+  const ModelLayout layout = SmallLayout(GetParam());
+  auto backend = CreateCpuBackend(layout);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  (*backend)->Poison();
+  std::vector<float> row(2 * layout.head_dim);
+  for (SlotIndex slot = 0; slot < layout.num_pages() * layout.page_size;
+       ++slot) {
+    (*backend)->ReadSlot(slot, row);
+    EXPECT_TRUE(std::ranges::all_of(row, [](float x) { return std::isnan(x); }))
+        << slot;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, CpuBackendTest,
+                         testing::Values(DType::kFloat32, DType::kBFloat16),
+                         DTypeName);
+
+TEST(CpuBackendCreateTest, ReportsTheLayoutItWasMadeFor) {
+  const ModelLayout layout = SmallLayout(DType::kBFloat16);
+  auto backend = CreateCpuBackend(layout);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  EXPECT_EQ((*backend)->layout(), layout);
+}
+
+TEST(CpuBackendCreateTest, RejectsInvalidLayout) {
+  ModelLayout layout = SmallLayout(DType::kBFloat16);
+  layout.head_dim = 7;
+  const auto backend = CreateCpuBackend(layout);
+  EXPECT_EQ(backend.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(backend.status().ToString(), HasSubstr("head_dim"));
+}
+
+TEST(CpuBackendCreateTest, RejectsArenaBeyondTheAddressSpace) {
+  ModelLayout layout = SmallLayout(DType::kFloat32);
+  ASSERT_TRUE(layout.Validate().ok());
+  layout.head_dim = 1 << 30;
+  layout.page_size = 1 << 30;
+  ASSERT_TRUE(layout.Validate().ok());
+  const auto backend = CreateCpuBackend(layout);
+  EXPECT_EQ(backend.status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(KvArenaTest, PagesAreDenseAlignedAndInIdOrder) {
+  const ModelLayout layout = SmallLayout(DType::kBFloat16);
+  auto arena = KvArena::Create(layout);
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  std::byte* base = arena->bytes().data();
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(base) % 64, 0u);
+  EXPECT_EQ(std::ssize(arena->bytes()), layout.pool_bytes());
+  for (int32_t page = 0; page < layout.num_pages(); ++page) {
+    EXPECT_EQ(arena->page(PageId{page}) - base, page * layout.page_bytes());
+    for (int32_t i = 0; i < layout.page_size; ++i) {
+      EXPECT_EQ(arena->key_row(layout.slot(PageId{page}, i)) - base,
+                page * layout.page_bytes() + i * layout.row_bytes());
+    }
+  }
+  const auto block = arena->layer_block(1, BlockId{4});
+  EXPECT_EQ(block.data(), arena->page(layout.page_id(1, BlockId{4}, 0)));
+  EXPECT_EQ(std::ssize(block), layout.num_heads * layout.page_bytes());
+}
+
+// Page ids near 2^31 and offsets far beyond: the arithmetic alone, no arena.
+TEST(KvArenaTest, OffsetsBeyondInt32AreExact) {
+  const ModelLayout layout{.num_layers = 32,
+                           .num_heads = 8,
+                           .num_q_heads = 32,
+                           .head_dim = 128,
+                           .page_size = 16,
+                           .dtype = DType::kBFloat16,
+                           .num_blocks = 8'388'607};
+  ASSERT_TRUE(layout.Validate().ok());
+  const KvPoolLayout pool = KvPoolLayout::PageContiguous(layout);
+  const PageId last = layout.page_id(31, BlockId{8'388'606}, 7);
+  EXPECT_EQ(Index(last), layout.num_pages() - 1);
+  EXPECT_EQ(layout.page_layer(last), 31);
+  EXPECT_EQ(layout.page_block(last), BlockId{8'388'606});
+  EXPECT_EQ(layout.page_head(last), 7);
+  EXPECT_EQ(layout.slot(last, 15), 34'359'734'271);
+  EXPECT_EQ(pool.row_offset(31, BlockId{8'388'606}, 7, 0), 17'592'183'939'072);
+  // The V row of the last token ends where the pool ends.
+  EXPECT_EQ(pool.row_offset(31, BlockId{8'388'606}, 7, 15) + pool.kv_stride +
+                layout.row_bytes(),
+            layout.pool_bytes());
+}
+
+}  // namespace
+}  // namespace blockmgr

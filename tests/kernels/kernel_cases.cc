@@ -1,0 +1,198 @@
+#include "tests/kernels/kernel_cases.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/dtype.h"
+
+namespace blockmgr {
+
+int32_t RandomInt(Rng& rng, int32_t low, int32_t high) {
+  return low + static_cast<int32_t>(rng() % (int64_t{high} - low + 1));
+}
+
+float RandomFloat(Rng& rng) {
+  double sum = -6.0;
+  for (int i = 0; i < 12; ++i)
+    sum += static_cast<double>(rng() >> 11) * 0x1p-53;
+  return static_cast<float>(sum);
+}
+
+std::vector<float> RandomFloats(Rng& rng, int64_t count) {
+  std::vector<float> values(count);
+  for (float& value : values) value = RandomFloat(rng);
+  return values;
+}
+
+ModelLayout RandomLayout(Rng& rng, DType dtype, int32_t num_blocks) {
+  constexpr int32_t kPageSizes[] = {1, 2, 4, 16};
+  ModelLayout layout;
+  layout.num_layers = RandomInt(rng, 1, 3);
+  layout.num_heads = RandomInt(rng, 1, 8);
+  layout.num_q_heads = layout.num_heads * RandomInt(rng, 1, 8);
+  layout.head_dim = 8 * RandomInt(rng, 1, 16);
+  layout.page_size = kPageSizes[RandomInt(rng, 0, 3)];
+  layout.dtype = dtype;
+  layout.num_blocks = num_blocks;
+  return layout;
+}
+
+std::string DTypeName(const testing::TestParamInfo<DType>& info) {
+  return info.param == DType::kFloat32 ? "Float32" : "BFloat16";
+}
+
+float Stored(float value, DType dtype) {
+  if (dtype == DType::kFloat32) return value;
+  return FromBFloat16(ToBFloat16(value));
+}
+
+PoolModel::PoolModel(const ModelLayout& layout)
+    : layout_(layout),
+      rows_(2 * layout.num_pages() * layout.page_size * layout.head_dim,
+            std::numeric_limits<float>::quiet_NaN()) {}
+
+void PoolModel::FillRandom(SlotIndex slot, Rng& rng) {
+  for (std::span<float> row : {key(slot), value(slot)}) {
+    for (float& x : row) x = Stored(RandomFloat(rng), layout_.dtype);
+  }
+}
+
+void PoolModel::FillAll(Rng& rng) {
+  for (SlotIndex slot = 0; slot < layout_.num_pages() * layout_.page_size;
+       ++slot) {
+    FillRandom(slot, rng);
+  }
+}
+
+std::unique_ptr<Backend> PoolModel::MakeBackend() const {
+  auto backend = CreateCpuBackend(layout_);
+  BM_CHECK(backend.ok());
+  (*backend)->Poison();
+  std::vector<int64_t> slot_mapping(layout_.num_blocks * layout_.page_size);
+  for (std::size_t i = 0; i < slot_mapping.size(); ++i) {
+    slot_mapping[i] = static_cast<int64_t>(i);
+  }
+  for (int32_t layer = 0; layer < layout_.num_layers; ++layer) {
+    std::vector<float> keys;
+    std::vector<float> values;
+    for (const int64_t slot : slot_mapping) {
+      const BlockId block{static_cast<int32_t>(slot / layout_.page_size)};
+      for (int32_t head = 0; head < layout_.num_heads; ++head) {
+        const SlotIndex place =
+            layout_.slot(layout_.page_id(layer, block, head),
+                         static_cast<int32_t>(slot % layout_.page_size));
+        keys.insert(keys.end(), key(place).begin(), key(place).end());
+        values.insert(values.end(), value(place).begin(), value(place).end());
+      }
+    }
+    (*backend)->Append({.layer = layer,
+                        .slot_mapping = slot_mapping,
+                        .keys = keys.data(),
+                        .values = values.data()});
+  }
+  return *std::move(backend);
+}
+
+bool PoolModel::Matches(const Backend& backend) const {
+  std::vector<float> got(2 * layout_.head_dim);
+  for (SlotIndex slot = 0; slot < layout_.num_pages() * layout_.page_size;
+       ++slot) {
+    backend.ReadSlot(slot, got);
+    if (!std::ranges::equal(std::span(got).first(layout_.head_dim),
+                            key(slot)) ||
+        !std::ranges::equal(std::span(got).subspan(layout_.head_dim),
+                            value(slot))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+SequenceKv TestSequence::View(int32_t length) const {
+  SequenceKv view;
+  if (!region_offsets.empty()) {
+    view.region_pages = region_pages.data();
+    view.region_offsets = region_offsets.data();
+    view.region_lengths = region_lengths.data();
+  }
+  view.tail_blocks = tail_blocks.data();
+  view.tail_length = length;
+  return view;
+}
+
+std::vector<SlotIndex> TestSequence::Slots(const ModelLayout& layout,
+                                           int32_t head) const {
+  std::vector<SlotIndex> slots;
+  const int32_t region_length =
+      region_offsets.empty() ? 0 : region_lengths[head];
+  for (int32_t i = 0; i < region_length; ++i) {
+    const PageId page =
+        region_pages[region_offsets[head] + i / layout.page_size];
+    slots.push_back(layout.slot(page, i % layout.page_size));
+  }
+  for (int32_t i = 0; i < tail_length; ++i) {
+    const PageId page =
+        layout.page_id(layer, tail_blocks[i / layout.page_size], head);
+    slots.push_back(layout.slot(page, i % layout.page_size));
+  }
+  return slots;
+}
+
+PagePicker::PagePicker(const ModelLayout& layout, int32_t num_tail_blocks,
+                       Rng& rng)
+    : layout_(layout) {
+  std::vector<BlockId> blocks;
+  for (int32_t b = 1; b < layout.num_blocks; ++b) blocks.push_back(BlockId{b});
+  Shuffle(&blocks, rng);
+  BM_CHECK(num_tail_blocks <= static_cast<int32_t>(blocks.size()));
+  blocks_.assign(blocks.begin(), blocks.begin() + num_tail_blocks);
+  for (std::size_t i = num_tail_blocks; i < blocks.size(); ++i) {
+    for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+      for (int32_t head = 0; head < layout.num_heads; ++head) {
+        pages_.push_back(layout.page_id(layer, blocks[i], head));
+      }
+    }
+  }
+  Shuffle(&pages_, rng);
+}
+
+TestSequence PagePicker::MakeSequence(int32_t layer, int32_t max_region,
+                                      int32_t tail_length, PoolModel* model,
+                                      Rng& rng) {
+  TestSequence sequence;
+  sequence.layer = layer;
+  sequence.tail_length = tail_length;
+  if (max_region > 0) {
+    sequence.region_offsets.push_back(0);
+    for (int32_t head = 0; head < layout_.num_heads; ++head) {
+      const int32_t length =
+          RandomInt(rng, 0, 3) == 0 ? 0 : RandomInt(rng, 0, max_region);
+      sequence.region_lengths.push_back(length);
+      for (int32_t i = CeilDiv(length, layout_.page_size); i > 0; --i) {
+        BM_CHECK(!pages_.empty());
+        sequence.region_pages.push_back(pages_.back());
+        pages_.pop_back();
+      }
+      sequence.region_offsets.push_back(
+          static_cast<int32_t>(sequence.region_pages.size()));
+    }
+  }
+  for (int32_t i = CeilDiv(tail_length, layout_.page_size); i > 0; --i) {
+    BM_CHECK(!blocks_.empty());
+    sequence.tail_blocks.push_back(blocks_.back());
+    blocks_.pop_back();
+  }
+  for (int32_t head = 0; head < layout_.num_heads; ++head) {
+    for (const SlotIndex slot : sequence.Slots(layout_, head)) {
+      model->FillRandom(slot, rng);
+    }
+  }
+  return sequence;
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,116 @@
+// Random caches for the kernel tests: a plain array of every slot's K and V
+// next to a backend that holds the same, and sequences laid over it.
+#ifndef TESTS_KERNELS_KERNEL_CASES_H_
+#define TESTS_KERNELS_KERNEL_CASES_H_
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "blockmgr/base/dtype.h"
+#include "blockmgr/base/ids.h"
+#include "blockmgr/base/model_layout.h"
+#include "kernels/backend.h"
+
+namespace blockmgr {
+
+using Rng = std::mt19937_64;
+
+// Uniform in [low, high], from the seed alone on every platform.
+int32_t RandomInt(Rng& rng, int32_t low, int32_t high);
+// Sum of uniform numbers: roughly normal with variance 1.
+float RandomFloat(Rng& rng);
+std::vector<float> RandomFloats(Rng& rng, int64_t count);
+
+template <typename T>
+void Shuffle(std::vector<T>* values, Rng& rng) {
+  for (int32_t i = static_cast<int32_t>(values->size()) - 1; i > 0; --i) {
+    std::swap((*values)[i], (*values)[RandomInt(rng, 0, i)]);
+  }
+}
+
+// 1..8 heads, 1..8 q_heads each, 1..3 layers, rows of 8..128 elements, pages of
+// 1, 2, 4 or 16 tokens.
+ModelLayout RandomLayout(Rng& rng, DType dtype, int32_t num_blocks);
+
+// Name of a test parameter.
+std::string DTypeName(const testing::TestParamInfo<DType>& info);
+
+// What `value` becomes when stored as `dtype`.
+float Stored(float value, DType dtype);
+
+// Every slot of a pool as float32 values; NaN where nothing was written.
+class PoolModel {
+ public:
+  explicit PoolModel(const ModelLayout& layout);
+
+  const ModelLayout& layout() const { return layout_; }
+  std::span<float> key(SlotIndex slot) { return row(2 * slot); }
+  std::span<float> value(SlotIndex slot) { return row(2 * slot + 1); }
+  std::span<const float> key(SlotIndex slot) const { return row(2 * slot); }
+  std::span<const float> value(SlotIndex slot) const {
+    return row(2 * slot + 1);
+  }
+  void FillRandom(SlotIndex slot, Rng& rng);
+  void FillAll(Rng& rng);
+  // A poisoned backend, then every slot of the model appended to it; dead slots
+  // of a written block become NaN, slots of other blocks stay poisoned.
+  std::unique_ptr<Backend> MakeBackend() const;
+  // Whether every slot of the backend holds the bits of the model.
+  bool Matches(const Backend& backend) const;
+
+ private:
+  std::span<float> row(int64_t index) {
+    return std::span(rows_).subspan(index * layout_.head_dim, layout_.head_dim);
+  }
+  std::span<const float> row(int64_t index) const {
+    return std::span(rows_).subspan(index * layout_.head_dim, layout_.head_dim);
+  }
+
+  ModelLayout layout_;
+  std::vector<float> rows_;  // [slots, 2, head_dim]
+};
+
+// One sequence's cache in one layer, owning what SequenceKv borrows.
+struct TestSequence {
+  int32_t layer = 0;
+  std::vector<PageId> region_pages;
+  std::vector<int32_t> region_offsets;
+  std::vector<int32_t> region_lengths;
+  std::vector<BlockId> tail_blocks;
+  int32_t tail_length = 0;
+
+  // With the first `length` tokens of the tail.
+  SequenceKv View(int32_t length) const;
+  SequenceKv View() const { return View(tail_length); }
+  // Slots of head's list: the region, then the tail.
+  std::vector<SlotIndex> Slots(const ModelLayout& layout, int32_t head) const;
+};
+
+// Hands out pages and blocks of a pool in random order, each once.
+class PagePicker {
+ public:
+  // `num_tail_blocks` of the pool are kept whole, the pages of the others are
+  // shuffled over all layers and heads.
+  PagePicker(const ModelLayout& layout, int32_t num_tail_blocks, Rng& rng);
+
+  // A sequence with ragged region lengths in [0, max_region], some zero, and
+  // its live slots filled in the model.
+  TestSequence MakeSequence(int32_t layer, int32_t max_region,
+                            int32_t tail_length, PoolModel* model, Rng& rng);
+
+ private:
+  const ModelLayout layout_;
+  std::vector<BlockId> blocks_;
+  std::vector<PageId> pages_;
+};
+
+}  // namespace blockmgr
+
+#endif  // TESTS_KERNELS_KERNEL_CASES_H_

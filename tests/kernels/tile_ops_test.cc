@@ -1,0 +1,137 @@
+// The vector helpers that the attention tests do not pin down by themselves.
+
+#include "kernels/cpu/tile_ops.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <hwy/highway.h>
+
+#include "blockmgr/base/dtype.h"
+#include "tests/kernels/kernel_cases.h"
+
+namespace blockmgr {
+namespace {
+
+TEST(EncodeBFloat16Test, AgreesWithTheScalarConversionOnEveryHighHalf) {
+  // Low halves around the tie, both ways.
+  for (const uint32_t low :
+       {0x0000u, 0x0001u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
+    std::vector<float> in(1 << 16);
+    for (uint32_t high = 0; high < in.size(); ++high) {
+      in[high] = std::bit_cast<float>(high << 16 | low);
+    }
+    std::vector<uint16_t> out(in.size());
+    EncodeBFloat16(in, out);
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      ASSERT_EQ(out[i], ToBFloat16(in[i])) << std::bit_cast<uint32_t>(in[i]);
+    }
+  }
+}
+
+TEST(AddSoftmaxTest, AddsTheFirstSharesForEveryLength) {
+  Rng rng(1);
+  for (int32_t n = 1; n <= 150; ++n) {
+    SCOPED_TRACE(n);
+    std::vector<float> logits = RandomFloats(rng, n);
+    for (float& x : logits) x *= 10.0f;
+    const double max = *std::ranges::max_element(logits);
+    double total = 0.0;
+    for (const float x : logits) total += std::exp(x - max);
+    const int32_t num_sums = RandomInt(rng, 0, n);
+    std::vector<float> sums(num_sums, 1.0f);
+    std::vector<float> scratch = logits;
+    // What follows the logits must not count, whatever it is.
+    scratch.resize((n + kTileRows - 1) / kTileRows * kTileRows,
+                   std::numeric_limits<float>::infinity());
+    AddSoftmax(scratch.data(), n, sums);
+    for (int32_t i = 0; i < num_sums; ++i) {
+      EXPECT_NEAR(sums[i] - 1.0, std::exp(logits[i] - max) / total, 3e-7);
+    }
+  }
+}
+
+// Runs the test's body once per instruction set this machine has.
+class EveryTargetTest : public testing::TestWithParam<int64_t> {
+ protected:
+  void SetUp() override {
+    if ((hwy::SupportedTargets() & GetParam()) == 0) {
+      GTEST_SKIP() << "not on this machine: " << hwy::TargetName(GetParam());
+    }
+    hwy::SetSupportedTargetsForTest(GetParam());
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+  void TearDown() override {
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+};
+
+TEST_P(EveryTargetTest, AttendTileMatchesFloat64) {
+  Rng rng(2);
+  for (const int32_t head_dim : {4, 8, 16, 20, 64, 80, 128}) {
+    SCOPED_TRACE(head_dim);
+    const std::vector<float> rows = RandomFloats(rng, 2 * kTileRows * head_dim);
+    KvTile tile;
+    tile.head_dim = head_dim;
+    tile.kv_stride = int64_t{kTileRows} * head_dim * 4;
+    for (int32_t r = 0; r < kTileRows; ++r) {
+      tile.keys[r] = reinterpret_cast<const std::byte*>(&rows[r * head_dim]);
+    }
+    const float* values = &rows[kTileRows * head_dim];
+    const int32_t num_rows = RandomInt(rng, 1, kTileRows);
+    constexpr int32_t kQueries = 3;
+    const std::vector<float> queries = RandomFloats(rng, kQueries * head_dim);
+    std::vector<SoftmaxState> states(kQueries);
+    std::vector<float> output(kQueries * head_dim);
+    AttendTile(tile, num_rows, 0.2f, queries.data(), states, output.data());
+    for (int32_t q = 0; q < kQueries; ++q) {
+      std::vector<double> expected(head_dim);
+      double sum = 0.0;
+      for (int32_t r = 0; r < num_rows; ++r) {
+        double logit = 0.0;
+        for (int32_t i = 0; i < head_dim; ++i) {
+          logit += double{queries[q * head_dim + i]} * rows[r * head_dim + i];
+        }
+        const double weight = std::exp(0.2f * logit);
+        sum += weight;
+        for (int32_t i = 0; i < head_dim; ++i) {
+          expected[i] += weight * values[r * head_dim + i];
+        }
+      }
+      for (int32_t i = 0; i < head_dim; ++i) {
+        EXPECT_NEAR(output[q * head_dim + i] / states[q].sum, expected[i] / sum,
+                    2e-6);
+      }
+    }
+  }
+}
+
+TEST_P(EveryTargetTest, EncodeBFloat16RoundsToNearestEven) {
+  const std::vector<uint32_t> bits = {0x3F808000u, 0x3F818000u, 0x3F808001u,
+                                      0x7F800001u, 0x7F7FFFFFu, 0xFF800000u,
+                                      0x00008000u, 0x80000000u};
+  std::vector<float> in;
+  for (const uint32_t b : bits) in.push_back(std::bit_cast<float>(b));
+  std::vector<uint16_t> out(in.size());
+  EncodeBFloat16(in, out);
+  EXPECT_EQ(out, (std::vector<uint16_t>{0x3F80, 0x3F82, 0x3F81, 0x7FC0, 0x7F80,
+                                        0xFF80, 0x0000, 0x8000}));
+}
+
+std::string TargetName(const testing::TestParamInfo<int64_t>& info) {
+  return hwy::TargetName(info.param);
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, EveryTargetTest,
+                         testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+                         TargetName);
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,190 @@
+#include "tests/testing/dense_reference.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace blockmgr {
+namespace {
+
+using Row = std::vector<double>;
+
+Row Multiply(const Row& row, const std::vector<float>& matrix) {
+  Row result(matrix.size() / row.size(), 0.0);
+  for (size_t i = 0; i < row.size(); ++i) {
+    for (size_t j = 0; j < result.size(); ++j) {
+      result[j] += row[i] * double{matrix[i * result.size() + j]};
+    }
+  }
+  return result;
+}
+
+Row RmsNorm(const Row& row, const std::vector<float>& gains) {
+  double squares = 0;
+  for (const double x : row) squares += x * x;
+  const double rms =
+      std::sqrt(squares / static_cast<double>(row.size()) + 1e-5);
+  Row result;
+  for (size_t i = 0; i < row.size(); ++i) {
+    result.push_back(row[i] / rms * double{gains[i]});
+  }
+  return result;
+}
+
+// Rotates the plane (x[i], x[i + d/2]) of every head by
+// position * theta^(-2i/d).
+void Rope(size_t head_dim, double theta, int32_t position, Row* row) {
+  const size_t half = head_dim / 2;
+  for (size_t head = 0; head < row->size(); head += head_dim) {
+    for (size_t i = 0; i < half; ++i) {
+      const double frequency = std::pow(
+          theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+      const double c = std::cos(position * frequency);
+      const double s = std::sin(position * frequency);
+      const double x = (*row)[head + i];
+      const double y = (*row)[head + i + half];
+      (*row)[head + i] = x * c - y * s;
+      (*row)[head + i + half] = x * s + y * c;
+    }
+  }
+}
+
+void AddTo(Row* row, const Row& delta) {
+  for (size_t i = 0; i < row->size(); ++i) (*row)[i] += delta[i];
+}
+
+double Dot(std::span<const double> a, std::span<const double> b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+}  // namespace
+
+DenseReference::DenseReference(const TinyModel* model)
+    : model_(*model), layers_(static_cast<size_t>(model->shape().num_layers)) {
+  for (Layer& layer : layers_) {
+    layer.evicted.resize(static_cast<size_t>(model->shape().num_heads));
+  }
+}
+
+std::vector<double> DenseReference::Attend(const Layer& layer) const {
+  const TinyShape& shape = model_.shape();
+  const auto dim = static_cast<size_t>(shape.head_dim);
+  const auto q_width = static_cast<size_t>(shape.q_width());
+  const auto kv_width = static_cast<size_t>(shape.kv_width());
+  Row output(q_width, 0.0);
+  for (size_t q_head = 0; q_head < q_width / dim; ++q_head) {
+    const size_t head =
+        q_head / static_cast<size_t>(shape.num_q_heads / shape.num_heads);
+    const std::span<const double> query =
+        std::span(layer.queries)
+            .subspan(static_cast<size_t>(length_) * q_width + q_head * dim,
+                     dim);
+    Row weights;
+    std::vector<size_t> positions;
+    for (size_t p = 0; p <= static_cast<size_t>(length_); ++p) {
+      if (layer.evicted[head][p]) continue;
+      positions.push_back(p);
+      weights.push_back(
+          Dot(query,
+              std::span(layer.keys).subspan(p * kv_width + head * dim, dim)) /
+          std::sqrt(static_cast<double>(dim)));
+    }
+    const double top = *std::max_element(weights.begin(), weights.end());
+    double sum = 0;
+    for (double& w : weights) sum += (w = std::exp(w - top));
+    for (size_t i = 0; i < positions.size(); ++i) {
+      for (size_t d = 0; d < dim; ++d) {
+        output[q_head * dim + d] +=
+            weights[i] / sum *
+            layer.values[positions[i] * kv_width + head * dim + d];
+      }
+    }
+  }
+  return output;
+}
+
+std::vector<double> DenseReference::Forward(int32_t token) {
+  const TinyShape& shape = model_.shape();
+  const TinyWeights& weights = model_.weights();
+  const auto dim = static_cast<size_t>(shape.head_dim);
+  const auto row = static_cast<ptrdiff_t>(token % shape.vocabulary);
+  const auto first = weights.embedding.begin() + row * shape.hidden;
+  Row x(first, first + shape.hidden);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const TinyLayer& w = weights.layers[i];
+    Layer& layer = layers_[i];
+    const Row h = RmsNorm(x, w.attention_norm);
+    Row q = Multiply(h, w.query);
+    Row k = Multiply(h, w.key);
+    const Row v = Multiply(h, w.value);
+    Rope(dim, shape.rope_theta, length_, &q);
+    Rope(dim, shape.rope_theta, length_, &k);
+    layer.queries.insert(layer.queries.end(), q.begin(), q.end());
+    layer.keys.insert(layer.keys.end(), k.begin(), k.end());
+    layer.values.insert(layer.values.end(), v.begin(), v.end());
+    for (std::vector<bool>& head : layer.evicted) head.push_back(false);
+    AddTo(&x, Multiply(Attend(layer), w.output));
+    const Row m = RmsNorm(x, w.mlp_norm);
+    Row gate = Multiply(m, w.gate);
+    const Row up = Multiply(m, w.up);
+    for (size_t j = 0; j < gate.size(); ++j) {
+      gate[j] *= up[j] / (1.0 + std::exp(-gate[j]));
+    }
+    AddTo(&x, Multiply(gate, w.down));
+  }
+  ++length_;
+  return Multiply(RmsNorm(x, weights.final_norm), weights.head);
+}
+
+std::vector<double> DenseReference::Forward(std::span<const int32_t> tokens) {
+  std::vector<double> logits;
+  for (const int32_t token : tokens) logits = Forward(token);
+  return logits;
+}
+
+void DenseReference::Keep(int32_t layer, int32_t head, int32_t cut,
+                          std::span<const int32_t> kept) {
+  std::vector<bool>& evicted =
+      layers_[static_cast<size_t>(layer)].evicted[static_cast<size_t>(head)];
+  std::fill_n(evicted.begin(), cut, true);
+  for (const int32_t position : kept) {
+    evicted[static_cast<size_t>(position)] = false;
+  }
+}
+
+std::vector<int32_t> DenseReference::Attended(int32_t layer, int32_t head,
+                                              int32_t limit) const {
+  const std::vector<bool>& evicted =
+      layers_[static_cast<size_t>(layer)].evicted[static_cast<size_t>(head)];
+  std::vector<int32_t> positions;
+  for (int32_t p = 0; p < limit; ++p) {
+    if (!evicted[static_cast<size_t>(p)]) positions.push_back(p);
+  }
+  return positions;
+}
+
+std::span<const double> DenseReference::Query(int32_t layer, int32_t q_head,
+                                              int32_t position) const {
+  const TinyShape& shape = model_.shape();
+  const int64_t begin =
+      int64_t{position} * shape.q_width() + q_head * shape.head_dim;
+  return std::span(layers_[static_cast<size_t>(layer)].queries)
+      .subspan(static_cast<size_t>(begin), static_cast<size_t>(shape.head_dim));
+}
+
+std::span<const double> DenseReference::Key(int32_t layer, int32_t head,
+                                            int32_t position) const {
+  const TinyShape& shape = model_.shape();
+  const int64_t begin =
+      int64_t{position} * shape.kv_width() + head * shape.head_dim;
+  return std::span(layers_[static_cast<size_t>(layer)].keys)
+      .subspan(static_cast<size_t>(begin), static_cast<size_t>(shape.head_dim));
+}
+
+int32_t Argmax(std::span<const double> logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) -
+                              logits.begin());
+}
+
+}  // namespace blockmgr

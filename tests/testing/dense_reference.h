@@ -1,0 +1,63 @@
+// DenseReference: a TinyModel computed in float64, one token at a time, over a
+// dense cache that never forgets; eviction is a mask. Written without a line of
+// the engine's: what the paged engine computes is compared with this.
+//
+// One object is one sequence. Thread-compatible. The model is borrowed.
+// Cost of a token: O(parameters + layers * q_heads * length * head_dim).
+#ifndef BLOCKMGR_TESTS_TESTING_DENSE_REFERENCE_H_
+#define BLOCKMGR_TESTS_TESTING_DENSE_REFERENCE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "bench/engine/tiny_model.h"
+
+namespace blockmgr {
+
+class DenseReference {
+ public:
+  explicit DenseReference(const TinyModel* model);
+
+  // Computes the next position; returns its logits, [vocabulary].
+  std::vector<double> Forward(int32_t token);
+  // The same for several tokens; returns the logits of the last.
+  std::vector<double> Forward(std::span<const int32_t> tokens);
+
+  // Of the positions below `cut`, only those in `kept` are attended by this
+  // head from now on. Positions evicted before stay so only if not in `kept`.
+  void Keep(int32_t layer, int32_t head, int32_t cut,
+            std::span<const int32_t> kept);
+
+  int32_t length() const { return length_; }
+  // Positions below `limit` that a head attends, ascending.
+  std::vector<int32_t> Attended(int32_t layer, int32_t head,
+                                int32_t limit) const;
+  // After RoPE, [head_dim].
+  std::span<const double> Query(int32_t layer, int32_t q_head,
+                                int32_t position) const;
+  std::span<const double> Key(int32_t layer, int32_t head,
+                              int32_t position) const;
+
+ private:
+  struct Layer {
+    std::vector<double> queries;             // [length, q_width]
+    std::vector<double> keys;                // [length, kv_width]
+    std::vector<double> values;              // [length, kv_width]
+    std::vector<std::vector<bool>> evicted;  // [num_heads][length]
+  };
+
+  std::vector<double> Attend(const Layer& layer) const;
+
+  const TinyModel& model_;
+  int32_t length_ = 0;
+  std::vector<Layer> layers_;
+};
+
+// The lowest index of the largest logit: greedy decoding.
+int32_t Argmax(std::span<const double> logits);
+
+}  // namespace blockmgr
+
+#endif  // BLOCKMGR_TESTS_TESTING_DENSE_REFERENCE_H_
