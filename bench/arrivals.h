@@ -20,8 +20,8 @@ namespace blockmgr {
 struct ArrivalOptions {
   // Requests per second, may be infinite (all at once). Unset: a trace keeps
   // its own timestamps, other data sets are sent at once.
-  std::optional<double> request_rate;
-  std::optional<double> burstiness;  // unset: 1
+  std::optional<double> request_rate = std::nullopt;
+  std::optional<double> burstiness = std::nullopt;  // unset: 1
   // Traces whose timestamps lie on a grid: spread the requests of one tick
   // evenly over it.
   bool spread_ticks = false;

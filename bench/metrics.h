@@ -73,9 +73,9 @@ struct Distribution {
 
 // Service level objectives in milliseconds; a request is good if it meets all.
 struct Goodput {
-  std::optional<double> ttft_ms;
-  std::optional<double> tpot_ms;
-  std::optional<double> e2el_ms;
+  std::optional<double> ttft_ms = std::nullopt;
+  std::optional<double> tpot_ms = std::nullopt;
+  std::optional<double> e2el_ms = std::nullopt;
 
   bool any() const {
     return ttft_ms.has_value() || tpot_ms.has_value() || e2el_ms.has_value();

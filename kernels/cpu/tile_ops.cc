@@ -74,7 +74,7 @@ HWY_INLINE void DotRows(D d, const KvTile& tile, int32_t num_rows, float scale,
                         float* HWY_RESTRICT logits0,
                         float* HWY_RESTRICT logits1) {
   static_assert(kRowGroup == 4);
-  const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int32_t r = 0; r < num_rows; r += kRowGroup) {
     const Element* HWY_RESTRICT row0 = Row<Element>(tile.keys[r]);
     const Element* HWY_RESTRICT row1 = Row<Element>(tile.keys[r + 1]);
@@ -84,7 +84,7 @@ HWY_INLINE void DotRows(D d, const KvTile& tile, int32_t num_rows, float scale,
     if constexpr (kValuesNext) PrefetchRows(tile, r, tile.kv_stride);
     auto a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0;
     auto b0 = a0, b1 = a0, b2 = a0, b3 = a0;
-    for (int32_t i = 0; i < tile.head_dim; i += lanes) {
+    for (int64_t i = 0; i < tile.head_dim; i += lanes) {
       const auto k0 = LoadElements(d, row0 + i);
       const auto k1 = LoadElements(d, row1 + i);
       const auto k2 = LoadElements(d, row2 + i);
@@ -164,11 +164,11 @@ HWY_INLINE float UpdateState(float* logits, int32_t num_rows,
 // element `begin`, for one query or for two.
 template <class Element, bool kTwo, class D>
 HWY_INLINE void AccumulateColumns(D d, const KvTile& tile, int32_t num_rows,
-                                  int32_t begin, const float* weights0,
+                                  int64_t begin, const float* weights0,
                                   const float* weights1, float factor0,
                                   float factor1, float* output0,
                                   float* output1) {
-  const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   float* HWY_RESTRICT out0 = output0 + begin;
   float* HWY_RESTRICT out1 = kTwo ? output1 + begin : nullptr;
   const auto f0 = hn::Set(d, factor0);
@@ -219,10 +219,10 @@ HWY_INLINE void AccumulateColumns(D d, const KvTile& tile, int32_t num_rows,
 // The same for the columns that do not fill four vectors, one query at a time.
 template <class Element, class D>
 HWY_INLINE void AccumulateRest(D d, const KvTile& tile, int32_t num_rows,
-                               int32_t begin, const float* weights,
+                               int64_t begin, const float* weights,
                                float factor, float* output) {
-  const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
-  for (int32_t i = begin; i < tile.head_dim; i += lanes) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t i = begin; i < tile.head_dim; i += lanes) {
     auto sum = hn::Mul(hn::Set(d, factor), hn::LoadU(d, output + i));
     for (int32_t r = 0; r < num_rows; ++r) {
       const Element* row = Row<Element>(tile.keys[r] + tile.kv_stride) + i;
@@ -247,8 +247,8 @@ HWY_INLINE void AttendRows(D d, const KvTile& tile, int32_t num_rows,
   if constexpr (kTwo) {
     factor1 = UpdateState(weights[1], num_rows, &states[1]);
   }
-  const int32_t step = 4 * static_cast<int32_t>(hn::Lanes(d));
-  int32_t begin = 0;
+  const int64_t step = 4 * static_cast<int64_t>(hn::Lanes(d));
+  int64_t begin = 0;
   for (; begin + step <= tile.head_dim; begin += step) {
     AccumulateColumns<Element, kTwo>(d, tile, num_rows, begin, weights[0],
                                      weights[1], factor0, factor1, output,

@@ -95,7 +95,10 @@ void Core::EndPass() {
 
 void Core::IssuePlans() {
   if (engine_ == nullptr) return;
-  while (scheduler_->Schedule(&plan_)) engine_->SendPlan(plan_);
+  while (scheduler_->Schedule(&plan_)) {
+    engine_->SendPlan(plan_);
+    plan_.evictions.clear();  // lets go of callers' scores
+  }
 }
 
 void Core::Sample() {

@@ -421,8 +421,6 @@ void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto) {
   proto->set_cached_blocks(blocks.cached_blocks);
   proto->set_fenced_blocks(blocks.fenced_blocks);
   proto->set_used_blocks(blocks.used_blocks);
-  proto->set_prefix_queries(blocks.prefix_queries);
-  proto->set_prefix_hits(blocks.prefix_hits);
   proto->set_reclaimed_blocks(blocks.reclaimed_blocks);
   proto->set_running_request_seconds(stats.running_request_seconds);
   proto->set_clock_seconds(stats.clock_seconds);

@@ -61,7 +61,7 @@ Findings CheckSizes(absl::string_view path, absl::string_view text);
 Findings CheckIncludeGuard(absl::string_view path, absl::string_view text);
 
 // Any text file: no work left for later, no test that does not run. Skipping is
-// for tests that need a GPU where there is none.
+// for hardware that is missing: the message says "GPU" or "this machine".
 Findings CheckLeftovers(absl::string_view path, absl::string_view text);
 
 // Rules about the whole tree.

@@ -66,10 +66,11 @@ void EngineHarness::Start(int32_t slot, std::vector<int32_t> prompt,
   Sequence& sequence = sequences_[static_cast<size_t>(slot)];
   const int32_t cached =
       static_cast<int32_t>(shared.size()) * layout().page_size;
-  sequence = Sequence{.tokens = std::move(prompt),
-                      .computed = cached,
-                      .num_shared = shared.size(),
-                      .tail = {shared.begin(), shared.end()}};
+  sequence = Sequence();
+  sequence.tokens = std::move(prompt);
+  sequence.computed = cached;
+  sequence.num_shared = shared.size();
+  sequence.tail.assign(shared.begin(), shared.end());
   sequence.start =
       SequenceStart{.slot = SequenceSlot{slot},
                     .request = RequestId{static_cast<uint64_t>(slot) + 100},
@@ -120,10 +121,11 @@ void EngineHarness::Release(int32_t slot) {
 void EngineHarness::Evict(int32_t slot, int32_t cut, const std::string& policy,
                           const EvictionTarget& target, DestinationKind kind) {
   const Sequence& sequence = sequences_[static_cast<size_t>(slot)];
-  EvictionOrder order{.slot = SequenceSlot{slot},
-                      .cut = cut,
-                      .length = sequence.computed,
-                      .target = target};
+  EvictionOrder order;
+  order.slot = SequenceSlot{slot};
+  order.cut = cut;
+  order.length = sequence.computed;
+  order.target = target;
   const absl::StatusOr<EvictionPolicy> parsed = ParsePolicy(policy);
   BM_CHECK(parsed.ok());
   order.policy = *parsed;
@@ -141,8 +143,7 @@ void EngineHarness::Evict(int32_t slot, int32_t cut, const std::string& policy,
   for (int32_t i = 0; i < order.num_destinations; ++i) {
     const bool use_own = kind == DestinationKind::kOwn ||
                          (kind == DestinationKind::kMixed && i % 2 == 0);
-    if (use_own) {
-      BM_CHECK(!own.empty());
+    if (use_own && !own.empty()) {
       plan_.destinations.push_back(own.back());
       own.pop_back();
     } else {

@@ -29,8 +29,16 @@ constexpr int32_t kGroup = 2;
 constexpr int32_t kWindow = 32;
 
 EvictionTarget Ratio(const char* text) {
-  return {.kind = EvictionTarget::Kind::kRatio,
-          .ratio = *KeepRatio::Parse(text)};
+  EvictionTarget target;
+  target.ratio = *KeepRatio::Parse(text);
+  return target;
+}
+
+EvictionTarget TokensPerHead(int32_t tokens) {
+  EvictionTarget target;
+  target.kind = EvictionTarget::Kind::kTokens;
+  target.tokens = tokens;
+  return target;
 }
 
 // SnapKV with its defaults (max pool of 7, group mean, then pool), float64:
@@ -187,8 +195,7 @@ TEST_P(TinyEvictionPlaceTest, SnapKvKeepsWhatDenseTensorsSay) {
                       200 - kWindow, UniformBudget(72, head)));
       }
     }
-    host_->Evict(0, 192, "snapkv() | uniform | topk",
-                 {.kind = EvictionTarget::Kind::kTokens, .tokens = 72},
+    host_->Evict(0, 192, "snapkv() | uniform | topk", TokensPerHead(72),
                  GetParam());
     RunEviction();
     for (size_t head = 0; head < expected.size(); ++head) {
@@ -241,8 +248,7 @@ TEST_P(TinyEvictionPlaceTest, SecondEvictionTakesRegionAndTail) {
 
 TEST_P(TinyEvictionPlaceTest, StreamingKeepsSinksAndTheMostRecent) {
   Begin(31, 160);
-  host_->Evict(0, 144, "streaming(sinks=4) | uniform | topk",
-               {.kind = EvictionTarget::Kind::kTokens, .tokens = 48},
+  host_->Evict(0, 144, "streaming(sinks=4) | uniform | topk", TokensPerHead(48),
                GetParam());
   RunEviction();
   std::vector<int32_t> expected = {0, 1, 2, 3};
@@ -261,8 +267,7 @@ TEST_P(TinyEvictionPlaceTest, ExternalScoresArriveByPosition) {
   auto scores = std::make_shared<std::vector<float>>();
   for (int i = 0; i < 4 * 128; ++i) scores->push_back(normal(random_));
   host_->Evict(0, 128, "external | uniform | topk | protect(sinks=2,recent=40)",
-               {.kind = EvictionTarget::Kind::kTokens, .tokens = 32},
-               GetParam());
+               TokensPerHead(32), GetParam());
   host_->plan().evictions[0].scores = scores;
   RunEviction();
   for (size_t head = 0; head < 4; ++head) {
@@ -302,24 +307,24 @@ TEST_F(TinyEvictionTest, SharedSourceBlocksAreNotWritten) {
   const auto model = SmallModel(61);
   std::mt19937_64 random(61);
   const std::vector<int32_t> prompt = RandomTokens(120, 64, &random);
+  // What slot 0 decodes while slot 1, on the same first blocks, evicts or not.
   const auto decode_other = [&](bool evict) {
     EngineHarness host(model, DType::kFloat32);
     host.Start(0, prompt);
     host.Prefill(0, std::vector{120});
     host.Start(1, prompt, 32, std::span(host.tail_blocks(0)).first(7));
-    std::vector<std::vector<float>> trace = {host.Prefill(1, std::vector{8})};
+    host.Schedule(1, 8);
     if (evict) {
-      host.Schedule(1, 1);
-      host.Evict(1, 112, "snapkv() | adakv() | topk", Ratio("0.3"),
+      host.Evict(1, 112, "snapkv(window=8) | adakv() | topk", Ratio("0.3"),
                  DestinationKind::kFresh);
-      EXPECT_OK(host.Run());
-      EXPECT_EQ(host.result().evictions[0].error, "");
-    } else {
-      host.Decode(1);
     }
-    trace.clear();
+    EXPECT_OK(host.Run());
+    if (evict) {
+      EXPECT_EQ(host.result().evictions[0].error, "");
+    }
+    std::vector<std::vector<float>> trace;
     for (int i = 0; i < 10; ++i) {
-      if (evict) host.Schedule(1, 1);
+      host.Schedule(1, 1);
       trace.push_back(host.Decode(0));
     }
     return trace;
@@ -369,8 +374,7 @@ TEST_F(TinyEvictionTest, TheObservationWindowIsWhatWasKept) {
                                    200 - kWindow, 64));
     }
   }
-  host_->Evict(0, 192, "snapkv() | uniform | topk",
-               {.kind = EvictionTarget::Kind::kTokens, .tokens = 64},
+  host_->Evict(0, 192, "snapkv() | uniform | topk", TokensPerHead(64),
                DestinationKind::kFresh);
   RunEviction();
   for (size_t head = 0; head < expected.size(); ++head) {

@@ -13,12 +13,13 @@ TEST(CheckTest, HoldingConditionIsEvaluatedOnceAndPasses) {
 
 TEST(CheckTest, IsOneStatement) {
   bool reached_else = false;
-  // Without braces on purpose: the macro must not swallow the else.
-  // NOLINTNEXTLINE(readability-braces-around-statements)
+  // No braces on purpose: the macro must not swallow the else.
+  // NOLINTBEGIN(readability-braces-around-statements)
   if (reached_else)
     BM_CHECK(false);
   else
     reached_else = true;
+  // NOLINTEND(readability-braces-around-statements)
   EXPECT_TRUE(reached_else);
 }
 

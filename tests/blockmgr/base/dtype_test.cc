@@ -70,8 +70,9 @@ TEST(BFloat16Test, RoundsToNearestEvenOnRandomValues) {
   constexpr uint32_t kSeed = 20240607;
   SCOPED_TRACE(kSeed);
   std::mt19937 random(kSeed);
-  for (int i = 0; i < 200'000 && !testing::Test::HasFailure(); ++i)
+  for (int i = 0; i < 200'000 && !testing::Test::HasFailure(); ++i) {
     ExpectNearest(random());
+  }
 }
 
 TEST(BFloat16Test, LargestFloatRoundsToInfinity) {

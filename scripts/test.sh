@@ -1,0 +1,139 @@
+#!/usr/bin/env bash
+# Sets up, configures, builds and tests blockmgr. See --help.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# The test presets are the ones CMakePresets.json has.
+presets() {
+  sed -n 's/.*"configurePreset": *"\([^"]*\)".*/\1/p' CMakePresets.json | sort -u
+}
+
+usage() {
+  cat <<HELP
+Usage: scripts/test.sh [OPTION..] [PRESET..]
+
+Installs what is missing, then configures, builds and tests each PRESET in
+build/PRESET. Without one: dev. Presets: $(presets | xargs).
+
+  dev      everyday build: optimised, asserts on, precompiled headers
+  release  what users get: no asserts, no precompiled headers
+  asan     AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer
+  tsan     ThreadSanitizer, without what speaks gRPC
+  clang    clang, with its thread-safety analysis
+
+Options:
+  --label REGEX          run only tests whose CTest label matches
+  --exclude-label REGEX  leave out tests whose CTest label matches
+  --no-setup             do not look for missing packages
+  --werror               compiler warnings are errors
+  -h, --help             print this
+
+Labels: slow (seconds to minutes), e2e (starts programs), gpu (needs one).
+The last line counts the tests of all presets: "N passed, N failed". A preset
+that does not configure or build counts as one failure. Exit status: 0 if
+something passed and nothing failed, 1 otherwise, 2 for a wrong command line.
+
+Examples:
+  scripts/test.sh                         # everyday
+  scripts/test.sh --exclude-label slow    # quick
+  scripts/test.sh asan tsan               # before a change of ownership or threads
+HELP
+}
+
+wrong_usage() {
+  echo "test.sh: $*" >&2
+  echo "Presets: $(presets | xargs). More: scripts/test.sh --help" >&2
+  exit 2
+}
+
+selected=()
+ctest_options=()
+werror=OFF
+setup=1
+
+parse_arguments() {
+  while (($# > 0)); do
+    case "$1" in
+      -h | --help)
+        usage
+        exit 0
+        ;;
+      --label | --exclude-label)
+        (($# >= 2)) || wrong_usage "$1 needs a regular expression"
+        [[ $1 == --label ]] && ctest_options+=(--label-regex "$2")
+        [[ $1 == --exclude-label ]] && ctest_options+=(--label-exclude "$2")
+        shift
+        ;;
+      --no-setup) setup=0 ;;
+      --werror) werror=ON ;;
+      -*) wrong_usage "unknown option: $1" ;;
+      *)
+        presets | grep --quiet --line-regexp --fixed-strings -- "$1" ||
+          wrong_usage "unknown preset: $1"
+        selected+=("$1")
+        ;;
+    esac
+    shift
+  done
+  if ((${#selected[@]} == 0)); then selected=(dev); fi
+}
+
+passed=0
+failed=0
+
+# Adds up CTest's summary, found in the log named by $1. CTest counts a skipped
+# test as one of the passed; we do not.
+count_results() {
+  local log=$1 bad total skipped
+  local summary='tests passed, \([0-9]*\) tests failed out of \([0-9]*\)'
+  read -r bad total < <(
+    sed -n "s/.*${summary}.*/\1 \2/p" "${log}" | tail --lines=1
+  ) || return 1
+  skipped=$(grep --count '\*\*\*Skipped ' "${log}") || true
+  passed=$((passed + total - bad - skipped))
+  failed=$((failed + bad))
+}
+
+test_preset() {
+  local preset=$1 log status=0
+  local under=()
+  echo "== ${preset}"
+  if ! cmake --preset "${preset}" -DCMAKE_COMPILE_WARNING_AS_ERROR="${werror}" ||
+    ! cmake --build --preset "${preset}" --parallel "$(nproc)"; then
+    echo "test.sh: ${preset} does not build" >&2
+    failed=$((failed + 1))
+    return
+  fi
+  # ThreadSanitizer of these compilers cannot live with much address-space
+  # randomisation, which newer kernels have.
+  if [[ ${preset} == tsan ]] && setarch --addr-no-randomize true 2>/dev/null; then
+    under=(setarch --addr-no-randomize)
+  fi
+  log=build/${preset}/ctest.log
+  "${under[@]}" ctest --preset "${preset}" --parallel "$(nproc)" \
+    "${ctest_options[@]}" 2>&1 | tee "${log}" || status=$?
+  local failed_before=${failed}
+  # Without a summary no test was there to run, which is a failure (the presets
+  # tell CTest so), unless a label was asked for that this preset has not.
+  if ! count_results "${log}" && ((${#ctest_options[@]} > 0)) &&
+    grep --quiet "No tests were found" "${log}"; then
+    return
+  fi
+  if ((status != 0 && failed == failed_before)); then
+    failed=$((failed + 1))
+  fi
+}
+
+main() {
+  parse_arguments "$@"
+  if ((setup)); then scripts/setup.sh; fi
+  local preset
+  for preset in "${selected[@]}"; do test_preset "${preset}"; done
+  if ((passed == 0 && failed == 0)); then
+    echo "test.sh: no test ran" >&2
+  fi
+  echo "${passed} passed, ${failed} failed"
+  ((passed > 0 && failed == 0))
+}
+
+main "$@"

@@ -1,0 +1,140 @@
+#include "bench/arrivals.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct Moments {
+  double mean = 0;
+  double squared_variation = 0;  // variance / mean^2
+};
+
+Moments GapMoments(const std::vector<double>& times) {
+  double sum = 0;
+  double squares = 0;
+  double before = 0;
+  for (const double time : times) {
+    sum += time - before;
+    squares += (time - before) * (time - before);
+    before = time;
+  }
+  const auto n = static_cast<double>(times.size());
+  const double mean = sum / n;
+  return {mean, (squares / n - mean * mean) / (mean * mean)};
+}
+
+TEST(ArrivalTimesTest, LastArrivalIsAtCountOverRate) {
+  for (const double burstiness : {0.1, 1.0, 7.0, kInfinity}) {
+    const auto times = ArrivalTimes(500, 20, burstiness, 3);
+    EXPECT_NEAR(times.back(), 25.0, 1e-9) << burstiness;
+    EXPECT_TRUE(std::is_sorted(times.begin(), times.end()));
+  }
+}
+
+// Gamma with shape k has squared coefficient of variation 1 / k.
+TEST(ArrivalTimesTest, GapsHaveTheMomentsOfTheGammaDistribution) {
+  for (const double burstiness : {0.5, 1.0, 4.0}) {
+    const Moments moments =
+        GapMoments(ArrivalTimes(200000, 50, burstiness, 11));
+    EXPECT_NEAR(moments.mean, 0.02, 1e-9);
+    EXPECT_NEAR(moments.squared_variation * burstiness, 1.0, 0.03)
+        << burstiness;
+  }
+}
+
+TEST(ArrivalTimesTest, InfiniteBurstinessIsAConstantGap) {
+  const auto times = ArrivalTimes(10, 5, kInfinity, 0);
+  for (size_t i = 0; i < times.size(); ++i) {
+    EXPECT_NEAR(times[i], 0.2 * static_cast<double>(i + 1), 1e-12);
+  }
+}
+
+TEST(ArrivalTimesTest, InfiniteRateSendsAllAtOnce) {
+  EXPECT_THAT(ArrivalTimes(10, kInfinity, 1, 0), Each(0.0));
+}
+
+TEST(ArrivalTimesTest, SeedDecides) {
+  EXPECT_EQ(ArrivalTimes(100, 5, 1, 8), ArrivalTimes(100, 5, 1, 8));
+  EXPECT_NE(ArrivalTimes(100, 5, 1, 8), ArrivalTimes(100, 5, 1, 9));
+}
+
+TEST(ArrivalTimesTest, VanishingShapesStayFinite) {
+  const auto times = ArrivalTimes(5, 10, 1e-300, 1);
+  EXPECT_EQ(times.back(), 0.5);
+  for (const double time : times) EXPECT_TRUE(std::isfinite(time));
+}
+
+std::vector<WorkloadRequest> At(const std::vector<double>& times) {
+  std::vector<WorkloadRequest> requests(times.size());
+  for (size_t i = 0; i < times.size(); ++i) requests[i].arrival_s = times[i];
+  return requests;
+}
+
+TEST(SpreadTicksTest, SpreadsEvenlyWithinTheShortestGap) {
+  auto requests = At({0, 0, 0, 3, 9, 9});
+  EXPECT_EQ(SpreadTicks(&requests), 3.0);
+  const double expected[] = {0, 1, 2, 3, 9, 10.5};
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_DOUBLE_EQ(requests[i].arrival_s, expected[i]) << i;
+  }
+}
+
+TEST(SpreadTicksTest, OneTimestampHasNoTick) {
+  auto requests = At({4, 4});
+  EXPECT_EQ(SpreadTicks(&requests), 0.0);
+  EXPECT_EQ(requests[1].arrival_s, 4.0);
+}
+
+TEST(SetArrivalsTest, ATraceKeepsItsTimesUnlessARateIsGiven) {
+  Workload workload{.requests = At({0, 1, 5})};
+  EXPECT_OK(SetArrivals({}, /*is_trace=*/true, &workload));
+  EXPECT_EQ(workload.requests[2].arrival_s, 5.0);
+  EXPECT_OK(SetArrivals({.request_rate = 3.0}, /*is_trace=*/true, &workload));
+  EXPECT_NEAR(workload.requests[2].arrival_s, 1.0, 1e-12);
+}
+
+TEST(SetArrivalsTest, OtherDataSetsAreSentAtOnceByDefault) {
+  Workload workload{.requests = At({1, 2})};
+  EXPECT_OK(SetArrivals({}, /*is_trace=*/false, &workload));
+  EXPECT_EQ(workload.requests[1].arrival_s, 0.0);
+}
+
+TEST(SetArrivalsTest, RejectsBadOrIneffectiveOptionsByName) {
+  Workload workload{.requests = At({0, 1})};
+  const auto error = [&](const ArrivalOptions& options, bool is_trace) {
+    return SetArrivals(options, is_trace, &workload);
+  };
+  EXPECT_THAT(
+      error({.request_rate = 0.0}, false),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("request-rate")));
+  EXPECT_THAT(error({.request_rate = std::nan("")}, false),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(
+      error({.request_rate = 1.0, .burstiness = -1.0}, false),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("burstiness")));
+  EXPECT_THAT(
+      error({.burstiness = 2.0}, true),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("burstiness")));
+  EXPECT_THAT(
+      error({.request_rate = 1.0, .spread_ticks = true}, true),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("spread-ticks")));
+  EXPECT_THAT(
+      error({.spread_ticks = true}, false),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("spread-ticks")));
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,64 @@
+#include "bench/compare.h"
+
+#include <sstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace blockmgr {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+// The line of a title with its spaces squeezed.
+std::string LineOf(const std::string& text, const std::string& title) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(title)) continue;
+    std::istringstream words(line.substr(title.size()));
+    std::string result;
+    for (std::string word; words >> word;) {
+      result += (result.empty() ? "" : " ") + word;
+    }
+    return result;
+  }
+  return "no such line";
+}
+
+TEST(FormatComparisonTest, PutsValuesAndRatiosSideBySide) {
+  const Json full = {{"mean_requests_in_flight", 10.0},
+                     {"max_requests_in_flight", 12},
+                     {"p50_ttft_ms", 2000.0},
+                     {"preemptions", 5},
+                     {"evictions", 0},
+                     {"evicted_bytes", 0},
+                     {"kept_entries_min", 0},
+                     {"eviction", nullptr},
+                     {"keep_ratio", nullptr}};
+  const Json kept = {{"mean_requests_in_flight", 38.0},
+                     {"max_requests_in_flight", 60},
+                     {"p50_ttft_ms", 500.0},
+                     {"preemptions", 0},
+                     {"evictions", 7},
+                     {"evicted_bytes", 3221225472},
+                     {"kept_entries_min", 32},
+                     {"eviction", "snapkv | adakv | topk"},
+                     {"keep_ratio", 0.2}};
+  const std::string text = FormatComparison("full.json", full, "b.json", kept);
+  EXPECT_THAT(text, HasSubstr("A  full.json: no eviction\n"));
+  EXPECT_THAT(text, HasSubstr("B  b.json: keep 0.2, snapkv | adakv | topk\n"));
+  EXPECT_EQ(LineOf(text, "requests in flight, mean"), "10.0 38.0 3.80x");
+  EXPECT_EQ(LineOf(text, "requests in flight, max"), "12 60 5.00x");
+  EXPECT_EQ(LineOf(text, "TTFT p50 (ms)"), "2000.0 500.0 0.25x");
+  EXPECT_EQ(LineOf(text, "preemptions"), "5 0 0.00x");
+  EXPECT_EQ(LineOf(text, "freed by eviction (GiB)"), "0.00 3.00 -");
+  EXPECT_EQ(LineOf(text, "kept tokens per head, min"), "- 32 -");
+  // Not in either report.
+  EXPECT_EQ(LineOf(text, "TPOT p99 (ms)"), "- - -");
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,285 @@
+#include "bench/engine/sim_engine.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <CLI/CLI.hpp>
+
+#include "bench/engine/sim_flags.h"
+#include "blockmgr/base/bits.h"
+#include "blockmgr/eviction/select.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr SequenceSlot kSlot{0};
+constexpr int32_t kNumHeads = 256;
+
+class SimEngineTest : public ::testing::Test {
+ protected:
+  explicit SimEngineTest(const SimModel& model = {})
+      : model_(model),
+        layout_(MakeLayout(model, 4096)),
+        engine_(layout_, model, 1) {}
+
+  // Prefills `length` tokens of a request in one step; returns its seconds.
+  double Prefill(SimEngine* engine, SequenceSlot slot, uint64_t request,
+                 int32_t length) {
+    StepPlan plan;
+    plan.starts = {
+        {.slot = slot, .request = RequestId{request}, .num_tokens = length}};
+    plan.start_tokens.assign(static_cast<size_t>(length), 1);
+    const int32_t blocks = CeilDiv(length, 16);
+    AddSequence(slot, 0, length, blocks, &plan);
+    return engine->Run(plan, &result_);
+  }
+
+  void AddSequence(SequenceSlot slot, int32_t position, int32_t num_tokens,
+                   int32_t num_blocks, StepPlan* plan) {
+    if (plan->block_offsets.empty()) plan->block_offsets.push_back(0);
+    plan->slots.push_back(slot);
+    plan->positions.push_back(position);
+    plan->num_tokens.push_back(num_tokens);
+    plan->samples.push_back(1);
+    for (int32_t i = 0; i < num_blocks; ++i) {
+      plan->blocks.push_back(BlockId{next_block_++});
+    }
+    plan->block_offsets.push_back(static_cast<int64_t>(plan->blocks.size()));
+  }
+
+  // One decode step with an eviction of [0, cut).
+  StepPlan EvictionPlan(SequenceSlot slot, int32_t position, int32_t cut,
+                        const char* policy, const char* keep) {
+    StepPlan plan;
+    AddSequence(slot, position, 1, position % 16 == 0 ? 1 : 0, &plan);
+    EvictionOrder& order = plan.evictions.emplace_back();
+    order.slot = slot;
+    order.cut = cut;
+    order.length = position + 1;
+    order.policy = *ParsePolicy(policy);
+    order.target.ratio = *KeepRatio::Parse(keep);
+    order.page_total =
+        PageTotal(order.policy, order.target, {32, 8, 16}, {cut, position + 1});
+    order.num_destinations =
+        static_cast<int32_t>(CeilDiv<int64_t>(order.page_total, kNumHeads));
+    for (int32_t i = 0; i < order.num_destinations; ++i) {
+      plan.destinations.push_back(BlockId{next_block_++});
+    }
+    return plan;
+  }
+
+  SimModel model_;
+  ModelLayout layout_;
+  SimEngine engine_;
+  StepResult result_;
+  int32_t next_block_ = 1;
+};
+
+int64_t Pages(const std::vector<int32_t>& counts) {
+  int64_t pages = 0;
+  for (const int32_t count : counts) pages += CeilDiv(count, 16);
+  return pages;
+}
+
+TEST_F(SimEngineTest, LayoutIsThatOfTheModel) {
+  ASSERT_OK(layout_.Validate());
+  EXPECT_EQ(layout_.token_bytes(), 131072);
+}
+
+// By hand: 2 * 8.03e9 * 4096 + 4 * 128 * 4 * 256 * (4096 * 4097 / 2) flops at
+// 400e12 per second; the bytes take far less.
+TEST_F(SimEngineTest, PrefillIsComputeBound) {
+  EXPECT_NEAR(Prefill(&engine_, kSlot, 1, 4096),
+              (65781760000000.0 + 4399120252928.0) / 400e12, 1e-12);
+}
+
+// By hand: 16.06e9 bytes of weights and 131072 per live token at 3e12 per
+// second.
+TEST_F(SimEngineTest, DecodeIsMemoryBound) {
+  Prefill(&engine_, kSlot, 1, 1000);
+  Prefill(&engine_, SequenceSlot{1}, 2, 500);
+  StepPlan plan;
+  AddSequence(kSlot, 1000, 1, 0, &plan);
+  AddSequence(SequenceSlot{1}, 500, 1, 0, &plan);
+  EXPECT_NEAR(engine_.Run(plan, &result_), (16.06e9 + 1502 * 131072.0) / 3e12,
+              1e-12);
+}
+
+TEST_F(SimEngineTest, EvictedEntriesAreNotRead) {
+  Prefill(&engine_, kSlot, 1, 1000);
+  // 992 positions become exactly 196 * 256 / 16 pages; 9 tokens stay.
+  engine_.Run(
+      EvictionPlan(kSlot, 1000, 992, "snapkv() | adakv() | topk", "0.2"),
+      &result_);
+  ASSERT_EQ(result_.evictions[0].error, "");
+  EXPECT_EQ(Pages(result_.evictions[0].counts), 32 * (8 * 198 / 16));
+  StepPlan plan;
+  AddSequence(kSlot, 1001, 1, 0, &plan);
+  const double entries = 32 * (8 * 198 / 16) * 16 + 10.0 * kNumHeads;
+  EXPECT_NEAR(engine_.Run(plan, &result_), (16.06e9 + entries * 512) / 3e12,
+              1e-12);
+}
+
+TEST_F(SimEngineTest, AStepWithoutTokensCostsTheOverhead) {
+  SimModel model;
+  model.step_overhead_s = 0.25;
+  SimEngine engine(layout_, model, 1);
+  EXPECT_EQ(engine.Run(StepPlan(), &result_), 0.25);
+}
+
+TEST_F(SimEngineTest, PagesSumToTheOrdersTotal) {
+  for (const char* policy :
+       {"snapkv() | adakv() | topk", "snapkv() | uniform | topk",
+        "streaming() | adakv() | topk"}) {
+    for (const char* keep : {"0.05", "0.2", "0.73"}) {
+      SCOPED_TRACE(absl::StrCat(policy, " keep ", keep));
+      SimEngine engine(layout_, model_, 1);
+      next_block_ = 1;
+      Prefill(&engine, kSlot, 1, 3001);
+      const StepPlan plan = EvictionPlan(kSlot, 3001, 2992, policy, keep);
+      engine.Run(plan, &result_);
+      ASSERT_EQ(result_.evictions[0].error, "");
+      const std::vector<int32_t>& counts = result_.evictions[0].counts;
+      ASSERT_EQ(counts.size(), 256u);
+      EXPECT_EQ(Pages(counts), plan.evictions[0].page_total);
+      EXPECT_LE(*std::max_element(counts.begin(), counts.end()), 2992);
+      EXPECT_GE(*std::min_element(counts.begin(), counts.end()), 16);
+    }
+  }
+}
+
+TEST_F(SimEngineTest, ATotalBeyondWhatThereIsKeepsEverything) {
+  Prefill(&engine_, kSlot, 1, 100);
+  StepPlan plan =
+      EvictionPlan(kSlot, 100, 96, "snapkv() | adakv() | topk", "1");
+  plan.evictions[0].page_total += 64;
+  engine_.Run(plan, &result_);
+  EXPECT_THAT(result_.evictions[0].counts, Each(96));
+}
+
+TEST_F(SimEngineTest, TokenRoundingStaysInsideThePageTotal) {
+  Prefill(&engine_, kSlot, 1, 2000);
+  const StepPlan plan = EvictionPlan(
+      kSlot, 2000, 1984, "snapkv() | adakv() | topk | round(token)", "0.2");
+  engine_.Run(plan, &result_);
+  ASSERT_EQ(result_.evictions[0].error, "");
+  const std::vector<int32_t>& counts = result_.evictions[0].counts;
+  EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), 0), 396 * kNumHeads);
+  EXPECT_LE(Pages(counts), plan.evictions[0].page_total);
+}
+
+TEST_F(SimEngineTest, ExternalBudgetsAreObeyed) {
+  Prefill(&engine_, kSlot, 1, 1000);
+  auto budgets = std::make_shared<std::vector<int32_t>>();
+  for (int32_t head = 0; head < kNumHeads; ++head) {
+    budgets->push_back(16 * (1 + head % 7));
+  }
+  StepPlan plan = EvictionPlan(kSlot, 1000, 992, "streaming | uniform", "0.1");
+  EvictionOrder& order = plan.evictions[0];
+  order.policy = *ParsePolicy("streaming(sinks=0) | external | topk");
+  order.budgets = budgets;
+  order.page_total =
+      PageTotalExternal(*budgets, order.policy, {32, 8, 16}, {992, 1001});
+  engine_.Run(plan, &result_);
+  EXPECT_EQ(result_.evictions[0].error, "");
+  EXPECT_EQ(result_.evictions[0].counts, *budgets);
+}
+
+TEST_F(SimEngineTest, ASecondEvictionTakesNoMoreThanIsLeft) {
+  Prefill(&engine_, kSlot, 1, 1000);
+  engine_.Run(
+      EvictionPlan(kSlot, 1000, 992, "snapkv() | adakv() | topk", "0.2"),
+      &result_);
+  const std::vector<int32_t> first = result_.evictions[0].counts;
+  const StepPlan plan =
+      EvictionPlan(kSlot, 1001, 992, "snapkv() | adakv() | topk", "0.3");
+  engine_.Run(plan, &result_);
+  ASSERT_EQ(result_.evictions[0].error, "");
+  EXPECT_EQ(result_.evictions[0].counts, first);
+}
+
+TEST_F(SimEngineTest, HeadsDifferByAboutFourToOne) {
+  double sum = 0;
+  for (uint64_t request = 1; request <= 20; ++request) {
+    SimEngine engine(layout_, model_, 1);
+    next_block_ = 1;
+    Prefill(&engine, kSlot, request, 20001);
+    engine.Run(
+        EvictionPlan(kSlot, 20001, 20000, "snapkv() | adakv() | topk", "0.2"),
+        &result_);
+    const std::vector<int32_t>& counts = result_.evictions[0].counts;
+    const double mean =
+        std::accumulate(counts.begin(), counts.end(), 0.0) / kNumHeads;
+    sum += *std::max_element(counts.begin(), counts.end()) / mean;
+  }
+  EXPECT_NEAR(sum / 20, 4.0, 0.7);
+}
+
+TEST_F(SimEngineTest, EqualSeedsGiveEqualRunsWhateverTheBatch) {
+  const auto run = [this](uint64_t seed, bool crowded) {
+    SimEngine engine(layout_, model_, seed);
+    next_block_ = 1;
+    if (crowded) Prefill(&engine, SequenceSlot{5}, 99, 300);
+    Prefill(&engine, kSlot, 1, 1000);
+    std::vector<int32_t> seen = result_.sampled;
+    engine.Run(
+        EvictionPlan(kSlot, 1000, 992, "snapkv() | adakv() | topk", "0.2"),
+        &result_);
+    seen.insert(seen.end(), result_.sampled.begin(), result_.sampled.end());
+    seen.insert(seen.end(), result_.evictions[0].counts.begin(),
+                result_.evictions[0].counts.end());
+    return seen;
+  };
+  EXPECT_EQ(run(1, false), run(1, false));
+  EXPECT_EQ(run(1, false), run(1, true));
+  EXPECT_NE(run(1, false), run(2, false));
+}
+
+TEST_F(SimEngineTest, ABadPlanOrOrderIsReported) {
+  StepPlan plan;
+  plan.slots = {kSlot};
+  EXPECT_THAT(engine_.TryRun(plan, &result_),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  Prefill(&engine_, kSlot, 1, 100);
+  plan = EvictionPlan(kSlot, 100, 96, "snapkv() | adakv() | topk", "0.5");
+  plan.evictions[0].page_total = 300;
+  ASSERT_OK(engine_.TryRun(plan, &result_));
+  EXPECT_THAT(result_.evictions[0].error, HasSubstr("page_total"));
+  EXPECT_TRUE(result_.evictions[0].counts.empty());
+}
+
+TEST(SimModelTest, NamesTheBadField) {
+  const auto refuses = [](const SimModel& model, const char* field) {
+    EXPECT_THAT(model.Validate(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(field)));
+  };
+  EXPECT_OK(SimModel().Validate());
+  refuses({.num_params = 0}, "num_params");
+  refuses({.weight_bytes = 0}, "weight_bytes");
+  refuses({.flops = -1}, "flops");
+  refuses({.bandwidth = 0}, "bandwidth");
+  refuses({.step_overhead_s = -1}, "step_overhead_s");
+  refuses({.head_concentration = 5}, "head_concentration");
+}
+
+TEST(SimFlagsTest, FillTheModel) {
+  SimModel model;
+  CLI::App app;
+  AddSimModelFlags(&app, &model);
+  app.parse("--sim-layers 80 --sim-params 70e9 --head-concentration 0");
+  EXPECT_EQ(model.num_layers, 80);
+  EXPECT_EQ(model.num_params, 70e9);
+  EXPECT_EQ(model.head_concentration, 0);
+  EXPECT_EQ(model.num_heads, 8);
+  EXPECT_THROW(app.parse("--sim-layers 0"), CLI::ValidationError);
+}
+
+}  // namespace
+}  // namespace blockmgr

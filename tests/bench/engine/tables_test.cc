@@ -1,0 +1,328 @@
+#include "bench/engine/tables.h"
+
+#include <functional>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr SequenceSlot kSlot{3};
+
+const ModelLayout kLayout{.num_layers = 2,
+                          .num_heads = 2,
+                          .num_q_heads = 4,
+                          .head_dim = 16,
+                          .page_size = 16,
+                          .dtype = DType::kFloat32,
+                          .num_blocks = 64};
+
+std::vector<BlockId> Blocks(int32_t first, int32_t count) {
+  std::vector<BlockId> blocks;
+  for (int32_t i = 0; i < count; ++i) blocks.push_back(BlockId{first + i});
+  return blocks;
+}
+
+// Starts kSlot with 40 tokens and computes them all.
+StepPlan StartPlan() {
+  StepPlan plan;
+  plan.starts = {{.slot = kSlot,
+                  .request = RequestId{7},
+                  .num_tokens = 40,
+                  .query_window = 8}};
+  plan.start_tokens.assign(40, 5);
+  plan.slots = {kSlot};
+  plan.positions = {0};
+  plan.num_tokens = {40};
+  plan.samples = {1};
+  plan.block_offsets = {0, 3};
+  plan.blocks = Blocks(1, 3);
+  return plan;
+}
+
+StepPlan DecodePlan() {
+  StepPlan plan;
+  plan.slots = {kSlot};
+  plan.positions = {40};
+  plan.num_tokens = {1};
+  plan.samples = {1};
+  plan.block_offsets = {0, 0};
+  return plan;
+}
+
+// Evicts [0, 32) after a decode to 41 tokens, into one fresh block.
+StepPlan EvictionPlan() {
+  StepPlan plan = DecodePlan();
+  EvictionOrder& order = plan.evictions.emplace_back();
+  order.slot = kSlot;
+  order.cut = 32;
+  order.length = 41;
+  order.num_destinations = 1;
+  order.page_total = 4;
+  order.policy.scorer.kind = ScorerKind::kStreaming;
+  plan.destinations = Blocks(10, 1);
+  return plan;
+}
+
+class EngineTablesTest : public ::testing::Test {
+ protected:
+  EngineTablesTest() : tables_(kLayout, 8) {
+    EXPECT_OK(tables_.Apply(StartPlan()));
+    tables_.AddSampled(kSlot, 9);
+  }
+
+  // The plan, spoilt, is refused with this message and changes nothing.
+  void ExpectRefused(StepPlan plan, const std::function<void(StepPlan*)>& spoil,
+                     const char* message) {
+    spoil(&plan);
+    EXPECT_THAT(
+        tables_.Apply(plan),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+    EXPECT_EQ(tables_.row(kSlot).num_computed, 40);
+    EXPECT_THAT(tables_.row(kSlot).tail_blocks, SizeIs(3));
+  }
+
+  void ExpectOrderRefused(const std::function<void(StepPlan*)>& spoil,
+                          const char* message) {
+    EngineTables tables(kLayout, 8);
+    ASSERT_OK(tables.Apply(StartPlan()));
+    tables.AddSampled(kSlot, 9);
+    StepPlan plan = EvictionPlan();
+    spoil(&plan);
+    ASSERT_OK(tables.Apply(plan));
+    EXPECT_THAT(
+        tables.CheckOrder(plan, plan.evictions[0]),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  }
+
+  EngineTables tables_;
+};
+
+TEST_F(EngineTablesTest, FollowsStartsAndDecodes) {
+  ASSERT_OK(tables_.Apply(DecodePlan()));
+  const SequenceTable& row = tables_.row(kSlot);
+  EXPECT_EQ(row.request, RequestId{7});
+  EXPECT_EQ(row.query_window, 8);
+  EXPECT_EQ(row.num_computed, 41);
+  EXPECT_EQ(row.tokens.back(), 9);
+  EXPECT_EQ(row.tail_length(), 41);
+  EXPECT_THAT(row.tail_blocks, ElementsAre(BlockId{1}, BlockId{2}, BlockId{3}));
+}
+
+TEST_F(EngineTablesTest, AReleasedSlotCanStartInTheSamePlan) {
+  StepPlan plan = StartPlan();
+  plan.released = {kSlot};
+  plan.starts[0].num_cached_tokens = 16;
+  plan.positions = {16};
+  plan.num_tokens = {10};
+  plan.samples = {0};
+  ASSERT_OK(tables_.Apply(plan));
+  EXPECT_EQ(tables_.row(kSlot).num_computed, 26);
+  EXPECT_THAT(tables_.row(kSlot).tokens, SizeIs(40));
+}
+
+TEST_F(EngineTablesTest, RefusesArraysThatDisagree) {
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->positions.push_back(1); },
+      "plan.positions: expected 1 elements, got 2");
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->num_tokens.clear(); }, "num_tokens");
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->samples.clear(); }, "samples");
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->block_offsets = {0}; },
+      "block_offsets");
+  ExpectRefused(
+      DecodePlan(),
+      [](StepPlan* p) {
+        p->block_offsets = {0, 1};
+      },
+      "ascending offsets from 0 to 0");
+}
+
+TEST_F(EngineTablesTest, RefusesBlocksOutsideThePool) {
+  for (const int32_t block : {0, -1, 64}) {
+    ExpectRefused(
+        DecodePlan(),
+        [=](StepPlan* p) {
+          p->blocks = {BlockId{block}};
+          p->block_offsets = {0, 1};
+        },
+        "block ids in [1, 64)");
+  }
+}
+
+TEST_F(EngineTablesTest, RefusesSlotsOutOfRangeOrNotInUse) {
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->slots = {SequenceSlot{8}}; },
+      "a slot in [0, 8)");
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->slots = {SequenceSlot{-1}}; },
+      "a slot in [0, 8)");
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->slots = {SequenceSlot{2}}; },
+      "not in use");
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->released = {kSlot}; }, "not in use");
+  ExpectRefused(
+      StepPlan(),
+      [](StepPlan* p) {
+        p->released = {kSlot, kSlot};
+      },
+      "not in use");
+  ExpectRefused(
+      StartPlan(), [](StepPlan*) {}, "got one in use");
+}
+
+TEST_F(EngineTablesTest, RefusesTokensThatAreNotNext) {
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->positions = {39}; },
+      "expected position 40, got 39");
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->num_tokens = {2}; },
+      "expected 1..1 tokens, got 2");
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->num_tokens = {0}; },
+      "expected 1..1 tokens, got 0");
+}
+
+TEST_F(EngineTablesTest, RefusesASampleBeforeTheLastKnownToken) {
+  ExpectRefused(
+      StartPlan(),
+      [](StepPlan* p) {
+        p->released = {kSlot};
+        p->num_tokens = {39};
+      },
+      "40 tokens are known");
+}
+
+TEST_F(EngineTablesTest, RefusesTooFewBlocks) {
+  ExpectRefused(
+      StartPlan(),
+      [](StepPlan* p) {
+        p->released = {kSlot};
+        p->blocks.pop_back();
+        p->block_offsets = {0, 2};
+      },
+      "expected blocks for 40 tail tokens, got 2");
+}
+
+TEST_F(EngineTablesTest, RefusesBadStarts) {
+  const auto refuse = [this](const std::function<void(SequenceStart*)>& spoil,
+                             const char* message) {
+    ExpectRefused(
+        StartPlan(),
+        [&](StepPlan* p) {
+          p->released = {kSlot};
+          spoil(&p->starts[0]);
+        },
+        message);
+  };
+  refuse([](SequenceStart* s) { s->num_tokens = 0; }, "at least one token");
+  refuse([](SequenceStart* s) { s->token_begin = 1; }, "out of start_tokens");
+  refuse([](SequenceStart* s) { s->token_begin = -1; }, "out of start_tokens");
+  refuse([](SequenceStart* s) { s->num_cached_tokens = 15; }, "multiple of 16");
+  refuse([](SequenceStart* s) { s->num_cached_tokens = 48; }, "below 40");
+  refuse([](SequenceStart* s) { s->query_window = -1; }, "query_window");
+  refuse([](SequenceStart* s) { s->slot = SequenceSlot{9}; }, "starts.slot");
+}
+
+TEST_F(EngineTablesTest, ARefusedPlanDoesNotMarkTheNext) {
+  StepPlan bad = DecodePlan();
+  bad.num_tokens = {7};
+  EXPECT_FALSE(tables_.Apply(bad).ok());
+  EXPECT_OK(tables_.Apply(DecodePlan()));
+}
+
+TEST_F(EngineTablesTest, CommitReplacesTheTokensBelowTheCut) {
+  const StepPlan plan = EvictionPlan();
+  ASSERT_OK(tables_.Apply(plan));
+  ASSERT_OK(tables_.CheckOrder(plan, plan.evictions[0]));
+  const std::vector<int32_t> counts = {16, 3, 0, 16};
+  ASSERT_OK(tables_.CheckCounts(plan.evictions[0], counts));
+  tables_.Commit(plan, plan.evictions[0], counts);
+  const SequenceTable& row = tables_.row(kSlot);
+  EXPECT_EQ(row.cut, 32);
+  EXPECT_EQ(row.region_entries, 35);
+  EXPECT_THAT(row.kept, ElementsAre(16, 3, 0, 16));
+  EXPECT_THAT(row.region_blocks, ElementsAre(BlockId{10}));
+  EXPECT_THAT(row.tail_blocks, ElementsAre(BlockId{3}));
+  EXPECT_EQ(row.tail_length(), 9);
+  EXPECT_THAT(
+      tables_.CheckOrder(plan, plan.evictions[0]),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("second order")));
+}
+
+TEST_F(EngineTablesTest, CountsMustFitEntriesPagesAndDestinations) {
+  StepPlan plan = EvictionPlan();
+  ASSERT_OK(tables_.Apply(plan));
+  EvictionOrder order = plan.evictions[0];
+  const auto refused = [&](std::vector<int32_t> counts, const char* message) {
+    EXPECT_THAT(
+        tables_.CheckCounts(order, counts),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  EXPECT_OK(tables_.CheckCounts(order, std::vector<int32_t>{32, 16, 16, 0}));
+  refused({33, 0, 0, 0}, "at most 32 entries");
+  refused({-1, 0, 0, 0}, "at most 32 entries");
+  refused({32, 17, 16, 0}, "page_total 4 pages, got 5");
+  order.page_total = 100;
+  refused({32, 17, 16, 0}, "destinations' 4 pages, got 5");
+}
+
+TEST_F(EngineTablesTest, RefusesBadOrders) {
+  ExpectOrderRefused(
+      [](StepPlan* p) { p->evictions[0].slot = SequenceSlot{1}; },
+      "not in use");
+  ExpectOrderRefused([](StepPlan* p) { p->evictions[0].length = 40; },
+                     "length: expected 41, got 40");
+  for (const int32_t cut : {0, -16, 31, 48}) {
+    ExpectOrderRefused([=](StepPlan* p) { p->evictions[0].cut = cut; },
+                       "cut: expected a positive multiple of 16");
+  }
+  ExpectOrderRefused(
+      [](StepPlan* p) { p->evictions[0].policy.scorer.sinks = -1; }, "sinks");
+  ExpectOrderRefused([](StepPlan* p) { p->evictions[0].num_destinations = 2; },
+                     "a part of 1");
+  ExpectOrderRefused([](StepPlan* p) { p->destinations = {kNullBlock}; },
+                     "block ids in [1, 64)");
+  ExpectOrderRefused([](StepPlan* p) { p->destinations = {BlockId{3}}; },
+                     "tokens behind the cut");
+  ExpectOrderRefused(
+      [](StepPlan* p) {
+        p->evictions[0].num_destinations = 2;
+        p->destinations = {BlockId{9}, BlockId{9}};
+      },
+      "named twice");
+}
+
+TEST_F(EngineTablesTest, ChecksShapesOfExternalInput) {
+  ExpectOrderRefused(
+      [](StepPlan* p) {
+        p->evictions[0].policy.scorer.kind = ScorerKind::kExternal;
+        p->evictions[0].scores = std::make_shared<std::vector<float>>(127);
+      },
+      "scores: expected 128 values, got 127");
+  ExpectOrderRefused(
+      [](StepPlan* p) {
+        p->evictions[0].policy.budget.kind = BudgetKind::kExternal;
+      },
+      "budgets: expected 4 values, got 0");
+  ExpectOrderRefused(
+      [](StepPlan* p) {
+        p->evictions[0].policy.budget.kind = BudgetKind::kExternal;
+        p->evictions[0].budgets = std::make_shared<std::vector<int32_t>>(
+            std::vector<int32_t>{1, -2, 3, 4});
+      },
+      "got -2");
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,130 @@
+#include "bench/options.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <CLI/CLI.hpp>
+
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+// What a command line means, or the parser's complaint.
+absl::StatusOr<BenchOptions> Parse(std::vector<std::string> arguments) {
+  CLI::App app;
+  BenchOptions options;
+  AddBenchFlags(&app, &options);
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+  try {
+    app.parse(arguments);
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+  return options;
+}
+
+TEST(BenchFlagsTest, ParsesTheFlagsOfVllm) {
+  ASSERT_OK_AND_ASSIGN(const BenchOptions options,
+                       Parse({"--dataset-name",
+                              "random",
+                              "--num-prompts",
+                              "7",
+                              "--request-rate",
+                              "2.5",
+                              "--burstiness",
+                              "0.5",
+                              "--max-concurrency",
+                              "3",
+                              "--goodput",
+                              "ttft:200 tpot:50",
+                              "--percentile-metrics",
+                              "ttft,e2el",
+                              "--metric-percentiles",
+                              "90,99.9",
+                              "--metadata",
+                              "a=1",
+                              "b=x=y",
+                              "--seed",
+                              "9",
+                              "--label",
+                              "run"}));
+  ASSERT_OK_AND_ASSIGN(const BenchPlan plan, ResolveOptions(options));
+  EXPECT_EQ(plan.workload.requests.size(), 7u);
+  EXPECT_NEAR(plan.workload.requests.back().arrival_s, 2.8, 1e-9);
+  EXPECT_EQ(plan.max_concurrency, 3);
+  EXPECT_EQ(plan.goodput.tpot_ms, 50.0);
+  EXPECT_THAT(plan.percentile_metrics, ElementsAre("ttft", "e2el"));
+  EXPECT_THAT(plan.percentiles, ElementsAre(50, 90, 99, 99.9));
+  EXPECT_THAT(plan.metadata, ElementsAre(Pair("a", "1"), Pair("b", "x=y")));
+  EXPECT_EQ(plan.eviction.mode, EvictionMode::kNone);
+}
+
+TEST(BenchFlagsTest, RequestRateMayBeInfinite) {
+  ASSERT_OK_AND_ASSIGN(const BenchOptions options,
+                       Parse({"--request-rate", "inf"}));
+  EXPECT_TRUE(std::isinf(*options.arrivals.request_rate));
+}
+
+TEST(BenchFlagsTest, UnknownFlagsAndValuesAreErrors) {
+  EXPECT_FALSE(Parse({"--ramp-up-strategy", "linear"}).ok());
+  EXPECT_FALSE(Parse({"--dataset-name", "sharegpt"}).ok());
+  EXPECT_FALSE(Parse({"--percentile-metrics", "ttft,fast"}).ok());
+  EXPECT_FALSE(Parse({"--metric-percentiles", "101"}).ok());
+  EXPECT_FALSE(Parse({"--max-concurrency", "0"}).ok());
+}
+
+TEST(BenchFlagsTest, IneffectiveOptionsAreErrors) {
+  BenchOptions options;
+  options.result_dir = "out";
+  EXPECT_THAT(
+      ResolveOptions(options),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("result-dir")));
+  options = {};
+  options.save_detailed = true;
+  EXPECT_THAT(
+      ResolveOptions(options),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("save-detailed")));
+  options = {};
+  options.metadata = {"novalue"};
+  EXPECT_THAT(
+      ResolveOptions(options),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("got 'novalue'")));
+}
+
+TEST(ResolveEvictionTest, KeepRatioAloneMeansTheDefaultPolicy) {
+  ASSERT_OK_AND_ASSIGN(const RequestEviction eviction,
+                       ResolveEviction("", "0.2"));
+  EXPECT_EQ(eviction.mode, EvictionMode::kAfterPrefill);
+  EXPECT_EQ(eviction.policy.scorer.kind, ScorerKind::kSnapKv);
+  EXPECT_EQ(eviction.policy.budget.kind, BudgetKind::kAdaKv);
+  EXPECT_EQ(eviction.target.kind, EvictionTarget::Kind::kRatio);
+  EXPECT_EQ(eviction.target.ratio, (KeepRatio{2, 10}));
+}
+
+TEST(ResolveEvictionTest, NothingMeansNoEviction) {
+  ASSERT_OK_AND_ASSIGN(const RequestEviction eviction, ResolveEviction("", ""));
+  EXPECT_EQ(eviction.mode, EvictionMode::kNone);
+}
+
+TEST(ResolveEvictionTest, RejectsByFlagName) {
+  const auto error = [](const char* part) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part));
+  };
+  EXPECT_THAT(ResolveEviction("snapkv | adakv | topk", ""),
+              error("eviction: needs --keep-ratio"));
+  EXPECT_THAT(ResolveEviction("", "1.5"), error("keep-ratio:"));
+  EXPECT_THAT(ResolveEviction("nonsense", "0.5"), error("eviction:"));
+  EXPECT_THAT(ResolveEviction("external | uniform | topk", "0.5"),
+              error("external"));
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,24 @@
+#include "bench/progress.h"
+
+#include <gtest/gtest.h>
+
+namespace blockmgr {
+namespace {
+
+TEST(FormatProgressTest, ShowsRateAndTimeLeft) {
+  EXPECT_EQ(FormatProgress(50, 0, 200, 10),
+            "[#######                       ] 50/200  5.0 req/s  ETA 0:30");
+  EXPECT_EQ(FormatProgress(200, 3, 200, 100),
+            "[##############################] 200/200  3 failed  2.0 req/s  "
+            "ETA 0:00");
+  EXPECT_EQ(FormatProgress(1, 0, 3602, 2),
+            "[                              ] 1/3602  0.5 req/s  ETA 2:00:02");
+}
+
+TEST(FormatProgressTest, SaysNothingItCannotKnow) {
+  EXPECT_EQ(FormatProgress(0, 0, 10, 0),
+            "[                              ] 0/10");
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,232 @@
+#include "bench/report.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "bench/compare.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::ordered_json;
+
+// Two requests, one of which failed.
+struct Example {
+  BenchOptions options;
+  BenchPlan plan;
+  RunResult result;
+
+  Example() {
+    plan.percentiles = {50, 99, 99.9};
+    plan.percentile_metrics = options.percentile_metrics;
+    plan.metadata = {{"gpu", "none"}};
+    plan.workload.requests.resize(2);
+    RequestRecord good;
+    good.sent_s = 0.25;
+    good.tokens_s = {1.0, 1.5, 2.0};
+    good.prompt_tokens = 10;
+    good.completed = true;
+    RequestRecord bad;
+    bad.sent_s = 0.5;
+    bad.prompt_tokens = 20;
+    bad.failure = absl::UnavailableError("no engine");
+    result.records = {good, bad};
+    result.duration_s = 2;
+    result.endpoint_type = "grpc";
+    result.model_id = "tiny / cpu";
+    result.counters.mean_requests_in_flight = 1.5;
+    result.counters.prompt_tokens = 100;
+    result.counters.cached_tokens = 25;
+    result.config = {{"num_blocks", 64}, {"watermark", 0.01}};
+  }
+
+  Json Build() const {
+    return BuildReport(options, plan, result, "20240102-030405");
+  }
+};
+
+TEST(BuildReportTest, HasTheKeysOfVllmAndOurs) {
+  const Json report = Example().Build();
+  for (const char* key : {"date",
+                          "endpoint_type",
+                          "backend",
+                          "label",
+                          "model_id",
+                          "tokenizer_id",
+                          "num_prompts",
+                          "request_rate",
+                          "burstiness",
+                          "max_concurrency",
+                          "duration",
+                          "completed",
+                          "failed",
+                          "total_input_tokens",
+                          "total_output_tokens",
+                          "request_throughput",
+                          "request_goodput",
+                          "output_throughput",
+                          "total_token_throughput",
+                          "max_output_tokens_per_s",
+                          "max_concurrent_requests",
+                          "mean_requests_in_flight",
+                          "max_requests_in_flight",
+                          "preemptions",
+                          "evictions",
+                          "evicted_bytes",
+                          "evicted_entries",
+                          "cached_tokens",
+                          "prefix_hit_rate",
+                          "recomputed_tokens",
+                          "max_used_blocks",
+                          "kept_entries_min",
+                          "kept_entries_median",
+                          "kept_entries_max",
+                          "num_steps",
+                          "achieved_request_rate",
+                          "client_lag_ms",
+                          "eviction",
+                          "keep_ratio",
+                          "failures",
+                          "config",
+                          "metadata"}) {
+    EXPECT_TRUE(report.contains(key)) << key;
+  }
+  for (const char* metric : {"ttft", "tpot", "itl", "e2el"}) {
+    for (const char* kind : {"mean", "median", "std", "p50", "p99", "p99.9"}) {
+      const std::string key = std::string(kind) + "_" + metric + "_ms";
+      EXPECT_TRUE(report.contains(key)) << key;
+    }
+  }
+}
+
+TEST(BuildReportTest, ValuesAreThoseOfTheRun) {
+  const Json report = Example().Build();
+  EXPECT_EQ(report["completed"], 1);
+  EXPECT_EQ(report["failed"], 1);
+  EXPECT_EQ(report["request_rate"], "inf");
+  EXPECT_EQ(report["total_output_tokens"], 3);
+  EXPECT_EQ(report["output_throughput"], 1.5);
+  EXPECT_EQ(report["mean_ttft_ms"], 1000.0);
+  EXPECT_EQ(report["p50_tpot_ms"], 500.0);
+  EXPECT_EQ(report["prefix_hit_rate"], 0.25);
+  EXPECT_EQ(report["achieved_request_rate"], 4.0);
+  EXPECT_EQ(report["client_lag_ms"]["max"], 500.0);
+  EXPECT_EQ(report["failures"]["UNAVAILABLE"]["example"], "no engine");
+  EXPECT_EQ(report["metadata"]["gpu"], "none");
+  EXPECT_EQ(report["config"]["num_blocks"].dump(), "64");
+  EXPECT_EQ(report["config"]["watermark"], 0.01);
+  EXPECT_TRUE(report["eviction"].is_null());
+  EXPECT_TRUE(report["max_concurrency"].is_null());
+}
+
+TEST(BuildReportTest, NamesEvictionRateAndTrace) {
+  Example example;
+  ASSERT_OK_AND_ASSIGN(example.plan.eviction, ResolveEviction("", "0.2"));
+  example.options.dataset.name = "mooncake";
+  example.options.dataset.path = "trace.jsonl";
+  example.options.arrivals.spread_ticks = true;
+  example.plan.workload.tick_s = 3;
+  const Json replay = example.Build();
+  EXPECT_EQ(replay["request_rate"], "trace");
+  EXPECT_EQ(replay["spread_ticks"], true);
+  EXPECT_EQ(replay["tick_seconds"], 3.0);
+  EXPECT_EQ(replay["keep_ratio"], 0.2);
+  EXPECT_THAT(replay["eviction"].get<std::string>(), HasSubstr("adakv"));
+  example.options.arrivals.request_rate = 2.0;
+  EXPECT_EQ(example.Build()["request_rate"], 2.0);
+}
+
+TEST(BuildReportTest, LeavesOutMetricsNobodyAskedFor) {
+  Example example;
+  example.plan.percentile_metrics = {"ttft"};
+  const Json report = example.Build();
+  EXPECT_TRUE(report.contains("mean_ttft_ms"));
+  EXPECT_FALSE(report.contains("mean_tpot_ms"));
+  EXPECT_THAT(FormatReport(report), Not(HasSubstr("Output Token (excl.")));
+}
+
+TEST(BuildReportTest, DetailsAreOneValuePerRequest) {
+  Example example;
+  example.options.save_detailed = true;
+  const Json report = example.Build();
+  EXPECT_EQ(report["input_lens"], Json::array({10, 20}));
+  EXPECT_EQ(report["output_lens"], Json::array({3, 0}));
+  EXPECT_EQ(report["ttfts"], Json::array({1.0, 0.0}));
+  EXPECT_EQ(report["itls"],
+            Json::array({Json::array({0.5, 0.5}), Json::array()}));
+  EXPECT_EQ(report["latencies"], Json::array({2.0, 0.0}));
+  EXPECT_EQ(report["start_times"], Json::array({0.0, 0.0}));
+  EXPECT_EQ(report["errors"][0], "");
+  EXPECT_EQ(report["errors"][1], "UNAVAILABLE: no engine");
+  EXPECT_FALSE(Example().Build().contains("ttfts"));
+}
+
+TEST(FormatReportTest, ShowsNumbersAndFailures) {
+  const std::string text = FormatReport(Example().Build());
+  EXPECT_THAT(text, HasSubstr("Successful requests:"));
+  EXPECT_THAT(text, HasSubstr("such as: no engine"));
+  EXPECT_THAT(text, HasSubstr("Mean TTFT (ms):"));
+  EXPECT_THAT(text, HasSubstr("P99.9 E2EL (ms):"));
+  EXPECT_THAT(text, HasSubstr("Mean requests in flight:"));
+}
+
+TEST(DefaultResultFilenameTest, FollowsVllmAndIsSafe) {
+  Example example;
+  EXPECT_EQ(DefaultResultFilename(example.Build(), "T"),
+            "blockmgr-infqps-tiny___cpu-T.json");
+  example.options.label = "../a b";
+  example.options.arrivals.request_rate = 2.5;
+  example.plan.max_concurrency = 8;
+  EXPECT_EQ(DefaultResultFilename(example.Build(), "T"),
+            ".._a_b-2.5qps-concurrency8-tiny___cpu-T.json");
+}
+
+class ReportFileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string folder = ::testing::TempDir() + "/blockmgr_report_XXXXXX";
+    ASSERT_NE(mkdtemp(folder.data()), nullptr);
+    folder_ = folder;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(ReportFileTest, WritesAndReadsBack) {
+  const Json report = Example().Build();
+  const std::string path = (folder_ / "deep" / "run.json").string();
+  ASSERT_OK(WriteReport(path, report));
+  ASSERT_OK_AND_ASSIGN(const Json again, ReadReport(path));
+  EXPECT_EQ(again, report);
+  EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
+}
+
+TEST_F(ReportFileTest, NamesTheFileThatCannotBeWritten) {
+  EXPECT_THAT(
+      WriteReport((folder_ / "").string(), Json::object()),
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr(folder_.string())));
+}
+
+TEST_F(ReportFileTest, RefusesWhatIsNoReport) {
+  const std::string path = (folder_ / "other.json").string();
+  std::ofstream(path) << "[1, 2]";
+  EXPECT_THAT(ReadReport(path), StatusIs(absl::StatusCode::kInvalidArgument,
+                                         HasSubstr("other.json")));
+  EXPECT_THAT(ReadReport((folder_ / "missing.json").string()),
+              StatusIs(absl::StatusCode::kNotFound));
+}
+
+}  // namespace
+}  // namespace blockmgr

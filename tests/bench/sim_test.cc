@@ -1,0 +1,187 @@
+#include "bench/sim.h"
+
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A model small enough that hundreds of requests take a moment.
+SimOptions SmallSim() {
+  SimOptions sim;
+  sim.model.num_layers = 2;
+  sim.model.num_heads = 2;
+  sim.model.num_q_heads = 4;
+  sim.model.head_dim = 64;
+  sim.model.num_params = 1e8;
+  sim.model.step_overhead_s = 0.001;
+  sim.num_blocks = 400;
+  sim.scheduler.max_num_batched_tokens = 512;
+  return sim;
+}
+
+BenchOptions SmallLoad() {
+  BenchOptions bench;
+  bench.dataset.num_prompts = 120;
+  bench.dataset.random = {.input_tokens = 600,
+                          .output_tokens = 40,
+                          .range_ratio = 0.5,
+                          .prefix_tokens = 64};
+  bench.arrivals.request_rate = 30.0;
+  bench.seed = 3;
+  return bench;
+}
+
+absl::StatusOr<RunResult> RunSmall(const BenchOptions& bench,
+                                   const SimOptions& sim) {
+  const absl::StatusOr<BenchPlan> plan = ResolveOptions(bench);
+  if (!plan.ok()) return plan.status();
+  return RunSim(sim, *plan, nullptr);
+}
+
+TEST(SimTest, EveryRequestGetsItsTokensAfterItArrived) {
+  const BenchOptions bench = SmallLoad();
+  ASSERT_OK_AND_ASSIGN(const BenchPlan plan, ResolveOptions(bench));
+  ASSERT_OK_AND_ASSIGN(const RunResult result,
+                       RunSim(SmallSim(), plan, nullptr));
+  ASSERT_EQ(result.records.size(), 120u);
+  double last_s = 0;
+  for (size_t i = 0; i < result.records.size(); ++i) {
+    const RequestRecord& record = result.records[i];
+    EXPECT_TRUE(record.completed) << record.failure;
+    EXPECT_EQ(static_cast<int32_t>(record.tokens_s.size()),
+              plan.workload.requests[i].output_tokens);
+    EXPECT_EQ(*record.sent_s, record.intended_s);
+    EXPECT_GT(record.tokens_s.front(), record.intended_s);
+    EXPECT_TRUE(std::is_sorted(record.tokens_s.begin(), record.tokens_s.end()));
+    last_s = std::max(last_s, record.tokens_s.back());
+  }
+  EXPECT_EQ(result.duration_s, last_s);
+  EXPECT_GT(result.counters.cached_tokens, 0u);
+  EXPECT_LE(result.counters.max_used_blocks, 399);
+}
+
+// Requests that hold blocks are a part of those sent and unfinished (Little's
+// law gives the mean of the latter).
+TEST(SimTest, MeanInFlightIsBoundedByLittlesLaw) {
+  ASSERT_OK_AND_ASSIGN(const RunResult result,
+                       RunSmall(SmallLoad(), SmallSim()));
+  double latency_sum_s = 0;
+  double service_sum_s = 0;
+  for (const RequestRecord& record : result.records) {
+    latency_sum_s += E2el(record);
+    service_sum_s += record.tokens_s.back() - record.tokens_s.front();
+  }
+  EXPECT_LE(result.counters.mean_requests_in_flight,
+            latency_sum_s / result.duration_s + 1e-9);
+  // A preempted request may wait between two of its tokens.
+  if (result.counters.preemptions == 0) {
+    EXPECT_GE(result.counters.mean_requests_in_flight,
+              service_sum_s / result.duration_s - 1e-9);
+  }
+  EXPECT_GE(result.counters.max_requests_in_flight,
+            result.counters.mean_requests_in_flight);
+}
+
+TEST(SimTest, TwoRunsGiveIdenticalReports) {
+  BenchOptions bench = SmallLoad();
+  bench.keep_ratio = "0.25";
+  bench.save_detailed = true;
+  bench.json = true;
+  const auto report = [&]() -> absl::StatusOr<std::string> {
+    absl::StatusOr<BenchPlan> plan = ResolveOptions(bench);
+    if (!plan.ok()) return plan.status();
+    absl::StatusOr<RunResult> result = RunSim(SmallSim(), *plan, nullptr);
+    if (!result.ok()) return result.status();
+    return BuildReport(bench, *plan, *result, std::nullopt).dump();
+  };
+  ASSERT_OK_AND_ASSIGN(const std::string first, report());
+  ASSERT_OK_AND_ASSIGN(const std::string second, report());
+  EXPECT_EQ(first, second);
+}
+
+TEST(SimTest, EvictionFreesBlocksAndKeepsTheOutputLengths) {
+  BenchOptions bench = SmallLoad();
+  ASSERT_OK_AND_ASSIGN(const RunResult full, RunSmall(bench, SmallSim()));
+  bench.keep_ratio = "0.2";
+  ASSERT_OK_AND_ASSIGN(const RunResult kept, RunSmall(bench, SmallSim()));
+  EXPECT_EQ(full.counters.evictions, 0u);
+  EXPECT_EQ(full.counters.kept_entries_max, 0);
+  EXPECT_GE(kept.counters.evictions, 120u);
+  EXPECT_GT(kept.counters.evicted_bytes, 0);
+  EXPECT_GT(kept.counters.kept_entries_max, kept.counters.kept_entries_median);
+  for (size_t i = 0; i < full.records.size(); ++i) {
+    EXPECT_EQ(full.records[i].tokens_s.size(), kept.records[i].tokens_s.size());
+  }
+}
+
+TEST(SimTest, ConcurrencyLimitHoldsSendsBackAndShowsAsLag) {
+  BenchOptions bench = SmallLoad();
+  bench.arrivals.request_rate = std::nullopt;  // all at once
+  bench.max_concurrency = 4;
+  ASSERT_OK_AND_ASSIGN(const RunResult result, RunSmall(bench, SmallSim()));
+  const std::vector<double> percentiles = {50, 99};
+  const RunSummary summary =
+      Summarize(result.records, result.duration_s, {}, percentiles);
+  EXPECT_EQ(summary.completed, 120);
+  EXPECT_EQ(summary.max_concurrent_requests, 4);
+  EXPECT_GT(summary.client_lag_ms.max, 0);
+  // Coordinated omission: the wait is part of the latency.
+  const RequestRecord& last = result.records.back();
+  EXPECT_GE(Ttft(last), *last.sent_s - last.intended_s);
+}
+
+TEST(SimTest, ImpossibleRequestsFailAloneAndAreCounted) {
+  BenchOptions bench = SmallLoad();
+  bench.dataset.random.input_tokens = 6000;  // 3000 to 9000, of 6384 that fit
+  bench.dataset.num_prompts = 30;
+  ASSERT_OK_AND_ASSIGN(const RunResult result, RunSmall(bench, SmallSim()));
+  const RunSummary summary =
+      Summarize(result.records, result.duration_s, {}, {});
+  EXPECT_GT(summary.completed, 0);
+  EXPECT_GT(summary.failed, 0);
+  EXPECT_EQ(summary.failures.at("RESOURCE_EXHAUSTED").count, summary.failed);
+}
+
+TEST(SimTest, SmallPoolPreemptsAndStillCompletes) {
+  BenchOptions bench = SmallLoad();
+  bench.arrivals.request_rate = std::nullopt;
+  bench.dataset.random.output_tokens = 300;
+  SimOptions sim = SmallSim();
+  sim.num_blocks = 120;
+  sim.scheduler.watermark = 0;
+  ASSERT_OK_AND_ASSIGN(const RunResult result, RunSmall(bench, sim));
+  EXPECT_GT(result.counters.preemptions, 0u);
+  EXPECT_GT(result.counters.recomputed_tokens, 0u);
+  for (const RequestRecord& record : result.records) {
+    EXPECT_TRUE(record.completed) << record.failure;
+  }
+}
+
+TEST(SimTest, BadModelAndOptionsAreNamed) {
+  SimOptions sim = SmallSim();
+  sim.num_blocks = 0;
+  EXPECT_THAT(
+      RunSmall(SmallLoad(), sim),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("num_blocks")));
+  sim = SmallSim();
+  sim.scheduler.max_steps_in_flight = 0;
+  EXPECT_THAT(RunSmall(SmallLoad(), sim),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("max_steps_in_flight")));
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,204 @@
+#include "blockmgr/compaction.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/blockmgr/naive_layout.h"
+#include "tests/blockmgr/region_history.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr int32_t kNumEvictions = 30'000 / kCaseDivisor;
+
+// What a slot holds: whose entry, of which position. Unwritten slots hold an
+// entry that nobody has.
+struct Entry {
+  NaiveHead head{-1, -1};
+  int32_t position = -1;
+  friend bool operator==(const Entry&, const Entry&) = default;
+};
+using Memory = std::vector<Entry>;  // by SlotIndex
+
+Memory FillMemory(const RegionHistory& history) {
+  const ModelLayout& layout = history.layout();
+  Memory memory(layout.num_pages() * layout.page_size);
+  for (const NaiveHead& head : history.heads()) {
+    for (const auto& held : history.HeldBelow(head, history.length())) {
+      memory[history.slot_index(held.slot)] = {head, held.position};
+    }
+  }
+  return memory;
+}
+
+// Runs a phase in a random order, and checks that no order could matter.
+void RunPhase(const ModelLayout& layout, const std::set<int32_t>& writable,
+              std::vector<SlotMove> phase, std::mt19937_64& random,
+              Memory* memory) {
+  std::set<SlotIndex> sources;
+  std::set<SlotIndex> targets;
+  for (const SlotMove& move : phase) {
+    sources.insert(move.source);
+    EXPECT_TRUE(targets.insert(move.destination).second) << "written twice";
+    const PageId page{
+        static_cast<int32_t>(move.destination / layout.page_size)};
+    EXPECT_TRUE(writable.contains(Index(layout.page_block(page))))
+        << "a block is written that is no destination";
+  }
+  for (const SlotIndex target : targets) {
+    EXPECT_FALSE(sources.contains(target)) << "read and written in a phase";
+  }
+  std::ranges::shuffle(phase, random);
+  for (const SlotMove& move : phase) {
+    (*memory)[move.destination] = (*memory)[move.source];
+  }
+}
+
+void ExpectIndexIsSortedTruth(const RegionHistory& history, int32_t cut,
+                              const EntryIndex& index) {
+  std::vector<int64_t> offsets = {0};
+  std::vector<SlotIndex> slots;
+  std::vector<int32_t> positions;
+  for (const NaiveHead& head : history.heads()) {
+    std::map<int32_t, SlotIndex> by_position;
+    for (const auto& held : history.HeldBelow(head, cut)) {
+      by_position[held.position] = history.slot_index(held.slot);
+    }
+    for (const auto& [position, slot] : by_position) {
+      positions.push_back(position);
+      slots.push_back(slot);
+    }
+    offsets.push_back(std::ssize(slots));
+  }
+  EXPECT_EQ(index.offsets, offsets);
+  EXPECT_EQ(index.positions, positions);
+  EXPECT_EQ(index.slots, slots);
+}
+
+// After all moves every head finds exactly what it kept, where the positions
+// say.
+void ExpectKept(const RegionHistory& history, const RandomEviction& eviction,
+                const RaggedRegion& region, const CompactionPlan& plan,
+                const Memory& memory) {
+  const ModelLayout& layout = history.layout();
+  ASSERT_EQ(std::ssize(plan.positions), region.num_entries());
+  size_t slot = 0;
+  for (const NaiveHead& head : history.heads()) {
+    const int32_t i = layout.head_index(head.first, head.second);
+    std::vector<int32_t> found;
+    for (int32_t place = 0; place < eviction.kept[i]; ++place, ++slot) {
+      const Entry& entry = memory[layout.slot(
+          region.pages(i)[place / layout.page_size], place % layout.page_size)];
+      EXPECT_EQ(entry.head, head);
+      EXPECT_EQ(entry.position, plan.positions[slot]);
+      found.push_back(entry.position);
+    }
+    std::ranges::sort(found);
+    EXPECT_EQ(found, eviction.kept_positions.at(head));
+  }
+}
+
+TEST(CompactionTest, MovesKeepExactlyTheKeptEntries) {
+  int32_t num_evictions = 0;
+  for (uint64_t seed = 1; num_evictions < kNumEvictions; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    RegionHistory history(random);
+    const ModelLayout& layout = history.layout();
+    const int32_t rounds = RandomInt(random, 1, 4);
+    for (int32_t round = 0; round < rounds; ++round) {
+      const RandomEviction eviction = history.NextEviction(random);
+      const CacheView view = history.view(eviction, RandomChance(random, 0.5));
+      RaggedRegion next = RaggedRegion::LayOut(
+          layout, view, eviction.destinations, eviction.kept, eviction.cut);
+      const EntryIndex entries =
+          IndexEntries(layout, view, history.region_positions(), eviction.cut);
+      ExpectIndexIsSortedTruth(history, eviction.cut, entries);
+      CompactionPlan plan =
+          PlanCompaction(layout, entries, eviction.keep, next);
+      Memory memory = FillMemory(history);
+      RunPhase(layout, eviction.writable, plan.moves.phase1, random, &memory);
+      RunPhase(layout, eviction.writable, plan.moves.phase2, random, &memory);
+      ExpectKept(history, eviction, next, plan, memory);
+      ASSERT_FALSE(HasFailure());
+      ++num_evictions;
+      history.Advance(eviction, std::move(next), std::move(plan.positions));
+      history.Grow(RandomInt(random, 1, 3));
+    }
+  }
+}
+
+ModelLayout OneHeadLayout() {
+  return {.num_layers = 1,
+          .num_heads = 1,
+          .num_q_heads = 1,
+          .head_dim = 8,
+          .page_size = 2,
+          .dtype = DType::kFloat32,
+          .num_blocks = 10};
+}
+
+KeepSets KeepRanks(std::vector<int32_t> ranks) {
+  return {.offsets = {0, std::ssize(ranks)}, .ranks = std::move(ranks)};
+}
+
+TEST(CompactionTest, CopyToFreshBlocksIsOnePhase) {
+  const ModelLayout layout = OneHeadLayout();
+  const std::vector<BlockId> tail = {BlockId{1}, BlockId{2}, BlockId{3}};
+  const CacheView view{.tail_blocks = tail};
+  const RaggedRegion next =
+      RaggedRegion::LayOut(layout, view, std::vector<BlockId>{BlockId{5}},
+                           std::vector<int32_t>{2}, 6);
+  const CompactionPlan plan = PlanCompaction(
+      layout, IndexEntries(layout, view, {}, 6), KeepRanks({1, 4}), next);
+  EXPECT_THAT(plan.moves.phase1, ElementsAre(SlotMove{3, 10}, SlotMove{6, 11}));
+  EXPECT_THAT(plan.moves.phase2, IsEmpty());
+  EXPECT_THAT(plan.positions, ElementsAre(1, 4));
+}
+
+TEST(CompactionTest, InPlaceMovesOnlyStrays) {
+  const ModelLayout layout = OneHeadLayout();
+  const std::vector<BlockId> tail = {BlockId{1}, BlockId{2}, BlockId{3}};
+  const CacheView view{.tail_blocks = tail};
+  const RaggedRegion next =
+      RaggedRegion::LayOut(layout, view, std::vector<BlockId>{BlockId{1}},
+                           std::vector<int32_t>{2}, 6);
+  const CompactionPlan plan = PlanCompaction(
+      layout, IndexEntries(layout, view, {}, 6), KeepRanks({1, 4}), next);
+  EXPECT_THAT(plan.moves.phase1, ElementsAre(SlotMove{6, 2}));
+  EXPECT_THAT(plan.moves.phase2, IsEmpty());
+  EXPECT_THAT(plan.positions, ElementsAre(4, 1));
+}
+
+TEST(CompactionTest, KeepingNothingMovesNothing) {
+  const ModelLayout layout = OneHeadLayout();
+  const std::vector<BlockId> tail = {BlockId{1}};
+  const CacheView view{.tail_blocks = tail};
+  const RaggedRegion next = RaggedRegion::LayOut(
+      layout, view, std::vector<BlockId>{}, std::vector<int32_t>{0}, 2);
+  const CompactionPlan plan = PlanCompaction(
+      layout, IndexEntries(layout, view, {}, 2), KeepRanks({}), next);
+  EXPECT_THAT(plan.moves.phase1, IsEmpty());
+  EXPECT_THAT(plan.moves.phase2, IsEmpty());
+  EXPECT_THAT(plan.positions, IsEmpty());
+}
+
+TEST(CompactionTest, IndexOfAnEmptyCacheIsEmpty) {
+  const EntryIndex index = IndexEntries(OneHeadLayout(), {}, {}, 0);
+  EXPECT_THAT(index.offsets, ElementsAre(0, 0));
+  EXPECT_THAT(index.slots, IsEmpty());
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,136 @@
+// A naive twin of BlockManager: maps, sets and full recounts.
+//
+// It does not choose blocks: it is told which ones the product chose, says
+// whether they were allowed, and recounts everything from the tables alone.
+// Violations are GoogleTest failures.
+#ifndef TESTS_BLOCKMGR_NAIVE_MODEL_H_
+#define TESTS_BLOCKMGR_NAIVE_MODEL_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "blockmgr/block_manager.h"
+#include "tests/blockmgr/naive_layout.h"
+
+namespace blockmgr {
+
+struct NaiveSequence {
+  std::vector<int32_t> tokens;  // from position 0
+  std::vector<BlockKey> keys;
+  std::vector<BlockId> region_blocks;
+  std::vector<BlockId> tail;
+  int32_t cut = 0;
+  int32_t num_reserved = 0;
+  int32_t num_settled = 0;
+  std::vector<int32_t> kept;  // by (layer, head); empty without a region
+  NaivePages pages;
+
+  struct Order {
+    int32_t cut = 0;
+    int64_t page_total = 0;
+    std::vector<BlockId> own;
+    std::vector<BlockId> fresh;
+  };
+  std::optional<Order> pending;
+
+  int32_t num_offered = 0;  // blocks, to the cache
+  uint64_t chain = 1;       // entry that precedes the next one; 0: broken
+};
+
+class NaiveModel {
+ public:
+  NaiveModel(const ModelLayout& layout, bool caching);
+
+  bool has_steps_in_flight() const { return dispatched_ > acknowledged_; }
+  const std::map<SequenceSlot, NaiveSequence>& sequences() const {
+    return sequences_;
+  }
+  NaiveSequence& at(SequenceSlot slot) { return sequences_.at(slot); }
+  const NaiveSequence& at(SequenceSlot slot) const {
+    return sequences_.at(slot);
+  }
+  int32_t num_cached_entries() const {
+    return static_cast<int32_t>(cached_.size());
+  }
+
+  // Compares all counters and tables, and what is derived from them.
+  void Check(const BlockManager& manager) const;
+  void CheckRegion(const BlockManager& manager, SequenceSlot slot) const;
+
+  // Blocks a prompt can start with, and how many only the cache holds.
+  PrefixMatch Match(const std::vector<int32_t>& tokens,
+                    int32_t max_tokens) const;
+  void Open(SequenceSlot slot, const std::vector<int32_t>& tokens,
+            const PrefixMatch& match);
+  int32_t BlocksNeeded(SequenceSlot slot, int32_t num_tokens) const;
+  // `blocks` were handed out while num_free blocks were free: they are nobody's,
+  // out of reach of the steps in flight, and the oldest cached ones made room.
+  // Returns how many had to be reclaimed.
+  int32_t HandOut(std::span<const BlockId> blocks, int32_t num_free);
+  void Reserve(SequenceSlot slot, int32_t num_tokens,
+               std::span<const BlockId> blocks);
+  void Abort(SequenceSlot slot, int32_t num_tokens);
+  bool WillPublish(SequenceSlot slot, int32_t num_tokens) const;
+  void Commit(SequenceSlot slot, int32_t num_tokens);
+  void Close(SequenceSlot slot);
+
+  // Blocks of [0, cut) that are taken already and held by this sequence alone.
+  std::vector<BlockId> OwnBlocks(SequenceSlot slot, int32_t cut) const;
+  int32_t NumOwnBlocks(SequenceSlot slot, int32_t cut) const;
+  int32_t NumReleasable(SequenceSlot slot) const;
+  // Takes over the order, whose fresh blocks HandOut has seen. Returns how many
+  // cache entries it cost.
+  int32_t ReserveEviction(SequenceSlot slot, NaiveSequence::Order order);
+  EvictionReceipt CommitEviction(SequenceSlot slot,
+                                 const std::vector<int32_t>& counts);
+  void AbortEviction(SequenceSlot slot);
+
+  void Dispatch(uint64_t step);
+  void Acknowledge(uint64_t step);
+  void ResetPrefixCache();
+  void LoseEngine();
+
+ private:
+  struct Entry {
+    std::vector<int32_t> prefix;  // all tokens up to the block's end
+    uint64_t id = 0;
+    uint64_t parent = 0;
+  };
+  // Sequences that hold each block.
+  std::vector<int32_t> Holders() const;
+  std::vector<BlockId> Below(const NaiveSequence& sequence, int32_t cut) const;
+  // Cached blocks that nobody uses and no step can touch, oldest first.
+  std::vector<BlockId> Reclaimable() const;
+  void Publish(NaiveSequence* sequence);
+  void Uncache(BlockId block);
+  // A sequence lets go of `block`, which it has taken out of its table.
+  void Released(BlockId block);
+  std::vector<int32_t> Prefix(const std::vector<int32_t>& tokens,
+                              int32_t num_blocks) const;
+
+  const ModelLayout layout_;
+  const bool caching_;
+  std::map<SequenceSlot, NaiveSequence> sequences_;
+  std::map<BlockId, Entry> cached_;
+  std::map<std::vector<int32_t>, BlockId> by_prefix_;
+  uint64_t next_entry_ = 2;
+  // What the engine has written: full blocks of sequences without a region.
+  std::map<BlockId, std::vector<int32_t>> written_;
+  std::map<BlockId, uint64_t> left_;  // order of the last release
+  uint64_t next_left_ = 1;
+  uint64_t dispatched_ = 0;
+  uint64_t acknowledged_ = 0;
+  std::vector<uint64_t> touched_;   // newest step that saw the block in a table
+  std::vector<uint64_t> released_;  // newest step when the last holder left
+  // The cache was emptied while steps were in flight: blocks may wait for a
+  // later step than theirs, never for an earlier one.
+  bool fences_are_bounds_ = false;
+};
+
+}  // namespace blockmgr
+
+#endif  // TESTS_BLOCKMGR_NAIVE_MODEL_H_

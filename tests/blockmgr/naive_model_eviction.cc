@@ -1,0 +1,148 @@
+// The eviction half of NaiveModel.
+
+#include <algorithm>
+#include <numeric>
+#include <ranges>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "blockmgr/base/bits.h"
+#include "tests/blockmgr/naive_model.h"
+
+namespace blockmgr {
+
+std::vector<BlockId> NaiveModel::Below(const NaiveSequence& sequence,
+                                       int32_t cut) const {
+  std::vector<BlockId> blocks = sequence.region_blocks;
+  int32_t position = sequence.cut;
+  for (const BlockId block : sequence.tail) {
+    if (position < cut) blocks.push_back(block);
+    position += layout_.page_size;
+  }
+  return blocks;
+}
+
+std::vector<BlockId> NaiveModel::OwnBlocks(SequenceSlot slot,
+                                           int32_t cut) const {
+  const std::vector<int32_t> holders = Holders();
+  std::vector<BlockId> own;
+  for (const BlockId block : Below(at(slot), cut)) {
+    if (holders[Index(block)] == 1) own.push_back(block);
+  }
+  return own;
+}
+
+int32_t NaiveModel::NumOwnBlocks(SequenceSlot slot, int32_t cut) const {
+  const NaiveSequence& sequence = at(slot);
+  const int32_t end = sequence.cut +
+                      static_cast<int32_t>(sequence.tail.size()) *
+                          layout_.page_size;
+  return static_cast<int32_t>(OwnBlocks(slot, cut).size()) +
+         std::max(0, cut - end) / layout_.page_size;
+}
+
+int32_t NaiveModel::NumReleasable(SequenceSlot slot) const {
+  const std::vector<int32_t> holders = Holders();
+  const NaiveSequence& sequence = at(slot);
+  std::vector<BlockId> held = Below(sequence, sequence.num_reserved);
+  if (sequence.pending.has_value()) {
+    held.insert(held.end(), sequence.pending->fresh.begin(),
+                sequence.pending->fresh.end());
+  }
+  return static_cast<int32_t>(std::ranges::count_if(
+      held, [&](BlockId block) { return holders[Index(block)] == 1; }));
+}
+
+int32_t NaiveModel::ReserveEviction(SequenceSlot slot,
+                                    NaiveSequence::Order order) {
+  const std::vector<BlockId> candidates = OwnBlocks(slot, order.cut);
+  int32_t num_uncached = 0;
+  for (const BlockId block : candidates) {
+    num_uncached += cached_.contains(block) ? 0 : 1;
+  }
+  // Own blocks: a subsequence of the candidates, hence distinct, unshared and
+  // in table order.
+  auto next = candidates.begin();
+  int32_t num_dropped = 0;
+  for (const BlockId block : order.own) {
+    next = std::find(next, candidates.end(), block);
+    EXPECT_NE(next, candidates.end()) << "no block of its own, or misplaced";
+    if (next == candidates.end()) break;
+    ++next;
+    if (!cached_.contains(block)) continue;
+    Uncache(block);
+    ++num_dropped;
+  }
+  EXPECT_EQ(num_dropped,
+            std::max<int32_t>(
+                0, static_cast<int32_t>(order.own.size()) - num_uncached))
+      << "a cached block is taken only when there is no other";
+  EXPECT_FALSE(at(slot).pending.has_value());
+  at(slot).pending = std::move(order);
+  return num_dropped;
+}
+
+void NaiveModel::AbortEviction(SequenceSlot slot) {
+  const NaiveSequence::Order order = *std::move(at(slot).pending);
+  at(slot).pending.reset();
+  for (const BlockId block : order.fresh) Released(block);
+}
+
+EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
+                                           const std::vector<int32_t>& counts) {
+  NaiveSequence& sequence = at(slot);
+  const NaiveSequence::Order order = *std::move(sequence.pending);
+  sequence.pending.reset();
+  const std::vector<BlockId> before = Below(sequence, order.cut);
+  const int32_t num_tail = (order.cut - sequence.cut) / layout_.page_size;
+
+  std::vector<BlockId> involved = before;
+  involved.insert(involved.end(), order.fresh.begin(), order.fresh.end());
+  std::vector<BlockId> destination_blocks = order.own;
+  destination_blocks.insert(destination_blocks.end(), order.fresh.begin(),
+                            order.fresh.end());
+  std::vector<int32_t> destinations;
+  for (const BlockId block : destination_blocks) {
+    destinations.push_back(Index(block));
+  }
+  NaivePages lists;
+  std::map<NaiveHead, int32_t> wanted;
+  EvictionReceipt receipt;
+  for (int32_t i = 0; i < layout_.pages_per_block(); ++i) {
+    const NaiveHead head{i / layout_.num_heads, i % layout_.num_heads};
+    if (!sequence.kept.empty()) lists[head] = sequence.pages.at(head);
+    for (int32_t j = 0; j < num_tail; ++j) {
+      lists[head].push_back(
+          {head.first, Index(sequence.tail[j]), head.second});
+    }
+    wanted[head] = CeilDiv(counts[i], layout_.page_size);
+    const int32_t held = num_tail * layout_.page_size +
+                         (sequence.kept.empty() ? 0 : sequence.kept[i]);
+    receipt.evicted_entries += held - counts[i];
+  }
+  sequence.pages = NaiveLayout({layout_.num_layers, layout_.num_heads},
+                               destinations, lists, wanted);
+
+  std::set<int32_t> used;
+  for (const auto& [head, pages] : sequence.pages) {
+    for (const NaivePage& page : pages) used.insert(page[1]);
+  }
+  sequence.region_blocks.clear();
+  for (const BlockId block : destination_blocks) {
+    if (used.contains(Index(block))) sequence.region_blocks.push_back(block);
+    written_.erase(block);
+  }
+  receipt.freed_blocks = static_cast<int32_t>(before.size()) -
+                         static_cast<int32_t>(sequence.region_blocks.size());
+  sequence.tail.erase(sequence.tail.begin(), sequence.tail.begin() + num_tail);
+  sequence.cut = order.cut;
+  sequence.kept = counts;
+  // The end of the table first.
+  for (const BlockId block : involved | std::views::reverse) {
+    if (!used.contains(Index(block))) Released(block);
+  }
+  return receipt;
+}
+
+}  // namespace blockmgr

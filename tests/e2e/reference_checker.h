@@ -1,0 +1,83 @@
+// Watches a TinyEngine and compares everything it computes with a dense float64
+// model: the logits after every sampled token, and the kept set of every
+// eviction with the policy run on dense tensors.
+//
+// Requests are told apart by RequestId, so that a sequence that is preempted and
+// recomputed in another slot is held against the same reference. A position
+// computed again must give the logits of the reference again; an eviction done
+// again must keep the same positions again.
+//
+// Costs a dense forward pass per position. Thread-compatible: the engine's
+// thread calls it; read the results when that thread is done.
+#ifndef BLOCKMGR_TESTS_E2E_REFERENCE_CHECKER_H_
+#define BLOCKMGR_TESTS_E2E_REFERENCE_CHECKER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/engine/tiny_engine.h"
+#include "tests/testing/dense_reference.h"
+
+namespace blockmgr {
+
+class ReferenceChecker {
+ public:
+  // Logits of a request by position: as the engine computed them.
+  using LogitsByPosition = std::map<int32_t, std::vector<float>>;
+
+  // Borrows the engine and becomes its observer.
+  ReferenceChecker(TinyEngine* engine, std::shared_ptr<const TinyModel> model);
+
+  int64_t num_logits_checked() const { return num_logits_checked_; }
+  int64_t num_evictions_checked() const { return num_evictions_checked_; }
+  // Of those, on sequences that had been through them before.
+  int64_t num_replays_checked() const { return num_replays_checked_; }
+  // By prompt, for comparing runs whose request ids differ.
+  const std::map<std::vector<int32_t>, LogitsByPosition>& logits() const {
+    return logits_;
+  }
+  // Tells how many prompt tokens a request has: its logits are filed under them.
+  void ExpectPrompt(std::vector<int32_t> prompt) {
+    prompts_.push_back(std::move(prompt));
+  }
+
+ private:
+  struct Sequence {
+    std::unique_ptr<DenseReference> reference;
+    std::map<int32_t, std::vector<double>> expected;  // logits by position
+    // Kept positions per head, by (length, cut).
+    std::map<std::pair<int32_t, int32_t>, std::vector<std::vector<int32_t>>>
+        kept;
+  };
+
+  void OnLogits(SequenceSlot slot, int32_t position,
+                std::span<const float> logits);
+  void OnEviction(const EvictionOrder& order, const EntryIndex& candidates,
+                  const KeepSets& keep);
+  Sequence& Find(SequenceSlot slot);
+  // Feeds known tokens up to `length`.
+  void Advance(SequenceSlot slot, Sequence* sequence, int32_t length);
+  // Scores of the candidates on dense tensors.
+  std::vector<float> DenseScores(const EvictionOrder& order,
+                                 const Sequence& sequence,
+                                 const EntryIndex& candidates) const;
+  void FileLogits(SequenceSlot slot, int32_t position,
+                  std::span<const float> logits);
+
+  TinyEngine* const engine_;
+  const std::shared_ptr<const TinyModel> model_;
+  std::map<RequestId, Sequence> sequences_;
+  std::vector<std::vector<int32_t>> prompts_;
+  std::map<std::vector<int32_t>, LogitsByPosition> logits_;
+  int64_t num_logits_checked_ = 0;
+  int64_t num_evictions_checked_ = 0;
+  int64_t num_replays_checked_ = 0;
+};
+
+}  // namespace blockmgr
+
+#endif  // BLOCKMGR_TESTS_E2E_REFERENCE_CHECKER_H_

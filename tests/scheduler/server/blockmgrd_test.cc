@@ -1,0 +1,166 @@
+// The daemon as a process: signals, sockets, flags.
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/server/server_harness.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kServing = 1;
+
+// A blockmgrd, killed at the end if it still runs.
+class Daemon {
+ public:
+  Daemon(const std::string& log, const std::vector<std::string>& flags)
+      : log_(log) {
+    std::vector<std::string> words = {BLOCKMGRD_PATH};
+    words.insert(words.end(), flags.begin(), flags.end());
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log_.c_str(),
+                                     O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+    EXPECT_EQ(
+        posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ),
+        0);
+    posix_spawn_file_actions_destroy(&actions);
+  }
+  ~Daemon() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+  void Signal(int signal) const { kill(pid_, signal); }
+
+  // The exit status; -1: it ended by a signal, -2: not within a minute.
+  int Wait() {
+    int status = 0;
+    if (!WaitUntil([&] { return waitpid(pid_, &status, WNOHANG) == pid_; })) {
+      return -2;
+    }
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  std::string Log() const {
+    std::ostringstream text;
+    text << std::ifstream(log_).rdbuf();
+    return text.str();
+  }
+
+ private:
+  const std::string log_;
+  pid_t pid_ = -1;
+};
+
+class BlockmgrdTest : public ::testing::Test {
+ protected:
+  std::vector<std::string> Flags() const { return {"--listen", address_}; }
+  std::string log() const { return folder_.path() + "/log"; }
+  bool Serving() const { return AskHealth(Connect(address_), "") == kServing; }
+
+  TempFolder folder_;
+  const std::string address_ = "unix:" + folder_.path() + "/d.sock";
+};
+
+TEST_F(BlockmgrdTest, TermEndsAnIdleDaemon) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    Daemon daemon(log(), Flags());
+    ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
+    daemon.Signal(signal);
+    EXPECT_EQ(daemon.Wait(), 0) << daemon.Log();
+    EXPECT_NE(access((folder_.path() + "/d.sock").c_str(), F_OK), 0);
+  }
+}
+
+TEST_F(BlockmgrdTest, TermLetsRequestsFinish) {
+  Daemon daemon(log(), Flags());
+  ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
+  FakeEngine engine(address_);
+  ASSERT_TRUE(engine.Attach(SmallLayout()).ok());
+  engine.OpenStream();
+  FakeFrontend frontend(address_, "a");
+  frontend.Open();
+  ASSERT_TRUE(WaitUntil([&] { return frontend.Submit("r", 5).ok(); }));
+  daemon.Signal(SIGTERM);
+  ASSERT_TRUE(WaitUntil([&] {
+    return frontend.Submit("s", 5).error_code() == grpc::UNAVAILABLE;
+  }));
+  std::thread answers([&engine] { engine.AnswerAll(); });
+  const v1::TokenChunk chunk = frontend.ReadRequest("r");
+  EXPECT_EQ(chunk.tokens_size(), 5);
+  EXPECT_EQ(chunk.finish_reason(), v1::FINISH_REASON_LENGTH);
+  answers.join();
+  EXPECT_EQ(daemon.Wait(), 0) << daemon.Log();
+}
+
+TEST_F(BlockmgrdTest, SecondSignalCancelsAtOnce) {
+  Daemon daemon(log(), {"--listen", address_, "--drain-timeout", "3600"});
+  ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
+  FakeEngine engine(address_);  // hangs: it never answers
+  ASSERT_TRUE(engine.Attach(SmallLayout()).ok());
+  engine.OpenStream();
+  FakeFrontend frontend(address_, "a");
+  frontend.Open();
+  ASSERT_TRUE(WaitUntil([&] { return frontend.Submit("r", 5).ok(); }));
+  daemon.Signal(SIGTERM);
+  ASSERT_TRUE(WaitUntil([&] {
+    return frontend.Submit("s", 5).error_code() == grpc::UNAVAILABLE;
+  }));
+  daemon.Signal(SIGTERM);
+  EXPECT_EQ(frontend.ReadRequest("r").finish_reason(),
+            v1::FINISH_REASON_CANCELLED);
+  EXPECT_EQ(daemon.Wait(), 0) << daemon.Log();
+}
+
+TEST_F(BlockmgrdTest, ReplacesTheSocketOfADeadDaemonOnly) {
+  Daemon first(log(), Flags());
+  ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << first.Log();
+  Daemon second(log() + "2", Flags());
+  EXPECT_EQ(second.Wait(), 1);
+  EXPECT_THAT(second.Log(), HasSubstr("another daemon is running"));
+  first.Signal(SIGKILL);
+  EXPECT_EQ(first.Wait(), -1);
+  Daemon third(log(), Flags());
+  EXPECT_TRUE(WaitUntil([this] { return Serving(); })) << third.Log();
+}
+
+TEST_F(BlockmgrdTest, RefusesBadFlags) {
+  const auto refused = [this](std::vector<std::string> flags,
+                              const std::string& text) {
+    Daemon daemon(log(), flags);
+    EXPECT_GT(daemon.Wait(), 0);
+    EXPECT_THAT(daemon.Log(), HasSubstr(text));
+  };
+  refused({"--listen", "0.0.0.0:0"}, "loopback");
+  refused({"--listen", address_, "--max-steps-in-flight", "9"},
+          "max_steps_in_flight");
+  refused({"--listen", address_, "--compaction", "sideways"}, "sideways");
+  refused({"--listen", address_, "--no-such-flag"}, "--no-such-flag");
+  refused({"--listen", address_, "--queue-capacity", "0"}, "queue_capacity");
+}
+
+}  // namespace
+}  // namespace blockmgr

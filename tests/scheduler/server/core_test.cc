@@ -1,0 +1,393 @@
+#include "scheduler/server/core.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/server/fake_scheduler.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct RecordingTokens : TokenSink {
+  bool Deliver(std::span<const TokenItem> items) override {
+    for (const TokenItem& item : items) {
+      lines.push_back(
+          item.finish == nullptr
+              ? absl::StrCat(item.stream->id, "[", item.index, "]=", item.token)
+              : absl::StrCat(item.stream->id, " ends ",
+                             static_cast<int>(item.finish->reason)));
+    }
+    return !overflow;
+  }
+  void Close(const absl::Status& status) override { closed = status; }
+
+  std::vector<std::string> lines;
+  bool overflow = false;
+  std::optional<absl::Status> closed;
+};
+
+struct RecordingEngine : EngineSink {
+  void SendPlan(const StepPlan& plan) override { plans.push_back(plan); }
+  void ReadNext() override { ++num_reads; }
+  void Close(const absl::Status& status) override { closed = status; }
+
+  // An answer to plan `i`: every sequence samples 7.
+  StepResult Answer(size_t i) const {
+    StepResult result;
+    result.id = plans.at(i).id;
+    result.sampled.assign(plans[i].slots.size(), 7);
+    result.evictions.resize(plans[i].evictions.size());
+    for (EvictionOutcome& outcome : result.evictions) outcome.counts = {1, 2};
+    return result;
+  }
+
+  std::vector<StepPlan> plans;
+  int num_reads = 0;
+  std::optional<absl::Status> closed;
+};
+
+// Runs each command as a pass of its own, at a time the test sets.
+class CoreTest : public ::testing::Test {
+ protected:
+  CoreTest() : core_(Options(), FakeScheduler::Make) {}
+
+  CoreOptions Options() {
+    CoreOptions options;
+    options.epoch = 77;
+    options.on_engine_change = [this](bool attached) {
+      engine_changes_.push_back(attached);
+    };
+    return options;
+  }
+
+  void Run(Command command) {
+    core_.BeginPass(now_);
+    core_.Handle(&command);
+    core_.EndPass();
+  }
+
+  absl::StatusOr<Attachment> Attach(const ModelLayout& layout) {
+    absl::StatusOr<Attachment> result = absl::UnknownError("no reply");
+    Run(AttachEngine{layout, "fake", [&result](absl::StatusOr<Attachment> a) {
+                       result = std::move(a);
+                     }});
+    return result;
+  }
+
+  absl::Status Open(uint64_t epoch, uint64_t session,
+                    std::shared_ptr<RecordingEngine> engine) {
+    absl::Status result = absl::UnknownError("no reply");
+    Run(OpenSteps{epoch, session, std::move(engine),
+                  [&result](absl::Status s) { result = std::move(s); }});
+    return result;
+  }
+
+  std::shared_ptr<RecordingEngine> AttachAndOpen() {
+    auto engine = std::make_shared<RecordingEngine>();
+    const absl::StatusOr<Attachment> attached = Attach(SmallLayout());
+    EXPECT_OK(attached);
+    EXPECT_OK(Open(77, attached->session, engine));
+    return engine;
+  }
+
+  std::shared_ptr<RecordingTokens> OpenStream(const std::string& session) {
+    auto tokens = std::make_shared<RecordingTokens>();
+    Run(OpenClient{session, tokens,
+                   [](const absl::Status& s) { EXPECT_OK(s); }});
+    return tokens;
+  }
+
+  absl::Status Submit(const std::string& session, const std::string& id,
+                      int32_t max_tokens) {
+    absl::Status result = absl::UnknownError("no reply");
+    Request request;
+    request.id = id;
+    request.prompt = {1, 2, 3};
+    request.max_tokens = max_tokens;
+    Run(SubmitCommand{session, std::move(request),
+                      [&result](absl::Status s) { result = std::move(s); }});
+    return result;
+  }
+
+  absl::Status Cancel(const std::string& id) {
+    absl::Status result = absl::UnknownError("no reply");
+    Run(CancelCommand{id,
+                      [&result](absl::Status s) { result = std::move(s); }});
+    return result;
+  }
+
+  void Answer(const std::shared_ptr<RecordingEngine>& engine, size_t plan) {
+    const StepResult result = engine->Answer(plan);
+    Run(EngineResult{engine, &result});
+  }
+
+  CoreStats Stats(bool reset_peaks) {
+    CoreStats result;
+    Run(GetStats{reset_peaks, [&result](absl::StatusOr<CoreStats> s) {
+                   result = *std::move(s);
+                 }});
+    return result;
+  }
+
+  double now_ = 100;
+  std::vector<bool> engine_changes_;
+  Core core_;
+};
+
+TEST_F(CoreTest, SubmitNeedsAnEngineAndAStream) {
+  EXPECT_THAT(Submit("a", "r", 1),
+              StatusIs(absl::StatusCode::kUnavailable, "no engine attached"));
+  // An attachment without its step stream is not an engine yet.
+  ASSERT_OK(Attach(SmallLayout()));
+  EXPECT_THAT(Submit("a", "r", 1), StatusIs(absl::StatusCode::kUnavailable));
+  const auto engine = AttachAndOpen();
+  EXPECT_THAT(Submit("a", "r", 1),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("client_session")));
+  const auto tokens = OpenStream("a");
+  EXPECT_OK(Submit("a", "r", 1));
+  EXPECT_THAT(Submit("a", "r", 1), StatusIs(absl::StatusCode::kAlreadyExists));
+}
+
+TEST_F(CoreTest, TokensGoToTheClientThatAsked) {
+  const auto engine = AttachAndOpen();
+  const auto a = OpenStream("a");
+  const auto b = OpenStream("b");
+  ASSERT_OK(Submit("a", "ra", 2));
+  ASSERT_OK(Submit("b", "rb", 1));
+  ASSERT_EQ(engine->plans.size(), 2u);
+  Answer(engine, 0);
+  Answer(engine, 1);
+  Answer(engine, 2);
+  EXPECT_THAT(a->lines, ElementsAre("ra[0]=7", "ra[1]=7", "ra ends 0"));
+  EXPECT_THAT(b->lines, ElementsAre("rb[0]=7", "rb ends 0"));
+  EXPECT_EQ(engine->num_reads, 3);  // one for each result
+}
+
+TEST_F(CoreTest, CancelEndsARequestOnce) {
+  const auto engine = AttachAndOpen();
+  const auto tokens = OpenStream("a");
+  ASSERT_OK(Submit("a", "r", 5));
+  EXPECT_OK(Cancel("r"));
+  EXPECT_THAT(Cancel("r"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(tokens->lines, ElementsAre("r ends 2"));
+  Answer(engine, 0);  // of a step that was out: nothing more comes
+  EXPECT_EQ(tokens->lines.size(), 1u);
+}
+
+TEST_F(CoreTest, TheEndOfAStreamCancelsItsRequestsOnly) {
+  const auto engine = AttachAndOpen();
+  const auto a = OpenStream("a");
+  const auto b = OpenStream("b");
+  ASSERT_OK(Submit("a", "ra", 5));
+  ASSERT_OK(Submit("b", "rb", 5));
+  Run(ClientGone{"a", b});  // not a's stream: nothing happens
+  EXPECT_EQ(Stats(false).scheduler.num_running, 2);
+  Run(ClientGone{"a", a});
+  EXPECT_EQ(Stats(false).scheduler.num_running, 1);
+  EXPECT_TRUE(a->lines.empty());
+  EXPECT_THAT(Submit("a", "r2", 1),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
+  OpenStream("a");  // the session may come back
+  EXPECT_OK(Submit("a", "r2", 1));
+}
+
+TEST_F(CoreTest, SecondStreamOfASessionIsRefused) {
+  const auto engine = AttachAndOpen();
+  const auto first = OpenStream("a");
+  absl::Status second;
+  Run(OpenClient{"a", std::make_shared<RecordingTokens>(),
+                 [&second](absl::Status s) { second = std::move(s); }});
+  EXPECT_THAT(second, StatusIs(absl::StatusCode::kAlreadyExists));
+  ASSERT_OK(Submit("a", "r", 1));
+  Answer(engine, 0);
+  EXPECT_EQ(first->lines.size(), 2u);
+}
+
+TEST_F(CoreTest, ClientTooFarBehindLosesItsRequests) {
+  const auto engine = AttachAndOpen();
+  const auto slow = OpenStream("slow");
+  const auto quick = OpenStream("quick");
+  ASSERT_OK(Submit("slow", "s", 9));
+  ASSERT_OK(Submit("quick", "q", 9));
+  slow->overflow = true;
+  Answer(engine, 0);
+  EXPECT_EQ(Stats(false).scheduler.num_running, 1);
+  EXPECT_THAT(Cancel("s"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_FALSE(slow->closed.has_value());  // it has closed itself
+  Answer(engine, 1);
+  EXPECT_EQ(quick->lines.size(), 1u);
+}
+
+TEST_F(CoreTest, StaleEpochAndSessionHaveNoEffect) {
+  ASSERT_OK_AND_ASSIGN(const Attachment first, Attach(SmallLayout()));
+  ASSERT_OK_AND_ASSIGN(const Attachment second, Attach(SmallLayout()));
+  const auto engine = std::make_shared<RecordingEngine>();
+  const auto stale =
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("STALE_EPOCH"));
+  EXPECT_THAT(Open(first.epoch, first.session, engine), stale);
+  EXPECT_THAT(Open(first.epoch + 1, second.session, engine), stale);
+  EXPECT_FALSE(Stats(false).engine_attached);
+  EXPECT_OK(Open(second.epoch, second.session, engine));
+  EXPECT_TRUE(Stats(false).engine_attached);
+  EXPECT_THAT(engine_changes_, ElementsAre(true));
+}
+
+TEST_F(CoreTest, OneEngineAtATime) {
+  const auto engine = AttachAndOpen();
+  EXPECT_THAT(Attach(SmallLayout()),
+              StatusIs(absl::StatusCode::kAlreadyExists));
+}
+
+TEST_F(CoreTest, RequestsWaitForTheNextEngine) {
+  const auto first = AttachAndOpen();
+  const auto tokens = OpenStream("a");
+  ASSERT_OK(Submit("a", "r", 2));
+  Answer(first, 0);
+  Run(EngineLost{first});
+  EXPECT_FALSE(Stats(false).engine_attached);
+  EXPECT_THAT(Submit("a", "s", 2), StatusIs(absl::StatusCode::kUnavailable));
+  Answer(first, 1);  // a result that was on its way is ignored
+
+  ModelLayout other = SmallLayout();
+  other.num_blocks = 63;
+  EXPECT_THAT(Attach(other),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "layout.num_blocks: live requests need 64, got 63"));
+  const auto second = AttachAndOpen();
+  ASSERT_EQ(second->plans.size(), 1u);
+  Answer(second, 0);
+  EXPECT_THAT(tokens->lines, ElementsAre("r[0]=7", "r[1]=7", "r ends 0"));
+  EXPECT_THAT(engine_changes_, ElementsAre(true, false, true));
+  Run(EngineLost{first});  // late: not the engine any more
+  EXPECT_TRUE(Stats(false).engine_attached);
+
+  Run(EngineLost{second});
+  EXPECT_OK(Attach(other));  // nobody waits: another geometry is welcome
+  EXPECT_EQ(Stats(false).layout->num_blocks, 63);
+}
+
+TEST_F(CoreTest, WrongResultEndsTheEngine) {
+  const auto engine = AttachAndOpen();
+  const auto tokens = OpenStream("a");
+  ASSERT_OK(Submit("a", "r", 2));
+  StepResult wrong = engine->Answer(0);
+  wrong.sampled.clear();
+  Run(EngineResult{engine, &wrong});
+  ASSERT_TRUE(engine->closed.has_value());
+  EXPECT_THAT(*engine->closed, StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(engine->num_reads, 0);
+  EXPECT_FALSE(Stats(false).engine_attached);
+  EXPECT_EQ(AttachAndOpen()->plans.size(), 1u);  // the request goes on
+}
+
+class EvictCoreTest : public CoreTest {
+ protected:
+  // The reply, once there is one.
+  std::shared_ptr<std::optional<absl::StatusOr<EvictionEffect>>> Evict(
+      const std::string& id) {
+    auto reply =
+        std::make_shared<std::optional<absl::StatusOr<EvictionEffect>>>();
+    EvictionCommand command;
+    command.cut = 16;
+    Run(EvictCommand{id, command,
+                     [reply](absl::StatusOr<EvictionEffect> effect) {
+                       *reply = std::move(effect);
+                     }});
+    return reply;
+  }
+};
+
+TEST_F(EvictCoreTest, RepliesWhenTheEvictionHasEnded) {
+  EXPECT_THAT((*Evict("r"))->status(),
+              StatusIs(absl::StatusCode::kUnavailable));
+  const auto engine = AttachAndOpen();
+  const auto tokens = OpenStream("a");
+  EXPECT_THAT((*Evict("r"))->status(), StatusIs(absl::StatusCode::kNotFound));
+  ASSERT_OK(Submit("a", "r", 9));
+  const auto reply = Evict("r");
+  EXPECT_THAT((*Evict("r"))->status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
+  Answer(engine, 0);
+  EXPECT_FALSE(reply->has_value());
+  Answer(engine, 1);
+  ASSERT_TRUE(reply->has_value());
+  ASSERT_OK(**reply);
+  EXPECT_EQ((**reply)->cut, 16);
+  EXPECT_THAT((**reply)->kept_entries, ElementsAre(1, 2));
+}
+
+TEST_F(EvictCoreTest, RepliesWhenTheRequestOrTheEngineEndsFirst) {
+  const auto engine = AttachAndOpen();
+  const auto tokens = OpenStream("a");
+  ASSERT_OK(Submit("a", "r", 9));
+  ASSERT_OK(Submit("a", "s", 9));
+  const auto r = Evict("r");
+  const auto s = Evict("s");
+  ASSERT_OK(Cancel("r"));
+  ASSERT_TRUE(r->has_value());
+  EXPECT_THAT((*r)->status(), StatusIs(absl::StatusCode::kAborted));
+  Run(EngineLost{engine});
+  ASSERT_TRUE(s->has_value());
+  EXPECT_THAT((*s)->status(), StatusIs(absl::StatusCode::kAborted));
+}
+
+TEST_F(CoreTest, IntegratesRunningRequestsOverTime) {
+  const auto engine = AttachAndOpen();
+  const auto tokens = OpenStream("a");
+  EXPECT_DOUBLE_EQ(Stats(false).running_request_seconds, 0);
+  now_ = 101;
+  ASSERT_OK(Submit("a", "r", 1));
+  now_ = 103;
+  ASSERT_OK(Submit("a", "s", 1));
+  now_ = 104.5;  // r ran 2 s alone and 1.5 s beside s
+  Answer(engine, 0);
+  now_ = 110;  // s ran 5.5 s alone
+  const CoreStats stats = Stats(true);
+  EXPECT_DOUBLE_EQ(stats.running_request_seconds, 2 + 2 * 1.5 + 5.5);
+  EXPECT_DOUBLE_EQ(stats.clock_seconds, 10);
+  EXPECT_EQ(stats.max_running, 2);
+  EXPECT_EQ(stats.max_used_blocks, 20);
+  const CoreStats after = Stats(false);
+  EXPECT_EQ(after.max_running, 1);
+  EXPECT_EQ(after.max_used_blocks, 10);
+}
+
+TEST_F(CoreTest, DrainWaitsForRequestsAndRefusesNewOnes) {
+  const auto engine = AttachAndOpen();
+  const auto tokens = OpenStream("a");
+  ASSERT_OK(Submit("a", "r", 1));
+  bool drained = false;
+  Run(Drain{[&drained](const absl::Status& s) { drained = s.ok(); }});
+  EXPECT_THAT(Submit("a", "s", 1), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_FALSE(drained);
+  Answer(engine, 0);
+  EXPECT_TRUE(drained);
+  EXPECT_FALSE(tokens->closed.has_value());
+}
+
+TEST_F(CoreTest, CloseAllCancelsAndCloses) {
+  const auto engine = AttachAndOpen();
+  const auto tokens = OpenStream("a");
+  ASSERT_OK(Submit("a", "r", 5));
+  Run(CloseAll{absl::UnavailableError("bye")});
+  EXPECT_THAT(tokens->lines, ElementsAre("r ends 2"));
+  ASSERT_TRUE(tokens->closed.has_value());
+  EXPECT_THAT(*tokens->closed, StatusIs(absl::StatusCode::kUnavailable, "bye"));
+  ASSERT_TRUE(engine->closed.has_value());
+  EXPECT_THAT(Attach(SmallLayout()), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,290 @@
+#include "scheduler/server/core_thread.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/server/fake_scheduler.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+CoreThreadOptions Options(int32_t queue_capacity, int32_t spin_us) {
+  CoreThreadOptions options;
+  options.core.epoch = 5;
+  options.queue_capacity = queue_capacity;
+  options.spin_us = spin_us;
+  return options;
+}
+
+// Counts finished requests of one client.
+struct CountingTokens : TokenSink {
+  bool Deliver(std::span<const TokenItem> items) override {
+    for (const TokenItem& item : items) {
+      if (item.finish != nullptr) num_finished.fetch_add(1);
+    }
+    return true;
+  }
+  void Close(const absl::Status& /*status*/) override {}
+
+  std::atomic<int> num_finished{0};
+};
+
+// Answers plans from a thread of its own, as a stream's reader does.
+class AnsweringEngine : public EngineSink,
+                        public std::enable_shared_from_this<AnsweringEngine> {
+ public:
+  explicit AnsweringEngine(CoreThread* core)
+      : core_(core), thread_([this] { Run(); }) {}
+  ~AnsweringEngine() override { StopAnswering(); }
+
+  void SendPlan(const StepPlan& plan) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    plans_.push_back(plan);
+    wake_.notify_all();
+  }
+  void ReadNext() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    may_post_ = true;
+    wake_.notify_all();
+  }
+  void Close(const absl::Status& /*status*/) override {}
+
+  void StopAnswering() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stopped_ = true;
+      wake_.notify_all();
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  void Run() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (true) {
+      wake_.wait(lock,
+                 [this] { return stopped_ || (may_post_ && !plans_.empty()); });
+      if (stopped_) return;
+      may_post_ = false;
+      result_.id = plans_.front().id;
+      result_.sampled.assign(plans_.front().slots.size(), 3);
+      plans_.pop_front();
+      lock.unlock();
+      core_->Post(EngineResult{shared_from_this(), &result_});
+      lock.lock();
+    }
+  }
+
+  CoreThread* const core_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<StepPlan> plans_;
+  bool may_post_ = true;
+  bool stopped_ = false;
+  StepResult result_;
+  std::thread thread_;
+};
+
+std::shared_ptr<AnsweringEngine> AttachEngineTo(CoreThread* core) {
+  std::promise<absl::StatusOr<Attachment>> attached;
+  core->Post(AttachEngine{SmallLayout(), "test",
+                          [&attached](absl::StatusOr<Attachment> a) {
+                            attached.set_value(std::move(a));
+                          }});
+  const absl::StatusOr<Attachment> attachment = attached.get_future().get();
+  EXPECT_OK(attachment);
+  auto engine = std::make_shared<AnsweringEngine>(core);
+  std::promise<absl::Status> opened;
+  core->Post(
+      OpenSteps{attachment->epoch, attachment->session, engine,
+                [&opened](absl::Status s) { opened.set_value(std::move(s)); }});
+  EXPECT_OK(opened.get_future().get());
+  return engine;
+}
+
+std::shared_ptr<CountingTokens> OpenStream(CoreThread* core,
+                                           const std::string& session) {
+  auto tokens = std::make_shared<CountingTokens>();
+  std::promise<absl::Status> opened;
+  core->Post(OpenClient{session, tokens, [&opened](absl::Status s) {
+                          opened.set_value(std::move(s));
+                        }});
+  EXPECT_OK(opened.get_future().get());
+  return tokens;
+}
+
+SubmitCommand MakeSubmit(const std::string& session, const std::string& id,
+                         StatusReply done) {
+  Request request;
+  request.id = id;
+  request.prompt = {1};
+  request.max_tokens = 2;
+  return SubmitCommand{session, std::move(request), std::move(done)};
+}
+
+void RunManyProducers(int32_t queue_capacity, int32_t spin_us) {
+  constexpr int kProducers = 4;
+  constexpr int kRequests = 500;
+  CoreThread core(Options(queue_capacity, spin_us), FakeScheduler::Make);
+  const auto engine = AttachEngineTo(&core);
+  std::vector<std::shared_ptr<CountingTokens>> streams;
+  for (int p = 0; p < kProducers; ++p) {
+    streams.push_back(OpenStream(&core, absl::StrCat("client", p)));
+  }
+  std::atomic<int> accepted{0};
+  std::atomic<int> refused{0};
+  std::vector<std::thread> producers;
+  for (int p = 0; p < kProducers; ++p) {
+    producers.emplace_back([&, p] {
+      for (int r = 0; r < kRequests; ++r) {
+        core.Post(MakeSubmit(
+            absl::StrCat("client", p), absl::StrCat(p, "-", r),
+            [&accepted, &refused](const absl::Status& status) {
+              EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status))
+                  << status;
+              (status.ok() ? accepted : refused).fetch_add(1);
+            }));
+      }
+    });
+  }
+  for (std::thread& producer : producers) producer.join();
+  // A Drain that goes round a full queue would overtake submissions.
+  while (accepted + refused < kProducers * kRequests) {
+    std::this_thread::yield();
+  }
+  std::promise<absl::Status> drained;
+  core.Post(
+      Drain{[&drained](absl::Status s) { drained.set_value(std::move(s)); }});
+  EXPECT_OK(drained.get_future().get());
+  core.Stop();
+  EXPECT_EQ(accepted + refused, kProducers * kRequests);
+  int finished = 0;
+  for (const auto& stream : streams) finished += stream->num_finished;
+  EXPECT_EQ(finished, accepted);
+  engine->StopAnswering();
+}
+
+TEST(CoreThreadTest, AnswersManyProducersOnceEach) {
+  RunManyProducers(4096, 50);
+}
+
+TEST(CoreThreadTest, LosesNothingWhenTheQueueIsTiny) { RunManyProducers(2, 0); }
+
+// Holds the core thread inside a reply until released.
+class Obstacle {
+ public:
+  explicit Obstacle(CoreThread* core) {
+    std::promise<void> entered;
+    core->Post(GetStats{false, [this, &entered](absl::StatusOr<CoreStats>) {
+                          entered.set_value();
+                          released_.get_future().wait();
+                        }});
+    entered.get_future().wait();
+  }
+  void Release() { released_.set_value(); }
+
+ private:
+  std::promise<void> released_;
+};
+
+TEST(CoreThreadTest, FullQueueRefusesAtOnceAndOnlyWhatIsTooMuch) {
+  CoreThread core(Options(3, 0), FakeScheduler::Make);
+  Obstacle obstacle(&core);
+  std::atomic<int> answered{0};
+  std::vector<absl::Status> replies(5, absl::UnknownError("no reply"));
+  for (absl::Status& reply : replies) {
+    core.Post(CancelCommand{"r", [&reply, &answered](absl::Status status) {
+                              reply = std::move(status);
+                              answered.fetch_add(1);
+                            }});
+  }
+  EXPECT_EQ(answered, 2);  // the thread is held: these two were refused here
+  EXPECT_THAT(replies[3], StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(replies[4], StatusIs(absl::StatusCode::kResourceExhausted));
+  std::promise<absl::Status> drained;  // goes round the full queue
+  core.Post(
+      Drain{[&drained](absl::Status s) { drained.set_value(std::move(s)); }});
+  obstacle.Release();
+  EXPECT_OK(drained.get_future().get());
+  core.Stop();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THAT(replies[i], StatusIs(absl::StatusCode::kNotFound));
+  }
+}
+
+TEST(CoreThreadTest, ProbeTellsAStuckThread) {
+  CoreThread core(Options(16, 0), FakeScheduler::Make);
+  EXPECT_TRUE(core.Probe());
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!core.Probe()) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    std::this_thread::yield();
+  }
+  Obstacle obstacle(&core);
+  core.Probe();
+  EXPECT_FALSE(core.Probe());
+  obstacle.Release();
+}
+
+TEST(CoreThreadTest, EveryCommandIsAnsweredAcrossStop) {
+  constexpr int kRounds = 50;
+  constexpr int kProducers = 3;
+  constexpr int kCommands = 40;
+  for (int round = 0; round < kRounds; ++round) {
+    std::atomic<int> answered{0};
+    CoreThread core(Options(8, round % 2 == 0 ? 0 : 20), FakeScheduler::Make);
+    std::atomic<int> ready{0};
+    std::vector<std::thread> producers;
+    for (int p = 0; p < kProducers; ++p) {
+      producers.emplace_back([&core, &answered, &ready] {
+        ready.fetch_add(1);
+        for (int c = 0; c < kCommands; ++c) {
+          core.Post(CancelCommand{"r", [&answered](const absl::Status& status) {
+                                    EXPECT_FALSE(status.ok());
+                                    answered.fetch_add(1);
+                                  }});
+        }
+      });
+    }
+    while (ready < kProducers) std::this_thread::yield();
+    core.Stop();
+    for (std::thread& producer : producers) producer.join();
+    EXPECT_EQ(answered, kProducers * kCommands);
+  }
+}
+
+TEST(CoreThreadTest, StopAbortsWaitingReplies) {
+  std::promise<absl::Status> drained;
+  {
+    CoreThread core(Options(16, 0), FakeScheduler::Make);
+    const auto engine = AttachEngineTo(&core);
+    engine->StopAnswering();
+    const auto tokens = OpenStream(&core, "a");
+    std::promise<absl::Status> submitted;
+    core.Post(MakeSubmit("a", "r", [&submitted](absl::Status s) {
+      submitted.set_value(std::move(s));
+    }));
+    EXPECT_OK(submitted.get_future().get());
+    core.Post(
+        Drain{[&drained](absl::Status s) { drained.set_value(std::move(s)); }});
+  }
+  EXPECT_THAT(drained.get_future().get(),
+              StatusIs(absl::StatusCode::kUnavailable));
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,208 @@
+#include "scheduler/server/eviction_service.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/server/server_harness.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// 2 layers x 2 heads x 16 positions.
+constexpr int kCut = 16;
+constexpr int kScores = 2 * 2 * kCut;
+
+class EvictionServiceTest : public ServerTest {
+ protected:
+  void SetUp() override {
+    ServerOptions options;
+    options.max_score_bytes = 2 * kScores * sizeof(float) - 4;  // one call's
+    Start(options);
+    engine_ = StartEngine(SmallLayout());
+    frontend_ = std::make_unique<FakeFrontend>(address(), "a");
+    frontend_->Open();
+    ASSERT_TRUE(frontend_->Submit("r", 1 << 30).ok());
+    stub_ = v1::EvictionService::NewStub(Connect(address()));
+  }
+
+  // Answers every step in the background.
+  void RunEngine() {
+    answers_ = std::thread([this] { engine_->AnswerAll(); });
+  }
+  void TearDown() override {
+    engine_->Break();
+    if (answers_.joinable()) answers_.join();
+  }
+
+  static v1::EvictRequest Header() {
+    v1::EvictRequest header;
+    header.set_request_id("r");
+    header.mutable_policy()->mutable_external_scores();
+    header.mutable_target()->set_tokens_per_head(4);
+    header.set_cut(kCut);
+    return header;
+  }
+
+  static v1::EvictByScoresRequest Scores(int count) {
+    v1::EvictByScoresRequest message;
+    for (int i = 0; i < count; ++i) {
+      message.add_scores(static_cast<float>(i));
+    }
+    return message;
+  }
+
+  grpc::Status Upload(const std::vector<v1::EvictByScoresRequest>& messages) {
+    grpc::ClientContext context;
+    response_.Clear();
+    const auto writer = stub_->EvictByScores(&context, &response_);
+    for (const auto& message : messages) {
+      if (!writer->Write(message)) break;
+    }
+    writer->WritesDone();
+    return writer->Finish();
+  }
+
+  static v1::EvictByScoresRequest First(const v1::EvictRequest& header) {
+    v1::EvictByScoresRequest message;
+    *message.mutable_header() = header;
+    return message;
+  }
+
+  void ExpectRefused(const std::vector<v1::EvictByScoresRequest>& messages,
+                     grpc::StatusCode code, const std::string& text) {
+    const grpc::Status status = Upload(messages);
+    EXPECT_EQ(status.error_code(), code) << status.error_message();
+    EXPECT_THAT(status.error_message(), HasSubstr(text));
+  }
+
+  std::unique_ptr<FakeEngine> engine_;
+  std::unique_ptr<FakeFrontend> frontend_;
+  std::unique_ptr<v1::EvictionService::Stub> stub_;
+  v1::EvictResponse response_;
+  std::thread answers_;
+};
+
+TEST_F(EvictionServiceTest, EvictAnswersWhatWasFreed) {
+  RunEngine();
+  v1::EvictRequest request = Header();
+  request.mutable_policy()->mutable_streaming()->set_sinks(2);
+  grpc::ClientContext context;
+  const grpc::Status status = stub_->Evict(&context, request, &response_);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response_.cut(), kCut);
+  EXPECT_EQ(response_.freed_blocks(), 3);
+  EXPECT_THAT(response_.kept_entries(), ElementsAre(1, 1, 1, 1));
+}
+
+TEST_F(EvictionServiceTest, EvictRefusesMistakes) {
+  const auto refused = [this](const v1::EvictRequest& request,
+                              grpc::StatusCode code, const std::string& text) {
+    grpc::ClientContext context;
+    const grpc::Status status = stub_->Evict(&context, request, &response_);
+    EXPECT_EQ(status.error_code(), code) << status.error_message();
+    EXPECT_THAT(status.error_message(), HasSubstr(text));
+  };
+  refused(Header(), grpc::INVALID_ARGUMENT, "EvictByScores");
+  v1::EvictRequest request = Header();
+  request.mutable_policy()->mutable_streaming();
+  request.set_request_id("unknown");
+  refused(request, grpc::NOT_FOUND, "request_id");
+  request.set_request_id("r");
+  request.set_cut(-1);
+  refused(request, grpc::INVALID_ARGUMENT, "cut");
+  request.set_cut(kCut);
+  request.add_budgets(3);
+  refused(request, grpc::INVALID_ARGUMENT, "budgets");
+  request.mutable_policy()->mutable_snapkv()->set_window(32);
+  request.mutable_policy()->mutable_snapkv()->set_kernel(4);
+  request.clear_budgets();
+  refused(request, grpc::INVALID_ARGUMENT, "kernel");
+}
+
+TEST_F(EvictionServiceTest, ScoresReachTheEngine) {
+  std::thread reader([this] {
+    v1::StepPlan plan;
+    while (engine_->ReadPlan(&plan) && plan.evictions().empty()) {
+      engine_->Answer(plan);
+    }
+    ASSERT_EQ(plan.evictions_size(), 1);
+    ASSERT_EQ(plan.evictions(0).scores_size(), kScores);
+    EXPECT_EQ(plan.evictions(0).scores(kScores - 1), kScores - 11);
+    EXPECT_TRUE(plan.evictions(0).policy().has_external_scores());
+    engine_->Answer(plan);
+    engine_->AnswerAll();
+  });
+  const std::vector<v1::EvictByScoresRequest> messages = {
+      First(Header()), Scores(10), Scores(kScores - 10)};
+  // Twice: the first call has given its bytes back.
+  const grpc::Status first = Upload(messages);
+  EXPECT_TRUE(first.ok()) << first.error_message();
+  EXPECT_TRUE(WaitUntil([&] { return Upload(messages).ok(); }));
+  EXPECT_THAT(response_.kept_entries(), ElementsAre(1, 1, 1, 1));
+  engine_->Break();
+  reader.join();
+}
+
+TEST_F(EvictionServiceTest, CountsScores) {
+  const std::string expected = "expected layers x heads x cut = 64 values";
+  ExpectRefused({First(Header()), Scores(kScores - 1)}, grpc::INVALID_ARGUMENT,
+                expected);
+  ExpectRefused({First(Header()), Scores(kScores), Scores(1)},
+                grpc::INVALID_ARGUMENT, expected);
+  ExpectRefused({First(Header())}, grpc::INVALID_ARGUMENT, expected);
+}
+
+TEST_F(EvictionServiceTest, LimitsScores) {
+  v1::EvictRequest header = Header();
+  header.set_cut(2 * kCut);
+  ExpectRefused({First(header)}, grpc::RESOURCE_EXHAUSTED, "scores");
+  header.set_cut(2147483647);
+  ExpectRefused({First(header)}, grpc::RESOURCE_EXHAUSTED, "scores");
+  ExpectRefused({First(Header()), Scores((1 << 18) + 1)},
+                grpc::INVALID_ARGUMENT, "262144 in a message");
+}
+
+TEST_F(EvictionServiceTest, TakesOneHeaderAndItFirst) {
+  ExpectRefused({}, grpc::INVALID_ARGUMENT, "header");
+  ExpectRefused({Scores(kScores)}, grpc::INVALID_ARGUMENT, "header");
+  ExpectRefused({First(Header()), First(Header())}, grpc::INVALID_ARGUMENT,
+                "header");
+  v1::EvictRequest header = Header();
+  header.mutable_policy()->mutable_streaming();
+  ExpectRefused({First(header)}, grpc::INVALID_ARGUMENT, "external_scores");
+  header = Header();
+  header.set_cut(0);
+  ExpectRefused({First(header)}, grpc::INVALID_ARGUMENT, "cut");
+  header = Header();
+  header.set_request_id("unknown");
+  ExpectRefused({First(header), Scores(kScores)}, grpc::NOT_FOUND,
+                "request_id");
+}
+
+TEST_F(EvictionServiceTest, EndOfTheRequestAborts) {
+  v1::EvictRequest request = Header();
+  request.mutable_policy()->mutable_streaming();
+  grpc::Status status;
+  std::thread caller([&] {
+    grpc::ClientContext context;
+    status = stub_->Evict(&context, request, &response_);
+  });
+  v1::StepPlan plan;
+  while (engine_->ReadPlan(&plan) && plan.evictions().empty()) {
+    engine_->Answer(plan);
+  }
+  EXPECT_TRUE(frontend_->Cancel("r").ok());
+  caller.join();
+  EXPECT_EQ(status.error_code(), grpc::ABORTED);
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,210 @@
+// A Scheduler that is simple enough to predict: every step runs every request
+// that is not in a step already, one token each; no blocks, no admission.
+#ifndef BLOCKMGR_TESTS_SCHEDULER_SERVER_FAKE_SCHEDULER_H_
+#define BLOCKMGR_TESTS_SCHEDULER_SERVER_FAKE_SCHEDULER_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "blockmgr/base/ids.h"
+#include "scheduler/scheduler.h"
+
+namespace blockmgr {
+
+class FakeScheduler final : public Scheduler {
+ public:
+  static absl::StatusOr<std::unique_ptr<Scheduler>> Make(
+      const ModelLayout& layout, const SchedulerOptions& options) {
+    return std::make_unique<FakeScheduler>(layout, options);
+  }
+
+  FakeScheduler(const ModelLayout& layout, const SchedulerOptions& options)
+      : layout_(layout), options_(options) {}
+
+  absl::StatusOr<RequestId> Submit(Request request) override {
+    if (ids_.contains(request.id)) {
+      return absl::AlreadyExistsError("request_id: a live request has it");
+    }
+    const RequestId id{next_request_++};
+    ids_[request.id] = id;
+    Live& live = live_[id];
+    live.request = std::move(request);
+    return id;
+  }
+
+  absl::Status Cancel(RequestId request, Effects* effects) override {
+    const auto live = live_.find(request);
+    if (live == live_.end()) return absl::NotFoundError("request");
+    Finish(live, FinishReason::kCancelled, effects);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<uint64_t> Evict(RequestId request,
+                                 EvictionCommand command) override {
+    const auto live = live_.find(request);
+    if (live == live_.end()) return absl::NotFoundError("request");
+    if (live->second.eviction != 0) {
+      return absl::FailedPreconditionError("an eviction is under way");
+    }
+    live->second.eviction = ++next_eviction_;
+    live->second.command = std::move(command);
+    return live->second.eviction;
+  }
+
+  absl::StatusOr<RequestId> Find(absl::string_view id) const override {
+    const auto found = ids_.find(std::string(id));
+    if (found == ids_.end()) return absl::NotFoundError("request_id: unknown");
+    return found->second;
+  }
+
+  bool Schedule(StepPlan* plan) override {
+    if (num_steps_in_flight() >= options_.max_steps_in_flight) return false;
+    plan->Clear();
+    for (auto& [id, live] : live_) {
+      if (live.in_flight) continue;
+      live.in_flight = true;
+      plan->slots.push_back(SequenceSlot{static_cast<int32_t>(Index(id))});
+      plan->positions.push_back(live.num_outputs);
+      plan->num_tokens.push_back(1);
+      plan->samples.push_back(1);
+      if (live.eviction != 0) {
+        EvictionOrder order;
+        order.slot = plan->slots.back();
+        order.cut = live.command.cut;
+        order.policy = live.command.policy;
+        order.target = live.command.target;
+        order.scores = live.command.scores;
+        plan->evictions.push_back(order);
+      }
+    }
+    if (plan->slots.empty()) return false;
+    plan->id = StepId{++next_step_};
+    in_flight_.push_back(*plan);
+    return true;
+  }
+
+  absl::Status Update(const StepResult& result, Effects* effects) override {
+    if (in_flight_.empty() || result.id != in_flight_.front().id ||
+        result.sampled.size() != in_flight_.front().slots.size()) {
+      return absl::InvalidArgumentError("result.step: not the oldest step");
+    }
+    const StepPlan plan = in_flight_.front();
+    in_flight_.pop_front();
+    ++num_steps_;
+    for (size_t i = 0; i < plan.slots.size(); ++i) {
+      const auto live = FindSlot(plan.slots[i]);
+      if (live == live_.end()) continue;
+      live->second.in_flight = false;
+      effects->tokens.push_back(TokenEffect{live->first, result.sampled[i],
+                                            live->second.num_outputs++});
+      if (live->second.num_outputs == live->second.request.max_tokens) {
+        Finish(live, FinishReason::kLength, effects);
+      }
+    }
+    for (size_t i = 0; i < plan.evictions.size(); ++i) {
+      const auto live = FindSlot(plan.evictions[i].slot);
+      if (live == live_.end()) continue;
+      EvictionEffect effect;
+      effect.request = live->first;
+      effect.command = std::exchange(live->second.eviction, 0);
+      live->second.command = EvictionCommand();
+      effect.cut = plan.evictions[i].cut;
+      effect.freed_blocks = 3;
+      effect.kept_entries = result.evictions[i].counts;
+      if (!result.evictions[i].ok) {
+        effect.status = absl::InternalError(result.evictions[i].error);
+      }
+      effects->evictions.push_back(std::move(effect));
+    }
+    return absl::OkStatus();
+  }
+
+  void LoseEngine(Effects* effects) override {
+    in_flight_.clear();
+    for (auto& [id, live] : live_) {
+      live.in_flight = false;
+      if (live.eviction == 0) continue;
+      EvictionEffect effect;
+      effect.request = id;
+      effect.command = std::exchange(live.eviction, 0);
+      effect.status = absl::AbortedError("the engine was lost");
+      effects->evictions.push_back(std::move(effect));
+    }
+  }
+
+  bool ResetPrefixCache() override { return live_.empty(); }
+  bool has_unfinished_requests() const override { return !live_.empty(); }
+  int32_t num_steps_in_flight() const override {
+    return static_cast<int32_t>(in_flight_.size());
+  }
+  const ModelLayout& layout() const override { return layout_; }
+  const SchedulerOptions& options() const override { return options_; }
+  SchedulerStats stats() const override {
+    SchedulerStats stats;
+    stats.num_running = static_cast<int32_t>(live_.size());
+    stats.num_steps = num_steps_;
+    stats.num_finished = num_finished_;
+    stats.blocks.num_blocks = layout_.num_blocks;
+    stats.blocks.used_blocks = 10 * stats.num_running;
+    return stats;
+  }
+  void CheckInvariants() const override {}
+
+ private:
+  struct Live {
+    Request request;
+    int32_t num_outputs = 0;
+    bool in_flight = false;
+    uint64_t eviction = 0;
+    EvictionCommand command;
+  };
+  using LiveMap = std::map<RequestId, Live>;
+
+  LiveMap::iterator FindSlot(SequenceSlot slot) {
+    return live_.find(RequestId{static_cast<uint64_t>(Index(slot))});
+  }
+
+  void Finish(LiveMap::iterator live, FinishReason reason, Effects* effects) {
+    FinishEffect effect;
+    effect.request = live->first;
+    effect.reason = reason;
+    effect.num_output_tokens = live->second.num_outputs;
+    effects->finished.push_back(std::move(effect));
+    ids_.erase(live->second.request.id);
+    live_.erase(live);
+    ++num_finished_;
+  }
+
+  const ModelLayout layout_;
+  const SchedulerOptions options_;
+  LiveMap live_;
+  std::map<std::string, RequestId> ids_;
+  std::deque<StepPlan> in_flight_;
+  uint64_t next_request_ = 1;
+  uint64_t next_eviction_ = 0;
+  uint64_t next_step_ = 0;
+  uint64_t num_steps_ = 0;
+  uint64_t num_finished_ = 0;
+};
+
+// A layout that the real Scheduler accepts too: 4 KiB blocks.
+inline ModelLayout SmallLayout() {
+  ModelLayout layout;
+  layout.num_layers = 2;
+  layout.num_heads = 2;
+  layout.num_q_heads = 4;
+  layout.head_dim = 8;
+  layout.page_size = 16;
+  layout.dtype = DType::kFloat32;
+  layout.num_blocks = 64;
+  return layout;
+}
+
+}  // namespace blockmgr
+
+#endif  // BLOCKMGR_TESTS_SCHEDULER_SERVER_FAKE_SCHEDULER_H_

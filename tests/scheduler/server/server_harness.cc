@@ -1,0 +1,206 @@
+#include "tests/scheduler/server/server_harness.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+#include <thread>
+#include <utility>
+
+#include <grpcpp/generic/generic_stub.h>
+
+#include "scheduler/server/wire.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+
+TempFolder::TempFolder() {
+  std::string pattern =
+      (std::filesystem::temp_directory_path() / "blockmgr-test-XXXXXX")
+          .string();
+  EXPECT_NE(mkdtemp(pattern.data()), nullptr);
+  path_ = pattern;
+}
+
+TempFolder::~TempFolder() { std::filesystem::remove_all(path_); }
+
+std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                   arguments);
+}
+
+int AskHealth(const std::shared_ptr<grpc::Channel>& channel,
+              const std::string& service) {
+  // The health messages are not packaged. These two have the same first field:
+  // a string in the request, a varint in the response.
+  v1::StreamTokensRequest request;
+  request.set_client_session(service);
+  v1::EvictResponse response;
+  grpc::TemplatedGenericStub<v1::StreamTokensRequest, v1::EvictResponse> stub(
+      channel);
+  grpc::ClientContext context;
+  std::promise<grpc::Status> done;
+  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::StubOptions(),
+                 &request, &response,
+                 [&done](grpc::Status s) { done.set_value(std::move(s)); });
+  return done.get_future().get().ok() ? response.cut() : -1;
+}
+
+bool WaitUntil(const std::function<bool()>& condition) {
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+v1::AttachRequest AttachRequestFor(const ModelLayout& layout) {
+  v1::AttachRequest request;
+  ToProto(layout, request.mutable_layout());
+  request.set_engine_name("fake");
+  return request;
+}
+
+grpc::Status FakeEngine::Attach(const ModelLayout& layout) {
+  grpc::ClientContext context;
+  return stub_->Attach(&context, AttachRequestFor(layout), &attached);
+}
+
+void FakeEngine::OpenStream() {
+  context_ = std::make_unique<grpc::ClientContext>();
+  stream_ = stub_->RunSteps(context_.get());
+  v1::EngineMessage hello;
+  hello.set_epoch(attached.epoch());
+  hello.set_session(attached.session());
+  stream_->Write(hello);
+}
+
+void FakeEngine::Answer(const v1::StepPlan& plan) {
+  v1::EngineMessage message;
+  message.set_epoch(attached.epoch());
+  message.set_session(attached.session());
+  message.mutable_result()->set_step(plan.step());
+  for (int i = 0; i < plan.slots_size(); ++i) {
+    message.mutable_result()->add_sampled(42);
+  }
+  for (int i = 0; i < plan.evictions_size(); ++i) {
+    v1::EvictionOutcome* outcome = message.mutable_result()->add_evictions();
+    outcome->set_ok(true);
+    for (int head = 0; head < SmallLayout().pages_per_block(); ++head) {
+      outcome->add_counts(1);
+    }
+  }
+  stream_->Write(message);
+}
+
+void FakeEngine::AnswerAll() {
+  v1::StepPlan plan;
+  while (stream_->Read(&plan)) Answer(plan);
+}
+
+grpc::Status FakeEngine::Finish() {
+  stream_->WritesDone();
+  v1::StepPlan plan;
+  while (stream_->Read(&plan)) {
+  }
+  return stream_->Finish();
+}
+
+v1::SubmitRequest MakeSubmit(const std::string& session, const std::string& id,
+                             int32_t max_tokens) {
+  v1::SubmitRequest request;
+  request.set_client_session(session);
+  request.set_request_id(id);
+  for (uint32_t token = 1; token < 5; ++token) {
+    request.add_prompt_token_ids(token);
+  }
+  request.set_max_tokens(max_tokens);
+  return request;
+}
+
+FakeFrontend::FakeFrontend(const std::string& address, std::string session)
+    : session_(std::move(session)),
+      stub_(v1::RequestService::NewStub(Connect(address))) {}
+
+FakeFrontend::~FakeFrontend() {
+  if (reader_ == nullptr) return;
+  Disconnect();
+  Drain();
+}
+
+void FakeFrontend::Open() {
+  context_ = std::make_unique<grpc::ClientContext>();
+  v1::StreamTokensRequest request;
+  request.set_client_session(session_);
+  reader_ = stub_->StreamTokens(context_.get(), request);
+  v1::TokenBatch first;
+  EXPECT_TRUE(reader_->Read(&first));
+  EXPECT_EQ(first.chunks_size(), 0);
+}
+
+grpc::Status FakeFrontend::Submit(const v1::SubmitRequest& request) {
+  grpc::ClientContext context;
+  v1::SubmitResponse response;
+  return stub_->Submit(&context, request, &response);
+}
+
+grpc::Status FakeFrontend::Cancel(const std::string& id) {
+  grpc::ClientContext context;
+  v1::CancelRequest request;
+  request.set_request_id(id);
+  v1::CancelResponse response;
+  return stub_->Cancel(&context, request, &response);
+}
+
+v1::TokenChunk FakeFrontend::ReadRequest(const std::string& id) {
+  v1::TokenBatch batch;
+  while (chunks_[id].finish_reason() == v1::FINISH_REASON_UNSPECIFIED) {
+    if (!reader_->Read(&batch)) break;
+    for (const v1::TokenChunk& chunk : batch.chunks()) {
+      v1::TokenChunk& merged = chunks_[chunk.request_id()];
+      EXPECT_EQ(chunk.first_index(), merged.tokens_size());
+      merged.MergeFrom(chunk);
+    }
+  }
+  return chunks_[id];
+}
+
+grpc::Status FakeFrontend::Drain() {
+  v1::TokenBatch batch;
+  while (reader_->Read(&batch)) {
+  }
+  const grpc::Status status = reader_->Finish();
+  reader_.reset();
+  return status;
+}
+
+void ServerTest::Start(ServerOptions options) {
+  server_.reset();
+  options.listen = "unix:" + folder_.path() + "/s.sock";
+  ASSERT_OK_AND_ASSIGN(server_, Server::Start(options, FakeScheduler::Make));
+}
+
+v1::GetStatsResponse ServerTest::Stats() {
+  const auto stub = v1::AdminService::NewStub(Connect(address()));
+  grpc::ClientContext context;
+  v1::GetStatsResponse response;
+  EXPECT_TRUE(stub->GetStats(&context, v1::GetStatsRequest(), &response).ok());
+  return response;
+}
+
+std::unique_ptr<FakeEngine> ServerTest::StartEngine(const ModelLayout& layout) {
+  auto engine = std::make_unique<FakeEngine>(address());
+  EXPECT_TRUE(engine->Attach(layout).ok());
+  engine->OpenStream();
+  EXPECT_TRUE(WaitUntil([this] { return Stats().engine_attached(); }));
+  return engine;
+}
+
+}  // namespace blockmgr

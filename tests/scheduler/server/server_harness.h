@@ -1,0 +1,121 @@
+// A daemon on a unix socket in a folder of its own, and scripted peers for it.
+#ifndef BLOCKMGR_TESTS_SCHEDULER_SERVER_SERVER_HARNESS_H_
+#define BLOCKMGR_TESTS_SCHEDULER_SERVER_SERVER_HARNESS_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include "proto/blockmgr/v1/admin.grpc.pb.h"
+#include "proto/blockmgr/v1/engine.grpc.pb.h"
+#include "proto/blockmgr/v1/eviction.grpc.pb.h"
+#include "proto/blockmgr/v1/request.grpc.pb.h"
+#include "scheduler/server/server.h"
+#include "tests/scheduler/server/fake_scheduler.h"
+
+namespace blockmgr {
+
+// Removed, with what is in it, at the end.
+class TempFolder {
+ public:
+  TempFolder();
+  ~TempFolder();
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// A channel that shares no connection with any other.
+std::shared_ptr<grpc::Channel> Connect(const std::string& address);
+
+// What grpc.health.v1 answers: 1 SERVING, 2 NOT_SERVING, -1: an error.
+int AskHealth(const std::shared_ptr<grpc::Channel>& channel,
+              const std::string& service);
+
+// Waits up to a minute, for what other threads and processes bring about.
+[[nodiscard]] bool WaitUntil(const std::function<bool()>& condition);
+
+v1::AttachRequest AttachRequestFor(const ModelLayout& layout);
+
+// An engine that answers when it is told to.
+class FakeEngine {
+ public:
+  explicit FakeEngine(const std::string& address)
+      : stub_(v1::EngineService::NewStub(Connect(address))) {}
+
+  grpc::Status Attach(const ModelLayout& layout);
+  // Opens the stream with the attachment's epoch and session.
+  void OpenStream();
+  void Send(const v1::EngineMessage& message) { stream_->Write(message); }
+  bool ReadPlan(v1::StepPlan* plan) { return stream_->Read(plan); }
+  // Every sequence samples 42, every eviction keeps one entry per head.
+  void Answer(const v1::StepPlan& plan);
+  // Reads and answers plans until the stream ends.
+  void AnswerAll();
+  grpc::Status Finish();
+  void Break() { context_->TryCancel(); }
+
+  v1::AttachResponse attached;
+
+ private:
+  std::unique_ptr<v1::EngineService::Stub> stub_;
+  std::unique_ptr<grpc::ClientContext> context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::EngineMessage, v1::StepPlan>>
+      stream_;
+};
+
+v1::SubmitRequest MakeSubmit(const std::string& session, const std::string& id,
+                             int32_t max_tokens);
+
+// One client session. Open() returns when the daemon knows the stream.
+class FakeFrontend {
+ public:
+  FakeFrontend(const std::string& address, std::string session);
+  ~FakeFrontend();
+
+  void Open();
+  grpc::Status Submit(const v1::SubmitRequest& request);
+  grpc::Status Submit(const std::string& id, int32_t max_tokens) {
+    return Submit(MakeSubmit(session_, id, max_tokens));
+  }
+  grpc::Status Cancel(const std::string& id);
+  // Reads until the request ends; its tokens and its end.
+  v1::TokenChunk ReadRequest(const std::string& id);
+  // Reads to the end of the stream.
+  grpc::Status Drain();
+  void Disconnect() { context_->TryCancel(); }
+
+ private:
+  const std::string session_;
+  std::unique_ptr<v1::RequestService::Stub> stub_;
+  std::unique_ptr<grpc::ClientContext> context_;
+  std::unique_ptr<grpc::ClientReader<v1::TokenBatch>> reader_;
+  std::map<std::string, v1::TokenChunk> chunks_;  // merged, per request
+};
+
+class ServerTest : public ::testing::Test {
+ protected:
+  // Over a FakeScheduler.
+  void Start(ServerOptions options);
+  void SetUp() override { Start(ServerOptions()); }
+
+  const std::string& address() const { return server_->address(); }
+  v1::GetStatsResponse Stats();
+  // Attached, with its stream open and known to the daemon.
+  std::unique_ptr<FakeEngine> StartEngine(const ModelLayout& layout);
+
+  TempFolder folder_;
+  std::unique_ptr<Server> server_;
+};
+
+}  // namespace blockmgr
+
+#endif  // BLOCKMGR_TESTS_SCHEDULER_SERVER_SERVER_HARNESS_H_

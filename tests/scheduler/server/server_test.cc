@@ -1,0 +1,392 @@
+#include "scheduler/server/server.h"
+
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "scheduler/server/listen_address.h"
+#include "tests/scheduler/server/server_harness.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+MATCHER_P2(GrpcError, code, text, "") {
+  *result_listener << "code " << arg.error_code() << ": "
+                   << arg.error_message();
+  return arg.error_code() == code &&
+         arg.error_message().find(text) != std::string::npos;
+}
+
+TEST_F(ServerTest, TokensOfARequestArriveInOrder) {
+  const auto engine = StartEngine(SmallLayout());
+  std::thread answers([&engine] { engine->AnswerAll(); });
+  {
+    FakeFrontend frontend(address(), "a");
+    frontend.Open();
+    ASSERT_TRUE(frontend.Submit("r", 20).ok());
+    ASSERT_TRUE(frontend.Submit("s", 3).ok());
+    const v1::TokenChunk s = frontend.ReadRequest("s");
+    EXPECT_EQ(s.tokens_size(), 3);
+    EXPECT_EQ(s.finish_reason(), v1::FINISH_REASON_LENGTH);
+    const v1::TokenChunk r = frontend.ReadRequest("r");
+    EXPECT_EQ(r.tokens_size(), 20);
+    EXPECT_THAT(r.tokens(), Each(42u));
+  }
+  engine->Break();
+  answers.join();
+}
+
+TEST_F(ServerTest, NeedsAnEngine) {
+  FakeFrontend frontend(address(), "a");
+  frontend.Open();
+  EXPECT_THAT(frontend.Submit("r", 1),
+              GrpcError(grpc::UNAVAILABLE, "no engine attached"));
+  EXPECT_THAT(frontend.Cancel("r"), GrpcError(grpc::NOT_FOUND, "request_id"));
+}
+
+TEST_F(ServerTest, RefusesBadGeometry) {
+  FakeEngine engine(address());
+  ModelLayout layout = SmallLayout();
+  layout.num_blocks = 0;
+  EXPECT_THAT(engine.Attach(layout),
+              GrpcError(grpc::INVALID_ARGUMENT, "num_blocks"));
+  v1::AttachRequest request = AttachRequestFor(SmallLayout());
+  request.mutable_layout()->clear_dtype();
+  const auto stub = v1::EngineService::NewStub(Connect(address()));
+  grpc::ClientContext context;
+  v1::AttachResponse response;
+  EXPECT_THAT(stub->Attach(&context, request, &response),
+              GrpcError(grpc::INVALID_ARGUMENT, "layout.dtype"));
+}
+
+TEST_F(ServerTest, AttachTellsTheLimits) {
+  ServerOptions options;
+  options.scheduler.max_num_seqs = 12;
+  options.scheduler.max_num_batched_tokens = 345;
+  options.scheduler.max_steps_in_flight = 3;
+  Start(options);
+  FakeEngine engine(address());
+  ASSERT_TRUE(engine.Attach(SmallLayout()).ok());
+  EXPECT_EQ(engine.attached.max_num_seqs(), 12);
+  EXPECT_EQ(engine.attached.max_num_batched_tokens(), 345);
+  EXPECT_EQ(engine.attached.max_steps_in_flight(), 3);
+  EXPECT_NE(engine.attached.epoch(), 0u);
+}
+
+TEST_F(ServerTest, RefusesMalformedRequests) {
+  const auto engine = StartEngine(SmallLayout());
+  FakeFrontend frontend(address(), "a");
+  frontend.Open();
+  const v1::SubmitRequest good = MakeSubmit("a", "r", 1);
+  const auto refused = [&](v1::SubmitRequest request, const char* field) {
+    EXPECT_THAT(frontend.Submit(request),
+                GrpcError(grpc::INVALID_ARGUMENT, field));
+  };
+  v1::SubmitRequest bad = good;
+  bad.clear_prompt_token_ids();
+  refused(bad, "prompt_token_ids");
+  bad = good;
+  bad.set_prompt_token_ids(2, 1u << 31);
+  refused(bad, "prompt_token_ids[2]");
+  bad = good;
+  bad.set_max_tokens(0);
+  refused(bad, "max_tokens");
+  bad = good;
+  bad.set_request_id(std::string(129, 'x'));
+  refused(bad, "request_id");
+  bad = good;
+  bad.clear_client_session();
+  refused(bad, "client_session");
+  bad = good;
+  bad.mutable_eviction()->set_mode(v1::EVICTION_MODE_AFTER_PREFILL);
+  refused(bad, "policy");
+  bad.mutable_eviction()->mutable_policy()->mutable_streaming()->set_sinks(4);
+  refused(bad, "target");
+  bad.mutable_eviction()->mutable_target()->set_keep_ratio("1.5");
+  refused(bad, "target.keep_ratio");
+  bad.mutable_eviction()->mutable_target()->set_keep_ratio("0.5");
+  EXPECT_TRUE(frontend.Submit(bad).ok());
+
+  EXPECT_THAT(frontend.Submit(bad), GrpcError(grpc::ALREADY_EXISTS, ""));
+  bad.set_client_session("b");
+  EXPECT_THAT(frontend.Submit(bad),
+              GrpcError(grpc::FAILED_PRECONDITION, "client_session"));
+}
+
+TEST_F(ServerTest, SecondStreamOfASessionIsRefused) {
+  FakeFrontend frontend(address(), "a");
+  frontend.Open();
+  const auto stub = v1::RequestService::NewStub(Connect(address()));
+  for (const std::string& session : {std::string("a"), std::string()}) {
+    grpc::ClientContext context;
+    v1::StreamTokensRequest request;
+    request.set_client_session(session);
+    const auto reader = stub->StreamTokens(&context, request);
+    v1::TokenBatch batch;
+    EXPECT_FALSE(reader->Read(&batch));
+    EXPECT_THAT(reader->Finish(),
+                GrpcError(session.empty() ? grpc::INVALID_ARGUMENT
+                                          : grpc::ALREADY_EXISTS,
+                          "client_session"));
+  }
+}
+
+TEST_F(ServerTest, RefusesStaleEpochs) {
+  FakeEngine engine(address());
+  ASSERT_TRUE(engine.Attach(SmallLayout()).ok());
+  engine.attached.set_epoch(engine.attached.epoch() + 1);
+  engine.OpenStream();
+  v1::StepPlan plan;
+  EXPECT_FALSE(engine.ReadPlan(&plan));
+  EXPECT_THAT(engine.Finish(),
+              GrpcError(grpc::FAILED_PRECONDITION, "STALE_EPOCH"));
+  EXPECT_FALSE(Stats().engine_attached());
+}
+
+TEST_F(ServerTest, StaleEpochInAResultHasNoEffect) {
+  const auto engine = StartEngine(SmallLayout());
+  FakeFrontend frontend(address(), "a");
+  frontend.Open();
+  ASSERT_TRUE(frontend.Submit("r", 2).ok());
+  v1::StepPlan plan;
+  ASSERT_TRUE(engine->ReadPlan(&plan));
+  engine->attached.set_session(engine->attached.session() + 1);
+  engine->Answer(plan);
+  EXPECT_THAT(engine->Finish(),
+              GrpcError(grpc::FAILED_PRECONDITION, "STALE_EPOCH"));
+  const v1::GetStatsResponse stats = Stats();
+  EXPECT_EQ(stats.num_steps(), 0u);
+  EXPECT_EQ(stats.num_running(), 1);
+}
+
+TEST_F(ServerTest, RefusesAResultOfAnotherStep) {
+  const auto engine = StartEngine(SmallLayout());
+  FakeFrontend frontend(address(), "a");
+  frontend.Open();
+  ASSERT_TRUE(frontend.Submit("r", 2).ok());
+  v1::StepPlan plan;
+  ASSERT_TRUE(engine->ReadPlan(&plan));
+  plan.set_step(plan.step() + 1);
+  engine->Answer(plan);
+  EXPECT_THAT(engine->Finish(), GrpcError(grpc::INVALID_ARGUMENT, "step"));
+}
+
+TEST_F(ServerTest, RequestCompletesOnTheNextEngine) {
+  auto first = StartEngine(SmallLayout());
+  EXPECT_THAT(FakeEngine(address()).Attach(SmallLayout()),
+              GrpcError(grpc::ALREADY_EXISTS, "fake"));
+  FakeFrontend frontend(address(), "a");
+  frontend.Open();
+  ASSERT_TRUE(frontend.Submit("r", 3).ok());
+  v1::StepPlan plan;
+  ASSERT_TRUE(first->ReadPlan(&plan));
+  first->Answer(plan);
+  ASSERT_TRUE(first->ReadPlan(&plan));
+  first->Break();
+  ASSERT_TRUE(WaitUntil([this] { return !Stats().engine_attached(); }));
+
+  ModelLayout other = SmallLayout();
+  other.head_dim = 16;
+  EXPECT_THAT(FakeEngine(address()).Attach(other),
+              GrpcError(grpc::FAILED_PRECONDITION, "layout.head_dim"));
+  const auto second = StartEngine(SmallLayout());
+  std::thread answers([&second] { second->AnswerAll(); });
+  EXPECT_EQ(frontend.ReadRequest("r").tokens_size(), 3);
+  second->Break();
+  answers.join();
+}
+
+TEST_F(ServerTest, CancelEndsTheRequest) {
+  const auto engine = StartEngine(SmallLayout());
+  FakeFrontend frontend(address(), "a");
+  frontend.Open();
+  ASSERT_TRUE(frontend.Submit("r", 3).ok());
+  EXPECT_TRUE(frontend.Cancel("r").ok());
+  EXPECT_EQ(frontend.ReadRequest("r").finish_reason(),
+            v1::FINISH_REASON_CANCELLED);
+  EXPECT_THAT(frontend.Cancel("r"), GrpcError(grpc::NOT_FOUND, ""));
+}
+
+TEST_F(ServerTest, DisconnectCancelsTheClientsRequests) {
+  const auto engine = StartEngine(SmallLayout());
+  FakeFrontend stays(address(), "stays");
+  stays.Open();
+  ASSERT_TRUE(stays.Submit("s", 3).ok());
+  {
+    FakeFrontend leaves(address(), "leaves");
+    leaves.Open();
+    ASSERT_TRUE(leaves.Submit("r1", 3).ok());
+    ASSERT_TRUE(leaves.Submit("r2", 3).ok());
+    EXPECT_EQ(Stats().num_running(), 3);
+  }
+  EXPECT_TRUE(WaitUntil([this] { return Stats().num_running() == 1; }));
+}
+
+TEST_F(ServerTest, CutsOffAClientThatDoesNotRead) {
+  ServerOptions options;
+  options.max_pending_token_bytes = 64 << 10;
+  Start(options);
+  const auto engine = StartEngine(SmallLayout());
+  std::thread answers([&engine] { engine->AnswerAll(); });
+  FakeFrontend slow(address(), "slow");
+  slow.Open();
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_TRUE(
+        slow.Submit(absl::StrCat(std::string(100, 'x'), i), 1 << 30).ok());
+  }
+  // Meanwhile others are served.
+  FakeFrontend quick(address(), "quick");
+  quick.Open();
+  ASSERT_TRUE(quick.Submit("q", 200).ok());
+  EXPECT_EQ(quick.ReadRequest("q").tokens_size(), 200);
+  EXPECT_TRUE(WaitUntil([this] { return Stats().num_running() == 0; }));
+  EXPECT_THAT(slow.Drain(), GrpcError(grpc::RESOURCE_EXHAUSTED, "tokens"));
+  engine->Break();
+  answers.join();
+}
+
+TEST_F(ServerTest, CoalescesTokensOfASlowReader) {
+  const auto engine = StartEngine(SmallLayout());
+  std::thread answers([&engine] { engine->AnswerAll(); });
+  FakeFrontend frontend(address(), "a");
+  frontend.Open();
+  constexpr int kTokens = 20000;  // far more than fit into the transport
+  ASSERT_TRUE(frontend.Submit("r", kTokens).ok());
+  ASSERT_TRUE(WaitUntil([this] { return Stats().num_running() == 0; }));
+  const v1::TokenChunk chunk = frontend.ReadRequest("r");
+  EXPECT_EQ(chunk.tokens_size(), kTokens);
+  EXPECT_EQ(chunk.finish_reason(), v1::FINISH_REASON_LENGTH);
+  engine->Break();
+  answers.join();
+}
+
+TEST_F(ServerTest, ReportsStats) {
+  EXPECT_FALSE(Stats().has_layout());
+  const auto engine = StartEngine(SmallLayout());
+  FakeFrontend frontend(address(), "a");
+  frontend.Open();
+  ASSERT_TRUE(frontend.Submit("r", 1).ok());
+  const v1::GetStatsResponse stats = Stats();
+  EXPECT_EQ(stats.engine_name(), "fake");
+  EXPECT_EQ(stats.epoch(), engine->attached.epoch());
+  EXPECT_EQ(stats.layout().num_blocks(), 64);
+  EXPECT_EQ(stats.num_running(), 1);
+  EXPECT_EQ(stats.max_running(), 1);
+  EXPECT_EQ(stats.used_blocks(), 10);
+  EXPECT_GT(stats.clock_seconds(), stats.running_request_seconds());
+
+  const auto admin = v1::AdminService::NewStub(Connect(address()));
+  grpc::ClientContext context;
+  v1::ResetPrefixCacheResponse response;
+  ASSERT_TRUE(
+      admin
+          ->ResetPrefixCache(&context, v1::ResetPrefixCacheRequest(), &response)
+          .ok());
+  EXPECT_FALSE(response.complete());
+}
+
+TEST_F(ServerTest, HealthFollowsTheEngineAndTheDrain) {
+  const std::string service = "blockmgr.v1.RequestService";
+  const auto channel = Connect(address());
+  EXPECT_EQ(AskHealth(channel, ""), 1);
+  EXPECT_EQ(AskHealth(channel, service), 2);
+  auto engine = StartEngine(SmallLayout());
+  EXPECT_EQ(AskHealth(channel, service), 1);
+  engine->Break();
+  EXPECT_TRUE(WaitUntil([&] { return AskHealth(channel, service) == 2; }));
+  server_->UpdateHealth();
+  EXPECT_EQ(AskHealth(channel, ""), 1);
+  server_->BeginDrain();
+  EXPECT_EQ(AskHealth(channel, ""), 2);
+}
+
+TEST_F(ServerTest, DrainFinishesRequestsAndRefusesOthers) {
+  const auto engine = StartEngine(SmallLayout());
+  FakeFrontend frontend(address(), "a");
+  frontend.Open();
+  ASSERT_TRUE(frontend.Submit("r", 3).ok());
+  server_->BeginDrain();
+  EXPECT_TRUE(WaitUntil([&] {
+    return frontend.Submit("s", 3).error_code() == grpc::UNAVAILABLE;
+  }));
+  EXPECT_FALSE(server_->drained());
+  std::thread answers([&engine] { engine->AnswerAll(); });
+  EXPECT_TRUE(WaitUntil([this] { return server_->drained(); }));
+  EXPECT_EQ(frontend.ReadRequest("r").tokens_size(), 3);
+  server_->Shutdown(std::chrono::milliseconds(1000));
+  EXPECT_THAT(frontend.Drain(), GrpcError(grpc::UNAVAILABLE, "shutting down"));
+  answers.join();
+  EXPECT_THAT(engine->Finish(), GrpcError(grpc::UNAVAILABLE, "shutting down"));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/s.sock"));
+}
+
+TEST_F(ServerTest, ShutdownDoesNotWaitForSilentPeers) {
+  const auto engine = StartEngine(SmallLayout());  // never answers
+  FakeFrontend frontend(address(), "a");
+  frontend.Open();
+  ASSERT_TRUE(frontend.Submit("r", 3).ok());
+  server_->Shutdown(std::chrono::milliseconds(50));
+  EXPECT_EQ(frontend.ReadRequest("r").finish_reason(),
+            v1::FINISH_REASON_CANCELLED);
+}
+
+TEST_F(ServerTest, RefusesASocketInUse) {
+  ServerOptions options;
+  options.listen = address();
+  EXPECT_THAT(
+      Server::Start(options, FakeScheduler::Make),
+      StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("another daemon")));
+  EXPECT_FALSE(Stats().engine_attached());  // the first one is unharmed
+}
+
+TEST_F(ServerTest, ServesLoopbackTcp) {
+  ServerOptions options;
+  options.listen = "127.0.0.1:0";
+  ASSERT_OK_AND_ASSIGN(const auto server,
+                       Server::Start(options, FakeScheduler::Make));
+  EXPECT_EQ(AskHealth(Connect(server->address()), ""), 1);
+  options.listen = server->address();
+  EXPECT_THAT(Server::Start(options, FakeScheduler::Make),
+              StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST(ListenAddressTest, AcceptsUnixAndLoopback) {
+  for (const char* good : {"unix:/tmp/a", "unix:a", "127.0.0.1:50051",
+                           "[::1]:50051", "localhost:0", "127.1.2.3:1"}) {
+    EXPECT_OK(ParseListenAddress(good)) << good;
+  }
+  EXPECT_EQ(ParseListenAddress("unix:///tmp/a")->path, "/tmp/a");
+}
+
+TEST(ListenAddressTest, RefusesAllElse) {
+  for (const std::string& bad :
+       {std::string("0.0.0.0:1"), std::string("[::]:1"),
+        std::string("example.com:1"), std::string("127.0.0.1"),
+        std::string("127.0.0.1:x"), std::string("127.0.0.1:65536"),
+        std::string(":1"), std::string("unix:"),
+        "unix:" + std::string(200, 'x')}) {
+    EXPECT_THAT(
+        ParseListenAddress(bad),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("listen")))
+        << bad;
+  }
+}
+
+TEST(ListenAddressTest, LeavesFilesAlone) {
+  const TempFolder folder;
+  EXPECT_THAT(RemoveStaleSocket({"unix:" + folder.path(), folder.path()}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("not a socket")));
+}
+
+}  // namespace
+}  // namespace blockmgr

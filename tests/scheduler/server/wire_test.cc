@@ -1,0 +1,185 @@
+#include "scheduler/server/wire.h"
+
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/server/fake_scheduler.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+
+TEST(WireTest, LayoutComesBack) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    ModelLayout layout = SmallLayout();
+    layout.dtype = dtype;
+    v1::ModelLayout proto;
+    ToProto(layout, &proto);
+    ASSERT_OK_AND_ASSIGN(const ModelLayout back, FromProto(proto));
+    EXPECT_EQ(back, layout);
+  }
+}
+
+TEST(WireTest, PoliciesComeBack) {
+  for (const char* text :
+       {"snapkv", "snapkv(window=8,pool=avg,kernel=5,order=kvpress,group=max)",
+        "snapkv | adakv(alpha=0.25) | topk | round(token)",
+        "streaming(sinks=7) | uniform | protect(sinks=9,recent=0)",
+        "external | external | topk | protect(recent=40)"}) {
+    SCOPED_TRACE(text);
+    ASSERT_OK_AND_ASSIGN(const EvictionPolicy policy, ParsePolicy(text));
+    v1::EvictionPolicy proto;
+    ToProto(policy, &proto);
+    ASSERT_OK_AND_ASSIGN(const EvictionPolicy back, FromProto(proto));
+    EXPECT_EQ(back, policy) << FormatPolicy(back);
+  }
+}
+
+TEST(WireTest, TargetsComeBack) {
+  EvictionTarget ratio;
+  ratio.ratio = *KeepRatio::Parse("0.2");
+  EvictionTarget tokens;
+  tokens.kind = EvictionTarget::Kind::kTokens;
+  tokens.tokens = 128;
+  for (const EvictionTarget& target : {ratio, tokens}) {
+    v1::EvictionTarget proto;
+    ToProto(target, &proto);
+    ASSERT_OK_AND_ASSIGN(const EvictionTarget back, FromProto(proto));
+    EXPECT_EQ(back, target);
+  }
+}
+
+TEST(WireTest, ErrorsNameTheField) {
+  v1::EvictionPolicy policy;
+  EXPECT_THAT(FromProto(policy), StatusIs(kInvalid, HasSubstr("scorer")));
+  policy.mutable_snapkv()->set_window(4);
+  EXPECT_THAT(FromProto(policy), StatusIs(kInvalid, HasSubstr("kernel")));
+  policy.mutable_snapkv()->set_kernel(3);
+  EXPECT_OK(FromProto(policy));
+  policy.mutable_adakv()->set_alpha(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_THAT(FromProto(policy), StatusIs(kInvalid, HasSubstr("alpha")));
+  policy.mutable_adakv()->set_alpha(0.5);
+  policy.set_protect_recent(-2);
+  EXPECT_THAT(FromProto(policy),
+              StatusIs(kInvalid, HasSubstr("protect_recent")));
+  policy.clear_protect_recent();
+  policy.set_rounding(static_cast<v1::EvictionPolicy::Rounding>(9));
+  EXPECT_THAT(FromProto(policy), StatusIs(kInvalid, HasSubstr("rounding")));
+
+  v1::EvictionTarget target;
+  EXPECT_THAT(FromProto(target), StatusIs(kInvalid, HasSubstr("target")));
+  target.set_tokens_per_head(0);
+  EXPECT_THAT(FromProto(target),
+              StatusIs(kInvalid, HasSubstr("tokens_per_head")));
+
+  v1::EvictRequest request;
+  request.set_request_id("r");
+  request.mutable_policy()->mutable_streaming();
+  request.mutable_policy()->mutable_external_budgets();
+  request.mutable_target()->set_keep_ratio("0.5");
+  EXPECT_THAT(FromProto(request), StatusIs(kInvalid, HasSubstr("budgets")));
+  request.add_budgets(5);
+  request.add_budgets(-1);
+  EXPECT_THAT(FromProto(request), StatusIs(kInvalid, HasSubstr("budgets[1]")));
+}
+
+StepPlan FullPlan() {
+  StepPlan plan;
+  plan.id = StepId{9};
+  plan.released = {SequenceSlot{3}};
+  plan.starts = {{SequenceSlot{4}, RequestId{77}, 0, 5, 16, 32}};
+  plan.start_tokens = {1, 2, 3, 4, 5};
+  plan.slots = {SequenceSlot{4}, SequenceSlot{0}};
+  plan.positions = {16, 99};
+  plan.num_tokens = {4, 1};
+  plan.samples = {0, 1};
+  plan.block_offsets = {0, 2, 2};
+  plan.blocks = {BlockId{10}, BlockId{11}};
+  EvictionOrder order;
+  order.slot = SequenceSlot{4};
+  order.cut = 16;
+  order.length = 20;
+  order.policy.scorer.kind = ScorerKind::kExternal;
+  order.destination_begin = 0;
+  order.num_destinations = 1;
+  order.page_total = 6;
+  order.scores = std::make_shared<std::vector<float>>(3, 0.5f);
+  order.budgets = std::make_shared<std::vector<int32_t>>(2, 8);
+  plan.evictions = {order};
+  plan.destinations = {BlockId{12}};
+  return plan;
+}
+
+TEST(WireTest, PlanCarriesEveryField) {
+  v1::StepPlan proto;
+  ToProto(FullPlan(), &proto);
+  EXPECT_EQ(proto.step(), 9u);
+  EXPECT_THAT(proto.released(), ElementsAre(3));
+  ASSERT_EQ(proto.starts_size(), 1);
+  EXPECT_EQ(proto.starts(0).slot(), 4);
+  EXPECT_EQ(proto.starts(0).request(), 77u);
+  EXPECT_EQ(proto.starts(0).token_begin(), 0);
+  EXPECT_EQ(proto.starts(0).num_tokens(), 5);
+  EXPECT_EQ(proto.starts(0).num_cached_tokens(), 16);
+  EXPECT_EQ(proto.starts(0).query_window(), 32);
+  EXPECT_THAT(proto.start_tokens(), ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_THAT(proto.slots(), ElementsAre(4, 0));
+  EXPECT_THAT(proto.positions(), ElementsAre(16, 99));
+  EXPECT_THAT(proto.num_tokens(), ElementsAre(4, 1));
+  EXPECT_EQ(proto.samples(), std::string("\0\1", 2));
+  EXPECT_THAT(proto.block_offsets(), ElementsAre(0, 2, 2));
+  EXPECT_THAT(proto.blocks(), ElementsAre(10, 11));
+  ASSERT_EQ(proto.evictions_size(), 1);
+  EXPECT_EQ(proto.evictions(0).slot(), 4);
+  EXPECT_EQ(proto.evictions(0).cut(), 16);
+  EXPECT_EQ(proto.evictions(0).length(), 20);
+  EXPECT_EQ(proto.evictions(0).num_destinations(), 1);
+  EXPECT_EQ(proto.evictions(0).page_total(), 6);
+  EXPECT_TRUE(proto.evictions(0).policy().has_external_scores());
+  EXPECT_THAT(proto.evictions(0).scores(), ElementsAre(0.5f, 0.5f, 0.5f));
+  EXPECT_THAT(proto.evictions(0).budgets(), ElementsAre(8, 8));
+  EXPECT_THAT(proto.destinations(), ElementsAre(12));
+  // A field added to the message must be filled, and tested, here.
+  EXPECT_EQ(proto.GetDescriptor()->field_count(), 12);
+}
+
+TEST(WireTest, ResultReplacesWhatWasThere) {
+  StepResult result;
+  result.sampled = {9, 9, 9};
+  result.evictions.resize(3);
+  v1::StepResult proto;
+  proto.set_step(4);
+  proto.add_sampled(-1);
+  proto.add_sampled(17);
+  v1::EvictionOutcome* outcome = proto.add_evictions();
+  outcome->set_error("no room");
+  outcome->add_counts(5);
+  FromProto(proto, &result);
+  EXPECT_EQ(result.id, StepId{4});
+  EXPECT_THAT(result.sampled, ElementsAre(-1, 17));
+  ASSERT_EQ(result.evictions.size(), 1u);
+  EXPECT_FALSE(result.evictions[0].ok);
+  EXPECT_EQ(result.evictions[0].error, "no room");
+  EXPECT_THAT(result.evictions[0].counts, ElementsAre(5));
+}
+
+TEST(WireTest, StatusKeepsCodeAndText) {
+  const grpc::Status status = ToGrpc(absl::AbortedError("why"));
+  EXPECT_EQ(status.error_code(), grpc::ABORTED);
+  EXPECT_EQ(status.error_message(), "why");
+  EXPECT_TRUE(ToGrpc(absl::OkStatus()).ok());
+}
+
+}  // namespace
+}  // namespace blockmgr

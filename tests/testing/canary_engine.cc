@@ -1,0 +1,439 @@
+#include "tests/testing/canary_engine.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/select.h"
+
+namespace blockmgr {
+namespace {
+
+uint64_t Extend(uint64_t hash, uint64_t value) {
+  return SplitMix64(hash ^ (value + 0x1000));
+}
+
+// A stream of random numbers from one number.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(SplitMix64(seed)) {}
+  // In [0, limit]. REQUIRES: limit >= 0.
+  int64_t UpTo(int64_t limit) {
+    state_ = SplitMix64(state_);
+    return static_cast<int64_t>(state_ % static_cast<uint64_t>(limit + 1));
+  }
+  template <typename T>
+  void Shuffle(std::vector<T>* values) {
+    for (int64_t i = std::ssize(*values) - 1; i > 0; --i) {
+      std::swap((*values)[i], (*values)[UpTo(i)]);
+    }
+  }
+
+ private:
+  uint64_t state_;
+};
+
+template <typename... Parts>
+absl::Status Wrong(const Parts&... parts) {
+  return absl::InternalError(absl::StrCat(parts...));
+}
+
+}  // namespace
+
+CanaryEngine::CanaryEngine(const ModelLayout& layout, int32_t max_sequences,
+                           const CanaryOptions& options)
+    : layout_(layout),
+      options_(options),
+      tables_(max_sequences),
+      memory_(layout.num_pages() * layout.page_size) {}
+
+void CanaryEngine::Restart() {
+  std::ranges::fill(tables_, CanaryTable{});
+  std::ranges::fill(memory_, Tag{});
+  queue_.clear();
+  touched_.clear();
+}
+
+int32_t CanaryEngine::SampleAfter(uint64_t chain) const {
+  return static_cast<int32_t>(SplitMix64(chain ^ options_.seed) %
+                              options_.vocabulary);
+}
+
+std::vector<int32_t> CanaryEngine::OutputsAlone(
+    std::span<const int32_t> prompt, int32_t max_tokens,
+    std::span<const int32_t> stop_token_ids) const {
+  uint64_t chain = 0;
+  for (const int32_t token : prompt) chain = Extend(chain, token);
+  std::vector<int32_t> outputs;
+  while (std::ssize(outputs) < max_tokens) {
+    outputs.push_back(SampleAfter(chain));
+    chain = Extend(chain, outputs.back());
+    if (std::ranges::count(stop_token_ids, outputs.back()) > 0) break;
+  }
+  return outputs;
+}
+
+absl::Status CanaryEngine::Enqueue(const StepPlan& plan) {
+  const size_t size = plan.slots.size();
+  if (size == 0 || plan.positions.size() != size ||
+      plan.num_tokens.size() != size || plan.samples.size() != size ||
+      plan.block_offsets.size() != size + 1 ||
+      plan.block_offsets.back() != std::ssize(plan.blocks)) {
+    return Wrong("step ", Index(plan.id), ": arrays do not fit each other");
+  }
+  Queued queued{.plan = plan, .in_flight = {}};
+  for (const Queued& earlier : queue_) {
+    if (earlier.plan.id >= plan.id) return Wrong("step ids must ascend");
+    queued.in_flight.push_back(earlier.plan.id);
+  }
+  queue_.push_back(std::move(queued));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepResult> CanaryEngine::Execute() {
+  const Queued queued = std::move(queue_.front());
+  queue_.pop_front();
+  const StepPlan& plan = queued.plan;
+  StepResult result;
+  result.id = plan.id;
+  BM_RETURN_IF_ERROR(ApplyStarts(plan));
+  BM_RETURN_IF_ERROR(ApplyBlocks(queued));
+  BM_RETURN_IF_ERROR(Compute(plan, &result));
+  absl::flat_hash_set<BlockId>& touched = touched_[plan.id];
+  for (const SequenceSlot slot : plan.slots) {
+    const CanaryTable& table = tables_[Index(slot)];
+    BM_RETURN_IF_ERROR(ReadAll(table));
+    touched.insert(table.tail.begin(), table.tail.end());
+    if (!table.region.has_value()) continue;
+    touched.insert(table.region->blocks().begin(),
+                   table.region->blocks().end());
+  }
+  for (const EvictionOrder& order : plan.evictions) {
+    const auto destinations =
+        std::span(plan.destinations)
+            .subspan(order.destination_begin, order.num_destinations);
+    touched.insert(destinations.begin(), destinations.end());
+    BM_RETURN_IF_ERROR(CheckOrder(queued, order, destinations));
+    result.evictions.emplace_back();
+    BM_RETURN_IF_ERROR(CarryOut(plan, order, &result.evictions.back()));
+    BM_RETURN_IF_ERROR(ReadAll(tables_[Index(order.slot)]));
+  }
+  return result;
+}
+
+absl::Status CanaryEngine::ApplyStarts(const StepPlan& plan) {
+  for (const SequenceSlot slot : plan.released) {
+    CanaryTable& table = tables_[Index(slot)];
+    if (!table.open) return Wrong("released slot ", Index(slot), " is empty");
+    table = CanaryTable{};
+  }
+  for (const SequenceStart& start : plan.starts) {
+    CanaryTable& table = tables_[Index(start.slot)];
+    if (table.open) return Wrong("slot ", Index(start.slot), " is in use");
+    if (start.num_cached_tokens % layout_.page_size != 0 ||
+        start.num_cached_tokens >= start.num_tokens) {
+      return Wrong("cached tokens: ", start.num_cached_tokens, " of ",
+                   start.num_tokens);
+    }
+    table.open = true;
+    table.request = start.request;
+    table.incarnation = next_incarnation_++;
+    table.query_window = start.query_window;
+    table.num_cached = start.num_cached_tokens;
+    uint64_t chain = 0;
+    for (int32_t i = 0; i < start.num_tokens; ++i) {
+      table.tokens.push_back(plan.start_tokens[start.token_begin + i]);
+      chain = Extend(chain, table.tokens.back());
+      table.chain.push_back(chain);
+    }
+    // A hit stands for what was computed without any eviction.
+    for (int32_t i = 0; i < table.num_cached; ++i) {
+      table.content.push_back(Extend(table.chain[i], 0));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<int32_t> CanaryEngine::CountHolders() const {
+  std::vector<int32_t> holders(layout_.num_blocks, 0);
+  for (const CanaryTable& table : tables_) {
+    for (const BlockId block : table.tail) ++holders[Index(block)];
+    if (!table.region.has_value()) continue;
+    for (const BlockId block : table.region->blocks()) ++holders[Index(block)];
+  }
+  return holders;
+}
+
+absl::Status CanaryEngine::CheckFresh(const Queued& queued,
+                                      BlockId block) const {
+  if (Index(block) <= 0 || Index(block) >= layout_.num_blocks) {
+    return Wrong("block ", Index(block), " is no block");
+  }
+  for (const StepId step : queued.in_flight) {
+    if (touched_.at(step).contains(block)) {
+      return Wrong("block ", Index(block), " is handed out by step ",
+                   Index(queued.plan.id), " while step ", Index(step),
+                   ", in flight, touches it");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CanaryEngine::ApplyBlocks(const Queued& queued) {
+  const StepPlan& plan = queued.plan;
+  std::vector<int32_t> holders = CountHolders();
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    CanaryTable& table = tables_[Index(plan.slots[i])];
+    if (!table.open || table.length() != plan.positions[i]) {
+      return Wrong("slot ", Index(plan.slots[i]), " has ", table.length(),
+                   " tokens, the plan starts at ", plan.positions[i]);
+    }
+    int32_t num_matched =
+        table.tail.empty() && !table.region.has_value()
+            ? table.num_cached / layout_.page_size
+            : 0;
+    for (int64_t j = plan.block_offsets[i]; j < plan.block_offsets[i + 1];
+         ++j) {
+      const BlockId block = plan.blocks[j];
+      if (num_matched > 0) {
+        --num_matched;  // its content is checked when it is read
+      } else {
+        BM_RETURN_IF_ERROR(CheckFresh(queued, block));
+        if (holders[Index(block)] > 0) {
+          return Wrong("new block ", Index(block), " is in a table already");
+        }
+      }
+      table.tail.push_back(block);
+      ++holders[Index(block)];
+    }
+    const int32_t end = plan.positions[i] + plan.num_tokens[i];
+    if (std::ssize(table.tail) !=
+        CeilDiv(end - table.cut(), layout_.page_size)) {
+      return Wrong("slot ", Index(plan.slots[i]), ": ", table.tail.size(),
+                   " tail blocks for tokens ", table.cut(), " to ", end);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CanaryEngine::Compute(const StepPlan& plan, StepResult* result) {
+  const std::vector<int32_t> holders = CountHolders();
+  const int32_t page_size = layout_.page_size;
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    CanaryTable& table = tables_[Index(plan.slots[i])];
+    const int32_t end = plan.positions[i] + plan.num_tokens[i];
+    if (plan.num_tokens[i] <= 0 || end > std::ssize(table.tokens)) {
+      return Wrong("tokens up to ", end, " scheduled, ", table.tokens.size(),
+                   " are known");
+    }
+    for (int32_t p = plan.positions[i]; p < end; ++p) {
+      table.content.push_back(Extend(table.chain[p], table.history));
+      const int32_t place = p - table.cut();
+      const BlockId block = table.tail[place / page_size];
+      if (holders[Index(block)] != 1) {
+        return Wrong("block ", Index(block), " is written and shared");
+      }
+      for (int32_t h = 0; h < layout_.pages_per_block(); ++h) {
+        const PageId page = layout_.page_id(h / layout_.num_heads, block,
+                                            h % layout_.num_heads);
+        memory_[layout_.slot(page, place % page_size)] = {
+            .content = table.content.back(),
+            .incarnation = table.incarnation,
+            .request = table.request,
+            .position = p,
+            .head_index = h};
+      }
+    }
+    if (plan.samples[i] == 0) {
+      result->sampled.push_back(-1);
+      continue;
+    }
+    if (end != std::ssize(table.tokens)) {
+      return Wrong("sampling at ", end, " of ", table.tokens.size());
+    }
+    result->sampled.push_back(SampleAfter(table.chain.back()));
+    table.tokens.push_back(result->sampled.back());
+    table.chain.push_back(Extend(table.chain.back(), table.tokens.back()));
+  }
+  return absl::OkStatus();
+}
+
+CacheView CanaryEngine::ViewBelow(const CanaryTable& table,
+                                  int32_t cut) const {
+  return {.region = table.region.has_value() ? &*table.region : nullptr,
+          .tail_blocks = std::span(table.tail)
+                             .first(CeilDiv(cut - table.cut(),
+                                            layout_.page_size))};
+}
+
+absl::Status CanaryEngine::ReadAll(const CanaryTable& table) const {
+  const EntryIndex entries =
+      IndexEntries(layout_, ViewBelow(table, table.length()),
+                   table.region_positions, table.length());
+  for (int32_t h = 0; h < layout_.pages_per_block(); ++h) {
+    for (int64_t i = entries.offsets[h]; i < entries.offsets[h + 1]; ++i) {
+      const int32_t position = entries.positions[i];
+      const Tag& tag = memory_[entries.slots[i]];
+      const bool is_shared = position < table.num_cached;
+      if (tag.head_index == h && tag.position == position &&
+          tag.content == table.content[position] &&
+          (is_shared || tag.incarnation == table.incarnation)) {
+        continue;
+      }
+      return Wrong("slot ", entries.slots[i], ": expected request ",
+                   Index(table.request), " incarnation ", table.incarnation,
+                   " head ", h, " position ", position, " content ",
+                   table.content[position], ", got request ",
+                   Index(tag.request), " incarnation ", tag.incarnation,
+                   " head ", tag.head_index, " position ", tag.position,
+                   " content ", tag.content);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CanaryEngine::CheckOrder(
+    const Queued& queued, const EvictionOrder& order,
+    std::span<const BlockId> destinations) const {
+  const CanaryTable& table = tables_[Index(order.slot)];
+  const int32_t page_size = layout_.page_size;
+  if (order.length != table.length() || order.cut % page_size != 0 ||
+      order.cut >= order.length || order.cut <= table.cut()) {
+    return Wrong("order: cut ", order.cut, ", length ", order.length,
+                 " for a sequence of ", table.length(), " tokens and cut ",
+                 table.cut());
+  }
+  const HeadShape shape{.num_layers = layout_.num_layers,
+                        .num_heads = layout_.num_heads,
+                        .page_size = page_size};
+  const EvictionRange range{.cut = order.cut, .length = order.length};
+  const int64_t page_total =
+      order.budgets != nullptr
+          ? PageTotalExternal(*order.budgets, order.policy, shape, range)
+          : PageTotal(order.policy, order.target, shape, range);
+  std::vector<BlockId> below(table.tail.begin(),
+                             table.tail.begin() +
+                                 (order.cut - table.cut()) / page_size);
+  if (table.region.has_value()) {
+    below.insert(below.end(), table.region->blocks().begin(),
+                 table.region->blocks().end());
+  }
+  if (order.page_total != page_total ||
+      order.num_destinations !=
+          CeilDiv<int64_t>(page_total, layout_.pages_per_block()) ||
+      order.num_destinations >= std::ssize(below)) {
+    return Wrong("order: page total ", order.page_total, " (expected ",
+                 page_total, "), ", order.num_destinations,
+                 " destinations for ", below.size(), " blocks");
+  }
+  const std::vector<int32_t> holders = CountHolders();
+  absl::flat_hash_set<BlockId> seen;
+  for (const BlockId block : destinations) {
+    if (!seen.insert(block).second) return Wrong("a destination twice");
+    const bool own = std::ranges::count(below, block) > 0;
+    if (holders[Index(block)] != (own ? 1 : 0)) {
+      return Wrong("destination ", Index(block), " is in other tables");
+    }
+    if (!own) BM_RETURN_IF_ERROR(CheckFresh(queued, block));
+  }
+  const int32_t window = order.policy.query_window();
+  if (std::min(window, order.length) > order.length - table.num_cached ||
+      window > std::max(table.query_window, 1)) {
+    return Wrong("order: ", window, " queries wanted, ", table.query_window,
+                 " kept of ", order.length, " with ", table.num_cached,
+                 " cached");
+  }
+  return absl::OkStatus();
+}
+
+bool CanaryEngine::IsRefused(const EvictionOrder& order) const {
+  if (options_.refuse_one_in == 0) return false;
+  const CanaryTable& table = tables_[Index(order.slot)];
+  Random random(options_.seed ^ (table.incarnation * 7919 + order.length));
+  return random.UpTo(options_.refuse_one_in - 1) == 0;
+}
+
+KeepSets CanaryEngine::ChooseSurvivors(const CanaryTable& table,
+                                       const EntryIndex& entries,
+                                       const EvictionOrder& order) const {
+  uint64_t seed = Extend(options_.seed, Index(table.request));
+  seed = Extend(seed, order.length);
+  if (!options_.same_choice_on_replay) seed = Extend(seed, table.incarnation);
+  Random random(seed);
+  const int32_t num_heads = layout_.pages_per_block();
+  std::vector<int32_t> heads(num_heads);
+  std::iota(heads.begin(), heads.end(), 0);
+  random.Shuffle(&heads);
+  const bool greedy = random.UpTo(2) == 0;
+  int64_t pages_left = order.page_total;
+  std::vector<int64_t> counts(num_heads);
+  for (const int32_t h : heads) {
+    const int64_t held = entries.offsets[h + 1] - entries.offsets[h];
+    const int64_t most = std::min(held, pages_left * layout_.page_size);
+    counts[h] = greedy ? most : random.UpTo(most);
+    pages_left -= CeilDiv<int64_t>(counts[h], layout_.page_size);
+  }
+  KeepSets keep;
+  keep.offsets.push_back(0);
+  for (int32_t h = 0; h < num_heads; ++h) {
+    std::vector<int32_t> ranks(entries.offsets[h + 1] - entries.offsets[h]);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    random.Shuffle(&ranks);
+    ranks.resize(counts[h]);
+    std::ranges::sort(ranks);
+    keep.ranks.insert(keep.ranks.end(), ranks.begin(), ranks.end());
+    keep.offsets.push_back(std::ssize(keep.ranks));
+  }
+  return keep;
+}
+
+void CanaryEngine::Move(std::vector<SlotMove> moves, uint64_t seed) {
+  // Inside a phase any order must do.
+  Random(seed).Shuffle(&moves);
+  for (const SlotMove& move : moves) {
+    memory_[move.destination] = memory_[move.source];
+  }
+}
+
+absl::Status CanaryEngine::CarryOut(const StepPlan& plan,
+                                    const EvictionOrder& order,
+                                    EvictionOutcome* outcome) {
+  CanaryTable& table = tables_[Index(order.slot)];
+  if (IsRefused(order)) {
+    outcome->ok = false;
+    outcome->error = "refused at random";
+    return absl::OkStatus();
+  }
+  const CacheView now = ViewBelow(table, order.cut);
+  const EntryIndex entries =
+      IndexEntries(layout_, now, table.region_positions, order.cut);
+  const KeepSets keep = ChooseSurvivors(table, entries, order);
+  for (int32_t h = 0; h < layout_.pages_per_block(); ++h) {
+    outcome->counts.push_back(
+        static_cast<int32_t>(keep.offsets[h + 1] - keep.offsets[h]));
+  }
+  RaggedRegion next = RaggedRegion::LayOut(
+      layout_, now,
+      std::span(plan.destinations)
+          .subspan(order.destination_begin, order.num_destinations),
+      outcome->counts, order.cut);
+  CompactionPlan compaction = PlanCompaction(layout_, entries, keep, next);
+  Move(std::move(compaction.moves.phase1), table.history + 1);
+  Move(std::move(compaction.moves.phase2), table.history + 2);
+  table.tail.erase(table.tail.begin(),
+                   table.tail.begin() + std::ssize(now.tail_blocks));
+  table.region = std::move(next);
+  table.region_positions = std::move(compaction.positions);
+  table.evictions.push_back({.length = order.length, .cut = order.cut});
+  table.history = Extend(Extend(table.history, order.length), order.cut);
+  for (const int32_t rank : keep.ranks) {
+    table.history = Extend(table.history, rank);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace blockmgr

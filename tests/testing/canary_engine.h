@@ -1,0 +1,143 @@
+// CanaryEngine: a fake engine that is told only StepPlans, and notices when any
+// of them makes it read or write the wrong place.
+//
+// Instead of K and V every slot of every page holds a tag: what was written
+// there (a hash of all tokens up to the position, and of the evictions before
+// it was computed), for which layer, head and position, and by whom. Every step
+// writes the tags of its new tokens and reads the tags of all positions that its
+// sequences should still have. Use after free, aliasing, a block handed out
+// before the steps in flight are over, a prefix hit on the wrong content, a
+// region that manager and engine lay out differently: all end as a tag that is
+// not the one expected, or as one of the checks on tables below.
+//
+// Plans may be queued and executed late, in order: what Execute has not
+// answered yet is in flight. An eviction keeps random entries within its page
+// total. Sampled tokens depend on the tokens before them alone, so any schedule
+// must produce the tokens of a request run alone.
+//
+// An error says what was expected and what came; the engine is useless after.
+// Thread-compatible. Cost of a step: O(entries of the scheduled sequences).
+#ifndef BLOCKMGR_TESTS_TESTING_CANARY_ENGINE_H_
+#define BLOCKMGR_TESTS_TESTING_CANARY_ENGINE_H_
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include "blockmgr/base/ids.h"
+#include "blockmgr/base/model_layout.h"
+#include "blockmgr/compaction.h"
+#include "blockmgr/ragged_region.h"
+#include "blockmgr/step_plan.h"
+
+namespace blockmgr {
+
+struct CanaryOptions {
+  uint64_t seed = 1;
+  int32_t vocabulary = 1000;
+  // Whether a recomputed sequence keeps the entries it kept before. Real
+  // engines do; the bookkeeping must survive one that does not.
+  bool same_choice_on_replay = true;
+  // Of so many eviction orders one is refused; 0: none.
+  int32_t refuse_one_in = 0;
+};
+
+// An eviction that was carried out.
+struct CanaryEviction {
+  int32_t length = 0;
+  int32_t cut = 0;
+  friend bool operator==(const CanaryEviction&,
+                         const CanaryEviction&) = default;
+};
+
+// What the engine knows of one sequence slot.
+struct CanaryTable {
+  bool open = false;
+  RequestId request{0};
+  uint64_t incarnation = 0;  // unique for every start of a sequence
+  int32_t query_window = 0;
+  int32_t num_cached = 0;
+  std::vector<int32_t> tokens;
+  std::vector<uint64_t> chain;    // hash of the tokens up to each position
+  std::vector<uint64_t> content;  // what each computed position must hold
+  uint64_t history = 0;           // of the evictions so far
+  std::vector<CanaryEviction> evictions;
+  std::optional<RaggedRegion> region;
+  std::vector<int32_t> region_positions;
+  std::vector<BlockId> tail;
+
+  int32_t length() const { return static_cast<int32_t>(content.size()); }
+  int32_t cut() const { return region.has_value() ? region->cut() : 0; }
+};
+
+class CanaryEngine {
+ public:
+  CanaryEngine(const ModelLayout& layout, int32_t max_sequences,
+               const CanaryOptions& options);
+
+  // Accepts a plan for later. Errors: malformed arrays.
+  absl::Status Enqueue(const StepPlan& plan);
+  int32_t num_queued() const { return static_cast<int32_t>(queue_.size()); }
+  // Executes the oldest plan. REQUIRES: num_queued() > 0.
+  absl::StatusOr<StepResult> Execute();
+  // Loses all memory, tables and plans, like a new engine.
+  void Restart();
+
+  const CanaryTable& table(SequenceSlot slot) const {
+    return tables_[Index(slot)];
+  }
+  // What a request that runs alone outputs.
+  std::vector<int32_t> OutputsAlone(
+      std::span<const int32_t> prompt, int32_t max_tokens,
+      std::span<const int32_t> stop_token_ids) const;
+
+ private:
+  struct Tag {
+    uint64_t content = 0;
+    uint64_t incarnation = 0;
+    RequestId request{0};
+    int32_t position = -1;
+    int32_t head_index = -1;
+  };
+  struct Queued {
+    StepPlan plan;
+    std::vector<StepId> in_flight;  // when it was issued
+  };
+
+  absl::Status ApplyStarts(const StepPlan& plan);
+  absl::Status ApplyBlocks(const Queued& queued);
+  absl::Status CheckFresh(const Queued& queued, BlockId block) const;
+  absl::Status Compute(const StepPlan& plan, StepResult* result);
+  absl::Status ReadAll(const CanaryTable& table) const;
+  absl::Status CheckOrder(const Queued& queued, const EvictionOrder& order,
+                          std::span<const BlockId> destinations) const;
+  absl::Status CarryOut(const StepPlan& plan, const EvictionOrder& order,
+                        EvictionOutcome* outcome);
+  KeepSets ChooseSurvivors(const CanaryTable& table, const EntryIndex& entries,
+                           const EvictionOrder& order) const;
+  void Move(std::vector<SlotMove> moves, uint64_t seed);
+  bool IsRefused(const EvictionOrder& order) const;
+  CacheView ViewBelow(const CanaryTable& table, int32_t cut) const;
+  std::vector<int32_t> CountHolders() const;
+  int32_t SampleAfter(uint64_t chain) const;
+
+  const ModelLayout layout_;
+  const CanaryOptions options_;
+  std::vector<CanaryTable> tables_;
+  std::vector<Tag> memory_;  // by SlotIndex
+  std::deque<Queued> queue_;
+  // Blocks that executed steps have touched, by step.
+  absl::flat_hash_map<StepId, absl::flat_hash_set<BlockId>> touched_;
+  uint64_t next_incarnation_ = 1;
+};
+
+}  // namespace blockmgr
+
+#endif  // BLOCKMGR_TESTS_TESTING_CANARY_ENGINE_H_
