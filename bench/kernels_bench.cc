@@ -20,6 +20,7 @@
 #include <benchmark/benchmark.h>
 
 #include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
 #include "blockmgr/base/model_layout.h"
 #include "kernels/backend.h"
 
@@ -53,10 +54,7 @@ struct Cache {
               .dtype = DType::kBFloat16,
               .num_blocks = CeilDiv(tokens, kPageSize) + 1};
     auto created = CreateCpuBackend(layout);
-    if (!created.ok()) {
-      std::cerr << created.status() << "\n";
-      std::exit(1);
-    }
+    BM_CHECK(created.ok());
     backend = *std::move(created);
     for (int32_t b = 1; b < layout.num_blocks; ++b) {
       blocks.push_back(BlockId{b});
@@ -85,9 +83,9 @@ void SetBytes(benchmark::State& state, int64_t bytes_per_iteration) {
 }
 
 // The ceiling of everything that only reads: as many bytes, summed.
-void BM_ReadBaseline(benchmark::State& state) {
+void ReadBaseline(benchmark::State& state) {
   const std::vector<uint64_t> words(state.range(0) * kTokenBytes / 8, 1);
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     uint64_t sum[8] = {};
     for (std::size_t i = 0; i + 8 <= words.size(); i += 8) {
       for (std::size_t k = 0; k < 8; ++k) sum[k] += words[i + k];
@@ -98,10 +96,10 @@ void BM_ReadBaseline(benchmark::State& state) {
 }
 
 // The ceiling of everything that copies, counted once per byte copied.
-void BM_CopyBaseline(benchmark::State& state) {
+void CopyBaseline(benchmark::State& state) {
   const std::vector<char> source(state.range(0) * kTokenBytes, 1);
   std::vector<char> destination(source.size());
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     std::memcpy(destination.data(), source.data(), source.size());
     benchmark::ClobberMemory();
   }
@@ -109,7 +107,7 @@ void BM_CopyBaseline(benchmark::State& state) {
 }
 
 // range: tokens, q_heads per head.
-void BM_AttentionDecode(benchmark::State& state) {
+void AttentionDecode(benchmark::State& state) {
   Cache cache(state.range(0), static_cast<int32_t>(state.range(1)));
   SequenceKv sequence;
   sequence.tail_blocks = cache.blocks.data();
@@ -118,7 +116,7 @@ void BM_AttentionDecode(benchmark::State& state) {
   const int64_t floats = int64_t{cache.layout.num_q_heads} * kHeadDim;
   const std::vector<float> queries = RandomFloats(floats);
   std::vector<float> output(floats);
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     cache.backend->Attention({.layer = 0,
                               .sequences = {&sequence, 1},
                               .query_offsets = offsets,
@@ -132,7 +130,7 @@ void BM_AttentionDecode(benchmark::State& state) {
 }
 
 // range: tokens. The whole prompt in one call; items are tokens.
-void BM_AttentionPrefill(benchmark::State& state) {
+void AttentionPrefill(benchmark::State& state) {
   Cache cache(state.range(0), 4);
   SequenceKv sequence;
   sequence.tail_blocks = cache.blocks.data();
@@ -142,7 +140,7 @@ void BM_AttentionPrefill(benchmark::State& state) {
       int64_t{cache.tokens} * cache.layout.num_q_heads * kHeadDim;
   const std::vector<float> queries = RandomFloats(floats);
   std::vector<float> output(floats);
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     cache.backend->Attention({.layer = 0,
                               .sequences = {&sequence, 1},
                               .query_offsets = offsets,
@@ -156,13 +154,13 @@ void BM_AttentionPrefill(benchmark::State& state) {
 }
 
 // range: tokens. Bytes are those written.
-void BM_Append(benchmark::State& state) {
+void Append(benchmark::State& state) {
   Cache cache(state.range(0), 1);
   std::vector<int64_t> slots(cache.tokens);
   std::iota(slots.begin(), slots.end(), int64_t{kPageSize});
   const std::vector<float> rows =
       RandomFloats(int64_t{cache.tokens} * kNumHeads * kHeadDim);
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     cache.backend->Append({.layer = 0,
                            .slot_mapping = slots,
                            .keys = rows.data(),
@@ -173,7 +171,7 @@ void BM_Append(benchmark::State& state) {
 }
 
 // range: tokens. Half the slots move into the other half, in random order.
-void BM_Move(benchmark::State& state) {
+void Move(benchmark::State& state) {
   Cache cache(state.range(0), 1);
   std::vector<SlotIndex> slots(cache.layout.num_pages() * kPageSize);
   std::iota(slots.begin(), slots.end(), SlotIndex{0});
@@ -182,7 +180,7 @@ void BM_Move(benchmark::State& state) {
   for (std::size_t i = 0; i + 1 < slots.size(); i += 2) {
     moves.phase1.push_back({slots[i], slots[i + 1]});
   }
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     cache.backend->Move(moves);
     benchmark::ClobberMemory();
   }
@@ -190,7 +188,7 @@ void BM_Move(benchmark::State& state) {
 }
 
 // range: tokens, q_heads per head. Window of 32; bytes of K, read once.
-void BM_SnapKvScores(benchmark::State& state) {
+void SnapKvScores(benchmark::State& state) {
   Cache cache(state.range(0), static_cast<int32_t>(state.range(1)));
   SnapKvBatch batch;
   batch.num_queries = std::min(batch.scorer.window, cache.tokens);
@@ -216,7 +214,7 @@ void BM_SnapKvScores(benchmark::State& state) {
   batch.slots = slots;
   batch.positions = positions;
   batch.scores = scores;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     cache.backend->SnapKvScores(batch);
     benchmark::ClobberMemory();
   }
@@ -225,19 +223,19 @@ void BM_SnapKvScores(benchmark::State& state) {
 }
 
 void Register(int64_t tokens) {
-  benchmark::RegisterBenchmark("ReadBaseline", BM_ReadBaseline)->Arg(tokens);
-  benchmark::RegisterBenchmark("CopyBaseline", BM_CopyBaseline)->Arg(tokens);
+  benchmark::RegisterBenchmark("ReadBaseline", ReadBaseline)->Arg(tokens);
+  benchmark::RegisterBenchmark("CopyBaseline", CopyBaseline)->Arg(tokens);
   for (const int64_t group_size : {1, 4, 8}) {
-    benchmark::RegisterBenchmark("AttentionDecode", BM_AttentionDecode)
+    benchmark::RegisterBenchmark("AttentionDecode", AttentionDecode)
         ->Args({tokens, group_size});
   }
   // Quadratic: a prompt as long as the caches would take minutes.
-  benchmark::RegisterBenchmark("AttentionPrefill", BM_AttentionPrefill)
+  benchmark::RegisterBenchmark("AttentionPrefill", AttentionPrefill)
       ->Arg(std::min<int64_t>(tokens, 1024));
-  benchmark::RegisterBenchmark("Append", BM_Append)->Arg(tokens);
-  benchmark::RegisterBenchmark("Move", BM_Move)->Arg(tokens);
+  benchmark::RegisterBenchmark("Append", Append)->Arg(tokens);
+  benchmark::RegisterBenchmark("Move", Move)->Arg(tokens);
   for (const int64_t group_size : {1, 4}) {
-    benchmark::RegisterBenchmark("SnapKvScores", BM_SnapKvScores)
+    benchmark::RegisterBenchmark("SnapKvScores", SnapKvScores)
         ->Args({tokens, group_size});
   }
 }

@@ -1,7 +1,6 @@
 #include "blockmgr/block_manager.h"
 
 #include <algorithm>
-#include <ranges>
 
 #include "blockmgr/base/check.h"
 
@@ -13,7 +12,8 @@ BlockManager::BlockManager(const ModelLayout& layout, int32_t max_sequences,
       prefix_caching_(enable_prefix_caching),
       pool_(layout.num_blocks),
       cache_(layout.num_blocks, layout.page_size),
-      sequences_(max_sequences) {
+      sequences_(max_sequences),
+      cooling_tickets_(layout.num_blocks, 0) {
   BM_CHECK(layout.Validate().ok());
   BM_CHECK(max_sequences > 0);
   free_slots_.reserve(max_sequences);
@@ -47,19 +47,21 @@ BlockManagerStats BlockManager::stats() const {
 
 void BlockManager::Acknowledge(StepId step) {
   pool_.Acknowledge(step);
-  // Fences ascend along the queue. An entry whose block is in use again is stale:
-  // its next release queued it once more.
   while (!cooling_.empty()) {
-    const BlockId block = cooling_.front();
-    const bool waits = cache_.Contains(block) &&
-                       pool_.num_holders(block) == 1 &&
-                       !cache_.IsReclaimable(block);
+    const auto [block, ticket] = cooling_.front();
+    const bool waits = cooling_tickets_[Index(block)] == ticket;
     if (waits && !pool_.IsPastFence(block)) return;
     cooling_.pop_front();
     if (!waits) continue;
-    --num_cooling_;
+    StopCooling(block);
     cache_.AddReclaimable(block);
   }
+}
+
+void BlockManager::StopCooling(BlockId block) {
+  BM_CHECK(cooling_tickets_[Index(block)] != 0);
+  cooling_tickets_[Index(block)] = 0;
+  --num_cooling_;
 }
 
 void BlockManager::LoseEngine() {
@@ -94,7 +96,7 @@ SequenceSlot BlockManager::Open(const PrefixMatch& match) {
     if (cache_.IsReclaimable(block)) {
       cache_.RemoveReclaimable(block);
     } else if (pool_.num_holders(block) == 1) {
-      --num_cooling_;
+      StopCooling(block);
     }
     pool_.AddRef(block);
     sequence.tail.push_back(block);
@@ -206,6 +208,8 @@ void BlockManager::Abort(SequenceSlot slot, int32_t num_tokens) {
   BM_CHECK(num_tokens >= 0);
   BM_CHECK(sequence.num_reserved - num_tokens >= sequence.num_settled);
   sequence.num_reserved -= num_tokens;
+  BM_CHECK(!sequence.pending.has_value() ||
+           sequence.pending->cut <= sequence.num_reserved);
   const int32_t needed =
       CeilDiv(sequence.num_reserved - sequence.cut(), layout_.page_size);
   while (std::ssize(sequence.tail) > needed) {
@@ -220,7 +224,8 @@ void BlockManager::ReleaseFrom(BlockId block) {
   if (pool_.IsPastFence(block)) {
     cache_.AddReclaimable(block);
   } else {
-    cooling_.push_back(block);
+    cooling_tickets_[Index(block)] = next_cooling_ticket_;
+    cooling_.push_back({block, next_cooling_ticket_++});
     ++num_cooling_;
   }
 }
@@ -228,13 +233,11 @@ void BlockManager::ReleaseFrom(BlockId block) {
 void BlockManager::Close(SequenceSlot slot) {
   SequenceCache& sequence = at(slot);
   if (sequence.pending.has_value()) AbortEviction(slot);
-  for (const BlockId block : sequence.tail | std::views::reverse) {
-    ReleaseFrom(block);
+  for (size_t i = sequence.tail.size(); i-- > 0;) {
+    ReleaseFrom(sequence.tail[i]);
   }
   if (sequence.region != nullptr) {
-    for (const BlockId block : sequence.region->blocks | std::views::reverse) {
-      ReleaseFrom(block);
-    }
+    for (const BlockId block : sequence.region->blocks) ReleaseFrom(block);
   }
   // Keeps the table's memory for the next sequence of this slot.
   std::vector<BlockId> tail = std::move(sequence.tail);
@@ -265,10 +268,10 @@ int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
 
 bool BlockManager::ResetPrefixCache() {
   while (cache_.num_reclaimable() > 0) ReclaimOldest();
-  for (const BlockId block : cooling_) {
-    if (!cache_.Contains(block) || pool_.num_holders(block) != 1) continue;
+  for (const auto [block, ticket] : cooling_) {
+    if (cooling_tickets_[Index(block)] != ticket) continue;
+    StopCooling(block);
     DropFromCache(block);
-    --num_cooling_;
   }
   cooling_.clear();
   BM_CHECK(num_cooling_ == 0);

@@ -9,13 +9,13 @@
 //   Abort           the step was never issued: the slots are given back
 //
 //   ReserveEviction takes the destination blocks of an order
-//   CommitEviction  the engine has moved the entries: the region exists, what it
-//                   no longer needs is released
+//   CommitEviction  the engine has moved the entries: the region exists, what
+//                   it no longer needs is released
 //   AbortEviction   the engine has refused the order: the old table holds
 //
 // Every call either succeeds or changes nothing. Scarcity is a value (false);
-// broken REQUIRES abort. A block is used (by sequences), cached (only the prefix
-// cache holds it: reclaimable), fenced or free:
+// broken REQUIRES abort. A block is used (by sequences), cached (only the
+// prefix cache holds it: reclaimable), fenced or free:
 //
 //   used + cached + fenced + free == num_blocks - 1
 //
@@ -51,9 +51,9 @@ enum class CompactionPreference : uint8_t {
 struct BlockManagerStats {
   int32_t num_blocks = 0;  // of the pool, the null block included
   int32_t free_blocks = 0;
-  int32_t cached_blocks = 0;  // held by the prefix cache alone: reclaimable
-  int32_t fenced_blocks = 0;  // released, a step in flight may touch them
-  int32_t used_blocks = 0;    // held by sequences
+  int32_t cached_blocks = 0;      // held by the prefix cache alone: reclaimable
+  int32_t fenced_blocks = 0;      // released, a step in flight may touch them
+  int32_t used_blocks = 0;        // held by sequences
   uint64_t reclaimed_blocks = 0;  // since creation
 };
 
@@ -117,9 +117,9 @@ class BlockManager {
   // which must still be in the cache. REQUIRES: num_open_slots() > 0.
   SequenceSlot Open(const PrefixMatch& match);
 
-  // Takes slots for the next tokens of each sequence. Appends to `blocks` the ids
-  // added to each tail and to `offsets` where each sequence's ids end. All or
-  // nothing: false when fewer blocks are available than needed.
+  // Takes slots for the next tokens of each sequence. Appends to `blocks` the
+  // ids added to each tail and to `offsets` where each sequence's ids end. All
+  // or nothing: false when fewer blocks are available than needed.
   [[nodiscard]] bool Reserve(std::span<const TokenDemand> demands,
                              std::vector<int64_t>* offsets,
                              std::vector<BlockId>* blocks);
@@ -132,7 +132,8 @@ class BlockManager {
   // Whether Commit(slot, num_tokens) would publish, so that keys are needed.
   bool WillPublish(SequenceSlot slot, int32_t num_tokens) const;
   // Gives back the last num_tokens reserved positions, which no dispatched step
-  // has seen. REQUIRES: they are not settled.
+  // has seen. REQUIRES: they are not settled, nor below the cut of a pending
+  // eviction.
   void Abort(SequenceSlot slot, int32_t num_tokens);
   // Releases everything the sequence holds, the tail's end first, and any
   // destinations of an eviction under way.
@@ -182,10 +183,12 @@ class BlockManager {
   std::vector<BlockId> BlocksBelow(const SequenceCache& sequence,
                                    int32_t cut) const;
   bool IsOwn(BlockId block) const;
-  // Takes available blocks, reclaiming the oldest cached ones when none is free.
-  // REQUIRES: enough are available.
+  // Takes available blocks, reclaiming the oldest cached ones when none is
+  // free. REQUIRES: enough are available.
   void Take(std::span<BlockId> blocks);
   void ReclaimOldest();
+  // The block no longer waits for its fence. REQUIRES: it did.
+  void StopCooling(BlockId block);
   // Drops a sequence's hold; a block that only the cache still holds becomes
   // reclaimable, after the fence.
   void ReleaseFrom(BlockId block);
@@ -200,11 +203,18 @@ class BlockManager {
   const bool prefix_caching_;
   BlockPool pool_;
   PrefixCache cache_;
-  std::vector<SequenceCache> sequences_;   // by slot
-  std::vector<SequenceSlot> free_slots_;   // stack
+  std::vector<SequenceCache> sequences_;  // by slot
+  std::vector<SequenceSlot> free_slots_;  // stack
   // Blocks that only the cache holds and that wait for their fence, in order of
-  // release. May name a block that is in use again; num_cooling_ counts right.
-  std::deque<BlockId> cooling_;
+  // release, hence of fences. An entry is stale, and ignored, when its block
+  // has been used since: its ticket is not the block's.
+  struct Cooling {
+    BlockId block;
+    uint64_t ticket;
+  };
+  std::deque<Cooling> cooling_;
+  std::vector<uint64_t> cooling_tickets_;  // by block; 0: not cooling
+  uint64_t next_cooling_ticket_ = 1;
   int32_t num_cooling_ = 0;
   uint64_t reclaimed_blocks_ = 0;
 };

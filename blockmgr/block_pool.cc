@@ -85,12 +85,14 @@ uint64_t BlockPool::StateHash() const {
   // A sum, so that the order of the free list does not matter.
   uint64_t hash = SplitMix64(dispatched_) + 3 * SplitMix64(acknowledged_);
   for (size_t i = 0; i < refs_.size(); ++i) {
-    hash += SplitMix64(i * 0x10001 + static_cast<uint64_t>(refs_[i]) *
-                                         0x9E3779B97F4A7C15ull);
+    // A fence that has passed is no part of the state.
+    const uint64_t fence = fences_[i] <= acknowledged_ ? 0 : fences_[i];
+    hash += SplitMix64(SplitMix64(i ^ (fence << 32)) ^
+                       static_cast<uint64_t>(refs_[i]));
   }
   for (const BlockId block : free_) {
-    hash += SplitMix64(0xF4EE0000000000ull + static_cast<uint64_t>(
-                                                 Index(block)));
+    hash +=
+        SplitMix64(0xF4EE0000000000ull + static_cast<uint64_t>(Index(block)));
   }
   return hash;
 }

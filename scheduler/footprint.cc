@@ -31,17 +31,22 @@ int32_t RegionBlocks(const CompressionPoint& point,
       CeilDiv<int64_t>(PagesOf(point, layout), layout.pages_per_block()));
 }
 
-int32_t PeakBlocks(int32_t num_prompt, int32_t last_length,
-                   const CompressionPoint* after_prefill,
+int32_t PeakBlocks(int32_t length,
+                   std::span<const CompressionPoint> compressions,
                    const ModelLayout& layout) {
   const int32_t page_size = layout.page_size;
-  const int32_t all = CeilDiv(last_length, page_size);
-  if (after_prefill == nullptr) return all;
-  const int32_t region = RegionBlocks(*after_prefill, layout);
-  if (region >= after_prefill->cut / page_size) return all;  // never ordered
-  return std::max(CeilDiv(num_prompt, page_size),
-                  region + CeilDiv(last_length - after_prefill->cut,
-                                   page_size));
+  int32_t peak = 0;
+  int32_t region = 0;
+  int32_t cut = 0;
+  for (const CompressionPoint& point : compressions) {
+    if (point.length > length) break;
+    peak = std::max(peak, region + CeilDiv(point.length - cut, page_size));
+    const int32_t next = RegionBlocks(point, layout);
+    if (next >= region + (point.cut - cut) / page_size) continue;
+    region = next;
+    cut = point.cut;
+  }
+  return std::max(peak, region + CeilDiv(length - cut, page_size));
 }
 
 }  // namespace blockmgr

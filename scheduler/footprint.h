@@ -3,6 +3,7 @@
 #define SCHEDULER_FOOTPRINT_H_
 
 #include <cstdint>
+#include <span>
 
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/eviction/select.h"
@@ -23,11 +24,12 @@ int64_t PagesOf(const CompressionPoint& point, const ModelLayout& layout);
 // Whole blocks to hold those pages.
 int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout);
 
-// Blocks at the peak of a request that computes `last_length` positions, alone
-// in the pool: without eviction all of them; with after_prefill the prompt, or
-// the region and everything after its cut.
-int32_t PeakBlocks(int32_t num_prompt, int32_t last_length,
-                   const CompressionPoint* after_prefill,
+// Blocks at the peak of a sequence that computes `length` positions from
+// nothing, alone in the pool. Compressions on the way (ascending; those above
+// `length` do not matter) replace what is below their cut by their region, as
+// far as that frees blocks.
+int32_t PeakBlocks(int32_t length,
+                   std::span<const CompressionPoint> compressions,
                    const ModelLayout& layout);
 
 }  // namespace blockmgr

@@ -40,7 +40,7 @@ absl::Status ValidateTarget(const EvictionTarget& target) {
   if (target.kind == EvictionTarget::Kind::kTokens) {
     return RequireRange("tokens_per_head", target.tokens, 1, INT32_MAX);
   }
-  return absl::OkStatus();
+  return target.Validate();
 }
 
 }  // namespace
@@ -148,8 +148,7 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
     }
   }
   const int32_t peak = PeakBlocks(
-      num_prompt, num_prompt + request.max_tokens - 1,
-      compressions.empty() ? nullptr : &compressions.front(), layout());
+      num_prompt + request.max_tokens - 1, compressions, layout());
   if (peak > manager_.num_usable()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the request can never fit: it needs ", peak,

@@ -65,6 +65,8 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
     point.length = length;
     point.cut = command.cut != 0 ? command.cut
                                  : LargestCut(length, layout().page_size);
+    // A request preempted since it was asked for is not that long again yet.
+    if (point.cut >= length) return false;
     point.policy = command.policy;
     // What is protected does not shrink with the queries that are at hand.
     point.policy.protect.recent = command.policy.protected_recent();
@@ -81,18 +83,19 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
   const SequenceCache* sequence =
       request.running ? &manager_.sequence(request.slot) : nullptr;
   const int32_t cut_now = sequence == nullptr ? 0 : sequence->cut();
+  order->futile = order->point.cut <= cut_now;
+  if (order->futile) return true;
   order->page_total = PagesOf(order->point, layout());
   const auto num_destinations = static_cast<int32_t>(CeilDiv<int64_t>(
       order->page_total, layout().pages_per_block()));
   const int32_t num_below =
       sequence == nullptr
           ? order->point.cut / layout().page_size
-          : sequence->BlocksBelow(std::max(order->point.cut, cut_now),
-                                  layout().page_size);
+          : sequence->BlocksBelow(order->point.cut, layout().page_size);
   order->num_released = num_below - num_destinations;
-  order->futile = order->point.cut <= cut_now || order->num_released <= 0;
-  order->num_fresh = 0;
-  BM_CHECK(!order->futile || order->point.command != 0);
+  // A replay can be futile too: nobody promises that an engine keeps as much as
+  // it did the first time.
+  order->futile = order->num_released <= 0;
   return true;
 }
 
@@ -132,9 +135,19 @@ int32_t SchedulerImpl::BlocksComing() const {
 
 bool SchedulerImpl::MakeRoom(RequestState* request, int32_t needed,
                              BlockBudget* budget, size_t* end) {
-  while (needed > budget->available) {
+  // Who needs nothing runs, even when blocks are kept for somebody older.
+  while (needed > 0 && needed > budget->available) {
     RequestState* victim = running_[*end - 1];
     const bool can_wait = !in_flight_.empty();
+    if (!can_wait && *end == 1) {
+      // Nobody else is left: all but its own blocks can be taken, those too
+      // that the others shared among themselves. In the whole pool it fits
+      // (Submit).
+      BM_CHECK(victim == request);
+      budget->available = manager_.num_usable() -
+                          manager_.sequence(request->slot).num_blocks();
+      return true;
+    }
     if (can_wait && (victim == request ||
                      needed <= budget->available + budget->coming)) {
       // Blocks are on their way: keep what there is for this request.
@@ -143,12 +156,7 @@ bool SchedulerImpl::MakeRoom(RequestState* request, int32_t needed,
     }
     --*end;
     decision_.preempted.push_back(victim);
-    if (victim == request) {
-      // Alone and with nothing in flight it would own the whole pool, in which
-      // it fits (Submit).
-      BM_CHECK(*end > 0);
-      return false;
-    }
+    if (victim == request) return false;
     (can_wait ? budget->coming : budget->available) +=
         manager_.NumReleasable(victim->slot);
   }
@@ -158,7 +166,9 @@ bool SchedulerImpl::MakeRoom(RequestState* request, int32_t needed,
 bool SchedulerImpl::PlanRun(RequestState* request, int32_t num_tokens,
                             BlockBudget* budget, size_t* end) {
   const SequenceCache& sequence = manager_.sequence(request->slot);
-  int32_t needed = sequence.BlocksFor(num_tokens, layout().page_size);
+  const int32_t page_size = layout().page_size;
+  const int32_t for_tokens = sequence.BlocksFor(num_tokens, page_size);
+  int32_t needed = for_tokens;
   StepDecision::Order order;
   int32_t num_own = 0;
   const bool has_order = PlanOrder(*request, request->num_computed + num_tokens,
@@ -173,12 +183,17 @@ bool SchedulerImpl::PlanRun(RequestState* request, int32_t num_tokens,
   run.request = request;
   run.num_tokens = num_tokens;
   if (has_order) {
-    needed -= FreshForOrder(order, num_own, 0);
-    order.num_fresh = FreshForOrder(order, num_own, budget->available - needed);
-    needed += order.num_fresh;
+    if (*end == 1 && in_flight_.empty()) {
+      // Nobody is left to share with.
+      num_own = sequence.BlocksBelow(order.point.cut, page_size);
+    }
+    order.num_fresh =
+        FreshForOrder(order, num_own, budget->available - for_tokens);
+    needed = for_tokens + order.num_fresh;
     run.order = static_cast<int32_t>(decision_.orders.size());
     decision_.orders.push_back(std::move(order));
   }
+  BM_CHECK(needed == 0 || needed <= budget->available);
   budget->available -= needed;
   decision_.runs.push_back(run);
   return true;
@@ -209,6 +224,15 @@ int32_t SchedulerImpl::BlocksPromised() const {
   // What this step takes of it is already gone from the available blocks.
   for (const StepDecision::Run& run : decision_.runs) {
     const RequestState& request = *run.request;
+    if (run.match >= 0) {
+      const int32_t page_size = layout().page_size;
+      const auto num_matched = static_cast<int32_t>(
+          decision_.matches[run.match].blocks.size());
+      promised +=
+          CeilDiv(static_cast<int32_t>(request.tokens.size()), page_size) -
+          CeilDiv(num_matched * page_size + run.num_tokens, page_size);
+      continue;
+    }
     if (request.num_computed >= std::ssize(request.tokens)) continue;
     promised -= manager_.sequence(request.slot)
                     .BlocksFor(run.num_tokens, layout().page_size);
@@ -224,11 +248,14 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
   const int32_t num_tokens =
       TokensToRun(*request, num_cached, *token_budget);
   if (num_tokens == 0) return false;
-  const auto known = static_cast<int32_t>(request->tokens.size());
   const int32_t needed = CeilDiv(num_cached + num_tokens, page_size) -
                          num_matched + match.num_reclaimable;
+  // Everything known, at its peak: evictions on the way (a resumed request
+  // replays them) may be what makes it fit.
   const int32_t whole_prompt =
-      CeilDiv(known, page_size) - num_matched + match.num_reclaimable;
+      PeakBlocks(static_cast<int32_t>(request->tokens.size()),
+                 request->compressions, layout()) -
+      num_matched + match.num_reclaimable;
   const bool alone = running_.empty() && decision_.runs.empty();
   if (whole_prompt + (alone ? 0 : watermark_blocks_) >
       budget->available + budget->coming - BlocksPromised()) {
@@ -241,7 +268,8 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
   if (has_order) {
     // Matched blocks may be shared by another admission of this very step: only
     // those it is about to take count as its own.
-    const int32_t num_own = order.point.cut / page_size - num_matched;
+    const int32_t num_own =
+        std::max(0, order.point.cut / page_size - num_matched);
     num_fresh = FreshForOrder(order, num_own, budget->available - needed);
   }
   if (needed + num_fresh > budget->available) return false;

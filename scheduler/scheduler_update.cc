@@ -104,7 +104,7 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
   RequestState& request = *run.request;
   request.order_in_flight = false;
   if (order.futile) {
-    effects->evictions.push_back(std::move(effect));
+    if (effect.command != 0) effects->evictions.push_back(std::move(effect));
     return;
   }
   if (!outcome.ok) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <span>
 #include <string>
 
 #include <absl/strings/str_cat.h>
@@ -19,8 +20,6 @@ namespace {
 
 // Sampled tokens are below this: the vocabulary of Llama 3.
 constexpr uint64_t kVocabulary = 128256;
-// Slots are handed out densely; a higher one is a broken plan.
-constexpr int32_t kMaxSequences = 1 << 20;
 // Shares of heads as integers: 20 bits below the point of the median share.
 constexpr double kShareUnit = 1 << 20;
 constexpr double kMaxConcentration = 4.0;
@@ -37,6 +36,22 @@ double LogNormal(double sigma, uint64_t key, uint64_t index) {
   const double z = std::sqrt(-2.0 * std::log(radius)) *
                    std::cos(2.0 * std::numbers::pi * angle);
   return std::exp(sigma * z);
+}
+
+// What all draws for a request start from.
+uint64_t RequestKey(uint64_t seed, RequestId request) {
+  return SplitMix64(seed ^ SplitMix64(Index(request)));
+}
+
+// A caller's own budgets in units, within the claims' bounds.
+std::vector<int64_t> ClampBudgets(std::span<const int32_t> budget_entries,
+                                  int64_t unit, std::span<const Claim> claims) {
+  std::vector<int64_t> units;
+  for (size_t head = 0; head < claims.size(); ++head) {
+    units.push_back(std::clamp(CeilDiv<int64_t>(budget_entries[head], unit),
+                               claims[head].min, claims[head].max));
+  }
+  return units;
 }
 
 absl::Status CheckAtLeast(const char* field, double value, double minimum,
@@ -82,7 +97,7 @@ SimEngine::SimEngine(const ModelLayout& layout, const SimModel& model,
     : layout_(layout),
       model_(model),
       seed_(seed),
-      tables_(layout, kMaxSequences) {
+      tables_(layout, kMaxSequenceSlots) {
   BM_CHECK(layout.Validate().ok());
   BM_CHECK(model.Validate().ok());
 }
@@ -104,7 +119,7 @@ absl::StatusOr<double> SimEngine::TryRun(const StepPlan& plan,
     if (plan.samples[i] == 0) continue;
     const SequenceTable& table = tables_.row(plan.slots[i]);
     const uint64_t draw =
-        SplitMix64(SplitMix64(seed_ ^ SplitMix64(Index(table.request))) +
+        SplitMix64(RequestKey(seed_, table.request) +
                    static_cast<uint64_t>(table.tokens.size()));
     result->sampled[i] = static_cast<int32_t>(draw % kVocabulary);
     tables_.AddSampled(plan.slots[i], result->sampled[i]);
@@ -146,62 +161,63 @@ double SimEngine::StepSeconds(const StepPlan& plan) const {
 absl::Status SimEngine::Evict(const StepPlan& plan, const EvictionOrder& order,
                               std::vector<int32_t>* counts) {
   BM_RETURN_IF_ERROR(tables_.CheckOrder(plan, order));
-  const EvictionPolicy& policy = order.policy;
-  const SequenceTable& table = tables_.row(order.slot);
+  BM_ASSIGN_OR_RETURN(*counts, DrawCounts(order));
+  BM_RETURN_IF_ERROR(tables_.CheckCounts(order, *counts));
+  tables_.Commit(plan, order, *counts);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int32_t>> SimEngine::DrawCounts(
+    const EvictionOrder& order) const {
   const HeadShape shape{layout_.num_layers, layout_.num_heads,
                         layout_.page_size};
   const EvictionRange range{order.cut, order.length};
-  const bool by_page = policy.rounding == Rounding::kPage;
   const auto num_heads = static_cast<size_t>(layout_.pages_per_block());
-
   // Shared out in units: whole pages, or entries.
+  const bool by_page = order.policy.rounding == Rounding::kPage;
   const int64_t unit = by_page ? layout_.page_size : 1;
-  const int64_t min_units = by_page ? MinHeadPages(policy, shape, range)
-                                    : ProtectedPositions(policy, range).count();
-  const uint64_t key =
-      SplitMix64(SplitMix64(seed_ ^ SplitMix64(Index(table.request))) +
-                 static_cast<uint64_t>(table.num_evictions));
-  const bool lognormal = policy.budget.kind == BudgetKind::kAdaKv;
-  std::vector<Claim> claims(num_heads);
+  const int64_t min_units =
+      by_page ? MinHeadPages(order.policy, shape, range)
+              : ProtectedPositions(order.policy, range).count();
+
+  const SequenceTable& table = tables_.row(order.slot);
   std::vector<int32_t> held(num_heads, order.cut - table.cut);
+  std::vector<Claim> claims(num_heads);
+  const uint64_t key = SplitMix64(RequestKey(seed_, table.request) +
+                                  static_cast<uint64_t>(table.num_evictions));
+  const bool adaptive = order.policy.budget.kind == BudgetKind::kAdaKv;
   int64_t sum_min = 0;
   for (size_t head = 0; head < num_heads; ++head) {
     if (!table.kept.empty()) held[head] += table.kept[head];
-    Claim& claim = claims[head];
     const double share =
-        lognormal ? LogNormal(model_.head_concentration, key, head) : 1.0;
+        adaptive ? LogNormal(model_.head_concentration, key, head) : 1.0;
+    Claim& claim = claims[head];
     claim.weight = std::llround(share * kShareUnit);
     claim.max = CeilDiv<int64_t>(held[head], unit);
     claim.min = std::min(min_units, claim.max);
     sum_min += claim.min;
   }
 
-  std::vector<int64_t> units;
-  if (policy.budget.kind == BudgetKind::kExternal) {
-    for (size_t head = 0; head < num_heads; ++head) {
-      units.push_back(std::clamp(CeilDiv<int64_t>((*order.budgets)[head], unit),
-                                 claims[head].min, claims[head].max));
-    }
-  } else {
-    const int64_t total =
-        by_page ? order.page_total
-                : std::max(sum_min, MeanEntries(order.target, range) *
-                                        static_cast<int64_t>(num_heads));
-    if (total < sum_min) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("page_total: expected at least the ", sum_min,
-                       " pages that the policy protects, got ", total));
-    }
-    units = Apportion(total, claims);
+  int64_t total = order.page_total;
+  if (!by_page) {
+    total = std::max(sum_min, MeanEntries(order.target, range) *
+                                  static_cast<int64_t>(num_heads));
   }
-  counts->resize(num_heads);
+  if (total < sum_min) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_total: expected at least the ", sum_min,
+                     " pages that the policy protects, got ", total));
+  }
+  const std::vector<int64_t> units =
+      order.policy.budget.kind == BudgetKind::kExternal
+          ? ClampBudgets(*order.budgets, unit, claims)
+          : Apportion(total, claims);
+  std::vector<int32_t> counts(num_heads);
   for (size_t head = 0; head < num_heads; ++head) {
-    (*counts)[head] =
+    counts[head] =
         static_cast<int32_t>(std::min<int64_t>(held[head], units[head] * unit));
   }
-  BM_RETURN_IF_ERROR(tables_.CheckCounts(order, *counts));
-  tables_.Commit(plan, order, *counts);
-  return absl::OkStatus();
+  return counts;
 }
 
 }  // namespace blockmgr

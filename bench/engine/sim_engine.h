@@ -83,6 +83,9 @@ class SimEngine {
   double StepSeconds(const StepPlan& plan) const;
   absl::Status Evict(const StepPlan& plan, const EvictionOrder& order,
                      std::vector<int32_t>* counts);
+  // Kept entries per (layer, head). REQUIRES: the order was checked.
+  absl::StatusOr<std::vector<int32_t>> DrawCounts(
+      const EvictionOrder& order) const;
 
   const ModelLayout layout_;
   const SimModel model_;

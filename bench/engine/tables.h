@@ -48,6 +48,9 @@ struct SequenceTable {
   int32_t tail_length() const { return num_computed - cut; }
 };
 
+// Slots are handed out densely; one above this is a broken plan.
+inline constexpr int32_t kMaxSequenceSlots = 1 << 20;
+
 class EngineTables {
  public:
   // Slots are below `max_sequences`. REQUIRES: `layout` is valid.

@@ -64,9 +64,9 @@ absl::Status EvictionPolicy::Validate() const {
 
 absl::Status EvictionTarget::Validate() const {
   if (kind == Kind::kTokens) {
-    if (tokens >= 0) return absl::OkStatus();
+    if (tokens >= 1) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("target: tokens: expected at least 0, got ", tokens));
+        absl::StrCat("target: tokens: expected at least 1, got ", tokens));
   }
   if (ratio.numerator >= 1 && ratio.denominator >= ratio.numerator &&
       ratio.denominator <= 1'000'000'000) {

@@ -124,7 +124,7 @@ struct EvictionTarget {
   KeepRatio ratio;
   int32_t tokens = 0;
 
-  // tokens >= 0, 0 < ratio <= 1. (0 tokens leaves every head its minimum.)
+  // tokens >= 1 or 0 < ratio <= 1. InvalidArgument names expected and got.
   absl::Status Validate() const;
   // Mean entries per head to keep out of `covered` positions: floor(ratio *
   // covered), at least 1; or min(tokens, covered). REQUIRES: covered > 0.

@@ -23,8 +23,8 @@ struct HeadShape {
 };
 
 // What one eviction covers: the entries with positions in [0, cut) of a
-// sequence of `length` tokens. Entries at or after `cut` are not candidates. 0
-// < cut < length; cut is a multiple of page_size.
+// sequence of `length` tokens. Entries at or after `cut` are not candidates.
+// REQUIRES: 0 < cut < length, and cut is a multiple of page_size.
 struct EvictionRange {
   int32_t cut = 0;
   int32_t length = 0;

@@ -2,6 +2,7 @@
 // the query heads of a group (arXiv 2404.14469; order as in Ada-KV or kvpress).
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "blockmgr/base/check.h"
@@ -9,6 +10,12 @@
 
 namespace blockmgr {
 namespace {
+
+// What a maximum, or else a sum, starts from.
+float StartOf(bool max) {
+  if (max) return -std::numeric_limits<float>::infinity();
+  return 0.0f;
+}
 
 // The larger one; NaN wins, so that a poisoned score stays visible.
 float MaxOrNaN(float a, float b) { return b > a || std::isnan(b) ? b : a; }
@@ -19,7 +26,7 @@ void Pool(const ScorerSpec& scorer, std::span<const float> input,
           std::span<float> output) {
   const int64_t size = static_cast<int64_t>(input.size());
   const bool max = scorer.pool == PoolKind::kMax;
-  std::fill(output.begin(), output.end(), max ? -INFINITY : 0.0f);
+  std::fill(output.begin(), output.end(), StartOf(max));
   const int64_t reach = std::min<int64_t>(scorer.kernel / 2, size - 1);
   for (int64_t tap = -reach; tap <= reach; ++tap) {
     const int64_t begin = std::max<int64_t>(0, -tap);
@@ -53,8 +60,8 @@ void ReduceSnapKv(const ScorerSpec& scorer, std::span<const float> attention,
   const size_t num_past = scores.size();
   const bool pool_first = scorer.order == PoolOrder::kKvPress;
   std::vector<float> pooled(num_past);
-  std::vector<float> reduced(
-      num_past, scorer.group == GroupReduce::kMax ? -INFINITY : 0.0f);
+  std::vector<float> reduced(num_past,
+                             StartOf(scorer.group == GroupReduce::kMax));
   for (int32_t row = 0; row < group_size; ++row) {
     const std::span<const float> weights =
         attention.subspan(row * num_past, num_past);

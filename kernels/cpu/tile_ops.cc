@@ -282,6 +282,7 @@ template <class Element>
 void AttendElements(const KvTile& tile, int32_t num_rows, float scale,
                     const float* queries, std::span<SoftmaxState> states,
                     float* output) {
+  // Scalar targets have one tag: NOLINTNEXTLINE(bugprone-branch-clone)
   if (tile.head_dim % 16 == 0) {
     AttendGroup<Element>(WideTag(), tile, num_rows, scale, queries, states,
                          output);
@@ -310,6 +311,7 @@ template <class Element>
 void DotElements(const KvTile& tile, int32_t num_rows, float scale,
                  std::span<const float* const> queries, float* logits,
                  int64_t stride) {
+  // Scalar targets have one tag: NOLINTNEXTLINE(bugprone-branch-clone)
   if (tile.head_dim % 16 == 0) {
     DotQueries<Element>(WideTag(), tile, num_rows, scale, queries, logits,
                         stride);
@@ -405,7 +407,7 @@ void DotTile(const KvTile& tile, int32_t num_rows, float scale,
              std::span<const float* const> queries, float* logits,
              int64_t stride) {
   BM_CHECK(num_rows > 0 && num_rows <= kTileRows);
-  BM_CHECK(stride >= CeilDiv(num_rows, kRowGroup) * kRowGroup);
+  BM_CHECK(stride >= int64_t{CeilDiv(num_rows, kRowGroup)} * kRowGroup);
   HWY_DYNAMIC_DISPATCH(DotTileImpl)
   (tile, num_rows, scale, queries, logits, stride);
 }

@@ -21,6 +21,10 @@ bool MustNotBeRefused(const Command& command) {
          std::holds_alternative<CloseAll>(command);
 }
 
+// With fewer processors a spinning thread takes the one that the poster, or the
+// engine, needs.
+constexpr unsigned kMinProcessorsToSpin = 4;
+
 double NowSeconds() {
   return std::chrono::duration<double>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -36,7 +40,9 @@ inline void Relax() {
 }  // namespace
 
 CoreThread::CoreThread(CoreThreadOptions options, SchedulerFactory factory)
-    : spin_us_(std::thread::hardware_concurrency() > 1 ? options.spin_us : 0),
+    : spin_us_(std::thread::hardware_concurrency() >= kMinProcessorsToSpin
+                   ? options.spin_us
+                   : 0),
       queue_(static_cast<size_t>(options.queue_capacity)),
       core_(std::move(options.core), std::move(factory)),
       thread_([this] { Run(); }) {}

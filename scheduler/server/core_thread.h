@@ -33,9 +33,7 @@ namespace blockmgr {
 struct CoreThreadOptions {
   CoreOptions core;
   int32_t queue_capacity = 4096;  // commands, 1..65000
-  // Ignored, as 0, where there is one processor: a spinning thread would keep
-  // others from posting.
-  int32_t spin_us = 50;
+  int32_t spin_us = 50;           // taken as 0 on fewer than 4 processors
 };
 
 class CoreThread {

@@ -52,7 +52,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->capture_default_str();
   app->add_option("--spin-us", server.spin_us,
                   "Microseconds that the core thread looks for work before it "
-                  "sleeps (0 on a machine with one processor)")
+                  "sleeps (0 on fewer than 4 processors)")
       ->capture_default_str();
   app->add_option("--max-score-bytes", server.max_score_bytes,
                   "Of scores in all EvictByScores calls together")
@@ -93,6 +93,11 @@ void AddSchedulerFlags(CLI::App* app, SchedulerOptions* options) {
   app->add_option("--max-waiting", options->max_waiting,
                   "Requests that may wait; more are refused with "
                   "RESOURCE_EXHAUSTED")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--query-window", options->query_window,
+                  "Queries that the engine keeps of every sequence, for "
+                  "evictions ordered from outside")
       ->capture_default_str()
       ->group(group);
   app->add_flag("--enable-prefix-caching,!--no-enable-prefix-caching",

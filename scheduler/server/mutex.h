@@ -5,7 +5,6 @@
 #ifndef SCHEDULER_SERVER_MUTEX_H_
 #define SCHEDULER_SERVER_MUTEX_H_
 
-#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -44,14 +43,6 @@ class CondVar {
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
     condition_.wait(lock);
     lock.release();
-  }
-  // False when `deadline` has passed.
-  bool WaitUntil(Mutex* mutex, std::chrono::steady_clock::time_point deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
-    const std::cv_status status = condition_.wait_until(lock, deadline);
-    lock.release();
-    return status == std::cv_status::no_timeout;
   }
   void NotifyAll() { condition_.notify_all(); }
 

@@ -1,6 +1,7 @@
 #include "blockmgr/compaction.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <random>
 #include <set>
@@ -27,7 +28,6 @@ constexpr int32_t kNumEvictions = 30'000 / kCaseDivisor;
 struct Entry {
   NaiveHead head{-1, -1};
   int32_t position = -1;
-  friend bool operator==(const Entry&, const Entry&) = default;
 };
 using Memory = std::vector<Entry>;  // by SlotIndex
 

@@ -1,12 +1,8 @@
 #include "tests/blockmgr/naive_model.h"
 
 #include <algorithm>
-#include <iterator>
-#include <numeric>
-#include <ranges>
 #include <utility>
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "blockmgr/base/bits.h"
@@ -77,8 +73,7 @@ void NaiveModel::Check(const BlockManager& manager) const {
     EXPECT_EQ(product.num_settled, sequence.num_settled);
     EXPECT_EQ(product.pending.has_value(), sequence.pending.has_value());
     EXPECT_EQ(std::ssize(product.tail),
-              CeilDiv(sequence.num_reserved - sequence.cut,
-                      layout_.page_size));
+              CeilDiv(sequence.num_reserved - sequence.cut, layout_.page_size));
     EXPECT_EQ(manager.NumReleasable(slot), NumReleasable(slot));
   }
 }
@@ -121,7 +116,8 @@ PrefixMatch NaiveModel::Match(const std::vector<int32_t>& tokens,
     const BlockId block = found->second;
     EXPECT_EQ(written_.at(block), Prefix(tokens, i)) << "a false hit";
     match.blocks.push_back(block);
-    if (holders[Index(block)] == 0 && released_[Index(block)] <= acknowledged_) {
+    if (holders[Index(block)] == 0 &&
+        released_[Index(block)] <= acknowledged_) {
       ++match.num_reclaimable;
     }
   }
@@ -166,8 +162,7 @@ std::vector<BlockId> NaiveModel::Reclaimable() const {
   return blocks;
 }
 
-int32_t NaiveModel::HandOut(std::span<const BlockId> blocks,
-                            int32_t num_free) {
+int32_t NaiveModel::HandOut(std::span<const BlockId> blocks, int32_t num_free) {
   const int32_t num_reclaimed =
       std::max(0, static_cast<int32_t>(blocks.size()) - num_free);
   if (num_reclaimed > 0) {
@@ -242,10 +237,11 @@ void NaiveModel::Publish(NaiveSequence* sequence) {
 
 void NaiveModel::Commit(SequenceSlot slot, int32_t num_tokens) {
   NaiveSequence& sequence = at(slot);
+  const int32_t num_full_before = sequence.num_settled / layout_.page_size;
   sequence.num_settled += num_tokens;
   if (!sequence.kept.empty()) return;
   const int32_t num_full = sequence.num_settled / layout_.page_size;
-  for (int32_t i = 0; i < num_full; ++i) {
+  for (int32_t i = num_full_before; i < num_full; ++i) {
     written_.try_emplace(sequence.tail[i], Prefix(sequence.tokens, i + 1));
   }
   if (caching_) Publish(&sequence);
@@ -261,8 +257,9 @@ void NaiveModel::Close(SequenceSlot slot) {
   if (at(slot).pending.has_value()) AbortEviction(slot);
   const NaiveSequence sequence = std::move(at(slot));
   sequences_.erase(slot);
-  for (const BlockId block : sequence.tail | std::views::reverse) {
-    Released(block);
+  for (auto block = sequence.tail.rbegin(); block != sequence.tail.rend();
+       ++block) {
+    Released(*block);
   }
   for (const BlockId block : sequence.region_blocks) Released(block);
 }

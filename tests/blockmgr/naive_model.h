@@ -67,9 +67,9 @@ class NaiveModel {
   void Open(SequenceSlot slot, const std::vector<int32_t>& tokens,
             const PrefixMatch& match);
   int32_t BlocksNeeded(SequenceSlot slot, int32_t num_tokens) const;
-  // `blocks` were handed out while num_free blocks were free: they are nobody's,
-  // out of reach of the steps in flight, and the oldest cached ones made room.
-  // Returns how many had to be reclaimed.
+  // `blocks` were handed out while num_free blocks were free: they are
+  // nobody's, out of reach of the steps in flight, and the oldest cached ones
+  // made room. Returns how many had to be reclaimed.
   int32_t HandOut(std::span<const BlockId> blocks, int32_t num_free);
   void Reserve(SequenceSlot slot, int32_t num_tokens,
                std::span<const BlockId> blocks);

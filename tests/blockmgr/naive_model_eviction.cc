@@ -1,8 +1,8 @@
 // The eviction half of NaiveModel.
 
 #include <algorithm>
-#include <numeric>
-#include <ranges>
+#include <map>
+#include <set>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -35,9 +35,9 @@ std::vector<BlockId> NaiveModel::OwnBlocks(SequenceSlot slot,
 
 int32_t NaiveModel::NumOwnBlocks(SequenceSlot slot, int32_t cut) const {
   const NaiveSequence& sequence = at(slot);
-  const int32_t end = sequence.cut +
-                      static_cast<int32_t>(sequence.tail.size()) *
-                          layout_.page_size;
+  const int32_t end =
+      sequence.cut +
+      static_cast<int32_t>(sequence.tail.size()) * layout_.page_size;
   return static_cast<int32_t>(OwnBlocks(slot, cut).size()) +
          std::max(0, cut - end) / layout_.page_size;
 }
@@ -113,8 +113,7 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
     const NaiveHead head{i / layout_.num_heads, i % layout_.num_heads};
     if (!sequence.kept.empty()) lists[head] = sequence.pages.at(head);
     for (int32_t j = 0; j < num_tail; ++j) {
-      lists[head].push_back(
-          {head.first, Index(sequence.tail[j]), head.second});
+      lists[head].push_back({head.first, Index(sequence.tail[j]), head.second});
     }
     wanted[head] = CeilDiv(counts[i], layout_.page_size);
     const int32_t held = num_tail * layout_.page_size +
@@ -139,8 +138,8 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
   sequence.cut = order.cut;
   sequence.kept = counts;
   // The end of the table first.
-  for (const BlockId block : involved | std::views::reverse) {
-    if (!used.contains(Index(block))) Released(block);
+  for (auto block = involved.rbegin(); block != involved.rend(); ++block) {
+    if (!used.contains(Index(*block))) Released(*block);
   }
   return receipt;
 }

@@ -1,9 +1,12 @@
 #include "blockmgr/ragged_region.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>

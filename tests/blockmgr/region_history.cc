@@ -31,7 +31,7 @@ RegionHistory::RegionHistory(std::mt19937_64& random) {
              .dtype = DType::kFloat32,
              .num_blocks = kMaxBlocks};
   layout_.num_q_heads = layout_.num_heads;
-  Grow(RandomInt(random, 1, 8));
+  Grow(RandomInt(random, 1, 6));
 }
 
 std::vector<NaiveHead> RegionHistory::heads() const {

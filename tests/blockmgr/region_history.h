@@ -6,11 +6,10 @@
 #define TESTS_BLOCKMGR_REGION_HISTORY_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <random>
 #include <set>
-#include <span>
-#include <string>
 #include <vector>
 
 #include "blockmgr/base/model_layout.h"

@@ -153,6 +153,7 @@ TEST_P(AttentionTest, MatchesDenseReference) {
     }
     const std::unique_ptr<Backend> backend = test.model.MakeBackend();
     std::vector<Query> batch;
+    batch.reserve(sequences.size());
     for (int32_t i = 0; i < 3; ++i) {
       batch.push_back({&sequences[i], sequences[i].tail_length, queries[i]});
     }

@@ -57,7 +57,7 @@ TEST_P(CpuBackendTest, AppendRoundsToTheStorageType) {
                       .slot_mapping = slot_mapping,
                       .keys = keys.data(),
                       .values = values.data()});
-  std::vector<float> row(2 * layout.head_dim);
+  std::vector<float> row(int64_t{2} * layout.head_dim);
   for (int32_t head = 0; head < layout.num_heads; ++head) {
     (*backend)->ReadSlot(layout.slot(layout.page_id(1, BlockId{5}, head), 3),
                          row);
@@ -75,7 +75,8 @@ TEST_P(CpuBackendTest, AppendSkipsPaddingAndTouchesNothingElse) {
   PoolModel model(layout);
   model.FillAll(rng);
   const auto backend = model.MakeBackend();
-  const std::vector<int64_t> slot_mapping = {-1, 2 * layout.page_size, -1, 35};
+  const std::vector<int64_t> slot_mapping = {-1, int64_t{2} * layout.page_size,
+                                             -1, 35};
   const int64_t row_floats = int64_t{layout.num_heads} * layout.head_dim;
   const std::vector<float> keys = RandomFloats(rng, 4 * row_floats);
   const std::vector<float> values = RandomFloats(rng, 4 * row_floats);
@@ -92,7 +93,8 @@ TEST_P(CpuBackendTest, AppendSkipsPaddingAndTouchesNothingElse) {
               head),
           static_cast<int32_t>(block_slot % layout.page_size));
       for (int32_t i = 0; i < layout.head_dim; ++i) {
-        const int64_t from = token * row_floats + head * layout.head_dim + i;
+        const int64_t from =
+            token * row_floats + int64_t{head} * layout.head_dim + i;
         model.key(slot)[i] = Stored(keys[from], GetParam());
         model.value(slot)[i] = Stored(values[from], GetParam());
       }
@@ -174,7 +176,7 @@ TEST_P(CpuBackendTest, PoisonMakesEverySlotNaN) {
   auto backend = CreateCpuBackend(layout);
   ASSERT_TRUE(backend.ok()) << backend.status();
   (*backend)->Poison();
-  std::vector<float> row(2 * layout.head_dim);
+  std::vector<float> row(int64_t{2} * layout.head_dim);
   for (SlotIndex slot = 0; slot < layout.num_pages() * layout.page_size;
        ++slot) {
     (*backend)->ReadSlot(slot, row);

@@ -18,8 +18,9 @@ int32_t RandomInt(Rng& rng, int32_t low, int32_t high) {
 
 float RandomFloat(Rng& rng) {
   double sum = -6.0;
-  for (int i = 0; i < 12; ++i)
+  for (int i = 0; i < 12; ++i) {
     sum += static_cast<double>(rng() >> 11) * 0x1p-53;
+  }
   return static_cast<float>(sum);
 }
 
@@ -73,7 +74,8 @@ std::unique_ptr<Backend> PoolModel::MakeBackend() const {
   auto backend = CreateCpuBackend(layout_);
   BM_CHECK(backend.ok());
   (*backend)->Poison();
-  std::vector<int64_t> slot_mapping(layout_.num_blocks * layout_.page_size);
+  std::vector<int64_t> slot_mapping(int64_t{layout_.num_blocks} *
+                                    layout_.page_size);
   for (std::size_t i = 0; i < slot_mapping.size(); ++i) {
     slot_mapping[i] = static_cast<int64_t>(i);
   }
@@ -99,7 +101,7 @@ std::unique_ptr<Backend> PoolModel::MakeBackend() const {
 }
 
 bool PoolModel::Matches(const Backend& backend) const {
-  std::vector<float> got(2 * layout_.head_dim);
+  std::vector<float> got(int64_t{2} * layout_.head_dim);
   for (SlotIndex slot = 0; slot < layout_.num_pages() * layout_.page_size;
        ++slot) {
     backend.ReadSlot(slot, got);

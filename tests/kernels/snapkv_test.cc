@@ -85,7 +85,8 @@ Matrix WindowMean(const SnapKvCase& test, int32_t head, int64_t num_past) {
     for (int32_t i = 0; i < test.num_queries; ++i) {
       const int32_t q_head = head * layout.group_size() + g;
       const float* query =
-          &test.queries[(i * layout.num_q_heads + q_head) * layout.head_dim];
+          &test.queries[(int64_t{i} * layout.num_q_heads + q_head) *
+                        layout.head_dim];
       std::vector<double> weights;
       for (int64_t e = begin; e < end; ++e) {
         double dot = 0.0;

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <hwy/highway.h>
 
+#include "blockmgr/base/bits.h"
 #include "blockmgr/base/dtype.h"
 #include "tests/kernels/kernel_cases.h"
 
@@ -48,7 +49,7 @@ TEST(AddSoftmaxTest, AddsTheFirstSharesForEveryLength) {
     std::vector<float> sums(num_sums, 1.0f);
     std::vector<float> scratch = logits;
     // What follows the logits must not count, whatever it is.
-    scratch.resize((n + kTileRows - 1) / kTileRows * kTileRows,
+    scratch.resize(int64_t{CeilDiv(n, kTileRows)} * kTileRows,
                    std::numeric_limits<float>::infinity());
     AddSoftmax(scratch.data(), n, sums);
     for (int32_t i = 0; i < num_sums; ++i) {
@@ -75,12 +76,12 @@ class EveryTargetTest : public testing::TestWithParam<int64_t> {
 
 TEST_P(EveryTargetTest, AttendTileMatchesFloat64) {
   Rng rng(2);
-  for (const int32_t head_dim : {4, 8, 16, 20, 64, 80, 128}) {
+  for (const int64_t head_dim : {4, 8, 16, 20, 64, 80, 128}) {
     SCOPED_TRACE(head_dim);
     const std::vector<float> rows = RandomFloats(rng, 2 * kTileRows * head_dim);
     KvTile tile;
-    tile.head_dim = head_dim;
-    tile.kv_stride = int64_t{kTileRows} * head_dim * 4;
+    tile.head_dim = static_cast<int32_t>(head_dim);
+    tile.kv_stride = kTileRows * head_dim * 4;
     for (int32_t r = 0; r < kTileRows; ++r) {
       tile.keys[r] = reinterpret_cast<const std::byte*>(&rows[r * head_dim]);
     }
@@ -96,16 +97,16 @@ TEST_P(EveryTargetTest, AttendTileMatchesFloat64) {
       double sum = 0.0;
       for (int32_t r = 0; r < num_rows; ++r) {
         double logit = 0.0;
-        for (int32_t i = 0; i < head_dim; ++i) {
+        for (int64_t i = 0; i < head_dim; ++i) {
           logit += double{queries[q * head_dim + i]} * rows[r * head_dim + i];
         }
         const double weight = std::exp(0.2f * logit);
         sum += weight;
-        for (int32_t i = 0; i < head_dim; ++i) {
+        for (int64_t i = 0; i < head_dim; ++i) {
           expected[i] += weight * values[r * head_dim + i];
         }
       }
-      for (int32_t i = 0; i < head_dim; ++i) {
+      for (int64_t i = 0; i < head_dim; ++i) {
         EXPECT_NEAR(output[q * head_dim + i] / states[q].sum, expected[i] / sum,
                     2e-6);
       }
@@ -118,6 +119,7 @@ TEST_P(EveryTargetTest, EncodeBFloat16RoundsToNearestEven) {
                                       0x7F800001u, 0x7F7FFFFFu, 0xFF800000u,
                                       0x00008000u, 0x80000000u};
   std::vector<float> in;
+  in.reserve(bits.size());
   for (const uint32_t b : bits) in.push_back(std::bit_cast<float>(b));
   std::vector<uint16_t> out(in.size());
   EncodeBFloat16(in, out);

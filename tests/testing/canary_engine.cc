@@ -122,6 +122,10 @@ absl::StatusOr<StepResult> CanaryEngine::Execute() {
     BM_RETURN_IF_ERROR(CarryOut(plan, order, &result.evictions.back()));
     BM_RETURN_IF_ERROR(ReadAll(tables_[Index(order.slot)]));
   }
+  // No more than a few steps are ever in flight.
+  absl::erase_if(touched_, [&plan](const auto& step) {
+    return Index(step.first) + 16 < Index(plan.id);
+  });
   return result;
 }
 
@@ -192,10 +196,9 @@ absl::Status CanaryEngine::ApplyBlocks(const Queued& queued) {
       return Wrong("slot ", Index(plan.slots[i]), " has ", table.length(),
                    " tokens, the plan starts at ", plan.positions[i]);
     }
-    int32_t num_matched =
-        table.tail.empty() && !table.region.has_value()
-            ? table.num_cached / layout_.page_size
-            : 0;
+    int32_t num_matched = table.tail.empty() && !table.region.has_value()
+                              ? table.num_cached / layout_.page_size
+                              : 0;
     for (int64_t j = plan.block_offsets[i]; j < plan.block_offsets[i + 1];
          ++j) {
       const BlockId block = plan.blocks[j];
@@ -262,12 +265,11 @@ absl::Status CanaryEngine::Compute(const StepPlan& plan, StepResult* result) {
   return absl::OkStatus();
 }
 
-CacheView CanaryEngine::ViewBelow(const CanaryTable& table,
-                                  int32_t cut) const {
-  return {.region = table.region.has_value() ? &*table.region : nullptr,
-          .tail_blocks = std::span(table.tail)
-                             .first(CeilDiv(cut - table.cut(),
-                                            layout_.page_size))};
+CacheView CanaryEngine::ViewBelow(const CanaryTable& table, int32_t cut) const {
+  return {
+      .region = table.region.has_value() ? &*table.region : nullptr,
+      .tail_blocks = std::span(table.tail)
+                         .first(CeilDiv(cut - table.cut(), layout_.page_size))};
 }
 
 absl::Status CanaryEngine::ReadAll(const CanaryTable& table) const {
@@ -315,9 +317,9 @@ absl::Status CanaryEngine::CheckOrder(
       order.budgets != nullptr
           ? PageTotalExternal(*order.budgets, order.policy, shape, range)
           : PageTotal(order.policy, order.target, shape, range);
-  std::vector<BlockId> below(table.tail.begin(),
-                             table.tail.begin() +
-                                 (order.cut - table.cut()) / page_size);
+  std::vector<BlockId> below(
+      table.tail.begin(),
+      table.tail.begin() + (order.cut - table.cut()) / page_size);
   if (table.region.has_value()) {
     below.insert(below.end(), table.region->blocks().begin(),
                  table.region->blocks().end());

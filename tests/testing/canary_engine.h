@@ -4,8 +4,8 @@
 // Instead of K and V every slot of every page holds a tag: what was written
 // there (a hash of all tokens up to the position, and of the evictions before
 // it was computed), for which layer, head and position, and by whom. Every step
-// writes the tags of its new tokens and reads the tags of all positions that its
-// sequences should still have. Use after free, aliasing, a block handed out
+// writes the tags of its new tokens and reads the tags of all positions that
+// its sequences should still have. Use after free, aliasing, a block handed out
 // before the steps in flight are over, a prefix hit on the wrong content, a
 // region that manager and engine lay out differently: all end as a tag that is
 // not the one expected, or as one of the checks on tables below.

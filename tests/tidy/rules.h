@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,9 @@ struct Finding {
   std::string detail;
 
   std::string ToString() const;
+  friend std::ostream& operator<<(std::ostream& out, const Finding& finding) {
+    return out << finding.ToString();
+  }
 };
 
 using Findings = std::vector<Finding>;
@@ -79,7 +83,8 @@ Findings CheckTestsMirrorSources(
     const std::map<std::string, std::string>& exceptions);
 
 // Every C++ file, and the folder of every CMakeLists.txt, is named by some
-// CMakeLists.txt. One that calls project() starts a tree of its own.
+// CMakeLists.txt; for a header of tests, being included will do. A
+// CMakeLists.txt that calls project() starts a tree of its own.
 Findings CheckFilesAreBuilt(const SourceTree& tree);
 
 }  // namespace blockmgr::tidy

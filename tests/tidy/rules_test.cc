@@ -87,6 +87,7 @@ TEST(IncludesTest, UpwardAndSidewardAreRefused) {
                              {"bench/engine/a.cc", "scheduler/b.h"},
                              {"bench/engine/a.cc", "bench/b.h"},
                              {"bench/evict/a.cc", "scheduler/b.h"},
+                             {"examples/a.cc", "bench/engine/b.h"},
                              {"kernels/a.cc", "tests/testing/b.h"},
                              {"scheduler/server/a.cc", "bench/engine/b.h"},
                              {"blockmgr/a.cc", "somewhere/else.h"}};
@@ -352,7 +353,8 @@ TEST(FilesAreBuiltTest, AcceptsFilesNamedAnywhere) {
       {"blockmgr/c.h", ""},
       {"kernels/d.cc", ""},
       {"tests/CMakeLists.txt", "f(../bench/e.cc)"},
-      {"bench/e.cc", ""},
+      {"bench/e.cc", "#include \"tests/f.h\"\n"},
+      {"tests/f.h", ""},
       {"kernels/consumer/CMakeLists.txt", "project(consumer)\n"}};
   EXPECT_THAT(CheckFilesAreBuilt(tree), IsEmpty());
 }
@@ -362,13 +364,14 @@ TEST(FilesAreBuiltTest, FindsDeadFilesAndDeadFolders) {
       {"CMakeLists.txt", "add_subdirectory(kernels) # scheduler"},
       {"kernels/CMakeLists.txt", "bm_library(kernels SRCS a.cc # b.cc\n)"},
       {"kernels/a.cc", ""},
-      {"kernels/b.cc", ""},
+      {"kernels/b.cc", "#include \"kernels/b.h\"\n"},
+      {"kernels/b.h", ""},
       {"kernels/cpu/a.cc", ""},
       {"scheduler/CMakeLists.txt", ""}};
-  EXPECT_THAT(
-      CheckFilesAreBuilt(tree),
-      ElementsAre(About("kernels/b.cc", ""), About("kernels/cpu/a.cc", ""),
-                  About("scheduler/CMakeLists.txt", "")));
+  EXPECT_THAT(CheckFilesAreBuilt(tree),
+              ElementsAre(About("kernels/b.cc", ""), About("kernels/b.h", ""),
+                          About("kernels/cpu/a.cc", ""),
+                          About("scheduler/CMakeLists.txt", "")));
 }
 
 }  // namespace

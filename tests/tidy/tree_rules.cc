@@ -156,11 +156,16 @@ Findings CheckTestsMirrorSources(
       continue;
     }
     std::vector<std::string> tests = MirroredTests(tree, path);
-    const auto exception = exceptions.find(path);
-    if (exception != exceptions.end()) tests = {exception->second};
-    const auto test = std::find_if(
-        tests.begin(), tests.end(),
-        [&](const std::string& place) { return tree.count(place) > 0; });
+    const auto exists = [&](const std::string& place) {
+      return tree.count(place) > 0;
+    };
+    if (exceptions.count(path) > 0) {
+      if (std::any_of(tests.begin(), tests.end(), exists)) {
+        report(path, "an exception that is no longer needed");
+      }
+      tests = {exceptions.at(path)};
+    }
+    const auto test = std::find_if(tests.begin(), tests.end(), exists);
     if (test == tests.end()) {
       report(path, absl::StrCat("expected ", tests.front()));
     } else if (!ContainsTest(tree.at(*test))) {
@@ -179,7 +184,16 @@ Findings CheckTestsMirrorSources(
 
 Findings CheckFilesAreBuilt(const SourceTree& tree) {
   Findings findings;
-  const std::set<std::string> built = NamesInBuildFiles(tree);
+  std::set<std::string> built = NamesInBuildFiles(tree);
+  for (const auto& [path, text] : tree) {
+    // Headers of tests are not installed: being used is enough.
+    if (!IsCppFile(path)) continue;
+    for (absl::string_view line : absl::StrSplit(text, '\n')) {
+      if (absl::ConsumePrefix(&line, "#include \"tests/")) {
+        built.insert(absl::StrCat("tests/", line.substr(0, line.find('"'))));
+      }
+    }
+  }
   for (const auto& [path, text] : tree) {
     const bool is_list = absl::EndsWith(path, "CMakeLists.txt");
     if (!is_list && !IsCppFile(path)) continue;

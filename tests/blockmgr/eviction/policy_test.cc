@@ -204,7 +204,7 @@ TEST(EvictionTargetTest, CountsTokensPerHead) {
   EXPECT_EQ(target.TokensPerHead(48), 48);
 }
 
-TEST(EvictionTargetTest, RejectsNegativeTokensAndBadRatios) {
+TEST(EvictionTargetTest, RejectsNoTokensAndBadRatios) {
   EvictionTarget target;
   EXPECT_OK(target.Validate());
   for (const KeepRatio ratio :
@@ -215,10 +215,12 @@ TEST(EvictionTargetTest, RejectsNegativeTokensAndBadRatios) {
                                             HasSubstr("target: ratio")));
   }
   target.kind = EvictionTarget::Kind::kTokens;
+  EXPECT_THAT(
+      target.Validate(),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("target: tokens: expected at least 1, got 0")));
+  target.tokens = 1;
   EXPECT_OK(target.Validate());
-  target.tokens = -1;
-  EXPECT_THAT(target.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                          HasSubstr("got -1")));
 }
 
 }  // namespace

@@ -1,0 +1,85 @@
+// EngineClient: attaches an engine to a daemon and runs the steps it is sent.
+//
+// The thread that calls Serve executes; another reads, so that the next plans
+// are already here and decoded while one runs. Attaching is retried while the
+// daemon is not there; a daemon that goes away ends Serve, or, on request,
+// starts it over.
+#ifndef BENCH_ENGINE_CLIENT_H_
+#define BENCH_ENGINE_CLIENT_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include "blockmgr/base/model_layout.h"
+#include "blockmgr/step_plan.h"
+#include "proto/blockmgr/v1/engine.grpc.pb.h"
+
+namespace blockmgr {
+
+struct EngineClientOptions {
+  std::string address;  // a gRPC target: unix:PATH or HOST:PORT
+  std::string engine_name = "engine";
+  bool reconnect = false;  // attach again when the daemon goes away
+  // How long to look for a daemon; zero: for ever.
+  std::chrono::milliseconds attach_timeout{0};
+  // Wait between two attempts: doubled from first to last.
+  std::chrono::milliseconds first_backoff{50};
+  std::chrono::milliseconds last_backoff{2000};
+};
+
+// What serves the plans. Both run on the thread that called Serve.
+struct EngineHandlers {
+  // A new attachment: everything known of sequences is void.
+  std::function<void()> reset;
+  std::function<absl::Status(const StepPlan&, StepResult*)> run;
+};
+
+// Thread-safe: Stop may come from any thread. Serve is called once at a time.
+class EngineClient {
+ public:
+  explicit EngineClient(EngineClientOptions options);
+
+  // Attaches and executes plans until Stop (OK), until the daemon ends the
+  // stream and options do not say to reconnect (OK when it did so in order, its
+  // error otherwise), or until the engine cannot run a plan (its error).
+  // Attaching fails with the daemon's error, when another attempt would not
+  // help, or DeadlineExceeded.
+  absl::Status Serve(const ModelLayout& layout, const EngineHandlers& handlers);
+
+  // Ends Serve soon: cancels its calls.
+  void Stop();
+
+ private:
+  struct Attachment {
+    std::shared_ptr<grpc::Channel> channel;
+    v1::AttachResponse response;
+  };
+  class CallScope;
+
+  absl::StatusOr<Attachment> Attach(const ModelLayout& layout);
+  absl::Status RunStream(const Attachment& attachment,
+                         const EngineHandlers& handlers);
+  // False when stopped meanwhile.
+  bool Wait(std::chrono::milliseconds duration);
+  bool stopping();
+
+  const EngineClientOptions options_;
+  std::mutex mutex_;
+  std::condition_variable stop_signal_;
+  bool stopping_ = false;                // guarded by mutex_
+  grpc::ClientContext* call_ = nullptr;  // guarded by mutex_
+};
+
+}  // namespace blockmgr
+
+#endif  // BENCH_ENGINE_CLIENT_H_

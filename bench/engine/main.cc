@@ -1,0 +1,193 @@
+// blockmgr-engine: the reference host engine as a program.
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <CLI/CLI.hpp>
+
+#include "bench/engine/client.h"
+#include "bench/engine/sim_engine.h"
+#include "bench/engine/sim_flags.h"
+#include "bench/engine/tiny_engine.h"
+#include "blockmgr/base/status_macros.h"
+#include "kernels/backend.h"
+#include "scheduler/server/default_address.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr char kAbout[] =
+    "blockmgr-engine: the reference host engine.\n\n"
+    "It attaches a KV pool to a running blockmgrd and executes the steps the "
+    "daemon plans.\n\n"
+    "  --mode tiny  a small transformer with random weights that really "
+    "computes, on the CPU\n"
+    "  --mode sim   a large model of which only the step times are modelled\n\n"
+    "Examples:\n"
+    "  blockmgr-engine --mode tiny --reconnect\n"
+    "  blockmgr-engine --mode sim --time-scale 0.1 --num-blocks 4096\n";
+
+// 64 MiB of bf16 for the default tiny model.
+constexpr int32_t kTinyBlocks = 4096;
+// 47 GB: what an 8B model in bf16 leaves of an 80 GB GPU.
+constexpr int32_t kSimBlocks = 22528;
+
+struct Flags {
+  std::string mode = "tiny";
+  EngineClientOptions client;
+  double attach_timeout_s = 0;
+  std::optional<int32_t> num_blocks;
+  uint64_t seed = 1;
+  std::string dtype = "bfloat16";
+  int32_t page_size = 16;
+  TinyShape tiny;
+  SimModel sim;
+  double time_scale = 1.0;
+};
+
+void AddTinyFlags(CLI::App* app, Flags* flags) {
+  const auto add = [app](const char* flag, int32_t* value, const char* help) {
+    app->add_option(flag, *value, help)
+        ->check(CLI::Range(1, 1 << 14))
+        ->capture_default_str()
+        ->group("Tiny model");
+  };
+  app->add_option("--dtype", flags->dtype, "Elements of K and V")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str()
+      ->group("Tiny model");
+  add("--page-size", &flags->page_size, "Tokens of a page");
+  add("--tiny-layers", &flags->tiny.num_layers, "Layers");
+  add("--tiny-heads", &flags->tiny.num_heads, "KV heads of a layer");
+  add("--tiny-q-heads", &flags->tiny.num_q_heads, "Query heads of a layer");
+  add("--tiny-head-dim", &flags->tiny.head_dim, "Elements of one row");
+  add("--tiny-hidden", &flags->tiny.hidden, "Width of the residual stream");
+  add("--tiny-mlp", &flags->tiny.mlp, "Width of the MLP");
+  add("--tiny-vocabulary", &flags->tiny.vocabulary, "Tokens");
+}
+
+void AddFlags(CLI::App* app, Flags* flags) {
+  app->add_option("--mode", flags->mode, "What executes the steps")
+      ->check(CLI::IsMember({"tiny", "sim"}))
+      ->capture_default_str();
+  flags->client.address = DefaultAddress();
+  app->add_option("--address", flags->client.address,
+                  "Where the daemon listens: unix:PATH or HOST:PORT")
+      ->capture_default_str();
+  app->add_option("--name", flags->client.engine_name,
+                  "Name in the daemon's logs (default: blockmgr-engine/MODE)");
+  app->add_flag("--reconnect", flags->client.reconnect,
+                "Attach again when the daemon goes away");
+  app->add_option("--attach-timeout", flags->attach_timeout_s,
+                  "Seconds to look for a daemon; 0: for ever")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app->add_option("--num-blocks", flags->num_blocks,
+                  "Blocks of the pool (default: 4096 for tiny, 22528 for sim)")
+      ->check(CLI::Range(2, 1 << 30));
+  app->add_option("--seed", flags->seed,
+                  "Of the weights (tiny) or the drawn budgets and tokens (sim)")
+      ->capture_default_str();
+  AddTinyFlags(app, flags);
+  AddSimModelFlags(app, &flags->sim);
+  app->add_option("--time-scale", flags->time_scale,
+                  "Seconds slept per modelled second; 0: as fast as possible")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str()
+      ->group("Simulated model");
+}
+
+absl::Status ServeTiny(const Flags& flags, EngineClient* client) {
+  BM_RETURN_IF_ERROR(flags.tiny.Validate());
+  const ModelLayout layout =
+      MakeLayout(flags.tiny, flags.page_size,
+                 flags.dtype == "float32" ? DType::kFloat32 : DType::kBFloat16,
+                 flags.num_blocks.value_or(kTinyBlocks));
+  BM_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
+                      CreateCpuBackend(layout));
+  TinyEngine engine(std::make_shared<TinyModel>(flags.tiny, flags.seed),
+                    std::move(backend), kMaxSequenceSlots);
+  return client->Serve(layout, {.reset = [&] { engine.Reset(); },
+                                .run = [&](const StepPlan& plan,
+                                           StepResult* result) -> absl::Status {
+                                  return engine.Run(plan, result);
+                                }});
+}
+
+absl::Status ServeSim(const Flags& flags, EngineClient* client) {
+  const ModelLayout layout =
+      MakeLayout(flags.sim, flags.num_blocks.value_or(kSimBlocks));
+  BM_RETURN_IF_ERROR(flags.sim.Validate());
+  BM_RETURN_IF_ERROR(layout.Validate());
+  SimEngine engine(layout, flags.sim, flags.seed);
+  return client->Serve(
+      layout,
+      {.reset = [&] { engine.Reset(); },
+       .run = [&](const StepPlan& plan, StepResult* result) -> absl::Status {
+         const auto begin = std::chrono::steady_clock::now();
+         BM_ASSIGN_OR_RETURN(const double seconds, engine.TryRun(plan, result));
+         const std::chrono::duration<double> modelled(seconds *
+                                                      flags.time_scale);
+         std::this_thread::sleep_until(begin + modelled);
+         return absl::OkStatus();
+       }});
+}
+
+// Stops the client at the first of `signals`, which every thread blocks.
+void WatchSignals(std::stop_token stop, const sigset_t& signals,
+                  EngineClient* client) {
+  const timespec period{.tv_sec = 0, .tv_nsec = 100'000'000};
+  while (!stop.stop_requested()) {
+    const int signal = sigtimedwait(&signals, nullptr, &period);
+    if (signal <= 0) continue;
+    spdlog::info("signal {}, detaching", signal);
+    client->Stop();
+    return;
+  }
+}
+
+int Main(int argc, char** argv) {
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("blockmgr-engine"));
+  Flags flags;
+  flags.client.engine_name.clear();
+  CLI::App app(kAbout, "blockmgr-engine");
+  AddFlags(&app, &flags);
+  CLI11_PARSE(app, argc, argv);
+  if (flags.client.engine_name.empty()) {
+    flags.client.engine_name = "blockmgr-engine/" + flags.mode;
+  }
+  flags.client.attach_timeout = std::chrono::milliseconds(
+      static_cast<int64_t>(flags.attach_timeout_s * 1000));
+
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  // Before any thread exists, so that all inherit it.
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  EngineClient client(flags.client);
+  const std::jthread watcher(WatchSignals, signals, &client);
+  const absl::Status status = flags.mode == "tiny" ? ServeTiny(flags, &client)
+                                                   : ServeSim(flags, &client);
+  if (!status.ok()) {
+    spdlog::error("{}", status.ToString());
+    return 1;
+  }
+  spdlog::info("detached");
+  return 0;
+}
+
+}  // namespace
+}  // namespace blockmgr
+
+int main(int argc, char** argv) { return blockmgr::Main(argc, argv); }

@@ -1,0 +1,183 @@
+#include "bench/engine/wire.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+TEST(EngineWireTest, EveryFieldOfAPlanArrives) {
+  v1::StepPlan proto;
+  proto.set_step(42);
+  proto.add_released(3);
+  v1::SequenceStart* start = proto.add_starts();
+  start->set_slot(1);
+  start->set_request(77);
+  start->set_token_begin(2);
+  start->set_num_tokens(3);
+  start->set_num_cached_tokens(16);
+  start->set_query_window(8);
+  proto.add_start_tokens(5);
+  proto.add_slots(1);
+  proto.add_positions(16);
+  proto.add_num_tokens(4);
+  proto.set_samples(std::string("\x01", 1));
+  proto.add_block_offsets(0);
+  proto.add_block_offsets(2);
+  proto.add_blocks(9);
+  proto.add_blocks(10);
+  proto.add_destinations(11);
+  v1::EvictionOrder* order = proto.add_evictions();
+  order->set_slot(1);
+  order->set_cut(16);
+  order->set_length(20);
+  order->mutable_policy()->mutable_external_scores();
+  order->mutable_policy()->mutable_external_budgets();
+  order->mutable_target()->set_tokens_per_head(4);
+  order->set_destination_begin(0);
+  order->set_num_destinations(1);
+  order->set_page_total(6);
+  order->add_scores(0.5f);
+  order->add_budgets(4);
+
+  StepPlan plan;
+  plan.slots = {SequenceSlot{99}};  // of the plan before
+  ASSERT_OK(PlanFromProto(proto, &plan));
+  EXPECT_EQ(plan.id, StepId{42});
+  EXPECT_THAT(plan.released, ElementsAre(SequenceSlot{3}));
+  ASSERT_THAT(plan.starts, SizeIs(1));
+  EXPECT_EQ(plan.starts[0].slot, SequenceSlot{1});
+  EXPECT_EQ(plan.starts[0].request, RequestId{77});
+  EXPECT_EQ(plan.starts[0].token_begin, 2);
+  EXPECT_EQ(plan.starts[0].num_tokens, 3);
+  EXPECT_EQ(plan.starts[0].num_cached_tokens, 16);
+  EXPECT_EQ(plan.starts[0].query_window, 8);
+  EXPECT_THAT(plan.start_tokens, ElementsAre(5));
+  EXPECT_THAT(plan.slots, ElementsAre(SequenceSlot{1}));
+  EXPECT_THAT(plan.positions, ElementsAre(16));
+  EXPECT_THAT(plan.num_tokens, ElementsAre(4));
+  EXPECT_THAT(plan.samples, ElementsAre(1));
+  EXPECT_THAT(plan.block_offsets, ElementsAre(0, 2));
+  EXPECT_THAT(plan.blocks, ElementsAre(BlockId{9}, BlockId{10}));
+  EXPECT_THAT(plan.destinations, ElementsAre(BlockId{11}));
+  ASSERT_THAT(plan.evictions, SizeIs(1));
+  EXPECT_EQ(plan.evictions[0].slot, SequenceSlot{1});
+  EXPECT_EQ(plan.evictions[0].cut, 16);
+  EXPECT_EQ(plan.evictions[0].length, 20);
+  EXPECT_EQ(plan.evictions[0].policy.scorer.kind, ScorerKind::kExternal);
+  EXPECT_EQ(plan.evictions[0].policy.budget.kind, BudgetKind::kExternal);
+  EXPECT_EQ(plan.evictions[0].target.tokens, 4);
+  EXPECT_EQ(plan.evictions[0].num_destinations, 1);
+  EXPECT_EQ(plan.evictions[0].page_total, 6);
+  EXPECT_THAT(*plan.evictions[0].scores, ElementsAre(0.5f));
+  EXPECT_THAT(*plan.evictions[0].budgets, ElementsAre(4));
+}
+
+TEST(EngineWireTest, PoliciesArriveAsWritten) {
+  v1::EvictionPolicy proto;
+  v1::EvictionPolicy::SnapKv* snapkv = proto.mutable_snapkv();
+  snapkv->set_window(16);
+  snapkv->set_pool(v1::EvictionPolicy::SnapKv::POOL_AVG);
+  snapkv->set_kernel(5);
+  snapkv->set_order(v1::EvictionPolicy::SnapKv::ORDER_KVPRESS);
+  snapkv->set_group(v1::EvictionPolicy::SnapKv::GROUP_MAX);
+  proto.mutable_adakv()->set_alpha(0.25);
+  proto.set_protect_sinks(4);
+  proto.set_protect_recent(0);
+  proto.set_rounding(v1::EvictionPolicy::ROUNDING_TOKEN);
+  ASSERT_OK_AND_ASSIGN(const EvictionPolicy policy, PolicyFromProto(proto));
+  ASSERT_OK_AND_ASSIGN(
+      const EvictionPolicy expected,
+      ParsePolicy("snapkv(window=16,pool=avg,kernel=5,order=kvpress,group=max)"
+                  " | adakv(alpha=0.25) | topk | protect(sinks=4,recent=0) | "
+                  "round(token)"));
+  EXPECT_EQ(policy, expected);
+}
+
+TEST(EngineWireTest, StagesLeftOutAreUniformAndTopK) {
+  v1::EvictionPolicy proto;
+  proto.mutable_streaming()->set_sinks(4);
+  ASSERT_OK_AND_ASSIGN(const EvictionPolicy policy, PolicyFromProto(proto));
+  ASSERT_OK_AND_ASSIGN(const EvictionPolicy expected,
+                       ParsePolicy("streaming(sinks=4)"));
+  EXPECT_EQ(policy, expected);
+}
+
+TEST(EngineWireTest, RefusesWhatHasNoMeaning) {
+  const auto refused = [](const v1::EvictionPolicy& proto,
+                          const char* message) {
+    EXPECT_THAT(
+        PolicyFromProto(proto),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  v1::EvictionPolicy proto;
+  refused(proto, "scorer");
+  proto.mutable_snapkv()->set_window(32);
+  refused(proto, "kernel");
+  proto.mutable_snapkv()->set_kernel(7);
+  EXPECT_OK(PolicyFromProto(proto));
+  proto.set_protect_recent(-1);
+  refused(proto, "protect_recent");
+  proto.clear_protect_recent();
+  proto.set_rounding(static_cast<v1::EvictionPolicy::Rounding>(9));
+  refused(proto, "rounding");
+
+  v1::EvictionTarget target;
+  EXPECT_THAT(TargetFromProto(target),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  target.set_tokens_per_head(0);
+  EXPECT_THAT(TargetFromProto(target),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("tokens_per_head")));
+  target.set_keep_ratio("1.5");
+  EXPECT_THAT(TargetFromProto(target),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  target.set_keep_ratio("0.2");
+  ASSERT_OK_AND_ASSIGN(const EvictionTarget good, TargetFromProto(target));
+  EXPECT_EQ(good.TokensPerHead(100), 20);
+}
+
+TEST(EngineWireTest, EveryFieldOfAResultLeaves) {
+  StepResult result;
+  result.id = StepId{5};
+  result.sampled = {-1, 9};
+  result.evictions = {{.ok = true, .error = "", .counts = {16, 32}},
+                      {.ok = false, .error = "no queries", .counts = {}}};
+  v1::StepResult proto;
+  ResultToProto(result, &proto);
+  EXPECT_EQ(proto.step(), 5u);
+  EXPECT_THAT(proto.sampled(), ElementsAre(-1, 9));
+  ASSERT_THAT(proto.evictions(), SizeIs(2));
+  EXPECT_TRUE(proto.evictions(0).ok());
+  EXPECT_THAT(proto.evictions(0).counts(), ElementsAre(16, 32));
+  EXPECT_FALSE(proto.evictions(1).ok());
+  EXPECT_EQ(proto.evictions(1).error(), "no queries");
+}
+
+TEST(EngineWireTest, TheLayoutIsAnnouncedInFull) {
+  v1::ModelLayout proto;
+  LayoutToProto({.num_layers = 2,
+                 .num_heads = 3,
+                 .num_q_heads = 6,
+                 .head_dim = 16,
+                 .page_size = 8,
+                 .dtype = DType::kFloat32,
+                 .num_blocks = 5},
+                &proto);
+  EXPECT_EQ(proto.num_layers(), 2);
+  EXPECT_EQ(proto.num_heads(), 3);
+  EXPECT_EQ(proto.num_q_heads(), 6);
+  EXPECT_EQ(proto.head_dim(), 16);
+  EXPECT_EQ(proto.page_size(), 8);
+  EXPECT_EQ(proto.dtype(), v1::DTYPE_FLOAT32);
+  EXPECT_EQ(proto.num_blocks(), 5);
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,295 @@
+#include "tests/blockmgr/manager_driver.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <span>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "blockmgr/base/bits.h"
+#include "tests/blockmgr/region_history.h"
+
+namespace blockmgr {
+
+DriverConfig RandomConfig(std::mt19937_64& random, int32_t page_size,
+                          bool caching) {
+  constexpr std::array<int32_t, 4> kMaxBlocks = {4, 10, 24, 64};
+  DriverConfig config;
+  config.layout = {
+      .num_layers = RandomInt(random, 1, 3),
+      .num_heads = RandomInt(random, 1, 4),
+      .num_q_heads = 0,
+      .head_dim = 8,
+      .page_size = page_size,
+      .dtype = DType::kFloat32,
+      .num_blocks = RandomInt(random, 2, kMaxBlocks[RandomInt(random, 0, 3)])};
+  config.layout.num_q_heads = config.layout.num_heads;
+  config.max_sequences = RandomInt(random, 1, 6);
+  config.caching = caching;
+  config.max_steps_in_flight = RandomInt(random, 1, 4);
+  return config;
+}
+
+ManagerDriver::ManagerDriver(const DriverConfig& config,
+                             std::mt19937_64& random, DriverTally* tally)
+    : config_(config),
+      random_(random),
+      tally_(tally),
+      manager_(config.layout, config.max_sequences, config.caching),
+      model_(config.layout, config.caching) {}
+
+int32_t ManagerDriver::Int(int32_t low, int32_t high) {
+  return RandomInt(random_, low, high);
+}
+
+bool ManagerDriver::Chance(double probability) {
+  return RandomChance(random_, probability);
+}
+
+SequenceSlot ManagerDriver::AnySlot() {
+  const auto& sequences = model_.sequences();
+  const int32_t i = Int(0, static_cast<int32_t>(sequences.size()) - 1);
+  return std::next(sequences.begin(), i)->first;
+}
+
+void ManagerDriver::AppendTokens(std::vector<int32_t>* tokens, int32_t count) {
+  // Two kinds of pages: prompts often begin alike.
+  for (int32_t i = 0; i < count; ++i) {
+    const bool begins = std::ssize(*tokens) % config_.layout.page_size == 0;
+    tokens->push_back(begins ? Int(0, 1) : tokens->back());
+  }
+}
+
+bool ManagerDriver::IsStale(SequenceSlot slot, uint64_t incarnation) const {
+  const auto found = incarnations_.find(slot);
+  return found == incarnations_.end() || found->second != incarnation;
+}
+
+void ManagerDriver::Check() {
+  manager_.CheckInvariants();
+  model_.Check(manager_);
+  if (Chance(0.05)) {
+    for (const auto& [slot, sequence] : model_.sequences()) {
+      model_.CheckRegion(manager_, slot);
+      const int32_t cut =
+          sequence.cut + config_.layout.page_size *
+                             Int(0, static_cast<int32_t>(sequence.tail.size()));
+      EXPECT_EQ(manager_.NumOwnBlocks(slot, cut),
+                model_.NumOwnBlocks(slot, cut));
+    }
+  }
+}
+
+void ManagerDriver::Operate(double grow) {
+  ++tally_->num_ops;
+  if (Chance(0.15)) {
+    Dispatch();
+  } else if (Chance(grow)) {
+    Grow();
+  } else {
+    Shrink();
+  }
+}
+
+void ManagerDriver::Grow() {
+  const int32_t kind = Int(0, 9);
+  if (kind < 3) {
+    Open();
+  } else if (kind < 7) {
+    Reserve();
+  } else if (kind < 9) {
+    OrderEviction();
+  } else {
+    Chance(0.5) ? UndoReserve() : UndoOrder();
+  }
+}
+
+void ManagerDriver::Shrink() {
+  const int32_t kind = Int(0, 99);
+  if (kind < 60) {
+    Acknowledge();
+  } else if (kind < 75) {
+    AbortRun();
+  } else if (kind < 97) {
+    if (!model_.sequences().empty()) Close(AnySlot());
+  } else if (kind < 99) {
+    ResetPrefixCache();
+  } else {
+    LoseEngine();
+  }
+}
+
+void ManagerDriver::Open() {
+  const int32_t page_size = config_.layout.page_size;
+  std::vector<int32_t> prompt;
+  AppendTokens(&prompt, Int(0, page_size * 6));
+  std::vector<BlockKey> keys;
+  ExtendBlockKeys(prompt, page_size, &keys);
+  const int32_t max_tokens = Int(-1, static_cast<int32_t>(prompt.size()));
+  const PrefixMatch match = manager_.Match(keys, prompt, max_tokens);
+  const PrefixMatch expected = model_.Match(prompt, max_tokens);
+  EXPECT_EQ(match.blocks, expected.blocks);
+  EXPECT_EQ(match.num_reclaimable, expected.num_reclaimable);
+  EXPECT_EQ(manager_.num_open_slots(),
+            config_.max_sequences - std::ssize(model_.sequences()));
+  if (manager_.num_open_slots() == 0) return;
+  const BlockManagerStats before = manager_.stats();
+  const int32_t available = manager_.num_available();
+  const SequenceSlot slot = manager_.Open(match);
+  // Every matched block that only the cache held is used now.
+  const int32_t woken = before.cached_blocks - manager_.stats().cached_blocks;
+  EXPECT_EQ(available - manager_.num_available(), match.num_reclaimable);
+  tally_->matched_blocks += std::ssize(match.blocks);
+  tally_->matched_waiting_blocks += woken - match.num_reclaimable;
+  model_.Open(slot, prompt, match);
+  model_.at(slot).keys = std::move(keys);
+  incarnations_[slot] = next_incarnation_++;
+}
+
+bool ManagerDriver::Reserve() {
+  std::vector<TokenDemand> demands;
+  int32_t needed = 0;
+  for (const auto& [slot, sequence] : model_.sequences()) {
+    if (!Chance(0.5)) continue;
+    const int32_t num_tokens = Int(0, 3 * config_.layout.page_size);
+    demands.push_back({slot, num_tokens});
+    needed += model_.BlocksNeeded(slot, num_tokens);
+  }
+  const BlockManagerStats before = manager_.stats();
+  const bool fits = needed <= manager_.num_available();
+  const uint64_t hash = manager_.StateHash();
+  std::vector<int64_t> offsets = {0};
+  std::vector<BlockId> blocks;
+  const bool done = manager_.Reserve(demands, &offsets, &blocks);
+  EXPECT_EQ(done, fits);
+  if (!done) {
+    EXPECT_EQ(manager_.StateHash(), hash);
+    EXPECT_EQ(offsets.size(), 1u);
+    EXPECT_TRUE(blocks.empty());
+    ++tally_->refused_reservations;
+    return false;
+  }
+  EXPECT_EQ(std::ssize(blocks), needed);
+  const int32_t reclaimed = model_.HandOut(blocks, before.free_blocks);
+  EXPECT_EQ(manager_.stats().reclaimed_blocks,
+            before.reclaimed_blocks + static_cast<uint64_t>(reclaimed));
+  tally_->reclaimed_blocks += reclaimed;
+  cache_was_touched_ = reclaimed > 0;
+  for (size_t i = 0; i < demands.size(); ++i) {
+    const auto [slot, num_tokens] = demands[i];
+    NaiveSequence& sequence = model_.at(slot);
+    EXPECT_EQ(offsets[i + 1] - offsets[i],
+              model_.BlocksNeeded(slot, num_tokens));
+    const int32_t missing = sequence.num_reserved + num_tokens -
+                            static_cast<int32_t>(sequence.tokens.size());
+    AppendTokens(&sequence.tokens, missing);
+    model_.Reserve(
+        slot, num_tokens,
+        std::span(blocks).subspan(offsets[i], offsets[i + 1] - offsets[i]));
+    step_.runs.push_back({slot, incarnations_.at(slot), num_tokens});
+  }
+  return true;
+}
+
+bool ManagerDriver::OrderEviction() {
+  if (model_.sequences().empty()) return false;
+  const SequenceSlot slot = AnySlot();
+  const NaiveSequence& sequence = model_.at(slot);
+  const int32_t page_size = config_.layout.page_size;
+  const int32_t num_full = (sequence.num_reserved - sequence.cut) / page_size;
+  if (sequence.pending.has_value() || num_full == 0) return false;
+  NaiveSequence::Order order;
+  order.cut = sequence.cut + page_size * Int(1, num_full);
+  const int32_t num_pages = config_.layout.pages_per_block();
+  order.page_total = Int(1, num_pages * Int(1, 1 + num_full));
+  const auto num_destinations =
+      static_cast<int32_t>(CeilDiv<int64_t>(order.page_total, num_pages));
+  const auto num_own =
+      static_cast<int32_t>(model_.OwnBlocks(slot, order.cut).size());
+  int32_t num_fresh = Int(0, num_destinations);
+  if (Chance(0.3)) num_fresh = std::max(0, num_destinations - num_own);
+  const bool fits = num_fresh <= manager_.num_available() &&
+                    num_destinations - num_fresh <= num_own;
+
+  const BlockManagerStats before = manager_.stats();
+  const uint64_t hash = manager_.StateHash();
+  std::vector<BlockId> destinations;
+  const bool done = manager_.ReserveEviction(slot, order.cut, order.page_total,
+                                             num_fresh, &destinations);
+  EXPECT_EQ(done, fits);
+  if (!done) {
+    EXPECT_EQ(manager_.StateHash(), hash);
+    EXPECT_TRUE(destinations.empty());
+    ++tally_->refused_orders;
+    return false;
+  }
+  EXPECT_EQ(std::ssize(destinations), num_destinations);
+  const auto own_end = destinations.end() - num_fresh;
+  order.own.assign(destinations.begin(), own_end);
+  order.fresh.assign(own_end, destinations.end());
+  // Own blocks leave the cache before fresh ones are taken.
+  const std::vector<BlockId> fresh = order.fresh;
+  const int32_t dropped = model_.ReserveEviction(slot, std::move(order));
+  model_.at(slot).pending->fresh.clear();
+  const int32_t reclaimed = model_.HandOut(fresh, before.free_blocks);
+  model_.at(slot).pending->fresh = fresh;
+  tally_->dropped_entries += dropped;
+  tally_->reclaimed_blocks += reclaimed;
+  cache_was_touched_ = dropped + reclaimed > 0;
+  step_.orders.push_back({slot, incarnations_.at(slot)});
+  return true;
+}
+
+void ManagerDriver::AbortRun() {
+  if (step_.runs.empty()) return;
+  const Run run = step_.runs.back();
+  if (!IsStale(run.slot, run.incarnation)) {
+    const NaiveSequence& sequence = model_.at(run.slot);
+    if (sequence.pending.has_value() &&
+        sequence.pending->cut > sequence.num_reserved - run.num_tokens) {
+      return;
+    }
+    manager_.Abort(run.slot, run.num_tokens);
+    model_.Abort(run.slot, run.num_tokens);
+  }
+  step_.runs.pop_back();
+}
+
+void ManagerDriver::UndoReserve() {
+  const uint64_t hash = manager_.StateHash();
+  const size_t num_runs = step_.runs.size();
+  if (!Reserve()) return;
+  while (step_.runs.size() > num_runs) {
+    const Run run = step_.runs.back();
+    manager_.Abort(run.slot, run.num_tokens);
+    model_.Abort(run.slot, run.num_tokens);
+    step_.runs.pop_back();
+  }
+  if (cache_was_touched_) return;
+  EXPECT_EQ(manager_.StateHash(), hash);
+  ++tally_->undone_reservations;
+}
+
+void ManagerDriver::UndoOrder() {
+  const uint64_t hash = manager_.StateHash();
+  if (!OrderEviction()) return;
+  const SequenceSlot slot = step_.orders.back().slot;
+  manager_.AbortEviction(slot);
+  model_.AbortEviction(slot);
+  step_.orders.pop_back();
+  // With steps in flight the fresh blocks are fenced, as if they had seen them.
+  if (cache_was_touched_ || model_.has_steps_in_flight()) return;
+  EXPECT_EQ(manager_.StateHash(), hash);
+  ++tally_->undone_orders;
+}
+
+void ManagerDriver::Close(SequenceSlot slot) {
+  tally_->closed_in_flight += model_.has_steps_in_flight() ? 1 : 0;
+  manager_.Close(slot);
+  model_.Close(slot);
+  incarnations_.erase(slot);
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,122 @@
+// Random transactions on a BlockManager, in the order a scheduler makes them,
+// and the same on a NaiveModel; everything is compared after each.
+//
+// A step collects reservations and eviction orders, is dispatched, and some
+// steps later acknowledged: its tokens are settled, its evictions committed or
+// refused. Meanwhile sequences may be closed, whatever is in flight.
+#ifndef TESTS_BLOCKMGR_MANAGER_DRIVER_H_
+#define TESTS_BLOCKMGR_MANAGER_DRIVER_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "blockmgr/block_manager.h"
+#include "tests/blockmgr/naive_model.h"
+
+namespace blockmgr {
+
+struct DriverConfig {
+  ModelLayout layout;
+  int32_t max_sequences = 0;
+  bool caching = false;
+  int32_t max_steps_in_flight = 0;
+};
+
+// A random small manager with this page size.
+DriverConfig RandomConfig(std::mt19937_64& random, int32_t page_size,
+                          bool caching);
+
+// How often the rare things happened: a test that never met them shows nothing.
+struct DriverTally {
+  int64_t num_ops = 0;
+  int64_t refused_reservations = 0;
+  int64_t refused_orders = 0;
+  int64_t undone_reservations = 0;
+  int64_t undone_orders = 0;
+  int64_t reclaimed_blocks = 0;
+  int64_t matched_blocks = 0;
+  int64_t matched_waiting_blocks = 0;  // only the cache's, and fenced
+  int64_t in_place_evictions = 0;
+  int64_t copying_evictions = 0;
+  int64_t mixed_evictions = 0;
+  int64_t repeated_evictions = 0;
+  int64_t refused_evictions = 0;
+  int64_t dropped_entries = 0;
+  int64_t closed_in_flight = 0;
+  int64_t lost_engines = 0;
+};
+
+class ManagerDriver {
+ public:
+  ManagerDriver(const DriverConfig& config, std::mt19937_64& random,
+                DriverTally* tally);
+
+  // One random operation; growing ones with the given probability.
+  void Operate(double grow);
+  // Compares everything.
+  void Check();
+  // Closes and acknowledges everything: nothing may have leaked.
+  void Finish();
+
+ private:
+  struct Run {
+    SequenceSlot slot;
+    uint64_t incarnation;
+    int32_t num_tokens;
+  };
+  struct Order {
+    SequenceSlot slot;
+    uint64_t incarnation;
+  };
+  struct Step {
+    uint64_t id = 0;
+    std::vector<Run> runs;
+    std::vector<Order> orders;
+  };
+
+  int32_t Int(int32_t low, int32_t high);
+  bool Chance(double probability);
+  SequenceSlot AnySlot();
+  void AppendTokens(std::vector<int32_t>* tokens, int32_t count);
+  bool IsStale(SequenceSlot slot, uint64_t incarnation) const;
+
+  void Grow();
+  void Shrink();
+  void Open();
+  // Reserves for some sequences; true if it was done.
+  bool Reserve();
+  // Orders an eviction of some sequence; true if it was done.
+  bool OrderEviction();
+  void AbortRun();
+  void UndoReserve();
+  void UndoOrder();
+  void Close(SequenceSlot slot);
+  void Dispatch();
+  void Acknowledge();
+  void Settle(const Run& run);
+  void Conclude(const Order& order);
+  // A legal answer to the pending order of `slot`.
+  std::vector<int32_t> RandomCounts(SequenceSlot slot);
+  void CheckIllegalCounts(SequenceSlot slot, std::vector<int32_t> counts);
+  void ResetPrefixCache();
+  void LoseEngine();
+
+  const DriverConfig config_;
+  std::mt19937_64& random_;
+  DriverTally* const tally_;
+  BlockManager manager_;
+  NaiveModel model_;
+  std::map<SequenceSlot, uint64_t> incarnations_;
+  uint64_t next_incarnation_ = 1;
+  uint64_t next_step_ = 1;
+  Step step_;  // being planned
+  std::deque<Step> in_flight_;
+  bool cache_was_touched_ = false;  // by the last Reserve or OrderEviction
+};
+
+}  // namespace blockmgr
+
+#endif  // TESTS_BLOCKMGR_MANAGER_DRIVER_H_

@@ -1,0 +1,75 @@
+// A small BlockManager and what tests do with it again and again.
+#ifndef TESTS_BLOCKMGR_MANAGER_FIXTURE_H_
+#define TESTS_BLOCKMGR_MANAGER_FIXTURE_H_
+
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "blockmgr/block_manager.h"
+
+namespace blockmgr {
+
+// Two layers of two heads, four tokens per page, blocks 1 to 9.
+class ManagerTest : public ::testing::Test {
+ protected:
+  static ModelLayout Layout() {
+    return {.num_layers = 2,
+            .num_heads = 2,
+            .num_q_heads = 2,
+            .head_dim = 8,
+            .page_size = 4,
+            .dtype = DType::kFloat32,
+            .num_blocks = 10};
+  }
+
+  // Prompt number `kind`: no two kinds share a block.
+  static std::vector<int32_t> Prompt(int32_t kind, int32_t num_tokens) {
+    std::vector<int32_t> tokens(num_tokens);
+    std::iota(tokens.begin(), tokens.end(), 1000 * kind);
+    return tokens;
+  }
+  PrefixMatch Match(const std::vector<int32_t>& tokens) const {
+    std::vector<BlockKey> keys;
+    ExtendBlockKeys(tokens, 4, &keys);
+    return manager_.Match(keys, tokens, static_cast<int32_t>(tokens.size()));
+  }
+  bool Reserve(SequenceSlot slot, int32_t num_tokens,
+               std::vector<BlockId>* blocks = nullptr) {
+    std::vector<int64_t> offsets;
+    std::vector<BlockId> ignored;
+    const TokenDemand demand{slot, num_tokens};
+    return manager_.Reserve(std::span(&demand, 1), &offsets,
+                            blocks == nullptr ? &ignored : blocks);
+  }
+  void Commit(SequenceSlot slot, const std::vector<int32_t>& tokens,
+              int32_t num_tokens) {
+    std::vector<BlockKey> keys;
+    ExtendBlockKeys(tokens, 4, &keys);
+    manager_.Commit(slot, num_tokens, tokens, keys);
+    manager_.CheckInvariants();
+  }
+  // A sequence that has computed the whole prompt but what the cache had.
+  SequenceSlot Compute(const std::vector<int32_t>& tokens) {
+    const SequenceSlot slot = manager_.Open(Match(tokens));
+    const int32_t rest = static_cast<int32_t>(tokens.size()) -
+                         manager_.sequence(slot).num_settled;
+    EXPECT_TRUE(Reserve(slot, rest));
+    Commit(slot, tokens, rest);
+    return slot;
+  }
+  void Dispatch(uint64_t step) { manager_.Dispatch(StepId{step}); }
+  void Acknowledge(uint64_t step) {
+    manager_.Acknowledge(StepId{step});
+    manager_.CheckInvariants();
+  }
+
+  BlockManager manager_{Layout(), 4, true};
+};
+
+}  // namespace blockmgr
+
+#endif  // TESTS_BLOCKMGR_MANAGER_FIXTURE_H_

@@ -1,0 +1,247 @@
+#include "tests/e2e/line.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <gtest/gtest.h>
+
+#include "kernels/backend.h"
+#include "scheduler/scheduler.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr char kSession[] = "line";
+// Only a hung test meets this; sanitizers are slow.
+constexpr std::chrono::minutes kDeadline{4};
+
+std::unique_ptr<TinyEngine> MakeEngine(const LineOptions& options,
+                                       int32_t num_blocks,
+                                       int32_t max_sequences) {
+  const ModelLayout layout =
+      MakeLayout(options.model->shape(), options.page_size, DType::kFloat32,
+                 num_blocks);
+  auto backend = CreateCpuBackend(layout);
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  (*backend)->Poison();  // what is read before it is written must show
+  return std::make_unique<TinyEngine>(options.model, *std::move(backend),
+                                      max_sequences);
+}
+
+}  // namespace
+
+Line::Line(LineOptions options) : options_(std::move(options)) {
+  std::string name =
+      (std::filesystem::temp_directory_path() / "blockmgr-e2e-XXXXXX").string();
+  EXPECT_NE(mkdtemp(name.data()), nullptr);
+  folder_ = name;
+  ServerOptions server_options;
+  server_options.listen = absl::StrCat("unix:", name, "/blockmgr.sock");
+  server_options.scheduler = options_.scheduler;
+  auto server = Server::Start(server_options, &Scheduler::Create);
+  EXPECT_TRUE(server.ok()) << server.status();
+  server_ = *std::move(server);
+  engine_ = MakeEngine(options_, options_.num_blocks,
+                       options_.scheduler.max_num_seqs);
+  checker_ = std::make_unique<ReferenceChecker>(engine_.get(), options_.model);
+  client_ = std::make_unique<EngineClient>(
+      EngineClientOptions{.address = server_->address()});
+  engine_thread_ = std::thread([this] {
+    EngineHandlers handlers;
+    handlers.reset = [this] { engine_->Reset(); };
+    handlers.run = [this](const StepPlan& plan, StepResult* result) {
+      return engine_->Run(plan, result);
+    };
+    engine_status_ = client_->Serve(engine_->tables().layout(), handlers);
+  });
+  channel_ = grpc::CreateChannel(server_->address(),
+                                 grpc::InsecureChannelCredentials());
+  requests_ = v1::RequestService::NewStub(channel_);
+  evictions_ = v1::EvictionService::NewStub(channel_);
+  admin_ = v1::AdminService::NewStub(channel_);
+}
+
+Line::~Line() { Close(); }
+
+void Line::Close() {
+  if (server_ == nullptr) return;
+  if (stream_ != nullptr) {
+    stream_context_->TryCancel();
+    stream_->Finish();
+  }
+  client_->Stop();
+  engine_thread_.join();
+  EXPECT_TRUE(engine_status_.ok()) << engine_status_;
+  server_->Shutdown(std::chrono::seconds(5));
+  server_.reset();
+  std::filesystem::remove_all(folder_);
+}
+
+void Line::SetDeadline(grpc::ClientContext* context) {
+  context->set_deadline(std::chrono::system_clock::now() + kDeadline);
+}
+
+void Line::Open() {
+  while (!GetStats().engine_attached()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  stream_context_ = std::make_unique<grpc::ClientContext>();
+  SetDeadline(stream_context_.get());
+  v1::StreamTokensRequest request;
+  request.set_client_session(kSession);
+  stream_ = requests_->StreamTokens(stream_context_.get(), request);
+  v1::TokenBatch first;
+  ASSERT_TRUE(stream_->Read(&first));
+}
+
+v1::SubmitRequest Line::MakeRequest(const std::string& id,
+                                    const std::vector<int32_t>& prompt,
+                                    int32_t max_tokens) {
+  v1::SubmitRequest request;
+  request.set_client_session(kSession);
+  request.set_request_id(id);
+  request.mutable_prompt_token_ids()->Add(prompt.begin(), prompt.end());
+  request.set_max_tokens(max_tokens);
+  return request;
+}
+
+grpc::Status Line::Submit(const v1::SubmitRequest& request) {
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  v1::SubmitResponse response;
+  checker_->ExpectPrompt({request.prompt_token_ids().begin(),
+                          request.prompt_token_ids().end()});
+  return requests_->Submit(&context, request, &response);
+}
+
+grpc::Status Line::Evict(const v1::EvictRequest& request,
+                         v1::EvictResponse* response) {
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  return evictions_->Evict(&context, request, response);
+}
+
+grpc::Status Line::EvictByScores(const v1::EvictRequest& header,
+                                 const std::vector<float>& scores,
+                                 v1::EvictResponse* response) {
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  auto writer = evictions_->EvictByScores(&context, response);
+  v1::EvictByScoresRequest message;
+  *message.mutable_header() = header;
+  writer->Write(message);
+  constexpr size_t kPiece = 1000;
+  for (size_t i = 0; i < scores.size(); i += kPiece) {
+    message.Clear();
+    const size_t end = std::min(scores.size(), i + kPiece);
+    message.mutable_scores()->Add(scores.begin() + static_cast<ptrdiff_t>(i),
+                                  scores.begin() + static_cast<ptrdiff_t>(end));
+    if (!writer->Write(message)) break;  // refused early; Finish says why
+  }
+  writer->WritesDone();
+  return writer->Finish();
+}
+
+bool Line::ReadBatch() {
+  v1::TokenBatch batch;
+  if (!stream_->Read(&batch)) {
+    ADD_FAILURE() << "the token stream ended: "
+                  << stream_->Finish().error_message();
+    return false;
+  }
+  for (const v1::TokenChunk& chunk : batch.chunks()) {
+    Answer& answer = answers_[chunk.request_id()];
+    EXPECT_EQ(chunk.first_index(), std::ssize(answer.tokens));
+    answer.tokens.insert(answer.tokens.end(), chunk.tokens().begin(),
+                         chunk.tokens().end());
+    if (chunk.finish_reason() == v1::FINISH_REASON_UNSPECIFIED) continue;
+    EXPECT_EQ(answer.reason, v1::FINISH_REASON_UNSPECIFIED);
+    answer.reason = chunk.finish_reason();
+    answer.error = chunk.error();
+    answer.num_preemptions = chunk.num_preemptions();
+    answer.num_cached_tokens = chunk.num_cached_tokens();
+    ++num_ended_;
+  }
+  return true;
+}
+
+void Line::WaitForTokens(const std::string& id, size_t num_tokens) {
+  while (answers_[id].tokens.size() < num_tokens &&
+         answers_[id].reason == v1::FINISH_REASON_UNSPECIFIED && ReadBatch()) {
+  }
+}
+
+const std::map<std::string, Answer>& Line::WaitForAnswers(size_t count) {
+  while (num_ended_ < count && ReadBatch()) {
+  }
+  return answers_;
+}
+
+v1::GetStatsResponse Line::GetStats() {
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  v1::GetStatsResponse response;
+  const grpc::Status status = admin_->GetStats(&context, {}, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return response;
+}
+
+void Line::ExpectNothingLeaked() {
+  v1::GetStatsResponse stats = GetStats();
+  while (stats.num_steps_in_flight() > 0 || stats.num_running() > 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    stats = GetStats();
+  }
+  EXPECT_EQ(stats.free_blocks() + stats.cached_blocks(),
+            options_.num_blocks - 1);
+  EXPECT_EQ(stats.used_blocks(), 0);
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  v1::ResetPrefixCacheResponse response;
+  const grpc::Status status =
+      admin_->ResetPrefixCache(&context, {}, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_TRUE(response.complete());
+  EXPECT_EQ(GetStats().free_blocks(), options_.num_blocks - 1);
+}
+
+ReferenceChecker::LogitsByPosition RunAlone(const LineOptions& options,
+                                            const std::vector<int32_t>& prompt,
+                                            int32_t max_tokens,
+                                            std::vector<int32_t>* tokens) {
+  constexpr int32_t kPlenty = 512;
+  const auto engine = MakeEngine(options, kPlenty, 1);
+  ReferenceChecker::LogitsByPosition logits;
+  TinyObserver observer;
+  observer.on_logits = [&](SequenceSlot, int32_t position,
+                           std::span<const float> row) {
+    logits.emplace(position, std::vector<float>(row.begin(), row.end()));
+  };
+  engine->set_observer(observer);
+  SchedulerOptions scheduler_options;
+  scheduler_options.max_num_seqs = 1;
+  scheduler_options.enable_prefix_caching = false;
+  auto scheduler =
+      Scheduler::Create(engine->tables().layout(), scheduler_options);
+  EXPECT_TRUE(scheduler.ok()) << scheduler.status();
+  const auto id = (*scheduler)->Submit(
+      Request{.id = "alone", .prompt = prompt, .max_tokens = max_tokens});
+  EXPECT_TRUE(id.ok()) << id.status();
+  StepPlan plan;
+  StepResult result;
+  Effects effects;
+  while ((*scheduler)->Schedule(&plan)) {
+    EXPECT_TRUE(engine->Run(plan, &result).ok());
+    EXPECT_TRUE((*scheduler)->Update(result, &effects).ok());
+  }
+  for (const TokenEffect& effect : effects.tokens) {
+    tokens->push_back(effect.token);
+  }
+  return logits;
+}
+
+}  // namespace blockmgr

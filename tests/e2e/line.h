@@ -1,0 +1,103 @@
+// The whole line in one process: a daemon's server, a tiny engine with its
+// reference checker, and a frontend, joined by real gRPC over a unix socket.
+#ifndef BLOCKMGR_TESTS_E2E_LINE_H_
+#define BLOCKMGR_TESTS_E2E_LINE_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <absl/status/status.h>
+#include <grpcpp/grpcpp.h>
+
+#include "bench/engine/client.h"
+#include "bench/engine/tiny_engine.h"
+#include "proto/blockmgr/v1/admin.grpc.pb.h"
+#include "proto/blockmgr/v1/eviction.grpc.pb.h"
+#include "proto/blockmgr/v1/request.grpc.pb.h"
+#include "scheduler/server/server.h"
+#include "tests/e2e/reference_checker.h"
+
+namespace blockmgr {
+
+struct LineOptions {
+  std::shared_ptr<const TinyModel> model;
+  int32_t num_blocks = 64;
+  int32_t page_size = 16;
+  SchedulerOptions scheduler;
+};
+
+// What became of one request, as the frontend saw it.
+struct Answer {
+  std::vector<int32_t> tokens;
+  v1::FinishReason reason = v1::FINISH_REASON_UNSPECIFIED;
+  std::string error;
+  int32_t num_preemptions = 0;
+  int32_t num_cached_tokens = 0;
+};
+
+class Line {
+ public:
+  explicit Line(LineOptions options);
+  ~Line();
+
+  // Opens the token stream and waits until the engine is attached.
+  void Open();
+  grpc::Status Submit(const v1::SubmitRequest& request);
+  // A request with greedy decoding of exactly `max_tokens` tokens.
+  static v1::SubmitRequest MakeRequest(const std::string& id,
+                                       const std::vector<int32_t>& prompt,
+                                       int32_t max_tokens);
+  grpc::Status Evict(const v1::EvictRequest& request,
+                     v1::EvictResponse* response);
+  grpc::Status EvictByScores(const v1::EvictRequest& header,
+                             const std::vector<float>& scores,
+                             v1::EvictResponse* response);
+  // Reads the token stream until `id` has this many tokens, or has ended.
+  void WaitForTokens(const std::string& id, size_t num_tokens);
+  // Reads until `count` requests have ended.
+  const std::map<std::string, Answer>& WaitForAnswers(size_t count);
+  // Once no step is in flight: free + cached must be all of the pool, and all of
+  // it must be free after a cache reset.
+  void ExpectNothingLeaked();
+  v1::GetStatsResponse GetStats();
+  // Ends engine and daemon, so that the checker may be read.
+  void Close();
+
+  ReferenceChecker& checker() { return *checker_; }
+
+ private:
+  bool ReadBatch();
+  static void SetDeadline(grpc::ClientContext* context);
+
+  const LineOptions options_;
+  std::filesystem::path folder_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<TinyEngine> engine_;
+  std::unique_ptr<ReferenceChecker> checker_;
+  std::unique_ptr<EngineClient> client_;
+  std::thread engine_thread_;
+  absl::Status engine_status_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::RequestService::Stub> requests_;
+  std::unique_ptr<v1::EvictionService::Stub> evictions_;
+  std::unique_ptr<v1::AdminService::Stub> admin_;
+  std::unique_ptr<grpc::ClientContext> stream_context_;
+  std::unique_ptr<grpc::ClientReader<v1::TokenBatch>> stream_;
+  std::map<std::string, Answer> answers_;
+  size_t num_ended_ = 0;
+};
+
+// The same engine and scheduler without a daemon, one request at a time in a
+// pool where it never meets another: what a request computes alone.
+ReferenceChecker::LogitsByPosition RunAlone(
+    const LineOptions& options, const std::vector<int32_t>& prompt,
+    int32_t max_tokens, std::vector<int32_t>* tokens);
+
+}  // namespace blockmgr
+
+#endif  // BLOCKMGR_TESTS_E2E_LINE_H_

@@ -1,0 +1,222 @@
+// What a step plan says.
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/scheduler_driver.h"
+#include "tests/scheduler/test_requests.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+RequestId Submit(SchedulerDriver* driver, Request request) {
+  const absl::StatusOr<RequestId> id = driver->Submit(std::move(request));
+  EXPECT_THAT(id, IsOk());
+  return id.value_or(RequestId{0});
+}
+
+std::vector<int32_t> TokensOf(const StepPlan& plan,
+                              const SequenceStart& start) {
+  const auto begin = plan.start_tokens.begin() + start.token_begin;
+  return {begin, begin + start.num_tokens};
+}
+
+TEST(SchedulerApplyTest, AStartCarriesTheTokensAndTheQueryWindow) {
+  SchedulerDriver driver(SmallLayout(4, 20), PlainOptions());
+  Submit(&driver, MakeRequest("a", 6, 4));
+  Request request = MakeRequest("b", 20, 4, 1);
+  request.eviction = SnapKv(7, 4);
+  Submit(&driver, request);
+  ASSERT_TRUE(driver.Issue());
+  const StepPlan& plan = driver.plan();
+  ASSERT_THAT(plan.starts, SizeIs(2));
+  EXPECT_EQ(TokensOf(plan, plan.starts[0]), MakeRequest("", 6, 1).prompt);
+  EXPECT_EQ(TokensOf(plan, plan.starts[1]), request.prompt);
+  EXPECT_EQ(plan.starts[0].query_window, 4);  // the option
+  EXPECT_EQ(plan.starts[1].query_window, 7);
+  EXPECT_EQ(plan.starts[0].num_cached_tokens, 0);
+  EXPECT_THAT(plan.positions, ElementsAre(0, 0));
+  EXPECT_THAT(plan.num_tokens, ElementsAre(6, 20));
+  EXPECT_THAT(plan.samples, ElementsAre(1, 1));
+  EXPECT_THAT(plan.block_offsets, ElementsAre(0, 2, 7));
+}
+
+TEST(SchedulerApplyTest, OnlyTheChunkThatEndsThePromptSamples) {
+  SchedulerOptions options = PlainOptions();
+  options.max_num_batched_tokens = 8;
+  SchedulerDriver driver(SmallLayout(4, 20), options);
+  Submit(&driver, MakeRequest("a", 17, 2));
+  driver.Step();
+  EXPECT_THAT(driver.plan().samples, ElementsAre(0));
+  driver.Step();
+  EXPECT_THAT(driver.plan().samples, ElementsAre(0));
+  driver.Step();
+  EXPECT_THAT(driver.plan().samples, ElementsAre(1));
+  EXPECT_THAT(driver.plan().positions, ElementsAre(16));
+}
+
+TEST(SchedulerApplyTest, BlocksComeWhenPagesAreFull) {
+  SchedulerDriver driver(SmallLayout(4, 20), PlainOptions());
+  const RequestId id = Submit(&driver, MakeRequest("a", 6, 6));
+  std::vector<size_t> counts;
+  while (driver.scheduler().has_unfinished_requests() && driver.ok()) {
+    driver.Step();
+    counts.push_back(driver.BlocksInPlan(id).size());
+  }
+  // Positions 0..5, 6, 7, 8, 9, 10; the sixth output is no input.
+  EXPECT_THAT(counts, ElementsAre(2, 0, 0, 1, 0, 0));
+}
+
+TEST(SchedulerApplyTest, MatchedBlocksComeFirst) {
+  SchedulerOptions options = PlainOptions();
+  options.enable_prefix_caching = true;
+  SchedulerDriver driver(SmallLayout(4, 20), options);
+  const RequestId a = Submit(&driver, MakeRequest("a", 10, 20));
+  driver.Step();
+  const std::vector<BlockId> first = driver.BlocksInPlan(a);
+  const RequestId b = Submit(&driver, MakeRequest("b", 10, 20));
+  driver.Step();
+  ASSERT_THAT(driver.plan().starts, SizeIs(1));
+  EXPECT_EQ(driver.plan().starts[0].num_cached_tokens, 8);
+  const std::vector<BlockId> second = driver.BlocksInPlan(b);
+  ASSERT_THAT(second, SizeIs(3));
+  EXPECT_EQ(second[0], first[0]);
+  EXPECT_EQ(second[1], first[1]);
+  EXPECT_NE(second[2], first[2]);
+  EXPECT_EQ(driver.TokensInPlan(b), 2);
+  driver.Drain();
+  driver.CheckQuiescent();
+}
+
+TEST(SchedulerApplyTest, AReleasedSlotIsToldBeforeItIsUsedAgain) {
+  SchedulerOptions options = PlainOptions();
+  options.max_num_seqs = 1;
+  SchedulerDriver driver(SmallLayout(4, 20), options);
+  const RequestId a = Submit(&driver, MakeRequest("a", 4, 1));
+  driver.Step();
+  ASSERT_TRUE(driver.served(a).finish.has_value());
+  EXPECT_THAT(driver.plan().released, IsEmpty());
+  Submit(&driver, MakeRequest("b", 4, 3));
+  driver.Step();
+  EXPECT_THAT(driver.plan().released, ElementsAre(SequenceSlot{0}));
+  ASSERT_THAT(driver.plan().starts, SizeIs(1));
+  EXPECT_EQ(driver.plan().starts[0].slot, SequenceSlot{0});
+  driver.Step();
+  EXPECT_THAT(driver.plan().released, IsEmpty());
+}
+
+TEST(SchedulerApplyTest, AResumedRequestBringsItsOutputs) {
+  SchedulerDriver driver(SmallLayout(4, 20), PlainOptions());
+  const RequestId id = Submit(&driver, MakeRequest("a", 5, 9));
+  driver.RunUntil([&] { return driver.served(id).outputs.size() == 3; });
+  driver.LoseEngine();
+  ASSERT_TRUE(driver.Issue());
+  std::vector<int32_t> known = driver.served(id).request.prompt;
+  known.insert(known.end(), driver.served(id).outputs.begin(),
+               driver.served(id).outputs.end());
+  ASSERT_THAT(driver.plan().starts, SizeIs(1));
+  EXPECT_EQ(TokensOf(driver.plan(), driver.plan().starts[0]), known);
+  EXPECT_THAT(driver.plan().num_tokens, ElementsAre(8));
+  driver.Drain();
+  EXPECT_EQ(driver.scheduler().stats().num_recomputed_tokens, 7);
+  driver.CheckQuiescent();
+}
+
+class EvictionOrderTest : public testing::Test {
+ protected:
+  // 22 tokens, 4 to a page: [0, 20) goes into 6 pages of 4 in a block.
+  void Order(CompactionPreference preference, int32_t num_usable) {
+    SchedulerOptions options = PlainOptions();
+    options.compaction = preference;
+    driver_ = std::make_unique<SchedulerDriver>(
+        SmallLayout(4, num_usable, 2, 2), options);
+    Request request = MakeRequest("a", 22, 9);
+    request.eviction = Recency(6);
+    id_ = Submit(driver_.get(), request);
+    ASSERT_TRUE(driver_->Issue());
+    const StepPlan& plan = driver_->plan();
+    ASSERT_THAT(plan.evictions, SizeIs(1));
+    const EvictionOrder& order = plan.evictions[0];
+    EXPECT_EQ(order.slot, driver_->SlotOf(id_));
+    EXPECT_EQ(order.cut, 20);
+    EXPECT_EQ(order.length, 22);
+    EXPECT_EQ(order.page_total, 6);
+    EXPECT_EQ(order.num_destinations, 2);
+    EXPECT_EQ(order.policy, request.eviction.policy);
+    EXPECT_EQ(order.target, request.eviction.target);
+    EXPECT_EQ(order.scores, nullptr);
+    EXPECT_EQ(order.budgets, nullptr);
+    blocks_ = driver_->BlocksInPlan(id_);
+    ASSERT_THAT(blocks_, SizeIs(6));
+  }
+  void Finish() {
+    driver_->Drain();
+    ASSERT_THAT(driver_->served(id_).evictions, SizeIs(1));
+    const EvictionEffect& effect = driver_->served(id_).evictions[0];
+    EXPECT_EQ(effect.command, 0);
+    EXPECT_EQ(effect.cut, 20);
+    EXPECT_GE(effect.freed_blocks, 3);
+    EXPECT_EQ(
+        effect.freed_bytes,
+        effect.freed_blocks * driver_->scheduler().layout().block_bytes());
+    int64_t kept = 0;
+    for (const int32_t count : effect.kept_entries) kept += count;
+    EXPECT_EQ(effect.evicted_entries + kept, 4 * 20);
+    driver_->CheckQuiescent();
+  }
+
+  std::unique_ptr<SchedulerDriver> driver_;
+  RequestId id_{0};
+  std::vector<BlockId> blocks_;
+};
+
+TEST_F(EvictionOrderTest, CopiesToFreshBlocks) {
+  Order(CompactionPreference::kFreshFirst, 8);
+  for (const BlockId block : driver_->plan().destinations) {
+    EXPECT_THAT(blocks_, testing::Not(testing::Contains(block)));
+  }
+  Finish();
+}
+
+TEST_F(EvictionOrderTest, CompactsInPlaceWhereBlocksAreShort) {
+  Order(CompactionPreference::kFreshFirst, 7);
+  EXPECT_THAT(driver_->plan().destinations,
+              ElementsAre(blocks_[0], blocks_[1]));
+  Finish();
+}
+
+TEST_F(EvictionOrderTest, CompactsInPlaceWherePreferred) {
+  Order(CompactionPreference::kInPlace, 20);
+  EXPECT_THAT(driver_->plan().destinations,
+              ElementsAre(blocks_[0], blocks_[1]));
+  Finish();
+}
+
+TEST_F(EvictionOrderTest, TheSequenceRunsOnWhileItIsUnderWay) {
+  SchedulerOptions options = PlainOptions();
+  options.max_steps_in_flight = 3;
+  SchedulerDriver driver(SmallLayout(4, 20, 2, 2), options);
+  Request request = MakeRequest("a", 22, 9);
+  request.eviction = Recency(6);
+  const RequestId id = Submit(&driver, request);
+  ASSERT_TRUE(driver.Issue());
+  ASSERT_TRUE(driver.Issue());
+  EXPECT_EQ(driver.TokensInPlan(id), 1);
+  EXPECT_EQ(driver.scheduler().stats().blocks.used_blocks, 8);
+  driver.Answer();
+  EXPECT_THAT(driver.served(id).evictions, SizeIs(1));
+  driver.Drain();
+  driver.CheckQuiescent();
+}
+
+}  // namespace
+}  // namespace blockmgr

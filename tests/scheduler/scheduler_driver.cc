@@ -1,0 +1,333 @@
+#include "tests/scheduler/scheduler_driver.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <gtest/gtest.h>
+
+namespace blockmgr {
+
+SchedulerDriver::SchedulerDriver(const ModelLayout& layout,
+                                 const SchedulerOptions& options,
+                                 const CanaryOptions& canary)
+    : canary_(canary),
+      scheduler_(layout, options),
+      engine_(layout, options.max_num_seqs, canary) {}
+
+void SchedulerDriver::Fail(absl::string_view what) {
+  ok_ = false;
+  ADD_FAILURE() << std::string(what);
+}
+
+void SchedulerDriver::Audit() {
+  scheduler_.CheckInvariants();
+  const SchedulerStats stats = scheduler_.stats();
+  const BlockManagerStats& blocks = stats.blocks;
+  if (blocks.free_blocks + blocks.cached_blocks + blocks.fenced_blocks +
+          blocks.used_blocks !=
+      blocks.num_blocks - 1) {
+    Fail("blocks are not conserved");
+  }
+  int32_t live = 0;
+  for (const auto& [id, served] : served_) live += served.finish ? 0 : 1;
+  if (stats.num_waiting + stats.num_running != live) {
+    Fail(absl::StrCat(stats.num_waiting, " waiting, ", stats.num_running,
+                      " running, ", live, " live"));
+  }
+}
+
+absl::StatusOr<RequestId> SchedulerDriver::Submit(Request request) {
+  const uint64_t before = scheduler_.StateHash();
+  const absl::StatusOr<RequestId> id = scheduler_.Submit(request);
+  if (id.ok()) {
+    served_[*id].request = std::move(request);
+  } else if (scheduler_.StateHash() != before) {
+    Fail("a refused Submit changed the state");
+  }
+  Audit();
+  return id;
+}
+
+absl::Status SchedulerDriver::Cancel(RequestId id) {
+  const absl::Status status = scheduler_.Cancel(id, &effects_);
+  TakeEffects();
+  Audit();
+  return status;
+}
+
+absl::StatusOr<uint64_t> SchedulerDriver::Evict(RequestId id,
+                                                EvictionCommand command) {
+  const uint64_t before = scheduler_.StateHash();
+  absl::StatusOr<uint64_t> number = scheduler_.Evict(id, std::move(command));
+  if (!number.ok() && scheduler_.StateHash() != before) {
+    Fail("a refused Evict changed the state");
+  }
+  Audit();
+  return number;
+}
+
+void SchedulerDriver::LoseEngine() {
+  scheduler_.LoseEngine(&effects_);
+  engine_.Restart();
+  slots_.clear();
+  TakeEffects();
+  Audit();
+  if (scheduler_.stats().blocks.free_blocks !=
+      scheduler_.layout().num_blocks - 1) {
+    Fail("blocks are in use without an engine");
+  }
+}
+
+bool SchedulerDriver::Issue() {
+  const uint64_t before = scheduler_.StateHash();
+  if (!scheduler_.Schedule(&plan_)) {
+    if (scheduler_.StateHash() != before) {
+      Fail("Schedule returned false and changed the state");
+    }
+    if (scheduler_.num_steps_in_flight() == 0 &&
+        scheduler_.has_unfinished_requests()) {
+      Fail("nothing is in flight and nothing can run");
+    }
+    return false;
+  }
+  CheckPlan();
+  const absl::Status status = engine_.Enqueue(plan_);
+  if (!status.ok()) Fail(status.ToString());
+  Audit();
+  return ok_;
+}
+
+void SchedulerDriver::CheckPlan() {
+  const SchedulerOptions& options = scheduler_.options();
+  for (const SequenceSlot slot : plan_.released) slots_.erase(slot);
+  for (const SequenceStart& start : plan_.starts) {
+    if (!slots_.emplace(start.slot, start.request).second) {
+      Fail("a sequence starts in a slot that is in use");
+    }
+    served_.at(start.request).issued.clear();
+  }
+  if (plan_.total_tokens() > options.max_num_batched_tokens) {
+    Fail("more tokens than the budget");
+  }
+  if (std::ssize(slots_) > options.max_num_seqs) Fail("too many sequences");
+  for (const int32_t tokens : plan_.num_tokens) {
+    if (options.long_prefill_token_threshold > 0 &&
+        tokens > options.long_prefill_token_threshold) {
+      Fail("a chunk above the threshold");
+    }
+  }
+  CheckOrders();
+}
+
+void SchedulerDriver::CheckOrders() {
+  for (const EvictionOrder& order : plan_.evictions) {
+    const RequestId id = slots_.at(order.slot);
+    Served& served = served_.at(id);
+    const CanaryEviction point{.length = order.length, .cut = order.cut};
+    const size_t index = served.issued.size();
+    served.issued.push_back(point);
+    if (canary_.same_choice_on_replay && index < served.recorded.size() &&
+        served.recorded[index] != point) {
+      Fail(absl::StrCat("replay at length ", point.length, ", cut ", point.cut,
+                        " of an eviction at length ",
+                        served.recorded[index].length, ", cut ",
+                        served.recorded[index].cut));
+    }
+    const auto num_prompt = static_cast<int32_t>(served.request.prompt.size());
+    if (order.length == num_prompt &&
+        TokensInPlan(id) < std::min(order.policy.query_window(), num_prompt)) {
+      Fail("the last chunk is shorter than the observation window");
+    }
+  }
+  if (!canary_.same_choice_on_replay) return;
+  for (size_t i = 0; i < plan_.slots.size(); ++i) {
+    const Served& served = served_.at(slots_.at(plan_.slots[i]));
+    const size_t index = served.issued.size();
+    if (index < served.recorded.size() &&
+        served.recorded[index].length <=
+            plan_.positions[i] + plan_.num_tokens[i]) {
+      Fail("a recorded eviction is not replayed");
+    }
+  }
+}
+
+StepResult SchedulerDriver::Execute() {
+  absl::StatusOr<StepResult> result = engine_.Execute();
+  if (result.ok()) return *std::move(result);
+  Fail(result.status().ToString());
+  return {};
+}
+
+void SchedulerDriver::Answer() {
+  AnswerWith([](StepResult*) {});
+}
+
+void SchedulerDriver::Settle(const StepResult& result) {
+  const absl::Status status = scheduler_.Update(result, &effects_);
+  if (!status.ok()) Fail(status.ToString());
+  TakeEffects();
+  Audit();
+  if (ok_ && scheduler_.num_steps_in_flight() == 0) CompareTables();
+}
+
+void SchedulerDriver::CompareTables() {
+  const BlockManager& manager = scheduler_.manager();
+  for (const auto& [slot, id] : slots_) {
+    const SequenceCache& sequence = manager.sequence(slot);
+    if (!sequence.open) continue;  // the engine hears of it with the next step
+    const CanaryTable& table = engine_.table(slot);
+    if (sequence.tail != table.tail || sequence.num_settled != table.length() ||
+        (sequence.region != nullptr) != table.region.has_value()) {
+      Fail("the engine's table is not the manager's");
+      return;
+    }
+    if (sequence.region == nullptr) continue;
+    const RaggedRegion region = manager.DeriveRegion(slot);
+    if (!std::ranges::equal(region.page_list(), table.region->page_list()) ||
+        !std::ranges::equal(region.kept(), table.region->kept())) {
+      Fail("the engine's region is not the manager's");
+    }
+  }
+}
+
+void SchedulerDriver::TakeEffects() {
+  for (const TokenEffect& effect : effects_.tokens) {
+    Served& served = served_.at(effect.request);
+    if (served.finish.has_value()) Fail("a token after the end");
+    if (effect.index != std::ssize(served.outputs))
+      Fail("a token out of order");
+    served.outputs.push_back(effect.token);
+  }
+  // Evictions first: a command is answered before its request is done with.
+  for (const EvictionEffect& effect : effects_.evictions) {
+    TakeEviction(effect);
+  }
+  for (const FinishEffect& effect : effects_.finished) TakeFinish(effect);
+  effects_.Clear();
+}
+
+void SchedulerDriver::TakeEviction(const EvictionEffect& effect) {
+  Served& served = served_.at(effect.request);
+  served.evictions.push_back(effect);
+  if (!effect.status.ok()) {
+    if (absl::IsInternal(effect.status)) served.issued.pop_back();
+    return;
+  }
+  if (effect.kept_entries.empty()) return;
+  const size_t index = served.issued.size() - 1;
+  if (served.issued[index].cut != effect.cut) Fail("another cut than ordered");
+  if (effect.freed_blocks <= 0) Fail("an eviction that freed nothing");
+  if (index == served.recorded.size()) {
+    served.recorded.push_back(served.issued[index]);
+  }
+}
+
+void SchedulerDriver::TakeFinish(const FinishEffect& effect) {
+  Served& served = served_.at(effect.request);
+  if (served.finish.has_value()) Fail("a request ended twice");
+  served.finish = effect;
+  const std::vector<int32_t> alone =
+      engine_.OutputsAlone(served.request.prompt, served.request.max_tokens,
+                           served.request.stop_token_ids);
+  const bool complete = effect.reason == FinishReason::kLength ||
+                        effect.reason == FinishReason::kStop;
+  if (effect.num_output_tokens != std::ssize(served.outputs) ||
+      served.outputs.size() > alone.size() ||
+      (complete && served.outputs.size() != alone.size()) ||
+      !std::equal(served.outputs.begin(), served.outputs.end(),
+                  alone.begin())) {
+    Fail(absl::StrCat("request ", Index(effect.request),
+                      " did not output what it does alone"));
+  }
+  const bool stopped =
+      complete && std::ranges::count(served.request.stop_token_ids,
+                                     served.outputs.back()) > 0;
+  if (complete && stopped != (effect.reason == FinishReason::kStop)) {
+    Fail("a wrong finish reason");
+  }
+}
+
+void SchedulerDriver::Step() {
+  if (!Issue()) {
+    if (ok_ && engine_.num_queued() == 0) Fail("Step had nothing to run");
+  }
+  while (ok_ && engine_.num_queued() > 0) Answer();
+}
+
+int64_t SchedulerDriver::StepsToDrain() const {
+  // The oldest request makes progress in every round of steps in flight, from
+  // its first token on if it was preempted.
+  int64_t steps = 16;
+  for (const auto& [id, served] : served_) {
+    if (served.finish.has_value()) continue;
+    steps +=
+        (scheduler_.options().max_steps_in_flight + 2) *
+        (std::ssize(served.request.prompt) + served.request.max_tokens + 4);
+  }
+  return steps;
+}
+
+void SchedulerDriver::Drain() {
+  const int64_t limit = StepsToDrain();
+  int64_t steps = 0;
+  while (ok_ && scheduler_.has_unfinished_requests()) {
+    while (ok_ && Issue()) {
+    }
+    if (!ok_) return;
+    Answer();
+    if (++steps > limit) {
+      Fail(absl::StrCat("requests are unfinished after ", limit, " steps"));
+    }
+  }
+  while (ok_ && engine_.num_queued() > 0) Answer();
+}
+
+void SchedulerDriver::CheckQuiescent() {
+  if (!ok_) return;
+  const SchedulerStats stats = scheduler_.stats();
+  const int32_t usable = stats.blocks.num_blocks - 1;
+  EXPECT_EQ(stats.num_waiting, 0);
+  EXPECT_EQ(stats.num_running, 0);
+  EXPECT_EQ(stats.num_steps_in_flight, 0);
+  EXPECT_EQ(stats.blocks.used_blocks, 0);
+  EXPECT_EQ(stats.blocks.free_blocks + stats.blocks.cached_blocks, usable);
+  EXPECT_TRUE(scheduler_.ResetPrefixCache());
+  EXPECT_EQ(scheduler_.stats().blocks.free_blocks, usable);
+  EXPECT_EQ(stats.num_finished, served_.size());
+  uint64_t num_outputs = 0;
+  uint64_t num_preemptions = 0;
+  for (const auto& [id, served] : served_) {
+    EXPECT_TRUE(served.finish.has_value());
+    num_outputs += served.outputs.size();
+    if (served.finish) num_preemptions += served.finish->num_preemptions;
+  }
+  EXPECT_EQ(stats.num_output_tokens, num_outputs);
+  EXPECT_EQ(stats.num_preemptions, num_preemptions);
+  Audit();
+}
+
+int32_t SchedulerDriver::TokensInPlan(RequestId id) const {
+  for (size_t i = 0; i < plan_.slots.size(); ++i) {
+    if (slots_.at(plan_.slots[i]) == id) return plan_.num_tokens[i];
+  }
+  return 0;
+}
+
+std::vector<BlockId> SchedulerDriver::BlocksInPlan(RequestId id) const {
+  for (size_t i = 0; i < plan_.slots.size(); ++i) {
+    if (slots_.at(plan_.slots[i]) != id) continue;
+    return {plan_.blocks.begin() + plan_.block_offsets[i],
+            plan_.blocks.begin() + plan_.block_offsets[i + 1]};
+  }
+  return {};
+}
+
+SequenceSlot SchedulerDriver::SlotOf(RequestId id) const {
+  for (const auto& [slot, request] : slots_) {
+    if (request == id) return slot;
+  }
+  return kNoSequenceSlot;
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,110 @@
+// SchedulerDriver: a scheduler and a canary engine, joined for tests.
+//
+// Every call goes through here, is followed by a full audit, and is compared
+// with what a request run alone would have given. Whatever is wrong is a test
+// failure (and stops the driver: ok() is false).
+#ifndef BLOCKMGR_TESTS_SCHEDULER_SCHEDULER_DRIVER_H_
+#define BLOCKMGR_TESTS_SCHEDULER_SCHEDULER_DRIVER_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <absl/status/statusor.h>
+#include <absl/strings/string_view.h>
+
+#include "scheduler/scheduler_impl.h"
+#include "tests/testing/canary_engine.h"
+
+namespace blockmgr {
+
+// What became of a request.
+struct Served {
+  Request request;
+  std::vector<int32_t> outputs;
+  std::optional<FinishEffect> finish;
+  std::vector<EvictionEffect> evictions;
+  // Evictions that took effect for good, which a recomputation must replay.
+  std::vector<CanaryEviction> recorded;
+  std::vector<CanaryEviction> issued;  // since its last start
+};
+
+class SchedulerDriver {
+ public:
+  SchedulerDriver(const ModelLayout& layout, const SchedulerOptions& options,
+                  const CanaryOptions& canary = {});
+
+  SchedulerImpl& scheduler() { return scheduler_; }
+  CanaryEngine& engine() { return engine_; }
+  const Served& served(RequestId id) const { return served_.at(id); }
+  const std::map<RequestId, Served>& all() const { return served_; }
+  bool ok() const { return ok_; }
+
+  absl::StatusOr<RequestId> Submit(Request request);
+  absl::Status Cancel(RequestId id);
+  absl::StatusOr<uint64_t> Evict(RequestId id, EvictionCommand command);
+  void LoseEngine();
+
+  // Schedules a step and gives it to the engine. False: nothing to schedule.
+  bool Issue();
+  // The engine answers its oldest step. REQUIRES: one is in flight.
+  void Answer();
+  // The same with the given change made to the engine's answer.
+  template <typename Change>
+  void AnswerWith(Change change) {
+    StepResult result = Execute();
+    if (!ok_) return;
+    change(&result);
+    Settle(result);
+  }
+  // Issues and answers one step after the other until `done()` or all requests
+  // have ended.
+  template <typename Done>
+  void RunUntil(Done done) {
+    while (ok_ && !done() && scheduler_.has_unfinished_requests()) Step();
+  }
+  // Issues a step and answers everything in flight.
+  void Step();
+  // Keeps as many steps in flight as allowed until every request has ended;
+  // fails when that takes too long.
+  void Drain();
+  // Everything must be free again.
+  void CheckQuiescent();
+
+  // The plan of the last Issue that returned true, and its run of a request.
+  const StepPlan& plan() const { return plan_; }
+  // Tokens of the request in plan(); 0 if it does not run.
+  int32_t TokensInPlan(RequestId id) const;
+  // The blocks that plan() adds to the request's table.
+  std::vector<BlockId> BlocksInPlan(RequestId id) const;
+  // REQUIRES: it holds a slot.
+  SequenceSlot SlotOf(RequestId id) const;
+
+ private:
+  void Fail(absl::string_view what);
+  void Audit();
+  void CheckPlan();
+  void CheckOrders();
+  void CompareTables();
+  StepResult Execute();
+  void Settle(const StepResult& result);
+  void TakeEffects();
+  void TakeEviction(const EvictionEffect& effect);
+  void TakeFinish(const FinishEffect& effect);
+  int64_t StepsToDrain() const;
+
+  const CanaryOptions canary_;
+  SchedulerImpl scheduler_;
+  CanaryEngine engine_;
+  StepPlan plan_;
+  Effects effects_;
+  std::map<RequestId, Served> served_;
+  std::map<SequenceSlot, RequestId> slots_;  // as the plans say
+  bool ok_ = true;
+};
+
+}  // namespace blockmgr
+
+#endif  // BLOCKMGR_TESTS_SCHEDULER_SCHEDULER_DRIVER_H_

@@ -1,0 +1,312 @@
+// Random requests, commands, losses and delays on tiny pools: whatever happens,
+// every request ends and outputs what it does alone.
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gtest/gtest.h>
+
+#include "blockmgr/base/bits.h"
+#include "tests/scheduler/scheduler_driver.h"
+
+namespace blockmgr {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr uint64_t kSeedsPerGroup = 60;
+#else
+constexpr uint64_t kSeedsPerGroup = 3000;
+#endif
+
+// A failed check aborts; this tells which seed it was.
+uint64_t current_seed = 0;
+
+void PrintSeed(int) {
+  std::fprintf(stderr, "aborted in seed %llu\n",
+               static_cast<unsigned long long>(current_seed));
+}
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(SplitMix64(seed)) {}
+  // In [low, high].
+  int32_t Between(int32_t low, int32_t high) {
+    state_ = SplitMix64(state_);
+    return low +
+           static_cast<int32_t>(state_ % static_cast<uint64_t>(high - low + 1));
+  }
+  bool OneIn(int32_t n) { return Between(1, n) == 1; }
+  template <typename T>
+  T Pick(const std::vector<T>& values) {
+    return values[Between(0, static_cast<int32_t>(values.size()) - 1)];
+  }
+
+ private:
+  uint64_t state_;
+};
+
+// What a group of seeds switches on.
+struct Faults {
+  bool evictions = false;  // after_prefill
+  bool commands = false;
+  bool cancels = false;
+  bool losses = false;
+  bool refusals = false;
+  bool other_choices = false;  // the engine keeps others on replay
+};
+
+class Swarm {
+ public:
+  Swarm(uint64_t seed, const Faults& faults)
+      : random_(seed),
+        faults_(faults),
+        layout_(RandomLayout()),
+        driver_(layout_, RandomOptions(), RandomCanary(seed)) {
+    for (int32_t i = 0; i < 3; ++i) {
+      base_prompts_.emplace_back();
+      for (int32_t j = 0; j < 80; ++j) {
+        base_prompts_.back().push_back(random_.Between(0, 3));
+      }
+    }
+  }
+
+  void Run() {
+    int32_t to_submit = random_.Between(2, 9);
+    int32_t ticks = random_.Between(20, 150);
+    while (driver_.ok() && (to_submit > 0 || --ticks > 0)) {
+      if (to_submit > 0 && random_.OneIn(3)) {
+        --to_submit;
+        Submit();
+      } else {
+        Tick();
+      }
+    }
+    driver_.Drain();
+    driver_.CheckQuiescent();
+  }
+
+  SchedulerStats stats() { return driver_.scheduler().stats(); }
+  bool ok() const { return driver_.ok() && !testing::Test::HasFailure(); }
+
+ private:
+  ModelLayout RandomLayout() {
+    ModelLayout layout;
+    layout.num_layers = random_.Between(1, 2);
+    layout.num_heads = random_.Between(1, 3);
+    layout.num_q_heads = layout.num_heads;
+    layout.head_dim = 8;
+    layout.page_size = random_.Pick<int32_t>({1, 2, 16});
+    layout.dtype = DType::kFloat32;
+    layout.num_blocks = random_.Between(2, random_.OneIn(4) ? 64 : 12);
+    return layout;
+  }
+
+  SchedulerOptions RandomOptions() {
+    SchedulerOptions options;
+    options.max_num_seqs = random_.Between(1, 8);
+    options.max_num_batched_tokens =
+        random_.Between(std::max(4, options.max_num_seqs), 64);
+    options.max_model_len = 512;
+    options.long_prefill_token_threshold =
+        random_.OneIn(3) ? random_.Between(1, 20) : 0;
+    options.watermark = random_.Pick<double>({0.0, 0.01, 0.1, 0.5});
+    options.max_steps_in_flight = random_.Between(1, 4);
+    options.query_window = random_.Between(0, 6);
+    options.enable_prefix_caching = !random_.OneIn(3);
+    options.compaction = random_.OneIn(2) ? CompactionPreference::kInPlace
+                                          : CompactionPreference::kFreshFirst;
+    EXPECT_TRUE(options.Validate().ok());
+    return options;
+  }
+
+  CanaryOptions RandomCanary(uint64_t seed) {
+    return {.seed = seed,
+            .vocabulary = random_.OneIn(2) ? 4 : 1000,
+            .same_choice_on_replay = !faults_.other_choices,
+            .refuse_one_in = faults_.refusals ? 4 : 0};
+  }
+
+  EvictionPolicy RandomPolicy() {
+    EvictionPolicy policy;
+    policy.scorer.kind =
+        random_.OneIn(2) ? ScorerKind::kSnapKv : ScorerKind::kStreaming;
+    policy.scorer.window = random_.Between(1, 5);
+    policy.scorer.sinks = random_.Between(0, 3);
+    policy.budget.kind =
+        random_.OneIn(2) ? BudgetKind::kUniform : BudgetKind::kAdaKv;
+    policy.rounding = random_.OneIn(2) ? Rounding::kPage : Rounding::kToken;
+    if (random_.OneIn(3)) policy.protect.recent = random_.Between(0, 4);
+    return policy;
+  }
+
+  EvictionTarget RandomTarget() {
+    EvictionTarget target;
+    if (random_.OneIn(2)) {
+      target.ratio = {.numerator = random_.Between(1, 10), .denominator = 10};
+    } else {
+      target.kind = EvictionTarget::Kind::kTokens;
+      target.tokens = random_.Between(1, 8);
+    }
+    return target;
+  }
+
+  Request RandomRequest() {
+    Request request;
+    request.id = absl::StrCat("r", ++num_requests_);
+    const int32_t capacity = (layout_.num_blocks - 1) * layout_.page_size;
+    const int32_t longest =
+        std::min(random_.OneIn(3) ? 60 : 12, capacity / 2 + 2);
+    const std::vector<int32_t>& base = random_.Pick(base_prompts_);
+    request.prompt.assign(base.begin(),
+                          base.begin() + random_.Between(1, longest));
+    if (random_.OneIn(2)) request.prompt.back() = random_.Between(0, 1000);
+    request.max_tokens = random_.Between(
+        1, random_.OneIn(4) ? 8 : std::clamp(capacity - longest / 2, 8, 60));
+    if (random_.OneIn(3)) {
+      request.stop_token_ids = {random_.Between(0, 3), random_.Between(0, 999)};
+    }
+    if (faults_.evictions && !random_.OneIn(3)) {
+      request.eviction.mode = EvictionMode::kAfterPrefill;
+      request.eviction.policy = RandomPolicy();
+      request.eviction.target = RandomTarget();
+    }
+    return request;
+  }
+
+  void Submit() {
+    const Request request = RandomRequest();
+    const auto num_prompt = static_cast<int32_t>(request.prompt.size());
+    const bool evicts = request.eviction.mode == EvictionMode::kAfterPrefill;
+    const int32_t usable = layout_.num_blocks - 1;
+    const bool fits = CeilDiv(num_prompt + request.max_tokens - 1,
+                              layout_.page_size) <= usable;
+    const bool prompt_fits = CeilDiv(num_prompt, layout_.page_size) <= usable;
+    const absl::StatusOr<RequestId> id = driver_.Submit(request);
+    if (id.ok()) {
+      EXPECT_TRUE(fits || (evicts && prompt_fits));
+      ids_.push_back(*id);
+    } else if (absl::IsResourceExhausted(id.status())) {
+      EXPECT_FALSE(fits) << id.status();
+    } else {
+      EXPECT_TRUE(evicts) << id.status();  // the window
+    }
+  }
+
+  void Evict() {
+    if (ids_.empty()) return;
+    EvictionCommand command;
+    command.policy = RandomPolicy();
+    command.target = RandomTarget();
+    const int32_t num_heads = layout_.pages_per_block();
+    if (random_.OneIn(2)) {
+      command.cut =
+          layout_.page_size * random_.Between(1, 30 / layout_.page_size + 1);
+    }
+    if (command.cut > 0 && random_.OneIn(2)) {
+      command.policy.scorer.kind = ScorerKind::kExternal;
+      command.scores =
+          std::make_shared<std::vector<float>>(num_heads * command.cut, 1.0f);
+    }
+    if (random_.OneIn(3)) {
+      command.policy.budget.kind = BudgetKind::kExternal;
+      std::vector<int32_t> budgets(num_heads);
+      for (int32_t& budget : budgets) budget = random_.Between(1, 12);
+      command.budgets =
+          std::make_shared<std::vector<int32_t>>(std::move(budgets));
+    }
+    (void)driver_.Evict(random_.Pick(ids_), std::move(command));
+  }
+
+  void Tick() {
+    if (faults_.commands && random_.OneIn(4)) return Evict();
+    if (faults_.cancels && random_.OneIn(15) && !ids_.empty()) {
+      (void)driver_.Cancel(random_.Pick(ids_));
+      return;
+    }
+    if (faults_.losses && random_.OneIn(25)) return driver_.LoseEngine();
+    if (random_.OneIn(40)) {
+      driver_.scheduler().ResetPrefixCache();
+      return;
+    }
+    if (driver_.engine().num_queued() == 0 || random_.OneIn(2)) {
+      driver_.Issue();
+    } else {
+      driver_.Answer();
+    }
+  }
+
+  Random random_;
+  const Faults faults_;
+  const ModelLayout layout_;
+  SchedulerDriver driver_;
+  std::vector<std::vector<int32_t>> base_prompts_;
+  std::vector<RequestId> ids_;
+  int32_t num_requests_ = 0;
+};
+
+void RunSeeds(uint64_t first_seed, const Faults& faults) {
+  std::signal(SIGABRT, PrintSeed);
+  uint64_t num_preemptions = 0;
+  uint64_t num_cached = 0;
+  uint64_t num_recomputed = 0;
+  uint64_t num_evictions = 0;
+  for (uint64_t seed = first_seed; seed < first_seed + kSeedsPerGroup; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    current_seed = seed;
+    Swarm swarm(seed, faults);
+    swarm.Run();
+    if (!swarm.ok()) return;
+    const SchedulerStats stats = swarm.stats();
+    num_preemptions += stats.num_preemptions;
+    num_cached += stats.num_cached_tokens;
+    num_recomputed += stats.num_recomputed_tokens;
+    num_evictions += stats.num_evictions;
+  }
+  // The swarm is worth its name.
+  EXPECT_GT(num_preemptions, kSeedsPerGroup / 4);
+  EXPECT_GT(num_cached, kSeedsPerGroup);
+  EXPECT_GT(num_recomputed, kSeedsPerGroup);
+  if (faults.evictions) {
+    EXPECT_GT(num_evictions, kSeedsPerGroup / 4);
+  }
+}
+
+TEST(SchedulerSwarmTest, PlainRequestsOutputWhatTheyDoAlone) {
+  RunSeeds(1'000'000, {});
+}
+
+TEST(SchedulerSwarmTest, PlainRequestsSurviveCancelsAndLosses) {
+  RunSeeds(2'000'000, {.cancels = true, .losses = true});
+}
+
+TEST(SchedulerSwarmTest, EvictedRequestsOutputWhatTheyDoAlone) {
+  RunSeeds(3'000'000, {.evictions = true});
+}
+
+TEST(SchedulerSwarmTest, CommandsAreCarriedOutAndReplayed) {
+  RunSeeds(4'000'000, {.evictions = true, .commands = true});
+}
+
+TEST(SchedulerSwarmTest, SurvivesEverythingAtOnce) {
+  RunSeeds(5'000'000, {.evictions = true,
+                       .commands = true,
+                       .cancels = true,
+                       .losses = true,
+                       .refusals = true});
+}
+
+TEST(SchedulerSwarmTest, SurvivesAnEngineThatChoosesOthersOnReplay) {
+  RunSeeds(6'000'000, {.evictions = true,
+                       .commands = true,
+                       .losses = true,
+                       .other_choices = true});
+}
+
+}  // namespace
+}  // namespace blockmgr

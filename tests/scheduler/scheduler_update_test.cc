@@ -1,0 +1,428 @@
+// What the engine's answers bring about.
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/scheduler_driver.h"
+#include "tests/scheduler/test_requests.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+RequestId Submit(SchedulerDriver* driver, Request request) {
+  const absl::StatusOr<RequestId> id = driver->Submit(std::move(request));
+  EXPECT_THAT(id, IsOk());
+  return id.value_or(RequestId{0});
+}
+
+TEST(SchedulerUpdateTest, RefusesWrongAnswersAndChangesNothing) {
+  SchedulerOptions options = PlainOptions();
+  options.max_num_batched_tokens = 24;
+  options.max_steps_in_flight = 2;
+  SchedulerDriver driver(SmallLayout(4, 30, 2, 2), options);
+  Request request = MakeRequest("a", 22, 9);
+  request.eviction = Recency(6);
+  Submit(&driver, request);
+  Submit(&driver, MakeRequest("b", 9, 9, 1));  // a first chunk of 2
+  ASSERT_TRUE(driver.Issue());
+  const std::vector<std::pair<std::string, std::function<void(StepResult*)>>>
+      cases = {
+          {"step", [](StepResult* r) { r->id = StepId{2}; }},
+          {"step", [](StepResult* r) { r->id = StepId{0}; }},
+          {"sampled", [](StepResult* r) { r->sampled.pop_back(); }},
+          {"sampled", [](StepResult* r) { r->sampled.push_back(-1); }},
+          {"sampled[0]", [](StepResult* r) { r->sampled[0] = -1; }},
+          {"sampled[1]", [](StepResult* r) { r->sampled[1] = 5; }},
+          {"evictions", [](StepResult* r) { r->evictions.clear(); }},
+          {"evictions", [](StepResult* r) { r->evictions.resize(2); }},
+          {"counts", [](StepResult* r) { r->evictions[0].counts.pop_back(); }},
+          {"layer 1, head 0",
+           [](StepResult* r) {
+             r->evictions[0].counts = {0, 0, -1, 0};
+           }},
+          {"layer 0, head 1",
+           [](StepResult* r) {
+             r->evictions[0].counts = {0, 21, 0, 0};
+           }},
+          {"6 pages",
+           [](StepResult* r) {
+             r->evictions[0].counts = {8, 8, 5, 1};
+           }},
+      };
+  driver.AnswerWith([&](StepResult* result) {
+    Effects effects;
+    for (const auto& [name, spoil] : cases) {
+      StepResult wrong = *result;
+      spoil(&wrong);
+      const uint64_t before = driver.scheduler().StateHash();
+      EXPECT_THAT(
+          driver.scheduler().Update(wrong, &effects),
+          StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(name)));
+      EXPECT_EQ(driver.scheduler().StateHash(), before) << name;
+    }
+    EXPECT_THAT(effects.tokens, IsEmpty());
+    EXPECT_THAT(effects.evictions, IsEmpty());
+  });
+  driver.Drain();
+  driver.CheckQuiescent();
+}
+
+TEST(SchedulerUpdateTest, RefusesAnswersToNoStep) {
+  SchedulerDriver driver(SmallLayout(4, 8), PlainOptions());
+  Submit(&driver, MakeRequest("a", 4, 3));
+  ASSERT_TRUE(driver.Issue());
+  StepResult copy;
+  driver.AnswerWith([&copy](StepResult* result) { copy = *result; });
+  Effects effects;
+  const uint64_t before = driver.scheduler().StateHash();
+  EXPECT_THAT(driver.scheduler().Update(copy, &effects),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("none is in flight")));
+  EXPECT_EQ(driver.scheduler().StateHash(), before);
+}
+
+TEST(SchedulerUpdateTest, AStopTokenEndsARequestWithLaterStepsInFlight) {
+  SchedulerOptions options = PlainOptions();
+  options.max_steps_in_flight = 4;
+  SchedulerDriver driver(SmallLayout(1, 20), options, {.vocabulary = 1});
+  Request request = MakeRequest("a", 4, 9);
+  request.stop_token_ids = {7, 0};
+  const RequestId id = Submit(&driver, request);
+  while (driver.Issue()) {
+  }
+  driver.Answer();
+  ASSERT_TRUE(driver.served(id).finish.has_value());
+  EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kStop);
+  EXPECT_THAT(driver.served(id).outputs, ElementsAre(0));
+  EXPECT_EQ(driver.scheduler().stats().blocks.fenced_blocks, 7);
+  driver.Drain();
+  EXPECT_THAT(driver.served(id).outputs, SizeIs(1));
+  driver.CheckQuiescent();
+}
+
+TEST(SchedulerUpdateTest, ReleasedBlocksWaitForTheStepsInFlight) {
+  SchedulerOptions options = PlainOptions();
+  options.max_steps_in_flight = 3;
+  SchedulerDriver driver(SmallLayout(1, 10), options);
+  const RequestId a = Submit(&driver, MakeRequest("a", 4, 1));
+  Submit(&driver, MakeRequest("b", 2, 4, 1));
+  const RequestId c = Submit(&driver, MakeRequest("c", 6, 1, 2));
+  ASSERT_TRUE(driver.Issue());
+  EXPECT_EQ(driver.TokensInPlan(c), 0);
+  const std::vector<BlockId> released = driver.BlocksInPlan(a);
+  ASSERT_TRUE(driver.Issue());
+  driver.Answer();
+  ASSERT_TRUE(driver.served(a).finish.has_value());
+  EXPECT_EQ(driver.scheduler().stats().blocks.fenced_blocks, 4);
+  ASSERT_TRUE(driver.Issue());  // b alone: 10 - 4 fenced - 4 used
+  EXPECT_EQ(driver.TokensInPlan(c), 0);
+  for (const BlockId block : driver.plan().blocks) {
+    EXPECT_THAT(released, testing::Not(testing::Contains(block)));
+  }
+  driver.Answer();
+  EXPECT_EQ(driver.scheduler().stats().blocks.fenced_blocks, 0);
+  driver.Drain();
+  driver.CheckQuiescent();
+}
+
+TEST(SchedulerUpdateTest, PrefixesAreFoundOnceTheirStepIsAnswered) {
+  SchedulerOptions options = PlainOptions();
+  options.enable_prefix_caching = true;
+  options.max_steps_in_flight = 3;
+  SchedulerDriver driver(SmallLayout(2, 40), options);
+  Submit(&driver, MakeRequest("a", 9, 9));
+  ASSERT_TRUE(driver.Issue());
+  const RequestId early = Submit(&driver, MakeRequest("b", 9, 3));
+  ASSERT_TRUE(driver.Issue());
+  driver.Answer();
+  const RequestId late = Submit(&driver, MakeRequest("c", 9, 3));
+  driver.Drain();
+  EXPECT_EQ(driver.served(early).finish->num_cached_tokens, 0);
+  EXPECT_EQ(driver.served(late).finish->num_cached_tokens, 8);
+  driver.CheckQuiescent();
+}
+
+TEST(SchedulerUpdateTest, AnEvictionLeavesSharersAlone) {
+  for (const CompactionPreference preference :
+       {CompactionPreference::kFreshFirst, CompactionPreference::kInPlace}) {
+    SchedulerOptions options = PlainOptions();
+    options.enable_prefix_caching = true;
+    options.compaction = preference;
+    SchedulerDriver driver(SmallLayout(2, 40, 2, 2), options);
+    const RequestId sharer = Submit(&driver, MakeRequest("a", 13, 20));
+    driver.Step();
+    Request request = MakeRequest("b", 13, 20);
+    request.eviction = Recency(4);
+    const RequestId evicted = Submit(&driver, request);
+    const auto tail = [&] {
+      return driver.scheduler().manager().sequence(driver.SlotOf(sharer)).tail;
+    };
+    const std::vector<BlockId> before = tail();
+    driver.Step();
+    EXPECT_EQ(driver.plan().starts.at(0).num_cached_tokens, 12);
+    ASSERT_THAT(driver.served(evicted).evictions, SizeIs(1));
+    EXPECT_THAT(driver.served(evicted).evictions[0].status, IsOk());
+    ASSERT_GE(tail().size(), before.size());
+    EXPECT_TRUE(std::equal(before.begin(), before.end(), tail().begin()));
+    for (const BlockId block : driver.plan().destinations) {
+      EXPECT_THAT(before, testing::Not(testing::Contains(block)));
+    }
+    driver.Drain();
+    driver.CheckQuiescent();
+  }
+}
+
+class CommandTest : public testing::Test {
+ protected:
+  // Pages of one token; a request of 8 + 20 tokens with an output.
+  void Start(int32_t refuse_one_in = 0, int32_t max_steps_in_flight = 4) {
+    SchedulerOptions options = PlainOptions();
+    options.max_steps_in_flight = max_steps_in_flight;
+    driver_ = std::make_unique<SchedulerDriver>(
+        SmallLayout(1, 60, 2, 2), options,
+        CanaryOptions{.refuse_one_in = refuse_one_in});
+    id_ = Submit(driver_.get(), MakeRequest("a", 8, 20));
+    driver_->Step();
+  }
+  uint64_t Evict(EvictionCommand command) {
+    const absl::StatusOr<uint64_t> number =
+        driver_->Evict(id_, std::move(command));
+    EXPECT_THAT(number, IsOk());
+    return number.value_or(0);
+  }
+  const Served& served() const { return driver_->served(id_); }
+  void Finish() {
+    driver_->Drain();
+    EXPECT_EQ(served().finish->reason, FinishReason::kLength);
+    driver_->CheckQuiescent();
+  }
+
+  std::unique_ptr<SchedulerDriver> driver_;
+  RequestId id_{0};
+};
+
+TEST_F(CommandTest, IsCarriedOutWithTheNextStep) {
+  Start();
+  const uint64_t number = Evict(RecencyCommand(3, 5));
+  driver_->Step();
+  ASSERT_THAT(served().evictions, SizeIs(1));
+  const EvictionEffect& effect = served().evictions[0];
+  EXPECT_THAT(effect.status, IsOk());
+  EXPECT_EQ(effect.command, number);
+  EXPECT_EQ(effect.cut, 5);
+  EXPECT_THAT(effect.kept_entries, SizeIs(4));
+  EXPECT_GE(effect.freed_blocks, 2);
+  const SchedulerStats stats = driver_->scheduler().stats();
+  EXPECT_EQ(stats.num_evictions, 1);
+  EXPECT_EQ(stats.evicted_entries, effect.evicted_entries);
+  EXPECT_EQ(stats.evicted_blocks, effect.freed_blocks);
+  EXPECT_EQ(stats.evicted_bytes, effect.freed_bytes);
+  Finish();
+}
+
+TEST_F(CommandTest, WithoutACutTakesAllThereIs) {
+  Start();
+  Evict(RecencyCommand(3));
+  driver_->Step();
+  ASSERT_THAT(driver_->plan().evictions, SizeIs(1));
+  EXPECT_EQ(driver_->plan().evictions[0].length, 9);
+  EXPECT_EQ(driver_->plan().evictions[0].cut, 8);
+  Finish();
+}
+
+TEST_F(CommandTest, AsksForNoMoreQueriesThanThereAre) {
+  Start();
+  EvictionCommand command = RecencyCommand(3);
+  command.policy = SnapKv(100, 3).policy;
+  Evict(command);
+  driver_->Step();
+  // Of 100 queries asked for the last 100 positions are protected, and the
+  // engine has 4 (query_window): nothing can be freed.
+  ASSERT_THAT(served().evictions, SizeIs(1));
+  EXPECT_EQ(served().evictions[0].freed_blocks, 0);
+  command.policy.protect.recent = 2;
+  Evict(command);
+  driver_->Step();
+  ASSERT_THAT(driver_->plan().evictions, SizeIs(1));
+  EXPECT_EQ(driver_->plan().evictions[0].policy.scorer.window, 4);
+  EXPECT_EQ(driver_->plan().evictions[0].policy.protect.recent, 2);
+  Finish();
+}
+
+TEST_F(CommandTest, IsReplayedAtTheSameLengthAndCut) {
+  Start();
+  Evict(RecencyCommand(3, 5));
+  driver_->Step();
+  Evict(RecencyCommand(4));
+  driver_->Step();
+  driver_->Step();
+  ASSERT_THAT(served().recorded,
+              ElementsAre(CanaryEviction{.length = 9, .cut = 5},
+                          CanaryEviction{.length = 10, .cut = 9}));
+  driver_->LoseEngine();
+  std::vector<std::pair<int32_t, int32_t>> replayed;
+  while (driver_->ok() && driver_->scheduler().has_unfinished_requests()) {
+    driver_->Step();
+    for (const EvictionOrder& order : driver_->plan().evictions) {
+      replayed.emplace_back(order.length, order.cut);
+    }
+  }
+  EXPECT_THAT(replayed,
+              ElementsAre(std::make_pair(9, 5), std::make_pair(10, 9)));
+  EXPECT_EQ(served().finish->reason, FinishReason::kLength);
+  driver_->CheckQuiescent();
+}
+
+TEST_F(CommandTest, ThatWouldFreeNothingIsAnsweredWithZero) {
+  Start();
+  EvictionCommand command = RecencyCommand(100);
+  const uint64_t number = Evict(command);
+  driver_->Step();
+  EXPECT_THAT(driver_->plan().evictions, IsEmpty());
+  ASSERT_THAT(served().evictions, SizeIs(1));
+  EXPECT_THAT(served().evictions[0].status, IsOk());
+  EXPECT_EQ(served().evictions[0].command, number);
+  EXPECT_EQ(served().evictions[0].freed_blocks, 0);
+  EXPECT_EQ(served().evictions[0].evicted_entries, 0);
+  Finish();
+}
+
+TEST_F(CommandTest, WithNoWholePageToCoverIsAnsweredWithZero) {
+  SchedulerDriver driver(SmallLayout(16, 8), PlainOptions());
+  const RequestId id = Submit(&driver, MakeRequest("a", 3, 5));
+  driver.Step();
+  EXPECT_THAT(driver.Evict(id, RecencyCommand(1)), IsOk());
+  driver.Step();
+  ASSERT_THAT(driver.served(id).evictions, SizeIs(1));
+  EXPECT_THAT(driver.served(id).evictions[0].status, IsOk());
+  EXPECT_EQ(driver.served(id).evictions[0].freed_blocks, 0);
+  driver.Drain();
+  driver.CheckQuiescent();
+}
+
+// It covers positions of steps in flight, which a loss takes away.
+TEST_F(CommandTest, WaitsUntilARecomputedRequestIsLongEnough) {
+  Start();
+  while (driver_->Issue()) {
+  }
+  const uint64_t number = Evict(RecencyCommand(3, 11));
+  driver_->LoseEngine();
+  EXPECT_THAT(served().evictions, IsEmpty());
+  driver_->RunUntil([&] { return !served().evictions.empty(); });
+  ASSERT_THAT(served().evictions, SizeIs(1));
+  EXPECT_THAT(served().evictions[0].status, IsOk());
+  EXPECT_EQ(served().evictions[0].command, number);
+  EXPECT_EQ(served().evictions[0].cut, 11);
+  EXPECT_THAT(served().recorded,
+              ElementsAre(CanaryEviction{.length = 12, .cut = 11}));
+  Finish();
+}
+
+TEST_F(CommandTest, RefusedByTheEngineTheRequestGoesOn) {
+  Start(1);
+  const uint64_t number = Evict(RecencyCommand(3));
+  driver_->Step();
+  ASSERT_THAT(served().evictions, SizeIs(1));
+  EXPECT_EQ(served().evictions[0].command, number);
+  EXPECT_THAT(served().evictions[0].status,
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("at random")));
+  EXPECT_THAT(served().recorded, IsEmpty());
+  Finish();
+}
+
+TEST_F(CommandTest, IsAbortedWhenItsRequestEndsFirst) {
+  Start();
+  const uint64_t number = Evict(RecencyCommand(3));
+  EXPECT_THAT(driver_->Cancel(id_), IsOk());
+  ASSERT_THAT(served().evictions, SizeIs(1));
+  EXPECT_EQ(served().evictions[0].command, number);
+  EXPECT_THAT(served().evictions[0].status,
+              StatusIs(absl::StatusCode::kAborted));
+  driver_->CheckQuiescent();
+}
+
+TEST_F(CommandTest, InFlightIsAnsweredOnceWhenItsRequestEnds) {
+  Start();
+  Evict(RecencyCommand(3));
+  ASSERT_TRUE(driver_->Issue());
+  EXPECT_THAT(driver_->Cancel(id_), IsOk());
+  EXPECT_THAT(served().evictions, IsEmpty());
+  driver_->Answer();
+  ASSERT_THAT(served().evictions, SizeIs(1));
+  EXPECT_THAT(served().evictions[0].status,
+              StatusIs(absl::StatusCode::kAborted));
+  driver_->CheckQuiescent();
+}
+
+TEST_F(CommandTest, InFlightIsAbortedWhenTheEngineIsLost) {
+  Start();
+  const uint64_t number = Evict(RecencyCommand(3));
+  ASSERT_TRUE(driver_->Issue());
+  driver_->LoseEngine();
+  ASSERT_THAT(served().evictions, SizeIs(1));
+  EXPECT_EQ(served().evictions[0].command, number);
+  EXPECT_THAT(served().evictions[0].status,
+              StatusIs(absl::StatusCode::kAborted));
+  Finish();
+  EXPECT_THAT(served().evictions, SizeIs(1));
+}
+
+TEST(SchedulerUpdateTest, ARefusedEvictionOfItsOwnFailsTheRequest) {
+  SchedulerOptions options = PlainOptions();
+  options.max_steps_in_flight = 3;
+  SchedulerDriver driver(SmallLayout(1, 30), options, {.refuse_one_in = 1});
+  Request request = MakeRequest("a", 8, 9);
+  request.eviction = Recency(3);
+  const RequestId id = Submit(&driver, request);
+  const RequestId other = Submit(&driver, MakeRequest("b", 8, 9, 1));
+  driver.Drain();
+  EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kFailed);
+  EXPECT_THAT(driver.served(id).finish->status,
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("at random")));
+  EXPECT_THAT(driver.served(id).outputs, SizeIs(1));
+  EXPECT_EQ(driver.served(other).finish->reason, FinishReason::kLength);
+  driver.CheckQuiescent();
+}
+
+TEST(SchedulerUpdateTest, ALostEngineCostsNoRequest) {
+  SchedulerOptions options = PlainOptions();
+  options.max_steps_in_flight = 2;
+  options.enable_prefix_caching = true;
+  options.max_num_seqs = 2;
+  SchedulerDriver driver(SmallLayout(2, 20), options);
+  const RequestId a = Submit(&driver, MakeRequest("a", 8, 9));
+  const RequestId b = Submit(&driver, MakeRequest("b", 8, 9));
+  Submit(&driver, MakeRequest("c", 8, 9));
+  driver.Issue();
+  driver.Answer();
+  driver.Issue();
+  driver.Issue();
+  driver.LoseEngine();
+  EXPECT_EQ(driver.scheduler().num_steps_in_flight(), 0);
+  EXPECT_EQ(driver.scheduler().stats().num_running, 0);
+  EXPECT_EQ(driver.scheduler().stats().num_waiting, 3);
+  ASSERT_TRUE(driver.Issue());
+  ASSERT_THAT(driver.plan().starts, SizeIs(2));
+  EXPECT_EQ(driver.plan().starts[0].request, a);
+  EXPECT_EQ(driver.plan().starts[1].request, b);
+  EXPECT_THAT(driver.plan().released, IsEmpty());
+  EXPECT_EQ(driver.plan().starts[0].num_cached_tokens, 0);
+  driver.Drain();
+  driver.CheckQuiescent();
+}
+
+}  // namespace
+}  // namespace blockmgr

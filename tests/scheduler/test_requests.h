@@ -1,0 +1,81 @@
+// Small layouts, options and requests for scripted scheduler tests.
+#ifndef BLOCKMGR_TESTS_SCHEDULER_TEST_REQUESTS_H_
+#define BLOCKMGR_TESTS_SCHEDULER_TEST_REQUESTS_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "blockmgr/base/model_layout.h"
+#include "scheduler/request.h"
+#include "scheduler/scheduler.h"
+
+namespace blockmgr {
+
+// `num_usable` blocks besides the null block.
+inline ModelLayout SmallLayout(int32_t page_size, int32_t num_usable,
+                               int32_t num_layers = 1, int32_t num_heads = 1) {
+  return {.num_layers = num_layers,
+          .num_heads = num_heads,
+          .num_q_heads = num_heads,
+          .head_dim = 8,
+          .page_size = page_size,
+          .dtype = DType::kFloat32,
+          .num_blocks = num_usable + 1};
+}
+
+// One step in flight, no watermark, no prefix cache.
+inline SchedulerOptions PlainOptions() {
+  SchedulerOptions options;
+  options.max_num_batched_tokens = 64;
+  options.max_num_seqs = 8;
+  options.max_model_len = 512;
+  options.watermark = 0.0;
+  options.max_steps_in_flight = 1;
+  options.query_window = 4;
+  options.enable_prefix_caching = false;
+  return options;
+}
+
+// Prompts of different `topic` share no token.
+inline Request MakeRequest(std::string id, int32_t num_prompt,
+                           int32_t max_tokens, int32_t topic = 0) {
+  Request request;
+  request.id = std::move(id);
+  request.max_tokens = max_tokens;
+  for (int32_t i = 0; i < num_prompt; ++i) {
+    request.prompt.push_back(1000 * topic + i);
+  }
+  return request;
+}
+
+// Recency alone, `tokens` per head in whole pages.
+inline RequestEviction Recency(int32_t tokens) {
+  RequestEviction eviction;
+  eviction.mode = EvictionMode::kAfterPrefill;
+  eviction.policy.scorer.kind = ScorerKind::kStreaming;
+  eviction.policy.scorer.sinks = 0;
+  eviction.target.kind = EvictionTarget::Kind::kTokens;
+  eviction.target.tokens = tokens;
+  return eviction;
+}
+
+inline RequestEviction SnapKv(int32_t window, int32_t tokens) {
+  RequestEviction eviction = Recency(tokens);
+  eviction.policy.scorer = ScorerSpec{};
+  eviction.policy.scorer.window = window;
+  return eviction;
+}
+
+inline EvictionCommand RecencyCommand(int32_t tokens, int32_t cut = 0) {
+  EvictionCommand command;
+  command.policy = Recency(tokens).policy;
+  command.target = Recency(tokens).target;
+  command.cut = cut;
+  return command;
+}
+
+}  // namespace blockmgr
+
+#endif  // BLOCKMGR_TESTS_SCHEDULER_TEST_REQUESTS_H_

@@ -1,0 +1,211 @@
+// The canary must die: each test makes a plan wrong in one way.
+
+#include "tests/testing/canary_engine.h"
+
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr auto kInternal = absl::StatusCode::kInternal;
+
+class CanaryEngineTest : public testing::Test {
+ protected:
+  // Pages of two tokens, two layers of two heads.
+  CanaryEngineTest()
+      : engine_({.num_layers = 2,
+                 .num_heads = 2,
+                 .num_q_heads = 2,
+                 .head_dim = 8,
+                 .page_size = 2,
+                 .dtype = DType::kFloat32,
+                 .num_blocks = 20},
+                4, {}) {}
+
+  static StepPlan Plan(uint64_t id) {
+    StepPlan plan;
+    plan.id = StepId{id};
+    plan.block_offsets = {0};
+    return plan;
+  }
+  static void AddRun(int32_t slot, int32_t position, int32_t num_tokens,
+                     const std::vector<int32_t>& blocks, bool samples,
+                     StepPlan* plan) {
+    plan->slots.push_back(SequenceSlot{slot});
+    plan->positions.push_back(position);
+    plan->num_tokens.push_back(num_tokens);
+    plan->samples.push_back(samples ? 1 : 0);
+    for (const int32_t block : blocks) {
+      plan->blocks.push_back(BlockId{block});
+    }
+    plan->block_offsets.push_back(std::ssize(plan->blocks));
+  }
+  static void AddStart(int32_t slot, const std::vector<int32_t>& tokens,
+                       int32_t num_cached, StepPlan* plan) {
+    plan->starts.push_back(
+        {.slot = SequenceSlot{slot},
+         .request = RequestId{static_cast<uint64_t>(slot) + 100},
+         .token_begin = std::ssize(plan->start_tokens),
+         .num_tokens = static_cast<int32_t>(tokens.size()),
+         .num_cached_tokens = num_cached,
+         .query_window = 0});
+    plan->start_tokens.insert(plan->start_tokens.end(), tokens.begin(),
+                              tokens.end());
+  }
+  // A sequence of six tokens in `blocks`, computed at once.
+  static StepPlan Prompt(uint64_t id, int32_t slot,
+                         const std::vector<int32_t>& blocks) {
+    StepPlan plan = Plan(id);
+    AddStart(slot, kTokens, 0, &plan);
+    AddRun(slot, 0, 6, blocks, true, &plan);
+    return plan;
+  }
+  absl::Status Run(const StepPlan& plan) {
+    const absl::Status status = engine_.Enqueue(plan);
+    return status.ok() ? engine_.Execute().status() : status;
+  }
+
+  inline static const std::vector<int32_t> kTokens = {5, 6, 7, 8, 9, 10};
+  CanaryEngine engine_;
+};
+
+TEST_F(CanaryEngineTest, ARightPlanPasses) {
+  EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
+  StepPlan plan = Plan(2);
+  AddStart(1, {5, 6, 7, 8, 1}, 4, &plan);
+  AddRun(0, 6, 1, {4}, true, &plan);
+  AddRun(1, 4, 1, {1, 2, 5}, true, &plan);
+  EXPECT_THAT(Run(plan), IsOk());
+}
+
+TEST_F(CanaryEngineTest, SamplesWhatTheRequestOutputsAlone) {
+  ASSERT_THAT(engine_.Enqueue(Prompt(1, 0, {1, 2, 3})), IsOk());
+  ASSERT_OK_AND_ASSIGN(const StepResult result, engine_.Execute());
+  EXPECT_EQ(result.sampled, engine_.OutputsAlone(kTokens, 1, {}));
+}
+
+TEST_F(CanaryEngineTest, NoticesABlockThatIsGivenTwice) {
+  EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
+  EXPECT_THAT(Run(Prompt(2, 1, {4, 5, 3})),
+              StatusIs(kInternal, HasSubstr("in a table already")));
+}
+
+TEST_F(CanaryEngineTest, NoticesTheNullBlock) {
+  EXPECT_THAT(Run(Prompt(1, 0, {1, 0, 3})),
+              StatusIs(kInternal, HasSubstr("no block")));
+}
+
+TEST_F(CanaryEngineTest, NoticesAHitOnOtherContent) {
+  EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
+  StepPlan plan = Plan(2);
+  AddStart(1, {5, 6, 7, 9, 1}, 4, &plan);
+  AddRun(1, 4, 1, {1, 2, 5}, true, &plan);
+  EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr("position 3")));
+}
+
+TEST_F(CanaryEngineTest, NoticesAHitOnWhatIsNotThereYet) {
+  StepPlan plan = Plan(1);
+  AddStart(1, {5, 6, 7}, 2, &plan);
+  AddRun(1, 2, 1, {1, 2}, true, &plan);
+  EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr("position 0")));
+}
+
+TEST_F(CanaryEngineTest, NoticesAWriteToASharedBlock) {
+  EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
+  StepPlan plan = Plan(2);
+  AddStart(1, kTokens, 4, &plan);
+  AddRun(1, 4, 2, {1, 2, 4}, true, &plan);
+  EXPECT_THAT(Run(plan), IsOk());
+  // The sharer's table points to the last block too: its next token goes there.
+  plan = Plan(3);
+  AddStart(2, {5, 6, 7, 8, 9, 10, 11}, 6, &plan);
+  AddRun(2, 6, 1, {1, 2, 4, 4}, true, &plan);
+  EXPECT_FALSE(Run(plan).ok());
+}
+
+TEST_F(CanaryEngineTest, NoticesABlockHandedOutBehindAStepInFlight) {
+  ASSERT_THAT(engine_.Enqueue(Prompt(1, 0, {1, 2, 3})), IsOk());
+  StepPlan plan = Plan(2);
+  plan.released = {SequenceSlot{0}};
+  AddStart(1, kTokens, 0, &plan);
+  AddRun(1, 0, 6, {4, 5, 3}, true, &plan);
+  ASSERT_THAT(engine_.Enqueue(plan), IsOk());
+  EXPECT_THAT(engine_.Execute(), IsOk());
+  EXPECT_THAT(engine_.Execute(),
+              StatusIs(kInternal, HasSubstr("step 1, in flight")));
+}
+
+TEST_F(CanaryEngineTest, NoticesGapsAndMissingBlocks) {
+  EXPECT_THAT(Run(Prompt(1, 0, {1, 2})),
+              StatusIs(kInternal, HasSubstr("tail blocks")));
+  engine_.Restart();
+  EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
+  StepPlan plan = Plan(2);
+  AddRun(0, 7, 1, {4}, true, &plan);
+  EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr("starts at 7")));
+}
+
+class CanaryOrderTest : public CanaryEngineTest {
+ protected:
+  // The prompt above with an order to leave one page per head in `block`.
+  StepPlan WithOrder(int32_t block) {
+    StepPlan plan = Prompt(1, 0, {1, 2, 3});
+    EvictionOrder order;
+    order.slot = SequenceSlot{0};
+    order.cut = 4;
+    order.length = 6;
+    order.policy.scorer.kind = ScorerKind::kStreaming;
+    order.policy.scorer.sinks = 0;
+    order.target.kind = EvictionTarget::Kind::kTokens;
+    order.target.tokens = 2;
+    order.num_destinations = 1;
+    order.page_total = 4;
+    plan.evictions.push_back(order);
+    plan.destinations.push_back(BlockId{block});
+    return plan;
+  }
+};
+
+TEST_F(CanaryOrderTest, CarriesOutARightOrderAndReadsWhatIsLeft) {
+  for (const int32_t block : {9, 1, 2}) {
+    engine_.Restart();
+    EXPECT_THAT(Run(WithOrder(block)), IsOk());
+    StepPlan plan = Plan(2);
+    AddRun(0, 6, 1, {4}, true, &plan);
+    EXPECT_THAT(Run(plan), IsOk());
+    const CanaryTable& table = engine_.table(SequenceSlot{0});
+    EXPECT_EQ(table.cut(), 4);
+    EXPECT_THAT(table.tail, ElementsAre(BlockId{3}, BlockId{4}));
+  }
+}
+
+TEST_F(CanaryOrderTest, NoticesDestinationsOfOthers) {
+  // A block of the tail above the cut.
+  EXPECT_THAT(Run(WithOrder(3)),
+              StatusIs(kInternal, HasSubstr("destination 3")));
+}
+
+TEST_F(CanaryOrderTest, NoticesWrongNumbers) {
+  StepPlan plan = WithOrder(9);
+  plan.evictions[0].page_total = 5;
+  EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr("page total 5")));
+  engine_.Restart();
+  plan = WithOrder(9);
+  plan.evictions[0].cut = 6;
+  EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr("cut 6")));
+  engine_.Restart();
+  plan = WithOrder(9);
+  plan.evictions[0].length = 7;
+  EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr("length 7")));
+}
+
+}  // namespace
+}  // namespace blockmgr
