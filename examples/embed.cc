@@ -16,7 +16,8 @@ namespace {
 // which positions to compute, and which sequences to evict from.
 blockmgr::StepResult RunOnGpu(const blockmgr::StepPlan& plan,
                               const blockmgr::ModelLayout& layout) {
-  blockmgr::StepResult result{.id = plan.id};
+  blockmgr::StepResult result;
+  result.id = plan.id;
   for (const uint8_t samples : plan.samples) {
     result.sampled.push_back(samples != 0 ? 7 : -1);
   }
@@ -24,8 +25,9 @@ blockmgr::StepResult RunOnGpu(const blockmgr::StepPlan& plan,
     // Any counts per (layer, head) within page_total are legal.
     const int64_t pages = order.page_total / layout.pages_per_block();
     const auto kept = static_cast<int32_t>(pages) * layout.page_size;
-    result.evictions.push_back(
-        {.counts = std::vector<int32_t>(layout.pages_per_block(), kept)});
+    blockmgr::EvictionOutcome outcome;
+    outcome.counts.assign(layout.pages_per_block(), kept);
+    result.evictions.push_back(std::move(outcome));
   }
   return result;
 }
@@ -33,20 +35,22 @@ blockmgr::StepResult RunOnGpu(const blockmgr::StepPlan& plan,
 }  // namespace
 
 int main() {
-  const blockmgr::ModelLayout layout{.num_layers = 32,
-                                     .num_heads = 8,
-                                     .num_q_heads = 32,
-                                     .head_dim = 128,
-                                     .num_blocks = 4096};
+  blockmgr::ModelLayout layout;  // Llama-3.1-8B, 16 tokens to a page
+  layout.num_layers = 32;
+  layout.num_heads = 8;
+  layout.num_q_heads = 32;
+  layout.head_dim = 128;
+  layout.num_blocks = 4096;
   auto scheduler = blockmgr::Scheduler::Create(layout, {});
   if (!scheduler.ok()) {
     std::printf("%s\n", scheduler.status().ToString().c_str());
     return 1;
   }
 
-  blockmgr::Request request{.id = "a",
-                            .prompt = std::vector<int32_t>(4000, 1),
-                            .max_tokens = 32};
+  blockmgr::Request request;
+  request.id = "a";
+  request.prompt.assign(4000, 1);
+  request.max_tokens = 32;
   request.eviction.mode = blockmgr::EvictionMode::kAfterPrefill;
   request.eviction.policy = *blockmgr::ParsePolicy("snapkv | adakv | topk");
   request.eviction.target.ratio = *blockmgr::KeepRatio::Parse("0.2");

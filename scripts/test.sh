@@ -28,7 +28,7 @@ Options:
   --werror               compiler warnings are errors
   -h, --help             print this
 
-Labels: slow (seconds to minutes), e2e (starts programs), gpu (needs one).
+The label in use is slow (seconds to minutes).
 The last line counts the tests of all presets: "N passed, N failed". A preset
 that does not configure or build counts as one failure. Exit status: 0 if
 something passed and nothing failed, 1 otherwise, 2 for a wrong command line.

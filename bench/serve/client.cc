@@ -20,6 +20,7 @@ namespace {
 
 // A daemon answers these at once; this only bounds the wait for a hung one.
 constexpr std::chrono::seconds kUnaryTimeout{30};
+constexpr std::chrono::seconds kOpenTimeout{30};
 constexpr std::chrono::milliseconds kReadyPoll{100};
 
 absl::Status FromGrpc(const grpc::Status& status) {
@@ -99,7 +100,7 @@ LoadClient::LoadClient(const std::string& address,
       ended_(records_.size(), false) {}
 
 LoadClient::~LoadClient() {
-  MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   BM_CHECK(reader_ == nullptr || stream_ended_);
   BM_CHECK(num_submitting_ == 0);
 }
@@ -148,18 +149,16 @@ absl::Status LoadClient::Open() {
   reader_ = std::make_unique<TokenReader>(this);
   reader_->Start(requests_.get(), session_);
   {
-    MutexLock lock(&mutex_);
-    const Clock::time_point deadline = Clock::now() + kUnaryTimeout;
-    while (!stream_open_ && !stream_ended_) {
-      if (!changed_.WaitUntil(&mutex_, deadline)) break;
-    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_for(lock, kOpenTimeout,
+                      [this] { return stream_open_ || stream_ended_; });
     if (stream_open_ && !stream_ended_) {
       start_ = Clock::now();
       return absl::OkStatus();
     }
   }
   Close();
-  MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   return absl::Status(
       stream_status_.code(),
       absl::StrCat("at ", address_, " the token stream did not open: ",
@@ -173,7 +172,7 @@ void LoadClient::Submit(int64_t index, v1::SubmitRequest message) {
   call->request.set_request_id(absl::StrCat(session_, "/", index));
   call->context.set_deadline(std::chrono::system_clock::now() + kUnaryTimeout);
   {
-    MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     records_[static_cast<size_t>(index)].sent_s = SecondsSinceStart();
     ++counts_.sent;
     if (stream_ended_) {
@@ -192,37 +191,37 @@ void LoadClient::Submit(int64_t index, v1::SubmitRequest message) {
 
 LoadClient::Counts LoadClient::WaitUntilBelow(int64_t limit,
                                               Clock::time_point deadline) {
-  MutexLock lock(&mutex_);
-  while (counts_.unfinished() >= limit && !stream_ended_) {
-    if (!changed_.WaitUntil(&mutex_, deadline)) break;
-  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait_until(lock, deadline, [this, limit] {
+    return counts_.unfinished() < limit || stream_ended_;
+  });
   return counts_;
 }
 
 LoadClient::Counts LoadClient::counts() const {
-  MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   return counts_;
 }
 
 bool LoadClient::broken() const {
-  MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   return stream_ended_;
 }
 
 double LoadClient::last_event_s() const {
-  MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   return last_event_s_;
 }
 
 void LoadClient::Close() {
   if (reader_ == nullptr) return;
   reader_->Cancel();
-  MutexLock lock(&mutex_);
-  while (!stream_ended_ || num_submitting_ > 0) changed_.Wait(&mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return stream_ended_ && num_submitting_ == 0; });
 }
 
 std::vector<RequestRecord> LoadClient::TakeRecords() {
-  MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   BM_CHECK(stream_ended_ && num_submitting_ == 0);
   return std::move(records_);
 }
@@ -243,10 +242,10 @@ int64_t LoadClient::IndexOf(const std::string& request_id) const {
 }
 
 void LoadClient::OnBatch(const v1::TokenBatch& batch) {
-  MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (!stream_open_) {
     stream_open_ = true;
-    changed_.NotifyAll();
+    changed_.notify_all();
   }
   if (batch.chunks().empty()) return;  // start_ may not be set yet
   const double time_s = SecondsSinceStart();
@@ -287,7 +286,7 @@ void LoadClient::OnChunk(const v1::TokenChunk& chunk, double time_s) {
 }
 
 void LoadClient::OnStreamEnd(const grpc::Status& status) {
-  MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   stream_ended_ = true;
   stream_status_ =
       status.ok() ? absl::UnavailableError("the daemon ended the token stream")
@@ -297,16 +296,16 @@ void LoadClient::OnStreamEnd(const grpc::Status& status) {
       Finish(static_cast<int64_t>(i), stream_status_);
     }
   }
-  changed_.NotifyAll();
+  changed_.notify_all();
 }
 
 void LoadClient::OnSubmitted(int64_t index, const grpc::Status& status) {
-  MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   --num_submitting_;
   if (!status.ok() && !ended_[static_cast<size_t>(index)]) {
     Finish(index, FromGrpc(status));
   }
-  changed_.NotifyAll();
+  changed_.notify_all();
 }
 
 void LoadClient::Finish(int64_t index, absl::Status status) {
@@ -318,7 +317,7 @@ void LoadClient::Finish(int64_t index, absl::Status status) {
   records_[i].failure = std::move(status);
   ++counts_.done;
   last_event_s_ = SecondsSinceStart();
-  changed_.NotifyAll();
+  changed_.notify_all();
 }
 
 }  // namespace blockmgr

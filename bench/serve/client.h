@@ -11,12 +11,13 @@
 #define BENCH_SERVE_CLIENT_H_
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
-#include <absl/base/thread_annotations.h>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 #include <grpcpp/grpcpp.h>
@@ -24,7 +25,6 @@
 #include "bench/metrics.h"
 #include "proto/blockmgr/v1/admin.grpc.pb.h"
 #include "proto/blockmgr/v1/request.grpc.pb.h"
-#include "scheduler/server/mutex.h"
 
 namespace blockmgr {
 
@@ -81,12 +81,12 @@ class LoadClient {
 
   double SecondsSinceStart() const;
   void OnBatch(const v1::TokenBatch& batch);
-  void OnChunk(const v1::TokenChunk& chunk, double time_s)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // REQUIRES: mutex_ is held.
+  void OnChunk(const v1::TokenChunk& chunk, double time_s);
   void OnStreamEnd(const grpc::Status& status);
   void OnSubmitted(int64_t index, const grpc::Status& status);
-  void Finish(int64_t index, absl::Status status)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // REQUIRES: mutex_ is held.
+  void Finish(int64_t index, absl::Status status);
   // The request of this run that an id names, or -1.
   int64_t IndexOf(const std::string& request_id) const;
 
@@ -98,16 +98,17 @@ class LoadClient {
   Clock::time_point start_;  // constant after Open
   std::unique_ptr<TokenReader> reader_;
 
-  mutable Mutex mutex_;
-  CondVar changed_;
-  std::vector<RequestRecord> records_ ABSL_GUARDED_BY(mutex_);
-  std::vector<bool> ended_ ABSL_GUARDED_BY(mutex_);  // by request
-  Counts counts_ ABSL_GUARDED_BY(mutex_);
-  double last_event_s_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t num_submitting_ ABSL_GUARDED_BY(mutex_) = 0;  // unanswered Submits
-  bool stream_open_ ABSL_GUARDED_BY(mutex_) = false;    // first batch has come
-  bool stream_ended_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status stream_status_ ABSL_GUARDED_BY(mutex_);
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_:
+  std::vector<RequestRecord> records_;
+  std::vector<bool> ended_;  // by request
+  Counts counts_;
+  double last_event_s_ = 0;
+  int64_t num_submitting_ = 0;  // unanswered Submits
+  bool stream_open_ = false;    // the first batch has come
+  bool stream_ended_ = false;
+  absl::Status stream_status_;
 };
 
 }  // namespace blockmgr

@@ -69,11 +69,17 @@ class ScoreUpload final
     } else {
       status = TakeScores();
     }
+    Continue(status);
+  }
+
+  void Continue(const absl::Status& status) {
     if (status.ok()) {
       StartRead(&message_);
-    } else {
-      Finish(ToGrpc(status));
+      return;
     }
+    // Before the caller can know, and try again.
+    buffer_.reset();
+    Finish(ToGrpc(status));
   }
 
   absl::Status TakeHeader() {
@@ -92,13 +98,8 @@ class ScoreUpload final
           "header.cut: expected at least 1 with scores, got ", command_.cut));
     }
     core_->Post(GetStats{false, [this](absl::StatusOr<CoreStats> stats) {
-                           const absl::Status status =
-                               stats.ok() ? Reserve(*stats) : stats.status();
-                           if (status.ok()) {
-                             StartRead(&message_);
-                           } else {
-                             Finish(ToGrpc(status));
-                           }
+                           Continue(stats.ok() ? Reserve(*stats)
+                                               : stats.status());
                          }});
     return absl::OkStatus();
   }

@@ -1,10 +1,13 @@
 // The load client against a scripted daemon on a real socket.
 #include "bench/serve/serve.h"
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -15,7 +18,6 @@
 
 #include "proto/blockmgr/v1/admin.grpc.pb.h"
 #include "proto/blockmgr/v1/request.grpc.pb.h"
-#include "scheduler/server/mutex.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -46,7 +48,7 @@ class FakeDaemon final : public v1::RequestService::Service,
   grpc::Status GetStats(grpc::ServerContext*,
                         const v1::GetStatsRequest* request,
                         v1::GetStatsResponse* response) override {
-    MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     response->set_engine_attached(script_.engine_attached);
     response->set_engine_name("fake");
     response->mutable_layout()->set_num_blocks(77);
@@ -61,7 +63,7 @@ class FakeDaemon final : public v1::RequestService::Service,
 
   grpc::Status Submit(grpc::ServerContext*, const v1::SubmitRequest* request,
                       v1::SubmitResponse*) override {
-    MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     requests_.push_back(*request);
     if (request->client_session() != session_) {
       return {grpc::StatusCode::FAILED_PRECONDITION, "no stream"};
@@ -71,7 +73,7 @@ class FakeDaemon final : public v1::RequestService::Service,
     }
     if (static_cast<int>(requests_.size()) > script_.submissions_before_break) {
       broken_ = true;
-      changed_.NotifyAll();
+      changed_.notify_all();
       return grpc::Status::OK;
     }
     for (int i = 0; i < request->max_tokens(); ++i) {
@@ -86,7 +88,7 @@ class FakeDaemon final : public v1::RequestService::Service,
       }
       batches_.push_back(std::move(batch));
     }
-    changed_.NotifyAll();
+    changed_.notify_all();
     return grpc::Status::OK;
   }
 
@@ -94,18 +96,17 @@ class FakeDaemon final : public v1::RequestService::Service,
       grpc::ServerContext* context, const v1::StreamTokensRequest* request,
       grpc::ServerWriter<v1::TokenBatch>* writer) override {
     {
-      MutexLock lock(&mutex_);
+      const std::lock_guard<std::mutex> lock(mutex_);
       session_ = request->client_session();
     }
     writer->Write(v1::TokenBatch());
     while (!context->IsCancelled()) {
       v1::TokenBatch batch;
       {
-        MutexLock lock(&mutex_);
+        std::unique_lock<std::mutex> lock(mutex_);
         if (broken_) return {grpc::StatusCode::UNAVAILABLE, "gone away"};
         if (batches_.empty()) {
-          changed_.WaitUntil(&mutex_, std::chrono::steady_clock::now() +
-                                          std::chrono::milliseconds(20));
+          changed_.wait_for(lock, std::chrono::milliseconds(20));
           continue;
         }
         batch = std::move(batches_.front());
@@ -117,18 +118,18 @@ class FakeDaemon final : public v1::RequestService::Service,
   }
 
   std::vector<v1::SubmitRequest> requests() {
-    MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     return requests_;
   }
   bool peaks_reset() {
-    MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     return peaks_reset_;
   }
 
  private:
   const Script script_;
-  Mutex mutex_;
-  CondVar changed_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
   std::string session_;
   std::vector<v1::SubmitRequest> requests_;
   std::deque<v1::TokenBatch> batches_;

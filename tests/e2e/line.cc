@@ -228,8 +228,11 @@ ReferenceChecker::LogitsByPosition RunAlone(const LineOptions& options,
   auto scheduler =
       Scheduler::Create(engine->tables().layout(), scheduler_options);
   EXPECT_TRUE(scheduler.ok()) << scheduler.status();
-  const auto id = (*scheduler)->Submit(
-      Request{.id = "alone", .prompt = prompt, .max_tokens = max_tokens});
+  Request request;
+  request.id = "alone";
+  request.prompt = prompt;
+  request.max_tokens = max_tokens;
+  const auto id = (*scheduler)->Submit(std::move(request));
   EXPECT_TRUE(id.ok()) << id.status();
   StepPlan plan;
   StepResult result;

@@ -3,8 +3,8 @@
 // Every call goes through here, is followed by a full audit, and is compared
 // with what a request run alone would have given. Whatever is wrong is a test
 // failure (and stops the driver: ok() is false).
-#ifndef BLOCKMGR_TESTS_SCHEDULER_SCHEDULER_DRIVER_H_
-#define BLOCKMGR_TESTS_SCHEDULER_SCHEDULER_DRIVER_H_
+#ifndef TESTS_SCHEDULER_SCHEDULER_DRIVER_H_
+#define TESTS_SCHEDULER_SCHEDULER_DRIVER_H_
 
 #include <cstdint>
 #include <map>
@@ -107,4 +107,4 @@ class SchedulerDriver {
 
 }  // namespace blockmgr
 
-#endif  // BLOCKMGR_TESTS_SCHEDULER_SCHEDULER_DRIVER_H_
+#endif  // TESTS_SCHEDULER_SCHEDULER_DRIVER_H_

@@ -1,6 +1,6 @@
 // Small layouts, options and requests for scripted scheduler tests.
-#ifndef BLOCKMGR_TESTS_SCHEDULER_TEST_REQUESTS_H_
-#define BLOCKMGR_TESTS_SCHEDULER_TEST_REQUESTS_H_
+#ifndef TESTS_SCHEDULER_TEST_REQUESTS_H_
+#define TESTS_SCHEDULER_TEST_REQUESTS_H_
 
 #include <cstdint>
 #include <string>
@@ -78,4 +78,4 @@ inline EvictionCommand RecencyCommand(int32_t tokens, int32_t cut = 0) {
 
 }  // namespace blockmgr
 
-#endif  // BLOCKMGR_TESTS_SCHEDULER_TEST_REQUESTS_H_
+#endif  // TESTS_SCHEDULER_TEST_REQUESTS_H_

@@ -17,8 +17,8 @@
 //
 // An error says what was expected and what came; the engine is useless after.
 // Thread-compatible. Cost of a step: O(entries of the scheduled sequences).
-#ifndef BLOCKMGR_TESTS_TESTING_CANARY_ENGINE_H_
-#define BLOCKMGR_TESTS_TESTING_CANARY_ENGINE_H_
+#ifndef TESTS_TESTING_CANARY_ENGINE_H_
+#define TESTS_TESTING_CANARY_ENGINE_H_
 
 #include <cstdint>
 #include <deque>
@@ -140,4 +140,4 @@ class CanaryEngine {
 
 }  // namespace blockmgr
 
-#endif  // BLOCKMGR_TESTS_TESTING_CANARY_ENGINE_H_
+#endif  // TESTS_TESTING_CANARY_ENGINE_H_

@@ -329,9 +329,9 @@ TEST(TestsMirrorSourcesTest, FindsMissingEmptyAndUnbuiltTests) {
 }
 
 TEST(TestsMirrorSourcesTest, ExceptionsStandInAndMustBeNeeded) {
-  const SourceTree tree = {{"kernels/a.cc", ""},
-                           {"tests/scheduler/b_test.cc", kOneTest},
-                           {"tests/scheduler/CMakeLists.txt", "f(b_test.cc)"}};
+  SourceTree tree = {{"kernels/a.cc", ""},
+                     {"tests/scheduler/b_test.cc", kOneTest},
+                     {"tests/scheduler/CMakeLists.txt", "f(b_test.cc)"}};
   EXPECT_THAT(CheckTestsMirrorSources(
                   tree, {{"kernels/a.cc", "tests/scheduler/b_test.cc"}}),
               IsEmpty());
@@ -339,6 +339,10 @@ TEST(TestsMirrorSourcesTest, ExceptionsStandInAndMustBeNeeded) {
                   tree, {{"kernels/a.cc", "tests/scheduler/b_test.cc"},
                          {"kernels/gone.cc", "tests/x_test.cc"}}),
               ElementsAre(About("kernels/gone.cc", "no longer needed")));
+  tree["tests/kernels/a_test.cc"] = kOneTest;
+  EXPECT_THAT(CheckTestsMirrorSources(
+                  tree, {{"kernels/a.cc", "tests/scheduler/b_test.cc"}}),
+              ElementsAre(About("kernels/a.cc", "no longer needed")));
 }
 
 TEST(FilesAreBuiltTest, AcceptsFilesNamedAnywhere) {

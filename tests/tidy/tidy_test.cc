@@ -25,9 +25,30 @@ namespace fs = std::filesystem;
 constexpr char kSourceRoot[] = BLOCKMGR_SOURCE_ROOT;
 
 // Sources whose test is not the file the mirrored path would name, and the test
-// that stands in. Keep it short; each line says why.
+// that stands in.
 const std::map<std::string, std::string>& TestExceptions() {
-  static const auto& exceptions = *new std::map<std::string, std::string>{};
+  static const auto& exceptions = *new std::map<std::string, std::string>{
+      // Flags of a model, tested with the model.
+      {"bench/engine/sim_flags.cc", "tests/bench/engine/sim_engine_test.cc"},
+      // The client's two halves run against one scripted daemon.
+      {"bench/serve/client.cc", "tests/bench/serve_test.cc"},
+      // Steps of a selection, tested through its whole contract.
+      {"blockmgr/eviction/entries.cc",
+       "tests/blockmgr/eviction/select_test.cc"},
+      {"blockmgr/eviction/protection.cc",
+       "tests/blockmgr/eviction/select_test.cc"},
+      // The bytes behind a backend, tested through it.
+      {"kernels/cpu/kv_arena.cc", "tests/kernels/cpu_backend_test.cc"},
+      // Services are tested over a real channel, as parts of one server.
+      {"scheduler/server/admin_service.cc",
+       "tests/scheduler/server/server_test.cc"},
+      {"scheduler/server/engine_service.cc",
+       "tests/scheduler/server/server_test.cc"},
+      {"scheduler/server/listen_address.cc",
+       "tests/scheduler/server/server_test.cc"},
+      {"scheduler/server/request_service.cc",
+       "tests/scheduler/server/server_test.cc"},
+  };
   return exceptions;
 }
 
