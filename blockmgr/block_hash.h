@@ -30,7 +30,8 @@ BlockKey RootBlockKey();
 // XXH3-128 over the encoding. O(tokens).
 BlockKey HashBlock(const BlockKey& parent, std::span<const int32_t> tokens);
 
-// Appends the keys of the full blocks of `tokens` that `keys` does not have yet.
+// Appends the keys of the full blocks of `tokens` that `keys` does not have
+// yet.
 void ExtendBlockKeys(std::span<const int32_t> tokens, int32_t page_size,
                      std::vector<BlockKey>* keys);
 

@@ -15,9 +15,9 @@ std::vector<BlockId> BlockManager::BlocksBelow(const SequenceCache& sequence,
                                                int32_t cut) const {
   std::vector<BlockId> blocks;
   if (sequence.region != nullptr) blocks = sequence.region->blocks;
-  const int32_t num_tail = std::min<int32_t>(
-      (cut - sequence.cut()) / layout_.page_size,
-      static_cast<int32_t>(sequence.tail.size()));
+  const int32_t num_tail =
+      std::min<int32_t>((cut - sequence.cut()) / layout_.page_size,
+                        static_cast<int32_t>(sequence.tail.size()));
   blocks.insert(blocks.end(), sequence.tail.begin(),
                 sequence.tail.begin() + num_tail);
   return blocks;
@@ -28,9 +28,8 @@ int32_t BlockManager::NumOwnBlocks(SequenceSlot slot, int32_t cut) const {
   const std::vector<BlockId> blocks = BlocksBelow(sequence, cut);
   const int32_t own = static_cast<int32_t>(std::ranges::count_if(
       blocks, [this](BlockId block) { return IsOwn(block); }));
-  const int32_t not_taken =
-      sequence.BlocksBelow(cut, layout_.page_size) -
-      static_cast<int32_t>(blocks.size());
+  const int32_t not_taken = sequence.BlocksBelow(cut, layout_.page_size) -
+                            static_cast<int32_t>(blocks.size());
   return own + not_taken;
 }
 
@@ -51,12 +50,12 @@ bool BlockManager::ReserveEviction(SequenceSlot slot, int32_t cut,
   std::erase_if(candidates, [this](BlockId block) { return !IsOwn(block); });
   if (std::ssize(candidates) < num_own) return false;
 
-  // Blocks that are not in the prefix cache first: taking a cached one costs its
-  // entry. Table order among the chosen keeps the layout derivable.
-  int64_t num_cached = num_own - std::ranges::count_if(
-                                     candidates, [this](BlockId block) {
-                                       return !cache_.Contains(block);
-                                     });
+  // Blocks that are not in the prefix cache first: taking a cached one costs
+  // its entry. Table order among the chosen keeps the layout derivable.
+  int64_t num_cached =
+      num_own - std::ranges::count_if(candidates, [this](BlockId block) {
+        return !cache_.Contains(block);
+      });
   int64_t num_uncached = num_own - std::max<int64_t>(num_cached, 0);
   PendingEviction pending;
   pending.cut = cut;
@@ -91,20 +90,19 @@ absl::Status BlockManager::ValidateCounts(
   const int32_t in_tail = sequence.pending->cut - sequence.cut();
   for (size_t i = 0; i < counts.size(); ++i) {
     const int32_t held =
-        in_tail +
-        (sequence.region == nullptr ? 0 : sequence.region->kept[i]);
+        in_tail + (sequence.region == nullptr ? 0 : sequence.region->kept[i]);
     if (counts[i] < 0 || counts[i] > held) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "counts[layer ", i / layout_.num_heads, ", head ",
-          i % layout_.num_heads, "]: expected 0 to ", held, ", got ",
-          counts[i]));
+      return absl::InvalidArgumentError(
+          absl::StrCat("counts[layer ", i / layout_.num_heads, ", head ",
+                       i % layout_.num_heads, "]: expected 0 to ", held,
+                       ", got ", counts[i]));
     }
     num_pages += CeilDiv(counts[i], layout_.page_size);
   }
   if (num_pages > sequence.pending->page_total) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("counts: expected at most ",
-                     sequence.pending->page_total, " pages, got ", num_pages));
+    return absl::InvalidArgumentError(absl::StrCat("counts: expected at most ",
+                                                   sequence.pending->page_total,
+                                                   " pages, got ", num_pages));
   }
   return absl::OkStatus();
 }
@@ -138,9 +136,9 @@ EvictionReceipt BlockManager::CommitEviction(SequenceSlot slot,
       old = std::make_unique<const RaggedRegion>(DeriveRegion(slot));
       now.region = old.get();
     }
-    now.tail_blocks = std::span(sequence.tail)
-                          .first((pending.cut - sequence.cut()) /
-                                 layout_.page_size);
+    now.tail_blocks =
+        std::span(sequence.tail)
+            .first((pending.cut - sequence.cut()) / layout_.page_size);
     region->layout = std::make_unique<const RaggedRegion>(RaggedRegion::LayOut(
         layout_, now, pending.destinations, counts, pending.cut));
     region->blocks.assign(region->layout->blocks().begin(),
@@ -148,14 +146,13 @@ EvictionReceipt BlockManager::CommitEviction(SequenceSlot slot,
   }
 
   EvictionReceipt receipt;
-  const int64_t tail_entries = int64_t{pending.cut - sequence.cut()} *
-                               layout_.pages_per_block();
+  const int64_t tail_entries =
+      int64_t{pending.cut - sequence.cut()} * layout_.pages_per_block();
   receipt.evicted_entries =
       tail_entries - std::accumulate(counts.begin(), counts.end(), int64_t{0});
   if (sequence.region != nullptr) {
-    receipt.evicted_entries +=
-        std::accumulate(sequence.region->kept.begin(),
-                        sequence.region->kept.end(), int64_t{0});
+    receipt.evicted_entries += std::accumulate(
+        sequence.region->kept.begin(), sequence.region->kept.end(), int64_t{0});
   }
   receipt.freed_blocks = static_cast<int32_t>(before.size()) -
                          static_cast<int32_t>(region->blocks.size());
@@ -201,9 +198,7 @@ RaggedRegion BlockManager::DeriveRegion(SequenceSlot slot) const {
 
 uint64_t BlockManager::StateHash() const {
   uint64_t hash = pool_.StateHash() + 5 * cache_.StateHash();
-  const auto mix = [&hash](uint64_t value) {
-    hash = SplitMix64(hash ^ value);
-  };
+  const auto mix = [&hash](uint64_t value) { hash = SplitMix64(hash ^ value); };
   for (const SequenceCache& sequence : sequences_) {
     mix(sequence.open ? 1 : 0);
     if (!sequence.open) continue;

@@ -1,14 +1,14 @@
 // BlockPool hands out the blocks of one arena and counts their holders.
 //
-// It knows blocks by number only; the bytes are a backend's business. A block is
-// held (one or more holders), fenced (no holder, but a step that was dispatched
-// before the release may still touch it) or free. At every return
+// It knows blocks by number only; the bytes are a backend's business. A block
+// is held (one or more holders), fenced (no holder, but a step that was
+// dispatched before the release may still touch it) or free. At every return
 //
 //   num_free() + num_fenced() + num_held() == num_blocks() - 1
 //
 // Block 0 is the null block: never handed out, never held. Running out is
-// ordinary and reported by value. Releasing a block nobody holds is a bug in the
-// caller and aborts in every build.
+// ordinary and reported by value. Releasing a block nobody holds is a bug in
+// the caller and aborts in every build.
 //
 // Fences: Dispatch(s) says that step s may touch every block held now;
 // Acknowledge(s) that it no longer does. A block whose last holder goes while
@@ -46,8 +46,8 @@ class BlockPool {
   }
   bool has_steps_in_flight() const { return dispatched_ > acknowledged_; }
 
-  // Fills `blocks` with free blocks, each held once. All or nothing: with too few
-  // free blocks, returns false and leaves the pool and `blocks` unchanged.
+  // Fills `blocks` with free blocks, each held once. All or nothing: with too
+  // few free blocks, returns false and leaves the pool and `blocks` unchanged.
   [[nodiscard]] bool Allocate(std::span<BlockId> blocks);
 
   // Adds one holder to a block. REQUIRES: it is held.
@@ -57,9 +57,9 @@ class BlockPool {
   // in flight. REQUIRES: it is held.
   void Release(BlockId block);
 
-  // The same for a holder whose steps are all acknowledged, or that no step ever
-  // saw (the prefix cache, an aborted reservation): the block's fence stays what
-  // the other holders made it.
+  // The same for a holder whose steps are all acknowledged, or that no step
+  // ever saw (the prefix cache, an aborted reservation): the block's fence
+  // stays what the other holders made it.
   void ReleaseUntouched(BlockId block);
 
   // REQUIRES: steps are dispatched, and acknowledged, in ascending order.
@@ -68,8 +68,8 @@ class BlockPool {
   // The engine is gone, and every step with it: fences fall.
   void ForgetSteps();
 
-  // Free and fenced blocks, holders and fences: equal for equal states, whatever
-  // the order of the free list. O(num_blocks), for tests.
+  // Free and fenced blocks, holders and fences: equal for equal states,
+  // whatever the order of the free list. O(num_blocks), for tests.
   uint64_t StateHash() const;
   // Audits everything above in O(num_blocks). For tests.
   void CheckInvariants() const;

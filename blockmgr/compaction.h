@@ -1,8 +1,8 @@
 // Keep sets -> moves: how the survivors of an eviction get to their new slots.
 //
 // Pure functions over plain arrays, used by engines. Entries of a region may be
-// in any order, so every region slot carries its token position, and scorers and
-// selectors see entries in position order through EntryIndex.
+// in any order, so every region slot carries its token position, and scorers
+// and selectors see entries in position order through EntryIndex.
 #ifndef BLOCKMGR_COMPACTION_H_
 #define BLOCKMGR_COMPACTION_H_
 
@@ -25,8 +25,8 @@ struct EntryIndex {
   std::vector<int32_t> positions;  // [offsets.back()]
 };
 
-// Indexes the entries with positions in [0, limit). `region_positions` holds the
-// token position of every region slot, head after head in list order
+// Indexes the entries with positions in [0, limit). `region_positions` holds
+// the token position of every region slot, head after head in list order
 // ([region->num_entries()]; empty without a region). The tail starts at the
 // region's cut (0 without one) and must reach `limit`.
 // Cost: O(E log E) per head with a region, O(E) without.
@@ -44,10 +44,9 @@ struct CompactionPlan {
 // Moves the entries kept by `keep` (ranks into `entries`, which must index
 // exactly the positions below next.cut()) into `next`. Per head let D be its
 // slots in the new region and S its surviving slots: strays S \ D, in position
-// order, go to holes D \ S, in list order, i-th to i-th; holes in pages the head
-// already holds are phase 1, the others phase 2.
-// REQUIRES: `next` was laid out from the cache that `entries` indexes, for the
-// counts of `keep`.
+// order, go to holes D \ S, in list order, i-th to i-th; holes in pages the
+// head already holds are phase 1, the others phase 2. REQUIRES: `next` was laid
+// out from the cache that `entries` indexes, for the counts of `keep`.
 CompactionPlan PlanCompaction(const ModelLayout& layout,
                               const EntryIndex& entries, const KeepSets& keep,
                               const RaggedRegion& next);

@@ -44,9 +44,8 @@ EntrySerial PrefixCache::Insert(BlockId block, const BlockKey& key,
   const auto [found, is_new] = index_.try_emplace(key, block);
   if (!is_new) {
     const Entry& existing = entries_[Index(found->second)];
-    const bool equal =
-        existing.parent == parent &&
-        std::ranges::equal(TokensOf(found->second), tokens);
+    const bool equal = existing.parent == parent &&
+                       std::ranges::equal(TokensOf(found->second), tokens);
     return equal ? existing.serial : kNoSerial;
   }
   Entry& entry = entries_[Index(block)];
@@ -54,7 +53,8 @@ EntrySerial PrefixCache::Insert(BlockId block, const BlockKey& key,
   entry.serial = next_serial_++;
   entry.parent = parent;
   std::ranges::copy(
-      tokens, tokens_.begin() + static_cast<int64_t>(Index(block)) * page_size_);
+      tokens,
+      tokens_.begin() + static_cast<int64_t>(Index(block)) * page_size_);
   *inserted = true;
   return entry.serial;
 }

@@ -47,16 +47,16 @@ class PrefixCache {
     return entries_[Index(block)].serial;
   }
 
-  // The longest verified chain of blocks for `tokens`, whose full blocks have the
-  // given keys. At most keys.size() blocks. Appends to `blocks`.
+  // The longest verified chain of blocks for `tokens`, whose full blocks have
+  // the given keys. At most keys.size() blocks. Appends to `blocks`.
   void Match(std::span<const BlockKey> keys, std::span<const int32_t> tokens,
              std::vector<BlockId>* blocks) const;
 
-  // Publishes a full block after `parent`. Returns the serial that its successor
-  // must name as parent: the new entry's, or that of an equal entry published
-  // before (then `block` is not indexed), or kNoSerial when another content has
-  // this key (then the chain ends here). `inserted` tells whether the cache now
-  // holds `block`. REQUIRES: `block` is not in the cache.
+  // Publishes a full block after `parent`. Returns the serial that its
+  // successor must name as parent: the new entry's, or that of an equal entry
+  // published before (then `block` is not indexed), or kNoSerial when another
+  // content has this key (then the chain ends here). `inserted` tells whether
+  // the cache now holds `block`. REQUIRES: `block` is not in the cache.
   EntrySerial Insert(BlockId block, const BlockKey& key, EntrySerial parent,
                      std::span<const int32_t> tokens, bool* inserted);
 

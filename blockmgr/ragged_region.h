@@ -23,8 +23,8 @@ namespace blockmgr {
 
 class RaggedRegion;
 
-// What a sequence's positions [0, covered) are stored in before an eviction: its
-// region, if any, and the uniform tail blocks after it. Borrowed.
+// What a sequence's positions [0, covered) are stored in before an eviction:
+// its region, if any, and the uniform tail blocks after it. Borrowed.
 struct CacheView {
   const RaggedRegion* region = nullptr;
   std::span<const BlockId> tail_blocks;
@@ -59,8 +59,8 @@ class RaggedRegion {
         page_offsets_[head_index],
         page_offsets_[head_index + 1] - page_offsets_[head_index]);
   }
-  // CSR over (layer, head): pages of head i are page_list()[page_offsets()[i] ..
-  // page_offsets()[i + 1]).
+  // CSR over (layer, head): pages of head i are page_list()[page_offsets()[i]
+  // .. page_offsets()[i + 1]).
   std::span<const int32_t> page_offsets() const { return page_offsets_; }
   std::span<const PageId> page_list() const { return pages_; }
   // Pages of a head that it held before the region was laid out (or that are
@@ -77,7 +77,7 @@ class RaggedRegion {
   std::vector<int32_t> kept_;          // [num_layers * num_heads]
   std::vector<int32_t> page_offsets_;  // [num_layers * num_heads + 1]
   std::vector<PageId> pages_;
-  std::vector<int32_t> held_pages_;    // [num_layers * num_heads]
+  std::vector<int32_t> held_pages_;  // [num_layers * num_heads]
   int64_t num_entries_ = 0;
 };
 

@@ -53,9 +53,9 @@ struct SequenceCache {
   int32_t num_settled = 0;
   std::optional<PendingEviction> pending;
 
-  // Publication: the first num_published blocks of the tail have been offered to
-  // the prefix cache; chain_serial names the last of them. kNoSerial: the chain
-  // is broken and nothing more is published.
+  // Publication: the first num_published blocks of the tail have been offered
+  // to the prefix cache; chain_serial names the last of them. kNoSerial: the
+  // chain is broken and nothing more is published.
   int32_t num_published = 0;
   EntrySerial chain_serial = kRootSerial;
 

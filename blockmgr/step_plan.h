@@ -1,5 +1,6 @@
-// What crosses between the scheduler and a host engine: one step, as flat arrays
-// and deltas, and what the engine answers. Plain data, immutable once issued.
+// What crosses between the scheduler and a host engine: one step, as flat
+// arrays and deltas, and what the engine answers. Plain data, immutable once
+// issued.
 //
 // The engine keeps per sequence slot a table: region (if any), tail blocks and
 // length. It applies a plan in this order: `released`, `starts`, new blocks,
@@ -19,8 +20,8 @@
 
 namespace blockmgr {
 
-// A sequence that enters a slot: first admission or resumption. Its table starts
-// empty: no region, no tail blocks.
+// A sequence that enters a slot: first admission or resumption. Its table
+// starts empty: no region, no tail blocks.
 struct SequenceStart {
   SequenceSlot slot = kNoSequenceSlot;
   RequestId request{0};
@@ -35,8 +36,8 @@ struct SequenceStart {
   int32_t query_window = 0;
 };
 
-// Evict: replace the entries of positions [0, cut) by a region on `destinations`
-// after this step has been computed.
+// Evict: replace the entries of positions [0, cut) by a region on
+// `destinations` after this step has been computed.
 struct EvictionOrder {
   SequenceSlot slot = kNoSequenceSlot;
   int32_t cut = 0;     // a multiple of page_size, below length
@@ -65,8 +66,8 @@ struct StepPlan {
   std::vector<SequenceSlot> slots;
   std::vector<int32_t> positions;
   std::vector<int32_t> num_tokens;
-  // 1: the last position is the last known token: sample the next one. In decode
-  // the input token is the one the engine sampled last for this slot.
+  // 1: the last position is the last known token: sample the next one. In
+  // decode the input token is the one the engine sampled last for this slot.
   std::vector<uint8_t> samples;
   // Blocks appended to each tail before computing, CSR.
   std::vector<int64_t> block_offsets;  // [slots.size() + 1]
@@ -83,8 +84,8 @@ struct StepPlan {
 // Outcome of plan.evictions[i].
 struct EvictionOutcome {
   bool ok = true;
-  std::string error;             // why not, if !ok; the old table still holds
-  std::vector<int32_t> counts;   // kept entries, [num_layers, num_heads]
+  std::string error;            // why not, if !ok; the old table still holds
+  std::vector<int32_t> counts;  // kept entries, [num_layers, num_heads]
 };
 
 struct StepResult {

@@ -25,8 +25,7 @@ int64_t PagesOf(const CompressionPoint& point, const ModelLayout& layout) {
   return PageTotal(point.policy, point.target, ShapeOf(layout), range);
 }
 
-int32_t RegionBlocks(const CompressionPoint& point,
-                     const ModelLayout& layout) {
+int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout) {
   return static_cast<int32_t>(
       CeilDiv<int64_t>(PagesOf(point, layout), layout.pages_per_block()));
 }

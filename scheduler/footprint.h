@@ -14,8 +14,8 @@ namespace blockmgr {
 
 HeadShape ShapeOf(const ModelLayout& layout);
 
-// The largest cut of an eviction when `length` tokens are computed: whole pages,
-// the last token stays in the tail.
+// The largest cut of an eviction when `length` tokens are computed: whole
+// pages, the last token stays in the tail.
 int32_t LargestCut(int32_t length, int32_t page_size);
 
 // Pages of the region that a compression point makes.

@@ -20,8 +20,8 @@ constexpr size_t kMaxIdBytes = 128;
 absl::Status RequireRange(const char* field, int64_t value, int64_t low,
                           int64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      field, ": expected ", low, " to ", high, ", got ", value));
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": expected ", low, " to ", high, ", got ", value));
 }
 
 absl::Status ValidateTokens(const char* field,
@@ -47,9 +47,8 @@ absl::Status ValidateTarget(const EvictionTarget& target) {
 
 absl::Status SchedulerOptions::Validate() const {
   BM_RETURN_IF_ERROR(RequireRange("max_num_seqs", max_num_seqs, 1, 1 << 20));
-  BM_RETURN_IF_ERROR(RequireRange("max_num_batched_tokens",
-                                  max_num_batched_tokens, max_num_seqs,
-                                  1 << 28));
+  BM_RETURN_IF_ERROR(RequireRange(
+      "max_num_batched_tokens", max_num_batched_tokens, max_num_seqs, 1 << 28));
   BM_RETURN_IF_ERROR(RequireRange("max_model_len", max_model_len, 2, 1 << 28));
   BM_RETURN_IF_ERROR(RequireRange("long_prefill_token_threshold",
                                   long_prefill_token_threshold, 0, 1 << 28));
@@ -80,9 +79,9 @@ SchedulerImpl::SchedulerImpl(const ModelLayout& layout,
 
 absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
   if (request.id.empty() || request.id.size() > kMaxIdBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("request_id: expected 1 to ", kMaxIdBytes,
-                     " bytes, got ", request.id.size()));
+    return absl::InvalidArgumentError(absl::StrCat("request_id: expected 1 to ",
+                                                   kMaxIdBytes, " bytes, got ",
+                                                   request.id.size()));
   }
   if (request.prompt.empty()) {
     return absl::InvalidArgumentError(
@@ -94,10 +93,10 @@ absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
                                   options_.max_model_len));
   const int64_t length = std::ssize(request.prompt) + request.max_tokens;
   if (length > options_.max_model_len) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "prompt: expected prompt and max_tokens together at most ",
-        options_.max_model_len, " (max_model_len), got ",
-        request.prompt.size(), " + ", request.max_tokens));
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt: expected prompt and max_tokens together at most ",
+                     options_.max_model_len, " (max_model_len), got ",
+                     request.prompt.size(), " + ", request.max_tokens));
   }
   if (request.eviction.mode == EvictionMode::kNone) return absl::OkStatus();
   const EvictionPolicy& policy = request.eviction.policy;
@@ -124,9 +123,9 @@ int32_t SchedulerImpl::MaxWindow() const {
 absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   BM_RETURN_IF_ERROR(ValidateRequest(request));
   if (names_.contains(request.id)) {
-    return absl::AlreadyExistsError(absl::StrCat(
-        "request_id: expected one that is not in use, got '", request.id,
-        "' which names a live request"));
+    return absl::AlreadyExistsError(
+        absl::StrCat("request_id: expected one that is not in use, got '",
+                     request.id, "' which names a live request"));
   }
   if (std::ssize(waiting_) >= options_.max_waiting) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -147,14 +146,13 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
       compressions.push_back(std::move(point));
     }
   }
-  const int32_t peak = PeakBlocks(
-      num_prompt + request.max_tokens - 1, compressions, layout());
+  const int32_t peak =
+      PeakBlocks(num_prompt + request.max_tokens - 1, compressions, layout());
   if (peak > manager_.num_usable()) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "the request can never fit: it needs ", peak,
-        " blocks at its peak (", num_prompt, " prompt and ",
-        request.max_tokens, " output tokens), the pool has ",
-        manager_.num_usable()));
+        "the request can never fit: it needs ", peak, " blocks at its peak (",
+        num_prompt, " prompt and ", request.max_tokens,
+        " output tokens), the pool has ", manager_.num_usable()));
   }
 
   RequestState* state = NewState();
@@ -229,8 +227,8 @@ void SchedulerImpl::Retire(RequestState* request, FinishReason reason,
 absl::Status SchedulerImpl::Cancel(RequestId request, Effects* effects) {
   const auto found = requests_.find(request);
   if (found == requests_.end()) {
-    return absl::NotFoundError(absl::StrCat(
-        "request: expected a live one, got ", Index(request)));
+    return absl::NotFoundError(
+        absl::StrCat("request: expected a live one, got ", Index(request)));
   }
   RequestState* state = found->second;
   if (state->running) {
@@ -249,20 +247,18 @@ absl::Status SchedulerImpl::ValidateCommand(
   const int32_t page_size = layout().page_size;
   const int32_t cut_now =
       request.running ? manager_.sequence(request.slot).cut() : 0;
-  const int32_t largest = LargestCut(
-      request.running ? request.num_computed
-                      : static_cast<int32_t>(request.tokens.size()),
-      page_size);
-  if (command.cut != 0 &&
-      (command.cut % page_size != 0 || command.cut <= cut_now ||
-       command.cut > largest)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "cut: expected 0 or a multiple of ", page_size, " above ", cut_now,
-        " and at most ", largest, ", got ", command.cut));
+  const int32_t largest =
+      LargestCut(request.running ? request.num_computed
+                                 : static_cast<int32_t>(request.tokens.size()),
+                 page_size);
+  if (command.cut != 0 && (command.cut % page_size != 0 ||
+                           command.cut <= cut_now || command.cut > largest)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cut: expected 0 or a multiple of ", page_size, " above ",
+                     cut_now, " and at most ", largest, ", got ", command.cut));
   }
   const int64_t num_heads = layout().pages_per_block();
-  const bool wants_scores =
-      command.policy.scorer.kind == ScorerKind::kExternal;
+  const bool wants_scores = command.policy.scorer.kind == ScorerKind::kExternal;
   const int64_t num_scores =
       command.scores == nullptr ? 0 : std::ssize(*command.scores);
   const int64_t expected_scores =
@@ -298,8 +294,8 @@ absl::StatusOr<uint64_t> SchedulerImpl::Evict(RequestId request,
                                               EvictionCommand command) {
   const auto found = requests_.find(request);
   if (found == requests_.end()) {
-    return absl::NotFoundError(absl::StrCat(
-        "request: expected a live one, got ", Index(request)));
+    return absl::NotFoundError(
+        absl::StrCat("request: expected a live one, got ", Index(request)));
   }
   RequestState* state = found->second;
   if (state->num_outputs() == 0) {
@@ -319,8 +315,8 @@ absl::StatusOr<uint64_t> SchedulerImpl::Evict(RequestId request,
 absl::StatusOr<RequestId> SchedulerImpl::Find(absl::string_view id) const {
   const auto found = names_.find(id);
   if (found == names_.end()) {
-    return absl::NotFoundError(absl::StrCat(
-        "request_id: expected a live request, got '", id, "'"));
+    return absl::NotFoundError(
+        absl::StrCat("request_id: expected a live request, got '", id, "'"));
   }
   return found->second;
 }

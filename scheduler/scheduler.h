@@ -58,9 +58,9 @@ struct SchedulerStats {
   uint64_t num_steps = 0;  // acknowledged
   uint64_t num_finished = 0;
   uint64_t num_preemptions = 0;
-  uint64_t num_prompt_tokens = 0;     // of admitted requests, first time
-  uint64_t num_cached_tokens = 0;     // of those, prefix hits
-  uint64_t num_computed_tokens = 0;   // settled, recomputed ones included
+  uint64_t num_prompt_tokens = 0;    // of admitted requests, first time
+  uint64_t num_cached_tokens = 0;    // of those, prefix hits
+  uint64_t num_computed_tokens = 0;  // settled, recomputed ones included
   uint64_t num_recomputed_tokens = 0;
   uint64_t num_output_tokens = 0;
   uint64_t num_evictions = 0;

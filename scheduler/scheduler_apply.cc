@@ -98,8 +98,8 @@ void SchedulerImpl::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
     out.budgets = order.point.budgets;
     BM_CHECK(manager_.ReserveEviction(request.slot, out.cut, out.page_total,
                                       order.num_fresh, &plan->destinations));
-    out.num_destinations = static_cast<int32_t>(
-        std::ssize(plan->destinations) - out.destination_begin);
+    out.num_destinations = static_cast<int32_t>(std::ssize(plan->destinations) -
+                                                out.destination_begin);
     plan->evictions.push_back(std::move(out));
   }
   in_flight.point = std::move(order.point);
@@ -160,9 +160,9 @@ void SchedulerImpl::Apply(StepPlan* plan) {
   plan->block_offsets.push_back(0);
   for (size_t i = 0; i < decision_.runs.size(); ++i) {
     const StepDecision::Run& run = decision_.runs[i];
-    const auto blocks = std::span<const BlockId>(new_blocks_)
-                            .subspan(new_offsets_[i],
-                                     new_offsets_[i + 1] - new_offsets_[i]);
+    const auto blocks =
+        std::span<const BlockId>(new_blocks_)
+            .subspan(new_offsets_[i], new_offsets_[i + 1] - new_offsets_[i]);
     WriteRun(run, blocks, plan, &record);
     if (run.order >= 0) WriteOrder(run, plan, &record);
   }

@@ -1,9 +1,10 @@
 // The scheduler's state and phases. Internal to scheduler/.
 //
 // Schedule() decides first and does afterwards. Deciding (PlanRunning,
-// PlanWaiting) reads the state and writes only a StepDecision: who is preempted,
-// who runs how many tokens, who is admitted on which prefix, which evictions are
-// ordered. Doing (Apply) cannot fail, because the decision has counted blocks.
+// PlanWaiting) reads the state and writes only a StepDecision: who is
+// preempted, who runs how many tokens, who is admitted on which prefix, which
+// evictions are ordered. Doing (Apply) cannot fail, because the decision has
+// counted blocks.
 #ifndef SCHEDULER_SCHEDULER_IMPL_H_
 #define SCHEDULER_SCHEDULER_IMPL_H_
 
@@ -174,7 +175,7 @@ class SchedulerImpl : public Scheduler {
   std::vector<StepInFlight> spare_steps_;  // memory for records to come
   std::vector<SequenceSlot> released_;     // slots to tell the engine about
   StepDecision decision_;
-  std::vector<TokenDemand> demands_;   // scratch of Apply
+  std::vector<TokenDemand> demands_;  // scratch of Apply
   std::vector<int64_t> new_offsets_;
   std::vector<BlockId> new_blocks_;
   uint64_t next_request_ = 1;

@@ -41,9 +41,9 @@ int32_t SchedulerImpl::TokensToRun(const RequestState& request,
   // The chunk that ends at a compression point holds the observation window:
   // shorten this one so that the last is not too short.
   if (tokens < gap && gap - tokens < window) tokens = gap - window;
-  const bool reaches_point = has_point && tokens == gap &&
-                             end == request.compressions
-                                        [request.next_compression].length;
+  const bool reaches_point =
+      has_point && tokens == gap &&
+      end == request.compressions[request.next_compression].length;
   if (reaches_point && request.order_in_flight) return 0;
   return std::max(tokens, 0);
 }
@@ -63,8 +63,8 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
     const EvictionCommand& command = request.command->command;
     CompressionPoint& point = order->point;
     point.length = length;
-    point.cut = command.cut != 0 ? command.cut
-                                 : LargestCut(length, layout().page_size);
+    point.cut =
+        command.cut != 0 ? command.cut : LargestCut(length, layout().page_size);
     // A request preempted since it was asked for is not that long again yet.
     if (point.cut >= length) return false;
     point.policy = command.policy;
@@ -86,8 +86,8 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
   order->futile = order->point.cut <= cut_now;
   if (order->futile) return true;
   order->page_total = PagesOf(order->point, layout());
-  const auto num_destinations = static_cast<int32_t>(CeilDiv<int64_t>(
-      order->page_total, layout().pages_per_block()));
+  const auto num_destinations = static_cast<int32_t>(
+      CeilDiv<int64_t>(order->page_total, layout().pages_per_block()));
   const int32_t num_below =
       sequence == nullptr
           ? order->point.cut / layout().page_size
@@ -100,11 +100,10 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
 }
 
 int32_t SchedulerImpl::FreshForOrder(const StepDecision::Order& order,
-                                     int32_t num_own,
-                                     int32_t available) const {
+                                     int32_t num_own, int32_t available) const {
   if (order.futile) return 0;
-  const auto num_destinations = static_cast<int32_t>(CeilDiv<int64_t>(
-      order.page_total, layout().pages_per_block()));
+  const auto num_destinations = static_cast<int32_t>(
+      CeilDiv<int64_t>(order.page_total, layout().pages_per_block()));
   const bool copies =
       options_.compaction == CompactionPreference::kFreshFirst &&
       num_destinations + watermark_blocks_ <= available;
@@ -115,8 +114,8 @@ int32_t SchedulerImpl::MaxCachedTokens(const RequestState& request) const {
   // At least one token is computed, and every observation window is.
   int32_t limit = static_cast<int32_t>(request.tokens.size()) - 1;
   for (const CompressionPoint& point : request.compressions) {
-    limit = std::min(limit, point.length - std::max(
-                                1, point.policy.query_window()));
+    limit = std::min(limit,
+                     point.length - std::max(1, point.policy.query_window()));
   }
   return std::max(limit, 0);
 }
@@ -144,12 +143,12 @@ bool SchedulerImpl::MakeRoom(RequestState* request, int32_t needed,
       // that the others shared among themselves. In the whole pool it fits
       // (Submit).
       BM_CHECK(victim == request);
-      budget->available = manager_.num_usable() -
-                          manager_.sequence(request->slot).num_blocks();
+      budget->available =
+          manager_.num_usable() - manager_.sequence(request->slot).num_blocks();
       return true;
     }
-    if (can_wait && (victim == request ||
-                     needed <= budget->available + budget->coming)) {
+    if (can_wait &&
+        (victim == request || needed <= budget->available + budget->coming)) {
       // Blocks are on their way: keep what there is for this request.
       budget->available -= needed;
       return false;
@@ -175,7 +174,8 @@ bool SchedulerImpl::PlanRun(RequestState* request, int32_t num_tokens,
                                    request->num_in_cache, &order);
   if (has_order && !order.futile) {
     num_own = manager_.NumOwnBlocks(request->slot, order.point.cut);
-    // Without room for copies it is done in place, as far as blocks are its own.
+    // Without room for copies it is done in place, as far as blocks are its
+    // own.
     needed += FreshForOrder(order, num_own, 0);
   }
   if (!MakeRoom(request, needed, budget, end)) return false;
@@ -201,7 +201,7 @@ bool SchedulerImpl::PlanRun(RequestState* request, int32_t num_tokens,
 
 void SchedulerImpl::PlanRunning(BlockBudget* budget, int32_t* token_budget) {
   size_t end = running_.size();
-  for (size_t i = 0; i < end && *token_budget > 0; ++i) {
+  for (size_t i = 0; i<end&& * token_budget> 0; ++i) {
     RequestState* request = running_[i];
     const int32_t num_tokens =
         TokensToRun(*request, request->num_computed, *token_budget);
@@ -217,17 +217,17 @@ int32_t SchedulerImpl::BlocksPromised() const {
   for (const RequestState* request : running_) {
     const auto known = static_cast<int32_t>(request->tokens.size());
     if (request->num_computed >= known) continue;
-    promised += manager_.sequence(request->slot)
-                    .BlocksFor(known - request->num_computed,
-                               layout().page_size);
+    promised +=
+        manager_.sequence(request->slot)
+            .BlocksFor(known - request->num_computed, layout().page_size);
   }
   // What this step takes of it is already gone from the available blocks.
   for (const StepDecision::Run& run : decision_.runs) {
     const RequestState& request = *run.request;
     if (run.match >= 0) {
       const int32_t page_size = layout().page_size;
-      const auto num_matched = static_cast<int32_t>(
-          decision_.matches[run.match].blocks.size());
+      const auto num_matched =
+          static_cast<int32_t>(decision_.matches[run.match].blocks.size());
       promised +=
           CeilDiv(static_cast<int32_t>(request.tokens.size()), page_size) -
           CeilDiv(num_matched * page_size + run.num_tokens, page_size);
@@ -245,8 +245,7 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
   const int32_t page_size = layout().page_size;
   const auto num_matched = static_cast<int32_t>(match.blocks.size());
   const int32_t num_cached = num_matched * page_size;
-  const int32_t num_tokens =
-      TokensToRun(*request, num_cached, *token_budget);
+  const int32_t num_tokens = TokensToRun(*request, num_cached, *token_budget);
   if (num_tokens == 0) return false;
   const int32_t needed = CeilDiv(num_cached + num_tokens, page_size) -
                          num_matched + match.num_reclaimable;
@@ -290,8 +289,8 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
 }
 
 void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
-  // Blocks that an eviction takes in place may leave the prefix cache: nobody is
-  // admitted on them in the same step.
+  // Blocks that an eviction takes in place may leave the prefix cache: nobody
+  // is admitted on them in the same step.
   for (const StepDecision::Order& order : decision_.orders) {
     if (!order.futile && order.num_fresh * int64_t{layout().pages_per_block()} <
                              order.page_total) {
@@ -313,8 +312,8 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
     if (PlanAdmission(request, std::move(match), budget, token_budget)) {
       continue;
     }
-    // Alone in the pool, a request that cannot afford both its cached prefix and
-    // a copy of its survivors starts from nothing.
+    // Alone in the pool, a request that cannot afford both its cached prefix
+    // and a copy of its survivors starts from nothing.
     const bool alone = running_.empty() && decision_.runs.empty() &&
                        in_flight_.empty() && matched;
     if (!alone || !PlanAdmission(request, {}, budget, token_budget)) return;

@@ -25,15 +25,15 @@ absl::Status SchedulerImpl::ValidateResult(const StepResult& result) const {
   }
   if (result.sampled.size() != step.runs.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("sampled: expected ", step.runs.size(),
-                     " tokens, got ", result.sampled.size()));
+        absl::StrCat("sampled: expected ", step.runs.size(), " tokens, got ",
+                     result.sampled.size()));
   }
   for (size_t i = 0; i < step.runs.size(); ++i) {
     if (step.runs[i].samples != (result.sampled[i] >= 0)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "sampled[", i, "]: expected ",
-          step.runs[i].samples ? "a token id of at least 0" : "-1", ", got ",
-          result.sampled[i]));
+      return absl::InvalidArgumentError(
+          absl::StrCat("sampled[", i, "]: expected ",
+                       step.runs[i].samples ? "a token id of at least 0" : "-1",
+                       ", got ", result.sampled[i]));
     }
   }
   const int64_t num_orders =
@@ -75,9 +75,8 @@ void SchedulerImpl::SettleRun(const StepInFlight::Run& run, int32_t sampled,
   effects->tokens.push_back({request.id, sampled, request.num_outputs()});
   request.tokens.push_back(sampled);
   ++totals_.num_output_tokens;
-  const bool stops =
-      std::ranges::find(request.stop_token_ids, sampled) !=
-      request.stop_token_ids.end();
+  const bool stops = std::ranges::find(request.stop_token_ids, sampled) !=
+                     request.stop_token_ids.end();
   if (stops || request.num_outputs() >= request.max_tokens) {
     Retire(&request, stops ? FinishReason::kStop : FinishReason::kLength,
            absl::OkStatus(), effects);
@@ -139,8 +138,7 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
   effects->evictions.push_back(std::move(effect));
 }
 
-absl::Status SchedulerImpl::Update(const StepResult& result,
-                                   Effects* effects) {
+absl::Status SchedulerImpl::Update(const StepResult& result, Effects* effects) {
   BM_RETURN_IF_ERROR(ValidateResult(result));
   StepInFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
@@ -152,8 +150,8 @@ absl::Status SchedulerImpl::Update(const StepResult& result,
   size_t next = 0;
   static const EvictionOutcome kFutile;
   for (const StepInFlight::Order& order : step.orders) {
-    SettleOrder(step, order,
-                order.futile ? kFutile : result.evictions[next++], effects);
+    SettleOrder(step, order, order.futile ? kFutile : result.evictions[next++],
+                effects);
   }
   if (!effects->finished.empty()) {
     std::erase_if(running_,
@@ -189,9 +187,7 @@ void SchedulerImpl::LoseEngine(Effects* effects) {
 
 uint64_t SchedulerImpl::StateHash() const {
   uint64_t hash = manager_.StateHash();
-  const auto mix = [&hash](uint64_t value) {
-    hash = SplitMix64(hash ^ value);
-  };
+  const auto mix = [&hash](uint64_t value) { hash = SplitMix64(hash ^ value); };
   const auto mix_request = [&mix](const RequestState& request) {
     mix(Index(request.id));
     mix(request.tokens.size());

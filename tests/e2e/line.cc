@@ -22,9 +22,8 @@ constexpr std::chrono::minutes kDeadline{4};
 std::unique_ptr<TinyEngine> MakeEngine(const LineOptions& options,
                                        int32_t num_blocks,
                                        int32_t max_sequences) {
-  const ModelLayout layout =
-      MakeLayout(options.model->shape(), options.page_size, DType::kFloat32,
-                 num_blocks);
+  const ModelLayout layout = MakeLayout(
+      options.model->shape(), options.page_size, DType::kFloat32, num_blocks);
   auto backend = CreateCpuBackend(layout);
   EXPECT_TRUE(backend.ok()) << backend.status();
   (*backend)->Poison();  // what is read before it is written must show
@@ -113,8 +112,8 @@ grpc::Status Line::Submit(const v1::SubmitRequest& request) {
   grpc::ClientContext context;
   SetDeadline(&context);
   v1::SubmitResponse response;
-  checker_->ExpectPrompt({request.prompt_token_ids().begin(),
-                          request.prompt_token_ids().end()});
+  checker_->ExpectPrompt(
+      {request.prompt_token_ids().begin(), request.prompt_token_ids().end()});
   return requests_->Submit(&context, request, &response);
 }
 
@@ -202,8 +201,7 @@ void Line::ExpectNothingLeaked() {
   grpc::ClientContext context;
   SetDeadline(&context);
   v1::ResetPrefixCacheResponse response;
-  const grpc::Status status =
-      admin_->ResetPrefixCache(&context, {}, &response);
+  const grpc::Status status = admin_->ResetPrefixCache(&context, {}, &response);
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_TRUE(response.complete());
   EXPECT_EQ(GetStats().free_blocks(), options_.num_blocks - 1);

@@ -61,8 +61,8 @@ class Line {
   void WaitForTokens(const std::string& id, size_t num_tokens);
   // Reads until `count` requests have ended.
   const std::map<std::string, Answer>& WaitForAnswers(size_t count);
-  // Once no step is in flight: free + cached must be all of the pool, and all of
-  // it must be free after a cache reset.
+  // Once no step is in flight: free + cached must be all of the pool, and all
+  // of it must be free after a cache reset.
   void ExpectNothingLeaked();
   v1::GetStatsResponse GetStats();
   // Ends engine and daemon, so that the checker may be read.
@@ -94,9 +94,10 @@ class Line {
 
 // The same engine and scheduler without a daemon, one request at a time in a
 // pool where it never meets another: what a request computes alone.
-ReferenceChecker::LogitsByPosition RunAlone(
-    const LineOptions& options, const std::vector<int32_t>& prompt,
-    int32_t max_tokens, std::vector<int32_t>* tokens);
+ReferenceChecker::LogitsByPosition RunAlone(const LineOptions& options,
+                                            const std::vector<int32_t>& prompt,
+                                            int32_t max_tokens,
+                                            std::vector<int32_t>* tokens);
 
 }  // namespace blockmgr
 

@@ -26,8 +26,7 @@ std::vector<double> DenseSnapKv(const DenseReference& reference,
   const int32_t length = reference.length();
   const int32_t past_end = length - spec.window;
   const int32_t group = shape.num_q_heads / shape.num_heads;
-  const std::vector<int32_t> entries =
-      reference.Attended(layer, head, length);
+  const std::vector<int32_t> entries = reference.Attended(layer, head, length);
   std::vector<double> mean(entries.size(), 0.0);
   for (int32_t q = head * group; q < (head + 1) * group; ++q) {
     for (int32_t query = past_end; query < length; ++query) {
@@ -71,8 +70,8 @@ bool EqualButForRounding(const std::vector<int32_t>& a,
   double low = std::numeric_limits<double>::infinity();
   double high = 0;
   for (const int32_t position : odd) {
-    const auto rank = std::ranges::lower_bound(positions, position) -
-                      positions.begin();
+    const auto rank =
+        std::ranges::lower_bound(positions, position) - positions.begin();
     low = std::min<double>(low, scores[rank]);
     high = std::max<double>(high, scores[rank]);
   }
@@ -119,8 +118,7 @@ void ReferenceChecker::FileLogits(SequenceSlot slot, int32_t position,
                                   std::span<const float> logits) {
   const std::vector<int32_t>& tokens = engine_->tables().row(slot).tokens;
   for (const std::vector<int32_t>& prompt : prompts_) {
-    if (prompt.size() > tokens.size() ||
-        std::ssize(prompt) > position + 1 ||
+    if (prompt.size() > tokens.size() || std::ssize(prompt) > position + 1 ||
         !std::equal(prompt.begin(), prompt.end(), tokens.begin())) {
       continue;
     }
@@ -148,8 +146,8 @@ void ReferenceChecker::OnLogits(SequenceSlot slot, int32_t position,
   EXPECT_LE(worst, kLogitTolerance)
       << "request " << Index(engine_->tables().row(slot).request)
       << ", position " << position;
-  const int32_t token = static_cast<int32_t>(
-      std::ranges::max_element(logits) - logits.begin());
+  const int32_t token =
+      static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
   const int32_t best = Argmax(expected);
   EXPECT_LE(expected[best] - expected[token], 2 * kLogitTolerance)
       << "a token other than the reference's, beyond its margin";
@@ -236,9 +234,8 @@ void ReferenceChecker::OnEviction(const EvictionOrder& order,
     }
     EXPECT_TRUE(kept[i] == want ||
                 (!scores.empty() &&
-                 EqualButForRounding(
-                     kept[i], want, positions,
-                     std::span(scores).subspan(begin, count))))
+                 EqualButForRounding(kept[i], want, positions,
+                                     std::span(scores).subspan(begin, count))))
         << "head " << i << " kept other entries than the policy does on "
         << "dense tensors";
     sequence.reference->Keep(static_cast<int32_t>(i) / shape.num_heads,

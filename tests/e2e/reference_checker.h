@@ -2,8 +2,8 @@
 // model: the logits after every sampled token, and the kept set of every
 // eviction with the policy run on dense tensors.
 //
-// Requests are told apart by RequestId, so that a sequence that is preempted and
-// recomputed in another slot is held against the same reference. A position
+// Requests are told apart by RequestId, so that a sequence that is preempted
+// and recomputed in another slot is held against the same reference. A position
 // computed again must give the logits of the reference again; an eviction done
 // again must keep the same positions again.
 //
@@ -40,7 +40,8 @@ class ReferenceChecker {
   const std::map<std::vector<int32_t>, LogitsByPosition>& logits() const {
     return logits_;
   }
-  // Tells how many prompt tokens a request has: its logits are filed under them.
+  // Tells how many prompt tokens a request has: its logits are filed under
+  // them.
   void ExpectPrompt(std::vector<int32_t> prompt) {
     prompts_.push_back(std::move(prompt));
   }

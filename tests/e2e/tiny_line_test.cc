@@ -107,10 +107,10 @@ TEST_P(EvictionOffTest, EqualsTheDenseModelAndItselfAloneUnderPreemption) {
   Line line(options);
   line.Open();
   for (size_t i = 0; i < jobs.size(); ++i) {
-    ASSERT_TRUE(line.Submit(Line::MakeRequest(absl::StrCat("r", i),
-                                              jobs[i].prompt,
-                                              jobs[i].max_tokens))
-                    .ok());
+    ASSERT_TRUE(
+        line.Submit(Line::MakeRequest(absl::StrCat("r", i), jobs[i].prompt,
+                                      jobs[i].max_tokens))
+            .ok());
   }
   const std::map<std::string, Answer>& answers =
       line.WaitForAnswers(jobs.size());
@@ -145,15 +145,14 @@ TEST_P(EvictionOffTest, EqualsTheDenseModelAndItselfAloneUnderPreemption) {
 TEST(DefaultShapeTest, EqualsTheDenseModel) {
   std::mt19937_64 random(7);
   const auto model = std::make_shared<TinyModel>(TinyShape{}, 7);
-  Line line({.model = model,
-             .num_blocks = 17,
-             .scheduler = SmallScheduler(true, 3)});
+  Line line(
+      {.model = model, .num_blocks = 17, .scheduler = SmallScheduler(true, 3)});
   line.Open();
   const std::vector<Job> jobs = RandomJobs(6, 80, 0, &random);
   for (size_t i = 0; i < jobs.size(); ++i) {
-    ASSERT_TRUE(line.Submit(Line::MakeRequest(absl::StrCat("r", i),
-                                              jobs[i].prompt, 8))
-                    .ok());
+    ASSERT_TRUE(
+        line.Submit(Line::MakeRequest(absl::StrCat("r", i), jobs[i].prompt, 8))
+            .ok());
   }
   line.WaitForAnswers(jobs.size());
   line.ExpectNothingLeaked();
@@ -172,17 +171,16 @@ class EvictionOnTest : public ::testing::TestWithParam<EvictionCase> {};
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, EvictionOnTest,
-    ::testing::Values(
-        EvictionCase{"CopyOneStep", CompactionPreference::kFreshFirst, 1,
-                     false},
-        EvictionCase{"CopyFourSteps", CompactionPreference::kFreshFirst, 4,
-                     false},
-        EvictionCase{"InPlaceOneStep", CompactionPreference::kInPlace, 1,
-                     false},
-        EvictionCase{"InPlaceFourSteps", CompactionPreference::kInPlace, 4,
-                     false},
-        EvictionCase{"StreamingFourSteps", CompactionPreference::kFreshFirst, 4,
-                     true}),
+    ::testing::Values(EvictionCase{"CopyOneStep",
+                                   CompactionPreference::kFreshFirst, 1, false},
+                      EvictionCase{"CopyFourSteps",
+                                   CompactionPreference::kFreshFirst, 4, false},
+                      EvictionCase{"InPlaceOneStep",
+                                   CompactionPreference::kInPlace, 1, false},
+                      EvictionCase{"InPlaceFourSteps",
+                                   CompactionPreference::kInPlace, 4, false},
+                      EvictionCase{"StreamingFourSteps",
+                                   CompactionPreference::kFreshFirst, 4, true}),
     [](const auto& case_info) { return case_info.param.name; });
 
 // Requests that evict after their prompt, in a pool so small that they are
@@ -194,7 +192,8 @@ TEST_P(EvictionOnTest, KeepsAndComputesWhatTheDenseModelSays) {
   const std::vector<Job> jobs = RandomJobs(40, 120, 2, &random);
   SchedulerOptions scheduler = SmallScheduler(true, GetParam().steps_in_flight);
   scheduler.compaction = GetParam().compaction;
-  Line line({.model = SmallModel(11), .num_blocks = 25, .scheduler = scheduler});
+  Line line(
+      {.model = SmallModel(11), .num_blocks = 25, .scheduler = scheduler});
   line.Open();
   for (size_t i = 0; i < jobs.size(); ++i) {
     v1::SubmitRequest request = Line::MakeRequest(
@@ -232,16 +231,15 @@ TEST_P(EvictionOnTest, KeepsAndComputesWhatTheDenseModelSays) {
 TEST(EvictionServiceTest, EvictsLiveSequencesWhileTheyDecode) {
   std::mt19937_64 random(13);
   const auto model = SmallModel(13);
-  Line line({.model = model,
-             .num_blocks = 60,
-             .scheduler = SmallScheduler(true, 4)});
+  Line line(
+      {.model = model, .num_blocks = 60, .scheduler = SmallScheduler(true, 4)});
   line.Open();
   constexpr int32_t kNumRequests = 9;
   for (int32_t i = 0; i < kNumRequests; ++i) {
-    ASSERT_TRUE(line.Submit(Line::MakeRequest(
-                                absl::StrCat("r", i),
-                                RandomTokens(100 + 5 * i, &random), 160))
-                    .ok());
+    ASSERT_TRUE(
+        line.Submit(Line::MakeRequest(absl::StrCat("r", i),
+                                      RandomTokens(100 + 5 * i, &random), 160))
+            .ok());
   }
   int64_t num_evicted = 0;
   for (int32_t i = 0; i < 6; ++i) {
@@ -272,10 +270,10 @@ TEST(EvictionServiceTest, EvictsLiveSequencesWhileTheyDecode) {
     ASSERT_TRUE(status.ok()) << status.error_message();
     if (response.freed_blocks() == 0) continue;  // replayed; nothing to gain
     ++num_evicted;
-    EXPECT_EQ(response.freed_bytes(),
-              response.freed_blocks() *
-                  MakeLayout(model->shape(), 16, DType::kFloat32, 60)
-                      .block_bytes());
+    EXPECT_EQ(
+        response.freed_bytes(),
+        response.freed_blocks() *
+            MakeLayout(model->shape(), 16, DType::kFloat32, 60).block_bytes());
     ASSERT_EQ(response.kept_entries_size(), 4);
     int64_t kept = 0;
     for (const int32_t entries : response.kept_entries()) kept += entries;

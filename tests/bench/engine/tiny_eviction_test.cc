@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <string>
 
 #include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
@@ -180,7 +181,14 @@ class TinyEvictionPlaceTest
 INSTANTIATE_TEST_SUITE_P(Places, TinyEvictionPlaceTest,
                          ::testing::Values(DestinationKind::kFresh,
                                            DestinationKind::kOwn,
-                                           DestinationKind::kMixed));
+                                           DestinationKind::kMixed),
+                         [](const auto& param) -> std::string {
+                           if (param.param == DestinationKind::kFresh)
+                             return "Fresh";
+                           return param.param == DestinationKind::kOwn
+                                      ? "Own"
+                                      : "Mixed";
+                         });
 
 TEST_P(TinyEvictionPlaceTest, SnapKvKeepsWhatDenseTensorsSay) {
   for (const uint64_t seed : {11, 12, 13}) {

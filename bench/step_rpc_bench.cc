@@ -1,0 +1,241 @@
+// What the daemon adds to a step: one decode step of 256 sequences through
+// blockmgrd's server, next to an empty message echoed on the same kind of
+// bidirectional stream and unix socket.
+//
+//   EmptyMessage/US     write, echo, read
+//   DecodeStep/N/US     write the result of a step, read the next plan; N steps
+//                       in flight. A frontend reads all tokens meanwhile.
+//
+// US: microseconds for which the engine computes, outside of the timing, before
+// each message. 0 is the most the stream can do; a decode step of a model takes
+// milliseconds, in which the tokens of the step before are delivered.
+// Both ends run in this process, for both. Compare the times of one run.
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <benchmark/benchmark.h>
+#include <grpcpp/grpcpp.h>
+
+#include "blockmgr/base/check.h"
+#include "proto/blockmgr/v1/engine.grpc.pb.h"
+#include "proto/blockmgr/v1/request.grpc.pb.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/server/server.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr int32_t kNumSequences = 256;
+// Llama-3.1-8B's shape, and blocks for as many steps as a run may take.
+constexpr int32_t kNumBlocks = 1 << 20;
+constexpr char kSession[] = "step_rpc_bench";
+
+std::string TemporarySocket() {
+  std::string folder =
+      (std::filesystem::temp_directory_path() / "blockmgr-bench-XXXXXX")
+          .string();
+  BM_CHECK(mkdtemp(folder.data()) != nullptr);
+  return absl::StrCat("unix:", folder, "/s.sock");
+}
+
+void RemoveSocket(const std::string& address) {
+  std::filesystem::remove_all(
+      std::filesystem::path(address.substr(5)).parent_path());
+}
+
+// Times `exchange`, after a pause that is not timed.
+template <typename Exchange>
+void TimeExchanges(benchmark::State& state, int64_t pause_us,
+                   const Exchange& exchange) {
+  using Clock = std::chrono::steady_clock;
+  for (auto _ : state) {
+    if (pause_us > 0) {
+      std::this_thread::sleep_for(std::chrono::microseconds(pause_us));
+    }
+    const Clock::time_point begin = Clock::now();
+    exchange();
+    state.SetIterationTime(
+        std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+}
+
+// Answers every message with an empty one.
+class Echo final : public v1::EngineService::CallbackService {
+ public:
+  grpc::ServerBidiReactor<v1::EngineMessage, v1::StepPlan>* RunSteps(
+      grpc::CallbackServerContext*) override {
+    class Reactor final
+        : public grpc::ServerBidiReactor<v1::EngineMessage, v1::StepPlan> {
+     public:
+      Reactor() { StartRead(&message_); }
+      void OnReadDone(bool ok) override {
+        ok ? StartWrite(&plan_) : Finish(grpc::Status::OK);
+      }
+      void OnWriteDone(bool ok) override {
+        if (ok) StartRead(&message_);
+      }
+      void OnDone() override { delete this; }
+
+     private:
+      v1::EngineMessage message_;
+      v1::StepPlan plan_;
+    };
+    return new Reactor;
+  }
+};
+
+void EmptyMessage(benchmark::State& state) {
+  const std::string address = TemporarySocket();
+  Echo service;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const auto stub = v1::EngineService::NewStub(
+      grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  const auto stream = stub->RunSteps(&context);
+  const v1::EngineMessage message;
+  v1::StepPlan plan;
+  TimeExchanges(state, state.range(0), [&] {
+    BM_CHECK(stream->Write(message));
+    BM_CHECK(stream->Read(&plan));
+  });
+  stream->WritesDone();
+  stream->Finish();
+  server->Shutdown();
+  RemoveSocket(address);
+}
+BENCHMARK(EmptyMessage)->Arg(0)->Arg(2000)->UseManualTime();
+
+// A daemon's server with an attached engine and a frontend whose requests all
+// decode.
+class Daemon {
+ public:
+  explicit Daemon(int32_t steps_in_flight) : address_(TemporarySocket()) {
+    ServerOptions options;
+    options.listen = address_;
+    options.scheduler.max_num_seqs = kNumSequences;
+    options.scheduler.max_model_len = 1 << 20;
+    options.scheduler.max_steps_in_flight = steps_in_flight;
+    auto server = Server::Start(options, &Scheduler::Create);
+    BM_CHECK(server.ok());
+    server_ = *std::move(server);
+    channel_ =
+        grpc::CreateChannel(address_, grpc::InsecureChannelCredentials());
+    Attach();
+    Submit();
+  }
+
+  ~Daemon() {
+    frontend_context_.TryCancel();
+    frontend_.join();
+    engine_context_.TryCancel();
+    steps_->Finish();
+    server_->Shutdown(std::chrono::seconds(1));
+    RemoveSocket(address_);
+  }
+
+  // Reads a plan.
+  void Read() { BM_CHECK(steps_->Read(&plan_)); }
+  // Answers the plan read last.
+  void Answer() {
+    v1::StepResult& result = *message_.mutable_result();
+    result.Clear();
+    result.set_step(plan_.step());
+    for (const char samples : plan_.samples()) {
+      result.add_sampled(samples != 0 ? 1 : -1);
+    }
+    BM_CHECK(steps_->Write(message_));
+  }
+  int32_t num_scheduled() const { return plan_.slots_size(); }
+
+ private:
+  void Attach() {
+    engines_ = v1::EngineService::NewStub(channel_);
+    v1::AttachRequest request;
+    v1::ModelLayout& layout = *request.mutable_layout();
+    layout.set_num_layers(32);
+    layout.set_num_heads(8);
+    layout.set_num_q_heads(32);
+    layout.set_head_dim(128);
+    layout.set_page_size(16);
+    layout.set_dtype(v1::DTYPE_BFLOAT16);
+    layout.set_num_blocks(kNumBlocks);
+    v1::AttachResponse response;
+    grpc::ClientContext context;
+    BM_CHECK(engines_->Attach(&context, request, &response).ok());
+    message_.set_epoch(response.epoch());
+    message_.set_session(response.session());
+    steps_ = engines_->RunSteps(&engine_context_);
+    BM_CHECK(steps_->Write(message_));
+  }
+
+  void Submit() {
+    requests_ = v1::RequestService::NewStub(channel_);
+    v1::StreamTokensRequest open;
+    open.set_client_session(kSession);
+    tokens_ = requests_->StreamTokens(&frontend_context_, open);
+    v1::TokenBatch first;
+    BM_CHECK(tokens_->Read(&first));
+    frontend_ = std::thread([this] {
+      v1::TokenBatch batch;
+      while (tokens_->Read(&batch)) benchmark::DoNotOptimize(batch);
+      tokens_->Finish();
+    });
+    for (int32_t i = 0; i < kNumSequences; ++i) {
+      v1::SubmitRequest request;
+      request.set_client_session(kSession);
+      request.set_request_id(absl::StrCat("r", i));
+      request.add_prompt_token_ids(1);
+      request.set_max_tokens(60000);
+      v1::SubmitResponse response;
+      grpc::ClientContext context;
+      BM_CHECK(requests_->Submit(&context, request, &response).ok());
+    }
+  }
+
+  const std::string address_;
+  std::unique_ptr<Server> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::EngineService::Stub> engines_;
+  grpc::ClientContext engine_context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::EngineMessage, v1::StepPlan>>
+      steps_;
+  std::unique_ptr<v1::RequestService::Stub> requests_;
+  grpc::ClientContext frontend_context_;
+  std::unique_ptr<grpc::ClientReader<v1::TokenBatch>> tokens_;
+  std::thread frontend_;
+  v1::EngineMessage message_;
+  v1::StepPlan plan_;
+};
+
+void DecodeStep(benchmark::State& state) {
+  Daemon daemon(static_cast<int32_t>(state.range(0)));
+  daemon.Read();
+  while (daemon.num_scheduled() < kNumSequences) {
+    daemon.Answer();
+    daemon.Read();
+  }
+  TimeExchanges(state, state.range(1), [&] {
+    daemon.Answer();
+    daemon.Read();
+  });
+  state.counters["sequences"] = daemon.num_scheduled();
+}
+BENCHMARK(DecodeStep)->ArgsProduct({{1, 2, 4}, {0, 2000}})->UseManualTime();
+
+}  // namespace
+}  // namespace blockmgr
+
+BENCHMARK_MAIN();
