@@ -48,6 +48,43 @@ class Vacancies {
   int64_t any_cursor_ = 0;
 };
 
+// The destination blocks by number.
+struct Destinations {
+  absl::flat_hash_map<BlockId, int32_t> index;
+  // Those in which every head holds its own page: blocks of the tail, in table
+  // order, then fresh ones. A block none of whose pages is in use counts as
+  // fresh.
+  std::vector<int32_t> own;
+};
+
+Destinations Classify(const ModelLayout& layout, const CacheView& now,
+                      std::span<const BlockId> destinations) {
+  Destinations result;
+  result.index.reserve(destinations.size());
+  for (size_t i = 0; i < destinations.size(); ++i) {
+    const bool is_new =
+        result.index.emplace(destinations[i], static_cast<int32_t>(i)).second;
+    BM_CHECK(is_new);
+  }
+  std::vector<bool> in_use(destinations.size(), false);
+  if (now.region != nullptr) {
+    for (const PageId page : now.region->page_list()) {
+      const auto found = result.index.find(layout.page_block(page));
+      if (found != result.index.end()) in_use[found->second] = true;
+    }
+  }
+  for (const BlockId block : now.tail_blocks) {
+    const auto found = result.index.find(block);
+    if (found == result.index.end()) continue;
+    result.own.push_back(found->second);
+    in_use[found->second] = true;
+  }
+  for (size_t i = 0; i < destinations.size(); ++i) {
+    if (!in_use[i]) result.own.push_back(static_cast<int32_t>(i));
+  }
+  return result;
+}
+
 }  // namespace
 
 RaggedRegion RaggedRegion::LayOut(const ModelLayout& layout,
@@ -70,40 +107,14 @@ RaggedRegion RaggedRegion::LayOut(const ModelLayout& layout,
   region.pages_.resize(region.page_offsets_.back());
   region.held_pages_.resize(num_heads);
 
-  absl::flat_hash_map<BlockId, int32_t> destination_index;
-  destination_index.reserve(num_destinations);
-  for (int32_t i = 0; i < num_destinations; ++i) {
-    BM_CHECK(destination_index.emplace(destinations[i], i).second);
-  }
-  // Blocks whose pages each head holds as its own: destinations in the tail, in
-  // table order, then fresh ones. A block none of whose pages is in use counts
-  // as fresh.
-  std::vector<bool> in_region(num_destinations, false);
-  if (now.region != nullptr) {
-    for (const PageId page : now.region->page_list()) {
-      const auto found = destination_index.find(layout.page_block(page));
-      if (found != destination_index.end()) in_region[found->second] = true;
-    }
-  }
-  std::vector<int32_t> own;
-  std::vector<bool> in_tail(num_destinations, false);
-  for (const BlockId block : now.tail_blocks) {
-    const auto found = destination_index.find(block);
-    if (found == destination_index.end()) continue;
-    own.push_back(found->second);
-    in_tail[found->second] = true;
-  }
-  for (int32_t i = 0; i < num_destinations; ++i) {
-    if (!in_region[i] && !in_tail[i]) own.push_back(i);
-  }
-
+  const Destinations places = Classify(layout, now, destinations);
   Vacancies vacancies(layout, num_destinations);
   std::vector<bool> used(num_destinations, false);
   const auto number = [&](PageId page) {
     return int64_t{layout.head_index(layout.page_layer(page),
                                      layout.page_head(page))} *
                num_destinations +
-           destination_index.at(layout.page_block(page));
+           places.index.at(layout.page_block(page));
   };
   const auto add = [&](int32_t head_index, int32_t rank, int64_t page) {
     const auto page_head = static_cast<int32_t>(page / num_destinations);
@@ -123,13 +134,13 @@ RaggedRegion RaggedRegion::LayOut(const ModelLayout& layout,
     if (now.region != nullptr) {
       for (const PageId page : now.region->pages(i)) {
         if (rank == need) break;
-        if (destination_index.contains(layout.page_block(page))) {
+        if (places.index.contains(layout.page_block(page))) {
           keep(number(page));
         }
       }
     }
-    for (size_t j = 0; j < own.size() && rank < need; ++j) {
-      keep(int64_t{i} * num_destinations + own[j]);
+    for (size_t j = 0; j < places.own.size() && rank < need; ++j) {
+      keep(int64_t{i} * num_destinations + places.own[j]);
     }
     region.held_pages_[i] = rank;
   }

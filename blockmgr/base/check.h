@@ -1,9 +1,9 @@
 // BM_CHECK: our own mistakes abort, in every build, with a message.
 //
 // Use it for conditions that only a bug in this library (or in a caller that
-// broke a REQUIRES) can make false; bad input from outside gets an absl::Status.
-// BM_CHECK must be O(1). BM_DCHECK, for dearer checks, is compiled in unless
-// NDEBUG is defined.
+// broke a REQUIRES) can make false; bad input from outside gets an
+// absl::Status. BM_CHECK must be O(1). BM_DCHECK, for dearer checks, is
+// compiled in unless NDEBUG is defined.
 #ifndef BLOCKMGR_BASE_CHECK_H_
 #define BLOCKMGR_BASE_CHECK_H_
 
@@ -20,11 +20,11 @@ namespace blockmgr::internal {
 
 }  // namespace blockmgr::internal
 
-#define BM_CHECK(condition)                                               \
-  do {                                                                    \
-    if (!(condition)) [[unlikely]] {                                      \
-      ::blockmgr::internal::CheckFailed(__FILE__, __LINE__, #condition);  \
-    }                                                                     \
+#define BM_CHECK(condition)                                              \
+  do {                                                                   \
+    if (!(condition)) [[unlikely]] {                                     \
+      ::blockmgr::internal::CheckFailed(__FILE__, __LINE__, #condition); \
+    }                                                                    \
   } while (false)
 
 #ifdef NDEBUG

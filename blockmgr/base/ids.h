@@ -29,7 +29,7 @@ inline constexpr SequenceSlot kNoSequenceSlot{-1};
 
 // The number inside an id, for indexing and arithmetic.
 template <typename Id>
-  requires std::is_enum_v<Id>
+requires std::is_enum_v<Id>
 constexpr std::underlying_type_t<Id> Index(Id id) {
   return static_cast<std::underlying_type_t<Id>>(id);
 }

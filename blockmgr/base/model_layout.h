@@ -22,10 +22,11 @@ namespace blockmgr {
 // so one layer's pages are contiguous and a kernel launch stays inside them.
 struct ModelLayout {
   int32_t num_layers = 0;
-  int32_t num_heads = 0;    // KV heads of each layer
-  int32_t num_q_heads = 0;  // query heads of each layer; a multiple of num_heads
-  int32_t head_dim = 0;     // elements of one row (one token of K or of V)
-  int32_t page_size = 16;   // tokens per page
+  int32_t num_heads = 0;  // KV heads of each layer
+  int32_t num_q_heads =
+      0;                   // query heads of each layer; a multiple of num_heads
+  int32_t head_dim = 0;    // elements of one row (one token of K or of V)
+  int32_t page_size = 16;  // tokens per page
   DType dtype = DType::kBFloat16;
   int32_t num_blocks = 0;  // of the pool, the null block included
 

@@ -16,9 +16,9 @@ struct SlotMove {
   friend bool operator==(const SlotMove&, const SlotMove&) = default;
 };
 
-// The copies of one compaction. Inside a phase no slot is both read and written,
-// so any order and any parallelism is right; phase 2 starts after phase 1 has
-// ended for every head.
+// The copies of one compaction. Inside a phase no slot is both read and
+// written, so any order and any parallelism is right; phase 2 starts after
+// phase 1 has ended for every head.
 struct CompactionMoves {
   std::vector<SlotMove> phase1;
   std::vector<SlotMove> phase2;

@@ -8,10 +8,10 @@
 #include <absl/status/statusor.h>
 
 // Returns the status from the enclosing function unless it is OK.
-#define BM_RETURN_IF_ERROR(expression)              \
-  do {                                              \
-    absl::Status bm_status_ = (expression);         \
-    if (!bm_status_.ok()) return bm_status_;        \
+#define BM_RETURN_IF_ERROR(expression)       \
+  do {                                       \
+    absl::Status bm_status_ = (expression);  \
+    if (!bm_status_.ok()) return bm_status_; \
   } while (false)
 
 #define BM_STATUS_CONCAT_INNER_(a, b) a##b
@@ -21,8 +21,8 @@
 // the error from the enclosing function.
 #define BM_ASSIGN_OR_RETURN(lhs, expression) \
   BM_ASSIGN_OR_RETURN_(BM_STATUS_CONCAT_(bm_or_, __LINE__), lhs, expression)
-#define BM_ASSIGN_OR_RETURN_(result, lhs, expression) \
-  auto result = (expression);                         \
+#define BM_ASSIGN_OR_RETURN_(result, lhs, expression)  \
+  auto result = (expression);                          \
   if (!result.ok()) return std::move(result).status(); \
   lhs = *std::move(result)
 

@@ -1,7 +1,7 @@
 // The whole line in one process: a daemon's server, a tiny engine with its
 // reference checker, and a frontend, joined by real gRPC over a unix socket.
-#ifndef BLOCKMGR_TESTS_E2E_LINE_H_
-#define BLOCKMGR_TESTS_E2E_LINE_H_
+#ifndef TESTS_E2E_LINE_H_
+#define TESTS_E2E_LINE_H_
 
 #include <cstdint>
 #include <filesystem>
@@ -101,4 +101,4 @@ ReferenceChecker::LogitsByPosition RunAlone(const LineOptions& options,
 
 }  // namespace blockmgr
 
-#endif  // BLOCKMGR_TESTS_E2E_LINE_H_
+#endif  // TESTS_E2E_LINE_H_

@@ -9,8 +9,8 @@
 //
 // Costs a dense forward pass per position. Thread-compatible: the engine's
 // thread calls it; read the results when that thread is done.
-#ifndef BLOCKMGR_TESTS_E2E_REFERENCE_CHECKER_H_
-#define BLOCKMGR_TESTS_E2E_REFERENCE_CHECKER_H_
+#ifndef TESTS_E2E_REFERENCE_CHECKER_H_
+#define TESTS_E2E_REFERENCE_CHECKER_H_
 
 #include <cstdint>
 #include <map>
@@ -81,4 +81,4 @@ class ReferenceChecker {
 
 }  // namespace blockmgr
 
-#endif  // BLOCKMGR_TESTS_E2E_REFERENCE_CHECKER_H_
+#endif  // TESTS_E2E_REFERENCE_CHECKER_H_

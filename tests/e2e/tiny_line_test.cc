@@ -103,6 +103,7 @@ TEST_P(EvictionOffTest, EqualsTheDenseModelAndItselfAloneUnderPreemption) {
       RandomJobs(64, 90, shares_prefixes ? 3 : 0, &random);
   const LineOptions options{.model = SmallModel(kSeed),
                             .num_blocks = 21,
+                            .page_size = 16,
                             .scheduler = SmallScheduler(shares_prefixes, 4)};
   Line line(options);
   line.Open();
@@ -192,8 +193,10 @@ TEST_P(EvictionOnTest, KeepsAndComputesWhatTheDenseModelSays) {
   const std::vector<Job> jobs = RandomJobs(40, 120, 2, &random);
   SchedulerOptions scheduler = SmallScheduler(true, GetParam().steps_in_flight);
   scheduler.compaction = GetParam().compaction;
-  Line line(
-      {.model = SmallModel(11), .num_blocks = 25, .scheduler = scheduler});
+  Line line({.model = SmallModel(11),
+             .num_blocks = 25,
+             .page_size = 16,
+             .scheduler = scheduler});
   line.Open();
   for (size_t i = 0; i < jobs.size(); ++i) {
     v1::SubmitRequest request = Line::MakeRequest(
@@ -226,13 +229,51 @@ TEST_P(EvictionOnTest, KeepsAndComputesWhatTheDenseModelSays) {
   EXPECT_GE(line.checker().num_replays_checked(), 1);
 }
 
+enum class OrderKind { kPolicy, kBudgets, kScores };
+
+// Orders an eviction of a live request in one of the three ways.
+grpc::Status Order(OrderKind kind, const std::string& id, Line* line,
+                   std::mt19937_64* random, v1::EvictResponse* response) {
+  v1::EvictRequest request;
+  request.set_request_id(id);
+  *request.mutable_policy() = SnapKvAdaKv(16);
+  request.mutable_target()->set_keep_ratio("0.5");
+  switch (kind) {
+    case OrderKind::kPolicy:
+      return line->Evict(request, response);
+    case OrderKind::kBudgets:
+      request.mutable_policy()->mutable_external_budgets();
+      for (const int32_t budget : {16, 48, 32, 64}) request.add_budgets(budget);
+      return line->Evict(request, response);
+    case OrderKind::kScores:
+      break;
+  }
+  request.mutable_policy()->mutable_external_scores();
+  request.set_cut(96);
+  std::vector<float> scores(4 * 96);
+  for (float& score : scores) score = static_cast<float>((*random)() % 1000);
+  return line->EvictByScores(request, scores, response);
+}
+
+// What was freed, kept and evicted must add up.
+void ExpectAddsUp(const v1::EvictResponse& response, int64_t block_bytes) {
+  EXPECT_EQ(response.freed_bytes(), response.freed_blocks() * block_bytes);
+  EXPECT_EQ(response.kept_entries_size(), 4);
+  int64_t kept = 0;
+  for (const int32_t entries : response.kept_entries()) kept += entries;
+  EXPECT_EQ(kept + response.evicted_entries(), 4 * response.cut());
+}
+
 // Orders from outside on running requests, by policy, budgets and scores, while
 // decoding goes on and other requests force preemptions.
 TEST(EvictionServiceTest, EvictsLiveSequencesWhileTheyDecode) {
   std::mt19937_64 random(13);
   const auto model = SmallModel(13);
-  Line line(
-      {.model = model, .num_blocks = 60, .scheduler = SmallScheduler(true, 4)});
+  const LineOptions options{.model = model,
+                            .num_blocks = 60,
+                            .page_size = 16,
+                            .scheduler = SmallScheduler(true, 4)};
+  Line line(options);
   line.Open();
   constexpr int32_t kNumRequests = 9;
   for (int32_t i = 0; i < kNumRequests; ++i) {
@@ -241,59 +282,28 @@ TEST(EvictionServiceTest, EvictsLiveSequencesWhileTheyDecode) {
                                       RandomTokens(100 + 5 * i, &random), 160))
             .ok());
   }
+  const int64_t block_bytes =
+      MakeLayout(model->shape(), 16, DType::kFloat32, 60).block_bytes();
   int64_t num_evicted = 0;
   for (int32_t i = 0; i < 6; ++i) {
     const std::string id = absl::StrCat("r", i);
     SCOPED_TRACE(id);
     line.WaitForTokens(id, 10);
-    v1::EvictRequest request;
-    request.set_request_id(id);
-    *request.mutable_policy() = SnapKvAdaKv(16);
-    request.mutable_target()->set_keep_ratio("0.5");
+    const auto kind = static_cast<OrderKind>(i % 3);
     v1::EvictResponse response;
-    grpc::Status status;
-    if (i % 3 == 0) {
-      status = line.Evict(request, &response);
-    } else if (i % 3 == 1) {
-      request.mutable_policy()->mutable_external_budgets();
-      for (const int32_t budget : {16, 48, 32, 64}) request.add_budgets(budget);
-      status = line.Evict(request, &response);
-    } else {
-      request.mutable_policy()->mutable_external_scores();
-      request.set_cut(96);
-      std::vector<float> scores(4 * 96);
-      for (float& score : scores) score = static_cast<float>(random() % 1000);
-      status = line.EvictByScores(request, scores, &response);
-    }
+    const grpc::Status status = Order(kind, id, &line, &random, &response);
     // Preempted before it could be carried out: allowed, and nothing happened.
     if (status.error_code() == grpc::StatusCode::ABORTED) continue;
     ASSERT_TRUE(status.ok()) << status.error_message();
     if (response.freed_blocks() == 0) continue;  // replayed; nothing to gain
     ++num_evicted;
-    EXPECT_EQ(
-        response.freed_bytes(),
-        response.freed_blocks() *
-            MakeLayout(model->shape(), 16, DType::kFloat32, 60).block_bytes());
-    ASSERT_EQ(response.kept_entries_size(), 4);
-    int64_t kept = 0;
-    for (const int32_t entries : response.kept_entries()) kept += entries;
-    EXPECT_EQ(kept + response.evicted_entries(), 4 * response.cut());
-    if (i % 3 == 1) {
+    ExpectAddsUp(response, block_bytes);
+    if (kind == OrderKind::kBudgets) {
       EXPECT_THAT(response.kept_entries(),
                   ::testing::ElementsAre(16, 48, 32, 64));
     }
   }
   EXPECT_GE(num_evicted, 3);
-
-  v1::EvictRequest unknown;
-  unknown.set_request_id("nobody");
-  *unknown.mutable_policy() = SnapKvAdaKv(16);
-  unknown.mutable_target()->set_keep_ratio("0.5");
-  v1::EvictResponse response;
-  const grpc::Status status = line.Evict(unknown, &response);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_THAT(status.error_message(), HasSubstr("nobody"));
-
   for (const auto& [id, answer] : line.WaitForAnswers(kNumRequests)) {
     EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id;
     EXPECT_EQ(answer.tokens.size(), 160u) << id;
@@ -301,6 +311,20 @@ TEST(EvictionServiceTest, EvictsLiveSequencesWhileTheyDecode) {
   line.ExpectNothingLeaked();
   line.Close();
   EXPECT_GE(line.checker().num_evictions_checked(), num_evicted);
+}
+
+TEST(EvictionServiceTest, RefusesUnknownRequests) {
+  std::mt19937_64 random(17);
+  Line line({.model = SmallModel(17),
+             .num_blocks = 8,
+             .page_size = 16,
+             .scheduler = SmallScheduler(true, 1)});
+  line.Open();
+  v1::EvictResponse response;
+  const grpc::Status status =
+      Order(OrderKind::kPolicy, "nobody", &line, &random, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_THAT(status.error_message(), HasSubstr("nobody"));
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 //
 // One object is one sequence. Thread-compatible. The model is borrowed.
 // Cost of a token: O(parameters + layers * q_heads * length * head_dim).
-#ifndef BLOCKMGR_TESTS_TESTING_DENSE_REFERENCE_H_
-#define BLOCKMGR_TESTS_TESTING_DENSE_REFERENCE_H_
+#ifndef TESTS_TESTING_DENSE_REFERENCE_H_
+#define TESTS_TESTING_DENSE_REFERENCE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -60,4 +60,4 @@ int32_t Argmax(std::span<const double> logits);
 
 }  // namespace blockmgr
 
-#endif  // BLOCKMGR_TESTS_TESTING_DENSE_REFERENCE_H_
+#endif  // TESTS_TESTING_DENSE_REFERENCE_H_

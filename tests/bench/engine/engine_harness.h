@@ -1,8 +1,8 @@
 // Drives a TinyEngine with hand-written plans: the smallest block manager that
 // can. It allocates from a free list, never shares blocks by itself, and keeps
 // per slot what a manager would.
-#ifndef BLOCKMGR_TESTS_BENCH_ENGINE_ENGINE_HARNESS_H_
-#define BLOCKMGR_TESTS_BENCH_ENGINE_ENGINE_HARNESS_H_
+#ifndef TESTS_BENCH_ENGINE_ENGINE_HARNESS_H_
+#define TESTS_BENCH_ENGINE_ENGINE_HARNESS_H_
 
 #include <cstdint>
 #include <memory>
@@ -101,4 +101,4 @@ class EngineHarness {
 
 }  // namespace blockmgr
 
-#endif  // BLOCKMGR_TESTS_BENCH_ENGINE_ENGINE_HARNESS_H_
+#endif  // TESTS_BENCH_ENGINE_ENGINE_HARNESS_H_

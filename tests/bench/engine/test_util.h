@@ -1,6 +1,6 @@
 // Small helpers of the engine tests.
-#ifndef BLOCKMGR_TESTS_BENCH_ENGINE_TEST_UTIL_H_
-#define BLOCKMGR_TESTS_BENCH_ENGINE_TEST_UTIL_H_
+#ifndef TESTS_BENCH_ENGINE_TEST_UTIL_H_
+#define TESTS_BENCH_ENGINE_TEST_UTIL_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -46,4 +46,4 @@ inline std::vector<int32_t> RandomSplit(int32_t total, int32_t max_part,
 
 }  // namespace blockmgr
 
-#endif  // BLOCKMGR_TESTS_BENCH_ENGINE_TEST_UTIL_H_
+#endif  // TESTS_BENCH_ENGINE_TEST_UTIL_H_

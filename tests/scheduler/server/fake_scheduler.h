@@ -1,7 +1,7 @@
 // A Scheduler that is simple enough to predict: every step runs every request
 // that is not in a step already, one token each; no blocks, no admission.
-#ifndef BLOCKMGR_TESTS_SCHEDULER_SERVER_FAKE_SCHEDULER_H_
-#define BLOCKMGR_TESTS_SCHEDULER_SERVER_FAKE_SCHEDULER_H_
+#ifndef TESTS_SCHEDULER_SERVER_FAKE_SCHEDULER_H_
+#define TESTS_SCHEDULER_SERVER_FAKE_SCHEDULER_H_
 
 #include <cstdint>
 #include <deque>
@@ -207,4 +207,4 @@ inline ModelLayout SmallLayout() {
 
 }  // namespace blockmgr
 
-#endif  // BLOCKMGR_TESTS_SCHEDULER_SERVER_FAKE_SCHEDULER_H_
+#endif  // TESTS_SCHEDULER_SERVER_FAKE_SCHEDULER_H_

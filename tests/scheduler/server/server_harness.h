@@ -1,6 +1,6 @@
 // A daemon on a unix socket in a folder of its own, and scripted peers for it.
-#ifndef BLOCKMGR_TESTS_SCHEDULER_SERVER_SERVER_HARNESS_H_
-#define BLOCKMGR_TESTS_SCHEDULER_SERVER_SERVER_HARNESS_H_
+#ifndef TESTS_SCHEDULER_SERVER_SERVER_HARNESS_H_
+#define TESTS_SCHEDULER_SERVER_SERVER_HARNESS_H_
 
 #include <functional>
 #include <map>
@@ -118,4 +118,4 @@ class ServerTest : public ::testing::Test {
 
 }  // namespace blockmgr
 
-#endif  // BLOCKMGR_TESTS_SCHEDULER_SERVER_SERVER_HARNESS_H_
+#endif  // TESTS_SCHEDULER_SERVER_SERVER_HARNESS_H_
