@@ -19,32 +19,32 @@ constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 struct Row {
   const char* title;
   const char* key;
+  double unit;  // a value is shown in multiples of it
   int decimals;
-  double unit = 1;
   // Means nothing in a run without evictions.
   bool of_evictions = false;
 };
 
 constexpr Row kRows[] = {
-    {"requests in flight, mean", "mean_requests_in_flight", 1},
-    {"requests in flight, max", "max_requests_in_flight", 0},
-    {"requests completed", "completed", 0},
-    {"requests failed", "failed", 0},
-    {"request throughput (1/s)", "request_throughput", 3},
-    {"output throughput (tokens/s)", "output_throughput", 1},
-    {"TTFT p50 (ms)", "p50_ttft_ms", 1},
-    {"TTFT p99 (ms)", "p99_ttft_ms", 1},
-    {"TPOT p50 (ms)", "p50_tpot_ms", 2},
-    {"TPOT p99 (ms)", "p99_tpot_ms", 2},
-    {"preemptions", "preemptions", 0},
-    {"recomputed tokens", "recomputed_tokens", 0},
-    {"prefix hit rate", "prefix_hit_rate", 3},
-    {"blocks used, max", "max_used_blocks", 0},
-    {"evictions", "evictions", 0},
-    {"freed by eviction (GiB)", "evicted_bytes", 2, kGiB},
-    {"kept tokens per head, min", "kept_entries_min", 0, 1, true},
-    {"kept tokens per head, median", "kept_entries_median", 0, 1, true},
-    {"kept tokens per head, max", "kept_entries_max", 0, 1, true},
+    {"requests in flight, mean", "mean_requests_in_flight", 1, 1},
+    {"requests in flight, max", "max_requests_in_flight", 1, 0},
+    {"requests completed", "completed", 1, 0},
+    {"requests failed", "failed", 1, 0},
+    {"request throughput (1/s)", "request_throughput", 1, 3},
+    {"output throughput (tokens/s)", "output_throughput", 1, 1},
+    {"TTFT p50 (ms)", "p50_ttft_ms", 1, 1},
+    {"TTFT p99 (ms)", "p99_ttft_ms", 1, 1},
+    {"TPOT p50 (ms)", "p50_tpot_ms", 1, 2},
+    {"TPOT p99 (ms)", "p99_tpot_ms", 1, 2},
+    {"preemptions", "preemptions", 1, 0},
+    {"recomputed tokens", "recomputed_tokens", 1, 0},
+    {"prefix hit rate", "prefix_hit_rate", 1, 3},
+    {"blocks used, max", "max_used_blocks", 1, 0},
+    {"evictions", "evictions", 1, 0},
+    {"freed by eviction (GiB)", "evicted_bytes", kGiB, 2},
+    {"kept tokens per head, min", "kept_entries_min", 1, 0, true},
+    {"kept tokens per head, median", "kept_entries_median", 1, 0, true},
+    {"kept tokens per head, max", "kept_entries_max", 1, 0, true},
 };
 
 std::optional<double> Value(const Json& report, const Row& row) {

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <cmath>
+
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 
@@ -12,7 +14,7 @@ constexpr int64_t kBarWidth = 30;
 constexpr std::chrono::milliseconds kRedraw{100};
 
 std::string Clock(double seconds) {
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  const int64_t whole = std::llround(seconds);
   return whole < 3600 ? absl::StrFormat("%d:%02d", whole / 60, whole % 60)
                       : absl::StrFormat("%d:%02d:%02d", whole / 3600,
                                         whole / 60 % 60, whole % 60);

@@ -19,7 +19,7 @@ namespace blockmgr {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kSeedsPerGroup = 60;
+constexpr uint64_t kSeedsPerGroup = 500;
 #else
 constexpr uint64_t kSeedsPerGroup = 3000;
 #endif
@@ -269,7 +269,7 @@ void RunSeeds(uint64_t first_seed, const Faults& faults) {
     num_evictions += stats.num_evictions;
   }
   // The swarm is worth its name.
-  EXPECT_GT(num_preemptions, kSeedsPerGroup / 4);
+  EXPECT_GT(num_preemptions, kSeedsPerGroup / 10);
   EXPECT_GT(num_cached, kSeedsPerGroup);
   EXPECT_GT(num_recomputed, kSeedsPerGroup);
   if (faults.evictions) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <gmock/gmock.h>
+#include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 
 #include "blockmgr/eviction/select.h"
@@ -23,7 +24,7 @@ namespace {
 constexpr char kDirectory[] = BLOCKMGR_GOLDEN_DIR;
 
 std::string Path(const char* file) {
-  return std::string(kDirectory) + "/" + file;
+  return absl::StrCat(kDirectory, "/", file);
 }
 
 TEST(GoldenTest, SelectsAsTheTieVectors) {
