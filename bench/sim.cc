@@ -132,10 +132,10 @@ void Simulation::Issue() {
     engine_free_s_ = running.end_s;
     running_.push_back(std::move(running));
   }
-  const SchedulerStats stats = scheduler_->stats();
-  num_running_ = stats.num_running;
-  max_running_ = std::max(max_running_, stats.num_running);
-  max_used_blocks_ = std::max(max_used_blocks_, stats.blocks.used_blocks);
+  num_running_ = scheduler_->num_running();
+  max_running_ = std::max(max_running_, num_running_);
+  max_used_blocks_ =
+      std::max(max_used_blocks_, scheduler_->num_used_blocks());
 }
 
 absl::Status Simulation::Settle() {

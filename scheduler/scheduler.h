@@ -114,8 +114,12 @@ class Scheduler {
 
   virtual bool has_unfinished_requests() const = 0;
   virtual int32_t num_steps_in_flight() const = 0;
+  // Gauges of stats() that are cheap enough to be read after every step.
+  virtual int32_t num_running() const = 0;
+  virtual int32_t num_used_blocks() const = 0;
   virtual const ModelLayout& layout() const = 0;
   virtual const SchedulerOptions& options() const = 0;
+  // O(largest count of kept entries): for occasional reports.
   virtual SchedulerStats stats() const = 0;
 
   // Audits everything in O(pool). For tests.

@@ -89,6 +89,12 @@ class SchedulerImpl : public Scheduler {
   int32_t num_steps_in_flight() const override {
     return static_cast<int32_t>(in_flight_.size());
   }
+  int32_t num_running() const override {
+    return static_cast<int32_t>(running_.size());
+  }
+  int32_t num_used_blocks() const override {
+    return manager_.stats().used_blocks;
+  }
   const ModelLayout& layout() const override { return manager_.layout(); }
   const SchedulerOptions& options() const override { return options_; }
   SchedulerStats stats() const override;

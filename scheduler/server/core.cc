@@ -103,10 +103,10 @@ void Core::IssuePlans() {
 
 void Core::Sample() {
   if (scheduler_ == nullptr) return;
-  const SchedulerStats stats = scheduler_->stats();
-  num_running_ = stats.num_running;
+  num_running_ = scheduler_->num_running();
   max_running_ = std::max(max_running_, num_running_);
-  max_used_blocks_ = std::max(max_used_blocks_, stats.blocks.used_blocks);
+  max_used_blocks_ =
+      std::max(max_used_blocks_, scheduler_->num_used_blocks());
 }
 
 // --- Frontends ---

@@ -92,7 +92,7 @@ TEST(IncludesTest, UpwardAndSidewardAreRefused) {
                              {"scheduler/server/a.cc", "bench/engine/b.h"},
                              {"blockmgr/a.cc", "somewhere/else.h"}};
   for (const Edge& edge : kEdges) {
-    EXPECT_THAT(CheckIncludes(edge.from, "\n" + Include(edge.to)),
+    EXPECT_THAT(CheckIncludes(edge.from, absl::StrCat("\n", Include(edge.to))),
                 ElementsAre(At(2, edge.to)))
         << edge.from << " -> " << edge.to;
   }
@@ -163,11 +163,13 @@ TEST(LineLengthsTest, CountsCharactersNotBytes) {
 
 TEST(LineLengthsTest, ExemptsWhatCannotBeBroken) {
   const std::string filler(kMaxColumns, 'x');
-  EXPECT_THAT(CheckLineLengths("a.cc", "// https://" + filler), IsEmpty());
+  EXPECT_THAT(CheckLineLengths("a.cc", absl::StrCat("// https://", filler)),
+              IsEmpty());
   EXPECT_THAT(CheckLineLengths("a.cc", Include(filler)), IsEmpty());
   EXPECT_THAT(
-      CheckLineLengths(filler + ".h",
-                       "#ifndef " + std::string(kMaxColumns, 'X') + "_H_\n"),
+      CheckLineLengths(
+          filler + ".h",
+          absl::StrCat("#ifndef ", std::string(kMaxColumns, 'X'), "_H_\n")),
       IsEmpty());
 }
 

@@ -39,9 +39,10 @@ class Daemon {
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log_.c_str(),
                                      O_WRONLY | O_CREAT | O_TRUNC, 0600);
     posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-    EXPECT_EQ(
-        posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ),
-        0);
+    const int error =
+        posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ);
+    EXPECT_EQ(error, 0);
+    if (error != 0) pid_ = -1;
     posix_spawn_file_actions_destroy(&actions);
   }
   ~Daemon() {
@@ -52,7 +53,10 @@ class Daemon {
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
-  void Signal(int signal) const { kill(pid_, signal); }
+  void Signal(int signal) const {
+    // kill(-1) would reach every process of the user.
+    if (pid_ > 0) kill(pid_, signal);
+  }
 
   // The exit status; -1: it ended by a signal, -2: not within a minute.
   int Wait() {

@@ -139,6 +139,10 @@ class FakeScheduler final : public Scheduler {
 
   bool ResetPrefixCache() override { return live_.empty(); }
   bool has_unfinished_requests() const override { return !live_.empty(); }
+  int32_t num_running() const override { return stats().num_running; }
+  int32_t num_used_blocks() const override {
+    return stats().blocks.used_blocks;
+  }
   int32_t num_steps_in_flight() const override {
     return static_cast<int32_t>(in_flight_.size());
   }
