@@ -134,8 +134,7 @@ void Simulation::Issue() {
   }
   num_running_ = scheduler_->num_running();
   max_running_ = std::max(max_running_, num_running_);
-  max_used_blocks_ =
-      std::max(max_used_blocks_, scheduler_->num_used_blocks());
+  max_used_blocks_ = std::max(max_used_blocks_, scheduler_->num_used_blocks());
 }
 
 absl::Status Simulation::Settle() {

@@ -14,6 +14,16 @@ absl::Status RequireAtLeast(const char* field, int64_t value, int64_t minimum) {
       absl::StrCat(field, ": expected at least ", minimum, ", got ", value));
 }
 
+absl::Status RequireAtMost(const char* field, int64_t value, int64_t maximum) {
+  if (value <= maximum) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": expected at most ", maximum, ", got ", value));
+}
+
+// Far above any model; with them 2^31 pages are below 2^63 bytes.
+constexpr int64_t kMaxRowElements = 1 << 14;
+constexpr int64_t kMaxPageSize = 1 << 14;
+
 }  // namespace
 
 absl::Status ModelLayout::Validate() const {
@@ -24,6 +34,11 @@ absl::Status ModelLayout::Validate() const {
         RequireAtLeast("head_dim", head_dim, 1),
         RequireAtLeast("page_size", page_size, 1),
         RequireAtLeast("num_blocks", num_blocks, 2)}) {
+    if (!status.ok()) return status;
+  }
+  for (const absl::Status& status :
+       {RequireAtMost("head_dim", head_dim, kMaxRowElements),
+        RequireAtMost("page_size", page_size, kMaxPageSize)}) {
     if (!status.ok()) return status;
   }
   if (num_q_heads % num_heads != 0) {

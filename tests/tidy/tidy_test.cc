@@ -30,8 +30,6 @@ const std::map<std::string, std::string>& TestExceptions() {
   static const auto& exceptions = *new std::map<std::string, std::string>{
       // Flags of a model, tested with the model.
       {"bench/engine/sim_flags.cc", "tests/bench/engine/sim_engine_test.cc"},
-      // The client's two halves run against one scripted daemon.
-      {"bench/serve/client.cc", "tests/bench/serve_test.cc"},
       // Steps of a selection, tested through its whole contract.
       {"blockmgr/eviction/entries.cc",
        "tests/blockmgr/eviction/select_test.cc"},

@@ -71,6 +71,10 @@ TEST(ModelLayoutTest, MessageNamesTheFieldAndWhatCame) {
       {"head_dim", "got -16", [](L& l) { l.head_dim = -16; }},
       {"head_dim", "(head_dim 12)", [](L& l) { l.head_dim = 12; }},
       {"page_size", "got 0", [](L& l) { l.page_size = 0; }},
+      {"page_size", "at most 16384, got 16385",
+       [](L& l) { l.page_size = 16385; }},
+      {"head_dim", "at most 16384, got 20000",
+       [](L& l) { l.head_dim = 20000; }},
       // Block 0 is the null block: a pool of one block has nothing to give.
       {"num_blocks", "got 1", [](L& l) { l.num_blocks = 1; }},
       {"num_blocks", "got 3 * 2147483647 * 2",
