@@ -1,6 +1,5 @@
 #include "kernels/cpu/kv_arena.h"
 
-#include <limits>
 #include <utility>
 
 #include <absl/status/status.h>
@@ -13,12 +12,6 @@ namespace blockmgr {
 
 absl::StatusOr<KvArena> KvArena::Create(const ModelLayout& layout) {
   BM_RETURN_IF_ERROR(layout.Validate());
-  // Divided rather than multiplied: pool_bytes() itself may overflow.
-  constexpr int64_t kLimit = std::numeric_limits<int64_t>::max();
-  if (2 * layout.row_bytes() > kLimit / layout.page_size / layout.num_pages()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "arena: expected fewer than 2^63 bytes, got ", layout.ToString()));
-  }
   auto bytes = hwy::AllocateAligned<std::byte>(
       static_cast<std::size_t>(layout.pool_bytes()));
   if (bytes == nullptr) {
