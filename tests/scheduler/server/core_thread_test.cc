@@ -187,12 +187,15 @@ TEST(CoreThreadTest, LosesNothingWhenTheQueueIsTiny) { RunManyProducers(2, 0); }
 class Obstacle {
  public:
   explicit Obstacle(CoreThread* core) {
-    std::promise<void> entered;
-    core->Post(GetStats{false, [this, &entered](absl::StatusOr<CoreStats>) {
-                          entered.set_value();
-                          released_.get_future().wait();
-                        }});
-    entered.get_future().wait();
+    // The reply owns its ends: it may outlive the obstacle by a moment.
+    auto entered = std::make_shared<std::promise<void>>();
+    core->Post(
+        GetStats{false, [entered, released = released_.get_future().share()](
+                            absl::StatusOr<CoreStats>) {
+                   entered->set_value();
+                   released.wait();
+                 }});
+    entered->get_future().wait();
   }
   void Release() { released_.set_value(); }
 
