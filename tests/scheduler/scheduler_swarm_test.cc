@@ -20,8 +20,11 @@ namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr uint64_t kSeedsPerGroup = 500;
+// So few seeds may miss some of what the many see.
+constexpr uint64_t kMinReusedTokens = kSeedsPerGroup / 4;
 #else
 constexpr uint64_t kSeedsPerGroup = 3000;
+constexpr uint64_t kMinReusedTokens = kSeedsPerGroup;
 #endif
 
 // A failed check aborts; this tells which seed it was.
@@ -270,8 +273,8 @@ void RunSeeds(uint64_t first_seed, const Faults& faults) {
   }
   // The swarm is worth its name.
   EXPECT_GT(num_preemptions, kSeedsPerGroup / 10);
-  EXPECT_GT(num_cached, kSeedsPerGroup / 4);
-  EXPECT_GT(num_recomputed, kSeedsPerGroup / 4);
+  EXPECT_GT(num_cached, kMinReusedTokens);
+  EXPECT_GT(num_recomputed, kMinReusedTokens);
   if (faults.evictions) {
     EXPECT_GT(num_evictions, kSeedsPerGroup / 4);
   }
