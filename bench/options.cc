@@ -154,6 +154,12 @@ void AddBenchFlags(CLI::App* app, BenchOptions* options) {
                                "--keep-ratio [default: ",
                                kDefaultPolicy, "]"))
       ->group("Eviction");
+  app->add_option("--compress-every", options->compress_every,
+                  "evict after every so many prompt tokens, a multiple of the "
+                  "page size; 0: once, at the end of the prompt")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber)
+      ->group("Eviction");
   AddReportFlags(app, options);
 }
 
@@ -184,6 +190,11 @@ absl::StatusOr<RequestEviction> ResolveEviction(const std::string& policy,
         "eviction: expected a policy that a request can carry, got external "
         "scores or budgets");
   }
+  if (parsed->parity != Parity::kNone) {
+    return absl::InvalidArgumentError(
+        "eviction: expected no parity(..), which is for tensors "
+        "(blockmgr-evict), not for serving");
+  }
   eviction.policy = *parsed;
   return eviction;
 }
@@ -208,6 +219,14 @@ absl::StatusOr<BenchPlan> ResolveOptions(const BenchOptions& options) {
                       Goodput::Parse(absl::StrJoin(options.goodput, " ")));
   BM_ASSIGN_OR_RETURN(plan.eviction,
                       ResolveEviction(options.eviction, options.keep_ratio));
+  if (options.compress_every > 0) {
+    if (plan.eviction.mode == EvictionMode::kNone) {
+      return absl::InvalidArgumentError(
+          "compress-every: needs --keep-ratio, the fraction to keep");
+    }
+    plan.eviction.mode = EvictionMode::kEveryChunk;
+    plan.eviction.compress_every = options.compress_every;
+  }
   DatasetOptions dataset = options.dataset;
   dataset.seed = options.seed;
   BM_ASSIGN_OR_RETURN(plan.workload, LoadDataset(dataset));

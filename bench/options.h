@@ -30,6 +30,7 @@ struct BenchOptions {
 
   std::string eviction;    // policy text, empty: none or the default
   std::string keep_ratio;  // decimal text, empty: no eviction
+  int32_t compress_every = 0;  // tokens of the prompt; 0: once, at its end
 
   std::vector<std::string> goodput;
   std::vector<std::string> percentile_metrics = {"ttft", "tpot", "itl", "e2el"};

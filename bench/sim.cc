@@ -286,8 +286,11 @@ absl::StatusOr<RunResult> RunSim(const SimOptions& options,
   BM_RETURN_IF_ERROR(options.model.Validate());
   const ModelLayout layout = MakeLayout(options.model, options.num_blocks);
   BM_RETURN_IF_ERROR(layout.Validate());
+  SchedulerOptions scheduling = options.scheduler;
+  // The engine only pretends to accumulate scores.
+  scheduling.num_scorer_states = scheduling.max_num_seqs;
   BM_ASSIGN_OR_RETURN(std::unique_ptr<Scheduler> scheduler,
-                      Scheduler::Create(layout, options.scheduler));
+                      Scheduler::Create(layout, scheduling));
   Simulation simulation(plan, std::move(scheduler), options, progress);
   BM_ASSIGN_OR_RETURN(RunResult result, simulation.Run());
   result.model_id = "sim";

@@ -34,6 +34,9 @@ struct SequenceStart {
   int32_t num_cached_tokens = 0;
   // Queries before the end of each step to keep for scoring (0: none).
   int32_t query_window = 0;
+  // What to accumulate for scoring, from the query at position state_begin on.
+  ScorerState scorer_state = ScorerState::kNone;
+  int32_t state_begin = 0;
 };
 
 // Evict: replace the entries of positions [0, cut) by a region on

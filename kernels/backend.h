@@ -61,24 +61,84 @@ struct AppendBatch {
   const float* values = nullptr;  // [tokens, num_heads, head_dim]
 };
 
-// SnapKV scores of one sequence and layer.
-struct SnapKvBatch {
-  int32_t layer = 0;
-  ScorerSpec scorer;
-  float scale = 1.0f;
-  // The observation window: queries of the last `num_queries` tokens of a
-  // sequence of `length` tokens, oldest first.
-  const float* queries = nullptr;  // [num_queries, num_q_heads, head_dim]
-  int32_t num_queries = 0;
-  int32_t length = 0;
-  // Per head (CSR) every live entry of the sequence in ascending position
-  // order, region and tail: its slot and its position.
+// Live entries of one sequence in one layer: per head (CSR), in ascending
+// position order, region and tail. Borrowed for the call.
+struct EntryList {
   std::span<const int64_t> offsets;    // [num_heads + 1]
   std::span<const SlotIndex> slots;    // [offsets.back()]
   std::span<const int32_t> positions;  // [offsets.back()]
-  // One score per entry; entries inside the window get +infinity (protected
-  // anyway), the past gets pooled attention.
+};
+
+// The last `count` queries of a sequence of `length` tokens, oldest first.
+struct QueryWindow {
+  const float* queries = nullptr;  // [count, num_q_heads, head_dim]
+  int32_t count = 0;
+  int32_t length = 0;
+};
+
+// Running sums over a sequence's queries before rotation (expected_attention):
+// of q and of q q^T per query head of one layer. Double, because the covariance
+// is a difference of large numbers; token by token, so that chunks do not
+// matter.
+struct QueryStatistics {
+  int64_t count = 0;
+  std::vector<double> sums;      // [num_q_heads, head_dim]
+  std::vector<double> products;  // [num_q_heads, head_dim, head_dim]
+};
+
+// Scores of one sequence and layer, for every scorer that reads keys.
+// Exact formulas: ALGORITHMS, restated at ScoreEntries in kernels/cpu.
+struct ScoreBatch {
+  int32_t layer = 0;
+  // Not streaming, random or external: those need no keys.
+  ScorerSpec scorer;
+  float scale = 1.0f;
+  EntryList entries;
+  // snapkv, tova (count 1), h2o with obs_window.
+  QueryWindow window;
+  // h2o without obs_window: what AddAttention summed up, per entry.
+  std::span<const float> attention_sums;  // [offsets.back()]
+  // expected_attention: of the queries at positions >= n_sink.
+  const QueryStatistics* statistics = nullptr;
+  // Rotary frequencies: pair (i, i + head_dim / 2) turns by position *
+  // inverse_frequencies[i]. [head_dim / 2]
+  std::span<const double> inverse_frequencies;
+  // critical(gqa_product): norms per query head, for each head h a matrix
+  // [group_size, entries of h] (see ValueNormBatch), and the eps to add.
+  std::span<const float> q_head_norms;
+  float product_eps = 0.0f;
+
+  // One score per entry. Entries inside the window (snapkv, tova) or before
+  // n_sink (expected_attention) get +infinity: protected anyway.
   std::span<float> scores;  // [offsets.back()]
+  // With q_head_norms: per entry the mean over the group of (score of the query
+  // head + product_eps) * its norm; +infinity where the score is. Else empty.
+  std::span<float> products;
+};
+
+// Adds to sums[entry] the attention that each query of the window pays it, summed
+// over the group's query heads, in order of the queries. One layer.
+struct AttentionSumBatch {
+  int32_t layer = 0;
+  float scale = 1.0f;
+  EntryList entries;
+  QueryWindow window;
+  std::span<float> sums;  // [offsets.back()], in and out
+};
+
+// Sizes of what entries add to the output: || v W_O || (CriticalKV).
+struct ValueNormBatch {
+  int32_t layer = 0;
+  ValueNorm norm = ValueNorm::kL1;
+  EntryList entries;
+  // W_O of the layer by query head: head h's output is v times rows of h.
+  const float* output_projection = nullptr;  // [num_q_heads, head_dim, model_dim]
+  int32_t model_dim = 0;
+  // False: norms[entry] is the mean over the group, [offsets.back()]. True: one
+  // per query head: head h's entries begin at group_size * offsets[h] as a
+  // matrix [group_size, entries of h].
+  bool per_query_head = false;
+  std::span<float> norms;
 };
 
 class Backend {
@@ -90,7 +150,12 @@ class Backend {
   virtual void Append(const AppendBatch& batch) = 0;
   // Decode (one query per sequence) and causal chunked prefill alike.
   virtual void Attention(const AttentionBatch& batch) = 0;
-  virtual void SnapKvScores(const SnapKvBatch& batch) = 0;
+  virtual void Score(const ScoreBatch& batch) = 0;
+  virtual void AddAttention(const AttentionSumBatch& batch) = 0;
+  virtual void ValueNorms(const ValueNormBatch& batch) = 0;
+  // Adds queries before rotation, [num_tokens, num_q_heads, head_dim].
+  virtual void AddQueries(const float* queries, int32_t num_tokens,
+                          QueryStatistics* statistics) = 0;
   // Executes phase 1, then phase 2.
   virtual void Move(const CompactionMoves& moves) = 0;
   // Copies whole blocks, all layers and heads. No block is both a source and a

@@ -30,6 +30,45 @@ int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout) {
       CeilDiv<int64_t>(PagesOf(point, layout), layout.pages_per_block()));
 }
 
+void ResolveTable(const std::shared_ptr<const BudgetTable>& table,
+                  const EvictionRange& range, const ModelLayout& layout,
+                  CompressionPoint* point) {
+  if (!point->policy.needs_table()) return;
+  point->budgets = std::make_shared<const std::vector<int32_t>>(TableBudgets(
+      point->policy, point->target, ShapeOf(layout), range, *table));
+  point->policy.budget = BudgetSpec();
+  point->policy.budget.kind = BudgetKind::kExternal;
+}
+
+std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
+                                               int32_t num_prompt,
+                                               const ModelLayout& layout) {
+  std::vector<CompressionPoint> points;
+  const int32_t last_cut = LargestCut(num_prompt, layout.page_size);
+  if (eviction.mode == EvictionMode::kNone || last_cut == 0) return points;
+  CompressionPoint point;
+  point.policy = eviction.policy;
+  point.target = eviction.target;
+  int32_t step = num_prompt;
+  if (eviction.mode == EvictionMode::kEveryChunk) {
+    step = eviction.compress_every;
+    point.target.kind = EvictionTarget::Kind::kTokens;
+    point.target.tokens = eviction.target.TokensPerHead(num_prompt);
+  }
+  ResolveTable(eviction.table, {.cut = last_cut, .length = num_prompt}, layout,
+               &point);
+  for (int32_t length = std::min(step, num_prompt);;
+       length += std::min(step, num_prompt - length)) {
+    point.length = length;
+    point.cut = LargestCut(length, layout.page_size);
+    if (point.cut > 0 &&
+        RegionBlocks(point, layout) < point.cut / layout.page_size) {
+      points.push_back(point);
+    }
+    if (length == num_prompt) return points;
+  }
+}
+
 int32_t PeakBlocks(int32_t length,
                    std::span<const CompressionPoint> compressions,
                    const ModelLayout& layout) {

@@ -3,7 +3,9 @@
 #define SCHEDULER_FOOTPRINT_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <vector>
 
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/eviction/select.h"
@@ -23,6 +25,19 @@ int64_t PagesOf(const CompressionPoint& point, const ModelLayout& layout);
 
 // Whole blocks to hold those pages.
 int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout);
+
+// The compressions that a request asks for, ascending: those of its prompt that
+// free at least one block. Their budgets are fixed by the whole prompt, for
+// every_chunk too. REQUIRES: a valid eviction of a prompt of num_prompt tokens.
+std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
+                                               int32_t num_prompt,
+                                               const ModelLayout& layout);
+
+// headkv and lukv become budgets of a caller: neither page counts nor engines
+// need the table. `range` is what the target is measured by.
+void ResolveTable(const std::shared_ptr<const BudgetTable>& table,
+                  const EvictionRange& range, const ModelLayout& layout,
+                  CompressionPoint* point);
 
 // Blocks at the peak of a sequence that computes `length` positions from
 // nothing, alone in the pool. Compressions on the way (ascending; those above

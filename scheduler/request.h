@@ -10,17 +10,30 @@
 #include <absl/status/status.h>
 
 #include "blockmgr/base/ids.h"
+#include "blockmgr/eviction/budget_table.h"
 #include "blockmgr/eviction/policy.h"
 
 namespace blockmgr {
 
-enum class EvictionMode : uint8_t { kNone, kAfterPrefill };
+enum class EvictionMode : uint8_t {
+  kNone,
+  kAfterPrefill,  // once, at the end of the prompt
+  // Block prompt processing (KeyDiff, arXiv 2504.15364, section 2.4): after
+  // every compress_every tokens of the prompt and at its end, always down to
+  // the same budget. Bounds the peak whatever the length of the prompt.
+  kEveryChunk,
+};
 
 // Eviction as part of a request: a lossy cache is the request's own choice.
 struct RequestEviction {
   EvictionMode mode = EvictionMode::kNone;
   EvictionPolicy policy;
   EvictionTarget target;
+  // kEveryChunk: tokens; a multiple of page_size, no shorter than the policy's
+  // observation window. Prefill chunks are cut at its multiples.
+  int32_t compress_every = 0;
+  // What policy.budget.profile names; for headkv and lukv only.
+  std::shared_ptr<const BudgetTable> table;
 };
 
 struct Request {
@@ -42,6 +55,8 @@ struct EvictionCommand {
   std::shared_ptr<const std::vector<float>> scores;
   // BudgetKind::kExternal: entries per (layer, head).
   std::shared_ptr<const std::vector<int32_t>> budgets;
+  // What policy.budget.profile names; for headkv and lukv only.
+  std::shared_ptr<const BudgetTable> table;
 };
 
 enum class FinishReason : uint8_t { kLength, kStop, kCancelled, kFailed };

@@ -46,6 +46,7 @@ struct RequestState {
   std::vector<int32_t> stop_token_ids;
   std::vector<CompressionPoint> compressions;  // ascending length
   std::optional<PendingCommand> command;
+  ScorerState scorer_state = ScorerState::kNone;  // of its own policy
 
   // Keys of the full blocks of `tokens`, extended when needed.
   std::vector<BlockKey> keys;

@@ -56,6 +56,8 @@ absl::Status SchedulerOptions::Validate() const {
       RequireRange("max_steps_in_flight", max_steps_in_flight, 1, 4));
   BM_RETURN_IF_ERROR(RequireRange("max_waiting", max_waiting, 1, 1 << 28));
   BM_RETURN_IF_ERROR(RequireRange("query_window", query_window, 0, 1 << 16));
+  BM_RETURN_IF_ERROR(
+      RequireRange("num_scorer_states", num_scorer_states, 0, INT32_MAX));
   if (!(watermark >= 0.0 && watermark < 1.0)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "watermark: expected a fraction in [0, 1), got ", watermark));
@@ -98,15 +100,56 @@ absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
                      options_.max_model_len, " (max_model_len), got ",
                      request.prompt.size(), " + ", request.max_tokens));
   }
-  if (request.eviction.mode == EvictionMode::kNone) return absl::OkStatus();
-  const EvictionPolicy& policy = request.eviction.policy;
+  return ValidateEviction(request.eviction);
+}
+
+absl::Status SchedulerImpl::ValidatePolicy(
+    const EvictionPolicy& policy,
+    const std::shared_ptr<const BudgetTable>& table) const {
   BM_RETURN_IF_ERROR(policy.Validate());
-  BM_RETURN_IF_ERROR(ValidateTarget(request.eviction.target));
+  if (policy.parity != Parity::kNone) {
+    return absl::InvalidArgumentError(
+        "eviction.policy: expected no parity(..): it reproduces published "
+        "programs on tensors and conserves no total");
+  }
+  if (!policy.needs_table()) return absl::OkStatus();
+  if (table == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "eviction.policy: expected the budget table '", policy.budget.profile,
+        "' with the request, got none"));
+  }
+  return CheckTable(policy, ShapeOf(layout()), *table);
+}
+
+absl::Status SchedulerImpl::ValidateEviction(
+    const RequestEviction& eviction) const {
+  if (eviction.mode == EvictionMode::kNone) return absl::OkStatus();
+  const EvictionPolicy& policy = eviction.policy;
+  BM_RETURN_IF_ERROR(ValidatePolicy(policy, eviction.table));
+  BM_RETURN_IF_ERROR(ValidateTarget(eviction.target));
   if (policy.scorer.kind == ScorerKind::kExternal ||
       policy.budget.kind == BudgetKind::kExternal) {
     return absl::InvalidArgumentError(
         "eviction.policy: expected a policy of the engine's own, got external "
         "scores or budgets (evict the running request instead)");
+  }
+  if (policy.scorer_state() != ScorerState::kNone &&
+      options_.num_scorer_states == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "eviction.policy: ", FormatPolicy(policy),
+        " needs scores that the engine accumulates, but it announced "
+        "num_scorer_states 0"));
+  }
+  const int32_t page_size = layout().page_size;
+  if (eviction.mode == EvictionMode::kEveryChunk) {
+    const int32_t least = std::max(page_size, policy.query_window());
+    if (eviction.compress_every < least ||
+        eviction.compress_every % page_size != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "eviction.compress_every: expected a multiple of ", page_size,
+          " (page_size) and at least ", least, ", got ",
+          eviction.compress_every));
+    }
   }
   return RequireRange("eviction.policy: window", policy.query_window(), 0,
                       MaxWindow());
@@ -133,19 +176,8 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
         options_.max_waiting, ")"));
   }
   const auto num_prompt = static_cast<int32_t>(request.prompt.size());
-  std::vector<CompressionPoint> compressions;
-  if (request.eviction.mode == EvictionMode::kAfterPrefill) {
-    CompressionPoint point;
-    point.length = num_prompt;
-    point.cut = LargestCut(num_prompt, layout().page_size);
-    point.policy = request.eviction.policy;
-    point.target = request.eviction.target;
-    // Ordered only when whole blocks come back.
-    if (point.cut > 0 &&
-        RegionBlocks(point, layout()) < point.cut / layout().page_size) {
-      compressions.push_back(std::move(point));
-    }
-  }
+  std::vector<CompressionPoint> compressions =
+      PlanCompressions(request.eviction, num_prompt, layout());
   const int32_t peak =
       PeakBlocks(num_prompt + request.max_tokens - 1, compressions, layout());
   if (peak > manager_.num_usable()) {
@@ -163,6 +195,9 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   state->max_tokens = request.max_tokens;
   state->stop_token_ids = std::move(request.stop_token_ids);
   state->compressions = std::move(compressions);
+  if (!state->compressions.empty()) {
+    state->scorer_state = request.eviction.policy.scorer_state();
+  }
   requests_.emplace(state->id, state);
   names_.emplace(state->name, state->id);
   waiting_.push_back(state);
@@ -242,8 +277,15 @@ absl::Status SchedulerImpl::Cancel(RequestId request, Effects* effects) {
 
 absl::Status SchedulerImpl::ValidateCommand(
     const RequestState& request, const EvictionCommand& command) const {
-  BM_RETURN_IF_ERROR(command.policy.Validate());
+  BM_RETURN_IF_ERROR(ValidatePolicy(command.policy, command.table));
   BM_RETURN_IF_ERROR(ValidateTarget(command.target));
+  if (command.policy.scorer_state() != ScorerState::kNone &&
+      command.policy.scorer_state() != request.scorer_state) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "policy: ", FormatPolicy(command.policy),
+        " needs scores accumulated from the first token on; expected a request "
+        "whose own policy has them, got one without"));
+  }
   const int32_t page_size = layout().page_size;
   const int32_t cut_now =
       request.running ? manager_.sequence(request.slot).cut() : 0;

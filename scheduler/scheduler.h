@@ -44,6 +44,10 @@ struct SchedulerOptions {
   // Queries per layer that an engine keeps of every sequence for evictions
   // ordered from outside; policies of requests raise it for their own.
   int32_t query_window = 32;
+  // Sequences for which the engine can accumulate scores (ScorerState) at a
+  // time. A request whose policy needs that waits for one, or is refused when
+  // there is none.
+  int32_t num_scorer_states = 0;
   bool enable_prefix_caching = true;
   CompactionPreference compaction = CompactionPreference::kFreshFirst;
 
@@ -83,7 +87,8 @@ class Scheduler {
 
   // Queues a request. InvalidArgument: malformed (empty prompt, ...);
   // AlreadyExists: a live request has this id; ResourceExhausted: the queue is
-  // full, or the request can never fit in the pool.
+  // full, or the request can never fit in the pool; FailedPrecondition: the
+  // engine does not accumulate the scores that the policy needs.
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
   // Ends a request at once; its FinishEffect says kCancelled. NotFound when it
   // is unknown or already ended.

@@ -66,6 +66,10 @@ void SchedulerImpl::WriteStart(const RequestState& request,
     start.query_window =
         std::max(start.query_window, point.policy.query_window());
   }
+  start.scorer_state = request.scorer_state;
+  if (start.scorer_state == ScorerState::kQueryStatistics) {
+    start.state_begin = request.compressions.front().policy.scorer.n_sink;
+  }
   plan->start_tokens.insert(plan->start_tokens.end(), request.tokens.begin(),
                             request.tokens.end());
   plan->starts.push_back(start);

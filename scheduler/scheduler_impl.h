@@ -107,6 +107,10 @@ class SchedulerImpl : public Scheduler {
  private:
   // Submission (scheduler.cc).
   absl::Status ValidateRequest(const Request& request) const;
+  absl::Status ValidateEviction(const RequestEviction& eviction) const;
+  absl::Status ValidatePolicy(
+      const EvictionPolicy& policy,
+      const std::shared_ptr<const BudgetTable>& table) const;
   absl::Status ValidateCommand(const RequestState& request,
                                const EvictionCommand& command) const;
   RequestState* NewState();
@@ -145,6 +149,9 @@ class SchedulerImpl : public Scheduler {
   // Blocks that the prompts of running requests will still take.
   int32_t BlocksPromised() const;
   int32_t BlocksComing() const;
+  // Whether the engine can accumulate scores for one more sequence than those
+  // that run or are admitted by this step.
+  bool HasScorerState(const RequestState& request) const;
 
   // Doing (scheduler_apply.cc).
   void Apply(StepPlan* plan);

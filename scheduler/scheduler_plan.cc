@@ -70,12 +70,18 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
     point.policy = command.policy;
     // What is protected does not shrink with the queries that are at hand.
     point.policy.protect.recent = command.policy.protected_recent();
+    const int32_t at_hand =
+        std::min({length - num_in_cache, std::max(options_.query_window, 1),
+                  MaxWindow()});
     point.policy.scorer.window =
-        std::min({command.policy.scorer.window, length - num_in_cache,
-                  std::max(options_.query_window, 1), MaxWindow()});
+        std::min(command.policy.scorer.window, at_hand);
+    point.policy.scorer.obs_window =
+        std::min(command.policy.scorer.obs_window, at_hand);
     point.target = command.target;
     point.scores = command.scores;
     point.budgets = command.budgets;
+    ResolveTable(command.table, {.cut = point.cut, .length = length}, layout(),
+                 &point);
     point.command = request.command->number;
   } else {
     return false;
@@ -111,6 +117,8 @@ int32_t SchedulerImpl::FreshForOrder(const StepDecision::Order& order,
 }
 
 int32_t SchedulerImpl::MaxCachedTokens(const RequestState& request) const {
+  // Scores are accumulated from the first token on.
+  if (request.scorer_state != ScorerState::kNone) return 0;
   // At least one token is computed, and every observation window is.
   int32_t limit = static_cast<int32_t>(request.tokens.size()) - 1;
   for (const CompressionPoint& point : request.compressions) {
@@ -118,6 +126,19 @@ int32_t SchedulerImpl::MaxCachedTokens(const RequestState& request) const {
                      point.length - std::max(1, point.policy.query_window()));
   }
   return std::max(limit, 0);
+}
+
+bool SchedulerImpl::HasScorerState(const RequestState& request) const {
+  if (request.scorer_state == ScorerState::kNone) return true;
+  const auto needs = [](const RequestState* other) {
+    return other->scorer_state != ScorerState::kNone;
+  };
+  const auto num_running = std::ranges::count_if(running_, needs);
+  const auto num_admitted =
+      std::ranges::count_if(decision_.runs, [&](const StepDecision::Run& run) {
+        return run.match >= 0 && needs(run.request);
+      });
+  return num_running + num_admitted < options_.num_scorer_states;
 }
 
 int32_t SchedulerImpl::BlocksComing() const {
@@ -302,6 +323,7 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
     if (*token_budget <= 0 || std::ssize(decision_.matches) >= num_open) {
       return;
     }
+    if (!HasScorerState(*request)) return;
     PrefixMatch match;
     if (manager_.prefix_caching()) {
       ExtendBlockKeys(request->tokens, layout().page_size, &request->keys);

@@ -12,6 +12,7 @@
 
 #include "bench/engine/wire.h"
 #include "blockmgr/base/status_macros.h"
+#include "wire/policy_wire.h"
 
 namespace blockmgr {
 namespace {
@@ -144,8 +145,9 @@ bool EngineClient::Wait(std::chrono::milliseconds duration) {
 absl::StatusOr<EngineClient::Attachment> EngineClient::Attach(
     const ModelLayout& layout) {
   v1::AttachRequest request;
-  LayoutToProto(layout, request.mutable_layout());
+  ToProto(layout, request.mutable_layout());
   request.set_engine_name(options_.engine_name);
+  request.set_num_scorer_states(options_.num_scorer_states);
   const auto begin = std::chrono::steady_clock::now();
   std::chrono::milliseconds backoff = options_.first_backoff;
   bool told = false;

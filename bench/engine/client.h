@@ -29,6 +29,8 @@ namespace blockmgr {
 struct EngineClientOptions {
   std::string address;  // a gRPC target: unix:PATH or HOST:PORT
   std::string engine_name = "engine";
+  // Sequences whose scores the engine can accumulate at a time; 0: none.
+  int32_t num_scorer_states = 0;
   bool reconnect = false;  // attach again when the daemon goes away
   // How long to look for a daemon; zero: for ever.
   std::chrono::milliseconds attach_timeout{0};

@@ -86,6 +86,12 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->capture_default_str();
   app->add_option("--name", flags->client.engine_name,
                   "Name in the daemon's logs (default: blockmgr-engine/MODE)");
+  flags->client.num_scorer_states = 256;
+  app->add_option("--scorer-states", flags->client.num_scorer_states,
+                  "Sequences whose scores are accumulated at a time, for h2o "
+                  "and expected_attention; 0: none")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   app->add_flag("--reconnect", flags->client.reconnect,
                 "Attach again when the daemon goes away");
   app->add_option("--attach-timeout", flags->attach_timeout_s,

@@ -185,7 +185,10 @@ absl::StatusOr<std::vector<int32_t>> SimEngine::DrawCounts(
   std::vector<Claim> claims(num_heads);
   const uint64_t key = SplitMix64(RequestKey(seed_, table.request) +
                                   static_cast<uint64_t>(table.num_evictions));
-  const bool adaptive = order.policy.budget.kind == BudgetKind::kAdaKv;
+  const BudgetKind kind = order.policy.budget.kind;
+  const bool adaptive = kind == BudgetKind::kAdaKv ||
+                        kind == BudgetKind::kAdaPyramid ||
+                        kind == BudgetKind::kGlobal;
   int64_t sum_min = 0;
   for (size_t head = 0; head < num_heads; ++head) {
     if (!table.kept.empty()) held[head] += table.kept[head];

@@ -25,6 +25,7 @@
 
 #include "bench/engine/tables.h"
 #include "bench/engine/tiny_model.h"
+#include "bench/engine/tiny_scoring.h"
 #include "blockmgr/compaction.h"
 #include "blockmgr/eviction/select.h"
 #include "blockmgr/ragged_region.h"
@@ -39,10 +40,10 @@ struct TinyObserver {
   std::function<void(SequenceSlot slot, int32_t position,
                      std::span<const float> logits)>
       on_logits;
-  // An eviction about to be carried out: its candidates, their scores (empty
-  // for streaming), and what is kept.
-  std::function<void(const EvictionOrder& order, const EntryIndex& candidates,
-                     std::span<const float> scores, const KeepSets& keep)>
+  // An eviction about to be carried out: its candidates, what the policy read
+  // of them, and what is kept.
+  std::function<void(const EvictionOrder& order, const ScoredEntries& scored,
+                     const KeepSets& keep)>
       on_eviction;
 };
 
@@ -69,26 +70,21 @@ class TinyEngine {
   struct Sequence {
     std::optional<RaggedRegion> region;
     std::vector<int32_t> region_positions;  // by slot of the region
-    // Queries of the last query_window positions, position p in row
-    // p % query_window: [num_layers, query_window, q_width].
-    std::vector<float> queries;
-    int32_t first_query = 0;  // queries before this position never existed
+    ScoringState scoring;
   };
 
   void StartSequences(const StepPlan& plan);
   // Flattens the plan's tokens into tokens_, positions_, ... below.
   void LayOutBatch(const StepPlan& plan);
   void RunLayer(const StepPlan& plan, int32_t layer);
-  void KeepQueries(const StepPlan& plan, int32_t layer);
+  // Shows the layer's queries to what scores will be made of.
+  void Observe(const StepPlan& plan, int32_t layer);
+  // Live entries of a sequence, those of this step included.
+  EntryIndex AllEntries(SequenceSlot slot);
   void Sample(const StepPlan& plan, StepResult* result);
 
   absl::Status Evict(const StepPlan& plan, const EvictionOrder& order,
                      std::vector<int32_t>* counts);
-  // Entries below the cut and their scores, as the order's scorer has them.
-  absl::Status Score(const EvictionOrder& order, EntryIndex* candidates,
-                     std::vector<float>* scores);
-  absl::Status ScoreSnapKv(const EvictionOrder& order, EntryIndex* candidates,
-                           std::vector<float>* scores);
   Sequence& sequence(SequenceSlot slot) {
     return sequences_[static_cast<size_t>(Index(slot))];
   }
@@ -98,6 +94,7 @@ class TinyEngine {
   const ModelLayout layout_;
   const float scale_;  // 1 / sqrt(head_dim)
   TinyForward forward_;
+  TinyScoring scoring_;
   EngineTables tables_;
   std::vector<Sequence> sequences_;  // by slot
   TinyObserver observer_;
@@ -108,6 +105,8 @@ class TinyEngine {
   std::vector<int64_t> slot_mapping_;   // [total tokens]
   std::vector<int32_t> query_offsets_;  // [scheduled + 1]
   std::vector<SequenceKv> kv_;          // [scheduled]
+  // [scheduled]; empty where nothing is accumulated
+  std::vector<EntryIndex> entries_;
 };
 
 }  // namespace blockmgr

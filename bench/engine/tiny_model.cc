@@ -154,6 +154,7 @@ void TinyForward::Project(int32_t layer) {
   Linear(normalized_, weights.query, shape.hidden, shape.q_width(), queries_);
   Linear(normalized_, weights.key, shape.hidden, shape.kv_width(), keys_);
   Linear(normalized_, weights.value, shape.hidden, shape.kv_width(), values_);
+  raw_queries_ = queries_;
   Rotate(shape.num_q_heads, queries_);
   Rotate(shape.num_heads, keys_);
 }

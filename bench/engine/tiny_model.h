@@ -113,6 +113,10 @@ class TinyForward {
   std::span<const float> queries() const {
     return queries_;
   }                                                          // [rows, q_width]
+  // Before RoPE, as of the last Project.
+  std::span<const float> raw_queries() const {
+    return raw_queries_;
+  }                                                          // [rows, q_width]
   std::span<const float> keys() const { return keys_; }      // [rows, kv_width]
   std::span<const float> values() const { return values_; }  // [rows, kv_width]
   std::span<float> attention() { return attention_; }        // [rows, q_width]
@@ -128,6 +132,7 @@ class TinyForward {
   std::vector<float> normalized_;  // [rows, hidden]
   std::vector<float> delta_;       // [rows, hidden]
   std::vector<float> queries_;
+  std::vector<float> raw_queries_;
   std::vector<float> keys_;
   std::vector<float> values_;
   std::vector<float> attention_;

@@ -9,20 +9,13 @@
 #define BENCH_ENGINE_WIRE_H_
 
 #include <absl/status/status.h>
-#include <absl/status/statusor.h>
 
-#include "blockmgr/base/model_layout.h"
-#include "blockmgr/eviction/policy.h"
 #include "blockmgr/step_plan.h"
 #include "proto/blockmgr/v1/engine.pb.h"
 
 namespace blockmgr {
 
-void LayoutToProto(const ModelLayout& layout, v1::ModelLayout* proto);
-
 // InvalidArgument names the field.
-absl::StatusOr<EvictionPolicy> PolicyFromProto(const v1::EvictionPolicy& proto);
-absl::StatusOr<EvictionTarget> TargetFromProto(const v1::EvictionTarget& proto);
 // Replaces `plan`, keeping its memory. After an error its content is void.
 absl::Status PlanFromProto(const v1::StepPlan& proto, StepPlan* plan);
 

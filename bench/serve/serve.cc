@@ -30,9 +30,12 @@ v1::SubmitRequest ToMessage(const WorkloadRequest& request,
       SynthesizeTokens(request.prompt, plan.vocab_size);
   message.mutable_prompt_token_ids()->Add(tokens.begin(), tokens.end());
   message.set_max_tokens(request.output_tokens);
-  if (plan.eviction.mode == EvictionMode::kAfterPrefill) {
+  if (plan.eviction.mode != EvictionMode::kNone) {
+    const bool once = plan.eviction.mode == EvictionMode::kAfterPrefill;
     v1::RequestEviction* eviction = message.mutable_eviction();
-    eviction->set_mode(v1::EVICTION_MODE_AFTER_PREFILL);
+    eviction->set_mode(once ? v1::EVICTION_MODE_AFTER_PREFILL
+                            : v1::EVICTION_MODE_EVERY_CHUNK);
+    eviction->set_compress_every(plan.eviction.compress_every);
     ToProto(plan.eviction.policy, eviction->mutable_policy());
     ToProto(plan.eviction.target, eviction->mutable_target());
   }

@@ -7,6 +7,7 @@
 #include "blockmgr/eviction/apportion.h"
 #include "blockmgr/eviction/entries.h"
 #include "blockmgr/eviction/page_math.h"
+#include "blockmgr/eviction/parity.h"
 #include "blockmgr/eviction/protection.h"
 #include "blockmgr/eviction/score_order.h"
 #include "blockmgr/eviction/select.h"
@@ -17,14 +18,14 @@ namespace {
 // Weights are in multiples of 10^-9 entries, the resolution of alpha.
 constexpr int64_t kWeightUnit = 1'000'000'000;
 
-// What one head should get: `fixed` entries, and of what is left of the layer's
+// What one head should get: `fixed` entries, and of what is left of its scope's
 // total a share in proportion to `weight`.
 struct Ideal {
   int64_t fixed = 0;
   int64_t weight = 0;
 };
 
-// Everything AllocateBudgets is asked, for the helpers of one layer.
+// Everything AllocateBudgets is asked, for the helpers of one scope.
 struct Request {
   const EvictionPolicy& policy;
   const EvictionTarget& target;
@@ -33,64 +34,116 @@ struct Request {
   const EntriesView& entries;
 };
 
-// The layer's heads split by protection.
-std::vector<HeadSplit> SplitLayer(const Request& request, int32_t layer) {
+// The scope's heads split by protection.
+std::vector<HeadSplit> SplitHeads(const Request& request,
+                                  const BudgetScope& scope) {
   const ProtectedPositions positions(request.policy, request.range);
   std::vector<HeadSplit> splits;
-  splits.reserve(request.shape.num_heads);
-  for (int32_t head = 0; head < request.shape.num_heads; ++head) {
-    const int64_t index = int64_t{layer} * request.shape.num_heads + head;
-    splits.push_back(positions.Split(HeadPositions(request.entries, index)));
+  splits.reserve(scope.num_heads);
+  for (int64_t head = 0; head < scope.num_heads; ++head) {
+    splits.push_back(positions.Split(
+        HeadPositions(request.entries, scope.first_head + head)));
   }
   return splits;
 }
 
-// Of the layer's `slots` best unprotected entries, how many each head holds.
-std::vector<int64_t> CountTop(const Request& request, int32_t layer,
+// Of the scope's `slots` best unprotected entries, how many each head holds,
+// when head h takes its own floors[h] best first.
+std::vector<int64_t> CountTop(const Request& request, const BudgetScope& scope,
                               std::span<const HeadSplit> splits,
-                              int64_t slots) {
-  std::vector<uint32_t> keys;
+                              std::span<const int64_t> floors, int64_t slots) {
+  std::vector<uint32_t> pool;
+  std::vector<uint32_t> own;
   std::vector<int64_t> ends;
-  for (size_t head = 0; head < splits.size(); ++head) {
-    const int64_t index =
-        int64_t{layer} * request.shape.num_heads + static_cast<int64_t>(head);
-    AppendKeys(request.entries,
-               request.entries.offsets[index] + splits[head].num_sinks,
-               splits[head].num_past, &keys);
-    ends.push_back(static_cast<int64_t>(keys.size()));
-  }
   std::vector<int64_t> counts(splits.size());
+  for (size_t head = 0; head < splits.size(); ++head) {
+    const HeadSplit& split = splits[head];
+    const int64_t begin =
+        request.entries.offsets[scope.first_head + static_cast<int64_t>(head)] +
+        split.num_sinks;
+    counts[head] = std::min<int64_t>(floors[head], split.num_past);
+    if (counts[head] == 0) {
+      AppendKeys(request.entries, begin, split.num_past, &pool);
+    } else {
+      own.clear();
+      AppendKeys(request.entries, begin, split.num_past, &own);
+      int64_t next = 0;
+      ForEachTop(own, counts[head], [&](int64_t index) {
+        pool.insert(pool.end(), own.begin() + next, own.begin() + index);
+        next = index + 1;
+      });
+      pool.insert(pool.end(), own.begin() + next, own.end());
+    }
+    slots -= counts[head];
+    ends.push_back(static_cast<int64_t>(pool.size()));
+  }
   size_t head = 0;
-  ForEachTop(keys, slots, [&](int64_t index) {
+  ForEachTop(pool, slots, [&](int64_t index) {
     while (index >= ends[head]) ++head;
     ++counts[head];
   });
   return counts;
 }
 
-// Ada-KV's released code without its rounding (arXiv 2407.11550): with C_h
-// slots for the past under a uniform budget and f_h of the layer's top sum(C_h)
-// past entries, head h gets f_h * (1 - alpha) + C_h * alpha.
-std::vector<Ideal> AdaKvIdeals(const Request& request, int32_t layer,
-                               std::span<const HeadSplit> splits) {
-  const int64_t mean = MeanEntries(request.target, request.range);
+// By share of the scope's best scores. With C_h slots for the past of head h
+// under equal budgets, and f_h of the scope's top sum(C_h) past entries:
+//   global  f_h
+//   blend   f_h * (1 - alpha) + C_h * alpha, Ada-KV's released code without its
+//           rounding (arXiv 2407.11550)
+//   floor   f_h, counted when every head takes its floor(C_h * alpha) best
+//           first
+std::vector<Ideal> ScoredIdeals(const Request& request,
+                                const BudgetScope& scope,
+                                std::span<const HeadSplit> splits) {
+  const BudgetSpec& budget = request.policy.budget;
+  const bool global = budget.kind == BudgetKind::kGlobal;
+  const bool floor =
+      budget.kind == BudgetKind::kAdaKv && budget.mode == AdaKvMode::kFloor;
+  const int64_t alpha = global ? 0 : std::llround(budget.alpha * kWeightUnit);
+  const int64_t mean = scope.entries / scope.num_heads;
   std::vector<Ideal> ideals(splits.size());
-  int64_t slots = 0;
+  std::vector<int64_t> floors(splits.size());
+  int64_t slots = scope.entries;
   for (size_t head = 0; head < splits.size(); ++head) {
     ideals[head].fixed = std::min(mean, int64_t{splits[head].num_protected()});
-    slots += mean - ideals[head].fixed;
+    slots -= ideals[head].fixed;
+    if (floor) {
+      floors[head] = (mean - ideals[head].fixed) * alpha / kWeightUnit;
+    }
   }
-  const std::vector<int64_t> counts = CountTop(request, layer, splits, slots);
-  const int64_t alpha = std::llround(request.policy.budget.alpha * kWeightUnit);
+  const std::vector<int64_t> counts =
+      CountTop(request, scope, splits, floors, slots);
+  const int64_t uniform = floor ? 0 : alpha;
   for (size_t head = 0; head < splits.size(); ++head) {
-    ideals[head].weight = counts[head] * (kWeightUnit - alpha) +
-                          (mean - ideals[head].fixed) * alpha;
+    ideals[head].weight = counts[head] * (kWeightUnit - uniform) +
+                          (mean - ideals[head].fixed) * uniform;
   }
   return ideals;
 }
 
-// Whole pages: the layer's page total by largest remainder of the ideals.
-void RoundToPages(const Request& request, std::span<const HeadSplit> splits,
+std::vector<Ideal> MakeIdeals(const Request& request, const BudgetScope& scope,
+                              std::span<const HeadSplit> splits) {
+  switch (request.policy.budget.kind) {
+    case BudgetKind::kAdaKv:
+    case BudgetKind::kAdaPyramid:
+    case BudgetKind::kGlobal:
+      return ScoredIdeals(request, scope, splits);
+    case BudgetKind::kUniform:
+    case BudgetKind::kPyramid:
+      // Nothing fixed, equal weights.
+      return std::vector<Ideal>(splits.size(), Ideal{0, 1});
+    case BudgetKind::kHeadKv:
+    case BudgetKind::kLuKv:
+    case BudgetKind::kExternal:
+      break;
+  }
+  BM_CHECK(false && "budgets that are computed beforehand");
+  return {};
+}
+
+// Whole pages: the scope's page total by largest remainder of the ideals.
+void RoundToPages(const Request& request, const BudgetScope& scope,
+                  std::span<const HeadSplit> splits,
                   std::span<const Ideal> ideals,
                   std::vector<int32_t>* budgets) {
   const int64_t page_size = request.shape.page_size;
@@ -104,21 +157,18 @@ void RoundToPages(const Request& request, std::span<const HeadSplit> splits,
     claims[head].max = CeilDiv(entries, page_size);
     claims[head].min = std::min(min_pages, claims[head].max);
   }
-  const std::vector<int64_t> pages = Apportion(
-      LayerPages(request.policy, request.target, request.shape, request.range),
-      claims);
+  const std::vector<int64_t> pages = Apportion(scope.pages, claims);
   for (size_t head = 0; head < splits.size(); ++head) {
     budgets->push_back(static_cast<int32_t>(std::min(
         pages[head] * page_size, int64_t{splits[head].num_entries()})));
   }
 }
 
-// Whole entries: the layer's entry total by largest remainder of the ideals.
-void RoundToTokens(const Request& request, std::span<const HeadSplit> splits,
+// Whole entries: the scope's entry total by largest remainder of the ideals.
+void RoundToTokens(const BudgetScope& scope, std::span<const HeadSplit> splits,
                    std::span<const Ideal> ideals,
                    std::vector<int32_t>* budgets) {
-  int64_t total =
-      request.shape.num_heads * MeanEntries(request.target, request.range);
+  int64_t total = scope.entries;
   std::vector<Claim> claims(splits.size());
   for (size_t head = 0; head < splits.size(); ++head) {
     const int64_t entries = splits[head].num_entries();
@@ -165,28 +215,58 @@ std::vector<int32_t> AllocateBudgets(const EvictionPolicy& policy,
                                      std::span<const int32_t> external) {
   CheckRange(shape, range);
   CheckEntries(shape, range, entries);
+  if (policy.parity != Parity::kNone) {
+    return ParityBudgets(policy, target, shape, range, entries);
+  }
   const Request request{policy, target, shape, range, entries};
   const int64_t num_heads = int64_t{shape.num_layers} * shape.num_heads;
-  if (policy.budget.kind == BudgetKind::kExternal) {
+  if (policy.budget.kind == BudgetKind::kExternal || policy.needs_table()) {
     BM_CHECK(static_cast<int64_t>(external.size()) == num_heads);
     return ExternalBudgets(request, external);
   }
   std::vector<int32_t> budgets;
   budgets.reserve(num_heads);
-  for (int32_t layer = 0; layer < shape.num_layers; ++layer) {
-    const std::vector<HeadSplit> splits = SplitLayer(request, layer);
-    // Uniform: nothing fixed, equal weights.
-    std::vector<Ideal> ideals(splits.size(), Ideal{0, 1});
-    if (policy.budget.kind == BudgetKind::kAdaKv) {
-      ideals = AdaKvIdeals(request, layer, splits);
-    }
+  for (const BudgetScope& scope : BudgetScopes(policy, target, shape, range)) {
+    const std::vector<HeadSplit> splits = SplitHeads(request, scope);
+    const std::vector<Ideal> ideals = MakeIdeals(request, scope, splits);
     if (policy.rounding == Rounding::kPage) {
-      RoundToPages(request, splits, ideals, &budgets);
+      RoundToPages(request, scope, splits, ideals, &budgets);
     } else {
-      RoundToTokens(request, splits, ideals, &budgets);
+      RoundToTokens(scope, splits, ideals, &budgets);
     }
   }
   return budgets;
+}
+
+std::vector<double> IdealBudgets(const EvictionPolicy& policy,
+                                 const EvictionTarget& target,
+                                 const HeadShape& shape,
+                                 const EvictionRange& range,
+                                 const EntriesView& entries) {
+  CheckRange(shape, range);
+  CheckEntries(shape, range, entries);
+  const Request request{policy, target, shape, range, entries};
+  std::vector<double> ideals;
+  for (const BudgetScope& scope : BudgetScopes(policy, target, shape, range)) {
+    const std::vector<HeadSplit> splits = SplitHeads(request, scope);
+    int64_t rest = scope.entries;
+    int64_t weights = 0;
+    const std::vector<Ideal> scoped = MakeIdeals(request, scope, splits);
+    for (const Ideal& ideal : scoped) {
+      rest -= ideal.fixed;
+      weights += ideal.weight;
+    }
+    // Nobody has a claim: equal parts, as Apportion has it.
+    const bool equal = weights == 0;
+    const double lambda =
+        static_cast<double>(rest) /
+        static_cast<double>(equal ? scope.num_heads : weights);
+    for (const Ideal& ideal : scoped) {
+      ideals.push_back(static_cast<double>(ideal.fixed) +
+                       lambda * static_cast<double>(equal ? 1 : ideal.weight));
+    }
+  }
+  return ideals;
 }
 
 }  // namespace blockmgr

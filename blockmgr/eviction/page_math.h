@@ -1,9 +1,10 @@
-// The numbers that page totals and budgets share. They depend on policy,
-// target, shape and range alone, so manager and engine compute the same ones.
+// The totals that page counts and budgets share. They depend on policy, target,
+// shape and range alone, so manager and engine compute the same ones.
 #ifndef BLOCKMGR_EVICTION_PAGE_MATH_H_
 #define BLOCKMGR_EVICTION_PAGE_MATH_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/select.h"
@@ -16,14 +17,29 @@ void CheckRange(const HeadShape& shape, const EvictionRange& range);
 // Entries per head on average, at least 1.
 int64_t MeanEntries(const EvictionTarget& target, const EvictionRange& range);
 
+// Pages that hold every position below the cut.
+int64_t MaxHeadPages(const HeadShape& shape, const EvictionRange& range);
+
 // Pages every head may keep whatever the target says: one, or enough for every
-// protected position. At most cut / page_size.
+// protected position. At most MaxHeadPages.
 int64_t MinHeadPages(const EvictionPolicy& policy, const HeadShape& shape,
                      const EvictionRange& range);
 
-// round(page): pages of one layer.
-int64_t LayerPages(const EvictionPolicy& policy, const EvictionTarget& target,
-                   const HeadShape& shape, const EvictionRange& range);
+// Consecutive heads, in the order (layer, head), that share one total.
+struct BudgetScope {
+  int64_t first_head = 0;
+  int64_t num_heads = 0;
+  int64_t entries = 0;  // the total, before minima
+  int64_t pages = 0;    // the total under round(page)
+};
+
+// One scope per layer, or one of the whole model for global. Pyramid moves
+// totals between layers; their sum is conserved.
+// REQUIRES: neither external nor a table (see BudgetKind).
+std::vector<BudgetScope> BudgetScopes(const EvictionPolicy& policy,
+                                      const EvictionTarget& target,
+                                      const HeadShape& shape,
+                                      const EvictionRange& range);
 
 }  // namespace blockmgr
 

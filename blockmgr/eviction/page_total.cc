@@ -1,8 +1,11 @@
-// How many pages a region may have: PageTotal and PageTotalExternal.
+// How many pages a region may have: PageTotal, PageTotalExternal, and the
+// totals behind them.
 #include <algorithm>
+#include <cmath>
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
+#include "blockmgr/eviction/apportion.h"
 #include "blockmgr/eviction/page_math.h"
 #include "blockmgr/eviction/protection.h"
 
@@ -13,6 +16,54 @@ int64_t NumHeads(const HeadShape& shape) {
   return int64_t{shape.num_layers} * shape.num_heads;
 }
 
+// PyramidKV's budgets of the layers, mean entries per head (arXiv 2406.02069):
+// a line from `most` in the first layer to `least` in the last. Of the two
+// programs, AdaKV's counts in whole entries and leaves the protected ones out;
+// kvpress's counts them in, and gives every layer the same when the line would
+// leave [protected, positions].
+std::vector<int64_t> PyramidMeans(const BudgetSpec& budget, int64_t mean,
+                                  int64_t num_protected, int64_t num_layers,
+                                  int64_t num_positions) {
+  std::vector<int64_t> means(num_layers, mean);
+  if (num_layers == 1) return means;
+  const bool adakv = budget.formula == PyramidFormula::kAdaKv;
+  const int64_t past = adakv ? mean - num_protected : mean;
+  const auto limit = static_cast<double>(num_positions - num_protected);
+  const auto total = static_cast<double>(past);
+  if (past <= 0) return means;
+  double least = total / budget.beta;
+  if (adakv) least = std::floor(least);
+  double most = 2.0 * total - least;
+  if (most >= limit) {
+    most = limit;
+    least = 2.0 * total - most;
+  }
+  const bool in_range = static_cast<double>(num_positions) >= most &&
+                        most >= least &&
+                        least >= static_cast<double>(num_protected);
+  if (!adakv && !in_range) return means;
+  double step = (most - least) / static_cast<double>(num_layers - 1);
+  if (adakv) step = std::floor(step);
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    const double entries = most - static_cast<double>(layer) * step;
+    means[layer] =
+        std::max<int64_t>(0, std::llrint(entries)) + mean - past;
+  }
+  return means;
+}
+
+// `total` units shared out to the layers by weight.
+std::vector<int64_t> ShareLayers(int64_t total,
+                                 const std::vector<int64_t>& weights,
+                                 int64_t min, int64_t max) {
+  std::vector<Claim> claims;
+  claims.reserve(weights.size());
+  for (const int64_t weight : weights) {
+    claims.push_back({.weight = weight, .min = min, .max = max});
+  }
+  return Apportion(total, claims);
+}
+
 }  // namespace
 
 void CheckRange(const HeadShape& shape, const EvictionRange& range) {
@@ -20,12 +71,15 @@ void CheckRange(const HeadShape& shape, const EvictionRange& range) {
   BM_CHECK(shape.num_heads > 0);
   BM_CHECK(shape.page_size > 0);
   BM_CHECK(range.cut > 0);
-  BM_CHECK(range.cut < range.length);
-  BM_CHECK(range.cut % shape.page_size == 0);
+  BM_CHECK(range.cut <= range.length);
 }
 
 int64_t MeanEntries(const EvictionTarget& target, const EvictionRange& range) {
   return std::max(1, target.TokensPerHead(range.cut));
+}
+
+int64_t MaxHeadPages(const HeadShape& shape, const EvictionRange& range) {
+  return CeilDiv(int64_t{range.cut}, int64_t{shape.page_size});
 }
 
 int64_t MinHeadPages(const EvictionPolicy& policy, const HeadShape& shape,
@@ -34,25 +88,66 @@ int64_t MinHeadPages(const EvictionPolicy& policy, const HeadShape& shape,
   return std::max(int64_t{1}, CeilDiv(num_protected, int64_t{shape.page_size}));
 }
 
-int64_t LayerPages(const EvictionPolicy& policy, const EvictionTarget& target,
-                   const HeadShape& shape, const EvictionRange& range) {
-  const int64_t entries = shape.num_heads * MeanEntries(target, range);
-  return std::max(entries / shape.page_size,
-                  shape.num_heads * MinHeadPages(policy, shape, range));
+std::vector<BudgetScope> BudgetScopes(const EvictionPolicy& policy,
+                                      const EvictionTarget& target,
+                                      const HeadShape& shape,
+                                      const EvictionRange& range) {
+  const int64_t mean = MeanEntries(target, range);
+  const int64_t min_pages = MinHeadPages(policy, shape, range);
+  const int64_t heads = shape.num_heads;
+  const auto pages_for = [&](int64_t num_heads) {
+    return std::max(num_heads * mean / shape.page_size, num_heads * min_pages);
+  };
+  if (policy.budget.kind == BudgetKind::kGlobal) {
+    const int64_t all = NumHeads(shape);
+    return {{.first_head = 0,
+             .num_heads = all,
+             .entries = all * mean,
+             .pages = pages_for(all)}};
+  }
+  std::vector<int64_t> entries(shape.num_layers, heads * mean);
+  std::vector<int64_t> pages(shape.num_layers, pages_for(heads));
+  if (policy.budget.kind == BudgetKind::kPyramid ||
+      policy.budget.kind == BudgetKind::kAdaPyramid) {
+    const int64_t num_protected = ProtectedPositions(policy, range).count();
+    const std::vector<int64_t> means = PyramidMeans(
+        policy.budget, mean, num_protected, shape.num_layers, range.cut);
+    const int64_t least =
+        heads * std::min(mean, std::max(int64_t{1}, num_protected));
+    entries = ShareLayers(NumHeads(shape) * mean, means, least,
+                          heads * int64_t{range.cut});
+    pages = ShareLayers(pages_for(NumHeads(shape)), means, heads * min_pages,
+                        heads * MaxHeadPages(shape, range));
+  }
+  std::vector<BudgetScope> scopes(shape.num_layers);
+  for (int32_t layer = 0; layer < shape.num_layers; ++layer) {
+    scopes[layer] = {.first_head = layer * heads,
+                     .num_heads = heads,
+                     .entries = entries[layer],
+                     .pages = pages[layer]};
+  }
+  return scopes;
 }
 
 int64_t PageTotal(const EvictionPolicy& policy, const EvictionTarget& target,
                   const HeadShape& shape, const EvictionRange& range) {
   CheckRange(shape, range);
   BM_CHECK(policy.budget.kind != BudgetKind::kExternal);
+  BM_CHECK(!policy.needs_table());
+  BM_CHECK(policy.parity == Parity::kNone);
   if (policy.rounding == Rounding::kPage) {
-    return shape.num_layers * LayerPages(policy, target, shape, range);
+    int64_t total = 0;
+    for (const BudgetScope& scope :
+         BudgetScopes(policy, target, shape, range)) {
+      total += scope.pages;
+    }
+    return total;
   }
   const int64_t entries = NumHeads(shape) * MeanEntries(target, range);
   const int64_t slack = NumHeads(shape) * (shape.page_size - 1);
   // No head holds more than one entry per position.
   return std::min((entries + slack) / shape.page_size,
-                  NumHeads(shape) * (range.cut / shape.page_size));
+                  NumHeads(shape) * MaxHeadPages(shape, range));
 }
 
 int64_t PageTotalExternal(std::span<const int32_t> budgets,
@@ -63,7 +158,7 @@ int64_t PageTotalExternal(std::span<const int32_t> budgets,
   const int64_t min_pages = policy.rounding == Rounding::kPage
                                 ? MinHeadPages(policy, shape, range)
                                 : 1;
-  const int64_t max_pages = range.cut / shape.page_size;
+  const int64_t max_pages = MaxHeadPages(shape, range);
   int64_t total = 0;
   for (const int32_t budget : budgets) {
     const int64_t entries = std::max(budget, 0);

@@ -1,65 +1,164 @@
 #include "blockmgr/eviction/policy.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/policy_fields.h"
 
 namespace blockmgr {
 namespace {
 
-template <typename T>
-absl::Status OutOfRange(absl::string_view stage, absl::string_view key,
-                        absl::string_view expected, T got) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "policy: ", stage, ": ", key, ": expected ", expected, ", got ", got));
+// The longest name of a budget table.
+constexpr size_t kMaxProfileName = 64;
+
+template <typename... Pieces>
+absl::Status Bad(const Pieces&... pieces) {
+  return absl::InvalidArgumentError(absl::StrCat("policy: ", pieces...));
 }
 
-absl::Status ValidateScorer(const ScorerSpec& scorer) {
-  switch (scorer.kind) {
-    case ScorerKind::kSnapKv:
-      if (scorer.window < 1) {
-        return OutOfRange("snapkv", "window", "at least 1", scorer.window);
-      }
-      if (scorer.kernel < 1 || scorer.kernel > kMaxKernel ||
-          scorer.kernel % 2 == 0) {
-        return OutOfRange(
-            "snapkv", "kernel",
-            absl::StrCat("an odd number in [1, ", kMaxKernel, "]"),
-            scorer.kernel);
-      }
-      return absl::OkStatus();
-    case ScorerKind::kStreaming:
-      if (scorer.sinks < 0) {
-        return OutOfRange("streaming", "sinks", "at least 0", scorer.sinks);
-      }
-      return absl::OkStatus();
-    case ScorerKind::kExternal:
-      return absl::OkStatus();
+bool IsProfileName(absl::string_view name) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
+  };
+  return !name.empty() && name.size() <= kMaxProfileName &&
+         std::all_of(name.begin(), name.end(), allowed);
+}
+
+// Checks the fields of one stage; the first finding sticks.
+class RangeChecker {
+ public:
+  RangeChecker(absl::string_view stage, absl::Status* status)
+      : stage_(stage), status_(status) {}
+
+  void Int(absl::string_view key, int32_t value, int32_t min, int32_t max) {
+    if (value >= min && value <= max) return;
+    const bool open = max == policy_internal::kAny;
+    Fail(key,
+         open ? absl::StrCat("at least ", min)
+              : absl::StrCat("a number in [", min, ", ", max, "]"),
+         absl::StrCat(value));
   }
-  return OutOfRange("scorer", "kind", "a known scorer",
-                    static_cast<int>(scorer.kind));
+  void Real(absl::string_view key, double value, double min, double max) {
+    // Written so that NaN fails.
+    if (value >= min && value <= max) return;
+    Fail(key, absl::StrCat("a number in [", min, ", ", max, "]"),
+         absl::StrCat(value));
+  }
+  void Bool(absl::string_view /*key*/, bool /*value*/) {}
+  void Text(absl::string_view key, const std::string& value) {
+    if (IsProfileName(value)) return;
+    Fail(key,
+         absl::StrCat("a name of 1 to ", kMaxProfileName,
+                      " letters, digits, '_', '-' or '.'"),
+         absl::StrCat("'", value, "'"));
+  }
+  template <typename E>
+  void Enum(absl::string_view key, E value) {
+    if (static_cast<size_t>(value) < EnumNames<E>().size()) return;
+    Fail(key, "a known value", absl::StrCat(static_cast<int>(value)));
+  }
+
+ private:
+  void Fail(absl::string_view key, absl::string_view expected,
+            absl::string_view got) {
+    if (!status_->ok()) return;
+    *status_ = Bad(stage_, ": ", key, ": expected ", expected, ", got ", got);
+  }
+
+  absl::string_view stage_;
+  absl::Status* status_;
+};
+
+// That the parts of a policy, each fine by itself, go together.
+absl::Status CheckTogether(const EvictionPolicy& policy) {
+  const ScorerSpec& scorer = policy.scorer;
+  if (scorer.kind == ScorerKind::kSnapKv && scorer.kernel % 2 == 0) {
+    return Bad("snapkv: kernel: expected an odd number in [1, ", kMaxKernel,
+               "], got ", scorer.kernel);
+  }
+  const bool pairwise = scorer.kind == ScorerKind::kKeyDiff &&
+                        scorer.anchor == KeyDiffAnchor::kPairwise;
+  if (pairwise && scorer.metric != KeyDiffMetric::kCosine) {
+    return Bad("keydiff: metric: expected cosine with anchor=pairwise, got ",
+               EnumName(scorer.metric));
+  }
+  if (policy.selector.kind == SelectorKind::kCritical &&
+      policy.selector.gqa_product && scorer.kind != ScorerKind::kSnapKv &&
+      scorer.kind != ScorerKind::kTova) {
+    return Bad("critical: gqa_product: expected false with scorer ",
+               EnumName(scorer.kind),
+               ", which has no score per query head, got true");
+  }
+  if (policy.parity != Parity::kNone && policy.rounding != Rounding::kToken) {
+    return Bad("parity: expected round(token) with parity(",
+               EnumName(policy.parity), "), got round(page)");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status EvictionPolicy::Validate() const {
-  if (absl::Status status = ValidateScorer(scorer); !status.ok()) {
-    return status;
+  absl::Status status;
+  for (const auto& [known, what, value] :
+       {std::tuple(EnumNames<ScorerKind>().size(), "scorer",
+                   static_cast<size_t>(scorer.kind)),
+        std::tuple(EnumNames<BudgetKind>().size(), "budget",
+                   static_cast<size_t>(budget.kind)),
+        std::tuple(EnumNames<SelectorKind>().size(), "selector",
+                   static_cast<size_t>(selector.kind)),
+        std::tuple(EnumNames<Rounding>().size(), "rounding",
+                   static_cast<size_t>(rounding)),
+        std::tuple(EnumNames<Parity>().size(), "parity",
+                   static_cast<size_t>(parity))}) {
+    if (value >= known) {
+      return Bad(what, ": kind: expected a known ", what, ", got ", value);
+    }
   }
-  // Written so that NaN fails.
-  if (budget.kind == BudgetKind::kAdaKv &&
-      !(budget.alpha >= 0.0 && budget.alpha <= 1.0)) {
-    return OutOfRange("adakv", "alpha", "a number in [0, 1]", budget.alpha);
+  VisitScorer(scorer, RangeChecker(EnumName(scorer.kind), &status));
+  VisitBudget(budget, RangeChecker(EnumName(budget.kind), &status));
+  VisitSelector(selector, RangeChecker(EnumName(selector.kind), &status));
+  VisitProtection(protect, RangeChecker("protect", &status));
+  BM_RETURN_IF_ERROR(status);
+  return CheckTogether(*this);
+}
+
+int32_t EvictionPolicy::query_window() const {
+  switch (scorer.kind) {
+    case ScorerKind::kSnapKv:
+      return scorer.window;
+    case ScorerKind::kTova:
+      return 1;
+    case ScorerKind::kH2o:
+      return scorer.obs_window;
+    default:
+      return 0;
   }
-  if (protect.sinks < 0) {
-    return OutOfRange("protect", "sinks", "at least 0", protect.sinks);
+}
+
+ScorerState EvictionPolicy::scorer_state() const {
+  if (scorer.kind == ScorerKind::kH2o && scorer.obs_window == 0) {
+    return ScorerState::kAttentionSums;
   }
-  if (protect.recent < -1) {
-    return OutOfRange("protect", "recent",
-                      "at least -1 (-1: the observation window)",
-                      protect.recent);
-  }
-  return absl::OkStatus();
+  return scorer.kind == ScorerKind::kExpectedAttention
+             ? ScorerState::kQueryStatistics
+             : ScorerState::kNone;
+}
+
+int32_t EvictionPolicy::protected_sinks() const {
+  int32_t own = 0;
+  if (scorer.kind == ScorerKind::kStreaming) own = scorer.sinks;
+  if (scorer.kind == ScorerKind::kExpectedAttention) own = scorer.n_sink;
+  return std::max(protect.sinks, own);
+}
+
+int32_t EvictionPolicy::protected_recent() const {
+  if (protect.recent >= 0) return protect.recent;
+  return scorer.kind == ScorerKind::kH2o ? scorer.recent : query_window();
 }
 
 absl::Status EvictionTarget::Validate() const {

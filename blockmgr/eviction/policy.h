@@ -4,10 +4,17 @@
 // in flags, configs and logs. Keys keep the papers' names.
 //
 //   scorer    snapkv(window,pool=max|avg,kernel,order=adakv|kvpress,
-//             group=mean|max), streaming(sinks), external
-//   budget    uniform (the default), adakv(alpha), external
-//   selector  topk (the default)
-//   options   protect(sinks,recent), round(page|token), in any order, last
+//             group=mean|max), h2o(norm=none|count,recent,obs_window), tova,
+//             keydiff(anchor=normalized|raw|median|pairwise,
+//             metric=cosine|dot|euclidean),
+//             expected_attention(n_future,n_sink,cov,vnorm,eps),
+//             streaming(sinks), knorm, random(seed), external
+//   budget    uniform (the default), pyramid(beta,formula=adakv|kvpress),
+//             adakv(alpha,mode=blend|floor), ada_pyramid(alpha,beta,formula),
+//             headkv(profile,share,temp), lukv(profile), global, external
+//   selector  topk (the default), critical(first,eps,norm=l1|l2,gqa_product)
+//   options   protect(sinks,recent), round(page|token), parity(kvpress|
+//             released), in any order, last
 //
 // Spaces between words are free. Everything here is plain data without shared
 // state: thread-compatible, O(length of the text).
@@ -25,15 +32,37 @@
 
 namespace blockmgr {
 
+// The order of every enum below is that of its names in policy_fields.h and of
+// its values on the wire.
 enum class ScorerKind : uint8_t {
-  kSnapKv,     // attention of the last `window` queries, pooled (2404.14469)
-  kStreaming,  // recency; with protected sinks: StreamingLLM (2309.17453)
-  kExternal,   // the caller sends one score per entry
+  kSnapKv,             // attention of the last queries, pooled (2404.14469)
+  kH2o,                // attention summed over queries (2306.14048)
+  kTova,               // attention of the last query (2401.06104)
+  kKeyDiff,            // distance from the other keys (2504.15364)
+  kExpectedAttention,  // attention of future queries (2510.00636)
+  kStreaming,          // recency; with sinks: StreamingLLM (2309.17453)
+  kKnorm,              // small keys first (2406.11430)
+  kRandom,             // a control: noise from (seed, layer, head, position)
+  kExternal,           // the caller sends one score per entry
 };
 enum class PoolKind : uint8_t { kMax, kAvg };
 // Where pooling happens: adakv: group reduce, then pool; kvpress: pool first.
 enum class PoolOrder : uint8_t { kAdaKv, kKvPress };
 enum class GroupReduce : uint8_t { kMean, kMax };
+// h2o: kCount divides a sum by the number of queries that saw the entry.
+enum class H2oNorm : uint8_t { kNone, kCount };
+// What a key is compared with: the mean of the normalised keys, of the keys,
+// their median per channel, or every key in turn.
+enum class KeyDiffAnchor : uint8_t { kNormalized, kRaw, kMedian, kPairwise };
+enum class KeyDiffMetric : uint8_t { kCosine, kDot, kEuclidean };
+
+// What an engine keeps for a sequence from its first token on, beyond the
+// queries of an observation window.
+enum class ScorerState : uint8_t {
+  kNone,
+  kAttentionSums,    // per (layer, KV head, entry): one float
+  kQueryStatistics,  // per (layer, query head): sums of q and of q q^T
+};
 
 // Pooling costs entries * kernel, and policies come from outside: a bound.
 inline constexpr int32_t kMaxKernel = 1023;
@@ -46,29 +75,73 @@ struct ScorerSpec {
   int32_t kernel = 7;  // entries, odd, at most kMaxKernel
   PoolOrder order = PoolOrder::kAdaKv;
   GroupReduce group = GroupReduce::kMean;
+  // h2o only:
+  H2oNorm norm = H2oNorm::kNone;
+  int32_t recent = 0;      // last entries that are protected
+  int32_t obs_window = 0;  // only the last queries; 0: all of them
+  // keydiff only:
+  KeyDiffAnchor anchor = KeyDiffAnchor::kNormalized;
+  KeyDiffMetric metric = KeyDiffMetric::kCosine;
+  // expected_attention only:
+  int32_t n_future = 512;  // positions to come that are averaged over
+  int32_t n_sink = 4;      // first entries: protected, and not observed
+  bool cov = true;         // with the covariance of the queries
+  bool vnorm = true;       // times the norm of the value
+  double eps = 0.02;       // added to the attention before the norm
   // streaming only: protected first entries.
   int32_t sinks = 4;
+  // random only:
+  int32_t seed = 0;
   friend bool operator==(const ScorerSpec&, const ScorerSpec&) = default;
 };
 
 enum class BudgetKind : uint8_t {
-  kUniform,   // the same for every head
-  kAdaKv,     // by share of a layer's top scores, blended (2407.11550)
-  kExternal,  // the caller sends one budget per (layer, head)
+  kUniform,     // the same for every head
+  kPyramid,     // per layer, falling with depth (2406.02069)
+  kAdaKv,       // by share of a layer's top scores (2407.11550)
+  kAdaPyramid,  // the totals of pyramid, shared out by adakv
+  kHeadKv,      // by scores of heads, from a file (HeadKV)
+  kLuKv,        // by a measured profile (2602.08585)
+  kGlobal,      // by share of the whole model's top scores
+  kExternal,    // the caller sends one budget per (layer, head)
 };
+enum class PyramidFormula : uint8_t { kAdaKv, kKvPress };
+// blend: what a head would get from the pool of all scores and the uniform
+// budget, mixed. floor: every head's best scores first, the rest from the pool.
+enum class AdaKvMode : uint8_t { kBlend, kFloor };
 
 struct BudgetSpec {
   BudgetKind kind = BudgetKind::kUniform;
-  // adakv: the share of the uniform budget every head keeps regardless, used
-  // as the nearest multiple of 10^-9 so that totals are exact.
+  // adakv, ada_pyramid: the share of the uniform budget every head keeps
+  // regardless, used as the nearest multiple of 10^-9 so that totals are exact.
   double alpha = 0.2;
+  AdaKvMode mode = AdaKvMode::kBlend;  // adakv only
+  // pyramid, ada_pyramid: the last layer keeps 1 / beta of the mean.
+  double beta = 20.0;
+  PyramidFormula formula = PyramidFormula::kAdaKv;
+  // headkv: the pool that heads share by score is 1 / share of the mean budget
+  // (the paper's beta), scores taken to the power of temp.
+  double share = 1.2;
+  double temp = 1.0;
+  // headkv, lukv: the name under which a BudgetTable was loaded.
+  std::string profile = {};
   friend bool operator==(const BudgetSpec&, const BudgetSpec&) = default;
 };
 
-enum class SelectorKind : uint8_t { kTopK };
+enum class SelectorKind : uint8_t {
+  kTopK,      // the best scores
+  kCritical,  // then the best of score times size of the value (2502.03805)
+};
+enum class ValueNorm : uint8_t { kL1, kL2 };  // of V W_O
 
 struct SelectorSpec {
   SelectorKind kind = SelectorKind::kTopK;
+  // critical only:
+  double first = 0.5;  // the share of the budget that the first stage takes
+  double eps = 1e-4;   // added to the score before the norm
+  ValueNorm norm = ValueNorm::kL1;
+  // Product per query head, then the mean; otherwise the means' product.
+  bool gqa_product = false;
   friend bool operator==(const SelectorSpec&, const SelectorSpec&) = default;
 };
 
@@ -81,27 +154,36 @@ struct Protection {
 
 enum class Rounding : uint8_t { kPage, kToken };
 
+// Reproduces a published program to the letter: windows padded by score,
+// counts truncated, totals that drift (parity.h). For tensors, not for
+// serving: no page total bounds it.
+enum class Parity : uint8_t { kNone, kKvPress, kReleased };
+
 struct EvictionPolicy {
   ScorerSpec scorer;
   BudgetSpec budget;
   SelectorSpec selector;
   Protection protect;
   Rounding rounding = Rounding::kPage;
+  Parity parity = Parity::kNone;
 
   // Ranges of every field the policy uses (window >= 1, kernel odd,
-  // 0 <= alpha <= 1, ...). InvalidArgument names stage, key, expected and got.
+  // 0 <= alpha <= 1, ...), and that its parts go together. InvalidArgument
+  // names stage, key, expected and got.
   absl::Status Validate() const;
   // Queries before the end of the sequence that the scorer reads.
-  int32_t query_window() const {
-    return scorer.kind == ScorerKind::kSnapKv ? scorer.window : 0;
+  int32_t query_window() const;
+  // What the engine must keep for it from the first token on.
+  ScorerState scorer_state() const;
+  int32_t protected_sinks() const;
+  int32_t protected_recent() const;
+  // The scorer reads scores from its caller, the budget a table or budgets.
+  bool has_external_scores() const {
+    return scorer.kind == ScorerKind::kExternal;
   }
-  int32_t protected_sinks() const {
-    const int32_t own =
-        scorer.kind == ScorerKind::kStreaming ? scorer.sinks : 0;
-    return protect.sinks > own ? protect.sinks : own;
-  }
-  int32_t protected_recent() const {
-    return protect.recent >= 0 ? protect.recent : query_window();
+  bool needs_table() const {
+    return budget.kind == BudgetKind::kHeadKv ||
+           budget.kind == BudgetKind::kLuKv;
   }
   friend bool operator==(const EvictionPolicy&,
                          const EvictionPolicy&) = default;

@@ -14,6 +14,7 @@
 
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/policy_fields.h"
 
 namespace blockmgr {
 namespace {
@@ -21,68 +22,10 @@ namespace {
 // Ten times the longest sensible policy; bounds the work on hostile text.
 constexpr size_t kMaxPolicyText = 2048;
 
-template <typename Kind>
-struct Name {
-  absl::string_view text;
-  Kind kind;
-};
-
-constexpr std::array<Name<ScorerKind>, 3> kScorers = {{
-    {"snapkv", ScorerKind::kSnapKv},
-    {"streaming", ScorerKind::kStreaming},
-    {"external", ScorerKind::kExternal},
-}};
-constexpr std::array<Name<BudgetKind>, 3> kBudgets = {{
-    {"uniform", BudgetKind::kUniform},
-    {"adakv", BudgetKind::kAdaKv},
-    {"external", BudgetKind::kExternal},
-}};
-constexpr std::array<Name<SelectorKind>, 1> kSelectors = {{
-    {"topk", SelectorKind::kTopK},
-}};
-constexpr std::array<Name<PoolKind>, 2> kPools = {{
-    {"max", PoolKind::kMax},
-    {"avg", PoolKind::kAvg},
-}};
-constexpr std::array<Name<PoolOrder>, 2> kOrders = {{
-    {"adakv", PoolOrder::kAdaKv},
-    {"kvpress", PoolOrder::kKvPress},
-}};
-constexpr std::array<Name<GroupReduce>, 2> kGroups = {{
-    {"mean", GroupReduce::kMean},
-    {"max", GroupReduce::kMax},
-}};
-constexpr std::array<Name<Rounding>, 2> kRoundings = {{
-    {"page", Rounding::kPage},
-    {"token", Rounding::kToken},
-}};
-
-template <typename Kind, size_t n>
-bool Find(const std::array<Name<Kind>, n>& names, absl::string_view text,
-          Kind* kind) {
-  for (const Name<Kind>& name : names) {
-    if (name.text == text) {
-      *kind = name.kind;
-      return true;
-    }
-  }
-  return false;
-}
-
-template <typename Kind, size_t n>
-absl::string_view TextOf(const std::array<Name<Kind>, n>& names, Kind kind) {
-  for (const Name<Kind>& name : names) {
-    if (name.kind == kind) return name.text;
-  }
-  return "?";
-}
-
-template <typename Kind, size_t n>
-std::string Choices(const std::array<Name<Kind>, n>& names) {
-  return absl::StrJoin(names, ", ",
-                       [](std::string* out, const Name<Kind>& name) {
-                         absl::StrAppend(out, name.text);
-                       });
+// "a, b, c": the names of an enum's values.
+template <typename E>
+std::string Choices() {
+  return absl::StrJoin(EnumNames<E>(), ", ");
 }
 
 template <typename... Pieces>
@@ -96,28 +39,40 @@ struct Stage {
   std::vector<std::pair<absl::string_view, absl::string_view>> arguments;
 };
 
-// Takes the arguments of one stage by key; the first error sticks, and what no
-// Take asked for is an unknown key.
+// A visitor that takes the arguments of one stage by key; the first error
+// sticks, and what no field asked for is an unknown key. Ranges are Validate's.
 class ArgumentReader {
  public:
   explicit ArgumentReader(const Stage& stage) : stage_(stage) {}
 
-  void Take(absl::string_view key, int32_t* value) {
+  void Int(absl::string_view key, int32_t& value, int32_t /*min*/,
+           int32_t /*max*/) {
     const absl::string_view* text = Lookup(key);
-    if (text == nullptr || absl::SimpleAtoi(*text, value)) return;
+    if (text == nullptr || absl::SimpleAtoi(*text, &value)) return;
     Fail(key, "a 32-bit integer", *text);
   }
-  void Take(absl::string_view key, double* value) {
+  void Real(absl::string_view key, double& value, double /*min*/,
+            double /*max*/) {
     const absl::string_view* text = Lookup(key);
-    if (text == nullptr || absl::SimpleAtod(*text, value)) return;
+    if (text == nullptr || absl::SimpleAtod(*text, &value)) return;
     Fail(key, "a number", *text);
   }
-  template <typename Kind, size_t n>
-  void Take(absl::string_view key, const std::array<Name<Kind>, n>& names,
-            Kind* kind) {
+  void Bool(absl::string_view key, bool& value) {
     const absl::string_view* text = Lookup(key);
-    if (text == nullptr || Find(names, *text, kind)) return;
-    Fail(key, absl::StrCat("one of ", Choices(names)), *text);
+    if (text == nullptr) return;
+    value = *text == "true";
+    if (!value && *text != "false") Fail(key, "true or false", *text);
+  }
+  void Text(absl::string_view key, std::string& value) {
+    if (const absl::string_view* text = Lookup(key)) {
+      value = std::string(*text);
+    }
+  }
+  template <typename E>
+  void Enum(absl::string_view key, E& value) {
+    const absl::string_view* text = Lookup(key);
+    if (text == nullptr || EnumFromName(*text, &value)) return;
+    Fail(key, absl::StrCat("one of ", Choices<E>()), *text);
   }
 
   absl::Status Finish() const {
@@ -152,8 +107,13 @@ class ArgumentReader {
   absl::Status status_;
 };
 
-// A stage without "=": `round(page)` gives the key "page" and no value, which
-// only the round stage accepts.
+// Stages whose argument is a bare word: round(page), parity(kvpress).
+bool TakesWord(absl::string_view stage) {
+  return stage == "round" || stage == "parity";
+}
+
+// A word without "=" becomes a key without a value, which only the stages that
+// take one accept.
 absl::StatusOr<Stage> ParseStage(absl::string_view text) {
   text = absl::StripAsciiWhitespace(text);
   Stage stage;
@@ -178,12 +138,12 @@ absl::StatusOr<Stage> ParseStage(absl::string_view text) {
             ? ""
             : absl::StripAsciiWhitespace(argument.substr(equals + 1));
     const bool bare = equals == absl::string_view::npos;
-    if (key.empty() || (bare && stage.name != "round")) {
+    if (key.empty() || (bare && !TakesWord(stage.name))) {
       return Bad(stage.name, ": expected key=value, got '",
                  absl::StripAsciiWhitespace(argument), "'");
     }
-    if (!bare && stage.name == "round") {
-      return Bad("round: expected ", Choices(kRoundings), ", got '",
+    if (!bare && TakesWord(stage.name)) {
+      return Bad(stage.name, ": expected one word, got '",
                  absl::StripAsciiWhitespace(argument), "'");
     }
     for (const auto& [name, unused] : stage.arguments) {
@@ -195,29 +155,22 @@ absl::StatusOr<Stage> ParseStage(absl::string_view text) {
 }
 
 absl::Status ReadScorer(const Stage& stage, ScorerSpec* scorer) {
-  if (!Find(kScorers, stage.name, &scorer->kind)) {
+  if (!EnumFromName(stage.name, &scorer->kind)) {
     return Bad("unknown scorer '", stage.name, "', expected one of ",
-               Choices(kScorers));
+               Choices<ScorerKind>());
   }
   ArgumentReader arguments(stage);
-  if (scorer->kind == ScorerKind::kSnapKv) {
-    arguments.Take("window", &scorer->window);
-    arguments.Take("pool", kPools, &scorer->pool);
-    arguments.Take("kernel", &scorer->kernel);
-    arguments.Take("order", kOrders, &scorer->order);
-    arguments.Take("group", kGroups, &scorer->group);
-  } else if (scorer->kind == ScorerKind::kStreaming) {
-    arguments.Take("sinks", &scorer->sinks);
-  }
+  VisitScorer(*scorer, arguments);
   return arguments.Finish();
 }
 
-absl::Status ReadRounding(const Stage& stage, Rounding* rounding) {
+template <typename E>
+absl::Status ReadWord(const Stage& stage, E* value) {
   if (stage.arguments.size() == 1 &&
-      Find(kRoundings, stage.arguments[0].first, rounding)) {
+      EnumFromName(stage.arguments[0].first, value)) {
     return absl::OkStatus();
   }
-  return Bad("round: expected one of ", Choices(kRoundings), ", got '",
+  return Bad(stage.name, ": expected one of ", Choices<E>(), ", got '",
              absl::StrJoin(stage.arguments, ",",
                            [](std::string* out, const auto& argument) {
                              absl::StrAppend(out, argument.first);
@@ -232,32 +185,30 @@ enum class Place { kScorer, kBudget, kSelector, kOption };
 absl::Status ReadLaterStage(const Stage& stage, EvictionPolicy* policy,
                             Place* place) {
   ArgumentReader arguments(stage);
-  if (Find(kBudgets, stage.name, &policy->budget.kind)) {
+  if (EnumFromName(stage.name, &policy->budget.kind)) {
     *place = Place::kBudget;
-    if (policy->budget.kind == BudgetKind::kAdaKv) {
-      arguments.Take("alpha", &policy->budget.alpha);
-    }
+    VisitBudget(policy->budget, arguments);
     return arguments.Finish();
   }
-  if (Find(kSelectors, stage.name, &policy->selector.kind)) {
+  if (EnumFromName(stage.name, &policy->selector.kind)) {
     *place = Place::kSelector;
+    VisitSelector(policy->selector, arguments);
     return arguments.Finish();
   }
   *place = Place::kOption;
   if (stage.name == "protect") {
-    arguments.Take("sinks", &policy->protect.sinks);
-    arguments.Take("recent", &policy->protect.recent);
+    VisitProtection(policy->protect, arguments);
     return arguments.Finish();
   }
-  if (stage.name == "round") return ReadRounding(stage, &policy->rounding);
-  ScorerKind scorer;
-  if (Find(kScorers, stage.name, &scorer)) {
+  if (stage.name == "round") return ReadWord(stage, &policy->rounding);
+  if (stage.name == "parity") return ReadWord(stage, &policy->parity);
+  if (ScorerKind scorer; EnumFromName(stage.name, &scorer)) {
     return Bad("stage '", stage.name,
                "' out of order: expected one scorer, before everything else");
   }
   return Bad("unknown stage '", stage.name, "', expected a budget (",
-             Choices(kBudgets), "), a selector (", Choices(kSelectors),
-             "), protect or round");
+             Choices<BudgetKind>(), "), a selector (", Choices<SelectorKind>(),
+             "), protect, round or parity");
 }
 
 // The shortest text that reads back as `value`.
@@ -268,40 +219,64 @@ std::string ShortestText(double value) {
   return std::string(text.data(), end.ptr);
 }
 
-// name(key=value,...) of the keys whose value is not the default.
-class StageWriter {
+// A visitor that collects key=value of the fields that differ from those of
+// `defaults`, a visitor's record of the same stage.
+class ArgumentWriter {
  public:
-  explicit StageWriter(absl::string_view name) : text_(name) {}
-
-  template <typename T>
-  StageWriter& Key(absl::string_view key, bool is_default, const T& value) {
-    if (is_default) return *this;
-    absl::StrAppend(&text_, open_ ? "," : "(", key, "=", value);
-    open_ = true;
-    return *this;
+  void Int(absl::string_view key, int32_t value, int32_t /*min*/,
+           int32_t /*max*/) {
+    arguments_.push_back(absl::StrCat(key, "=", value));
   }
-  std::string Finish() const { return open_ ? text_ + ")" : text_; }
+  void Real(absl::string_view key, double value, double /*min*/,
+            double /*max*/) {
+    arguments_.push_back(absl::StrCat(key, "=", ShortestText(value)));
+  }
+  void Bool(absl::string_view key, bool value) {
+    arguments_.push_back(absl::StrCat(key, "=", value ? "true" : "false"));
+  }
+  void Text(absl::string_view key, const std::string& value) {
+    arguments_.push_back(absl::StrCat(key, "=", value));
+  }
+  template <typename E>
+  void Enum(absl::string_view key, E value) {
+    arguments_.push_back(absl::StrCat(key, "=", EnumName(value)));
+  }
+
+  // name(key=value,...), without what `defaults` says too. The records name
+  // the same keys in the same order.
+  std::string Finish(absl::string_view name,
+                     const ArgumentWriter& defaults) const {
+    std::vector<absl::string_view> kept;
+    for (size_t i = 0; i < arguments_.size(); ++i) {
+      if (arguments_[i] != defaults.arguments_[i]) {
+        kept.push_back(arguments_[i]);
+      }
+    }
+    if (kept.empty()) return std::string(name);
+    return absl::StrCat(name, "(", absl::StrJoin(kept, ","), ")");
+  }
 
  private:
-  std::string text_;
-  bool open_ = false;
+  std::vector<std::string> arguments_;
 };
 
-std::string FormatScorer(const ScorerSpec& scorer) {
-  const ScorerSpec defaults;
-  StageWriter writer(TextOf(kScorers, scorer.kind));
-  if (scorer.kind == ScorerKind::kSnapKv) {
-    writer.Key("window", scorer.window == defaults.window, scorer.window)
-        .Key("pool", scorer.pool == defaults.pool, TextOf(kPools, scorer.pool))
-        .Key("kernel", scorer.kernel == defaults.kernel, scorer.kernel)
-        .Key("order", scorer.order == defaults.order,
-             TextOf(kOrders, scorer.order))
-        .Key("group", scorer.group == defaults.group,
-             TextOf(kGroups, scorer.group));
-  } else if (scorer.kind == ScorerKind::kStreaming) {
-    writer.Key("sinks", scorer.sinks == defaults.sinks, scorer.sinks);
-  }
-  return writer.Finish();
+// The text of one stage: `visit` shows the fields of a spec to a visitor.
+template <typename Spec, typename Visit>
+std::string FormatStage(absl::string_view name, const Spec& spec,
+                        const Spec& defaults, Visit visit) {
+  ArgumentWriter writer;
+  ArgumentWriter default_writer;
+  visit(spec, writer);
+  visit(defaults, default_writer);
+  return writer.Finish(name, default_writer);
+}
+
+// A spec of the same kind with every other field at its default.
+template <typename Spec>
+Spec DefaultsOf(const Spec& spec) {
+  Spec defaults;
+  defaults.kind = spec.kind;
+  return defaults;
 }
 
 }  // namespace
@@ -340,26 +315,27 @@ absl::StatusOr<EvictionPolicy> ParsePolicy(absl::string_view text) {
 std::string FormatPolicy(const EvictionPolicy& policy) {
   const EvictionPolicy defaults;
   std::vector<std::string> stages;
-  stages.push_back(FormatScorer(policy.scorer));
-  const bool adakv = policy.budget.kind == BudgetKind::kAdaKv;
+  stages.push_back(FormatStage(
+      EnumName(policy.scorer.kind), policy.scorer, DefaultsOf(policy.scorer),
+      [](const auto& spec, auto& out) { VisitScorer(spec, out); }));
+  stages.push_back(FormatStage(
+      EnumName(policy.budget.kind), policy.budget, DefaultsOf(policy.budget),
+      [](const auto& spec, auto& out) { VisitBudget(spec, out); }));
   stages.push_back(
-      StageWriter(TextOf(kBudgets, policy.budget.kind))
-          .Key("alpha", !adakv || policy.budget.alpha == defaults.budget.alpha,
-               ShortestText(policy.budget.alpha))
-          .Finish());
-  stages.emplace_back(TextOf(kSelectors, policy.selector.kind));
+      FormatStage(EnumName(policy.selector.kind), policy.selector,
+                  DefaultsOf(policy.selector), [](const auto& spec, auto& out) {
+                    VisitSelector(spec, out);
+                  }));
   if (policy.protect != defaults.protect) {
-    stages.push_back(
-        StageWriter("protect")
-            .Key("sinks", policy.protect.sinks == defaults.protect.sinks,
-                 policy.protect.sinks)
-            .Key("recent", policy.protect.recent == defaults.protect.recent,
-                 policy.protect.recent)
-            .Finish());
+    stages.push_back(FormatStage(
+        "protect", policy.protect, defaults.protect,
+        [](const auto& spec, auto& out) { VisitProtection(spec, out); }));
   }
   if (policy.rounding != defaults.rounding) {
-    stages.push_back(
-        absl::StrCat("round(", TextOf(kRoundings, policy.rounding), ")"));
+    stages.push_back(absl::StrCat("round(", EnumName(policy.rounding), ")"));
+  }
+  if (policy.parity != defaults.parity) {
+    stages.push_back(absl::StrCat("parity(", EnumName(policy.parity), ")"));
   }
   return absl::StrJoin(stages, " | ");
 }

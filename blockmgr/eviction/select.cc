@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "blockmgr/base/check.h"
 #include "blockmgr/eviction/entries.h"
+#include "blockmgr/eviction/parity.h"
 #include "blockmgr/eviction/protection.h"
 #include "blockmgr/eviction/score_order.h"
 
@@ -23,16 +25,73 @@ void KeepFewest(const HeadSplit& split, int32_t budget,
   AppendRanks(split.num_entries() - num_recent, split.num_entries(), ranks);
 }
 
-// All protected entries and the best of the past, whose keys are given.
-void KeepBest(const HeadSplit& split, int32_t budget,
-              std::span<const uint32_t> past_keys,
-              std::vector<int32_t>* ranks) {
-  AppendRanks(0, split.num_sinks, ranks);
-  ForEachTop(past_keys, budget - split.num_protected(), [&](int64_t index) {
-    ranks->push_back(split.num_sinks + static_cast<int32_t>(index));
-  });
-  AppendRanks(split.num_sinks + split.num_past, split.num_entries(), ranks);
-}
+// Picks among the unprotected entries of one head; reused from head to head.
+class PastPicker {
+ public:
+  PastPicker(const SelectorSpec& selector, const EntriesView& entries)
+      : selector_(selector), entries_(entries) {}
+
+  // Appends the ranks of `count` of the past entries that begin at index
+  // `begin` of the view.
+  void Pick(int64_t begin, const HeadSplit& split, int64_t count,
+            std::vector<int32_t>* ranks) {
+    keys_.clear();
+    AppendKeys(entries_, begin, split.num_past, &keys_);
+    if (selector_.kind == SelectorKind::kTopK) {
+      ForEachTop(keys_, count, [&](int64_t index) {
+        ranks->push_back(split.num_sinks + static_cast<int32_t>(index));
+      });
+      return;
+    }
+    PickCritical(begin, split, count, ranks);
+  }
+
+ private:
+  // `first` in multiples of 10^-9, so that the stages' sizes are exact.
+  static int64_t FirstStage(double first, int64_t count) {
+    constexpr int64_t kUnit = 1'000'000'000;
+    return count * std::llround(first * kUnit) / kUnit;
+  }
+
+  float Product(int64_t index) const {
+    const auto i = static_cast<size_t>(index);
+    if (selector_.gqa_product) return entries_.products[i];
+    const float score = entries_.scores.empty()
+                            ? static_cast<float>(entries_.positions[i])
+                            : entries_.scores[i];
+    return (score + static_cast<float>(selector_.eps)) *
+           entries_.value_norms[i];
+  }
+
+  void PickCritical(int64_t begin, const HeadSplit& split, int64_t count,
+                    std::vector<int32_t>* ranks) {
+    const int64_t first = FirstStage(selector_.first, count);
+    taken_.assign(keys_.size(), 0);
+    ForEachTop(keys_, first,
+               [&](int64_t index) { taken_[static_cast<size_t>(index)] = 1; });
+    keys_.clear();
+    rest_.clear();
+    for (int32_t index = 0; index < split.num_past; ++index) {
+      if (taken_[static_cast<size_t>(index)] != 0) continue;
+      keys_.push_back(ScoreKey(Product(begin + index)));
+      rest_.push_back(index);
+    }
+    ForEachTop(keys_, count - first, [&](int64_t index) {
+      taken_[static_cast<size_t>(rest_[static_cast<size_t>(index)])] = 1;
+    });
+    for (int32_t index = 0; index < split.num_past; ++index) {
+      if (taken_[static_cast<size_t>(index)] != 0) {
+        ranks->push_back(split.num_sinks + index);
+      }
+    }
+  }
+
+  const SelectorSpec& selector_;
+  const EntriesView& entries_;
+  std::vector<uint32_t> keys_;
+  std::vector<uint8_t> taken_;  // by past entry
+  std::vector<int32_t> rest_;   // past entries the first stage left
+};
 
 }  // namespace
 
@@ -40,6 +99,14 @@ KeepSets SelectEntries(const EvictionPolicy& policy,
                        const EvictionTarget& target, const HeadShape& shape,
                        const EvictionRange& range, const EntriesView& entries,
                        std::span<const int32_t> external) {
+  if (policy.parity != Parity::kNone) {
+    return SelectParity(policy, target, shape, range, entries);
+  }
+  if (policy.selector.kind == SelectorKind::kCritical) {
+    BM_CHECK(entries.positions.size() == (policy.selector.gqa_product
+                                              ? entries.products.size()
+                                              : entries.value_norms.size()));
+  }
   const std::vector<int32_t> budgets =
       AllocateBudgets(policy, target, shape, range, entries, external);
   const ProtectedPositions positions(policy, range);
@@ -48,7 +115,7 @@ KeepSets SelectEntries(const EvictionPolicy& policy,
                                [](float score) { return std::isnan(score); });
   kept.offsets.reserve(budgets.size() + 1);
   kept.offsets.push_back(0);
-  std::vector<uint32_t> keys;
+  PastPicker picker(policy.selector, entries);
   for (size_t index = 0; index < budgets.size(); ++index) {
     const HeadSplit split =
         positions.Split(HeadPositions(entries, static_cast<int64_t>(index)));
@@ -58,10 +125,11 @@ KeepSets SelectEntries(const EvictionPolicy& policy,
     } else if (budget < split.num_protected()) {
       KeepFewest(split, budget, &kept.ranks);
     } else {
-      keys.clear();
-      AppendKeys(entries, entries.offsets[index] + split.num_sinks,
-                 split.num_past, &keys);
-      KeepBest(split, budget, keys, &kept.ranks);
+      AppendRanks(0, split.num_sinks, &kept.ranks);
+      picker.Pick(entries.offsets[index] + split.num_sinks, split,
+                  budget - split.num_protected(), &kept.ranks);
+      AppendRanks(split.num_sinks + split.num_past, split.num_entries(),
+                  &kept.ranks);
     }
     kept.offsets.push_back(static_cast<int64_t>(kept.ranks.size()));
   }

@@ -24,7 +24,8 @@ struct HeadShape {
 
 // What one eviction covers: the entries with positions in [0, cut) of a
 // sequence of `length` tokens. Entries at or after `cut` are not candidates.
-// REQUIRES: 0 < cut < length, and cut is a multiple of page_size.
+// REQUIRES: 0 < cut <= length. (Managers ask for more: whole pages, and a token
+// left in the tail.)
 struct EvictionRange {
   int32_t cut = 0;
   int32_t length = 0;
@@ -38,6 +39,10 @@ struct EntriesView {
   std::span<const int32_t> positions;  // [offsets.back()]
   // [offsets.back()]; empty: streaming, the score is the position.
   std::span<const float> scores;
+  // critical only, [offsets.back()]: the sizes of the values, || v W_O ||; or,
+  // with gqa_product, scores times sizes per query head (kernels/backend.h).
+  std::span<const float> value_norms;
+  std::span<const float> products;
 };
 
 // What survives, as ascending ranks into each head's candidates.
@@ -49,18 +54,21 @@ struct KeepSets {
 
 // The most pages a region made by this policy may have, over all layers and
 // heads: the reservation is CeilDiv(PageTotal, layers * heads) blocks. Depends
-// on the arguments alone, never on scores or on what heads hold. O(1), and
-// O(heads) for external budgets.
+// on the arguments alone, never on scores or on what heads hold. O(layers), and
+// O(layers * heads) for external budgets.
 //
 // With B = target.TokensPerHead(cut), at least 1, and min_pages = max(1,
 // ceil(protected positions below the cut / page_size)):
-//   round(page)   layers * max(floor(heads * B / page_size), heads * min_pages)
+//   round(page)   a scope of n heads gets max(floor(n * B / page_size), n *
+//                 min_pages); every layer is a scope; under global the model
+//                 is; under (ada_)pyramid the model's total is shared out to
+//                 the layers in proportion to the formula's budgets
 //   round(token)  floor(layers * heads * (B + page_size - 1) / page_size)
 //   external      sum of max(ceil(budget / page_size), min_pages); under
 //                 round(token) min_pages is 1. A negative budget counts as 0.
-// and never more than cut / page_size pages per (layer, head).
-// REQUIRES: PageTotal: not BudgetKind::kExternal; PageTotalExternal: one budget
-// per (layer, head).
+// and never more than ceil(cut / page_size) pages per (layer, head).
+// REQUIRES: PageTotal: budgets that need neither a table nor a caller, and no
+// parity; PageTotalExternal: one budget per (layer, head).
 int64_t PageTotal(const EvictionPolicy& policy, const EvictionTarget& target,
                   const HeadShape& shape, const EvictionRange& range);
 int64_t PageTotalExternal(std::span<const int32_t> budgets,
@@ -71,22 +79,26 @@ int64_t PageTotalExternal(std::span<const int32_t> budgets,
 // than the head holds. The sum of ceil(budget / page_size) never exceeds
 // PageTotal(External), whatever the heads hold.
 //
-// uniform and adakv share out a total per layer, in proportion to what each
-// head should get, by largest remainder (ties: the lower head); a head takes at
-// most what it holds, the excess goes to the others in the same proportion:
-//   uniform  equal shares
-//   adakv    protected_h + f_h * (1 - alpha) + C_h * alpha, where C_h = max(0,
-//            B - protected_h) and f_h of the layer's sum(C_h) best unprotected
-//            entries are head h's (arXiv 2407.11550, released code). Here
-//            protected_h is what the head still holds of the protected set, at
-//            most B.
-//   round(page)   the total is PageTotal / layers, in pages; every head gets at
-//                 least min_pages; budget = min(pages * page_size, held).
-//   round(token)  the total is heads * B entries; every head gets at least 1.
+// A scope's total is shared out in proportion to what each of its heads should
+// get, by largest remainder (ties: the lower head); a head takes at most what
+// it holds, the excess goes to the others in the same proportion:
+//   uniform, pyramid    equal shares
+//   adakv, ada_pyramid  protected_h + f_h * (1 - alpha) + C_h * alpha, where M
+//            is the scope's mean budget, C_h = max(0, M - protected_h) and f_h
+//            of the scope's sum(C_h) best unprotected entries are head h's
+//            (arXiv 2407.11550, released code). protected_h is what the head
+//            still holds of the protected set, at most M. mode=floor:
+//            protected_h + f_h, after each head took its floor(C_h * alpha)
+//            best
+//   global   protected_h + f_h over the whole model
+//   round(page)   the scope's pages as in PageTotal; every head gets at least
+//                 min_pages; budget = min(pages * page_size, held).
+//   round(token)  heads * B entries (pyramid: moved between layers like the
+//                 pages); every head gets at least 1.
 // external: the caller's budgets, at least min_pages pages and filled up to
 // whole pages under round(page); as they are, at least 1, under round(token).
-// `external` is read for BudgetKind::kExternal only, `target` for the others.
-// O(entries).
+// headkv and lukv take TableBudgets (budget_table.h) as `external`.
+// `external` is read for these three only, `target` for the others. O(entries).
 std::vector<int32_t> AllocateBudgets(const EvictionPolicy& policy,
                                      const EvictionTarget& target,
                                      const HeadShape& shape,
@@ -94,12 +106,25 @@ std::vector<int32_t> AllocateBudgets(const EvictionPolicy& policy,
                                      const EntriesView& entries,
                                      std::span<const int32_t> external);
 
+// What heads should get, before remainders and what heads hold bound it; sums
+// to the total. Never falls for any head when the target grows (uniform, adakv,
+// global). For analysis. REQUIRES: as PageTotal.
+std::vector<double> IdealBudgets(const EvictionPolicy& policy,
+                                 const EvictionTarget& target,
+                                 const HeadShape& shape,
+                                 const EvictionRange& range,
+                                 const EntriesView& entries);
+
 // The budgets above, then the entries of each head: protected positions (below
 // protected_sinks(), or at least length - protected_recent()), then the best
 // scores. NaN of any sign is best, then descending, -0 == +0, ties to the lower
 // head, then position. A budget below the protected set keeps the first
 // min(sinks, budget) of them, then the most recent. A head whose budget covers
 // its entries keeps everything. O(entries); nothing is sorted.
+//
+// critical (arXiv 2502.03805, algorithm 1): of the k unprotected entries a head
+// may keep, floor(k * first) are its best scores; the others are the best of
+// the rest by (score + eps) * value_norm, or by `products`.
 KeepSets SelectEntries(const EvictionPolicy& policy,
                        const EvictionTarget& target, const HeadShape& shape,
                        const EvictionRange& range, const EntriesView& entries,

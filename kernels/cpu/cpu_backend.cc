@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <utility>
 
-#include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/base/status_macros.h"
-#include "blockmgr/eviction/select.h"
+#include "kernels/cpu/entry_tiles.h"
+#include "kernels/cpu/query_statistics.h"
 
 namespace blockmgr {
 namespace {
@@ -18,12 +17,15 @@ namespace {
 // Queries that share a pass over the tiles: their outputs of one GQA group (64
 // KiB at 8 q_heads of 128) stay in the cache next to a tile.
 constexpr int32_t kQueryBlockTokens = 16;
-// Rows of logits SnapKvScores holds at a time, unless one query has more.
-constexpr int32_t kSnapKvQueries = 32;
 
 }  // namespace
 
-CpuBackend::CpuBackend(KvArena arena) : arena_(std::move(arena)) {
+CpuBackend::CpuBackend(KvArena arena)
+    : arena_(std::move(arena)),
+      attention_scorer_(layout()),
+      key_scorer_(layout()),
+      expected_attention_scorer_(layout()),
+      value_normer_(layout()) {
   tile_.keys.fill(nullptr);
   tile_.kv_stride = arena_.kv_stride();
   tile_.head_dim = layout().head_dim;
@@ -171,84 +173,41 @@ void CpuBackend::Attention(const AttentionBatch& batch) {
   }
 }
 
-void CpuBackend::SnapKvScores(const SnapKvBatch& batch) {
-  const ModelLayout& shape = layout();
-  BM_CHECK(batch.layer >= 0 && batch.layer < shape.num_layers);
-  BM_CHECK(batch.num_queries > 0 && batch.num_queries <= batch.length);
-  BM_CHECK(std::ssize(batch.offsets) == shape.num_heads + 1);
-  BM_CHECK(batch.slots.size() == batch.positions.size());
-  BM_CHECK(batch.slots.size() == batch.scores.size());
-  const int32_t window_begin = batch.length - batch.num_queries;
-  for (int32_t head = 0; head < shape.num_heads; ++head) {
-    const int64_t begin = batch.offsets[head];
-    const int64_t num_entries = batch.offsets[head + 1] - begin;
-    const auto slots = batch.slots.subspan(begin, num_entries);
-    const auto positions = batch.positions.subspan(begin, num_entries);
-    const auto scores = batch.scores.subspan(begin, num_entries);
-    const int64_t num_past =
-        std::ranges::lower_bound(positions, window_begin) - positions.begin();
-    std::ranges::fill(scores.subspan(num_past),
-                      std::numeric_limits<float>::infinity());
-    if (num_past == 0) continue;
-    WindowAttention(batch, head, slots, positions, num_past);
-    ReduceSnapKv(batch.scorer, attention_, shape.group_size(),
-                 scores.first(num_past));
+void CpuBackend::Score(const ScoreBatch& batch) {
+  CheckEntries(layout(), batch.layer, batch.entries);
+  switch (batch.scorer.kind) {
+    case ScorerKind::kSnapKv:
+      return attention_scorer_.SnapKv(arena_, batch);
+    case ScorerKind::kH2o:
+      return attention_scorer_.H2o(arena_, batch);
+    case ScorerKind::kTova:
+      return attention_scorer_.Tova(arena_, batch);
+    case ScorerKind::kKeyDiff:
+      return key_scorer_.KeyDiff(arena_, batch);
+    case ScorerKind::kExpectedAttention:
+      return expected_attention_scorer_.Score(arena_, batch);
+    case ScorerKind::kKnorm:
+      return key_scorer_.Knorm(arena_, batch);
+    case ScorerKind::kStreaming:
+    case ScorerKind::kRandom:
+    case ScorerKind::kExternal:
+      break;
   }
+  const bool reads_keys = false;
+  BM_CHECK(reads_keys);
 }
 
-void CpuBackend::WindowAttention(const SnapKvBatch& batch, int32_t head,
-                                 std::span<const SlotIndex> slots,
-                                 std::span<const int32_t> positions,
-                                 int64_t num_past) {
-  const int32_t group_size = layout().group_size();
-  const int64_t head_dim = layout().head_dim;
-  const int64_t stride =
-      CeilDiv<int64_t>(std::ssize(slots), kTileRows) * kTileRows;
-  const int32_t block_queries = std::max(1, kSnapKvQueries / group_size);
-  attention_.assign(group_size * num_past, 0.0f);
-  for (int32_t first = 0; first < batch.num_queries; first += block_queries) {
-    const int32_t last = std::min(first + block_queries, batch.num_queries);
-    queries_.clear();
-    for (int32_t i = first; i < last; ++i) {
-      for (int32_t g = 0; g < group_size; ++g) {
-        const int64_t q_head = int64_t{head} * group_size + g;
-        queries_.push_back(batch.queries +
-                           (i * int64_t{layout().num_q_heads} + q_head) *
-                               head_dim);
-      }
-    }
-    SnapKvLogits(slots, batch.scale, stride);
-    float* logits = logits_.data();
-    for (int32_t i = first; i < last; ++i) {
-      const int32_t position = batch.length - batch.num_queries + i;
-      const int64_t num_visible =
-          std::ranges::upper_bound(positions, position) - positions.begin();
-      for (int32_t g = 0; g < group_size; ++g, logits += stride) {
-        AddSoftmax(logits, num_visible,
-                   std::span(attention_).subspan(g * num_past, num_past));
-      }
-    }
-  }
-  for (float& weight : attention_) {
-    weight /= static_cast<float>(batch.num_queries);
-  }
+void CpuBackend::AddAttention(const AttentionSumBatch& batch) {
+  attention_scorer_.AddAttention(arena_, batch);
 }
 
-void CpuBackend::SnapKvLogits(std::span<const SlotIndex> slots, float scale,
-                              int64_t stride) {
-  const std::size_t size = queries_.size() * static_cast<std::size_t>(stride);
-  if (logits_.size() < size) logits_.resize(size);
-  const int64_t num_entries = std::ssize(slots);
-  for (int64_t begin = 0; begin < num_entries; begin += kTileRows) {
-    const int32_t num_rows =
-        static_cast<int32_t>(std::min<int64_t>(kTileRows, num_entries - begin));
-    int32_t row = 0;
-    for (; row < num_rows; ++row) {
-      tile_.keys[row] = arena_.key_row(slots[begin + row]);
-    }
-    for (; row % kRowGroup != 0; ++row) tile_.keys[row] = tile_.keys[0];
-    DotTile(tile_, num_rows, scale, queries_, logits_.data() + begin, stride);
-  }
+void CpuBackend::ValueNorms(const ValueNormBatch& batch) {
+  value_normer_.Run(arena_, batch);
+}
+
+void CpuBackend::AddQueries(const float* queries, int32_t num_tokens,
+                            QueryStatistics* statistics) {
+  AddQueriesTo(layout(), queries, num_tokens, statistics);
 }
 
 void CpuBackend::MoveRows(std::span<const SlotMove> moves) {

@@ -11,8 +11,12 @@
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/base/moves.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/attention_scores.h"
+#include "kernels/cpu/expected_attention.h"
+#include "kernels/cpu/key_scores.h"
 #include "kernels/cpu/kv_arena.h"
 #include "kernels/cpu/tile_ops.h"
+#include "kernels/cpu/value_norms.h"
 
 namespace blockmgr {
 
@@ -27,9 +31,8 @@ namespace blockmgr {
 // replaced.
 //
 // Cost: Attention reads each row once per query and pair of q_heads, from the
-// cache of the CPU after the first time; SnapKvScores holds group_size *
-// entries + 32 * entries floats. Scratch memory grows to the largest call and
-// is kept.
+// cache of the CPU after the first time. Scores: see the scorers. Scratch
+// memory grows to the largest call and is kept.
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(KvArena arena);
@@ -37,7 +40,11 @@ class CpuBackend final : public Backend {
   const ModelLayout& layout() const override { return arena_.layout(); }
   void Append(const AppendBatch& batch) override;
   void Attention(const AttentionBatch& batch) override;
-  void SnapKvScores(const SnapKvBatch& batch) override;
+  void Score(const ScoreBatch& batch) override;
+  void AddAttention(const AttentionSumBatch& batch) override;
+  void ValueNorms(const ValueNormBatch& batch) override;
+  void AddQueries(const float* queries, int32_t num_tokens,
+                  QueryStatistics* statistics) override;
   void Move(const CompactionMoves& moves) override;
   void CopyBlocks(std::span<const BlockCopy> copies) override;
   void ReadSlot(SlotIndex slot, std::span<float> out) const override;
@@ -65,23 +72,16 @@ class CpuBackend final : public Backend {
   void GatherTile(const HeadList& list, int64_t begin, int32_t num_rows);
   void AttendBlock(const AttentionBatch& batch, const HeadList& list,
                    const QueryBlock& block);
-  // attention_ = attention of the group's q_heads over the first num_past
-  // entries, averaged over the observation window.
-  void WindowAttention(const SnapKvBatch& batch, int32_t head,
-                       std::span<const SlotIndex> slots,
-                       std::span<const int32_t> positions, int64_t num_past);
-  // logits_[q * stride + r] for queries_ and all slots.
-  void SnapKvLogits(std::span<const SlotIndex> slots, float scale,
-                    int64_t stride);
   void MoveRows(std::span<const SlotMove> moves);
   void StoreRow(const float* values, std::byte* row) const;
 
   KvArena arena_;
   KvTile tile_;
-  std::vector<SoftmaxState> states_;   // [kQueryBlockTokens, group_size]
-  std::vector<const float*> queries_;  // at most kSnapKvQueries + group_size
-  std::vector<float> logits_;          // [queries_.size(), stride]
-  std::vector<float> attention_;       // [group_size, num_past]
+  std::vector<SoftmaxState> states_;  // [kQueryBlockTokens, group_size]
+  AttentionScorer attention_scorer_;
+  KeyScorer key_scorer_;
+  ExpectedAttentionScorer expected_attention_scorer_;
+  ValueNormer value_normer_;
 };
 
 }  // namespace blockmgr

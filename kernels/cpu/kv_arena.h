@@ -41,6 +41,8 @@ class KvArena {
   // K row of a slot.
   std::byte* key_row(SlotIndex slot);
   const std::byte* key_row(SlotIndex slot) const;
+  // rows[i] = key_row(slots[i]); fast where slots follow each other.
+  void KeyRows(std::span<const SlotIndex> slots, const std::byte** rows) const;
   // The pages of one block in one layer, all heads: contiguous.
   std::span<std::byte> layer_block(int32_t layer, BlockId block);
   // Everything.

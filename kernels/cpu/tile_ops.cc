@@ -16,41 +16,14 @@
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
+#undef KERNELS_CPU_ROW_VECTORS_H_
+#include "kernels/cpu/row_vectors.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace blockmgr::HWY_NAMESPACE {
 namespace {
 
-namespace hn = hwy::HWY_NAMESPACE;
-
 constexpr int64_t kCacheLineBytes = 64;
-
-// Rows of 16 elements or a multiple fill every vector. Other rows still are a
-// multiple of 4 elements, so neither case has a remainder.
-using WideTag = hn::CappedTag<float, 16>;
-using NarrowTag = hn::CappedTag<float, 4>;
-
-template <class D>
-HWY_INLINE hn::Vec<D> LoadElements(D d, const float* row) {
-  return hn::LoadU(d, row);
-}
-
-template <class D>
-HWY_INLINE hn::Vec<D> LoadElements(D d, const uint16_t* row) {
-  const hn::Rebind<uint16_t, D> d16;
-  const hn::RebindToUnsigned<D> d32;
-  return hn::BitCast(
-      d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, row))));
-}
-
-template <class Element>
-HWY_INLINE const Element* Row(const std::byte* bytes) {
-  return reinterpret_cast<const Element*>(bytes);
-}
-
-template <class D>
-HWY_INLINE float Sum(D d, hn::Vec<D> v) {
-  return hn::GetLane(hn::SumOfLanes(d, v));
-}
 
 // Asks for kRowGroup rows ahead of their use. Pages are scattered, so the
 // hardware's own prefetching stops at each of their ends.
@@ -66,8 +39,8 @@ HWY_INLINE void PrefetchRows(const KvTile& tile, int32_t first_row,
 
 // Logits of one query, or of two, against the tile's rows. Each logit has an
 // accumulator of its own, so the grouping is invisible in the result. Fetches
-// the V rows as well if they are about to be read.
-template <class Element, bool kTwo, bool kValuesNext, class D>
+// the V rows as well: they are about to be read.
+template <class Element, bool kTwo, class D>
 HWY_INLINE void DotRows(D d, const KvTile& tile, int32_t num_rows, float scale,
                         const float* HWY_RESTRICT query0,
                         const float* HWY_RESTRICT query1,
@@ -81,7 +54,7 @@ HWY_INLINE void DotRows(D d, const KvTile& tile, int32_t num_rows, float scale,
     const Element* HWY_RESTRICT row2 = Row<Element>(tile.keys[r + 2]);
     const Element* HWY_RESTRICT row3 = Row<Element>(tile.keys[r + 3]);
     if (r + kRowGroup < num_rows) PrefetchRows(tile, r + kRowGroup, 0);
-    if constexpr (kValuesNext) PrefetchRows(tile, r, tile.kv_stride);
+    PrefetchRows(tile, r, tile.kv_stride);
     auto a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0;
     auto b0 = a0, b1 = a0, b2 = a0, b3 = a0;
     for (int64_t i = 0; i < tile.head_dim; i += lanes) {
@@ -140,7 +113,9 @@ HWY_INLINE float ExpSum(float* logits, int64_t n, float max) {
     const auto live =
         hn::FirstN(d, static_cast<size_t>(std::min(n - i, lanes)));
     const auto x = hn::Sub(hn::LoadU(d, logits + i), shift);
-    const auto e = hn::IfThenElseZero(live, hn::Exp(d, x));
+    // Exp makes zeros of NaN.
+    const auto exp = hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
+    const auto e = hn::IfThenElseZero(live, exp);
     hn::StoreU(e, d, logits + i);
     sum = hn::Add(sum, e);
   }
@@ -240,8 +215,8 @@ HWY_INLINE void AttendRows(D d, const KvTile& tile, int32_t num_rows,
   HWY_ALIGN float weights[2][kTileRows] = {};
   const float* query1 = kTwo ? queries + tile.head_dim : nullptr;
   float* output1 = kTwo ? output + tile.head_dim : nullptr;
-  DotRows<Element, kTwo, true>(d, tile, num_rows, scale, queries, query1,
-                               weights[0], weights[1]);
+  DotRows<Element, kTwo>(d, tile, num_rows, scale, queries, query1, weights[0],
+                         weights[1]);
   const float factor0 = UpdateState(weights[0], num_rows, &states[0]);
   float factor1 = 0.0f;
   if constexpr (kTwo) {
@@ -292,35 +267,6 @@ void AttendElements(const KvTile& tile, int32_t num_rows, float scale,
   }
 }
 
-template <class Element, class D>
-HWY_INLINE void DotQueries(D d, const KvTile& tile, int32_t num_rows,
-                           float scale, std::span<const float* const> queries,
-                           float* logits, int64_t stride) {
-  std::size_t q = 0;
-  for (; q + 2 <= queries.size(); q += 2, logits += 2 * stride) {
-    DotRows<Element, true, false>(d, tile, num_rows, scale, queries[q],
-                                  queries[q + 1], logits, logits + stride);
-  }
-  if (q < queries.size()) {
-    DotRows<Element, false, false>(d, tile, num_rows, scale, queries[q],
-                                   nullptr, logits, nullptr);
-  }
-}
-
-template <class Element>
-void DotElements(const KvTile& tile, int32_t num_rows, float scale,
-                 std::span<const float* const> queries, float* logits,
-                 int64_t stride) {
-  // Scalar targets have one tag: NOLINTNEXTLINE(bugprone-branch-clone)
-  if (tile.head_dim % 16 == 0) {
-    DotQueries<Element>(WideTag(), tile, num_rows, scale, queries, logits,
-                        stride);
-  } else {
-    DotQueries<Element>(NarrowTag(), tile, num_rows, scale, queries, logits,
-                        stride);
-  }
-}
-
 }  // namespace
 
 void AttendTileImpl(const KvTile& tile, int32_t num_rows, float scale,
@@ -330,16 +276,6 @@ void AttendTileImpl(const KvTile& tile, int32_t num_rows, float scale,
     AttendElements<float>(tile, num_rows, scale, queries, states, output);
   } else {
     AttendElements<uint16_t>(tile, num_rows, scale, queries, states, output);
-  }
-}
-
-void DotTileImpl(const KvTile& tile, int32_t num_rows, float scale,
-                 std::span<const float* const> queries, float* logits,
-                 int64_t stride) {
-  if (tile.dtype == DType::kFloat32) {
-    DotElements<float>(tile, num_rows, scale, queries, logits, stride);
-  } else {
-    DotElements<uint16_t>(tile, num_rows, scale, queries, logits, stride);
   }
 }
 
@@ -389,7 +325,6 @@ namespace blockmgr {
 namespace {
 
 HWY_EXPORT(AttendTileImpl);
-HWY_EXPORT(DotTileImpl);
 HWY_EXPORT(AddSoftmaxImpl);
 HWY_EXPORT(EncodeBFloat16Impl);
 
@@ -401,15 +336,6 @@ void AttendTile(const KvTile& tile, int32_t num_rows, float scale,
   BM_CHECK(num_rows > 0 && num_rows <= kTileRows);
   HWY_DYNAMIC_DISPATCH(AttendTileImpl)
   (tile, num_rows, scale, queries, states, output);
-}
-
-void DotTile(const KvTile& tile, int32_t num_rows, float scale,
-             std::span<const float* const> queries, float* logits,
-             int64_t stride) {
-  BM_CHECK(num_rows > 0 && num_rows <= kTileRows);
-  BM_CHECK(stride >= int64_t{CeilDiv(num_rows, kRowGroup)} * kRowGroup);
-  HWY_DYNAMIC_DISPATCH(DotTileImpl)
-  (tile, num_rows, scale, queries, logits, stride);
 }
 
 void AddSoftmax(float* logits, int64_t num_logits, std::span<float> sums) {

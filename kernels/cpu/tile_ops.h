@@ -52,15 +52,9 @@ void AttendTile(const KvTile& tile, int32_t num_rows, float scale,
                 const float* queries, std::span<SoftmaxState> states,
                 float* output);
 
-// logits[q * stride + r] = scale * <queries[q], key r> for the first num_rows
-// rows; up to kRowGroup - 1 more per query are overwritten.
-// REQUIRES: stride >= num_rows rounded up to kRowGroup.
-void DotTile(const KvTile& tile, int32_t num_rows, float scale,
-             std::span<const float* const> queries, float* logits,
-             int64_t stride);
-
 // sums[j] += softmax(logits[0 .. num_logits))[j] for every j of sums.
 // Overwrites the logits and what follows them up to a multiple of kTileRows.
+// NaN among the logits makes every share NaN.
 // REQUIRES: 0 < num_logits, sums.size() <= num_logits.
 void AddSoftmax(float* logits, int64_t num_logits, std::span<float> sums);
 

@@ -115,6 +115,7 @@ struct AttachEngine {
   ModelLayout layout;
   std::string name;
   Reply<absl::StatusOr<Attachment>> done;
+  int32_t num_scorer_states = 0;
 };
 
 // FailedPrecondition STALE_EPOCH: not the daemon's epoch, or not the session

@@ -128,6 +128,11 @@ absl::Status Core::Submit(SubmitCommand* command) {
                      "StreamTokens stream, got \"",
                      command->session, "\""));
   }
+  RequestEviction& eviction = command->request.eviction;
+  if (eviction.mode != EvictionMode::kNone) {
+    BM_ASSIGN_OR_RETURN(eviction.table,
+                        FindBudgetTable(options_.tables, eviction.policy));
+  }
   std::string id = command->request.id;
   BM_ASSIGN_OR_RETURN(const RequestId request,
                       scheduler_->Submit(std::move(command->request)));
@@ -161,6 +166,9 @@ absl::Status Core::StartEviction(EvictCommand* command) {
   BM_RETURN_IF_ERROR(CheckEngine());
   BM_ASSIGN_OR_RETURN(const RequestId request,
                       scheduler_->Find(command->request_id));
+  BM_ASSIGN_OR_RETURN(
+      command->eviction.table,
+      FindBudgetTable(options_.tables, command->eviction.policy));
   BM_ASSIGN_OR_RETURN(const uint64_t eviction,
                       scheduler_->Evict(request, std::move(command->eviction)));
   LiveRequest& live = requests_.at(request);
@@ -280,7 +288,10 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
     return absl::AlreadyExistsError(
         absl::StrCat("engine \"", engine_name_, "\" is attached"));
   }
-  if (scheduler_ == nullptr || scheduler_->layout() != command->layout) {
+  SchedulerOptions scheduler = options_.scheduler;
+  scheduler.num_scorer_states = command->num_scorer_states;
+  if (scheduler_ == nullptr || scheduler_->layout() != command->layout ||
+      scheduler_->options().num_scorer_states != scheduler.num_scorer_states) {
     // Effects name requests of the Scheduler that is about to go.
     DeliverEffects();
     if (!idle()) {
@@ -288,12 +299,11 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
           DescribeDifference(scheduler_->layout(), command->layout));
     }
     BM_CHECK(requests_.empty());
-    BM_ASSIGN_OR_RETURN(scheduler_,
-                        factory_(command->layout, options_.scheduler));
+    BM_ASSIGN_OR_RETURN(scheduler_, factory_(command->layout, scheduler));
   }
   ++engine_session_;
   engine_name_ = std::move(command->name);
-  return Attachment{options_.epoch, engine_session_, options_.scheduler};
+  return Attachment{options_.epoch, engine_session_, scheduler};
 }
 
 void Core::Do(OpenSteps& command) {

@@ -31,6 +31,7 @@
 #include "blockmgr/step_plan.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/server/budget_tables.h"
 #include "scheduler/server/commands.h"
 
 namespace blockmgr {
@@ -41,6 +42,7 @@ using SchedulerFactory =
 
 struct CoreOptions {
   SchedulerOptions scheduler;
+  BudgetTables tables;  // that policies name
   uint64_t epoch = 1;  // of this daemon process; random
   // Told when an engine's stream opens (true) and ends (false).
   std::function<void(bool attached)> on_engine_change;

@@ -172,7 +172,8 @@ grpc::ServerUnaryReactor* EngineService::Attach(
           response->set_max_steps_in_flight(options.max_steps_in_flight);
         }
         reactor->Finish(ToGrpc(attachment.status()));
-      }});
+      },
+      request->num_scorer_states()});
   return reactor;
 }
 

@@ -62,6 +62,13 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->capture_default_str();
 }
 
+void AddBudgetTableFlag(CLI::App* app, ServerOptions* options) {
+  app->add_option("--budget-table", options->budget_tables,
+                  "A budget table that policies may name: an LU-KV profile or "
+                  "HeadKV scores as JSON; may be repeated")
+      ->type_name("NAME=FILE");
+}
+
 void AddSchedulerFlags(CLI::App* app, SchedulerOptions* options) {
   const std::string group = "Scheduler";
   app->add_option("--max-num-batched-tokens", options->max_num_batched_tokens,
@@ -163,6 +170,7 @@ int Main(int argc, char** argv) {
       "stream tokens."};
   Flags flags;
   AddFlags(&app, &flags);
+  AddBudgetTableFlag(&app, &flags.server);
   AddSchedulerFlags(&app, &flags.server.scheduler);
   CLI11_PARSE(app, argc, argv);
 

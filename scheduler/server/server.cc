@@ -116,6 +116,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   std::unique_ptr<Server> server(new Server);
   CoreThreadOptions core;
   core.core.scheduler = options.scheduler;
+  BM_ASSIGN_OR_RETURN(core.core.tables,
+                      LoadBudgetTables(options.budget_tables));
   core.core.epoch = RandomEpoch();
   core.core.on_engine_change = [server = server.get()](bool attached) {
     spdlog::info(attached ? "engine attached" : "engine lost");

@@ -26,6 +26,8 @@ namespace blockmgr {
 struct ServerOptions {
   std::string listen;  // see listen_address.h; port 0: any
   SchedulerOptions scheduler;
+  // Budget tables that policies may name, as NAME=FILE.
+  std::vector<std::string> budget_tables;
   int32_t queue_capacity = 4096;  // commands waiting for the core thread
   int32_t spin_us = 50;           // before the core thread sleeps
   // Of scores in all EvictByScores calls together.

@@ -21,11 +21,6 @@ absl::Status Invalid(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
 
-absl::Status Within(absl::string_view field, const absl::Status& status) {
-  return absl::Status(status.code(),
-                      absl::StrCat(field, ": ", status.message()));
-}
-
 // An id type is its number.
 template <typename Id, typename Number>
 void AddIds(const std::vector<Id>& ids,
@@ -56,58 +51,6 @@ absl::Status TokensFromProto(
   return absl::OkStatus();
 }
 
-absl::StatusOr<ScorerSpec> ScorerFromProto(const v1::EvictionPolicy& proto) {
-  using SnapKv = v1::EvictionPolicy::SnapKv;
-  ScorerSpec scorer;
-  switch (proto.scorer_case()) {
-    case v1::EvictionPolicy::kSnapkv: {
-      const SnapKv& snapkv = proto.snapkv();
-      if (!SnapKv::Pool_IsValid(snapkv.pool())) {
-        return Invalid("snapkv.pool: unknown value ", snapkv.pool());
-      }
-      if (!SnapKv::Order_IsValid(snapkv.order())) {
-        return Invalid("snapkv.order: unknown value ", snapkv.order());
-      }
-      if (!SnapKv::Group_IsValid(snapkv.group())) {
-        return Invalid("snapkv.group: unknown value ", snapkv.group());
-      }
-      scorer.kind = ScorerKind::kSnapKv;
-      scorer.window = snapkv.window();
-      scorer.kernel = snapkv.kernel();
-      scorer.pool =
-          snapkv.pool() == SnapKv::POOL_AVG ? PoolKind::kAvg : PoolKind::kMax;
-      scorer.order = snapkv.order() == SnapKv::ORDER_KVPRESS
-                         ? PoolOrder::kKvPress
-                         : PoolOrder::kAdaKv;
-      scorer.group = snapkv.group() == SnapKv::GROUP_MAX ? GroupReduce::kMax
-                                                         : GroupReduce::kMean;
-      return scorer;
-    }
-    case v1::EvictionPolicy::kStreaming:
-      scorer.kind = ScorerKind::kStreaming;
-      scorer.sinks = proto.streaming().sinks();
-      return scorer;
-    case v1::EvictionPolicy::kExternalScores:
-      scorer.kind = ScorerKind::kExternal;
-      return scorer;
-    case v1::EvictionPolicy::SCORER_NOT_SET:
-      break;
-  }
-  return Invalid(
-      "scorer: expected one of snapkv, streaming, external_scores, got none");
-}
-
-BudgetSpec BudgetFromProto(const v1::EvictionPolicy& proto) {
-  BudgetSpec budget;
-  if (proto.has_adakv()) {
-    budget.kind = BudgetKind::kAdaKv;
-    budget.alpha = proto.adakv().alpha();
-  } else if (proto.has_external_budgets()) {
-    budget.kind = BudgetKind::kExternal;
-  }
-  return budget;
-}
-
 }  // namespace
 
 grpc::Status ToGrpc(const absl::Status& status) {
@@ -122,143 +65,6 @@ absl::Status CheckId(absl::string_view field, const std::string& id) {
                    id.size());
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<ModelLayout> FromProto(const v1::ModelLayout& proto) {
-  ModelLayout layout;
-  layout.num_layers = proto.num_layers();
-  layout.num_heads = proto.num_heads();
-  layout.num_q_heads = proto.num_q_heads();
-  layout.head_dim = proto.head_dim();
-  layout.page_size = proto.page_size();
-  layout.num_blocks = proto.num_blocks();
-  switch (proto.dtype()) {
-    case v1::DTYPE_FLOAT32:
-      layout.dtype = DType::kFloat32;
-      break;
-    case v1::DTYPE_BFLOAT16:
-      layout.dtype = DType::kBFloat16;
-      break;
-    default:
-      return Invalid("layout.dtype: expected float32 (1) or bfloat16 (2), got ",
-                     proto.dtype());
-  }
-  const absl::Status status = layout.Validate();
-  if (!status.ok()) return Within("layout", status);
-  return layout;
-}
-
-void ToProto(const ModelLayout& layout, v1::ModelLayout* proto) {
-  proto->set_num_layers(layout.num_layers);
-  proto->set_num_heads(layout.num_heads);
-  proto->set_num_q_heads(layout.num_q_heads);
-  proto->set_head_dim(layout.head_dim);
-  proto->set_page_size(layout.page_size);
-  proto->set_num_blocks(layout.num_blocks);
-  proto->set_dtype(layout.dtype == DType::kFloat32 ? v1::DTYPE_FLOAT32
-                                                   : v1::DTYPE_BFLOAT16);
-}
-
-absl::StatusOr<EvictionPolicy> FromProto(const v1::EvictionPolicy& proto) {
-  EvictionPolicy policy;
-  absl::StatusOr<ScorerSpec> scorer = ScorerFromProto(proto);
-  if (!scorer.ok()) return Within("policy", scorer.status());
-  policy.scorer = *scorer;
-  policy.budget = BudgetFromProto(proto);
-  policy.protect.sinks = proto.protect_sinks();
-  if (proto.has_protect_recent()) {
-    if (proto.protect_recent() < 0) {
-      return Invalid("policy.protect_recent: expected at least 0, got ",
-                     proto.protect_recent());
-    }
-    policy.protect.recent = proto.protect_recent();
-  }
-  if (!v1::EvictionPolicy::Rounding_IsValid(proto.rounding())) {
-    return Invalid("policy.rounding: unknown value ", proto.rounding());
-  }
-  policy.rounding = proto.rounding() == v1::EvictionPolicy::ROUNDING_TOKEN
-                        ? Rounding::kToken
-                        : Rounding::kPage;
-  const absl::Status status = policy.Validate();
-  if (!status.ok()) return Within("policy", status);
-  return policy;
-}
-
-void ToProto(const EvictionPolicy& policy, v1::EvictionPolicy* proto) {
-  using SnapKv = v1::EvictionPolicy::SnapKv;
-  switch (policy.scorer.kind) {
-    case ScorerKind::kSnapKv: {
-      SnapKv* snapkv = proto->mutable_snapkv();
-      snapkv->set_window(policy.scorer.window);
-      snapkv->set_kernel(policy.scorer.kernel);
-      snapkv->set_pool(policy.scorer.pool == PoolKind::kAvg ? SnapKv::POOL_AVG
-                                                            : SnapKv::POOL_MAX);
-      snapkv->set_order(policy.scorer.order == PoolOrder::kKvPress
-                            ? SnapKv::ORDER_KVPRESS
-                            : SnapKv::ORDER_ADAKV);
-      snapkv->set_group(policy.scorer.group == GroupReduce::kMax
-                            ? SnapKv::GROUP_MAX
-                            : SnapKv::GROUP_MEAN);
-      break;
-    }
-    case ScorerKind::kStreaming:
-      proto->mutable_streaming()->set_sinks(policy.scorer.sinks);
-      break;
-    case ScorerKind::kExternal:
-      proto->mutable_external_scores();
-      break;
-  }
-  switch (policy.budget.kind) {
-    case BudgetKind::kUniform:
-      proto->mutable_uniform();
-      break;
-    case BudgetKind::kAdaKv:
-      proto->mutable_adakv()->set_alpha(policy.budget.alpha);
-      break;
-    case BudgetKind::kExternal:
-      proto->mutable_external_budgets();
-      break;
-  }
-  proto->mutable_topk();
-  proto->set_protect_sinks(policy.protect.sinks);
-  if (policy.protect.recent >= 0) {
-    proto->set_protect_recent(policy.protect.recent);
-  }
-  proto->set_rounding(policy.rounding == Rounding::kToken
-                          ? v1::EvictionPolicy::ROUNDING_TOKEN
-                          : v1::EvictionPolicy::ROUNDING_PAGE);
-}
-
-absl::StatusOr<EvictionTarget> FromProto(const v1::EvictionTarget& proto) {
-  EvictionTarget target;
-  switch (proto.target_case()) {
-    case v1::EvictionTarget::kKeepRatio: {
-      const absl::StatusOr<KeepRatio> ratio =
-          KeepRatio::Parse(proto.keep_ratio());
-      if (!ratio.ok()) return Within("target.keep_ratio", ratio.status());
-      target.ratio = *ratio;
-      return target;
-    }
-    case v1::EvictionTarget::kTokensPerHead:
-      if (proto.tokens_per_head() < 1) {
-        return Invalid("target.tokens_per_head: expected at least 1, got ",
-                       proto.tokens_per_head());
-      }
-      target.kind = EvictionTarget::Kind::kTokens;
-      target.tokens = proto.tokens_per_head();
-      return target;
-    case v1::EvictionTarget::TARGET_NOT_SET:
-      break;
-  }
-  return Invalid("target: expected keep_ratio or tokens_per_head, got none");
-}
-
-void ToProto(const EvictionTarget& target, v1::EvictionTarget* proto) {
-  if (target.kind == EvictionTarget::Kind::kTokens) {
-    proto->set_tokens_per_head(target.tokens);
-  } else {
-    proto->set_keep_ratio(target.ratio.ToString());
-  }
 }
 
 absl::StatusOr<Request> FromProto(const v1::SubmitRequest& proto) {
@@ -282,6 +88,10 @@ absl::StatusOr<Request> FromProto(const v1::SubmitRequest& proto) {
       return request;
     case v1::EVICTION_MODE_AFTER_PREFILL:
       request.eviction.mode = EvictionMode::kAfterPrefill;
+      break;
+    case v1::EVICTION_MODE_EVERY_CHUNK:
+      request.eviction.mode = EvictionMode::kEveryChunk;
+      request.eviction.compress_every = proto.eviction().compress_every();
       break;
     default:
       return Invalid("eviction.mode: unknown value ", proto.eviction().mode());
@@ -364,6 +174,9 @@ void ToProto(const StepPlan& plan, v1::StepPlan* proto) {
     added->set_num_tokens(start.num_tokens);
     added->set_num_cached_tokens(start.num_cached_tokens);
     added->set_query_window(start.query_window);
+    added->set_scorer_state(
+        static_cast<v1::ScorerState>(static_cast<int>(start.scorer_state)));
+    added->set_state_begin(start.state_begin);
   }
   AddAll(plan.start_tokens, proto->mutable_start_tokens());
   AddIds(plan.slots, proto->mutable_slots());

@@ -12,16 +12,14 @@
 #include <absl/strings/string_view.h>
 #include <grpcpp/support/status.h>
 
-#include "blockmgr/base/model_layout.h"
-#include "blockmgr/eviction/policy.h"
 #include "blockmgr/step_plan.h"
 #include "proto/blockmgr/v1/admin.pb.h"
-#include "proto/blockmgr/v1/common.pb.h"
 #include "proto/blockmgr/v1/engine.pb.h"
 #include "proto/blockmgr/v1/eviction.pb.h"
 #include "proto/blockmgr/v1/request.pb.h"
 #include "scheduler/request.h"
 #include "scheduler/server/commands.h"
+#include "wire/policy_wire.h"
 
 namespace blockmgr {
 
@@ -30,15 +28,6 @@ grpc::Status ToGrpc(const absl::Status& status);
 
 // 1..128 bytes.
 absl::Status CheckId(absl::string_view field, const std::string& id);
-
-absl::StatusOr<ModelLayout> FromProto(const v1::ModelLayout& proto);
-void ToProto(const ModelLayout& layout, v1::ModelLayout* proto);
-
-absl::StatusOr<EvictionPolicy> FromProto(const v1::EvictionPolicy& proto);
-void ToProto(const EvictionPolicy& policy, v1::EvictionPolicy* proto);
-
-absl::StatusOr<EvictionTarget> FromProto(const v1::EvictionTarget& proto);
-void ToProto(const EvictionTarget& target, v1::EvictionTarget* proto);
 
 // The session is not part of the request.
 absl::StatusOr<Request> FromProto(const v1::SubmitRequest& proto);

@@ -41,6 +41,7 @@ Line::Line(LineOptions options) : options_(std::move(options)) {
   ServerOptions server_options;
   server_options.listen = absl::StrCat("unix:", name, "/blockmgr.sock");
   server_options.scheduler = options_.scheduler;
+  server_options.budget_tables = options_.budget_tables;
   auto server = Server::Start(server_options, &Scheduler::Create);
   EXPECT_TRUE(server.ok()) << server.status();
   server_ = *std::move(server);
@@ -48,7 +49,8 @@ Line::Line(LineOptions options) : options_(std::move(options)) {
                        options_.scheduler.max_num_seqs);
   checker_ = std::make_unique<ReferenceChecker>(engine_.get(), options_.model);
   client_ = std::make_unique<EngineClient>(
-      EngineClientOptions{.address = server_->address()});
+      EngineClientOptions{.address = server_->address(),
+                          .num_scorer_states = options_.num_scorer_states});
   engine_thread_ = std::thread([this] {
     EngineHandlers handlers;
     handlers.reset = [this] { engine_->Reset(); };

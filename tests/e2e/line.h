@@ -29,6 +29,8 @@ struct LineOptions {
   int32_t num_blocks = 64;
   int32_t page_size = 16;
   SchedulerOptions scheduler;
+  int32_t num_scorer_states = 0;
+  std::vector<std::string> budget_tables = {};  // NAME=FILE
 };
 
 // What became of one request, as the frontend saw it.

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "blockmgr/eviction/select.h"
+#include "tests/e2e/dense_scores.h"
 
 namespace blockmgr {
 namespace {
@@ -16,48 +17,6 @@ constexpr double kLogitTolerance = 1e-3;
 // Two scores nearer than this (relative) may be told apart by either side only
 // by rounding: fp32 in the engine, float64 here.
 constexpr double kScoreMargin = 1e-4;
-
-// SnapKV in float64 from its definition (ALGORITHMS: window attention over all
-// columns, mean over the window, group mean, then max pooling), for the entries
-// that a head attends. Protected entries get infinity.
-std::vector<double> DenseSnapKv(const DenseReference& reference,
-                                const TinyShape& shape, const ScorerSpec& spec,
-                                int32_t layer, int32_t head) {
-  const int32_t length = reference.length();
-  const int32_t past_end = length - spec.window;
-  const int32_t group = shape.num_q_heads / shape.num_heads;
-  const std::vector<int32_t> entries = reference.Attended(layer, head, length);
-  std::vector<double> mean(entries.size(), 0.0);
-  for (int32_t q = head * group; q < (head + 1) * group; ++q) {
-    for (int32_t query = past_end; query < length; ++query) {
-      std::vector<double> weights(entries.size(), 0.0);
-      double sum = 0;
-      for (size_t i = 0; i < entries.size() && entries[i] <= query; ++i) {
-        double logit = 0;
-        const std::span<const double> a = reference.Query(layer, q, query);
-        const std::span<const double> b =
-            reference.Key(layer, head, entries[i]);
-        for (size_t d = 0; d < a.size(); ++d) logit += a[d] * b[d];
-        weights[i] = std::exp(logit / std::sqrt(shape.head_dim));
-        sum += weights[i];
-      }
-      for (size_t i = 0; i < entries.size(); ++i) {
-        mean[i] += weights[i] / sum / spec.window / group;
-      }
-    }
-  }
-  const auto num_past = static_cast<int32_t>(
-      std::ranges::lower_bound(entries, past_end) - entries.begin());
-  std::vector<double> scores(entries.size(),
-                             std::numeric_limits<double>::infinity());
-  const int32_t half = spec.kernel / 2;
-  for (int32_t i = 0; i < num_past; ++i) {
-    const int32_t begin = std::max(0, i - half);
-    const int32_t end = std::min(num_past, i + half + 1);
-    scores[i] = *std::max_element(mean.begin() + begin, mean.begin() + end);
-  }
-  return scores;
-}
 
 // Whether two kept sets of one head differ only by entries whose scores are
 // equal but for rounding.
@@ -68,14 +27,15 @@ bool EqualButForRounding(const std::vector<int32_t>& a,
   std::vector<int32_t> odd;
   std::ranges::set_symmetric_difference(a, b, std::back_inserter(odd));
   double low = std::numeric_limits<double>::infinity();
-  double high = 0;
+  double high = -low;
   for (const int32_t position : odd) {
     const auto rank =
         std::ranges::lower_bound(positions, position) - positions.begin();
     low = std::min<double>(low, scores[rank]);
     high = std::max<double>(high, scores[rank]);
   }
-  return odd.empty() || high - low <= kScoreMargin * high;
+  return odd.empty() || high - low <= kScoreMargin *
+                                          std::max(std::abs(low), std::abs(high));
 }
 
 }  // namespace
@@ -89,9 +49,9 @@ ReferenceChecker::ReferenceChecker(TinyEngine* engine,
     OnLogits(slot, position, logits);
   };
   observer.on_eviction = [this](const EvictionOrder& order,
-                                const EntryIndex& candidates,
-                                std::span<const float>, const KeepSets& keep) {
-    OnEviction(order, candidates, keep);
+                                const ScoredEntries& scored,
+                                const KeepSets& keep) {
+    OnEviction(order, scored, keep);
   };
   engine_->set_observer(std::move(observer));
 }
@@ -153,10 +113,9 @@ void ReferenceChecker::OnLogits(SequenceSlot slot, int32_t position,
       << "a token other than the reference's, beyond its margin";
 }
 
-std::vector<float> ReferenceChecker::DenseScores(
-    const EvictionOrder& order, const Sequence& sequence,
-    const EntryIndex& candidates) const {
-  std::vector<float> scores;
+void ReferenceChecker::ExpectAttended(const EvictionOrder& order,
+                                      const Sequence& sequence,
+                                      const EntryIndex& candidates) const {
   const TinyShape& shape = model_->shape();
   for (int32_t layer = 0; layer < shape.num_layers; ++layer) {
     for (int32_t head = 0; head < shape.num_heads; ++head) {
@@ -170,26 +129,14 @@ std::vector<float> ReferenceChecker::DenseScores(
                              candidates.positions.begin() + end))
           << "layer " << layer << ", head " << head
           << " attends other entries than the reference";
-      if (order.policy.scorer.kind == ScorerKind::kExternal) {
-        for (const int32_t position : attended) {
-          scores.push_back((*order.scores)[index * order.cut + position]);
-        }
-      } else if (order.policy.scorer.kind == ScorerKind::kSnapKv) {
-        const std::vector<double> dense = DenseSnapKv(
-            *sequence.reference, shape, order.policy.scorer, layer, head);
-        // Attended entries ascend, so those below the cut come first.
-        for (size_t i = 0; i < attended.size(); ++i) {
-          scores.push_back(static_cast<float>(dense[i]));
-        }
-      }
     }
   }
-  return scores;
 }
 
 void ReferenceChecker::OnEviction(const EvictionOrder& order,
-                                  const EntryIndex& candidates,
+                                  const ScoredEntries& scored,
                                   const KeepSets& keep) {
+  const EntryIndex& candidates = scored.candidates;
   Sequence& sequence = Find(order.slot);
   const TinyShape& shape = model_->shape();
   const size_t num_heads =
@@ -211,7 +158,8 @@ void ReferenceChecker::OnEviction(const EvictionOrder& order,
   }
   Advance(order.slot, &sequence, order.length);
   ASSERT_EQ(sequence.reference->length(), order.length);
-  const std::vector<float> scores = DenseScores(order, sequence, candidates);
+  ExpectAttended(order, sequence, candidates);
+  const DenseScores dense = ScoreDensely(order, *sequence.reference, *model_);
   const KeepSets expected = SelectEntries(
       order.policy, order.target,
       {.num_layers = shape.num_layers,
@@ -220,7 +168,9 @@ void ReferenceChecker::OnEviction(const EvictionOrder& order,
       {.cut = order.cut, .length = order.length},
       {.offsets = candidates.offsets,
        .positions = candidates.positions,
-       .scores = scores},
+       .scores = dense.scores,
+       .value_norms = dense.value_norms,
+       .products = dense.products},
       order.budgets == nullptr ? std::span<const int32_t>()
                                : std::span<const int32_t>(*order.budgets));
   for (size_t i = 0; i < num_heads; ++i) {
@@ -232,10 +182,13 @@ void ReferenceChecker::OnEviction(const EvictionOrder& order,
     for (int64_t k = expected.offsets[i]; k < expected.offsets[i + 1]; ++k) {
       want.push_back(positions[expected.ranks[k]]);
     }
-    EXPECT_TRUE(kept[i] == want ||
-                (!scores.empty() &&
-                 EqualButForRounding(kept[i], want, positions,
-                                     std::span(scores).subspan(begin, count))))
+    const auto close = [&](const std::vector<float>& values) {
+      return !values.empty() &&
+             EqualButForRounding(kept[i], want, positions,
+                                 std::span(values).subspan(begin, count));
+    };
+    EXPECT_TRUE(kept[i] == want || close(dense.scores) ||
+                close(dense.products))
         << "head " << i << " kept other entries than the policy does on "
         << "dense tensors";
     sequence.reference->Keep(static_cast<int32_t>(i) / shape.num_heads,

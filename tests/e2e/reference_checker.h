@@ -57,15 +57,14 @@ class ReferenceChecker {
 
   void OnLogits(SequenceSlot slot, int32_t position,
                 std::span<const float> logits);
-  void OnEviction(const EvictionOrder& order, const EntryIndex& candidates,
+  void OnEviction(const EvictionOrder& order, const ScoredEntries& scored,
                   const KeepSets& keep);
   Sequence& Find(SequenceSlot slot);
   // Feeds known tokens up to `length`.
   void Advance(SequenceSlot slot, Sequence* sequence, int32_t length);
-  // Scores of the candidates on dense tensors.
-  std::vector<float> DenseScores(const EvictionOrder& order,
-                                 const Sequence& sequence,
-                                 const EntryIndex& candidates) const;
+  // The candidates are what the reference's heads attend.
+  void ExpectAttended(const EvictionOrder& order, const Sequence& sequence,
+                      const EntryIndex& candidates) const;
   void FileLogits(SequenceSlot slot, int32_t position,
                   std::span<const float> logits);
 

@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <set>
-#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -15,92 +13,21 @@
 #include "blockmgr/eviction/policy.h"
 #include "kernels/backend.h"
 #include "tests/kernels/kernel_cases.h"
+#include "tests/kernels/score_cases.h"
 
 namespace blockmgr {
 namespace {
 
-using Matrix = std::vector<std::vector<double>>;
-
-// A sequence after an eviction or two: per head any subset of the positions, on
-// any slots; the window is whole.
-struct SnapKvCase {
-  // The last `window` of `size` tokens are the queries.
-  SnapKvCase(const ModelLayout& layout, int32_t window, int32_t size,
-             uint64_t seed)
-      : rng(seed), model(layout), num_queries(window), length(size) {
-    std::vector<SlotIndex> free(layout.num_pages() * layout.page_size);
-    for (std::size_t i = 0; i < free.size(); ++i) {
-      free[i] = static_cast<SlotIndex>(i);
-    }
-    Shuffle(&free, rng);
-    for (int32_t head = 0; head < layout.num_heads; ++head) {
-      for (int32_t position = 0; position < length; ++position) {
-        const bool in_window = position >= length - num_queries;
-        if (!in_window && RandomInt(rng, 0, 3) == 0) continue;
-        positions.push_back(position);
-        slots.push_back(free.back());
-        free.pop_back();
-        model.FillRandom(slots.back(), rng);
-      }
-      offsets.push_back(static_cast<int64_t>(slots.size()));
-    }
-    queries = RandomFloats(
-        rng, int64_t{num_queries} * layout.num_q_heads * layout.head_dim);
-  }
-
-  std::vector<float> Run(Backend& backend, const ScorerSpec& scorer) const {
-    std::vector<float> scores(slots.size(), std::nanf(""));
-    backend.SnapKvScores({.layer = 0,
-                          .scorer = scorer,
-                          .scale = scale,
-                          .queries = queries.data(),
-                          .num_queries = num_queries,
-                          .length = length,
-                          .offsets = offsets,
-                          .slots = slots,
-                          .positions = positions,
-                          .scores = scores});
-    return scores;
-  }
-
-  Rng rng;
-  PoolModel model;
-  int32_t num_queries;
-  int32_t length;
-  float scale = 0.3f;
-  std::vector<int64_t> offsets = {0};
-  std::vector<SlotIndex> slots;
-  std::vector<int32_t> positions;
-  std::vector<float> queries;
-};
-
 // attention[g][j]: mean over the window of the softmax over all visible
 // entries.
-Matrix WindowMean(const SnapKvCase& test, int32_t head, int64_t num_past) {
-  const ModelLayout& layout = test.model.layout();
-  const int64_t begin = test.offsets[head];
-  const int64_t end = test.offsets[head + 1];
-  Matrix mean(layout.group_size(), std::vector<double>(num_past));
-  for (int32_t g = 0; g < layout.group_size(); ++g) {
+Matrix WindowMean(const ScoreCase& test, int32_t head, int64_t num_past) {
+  const int32_t group_size = test.model.layout().group_size();
+  Matrix mean(group_size, std::vector<double>(num_past));
+  for (int32_t g = 0; g < group_size; ++g) {
     for (int32_t i = 0; i < test.num_queries; ++i) {
-      const int32_t q_head = head * layout.group_size() + g;
-      const float* query =
-          &test.queries[(int64_t{i} * layout.num_q_heads + q_head) *
-                        layout.head_dim];
-      std::vector<double> weights;
-      for (int64_t e = begin; e < end; ++e) {
-        double dot = 0.0;
-        for (int32_t k = 0; k < layout.head_dim; ++k) {
-          dot += double{query[k]} * double{test.model.key(test.slots[e])[k]};
-        }
-        const bool visible =
-            test.positions[e] <= test.length - test.num_queries + i;
-        weights.push_back(visible ? std::exp(dot * test.scale) : 0.0);
-      }
-      double sum = 0.0;
-      for (const double weight : weights) sum += weight;
+      const std::vector<double> weights = NaiveWeights(test, head, g, i);
       for (int64_t j = 0; j < num_past; ++j) {
-        mean[g][j] += weights[j] / sum / test.num_queries;
+        mean[g][j] += weights[j] / test.num_queries;
       }
     }
   }
@@ -142,8 +69,8 @@ std::vector<double> ReduceGroup(const ScorerSpec& scorer, const Matrix& in) {
   return out;
 }
 
-std::vector<double> NaiveScores(const SnapKvCase& test,
-                                const ScorerSpec& scorer, int32_t head) {
+std::vector<double> NaiveScores(const ScoreCase& test, const ScorerSpec& scorer,
+                                int32_t head) {
   const int64_t begin = test.offsets[head];
   const int64_t end = test.offsets[head + 1];
   const int64_t num_past = end - begin - test.num_queries;
@@ -167,11 +94,12 @@ TEST_P(SnapKvTest, MatchesNaiveScores) {
   for (uint64_t seed = 0; seed < 24; ++seed) {
     SCOPED_TRACE(seed);
     Rng rng(seed);
-    ModelLayout layout = RandomLayout(rng, GetParam(), 0);
-    layout.num_blocks = 200 / layout.page_size + 2;
+    const ModelLayout layout = LayoutFor(rng, GetParam(), 200);
     const int32_t num_queries = RandomInt(rng, 1, 40);
-    const SnapKvCase test(layout, num_queries,
-                          num_queries + RandomInt(rng, 1, 150), seed + 1000);
+    const ScoreCase test(
+        layout,
+        {.window = num_queries, .length = num_queries + RandomInt(rng, 1, 150)},
+        seed + 1000);
     const auto backend = test.model.MakeBackend();
     for (const PoolKind pool : {PoolKind::kMax, PoolKind::kAvg}) {
       const ScorerSpec scorer{
@@ -210,8 +138,8 @@ TEST_P(SnapKvTest, SlotsDoNotMatterOnlyRowsDo) {
                      .page_size = 4,
                      .dtype = GetParam(),
                      .num_blocks = 90};
-  const SnapKvCase test(layout, 8, 100, 5);
-  SnapKvCase moved = test;
+  const ScoreCase test(layout, {.window = 8, .length = 100}, 5);
+  ScoreCase moved = test;
   PoolModel other(layout);
   std::vector<SlotIndex> free(layout.num_pages() * layout.page_size);
   for (std::size_t i = 0; i < free.size(); ++i) {
@@ -237,10 +165,75 @@ TEST_P(SnapKvTest, WindowCoveringTheSequenceProtectsEverything) {
                            .page_size = 4,
                            .dtype = GetParam(),
                            .num_blocks = 8};
-  const SnapKvCase test(layout, 9, 9, 6);
+  const ScoreCase test(layout, {.window = 9, .length = 9}, 6);
   const std::vector<float> scores = test.Run(*test.model.MakeBackend(), {});
   EXPECT_EQ(scores,
             std::vector<float>(18, std::numeric_limits<float>::infinity()));
+}
+
+// critical(gqa_product): each query head's attention is pooled by itself and
+// meets its own norms.
+TEST_P(SnapKvTest, ProductsMatchNaiveProducts) {
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    const ModelLayout layout = LayoutFor(rng, GetParam(), 100);
+    const ScoreCase test(layout, {.window = 5, .length = 95}, seed + 2000);
+    const ScorerSpec scorer{
+        .window = 5,
+        .kernel = 5,
+        .order = seed % 2 == 0 ? PoolOrder::kAdaKv : PoolOrder::kKvPress};
+    const int32_t group_size = layout.group_size();
+    std::vector<float> norms = RandomFloats(rng, group_size * test.size());
+    for (float& norm : norms) norm = std::abs(norm);
+    std::vector<float> scores(test.size());
+    std::vector<float> products(test.size());
+    ScoreBatch batch = test.Batch(scorer);
+    batch.q_head_norms = norms;
+    batch.product_eps = 1e-3f;
+    batch.scores = scores;
+    batch.products = products;
+    const auto backend = test.model.MakeBackend();
+    backend->Score(batch);
+    EXPECT_EQ(scores, test.Run(*backend, scorer));
+    for (int32_t head = 0; head < layout.num_heads; ++head) {
+      const int64_t begin = test.offsets[head];
+      const int64_t size = test.head_size(head);
+      const Matrix attention = WindowMean(test, head, size - 5);
+      std::vector<double> expected(size - 5);
+      for (int32_t g = 0; g < group_size; ++g) {
+        const std::vector<double> pooled = Pool(scorer, attention[g]);
+        for (int64_t j = 0; j < size - 5; ++j) {
+          const double norm = norms[group_size * begin + g * size + j];
+          expected[j] += (pooled[j] + 1e-3) * norm / group_size;
+        }
+      }
+      for (int64_t j = 0; j < size; ++j) {
+        if (j >= size - 5) {
+          ASSERT_EQ(products[begin + j],
+                    std::numeric_limits<float>::infinity());
+        } else {
+          ASSERT_NEAR(products[begin + j], expected[j], 1e-5 * expected[j]);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(SnapKvTest, NaNKeyIsInEveryScoreOfItsHeadOnly) {
+  Rng rng(9);
+  ModelLayout layout = LayoutFor(rng, GetParam(), 80);
+  layout.num_heads = 3;
+  layout.num_q_heads = 6;
+  ScoreCase test(layout, {.window = 4, .length = 80}, 10);
+  test.model.key(test.slots[test.offsets[1] + 5])[3] = std::nanf("");
+  const std::vector<float> scores =
+      test.Run(*test.model.MakeBackend(), {.window = 4});
+  for (int32_t head = 0; head < 3; ++head) {
+    for (int64_t e = test.offsets[head]; e < test.offsets[head + 1]; ++e) {
+      EXPECT_EQ(std::isnan(scores[e]), head == 1 && test.positions[e] < 76);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, SnapKvTest,

@@ -7,14 +7,13 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <hwy/highway.h>
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/dtype.h"
+#include "tests/kernels/every_target.h"
 #include "tests/kernels/kernel_cases.h"
 
 namespace blockmgr {
@@ -58,23 +57,9 @@ TEST(AddSoftmaxTest, AddsTheFirstSharesForEveryLength) {
   }
 }
 
-// Runs the test's body once per instruction set this machine has.
-class EveryTargetTest : public testing::TestWithParam<int64_t> {
- protected:
-  void SetUp() override {
-    if ((hwy::SupportedTargets() & GetParam()) == 0) {
-      GTEST_SKIP() << "not on this machine: " << hwy::TargetName(GetParam());
-    }
-    hwy::SetSupportedTargetsForTest(GetParam());
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-  void TearDown() override {
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-};
+class TileOpsTest : public EveryTargetTest {};
 
-TEST_P(EveryTargetTest, AttendTileMatchesFloat64) {
+TEST_P(TileOpsTest, AttendTileMatchesFloat64) {
   Rng rng(2);
   for (const int64_t head_dim : {4, 8, 16, 20, 64, 80, 128}) {
     SCOPED_TRACE(head_dim);
@@ -114,7 +99,7 @@ TEST_P(EveryTargetTest, AttendTileMatchesFloat64) {
   }
 }
 
-TEST_P(EveryTargetTest, EncodeBFloat16RoundsToNearestEven) {
+TEST_P(TileOpsTest, EncodeBFloat16RoundsToNearestEven) {
   const std::vector<uint32_t> bits = {0x3F808000u, 0x3F818000u, 0x3F808001u,
                                       0x7F800001u, 0x7F7FFFFFu, 0xFF800000u,
                                       0x00008000u, 0x80000000u};
@@ -127,13 +112,22 @@ TEST_P(EveryTargetTest, EncodeBFloat16RoundsToNearestEven) {
                                         0xFF80, 0x0000, 0x8000}));
 }
 
-std::string TargetName(const testing::TestParamInfo<int64_t>& info) {
-  return hwy::TargetName(info.param);
+TEST_P(TileOpsTest, NaNAmongTheLogitsMakesEveryShareNaN) {
+  for (int32_t n = 1; n <= 70; n += 3) {
+    for (const int32_t at : {0, n / 2, n - 1}) {
+      std::vector<float> logits(int64_t{CeilDiv(n, kTileRows)} * kTileRows,
+                                1.0f);
+      logits[at] = std::numeric_limits<float>::quiet_NaN();
+      std::vector<float> sums(n);
+      AddSoftmax(logits.data(), n, sums);
+      EXPECT_TRUE(
+          std::ranges::all_of(sums, [](float x) { return std::isnan(x); }))
+          << n << " logits, NaN at " << at;
+    }
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, EveryTargetTest,
-                         testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
-                         TargetName);
+BM_FOR_EVERY_TARGET(TileOpsTest);
 
 }  // namespace
 }  // namespace blockmgr

@@ -1,14 +1,20 @@
 #include "scheduler/footprint.h"
 
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/scheduler/test_requests.h"
 
 namespace blockmgr {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 CompressionPoint PointAt(int32_t length, int32_t cut, int32_t tokens) {
   CompressionPoint point;
@@ -76,6 +82,87 @@ TEST(FootprintTest, FutileEvictionsDoNotCount) {
   const ModelLayout layout = SmallLayout(4, 100);
   const std::vector<CompressionPoint> points = {PointAt(41, 40, 40)};
   EXPECT_EQ(PeakBlocks(60, points, layout), 15);
+}
+
+RequestEviction EveryChunk(int32_t tokens, int32_t compress_every) {
+  RequestEviction eviction = Recency(tokens);
+  eviction.mode = EvictionMode::kEveryChunk;
+  eviction.compress_every = compress_every;
+  return eviction;
+}
+
+std::vector<std::pair<int32_t, int32_t>> LengthsAndCuts(
+    const std::vector<CompressionPoint>& points) {
+  std::vector<std::pair<int32_t, int32_t>> pairs;
+  for (const CompressionPoint& point : points) {
+    pairs.emplace_back(point.length, point.cut);
+  }
+  return pairs;
+}
+
+TEST(PlanCompressionsTest, AfterPrefillIsOnceAtTheEndOfThePrompt) {
+  const ModelLayout layout = SmallLayout(4, 100, 2, 2);
+  EXPECT_THAT(LengthsAndCuts(PlanCompressions(Recency(6), 41, layout)),
+              ElementsAre(std::pair(41, 40)));
+  EXPECT_THAT(PlanCompressions(Recency(6), 4, layout), IsEmpty());
+  EXPECT_THAT(PlanCompressions(RequestEviction(), 41, layout), IsEmpty());
+}
+
+TEST(PlanCompressionsTest, EveryChunkIsAtMultiplesAndAtTheEnd) {
+  const ModelLayout layout = SmallLayout(4, 100, 2, 2);
+  // At 8 tokens the cut of 4 has nothing to give back.
+  EXPECT_THAT(LengthsAndCuts(PlanCompressions(EveryChunk(6, 8), 30, layout)),
+              ElementsAre(std::pair(16, 12), std::pair(24, 20),
+                          std::pair(30, 28)));
+  EXPECT_THAT(LengthsAndCuts(PlanCompressions(EveryChunk(6, 8), 24, layout)),
+              ElementsAre(std::pair(16, 12), std::pair(24, 20)));
+  EXPECT_THAT(LengthsAndCuts(PlanCompressions(EveryChunk(6, 64), 24, layout)),
+              ElementsAre(std::pair(24, 20)));
+}
+
+TEST(PlanCompressionsTest, TheBudgetIsFixedByTheWholePrompt) {
+  const ModelLayout layout = SmallLayout(4, 1000, 2, 2);
+  RequestEviction eviction = EveryChunk(0, 40);
+  eviction.target = EvictionTarget();
+  eviction.target.ratio = *KeepRatio::Parse("0.1");
+  for (const CompressionPoint& point :
+       PlanCompressions(eviction, 200, layout)) {
+    EXPECT_EQ(point.target.kind, EvictionTarget::Kind::kTokens);
+    EXPECT_EQ(point.target.tokens, 20);
+    EXPECT_EQ(RegionBlocks(point, layout), 5);
+  }
+}
+
+// DESIGN section 5: K + chunk / page_size + 1, whatever the prompt's length.
+TEST(PlanCompressionsTest, EveryChunkBoundsThePeak) {
+  const ModelLayout layout = SmallLayout(16, 100000, 4, 8);
+  constexpr int32_t kBound = 512 / 16 + 256 / 16 + 1;
+  for (const int32_t num_prompt : {700, 1000, 4096, 10001, 131072}) {
+    const auto points =
+        PlanCompressions(EveryChunk(512, 256), num_prompt, layout);
+    EXPECT_LE(PeakBlocks(num_prompt, points, layout), kBound) << num_prompt;
+  }
+  const auto points = PlanCompressions(EveryChunk(512, 256), 131072, layout);
+  EXPECT_EQ(PeakBlocks(131072, points, layout), kBound);
+}
+
+TEST(PlanCompressionsTest, TablesBecomeBudgetsOfACaller) {
+  const ModelLayout layout = SmallLayout(4, 1000, 1, 2);
+  RequestEviction eviction = EveryChunk(20, 80);
+  eviction.policy.budget.kind = BudgetKind::kHeadKv;
+  eviction.policy.budget.profile = "needle";
+  eviction.policy.budget.share = 1.0;
+  eviction.table = std::make_shared<const BudgetTable>(
+      HeadScores{.num_layers = 1, .num_heads = 2, .scores = {3.0f, 1.0f}});
+  const auto points = PlanCompressions(eviction, 200, layout);
+  ASSERT_THAT(points, SizeIs(3));
+  for (const CompressionPoint& point : points) {
+    EXPECT_EQ(point.policy.budget.kind, BudgetKind::kExternal);
+    ASSERT_NE(point.budgets, nullptr);
+    // 40 entries of both heads as 3 : 1, in pages of 4: 7.5 and 2.5.
+    EXPECT_THAT(*point.budgets, ElementsAre(32, 8));
+    EXPECT_EQ(PagesOf(point, layout), 10);
+  }
 }
 
 }  // namespace

@@ -64,10 +64,12 @@ DenseReference::DenseReference(const TinyModel* model)
     : model_(*model), layers_(static_cast<size_t>(model->shape().num_layers)) {
   for (Layer& layer : layers_) {
     layer.evicted.resize(static_cast<size_t>(model->shape().num_heads));
+    layer.sums.resize(layer.evicted.size());
   }
 }
 
-std::vector<double> DenseReference::Attend(const Layer& layer) const {
+std::vector<double> DenseReference::Attend(Layer* attended) const {
+  const Layer& layer = *attended;
   const TinyShape& shape = model_.shape();
   const auto dim = static_cast<size_t>(shape.head_dim);
   const auto q_width = static_cast<size_t>(shape.q_width());
@@ -94,6 +96,7 @@ std::vector<double> DenseReference::Attend(const Layer& layer) const {
     double sum = 0;
     for (double& w : weights) sum += (w = std::exp(w - top));
     for (size_t i = 0; i < positions.size(); ++i) {
+      attended->sums[head][positions[i]] += weights[i] / sum;
       for (size_t d = 0; d < dim; ++d) {
         output[q_head * dim + d] +=
             weights[i] / sum *
@@ -118,13 +121,15 @@ std::vector<double> DenseReference::Forward(int32_t token) {
     Row q = Multiply(h, w.query);
     Row k = Multiply(h, w.key);
     const Row v = Multiply(h, w.value);
+    layer.raw_queries.insert(layer.raw_queries.end(), q.begin(), q.end());
     Rope(dim, shape.rope_theta, length_, &q);
     Rope(dim, shape.rope_theta, length_, &k);
     layer.queries.insert(layer.queries.end(), q.begin(), q.end());
     layer.keys.insert(layer.keys.end(), k.begin(), k.end());
     layer.values.insert(layer.values.end(), v.begin(), v.end());
     for (std::vector<bool>& head : layer.evicted) head.push_back(false);
-    AddTo(&x, Multiply(Attend(layer), w.output));
+    for (Row& head : layer.sums) head.push_back(0.0);
+    AddTo(&x, Multiply(Attend(&layer), w.output));
     const Row m = RmsNorm(x, w.mlp_norm);
     Row gate = Multiply(m, w.gate);
     const Row up = Multiply(m, w.up);
@@ -164,22 +169,43 @@ std::vector<int32_t> DenseReference::Attended(int32_t layer, int32_t head,
   return positions;
 }
 
+std::span<const double> DenseReference::HeadRow(
+    const std::vector<double>& rows, int32_t width, int32_t head,
+    int32_t position) const {
+  const int32_t dim = model_.shape().head_dim;
+  const int64_t begin = int64_t{position} * width + head * dim;
+  return std::span(rows).subspan(static_cast<size_t>(begin),
+                                 static_cast<size_t>(dim));
+}
+
 std::span<const double> DenseReference::Query(int32_t layer, int32_t q_head,
                                               int32_t position) const {
-  const TinyShape& shape = model_.shape();
-  const int64_t begin =
-      int64_t{position} * shape.q_width() + q_head * shape.head_dim;
-  return std::span(layers_[static_cast<size_t>(layer)].queries)
-      .subspan(static_cast<size_t>(begin), static_cast<size_t>(shape.head_dim));
+  return HeadRow(layers_[static_cast<size_t>(layer)].queries,
+                 model_.shape().q_width(), q_head, position);
+}
+
+std::span<const double> DenseReference::RawQuery(int32_t layer, int32_t q_head,
+                                                 int32_t position) const {
+  return HeadRow(layers_[static_cast<size_t>(layer)].raw_queries,
+                 model_.shape().q_width(), q_head, position);
 }
 
 std::span<const double> DenseReference::Key(int32_t layer, int32_t head,
                                             int32_t position) const {
-  const TinyShape& shape = model_.shape();
-  const int64_t begin =
-      int64_t{position} * shape.kv_width() + head * shape.head_dim;
-  return std::span(layers_[static_cast<size_t>(layer)].keys)
-      .subspan(static_cast<size_t>(begin), static_cast<size_t>(shape.head_dim));
+  return HeadRow(layers_[static_cast<size_t>(layer)].keys,
+                 model_.shape().kv_width(), head, position);
+}
+
+std::span<const double> DenseReference::Value(int32_t layer, int32_t head,
+                                              int32_t position) const {
+  return HeadRow(layers_[static_cast<size_t>(layer)].values,
+                 model_.shape().kv_width(), head, position);
+}
+
+double DenseReference::AttentionSum(int32_t layer, int32_t head,
+                                    int32_t position) const {
+  return layers_[static_cast<size_t>(layer)]
+      .sums[static_cast<size_t>(head)][static_cast<size_t>(position)];
 }
 
 int32_t Argmax(std::span<const double> logits) {

@@ -39,16 +39,29 @@ class DenseReference {
                                 int32_t position) const;
   std::span<const double> Key(int32_t layer, int32_t head,
                               int32_t position) const;
+  std::span<const double> Value(int32_t layer, int32_t head,
+                                int32_t position) const;
+  // Before RoPE, [head_dim].
+  std::span<const double> RawQuery(int32_t layer, int32_t q_head,
+                                   int32_t position) const;
+  // What all queries so far paid to the entry, summed over the query heads of
+  // its group.
+  double AttentionSum(int32_t layer, int32_t head, int32_t position) const;
 
  private:
   struct Layer {
     std::vector<double> queries;             // [length, q_width]
+    std::vector<double> raw_queries;         // [length, q_width]
+    std::vector<std::vector<double>> sums;   // [num_heads][length]
     std::vector<double> keys;                // [length, kv_width]
     std::vector<double> values;              // [length, kv_width]
     std::vector<std::vector<bool>> evicted;  // [num_heads][length]
   };
 
-  std::vector<double> Attend(const Layer& layer) const;
+  std::vector<double> Attend(Layer* layer) const;
+  std::span<const double> HeadRow(const std::vector<double>& rows,
+                                  int32_t width, int32_t head,
+                                  int32_t position) const;
 
   const TinyModel& model_;
   int32_t length_ = 0;

@@ -211,7 +211,7 @@ TEST_F(EngineClientTest, EndsWithAPlanThatCannotBeRead) {
   EngineClient client(options_);
   EXPECT_THAT(client.Serve(kLayout, handlers_),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("evictions[0]: policy.scorer")));
+                       HasSubstr("evictions[0]: policy: scorer")));
 }
 
 }  // namespace

@@ -43,11 +43,11 @@ EngineHarness::EngineHarness(std::shared_ptr<const TinyModel> model,
                                                              logits.end());
           },
       .on_eviction =
-          [this](const EvictionOrder& order, const EntryIndex& candidates,
-                 std::span<const float> scores, const KeepSets& keep) {
+          [this](const EvictionOrder& order, const ScoredEntries& scored,
+                 const KeepSets& keep) {
             evictions_.push_back({.order = order,
-                                  .candidates = candidates,
-                                  .scores = {scores.begin(), scores.end()},
+                                  .candidates = scored.candidates,
+                                  .scores = scored.scores,
                                   .keep = keep,
                                   .outcome = {}});
           }});

@@ -79,70 +79,6 @@ TEST(EngineWireTest, EveryFieldOfAPlanArrives) {
   EXPECT_THAT(*plan.evictions[0].budgets, ElementsAre(4));
 }
 
-TEST(EngineWireTest, PoliciesArriveAsWritten) {
-  v1::EvictionPolicy proto;
-  v1::EvictionPolicy::SnapKv* snapkv = proto.mutable_snapkv();
-  snapkv->set_window(16);
-  snapkv->set_pool(v1::EvictionPolicy::SnapKv::POOL_AVG);
-  snapkv->set_kernel(5);
-  snapkv->set_order(v1::EvictionPolicy::SnapKv::ORDER_KVPRESS);
-  snapkv->set_group(v1::EvictionPolicy::SnapKv::GROUP_MAX);
-  proto.mutable_adakv()->set_alpha(0.25);
-  proto.set_protect_sinks(4);
-  proto.set_protect_recent(0);
-  proto.set_rounding(v1::EvictionPolicy::ROUNDING_TOKEN);
-  ASSERT_OK_AND_ASSIGN(const EvictionPolicy policy, PolicyFromProto(proto));
-  ASSERT_OK_AND_ASSIGN(
-      const EvictionPolicy expected,
-      ParsePolicy("snapkv(window=16,pool=avg,kernel=5,order=kvpress,group=max)"
-                  " | adakv(alpha=0.25) | topk | protect(sinks=4,recent=0) | "
-                  "round(token)"));
-  EXPECT_EQ(policy, expected);
-}
-
-TEST(EngineWireTest, StagesLeftOutAreUniformAndTopK) {
-  v1::EvictionPolicy proto;
-  proto.mutable_streaming()->set_sinks(4);
-  ASSERT_OK_AND_ASSIGN(const EvictionPolicy policy, PolicyFromProto(proto));
-  ASSERT_OK_AND_ASSIGN(const EvictionPolicy expected,
-                       ParsePolicy("streaming(sinks=4)"));
-  EXPECT_EQ(policy, expected);
-}
-
-TEST(EngineWireTest, RefusesWhatHasNoMeaning) {
-  const auto refused = [](const v1::EvictionPolicy& proto,
-                          const char* message) {
-    EXPECT_THAT(
-        PolicyFromProto(proto),
-        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
-  };
-  v1::EvictionPolicy proto;
-  refused(proto, "scorer");
-  proto.mutable_snapkv()->set_window(32);
-  refused(proto, "kernel");
-  proto.mutable_snapkv()->set_kernel(7);
-  EXPECT_OK(PolicyFromProto(proto));
-  proto.set_protect_recent(-1);
-  refused(proto, "protect_recent");
-  proto.clear_protect_recent();
-  proto.set_rounding(static_cast<v1::EvictionPolicy::Rounding>(9));
-  refused(proto, "rounding");
-
-  v1::EvictionTarget target;
-  EXPECT_THAT(TargetFromProto(target),
-              StatusIs(absl::StatusCode::kInvalidArgument));
-  target.set_tokens_per_head(0);
-  EXPECT_THAT(TargetFromProto(target),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("tokens_per_head")));
-  target.set_keep_ratio("1.5");
-  EXPECT_THAT(TargetFromProto(target),
-              StatusIs(absl::StatusCode::kInvalidArgument));
-  target.set_keep_ratio("0.2");
-  ASSERT_OK_AND_ASSIGN(const EvictionTarget good, TargetFromProto(target));
-  EXPECT_EQ(good.TokensPerHead(100), 20);
-}
-
 TEST(EngineWireTest, EveryFieldOfAResultLeaves) {
   StepResult result;
   result.id = StepId{5};
@@ -158,25 +94,6 @@ TEST(EngineWireTest, EveryFieldOfAResultLeaves) {
   EXPECT_THAT(proto.evictions(0).counts(), ElementsAre(16, 32));
   EXPECT_FALSE(proto.evictions(1).ok());
   EXPECT_EQ(proto.evictions(1).error(), "no queries");
-}
-
-TEST(EngineWireTest, TheLayoutIsAnnouncedInFull) {
-  v1::ModelLayout proto;
-  LayoutToProto({.num_layers = 2,
-                 .num_heads = 3,
-                 .num_q_heads = 6,
-                 .head_dim = 16,
-                 .page_size = 8,
-                 .dtype = DType::kFloat32,
-                 .num_blocks = 5},
-                &proto);
-  EXPECT_EQ(proto.num_layers(), 2);
-  EXPECT_EQ(proto.num_heads(), 3);
-  EXPECT_EQ(proto.num_q_heads(), 6);
-  EXPECT_EQ(proto.head_dim(), 16);
-  EXPECT_EQ(proto.page_size(), 8);
-  EXPECT_EQ(proto.dtype(), v1::DTYPE_FLOAT32);
-  EXPECT_EQ(proto.num_blocks(), 5);
 }
 
 }  // namespace

@@ -32,6 +32,22 @@ EvictionCase FullHeads(int32_t page_size, int32_t tokens, Rounding rounding,
   return eviction;
 }
 
+BudgetSpec AdaKv(double alpha, AdaKvMode mode = AdaKvMode::kBlend) {
+  BudgetSpec budget;
+  budget.kind = BudgetKind::kAdaKv;
+  budget.alpha = alpha;
+  budget.mode = mode;
+  return budget;
+}
+
+BudgetSpec Pyramid(double beta, PyramidFormula formula) {
+  BudgetSpec budget;
+  budget.kind = BudgetKind::kPyramid;
+  budget.beta = beta;
+  budget.formula = formula;
+  return budget;
+}
+
 std::vector<float> Constant(float value, int32_t count) {
   return std::vector<float>(count, value);
 }
@@ -69,14 +85,14 @@ TEST(BudgetsTest, AdaKvBlendsTheSharesOfTheTopScores) {
 TEST(BudgetsTest, AdaKvAlphaOneIsUniform) {
   EvictionCase eviction =
       FullHeads(4, 7, Rounding::kToken, {Constant(4, 20), Constant(2, 20)});
-  eviction.policy.budget = {BudgetKind::kAdaKv, 1.0};
+  eviction.policy.budget = AdaKv(1.0);
   EXPECT_THAT(Budgets(eviction), ElementsAre(7, 7));
 }
 
 TEST(BudgetsTest, AdaKvAlphaZeroStillKeepsOneEntryPerHead) {
   EvictionCase eviction =
       FullHeads(4, 7, Rounding::kToken, {Constant(4, 20), Constant(2, 20)});
-  eviction.policy.budget = {BudgetKind::kAdaKv, 0.0};
+  eviction.policy.budget = AdaKv(0.0);
   EXPECT_THAT(Budgets(eviction), ElementsAre(13, 1));
 }
 
@@ -84,7 +100,7 @@ TEST(BudgetsTest, AdaKvSharesOnlyThePast) {
   // The last 3 of each head are protected: 2 * (7 - 3) slots, all of head 0.
   EvictionCase eviction =
       FullHeads(4, 7, Rounding::kToken, {Constant(4, 20), Constant(2, 20)});
-  eviction.policy.budget = {BudgetKind::kAdaKv, 0.5};
+  eviction.policy.budget = AdaKv(0.5);
   eviction.policy.protect.recent = 4;  // one of them is beyond the cut
   EXPECT_THAT(Budgets(eviction), ElementsAre(3 + 6, 3 + 2));
 }
@@ -94,7 +110,7 @@ TEST(BudgetsTest, LayersDoNotShareTheirTotals) {
       1, 4, Rounding::kToken,
       {Constant(9, 8), Constant(9, 8), Constant(1, 8), Constant(2, 8)});
   eviction.shape = {2, 2, 1};
-  eviction.policy.budget = {BudgetKind::kAdaKv, 0.0};
+  eviction.policy.budget = AdaKv(0.0);
   EXPECT_THAT(Budgets(eviction), ElementsAre(7, 1, 1, 7));
 }
 
@@ -137,6 +153,136 @@ TEST(BudgetsTest, ExternalTokensAreTheCallers) {
   EXPECT_THAT(Budgets(eviction), ElementsAre(5, 1, 12, 1));
   eviction.policy.rounding = Rounding::kPage;
   EXPECT_THAT(Budgets(eviction), ElementsAre(8, 4, 12, 4));
+}
+
+// 10 slots per head; floor(10 * 0.2) = 2 of every head come first. The other 24
+// are the 18 fours and 6 of the threes that are left.
+TEST(BudgetsTest, AdaKvFloorTakesEveryHeadsBestFirst) {
+  std::vector<float> middle = Constant(1, 20);
+  for (int i = 0; i < 10; ++i) middle[i] = 3;
+  EvictionCase eviction = FullHeads(4, 10, Rounding::kToken,
+                                    {Constant(4, 20), middle, Constant(2, 20)});
+  eviction.policy.budget = AdaKv(0.2, AdaKvMode::kFloor);
+  EXPECT_THAT(Budgets(eviction), ElementsAre(20, 8, 2));
+  // floor(10 * 0.29) is 2 too; alpha = 1 leaves nothing to share.
+  eviction.policy.budget.alpha = 0.29;
+  EXPECT_THAT(Budgets(eviction), ElementsAre(20, 8, 2));
+  eviction.policy.budget.alpha = 1.0;
+  EXPECT_THAT(Budgets(eviction), ElementsAre(10, 10, 10));
+}
+
+TEST(BudgetsTest, GlobalSharesOverTheWholeModel) {
+  EvictionCase eviction = FullHeads(
+      1, 4, Rounding::kToken,
+      {Constant(9, 8), Constant(9, 8), Constant(1, 8), Constant(2, 8)});
+  eviction.shape = {2, 2, 1};
+  eviction.policy.budget.kind = BudgetKind::kGlobal;
+  // All 16 in the first layer, but one entry for every head of the second.
+  EXPECT_THAT(Budgets(eviction), ElementsAre(7, 7, 1, 1));
+  // With a sink in every head: of the other 12, the lower head has 7.
+  eviction.policy.protect.sinks = 1;
+  EXPECT_THAT(Budgets(eviction), ElementsAre(8, 6, 1, 1));
+}
+
+// One head per layer, all scores equal.
+EvictionCase Layers(int32_t num_layers, int32_t cut, int32_t tokens) {
+  EvictionCase eviction =
+      FullHeads(4, tokens, Rounding::kToken,
+                std::vector<std::vector<float>>(num_layers, Constant(1, cut)));
+  eviction.shape = {num_layers, 1, 4};
+  return eviction;
+}
+
+TEST(BudgetsTest, PyramidFallsFromTwiceTheMeanLessItsPart) {
+  for (const PyramidFormula formula :
+       {PyramidFormula::kAdaKv, PyramidFormula::kKvPress}) {
+    // 10 / 2 = 5 in the last layer, 2 * 10 - 5 = 15 in the first.
+    EvictionCase eviction = Layers(3, 30, 10);
+    eviction.policy.budget = Pyramid(2.0, formula);
+    EXPECT_THAT(Budgets(eviction), ElementsAre(15, 10, 5));
+    // At most what there is: 12 and 2 * 10 - 12.
+    eviction = Layers(2, 12, 10);
+    eviction.policy.budget = Pyramid(2.0, formula);
+    EXPECT_THAT(Budgets(eviction), ElementsAre(12, 8));
+    eviction = Layers(1, 30, 10);
+    eviction.policy.budget = Pyramid(2.0, formula);
+    EXPECT_THAT(Budgets(eviction), ElementsAre(10));
+    eviction = Layers(3, 64, 16);
+    eviction.policy.budget = Pyramid(2.0, formula);
+    eviction.policy.rounding = Rounding::kPage;
+    EXPECT_THAT(Budgets(eviction), ElementsAre(24, 16, 8));
+  }
+}
+
+TEST(BudgetsTest, PyramidFormulasRoundDifferently) {
+  EvictionCase eviction = Layers(4, 40, 10);
+  // Steps of floor(10 / 3): 15, 12, 9, 6 are scaled from 42 to 40.
+  eviction.policy.budget = Pyramid(2.0, PyramidFormula::kAdaKv);
+  EXPECT_THAT(Budgets(eviction), ElementsAre(14, 11, 9, 6));
+  eviction.policy.budget = Pyramid(2.0, PyramidFormula::kKvPress);
+  EXPECT_THAT(Budgets(eviction), ElementsAre(15, 12, 8, 5));
+  // 6 are protected: adakv's line has the other 4, 6 5 4 3 above them, scaled
+  // from 42 to 40; kvpress's would end at 5 and gives equal budgets.
+  eviction.policy.protect.sinks = 6;
+  EXPECT_THAT(Budgets(eviction), ElementsAre(10, 10, 10, 10));
+  eviction.policy.budget = Pyramid(2.0, PyramidFormula::kAdaKv);
+  EXPECT_THAT(Budgets(eviction), ElementsAre(11, 10, 10, 9));
+}
+
+// 13.5 and 4.5.
+TEST(BudgetsTest, PyramidOfKvPressRoundsHalfToEven) {
+  EvictionCase eviction = Layers(2, 40, 9);
+  eviction.policy.budget = Pyramid(2.0, PyramidFormula::kKvPress);
+  EXPECT_THAT(Budgets(eviction), ElementsAre(14, 4));
+}
+
+TEST(BudgetsTest, AdaPyramidSharesTheTotalsOfPyramid) {
+  EvictionCase eviction = FullHeads(
+      1, 6, Rounding::kToken,
+      {Constant(4, 20), Constant(2, 20), Constant(1, 20), Constant(8, 20)});
+  eviction.shape = {2, 2, 1};
+  eviction.policy.budget = Pyramid(2.0, PyramidFormula::kKvPress);
+  eviction.policy.budget.kind = BudgetKind::kAdaPyramid;
+  // Layers have 2 * 9 and 2 * 3; of these, shares of 0.2 are equal:
+  // 18 * 0.8 + 9 * 0.2 = 16.2 and 1.8; 0.6 and 5.4.
+  eviction.policy.budget.alpha = 0.2;
+  EXPECT_THAT(Budgets(eviction), ElementsAre(16, 2, 1, 5));
+  eviction.policy.budget.alpha = 1.0;
+  EXPECT_THAT(Budgets(eviction), ElementsAre(9, 9, 3, 3));
+}
+
+TEST(BudgetsTest, BudgetsOfATableAreTheCallers) {
+  EvictionCase eviction =
+      FullHeads(4, 1, Rounding::kPage, {Constant(1, 12), Constant(2, 12)});
+  eviction.external = {5, 99};
+  for (const BudgetKind kind : {BudgetKind::kHeadKv, BudgetKind::kLuKv}) {
+    eviction.policy.budget.kind = kind;
+    EXPECT_THAT(Budgets(eviction), ElementsAre(8, 12));
+  }
+}
+
+TEST(BudgetsTest, IdealsComeBeforeRemaindersAndBounds) {
+  using ::testing::DoubleNear;
+  std::vector<float> middle = Constant(1, 20);
+  for (int i = 0; i < 10; ++i) middle[i] = 3;
+  EvictionCase eviction = FullHeads(4, 10, Rounding::kPage,
+                                    {Constant(4, 20), middle, Constant(2, 20)});
+  eviction.policy.budget = AdaKv(0.0);
+  EXPECT_THAT(Ideals(eviction),
+              ElementsAre(DoubleNear(20.0, 1e-9), DoubleNear(10.0, 1e-9),
+                          DoubleNear(0.0, 1e-9)));
+  // Only 2 entries in all, for 30 slots: their heads' shares are scaled.
+  eviction.positions = {{3}, {}, {5}};
+  eviction.scores = {{1}, {}, {1}};
+  EXPECT_THAT(Ideals(eviction),
+              ElementsAre(DoubleNear(15.0, 1e-9), DoubleNear(0.0, 1e-9),
+                          DoubleNear(15.0, 1e-9)));
+  // Nobody has a claim: equal parts, so that the total is the total.
+  eviction.positions = {{}, {}, {}};
+  eviction.scores = {{}, {}, {}};
+  EXPECT_THAT(Ideals(eviction),
+              ElementsAre(DoubleNear(10.0, 1e-9), DoubleNear(10.0, 1e-9),
+                          DoubleNear(10.0, 1e-9)));
 }
 
 TEST(BudgetsDeathTest, AbortsOnArraysThatDoNotFit) {

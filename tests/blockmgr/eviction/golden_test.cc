@@ -12,10 +12,10 @@
 #include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 
+#include "bench/evict/golden.h"
 #include "blockmgr/eviction/select.h"
 #include "tests/blockmgr/eviction/naive_planner.h"
 #include "tests/blockmgr/eviction/random_case.h"
-#include "tests/golden/golden_reader.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {

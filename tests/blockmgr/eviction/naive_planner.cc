@@ -5,144 +5,53 @@
 #include <numeric>
 #include <utility>
 
-#include <gtest/gtest.h>
-
 namespace blockmgr {
 namespace {
-
-struct Fraction {
-  int64_t numerator;
-  int64_t denominator;  // > 0
-};
-
-bool Less(const Fraction& a, const Fraction& b) {
-  return a.numerator * b.denominator < b.numerator * a.denominator;
-}
-
-std::vector<int64_t> RoundByRemainder(int64_t total,
-                                      const std::vector<Fraction>& quotas) {
-  std::vector<int64_t> units;
-  std::vector<std::pair<double, size_t>> fractions;
-  for (size_t i = 0; i < quotas.size(); ++i) {
-    units.push_back(quotas[i].numerator / quotas[i].denominator);
-    total -= units.back();
-    // Equal fractions come from equal integers here: all share a denominator.
-    fractions.emplace_back(
-        -static_cast<double>(quotas[i].numerator % quotas[i].denominator) /
-            static_cast<double>(quotas[i].denominator),
-        i);
-  }
-  std::sort(fractions.begin(), fractions.end());
-  for (int64_t i = 0; i < total; ++i) ++units[fractions[i].second];
-  return units;
-}
-
-// The units if lambda lies between `from` and `to`; empty if it does not.
-std::vector<int64_t> TrySegment(int64_t total, Fraction from, Fraction to,
-                                const std::vector<int64_t>& weights,
-                                const std::vector<int64_t>& low,
-                                const std::vector<int64_t>& high) {
-  std::vector<int64_t> units(weights.size());
-  std::vector<size_t> free;
-  int64_t free_weight = 0;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    if (weights[i] == 0 || !Less({low[i], weights[i]}, to)) {
-      units[i] = low[i];
-    } else if (!Less(from, {high[i], weights[i]})) {
-      units[i] = high[i];
-    } else {
-      free.push_back(i);
-      free_weight += weights[i];
-      continue;
-    }
-    total -= units[i];
-  }
-  if (free.empty()) return total == 0 ? units : std::vector<int64_t>();
-  const Fraction lambda = {total, free_weight};
-  if (total < 0 || Less(lambda, from) || Less(to, lambda)) return {};
-  std::vector<Fraction> quotas;
-  for (const size_t i : free) {
-    quotas.push_back({total * weights[i], free_weight});
-  }
-  const std::vector<int64_t> rounded = RoundByRemainder(total, quotas);
-  for (size_t i = 0; i < free.size(); ++i) units[free[i]] = rounded[i];
-  return units;
-}
 
 int64_t Sum(const std::vector<int64_t>& values) {
   return std::accumulate(values.begin(), values.end(), int64_t{0});
 }
 
-}  // namespace
-
-std::vector<int64_t> ApportionNaively(int64_t total,
-                                      const std::vector<int64_t>& weights,
-                                      const std::vector<int64_t>& low,
-                                      const std::vector<int64_t>& high) {
-  total = std::min(total, Sum(high));
-  if (weights.empty()) return {};
-  if (Sum(weights) == 0) {
-    return ApportionNaively(total, std::vector<int64_t>(weights.size(), 1), low,
-                            high);
-  }
-  // Everything that can grow is full and there is some left: the rest shares
-  // it.
-  int64_t most = 0;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    most += weights[i] > 0 ? high[i] : low[i];
-  }
-  if (most < total) {
-    std::vector<int64_t> zero_low, zero_high, units = high;
-    for (size_t i = 0; i < weights.size(); ++i) {
-      if (weights[i] > 0) {
-        total -= high[i];
-        continue;
-      }
-      zero_low.push_back(low[i]);
-      zero_high.push_back(high[i]);
-    }
-    const std::vector<int64_t> zeros = ApportionNaively(
-        total, std::vector<int64_t>(zero_low.size(), 1), zero_low, zero_high);
-    size_t next = 0;
-    for (size_t i = 0; i < weights.size(); ++i) {
-      if (weights[i] == 0) units[i] = zeros[next++];
-    }
-    return units;
-  }
-  std::vector<Fraction> bounds = {{0, 1}, {int64_t{1} << 20, 1}};
-  for (size_t i = 0; i < weights.size(); ++i) {
-    if (weights[i] == 0) continue;
-    bounds.push_back({low[i], weights[i]});
-    bounds.push_back({high[i], weights[i]});
-  }
-  std::sort(bounds.begin(), bounds.end(), Less);
-  for (size_t i = 0; i + 1 < bounds.size(); ++i) {
-    if (!Less(bounds[i], bounds[i + 1])) continue;
-    std::vector<int64_t> units =
-        TrySegment(total, bounds[i], bounds[i + 1], weights, low, high);
-    if (!units.empty()) return units;
-  }
-  ADD_FAILURE() << "no lambda found";
-  return low;
-}
-
-namespace {
-
 struct Candidate {
   float score = 0;
+  float second = 0;  // what critical's second stage ranks by
   int32_t head = 0;
   int32_t position = 0;
   bool is_protected = false;
 };
 
+// NaN, then descending.
+int Compare(float a, float b) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(b) - std::isnan(a);
+  return (a < b) - (a > b);
+}
+
 bool Better(const Candidate& a, const Candidate& b) {
-  const bool a_nan = std::isnan(a.score);
-  const bool b_nan = std::isnan(b.score);
-  if (a_nan != b_nan) return a_nan;
-  if (!a_nan && a.score != b.score) return a.score > b.score;
+  if (const int order = Compare(a.score, b.score)) return order < 0;
   if (a.head != b.head) return a.head < b.head;
   return a.position < b.position;
 }
+
+// Within one head.
+bool BetterSecond(const Candidate& a, const Candidate& b) {
+  if (const int order = Compare(a.second, b.second)) return order < 0;
+  return a.position < b.position;
+}
+
+// Some heads that share a total; [first, first + count).
+struct Scope {
+  size_t first = 0;
+  size_t count = 0;
+  int64_t entries = 0;
+  int64_t pages = 0;
+};
+
+// What the heads of a scope should get: fixed entries, and of the rest a share
+// in proportion to the weights.
+struct Shares {
+  std::vector<int64_t> fixed;
+  std::vector<int64_t> weights;
+};
 
 class Planner {
  public:
@@ -153,14 +62,7 @@ class Planner {
     for (size_t head = 0; head < e_.positions.size(); ++head) {
       std::vector<Candidate> candidates;
       for (size_t i = 0; i < e_.positions[head].size(); ++i) {
-        Candidate candidate;
-        candidate.position = e_.positions[head][i];
-        candidate.score = e_.scores.empty()
-                              ? static_cast<float>(candidate.position)
-                              : e_.scores[head][i];
-        candidate.head = static_cast<int32_t>(head);
-        candidate.is_protected = Protects(candidate.position);
-        candidates.push_back(candidate);
+        candidates.push_back(MakeCandidate(head, i));
       }
       heads_.push_back(std::move(candidates));
     }
@@ -168,20 +70,13 @@ class Planner {
 
   NaivePlan Run() {
     NaivePlan plan;
-    for (int32_t layer = 0; layer < e_.shape.num_layers; ++layer) {
-      if (e_.policy.budget.kind == BudgetKind::kExternal) {
-        PlanExternal(layer, &plan);
-      } else if (by_page()) {
-        PlanPages(layer, &plan);
-      } else {
-        PlanTokens(layer, &plan);
+    if (HasGivenBudgets(e_.policy)) {
+      for (size_t head = 0; head < heads_.size(); ++head) {
+        PlanGiven(head, &plan);
       }
-    }
-    const int64_t all = static_cast<int64_t>(heads_.size());
-    if (!by_page() && e_.policy.budget.kind != BudgetKind::kExternal) {
-      plan.page_total = std::min(
-          (all * mean_ + all * (e_.shape.page_size - 1)) / e_.shape.page_size,
-          all * Pages(e_.range.cut));
+    } else {
+      for (const Scope& scope : Scopes()) PlanScope(scope, &plan);
+      if (!by_page()) plan.page_total = TokenPageTotal();
     }
     for (size_t head = 0; head < heads_.size(); ++head) {
       plan.kept.push_back(Keep(heads_[head], plan.budgets[head]));
@@ -190,126 +85,280 @@ class Planner {
   }
 
  private:
+  Candidate MakeCandidate(size_t head, size_t i) const {
+    Candidate candidate;
+    candidate.position = e_.positions[head][i];
+    candidate.score = e_.scores.empty() ? static_cast<float>(candidate.position)
+                                        : e_.scores[head][i];
+    candidate.head = static_cast<int32_t>(head);
+    candidate.is_protected = Protects(candidate.position);
+    if (!e_.products.empty()) {
+      candidate.second = e_.products[head][i];
+    } else if (!e_.value_norms.empty()) {
+      const auto eps = static_cast<float>(e_.policy.selector.eps);
+      candidate.second = (candidate.score + eps) * e_.value_norms[head][i];
+    }
+    return candidate;
+  }
   bool by_page() const { return e_.policy.rounding == Rounding::kPage; }
+  int64_t num_heads() const { return std::ssize(heads_); }
   int64_t Pages(int64_t entries) const {
     int64_t pages = 0;
     while (pages * e_.shape.page_size < entries) ++pages;
     return pages;
   }
   bool IsSink(int32_t position) const {
-    const int32_t own = e_.policy.scorer.kind == ScorerKind::kStreaming
-                            ? e_.policy.scorer.sinks
-                            : 0;
+    int32_t own = 0;
+    if (e_.policy.scorer.kind == ScorerKind::kStreaming) {
+      own = e_.policy.scorer.sinks;
+    } else if (e_.policy.scorer.kind == ScorerKind::kExpectedAttention) {
+      own = e_.policy.scorer.n_sink;
+    }
     return position < own || position < e_.policy.protect.sinks;
   }
   bool Protects(int32_t position) const {
-    int32_t recent = e_.policy.protect.recent;
+    int64_t recent = e_.policy.protect.recent;
     if (recent < 0) {
-      recent = e_.policy.scorer.kind == ScorerKind::kSnapKv
-                   ? e_.policy.scorer.window
-                   : 0;
+      switch (e_.policy.scorer.kind) {
+        case ScorerKind::kSnapKv:
+          recent = e_.policy.scorer.window;
+          break;
+        case ScorerKind::kH2o:
+          recent = e_.policy.scorer.recent;
+          break;
+        default:
+          recent = e_.policy.scorer.kind == ScorerKind::kTova ? 1 : 0;
+      }
     }
     return IsSink(position) || position + recent >= e_.range.length;
   }
-  const std::vector<Candidate>& Head(int32_t layer, int32_t head) const {
-    return heads_[layer * e_.shape.num_heads + head];
-  }
-  int64_t Held(int32_t layer, int32_t head) const {
-    return static_cast<int64_t>(Head(layer, head).size());
-  }
-  int64_t Protected(int32_t layer, int32_t head) const {
-    const auto& all = Head(layer, head);
-    return std::count_if(all.begin(), all.end(),
+  int64_t Held(size_t head) const { return std::ssize(heads_[head]); }
+  int64_t Protected(size_t head) const {
+    return std::count_if(heads_[head].begin(), heads_[head].end(),
                          [](const Candidate& c) { return c.is_protected; });
   }
 
-  // Ideal budgets above the fixed part, in thousandths.
-  std::vector<int64_t> Weights(int32_t layer,
-                               const std::vector<int64_t>& fixed) const {
-    std::vector<int64_t> weights(e_.shape.num_heads, 1000);
-    if (e_.policy.budget.kind == BudgetKind::kUniform) return weights;
-    std::vector<Candidate> past;
-    int64_t slots = 0;
-    for (int32_t head = 0; head < e_.shape.num_heads; ++head) {
-      slots += mean_ - fixed[head];
-      weights[head] = (mean_ - fixed[head]) * e_.alpha_thousandths;
-      for (const Candidate& candidate : Head(layer, head)) {
-        if (!candidate.is_protected) past.push_back(candidate);
+  // Mean entries per head of every layer, as PyramidKV has them.
+  std::vector<int64_t> PyramidMeans() const {
+    const int64_t layers = e_.shape.num_layers;
+    const int64_t cut = e_.range.cut;
+    const double beta = e_.policy.budget.beta;
+    std::vector<int64_t> means(layers, mean_);
+    if (layers == 1) return means;
+    if (e_.policy.budget.formula == PyramidFormula::kAdaKv) {
+      // The past only, in whole entries.
+      const int64_t past = mean_ - num_protected_;
+      if (past <= 0) return means;
+      auto least =
+          static_cast<int64_t>(std::floor(static_cast<double>(past) / beta));
+      int64_t most = 2 * past - least;
+      if (most >= cut - num_protected_) {
+        most = cut - num_protected_;
+        least = 2 * past - most;
+      }
+      const int64_t step = (most - least) / (layers - 1);
+      for (int64_t layer = 0; layer < layers; ++layer) {
+        means[layer] = num_protected_ + most - layer * step;
+      }
+      return means;
+    }
+    const auto mean = static_cast<double>(mean_);
+    double least = mean / beta;
+    double most = 2 * mean - least;
+    if (most >= static_cast<double>(cut - num_protected_)) {
+      most = static_cast<double>(cut - num_protected_);
+      least = 2 * mean - most;
+    }
+    if (most < least || least < static_cast<double>(num_protected_)) {
+      return means;
+    }
+    const double step = (most - least) / static_cast<double>(layers - 1);
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      // Half to even.
+      means[layer] = static_cast<int64_t>(
+          std::nearbyint(most - static_cast<double>(layer) * step));
+    }
+    return means;
+  }
+
+  // The total of a scope of so many heads, were it alone.
+  int64_t PagesOf(int64_t heads) const {
+    return std::max(heads * mean_ / e_.shape.page_size, heads * min_pages_);
+  }
+  std::vector<Scope> Scopes() const {
+    if (e_.policy.budget.kind == BudgetKind::kGlobal) {
+      return {{0, heads_.size(), num_heads() * mean_, PagesOf(num_heads())}};
+    }
+    const int64_t heads = e_.shape.num_heads;
+    const auto layers = static_cast<size_t>(e_.shape.num_layers);
+    std::vector<int64_t> entries(layers, heads * mean_);
+    std::vector<int64_t> pages(layers, PagesOf(heads));
+    if (e_.policy.budget.kind == BudgetKind::kPyramid ||
+        e_.policy.budget.kind == BudgetKind::kAdaPyramid) {
+      const std::vector<int64_t> means = PyramidMeans();
+      const int64_t least = std::clamp<int64_t>(num_protected_, 1, mean_);
+      entries = ApportionNaively(num_heads() * mean_, means,
+                                 std::vector(layers, heads * least),
+                                 std::vector(layers, heads * e_.range.cut));
+      pages = ApportionNaively(
+          PagesOf(num_heads()), means, std::vector(layers, heads * min_pages_),
+          std::vector(layers, heads * Pages(e_.range.cut)));
+    }
+    std::vector<Scope> scopes;
+    for (size_t layer = 0; layer < layers; ++layer) {
+      scopes.push_back({layer * static_cast<size_t>(heads),
+                        static_cast<size_t>(heads), entries[layer],
+                        pages[layer]});
+    }
+    return scopes;
+  }
+
+  // Of the `slots` best unprotected entries, how many each head has, when head
+  // i takes its own floors[i] best first.
+  std::vector<int64_t> CountBest(const Scope& scope, int64_t slots,
+                                 const std::vector<int64_t>& floors) const {
+    std::vector<int64_t> counts(scope.count, 0);
+    std::vector<Candidate> pool;
+    for (size_t i = 0; i < scope.count; ++i) {
+      std::vector<Candidate> own = heads_[scope.first + i];
+      std::erase_if(own, [](const Candidate& c) { return c.is_protected; });
+      std::sort(own.begin(), own.end(), Better);
+      for (const Candidate& candidate : own) {
+        if (counts[i] < floors[i]) {
+          ++counts[i];
+          --slots;
+        } else {
+          pool.push_back(candidate);
+        }
       }
     }
-    std::sort(past.begin(), past.end(), Better);
-    for (int64_t i = 0; i < slots && i < std::ssize(past); ++i) {
-      weights[past[i].head - layer * e_.shape.num_heads] +=
-          1000 - e_.alpha_thousandths;
+    std::sort(pool.begin(), pool.end(), Better);
+    for (int64_t i = 0; i < slots && i < std::ssize(pool); ++i) {
+      ++counts[static_cast<size_t>(pool[i].head) - scope.first];
     }
-    return weights;
-  }
-  std::vector<int64_t> Fixed(int32_t layer) const {
-    std::vector<int64_t> fixed(e_.shape.num_heads, 0);
-    if (e_.policy.budget.kind == BudgetKind::kUniform) return fixed;
-    for (int32_t head = 0; head < e_.shape.num_heads; ++head) {
-      fixed[head] = std::min(mean_, Protected(layer, head));
-    }
-    return fixed;
+    return counts;
   }
 
-  void PlanPages(int32_t layer, NaivePlan* plan) {
-    const int32_t num_heads = e_.shape.num_heads;
-    const int64_t total = std::max(num_heads * mean_ / e_.shape.page_size,
-                                   num_heads * min_pages_);
-    const std::vector<int64_t> fixed = Fixed(layer);
-    std::vector<int64_t> weights = Weights(layer, fixed);
-    std::vector<int64_t> low, high;
-    for (int32_t head = 0; head < num_heads; ++head) {
-      weights[head] += 1000 * fixed[head];
-      high.push_back(Pages(Held(layer, head)));
-      low.push_back(std::min(min_pages_, high.back()));
+  // Weights in thousandths.
+  Shares MakeShares(const Scope& scope) const {
+    const BudgetSpec& budget = e_.policy.budget;
+    Shares shares{std::vector<int64_t>(scope.count, 0),
+                  std::vector<int64_t>(scope.count, 1000)};
+    if (budget.kind == BudgetKind::kUniform ||
+        budget.kind == BudgetKind::kPyramid) {
+      return shares;
     }
-    const std::vector<int64_t> pages =
-        ApportionNaively(total, weights, low, high);
-    for (int32_t head = 0; head < num_heads; ++head) {
-      plan->budgets.push_back(static_cast<int32_t>(
-          std::min(pages[head] * e_.shape.page_size, Held(layer, head))));
+    const bool floor =
+        budget.kind == BudgetKind::kAdaKv && budget.mode == AdaKvMode::kFloor;
+    const int64_t alpha =
+        budget.kind == BudgetKind::kGlobal ? 0 : e_.alpha_thousandths;
+    const int64_t mean = scope.entries / static_cast<int64_t>(scope.count);
+    int64_t slots = scope.entries;
+    std::vector<int64_t> past(scope.count);
+    std::vector<int64_t> floors(scope.count, 0);
+    for (size_t i = 0; i < scope.count; ++i) {
+      shares.fixed[i] = std::min(mean, Protected(scope.first + i));
+      slots -= shares.fixed[i];
+      past[i] = mean - shares.fixed[i];
+      if (floor) floors[i] = past[i] * alpha / 1000;
     }
-    plan->page_total += total;
+    const std::vector<int64_t> counts = CountBest(scope, slots, floors);
+    for (size_t i = 0; i < scope.count; ++i) {
+      shares.weights[i] = floor ? 1000 * counts[i]
+                                : counts[i] * (1000 - alpha) + past[i] * alpha;
+    }
+    return shares;
   }
 
-  void PlanTokens(int32_t layer, NaivePlan* plan) {
-    const std::vector<int64_t> fixed = Fixed(layer);
-    std::vector<int64_t> low, high;
-    int64_t total = 0;
-    for (int32_t head = 0; head < e_.shape.num_heads; ++head) {
-      total += mean_ - fixed[head];
-      high.push_back(Held(layer, head) - fixed[head]);
-      low.push_back(fixed[head] == 0 && Held(layer, head) > 0);
-    }
-    const std::vector<int64_t> rest =
-        ApportionNaively(total, Weights(layer, fixed), low, high);
-    for (int32_t head = 0; head < e_.shape.num_heads; ++head) {
-      plan->budgets.push_back(static_cast<int32_t>(fixed[head] + rest[head]));
+  void AppendIdeals(const Scope& scope, const Shares& shares,
+                    NaivePlan* plan) const {
+    const int64_t weights = Sum(shares.weights);
+    const int64_t rest = scope.entries - Sum(shares.fixed);
+    for (size_t i = 0; i < scope.count; ++i) {
+      // Nobody has a claim: equal parts.
+      const double part = weights == 0
+                              ? 1.0 / static_cast<double>(scope.count)
+                              : static_cast<double>(shares.weights[i]) /
+                                    static_cast<double>(weights);
+      plan->ideals.push_back(static_cast<double>(shares.fixed[i]) +
+                             static_cast<double>(rest) * part);
     }
   }
 
-  void PlanExternal(int32_t layer, NaivePlan* plan) {
-    for (int32_t head = 0; head < e_.shape.num_heads; ++head) {
-      int64_t budget = e_.external[layer * e_.shape.num_heads + head];
-      budget = std::max<int64_t>(budget, 1);
+  void PlanScope(const Scope& scope, NaivePlan* plan) const {
+    const Shares shares = MakeShares(scope);
+    AppendIdeals(scope, shares, plan);
+    std::vector<int64_t> weights, low, high;
+    int64_t total = by_page() ? scope.pages : scope.entries;
+    for (size_t i = 0; i < scope.count; ++i) {
+      const int64_t held = Held(scope.first + i);
+      const int64_t fixed = shares.fixed[i];
       if (by_page()) {
-        budget = std::max(Pages(budget), min_pages_) * e_.shape.page_size;
+        weights.push_back(shares.weights[i] + 1000 * fixed);
+        high.push_back(Pages(held));
+        low.push_back(std::min(min_pages_, high.back()));
+      } else {
+        weights.push_back(shares.weights[i]);
+        high.push_back(held - fixed);
+        low.push_back(fixed == 0 && held > 0);
+        total -= fixed;
       }
-      plan->page_total += std::min(Pages(budget), Pages(e_.range.cut));
-      plan->budgets.push_back(
-          static_cast<int32_t>(std::min(budget, Held(layer, head))));
     }
+    const std::vector<int64_t> units =
+        ApportionNaively(total, weights, low, high);
+    for (size_t i = 0; i < scope.count; ++i) {
+      const int64_t entries = by_page() ? units[i] * e_.shape.page_size
+                                        : units[i] + shares.fixed[i];
+      plan->budgets.push_back(
+          static_cast<int32_t>(std::min(entries, Held(scope.first + i))));
+    }
+    plan->page_total += scope.pages;
+  }
+
+  // Every head may have a page that is not full.
+  int64_t TokenPageTotal() const {
+    const int64_t entries = num_heads() * (mean_ + e_.shape.page_size - 1);
+    return std::min(entries / e_.shape.page_size,
+                    num_heads() * Pages(e_.range.cut));
+  }
+
+  void PlanGiven(size_t head, NaivePlan* plan) const {
+    int64_t budget = std::max(1, e_.external[head]);
+    if (by_page()) {
+      budget = std::max(Pages(budget), min_pages_) * e_.shape.page_size;
+    }
+    plan->page_total += std::min(Pages(budget), Pages(e_.range.cut));
+    plan->budgets.push_back(static_cast<int32_t>(std::min(budget, Held(head))));
+  }
+
+  // All protected, then the best; critical's two stages one after the other.
+  std::vector<int32_t> KeepBest(std::vector<Candidate> candidates,
+                                int64_t budget) const {
+    const auto past_begin =
+        std::partition(candidates.begin(), candidates.end(),
+                       [](const Candidate& c) { return c.is_protected; });
+    std::sort(past_begin, candidates.end(), Better);
+    if (e_.policy.selector.kind == SelectorKind::kCritical) {
+      const int64_t past = budget - (past_begin - candidates.begin());
+      std::sort(past_begin + past * e_.first_thousandths / 1000,
+                candidates.end(), BetterSecond);
+    }
+    std::vector<int32_t> kept;
+    for (int64_t i = 0; i < budget; ++i) {
+      kept.push_back(candidates[i].position);
+    }
+    return kept;
   }
 
   std::vector<int32_t> Keep(std::vector<Candidate> candidates,
-                            int32_t budget) const {
+                            int64_t budget) const {
     std::vector<int32_t> kept;
     const int64_t num_protected =
         std::count_if(candidates.begin(), candidates.end(),
                       [](const Candidate& c) { return c.is_protected; });
-    if (budget < num_protected) {
+    if (budget >= num_protected) {
+      kept = KeepBest(std::move(candidates), budget);
+    } else {
       std::erase_if(candidates,
                     [](const Candidate& c) { return !c.is_protected; });
       while (std::ssize(kept) < budget &&
@@ -319,15 +368,6 @@ class Planner {
       }
       for (size_t i = candidates.size(); std::ssize(kept) < budget;) {
         kept.push_back(candidates[--i].position);
-      }
-    } else {
-      std::sort(candidates.begin(), candidates.end(),
-                [](const Candidate& a, const Candidate& b) {
-                  if (a.is_protected != b.is_protected) return a.is_protected;
-                  return Better(a, b);
-                });
-      for (int32_t i = 0; i < budget; ++i) {
-        kept.push_back(candidates[i].position);
       }
     }
     std::sort(kept.begin(), kept.end());
@@ -345,6 +385,12 @@ class Planner {
 
 NaivePlan PlanNaively(const EvictionCase& eviction) {
   return Planner(eviction).Run();
+}
+
+bool HasGivenBudgets(const EvictionPolicy& policy) {
+  return policy.budget.kind == BudgetKind::kExternal ||
+         policy.budget.kind == BudgetKind::kHeadKv ||
+         policy.budget.kind == BudgetKind::kLuKv;
 }
 
 }  // namespace blockmgr

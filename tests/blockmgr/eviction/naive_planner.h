@@ -15,21 +15,30 @@ namespace blockmgr {
 struct EvictionCase {
   EvictionPolicy policy;
   int32_t alpha_thousandths = 200;  // policy.budget.alpha, exactly
+  int32_t first_thousandths = 500;  // policy.selector.first, exactly
   EvictionTarget target;
   HeadShape shape;
   EvictionRange range;
   std::vector<std::vector<int32_t>> positions;
   std::vector<std::vector<float>> scores;  // empty: streaming
+  // critical only, like `scores`: one of the two, by gqa_product.
+  std::vector<std::vector<float>> value_norms;
+  std::vector<std::vector<float>> products;
   std::vector<int32_t> external;
 };
 
 struct NaivePlan {
   int64_t page_total = 0;
+  // Before remainders and bounds; none for external budgets.
+  std::vector<double> ideals;
   std::vector<int32_t> budgets;
   std::vector<std::vector<int32_t>> kept;  // positions, ascending
 };
 
 NaivePlan PlanNaively(const EvictionCase& eviction);
+
+// The budgets come from the caller: external, or read from a table.
+bool HasGivenBudgets(const EvictionPolicy& policy);
 
 // Hamilton's method with bounds, by trying every way of bounds to hold.
 std::vector<int64_t> ApportionNaively(int64_t total,

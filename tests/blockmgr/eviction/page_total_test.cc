@@ -87,6 +87,31 @@ TEST(PageTotalTest, AddsAPartialPagePerHeadForTokens) {
   EXPECT_EQ(PageTotal(policy, Tokens(159), {2, 4, 16}, {160, 161}), 80);
 }
 
+TEST(PageTotalTest, GlobalAndPyramidFloorTheModelsEntries) {
+  EvictionPolicy policy = Unprotected(Rounding::kPage);
+  // 24 heads * 21 entries = 504 = 31.5 pages; floored by layer, 30.
+  for (const BudgetKind kind :
+       {BudgetKind::kGlobal, BudgetKind::kPyramid, BudgetKind::kAdaPyramid}) {
+    policy.budget.kind = kind;
+    EXPECT_EQ(PageTotal(policy, Tokens(21), {3, 8, 16}, {160, 161}), 31);
+    EXPECT_EQ(PageTotal(policy, Tokens(1), {3, 8, 16}, {160, 161}), 24);
+    EXPECT_EQ(PageTotal(policy, Tokens(160), {3, 8, 16}, {160, 161}), 240);
+  }
+}
+
+TEST(PageTotalTest, TakesCutsWithinPagesAndAtTheEnd) {
+  EvictionPolicy policy = Unprotected(Rounding::kPage);
+  // 2 * 33 entries = 4.125 pages, though 33 positions need 3 each.
+  EXPECT_EQ(PageTotal(policy, Tokens(33), {1, 2, 16}, {33, 33}), 4);
+  policy.rounding = Rounding::kToken;
+  EXPECT_EQ(PageTotal(policy, Tokens(33), {1, 2, 16}, {33, 33}), 6);
+  EXPECT_EQ(PageTotal(policy, Tokens(1), {1, 2, 16}, {1, 1}), 2);
+  // The whole observation window lies below the cut.
+  EXPECT_EQ(PageTotal(EvictionPolicy(), Tokens(1), {1, 2, 16}, {64, 64}), 4);
+  EXPECT_EQ(PageTotal(EvictionPolicy(), Tokens(1), {1, 2, 16}, {33, 33}), 4);
+  EXPECT_EQ(PageTotal(EvictionPolicy(), Tokens(1), {1, 2, 16}, {20, 20}), 4);
+}
+
 TEST(PageTotalTest, DoesNotOverflowForLongSequences) {
   constexpr int32_t kCut = 1 << 30;
   EXPECT_EQ(PageTotal(Unprotected(Rounding::kPage), Tokens(kCut),
@@ -95,6 +120,12 @@ TEST(PageTotalTest, DoesNotOverflowForLongSequences) {
   EXPECT_EQ(PageTotal(Unprotected(Rounding::kToken), Tokens(kCut),
                       {128, 128, 16}, {kCut, kCut + 1}),
             int64_t{128} * 128 * (kCut / 16));
+  for (const BudgetKind kind : {BudgetKind::kGlobal, BudgetKind::kPyramid}) {
+    EvictionPolicy policy = Unprotected(Rounding::kPage);
+    policy.budget.kind = kind;
+    EXPECT_EQ(PageTotal(policy, Tokens(kCut), {128, 128, 16}, {kCut, kCut + 1}),
+              int64_t{128} * 128 * (kCut / 16));
+  }
 }
 
 TEST(PageTotalExternalTest, SumsWholePages) {
@@ -112,9 +143,25 @@ TEST(PageTotalExternalTest, SumsWholePages) {
 TEST(PageTotalDeathTest, AbortsOnBrokenRanges) {
   const EvictionPolicy policy;
   EXPECT_DEATH(PageTotal(policy, Tokens(1), {1, 1, 16}, {0, 10}), "check");
-  EXPECT_DEATH(PageTotal(policy, Tokens(1), {1, 1, 16}, {32, 32}), "check");
-  EXPECT_DEATH(PageTotal(policy, Tokens(1), {1, 1, 16}, {33, 40}), "check");
+  EXPECT_DEATH(PageTotal(policy, Tokens(1), {1, 1, 16}, {33, 32}), "check");
   EXPECT_DEATH(PageTotal(policy, Tokens(1), {0, 1, 16}, {32, 40}), "check");
+  EXPECT_DEATH(PageTotal(policy, Tokens(1), {1, 1, 0}, {32, 40}), "check");
+}
+
+TEST(PageTotalDeathTest, AbortsOnBudgetsThatNeedMore) {
+  EvictionPolicy policy = Unprotected(Rounding::kToken);
+  for (const BudgetKind kind :
+       {BudgetKind::kExternal, BudgetKind::kHeadKv, BudgetKind::kLuKv}) {
+    policy.budget.kind = kind;
+    EXPECT_DEATH(PageTotal(policy, Tokens(1), {1, 1, 16}, {32, 40}), "check");
+  }
+  policy.budget.kind = BudgetKind::kUniform;
+  policy.parity = Parity::kKvPress;
+  EXPECT_DEATH(PageTotal(policy, Tokens(1), {1, 1, 16}, {32, 40}), "check");
+  EXPECT_DEATH(
+      PageTotalExternal(std::vector<int32_t>{1, 1},
+                        Unprotected(Rounding::kPage), {1, 1, 16}, {32, 40}),
+      "check");
 }
 
 }  // namespace

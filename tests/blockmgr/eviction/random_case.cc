@@ -40,19 +40,45 @@ int32_t RandomCount(std::mt19937_64& random, int32_t page_size) {
   }
 }
 
+// Around the boundaries of pages, or everything.
+int32_t RandomProtected(std::mt19937_64& random, int32_t page_size) {
+  if (Chance(random, 3)) return std::numeric_limits<int32_t>::max();
+  return RandomCount(random, page_size);
+}
+
+SelectorSpec RandomSelector(std::mt19937_64& random, ScorerKind scorer,
+                            int32_t first_thousandths) {
+  SelectorSpec selector;
+  selector.kind = static_cast<SelectorKind>(Chance(random, 30));
+  selector.first = first_thousandths / 1000.0;
+  selector.eps = std::array{0.0, 1e-4, 1.0}[random() % 3];
+  const bool per_query_head =
+      scorer == ScorerKind::kSnapKv || scorer == ScorerKind::kTova;
+  selector.gqa_product = per_query_head && Chance(random, 30);
+  return selector;
+}
+
 EvictionPolicy RandomPolicy(std::mt19937_64& random, int32_t page_size,
-                            int32_t alpha_thousandths) {
+                            const EvictionCase& eviction) {
   EvictionPolicy policy;
-  policy.scorer.kind = static_cast<ScorerKind>(Between(random, 0, 2));
-  policy.scorer.window = std::max(1, RandomCount(random, page_size));
-  policy.scorer.sinks = RandomCount(random, page_size);
-  policy.budget.kind = static_cast<BudgetKind>(Between(random, 0, 2));
-  policy.budget.alpha = alpha_thousandths / 1000.0;
+  policy.scorer.kind = static_cast<ScorerKind>(Between(random, 0, 8));
+  policy.scorer.window = std::max(1, RandomProtected(random, page_size));
+  policy.scorer.recent = RandomProtected(random, page_size);
+  policy.scorer.sinks = RandomProtected(random, page_size);
+  policy.scorer.n_sink = RandomProtected(random, page_size);
+  policy.budget.kind = static_cast<BudgetKind>(Between(random, 0, 7));
+  policy.budget.mode = static_cast<AdaKvMode>(Between(random, 0, 1));
+  policy.budget.alpha = eviction.alpha_thousandths / 1000.0;
+  policy.budget.formula = static_cast<PyramidFormula>(Between(random, 0, 1));
+  policy.budget.beta = std::array{1.0, 1.5, 2.0, 3.0, 20.0, 1e9}[random() % 6];
+  policy.budget.profile = "table";
+  policy.selector =
+      RandomSelector(random, policy.scorer.kind, eviction.first_thousandths);
   if (Chance(random, 30)) {
-    policy.protect.sinks = RandomCount(random, page_size);
+    policy.protect.sinks = RandomProtected(random, page_size);
   }
   if (Chance(random, 50)) {
-    policy.protect.recent = RandomCount(random, page_size);
+    policy.protect.recent = RandomProtected(random, page_size);
   }
   policy.rounding = static_cast<Rounding>(Between(random, 0, 1));
   return policy;
@@ -76,6 +102,19 @@ std::vector<int32_t> RandomPositions(std::mt19937_64& random, int32_t cut) {
     if (Chance(random, percent)) positions.push_back(position);
   }
   return positions;
+}
+
+// Whole pages and tokens beyond them, as managers ask for, or anything.
+EvictionRange RandomRange(std::mt19937_64& random, int32_t page_size) {
+  EvictionRange range;
+  if (Chance(random, 50)) {
+    range.cut = page_size * Between(random, 1, 4);
+    range.length = range.cut + std::max(1, RandomCount(random, page_size));
+  } else {
+    range.cut = Between(random, 1, 4 * page_size);
+    range.length = range.cut + RandomCount(random, page_size);
+  }
+  return range;
 }
 
 }  // namespace
@@ -117,19 +156,37 @@ std::vector<float> RandomScores(std::mt19937_64& random, size_t count) {
   return scores;
 }
 
+namespace {
+
+std::vector<float> Flatten(const std::vector<std::vector<float>>& heads) {
+  std::vector<float> flat;
+  for (const std::vector<float>& head : heads) {
+    flat.insert(flat.end(), head.begin(), head.end());
+  }
+  return flat;
+}
+
+// The sizes of values are not negative.
+std::vector<float> RandomNorms(std::mt19937_64& random, size_t count) {
+  std::vector<float> norms = RandomScores(random, count);
+  for (float& norm : norms) norm = std::abs(norm);
+  return norms;
+}
+
+}  // namespace
+
 EvictionCase RandomCase(std::mt19937_64& random) {
   EvictionCase eviction;
   const int32_t page_size = std::array{1, 2, 3, 4, 5, 8}[random() % 6];
-  eviction.shape = {Between(random, 1, 2), Between(random, 1, 4), page_size};
-  eviction.range.cut = page_size * Between(random, 1, 6);
-  eviction.range.length =
-      eviction.range.cut + std::max(1, RandomCount(random, page_size));
+  eviction.shape = {Between(random, 1, 3), Between(random, 1, 4), page_size};
+  eviction.range = RandomRange(random, page_size);
   eviction.alpha_thousandths =
       std::array{0, 200, 500, 1000, Between(random, 0, 1000)}[random() % 5];
-  eviction.policy = RandomPolicy(random, page_size, eviction.alpha_thousandths);
+  eviction.first_thousandths =
+      std::array{0, 500, 580, 1000, Between(random, 0, 1000)}[random() % 5];
+  eviction.policy = RandomPolicy(random, page_size, eviction);
   eviction.target = RandomTarget(random, eviction.range.cut);
   const bool uneven = Chance(random, 50);
-  const bool streaming = eviction.policy.scorer.kind == ScorerKind::kStreaming;
   const int32_t num_heads =
       eviction.shape.num_layers * eviction.shape.num_heads;
   std::vector<int32_t> all(eviction.range.cut);
@@ -137,13 +194,29 @@ EvictionCase RandomCase(std::mt19937_64& random) {
   for (int32_t head = 0; head < num_heads; ++head) {
     eviction.positions.push_back(
         uneven ? RandomPositions(random, eviction.range.cut) : all);
-    if (!streaming) {
-      eviction.scores.push_back(
-          RandomScores(random, eviction.positions.back().size()));
-    }
     eviction.external.push_back(Between(random, -1, eviction.range.cut + 2));
   }
+  DrawScores(random, &eviction);
   return eviction;
+}
+
+void DrawScores(std::mt19937_64& random, EvictionCase* eviction) {
+  const EvictionPolicy& policy = eviction->policy;
+  const bool critical = policy.selector.kind == SelectorKind::kCritical;
+  eviction->scores.clear();
+  eviction->value_norms.clear();
+  eviction->products.clear();
+  for (const std::vector<int32_t>& positions : eviction->positions) {
+    const size_t count = positions.size();
+    if (policy.scorer.kind != ScorerKind::kStreaming) {
+      eviction->scores.push_back(RandomScores(random, count));
+    }
+    if (critical && policy.selector.gqa_product) {
+      eviction->products.push_back(RandomScores(random, count));
+    } else if (critical) {
+      eviction->value_norms.push_back(RandomNorms(random, count));
+    }
+  }
 }
 
 std::string Describe(const EvictionCase& eviction) {
@@ -163,18 +236,26 @@ std::string Describe(const EvictionCase& eviction) {
       absl::StrAppend(&text, " scores ",
                       absl::StrJoin(eviction.scores[head], " "));
     }
+    if (!eviction.value_norms.empty()) {
+      absl::StrAppend(&text, " norms ",
+                      absl::StrJoin(eviction.value_norms[head], " "));
+    }
+    if (!eviction.products.empty()) {
+      absl::StrAppend(&text, " products ",
+                      absl::StrJoin(eviction.products[head], " "));
+    }
   }
   return text;
 }
 
-FlatEntries::FlatEntries(const EvictionCase& eviction) : offsets_{0} {
-  for (size_t head = 0; head < eviction.positions.size(); ++head) {
-    positions_.insert(positions_.end(), eviction.positions[head].begin(),
-                      eviction.positions[head].end());
+FlatEntries::FlatEntries(const EvictionCase& eviction)
+    : offsets_{0},
+      scores_(Flatten(eviction.scores)),
+      value_norms_(Flatten(eviction.value_norms)),
+      products_(Flatten(eviction.products)) {
+  for (const std::vector<int32_t>& head : eviction.positions) {
+    positions_.insert(positions_.end(), head.begin(), head.end());
     offsets_.push_back(static_cast<int64_t>(positions_.size()));
-    if (eviction.scores.empty()) continue;
-    scores_.insert(scores_.end(), eviction.scores[head].begin(),
-                   eviction.scores[head].end());
   }
 }
 
@@ -191,11 +272,17 @@ KeepSets Select(const EvictionCase& eviction) {
 }
 
 int64_t Total(const EvictionCase& eviction) {
-  return eviction.policy.budget.kind == BudgetKind::kExternal
+  return HasGivenBudgets(eviction.policy)
              ? PageTotalExternal(eviction.external, eviction.policy,
                                  eviction.shape, eviction.range)
              : PageTotal(eviction.policy, eviction.target, eviction.shape,
                          eviction.range);
+}
+
+std::vector<double> Ideals(const EvictionCase& eviction) {
+  const FlatEntries entries(eviction);
+  return IdealBudgets(eviction.policy, eviction.target, eviction.shape,
+                      eviction.range, entries.view());
 }
 
 std::vector<std::vector<int32_t>> KeptPositions(const EvictionCase& eviction,

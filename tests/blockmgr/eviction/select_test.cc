@@ -127,5 +127,86 @@ TEST(SelectTest, KeepsEverythingIfTheBudgetCoversIt) {
               ElementsAre(0, 1, 2, 3));
 }
 
+EvictionCase Critical(int32_t tokens, double first, std::vector<float> scores,
+                      std::vector<float> value_norms) {
+  const auto cut = static_cast<int32_t>(scores.size());
+  EvictionCase eviction = OneHead(cut, tokens, std::move(scores));
+  eviction.policy.selector.kind = SelectorKind::kCritical;
+  eviction.policy.selector.first = first;
+  eviction.value_norms = {std::move(value_norms)};
+  return eviction;
+}
+
+TEST(SelectTest, CriticalTakesHalfByScoreThenByScoreTimesNorm) {
+  // 5 and 4 by score; then 3, 2, 10, 0.01 are the products of the rest.
+  EvictionCase eviction =
+      Critical(4, 0.5, {5, 4, 3, 2, 1, 0}, {1, 1, 1, 1, 10, 100});
+  EXPECT_THAT(Select(eviction).ranks, ElementsAre(0, 1, 2, 4));
+  // 4, 3, 20, 100.
+  eviction.policy.selector.eps = 1.0;
+  EXPECT_THAT(Select(eviction).ranks, ElementsAre(0, 1, 4, 5));
+  // The first stage is rounded down.
+  eviction.target.tokens = 3;
+  EXPECT_THAT(Select(eviction).ranks, ElementsAre(0, 4, 5));
+  eviction.policy.selector.first = 1.0;
+  EXPECT_THAT(Select(eviction).ranks, ElementsAre(0, 1, 2));
+  eviction.policy.selector.first = 0.0;
+  EXPECT_THAT(Select(eviction).ranks, ElementsAre(0, 4, 5));
+}
+
+// 50 * 0.58 is 29, and 28.999999999999996 in doubles.
+TEST(SelectTest, CriticalCountsTheFirstStageExactly) {
+  std::vector<float> scores, norms;
+  std::vector<int32_t> expected;
+  for (int32_t i = 0; i < 60; ++i) {
+    scores.push_back(static_cast<float>(100 - i));
+    norms.push_back(static_cast<float>(std::pow(2.0, i)));
+    if (i < 29 || i >= 60 - 21) expected.push_back(i);
+  }
+  EXPECT_EQ(Select(Critical(50, 0.58, scores, norms)).ranks, expected);
+}
+
+TEST(SelectTest, CriticalLeavesTheProtectedOutOfBothStages) {
+  // 0 and the last two are kept; of the 4 that are left, 2 by score.
+  EvictionCase eviction = Critical(7, 0.5, {9, 8, 7, 6, 5, 4, 3, 2, 1, 9, 9},
+                                   {0, 1, 1, 1, 1, 1, 1, 50, 100, 0, 0});
+  eviction.policy.protect = {.sinks = 1, .recent = 3};
+  EXPECT_THAT(Select(eviction).ranks, ElementsAre(0, 1, 2, 7, 8, 9, 10));
+}
+
+TEST(SelectTest, CriticalBreaksTiesByPositionAndKeepsNaN) {
+  EXPECT_THAT(Select(Critical(2, 0.0, {1, 1, 1, 1}, {2, 2, 2, 2})).ranks,
+              ElementsAre(0, 1));
+  EXPECT_THAT(Select(Critical(2, 0.5, {3, 2, 1, 0}, {1, 1, 1, NAN})).ranks,
+              ElementsAre(0, 3));
+  EXPECT_THAT(Select(Critical(2, 0.5, {3, 2, NAN, 0}, {1, 1, 0, 1})).ranks,
+              ElementsAre(0, 2));
+}
+
+// Callers may have both arrays; which one counts is the policy's.
+TEST(SelectTest, CriticalReadsProductsIfThePolicySaysSo) {
+  EvictionCase eviction = Critical(1, 0.0, {1, 1, 1}, {1, 1, 5});
+  eviction.products = {{1, 5, 1}};
+  EXPECT_THAT(Select(eviction).ranks, ElementsAre(2));
+  eviction.policy.selector.gqa_product = true;
+  EXPECT_THAT(Select(eviction).ranks, ElementsAre(1));
+}
+
+TEST(SelectTest, CutsMayEndTheSequence) {
+  EvictionCase eviction = OneHead(7, 3, {7, 6, 5, 4, 3, 2, 1});
+  eviction.range.length = 7;
+  eviction.policy.protect.recent = 2;
+  EXPECT_THAT(Select(eviction).ranks, ElementsAre(0, 5, 6));
+}
+
+TEST(SelectDeathTest, AbortsOnMissingNorms) {
+  EvictionCase eviction = Critical(1, 0.5, {1, 2}, {1, 1});
+  eviction.policy.selector.gqa_product = true;
+  EXPECT_DEATH(Select(eviction), "check failed");
+  eviction.policy.selector.gqa_product = false;
+  eviction.value_norms[0].pop_back();
+  EXPECT_DEATH(Select(eviction), "check failed");
+}
+
 }  // namespace
 }  // namespace blockmgr

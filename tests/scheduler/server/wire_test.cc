@@ -1,6 +1,5 @@
 #include "scheduler/server/wire.h"
 
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,69 +19,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 
-TEST(WireTest, LayoutComesBack) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    ModelLayout layout = SmallLayout();
-    layout.dtype = dtype;
-    v1::ModelLayout proto;
-    ToProto(layout, &proto);
-    ASSERT_OK_AND_ASSIGN(const ModelLayout back, FromProto(proto));
-    EXPECT_EQ(back, layout);
-  }
-}
-
-TEST(WireTest, PoliciesComeBack) {
-  for (const char* text :
-       {"snapkv", "snapkv(window=8,pool=avg,kernel=5,order=kvpress,group=max)",
-        "snapkv | adakv(alpha=0.25) | topk | round(token)",
-        "streaming(sinks=7) | uniform | protect(sinks=9,recent=0)",
-        "external | external | topk | protect(recent=40)"}) {
-    SCOPED_TRACE(text);
-    ASSERT_OK_AND_ASSIGN(const EvictionPolicy policy, ParsePolicy(text));
-    v1::EvictionPolicy proto;
-    ToProto(policy, &proto);
-    ASSERT_OK_AND_ASSIGN(const EvictionPolicy back, FromProto(proto));
-    EXPECT_EQ(back, policy) << FormatPolicy(back);
-  }
-}
-
-TEST(WireTest, TargetsComeBack) {
-  EvictionTarget ratio;
-  ratio.ratio = *KeepRatio::Parse("0.2");
-  EvictionTarget tokens;
-  tokens.kind = EvictionTarget::Kind::kTokens;
-  tokens.tokens = 128;
-  for (const EvictionTarget& target : {ratio, tokens}) {
-    v1::EvictionTarget proto;
-    ToProto(target, &proto);
-    ASSERT_OK_AND_ASSIGN(const EvictionTarget back, FromProto(proto));
-    EXPECT_EQ(back, target);
-  }
-}
-
 TEST(WireTest, ErrorsNameTheField) {
-  v1::EvictionPolicy policy;
-  EXPECT_THAT(FromProto(policy), StatusIs(kInvalid, HasSubstr("scorer")));
-  policy.mutable_snapkv()->set_window(4);
-  EXPECT_THAT(FromProto(policy), StatusIs(kInvalid, HasSubstr("kernel")));
-  policy.mutable_snapkv()->set_kernel(3);
-  EXPECT_OK(FromProto(policy));
-  policy.mutable_adakv()->set_alpha(std::numeric_limits<double>::quiet_NaN());
-  EXPECT_THAT(FromProto(policy), StatusIs(kInvalid, HasSubstr("alpha")));
-  policy.mutable_adakv()->set_alpha(0.5);
-  policy.set_protect_recent(-2);
-  EXPECT_THAT(FromProto(policy),
-              StatusIs(kInvalid, HasSubstr("protect_recent")));
-  policy.clear_protect_recent();
-  policy.set_rounding(static_cast<v1::EvictionPolicy::Rounding>(9));
-  EXPECT_THAT(FromProto(policy), StatusIs(kInvalid, HasSubstr("rounding")));
-
-  v1::EvictionTarget target;
-  EXPECT_THAT(FromProto(target), StatusIs(kInvalid, HasSubstr("target")));
-  target.set_tokens_per_head(0);
-  EXPECT_THAT(FromProto(target),
-              StatusIs(kInvalid, HasSubstr("tokens_per_head")));
-
   v1::EvictRequest request;
   request.set_request_id("r");
   request.mutable_policy()->mutable_streaming();

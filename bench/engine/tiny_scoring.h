@@ -1,0 +1,101 @@
+// What the tiny engine keeps of a sequence to score its entries by, and the
+// scores themselves: queries of the last positions, attention summed up,
+// statistics of the queries.
+//
+// Everything depends on the sequence's tokens and evictions alone, bit for bit:
+// not on the batch, nor on how the prompt was cut into chunks.
+#ifndef BENCH_ENGINE_TINY_SCORING_H_
+#define BENCH_ENGINE_TINY_SCORING_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <absl/status/status.h>
+
+#include "bench/engine/tables.h"
+#include "bench/engine/tiny_model.h"
+#include "blockmgr/compaction.h"
+#include "blockmgr/step_plan.h"
+#include "kernels/backend.h"
+
+namespace blockmgr {
+
+// Of one sequence. A plain value; empty for a sequence nobody will score.
+struct ScoringState {
+  // Queries of the last query_window positions, position p in row
+  // p % query_window: [num_layers, query_window, q_width].
+  std::vector<float> queries;
+  int32_t first_query = 0;  // queries before this position never existed
+  ScorerState kind = ScorerState::kNone;
+  int32_t begin = 0;  // the first position whose query is accumulated
+  // kAttentionSums, by (layer, head) and position.
+  std::vector<std::vector<float>> attention_sums;
+  // kQueryStatistics, by layer.
+  std::vector<QueryStatistics> statistics;
+};
+
+// Candidates of an eviction with what its policy reads. Empty: not read.
+struct ScoredEntries {
+  EntryIndex candidates;  // positions below the cut
+  std::vector<float> scores;
+  std::vector<float> value_norms;
+  std::vector<float> products;
+};
+
+// Thread-compatible. Model and backend are borrowed.
+class TinyScoring {
+ public:
+  TinyScoring(const TinyModel* model, Backend* backend);
+
+  void Start(const SequenceStart& start, ScoringState* state) const;
+
+  // One layer of a step: rows of the queries at positions [begin, begin +
+  // count), after and before RoPE, [count, q_width]. Keys of these positions
+  // are in the cache; `entries` are all live entries up to the last of them,
+  // and are read for kAttentionSums only.
+  void Observe(int32_t layer, int32_t begin, int32_t count,
+               int32_t query_window, const float* queries,
+               const float* raw_queries, const EntryIndex& entries,
+               ScoringState* state);
+
+  // `all`: every live entry of the sequence. FailedPrecondition when the
+  // sequence was not started with what the policy needs.
+  absl::Status Score(const EvictionOrder& order, const SequenceTable& table,
+                     const ScoringState& state, const EntryIndex& all,
+                     ScoredEntries* scored);
+
+ private:
+  // One layer's slice of an EntryIndex, with offsets from 0.
+  struct LayerEntries {
+    std::vector<int64_t> offsets;
+    int64_t begin = 0;
+    EntryList list;
+  };
+  LayerEntries SliceLayer(const EntryIndex& entries, int32_t layer) const;
+  void AddAttention(int32_t layer, int32_t begin, int32_t count,
+                    const float* queries, const EntryIndex& entries,
+                    ScoringState* state);
+  // The window's queries of one layer, oldest first.
+  void CopyWindow(const ScoringState& state, int32_t query_window,
+                  int32_t layer, int32_t first, int32_t count);
+  absl::Status CheckState(const EvictionOrder& order,
+                          const SequenceTable& table,
+                          const ScoringState& state) const;
+  void ScoreLayer(const EvictionOrder& order, const SequenceTable& table,
+                  const ScoringState& state, int32_t layer,
+                  const EntryIndex& all, ScoredEntries* whole);
+
+  const TinyModel& model_;
+  Backend& backend_;
+  const ModelLayout layout_;
+  const float scale_;  // 1 / sqrt(head_dim)
+  std::vector<double> inverse_frequencies_;
+  std::vector<float> window_;  // scratch
+  std::vector<float> sums_;    // scratch
+  std::vector<float> norms_;   // scratch
+};
+
+}  // namespace blockmgr
+
+#endif  // BENCH_ENGINE_TINY_SCORING_H_

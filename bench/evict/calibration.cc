@@ -1,0 +1,207 @@
+#include "bench/evict/calibration.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+
+#include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/lukv_solver.h"
+#include "blockmgr/eviction/score_order.h"
+
+namespace blockmgr {
+namespace {
+
+template <typename Got>
+absl::Status Bad(absl::string_view field, absl::string_view expected,
+                 const Got& got) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "calibration: ", field, ": expected ", expected, ", got ", got));
+}
+
+int64_t NumHeads(const Calibration& calibration) {
+  return int64_t{calibration.num_layers} * calibration.num_heads;
+}
+
+absl::Status CheckInput(const Calibration& calibration) {
+  if (calibration.num_queries < 1) {
+    return Bad("queries", "at least 1", calibration.num_queries);
+  }
+  if (calibration.num_layers < 1 || calibration.num_heads < 1 ||
+      calibration.length < 1) {
+    return Bad("layers, KV heads, entries", "at least 1 of each",
+               absl::StrCat(calibration.num_layers, ", ", calibration.num_heads,
+                            ", ", calibration.length));
+  }
+  const int64_t per_query = NumHeads(calibration) * calibration.length;
+  if (std::ssize(calibration.scores) != per_query) {
+    return Bad("scores", absl::StrCat(per_query, " values"),
+               calibration.scores.size());
+  }
+  if (std::ssize(calibration.oracle) != per_query * calibration.num_queries) {
+    return Bad("oracle",
+               absl::StrCat(per_query * calibration.num_queries, " values"),
+               calibration.oracle.size());
+  }
+  for (size_t i = 0; i < calibration.oracle.size(); ++i) {
+    const float value = calibration.oracle[i];
+    // Also true for NaN.
+    if (!(value >= 0.0f) || std::isinf(value)) {
+      return Bad(absl::StrCat("oracle[", i, "]"), "a finite number >= 0",
+                 value);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOptions(const CalibrationOptions& options, int32_t length) {
+  if (options.sinks < 0) return Bad("sinks", "at least 0", options.sinks);
+  if (options.window < 0) return Bad("window", "at least 0", options.window);
+  if (int64_t{options.sinks} + options.window > length) {
+    return Bad("sinks + window", absl::StrCat("at most ", length, " entries"),
+               absl::StrCat(options.sinks, " + ", options.window));
+  }
+  if (options.unit < 1 || options.unit > length) {
+    return Bad("unit", absl::StrCat("1 to ", length), options.unit);
+  }
+  if (!(options.min_keep >= 0.0 && options.min_keep <= 1.0)) {
+    return Bad("min_keep", "0 to 1", options.min_keep);
+  }
+  if (options.num_steps < 1 || options.num_steps > 10'000) {
+    return Bad("steps", "1 to 10000", options.num_steps);
+  }
+  return absl::OkStatus();
+}
+
+int32_t MinUnits(const CalibrationOptions& options, int32_t length) {
+  const auto share = static_cast<int32_t>(std::ceil(options.min_keep * length));
+  return CeilDiv(std::max(options.sinks + options.window, share), options.unit);
+}
+
+// Totals in units, ascending, from which every head gets its minimum.
+std::vector<int64_t> Totals(int64_t num_heads, int32_t length,
+                            int64_t min_units,
+                            const CalibrationOptions& options) {
+  const double entries = static_cast<double>(num_heads) * length;
+  const int64_t all = num_heads * CeilDiv(length, options.unit);
+  std::vector<int64_t> totals;
+  for (int32_t step = 1; step < options.num_steps; ++step) {
+    const double kept = entries * step / options.num_steps;
+    const int64_t total =
+        std::min<int64_t>(all, std::llround(kept / options.unit));
+    if (total >= num_heads * min_units) totals.push_back(total);
+  }
+  totals.push_back(all);
+  return totals;
+}
+
+// What one query used, head by head in keeping order, summed over units.
+void OrderGains(const Calibration& calibration, int32_t query,
+                std::span<const std::vector<int32_t>> orders, int32_t unit,
+                std::vector<float>* gains) {
+  const auto length = static_cast<size_t>(calibration.length);
+  std::span<const float> importances = calibration.oracle;
+  importances =
+      importances.subspan(static_cast<size_t>(query) * orders.size() * length);
+  std::vector<float> in_order(length);
+  gains->clear();
+  for (const std::vector<int32_t>& order : orders) {
+    for (size_t rank = 0; rank < length; ++rank) {
+      in_order[rank] = importances[static_cast<size_t>(order[rank])];
+    }
+    const std::vector<float> units = SumUnits(in_order, unit);
+    gains->insert(gains->end(), units.begin(), units.end());
+    importances = importances.subspan(length);
+  }
+}
+
+// Rows of evicted fractions summed over queries, [totals, heads], as a profile:
+// rho ascending from 0 to 1, each the mean of its row.
+void SetRows(std::span<const double> sums, size_t num_heads,
+             int32_t num_queries, LuKvProfile* profile) {
+  std::vector<float> row(num_heads);
+  for (size_t end = sums.size(); end > 0; end -= num_heads) {
+    double mean = 0.0;
+    for (size_t head = 0; head < num_heads; ++head) {
+      row[head] =
+          static_cast<float>(sums[end - num_heads + head] / num_queries);
+      mean += row[head];
+    }
+    const auto rho = static_cast<float>(mean / static_cast<double>(num_heads));
+    // Steps smaller than a unit are one.
+    if (!profile->rho.empty() && rho <= profile->rho.back()) continue;
+    profile->rho.push_back(rho);
+    profile->r.insert(profile->r.end(), row.begin(), row.end());
+  }
+  if (profile->rho.back() == 1.0f) return;
+  profile->rho.push_back(1.0f);
+  profile->r.insert(profile->r.end(), num_heads, 1.0f);
+}
+
+}  // namespace
+
+std::vector<int32_t> KeepOrder(std::span<const float> scores, int32_t sinks,
+                               int32_t window) {
+  const auto length = static_cast<int32_t>(scores.size());
+  BM_CHECK(sinks + window <= length);
+  std::vector<int32_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  // The window moves up behind the sinks.
+  std::rotate(order.begin() + sinks, order.end() - window, order.end());
+  std::stable_sort(order.begin() + sinks + window, order.end(),
+                   [&](int32_t a, int32_t b) {
+                     return ScoreKey(scores[static_cast<size_t>(a)]) >
+                            ScoreKey(scores[static_cast<size_t>(b)]);
+                   });
+  return order;
+}
+
+absl::StatusOr<LuKvProfile> SolveProfile(const Calibration& calibration,
+                                         const CalibrationOptions& options) {
+  BM_RETURN_IF_ERROR(CheckInput(calibration));
+  const int32_t length = calibration.length;
+  BM_RETURN_IF_ERROR(CheckOptions(options, length));
+  const auto num_heads = static_cast<size_t>(NumHeads(calibration));
+  const auto num_entries = static_cast<size_t>(length);
+  const std::span<const float> scores = calibration.scores;
+  std::vector<std::vector<int32_t>> orders;
+  std::vector<int64_t> offsets = {0};
+  for (size_t head = 0; head < num_heads; ++head) {
+    orders.push_back(KeepOrder(scores.subspan(head * num_entries, num_entries),
+                               options.sinks, options.window));
+    offsets.push_back(offsets.back() + CeilDiv(length, options.unit));
+  }
+  const std::vector<int32_t> min_units(num_heads, MinUnits(options, length));
+  const std::vector<int64_t> totals =
+      Totals(NumHeads(calibration), length, min_units.front(), options);
+  std::vector<double> sums(totals.size() * num_heads);
+  std::vector<float> gains;
+  for (int32_t query = 0; query < calibration.num_queries; ++query) {
+    OrderGains(calibration, query, orders, options.unit, &gains);
+    const std::vector<int32_t> budgets =
+        LuKvSolver(offsets, gains, min_units).BudgetsForAll(totals);
+    for (size_t i = 0; i < budgets.size(); ++i) {
+      const int64_t kept =
+          std::min(int64_t{budgets[i]} * options.unit, int64_t{length});
+      sums[i] += static_cast<double>(length - kept) / length;
+    }
+  }
+  LuKvProfile profile;
+  profile.num_layers = calibration.num_layers;
+  profile.num_heads = calibration.num_heads;
+  profile.calibration_length = length;
+  profile.sinks = options.sinks;
+  profile.window = options.window;
+  profile.num_queries = calibration.num_queries;
+  profile.min_keep = static_cast<float>(options.min_keep);
+  SetRows(sums, num_heads, calibration.num_queries, &profile);
+  BM_RETURN_IF_ERROR(profile.Validate());
+  return profile;
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,46 @@
+// blockmgr-evict loss: what policies lose, beside what theory lets them lose.
+#ifndef BENCH_EVICT_LOSS_H_
+#define BENCH_EVICT_LOSS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <absl/status/statusor.h>
+#include <nlohmann/json.hpp>
+
+#include "bench/evict/perturbation.h"
+#include "bench/evict/policy_flags.h"
+#include "bench/evict/tensor_flags.h"
+
+namespace blockmgr {
+
+struct LossFlags {
+  TensorFlags tensors;
+  PolicyFlags policies;
+  std::string keep_ratio = "0.2";  // --keep-ratio
+  int32_t queries_window = 32;     // --queries-window
+  bool per_head = false;           // --per-head
+  bool json = false;               // --json
+};
+
+struct LossReport {
+  std::string keep_ratio;
+  int32_t queries_window = 0;
+  int32_t length = 0;
+  int32_t num_q_heads = 0;
+  bool has_output_projection = false;
+  std::vector<std::string> policies;
+  std::vector<PolicyLoss> losses;  // [policies]
+};
+
+// Runs every policy and measures it. Errors name the flag, expected and got.
+absl::StatusOr<LossReport> ComputeLoss(const LossFlags& flags);
+
+// A table per policy, a row per layer and, with `per_head`, per query head.
+std::string FormatLoss(const LossReport& report, bool per_head);
+nlohmann::ordered_json LossJson(const LossReport& report, bool per_head);
+
+}  // namespace blockmgr
+
+#endif  // BENCH_EVICT_LOSS_H_

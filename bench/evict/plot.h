@@ -1,0 +1,33 @@
+// blockmgr-evict plot: budgets and perturbations of policies as SVG pictures.
+#ifndef BENCH_EVICT_PLOT_H_
+#define BENCH_EVICT_PLOT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <absl/status/statusor.h>
+
+#include "bench/evict/policy_flags.h"
+#include "bench/evict/tensor_flags.h"
+
+namespace blockmgr {
+
+struct PlotFlags {
+  TensorFlags tensors;
+  PolicyFlags policies;
+  std::string kind = "budgets";    // --kind budgets|curve
+  std::string keep_ratio = "0.2";  // --keep-ratio, of budgets
+  // --keep-ratios, of curve
+  std::vector<std::string> keep_ratios = {"0.05", "0.1", "0.2", "0.4", "0.8"};
+  int32_t queries_window = 32;  // --queries-window
+  bool log_y = false;           // --log-y
+  std::string output;           // --output
+};
+
+// The picture, an SVG document. Errors name the flag, expected and got.
+absl::StatusOr<std::string> MakePlot(const PlotFlags& flags);
+
+}  // namespace blockmgr
+
+#endif  // BENCH_EVICT_PLOT_H_

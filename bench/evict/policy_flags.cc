@@ -1,0 +1,130 @@
+#include "bench/evict/policy_flags.h"
+
+#include <cstddef>
+#include <fstream>
+#include <iterator>
+#include <utility>
+#include <variant>
+
+#include <absl/status/status.h>
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/status_macros.h"
+
+namespace blockmgr {
+namespace {
+
+absl::Status Prefixed(const std::string& prefix, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(prefix, status.message()));
+}
+
+// A profile by its magic, else scores of heads.
+absl::StatusOr<BudgetTable> ReadTable(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)),
+                          std::istreambuf_iterator<char>());
+  if (!file) {
+    return absl::NotFoundError(
+        absl::StrCat("--table: expected a readable file, got '", path, "'"));
+  }
+  const std::string prefix = absl::StrCat("--table ", path, ": ");
+  if (absl::StartsWith(bytes, "LUKV")) {
+    absl::StatusOr<LuKvProfile> profile = DecodeLuKvProfile(bytes);
+    if (!profile.ok()) return Prefixed(prefix, profile.status());
+    return BudgetTable(*std::move(profile));
+  }
+  absl::StatusOr<HeadScores> scores = HeadScores::FromJson(bytes);
+  if (!scores.ok()) return Prefixed(prefix, scores.status());
+  return BudgetTable(*std::move(scores));
+}
+
+// The only table that the policy's budgets can come from.
+absl::StatusOr<const BudgetTable*> FindTable(
+    const EvictionPolicy& policy, const std::vector<BudgetTable>& tables) {
+  const bool wants_profile = policy.budget.kind == BudgetKind::kLuKv;
+  const BudgetTable* found = nullptr;
+  int num_found = 0;
+  for (const BudgetTable& table : tables) {
+    if (std::holds_alternative<LuKvProfile>(table) != wants_profile) continue;
+    found = &table;
+    ++num_found;
+  }
+  if (num_found != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--table: expected exactly one ",
+        wants_profile ? "LU-KV profile for lukv" : "JSON of scores for headkv",
+        ", got ", num_found));
+  }
+  return found;
+}
+
+}  // namespace
+
+void AddPolicyFlags(CLI::App& app, PolicyFlags* flags) {
+  const char* group = "Policies";
+  app.add_option("--policy", flags->policies,
+                 "scorer | budget | selector | options, such as "
+                 "\"snapkv | adakv | critical\"; once per policy to compare")
+      ->required()
+      ->allow_extra_args(false)
+      ->type_name("TEXT")
+      ->group(group);
+  app.add_option("--table", flags->tables,
+                 "budgets for headkv (JSON of head scores) or lukv (a file of "
+                 "blockmgr-evict profile); at most once for each")
+      ->allow_extra_args(false)
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--page-size", flags->page_size,
+                 "tokens per page, which round(page) fills")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--dtype", flags->dtype, "what scorers see K and V stored as")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str()
+      ->group(group);
+}
+
+absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags) {
+  PolicyList list;
+  for (const std::string& path : flags.tables) {
+    BM_ASSIGN_OR_RETURN(BudgetTable table, ReadTable(path));
+    list.tables.push_back(std::move(table));
+  }
+  for (const std::string& text : flags.policies) {
+    absl::StatusOr<EvictionPolicy> policy = ParsePolicy(text);
+    if (!policy.ok()) {
+      return Prefixed(absl::StrCat("--policy '", text, "': "), policy.status());
+    }
+    if (policy->budget.kind == BudgetKind::kExternal) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--policy: expected a budget that is computed, got '", text, "'"));
+    }
+    NamedPolicy named;
+    named.name = FormatPolicy(*policy);
+    named.policy = *policy;
+    named.options.page_size = flags.page_size;
+    named.options.dtype =
+        flags.dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
+    if (policy->needs_table()) {
+      BM_ASSIGN_OR_RETURN(named.options.table, FindTable(*policy, list.tables));
+    }
+    list.policies.push_back(std::move(named));
+  }
+  return list;
+}
+
+absl::StatusOr<EvictionTarget> ParseTarget(const std::string& flag,
+                                           const std::string& keep_ratio) {
+  absl::StatusOr<KeepRatio> ratio = KeepRatio::Parse(keep_ratio);
+  if (!ratio.ok()) {
+    return Prefixed(absl::StrCat(flag, ": "), ratio.status());
+  }
+  EvictionTarget target;
+  target.ratio = *ratio;
+  return target;
+}
+
+}  // namespace blockmgr

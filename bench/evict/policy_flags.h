@@ -1,0 +1,51 @@
+// The flags by which the subcommands that compare policies take them.
+#ifndef BENCH_EVICT_POLICY_FLAGS_H_
+#define BENCH_EVICT_POLICY_FLAGS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <absl/status/statusor.h>
+#include <CLI/CLI.hpp>
+
+#include "bench/evict/policy_runner.h"
+#include "bench/evict/tensors.h"
+#include "blockmgr/eviction/budget_table.h"
+#include "blockmgr/eviction/keep_ratio.h"
+#include "blockmgr/eviction/policy.h"
+
+namespace blockmgr {
+
+struct PolicyFlags {
+  std::vector<std::string> policies;  // --policy, repeated
+  std::vector<std::string> tables;    // --table, repeated
+  int32_t page_size = 16;             // --page-size
+  std::string dtype = "float32";      // --dtype
+};
+
+void AddPolicyFlags(CLI::App& app, PolicyFlags* flags);
+
+// A policy and what it needs beside tensors, ready to run.
+struct NamedPolicy {
+  std::string name;  // its canonical text
+  EvictionPolicy policy;
+  PolicyRunOptions options;  // the table is borrowed from PolicyList
+};
+
+struct PolicyList {
+  std::vector<BudgetTable> tables;
+  std::vector<NamedPolicy> policies;
+};
+
+// Parses policies and reads tables; a policy with budgets from a table gets the
+// only one of its kind. Errors name the flag, expected and got.
+absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags);
+
+// "0.2" -> what is kept. The error names `flag`.
+absl::StatusOr<EvictionTarget> ParseTarget(const std::string& flag,
+                                           const std::string& keep_ratio);
+
+}  // namespace blockmgr
+
+#endif  // BENCH_EVICT_POLICY_FLAGS_H_

@@ -1,0 +1,379 @@
+#include "bench/evict/profile.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+#include <nlohmann/json.hpp>
+
+#include "bench/engine/tiny_model.h"
+#include "bench/evict/calibration.h"
+#include "bench/evict/commands.h"
+#include "bench/evict/npy.h"
+#include "bench/evict/policy_runner.h"
+#include "bench/evict/tiny_oracle.h"
+#include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/keep_ratio.h"
+#include "blockmgr/eviction/policy.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr char kFooter[] =
+    "\nThe oracle says how much each query used each entry: the maximum, over "
+    "the steps of\nquestion and answer and over the query heads of a KV head, "
+    "of attention times\n|| v W_O ||, divided by its sum over the layer. The "
+    "scores are those of the\nscorer to be used, on the same text.\n"
+    "\nExamples:\n"
+    "  blockmgr-evict profile --oracle oracle.npy --scores scores.npy \\\n"
+    "      --scorer snapkv --model \"a model, 8B\" --output model.lukv\n"
+    "  blockmgr-evict profile --import-kvpress curves.npy --output model.lukv\n"
+    "  blockmgr-evict profile --tiny --scorer keydiff --output tiny.lukv\n"
+    "  blockmgr-evict profile --show model.lukv --keep-ratio 0.1\n";
+
+absl::Status Bad(absl::string_view flag, absl::string_view expected,
+                 absl::string_view got) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, ": expected ", expected, ", got ", got));
+}
+
+absl::StatusOr<NpyArray> ReadArray(const char* flag, const std::string& path,
+                                   size_t num_dims, const char* dims) {
+  if (path.empty()) return Bad(flag, "a file", "nothing");
+  BM_ASSIGN_OR_RETURN(NpyArray array, ReadNpy(path));
+  if (array.shape.size() != num_dims) {
+    return Bad(absl::StrCat(flag, " ", path), dims, ShapeText(array.shape));
+  }
+  for (const int64_t size : array.shape) {
+    if (size > std::numeric_limits<int32_t>::max()) {
+      return Bad(absl::StrCat(flag, " ", path), "sizes below 2^31",
+                 ShapeText(array.shape));
+    }
+  }
+  return array;
+}
+
+// The scorer alone matters; its protection is what sinks and window default to.
+absl::StatusOr<EvictionPolicy> ParseScorer(const ProfileFlags& flags) {
+  if (flags.scorer.empty()) {
+    return Bad("--scorer", "the scorer that the profile is for", "nothing");
+  }
+  absl::StatusOr<EvictionPolicy> policy = ParsePolicy(flags.scorer);
+  if (policy.ok()) return policy;
+  return absl::Status(policy.status().code(),
+                      absl::StrCat("--scorer: ", policy.status().message()));
+}
+
+absl::StatusOr<Calibration> ReadCalibration(const ProfileFlags& flags) {
+  BM_ASSIGN_OR_RETURN(NpyArray oracle,
+                      ReadArray("--oracle", flags.oracle, 4,
+                                "[queries, layers, KV heads, entries]"));
+  BM_ASSIGN_OR_RETURN(
+      NpyArray scores,
+      ReadArray("--scores", flags.scores, 3, "[layers, KV heads, entries]"));
+  if (!std::equal(scores.shape.begin(), scores.shape.end(),
+                  oracle.shape.begin() + 1)) {
+    return Bad(absl::StrCat("--scores ", flags.scores),
+               absl::StrCat("the last three sizes of the oracle's ",
+                            ShapeText(oracle.shape)),
+               ShapeText(scores.shape));
+  }
+  return Calibration{.num_queries = static_cast<int32_t>(oracle.shape[0]),
+                     .num_layers = static_cast<int32_t>(oracle.shape[1]),
+                     .num_heads = static_cast<int32_t>(oracle.shape[2]),
+                     .length = static_cast<int32_t>(oracle.shape[3]),
+                     .oracle = std::move(oracle.values),
+                     .scores = std::move(scores.values)};
+}
+
+absl::StatusOr<Calibration> MeasureTiny(const ProfileFlags& flags,
+                                        EvictionPolicy policy) {
+  const TinyShape shape;
+  TinyOracle oracle =
+      MeasureTinyOracle(shape, {.seed = flags.seed,
+                                .context_tokens = flags.context,
+                                .num_queries = flags.num_queries,
+                                .query_tokens = flags.query_tokens});
+  // Nothing but the scores is asked for.
+  policy.budget = {};
+  policy.selector = {};
+  policy.parity = Parity::kNone;
+  BM_ASSIGN_OR_RETURN(
+      PolicyRun run,
+      RunPolicy(policy, EvictionTarget(), oracle.tensors, PolicyRunOptions()));
+  Calibration calibration{.num_queries = flags.num_queries,
+                          .num_layers = shape.num_layers,
+                          .num_heads = shape.num_heads,
+                          .length = flags.context,
+                          .oracle = std::move(oracle.importances),
+                          .scores = std::move(run.scores)};
+  if (policy.scorer.kind == ScorerKind::kStreaming) {
+    // Its score is the position.
+    const int32_t num_scores =
+        shape.num_layers * shape.num_heads * flags.context;
+    calibration.scores.clear();
+    for (int32_t i = 0; i < num_scores; ++i) {
+      calibration.scores.push_back(static_cast<float>(i % flags.context));
+    }
+  }
+  return calibration;
+}
+
+absl::StatusOr<LuKvProfile> Calibrate(const ProfileFlags& flags) {
+  BM_ASSIGN_OR_RETURN(const EvictionPolicy policy, ParseScorer(flags));
+  BM_ASSIGN_OR_RETURN(
+      const Calibration calibration,
+      flags.tiny ? MeasureTiny(flags, policy) : ReadCalibration(flags));
+  const CalibrationOptions options{
+      .sinks = flags.sinks >= 0 ? flags.sinks : policy.protected_sinks(),
+      .window = flags.window >= 0 ? flags.window : policy.protected_recent(),
+      .unit = flags.unit,
+      .min_keep = flags.min_keep,
+      .num_steps = flags.num_steps};
+  BM_ASSIGN_OR_RETURN(LuKvProfile profile, SolveProfile(calibration, options));
+  profile.scorer = FormatPolicy(policy);
+  return profile;
+}
+
+absl::StatusOr<LuKvProfile> ImportKvPress(const ProfileFlags& flags) {
+  BM_ASSIGN_OR_RETURN(const NpyArray curve,
+                      ReadArray("--import-kvpress", flags.import_kvpress, 3,
+                                "[99, layers, KV heads]"));
+  BM_ASSIGN_OR_RETURN(
+      LuKvProfile profile,
+      LuKvProfileFromKvPress(curve.values, static_cast<int32_t>(curve.shape[1]),
+                             static_cast<int32_t>(curve.shape[2])));
+  if (!flags.scorer.empty()) {
+    BM_ASSIGN_OR_RETURN(const EvictionPolicy policy, ParseScorer(flags));
+    profile.scorer = FormatPolicy(policy);
+  }
+  return profile;
+}
+
+absl::StatusOr<LuKvProfile> ReadProfile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)),
+                          std::istreambuf_iterator<char>());
+  if (!file) {
+    return absl::NotFoundError(
+        absl::StrCat("--show: expected a readable file, got '", path, "'"));
+  }
+  absl::StatusOr<LuKvProfile> profile = DecodeLuKvProfile(bytes);
+  if (profile.ok()) return profile;
+  return absl::Status(
+      profile.status().code(),
+      absl::StrCat("--show ", path, ": ", profile.status().message()));
+}
+
+void PrintStatus(const absl::StatusOr<std::string>& result, int* exit_status) {
+  *exit_status = result.ok() ? 0 : 1;
+  if (result.ok()) {
+    absl::PrintF("%s", *result);
+  } else {
+    absl::FPrintF(stderr, "blockmgr-evict profile: %s\n",
+                  std::string(result.status().message()));
+  }
+}
+
+void AddSourceFlags(CLI::App& command, ProfileFlags* flags) {
+  const char* group = "Sources, one of";
+  CLI::Option* oracle =
+      command
+          .add_option("--oracle", flags->oracle,
+                      "[queries, layers, KV heads, entries]: what was used")
+          ->type_name("FILE.npy")
+          ->group(group);
+  command
+      .add_option("--scores", flags->scores,
+                  "with --oracle, [layers, KV heads, entries]: the scorer's")
+      ->needs(oracle)
+      ->type_name("FILE.npy")
+      ->group(group);
+  command
+      .add_option("--import-kvpress", flags->import_kvpress,
+                  "[99, layers, KV heads]: a profile of kvpress's LUKVPress")
+      ->type_name("FILE.npy")
+      ->group(group);
+  command.add_option("--show", flags->show, "a profile to print")
+      ->type_name("FILE")
+      ->group(group);
+  command
+      .add_flag("--tiny", flags->tiny,
+                "measure the built-in reference model on made-up text")
+      ->group(group);
+}
+
+void AddCalibrationFlags(CLI::App& command, ProfileFlags* flags) {
+  const char* group = "Calibration";
+  command
+      .add_option("--scorer", flags->scorer,
+                  "policy text of the scorer that the scores are from")
+      ->type_name("TEXT")
+      ->group(group);
+  command
+      .add_option("--model", flags->model, "name to remember the profile by")
+      ->type_name("NAME")
+      ->group(group);
+  command
+      .add_option("--sinks", flags->sinks,
+                  "first entries kept before others [as the scorer says]")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
+  command
+      .add_option("--window", flags->window,
+                  "last entries kept before others [as the scorer says]")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
+  command
+      .add_option("--unit", flags->unit,
+                  "entries that are kept or evicted together: 1, or a page")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--min-keep", flags->min_keep,
+                  "least fraction that every head keeps")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--steps", flags->num_steps, "ratios to solve for")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void AddTinyFlags(CLI::App& command, ProfileFlags* flags) {
+  const char* group = "With --tiny";
+  const auto add = [&](const char* name, int32_t* value, const char* help) {
+    command.add_option(name, *value, help)
+        ->check(CLI::Range(1, 1 << 16))
+        ->capture_default_str()
+        ->group(group);
+  };
+  add("--context", &flags->context, "tokens of the text");
+  add("--num-queries", &flags->num_queries, "questions about it");
+  add("--query-tokens", &flags->query_tokens,
+      "tokens of a question and its answer together");
+  command.add_option("--seed", flags->seed, "of model, text and questions")
+      ->capture_default_str()
+      ->group(group);
+}
+
+}  // namespace
+
+absl::StatusOr<LuKvProfile> MakeProfile(const ProfileFlags& flags) {
+  const int num_sources = static_cast<int>(flags.tiny) +
+                          static_cast<int>(!flags.oracle.empty()) +
+                          static_cast<int>(!flags.import_kvpress.empty()) +
+                          static_cast<int>(!flags.show.empty());
+  if (num_sources != 1) {
+    return Bad("--oracle, --import-kvpress, --show, --tiny",
+               "exactly one of them", absl::StrCat(num_sources));
+  }
+  if (!flags.show.empty()) return ReadProfile(flags.show);
+  BM_ASSIGN_OR_RETURN(LuKvProfile profile, flags.import_kvpress.empty()
+                                               ? Calibrate(flags)
+                                               : ImportKvPress(flags));
+  profile.model = flags.model;
+  // The texts are new.
+  BM_RETURN_IF_ERROR(profile.Validate());
+  return profile;
+}
+
+std::string ProfileTable(const LuKvProfile& profile, double keep) {
+  std::string text = absl::StrFormat(
+      "model %s, scorer %s\n"
+      "%d layers of %d KV heads; %d queries on %d entries, %d sinks, "
+      "window %d, at least %g of each head\n"
+      "per cent of its entries that a head keeps when %g of all are kept:\n"
+      "layer",
+      profile.model.empty() ? "unnamed" : profile.model,
+      profile.scorer.empty() ? "unnamed" : profile.scorer, profile.num_layers,
+      profile.num_heads, profile.num_queries, profile.calibration_length,
+      profile.sinks, profile.window, profile.min_keep, keep);
+  for (int32_t head = 0; head < profile.num_heads; ++head) {
+    absl::StrAppendFormat(&text, " %6d", head);
+  }
+  const std::vector<double> evicted = profile.EvictedFractions(1.0 - keep);
+  size_t index = 0;
+  for (int32_t layer = 0; layer < profile.num_layers; ++layer) {
+    absl::StrAppendFormat(&text, "\n%5d", layer);
+    for (int32_t head = 0; head < profile.num_heads; ++head) {
+      absl::StrAppendFormat(&text, " %6.2f", 100.0 * (1.0 - evicted[index++]));
+    }
+  }
+  text.push_back('\n');
+  return text;
+}
+
+std::string ProfileJson(const LuKvProfile& profile) {
+  nlohmann::ordered_json json = {
+      {"model", profile.model},
+      {"scorer", profile.scorer},
+      {"num_layers", profile.num_layers},
+      {"num_heads", profile.num_heads},
+      {"calibration_length", profile.calibration_length},
+      {"sinks", profile.sinks},
+      {"window", profile.window},
+      {"num_queries", profile.num_queries},
+      {"min_keep", profile.min_keep},
+      {"rho", profile.rho}};
+  auto& rows = json["r"] = nlohmann::ordered_json::array();
+  auto rate = profile.r.begin();
+  for (size_t i = 0; i < profile.rho.size(); ++i) {
+    auto& layers = rows.emplace_back(nlohmann::ordered_json::array());
+    for (int32_t layer = 0; layer < profile.num_layers; ++layer) {
+      layers.push_back(std::vector<float>(rate, rate + profile.num_heads));
+      rate += profile.num_heads;
+    }
+  }
+  // Names come from files; what is no UTF-8 is replaced.
+  return json.dump(-1, ' ', false,
+                   nlohmann::ordered_json::error_handler_t::replace) +
+         "\n";
+}
+
+absl::StatusOr<std::string> RunProfile(const ProfileFlags& flags) {
+  if (flags.show.empty() && flags.output.empty()) {
+    return Bad("--output", "a file", "nothing");
+  }
+  BM_ASSIGN_OR_RETURN(const KeepRatio keep, KeepRatio::Parse(flags.keep_ratio));
+  BM_ASSIGN_OR_RETURN(const LuKvProfile profile, MakeProfile(flags));
+  if (!flags.output.empty()) {
+    std::ofstream file(flags.output, std::ios::binary);
+    file << EncodeLuKvProfile(profile);
+    file.close();
+    if (!file) {
+      return absl::UnavailableError(
+          absl::StrCat("--output: expected a file that can be written, got '",
+                       flags.output, "'"));
+    }
+  }
+  return flags.json ? ProfileJson(profile)
+                    : ProfileTable(profile, keep.value());
+}
+
+void AddProfileCommand(CLI::App& app, int* exit_status) {
+  const auto flags = std::make_shared<ProfileFlags>();
+  CLI::App* command = app.add_subcommand(
+      "profile",
+      "Measure which heads need their entries (LU-KV), for lukv budgets.");
+  command->footer(kFooter);
+  AddSourceFlags(*command, flags.get());
+  AddCalibrationFlags(*command, flags.get());
+  AddTinyFlags(*command, flags.get());
+  command->add_option("--output", flags->output, "the profile to write")
+      ->type_name("FILE");
+  command->add_flag("--json", flags->json, "print all of it, as JSON");
+  command
+      ->add_option("--keep-ratio", flags->keep_ratio,
+                   "the fraction kept that the printed table is for")
+      ->capture_default_str();
+  command->callback(
+      [flags, exit_status] { PrintStatus(RunProfile(*flags), exit_status); });
+}
+
+}  // namespace blockmgr

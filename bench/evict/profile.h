@@ -1,0 +1,55 @@
+// blockmgr-evict profile: measures LU-KV's profile of a model and scorer.
+#ifndef BENCH_EVICT_PROFILE_H_
+#define BENCH_EVICT_PROFILE_H_
+
+#include <cstdint>
+#include <string>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include "blockmgr/eviction/lukv_profile.h"
+
+namespace blockmgr {
+
+struct ProfileFlags {
+  // One source: --oracle and --scores, or one of the others.
+  std::string oracle;          // --oracle
+  std::string scores;          // --scores
+  std::string import_kvpress;  // --import-kvpress
+  std::string show;            // --show
+  bool tiny = false;           // --tiny
+  // Of the calibration. -1: as the scorer protects.
+  int32_t sinks = -1;       // --sinks
+  int32_t window = -1;      // --window
+  int32_t unit = 1;         // --unit
+  double min_keep = 0.01;   // --min-keep
+  int32_t num_steps = 100;  // --steps
+  std::string model;        // --model
+  std::string scorer;       // --scorer
+  // Of --tiny.
+  int32_t context = 1024;     // --context
+  int32_t num_queries = 8;    // --num-queries
+  int32_t query_tokens = 32;  // --query-tokens
+  uint64_t seed = 1;          // --seed
+  // What comes out.
+  std::string output;              // --output
+  bool json = false;               // --json
+  std::string keep_ratio = "0.2";  // --keep-ratio
+};
+
+// The profile of the source that the flags name. Errors name the flag or file,
+// expected and got.
+absl::StatusOr<LuKvProfile> MakeProfile(const ProfileFlags& flags);
+
+// As a table for people, what a head keeps when `keep` of all is kept, or all
+// of it as JSON. REQUIRES: valid; 0 <= keep <= 1.
+std::string ProfileTable(const LuKvProfile& profile, double keep);
+std::string ProfileJson(const LuKvProfile& profile);
+
+// All that the command does; the text is for standard output.
+absl::StatusOr<std::string> RunProfile(const ProfileFlags& flags);
+
+}  // namespace blockmgr
+
+#endif  // BENCH_EVICT_PROFILE_H_

@@ -1,0 +1,117 @@
+#include "bench/evict/tensor_flags.h"
+
+#include <array>
+#include <limits>
+#include <vector>
+
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_split.h>
+
+#include "blockmgr/base/status_macros.h"
+
+namespace blockmgr {
+namespace {
+
+// Positions of one layer and head that 32-bit page ids can name with room.
+constexpr int32_t kMaxSize = 1 << 24;
+// 64 GiB of float32: a typing error, not a wish.
+constexpr double kMaxValues = 1.6e10;
+
+absl::StatusOr<SyntheticShape> ParseShape(const std::string& text) {
+  SyntheticShape shape;
+  const std::array<int32_t*, 5> sizes = {&shape.num_layers, &shape.num_q_heads,
+                                         &shape.num_heads, &shape.length,
+                                         &shape.head_dim};
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, 'x');
+  bool valid = parts.size() == sizes.size();
+  for (size_t i = 0; valid && i < sizes.size(); ++i) {
+    valid = absl::SimpleAtoi(parts[i], sizes[i]) && *sizes[i] >= 1 &&
+            *sizes[i] <= kMaxSize;
+  }
+  if (!valid) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--synthetic: expected LAYERSxQ_HEADSxKV_HEADSxLENGTHxDIM such as "
+        "4x8x2x1024x64, got '",
+        text, "'"));
+  }
+  if (shape.num_q_heads % shape.num_heads != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--synthetic: expected query heads in a multiple of the ",
+                     shape.num_heads, " KV heads, got ", shape.num_q_heads));
+  }
+  const double values = 1.0 * shape.num_layers *
+                        (shape.num_q_heads + 2 * shape.num_heads) *
+                        shape.length * shape.head_dim;
+  if (values > kMaxValues) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--synthetic: expected at most ", kMaxValues,
+                     " values in all, got ", values));
+  }
+  return shape;
+}
+
+}  // namespace
+
+void AddTensorFlags(CLI::App& app, TensorFlags* flags) {
+  const auto file = [&](const char* name, std::string* path,
+                        const char* about) {
+    app.add_option(name, *path, about)
+        ->type_name("FILE.npy")
+        ->group("Tensors (float32 or float16; [layers,] in front optional)");
+  };
+  file("--queries", &flags->paths.queries,
+       "[layers,] query heads, positions, head dim; after RoPE");
+  file("--raw-queries", &flags->paths.raw_queries,
+       "the same before RoPE, for expected_attention; without it, --queries");
+  file("--keys", &flags->paths.keys,
+       "[layers,] KV heads, positions, head dim; after RoPE");
+  file("--values", &flags->paths.values,
+       "[layers,] KV heads, positions, head dim");
+  file("--output-projection", &flags->paths.output_projection,
+       "W_O by query head: [layers,] query heads, head dim, model dim");
+  file("--scores", &flags->paths.scores,
+       "[layers,] KV heads, positions: scores of your own, for external");
+  const char* group = "Tensors, made up or in general";
+  app.add_option("--synthetic", flags->synthetic,
+                 "instead of files: made-up tensors of this shape, with heads "
+                 "from flat to sharp and a strong first token")
+      ->type_name("LAYERSxQ_HEADSxKV_HEADSxLENGTHxDIM")
+      ->group(group);
+  app.add_option("--seed", flags->seed, "of the made-up tensors")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--rope-theta", flags->rope_theta,
+                 "base of the rotary embedding, for expected_attention")
+      ->capture_default_str()
+      ->check(CLI::Range(1.0, std::numeric_limits<double>::max(),
+                         "number of at least 1"))
+      ->group(group);
+}
+
+absl::StatusOr<Tensors> ReadTensors(const TensorFlags& flags) {
+  const TensorPaths& paths = flags.paths;
+  bool any_file = false;
+  for (const std::string* path :
+       {&paths.queries, &paths.raw_queries, &paths.keys, &paths.values,
+        &paths.output_projection, &paths.scores}) {
+    any_file = any_file || !path->empty();
+  }
+  if (any_file == !flags.synthetic.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensors: expected files (--queries, --keys, ..) or --synthetic, got ",
+        any_file ? "both" : "neither"));
+  }
+  Tensors tensors;
+  if (any_file) {
+    BM_ASSIGN_OR_RETURN(tensors, LoadTensors(paths));
+  } else {
+    BM_ASSIGN_OR_RETURN(const SyntheticShape shape,
+                        ParseShape(flags.synthetic));
+    tensors = MakeSyntheticTensors(shape, flags.seed);
+  }
+  tensors.rope_theta = flags.rope_theta;
+  return tensors;
+}
+
+}  // namespace blockmgr

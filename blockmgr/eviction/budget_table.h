@@ -1,0 +1,68 @@
+// Budgets that depend on no score: tables measured offline, looked up online.
+//
+// headkv and lukv share one total over all layers and heads by a table that a
+// policy names. The manager turns policy, target, range and table into budgets
+// before it orders an eviction, so an engine needs no table: it gets
+// BudgetKind::kExternal.
+#ifndef BLOCKMGR_EVICTION_BUDGET_TABLE_H_
+#define BLOCKMGR_EVICTION_BUDGET_TABLE_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <absl/strings/string_view.h>
+
+#include "blockmgr/eviction/lukv_profile.h"
+#include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/select.h"
+
+namespace blockmgr {
+
+// HeadKV: how much each head matters for retrieval and reasoning, >= 0.
+struct HeadScores {
+  int32_t num_layers = 0;
+  int32_t num_heads = 0;      // KV heads; scores of query heads are summed
+  std::vector<float> scores;  // [num_layers, num_heads]
+
+  // JSON {"num_layers":..,"num_heads":..,"scores":[[..],..]}, one row a layer.
+  // `scores` may have num_heads or, for query heads, a multiple of it per
+  // layer. Errors name field, expected and got.
+  static absl::StatusOr<HeadScores> FromJson(absl::string_view json);
+};
+
+using BudgetTable = std::variant<HeadScores, LuKvProfile>;
+
+// From the bytes of a file: an LU-KV profile, or HeadKV scores as JSON.
+absl::StatusOr<BudgetTable> DecodeBudgetTable(absl::string_view bytes);
+
+// That the table is of the policy's kind and for a model of this shape.
+absl::Status CheckTable(const EvictionPolicy& policy, const HeadShape& shape,
+                        const BudgetTable& table);
+
+// Entries per (layer, head), [num_layers * num_heads]: the table's ideal
+// amounts, scaled to the target's total by largest remainder over all layers
+// and heads (ties: the lower index), at least the minimum and at most range.cut
+// each; the total is conserved:
+//   round(token)  layers * heads * B entries, minimum max(1, the protected
+//                 positions), or B if that is less
+//   round(page)   max(floor(layers * heads * B / page_size), layers * heads *
+//                 MinHeadPages) pages, budgets in whole pages; only a head
+//                 that keeps everything may end in a shorter one
+// with B = target.TokensPerHead(cut). Ideals: headkv p_h * (B / share) * layers
+// * heads + B - B / share of what is not protected (released code); lukv
+// (1 - r_h) * cut, r interpolated at the target's ratio 1 - B / cut.
+// O(layers * heads). REQUIRES: CheckTable is OK, policy.needs_table().
+std::vector<int32_t> TableBudgets(const EvictionPolicy& policy,
+                                  const EvictionTarget& target,
+                                  const HeadShape& shape,
+                                  const EvictionRange& range,
+                                  const BudgetTable& table);
+
+}  // namespace blockmgr
+
+#endif  // BLOCKMGR_EVICTION_BUDGET_TABLE_H_

@@ -1,0 +1,329 @@
+// The file, little-endian, without padding:
+//
+//   8 bytes  "LUKVPHI1"
+//   u32      num_layers, num_heads, rho.size(), calibration_length, sinks,
+//            window, num_queries
+//   text     scorer
+//   f32      min_keep
+//   text     model
+//   f32      rho[rho.size()]
+//   f32      r[rho.size()][num_layers][num_heads]
+//   u64      FNV-1a 64 of all bytes before
+//
+// where a text is a u32 count of bytes and the bytes.
+#include "blockmgr/eviction/lukv_profile.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr absl::string_view kMagic = "LUKVPHI1";
+constexpr size_t kChecksumBytes = 8;
+// A text longer than this is no name of a model or scorer.
+constexpr size_t kMaxText = 4096;
+// How far rows may be from their rho: rounding of budgets while solving.
+constexpr double kMaxMeanError = 1e-3;
+
+absl::Status Bad(absl::string_view field, absl::string_view expected,
+                 absl::string_view got) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "LU-KV profile: ", field, ": expected ", expected, ", got ", got));
+}
+
+uint64_t Fnv1a64(absl::string_view bytes) {
+  uint64_t hash = 0xcbf29ce484222325ull;
+  for (const char byte : bytes) {
+    hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3ull;
+  }
+  return hash;
+}
+
+template <typename Unsigned>
+void Append(Unsigned value, std::string* bytes) {
+  static_assert(std::is_unsigned_v<Unsigned>);
+  for (size_t i = 0; i < sizeof(value); ++i) {
+    bytes->push_back(static_cast<char>(value >> (8 * i)));
+  }
+}
+
+void AppendFloat(float value, std::string* bytes) {
+  Append(std::bit_cast<uint32_t>(value), bytes);
+}
+
+void AppendText(const std::string& text, std::string* bytes) {
+  Append(static_cast<uint32_t>(text.size()), bytes);
+  bytes->append(text);
+}
+
+// Takes fields from the front of a file. Once one is cut short, it and all
+// later ones are empty and ok() is false.
+class Reader {
+ public:
+  explicit Reader(absl::string_view bytes) : bytes_(bytes) {}
+
+  bool ok() const { return ok_; }
+  size_t remaining() const { return bytes_.size(); }
+
+  absl::string_view Take(size_t count) {
+    ok_ = ok_ && count <= bytes_.size();
+    if (!ok_) return {};
+    const absl::string_view taken = bytes_.substr(0, count);
+    bytes_.remove_prefix(count);
+    return taken;
+  }
+  template <typename Unsigned>
+  Unsigned Value() {
+    Unsigned value = 0;
+    size_t shift = 0;
+    for (const char byte : Take(sizeof(Unsigned))) {
+      value |= static_cast<Unsigned>(static_cast<unsigned char>(byte)) << shift;
+      shift += 8;
+    }
+    return value;
+  }
+  // A count that does not fit becomes -1, which no field allows.
+  int32_t Count() {
+    const auto value = Value<uint32_t>();
+    return value <= std::numeric_limits<int32_t>::max()
+               ? static_cast<int32_t>(value)
+               : -1;
+  }
+  float Float() { return std::bit_cast<float>(Value<uint32_t>()); }
+  std::string Text() { return std::string(Take(Value<uint32_t>())); }
+  std::vector<float> Floats(size_t count) {
+    std::vector<float> values(ok_ ? count : 0);
+    for (float& value : values) value = Float();
+    return values;
+  }
+
+ private:
+  absl::string_view bytes_;
+  bool ok_ = true;
+};
+
+// num_rows * num_layers * num_heads, or -1 if it is no size of an array that a
+// file could hold.
+int64_t NumRates(int64_t num_rows, int64_t num_layers, int64_t num_heads) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  const int64_t heads = num_layers * num_heads;  // of int32: no overflow
+  if (heads > kMax || num_rows > kMax / std::max<int64_t>(heads, 1)) return -1;
+  return num_rows * heads;
+}
+
+absl::Status CheckNumber(absl::string_view field, int32_t value, int32_t min) {
+  if (value >= min) return absl::OkStatus();
+  return Bad(field, absl::StrCat("at least ", min), absl::StrCat(value));
+}
+
+absl::Status CheckSizes(const LuKvProfile& profile) {
+  BM_RETURN_IF_ERROR(CheckNumber("num_layers", profile.num_layers, 1));
+  BM_RETURN_IF_ERROR(CheckNumber("num_heads", profile.num_heads, 1));
+  BM_RETURN_IF_ERROR(
+      CheckNumber("calibration_length", profile.calibration_length, 0));
+  BM_RETURN_IF_ERROR(CheckNumber("sinks", profile.sinks, 0));
+  BM_RETURN_IF_ERROR(CheckNumber("window", profile.window, 0));
+  BM_RETURN_IF_ERROR(CheckNumber("num_queries", profile.num_queries, 0));
+  for (const std::string* text : {&profile.scorer, &profile.model}) {
+    if (text->size() > kMaxText) {
+      return Bad(text == &profile.scorer ? "scorer" : "model",
+                 absl::StrCat("at most ", kMaxText, " bytes"),
+                 absl::StrCat(text->size()));
+    }
+  }
+  // Also false for NaN.
+  if (!(profile.min_keep >= 0.0f && profile.min_keep <= 1.0f)) {
+    return Bad("min_keep", "0 to 1", absl::StrCat(profile.min_keep));
+  }
+  const int64_t expected =
+      NumRates(std::ssize(profile.rho), profile.num_layers, profile.num_heads);
+  if (expected < 0) return Bad("r", "less than 2^31 values", "more");
+  if (std::ssize(profile.r) != expected) {
+    return Bad("r", absl::StrCat(expected, " values"),
+               absl::StrCat(profile.r.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGrid(const std::vector<float>& rho) {
+  if (rho.size() < 2) {
+    return Bad("rho", "at least 2 values", absl::StrCat(rho.size()));
+  }
+  if (rho.front() != 0.0f) return Bad("rho[0]", "0", absl::StrCat(rho.front()));
+  for (size_t i = 1; i < rho.size(); ++i) {
+    if (!(rho[i] > rho[i - 1])) {
+      return Bad(absl::StrCat("rho[", i, "]"),
+                 absl::StrCat("more than ", rho[i - 1]), absl::StrCat(rho[i]));
+    }
+  }
+  if (rho.back() != 1.0f) {
+    return Bad(absl::StrCat("rho[", rho.size() - 1, "]"), "1",
+               absl::StrCat(rho.back()));
+  }
+  return absl::OkStatus();
+}
+
+// One row of r, given the one before it.
+absl::Status CheckRow(size_t row, float rho, std::span<const float> before,
+                      std::span<const float> rates) {
+  double sum = 0.0;
+  for (size_t head = 0; head < rates.size(); ++head) {
+    const float rate = rates[head];
+    const auto field = [&] { return absl::StrCat("r[", row, "][", head, "]"); };
+    if (!(rate >= 0.0f && rate <= 1.0f)) {
+      return Bad(field(), "0 to 1", absl::StrCat(rate));
+    }
+    if (row == 0 && rate != 0.0f) {
+      return Bad(field(), "0: nothing evicted at rho 0", absl::StrCat(rate));
+    }
+    if (row > 0 && rate < before[head]) {
+      return Bad(field(),
+                 absl::StrCat("at least ", before[head], ", as at lower rho"),
+                 absl::StrCat(rate));
+    }
+    sum += rate;
+  }
+  const double mean = sum / static_cast<double>(rates.size());
+  if (std::abs(mean - rho) <= kMaxMeanError) return absl::OkStatus();
+  return Bad(absl::StrCat("mean of r[", row, "]"),
+             absl::StrCat(rho, " within ", kMaxMeanError), absl::StrCat(mean));
+}
+
+}  // namespace
+
+absl::Status LuKvProfile::Validate() const {
+  BM_RETURN_IF_ERROR(CheckGrid(rho));
+  BM_RETURN_IF_ERROR(CheckSizes(*this));
+  const size_t heads = r.size() / rho.size();
+  const std::span<const float> rates = r;
+  for (size_t row = 0; row < rho.size(); ++row) {
+    const std::span<const float> before =
+        rates.subspan(row == 0 ? 0 : (row - 1) * heads, heads);
+    BM_RETURN_IF_ERROR(
+        CheckRow(row, rho[row], before, rates.subspan(row * heads, heads)));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<double> LuKvProfile::EvictedFractions(double at) const {
+  BM_CHECK(at >= 0.0);
+  BM_CHECK(at <= 1.0);
+  // The first grid point after `at`, or the last one.
+  const auto after = std::upper_bound(rho.begin() + 1, rho.end() - 1, at);
+  const auto high = static_cast<size_t>(after - rho.begin());
+  const size_t low = high - 1;
+  const double weight = (at - rho[low]) / (double{rho[high]} - rho[low]);
+  const size_t heads = r.size() / rho.size();
+  std::vector<double> fractions(heads);
+  for (size_t head = 0; head < heads; ++head) {
+    const double from = r[low * heads + head];
+    const double to = r[high * heads + head];
+    fractions[head] = from + (to - from) * weight;
+  }
+  return fractions;
+}
+
+std::string EncodeLuKvProfile(const LuKvProfile& profile) {
+  BM_CHECK(profile.Validate().ok());
+  std::string bytes(kMagic);
+  for (const int32_t count :
+       {profile.num_layers, profile.num_heads,
+        static_cast<int32_t>(profile.rho.size()), profile.calibration_length,
+        profile.sinks, profile.window, profile.num_queries}) {
+    Append(static_cast<uint32_t>(count), &bytes);
+  }
+  AppendText(profile.scorer, &bytes);
+  AppendFloat(profile.min_keep, &bytes);
+  AppendText(profile.model, &bytes);
+  for (const float value : profile.rho) AppendFloat(value, &bytes);
+  for (const float value : profile.r) AppendFloat(value, &bytes);
+  Append(Fnv1a64(bytes), &bytes);
+  return bytes;
+}
+
+absl::StatusOr<LuKvProfile> DecodeLuKvProfile(absl::string_view bytes) {
+  if (bytes.substr(0, kMagic.size()) != kMagic) {
+    return Bad("file", absl::StrCat("to begin with ", kMagic),
+               absl::StrCat(bytes.size(), " bytes that do not"));
+  }
+  if (bytes.size() < kMagic.size() + kChecksumBytes) {
+    return Bad("file", "a checksum", absl::StrCat(bytes.size(), " bytes"));
+  }
+  const size_t size = bytes.size() - kChecksumBytes;
+  const uint64_t computed = Fnv1a64(bytes.substr(0, size));
+  const auto stored = Reader(bytes.substr(size)).Value<uint64_t>();
+  if (stored != computed) {
+    return Bad("checksum", absl::StrCat(absl::Hex(computed)),
+               absl::StrCat(absl::Hex(stored)));
+  }
+  Reader reader(bytes.substr(0, size));
+  reader.Take(kMagic.size());
+  LuKvProfile profile;
+  profile.num_layers = reader.Count();
+  profile.num_heads = reader.Count();
+  const int32_t num_rows = reader.Count();
+  profile.calibration_length = reader.Count();
+  profile.sinks = reader.Count();
+  profile.window = reader.Count();
+  profile.num_queries = reader.Count();
+  profile.scorer = reader.Text();
+  profile.min_keep = reader.Float();
+  profile.model = reader.Text();
+  BM_RETURN_IF_ERROR(CheckNumber("num_layers", profile.num_layers, 1));
+  BM_RETURN_IF_ERROR(CheckNumber("num_heads", profile.num_heads, 1));
+  BM_RETURN_IF_ERROR(CheckNumber("size of rho", num_rows, 2));
+  // Before anything is allocated for them.
+  const int64_t rates =
+      NumRates(num_rows, profile.num_layers, profile.num_heads);
+  if (rates < 0) return Bad("r", "less than 2^31 values", "more");
+  const int64_t expected =
+      (num_rows + rates) * static_cast<int64_t>(sizeof(float));
+  if (!reader.ok() || static_cast<int64_t>(reader.remaining()) != expected) {
+    return Bad("file",
+               absl::StrCat(expected, " bytes of rho and r after the texts"),
+               reader.ok() ? absl::StrCat(reader.remaining()) : "too few");
+  }
+  profile.rho = reader.Floats(static_cast<size_t>(num_rows));
+  profile.r = reader.Floats(static_cast<size_t>(rates));
+  BM_RETURN_IF_ERROR(profile.Validate());
+  return profile;
+}
+
+absl::StatusOr<LuKvProfile> LuKvProfileFromKvPress(std::span<const float> curve,
+                                                   int32_t num_layers,
+                                                   int32_t num_heads) {
+  constexpr int32_t kRows = 99;
+  LuKvProfile profile;
+  profile.num_layers = num_layers;
+  profile.num_heads = num_heads;
+  BM_RETURN_IF_ERROR(CheckNumber("num_layers", num_layers, 1));
+  BM_RETURN_IF_ERROR(CheckNumber("num_heads", num_heads, 1));
+  const int64_t expected = NumRates(kRows, num_layers, num_heads);
+  if (std::ssize(curve) != expected) {
+    return Bad(
+        "kvpress array",
+        absl::StrCat(kRows, " * ", num_layers, " * ", num_heads, " values"),
+        absl::StrCat(curve.size()));
+  }
+  for (int32_t row = 0; row <= kRows + 1; ++row) {
+    profile.rho.push_back(static_cast<float>(row) / 100.0f);
+  }
+  const size_t heads = curve.size() / kRows;
+  profile.r.assign(heads, 0.0f);
+  profile.r.insert(profile.r.end(), curve.begin(), curve.end());
+  profile.r.insert(profile.r.end(), heads, 1.0f);
+  BM_RETURN_IF_ERROR(profile.Validate());
+  return profile;
+}
+
+}  // namespace blockmgr

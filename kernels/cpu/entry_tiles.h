@@ -1,0 +1,118 @@
+// One head's entries, read in tiles.
+#ifndef KERNELS_CPU_ENTRY_TILES_H_
+#define KERNELS_CPU_ENTRY_TILES_H_
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <hwy/cache_control.h>
+
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/ids.h"
+#include "blockmgr/base/model_layout.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/kv_arena.h"
+#include "kernels/cpu/tile_ops.h"
+
+namespace blockmgr {
+
+// The part of an EntryList that is one head's.
+struct HeadEntries {
+  int64_t begin = 0;  // in the list
+  std::span<const SlotIndex> slots;
+  std::span<const int32_t> positions;
+
+  int64_t size() const { return std::ssize(slots); }
+  // Entries at positions below `position`: they come first.
+  int64_t CountBelow(int64_t position) const {
+    return std::ranges::lower_bound(positions, position) - positions.begin();
+  }
+  // This head's part of an array that has one element per entry of the list.
+  template <typename T>
+  std::span<T> Of(std::span<T> all) const {
+    return all.subspan(begin, slots.size());
+  }
+};
+
+inline HeadEntries EntriesOf(const EntryList& list, int32_t head) {
+  const int64_t begin = list.offsets[head];
+  const int64_t size = list.offsets[head + 1] - begin;
+  return {.begin = begin,
+          .slots = list.slots.subspan(begin, size),
+          .positions = list.positions.subspan(begin, size)};
+}
+
+// REQUIRES of every call that takes an EntryList.
+inline void CheckEntries(const ModelLayout& layout, int32_t layer,
+                         const EntryList& list) {
+  BM_CHECK(layer >= 0 && layer < layout.num_layers);
+  BM_CHECK(std::ssize(list.offsets) == layout.num_heads + 1);
+  BM_CHECK(list.offsets.back() == std::ssize(list.slots));
+  BM_CHECK(list.slots.size() == list.positions.size());
+}
+
+enum class RowKind : uint8_t { kKeys, kValues };
+
+// Fetches the start of every run of rows that lie one after another. Pages are
+// scattered and the hardware's prefetching stops at the end of each; some lines
+// into the next it follows by itself. (Measured: 1 KiB beats less and more.)
+inline void PrefetchRuns(const KvTile& tile, int32_t num_rows,
+                         int64_t token_stride) {
+  constexpr int64_t kFetchBytes = 1024;
+  constexpr int64_t kCacheLineBytes = 64;
+  int64_t run_bytes = 0;  // of the run so far
+  const std::byte* expected = nullptr;
+  for (int32_t r = 0; r < num_rows; ++r) {
+    const std::byte* row = tile.keys[r];
+    if (row != expected) run_bytes = 0;
+    const int64_t num_bytes = std::min(token_stride, kFetchBytes - run_bytes);
+    for (int64_t i = 0; i < num_bytes; i += kCacheLineBytes) {
+      hwy::Prefetch(row + i);
+    }
+    run_bytes += token_stride;
+    expected = row + token_stride;
+  }
+}
+
+// Calls use(tile, begin, num_rows) for the entries' K rows, or V rows in their
+// place, kTileRows at a time and in order. All kTileRows pointers of the tile
+// are readable.
+template <typename Use>
+void ForEachTile(const KvArena& arena, std::span<const SlotIndex> slots,
+                 RowKind kind, const Use& use) {
+  const int64_t size = std::ssize(slots);
+  if (size == 0) return;
+  const int64_t shift = kind == RowKind::kKeys ? 0 : arena.kv_stride();
+  const auto rows_from = [&](int64_t begin) {
+    return static_cast<int32_t>(std::min<int64_t>(kTileRows, size - begin));
+  };
+  const auto gather = [&](int64_t begin, KvTile* tile) {
+    const int32_t num_rows = rows_from(begin);
+    arena.KeyRows(slots.subspan(begin, num_rows), tile->keys.data());
+    for (int32_t r = 0; r < num_rows; ++r) tile->keys[r] += shift;
+    std::fill(tile->keys.begin() + num_rows, tile->keys.end(), tile->keys[0]);
+    PrefetchRuns(*tile, num_rows, arena.token_stride());
+  };
+  // One to work on and one on its way.
+  std::array<KvTile, 2> tiles;
+  for (KvTile& tile : tiles) {
+    tile.kv_stride = arena.kv_stride();
+    tile.head_dim = arena.layout().head_dim;
+    tile.dtype = arena.layout().dtype;
+  }
+  gather(0, &tiles[0]);
+  int32_t current = 0;
+  for (int64_t begin = 0; begin < size; begin += kTileRows) {
+    const int64_t next = begin + kTileRows;
+    if (next < size) gather(next, &tiles[1 - current]);
+    use(tiles[current], begin, rows_from(begin));
+    current = 1 - current;
+  }
+}
+
+}  // namespace blockmgr
+
+#endif  // KERNELS_CPU_ENTRY_TILES_H_

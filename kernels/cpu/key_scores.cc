@@ -1,0 +1,188 @@
+#include "kernels/cpu/key_scores.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/dtype.h"
+#include "kernels/cpu/key_ops.h"
+
+namespace blockmgr {
+namespace {
+
+// Below these a length counts as this long (the method's reference code).
+constexpr float kAnchorFloor = 1e-12f;
+constexpr float kCosineFloor = 1e-8f;
+// Channels whose values are gathered in one pass over K.
+constexpr int32_t kMedianChannels = 8;
+
+// NaN is kept: std::max(a, b) is a unless a < b.
+float AtLeast(float value, float floor) { return std::max(value, floor); }
+
+float Element(const KvTile& tile, int32_t row, int32_t index) {
+  if (tile.dtype == DType::kFloat32) {
+    return reinterpret_cast<const float*>(tile.keys[row])[index];
+  }
+  return FromBFloat16(reinterpret_cast<const uint16_t*>(tile.keys[row])[index]);
+}
+
+// Of an even number of values the mean of the middle two. Reorders them.
+double Median(std::span<float> values) {
+  if (std::ranges::any_of(values, [](float x) { return std::isnan(x); })) {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
+  const auto middle = values.begin() + values.size() / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  const float below = *std::max_element(values.begin(), middle);
+  return (double{below} + double{*middle}) / 2.0;
+}
+
+}  // namespace
+
+KeyScorer::KeyScorer(const ModelLayout& layout)
+    : anchor_(layout.head_dim),
+      anchor_f32_(layout.head_dim),
+      tile_sum_(layout.head_dim) {}
+
+void KeyScorer::Norms(const KvArena& arena, std::span<const SlotIndex> slots) {
+  norms_.resize(slots.size() + kRowGroup);
+  ForEachTile(arena, slots, RowKind::kKeys,
+              [&](const KvTile& tile, int64_t begin, int32_t num_rows) {
+                SquaredNorms(tile, num_rows, &norms_[begin]);
+                for (int32_t r = 0; r < num_rows; ++r) {
+                  norms_[begin + r] = std::sqrt(norms_[begin + r]);
+                }
+              });
+}
+
+void KeyScorer::MeanKey(const KvArena& arena, std::span<const SlotIndex> slots,
+                        bool normalize, float floor) {
+  norms_.resize(slots.size() + kRowGroup);
+  std::ranges::fill(anchor_, 0.0);
+  std::array<float, kTileRows> weights;
+  weights.fill(1.0f);
+  ForEachTile(arena, slots, RowKind::kKeys,
+              [&](const KvTile& tile, int64_t begin, int32_t num_rows) {
+                if (normalize) {
+                  float* norms = &norms_[begin];
+                  SquaredNorms(tile, num_rows, norms);
+                  for (int32_t r = 0; r < num_rows; ++r) {
+                    norms[r] = std::sqrt(norms[r]);
+                    weights[r] = 1.0f / AtLeast(norms[r], floor);
+                  }
+                }
+                WeightedRowSum(tile, num_rows, weights.data(),
+                               tile_sum_.data());
+                // One tile's sum is exact enough in fp32, a million rows' is
+                // not.
+                for (std::size_t i = 0; i < anchor_.size(); ++i) {
+                  anchor_[i] += tile_sum_[i];
+                }
+              });
+  for (double& x : anchor_) x /= static_cast<double>(slots.size());
+}
+
+void KeyScorer::MedianKey(const KvArena& arena,
+                          std::span<const SlotIndex> slots, float floor) {
+  Norms(arena, slots);
+  const std::size_t size = slots.size();
+  channels_.resize(kMedianChannels * size);
+  const int32_t head_dim = arena.layout().head_dim;
+  for (int32_t first = 0; first < head_dim; first += kMedianChannels) {
+    const int32_t num_channels = std::min(kMedianChannels, head_dim - first);
+    ForEachTile(arena, slots, RowKind::kKeys,
+                [&](const KvTile& tile, int64_t begin, int32_t num_rows) {
+                  for (int32_t r = 0; r < num_rows; ++r) {
+                    const float norm = AtLeast(norms_[begin + r], floor);
+                    for (int32_t c = 0; c < num_channels; ++c) {
+                      channels_[c * size + begin + r] =
+                          Element(tile, r, first + c) / norm;
+                    }
+                  }
+                });
+    for (int32_t c = 0; c < num_channels; ++c) {
+      anchor_[first + c] = Median(std::span(channels_).subspan(c * size, size));
+    }
+  }
+}
+
+void KeyScorer::Compare(const KvArena& arena, const ScorerSpec& scorer,
+                        const HeadEntries& entries, std::span<float> scores) {
+  double square = 0.0;
+  for (std::size_t i = 0; i < anchor_.size(); ++i) {
+    square += anchor_[i] * anchor_[i];
+    anchor_f32_[i] = static_cast<float>(anchor_[i]);
+  }
+  const bool pairwise = scorer.anchor == KeyDiffAnchor::kPairwise;
+  const float anchor_norm =
+      pairwise ? 1.0f
+               : AtLeast(static_cast<float>(std::sqrt(square)), kCosineFloor);
+  std::array<float, kTileRows> results;
+  ForEachTile(
+      arena, entries.slots, RowKind::kKeys,
+      [&](const KvTile& tile, int64_t begin, int32_t num_rows) {
+        if (scorer.metric == KeyDiffMetric::kEuclidean) {
+          SquaredDistances(tile, num_rows, anchor_f32_.data(), results.data());
+        } else {
+          DotRows(tile, num_rows, anchor_f32_.data(), results.data());
+        }
+        for (int32_t r = 0; r < num_rows; ++r) {
+          float& score = scores[begin + r];
+          switch (scorer.metric) {
+            case KeyDiffMetric::kCosine:
+              score = -results[r] /
+                      (AtLeast(norms_[begin + r], kCosineFloor) * anchor_norm);
+              break;
+            case KeyDiffMetric::kDot:
+              score = -results[r];
+              break;
+            case KeyDiffMetric::kEuclidean:
+              score = std::sqrt(results[r]);
+              break;
+          }
+        }
+      });
+}
+
+void KeyScorer::KeyDiff(const KvArena& arena, const ScoreBatch& batch) {
+  BM_CHECK(batch.scores.size() == batch.entries.slots.size());
+  const ScorerSpec& scorer = batch.scorer;
+  for (int32_t head = 0; head < arena.layout().num_heads; ++head) {
+    const HeadEntries entries = EntriesOf(batch.entries, head);
+    if (entries.size() == 0) continue;
+    switch (scorer.anchor) {
+      case KeyDiffAnchor::kNormalized:
+        MeanKey(arena, entries.slots, /*normalize=*/true, kAnchorFloor);
+        break;
+      case KeyDiffAnchor::kRaw:
+        if (scorer.metric == KeyDiffMetric::kCosine) {
+          Norms(arena, entries.slots);
+        }
+        MeanKey(arena, entries.slots, /*normalize=*/false, 0.0f);
+        break;
+      case KeyDiffAnchor::kMedian:
+        MedianKey(arena, entries.slots, kAnchorFloor);
+        break;
+      case KeyDiffAnchor::kPairwise:
+        BM_CHECK(scorer.metric == KeyDiffMetric::kCosine);
+        MeanKey(arena, entries.slots, /*normalize=*/true, kCosineFloor);
+        break;
+    }
+    Compare(arena, scorer, entries, entries.Of(batch.scores));
+  }
+}
+
+void KeyScorer::Knorm(const KvArena& arena, const ScoreBatch& batch) {
+  BM_CHECK(batch.scores.size() == batch.entries.slots.size());
+  for (int32_t head = 0; head < arena.layout().num_heads; ++head) {
+    const HeadEntries entries = EntriesOf(batch.entries, head);
+    Norms(arena, entries.slots);
+    const std::span<float> scores = entries.Of(batch.scores);
+    for (int64_t j = 0; j < entries.size(); ++j) scores[j] = -norms_[j];
+  }
+}
+
+}  // namespace blockmgr

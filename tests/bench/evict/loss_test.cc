@@ -1,0 +1,157 @@
+#include "bench/evict/loss.h"
+
+#include <string>
+#include <vector>
+
+#include <absl/strings/str_split.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bench/evict/commands.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+LossFlags Example() {
+  LossFlags flags;
+  flags.tensors.synthetic = "2x4x2x160x16";
+  flags.policies.policies = {"random", "snapkv | adakv"};
+  flags.keep_ratio = "0.4";
+  flags.queries_window = 8;
+  return flags;
+}
+
+// One layer of two query heads, by hand.
+LossReport SmallReport() {
+  LossReport report;
+  report.keep_ratio = "0.25";
+  report.queries_window = 4;
+  report.length = 64;
+  report.num_q_heads = 2;
+  report.policies = {"knorm | uniform | topk"};
+  PolicyLoss& loss = report.losses.emplace_back();
+  loss.layers = {{0.875, 12.5, 8, 2, 10}};
+  loss.q_heads = {{0.75, 10, 6, 1.5, 5}, {1.0, 2.5, 2, 0.5, 5}};
+  return report;
+}
+
+TEST(LossTest, MeasuresEveryPolicyOnEveryLayer) {
+  ASSERT_OK_AND_ASSIGN(const LossReport report, ComputeLoss(Example()));
+  EXPECT_EQ(report.keep_ratio, "0.4");
+  EXPECT_EQ(report.length, 160);
+  EXPECT_TRUE(report.has_output_projection);
+  ASSERT_EQ(report.losses.size(), 2u);
+  for (const PolicyLoss& loss : report.losses) {
+    ASSERT_EQ(loss.layers.size(), 2u);
+    ASSERT_EQ(loss.q_heads.size(), 8u);
+    for (const LossMeans& layer : loss.layers) {
+      EXPECT_GT(layer.kept_mass, 0.0);
+      EXPECT_LT(layer.kept_mass, 1.0);
+      EXPECT_GT(layer.perturbation, 0.0);
+      EXPECT_LE(layer.perturbation, layer.critical_kv_bound * (1 + 1e-5));
+      EXPECT_LE(layer.critical_kv_bound, layer.ada_kv_bound * (1 + 1e-5));
+    }
+  }
+  // Tensors with sharp heads: attention beats chance.
+  EXPECT_LT(MeanRelative(report.losses[1]), MeanRelative(report.losses[0]));
+}
+
+TEST(LossTest, KeepingEverythingLosesNothing) {
+  LossFlags flags = Example();
+  flags.keep_ratio = "1";
+  ASSERT_OK_AND_ASSIGN(const LossReport report, ComputeLoss(flags));
+  for (const PolicyLoss& loss : report.losses) {
+    EXPECT_EQ(MeanRelative(loss), 0.0);
+  }
+}
+
+TEST(LossTest, ErrorsNameTheFlag) {
+  LossFlags flags = Example();
+  flags.keep_ratio = "0";
+  EXPECT_THAT(ComputeLoss(flags).status().ToString(),
+              HasSubstr("--keep-ratio: "));
+  flags = Example();
+  flags.queries_window = 161;
+  EXPECT_THAT(
+      ComputeLoss(flags).status().ToString(),
+      AllOf(HasSubstr("--queries-window: expected"), HasSubstr("got 161")));
+  flags = Example();
+  flags.policies.policies = {"nothing"};
+  EXPECT_THAT(ComputeLoss(flags).status().ToString(),
+              HasSubstr("--policy 'nothing': "));
+  flags = Example();
+  flags.tensors.synthetic.clear();
+  EXPECT_THAT(ComputeLoss(flags).status().ToString(), HasSubstr("--synthetic"));
+}
+
+TEST(LossTest, TableHasARowPerLayerAndOnDemandPerHead) {
+  const std::string table = FormatLoss(SmallReport(), false);
+  EXPECT_THAT(table, HasSubstr("keep ratio 0.25 of 64 positions"));
+  EXPECT_THAT(table, HasSubstr("last 4 queries\nno W_O given: "));
+  EXPECT_THAT(table, HasSubstr("\nknorm | uniform | topk\n"));
+  EXPECT_THAT(table,
+              HasSubstr("\n    0     all   0.875000          12.5             8"
+                        "             2   0.20000\n"));
+  EXPECT_THAT(table, HasSubstr("of the layers: 0.20000\n"));
+  EXPECT_THAT(table, Not(HasSubstr("0.750000")));
+  const std::string heads = FormatLoss(SmallReport(), true);
+  EXPECT_THAT(heads, HasSubstr("\n    0       0   0.750000            10"));
+  EXPECT_THAT(heads, HasSubstr("\n    0       1   1.000000           2.5"));
+  for (const absl::string_view line : absl::StrSplit(heads, '\n')) {
+    EXPECT_LE(line.size(), 80u) << std::string(line);
+  }
+}
+
+TEST(LossTest, JsonHasTheSameNumbers) {
+  const nlohmann::ordered_json json = LossJson(SmallReport(), true);
+  EXPECT_EQ(json["keep_ratio"], "0.25");
+  EXPECT_EQ(json["output_projection"], "identity");
+  EXPECT_EQ(json["policies"][0]["policy"], "knorm | uniform | topk");
+  EXPECT_EQ(json["policies"][0]["mean_relative_perturbation"], 0.2);
+  const auto& layer = json["policies"][0]["layers"][0];
+  EXPECT_EQ(layer["kept_mass"], 0.875);
+  EXPECT_EQ(layer["ada_kv_bound"], 12.5);
+  EXPECT_EQ(layer["critical_kv_bound"], 8.0);
+  EXPECT_EQ(layer["perturbation"], 2.0);
+  EXPECT_EQ(layer["output_norm"], 10.0);
+  EXPECT_EQ(layer["relative_perturbation"], 0.2);
+  EXPECT_EQ(layer["q_heads"].size(), 2u);
+  EXPECT_EQ(layer["q_heads"][0]["perturbation"], 1.5);
+  EXPECT_FALSE(
+      LossJson(SmallReport(), false)["policies"][0]["layers"][0].contains(
+          "q_heads"));
+}
+
+TEST(LossCommandTest, PrintsAndSetsTheExitStatus) {
+  CLI::App app;
+  int exit_status = -1;
+  AddLossCommand(app, &exit_status);
+  ::testing::internal::CaptureStdout();
+  app.parse(
+      "loss --synthetic 1x2x1x64x16 --policy streaming --keep-ratio 0.5 "
+      "--queries-window 4 --json --per-head");
+  const std::string output = ::testing::internal::GetCapturedStdout();
+  EXPECT_EQ(exit_status, 0);
+  const auto json = nlohmann::ordered_json::parse(output, nullptr, false);
+  ASSERT_FALSE(json.is_discarded());
+  EXPECT_EQ(json["policies"][0]["layers"][0]["q_heads"].size(), 2u);
+}
+
+TEST(LossCommandTest, FailuresGoToStandardError) {
+  CLI::App app;
+  int exit_status = -1;
+  AddLossCommand(app, &exit_status);
+  ::testing::internal::CaptureStderr();
+  app.parse("loss --synthetic 1x2x1x64x16 --policy bad");
+  const std::string output = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(exit_status, 1);
+  EXPECT_THAT(output, HasSubstr("blockmgr-evict loss: --policy 'bad': "));
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,158 @@
+#include "bench/evict/plot.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bench/evict/commands.h"
+#include "bench/evict/loss.h"
+#include "bench/evict/policy_runner.h"
+#include "tests/bench/evict/xml_elements.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+PlotFlags Example() {
+  PlotFlags flags;
+  flags.tensors.synthetic = "3x4x2x160x16";
+  flags.policies.policies = {"snapkv | adakv", "knorm"};
+  flags.keep_ratio = "0.4";
+  flags.keep_ratios = {"0.3", "0.5", "0.75"};
+  flags.queries_window = 8;
+  return flags;
+}
+
+std::vector<std::string> Tooltips(const std::vector<XmlElement>& elements) {
+  std::vector<std::string> tooltips;
+  for (const XmlElement& element : elements) {
+    if (element.name == "title" && element.depth > 1) {
+      tooltips.push_back(element.text);
+    }
+  }
+  return tooltips;
+}
+
+TEST(PlotTest, BudgetsAreThoseOfTheRuns) {
+  const PlotFlags flags = Example();
+  ASSERT_OK_AND_ASSIGN(const std::string document, MakePlot(flags));
+  const std::vector<XmlElement> elements = XmlReader::Read(document);
+  ExpectPicture(elements);
+  ASSERT_OK_AND_ASSIGN(const Tensors tensors, ReadTensors(flags.tensors));
+  ASSERT_OK_AND_ASSIGN(const PolicyList list, ReadPolicies(flags.policies));
+  ASSERT_OK_AND_ASSIGN(const EvictionTarget target,
+                       ParseTarget("--keep-ratio", "0.4"));
+  std::vector<std::string> expected;
+  for (const NamedPolicy& policy : list.policies) {
+    ASSERT_OK_AND_ASSIGN(
+        const PolicyRun run,
+        RunPolicy(policy.policy, target, tensors, policy.options));
+    for (int32_t i = 0; i < 6; ++i) {
+      expected.push_back(absl::StrCat("layer ", i / 2, ", KV head ", i % 2,
+                                      ": ", run.budgets[i], " entries"));
+    }
+  }
+  EXPECT_EQ(Tooltips(elements), expected);
+}
+
+TEST(PlotTest, CurvesAreThePerturbationsOfLoss) {
+  PlotFlags flags = Example();
+  flags.kind = "curve";
+  ASSERT_OK_AND_ASSIGN(const std::string document, MakePlot(flags));
+  const std::vector<XmlElement> elements = XmlReader::Read(document);
+  ExpectPicture(elements);
+  const std::vector<std::string> tooltips = Tooltips(elements);
+  ASSERT_EQ(tooltips.size(), 6u);
+  for (size_t i = 0; i < 3; ++i) {
+    LossFlags loss;
+    loss.tensors = flags.tensors;
+    loss.policies = flags.policies;
+    loss.queries_window = flags.queries_window;
+    loss.keep_ratio = flags.keep_ratios[i];
+    ASSERT_OK_AND_ASSIGN(const LossReport report, ComputeLoss(loss));
+    for (size_t policy = 0; policy < 2; ++policy) {
+      EXPECT_EQ(tooltips[3 * policy + i],
+                absl::StrFormat("%s: %s, %.6g", report.policies[policy],
+                                flags.keep_ratios[i],
+                                MeanRelative(report.losses[policy])));
+    }
+  }
+}
+
+TEST(PlotTest, ErrorsNameTheFlag) {
+  PlotFlags flags = Example();
+  flags.kind = "pie";
+  EXPECT_THAT(MakePlot(flags).status().ToString(),
+              HasSubstr("--kind: expected budgets or curve, got 'pie'"));
+  flags = Example();
+  flags.keep_ratio = "2";
+  EXPECT_THAT(MakePlot(flags).status().ToString(), HasSubstr("--keep-ratio: "));
+  flags.kind = "curve";
+  flags.keep_ratios = {"0.5", "-1"};
+  EXPECT_THAT(MakePlot(flags).status().ToString(),
+              AllOf(HasSubstr("--keep-ratios: "), HasSubstr("-1")));
+  flags = Example();
+  flags.kind = "curve";
+  flags.queries_window = 1000;
+  EXPECT_THAT(MakePlot(flags).status().ToString(),
+              HasSubstr("--queries-window: "));
+}
+
+class PlotCommandTest : public ::testing::Test {
+ protected:
+  PlotCommandTest() {
+    std::string name =
+        (std::filesystem::temp_directory_path() / "blockmgr-plot-XXXXXX")
+            .string();
+    folder_ = mkdtemp(name.data());
+    AddPlotCommand(app_, &exit_status_);
+  }
+  ~PlotCommandTest() override { std::filesystem::remove_all(folder_); }
+
+  CLI::App app_;
+  int exit_status_ = -1;
+  std::filesystem::path folder_;
+};
+
+TEST_F(PlotCommandTest, WritesTheFile) {
+  const std::string file = (folder_ / "curve.svg").string();
+  app_.parse(absl::StrCat(
+      "plot --kind curve --log-y --synthetic 1x2x1x64x16 --policy streaming "
+      "--policy \"keydiff | global\" --keep-ratios 0.25,0.5,1 "
+      "--queries-window 4 --output ",
+      file));
+  EXPECT_EQ(exit_status_, 0);
+  std::ifstream stream(file);
+  const std::string document((std::istreambuf_iterator<char>(stream)),
+                             std::istreambuf_iterator<char>());
+  const std::vector<XmlElement> elements = XmlReader::Read(document);
+  ExpectPicture(elements);
+  // Nothing is lost at 1, and a logarithm has no place for it.
+  EXPECT_EQ(Tooltips(elements).size(), 4u);
+}
+
+TEST_F(PlotCommandTest, SaysWhatItCannotWrite) {
+  const std::string file = (folder_ / "no" / "such.svg").string();
+  ::testing::internal::CaptureStderr();
+  app_.parse(absl::StrCat(
+      "plot --synthetic 1x2x1x64x16 --policy streaming --output ", file));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("--output: expected"), HasSubstr(file)));
+  EXPECT_EQ(exit_status_, 1);
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,340 @@
+#include "bench/evict/policy_runner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr SyntheticShape kShape = {.num_layers = 3,
+                                   .num_q_heads = 6,
+                                   .num_heads = 2,
+                                   .length = 130,
+                                   .head_dim = 16,
+                                   .model_dim = 24};
+
+EvictionTarget Keep(const char* ratio) {
+  EvictionTarget target;
+  target.ratio = *KeepRatio::Parse(ratio);
+  return target;
+}
+
+EvictionTarget KeepTokens(int32_t tokens) {
+  EvictionTarget target;
+  target.kind = EvictionTarget::Kind::kTokens;
+  target.tokens = tokens;
+  return target;
+}
+
+std::vector<int32_t> KeptOf(const PolicyRun& run, size_t head) {
+  return {run.keep.ranks.begin() + run.keep.offsets[head],
+          run.keep.ranks.begin() + run.keep.offsets[head + 1]};
+}
+
+// Every scorer, and everything that reads more than scores.
+const char* const kPolicies[] = {
+    "snapkv(window=8)",
+    "snapkv(window=8) | adakv | critical",
+    "snapkv(window=8) | uniform | critical(gqa_product=true)",
+    "h2o | adakv",
+    "h2o(norm=count,obs_window=20,recent=5)",
+    "tova | pyramid",
+    "tova | uniform | critical(gqa_product=true,norm=l2)",
+    "keydiff | global",
+    "keydiff(anchor=median,metric=dot)",
+    "expected_attention(n_future=32) | ada_pyramid",
+    "knorm | adakv(mode=floor) | critical(norm=l2)",
+    "streaming",
+    "random(seed=9) | adakv",
+};
+
+TEST(RunPolicyTest, KeepsTheTotalOfEveryPolicy) {
+  const Tensors tensors = MakeSyntheticTensors(kShape, 1);
+  for (const char* text : kPolicies) {
+    SCOPED_TRACE(text);
+    EvictionPolicy policy = *ParsePolicy(text);
+    policy.rounding = Rounding::kToken;
+    ASSERT_OK_AND_ASSIGN(const PolicyRun run,
+                         RunPolicy(policy, Keep("0.3"), tensors, {}));
+    // floor(0.3 * 130) per head.
+    EXPECT_THAT(run.keep.ranks, SizeIs(6 * 39));
+    EXPECT_EQ(std::accumulate(run.budgets.begin(), run.budgets.end(), 0),
+              6 * 39);
+    ASSERT_THAT(run.budgets, SizeIs(6));
+    for (size_t head = 0; head < 6; ++head) {
+      const std::vector<int32_t> kept = KeptOf(run, head);
+      EXPECT_THAT(kept, SizeIs(run.budgets[head]));
+      EXPECT_TRUE(std::is_sorted(kept.begin(), kept.end()));
+      EXPECT_LT(kept.back(), 130);
+    }
+    const bool streaming = policy.scorer.kind == ScorerKind::kStreaming;
+    EXPECT_THAT(run.scores, SizeIs(streaming ? 0 : 6 * 130));
+    const bool critical = policy.selector.kind == SelectorKind::kCritical;
+    const bool product = critical && policy.selector.gqa_product;
+    EXPECT_THAT(run.value_norms, SizeIs(critical && !product ? 6 * 130 : 0));
+    EXPECT_THAT(run.products, SizeIs(product ? 6 * 130 : 0));
+  }
+}
+
+// Pages are where entries lie, not what they are worth.
+TEST(RunPolicyTest, DependsOnNoPageSizeUnderRoundToken) {
+  const Tensors tensors = MakeSyntheticTensors(kShape, 2);
+  for (const char* text : kPolicies) {
+    SCOPED_TRACE(text);
+    EvictionPolicy policy = *ParsePolicy(text);
+    policy.rounding = Rounding::kToken;
+    PolicyRunOptions options;
+    ASSERT_OK_AND_ASSIGN(const PolicyRun a,
+                         RunPolicy(policy, Keep("0.3"), tensors, options));
+    options.page_size = 5;
+    ASSERT_OK_AND_ASSIGN(const PolicyRun b,
+                         RunPolicy(policy, Keep("0.3"), tensors, options));
+    EXPECT_EQ(a.keep.ranks, b.keep.ranks);
+    EXPECT_EQ(a.scores, b.scores);
+    EXPECT_EQ(a.value_norms, b.value_norms);
+  }
+}
+
+// Budgets per layer: every layer by itself gives the same. (random and pyramid
+// know which layer it is.)
+TEST(RunPolicyTest, RunsLayersIndependently) {
+  const Tensors tensors = MakeSyntheticTensors(kShape, 3);
+  for (const char* text :
+       {"snapkv(window=8) | adakv | critical", "h2o | adakv", "tova",
+        "keydiff | adakv(mode=floor)", "expected_attention", "streaming"}) {
+    SCOPED_TRACE(text);
+    const EvictionPolicy policy = *ParsePolicy(text);
+    ASSERT_OK_AND_ASSIGN(const PolicyRun all,
+                         RunPolicy(policy, Keep("0.3"), tensors, {}));
+    for (size_t layer = 0; layer < 3; ++layer) {
+      Tensors one = tensors;
+      one.layers = {tensors.layers[layer]};
+      ASSERT_OK_AND_ASSIGN(const PolicyRun run,
+                           RunPolicy(policy, Keep("0.3"), one, {}));
+      for (size_t head = 0; head < 2; ++head) {
+        EXPECT_EQ(KeptOf(run, head), KeptOf(all, 2 * layer + head));
+      }
+    }
+  }
+}
+
+TEST(RunPolicyTest, StoresInTheTypeAskedFor) {
+  SyntheticShape shape = kShape;
+  shape.num_layers = 1;
+  Tensors tensors = MakeSyntheticTensors(shape, 4);
+  PolicyRunOptions options;
+  options.dtype = DType::kBFloat16;
+  const EvictionPolicy policy = *ParsePolicy("knorm");
+  ASSERT_OK_AND_ASSIGN(const PolicyRun rough,
+                       RunPolicy(policy, Keep("0.3"), tensors, options));
+  ASSERT_OK_AND_ASSIGN(const PolicyRun fine,
+                       RunPolicy(policy, Keep("0.3"), tensors, {}));
+  EXPECT_NE(rough.scores, fine.scores);
+  for (float& value : tensors.layers[0].keys) {
+    value = FromBFloat16(ToBFloat16(value));
+  }
+  ASSERT_OK_AND_ASSIGN(const PolicyRun rounded,
+                       RunPolicy(policy, Keep("0.3"), tensors, {}));
+  EXPECT_EQ(rough.keep.ranks, rounded.keep.ranks);
+  for (size_t i = 0; i < rough.scores.size(); ++i) {
+    EXPECT_NEAR(rough.scores[i], rounded.scores[i], 1e-5);
+  }
+}
+
+Tensors ScoresOnly(std::vector<float> scores, int32_t num_heads) {
+  Tensors tensors;
+  tensors.num_q_heads = tensors.num_heads = num_heads;
+  tensors.length = static_cast<int32_t>(scores.size()) / num_heads;
+  tensors.layers.emplace_back().scores = std::move(scores);
+  return tensors;
+}
+
+TEST(RunPolicyTest, TakesExternalScoresAndBudgets) {
+  const Tensors tensors = ScoresOnly({1, 9, 5, 3, 8, 2, 7, 4}, 2);
+  PolicyRunOptions options;
+  options.budgets = {3, 1};
+  const EvictionPolicy policy =
+      *ParsePolicy("external | external | topk | round(token)");
+  ASSERT_OK_AND_ASSIGN(const PolicyRun run,
+                       RunPolicy(policy, Keep("0.5"), tensors, options));
+  EXPECT_THAT(run.budgets, ElementsAre(3, 1));
+  EXPECT_THAT(KeptOf(run, 0), ElementsAre(1, 2, 3));
+  EXPECT_THAT(KeptOf(run, 1), ElementsAre(0));
+  options.budgets = {3};
+  EXPECT_THAT(RunPolicy(policy, Keep("0.5"), tensors, options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("budgets: expected 2")));
+}
+
+TEST(RunPolicyTest, TakesBudgetsOfATable) {
+  const Tensors tensors = ScoresOnly(std::vector<float>(200, 1.0f), 2);
+  const EvictionPolicy policy =
+      *ParsePolicy("external | headkv(profile=mine) | topk | round(token)");
+  EXPECT_THAT(RunPolicy(policy, Keep("0.2"), tensors, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("table: expected one, for headkv")));
+  ASSERT_OK_AND_ASSIGN(const HeadScores scores,
+                       HeadScores::FromJson(R"({"num_layers": 1,
+                         "num_heads": 2, "scores": [[3, 1]]})"));
+  const BudgetTable table = scores;
+  PolicyRunOptions options;
+  options.table = &table;
+  ASSERT_OK_AND_ASSIGN(const PolicyRun run,
+                       RunPolicy(policy, Keep("0.2"), tensors, options));
+  EXPECT_EQ(run.budgets[0] + run.budgets[1], 40);
+  EXPECT_GT(run.budgets[0], run.budgets[1]);
+  Tensors wider = tensors;
+  wider.num_heads = wider.num_q_heads = 4;
+  wider.length = 50;
+  EXPECT_FALSE(RunPolicy(policy, Keep("0.2"), wider, options).ok());
+}
+
+TEST(RunPolicyTest, RefusesWhatItCannotRun) {
+  const Tensors tensors = ScoresOnly({1, 2, 3, 4}, 1);
+  const EvictionPolicy policy = *ParsePolicy("external");
+  PolicyRunOptions options;
+  options.page_size = 0;
+  EXPECT_THAT(RunPolicy(policy, Keep("0.5"), tensors, options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("page_size: expected")));
+  EXPECT_THAT(RunPolicy(policy, KeepTokens(0), tensors, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("tokens: expected at least 1")));
+  EXPECT_THAT(RunPolicy(*ParsePolicy("keydiff"), Keep("0.5"), tensors, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("keys")));
+  EXPECT_THAT(RunPolicy(policy, Keep("0.5"), Tensors(), {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("at least one layer")));
+  EvictionPolicy invalid = policy;
+  invalid.protect.sinks = -1;
+  EXPECT_THAT(RunPolicy(invalid, Keep("0.5"), tensors, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("sinks")));
+}
+
+// A score that depends on its entry alone: block by block, the best of the best
+// are the best of all.
+TEST(RunPolicyByBlocksTest, FindsTheBestOfAllWhereScoresAreFixed) {
+  const Tensors tensors = MakeSyntheticTensors(kShape, 5);
+  for (const char* text :
+       {"knorm | uniform | topk | round(token)",
+        "random | uniform | topk | round(token)",
+        "streaming | uniform | topk | round(token)",
+        "knorm | uniform | topk | protect(sinks=3,recent=4) | round(token)"}) {
+    const EvictionPolicy policy = *ParsePolicy(text);
+    ASSERT_OK_AND_ASSIGN(const PolicyRun all,
+                         RunPolicy(policy, KeepTokens(37), tensors, {}));
+    for (const int32_t block : {1, 10, 93, 1000}) {
+      SCOPED_TRACE(absl::StrCat(text, ", blocks of ", block));
+      ASSERT_OK_AND_ASSIGN(
+          const PolicyRun run,
+          RunPolicyByBlocks(policy, KeepTokens(37), tensors, block, {}));
+      EXPECT_THAT(run.budgets, Each(37));
+      // Recent entries stay until they are old, and are lost then: only the
+      // one block of all is the same with them.
+      if (policy.protect.recent > 0 && block < 93) continue;
+      EXPECT_EQ(run.keep.ranks, all.keep.ranks);
+      EXPECT_EQ(run.keep.offsets, all.keep.offsets);
+    }
+  }
+}
+
+// Sums of H2O where queries see only what was kept before them, in float64.
+std::vector<int32_t> NaiveH2oByBlocks(const LayerTensors& layer, int32_t head,
+                                      int32_t keep, int32_t block) {
+  const int32_t group = kShape.num_q_heads / kShape.num_heads;
+  const auto row = [&](const std::vector<float>& values, int32_t of,
+                       int32_t position) {
+    return values.data() + static_cast<size_t>(of * kShape.length + position) *
+                               static_cast<size_t>(kShape.head_dim);
+  };
+  std::vector<double> sums(static_cast<size_t>(kShape.length));
+  std::vector<int32_t> held;
+  int32_t end = 0;
+  for (int32_t begin = 0; begin < kShape.length; begin = end) {
+    end = std::min(begin + (begin == 0 ? keep : block), kShape.length);
+    for (int32_t query = begin; query < end; ++query) {
+      held.push_back(query);
+      for (int32_t q_head = head * group; q_head < (head + 1) * group;
+           ++q_head) {
+        std::vector<double> weights;
+        for (const int32_t position : held) {
+          double dot = 0;
+          for (int32_t i = 0; i < kShape.head_dim; ++i) {
+            dot += double{row(layer.queries, q_head, query)[i]} *
+                   row(layer.keys, head, position)[i];
+          }
+          weights.push_back(std::exp(dot / std::sqrt(kShape.head_dim)));
+        }
+        const double total =
+            std::accumulate(weights.begin(), weights.end(), 0.0);
+        for (size_t i = 0; i < held.size(); ++i) {
+          sums[static_cast<size_t>(held[i])] += weights[i] / total;
+        }
+      }
+    }
+    if (begin == 0) continue;
+    std::stable_sort(held.begin(), held.end(), [&](int32_t a, int32_t b) {
+      return sums[static_cast<size_t>(a)] > sums[static_cast<size_t>(b)];
+    });
+    held.resize(static_cast<size_t>(keep));
+    std::sort(held.begin(), held.end());
+  }
+  return held;
+}
+
+TEST(RunPolicyByBlocksTest, QueriesSeeOnlyWhatWasKept) {
+  for (const uint64_t seed : {6, 7, 8}) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    const Tensors tensors = MakeSyntheticTensors(kShape, seed);
+    const EvictionPolicy policy =
+        *ParsePolicy("h2o | uniform | topk | round(token)");
+    ASSERT_OK_AND_ASSIGN(
+        const PolicyRun run,
+        RunPolicyByBlocks(policy, KeepTokens(30), tensors, 16, {}));
+    for (size_t layer = 0; layer < 3; ++layer) {
+      for (int32_t head = 0; head < 2; ++head) {
+        EXPECT_EQ(KeptOf(run, 2 * layer + static_cast<size_t>(head)),
+                  NaiveH2oByBlocks(tensors.layers[layer], head, 30, 16));
+      }
+    }
+  }
+}
+
+TEST(RunPolicyByBlocksTest, KeepsAllOfWhatFits) {
+  const Tensors tensors = MakeSyntheticTensors(kShape, 9);
+  ASSERT_OK_AND_ASSIGN(const PolicyRun run,
+                       RunPolicyByBlocks(*ParsePolicy("keydiff"),
+                                         KeepTokens(130), tensors, 16, {}));
+  EXPECT_THAT(run.budgets, Each(130));
+  EXPECT_THAT(run.scores, IsEmpty());
+}
+
+TEST(RunPolicyByBlocksTest, RefusesRatiosAndEmptyBlocks) {
+  const Tensors tensors = ScoresOnly({1, 2, 3, 4}, 1);
+  const EvictionPolicy policy = *ParsePolicy("external");
+  EXPECT_THAT(RunPolicyByBlocks(policy, Keep("0.5"), tensors, 2, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected a number of tokens")));
+  EXPECT_THAT(RunPolicyByBlocks(policy, KeepTokens(2), tensors, 0, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("block: expected at least 1, got 0")));
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,218 @@
+#include "bench/evict/profile.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "bench/evict/commands.h"
+#include "bench/evict/npy.h"
+#include "blockmgr/base/bits.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+
+std::string TempPath(const std::string& name) {
+  return absl::StrCat(::testing::TempDir(), "/blockmgr_profile_test_", name);
+}
+
+// Writes an array of made-up positive values and returns its path.
+std::string WriteArray(const std::string& name, std::vector<int64_t> shape) {
+  NpyArray array{std::move(shape), {}};
+  int64_t size = 1;
+  for (const int64_t dim : array.shape) size *= dim;
+  for (int64_t i = 0; i < size; ++i) {
+    array.values.push_back(
+        static_cast<float>(SplitMix64(static_cast<uint64_t>(i + size)) % 1000));
+  }
+  const std::string path = TempPath(name);
+  EXPECT_THAT(WriteNpy(path, array), IsOk());
+  return path;
+}
+
+ProfileFlags FileFlags() {
+  ProfileFlags flags;
+  flags.oracle = WriteArray("oracle.npy", {3, 2, 2, 100});
+  flags.scores = WriteArray("scores.npy", {2, 2, 100});
+  flags.scorer = "snapkv(window=8) | protect(sinks=2)";
+  flags.model = "made up";
+  return flags;
+}
+
+TEST(ProfileTest, MeasuresFromFiles) {
+  ASSERT_OK_AND_ASSIGN(const LuKvProfile profile, MakeProfile(FileFlags()));
+  EXPECT_THAT(profile.Validate(), IsOk());
+  EXPECT_EQ(profile.num_layers, 2);
+  EXPECT_EQ(profile.num_heads, 2);
+  EXPECT_EQ(profile.calibration_length, 100);
+  EXPECT_EQ(profile.num_queries, 3);
+  EXPECT_EQ(profile.model, "made up");
+  EXPECT_THAT(profile.scorer, HasSubstr("snapkv(window=8)"));
+  // As the scorer protects.
+  EXPECT_EQ(profile.sinks, 2);
+  EXPECT_EQ(profile.window, 8);
+}
+
+TEST(ProfileTest, FlagsOverruleTheScorersProtection) {
+  ProfileFlags flags = FileFlags();
+  flags.sinks = 5;
+  flags.window = 0;
+  ASSERT_OK_AND_ASSIGN(const LuKvProfile profile, MakeProfile(flags));
+  EXPECT_EQ(profile.sinks, 5);
+  EXPECT_EQ(profile.window, 0);
+}
+
+TEST(ProfileTest, WritesWhatItShows) {
+  ProfileFlags flags = FileFlags();
+  flags.output = TempPath("profile.lukv");
+  ASSERT_OK_AND_ASSIGN(const std::string printed, RunProfile(flags));
+  ProfileFlags show;
+  show.show = flags.output;
+  ASSERT_OK_AND_ASSIGN(const std::string shown, RunProfile(show));
+  EXPECT_EQ(shown, printed);
+  EXPECT_THAT(shown, HasSubstr("made up"));
+  ASSERT_OK_AND_ASSIGN(const LuKvProfile read, MakeProfile(show));
+  ASSERT_OK_AND_ASSIGN(const LuKvProfile made, MakeProfile(flags));
+  EXPECT_EQ(read, made);
+}
+
+TEST(ProfileTest, TableSaysWhatHeadsKeep) {
+  LuKvProfile profile;
+  profile.num_layers = 2;
+  profile.num_heads = 1;
+  profile.rho = {0.0f, 0.5f, 1.0f};
+  profile.r = {0.0f, 0.0f, 0.25f, 0.75f, 1.0f, 1.0f};
+  const std::string table = ProfileTable(profile, 0.5);
+  EXPECT_THAT(table, HasSubstr("unnamed"));
+  EXPECT_THAT(table, HasSubstr("\n    0  75.00\n    1  25.00\n"));
+}
+
+TEST(ProfileTest, JsonHasEverything) {
+  ASSERT_OK_AND_ASSIGN(LuKvProfile profile, MakeProfile(FileFlags()));
+  profile.model = "not UTF-8: \xff";
+  const auto json = nlohmann::json::parse(ProfileJson(profile));
+  EXPECT_EQ(json.at("num_layers"), 2);
+  EXPECT_EQ(json.at("window"), 8);
+  EXPECT_EQ(json.at("rho").get<std::vector<float>>(), profile.rho);
+  std::vector<float> rates;
+  for (const auto& row : json.at("r")) {
+    ASSERT_EQ(row.size(), 2u);
+    for (const auto& layer : row) {
+      for (const auto& rate : layer) rates.push_back(rate.get<float>());
+    }
+  }
+  EXPECT_EQ(rates, profile.r);
+}
+
+TEST(ProfileTest, ImportsKvPress) {
+  NpyArray curve{{99, 1, 2}, {}};
+  for (int i = 1; i <= 99; ++i) {
+    curve.values.insert(curve.values.end(), 2, static_cast<float>(i) / 100.0f);
+  }
+  ProfileFlags flags;
+  flags.import_kvpress = TempPath("curve.npy");
+  ASSERT_THAT(WriteNpy(flags.import_kvpress, curve), IsOk());
+  flags.model = "imported";
+  ASSERT_OK_AND_ASSIGN(const LuKvProfile profile, MakeProfile(flags));
+  EXPECT_EQ(profile.model, "imported");
+  EXPECT_EQ(profile.rho.size(), 101u);
+  EXPECT_NEAR(profile.EvictedFractions(0.305)[1], 0.305, 1e-6);
+  flags.import_kvpress = WriteArray("flat.npy", {99, 2});
+  EXPECT_THAT(MakeProfile(flags),
+              StatusIs(kInvalid, HasSubstr("--import-kvpress")));
+}
+
+TEST(ProfileTest, MeasuresTheTinyModel) {
+  for (const char* scorer : {"snapkv(window=8)", "keydiff", "streaming"}) {
+    ProfileFlags flags;
+    flags.tiny = true;
+    flags.scorer = scorer;
+    flags.context = 96;
+    flags.num_queries = 2;
+    flags.query_tokens = 6;
+    ASSERT_OK_AND_ASSIGN(const LuKvProfile profile, MakeProfile(flags));
+    EXPECT_THAT(profile.Validate(), IsOk()) << scorer;
+    EXPECT_EQ(profile.calibration_length, 96);
+    EXPECT_THAT(profile.scorer, HasSubstr(scorer));
+  }
+}
+
+TEST(ProfileTest, NamesTheFlagThatIsWrong) {
+  const auto error = [](auto change) {
+    ProfileFlags flags = FileFlags();
+    flags.output = TempPath("never.lukv");
+    change(flags);
+    return RunProfile(flags).status();
+  };
+  using F = ProfileFlags;
+  EXPECT_THAT(error([](F& f) { f.output.clear(); }),
+              StatusIs(kInvalid, HasSubstr("--output")));
+  EXPECT_THAT(error([](F& f) { f.output = "/no/such/folder/file"; }),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("--output")));
+  EXPECT_THAT(error([](F& f) { f.oracle.clear(); }),
+              StatusIs(kInvalid, HasSubstr("exactly one")));
+  EXPECT_THAT(error([](F& f) { f.tiny = true; }),
+              StatusIs(kInvalid, HasSubstr("exactly one")));
+  EXPECT_THAT(error([](F& f) { f.scores.clear(); }),
+              StatusIs(kInvalid, HasSubstr("--scores")));
+  EXPECT_THAT(error([](F& f) { f.scorer.clear(); }),
+              StatusIs(kInvalid, HasSubstr("--scorer")));
+  EXPECT_THAT(error([](F& f) { f.scorer = "magic"; }),
+              StatusIs(kInvalid, HasSubstr("--scorer")));
+  EXPECT_THAT(error([](F& f) { f.oracle = f.scores; }),
+              StatusIs(kInvalid, HasSubstr("--oracle")));
+  EXPECT_THAT(error([](F& f) {
+                f.scores = WriteArray("other.npy", {2, 2, 99});
+              }),
+              StatusIs(kInvalid, HasSubstr("[2, 2, 99]")));
+  EXPECT_THAT(error([](F& f) { f.keep_ratio = "2"; }), StatusIs(kInvalid));
+  EXPECT_THAT(error([](F& f) { f.unit = 0; }),
+              StatusIs(kInvalid, HasSubstr("unit")));
+  EXPECT_THAT(error([](F& f) {
+                f.oracle.clear();
+                f.show = "/no/such/file";
+              }),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("--show")));
+}
+
+TEST(ProfileTest, NamesTheFileThatIsDamaged) {
+  ProfileFlags flags;
+  flags.show = WriteArray("no_profile.npy", {2, 2});
+  EXPECT_THAT(
+      MakeProfile(flags),
+      StatusIs(kInvalid, HasSubstr(absl::StrCat("--show ", flags.show))));
+}
+
+TEST(ProfileTest, CommandParsesItsFlags) {
+  const ProfileFlags flags = FileFlags();
+  const std::string output = TempPath("command.lukv");
+  CLI::App app;
+  int exit_status = -1;
+  AddProfileCommand(app, &exit_status);
+  std::vector<std::string> words = {
+      "profile",  "--oracle",     flags.oracle, "--scores", flags.scores,
+      "--scorer", "knorm",        "--output",   output,     "--unit",
+      "4",        "--keep-ratio", "0.5"};
+  // CLI11 takes them from the back.
+  std::reverse(words.begin(), words.end());
+  app.parse(words);
+  EXPECT_EQ(exit_status, 0);
+  ProfileFlags show;
+  show.show = output;
+  EXPECT_THAT(MakeProfile(show), IsOk());
+}
+
+}  // namespace
+}  // namespace blockmgr

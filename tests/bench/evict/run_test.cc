@@ -1,0 +1,197 @@
+#include "bench/evict/run.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bench/evict/commands.h"
+#include "tests/bench/evict/temp_folder.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// Two layers of two heads, budgets 3, 1 and 2, 0 of 4.
+RunReport SmallReport() {
+  RunReport report;
+  report.policy = "keydiff | adakv | topk";
+  report.target.ratio = *KeepRatio::Parse("0.4");
+  report.num_layers = 2;
+  report.num_heads = 2;
+  report.length = 4;
+  report.page_size = 2;
+  report.row_bytes = 1 << 18;
+  report.run.budgets = {3, 1, 2, 0};
+  report.run.keep.offsets = {0, 3, 4, 6, 6};
+  report.run.keep.ranks = {0, 2, 3, 1, 0, 3};
+  return report;
+}
+
+TEST(RunReportTest, PrintsATable) {
+  RunReport report = SmallReport();
+  // Pages: 2 + 1 + 1 + 0 of 2 tokens of 2 * 256 KiB.
+  EXPECT_EQ(FormatRun(report),
+            "policy  keydiff | adakv | topk\n"
+            "layer        min   median      max       kept\n"
+            "0              1        3        3          4\n"
+            "1              0        2        2          2\n"
+            "kept    6 of 16 entries (37.50 %)\n"
+            "bytes   4.0 of 8.0 MiB in pages of 2\n");
+  report.row_bytes = 0;
+  report.run.keep.num_nan = 5;
+  const std::string text = FormatRun(report);
+  EXPECT_THAT(text, HasSubstr("NaN     5 scores"));
+  EXPECT_THAT(text, Not(HasSubstr("bytes")));
+}
+
+TEST(RunReportTest, IsJsonWithEveryPosition) {
+  RunReport report = SmallReport();
+  const nlohmann::ordered_json json =
+      nlohmann::ordered_json::parse(RunJson(report).dump());
+  EXPECT_EQ(json["policy"], "keydiff | adakv | topk");
+  EXPECT_EQ(json["keep_ratio"], 0.4);
+  EXPECT_EQ(json["num_kept"], 6);
+  EXPECT_EQ(json["num_entries"], 16);
+  EXPECT_EQ(json["kept_bytes"], 4 << 20);
+  EXPECT_EQ(json["full_bytes"], 8 << 20);
+  EXPECT_EQ(json["budgets"].dump(), "[[3,1],[2,0]]");
+  EXPECT_EQ(json["positions"].dump(), "[[[0,2,3],[1]],[[0,3],[]]]");
+  EXPECT_FALSE(json.contains("keep_tokens"));
+  EXPECT_FALSE(json.contains("block"));
+  report.target.kind = EvictionTarget::Kind::kTokens;
+  report.target.tokens = 9;
+  report.block = 3;
+  EXPECT_EQ(RunJson(report)["keep_tokens"], 9);
+  EXPECT_EQ(RunJson(report)["block"], 3);
+}
+
+TEST(RunReportTest, PadsPositions) {
+  std::vector<int64_t> shape;
+  EXPECT_THAT(PaddedPositions(SmallReport(), &shape),
+              ElementsAre(0, 2, 3, 1, -1, -1, 0, 3, -1, -1, -1, -1));
+  EXPECT_THAT(shape, ElementsAre(2, 2, 3));
+}
+
+struct Outcome {
+  int exit_status = -1;  // -1: wrong usage
+  std::string output;
+  std::string errors;
+};
+
+Outcome Run(std::vector<std::string> arguments) {
+  CLI::App app;
+  Outcome outcome;
+  int exit_status = 0;
+  AddRunCommand(app, &exit_status);
+  arguments.insert(arguments.begin(), "run");
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  try {
+    app.parse(arguments);
+    outcome.exit_status = exit_status;
+  } catch (const CLI::ParseError&) {
+  }
+  outcome.output = ::testing::internal::GetCapturedStdout();
+  outcome.errors = ::testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+TEST(RunCommandTest, RunsOnMadeUpTensors) {
+  const Outcome outcome = Run({"--policy", "snapkv | adakv", "--keep-ratio",
+                               "0.25", "--synthetic", "2x4x2x256x16"});
+  EXPECT_EQ(outcome.errors, "");
+  EXPECT_EQ(outcome.exit_status, 0);
+  EXPECT_THAT(outcome.output, StartsWith("policy  snapkv | adakv | topk\n"));
+  EXPECT_THAT(outcome.output, HasSubstr("kept    256 of 1024 entries"));
+}
+
+// Scores in, positions and budgets out, through files.
+TEST(RunCommandTest, ReadsAndWritesArrays) {
+  const TempFolder folder;
+  NpyArray scores;
+  scores.shape = {2, 5};
+  scores.values = {5, 1, 4, 2, 3, 1, 2, 3, 4, 5};
+  ASSERT_THAT(WriteNpy(folder.File("s.npy"), scores), IsOk());
+  const Outcome outcome =
+      Run({"--policy", "external | uniform | topk | round(token)",
+           "--keep-tokens", "2", "--scores", folder.File("s.npy"),
+           "--output-positions", folder.File("p.npy"), "--output-budgets",
+           folder.File("b.npy"), "--json"});
+  EXPECT_EQ(outcome.errors, "");
+  EXPECT_EQ(outcome.exit_status, 0);
+  const auto json = nlohmann::json::parse(outcome.output);
+  EXPECT_EQ(json["positions"].dump(), "[[[0,2],[3,4]]]");
+  EXPECT_EQ(json["keep_tokens"], 2);
+  ASSERT_OK_AND_ASSIGN(const NpyArray positions, ReadNpy(folder.File("p.npy")));
+  EXPECT_THAT(positions.shape, ElementsAre(1, 2, 2));
+  EXPECT_THAT(positions.values, ElementsAre(0, 2, 3, 4));
+  ASSERT_OK_AND_ASSIGN(const NpyArray budgets, ReadNpy(folder.File("b.npy")));
+  EXPECT_THAT(budgets.shape, ElementsAre(1, 2));
+  EXPECT_THAT(budgets.values, ElementsAre(2, 2));
+}
+
+TEST(RunCommandTest, RunsByBlocks) {
+  const std::vector<std::string> arguments = {
+      "--policy",      "knorm | uniform | topk | round(token)",
+      "--keep-tokens", "10",
+      "--synthetic",   "1x2x1x64x8",
+      "--json"};
+  std::vector<std::string> by_blocks = arguments;
+  by_blocks.insert(by_blocks.end(), {"--block", "7"});
+  // Norms do not change: block by block, the same entries stay.
+  EXPECT_EQ(nlohmann::json::parse(Run(arguments).output)["positions"],
+            nlohmann::json::parse(Run(by_blocks).output)["positions"]);
+}
+
+TEST(RunCommandTest, ExplainsWhatItCannotDo) {
+  const std::vector<std::string> made = {"--synthetic", "1x2x1x64x8"};
+  struct Failure {
+    std::vector<std::string> arguments;
+    const char* why;
+  };
+  const Failure failures[] = {
+      {{"--policy", "keydif", "--keep-ratio", "0.5"}, "unknown scorer"},
+      {{"--policy", "keydiff", "--keep-ratio", "1.5"}, "--keep-ratio: "},
+      {{"--policy", "keydiff", "--policy", "tova", "--keep-ratio", "0.5"},
+       "--policy: expected exactly one, got 2"},
+      {{"--policy", "keydiff", "--keep-ratio", "0.5", "--block", "4"},
+       "expected a number of tokens"},
+      {{"--policy", "external", "--keep-ratio", "0.5"}, "scores: expected"},
+      {{"--policy", "keydiff", "--keep-ratio", "0.5", "--output-budgets",
+        "/nowhere/b.npy"},
+       "/nowhere/b.npy: cannot be written"},
+  };
+  for (const Failure& failure : failures) {
+    std::vector<std::string> arguments = failure.arguments;
+    arguments.insert(arguments.end(), made.begin(), made.end());
+    const Outcome outcome = Run(arguments);
+    EXPECT_EQ(outcome.exit_status, 1) << failure.why;
+    EXPECT_THAT(outcome.errors, HasSubstr(failure.why));
+    EXPECT_THAT(outcome.output, IsEmpty());
+  }
+}
+
+TEST(RunCommandTest, WantsAPolicyAndHowMuchToKeep) {
+  EXPECT_EQ(Run({"--policy", "tova", "--synthetic", "1x2x1x64x8"}).exit_status,
+            -1);
+  EXPECT_EQ(Run({"--policy", "tova", "--keep-ratio", "0.5", "--keep-tokens",
+                 "5", "--synthetic", "1x2x1x64x8"})
+                .exit_status,
+            -1);
+  EXPECT_EQ(
+      Run({"--keep-ratio", "0.5", "--synthetic", "1x2x1x64x8"}).exit_status,
+      -1);
+}
+
+}  // namespace
+}  // namespace blockmgr

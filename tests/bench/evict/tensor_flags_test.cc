@@ -1,0 +1,83 @@
+#include "bench/evict/tensor_flags.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bench/evict/npy.h"
+#include "tests/bench/evict/temp_folder.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::StatusOr<Tensors> Read(std::vector<std::string> arguments) {
+  CLI::App app;
+  TensorFlags flags;
+  AddTensorFlags(app, &flags);
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+  try {
+    app.parse(arguments);
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+  return ReadTensors(flags);
+}
+
+void ExpectRefused(const std::vector<std::string>& arguments,
+                   const std::string& why) {
+  EXPECT_THAT(Read(arguments),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
+}
+
+TEST(TensorFlagsTest, MakesSyntheticTensors) {
+  ASSERT_OK_AND_ASSIGN(const Tensors tensors,
+                       Read({"--synthetic", "2x6x3x40x8", "--seed", "5",
+                             "--rope-theta", "500000"}));
+  EXPECT_EQ(tensors.num_layers(), 2);
+  EXPECT_EQ(tensors.num_q_heads, 6);
+  EXPECT_EQ(tensors.num_heads, 3);
+  EXPECT_EQ(tensors.length, 40);
+  EXPECT_EQ(tensors.head_dim, 8);
+  EXPECT_EQ(tensors.rope_theta, 500000);
+  ASSERT_OK_AND_ASSIGN(const Tensors other,
+                       Read({"--synthetic", "2x6x3x40x8"}));
+  EXPECT_NE(other.layers[0].keys, tensors.layers[0].keys);
+}
+
+TEST(TensorFlagsTest, ReadsFiles) {
+  const TempFolder folder;
+  NpyArray keys;
+  keys.shape = {1, 2, 4};
+  keys.values.resize(8, 0.5f);
+  ASSERT_THAT(WriteNpy(folder.File("k.npy"), keys), IsOk());
+  ASSERT_OK_AND_ASSIGN(const Tensors tensors,
+                       Read({"--keys", folder.File("k.npy")}));
+  EXPECT_EQ(tensors.layers[0].keys, keys.values);
+}
+
+TEST(TensorFlagsTest, WantsEitherFilesOrAShape) {
+  ExpectRefused({}, "got neither");
+  ExpectRefused({"--keys", "k.npy", "--synthetic", "1x1x1x1x4"}, "got both");
+}
+
+TEST(TensorFlagsTest, RefusesShapesThatAreNone) {
+  for (const char* shape :
+       {"4x8x2x1024", "4x8x2x1024x64x2", "4x8x2xax64", "0x8x2x1024x64",
+        "4x8x2x-1x64", "4x8x2x99999999999x64"}) {
+    ExpectRefused({"--synthetic", shape}, "--synthetic: expected LAYERS");
+  }
+  ExpectRefused({"--synthetic", "1x3x2x8x8"}, "a multiple of the 2 KV heads");
+  ExpectRefused({"--synthetic", "1000x64x8x1000000x128"},
+                "expected at most 1.6e+10 values");
+  ExpectRefused({"--synthetic", "1x1x1x4x4", "--rope-theta", "0"},
+                "--rope-theta");
+}
+
+}  // namespace
+}  // namespace blockmgr

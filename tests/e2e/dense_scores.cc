@@ -1,0 +1,399 @@
+#include "tests/e2e/dense_scores.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "blockmgr/eviction/random_scores.h"
+
+namespace blockmgr {
+namespace {
+
+using Row = std::vector<double>;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+double Dot(std::span<const double> a, std::span<const double> b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+double Norm(std::span<const double> a) { return std::sqrt(Dot(a, a)); }
+
+Row Softmax(Row logits) {
+  const double top = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (double& x : logits) sum += (x = std::exp(x - top));
+  for (double& x : logits) x /= sum;
+  return logits;
+}
+
+// Scores of one layer; heads in turn.
+class LayerScorer {
+ public:
+  LayerScorer(const EvictionOrder& order, const DenseReference& reference,
+              const TinyModel& model, int32_t layer)
+      : order_(order),
+        spec_(order.policy.scorer),
+        reference_(reference),
+        model_(model),
+        shape_(model.shape()),
+        layer_(layer),
+        group_(shape_.num_q_heads / shape_.num_heads) {
+    for (int32_t i = 0; i < shape_.head_dim / 2; ++i) {
+      const double frequency =
+          std::pow(shape_.rope_theta, -2.0 * i / shape_.head_dim);
+      double c = 0;
+      double s = 0;
+      for (int32_t p = 0; p < spec_.n_future; ++p) {
+        c += std::cos((order_.length + p) * frequency) / spec_.n_future;
+        s += std::sin((order_.length + p) * frequency) / spec_.n_future;
+      }
+      rotations_.emplace_back(c, s);
+    }
+  }
+
+  // Of all entries the head attends, those above the cut too.
+  Row Score(int32_t head) const {
+    switch (spec_.kind) {
+      case ScorerKind::kSnapKv:
+        return SnapKv(head);
+      case ScorerKind::kH2o:
+        return H2o(head);
+      case ScorerKind::kTova:
+        return Tova(head);
+      case ScorerKind::kKeyDiff:
+        return KeyDiff(head);
+      case ScorerKind::kExpectedAttention:
+        return ExpectedAttention(head);
+      case ScorerKind::kKnorm:
+        return Each(head, [&](int32_t p) { return -Norm(Key(head, p)); });
+      case ScorerKind::kRandom:
+        return Random(head);
+      case ScorerKind::kExternal:
+        return External(head);
+      case ScorerKind::kStreaming:
+        break;
+    }
+    return {};
+  }
+
+  // || v W_O ||, by query head and entry.
+  std::vector<Row> ValueNorms(int32_t head) const {
+    const std::vector<float>& output =
+        model_.weights().layers[static_cast<size_t>(layer_)].output;
+    std::vector<Row> norms;
+    for (int32_t q = head * group_; q < (head + 1) * group_; ++q) {
+      norms.push_back(Each(head, [&](int32_t p) {
+        const std::span<const double> value =
+            reference_.Value(layer_, head, p);
+        double sum = 0;
+        for (int32_t m = 0; m < shape_.hidden; ++m) {
+          double y = 0;
+          for (int32_t d = 0; d < shape_.head_dim; ++d) {
+            const int64_t row = int64_t{q} * shape_.head_dim + d;
+            y += value[static_cast<size_t>(d)] *
+                 double{output[static_cast<size_t>(row * shape_.hidden + m)]};
+          }
+          sum += order_.policy.selector.norm == ValueNorm::kL1 ? std::abs(y)
+                                                               : y * y;
+        }
+        return order_.policy.selector.norm == ValueNorm::kL1 ? sum
+                                                             : std::sqrt(sum);
+      }));
+    }
+    return norms;
+  }
+
+  // SnapKV by query head: its own window attention, pooled.
+  std::vector<Row> SnapKvByQueryHead(int32_t head) const {
+    std::vector<Row> rows;
+    for (int32_t q = head * group_; q < (head + 1) * group_; ++q) {
+      rows.push_back(Pad(head, Pool(Past(head, Window(q, spec_.window)))));
+    }
+    return rows;
+  }
+
+ private:
+  std::vector<int32_t> Entries(int32_t head) const {
+    return reference_.Attended(layer_, head, order_.length);
+  }
+  std::span<const double> Key(int32_t head, int32_t position) const {
+    return reference_.Key(layer_, head, position);
+  }
+  template <typename Function>
+  Row Each(int32_t head, Function score) const {
+    Row scores;
+    for (const int32_t position : Entries(head)) {
+      scores.push_back(score(position));
+    }
+    return scores;
+  }
+
+  // Attention of one query over the entries it sees; 0 for later ones.
+  Row Attention(int32_t q, int32_t position) const {
+    const int32_t head = q / group_;
+    const std::vector<int32_t> entries = Entries(head);
+    Row logits;
+    for (const int32_t p : entries) {
+      if (p > position) break;
+      logits.push_back(Dot(reference_.Query(layer_, q, position),
+                           Key(head, p)) /
+                       std::sqrt(shape_.head_dim));
+    }
+    Row weights = Softmax(std::move(logits));
+    weights.resize(entries.size());
+    return weights;
+  }
+  // Mean over the last `count` queries.
+  Row Window(int32_t q, int32_t count) const {
+    count = std::min(count, order_.length);
+    Row mean(Entries(q / group_).size());
+    for (int32_t i = order_.length - count; i < order_.length; ++i) {
+      const Row weights = Attention(q, i);
+      for (size_t j = 0; j < mean.size(); ++j) mean[j] += weights[j] / count;
+    }
+    return mean;
+  }
+  size_t NumPast(int32_t head) const {
+    const std::vector<int32_t> entries = Entries(head);
+    return static_cast<size_t>(
+        std::ranges::lower_bound(entries, order_.length -
+                                              order_.policy.query_window()) -
+        entries.begin());
+  }
+  Row Past(int32_t head, Row row) const {
+    row.resize(NumPast(head));
+    return row;
+  }
+  Row Pad(int32_t head, Row row) const {
+    row.resize(Entries(head).size(), kInfinity);
+    return row;
+  }
+  Row Pool(const Row& row) const {
+    const int64_t half = spec_.kernel / 2;
+    Row pooled;
+    for (int64_t i = 0; i < std::ssize(row); ++i) {
+      const int64_t begin = std::max<int64_t>(0, i - half);
+      const int64_t end = std::min<int64_t>(std::ssize(row), i + half + 1);
+      const auto first = row.begin() + begin;
+      const auto last = row.begin() + end;
+      pooled.push_back(spec_.pool == PoolKind::kMax
+                           ? *std::max_element(first, last)
+                           : std::accumulate(first, last, 0.0) / spec_.kernel);
+    }
+    return pooled;
+  }
+  Row Reduce(const std::vector<Row>& rows) const {
+    Row reduced = rows[0];
+    for (size_t i = 0; i < reduced.size(); ++i) {
+      for (size_t g = 1; g < rows.size(); ++g) {
+        reduced[i] = spec_.group == GroupReduce::kMax
+                         ? std::max(reduced[i], rows[g][i])
+                         : reduced[i] + rows[g][i];
+      }
+      if (spec_.group == GroupReduce::kMean) reduced[i] /= group_;
+    }
+    return reduced;
+  }
+
+  Row SnapKv(int32_t head) const {
+    std::vector<Row> rows;
+    for (int32_t q = head * group_; q < (head + 1) * group_; ++q) {
+      const Row past = Past(head, Window(q, spec_.window));
+      rows.push_back(spec_.order == PoolOrder::kAdaKv ? past : Pool(past));
+    }
+    Row scores = Reduce(rows);
+    if (spec_.order == PoolOrder::kAdaKv) scores = Pool(scores);
+    return Pad(head, std::move(scores));
+  }
+
+  Row H2o(int32_t head) const {
+    Row scores = Each(head, [&](int32_t p) {
+      return reference_.AttentionSum(layer_, head, p) / group_;
+    });
+    int32_t seen = order_.length;
+    if (spec_.obs_window > 0) {
+      seen = std::min(spec_.obs_window, order_.length);
+      std::ranges::fill(scores, 0.0);
+      for (int32_t q = head * group_; q < (head + 1) * group_; ++q) {
+        const Row mean = Window(q, seen);
+        for (size_t i = 0; i < scores.size(); ++i) {
+          scores[i] += mean[i] * seen / group_;
+        }
+      }
+    }
+    if (spec_.norm == H2oNorm::kCount) {
+      const std::vector<int32_t> entries = Entries(head);
+      for (size_t i = 0; i < scores.size(); ++i) {
+        scores[i] /= std::min(seen, order_.length - entries[i]);
+      }
+    }
+    return scores;
+  }
+
+  // The last query's attention, over all query heads that see the position.
+  Row Tova(int32_t head) const {
+    Row by_position(static_cast<size_t>(order_.length));
+    for (int32_t q = 0; q < shape_.num_q_heads; ++q) {
+      const std::vector<int32_t> entries = Entries(q / group_);
+      const Row weights = Attention(q, order_.length - 1);
+      for (size_t i = 0; i < entries.size(); ++i) {
+        by_position[static_cast<size_t>(entries[i])] +=
+            weights[i] / shape_.num_q_heads;
+      }
+    }
+    by_position.back() = kInfinity;
+    return Each(head, [&](int32_t p) {
+      return by_position[static_cast<size_t>(p)];
+    });
+  }
+
+  Row KeyDiff(int32_t head) const {
+    EXPECT_EQ(spec_.anchor, KeyDiffAnchor::kNormalized);
+    EXPECT_EQ(spec_.metric, KeyDiffMetric::kCosine);
+    Row anchor(static_cast<size_t>(shape_.head_dim));
+    for (const int32_t p : Entries(head)) {
+      const std::span<const double> key = Key(head, p);
+      for (size_t d = 0; d < anchor.size(); ++d) {
+        anchor[d] += key[d] / Norm(key);
+      }
+    }
+    return Each(head, [&](int32_t p) {
+      return -Dot(Key(head, p), anchor) / Norm(Key(head, p)) / Norm(anchor);
+    });
+  }
+
+  // Expected attention of queries to come: a Gaussian of those seen, rotated by
+  // the mean rotation of the positions ahead.
+  Row ExpectedAttention(int32_t head) const {
+    const std::vector<int32_t> entries = Entries(head);
+    const auto dim = static_cast<size_t>(shape_.head_dim);
+    Row mean(entries.size());
+    for (int32_t q = head * group_; q < (head + 1) * group_; ++q) {
+      const auto num_queries =
+          static_cast<double>(order_.length - spec_.n_sink);
+      Row mu(dim);
+      for (int32_t i = spec_.n_sink; i < order_.length; ++i) {
+        const std::span<const double> query = reference_.RawQuery(layer_, q, i);
+        for (size_t d = 0; d < dim; ++d) mu[d] += query[d] / num_queries;
+      }
+      const Row rotated_mu = Rotate(mu);
+      std::vector<Row> centred;
+      for (int32_t i = spec_.n_sink; i < order_.length; ++i) {
+        const std::span<const double> query = reference_.RawQuery(layer_, q, i);
+        Row row(dim);
+        for (size_t d = 0; d < dim; ++d) row[d] = query[d] - mu[d];
+        centred.push_back(Rotate(row));
+      }
+      Row logits;
+      for (const int32_t p : entries) {
+        if (p < spec_.n_sink) continue;
+        const std::span<const double> key = Key(head, p);
+        double z = Dot(rotated_mu, key) / std::sqrt(dim);
+        double variance = 0;  // k^T R Cov R^T k
+        for (const Row& query : centred) {
+          variance += Dot(query, key) * Dot(query, key) / num_queries;
+        }
+        if (spec_.cov) z += variance / static_cast<double>(2 * dim);
+        logits.push_back(z);
+      }
+      const Row weights = Softmax(std::move(logits));
+      const size_t num_sinks = entries.size() - weights.size();
+      for (size_t i = 0; i < weights.size(); ++i) {
+        mean[num_sinks + i] += weights[i] / group_;
+      }
+    }
+    for (size_t i = 0; i < entries.size(); ++i) {
+      if (entries[i] < spec_.n_sink) {
+        mean[i] = kInfinity;
+      } else if (spec_.vnorm) {
+        mean[i] = (mean[i] + spec_.eps) *
+                  Norm(reference_.Value(layer_, head, entries[i]));
+      }
+    }
+    return mean;
+  }
+  Row Rotate(const Row& row) const {
+    const size_t half = row.size() / 2;
+    Row rotated(row.size());
+    for (size_t i = 0; i < half; ++i) {
+      const auto [c, s] = rotations_[i];
+      rotated[i] = row[i] * c - row[i + half] * s;
+      rotated[i + half] = row[i] * s + row[i + half] * c;
+    }
+    return rotated;
+  }
+
+  // Its definition is its code: a function of these four alone.
+  Row Random(int32_t head) const {
+    const std::vector<int32_t> entries = Entries(head);
+    std::vector<float> scores(entries.size());
+    RandomScores(spec_.seed, layer_, head, entries, scores);
+    return {scores.begin(), scores.end()};
+  }
+
+  Row External(int32_t head) const {
+    const int64_t index = int64_t{layer_} * shape_.num_heads + head;
+    return Each(head, [&](int32_t p) {
+      return p < order_.cut
+                 ? double{(*order_.scores)[static_cast<size_t>(
+                       index * order_.cut + p)]}
+                 : 0.0;
+    });
+  }
+
+  const EvictionOrder& order_;
+  const ScorerSpec& spec_;
+  const DenseReference& reference_;
+  const TinyModel& model_;
+  const TinyShape& shape_;
+  const int32_t layer_;
+  const int32_t group_;
+  // Cosine and sine, averaged over the positions ahead, by plane.
+  std::vector<std::pair<double, double>> rotations_;
+};
+
+void AppendBelow(size_t count, const Row& from, std::vector<float>* to) {
+  if (from.empty()) return;
+  for (size_t i = 0; i < count; ++i) to->push_back(static_cast<float>(from[i]));
+}
+
+}  // namespace
+
+DenseScores ScoreDensely(const EvictionOrder& order,
+                         const DenseReference& reference,
+                         const TinyModel& model) {
+  DenseScores dense;
+  const SelectorSpec& selector = order.policy.selector;
+  for (int32_t layer = 0; layer < model.shape().num_layers; ++layer) {
+    const LayerScorer scorer(order, reference, model, layer);
+    for (int32_t head = 0; head < model.shape().num_heads; ++head) {
+      const size_t count = reference.Attended(layer, head, order.cut).size();
+      const Row scores = scorer.Score(head);
+      AppendBelow(count, scores, &dense.scores);
+      if (selector.kind != SelectorKind::kCritical) continue;
+      const std::vector<Row> norms = scorer.ValueNorms(head);
+      Row mean(count);
+      Row product(count);
+      const std::vector<Row> by_head =
+          selector.gqa_product ? scorer.SnapKvByQueryHead(head) : norms;
+      for (size_t i = 0; i < count; ++i) {
+        for (size_t g = 0; g < norms.size(); ++g) {
+          mean[i] += norms[g][i] / static_cast<double>(norms.size());
+          product[i] += (by_head[g][i] + selector.eps) * norms[g][i] /
+                        static_cast<double>(norms.size());
+        }
+      }
+      AppendBelow(count, mean, &dense.value_norms);
+      if (selector.gqa_product) AppendBelow(count, product, &dense.products);
+    }
+  }
+  return dense;
+}
+
+}  // namespace blockmgr

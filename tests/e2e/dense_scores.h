@@ -1,0 +1,29 @@
+// Every scorer in float64 from its definition, on the dense tensors of a
+// reference model: written without the library's kernels, to compare them with.
+#ifndef TESTS_E2E_DENSE_SCORES_H_
+#define TESTS_E2E_DENSE_SCORES_H_
+
+#include <vector>
+
+#include "bench/engine/tiny_model.h"
+#include "blockmgr/step_plan.h"
+#include "tests/testing/dense_reference.h"
+
+namespace blockmgr {
+
+// Of the entries below the order's cut that the reference attends, CSR order:
+// (layer, head), then position. Empty where a policy reads none.
+struct DenseScores {
+  std::vector<float> scores;
+  std::vector<float> value_norms;
+  std::vector<float> products;
+};
+
+// REQUIRES: the reference has computed order.length positions.
+DenseScores ScoreDensely(const EvictionOrder& order,
+                         const DenseReference& reference,
+                         const TinyModel& model);
+
+}  // namespace blockmgr
+
+#endif  // TESTS_E2E_DENSE_SCORES_H_

@@ -1,0 +1,189 @@
+// Every named method through the whole line, once after prefill and once after
+// every chunk: what the engine keeps is what the policy keeps on dense float64
+// tensors, and what it computes is the dense model without the evicted.
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "blockmgr/eviction/lukv_profile.h"
+#include "blockmgr/eviction/policy_fields.h"
+#include "tests/e2e/line.h"
+#include "tests/testing/status_matchers.h"
+#include "wire/policy_wire.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int32_t kNumLayers = 2;
+constexpr int32_t kNumHeads = 2;
+
+std::shared_ptr<const TinyModel> Model() {
+  return std::make_shared<TinyModel>(TinyShape{.num_layers = kNumLayers,
+                                               .num_q_heads = 4,
+                                               .num_heads = kNumHeads,
+                                               .head_dim = 16,
+                                               .hidden = 64,
+                                               .mlp = 128,
+                                               .vocabulary = 64},
+                                     7);
+}
+
+// The tables that headkv and lukv name, in a folder of their own.
+class TableFiles {
+ public:
+  TableFiles()
+      : folder_(std::filesystem::path(testing::TempDir()) /
+                absl::StrCat("blockmgr-tables-", getpid())) {
+    std::filesystem::create_directories(folder_);
+    LuKvProfile profile;
+    profile.num_layers = kNumLayers;
+    profile.num_heads = kNumHeads;
+    profile.calibration_length = 1000;
+    profile.rho = {0.0f, 0.5f, 1.0f};
+    profile.r = {0.0f,  0.0f,  0.0f,  0.0f, 0.25f, 0.75f,
+                 0.40f, 0.60f, 1.0f, 1.0f, 1.0f,  1.0f};
+    Write("profile", EncodeLuKvProfile(profile));
+    Write("scores",
+          R"({"num_layers":2,"num_heads":2,"scores":[[4,1],[2,1]]})");
+  }
+  ~TableFiles() { std::filesystem::remove_all(folder_); }
+
+  std::vector<std::string> arguments() const {
+    return {absl::StrCat("measured=", (folder_ / "profile").string()),
+            absl::StrCat("needle=", (folder_ / "scores").string())};
+  }
+
+ private:
+  void Write(const char* name, const std::string& bytes) const {
+    std::ofstream(folder_ / name, std::ios::binary) << bytes;
+  }
+
+  std::filesystem::path folder_;
+};
+
+constexpr const char* kPolicies[] = {
+    "snapkv(window=8)",
+    "snapkv(window=8,pool=avg,kernel=5,order=kvpress,group=max) | adakv",
+    "h2o | adakv",
+    "h2o(norm=count,recent=8)",
+    "h2o(obs_window=16) | uniform",
+    "tova",
+    "keydiff | adakv(alpha=0.3,mode=floor) | topk | protect(sinks=4,recent=1)",
+    "keydiff | lukv(profile=measured) | topk | protect(sinks=4,recent=1)",
+    "expected_attention(n_future=64)",
+    "expected_attention(n_future=64,cov=false,vnorm=false) | adakv",
+    "streaming(sinks=4) | pyramid",
+    "knorm | ada_pyramid(beta=4)",
+    "random(seed=3) | global",
+    "snapkv(window=8) | headkv(profile=needle)",
+    "snapkv(window=8) | pyramid(formula=kvpress,beta=3)",
+    "snapkv(window=8) | global",
+    "snapkv(window=8) | adakv | critical",
+    "snapkv(window=8) | uniform | critical(gqa_product=true,norm=l2)",
+    "keydiff | uniform | critical(first=0.25) | round(token)",
+};
+
+using Method = std::tuple<const char*, v1::EvictionMode>;
+
+class MethodTest : public testing::TestWithParam<Method> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Modes, MethodTest,
+    testing::Combine(testing::ValuesIn(kPolicies),
+                     testing::Values(v1::EVICTION_MODE_AFTER_PREFILL,
+                                     v1::EVICTION_MODE_EVERY_CHUNK)));
+
+TEST_P(MethodTest, KeepsAndComputesWhatTheDenseModelSays) {
+  const auto& [text, mode] = GetParam();
+  SCOPED_TRACE(text);
+  const TableFiles tables;
+  SchedulerOptions scheduler;
+  scheduler.max_num_seqs = 8;
+  scheduler.max_num_batched_tokens = 72;
+  scheduler.max_model_len = 512;
+  scheduler.watermark = 0.0;
+  scheduler.max_steps_in_flight = 2;
+  scheduler.enable_prefix_caching = true;
+  Line line({.model = Model(),
+             .num_blocks = 48,
+             .page_size = 16,
+             .scheduler = scheduler,
+             .num_scorer_states = 8,
+             .budget_tables = tables.arguments()});
+  line.Open();
+  ASSERT_OK_AND_ASSIGN(const EvictionPolicy policy, ParsePolicy(text));
+  std::mt19937_64 random(11);
+  constexpr int32_t kNumRequests = 3;
+  for (int32_t i = 0; i < kNumRequests; ++i) {
+    std::vector<int32_t> prompt(static_cast<size_t>(150 + 33 * i));
+    for (int32_t& token : prompt) token = static_cast<int32_t>(random() % 64);
+    v1::SubmitRequest request =
+        Line::MakeRequest(absl::StrCat("r", i), prompt, 12);
+    v1::RequestEviction& eviction = *request.mutable_eviction();
+    eviction.set_mode(mode);
+    ToProto(policy, eviction.mutable_policy());
+    eviction.mutable_target()->set_keep_ratio("0.4");
+    if (mode == v1::EVICTION_MODE_EVERY_CHUNK) eviction.set_compress_every(48);
+    const grpc::Status status = line.Submit(request);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+  }
+  for (const auto& [id, answer] : line.WaitForAnswers(kNumRequests)) {
+    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
+  }
+  line.ExpectNothingLeaked();
+  const v1::GetStatsResponse stats = line.GetStats();
+  EXPECT_GT(stats.evicted_blocks(), 0u);
+  line.Close();
+  // Once each; or at 96, 144 and 192 tokens and the end, as far as they go.
+  EXPECT_GE(line.checker().num_evictions_checked(),
+            mode == v1::EVICTION_MODE_EVERY_CHUNK ? 6 : 3);
+  EXPECT_GE(line.checker().num_logits_checked(), kNumRequests * 12);
+}
+
+TEST(MethodsTest, EveryNameIsAmongThem) {
+  std::string all;
+  for (const char* text : kPolicies) {
+    absl::StrAppend(&all, FormatPolicy(*ParsePolicy(text)), "; ");
+  }
+  const auto expect_all = [&](auto names) {
+    for (const absl::string_view name : names) {
+      // External scores and budgets come with EvictionService.
+      if (name == "external") continue;
+      EXPECT_THAT(all, HasSubstr(std::string(name)));
+    }
+  };
+  expect_all(EnumNames<ScorerKind>());
+  expect_all(EnumNames<BudgetKind>());
+  expect_all(EnumNames<SelectorKind>());
+}
+
+TEST(MethodsTest, AnUnknownTableIsRefusedByName) {
+  Line line({.model = Model(), .scheduler = SchedulerOptions()});
+  line.Open();
+  v1::SubmitRequest request = Line::MakeRequest("r", {1, 2, 3}, 2);
+  v1::RequestEviction& eviction = *request.mutable_eviction();
+  eviction.set_mode(v1::EVICTION_MODE_AFTER_PREFILL);
+  ToProto(*ParsePolicy("keydiff | lukv(profile=nobody)"),
+          eviction.mutable_policy());
+  eviction.mutable_target()->set_keep_ratio("0.4");
+  const grpc::Status status = line.Submit(request);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_THAT(status.error_message(), HasSubstr("'nobody'"));
+  line.Close();
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,268 @@
+// Compression points through the whole scheduler: every_chunk, scorer states,
+// replays on cached prefixes.
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/scheduler_driver.h"
+#include "tests/scheduler/test_requests.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::Gt;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+using ::testing::SizeIs;
+
+RequestId Submit(SchedulerDriver* driver, Request request) {
+  const absl::StatusOr<RequestId> id = driver->Submit(std::move(request));
+  EXPECT_THAT(id, IsOk());
+  return id.value_or(RequestId{0});
+}
+
+Request EveryChunkRequest(const char* id, int32_t num_prompt,
+                          int32_t max_tokens, int32_t tokens, int32_t every) {
+  Request request = MakeRequest(id, num_prompt, max_tokens);
+  request.eviction = Recency(tokens);
+  request.eviction.mode = EvictionMode::kEveryChunk;
+  request.eviction.compress_every = every;
+  return request;
+}
+
+class EveryChunkTest : public testing::TestWithParam<int32_t> {};
+
+INSTANTIATE_TEST_SUITE_P(StepsInFlight, EveryChunkTest,
+                         testing::Values(1, 2, 4));
+
+// A prompt of 25 pools fits, and never holds more than region, chunk and one
+// page, wherever the token budget would cut it.
+TEST_P(EveryChunkTest, HoldsItsBoundWhateverThePrompt) {
+  SchedulerOptions options = PlainOptions();
+  options.max_num_batched_tokens = 40;
+  options.max_model_len = 1024;
+  options.max_steps_in_flight = GetParam();
+  options.compaction = CompactionPreference::kInPlace;
+  const ModelLayout layout = SmallLayout(4, 40, 2, 2);
+  SchedulerDriver driver(layout, options);
+  // 16 tokens are 4 blocks, a chunk of 32 tokens 8.
+  constexpr int32_t kBound = 4 + 8 + 1;
+  const RequestId id =
+      Submit(&driver, EveryChunkRequest("a", 999, 20, 16, 32));
+  int32_t most = 0;
+  while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
+    while (driver.Issue()) {
+      most = std::max(most, driver.scheduler().num_used_blocks());
+    }
+    driver.Answer();
+  }
+  EXPECT_LE(most, kBound);
+  EXPECT_GE(most, kBound - 1);  // or the bound shows nothing
+  EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kLength);
+  // 32, 64, .. 992, and the end; the first frees blocks already.
+  EXPECT_THAT(driver.served(id).evictions, SizeIs(32));
+  driver.CheckQuiescent();
+}
+
+TEST_P(EveryChunkTest, CompressionPointsAreTheRequestsOwn) {
+  std::vector<std::vector<CanaryEviction>> recorded;
+  for (const bool crowded : {false, true}) {
+    SchedulerOptions options = PlainOptions();
+    options.max_steps_in_flight = GetParam();
+    options.max_model_len = 1024;
+    options.max_num_batched_tokens = crowded ? 24 : 512;
+    SchedulerDriver driver(SmallLayout(4, crowded ? 60 : 400, 2, 2), options);
+    const RequestId id =
+        Submit(&driver, EveryChunkRequest("a", 203, 8, 16, 32));
+    for (int32_t i = 0; crowded && i < 5; ++i) {
+      Submit(&driver, MakeRequest(std::to_string(i), 70 + i, 30, 1 + i));
+    }
+    driver.Drain();
+    recorded.push_back(driver.served(id).recorded);
+    driver.CheckQuiescent();
+  }
+  EXPECT_EQ(recorded[0], recorded[1]);
+  EXPECT_THAT(recorded[0], SizeIs(7));
+}
+
+TEST_P(EveryChunkTest, IsReplayedAfterALoss) {
+  SchedulerOptions options = PlainOptions();
+  options.max_steps_in_flight = GetParam();
+  SchedulerDriver driver(SmallLayout(4, 40, 2, 2), options);
+  const RequestId id = Submit(&driver, EveryChunkRequest("a", 100, 8, 8, 16));
+  driver.RunUntil([&] { return driver.served(id).outputs.size() == 3; });
+  const std::vector<CanaryEviction> before = driver.served(id).recorded;
+  driver.LoseEngine();
+  driver.Drain();
+  EXPECT_EQ(driver.served(id).recorded, before);
+  EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kLength);
+  driver.CheckQuiescent();
+}
+
+TEST(EveryChunkSubmitTest, NamesTheFieldAtFault) {
+  SchedulerDriver driver(SmallLayout(4, 40), PlainOptions());
+  for (const int32_t every : {-4, 0, 2, 6}) {
+    EXPECT_THAT(driver.Submit(EveryChunkRequest("a", 20, 2, 4, every)),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("eviction.compress_every: expected a "
+                                   "multiple of 4")));
+  }
+  Request request = EveryChunkRequest("a", 20, 2, 4, 8);
+  request.eviction.policy = SnapKv(9, 4).policy;
+  EXPECT_THAT(driver.Submit(request),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("at least 9, got 8")));
+  request.eviction.policy.rounding = Rounding::kToken;
+  request.eviction.policy.parity = Parity::kKvPress;
+  EXPECT_THAT(driver.Submit(request),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected no parity")));
+}
+
+TEST(EveryChunkSubmitTest, TablesMustComeAndFit) {
+  SchedulerDriver driver(SmallLayout(4, 40, 2, 2), PlainOptions());
+  Request request = MakeRequest("a", 20, 2);
+  request.eviction = Recency(4);
+  request.eviction.policy.budget.kind = BudgetKind::kHeadKv;
+  request.eviction.policy.budget.profile = "needle";
+  EXPECT_THAT(driver.Submit(request),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("budget table 'needle'")));
+  request.eviction.table = std::make_shared<const BudgetTable>(
+      HeadScores{.num_layers = 1, .num_heads = 2, .scores = {3.0f, 1.0f}});
+  EXPECT_FALSE(driver.Submit(request).ok());
+  request.eviction.table = std::make_shared<const BudgetTable>(HeadScores{
+      .num_layers = 2, .num_heads = 2, .scores = {3.0f, 1.0f, 1.0f, 1.0f}});
+  EXPECT_THAT(driver.Submit(request), IsOk());
+  driver.Drain();
+}
+
+Request H2oRequest(const char* id, int32_t topic) {
+  Request request = MakeRequest(id, 40, 10, topic);
+  request.eviction = Recency(8);
+  request.eviction.policy.scorer.kind = ScorerKind::kH2o;
+  return request;
+}
+
+TEST(ScorerStateTest, IsRefusedByAnEngineWithoutAny) {
+  SchedulerDriver driver(SmallLayout(4, 40), PlainOptions());
+  EXPECT_THAT(driver.Submit(H2oRequest("a", 0)),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("num_scorer_states 0")));
+}
+
+TEST(ScorerStateTest, LimitsHowManyRunAtATimeAndIsPartOfTheStart) {
+  SchedulerOptions options = PlainOptions();
+  options.num_scorer_states = 2;
+  SchedulerDriver driver(SmallLayout(4, 200), options);
+  for (const char* id : {"a", "b", "c", "d", "e"}) {
+    Submit(&driver, H2oRequest(id, id[0]));
+  }
+  while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
+    driver.Step();
+    EXPECT_LE(driver.scheduler().num_running(), 2);
+    for (const SequenceStart& start : driver.plan().starts) {
+      EXPECT_EQ(start.scorer_state, ScorerState::kAttentionSums);
+    }
+  }
+  EXPECT_EQ(driver.scheduler().stats().num_finished, 5u);
+  driver.CheckQuiescent();
+}
+
+TEST(ScorerStateTest, ExpectedAttentionSkipsItsSinks) {
+  SchedulerOptions options = PlainOptions();
+  options.num_scorer_states = 2;
+  SchedulerDriver driver(SmallLayout(4, 200), options);
+  Request request = H2oRequest("a", 0);
+  request.eviction.policy.scorer.kind = ScorerKind::kExpectedAttention;
+  request.eviction.policy.scorer.n_sink = 3;
+  Submit(&driver, request);
+  driver.Issue();
+  ASSERT_THAT(driver.plan().starts, SizeIs(1));
+  EXPECT_EQ(driver.plan().starts[0].scorer_state,
+            ScorerState::kQueryStatistics);
+  EXPECT_EQ(driver.plan().starts[0].state_begin, 3);
+  driver.Drain();
+}
+
+// Scores are of all queries, and a cached token has none here.
+TEST(ScorerStateTest, TakesNoPrefixHits) {
+  SchedulerOptions options = PlainOptions();
+  options.enable_prefix_caching = true;
+  options.num_scorer_states = 1;
+  SchedulerDriver driver(SmallLayout(4, 200), options);
+  Submit(&driver, MakeRequest("a", 40, 1));
+  driver.Drain();
+  Submit(&driver, H2oRequest("b", 0));
+  driver.Issue();
+  ASSERT_THAT(driver.plan().starts, SizeIs(1));
+  EXPECT_EQ(driver.plan().starts[0].num_cached_tokens, 0);
+  driver.Drain();
+}
+
+TEST(ScorerStateTest, CommandsNeedAStateThatIsKept) {
+  SchedulerOptions options = PlainOptions();
+  options.num_scorer_states = 1;
+  SchedulerDriver driver(SmallLayout(4, 200), options);
+  const RequestId plain = Submit(&driver, MakeRequest("a", 40, 20));
+  const RequestId kept = Submit(&driver, H2oRequest("b", 1));
+  driver.RunUntil([&] {
+    return driver.served(plain).outputs.size() >= 2 &&
+           driver.served(kept).outputs.size() >= 2;
+  });
+  EvictionCommand command = RecencyCommand(4);
+  command.policy.scorer.kind = ScorerKind::kH2o;
+  EXPECT_THAT(driver.Evict(plain, command),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("from the first token on")));
+  EXPECT_THAT(driver.Evict(kept, command), IsOk());
+  driver.Drain();
+  driver.CheckQuiescent();
+}
+
+// A cut below what the prefix cache has of the sequence: the blocks above the
+// cut are not the eviction's to take, nor do they lessen what it needs.
+TEST(ReplayTest, APrefixMatchMayBeLongerThanTheCut) {
+  SchedulerOptions options = PlainOptions();
+  options.enable_prefix_caching = true;
+  SchedulerDriver driver(SmallLayout(1, 44, 2, 2), options);
+  const RequestId old = Submit(&driver, MakeRequest("old", 20, 20));
+  driver.RunUntil([&] { return !driver.served(old).outputs.empty(); });
+  const RequestId young = Submit(&driver, MakeRequest("young", 20, 12));
+  driver.RunUntil([&] { return !driver.served(young).outputs.empty(); });
+  ASSERT_THAT(driver.Evict(young, RecencyCommand(2, 5)), IsOk());
+  driver.Step();
+  ASSERT_THAT(driver.served(young).recorded, SizeIs(1));
+  const int32_t length = driver.served(young).recorded[0].length;
+  // Somebody older needs the pool: the younger loses everything but what the
+  // older and the cache hold of its prompt.
+  driver.LoseEngine();
+  std::vector<std::pair<int32_t, int32_t>> replays;  // cached tokens, cut
+  int32_t num_cached = 0;
+  while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
+    driver.Step();
+    for (const SequenceStart& start : driver.plan().starts) {
+      if (start.request == young) num_cached = start.num_cached_tokens;
+    }
+    for (const EvictionOrder& order : driver.plan().evictions) {
+      EXPECT_EQ(order.length, length);
+      replays.emplace_back(num_cached, order.cut);
+    }
+  }
+  // It is preempted again and again; what counts is that matches were longer.
+  EXPECT_THAT(replays, Each(Pair(testing::_, 5)));
+  EXPECT_THAT(replays, Contains(Pair(Gt(5), 5)));
+  EXPECT_EQ(driver.served(young).finish->reason, FinishReason::kLength);
+  driver.CheckQuiescent();
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,100 @@
+#include "scheduler/server/budget_tables.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kScores[] =
+    R"({"num_layers":1,"num_heads":2,"scores":[[4,1]]})";
+
+class BudgetTablesTest : public testing::Test {
+ protected:
+  BudgetTablesTest()
+      : folder_(std::filesystem::path(testing::TempDir()) /
+                testing::UnitTest::GetInstance()->current_test_info()->name()) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~BudgetTablesTest() override { std::filesystem::remove_all(folder_); }
+
+  // NAME=FILE of a new file.
+  std::string Argument(const std::string& name,
+                       const std::string& bytes) const {
+    const std::string path = (folder_ / absl::StrCat(name, ".table")).string();
+    std::ofstream(path, std::ios::binary) << bytes;
+    return absl::StrCat(name, "=", path);
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(BudgetTablesTest, LoadsBothKindsByName) {
+  LuKvProfile profile;
+  profile.num_layers = 1;
+  profile.num_heads = 2;
+  profile.calibration_length = 100;
+  profile.rho = {0.0f, 1.0f};
+  profile.r = {0.0f, 0.0f, 1.0f, 1.0f};
+  ASSERT_OK_AND_ASSIGN(
+      const BudgetTables tables,
+      LoadBudgetTables({Argument("needle", kScores),
+                        Argument("llama", EncodeLuKvProfile(profile))}));
+  ASSERT_OK_AND_ASSIGN(const EvictionPolicy headkv,
+                       ParsePolicy("keydiff | headkv(profile=needle)"));
+  ASSERT_OK_AND_ASSIGN(const auto scores, FindBudgetTable(tables, headkv));
+  EXPECT_TRUE(std::holds_alternative<HeadScores>(*scores));
+  ASSERT_OK_AND_ASSIGN(const EvictionPolicy lukv,
+                       ParsePolicy("keydiff | lukv(profile=llama)"));
+  ASSERT_OK_AND_ASSIGN(const auto found, FindBudgetTable(tables, lukv));
+  EXPECT_TRUE(std::holds_alternative<LuKvProfile>(*found));
+}
+
+TEST_F(BudgetTablesTest, PoliciesWithoutATableNeedNone) {
+  ASSERT_OK_AND_ASSIGN(const auto found,
+                       FindBudgetTable({}, EvictionPolicy()));
+  EXPECT_EQ(found, nullptr);
+}
+
+TEST_F(BudgetTablesTest, AnUnknownNameListsTheKnown) {
+  ASSERT_OK_AND_ASSIGN(const BudgetTables tables,
+                       LoadBudgetTables({Argument("b", kScores),
+                                         Argument("a", kScores)}));
+  ASSERT_OK_AND_ASSIGN(const EvictionPolicy policy,
+                       ParsePolicy("keydiff | headkv(profile=c)"));
+  EXPECT_THAT(FindBudgetTable(tables, policy),
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(HasSubstr("(a, b)"), HasSubstr("got 'c'"))));
+  EXPECT_THAT(FindBudgetTable({}, policy),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("there is none")));
+}
+
+TEST_F(BudgetTablesTest, RefusesBadArgumentsAndFiles) {
+  EXPECT_THAT(LoadBudgetTables({"needle"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected NAME=FILE, got 'needle'")));
+  EXPECT_THAT(LoadBudgetTables({"=file"}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(LoadBudgetTables({"a=/nonexistent/file"}),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("'/nonexistent/file'")));
+  EXPECT_THAT(LoadBudgetTables({Argument("a", kScores), Argument("a", kScores)}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("'a' twice")));
+  EXPECT_THAT(LoadBudgetTables({Argument("a", "neither kind")}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("a.table")));
+}
+
+}  // namespace
+}  // namespace blockmgr
