@@ -116,8 +116,8 @@ struct ScoreBatch {
   std::span<float> products;
 };
 
-// Adds to sums[entry] the attention that each query of the window pays it, summed
-// over the group's query heads, in order of the queries. One layer.
+// Adds to sums[entry] the attention that each query of the window pays it,
+// summed over the group's query heads, in order of the queries. One layer.
 struct AttentionSumBatch {
   int32_t layer = 0;
   float scale = 1.0f;
@@ -132,7 +132,8 @@ struct ValueNormBatch {
   ValueNorm norm = ValueNorm::kL1;
   EntryList entries;
   // W_O of the layer by query head: head h's output is v times rows of h.
-  const float* output_projection = nullptr;  // [num_q_heads, head_dim, model_dim]
+  // [num_q_heads, head_dim, model_dim]
+  const float* output_projection = nullptr;
   int32_t model_dim = 0;
   // False: norms[entry] is the mean over the group, [offsets.back()]. True: one
   // per query head: head h's entries begin at group_size * offsets[h] as a

@@ -176,6 +176,13 @@ absl::Status TinyScoring::CheckState(const EvictionOrder& order,
         FormatPolicy(order.policy), ", got slot ", Index(order.slot),
         " without"));
   }
+  if (needed == ScorerState::kQueryStatistics &&
+      order.policy.scorer.n_sink != state.begin) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "policy: expected_attention: n_sink: expected ", state.begin,
+        ", from which on the sequence's queries were observed, got ",
+        order.policy.scorer.n_sink));
+  }
   if (order.policy.query_window() == 0) return absl::OkStatus();
   if (std::min(table.query_window, order.length - state.first_query) < 1) {
     return absl::FailedPreconditionError(absl::StrCat(

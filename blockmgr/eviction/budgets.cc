@@ -53,6 +53,9 @@ std::vector<int64_t> CountTop(const Request& request, const BudgetScope& scope,
                               std::span<const HeadSplit> splits,
                               std::span<const int64_t> floors, int64_t slots) {
   std::vector<uint32_t> pool;
+  int64_t num_past = 0;
+  for (const HeadSplit& split : splits) num_past += split.num_past;
+  pool.reserve(static_cast<size_t>(num_past));
   std::vector<uint32_t> own;
   std::vector<int64_t> ends;
   std::vector<int64_t> counts(splits.size());
@@ -77,11 +80,25 @@ std::vector<int64_t> CountTop(const Request& request, const BudgetScope& scope,
     slots -= counts[head];
     ends.push_back(static_cast<int64_t>(pool.size()));
   }
-  size_t head = 0;
-  ForEachTop(pool, slots, [&](int64_t index) {
-    while (index >= ends[head]) ++head;
-    ++counts[head];
-  });
+  if (slots <= 0) return counts;
+  const bool all = slots >= std::ssize(pool);
+  const TopCut cut = all ? TopCut() : FindTopCut(pool, slots);
+  int64_t num_equal = cut.num_equal;
+  int64_t begin = 0;
+  for (size_t head = 0; head < splits.size(); ++head) {
+    const int64_t size = ends[head] - begin;
+    if (all) {
+      counts[head] += size;
+    } else {
+      // Ties go to the lower head.
+      const CutCounts at_cut =
+          CountAtCut(std::span(pool).subspan(begin, size), cut);
+      const int64_t equal = std::min(num_equal, at_cut.equal);
+      counts[head] += at_cut.above + equal;
+      num_equal -= equal;
+    }
+    begin = ends[head];
+  }
   return counts;
 }
 

@@ -45,14 +45,17 @@ std::span<const int32_t> HeadPositions(const EntriesView& entries,
 
 void AppendKeys(const EntriesView& entries, int64_t begin, int64_t count,
                 std::vector<uint32_t>* keys) {
+  const size_t first = keys->size();
+  keys->resize(first + static_cast<size_t>(count));
+  uint32_t* out = keys->data() + first;
   if (entries.scores.empty()) {
     for (const int32_t position : entries.positions.subspan(begin, count)) {
-      keys->push_back(static_cast<uint32_t>(position));
+      *out++ = static_cast<uint32_t>(position);
     }
     return;
   }
   for (const float score : entries.scores.subspan(begin, count)) {
-    keys->push_back(ScoreKey(score));
+    *out++ = ScoreKey(score);
   }
 }
 

@@ -3,20 +3,23 @@
 #define BLOCKMGR_EVICTION_SCORE_ORDER_H_
 
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace blockmgr {
 
 // A key that orders as scores do: larger is better, NaN of any sign and payload
 // above +inf, -0 equal to +0. Integers, so no comparison can be undefined.
+// Without branches, so that compilers vectorise loops over it.
 inline uint32_t ScoreKey(float score) {
-  if (std::isnan(score)) return UINT32_MAX;
   // + 0.0f turns -0 into +0.
   const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);
   constexpr uint32_t kSign = 0x80000000u;
-  return (bits & kSign) != 0 ? ~bits : bits | kSign;
+  constexpr uint32_t kInfinity = 0x7F800000u;
+  const uint32_t negative = 0u - (bits >> 31);  // all ones or none
+  const uint32_t nan = (bits & ~kSign) > kInfinity ? UINT32_MAX : 0u;
+  return (bits ^ (negative | kSign)) | nan;
 }
 
 // The k best of a list of keys, ties to the lower index: every key above
@@ -26,9 +29,21 @@ struct TopCut {
   int64_t num_equal = 0;
 };
 
-// Radix select: at most four passes over `keys`, nothing allocated.
+// Radix select: three passes over `keys`, nothing allocated.
 // REQUIRES: 0 < k <= keys.size().
 TopCut FindTopCut(std::span<const uint32_t> keys, int64_t k);
+
+// How many of `keys` are above the cut's threshold, and equal to it. O(n).
+struct CutCounts {
+  int64_t above = 0;
+  int64_t equal = 0;
+};
+CutCounts CountAtCut(std::span<const uint32_t> keys, const TopCut& cut);
+
+// Appends first_rank + index for the k best keys, ascending; all if k is
+// larger. As ForEachTop, without a branch per key. O(n).
+void AppendTop(std::span<const uint32_t> keys, int64_t k, int32_t first_rank,
+               std::vector<int32_t>* ranks);
 
 // Calls take(index) for the k best keys, ascending by index; all if k is
 // larger.

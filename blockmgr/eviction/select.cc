@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <numeric>
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/eviction/entries.h"
@@ -13,7 +15,10 @@ namespace blockmgr {
 namespace {
 
 void AppendRanks(int32_t begin, int32_t end, std::vector<int32_t>* ranks) {
-  for (int32_t rank = begin; rank < end; ++rank) ranks->push_back(rank);
+  const size_t first = ranks->size();
+  ranks->resize(first + static_cast<size_t>(end - begin));
+  std::iota(ranks->begin() + static_cast<ptrdiff_t>(first), ranks->end(),
+            begin);
 }
 
 // A budget below the protected set: the first sinks, then the most recent.
@@ -38,9 +43,7 @@ class PastPicker {
     keys_.clear();
     AppendKeys(entries_, begin, split.num_past, &keys_);
     if (selector_.kind == SelectorKind::kTopK) {
-      ForEachTop(keys_, count, [&](int64_t index) {
-        ranks->push_back(split.num_sinks + static_cast<int32_t>(index));
-      });
+      AppendTop(keys_, count, split.num_sinks, ranks);
       return;
     }
     PickCritical(begin, split, count, ranks);

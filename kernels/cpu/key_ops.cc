@@ -71,7 +71,8 @@ HWY_INLINE bool HasPairs(D d, int64_t head_dim) {
 }
 
 template <class D>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> LoadPair(D d, const uint16_t* row) {
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> LoadPair(D /*d*/,
+                                                     const uint16_t* row) {
   const hn::RebindToUnsigned<D> d32;
   const hn::Repartition<uint16_t, D> d16;
   return hn::BitCast(d32, hn::LoadU(d16, row));

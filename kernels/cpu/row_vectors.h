@@ -55,7 +55,7 @@ HWY_INLINE float Sum(D d, hn::Vec<D> v) {
 #if BM_HAS_BLOCKS
 // The sum of the 128-bit blocks of v.
 template <class D>
-HWY_INLINE hn::Vec<NarrowTag> SumOfBlocks(D d, hn::Vec<D> v) {
+HWY_INLINE hn::Vec<NarrowTag> SumOfBlocks(D /*d*/, hn::Vec<D> v) {
   if constexpr (hn::MaxLanes(D()) <= 4) {
     return v;
   } else {

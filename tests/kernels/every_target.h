@@ -1,7 +1,7 @@
 // Runs a test's body once per instruction set this machine has:
 //
 //   class FooTest : public EveryTargetTest {};
-//   TEST_P(FooTest, ...) {}
+//   TEST_P(FooTest, Fact): ...
 //   BM_FOR_EVERY_TARGET(FooTest);
 #ifndef TESTS_KERNELS_EVERY_TARGET_H_
 #define TESTS_KERNELS_EVERY_TARGET_H_

@@ -157,6 +157,36 @@ TEST_P(KeyScoresTest, KeyDiffMatchesNaiveScores) {
   }
 }
 
+// Lengths below 1e-8 count as that in a cosine, below 1e-12 in an anchor.
+TEST_P(KeyScoresTest, ShortKeysAreClamped) {
+  Rng rng(6);
+  const ModelLayout layout = LayoutFor(rng, GetParam(), 60);
+  for (const float longest : {1e-8f, 1e-10f, 1e-13f}) {
+    ScoreCase test(layout, {.length = 60}, 7);
+    for (int64_t e = 0; e < test.size(); ++e) {
+      const float size = longest * (e % 3 == 0 ? 1.0f : 0.01f);
+      for (float& x : test.model.key(test.slots[e])) {
+        x = Stored((x + 1.0f) * size, GetParam());
+      }
+    }
+    const auto backend = test.model.MakeBackend();
+    for (const ScorerSpec& scorer : EveryKeyDiff()) {
+      if (scorer.metric != KeyDiffMetric::kCosine) continue;
+      SCOPED_TRACE(testing::Message()
+                   << longest << " " << EnumName(scorer.anchor));
+      const std::vector<float> scores = test.Run(*backend, scorer);
+      for (int32_t head = 0; head < layout.num_heads; ++head) {
+        const Vector expected = NaiveKeyDiff(scorer, KeysOf(test, head));
+        double size = 0.0;
+        for (const double x : expected) size = std::max(size, std::abs(x));
+        for (std::size_t j = 0; j < expected.size(); ++j) {
+          ASSERT_NEAR(scores[test.offsets[head] + j], expected[j], 2e-6 * size);
+        }
+      }
+    }
+  }
+}
+
 // An fp32 sum over so many rows would lose what they differ in.
 TEST_P(KeyScoresTest, AnchorOfManyKeysIsExact) {
   const ModelLayout layout{.num_layers = 1,
