@@ -28,8 +28,8 @@ struct BenchOptions {
   int32_t vocab_size = 256;
   uint64_t seed = 0;
 
-  std::string eviction;    // policy text, empty: none or the default
-  std::string keep_ratio;  // decimal text, empty: no eviction
+  std::string eviction;        // policy text, empty: none or the default
+  std::string keep_ratio;      // decimal text, empty: no eviction
   int32_t compress_every = 0;  // tokens of the prompt; 0: once, at its end
 
   std::vector<std::string> goodput;

@@ -200,8 +200,13 @@ class Daemon {
       request.add_prompt_token_ids(1);
       request.set_max_tokens(60000);
       v1::SubmitResponse response;
-      grpc::ClientContext context;
-      BM_CHECK(requests_->Submit(&context, request, &response).ok());
+      grpc::Status status;
+      do {
+        // Unavailable: the engine's stream is still on its way.
+        grpc::ClientContext context;
+        status = requests_->Submit(&context, request, &response);
+      } while (status.error_code() == grpc::StatusCode::UNAVAILABLE);
+      BM_CHECK(status.ok());
     }
   }
 

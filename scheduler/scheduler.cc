@@ -114,9 +114,9 @@ absl::Status SchedulerImpl::ValidatePolicy(
   }
   if (!policy.needs_table()) return absl::OkStatus();
   if (table == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "eviction.policy: expected the budget table '", policy.budget.profile,
-        "' with the request, got none"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("eviction.policy: expected the budget table '",
+                     policy.budget.profile, "' with the request, got none"));
   }
   return CheckTable(policy, ShapeOf(layout()), *table);
 }
@@ -145,10 +145,10 @@ absl::Status SchedulerImpl::ValidateEviction(
     const int32_t least = std::max(page_size, policy.query_window());
     if (eviction.compress_every < least ||
         eviction.compress_every % page_size != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "eviction.compress_every: expected a multiple of ", page_size,
-          " (page_size) and at least ", least, ", got ",
-          eviction.compress_every));
+      return absl::InvalidArgumentError(
+          absl::StrCat("eviction.compress_every: expected a multiple of ",
+                       page_size, " (page_size) and at least ", least, ", got ",
+                       eviction.compress_every));
     }
   }
   return RequireRange("eviction.policy: window", policy.query_window(), 0,

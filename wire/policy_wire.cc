@@ -163,12 +163,13 @@ absl::StatusOr<EvictionPolicy> ReadPolicy(const v1::EvictionPolicy& proto) {
   absl::Status status;
   const Message* stage = ReadStage(proto, "scorer", &policy.scorer.kind);
   if (stage == nullptr) {
-    return Invalid("scorer: expected one of snapkv, h2o, tova, keydiff, "
-                   "expected_attention, streaming, knorm, random, "
-                   "external_scores, got none");
+    return Invalid(
+        "scorer: expected one of snapkv, h2o, tova, keydiff, "
+        "expected_attention, streaming, knorm, random, "
+        "external_scores, got none");
   }
-  VisitScorer(policy.scorer, MessageReader(*stage, EnumName(policy.scorer.kind),
-                                           &status));
+  VisitScorer(policy.scorer,
+              MessageReader(*stage, EnumName(policy.scorer.kind), &status));
   stage = ReadStage(proto, "budget", &policy.budget.kind);
   if (stage != nullptr) {
     VisitBudget(policy.budget,
@@ -176,9 +177,9 @@ absl::StatusOr<EvictionPolicy> ReadPolicy(const v1::EvictionPolicy& proto) {
   }
   stage = ReadStage(proto, "selector", &policy.selector.kind);
   if (stage != nullptr) {
-    VisitSelector(policy.selector,
-                  MessageReader(*stage, EnumName(policy.selector.kind),
-                                &status));
+    VisitSelector(
+        policy.selector,
+        MessageReader(*stage, EnumName(policy.selector.kind), &status));
   }
   VisitProtection(policy.protect,
                   MessageReader(proto.protect(), "protect", &status));
@@ -236,13 +237,12 @@ absl::StatusOr<EvictionPolicy> FromProto(const v1::EvictionPolicy& proto) {
 
 void ToProto(const EvictionPolicy& policy, v1::EvictionPolicy* proto) {
   BM_CHECK(policy.parity == Parity::kNone);
-  VisitScorer(policy.scorer, MessageWriter(MutableStage(policy.scorer.kind,
-                                                        "scorer", proto)));
-  VisitBudget(policy.budget, MessageWriter(MutableStage(policy.budget.kind,
-                                                        "budget", proto)));
-  VisitSelector(
-      policy.selector,
-      MessageWriter(MutableStage(policy.selector.kind, "selector", proto)));
+  VisitScorer(policy.scorer,
+              MessageWriter(MutableStage(policy.scorer.kind, "scorer", proto)));
+  VisitBudget(policy.budget,
+              MessageWriter(MutableStage(policy.budget.kind, "budget", proto)));
+  VisitSelector(policy.selector, MessageWriter(MutableStage(
+                                     policy.selector.kind, "selector", proto)));
   if (policy.protect != Protection()) {
     VisitProtection(policy.protect, MessageWriter(proto->mutable_protect()));
   }

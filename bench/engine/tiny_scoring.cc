@@ -92,9 +92,10 @@ TinyScoring::LayerEntries TinyScoring::SliceLayer(const EntryIndex& entries,
   }
   const auto begin = static_cast<size_t>(slice.begin);
   const auto count = static_cast<size_t>(slice.offsets.back());
-  slice.list = {.offsets = slice.offsets,
-                .slots = std::span(entries.slots).subspan(begin, count),
-                .positions = std::span(entries.positions).subspan(begin, count)};
+  slice.list = {
+      .offsets = slice.offsets,
+      .slots = std::span(entries.slots).subspan(begin, count),
+      .positions = std::span(entries.positions).subspan(begin, count)};
   return slice;
 }
 
@@ -107,9 +108,9 @@ void TinyScoring::Observe(int32_t layer, int32_t begin, int32_t count,
                                             static_cast<size_t>(query_window) *
                                             width;
   for (int32_t row = std::max(0, count - query_window); row < count; ++row) {
-    std::copy_n(queries + static_cast<size_t>(row) * width, width,
-                ring + static_cast<size_t>((begin + row) % query_window) *
-                           width);
+    std::copy_n(
+        queries + static_cast<size_t>(row) * width, width,
+        ring + static_cast<size_t>((begin + row) % query_window) * width);
   }
   const int32_t skipped = std::clamp(state->begin - begin, 0, count);
   const size_t offset = static_cast<size_t>(skipped) * width;
@@ -138,13 +139,12 @@ void TinyScoring::AddAttention(int32_t layer, int32_t begin, int32_t count,
           slice.list.positions[static_cast<size_t>(i)])]);
     }
   }
-  backend_.AddAttention({.layer = layer,
-                         .scale = scale_,
-                         .entries = slice.list,
-                         .window = {.queries = queries,
-                                    .count = count,
-                                    .length = begin + count},
-                         .sums = sums_});
+  backend_.AddAttention(
+      {.layer = layer,
+       .scale = scale_,
+       .entries = slice.list,
+       .window = {.queries = queries, .count = count, .length = begin + count},
+       .sums = sums_});
   for (size_t head = 0; head < num_heads; ++head) {
     std::vector<float>& sums = state->attention_sums[first + head];
     for (int64_t i = slice.offsets[head]; i < slice.offsets[head + 1]; ++i) {
@@ -185,11 +185,39 @@ absl::Status TinyScoring::CheckState(const EvictionOrder& order,
   }
   if (order.policy.query_window() == 0) return absl::OkStatus();
   if (std::min(table.query_window, order.length - state.first_query) < 1) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "policy: ", EnumName(order.policy.scorer.kind), " needs queries, but slot ", Index(order.slot),
-        " was started with query_window 0"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("policy: ", EnumName(order.policy.scorer.kind),
+                     " needs queries, but slot ", Index(order.slot),
+                     " was started with query_window 0"));
   }
   return absl::OkStatus();
+}
+
+void TinyScoring::AddValueNorms(const SelectorSpec& selector,
+                                const LayerEntries& slice, ScoreBatch* batch,
+                                ScoredEntries* whole) {
+  const bool product = selector.gqa_product;
+  const auto layer = static_cast<size_t>(batch->layer);
+  const auto begin = static_cast<size_t>(slice.begin);
+  const auto count = static_cast<size_t>(slice.offsets.back());
+  norms_.resize(count *
+                (product ? static_cast<size_t>(layout_.group_size()) : 1));
+  backend_.ValueNorms(
+      {.layer = batch->layer,
+       .norm = selector.norm,
+       .entries = slice.list,
+       .output_projection = model_.weights().layers[layer].output.data(),
+       .model_dim = model_.shape().hidden,
+       .per_query_head = product,
+       .norms = norms_});
+  if (product) {
+    batch->q_head_norms = norms_;
+    batch->product_eps = static_cast<float>(selector.eps);
+    batch->products = std::span(whole->products).subspan(begin, count);
+  } else {
+    std::copy(norms_.begin(), norms_.end(),
+              whole->value_norms.begin() + slice.begin);
+  }
 }
 
 void TinyScoring::ScoreLayer(const EvictionOrder& order,
@@ -208,9 +236,8 @@ void TinyScoring::ScoreLayer(const EvictionOrder& order,
   batch.window.length = order.length;
   batch.inverse_frequencies = inverse_frequencies_;
   if (policy.query_window() > 0) {
-    batch.window.count =
-        std::min({policy.query_window(), table.query_window,
-                  order.length - state.first_query});
+    batch.window.count = std::min({policy.query_window(), table.query_window,
+                                   order.length - state.first_query});
     CopyWindow(state, table.query_window, layer,
                order.length - batch.window.count, batch.window.count);
     batch.window.queries = window_.data();
@@ -220,9 +247,8 @@ void TinyScoring::ScoreLayer(const EvictionOrder& order,
     const auto first = static_cast<size_t>(layout_.head_index(layer, 0));
     for (size_t head = 0; head + 1 < slice.offsets.size(); ++head) {
       for (int64_t i = slice.offsets[head]; i < slice.offsets[head + 1]; ++i) {
-        sums_.push_back(
-            state.attention_sums[first + head][static_cast<size_t>(
-                slice.list.positions[static_cast<size_t>(i)])]);
+        sums_.push_back(state.attention_sums[first + head][static_cast<size_t>(
+            slice.list.positions[static_cast<size_t>(i)])]);
       }
     }
     batch.attention_sums = sums_;
@@ -230,26 +256,7 @@ void TinyScoring::ScoreLayer(const EvictionOrder& order,
     batch.statistics = &state.statistics[static_cast<size_t>(layer)];
   }
   if (policy.selector.kind == SelectorKind::kCritical) {
-    const bool product = policy.selector.gqa_product;
-    norms_.resize(count * (product ? static_cast<size_t>(layout_.group_size())
-                                   : 1));
-    backend_.ValueNorms(
-        {.layer = layer,
-         .norm = policy.selector.norm,
-         .entries = slice.list,
-         .output_projection =
-             model_.weights().layers[static_cast<size_t>(layer)].output.data(),
-         .model_dim = model_.shape().hidden,
-         .per_query_head = product,
-         .norms = norms_});
-    if (product) {
-      batch.q_head_norms = norms_;
-      batch.product_eps = static_cast<float>(policy.selector.eps);
-      batch.products = std::span(whole->products).subspan(begin, count);
-    } else {
-      std::copy(norms_.begin(), norms_.end(),
-                whole->value_norms.begin() + slice.begin);
-    }
+    AddValueNorms(policy.selector, slice, &batch, whole);
   }
   const std::span<float> scores =
       std::span(whole->scores).subspan(begin, count);
@@ -300,8 +307,8 @@ absl::Status TinyScoring::Score(const EvictionOrder& order,
   for (size_t head = 0; head + 1 < candidates.offsets.size(); ++head) {
     const float* by_position =
         order.scores->data() + head * static_cast<size_t>(order.cut);
-    for (int64_t i = candidates.offsets[head];
-         i < candidates.offsets[head + 1]; ++i) {
+    for (int64_t i = candidates.offsets[head]; i < candidates.offsets[head + 1];
+         ++i) {
       const auto entry = static_cast<size_t>(i);
       scored->scores[entry] =
           by_position[static_cast<size_t>(candidates.positions[entry])];

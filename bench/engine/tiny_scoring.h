@@ -82,6 +82,10 @@ class TinyScoring {
   absl::Status CheckState(const EvictionOrder& order,
                           const SequenceTable& table,
                           const ScoringState& state) const;
+  // Sizes of values for a critical selector: into `whole`, or for products
+  // into `batch`, which makes them.
+  void AddValueNorms(const SelectorSpec& selector, const LayerEntries& slice,
+                     ScoreBatch* batch, ScoredEntries* whole);
   void ScoreLayer(const EvictionOrder& order, const SequenceTable& table,
                   const ScoringState& state, int32_t layer,
                   const EntryIndex& all, ScoredEntries* whole);

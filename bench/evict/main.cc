@@ -22,6 +22,7 @@ int Main(int argc, char** argv) {
   blockmgr::AddRunCommand(app, &exit_status);
   blockmgr::AddLossCommand(app, &exit_status);
   blockmgr::AddPlotCommand(app, &exit_status);
+  blockmgr::AddProfileCommand(app, &exit_status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

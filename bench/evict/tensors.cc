@@ -122,12 +122,15 @@ void AddNormal(uint64_t stream, float scale, std::span<float> out) {
 // Tokens come in runs of one topic.
 constexpr int32_t kRunTokens = 16;
 constexpr uint64_t kNumTopics = 24;
-// Sizes of what keys and queries are made of, so that logits q k / sqrt(dim) of
-// the sharpest head reach about 10, of the flattest stay below 1.
-constexpr float kTopicSize = 1.0f;
-constexpr float kNoiseSize = 0.7f;
-constexpr double kFlattest = 0.35;
-constexpr double kSharpest = 3.0;
+// The logit q k / sqrt(dim) of a query and a key of the same topic and nothing
+// else, for a query of sharpness 1, whatever the dimension.
+constexpr double kTopicLogit = 8.0;
+constexpr float kNoiseSize = 0.7f;  // of a direction's
+// How much every query likes the first token, so that sharp heads spend about
+// as much on it as on a topic's tokens.
+constexpr float kFirstTokenSize = 1.2f;
+constexpr double kFlattest = 0.1;
+constexpr double kSharpest = 1.2;
 
 // Names one stream of random numbers.
 enum class Stream : uint64_t {
@@ -145,7 +148,10 @@ enum class Stream : uint64_t {
 class LayerMaker {
  public:
   LayerMaker(const SyntheticShape& shape, uint64_t seed, int32_t layer)
-      : shape_(shape), base_(SplitMix64(SplitMix64(seed) + Unsigned(layer))) {}
+      : shape_(shape),
+        base_(SplitMix64(SplitMix64(seed) + Unsigned(layer))),
+        direction_size_(static_cast<float>(std::sqrt(
+            kTopicLogit / std::sqrt(static_cast<double>(shape.head_dim))))) {}
 
   LayerTensors Make() const {
     LayerTensors layer;
@@ -189,7 +195,7 @@ class LayerMaker {
   // query likes.
   std::vector<float> Topics(size_t head) const {
     std::vector<float> topics((kNumTopics + 1) * Unsigned(shape_.head_dim));
-    AddNormal(Of(Stream::kTopic, head), kTopicSize, topics);
+    AddNormal(Of(Stream::kTopic, head), direction_size_, topics);
     return topics;
   }
 
@@ -211,7 +217,7 @@ class LayerMaker {
 
   void MakeKeys(size_t head, std::span<const float> topics,
                 std::span<float> keys) const {
-    AddNormal(Of(Stream::kKey, head), kNoiseSize, keys);
+    AddNormal(Of(Stream::kKey, head), kNoiseSize * direction_size_, keys);
     const size_t dim = Unsigned(shape_.head_dim);
     for (size_t position = 0; position < keys.size() / dim; ++position) {
       const uint64_t topic = position == 0 ? kNumTopics : TopicAt(position);
@@ -234,7 +240,8 @@ class LayerMaker {
 
   void MakeQueries(size_t head, size_t q_head, std::span<const float> topics,
                    std::span<float> queries) const {
-    AddNormal(Of(Stream::kQuery, q_head), kNoiseSize, queries);
+    AddNormal(Of(Stream::kQuery, q_head), kNoiseSize * direction_size_,
+              queries);
     // Heads of a group are alike, groups are not.
     const double at = (static_cast<double>(head) +
                        0.5 * Uniform(Of(Stream::kSharpness, q_head), 0)) /
@@ -249,13 +256,14 @@ class LayerMaker {
           static_cast<double>(position + 1));
       const std::span<float> row = queries.subspan(position * dim, dim);
       Add(Topic(topics, TopicAt(recalled)), 1.0f, row);
-      Add(Topic(topics, kNumTopics), 0.7f, row);
+      Add(Topic(topics, kNumTopics), kFirstTokenSize, row);
       for (float& value : row) value *= sharpness;
     }
   }
 
   const SyntheticShape& shape_;
   const uint64_t base_;
+  const float direction_size_;  // of one component
 };
 
 }  // namespace

@@ -46,8 +46,7 @@ std::vector<int64_t> PyramidMeans(const BudgetSpec& budget, int64_t mean,
   if (adakv) step = std::floor(step);
   for (int64_t layer = 0; layer < num_layers; ++layer) {
     const double entries = most - static_cast<double>(layer) * step;
-    means[layer] =
-        std::max<int64_t>(0, std::llrint(entries)) + mean - past;
+    means[layer] = std::max<int64_t>(0, std::llrint(entries)) + mean - past;
   }
   return means;
 }

@@ -6,6 +6,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/parity.h"
 #include "blockmgr/eviction/policy_fields.h"
 
 namespace blockmgr {
@@ -124,7 +125,8 @@ absl::Status EvictionPolicy::Validate() const {
   VisitSelector(selector, RangeChecker(EnumName(selector.kind), &status));
   VisitProtection(protect, RangeChecker("protect", &status));
   BM_RETURN_IF_ERROR(status);
-  return CheckTogether(*this);
+  BM_RETURN_IF_ERROR(CheckTogether(*this));
+  return parity == Parity::kNone ? absl::OkStatus() : CheckParity(*this);
 }
 
 int32_t EvictionPolicy::query_window() const {

@@ -4,10 +4,12 @@
 // A visitor has, for the fields of one stage in turn,
 //   void Int(absl::string_view key, int32_t& value, int32_t min,
 //            int32_t max);
-//   void Real(absl::string_view key, double& value, double min, double max);
+//   void Real(absl::string_view key, double& value, double min,
+//             double max);
 //   void Bool(absl::string_view key, bool& value);
 //   void Text(absl::string_view key, std::string& value);
-//   void Enum(absl::string_view key, E& value);  // EnumNames<E>() has its names
+//   void Enum(absl::string_view key, E& value);  // EnumNames<E>() has its
+//   names
 // where the references are const if the spec is. Keys are the names of the
 // fields in proto/blockmgr/v1/common.proto.
 #ifndef BLOCKMGR_EVICTION_POLICY_FIELDS_H_
@@ -54,10 +56,10 @@ inline constexpr std::array<absl::string_view, 3> kParity = {"none", "kvpress",
 
 template <typename E>
 constexpr std::span<const absl::string_view> EnumNames();
-#define BM_ENUM_NAMES(type, names)                                     \
-  template <>                                                          \
-  constexpr std::span<const absl::string_view> EnumNames<type>() {     \
-    return policy_names::names;                                        \
+#define BM_ENUM_NAMES(type, names)                                 \
+  template <>                                                      \
+  constexpr std::span<const absl::string_view> EnumNames<type>() { \
+    return policy_names::names;                                    \
   }
 BM_ENUM_NAMES(ScorerKind, kScorer)
 BM_ENUM_NAMES(BudgetKind, kBudget)

@@ -321,11 +321,10 @@ std::string FormatPolicy(const EvictionPolicy& policy) {
   stages.push_back(FormatStage(
       EnumName(policy.budget.kind), policy.budget, DefaultsOf(policy.budget),
       [](const auto& spec, auto& out) { VisitBudget(spec, out); }));
-  stages.push_back(
-      FormatStage(EnumName(policy.selector.kind), policy.selector,
-                  DefaultsOf(policy.selector), [](const auto& spec, auto& out) {
-                    VisitSelector(spec, out);
-                  }));
+  stages.push_back(FormatStage(
+      EnumName(policy.selector.kind), policy.selector,
+      DefaultsOf(policy.selector),
+      [](const auto& spec, auto& out) { VisitSelector(spec, out); }));
   if (policy.protect != defaults.protect) {
     stages.push_back(FormatStage(
         "protect", policy.protect, defaults.protect,

@@ -45,8 +45,8 @@ absl::StatusOr<BudgetTables> LoadBudgetTables(
     }
     const bool is_new =
         tables
-            .emplace(name, std::make_shared<const BudgetTable>(
-                               *std::move(table)))
+            .emplace(name,
+                     std::make_shared<const BudgetTable>(*std::move(table)))
             .second;
     if (!is_new) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -29,10 +29,11 @@ template <typename T>
 using Reply = absl::AnyInvocable<void(T)>;
 using StatusReply = Reply<absl::Status>;
 
-// A live request as its client's stream sees it. `batch` and `chunk` are the
-// sink's: where it last put tokens of this request, so that a step's tokens
+// A live request as its client's stream sees it. Shared with the sink, which
+// may send its last tokens when the request is gone. `batch` and `chunk` are
+// the sink's: where it last put tokens of this request, so that a step's tokens
 // find their chunk without a search.
-struct RequestStream {
+struct RequestStream : std::enable_shared_from_this<RequestStream> {
   std::string id;
   uint64_t batch = 0;
   int32_t chunk = 0;
@@ -51,8 +52,9 @@ class TokenSink {
  public:
   virtual ~TokenSink() = default;
   // Takes all of a client's items of one pass; the items live until the call
-  // returns. False when the client is too far behind: the sink has closed
-  // itself, and the client's requests are to be cancelled.
+  // returns, their streams as long as somebody shares them. False when the
+  // client is too far behind: the sink has closed itself, and the client's
+  // requests are to be cancelled.
   [[nodiscard]] virtual bool Deliver(std::span<const TokenItem> items) = 0;
   // Ends the stream once everything delivered has been sent.
   virtual void Close(const absl::Status& status) = 0;

@@ -105,8 +105,7 @@ void Core::Sample() {
   if (scheduler_ == nullptr) return;
   num_running_ = scheduler_->num_running();
   max_running_ = std::max(max_running_, num_running_);
-  max_used_blocks_ =
-      std::max(max_used_blocks_, scheduler_->num_used_blocks());
+  max_used_blocks_ = std::max(max_used_blocks_, scheduler_->num_used_blocks());
 }
 
 // --- Frontends ---
@@ -137,7 +136,7 @@ absl::Status Core::Submit(SubmitCommand* command) {
   BM_ASSIGN_OR_RETURN(const RequestId request,
                       scheduler_->Submit(std::move(command->request)));
   LiveRequest& live = requests_[request];
-  live.stream.id = std::move(id);
+  live.stream->id = std::move(id);
   live.client = client->second.get();
   live.session = client->first;
   client->second->requests.insert(request);
@@ -246,7 +245,7 @@ void Core::FillOutboxes() {
   const auto add = [this](LiveRequest* live, TokenItem item) {
     if (live->client == nullptr) return;
     if (live->client->outbox.empty()) touched_.push_back(live->session);
-    item.stream = &live->stream;
+    item.stream = live->stream.get();
     live->client->outbox.push_back(item);
   };
   for (const TokenEffect& effect : effects_.tokens) {

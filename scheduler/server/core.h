@@ -43,7 +43,7 @@ using SchedulerFactory =
 struct CoreOptions {
   SchedulerOptions scheduler;
   BudgetTables tables;  // that policies name
-  uint64_t epoch = 1;  // of this daemon process; random
+  uint64_t epoch = 1;   // of this daemon process; random
   // Told when an engine's stream opens (true) and ends (false).
   std::function<void(bool attached)> on_engine_change;
 };
@@ -65,7 +65,7 @@ class Core {
     std::vector<TokenItem> outbox;  // of this pass
   };
   struct LiveRequest {
-    RequestStream stream;
+    std::shared_ptr<RequestStream> stream = std::make_shared<RequestStream>();
     Client* client = nullptr;  // null once the client is gone
     std::string session;
     uint64_t eviction = 0;  // commanded and under way; 0: none

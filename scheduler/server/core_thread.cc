@@ -21,9 +21,8 @@ bool MustNotBeRefused(const Command& command) {
          std::holds_alternative<CloseAll>(command);
 }
 
-// With fewer processors a spinning thread takes the one that the poster, or the
-// engine, needs.
-constexpr unsigned kMinProcessorsToSpin = 4;
+// On a single processor a spinning thread takes what the poster needs.
+constexpr unsigned kMinProcessorsToSpin = 2;
 
 double NowSeconds() {
   return std::chrono::duration<double>(

@@ -33,7 +33,7 @@ namespace blockmgr {
 struct CoreThreadOptions {
   CoreOptions core;
   int32_t queue_capacity = 4096;  // commands, 1..65000
-  int32_t spin_us = 50;           // taken as 0 on fewer than 4 processors
+  int32_t spin_us = 50;           // taken as 0 on a single processor
 };
 
 class CoreThread {

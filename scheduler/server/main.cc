@@ -52,7 +52,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->capture_default_str();
   app->add_option("--spin-us", server.spin_us,
                   "Microseconds that the core thread looks for work before it "
-                  "sleeps (0 on fewer than 4 processors)")
+                  "sleeps (0 on a single processor)")
       ->capture_default_str();
   app->add_option("--max-score-bytes", server.max_score_bytes,
                   "Of scores in all EvictByScores calls together")

@@ -5,6 +5,7 @@
 #ifndef SCHEDULER_SERVER_MUTEX_H_
 #define SCHEDULER_SERVER_MUTEX_H_
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -42,6 +43,12 @@ class CondVar {
   void Wait(Mutex* mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
     condition_.wait(lock);
+    lock.release();
+  }
+  void WaitUntil(Mutex* mutex, std::chrono::steady_clock::time_point time)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
+    condition_.wait_until(lock, time);
     lock.release();
   }
   void NotifyAll() { condition_.notify_all(); }

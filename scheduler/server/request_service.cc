@@ -1,10 +1,11 @@
 #include "scheduler/server/request_service.h"
 
-#include <deque>
+#include <chrono>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <absl/strings/str_cat.h>
 
@@ -18,6 +19,9 @@ namespace {
 // A batch is closed at this size: clients accept 4 MiB a message by default.
 constexpr int64_t kMaxBatchBytes = int64_t{1} << 20;
 // On the wire: a varint token; and tags, lengths, index, reason of a chunk.
+// A client gets at most one message in this time: steps that are shorter are
+// collected. Those of a real model are longer, and their tokens leave at once.
+constexpr std::chrono::microseconds kMinWriteInterval{1000};
 constexpr int64_t kTokenBytes = 5;
 constexpr int64_t kChunkBytes = 40;
 
@@ -37,12 +41,18 @@ v1::FinishReason ToProto(FinishReason reason) {
 
 // One client's stream: a gRPC reactor for the client, a sink for the core.
 // Owned by itself until gRPC says OnDone, and by whoever holds a pointer.
+//
+// The core thread only queues what a step brought. A worker makes and writes
+// the messages, one at a time; `busy_` says that it has been asked to, or that
+// a write is out.
 class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
                           public TokenSink,
                           public std::enable_shared_from_this<TokenStream> {
  public:
-  TokenStream(CoreThread* core, std::string session, int64_t max_pending_bytes)
+  TokenStream(CoreThread* core, Worker* worker, std::string session,
+              int64_t max_pending_bytes)
       : core_(core),
+        worker_(worker),
         session_(std::move(session)),
         max_pending_bytes_(max_pending_bytes) {}
 
@@ -63,7 +73,15 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
   bool Deliver(std::span<const TokenItem> items) override {
     MutexLock lock(&mutex_);
     if (finished_ || closing_) return true;  // ClientGone is on its way
-    for (const TokenItem& item : items) Add(item);
+    for (const TokenItem& item : items) {
+      Entry entry{item.stream->shared_from_this(), item.token, item.index,
+                  nullptr};
+      if (item.finish != nullptr) {
+        entry.finish = std::make_unique<FinishEffect>(*item.finish);
+      }
+      pending_bytes_ += BytesOf(entry);
+      pending_.push_back(std::move(entry));
+    }
     if (pending_bytes_ > max_pending_bytes_) {
       pending_.clear();
       finished_ = true;
@@ -73,7 +91,10 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
                        " bytes of tokens wait for this client to read them")));
       return false;
     }
-    if (sending_ == nullptr) SendNext();
+    if (!busy_) {
+      busy_ = true;
+      PostWrite();
+    }
     return true;
   }
 
@@ -82,15 +103,26 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
     if (finished_ || closing_) return;
     closing_ = true;
     close_status_ = ToGrpc(status);
-    if (sending_ == nullptr) FinishClosing();
+    if (!busy_) FinishClosing();
   }
 
  private:
-  struct Batch {
-    v1::TokenBatch message;
-    int64_t bytes = 0;
-    uint64_t number = 0;
+  // A token, or the end of a request.
+  struct Entry {
+    std::shared_ptr<RequestStream> stream;
+    int32_t token = 0;
+    int32_t index = 0;
+    std::unique_ptr<FinishEffect> finish;
   };
+
+  // Of an entry on the wire, if it had a chunk to itself: an upper bound.
+  static int64_t BytesOf(const Entry& entry) {
+    const int64_t text =
+        entry.finish == nullptr
+            ? 0
+            : static_cast<int64_t>(entry.finish->status.message().size());
+    return kTokenBytes + kChunkBytes + std::ssize(entry.stream->id) + text;
+  }
 
   void OnOpened(const absl::Status& status) {
     if (!status.ok()) {
@@ -99,59 +131,75 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
     }
     MutexLock lock(&mutex_);
     if (finished_) return;
-    StartBatch();  // empty: the client now knows that the stream is open
-    SendNext();
+    busy_ = true;
+    StartWrite(&message_);  // empty: the client now knows the stream is open
   }
 
-  void Add(const TokenItem& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (pending_.empty() || pending_.back()->bytes >= kMaxBatchBytes) {
-      StartBatch();
-    }
-    Batch& batch = *pending_.back();
-    RequestStream& stream = *item.stream;
-    int64_t bytes = 0;
-    if (stream.batch != batch.number) {
-      stream.batch = batch.number;
-      stream.chunk = batch.message.chunks_size();
-      v1::TokenChunk* added = batch.message.add_chunks();
-      added->set_request_id(stream.id);
-      added->set_first_index(item.index);
-      bytes += kChunkBytes + static_cast<int64_t>(stream.id.size());
-    }
-    v1::TokenChunk* chunk = batch.message.mutable_chunks(stream.chunk);
-    if (item.finish == nullptr) {
-      chunk->add_tokens(static_cast<uint32_t>(item.token));
-      bytes += kTokenBytes;
-    } else {
-      const FinishEffect& finish = *item.finish;
-      if (chunk->tokens().empty()) {
-        chunk->set_first_index(finish.num_output_tokens);
+  // REQUIRES: busy_, set by the caller, and no write is out.
+  void PostWrite() {
+    worker_->Post(next_write_,
+                  [self = shared_from_this()] { self->WriteNext(); });
+  }
+
+  // REQUIRES: as PostWrite.
+  void WriteNext() {
+    {
+      MutexLock lock(&mutex_);
+      if (next_ == taken_.size()) {
+        taken_.clear();
+        next_ = 0;
+        taken_.swap(pending_);
+        pending_bytes_ = 0;
       }
-      chunk->set_finish_reason(ToProto(finish.reason));
-      chunk->set_error(std::string(finish.status.message()));
-      chunk->set_num_cached_tokens(finish.num_cached_tokens);
-      chunk->set_num_preemptions(finish.num_preemptions);
-      bytes += static_cast<int64_t>(finish.status.message().size());
+      if (finished_ || taken_.empty()) {
+        busy_ = false;
+        if (closing_ && !finished_) FinishClosing();
+        return;
+      }
     }
-    batch.bytes += bytes;
-    pending_bytes_ += bytes;
+    FillMessage();
+    MutexLock lock(&mutex_);
+    if (finished_) {
+      busy_ = false;
+      return;
+    }
+    next_write_ = Worker::Clock::now() + kMinWriteInterval;
+    StartWrite(&message_);
   }
 
-  void StartBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::unique_ptr<Batch> batch = std::move(spare_);
-    if (batch == nullptr) batch = std::make_unique<Batch>();
-    batch->message.Clear();
-    batch->bytes = 0;
-    batch->number = ++num_batches_;
-    pending_.push_back(std::move(batch));
+  void FillMessage() {
+    message_.Clear();
+    ++num_messages_;
+    int64_t bytes = 0;
+    while (next_ < taken_.size() && bytes < kMaxBatchBytes) {
+      const Entry& entry = taken_[next_++];
+      bytes += BytesOf(entry);
+      Add(entry);
+    }
   }
 
-  void SendNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (pending_.empty()) return;
-    sending_ = std::move(pending_.front());
-    pending_.pop_front();
-    pending_bytes_ -= sending_->bytes;
-    StartWrite(&sending_->message);
+  void Add(const Entry& entry) {
+    RequestStream& stream = *entry.stream;
+    if (stream.batch != num_messages_) {
+      stream.batch = num_messages_;
+      stream.chunk = message_.chunks_size();
+      v1::TokenChunk* added = message_.add_chunks();
+      added->set_request_id(stream.id);
+      added->set_first_index(entry.index);
+    }
+    v1::TokenChunk* chunk = message_.mutable_chunks(stream.chunk);
+    if (entry.finish == nullptr) {
+      chunk->add_tokens(static_cast<uint32_t>(entry.token));
+      return;
+    }
+    const FinishEffect& finish = *entry.finish;
+    if (chunk->tokens().empty()) {
+      chunk->set_first_index(finish.num_output_tokens);
+    }
+    chunk->set_finish_reason(ToProto(finish.reason));
+    chunk->set_error(std::string(finish.status.message()));
+    chunk->set_num_cached_tokens(finish.num_cached_tokens);
+    chunk->set_num_preemptions(finish.num_preemptions);
   }
 
   void FinishClosing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -160,11 +208,12 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
   }
 
   void OnWriteDone(bool ok) override {
-    MutexLock lock(&mutex_);
-    spare_ = std::move(sending_);
-    if (finished_) return;
-    if (ok) SendNext();
-    if (closing_ && sending_ == nullptr) FinishClosing();
+    if (ok) {
+      PostWrite();
+      return;
+    }
+    MutexLock lock(&mutex_);  // broken: OnDone follows
+    busy_ = false;
   }
 
   void OnCancel() override { End(grpc::Status::CANCELLED); }
@@ -186,20 +235,26 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
 
   // Constant.
   CoreThread* const core_;
+  Worker* const worker_;
   const std::string session_;
   const int64_t max_pending_bytes_;
 
   std::shared_ptr<TokenStream> self_;  // from Start to OnDone
 
+  // Whoever has set busy_.
+  Worker::Clock::time_point next_write_;  // not before this
+  std::vector<Entry> taken_;              // from next_ on not in a message yet
+  size_t next_ = 0;
+  v1::TokenBatch message_;
+  uint64_t num_messages_ = 0;
+
   Mutex mutex_;
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Status close_status_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<Batch> sending_ ABSL_GUARDED_BY(mutex_);  // one write
-  std::deque<std::unique_ptr<Batch>> pending_ ABSL_GUARDED_BY(mutex_);
-  int64_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;     // of pending_
-  std::unique_ptr<Batch> spare_ ABSL_GUARDED_BY(mutex_);  // reused memory
-  uint64_t num_batches_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<Entry> pending_ ABSL_GUARDED_BY(mutex_);
+  int64_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of pending_
 };
 
 }  // namespace
@@ -223,7 +278,7 @@ grpc::ServerWriteReactor<v1::TokenBatch>* RequestService::StreamTokens(
     grpc::CallbackServerContext* /*context*/,
     const v1::StreamTokensRequest* request) {
   const auto stream = std::make_shared<TokenStream>(
-      core_, request->client_session(), max_pending_bytes_);
+      core_, &worker_, request->client_session(), max_pending_bytes_);
   stream->Start();
   return stream.get();
 }

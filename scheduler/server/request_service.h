@@ -14,6 +14,7 @@
 
 #include "proto/blockmgr/v1/request.grpc.pb.h"
 #include "scheduler/server/core_thread.h"
+#include "scheduler/server/worker.h"
 
 namespace blockmgr {
 
@@ -36,6 +37,7 @@ class RequestService final : public v1::RequestService::CallbackService {
  private:
   CoreThread* const core_;
   const int64_t max_pending_bytes_;
+  Worker worker_;  // makes and writes the messages of token streams
 };
 
 }  // namespace blockmgr

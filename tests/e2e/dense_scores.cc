@@ -89,8 +89,7 @@ class LayerScorer {
     std::vector<Row> norms;
     for (int32_t q = head * group_; q < (head + 1) * group_; ++q) {
       norms.push_back(Each(head, [&](int32_t p) {
-        const std::span<const double> value =
-            reference_.Value(layer_, head, p);
+        const std::span<const double> value = reference_.Value(layer_, head, p);
         double sum = 0;
         for (int32_t m = 0; m < shape_.hidden; ++m) {
           double y = 0;
@@ -141,9 +140,9 @@ class LayerScorer {
     Row logits;
     for (const int32_t p : entries) {
       if (p > position) break;
-      logits.push_back(Dot(reference_.Query(layer_, q, position),
-                           Key(head, p)) /
-                       std::sqrt(shape_.head_dim));
+      logits.push_back(
+          Dot(reference_.Query(layer_, q, position), Key(head, p)) /
+          std::sqrt(shape_.head_dim));
     }
     Row weights = Softmax(std::move(logits));
     weights.resize(entries.size());
@@ -162,8 +161,8 @@ class LayerScorer {
   size_t NumPast(int32_t head) const {
     const std::vector<int32_t> entries = Entries(head);
     return static_cast<size_t>(
-        std::ranges::lower_bound(entries, order_.length -
-                                              order_.policy.query_window()) -
+        std::ranges::lower_bound(entries,
+                                 order_.length - order_.policy.query_window()) -
         entries.begin());
   }
   Row Past(int32_t head, Row row) const {
@@ -248,9 +247,8 @@ class LayerScorer {
       }
     }
     by_position.back() = kInfinity;
-    return Each(head, [&](int32_t p) {
-      return by_position[static_cast<size_t>(p)];
-    });
+    return Each(head,
+                [&](int32_t p) { return by_position[static_cast<size_t>(p)]; });
   }
 
   Row KeyDiff(int32_t head) const {
@@ -340,10 +338,9 @@ class LayerScorer {
   Row External(int32_t head) const {
     const int64_t index = int64_t{layer_} * shape_.num_heads + head;
     return Each(head, [&](int32_t p) {
-      return p < order_.cut
-                 ? double{(*order_.scores)[static_cast<size_t>(
-                       index * order_.cut + p)]}
-                 : 0.0;
+      return p < order_.cut ? double{(*order_.scores)[static_cast<size_t>(
+                                  index * order_.cut + p)]}
+                            : 0.0;
     });
   }
 

@@ -53,11 +53,10 @@ class TableFiles {
     profile.num_heads = kNumHeads;
     profile.calibration_length = 1000;
     profile.rho = {0.0f, 0.5f, 1.0f};
-    profile.r = {0.0f,  0.0f,  0.0f,  0.0f, 0.25f, 0.75f,
+    profile.r = {0.0f,  0.0f,  0.0f, 0.0f, 0.25f, 0.75f,
                  0.40f, 0.60f, 1.0f, 1.0f, 1.0f,  1.0f};
     Write("profile", EncodeLuKvProfile(profile));
-    Write("scores",
-          R"({"num_layers":2,"num_heads":2,"scores":[[4,1],[2,1]]})");
+    Write("scores", R"({"num_layers":2,"num_heads":2,"scores":[[4,1],[2,1]]})");
   }
   ~TableFiles() { std::filesystem::remove_all(folder_); }
 

@@ -34,8 +34,8 @@ bool EqualButForRounding(const std::vector<int32_t>& a,
     low = std::min<double>(low, scores[rank]);
     high = std::max<double>(high, scores[rank]);
   }
-  return odd.empty() || high - low <= kScoreMargin *
-                                          std::max(std::abs(low), std::abs(high));
+  return odd.empty() ||
+         high - low <= kScoreMargin * std::max(std::abs(low), std::abs(high));
 }
 
 }  // namespace
@@ -48,11 +48,9 @@ ReferenceChecker::ReferenceChecker(TinyEngine* engine,
                               std::span<const float> logits) {
     OnLogits(slot, position, logits);
   };
-  observer.on_eviction = [this](const EvictionOrder& order,
-                                const ScoredEntries& scored,
-                                const KeepSets& keep) {
-    OnEviction(order, scored, keep);
-  };
+  observer.on_eviction =
+      [this](const EvictionOrder& order, const ScoredEntries& scored,
+             const KeepSets& keep) { OnEviction(order, scored, keep); };
   engine_->set_observer(std::move(observer));
 }
 
@@ -187,8 +185,7 @@ void ReferenceChecker::OnEviction(const EvictionOrder& order,
              EqualButForRounding(kept[i], want, positions,
                                  std::span(values).subspan(begin, count));
     };
-    EXPECT_TRUE(kept[i] == want || close(dense.scores) ||
-                close(dense.products))
+    EXPECT_TRUE(kept[i] == want || close(dense.scores) || close(dense.products))
         << "head " << i << " kept other entries than the policy does on "
         << "dense tensors";
     sequence.reference->Keep(static_cast<int32_t>(i) / shape.num_heads,

@@ -55,8 +55,7 @@ TEST_P(EveryChunkTest, HoldsItsBoundWhateverThePrompt) {
   SchedulerDriver driver(layout, options);
   // 16 tokens are 4 blocks, a chunk of 32 tokens 8.
   constexpr int32_t kBound = 4 + 8 + 1;
-  const RequestId id =
-      Submit(&driver, EveryChunkRequest("a", 999, 20, 16, 32));
+  const RequestId id = Submit(&driver, EveryChunkRequest("a", 999, 20, 16, 32));
   int32_t most = 0;
   while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
     while (driver.Issue()) {

@@ -111,9 +111,9 @@ TEST(PlanCompressionsTest, AfterPrefillIsOnceAtTheEndOfThePrompt) {
 TEST(PlanCompressionsTest, EveryChunkIsAtMultiplesAndAtTheEnd) {
   const ModelLayout layout = SmallLayout(4, 100, 2, 2);
   // At 8 tokens the cut of 4 has nothing to give back.
-  EXPECT_THAT(LengthsAndCuts(PlanCompressions(EveryChunk(6, 8), 30, layout)),
-              ElementsAre(std::pair(16, 12), std::pair(24, 20),
-                          std::pair(30, 28)));
+  EXPECT_THAT(
+      LengthsAndCuts(PlanCompressions(EveryChunk(6, 8), 30, layout)),
+      ElementsAre(std::pair(16, 12), std::pair(24, 20), std::pair(30, 28)));
   EXPECT_THAT(LengthsAndCuts(PlanCompressions(EveryChunk(6, 8), 24, layout)),
               ElementsAre(std::pair(16, 12), std::pair(24, 20)));
   EXPECT_THAT(LengthsAndCuts(PlanCompressions(EveryChunk(6, 64), 24, layout)),

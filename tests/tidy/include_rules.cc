@@ -56,6 +56,7 @@ const std::vector<Layer>& Layers() {
       {.folder = "wire",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
                        "proto"},
+       .grpc = true,
        .threads_and_clocks = false},
       // Where a client finds the daemon is the one thing of the server's that
       // its peers share.

@@ -105,8 +105,7 @@ void ExpectNames(const google::protobuf::EnumDescriptor* descriptor) {
             EnumNames<E>().size())
       << descriptor->full_name();
   for (int i = 0; i < descriptor->value_count(); ++i) {
-    const auto* value =
-        descriptor->FindValueByNumber(i);
+    const auto* value = descriptor->FindValueByNumber(i);
     ASSERT_NE(value, nullptr) << descriptor->full_name() << " " << i;
     const std::string suffix = absl::StrCat(
         "_", absl::AsciiStrToUpper(EnumNames<E>()[static_cast<size_t>(i)]));

@@ -87,7 +87,7 @@ struct Outcome {
   std::string errors;
 };
 
-Outcome Run(std::vector<std::string> arguments) {
+Outcome RunCommand(std::vector<std::string> arguments) {
   CLI::App app;
   Outcome outcome;
   int exit_status = 0;
@@ -107,8 +107,9 @@ Outcome Run(std::vector<std::string> arguments) {
 }
 
 TEST(RunCommandTest, RunsOnMadeUpTensors) {
-  const Outcome outcome = Run({"--policy", "snapkv | adakv", "--keep-ratio",
-                               "0.25", "--synthetic", "2x4x2x256x16"});
+  const Outcome outcome =
+      RunCommand({"--policy", "snapkv | adakv", "--keep-ratio", "0.25",
+                  "--synthetic", "2x4x2x256x16"});
   EXPECT_EQ(outcome.errors, "");
   EXPECT_EQ(outcome.exit_status, 0);
   EXPECT_THAT(outcome.output, StartsWith("policy  snapkv | adakv | topk\n"));
@@ -123,10 +124,10 @@ TEST(RunCommandTest, ReadsAndWritesArrays) {
   scores.values = {5, 1, 4, 2, 3, 1, 2, 3, 4, 5};
   ASSERT_THAT(WriteNpy(folder.File("s.npy"), scores), IsOk());
   const Outcome outcome =
-      Run({"--policy", "external | uniform | topk | round(token)",
-           "--keep-tokens", "2", "--scores", folder.File("s.npy"),
-           "--output-positions", folder.File("p.npy"), "--output-budgets",
-           folder.File("b.npy"), "--json"});
+      RunCommand({"--policy", "external | uniform | topk | round(token)",
+                  "--keep-tokens", "2", "--scores", folder.File("s.npy"),
+                  "--output-positions", folder.File("p.npy"),
+                  "--output-budgets", folder.File("b.npy"), "--json"});
   EXPECT_EQ(outcome.errors, "");
   EXPECT_EQ(outcome.exit_status, 0);
   const auto json = nlohmann::json::parse(outcome.output);
@@ -149,8 +150,8 @@ TEST(RunCommandTest, RunsByBlocks) {
   std::vector<std::string> by_blocks = arguments;
   by_blocks.insert(by_blocks.end(), {"--block", "7"});
   // Norms do not change: block by block, the same entries stay.
-  EXPECT_EQ(nlohmann::json::parse(Run(arguments).output)["positions"],
-            nlohmann::json::parse(Run(by_blocks).output)["positions"]);
+  EXPECT_EQ(nlohmann::json::parse(RunCommand(arguments).output)["positions"],
+            nlohmann::json::parse(RunCommand(by_blocks).output)["positions"]);
 }
 
 TEST(RunCommandTest, ExplainsWhatItCannotDo) {
@@ -174,7 +175,7 @@ TEST(RunCommandTest, ExplainsWhatItCannotDo) {
   for (const Failure& failure : failures) {
     std::vector<std::string> arguments = failure.arguments;
     arguments.insert(arguments.end(), made.begin(), made.end());
-    const Outcome outcome = Run(arguments);
+    const Outcome outcome = RunCommand(arguments);
     EXPECT_EQ(outcome.exit_status, 1) << failure.why;
     EXPECT_THAT(outcome.errors, HasSubstr(failure.why));
     EXPECT_THAT(outcome.output, IsEmpty());
@@ -182,15 +183,16 @@ TEST(RunCommandTest, ExplainsWhatItCannotDo) {
 }
 
 TEST(RunCommandTest, WantsAPolicyAndHowMuchToKeep) {
-  EXPECT_EQ(Run({"--policy", "tova", "--synthetic", "1x2x1x64x8"}).exit_status,
-            -1);
-  EXPECT_EQ(Run({"--policy", "tova", "--keep-ratio", "0.5", "--keep-tokens",
-                 "5", "--synthetic", "1x2x1x64x8"})
+  EXPECT_EQ(
+      RunCommand({"--policy", "tova", "--synthetic", "1x2x1x64x8"}).exit_status,
+      -1);
+  EXPECT_EQ(RunCommand({"--policy", "tova", "--keep-ratio", "0.5",
+                        "--keep-tokens", "5", "--synthetic", "1x2x1x64x8"})
                 .exit_status,
             -1);
-  EXPECT_EQ(
-      Run({"--keep-ratio", "0.5", "--synthetic", "1x2x1x64x8"}).exit_status,
-      -1);
+  EXPECT_EQ(RunCommand({"--keep-ratio", "0.5", "--synthetic", "1x2x1x64x8"})
+                .exit_status,
+            -1);
 }
 
 }  // namespace

@@ -16,8 +16,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr char kScores[] =
-    R"({"num_layers":1,"num_heads":2,"scores":[[4,1]]})";
+constexpr char kScores[] = R"({"num_layers":1,"num_heads":2,"scores":[[4,1]]})";
 
 class BudgetTablesTest : public testing::Test {
  protected:
@@ -61,22 +60,22 @@ TEST_F(BudgetTablesTest, LoadsBothKindsByName) {
 }
 
 TEST_F(BudgetTablesTest, PoliciesWithoutATableNeedNone) {
-  ASSERT_OK_AND_ASSIGN(const auto found,
-                       FindBudgetTable({}, EvictionPolicy()));
+  ASSERT_OK_AND_ASSIGN(const auto found, FindBudgetTable({}, EvictionPolicy()));
   EXPECT_EQ(found, nullptr);
 }
 
 TEST_F(BudgetTablesTest, AnUnknownNameListsTheKnown) {
-  ASSERT_OK_AND_ASSIGN(const BudgetTables tables,
-                       LoadBudgetTables({Argument("b", kScores),
-                                         Argument("a", kScores)}));
+  ASSERT_OK_AND_ASSIGN(
+      const BudgetTables tables,
+      LoadBudgetTables({Argument("b", kScores), Argument("a", kScores)}));
   ASSERT_OK_AND_ASSIGN(const EvictionPolicy policy,
                        ParsePolicy("keydiff | headkv(profile=c)"));
   EXPECT_THAT(FindBudgetTable(tables, policy),
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(HasSubstr("(a, b)"), HasSubstr("got 'c'"))));
-  EXPECT_THAT(FindBudgetTable({}, policy),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("there is none")));
+  EXPECT_THAT(
+      FindBudgetTable({}, policy),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("there is none")));
 }
 
 TEST_F(BudgetTablesTest, RefusesBadArgumentsAndFiles) {
@@ -85,15 +84,15 @@ TEST_F(BudgetTablesTest, RefusesBadArgumentsAndFiles) {
                        HasSubstr("expected NAME=FILE, got 'needle'")));
   EXPECT_THAT(LoadBudgetTables({"=file"}),
               StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(LoadBudgetTables({"a=/nonexistent/file"}),
-              StatusIs(absl::StatusCode::kNotFound,
-                       HasSubstr("'/nonexistent/file'")));
-  EXPECT_THAT(LoadBudgetTables({Argument("a", kScores), Argument("a", kScores)}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("'a' twice")));
-  EXPECT_THAT(LoadBudgetTables({Argument("a", "neither kind")}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("a.table")));
+  EXPECT_THAT(
+      LoadBudgetTables({"a=/nonexistent/file"}),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("'/nonexistent/file'")));
+  EXPECT_THAT(
+      LoadBudgetTables({Argument("a", kScores), Argument("a", kScores)}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'a' twice")));
+  EXPECT_THAT(
+      LoadBudgetTables({Argument("a", "neither kind")}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a.table")));
 }
 
 }  // namespace
