@@ -169,6 +169,44 @@ TEST(MethodsTest, EveryNameIsAmongThem) {
   expect_all(EnumNames<SelectorKind>());
 }
 
+// Attention goes on being summed up while a request decodes, and after an
+// eviction: what a later eviction keeps is by all of it.
+TEST(MethodsTest, H2oAccumulatesDuringDecode) {
+  SchedulerOptions scheduler;
+  scheduler.max_num_seqs = 4;
+  scheduler.max_num_batched_tokens = 72;
+  scheduler.max_model_len = 512;
+  Line line({.model = Model(),
+             .num_blocks = 80,
+             .page_size = 16,
+             .scheduler = scheduler,
+             .num_scorer_states = 4});
+  line.Open();
+  std::vector<int32_t> prompt(130);
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    prompt[i] = static_cast<int32_t>(i * i % 61);
+  }
+  v1::SubmitRequest request = Line::MakeRequest("r", prompt, 200);
+  v1::RequestEviction& eviction = *request.mutable_eviction();
+  eviction.set_mode(v1::EVICTION_MODE_AFTER_PREFILL);
+  ToProto(*ParsePolicy("h2o | adakv"), eviction.mutable_policy());
+  eviction.mutable_target()->set_keep_ratio("0.6");
+  ASSERT_TRUE(line.Submit(request).ok());
+  line.WaitForTokens("r", 60);
+  v1::EvictRequest command;
+  command.set_request_id("r");
+  ToProto(*ParsePolicy("h2o(norm=count) | adakv"), command.mutable_policy());
+  command.mutable_target()->set_keep_ratio("0.3");
+  v1::EvictResponse response;
+  const grpc::Status status = line.Evict(command, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_GT(response.freed_blocks(), 0);
+  line.WaitForAnswers(1);
+  line.ExpectNothingLeaked();
+  line.Close();
+  EXPECT_EQ(line.checker().num_evictions_checked(), 2);
+}
+
 TEST(MethodsTest, AnUnknownTableIsRefusedByName) {
   Line line({.model = Model(), .scheduler = SchedulerOptions()});
   line.Open();
