@@ -29,8 +29,9 @@ class Words {
       : words_(absl::StrSplit(line, ' ', absl::SkipEmpty())) {}
 
   bool empty() const { return next_ == words_.size(); }
-  // What was expected where the line stopped fitting.
-  const std::optional<std::string>& error() const { return error_; }
+  bool failed() const { return !error_.empty(); }
+  // What was expected where the line stopped fitting; empty: it fits.
+  const std::string& error() const { return error_; }
 
   std::string Text(absl::string_view what) {
     if (!empty()) return std::string(words_[next_++]);
@@ -42,14 +43,14 @@ class Words {
   T Number(absl::string_view what) {
     const std::string word = Text(what);
     T value = {};
-    if (!error_.has_value() && !Parse(word, &value)) Fail(what, word);
+    if (!failed() && !Parse(word, &value)) Fail(what, word);
     return value;
   }
 
   uint64_t Hex(absl::string_view what) {
     const std::string word = Text(what);
     uint64_t value = 0;
-    if (!error_.has_value() && !absl::SimpleHexAtoi(word, &value)) {
+    if (!failed() && !absl::SimpleHexAtoi(word, &value)) {
       Fail(what, word);
     }
     return value;
@@ -60,7 +61,7 @@ class Words {
   std::vector<T> Numbers(absl::string_view what) {
     const auto count = Number<int64_t>("a count");
     std::vector<T> values;
-    for (int64_t i = 0; i < count && !error_.has_value(); ++i) {
+    for (int64_t i = 0; i < count && !failed(); ++i) {
       values.push_back(Number<T>(what));
     }
     return values;
@@ -73,7 +74,7 @@ class Words {
   }
 
   void Fail(absl::string_view expected, absl::string_view got) {
-    if (error_.has_value()) return;
+    if (failed()) return;
     error_ = absl::StrCat("expected ", expected, ", got '", got, "'");
   }
 
@@ -91,7 +92,7 @@ class Words {
 
   std::vector<absl::string_view> words_;
   size_t next_ = 0;
-  std::optional<std::string> error_;
+  std::string error_;
 };
 
 GoldenInput ReadInput(Words& words) {
@@ -198,9 +199,9 @@ absl::StatusOr<std::vector<GoldenCase>> ReadGoldenFile(
     } else {
       ReadItem(kind, words, &*open);
     }
-    if (words.error().has_value()) {
+    if (words.failed()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ":", line, ": ", *words.error()));
+          absl::StrCat(path, ":", line, ": ", words.error()));
     }
   }
   if (open.has_value()) {

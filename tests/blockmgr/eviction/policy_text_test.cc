@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "blockmgr/eviction/parity.h"
 #include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/policy_fields.h"
 #include "tests/testing/status_matchers.h"
@@ -119,9 +120,14 @@ const GoodText kGoodTexts[] = {
        p.selector.norm = ValueNorm::kL2;
        p.selector.gqa_product = true;
      }},
-    {"snapkv | round(token)|parity( released )|protect(sinks=4, recent=0) ",
+    {"snapkv | round(token)|protect(sinks=4, recent=0) ",
      [](EvictionPolicy& p) {
        p.protect = {.sinks = 4, .recent = 0};
+       p.rounding = Rounding::kToken;
+     }},
+    {"snapkv | adakv | round(token)|parity( released )",
+     [](EvictionPolicy& p) {
+       p.budget.kind = BudgetKind::kAdaKv;
        p.rounding = Rounding::kToken;
        p.parity = Parity::kReleased;
      }},
@@ -156,10 +162,10 @@ TEST(PolicyTextTest, FormatsCanonically) {
        "snapkv(window=16) | adakv(alpha=0.3) | topk | protect(sinks=2)"},
       {"tova|global|critical(norm=l2,first=0.5)|parity(none)",
        "tova | global | critical(norm=l2)"},
-      {"random|lukv(profile=a.b)|parity(kvpress)|round(token)|protect(recent="
-       "3)",
-       "random | lukv(profile=a.b) | topk | protect(recent=3) | round(token) | "
-       "parity(kvpress)"},
+      {"random|lukv(profile=a.b)|round(token)|protect(recent=3)",
+       "random | lukv(profile=a.b) | topk | protect(recent=3) | round(token)"},
+      {"random|parity(kvpress)|critical|round(token)",
+       "random | uniform | critical | round(token) | parity(kvpress)"},
       {"expected_attention(eps=2e-2,cov=false)|ada_pyramid(beta=1e9)",
        "expected_attention(cov=false) | ada_pyramid(beta=1e+09) | topk"},
   };
@@ -423,6 +429,7 @@ EvictionPolicy RandomPolicy(std::mt19937_64& random) {
   if (random() % 2 == 0) VisitProtection(policy.protect, draw);
   draw.Enum("round", policy.rounding);
   if (policy.rounding == Rounding::kToken) draw.Enum("parity", policy.parity);
+  if (!CheckParity(policy).ok()) policy.parity = Parity::kNone;
   if (policy.scorer.anchor == KeyDiffAnchor::kPairwise) {
     policy.scorer.metric = KeyDiffMetric::kCosine;
   }
