@@ -164,7 +164,7 @@ TEST(PolicyTextTest, FormatsCanonically) {
        "tova | global | critical(norm=l2)"},
       {"random|lukv(profile=a.b)|round(token)|protect(recent=3)",
        "random | lukv(profile=a.b) | topk | protect(recent=3) | round(token)"},
-      {"random|parity(kvpress)|critical|round(token)",
+      {"random|critical|parity(kvpress)|round(token)",
        "random | uniform | critical | round(token) | parity(kvpress)"},
       {"expected_attention(eps=2e-2,cov=false)|ada_pyramid(beta=1e9)",
        "expected_attention(cov=false) | ada_pyramid(beta=1e+09) | topk"},
