@@ -15,8 +15,8 @@ Usage: scripts/test.sh [OPTION..] [PRESET..]
 Installs what is missing, then configures, builds and tests each PRESET in
 build/PRESET. Without one: dev. Presets: $(presets | xargs).
 
-  dev      everyday build: optimised, asserts on, precompiled headers
-  release  what users get: no asserts, no precompiled headers
+  dev      everyday build: optimised, asserts on
+  release  what users get: no asserts, and every header stands alone
   asan     AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer
   tsan     ThreadSanitizer, without what speaks gRPC
   clang    clang, with its thread-safety analysis

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <limits>
 
 #include "blockmgr/base/check.h"
 
@@ -12,6 +13,11 @@ namespace blockmgr {
 namespace {
 
 constexpr size_t kBlock = 8;
+
+// A subnormal mass has lost its digits, and its inverse is infinite.
+bool HasWeight(double kept_mass) {
+  return kept_mass >= std::numeric_limits<double>::min();
+}
 
 // out[k] += sum over r of weight[r] * row[r][first + k], for k < kSize.
 template <size_t kSize>
@@ -48,7 +54,7 @@ double AdaKvBound(const AttentionLoss& loss, double max_size) {
 }
 
 double CriticalKvBound(const AttentionLoss& loss) {
-  if (loss.kept_mass == 0.0) return loss.lost_size;
+  if (!HasWeight(loss.kept_mass)) return loss.lost_size + loss.kept_size;
   // The paper's form, rearranged: 1 / sigma - 1 = (1 - sigma) / sigma.
   return loss.lost_size + loss.kept_size * (loss.lost_mass / loss.kept_mass);
 }
@@ -71,7 +77,7 @@ void AttentionChange(std::span<const double> attention,
     (kept[j] != 0 ? kept_mass : lost_mass) += attention[j];
   }
   // A - A / sigma = -A (1 - sigma) / sigma, without the cancellation.
-  const double gain = kept_mass == 0.0 ? 0.0 : lost_mass / kept_mass;
+  const double gain = HasWeight(kept_mass) ? lost_mass / kept_mass : -1.0;
   for (size_t j = 0; j < attention.size(); ++j) {
     change[j] = kept[j] != 0 ? -gain * attention[j] : attention[j];
   }

@@ -5,7 +5,8 @@
 // sums to 1) and adds sum_j A_j V_j to the layer's output, where V_j = v_j W_O
 // with that head's rows of W_O. After eviction the weights of the kept entries
 // are scaled up to sum to 1 again: A'_j = A_j / sigma with sigma the kept mass.
-// Where no kept entry has any weight, the output counts as 0: A' = 0.
+// Where no kept entry has any weight (sigma below the least normal double, so
+// that 1 / sigma is not finite or not exact), the output counts as 0: A' = 0.
 //
 // All norms are L1, all arithmetic is in double, sums of what was lost are
 // taken as such rather than as differences, so small losses stay accurate.

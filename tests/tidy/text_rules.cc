@@ -85,11 +85,6 @@ Findings CheckFunctionLengths(absl::string_view path,
   return findings;
 }
 
-// pch.h is only ever named by CMake's target_precompile_headers.
-bool NeedsGuard(absl::string_view path) {
-  return path != "blockmgr/base/pch.h";
-}
-
 std::string GuardOf(absl::string_view path) {
   std::string guard = absl::StrCat(path, "_");
   for (char& c : guard) c = IsWordCharacter(c) ? absl::ascii_toupper(c) : '_';
@@ -192,7 +187,6 @@ Findings CheckSizes(absl::string_view path, absl::string_view text) {
 }
 
 Findings CheckIncludeGuard(absl::string_view path, absl::string_view text) {
-  if (!NeedsGuard(path)) return {};
   const std::string guard = GuardOf(path);
   const std::vector<absl::string_view> lines = Lines(text);
   const auto opening = std::find_if(

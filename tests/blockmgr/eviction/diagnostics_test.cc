@@ -63,7 +63,8 @@ struct Head {
     std::vector<double> difference(model_dim, 0.0);
     for (size_t j = 0; j < attention.size(); ++j) {
       double after = 0.0;
-      if (kept[j] != 0 && sigma > 0.0) after = attention[j] / sigma;
+      if (kept[j] != 0 && sigma >= std::numeric_limits<double>::min())
+        after = attention[j] / sigma;
       for (size_t m = 0; m < model_dim; ++m) {
         difference[m] += (attention[j] - after) * projected[j * model_dim + m];
       }
@@ -161,8 +162,10 @@ TEST(DiagnosticsTest, NoPerturbationExceedsItsBounds) {
   for (uint32_t seed = 0; seed < 20000; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937 rng(seed);
-    const Head head =
-        RandomHead(1 + rng() % 30, 1 + rng() % 5, 1 + rng() % 7, rng);
+    const size_t n = 1 + rng() % 30;
+    const size_t head_dim = 1 + rng() % 5;
+    const size_t model_dim = 1 + rng() % 7;
+    const Head head = RandomHead(n, head_dim, model_dim, rng);
     const AttentionLoss loss =
         MeasureLoss(head.attention, head.kept, head.sizes);
     const double actual = L1Norm(Perturbation(head));
@@ -175,6 +178,20 @@ TEST(DiagnosticsTest, NoPerturbationExceedsItsBounds) {
     }
     ASSERT_FALSE(HasFailure());
   }
+}
+
+// 1 / sigma is infinite.
+TEST(DiagnosticsTest, SubnormalKeptMassIsNone) {
+  Head head;
+  head.attention = {1.0, std::numeric_limits<double>::denorm_min()};
+  head.kept = {0, 1};
+  head.values = {2, 3};
+  head.projection = {1};
+  head.Project(1);
+  const AttentionLoss loss = MeasureLoss(head.attention, head.kept, head.sizes);
+  EXPECT_DOUBLE_EQ(CriticalKvBound(loss), 2.0);
+  EXPECT_DOUBLE_EQ(L1Norm(Perturbation(head)), 2.0);
+  EXPECT_LE(CriticalKvBound(loss), AdaKvBound(loss, 3.0));
 }
 
 TEST(DiagnosticsTest, NoLayerExceedsTheSumOfItsHeadsBounds) {
