@@ -70,15 +70,15 @@ void HashAndMatch(benchmark::State& state) {
   const std::vector<int32_t> prompt = RandomPrompt();
   constexpr int32_t kBlocks = kPromptTokens / 16;
   BlockManager manager(LargeLayout(kBlocks + 1), 1, true);
-  std::vector<BlockKey> keys;
-  ExtendBlockKeys(prompt, 16, &keys);
-  const SequenceSlot slot = manager.Open({});
+  BlockChain chain;
+  chain.Extend(prompt, 16);
+  const SequenceSlot slot = manager.Open({}, {});
   ReserveTokens(&manager, slot, kPromptTokens);
-  manager.Commit(slot, kPromptTokens, prompt, keys);
+  manager.Commit(slot, kPromptTokens, prompt, chain);
   for ([[maybe_unused]] auto _ : state) {
-    keys.clear();
-    ExtendBlockKeys(prompt, 16, &keys);
-    const PrefixMatch match = manager.Match(keys, prompt, kPromptTokens);
+    BlockChain fresh;
+    fresh.Extend(prompt, 16);
+    const PrefixMatch match = manager.Match(fresh, prompt, kPromptTokens);
     BM_CHECK(std::ssize(match.blocks) == kBlocks);
   }
   state.SetItemsProcessed(state.iterations() * kBlocks);
@@ -100,7 +100,7 @@ void DecodeStep(benchmark::State& state) {
     for (const TokenDemand& demand : demands) manager.Close(demand.slot);
     demands.clear();
     for (int32_t i = 0; i < num_sequences; ++i) {
-      const SequenceSlot slot = manager.Open({});
+      const SequenceSlot slot = manager.Open({}, {});
       demands.push_back({slot, 1});
       ReserveTokens(&manager, slot, 1 + i % 16);
       manager.Commit(slot, 1 + i % 16, {}, {});
@@ -160,7 +160,7 @@ void CommitEviction(benchmark::State& state) {
   int64_t evicted_entries = 0;
   for ([[maybe_unused]] auto _ : state) {
     state.PauseTiming();
-    const SequenceSlot slot = manager.Open({});
+    const SequenceSlot slot = manager.Open({}, {});
     ReserveTokens(&manager, slot, kPromptTokens);
     manager.Commit(slot, kPromptTokens, {}, {});
     int32_t cut = kPromptTokens;

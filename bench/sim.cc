@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <deque>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -224,6 +225,15 @@ std::vector<std::pair<std::string, double>> Config(const SimOptions& options) {
       {"long_prefill_token_threshold", scheduler.long_prefill_token_threshold},
       {"watermark", scheduler.watermark},
       {"max_steps_in_flight", scheduler.max_steps_in_flight},
+      // As enums number them.
+      {"scheduling_policy", static_cast<double>(scheduler.policy)},
+      {"admission", static_cast<double>(scheduler.admission)},
+      {"chunk_policy", static_cast<double>(scheduler.chunk_policy)},
+      {"prefix_aging", scheduler.prefix_aging},
+      {"max_bypasses", scheduler.max_bypasses},
+      {"min_prefix_wait_tokens", scheduler.min_prefix_wait_tokens},
+      {"max_prefix_wait_steps", scheduler.max_prefix_wait_steps},
+      {"max_long_prefills", scheduler.max_long_prefills},
       {"enable_prefix_caching", scheduler.enable_prefix_caching ? 1 : 0},
       {"num_layers", model.num_layers},
       {"num_heads", model.num_heads},
@@ -237,6 +247,48 @@ std::vector<std::pair<std::string, double>> Config(const SimOptions& options) {
       {"step_overhead_s", model.step_overhead_s},
       {"head_concentration", model.head_concentration},
   };
+}
+
+template <typename Enum>
+void AddChoice(CLI::App* app, const char* flag, Enum* value,
+               const std::map<std::string, Enum>& names, const char* choices,
+               const char* chosen, const char* help) {
+  app->add_option(flag, *value, help)
+      ->transform(CLI::CheckedTransformer(names).description(choices))
+      ->default_str(chosen)
+      ->group("Scheduling policy");
+}
+
+void AddPolicyFlags(CLI::App* app, SchedulerOptions* options) {
+  AddChoice(app, "--scheduling-policy", &options->policy,
+            SchedulingPolicyNames(), "fcfs|priority|prefix", "fcfs",
+            "who is next of those that wait: the first to come, the lowest "
+            "priority value, or the longest cached prefix");
+  AddChoice(app, "--admission", &options->admission, AdmissionPolicyNames(),
+            "vllm|guaranteed|max_utilization", "vllm",
+            "what must be free to admit a request: its whole prompt and the "
+            "watermark; all it and those running will ever need; its next "
+            "step");
+  AddChoice(app, "--chunk-policy", &options->chunk_policy, ChunkPolicyNames(),
+            "first_come|equal_progress", "first_come",
+            "how prompts share a step: the oldest first, or equal shares");
+  const auto add = [app](const char* flag, int32_t* value, const char* help) {
+    app->add_option(flag, *value, help)
+        ->capture_default_str()
+        ->group("Scheduling policy");
+  };
+  add("--prefix-aging", &options->prefix_aging,
+      "--scheduling-policy prefix: tokens of cached prefix that a step of "
+      "waiting is worth");
+  add("--max-bypasses", &options->max_bypasses,
+      "how often later requests may pass one that does not fit");
+  add("--min-prefix-wait-tokens", &options->min_prefix_wait_tokens,
+      "wait instead of computing this many tokens that a running request is "
+      "about to compute; 0: never");
+  add("--max-prefix-wait-steps", &options->max_prefix_wait_steps,
+      "... for at most so many steps");
+  add("--max-long-prefills", &options->max_long_prefills,
+      "prompts above the threshold computed at a time; 0: no limit");
 }
 
 }  // namespace
@@ -278,6 +330,7 @@ void AddSimFlags(CLI::App* app, SimOptions* options) {
                 scheduler->enable_prefix_caching,
                 "share the blocks of equal prefixes [default: on]")
       ->group(group);
+  AddPolicyFlags(app, scheduler);
   AddSimModelFlags(app, &options->model);
 }
 

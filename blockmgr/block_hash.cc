@@ -1,19 +1,30 @@
 #include "blockmgr/block_hash.h"
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include <absl/container/inlined_vector.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
 
 // Header-only, so that an installed blockmgr needs no xxHash to link.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
+
 namespace blockmgr {
 namespace {
 
+constexpr size_t kMaxNameBytes = 256;
+constexpr size_t kMaxHashBytes = 64;
+
 // First word of every encoding; a new kind of content gets a new tag.
-constexpr uint32_t kTokensTag = 0x544F4B31;  // "TOK1"
-constexpr uint32_t kRootTag = 0x524F4F54;    // "ROOT"
+constexpr uint32_t kTokensTag = 0x544F4B32;  // "TOK2"
+constexpr uint32_t kRootTag = 0x524F4F32;    // "ROO2"
+constexpr uint32_t kRegionTag = 0x52454731;  // "REG1"
 
 struct EncodingHeader {
   uint32_t tag;
@@ -23,32 +34,140 @@ struct EncodingHeader {
 
 BlockKey ToKey(XXH128_hash_t hash) { return {hash.low64, hash.high64}; }
 
-}  // namespace
-
-BlockKey RootBlockKey() {
-  return ToKey(XXH3_128bits(&kRootTag, sizeof(kRootTag)));
+void AppendInt(uint32_t value, std::string* bytes) {
+  bytes->append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-BlockKey HashBlock(const BlockKey& parent, std::span<const int32_t> tokens) {
+void AppendText(absl::string_view text, std::string* bytes) {
+  AppendInt(static_cast<uint32_t>(text.size()), bytes);
+  bytes->append(text.data(), text.size());
+}
+
+// `media` needs no length: nothing follows it.
+BlockKey HashBlock(const BlockKey& parent, std::span<const int32_t> tokens,
+                   absl::string_view media) {
   const EncodingHeader header{kTokensTag, static_cast<uint32_t>(tokens.size()),
                               parent};
-  absl::InlinedVector<unsigned char, 256> bytes(sizeof(header) +
-                                                tokens.size_bytes());
-  std::memcpy(bytes.data(), &header, sizeof(header));
-  std::memcpy(bytes.data() + sizeof(header), tokens.data(),
-              tokens.size_bytes());
+  absl::InlinedVector<unsigned char, 256> bytes(
+      sizeof(header) + tokens.size_bytes() + media.size());
+  unsigned char* out = bytes.data();
+  std::memcpy(out, &header, sizeof(header));
+  out += sizeof(header);
+  std::memcpy(out, tokens.data(), tokens.size_bytes());
+  out += tokens.size_bytes();
+  std::copy(media.begin(), media.end(), out);
   return ToKey(XXH3_128bits(bytes.data(), bytes.size()));
 }
 
-void ExtendBlockKeys(std::span<const int32_t> tokens, int32_t page_size,
-                     std::vector<BlockKey>* keys) {
+absl::Status ValidateName(absl::string_view field, absl::string_view name) {
+  if (name.size() <= kMaxNameBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": expected at most ",
+                                                 kMaxNameBytes, " bytes, got ",
+                                                 name.size()));
+}
+
+}  // namespace
+
+absl::Status ValidateScope(const ContentScope& scope, int64_t num_tokens) {
+  BM_RETURN_IF_ERROR(ValidateName("tenant", scope.tenant));
+  BM_RETURN_IF_ERROR(ValidateName("lora", scope.lora));
+  BM_RETURN_IF_ERROR(ValidateName("cache_salt", scope.cache_salt));
+  int64_t free = 0;
+  for (size_t i = 0; i < scope.media.size(); ++i) {
+    const MediaItem& item = scope.media[i];
+    const auto field = [i](absl::string_view name) {
+      return absl::StrCat("media[", i, "].", name, ": expected ");
+    };
+    if (item.begin < free || item.begin >= num_tokens) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          field("begin"), free, " to ", num_tokens - 1,
+          " (after the item before it, in the prompt), got ", item.begin));
+    }
+    if (item.length < 1 || item.length > num_tokens - item.begin) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field("length"), "1 to ", num_tokens - item.begin,
+                       " tokens, got ", item.length));
+    }
+    if (item.hash.empty() || item.hash.size() > kMaxHashBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field("hash"), "1 to ", kMaxHashBytes, " bytes, got ",
+                       item.hash.size()));
+    }
+    free = int64_t{item.begin} + item.length;
+  }
+  return absl::OkStatus();
+}
+
+BlockChain::BlockChain(const ContentScope& scope, int32_t key_bits)
+    : media_(scope.media) {
+  BM_CHECK(key_bits >= 1);
+  const auto mask = [](int32_t bits) {
+    if (bits <= 0) return uint64_t{0};
+    return ~uint64_t{0} >> (64 - std::min(bits, 64));
+  };
+  key_mask_ = {mask(key_bits), mask(key_bits - 64)};
+  AppendInt(kRootTag, &root_);
+  AppendText(scope.tenant, &root_);
+  AppendText(scope.lora, &root_);
+  AppendText(scope.cache_salt, &root_);
+  root_key_ = ToKey(XXH3_128bits(root_.data(), root_.size()));
+}
+
+std::string BlockChain::Media(int32_t begin, int32_t end) const {
+  std::string bytes;
+  if (media_.empty()) return bytes;
+  auto item = std::ranges::partition_point(
+      media_, [begin](const auto& m) { return m.begin + m.length <= begin; });
+  for (; item != media_.end() && item->begin < end; ++item) {
+    // Where the item starts from here: negative when it began before.
+    AppendInt(static_cast<uint32_t>(item->begin - begin), &bytes);
+    AppendInt(static_cast<uint32_t>(item->length), &bytes);
+    AppendText(item->hash, &bytes);
+  }
+  return bytes;
+}
+
+void BlockChain::SetRetention(std::vector<RetentionRange> ranges) {
+  retention_ = std::move(ranges);
+  std::ranges::stable_sort(retention_, std::greater<>(), [](const auto& range) {
+    return range.retention.priority;
+  });
+}
+
+const Retention* BlockChain::RetentionOf(int32_t begin, int32_t end) const {
+  for (const RetentionRange& range : retention_) {
+    if (range.begin < end && begin < range.end) return &range.retention;
+  }
+  return nullptr;
+}
+
+BlockKey BlockChain::RegionKey(int32_t num_blocks,
+                               absl::string_view plan) const {
+  BM_CHECK(num_blocks >= 1 && num_blocks <= std::ssize(keys_));
+  const BlockKey& key = keys_[num_blocks - 1];
+  std::string bytes;
+  AppendInt(kRegionTag, &bytes);
+  bytes.append(reinterpret_cast<const char*>(&key), sizeof(key));
+  AppendText(plan, &bytes);
+  return Mask(ToKey(XXH3_128bits(bytes.data(), bytes.size())));
+}
+
+BlockKey BlockChain::KeyAfter(const BlockKey& parent,
+                              std::span<const int32_t> tokens, int32_t begin,
+                              int32_t page_size) const {
+  return Mask(HashBlock(parent, tokens.subspan(begin, page_size),
+                        Media(begin, begin + page_size)));
+}
+
+void BlockChain::Extend(std::span<const int32_t> tokens, int32_t page_size) {
   const size_t num_full = tokens.size() / page_size;
-  if (keys->size() >= num_full) return;
-  keys->reserve(num_full);
-  BlockKey parent = keys->empty() ? RootBlockKey() : keys->back();
-  for (size_t i = keys->size(); i < num_full; ++i) {
-    parent = HashBlock(parent, tokens.subspan(i * page_size, page_size));
-    keys->push_back(parent);
+  if (keys_.size() >= num_full) return;
+  keys_.reserve(num_full);
+  BlockKey parent = keys_.empty() ? root_key_ : keys_.back();
+  for (size_t i = keys_.size(); i < num_full; ++i) {
+    const auto begin = static_cast<int32_t>(i) * page_size;
+    parent = KeyAfter(parent, tokens, begin, page_size);
+    keys_.push_back(parent);
   }
 }
 

@@ -48,82 +48,160 @@ BlockManagerStats BlockManager::stats() const {
 void BlockManager::Acknowledge(StepId step) {
   pool_.Acknowledge(step);
   while (!cooling_.empty()) {
-    const auto [block, ticket] = cooling_.front();
-    const bool waits = cooling_tickets_[Index(block)] == ticket;
-    if (waits && !pool_.IsPastFence(block)) return;
+    const auto [entry, ticket] = cooling_.front();
+    const bool waits = cooling_tickets_[entry] == ticket;
+    if (waits && !pool_.IsPastFence(SomeBlock(entry))) return;
     cooling_.pop_front();
     if (!waits) continue;
-    StopCooling(block);
-    cache_.AddReclaimable(block);
+    StopCooling(entry);
+    cache_.AddReclaimable(entry);
   }
 }
 
-void BlockManager::StopCooling(BlockId block) {
-  BM_CHECK(cooling_tickets_[Index(block)] != 0);
-  cooling_tickets_[Index(block)] = 0;
-  --num_cooling_;
+BlockId BlockManager::SomeBlock(int32_t entry) const {
+  const CachedRegion* cached = cache_.region(entry);
+  return cached == nullptr ? BlockId{entry} : cached->record->blocks.front();
+}
+
+void BlockManager::StopCooling(int32_t entry) {
+  BM_CHECK(cooling_tickets_[entry] != 0);
+  cooling_tickets_[entry] = 0;
+  num_cooling_ -= cache_.num_blocks(entry);
+}
+
+void BlockManager::BecomeUnused(int32_t entry) {
+  if (pool_.IsPastFence(SomeBlock(entry))) {
+    cache_.AddReclaimable(entry);
+    return;
+  }
+  if (std::ssize(cooling_tickets_) < cache_.entry_limit()) {
+    cooling_tickets_.resize(cache_.entry_limit(), 0);
+  }
+  cooling_tickets_[entry] = next_cooling_ticket_;
+  cooling_.push_back({entry, next_cooling_ticket_++});
+  num_cooling_ += cache_.num_blocks(entry);
+}
+
+void BlockManager::Wake(int32_t entry) {
+  if (cache_.IsReclaimable(entry)) {
+    cache_.RemoveReclaimable(entry);
+  } else if (pool_.num_holders(SomeBlock(entry)) == 1) {
+    StopCooling(entry);
+  }
 }
 
 void BlockManager::LoseEngine() {
   BM_CHECK(free_slots_.size() == sequences_.size());
   pool_.ForgetSteps();
-  BM_CHECK(ResetPrefixCache());
+  BM_CHECK(ResetPrefixCache().num_in_use == 0);
 }
 
-PrefixMatch BlockManager::Match(std::span<const BlockKey> keys,
+PrefixMatch BlockManager::Match(const BlockChain& chain,
                                 std::span<const int32_t> tokens,
-                                int32_t max_tokens) const {
+                                int32_t max_tokens,
+                                const RegionQuery* query) const {
   PrefixMatch match;
   if (!prefix_caching_ || max_tokens <= 0) return match;
-  const size_t num_keys = std::min<size_t>(
-      keys.size(), static_cast<size_t>(max_tokens / layout_.page_size));
-  cache_.Match(keys.first(num_keys), tokens, &match.blocks);
+  const int32_t page_size = layout_.page_size;
+  cache_.Match(chain,
+               std::min(chain.keys().size(),
+                        static_cast<size_t>(max_tokens / page_size)),
+               tokens, &match.blocks);
+  match.num_tokens = static_cast<int32_t>(match.blocks.size()) * page_size;
+  if (query != nullptr) {
+    PrefixMatch over;
+    over.region = cache_.MatchRegion(chain, tokens, max_tokens, *query);
+    if (over.region != PrefixCache::kNone) {
+      over.cached = cache_.region(over.region);
+      cache_.MatchOver(over.region, chain, tokens, max_tokens, &over.blocks);
+      over.num_tokens = over.cached->record->cut +
+                        static_cast<int32_t>(over.blocks.size()) * page_size;
+      if (over.num_tokens >= match.num_tokens) match = std::move(over);
+    }
+  }
   for (const BlockId block : match.blocks) {
-    match.num_reclaimable += cache_.IsReclaimable(block) ? 1 : 0;
+    match.num_reclaimable += cache_.IsReclaimable(Index(block)) ? 1 : 0;
+  }
+  if (match.cached != nullptr && cache_.IsReclaimable(match.region)) {
+    match.num_reclaimable += cache_.num_blocks(match.region);
   }
   return match;
 }
 
-SequenceSlot BlockManager::Open(const PrefixMatch& match) {
+SequenceSlot BlockManager::Open(const BlockChain& chain,
+                                const PrefixMatch& match) {
   BM_CHECK(!free_slots_.empty());
   const SequenceSlot slot = free_slots_.back();
   free_slots_.pop_back();
   SequenceCache& sequence = sequences_[Index(slot)];
   BM_CHECK(!sequence.open);
   sequence.open = true;
+  if (!prefix_caching_) return slot;
+  sequence.root_serial = cache_.AcquireRoot(chain.root());
+  sequence.chain_serial = sequence.root_serial;
+  if (match.cached != nullptr) {
+    BM_CHECK(cache_.region(match.region) == match.cached);
+    Wake(match.region);
+    sequence.region = match.cached->record;
+    for (const BlockId block : sequence.region->blocks) pool_.AddRef(block);
+    ContinueAfter(match.region, &sequence);
+    ApplyRetention(match.region, chain, 0, sequence.cut());
+  }
   for (const BlockId block : match.blocks) {
     BM_CHECK(cache_.Contains(block));
-    if (cache_.IsReclaimable(block)) {
-      cache_.RemoveReclaimable(block);
-    } else if (pool_.num_holders(block) == 1) {
-      StopCooling(block);
-    }
+    const int32_t begin =
+        sequence.cut() +
+        static_cast<int32_t>(sequence.tail.size()) * layout_.page_size;
+    ApplyRetention(Index(block), chain, begin, begin + layout_.page_size);
+    Wake(Index(block));
     pool_.AddRef(block);
     sequence.tail.push_back(block);
+    // The block between a region and what was computed over it is not part of
+    // the region's chain.
+    const bool is_between =
+        sequence.region != nullptr && sequence.tail.size() == 1;
+    if (!is_between) ContinueAfter(Index(block), &sequence);
   }
-  sequence.num_published = static_cast<int32_t>(match.blocks.size());
-  sequence.num_reserved = sequence.num_published * layout_.page_size;
+  sequence.num_reserved =
+      sequence.cut() +
+      static_cast<int32_t>(sequence.tail.size()) * layout_.page_size;
   sequence.num_settled = sequence.num_reserved;
-  if (!match.blocks.empty()) {
-    sequence.chain_serial = cache_.serial(match.blocks.back());
-  }
+  sequence.num_published = sequence.num_reserved / layout_.page_size;
   return slot;
 }
 
-void BlockManager::DropFromCache(BlockId block) {
-  cache_.Remove(block);
-  pool_.ReleaseUntouched(block);
+void BlockManager::ContinueAfter(int32_t entry, SequenceCache* sequence) const {
+  sequence->chain_serial = cache_.serial(entry);
+  sequence->chain_key = cache_.key(entry);
 }
 
-void BlockManager::ReclaimOldest() {
-  const BlockId block = cache_.oldest();
-  cache_.RemoveReclaimable(block);
-  DropFromCache(block);
-  ++reclaimed_blocks_;
+void BlockManager::ApplyRetention(int32_t entry, const BlockChain& chain,
+                                  int32_t begin, int32_t end) {
+  const Retention* wish = chain.RetentionOf(begin, end);
+  if (wish != nullptr) cache_.SetRetention(entry, *wish);
+}
+
+void BlockManager::DropFromCache(int32_t entry) {
+  const CachedRegion* cached = cache_.region(entry);
+  if (cached == nullptr) {
+    cache_.Remove(entry);
+    pool_.ReleaseUntouched(BlockId{entry});
+    return;
+  }
+  const std::shared_ptr<const RegionRecord> record = cached->record;
+  cache_.Remove(entry);
+  for (const BlockId block : record->blocks) pool_.ReleaseUntouched(block);
+}
+
+void BlockManager::ReclaimNext() {
+  const int32_t entry = cache_.next_to_reclaim();
+  reclaimed_blocks_ += static_cast<uint64_t>(cache_.num_blocks(entry));
+  cache_.RemoveReclaimable(entry);
+  DropFromCache(entry);
 }
 
 void BlockManager::Take(std::span<BlockId> blocks) {
-  while (pool_.num_free() < std::ssize(blocks)) ReclaimOldest();
+  while (pool_.num_free() < std::ssize(blocks)) ReclaimNext();
   BM_CHECK(pool_.Allocate(blocks));
 }
 
@@ -154,10 +232,7 @@ bool BlockManager::Reserve(std::span<const TokenDemand> demands,
 
 int32_t BlockManager::NumPublishable(const SequenceCache& sequence,
                                      int32_t num_tokens) const {
-  if (!prefix_caching_ || sequence.region != nullptr ||
-      sequence.chain_serial == kNoSerial) {
-    return 0;
-  }
+  if (!prefix_caching_ || sequence.chain_serial == kNoSerial) return 0;
   return (sequence.num_settled + num_tokens) / layout_.page_size;
 }
 
@@ -168,22 +243,22 @@ bool BlockManager::WillPublish(SequenceSlot slot, int32_t num_tokens) const {
 
 void BlockManager::Commit(SequenceSlot slot, int32_t num_tokens,
                           std::span<const int32_t> tokens,
-                          std::span<const BlockKey> keys) {
+                          const BlockChain& chain) {
   SequenceCache& sequence = at(slot);
   BM_CHECK(sequence.num_settled + num_tokens <= sequence.num_reserved);
   sequence.num_settled += num_tokens;
   if (NumPublishable(sequence, 0) > sequence.num_published) {
-    Publish(&sequence, tokens, keys);
+    Publish(&sequence, tokens, chain);
   }
 }
 
 void BlockManager::Publish(SequenceCache* sequence,
                            std::span<const int32_t> tokens,
-                           std::span<const BlockKey> keys) {
+                           const BlockChain& chain) {
   const int32_t page_size = layout_.page_size;
   const int32_t num_full = NumPublishable(*sequence, 0);
   for (int32_t i = sequence->num_published; i < num_full; ++i) {
-    const BlockId block = sequence->tail[i];
+    const BlockId block = sequence->tail[i - sequence->cut() / page_size];
     if (sequence->pending.has_value()) {
       const std::vector<BlockId>& doomed = sequence->pending->destinations;
       const auto own_end = doomed.begin() + sequence->pending->num_own;
@@ -192,15 +267,48 @@ void BlockManager::Publish(SequenceCache* sequence,
         return;
       }
     }
+    const int32_t begin = i * page_size;
+    const BlockKey key =
+        sequence->region == nullptr
+            ? chain.keys()[i]
+            : chain.KeyAfter(sequence->chain_key, tokens, begin, page_size);
     bool inserted = false;
     sequence->chain_serial = cache_.Insert(
-        block, keys[i], sequence->chain_serial,
-        tokens.subspan(static_cast<size_t>(i) * page_size, page_size),
-        &inserted);
-    if (inserted) pool_.AddRef(block);
-    if (sequence->chain_serial == kNoSerial) return;
+        block, key, chain, sequence->chain_serial, tokens, begin, &inserted);
+    sequence->chain_key = key;
+    if (inserted) {
+      pool_.AddRef(block);
+      ApplyRetention(Index(block), chain, begin, begin + page_size);
+    }
     sequence->num_published = i + 1;
   }
+}
+
+bool BlockManager::PublishRegion(SequenceCache* sequence,
+                                 const RegionPublication& publication) {
+  const int32_t page_size = layout_.page_size;
+  BM_CHECK(publication.name.length == sequence->cut() + page_size);
+  // Where the tokens before the region could not be published, the block after
+  // it is another's of equal content, or more was computed before the
+  // compression, nobody could find it or go on from it.
+  if (sequence->chain_serial == kNoSerial || sequence->region->blocks.empty() ||
+      sequence->num_settled != publication.name.length ||
+      sequence->num_published * page_size < publication.name.length ||
+      !cache_.Contains(sequence->tail.front())) {
+    return false;
+  }
+  bool inserted = false;
+  const int32_t entry = cache_.InsertRegion(
+      sequence->region, publication.name, *publication.chain,
+      sequence->root_serial, publication.tokens, sequence->tail.front(),
+      &inserted);
+  if (inserted) {
+    for (const BlockId block : sequence->region->blocks) pool_.AddRef(block);
+    ApplyRetention(entry, *publication.chain, 0, sequence->cut());
+  }
+  ContinueAfter(entry, sequence);
+  sequence->num_published = publication.name.length / page_size;
+  return true;
 }
 
 void BlockManager::Abort(SequenceSlot slot, int32_t num_tokens) {
@@ -220,13 +328,19 @@ void BlockManager::Abort(SequenceSlot slot, int32_t num_tokens) {
 
 void BlockManager::ReleaseFrom(BlockId block) {
   pool_.Release(block);
-  if (pool_.num_holders(block) != 1 || !cache_.Contains(block)) return;
-  if (pool_.IsPastFence(block)) {
-    cache_.AddReclaimable(block);
-  } else {
-    cooling_tickets_[Index(block)] = next_cooling_ticket_;
-    cooling_.push_back({block, next_cooling_ticket_++});
-    ++num_cooling_;
+  if (pool_.num_holders(block) == 1 && cache_.Contains(block)) {
+    BecomeUnused(Index(block));
+  }
+}
+
+void BlockManager::ReleaseRegion(const RegionRecord& region) {
+  const int32_t entry = cache_.FindRegion(region.id);
+  for (size_t i = region.blocks.size(); i-- > 0;) {
+    pool_.Release(region.blocks[i]);
+  }
+  if (entry != PrefixCache::kNone &&
+      pool_.num_holders(region.blocks.front()) == 1) {
+    BecomeUnused(entry);
   }
 }
 
@@ -237,8 +351,9 @@ void BlockManager::Close(SequenceSlot slot) {
     ReleaseFrom(sequence.tail[i]);
   }
   if (sequence.region != nullptr) {
-    for (const BlockId block : sequence.region->blocks) ReleaseFrom(block);
+    ReleaseRegion(*sequence.region);
   }
+  if (prefix_caching_) cache_.ReleaseRoot(sequence.root_serial);
   // Keeps the table's memory for the next sequence of this slot.
   std::vector<BlockId> tail = std::move(sequence.tail);
   tail.clear();
@@ -252,11 +367,17 @@ bool BlockManager::IsOwn(BlockId block) const {
   return holders == 1 || (holders == 2 && cache_.Contains(block));
 }
 
+bool BlockManager::IsOwnRegion(const RegionRecord& region) const {
+  if (region.blocks.empty()) return true;
+  const bool cached = cache_.FindRegion(region.id) != PrefixCache::kNone;
+  return pool_.num_holders(region.blocks.front()) == (cached ? 2 : 1);
+}
+
 int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
   const SequenceCache& sequence = at(slot);
   int32_t count = 0;
   for (const BlockId block : sequence.tail) count += IsOwn(block) ? 1 : 0;
-  if (sequence.region != nullptr) {
+  if (sequence.region != nullptr && IsOwnRegion(*sequence.region)) {
     count += static_cast<int32_t>(sequence.region->blocks.size());
   }
   if (sequence.pending.has_value()) {
@@ -266,16 +387,18 @@ int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
   return count;
 }
 
-bool BlockManager::ResetPrefixCache() {
-  while (cache_.num_reclaimable() > 0) ReclaimOldest();
-  for (const auto [block, ticket] : cooling_) {
-    if (cooling_tickets_[Index(block)] != ticket) continue;
-    StopCooling(block);
-    DropFromCache(block);
+CacheReset BlockManager::ResetPrefixCache() {
+  const int32_t before = cache_.num_blocks_held();
+  while (cache_.num_reclaimable() > 0) ReclaimNext();
+  for (const auto [entry, ticket] : cooling_) {
+    if (cooling_tickets_[entry] != ticket) continue;
+    StopCooling(entry);
+    DropFromCache(entry);
   }
   cooling_.clear();
   BM_CHECK(num_cooling_ == 0);
-  return cache_.num_entries() == 0;
+  return {.num_dropped = before - cache_.num_blocks_held(),
+          .num_in_use = cache_.num_blocks_held()};
 }
 
 }  // namespace blockmgr

@@ -57,12 +57,32 @@ struct BlockManagerStats {
   uint64_t reclaimed_blocks = 0;  // since creation
 };
 
-// Blocks that hold the first tokens of a prompt already.
+// What holds the first tokens of a prompt already: perhaps a region, then
+// blocks.
 struct PrefixMatch {
+  int32_t num_tokens = 0;  // covered
+  // Entry of the prefix cache, or PrefixCache::kNone; then `cached` tells what
+  // it stands for.
+  int32_t region = PrefixCache::kNone;
+  const CachedRegion* cached = nullptr;
   std::vector<BlockId> blocks;
-  // Of those, blocks that only the cache holds: using them costs as much of the
-  // available blocks as taking fresh ones.
+  // Blocks, the region's too, that only the cache holds: using them costs as
+  // much of the available blocks as taking fresh ones.
   int32_t num_reclaimable = 0;
+
+  int32_t num_blocks() const {
+    return static_cast<int32_t>(blocks.size()) +
+           (cached == nullptr
+                ? 0
+                : static_cast<int32_t>(cached->record->blocks.size()));
+  }
+};
+
+// What to publish a region as, see CommitEviction.
+struct RegionPublication {
+  RegionName name;
+  const BlockChain* chain = nullptr;
+  std::span<const int32_t> tokens;  // of the sequence, from position 0
 };
 
 struct TokenDemand {
@@ -70,10 +90,17 @@ struct TokenDemand {
   int32_t num_tokens = 0;
 };
 
+// What became of the prefix cache.
+struct CacheReset {
+  int32_t num_dropped = 0;  // blocks
+  int32_t num_in_use = 0;   // blocks that sequences hold, so they stay
+};
+
 // What a committed eviction gave back.
 struct EvictionReceipt {
   int64_t evicted_entries = 0;  // summed over layers and heads
   int32_t freed_blocks = 0;     // fewer blocks than before the order
+  bool published = false;       // the region can be found by others
 };
 
 class BlockManager {
@@ -109,13 +136,15 @@ class BlockManager {
   void LoseEngine();
 
   // The longest cached prefix of `tokens` in whole blocks, at most max_tokens
-  // tokens. keys: of the full blocks of tokens (ExtendBlockKeys).
-  PrefixMatch Match(std::span<const BlockKey> keys,
-                    std::span<const int32_t> tokens, int32_t max_tokens) const;
+  // tokens and as far as `chain` names them. With a query, a compressed prefix
+  // that covers no less is preferred. Valid until the cache changes.
+  PrefixMatch Match(const BlockChain& chain, std::span<const int32_t> tokens,
+                    int32_t max_tokens,
+                    const RegionQuery* query = nullptr) const;
 
   // Opens a sequence whose first tokens are `match` (settled and published),
-  // which must still be in the cache. REQUIRES: num_open_slots() > 0.
-  SequenceSlot Open(const PrefixMatch& match);
+  // found by `chain` and still in the cache. REQUIRES: num_open_slots() > 0.
+  SequenceSlot Open(const BlockChain& chain, const PrefixMatch& match);
 
   // Takes slots for the next tokens of each sequence. Appends to `blocks` the
   // ids added to each tail and to `offsets` where each sequence's ids end. All
@@ -125,11 +154,11 @@ class BlockManager {
                              std::vector<BlockId>* blocks);
   // Settles the next num_tokens reserved positions. Publishes the blocks that
   // are full of settled tokens, were computed without a region, and are not
-  // about to be overwritten. tokens, keys: of the sequence from position 0, at
+  // about to be overwritten. tokens, chain: of the sequence from position 0, at
   // least as far as settled (read only while publishing).
   void Commit(SequenceSlot slot, int32_t num_tokens,
-              std::span<const int32_t> tokens, std::span<const BlockKey> keys);
-  // Whether Commit(slot, num_tokens) would publish, so that keys are needed.
+              std::span<const int32_t> tokens, const BlockChain& chain);
+  // Whether Commit(slot, num_tokens) would publish, so that names are needed.
   bool WillPublish(SequenceSlot slot, int32_t num_tokens) const;
   // Gives back the last num_tokens reserved positions, which no dispatched step
   // has seen. REQUIRES: they are not settled, nor below the cut of a pending
@@ -157,10 +186,14 @@ class BlockManager {
   // order; InvalidArgument names the (layer, head) at fault.
   absl::Status ValidateCounts(SequenceSlot slot,
                               std::span<const int32_t> counts) const;
-  // The pending order was carried out. REQUIRES: ValidateCounts(...).ok(), and
-  // everything below the cut is settled.
-  EvictionReceipt CommitEviction(SequenceSlot slot,
-                                 std::span<const int32_t> counts);
+  // The pending order was carried out. With a publication, whose length must be
+  // one page above the cut, the region can be found by others from now on,
+  // together with the block after it; not so when that block is not in the
+  // cache, or when more or less than that length is settled.
+  // REQUIRES: ValidateCounts(...).ok(), and everything below the cut is settled.
+  EvictionReceipt CommitEviction(
+      SequenceSlot slot, std::span<const int32_t> counts,
+      const RegionPublication* publication = nullptr);
   // The pending order was refused; the engine has moved nothing.
   void AbortEviction(SequenceSlot slot);
 
@@ -168,8 +201,10 @@ class BlockManager {
   // REQUIRES: it has one. O(pages).
   RaggedRegion DeriveRegion(SequenceSlot slot) const;
 
-  // Drops every cached block that no sequence uses. True when none is left.
-  bool ResetPrefixCache();
+  // Drops every cached block and region that no sequence uses.
+  CacheReset ResetPrefixCache();
+  // For durations of retention; milliseconds of any clock, never back.
+  void SetTime(int64_t now_ms) { cache_.SetTime(now_ms); }
 
   // Equal for equal states (free-list order aside). O(pool), for tests.
   uint64_t StateHash() const;
@@ -182,20 +217,43 @@ class BlockManager {
   // The blocks that positions [0, cut) are in, in table order.
   std::vector<BlockId> BlocksBelow(const SequenceCache& sequence,
                                    int32_t cut) const;
+  // Whether no other sequence holds a block of the tail, or the region. What
+  // the cache holds can be taken from it.
   bool IsOwn(BlockId block) const;
-  // Takes available blocks, reclaiming the oldest cached ones when none is
-  // free. REQUIRES: enough are available.
+  bool IsOwnRegion(const RegionRecord& region) const;
+  // Of BlocksBelow, those that are the sequence's own.
+  std::vector<BlockId> OwnBlocksBelow(const SequenceCache& sequence,
+                                      int32_t cut) const;
+  // Takes available blocks, reclaiming cached ones when none is free. REQUIRES:
+  // enough are available.
   void Take(std::span<BlockId> blocks);
-  void ReclaimOldest();
-  // The block no longer waits for its fence. REQUIRES: it did.
-  void StopCooling(BlockId block);
-  // Drops a sequence's hold; a block that only the cache still holds becomes
-  // reclaimable, after the fence.
+  void ReclaimNext();
+  // Some block of an entry; all of them were released together.
+  BlockId SomeBlock(int32_t entry) const;
+  // Only the cache holds the entry now: it becomes reclaimable, after the
+  // fence.
+  void BecomeUnused(int32_t entry);
+  // A sequence is about to use the entry.
+  void Wake(int32_t entry);
+  // The entry no longer waits for its fence. REQUIRES: it did.
+  void StopCooling(int32_t entry);
+  // Drops a sequence's hold on a block of its tail, or its region.
   void ReleaseFrom(BlockId block);
-  void DropFromCache(BlockId block);
+  void ReleaseRegion(const RegionRecord& region);
+  // Gives up the cache's hold on an entry that is not reclaimable.
+  void DropFromCache(int32_t entry);
+  // What the chain wishes for positions [begin, end), which `entry` holds.
+  void ApplyRetention(int32_t entry, const BlockChain& chain, int32_t begin,
+                      int32_t end);
+  // What the sequence publishes next comes after `entry`.
+  void ContinueAfter(int32_t entry, SequenceCache* sequence) const;
   void Publish(SequenceCache* sequence, std::span<const int32_t> tokens,
-               std::span<const BlockKey> keys);
-  // Blocks whose content may be published after num_tokens more are settled.
+               const BlockChain& chain);
+  // Publishes the sequence's new region and continues its chain over it; false
+  // when it cannot be found again.
+  bool PublishRegion(SequenceCache* sequence,
+                     const RegionPublication& publication);
+  // Pages whose content may be published after num_tokens more are settled.
   int32_t NumPublishable(const SequenceCache& sequence,
                          int32_t num_tokens) const;
 
@@ -205,17 +263,18 @@ class BlockManager {
   PrefixCache cache_;
   std::vector<SequenceCache> sequences_;  // by slot
   std::vector<SequenceSlot> free_slots_;  // stack
-  // Blocks that only the cache holds and that wait for their fence, in order of
-  // release, hence of fences. An entry is stale, and ignored, when its block
-  // has been used since: its ticket is not the block's.
+  // Entries that only the cache holds and that wait for their fence, in order
+  // of release, hence of fences. One is stale, and ignored, when the entry has
+  // been used since: its ticket is not the entry's.
   struct Cooling {
-    BlockId block;
+    int32_t entry;
     uint64_t ticket;
   };
   std::deque<Cooling> cooling_;
-  std::vector<uint64_t> cooling_tickets_;  // by block; 0: not cooling
+  std::vector<uint64_t> cooling_tickets_;  // by entry; 0: not cooling
   uint64_t next_cooling_ticket_ = 1;
-  int32_t num_cooling_ = 0;
+  int32_t num_cooling_ = 0;  // blocks
+  uint64_t next_region_ = 1;
   uint64_t reclaimed_blocks_ = 0;
 };
 

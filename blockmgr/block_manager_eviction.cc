@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 #include <absl/strings/str_cat.h>
 
@@ -23,14 +24,31 @@ std::vector<BlockId> BlockManager::BlocksBelow(const SequenceCache& sequence,
   return blocks;
 }
 
+std::vector<BlockId> BlockManager::OwnBlocksBelow(const SequenceCache& sequence,
+                                                  int32_t cut) const {
+  std::vector<BlockId> blocks = BlocksBelow(sequence, cut);
+  size_t num_region = 0;
+  if (sequence.region != nullptr) {
+    num_region = sequence.region->blocks.size();
+    if (!IsOwnRegion(*sequence.region)) {
+      blocks.erase(blocks.begin(),
+                   blocks.begin() + static_cast<std::ptrdiff_t>(num_region));
+      num_region = 0;
+    }
+  }
+  const auto tail = blocks.begin() + static_cast<std::ptrdiff_t>(num_region);
+  blocks.erase(std::remove_if(tail, blocks.end(),
+                              [this](BlockId block) { return !IsOwn(block); }),
+               blocks.end());
+  return blocks;
+}
+
 int32_t BlockManager::NumOwnBlocks(SequenceSlot slot, int32_t cut) const {
   const SequenceCache& sequence = at(slot);
-  const std::vector<BlockId> blocks = BlocksBelow(sequence, cut);
-  const int32_t own = static_cast<int32_t>(std::ranges::count_if(
-      blocks, [this](BlockId block) { return IsOwn(block); }));
-  const int32_t not_taken = sequence.BlocksBelow(cut, layout_.page_size) -
-                            static_cast<int32_t>(blocks.size());
-  return own + not_taken;
+  const int32_t not_taken =
+      sequence.BlocksBelow(cut, layout_.page_size) -
+      static_cast<int32_t>(BlocksBelow(sequence, cut).size());
+  return static_cast<int32_t>(OwnBlocksBelow(sequence, cut).size()) + not_taken;
 }
 
 bool BlockManager::ReserveEviction(SequenceSlot slot, int32_t cut,
@@ -46,15 +64,26 @@ bool BlockManager::ReserveEviction(SequenceSlot slot, int32_t cut,
   const int64_t num_own = num_destinations - num_fresh;
   BM_CHECK(num_fresh >= 0 && num_own >= 0);
   if (num_fresh > num_available()) return false;
-  std::vector<BlockId> candidates = BlocksBelow(sequence, cut);
-  std::erase_if(candidates, [this](BlockId block) { return !IsOwn(block); });
+  const std::vector<BlockId> candidates = OwnBlocksBelow(sequence, cut);
   if (std::ssize(candidates) < num_own) return false;
 
   // Blocks that are not in the prefix cache first: taking a cached one costs
   // its entry. Table order among the chosen keeps the layout derivable.
+  absl::flat_hash_map<BlockId, int32_t> entries;
+  if (sequence.region != nullptr) {
+    const int32_t entry = cache_.FindRegion(sequence.region->id);
+    if (entry != PrefixCache::kNone) {
+      for (const BlockId block : sequence.region->blocks) {
+        entries.emplace(block, entry);
+      }
+    }
+  }
+  for (const BlockId block : candidates) {
+    if (cache_.Contains(block)) entries.emplace(block, Index(block));
+  }
   int64_t num_cached =
-      num_own - std::ranges::count_if(candidates, [this](BlockId block) {
-        return !cache_.Contains(block);
+      num_own - std::ranges::count_if(candidates, [&entries](BlockId block) {
+        return !entries.contains(block);
       });
   int64_t num_uncached = num_own - std::max<int64_t>(num_cached, 0);
   PendingEviction pending;
@@ -63,10 +92,14 @@ bool BlockManager::ReserveEviction(SequenceSlot slot, int32_t cut,
   pending.num_own = static_cast<int32_t>(num_own);
   pending.destinations.reserve(num_destinations);
   for (const BlockId block : candidates) {
-    int64_t& wanted = cache_.Contains(block) ? num_cached : num_uncached;
+    const auto entry = entries.find(block);
+    int64_t& wanted = entry != entries.end() ? num_cached : num_uncached;
     if (wanted <= 0) continue;
     --wanted;
-    if (cache_.Contains(block)) DropFromCache(block);
+    // A region is dropped with the first of its blocks that is taken.
+    if (entry != entries.end() && cache_.serial(entry->second) != kNoSerial) {
+      DropFromCache(entry->second);
+    }
     pending.destinations.push_back(block);
   }
   pending.destinations.resize(num_destinations);
@@ -107,8 +140,9 @@ absl::Status BlockManager::ValidateCounts(
   return absl::OkStatus();
 }
 
-EvictionReceipt BlockManager::CommitEviction(SequenceSlot slot,
-                                             std::span<const int32_t> counts) {
+EvictionReceipt BlockManager::CommitEviction(
+    SequenceSlot slot, std::span<const int32_t> counts,
+    const RegionPublication* publication) {
   SequenceCache& sequence = at(slot);
   BM_CHECK(ValidateCounts(slot, counts).ok());
   const PendingEviction pending = *std::move(sequence.pending);
@@ -116,7 +150,8 @@ EvictionReceipt BlockManager::CommitEviction(SequenceSlot slot,
   BM_CHECK(pending.cut <= sequence.num_settled);
   const std::vector<BlockId> before = BlocksBelow(sequence, pending.cut);
 
-  auto region = std::make_unique<RegionRecord>();
+  auto region = std::make_shared<RegionRecord>();
+  region->id = RegionId{next_region_++};
   region->cut = pending.cut;
   region->kept.assign(counts.begin(), counts.end());
   region->blocks = pending.destinations;
@@ -166,13 +201,28 @@ EvictionReceipt BlockManager::CommitEviction(SequenceSlot slot,
       ReleaseFrom(pending.destinations[i]);
     }
   }
-  for (size_t i = before.size(); i-- > 0;) {
+  const std::shared_ptr<const RegionRecord> old = sequence.region;
+  const size_t num_old = old == nullptr ? 0 : old->blocks.size();
+  for (size_t i = before.size(); i-- > num_old;) {
     if (!stays.contains(before[i])) ReleaseFrom(before[i]);
+  }
+  if (old != nullptr) {
+    if (cache_.FindRegion(old->id) != PrefixCache::kNone) {
+      // Not written to, or it would have left the cache.
+      ReleaseRegion(*old);
+    } else {
+      for (size_t i = num_old; i-- > 0;) {
+        if (!stays.contains(before[i])) ReleaseFrom(before[i]);
+      }
+    }
   }
   sequence.tail.erase(sequence.tail.begin(),
                       sequence.tail.begin() +
                           (pending.cut - sequence.cut()) / layout_.page_size);
   sequence.region = std::move(region);
+  receipt.published = publication != nullptr && prefix_caching_ &&
+                      PublishRegion(&sequence, *publication);
+  if (!receipt.published) sequence.chain_serial = kNoSerial;
   return receipt;
 }
 
@@ -206,6 +256,7 @@ uint64_t BlockManager::StateHash() const {
     mix(static_cast<uint64_t>(sequence.num_settled));
     mix(static_cast<uint64_t>(sequence.num_published));
     mix(sequence.chain_serial);
+    mix(sequence.chain_key.low);
     for (const BlockId block : sequence.tail) mix(Index(block));
     if (sequence.region != nullptr) {
       mix(sequence.region->cut);
@@ -270,14 +321,27 @@ void BlockManager::CheckInvariants() const {
     }
   }
   BM_CHECK(num_open + std::ssize(free_slots_) == std::ssize(sequences_));
+  std::vector<int32_t> in_regions(layout_.num_blocks, 0);
   int32_t num_cooling = 0;
+  for (int32_t i = layout_.num_blocks; i < cache_.entry_limit(); ++i) {
+    const CachedRegion* cached = cache_.region(i);
+    if (cached == nullptr) continue;
+    bool used = false;
+    for (const BlockId block : cached->record->blocks) {
+      BM_CHECK(++in_regions[Index(block)] == 1);
+      BM_CHECK(!cache_.Contains(block));
+      used |= holders[Index(block)] > 0;
+    }
+    BM_CHECK(!cache_.IsReclaimable(i) || !used);
+    if (!used && !cache_.IsReclaimable(i)) num_cooling += cache_.num_blocks(i);
+  }
   for (int32_t i = 1; i < layout_.num_blocks; ++i) {
     const BlockId block{i};
     const bool only_cached = cache_.Contains(block) && holders[i] == 0;
-    BM_CHECK(!cache_.IsReclaimable(block) || only_cached);
-    num_cooling += only_cached && !cache_.IsReclaimable(block) ? 1 : 0;
+    BM_CHECK(!cache_.IsReclaimable(i) || only_cached);
+    num_cooling += only_cached && !cache_.IsReclaimable(i) ? 1 : 0;
     BM_CHECK(pool_.num_holders(block) ==
-             holders[i] + (cache_.Contains(block) ? 1 : 0));
+             holders[i] + in_regions[i] + (cache_.Contains(block) ? 1 : 0));
   }
   BM_CHECK(num_cooling == num_cooling_);
 }

@@ -1,6 +1,9 @@
 #include "blockmgr/prefix_cache.h"
 
 #include <algorithm>
+#include <utility>
+
+#include <absl/strings/match.h>
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
@@ -9,123 +12,340 @@ namespace blockmgr {
 
 PrefixCache::PrefixCache(int32_t num_blocks, int32_t page_size)
     : page_size_(page_size),
+      num_blocks_(num_blocks),
       entries_(num_blocks),
+      order_(num_blocks),
       tokens_(static_cast<size_t>(num_blocks) * page_size) {
   index_.reserve(num_blocks);
 }
 
-void PrefixCache::Match(std::span<const BlockKey> keys,
+int32_t PrefixCache::num_blocks(int32_t entry) const {
+  const CachedRegion* cached = region(entry);
+  return cached == nullptr
+             ? 1
+             : static_cast<int32_t>(cached->record->blocks.size());
+}
+
+int32_t PrefixCache::FindRegion(RegionId id) const {
+  const auto found = region_entries_.find(id);
+  return found == region_entries_.end() ? kNone : found->second;
+}
+
+EntrySerial PrefixCache::AcquireRoot(absl::string_view root) {
+  const auto [found, is_new] = roots_.try_emplace(root);
+  if (is_new) {
+    found->second.serial = next_serial_++;
+    root_names_.emplace(found->second.serial, &found->first);
+  }
+  ++found->second.num_users;
+  return found->second.serial;
+}
+
+void PrefixCache::ReleaseRoot(EntrySerial root) {
+  const auto name = root_names_.find(root);
+  BM_CHECK(name != root_names_.end());
+  const auto found = roots_.find(*name->second);
+  BM_CHECK(found->second.num_users > 0);
+  if (--found->second.num_users > 0) return;
+  root_names_.erase(name);
+  roots_.erase(found);
+}
+
+int32_t PrefixCache::Find(const BlockKey& key, EntrySerial parent,
+                          std::span<const int32_t> tokens,
+                          absl::string_view media) const {
+  const auto found = index_.find(key);
+  int32_t block = found == index_.end() ? kNone : found->second;
+  for (; block != kNone; block = entries_[block].next_same_key) {
+    const Entry& entry = entries_[block];
+    if (entry.parent != parent || entry.has_media == media.empty() ||
+        !std::ranges::equal(TokensOf(block), tokens)) {
+      continue;
+    }
+    if (!entry.has_media || media_.at(block) == media) return block;
+  }
+  return kNone;
+}
+
+void PrefixCache::Match(const BlockChain& chain, size_t num_blocks,
                         std::span<const int32_t> tokens,
                         std::vector<BlockId>* blocks) const {
-  EntrySerial parent = kRootSerial;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const auto found = index_.find(keys[i]);
-    if (found == index_.end()) return;
-    const BlockId block = found->second;
-    const Entry& entry = entries_[Index(block)];
-    if (entry.parent != parent ||
-        !std::ranges::equal(TokensOf(block),
-                            tokens.subspan(i * page_size_, page_size_))) {
-      return;
-    }
-    blocks->push_back(block);
-    parent = entry.serial;
+  BM_CHECK(chain.keys().size() >= num_blocks);
+  const auto root = roots_.find(chain.root());
+  if (root == roots_.end()) return;
+  EntrySerial parent = root->second.serial;
+  for (size_t i = 0; i < num_blocks; ++i) {
+    const auto begin = static_cast<int32_t>(i) * page_size_;
+    const int32_t block =
+        Find(chain.keys()[i], parent, tokens.subspan(begin, page_size_),
+             chain.Media(begin, begin + page_size_));
+    if (block == kNone) return;
+    blocks->push_back(BlockId{block});
+    parent = entries_[block].serial;
   }
+}
+
+int32_t PrefixCache::FindRegion(const BlockChain& chain, EntrySerial root,
+                                std::span<const int32_t> tokens,
+                                const RegionQuery& query) const {
+  const auto length = static_cast<int32_t>(tokens.size());
+  const auto found =
+      region_index_.find(chain.RegionKey(length / page_size_, query.plan));
+  int32_t entry = found == region_index_.end() ? kNone : found->second;
+  for (; entry != kNone; entry = entries_[entry].next_same_key) {
+    const CachedRegion& cached = *region(entry);
+    const bool allowed = query.any_history ||
+                         absl::StartsWith(query.history, cached.name.history);
+    // Without its tail block, which may have been reclaimed, it is of no use.
+    if (allowed && cached.root == root && cached.name.plan == query.plan &&
+        serial(Index(cached.tail)) == cached.tail_serial &&
+        std::ranges::equal(cached.tokens, tokens) &&
+        cached.media == chain.Media(0, length)) {
+      return entry;
+    }
+  }
+  return kNone;
+}
+
+int32_t PrefixCache::MatchRegion(const BlockChain& chain,
+                                 std::span<const int32_t> tokens,
+                                 int32_t max_tokens,
+                                 const RegionQuery& query) const {
+  const auto plan = plans_.find(query.plan);
+  const auto root = roots_.find(chain.root());
+  if (plan == plans_.end() || root == roots_.end()) return kNone;
+  max_tokens = std::min(max_tokens,
+                        static_cast<int32_t>(chain.keys().size()) * page_size_);
+  const std::map<int32_t, int32_t>& lengths = plan->second;
+  for (auto i = lengths.upper_bound(max_tokens); i != lengths.begin();) {
+    --i;
+    const int32_t entry =
+        FindRegion(chain, root->second.serial, tokens.first(i->first), query);
+    if (entry != kNone) return entry;
+  }
+  return kNone;
+}
+
+void PrefixCache::MatchOver(int32_t region_entry, const BlockChain& chain,
+                            std::span<const int32_t> tokens, int32_t max_tokens,
+                            std::vector<BlockId>* blocks) const {
+  const CachedRegion& cached = *region(region_entry);
+  blocks->push_back(cached.tail);
+  int32_t before = region_entry;
+  for (int32_t begin = cached.name.length; begin + page_size_ <= max_tokens;
+       begin += page_size_) {
+    const BlockKey key =
+        chain.KeyAfter(entries_[before].key, tokens, begin, page_size_);
+    const int32_t block =
+        Find(key, entries_[before].serial, tokens.subspan(begin, page_size_),
+             chain.Media(begin, begin + page_size_));
+    if (block == kNone) return;
+    blocks->push_back(BlockId{block});
+    before = block;
+  }
+}
+
+void PrefixCache::Add(int32_t entry, const BlockKey& key, EntrySerial parent) {
+  Entry& own = entries_[entry];
+  BM_CHECK(own.serial == kNoSerial);
+  own.key = key;
+  own.serial = next_serial_++;
+  own.parent = parent;
+  const auto [first, is_new] = IndexOf(entry)->try_emplace(key, entry);
+  if (!is_new) {
+    own.next_same_key = first->second;
+    first->second = entry;
+  }
+  const auto root = root_names_.find(parent);
+  own.follows_root = root != root_names_.end();
+  if (own.follows_root) ++roots_.at(*root->second).num_users;
+  num_blocks_held_ += num_blocks(entry);
 }
 
 EntrySerial PrefixCache::Insert(BlockId block, const BlockKey& key,
-                                EntrySerial parent,
-                                std::span<const int32_t> tokens,
+                                const BlockChain& chain, EntrySerial parent,
+                                std::span<const int32_t> tokens, int32_t begin,
                                 bool* inserted) {
   BM_CHECK(!Contains(block));
   BM_CHECK(parent != kNoSerial);
-  BM_CHECK(std::ssize(tokens) == page_size_);
-  *inserted = false;
-  const auto [found, is_new] = index_.try_emplace(key, block);
-  if (!is_new) {
-    const Entry& existing = entries_[Index(found->second)];
-    const bool equal = existing.parent == parent &&
-                       std::ranges::equal(TokensOf(found->second), tokens);
-    return equal ? existing.serial : kNoSerial;
-  }
-  Entry& entry = entries_[Index(block)];
-  entry.key = key;
-  entry.serial = next_serial_++;
-  entry.parent = parent;
+  const std::span<const int32_t> own = tokens.subspan(begin, page_size_);
+  std::string media = chain.Media(begin, begin + page_size_);
+  const int32_t existing = Find(key, parent, own, media);
+  *inserted = existing == kNone;
+  if (existing != kNone) return entries_[existing].serial;
+  Add(Index(block), key, parent);
   std::ranges::copy(
-      tokens,
-      tokens_.begin() + static_cast<int64_t>(Index(block)) * page_size_);
-  *inserted = true;
-  return entry.serial;
+      own, tokens_.begin() + static_cast<int64_t>(Index(block)) * page_size_);
+  if (!media.empty()) {
+    entries_[Index(block)].has_media = true;
+    media_.emplace(Index(block), std::move(media));
+  }
+  return serial(Index(block));
 }
 
-void PrefixCache::AddReclaimable(BlockId block) {
-  Entry& entry = entries_[Index(block)];
-  BM_CHECK(entry.serial != kNoSerial);
-  BM_CHECK(!entry.listed);
-  entry.listed = true;
-  entry.previous = tail_;
-  entry.next = kNone;
-  (tail_ == kNone ? head_ : entries_[tail_].next) = Index(block);
-  tail_ = Index(block);
-  ++num_reclaimable_;
+int32_t PrefixCache::InsertRegion(std::shared_ptr<const RegionRecord> record,
+                                  RegionName name, const BlockChain& chain,
+                                  EntrySerial root,
+                                  std::span<const int32_t> tokens, BlockId tail,
+                                  bool* inserted) {
+  BM_CHECK(record->id != kNoRegion);
+  BM_CHECK(name.length == record->cut + page_size_);
+  BM_CHECK(Contains(tail));
+  tokens = tokens.first(name.length);
+  // An equal history, not a shorter one: that would have another length.
+  const int32_t existing = FindRegion(
+      chain, root, tokens, {.plan = name.plan, .history = name.history});
+  *inserted = existing == kNone;
+  if (existing != kNone) return existing;
+
+  int32_t entry = entry_limit();
+  if (free_regions_.empty()) {
+    entries_.emplace_back();
+    regions_.emplace_back();
+    order_.Grow(entry_limit());
+  } else {
+    entry = free_regions_.back();
+    free_regions_.pop_back();
+  }
+  auto cached = std::make_unique<CachedRegion>();
+  cached->record = std::move(record);
+  cached->name = std::move(name);
+  cached->root = root;
+  cached->tokens.assign(tokens.begin(), tokens.end());
+  cached->media = chain.Media(0, cached->name.length);
+  cached->tail = tail;
+  cached->tail_serial = serial(Index(tail));
+  ++plans_[cached->name.plan][cached->name.length];
+  region_entries_.emplace(cached->record->id, entry);
+  const BlockKey key =
+      chain.RegionKey(cached->name.length / page_size_, cached->name.plan);
+  regions_[entry - num_blocks_] = std::move(cached);
+  Add(entry, key, root);
+  return entry;
 }
 
-void PrefixCache::RemoveReclaimable(BlockId block) {
-  Entry& entry = entries_[Index(block)];
-  BM_CHECK(entry.listed);
-  (entry.previous == kNone ? head_ : entries_[entry.previous].next) =
-      entry.next;
-  (entry.next == kNone ? tail_ : entries_[entry.next].previous) =
-      entry.previous;
-  entry.listed = false;
-  entry.previous = entry.next = kNone;
-  --num_reclaimable_;
+void PrefixCache::RemoveFromIndex(int32_t entry) {
+  const Entry& own = entries_[entry];
+  KeyIndex* index = IndexOf(entry);
+  const auto first = index->find(own.key);
+  BM_CHECK(first != index->end());
+  if (first->second == entry) {
+    if (own.next_same_key == kNone) {
+      index->erase(first);
+    } else {
+      first->second = own.next_same_key;
+    }
+    return;
+  }
+  int32_t before = first->second;
+  while (entries_[before].next_same_key != entry) {
+    before = entries_[before].next_same_key;
+    BM_CHECK(before != kNone);
+  }
+  entries_[before].next_same_key = own.next_same_key;
 }
 
-void PrefixCache::Remove(BlockId block) {
-  Entry& entry = entries_[Index(block)];
-  BM_CHECK(entry.serial != kNoSerial);
-  BM_CHECK(!entry.listed);
-  BM_CHECK(index_.erase(entry.key) == 1);
-  entry = Entry{};
+void PrefixCache::Remove(int32_t entry) {
+  Entry& own = entries_[entry];
+  BM_CHECK(own.serial != kNoSerial);
+  order_.Forget(entry);
+  RemoveFromIndex(entry);
+  num_blocks_held_ -= num_blocks(entry);
+  if (own.has_media) media_.erase(entry);
+  if (own.follows_root) ReleaseRoot(own.parent);
+  own = Entry{};
+  if (entry < num_blocks_) return;
+  std::unique_ptr<const CachedRegion>& cached = regions_[entry - num_blocks_];
+  const auto plan = plans_.find(cached->name.plan);
+  const auto length = plan->second.find(cached->name.length);
+  if (--length->second == 0) plan->second.erase(length);
+  if (plan->second.empty()) plans_.erase(plan);
+  region_entries_.erase(cached->record->id);
+  cached.reset();
+  free_regions_.push_back(entry);
+}
+
+void PrefixCache::AddReclaimable(int32_t entry) {
+  BM_CHECK(serial(entry) != kNoSerial);
+  order_.List(entry);
+  num_reclaimable_ += num_blocks(entry);
+}
+
+void PrefixCache::RemoveReclaimable(int32_t entry) {
+  order_.Unlist(entry);
+  num_reclaimable_ -= num_blocks(entry);
+}
+
+int64_t PrefixCache::metadata_bytes() const {
+  // A hash table has a control byte per slot.
+  const size_t slot = sizeof(KeyIndex::value_type) + 1;
+  size_t bytes = entries_.capacity() * sizeof(Entry) +
+                 tokens_.capacity() * sizeof(int32_t) +
+                 (index_.capacity() + region_index_.capacity()) * slot;
+  for (const auto& cached : regions_) {
+    if (cached == nullptr) continue;
+    const RegionRecord& record = *cached->record;
+    bytes += sizeof(CachedRegion) + cached->tokens.size() * sizeof(int32_t) +
+             sizeof(RegionRecord) + record.blocks.size() * sizeof(BlockId) +
+             record.kept.size() * sizeof(int32_t);
+  }
+  return static_cast<int64_t>(bytes) + order_.metadata_bytes();
 }
 
 uint64_t PrefixCache::StateHash() const {
-  uint64_t hash = 0;
+  uint64_t hash = order_.StateHash();
   for (size_t i = 0; i < entries_.size(); ++i) {
     if (entries_[i].serial == kNoSerial) continue;
     hash += SplitMix64(SplitMix64(i) ^ entries_[i].key.low ^
                        SplitMix64(entries_[i].serial));
   }
-  for (int32_t i = head_; i != kNone; i = entries_[i].next) {
-    hash = SplitMix64(hash ^ static_cast<uint64_t>(i));
-  }
-  return hash;
+  return hash + roots_.size();
 }
 
 void PrefixCache::CheckInvariants() const {
+  order_.CheckInvariants();
+  int32_t num_held = 0;
   int32_t num_listed = 0;
-  for (size_t i = 0; i < entries_.size(); ++i) {
+  size_t num_media = 0;
+  size_t num_regions = 0;
+  absl::flat_hash_map<EntrySerial, int32_t> users;
+  for (int32_t i = 0; i < entry_limit(); ++i) {
     const Entry& entry = entries_[i];
+    BM_CHECK(entry.has_media == media_.contains(i));
+    num_media += entry.has_media ? 1 : 0;
     if (entry.serial == kNoSerial) {
-      BM_CHECK(!entry.listed);
+      BM_CHECK(!IsReclaimable(i));
       continue;
     }
-    const auto found = index_.find(entry.key);
-    BM_CHECK(found != index_.end());
-    BM_CHECK(static_cast<size_t>(Index(found->second)) == i);
+    num_held += num_blocks(i);
+    num_listed += IsReclaimable(i) ? num_blocks(i) : 0;
+    const KeyIndex& index = i < num_blocks_ ? index_ : region_index_;
+    const auto found = index.find(entry.key);
+    BM_CHECK(found != index.end());
+    int32_t same = found->second;
+    while (same != i) {
+      BM_CHECK(same != kNone);
+      same = entries_[same].next_same_key;
+    }
     BM_CHECK(entry.parent < entry.serial);
-    num_listed += entry.listed ? 1 : 0;
+    if (entry.follows_root) ++users[entry.parent];
+    if (i < num_blocks_) continue;
+    ++num_regions;
+    BM_CHECK(FindRegion(region(i)->record->id) == i);
+    BM_CHECK(plans_.at(region(i)->name.plan).contains(region(i)->name.length));
   }
+  BM_CHECK(num_held == num_blocks_held_);
   BM_CHECK(num_listed == num_reclaimable_);
-  int32_t walked = 0;
-  for (int32_t i = head_; i != kNone; i = entries_[i].next) {
-    BM_CHECK(entries_[i].listed);
-    BM_CHECK((entries_[i].next == kNone) == (i == tail_));
-    ++walked;
+  BM_CHECK(num_media == media_.size());
+  BM_CHECK(num_regions == region_entries_.size());
+  BM_CHECK(num_regions + free_regions_.size() == regions_.size());
+  BM_CHECK(roots_.size() == root_names_.size());
+  for (const auto& [name, root] : roots_) {
+    BM_CHECK(*root_names_.at(root.serial) == name);
+    BM_CHECK(root.num_users >= users[root.serial]);
+    users.erase(root.serial);
   }
-  BM_CHECK(walked == num_reclaimable_);
+  BM_CHECK(users.empty());
 }
 
 }  // namespace blockmgr

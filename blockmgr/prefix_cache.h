@@ -1,100 +1,214 @@
-// PrefixCache finds full blocks by content, for reuse by later sequences.
+// PrefixCache finds full blocks, and regions, by content, for reuse by later
+// sequences.
 //
-// It maps the chained key of a full block to the block that holds it. What it
-// indexes it also holds (one reference in the pool, taken and dropped by the
-// block manager), so a block stays until it is reclaimed. A block that only the
-// cache holds is reclaimable; those form a list in order of last use, oldest
-// first.
+// It maps the chained key of a full block to the block that holds it, and the
+// key of a compressed prefix to its region. What it indexes it also holds (one
+// reference in the pool to each block, taken and dropped by the block manager),
+// so it stays until it is reclaimed. An entry that only the cache holds is
+// reclaimable, in the order of ReclaimOrder. An entry is known by a number:
+// that of its block, or one above all blocks for a region.
 //
-// Hits are verified: an entry remembers its tokens and which entry came before
-// it, by a serial number that is never reused, so a hit means equal tokens from
-// the first position on, whatever the hash did.
+// Hits are verified: an entry remembers its tokens, its media and which entry
+// came before it, by a serial number that is never reused; the first block of
+// a chain comes after a root (tenant, adapter, salt) that is compared in full.
+// So a hit means equal content from the first position on, whatever the hash
+// did; contents with equal keys live side by side.
 //
-// Cost: Match O(blocks matched); the rest O(1) (hash map, intrusive list).
+// A region stands for the tokens [0, cut) of a sequence that was compressed
+// when `length` = cut + page_size tokens were computed; the page between is a
+// block of its own, computed before the compression, and found with the region.
+// Only the same tokens [0, length), compressed in the same way, find it.
+//
+// Cost: Match O(blocks matched); the rest O(1), O(length) for a region.
 // Threads: core thread.
 #ifndef BLOCKMGR_PREFIX_CACHE_H_
 #define BLOCKMGR_PREFIX_CACHE_H_
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/node_hash_map.h>
+#include <absl/strings/string_view.h>
 
 #include "blockmgr/base/ids.h"
 #include "blockmgr/block_hash.h"
+#include "blockmgr/reclaim_order.h"
+#include "blockmgr/region_record.h"
 
 namespace blockmgr {
 
-// Identifies an entry for ever; kRootSerial precedes every first block.
+// Identifies an entry or a root for ever.
 using EntrySerial = uint64_t;
 inline constexpr EntrySerial kNoSerial = 0;
-inline constexpr EntrySerial kRootSerial = 1;
+
+// How a prefix was compressed.
+struct RegionName {
+  std::string plan;  // policy and target, canonical: sharers agree on it
+  // All compressions up to this one, encoded so that a history is a prefix of
+  // its continuations and of nothing else.
+  std::string history;
+  int32_t length = 0;  // tokens computed when it happened
+};
+
+// Which regions may stand for the beginning of a sequence.
+struct RegionQuery {
+  absl::string_view plan = {};
+  // The history of a region must be a prefix of this; any, if any_history.
+  absl::string_view history = {};
+  bool any_history = false;
+};
+
+// A region in the cache, and all that a hit is verified against. Immutable.
+struct CachedRegion {
+  std::shared_ptr<const RegionRecord> record;
+  RegionName name;
+  EntrySerial root = kNoSerial;
+  std::vector<int32_t> tokens;  // [0, name.length)
+  std::string media;            // of those
+  BlockId tail = kNullBlock;    // with positions [cut, length)
+  EntrySerial tail_serial = kNoSerial;
+};
 
 class PrefixCache {
  public:
+  static constexpr int32_t kNone = -1;
+
   PrefixCache(int32_t num_blocks, int32_t page_size);
 
-  int32_t num_entries() const { return static_cast<int32_t>(index_.size()); }
+  // Blocks that the cache holds, once for each entry they belong to.
+  int32_t num_blocks_held() const { return num_blocks_held_; }
+  // Of those, blocks of reclaimable entries.
   int32_t num_reclaimable() const { return num_reclaimable_; }
   bool Contains(BlockId block) const {
     return entries_[Index(block)].serial != kNoSerial;
   }
-  bool IsReclaimable(BlockId block) const {
-    return entries_[Index(block)].listed;
+  bool IsReclaimable(int32_t entry) const { return order_.IsListed(entry); }
+  EntrySerial serial(int32_t entry) const { return entries_[entry].serial; }
+  const BlockKey& key(int32_t entry) const { return entries_[entry].key; }
+  // Entries are below this.
+  int32_t entry_limit() const { return static_cast<int32_t>(entries_.size()); }
+  // Blocks that an entry holds.
+  int32_t num_blocks(int32_t entry) const;
+  // Null for a block's entry.
+  const CachedRegion* region(int32_t entry) const {
+    return entry < num_blocks_ ? nullptr : regions_[entry - num_blocks_].get();
   }
-  EntrySerial serial(BlockId block) const {
-    return entries_[Index(block)].serial;
-  }
+  // The entry of a region, or kNone.
+  int32_t FindRegion(RegionId id) const;
 
-  // The longest verified chain of blocks for `tokens`, whose full blocks have
-  // the given keys. At most keys.size() blocks. Appends to `blocks`.
-  void Match(std::span<const BlockKey> keys, std::span<const int32_t> tokens,
+  // The serial that first blocks under `root` name as parent. Counted: a root
+  // lives until every user has released it and its last entry is gone.
+  EntrySerial AcquireRoot(absl::string_view root);
+  void ReleaseRoot(EntrySerial root);
+
+  // The longest verified run of blocks for the first `num_blocks` blocks of
+  // `tokens`, which `chain` names. Appends to `blocks`. REQUIRES: the chain has
+  // that many keys.
+  void Match(const BlockChain& chain, size_t num_blocks,
+             std::span<const int32_t> tokens,
              std::vector<BlockId>* blocks) const;
+  // The longest region that may stand for the beginning of `tokens` and with
+  // its tail block covers at most max_tokens of them; kNone without any.
+  // O(distinct lengths of the plan's regions + tokens compared).
+  int32_t MatchRegion(const BlockChain& chain, std::span<const int32_t> tokens,
+                      int32_t max_tokens, const RegionQuery& query) const;
+  // The tail block of a matched region, and the longest verified run of blocks
+  // after it up to max_tokens. Appends to `blocks`.
+  void MatchOver(int32_t region, const BlockChain& chain,
+                 std::span<const int32_t> tokens, int32_t max_tokens,
+                 std::vector<BlockId>* blocks) const;
 
-  // Publishes a full block after `parent`. Returns the serial that its
-  // successor must name as parent: the new entry's, or that of an equal entry
-  // published before (then `block` is not indexed), or kNoSerial when another
-  // content has this key (then the chain ends here). `inserted` tells whether
-  // the cache now holds `block`. REQUIRES: `block` is not in the cache.
-  EntrySerial Insert(BlockId block, const BlockKey& key, EntrySerial parent,
-                     std::span<const int32_t> tokens, bool* inserted);
-
-  // The block's only holder is the cache, or no longer so.
-  void AddReclaimable(BlockId block);
-  void RemoveReclaimable(BlockId block);
-  // The least recently used reclaimable block. REQUIRES: there is one.
-  BlockId oldest() const { return BlockId{head_}; }
-
+  // Publishes the block with positions [begin, begin + page_size) of `tokens`
+  // (the sequence's, from position 0) after `parent`. Returns the serial that
+  // its successor must name as parent: the new entry's, or that of an equal
+  // entry published before (then `block` is not indexed). `inserted` tells
+  // whether the cache now holds `block`. REQUIRES: it did not.
+  EntrySerial Insert(BlockId block, const BlockKey& key,
+                     const BlockChain& chain, EntrySerial parent,
+                     std::span<const int32_t> tokens, int32_t begin,
+                     bool* inserted);
+  // Publishes a region that stands for the first name.length - page_size of
+  // `tokens`, of a sequence under `root`; `tail`, the block after it, is in the
+  // cache. Returns its entry, or that of an equal one published before.
+  int32_t InsertRegion(std::shared_ptr<const RegionRecord> record,
+                       RegionName name, const BlockChain& chain,
+                       EntrySerial root, std::span<const int32_t> tokens,
+                       BlockId tail, bool* inserted);
   // Forgets the entry. REQUIRES: it is in the cache, and not reclaimable.
-  void Remove(BlockId block);
+  void Remove(int32_t entry);
 
-  // Entries and the order of the reclaimable list. O(num_blocks), for tests.
+  // See ReclaimOrder.
+  void SetRetention(int32_t entry, Retention retention) {
+    order_.SetRetention(entry, retention);
+  }
+  void SetTime(int64_t now_ms) { order_.SetTime(now_ms); }
+  // The only holder of the entry's blocks is the cache, or no longer so.
+  void AddReclaimable(int32_t entry);
+  void RemoveReclaimable(int32_t entry);
+  // The reclaimable entry to go first. REQUIRES: there is one.
+  int32_t next_to_reclaim() const { return order_.next(); }
+
+  // Bytes of memory of its own; without regions, independent of what is cached.
+  int64_t metadata_bytes() const;
+
+  // Entries and their order. O(entries), for tests.
   uint64_t StateHash() const;
   void CheckInvariants() const;
 
  private:
-  static constexpr int32_t kNone = -1;
+  using KeyIndex = absl::flat_hash_map<BlockKey, int32_t>;
   struct Entry {
     BlockKey key;
     EntrySerial serial = kNoSerial;
     EntrySerial parent = kNoSerial;
-    int32_t previous = kNone;  // in the reclaimable list
-    int32_t next = kNone;
-    bool listed = false;
+    int32_t next_same_key = kNone;
+    bool follows_root = false;  // `parent` is a root, which counts its users
+    bool has_media = false;     // of a block: then media_ has it
   };
-  std::span<const int32_t> TokensOf(BlockId block) const {
-    return std::span(tokens_).subspan(
-        static_cast<size_t>(Index(block)) * page_size_, page_size_);
+  struct Root {
+    EntrySerial serial = kNoSerial;
+    int32_t num_users = 0;  // sequences, and entries that name it as parent
+  };
+  std::span<const int32_t> TokensOf(int32_t block) const {
+    return std::span(tokens_).subspan(static_cast<size_t>(block) * page_size_,
+                                      page_size_);
   }
+  KeyIndex* IndexOf(int32_t entry) {
+    return entry < num_blocks_ ? &index_ : &region_index_;
+  }
+  // Gives the entry its place in the index and its serial.
+  void Add(int32_t entry, const BlockKey& key, EntrySerial parent);
+  void RemoveFromIndex(int32_t entry);
+  // The block with this content, or kNone.
+  int32_t Find(const BlockKey& key, EntrySerial parent,
+               std::span<const int32_t> tokens, absl::string_view media) const;
+  // The region with this content that `query` allows, or kNone.
+  int32_t FindRegion(const BlockChain& chain, EntrySerial root,
+                     std::span<const int32_t> tokens,
+                     const RegionQuery& query) const;
 
   const int32_t page_size_;
-  std::vector<Entry> entries_;   // by block
-  std::vector<int32_t> tokens_;  // [num_blocks, page_size]
-  absl::flat_hash_map<BlockKey, BlockId> index_;
-  EntrySerial next_serial_ = kRootSerial + 1;
-  int32_t head_ = kNone;  // oldest
-  int32_t tail_ = kNone;  // newest
+  const int32_t num_blocks_;
+  std::vector<Entry> entries_;                       // by block, then regions
+  ReclaimOrder order_;                               // of the entries
+  std::vector<int32_t> tokens_;                      // [num_blocks, page_size]
+  KeyIndex index_;                                   // first block of a key
+  absl::flat_hash_map<int32_t, std::string> media_;  // by block
+  absl::node_hash_map<std::string, Root> roots_;
+  absl::flat_hash_map<EntrySerial, const std::string*> root_names_;
+  std::vector<std::unique_ptr<const CachedRegion>> regions_;
+  std::vector<int32_t> free_regions_;  // entries without a region
+  KeyIndex region_index_;              // first region of a key
+  absl::flat_hash_map<RegionId, int32_t> region_entries_;
+  // Of each plan, how many regions have which length.
+  absl::node_hash_map<std::string, std::map<int32_t, int32_t>> plans_;
+  EntrySerial next_serial_ = kNoSerial + 1;
+  int32_t num_blocks_held_ = 0;
   int32_t num_reclaimable_ = 0;
 };
 

@@ -20,20 +20,9 @@
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/ids.h"
 #include "blockmgr/prefix_cache.h"
-#include "blockmgr/ragged_region.h"
+#include "blockmgr/region_record.h"
 
 namespace blockmgr {
-
-// A region as the manager needs it: blocks and counts. The page lists follow
-// from them (RaggedRegion::LayOut on these blocks, as if all were fresh) unless
-// pages of an earlier region were kept in place; then they are stored.
-struct RegionRecord {
-  int32_t cut = 0;
-  std::vector<BlockId> blocks;  // each held once by this region
-  std::vector<int32_t> kept;    // [num_layers * num_heads], entries
-  // Set only when the lists do not follow from `blocks` and `kept`.
-  std::unique_ptr<const RaggedRegion> layout;
-};
 
 // An eviction between its order and its acknowledgement.
 struct PendingEviction {
@@ -47,17 +36,20 @@ struct PendingEviction {
 
 struct SequenceCache {
   bool open = false;
-  std::unique_ptr<const RegionRecord> region;
+  std::shared_ptr<const RegionRecord> region;
   std::vector<BlockId> tail;
   int32_t num_reserved = 0;
   int32_t num_settled = 0;
   std::optional<PendingEviction> pending;
 
-  // Publication: the first num_published blocks of the tail have been offered
-  // to the prefix cache; chain_serial names the last of them. kNoSerial: the
-  // chain is broken and nothing more is published.
+  // Publication: the blocks of the first num_published pages of positions have
+  // been offered to the prefix cache, over a region those after it;
+  // chain_serial names the last of them (or the region). kNoSerial: the chain
+  // is broken and nothing more is published.
   int32_t num_published = 0;
-  EntrySerial chain_serial = kRootSerial;
+  EntrySerial chain_serial = kNoSerial;
+  BlockKey chain_key;                   // of the last of them, over a region
+  EntrySerial root_serial = kNoSerial;  // held in the prefix cache
 
   int32_t cut() const { return region == nullptr ? 0 : region->cut; }
   int32_t num_blocks() const {

@@ -69,22 +69,55 @@ std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
   }
 }
 
+namespace {
+
+// A sequence that computes on: its region, then whole blocks from `cut` on.
+struct Holding {
+  int32_t region = 0;  // blocks
+  int32_t cut = 0;
+};
+
+// Blocks at the peak until `length` positions are computed.
+int32_t PeakFrom(Holding now, int32_t length,
+                 std::span<const CompressionPoint> compressions,
+                 const ModelLayout& layout) {
+  const int32_t page_size = layout.page_size;
+  int32_t peak = 0;
+  for (const CompressionPoint& point : compressions) {
+    if (point.length > length) break;
+    peak =
+        std::max(peak, now.region + CeilDiv(point.length - now.cut, page_size));
+    const int32_t next = RegionBlocks(point, layout);
+    if (next >= now.region + (point.cut - now.cut) / page_size) continue;
+    now = {.region = next, .cut = point.cut};
+  }
+  return std::max(peak, now.region + CeilDiv(length - now.cut, page_size));
+}
+
+}  // namespace
+
 int32_t PeakBlocks(int32_t length,
                    std::span<const CompressionPoint> compressions,
                    const ModelLayout& layout) {
-  const int32_t page_size = layout.page_size;
-  int32_t peak = 0;
-  int32_t region = 0;
-  int32_t cut = 0;
-  for (const CompressionPoint& point : compressions) {
-    if (point.length > length) break;
-    peak = std::max(peak, region + CeilDiv(point.length - cut, page_size));
-    const int32_t next = RegionBlocks(point, layout);
-    if (next >= region + (point.cut - cut) / page_size) continue;
-    region = next;
-    cut = point.cut;
+  return PeakFrom({}, length, compressions, layout);
+}
+
+int32_t RemainingBlocks(const RequestState& request,
+                        const SequenceCache& sequence, int32_t length,
+                        const ModelLayout& layout) {
+  Holding now{.cut = sequence.cut()};
+  if (sequence.pending.has_value()) {
+    now.cut = sequence.pending->cut;
+    now.region = static_cast<int32_t>(sequence.pending->destinations.size());
+  } else if (sequence.region != nullptr) {
+    now.region = static_cast<int32_t>(sequence.region->blocks.size());
   }
-  return std::max(peak, region + CeilDiv(length - cut, page_size));
+  if (length <= sequence.num_reserved) return 0;
+  const int32_t held =
+      now.region + CeilDiv(sequence.num_reserved - now.cut, layout.page_size);
+  const auto to_come = std::span<const CompressionPoint>(request.compressions)
+                           .subspan(request.next_compression);
+  return std::max(0, PeakFrom(now, length, to_come, layout) - held);
 }
 
 }  // namespace blockmgr

@@ -9,6 +9,7 @@
 
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/eviction/select.h"
+#include "blockmgr/sequence_cache.h"
 #include "scheduler/request.h"
 #include "scheduler/request_state.h"
 
@@ -46,6 +47,15 @@ void ResolveTable(const std::shared_ptr<const BudgetTable>& table,
 int32_t PeakBlocks(int32_t length,
                    std::span<const CompressionPoint> compressions,
                    const ModelLayout& layout);
+
+// Blocks that a running request will still take until it has computed `length`
+// positions, in the worst of the steps until then: what its orders in flight
+// and those to come give back is counted, when they free blocks at all. Not
+// counted: destinations of copies, which orders do without when blocks are
+// short.
+int32_t RemainingBlocks(const RequestState& request,
+                        const SequenceCache& sequence, int32_t length,
+                        const ModelLayout& layout);
 
 }  // namespace blockmgr
 

@@ -10,6 +10,7 @@
 #include <absl/status/status.h>
 
 #include "blockmgr/base/ids.h"
+#include "blockmgr/block_hash.h"
 #include "blockmgr/eviction/budget_table.h"
 #include "blockmgr/eviction/policy.h"
 
@@ -36,12 +37,27 @@ struct RequestEviction {
   std::shared_ptr<const BudgetTable> table;
 };
 
+// A wish for the blocks of tokens [begin, end), counted from the request's
+// admission to the queue.
+struct RetentionWish {
+  int32_t begin = 0;
+  int32_t end = 0;  // 0: everything from `begin` on, outputs too
+  int32_t priority = kDefaultPriority;  // 0..kMaxPriority, the higher stays
+  int64_t duration_ms = 0;              // 0: for ever
+};
+
 struct Request {
   std::string id;               // unique among live requests, 1..128 bytes
   std::vector<int32_t> prompt;  // at least one token, all >= 0
   int32_t max_tokens = 16;      // at least one
   std::vector<int32_t> stop_token_ids;
   RequestEviction eviction;
+  // Its tenant (also for quotas and fair share), who may share its prefix, and
+  // what its tokens stand for.
+  ContentScope scope;
+  // How long the cache should keep its blocks.
+  std::vector<RetentionWish> retention;
+  int32_t priority = 0;  // SchedulingPolicy::kPriority: lower is served first
 };
 
 // An eviction ordered from outside for a live request.

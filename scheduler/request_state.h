@@ -2,6 +2,7 @@
 #ifndef SCHEDULER_REQUEST_STATE_H_
 #define SCHEDULER_REQUEST_STATE_H_
 
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "blockmgr/block_hash.h"
 #include "blockmgr/eviction/policy.h"
 #include "scheduler/request.h"
+#include "scheduler/tenants.h"
 
 namespace blockmgr {
 
@@ -34,39 +36,72 @@ struct PendingCommand {
   EvictionCommand command;
 };
 
+// Where a request stands among those that wait: less is served first.
+struct WaitingPlace {
+  int64_t rank = 0;      // what the policy says
+  uint64_t arrival = 0;  // the RequestId: unique, and older is less
+  friend auto operator<=>(const WaitingPlace&, const WaitingPlace&) = default;
+};
+
+struct PrefixHintList;  // prefix_hints.h
+
+// What PrefixHints and PrefillFront remember of a request.
+struct PrefixHint {
+  PrefixHintList* list = nullptr;     // null: on none
+  int32_t index = 0;                  // into it
+  int32_t num_blocks = 0;             // cached prefix when last looked at
+  std::optional<BlockKey> computing;  // the next one to be published by it
+};
+
 // Objects are pooled and reused, never freed while the scheduler lives, so that
 // records of steps in flight may point to them; `id` and `incarnation` tell
 // whether such a pointer still means the same stay in the running list.
+//
+// What every decode step reads comes first: the states of a large batch do not
+// fit in a core's cache otherwise.
 struct RequestState {
   RequestId id{0};
-  std::string name;
   std::vector<int32_t> tokens;  // prompt, then outputs as they are known
-  int32_t num_prompt = 0;
-  int32_t max_tokens = 0;
-  std::vector<int32_t> stop_token_ids;
-  std::vector<CompressionPoint> compressions;  // ascending length
-  std::optional<PendingCommand> command;
-  ScorerState scorer_state = ScorerState::kNone;  // of its own policy
-
-  // Keys of the full blocks of `tokens`, extended when needed.
-  std::vector<BlockKey> keys;
-
   // While running:
-  bool running = false;
-  uint32_t incarnation = 0;  // changes whenever the request leaves a slot
   SequenceSlot slot = kNoSequenceSlot;
+  uint32_t incarnation = 0;      // changes whenever the request leaves a slot
   int32_t num_computed = 0;      // positions of issued steps
   int32_t num_placeholders = 0;  // tokens sampled by steps in flight
   int32_t num_in_cache = 0;      // prefix hit of this incarnation
   int32_t next_compression = 0;  // into compressions
+  bool running = false;
   bool order_in_flight = false;
+  bool was_admitted = false;                      // since submission
+  ScorerState scorer_state = ScorerState::kNone;  // of its own policy
+  int32_t num_prompt = 0;
+  int32_t max_tokens = 0;
+  int32_t max_settled = 0;  // positions computed at least once
+  std::vector<CompressionPoint> compressions;  // ascending length
+  std::unique_ptr<PendingCommand> command;
+  std::vector<int32_t> stop_token_ids;
+
+  // Names the full blocks of `tokens`; extended when needed.
+  BlockChain chain;
+  PrefixHint hint;
+
+  std::string name;
+  TenantId tenant = kNoTenant;
+  int32_t priority = 0;
+  int32_t peak_blocks = 0;   // alone in the pool, from the first token on
+  uint64_t submit_step = 0;  // the step to be issued next, then
+
+  // While waiting:
+  WaitingPlace place;        // kept when it runs, for its return
+  int32_t times_passed = 0;  // by later ones, because it did not fit
+  int32_t prefix_waits = 0;  // steps for which it let another one compute
 
   // Since submission:
   int32_t num_cached_tokens = 0;  // prefix hit of the first admission
   int32_t num_preemptions = 0;
-  int32_t max_settled = 0;  // positions computed at least once
-  bool was_admitted = false;
 
+  TenantDemand demand() const {
+    return {.prompt_tokens = num_prompt, .peak_blocks = peak_blocks};
+  }
   int32_t num_outputs() const {
     return static_cast<int32_t>(tokens.size()) - num_prompt;
   }

@@ -3,6 +3,8 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <limits>
+#include <string>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -10,19 +12,13 @@
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/footprint.h"
+#include "scheduler/require_range.h"
 #include "scheduler/scheduler_impl.h"
 
 namespace blockmgr {
 namespace {
 
 constexpr size_t kMaxIdBytes = 128;
-
-absl::Status RequireRange(const char* field, int64_t value, int64_t low,
-                          int64_t high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": expected ", low, " to ", high, ", got ", value));
-}
 
 absl::Status ValidateTokens(const char* field,
                             const std::vector<int32_t>& tokens) {
@@ -43,27 +39,45 @@ absl::Status ValidateTarget(const EvictionTarget& target) {
   return target.Validate();
 }
 
-}  // namespace
-
-absl::Status SchedulerOptions::Validate() const {
-  BM_RETURN_IF_ERROR(RequireRange("max_num_seqs", max_num_seqs, 1, 1 << 20));
-  BM_RETURN_IF_ERROR(RequireRange(
-      "max_num_batched_tokens", max_num_batched_tokens, max_num_seqs, 1 << 28));
-  BM_RETURN_IF_ERROR(RequireRange("max_model_len", max_model_len, 2, 1 << 28));
-  BM_RETURN_IF_ERROR(RequireRange("long_prefill_token_threshold",
-                                  long_prefill_token_threshold, 0, 1 << 28));
-  BM_RETURN_IF_ERROR(
-      RequireRange("max_steps_in_flight", max_steps_in_flight, 1, 4));
-  BM_RETURN_IF_ERROR(RequireRange("max_waiting", max_waiting, 1, 1 << 28));
-  BM_RETURN_IF_ERROR(RequireRange("query_window", query_window, 0, 1 << 16));
-  BM_RETURN_IF_ERROR(
-      RequireRange("num_scorer_states", num_scorer_states, 0, INT32_MAX));
-  if (!(watermark >= 0.0 && watermark < 1.0)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "watermark: expected a fraction in [0, 1), got ", watermark));
+absl::Status ValidateWish(size_t index, const RetentionWish& wish) {
+  const std::string field = absl::StrCat("retention[", index, "].");
+  BM_RETURN_IF_ERROR(RequireRange(absl::StrCat(field, "begin"), wish.begin, 0,
+                                  std::numeric_limits<int32_t>::max()));
+  if (wish.end != 0 && wish.end <= wish.begin) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, "end: expected 0 (no end) or more than ",
+                     wish.begin, " (begin), got ", wish.end));
+  }
+  BM_RETURN_IF_ERROR(RequireRange(absl::StrCat(field, "priority"),
+                                  wish.priority, 0, int32_t{kMaxPriority}));
+  constexpr int64_t kYear = int64_t{366} * 24 * 3600 * 1000;
+  if (wish.duration_ms < 0 || wish.duration_ms > kYear) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, "duration_ms: expected 0 (for ever) to ", kYear,
+                     ", got ", wish.duration_ms));
   }
   return absl::OkStatus();
 }
+
+// Of the sequence, with its durations counted from now.
+std::vector<RetentionRange> RetentionOf(const Request& request,
+                                        int64_t now_ms) {
+  std::vector<RetentionRange> ranges;
+  ranges.reserve(request.retention.size());
+  for (const RetentionWish& wish : request.retention) {
+    RetentionRange range;
+    range.begin = wish.begin;
+    if (wish.end != 0) range.end = wish.end;
+    range.retention.priority = static_cast<uint8_t>(wish.priority);
+    if (wish.duration_ms != 0) {
+      range.retention.expires_ms = now_ms + wish.duration_ms;
+    }
+    ranges.push_back(range);
+  }
+  return ranges;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(
     const ModelLayout& layout, const SchedulerOptions& options) {
@@ -77,7 +91,12 @@ SchedulerImpl::SchedulerImpl(const ModelLayout& layout,
     : options_(options),
       watermark_blocks_(static_cast<int32_t>(
           options.watermark * static_cast<double>(layout.num_blocks - 1))),
-      manager_(layout, options.max_num_seqs, options.enable_prefix_caching) {}
+      manager_(layout, options.max_num_seqs, options.enable_prefix_caching),
+      tenants_(options_) {
+  in_flight_.reserve(options.max_steps_in_flight);
+  spare_steps_.reserve(options.max_steps_in_flight + 1);
+  running_.reserve(options.max_num_seqs);
+}
 
 absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
   if (request.id.empty() || request.id.size() > kMaxIdBytes) {
@@ -99,6 +118,10 @@ absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
         absl::StrCat("prompt: expected prompt and max_tokens together at most ",
                      options_.max_model_len, " (max_model_len), got ",
                      request.prompt.size(), " + ", request.max_tokens));
+  }
+  BM_RETURN_IF_ERROR(ValidateScope(request.scope, std::ssize(request.prompt)));
+  for (size_t i = 0; i < request.retention.size(); ++i) {
+    BM_RETURN_IF_ERROR(ValidateWish(i, request.retention[i]));
   }
   return ValidateEviction(request.eviction);
 }
@@ -170,7 +193,7 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
         absl::StrCat("request_id: expected one that is not in use, got '",
                      request.id, "' which names a live request"));
   }
-  if (std::ssize(waiting_) >= options_.max_waiting) {
+  if (waiting_.size() >= options_.max_waiting) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the queue is full: ", waiting_.size(), " requests wait (max_waiting ",
         options_.max_waiting, ")"));
@@ -186,6 +209,8 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
         num_prompt, " prompt and ", request.max_tokens,
         " output tokens), the pool has ", manager_.num_usable()));
   }
+  const TenantDemand demand{.prompt_tokens = num_prompt, .peak_blocks = peak};
+  BM_RETURN_IF_ERROR(tenants_.CheckSubmit(request.scope.tenant, demand));
 
   RequestState* state = NewState();
   state->id = RequestId{next_request_++};
@@ -194,13 +219,19 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   state->num_prompt = num_prompt;
   state->max_tokens = request.max_tokens;
   state->stop_token_ids = std::move(request.stop_token_ids);
+  state->chain = BlockChain(request.scope);
+  state->chain.SetRetention(RetentionOf(request, now_ms_));
   state->compressions = std::move(compressions);
   if (!state->compressions.empty()) {
     state->scorer_state = request.eviction.policy.scorer_state();
   }
   requests_.emplace(state->id, state);
   names_.emplace(state->name, state->id);
-  waiting_.push_back(state);
+  state->priority = request.priority;
+  state->peak_blocks = peak;
+  state->submit_step = next_step_;
+  state->tenant = tenants_.Submit(request.scope.tenant, demand);
+  JoinQueue(state);
   return state->id;
 }
 
@@ -215,6 +246,7 @@ RequestState* SchedulerImpl::NewState() {
 }
 
 void SchedulerImpl::LeaveSlot(RequestState* request) {
+  prefill_front_.Clear(request);
   manager_.Close(request->slot);
   released_.push_back(request->slot);
   request->running = false;
@@ -229,7 +261,7 @@ void SchedulerImpl::LeaveSlot(RequestState* request) {
 
 void SchedulerImpl::AbortCommand(RequestState* request, const char* why,
                                  Effects* effects) {
-  if (!request->command.has_value()) return;
+  if (request->command == nullptr) return;
   EvictionEffect effect;
   effect.request = request->id;
   effect.command = request->command->number;
@@ -250,6 +282,9 @@ void SchedulerImpl::Retire(RequestState* request, FinishReason reason,
   effect.num_preemptions = request->num_preemptions;
   effects->finished.push_back(std::move(effect));
   ++totals_.num_finished;
+  tenants_.Finish(
+      request->tenant, request->demand(),
+      {.was_running = request->running, .was_admitted = request->was_admitted});
   if (request->running) LeaveSlot(request);
   names_.erase(request->name);
   requests_.erase(request->id);
@@ -269,7 +304,7 @@ absl::Status SchedulerImpl::Cancel(RequestId request, Effects* effects) {
   if (state->running) {
     std::erase(running_, state);
   } else {
-    waiting_.erase(std::ranges::find(waiting_, state));
+    LeaveQueue(state);
   }
   Retire(state, FinishReason::kCancelled, absl::OkStatus(), effects);
   return absl::OkStatus();
@@ -344,13 +379,14 @@ absl::StatusOr<uint64_t> SchedulerImpl::Evict(RequestId request,
     return absl::FailedPreconditionError(
         "the request has not computed its prompt yet");
   }
-  if (state->command.has_value() || state->order_in_flight) {
+  if (state->command != nullptr || state->order_in_flight) {
     return absl::FailedPreconditionError(
         "an eviction of the request is under way");
   }
   BM_RETURN_IF_ERROR(ValidateCommand(*state, command));
   const uint64_t number = next_command_++;
-  state->command = PendingCommand{number, std::move(command)};
+  state->command = std::make_unique<PendingCommand>(
+      PendingCommand{number, std::move(command)});
   return number;
 }
 
@@ -365,7 +401,7 @@ absl::StatusOr<RequestId> SchedulerImpl::Find(absl::string_view id) const {
 
 SchedulerStats SchedulerImpl::stats() const {
   SchedulerStats stats = totals_;
-  stats.num_waiting = static_cast<int32_t>(waiting_.size());
+  stats.num_waiting = waiting_.size();
   stats.num_running = static_cast<int32_t>(running_.size());
   stats.num_steps_in_flight = num_steps_in_flight();
   stats.kept_entries_min = kept_.Quantile(0.0);

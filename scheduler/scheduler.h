@@ -28,31 +28,9 @@
 #include "blockmgr/block_manager.h"
 #include "blockmgr/step_plan.h"
 #include "scheduler/request.h"
+#include "scheduler/scheduler_options.h"
 
 namespace blockmgr {
-
-struct SchedulerOptions {
-  int32_t max_num_batched_tokens = 2048;  // token budget of a step
-  int32_t max_num_seqs = 256;             // sequences that hold blocks
-  int32_t max_model_len = 131072;         // prompt and output together
-  // Longest prefill chunk of one request in one step; 0: the token budget.
-  int32_t long_prefill_token_threshold = 0;
-  // Fraction of the pool that admission leaves free.
-  double watermark = 0.01;
-  int32_t max_steps_in_flight = 2;  // 1..4
-  int32_t max_waiting = 65536;      // requests; one more is refused
-  // Queries per layer that an engine keeps of every sequence for evictions
-  // ordered from outside; policies of requests raise it for their own.
-  int32_t query_window = 32;
-  // Sequences for which the engine can accumulate scores (ScorerState) at a
-  // time. A request whose policy needs that waits for one, or is refused when
-  // there is none.
-  int32_t num_scorer_states = 0;
-  bool enable_prefix_caching = true;
-  CompactionPreference compaction = CompactionPreference::kFreshFirst;
-
-  absl::Status Validate() const;
-};
 
 // Counts since creation unless said otherwise.
 struct SchedulerStats {
@@ -62,6 +40,8 @@ struct SchedulerStats {
   uint64_t num_steps = 0;  // acknowledged
   uint64_t num_finished = 0;
   uint64_t num_preemptions = 0;
+  uint64_t num_passes = 0;        // of requests that did not fit, by later ones
+  uint64_t num_prefix_waits = 0;  // steps waited for another's prefix
   uint64_t num_prompt_tokens = 0;    // of admitted requests, first time
   uint64_t num_cached_tokens = 0;    // of those, prefix hits
   uint64_t num_computed_tokens = 0;  // settled, recomputed ones included
@@ -87,8 +67,9 @@ class Scheduler {
 
   // Queues a request. InvalidArgument: malformed (empty prompt, ...);
   // AlreadyExists: a live request has this id; ResourceExhausted: the queue is
-  // full, or the request can never fit in the pool; FailedPrecondition: the
-  // engine does not accumulate the scores that the policy needs.
+  // full, the request can never fit in the pool, or a quota of its tenant
+  // (named) is used up; FailedPrecondition: the engine does not accumulate the
+  // scores that the policy needs.
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
   // Ends a request at once; its FinishEffect says kCancelled. NotFound when it
   // is unknown or already ended.
@@ -113,9 +94,10 @@ class Scheduler {
   // running requests wait again (they will be recomputed), the cache is empty.
   virtual void LoseEngine(Effects* effects) = 0;
 
-  // Drops all cached prefixes that no request uses. False when some are in use
-  // (those stay).
-  virtual bool ResetPrefixCache() = 0;
+  // Drops all cached prefixes that no request uses.
+  virtual CacheReset ResetPrefixCache() = 0;
+  // For durations of retention; milliseconds of any clock, never back.
+  virtual void SetTime(int64_t now_ms) = 0;
 
   virtual bool has_unfinished_requests() const = 0;
   virtual int32_t num_steps_in_flight() const = 0;

@@ -7,6 +7,13 @@
 #include "scheduler/scheduler_impl.h"
 
 namespace blockmgr {
+namespace {
+
+// Outputs that a running request has memory for from the start; beyond, its
+// tokens grow like any vector.
+constexpr int64_t kReservedOutputs = 4096;
+
+}  // namespace
 
 bool SchedulerImpl::Schedule(StepPlan* plan) {
   if (num_steps_in_flight() >= options_.max_steps_in_flight) return false;
@@ -15,9 +22,11 @@ bool SchedulerImpl::Schedule(StepPlan* plan) {
   BlockBudget budget{.available = manager_.num_available(),
                      .coming = BlocksComing()};
   int32_t token_budget = options_.max_num_batched_tokens;
+  PlanShares(token_budget);
   PlanRunning(&budget, &token_budget);
   if (decision_.preempted.empty() && budget.available >= 0) {
     PlanWaiting(&budget, &token_budget);
+    TopUp(&budget, &token_budget);
   }
   if (decision_.runs.empty()) {
     // Everything waits for steps in flight; without any, somebody can run.
@@ -28,21 +37,51 @@ bool SchedulerImpl::Schedule(StepPlan* plan) {
   return true;
 }
 
-void SchedulerImpl::Preempt(RequestState* request) {
-  BM_CHECK(running_.back() == request);
-  running_.pop_back();
-  LeaveSlot(request);
-  ++request->num_preemptions;
-  ++totals_.num_preemptions;
-  waiting_.push_front(request);
+void SchedulerImpl::ApplyPreemptions() {
+  if (decision_.preempted.empty()) return;
+  for (RequestState* request : decision_.preempted) {
+    LeaveSlot(request);
+    tenants_.Preempt(request->tenant, request->demand());
+    ++request->num_preemptions;
+    ++totals_.num_preemptions;
+    JoinQueue(request);
+  }
+  std::erase_if(running_,
+                [](const RequestState* state) { return !state->running; });
+}
+
+void SchedulerImpl::ApplyWaits() {
+  const auto num_admitted = static_cast<int32_t>(decision_.matches.size());
+  for (const StepDecision::Passed& passed : decision_.passed) {
+    const int32_t times = num_admitted - passed.num_admitted;
+    passed.request->times_passed += times;
+    totals_.num_passes += times;
+  }
+  for (RequestState* request : decision_.prefix_waits) ++request->prefix_waits;
+  totals_.num_prefix_waits += decision_.prefix_waits.size();
 }
 
 void SchedulerImpl::Admit(RequestState* request, const PrefixMatch& match) {
-  BM_CHECK(waiting_.front() == request);
-  waiting_.pop_front();
-  running_.push_back(request);
+  LeaveQueue(request);
+  tenants_.Admit(request->tenant, request->demand(), !request->was_admitted);
+  if (const int64_t service = ServiceOf(*request); service > 0) {
+    tenants_.Serve(request->tenant, request->num_prompt * kPromptTokenService);
+    waiting_.SetService(request->tenant, tenants_.service(request->tenant));
+  }
+  // A request that was passed, or preempted, is back before younger ones.
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), request,
+                                   [this](const auto* a, const auto* b) {
+                                     return RunsBefore(a, b);
+                                   }),
+                  request);
+  request->times_passed = 0;
+  request->prefix_waits = 0;
+  const auto known = static_cast<int64_t>(request->tokens.size());
+  request->tokens.reserve(
+      std::min(known + kReservedOutputs,
+               int64_t{request->num_prompt} + request->max_tokens));
   request->running = true;
-  request->slot = manager_.Open(match);
+  request->slot = manager_.Open(request->chain, match);
   request->num_in_cache =
       static_cast<int32_t>(match.blocks.size()) * layout().page_size;
   request->num_computed = request->num_in_cache;
@@ -139,11 +178,13 @@ void SchedulerImpl::WriteRun(const StepDecision::Run& run,
 
 void SchedulerImpl::Apply(StepPlan* plan) {
   plan->Clear();
-  for (RequestState* victim : decision_.preempted) Preempt(victim);
+  ApplyPreemptions();
+  ApplyWaits();
   // Matched prefixes are held before anything is taken: taking may reclaim.
   for (const StepDecision::Run& run : decision_.runs) {
     if (run.match < 0) continue;
     Admit(run.request, decision_.matches[run.match]);
+    UpdateFront(run.request);
     WriteStart(*run.request, plan);
   }
   demands_.clear();

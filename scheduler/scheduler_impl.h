@@ -8,8 +8,9 @@
 #ifndef SCHEDULER_SCHEDULER_IMPL_H_
 #define SCHEDULER_SCHEDULER_IMPL_H_
 
-#include <deque>
+#include <array>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,18 +19,29 @@
 
 #include "blockmgr/block_manager.h"
 #include "scheduler/kept_histogram.h"
+#include "scheduler/prefill_front.h"
+#include "scheduler/prefix_hints.h"
 #include "scheduler/request_state.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/tenants.h"
+#include "scheduler/waiting_queue.h"
 
 namespace blockmgr {
+
+// No limit of a chunk but the step's.
+inline constexpr int32_t kNoShare = INT32_MAX;
+// A request that has been preempted so often is the last to be chosen again,
+// and comes back only when it, and all that run then, can be completed.
+inline constexpr int32_t kSparedPreemptions = 2;
 
 // What one step will do. Reused from step to step.
 struct StepDecision {
   struct Run {
     RequestState* request = nullptr;
     int32_t num_tokens = 0;
-    int32_t match = -1;  // into `matches`: admitted on it; -1: was running
-    int32_t order = -1;  // into `orders`; -1: none
+    int32_t num_blocks = 0;  // that the tokens take
+    int32_t match = -1;      // into `matches`: admitted on it; -1: was running
+    int32_t order = -1;      // into `orders`; -1: none
   };
   struct Order {
     CompressionPoint point;
@@ -38,12 +50,34 @@ struct StepDecision {
     int32_t num_released = 0;  // blocks it will give back
     bool futile = false;  // a command that would free nothing: only answered
   };
+  // A waiting request that did not fit, and how many were admitted before that.
+  struct Passed {
+    RequestState* request = nullptr;
+    int32_t num_admitted = 0;
+  };
+  enum class Fate : uint8_t {
+    kKept,
+    kPreempted,
+    kGivesNothing,  // kept: as long as others run, its blocks are theirs too
+  };
   std::vector<RequestState*> preempted;
-  std::vector<Run> runs;
+  std::vector<Fate> fates;  // of running requests
+  int32_t num_kept = 0;     // of those
+  std::vector<Run> runs;    // running ones in their order, then admitted ones
   std::vector<PrefixMatch> matches;
   std::vector<Order> orders;
+  std::vector<Passed> passed;
+  std::vector<RequestState*> prefix_waits;  // that let another one compute
+  // What those admitted will compute first, as in PrefillFront.
+  absl::flat_hash_map<BlockKey, const RequestState*> computing;
+  int32_t chunk_share = kNoShare;  // tokens of a chunk at most
+  int64_t num_looked_blocks = 0;   // of cached prefixes, compared for it
+  // By Promise, once they are asked for.
+  std::array<std::optional<int64_t>, 2> promised;
 
   void Clear();
+  // Blocks at the peaks of the tenant's requests that are admitted.
+  int32_t ReservedBy(TenantId tenant) const;
 };
 
 // What became of blocks while a step is decided.
@@ -84,7 +118,11 @@ class SchedulerImpl : public Scheduler {
   bool Schedule(StepPlan* plan) override;
   absl::Status Update(const StepResult& result, Effects* effects) override;
   void LoseEngine(Effects* effects) override;
-  bool ResetPrefixCache() override { return manager_.ResetPrefixCache(); }
+  CacheReset ResetPrefixCache() override { return manager_.ResetPrefixCache(); }
+  void SetTime(int64_t now_ms) override {
+    now_ms_ = now_ms;
+    manager_.SetTime(now_ms);
+  }
   bool has_unfinished_requests() const override { return !requests_.empty(); }
   int32_t num_steps_in_flight() const override {
     return static_cast<int32_t>(in_flight_.size());
@@ -120,42 +158,91 @@ class SchedulerImpl : public Scheduler {
   void LeaveSlot(RequestState* request);
   void AbortCommand(RequestState* request, const char* why, Effects* effects);
 
+  // Who is served first of those that run.
+  bool RunsBefore(const RequestState* a, const RequestState* b) const;
+  // Where a request that has not run yet waits, given its cached prefix.
+  WaitingPlace PlaceOf(const RequestState& request,
+                       int32_t num_cached_tokens) const;
+  void JoinQueue(RequestState* request);
+  void LeaveQueue(RequestState* request);
+  // SchedulingPolicy::kPrefix: looks at the cached prefixes of a few waiting
+  // requests again and moves those that have changed.
+  void RefreshPlaces();
+  // Looks at the prefix that is cached now. Returns its blocks.
+  int32_t RefreshPlace(RequestState* request);
+  // What the request counts in its tenant's service when it is admitted.
+  int64_t ServiceOf(const RequestState& request) const;
+
   // Deciding (scheduler_plan.cc): writes decision_ and its budgets only.
+  void PlanShares(int32_t token_budget);
   void PlanRunning(BlockBudget* budget, int32_t* token_budget);
-  void PlanWaiting(BlockBudget* budget, int32_t* token_budget);
-  // False: the request does not run in this step. `end` bounds the running
-  // requests that are not preempted.
-  bool PlanRun(RequestState* request, int32_t num_tokens, BlockBudget* budget,
-               size_t* end);
-  bool MakeRoom(RequestState* request, int32_t needed, BlockBudget* budget,
-                size_t* end);
-  // Tries to admit on `match`; false, with nothing decided, when blocks are
-  // short.
-  bool PlanAdmission(RequestState* request, PrefixMatch match,
-                     BlockBudget* budget, int32_t* token_budget);
+  // The index-th of the running. False: it does not run in this step.
+  bool PlanRun(size_t index, int32_t num_tokens, BlockBudget* budget);
+  bool PlanRunWithOrder(size_t index, StepDecision::Run* run,
+                        BlockBudget* budget);
+  bool MakeRoom(size_t index, int32_t needed, BlockBudget* budget);
+  // Whom to preempt for the index-th of the running: one that comes after it,
+  // or itself when there is none.
+  size_t FindVictim(size_t index);
+  size_t CheapestVictim(size_t index) const;
+  // Tokens that would be computed again.
+  int32_t RecomputeCost(const RequestState& request) const;
   int32_t TokensToRun(const RequestState& request, int32_t num_computed,
                       int32_t token_budget) const;
-  // The eviction to order with the step that ends at `length`, if any.
+  // Whether there may be an eviction to order with the step that ends at
+  // `length`.
+  bool MayOrder(const RequestState& request, int32_t length) const;
+  // That eviction, if any.
   bool PlanOrder(const RequestState& request, int32_t length,
                  int32_t num_in_cache, StepDecision::Order* order) const;
   // Fresh destinations: at least what own blocks cannot give; all of them when
   // preferred and there is room.
   int32_t FreshForOrder(const StepDecision::Order& order, int32_t num_own,
                         int32_t available) const;
-  int32_t MaxCachedTokens(const RequestState& request) const;
   // The longest observation window that fits in a chunk next to the decodes of
   // every other sequence.
   int32_t MaxWindow() const;
-  // Blocks that the prompts of running requests will still take.
-  int32_t BlocksPromised() const;
   int32_t BlocksComing() const;
+  // Hands out the tokens that equal shares have left.
+  void TopUp(BlockBudget* budget, int32_t* token_budget);
+
+  // Admission (scheduler_admission.cc): the same.
+  enum class Verdict : uint8_t {
+    kAdmitted,
+    kDoesNotFit,      // passed by later ones, max_bypasses times
+    kLetsOthersPass,  // for its own good, or while its kind is full
+    kTenantIsFull,
+  };
+  void PlanWaiting(BlockBudget* budget, int32_t* token_budget);
+  Verdict TryAdmit(RequestState* request, BlockBudget* budget,
+                   int32_t* token_budget);
+  // Tries to admit on `match`; false, with nothing decided, when blocks are
+  // short.
+  bool PlanAdmission(RequestState* request, PrefixMatch match,
+                     BlockBudget* budget, int32_t* token_budget);
+  bool IsAffordable(const RequestState& request, const PrefixMatch& match,
+                    const BlockBudget& budget);
+  int32_t MaxCachedTokens(const RequestState& request) const;
+  // Blocks that running and admitted requests will still take, until all that
+  // is known of them is computed, or until they are complete.
+  enum Promise : uint8_t { kKnown, kCompletion };
+  int64_t BlocksPromised(Promise promise) const;
+  int64_t Promised(Promise promise);
   // Whether the engine can accumulate scores for one more sequence than those
   // that run or are admitted by this step.
   bool HasScorerState(const RequestState& request) const;
+  // Whether one more long prompt may be computed, if it is one.
+  bool MayPrefill(const RequestState& request) const;
+  // Whether another request is about to compute what it lacks.
+  bool WaitsForPrefix(const RequestState& request,
+                      const PrefixMatch& match) const;
+  const RequestState* WhoComputes(const RequestState& request,
+                                  const PrefixMatch& match) const;
 
   // Doing (scheduler_apply.cc).
   void Apply(StepPlan* plan);
-  void Preempt(RequestState* request);
+  void ApplyPreemptions();
+  void ApplyWaits();
   void Admit(RequestState* request, const PrefixMatch& match);
   void WriteStart(const RequestState& request, StepPlan* plan) const;
   void WriteRun(const StepDecision::Run& run, std::span<const BlockId> blocks,
@@ -164,6 +251,8 @@ class SchedulerImpl : public Scheduler {
                   StepInFlight* record);
 
   // Settling (scheduler_update.cc).
+  // What the request computes next, for others to wait for.
+  void UpdateFront(RequestState* request);
   absl::Status ValidateResult(const StepResult& result) const;
   void SettleRun(const StepInFlight::Run& run, int32_t sampled,
                  Effects* effects);
@@ -182,15 +271,21 @@ class SchedulerImpl : public Scheduler {
   std::vector<RequestState*> free_states_;
   absl::flat_hash_map<RequestId, RequestState*> requests_;  // live
   absl::flat_hash_map<std::string, RequestId> names_;       // of live requests
-  std::deque<RequestState*> waiting_;                       // next to run first
-  std::vector<RequestState*> running_;                      // oldest first
-  std::deque<StepInFlight> in_flight_;                      // oldest first
+  WaitingQueue waiting_;
+  PrefixHints prefix_hints_;             // of those that wait; for kPrefix
+  PrefillFront prefill_front_;           // of those that run
+  std::vector<RequestState*> running_;   // in order of RunsBefore
+  std::vector<StepInFlight> in_flight_;  // oldest first, at most 4
+  Tenants tenants_;
+  std::vector<TenantId> served_tenants_;   // scratch of Update
+  std::vector<int32_t> gaps_;              // scratch of PlanShares
   std::vector<StepInFlight> spare_steps_;  // memory for records to come
   std::vector<SequenceSlot> released_;     // slots to tell the engine about
   StepDecision decision_;
   std::vector<TokenDemand> demands_;  // scratch of Apply
   std::vector<int64_t> new_offsets_;
   std::vector<BlockId> new_blocks_;
+  int64_t now_ms_ = 0;
   uint64_t next_request_ = 1;
   uint64_t next_step_ = 1;
   uint64_t next_command_ = 1;

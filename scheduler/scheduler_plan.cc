@@ -1,20 +1,44 @@
 // Deciding what a step does.
 
 #include <algorithm>
-#include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "blockmgr/base/check.h"
+#include "scheduler/chunking.h"
 #include "scheduler/footprint.h"
 #include "scheduler/scheduler_impl.h"
 
 namespace blockmgr {
+
+namespace {
+
+// Waiting requests that shares are counted for at most.
+constexpr int32_t kMaxSharers = 16;
+
+}  // namespace
 
 void StepDecision::Clear() {
   preempted.clear();
   runs.clear();
   matches.clear();
   orders.clear();
+  passed.clear();
+  prefix_waits.clear();
+  if (!computing.empty()) computing.clear();
+  promised = {};
+  num_looked_blocks = 0;
+  chunk_share = kNoShare;
+}
+
+int32_t StepDecision::ReservedBy(TenantId tenant) const {
+  int32_t blocks = 0;
+  for (const Run& run : runs) {
+    if (run.match >= 0 && run.request->tenant == tenant) {
+      blocks += run.request->peak_blocks;
+    }
+  }
+  return blocks;
 }
 
 int32_t SchedulerImpl::TokensToRun(const RequestState& request,
@@ -38,6 +62,8 @@ int32_t SchedulerImpl::TokensToRun(const RequestState& request,
   if (options_.long_prefill_token_threshold > 0) {
     tokens = std::min(tokens, options_.long_prefill_token_threshold);
   }
+  // A share does not cut an observation window that the step has room for.
+  tokens = std::min(tokens, std::max(decision_.chunk_share, window));
   // The chunk that ends at a compression point holds the observation window:
   // shorten this one so that the last is not too short.
   if (tokens < gap && gap - tokens < window) tokens = gap - window;
@@ -48,18 +74,22 @@ int32_t SchedulerImpl::TokensToRun(const RequestState& request,
   return std::max(tokens, 0);
 }
 
+bool SchedulerImpl::MayOrder(const RequestState& request,
+                             int32_t length) const {
+  if (request.next_compression < std::ssize(request.compressions)) {
+    return request.compressions[request.next_compression].length == length;
+  }
+  return request.command != nullptr && !request.order_in_flight &&
+         length > request.num_prompt && length == request.num_tokens();
+}
+
 bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
                               int32_t num_in_cache,
                               StepDecision::Order* order) const {
-  const bool has_point =
-      request.next_compression < std::ssize(request.compressions);
-  if (has_point) {
-    const CompressionPoint& point =
-        request.compressions[request.next_compression];
-    if (point.length != length) return false;
-    order->point = point;
-  } else if (request.command.has_value() && !request.order_in_flight &&
-             length > request.num_prompt && length == request.num_tokens()) {
+  if (!MayOrder(request, length)) return false;
+  if (request.next_compression < std::ssize(request.compressions)) {
+    order->point = request.compressions[request.next_compression];
+  } else {
     const EvictionCommand& command = request.command->command;
     CompressionPoint& point = order->point;
     point.length = length;
@@ -83,8 +113,6 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
     ResolveTable(command.table, {.cut = point.cut, .length = length}, layout(),
                  &point);
     point.command = request.command->number;
-  } else {
-    return false;
   }
   const SequenceCache* sequence =
       request.running ? &manager_.sequence(request.slot) : nullptr;
@@ -116,31 +144,6 @@ int32_t SchedulerImpl::FreshForOrder(const StepDecision::Order& order,
   return copies ? num_destinations : std::max(0, num_destinations - num_own);
 }
 
-int32_t SchedulerImpl::MaxCachedTokens(const RequestState& request) const {
-  // Scores are accumulated from the first token on.
-  if (request.scorer_state != ScorerState::kNone) return 0;
-  // At least one token is computed, and every observation window is.
-  int32_t limit = static_cast<int32_t>(request.tokens.size()) - 1;
-  for (const CompressionPoint& point : request.compressions) {
-    limit = std::min(limit,
-                     point.length - std::max(1, point.policy.query_window()));
-  }
-  return std::max(limit, 0);
-}
-
-bool SchedulerImpl::HasScorerState(const RequestState& request) const {
-  if (request.scorer_state == ScorerState::kNone) return true;
-  const auto needs = [](const RequestState* other) {
-    return other->scorer_state != ScorerState::kNone;
-  };
-  const auto num_running = std::ranges::count_if(running_, needs);
-  const auto num_admitted =
-      std::ranges::count_if(decision_.runs, [&](const StepDecision::Run& run) {
-        return run.match >= 0 && needs(run.request);
-      });
-  return num_running + num_admitted < options_.num_scorer_states;
-}
-
 int32_t SchedulerImpl::BlocksComing() const {
   int32_t coming = manager_.num_fenced();
   for (const StepInFlight& step : in_flight_) {
@@ -153,192 +156,199 @@ int32_t SchedulerImpl::BlocksComing() const {
   return coming;
 }
 
-bool SchedulerImpl::MakeRoom(RequestState* request, int32_t needed,
-                             BlockBudget* budget, size_t* end) {
+int32_t SchedulerImpl::RecomputeCost(const RequestState& request) const {
+  const SequenceCache& sequence = manager_.sequence(request.slot);
+  // A compressed past is computed again from its first token on.
+  if (sequence.region != nullptr || sequence.pending.has_value()) {
+    return sequence.num_settled;
+  }
+  const int32_t num_cached = std::min(
+      sequence.num_published * layout().page_size, MaxCachedTokens(request));
+  return std::max(0, sequence.num_settled - num_cached);
+}
+
+size_t SchedulerImpl::CheapestVictim(size_t index) const {
+  // Least first: later in priority, not spared yet, cheap to compute again,
+  // and of equal ones the most recent.
+  using Cost = std::tuple<int64_t, bool, int32_t>;
+  const bool by_recency =
+      options_.admission == AdmissionPolicy::kMaxUtilization;
+  const bool by_priority = options_.policy == SchedulingPolicy::kPriority;
+  size_t victim = index;
+  Cost least;
+  for (size_t i = running_.size(); --i > index;) {
+    if (decision_.fates[i] != StepDecision::Fate::kKept) continue;
+    if (by_recency) return i;
+    const RequestState& request = *running_[i];
+    const Cost cost(by_priority ? -int64_t{request.priority} : 0,
+                    request.num_preemptions >= kSparedPreemptions,
+                    RecomputeCost(request));
+    if (victim != index && cost >= least) continue;
+    victim = i;
+    least = cost;
+  }
+  return victim;
+}
+
+size_t SchedulerImpl::FindVictim(size_t index) {
+  while (true) {
+    const size_t victim = CheapestVictim(index);
+    if (victim == index) break;
+    if (manager_.NumReleasable(running_[victim]->slot) > 0) return victim;
+    decision_.fates[victim] = StepDecision::Fate::kGivesNothing;
+  }
+  // Those who share all their blocks with one another are left.
+  for (size_t i = running_.size(); --i > index;) {
+    if (decision_.fates[i] != StepDecision::Fate::kPreempted) return i;
+  }
+  return index;
+}
+
+bool SchedulerImpl::MakeRoom(size_t index, int32_t needed,
+                             BlockBudget* budget) {
+  const RequestState* request = running_[index];
   // Who needs nothing runs, even when blocks are kept for somebody older.
   while (needed > 0 && needed > budget->available) {
-    RequestState* victim = running_[*end - 1];
     const bool can_wait = !in_flight_.empty();
-    if (!can_wait && *end == 1) {
+    if (!can_wait && decision_.num_kept == 1) {
       // Nobody else is left: all but its own blocks can be taken, those too
       // that the others shared among themselves. In the whole pool it fits
       // (Submit).
-      BM_CHECK(victim == request);
       budget->available =
           manager_.num_usable() - manager_.sequence(request->slot).num_blocks();
       return true;
     }
+    const size_t victim = FindVictim(index);
     if (can_wait &&
-        (victim == request || needed <= budget->available + budget->coming)) {
+        (victim == index || needed <= budget->available + budget->coming)) {
       // Blocks are on their way: keep what there is for this request.
       budget->available -= needed;
       return false;
     }
-    --*end;
-    decision_.preempted.push_back(victim);
-    if (victim == request) return false;
+    decision_.preempted.push_back(running_[victim]);
+    decision_.fates[victim] = StepDecision::Fate::kPreempted;
+    --decision_.num_kept;
+    if (victim == index) return false;
     (can_wait ? budget->coming : budget->available) +=
-        manager_.NumReleasable(victim->slot);
+        manager_.NumReleasable(running_[victim]->slot);
   }
   return true;
 }
 
-bool SchedulerImpl::PlanRun(RequestState* request, int32_t num_tokens,
-                            BlockBudget* budget, size_t* end) {
+bool SchedulerImpl::PlanRun(size_t index, int32_t num_tokens,
+                            BlockBudget* budget) {
+  RequestState* request = running_[index];
   const SequenceCache& sequence = manager_.sequence(request->slot);
-  const int32_t page_size = layout().page_size;
-  const int32_t for_tokens = sequence.BlocksFor(num_tokens, page_size);
-  int32_t needed = for_tokens;
-  StepDecision::Order order;
-  int32_t num_own = 0;
-  const bool has_order = PlanOrder(*request, request->num_computed + num_tokens,
-                                   request->num_in_cache, &order);
-  if (has_order && !order.futile) {
-    num_own = manager_.NumOwnBlocks(request->slot, order.point.cut);
-    // Without room for copies it is done in place, as far as blocks are its
-    // own.
-    needed += FreshForOrder(order, num_own, 0);
-  }
-  if (!MakeRoom(request, needed, budget, end)) return false;
   StepDecision::Run run;
   run.request = request;
   run.num_tokens = num_tokens;
-  if (has_order) {
-    if (*end == 1 && in_flight_.empty()) {
-      // Nobody is left to share with.
-      num_own = sequence.BlocksBelow(order.point.cut, page_size);
-    }
-    order.num_fresh =
-        FreshForOrder(order, num_own, budget->available - for_tokens);
-    needed = for_tokens + order.num_fresh;
-    run.order = static_cast<int32_t>(decision_.orders.size());
-    decision_.orders.push_back(std::move(order));
+  run.num_blocks = sequence.BlocksFor(num_tokens, layout().page_size);
+  if (MayOrder(*request, request->num_computed + num_tokens)) {
+    if (!PlanRunWithOrder(index, &run, budget)) return false;
+  } else if (!MakeRoom(index, run.num_blocks, budget)) {
+    return false;
   }
-  BM_CHECK(needed == 0 || needed <= budget->available);
-  budget->available -= needed;
+  BM_CHECK(run.num_blocks == 0 || budget->available >= run.num_blocks);
+  budget->available -= run.num_blocks;
   decision_.runs.push_back(run);
   return true;
+}
+
+bool SchedulerImpl::PlanRunWithOrder(size_t index, StepDecision::Run* run,
+                                     BlockBudget* budget) {
+  const RequestState& request = *run->request;
+  StepDecision::Order order;
+  if (!PlanOrder(request, request.num_computed + run->num_tokens,
+                 request.num_in_cache, &order)) {
+    return MakeRoom(index, run->num_blocks, budget);
+  }
+  int32_t num_own = 0;
+  int32_t num_fresh = 0;
+  if (!order.futile) {
+    num_own = manager_.NumOwnBlocks(request.slot, order.point.cut);
+    // Without room for copies it is done in place, as far as blocks are its
+    // own.
+    num_fresh = FreshForOrder(order, num_own, 0);
+  }
+  if (!MakeRoom(index, run->num_blocks + num_fresh, budget)) return false;
+  if (decision_.num_kept == 1 && in_flight_.empty()) {
+    // Nobody is left to share with.
+    num_own = manager_.sequence(request.slot)
+                  .BlocksBelow(order.point.cut, layout().page_size);
+  }
+  order.num_fresh =
+      FreshForOrder(order, num_own, budget->available - run->num_blocks);
+  BM_CHECK(order.num_fresh == 0 ||
+           run->num_blocks + order.num_fresh <= budget->available);
+  budget->available -= order.num_fresh;
+  run->order = static_cast<int32_t>(decision_.orders.size());
+  decision_.orders.push_back(std::move(order));
+  return true;
+}
+
+void SchedulerImpl::PlanShares(int32_t token_budget) {
+  if (options_.chunk_policy != ChunkPolicy::kEqualProgress) return;
+  gaps_.clear();
+  for (const RequestState* request : running_) {
+    const int32_t gap =
+        TokensToRun(*request, request->num_computed, token_budget);
+    if (gap > 1) {
+      gaps_.push_back(gap);
+    } else {
+      token_budget -= gap;
+    }
+  }
+  // Those to be admitted count like the others; what they leave is handed out
+  // afterwards (TopUp).
+  const int32_t page_size = layout().page_size;
+  const int32_t num_new = std::min({waiting_.size(), manager_.num_open_slots(),
+                                    std::max(1, token_budget / page_size)});
+  WaitingQueue::Walk walk(waiting_);
+  for (int32_t i = 0; i < std::min(num_new, kMaxSharers); ++i) {
+    gaps_.push_back(static_cast<int32_t>(walk.Next()->tokens.size()));
+  }
+  decision_.chunk_share = EqualShare(token_budget, page_size, &gaps_);
 }
 
 void SchedulerImpl::PlanRunning(BlockBudget* budget, int32_t* token_budget) {
-  size_t end = running_.size();
-  for (size_t i = 0; i<end&& * token_budget> 0; ++i) {
-    RequestState* request = running_[i];
+  decision_.fates.assign(running_.size(), StepDecision::Fate::kKept);
+  decision_.num_kept = running_.size();
+  for (size_t i = 0; i < running_.size() && *token_budget > 0; ++i) {
+    if (decision_.fates[i] == StepDecision::Fate::kPreempted) continue;
+    const RequestState& request = *running_[i];
     const int32_t num_tokens =
-        TokensToRun(*request, request->num_computed, *token_budget);
+        TokensToRun(request, request.num_computed, *token_budget);
     if (num_tokens == 0) continue;
-    if (PlanRun(request, num_tokens, budget, &end)) {
-      *token_budget -= num_tokens;
-    }
+    if (PlanRun(i, num_tokens, budget)) *token_budget -= num_tokens;
   }
 }
 
-int32_t SchedulerImpl::BlocksPromised() const {
-  int32_t promised = 0;
-  for (const RequestState* request : running_) {
-    const auto known = static_cast<int32_t>(request->tokens.size());
-    if (request->num_computed >= known) continue;
-    promised +=
-        manager_.sequence(request->slot)
-            .BlocksFor(known - request->num_computed, layout().page_size);
-  }
-  // What this step takes of it is already gone from the available blocks.
-  for (const StepDecision::Run& run : decision_.runs) {
-    const RequestState& request = *run.request;
-    if (run.match >= 0) {
-      const int32_t page_size = layout().page_size;
-      const auto num_matched =
-          static_cast<int32_t>(decision_.matches[run.match].blocks.size());
-      promised +=
-          CeilDiv(static_cast<int32_t>(request.tokens.size()), page_size) -
-          CeilDiv(num_matched * page_size + run.num_tokens, page_size);
-      continue;
-    }
-    if (request.num_computed >= std::ssize(request.tokens)) continue;
-    promised -= manager_.sequence(request.slot)
-                    .BlocksFor(run.num_tokens, layout().page_size);
-  }
-  return promised;
-}
-
-bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
-                                  BlockBudget* budget, int32_t* token_budget) {
+void SchedulerImpl::TopUp(BlockBudget* budget, int32_t* token_budget) {
+  if (decision_.chunk_share == kNoShare) return;
+  decision_.chunk_share = kNoShare;
   const int32_t page_size = layout().page_size;
-  const auto num_matched = static_cast<int32_t>(match.blocks.size());
-  const int32_t num_cached = num_matched * page_size;
-  const int32_t num_tokens = TokensToRun(*request, num_cached, *token_budget);
-  if (num_tokens == 0) return false;
-  const int32_t needed = CeilDiv(num_cached + num_tokens, page_size) -
-                         num_matched + match.num_reclaimable;
-  // Everything known, at its peak: evictions on the way (a resumed request
-  // replays them) may be what makes it fit.
-  const int32_t whole_prompt =
-      PeakBlocks(static_cast<int32_t>(request->tokens.size()),
-                 request->compressions, layout()) -
-      num_matched + match.num_reclaimable;
-  const bool alone = running_.empty() && decision_.runs.empty();
-  if (whole_prompt + (alone ? 0 : watermark_blocks_) >
-      budget->available + budget->coming - BlocksPromised()) {
-    return false;
-  }
-  StepDecision::Order order;
-  const bool has_order =
-      PlanOrder(*request, num_cached + num_tokens, num_cached, &order);
-  int32_t num_fresh = 0;
-  if (has_order) {
-    // Matched blocks may be shared by another admission of this very step: only
-    // those it is about to take count as its own.
-    const int32_t num_own =
-        std::max(0, order.point.cut / page_size - num_matched);
-    num_fresh = FreshForOrder(order, num_own, budget->available - needed);
-  }
-  if (needed + num_fresh > budget->available) return false;
-  StepDecision::Run run;
-  run.request = request;
-  run.num_tokens = num_tokens;
-  if (has_order) {
-    order.num_fresh = num_fresh;
-    run.order = static_cast<int32_t>(decision_.orders.size());
-    decision_.orders.push_back(std::move(order));
-  }
-  run.match = static_cast<int32_t>(decision_.matches.size());
-  decision_.matches.push_back(std::move(match));
-  decision_.runs.push_back(run);
-  budget->available -= needed + num_fresh;
-  *token_budget -= num_tokens;
-  return true;
-}
-
-void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
-  // Blocks that an eviction takes in place may leave the prefix cache: nobody
-  // is admitted on them in the same step.
-  for (const StepDecision::Order& order : decision_.orders) {
-    if (!order.futile && order.num_fresh * int64_t{layout().pages_per_block()} <
-                             order.page_total) {
-      return;
-    }
-  }
-  const int32_t num_open = manager_.num_open_slots();
-  for (RequestState* request : waiting_) {
-    if (*token_budget <= 0 || std::ssize(decision_.matches) >= num_open) {
-      return;
-    }
-    if (!HasScorerState(*request)) return;
-    PrefixMatch match;
-    if (manager_.prefix_caching()) {
-      ExtendBlockKeys(request->tokens, layout().page_size, &request->keys);
-      match = manager_.Match(request->keys, request->tokens,
-                             MaxCachedTokens(*request));
-    }
-    const bool matched = !match.blocks.empty();
-    if (PlanAdmission(request, std::move(match), budget, token_budget)) {
+  for (StepDecision::Run& run : decision_.runs) {
+    if (*token_budget <= 0) return;
+    if (run.order >= 0) continue;
+    const RequestState& request = *run.request;
+    const int32_t begin =
+        run.match < 0 ? request.num_computed
+                      : static_cast<int32_t>(
+                            std::ssize(decision_.matches[run.match].blocks)) *
+                            page_size;
+    const int32_t num_tokens =
+        TokensToRun(request, begin, run.num_tokens + *token_budget);
+    // A chunk that ends at a compression point is the next step's.
+    if (num_tokens <= run.num_tokens || MayOrder(request, begin + num_tokens)) {
       continue;
     }
-    // Alone in the pool, a request that cannot afford both its cached prefix
-    // and a copy of its survivors starts from nothing.
-    const bool alone = running_.empty() && decision_.runs.empty() &&
-                       in_flight_.empty() && matched;
-    if (!alone || !PlanAdmission(request, {}, budget, token_budget)) return;
+    const int32_t more = CeilDiv(begin + num_tokens, page_size) -
+                         CeilDiv(begin + run.num_tokens, page_size);
+    if (more > budget->available) continue;
+    budget->available -= more;
+    *token_budget -= num_tokens - run.num_tokens;
+    run.num_blocks += more;
+    run.num_tokens = num_tokens;
   }
 }
 

@@ -55,6 +55,21 @@ absl::Status SchedulerImpl::ValidateResult(const StepResult& result) const {
   return absl::OkStatus();
 }
 
+void SchedulerImpl::UpdateFront(RequestState* request) {
+  if (!manager_.prefix_caching()) return;
+  const SequenceCache& sequence = manager_.sequence(request->slot);
+  const std::span<const BlockKey> keys = request->chain.keys();
+  const int32_t next = sequence.num_published;
+  const bool publishes = sequence.region == nullptr &&
+                         !sequence.pending.has_value() &&
+                         (next + 1) * layout().page_size <= request->num_prompt;
+  if (publishes && next < std::ssize(keys)) {
+    prefill_front_.Set(request, keys[next]);
+  } else {
+    prefill_front_.Clear(request);
+  }
+}
+
 void SchedulerImpl::SettleRun(const StepInFlight::Run& run, int32_t sampled,
                               Effects* effects) {
   if (IsStale(run)) return;
@@ -62,9 +77,16 @@ void SchedulerImpl::SettleRun(const StepInFlight::Run& run, int32_t sampled,
   const SequenceCache& sequence = manager_.sequence(request.slot);
   const int32_t begin = sequence.num_settled;
   if (manager_.WillPublish(request.slot, run.num_tokens)) {
-    ExtendBlockKeys(request.tokens, layout().page_size, &request.keys);
+    request.chain.Extend(request.tokens, layout().page_size);
   }
-  manager_.Commit(request.slot, run.num_tokens, request.tokens, request.keys);
+  const int32_t published = sequence.num_published;
+  manager_.Commit(request.slot, run.num_tokens, request.tokens, request.chain);
+  if (options_.policy == SchedulingPolicy::kPrefix) {
+    for (int32_t i = published; i < sequence.num_published; ++i) {
+      prefix_hints_.OnPublished(request.chain.keys()[i]);
+    }
+  }
+  if (begin < request.num_prompt) UpdateFront(&request);
   totals_.num_computed_tokens += run.num_tokens;
   const int32_t end = begin + run.num_tokens;
   totals_.num_recomputed_tokens +=
@@ -75,6 +97,10 @@ void SchedulerImpl::SettleRun(const StepInFlight::Run& run, int32_t sampled,
   effects->tokens.push_back({request.id, sampled, request.num_outputs()});
   request.tokens.push_back(sampled);
   ++totals_.num_output_tokens;
+  if (options_.fair_share) {
+    tenants_.Serve(request.tenant, kOutputTokenService);
+    served_tenants_.push_back(request.tenant);
+  }
   const bool stops = std::ranges::find(request.stop_token_ids, sampled) !=
                      request.stop_token_ids.end();
   if (stops || request.num_outputs() >= request.max_tokens) {
@@ -141,7 +167,7 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
 absl::Status SchedulerImpl::Update(const StepResult& result, Effects* effects) {
   BM_RETURN_IF_ERROR(ValidateResult(result));
   StepInFlight step = std::move(in_flight_.front());
-  in_flight_.pop_front();
+  in_flight_.erase(in_flight_.begin());
   manager_.Acknowledge(step.id);
   ++totals_.num_steps;
   for (size_t i = 0; i < step.runs.size(); ++i) {
@@ -157,6 +183,11 @@ absl::Status SchedulerImpl::Update(const StepResult& result, Effects* effects) {
     std::erase_if(running_,
                   [](const RequestState* state) { return !state->running; });
   }
+  for (const TenantId tenant : served_tenants_) {
+    waiting_.SetService(tenant, tenants_.service(tenant));
+  }
+  served_tenants_.clear();
+  RefreshPlaces();
   step.runs.clear();
   step.orders.clear();
   spare_steps_.push_back(std::move(step));
@@ -179,7 +210,8 @@ void SchedulerImpl::LoseEngine(Effects* effects) {
     RequestState* request = running_.back();
     running_.pop_back();
     LeaveSlot(request);
-    waiting_.push_front(request);
+    tenants_.Preempt(request->tenant, request->demand());
+    JoinQueue(request);
   }
   manager_.LoseEngine();
   released_.clear();  // the next engine starts with empty tables
@@ -195,10 +227,14 @@ uint64_t SchedulerImpl::StateHash() const {
     mix(request.num_placeholders);
     mix(request.next_compression);
     mix(request.compressions.size());
-    mix(request.command.has_value() ? request.command->number : 0);
+    mix(request.command != nullptr ? request.command->number : 0);
+    mix(request.times_passed);
+    mix(request.prefix_waits);
+    mix(static_cast<uint64_t>(request.place.rank));
   };
   for (const RequestState* request : running_) mix_request(*request);
-  for (const RequestState* request : waiting_) mix_request(*request);
+  for (const RequestState* request : waiting_.All()) mix_request(*request);
+  mix(tenants_.StateHash());
   mix(in_flight_.size());
   mix(next_step_);
   return hash;
@@ -206,7 +242,14 @@ uint64_t SchedulerImpl::StateHash() const {
 
 void SchedulerImpl::CheckInvariants() const {
   manager_.CheckInvariants();
-  BM_CHECK(running_.size() + waiting_.size() == requests_.size());
+  BM_CHECK(num_running() + waiting_.size() == std::ssize(requests_));
+  waiting_.CheckInvariants();
+  prefix_hints_.CheckInvariants();
+  tenants_.CheckInvariants();
+  BM_CHECK(std::ranges::is_sorted(
+      running_, [this](const RequestState* a, const RequestState* b) {
+        return RunsBefore(a, b);
+      }));
   BM_CHECK(names_.size() == requests_.size());
   BM_CHECK(states_.size() == requests_.size() + free_states_.size());
   BM_CHECK(std::ssize(running_) + manager_.num_open_slots() ==
@@ -221,7 +264,7 @@ void SchedulerImpl::CheckInvariants() const {
     BM_CHECK(request->num_computed <= request->num_tokens());
     BM_CHECK(request->num_computed <= request->last_length());
   }
-  for (const RequestState* request : waiting_) {
+  for (const RequestState* request : waiting_.All()) {
     BM_CHECK(seen.insert(request).second);
     BM_CHECK(!request->running);
     BM_CHECK(request->num_computed == 0);

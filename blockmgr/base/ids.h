@@ -19,6 +19,7 @@ enum class PageId : int32_t {};
 enum class SequenceSlot : int32_t {};
 enum class RequestId : uint64_t {};
 enum class StepId : uint64_t {};
+enum class RegionId : uint64_t {};
 
 // 64-bit everywhere: PageId * page_size exceeds 2^31 for large pools.
 using SlotIndex = int64_t;
@@ -26,6 +27,7 @@ using SlotIndex = int64_t;
 // Block 0 is never handed out: a table entry that points nowhere.
 inline constexpr BlockId kNullBlock{0};
 inline constexpr SequenceSlot kNoSequenceSlot{-1};
+inline constexpr RegionId kNoRegion{0};
 
 // The number inside an id, for indexing and arithmetic.
 template <typename Id>

@@ -131,9 +131,13 @@ std::vector<double> HeadKvIdeals(const BudgetSpec& spec, double mean,
   }
   const double sum = std::accumulate(parts.begin(), parts.end(), 0.0);
   const double past = std::max(mean - num_protected, 0.0);
-  const double pool = past / spec.share * static_cast<double>(parts.size());
+  const auto num_heads = static_cast<double>(parts.size());
   for (double& ideal : parts) {
-    ideal = ideal / sum * pool + (mean - past / spec.share);
+    // Constant factors, none negative: rounded as they are, they make no ideal
+    // fall when the mean grows.
+    const double factor =
+        ideal / sum * num_heads / spec.share + (1.0 - 1.0 / spec.share);
+    ideal = factor * past + (mean - past);
   }
   return parts;
 }
@@ -221,26 +225,36 @@ absl::Status CheckTable(const EvictionPolicy& policy, const HeadShape& shape,
   return CheckShape("head scores", scores.num_layers, scores.num_heads, shape);
 }
 
+std::vector<double> IdealTableBudgets(const EvictionPolicy& policy,
+                                      const EvictionTarget& target,
+                                      const HeadShape& shape,
+                                      const EvictionRange& range,
+                                      const BudgetTable& table) {
+  CheckRange(shape, range);
+  BM_CHECK(policy.needs_table());
+  const auto mean = static_cast<double>(MeanEntries(target, range));
+  const int64_t num_protected = ProtectedPositions(policy, range).count();
+  const auto* profile = std::get_if<LuKvProfile>(&table);
+  BM_CHECK((profile != nullptr) == (policy.budget.kind == BudgetKind::kLuKv));
+  std::vector<double> ideals =
+      profile != nullptr ? LuKvIdeals(mean, range.cut, *profile)
+                         : HeadKvIdeals(policy.budget, mean,
+                                        static_cast<double>(num_protected),
+                                        std::get<HeadScores>(table));
+  BM_CHECK(std::ssize(ideals) == int64_t{shape.num_layers} * shape.num_heads);
+  return ideals;
+}
+
 std::vector<int32_t> TableBudgets(const EvictionPolicy& policy,
                                   const EvictionTarget& target,
                                   const HeadShape& shape,
                                   const EvictionRange& range,
                                   const BudgetTable& table) {
-  CheckRange(shape, range);
-  BM_CHECK(policy.needs_table());
-  const int64_t num_heads = int64_t{shape.num_layers} * shape.num_heads;
+  const std::vector<double> ideals =
+      IdealTableBudgets(policy, target, shape, range, table);
+  const int64_t num_heads = std::ssize(ideals);
   const int64_t mean = MeanEntries(target, range);
   const int64_t num_protected = ProtectedPositions(policy, range).count();
-  const auto* profile = std::get_if<LuKvProfile>(&table);
-  const std::vector<double> ideals =
-      profile != nullptr
-          ? LuKvIdeals(static_cast<double>(mean), range.cut, *profile)
-          : HeadKvIdeals(policy.budget, static_cast<double>(mean),
-                         static_cast<double>(num_protected),
-                         std::get<HeadScores>(table));
-  BM_CHECK((profile != nullptr) == (policy.budget.kind == BudgetKind::kLuKv));
-  BM_CHECK(std::ssize(ideals) == num_heads);
-
   const bool by_page = policy.rounding == Rounding::kPage;
   const int64_t unit = by_page ? shape.page_size : 1;
   const int64_t max_units = CeilDiv(int64_t{range.cut}, unit);

@@ -63,6 +63,15 @@ std::vector<int32_t> TableBudgets(const EvictionPolicy& policy,
                                   const EvictionRange& range,
                                   const BudgetTable& table);
 
+// The ideals above, before they are scaled, bounded and rounded. Never falls
+// for any head when the target grows, exactly: so neither does its floor. For
+// analysis. O(layers * heads). REQUIRES: as TableBudgets.
+std::vector<double> IdealTableBudgets(const EvictionPolicy& policy,
+                                      const EvictionTarget& target,
+                                      const HeadShape& shape,
+                                      const EvictionRange& range,
+                                      const BudgetTable& table);
+
 }  // namespace blockmgr
 
 #endif  // BLOCKMGR_EVICTION_BUDGET_TABLE_H_

@@ -109,6 +109,10 @@ std::vector<int64_t> CountTop(const Request& request, const BudgetScope& scope,
 //           rounding (arXiv 2407.11550)
 //   floor   f_h, counted when every head takes its floor(C_h * alpha) best
 //           first
+// Where f_h is all a head without protected entries gets (global, floor, blend
+// with alpha = 0), it first takes its best one. Every head keeps one in any
+// case; counted here, it costs the worst of the others' entries, which is why
+// no such budgets hold less of the scores than equal ones do.
 std::vector<Ideal> ScoredIdeals(const Request& request,
                                 const BudgetScope& scope,
                                 std::span<const HeadSplit> splits) {
@@ -126,6 +130,9 @@ std::vector<Ideal> ScoredIdeals(const Request& request,
     slots -= ideals[head].fixed;
     if (floor) {
       floors[head] = (mean - ideals[head].fixed) * alpha / kWeightUnit;
+    }
+    if ((floor || alpha == 0) && ideals[head].fixed == 0) {
+      floors[head] = std::max(floors[head], int64_t{1});
     }
   }
   const std::vector<int64_t> counts =

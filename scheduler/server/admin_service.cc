@@ -23,9 +23,12 @@ grpc::ServerUnaryReactor* AdminService::ResetPrefixCache(
     v1::ResetPrefixCacheResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   core_->Post(blockmgr::ResetPrefixCache{
-      [reactor, response](absl::StatusOr<bool> complete) {
-        if (complete.ok()) response->set_complete(*complete);
-        reactor->Finish(ToGrpc(complete.status()));
+      [reactor, response](absl::StatusOr<CacheReset> reset) {
+        if (reset.ok()) {
+          response->set_dropped_blocks(reset->num_dropped);
+          response->set_in_use_blocks(reset->num_in_use);
+        }
+        reactor->Finish(ToGrpc(reset.status()));
       }});
   return reactor;
 }

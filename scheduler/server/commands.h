@@ -159,9 +159,8 @@ struct GetStats {
   Reply<absl::StatusOr<CoreStats>> done;
 };
 
-// Answers whether the whole cache was dropped.
 struct ResetPrefixCache {
-  Reply<absl::StatusOr<bool>> done;
+  Reply<absl::StatusOr<CacheReset>> done;
 };
 
 // Refuses Submit from now on; `done` when no request is unfinished.

@@ -73,6 +73,9 @@ void Core::BeginPass(double now_seconds) {
     running_request_seconds_ += num_running_ * (now_seconds - now_seconds_);
   }
   now_seconds_ = now_seconds;
+  if (scheduler_ != nullptr) {
+    scheduler_->SetTime(static_cast<int64_t>(now_seconds * 1e3));
+  }
 }
 
 void Core::Handle(Command* command) {
@@ -377,7 +380,8 @@ void Core::Do(GetStats& command) {
 }
 
 void Core::Do(ResetPrefixCache& command) {
-  command.done(scheduler_ == nullptr || scheduler_->ResetPrefixCache());
+  command.done(scheduler_ == nullptr ? CacheReset{}
+                                     : scheduler_->ResetPrefixCache());
 }
 
 void Core::Do(Drain& command) {

@@ -2,11 +2,13 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -30,6 +32,7 @@ struct Flags {
   ServerOptions server;
   double drain_timeout_s = 30;
   std::string log_level = "info";
+  std::vector<std::string> tenants;  // see ParseTenant
 };
 
 void AddFlags(CLI::App* app, Flags* flags) {
@@ -90,7 +93,7 @@ void AddSchedulerFlags(CLI::App* app, SchedulerOptions* options) {
       ->capture_default_str()
       ->group(group);
   app->add_option("--watermark", options->watermark,
-                  "Fraction of the pool that admission leaves free")
+                  "--admission vllm: fraction of the pool that it leaves free")
       ->capture_default_str()
       ->group(group);
   app->add_option("--max-steps-in-flight", options->max_steps_in_flight,
@@ -120,6 +123,75 @@ void AddSchedulerFlags(CLI::App* app, SchedulerOptions* options) {
       ->transform(
           CLI::CheckedTransformer(kCompaction).description("fresh|in-place"))
       ->default_str("fresh")
+      ->group(group);
+}
+
+template <typename Enum>
+void AddChoice(CLI::App* app, const char* flag, Enum* value,
+               const std::map<std::string, Enum>& names, const char* choices,
+               const char* chosen, const char* help) {
+  app->add_option(flag, *value, help)
+      ->transform(CLI::CheckedTransformer(names).description(choices))
+      ->default_str(chosen)
+      ->group("Scheduling policy");
+}
+
+void AddPolicyFlags(CLI::App* app, SchedulerOptions* options) {
+  AddChoice(app, "--scheduling-policy", &options->policy,
+            SchedulingPolicyNames(), "fcfs|priority|prefix", "fcfs",
+            "Who is next of those that wait: the first to come, the lowest "
+            "priority value, or the longest cached prefix (with "
+            "--prefix-aging). Preempted requests keep their place");
+  AddChoice(app, "--admission", &options->admission, AdmissionPolicyNames(),
+            "vllm|guaranteed|max_utilization", "vllm",
+            "What must be free to admit a request: its whole prompt and the "
+            "--watermark (vllm); all blocks it and those running will ever "
+            "need, so that nobody is preempted (guaranteed); the blocks of "
+            "its next step, pausing whoever came last (max_utilization)");
+  AddChoice(app, "--chunk-policy", &options->chunk_policy, ChunkPolicyNames(),
+            "first_come|equal_progress", "first_come",
+            "How prompts share a step: the oldest first, or equal shares in "
+            "whole pages");
+  const std::string group = "Scheduling policy";
+  const auto add = [&](const char* flag, int32_t* value, const char* help) {
+    app->add_option(flag, *value, help)->capture_default_str()->group(group);
+  };
+  add("--prefix-aging", &options->prefix_aging,
+      "--scheduling-policy prefix: tokens of cached prefix that a step of "
+      "waiting is worth; more, and long waits count for more");
+  add("--max-bypasses", &options->max_bypasses,
+      "How often later requests may pass one that does not fit; then they "
+      "wait behind it (0: never)");
+  add("--min-prefix-wait-tokens", &options->min_prefix_wait_tokens,
+      "A request waits instead of computing this many tokens that a running "
+      "one with the same prefix is about to compute (0: never)");
+  add("--max-prefix-wait-steps", &options->max_prefix_wait_steps,
+      "... for at most so many steps");
+  add("--max-long-prefills", &options->max_long_prefills,
+      "Prompts above --long-prefill-token-threshold computed at a time; "
+      "shorter ones pass them (0: no limit)");
+}
+
+void AddTenantFlags(CLI::App* app, Flags* flags) {
+  const std::string group = "Tenants";
+  SchedulerOptions& options = flags->server.scheduler;
+  app->add_option("--tenant", flags->tenants,
+                  "Limits of a tenant, or of all others for the name *: "
+                  "weight (its fair share, 1..1000), max-blocks (at the peaks "
+                  "of its running requests; more wait), max-requests and "
+                  "max-queued-tokens (of prompts; more are refused with "
+                  "RESOURCE_EXHAUSTED); may be repeated")
+      ->type_name("NAME:LIMIT=N[,LIMIT=N...]")
+      ->group(group);
+  app->add_flag("--fair-share", options.fair_share,
+                "Serve the tenant first that has been served least for its "
+                "weight (virtual token counter); its own requests by "
+                "--scheduling-policy")
+      ->group(group);
+  app->add_option("--max-tenants", options.max_tenants,
+                  "Tenants remembered at a time; one more is refused while "
+                  "all have requests")
+      ->capture_default_str()
       ->group(group);
 }
 
@@ -172,7 +244,16 @@ int Main(int argc, char** argv) {
   AddFlags(&app, &flags);
   AddBudgetTableFlag(&app, &flags.server);
   AddSchedulerFlags(&app, &flags.server.scheduler);
+  AddPolicyFlags(&app, &flags.server.scheduler);
+  AddTenantFlags(&app, &flags);
   CLI11_PARSE(app, argc, argv);
+  for (const std::string& tenant : flags.tenants) {
+    const absl::Status status = ParseTenant(tenant, &flags.server.scheduler);
+    if (status.ok()) continue;
+    std::fprintf(stderr, "blockmgrd: --%s\n",
+                 std::string(status.message()).c_str());
+    return EXIT_FAILURE;
+  }
 
   // Before any thread starts: all of them inherit the mask, and the signals
   // come to WaitForSignal alone.

@@ -83,6 +83,21 @@ absl::StatusOr<Request> FromProto(const v1::SubmitRequest& proto) {
   request.max_tokens = proto.max_tokens();
   BM_RETURN_IF_ERROR(TokensFromProto("stop_token_ids", proto.stop_token_ids(),
                                      &request.stop_token_ids));
+  request.priority = proto.priority();
+  request.scope.tenant = proto.tenant();
+  request.scope.lora = proto.lora();
+  request.scope.cache_salt = proto.cache_salt();
+  for (const v1::MediaItem& item : proto.media()) {
+    request.scope.media.push_back(
+        {.begin = item.begin(), .length = item.length(), .hash = item.hash()});
+  }
+  for (const v1::RetentionWish& wish : proto.retention()) {
+    RetentionWish& out = request.retention.emplace_back();
+    out.begin = wish.begin();
+    out.end = wish.end();
+    if (wish.has_priority()) out.priority = wish.priority();
+    out.duration_ms = wish.duration_ms();
+  }
   switch (proto.eviction().mode()) {
     case v1::EVICTION_MODE_NONE:
       return request;

@@ -85,8 +85,8 @@ TEST_F(BlockManagerEvictionTest, InPlaceTakesOwnBlocksAndTheirCacheEntries) {
 
 TEST_F(BlockManagerEvictionTest, BlocksOutsideTheCacheAreTakenFirst) {
   const std::vector<int32_t> prompt = Prompt(1, 16);
-  const SequenceSlot first = manager_.Open({});
-  const SequenceSlot second = manager_.Open({});
+  const SequenceSlot first = manager_.Open({}, {});
+  const SequenceSlot second = manager_.Open({}, {});
   ASSERT_TRUE(Reserve(first, 16));
   ASSERT_TRUE(Reserve(second, 16));
   // The second finds its first two blocks in the cache, and adds the others.
@@ -100,7 +100,7 @@ TEST_F(BlockManagerEvictionTest, BlocksOutsideTheCacheAreTakenFirst) {
 TEST_F(BlockManagerEvictionTest, SharedBlocksAreNeverDestinations) {
   const std::vector<int32_t> prompt = Prompt(1, 13);
   const SequenceSlot first = Compute(prompt);
-  const SequenceSlot second = manager_.Open(Match(Prompt(1, 8)));
+  const SequenceSlot second = manager_.Open({}, Match(Prompt(1, 8)));
   EXPECT_EQ(manager_.NumOwnBlocks(first, 12), 1);
   const uint64_t hash = manager_.StateHash();
   Order(first, 12, 8, 0);
@@ -206,7 +206,7 @@ TEST_F(BlockManagerEvictionTest, RepeatedCompressionKeepsPagesInPlace) {
 
 TEST_F(BlockManagerEvictionTest, BlockAboutToBeOverwrittenIsNotPublished) {
   const std::vector<int32_t> prompt = Prompt(1, 17);
-  const SequenceSlot slot = manager_.Open({});
+  const SequenceSlot slot = manager_.Open({}, {});
   ASSERT_TRUE(Reserve(slot, 17));
   Commit(slot, prompt, 4);
   Order(slot, 16, 12, 0);  // the three that are not in the cache
@@ -230,7 +230,7 @@ TEST_F(BlockManagerEvictionTest, TokensAfterARegionAreNotPublished) {
 
 TEST_F(BlockManagerEvictionTest, BlocksNotReservedYetCountAsOwn) {
   const SequenceSlot first = Compute(Prompt(1, 8));
-  const SequenceSlot second = manager_.Open(Match(Prompt(1, 8)));
+  const SequenceSlot second = manager_.Open({}, Match(Prompt(1, 8)));
   EXPECT_EQ(manager_.NumOwnBlocks(second, 8), 0);
   EXPECT_EQ(manager_.NumOwnBlocks(second, 20), 3);
   manager_.Close(first);

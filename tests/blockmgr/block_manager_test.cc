@@ -26,7 +26,7 @@ TEST_F(BlockManagerTest, NewManagerHasEveryBlockButTheNullBlock) {
 }
 
 TEST_F(BlockManagerTest, ReserveTakesABlockPerStartedPage) {
-  const SequenceSlot slot = manager_.Open({});
+  const SequenceSlot slot = manager_.Open({}, {});
   std::vector<BlockId> blocks;
   ASSERT_TRUE(Reserve(slot, 4, &blocks));
   EXPECT_EQ(blocks.size(), 1u);
@@ -40,8 +40,8 @@ TEST_F(BlockManagerTest, ReserveTakesABlockPerStartedPage) {
 }
 
 TEST_F(BlockManagerTest, ReserveForAllSequencesOrNone) {
-  const SequenceSlot first = manager_.Open({});
-  const SequenceSlot second = manager_.Open({});
+  const SequenceSlot first = manager_.Open({}, {});
+  const SequenceSlot second = manager_.Open({}, {});
   const uint64_t hash = manager_.StateHash();
   std::vector<int64_t> offsets = {0};
   std::vector<BlockId> blocks;
@@ -57,7 +57,7 @@ TEST_F(BlockManagerTest, ReserveForAllSequencesOrNone) {
 }
 
 TEST_F(BlockManagerTest, AbortGivesBackExactlyWhatReserveTook) {
-  const SequenceSlot slot = manager_.Open({});
+  const SequenceSlot slot = manager_.Open({}, {});
   ASSERT_TRUE(Reserve(slot, 6));
   const uint64_t hash = manager_.StateHash();
   ASSERT_TRUE(Reserve(slot, 11));
@@ -67,7 +67,7 @@ TEST_F(BlockManagerTest, AbortGivesBackExactlyWhatReserveTook) {
 }
 
 TEST_F(BlockManagerTest, ClosedSequencesBlocksWaitForStepsInFlight) {
-  const SequenceSlot slot = manager_.Open({});
+  const SequenceSlot slot = manager_.Open({}, {});
   ASSERT_TRUE(Reserve(slot, 6));
   Dispatch(1);
   Dispatch(2);
@@ -83,7 +83,7 @@ TEST_F(BlockManagerTest, ClosedSequencesBlocksWaitForStepsInFlight) {
 
 TEST_F(BlockManagerTest, CommitPublishesFullSettledBlocksOnly) {
   const std::vector<int32_t> prompt = Prompt(1, 10);
-  const SequenceSlot slot = manager_.Open({});
+  const SequenceSlot slot = manager_.Open({}, {});
   ASSERT_TRUE(Reserve(slot, 10));
   EXPECT_FALSE(manager_.WillPublish(slot, 3));
   Commit(slot, prompt, 3);
@@ -99,16 +99,15 @@ TEST_F(BlockManagerTest, CommitPublishesFullSettledBlocksOnly) {
 TEST_F(BlockManagerTest, NothingIsCachedWhenCachingIsOff) {
   BlockManager manager(Layout(), 1, false);
   const std::vector<int32_t> prompt = Prompt(1, 8);
-  std::vector<BlockKey> keys;
-  ExtendBlockKeys(prompt, 4, &keys);
-  const SequenceSlot slot = manager.Open({});
+  const BlockChain chain = Chain(prompt);
+  const SequenceSlot slot = manager.Open({}, {});
   std::vector<int64_t> offsets;
   std::vector<BlockId> blocks;
   const std::vector<TokenDemand> demands = {{slot, 8}};
   ASSERT_TRUE(manager.Reserve(demands, &offsets, &blocks));
   EXPECT_FALSE(manager.WillPublish(slot, 8));
   manager.Commit(slot, 8, {}, {});
-  EXPECT_THAT(manager.Match(keys, prompt, 8).blocks, IsEmpty());
+  EXPECT_THAT(manager.Match(chain, prompt, 8).blocks, IsEmpty());
   manager.Close(slot);
   EXPECT_EQ(manager.stats().free_blocks, 9);
 }
@@ -118,7 +117,7 @@ TEST_F(BlockManagerTest, OpensOnTheCachedPrefixOfWholeBlocks) {
   const SequenceSlot first = Compute(prompt);
   const PrefixMatch shared = Match(prompt);
   EXPECT_EQ(shared.num_reclaimable, 0);
-  const SequenceSlot second = manager_.Open(shared);
+  const SequenceSlot second = manager_.Open({}, shared);
   EXPECT_EQ(manager_.sequence(second).num_settled, 8);
   EXPECT_EQ(manager_.sequence(second).tail[1],
             manager_.sequence(first).tail[1]);
@@ -134,20 +133,19 @@ TEST_F(BlockManagerTest, OpensOnTheCachedPrefixOfWholeBlocks) {
 TEST_F(BlockManagerTest, MatchHasNoMoreThanMaxTokens) {
   const std::vector<int32_t> prompt = Prompt(1, 12);
   Compute(prompt);
-  std::vector<BlockKey> keys;
-  ExtendBlockKeys(prompt, 4, &keys);
+  const BlockChain chain = Chain(prompt);
   for (const auto& [max_tokens, num_blocks] :
        std::vector<std::pair<int32_t, size_t>>{
            {-1, 0}, {0, 0}, {3, 0}, {4, 1}, {11, 2}, {12, 3}, {99, 3}}) {
-    EXPECT_EQ(manager_.Match(keys, prompt, max_tokens).blocks.size(),
+    EXPECT_EQ(manager_.Match(chain, prompt, max_tokens).blocks.size(),
               num_blocks);
   }
 }
 
 TEST_F(BlockManagerTest, PromptComputedTwiceIsIndexedOnce) {
   const std::vector<int32_t> prompt = Prompt(1, 8);
-  const SequenceSlot first = manager_.Open({});
-  const SequenceSlot second = manager_.Open({});
+  const SequenceSlot first = manager_.Open({}, {});
+  const SequenceSlot second = manager_.Open({}, {});
   for (const SequenceSlot slot : {first, second}) {
     ASSERT_TRUE(Reserve(slot, 8));
     Commit(slot, prompt, 8);
@@ -168,7 +166,7 @@ TEST_F(BlockManagerTest, ReclaimsTheLeastRecentlyUsedSequenceTailFirst) {
   manager_.Close(Compute(older));
   manager_.Close(Compute(newer));
   ASSERT_EQ(manager_.stats().free_blocks, 3);
-  const SequenceSlot slot = manager_.Open({});
+  const SequenceSlot slot = manager_.Open({}, {});
   ASSERT_TRUE(Reserve(slot, 4 * 4));
   EXPECT_EQ(Match(older).blocks.size(), 2u);
   ASSERT_TRUE(Reserve(slot, 4));
@@ -184,7 +182,7 @@ TEST_F(BlockManagerTest, HitRefreshesTheOrderOfReclaiming) {
   manager_.Close(Compute(first));
   manager_.Close(Compute(second));
   manager_.Close(Compute(first));
-  const SequenceSlot slot = manager_.Open({});
+  const SequenceSlot slot = manager_.Open({}, {});
   ASSERT_TRUE(Reserve(slot, 4 * 4));
   EXPECT_EQ(Match(first).blocks.size(), 3u);
   EXPECT_EQ(Match(second).blocks.size(), 2u);
@@ -198,7 +196,7 @@ TEST_F(BlockManagerTest, CachedBlockBehindAFenceIsNotReclaimed) {
   EXPECT_EQ(manager_.num_available(), 6);
   EXPECT_EQ(manager_.num_fenced(), 3);
   EXPECT_EQ(manager_.stats().cached_blocks, 3);
-  const SequenceSlot other = manager_.Open({});
+  const SequenceSlot other = manager_.Open({}, {});
   EXPECT_FALSE(Reserve(other, 7 * 4));
   // It can be used again at once: nothing is written to it.
   EXPECT_EQ(Match(prompt).blocks.size(), 3u);
@@ -216,7 +214,7 @@ TEST_F(BlockManagerTest, BlockInUseAgainAndAgainHoldsUpNoOther) {
   manager_.Close(slot);
   manager_.Close(rare);
   for (uint64_t step = 2; step < 6; ++step) {
-    slot = manager_.Open(Match(common));
+    slot = manager_.Open({}, Match(common));
     Dispatch(step);
     manager_.Close(slot);
     Acknowledge(step - 1);
@@ -232,11 +230,11 @@ TEST_F(BlockManagerTest, LastReleaseCountsForReclaimingBehindAFence) {
   const SequenceSlot second = Compute(rare);
   Dispatch(1);
   manager_.Close(first);
-  const SequenceSlot again = manager_.Open(Match(common));
+  const SequenceSlot again = manager_.Open({}, Match(common));
   manager_.Close(second);
   manager_.Close(again);
   Acknowledge(1);
-  const SequenceSlot slot = manager_.Open({});
+  const SequenceSlot slot = manager_.Open({}, {});
   ASSERT_TRUE(Reserve(slot, 8 * 4));
   EXPECT_THAT(Match(rare).blocks, IsEmpty());
   EXPECT_EQ(Match(common).blocks.size(), 1u);
@@ -245,11 +243,15 @@ TEST_F(BlockManagerTest, LastReleaseCountsForReclaimingBehindAFence) {
 TEST_F(BlockManagerTest, ResetKeepsWhatSequencesUse) {
   const SequenceSlot slot = Compute(Prompt(1, 8));
   manager_.Close(Compute(Prompt(2, 8)));
-  EXPECT_FALSE(manager_.ResetPrefixCache());
+  CacheReset reset = manager_.ResetPrefixCache();
+  EXPECT_EQ(reset.num_dropped, 2);
+  EXPECT_EQ(reset.num_in_use, 2);
   EXPECT_EQ(manager_.stats().free_blocks, 7);
   EXPECT_EQ(Match(Prompt(1, 8)).blocks.size(), 2u);
   manager_.Close(slot);
-  EXPECT_TRUE(manager_.ResetPrefixCache());
+  reset = manager_.ResetPrefixCache();
+  EXPECT_EQ(reset.num_dropped, 2);
+  EXPECT_EQ(reset.num_in_use, 0);
   EXPECT_EQ(manager_.stats().free_blocks, 9);
 }
 
@@ -257,7 +259,7 @@ TEST_F(BlockManagerTest, ResetLeavesFencesInPlace) {
   const SequenceSlot slot = Compute(Prompt(1, 8));
   Dispatch(1);
   manager_.Close(slot);
-  EXPECT_TRUE(manager_.ResetPrefixCache());
+  EXPECT_EQ(manager_.ResetPrefixCache().num_in_use, 0);
   manager_.CheckInvariants();
   EXPECT_EQ(manager_.num_available(), 7);
   EXPECT_EQ(manager_.stats().fenced_blocks, 2);
@@ -278,7 +280,7 @@ TEST_F(BlockManagerTest, LostEngineLeavesAnEmptyPool) {
 using BlockManagerDeathTest = ManagerTest;
 
 TEST_F(BlockManagerDeathTest, BrokenRequirementsAbort) {
-  const SequenceSlot slot = manager_.Open({});
+  const SequenceSlot slot = manager_.Open({}, {});
   ASSERT_TRUE(Reserve(slot, 4));
   Commit(slot, Prompt(1, 4), 3);
   EXPECT_DEATH(manager_.Commit(slot, 2, {}, {}), "check failed");

@@ -91,6 +91,13 @@ void ManagerDriver::Operate(double grow) {
   } else {
     Shrink();
   }
+  if (Chance(0.05)) {
+    now_ms_ += Int(0, 10);
+    model_.Line();
+    manager_.SetTime(now_ms_);
+    model_.SetTime(now_ms_);
+  }
+  model_.Line();
 }
 
 void ManagerDriver::Grow() {
@@ -107,14 +114,14 @@ void ManagerDriver::Grow() {
 }
 
 void ManagerDriver::Shrink() {
-  const int32_t kind = Int(0, 99);
-  if (kind < 60) {
+  const int32_t kind = Int(0, 999);
+  if (kind < 600) {
     Acknowledge();
-  } else if (kind < 75) {
+  } else if (kind < 750) {
     AbortRun();
-  } else if (kind < 97) {
+  } else if (kind < 994) {
     if (!model_.sequences().empty()) Close(AnySlot());
-  } else if (kind < 99) {
+  } else if (kind < 998) {
     ResetPrefixCache();
   } else {
     LoseEngine();
@@ -123,13 +130,40 @@ void ManagerDriver::Shrink() {
 
 void ManagerDriver::Open() {
   const int32_t page_size = config_.layout.page_size;
-  std::vector<int32_t> prompt;
-  AppendTokens(&prompt, Int(0, page_size * 6));
-  std::vector<BlockKey> keys;
-  ExtendBlockKeys(prompt, page_size, &keys);
-  const int32_t max_tokens = Int(-1, static_cast<int32_t>(prompt.size()));
-  const PrefixMatch match = manager_.Match(keys, prompt, max_tokens);
-  const PrefixMatch expected = model_.Match(prompt, max_tokens);
+  NaiveSequence sequence;
+  std::vector<int32_t>& prompt = sequence.tokens;
+  sequence.scope = Chance(0.2) ? 1 : 0;
+  const bool again = !compressed_.empty() && Chance(0.3);
+  if (again) {
+    // A conversation that was compressed goes on.
+    const auto last = static_cast<int32_t>(compressed_.size()) - 1;
+    const auto& [scope, tokens] =
+        compressed_[static_cast<size_t>(Int(std::max(0, last - 3), last))];
+    sequence.scope = scope;
+    prompt = tokens;
+  }
+  const int32_t num_more = again         ? Int(0, page_size)
+                           : Chance(0.5) ? Int(0, page_size * 6)
+                                         : Int(0, 6) * page_size;
+  AppendTokens(&prompt, num_more);
+  if (Chance(0.3)) sequence.wishes = RandomWishes();
+  sequence.names =
+      BlockChain({.tenant = sequence.scope == 0 ? "one" : "other"});
+  sequence.names.SetRetention(sequence.wishes);
+  sequence.names.Extend(prompt, page_size);
+  const auto num_prompt = static_cast<int32_t>(prompt.size());
+  const int32_t max_tokens = Chance(0.5) ? num_prompt : Int(-1, num_prompt);
+  const std::string plan = Chance(0.8) ? "p" : "q";
+  const std::string history = RandomHistory();
+  const RegionQuery query = {
+      .plan = plan, .history = history, .any_history = Chance(0.5)};
+  const RegionQuery* asked = Chance(0.7) ? &query : nullptr;
+  const PrefixMatch match =
+      manager_.Match(sequence.names, prompt, max_tokens, asked);
+  const PrefixMatch expected =
+      model_.Match(sequence.scope, prompt, max_tokens, asked);
+  EXPECT_EQ(match.num_tokens, expected.num_tokens);
+  EXPECT_EQ(match.cached != nullptr, expected.region != PrefixCache::kNone);
   EXPECT_EQ(match.blocks, expected.blocks);
   EXPECT_EQ(match.num_reclaimable, expected.num_reclaimable);
   EXPECT_EQ(manager_.num_open_slots(),
@@ -137,23 +171,52 @@ void ManagerDriver::Open() {
   if (manager_.num_open_slots() == 0) return;
   const BlockManagerStats before = manager_.stats();
   const int32_t available = manager_.num_available();
-  const SequenceSlot slot = manager_.Open(match);
+  const SequenceSlot slot = manager_.Open(sequence.names, match);
   // Every matched block that only the cache held is used now.
   const int32_t woken = before.cached_blocks - manager_.stats().cached_blocks;
   EXPECT_EQ(available - manager_.num_available(), match.num_reclaimable);
   tally_->matched_blocks += std::ssize(match.blocks);
   tally_->matched_waiting_blocks += woken - match.num_reclaimable;
-  model_.Open(slot, prompt, match);
-  model_.at(slot).keys = std::move(keys);
+  model_.Open(slot, std::move(sequence), expected);
+  model_.CheckRegion(manager_, slot);
+  tally_->matched_regions += match.cached != nullptr ? 1 : 0;
   incarnations_[slot] = next_incarnation_++;
+}
+
+std::string ManagerDriver::RandomHistory() {
+  std::string history(1, Chance(0.5) ? 'a' : 'b');
+  if (Chance(0.3)) history += 'c';
+  return history;
+}
+
+std::vector<RetentionRange> ManagerDriver::RandomWishes() {
+  std::vector<RetentionRange> wishes(Int(1, 3));
+  for (RetentionRange& wish : wishes) {
+    wish.begin = Int(0, config_.layout.page_size * 4);
+    wish.end = wish.begin + Int(1, config_.layout.page_size * 4);
+    wish.retention.priority = static_cast<uint8_t>(Int(0, kMaxPriority));
+    if (Chance(0.5)) wish.retention.expires_ms = now_ms_ + Int(0, 20);
+  }
+  return wishes;
 }
 
 bool ManagerDriver::Reserve() {
   std::vector<TokenDemand> demands;
   int32_t needed = 0;
   for (const auto& [slot, sequence] : model_.sequences()) {
-    if (!Chance(0.5)) continue;
-    const int32_t num_tokens = Int(0, 3 * config_.layout.page_size);
+    // Few while an order is on its way: only what nothing was added to since
+    // can be published.
+    if (!Chance(sequence.pending.has_value() ? 0.1 : 0.5)) continue;
+    const int32_t page_size = config_.layout.page_size;
+    const int32_t missing =
+        static_cast<int32_t>(sequence.tokens.size()) - sequence.num_reserved;
+    int32_t num_tokens = Int(0, 3 * page_size);
+    if (Chance(0.3)) {
+      num_tokens = CeilDiv(sequence.num_reserved, page_size) * page_size -
+                   sequence.num_reserved;
+    } else if (missing > 0 && Chance(0.5)) {
+      num_tokens = missing;
+    }
     demands.push_back({slot, num_tokens});
     needed += model_.BlocksNeeded(slot, num_tokens);
   }
@@ -202,6 +265,9 @@ bool ManagerDriver::OrderEviction() {
   if (sequence.pending.has_value() || num_full == 0) return false;
   NaiveSequence::Order order;
   order.cut = sequence.cut + page_size * Int(1, num_full);
+  if (Chance(0.5) && num_full > 1) {
+    order.cut = sequence.cut + page_size * (num_full - 1);
+  }
   const int32_t num_pages = config_.layout.pages_per_block();
   order.page_total = Int(1, num_pages * Int(1, 1 + num_full));
   const auto num_destinations =

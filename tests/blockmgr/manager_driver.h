@@ -11,6 +11,8 @@
 #include <deque>
 #include <map>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "blockmgr/block_manager.h"
@@ -47,6 +49,8 @@ struct DriverTally {
   int64_t dropped_entries = 0;
   int64_t closed_in_flight = 0;
   int64_t lost_engines = 0;
+  int64_t published_regions = 0;
+  int64_t matched_regions = 0;
 };
 
 class ManagerDriver {
@@ -81,6 +85,8 @@ class ManagerDriver {
   bool Chance(double probability);
   SequenceSlot AnySlot();
   void AppendTokens(std::vector<int32_t>* tokens, int32_t count);
+  std::vector<RetentionRange> RandomWishes();
+  std::string RandomHistory();
   bool IsStale(SequenceSlot slot, uint64_t incarnation) const;
 
   void Grow();
@@ -112,6 +118,9 @@ class ManagerDriver {
   std::map<SequenceSlot, uint64_t> incarnations_;
   uint64_t next_incarnation_ = 1;
   uint64_t next_step_ = 1;
+  int64_t now_ms_ = 0;
+  // Scope and tokens of the regions that were published.
+  std::vector<std::pair<int32_t, std::vector<int32_t>>> compressed_;
   Step step_;  // being planned
   std::deque<Step> in_flight_;
   bool cache_was_touched_ = false;  // by the last Reserve or OrderEviction

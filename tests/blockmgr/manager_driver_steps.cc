@@ -40,9 +40,9 @@ void ManagerDriver::Settle(const Run& run) {
   EXPECT_EQ(manager_.WillPublish(run.slot, run.num_tokens),
             model_.WillPublish(run.slot, run.num_tokens));
   if (manager_.WillPublish(run.slot, run.num_tokens)) {
-    ExtendBlockKeys(sequence.tokens, config_.layout.page_size, &sequence.keys);
+    sequence.names.Extend(sequence.tokens, config_.layout.page_size);
   }
-  manager_.Commit(run.slot, run.num_tokens, sequence.tokens, sequence.keys);
+  manager_.Commit(run.slot, run.num_tokens, sequence.tokens, sequence.names);
   model_.Commit(run.slot, run.num_tokens);
 }
 
@@ -94,8 +94,26 @@ void ManagerDriver::Conclude(const Order& order) {
     ++tally_->refused_evictions;
     return;
   }
-  const EvictionReceipt receipt = manager_.CommitEviction(slot, counts);
-  const EvictionReceipt expected = model_.CommitEviction(slot, counts);
+  const NaiveSequence& sequence = model_.at(slot);
+  RegionPublication publication;
+  publication.name = {
+      .plan = Chance(0.8) ? "p" : "q",
+      .history = RandomHistory(),
+      .length = sequence.pending->cut + config_.layout.page_size};
+  publication.chain = &sequence.names;
+  publication.tokens = sequence.tokens;
+  const bool publishes = Chance(0.6);
+  const EvictionReceipt receipt =
+      manager_.CommitEviction(slot, counts, publishes ? &publication : nullptr);
+  const EvictionReceipt expected = model_.CommitEviction(
+      slot, counts, publishes ? &publication.name : nullptr);
+  EXPECT_EQ(receipt.published, expected.published);
+  if (receipt.published) {
+    ++tally_->published_regions;
+    const auto end = sequence.tokens.begin() + publication.name.length;
+    compressed_.emplace_back(sequence.scope,
+                             std::vector(sequence.tokens.begin(), end));
+  }
   EXPECT_EQ(receipt.evicted_entries, expected.evicted_entries);
   EXPECT_EQ(receipt.freed_blocks, expected.freed_blocks);
   model_.CheckRegion(manager_, slot);
@@ -106,8 +124,11 @@ void ManagerDriver::Conclude(const Order& order) {
 }
 
 void ManagerDriver::ResetPrefixCache() {
+  const int32_t before = model_.num_cached_blocks();
   model_.ResetPrefixCache();
-  EXPECT_EQ(manager_.ResetPrefixCache(), model_.num_cached_entries() == 0);
+  const CacheReset reset = manager_.ResetPrefixCache();
+  EXPECT_EQ(reset.num_in_use, model_.num_cached_blocks());
+  EXPECT_EQ(reset.num_dropped, before - model_.num_cached_blocks());
 }
 
 void ManagerDriver::LoseEngine() {
@@ -128,7 +149,7 @@ void ManagerDriver::Finish() {
   EXPECT_EQ(stats.free_blocks + stats.cached_blocks,
             config_.layout.num_blocks - 1);
   EXPECT_EQ(manager_.num_available(), config_.layout.num_blocks - 1);
-  EXPECT_TRUE(manager_.ResetPrefixCache());
+  EXPECT_EQ(manager_.ResetPrefixCache().num_in_use, 0);
   manager_.CheckInvariants();
   EXPECT_EQ(manager_.stats().free_blocks, config_.layout.num_blocks - 1);
 }

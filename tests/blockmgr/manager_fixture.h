@@ -32,10 +32,15 @@ class ManagerTest : public ::testing::Test {
     std::iota(tokens.begin(), tokens.end(), 1000 * kind);
     return tokens;
   }
+  static BlockChain Chain(const std::vector<int32_t>& tokens,
+                          const ContentScope& scope = {}) {
+    BlockChain chain(scope);
+    chain.Extend(tokens, 4);
+    return chain;
+  }
   PrefixMatch Match(const std::vector<int32_t>& tokens) const {
-    std::vector<BlockKey> keys;
-    ExtendBlockKeys(tokens, 4, &keys);
-    return manager_.Match(keys, tokens, static_cast<int32_t>(tokens.size()));
+    return manager_.Match(Chain(tokens), tokens,
+                          static_cast<int32_t>(tokens.size()));
   }
   bool Reserve(SequenceSlot slot, int32_t num_tokens,
                std::vector<BlockId>* blocks = nullptr) {
@@ -47,14 +52,12 @@ class ManagerTest : public ::testing::Test {
   }
   void Commit(SequenceSlot slot, const std::vector<int32_t>& tokens,
               int32_t num_tokens) {
-    std::vector<BlockKey> keys;
-    ExtendBlockKeys(tokens, 4, &keys);
-    manager_.Commit(slot, num_tokens, tokens, keys);
+    manager_.Commit(slot, num_tokens, tokens, Chain(tokens));
     manager_.CheckInvariants();
   }
   // A sequence that has computed the whole prompt but what the cache had.
   SequenceSlot Compute(const std::vector<int32_t>& tokens) {
-    const SequenceSlot slot = manager_.Open(Match(tokens));
+    const SequenceSlot slot = manager_.Open(Chain(tokens), Match(tokens));
     const int32_t rest = static_cast<int32_t>(tokens.size()) -
                          manager_.sequence(slot).num_settled;
     EXPECT_TRUE(Reserve(slot, rest));

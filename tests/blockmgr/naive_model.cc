@@ -36,7 +36,7 @@ void NaiveModel::Check(const BlockManager& manager) const {
   int32_t safe = 0;    // no step in flight can touch them
   int32_t unseen = 0;  // no step was in flight when they were released
   for (int32_t i = 1; i < layout_.num_blocks; ++i) {
-    const bool is_cached = cached_.contains(BlockId{i});
+    const bool is_cached = IsCached(BlockId{i});
     const bool past = released_[i] <= acknowledged_;
     if (holders[i] > 0) {
       ++used;
@@ -100,22 +100,53 @@ std::vector<int32_t> NaiveModel::Prefix(const std::vector<int32_t>& tokens,
   return {tokens.begin(), tokens.begin() + num_blocks * layout_.page_size};
 }
 
-PrefixMatch NaiveModel::Match(const std::vector<int32_t>& tokens,
-                              int32_t max_tokens) const {
+PrefixMatch NaiveModel::Match(int32_t scope, const std::vector<int32_t>& tokens,
+                              int32_t max_tokens,
+                              const RegionQuery* query) const {
   PrefixMatch match;
   const std::vector<int32_t> holders = Holders();
+  const int32_t page_size = layout_.page_size;
   const int32_t limit =
       std::min(max_tokens, static_cast<int32_t>(tokens.size()));
-  uint64_t parent = 1;
-  for (int32_t i = 1; i * layout_.page_size <= limit; ++i) {
-    const auto found = by_prefix_.find(Prefix(tokens, i));
-    if (found == by_prefix_.end()) break;
-    const Entry& entry = cached_.at(found->second);
-    if (entry.parent != parent) break;
-    parent = entry.id;
-    const BlockId block = found->second;
-    EXPECT_EQ(written_.at(block), Prefix(tokens, i)) << "a false hit";
-    match.blocks.push_back(block);
+  // Blocks after the first num_pages ones, which end with entry `parent`.
+  const auto extend = [&](int32_t num_pages, uint64_t parent,
+                          const std::string& context) {
+    for (int32_t i = num_pages + 1; i * page_size <= limit; ++i) {
+      const auto found = by_content_.find({scope, parent, Prefix(tokens, i)});
+      if (found == by_content_.end()) break;
+      parent = cached_.at(found->second).id;
+      match.blocks.push_back(found->second);
+      EXPECT_EQ(written_.at(found->second),
+                std::pair(Prefix(tokens, i), context))
+          << "a false hit";
+    }
+  };
+  extend(0, 1, "");
+  match.num_tokens = static_cast<int32_t>(match.blocks.size()) * page_size;
+  const uint64_t id =
+      query == nullptr ? 0 : MatchRegion(scope, tokens, limit, *query);
+  if (id != 0) {
+    const Region& region = regions_.at(id);
+    const std::vector<BlockId> plain = std::move(match.blocks);
+    match.blocks = {region.tail};
+    EXPECT_EQ(written_.at(region.tail).first, region.tokens);
+    extend(region.name.length / page_size, id, ContextOf(region.name));
+    const int32_t num_tokens =
+        region.name.length +
+        static_cast<int32_t>(match.blocks.size() - 1) * page_size;
+    if (num_tokens >= match.num_tokens) {
+      match.num_tokens = num_tokens;
+      match.region = static_cast<int32_t>(id);
+    } else {
+      match.blocks = plain;
+    }
+  }
+  std::vector<BlockId> all = match.blocks;
+  if (match.region != PrefixCache::kNone) {
+    const std::vector<BlockId>& more = regions_.at(id).blocks;
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  for (const BlockId block : all) {
     if (holders[Index(block)] == 0 &&
         released_[Index(block)] <= acknowledged_) {
       ++match.num_reclaimable;
@@ -124,18 +155,35 @@ PrefixMatch NaiveModel::Match(const std::vector<int32_t>& tokens,
   return match;
 }
 
-void NaiveModel::Open(SequenceSlot slot, const std::vector<int32_t>& tokens,
+void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
                       const PrefixMatch& match) {
-  NaiveSequence sequence;
-  sequence.tokens = tokens;
+  const int32_t page_size = layout_.page_size;
   sequence.tail = match.blocks;
-  sequence.num_offered = static_cast<int32_t>(match.blocks.size());
-  sequence.num_reserved = sequence.num_offered * layout_.page_size;
-  sequence.num_settled = sequence.num_reserved;
-  if (!match.blocks.empty()) {
-    sequence.chain = cached_.at(match.blocks.back()).id;
+  if (match.region != PrefixCache::kNone) {
+    const auto id = static_cast<uint64_t>(match.region);
+    const Region& region = regions_.at(id);
+    sequence.cut = region.name.length - page_size;
+    sequence.region_blocks = region.blocks;
+    sequence.kept = region.kept;
+    sequence.pages = region.pages;
+    sequence.context = ContextOf(region.name);
+    sequence.chain = id;
+    line_.erase({kNullBlock, id});
+    for (const BlockId block : region.blocks) left_.erase(block);
+    ApplyWishes(sequence, {kNullBlock, id}, 0, sequence.cut);
   }
-  for (const BlockId block : match.blocks) left_.erase(block);
+  const bool over = match.region != PrefixCache::kNone;
+  for (size_t i = 0; i < match.blocks.size(); ++i) {
+    const BlockId block = match.blocks[i];
+    const int32_t begin = sequence.cut + static_cast<int32_t>(i) * page_size;
+    left_.erase(block);
+    line_.erase({block, 0});
+    ApplyWishes(sequence, {block, 0}, begin, begin + page_size);
+    if (!over || i > 0) sequence.chain = cached_.at(block).id;
+  }
+  sequence.num_reserved = match.num_tokens;
+  sequence.num_settled = match.num_tokens;
+  sequence.num_offered = match.num_tokens / page_size;
   EXPECT_TRUE(sequences_.emplace(slot, std::move(sequence)).second);
 }
 
@@ -149,27 +197,100 @@ int32_t NaiveModel::BlocksNeeded(SequenceSlot slot, int32_t num_tokens) const {
   return blocks;
 }
 
-std::vector<BlockId> NaiveModel::Reclaimable() const {
-  const std::vector<int32_t> holders = Holders();
-  std::map<uint64_t, BlockId> by_age;
-  for (const auto& [block, entry] : cached_) {
-    if (holders[Index(block)] > 0) continue;
-    if (released_[Index(block)] > acknowledged_) continue;
-    by_age[left_.at(block)] = block;
+std::vector<NaiveModel::EntryName> NaiveModel::Reclaimable() const {
+  std::map<std::pair<int32_t, uint64_t>, EntryName> in_order;
+  for (const auto& [entry, place] : line_) {
+    const auto& [block, id] = entry;
+    const Retention& retention =
+        id == 0 ? cached_.at(block).retention : regions_.at(id).retention;
+    in_order[{retention.priority, place}] = entry;
   }
-  std::vector<BlockId> blocks;
-  for (const auto& [age, block] : by_age) blocks.push_back(block);
-  return blocks;
+  std::vector<EntryName> entries;
+  for (const auto& [order, entry] : in_order) entries.push_back(entry);
+  return entries;
+}
+
+Retention& NaiveModel::RetentionOf(const EntryName& entry) {
+  return entry.second == 0 ? cached_.at(entry.first).retention
+                           : regions_.at(entry.second).retention;
+}
+
+uint64_t& NaiveModel::WishOf(const EntryName& entry) {
+  return entry.second == 0 ? cached_.at(entry.first).wish
+                           : regions_.at(entry.second).wish;
+}
+
+void NaiveModel::Line() {
+  const std::vector<int32_t> holders = Holders();
+  std::map<uint64_t, EntryName> by_age;
+  const auto add = [&](const EntryName& entry, BlockId block) {
+    if (holders[Index(block)] > 0) return;
+    if (released_[Index(block)] > acknowledged_) return;
+    if (!line_.contains(entry)) by_age[left_.at(block)] = entry;
+  };
+  for (const auto& [block, entry] : cached_) add({block, 0}, block);
+  for (const auto& [id, region] : regions_) {
+    add({kNullBlock, id}, region.blocks.front());
+  }
+  for (const auto& [age, entry] : by_age) line_[entry] = next_in_line_++;
+}
+
+void NaiveModel::SetTime(int64_t now_ms) {
+  std::map<std::tuple<int64_t, uint64_t, EntryName>, Retention*> expired;
+  const auto look = [&](const EntryName& entry) {
+    Retention& retention = RetentionOf(entry);
+    if (retention.expires_ms <= now_ms) {
+      expired[{retention.expires_ms, WishOf(entry), entry}] = &retention;
+    }
+  };
+  for (const auto& [block, entry] : cached_) look({block, 0});
+  for (const auto& [id, region] : regions_) look({kNullBlock, id});
+  for (const auto& [when, retention] : expired) {
+    const bool moves = retention->priority != kDefaultPriority;
+    *retention = {};
+    const EntryName& entry = std::get<EntryName>(when);
+    if (moves && line_.contains(entry)) line_[entry] = next_in_line_++;
+  }
+  now_ms_ = now_ms;
+}
+
+void NaiveModel::ApplyWishes(const NaiveSequence& sequence,
+                             const EntryName& entry, int32_t begin,
+                             int32_t end) {
+  const RetentionRange* wish = nullptr;
+  for (const RetentionRange& range : sequence.wishes) {
+    bool meant = false;
+    for (int32_t position = begin; position < end; ++position) {
+      meant |= range.begin <= position && position < range.end;
+    }
+    if (!meant) continue;
+    if (wish == nullptr ||
+        range.retention.priority > wish->retention.priority) {
+      wish = &range;
+    }
+  }
+  if (wish == nullptr) return;
+  Retention& retention = RetentionOf(entry);
+  retention = wish->retention;
+  WishOf(entry) = next_wish_++;
+  if (retention.expires_ms <= now_ms_) retention = {};
 }
 
 int32_t NaiveModel::HandOut(std::span<const BlockId> blocks, int32_t num_free) {
-  const int32_t num_reclaimed =
-      std::max(0, static_cast<int32_t>(blocks.size()) - num_free);
-  if (num_reclaimed > 0) {
-    const std::vector<BlockId> oldest = Reclaimable();
-    EXPECT_LE(num_reclaimed, std::ssize(oldest));
-    for (int32_t i = 0; i < num_reclaimed; ++i) Uncache(oldest[i]);
+  int32_t num_reclaimed = 0;
+  const std::vector<EntryName> order = Reclaimable();
+  for (const EntryName& entry : order) {
+    if (num_free + num_reclaimed >= std::ssize(blocks)) break;
+    if (entry.second == 0) {
+      ++num_reclaimed;
+      Uncache(entry.first);
+    } else {
+      num_reclaimed +=
+          static_cast<int32_t>(regions_.at(entry.second).blocks.size());
+      DropRegion(entry.second);
+    }
   }
+  EXPECT_GE(num_free + num_reclaimed, std::ssize(blocks));
   const std::vector<int32_t> holders = Holders();
   std::set<BlockId> once;
   for (const BlockId block : blocks) {
@@ -177,7 +298,7 @@ int32_t NaiveModel::HandOut(std::span<const BlockId> blocks, int32_t num_free) {
     EXPECT_LT(Index(block), layout_.num_blocks);
     EXPECT_TRUE(once.insert(block).second);
     EXPECT_EQ(holders[Index(block)], 0);
-    EXPECT_FALSE(cached_.contains(block));
+    EXPECT_FALSE(IsCached(block));
     EXPECT_LE(touched_[Index(block)], acknowledged_)
         << "a step in flight may touch the block";
     written_.erase(block);
@@ -203,7 +324,7 @@ void NaiveModel::Abort(SequenceSlot slot, int32_t num_tokens) {
 
 bool NaiveModel::WillPublish(SequenceSlot slot, int32_t num_tokens) const {
   const NaiveSequence& sequence = at(slot);
-  return caching_ && sequence.kept.empty() && sequence.chain != 0 &&
+  return caching_ && sequence.chain != 0 &&
          sequence.num_settled + num_tokens >=
              (sequence.num_offered + 1) * layout_.page_size;
 }
@@ -212,25 +333,27 @@ void NaiveModel::Publish(NaiveSequence* sequence) {
   while (sequence->chain != 0 &&
          (sequence->num_offered + 1) * layout_.page_size <=
              sequence->num_settled) {
-    const BlockId block = sequence->tail[sequence->num_offered];
+    const int32_t begin = sequence->num_offered * layout_.page_size;
+    const BlockId block =
+        sequence->tail[(begin - sequence->cut) / layout_.page_size];
     if (sequence->pending.has_value() &&
         std::ranges::count(sequence->pending->own, block) > 0) {
       sequence->chain = 0;
       return;
     }
-    std::vector<int32_t> prefix =
-        Prefix(sequence->tokens, sequence->num_offered + 1);
-    const auto found = by_prefix_.find(prefix);
-    if (found != by_prefix_.end()) {
-      const Entry& entry = cached_.at(found->second);
-      sequence->chain = entry.parent == sequence->chain ? entry.id : 0;
-      if (sequence->chain == 0) return;
-    } else {
-      EXPECT_FALSE(cached_.contains(block));
-      by_prefix_[prefix] = block;
-      cached_[block] = {std::move(prefix), next_entry_, sequence->chain};
-      sequence->chain = next_entry_++;
+    Entry entry;
+    entry.prefix = Prefix(sequence->tokens, sequence->num_offered + 1);
+    entry.scope = sequence->scope;
+    entry.parent = sequence->chain;
+    const auto [found, is_new] =
+        by_content_.try_emplace(ContentOf(entry), block);
+    if (is_new) {
+      EXPECT_FALSE(IsCached(block));
+      entry.id = next_entry_++;
+      cached_[block] = std::move(entry);
+      ApplyWishes(*sequence, {block, 0}, begin, begin + layout_.page_size);
     }
+    sequence->chain = cached_.at(found->second).id;
     ++sequence->num_offered;
   }
 }
@@ -239,10 +362,13 @@ void NaiveModel::Commit(SequenceSlot slot, int32_t num_tokens) {
   NaiveSequence& sequence = at(slot);
   const int32_t num_full_before = sequence.num_settled / layout_.page_size;
   sequence.num_settled += num_tokens;
-  if (!sequence.kept.empty()) return;
+  if (!sequence.kept.empty() && sequence.context.empty()) return;
   const int32_t num_full = sequence.num_settled / layout_.page_size;
   for (int32_t i = num_full_before; i < num_full; ++i) {
-    written_.try_emplace(sequence.tail[i], Prefix(sequence.tokens, i + 1));
+    const int32_t in_tail = i - sequence.cut / layout_.page_size;
+    written_.try_emplace(
+        sequence.tail[in_tail],
+        std::pair(Prefix(sequence.tokens, i + 1), sequence.context));
   }
   if (caching_) Publish(&sequence);
 }
@@ -265,8 +391,9 @@ void NaiveModel::Close(SequenceSlot slot) {
 }
 
 void NaiveModel::Uncache(BlockId block) {
-  by_prefix_.erase(cached_.at(block).prefix);
+  by_content_.erase(ContentOf(cached_.at(block)));
   cached_.erase(block);
+  line_.erase({block, 0});
 }
 
 void NaiveModel::Dispatch(uint64_t step) {
@@ -289,6 +416,13 @@ void NaiveModel::ResetPrefixCache() {
     if (holders[Index(block)] == 0) unused.push_back(block);
   }
   for (const BlockId block : unused) Uncache(block);
+  std::vector<uint64_t> unused_regions;
+  for (const auto& [id, region] : regions_) {
+    if (holders[Index(region.blocks.front())] == 0) {
+      unused_regions.push_back(id);
+    }
+  }
+  for (const uint64_t id : unused_regions) DropRegion(id);
   fences_are_bounds_ = has_steps_in_flight();
 }
 

@@ -11,6 +11,9 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "blockmgr/block_manager.h"
@@ -20,7 +23,9 @@ namespace blockmgr {
 
 struct NaiveSequence {
   std::vector<int32_t> tokens;  // from position 0
-  std::vector<BlockKey> keys;
+  int32_t scope = 0;            // sequences of other scopes share nothing
+  std::vector<RetentionRange> wishes;
+  BlockChain names;
   std::vector<BlockId> region_blocks;
   std::vector<BlockId> tail;
   int32_t cut = 0;
@@ -36,6 +41,8 @@ struct NaiveSequence {
     std::vector<BlockId> fresh;
   };
   std::optional<Order> pending;
+  // What a region was published as; empty for one that was not.
+  std::string context;
 
   int32_t num_offered = 0;  // blocks, to the cache
   uint64_t chain = 1;       // entry that precedes the next one; 0: broken
@@ -53,18 +60,18 @@ class NaiveModel {
   const NaiveSequence& at(SequenceSlot slot) const {
     return sequences_.at(slot);
   }
-  int32_t num_cached_entries() const {
-    return static_cast<int32_t>(cached_.size());
-  }
+  int32_t num_cached_blocks() const;
 
   // Compares all counters and tables, and what is derived from them.
   void Check(const BlockManager& manager) const;
   void CheckRegion(const BlockManager& manager, SequenceSlot slot) const;
 
   // Blocks a prompt can start with, and how many only the cache holds.
-  PrefixMatch Match(const std::vector<int32_t>& tokens,
-                    int32_t max_tokens) const;
-  void Open(SequenceSlot slot, const std::vector<int32_t>& tokens,
+  // The entry of a region is its id here.
+  PrefixMatch Match(int32_t scope, const std::vector<int32_t>& tokens,
+                    int32_t max_tokens, const RegionQuery* query) const;
+  // `sequence` has tokens, scope and wishes.
+  void Open(SequenceSlot slot, NaiveSequence sequence,
             const PrefixMatch& match);
   int32_t BlocksNeeded(SequenceSlot slot, int32_t num_tokens) const;
   // `blocks` were handed out while num_free blocks were free: they are
@@ -86,26 +93,68 @@ class NaiveModel {
   // cache entries it cost.
   int32_t ReserveEviction(SequenceSlot slot, NaiveSequence::Order order);
   EvictionReceipt CommitEviction(SequenceSlot slot,
-                                 const std::vector<int32_t>& counts);
+                                 const std::vector<int32_t>& counts,
+                                 const RegionName* name);
   void AbortEviction(SequenceSlot slot);
 
   void Dispatch(uint64_t step);
   void Acknowledge(uint64_t step);
   void ResetPrefixCache();
   void LoseEngine();
+  void SetTime(int64_t now_ms);
+  // Gives blocks that have become reclaimable their place in the order. To be
+  // called after every operation.
+  void Line();
 
  private:
   struct Entry {
     std::vector<int32_t> prefix;  // all tokens up to the block's end
+    int32_t scope = 0;
     uint64_t id = 0;
     uint64_t parent = 0;
+    Retention retention;
+    uint64_t wish = 0;  // in order of the wishes
   };
+  struct Region {
+    int32_t scope = 0;
+    RegionName name;
+    std::vector<int32_t> tokens;  // [0, name.length)
+    std::vector<BlockId> blocks;
+    std::vector<int32_t> kept;
+    NaivePages pages;
+    BlockId tail = kNullBlock;
+    uint64_t tail_id = 0;  // entry of the tail block
+    Retention retention;
+    uint64_t wish = 0;  // in order of the wishes
+  };
+  using Content = std::tuple<int32_t, uint64_t, std::vector<int32_t>>;
+  static Content ContentOf(const Entry& entry) {
+    return {entry.scope, entry.parent, entry.prefix};
+  }
+  static std::string ContextOf(const RegionName& name);
+  // The cached region that has this block; 0: none.
+  uint64_t RegionWith(BlockId block) const;
+  bool IsCached(BlockId block) const {
+    return cached_.contains(block) || RegionWith(block) != 0;
+  }
+  // The region a sequence can start with, 0 without any.
+  uint64_t MatchRegion(int32_t scope, const std::vector<int32_t>& tokens,
+                       int32_t max_tokens, const RegionQuery& query) const;
+  bool PublishRegion(NaiveSequence* sequence, const RegionName& name);
+  void DropRegion(uint64_t id);
   // Sequences that hold each block.
   std::vector<int32_t> Holders() const;
   std::vector<BlockId> Below(const NaiveSequence& sequence, int32_t cut) const;
-  // Cached blocks that nobody uses and no step can touch, oldest first.
-  std::vector<BlockId> Reclaimable() const;
+  // An entry of the cache: a block, or a region by id.
+  using EntryName = std::pair<BlockId, uint64_t>;
+  // Entries that nobody uses and no step can touch, in the order in which they
+  // are reclaimed.
+  std::vector<EntryName> Reclaimable() const;
+  Retention& RetentionOf(const EntryName& entry);
+  uint64_t& WishOf(const EntryName& entry);
   void Publish(NaiveSequence* sequence);
+  void ApplyWishes(const NaiveSequence& sequence, const EntryName& entry,
+                   int32_t begin, int32_t end);
   void Uncache(BlockId block);
   // A sequence lets go of `block`, which it has taken out of its table.
   void Released(BlockId block);
@@ -116,12 +165,18 @@ class NaiveModel {
   const bool caching_;
   std::map<SequenceSlot, NaiveSequence> sequences_;
   std::map<BlockId, Entry> cached_;
-  std::map<std::vector<int32_t>, BlockId> by_prefix_;
+  std::map<Content, BlockId> by_content_;
+  std::map<uint64_t, Region> regions_;
   uint64_t next_entry_ = 2;
   // What the engine has written: full blocks of sequences without a region.
-  std::map<BlockId, std::vector<int32_t>> written_;
+  // With what they were computed over: nothing, or a region.
+  std::map<BlockId, std::pair<std::vector<int32_t>, std::string>> written_;
   std::map<BlockId, uint64_t> left_;  // order of the last release
   uint64_t next_left_ = 1;
+  std::map<EntryName, uint64_t> line_;  // of the reclaimable entries
+  uint64_t next_in_line_ = 1;
+  uint64_t next_wish_ = 1;
+  int64_t now_ms_ = 0;
   uint64_t dispatched_ = 0;
   uint64_t acknowledged_ = 0;
   std::vector<uint64_t> touched_;   // newest step that saw the block in a table

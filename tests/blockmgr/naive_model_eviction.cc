@@ -59,21 +59,27 @@ int32_t NaiveModel::ReserveEviction(SequenceSlot slot,
   const std::vector<BlockId> candidates = OwnBlocks(slot, order.cut);
   int32_t num_uncached = 0;
   for (const BlockId block : candidates) {
-    num_uncached += cached_.contains(block) ? 0 : 1;
+    num_uncached += IsCached(block) ? 0 : 1;
   }
   // Own blocks: a subsequence of the candidates, hence distinct, unshared and
   // in table order.
   auto next = candidates.begin();
   int32_t num_dropped = 0;
+  std::set<uint64_t> dropped_regions;
   for (const BlockId block : order.own) {
     next = std::find(next, candidates.end(), block);
     EXPECT_NE(next, candidates.end()) << "no block of its own, or misplaced";
     if (next == candidates.end()) break;
     ++next;
-    if (!cached_.contains(block)) continue;
-    Uncache(block);
+    if (!IsCached(block)) continue;
     ++num_dropped;
+    if (cached_.contains(block)) {
+      Uncache(block);
+    } else {
+      dropped_regions.insert(RegionWith(block));
+    }
   }
+  for (const uint64_t id : dropped_regions) DropRegion(id);
   EXPECT_EQ(num_dropped,
             std::max<int32_t>(
                 0, static_cast<int32_t>(order.own.size()) - num_uncached))
@@ -90,7 +96,8 @@ void NaiveModel::AbortEviction(SequenceSlot slot) {
 }
 
 EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
-                                           const std::vector<int32_t>& counts) {
+                                           const std::vector<int32_t>& counts,
+                                           const RegionName* name) {
   NaiveSequence& sequence = at(slot);
   const NaiveSequence::Order order = *std::move(sequence.pending);
   sequence.pending.reset();
@@ -141,7 +148,100 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
   for (auto block = involved.rbegin(); block != involved.rend(); ++block) {
     if (!used.contains(Index(*block))) Released(*block);
   }
+  receipt.published =
+      caching_ && name != nullptr && PublishRegion(&sequence, *name);
+  if (!receipt.published) {
+    sequence.chain = 0;
+    sequence.context.clear();
+  }
   return receipt;
+}
+
+bool NaiveModel::PublishRegion(NaiveSequence* sequence,
+                               const RegionName& name) {
+  if (sequence->chain == 0 || sequence->region_blocks.empty() ||
+      sequence->num_settled != name.length ||
+      sequence->num_offered * layout_.page_size < name.length) {
+    return false;
+  }
+  const BlockId tail = sequence->tail.front();
+  if (!cached_.contains(tail)) return false;
+  const std::vector<int32_t> tokens =
+      Prefix(sequence->tokens, name.length / layout_.page_size);
+  uint64_t id = 0;
+  for (const auto& [other, region] : regions_) {
+    const auto tail_entry = cached_.find(region.tail);
+    const bool usable =
+        tail_entry != cached_.end() && tail_entry->second.id == region.tail_id;
+    // The last of those whose history the query allows.
+    if (usable && region.scope == sequence->scope && region.tokens == tokens &&
+        region.name.plan == name.plan &&
+        name.history.starts_with(region.name.history)) {
+      id = other;
+    }
+  }
+  if (id == 0) {
+    id = next_entry_++;
+    regions_[id] = {.scope = sequence->scope,
+                    .name = name,
+                    .tokens = tokens,
+                    .blocks = sequence->region_blocks,
+                    .kept = sequence->kept,
+                    .pages = sequence->pages,
+                    .tail = tail,
+                    .tail_id = cached_.at(tail).id,
+                    .retention = {},
+                    .wish = 0};
+    ApplyWishes(*sequence, {kNullBlock, id}, 0, sequence->cut);
+  }
+  sequence->chain = id;
+  sequence->num_offered = name.length / layout_.page_size;
+  sequence->context = ContextOf(regions_.at(id).name);
+  return true;
+}
+
+std::string NaiveModel::ContextOf(const RegionName& name) {
+  return name.plan + "/" + name.history + "/" + std::to_string(name.length);
+}
+
+int32_t NaiveModel::num_cached_blocks() const {
+  size_t count = cached_.size();
+  for (const auto& [id, region] : regions_) count += region.blocks.size();
+  return static_cast<int32_t>(count);
+}
+
+uint64_t NaiveModel::RegionWith(BlockId block) const {
+  for (const auto& [id, region] : regions_) {
+    if (std::ranges::count(region.blocks, block) > 0) return id;
+  }
+  return 0;
+}
+
+void NaiveModel::DropRegion(uint64_t id) {
+  regions_.erase(id);
+  line_.erase({kNullBlock, id});
+}
+
+uint64_t NaiveModel::MatchRegion(int32_t scope,
+                                 const std::vector<int32_t>& tokens,
+                                 int32_t max_tokens,
+                                 const RegionQuery& query) const {
+  uint64_t best = 0;
+  for (const auto& [id, region] : regions_) {
+    const int32_t length = region.name.length;
+    if (region.scope != scope || region.name.plan != query.plan) continue;
+    if (length > max_tokens) continue;
+    if (region.tokens != Prefix(tokens, length / layout_.page_size)) continue;
+    if (!query.any_history &&
+        !std::string(query.history).starts_with(region.name.history)) {
+      continue;
+    }
+    const auto tail = cached_.find(region.tail);
+    if (tail == cached_.end() || tail->second.id != region.tail_id) continue;
+    // The longest, and of those the newest.
+    if (best == 0 || length >= regions_.at(best).name.length) best = id;
+  }
+  return best;
 }
 
 }  // namespace blockmgr

@@ -1,10 +1,15 @@
 #include "blockmgr/prefix_cache.h"
 
 #include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/blockmgr/region_history.h"
 
 namespace blockmgr {
 namespace {
@@ -15,135 +20,349 @@ using ::testing::IsEmpty;
 constexpr BlockId kA{1};
 constexpr BlockId kB{2};
 constexpr BlockId kC{3};
-constexpr BlockKey kKey1{1, 0};
-constexpr BlockKey kKey2{2, 0};
 
 using Tokens = std::vector<int32_t>;
 
 // Two tokens per block.
 class PrefixCacheTest : public ::testing::Test {
  protected:
-  EntrySerial Insert(BlockId block, const BlockKey& key, EntrySerial parent,
-                     const Tokens& tokens) {
-    const EntrySerial serial =
-        cache_.Insert(block, key, parent, tokens, &inserted_);
-    cache_.CheckInvariants();
-    return serial;
+  static BlockChain Chain(const Tokens& tokens, const ContentScope& scope,
+                          int32_t key_bits = 128) {
+    BlockChain chain(scope, key_bits);
+    chain.Extend(tokens, 2);
+    return chain;
   }
-  std::vector<BlockId> Match(const std::vector<BlockKey>& keys,
-                             const Tokens& tokens) const {
+  // Publishes `blocks` as the full blocks of `tokens`.
+  EntrySerial Publish(const std::vector<BlockId>& blocks, const Tokens& tokens,
+                      const BlockChain& chain) {
+    const EntrySerial root = cache_.AcquireRoot(chain.root());
+    EntrySerial parent = root;
+    inserted_.clear();
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      bool inserted = false;
+      parent = cache_.Insert(blocks[i], chain.keys()[i], chain, parent, tokens,
+                             static_cast<int32_t>(i) * 2, &inserted);
+      inserted_.push_back(inserted);
+      cache_.CheckInvariants();
+    }
+    cache_.ReleaseRoot(root);
+    cache_.CheckInvariants();
+    return parent;
+  }
+  EntrySerial Publish(const std::vector<BlockId>& blocks, const Tokens& tokens,
+                      const ContentScope& scope = {}) {
+    return Publish(blocks, tokens, Chain(tokens, scope));
+  }
+  std::vector<BlockId> Match(const Tokens& tokens,
+                             const BlockChain& chain) const {
     std::vector<BlockId> blocks;
-    cache_.Match(keys, tokens, &blocks);
+    cache_.Match(chain, chain.keys().size(), tokens, &blocks);
     return blocks;
+  }
+  std::vector<BlockId> Match(const Tokens& tokens,
+                             const ContentScope& scope = {}) const {
+    return Match(tokens, Chain(tokens, scope));
+  }
+  void Remove(BlockId block) {
+    cache_.Remove(Index(block));
+    cache_.CheckInvariants();
+  }
+  // Publishes a region on `blocks` for the tokens before the last page of
+  // those that `chain` names, whose block is `tail`.
+  int32_t PublishRegion(uint64_t id, const std::vector<BlockId>& blocks,
+                        const Tokens& tokens, const BlockChain& chain,
+                        BlockId tail, const std::string& history = "h") {
+    auto record = std::make_shared<RegionRecord>();
+    record->id = RegionId{id};
+    record->cut = static_cast<int32_t>(tokens.size()) - 2;
+    record->blocks = blocks;
+    const EntrySerial root = cache_.AcquireRoot(chain.root());
+    bool inserted = false;
+    const int32_t entry =
+        cache_.InsertRegion(record,
+                            {.plan = "p",
+                             .history = history,
+                             .length = static_cast<int32_t>(tokens.size())},
+                            chain, root, tokens, tail, &inserted);
+    inserted_ = {inserted};
+    cache_.ReleaseRoot(root);
+    cache_.CheckInvariants();
+    return entry;
+  }
+  int32_t MatchRegion(const Tokens& tokens, const RegionQuery& query,
+                      int32_t max_tokens = 100) const {
+    return cache_.MatchRegion(Chain(tokens, {}), tokens, max_tokens, query);
   }
 
   PrefixCache cache_{8, 2};
-  bool inserted_ = false;
+  std::vector<bool> inserted_;  // by the last Publish
 };
 
 TEST_F(PrefixCacheTest, FindsTheLongestChain) {
-  const EntrySerial first = Insert(kA, kKey1, kRootSerial, {1, 2});
-  Insert(kB, kKey2, first, {3, 4});
-  EXPECT_EQ(cache_.num_entries(), 2);
-  EXPECT_THAT(Match({kKey1, kKey2}, {1, 2, 3, 4}), ElementsAre(kA, kB));
-  EXPECT_THAT(Match({kKey1}, {1, 2, 3, 4}), ElementsAre(kA));
-  EXPECT_THAT(Match({kKey1, {9, 9}}, {1, 2, 5, 6}), ElementsAre(kA));
-  EXPECT_THAT(Match({kKey2}, {3, 4}), IsEmpty());  // not a first block
-  EXPECT_THAT(Match({}, {}), IsEmpty());
+  Publish({kA, kB}, {1, 2, 3, 4});
+  EXPECT_EQ(cache_.num_blocks_held(), 2);
+  EXPECT_THAT(Match({1, 2, 3, 4}), ElementsAre(kA, kB));
+  EXPECT_THAT(Match({1, 2, 3}), ElementsAre(kA));
+  EXPECT_THAT(Match({1, 2, 5, 6}), ElementsAre(kA));
+  EXPECT_THAT(Match({3, 4}), IsEmpty());  // not a first block
+  EXPECT_THAT(Match({}), IsEmpty());
 }
 
-TEST_F(PrefixCacheTest, EqualKeyOfOtherTokensIsAMiss) {
-  Insert(kA, kKey1, kRootSerial, {1, 2});
-  EXPECT_THAT(Match({kKey1}, {1, 3}), IsEmpty());
+TEST_F(PrefixCacheTest, ScopesShareNothing) {
+  const Tokens tokens = {1, 2, 3, 4};
+  const std::vector<ContentScope> scopes = {
+      {},
+      {.tenant = "a"},
+      {.lora = "a"},
+      {.cache_salt = "a"},
+      {.media = {{.begin = 2, .length = 1, .hash = "a"}}},
+      {.media = {{.begin = 2, .length = 1, .hash = "b"}}},
+      {.media = {{.begin = 2, .length = 2, .hash = "a"}}}};
+  for (size_t i = 0; i < scopes.size(); ++i) {
+    for (size_t j = 0; j < scopes.size(); ++j) {
+      Publish({kA, kB}, tokens, scopes[i]);
+      // Media reaches only into the second block.
+      const size_t common = i == j                                     ? 2
+                            : (i == 0 || i >= 4) && (j == 0 || j >= 4) ? 1
+                                                                       : 0;
+      EXPECT_EQ(Match(tokens, scopes[j]).size(), common) << i << " " << j;
+      Remove(kA);
+      Remove(kB);
+    }
+  }
 }
 
-TEST_F(PrefixCacheTest, EqualKeyAndTokensAfterAnotherParentIsAMiss) {
-  const EntrySerial first = Insert(kA, kKey1, kRootSerial, {1, 2});
-  Insert(kB, kKey2, first, {3, 4});
-  // Block C collides with A's successor in key and tokens, but follows the
-  // root.
-  EXPECT_EQ(Insert(kC, kKey2, kRootSerial, {3, 4}), kNoSerial);
-  EXPECT_FALSE(inserted_);
-  EXPECT_THAT(Match({kKey2}, {3, 4}), IsEmpty());
-}
-
-TEST_F(PrefixCacheTest, EqualLowHalfOfTheKeyIsNoCollision) {
-  Insert(kA, {5, 1}, kRootSerial, {1, 2});
-  Insert(kB, {5, 2}, kRootSerial, {3, 4});
-  EXPECT_TRUE(inserted_);
-  EXPECT_THAT(Match({{5, 1}}, {1, 2}), ElementsAre(kA));
-  EXPECT_THAT(Match({{5, 2}}, {3, 4}), ElementsAre(kB));
-}
-
-TEST_F(PrefixCacheTest, CollidingInsertEndsTheChain) {
-  Insert(kA, kKey1, kRootSerial, {1, 2});
-  EXPECT_EQ(Insert(kB, kKey1, kRootSerial, {7, 8}), kNoSerial);
-  EXPECT_FALSE(inserted_);
-  EXPECT_FALSE(cache_.Contains(kB));
-  EXPECT_THAT(Match({kKey1}, {1, 2}), ElementsAre(kA));
+// One key for all contents: everything collides.
+TEST_F(PrefixCacheTest, ContentsOfEqualKeysLiveSideBySide) {
+  const auto chain = [](const Tokens& tokens) { return Chain(tokens, {}, 1); };
+  const std::vector<Tokens> contents = {{1, 2}, {3, 4}, {5, 6}, {7, 8}};
+  for (size_t i = 0; i < contents.size(); ++i) {
+    Publish({BlockId{static_cast<int32_t>(i) + 1}}, contents[i],
+            chain(contents[i]));
+    EXPECT_THAT(inserted_, ElementsAre(true));
+  }
+  for (size_t i = 0; i < contents.size(); ++i) {
+    EXPECT_THAT(Match(contents[i], chain(contents[i])),
+                ElementsAre(BlockId{static_cast<int32_t>(i) + 1}));
+  }
+  EXPECT_THAT(Match({9, 9}, chain({9, 9})), IsEmpty());
+  // From the middle, the end and the beginning of the list.
+  for (const size_t gone : {1u, 0u, 3u}) {
+    Remove(BlockId{static_cast<int32_t>(gone) + 1});
+    EXPECT_THAT(Match(contents[gone], chain(contents[gone])), IsEmpty());
+    EXPECT_EQ(Match(contents[2], chain(contents[2])).size(), 1u);
+  }
 }
 
 TEST_F(PrefixCacheTest, EqualContentIsIndexedOnceAndItsChainContinues) {
-  const EntrySerial first = Insert(kA, kKey1, kRootSerial, {1, 2});
-  EXPECT_TRUE(inserted_);
-  EXPECT_EQ(Insert(kB, kKey1, kRootSerial, {1, 2}), first);
-  EXPECT_FALSE(inserted_);
-  Insert(kC, kKey2, first, {3, 4});
-  EXPECT_THAT(Match({kKey1, kKey2}, {1, 2, 3, 4}), ElementsAre(kA, kC));
+  const EntrySerial first = Publish({kA}, {1, 2});
+  EXPECT_EQ(Publish({kB}, {1, 2}), first);
+  EXPECT_THAT(inserted_, ElementsAre(false));
+  Publish({kB, kC}, {1, 2, 3, 4});
+  EXPECT_THAT(Match({1, 2, 3, 4}), ElementsAre(kA, kC));
 }
 
 TEST_F(PrefixCacheTest, SuccessorOfARemovedEntryIsNeverFound) {
-  const EntrySerial first = Insert(kA, kKey1, kRootSerial, {1, 2});
-  Insert(kB, kKey2, first, {3, 4});
-  cache_.Remove(kA);
-  cache_.CheckInvariants();
-  EXPECT_THAT(Match({kKey1, kKey2}, {1, 2, 3, 4}), IsEmpty());
+  const EntrySerial last = Publish({kA, kB}, {1, 2, 3, 4});
+  Remove(kA);
+  EXPECT_THAT(Match({1, 2, 3, 4}), IsEmpty());
   // The same content again, in the same block: a new entry all the same.
-  EXPECT_GT(Insert(kA, kKey1, kRootSerial, {1, 2}), first);
-  EXPECT_THAT(Match({kKey1, kKey2}, {1, 2, 3, 4}), ElementsAre(kA));
+  EXPECT_GT(Publish({kA}, {1, 2}), last);
+  EXPECT_THAT(Match({1, 2, 3, 4}), ElementsAre(kA));
+  // Its successor too, beside the lost one.
+  Publish({BlockId{4}, kC}, {1, 2, 3, 4});
+  EXPECT_THAT(Match({1, 2, 3, 4}), ElementsAre(kA, kC));
 }
 
-TEST_F(PrefixCacheTest, OldestIsTheFirstThatBecameReclaimable) {
-  EntrySerial parent = kRootSerial;
-  for (const BlockId block : {kA, kB, kC}) {
-    parent = Insert(block, {static_cast<uint64_t>(block), 7}, parent, {0, 0});
+TEST_F(PrefixCacheTest, RootIsForgottenWithItsLastUser) {
+  const BlockChain chain = Chain({1, 2}, {.tenant = "t"});
+  const EntrySerial before = cache_.AcquireRoot(chain.root());
+  EXPECT_EQ(cache_.AcquireRoot(chain.root()), before);
+  Publish({kA}, {1, 2}, {.tenant = "t"});
+  cache_.ReleaseRoot(before);
+  cache_.ReleaseRoot(before);
+  EXPECT_THAT(Match({1, 2}, chain), ElementsAre(kA));
+  Remove(kA);
+  EXPECT_NE(cache_.AcquireRoot(chain.root()), before);
+}
+
+TEST_F(PrefixCacheTest, ReclaimsInTheOrderOfListingAndPriority) {
+  Publish({kA, kB, kC}, {0, 0, 0, 0, 0, 0});
+  for (const BlockId block : {kB, kC, kA}) {
+    cache_.AddReclaimable(Index(block));
   }
-  for (const BlockId block : {kB, kC, kA}) cache_.AddReclaimable(block);
   EXPECT_EQ(cache_.num_reclaimable(), 3);
-  EXPECT_EQ(cache_.oldest(), kB);
-  cache_.RemoveReclaimable(kC);  // from the middle
+  EXPECT_EQ(cache_.next_to_reclaim(), Index(kB));
+  cache_.SetRetention(Index(kB), {.priority = 36, .expires_ms = 7});
+  EXPECT_EQ(cache_.next_to_reclaim(), Index(kC));
+  cache_.RemoveReclaimable(Index(kC));
   cache_.CheckInvariants();
-  cache_.RemoveReclaimable(kB);
-  EXPECT_EQ(cache_.oldest(), kA);
-  cache_.AddReclaimable(kB);
-  cache_.CheckInvariants();
-  EXPECT_EQ(cache_.oldest(), kA);
-  cache_.RemoveReclaimable(kB);  // the newest
-  cache_.CheckInvariants();
-  cache_.RemoveReclaimable(kA);
-  EXPECT_EQ(cache_.num_reclaimable(), 0);
+  cache_.SetTime(7);
+  EXPECT_EQ(cache_.next_to_reclaim(), Index(kA));
+  cache_.RemoveReclaimable(Index(kA));
+  EXPECT_EQ(cache_.next_to_reclaim(), Index(kB));
+  EXPECT_EQ(cache_.num_reclaimable(), 1);
 }
 
 TEST_F(PrefixCacheTest, StateHashSeesEntriesAndTheirOrder) {
   const uint64_t empty = cache_.StateHash();
-  EntrySerial parent = Insert(kA, kKey1, kRootSerial, {1, 2});
-  Insert(kB, kKey2, parent, {1, 2});
+  Publish({kA, kB}, {1, 2, 1, 2});
   const uint64_t held = cache_.StateHash();
   EXPECT_NE(held, empty);
-  cache_.AddReclaimable(kA);
-  cache_.AddReclaimable(kB);
-  const uint64_t a_first = cache_.StateHash();
-  EXPECT_NE(a_first, held);
-  cache_.RemoveReclaimable(kA);
-  cache_.AddReclaimable(kA);
-  EXPECT_NE(cache_.StateHash(), a_first);
+  cache_.AddReclaimable(Index(kA));
+  EXPECT_NE(cache_.StateHash(), held);
+}
+
+TEST_F(PrefixCacheTest, RegionIsFoundByTheSameTokensPlanAndHistory) {
+  const Tokens tokens = {1, 2, 3, 4, 5, 6};
+  const BlockChain chain = Chain(tokens, {});
+  Publish({kA, kB, kC}, tokens, chain);
+  const int32_t entry =
+      PublishRegion(7, {BlockId{4}, BlockId{5}}, tokens, chain, kC, "ab");
+  EXPECT_THAT(inserted_, ElementsAre(true));
+  EXPECT_EQ(cache_.num_blocks_held(), 5);
+  EXPECT_EQ(cache_.FindRegion(RegionId{7}), entry);
+  const RegionQuery any = {.plan = "p", .any_history = true};
+  EXPECT_EQ(MatchRegion(tokens, any), entry);
+  EXPECT_EQ(MatchRegion({1, 2, 3, 4, 5, 6, 7, 8}, any), entry);
+  EXPECT_EQ(MatchRegion(tokens, {.plan = "p", .history = "ab"}), entry);
+  EXPECT_EQ(MatchRegion(tokens, {.plan = "p", .history = "abc"}), entry);
+  EXPECT_EQ(MatchRegion(tokens, {.plan = "p", .history = "a"}),
+            PrefixCache::kNone);
+  EXPECT_EQ(MatchRegion(tokens, {.plan = "q", .any_history = true}),
+            PrefixCache::kNone);
+  EXPECT_EQ(MatchRegion(tokens, any, 5), PrefixCache::kNone);
+  // The tokens after the cut count too: the compression saw them.
+  EXPECT_EQ(MatchRegion({1, 2, 3, 4, 5, 7}, any), PrefixCache::kNone);
+  EXPECT_EQ(MatchRegion({1, 2, 3, 4}, any), PrefixCache::kNone);
+  EXPECT_EQ(
+      cache_.MatchRegion(Chain(tokens, {.tenant = "t"}), tokens, 100, any),
+      PrefixCache::kNone);
+}
+
+TEST_F(PrefixCacheTest, BlocksOverARegionAreNotThoseOfThePlainPrefix) {
+  const Tokens tokens = {1, 2, 3, 4};
+  const Tokens longer = {1, 2, 3, 4, 5, 6};
+  const BlockChain chain = Chain(longer, {});
+  Publish({kA, kB}, tokens, Chain(tokens, {}));
+  const int32_t entry =
+      PublishRegion(7, {BlockId{4}}, tokens, Chain(tokens, {}), kB);
+  const BlockKey key = chain.KeyAfter(cache_.key(entry), longer, 4, 2);
+  bool inserted = false;
+  cache_.Insert(kC, key, chain, cache_.serial(entry), longer, 4, &inserted);
+  ASSERT_TRUE(inserted);
+  cache_.CheckInvariants();
+  EXPECT_THAT(Match(longer), ElementsAre(kA, kB));
+  std::vector<BlockId> blocks;
+  cache_.MatchOver(entry, chain, longer, 6, &blocks);
+  EXPECT_THAT(blocks, ElementsAre(kB, kC));
+  blocks.clear();
+  cache_.MatchOver(entry, chain, longer, 5, &blocks);
+  EXPECT_THAT(blocks, ElementsAre(kB));
+}
+
+TEST_F(PrefixCacheTest, LongestRegionIsPreferredAndEqualOnesAreOne) {
+  const Tokens tokens = {1, 2, 3, 4, 5, 6};
+  const Tokens prefix = {1, 2, 3, 4};
+  const BlockChain chain = Chain(tokens, {});
+  Publish({kA, kB, kC}, tokens, chain);
+  const int32_t first =
+      PublishRegion(1, {BlockId{4}}, prefix, Chain(prefix, {}), kB, "x");
+  EXPECT_EQ(PublishRegion(2, {BlockId{5}}, prefix, Chain(prefix, {}), kB, "x"),
+            first);
+  EXPECT_THAT(inserted_, ElementsAre(false));
+  const int32_t second =
+      PublishRegion(3, {BlockId{6}}, tokens, chain, kC, "xy");
+  const RegionQuery any = {.plan = "p", .any_history = true};
+  EXPECT_EQ(MatchRegion(tokens, any), second);
+  EXPECT_EQ(MatchRegion(tokens, any, 5), first);
+  cache_.AddReclaimable(second);
+  EXPECT_EQ(cache_.num_reclaimable(), 1);
+  cache_.RemoveReclaimable(second);
+  cache_.Remove(second);
+  cache_.CheckInvariants();
+  EXPECT_EQ(MatchRegion(tokens, any), first);
+  // Its number is used again.
+  EXPECT_EQ(PublishRegion(4, {BlockId{6}}, tokens, chain, kC, "xy"), second);
+}
+
+TEST_F(PrefixCacheTest, RegionWithoutItsTailBlockIsAMiss) {
+  const Tokens tokens = {1, 2, 3, 4};
+  Publish({kA, kB}, tokens);
+  PublishRegion(1, {BlockId{4}}, tokens, Chain(tokens, {}), kB);
+  Remove(kB);
+  const RegionQuery any = {.plan = "p", .any_history = true};
+  EXPECT_EQ(MatchRegion(tokens, any), PrefixCache::kNone);
+  // Not even by an equal block: what follows the region names the old one.
+  Publish({BlockId{5}, kB}, tokens);
+  EXPECT_EQ(MatchRegion(tokens, any), PrefixCache::kNone);
+}
+
+// Two tenants with the same prompts and keys of 8 bits: nothing of the other is
+// ever found, what is one's own always.
+TEST(PrefixCacheIsolationTest, NoTenantFindsTheOthersBlocks) {
+  constexpr int32_t kLookups = 1'000'000 / kCaseDivisor;
+  constexpr uint64_t kSeed = 20261121;
+  SCOPED_TRACE("seed " + std::to_string(kSeed));
+  std::mt19937_64 random(kSeed);
+  constexpr int32_t kNumBlocks = 1024;
+  PrefixCache cache(kNumBlocks, 2);
+  const std::vector<ContentScope> tenants = {{.tenant = "a"}, {.tenant = "b"}};
+  std::vector<std::vector<bool>> is_of(2, std::vector<bool>(kNumBlocks));
+  std::vector<EntrySerial> roots;
+  for (const ContentScope& tenant : tenants) {
+    roots.push_back(cache.AcquireRoot(BlockChain(tenant).root()));
+  }
+  const auto prompt = [](int32_t kind) {
+    return Tokens{kind, kind + 1, kind % 3, 0};
+  };
+  const auto chain = [](const Tokens& tokens, const ContentScope& scope) {
+    BlockChain names(scope, 8);
+    names.Extend(tokens, 2);
+    return names;
+  };
+  // Even prompts are the first tenant's, odd ones the second's.
+  int32_t next = 1;
+  for (int32_t kind = 0; kind < 500; ++kind) {
+    const size_t tenant = static_cast<size_t>(kind % 2);
+    const Tokens tokens = prompt(kind);
+    const BlockChain names = chain(tokens, tenants[tenant]);
+    EntrySerial parent = roots[tenant];
+    for (int32_t i = 0; i < 2; ++i) {
+      bool inserted = false;
+      parent = cache.Insert(BlockId{next}, names.keys()[static_cast<size_t>(i)],
+                            names, parent, tokens, 2 * i, &inserted);
+      ASSERT_TRUE(inserted);
+      is_of[tenant][static_cast<size_t>(next++)] = true;
+    }
+  }
+  cache.CheckInvariants();
+  int64_t foreign_hits = 0;
+  int64_t own_misses = 0;
+  std::vector<BlockId> blocks;
+  for (int32_t i = 0; i < kLookups; ++i) {
+    const int32_t kind = RandomInt(random, 0, 499);
+    const size_t tenant = static_cast<size_t>(RandomInt(random, 0, 1));
+    const Tokens tokens = prompt(kind);
+    blocks.clear();
+    cache.Match(chain(tokens, tenants[tenant]), 2, tokens, &blocks);
+    for (const BlockId block : blocks) {
+      foreign_hits += is_of[tenant][static_cast<size_t>(Index(block))] ? 0 : 1;
+    }
+    const bool is_own = kind % 2 == static_cast<int32_t>(tenant);
+    own_misses += is_own && blocks.size() < 2 ? 1 : 0;
+    if (!is_own) foreign_hits += std::ssize(blocks);
+  }
+  EXPECT_EQ(foreign_hits, 0);
+  EXPECT_EQ(own_misses, 0);
 }
 
 using PrefixCacheDeathTest = PrefixCacheTest;
 
 TEST_F(PrefixCacheDeathTest, BlockIsIndexedAtMostOnce) {
-  Insert(kA, kKey1, kRootSerial, {1, 2});
-  EXPECT_DEATH(Insert(kA, kKey2, kRootSerial, {3, 4}), "check failed");
+  Publish({kA}, {1, 2});
+  EXPECT_DEATH(Publish({kA}, {3, 4}), "check failed");
+  EXPECT_DEATH(cache_.ReleaseRoot(99), "check failed");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "scheduler/footprint.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -163,6 +164,79 @@ TEST(PlanCompressionsTest, TablesBecomeBudgetsOfACaller) {
     EXPECT_THAT(*point.budgets, ElementsAre(32, 8));
     EXPECT_EQ(PagesOf(point, layout), 10);
   }
+}
+
+// What a running request still takes, by following it block by block: it
+// computes one position after the other, and holds the region plus whole blocks
+// from its cut on.
+int32_t RemainingByWalking(const RequestState& request, int32_t region,
+                           int32_t cut, int32_t begin, int32_t end,
+                           const ModelLayout& layout) {
+  const auto held = [&](int32_t length) {
+    return region + (length - cut + layout.page_size - 1) / layout.page_size;
+  };
+  const int32_t now = held(begin);
+  int32_t most = now;
+  for (int32_t length = begin + 1; length <= end; ++length) {
+    most = std::max(most, held(length));
+    for (const CompressionPoint& point : request.compressions) {
+      if (point.length != length) continue;
+      const int32_t next = RegionBlocks(point, layout);
+      if (next >= region + (point.cut - cut) / layout.page_size) continue;
+      region = next;
+      cut = point.cut;
+    }
+  }
+  return most - now;
+}
+
+TEST(RemainingBlocksTest, FollowsTheRequestToItsEnd) {
+  const ModelLayout layout = SmallLayout(4, 100);
+  RequestState request;
+  for (const int32_t length : {16, 32, 45}) {
+    request.compressions.push_back(
+        PointAt(length, LargestCut(length, layout.page_size), 8));
+  }
+  for (int32_t begin = 0; begin <= 60; ++begin) {
+    SequenceCache sequence;
+    request.next_compression = 0;
+    int32_t region = 0;
+    for (const CompressionPoint& point : request.compressions) {
+      if (point.length > begin) break;
+      ++request.next_compression;
+      region = RegionBlocks(point, layout);
+      auto record = std::make_unique<RegionRecord>();
+      record->cut = point.cut;
+      record->blocks.resize(region);
+      sequence.region = std::move(record);
+    }
+    sequence.num_reserved = begin;
+    const int32_t cut = sequence.cut();
+    for (int32_t end = begin; end <= 70; ++end) {
+      RequestState rest;
+      rest.compressions.assign(
+          request.compressions.begin() + request.next_compression,
+          request.compressions.end());
+      ASSERT_EQ(RemainingBlocks(request, sequence, end, layout),
+                RemainingByWalking(rest, region, cut, begin, end, layout))
+          << begin << " to " << end;
+    }
+  }
+}
+
+// An order in flight counts as carried out: what it gives back is on its way.
+TEST(RemainingBlocksTest, AnOrderInFlightCountsAsDone) {
+  const ModelLayout layout = SmallLayout(4, 100);
+  RequestState request;
+  SequenceCache sequence;
+  sequence.num_reserved = 41;
+  EXPECT_EQ(RemainingBlocks(request, sequence, 44, layout), 0);
+  EXPECT_EQ(RemainingBlocks(request, sequence, 45, layout), 1);
+  sequence.pending.emplace();
+  sequence.pending->cut = 40;
+  sequence.pending->destinations.resize(3);
+  EXPECT_EQ(RemainingBlocks(request, sequence, 44, layout), 0);
+  EXPECT_EQ(RemainingBlocks(request, sequence, 53, layout), 3);
 }
 
 }  // namespace

@@ -292,7 +292,7 @@ void SchedulerDriver::CheckQuiescent() {
   EXPECT_EQ(stats.num_steps_in_flight, 0);
   EXPECT_EQ(stats.blocks.used_blocks, 0);
   EXPECT_EQ(stats.blocks.free_blocks + stats.blocks.cached_blocks, usable);
-  EXPECT_TRUE(scheduler_.ResetPrefixCache());
+  EXPECT_EQ(scheduler_.ResetPrefixCache().num_in_use, 0);
   EXPECT_EQ(scheduler_.stats().blocks.free_blocks, usable);
   EXPECT_EQ(stats.num_finished, served_.size());
   uint64_t num_outputs = 0;

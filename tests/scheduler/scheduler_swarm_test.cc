@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,7 @@ class Swarm {
         faults_(faults),
         layout_(RandomLayout()),
         driver_(layout_, RandomOptions(), RandomCanary(seed)) {
+    has_tenants_ = random_.OneIn(4);
     for (int32_t i = 0; i < 3; ++i) {
       base_prompts_.emplace_back();
       for (int32_t j = 0; j < 80; ++j) {
@@ -92,6 +94,11 @@ class Swarm {
     }
     driver_.Drain();
     driver_.CheckQuiescent();
+    if (driver_.scheduler().options().admission ==
+            AdmissionPolicy::kGuaranteed &&
+        !faults_.evictions && !faults_.commands) {
+      EXPECT_EQ(stats().num_preemptions, 0);
+    }
   }
 
   SchedulerStats stats() { return driver_.scheduler().stats(); }
@@ -124,6 +131,22 @@ class Swarm {
     options.enable_prefix_caching = !random_.OneIn(3);
     options.compaction = random_.OneIn(2) ? CompactionPreference::kInPlace
                                           : CompactionPreference::kFreshFirst;
+    options.policy = random_.Pick<SchedulingPolicy>(
+        {SchedulingPolicy::kFcfs, SchedulingPolicy::kFcfs,
+         SchedulingPolicy::kPriority, SchedulingPolicy::kPrefix});
+    options.prefix_aging = random_.Between(1, 8);
+    options.max_bypasses = random_.Between(0, 3);
+    options.min_prefix_wait_tokens = random_.Pick<int32_t>({0, 1, 4});
+    options.max_prefix_wait_steps = random_.Between(0, 6);
+    options.admission = random_.Pick<AdmissionPolicy>(
+        {AdmissionPolicy::kWatermark, AdmissionPolicy::kWatermark,
+         AdmissionPolicy::kGuaranteed, AdmissionPolicy::kMaxUtilization});
+    if (random_.OneIn(3)) options.chunk_policy = ChunkPolicy::kEqualProgress;
+    if (options.long_prefill_token_threshold > 0 && random_.OneIn(2)) {
+      options.max_long_prefills = random_.Between(1, 2);
+    }
+    options.fair_share = random_.OneIn(3);
+    options.tenants["b"].weight = 3;
     EXPECT_TRUE(options.Validate().ok());
     return options;
   }
@@ -174,6 +197,11 @@ class Swarm {
     if (random_.OneIn(3)) {
       request.stop_token_ids = {random_.Between(0, 3), random_.Between(0, 999)};
     }
+    // Tenants share no blocks: many of them, and hits would be rare.
+    if (has_tenants_) {
+      request.scope.tenant = random_.Pick<std::string>({"", "a", "b"});
+    }
+    request.priority = random_.Between(-1, 1);
     if (faults_.evictions && !random_.OneIn(3)) {
       request.eviction.mode = EvictionMode::kAfterPrefill;
       request.eviction.policy = RandomPolicy();
@@ -251,6 +279,7 @@ class Swarm {
   std::vector<std::vector<int32_t>> base_prompts_;
   std::vector<RequestId> ids_;
   int32_t num_requests_ = 0;
+  bool has_tenants_ = false;
 };
 
 void RunSeeds(uint64_t first_seed, const Faults& faults) {
@@ -259,6 +288,8 @@ void RunSeeds(uint64_t first_seed, const Faults& faults) {
   uint64_t num_cached = 0;
   uint64_t num_recomputed = 0;
   uint64_t num_evictions = 0;
+  uint64_t num_passes = 0;
+  uint64_t num_prefix_waits = 0;
   for (uint64_t seed = first_seed; seed < first_seed + kSeedsPerGroup; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     current_seed = seed;
@@ -270,11 +301,15 @@ void RunSeeds(uint64_t first_seed, const Faults& faults) {
     num_cached += stats.num_cached_tokens;
     num_recomputed += stats.num_recomputed_tokens;
     num_evictions += stats.num_evictions;
+    num_passes += stats.num_passes;
+    num_prefix_waits += stats.num_prefix_waits;
   }
   // The swarm is worth its name.
   EXPECT_GT(num_preemptions, kSeedsPerGroup / 10);
   EXPECT_GT(num_cached, kMinReusedTokens);
   EXPECT_GT(num_recomputed, kMinReusedTokens);
+  EXPECT_GT(num_passes, kSeedsPerGroup / 10);
+  EXPECT_GT(num_prefix_waits, kSeedsPerGroup / 10);
   if (faults.evictions) {
     EXPECT_GT(num_evictions, kSeedsPerGroup / 4);
   }

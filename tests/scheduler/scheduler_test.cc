@@ -68,6 +68,21 @@ TEST(SchedulerSubmitTest, NamesTheFieldAtFault) {
           {"stop_token_ids[0]", [](Request* r) { r->stop_token_ids = {-5}; }},
           {"max_tokens", [](Request* r) { r->max_tokens = 0; }},
           {"max_tokens", [](Request* r) { r->max_tokens = 513; }},
+          {"lora", [](Request* r) { r->scope.lora = std::string(257, 'a'); }},
+          {"media[0].begin",
+           [](Request* r) {
+             r->scope.media = {{20, 1, "h"}};
+           }},
+          {"retention[1].priority",
+           [](Request* r) {
+             r->retention = {{}, {.priority = 101}};
+           }},
+          {"retention[0].end",
+           [](Request* r) {
+             r->retention = {{5, 5}};
+           }},
+          {"retention[0].duration_ms",
+           [](Request* r) { r->retention = {{.duration_ms = -1}}; }},
           {"window", [](Request* r) { r->eviction = SnapKv(10, 4); }},
           {"window", [](Request* r) { r->eviction = SnapKv(0, 4); }},
           {"tokens_per_head", [](Request* r) { r->eviction = Recency(0); }},

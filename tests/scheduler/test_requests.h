@@ -25,7 +25,7 @@ inline ModelLayout SmallLayout(int32_t page_size, int32_t num_usable,
           .num_blocks = num_usable + 1};
 }
 
-// One step in flight, no watermark, no prefix cache.
+// One step in flight, no watermark, no prefix cache, nobody is passed.
 inline SchedulerOptions PlainOptions() {
   SchedulerOptions options;
   options.max_num_batched_tokens = 64;
@@ -35,6 +35,7 @@ inline SchedulerOptions PlainOptions() {
   options.max_steps_in_flight = 1;
   options.query_window = 4;
   options.enable_prefix_caching = false;
+  options.max_bypasses = 0;
   return options;
 }
 

@@ -269,6 +269,33 @@ TEST(BudgetTableTest, HeadKvIsTheReleasedProgramWithItsTotalConserved) {
   }
 }
 
+// Lowering the target adds no token to any head, before remainders: exactly,
+// with no allowance for rounding. Some 200,000 pairs of targets.
+TEST(BudgetTableTest, IdealsAndTheirFloorsNeverFallWhenTheTargetGrows) {
+  for (uint64_t seed = 0; seed < 600; ++seed) {
+    RandomTableCase c(seed);
+    if (seed % 4 == 0) c.policy.budget.share = std::nextafter(1.0, 2.0);
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    const double num_protected =
+        static_cast<double>(NaiveProtected(c.policy, c.range));
+    std::vector<double> fewer(size_t{1} * c.shape.num_layers *
+                              c.shape.num_heads);
+    for (int32_t tokens = 1; tokens <= c.range.cut; ++tokens) {
+      const std::vector<double> ideals = IdealTableBudgets(
+          c.policy, Tokens(tokens), c.shape, c.range, c.table);
+      const std::vector<double> naive =
+          NaiveIdeals(c.policy, tokens, c.range.cut, num_protected, c.table);
+      ASSERT_EQ(ideals.size(), naive.size());
+      for (size_t head = 0; head < ideals.size(); ++head) {
+        ASSERT_NEAR(ideals[head], naive[head], 1e-9 * naive[head] + 1e-9);
+        ASSERT_GE(ideals[head], fewer[head]) << "tokens " << tokens;
+        ASSERT_GE(std::floor(ideals[head]), std::floor(fewer[head]));
+      }
+      fewer = ideals;
+    }
+  }
+}
+
 TEST(BudgetTableTest, LuKvNeverTakesMoreThanARemainderBack) {
   const HeadShape shape{.num_layers = 3, .num_heads = 4};
   const EvictionRange range{.cut = 400, .length = 400};

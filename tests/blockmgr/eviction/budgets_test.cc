@@ -177,8 +177,8 @@ TEST(BudgetsTest, GlobalSharesOverTheWholeModel) {
       {Constant(9, 8), Constant(9, 8), Constant(1, 8), Constant(2, 8)});
   eviction.shape = {2, 2, 1};
   eviction.policy.budget.kind = BudgetKind::kGlobal;
-  // All 16 in the first layer, but one entry for every head of the second.
-  EXPECT_THAT(Budgets(eviction), ElementsAre(7, 7, 1, 1));
+  // One for every head, the other 12 in the first layer: the lower head has 7.
+  EXPECT_THAT(Budgets(eviction), ElementsAre(8, 6, 1, 1));
   // With a sink in every head: of the other 12, the lower head has 7.
   eviction.policy.protect.sinks = 1;
   EXPECT_THAT(Budgets(eviction), ElementsAre(8, 6, 1, 1));
@@ -269,8 +269,13 @@ TEST(BudgetsTest, IdealsComeBeforeRemaindersAndBounds) {
                                     {Constant(4, 20), middle, Constant(2, 20)});
   eviction.policy.budget = AdaKv(0.0);
   EXPECT_THAT(Ideals(eviction),
-              ElementsAre(DoubleNear(20.0, 1e-9), DoubleNear(10.0, 1e-9),
-                          DoubleNear(0.0, 1e-9)));
+              ElementsAre(DoubleNear(20.0, 1e-9), DoubleNear(9.0, 1e-9),
+                          DoubleNear(1.0, 1e-9)));
+  eviction.policy.budget = AdaKv(0.2);
+  EXPECT_THAT(Ideals(eviction),
+              ElementsAre(DoubleNear(18.0, 1e-9), DoubleNear(10.0, 1e-9),
+                          DoubleNear(2.0, 1e-9)));
+  eviction.policy.budget = AdaKv(0.0);
   // Only 2 entries in all, for 30 slots: their heads' shares are scaled.
   eviction.positions = {{3}, {}, {5}};
   eviction.scores = {{1}, {}, {1}};

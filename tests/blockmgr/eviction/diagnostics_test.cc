@@ -441,9 +441,9 @@ TEST(AllocationBoundTest, AdaKvsIsTheLeastOfAllAllocations) {
 }
 
 // The library's own adakv, which blends with uniform: any budgets between a
-// head's count and its uniform share are at least as good as uniform. Not with
-// alpha so small that the minimum of one entry per head moves a head past its
-// count.
+// head's count and its uniform share are at least as good as uniform. With
+// alpha = 0 the counts include the entry that every head keeps. Only for 0 <
+// alpha < 1 / uniform share may that minimum move a head past its count.
 TEST(AllocationBoundTest, OurAdaKvNeverLosesMoreThanUniform) {
   for (uint32_t seed = 0; seed < 10000; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -457,7 +457,7 @@ TEST(AllocationBoundTest, OurAdaKvNeverLosesMoreThanUniform) {
     EvictionPolicy policy;
     policy.scorer.kind = ScorerKind::kExternal;
     policy.budget.kind = BudgetKind::kAdaKv;
-    policy.budget.alpha = std::array{0.2, 0.5, 1.0}[rng() % 3];
+    policy.budget.alpha = std::array{0.0, 0.2, 0.5, 1.0}[rng() % 4];
     policy.protect.recent = 0;
     policy.rounding = Rounding::kToken;
     std::vector<float> scores(rows.attention.begin(), rows.attention.end());

@@ -261,6 +261,9 @@ class Planner {
       slots -= shares.fixed[i];
       past[i] = mean - shares.fixed[i];
       if (floor) floors[i] = past[i] * alpha / 1000;
+      // Whole shares: nobody unprotected is left with none.
+      const bool whole = floor || alpha == 0;
+      if (whole && shares.fixed[i] == 0 && floors[i] == 0) floors[i] = 1;
     }
     const std::vector<int64_t> counts = CountBest(scope, slots, floors);
     for (size_t i = 0; i < scope.count; ++i) {

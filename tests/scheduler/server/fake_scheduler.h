@@ -137,7 +137,10 @@ class FakeScheduler final : public Scheduler {
     }
   }
 
-  bool ResetPrefixCache() override { return live_.empty(); }
+  CacheReset ResetPrefixCache() override {
+    return {.num_in_use = static_cast<int32_t>(live_.size())};
+  }
+  void SetTime(int64_t /*now_ms*/) override {}
   bool has_unfinished_requests() const override { return !live_.empty(); }
   int32_t num_running() const override { return stats().num_running; }
   int32_t num_used_blocks() const override {

@@ -31,6 +31,43 @@ TEST(WireTest, ErrorsNameTheField) {
   EXPECT_THAT(FromProto(request), StatusIs(kInvalid, HasSubstr("budgets[1]")));
 }
 
+TEST(WireTest, RequestCarriesScopeRetentionAndPriority) {
+  v1::SubmitRequest proto;
+  proto.set_client_session("c");
+  proto.set_request_id("r");
+  proto.add_prompt_token_ids(1);
+  proto.set_max_tokens(2);
+  proto.set_priority(-3);
+  proto.set_tenant("t");
+  proto.set_lora("l");
+  proto.set_cache_salt("s");
+  v1::MediaItem* item = proto.add_media();
+  item->set_begin(4);
+  item->set_length(5);
+  item->set_hash("h");
+  proto.add_retention()->set_begin(6);
+  v1::RetentionWish* wish = proto.add_retention();
+  wish->set_end(7);
+  wish->set_priority(0);
+  wish->set_duration_ms(8);
+  const absl::StatusOr<Request> request = FromProto(proto);
+  ASSERT_OK(request);
+  EXPECT_EQ(request->priority, -3);
+  EXPECT_EQ(request->scope.tenant, "t");
+  EXPECT_EQ(request->scope.lora, "l");
+  EXPECT_EQ(request->scope.cache_salt, "s");
+  ASSERT_EQ(request->scope.media.size(), 1u);
+  EXPECT_EQ(request->scope.media[0].begin, 4);
+  EXPECT_EQ(request->scope.media[0].length, 5);
+  EXPECT_EQ(request->scope.media[0].hash, "h");
+  ASSERT_EQ(request->retention.size(), 2u);
+  EXPECT_EQ(request->retention[0].begin, 6);
+  EXPECT_EQ(request->retention[0].priority, kDefaultPriority);
+  EXPECT_EQ(request->retention[1].end, 7);
+  EXPECT_EQ(request->retention[1].priority, 0);
+  EXPECT_EQ(request->retention[1].duration_ms, 8);
+}
+
 StepPlan FullPlan() {
   StepPlan plan;
   plan.id = StepId{9};

@@ -1,0 +1,141 @@
+#include "blockmgr/reclaim_order.h"
+
+#include <bit>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
+
+namespace blockmgr {
+
+void ReclaimOrder::Link(int32_t entry) {
+  Node& node = nodes_[entry];
+  Level& level = levels_[node.priority];
+  node.previous = level.tail;
+  node.next = kNone;
+  (level.tail == kNone ? level.head : nodes_[level.tail].next) = entry;
+  level.tail = entry;
+  occupied_[node.priority / 64] |= uint64_t{1} << (node.priority % 64);
+}
+
+void ReclaimOrder::Unlink(int32_t entry) {
+  Node& node = nodes_[entry];
+  Level& level = levels_[node.priority];
+  (node.previous == kNone ? level.head : nodes_[node.previous].next) =
+      node.next;
+  (node.next == kNone ? level.tail : nodes_[node.next].previous) =
+      node.previous;
+  node.previous = node.next = kNone;
+  if (level.head == kNone) {
+    occupied_[node.priority / 64] &= ~(uint64_t{1} << (node.priority % 64));
+  }
+}
+
+void ReclaimOrder::List(int32_t entry) {
+  BM_CHECK(!nodes_[entry].listed);
+  nodes_[entry].listed = true;
+  Link(entry);
+}
+
+void ReclaimOrder::Unlist(int32_t entry) {
+  BM_CHECK(nodes_[entry].listed);
+  Unlink(entry);
+  nodes_[entry].listed = false;
+}
+
+int32_t ReclaimOrder::next() const {
+  for (size_t word = 0; word < occupied_.size(); ++word) {
+    if (occupied_[word] == 0) continue;
+    const auto bit = static_cast<size_t>(std::countr_zero(occupied_[word]));
+    return levels_[word * 64 + bit].head;
+  }
+  BM_CHECK(false);
+  return kNone;
+}
+
+void ReclaimOrder::SetPriority(int32_t entry, uint8_t priority) {
+  Node& node = nodes_[entry];
+  if (node.priority == priority) return;
+  if (node.listed) Unlink(entry);
+  node.priority = priority;
+  if (node.listed) Link(entry);
+}
+
+void ReclaimOrder::DropExpiry(int32_t entry) {
+  if (!nodes_[entry].expires) return;
+  const auto expiry = expiry_of_.find(entry);
+  BM_CHECK(expiries_.erase(expiry->second) == 1);
+  expiry_of_.erase(expiry);
+  nodes_[entry].expires = false;
+}
+
+void ReclaimOrder::SetRetention(int32_t entry, Retention retention) {
+  BM_CHECK(retention.priority <= kMaxPriority);
+  DropExpiry(entry);
+  if (retention.expires_ms <= now_ms_) retention = {};
+  SetPriority(entry, retention.priority);
+  if (retention.expires_ms == Retention::kNever) return;
+  nodes_[entry].expires = true;
+  const Expiry expiry(retention.expires_ms, next_wish_++);
+  expiry_of_[entry] = expiry;
+  expiries_.emplace(expiry, entry);
+}
+
+void ReclaimOrder::Forget(int32_t entry) {
+  BM_CHECK(!nodes_[entry].listed);
+  DropExpiry(entry);
+  nodes_[entry] = Node{};
+}
+
+void ReclaimOrder::SetTime(int64_t now_ms) {
+  BM_CHECK(now_ms >= now_ms_);
+  now_ms_ = now_ms;
+  while (!expiries_.empty() && expiries_.begin()->first.first <= now_ms) {
+    const int32_t entry = expiries_.begin()->second;
+    DropExpiry(entry);
+    SetPriority(entry, kDefaultPriority);
+  }
+}
+
+uint64_t ReclaimOrder::StateHash() const {
+  uint64_t hash = 0;
+  for (const Level& level : levels_) {
+    hash = SplitMix64(hash);
+    for (int32_t i = level.head; i != kNone; i = nodes_[i].next) {
+      hash = SplitMix64(hash ^ static_cast<uint64_t>(i));
+    }
+  }
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i].priority == kDefaultPriority) continue;
+    hash += SplitMix64(SplitMix64(i) ^ nodes_[i].priority);
+  }
+  for (const auto& [expiry, entry] : expiries_) {
+    hash = SplitMix64(hash ^ static_cast<uint64_t>(expiry.first) ^
+                      SplitMix64(static_cast<uint64_t>(entry)));
+  }
+  return hash;
+}
+
+void ReclaimOrder::CheckInvariants() const {
+  size_t num_listed = 0;
+  size_t num_expiring = 0;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const auto entry = static_cast<int32_t>(i);
+    num_listed += nodes_[i].listed ? 1 : 0;
+    num_expiring += nodes_[i].expires ? 1 : 0;
+    BM_CHECK(nodes_[i].expires == expiry_of_.contains(entry));
+  }
+  BM_CHECK(num_expiring == expiries_.size());
+  size_t walked = 0;
+  for (size_t level = 0; level < kNumLevels; ++level) {
+    const bool occupied = ((occupied_[level / 64] >> (level % 64)) & 1) != 0;
+    BM_CHECK(occupied == (levels_[level].head != kNone));
+    for (int32_t i = levels_[level].head; i != kNone; i = nodes_[i].next) {
+      BM_CHECK(nodes_[i].listed && nodes_[i].priority == level);
+      BM_CHECK((nodes_[i].next == kNone) == (i == levels_[level].tail));
+      ++walked;
+    }
+  }
+  BM_CHECK(walked == num_listed);
+}
+
+}  // namespace blockmgr

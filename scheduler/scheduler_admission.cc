@@ -1,0 +1,293 @@
+// Deciding who is admitted.
+
+#include <algorithm>
+#include <utility>
+
+#include "blockmgr/base/check.h"
+#include "scheduler/footprint.h"
+#include "scheduler/scheduler_impl.h"
+
+namespace blockmgr {
+namespace {
+
+// Waiting requests that a step looks at without admitting them, at most, and
+// cached blocks that it compares for them: about 200 us.
+constexpr int32_t kMaxLooks = 16;
+constexpr int64_t kMaxLookedBlocks = 4096;
+// Tenants at their quotas that a step passes, at most.
+constexpr int32_t kMaxFullTenants = 256;
+
+}  // namespace
+
+int32_t SchedulerImpl::MaxCachedTokens(const RequestState& request) const {
+  // Scores are accumulated from the first token on.
+  if (request.scorer_state != ScorerState::kNone) return 0;
+  // At least one token is computed, and every observation window is.
+  int32_t limit = static_cast<int32_t>(request.tokens.size()) - 1;
+  for (const CompressionPoint& point : request.compressions) {
+    limit = std::min(limit,
+                     point.length - std::max(1, point.policy.query_window()));
+  }
+  return std::max(limit, 0);
+}
+
+bool SchedulerImpl::HasScorerState(const RequestState& request) const {
+  if (request.scorer_state == ScorerState::kNone) return true;
+  const auto needs = [](const RequestState* other) {
+    return other->scorer_state != ScorerState::kNone;
+  };
+  const auto num_running = std::ranges::count_if(running_, needs);
+  const auto num_admitted =
+      std::ranges::count_if(decision_.runs, [&](const StepDecision::Run& run) {
+        return run.match >= 0 && needs(run.request);
+      });
+  return num_running + num_admitted < options_.num_scorer_states;
+}
+
+bool SchedulerImpl::MayPrefill(const RequestState& request) const {
+  const auto is_long = [this](const RequestState& other) {
+    return std::ssize(other.tokens) > options_.long_prefill_token_threshold;
+  };
+  if (options_.max_long_prefills == 0 || !is_long(request)) return true;
+  const auto num_running =
+      std::ranges::count_if(running_, [&](const RequestState* other) {
+        return other->num_computed + 1 < std::ssize(other->tokens) &&
+               is_long(*other);
+      });
+  const auto num_admitted =
+      std::ranges::count_if(decision_.runs, [&](const StepDecision::Run& run) {
+        return run.match >= 0 && is_long(*run.request);
+      });
+  return num_running + num_admitted < options_.max_long_prefills;
+}
+
+const RequestState* SchedulerImpl::WhoComputes(const RequestState& request,
+                                               const PrefixMatch& match) const {
+  const auto num_matched = static_cast<int32_t>(match.blocks.size());
+  const std::span<const BlockKey> keys = request.chain.keys();
+  if (num_matched >= std::ssize(keys)) return nullptr;
+  const RequestState* running = prefill_front_.Find(keys[num_matched]);
+  if (running != nullptr) return running;
+  const auto admitted = decision_.computing.find(keys[num_matched]);
+  return admitted == decision_.computing.end() ? nullptr : admitted->second;
+}
+
+bool SchedulerImpl::WaitsForPrefix(const RequestState& request,
+                                   const PrefixMatch& match) const {
+  if (!manager_.prefix_caching() || options_.min_prefix_wait_tokens == 0 ||
+      request.prefix_waits >= options_.max_prefix_wait_steps) {
+    return false;
+  }
+  const RequestState* other = WhoComputes(request, match);
+  if (other == nullptr) return false;
+  const int32_t page_size = layout().page_size;
+  const auto num_matched = static_cast<int32_t>(match.blocks.size());
+  const int32_t num_common =
+      CommonBlocks(request.chain.keys(), other->chain.keys(), num_matched);
+  const int32_t usable = std::min((num_matched + num_common) * page_size,
+                                  MaxCachedTokens(request));
+  return usable - num_matched * page_size >= options_.min_prefix_wait_tokens;
+}
+
+int64_t SchedulerImpl::BlocksPromised(Promise promise) const {
+  const auto length = [promise](const RequestState& request) {
+    return promise == Promise::kKnown
+               ? static_cast<int32_t>(request.tokens.size())
+               : request.last_length();
+  };
+  int64_t promised = 0;
+  auto run = decision_.runs.begin();
+  for (const RequestState* request : running_) {
+    // What this step takes of it is already gone from the available blocks.
+    int32_t taken = 0;
+    if (run != decision_.runs.end() && run->request == request) {
+      taken = (run++)->num_blocks;
+    }
+    if (request->num_computed >= length(*request)) continue;
+    const int32_t remaining = RemainingBlocks(
+        *request, manager_.sequence(request->slot), length(*request), layout());
+    promised += std::max(0, remaining - taken);
+  }
+  for (; run != decision_.runs.end(); ++run) {
+    const auto num_matched =
+        static_cast<int32_t>(decision_.matches[run->match].blocks.size());
+    promised += std::max(0, PeakBlocks(length(*run->request),
+                                       run->request->compressions, layout()) -
+                                num_matched - run->num_blocks);
+  }
+  return promised;
+}
+
+int64_t SchedulerImpl::Promised(Promise promise) {
+  std::optional<int64_t>& promised = decision_.promised[promise];
+  if (!promised.has_value()) promised = BlocksPromised(promise);
+  return *promised;
+}
+
+bool SchedulerImpl::IsAffordable(const RequestState& request,
+                                 const PrefixMatch& match,
+                                 const BlockBudget& budget) {
+  const auto num_matched = static_cast<int32_t>(match.blocks.size());
+  const int64_t room = int64_t{budget.available} + budget.coming;
+  // Its blocks in the cache are not there for anybody else once it runs.
+  const int32_t from_cache = match.num_reclaimable - num_matched;
+  if (options_.admission == AdmissionPolicy::kWatermark) {
+    // Everything known, at its peak: evictions on the way (a resumed request
+    // replays them) may be what makes it fit.
+    const int32_t needed =
+        PeakBlocks(static_cast<int32_t>(request.tokens.size()),
+                   request.compressions, layout()) +
+        from_cache;
+    const bool alone = running_.empty() && decision_.runs.empty();
+    if (needed + (alone ? 0 : watermark_blocks_) >
+        room - Promised(Promise::kKnown)) {
+      return false;
+    }
+  }
+  // Who has been preempted a few times comes back for good.
+  if (options_.admission != AdmissionPolicy::kGuaranteed &&
+      request.num_preemptions < kSparedPreemptions) {
+    return true;
+  }
+  // Cached blocks that wait for their fence are among those that are coming.
+  const int32_t cooling =
+      std::min(manager_.num_fenced(), num_matched - match.num_reclaimable);
+  const int32_t needed =
+      PeakBlocks(request.last_length(), request.compressions, layout()) +
+      from_cache + cooling;
+  return needed <= room - Promised(Promise::kCompletion);
+}
+
+bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
+                                  BlockBudget* budget, int32_t* token_budget) {
+  const int32_t page_size = layout().page_size;
+  const auto num_matched = static_cast<int32_t>(match.blocks.size());
+  const int32_t num_cached = num_matched * page_size;
+  const int32_t num_tokens = TokensToRun(*request, num_cached, *token_budget);
+  if (num_tokens == 0) return false;
+  const int32_t num_held = CeilDiv(num_cached + num_tokens, page_size);
+  const int32_t needed = num_held - num_matched + match.num_reclaimable;
+  if (needed > budget->available || !IsAffordable(*request, match, *budget)) {
+    return false;
+  }
+  StepDecision::Order order;
+  const bool has_order =
+      MayOrder(*request, num_cached + num_tokens) &&
+      PlanOrder(*request, num_cached + num_tokens, num_cached, &order);
+  int32_t num_fresh = 0;
+  if (has_order) {
+    // Matched blocks may be shared by another admission of this very step: only
+    // those it is about to take count as its own.
+    const int32_t num_own =
+        std::max(0, order.point.cut / page_size - num_matched);
+    num_fresh = FreshForOrder(order, num_own, budget->available - needed);
+  }
+  if (needed + num_fresh > budget->available) return false;
+  StepDecision::Run run;
+  run.request = request;
+  run.num_tokens = num_tokens;
+  run.num_blocks = num_held - num_matched;
+  if (has_order) {
+    order.num_fresh = num_fresh;
+    run.order = static_cast<int32_t>(decision_.orders.size());
+    decision_.orders.push_back(std::move(order));
+  }
+  run.match = static_cast<int32_t>(decision_.matches.size());
+  decision_.runs.push_back(run);
+  if (num_matched < std::ssize(request->chain.keys())) {
+    decision_.computing.try_emplace(request->chain.keys()[num_matched],
+                                    request);
+  }
+  decision_.matches.push_back(std::move(match));
+  const auto promise = [&](Promise kind, int32_t length) {
+    if (!decision_.promised[kind].has_value()) return;
+    *decision_.promised[kind] += std::max(
+        0, PeakBlocks(length, request->compressions, layout()) - num_held);
+  };
+  promise(Promise::kKnown, static_cast<int32_t>(request->tokens.size()));
+  promise(Promise::kCompletion, request->last_length());
+  budget->available -= needed + num_fresh;
+  *token_budget -= num_tokens;
+  return true;
+}
+
+SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
+                                               BlockBudget* budget,
+                                               int32_t* token_budget) {
+  if (!tenants_.MayReserve(
+          request->tenant,
+          request->peak_blocks + decision_.ReservedBy(request->tenant))) {
+    return Verdict::kTenantIsFull;
+  }
+  if (!HasScorerState(*request)) return Verdict::kDoesNotFit;
+  if (!MayPrefill(*request)) return Verdict::kLetsOthersPass;
+  PrefixMatch match;
+  if (manager_.prefix_caching()) {
+    request->chain.Extend(request->tokens, layout().page_size);
+    match = manager_.Match(request->chain, request->tokens,
+                           MaxCachedTokens(*request));
+  }
+  decision_.num_looked_blocks += std::ssize(match.blocks);
+  if (WaitsForPrefix(*request, match)) {
+    decision_.prefix_waits.push_back(request);
+    return Verdict::kLetsOthersPass;
+  }
+  const bool matched = !match.blocks.empty();
+  if (PlanAdmission(request, std::move(match), budget, token_budget)) {
+    return Verdict::kAdmitted;
+  }
+  // Alone in the pool, a request that cannot afford both its cached prefix
+  // and a copy of its survivors starts from nothing.
+  const bool alone = running_.empty() && decision_.runs.empty() &&
+                     in_flight_.empty() && matched;
+  if (alone && PlanAdmission(request, {}, budget, token_budget)) {
+    return Verdict::kAdmitted;
+  }
+  return Verdict::kDoesNotFit;
+}
+
+void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
+  // Blocks that an eviction takes in place may leave the prefix cache: nobody
+  // is admitted on them in the same step.
+  for (const StepDecision::Order& order : decision_.orders) {
+    if (!order.futile && order.num_fresh * int64_t{layout().pages_per_block()} <
+                             order.page_total) {
+      return;
+    }
+  }
+  const int32_t num_open = manager_.num_open_slots();
+  if (waiting_.empty() || num_open == 0 || *token_budget <= 0) return;
+  int32_t num_looks = 0;
+  int32_t num_full = 0;
+  // Admissions before one of those passed has been passed too often.
+  int32_t passes_left = INT32_MAX;
+  WaitingQueue::Walk walk(waiting_);
+  while (*token_budget > 0 && std::ssize(decision_.matches) < num_open &&
+         num_looks < kMaxLooks && num_full < kMaxFullTenants &&
+         decision_.num_looked_blocks < kMaxLookedBlocks && passes_left > 0) {
+    RequestState* request = walk.Next();
+    if (request == nullptr) return;
+    switch (TryAdmit(request, budget, token_budget)) {
+      case Verdict::kAdmitted:
+        --passes_left;
+        walk.Serve(ServiceOf(*request));
+        break;
+      case Verdict::kDoesNotFit:
+        ++num_looks;
+        decision_.passed.push_back(
+            {request, static_cast<int32_t>(decision_.matches.size())});
+        passes_left = std::min(passes_left,
+                               options_.max_bypasses - request->times_passed);
+        break;
+      case Verdict::kLetsOthersPass:
+        ++num_looks;
+        break;
+      case Verdict::kTenantIsFull:
+        ++num_full;
+        walk.SkipTenant();
+        break;
+    }
+  }
+}
+
+}  // namespace blockmgr

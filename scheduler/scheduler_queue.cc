@@ -1,0 +1,101 @@
+// Who waits where.
+
+#include <algorithm>
+#include <limits>
+
+#include "blockmgr/base/check.h"
+#include "scheduler/scheduler_impl.h"
+
+namespace blockmgr {
+namespace {
+
+// Cached blocks that are compared in one Update to keep SchedulingPolicy
+// kPrefix in order: about 15 us. A look costs at least kBlocksPerLook.
+constexpr int32_t kMaxRefreshedBlocks = 256;
+constexpr int32_t kBlocksPerLook = 16;
+
+}  // namespace
+
+bool SchedulerImpl::RunsBefore(const RequestState* a,
+                               const RequestState* b) const {
+  if (options_.policy == SchedulingPolicy::kPriority &&
+      a->priority != b->priority) {
+    return a->priority < b->priority;
+  }
+  return a->id < b->id;
+}
+
+WaitingPlace SchedulerImpl::PlaceOf(const RequestState& request,
+                                    int32_t num_cached_tokens) const {
+  WaitingPlace place{.arrival = Index(request.id)};
+  if (options_.policy == SchedulingPolicy::kPriority) {
+    place.rank = request.priority;
+  } else if (options_.policy == SchedulingPolicy::kPrefix) {
+    // All who wait age alike: when they came is all that has to be kept.
+    place.rank = int64_t{options_.prefix_aging} *
+                     static_cast<int64_t>(request.submit_step) -
+                 num_cached_tokens;
+  }
+  return place;
+}
+
+int64_t SchedulerImpl::ServiceOf(const RequestState& request) const {
+  if (!options_.fair_share || request.was_admitted) return 0;
+  return tenants_.ServiceOf(request.tenant,
+                            request.num_prompt * kPromptTokenService);
+}
+
+void SchedulerImpl::JoinQueue(RequestState* request) {
+  const bool is_new = !request->was_admitted;
+  if (options_.fair_share) {
+    if (is_new && !waiting_.Waits(request->tenant)) {
+      tenants_.Lift(request->tenant, waiting_.least_service());
+    }
+    waiting_.SetService(request->tenant, tenants_.service(request->tenant));
+  }
+  if (is_new) request->place = PlaceOf(*request, 0);
+  waiting_.Insert(request);
+  // Who has run keeps its place whatever the cache has.
+  if (is_new && options_.policy == SchedulingPolicy::kPrefix) {
+    RefreshPlace(request);
+  }
+}
+
+void SchedulerImpl::LeaveQueue(RequestState* request) {
+  prefix_hints_.Remove(request);
+  waiting_.Erase(request);
+  if (!waiting_.Waits(request->tenant)) tenants_.Leave(request->tenant);
+}
+
+int32_t SchedulerImpl::RefreshPlace(RequestState* request) {
+  if (!manager_.prefix_caching()) return 0;
+  prefix_hints_.Remove(request);
+  request->chain.Extend(request->tokens, layout().page_size);
+  const int32_t max_tokens = MaxCachedTokens(*request);
+  const PrefixMatch match =
+      manager_.Match(request->chain, request->tokens, max_tokens);
+  const auto num_blocks = static_cast<int32_t>(match.blocks.size());
+  prefix_hints_.Add(request, num_blocks, max_tokens / layout().page_size);
+  waiting_.Move(request, PlaceOf(*request, num_blocks * layout().page_size));
+  return num_blocks;
+}
+
+void SchedulerImpl::RefreshPlaces() {
+  if (options_.policy != SchedulingPolicy::kPrefix) return;
+  int32_t left = kMaxRefreshedBlocks;
+  // What the first one counts on may be among what has been reclaimed.
+  const uint64_t reclaimed = manager_.stats().reclaimed_blocks;
+  RequestState* first = waiting_.front();
+  if (reclaimed != reclaimed_at_refresh_ && first != nullptr &&
+      !first->was_admitted) {
+    reclaimed_at_refresh_ = reclaimed;
+    left -= kBlocksPerLook + RefreshPlace(first);
+  }
+  while (left > 0) {
+    RequestState* request = prefix_hints_.PopStale();
+    if (request == nullptr) return;
+    left -= kBlocksPerLook + RefreshPlace(request);
+  }
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,145 @@
+// A decode step allocates nothing. A program of its own: it counts every call
+// of operator new.
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <gtest/gtest.h>
+
+#include "scheduler/scheduler.h"
+#include "tests/scheduler/test_requests.h"
+
+namespace {
+
+std::atomic<int64_t> num_allocations{0};
+
+void* Allocate(std::size_t size) {
+  num_allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(size)) return memory;
+  std::abort();
+}
+
+}  // namespace
+
+// The other forms end up in these. Over-aligned types are not used here.
+void* operator new(std::size_t size) { return Allocate(size); }
+void* operator new[](std::size_t size) { return Allocate(size); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+
+namespace blockmgr {
+namespace {
+
+TEST(AllocationTest, TheCounterCounts) {
+  const int64_t before = num_allocations;
+  auto* memory = new std::vector<int32_t>(1000);
+  EXPECT_EQ(num_allocations - before, 2);
+  delete memory;
+}
+
+struct Case {
+  bool prefix_caching = true;
+  bool evictable = false;
+  bool fair_share = false;
+  SchedulingPolicy policy = SchedulingPolicy::kFcfs;
+  ChunkPolicy chunk_policy = ChunkPolicy::kFirstCome;
+  int32_t num_waiting = 0;  // for a sequence slot
+};
+
+class SteadyDecode {
+ public:
+  explicit SteadyDecode(const Case& c) : case_(c) {
+    SchedulerOptions options;
+    options.max_num_seqs = kNumRunning;
+    options.max_steps_in_flight = 2;
+    options.enable_prefix_caching = c.prefix_caching;
+    options.policy = c.policy;
+    options.chunk_policy = c.chunk_policy;
+    options.fair_share = c.fair_share;
+    scheduler_ = *Scheduler::Create(SmallLayout(kPageSize, 4000), options);
+    for (int32_t i = 0; i < kNumRunning + c.num_waiting; ++i) {
+      Request request = MakeRequest(absl::StrCat(i), 17, 500, i);
+      request.scope.tenant = i % 2 == 0 ? "a" : "b";
+      if (c.evictable) {
+        request.eviction = Recency(4096);  // frees nothing
+      }
+      EXPECT_TRUE(scheduler_->Submit(std::move(request)).ok());
+    }
+  }
+
+  // A pair of calls, with one more step in flight.
+  void Step() {
+    EXPECT_TRUE(scheduler_->Schedule(&plans_[next_]));
+    next_ = 1 - next_;
+    const StepPlan& oldest = plans_[next_];
+    if (scheduler_->num_steps_in_flight() < 2) return;
+    result_.id = oldest.id;
+    result_.sampled.resize(oldest.samples.size());
+    for (size_t i = 0; i < oldest.samples.size(); ++i) {
+      result_.sampled[i] = oldest.samples[i] != 0 ? 7 : -1;
+    }
+    effects_.Clear();
+    EXPECT_TRUE(scheduler_->Update(result_, &effects_).ok());
+  }
+  size_t num_tokens() const { return effects_.tokens.size(); }
+  // Steps in which no sequence enters a new block, and those in which all do,
+  // come in turns of kPageSize.
+  static constexpr int32_t kPageSize = 16;
+  static constexpr int32_t kNumRunning = 64;
+
+ private:
+  const Case case_;
+  std::unique_ptr<Scheduler> scheduler_;
+  StepPlan plans_[2];
+  int32_t next_ = 0;
+  StepResult result_;
+  Effects effects_;
+};
+
+void ExpectNoAllocations(const Case& c) {
+  SteadyDecode decode(c);
+  // Buffers have the size they need once every sequence has entered a block at
+  // once; sequences have 18 blocks then, and memory for 32.
+  for (int32_t i = 0; i < 18 * SteadyDecode::kPageSize; ++i) decode.Step();
+  const int64_t before = num_allocations;
+  int64_t num_tokens = 0;
+  for (int32_t i = 0; i < 8 * SteadyDecode::kPageSize; ++i) {
+    decode.Step();
+    num_tokens += static_cast<int64_t>(decode.num_tokens());
+  }
+  const int64_t allocations = num_allocations - before;
+  EXPECT_EQ(allocations, 0);
+  EXPECT_EQ(num_tokens,
+            8 * SteadyDecode::kPageSize * SteadyDecode::kNumRunning);
+}
+
+TEST(AllocationTest, NoneInASteadyDecodeStep) {
+  ExpectNoAllocations({.prefix_caching = false});
+}
+
+TEST(AllocationTest, NoneWhilePublishing) { ExpectNoAllocations({}); }
+
+TEST(AllocationTest, NoneWithEvictableRequests) {
+  ExpectNoAllocations({.evictable = true});
+}
+
+TEST(AllocationTest, NoneWithAQueueFairSharesAndEqualProgress) {
+  for (const SchedulingPolicy policy :
+       {SchedulingPolicy::kFcfs, SchedulingPolicy::kPriority}) {
+    ExpectNoAllocations({.fair_share = true,
+                         .policy = policy,
+                         .chunk_policy = ChunkPolicy::kEqualProgress,
+                         .num_waiting = 10});
+  }
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,95 @@
+#include "scheduler/scheduler_options.h"
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(SchedulerOptionsTest, DefaultsAreValid) {
+  EXPECT_THAT(SchedulerOptions().Validate(), IsOk());
+}
+
+TEST(SchedulerOptionsTest, NamesTheFieldAtFault) {
+  using Change = std::function<void(SchedulerOptions*)>;
+  const std::vector<std::pair<std::string, Change>> changes = {
+      {"max_num_seqs", [](SchedulerOptions* o) { o->max_num_seqs = 0; }},
+      {"max_num_batched_tokens",
+       [](SchedulerOptions* o) { o->max_num_batched_tokens = 255; }},
+      {"max_model_len", [](SchedulerOptions* o) { o->max_model_len = 1; }},
+      {"prefix_aging", [](SchedulerOptions* o) { o->prefix_aging = 0; }},
+      {"max_bypasses", [](SchedulerOptions* o) { o->max_bypasses = -1; }},
+      {"min_prefix_wait_tokens",
+       [](SchedulerOptions* o) { o->min_prefix_wait_tokens = -1; }},
+      {"max_prefix_wait_steps",
+       [](SchedulerOptions* o) { o->max_prefix_wait_steps = -1; }},
+      {"long_prefill_token_threshold",
+       [](SchedulerOptions* o) { o->long_prefill_token_threshold = -1; }},
+      {"max_long_prefills",
+       [](SchedulerOptions* o) { o->max_long_prefills = 1; }},
+      {"max_steps_in_flight",
+       [](SchedulerOptions* o) { o->max_steps_in_flight = 5; }},
+      {"max_waiting", [](SchedulerOptions* o) { o->max_waiting = 0; }},
+      {"query_window", [](SchedulerOptions* o) { o->query_window = -1; }},
+      {"num_scorer_states",
+       [](SchedulerOptions* o) { o->num_scorer_states = -1; }},
+      {"watermark", [](SchedulerOptions* o) { o->watermark = 1.0; }},
+      {"max_tenants", [](SchedulerOptions* o) { o->max_tenants = 0; }},
+      {"tenant_limits.max_blocks",
+       [](SchedulerOptions* o) { o->tenant_limits.max_blocks = -1; }},
+      {"tenant_limits.max_requests",
+       [](SchedulerOptions* o) { o->tenant_limits.max_requests = -1; }},
+      {"tenant_limits.max_queued_tokens",
+       [](SchedulerOptions* o) { o->tenant_limits.max_queued_tokens = -1; }},
+      {"tenants['x'].weight",
+       [](SchedulerOptions* o) { o->tenants["x"].weight = 1001; }},
+  };
+  for (const auto& [field, change] : changes) {
+    SchedulerOptions options;
+    change(&options);
+    EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr(field + ": expected")));
+  }
+}
+
+TEST(ParseTenantTest, ReadsLimitsOfOneOrOfAllOthers) {
+  SchedulerOptions options;
+  EXPECT_THAT(ParseTenant("a:weight=3,max-blocks=100", &options), IsOk());
+  EXPECT_THAT(ParseTenant("b:c:max-queued-tokens=5000000000", &options),
+              IsOk());
+  EXPECT_THAT(ParseTenant("*:max-requests=7", &options), IsOk());
+  ASSERT_EQ(options.tenants.size(), 2u);
+  EXPECT_EQ(options.tenants.at("a").weight, 3);
+  EXPECT_EQ(options.tenants.at("a").max_blocks, 100);
+  EXPECT_EQ(options.tenants.at("a").max_requests, 0);
+  EXPECT_EQ(options.tenants.at("b:c").max_queued_tokens, 5'000'000'000);
+  EXPECT_EQ(options.tenant_limits.max_requests, 7);
+}
+
+TEST(ParseTenantTest, RejectsWhatItCannotRead) {
+  for (const char* text :
+       {"a", "a:", "a:weight", "a:weight=", "a:weight=x", "a:weight=0",
+        "a:weight=1001", "a:max-blocks=-1", "a:max-blocks=3000000000",
+        "a:speed=3", "a:weight=1,weight=2", "taken:weight=2"}) {
+    SchedulerOptions options;
+    options.tenants["taken"].weight = 5;
+    EXPECT_THAT(
+        ParseTenant(text, &options),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tenant")))
+        << text;
+    EXPECT_EQ(options.tenants.size(), 1u);
+    EXPECT_EQ(options.tenants.at("taken").weight, 5);
+  }
+}
+
+}  // namespace
+}  // namespace blockmgr

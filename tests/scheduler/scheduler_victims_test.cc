@@ -1,0 +1,221 @@
+// Who is preempted, how often, and that thinking about it changes nothing.
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "blockmgr/base/bits.h"
+#include "tests/scheduler/scheduler_driver.h"
+#include "tests/scheduler/test_requests.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+RequestId Submit(SchedulerDriver* driver, Request request) {
+  const absl::StatusOr<RequestId> id = driver->Submit(std::move(request));
+  EXPECT_THAT(id, IsOk());
+  return id.value_or(RequestId{0});
+}
+
+// Steps until somebody has been preempted.
+void RunUntilPreemption(SchedulerDriver* driver) {
+  driver->RunUntil(
+      [driver] { return driver->scheduler().stats().num_preemptions > 0; });
+  EXPECT_EQ(driver->scheduler().stats().num_preemptions, 1);
+}
+
+// The only one that runs no longer, of those given.
+std::vector<RequestId> Preempted(SchedulerDriver* driver,
+                                 const std::vector<RequestId>& ids) {
+  std::vector<RequestId> preempted;
+  for (const RequestId id : ids) {
+    if (driver->TokensInPlan(id) == 0) preempted.push_back(id);
+  }
+  return preempted;
+}
+
+using ::testing::ElementsAre;
+
+TEST(VictimTest, WhoHasLeastToComputeAgain) {
+  SchedulerDriver driver(SmallLayout(1, 22), PlainOptions());
+  const RequestId a = Submit(&driver, MakeRequest("a", 4, 14));
+  const RequestId b = Submit(&driver, MakeRequest("b", 3, 14, 1));
+  const RequestId c = Submit(&driver, MakeRequest("c", 9, 14, 2));
+  RunUntilPreemption(&driver);
+  EXPECT_THAT(Preempted(&driver, {a, b, c}), ElementsAre(b));
+}
+
+TEST(VictimTest, OfEqualOnesTheMostRecent) {
+  SchedulerDriver driver(SmallLayout(1, 22), PlainOptions());
+  const RequestId a = Submit(&driver, MakeRequest("a", 5, 14));
+  const RequestId b = Submit(&driver, MakeRequest("b", 5, 14, 1));
+  const RequestId c = Submit(&driver, MakeRequest("c", 5, 14, 2));
+  RunUntilPreemption(&driver);
+  EXPECT_THAT(Preempted(&driver, {a, b, c}), ElementsAre(c));
+}
+
+TEST(VictimTest, UnderMaxUtilizationAlwaysTheMostRecent) {
+  SchedulerOptions options = PlainOptions();
+  options.admission = AdmissionPolicy::kMaxUtilization;
+  SchedulerDriver driver(SmallLayout(1, 22), options);
+  const RequestId a = Submit(&driver, MakeRequest("a", 4, 14));
+  const RequestId b = Submit(&driver, MakeRequest("b", 3, 14, 1));
+  const RequestId c = Submit(&driver, MakeRequest("c", 9, 14, 2));
+  RunUntilPreemption(&driver);
+  EXPECT_THAT(Preempted(&driver, {a, b, c}), ElementsAre(c));
+}
+
+TEST(VictimTest, LowPriorityBeforeCheapness) {
+  SchedulerOptions options = PlainOptions();
+  options.policy = SchedulingPolicy::kPriority;
+  SchedulerDriver driver(SmallLayout(1, 22), options);
+  const auto submit = [&](const char* id, int32_t num_prompt,
+                          int32_t priority) {
+    Request request = MakeRequest(id, num_prompt, 14, priority);
+    request.priority = priority;
+    return Submit(&driver, std::move(request));
+  };
+  const RequestId c = submit("c", 9, 2);
+  const RequestId b = submit("b", 3, 1);
+  const RequestId a = submit("a", 4, 0);
+  RunUntilPreemption(&driver);
+  EXPECT_THAT(Preempted(&driver, {a, b, c}), ElementsAre(c));
+}
+
+// What is in the cache need not be computed again, a compressed past must be.
+TEST(VictimTest, CachedTokensCostNothingAndCompressedOnesAll) {
+  SchedulerOptions options = PlainOptions();
+  options.enable_prefix_caching = true;
+  SchedulerDriver driver(SmallLayout(1, 30), options);
+  const RequestId a = Submit(&driver, MakeRequest("a", 4, 25));
+  const RequestId cached = Submit(&driver, MakeRequest("b", 12, 16, 1));
+  Request request = MakeRequest("c", 8, 16, 2);
+  request.eviction = Recency(4);
+  const RequestId compressed = Submit(&driver, request);
+  RunUntilPreemption(&driver);
+  EXPECT_THAT(Preempted(&driver, {a, cached, compressed}), ElementsAre(cached));
+}
+
+// A plan that is not made changes nothing, whatever was weighed for it: the
+// driver compares hashes. Here all of it is: victims, admissions, waits.
+TEST(TrialTest, SchedulingThatGivesNoStepHasNoSideEffects) {
+  int32_t num_trials = 0;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    SchedulerOptions options = PlainOptions();
+    options.max_steps_in_flight = 4;
+    options.enable_prefix_caching = true;
+    options.max_bypasses = 3;
+    options.min_prefix_wait_tokens = 1;
+    options.fair_share = true;
+    options.policy = static_cast<SchedulingPolicy>(seed % 3);
+    SchedulerDriver driver(SmallLayout(1, 16), options);
+    uint64_t random = seed;
+    for (int32_t i = 0; i < 8; ++i) {
+      random = SplitMix64(random);
+      Request request =
+          MakeRequest(absl::StrCat(i), 2 + static_cast<int32_t>(random % 6), 8,
+                      static_cast<int32_t>(random / 64 % 2));
+      request.scope.tenant = random / 1024 % 2 == 0 ? "a" : "b";
+      Submit(&driver, std::move(request));
+    }
+    while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
+      if (driver.Issue()) continue;
+      // Refused with room for one more step: it was thought about.
+      if (driver.engine().num_queued() < options.max_steps_in_flight) {
+        const uint64_t before = driver.scheduler().StateHash();
+        EXPECT_FALSE(driver.Issue());
+        EXPECT_EQ(driver.scheduler().StateHash(), before);
+        ++num_trials;
+      }
+      driver.Answer();
+    }
+  }
+  EXPECT_GT(num_trials, 100);
+}
+
+// A loaded engine: requests arrive as fast as blocks allow, and a bit faster.
+struct LoadOptions {
+  uint64_t seed = 0;
+  AdmissionPolicy admission = AdmissionPolicy::kWatermark;
+  bool prefix_caching = true;
+};
+
+// The most preemptions of one request; `total` counts those of all.
+int32_t MostPreemptions(const LoadOptions& load, uint64_t* total) {
+  uint64_t random = SplitMix64(load.seed);
+  const auto between = [&random](int32_t low, int32_t high) {
+    random = SplitMix64(random);
+    return low +
+           static_cast<int32_t>(random % static_cast<uint64_t>(high - low + 1));
+  };
+  SchedulerOptions options;
+  options.max_num_seqs = 32;
+  options.max_num_batched_tokens = 256;
+  options.admission = load.admission;
+  options.enable_prefix_caching = load.prefix_caching;
+  SchedulerImpl scheduler(SmallLayout(16, 160), options);
+  StepPlan plan;
+  Effects effects;
+  int32_t most = 0;
+  int32_t num_submitted = 0;
+  while (num_submitted < 200 || scheduler.has_unfinished_requests()) {
+    if (num_submitted < 200 && scheduler.stats().num_waiting < 8) {
+      const int32_t num_prompt = between(20, 400);
+      const int32_t max_tokens = between(10, 300);
+      Request request = MakeRequest(absl::StrCat(num_submitted++), num_prompt,
+                                    max_tokens, between(0, 40));
+      EXPECT_THAT(scheduler.Submit(std::move(request)), IsOk());
+    }
+    if (!scheduler.Schedule(&plan)) continue;
+    StepResult result;
+    result.id = plan.id;
+    for (const uint8_t samples : plan.samples) {
+      result.sampled.push_back(samples != 0 ? 7 : -1);
+    }
+    EXPECT_THAT(scheduler.Update(result, &effects), IsOk());
+    for (const FinishEffect& effect : effects.finished) {
+      most = std::max(most, effect.num_preemptions);
+    }
+    effects.Clear();
+  }
+  *total += scheduler.stats().num_preemptions;
+  return most;
+}
+
+// rbln-ai/inference-sim #963: a healthy trace had at most 4 per request.
+TEST(PreemptionBoundTest, NobodyIsPreemptedMoreThanEightTimes) {
+  for (const AdmissionPolicy admission :
+       {AdmissionPolicy::kWatermark, AdmissionPolicy::kGuaranteed,
+        AdmissionPolicy::kMaxUtilization}) {
+    uint64_t total = 0;
+    int32_t most = 0;
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed);
+      const int32_t worst = MostPreemptions({.seed = seed,
+                                             .admission = admission,
+                                             .prefix_caching = seed % 2 == 0},
+                                            &total);
+      EXPECT_LE(worst, 8);
+      most = std::max(most, worst);
+    }
+    if (admission == AdmissionPolicy::kGuaranteed) {
+      EXPECT_EQ(total, 0u);
+    } else {
+      EXPECT_GT(total, 50u);
+    }
+    RecordProperty(absl::StrCat("most_of_policy_", static_cast<int>(admission)),
+                   most);
+    RecordProperty(absl::StrCat("of_policy_", static_cast<int>(admission)),
+                   static_cast<int>(total));
+  }
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,178 @@
+#include "scheduler/waiting_queue.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "blockmgr/base/bits.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class WaitingQueueTest : public testing::Test {
+ protected:
+  RequestState* Make(int32_t tenant, int64_t rank, uint64_t arrival) {
+    states_.push_back(std::make_unique<RequestState>());
+    RequestState* state = states_.back().get();
+    state->tenant = TenantId{tenant};
+    state->place = {.rank = rank, .arrival = arrival};
+    return state;
+  }
+  RequestState* Insert(int32_t tenant, int64_t rank, uint64_t arrival) {
+    RequestState* state = Make(tenant, rank, arrival);
+    queue_.Insert(state);
+    queue_.CheckInvariants();
+    return state;
+  }
+  // Arrivals in order of a whole walk.
+  std::vector<uint64_t> Arrivals() const {
+    std::vector<uint64_t> arrivals;
+    WaitingQueue::Walk walk(queue_);
+    while (const RequestState* request = walk.Next()) {
+      arrivals.push_back(request->place.arrival);
+    }
+    return arrivals;
+  }
+
+  std::vector<std::unique_ptr<RequestState>> states_;
+  WaitingQueue queue_;
+};
+
+TEST_F(WaitingQueueTest, StartsEmpty) {
+  EXPECT_TRUE(queue_.empty());
+  EXPECT_EQ(queue_.front(), nullptr);
+  EXPECT_EQ(queue_.least_service(), nullptr);
+  EXPECT_FALSE(queue_.Waits(TenantId{3}));
+  EXPECT_THAT(Arrivals(), IsEmpty());
+}
+
+TEST_F(WaitingQueueTest, OrdersByRankThenArrivalAcrossTenants) {
+  Insert(0, 1, 1);
+  Insert(1, 0, 2);
+  Insert(0, 0, 3);
+  Insert(2, 1, 4);
+  Insert(1, 5, 5);
+  EXPECT_THAT(Arrivals(), ElementsAre(2, 3, 1, 4, 5));
+  EXPECT_EQ(queue_.front()->place.arrival, 2);
+}
+
+TEST_F(WaitingQueueTest, AReturningRequestIsWhereItWas) {
+  Insert(0, 0, 1);
+  RequestState* second = Insert(0, 0, 2);
+  Insert(0, 0, 3);
+  queue_.Erase(second);
+  EXPECT_THAT(Arrivals(), ElementsAre(1, 3));
+  queue_.Insert(second);
+  EXPECT_THAT(Arrivals(), ElementsAre(1, 2, 3));
+}
+
+TEST_F(WaitingQueueTest, MovesToAnotherPlace) {
+  RequestState* first = Insert(0, 0, 1);
+  Insert(0, 5, 2);
+  queue_.Move(first, {.rank = 9, .arrival = 1});
+  queue_.CheckInvariants();
+  EXPECT_THAT(Arrivals(), ElementsAre(2, 1));
+  EXPECT_EQ(first->place.rank, 9);
+}
+
+TEST_F(WaitingQueueTest, TheLeastServedTenantIsFirst) {
+  queue_.SetService(TenantId{0}, 100);
+  queue_.SetService(TenantId{1}, 50);
+  Insert(0, 0, 1);
+  Insert(0, 0, 2);
+  Insert(1, 0, 3);
+  Insert(1, 0, 4);
+  EXPECT_EQ(*queue_.least_service(), 50);
+  EXPECT_THAT(Arrivals(), ElementsAre(3, 4, 1, 2));
+  queue_.SetService(TenantId{1}, 101);
+  queue_.CheckInvariants();
+  EXPECT_THAT(Arrivals(), ElementsAre(1, 2, 3, 4));
+}
+
+TEST_F(WaitingQueueTest, ServiceDuringAWalkCounts) {
+  Insert(0, 0, 1);
+  Insert(0, 0, 2);
+  Insert(0, 0, 3);
+  Insert(1, 0, 4);
+  Insert(1, 0, 5);
+  std::vector<uint64_t> arrivals;
+  WaitingQueue::Walk walk(queue_);
+  while (const RequestState* request = walk.Next()) {
+    arrivals.push_back(request->place.arrival);
+    walk.Serve(request->tenant == TenantId{0} ? 2 : 3);
+  }
+  // Services: 0 2 | 3, then 2 4, 3 6.
+  EXPECT_THAT(arrivals, ElementsAre(1, 4, 2, 5, 3));
+  // The walk has changed nothing.
+  EXPECT_THAT(Arrivals(), ElementsAre(1, 2, 3, 4, 5));
+}
+
+TEST_F(WaitingQueueTest, ASkippedTenantGivesNoMore) {
+  Insert(0, 0, 1);
+  Insert(0, 0, 2);
+  Insert(1, 0, 3);
+  WaitingQueue::Walk walk(queue_);
+  EXPECT_EQ(walk.Next()->place.arrival, 1);
+  walk.SkipTenant();
+  EXPECT_EQ(walk.Next()->place.arrival, 3);
+  EXPECT_EQ(walk.Next(), nullptr);
+  EXPECT_EQ(walk.Next(), nullptr);
+}
+
+// Against a sorted list of everything.
+TEST_F(WaitingQueueTest, AgreesWithAModel) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    uint64_t random = seed;
+    const auto below = [&random](uint64_t n) {
+      random = SplitMix64(random);
+      return random % n;
+    };
+    queue_ = WaitingQueue();
+    std::vector<RequestState*> model;
+    std::map<TenantId, int64_t> service;
+    for (uint64_t arrival = 1; arrival <= 300; ++arrival) {
+      const uint64_t kind = below(10);
+      const auto tenant = static_cast<int32_t>(below(4));
+      if (kind < 5) {
+        const auto rank = static_cast<int64_t>(below(5));
+        model.push_back(Insert(tenant, rank, arrival));
+      } else if (kind < 8 && !model.empty()) {
+        const size_t index = below(model.size());
+        queue_.Erase(model[index]);
+        model.erase(model.begin() + static_cast<int64_t>(index));
+      } else if (kind == 8 && !model.empty()) {
+        RequestState* request = model[below(model.size())];
+        queue_.Move(request, {.rank = static_cast<int64_t>(below(5)),
+                              .arrival = request->place.arrival});
+      } else {
+        service[TenantId{tenant}] += static_cast<int64_t>(below(3));
+        queue_.SetService(TenantId{tenant}, service[TenantId{tenant}]);
+      }
+      queue_.CheckInvariants();
+      std::ranges::sort(model, {}, [&service](const RequestState* request) {
+        return std::tuple(service[request->tenant], request->place.rank,
+                          request->place.arrival);
+      });
+      std::vector<uint64_t> expected;
+      expected.reserve(model.size());
+      for (const RequestState* request : model) {
+        expected.push_back(request->place.arrival);
+      }
+      ASSERT_EQ(Arrivals(), expected);
+      ASSERT_EQ(queue_.size(), std::ssize(model));
+      ASSERT_EQ(queue_.front(), model.empty() ? nullptr : model.front());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace blockmgr
