@@ -162,7 +162,10 @@ BlockKey BlockChain::KeyAfter(const BlockKey& parent,
 void BlockChain::Extend(std::span<const int32_t> tokens, int32_t page_size) {
   const size_t num_full = tokens.size() / page_size;
   if (keys_.size() >= num_full) return;
-  keys_.reserve(num_full);
+  // Twice as much, or a long decode would copy its keys with every block.
+  if (keys_.capacity() < num_full) {
+    keys_.reserve(std::max(num_full, 2 * keys_.capacity()));
+  }
   BlockKey parent = keys_.empty() ? root_key_ : keys_.back();
   for (size_t i = keys_.size(); i < num_full; ++i) {
     const auto begin = static_cast<int32_t>(i) * page_size;

@@ -27,6 +27,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -190,7 +191,7 @@ class BlockManager {
   // one page above the cut, the region can be found by others from now on,
   // together with the block after it; not so when that block is not in the
   // cache, or when more or less than that length is settled.
-  // REQUIRES: ValidateCounts(...).ok(), and everything below the cut is settled.
+  // REQUIRES: ValidateCounts(...).ok(), everything below the cut is settled.
   EvictionReceipt CommitEviction(
       SequenceSlot slot, std::span<const int32_t> counts,
       const RegionPublication* publication = nullptr);
@@ -249,6 +250,17 @@ class BlockManager {
   void ContinueAfter(int32_t entry, SequenceCache* sequence) const;
   void Publish(SequenceCache* sequence, std::span<const int32_t> tokens,
                const BlockChain& chain);
+  RaggedRegion DeriveRegion(const RegionRecord& region) const;
+  // What the order made, with blocks left over given up.
+  std::shared_ptr<const RegionRecord> BuildRegion(
+      const SequenceCache& sequence, const PendingEviction& pending,
+      std::span<const int32_t> counts);
+  // Gives up what the new region stands for, or has no use for.
+  void ReleaseReplaced(const SequenceCache& sequence,
+                       const PendingEviction& pending,
+                       const RegionRecord& region);
+  // Audits the cache's holds; `holders`: of sequences, by block.
+  void CheckCacheHolds(std::span<const int32_t> holders) const;
   // Publishes the sequence's new region and continues its chain over it; false
   // when it cannot be found again.
   bool PublishRegion(SequenceCache* sequence,

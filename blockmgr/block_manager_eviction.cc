@@ -140,16 +140,9 @@ absl::Status BlockManager::ValidateCounts(
   return absl::OkStatus();
 }
 
-EvictionReceipt BlockManager::CommitEviction(
-    SequenceSlot slot, std::span<const int32_t> counts,
-    const RegionPublication* publication) {
-  SequenceCache& sequence = at(slot);
-  BM_CHECK(ValidateCounts(slot, counts).ok());
-  const PendingEviction pending = *std::move(sequence.pending);
-  sequence.pending.reset();
-  BM_CHECK(pending.cut <= sequence.num_settled);
-  const std::vector<BlockId> before = BlocksBelow(sequence, pending.cut);
-
+std::shared_ptr<const RegionRecord> BlockManager::BuildRegion(
+    const SequenceCache& sequence, const PendingEviction& pending,
+    std::span<const int32_t> counts) {
   auto region = std::make_shared<RegionRecord>();
   region->id = RegionId{next_region_++};
   region->cut = pending.cut;
@@ -168,7 +161,8 @@ EvictionReceipt BlockManager::CommitEviction(
     CacheView now;
     std::unique_ptr<const RaggedRegion> old;
     if (sequence.region != nullptr) {
-      old = std::make_unique<const RaggedRegion>(DeriveRegion(slot));
+      old =
+          std::make_unique<const RaggedRegion>(DeriveRegion(*sequence.region));
       now.region = old.get();
     }
     now.tail_blocks =
@@ -179,23 +173,17 @@ EvictionReceipt BlockManager::CommitEviction(
     region->blocks.assign(region->layout->blocks().begin(),
                           region->layout->blocks().end());
   }
+  return region;
+}
 
-  EvictionReceipt receipt;
-  const int64_t tail_entries =
-      int64_t{pending.cut - sequence.cut()} * layout_.pages_per_block();
-  receipt.evicted_entries =
-      tail_entries - std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  if (sequence.region != nullptr) {
-    receipt.evicted_entries += std::accumulate(
-        sequence.region->kept.begin(), sequence.region->kept.end(), int64_t{0});
-  }
-  receipt.freed_blocks = static_cast<int32_t>(before.size()) -
-                         static_cast<int32_t>(region->blocks.size());
-
+void BlockManager::ReleaseReplaced(const SequenceCache& sequence,
+                                   const PendingEviction& pending,
+                                   const RegionRecord& region) {
   // The region takes over the holds on its blocks; everything else that the
   // order involved is released, the tail's end first.
-  const absl::flat_hash_set<BlockId> stays(region->blocks.begin(),
-                                           region->blocks.end());
+  const std::vector<BlockId> before = BlocksBelow(sequence, pending.cut);
+  const absl::flat_hash_set<BlockId> stays(region.blocks.begin(),
+                                           region.blocks.end());
   for (size_t i = pending.num_own; i < pending.destinations.size(); ++i) {
     if (!stays.contains(pending.destinations[i])) {
       ReleaseFrom(pending.destinations[i]);
@@ -216,6 +204,34 @@ EvictionReceipt BlockManager::CommitEviction(
       }
     }
   }
+}
+
+EvictionReceipt BlockManager::CommitEviction(
+    SequenceSlot slot, std::span<const int32_t> counts,
+    const RegionPublication* publication) {
+  SequenceCache& sequence = at(slot);
+  BM_CHECK(ValidateCounts(slot, counts).ok());
+  const PendingEviction pending = *std::move(sequence.pending);
+  sequence.pending.reset();
+  BM_CHECK(pending.cut <= sequence.num_settled);
+  const std::vector<BlockId> before = BlocksBelow(sequence, pending.cut);
+
+  std::shared_ptr<const RegionRecord> region =
+      BuildRegion(sequence, pending, counts);
+
+  EvictionReceipt receipt;
+  const int64_t tail_entries =
+      int64_t{pending.cut - sequence.cut()} * layout_.pages_per_block();
+  receipt.evicted_entries =
+      tail_entries - std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  if (sequence.region != nullptr) {
+    receipt.evicted_entries += std::accumulate(
+        sequence.region->kept.begin(), sequence.region->kept.end(), int64_t{0});
+  }
+  receipt.freed_blocks = static_cast<int32_t>(before.size()) -
+                         static_cast<int32_t>(region->blocks.size());
+
+  ReleaseReplaced(sequence, pending, *region);
   sequence.tail.erase(sequence.tail.begin(),
                       sequence.tail.begin() +
                           (pending.cut - sequence.cut()) / layout_.page_size);
@@ -240,7 +256,10 @@ void BlockManager::AbortEviction(SequenceSlot slot) {
 RaggedRegion BlockManager::DeriveRegion(SequenceSlot slot) const {
   const SequenceCache& sequence = at(slot);
   BM_CHECK(sequence.region != nullptr);
-  const RegionRecord& region = *sequence.region;
+  return DeriveRegion(*sequence.region);
+}
+
+RaggedRegion BlockManager::DeriveRegion(const RegionRecord& region) const {
   if (region.layout != nullptr) return *region.layout;
   return RaggedRegion::LayOut(layout_, CacheView{}, region.blocks, region.kept,
                               region.cut);
@@ -321,6 +340,10 @@ void BlockManager::CheckInvariants() const {
     }
   }
   BM_CHECK(num_open + std::ssize(free_slots_) == std::ssize(sequences_));
+  CheckCacheHolds(holders);
+}
+
+void BlockManager::CheckCacheHolds(std::span<const int32_t> holders) const {
   std::vector<int32_t> in_regions(layout_.num_blocks, 0);
   int32_t num_cooling = 0;
   for (int32_t i = layout_.num_blocks; i < cache_.entry_limit(); ++i) {

@@ -15,7 +15,7 @@ void PrefixHints::Add(RequestState* request, int32_t num_blocks,
   hint.num_blocks = num_blocks;
   const std::span<const BlockKey> keys = request->chain.keys();
   if (num_blocks >= std::min<int64_t>(std::ssize(keys), max_blocks)) return;
-  std::unique_ptr<PrefixHintList>& list = lists_[keys[num_blocks]];
+  std::unique_ptr<PrefixHintList>& list = lists_[KeyOf(keys[num_blocks])];
   if (list == nullptr) {
     list = std::make_unique<PrefixHintList>();
     list->key = keys[num_blocks];
@@ -36,11 +36,11 @@ void PrefixHints::Remove(RequestState* request) {
   list->requests.pop_back();
   request->hint.list = nullptr;
   --num_requests_;
-  if (list->requests.empty() && !list->stale) lists_.erase(BlockKey(list->key));
+  if (list->requests.empty() && !list->stale) lists_.erase(KeyOf(list->key));
 }
 
 void PrefixHints::OnPublished(const BlockKey& key) {
-  const auto found = lists_.find(key);
+  const auto found = lists_.find(KeyOf(key));
   if (found == lists_.end()) return;
   found->second->stale = true;
   stale_.push_back(std::move(found->second));
@@ -67,7 +67,7 @@ void PrefixHints::CheckInvariants() const {
     }
   };
   for (const auto& [key, list] : lists_) {
-    BM_CHECK(list->key == key);
+    BM_CHECK(KeyOf(list->key) == key);
     BM_CHECK(!list->requests.empty());
     check(*list, false);
   }

@@ -6,15 +6,16 @@
 // at once, and is looked at again a few at a time. What is reclaimed is not
 // followed: a hint is only where to look first.
 //
-// Cost: O(1) for each call, amortised. Thread-compatible.
+// Cost: O(log requests) for each call. Thread-compatible.
 #ifndef SCHEDULER_PREFIX_HINTS_H_
 #define SCHEDULER_PREFIX_HINTS_H_
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include <absl/container/flat_hash_map.h>
+#include <absl/container/btree_map.h>
 
 #include "scheduler/request_state.h"
 
@@ -44,7 +45,12 @@ class PrefixHints {
   void CheckInvariants() const;
 
  private:
-  absl::flat_hash_map<BlockKey, std::unique_ptr<PrefixHintList>> lists_;
+  // In a tree: a hash table as large as the queue would now and then be built
+  // anew within one step.
+  using Key = std::pair<uint64_t, uint64_t>;
+  static Key KeyOf(const BlockKey& key) { return {key.low, key.high}; }
+
+  absl::btree_map<Key, std::unique_ptr<PrefixHintList>> lists_;
   std::vector<std::unique_ptr<PrefixHintList>> stale_;
   int32_t num_requests_ = 0;
 };

@@ -14,8 +14,9 @@ namespace {
 // cached blocks that it compares for them: about 200 us.
 constexpr int32_t kMaxLooks = 16;
 constexpr int64_t kMaxLookedBlocks = 4096;
-// Tenants at their quotas that a step passes, at most.
-constexpr int32_t kMaxFullTenants = 256;
+// Tenants at their quotas, and long prompts while enough of them are computed,
+// that a step passes at most.
+constexpr int32_t kMaxBarred = 256;
 
 }  // namespace
 
@@ -44,21 +45,22 @@ bool SchedulerImpl::HasScorerState(const RequestState& request) const {
   return num_running + num_admitted < options_.num_scorer_states;
 }
 
-bool SchedulerImpl::MayPrefill(const RequestState& request) const {
-  const auto is_long = [this](const RequestState& other) {
-    return std::ssize(other.tokens) > options_.long_prefill_token_threshold;
-  };
-  if (options_.max_long_prefills == 0 || !is_long(request)) return true;
-  const auto num_running =
-      std::ranges::count_if(running_, [&](const RequestState* other) {
-        return other->num_computed + 1 < std::ssize(other->tokens) &&
-               is_long(*other);
-      });
-  const auto num_admitted =
-      std::ranges::count_if(decision_.runs, [&](const StepDecision::Run& run) {
-        return run.match >= 0 && is_long(*run.request);
-      });
-  return num_running + num_admitted < options_.max_long_prefills;
+bool SchedulerImpl::IsLong(const RequestState& request) const {
+  return options_.max_long_prefills > 0 &&
+         std::ssize(request.tokens) > options_.long_prefill_token_threshold;
+}
+
+bool SchedulerImpl::MayPrefill(const RequestState& request) {
+  if (!IsLong(request)) return true;
+  if (!decision_.num_long_prefills.has_value()) {
+    const auto is_prefill = [this](const RequestState* other) {
+      return other->num_computed + 1 < std::ssize(other->tokens) &&
+             IsLong(*other);
+    };
+    decision_.num_long_prefills =
+        static_cast<int32_t>(std::ranges::count_if(running_, is_prefill));
+  }
+  return *decision_.num_long_prefills < options_.max_long_prefills;
 }
 
 const RequestState* SchedulerImpl::WhoComputes(const RequestState& request,
@@ -220,7 +222,7 @@ SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
     return Verdict::kTenantIsFull;
   }
   if (!HasScorerState(*request)) return Verdict::kDoesNotFit;
-  if (!MayPrefill(*request)) return Verdict::kLetsOthersPass;
+  if (!MayPrefill(*request)) return Verdict::kIsTooLong;
   PrefixMatch match;
   if (manager_.prefix_caching()) {
     request->chain.Extend(request->tokens, layout().page_size);
@@ -258,18 +260,19 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
   const int32_t num_open = manager_.num_open_slots();
   if (waiting_.empty() || num_open == 0 || *token_budget <= 0) return;
   int32_t num_looks = 0;
-  int32_t num_full = 0;
+  int32_t num_barred = 0;
   // Admissions before one of those passed has been passed too often.
   int32_t passes_left = INT32_MAX;
   WaitingQueue::Walk walk(waiting_);
   while (*token_budget > 0 && std::ssize(decision_.matches) < num_open &&
-         num_looks < kMaxLooks && num_full < kMaxFullTenants &&
+         num_looks < kMaxLooks && num_barred < kMaxBarred &&
          decision_.num_looked_blocks < kMaxLookedBlocks && passes_left > 0) {
     RequestState* request = walk.Next();
     if (request == nullptr) return;
     switch (TryAdmit(request, budget, token_budget)) {
       case Verdict::kAdmitted:
         --passes_left;
+        if (IsLong(*request)) ++*decision_.num_long_prefills;
         walk.Serve(ServiceOf(*request));
         break;
       case Verdict::kDoesNotFit:
@@ -282,8 +285,11 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
       case Verdict::kLetsOthersPass:
         ++num_looks;
         break;
+      case Verdict::kIsTooLong:
+        ++num_barred;
+        break;
       case Verdict::kTenantIsFull:
-        ++num_full;
+        ++num_barred;
         walk.SkipTenant();
         break;
     }

@@ -72,6 +72,8 @@ struct StepDecision {
   absl::flat_hash_map<BlockKey, const RequestState*> computing;
   int32_t chunk_share = kNoShare;  // tokens of a chunk at most
   int64_t num_looked_blocks = 0;   // of cached prefixes, compared for it
+  // Long prompts that are computed, once it is asked for.
+  std::optional<int32_t> num_long_prefills;
   // By Promise, once they are asked for.
   std::array<std::optional<int64_t>, 2> promised;
 
@@ -210,7 +212,8 @@ class SchedulerImpl : public Scheduler {
   enum class Verdict : uint8_t {
     kAdmitted,
     kDoesNotFit,      // passed by later ones, max_bypasses times
-    kLetsOthersPass,  // for its own good, or while its kind is full
+    kLetsOthersPass,  // for its own good
+    kIsTooLong,       // while enough long prompts are computed
     kTenantIsFull,
   };
   void PlanWaiting(BlockBudget* budget, int32_t* token_budget);
@@ -232,7 +235,8 @@ class SchedulerImpl : public Scheduler {
   // that run or are admitted by this step.
   bool HasScorerState(const RequestState& request) const;
   // Whether one more long prompt may be computed, if it is one.
-  bool MayPrefill(const RequestState& request) const;
+  bool IsLong(const RequestState& request) const;
+  bool MayPrefill(const RequestState& request);
   // Whether another request is about to compute what it lacks.
   bool WaitsForPrefix(const RequestState& request,
                       const PrefixMatch& match) const;
@@ -278,6 +282,7 @@ class SchedulerImpl : public Scheduler {
   std::vector<StepInFlight> in_flight_;  // oldest first, at most 4
   Tenants tenants_;
   std::vector<TenantId> served_tenants_;   // scratch of Update
+  uint64_t reclaimed_at_refresh_ = 0;      // blocks, by RefreshPlaces
   std::vector<int32_t> gaps_;              // scratch of PlanShares
   std::vector<StepInFlight> spare_steps_;  // memory for records to come
   std::vector<SequenceSlot> released_;     // slots to tell the engine about

@@ -28,6 +28,7 @@ void StepDecision::Clear() {
   if (!computing.empty()) computing.clear();
   promised = {};
   num_looked_blocks = 0;
+  num_long_prefills.reset();
   chunk_share = kNoShare;
 }
 

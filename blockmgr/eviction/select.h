@@ -91,6 +91,8 @@ int64_t PageTotalExternal(std::span<const int32_t> budgets,
 //            protected_h + f_h, after each head took its floor(C_h * alpha)
 //            best
 //   global   protected_h + f_h over the whole model
+//            where f_h alone counts (alpha = 0, floor, global), a head with
+//            nothing protected first takes its best entry
 //   round(page)   the scope's pages as in PageTotal; every head gets at least
 //                 min_pages; budget = min(pages * page_size, held).
 //   round(token)  heads * B entries (pyramid: moved between layers like the

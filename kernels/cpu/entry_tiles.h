@@ -11,9 +11,11 @@
 #include <hwy/cache_control.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/dtype.h"
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/key_ops.h"
 #include "kernels/cpu/kv_arena.h"
 #include "kernels/cpu/tile_ops.h"
 
@@ -110,6 +112,62 @@ void ForEachTile(const KvArena& arena, std::span<const SlotIndex> slots,
     if (next < size) gather(next, &tiles[1 - current]);
     use(tiles[current], begin, rows_from(begin));
     current = 1 - current;
+  }
+}
+
+// Fetches one line of each of the system's pages that rows from `from` on, rows
+// in the order of the list, are the first to end in. What costs most after a
+// jump is the address: when the rows themselves are fetched it is known.
+inline void FetchAddresses(std::span<const std::byte* const> rows,
+                           int64_t row_bytes, const std::byte* before) {
+  constexpr std::uintptr_t kSystemPageBytes = 4096;
+  const auto page_of = [&](const std::byte* row) {
+    return reinterpret_cast<std::uintptr_t>(row + row_bytes - 1) /
+           kSystemPageBytes;
+  };
+  std::uintptr_t last = page_of(before);
+  for (const std::byte* row : rows) {
+    const std::uintptr_t page = page_of(row);
+    if (page != last) hwy::Prefetch(row + row_bytes - 1);
+    last = page;
+  }
+}
+
+// Calls use(rows, begin) for the entries' K rows, kTileRows at a time and in
+// order.
+template <typename Use>
+void ForEachKeyRows(const KvArena& arena, std::span<const SlotIndex> slots,
+                    const Use& use) {
+  constexpr int32_t kListed = kTileRows + kMaxRowsAhead;
+  const int64_t size = std::ssize(slots);
+  if (size == 0) return;
+  const ModelLayout& layout = arena.layout();
+  const int64_t row_bytes = int64_t{layout.head_dim} * DTypeBytes(layout.dtype);
+  std::array<const std::byte*, kListed> list;
+  // Fills the list from index `from` on with the rows of slots[slot], ...
+  const auto gather = [&](int32_t from, int64_t slot) {
+    const auto count =
+        std::clamp<int64_t>(size - slot, 0, int64_t{kListed} - from);
+    arena.KeyRows(slots.subspan(slot, count), &list[from]);
+    const std::byte* before = from == 0 ? list[0] : list[from - 1];
+    FetchAddresses({&list[from], static_cast<std::size_t>(count)}, row_bytes,
+                   before);
+    std::fill(list.begin() + from + count, list.end(), list[0]);
+  };
+  gather(0, 0);
+  for (int64_t begin = 0; begin < size; begin += kTileRows) {
+    if (begin > 0) {
+      std::copy(list.begin() + kTileRows, list.end(), list.begin());
+      gather(kMaxRowsAhead, std::min(size, begin + kMaxRowsAhead));
+    }
+    const auto rest =
+        static_cast<int32_t>(std::min<int64_t>(kListed, size - begin));
+    use(RowList{.rows = list.data(),
+                .num_rows = std::min(kTileRows, rest),
+                .num_listed = rest,
+                .head_dim = layout.head_dim,
+                .dtype = layout.dtype},
+        begin);
   }
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/cpu/key_ops.h"
 
+#include <algorithm>
+
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/dtype.h"
@@ -19,6 +21,81 @@ HWY_BEFORE_NAMESPACE();
 namespace blockmgr::HWY_NAMESPACE {
 namespace {
 
+// Two vectors of bf16 elements cost less to decode as the even ones and the odd
+// ones of a pair of vectors than one after the other. Whatever is combined with
+// them must be in that order too. Templates with kPairs do so; HasPairs says
+// for which rows they may. More elements than a row has in practice:
+constexpr int64_t kMaxPairElements = 1024;
+
+template <class D>
+HWY_INLINE bool HasPairs(D d, int64_t head_dim) {
+  return head_dim <= kMaxPairElements &&
+         head_dim % static_cast<int64_t>(4 * hn::Lanes(d)) == 0;
+}
+
+// The next 2 * lanes elements, in two vectors.
+template <bool kPairs, class Element, class D>
+HWY_INLINE void LoadTwo(D d, const Element* row, hn::Vec<D>& a, hn::Vec<D>& b) {
+  if constexpr (kPairs) {
+    const hn::RebindToUnsigned<D> d32;
+    const hn::Repartition<uint16_t, D> d16;
+    const auto pair = hn::BitCast(d32, hn::LoadU(d16, row));
+    a = hn::BitCast(d, hn::ShiftLeft<16>(pair));
+    b = hn::BitCast(d, hn::And(pair, hn::Set(d32, 0xFFFF0000u)));
+  } else {
+    a = LoadElements(d, row);
+    b = LoadElements(d, row + hn::Lanes(d));
+  }
+}
+
+#if BM_HAS_BLOCKS
+// Puts elements in the order of pairs, and back.
+template <class D>
+HWY_INLINE void SplitPairs(D d, const float* x, int64_t head_dim, float* out) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t i = 0; i < head_dim; i += 2 * lanes) {
+    hn::Vec<D> even, odd;
+    hn::LoadInterleaved2(d, x + i, even, odd);
+    hn::StoreU(even, d, out + i);
+    hn::StoreU(odd, d, out + i + lanes);
+  }
+}
+
+template <class D>
+HWY_INLINE void JoinPairs(D d, int64_t head_dim, float* x) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t i = 0; i < head_dim; i += 2 * lanes) {
+    const auto even = hn::LoadU(d, x + i);
+    const auto odd = hn::LoadU(d, x + i + lanes);
+    hn::StoreInterleaved2(even, odd, d, x + i);
+  }
+}
+#endif
+
+// Kernels: Run is compiled for every kind of rows, and Dispatch picks one.
+template <class Kernel, class... Args>
+HWY_INLINE void Dispatch(const RowList& rows, Args... args) {
+  const bool wide = rows.head_dim % 16 == 0;
+  if (rows.dtype == DType::kFloat32) {
+    if (wide) {
+      Kernel::template Run<float, false>(WideTag(), rows, args...);
+    } else {
+      Kernel::template Run<float, false>(NarrowTag(), rows, args...);
+    }
+    return;
+  }
+#if BM_HAS_BLOCKS
+  if (wide && HasPairs(WideTag(), rows.head_dim)) {
+    return Kernel::template Run<uint16_t, true>(WideTag(), rows, args...);
+  }
+#endif
+  if (wide) {
+    Kernel::template Run<uint16_t, false>(WideTag(), rows, args...);
+  } else {
+    Kernel::template Run<uint16_t, false>(NarrowTag(), rows, args...);
+  }
+}
+
 // What is summed over a row's elements k, given x's elements a.
 enum class Term { kSquare, kDot, kDistance };
 
@@ -32,196 +109,144 @@ HWY_INLINE V AddTerm(V k, V a, V sum) {
   }
 }
 
-// The terms of one row, summed into one vector. Rows are read one by one, from
-// their first element to the last: memory is fastest that way.
-template <Term kTerm, class Element, class D>
+// How far ahead of their use rows are fetched: as far as memory is away, and no
+// further than the level 1 cache has room. (Measured: 2 KiB is late, from 4 to
+// 8 KiB it makes no difference.)
+constexpr int64_t kFetchAheadBytes = 4096;
+
+inline int32_t RowsAhead(const RowList& rows) {
+  const int64_t row_bytes = int64_t{rows.head_dim} * DTypeBytes(rows.dtype);
+  return static_cast<int32_t>(
+      std::min<int64_t>(kMaxRowsAhead, CeilDiv(kFetchAheadBytes, row_bytes)));
+}
+
+// The rows to fetch while the group of rows from `first` on is read; at the
+// end of the list, rows that are being read.
+HWY_INLINE const std::byte* const* RowsToFetch(const RowList& rows,
+                                               int32_t first,
+                                               int32_t rows_ahead) {
+  const int32_t ahead = first + rows_ahead;
+  return rows.rows + (ahead + kRowGroup <= rows.num_listed ? ahead : first);
+}
+
+HWY_INLINE void FetchBytes(const std::byte* bytes, int64_t size) {
+  constexpr int64_t kCacheLineBytes = 64;
+  for (int64_t i = 0; i < size; i += kCacheLineBytes) hwy::Prefetch(bytes + i);
+}
+
+// The terms of one row, summed into one vector. x is in the order of pairs if
+// kPairs. Rows are read one by one, from their first element to the last:
+// memory is fastest that way. `ahead`, another row, is fetched in as many small
+// steps: requests that come in bursts make everything wait for them.
+template <Term kTerm, bool kPairs, class Element, class D>
 HWY_INLINE hn::Vec<D> ReduceRow(D d, const Element* HWY_RESTRICT row,
+                                const std::byte* ahead,
                                 const float* HWY_RESTRICT x, int64_t head_dim) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(Element));
   const auto a = [&](int64_t i) HWY_ATTR {
     if constexpr (kTerm == Term::kSquare) return hn::Zero(d);
     if constexpr (kTerm != Term::kSquare) return hn::LoadU(d, x + i);
   };
   auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+  auto k0 = s0, k1 = s0, k2 = s0, k3 = s0;
   int64_t i = 0;
   for (; i + 4 * lanes <= head_dim; i += 4 * lanes) {
-    const int64_t j = i + lanes;
-    const int64_t k = j + lanes;
-    const int64_t l = k + lanes;
-    s0 = AddTerm<kTerm>(LoadElements(d, row + i), a(i), s0);
-    s1 = AddTerm<kTerm>(LoadElements(d, row + j), a(j), s1);
-    s2 = AddTerm<kTerm>(LoadElements(d, row + k), a(k), s2);
-    s3 = AddTerm<kTerm>(LoadElements(d, row + l), a(l), s3);
-  }
-  for (; i < head_dim; i += lanes) {
-    s0 = AddTerm<kTerm>(LoadElements(d, row + i), a(i), s0);
-  }
-  return hn::Add(hn::Add(s0, s1), hn::Add(s2, s3));
-}
-
-// Two vectors of bf16 elements cost less to decode as the even ones and the odd
-// ones of a pair of vectors than one after the other. Whatever is combined with
-// them must be in that order too.
-template <class Element>
-constexpr bool kDecodesPairs = BM_HAS_BLOCKS && sizeof(Element) == 2;
-
-template <class D>
-HWY_INLINE bool HasPairs(D d, int64_t head_dim) {
-  return head_dim % static_cast<int64_t>(4 * hn::Lanes(d)) == 0;
-}
-
-template <class D>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> LoadPair(D /*d*/,
-                                                     const uint16_t* row) {
-  const hn::RebindToUnsigned<D> d32;
-  const hn::Repartition<uint16_t, D> d16;
-  return hn::BitCast(d32, hn::LoadU(d16, row));
-}
-
-template <class D, class U>
-HWY_INLINE hn::Vec<D> EvenOfPair(D d, U pair) {
-  return hn::BitCast(d, hn::ShiftLeft<16>(pair));
-}
-
-template <class D, class U>
-HWY_INLINE hn::Vec<D> OddOfPair(D d, U pair) {
-  const hn::RebindToUnsigned<D> d32;
-  return hn::BitCast(d, hn::And(pair, hn::Set(d32, 0xFFFF0000u)));
-}
-
-// Elements in the order of pairs. REQUIRES: HasPairs.
-template <class D>
-HWY_INLINE void SplitPairs(D d, const float* x, int64_t head_dim, float* out) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t i = 0; i < head_dim; i += 2 * lanes) {
-    hn::Vec<D> even, odd;
-    hn::LoadInterleaved2(d, x + i, even, odd);
-    hn::StoreU(even, d, out + i);
-    hn::StoreU(odd, d, out + i + lanes);
-  }
-}
-
-// ReduceRow for bf16, with x in the order of pairs. REQUIRES: HasPairs.
-template <Term kTerm, class D>
-HWY_INLINE hn::Vec<D> ReducePairs(D d, const uint16_t* HWY_RESTRICT row,
-                                  const float* HWY_RESTRICT x,
-                                  int64_t head_dim) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto a = [&](int64_t i) HWY_ATTR {
-    if constexpr (kTerm == Term::kSquare) return hn::Zero(d);
-    if constexpr (kTerm != Term::kSquare) return hn::LoadU(d, x + i);
-  };
-  auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
-  for (int64_t i = 0; i < head_dim; i += 4 * lanes) {
     const int64_t j = i + 2 * lanes;
-    const auto p = LoadPair(d, row + i);
-    const auto q = LoadPair(d, row + j);
-    s0 = AddTerm<kTerm>(EvenOfPair(d, p), a(i), s0);
-    s1 = AddTerm<kTerm>(OddOfPair(d, p), a(i + lanes), s1);
-    s2 = AddTerm<kTerm>(EvenOfPair(d, q), a(j), s2);
-    s3 = AddTerm<kTerm>(OddOfPair(d, q), a(j + lanes), s3);
+    FetchBytes(ahead + i * kBytes, 4 * lanes * kBytes);
+    LoadTwo<kPairs>(d, row + i, k0, k1);
+    LoadTwo<kPairs>(d, row + j, k2, k3);
+    s0 = AddTerm<kTerm>(k0, a(i), s0);
+    s1 = AddTerm<kTerm>(k1, a(i + lanes), s1);
+    s2 = AddTerm<kTerm>(k2, a(j), s2);
+    s3 = AddTerm<kTerm>(k3, a(j + lanes), s3);
+  }
+  if constexpr (!kPairs) {
+    for (; i < head_dim; i += lanes) {
+      s0 = AddTerm<kTerm>(LoadElements(d, row + i), a(i), s0);
+    }
   }
   return hn::Add(hn::Add(s0, s1), hn::Add(s2, s3));
 }
 
-// How far ahead of their use rows are fetched: what the hardware's prefetching
-// is late with, after a jump to another page. (Measured.)
-constexpr int64_t kFetchAheadBytes = 2048;
-
-HWY_INLINE void FetchRows(const std::byte* const* rows, int64_t row_bytes) {
-  constexpr int64_t kCacheLineBytes = 64;
-  for (int32_t r = 0; r < kRowGroup; ++r) {
-    for (int64_t i = 0; i < row_bytes; i += kCacheLineBytes) {
-      hwy::Prefetch(rows[r] + i);
-    }
-  }
-}
-
-// out[r] = the sum of the lanes of reduce(r)
-template <class D, class ReduceOne>
-HWY_INLINE void ForEachRow(D d, const KvTile& tile, int32_t num_rows,
-                           const ReduceOne& reduce, float* out) {
+// out[0 .. kRowGroup) = the sums of the terms of the rows from `first` on.
+template <Term kTerm, bool kPairs, class Element, class D>
+HWY_INLINE void ReduceGroup(D d, const RowList& rows, int32_t first,
+                            int32_t rows_ahead, const float* HWY_RESTRICT x,
+                            float* out) {
   static_assert(kRowGroup == 4);
-  const int64_t row_bytes = int64_t{tile.head_dim} * DTypeBytes(tile.dtype);
-  const int32_t rows_ahead =
-      kRowGroup *
-      static_cast<int32_t>(CeilDiv(kFetchAheadBytes, kRowGroup * row_bytes));
-  for (int32_t r = 0; r < num_rows; r += kRowGroup) {
-    if (r + rows_ahead < num_rows) {
-      FetchRows(&tile.keys[r + rows_ahead], row_bytes);
-    }
-    const auto s0 = reduce(r);
-    const auto s1 = reduce(r + 1);
-    const auto s2 = reduce(r + 2);
-    const auto s3 = reduce(r + 3);
-    StoreSums(d, s0, s1, s2, s3, out + r);
-  }
-}
-
-template <Term kTerm, class Element, class D>
-HWY_INLINE void ReduceRows(D d, const KvTile& tile, int32_t num_rows,
-                           const float* x, float* out) {
-  const int64_t head_dim = tile.head_dim;
-  if constexpr (kDecodesPairs<Element>) {
-    // More elements than a row has in practice.
-    constexpr int64_t kMaxPairs = 1024;
-    if (HasPairs(d, head_dim) && head_dim <= kMaxPairs) {
-      HWY_ALIGN float pairs[kMaxPairs];
-      if constexpr (kTerm != Term::kSquare) SplitPairs(d, x, head_dim, pairs);
-      const auto reduce = [&](int32_t r) HWY_ATTR {
-        return ReducePairs<kTerm>(d, Row<uint16_t>(tile.keys[r]), pairs,
-                                  head_dim);
-      };
-      return ForEachRow(d, tile, num_rows, reduce, out);
-    }
-  }
-  const auto reduce = [&](int32_t r) HWY_ATTR {
-    return ReduceRow<kTerm>(d, Row<Element>(tile.keys[r]), x, head_dim);
-  };
-  ForEachRow(d, tile, num_rows, reduce, out);
+  const std::byte* const* ahead = RowsToFetch(rows, first, rows_ahead);
+  const std::byte* const* read = rows.rows + first;
+  const auto s0 = ReduceRow<kTerm, kPairs>(d, Row<Element>(read[0]), ahead[0],
+                                           x, rows.head_dim);
+  const auto s1 = ReduceRow<kTerm, kPairs>(d, Row<Element>(read[1]), ahead[1],
+                                           x, rows.head_dim);
+  const auto s2 = ReduceRow<kTerm, kPairs>(d, Row<Element>(read[2]), ahead[2],
+                                           x, rows.head_dim);
+  const auto s3 = ReduceRow<kTerm, kPairs>(d, Row<Element>(read[3]), ahead[3],
+                                           x, rows.head_dim);
+  StoreSums(d, s0, s1, s2, s3, out);
 }
 
 template <Term kTerm>
-HWY_INLINE void Reduce(const KvTile& tile, int32_t num_rows, const float* x,
-                       float* out) {
-  const bool wide = tile.head_dim % 16 == 0;
-  if (tile.dtype == DType::kFloat32) {
-    if (wide) {
-      ReduceRows<kTerm, float>(WideTag(), tile, num_rows, x, out);
-    } else {
-      ReduceRows<kTerm, float>(NarrowTag(), tile, num_rows, x, out);
+struct Reduce {
+  template <class Element, bool kPairs, class D>
+  static HWY_INLINE void Run(D d, const RowList& rows, const float* x,
+                             float* out) {
+#if BM_HAS_BLOCKS
+    HWY_ALIGN float pairs[kPairs ? kMaxPairElements : 1];
+    if constexpr (kPairs && kTerm != Term::kSquare) {
+      SplitPairs(d, x, rows.head_dim, pairs);
+      x = pairs;
     }
-  } else {
-    if (wide) {
-      ReduceRows<kTerm, uint16_t>(WideTag(), tile, num_rows, x, out);
-    } else {
-      ReduceRows<kTerm, uint16_t>(NarrowTag(), tile, num_rows, x, out);
+#endif
+    const int32_t rows_ahead = RowsAhead(rows);
+    for (int32_t r = 0; r < rows.num_rows; r += kRowGroup) {
+      ReduceGroup<kTerm, kPairs, Element>(d, rows, r, rows_ahead, x, out + r);
     }
   }
+};
+
+// What a sum of groups goes on from: the first has nothing before it.
+template <class D>
+HWY_INLINE hn::Vec<D> SumSoFar(D d, int32_t first, const float* sum) {
+  return first == 0 ? hn::Zero(d) : hn::LoadU(d, sum);
 }
 
 // Eight vectors of elements at a time: enough chains to hide the latency of a
-// multiply-add.
-template <class Element, class D>
-HWY_INLINE void SumColumns(D d, const KvTile& tile, int32_t num_rows,
+// multiply-add. The sum is in the order of pairs if kPairs.
+template <bool kPairs, class Element, class D>
+HWY_INLINE void AddColumns(D d, const RowList& rows, int32_t first,
                            int64_t begin, const float* HWY_RESTRICT weights,
                            float* HWY_RESTRICT sum) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
-  auto s4 = s0, s5 = s0, s6 = s0, s7 = s0;
-  for (int32_t r = 0; r < num_rows; ++r) {
-    const Element* HWY_RESTRICT row = Row<Element>(tile.keys[r]) + begin;
-    const auto w = hn::Set(d, weights[r]);
-    s0 = hn::MulAdd(w, LoadElements(d, row), s0);
-    s1 = hn::MulAdd(w, LoadElements(d, row + lanes), s1);
-    s2 = hn::MulAdd(w, LoadElements(d, row + 2 * lanes), s2);
-    s3 = hn::MulAdd(w, LoadElements(d, row + 3 * lanes), s3);
-    s4 = hn::MulAdd(w, LoadElements(d, row + 4 * lanes), s4);
-    s5 = hn::MulAdd(w, LoadElements(d, row + 5 * lanes), s5);
-    s6 = hn::MulAdd(w, LoadElements(d, row + 6 * lanes), s6);
-    s7 = hn::MulAdd(w, LoadElements(d, row + 7 * lanes), s7);
-  }
+  const std::byte* const* group = rows.rows + first;
+  const int32_t num_rows = std::min(kRowGroup, rows.num_rows - first);
   float* HWY_RESTRICT to = sum + begin;
+  auto s0 = SumSoFar(d, first, to), s1 = SumSoFar(d, first, to + lanes);
+  auto s2 = SumSoFar(d, first, to + 2 * lanes),
+       s3 = SumSoFar(d, first, to + 3 * lanes);
+  auto s4 = SumSoFar(d, first, to + 4 * lanes),
+       s5 = SumSoFar(d, first, to + 5 * lanes);
+  auto s6 = SumSoFar(d, first, to + 6 * lanes),
+       s7 = SumSoFar(d, first, to + 7 * lanes);
+  auto a = hn::Zero(d), b = a;
+  for (int32_t r = 0; r < num_rows; ++r) {
+    const Element* HWY_RESTRICT row = Row<Element>(group[r]) + begin;
+    const auto w = hn::Set(d, weights[r]);
+    LoadTwo<kPairs>(d, row, a, b);
+    s0 = hn::MulAdd(w, a, s0);
+    s1 = hn::MulAdd(w, b, s1);
+    LoadTwo<kPairs>(d, row + 2 * lanes, a, b);
+    s2 = hn::MulAdd(w, a, s2);
+    s3 = hn::MulAdd(w, b, s3);
+    LoadTwo<kPairs>(d, row + 4 * lanes, a, b);
+    s4 = hn::MulAdd(w, a, s4);
+    s5 = hn::MulAdd(w, b, s5);
+    LoadTwo<kPairs>(d, row + 6 * lanes, a, b);
+    s6 = hn::MulAdd(w, a, s6);
+    s7 = hn::MulAdd(w, b, s7);
+  }
   hn::StoreU(s0, d, to);
   hn::StoreU(s1, d, to + lanes);
   hn::StoreU(s2, d, to + 2 * lanes);
@@ -232,93 +257,123 @@ HWY_INLINE void SumColumns(D d, const KvTile& tile, int32_t num_rows,
   hn::StoreU(s7, d, to + 7 * lanes);
 }
 
-// The same for bf16 in pairs, of as many elements.
-template <class D>
-HWY_INLINE void SumPairs(D d, const KvTile& tile, int32_t num_rows,
-                         int64_t begin, const float* HWY_RESTRICT weights,
+// sum += weights[0] * row `first` + ..., up to kRowGroup rows; = if first is 0.
+template <bool kPairs, class Element, class D>
+HWY_INLINE void AddGroup(D d, const RowList& rows, int32_t first,
+                         const float* HWY_RESTRICT weights,
                          float* HWY_RESTRICT sum) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
-  auto s4 = s0, s5 = s0, s6 = s0, s7 = s0;
-  for (int32_t r = 0; r < num_rows; ++r) {
-    const uint16_t* HWY_RESTRICT row = Row<uint16_t>(tile.keys[r]) + begin;
-    const auto w = hn::Set(d, weights[r]);
-    const auto p0 = LoadPair(d, row);
-    const auto p1 = LoadPair(d, row + 2 * lanes);
-    const auto p2 = LoadPair(d, row + 4 * lanes);
-    const auto p3 = LoadPair(d, row + 6 * lanes);
-    s0 = hn::MulAdd(w, EvenOfPair(d, p0), s0);
-    s1 = hn::MulAdd(w, OddOfPair(d, p0), s1);
-    s2 = hn::MulAdd(w, EvenOfPair(d, p1), s2);
-    s3 = hn::MulAdd(w, OddOfPair(d, p1), s3);
-    s4 = hn::MulAdd(w, EvenOfPair(d, p2), s4);
-    s5 = hn::MulAdd(w, OddOfPair(d, p2), s5);
-    s6 = hn::MulAdd(w, EvenOfPair(d, p3), s6);
-    s7 = hn::MulAdd(w, OddOfPair(d, p3), s7);
-  }
-  float* HWY_RESTRICT to = sum + begin;
-  hn::StoreInterleaved2(s0, s1, d, to);
-  hn::StoreInterleaved2(s2, s3, d, to + 2 * lanes);
-  hn::StoreInterleaved2(s4, s5, d, to + 4 * lanes);
-  hn::StoreInterleaved2(s6, s7, d, to + 6 * lanes);
-}
-
-template <class Element, class D>
-HWY_INLINE void SumRows(D d, const KvTile& tile, int32_t num_rows,
-                        const float* weights, float* sum) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const std::byte* const* group = rows.rows + first;
+  const int32_t num_rows = std::min(kRowGroup, rows.num_rows - first);
   int64_t i = 0;
-  for (; i + 8 * lanes <= tile.head_dim; i += 8 * lanes) {
-    if constexpr (kDecodesPairs<Element>) {
-      SumPairs(d, tile, num_rows, i, weights, sum);
-    } else {
-      SumColumns<Element>(d, tile, num_rows, i, weights, sum);
-    }
+  for (; i + 8 * lanes <= rows.head_dim; i += 8 * lanes) {
+    AddColumns<kPairs, Element>(d, rows, first, i, weights, sum);
   }
-  for (; i < tile.head_dim; i += lanes) {
-    auto s = hn::Zero(d);
-    for (int32_t r = 0; r < num_rows; ++r) {
-      const Element* row = Row<Element>(tile.keys[r]) + i;
-      s = hn::MulAdd(hn::Set(d, weights[r]), LoadElements(d, row), s);
+  if constexpr (kPairs) {
+    auto a = hn::Zero(d), b = a;
+    for (; i < rows.head_dim; i += 2 * lanes) {
+      auto s0 = SumSoFar(d, first, sum + i),
+           s1 = SumSoFar(d, first, sum + i + lanes);
+      for (int32_t r = 0; r < num_rows; ++r) {
+        const auto w = hn::Set(d, weights[r]);
+        LoadTwo<true>(d, Row<Element>(group[r]) + i, a, b);
+        s0 = hn::MulAdd(w, a, s0);
+        s1 = hn::MulAdd(w, b, s1);
+      }
+      hn::StoreU(s0, d, sum + i);
+      hn::StoreU(s1, d, sum + i + lanes);
     }
-    hn::StoreU(s, d, sum + i);
+  } else {
+    for (; i < rows.head_dim; i += lanes) {
+      auto s = SumSoFar(d, first, sum + i);
+      for (int32_t r = 0; r < num_rows; ++r) {
+        const Element* row = Row<Element>(group[r]) + i;
+        s = hn::MulAdd(hn::Set(d, weights[r]), LoadElements(d, row), s);
+      }
+      hn::StoreU(s, d, sum + i);
+    }
   }
 }
 
-template <class Element>
-void SumElements(const KvTile& tile, int32_t num_rows, const float* weights,
-                 float* sum) {
-  // Scalar targets have one tag: NOLINTNEXTLINE(bugprone-branch-clone)
-  if (tile.head_dim % 16 == 0) {
-    SumRows<Element>(WideTag(), tile, num_rows, weights, sum);
-  } else {
-    SumRows<Element>(NarrowTag(), tile, num_rows, weights, sum);
+// norms[i] = sqrt(norms[i]), weights[i] = 1 / max(norms[i], floor), of a group.
+HWY_INLINE void FinishNorms(float floor, float* norms, float* weights) {
+  const NarrowTag d;
+  const auto least = hn::Set(d, floor);
+  for (int64_t i = 0; i < kRowGroup; i += static_cast<int64_t>(hn::Lanes(d))) {
+    const auto norm = hn::Sqrt(hn::LoadU(d, norms + i));
+    hn::StoreU(norm, d, norms + i);
+    // NaN is kept.
+    const auto length = hn::IfThenElse(hn::Lt(norm, least), least, norm);
+    hn::StoreU(hn::Div(hn::Set(d, 1.0f), length), d, weights + i);
   }
 }
+
+struct SumNormalized {
+  template <class Element, bool kPairs, class D>
+  static HWY_INLINE void Run(D d, const RowList& rows, float floor,
+                             float* norms, float* sum) {
+    const int32_t rows_ahead = RowsAhead(rows);
+    // A group is added while the next one's norms are computed: these take long
+    // to be ready, not long to compute.
+    float weights[2][kRowGroup];
+    for (int32_t r = 0; r < rows.num_rows; r += kRowGroup) {
+      ReduceGroup<Term::kSquare, kPairs, Element>(d, rows, r, rows_ahead,
+                                                  nullptr, norms + r);
+      FinishNorms(floor, norms + r, weights[r / kRowGroup % 2]);
+      if (r == 0) continue;
+      const int32_t before = r - kRowGroup;
+      AddGroup<kPairs, Element>(d, rows, before,
+                                weights[before / kRowGroup % 2], sum);
+    }
+    const int32_t last = (rows.num_rows - 1) / kRowGroup * kRowGroup;
+    AddGroup<kPairs, Element>(d, rows, last, weights[last / kRowGroup % 2],
+                              sum);
+#if BM_HAS_BLOCKS
+    if constexpr (kPairs) JoinPairs(d, rows.head_dim, sum);
+#endif
+  }
+};
+
+struct SumAll {
+  template <class Element, bool kPairs, class D>
+  static HWY_INLINE void Run(D d, const RowList& rows, float* sum) {
+    constexpr float kWeights[kRowGroup] = {1.0f, 1.0f, 1.0f, 1.0f};
+    const int32_t rows_ahead = RowsAhead(rows);
+    const int64_t row_bytes =
+        rows.head_dim * static_cast<int64_t>(sizeof(Element));
+    for (int32_t r = 0; r < rows.num_rows; r += kRowGroup) {
+      const std::byte* const* ahead = RowsToFetch(rows, r, rows_ahead);
+      for (int32_t i = 0; i < kRowGroup; ++i) FetchBytes(ahead[i], row_bytes);
+      AddGroup<kPairs, Element>(d, rows, r, kWeights, sum);
+    }
+#if BM_HAS_BLOCKS
+    if constexpr (kPairs) JoinPairs(d, rows.head_dim, sum);
+#endif
+  }
+};
 
 }  // namespace
 
-void SquaredNormsImpl(const KvTile& tile, int32_t num_rows, float* out) {
-  Reduce<Term::kSquare>(tile, num_rows, nullptr, out);
+void SquaredNormsImpl(const RowList& rows, float* out) {
+  Dispatch<Reduce<Term::kSquare>>(rows, static_cast<const float*>(nullptr),
+                                  out);
 }
 
-void DotRowsImpl(const KvTile& tile, int32_t num_rows, const float* x,
-                 float* out) {
-  Reduce<Term::kDot>(tile, num_rows, x, out);
+void DotRowsImpl(const RowList& rows, const float* x, float* out) {
+  Dispatch<Reduce<Term::kDot>>(rows, x, out);
 }
 
-void SquaredDistancesImpl(const KvTile& tile, int32_t num_rows, const float* x,
-                          float* out) {
-  Reduce<Term::kDistance>(tile, num_rows, x, out);
+void SquaredDistancesImpl(const RowList& rows, const float* x, float* out) {
+  Dispatch<Reduce<Term::kDistance>>(rows, x, out);
 }
 
-void WeightedRowSumImpl(const KvTile& tile, int32_t num_rows,
-                        const float* weights, float* sum) {
-  if (tile.dtype == DType::kFloat32) {
-    SumElements<float>(tile, num_rows, weights, sum);
-  } else {
-    SumElements<uint16_t>(tile, num_rows, weights, sum);
-  }
+void SumRowsImpl(const RowList& rows, float* sum) {
+  Dispatch<SumAll>(rows, sum);
+}
+
+void SumNormalizedRowsImpl(const RowList& rows, float floor, float* norms,
+                           float* sum) {
+  Dispatch<SumNormalized>(rows, floor, norms, sum);
 }
 
 }  // namespace blockmgr::HWY_NAMESPACE
@@ -331,30 +386,50 @@ namespace {
 HWY_EXPORT(SquaredNormsImpl);
 HWY_EXPORT(DotRowsImpl);
 HWY_EXPORT(SquaredDistancesImpl);
-HWY_EXPORT(WeightedRowSumImpl);
+HWY_EXPORT(SumRowsImpl);
+HWY_EXPORT(SumNormalizedRowsImpl);
+
+void CheckRows(const RowList& rows) {
+  BM_CHECK(rows.num_rows > 0);
+  BM_CHECK(rows.num_rows <= rows.num_listed);
+}
 
 }  // namespace
 
+void SquaredNorms(const RowList& rows, float* out) {
+  CheckRows(rows);
+  HWY_DYNAMIC_DISPATCH(SquaredNormsImpl)(rows, out);
+}
+
 void SquaredNorms(const KvTile& tile, int32_t num_rows, float* out) {
   BM_CHECK(num_rows > 0 && num_rows <= kTileRows);
-  HWY_DYNAMIC_DISPATCH(SquaredNormsImpl)(tile, num_rows, out);
+  SquaredNorms({.rows = tile.keys.data(),
+                .num_rows = num_rows,
+                .num_listed = num_rows,
+                .head_dim = tile.head_dim,
+                .dtype = tile.dtype},
+               out);
 }
 
-void DotRows(const KvTile& tile, int32_t num_rows, const float* x, float* out) {
-  BM_CHECK(num_rows > 0 && num_rows <= kTileRows);
-  HWY_DYNAMIC_DISPATCH(DotRowsImpl)(tile, num_rows, x, out);
+void DotRows(const RowList& rows, const float* x, float* out) {
+  CheckRows(rows);
+  HWY_DYNAMIC_DISPATCH(DotRowsImpl)(rows, x, out);
 }
 
-void SquaredDistances(const KvTile& tile, int32_t num_rows, const float* x,
-                      float* out) {
-  BM_CHECK(num_rows > 0 && num_rows <= kTileRows);
-  HWY_DYNAMIC_DISPATCH(SquaredDistancesImpl)(tile, num_rows, x, out);
+void SquaredDistances(const RowList& rows, const float* x, float* out) {
+  CheckRows(rows);
+  HWY_DYNAMIC_DISPATCH(SquaredDistancesImpl)(rows, x, out);
 }
 
-void WeightedRowSum(const KvTile& tile, int32_t num_rows, const float* weights,
-                    float* sum) {
-  BM_CHECK(num_rows > 0 && num_rows <= kTileRows);
-  HWY_DYNAMIC_DISPATCH(WeightedRowSumImpl)(tile, num_rows, weights, sum);
+void SumRows(const RowList& rows, float* sum) {
+  CheckRows(rows);
+  HWY_DYNAMIC_DISPATCH(SumRowsImpl)(rows, sum);
+}
+
+void SumNormalizedRows(const RowList& rows, float floor, float* norms,
+                       float* sum) {
+  CheckRows(rows);
+  HWY_DYNAMIC_DISPATCH(SumNormalizedRowsImpl)(rows, floor, norms, sum);
 }
 
 }  // namespace blockmgr

@@ -21,11 +21,11 @@ constexpr int32_t kMedianChannels = 8;
 // NaN is kept: std::max(a, b) is a unless a < b.
 float AtLeast(float value, float floor) { return std::max(value, floor); }
 
-float Element(const KvTile& tile, int32_t row, int32_t index) {
-  if (tile.dtype == DType::kFloat32) {
-    return reinterpret_cast<const float*>(tile.keys[row])[index];
+float Element(const RowList& keys, int32_t row, int32_t index) {
+  if (keys.dtype == DType::kFloat32) {
+    return reinterpret_cast<const float*>(keys.rows[row])[index];
   }
-  return FromBFloat16(reinterpret_cast<const uint16_t*>(tile.keys[row])[index]);
+  return FromBFloat16(reinterpret_cast<const uint16_t*>(keys.rows[row])[index]);
 }
 
 // Of an even number of values the mean of the middle two. Reorders them.
@@ -45,43 +45,32 @@ double Median(std::span<float> values) {
 KeyScorer::KeyScorer(const ModelLayout& layout)
     : anchor_(layout.head_dim),
       anchor_f32_(layout.head_dim),
-      tile_sum_(layout.head_dim) {}
+      partial_sum_(layout.head_dim) {}
 
 void KeyScorer::Norms(const KvArena& arena, std::span<const SlotIndex> slots) {
   norms_.resize(slots.size() + kRowGroup);
-  ForEachTile(arena, slots, RowKind::kKeys,
-              [&](const KvTile& tile, int64_t begin, int32_t num_rows) {
-                SquaredNorms(tile, num_rows, &norms_[begin]);
-                for (int32_t r = 0; r < num_rows; ++r) {
-                  norms_[begin + r] = std::sqrt(norms_[begin + r]);
-                }
-              });
+  ForEachKeyRows(arena, slots, [&](const RowList& keys, int64_t begin) {
+    float* norms = &norms_[begin];
+    SquaredNorms(keys, norms);
+    for (int32_t r = 0; r < keys.num_rows; ++r) norms[r] = std::sqrt(norms[r]);
+  });
 }
 
 void KeyScorer::MeanKey(const KvArena& arena, std::span<const SlotIndex> slots,
                         bool normalize, float floor) {
   norms_.resize(slots.size() + kRowGroup);
   std::ranges::fill(anchor_, 0.0);
-  std::array<float, kTileRows> weights;
-  weights.fill(1.0f);
-  ForEachTile(arena, slots, RowKind::kKeys,
-              [&](const KvTile& tile, int64_t begin, int32_t num_rows) {
-                if (normalize) {
-                  float* norms = &norms_[begin];
-                  SquaredNorms(tile, num_rows, norms);
-                  for (int32_t r = 0; r < num_rows; ++r) {
-                    norms[r] = std::sqrt(norms[r]);
-                    weights[r] = 1.0f / AtLeast(norms[r], floor);
-                  }
-                }
-                WeightedRowSum(tile, num_rows, weights.data(),
-                               tile_sum_.data());
-                // One tile's sum is exact enough in fp32, a million rows' is
-                // not.
-                for (std::size_t i = 0; i < anchor_.size(); ++i) {
-                  anchor_[i] += tile_sum_[i];
-                }
-              });
+  ForEachKeyRows(arena, slots, [&](const RowList& keys, int64_t begin) {
+    if (normalize) {
+      SumNormalizedRows(keys, floor, &norms_[begin], partial_sum_.data());
+    } else {
+      SumRows(keys, partial_sum_.data());
+    }
+    // The sum of so few is exact enough in fp32, a million rows' is not.
+    for (std::size_t i = 0; i < anchor_.size(); ++i) {
+      anchor_[i] += partial_sum_[i];
+    }
+  });
   for (double& x : anchor_) x /= static_cast<double>(slots.size());
 }
 
@@ -93,16 +82,14 @@ void KeyScorer::MedianKey(const KvArena& arena,
   const int32_t head_dim = arena.layout().head_dim;
   for (int32_t first = 0; first < head_dim; first += kMedianChannels) {
     const int32_t num_channels = std::min(kMedianChannels, head_dim - first);
-    ForEachTile(arena, slots, RowKind::kKeys,
-                [&](const KvTile& tile, int64_t begin, int32_t num_rows) {
-                  for (int32_t r = 0; r < num_rows; ++r) {
-                    const float norm = AtLeast(norms_[begin + r], floor);
-                    for (int32_t c = 0; c < num_channels; ++c) {
-                      channels_[c * size + begin + r] =
-                          Element(tile, r, first + c) / norm;
-                    }
-                  }
-                });
+    ForEachKeyRows(arena, slots, [&](const RowList& keys, int64_t begin) {
+      for (int32_t r = 0; r < keys.num_rows; ++r) {
+        const float norm = AtLeast(norms_[begin + r], floor);
+        for (int32_t c = 0; c < num_channels; ++c) {
+          channels_[c * size + begin + r] = Element(keys, r, first + c) / norm;
+        }
+      }
+    });
     for (int32_t c = 0; c < num_channels; ++c) {
       anchor_[first + c] = Median(std::span(channels_).subspan(c * size, size));
     }
@@ -121,30 +108,29 @@ void KeyScorer::Compare(const KvArena& arena, const ScorerSpec& scorer,
       pairwise ? 1.0f
                : AtLeast(static_cast<float>(std::sqrt(square)), kCosineFloor);
   std::array<float, kTileRows> results;
-  ForEachTile(
-      arena, entries.slots, RowKind::kKeys,
-      [&](const KvTile& tile, int64_t begin, int32_t num_rows) {
-        if (scorer.metric == KeyDiffMetric::kEuclidean) {
-          SquaredDistances(tile, num_rows, anchor_f32_.data(), results.data());
-        } else {
-          DotRows(tile, num_rows, anchor_f32_.data(), results.data());
+  ForEachKeyRows(arena, entries.slots, [&](const RowList& keys, int64_t begin) {
+    const float* norms = &norms_[begin];
+    float* out = &scores[begin];
+    switch (scorer.metric) {
+      case KeyDiffMetric::kCosine:
+        DotRows(keys, anchor_f32_.data(), results.data());
+        for (int32_t r = 0; r < keys.num_rows; ++r) {
+          out[r] =
+              -results[r] / (AtLeast(norms[r], kCosineFloor) * anchor_norm);
         }
-        for (int32_t r = 0; r < num_rows; ++r) {
-          float& score = scores[begin + r];
-          switch (scorer.metric) {
-            case KeyDiffMetric::kCosine:
-              score = -results[r] /
-                      (AtLeast(norms_[begin + r], kCosineFloor) * anchor_norm);
-              break;
-            case KeyDiffMetric::kDot:
-              score = -results[r];
-              break;
-            case KeyDiffMetric::kEuclidean:
-              score = std::sqrt(results[r]);
-              break;
-          }
+        break;
+      case KeyDiffMetric::kDot:
+        DotRows(keys, anchor_f32_.data(), results.data());
+        for (int32_t r = 0; r < keys.num_rows; ++r) out[r] = -results[r];
+        break;
+      case KeyDiffMetric::kEuclidean:
+        SquaredDistances(keys, anchor_f32_.data(), results.data());
+        for (int32_t r = 0; r < keys.num_rows; ++r) {
+          out[r] = std::sqrt(results[r]);
         }
-      });
+        break;
+    }
+  });
 }
 
 void KeyScorer::KeyDiff(const KvArena& arena, const ScoreBatch& batch) {
@@ -179,9 +165,15 @@ void KeyScorer::Knorm(const KvArena& arena, const ScoreBatch& batch) {
   BM_CHECK(batch.scores.size() == batch.entries.slots.size());
   for (int32_t head = 0; head < arena.layout().num_heads; ++head) {
     const HeadEntries entries = EntriesOf(batch.entries, head);
-    Norms(arena, entries.slots);
     const std::span<float> scores = entries.Of(batch.scores);
-    for (int64_t j = 0; j < entries.size(); ++j) scores[j] = -norms_[j];
+    std::array<float, kTileRows> squares;
+    ForEachKeyRows(arena, entries.slots,
+                   [&](const RowList& keys, int64_t begin) {
+                     SquaredNorms(keys, squares.data());
+                     for (int32_t r = 0; r < keys.num_rows; ++r) {
+                       scores[begin + r] = -std::sqrt(squares[r]);
+                     }
+                   });
   }
 }
 

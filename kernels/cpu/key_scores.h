@@ -49,11 +49,11 @@ class KeyScorer {
   void Compare(const KvArena& arena, const ScorerSpec& scorer,
                const HeadEntries& entries, std::span<float> scores);
 
-  std::vector<double> anchor_;     // [head_dim]
-  std::vector<float> anchor_f32_;  // [head_dim]
-  std::vector<float> tile_sum_;    // [head_dim]
-  std::vector<float> norms_;       // [entries of a head], + kRowGroup
-  std::vector<float> channels_;    // [kMedianChannels, entries of a head]
+  std::vector<double> anchor_;      // [head_dim]
+  std::vector<float> anchor_f32_;   // [head_dim]
+  std::vector<float> partial_sum_;  // [head_dim]
+  std::vector<float> norms_;        // [entries of a head], + kRowGroup
+  std::vector<float> channels_;     // [kMedianChannels, entries of a head]
 };
 
 }  // namespace blockmgr

@@ -16,6 +16,15 @@
 namespace blockmgr {
 namespace {
 
+// A page of K or V rows is often as large as one of the system's, and should
+// not lie across two of them.
+constexpr std::size_t kSystemPageBytes = 4096;
+
+std::size_t PaddingOf(const std::byte* bytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(bytes);
+  return (kSystemPageBytes - address % kSystemPageBytes) % kSystemPageBytes;
+}
+
 // Readers jump from page to page of the arena, each a few KiB, all over it:
 // with the system's small pages nearly every jump waits for an address
 // translation. A hint; what comes of it does not matter to anything but time.
@@ -37,21 +46,23 @@ void AskForHugePages(std::span<std::byte> bytes) {
 absl::StatusOr<KvArena> KvArena::Create(const ModelLayout& layout) {
   BM_RETURN_IF_ERROR(layout.Validate());
   auto bytes = hwy::AllocateAligned<std::byte>(
-      static_cast<std::size_t>(layout.pool_bytes()));
+      static_cast<std::size_t>(layout.pool_bytes()) + kSystemPageBytes);
   if (bytes == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrCat("arena: cannot allocate ", layout.pool_bytes(),
                      " bytes for ", layout.ToString()));
   }
-  AskForHugePages({bytes.get(), static_cast<std::size_t>(layout.pool_bytes())});
-  return KvArena(layout, std::move(bytes));
+  KvArena arena(layout, std::move(bytes));
+  AskForHugePages(arena.bytes());
+  return arena;
 }
 
 KvArena::KvArena(const ModelLayout& layout,
                  hwy::AlignedFreeUniquePtr<std::byte[]> bytes)
     : layout_(layout),
       pool_(KvPoolLayout::PageContiguous(layout)),
-      bytes_(std::move(bytes)) {}
+      bytes_(std::move(bytes)),
+      base_(bytes_.get() + PaddingOf(bytes_.get())) {}
 
 int64_t KvArena::PageOffset(PageId page) const {
   BM_CHECK(Index(page) >= 0 && Index(page) < layout_.num_pages());
@@ -66,20 +77,18 @@ int64_t KvArena::KeyRowOffset(SlotIndex slot) const {
   return PageOffset(page) + slot % layout_.page_size * pool_.token_stride;
 }
 
-std::byte* KvArena::page(PageId page) {
-  return bytes_.get() + PageOffset(page);
-}
+std::byte* KvArena::page(PageId page) { return base_ + PageOffset(page); }
 
 const std::byte* KvArena::page(PageId page) const {
-  return bytes_.get() + PageOffset(page);
+  return base_ + PageOffset(page);
 }
 
 std::byte* KvArena::key_row(SlotIndex slot) {
-  return bytes_.get() + KeyRowOffset(slot);
+  return base_ + KeyRowOffset(slot);
 }
 
 const std::byte* KvArena::key_row(SlotIndex slot) const {
-  return bytes_.get() + KeyRowOffset(slot);
+  return base_ + KeyRowOffset(slot);
 }
 
 void KvArena::KeyRows(std::span<const SlotIndex> slots,
@@ -103,12 +112,12 @@ void KvArena::KeyRows(std::span<const SlotIndex> slots,
 std::span<std::byte> KvArena::layer_block(int32_t layer, BlockId block) {
   BM_CHECK(layer >= 0 && layer < layout_.num_layers);
   BM_CHECK(Index(block) >= 0 && Index(block) < layout_.num_blocks);
-  return {bytes_.get() + pool_.row_offset(layer, block, 0, 0),
+  return {base_ + pool_.row_offset(layer, block, 0, 0),
           static_cast<std::size_t>(pool_.block_stride)};
 }
 
 std::span<std::byte> KvArena::bytes() {
-  return {bytes_.get(), static_cast<std::size_t>(layout_.pool_bytes())};
+  return {base_, static_cast<std::size_t>(layout_.pool_bytes())};
 }
 
 }  // namespace blockmgr

@@ -15,7 +15,7 @@
 
 namespace blockmgr {
 
-// KvArena owns layout.pool_bytes() bytes, 64-byte aligned, laid out by
+// KvArena owns layout.pool_bytes() bytes, aligned to 4 KiB, laid out by
 // KvPoolLayout::PageContiguous.
 //
 // Offsets are 64-bit throughout. Ids outside the layout are a bug in the caller
@@ -57,7 +57,8 @@ class KvArena {
 
   ModelLayout layout_;
   KvPoolLayout pool_;
-  hwy::AlignedFreeUniquePtr<std::byte[]> bytes_;  // [layout_.pool_bytes()]
+  hwy::AlignedFreeUniquePtr<std::byte[]> bytes_;
+  std::byte* base_;  // in bytes_, [layout_.pool_bytes()]
 };
 
 }  // namespace blockmgr

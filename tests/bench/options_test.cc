@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <CLI/CLI.hpp>
 
+#include "bench/sim.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -97,6 +98,55 @@ TEST(BenchFlagsTest, IneffectiveOptionsAreErrors) {
   EXPECT_THAT(
       ResolveOptions(options),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("got 'novalue'")));
+}
+
+absl::StatusOr<SchedulerOptions> ParseSim(std::vector<std::string> arguments) {
+  CLI::App app;
+  SimOptions options;
+  AddSimFlags(&app, &options);
+  std::reverse(arguments.begin(), arguments.end());
+  try {
+    app.parse(arguments);
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+  return options.scheduler;
+}
+
+TEST(SimFlagsTest, ChooseThePoliciesOfTheScheduler) {
+  ASSERT_OK_AND_ASSIGN(
+      const SchedulerOptions options,
+      ParseSim({"--scheduling-policy", "prefix", "--admission", "guaranteed",
+                "--chunk-policy", "equal_progress", "--prefix-aging", "5",
+                "--max-bypasses", "6", "--min-prefix-wait-tokens", "7",
+                "--max-prefix-wait-steps", "8", "--max-long-prefills", "9"}));
+  EXPECT_EQ(options.policy, SchedulingPolicy::kPrefix);
+  EXPECT_EQ(options.admission, AdmissionPolicy::kGuaranteed);
+  EXPECT_EQ(options.chunk_policy, ChunkPolicy::kEqualProgress);
+  EXPECT_EQ(options.prefix_aging, 5);
+  EXPECT_EQ(options.max_bypasses, 6);
+  EXPECT_EQ(options.min_prefix_wait_tokens, 7);
+  EXPECT_EQ(options.max_prefix_wait_steps, 8);
+  EXPECT_EQ(options.max_long_prefills, 9);
+  ASSERT_OK_AND_ASSIGN(const SchedulerOptions others,
+                       ParseSim({"--scheduling-policy", "priority",
+                                 "--admission", "max_utilization"}));
+  EXPECT_EQ(others.policy, SchedulingPolicy::kPriority);
+  EXPECT_EQ(others.admission, AdmissionPolicy::kMaxUtilization);
+}
+
+TEST(SimFlagsTest, WithoutFlagsAreTheDefaults) {
+  ASSERT_OK_AND_ASSIGN(const SchedulerOptions options, ParseSim({}));
+  EXPECT_EQ(options.policy, SchedulingPolicy::kFcfs);
+  EXPECT_EQ(options.admission, AdmissionPolicy::kWatermark);
+  EXPECT_EQ(options.chunk_policy, ChunkPolicy::kFirstCome);
+  EXPECT_EQ(options.max_bypasses, SchedulerOptions().max_bypasses);
+}
+
+TEST(SimFlagsTest, UnknownPoliciesAreErrors) {
+  EXPECT_FALSE(ParseSim({"--scheduling-policy", "lifo"}).ok());
+  EXPECT_FALSE(ParseSim({"--admission", "none"}).ok());
+  EXPECT_FALSE(ParseSim({"--chunk-policy", "random"}).ok());
 }
 
 TEST(ResolveEvictionTest, KeepRatioAloneMeansTheDefaultPolicy) {

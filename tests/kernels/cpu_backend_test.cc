@@ -218,7 +218,7 @@ TEST(KvArenaTest, PagesAreDenseAlignedAndInIdOrder) {
   auto arena = KvArena::Create(layout);
   ASSERT_TRUE(arena.ok()) << arena.status();
   std::byte* base = arena->bytes().data();
-  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(base) % 64, 0u);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(base) % 4096, 0u);
   EXPECT_EQ(std::ssize(arena->bytes()), layout.pool_bytes());
   for (int32_t page = 0; page < layout.num_pages(); ++page) {
     EXPECT_EQ(arena->page(PageId{page}) - base, page * layout.page_bytes());

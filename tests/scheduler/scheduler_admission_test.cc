@@ -274,6 +274,22 @@ TEST(LongPrefillTest, ShortPromptsPassLongOnes) {
   driver.CheckQuiescent();
 }
 
+TEST(LongPrefillTest, AShortPromptPassesManyLongOnes) {
+  SchedulerOptions options = PlainOptions();
+  options.long_prefill_token_threshold = 4;
+  options.max_long_prefills = 2;
+  SchedulerDriver driver(SmallLayout(4, 100), options);
+  for (int32_t i = 0; i < 40; ++i) {
+    Submit(&driver, MakeRequest("long" + std::to_string(i), 12, 2));
+  }
+  const RequestId last = Submit(&driver, MakeRequest("short", 4, 2));
+  driver.Step();
+  EXPECT_EQ(driver.plan().starts.size(), 3u);
+  EXPECT_EQ(driver.TokensInPlan(last), 4);
+  driver.Drain();
+  driver.CheckQuiescent();
+}
+
 class EqualProgressTest : public testing::Test {
  protected:
   static SchedulerOptions Options() {

@@ -157,6 +157,7 @@ absl::Status CanaryEngine::ApplyStarts(const StepPlan& plan) {
     // A hit stands for what was computed without any eviction.
     for (int32_t i = 0; i < table.num_cached; ++i) {
       table.content.push_back(Extend(table.chain[i], 0));
+      table.steps.push_back(StepId{0});
     }
   }
   return absl::OkStatus();
@@ -235,6 +236,7 @@ absl::Status CanaryEngine::Compute(const StepPlan& plan, StepResult* result) {
     }
     for (int32_t p = plan.positions[i]; p < end; ++p) {
       table.content.push_back(Extend(table.chain[p], table.history));
+      table.steps.push_back(plan.id);
       const int32_t place = p - table.cut();
       const BlockId block = table.tail[place / page_size];
       if (holders[Index(block)] != 1) {
@@ -247,6 +249,7 @@ absl::Status CanaryEngine::Compute(const StepPlan& plan, StepResult* result) {
             .content = table.content.back(),
             .incarnation = table.incarnation,
             .request = table.request,
+            .step = plan.id,
             .position = p,
             .head_index = h};
       }
@@ -283,16 +286,18 @@ absl::Status CanaryEngine::ReadAll(const CanaryTable& table) const {
       const bool is_shared = position < table.num_cached;
       if (tag.head_index == h && tag.position == position &&
           tag.content == table.content[position] &&
-          (is_shared || tag.incarnation == table.incarnation)) {
+          (is_shared || (tag.incarnation == table.incarnation &&
+                         tag.step == table.steps[position]))) {
         continue;
       }
       return Wrong("slot ", entries.slots[i], ": expected request ",
                    Index(table.request), " incarnation ", table.incarnation,
                    " head ", h, " position ", position, " content ",
-                   table.content[position], ", got request ",
+                   table.content[position], " step ",
+                   Index(table.steps[position]), ", got request ",
                    Index(tag.request), " incarnation ", tag.incarnation,
                    " head ", tag.head_index, " position ", tag.position,
-                   " content ", tag.content);
+                   " content ", tag.content, " step ", Index(tag.step));
     }
   }
   return absl::OkStatus();
@@ -353,6 +358,7 @@ absl::Status CanaryEngine::CheckOrder(
 }
 
 bool CanaryEngine::IsRefused(const EvictionOrder& order) const {
+  if (refuses_all_) return true;
   if (options_.refuse_one_in == 0) return false;
   const CanaryTable& table = tables_[Index(order.slot)];
   Random random(options_.seed ^ (table.incarnation * 7919 + order.length));

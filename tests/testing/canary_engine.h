@@ -67,6 +67,7 @@ struct CanaryTable {
   std::vector<int32_t> tokens;
   std::vector<uint64_t> chain;    // hash of the tokens up to each position
   std::vector<uint64_t> content;  // what each computed position must hold
+  std::vector<StepId> steps;      // that computed it; 0: another's, cached
   uint64_t history = 0;           // of the evictions so far
   std::vector<CanaryEviction> evictions;
   std::optional<RaggedRegion> region;
@@ -87,6 +88,8 @@ class CanaryEngine {
   int32_t num_queued() const { return static_cast<int32_t>(queue_.size()); }
   // Executes the oldest plan. REQUIRES: num_queued() > 0.
   absl::StatusOr<StepResult> Execute();
+  // From now on every eviction is refused, or none but those of options.
+  void RefuseOrders(bool refuse) { refuses_all_ = refuse; }
   // Loses all memory, tables and plans, like a new engine.
   void Restart();
 
@@ -103,6 +106,7 @@ class CanaryEngine {
     uint64_t content = 0;
     uint64_t incarnation = 0;
     RequestId request{0};
+    StepId step{0};  // that computed it
     int32_t position = -1;
     int32_t head_index = -1;
   };
@@ -136,6 +140,7 @@ class CanaryEngine {
   // Blocks that executed steps have touched, by step.
   absl::flat_hash_map<StepId, absl::flat_hash_set<BlockId>> touched_;
   uint64_t next_incarnation_ = 1;
+  bool refuses_all_ = false;
 };
 
 }  // namespace blockmgr

@@ -77,15 +77,13 @@ const std::vector<Layer>& Layers() {
       {.folder = "bench",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
                        "kernels", "scheduler", "scheduler/server", "proto",
-                       "wire",
-                       "bench/engine", "bench/evict", "tests"},
+                       "wire", "bench/engine", "bench/evict", "tests"},
        .grpc = true,
        .cuda = true},
       {.folder = "tests",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
                        "kernels", "scheduler", "scheduler/server", "proto",
-                       "wire",
-                       "bench/engine", "bench/evict", "bench"},
+                       "wire", "bench/engine", "bench/evict", "bench"},
        .grpc = true,
        .cuda = true},
   };
@@ -155,6 +153,14 @@ std::string WhyNotOwn(const Layer& layer, absl::string_view header) {
   return absl::StrCat("is above or beside it (", target->folder, ")");
 }
 
+// Why device code in `folder` may not include the header, or "".
+std::string WhyNotInDeviceCode(absl::string_view folder, bool own,
+                               absl::string_view header) {
+  const bool allowed = own ? absl::StartsWith(header, absl::StrCat(folder, "/"))
+                           : IsStandardHeader(header) || IsCudaHeader(header);
+  return allowed ? "" : "is not for device code";
+}
+
 }  // namespace
 
 std::string LayerFolder(absl::string_view path) {
@@ -174,8 +180,11 @@ Findings CheckIncludes(absl::string_view path, absl::string_view text) {
     const size_t end = line.find(own ? '"' : '>', 1);
     if (end == absl::string_view::npos) continue;
     const absl::string_view header = line.substr(1, end - 1);
-    const std::string why =
+    std::string why =
         own ? WhyNotOwn(*layer, header) : WhyNotLibrary(*layer, header);
+    if (why.empty() && IsDeviceCode(path)) {
+      why = WhyNotInDeviceCode(path.substr(0, path.rfind('/')), own, header);
+    }
     if (why.empty()) continue;
     findings.push_back({.path = std::string(path),
                         .line = line_number,

@@ -40,8 +40,9 @@ inline constexpr int64_t kMaxColumns = 80;
 inline constexpr int64_t kMaxFunctionLines = 70;
 inline constexpr int64_t kMaxFileLines = 500;
 
-bool IsHeader(absl::string_view path);   // .h
-bool IsCppFile(absl::string_view path);  // .h or .cc
+bool IsHeader(absl::string_view path);      // .h or .cuh
+bool IsDeviceCode(absl::string_view path);  // .cu or .cuh
+bool IsCppFile(absl::string_view path);     // .h, .cc, .cu or .cuh
 bool IsCMakeFile(absl::string_view path);
 
 // The folder of the layer that a file belongs to: "kernels" for
@@ -51,6 +52,8 @@ std::string LayerFolder(absl::string_view path);
 // Rules about one file. Each is given C++ files only, unless it says otherwise.
 
 // Folders are layers: who may include whom, and who may use which library.
+// Device code sees CUDA, std and headers of its own folder only: nvcc is an
+// order slower with Abseil, and knows no C++20.
 Findings CheckIncludes(absl::string_view path, absl::string_view text);
 
 // At most kMaxColumns characters; lines with a URL, includes and guards may be

@@ -147,6 +147,24 @@ TEST(IncludesTest, CoreHasNoThreadsOrClocks) {
   }
 }
 
+TEST(IncludesTest, DeviceCodeSeesCudaAndItsOwnFolder) {
+  const std::string allowed = IncludeLibrary("cuda_bf16.h") +
+                              IncludeLibrary("cstdint") +
+                              Include("kernels/cuda/simt.h");
+  const std::string refused = IncludeLibrary("absl/strings/str_cat.h") +
+                              Include("blockmgr/base/ids.h") +
+                              Include("kernels/backend.h") +
+                              IncludeLibrary("boost/context/fiber.hpp");
+  for (const char* path : {"kernels/cuda/a.cu", "kernels/cuda/a.cuh"}) {
+    EXPECT_THAT(CheckIncludes(path, allowed), IsEmpty());
+    EXPECT_THAT(CheckIncludes(path, refused),
+                ElementsAre(At(1, "device"), At(2, "device"), At(3, "device"),
+                            At(4, "device")));
+  }
+  // Host code beside it may.
+  EXPECT_THAT(CheckIncludes("kernels/cuda/a.cc", refused), IsEmpty());
+}
+
 TEST(LineLengthsTest, FindsTheFirstColumnTooMuch) {
   const std::string longest(kMaxColumns, 'x');
   EXPECT_THAT(CheckLineLengths("a.cc", longest + "\n"), IsEmpty());
@@ -219,6 +237,9 @@ TEST(IncludeGuardTest, OtherGuardsAndNoneAreFound) {
   EXPECT_THAT(
       CheckIncludeGuard("kernels/backend.h", Guarded("KERNELS_BACK_H_")),
       ElementsAre(At(2, "KERNELS_BACKEND_H_")));
+  EXPECT_THAT(
+      CheckIncludeGuard("kernels/cuda/a.cuh", Guarded("KERNELS_CUDA_A_H_")),
+      ElementsAre(At(2, "KERNELS_CUDA_A_CUH_")));
   EXPECT_THAT(CheckIncludeGuard("kernels/backend.h", "#pragma once\nint x;\n"),
               ElementsAre(At(1, "KERNELS_BACKEND_H_")));
   EXPECT_THAT(CheckIncludeGuard("kernels/backend.h", "int x;\n"),

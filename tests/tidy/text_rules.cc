@@ -140,10 +140,16 @@ std::string Finding::ToString() const {
   return absl::StrCat(path, ":", line, ": ", rule, ": ", detail);
 }
 
-bool IsHeader(absl::string_view path) { return absl::EndsWith(path, ".h"); }
+bool IsHeader(absl::string_view path) {
+  return absl::EndsWith(path, ".h") || absl::EndsWith(path, ".cuh");
+}
+
+bool IsDeviceCode(absl::string_view path) {
+  return absl::EndsWith(path, ".cu") || absl::EndsWith(path, ".cuh");
+}
 
 bool IsCppFile(absl::string_view path) {
-  return IsHeader(path) || absl::EndsWith(path, ".cc");
+  return IsHeader(path) || absl::EndsWith(path, ".cc") || IsDeviceCode(path);
 }
 
 bool IsCMakeFile(absl::string_view path) {

@@ -1,0 +1,102 @@
+// Device side of attention_lists.h: from ranks to addresses.
+#ifndef KERNELS_CUDA_ATTENTION_LIST_CUH_
+#define KERNELS_CUDA_ATTENTION_LIST_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/attention_lists.h"
+#include "kernels/cuda/planted_attention_bugs.h"
+#include "kernels/cuda/simt.h"
+
+namespace blockmgr {
+inline namespace SIMT_SPACE {
+
+SIMT_DEVICE int32_t Divide(int32_t n, const Divider& by) {
+  return static_cast<int32_t>(
+      (static_cast<uint64_t>(static_cast<uint32_t>(n)) * by.multiplier) >>
+      by.shift);
+}
+
+// K row of a page's first token.
+SIMT_DEVICE const char* PageAddress(const PagedPool& pool, int32_t page) {
+  const int32_t layer_block = Divide(page, pool.num_heads);
+  const int32_t layer = Divide(layer_block, pool.num_blocks);
+  return pool.view
+      .Row(layer, layer_block - layer * pool.view.num_blocks,
+           page - layer_block * pool.view.num_heads, 0)
+      .key;
+}
+
+// K row of a slot. Slots exceed 32 bits, page ids do not.
+SIMT_DEVICE const char* SlotAddress(const PagedPool& pool, int64_t slot) {
+  const int32_t offset =
+      static_cast<int32_t>(slot) & ((1 << pool.page_shift) - 1);
+  return PageAddress(pool, static_cast<int32_t>(slot >> pool.page_shift)) +
+         offset * pool.view.token_stride;
+}
+
+// What a copy that reads nothing may name as its source.
+SIMT_DEVICE const char* Nowhere(const PagedPool& pool) {
+  return pool.view.base != nullptr
+             ? pool.view.base
+             : reinterpret_cast<const char*>(pool.view.layer_bases);
+}
+
+// One list, in registers.
+struct AttentionList {
+  const int32_t* region_pages = nullptr;
+  const int32_t* tail_blocks = nullptr;
+  int32_t region_length = 0;  // live ranks of the region
+  int32_t region_slots = 0;   // its ranks
+  int32_t num_ranks = 0;      // of region and tail
+  int32_t head = 0;
+};
+
+SIMT_DEVICE AttentionList LoadList(const AttentionLists& lists,
+                                   int32_t page_shift, int32_t sequence,
+                                   int32_t head) {
+  const int32_t slot = lists.sequence_slots == nullptr
+                           ? sequence
+                           : lists.sequence_slots[sequence];
+  AttentionList list;
+  list.head = head;
+  if (lists.region_lengths != nullptr) {
+    const int64_t index = int64_t{slot} * lists.num_heads + head;
+    list.region_length = lists.region_lengths[index];
+    list.region_pages = lists.region_pages + lists.region_offsets[index];
+    const int32_t mask = (1 << page_shift) - 1;
+    list.region_slots = (list.region_length + mask) & ~mask;
+  }
+  list.tail_blocks = lists.tail_blocks + slot * lists.tail_stride;
+  list.num_ranks = list.region_slots + lists.tail_lengths[slot];
+  return list;
+}
+
+SIMT_DEVICE bool IsLive(const AttentionList& list, int32_t rank) {
+  return rank < list.region_length ||
+         (rank >= list.region_slots && rank < list.num_ranks);
+}
+
+// K row at `rank`. REQUIRES: rank < num_ranks.
+SIMT_DEVICE const char* RankAddress(const PagedPool& pool,
+                                    const AttentionList& list, int32_t layer,
+                                    int32_t rank) {
+  const int32_t offset =
+      BM_PLANTED(kPageOffsetLost) ? 0 : rank & ((1 << pool.page_shift) - 1);
+  const char* page_address;
+  if (rank < list.region_slots) {
+    page_address =
+        PageAddress(pool, list.region_pages[rank >> pool.page_shift]);
+  } else {
+    const int32_t page = (rank - list.region_slots) >> pool.page_shift;
+    const int32_t block =
+        list.tail_blocks[BM_PLANTED(kWrongPage) && page > 0 ? page - 1 : page];
+    page_address = pool.view.Row(layer, block, list.head, 0).key;
+  }
+  return page_address + offset * pool.view.token_stride;
+}
+
+}  // namespace SIMT_SPACE
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_ATTENTION_LIST_CUH_

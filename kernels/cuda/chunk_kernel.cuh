@@ -1,0 +1,77 @@
+// The kernel of chunk_attention.h.
+#ifndef KERNELS_CUDA_CHUNK_KERNEL_CUH_
+#define KERNELS_CUDA_CHUNK_KERNEL_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/chunk_attention.cuh"
+#include "kernels/cuda/chunk_attention.h"
+#include "kernels/cuda/planted_attention_bugs.h"
+#include "kernels/cuda/rank_rows.cuh"
+#include "kernels/cuda/simt.h"
+
+namespace blockmgr {
+inline namespace SIMT_SPACE {
+
+// Whether every row of the CTA sees every rank of a tile.
+SIMT_DEVICE bool AllSeen(const AttentionList& list, int32_t first_rank,
+                         int32_t least_limit) {
+  const int32_t end = first_rank + kChunkRanks;
+  return end <= least_limit && (end <= list.region_length ||
+                                list.region_length == list.region_slots ||
+                                first_rank >= list.region_slots);
+}
+
+// Grid: {block_offsets[num_sequences], num_heads}.
+template <typename T, int kDim>
+SIMT_KERNEL(kChunkThreads, 2)
+void ChunkAttention(ChunkParams params) {
+  using Shape = ChunkShape<T, kDim>;
+  T* const query_tile = reinterpret_cast<T*>(simt::SharedBytes());
+  T* const tiles = query_tile + Shape::kQueryElements;
+  const ChunkBlock block = MakeChunkBlock(params);
+  CopyQueries<kDim>(params, block, query_tile);
+  const int32_t last_row = block.first_row + kChunkRows < block.num_rows
+                               ? block.first_row + kChunkRows - 1
+                               : block.num_rows - 1;
+  const int32_t least_limit = RowLimit(params, block, block.first_row);
+  const int32_t num_tiles =
+      (RowLimit(params, block, last_row) + kChunkRanks - 1) / kChunkRanks;
+  const auto copy = [&](int32_t tile) {
+    if (tile < num_tiles) {
+      T* const keys =
+          tiles + tile % Shape::kStages * (2 * Shape::kTileElements);
+      const int32_t row = WarpIndex() * kRankRows;
+      CopyRankRows<kDim>(params.pool, block.list, params.lists.layer,
+                         tile * kChunkRanks + row, row, keys,
+                         keys + Shape::kTileElements);
+    }
+    simt::CommitCopies();  // the first group holds the queries too
+  };
+  copy(0);
+  ChunkState<kDim> state;
+  state.Reset(params, block);
+  ChunkQueries<T, kDim> queries;
+  for (int32_t tile = 0; tile < num_tiles; ++tile) {
+    simt::WaitCopies<0>();
+    // Publishes this tile, and says that the one before is not read any more.
+    if (!BM_PLANTED(kNoBarrierBetweenTiles)) simt::SyncBlock();
+    copy(tile + 1);
+    if (tile == 0) queries.Load(query_tile);
+    const T* keys = tiles + tile % Shape::kStages * (2 * Shape::kTileElements);
+    const int32_t first_rank = tile * kChunkRanks;
+    float logits[kChunkRanks / 8][4];
+    ChunkLogits<T, kDim>(queries, keys, params.scale * kLog2E, logits);
+    if (!AllSeen(block.list, first_rank, least_limit)) {
+      MaskChunk(block.list, first_rank, state.limit, logits);
+    }
+    ChunkSoftmax<kDim>(logits, &state);
+    ChunkOutput<T, kDim>(logits, keys + Shape::kTileElements, &state);
+  }
+  StoreChunk<T, kDim>(params, block, state);
+}
+
+}  // namespace SIMT_SPACE
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_CHUNK_KERNEL_CUH_

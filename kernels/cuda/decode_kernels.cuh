@@ -1,0 +1,256 @@
+// The two kernels of decode_attention.h: attention, then the merge of lists
+// that several CTAs, or several chunks, computed.
+#ifndef KERNELS_CUDA_DECODE_KERNELS_CUH_
+#define KERNELS_CUDA_DECODE_KERNELS_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/decode_attention.cuh"
+#include "kernels/cuda/decode_attention.h"
+#include "kernels/cuda/decode_pieces.cuh"
+#include "kernels/cuda/mma_rows.cuh"
+#include "kernels/cuda/planted_attention_bugs.h"
+#include "kernels/cuda/simt.h"
+
+namespace blockmgr {
+inline namespace SIMT_SPACE {
+
+// An output element of a query head: the weighted sum, not divided yet, of rows
+// whose weights, relative to 2^max, add up to `sum`.
+struct WeightedSum {
+  float max = -INFINITY;
+  float sum = 0.0f;
+  float value = 0.0f;
+
+  // Order matters to the last bit: parts come in order along the list.
+  SIMT_DEVICE void Add(float part_max, float part_sum, float part_value) {
+    const float joint = fmaxf(max, part_max);
+    const float base = FiniteMax(joint);
+    const bool ignore = BM_PLANTED(kMergeIgnoresMax);
+    const float mine = ignore ? 1.0f : simt::Exp2(max - base);
+    const float theirs = ignore ? 1.0f : simt::Exp2(part_max - base);
+    sum = sum * mine + part_sum * theirs;
+    value = value * mine + part_value * theirs;
+    max = joint;
+  }
+};
+
+// `element` of query head `q_head` of the group of `list` is final.
+template <typename T, int kDim>
+SIMT_DEVICE void StoreFinal(const DecodeParams& params, int32_t list,
+                            int32_t q_head, int32_t element,
+                            const WeightedSum& total) {
+  const int64_t row = int64_t{list} * params.group_size + q_head;
+  // Not "sum > 0": NaN in a live row must stay visible.
+  const bool empty = total.sum == 0.0f;
+  static_cast<T*>(params.output)[row * kDim + element] =
+      simt::FromFloat<T>(empty ? 0.0f : total.value / total.sum);
+  if (element == 0 && params.lse != nullptr) {
+    params.lse[row] =
+        empty ? -INFINITY : kLn2 * (total.max + simt::Log2(total.sum));
+  }
+}
+
+template <int kDim>
+SIMT_DEVICE void StorePartial(const DecodeParams& params, int64_t slot,
+                              int32_t q_rows, int32_t q_head, int32_t element,
+                              const WeightedSum& part) {
+  const int64_t row = slot * q_rows + q_head;
+  params.partial_output[row * kDim + element] = part.value;
+  if (element == 0) {
+    params.partial_stats[row * 2] = part.max;
+    params.partial_stats[row * 2 + 1] = part.sum;
+  }
+}
+
+// Adds up what the warps found for 8 query heads, in the order of the warps,
+// and stores it: as the result if the piece is a whole list.
+template <typename T, int kDim, int kQTiles>
+SIMT_DEVICE void CombineWarps(const DecodeParams& params,
+                              const DecodePiece& piece, int32_t q_tile,
+                              const float (&output)[kDim / 16][4],
+                              const float (&max)[2], const float (&sum)[2]) {
+  using Shape = DecodeShape<T, kDim, kQTiles>;
+  const auto results =
+      simt::Shared<float>(Shape::kRowBytes, Shape::kResultFloats);
+  const auto stats = simt::Shared<float>(
+      Shape::kRowBytes + sizeof(float) * Shape::kResultFloats,
+      Shape::kStatFloats);
+  const int32_t lane = LaneIndex();
+  SIMT_UNROLL
+  for (int j = 0; j < 2; ++j) {
+    const int32_t row = WarpIndex() * 8 + (lane % 4) * 2 + j;
+    const float all_rows = SumOverRows(sum[j]);
+    if (lane < 4) {
+      stats.Store(row * 2, max[j]);
+      stats.Store(row * 2 + 1, all_rows);
+    }
+    SIMT_UNROLL
+    for (int i = 0; i < kDim / 16; ++i) {
+      const int32_t place = row * Shape::kResultStride + i * 16 + lane / 4;
+      results.Store(place, output[i][j]);
+      results.Store(place + 8, output[i][j + 2]);
+    }
+  }
+  if (!BM_PLANTED(kNoBarrierBeforeCombine)) simt::SyncBlock();
+  const bool whole = piece.IsWhole();
+  const int64_t slot = whole ? 0 : SlotOfPiece(params, piece);
+  for (int32_t e = Thread(); e < 8 * kDim; e += kDecodeThreads) {
+    const int32_t q_row = e / kDim;
+    const int32_t element = e % kDim;
+    const int32_t q_head = q_tile * 8 + q_row;
+    if (q_head >= params.group_size) continue;
+    WeightedSum total;
+    for (int32_t warp = 0; warp < Shape::kWarps; ++warp) {
+      const int32_t row = warp * 8 + q_row;
+      total.Add(stats.Load(row * 2), stats.Load(row * 2 + 1),
+                results.Load(row * Shape::kResultStride + element));
+    }
+    if (whole) {
+      StoreFinal<T, kDim>(params, piece.list, q_head, element, total);
+    } else {
+      StorePartial<kDim>(params, slot, 8 * kQTiles, q_head, element, total);
+    }
+  }
+  if (!BM_PLANTED(kNoBarrierAfterCombine)) simt::SyncBlock();
+}
+
+// One tile: waits for it, attends it, frees its stage.
+template <typename T, int kDim, int kQTiles>
+SIMT_DEVICE void AttendDecodeTile(
+    const DecodeParams& params, const AttentionList& list,
+    const DecodePiece& piece, int32_t tile, const T* rows,
+    const DecodeQueries<kDim / 16, kQTiles>& queries,
+    DecodeState<kDim / 16, kQTiles>* state) {
+  using Shape = DecodeShape<T, kDim, kQTiles>;
+  if (BM_PLANTED(kTooFewWaits)) {
+    simt::WaitCopies<Shape::kStages>();
+  } else {
+    simt::WaitCopies<Shape::kStages - 1>();
+  }
+  if (!BM_PLANTED(kNoBarrierAfterWait)) simt::SyncWarp();
+  const int32_t rank =
+      (tile - piece.list_begin) * kDecodeTileRanks + WarpIndex() * Shape::kRows;
+  const int32_t num_live = LiveRows(list, rank);
+  float logits[kQTiles][4];
+  DecodeLogits<T, kDim, kQTiles>(rows, queries, logits);
+  if (params.logits != nullptr) {
+    StoreLogits<kQTiles>(params,
+                         int64_t{piece.list_begin} * kDecodeTileRanks + rank,
+                         num_live, logits);
+  }
+  DecodeRows<T, kDim, kQTiles>(rows + Shape::kRows * kDim, num_live,
+                               params.scale * kLog2E, logits, state);
+  if (!BM_PLANTED(kNoBarrierBeforeReuse)) simt::SyncWarp();
+}
+
+// Grid: num_ctas blocks. Shared memory: DecodeShape::kSharedBytes.
+template <typename T, int kDim, int kQTiles>
+SIMT_KERNEL(kDecodeThreads, 2)
+void DecodeAttention(DecodeParams params) {
+  using Shape = DecodeShape<T, kDim, kQTiles>;
+  const TileRange range =
+      RangeOfCta(params, static_cast<int32_t>(simt::BlockX()));
+  if (range.begin >= range.end) return;
+  T* const rows = reinterpret_cast<T*>(simt::SharedBytes()) +
+                  WarpIndex() * Shape::kStages * Shape::kStageElements;
+  int32_t list_index = ListOfTile(params, range.begin);
+  DecodeLoader<Shape, T, kDim> loader;
+  loader.Enter(params, list_index);
+  loader.tile = range.begin;
+  loader.end = range.end;
+  for (int i = 0; i < Shape::kStages - 1; ++i) loader.CopyNext(params, rows);
+
+  DecodeState<kDim / 16, kQTiles> state;
+  DecodeQueries<kDim / 16, kQTiles> queries;
+  int32_t stage = 0;
+  for (int32_t tile = range.begin; tile < range.end;) {
+    const DecodePiece piece = PieceAt(params, range, list_index, tile);
+    const int32_t sequence = Divide(list_index, params.pool.num_heads);
+    const AttentionList list =
+        LoadList(params.lists, params.pool.page_shift, sequence,
+                 list_index - sequence * params.lists.num_heads);
+    queries.Load(params, list_index);
+    state.Reset();
+    for (; tile < piece.end; ++tile) {
+      loader.CopyNext(params, rows);
+      AttendDecodeTile<T, kDim, kQTiles>(params, list, piece, tile,
+                                         rows + stage * Shape::kStageElements,
+                                         queries, &state);
+      stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
+    }
+    SIMT_UNROLL
+    for (int t = 0; t < kQTiles; ++t) {
+      CombineWarps<T, kDim, kQTiles>(params, piece, t, state.output[t],
+                                     state.max[t], state.sum[t]);
+    }
+    if (tile == piece.list_end) ++list_index;
+  }
+}
+
+// The CTA whose share holds a tile.
+SIMT_DEVICE int32_t OwnerOfTile(const DecodeParams& params, int32_t num_tiles,
+                                int32_t tile) {
+  const int32_t n = params.num_ctas;
+  int32_t cta = static_cast<int32_t>(int64_t{tile} * n / num_tiles);
+  while (ShareBegin(num_tiles, cta, n) > tile) --cta;
+  while (ShareBegin(num_tiles, cta + 1, n) <= tile) ++cta;
+  return cta;
+}
+
+// Adds up the parts of a list for one element.
+template <int kDim>
+SIMT_DEVICE WeightedSum MergeParts(const DecodeParams& params, int32_t list,
+                                   TileRange parts, int32_t q_head,
+                                   int32_t element) {
+  const int32_t num_tiles = NumTiles(params);
+  const int32_t list_begin = params.tile_offsets[list];
+  const int32_t q_rows = params.group_size > 8 ? 16 : 8;
+  if (BM_PLANTED(kMergeSkipsLast)) --parts.end;
+  WeightedSum total;
+  for (int32_t part = parts.begin; part < parts.end; ++part) {
+    int64_t slot;
+    if (params.chunk_tiles > 0) {
+      slot = SlotOfChunk(params, list, list_begin, part);
+    } else {
+      const bool idle = ShareBegin(num_tiles, part, params.num_ctas) ==
+                        ShareBegin(num_tiles, part + 1, params.num_ctas);
+      if (idle) continue;
+      const int32_t begin = ShareBegin(num_tiles, part, params.num_ctas);
+      slot = SlotOfCta(part, begin <= list_begin);
+    }
+    const int64_t row = slot * q_rows + q_head;
+    total.Add(params.partial_stats[row * 2], params.partial_stats[row * 2 + 1],
+              params.partial_output[row * kDim + element]);
+  }
+  return total;
+}
+
+// Grid: one block per list; those of lists in one piece return at once.
+template <typename T, int kDim>
+SIMT_KERNEL(kDecodeThreads, 8)
+void MergeDecodeAttention(DecodeParams params) {
+  const int32_t list = static_cast<int32_t>(simt::BlockX());
+  const int32_t begin = params.tile_offsets[list];
+  const int32_t end = params.tile_offsets[list + 1];
+  TileRange parts;  // of CTAs or of chunks
+  if (params.chunk_tiles > 0) {
+    parts.end = (end - begin + params.chunk_tiles - 1) / params.chunk_tiles;
+  } else {
+    const int32_t num_tiles = NumTiles(params);
+    parts.begin = OwnerOfTile(params, num_tiles, begin);
+    parts.end = OwnerOfTile(params, num_tiles, end - 1) + 1;
+  }
+  if (parts.end - parts.begin == 1) return;
+  for (int32_t e = Thread(); e < params.group_size * kDim;
+       e += kDecodeThreads) {
+    StoreFinal<T, kDim>(
+        params, list, e / kDim, e % kDim,
+        MergeParts<kDim>(params, list, parts, e / kDim, e % kDim));
+  }
+}
+
+}  // namespace SIMT_SPACE
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_DECODE_KERNELS_CUH_

@@ -1,0 +1,37 @@
+// Entries that scores are computed for: plain data that the host fills and
+// kernels read.
+#ifndef KERNELS_CUDA_ENTRY_LISTS_H_
+#define KERNELS_CUDA_ENTRY_LISTS_H_
+
+#include <cstdint>
+
+#include "kernels/cuda/attention_lists.h"
+
+namespace blockmgr {
+
+// Live entries of some sequences in one layer: per list (sequence * num_heads +
+// head) slots in ascending position order. A compacted region holds entries in
+// another order than their positions, hence slots and not ranks.
+struct EntryLists {
+  int32_t num_sequences = 0;
+  int32_t num_heads = 0;
+  const int64_t* offsets = nullptr;    // [num_lists + 1]
+  const int64_t* slots = nullptr;      // [offsets[num_lists]]
+  const int32_t* positions = nullptr;  // [offsets[num_lists]]
+};
+
+// Entries that one CTA scores at a time, and how many such tiles it does. Fixed
+// numbers, so that what is added up with what depends on the list alone.
+inline constexpr int32_t kEntryTile = 64;
+inline constexpr int32_t kSplitTiles = 16;
+inline constexpr int32_t kSplitEntries = kEntryTile * kSplitTiles;
+
+// CTAs along a list; grids take those of the longest one.
+inline int32_t EntrySplits(int64_t num_entries) {
+  return static_cast<int32_t>((num_entries + kSplitEntries - 1) /
+                              kSplitEntries);
+}
+
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_ENTRY_LISTS_H_

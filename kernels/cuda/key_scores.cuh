@@ -1,0 +1,245 @@
+// Kernels of key_scores.h.
+#ifndef KERNELS_CUDA_KEY_SCORES_CUH_
+#define KERNELS_CUDA_KEY_SCORES_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/entry_rows.cuh"
+#include "kernels/cuda/key_scores.h"
+#include "kernels/cuda/mma_rows.cuh"
+#include "kernels/cuda/planted_attention_bugs.h"
+#include "kernels/cuda/simt.h"
+
+namespace blockmgr {
+inline namespace SIMT_SPACE {
+
+// NaN is kept.
+SIMT_DEVICE float AtLeast(float value, float floor) {
+  return value < floor ? floor : value;
+}
+
+// Several lanes hold a row, 16 bytes each, and a warp several rows.
+template <typename T, int kDim>
+struct KeyLanes {
+  static constexpr int kRowLanes = kDim / kChunk;  // 8, 16 or 32
+  static constexpr int kRows = 32 / kRowLanes;     // at a time
+  static constexpr int kBatch = 4;                 // loads under way
+  static constexpr int kSharedBytes = kKeyThreads / 32 * kDim * 4;
+
+  // Sum over the lanes of a row.
+  static SIMT_DEVICE float Sum(float x) {
+    SIMT_UNROLL
+    for (int mask = 1; mask < kRowLanes; mask *= 2) {
+      x += simt::ShuffleXor(x, static_cast<uint32_t>(mask));
+    }
+    return x;
+  }
+};
+
+// 8 elements of a row.
+template <typename T>
+struct KeyChunk {
+  float x[kChunk];
+
+  SIMT_DEVICE void Unpack(const simt::Vector16& bits) {
+    SIMT_UNROLL
+    for (int i = 0; i < kChunk; ++i) {
+      const uint32_t word = bits.words[i / 2] >> (i % 2 * 16);
+      x[i] = simt::ToFloat(T{static_cast<uint16_t>(word)});
+    }
+  }
+};
+
+// Calls use(entry, chunk, exists) for the rows of this warp's share of a split,
+// all lanes together; lanes of rows beyond the end get zeros.
+template <typename T, int kDim, typename Use>
+SIMT_DEVICE void ForEachKey(const KeyScoreParams& params,
+                            const EntrySpan& entries, int32_t split,
+                            const Use& use) {
+  using Lanes = KeyLanes<T, kDim>;
+  constexpr int kStep = Lanes::kRows * Lanes::kBatch;
+  constexpr int32_t kShare = kSplitEntries / (kKeyThreads / 32);
+  const int32_t begin = split * kSplitEntries + WarpIndex() * kShare;
+  const int32_t end =
+      begin + kShare < entries.size ? begin + kShare : entries.size;
+  const int32_t lane_row = LaneIndex() / Lanes::kRowLanes;
+  const int32_t lane_bytes = LaneIndex() % Lanes::kRowLanes * 16;
+  for (int32_t first = begin; first < end; first += kStep) {
+    simt::Vector16 bits[Lanes::kBatch];
+    SIMT_UNROLL
+    for (int i = 0; i < Lanes::kBatch; ++i) {
+      const int32_t entry = first + i * Lanes::kRows + lane_row;
+      bits[i] = simt::Vector16{{0, 0, 0, 0}};
+      if (entry < end) {
+        bits[i] = simt::LoadGlobal16(
+            SlotAddress(params.pool, entries.slots[entry]) + lane_bytes);
+      }
+    }
+    SIMT_UNROLL
+    for (int i = 0; i < Lanes::kBatch; ++i) {
+      const int32_t entry = first + i * Lanes::kRows + lane_row;
+      KeyChunk<T> chunk;
+      chunk.Unpack(bits[i]);
+      use(entry, chunk, entry < end);
+    }
+  }
+}
+
+// Grid: {num_splits, lists}. Shared memory: KeyLanes::kSharedBytes.
+template <typename T, int kDim>
+SIMT_KERNEL(kKeyThreads, 4)
+void SumKeys(KeyScoreParams params) {
+  using Lanes = KeyLanes<T, kDim>;
+  const int32_t list = static_cast<int32_t>(simt::BlockY());
+  const int32_t split = static_cast<int32_t>(simt::BlockX());
+  const EntrySpan entries = LoadEntries(params.entries, list);
+  if (split * kSplitEntries >= entries.size) return;
+  float sums[kChunk] = {};
+  const float floor =
+      params.anchor == KeyAnchor::kPairwise ? kKeyCosineFloor : kKeyAnchorFloor;
+  ForEachKey<T, kDim>(
+      params, entries, split,
+      [&](int32_t, const KeyChunk<T>& chunk, bool exists) {
+        float weight = 1.0f;
+        if (params.anchor != KeyAnchor::kRaw) {
+          float square = 0.0f;
+          SIMT_UNROLL
+          for (int i = 0; i < kChunk; ++i) square += chunk.x[i] * chunk.x[i];
+          weight = 1.0f / AtLeast(simt::Sqrt(Lanes::Sum(square)), floor);
+        }
+        SIMT_UNROLL
+        for (int i = 0; i < kChunk; ++i) {
+          if (exists) sums[i] += weight * chunk.x[i];
+        }
+      });
+  const auto warps = simt::Shared<float>(0, kKeyThreads / 32 * kDim);
+  SIMT_UNROLL
+  for (int i = 0; i < kChunk; ++i) {
+    for (int mask = Lanes::kRowLanes; mask < 32; mask *= 2) {
+      sums[i] += simt::ShuffleXor(sums[i], static_cast<uint32_t>(mask));
+    }
+    if (LaneIndex() < Lanes::kRowLanes) {
+      warps.Store(WarpIndex() * kDim + LaneIndex() * kChunk + i, sums[i]);
+    }
+  }
+  simt::SyncBlock();
+  float* out =
+      params.partial_sums + (int64_t{list} * params.num_splits + split) * kDim;
+  for (int32_t i = Thread(); i < kDim; i += kKeyThreads) {
+    float sum = 0.0f;
+    for (int32_t warp = 0; warp < kKeyThreads / 32; ++warp) {
+      sum += warps.Load(warp * kDim + i);
+    }
+    out[i] = sum;
+  }
+}
+
+// Grid: {lists}. Shared memory: 16 bytes.
+template <int kDim>
+SIMT_KERNEL(kKeyThreads, 4)
+void FinishAnchors(KeyScoreParams params) {
+  const int32_t list = static_cast<int32_t>(simt::BlockX());
+  const int32_t size = LoadEntries(params.entries, list).size;
+  int32_t num_splits = (size + kSplitEntries - 1) / kSplitEntries;
+  if (BM_PLANTED(kAnchorLosesSplit) && num_splits > 1) --num_splits;
+  float* anchor = params.anchors + int64_t{list} * (kDim + 1);
+  float square = 0.0f;
+  for (int32_t i = Thread(); i < kDim; i += kKeyThreads) {
+    double sum = 0.0;
+    for (int32_t split = 0; split < num_splits; ++split) {
+      sum += static_cast<double>(
+          params
+              .partial_sums[(int64_t{list} * params.num_splits + split) * kDim +
+                            i]);
+    }
+    const float mean = static_cast<float>(sum / static_cast<double>(size));
+    anchor[i] = mean;
+    square += mean * mean;
+  }
+  SIMT_UNROLL
+  for (uint32_t mask = 1; mask < 32; mask *= 2) {
+    square += simt::ShuffleXor(square, mask);
+  }
+  const auto squares = simt::Shared<float>(0, kKeyThreads / 32);
+  if (LaneIndex() == 0) squares.Store(WarpIndex(), square);
+  simt::SyncBlock();
+  if (Thread() != 0) return;
+  float total = 0.0f;
+  for (int32_t warp = 0; warp < kKeyThreads / 32; ++warp) {
+    total += squares.Load(warp);
+  }
+  anchor[kDim] = params.anchor == KeyAnchor::kPairwise
+                     ? 1.0f
+                     : AtLeast(simt::Sqrt(total), kKeyCosineFloor);
+}
+
+// What of a key and the anchor a metric needs, over one lane's elements.
+struct KeyProducts {
+  float square = 0.0f;    // |k|^2
+  float dot = 0.0f;       // <k, a>
+  float distance = 0.0f;  // |k - a|^2
+};
+
+SIMT_DEVICE float KeyScore(KeyMetric metric, const KeyProducts& products,
+                           float anchor_length) {
+  switch (metric) {
+    case KeyMetric::kCosine:
+      return -products.dot /
+             (AtLeast(simt::Sqrt(products.square), kKeyCosineFloor) *
+              anchor_length);
+    case KeyMetric::kDot:
+      return -products.dot;
+    case KeyMetric::kEuclidean:
+      return simt::Sqrt(products.distance);
+    case KeyMetric::kNorm:
+      break;
+  }
+  return -simt::Sqrt(products.square);
+}
+
+// Grid: {num_splits, lists}.
+template <typename T, int kDim>
+SIMT_KERNEL(kKeyThreads, 4)
+void CompareKeys(KeyScoreParams params) {
+  using Lanes = KeyLanes<T, kDim>;
+  const int32_t list = static_cast<int32_t>(simt::BlockY());
+  const int32_t split = static_cast<int32_t>(simt::BlockX());
+  const EntrySpan entries = LoadEntries(params.entries, list);
+  const bool has_anchor = params.metric != KeyMetric::kNorm;
+  float anchor[kChunk] = {};
+  float anchor_length = 1.0f;
+  if (has_anchor) {
+    const float* row = params.anchors + int64_t{list} * (kDim + 1);
+    SIMT_UNROLL
+    for (int i = 0; i < kChunk; ++i) {
+      anchor[i] = row[LaneIndex() % Lanes::kRowLanes * kChunk + i];
+    }
+    anchor_length = row[kDim];
+  }
+  ForEachKey<T, kDim>(
+      params, entries, split,
+      [&](int32_t entry, const KeyChunk<T>& chunk, bool exists) {
+        KeyProducts products;
+        SIMT_UNROLL
+        for (int i = 0; i < kChunk; ++i) {
+          const float x = chunk.x[i];
+          products.square += x * x;
+          products.dot += x * anchor[i];
+          products.distance += (x - anchor[i]) * (x - anchor[i]);
+        }
+        products.square = Lanes::Sum(products.square);
+        products.dot = Lanes::Sum(products.dot);
+        if (params.metric == KeyMetric::kEuclidean) {
+          products.distance = Lanes::Sum(products.distance);
+        }
+        if (exists && LaneIndex() % Lanes::kRowLanes == 0) {
+          params.scores[entries.offset + entry] =
+              KeyScore(params.metric, products, anchor_length);
+        }
+      });
+}
+
+}  // namespace SIMT_SPACE
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_KEY_SCORES_CUH_

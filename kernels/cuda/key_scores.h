@@ -1,0 +1,41 @@
+// Scores from the keys alone: keydiff (2504.15364) and knorm (2406.11430), as
+// kernels/cpu/key_scores.h states them.
+//
+// Three kernels: sums of keys per split of kSplitEntries, the anchor, then the
+// comparison; knorm needs the last one only. K is read once by the first and
+// once by the last kernel. Sums run in a fixed order, in fp32 inside a split
+// and in fp64 over splits: deterministic, and a list's scores depend on its own
+// keys alone. anchor=median is the CPU's.
+#ifndef KERNELS_CUDA_KEY_SCORES_H_
+#define KERNELS_CUDA_KEY_SCORES_H_
+
+#include <cstdint>
+
+#include "kernels/cuda/entry_lists.h"
+
+namespace blockmgr {
+
+inline constexpr int32_t kKeyThreads = 128;
+// Below these a length counts as this long (the method's reference code).
+inline constexpr float kKeyAnchorFloor = 1e-12f;
+inline constexpr float kKeyCosineFloor = 1e-8f;
+
+// kPairwise: the mean cosine with every key, itself included.
+enum class KeyAnchor : int32_t { kNormalized, kRaw, kPairwise };
+enum class KeyMetric : int32_t { kCosine, kDot, kEuclidean, kNorm };
+
+struct KeyScoreParams {
+  EntryLists entries;
+  PagedPool pool;
+  KeyAnchor anchor = KeyAnchor::kNormalized;
+  KeyMetric metric = KeyMetric::kCosine;  // kNorm: knorm, no anchor
+  int32_t num_splits = 0;                 // EntrySplits of the longest list
+  float* partial_sums = nullptr;          // [lists, num_splits, head_dim]
+  // The mean, and then the length that cosines are divided by.
+  float* anchors = nullptr;  // [lists, head_dim + 1]
+  float* scores = nullptr;   // [offsets[num_lists]]
+};
+
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_KEY_SCORES_H_

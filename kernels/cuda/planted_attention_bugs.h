@@ -1,0 +1,51 @@
+// Bugs that tests plant in the attention and score kernels, to see that the
+// suite and the emulator catch them. Only the emulator's builds, which are
+// tests, know them; for nvcc every switch is the constant false.
+#ifndef KERNELS_CUDA_PLANTED_ATTENTION_BUGS_H_
+#define KERNELS_CUDA_PLANTED_ATTENTION_BUGS_H_
+
+#if defined(__CUDACC__)
+#define BM_PLANTED(bug) false
+#else
+#define BM_PLANTED(bug) \
+  (::blockmgr::planted_attention_bug == ::blockmgr::AttentionBug::bug)
+
+namespace blockmgr {
+
+enum class AttentionBug {
+  kNone,
+  // Decode attention.
+  kTooFewWaits,             // one copy group too many left pending
+  kNoBarrierAfterWait,      // other lanes' copies are not published
+  kNoBarrierBeforeReuse,    // the next copy overwrites a stage still read
+  kWrongSwizzle,            // rows are read at other places than written
+  kWrongPage,               // the page before the right one
+  kPageOffsetLost,          // the second half of a page reads the first
+  kLengthOffByOne,          // one dead row counts as live
+  kMaskLost,                // dead rows get weight
+  kDeadValuesNotZeroed,     // 0 * NaN
+  kSlotCollision,           // first and last part of a CTA share a slot
+  kMergeIgnoresMax,         // partial results added without their maxima
+  kMergeSkipsLast,          // the last part of a cut list is lost
+  kNoBarrierBeforeCombine,  // warps read each other's results too early
+  kNoBarrierAfterCombine,   // and overwrite them too early
+  kChunkBoundaryLost,       // chunks depend on the CTA's range
+  // Chunk attention.
+  kCausalOffByOne,
+  kNoBarrierBetweenTiles,
+  kRegionMaskLost,
+  // Scores.
+  kWindowMaskLost,
+  kStatsOfOneSplit,
+  kPoolingReach,
+  kAnchorLosesSplit,
+  kNormLosesColumns,
+  kNoBarrierBeforeSlab,
+};
+
+inline AttentionBug planted_attention_bug = AttentionBug::kNone;
+
+}  // namespace blockmgr
+#endif
+
+#endif  // KERNELS_CUDA_PLANTED_ATTENTION_BUGS_H_

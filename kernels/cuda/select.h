@@ -1,0 +1,161 @@
+// Selection on the device: from scores to budgets, survivors and moves.
+// Parameters of the kernels in select_radix.cuh, select_budgets.cuh and
+// select_moves.cuh; plain data, C++17. All pointers are device memory.
+//
+// What is chosen is what SelectEntries of eviction/select.h chooses, bit for
+// bit: the same order of scores, the same ties, the same largest remainders.
+// One call takes any number of sequences that share a policy: heads of all of
+// them one after another, cut into scopes that share a total.
+#ifndef KERNELS_CUDA_SELECT_H_
+#define KERNELS_CUDA_SELECT_H_
+
+#include <cstdint>
+
+#include "kernels/cuda/row_mover.h"
+#include "kernels/cuda/simt_types.h"
+
+namespace blockmgr {
+
+// Heads [first_head, first_head + num_heads) share `entries` or `pages`
+// (BudgetScope of eviction/page_math.h).
+struct SelectScope {
+  int64_t entries;
+  int64_t pages;
+  int32_t first_head;
+  int32_t num_heads;
+  int32_t min_pages;  // every head may keep so many
+  // Positions in [0, sinks_end) and from recent_begin on are protected.
+  int32_t sinks_end;
+  int32_t recent_begin;
+};
+
+enum class SelectBudget : int32_t {
+  kEqual,  // uniform, pyramid
+  kBlend,  // adakv, ada_pyramid; with alpha 0: global
+  kFloor,  // adakv(mode=floor)
+  kGiven,  // external and tables
+};
+
+// What the passes of a radix select know so far.
+struct RadixSearch {
+  enum Mode : int32_t { kNone, kAll, kSearch };
+  int64_t wanted;   // of the keys with this prefix, these many best; at the end
+                    // of those equal to the threshold
+  uint32_t prefix;  // at the end the threshold
+  uint32_t known;   // mask of the digits in `prefix`
+  int32_t mode;     // kNone: nothing is taken, kAll: everything
+};
+
+// What the kernels know of one head; see HeadSplit of eviction/protection.h.
+struct SelectHead {
+  int32_t scope;
+  int32_t num_sinks;
+  int32_t num_past;
+  int32_t num_recent;
+  // Of the head's past, what it took before its scope's pool was made.
+  RadixSearch floor;
+  int64_t floor_count;
+  // Of its pool, above the scope's threshold and equal to it.
+  int64_t above;
+  int64_t equal;
+  int64_t fixed;   // entries it gets whatever its weight
+  int64_t weight;  // in multiples of 10^-9 entries
+  // A claim of Apportion, and its quota: units, and the fraction left.
+  int64_t claim_weight;
+  int64_t min;
+  int64_t max;
+  int64_t units;
+  uint64_t fraction;
+  int32_t open;
+  // What survives: the first and the last entries, and of the past between
+  // them the best (critical: by a second key).
+  int32_t take_first;
+  int32_t take_last;
+  int32_t second_wanted;
+};
+
+inline constexpr uint32_t kSelectThreads = 256;
+inline constexpr uint32_t kRadixBins = 2048;
+
+struct SelectProblem {
+  int32_t num_heads = 0;
+  int32_t num_scopes = 0;
+  const SelectScope* scopes = nullptr;  // [num_scopes], covering all heads
+  const int64_t* offsets = nullptr;     // [num_heads + 1], CSR of entries
+  const int32_t* positions = nullptr;   // [entries], ascending per head
+  const float* scores = nullptr;        // [entries]; null: the positions
+  const float* value_norms = nullptr;   // [entries]: critical, or null
+  const float* products = nullptr;      // [entries]: gqa_product, or null
+  const int32_t* given = nullptr;       // [num_heads]: kGiven
+  SelectBudget budget = SelectBudget::kEqual;
+  int64_t alpha = 0;  // in multiples of 10^-9
+  int32_t page_size = 0;
+  bool by_page = true;      // round(page)
+  bool critical = false;    // CriticalKV's two stages
+  int64_t first_share = 0;  // critical: of the first stage, multiples of 10^-9
+  float eps = 0.0f;         // critical
+  // Entries that one block looks at: a multiple of kSelectThreads. num_chunks
+  // of them, at least 1 and at most 65535, must cover the longest head.
+  int32_t chunk_entries = 4096;
+  int32_t num_chunks = 0;
+
+  // Work space. Searches: first those of scopes, then of heads.
+  SelectHead* heads = nullptr;      // [num_heads]
+  RadixSearch* searches = nullptr;  // [num_scopes + num_heads]
+  uint32_t* histograms = nullptr;   // [num_scopes + num_heads, kRadixBins]
+  uint32_t* counters = nullptr;     // [num_scopes + num_heads]
+  int32_t* chunk_equals = nullptr;  // [num_heads, num_chunks]
+  // histograms and counters must be zero, and are zero again at the end.
+
+  // Results. Survivors of head h are bits of the words from SurvivorWord(h) on,
+  // the bit of entry i is i % 32 of word i / 32.
+  int32_t* budgets = nullptr;     // [num_heads], entries kept
+  uint32_t* survivors = nullptr;  // [SurvivorWords(entries, num_heads)]
+  int64_t* num_nan = nullptr;     // added to: candidates whose score is NaN
+};
+
+// Whether heads take some of their past before their scope's pool is made.
+SIMT_HOST_DEVICE bool HasFloors(const SelectProblem& p) {
+  return p.budget == SelectBudget::kFloor ||
+         (p.budget == SelectBudget::kBlend && p.alpha == 0);
+}
+
+// Words of a head begin at a place that depends on its offset alone.
+SIMT_HOST_DEVICE int64_t SurvivorWord(int64_t offset, int64_t head) {
+  return offset / 32 + head;
+}
+SIMT_HOST_DEVICE int64_t SurvivorWords(int64_t num_entries, int64_t num_heads) {
+  return num_entries / 32 + num_heads + 1;
+}
+
+// From survivors to moves, as PlanCompaction of blockmgr/compaction.h: each
+// head's strays, in position order, to its holes, in list order.
+struct SelectMoves {
+  int32_t num_heads = 0;
+  int32_t page_size = 0;
+  const int64_t* offsets = nullptr;     // [num_heads + 1], CSR of entries
+  const int64_t* slots = nullptr;       // [entries], where they are now
+  const uint32_t* survivors = nullptr;  // as above
+  // The new region: page lists, how many of each head's pages it held before,
+  // and how many slots are in use. Laid out by the host from `budgets`.
+  const int32_t* page_offsets = nullptr;  // [num_heads + 1]
+  const int32_t* pages = nullptr;         // [page_offsets[num_heads]]
+  const int32_t* held_pages = nullptr;    // [num_heads]
+  const int32_t* kept = nullptr;          // [num_heads]
+  const int64_t* kept_offsets = nullptr;  // [num_heads + 1], sums of kept
+
+  // Work space.
+  int32_t* page_places = nullptr;  // [pages of the pool]: -1, and so at the end
+  int64_t* strays = nullptr;       // [kept_offsets[num_heads]]
+  uint32_t* filled = nullptr;      // [SurvivorWords(kept.., num_heads)]: zero,
+                                   // and so at the end
+  int32_t* counts = nullptr;       // [num_heads, 2], moves of each phase
+
+  // Results: moves of both phases, head by head; as many as the counts say.
+  RowMove* moves[2] = {nullptr, nullptr};  // [kept_offsets[num_heads]] each
+  int64_t* num_moves = nullptr;            // [2]
+};
+
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_SELECT_H_

@@ -1,0 +1,152 @@
+// From survivors to the moves of a compaction: every head's strays to its holes
+// (blockmgr/compaction.h). One block per head.
+#ifndef KERNELS_CUDA_SELECT_MOVES_CUH_
+#define KERNELS_CUDA_SELECT_MOVES_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/select.h"
+#include "kernels/cuda/select_radix.cuh"
+#include "kernels/cuda/simt.h"
+
+namespace blockmgr {
+inline namespace SIMT_SPACE {
+
+// Says of each page of the new region where in the list it is.
+template <int kBug = kNoBug>
+SIMT_KERNEL(kSelectThreads, 4)
+void MovesMarkPages(SelectMoves p) {
+  const uint32_t head = simt::BlockX();
+  for (int32_t i =
+           p.page_offsets[head] + static_cast<int32_t>(simt::ThreadIndex());
+       i < p.page_offsets[head + 1];
+       i += static_cast<int32_t>(simt::NumThreads())) {
+    p.page_places[p.pages[i]] = i;
+  }
+}
+
+// The slot's number along the head's new page list, or -1 if the slot is not
+// among those in use.
+template <int kBug>
+SIMT_DEVICE int64_t PlaceOf(const SelectMoves& p, uint32_t head, int64_t slot) {
+  const int64_t page = slot / p.page_size;
+  const int32_t listed = p.page_places[page];
+  const int32_t begin = p.page_offsets[head];
+  if (listed < begin || listed >= p.page_offsets[head + 1]) return -1;
+  int64_t place = static_cast<int64_t>(listed - begin) * p.page_size +
+                  (slot - page * p.page_size);
+  if (kBug == kMovesOffByOnePage) place += p.page_size;
+  return place < p.kept[head] ? place : -1;
+}
+
+// Survivors that stay are marked in `filled`; the others are strays, in
+// position order. Counts the moves of both phases: holes in pages the head
+// holds come first in its list.
+template <int kBug = kNoBug>
+SIMT_KERNEL(kSelectThreads, 4)
+void MovesFindStrays(SelectMoves p) {
+  const uint32_t head = simt::BlockX();
+  const int64_t begin = p.offsets[head];
+  const int64_t num_entries = p.offsets[head + 1] - begin;
+  const int64_t first_word = SurvivorWord(begin, head);
+  const int64_t filled_word = SurvivorWord(p.kept_offsets[head], head);
+  const int64_t all_held =
+      static_cast<int64_t>(p.held_pages[head]) * p.page_size;
+  const int64_t held_slots = all_held < p.kept[head] ? all_held : p.kept[head];
+  int64_t num_strays = 0;
+  uint32_t filled_held = 0;  // by this thread
+  for (int64_t base = 0; base < num_entries; base += kSelectThreads) {
+    const int64_t i = base + simt::ThreadIndex();
+    bool is_stray = false;
+    int64_t slot = 0;
+    if (i < num_entries &&
+        (p.survivors[first_word + i / 32] >> (i % 32) & 1u) != 0) {
+      slot = p.slots[begin + i];
+      const int64_t place = PlaceOf<kBug>(p, head, slot);
+      is_stray = place < 0;
+      if (!is_stray) {
+        simt::AtomicOr(p.filled + filled_word + place / 32, 1u << (place % 32));
+        filled_held += place < held_slots ? 1 : 0;
+      }
+    }
+    uint32_t total;
+    const uint32_t before = BlockPrefix<kBug>(is_stray ? 1 : 0, 0, &total);
+    const int64_t stray = num_strays + before;
+    if (is_stray && stray < p.kept[head]) {
+      p.strays[p.kept_offsets[head] + stray] = slot;
+    }
+    num_strays += total;
+  }
+  uint32_t total;
+  BlockPrefix<kNoBug>(filled_held, 0, &total);
+  if (simt::ThreadIndex() != 0) return;
+  const auto phase1 = static_cast<int32_t>(held_slots - total);
+  p.counts[head * 2] = phase1;
+  p.counts[head * 2 + 1] = static_cast<int32_t>(num_strays) - phase1;
+}
+
+// Gives the i-th hole to the i-th stray, and leaves the work space as it was.
+template <int kBug = kNoBug>
+SIMT_KERNEL(kSelectThreads, 4)
+void MovesFillHoles(SelectMoves p) {
+  const uint32_t head = simt::BlockX();
+  const int32_t kept = p.kept[head];
+  const int64_t filled_word = SurvivorWord(p.kept_offsets[head], head);
+  const int64_t held_slots =
+      kBug == kMovesIgnoreHeldPages
+          ? kept
+          : static_cast<int64_t>(p.held_pages[head]) * p.page_size;
+  // Moves of the heads before this one. Each phase's sum fits 32 bits, for a
+  // pool has fewer than 2^31 pages and a region few of them.
+  uint32_t sums[2] = {0, 0};
+  for (uint32_t h = simt::ThreadIndex(); h < head; h += simt::NumThreads()) {
+    sums[0] += static_cast<uint32_t>(p.counts[h * 2]);
+    sums[1] += static_cast<uint32_t>(p.counts[h * 2 + 1]);
+  }
+  uint32_t first[2];
+  BlockPrefix<kNoBug>(sums[0], 0, &first[0]);
+  BlockPrefix<kNoBug>(sums[1], 0, &first[1]);
+  int64_t num_holes = 0;
+  const int64_t num_phase1 = p.counts[head * 2];
+  for (int64_t base = 0; base < kept; base += kSelectThreads) {
+    const int64_t place = base + simt::ThreadIndex();
+    const bool is_hole =
+        place < kept &&
+        (p.filled[filled_word + place / 32] >> (place % 32) & 1u) == 0;
+    uint32_t total;
+    const uint32_t before = BlockPrefix<kBug>(is_hole ? 1 : 0, 0, &total);
+    if (is_hole) {
+      const int64_t hole = num_holes + before;
+      const int64_t page = p.pages[p.page_offsets[head] + place / p.page_size];
+      const RowMove move = {p.strays[p.kept_offsets[head] + hole],
+                            page * p.page_size + place % p.page_size};
+      if (place < held_slots) {
+        p.moves[0][first[0] + hole] = move;
+      } else {
+        p.moves[1][first[1] + hole - num_phase1] = move;
+      }
+    }
+    num_holes += total;
+  }
+  if (head + 1 == static_cast<uint32_t>(p.num_heads) &&
+      simt::ThreadIndex() == 0) {
+    p.num_moves[0] = static_cast<int64_t>(first[0]) + p.counts[head * 2];
+    p.num_moves[1] = static_cast<int64_t>(first[1]) + p.counts[head * 2 + 1];
+  }
+  // Every thread has read what it needed before the last barrier.
+  for (int64_t word = simt::ThreadIndex(); word * 32 < kept;
+       word += simt::NumThreads()) {
+    p.filled[filled_word + word] = 0;
+  }
+  for (int32_t i =
+           p.page_offsets[head] + static_cast<int32_t>(simt::ThreadIndex());
+       i < p.page_offsets[head + 1];
+       i += static_cast<int32_t>(simt::NumThreads())) {
+    p.page_places[p.pages[i]] = -1;
+  }
+}
+
+}  // namespace SIMT_SPACE
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_SELECT_MOVES_CUH_

@@ -1,0 +1,375 @@
+// Threshold radix select: no sort, three passes over the keys with histograms
+// of 11, 11 and 10 bits; then survivors in one more.
+//
+// A search is for the k best keys of a group: of one head, or of a scope's
+// heads. Every block counts the digit of its chunk in shared memory and adds it
+// to the group's histogram with integer atomics, whose order does not show; the
+// last block of the group picks the bin and leaves the histogram zero.
+#ifndef KERNELS_CUDA_SELECT_RADIX_CUH_
+#define KERNELS_CUDA_SELECT_RADIX_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/planted_bug.h"
+#include "kernels/cuda/select.h"
+#include "kernels/cuda/simt.h"
+
+namespace blockmgr {
+inline namespace SIMT_SPACE {
+
+enum SelectBug : int {
+  kSelectOrdersNanBySign = 101,
+  kSelectSplitsZeros,
+  kSelectForgetsPrefix,
+  kSelectNoBarrierAfterClear,
+  kSelectNoBarrierBeforePick,
+  kSelectPicksEarly,
+  kSelectIgnoresEarlierChunks,
+  kSelectIgnoresEarlierWarps,
+  kSelectTiesToHigher,
+  kSelectFloorCountsTwice,
+  kSelectFractionTiesToHigher,
+  kSelectForgetsProtection,
+  kMovesIgnoreHeldPages,
+  kMovesOffByOnePage,
+  kMovesNoBarrier,
+};
+
+// As ScoreKey of eviction/score_order.h.
+template <int kBug>
+SIMT_DEVICE uint32_t OrderKey(float score) {
+  uint32_t bits = simt::FloatBits(score);
+  constexpr uint32_t kSign = 0x80000000u;
+  if (bits == kSign && kBug != kSelectSplitsZeros) bits = 0;  // -0 is +0
+  if ((bits & ~kSign) > 0x7F800000u && kBug != kSelectOrdersNanBySign) {
+    return 0xFFFFFFFFu;
+  }
+  return (bits & kSign) != 0 ? ~bits : bits | kSign;
+}
+
+// Key of an entry: of its score, or in critical's second stage of its product.
+template <int kBug>
+SIMT_DEVICE uint32_t EntryKey(const SelectProblem& p, int64_t entry,
+                              bool second) {
+  if (second) {
+    if (p.products != nullptr) return OrderKey<kBug>(p.products[entry]);
+    const float score = p.scores != nullptr
+                            ? p.scores[entry]
+                            : static_cast<float>(p.positions[entry]);
+    return OrderKey<kBug>((score + p.eps) * p.value_norms[entry]);
+  }
+  // Positions are in order as they are, and exact.
+  if (p.scores == nullptr) return static_cast<uint32_t>(p.positions[entry]);
+  return OrderKey<kBug>(p.scores[entry]);
+}
+
+SIMT_DEVICE bool IsTaken(const SelectProblem& p, int32_t head, int64_t index) {
+  const int64_t word = SurvivorWord(p.offsets[head], head) + index / 32;
+  return (p.survivors[word] >> (index % 32) & 1u) != 0;
+}
+
+// Sum of the values of all lower threads of the block, and of all. Uses 64
+// bytes of shared memory at `offset`. All threads.
+template <int kBug>
+SIMT_DEVICE uint32_t BlockPrefix(uint32_t value, uint32_t offset,
+                                 uint32_t* total) {
+  constexpr uint32_t kWarps = kSelectThreads / simt::kWarpThreads;
+  const auto sums = simt::Shared<uint32_t>(offset, kWarps);
+  uint32_t sum = value;
+  for (uint32_t delta = 1; delta < simt::kWarpThreads; delta *= 2) {
+    const uint32_t below = simt::ShuffleUp(sum, delta);
+    if (simt::Lane() >= delta) sum += below;
+  }
+  if (simt::Lane() == simt::kWarpThreads - 1) sums.Store(simt::Warp(), sum);
+  simt::SyncBlock();
+  uint32_t before = 0;
+  *total = 0;
+  for (uint32_t warp = 0; warp < kWarps; ++warp) {
+    const uint32_t other = sums.Load(warp);
+    if (warp < simt::Warp() && kBug != kSelectIgnoresEarlierWarps) {
+      before += other;
+    }
+    *total += other;
+  }
+  if (kBug != kMovesNoBarrier) simt::SyncBlock();
+  return before + sum - value;
+}
+
+// Adds the digits of one chunk of one head to shared memory.
+template <int kBug>
+SIMT_DEVICE void CountDigits(const SelectProblem& p, int32_t head,
+                             bool of_scope, bool second, uint32_t shift,
+                             uint32_t mask, const RadixSearch& search,
+                             const simt::SharedArray<uint32_t>& bins) {
+  const SelectHead state = p.heads[head];
+  const int64_t first = p.offsets[head] + state.num_sinks;
+  const int64_t begin = static_cast<int64_t>(simt::BlockY()) * p.chunk_entries;
+  const int64_t end = begin + p.chunk_entries < state.num_past
+                          ? begin + p.chunk_entries
+                          : state.num_past;
+  const auto floor_mode = of_scope ? state.floor.mode : RadixSearch::kNone;
+  if (floor_mode == RadixSearch::kAll) return;
+  const uint32_t known = kBug == kSelectForgetsPrefix ? 0 : search.known;
+  const auto matches = [&](uint32_t key) {
+    return (key & known) == (search.prefix & known);
+  };
+  for (int64_t i = begin + simt::ThreadIndex(); i < end;
+       i += simt::NumThreads()) {
+    if (second && IsTaken(p, head, state.num_sinks + i)) continue;
+    const uint32_t key = EntryKey<kBug>(p, first + i, second);
+    // What the head took for itself is not in the pool: all above its own
+    // threshold, and some of those equal to it.
+    if (floor_mode == RadixSearch::kSearch && key > state.floor.prefix &&
+        kBug != kSelectFloorCountsTwice) {
+      continue;
+    }
+    if (matches(key)) bins.AtomicAdd(key >> shift & mask, 1u);
+  }
+  if (floor_mode == RadixSearch::kSearch && begin == 0 &&
+      simt::ThreadIndex() == 0 && matches(state.floor.prefix)) {
+    bins.AtomicAdd(state.floor.prefix >> shift & mask,
+                   0u - static_cast<uint32_t>(state.floor.wanted));
+  }
+}
+
+// One digit of a search. The last block of the group finds the bin where the
+// group's wanted best end.
+template <int kBug>
+SIMT_DEVICE void PickBin(const SelectProblem& p, int64_t group, uint32_t shift,
+                         uint32_t mask) {
+  constexpr uint32_t kBinsPerThread = kRadixBins / kSelectThreads;
+  uint32_t* histogram = p.histograms + group * kRadixBins;
+  RadixSearch* search = p.searches + group;
+  const int64_t wanted = search->wanted;
+  // Thread 0 has the highest bins. Exchanged, not loaded: from where the
+  // atomics of other blocks went, and back to zero for the next pass.
+  const uint32_t top = kRadixBins - 1 - simt::ThreadIndex() * kBinsPerThread;
+  uint32_t counts[kBinsPerThread];
+  uint32_t sum = 0;
+  SIMT_UNROLL
+  for (uint32_t i = 0; i < kBinsPerThread; ++i) {
+    counts[i] = simt::AtomicExchange(histogram + (top - i), 0u);
+    sum += counts[i];
+  }
+  uint32_t total;
+  int64_t before = BlockPrefix<kBug>(sum, kRadixBins * 4, &total);
+  if (before >= wanted || before + sum < wanted) return;
+  SIMT_UNROLL
+  for (uint32_t i = 0; i < kBinsPerThread; ++i) {
+    if (before < wanted && before + counts[i] >= wanted) {
+      search->prefix |= (top - i) << shift;
+      search->known |= mask << shift;
+      search->wanted = wanted - before;
+    }
+    before += counts[i];
+  }
+}
+
+// Grid: (num_heads, num_chunks). Searches of heads, or of scopes.
+template <int kBug = kNoBug>
+SIMT_KERNEL(kSelectThreads, 4)
+void SelectRadixPass(SelectProblem p, uint32_t digit, bool of_scope,
+                     bool second) {
+  const auto head = static_cast<int32_t>(simt::BlockX());
+  const int32_t scope = p.heads[head].scope;
+  const int64_t group = of_scope ? scope : p.num_scopes + head;
+  const RadixSearch search = p.searches[group];
+  if (search.mode != RadixSearch::kSearch) return;
+  const uint32_t shift = digit == 0 ? 21 : digit == 1 ? 10 : 0;
+  const uint32_t mask = digit == 2 ? 0x3FFu : 0x7FFu;
+  const auto bins = simt::Shared<uint32_t>(0, kRadixBins);
+  for (uint32_t i = simt::ThreadIndex(); i < kRadixBins;
+       i += simt::NumThreads()) {
+    bins.Store(i, 0);
+  }
+  if (kBug != kSelectNoBarrierAfterClear) simt::SyncBlock();
+  CountDigits<kBug>(p, head, of_scope, second, shift, mask, search, bins);
+  if (kBug != kSelectNoBarrierBeforePick) simt::SyncBlock();
+  for (uint32_t i = simt::ThreadIndex(); i < kRadixBins;
+       i += simt::NumThreads()) {
+    const uint32_t count = bins.Load(i);
+    if (count != 0) {
+      simt::AtomicAdd(p.histograms + group * kRadixBins + i, count);
+    }
+  }
+  const uint32_t num_heads =
+      of_scope ? static_cast<uint32_t>(p.scopes[scope].num_heads) : 1;
+  uint32_t num_blocks = num_heads * simt::NumBlocksY();
+  if (kBug == kSelectPicksEarly && num_blocks > 1) --num_blocks;
+  if (simt::LastBlockDone(p.counters + group, num_blocks)) {
+    PickBin<kBug>(p, group, shift, mask);
+  }
+}
+
+inline constexpr uint32_t kRadixSharedBytes = kRadixBins * 4 + 64;
+
+// Grid: (num_heads, num_chunks). Of every head's pool, how much is above its
+// scope's threshold and equal to it; adds to heads[].above and .equal.
+template <int kBug = kNoBug>
+SIMT_KERNEL(kSelectThreads, 4)
+void SelectCountAtCut(SelectProblem p) {
+  const auto head = static_cast<int32_t>(simt::BlockX());
+  SelectHead* state = p.heads + head;
+  const RadixSearch search = p.searches[state->scope];
+  const RadixSearch floor = state->floor;
+  const bool chunk_is_first = simt::BlockY() == 0;
+  if (search.mode != RadixSearch::kSearch || floor.mode == RadixSearch::kAll) {
+    return;
+  }
+  const int64_t first = p.offsets[head] + state->num_sinks;
+  const int64_t begin = static_cast<int64_t>(simt::BlockY()) * p.chunk_entries;
+  const int64_t chunk_end = begin + p.chunk_entries;
+  const int64_t end = chunk_end < state->num_past ? chunk_end : state->num_past;
+  const bool has_floor = floor.mode == RadixSearch::kSearch;
+  uint32_t above = 0;
+  uint32_t equal = 0;
+  for (int64_t i = begin + simt::ThreadIndex(); i < end;
+       i += simt::NumThreads()) {
+    const uint32_t key = EntryKey<kBug>(p, first + i, false);
+    if (has_floor && key > floor.prefix && kBug != kSelectFloorCountsTwice) {
+      continue;
+    }
+    above += key > search.prefix ? 1 : 0;
+    equal += key == search.prefix ? 1 : 0;
+  }
+  if (has_floor && chunk_is_first && simt::ThreadIndex() == 0) {
+    const auto taken = static_cast<uint32_t>(floor.wanted);
+    above -= floor.prefix > search.prefix ? taken : 0;
+    equal -= floor.prefix == search.prefix ? taken : 0;
+  }
+  for (uint32_t mask = simt::kWarpThreads / 2; mask > 0; mask /= 2) {
+    above += simt::ShuffleXor(above, mask);
+    equal += simt::ShuffleXor(equal, mask);
+  }
+  if (simt::Lane() != 0) return;
+  // As signed numbers: the warp that subtracts may be below zero.
+  const auto widen = [](uint32_t count) {
+    return static_cast<uint64_t>(
+        static_cast<int64_t>(static_cast<int32_t>(count)));
+  };
+  simt::AtomicAdd(reinterpret_cast<uint64_t*>(&state->above), widen(above));
+  simt::AtomicAdd(reinterpret_cast<uint64_t*>(&state->equal), widen(equal));
+}
+
+// Grid: (num_heads, num_chunks). Keys of a head's past equal to its threshold,
+// chunk by chunk of all its entries.
+template <int kBug = kNoBug>
+SIMT_KERNEL(kSelectThreads, 4)
+void SelectCountEquals(SelectProblem p, bool second) {
+  const auto head = static_cast<int32_t>(simt::BlockX());
+  const SelectHead state = p.heads[head];
+  const RadixSearch search = p.searches[p.num_scopes + head];
+  if (search.mode != RadixSearch::kSearch) return;
+  const int64_t begin = static_cast<int64_t>(simt::BlockY()) * p.chunk_entries;
+  const int64_t past_begin = state.num_sinks;
+  const int64_t past_end = past_begin + state.num_past;
+  uint32_t equal = 0;
+  for (int64_t i = begin + simt::ThreadIndex(); i < begin + p.chunk_entries;
+       i += simt::NumThreads()) {
+    if (i < past_begin || i >= past_end) continue;
+    if (second && IsTaken(p, head, i)) continue;
+    const uint32_t key = EntryKey<kBug>(p, p.offsets[head] + i, second);
+    equal += key == search.prefix ? 1 : 0;
+  }
+  uint32_t total;
+  BlockPrefix<kNoBug>(equal, 0, &total);
+  if (simt::ThreadIndex() == 0) {
+    p.chunk_equals[static_cast<int64_t>(head) * p.num_chunks + simt::BlockY()] =
+        static_cast<int32_t>(total);
+  }
+}
+
+// How an entry stands to its head's threshold.
+enum Standing : uint32_t { kBelow, kEqualTo, kAbove };
+
+template <int kBug>
+SIMT_DEVICE Standing StandingOf(const SelectProblem& p, int32_t head,
+                                const SelectHead& state,
+                                const RadixSearch& search, int64_t i,
+                                bool second) {
+  const int64_t num_entries = p.offsets[head + 1] - p.offsets[head];
+  if (i >= num_entries) return kBelow;
+  if (second && IsTaken(p, head, i)) return kAbove;
+  if (i < state.take_first || i >= num_entries - state.take_last) {
+    return kAbove;
+  }
+  if (search.mode == RadixSearch::kNone || i < state.num_sinks ||
+      i >= state.num_sinks + state.num_past) {
+    return kBelow;
+  }
+  if (search.mode == RadixSearch::kAll) return kAbove;
+  const uint32_t key = EntryKey<kBug>(p, p.offsets[head] + i, second);
+  return key > search.prefix    ? kAbove
+         : key == search.prefix ? kEqualTo
+                                : kBelow;
+}
+
+// Grid: (num_heads, num_chunks). Writes the survivors of a chunk, a word per
+// warp and turn; ties go to the lower position.
+template <int kBug = kNoBug>
+SIMT_KERNEL(kSelectThreads, 3)
+void SelectEmit(SelectProblem p, bool second) {
+  constexpr uint32_t kLanes = simt::kWarpThreads;
+  const auto head = static_cast<int32_t>(simt::BlockX());
+  const SelectHead state = p.heads[head];
+  const RadixSearch search = p.searches[p.num_scopes + head];
+  const int64_t num_entries = p.offsets[head + 1] - p.offsets[head];
+  const int64_t chunk = static_cast<int64_t>(simt::BlockY()) * p.chunk_entries;
+  if (chunk >= num_entries) return;
+  const int32_t warp_entries =
+      p.chunk_entries / static_cast<int32_t>(kSelectThreads / kLanes);
+  const int64_t begin = chunk + simt::Warp() * warp_entries;
+  uint32_t warp_equals = 0;
+  uint32_t num_nan = 0;
+  for (int32_t j = 0; j < warp_entries; j += kLanes) {
+    const int64_t i = begin + j + simt::Lane();
+    const Standing standing =
+        StandingOf<kBug>(p, head, state, search, i, second);
+    warp_equals += simt::PopCount(simt::Ballot(standing == kEqualTo));
+    if (second || p.scores == nullptr) continue;
+    const bool is_nan =
+        i < num_entries && (simt::FloatBits(p.scores[p.offsets[head] + i]) &
+                            0x7FFFFFFFu) > 0x7F800000u;
+    num_nan += simt::PopCount(simt::Ballot(is_nan));
+  }
+  if (num_nan > 0 && simt::Lane() == 0) {
+    simt::AtomicAdd(reinterpret_cast<uint64_t*>(p.num_nan), uint64_t{num_nan});
+  }
+  // Equals before this warp: of earlier chunks, and of earlier warps.
+  int64_t equals = 0;
+  if (search.mode == RadixSearch::kSearch &&
+      kBug != kSelectIgnoresEarlierChunks) {
+    for (uint32_t c = 0; c < simt::BlockY(); ++c) {
+      equals += p.chunk_equals[static_cast<int64_t>(head) * p.num_chunks + c];
+    }
+  }
+  uint32_t total;
+  const uint32_t before =
+      BlockPrefix<kBug>(simt::Lane() == 0 ? warp_equals : 0, 0, &total);
+  equals += simt::Shuffle(before, 0u);
+  const int64_t first_word = SurvivorWord(p.offsets[head], head);
+  for (int32_t j = 0; j < warp_entries && begin + j < num_entries;
+       j += kLanes) {
+    const int64_t i = begin + j + simt::Lane();
+    const Standing standing =
+        StandingOf<kBug>(p, head, state, search, i, second);
+    const uint32_t ties = simt::Ballot(standing == kEqualTo);
+    const uint32_t lower = kBug == kSelectTiesToHigher
+                               ? ~0u << simt::Lane() << 1
+                               : (1u << simt::Lane()) - 1;
+    const bool wins = standing == kEqualTo &&
+                      equals + simt::PopCount(ties & lower) < search.wanted;
+    const uint32_t word = simt::Ballot(standing == kAbove || wins);
+    equals += simt::PopCount(ties);
+    // Nobody reads this word any more but its own warp.
+    simt::SyncWarp();
+    if (simt::Lane() == 0) p.survivors[first_word + (begin + j) / 32] = word;
+  }
+}
+
+inline constexpr uint32_t kPrefixSharedBytes = 64;
+
+}  // namespace SIMT_SPACE
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_SELECT_RADIX_CUH_

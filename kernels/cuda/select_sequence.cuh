@@ -1,0 +1,82 @@
+// The order of the selection's kernels: one list for nvcc's launches and for
+// the emulator. C++17.
+#ifndef KERNELS_CUDA_SELECT_SEQUENCE_CUH_
+#define KERNELS_CUDA_SELECT_SEQUENCE_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/select.h"
+#include "kernels/cuda/select_budgets.cuh"
+#include "kernels/cuda/select_moves.cuh"
+#include "kernels/cuda/select_radix.cuh"
+
+namespace blockmgr {
+inline namespace SIMT_SPACE {
+
+struct SelectGrid {
+  uint32_t x;
+  uint32_t y;
+  uint32_t threads;
+  uint32_t shared_bytes;
+};
+
+// Calls launch(grid, kernel, arguments..) for every kernel, in order, each
+// after the one before it has ended; stops at the first that returns false.
+// Eight launches for equal budgets, thirteen for adakv, sixteen with floors;
+// six more for critical.
+template <int kBug = kNoBug, typename Launch>
+bool RunSelect(const SelectProblem& p, Launch&& launch) {
+  if (p.num_heads == 0) return true;
+  const auto heads = static_cast<uint32_t>(p.num_heads);
+  const auto scopes = static_cast<uint32_t>(p.num_scopes);
+  const auto chunks = static_cast<uint32_t>(p.num_chunks);
+  const SelectGrid per_head = {heads, 1, simt::kWarpThreads, 0};
+  const SelectGrid per_scope = {scopes, 1, simt::kWarpThreads, 0};
+  const SelectGrid counting = {heads, chunks, kSelectThreads,
+                               kPrefixSharedBytes};
+  const SelectGrid radix = {heads, chunks, kSelectThreads, kRadixSharedBytes};
+  const auto passes = [&](bool of_scope, bool second) {
+    for (uint32_t digit = 0; digit < 3; ++digit) {
+      if (!launch(radix, SelectRadixPass<kBug>, p, digit, of_scope, second)) {
+        return false;
+      }
+    }
+    return true;
+  };
+  const auto survivors = [&](bool second) {
+    return passes(false, second) &&
+           launch(counting, SelectCountEquals<kBug>, p, second) &&
+           launch(counting, SelectEmit<kBug>, p, second);
+  };
+  const bool scored =
+      p.budget == SelectBudget::kBlend || p.budget == SelectBudget::kFloor;
+  if (!launch(per_head, SelectSplit<kBug>, p)) return false;
+  if (!launch(per_scope, SelectBeginScope<kBug>, p)) return false;
+  if (HasFloors(p) && !passes(false, false)) return false;
+  if (scored &&
+      (!launch(per_scope, SelectBeginPool<kBug>, p) || !passes(true, false) ||
+       !launch(counting, SelectCountAtCut<kBug>, p))) {
+    return false;
+  }
+  if (!launch(per_scope, SelectEndScope<kBug>, p)) return false;
+  if (!survivors(false)) return false;
+  if (!p.critical) return true;
+  const SelectGrid per_thread = {(heads + kSelectThreads - 1) / kSelectThreads,
+                                 1, kSelectThreads, 0};
+  return launch(per_thread, SelectBeginSecond<kBug>, p) && survivors(true);
+}
+
+template <int kBug = kNoBug, typename Launch>
+bool RunSelectMoves(const SelectMoves& p, Launch&& launch) {
+  if (p.num_heads == 0) return true;
+  const SelectGrid grid = {static_cast<uint32_t>(p.num_heads), 1,
+                           kSelectThreads, kPrefixSharedBytes};
+  return launch(grid, MovesMarkPages<kBug>, p) &&
+         launch(grid, MovesFindStrays<kBug>, p) &&
+         launch(grid, MovesFillHoles<kBug>, p);
+}
+
+}  // namespace SIMT_SPACE
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_SELECT_SEQUENCE_CUH_

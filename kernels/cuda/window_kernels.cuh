@@ -1,0 +1,275 @@
+// The kernels of window_scores.h.
+#ifndef KERNELS_CUDA_WINDOW_KERNELS_CUH_
+#define KERNELS_CUDA_WINDOW_KERNELS_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/mma_rows.cuh"
+#include "kernels/cuda/planted_attention_bugs.h"
+#include "kernels/cuda/simt.h"
+#include "kernels/cuda/window_scores.cuh"
+#include "kernels/cuda/window_scores.h"
+
+namespace blockmgr {
+inline namespace SIMT_SPACE {
+
+// Softmax statistics of one row, in log2, of the keys so far.
+struct RowStats {
+  float max = -INFINITY;
+  float sum = 0.0f;
+
+  SIMT_DEVICE void Add(const RowStats& other) {
+    const float joint = fmaxf(max, other.max);
+    const float base = FiniteMax(joint);
+    sum =
+        sum * simt::Exp2(max - base) + other.sum * simt::Exp2(other.max - base);
+    max = joint;
+  }
+};
+
+// Adds the keys of a tile to the statistics of a lane's two rows. Each lane
+// keeps its own columns apart until the end.
+SIMT_DEVICE void AddLogits(const float (&logits)[kEntryTile / 8][4],
+                           RowStats (&stats)[2]) {
+  SIMT_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    float max = stats[half].max;
+    SIMT_UNROLL
+    for (int n = 0; n < kEntryTile / 8; ++n) {
+      max = fmaxf(max, fmaxf(logits[n][half * 2], logits[n][half * 2 + 1]));
+    }
+    const float base = FiniteMax(max);
+    float sum = stats[half].sum * simt::Exp2(stats[half].max - base);
+    SIMT_UNROLL
+    for (int n = 0; n < kEntryTile / 8; ++n) {
+      sum += simt::Exp2(logits[n][half * 2] - base) +
+             simt::Exp2(logits[n][half * 2 + 1] - base);
+    }
+    stats[half].max = max;
+    stats[half].sum = sum;
+  }
+}
+
+// Grid: {num_splits, blocks of WindowShape::kBlockMTiles tiles of queries,
+// lists}.
+template <typename T, int kDim>
+SIMT_KERNEL(kWindowThreads, 2)
+void WindowStats(WindowParams params) {
+  using Shape = WindowShape<T, kDim>;
+  const int32_t list = static_cast<int32_t>(simt::BlockZ());
+  const int32_t split = static_cast<int32_t>(simt::BlockX());
+  const WindowBlock block = MakeWindowBlock(params, list, split, false);
+  if (block.begin >= block.end) return;
+  const int32_t first_m_tile =
+      static_cast<int32_t>(simt::BlockY()) * Shape::kBlockMTiles +
+      WarpIndex() * Shape::kMTiles;
+  WindowQueries<kDim> queries[Shape::kMTiles];
+  RowStats stats[Shape::kMTiles][2];
+  SIMT_UNROLL
+  for (int m = 0; m < Shape::kMTiles; ++m) {
+    queries[m].Load(params, block, first_m_tile + m);
+  }
+  ForEachKeyTile<Shape, kDim, T>(
+      params, block, [&](const T* keys, int32_t first_entry) {
+        SIMT_UNROLL
+        for (int m = 0; m < Shape::kMTiles; ++m) {
+          float logits[kEntryTile / 8][4];
+          WindowLogits<T, kDim>(params, block, first_m_tile + m, queries[m],
+                                keys, first_entry, logits);
+          AddLogits(logits, stats[m]);
+        }
+      });
+  const int64_t rows = int64_t{block.num_m_tiles(params)} * 16;
+  float* out = params.partial_stats +
+               (int64_t{list} * params.num_splits + split) * rows * 2;
+  SIMT_UNROLL
+  for (int m = 0; m < Shape::kMTiles; ++m) {
+    SIMT_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      RowStats total = stats[m][half];
+      for (uint32_t mask = 1; mask <= 2; mask *= 2) {
+        RowStats other;
+        other.max = simt::ShuffleXor(total.max, mask);
+        other.sum = simt::ShuffleXor(total.sum, mask);
+        total.Add(other);
+      }
+      const int32_t m_tile = first_m_tile + m;
+      const int32_t row = m_tile * 16 + LaneIndex() / 4 + half * 8;
+      if (LaneIndex() % 4 == 0 && m_tile < block.num_m_tiles(params)) {
+        out[row * 2] = total.max;
+        out[row * 2 + 1] = total.sum;
+      }
+    }
+  }
+}
+
+// Grid: {lists}. Adds up the splits of a list, in order.
+SIMT_KERNEL(kWindowThreads, 8)
+void MergeWindowStats(WindowParams params) {
+  const int32_t list = static_cast<int32_t>(simt::BlockX());
+  const WindowBlock block = MakeWindowBlock(params, list, 0, false);
+  const int64_t rows = int64_t{block.num_m_tiles(params)} * 16;
+  const int32_t size = block.entries.size;
+  int32_t num_splits = (size + kSplitEntries - 1) / kSplitEntries;
+  if (BM_PLANTED(kStatsOfOneSplit) && num_splits > 1) num_splits = 1;
+  const int64_t num_q_heads =
+      int64_t{params.entries.num_heads} * params.group_size;
+  for (int32_t i = Thread(); i < params.window * params.group_size;
+       i += kWindowThreads) {
+    const int32_t q_head = i / params.window;
+    const int32_t query = i % params.window;
+    const int64_t row = int64_t{q_head} * block.tiles_per_head * 16 + query;
+    RowStats total;
+    for (int32_t split = 0; split < num_splits; ++split) {
+      const float* stats =
+          params.partial_stats +
+          ((int64_t{list} * params.num_splits + split) * rows + row) * 2;
+      RowStats part;
+      part.max = stats[0];
+      part.sum = stats[1];
+      total.Add(part);
+    }
+    params.lse[(int64_t{block.sequence} * params.window + query) * num_q_heads +
+               block.head * params.group_size + q_head] =
+        total.sum == 0.0f ? -INFINITY
+                          : kLn2 * (total.max + simt::Log2(total.sum));
+  }
+}
+
+// One step of the reduction below: of 2 kKeep values a lane goes on with half,
+// and gets its partner's of those.
+template <int kKeep>
+SIMT_DEVICE void ScatterStep(uint32_t mask, float (&values)[16]) {
+  const bool high = (simt::Lane() & mask) != 0;
+  SIMT_UNROLL
+  for (int i = 0; i < kKeep; ++i) {
+    const float mine = high ? values[kKeep + i] : values[i];
+    const float theirs = high ? values[i] : values[kKeep + i];
+    values[i] = mine + simt::ShuffleXor(theirs, mask);
+  }
+}
+
+// Sums over the 8 lanes that hold the rows of a column, for 16 values at once.
+// Afterwards a lane has two columns, 8 n + 2 (lane % 4) and the next, with n in
+// its bits 16, 8 and 4 from high to low. 14 shuffles instead of 48.
+SIMT_DEVICE void ScatterColumnSums(float (&values)[16]) {
+  ScatterStep<8>(16, values);
+  ScatterStep<4>(8, values);
+  ScatterStep<2>(4, values);
+}
+
+// Weights of 16 queries and a tile of keys, summed over the queries, to shared
+// memory.
+template <typename T, int kDim>
+SIMT_DEVICE void StoreColumnSums(const float (&logits)[kEntryTile / 8][4],
+                                 const float (&lse_log2)[2], int32_t place) {
+  using Shape = WindowShape<T, kDim>;
+  float sums[16];
+  SIMT_UNROLL
+  for (int n = 0; n < kEntryTile / 8; ++n) {
+    SIMT_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      sums[n * 2 + j] = simt::Exp2(logits[n][j] - lse_log2[0]) +
+                        simt::Exp2(logits[n][j + 2] - lse_log2[1]);
+    }
+  }
+  ScatterColumnSums(sums);
+  const int32_t lane = LaneIndex();
+  const int32_t n =
+      ((lane >> 4) & 1) * 4 + ((lane >> 3) & 1) * 2 + ((lane >> 2) & 1);
+  const auto columns =
+      simt::Shared<float>(Shape::kTileBytes, Shape::kSumFloats);
+  const int32_t column = place * kEntryTile + n * 8 + lane % 4 * 2;
+  columns.Store(column, sums[0]);
+  columns.Store(column + 1, sums[1]);
+}
+
+// Adds the column sums of one pass, tile of queries by tile, to the output.
+template <typename T, int kDim>
+SIMT_DEVICE void AddColumns(const WindowParams& params,
+                            const WindowBlock& block, int32_t pass,
+                            int32_t first_entry) {
+  using Shape = WindowShape<T, kDim>;
+  const auto columns =
+      simt::Shared<float>(Shape::kTileBytes, Shape::kSumFloats);
+  const int32_t entry = first_entry + Thread() % kEntryTile;
+  if (entry >= block.end) return;
+  const int32_t num_m_tiles = block.num_m_tiles(params);
+  const int32_t first = pass * Shape::kBlockMTiles;
+  const int32_t last = first + Shape::kBlockMTiles < num_m_tiles
+                           ? first + Shape::kBlockMTiles
+                           : num_m_tiles;
+  if (params.sums != nullptr) {
+    if (Thread() >= kEntryTile) return;
+    float sum = params.sums[block.entries.offset + entry];
+    for (int32_t m = first; m < last; ++m) {
+      sum += columns.Load((m - first) * kEntryTile + Thread());
+    }
+    params.sums[block.entries.offset + entry] = sum;
+    return;
+  }
+  const float window = static_cast<float>(params.window);
+  const int32_t q_head_end = (last - 1) / block.tiles_per_head + 1;
+  for (int32_t q_head = first / block.tiles_per_head + Thread() / kEntryTile;
+       q_head < q_head_end; q_head += kWindowThreads / kEntryTile) {
+    float* out = params.attention + block.entries.offset * params.group_size +
+                 int64_t{q_head} * block.entries.size + entry;
+    const int32_t begin = q_head * block.tiles_per_head;
+    const int32_t end = begin + block.tiles_per_head;
+    // A long window takes several passes.
+    float sum = begin < first ? *out : 0.0f;
+    for (int32_t m = begin < first ? first : begin; m < end && m < last; ++m) {
+      sum += columns.Load((m - first) * kEntryTile + Thread() % kEntryTile);
+    }
+    *out = end <= last ? sum / window : sum;
+  }
+}
+
+// Grid: {num_splits, 1, lists}.
+template <typename T, int kDim>
+SIMT_KERNEL(kWindowThreads, 2)
+void WindowColumns(WindowParams params) {
+  using Shape = WindowShape<T, kDim>;
+  const WindowBlock block = MakeWindowBlock(
+      params, static_cast<int32_t>(simt::BlockZ()),
+      static_cast<int32_t>(simt::BlockX()), params.sums == nullptr);
+  if (block.begin >= block.end) return;
+  const int32_t num_m_tiles = block.num_m_tiles(params);
+  for (int32_t pass = 0; pass * Shape::kBlockMTiles < num_m_tiles; ++pass) {
+    const int32_t first_m_tile =
+        pass * Shape::kBlockMTiles + WarpIndex() * Shape::kMTiles;
+    WindowQueries<kDim> queries[Shape::kMTiles];
+    float lse_log2[Shape::kMTiles][2];
+    SIMT_UNROLL
+    for (int m = 0; m < Shape::kMTiles; ++m) {
+      queries[m].Load(params, block, first_m_tile + m);
+      SIMT_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const WindowRow row(block, first_m_tile + m, half);
+        // Padding, and a query that sees nothing, weigh nothing.
+        const float lse = row.Exists(params)
+                              ? params.lse[row.Index(params, block)] * kLog2E
+                              : INFINITY;
+        lse_log2[m][half] = lse == -INFINITY ? INFINITY : lse;
+      }
+    }
+    ForEachKeyTile<Shape, kDim, T>(
+        params, block, [&](const T* keys, int32_t first_entry) {
+          SIMT_UNROLL
+          for (int m = 0; m < Shape::kMTiles; ++m) {
+            float logits[kEntryTile / 8][4];
+            WindowLogits<T, kDim>(params, block, first_m_tile + m, queries[m],
+                                  keys, first_entry, logits);
+            StoreColumnSums<T, kDim>(logits, lse_log2[m],
+                                     WarpIndex() * Shape::kMTiles + m);
+          }
+          simt::SyncBlock();
+          AddColumns<T, kDim>(params, block, pass, first_entry);
+        });
+  }
+}
+
+}  // namespace SIMT_SPACE
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_WINDOW_KERNELS_CUH_

@@ -1,0 +1,189 @@
+// Device code of window_scores.h.
+#ifndef KERNELS_CUDA_WINDOW_SCORES_CUH_
+#define KERNELS_CUDA_WINDOW_SCORES_CUH_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/entry_rows.cuh"
+#include "kernels/cuda/mma_rows.cuh"
+#include "kernels/cuda/planted_attention_bugs.h"
+#include "kernels/cuda/simt.h"
+#include "kernels/cuda/window_scores.h"
+
+namespace blockmgr {
+inline namespace SIMT_SPACE {
+
+// Shared memory: kStages tiles of K that all warps read, then the column sums.
+// A warp holds kMTiles times 16 rows of queries in registers.
+template <typename T, int kDim>
+struct WindowShape {
+  static constexpr int kWarps = kWindowThreads / 32;
+  static constexpr int kStages = 3;
+  static constexpr int kMTiles = kDim == 256 ? 1 : 2;
+  static constexpr int kBlockMTiles = kWarps * kMTiles;  // of one pass
+  static constexpr int kTileElements = kEntryTile * kDim;
+  static constexpr size_t kTileBytes = sizeof(T) * kStages * kTileElements;
+  static constexpr int kSumFloats = kBlockMTiles * kEntryTile;
+  static constexpr size_t kSharedBytes =
+      kTileBytes + sizeof(float) * kSumFloats;
+  static_assert(kSharedBytes <= kMaxSharedBytes, "does not fit an SM");
+};
+
+// What a CTA works on.
+struct WindowBlock {
+  EntrySpan entries;
+  int32_t sequence = 0;
+  int32_t head = 0;
+  int32_t first_position = 0;  // of the window
+  int32_t num_past = 0;        // entries before it
+  int32_t tiles_per_head = 0;  // 16 queries each
+  int32_t begin = 0;           // entries of this split
+  int32_t end = 0;
+
+  SIMT_DEVICE int32_t num_m_tiles(const WindowParams& params) const {
+    return tiles_per_head * params.group_size;
+  }
+};
+
+SIMT_DEVICE WindowBlock MakeWindowBlock(const WindowParams& params,
+                                        int32_t list, int32_t split,
+                                        bool past_only) {
+  WindowBlock block;
+  block.entries = LoadEntries(params.entries, list);
+  block.sequence = Divide(list, params.pool.num_heads);
+  block.head = list - block.sequence * params.entries.num_heads;
+  block.first_position = params.lengths[block.sequence] - params.window;
+  block.num_past = block.entries.CountBelow(block.first_position);
+  block.tiles_per_head = (params.window + 15) / 16;
+  const int32_t size = past_only ? block.num_past : block.entries.size;
+  block.begin = split * kSplitEntries;
+  block.end =
+      block.begin + kSplitEntries < size ? block.begin + kSplitEntries : size;
+  return block;
+}
+
+// Which queries a lane's rows are: rows 16 tile + lane / 4 and + 8. A tile
+// belongs to one query head.
+struct WindowRow {
+  int32_t q_head = 0;  // of the group
+  int32_t query = 0;   // of the window; at or beyond its end: padding
+
+  SIMT_DEVICE WindowRow(const WindowBlock& block, int32_t m_tile,
+                        int32_t half) {
+    q_head = m_tile / block.tiles_per_head;
+    query = (m_tile - q_head * block.tiles_per_head) * 16 + LaneIndex() / 4 +
+            half * 8;
+  }
+  SIMT_DEVICE bool Exists(const WindowParams& params) const {
+    return q_head < params.group_size && query < params.window;
+  }
+  // Row in arrays of shape [sequences, window, num_q_heads].
+  SIMT_DEVICE int64_t Index(const WindowParams& params,
+                            const WindowBlock& block) const {
+    const int64_t num_q_heads =
+        int64_t{params.entries.num_heads} * params.group_size;
+    return (int64_t{block.sequence} * params.window + query) * num_q_heads +
+           block.head * params.group_size + q_head;
+  }
+};
+
+// Queries as A operands; padding is zeros.
+template <int kDim>
+struct WindowQueries {
+  uint32_t a[kDim / 16][4];
+
+  SIMT_DEVICE void Load(const WindowParams& params, const WindowBlock& block,
+                        int32_t m_tile) {
+    constexpr int kWords = kDim / 2;
+    SIMT_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const WindowRow row(block, m_tile, half);
+      const bool exists = row.Exists(params);
+      const uint32_t* words =
+          static_cast<const uint32_t*>(params.queries) +
+          (exists ? row.Index(params, block) * kWords + LaneIndex() % 4 : 0);
+      SIMT_UNROLL
+      for (int i = 0; i < kDim / 16; ++i) {
+        a[i][half] = exists ? words[i * 8] : 0u;
+        a[i][half + 2] = exists ? words[i * 8 + 4] : 0u;
+      }
+    }
+  }
+};
+
+// Streams the K tiles of a split through shared memory; all warps use each
+// tile. use(tile, first_entry) runs between barriers.
+template <typename Shape, int kDim, typename T, typename Use>
+SIMT_DEVICE void ForEachKeyTile(const WindowParams& params,
+                                const WindowBlock& block, const Use& use) {
+  T* const tiles = reinterpret_cast<T*>(simt::SharedBytes());
+  const int32_t num_tiles =
+      (block.end - block.begin + kEntryTile - 1) / kEntryTile;
+  const auto copy = [&](int32_t tile) {
+    if (tile < num_tiles) {
+      const int32_t row = WarpIndex() * 16;
+      CopyEntryRows<kDim>(params.pool, block.entries,
+                          block.begin + tile * kEntryTile + row, block.end, 0,
+                          tiles + tile % Shape::kStages * Shape::kTileElements,
+                          row);
+    }
+    simt::CommitCopies();
+  };
+  for (int32_t tile = 0; tile < Shape::kStages - 1; ++tile) copy(tile);
+  for (int32_t tile = 0; tile < num_tiles; ++tile) {
+    simt::WaitCopies<Shape::kStages - 2>();
+    // Publishes this tile, and says that the one before is not read any more.
+    if (!BM_PLANTED(kNoBarrierBetweenTiles)) simt::SyncBlock();
+    copy(tile + Shape::kStages - 1);
+    use(tiles + tile % Shape::kStages * Shape::kTileElements,
+        block.begin + tile * kEntryTile);
+  }
+  simt::SyncBlock();
+}
+
+// Logits of 16 queries and a tile of keys, times scale * log2(e); -infinity
+// where a query does not see the key. logits[n][j]: key 8 n + 2 (lane % 4) +
+// j % 2, row lane / 4 + 8 (j / 2).
+template <typename T, int kDim>
+SIMT_DEVICE void WindowLogits(const WindowParams& params,
+                              const WindowBlock& block, int32_t m_tile,
+                              const WindowQueries<kDim>& queries, const T* keys,
+                              int32_t first_entry,
+                              float (&logits)[kEntryTile / 8][4]) {
+  const float scale_log2 = params.scale * kLog2E;
+  SIMT_UNROLL
+  for (int n = 0; n < kEntryTile / 8; n += 2) {
+    SIMT_UNROLL
+    for (int j = 0; j < 4; ++j) logits[n][j] = logits[n + 1][j] = 0.0f;
+    SIMT_UNROLL
+    for (int i = 0; i < kDim / 16; ++i) {
+      uint32_t b[4];
+      LoadRowsB<kDim>(keys, n * 8, i, b);
+      simt::Mma16816<T>(logits[n], queries.a[i], b[0], b[1]);
+      simt::Mma16816<T>(logits[n + 1], queries.a[i], b[2], b[3]);
+    }
+  }
+  const bool all_seen = (first_entry + kEntryTile <= block.num_past) ||
+                        BM_PLANTED(kWindowMaskLost);
+  const int32_t query[2] = {WindowRow(block, m_tile, 0).query,
+                            WindowRow(block, m_tile, 1).query};
+  SIMT_UNROLL
+  for (int n = 0; n < kEntryTile / 8; ++n) {
+    SIMT_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      logits[n][j] *= scale_log2;
+      if (all_seen) continue;
+      const int32_t entry = first_entry + n * 8 + LaneIndex() % 4 * 2 + j % 2;
+      const bool seen =
+          entry < block.end &&
+          block.entries.positions[entry] <= block.first_position + query[j / 2];
+      if (!seen) logits[n][j] = -INFINITY;
+    }
+  }
+}
+
+}  // namespace SIMT_SPACE
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_WINDOW_SCORES_CUH_

@@ -1,0 +1,424 @@
+// Random ragged caches for the attention kernels under the emulator: a pool in
+// any of the layouts engines use, lists over shuffled pages, NaN in every slot
+// that is not live, and attention in float64 from the definition.
+#ifndef TESTS_KERNELS_CUDA_ATTENTION_CASES_H_
+#define TESTS_KERNELS_CUDA_ATTENTION_CASES_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <random>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "blockmgr/base/ids.h"
+#include "blockmgr/base/model_layout.h"
+#include "kernels/backend.h"
+#include "kernels/cuda/attention_lists.h"
+#include "kernels/cuda/simt.h"
+#include "tests/kernels/kernel_cases.h"
+
+namespace blockmgr {
+
+// kPages: our own. kHnd: [block][K, V][head][token], kNhd: [block][token][head]
+// with K and V apart, each with some padding between layers. kHnd has an
+// address per layer.
+enum class PoolOrderInMemory : uint8_t { kPages, kHnd, kNhd };
+
+struct AttentionShape {
+  int32_t num_heads = 2;
+  int32_t group_size = 4;
+  int32_t head_dim = 128;
+  int32_t page_size = 16;
+  PoolOrderInMemory order = PoolOrderInMemory::kPages;
+  // Kept lengths per list; empty: no regions at all.
+  std::vector<int32_t> region_lengths;  // [sequences, num_heads]
+  std::vector<int32_t> tail_lengths;    // [sequences]
+};
+
+struct HeadAttention {
+  std::vector<double> output;  // [head_dim]
+  double lse = -std::numeric_limits<double>::infinity();
+};
+
+// What a kernel's result is compared with.
+struct AttentionError {
+  double relative = 0.0;  // ||output - reference|| / ||reference||
+  double lse = 0.0;       // largest absolute difference
+};
+
+// T: simt::BFloat16 or simt::Half.
+template <typename T>
+class AttentionCase {
+ public:
+  AttentionCase(const AttentionShape& shape, uint64_t seed);
+
+  const ModelLayout& layout() const { return layout_; }
+  const AttentionShape& shape() const { return shape_; }
+  int32_t num_sequences() const {
+    return static_cast<int32_t>(shape_.tail_lengths.size());
+  }
+  int32_t num_lists() const { return num_sequences() * shape_.num_heads; }
+  int32_t num_q_heads() const { return layout_.num_q_heads; }
+  float scale() const {
+    return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+  }
+  static constexpr int32_t kLayer = 1;
+
+  AttentionLists Lists() const;
+  PagedPool Pool();
+  // Slots of a list, in order.
+  const std::vector<SlotIndex>& slots(int32_t list) const {
+    return slots_[list];
+  }
+  int32_t region_length(int32_t list) const {
+    return shape_.region_lengths.empty() ? 0 : shape_.region_lengths[list];
+  }
+  float Value(SlotIndex slot, bool is_value, int32_t element) const;
+  void SetValue(SlotIndex slot, bool is_value, int32_t element, float value);
+  std::vector<T> RandomQueries(int64_t num_tokens);
+  // One query's attention over the first `num_rows` rows of a list.
+  HeadAttention Reference(int32_t list, int64_t num_rows, const T* query) const;
+  // The same lists on a backend that holds the pool: attention of the last
+  // num_queries[i] tokens of every sequence.
+  std::vector<float> AttentionOnCpu(Backend& backend,
+                                    const std::vector<int32_t>& num_queries,
+                                    const std::vector<T>& queries) const;
+  Rng& rng() { return rng_; }
+
+ private:
+  int64_t RowOffset(SlotIndex slot, bool is_value) const;
+  void MakeLists();
+
+  Rng rng_;
+  AttentionShape shape_;
+  ModelLayout layout_;
+  KvPoolLayout strides_;
+  int64_t base_ = 0;
+  std::vector<uint16_t> pool_;
+  std::vector<char*> layer_bases_;
+  std::vector<int32_t> sequence_slots_;
+  std::vector<int32_t> region_lengths_;
+  std::vector<int64_t> region_offsets_;
+  std::vector<int32_t> region_pages_;
+  std::vector<int32_t> tail_blocks_;
+  int64_t tail_stride_ = 0;
+  std::vector<int32_t> tail_lengths_;
+  std::vector<std::vector<SlotIndex>> slots_;
+};
+
+// Sums up differences of many rows.
+class ErrorSum {
+ public:
+  template <typename T>
+  void Add(const HeadAttention& expected, const T* output, float lse) {
+    for (std::size_t i = 0; i < expected.output.size(); ++i) {
+      const double got = simt::ToFloat(output[i]);
+      error_ += std::pow(got - expected.output[i], 2);
+      norm_ += std::pow(expected.output[i], 2);
+    }
+    if (std::isinf(expected.lse)) {
+      if (lse != -std::numeric_limits<float>::infinity()) lse_ = 1e30;
+    } else if (!(std::abs(lse - expected.lse) <= lse_)) {
+      lse_ = std::abs(lse - expected.lse);  // NaN too
+    }
+  }
+  AttentionError Get() const {
+    return {
+        .relative = norm_ > 0.0 ? std::sqrt(error_ / norm_) : std::sqrt(error_),
+        .lse = lse_};
+  }
+
+ private:
+  double error_ = 0.0;
+  double norm_ = 0.0;
+  double lse_ = 0.0;
+};
+
+template <typename T>
+AttentionCase<T>::AttentionCase(const AttentionShape& shape, uint64_t seed)
+    : rng_(seed), shape_(shape) {
+  const int32_t page_size = shape.page_size;
+  int32_t num_tail_blocks = 0;
+  int32_t num_region_pages = 0;
+  for (const int32_t length : shape.tail_lengths) {
+    num_tail_blocks += (length + page_size - 1) / page_size;
+  }
+  for (const int32_t length : shape.region_lengths) {
+    num_region_pages += (length + page_size - 1) / page_size;
+  }
+  constexpr int32_t kLayers = 2;
+  const int32_t per_block = kLayers * shape.num_heads;
+  layout_ = {.num_layers = kLayers,
+             .num_heads = shape.num_heads,
+             .num_q_heads = shape.num_heads * shape.group_size,
+             .head_dim = shape.head_dim,
+             .page_size = page_size,
+             .dtype = DType::kBFloat16,
+             .num_blocks = num_tail_blocks + num_region_pages / per_block + 3};
+  const int64_t row = layout_.row_bytes();
+  const int64_t heads = shape.num_heads;
+  const int64_t block = 2 * heads * page_size * row;
+  switch (shape.order) {
+    case PoolOrderInMemory::kPages:
+      strides_ = KvPoolLayout::PageContiguous(layout_);
+      break;
+    case PoolOrderInMemory::kHnd:
+      strides_ = {.layer_stride = block * layout_.num_blocks + 64,
+                  .block_stride = block,
+                  .head_stride = page_size * row,
+                  .kv_stride = heads * page_size * row,
+                  .token_stride = row};
+      break;
+    case PoolOrderInMemory::kNhd:
+      // V before K: strides may be negative.
+      base_ = layout_.num_blocks * block / 2;
+      strides_ = {.layer_stride = block * layout_.num_blocks + 32,
+                  .block_stride = block / 2,
+                  .head_stride = row,
+                  .kv_stride = -base_,
+                  .token_stride = heads * row};
+      break;
+  }
+  // Every bit set is NaN in both element types.
+  pool_.assign((kLayers * strides_.layer_stride + 128) / 2, 0xFFFF);
+  MakeLists();
+}
+
+template <typename T>
+void AttentionCase<T>::MakeLists() {
+  const int32_t page_size = shape_.page_size;
+  std::vector<int32_t> blocks;
+  for (int32_t i = 1; i < layout_.num_blocks; ++i) blocks.push_back(i);
+  Shuffle(&blocks, rng_);
+  // Tables in an order of their own, as slots that sequences come and go in.
+  const int32_t num_slots = num_sequences() + 1;
+  std::vector<int32_t> slots;
+  for (int32_t i = 0; i < num_slots; ++i) slots.push_back(i);
+  Shuffle(&slots, rng_);
+  sequence_slots_.assign(slots.begin(), slots.begin() + num_sequences());
+  for (const int32_t length : shape_.tail_lengths) {
+    tail_stride_ = std::max<int64_t>(tail_stride_, length / page_size + 2);
+  }
+  tail_blocks_.assign(num_slots * tail_stride_, -1);
+  tail_lengths_.assign(num_slots, -1);
+  for (int32_t s = 0; s < num_sequences(); ++s) {
+    const int64_t slot = sequence_slots_[s];
+    tail_lengths_[slot] = shape_.tail_lengths[s];
+    for (int32_t i = 0; i * page_size < shape_.tail_lengths[s]; ++i) {
+      tail_blocks_[slot * tail_stride_ + i] = blocks.back();
+      blocks.pop_back();
+    }
+  }
+  // Pages of what is left, of any layer and head.
+  std::vector<int32_t> pages;
+  for (int32_t layer = 0; layer < layout_.num_layers; ++layer) {
+    for (const int32_t block : blocks) {
+      for (int32_t head = 0; head < shape_.num_heads; ++head) {
+        pages.push_back(Index(layout_.page_id(layer, BlockId{block}, head)));
+      }
+    }
+  }
+  Shuffle(&pages, rng_);
+  const bool regions = !shape_.region_lengths.empty();
+  region_lengths_.assign(regions ? num_slots * shape_.num_heads : 0, -1);
+  region_offsets_.assign(region_lengths_.size(), -1);
+  slots_.resize(num_lists());
+  for (int32_t list = 0; list < num_lists(); ++list) {
+    const int32_t head = list % shape_.num_heads;
+    const int64_t slot = sequence_slots_[list / shape_.num_heads];
+    std::vector<SlotIndex>& out = slots_[list];
+    if (regions) {
+      const int64_t index = slot * shape_.num_heads + head;
+      region_lengths_[index] = shape_.region_lengths[list];
+      region_offsets_[index] = std::ssize(region_pages_);
+      for (int32_t r = 0; r < shape_.region_lengths[list]; ++r) {
+        if (r % page_size == 0) {
+          region_pages_.push_back(pages.back());
+          pages.pop_back();
+        }
+        out.push_back(
+            layout_.slot(PageId{region_pages_.back()}, r % page_size));
+      }
+    }
+    for (int32_t r = 0; r < shape_.tail_lengths[list / shape_.num_heads]; ++r) {
+      const BlockId block{tail_blocks_[slot * tail_stride_ + r / page_size]};
+      out.push_back(
+          layout_.slot(layout_.page_id(kLayer, block, head), r % page_size));
+    }
+    for (const SlotIndex live : out) {
+      for (int32_t i = 0; i < 2 * shape_.head_dim; ++i) {
+        SetValue(live, i >= shape_.head_dim, i % shape_.head_dim,
+                 RandomFloat(rng_));
+      }
+    }
+  }
+}
+
+template <typename T>
+AttentionLists AttentionCase<T>::Lists() const {
+  const bool regions = !shape_.region_lengths.empty();
+  return {.num_sequences = num_sequences(),
+          .num_heads = shape_.num_heads,
+          .layer = kLayer,
+          .sequence_slots = sequence_slots_.data(),
+          .region_lengths = regions ? region_lengths_.data() : nullptr,
+          .region_offsets = regions ? region_offsets_.data() : nullptr,
+          .region_pages = regions ? region_pages_.data() : nullptr,
+          .tail_blocks = tail_blocks_.data(),
+          .tail_stride = tail_stride_,
+          .tail_lengths = tail_lengths_.data()};
+}
+
+template <typename T>
+PagedPool AttentionCase<T>::Pool() {
+  PoolView view;
+  char* const base = reinterpret_cast<char*>(pool_.data()) + base_;
+  view.base = base;
+  view.layer_stride = strides_.layer_stride;
+  if (shape_.order == PoolOrderInMemory::kHnd) {
+    // One tensor per layer, as engines have them.
+    layer_bases_ = {base, base + strides_.layer_stride};
+    view.layer_bases = layer_bases_.data();
+    view.base = nullptr;
+    view.layer_stride = 0;
+  }
+  view.block_stride = strides_.block_stride;
+  view.head_stride = strides_.head_stride;
+  view.kv_stride = strides_.kv_stride;
+  view.token_stride = strides_.token_stride;
+  view.num_layers = layout_.num_layers;
+  view.num_blocks = layout_.num_blocks;
+  view.num_heads = layout_.num_heads;
+  view.page_size = layout_.page_size;
+  view.row_bytes = static_cast<int32_t>(layout_.row_bytes());
+  return MakePagedPool(view);
+}
+
+template <typename T>
+int64_t AttentionCase<T>::RowOffset(SlotIndex slot, bool is_value) const {
+  const PageId page{static_cast<int32_t>(slot / shape_.page_size)};
+  const int64_t bytes =
+      base_ + (is_value ? strides_.kv_stride : 0) +
+      strides_.row_offset(layout_.page_layer(page), layout_.page_block(page),
+                          layout_.page_head(page),
+                          static_cast<int32_t>(slot % shape_.page_size));
+  return bytes / 2;
+}
+
+template <typename T>
+float AttentionCase<T>::Value(SlotIndex slot, bool is_value,
+                              int32_t element) const {
+  return simt::ToFloat(T{pool_[RowOffset(slot, is_value) + element]});
+}
+
+template <typename T>
+void AttentionCase<T>::SetValue(SlotIndex slot, bool is_value, int32_t element,
+                                float value) {
+  pool_[RowOffset(slot, is_value) + element] = simt::FromFloat<T>(value).bits;
+}
+
+template <typename T>
+std::vector<T> AttentionCase<T>::RandomQueries(int64_t num_tokens) {
+  std::vector<T> queries;
+  const int64_t count = num_tokens * num_q_heads() * shape_.head_dim;
+  for (int64_t i = 0; i < count; ++i) {
+    queries.push_back(simt::FromFloat<T>(2.0f * RandomFloat(rng_)));
+  }
+  return queries;
+}
+
+template <typename T>
+HeadAttention AttentionCase<T>::Reference(int32_t list, int64_t num_rows,
+                                          const T* query) const {
+  const int32_t head_dim = shape_.head_dim;
+  HeadAttention result;
+  result.output.assign(head_dim, 0.0);
+  if (num_rows == 0) return result;
+  std::vector<double> logits;
+  for (int64_t r = 0; r < num_rows; ++r) {
+    double dot = 0.0;
+    for (int32_t i = 0; i < head_dim; ++i) {
+      dot += double{simt::ToFloat(query[i])} *
+             double{Value(slots_[list][r], false, i)};
+    }
+    logits.push_back(dot * scale());
+  }
+  const double max = *std::ranges::max_element(logits);
+  double sum = 0.0;
+  for (double& logit : logits) sum += logit = std::exp(logit - max);
+  for (int64_t r = 0; r < num_rows; ++r) {
+    for (int32_t i = 0; i < head_dim; ++i) {
+      result.output[i] += logits[r] / sum * Value(slots_[list][r], true, i);
+    }
+  }
+  result.lse = max + std::log(sum);
+  return result;
+}
+
+template <typename T>
+std::vector<float> AttentionCase<T>::AttentionOnCpu(
+    Backend& backend, const std::vector<int32_t>& num_queries,
+    const std::vector<T>& queries) const {
+  const int32_t heads = shape_.num_heads;
+  const int32_t page_size = shape_.page_size;
+  std::vector<TestSequence> sequences(num_sequences());
+  std::vector<SequenceKv> views;
+  std::vector<int32_t> query_offsets = {0};
+  for (int32_t s = 0; s < num_sequences(); ++s) {
+    TestSequence& sequence = sequences[s];
+    sequence.layer = kLayer;
+    sequence.region_offsets = {0};
+    sequence.tail_length = shape_.tail_lengths[s];
+    for (int32_t head = 0; head < heads; ++head) {
+      const int32_t list = s * heads + head;
+      for (int32_t r = 0; r < region_length(list); r += page_size) {
+        sequence.region_pages.push_back(
+            PageId{static_cast<int32_t>(slots_[list][r] / page_size)});
+      }
+      sequence.region_offsets.push_back(
+          static_cast<int32_t>(std::ssize(sequence.region_pages)));
+      sequence.region_lengths.push_back(region_length(list));
+    }
+    const int32_t first = region_length(s * heads);
+    for (int32_t r = 0; r < sequence.tail_length; r += page_size) {
+      const SlotIndex slot = slots_[s * heads][first + r];
+      sequence.tail_blocks.push_back(
+          layout_.page_block(PageId{static_cast<int32_t>(slot / page_size)}));
+    }
+    views.push_back(sequence.View());
+    query_offsets.push_back(query_offsets.back() + num_queries[s]);
+  }
+  std::vector<float> floats;
+  for (const T x : queries) floats.push_back(simt::ToFloat(x));
+  std::vector<float> output(floats.size());
+  backend.Attention({.layer = kLayer,
+                     .sequences = views,
+                     .query_offsets = query_offsets,
+                     .queries = floats.data(),
+                     .output = output.data(),
+                     .scale = scale()});
+  return output;
+}
+
+// The pool of a case (bf16) on the CPU backend.
+inline std::unique_ptr<Backend> MakeCpuBackend(
+    const AttentionCase<simt::BFloat16>& test) {
+  PoolModel model(test.layout());
+  for (int32_t list = 0; list < test.num_lists(); ++list) {
+    for (const SlotIndex slot : test.slots(list)) {
+      for (int32_t i = 0; i < test.shape().head_dim; ++i) {
+        model.key(slot)[i] = test.Value(slot, false, i);
+        model.value(slot)[i] = test.Value(slot, true, i);
+      }
+    }
+  }
+  return model.MakeBackend();
+}
+
+}  // namespace blockmgr
+
+#endif  // TESTS_KERNELS_CUDA_ATTENTION_CASES_H_

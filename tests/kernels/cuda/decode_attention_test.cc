@@ -1,0 +1,278 @@
+// Decode attention under the emulator, against float64.
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/decode_attention.h"
+#include "kernels/cuda/decode_kernels.cuh"
+#include "kernels/cuda/decode_plan.cuh"
+#include "kernels/cuda/simt.h"
+#include "tests/kernels/cuda/attention_cases.h"
+#include "tests/kernels/cuda/decode_runner.h"
+
+namespace blockmgr {
+namespace {
+
+using Order = simt::Schedule::Order;
+
+template <typename T>
+void ExpectMatches(DecodeRunner<T>& runner, double tolerance) {
+  const AttentionError error = runner.Error();
+  // Written so that NaN fails.
+  EXPECT_TRUE(error.relative <= tolerance) << error.relative;
+  EXPECT_TRUE(error.lse <= 2e-5) << error.lse;
+}
+
+// Rounding of the result to bf16 is 2^-9 at most, that of the weights as much
+// again; fp16 has eight times the precision.
+constexpr double kBFloat16Tolerance = 4e-3;
+constexpr double kHalfTolerance = 5e-4;
+
+AttentionShape RaggedShape(int32_t head_dim, int32_t group_size) {
+  return {.num_heads = 2,
+          .group_size = group_size,
+          .head_dim = head_dim,
+          .page_size = 16,
+          .region_lengths = {0, 70, 33, 0, 5, 129},
+          .tail_lengths = {19, 0, 64}};
+}
+
+TEST(DecodeAttentionTest, MatchesFloat64OnRaggedLists) {
+  for (const int32_t group_size : {1, 3, 4, 8}) {
+    SCOPED_TRACE(group_size);
+    DecodeRunner<simt::BFloat16> runner(RaggedShape(128, group_size), 1);
+    ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+    DecodeRunner<simt::Half> half(RaggedShape(128, group_size), 2);
+    ASSERT_EQ(half.Run({.num_ctas = 3}), "");
+    ExpectMatches(half, kHalfTolerance);
+  }
+}
+
+TEST(DecodeAttentionTest, MatchesFloat64AtOtherRowSizes) {
+  for (const int32_t head_dim : {64, 256}) {
+    SCOPED_TRACE(head_dim);
+    DecodeRunner<simt::BFloat16> runner(RaggedShape(head_dim, 5), 3);
+    ASSERT_EQ(runner.Run({.num_ctas = 2}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+  }
+}
+
+TEST(DecodeAttentionTest, MatchesFloat64WithSixteenQueryHeads) {
+  for (const int32_t head_dim : {64, 128, 256}) {
+    SCOPED_TRACE(head_dim);
+    AttentionShape shape = RaggedShape(head_dim, 16);
+    shape.region_lengths = {40, 0};
+    shape.tail_lengths = {30};
+    DecodeRunner<simt::BFloat16> runner(shape, 4);
+    ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+  }
+}
+
+TEST(DecodeAttentionTest, ReadsTheTensorsOfEngines) {
+  for (const PoolOrderInMemory order :
+       {PoolOrderInMemory::kHnd, PoolOrderInMemory::kNhd}) {
+    for (const int32_t page_size : {16, 32}) {
+      SCOPED_TRACE(page_size);
+      AttentionShape shape = RaggedShape(64, 4);
+      shape.order = order;
+      shape.page_size = page_size;
+      DecodeRunner<simt::BFloat16> runner(shape, 5);
+      ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
+      ExpectMatches(runner, kBFloat16Tolerance);
+    }
+  }
+}
+
+TEST(DecodeAttentionTest, NeedsNoRegions) {
+  AttentionShape shape = RaggedShape(64, 2);
+  shape.region_lengths = {};
+  shape.tail_lengths = {33, 1, 100};
+  DecodeRunner<simt::BFloat16> runner(shape, 6);
+  ASSERT_EQ(runner.Run({.num_ctas = 4}), "");
+  ExpectMatches(runner, kBFloat16Tolerance);
+}
+
+TEST(DecodeAttentionTest, EmptyListsGiveZeroAndMinusInfinity) {
+  AttentionShape shape = RaggedShape(64, 4);
+  shape.region_lengths = {0, 20, 0, 0};
+  shape.tail_lengths = {0, 0};
+  DecodeRunner<simt::BFloat16> runner(shape, 7);
+  ASSERT_EQ(runner.Run({.num_ctas = 2}), "");
+  for (const int32_t list : {0, 2, 3}) {
+    for (int32_t g = 0; g < 4; ++g) {
+      EXPECT_EQ(runner.lse()[list * 4 + g],
+                -std::numeric_limits<float>::infinity());
+      for (int32_t i = 0; i < 64; ++i) {
+        EXPECT_EQ(runner.output()[(list * 4 + g) * 64 + i].bits, 0);
+      }
+    }
+  }
+  ExpectMatches(runner, kBFloat16Tolerance);
+}
+
+TEST(DecodeAttentionTest, SchedulesDoNotMatter) {
+  for (const int32_t chunk_tiles : {0, 1}) {
+    AttentionShape shape = RaggedShape(64, 4);
+    shape.region_lengths = {0, 300, 33, 0};
+    shape.tail_lengths = {19, 40};
+    DecodeRunner<simt::BFloat16> runner(shape, 8);
+    DecodeOptions options{.num_ctas = 3, .chunk_tiles = chunk_tiles};
+    ASSERT_EQ(runner.Run(options), "");
+    const auto expected = runner.Bits();
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      SCOPED_TRACE(seed);
+      options.schedule = {.order = seed == 0 ? Order::kReverse : Order::kRandom,
+                          .seed = seed};
+      ASSERT_EQ(runner.Run(options), "");
+      EXPECT_EQ(runner.Bits(), expected);
+    }
+  }
+}
+
+// One list as long as all others together, and more CTAs than tiles.
+TEST(DecodeAttentionTest, OneHugeHeadIsSharedByAllCtas) {
+  AttentionShape shape = RaggedShape(64, 8);
+  shape.region_lengths = {10, 900, 3, 0};
+  shape.tail_lengths = {5, 17};
+  DecodeRunner<simt::BFloat16> runner(shape, 9);
+  for (const int32_t num_ctas : {1, 2, 7, 40}) {
+    SCOPED_TRACE(num_ctas);
+    ASSERT_EQ(runner.Run({.num_ctas = num_ctas}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+  }
+  ASSERT_EQ(runner.Run({.num_ctas = 3, .chunk_tiles = kInvariantChunkTiles}),
+            "");
+  ExpectMatches(runner, kBFloat16Tolerance);
+}
+
+TEST(DecodeAttentionTest, InChunksTheBatchDoesNotMatter) {
+  AttentionShape shape = RaggedShape(64, 4);
+  shape.region_lengths = {300, 7, 140, 64, 0, 200};
+  shape.tail_lengths = {19, 80, 3};
+  DecodeRunner<simt::BFloat16> runner(shape, 10);
+  ASSERT_EQ(runner.Run({.num_ctas = 3, .chunk_tiles = 2}), "");
+  ExpectMatches(runner, kBFloat16Tolerance);
+  const auto expected = runner.Bits();
+  for (const int32_t num_ctas : {1, 5, 50}) {
+    SCOPED_TRACE(num_ctas);
+    ASSERT_EQ(runner.Run({.num_ctas = num_ctas, .chunk_tiles = 2}), "");
+    EXPECT_EQ(runner.Bits(), expected);
+  }
+  // Alone, each sequence has the bits it had among others.
+  for (int32_t s = 0; s < 3; ++s) {
+    SCOPED_TRACE(s);
+    ASSERT_EQ(runner.Run({.num_ctas = 2,
+                          .chunk_tiles = 2,
+                          .first_sequence = s,
+                          .num_sequences = 1}),
+              "");
+    const auto alone = runner.Bits(s, 1);
+    EXPECT_EQ(alone, runner.Slice(expected, s));
+  }
+}
+
+TEST(DecodeAttentionTest, WritesLogitsOfLiveRanksOnly) {
+  AttentionShape shape = RaggedShape(64, 3);
+  shape.region_lengths = {20, 70, 0, 0};
+  shape.tail_lengths = {19, 0};
+  DecodeRunner<simt::BFloat16> runner(shape, 11);
+  ASSERT_EQ(runner.Run({.num_ctas = 2, .with_logits = true}), "");
+  runner.CheckLogits();
+}
+
+TEST(DecodeAttentionTest, NanInALiveRowReachesItsListOnly) {
+  AttentionShape shape = RaggedShape(64, 2);
+  shape.region_lengths = {20, 170, 0, 30};
+  shape.tail_lengths = {19, 3};
+  DecodeRunner<simt::BFloat16> runner(shape, 12);
+  runner.test().SetValue(runner.test().slots(1)[100], false, 3, std::nanf(""));
+  ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
+  for (int32_t row = 0; row < 8; ++row) {
+    EXPECT_EQ(std::isnan(runner.lse()[row]), row / 2 == 1) << row;
+    EXPECT_EQ(std::isnan(simt::ToFloat(runner.output()[row * 64])),
+              row / 2 == 1)
+        << row;
+  }
+}
+
+// More lists than the planning block has threads.
+TEST(DecodeAttentionTest, DevicePlansAsTheHostDoes) {
+  Rng rng(15);
+  constexpr int32_t kSequences = 700;
+  std::vector<int32_t> regions;
+  std::vector<int32_t> tails;
+  std::vector<int32_t> slots;
+  for (int32_t s = 0; s < kSequences; ++s) {
+    slots.push_back(s);
+    tails.push_back(RandomInt(rng, 0, 3) == 0 ? 0 : RandomInt(rng, 0, 300));
+    for (int32_t head = 0; head < 3; ++head) {
+      regions.push_back(RandomInt(rng, 0, 2) == 0 ? 0 : RandomInt(rng, 0, 900));
+    }
+  }
+  Shuffle(&slots, rng);
+  for (const bool with_regions : {true, false}) {
+    DecodePlanParams params;
+    params.lists.num_sequences = kSequences;
+    params.lists.num_heads = 3;
+    params.lists.sequence_slots = slots.data();
+    if (with_regions) params.lists.region_lengths = regions.data();
+    params.lists.tail_lengths = tails.data();
+    params.num_heads = MakeDivider(3);
+    std::vector<int32_t> offsets(kSequences * 3 + 1, -1);
+    params.tile_offsets = offsets.data();
+    ASSERT_EQ(simt::Launch({.order = Order::kRandom, .seed = 1},
+                           {.threads = kDecodePlanThreads,
+                            .shared_bytes = kDecodePlanSharedBytes},
+                           PlanDecode, params)
+                  .error,
+              "");
+    int32_t expected = 0;
+    for (int32_t list = 0; list < kSequences * 3; ++list) {
+      ASSERT_EQ(offsets[list], expected) << list;
+      const int32_t slot = slots[list / 3];
+      expected += DecodeTiles(with_regions ? regions[slot * 3 + list % 3] : 0,
+                              tails[slot], 16);
+    }
+    EXPECT_EQ(offsets.back(), expected);
+  }
+}
+
+TEST(DecodeAttentionTest, AgreesWithTheCpuBackend) {
+  AttentionShape shape = RaggedShape(64, 3);
+  shape.tail_lengths = {19, 1, 64};
+  DecodeRunner<simt::BFloat16> runner(shape, 14);
+  ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
+  const std::vector<float> expected = runner.test().AttentionOnCpu(
+      *MakeCpuBackend(runner.test()), {1, 1, 1}, runner.queries());
+  double error = 0.0;
+  double norm = 0.0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    error += std::pow(simt::ToFloat(runner.output()[i]) - expected[i], 2);
+    norm += std::pow(expected[i], 2);
+  }
+  EXPECT_TRUE(std::sqrt(error / norm) <= kBFloat16Tolerance)
+      << std::sqrt(error / norm);
+}
+
+// Rows are read without two of them in one bank.
+TEST(DecodeAttentionTest, FragmentsHaveNoBankConflicts) {
+  for (const int32_t head_dim : {64, 128, 256}) {
+    AttentionShape shape = RaggedShape(head_dim, 4);
+    shape.region_lengths = {};
+    shape.tail_lengths = {64};
+    DecodeRunner<simt::BFloat16> runner(shape, 13);
+    ASSERT_EQ(runner.Run({.num_ctas = 1}), "");
+    EXPECT_EQ(runner.bank_conflicts(), 0) << head_dim;
+  }
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,163 @@
+#include "tests/kernels/cuda/emulated_pool.h"
+
+#include <bit>
+#include <cstring>
+
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/dtype.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr int64_t kPaddingBytes = 48;
+
+}  // namespace
+
+std::vector<simt::Schedule> SomeSchedules(Rng& rng) {
+  std::vector<simt::Schedule> schedules = {{simt::Schedule::Order::kForward},
+                                           {simt::Schedule::Order::kReverse}};
+  for (int i = 0; i < 2; ++i) {
+    schedules.push_back({simt::Schedule::Order::kRandom, rng()});
+  }
+  return schedules;
+}
+
+EmulatedPool::EmulatedPool(const ModelLayout& layout, PoolStrides strides)
+    : layout_(layout), positions_(layout.num_pages() * layout.page_size, -1) {
+  const int64_t row = layout.row_bytes();
+  const int64_t heads = layout.num_heads;
+  const int64_t tokens = layout.page_size;
+  const int64_t blocks = layout.num_blocks;
+  view_.num_layers = layout.num_layers;
+  view_.num_blocks = layout.num_blocks;
+  view_.num_heads = layout.num_heads;
+  view_.page_size = layout.page_size;
+  view_.row_bytes = static_cast<int32_t>(row);
+  view_.positions = positions_.data();
+  switch (strides) {
+    case PoolStrides::kOwn: {
+      const KvPoolLayout own = KvPoolLayout::PageContiguous(layout);
+      view_.layer_stride = own.layer_stride;
+      view_.block_stride = own.block_stride;
+      view_.head_stride = own.head_stride;
+      view_.kv_stride = own.kv_stride;
+      view_.token_stride = own.token_stride;
+      break;
+    }
+    case PoolStrides::kHnd:
+      view_.token_stride = row;
+      view_.head_stride = tokens * row;
+      view_.block_stride = heads * tokens * row;
+      view_.kv_stride = blocks * heads * tokens * row;
+      break;
+    case PoolStrides::kNhd:
+      view_.head_stride = row;
+      view_.token_stride = heads * row;
+      view_.block_stride = tokens * heads * row;
+      view_.kv_stride = blocks * tokens * heads * row;
+      break;
+    case PoolStrides::kFlashInfer:
+      view_.head_stride = row;
+      view_.token_stride = heads * row;
+      view_.kv_stride = tokens * heads * row;
+      view_.block_stride = 2 * tokens * heads * row;
+      break;
+  }
+  const int64_t pitch =
+      LayerBytes() + (strides == PoolStrides::kOwn ? 0 : kPaddingBytes);
+  num_bytes_ = pitch * layout.num_layers;
+  bytes_.reset(new simt::Vector16[num_bytes_ / 16]);
+  std::memset(bytes_.get(), 0xFF, num_bytes_);
+  char* base = reinterpret_cast<char*>(bytes_.get());
+  if (strides == PoolStrides::kOwn) {
+    view_.base = base;
+    return;
+  }
+  // In reverse order: nothing may depend on where layers are.
+  for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+    layer_bases_.push_back(base + (layout.num_layers - 1 - layer) * pitch);
+  }
+  view_.layer_bases = layer_bases_.data();
+}
+
+int64_t EmulatedPool::LayerBytes() const {
+  return layout_.page_bytes() * layout_.num_blocks * layout_.num_heads;
+}
+
+char* EmulatedPool::KeyRow(SlotIndex slot) const {
+  const PageId page{static_cast<int32_t>(slot / layout_.page_size)};
+  const int32_t layer = layout_.page_layer(page);
+  char* base = layer_bases_.empty() ? view_.base + layer * view_.layer_stride
+                                    : layer_bases_[static_cast<size_t>(layer)];
+  return base + Index(layout_.page_block(page)) * view_.block_stride +
+         layout_.page_head(page) * view_.head_stride +
+         slot % layout_.page_size * view_.token_stride;
+}
+
+void EmulatedPool::CopyFrom(const Backend& backend) {
+  std::vector<float> values(2 * layout_.head_dim);
+  for (SlotIndex slot = 0; slot < num_slots(); ++slot) {
+    backend.ReadSlot(slot, values);
+    for (int32_t i = 0; i < 2 * layout_.head_dim; ++i) {
+      char* row = KeyRow(slot) + i / layout_.head_dim * view_.kv_stride;
+      const int64_t element = i % layout_.head_dim;
+      const auto bits = std::bit_cast<uint32_t>(values[i]);
+      if (layout_.dtype == DType::kFloat32) {
+        std::memcpy(row + element * 4, &bits, 4);
+      } else {
+        // Exact: the backend widened these 16 bits.
+        const auto upper = static_cast<uint16_t>(bits >> 16);
+        std::memcpy(row + element * 2, &upper, 2);
+      }
+    }
+  }
+}
+
+std::vector<char> EmulatedPool::SlotBytes(SlotIndex slot) const {
+  const char* key = KeyRow(slot);
+  std::vector<char> bytes(key, key + view_.row_bytes);
+  const char* value = key + view_.kv_stride;
+  bytes.insert(bytes.end(), value, value + view_.row_bytes);
+  return bytes;
+}
+
+std::vector<float> EmulatedPool::ReadSlot(SlotIndex slot) const {
+  const std::vector<char> bytes = SlotBytes(slot);
+  std::vector<float> values(2 * layout_.head_dim);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (layout_.dtype == DType::kFloat32) {
+      std::memcpy(&values[i], bytes.data() + i * 4, 4);
+    } else {
+      uint16_t element;
+      std::memcpy(&element, bytes.data() + i * 2, 2);
+      values[i] = FromBFloat16(element);
+    }
+  }
+  return values;
+}
+
+std::string EmulatedPool::Difference(const Backend& backend) const {
+  std::vector<float> want(2 * layout_.head_dim);
+  for (SlotIndex slot = 0; slot < num_slots(); ++slot) {
+    backend.ReadSlot(slot, want);
+    const std::vector<float> got = ReadSlot(slot);
+    for (size_t i = 0; i < want.size(); ++i) {
+      if (std::bit_cast<uint32_t>(got[i]) == std::bit_cast<uint32_t>(want[i])) {
+        continue;
+      }
+      return absl::StrCat("slot ", slot, " element ", i, ": ", got[i],
+                          ", expected ", want[i]);
+    }
+  }
+  if (layer_bases_.empty()) return "";
+  for (const char* base : layer_bases_) {
+    for (int64_t i = 0; i < kPaddingBytes; ++i) {
+      if (base[LayerBytes() + i] == '\xFF') continue;
+      return "a byte behind a layer was written";
+    }
+  }
+  return "";
+}
+
+}  // namespace blockmgr

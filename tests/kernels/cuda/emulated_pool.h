@@ -1,0 +1,76 @@
+// A pool of any strides in host memory, for kernels that run on the emulator,
+// next to the CPU backend that says what must be in it.
+#ifndef TESTS_KERNELS_CUDA_EMULATED_POOL_H_
+#define TESTS_KERNELS_CUDA_EMULATED_POOL_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "blockmgr/base/ids.h"
+#include "blockmgr/base/model_layout.h"
+#include "kernels/backend.h"
+#include "kernels/cuda/pool_view.h"
+#include "kernels/cuda/simt_emulator.h"
+#include "tests/kernels/kernel_cases.h"
+
+namespace blockmgr {
+
+// Orders of dimensions that engines have; [..] of each layer.
+enum class PoolStrides {
+  kOwn,         // one allocation, KvPoolLayout::PageContiguous
+  kHnd,         // [2, block, head, token, dim]
+  kNhd,         // [2, block, token, head, dim]
+  kFlashInfer,  // [block, 2, token, head, dim]
+};
+inline constexpr PoolStrides kAllPoolStrides[] = {
+    PoolStrides::kOwn, PoolStrides::kHnd, PoolStrides::kNhd,
+    PoolStrides::kFlashInfer};
+
+// Factor on the number of random cases: sanitizers make the emulator several
+// times slower.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr uint64_t kEmulatedCaseDivisor = 4;
+#else
+inline constexpr uint64_t kEmulatedCaseDivisor = 1;
+#endif
+
+// Forward, reverse, and two random schedules drawn from `rng`.
+std::vector<simt::Schedule> SomeSchedules(Rng& rng);
+
+class EmulatedPool {
+ public:
+  // All bytes 0xFF, positions -1. Unless the strides are our own, each layer
+  // has its own base, with padding behind it.
+  EmulatedPool(const ModelLayout& layout, PoolStrides strides);
+
+  const PoolView& view() const { return view_; }
+  int64_t num_slots() const { return view_.num_slots(); }
+  std::vector<int32_t>& positions() { return positions_; }
+
+  // What the backend has in every slot.
+  void CopyFrom(const Backend& backend);
+  // Empty if every slot has the bits of the backend's, and nothing else was
+  // written; else the first difference.
+  std::string Difference(const Backend& backend) const;
+  // K row, then V row, as ReadSlot gives them.
+  std::vector<float> ReadSlot(SlotIndex slot) const;
+  // The bytes of K and V of a slot.
+  std::vector<char> SlotBytes(SlotIndex slot) const;
+
+ private:
+  char* KeyRow(SlotIndex slot) const;
+  int64_t LayerBytes() const;
+
+  ModelLayout layout_;
+  PoolView view_;
+  std::unique_ptr<simt::Vector16[]> bytes_;  // aligned
+  int64_t num_bytes_ = 0;
+  std::vector<char*> layer_bases_;
+  std::vector<int32_t> positions_;
+};
+
+}  // namespace blockmgr
+
+#endif  // TESTS_KERNELS_CUDA_EMULATED_POOL_H_

@@ -1,0 +1,227 @@
+// Bugs planted in the attention and score kernels: the emulator or the
+// comparison with float64 notices each. A check that lets one pass would let a
+// real one pass too.
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gtest/gtest.h>
+
+#include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/select.h"
+#include "kernels/cuda/planted_attention_bugs.h"
+#include "kernels/cuda/simt.h"
+#include "tests/kernels/cuda/chunk_runner.h"
+#include "tests/kernels/cuda/decode_runner.h"
+#include "tests/kernels/cuda/entry_cases.h"
+#include "tests/kernels/cuda/key_runner.h"
+#include "tests/kernels/cuda/norm_runner.h"
+#include "tests/kernels/cuda/pool_runner.h"
+#include "tests/kernels/cuda/window_runner.h"
+
+namespace blockmgr {
+namespace {
+
+using BF16 = simt::BFloat16;
+using Order = simt::Schedule::Order;
+
+const std::vector<simt::Schedule>& Schedules() {
+  static const auto& schedules = *new std::vector<simt::Schedule>{
+      {}, {.order = Order::kReverse}, {.order = Order::kRandom, .seed = 1}};
+  return schedules;
+}
+
+// What is wrong with a value that should be near `expected`, or "".
+std::string Differs(double got, double expected, double tolerance) {
+  if (std::abs(got - expected) <= tolerance) return "";
+  return absl::StrCat("got ", got, ", expected ", expected);
+}
+
+std::string Differs(const AttentionError& error) {
+  if (error.relative <= 4e-3 && error.lse <= 2e-5) return "";
+  return absl::StrCat("error ", error.relative, ", of lse ", error.lse);
+}
+
+// Each probe runs a kernel in the way its own tests do and returns what they
+// would have complained about, or "".
+std::string ProbeDecode(const simt::Schedule& schedule) {
+  const AttentionShape shape{.num_heads = 2,
+                             .group_size = 4,
+                             .head_dim = 64,
+                             .page_size = 32,
+                             .region_lengths = {300, 7, 140, 64},
+                             .tail_lengths = {19, 80}};
+  DecodeRunner<BF16> runner(shape, 1);
+  for (const int32_t chunk_tiles : {0, 2}) {
+    // So that some CTA holds two cut lists, and so that one cuts a chunk.
+    const std::string error = runner.Run({.num_ctas = chunk_tiles == 0 ? 3 : 4,
+                                          .chunk_tiles = chunk_tiles,
+                                          .schedule = schedule});
+    if (!error.empty()) return error;
+    const std::string differs = Differs(runner.Error());
+    if (!differs.empty()) return differs;
+  }
+  return "";
+}
+
+std::string ProbeChunk(const simt::Schedule& schedule) {
+  const AttentionShape shape{.num_heads = 2,
+                             .group_size = 4,
+                             .head_dim = 64,
+                             .page_size = 16,
+                             .region_lengths = {70, 7},
+                             .tail_lengths = {90}};
+  ChunkRunner<BF16> runner(shape, {20}, 2);
+  const std::string error = runner.Run(schedule);
+  return error.empty() ? Differs(runner.Error()) : error;
+}
+
+std::string ProbeWindow(const simt::Schedule& schedule) {
+  EntryCase<BF16> test({.num_heads = 1,
+                        .group_size = 1,
+                        .sizes = {kSplitEntries + 40},
+                        .window = 20},
+                       3);
+  WindowRunner<BF16> runner(&test);
+  std::string error = runner.RunStats({.schedule = schedule});
+  if (!error.empty()) return error;
+  for (int32_t q = 0; q < 20 && error.empty(); ++q) {
+    double lse = 0.0;
+    test.Weights(0, q, 0, &lse);
+    error = Differs(runner.lse()[test.QueryRow(0, q, 0)], lse, 2e-5);
+  }
+  if (!error.empty()) return error;
+  return runner.RunColumns({.schedule = schedule});
+}
+
+std::string ProbePool(const simt::Schedule& schedule) {
+  EntryCase<BF16> test(
+      {.num_heads = 1, .group_size = 2, .sizes = {60}, .window = 4}, 4);
+  PoolRunner<BF16> runner(&test);
+  const std::vector<float> rows = RandomFloats(test.cache().rng(), 120);
+  const ScorerSpec scorer{.window = 4};
+  std::string error = runner.Run(scorer, rows, {.schedule = schedule});
+  std::vector<float> past(rows.begin(), rows.begin() + 56);
+  past.insert(past.end(), rows.begin() + 60, rows.begin() + 116);
+  std::vector<float> expected(56);
+  ReduceSnapKv(scorer, past, 2, expected);
+  for (int32_t e = 0; e < 56 && error.empty(); ++e) {
+    error = Differs(runner.scores()[e], expected[e], 0.0);
+  }
+  return error;
+}
+
+std::string ProbeKeys(const simt::Schedule& schedule) {
+  EntryCase<BF16> test({.num_heads = 1, .sizes = {kSplitEntries + 20}}, 5);
+  // All keys alike, but those of the second split point elsewhere.
+  for (int32_t e = 0; e < test.size(0); ++e) {
+    for (int32_t i = 0; i < 64; ++i) {
+      test.cache().SetValue(test.slot(e), false, i,
+                            i == (e < kSplitEntries ? 0 : 1) ? 1.0f : 0.0f);
+    }
+  }
+  KeyRunner<BF16> runner(&test);
+  const std::string error =
+      runner.Run(KeyAnchor::kNormalized, KeyMetric::kDot, schedule);
+  if (!error.empty()) return error;
+  return Differs(runner.scores()[kSplitEntries], -20.0 / test.size(0), 1e-6);
+}
+
+std::string ProbeNorms(const simt::Schedule& schedule) {
+  EntryCase<BF16> test({.num_heads = 1, .group_size = 2, .sizes = {20}}, 6);
+  NormRunner<BF16> runner(&test, 264);
+  std::string error = runner.Run({.schedule = schedule});
+  for (int32_t e = 0; e < 20 && error.empty(); ++e) {
+    double mean = 0.0;
+    for (int64_t column = 0; column < 2 * 264; ++column) {
+      double x = 0.0;
+      for (int32_t d = 0; d < 64; ++d) {
+        const int64_t row = (column / 264) * 64 + d;
+        x += double{test.cache().Value(test.slot(e), true, d)} *
+             double{
+                 simt::ToFloat(runner.projection()[row * 264 + column % 264])};
+      }
+      mean += std::abs(x) / 2;
+    }
+    error = Differs(runner.norms()[e], mean, 1e-5 * mean);
+  }
+  return error;
+}
+
+struct PlantedCase {
+  std::string name;
+  AttentionBug bug;
+  std::function<std::string(const simt::Schedule&)> probe;
+};
+
+const std::vector<PlantedCase>& Cases() {
+  static const auto& cases = *new std::vector<PlantedCase>{
+      {"TooFewWaits", AttentionBug::kTooFewWaits, ProbeDecode},
+      {"NoBarrierAfterWait", AttentionBug::kNoBarrierAfterWait, ProbeDecode},
+      {"NoBarrierBeforeReuse", AttentionBug::kNoBarrierBeforeReuse,
+       ProbeDecode},
+      {"WrongSwizzle", AttentionBug::kWrongSwizzle, ProbeDecode},
+      {"WrongPage", AttentionBug::kWrongPage, ProbeDecode},
+      {"PageOffsetLost", AttentionBug::kPageOffsetLost, ProbeDecode},
+      {"LengthOffByOne", AttentionBug::kLengthOffByOne, ProbeDecode},
+      {"MaskLost", AttentionBug::kMaskLost, ProbeDecode},
+      {"DeadValuesNotZeroed", AttentionBug::kDeadValuesNotZeroed, ProbeDecode},
+      {"SlotCollision", AttentionBug::kSlotCollision, ProbeDecode},
+      {"MergeIgnoresMax", AttentionBug::kMergeIgnoresMax, ProbeDecode},
+      {"MergeSkipsLast", AttentionBug::kMergeSkipsLast, ProbeDecode},
+      {"NoBarrierBeforeCombine", AttentionBug::kNoBarrierBeforeCombine,
+       ProbeDecode},
+      {"NoBarrierAfterCombine", AttentionBug::kNoBarrierAfterCombine,
+       ProbeDecode},
+      {"ChunkBoundaryLost", AttentionBug::kChunkBoundaryLost, ProbeDecode},
+      {"CausalOffByOne", AttentionBug::kCausalOffByOne, ProbeChunk},
+      {"NoBarrierBetweenTiles", AttentionBug::kNoBarrierBetweenTiles,
+       ProbeChunk},
+      {"RegionMaskLost", AttentionBug::kRegionMaskLost, ProbeChunk},
+      {"NoBarrierBetweenKeyTiles", AttentionBug::kNoBarrierBetweenTiles,
+       ProbeWindow},
+      {"WindowMaskLost", AttentionBug::kWindowMaskLost, ProbeWindow},
+      {"StatsOfOneSplit", AttentionBug::kStatsOfOneSplit, ProbeWindow},
+      {"PoolingReach", AttentionBug::kPoolingReach, ProbePool},
+      {"AnchorLosesSplit", AttentionBug::kAnchorLosesSplit, ProbeKeys},
+      {"NormLosesColumns", AttentionBug::kNormLosesColumns, ProbeNorms},
+      {"NoBarrierBeforeSlab", AttentionBug::kNoBarrierBeforeSlab, ProbeNorms}};
+  return cases;
+}
+
+class PlantedAttentionBugsTest : public testing::TestWithParam<PlantedCase> {
+ protected:
+  void TearDown() override { planted_attention_bug = AttentionBug::kNone; }
+};
+
+TEST_P(PlantedAttentionBugsTest, IsCaught) {
+  planted_attention_bug = GetParam().bug;
+  std::string caught;
+  for (const simt::Schedule& schedule : Schedules()) {
+    caught = GetParam().probe(schedule);
+    if (!caught.empty()) break;
+  }
+  EXPECT_NE(caught, "");
+  RecordProperty("caught", caught);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlantedAttentionBugsTest,
+                         testing::ValuesIn(Cases()),
+                         [](const testing::TestParamInfo<PlantedCase>& param) {
+                           return param.param.name;
+                         });
+
+// The probes themselves complain about nothing.
+TEST(PlantedAttentionProbesTest, WithoutBugsNothingIsFound) {
+  for (const auto& probe : {ProbeDecode, ProbeChunk, ProbeWindow, ProbePool,
+                            ProbeKeys, ProbeNorms}) {
+    EXPECT_EQ(probe(Schedules().back()), "");
+  }
+}
+
+}  // namespace
+}  // namespace blockmgr

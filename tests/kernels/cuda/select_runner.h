@@ -1,0 +1,176 @@
+// Runs the device selection on the emulator, with its work space poisoned.
+#ifndef TESTS_KERNELS_CUDA_SELECT_RUNNER_H_
+#define TESTS_KERNELS_CUDA_SELECT_RUNNER_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "blockmgr/eviction/select.h"
+#include "kernels/cuda/select_problem.h"
+#include "kernels/cuda/select_sequence.cuh"
+#include "kernels/cuda/simt_emulator.h"
+#include "tests/blockmgr/eviction/random_case.h"
+
+namespace blockmgr {
+
+// Launches kernels one after another until one fails.
+class EmulatedLauncher {
+ public:
+  explicit EmulatedLauncher(const simt::Schedule& schedule)
+      : schedule_(schedule) {}
+
+  template <typename... Params, typename... Arguments>
+  bool operator()(const SelectGrid& grid, void (*kernel)(Params...),
+                  const Arguments&... arguments) {
+    error_ = simt::Launch(schedule_,
+                          {.grid = {grid.x, grid.y},
+                           .threads = grid.threads,
+                           .shared_bytes = grid.shared_bytes},
+                          kernel, arguments...)
+                 .error;
+    return error_.empty();
+  }
+
+  const std::string& error() const { return error_; }
+
+ private:
+  const simt::Schedule schedule_;
+  std::string error_;
+};
+
+template <typename T>
+std::vector<T> Poisoned(int64_t count) {
+  std::vector<T> values(count);
+  std::memset(static_cast<void*>(values.data()), 0xFF, count * sizeof(T));
+  return values;
+}
+
+struct SelectOutcome {
+  std::string error;
+  std::vector<int32_t> budgets;
+  std::vector<uint32_t> survivors;
+  KeepSets keep;  // from the survivors
+};
+
+// The inputs of several sequences of one policy, one after another.
+struct SelectInputs {
+  explicit SelectInputs(const std::vector<EvictionCase>& cases) {
+    for (const EvictionCase& c : cases) {
+      AppendSelectScopes(c.policy, c.target, c.shape, c.range,
+                         static_cast<int32_t>(offsets.size()) - 1, &scopes);
+      const FlatEntries flat(c);
+      const EntriesView view = flat.view();
+      const int64_t begin = offsets.back();
+      for (size_t head = 0; head + 1 < view.offsets.size(); ++head) {
+        longest =
+            std::max(longest, view.offsets[head + 1] - view.offsets[head]);
+        offsets.push_back(begin + view.offsets[head + 1]);
+      }
+      Append(view.positions, &positions);
+      Append(view.scores, &scores);
+      Append(view.value_norms, &value_norms);
+      Append(view.products, &products);
+      Append(c.external, &given);
+    }
+    has_scores = !cases[0].scores.empty();
+    // An array even when every head is empty.
+    scores.reserve(1);
+  }
+
+  void FillIn(SelectProblem* problem) const {
+    problem->num_heads = static_cast<int32_t>(offsets.size()) - 1;
+    problem->num_scopes = static_cast<int32_t>(scopes.size());
+    problem->scopes = scopes.data();
+    problem->offsets = offsets.data();
+    problem->positions = positions.data();
+    problem->scores = has_scores ? scores.data() : nullptr;
+    problem->value_norms = value_norms.empty() ? nullptr : value_norms.data();
+    problem->products = products.empty() ? nullptr : products.data();
+    problem->given = given.data();
+    problem->num_chunks = static_cast<int32_t>(
+        (longest + problem->chunk_entries - 1) / problem->chunk_entries);
+  }
+
+  template <typename From, typename T>
+  static void Append(const From& from, std::vector<T>* to) {
+    to->insert(to->end(), from.begin(), from.end());
+  }
+
+  std::vector<SelectScope> scopes;
+  std::vector<int64_t> offsets = {0};
+  std::vector<int32_t> positions;
+  std::vector<float> scores;
+  std::vector<float> value_norms;
+  std::vector<float> products;
+  std::vector<int32_t> given;
+  int64_t longest = 1;
+  bool has_scores = true;
+};
+
+// Ranks, from the words of survivors.
+inline void ReadSurvivors(const std::vector<int64_t>& offsets,
+                          SelectOutcome* outcome) {
+  outcome->keep.offsets = {0};
+  for (size_t head = 0; head + 1 < offsets.size(); ++head) {
+    const int64_t word =
+        SurvivorWord(offsets[head], static_cast<int64_t>(head));
+    const int64_t count = offsets[head + 1] - offsets[head];
+    for (int64_t i = 0; i < (count + 31) / 32 * 32; ++i) {
+      if ((outcome->survivors[word + i / 32] >> (i % 32) & 1u) == 0) continue;
+      if (i >= count) outcome->error = "a bit behind the last entry";
+      outcome->keep.ranks.push_back(static_cast<int32_t>(i));
+    }
+    outcome->keep.offsets.push_back(std::ssize(outcome->keep.ranks));
+  }
+}
+
+// Sequences of one policy, selected in one call: their heads one after another.
+template <int kBug = kNoBug>
+SelectOutcome RunEmulatedSelect(const std::vector<EvictionCase>& cases,
+                                int32_t chunk_entries,
+                                const simt::Schedule& schedule) {
+  const SelectInputs inputs(cases);
+  SelectProblem problem = MakeSelectProblem(cases[0].policy);
+  problem.page_size = cases[0].shape.page_size;
+  problem.chunk_entries = chunk_entries;
+  inputs.FillIn(&problem);
+  const int64_t num_heads = problem.num_heads;
+  const int64_t num_groups = num_heads + problem.num_scopes;
+  auto heads = Poisoned<SelectHead>(num_heads);
+  auto searches = Poisoned<RadixSearch>(num_groups);
+  std::vector<uint32_t> histograms(num_groups * kRadixBins);
+  std::vector<uint32_t> counters(num_groups);
+  auto equals = Poisoned<int32_t>(num_heads * problem.num_chunks);
+  SelectOutcome outcome;
+  outcome.budgets = Poisoned<int32_t>(num_heads);
+  outcome.survivors =
+      Poisoned<uint32_t>(SurvivorWords(inputs.offsets.back(), num_heads));
+  problem.heads = heads.data();
+  problem.searches = searches.data();
+  problem.histograms = histograms.data();
+  problem.counters = counters.data();
+  problem.chunk_equals = equals.data();
+  problem.budgets = outcome.budgets.data();
+  problem.survivors = outcome.survivors.data();
+  problem.num_nan = &outcome.keep.num_nan;
+
+  EmulatedLauncher launcher(schedule);
+  RunSelect<kBug>(problem, launcher);
+  outcome.error = launcher.error();
+  if (!outcome.error.empty()) return outcome;
+  const auto is_zero = [](uint32_t value) { return value == 0; };
+  if (!std::all_of(histograms.begin(), histograms.end(), is_zero) ||
+      !std::all_of(counters.begin(), counters.end(), is_zero)) {
+    outcome.error = "work space is not zero again";
+    return outcome;
+  }
+  ReadSurvivors(inputs.offsets, &outcome);
+  return outcome;
+}
+
+}  // namespace blockmgr
+
+#endif  // TESTS_KERNELS_CUDA_SELECT_RUNNER_H_
