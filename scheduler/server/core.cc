@@ -174,7 +174,12 @@ absl::Status Core::StartEviction(EvictCommand* command) {
   BM_ASSIGN_OR_RETURN(const uint64_t eviction,
                       scheduler_->Evict(request, std::move(command->eviction)));
   LiveRequest& live = requests_.at(request);
-  BM_CHECK(live.eviction == 0);
+  // The one before is over, or this one would have been refused: it ended in
+  // this pass, or the request was preempted and its step has yet to say so.
+  for (EvictionEffect& effect : effects_.evictions) EndEviction(&effect);
+  if (live.eviction != 0) {
+    live.evicted(absl::AbortedError("the request was preempted first"));
+  }
   live.eviction = eviction;
   live.evicted = std::move(command->done);
   return absl::OkStatus();

@@ -1,0 +1,44 @@
+// AuditedScheduler: the real scheduler, watched. Every call is followed by a
+// full audit, is told to the reference model, and, when it fails, must have
+// changed nothing.
+#ifndef TESTS_SIM_AUDITED_SCHEDULER_H_
+#define TESTS_SIM_AUDITED_SCHEDULER_H_
+
+#include <cstdint>
+
+#include "scheduler/scheduler_impl.h"
+#include "tests/sim/ledger.h"
+#include "tests/sim/report.h"
+
+namespace blockmgr::sim {
+
+class AuditedScheduler : public SchedulerImpl {
+ public:
+  AuditedScheduler(const ModelLayout& layout, const SchedulerOptions& options,
+                   bool replays, Report* report);
+
+  absl::StatusOr<RequestId> Submit(Request request) override;
+  absl::Status Cancel(RequestId request, Effects* effects) override;
+  absl::StatusOr<uint64_t> Evict(RequestId request,
+                                 EvictionCommand command) override;
+  bool Schedule(StepPlan* plan) override;
+  absl::Status Update(const StepResult& result, Effects* effects) override;
+  void LoseEngine(Effects* effects) override;
+  CacheReset ResetPrefixCache() override;
+
+  const Ledger& ledger() const { return ledger_; }
+  // Everything has ended: all books are empty but the cache's.
+  void CheckQuiescent();
+
+ private:
+  void Audit();
+  void ExpectUnchanged(uint64_t before, const char* call);
+  void MixPlan(const StepPlan& plan);
+
+  Report* const report_;
+  Ledger ledger_;
+};
+
+}  // namespace blockmgr::sim
+
+#endif  // TESTS_SIM_AUDITED_SCHEDULER_H_

@@ -1,0 +1,185 @@
+// Fault at Nth: in thirty scenarios every call that can be refused is refused
+// once in every way, every eviction is refused once by the engine, and every
+// answer is once the engine's last. A refused call leaves the state as it was,
+// to the last bit of its hash, and the end as if it had never been made.
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/sim/scripted.h"
+
+namespace blockmgr::sim {
+
+void PrintTo(const Scenario& scenario, std::ostream* out) {
+  *out << scenario.name << ": " << scenario.script;
+}
+
+namespace {
+
+Scenario Make(std::string name, const ModelLayout& layout,
+              int32_t steps_in_flight, std::string script) {
+  return {.name = std::move(name),
+          .layout = layout,
+          .options = ScriptOptions(steps_in_flight),
+          .script = std::move(script)};
+}
+
+// What happens without eviction.
+std::vector<Scenario> PlainScenarios() {
+  return {
+      Make("one_alone", ScriptLayout(4, 8), 1, "submit:a,9,4 drain"),
+      Make("one_token", ScriptLayout(1, 4), 1, "submit:a,1,1 drain"),
+      Make("two_together", ScriptLayout(4, 16), 1,
+           "submit:a,9,4,1 submit:b,6,7,2 issue answer issue answer drain"),
+      Make("four_in_flight", ScriptLayout(2, 30), 4,
+           "submit:a,9,9,1 submit:b,6,7,2 issue:4 answer:2 issue:2 drain"),
+      Make("chunks", ScriptLayout(4, 40), 2,
+           "submit:a,130,2,1 submit:b,20,3,2 issue:2 answer issue answer:2"),
+      Make("shared_prefix", ScriptLayout(4, 16), 1,
+           "submit:a,12,3 drain submit:b,20,3 submit:c,16,3 drain"),
+      Make("hit_of_all_but_one", ScriptLayout(4, 16), 1,
+           "submit:a,9,2 drain submit:b,9,2 drain"),
+      Make("hit_while_shared", ScriptLayout(2, 24), 2,
+           "submit:a,8,8 issue:2 answer:2 submit:b,12,6 issue:2 answer:2"),
+      Make("reclaim", ScriptLayout(2, 8), 1,
+           "submit:a,8,3,1 drain submit:b,8,3,2 drain submit:c,8,3,1 drain"),
+      Make("preempted", ScriptLayout(2, 8), 1,
+           "submit:a,6,8,1 submit:b,6,8,2 drain"),
+      Make("preempted_in_flight", ScriptLayout(1, 12), 3,
+           "submit:a,4,8,1 submit:b,4,8,2 submit:c,4,4,3 issue:3 drain"),
+      Make("cancelled_early", ScriptLayout(4, 16), 2,
+           "submit:a,9,4,1 submit:b,9,4,2 cancel:a issue:2 drain"),
+      Make("cancelled_late", ScriptLayout(4, 16), 2,
+           "submit:a,9,4,1 submit:b,9,4,2 issue:2 cancel:b answer issue drain"),
+      Make("cancelled_twice", ScriptLayout(4, 16), 1,
+           "submit:a,9,4,1 issue answer cancel:a cancel:a submit:a,5,2 drain"),
+      Make("engine_lost", ScriptLayout(4, 16), 2,
+           "submit:a,9,4,1 submit:b,9,4,2 issue:2 lose issue:2 answer drain"),
+      Make("reset_in_use", ScriptLayout(4, 16), 1,
+           "submit:a,12,4 issue answer reset submit:b,12,4 issue drain reset"),
+  };
+}
+
+std::vector<Scenario> EvictingScenarios() {
+  std::vector<Scenario> scenarios = {
+      Make("after_prefill", ScriptLayout(4, 16), 1,
+           "submit:a,20,6,1,after drain"),
+      Make("after_prefill_in_flight", ScriptLayout(2, 30), 4,
+           "submit:a,20,6,1,after submit:b,17,6,2,after issue:4 drain"),
+      Make("window", ScriptLayout(4, 20), 2,
+           "submit:a,20,6,1,snap drain submit:b,22,6,1,snap drain"),
+      Make("every_chunk", ScriptLayout(4, 12), 1,
+           "submit:a,40,5,1,every drain"),
+      Make("every_chunk_in_flight", ScriptLayout(2, 24), 3,
+           "submit:a,40,5,1,every submit:b,30,5,2,every issue:3 drain"),
+      Make("commanded", ScriptLayout(2, 16), 1,
+           "submit:a,12,9 issue answer evict:a,2 issue answer drain"),
+      Make("commanded_twice", ScriptLayout(2, 24), 2,
+           "submit:a,12,20 issue:2 answer:2 evict:a,4 issue:2 answer:2 "
+           "evict:a,2 issue:2 answer:2 drain"),
+      Make("commanded_and_shared", ScriptLayout(2, 24), 1,
+           "submit:a,12,9 issue answer submit:b,14,9 issue answer evict:a,2 "
+           "issue answer drain"),
+      Make("commanded_and_cancelled", ScriptLayout(2, 24), 2,
+           "submit:a,12,9 issue answer evict:a,2 issue cancel:a answer drain"),
+      Make("commanded_and_preempted", ScriptLayout(1, 16), 1,
+           "submit:a,5,12,1 submit:b,5,9,2 issue answer evict:b,2 issue:1 "
+           "answer drain"),
+      Make("commanded_and_lost", ScriptLayout(2, 24), 2,
+           "submit:a,12,9 issue answer evict:a,2 issue lose drain"),
+      Make("cancelled_with_order", ScriptLayout(4, 16), 2,
+           "submit:a,20,6,1,after issue cancel:a submit:b,20,6,1,after drain"),
+      Make("evicting_and_plain", ScriptLayout(4, 24), 2,
+           "submit:a,20,6,1,after submit:b,24,6,1 submit:c,8,9,2 drain"),
+      Make("many_heads", ScriptLayout(2, 24, 3, 4), 2,
+           "submit:a,20,6,1,after submit:b,17,6,2,snap issue:2 drain"),
+  };
+  for (const char* name : {"in_place", "in_place_twice"}) {
+    Scenario scenario =
+        Make(name, ScriptLayout(2, 14, 2, 2), 2,
+             "submit:a,20,6,1,after submit:b,6,6,2 issue:2 answer evict:a,2 "
+             "evict:b,2 issue answer drain");
+    scenario.options.compaction = CompactionPreference::kInPlace;
+    if (scenario.name == "in_place_twice") {
+      scenario.script =
+          "submit:a,12,14 issue:2 answer:2 evict:a,4 issue:2 answer:2 "
+          "evict:a,2 issue:2 answer:2 drain";
+    }
+    scenarios.push_back(scenario);
+  }
+  return scenarios;
+}
+
+std::vector<Scenario> AllScenarios() {
+  std::vector<Scenario> all = PlainScenarios();
+  for (Scenario& scenario : EvictingScenarios()) {
+    all.push_back(std::move(scenario));
+  }
+  return all;
+}
+
+class FaultTest : public testing::TestWithParam<Scenario> {
+ protected:
+  // Runs the scenario once for every point, a fault there; `check` sees each.
+  template <typename Check>
+  int32_t Sweep(FaultKind fault, Check check) {
+    Scripted plain(GetParam(), -1, fault);
+    plain.Run();
+    EXPECT_EQ(plain.report().message(), "");
+    const int32_t num_points = plain.num_points();
+    for (int32_t point = 0; point < num_points; ++point) {
+      SCOPED_TRACE(testing::Message() << "fault at point " << point);
+      Scripted faulty(GetParam(), point, fault);
+      faulty.Run();
+      EXPECT_EQ(faulty.report().message(), "");
+      EXPECT_EQ(faulty.num_fired(), 1);
+      check(plain, faulty);
+      if (testing::Test::HasFailure()) break;
+    }
+    return num_points;
+  }
+};
+
+TEST_P(FaultTest, ARefusedCallLeavesNoTrace) {
+  const int32_t num_points =
+      Sweep(FaultKind::kRefusedCall, [](Scripted& plain, Scripted& faulty) {
+        EXPECT_EQ(faulty.OutcomeHash(), plain.OutcomeHash());
+        EXPECT_EQ(faulty.scheduler().StateHash(),
+                  plain.scheduler().StateHash());
+        EXPECT_EQ(faulty.num_steps(), plain.num_steps());
+      });
+  EXPECT_GT(num_points, 10);
+}
+
+TEST_P(FaultTest, ALostEngineLosesNoRequest) {
+  const int32_t num_points =
+      Sweep(FaultKind::kLostEngine, [](Scripted& plain, Scripted& faulty) {
+        EXPECT_EQ(faulty.OutcomeHash(), plain.OutcomeHash());
+      });
+  EXPECT_GT(num_points, 0);
+}
+
+TEST_P(FaultTest, ARefusedOrderHarmsNobodyElse) {
+  Sweep(FaultKind::kRefusedOrder, [](Scripted&, Scripted& faulty) {
+    EXPECT_EQ(faulty.scheduler().stats().num_finished,
+              faulty.report().counts().requests);
+  });
+}
+
+std::string NameOf(const testing::TestParamInfo<Scenario>& scenario) {
+  return scenario.param.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenarios, FaultTest,
+                         testing::ValuesIn(AllScenarios()), NameOf);
+
+TEST(FaultSweepTest, HasThirtyScenarios) {
+  EXPECT_GE(AllScenarios().size(), 30u);
+}
+
+}  // namespace
+}  // namespace blockmgr::sim

@@ -1,0 +1,228 @@
+// Calls, comparison and the end.
+
+#include "tests/sim/ledger.h"
+
+#include <algorithm>
+
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/bits.h"
+
+namespace blockmgr::sim {
+
+std::set<BlockId> Ledger::Table::Blocks() const {
+  std::set<BlockId> blocks = region_blocks;
+  blocks.insert(tail.begin(), tail.end());
+  if (pending.has_value()) {
+    blocks.insert(pending->destinations.begin(), pending->destinations.end());
+  }
+  return blocks;
+}
+
+Ledger::Ledger(const ModelLayout& layout, const SchedulerOptions& options,
+               bool replays, Report* report)
+    : layout_(layout),
+      options_(options),
+      replays_(replays),
+      report_(report),
+      blocks_(layout.num_blocks) {}
+
+bool Ledger::IsWellFormed(const Request& request) const {
+  const auto is_negative = [](int32_t token) { return token < 0; };
+  return !request.id.empty() && request.id.size() <= 128 &&
+         !request.prompt.empty() && request.max_tokens >= 1 &&
+         std::ranges::none_of(request.prompt, is_negative) &&
+         std::ranges::none_of(request.stop_token_ids, is_negative) &&
+         std::ssize(request.prompt) + request.max_tokens <=
+             options_.max_model_len;
+}
+
+void Ledger::OnSubmit(const Request& request,
+                      const absl::StatusOr<RequestId>& id) {
+  report_->Mix(static_cast<uint64_t>(id.status().code()));
+  const bool in_use = names_.contains(request.id);
+  const int32_t plain_peak = CeilDiv(
+      static_cast<int32_t>(request.prompt.size()) + request.max_tokens - 1,
+      layout_.page_size);
+  const bool fits_plain = plain_peak <= layout_.num_blocks - 1;
+  const bool is_plain = request.eviction.mode == EvictionMode::kNone;
+  if (!id.ok()) {
+    ++report_->counts().refused;
+    if (in_use != absl::IsAlreadyExists(id.status())) {
+      report_->Fail("Submit of '", request.id, "', in use: ", in_use, ": ",
+                    id.status().ToString());
+    }
+    const bool is_full = num_live() - static_cast<int32_t>(tables_.size()) >=
+                         options_.max_waiting;
+    const bool is_fit = fits_plain && !is_full && !in_use;
+    if (is_fit && (absl::IsResourceExhausted(id.status()) ||
+                   (is_plain && IsWellFormed(request)))) {
+      report_->Fail("a request of ", plain_peak,
+                    " blocks at most was refused: ", id.status().ToString());
+    }
+    return;
+  }
+  if (!IsWellFormed(request)) {
+    report_->Fail("malformed request '", request.id, "' was admitted");
+  }
+  if (in_use) report_->Fail("Submit took the name '", request.id, "' twice");
+  if (is_plain && !fits_plain) {
+    report_->Fail("a request of ", plain_peak, " blocks was admitted to ",
+                  layout_.num_blocks - 1);
+  }
+  ++report_->counts().requests;
+  if (!requests_.emplace(*id, Served{}).second) {
+    report_->Fail("request number ", Index(*id), " was given twice");
+  }
+  Served& served = requests_[*id];
+  served.request = request;
+  served.tokens = request.prompt;
+  names_[request.id] = *id;
+}
+
+void Ledger::OnCancel(RequestId request, const absl::Status& status,
+                      const Effects& effects) {
+  const auto found = requests_.find(request);
+  const bool was_live = found != requests_.end() && found->second.live;
+  report_->Mix(static_cast<uint64_t>(status.code()));
+  if (status.ok() != was_live ||
+      effects.finished.size() != (was_live ? 1u : 0u) ||
+      !effects.tokens.empty()) {
+    report_->Fail("Cancel of request ", Index(request), ", live: ", was_live,
+                  ": ", status.ToString(), ", ", effects.finished.size(),
+                  " ends");
+    return;
+  }
+  TakeCommandEffects(effects);
+  if (was_live) End(effects.finished[0], FinishReason::kCancelled);
+}
+
+void Ledger::OnEvict(RequestId request,
+                     const absl::StatusOr<uint64_t>& number) {
+  report_->Mix(static_cast<uint64_t>(number.status().code()));
+  if (!number.ok()) return;
+  const auto found = requests_.find(request);
+  if (found == requests_.end() || !found->second.live) {
+    report_->Fail("an eviction of a request that is not live was accepted");
+  }
+  if (!commands_.insert(*number).second) {
+    report_->Fail("command number ", *number, " was given twice");
+  }
+}
+
+void Ledger::OnReset() {
+  for (int32_t i = 1; i < layout_.num_blocks; ++i) {
+    if (CountHolders(BlockId{i}) == 0) blocks_[i].content.clear();
+  }
+}
+
+void Ledger::OnLoseEngine(const Effects& effects) {
+  TakeCommandEffects(effects);
+  if (!effects.finished.empty() || !effects.tokens.empty()) {
+    report_->Fail("the loss of an engine ended a request");
+  }
+  while (!tables_.empty()) CloseTable(tables_.begin()->first);
+  unannounced_.clear();
+  in_flight_.clear();
+  acknowledged_ = dispatched_;
+  for (Block& block : blocks_) block = Block{};
+}
+
+int32_t Ledger::CountHolders(BlockId block) const {
+  int32_t count = 0;
+  for (const auto& [slot, table] : tables_) {
+    count += static_cast<int32_t>(table.Blocks().count(block));
+  }
+  return count;
+}
+
+void Ledger::Release(BlockId block) {
+  blocks_[Index(block)].fence = dispatched_;
+}
+
+void Ledger::CloseTable(SequenceSlot slot) {
+  const auto node = tables_.extract(slot);
+  for (const BlockId block : node.mapped().Blocks()) Release(block);
+  Served& served = requests_.at(node.mapped().request);
+  served.slot = kNoSequenceSlot;
+  served.num_placeholders = 0;
+  unannounced_.insert(slot);
+}
+
+void Ledger::Compare(const BlockManager& manager, const SchedulerStats& stats) {
+  if (!report_->ok()) return;
+  std::set<BlockId> used;
+  for (const auto& [slot, table] : tables_) {
+    const std::set<BlockId> blocks = table.Blocks();
+    used.insert(blocks.begin(), blocks.end());
+    const SequenceCache& sequence = manager.sequence(slot);
+    if (!sequence.open || sequence.tail != table.tail ||
+        sequence.num_reserved != table.num_reserved ||
+        sequence.num_settled != table.num_settled ||
+        sequence.cut() != table.cut) {
+      report_->Fail("slot ", Index(slot), ": the manager has ",
+                    sequence.tail.size(), " tail blocks, ",
+                    sequence.num_settled, " of ", sequence.num_reserved,
+                    " tokens settled, cut ", sequence.cut(), "; expected ",
+                    table.tail.size(), ", ", table.num_settled, " of ",
+                    table.num_reserved, ", ", table.cut);
+      return;
+    }
+    std::set<BlockId> region;
+    if (sequence.region != nullptr) {
+      region.insert(sequence.region->blocks.begin(),
+                    sequence.region->blocks.end());
+    }
+    if (region != table.region_blocks) {
+      report_->Fail("slot ", Index(slot), ": another region than expected");
+    }
+  }
+  int32_t num_cacheable = 0;
+  for (int32_t i = 1; i < layout_.num_blocks; ++i) {
+    const bool held = used.contains(BlockId{i});
+    num_cacheable += !held && !blocks_[i].content.empty() ? 1 : 0;
+  }
+  const BlockManagerStats& counts = stats.blocks;
+  const auto num_used = static_cast<int32_t>(used.size());
+  if (counts.used_blocks != num_used || counts.cached_blocks > num_cacheable ||
+      counts.free_blocks + counts.cached_blocks + counts.fenced_blocks +
+              counts.used_blocks !=
+          layout_.num_blocks - 1) {
+    report_->Fail("blocks: used ", counts.used_blocks, " (expected ", num_used,
+                  "), cached ", counts.cached_blocks, " (at most ",
+                  num_cacheable, "), fenced ", counts.fenced_blocks, ", free ",
+                  counts.free_blocks, " of ", layout_.num_blocks - 1);
+  }
+  const auto num_tables = static_cast<int32_t>(tables_.size());
+  if (stats.num_running != num_tables ||
+      stats.num_running + stats.num_waiting != num_live() ||
+      stats.num_steps_in_flight != std::ssize(in_flight_) ||
+      stats.num_finished != num_finished_) {
+    report_->Fail("requests: ", stats.num_running, " running (expected ",
+                  num_tables, "), ", stats.num_waiting, " waiting, ",
+                  num_live(), " live, ", stats.num_finished,
+                  " ended (expected ", num_finished_, ")");
+  }
+}
+
+void Ledger::CheckQuiescent(const SchedulerStats& stats) {
+  if (!names_.empty() || !in_flight_.empty() || !commands_.empty() ||
+      stats.blocks.used_blocks != 0 || stats.blocks.fenced_blocks != 0) {
+    report_->Fail("at rest: ", names_.size(), " live requests, ",
+                  in_flight_.size(), " steps in flight, ", commands_.size(),
+                  " unanswered commands, ", stats.blocks.used_blocks, " used, ",
+                  stats.blocks.fenced_blocks, " fenced blocks");
+  }
+}
+
+int64_t Ledger::StepsToDrain() const {
+  int64_t steps = 16;
+  for (const auto& [name, id] : names_) {
+    const Request& request = requests_.at(id).request;
+    steps += (options_.max_steps_in_flight + 2) *
+             (std::ssize(request.prompt) + request.max_tokens + 4);
+  }
+  return steps;
+}
+
+}  // namespace blockmgr::sim

@@ -1,0 +1,182 @@
+// Ledger: the reference model. It hears what crosses the scheduler's border
+// (calls, plans, answers, effects), keeps its own books of who holds which
+// block, and says when the scheduler does something that these do not allow.
+//
+// Written without the product's data structures: sets, maps and full recounts.
+// Nothing is predicted that the scheduler may choose (who runs, who is
+// preempted, which blocks); everything that follows from its choices is:
+//
+//   * a block is handed out only if nobody holds it and every step dispatched
+//     before its last release has been answered
+//   * a prefix hit is on blocks that hold exactly these tokens, computed
+//     without eviction by answered steps
+//   * tables, lengths and regions are the manager's own, after every call
+//   * tokens, ends and evictions are told once, in order, and as they were
+//   * recorded evictions are replayed, no others before them
+//
+// Cost: O(everything), fit for small pools only.
+#ifndef TESTS_SIM_LEDGER_H_
+#define TESTS_SIM_LEDGER_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <absl/status/statusor.h>
+
+#include "blockmgr/base/model_layout.h"
+#include "blockmgr/block_manager.h"
+#include "blockmgr/step_plan.h"
+#include "scheduler/request.h"
+#include "scheduler/scheduler.h"
+#include "tests/blockmgr/naive_layout.h"
+#include "tests/sim/report.h"
+#include "tests/testing/canary_engine.h"
+
+namespace blockmgr::sim {
+
+class Ledger {
+ public:
+  // `replays`: the engine keeps the same entries when it recomputes.
+  Ledger(const ModelLayout& layout, const SchedulerOptions& options,
+         bool replays, Report* report);
+
+  void OnSubmit(const Request& request, const absl::StatusOr<RequestId>& id);
+  void OnCancel(RequestId request, const absl::Status& status,
+                const Effects& effects);
+  void OnEvict(RequestId request, const absl::StatusOr<uint64_t>& number);
+  void OnPlan(const StepPlan& plan);
+  void OnResult(const StepResult& result, const absl::Status& status,
+                const Effects& effects);
+  void OnLoseEngine(const Effects& effects);
+  void OnReset();
+
+  // Compares the manager's tables and counts with the books.
+  void Compare(const BlockManager& manager, const SchedulerStats& stats);
+  // All requests have ended and every step is answered.
+  void CheckQuiescent(const SchedulerStats& stats);
+
+  // Whether this is an answer to the oldest step in flight.
+  bool IsValid(const StepResult& result) const;
+  int32_t num_live() const { return static_cast<int32_t>(names_.size()); }
+  bool IsLive(const std::string& name) const { return names_.contains(name); }
+  // Steps after which every live request must have ended, if nothing else is
+  // submitted: the oldest makes progress in every round of steps in flight,
+  // from its first token on if it was preempted.
+  int64_t StepsToDrain() const;
+
+ private:
+  struct Served {
+    Request request;
+    std::vector<int32_t> tokens;  // prompt and settled outputs
+    int32_t num_placeholders = 0;
+    bool live = true;
+    SequenceSlot slot = kNoSequenceSlot;
+    int32_t num_preemptions = 0;
+    int32_t num_cached = -1;  // at the first admission; -1: not admitted
+    std::vector<CanaryEviction> recorded;  // took effect: must be replayed
+    std::vector<CanaryEviction> issued;    // since the last start
+
+    int32_t num_prompt() const {
+      return static_cast<int32_t>(request.prompt.size());
+    }
+    int32_t num_outputs() const {
+      return static_cast<int32_t>(tokens.size()) - num_prompt();
+    }
+  };
+  struct Order {
+    int32_t cut = 0;
+    int64_t page_total = 0;
+    std::vector<BlockId> destinations;
+    std::set<BlockId> own;
+  };
+  struct Table {
+    RequestId request{0};
+    uint64_t stay = 0;  // tells stays in one slot apart
+    std::vector<BlockId> tail;
+    int32_t cut = 0;
+    std::vector<int32_t> kept;  // of the region; empty: none
+    NaivePages region_pages;
+    std::set<BlockId> region_blocks;
+    int32_t num_reserved = 0;
+    int32_t num_settled = 0;
+    std::optional<Order> pending;
+
+    std::set<BlockId> Blocks() const;
+  };
+  struct Step {
+    struct Run {
+      SequenceSlot slot = kNoSequenceSlot;
+      uint64_t stay = 0;
+      RequestId request{0};
+      int32_t num_tokens = 0;
+      bool samples = false;
+    };
+    StepId id{0};
+    std::vector<Run> runs;
+    std::vector<size_t> orders;  // into runs, in order of the plan
+  };
+  struct Block {
+    uint64_t fence = 0;            // newest step that may touch it
+    std::vector<int32_t> content;  // all tokens up to its end; empty: unknown
+    std::string tenant;            // whose content
+  };
+
+  bool IsWellFormed(const Request& request) const;
+
+  // Plans (ledger_plan.cc).
+  void TakeReleased(const StepPlan& plan);
+  void TakeStart(const StepPlan& plan, const SequenceStart& start);
+  void TakeRun(const StepPlan& plan, size_t index, Step* step);
+  void TakeBlocks(const StepPlan& plan, size_t index, Table* table);
+  void TakeOrder(const StepPlan& plan, const EvictionOrder& order, Step* step);
+  void CheckReplay(const StepPlan& plan);
+  void CheckHit(const Table& table, size_t index, BlockId block);
+  void CheckFresh(BlockId block);
+  int32_t CountHolders(BlockId block) const;
+
+  // Answers (ledger_settle.cc).
+  bool CountsAreValid(const Table& table,
+                      const std::vector<int32_t>& counts) const;
+  Table* Find(const Step::Run& run);
+  void Settle(const Step& step, const StepResult& result,
+              const Effects& effects);
+  void SettleRun(const Step::Run& run, int32_t sampled, const Effects& effects,
+                 size_t* next_token);
+  void SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
+                   const Effects& effects);
+  void BuildRegion(const std::vector<int32_t>& counts,
+                   const EvictionEffect& effect, Table* table);
+  void TakeCommandEffects(const Effects& effects);
+  void End(const FinishEffect& effect, FinishReason reason);
+  const FinishEffect* FindFinish(const Effects& effects,
+                                 RequestId request) const;
+  void Release(BlockId block);
+  void CloseTable(SequenceSlot slot);
+
+  const ModelLayout layout_;
+  const SchedulerOptions options_;
+  const bool replays_;
+  Report* const report_;
+
+  std::map<RequestId, Served> requests_;    // all ever accepted
+  std::map<std::string, RequestId> names_;  // live
+  std::map<SequenceSlot, Table> tables_;    // open
+  std::set<SequenceSlot> unannounced_;      // closed, engine not told yet
+  std::set<uint64_t> commands_;             // accepted, not answered
+  std::deque<Step> in_flight_;
+  std::vector<Block> blocks_;
+  uint64_t dispatched_ = 0;
+  uint64_t acknowledged_ = 0;
+  uint64_t next_stay_ = 1;
+  uint64_t num_finished_ = 0;
+};
+
+}  // namespace blockmgr::sim
+
+#endif  // TESTS_SIM_LEDGER_H_

@@ -1,0 +1,258 @@
+// What a plan may do.
+
+#include <algorithm>
+#include <utility>
+
+#include "blockmgr/base/bits.h"
+#include "tests/sim/ledger.h"
+
+namespace blockmgr::sim {
+
+void Ledger::OnPlan(const StepPlan& plan) {
+  if (!report_->ok()) return;
+  if (Index(plan.id) <= dispatched_ ||
+      std::ssize(in_flight_) >= options_.max_steps_in_flight) {
+    report_->Fail("step ", Index(plan.id), " after ", dispatched_, " with ",
+                  in_flight_.size(), " in flight");
+    return;
+  }
+  TakeReleased(plan);
+  for (const SequenceStart& start : plan.starts) TakeStart(plan, start);
+  if (!report_->ok()) return;
+  Step step{.id = plan.id, .runs = {}, .orders = {}};
+  for (size_t i = 0; i < plan.slots.size(); ++i) TakeRun(plan, i, &step);
+  for (const EvictionOrder& order : plan.evictions) {
+    if (report_->ok()) TakeOrder(plan, order, &step);
+  }
+  if (!report_->ok()) return;
+  if (plan.total_tokens() > options_.max_num_batched_tokens ||
+      std::ssize(tables_) > options_.max_num_seqs) {
+    report_->Fail("step ", Index(plan.id), ": ", plan.total_tokens(),
+                  " tokens, ", tables_.size(), " sequences");
+  }
+  if (replays_) CheckReplay(plan);
+  dispatched_ = Index(plan.id);
+  in_flight_.push_back(std::move(step));
+}
+
+void Ledger::TakeReleased(const StepPlan& plan) {
+  for (const SequenceSlot slot : plan.released) {
+    const auto table = tables_.find(slot);
+    if (table != tables_.end()) {
+      Served& served = requests_.at(table->second.request);
+      ++served.num_preemptions;
+      ++report_->counts().preemptions;
+      CloseTable(slot);
+    }
+    if (unannounced_.erase(slot) == 0) {
+      report_->Fail("slot ", Index(slot), " is released and was not in use");
+    }
+  }
+  if (!unannounced_.empty()) {
+    report_->Fail(unannounced_.size(), " released slots are kept back");
+  }
+}
+
+void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
+  const auto found = requests_.find(start.request);
+  if (found == requests_.end() || !found->second.live ||
+      found->second.slot != kNoSequenceSlot || tables_.contains(start.slot)) {
+    report_->Fail("request ", Index(start.request), " starts in slot ",
+                  Index(start.slot), ": not waiting, or not free");
+    return;
+  }
+  Served& served = found->second;
+  if (start.num_tokens != std::ssize(served.tokens) ||
+      !std::equal(served.tokens.begin(), served.tokens.end(),
+                  plan.start_tokens.begin() + start.token_begin)) {
+    report_->Fail("request ", Index(start.request),
+                  " starts with other tokens than it has");
+  }
+  if (start.num_cached_tokens >= start.num_tokens ||
+      start.num_cached_tokens % layout_.page_size != 0) {
+    report_->Fail("a prefix hit of ", start.num_cached_tokens, " of ",
+                  start.num_tokens, " tokens");
+  }
+  served.slot = start.slot;
+  served.issued.clear();
+  if (served.num_cached < 0) served.num_cached = start.num_cached_tokens;
+  report_->counts().cached_tokens += start.num_cached_tokens;
+  Table& table = tables_[start.slot];
+  table.request = start.request;
+  table.stay = next_stay_++;
+  table.num_reserved = start.num_cached_tokens;
+  table.num_settled = start.num_cached_tokens;
+}
+
+void Ledger::CheckFresh(BlockId block) {
+  if (Index(block) <= 0 || Index(block) >= layout_.num_blocks) {
+    report_->Fail("block ", Index(block), " is handed out");
+    return;
+  }
+  const uint64_t fence = blocks_[Index(block)].fence;
+  const int32_t num_holders = CountHolders(block);
+  if (num_holders > 0 || fence > acknowledged_) {
+    report_->Fail("block ", Index(block), " is handed out with ", num_holders,
+                  " holders, released while step ", fence,
+                  " was in flight; answered so far: ", acknowledged_);
+  }
+  blocks_[Index(block)] = Block{};
+}
+
+void Ledger::CheckHit(const Table& table, size_t index, BlockId block) {
+  const Served& served = requests_.at(table.request);
+  const std::vector<int32_t>& tokens = served.tokens;
+  const std::vector<int32_t>& content = blocks_[Index(block)].content;
+  const size_t end = (index + 1) * layout_.page_size;
+  if (blocks_[Index(block)].tenant != served.request.scope.tenant) {
+    report_->Fail("request ", Index(table.request), " of '",
+                  served.request.scope.tenant, "' hits block ", Index(block),
+                  " of '", blocks_[Index(block)].tenant, "'");
+  }
+  if (content.size() != end || end > tokens.size() ||
+      !std::equal(content.begin(), content.end(), tokens.begin())) {
+    report_->Fail("request ", Index(table.request), " hits block ",
+                  Index(block), ", which does not hold its first ", end,
+                  " tokens");
+  }
+}
+
+void Ledger::TakeBlocks(const StepPlan& plan, size_t index, Table* table) {
+  const bool starts = table->tail.empty() && table->cut == 0;
+  size_t num_hit =
+      starts ? static_cast<size_t>(plan.positions[index] / layout_.page_size)
+             : 0;
+  for (int64_t i = plan.block_offsets[index]; i < plan.block_offsets[index + 1];
+       ++i) {
+    const BlockId block = plan.blocks[i];
+    if (num_hit > 0) {
+      --num_hit;
+      CheckHit(*table, table->tail.size(), block);
+    } else {
+      CheckFresh(block);
+    }
+    if (!report_->ok()) return;
+    table->tail.push_back(block);
+  }
+}
+
+void Ledger::TakeRun(const StepPlan& plan, size_t index, Step* step) {
+  if (!report_->ok()) return;
+  const SequenceSlot slot = plan.slots[index];
+  const auto found = tables_.find(slot);
+  if (found == tables_.end()) {
+    report_->Fail("slot ", Index(slot), " runs and holds no sequence");
+    return;
+  }
+  Table& table = found->second;
+  Served& served = requests_.at(table.request);
+  const int32_t num_tokens = plan.num_tokens[index];
+  const int32_t end = table.num_reserved + num_tokens;
+  const int32_t num_known =
+      static_cast<int32_t>(served.tokens.size()) + served.num_placeholders;
+  if (plan.positions[index] != table.num_reserved || num_tokens <= 0 ||
+      end > num_known ||
+      end > served.num_prompt() + served.request.max_tokens - 1) {
+    report_->Fail("request ", Index(table.request), " computes [",
+                  plan.positions[index], ", ", end, ") and has ",
+                  table.num_reserved, " of ", num_known);
+    return;
+  }
+  if (options_.long_prefill_token_threshold > 0 &&
+      num_tokens > options_.long_prefill_token_threshold) {
+    report_->Fail("a chunk of ", num_tokens, " tokens");
+  }
+  const bool samples =
+      end == num_known && served.num_outputs() + served.num_placeholders <
+                              served.request.max_tokens;
+  if ((plan.samples[index] != 0) != samples) {
+    report_->Fail("request ", Index(table.request), " at ", end, " of ",
+                  num_known, ": samples ", int{plan.samples[index]});
+  }
+  TakeBlocks(plan, index, &table);
+  if (std::ssize(table.tail) != CeilDiv(end - table.cut, layout_.page_size)) {
+    report_->Fail("request ", Index(table.request), ": ", table.tail.size(),
+                  " tail blocks for [", table.cut, ", ", end, ")");
+  }
+  table.num_reserved = end;
+  served.num_placeholders += samples ? 1 : 0;
+  step->runs.push_back({.slot = slot,
+                        .stay = table.stay,
+                        .request = table.request,
+                        .num_tokens = num_tokens,
+                        .samples = samples});
+}
+
+void Ledger::TakeOrder(const StepPlan& plan, const EvictionOrder& order,
+                       Step* step) {
+  const auto run = std::ranges::find(step->runs, order.slot, &Step::Run::slot);
+  if (run == step->runs.end()) {
+    report_->Fail("an eviction of slot ", Index(order.slot),
+                  ", which does not run");
+    return;
+  }
+  Table& table = tables_.at(order.slot);
+  const int32_t page_size = layout_.page_size;
+  if (table.pending.has_value() || order.length != table.num_reserved ||
+      order.cut % page_size != 0 || order.cut <= table.cut ||
+      order.cut >= order.length) {
+    report_->Fail("an eviction of [0, ", order.cut, ") at ", order.length,
+                  " of ", table.num_reserved, " tokens, cut ", table.cut);
+    return;
+  }
+  std::set<BlockId> below = table.region_blocks;
+  below.insert(table.tail.begin(),
+               table.tail.begin() + (order.cut - table.cut) / page_size);
+  Order pending{.cut = order.cut,
+                .page_total = order.page_total,
+                .destinations = {},
+                .own = {}};
+  if (order.num_destinations !=
+          CeilDiv<int64_t>(order.page_total, layout_.pages_per_block()) ||
+      order.num_destinations >= std::ssize(below)) {
+    report_->Fail("an eviction from ", below.size(), " to ",
+                  order.num_destinations, " blocks for ", order.page_total,
+                  " pages");
+  }
+  for (int32_t i = 0; i < order.num_destinations; ++i) {
+    const BlockId block = plan.destinations[order.destination_begin + i];
+    if (std::ranges::count(pending.destinations, block) > 0) {
+      report_->Fail("block ", Index(block), " is a destination twice");
+    }
+    pending.destinations.push_back(block);
+    if (!below.contains(block)) {
+      CheckFresh(block);
+      continue;
+    }
+    pending.own.insert(block);
+    blocks_[Index(block)].content.clear();
+    if (CountHolders(block) != 1) {
+      report_->Fail("shared block ", Index(block), " is a destination");
+    }
+  }
+  table.pending = std::move(pending);
+  step->orders.push_back(static_cast<size_t>(run - step->runs.begin()));
+  requests_.at(table.request)
+      .issued.push_back({.length = order.length, .cut = order.cut});
+}
+
+void Ledger::CheckReplay(const StepPlan& plan) {
+  for (const SequenceSlot slot : plan.slots) {
+    const Table& table = tables_.at(slot);
+    const Served& served = requests_.at(table.request);
+    const size_t num_issued = served.issued.size();
+    const size_t num_both = std::min(num_issued, served.recorded.size());
+    if (!std::equal(served.issued.begin(), served.issued.begin() + num_both,
+                    served.recorded.begin())) {
+      report_->Fail("request ", Index(table.request),
+                    " is compressed otherwise than before");
+    }
+    if (num_issued < served.recorded.size() &&
+        served.recorded[num_issued].length <= table.num_reserved) {
+      report_->Fail("request ", Index(table.request), ": the eviction at ",
+                    served.recorded[num_issued].length, " is not replayed");
+    }
+  }
+}
+
+}  // namespace blockmgr::sim

@@ -1,0 +1,316 @@
+// What an answer must bring about.
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "blockmgr/base/bits.h"
+#include "tests/sim/ledger.h"
+
+namespace blockmgr::sim {
+namespace {
+
+// Of one request: traces of healthy vLLM servers show up to 4 (inference-sim
+// issue 963); twice that is thrashing.
+constexpr int32_t kMaxPreemptions = 8;
+
+// The pages that every head uses now: those of the region, then its page of
+// every tail block below the cut.
+NaivePages PagesNow(const ModelLayout& layout, const NaivePages& region,
+                    std::span<const BlockId> tail) {
+  NaivePages pages;
+  for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+    for (int32_t head = 0; head < layout.num_heads; ++head) {
+      std::vector<NaivePage>& list = pages[{layer, head}];
+      const auto found = region.find({layer, head});
+      if (found != region.end()) list = found->second;
+      for (const BlockId block : tail) {
+        list.push_back({layer, Index(block), head});
+      }
+    }
+  }
+  return pages;
+}
+
+}  // namespace
+
+Ledger::Table* Ledger::Find(const Step::Run& run) {
+  const auto found = tables_.find(run.slot);
+  if (found == tables_.end() || found->second.stay != run.stay) return nullptr;
+  return &found->second;
+}
+
+bool Ledger::CountsAreValid(const Table& table,
+                            const std::vector<int32_t>& counts) const {
+  if (std::ssize(counts) != layout_.pages_per_block()) return false;
+  const int32_t in_tail = table.pending->cut - table.cut;
+  int64_t num_pages = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const int32_t held = in_tail + (table.kept.empty() ? 0 : table.kept[i]);
+    if (counts[i] < 0 || counts[i] > held) return false;
+    num_pages += CeilDiv(counts[i], layout_.page_size);
+  }
+  return num_pages <= table.pending->page_total;
+}
+
+bool Ledger::IsValid(const StepResult& result) const {
+  if (in_flight_.empty() || result.id != in_flight_.front().id) return false;
+  const Step& step = in_flight_.front();
+  if (result.sampled.size() != step.runs.size() ||
+      result.evictions.size() != step.orders.size()) {
+    return false;
+  }
+  for (size_t i = 0; i < step.runs.size(); ++i) {
+    if (step.runs[i].samples != (result.sampled[i] >= 0)) return false;
+  }
+  for (size_t i = 0; i < step.orders.size(); ++i) {
+    const Step::Run& run = step.runs[step.orders[i]];
+    const auto found = tables_.find(run.slot);
+    const bool stale = found == tables_.end() || found->second.stay != run.stay;
+    if (stale || !result.evictions[i].ok) continue;
+    if (!CountsAreValid(found->second, result.evictions[i].counts)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Ledger::OnResult(const StepResult& result, const absl::Status& status,
+                      const Effects& effects) {
+  if (!report_->ok()) return;
+  report_->Mix(static_cast<uint64_t>(status.code()));
+  const bool valid = IsValid(result);
+  if (status.ok() != valid) {
+    report_->Fail("answer to step ", Index(result.id), ", valid: ", valid, ": ",
+                  status.ToString());
+    return;
+  }
+  if (!valid) {
+    ++report_->counts().wrong_results;
+    if (!effects.tokens.empty() || !effects.finished.empty() ||
+        !effects.evictions.empty()) {
+      report_->Fail("a refused answer had effects");
+    }
+    return;
+  }
+  const Step step = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  acknowledged_ = Index(step.id);
+  Settle(step, result, effects);
+}
+
+void Ledger::Settle(const Step& step, const StepResult& result,
+                    const Effects& effects) {
+  TakeCommandEffects(effects);
+  const uint64_t finished_before = num_finished_;
+  size_t next_token = 0;
+  for (size_t i = 0; i < step.runs.size(); ++i) {
+    SettleRun(step.runs[i], result.sampled[i], effects, &next_token);
+  }
+  if (next_token != effects.tokens.size()) {
+    report_->Fail(effects.tokens.size(), " tokens were told, ", next_token,
+                  " were sampled");
+  }
+  for (size_t i = 0; i < step.orders.size() && report_->ok(); ++i) {
+    SettleOrder(step.runs[step.orders[i]], result.evictions[i], effects);
+  }
+  if (num_finished_ - finished_before != effects.finished.size()) {
+    report_->Fail(effects.finished.size(), " ends were told, expected ",
+                  num_finished_ - finished_before);
+  }
+}
+
+void Ledger::SettleRun(const Step::Run& run, int32_t sampled,
+                       const Effects& effects, size_t* next_token) {
+  Table* table = Find(run);
+  if (table == nullptr || !report_->ok()) return;
+  Served& served = requests_.at(run.request);
+  table->num_settled += run.num_tokens;
+  if (run.samples) {
+    const size_t index = (*next_token)++;
+    if (index >= effects.tokens.size() ||
+        effects.tokens[index].request != run.request ||
+        effects.tokens[index].token != sampled ||
+        effects.tokens[index].index != served.num_outputs()) {
+      report_->Fail("request ", Index(run.request), ": its token ",
+                    served.num_outputs(), " was not told");
+      return;
+    }
+    served.tokens.push_back(sampled);
+    --served.num_placeholders;
+  }
+  if (table->cut == 0) {
+    const int32_t page_size = layout_.page_size;
+    for (int32_t i = 0; (i + 1) * page_size <= table->num_settled; ++i) {
+      const BlockId block = table->tail[i];
+      if (table->pending.has_value() && table->pending->own.contains(block)) {
+        continue;
+      }
+      blocks_[Index(block)].tenant = served.request.scope.tenant;
+      blocks_[Index(block)].content.assign(
+          served.tokens.begin(), served.tokens.begin() + (i + 1) * page_size);
+    }
+  }
+  if (!run.samples) return;
+  const bool stops =
+      std::ranges::count(served.request.stop_token_ids, sampled) > 0;
+  if (!stops && served.num_outputs() < served.request.max_tokens) return;
+  const FinishEffect* finish = FindFinish(effects, run.request);
+  if (finish == nullptr) {
+    report_->Fail("request ", Index(run.request), " ended and nobody said so");
+    return;
+  }
+  End(*finish, stops ? FinishReason::kStop : FinishReason::kLength);
+}
+
+void Ledger::SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
+                         const Effects& effects) {
+  Table* table = Find(run);
+  if (table == nullptr) return;
+  const EvictionEffect* effect = nullptr;
+  for (const EvictionEffect& candidate : effects.evictions) {
+    const bool futile = candidate.status.ok() && candidate.kept_entries.empty();
+    if (candidate.request == run.request && !futile &&
+        !absl::IsAborted(candidate.status)) {
+      effect = &candidate;
+    }
+  }
+  if (effect == nullptr || effect->status.ok() != outcome.ok ||
+      effect->cut != table->pending->cut) {
+    report_->Fail("request ", Index(run.request),
+                  ": its eviction was answered and nobody said so");
+    return;
+  }
+  Served& served = requests_.at(run.request);
+  if (outcome.ok) {
+    BuildRegion(outcome.counts, *effect, table);
+    const size_t index = served.issued.size() - 1;
+    if (index == served.recorded.size()) {
+      served.recorded.push_back(served.issued[index]);
+    }
+    ++report_->counts().evictions;
+    return;
+  }
+  for (const BlockId block : table->pending->destinations) {
+    if (!table->pending->own.contains(block)) Release(block);
+  }
+  table->pending.reset();
+  served.issued.pop_back();
+  if (effect->command != 0) return;
+  const FinishEffect* finish = FindFinish(effects, run.request);
+  if (finish == nullptr) {
+    report_->Fail("request ", Index(run.request),
+                  " lost its eviction and goes on");
+    return;
+  }
+  End(*finish, FinishReason::kFailed);
+}
+
+void Ledger::BuildRegion(const std::vector<int32_t>& counts,
+                         const EvictionEffect& effect, Table* table) {
+  const Order order = *std::move(table->pending);
+  const std::set<BlockId> before = table->Blocks();
+  table->pending.reset();
+  const int32_t num_tail = (order.cut - table->cut) / layout_.page_size;
+  const auto num_below =
+      static_cast<int32_t>(table->region_blocks.size()) + num_tail;
+  int64_t evicted = std::accumulate(
+      table->kept.begin(), table->kept.end(),
+      int64_t{order.cut - table->cut} * layout_.pages_per_block());
+  std::map<NaiveHead, int32_t> pages_per_head;
+  for (int32_t i = 0; i < layout_.pages_per_block(); ++i) {
+    evicted -= counts[i];
+    pages_per_head[{i / layout_.num_heads, i % layout_.num_heads}] =
+        CeilDiv(counts[i], layout_.page_size);
+  }
+  std::vector<int32_t> destinations;
+  for (const BlockId block : order.destinations) {
+    destinations.push_back(Index(block));
+  }
+  table->region_pages = NaiveLayout(
+      {.num_layers = layout_.num_layers, .num_heads = layout_.num_heads},
+      destinations,
+      PagesNow(layout_, table->region_pages,
+               std::span(table->tail).first(num_tail)),
+      pages_per_head);
+  table->region_blocks.clear();
+  for (const auto& [head, pages] : table->region_pages) {
+    for (const NaivePage& page : pages) {
+      table->region_blocks.insert(BlockId{page[1]});
+    }
+  }
+  table->kept = counts;
+  table->cut = order.cut;
+  table->tail.erase(table->tail.begin(), table->tail.begin() + num_tail);
+  std::set<BlockId> after = table->Blocks();
+  for (const BlockId block : order.destinations) {
+    if (!after.contains(block)) Release(block);
+  }
+  for (const BlockId block : before) {
+    if (!after.contains(block)) Release(block);
+  }
+  const int32_t freed =
+      num_below - static_cast<int32_t>(table->region_blocks.size());
+  if (effect.evicted_entries != evicted || effect.freed_blocks != freed ||
+      effect.freed_bytes != freed * layout_.block_bytes() ||
+      effect.kept_entries != counts) {
+    report_->Fail("request ", Index(table->request), ": ",
+                  effect.evicted_entries, " entries evicted (expected ",
+                  evicted, "), ", effect.freed_blocks,
+                  " blocks freed (expected ", freed, ")");
+  }
+}
+
+void Ledger::TakeCommandEffects(const Effects& effects) {
+  for (const EvictionEffect& effect : effects.evictions) {
+    report_->Mix(Index(effect.request));
+    report_->Mix(static_cast<uint64_t>(effect.status.code()));
+    if (effect.command != 0 && commands_.erase(effect.command) == 0) {
+      report_->Fail("command ", effect.command, " was answered twice");
+    }
+  }
+}
+
+const FinishEffect* Ledger::FindFinish(const Effects& effects,
+                                       RequestId request) const {
+  const auto found =
+      std::ranges::find(effects.finished, request, &FinishEffect::request);
+  return found == effects.finished.end() ? nullptr : &*found;
+}
+
+void Ledger::End(const FinishEffect& effect, FinishReason reason) {
+  const auto found = requests_.find(effect.request);
+  if (found == requests_.end() || !found->second.live) {
+    report_->Fail("request ", Index(effect.request), " ended twice");
+    return;
+  }
+  Served& served = found->second;
+  if (effect.reason != reason ||
+      effect.num_output_tokens != served.num_outputs() ||
+      effect.num_preemptions != served.num_preemptions ||
+      effect.num_cached_tokens != std::max(served.num_cached, 0)) {
+    report_->Fail("request ", Index(effect.request), " ended by ",
+                  static_cast<int>(effect.reason), " (expected ",
+                  static_cast<int>(reason), ") with ", effect.num_output_tokens,
+                  " tokens, ", effect.num_preemptions, " preemptions, ",
+                  effect.num_cached_tokens, " cached tokens");
+  }
+  report_->Mix(Index(effect.request));
+  report_->Mix(static_cast<uint64_t>(reason));
+  report_->counts().max_preemptions =
+      std::max(report_->counts().max_preemptions,
+               static_cast<uint64_t>(served.num_preemptions));
+  // Maximal utilisation trades preemptions for requests in flight, unbounded.
+  if (options_.admission != AdmissionPolicy::kMaxUtilization &&
+      served.num_preemptions > kMaxPreemptions) {
+    report_->Fail("request ", Index(effect.request), " was preempted ",
+                  served.num_preemptions, " times");
+  }
+  ++report_->counts().finished;
+  ++num_finished_;
+  served.live = false;
+  names_.erase(served.request.id);
+  if (served.slot != kNoSequenceSlot) CloseTable(served.slot);
+}
+
+}  // namespace blockmgr::sim

@@ -1,0 +1,255 @@
+// Shapes in which other schedulers stood still, and the edge of what fits.
+// Tests are named after the thread that describes the shape.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gtest/gtest.h>
+
+#include "tests/sim/scripted.h"
+
+namespace blockmgr::sim {
+namespace {
+
+constexpr int32_t kPageSize = 4;
+
+Scenario Pool(int32_t num_usable, int32_t steps_in_flight = 2) {
+  return {.name = "pool",
+          .layout = ScriptLayout(kPageSize, num_usable, 1, 1),
+          .options = ScriptOptions(steps_in_flight),
+          .script = ""};
+}
+
+Request Blocks(const std::string& name, int32_t num_prompt_blocks,
+               int32_t num_output_blocks, int32_t topic) {
+  return ScriptRequest(name, num_prompt_blocks * kPageSize,
+                       num_output_blocks * kPageSize, topic);
+}
+
+void ExpectEnded(const Scripted& scripted,
+                 const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    const FinishEffect* finish = scripted.FinishOf(name);
+    ASSERT_NE(finish, nullptr) << name;
+    EXPECT_EQ(finish->reason, FinishReason::kLength) << name;
+  }
+}
+
+// How many requests run, and how many blocks they hold.
+BlockManagerStats BlocksOf(Scripted& scripted) {
+  return scripted.scheduler().stats().blocks;
+}
+
+// Both shapes of ai-dynamo/dynamo 11015: those that run hold `active` blocks,
+// the head of the queue needs more than is left, and what runs may need more
+// itself before it ends.
+struct Shape {
+  int32_t active = 0;
+  int32_t head = 0;
+  int32_t usable = 0;
+};
+
+class TwoShapes : public testing::TestWithParam<Shape> {};
+
+TEST_P(TwoShapes, Dynamo11015HeadNeedsMoreThanIsLeft) {
+  const Shape shape = GetParam();
+  for (const int32_t in_flight : {1, 2, 4}) {
+    SCOPED_TRACE(in_flight);
+    Scenario scenario = Pool(shape.usable, in_flight);
+    scenario.options.max_num_batched_tokens = 512;
+    scenario.options.long_prefill_token_threshold = 256;
+    Scripted scripted(scenario);
+    // Seven that run, each of a seventh of the active blocks; they grow.
+    std::vector<std::string> names;
+    for (int32_t i = 0; i < 7; ++i) {
+      names.push_back(absl::StrCat("active", i));
+      scripted.Submit(Blocks(names.back(), shape.active / 7, 12, i + 1));
+    }
+    for (int32_t i = 0;
+         i < 200 && BlocksOf(scripted).used_blocks + kPageSize < shape.active;
+         ++i) {
+      ASSERT_TRUE(scripted.Issue());
+      scripted.Answer();
+    }
+    ASSERT_GE(BlocksOf(scripted).used_blocks + 2 * kPageSize, shape.active);
+    ASSERT_LT(shape.usable - BlocksOf(scripted).used_blocks, shape.usable);
+    names.push_back("head");
+    scripted.Submit(Blocks("head", shape.head - 1, 1, 20));
+    names.push_back("behind");
+    scripted.Submit(Blocks("behind", 2, 1, 21));
+    scripted.Drain();
+    EXPECT_EQ(scripted.report().message(), "");
+    ExpectEnded(scripted, names);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Dynamo11015, TwoShapes,
+    testing::Values(Shape{.active = 77, .head = 200, .usable = 77 + 179},
+                    Shape{.active = 221, .head = 76, .usable = 221 + 35}));
+
+// vllm 45388: several that wait, each of which fits alone and no two together,
+// next to many small ones.
+TEST(LivenessTest, Vllm45388NoTwoFitTogether) {
+  for (const int32_t in_flight : {1, 3}) {
+    Scripted scripted(Pool(20, in_flight));
+    std::vector<std::string> names;
+    for (int32_t i = 0; i < 6; ++i) {
+      names.push_back(absl::StrCat("large", i));
+      scripted.Submit(Blocks(names.back(), 11, 2, i + 1));
+      names.push_back(absl::StrCat("small", i));
+      scripted.Submit(Blocks(names.back(), 1, 3, i + 10));
+    }
+    scripted.Drain();
+    EXPECT_EQ(scripted.report().message(), "");
+    ExpectEnded(scripted, names);
+  }
+}
+
+// vllm 39734, RBLN 957, vllm PR 52530: what needs one token less than the pool,
+// the whole pool, and one more; by a long prompt and by a long output. The null
+// block is not usable.
+TEST(LivenessTest, Vllm39734AndRbln957AtTheEdgeOfThePool) {
+  constexpr int32_t kUsable = 9;
+  constexpr int32_t kTokens = kUsable * kPageSize;
+  for (const int32_t in_flight : {1, 2, 4}) {
+    for (const int32_t num_prompt : {1, 3, kTokens / 2, kTokens - 1}) {
+      for (const int32_t excess : {-1, 0, 1}) {
+        SCOPED_TRACE(absl::StrCat(in_flight, " in flight, prompt ", num_prompt,
+                                  ", excess ", excess));
+        Scripted scripted(Pool(kUsable, in_flight));
+        // The last output is never an input: it needs no slot.
+        const int32_t num_output = kTokens + excess - num_prompt + 1;
+        scripted.Submit(ScriptRequest("edge", num_prompt, num_output, 1));
+        scripted.Submit(ScriptRequest("later", 5, 3, 2));
+        scripted.Drain();
+        EXPECT_EQ(scripted.report().message(), "");
+        ExpectEnded(scripted, {"later"});
+        if (excess <= 0) {
+          ExpectEnded(scripted, {"edge"});
+        } else {
+          EXPECT_TRUE(absl::IsResourceExhausted(scripted.SubmitStatus("edge")));
+        }
+      }
+    }
+  }
+}
+
+// The same with an eviction after the prompt: only the prompt, and what is kept
+// of it with the output, have to fit.
+TEST(LivenessTest, CompressedAtTheEdgeOfThePool) {
+  constexpr int32_t kUsable = 9;
+  for (const int32_t excess : {-1, 0, 1}) {
+    SCOPED_TRACE(excess);
+    Scripted scripted(Pool(kUsable));
+    Request request = ScriptRequest("edge", kUsable * kPageSize + excess, 8, 1);
+    request.eviction = Eviction("after", kPageSize);
+    scripted.Submit(request);
+    scripted.Submit(ScriptRequest("later", 5, 3, 2));
+    scripted.Drain();
+    EXPECT_EQ(scripted.report().message(), "");
+    ExpectEnded(scripted, {"later"});
+    if (excess <= 0) {
+      ExpectEnded(scripted, {"edge"});
+    } else {
+      EXPECT_TRUE(absl::IsResourceExhausted(scripted.SubmitStatus("edge")));
+    }
+  }
+}
+
+// vllm PR 52530: at the last block the request would preempt itself, compute
+// everything again, and come to the same place.
+TEST(LivenessTest, Vllm52530DecodesIntoTheLastBlock) {
+  Scripted scripted(Pool(10));
+  scripted.Submit(ScriptRequest("a", 20, 21, 1));
+  scripted.Drain();
+  EXPECT_EQ(scripted.report().message(), "");
+  ExpectEnded(scripted, {"a"});
+  EXPECT_EQ(scripted.FinishOf("a")->num_preemptions, 0);
+}
+
+// vllm PR 11 (review): a watermark that keeps more than half the pool free does
+// not keep the only request out.
+TEST(LivenessTest, VllmPr11LargeWatermark) {
+  Scenario scenario = Pool(10);
+  scenario.options.watermark = 0.9;
+  Scripted scripted(scenario);
+  scripted.Submit(Blocks("a", 8, 2, 1));
+  scripted.Submit(Blocks("b", 8, 2, 2));
+  scripted.Drain();
+  EXPECT_EQ(scripted.report().message(), "");
+  ExpectEnded(scripted, {"a", "b"});
+}
+
+// vllm PR 41180, 49674: all blocks are fenced, and everybody sleeps.
+TEST(LivenessTest, Vllm49674AllBlocksAreFenced) {
+  Scripted scripted(Pool(8, 4));
+  scripted.Submit(Blocks("a", 7, 1, 1));
+  for (const char* word : {"issue:3", "cancel:a"}) scripted.Do(word);
+  const BlockManagerStats blocks = BlocksOf(scripted);
+  EXPECT_GE(blocks.fenced_blocks, 7);
+  scripted.Submit(Blocks("b", 7, 1, 2));
+  EXPECT_FALSE(scripted.Issue());  // nothing is free before the answers come
+  scripted.Drain();
+  EXPECT_EQ(scripted.report().message(), "");
+  ExpectEnded(scripted, {"b"});
+}
+
+// vllm 41951, 25538: two that do not fit together in the end take turns a few
+// times, not for ever.
+TEST(LivenessTest, Vllm25538PreemptionsAreFew) {
+  for (const AdmissionPolicy admission :
+       {AdmissionPolicy::kWatermark, AdmissionPolicy::kGuaranteed,
+        AdmissionPolicy::kMaxUtilization}) {
+    Scenario scenario = Pool(16);
+    scenario.options.admission = admission;
+    Scripted scripted(scenario);
+    std::vector<std::string> names;
+    for (int32_t i = 0; i < 6; ++i) {
+      names.push_back(absl::StrCat("request", i));
+      scripted.Submit(Blocks(names.back(), 2, 8, i + 1));
+    }
+    scripted.Drain();
+    EXPECT_EQ(scripted.report().message(), "");
+    ExpectEnded(scripted, names);
+    for (const std::string& name : names) {
+      EXPECT_LE(scripted.FinishOf(name)->num_preemptions,
+                admission == AdmissionPolicy::kGuaranteed ? 0 : 8)
+          << name;
+    }
+  }
+}
+
+// vllm 31731: a large request at the head neither starves nor stops the queue.
+TEST(LivenessTest, Vllm31731LargeHeadIsBypassedNotStarved) {
+  Scripted scripted(Pool(20));
+  scripted.Submit(Blocks("running", 4, 12, 1));
+  for (const char* word : {"issue", "answer"}) scripted.Do(word);
+  scripted.Submit(Blocks("large", 17, 2, 2));
+  std::vector<std::string> names = {"running", "large"};
+  for (int32_t i = 0; i < 40; ++i) {
+    names.push_back(absl::StrCat("small", i));
+    scripted.Submit(Blocks(names.back(), 1, 1, i + 3));
+  }
+  int64_t small_before_large = 0;
+  while (scripted.FinishOf("large") == nullptr && scripted.report().ok()) {
+    small_before_large = 0;
+    for (const std::string& name : names) {
+      const bool is_small = name.substr(0, 5) == "small";
+      small_before_large +=
+          is_small && scripted.FinishOf(name) != nullptr ? 1 : 0;
+    }
+    scripted.Issue();
+    scripted.Answer();
+  }
+  EXPECT_GT(small_before_large, 0);
+  EXPECT_LT(small_before_large, 40);
+  scripted.Drain();
+  EXPECT_EQ(scripted.report().message(), "");
+  ExpectEnded(scripted, names);
+}
+
+}  // namespace
+}  // namespace blockmgr::sim

@@ -1,0 +1,247 @@
+#include "tests/sim/options.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include <absl/status/status.h>
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_split.h>
+
+#include "blockmgr/base/check.h"
+
+namespace blockmgr::sim {
+namespace {
+
+struct Field {
+  absl::string_view name;
+  int32_t SimOptions::*value;
+};
+
+constexpr Field kFields[] = {
+    {"seed", &SimOptions::seed},
+    {"page_size", &SimOptions::page_size},
+    {"num_blocks", &SimOptions::num_blocks},
+    {"num_layers", &SimOptions::num_layers},
+    {"num_heads", &SimOptions::num_heads},
+    {"max_num_seqs", &SimOptions::max_num_seqs},
+    {"max_num_batched_tokens", &SimOptions::max_num_batched_tokens},
+    {"max_waiting", &SimOptions::max_waiting},
+    {"prefill_threshold", &SimOptions::prefill_threshold},
+    {"watermark_percent", &SimOptions::watermark_percent},
+    {"max_steps_in_flight", &SimOptions::max_steps_in_flight},
+    {"query_window", &SimOptions::query_window},
+    {"num_scorer_states", &SimOptions::num_scorer_states},
+    {"prefix_caching", &SimOptions::prefix_caching},
+    {"in_place", &SimOptions::in_place},
+    {"policy", &SimOptions::policy},
+    {"admission", &SimOptions::admission},
+    {"chunk_policy", &SimOptions::chunk_policy},
+    {"prefix_aging", &SimOptions::prefix_aging},
+    {"max_bypasses", &SimOptions::max_bypasses},
+    {"min_prefix_wait_tokens", &SimOptions::min_prefix_wait_tokens},
+    {"max_long_prefills", &SimOptions::max_long_prefills},
+    {"fair_share", &SimOptions::fair_share},
+    {"vocabulary", &SimOptions::vocabulary},
+    {"other_choices", &SimOptions::other_choices},
+    {"refuse_one_in", &SimOptions::refuse_one_in},
+    {"engine_delay", &SimOptions::engine_delay},
+    {"result_delay", &SimOptions::result_delay},
+    {"num_clients", &SimOptions::num_clients},
+    {"num_tenants", &SimOptions::num_tenants},
+    {"grammar_tokens", &SimOptions::grammar_tokens},
+    {"max_prompt", &SimOptions::max_prompt},
+    {"max_output", &SimOptions::max_output},
+    {"evict_percent", &SimOptions::evict_percent},
+    {"call_delay", &SimOptions::call_delay},
+    {"lose_one_in", &SimOptions::lose_one_in},
+    {"repeat_one_in", &SimOptions::repeat_one_in},
+    {"batch", &SimOptions::batch},
+};
+
+void ChoosePolicies(Random* random, SimOptions* options) {
+  options->policy = random->Pick<int32_t>({0, 0, 1, 2});
+  options->admission = random->Pick<int32_t>({0, 0, 1, 2});
+  options->chunk_policy = random->OneIn(3) ? 1 : 0;
+  options->prefix_aging = random->Pick<int32_t>({1, 8, 64});
+  options->max_bypasses = random->Pick<int32_t>({0, 1, 16});
+  options->min_prefix_wait_tokens = random->Pick<int32_t>({0, 1, 4, 256});
+  if (options->prefill_threshold > 0 && random->OneIn(2)) {
+    options->max_long_prefills = random->Between(1, 2);
+  }
+  options->num_tenants = random->OneIn(2) ? 1 : random->Between(2, 3);
+  options->fair_share = random->OneIn(3) ? 1 : 0;
+}
+
+// Faults come one at a time in a third of the runs, all at once in a third.
+void ChooseFaults(Random* random, SimOptions* options) {
+  auto& weights = options->weights;
+  const auto weight = [&weights](EventKind kind) -> int32_t& {
+    return weights[static_cast<size_t>(kind)];
+  };
+  weight(EventKind::kAdvance) = 100;
+  weight(EventKind::kSubmit) = random->Pick<int32_t>({10, 30, 60});
+  weight(EventKind::kStats) = 1;
+  const std::vector<std::pair<EventKind, int32_t>> faults = {
+      {EventKind::kResubmit, 4},    {EventKind::kCancel, 6},
+      {EventKind::kEvict, 20},      {EventKind::kHangUp, 2},
+      {EventKind::kSlowClient, 1},  {EventKind::kCrash, 1},
+      {EventKind::kCorrupt, 1},     {EventKind::kStaleOpen, 1},
+      {EventKind::kWrongAttach, 1}, {EventKind::kReset, 2},
+  };
+  const int32_t style = random->Between(0, 3);
+  if (style == 0) {
+    const auto [kind, often] = random->Pick(faults);
+    weight(kind) = 2 * often;
+  } else {
+    for (const auto& [kind, often] : faults) {
+      if (style == 1 || random->OneIn(2)) weight(kind) = often;
+    }
+  }
+  if (style == 0 && !random->OneIn(4)) return;
+  options->lose_one_in = random->OneIn(2) ? 10 : 0;
+  options->repeat_one_in = random->OneIn(2) ? 10 : 0;
+  options->refuse_one_in = random->OneIn(4) ? 4 : 0;
+  options->other_choices = random->OneIn(4) ? 1 : 0;
+}
+
+}  // namespace
+
+ModelLayout SimOptions::Layout() const {
+  return {.num_layers = num_layers,
+          .num_heads = num_heads,
+          .num_q_heads = num_heads,
+          .head_dim = 8,
+          .page_size = page_size,
+          .dtype = DType::kFloat32,
+          .num_blocks = num_blocks};
+}
+
+SchedulerOptions SimOptions::Scheduler() const {
+  SchedulerOptions options;
+  options.max_num_batched_tokens = max_num_batched_tokens;
+  options.max_num_seqs = max_num_seqs;
+  options.max_model_len = 4096;
+  options.long_prefill_token_threshold = prefill_threshold;
+  options.watermark = watermark_percent / 100.0;
+  options.max_steps_in_flight = max_steps_in_flight;
+  options.max_waiting = max_waiting;
+  options.query_window = query_window;
+  options.num_scorer_states = num_scorer_states;
+  options.enable_prefix_caching = prefix_caching != 0;
+  options.compaction = in_place != 0 ? CompactionPreference::kInPlace
+                                     : CompactionPreference::kFreshFirst;
+  options.policy = static_cast<SchedulingPolicy>(policy);
+  options.admission = static_cast<AdmissionPolicy>(admission);
+  options.chunk_policy = static_cast<ChunkPolicy>(chunk_policy);
+  options.prefix_aging = prefix_aging;
+  options.max_bypasses = max_bypasses;
+  options.min_prefix_wait_tokens = min_prefix_wait_tokens;
+  options.max_long_prefills = max_long_prefills;
+  options.fair_share = fair_share != 0;
+  return options;
+}
+
+CanaryOptions SimOptions::Canary() const {
+  return {.seed = static_cast<uint64_t>(seed) + 1,
+          .vocabulary = vocabulary,
+          .same_choice_on_replay = other_choices == 0,
+          .refuse_one_in = refuse_one_in};
+}
+
+SimOptions OptionsForSeed(int32_t seed) {
+  Random random(0x51B0000000000000ull ^ static_cast<uint64_t>(seed));
+  SimOptions options;
+  options.seed = seed;
+  options.page_size = random.Pick<int32_t>({1, 2, 2, 16});
+  // Mostly tiny pools: there somebody is preempted all the time.
+  const int32_t largest = random.Pick<int32_t>({6, 12, 24, 64});
+  options.num_blocks = random.Between(3, largest + 1);
+  options.num_layers = random.Between(1, 3);
+  options.num_heads = random.Between(1, random.OneIn(3) ? 8 : 3);
+  options.max_num_seqs = random.Between(1, 8);
+  options.max_num_batched_tokens =
+      random.Between(std::max(4, options.max_num_seqs), 48);
+  options.max_waiting = random.OneIn(8) ? 3 : 64;
+  options.prefill_threshold = random.OneIn(3) ? random.Between(1, 20) : 0;
+  options.watermark_percent = random.Pick<int32_t>({0, 1, 10, 50});
+  options.max_steps_in_flight = random.Between(1, 4);
+  options.query_window = random.Between(0, 6);
+  options.num_scorer_states = random.OneIn(3) ? random.Between(1, 4) : 0;
+  options.prefix_caching = random.OneIn(4) ? 0 : 1;
+  options.in_place = random.OneIn(2) ? 1 : 0;
+  options.vocabulary = random.OneIn(2) ? 4 : 1000;
+  options.engine_delay = random.Between(0, 3);
+  options.result_delay = random.Between(0, 3);
+  options.num_clients = random.Between(1, 4);
+  options.grammar_tokens = random.Pick<int32_t>({2, 3, 50});
+  // So that a handful of requests fill the pool.
+  const int32_t room = (options.num_blocks - 1) * options.page_size;
+  options.max_prompt = std::clamp(room / 2, 4, 100);
+  options.max_output = std::clamp(room / 2, 3, 40);
+  options.evict_percent = random.Pick<int32_t>({0, 0, 40, 90});
+  options.call_delay = random.Between(0, 4);
+  options.batch = random.OneIn(3) ? random.Between(2, 4) : 1;
+  ChoosePolicies(&random, &options);
+  ChooseFaults(&random, &options);
+  BM_CHECK(options.Layout().Validate().ok());
+  BM_CHECK(options.Scheduler().Validate().ok());
+  return options;
+}
+
+Event NextEvent(const SimOptions& options, Random* random) {
+  const int32_t total =
+      std::accumulate(options.weights.begin(), options.weights.end(), 0);
+  BM_CHECK(total > 0);
+  int32_t left = random->Between(0, total - 1);
+  Event event;
+  event.noise = random->Next() & 0xFFFFFFFFull;
+  for (int32_t i = 0; i < kNumEventKinds; ++i) {
+    left -= options.weights[i];
+    if (left >= 0) continue;
+    event.kind = static_cast<EventKind>(i);
+    break;
+  }
+  return event;
+}
+
+std::string FormatOptions(const SimOptions& options) {
+  std::string text;
+  for (const Field& field : kFields) {
+    absl::StrAppend(&text, field.name, " ", options.*field.value, "\n");
+  }
+  for (int32_t i = 0; i < kNumEventKinds; ++i) {
+    absl::StrAppend(&text, "weight.", EventName(static_cast<EventKind>(i)), " ",
+                    options.weights[i], "\n");
+  }
+  return text;
+}
+
+absl::StatusOr<SimOptions> ParseOptions(absl::string_view text) {
+  SimOptions options;
+  for (const absl::string_view line :
+       absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(line, ' ', absl::SkipEmpty());
+    int32_t* value = nullptr;
+    for (const Field& field : kFields) {
+      if (!words.empty() && field.name == words[0]) {
+        value = &(options.*field.value);
+      }
+    }
+    for (int32_t i = 0; i < kNumEventKinds; ++i) {
+      const std::string name =
+          absl::StrCat("weight.", EventName(static_cast<EventKind>(i)));
+      if (!words.empty() && name == words[0]) value = &options.weights[i];
+    }
+    if (words.size() != 2 || value == nullptr ||
+        !absl::SimpleAtoi(words[1], value)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "option: expected a name and a number, got '", line, "'"));
+    }
+  }
+  return options;
+}
+
+}  // namespace blockmgr::sim

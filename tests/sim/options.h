@@ -1,0 +1,92 @@
+// The world of one run: derived from a seed (swarm testing: every seed switches
+// other features and faults off and on, because a run with everything on hides
+// what only shows when something is off), or read from a stored run.
+#ifndef TESTS_SIM_OPTIONS_H_
+#define TESTS_SIM_OPTIONS_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include <absl/status/statusor.h>
+#include <absl/strings/string_view.h>
+
+#include "blockmgr/base/model_layout.h"
+#include "scheduler/scheduler.h"
+#include "tests/sim/event.h"
+#include "tests/sim/random.h"
+#include "tests/testing/canary_engine.h"
+
+namespace blockmgr::sim {
+
+struct SimOptions {
+  int32_t seed = 0;
+
+  // Layout.
+  int32_t page_size = 1;
+  int32_t num_blocks = 8;  // the null block included
+  int32_t num_layers = 1;
+  int32_t num_heads = 1;
+
+  // Scheduler.
+  int32_t max_num_seqs = 4;
+  int32_t max_num_batched_tokens = 16;
+  int32_t max_waiting = 64;
+  int32_t prefill_threshold = 0;
+  int32_t watermark_percent = 0;
+  int32_t max_steps_in_flight = 1;
+  int32_t query_window = 4;
+  int32_t num_scorer_states = 0;
+  int32_t prefix_caching = 1;
+  int32_t in_place = 0;
+  // By value of their enums.
+  int32_t policy = 0;
+  int32_t admission = 0;
+  int32_t chunk_policy = 0;
+  int32_t prefix_aging = 32;
+  int32_t max_bypasses = 16;
+  int32_t min_prefix_wait_tokens = 256;
+  int32_t max_long_prefills = 0;
+  int32_t fair_share = 0;
+
+  // Engine.
+  int32_t vocabulary = 4;
+  int32_t other_choices = 0;  // keeps other entries when it recomputes
+  int32_t refuse_one_in = 0;  // of eviction orders
+  int32_t engine_delay = 2;   // at most, from plan to execution, ticks
+  int32_t result_delay = 2;   // at most, from execution to core, ticks
+
+  // Clients.
+  int32_t num_clients = 2;
+  int32_t num_tenants = 1;
+  int32_t grammar_tokens = 3;  // of prompts: the fewer the more hits
+  int32_t max_prompt = 40;
+  int32_t max_output = 12;
+  int32_t evict_percent = 0;  // of requests
+  int32_t call_delay = 3;     // at most, ticks; calls overtake each other
+  int32_t lose_one_in = 0;    // of calls
+  int32_t repeat_one_in = 0;  // of calls: arrive twice
+  int32_t batch = 1;          // messages handled in one pass, at most
+
+  // How often each kind of event happens, relative to the others.
+  std::array<int32_t, kNumEventKinds> weights = {};
+
+  ModelLayout Layout() const;
+  SchedulerOptions Scheduler() const;
+  CanaryOptions Canary() const;
+  friend bool operator==(const SimOptions&, const SimOptions&) = default;
+};
+
+SimOptions OptionsForSeed(int32_t seed);
+
+// The next event of a run of these options.
+Event NextEvent(const SimOptions& options, Random* random);
+
+// One "name value" line per option. Unknown names are errors; options that are
+// not named keep their defaults.
+std::string FormatOptions(const SimOptions& options);
+absl::StatusOr<SimOptions> ParseOptions(absl::string_view text);
+
+}  // namespace blockmgr::sim
+
+#endif  // TESTS_SIM_OPTIONS_H_

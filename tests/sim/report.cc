@@ -1,0 +1,31 @@
+#include "tests/sim/report.h"
+
+#include <algorithm>
+
+namespace blockmgr::sim {
+
+void RunCounts::Add(const RunCounts& other) {
+  events += other.events;
+  steps += other.steps;
+  requests += other.requests;
+  finished += other.finished;
+  refused += other.refused;
+  cached_tokens += other.cached_tokens;
+  preemptions += other.preemptions;
+  max_preemptions = std::max(max_preemptions, other.max_preemptions);
+  evictions += other.evictions;
+  engine_losses += other.engine_losses;
+  wrong_results += other.wrong_results;
+  broken_streams += other.broken_streams;
+}
+
+std::string RunCounts::ToString() const {
+  return absl::StrCat(
+      events, " events, ", steps, " steps, ", requests, " requests, ", finished,
+      " finished, ", refused, " refused, ", cached_tokens, " cached tokens, ",
+      preemptions, " preemptions (of one request at most ", max_preemptions,
+      "), ", evictions, " evictions, ", engine_losses, " engine losses, ",
+      wrong_results, " wrong results, ", broken_streams, " broken streams");
+}
+
+}  // namespace blockmgr::sim

@@ -1,0 +1,74 @@
+// What a run leaves behind: its first failure, a hash of all that happened, and
+// counts that show whether the run was worth anything.
+#ifndef TESTS_SIM_REPORT_H_
+#define TESTS_SIM_REPORT_H_
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
+
+#include "blockmgr/base/bits.h"
+
+namespace blockmgr::sim {
+
+struct RunCounts {
+  uint64_t events = 0;
+  uint64_t steps = 0;  // plans issued
+  uint64_t requests = 0;
+  uint64_t finished = 0;
+  uint64_t refused = 0;
+  uint64_t cached_tokens = 0;
+  uint64_t preemptions = 0;
+  uint64_t max_preemptions = 0;  // of one request
+  uint64_t evictions = 0;
+  uint64_t engine_losses = 0;
+  uint64_t wrong_results = 0;
+  uint64_t broken_streams = 0;
+
+  void Add(const RunCounts& other);
+  std::string ToString() const;
+};
+
+// Everything of a run goes through here in order, so that equal hashes mean
+// equal runs. Nothing that depends on addresses, hash-map order or the machine
+// may be mixed in.
+class Report {
+ public:
+  explicit Report(bool verbose = false) : verbose_(verbose) {}
+
+  bool ok() const { return message_.empty(); }
+  const std::string& message() const { return message_; }
+  uint64_t hash() const { return hash_; }
+  RunCounts& counts() { return counts_; }
+  const RunCounts& counts() const { return counts_; }
+
+  template <typename... Parts>
+  void Fail(const Parts&... parts) {
+    if (!ok()) return;
+    message_ = absl::StrCat(parts...);
+    if (verbose_) std::fprintf(stderr, "FAILED: %s\n", message_.c_str());
+  }
+  void Mix(uint64_t value) { hash_ = SplitMix64(hash_ ^ value); }
+  void MixText(absl::string_view text) {
+    for (const char c : text) Mix(static_cast<uint64_t>(c));
+  }
+  // A line of the trace; the parts are only put together when somebody reads.
+  template <typename... Parts>
+  void Note(const Parts&... parts) const {
+    if (!verbose_) return;
+    std::fprintf(stderr, "%s\n", absl::StrCat(parts...).c_str());
+  }
+
+ private:
+  const bool verbose_;
+  std::string message_;
+  uint64_t hash_ = 0;
+  RunCounts counts_;
+};
+
+}  // namespace blockmgr::sim
+
+#endif  // TESTS_SIM_REPORT_H_

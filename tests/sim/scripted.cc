@@ -1,0 +1,335 @@
+#include "tests/sim/scripted.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_split.h>
+
+#include "blockmgr/base/check.h"
+
+namespace blockmgr::sim {
+namespace {
+
+int32_t Number(absl::string_view text) {
+  int32_t number = 0;
+  BM_CHECK(absl::SimpleAtoi(text, &number));
+  return number;
+}
+
+}  // namespace
+
+ModelLayout ScriptLayout(int32_t page_size, int32_t num_usable,
+                         int32_t num_layers, int32_t num_heads) {
+  return {.num_layers = num_layers,
+          .num_heads = num_heads,
+          .num_q_heads = num_heads,
+          .head_dim = 8,
+          .page_size = page_size,
+          .dtype = DType::kFloat32,
+          .num_blocks = num_usable + 1};
+}
+
+SchedulerOptions ScriptOptions(int32_t steps_in_flight) {
+  SchedulerOptions options;
+  options.max_num_batched_tokens = 64;
+  options.max_num_seqs = 8;
+  options.max_model_len = 4096;
+  options.watermark = 0.0;
+  options.min_prefix_wait_tokens = 0;
+  options.max_steps_in_flight = steps_in_flight;
+  options.query_window = 4;
+  return options;
+}
+
+RequestEviction Eviction(absl::string_view mode, int32_t page_size) {
+  RequestEviction eviction;
+  if (mode == "plain") return eviction;
+  eviction.mode =
+      mode == "every" ? EvictionMode::kEveryChunk : EvictionMode::kAfterPrefill;
+  eviction.compress_every = mode == "every" ? 2 * page_size : 0;
+  eviction.policy.scorer.kind =
+      mode == "snap" ? ScorerKind::kSnapKv : ScorerKind::kStreaming;
+  eviction.policy.scorer.window = 3;
+  eviction.policy.scorer.sinks = 0;
+  eviction.target.kind = EvictionTarget::Kind::kTokens;
+  eviction.target.tokens = page_size;
+  return eviction;
+}
+
+Request ScriptRequest(std::string name, int32_t num_prompt, int32_t max_tokens,
+                      int32_t topic) {
+  Request request;
+  request.id = std::move(name);
+  request.max_tokens = max_tokens;
+  for (int32_t i = 0; i < num_prompt; ++i) {
+    request.prompt.push_back(10000 * topic + i);
+  }
+  return request;
+}
+
+Scripted::Scripted(const Scenario& scenario, int32_t fault_at, FaultKind fault)
+    : scenario_(scenario),
+      fault_at_(fault_at),
+      fault_(fault),
+      scheduler_(scenario.layout, scenario.options, true, &report_),
+      engine_(scenario.layout, scenario.options.max_num_seqs,
+              {.seed = 5, .vocabulary = 1000}) {
+  BM_CHECK(scenario.layout.Validate().ok());
+  BM_CHECK(scenario.options.Validate().ok());
+}
+
+bool Scripted::AtPoint() {
+  const bool fires = num_points_++ == fault_at_;
+  num_fired_ += fires ? 1 : 0;
+  return fires;
+}
+
+void Scripted::Run() {
+  for (const absl::string_view word :
+       absl::StrSplit(scenario_.script, ' ', absl::SkipEmpty())) {
+    if (report_.ok()) Do(word);
+  }
+  Drain();
+  scheduler_.CheckQuiescent();
+}
+
+void Scripted::Do(absl::string_view word) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(word, absl::MaxSplits(':', 1));
+  const std::vector<std::string> rest = absl::StrSplit(parts.second, ',');
+  const int32_t times = parts.first == "issue" || parts.first == "answer"
+                            ? (parts.second.empty() ? 1 : Number(parts.second))
+                            : 0;
+  for (int32_t i = 0; i < times && report_.ok(); ++i) {
+    if (parts.first == "issue") {
+      Issue();
+    } else if (engine_.num_queued() > 0) {
+      Answer();
+    }
+  }
+  if (times > 0) return;
+  if (parts.first == "submit") {
+    Request request = ScriptRequest(rest[0], Number(rest[1]), Number(rest[2]),
+                                    rest.size() > 3 ? Number(rest[3]) : 0);
+    if (rest.size() > 4) {
+      request.eviction = Eviction(rest[4], scenario_.layout.page_size);
+    }
+    Submit(std::move(request));
+  } else if (parts.first == "cancel") {
+    Refuse(
+        [this] { return scheduler_.Cancel(RequestId{123456}, &effects_).ok(); },
+        "Cancel of nobody");
+    (void)scheduler_.Cancel(names_[rest[0]], &effects_);
+    TakeEffects();
+  } else if (parts.first == "evict") {
+    Evict(rest[0], Number(rest[1]));
+  } else if (parts.first == "lose") {
+    scheduler_.LoseEngine(&effects_);
+    engine_.Restart();
+    has_orders_.clear();
+    TakeEffects();
+  } else if (parts.first == "reset") {
+    scheduler_.ResetPrefixCache();
+  } else if (parts.first == "drain") {
+    Drain();
+  } else {
+    report_.Fail("script: no word '", std::string(word), "'");
+  }
+}
+
+// At a point of refused calls: `call` must be refused (false), and leave no
+// trace, which AuditedScheduler sees to as well.
+void Scripted::Refuse(const std::function<bool()>& call, const char* what) {
+  if (fault_ != FaultKind::kRefusedCall || !AtPoint()) return;
+  const uint64_t before = scheduler_.StateHash();
+  if (call()) report_.Fail(what, " was accepted");
+  if (scheduler_.StateHash() != before) report_.Fail(what, " left a trace");
+}
+
+void Scripted::RefuseSubmits(const Request& good) {
+  const auto refuse = [&](const char* what, auto change) {
+    Request bad = good;
+    bad.id = absl::StrCat(good.id, " wrong");
+    change(&bad);
+    Refuse([&] { return scheduler_.Submit(bad).ok(); }, what);
+  };
+  refuse("an empty prompt", [](Request* bad) { bad->prompt.clear(); });
+  refuse("a negative token", [](Request* bad) { bad->prompt.back() = -1; });
+  refuse("no output", [](Request* bad) { bad->max_tokens = 0; });
+  refuse("no name", [](Request* bad) { bad->id.clear(); });
+  refuse("more than the pool", [this](Request* bad) {
+    bad->eviction = {};
+    bad->prompt.assign(scenario_.layout.num_blocks * scenario_.layout.page_size,
+                       1);
+  });
+  refuse("a policy without a window", [](Request* bad) {
+    bad->eviction = Eviction("snap", 4);
+    bad->eviction.policy.scorer.window = 0;
+  });
+}
+
+void Scripted::Submit(Request request) {
+  RefuseSubmits(request);
+  const absl::StatusOr<RequestId> id = scheduler_.Submit(request);
+  statuses_[request.id] = id.status();
+  if (!id.ok()) return;
+  Refuse([&] { return scheduler_.Submit(request).ok(); }, "a name in use");
+  names_[request.id] = *id;
+  Life& life = lives_[*id];
+  life.name = request.id;
+  life.request = std::move(request);
+}
+
+void Scripted::RefuseEvicts(RequestId request) {
+  const auto refuse = [&](const char* what, auto change) {
+    EvictionCommand bad;
+    bad.policy = Eviction("after", 4).policy;
+    bad.target = Eviction("after", 4).target;
+    change(&bad);
+    Refuse([&] { return scheduler_.Evict(request, bad).ok(); }, what);
+  };
+  refuse("a negative cut", [](EvictionCommand* bad) { bad->cut = -16; });
+  refuse("a cut beyond all", [this](EvictionCommand* bad) {
+    bad->cut = 1000 * scenario_.layout.page_size;
+  });
+  refuse("no tokens", [](EvictionCommand* bad) { bad->target.tokens = 0; });
+  refuse("scores of nothing", [](EvictionCommand* bad) {
+    bad->policy.scorer.kind = ScorerKind::kExternal;
+  });
+  refuse("budgets of another model", [](EvictionCommand* bad) {
+    bad->policy.budget.kind = BudgetKind::kExternal;
+    bad->budgets = std::make_shared<std::vector<int32_t>>(77, 1);
+  });
+}
+
+void Scripted::Evict(const std::string& name, int32_t tokens) {
+  const RequestId request = names_[name];
+  RefuseEvicts(request);
+  EvictionCommand command;
+  command.policy = Eviction("after", 4).policy;
+  command.target = Eviction("after", 4).target;
+  command.target.tokens = tokens;
+  (void)scheduler_.Evict(request, command);
+}
+
+bool Scripted::Issue() {
+  if (!report_.ok() || !scheduler_.Schedule(&plan_)) return false;
+  const absl::Status status = engine_.Enqueue(plan_);
+  if (!status.ok()) report_.Fail(status.ToString());
+  has_orders_.push_back(!plan_.evictions.empty());
+  return true;
+}
+
+void Scripted::RefuseAnswers(const StepResult& good) {
+  const auto refuse = [&](const char* what, auto change) {
+    StepResult bad = good;
+    change(&bad);
+    // Nobody reads the counts of a request that is gone.
+    if (scheduler_.ledger().IsValid(bad)) return;
+    Refuse(
+        [&] {
+          Effects effects;
+          const bool taken = scheduler_.Update(bad, &effects).ok();
+          return taken || !effects.tokens.empty() ||
+                 !effects.finished.empty() || !effects.evictions.empty();
+        },
+        what);
+  };
+  refuse("the answer to a later step",
+         [](StepResult* bad) { bad->id = StepId{Index(bad->id) + 1}; });
+  refuse("the answer to an earlier step",
+         [](StepResult* bad) { bad->id = StepId{Index(bad->id) - 1}; });
+  refuse("a token too many",
+         [](StepResult* bad) { bad->sampled.push_back(1); });
+  refuse("a token too few", [](StepResult* bad) { bad->sampled.pop_back(); });
+  for (size_t i = 0; i < good.sampled.size(); ++i) {
+    refuse("a token where none is due", [i](StepResult* bad) {
+      bad->sampled[i] = bad->sampled[i] < 0 ? 3 : -1;
+    });
+  }
+  refuse("an outcome too many",
+         [](StepResult* bad) { bad->evictions.emplace_back(); });
+  for (size_t i = 0; i < good.evictions.size(); ++i) {
+    if (!good.evictions[i].ok) continue;
+    const auto counts = [i](StepResult* bad) -> std::vector<int32_t>& {
+      return bad->evictions[i].counts;
+    };
+    refuse("an outcome too few",
+           [](StepResult* bad) { bad->evictions.pop_back(); });
+    refuse("a count too few", [&](StepResult* bad) { counts(bad).pop_back(); });
+    refuse("a negative count", [&](StepResult* bad) { counts(bad)[0] = -1; });
+    refuse("a count above all",
+           [&](StepResult* bad) { counts(bad).back() = 1 << 20; });
+  }
+}
+
+void Scripted::Answer() {
+  const bool has_orders = has_orders_.front();
+  has_orders_.pop_front();
+  engine_.RefuseOrders(has_orders && fault_ == FaultKind::kRefusedOrder &&
+                       AtPoint());
+  absl::StatusOr<StepResult> result = engine_.Execute();
+  if (!result.ok()) return report_.Fail(result.status().ToString());
+  if (fault_ == FaultKind::kLostEngine && AtPoint()) return Do("lose");
+  RefuseAnswers(*result);
+  const absl::Status status = scheduler_.Update(*result, &effects_);
+  if (!status.ok()) report_.Fail(status.ToString());
+  TakeEffects();
+}
+
+void Scripted::Drain() {
+  const int64_t limit = num_steps() + scheduler_.ledger().StepsToDrain();
+  while (report_.ok() &&
+         (scheduler_.has_unfinished_requests() || engine_.num_queued() > 0)) {
+    while (Issue()) {
+    }
+    if (engine_.num_queued() > 0) Answer();
+    if (num_steps() > limit) report_.Fail("no end after ", limit, " steps");
+  }
+}
+
+void Scripted::TakeEffects() {
+  for (const TokenEffect& effect : effects_.tokens) {
+    lives_.at(effect.request).outputs.push_back(effect.token);
+  }
+  for (const FinishEffect& effect : effects_.finished) {
+    Life& life = lives_.at(effect.request);
+    life.finish.push_back(effect);
+    const std::vector<int32_t> alone =
+        engine_.OutputsAlone(life.request.prompt, life.request.max_tokens, {});
+    const bool complete = effect.reason == FinishReason::kLength;
+    if ((complete && life.outputs != alone) ||
+        !std::equal(life.outputs.begin(), life.outputs.end(), alone.begin())) {
+      report_.Fail("'", life.name, "' put out other tokens than alone");
+    }
+  }
+  effects_.Clear();
+}
+
+const FinishEffect* Scripted::FinishOf(const std::string& name) const {
+  const auto id = names_.find(name);
+  if (id == names_.end() || lives_.at(id->second).finish.empty()) {
+    return nullptr;
+  }
+  return &lives_.at(id->second).finish.front();
+}
+
+uint64_t Scripted::OutcomeHash() const {
+  uint64_t hash = 0;
+  const auto mix = [&hash](uint64_t value) { hash = SplitMix64(hash ^ value); };
+  for (const auto& [id, life] : lives_) {
+    bool complete = false;
+    for (const FinishEffect& finish : life.finish) {
+      mix(static_cast<uint64_t>(finish.reason));
+      complete |= finish.reason == FinishReason::kLength;
+    }
+    // How far the others came depends on the moment of their end.
+    if (!complete) continue;
+    for (const int32_t token : life.outputs) mix(token);
+  }
+  return hash;
+}
+
+}  // namespace blockmgr::sim

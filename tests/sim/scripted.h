@@ -1,0 +1,123 @@
+// Scripted scenarios: a scheduler and a canary engine, driven by a line of
+// text.
+//
+//   submit:NAME,PROMPT,OUTPUT[,TOPIC[,MODE]]   prompts of one topic share what
+//                  they can; MODE: plain, after, every, snap (see Eviction)
+//   issue  answer  one step; both are repeated by a number: issue:3
+//   cancel:NAME  evict:NAME,TOKENS  lose  reset
+//   drain          until every request has ended
+//
+// Every call is audited (AuditedScheduler), every output compared with what the
+// request puts out alone. A Point is a call that can fail; with fault_at >= 0
+// the Point of that number fails first, in every way it can, and must leave no
+// trace.
+#ifndef TESTS_SIM_SCRIPTED_H_
+#define TESTS_SIM_SCRIPTED_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <absl/strings/string_view.h>
+
+#include "tests/sim/audited_scheduler.h"
+#include "tests/sim/report.h"
+#include "tests/testing/canary_engine.h"
+
+namespace blockmgr::sim {
+
+// What a fault at a point is.
+enum class FaultKind : uint8_t {
+  kRefusedCall,   // a wrong call: refused, state and end are the same
+  kRefusedOrder,  // the engine refuses the evictions of a step
+  kLostEngine,    // the engine dies instead of answering
+};
+
+struct Scenario {
+  std::string name;
+  ModelLayout layout;
+  SchedulerOptions options;
+  std::string script;
+};
+
+class Scripted {
+ public:
+  explicit Scripted(const Scenario& scenario, int32_t fault_at = -1,
+                    FaultKind fault = FaultKind::kRefusedCall);
+
+  // Runs the scenario's script and drains.
+  void Run();
+  // Runs one word of it.
+  void Do(absl::string_view word);
+
+  Report& report() { return report_; }
+  AuditedScheduler& scheduler() { return scheduler_; }
+  int32_t num_points() const { return num_points_; }
+  int32_t num_fired() const { return num_fired_; }
+  // Steps since the beginning.
+  int64_t num_steps() const {
+    return static_cast<int64_t>(report_.counts().steps);
+  }
+  // How a request ended; nullptr: not yet.
+  const FinishEffect* FinishOf(const std::string& name) const;
+  // Its last answer to Submit.
+  const absl::Status& SubmitStatus(const std::string& name) const {
+    return statuses_.at(name);
+  }
+  // A number of all ends, and of the outputs of complete requests.
+  uint64_t OutcomeHash() const;
+
+  bool Issue();
+  void Answer();
+  void Drain();
+  void Submit(Request request);
+
+ private:
+  struct Life {
+    std::string name;
+    Request request;
+    std::vector<int32_t> outputs;
+    std::vector<FinishEffect> finish;  // none or one
+  };
+  bool AtPoint();
+  void Refuse(const std::function<bool()>& call, const char* what);
+  void RefuseSubmits(const Request& good);
+  void RefuseAnswers(const StepResult& good);
+  void RefuseEvicts(RequestId request);
+  void Evict(const std::string& name, int32_t tokens);
+  void TakeEffects();
+
+  const Scenario scenario_;
+  const int32_t fault_at_;
+  const FaultKind fault_;
+  Report report_;
+  AuditedScheduler scheduler_;
+  CanaryEngine engine_;
+  StepPlan plan_;
+  std::deque<bool> has_orders_;  // of the steps that the engine has
+  Effects effects_;
+  std::map<RequestId, Life> lives_;
+  std::map<std::string, RequestId> names_;
+  std::map<std::string, absl::Status> statuses_;
+  int32_t num_points_ = 0;
+  int32_t num_fired_ = 0;
+};
+
+// `num_usable` blocks beside the null block.
+ModelLayout ScriptLayout(int32_t page_size, int32_t num_usable,
+                         int32_t num_layers = 1, int32_t num_heads = 2);
+// No watermark, no waiting for others' prefixes.
+SchedulerOptions ScriptOptions(int32_t steps_in_flight = 1);
+// MODE "after": recency, once; "every": recency, every two pages; "snap":
+// SnapKV with a window of 3, once.
+RequestEviction Eviction(absl::string_view mode, int32_t page_size);
+// The tokens of one topic are a prefix of each other.
+Request ScriptRequest(std::string name, int32_t num_prompt, int32_t max_tokens,
+                      int32_t topic = 0);
+
+}  // namespace blockmgr::sim
+
+#endif  // TESTS_SIM_SCRIPTED_H_

@@ -1,0 +1,176 @@
+// The simulator's own parts, and the runs that once failed.
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/sim/event.h"
+#include "tests/sim/options.h"
+#include "tests/sim/plant_text.h"
+#include "tests/sim/random.h"
+#include "tests/sim/run.h"
+#include "tests/sim/transport.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr::sim {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(RandomTest, CoversItsRangeEvenly) {
+  Random random(1);
+  std::vector<int32_t> counts(7);
+  for (int32_t i = 0; i < 7000; ++i) ++counts[random.Between(-3, 3) + 3];
+  for (const int32_t count : counts) EXPECT_NEAR(count, 1000, 150);
+}
+
+// The numbers of SplitMix64 are published: whoever computes others breaks every
+// stored run.
+TEST(RandomTest, IsTheSameEverywhere) {
+  Random random(0);
+  EXPECT_EQ(random.Next(), SplitMix64(SplitMix64(0) + 0x9E3779B97F4A7C15ull));
+}
+
+TEST(TransportTest, KeepsTheOrderOfAChannelOnly) {
+  Transport transport;
+  Transport::Channel channel = 0;
+  std::vector<int32_t> seen;
+  const auto see = [&seen](int32_t number) {
+    return [&seen, number] { seen.push_back(number); };
+  };
+  transport.SendInOrder(&channel, 5, see(1));
+  transport.SendInOrder(&channel, 0, see(2));
+  transport.Send(3, see(3));
+  transport.Send(3, see(4));
+  while (transport.DeliverNext(4)) {
+  }
+  EXPECT_THAT(seen, ElementsAre(3, 4));
+  EXPECT_EQ(transport.now(), 4);
+  while (transport.DeliverNext(5)) {
+  }
+  EXPECT_THAT(seen, ElementsAre(3, 4, 1, 2));
+}
+
+TEST(ScriptTest, SurvivesItsTextForm) {
+  const Script script = ScriptOfSeed(17, 50);
+  const auto parsed = ParseScript(FormatScript(script));
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->options, script.options);
+  EXPECT_EQ(parsed->events, script.events);
+}
+
+TEST(ScriptTest, RejectsWhatItDoesNotKnow) {
+  const std::string text = FormatScript(ScriptOfSeed(17, 1));
+  EXPECT_FALSE(ParseScript("page_size 2\n").ok());
+  EXPECT_FALSE(ParseScript(absl::StrCat("page_sizes 2\n", text)).ok());
+  EXPECT_FALSE(ParseScript(absl::StrCat(text, "explode 12\n")).ok());
+  EXPECT_FALSE(ParseScript(absl::StrCat(text, "submit\n")).ok());
+}
+
+TEST(ShrinkTest, LeavesOnlyWhatFails) {
+  const Script script = ScriptOfSeed(17, 200);
+  const Event first = script.events[30];
+  const Event second = script.events[170];
+  const auto fails = [&](const Script& candidate) {
+    const auto has = [&](const Event& event) {
+      return std::ranges::count(candidate.events, event) > 0;
+    };
+    return has(first) && has(second);
+  };
+  const Script small = Shrink(script, fails, 1000);
+  EXPECT_THAT(small.events, ElementsAre(first, second));
+}
+
+TEST(RunTest, SameSeedGivesTheSameTrace) {
+  const SeedRange range{.first = 300, .num = 3, .steps = 200};
+  const RangeResult once = RunRange(range, 100);
+  const RangeResult again = RunRange(range, 100);
+  ASSERT_FALSE(once.failure.has_value()) << once.failure->message;
+  EXPECT_EQ(once.hash, again.hash);
+  EXPECT_NE(once.hash,
+            RunRange({.first = 301, .num = 3, .steps = 200}, 100).hash);
+}
+
+TEST(RunTest, AScriptOfASeedIsThatSeed) {
+  Report of_seed;
+  int64_t num_events = 0;
+  RunSeed(305, 150, &of_seed, &num_events);
+  Report of_script;
+  RunScript(ScriptOfSeed(305, num_events), &of_script);
+  EXPECT_EQ(of_seed.message(), "");
+  EXPECT_EQ(of_seed.hash(), of_script.hash());
+}
+
+// Every run stored in seeds/ has failed once.
+TEST(SeedsTest, StoredRunsPass) {
+  int32_t num_runs = 0;
+  for (const auto& file :
+       std::filesystem::directory_iterator(BLOCKMGR_SIM_SEEDS)) {
+    if (file.path().extension() != ".txt") continue;
+    SCOPED_TRACE(file.path().filename().string());
+    const auto script = ReadScript(file.path().string());
+    ASSERT_TRUE(script.ok()) << script.status();
+    EXPECT_EQ(RunInChild(*script, 60).value_or("passed"), "passed");
+    ++num_runs;
+  }
+  EXPECT_GT(num_runs, 0);
+}
+
+constexpr char kPlants[] = R"(# a comment
+plant off_by_one
+why somebody's
+<<<<
+if (a < b)
+====
+if (a < b + (PLANTED ? 1 : 0))
+>>>>
+plant gone
+<<<<
+nowhere
+====
+PLANTED
+>>>>
+)";
+
+TEST(PlantTextTest, PlantsWhereTheTextIsOnce) {
+  const auto plants = ParsePlants(kPlants);
+  ASSERT_TRUE(plants.ok()) << plants.status();
+  std::map<std::string, std::string> sources = {
+      {"x.cc", "  if (a <\n      b) return;\n"}, {"y.cc", "other\n"}};
+  std::vector<std::string> missing;
+  GraftPlants(*plants, &sources, &missing);
+  EXPECT_EQ(sources["x.cc"],
+            "  if (a < b + ((::blockmgr::sim::IsPlanted(0)) ? 1 : 0)) "
+            "return;\n");
+  EXPECT_THAT(missing, ElementsAre("gone"));
+}
+
+TEST(PlantTextTest, PlantsNothingWhereTheTextIsTwice) {
+  const auto plants = ParsePlants(kPlants);
+  ASSERT_TRUE(plants.ok()) << plants.status();
+  std::map<std::string, std::string> sources = {{"x.cc", "if (a < b) c();\n"},
+                                                {"y.cc", "if (a<b) d();\n"}};
+  const auto before = sources;
+  std::vector<std::string> missing;
+  GraftPlants(*plants, &sources, &missing);
+  EXPECT_EQ(sources, before);
+  EXPECT_THAT(missing, ElementsAre("off_by_one", "gone"));
+}
+
+TEST(PlantTextTest, RejectsWhatIsNoPlant) {
+  EXPECT_FALSE(ParsePlants("<<<<\n").ok());
+  EXPECT_FALSE(ParsePlants("plant a\n").ok());
+  EXPECT_FALSE(ParsePlants("plant a\n<<<<\nx\n====\ny\n>>>>\n").ok());
+  EXPECT_FALSE(ParsePlants("plant a\n<<<<\nx\n>>>>\n").ok());
+  EXPECT_FALSE(ParsePlants("plant a\n<<<<\nx\n====\nPLANTED\n").ok());
+}
+
+}  // namespace
+}  // namespace blockmgr::sim

@@ -1,0 +1,299 @@
+// The clients: what they ask for, and what they see of it.
+
+#include <algorithm>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "tests/sim/world.h"
+#include "tests/sim/world_sinks.h"
+
+namespace blockmgr::sim {
+
+bool World::ClientSink::Deliver(std::span<const TokenItem> items) {
+  Client& client = world_->clients_[client_];
+  if (client.sink.get() != this) return false;  // hung up a while ago
+  if (client.slow) {
+    client.slow = false;
+    world_->HangUpNow(client_);
+    return false;
+  }
+  for (const TokenItem& item : items) world_->TakeItem(item);
+  return true;
+}
+
+void World::ClientSink::Close(const absl::Status& status) {
+  world_->report_->Mix(static_cast<uint64_t>(status.code()));
+}
+
+void World::TakeItem(const TokenItem& item) {
+  Served& served = served_[numbers_.at(item.stream->id)];
+  const auto life = std::ranges::find_if(served.lives, [](const Life& one) {
+    return !one.stream_broke && !one.finish.has_value();
+  });
+  if (life == served.lives.end()) {
+    report_->Fail("'", served.request.id, "' hears of a request that is over");
+    return;
+  }
+  if (item.finish != nullptr) {
+    return TakeFinish(*item.finish, served.request, &*life);
+  }
+  if (item.index != std::ssize(life->outputs)) {
+    report_->Fail("'", served.request.id, "' hears of token ", item.index,
+                  " after ", life->outputs.size());
+  }
+  life->outputs.push_back(item.token);
+}
+
+void World::TakeFinish(const FinishEffect& effect, const Request& request,
+                       Life* life) {
+  life->finish = effect.reason;
+  const std::vector<int32_t>& outputs = life->outputs;
+  const std::vector<int32_t> alone = canary_.OutputsAlone(
+      request.prompt, request.max_tokens, request.stop_token_ids);
+  const bool complete = effect.reason == FinishReason::kLength ||
+                        effect.reason == FinishReason::kStop;
+  const bool stopped =
+      !outputs.empty() &&
+      std::ranges::count(request.stop_token_ids, outputs.back()) > 0;
+  if (effect.num_output_tokens != std::ssize(outputs) ||
+      outputs.size() > alone.size() ||
+      (complete && outputs.size() != alone.size()) ||
+      !std::equal(outputs.begin(), outputs.end(), alone.begin()) ||
+      (complete && stopped != (effect.reason == FinishReason::kStop))) {
+    report_->Fail("'", request.id, "' put out ", outputs.size(),
+                  " tokens, alone ", alone.size(), ", or others than alone");
+  }
+}
+
+void World::CheckServed() const {
+  for (const Served& served : served_) {
+    for (const Life& life : served.lives) {
+      if (life.finish.has_value() || life.stream_broke) continue;
+      report_->Fail("'", served.request.id, "' never heard of its end");
+    }
+  }
+}
+
+void World::OpenStream(int32_t client) {
+  if (clients_[client].opening) return;
+  clients_[client].opening = true;
+  transport_.Send(1 + Delay(options_.call_delay), [this, client] {
+    const auto sink = std::make_shared<ClientSink>(this, client);
+    const auto reply = Expect("OpenClient");
+    OpenClient command;
+    command.session = clients_[client].session;
+    command.sink = sink;
+    command.done = [this, client, sink, reply](absl::Status status) {
+      reply->Came(status);
+      clients_[client].opening = false;
+      if (status.ok()) {
+        clients_[client].sink = sink;
+      } else if (absl::IsAlreadyExists(status)) {
+        OpenStream(client);  // the core has yet to hear that it hung up
+      } else {
+        report_->Fail("OpenClient: ", status.ToString());
+      }
+    };
+    Post(std::move(command));
+  });
+}
+
+void World::HangUpNow(int32_t client) {
+  ++report_->counts().broken_streams;
+  clients_[client].sink = nullptr;
+  for (Served& served : served_) {
+    if (served.client != client) continue;
+    for (Life& life : served.lives) life.stream_broke = true;
+  }
+  transport_.Send(1 + Delay(10), [this, client] { OpenStream(client); });
+}
+
+void World::HangUp() {
+  const auto client = static_cast<int32_t>(random_.Next() % clients_.size());
+  const std::shared_ptr<ClientSink> sink = clients_[client].sink;
+  if (sink == nullptr) return;
+  HangUpNow(client);
+  const ClientGone gone{clients_[client].session, sink};
+  transport_.Send(Delay(8), [this, gone] { Post(gone); });
+  if (random_.OneIn(3))
+    transport_.Send(Delay(20), [this, gone] { Post(gone); });
+}
+
+std::vector<int32_t> World::RandomPrompt() {
+  // Sentences of a small grammar: each prompt goes along with one of a few
+  // others for a while, and then its own way.
+  std::vector<int32_t> prompt;
+  const int32_t num_tokens = random_.Between(1, options_.max_prompt);
+  const int32_t num_shared = random_.Between(0, num_tokens);
+  Random topic(random_.Between(1, options_.grammar_tokens));
+  for (int32_t i = 0; i < num_tokens; ++i) {
+    Random& source = i < num_shared ? topic : random_;
+    prompt.push_back(source.Between(0, options_.grammar_tokens));
+  }
+  return prompt;
+}
+
+EvictionPolicy World::RandomPolicy() {
+  EvictionPolicy policy;
+  policy.scorer.kind = random_.Pick<ScorerKind>(
+      {ScorerKind::kSnapKv, ScorerKind::kStreaming, ScorerKind::kKnorm,
+       ScorerKind::kKeyDiff, ScorerKind::kH2o, ScorerKind::kTova});
+  policy.scorer.window = random_.Between(1, 8);
+  policy.scorer.sinks = random_.Between(0, 4);
+  policy.scorer.recent = random_.Between(0, 3);
+  policy.budget.kind =
+      random_.Pick<BudgetKind>({BudgetKind::kUniform, BudgetKind::kAdaKv,
+                                BudgetKind::kPyramid, BudgetKind::kGlobal});
+  policy.protect.sinks = random_.Between(0, 2);
+  if (random_.OneIn(2)) policy.protect.recent = random_.Between(0, 6);
+  policy.rounding = random_.OneIn(3) ? Rounding::kToken : Rounding::kPage;
+  return policy;
+}
+
+EvictionTarget World::RandomTarget() {
+  EvictionTarget target;
+  if (random_.OneIn(2)) {
+    target.kind = EvictionTarget::Kind::kTokens;
+    target.tokens = random_.Between(1, 12);
+  } else {
+    target.ratio = *KeepRatio::Parse(absl::StrCat("0.", random_.Between(1, 9)));
+  }
+  return target;
+}
+
+Request World::WrongRequest(Request request) {
+  switch (random_.Between(0, 4)) {
+    case 0:
+      request.prompt.clear();
+      break;
+    case 1:
+      request.prompt.assign(options_.page_size * options_.num_blocks + 1, 1);
+      break;  // can never fit
+    case 2:
+      request.max_tokens = random_.Between(-1, 0);
+      break;
+    case 3:
+      request.prompt[0] = -1;
+      break;
+    default:
+      request.max_tokens = 1 << 20;
+  }
+  return request;
+}
+
+Request World::RandomRequest() {
+  Request request;
+  request.prompt = RandomPrompt();
+  request.max_tokens = random_.Between(1, options_.max_output);
+  request.priority = random_.Between(-1, 1);
+  request.scope.tenant =
+      absl::StrCat("tenant", random_.Between(1, options_.num_tenants));
+  if (random_.OneIn(4)) {
+    request.stop_token_ids = {random_.Between(0, options_.vocabulary - 1)};
+  }
+  if (random_.Between(1, 100) <= options_.evict_percent) {
+    RequestEviction& eviction = request.eviction;
+    eviction.mode = EvictionMode::kAfterPrefill;
+    eviction.policy = RandomPolicy();
+    eviction.target = RandomTarget();
+    if (random_.OneIn(3)) {
+      eviction.mode = EvictionMode::kEveryChunk;
+      eviction.compress_every =
+          options_.page_size * random_.Between(1, 1 + 16 / options_.page_size);
+    }
+  }
+  if (random_.OneIn(25)) return WrongRequest(std::move(request));
+  // The edge of what fits is where limits are wrong.
+  if (random_.OneIn(10)) {
+    const int32_t room = options_.page_size * (options_.num_blocks - 1);
+    const auto num_prompt = static_cast<int32_t>(request.prompt.size());
+    request.max_tokens =
+        std::max(1, room - num_prompt + 1 + random_.Between(-1, 1));
+  }
+  return request;
+}
+
+void World::Submit() {
+  Served served;
+  served.client = static_cast<int32_t>(random_.Next() % clients_.size());
+  served.request = RandomRequest();
+  const auto index = static_cast<int32_t>(served_.size());
+  served.request.id = absl::StrCat("r", index);
+  numbers_[served.request.id] = index;
+  served_.push_back(std::move(served));
+  Call([this, index] { SendSubmit(index); });
+}
+
+void World::SendSubmit(int32_t index) {
+  const auto reply = Expect("Submit");
+  SubmitCommand command;
+  command.session = clients_[served_[index].client].session;
+  command.request = served_[index].request;
+  command.done = [this, index, reply](const absl::Status& status) {
+    reply->Came(status);
+    if (!status.ok()) return;
+    Served& served = served_[index];
+    Life& life = served.lives.emplace_back();
+    life.stream_broke = clients_[served.client].sink == nullptr;
+  };
+  Post(std::move(command));
+}
+
+int32_t World::PickRequest(int32_t back) {
+  if (served_.empty()) return -1;
+  const auto last = static_cast<int32_t>(served_.size()) - 1;
+  return random_.Between(std::max(0, last - back), last);
+}
+
+void World::Resubmit() {
+  const int32_t index = PickRequest(10);
+  if (index < 0) return;
+  Call([this, index] { SendSubmit(index); });
+}
+
+void World::Cancel() {
+  const int32_t index = PickRequest(12);
+  if (index < 0) return;
+  Call([this, index] {
+    const auto reply = Expect("Cancel");
+    Post(CancelCommand{
+        served_[index].request.id,
+        [reply](const absl::Status& status) { reply->Came(status); }});
+  });
+}
+
+void World::Evict() {
+  const int32_t index = PickRequest(6);
+  if (index < 0) return;
+  EvictionCommand eviction;
+  eviction.policy = RandomPolicy();
+  eviction.target = RandomTarget();
+  const int32_t num_heads = options_.num_layers * options_.num_heads;
+  if (random_.OneIn(2)) {
+    eviction.cut =
+        options_.page_size *
+        random_.Between(1, 1 + options_.max_prompt / options_.page_size);
+  }
+  if (eviction.cut > 0 && random_.OneIn(3)) {
+    eviction.policy.scorer.kind = ScorerKind::kExternal;
+    eviction.scores =
+        std::make_shared<std::vector<float>>(num_heads * eviction.cut, 1.0f);
+  }
+  if (random_.OneIn(3)) {
+    eviction.policy.budget.kind = BudgetKind::kExternal;
+    std::vector<int32_t> budgets(num_heads);
+    for (int32_t& budget : budgets) budget = random_.Between(1, 12);
+    eviction.budgets =
+        std::make_shared<std::vector<int32_t>>(std::move(budgets));
+  }
+  Call([this, index, eviction] {
+    const auto reply = Expect("Evict");
+    Post(EvictCommand{served_[index].request.id, eviction,
+                      [reply](absl::StatusOr<EvictionEffect> effect) {
+                        reply->Came(effect.status());
+                      }});
+  });
+}
+
+}  // namespace blockmgr::sim
