@@ -15,6 +15,7 @@
 #include "bench/evict/commands.h"
 #include "bench/evict/npy.h"
 #include "blockmgr/base/bits.h"
+#include "tests/bench/evict/temp_folder.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -25,7 +26,8 @@ using ::testing::HasSubstr;
 constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 
 std::string TempPath(const std::string& name) {
-  return absl::StrCat(::testing::TempDir(), "/blockmgr_profile_test_", name);
+  static const TempFolder folder;  // of this process
+  return folder.File(name);
 }
 
 // Writes an array of made-up positive values and returns its path.
