@@ -18,7 +18,7 @@ build/PRESET. Without one: dev. Presets: $(presets | xargs).
   dev      everyday build: optimised, asserts on
   release  what users get: no asserts, and every header stands alone
   asan     AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer
-  tsan     ThreadSanitizer, without what speaks gRPC
+  tsan     ThreadSanitizer: what has threads, without what speaks gRPC
   clang    clang, with its thread-safety analysis
 
 Options:
