@@ -40,6 +40,7 @@ struct PendingCommand {
 struct WaitingPlace {
   int64_t rank = 0;      // what the policy says
   uint64_t arrival = 0;  // the RequestId: unique, and older is less
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 misreads it
   friend auto operator<=>(const WaitingPlace&, const WaitingPlace&) = default;
 };
 
