@@ -23,9 +23,11 @@ namespace {
 constexpr uint64_t kSeedsPerGroup = 500;
 // So few seeds may miss some of what the many see.
 constexpr uint64_t kMinReusedTokens = kSeedsPerGroup / 4;
+constexpr uint64_t kMinPrefixWaits = kSeedsPerGroup / 50;
 #else
 constexpr uint64_t kSeedsPerGroup = 3000;
 constexpr uint64_t kMinReusedTokens = kSeedsPerGroup;
+constexpr uint64_t kMinPrefixWaits = kSeedsPerGroup / 10;
 #endif
 
 // A failed check aborts; this tells which seed it was.
@@ -309,7 +311,7 @@ void RunSeeds(uint64_t first_seed, const Faults& faults) {
   EXPECT_GT(num_cached, kMinReusedTokens);
   EXPECT_GT(num_recomputed, kMinReusedTokens);
   EXPECT_GT(num_passes, kSeedsPerGroup / 10);
-  EXPECT_GT(num_prefix_waits, kSeedsPerGroup / 50);
+  EXPECT_GT(num_prefix_waits, kMinPrefixWaits);
   if (faults.evictions) {
     EXPECT_GT(num_evictions, kSeedsPerGroup / 4);
   }
