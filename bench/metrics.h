@@ -44,6 +44,7 @@ struct SystemCounters {
   uint64_t preemptions = 0;
   uint64_t prompt_tokens = 0;
   uint64_t cached_tokens = 0;
+  uint64_t cached_region_tokens = 0;  // of those, in compressed prefixes
   uint64_t computed_tokens = 0;
   uint64_t recomputed_tokens = 0;
   uint64_t evictions = 0;

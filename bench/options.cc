@@ -160,6 +160,10 @@ void AddBenchFlags(CLI::App* app, BenchOptions* options) {
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber)
       ->group("Eviction");
+  app->add_flag("--share-compressed-prefixes", options->share_prefix,
+                "let requests start with the compressed prefixes of others in "
+                "the prefix cache; needs --keep-ratio")
+      ->group("Eviction");
   AddReportFlags(app, options);
 }
 
@@ -227,6 +231,11 @@ absl::StatusOr<BenchPlan> ResolveOptions(const BenchOptions& options) {
     plan.eviction.mode = EvictionMode::kEveryChunk;
     plan.eviction.compress_every = options.compress_every;
   }
+  if (options.share_prefix && plan.eviction.mode == EvictionMode::kNone) {
+    return absl::InvalidArgumentError(
+        "share-compressed-prefixes: needs --keep-ratio, the fraction to keep");
+  }
+  plan.eviction.share_prefix = options.share_prefix;
   DatasetOptions dataset = options.dataset;
   dataset.seed = options.seed;
   BM_ASSIGN_OR_RETURN(plan.workload, LoadDataset(dataset));

@@ -31,6 +31,7 @@ struct BenchOptions {
   std::string eviction;        // policy text, empty: none or the default
   std::string keep_ratio;      // decimal text, empty: no eviction
   int32_t compress_every = 0;  // tokens of the prompt; 0: once, at its end
+  bool share_prefix = false;   // compressed ones, between requests
 
   std::vector<std::string> goodput;
   std::vector<std::string> percentile_metrics = {"ttft", "tpot", "itl", "e2el"};

@@ -98,6 +98,7 @@ void AddCounters(const SystemCounters& counters, Json* json) {
   (*json)["preemptions"] = counters.preemptions;
   (*json)["prompt_tokens"] = counters.prompt_tokens;
   (*json)["cached_tokens"] = counters.cached_tokens;
+  (*json)["cached_compressed_tokens"] = counters.cached_region_tokens;
   (*json)["prefix_hit_rate"] =
       counters.prompt_tokens == 0
           ? 0.0
@@ -179,6 +180,7 @@ constexpr Line kSystemLines[] = {
     {"Preemptions:", "preemptions"},
     {"Recomputed tokens:", "recomputed_tokens"},
     {"Cached prompt tokens:", "cached_tokens"},
+    {"Of those, compressed:", "cached_compressed_tokens"},
     {"Prefix hit rate:", "prefix_hit_rate"},
     {"Max used blocks:", "max_used_blocks"},
     {"Blocks in the pool:", "num_blocks"},

@@ -7,6 +7,7 @@
 //                                   mean is over time
 //   preemptions, num_steps          during the run, as all counts
 //   cached_tokens, prefix_hit_rate  of the prompt tokens admitted
+//   cached_compressed_tokens   of the cached ones: in compressed prefixes
 //   recomputed_tokens               computed again after a preemption
 //   evictions, evicted_entries, evicted_bytes
 //   max_used_blocks, num_blocks     blocks held by sequences; of the pool

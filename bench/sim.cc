@@ -176,6 +176,7 @@ SystemCounters Simulation::Counters() const {
       .preemptions = stats.num_preemptions,
       .prompt_tokens = stats.num_prompt_tokens,
       .cached_tokens = stats.num_cached_tokens,
+      .cached_region_tokens = stats.num_cached_region_tokens,
       .computed_tokens = stats.num_computed_tokens,
       .recomputed_tokens = stats.num_recomputed_tokens,
       .evictions = stats.num_evictions,

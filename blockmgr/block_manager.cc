@@ -94,6 +94,7 @@ void BlockManager::LoseEngine() {
   BM_CHECK(free_slots_.size() == sequences_.size());
   pool_.ForgetSteps();
   BM_CHECK(ResetPrefixCache().num_in_use == 0);
+  dropped_regions_.clear();
 }
 
 PrefixMatch BlockManager::Match(const BlockChain& chain,
@@ -101,19 +102,23 @@ PrefixMatch BlockManager::Match(const BlockChain& chain,
                                 int32_t max_tokens,
                                 const RegionQuery* query) const {
   PrefixMatch match;
-  if (!prefix_caching_ || max_tokens <= 0) return match;
+  if (!prefix_caching_) return match;
   const int32_t page_size = layout_.page_size;
   cache_.Match(chain,
                std::min(chain.keys().size(),
-                        static_cast<size_t>(max_tokens / page_size)),
+                        static_cast<size_t>(std::max(max_tokens, 0)) /
+                            static_cast<size_t>(page_size)),
                tokens, &match.blocks);
   match.num_tokens = static_cast<int32_t>(match.blocks.size()) * page_size;
   if (query != nullptr) {
     PrefixMatch over;
-    over.region = cache_.MatchRegion(chain, tokens, max_tokens, *query);
+    over.region = cache_.MatchRegion(chain, tokens, *query);
     if (over.region != PrefixCache::kNone) {
       over.cached = cache_.region(over.region);
-      cache_.MatchOver(over.region, chain, tokens, max_tokens, &over.blocks);
+      const int32_t limit =
+          std::min(query->max_tokens_over(over.cached->name.length),
+                   static_cast<int32_t>(tokens.size()));
+      cache_.MatchOver(over.region, chain, tokens, limit, &over.blocks);
       over.num_tokens = over.cached->record->cut +
                         static_cast<int32_t>(over.blocks.size()) * page_size;
       if (over.num_tokens >= match.num_tokens) match = std::move(over);
@@ -171,6 +176,7 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
 }
 
 void BlockManager::ContinueAfter(int32_t entry, SequenceCache* sequence) const {
+  sequence->chain_entry = entry;
   sequence->chain_serial = cache_.serial(entry);
   sequence->chain_key = cache_.key(entry);
 }
@@ -189,6 +195,7 @@ void BlockManager::DropFromCache(int32_t entry) {
     return;
   }
   const std::shared_ptr<const RegionRecord> record = cached->record;
+  dropped_regions_.push_back(record->id);
   cache_.Remove(entry);
   for (const BlockId block : record->blocks) pool_.ReleaseUntouched(block);
 }
@@ -273,9 +280,9 @@ void BlockManager::Publish(SequenceCache* sequence,
             ? chain.keys()[i]
             : chain.KeyAfter(sequence->chain_key, tokens, begin, page_size);
     bool inserted = false;
-    sequence->chain_serial = cache_.Insert(
-        block, key, chain, sequence->chain_serial, tokens, begin, &inserted);
-    sequence->chain_key = key;
+    ContinueAfter(cache_.Insert(block, key, chain, sequence->chain_serial,
+                                tokens, begin, &inserted),
+                  sequence);
     if (inserted) {
       pool_.AddRef(block);
       ApplyRetention(Index(block), chain, begin, begin + page_size);
@@ -285,30 +292,48 @@ void BlockManager::Publish(SequenceCache* sequence,
 }
 
 bool BlockManager::PublishRegion(SequenceCache* sequence,
-                                 const RegionPublication& publication) {
-  const int32_t page_size = layout_.page_size;
-  BM_CHECK(publication.name.length == sequence->cut() + page_size);
-  // Where the tokens before the region could not be published, the block after
-  // it is another's of equal content, or more was computed before the
-  // compression, nobody could find it or go on from it.
-  if (sequence->chain_serial == kNoSerial || sequence->region->blocks.empty() ||
-      sequence->num_settled != publication.name.length ||
-      sequence->num_published * page_size < publication.name.length ||
-      !cache_.Contains(sequence->tail.front())) {
+                                 const RegionPublication& publication,
+                                 bool* is_cached) {
+  const RegionName& name = publication.name;
+  BM_CHECK(name.length == sequence->cut() + layout_.page_size);
+  if (sequence->region->blocks.empty() ||
+      sequence->num_settled != name.length) {
     return false;
   }
-  bool inserted = false;
-  const int32_t entry = cache_.InsertRegion(
-      sequence->region, publication.name, *publication.chain,
-      sequence->root_serial, publication.tokens, sequence->tail.front(),
-      &inserted);
-  if (inserted) {
+  int32_t entry = cache_.FindRegion(name, *publication.chain,
+                                    sequence->root_serial, publication.tokens);
+  *is_cached = entry == PrefixCache::kNone;
+  if (*is_cached) {
+    const BlockId tail = PublishTail(*sequence, publication);
+    entry =
+        cache_.InsertRegion(sequence->region, name, *publication.chain,
+                            sequence->root_serial, publication.tokens, tail);
     for (const BlockId block : sequence->region->blocks) pool_.AddRef(block);
     ApplyRetention(entry, *publication.chain, 0, sequence->cut());
   }
   ContinueAfter(entry, sequence);
-  sequence->num_published = publication.name.length / page_size;
+  sequence->num_published = name.length / layout_.page_size;
   return true;
+}
+
+BlockId BlockManager::PublishTail(const SequenceCache& sequence,
+                                  const RegionPublication& publication) {
+  const int32_t page_size = layout_.page_size;
+  const int32_t length = publication.name.length;
+  // The block itself, or an equal one that was there before.
+  if (sequence.chain_serial != kNoSerial &&
+      sequence.num_published * page_size == length &&
+      cache_.serial(sequence.chain_entry) == sequence.chain_serial) {
+    return BlockId{sequence.chain_entry};
+  }
+  const BlockId tail = sequence.tail.front();
+  if (cache_.Contains(tail)) return tail;
+  const int32_t begin = length - page_size;
+  cache_.InsertTail(tail, publication.chain->keys()[begin / page_size],
+                    *publication.chain, publication.tokens, begin);
+  pool_.AddRef(tail);
+  ApplyRetention(Index(tail), *publication.chain, begin, length);
+  return tail;
 }
 
 void BlockManager::Abort(SequenceSlot slot, int32_t num_tokens) {
@@ -385,6 +410,12 @@ int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
              sequence.pending->num_own;
   }
   return count;
+}
+
+void BlockManager::TakeDroppedRegions(std::vector<RegionId>* regions) {
+  regions->insert(regions->end(), dropped_regions_.begin(),
+                  dropped_regions_.end());
+  dropped_regions_.clear();
 }
 
 CacheReset BlockManager::ResetPrefixCache() {

@@ -71,19 +71,25 @@ struct PrefixMatch {
   // much of the available blocks as taking fresh ones.
   int32_t num_reclaimable = 0;
 
+  // Null without a region.
+  const RegionRecord* record() const {
+    return cached == nullptr ? nullptr : cached->record.get();
+  }
+  int32_t cut() const { return cached == nullptr ? 0 : record()->cut; }
+  int32_t num_region_blocks() const {
+    return cached == nullptr ? 0
+                             : static_cast<int32_t>(record()->blocks.size());
+  }
   int32_t num_blocks() const {
-    return static_cast<int32_t>(blocks.size()) +
-           (cached == nullptr
-                ? 0
-                : static_cast<int32_t>(cached->record->blocks.size()));
+    return static_cast<int32_t>(blocks.size()) + num_region_blocks();
   }
 };
 
 // What to publish a region as, see CommitEviction.
 struct RegionPublication {
   RegionName name;
-  const BlockChain* chain = nullptr;
-  std::span<const int32_t> tokens;  // of the sequence, from position 0
+  const BlockChain* chain = nullptr;  // at least as far as name.length
+  std::span<const int32_t> tokens;    // of the sequence, from position 0
 };
 
 struct TokenDemand {
@@ -101,7 +107,8 @@ struct CacheReset {
 struct EvictionReceipt {
   int64_t evicted_entries = 0;  // summed over layers and heads
   int32_t freed_blocks = 0;     // fewer blocks than before the order
-  bool published = false;       // the region can be found by others
+  bool published = false;       // the region, or an equal one, can be found
+  bool cached = false;          // it is this one that can be found
 };
 
 class BlockManager {
@@ -138,7 +145,8 @@ class BlockManager {
 
   // The longest cached prefix of `tokens` in whole blocks, at most max_tokens
   // tokens and as far as `chain` names them. With a query, a compressed prefix
-  // that covers no less is preferred. Valid until the cache changes.
+  // that covers no less is preferred (whose limit the query has). Valid until
+  // the cache changes.
   PrefixMatch Match(const BlockChain& chain, std::span<const int32_t> tokens,
                     int32_t max_tokens,
                     const RegionQuery* query = nullptr) const;
@@ -189,8 +197,8 @@ class BlockManager {
                               std::span<const int32_t> counts) const;
   // The pending order was carried out. With a publication, whose length must be
   // one page above the cut, the region can be found by others from now on,
-  // together with the block after it; not so when that block is not in the
-  // cache, or when more or less than that length is settled.
+  // together with the block after it, wherever what is before the cut went; not
+  // so when more or less than that length is settled, or nothing is kept.
   // REQUIRES: ValidateCounts(...).ok(), everything below the cut is settled.
   EvictionReceipt CommitEviction(
       SequenceSlot slot, std::span<const int32_t> counts,
@@ -204,6 +212,9 @@ class BlockManager {
 
   // Drops every cached block and region that no sequence uses.
   CacheReset ResetPrefixCache();
+  // Regions that the cache has dropped since the last call: no sequence will be
+  // opened on them any more. Appends them. An engine may forget them.
+  void TakeDroppedRegions(std::vector<RegionId>* regions);
   // For durations of retention; milliseconds of any clock, never back.
   void SetTime(int64_t now_ms) { cache_.SetTime(now_ms); }
 
@@ -262,9 +273,13 @@ class BlockManager {
   // Audits the cache's holds; `holders`: of sequences, by block.
   void CheckCacheHolds(std::span<const int32_t> holders) const;
   // Publishes the sequence's new region and continues its chain over it; false
-  // when it cannot be found again.
+  // when it cannot be found again. `is_cached`: whether the cache took it, or
+  // has an equal one.
   bool PublishRegion(SequenceCache* sequence,
-                     const RegionPublication& publication);
+                     const RegionPublication& publication, bool* is_cached);
+  // The block after the region, or an equal one, in the cache from now on.
+  BlockId PublishTail(const SequenceCache& sequence,
+                      const RegionPublication& publication);
   // Pages whose content may be published after num_tokens more are settled.
   int32_t NumPublishable(const SequenceCache& sequence,
                          int32_t num_tokens) const;
@@ -287,6 +302,7 @@ class BlockManager {
   uint64_t next_cooling_ticket_ = 1;
   int32_t num_cooling_ = 0;  // blocks
   uint64_t next_region_ = 1;
+  std::vector<RegionId> dropped_regions_;
   uint64_t reclaimed_blocks_ = 0;
 };
 

@@ -87,6 +87,7 @@ bool BlockManager::ReserveEviction(SequenceSlot slot, int32_t cut,
       });
   int64_t num_uncached = num_own - std::max<int64_t>(num_cached, 0);
   PendingEviction pending;
+  pending.region = RegionId{next_region_++};
   pending.cut = cut;
   pending.page_total = page_total;
   pending.num_own = static_cast<int32_t>(num_own);
@@ -144,7 +145,7 @@ std::shared_ptr<const RegionRecord> BlockManager::BuildRegion(
     const SequenceCache& sequence, const PendingEviction& pending,
     std::span<const int32_t> counts) {
   auto region = std::make_shared<RegionRecord>();
-  region->id = RegionId{next_region_++};
+  region->id = pending.region;
   region->cut = pending.cut;
   region->kept.assign(counts.begin(), counts.end());
   region->blocks = pending.destinations;
@@ -237,7 +238,7 @@ EvictionReceipt BlockManager::CommitEviction(
                           (pending.cut - sequence.cut()) / layout_.page_size);
   sequence.region = std::move(region);
   receipt.published = publication != nullptr && prefix_caching_ &&
-                      PublishRegion(&sequence, *publication);
+                      PublishRegion(&sequence, *publication, &receipt.cached);
   if (!receipt.published) sequence.chain_serial = kNoSerial;
   return receipt;
 }

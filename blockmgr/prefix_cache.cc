@@ -87,17 +87,21 @@ void PrefixCache::Match(const BlockChain& chain, size_t num_blocks,
 
 int32_t PrefixCache::FindRegion(const BlockChain& chain, EntrySerial root,
                                 std::span<const int32_t> tokens,
-                                const RegionQuery& query) const {
+                                absl::string_view plan,
+                                absl::string_view history,
+                                Histories histories) const {
   const auto length = static_cast<int32_t>(tokens.size());
   const auto found =
-      region_index_.find(chain.RegionKey(length / page_size_, query.plan));
+      region_index_.find(chain.RegionKey(length / page_size_, plan));
   int32_t entry = found == region_index_.end() ? kNone : found->second;
   for (; entry != kNone; entry = entries_[entry].next_same_key) {
     const CachedRegion& cached = *region(entry);
-    const bool allowed = query.any_history ||
-                         absl::StartsWith(query.history, cached.name.history);
+    const bool allowed = histories == Histories::kAny ||
+                         (histories == Histories::kEqual
+                              ? history == cached.name.history
+                              : absl::StartsWith(history, cached.name.history));
     // Without its tail block, which may have been reclaimed, it is of no use.
-    if (allowed && cached.root == root && cached.name.plan == query.plan &&
+    if (allowed && cached.root == root && cached.name.plan == plan &&
         serial(Index(cached.tail)) == cached.tail_serial &&
         std::ranges::equal(cached.tokens, tokens) &&
         cached.media == chain.Media(0, length)) {
@@ -109,18 +113,19 @@ int32_t PrefixCache::FindRegion(const BlockChain& chain, EntrySerial root,
 
 int32_t PrefixCache::MatchRegion(const BlockChain& chain,
                                  std::span<const int32_t> tokens,
-                                 int32_t max_tokens,
                                  const RegionQuery& query) const {
   const auto plan = plans_.find(query.plan);
   const auto root = roots_.find(chain.root());
   if (plan == plans_.end() || root == roots_.end()) return kNone;
-  max_tokens = std::min(max_tokens,
-                        static_cast<int32_t>(chain.keys().size()) * page_size_);
+  const int32_t named = static_cast<int32_t>(chain.keys().size()) * page_size_;
   const std::map<int32_t, int32_t>& lengths = plan->second;
-  for (auto i = lengths.upper_bound(max_tokens); i != lengths.begin();) {
+  for (auto i = lengths.upper_bound(named); i != lengths.begin();) {
     --i;
+    if (i->first > query.max_tokens_over(i->first)) continue;
     const int32_t entry =
-        FindRegion(chain, root->second.serial, tokens.first(i->first), query);
+        FindRegion(chain, root->second.serial, tokens.first(i->first),
+                   query.plan, query.history,
+                   query.any_history ? Histories::kAny : Histories::kPrefix);
     if (entry != kNone) return entry;
   }
   return kNone;
@@ -162,42 +167,60 @@ void PrefixCache::Add(int32_t entry, const BlockKey& key, EntrySerial parent) {
   num_blocks_held_ += num_blocks(entry);
 }
 
-EntrySerial PrefixCache::Insert(BlockId block, const BlockKey& key,
-                                const BlockChain& chain, EntrySerial parent,
-                                std::span<const int32_t> tokens, int32_t begin,
-                                bool* inserted) {
+int32_t PrefixCache::Insert(BlockId block, const BlockKey& key,
+                            const BlockChain& chain, EntrySerial parent,
+                            std::span<const int32_t> tokens, int32_t begin,
+                            bool* inserted) {
   BM_CHECK(!Contains(block));
   BM_CHECK(parent != kNoSerial);
   const std::span<const int32_t> own = tokens.subspan(begin, page_size_);
   std::string media = chain.Media(begin, begin + page_size_);
   const int32_t existing = Find(key, parent, own, media);
   *inserted = existing == kNone;
-  if (existing != kNone) return entries_[existing].serial;
+  if (existing != kNone) return existing;
+  AddBlock(block, key, parent, own, std::move(media));
+  return Index(block);
+}
+
+void PrefixCache::AddBlock(BlockId block, const BlockKey& key,
+                           EntrySerial parent, std::span<const int32_t> tokens,
+                           std::string media) {
   Add(Index(block), key, parent);
   std::ranges::copy(
-      own, tokens_.begin() + static_cast<int64_t>(Index(block)) * page_size_);
-  if (!media.empty()) {
-    entries_[Index(block)].has_media = true;
-    media_.emplace(Index(block), std::move(media));
-  }
-  return serial(Index(block));
+      tokens,
+      tokens_.begin() + static_cast<int64_t>(Index(block)) * page_size_);
+  if (media.empty()) return;
+  entries_[Index(block)].has_media = true;
+  media_.emplace(Index(block), std::move(media));
+}
+
+void PrefixCache::InsertTail(BlockId block, const BlockKey& key,
+                             const BlockChain& chain,
+                             std::span<const int32_t> tokens, int32_t begin) {
+  BM_CHECK(!Contains(block));
+  // A parent that nothing is, so that no chain leads here.
+  const EntrySerial parent = next_serial_++;
+  AddBlock(block, key, parent, tokens.subspan(begin, page_size_),
+           chain.Media(begin, begin + page_size_));
+}
+
+int32_t PrefixCache::FindRegion(const RegionName& name, const BlockChain& chain,
+                                EntrySerial root,
+                                std::span<const int32_t> tokens) const {
+  return FindRegion(chain, root, tokens.first(name.length), name.plan,
+                    name.history, Histories::kEqual);
 }
 
 int32_t PrefixCache::InsertRegion(std::shared_ptr<const RegionRecord> record,
                                   RegionName name, const BlockChain& chain,
                                   EntrySerial root,
-                                  std::span<const int32_t> tokens, BlockId tail,
-                                  bool* inserted) {
+                                  std::span<const int32_t> tokens,
+                                  BlockId tail) {
   BM_CHECK(record->id != kNoRegion);
   BM_CHECK(name.length == record->cut + page_size_);
   BM_CHECK(Contains(tail));
+  BM_CHECK(FindRegion(name, chain, root, tokens) == kNone);
   tokens = tokens.first(name.length);
-  // An equal history, not a shorter one: that would have another length.
-  const int32_t existing = FindRegion(
-      chain, root, tokens, {.plan = name.plan, .history = name.history});
-  *inserted = existing == kNone;
-  if (existing != kNone) return existing;
-
   int32_t entry = entry_limit();
   if (free_regions_.empty()) {
     entries_.emplace_back();

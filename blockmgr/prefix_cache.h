@@ -33,6 +33,7 @@
 
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/node_hash_map.h>
+#include <absl/functional/function_ref.h>
 #include <absl/strings/string_view.h>
 
 #include "blockmgr/base/ids.h"
@@ -61,6 +62,9 @@ struct RegionQuery {
   // The history of a region must be a prefix of this; any, if any_history.
   absl::string_view history = {};
   bool any_history = false;
+  // Tokens that may be covered by a region made at this length and what was
+  // computed over it, as far as the request allows more than that length.
+  absl::FunctionRef<int32_t(int32_t length)> max_tokens_over;
 };
 
 // A region in the cache, and all that a hit is verified against. Immutable.
@@ -113,10 +117,10 @@ class PrefixCache {
              std::span<const int32_t> tokens,
              std::vector<BlockId>* blocks) const;
   // The longest region that may stand for the beginning of `tokens` and with
-  // its tail block covers at most max_tokens of them; kNone without any.
-  // O(distinct lengths of the plan's regions + tokens compared).
+  // its tail block covers no more of them than the query allows; kNone without
+  // any. O(distinct lengths of the plan's regions + tokens compared).
   int32_t MatchRegion(const BlockChain& chain, std::span<const int32_t> tokens,
-                      int32_t max_tokens, const RegionQuery& query) const;
+                      const RegionQuery& query) const;
   // The tail block of a matched region, and the longest verified run of blocks
   // after it up to max_tokens. Appends to `blocks`.
   void MatchOver(int32_t region, const BlockChain& chain,
@@ -124,21 +128,28 @@ class PrefixCache {
                  std::vector<BlockId>* blocks) const;
 
   // Publishes the block with positions [begin, begin + page_size) of `tokens`
-  // (the sequence's, from position 0) after `parent`. Returns the serial that
-  // its successor must name as parent: the new entry's, or that of an equal
-  // entry published before (then `block` is not indexed). `inserted` tells
-  // whether the cache now holds `block`. REQUIRES: it did not.
-  EntrySerial Insert(BlockId block, const BlockKey& key,
-                     const BlockChain& chain, EntrySerial parent,
-                     std::span<const int32_t> tokens, int32_t begin,
-                     bool* inserted);
+  // (the sequence's, from position 0) after `parent`. Returns the entry that
+  // its successor comes after: the new one, or an equal one published before
+  // (then `block` is not indexed). `inserted` tells whether the cache now holds
+  // `block`. REQUIRES: it did not.
+  int32_t Insert(BlockId block, const BlockKey& key, const BlockChain& chain,
+                 EntrySerial parent, std::span<const int32_t> tokens,
+                 int32_t begin, bool* inserted);
+  // The same of a block whose predecessors are not in the cache: only a region
+  // can have it for a tail.
+  void InsertTail(BlockId block, const BlockKey& key, const BlockChain& chain,
+                  std::span<const int32_t> tokens, int32_t begin);
+  // The entry of a region with this name and content, of a sequence under
+  // `root`; kNone without any.
+  int32_t FindRegion(const RegionName& name, const BlockChain& chain,
+                     EntrySerial root, std::span<const int32_t> tokens) const;
   // Publishes a region that stands for the first name.length - page_size of
-  // `tokens`, of a sequence under `root`; `tail`, the block after it, is in the
-  // cache. Returns its entry, or that of an equal one published before.
+  // `tokens`; `tail`, the block after it, is in the cache. Returns its entry.
+  // REQUIRES: there is none with this name and content.
   int32_t InsertRegion(std::shared_ptr<const RegionRecord> record,
                        RegionName name, const BlockChain& chain,
                        EntrySerial root, std::span<const int32_t> tokens,
-                       BlockId tail, bool* inserted);
+                       BlockId tail);
   // Forgets the entry. REQUIRES: it is in the cache, and not reclaimable.
   void Remove(int32_t entry);
 
@@ -181,16 +192,21 @@ class PrefixCache {
   KeyIndex* IndexOf(int32_t entry) {
     return entry < num_blocks_ ? &index_ : &region_index_;
   }
+  // Remembers what a block holds.
+  void AddBlock(BlockId block, const BlockKey& key, EntrySerial parent,
+                std::span<const int32_t> tokens, std::string media);
   // Gives the entry its place in the index and its serial.
   void Add(int32_t entry, const BlockKey& key, EntrySerial parent);
   void RemoveFromIndex(int32_t entry);
   // The block with this content, or kNone.
   int32_t Find(const BlockKey& key, EntrySerial parent,
                std::span<const int32_t> tokens, absl::string_view media) const;
-  // The region with this content that `query` allows, or kNone.
+  // The region with this content and a history that may be: all of `history`,
+  // or a prefix of it, or any; or kNone.
+  enum class Histories : uint8_t { kEqual, kPrefix, kAny };
   int32_t FindRegion(const BlockChain& chain, EntrySerial root,
-                     std::span<const int32_t> tokens,
-                     const RegionQuery& query) const;
+                     std::span<const int32_t> tokens, absl::string_view plan,
+                     absl::string_view history, Histories histories) const;
 
   const int32_t page_size_;
   const int32_t num_blocks_;

@@ -26,6 +26,7 @@ namespace blockmgr {
 
 // An eviction between its order and its acknowledgement.
 struct PendingEviction {
+  RegionId region = kNoRegion;  // that it makes
   int32_t cut = 0;
   int64_t page_total = 0;
   // Own blocks first, in table order, then fresh ones. Fresh blocks are held
@@ -44,10 +45,12 @@ struct SequenceCache {
 
   // Publication: the blocks of the first num_published pages of positions have
   // been offered to the prefix cache, over a region those after it;
-  // chain_serial names the last of them (or the region). kNoSerial: the chain
-  // is broken and nothing more is published.
+  // chain_serial names the entry of the last of them (or of the region), which
+  // chain_entry is as long as it has that serial. kNoSerial: the chain is
+  // broken and nothing more is published.
   int32_t num_published = 0;
   EntrySerial chain_serial = kNoSerial;
+  int32_t chain_entry = 0;
   BlockKey chain_key;                   // of the last of them, over a region
   EntrySerial root_serial = kNoSerial;  // held in the prefix cache
 

@@ -9,6 +9,7 @@ void StepPlan::Clear() {
   released.clear();
   starts.clear();
   start_tokens.clear();
+  dropped_regions.clear();
   slots.clear();
   positions.clear();
   num_tokens.clear();

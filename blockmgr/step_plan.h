@@ -3,10 +3,10 @@
 // issued.
 //
 // The engine keeps per sequence slot a table: region (if any), tail blocks and
-// length. It applies a plan in this order: `released`, `starts`, new blocks,
-// compute, evictions. A change holds for the engine from the step after the one
-// that carries it (evictions) or at once (released, starts, blocks). Steps are
-// executed and acknowledged in order of id.
+// length. It applies a plan in this order: `released`, `starts`,
+// `dropped_regions`, new blocks, compute, evictions. A change holds for the
+// engine from the step after the one that carries it (evictions) or at once
+// (the others). Steps are executed and acknowledged in order of id.
 #ifndef BLOCKMGR_STEP_PLAN_H_
 #define BLOCKMGR_STEP_PLAN_H_
 
@@ -21,7 +21,7 @@
 namespace blockmgr {
 
 // A sequence that enters a slot: first admission or resumption. Its table
-// starts empty: no region, no tail blocks.
+// starts without tail blocks, and without a region unless one is named.
 struct SequenceStart {
   SequenceSlot slot = kNoSequenceSlot;
   RequestId request{0};
@@ -29,9 +29,12 @@ struct SequenceStart {
   // start_tokens[token_begin .. token_begin + num_tokens).
   int64_t token_begin = 0;
   int32_t num_tokens = 0;
-  // Tokens whose KV is in shared blocks already (prefix hit), a multiple of
-  // page_size; their blocks come first in this step's new blocks.
+  // Tokens whose KV is in a shared region and shared blocks already (prefix
+  // hit), a multiple of page_size; the blocks, of the positions from the
+  // region's cut on, come first in this step's new blocks.
   int32_t num_cached_tokens = 0;
+  // The shared region, which an earlier order told to keep.
+  RegionId region = kNoRegion;
   // Queries before the end of each step to keep for scoring (0: none).
   int32_t query_window = 0;
   // What to accumulate for scoring, from the query at position state_begin on.
@@ -51,6 +54,10 @@ struct EvictionOrder {
   int64_t destination_begin = 0;
   int32_t num_destinations = 0;
   int64_t page_total = 0;  // the engine may not use more pages
+  // The name under which the engine keeps the region it makes, as long as it is
+  // not dropped, for other sequences to start with: lists and positions, not
+  // the blocks, which stay where they are. kNoRegion: for this sequence alone.
+  RegionId region = kNoRegion;
   // Caller's own scores or budgets (ScorerKind/BudgetKind::kExternal), else
   // null. Scores: [num_layers, num_heads, cut] indexed by position; budgets:
   // [num_layers, num_heads] entries.
@@ -63,6 +70,8 @@ struct StepPlan {
   std::vector<SequenceSlot> released;
   std::vector<SequenceStart> starts;
   std::vector<int32_t> start_tokens;
+  // Kept regions that no sequence will start with any more.
+  std::vector<RegionId> dropped_regions;
 
   // Scheduled sequences, struct of arrays: compute positions
   // [positions[i], positions[i] + num_tokens[i]) of slots[i].

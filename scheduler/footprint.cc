@@ -1,6 +1,9 @@
 #include "scheduler/footprint.h"
 
 #include <algorithm>
+#include <cstring>
+
+#include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/bits.h"
 
@@ -40,66 +43,112 @@ void ResolveTable(const std::shared_ptr<const BudgetTable>& table,
   point->policy.budget.kind = BudgetKind::kExternal;
 }
 
+namespace {
+
+// What all points of an eviction have in common.
+CompressionPoint PointOf(const RequestEviction& eviction, int32_t num_prompt) {
+  CompressionPoint point;
+  point.policy = eviction.policy;
+  point.target = eviction.target;
+  point.is_shared = eviction.share_prefix;
+  if (eviction.mode == EvictionMode::kEveryChunk) {
+    point.target.kind = EvictionTarget::Kind::kTokens;
+    point.target.tokens = eviction.target.TokensPerHead(num_prompt);
+  }
+  return point;
+}
+
+}  // namespace
+
 std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
                                                int32_t num_prompt,
                                                const ModelLayout& layout) {
   std::vector<CompressionPoint> points;
   const int32_t last_cut = LargestCut(num_prompt, layout.page_size);
   if (eviction.mode == EvictionMode::kNone || last_cut == 0) return points;
-  CompressionPoint point;
-  point.policy = eviction.policy;
-  point.target = eviction.target;
-  int32_t step = num_prompt;
-  if (eviction.mode == EvictionMode::kEveryChunk) {
-    step = eviction.compress_every;
-    point.target.kind = EvictionTarget::Kind::kTokens;
-    point.target.tokens = eviction.target.TokensPerHead(num_prompt);
-  }
+  // The block after the cut of a shared region is shared with it: a whole one,
+  // and before the last token, which every request computes itself.
+  const int32_t last = eviction.share_prefix ? last_cut : num_prompt;
+  const int32_t step = eviction.mode == EvictionMode::kEveryChunk
+                           ? eviction.compress_every
+                           : last;
+  CompressionPoint point = PointOf(eviction, num_prompt);
   ResolveTable(eviction.table, {.cut = last_cut, .length = num_prompt}, layout,
                &point);
-  for (int32_t length = std::min(step, num_prompt);;
-       length += std::min(step, num_prompt - length)) {
+  for (int32_t length = std::min(step, last);;
+       length += std::min(step, last - length)) {
     point.length = length;
     point.cut = LargestCut(length, layout.page_size);
     if (point.cut > 0 &&
         RegionBlocks(point, layout) < point.cut / layout.page_size) {
       points.push_back(point);
     }
-    if (length == num_prompt) return points;
+    if (length == last) return points;
   }
 }
 
-namespace {
+SharedCompression ShareCompression(const RequestEviction& eviction,
+                                   int32_t num_prompt) {
+  SharedCompression sharing;
+  sharing.point = PointOf(eviction, num_prompt);
+  const EvictionTarget& target = sharing.point.target;
+  sharing.plan = FormatPolicy(eviction.policy);
+  if (target.kind == EvictionTarget::Kind::kTokens) {
+    absl::StrAppend(&sharing.plan, " tokens ", target.tokens);
+  } else {
+    absl::StrAppend(&sharing.plan, " ratio ", target.ratio.ToString());
+  }
+  // A prefix that was compressed less often than every so many tokens took more
+  // blocks to make than its sharer may ever get.
+  if (eviction.mode == EvictionMode::kEveryChunk) {
+    absl::StrAppend(&sharing.plan, " every ", eviction.compress_every);
+  }
+  return sharing;
+}
 
-// A sequence that computes on: its region, then whole blocks from `cut` on.
-struct Holding {
-  int32_t region = 0;  // blocks
-  int32_t cut = 0;
-};
+CompressionPoint SharedPointAt(const SharedCompression& sharing, int32_t length,
+                               const ModelLayout& layout) {
+  CompressionPoint point = sharing.point;
+  point.length = length;
+  point.cut = LargestCut(length, layout.page_size);
+  return point;
+}
 
-// Blocks at the peak until `length` positions are computed.
-int32_t PeakFrom(Holding now, int32_t length,
-                 std::span<const CompressionPoint> compressions,
-                 const ModelLayout& layout) {
+std::string EncodeHistory(std::span<const CompressionPoint> points) {
+  std::string history;
+  history.reserve(points.size() * sizeof(int32_t));
+  for (const CompressionPoint& point : points) {
+    char bytes[sizeof point.length];
+    std::memcpy(bytes, &point.length, sizeof bytes);
+    history.append(bytes, sizeof bytes);
+  }
+  return history;
+}
+
+std::vector<int32_t> DecodeHistory(absl::string_view history) {
+  std::vector<int32_t> lengths(history.size() / sizeof(int32_t));
+  if (!lengths.empty()) {
+    std::memcpy(lengths.data(), history.data(),
+                lengths.size() * sizeof(int32_t));
+  }
+  return lengths;
+}
+
+int32_t PeakBlocks(int32_t length,
+                   std::span<const CompressionPoint> compressions,
+                   const ModelLayout& layout, Holding now) {
   const int32_t page_size = layout.page_size;
   int32_t peak = 0;
   for (const CompressionPoint& point : compressions) {
     if (point.length > length) break;
-    peak =
-        std::max(peak, now.region + CeilDiv(point.length - now.cut, page_size));
+    peak = std::max(
+        peak, now.region_blocks + CeilDiv(point.length - now.cut, page_size));
     const int32_t next = RegionBlocks(point, layout);
-    if (next >= now.region + (point.cut - now.cut) / page_size) continue;
-    now = {.region = next, .cut = point.cut};
+    if (next >= now.region_blocks + (point.cut - now.cut) / page_size) continue;
+    now = {.region_blocks = next, .cut = point.cut};
   }
-  return std::max(peak, now.region + CeilDiv(length - now.cut, page_size));
-}
-
-}  // namespace
-
-int32_t PeakBlocks(int32_t length,
-                   std::span<const CompressionPoint> compressions,
-                   const ModelLayout& layout) {
-  return PeakFrom({}, length, compressions, layout);
+  return std::max(peak,
+                  now.region_blocks + CeilDiv(length - now.cut, page_size));
 }
 
 int32_t RemainingBlocks(const RequestState& request,
@@ -108,16 +157,18 @@ int32_t RemainingBlocks(const RequestState& request,
   Holding now{.cut = sequence.cut()};
   if (sequence.pending.has_value()) {
     now.cut = sequence.pending->cut;
-    now.region = static_cast<int32_t>(sequence.pending->destinations.size());
+    now.region_blocks =
+        static_cast<int32_t>(sequence.pending->destinations.size());
   } else if (sequence.region != nullptr) {
-    now.region = static_cast<int32_t>(sequence.region->blocks.size());
+    now.region_blocks = static_cast<int32_t>(sequence.region->blocks.size());
   }
   if (length <= sequence.num_reserved) return 0;
   const int32_t held =
-      now.region + CeilDiv(sequence.num_reserved - now.cut, layout.page_size);
+      now.region_blocks +
+      CeilDiv(sequence.num_reserved - now.cut, layout.page_size);
   const auto to_come = std::span<const CompressionPoint>(request.compressions)
                            .subspan(request.next_compression);
-  return std::max(0, PeakFrom(now, length, to_come, layout) - held);
+  return std::max(0, PeakBlocks(length, to_come, layout, now) - held);
 }
 
 }  // namespace blockmgr

@@ -5,7 +5,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
+
+#include <absl/strings/string_view.h>
 
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/eviction/select.h"
@@ -34,19 +37,39 @@ std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
                                                int32_t num_prompt,
                                                const ModelLayout& layout);
 
+// The same of a request that shares its compressed prefix: what its points have
+// in common, its name included. REQUIRES: eviction.share_prefix; no table.
+SharedCompression ShareCompression(const RequestEviction& eviction,
+                                   int32_t num_prompt);
+
+// Its point when `length` tokens are computed.
+CompressionPoint SharedPointAt(const SharedCompression& sharing, int32_t length,
+                               const ModelLayout& layout);
+
+// How RegionName::history tells the lengths of compressions, and back.
+std::string EncodeHistory(std::span<const CompressionPoint> points);
+std::vector<int32_t> DecodeHistory(absl::string_view history);
+
 // headkv and lukv become budgets of a caller: neither page counts nor engines
 // need the table. `range` is what the target is measured by.
 void ResolveTable(const std::shared_ptr<const BudgetTable>& table,
                   const EvictionRange& range, const ModelLayout& layout,
                   CompressionPoint* point);
 
-// Blocks at the peak of a sequence that computes `length` positions from
-// nothing, alone in the pool. Compressions on the way (ascending; those above
-// `length` do not matter) replace what is below their cut by their region, as
-// far as that frees blocks.
+// Where a sequence computes on from: its region, then whole blocks from its cut
+// on.
+struct Holding {
+  int32_t region_blocks = 0;
+  int32_t cut = 0;
+};
+
+// Blocks at the peak of a sequence that computes on from `now`, alone in the
+// pool, until `length` positions are computed. Compressions to come (ascending;
+// those above `length` do not matter) replace what is below their cut by their
+// region, as far as that frees blocks.
 int32_t PeakBlocks(int32_t length,
                    std::span<const CompressionPoint> compressions,
-                   const ModelLayout& layout);
+                   const ModelLayout& layout, Holding now = {});
 
 // Blocks that a running request will still take until it has computed `length`
 // positions, in the worst of the steps until then: what its orders in flight

@@ -35,6 +35,12 @@ struct RequestEviction {
   int32_t compress_every = 0;
   // What policy.budget.profile names; for headkv and lukv only.
   std::shared_ptr<const BudgetTable> table;
+  // Opts in to compressed prefixes: what other requests with this eviction and
+  // the same first tokens have left in the prefix cache may stand for the
+  // beginning of this one, and they for theirs. The prompt is then compressed
+  // at the end of its last whole page instead of its very end; what is kept of
+  // a prefix found depends on all compressions that made it.
+  bool share_prefix = false;
 };
 
 // A wish for the blocks of tokens [begin, end), counted from the request's

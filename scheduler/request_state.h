@@ -27,7 +27,14 @@ struct CompressionPoint {
   EvictionTarget target;
   std::shared_ptr<const std::vector<float>> scores;
   std::shared_ptr<const std::vector<int32_t>> budgets;
-  uint64_t command = 0;  // 0: the request's own
+  uint64_t command = 0;    // 0: the request's own
+  bool is_shared = false;  // others may start with the region it makes
+};
+
+// RequestEviction::share_prefix: what sharers have in common.
+struct SharedCompression {
+  std::string plan;        // names it, see RegionName
+  CompressionPoint point;  // any of its points, but for length and cut
 };
 
 // A command that waits for the request's next step.
@@ -77,7 +84,8 @@ struct RequestState {
   int32_t num_prompt = 0;
   int32_t max_tokens = 0;
   int32_t max_settled = 0;  // positions computed at least once
-  std::vector<CompressionPoint> compressions;  // ascending length
+  std::vector<CompressionPoint> compressions;        // ascending length
+  std::unique_ptr<const SharedCompression> sharing;  // null: shares nothing
   std::unique_ptr<PendingCommand> command;
   std::vector<int32_t> stop_token_ids;
 

@@ -32,6 +32,23 @@ absl::Status ValidateTokens(const char* field,
   return absl::OkStatus();
 }
 
+absl::Status ValidateSharing(const RequestEviction& eviction) {
+  if (!eviction.share_prefix) return absl::OkStatus();
+  const EvictionPolicy& policy = eviction.policy;
+  if (policy.scorer_state() != ScorerState::kNone) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "eviction.share_prefix: expected a policy that needs no scores "
+        "accumulated from the first token on, got ",
+        FormatPolicy(policy)));
+  }
+  if (policy.needs_table()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "eviction.share_prefix: expected a policy without a budget table, got ",
+        FormatPolicy(policy)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateTarget(const EvictionTarget& target) {
   if (target.kind == EvictionTarget::Kind::kTokens) {
     return RequireRange("tokens_per_head", target.tokens, 1, INT32_MAX);
@@ -163,6 +180,7 @@ absl::Status SchedulerImpl::ValidateEviction(
         " needs scores that the engine accumulates, but it announced "
         "num_scorer_states 0"));
   }
+  BM_RETURN_IF_ERROR(ValidateSharing(eviction));
   const int32_t page_size = layout().page_size;
   if (eviction.mode == EvictionMode::kEveryChunk) {
     const int32_t least = std::max(page_size, policy.query_window());
@@ -224,6 +242,10 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   state->compressions = std::move(compressions);
   if (!state->compressions.empty()) {
     state->scorer_state = request.eviction.policy.scorer_state();
+  }
+  if (request.eviction.share_prefix) {
+    state->sharing = std::make_unique<const SharedCompression>(
+        ShareCompression(request.eviction, num_prompt));
   }
   requests_.emplace(state->id, state);
   names_.emplace(state->name, state->id);

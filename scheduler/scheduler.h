@@ -42,9 +42,10 @@ struct SchedulerStats {
   uint64_t num_preemptions = 0;
   uint64_t num_passes = 0;        // of requests that did not fit, by later ones
   uint64_t num_prefix_waits = 0;  // steps waited for another's prefix
-  uint64_t num_prompt_tokens = 0;    // of admitted requests, first time
-  uint64_t num_cached_tokens = 0;    // of those, prefix hits
-  uint64_t num_computed_tokens = 0;  // settled, recomputed ones included
+  uint64_t num_prompt_tokens = 0;         // of admitted requests, first time
+  uint64_t num_cached_tokens = 0;         // of those, prefix hits
+  uint64_t num_cached_region_tokens = 0;  // of those, compressed
+  uint64_t num_computed_tokens = 0;       // settled, recomputed ones included
   uint64_t num_recomputed_tokens = 0;
   uint64_t num_output_tokens = 0;
   uint64_t num_evictions = 0;

@@ -20,16 +20,58 @@ constexpr int32_t kMaxBarred = 256;
 
 }  // namespace
 
-int32_t SchedulerImpl::MaxCachedTokens(const RequestState& request) const {
+int32_t SchedulerImpl::MaxCachedTokens(const RequestState& request,
+                                       int32_t length) const {
   // Scores are accumulated from the first token on.
   if (request.scorer_state != ScorerState::kNone) return 0;
   // At least one token is computed, and every observation window is.
   int32_t limit = static_cast<int32_t>(request.tokens.size()) - 1;
   for (const CompressionPoint& point : request.compressions) {
+    if (point.length <= length) continue;
     limit = std::min(limit,
                      point.length - std::max(1, point.policy.query_window()));
   }
   return std::max(limit, 0);
+}
+
+PrefixMatch SchedulerImpl::FindPrefix(RequestState* request) const {
+  if (!manager_.prefix_caching()) return {};
+  request->chain.Extend(request->tokens, layout().page_size);
+  const int32_t max_tokens = MaxCachedTokens(*request, 0);
+  if (request->sharing == nullptr) {
+    return manager_.Match(request->chain, request->tokens, max_tokens);
+  }
+  // Who has run goes on from what it ran on, and nothing else.
+  const std::vector<CompressionPoint>& points = request->compressions;
+  const auto end =
+      std::ranges::find(points, false, &CompressionPoint::is_shared);
+  const std::string history = EncodeHistory({points.begin(), end});
+  const auto limit = [&](int32_t length) {
+    return MaxCachedTokens(*request, length);
+  };
+  const RegionQuery query = {.plan = request->sharing->plan,
+                             .history = history,
+                             .any_history = !request->was_admitted,
+                             .max_tokens_over = limit};
+  return manager_.Match(request->chain, request->tokens, max_tokens, &query);
+}
+
+int32_t SchedulerImpl::NextCompression(const RequestState& request,
+                                       const PrefixMatch& match) {
+  if (match.cached == nullptr) return 0;
+  const auto next =
+      std::ranges::upper_bound(request.compressions, match.cached->name.length,
+                               {}, &CompressionPoint::length);
+  return static_cast<int32_t>(next - request.compressions.begin());
+}
+
+int32_t SchedulerImpl::PeakOn(const RequestState& request,
+                              const PrefixMatch& match, int32_t length) const {
+  const auto to_come = std::span<const CompressionPoint>(request.compressions)
+                           .subspan(NextCompression(request, match));
+  return PeakBlocks(
+      length, to_come, layout(),
+      {.region_blocks = match.num_region_blocks(), .cut = match.cut()});
 }
 
 bool SchedulerImpl::HasScorerState(const RequestState& request) const {
@@ -65,6 +107,8 @@ bool SchedulerImpl::MayPrefill(const RequestState& request) {
 
 const RequestState* SchedulerImpl::WhoComputes(const RequestState& request,
                                                const PrefixMatch& match) const {
+  // Over a region there are other keys.
+  if (match.cached != nullptr) return nullptr;
   const auto num_matched = static_cast<int32_t>(match.blocks.size());
   const std::span<const BlockKey> keys = request.chain.keys();
   if (num_matched >= std::ssize(keys)) return nullptr;
@@ -87,7 +131,7 @@ bool SchedulerImpl::WaitsForPrefix(const RequestState& request,
   const int32_t num_common =
       CommonBlocks(request.chain.keys(), other->chain.keys(), num_matched);
   const int32_t usable = std::min((num_matched + num_common) * page_size,
-                                  MaxCachedTokens(request));
+                                  MaxCachedTokens(request, 0));
   return usable - num_matched * page_size >= options_.min_prefix_wait_tokens;
 }
 
@@ -111,11 +155,10 @@ int64_t SchedulerImpl::BlocksPromised(Promise promise) const {
     promised += std::max(0, remaining - taken);
   }
   for (; run != decision_.runs.end(); ++run) {
-    const auto num_matched =
-        static_cast<int32_t>(decision_.matches[run->match].blocks.size());
-    promised += std::max(0, PeakBlocks(length(*run->request),
-                                       run->request->compressions, layout()) -
-                                num_matched - run->num_blocks);
+    const PrefixMatch& match = decision_.matches[run->match];
+    promised +=
+        std::max(0, PeakOn(*run->request, match, length(*run->request)) -
+                        match.num_blocks() - run->num_blocks);
   }
   return promised;
 }
@@ -129,7 +172,7 @@ int64_t SchedulerImpl::Promised(Promise promise) {
 bool SchedulerImpl::IsAffordable(const RequestState& request,
                                  const PrefixMatch& match,
                                  const BlockBudget& budget) {
-  const auto num_matched = static_cast<int32_t>(match.blocks.size());
+  const int32_t num_matched = match.num_blocks();
   const int64_t room = int64_t{budget.available} + budget.coming;
   // Its blocks in the cache are not there for anybody else once it runs.
   const int32_t from_cache = match.num_reclaimable - num_matched;
@@ -137,8 +180,7 @@ bool SchedulerImpl::IsAffordable(const RequestState& request,
     // Everything known, at its peak: evictions on the way (a resumed request
     // replays them) may be what makes it fit.
     const int32_t needed =
-        PeakBlocks(static_cast<int32_t>(request.tokens.size()),
-                   request.compressions, layout()) +
+        PeakOn(request, match, static_cast<int32_t>(request.tokens.size())) +
         from_cache;
     const bool alone = running_.empty() && decision_.runs.empty();
     if (needed + (alone ? 0 : watermark_blocks_) >
@@ -155,40 +197,42 @@ bool SchedulerImpl::IsAffordable(const RequestState& request,
   const int32_t cooling =
       std::min(manager_.num_fenced(), num_matched - match.num_reclaimable);
   const int32_t needed =
-      PeakBlocks(request.last_length(), request.compressions, layout()) +
-      from_cache + cooling;
+      PeakOn(request, match, request.last_length()) + from_cache + cooling;
   return needed <= room - Promised(Promise::kCompletion);
 }
 
 bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
                                   BlockBudget* budget, int32_t* token_budget) {
   const int32_t page_size = layout().page_size;
-  const auto num_matched = static_cast<int32_t>(match.blocks.size());
-  const int32_t num_cached = num_matched * page_size;
-  const int32_t num_tokens = TokensToRun(*request, num_cached, *token_budget);
+  const int32_t num_cached = match.num_tokens;
+  const int32_t next = NextCompression(*request, match);
+  const int32_t num_tokens =
+      TokensToRun(*request, next, num_cached, *token_budget);
   if (num_tokens == 0) return false;
-  const int32_t num_held = CeilDiv(num_cached + num_tokens, page_size);
-  const int32_t needed = num_held - num_matched + match.num_reclaimable;
+  const int32_t num_new =
+      CeilDiv(num_cached + num_tokens, page_size) - num_cached / page_size;
+  const int32_t num_held = match.num_blocks() + num_new;
+  const int32_t needed = num_new + match.num_reclaimable;
   if (needed > budget->available || !IsAffordable(*request, match, *budget)) {
     return false;
   }
   StepDecision::Order order;
   const bool has_order =
-      MayOrder(*request, num_cached + num_tokens) &&
-      PlanOrder(*request, num_cached + num_tokens, num_cached, &order);
+      MayOrder(*request, next, num_cached + num_tokens) &&
+      PlanOrder(*request, num_cached + num_tokens, &match, &order);
   int32_t num_fresh = 0;
   if (has_order) {
     // Matched blocks may be shared by another admission of this very step: only
     // those it is about to take count as its own.
     const int32_t num_own =
-        std::max(0, order.point.cut / page_size - num_matched);
+        std::max(0, (order.point.cut - num_cached) / page_size);
     num_fresh = FreshForOrder(order, num_own, budget->available - needed);
   }
   if (needed + num_fresh > budget->available) return false;
   StepDecision::Run run;
   run.request = request;
   run.num_tokens = num_tokens;
-  run.num_blocks = num_held - num_matched;
+  run.num_blocks = num_new;
   if (has_order) {
     order.num_fresh = num_fresh;
     run.order = static_cast<int32_t>(decision_.orders.size());
@@ -196,18 +240,18 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
   }
   run.match = static_cast<int32_t>(decision_.matches.size());
   decision_.runs.push_back(run);
-  if (num_matched < std::ssize(request->chain.keys())) {
-    decision_.computing.try_emplace(request->chain.keys()[num_matched],
-                                    request);
+  const auto num_pages = static_cast<size_t>(num_cached / page_size);
+  if (match.cached == nullptr && num_pages < request->chain.keys().size()) {
+    decision_.computing.try_emplace(request->chain.keys()[num_pages], request);
   }
-  decision_.matches.push_back(std::move(match));
   const auto promise = [&](Promise kind, int32_t length) {
     if (!decision_.promised[kind].has_value()) return;
-    *decision_.promised[kind] += std::max(
-        0, PeakBlocks(length, request->compressions, layout()) - num_held);
+    *decision_.promised[kind] +=
+        std::max(0, PeakOn(*request, match, length) - num_held);
   };
   promise(Promise::kKnown, static_cast<int32_t>(request->tokens.size()));
   promise(Promise::kCompletion, request->last_length());
+  decision_.matches.push_back(std::move(match));
   budget->available -= needed + num_fresh;
   *token_budget -= num_tokens;
   return true;
@@ -223,12 +267,7 @@ SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
   }
   if (!HasScorerState(*request)) return Verdict::kDoesNotFit;
   if (!MayPrefill(*request)) return Verdict::kIsTooLong;
-  PrefixMatch match;
-  if (manager_.prefix_caching()) {
-    request->chain.Extend(request->tokens, layout().page_size);
-    match = manager_.Match(request->chain, request->tokens,
-                           MaxCachedTokens(*request));
-  }
+  PrefixMatch match = FindPrefix(request);
   decision_.num_looked_blocks += std::ssize(match.blocks);
   if (WaitsForPrefix(*request, match)) {
     decision_.prefix_waits.push_back(request);

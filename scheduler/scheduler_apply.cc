@@ -1,9 +1,11 @@
 // Doing what was decided, and writing it down for the engine.
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "blockmgr/base/check.h"
+#include "scheduler/footprint.h"
 #include "scheduler/scheduler_impl.h"
 
 namespace blockmgr {
@@ -82,14 +84,32 @@ void SchedulerImpl::Admit(RequestState* request, const PrefixMatch& match) {
                int64_t{request->num_prompt} + request->max_tokens));
   request->running = true;
   request->slot = manager_.Open(request->chain, match);
-  request->num_in_cache =
-      static_cast<int32_t>(match.blocks.size()) * layout().page_size;
+  request->num_in_cache = match.num_tokens;
   request->num_computed = request->num_in_cache;
+  if (match.cached != nullptr) AdoptCompressions(request, match);
   if (request->was_admitted) return;
   request->was_admitted = true;
   request->num_cached_tokens = request->num_in_cache;
   totals_.num_prompt_tokens += request->num_prompt;
   totals_.num_cached_tokens += request->num_in_cache;
+  totals_.num_cached_region_tokens += match.cut();
+}
+
+void SchedulerImpl::AdoptCompressions(RequestState* request,
+                                      const PrefixMatch& match) {
+  const std::vector<int32_t> lengths =
+      DecodeHistory(match.cached->name.history);
+  request->next_compression = static_cast<int32_t>(lengths.size());
+  if (request->was_admitted) return;  // they are among its own
+  std::vector<CompressionPoint> adopted;
+  for (const int32_t length : lengths) {
+    adopted.push_back(SharedPointAt(*request->sharing, length, layout()));
+  }
+  const auto to_come =
+      request->compressions.begin() + NextCompression(*request, match);
+  adopted.insert(adopted.end(), std::make_move_iterator(to_come),
+                 std::make_move_iterator(request->compressions.end()));
+  request->compressions = std::move(adopted);
 }
 
 void SchedulerImpl::WriteStart(const RequestState& request,
@@ -100,6 +120,8 @@ void SchedulerImpl::WriteStart(const RequestState& request,
   start.token_begin = std::ssize(plan->start_tokens);
   start.num_tokens = static_cast<int32_t>(request.tokens.size());
   start.num_cached_tokens = request.num_in_cache;
+  const SequenceCache& sequence = manager_.sequence(request.slot);
+  if (sequence.region != nullptr) start.region = sequence.region->id;
   start.query_window = options_.query_window;
   for (const CompressionPoint& point : request.compressions) {
     start.query_window =
@@ -143,6 +165,10 @@ void SchedulerImpl::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
                                       order.num_fresh, &plan->destinations));
     out.num_destinations = static_cast<int32_t>(std::ssize(plan->destinations) -
                                                 out.destination_begin);
+    if (order.point.is_shared && manager_.prefix_caching()) {
+      out.region = manager_.sequence(request.slot).pending->region;
+      in_flight.region = out.region;
+    }
     plan->evictions.push_back(std::move(out));
   }
   in_flight.point = std::move(order.point);
@@ -211,6 +237,9 @@ void SchedulerImpl::Apply(StepPlan* plan) {
     WriteRun(run, blocks, plan, &record);
     if (run.order >= 0) WriteOrder(run, plan, &record);
   }
+  // Last: making room for this step may have dropped some.
+  plan->dropped_regions.swap(dropped_regions_);
+  manager_.TakeDroppedRegions(&plan->dropped_regions);
   manager_.Dispatch(plan->id);
   in_flight_.push_back(std::move(record));
 }

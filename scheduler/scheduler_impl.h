@@ -101,7 +101,8 @@ struct StepInFlight {
     size_t run = 0;  // into runs
     CompressionPoint point;
     int32_t num_released = 0;
-    bool futile = false;  // not part of the plan
+    bool futile = false;          // not part of the plan
+    RegionId region = kNoRegion;  // that the engine keeps
   };
   StepId id{0};
   std::vector<Run> runs;
@@ -170,7 +171,7 @@ class SchedulerImpl : public Scheduler {
   // SchedulingPolicy::kPrefix: looks at the cached prefixes of a few waiting
   // requests again and moves those that have changed.
   void RefreshPlaces();
-  // Looks at the prefix that is cached now. Returns its blocks.
+  // Looks at the prefix that is cached now. Returns its pages.
   int32_t RefreshPlace(RequestState* request);
   // What the request counts in its tenant's service when it is admitted.
   int64_t ServiceOf(const RequestState& request) const;
@@ -189,14 +190,18 @@ class SchedulerImpl : public Scheduler {
   size_t CheapestVictim(size_t index) const;
   // Tokens that would be computed again.
   int32_t RecomputeCost(const RequestState& request) const;
-  int32_t TokensToRun(const RequestState& request, int32_t num_computed,
-                      int32_t token_budget) const;
+  // Of a request whose compressions before the next-th are done, or found in
+  // the prefix cache: tokens to compute in this step.
+  int32_t TokensToRun(const RequestState& request, int32_t next,
+                      int32_t num_computed, int32_t token_budget) const;
   // Whether there may be an eviction to order with the step that ends at
   // `length`.
-  bool MayOrder(const RequestState& request, int32_t length) const;
-  // That eviction, if any.
+  bool MayOrder(const RequestState& request, int32_t next,
+                int32_t length) const;
+  // That eviction, if any. `match`: of one that is about to be admitted; else
+  // null.
   bool PlanOrder(const RequestState& request, int32_t length,
-                 int32_t num_in_cache, StepDecision::Order* order) const;
+                 const PrefixMatch* match, StepDecision::Order* order) const;
   // Fresh destinations: at least what own blocks cannot give; all of them when
   // preferred and there is room.
   int32_t FreshForOrder(const StepDecision::Order& order, int32_t num_own,
@@ -225,7 +230,17 @@ class SchedulerImpl : public Scheduler {
                      BlockBudget* budget, int32_t* token_budget);
   bool IsAffordable(const RequestState& request, const PrefixMatch& match,
                     const BlockBudget& budget);
-  int32_t MaxCachedTokens(const RequestState& request) const;
+  // Tokens that may come from the prefix cache, when the last compression that
+  // does was made at `length`; 0: without any.
+  int32_t MaxCachedTokens(const RequestState& request, int32_t length) const;
+  // The longest cached prefix.
+  PrefixMatch FindPrefix(RequestState* request) const;
+  // The first of its compressions that `match` does not stand for.
+  static int32_t NextCompression(const RequestState& request,
+                                 const PrefixMatch& match);
+  // Blocks at the peak until `length`, those of `match` included.
+  int32_t PeakOn(const RequestState& request, const PrefixMatch& match,
+                 int32_t length) const;
   // Blocks that running and admitted requests will still take, until all that
   // is known of them is computed, or until they are complete.
   enum Promise : uint8_t { kKnown, kCompletion };
@@ -248,6 +263,8 @@ class SchedulerImpl : public Scheduler {
   void ApplyPreemptions();
   void ApplyWaits();
   void Admit(RequestState* request, const PrefixMatch& match);
+  // Makes the compressions of a prefix found those of the request.
+  void AdoptCompressions(RequestState* request, const PrefixMatch& match);
   void WriteStart(const RequestState& request, StepPlan* plan) const;
   void WriteRun(const StepDecision::Run& run, std::span<const BlockId> blocks,
                 StepPlan* plan, StepInFlight* record);
@@ -262,6 +279,10 @@ class SchedulerImpl : public Scheduler {
                  Effects* effects);
   void SettleOrder(const StepInFlight& step, const StepInFlight::Order& order,
                    const EvictionOutcome& outcome, Effects* effects);
+  // Carries out and publishes.
+  EvictionReceipt CommitOrder(RequestState* request,
+                              const StepInFlight::Order& order,
+                              std::span<const int32_t> counts);
   static bool IsStale(const StepInFlight::Run& run) {
     return run.request->id != run.id ||
            run.request->incarnation != run.incarnation;
@@ -286,6 +307,7 @@ class SchedulerImpl : public Scheduler {
   std::vector<int32_t> gaps_;              // scratch of PlanShares
   std::vector<StepInFlight> spare_steps_;  // memory for records to come
   std::vector<SequenceSlot> released_;     // slots to tell the engine about
+  std::vector<RegionId> dropped_regions_;  // likewise, kept in vain
   StepDecision decision_;
   std::vector<TokenDemand> demands_;  // scratch of Apply
   std::vector<int64_t> new_offsets_;

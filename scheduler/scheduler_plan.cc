@@ -42,16 +42,14 @@ int32_t StepDecision::ReservedBy(TenantId tenant) const {
   return blocks;
 }
 
-int32_t SchedulerImpl::TokensToRun(const RequestState& request,
+int32_t SchedulerImpl::TokensToRun(const RequestState& request, int32_t next,
                                    int32_t num_computed,
                                    int32_t token_budget) const {
   int32_t end = std::min(request.num_tokens(), request.last_length());
-  const bool has_point =
-      request.next_compression < std::ssize(request.compressions);
+  const bool has_point = next < std::ssize(request.compressions);
   int32_t window = 0;
   if (has_point) {
-    const CompressionPoint& point =
-        request.compressions[request.next_compression];
+    const CompressionPoint& point = request.compressions[next];
     if (end >= point.length) {
       end = point.length;
       window = std::min(point.policy.query_window(), end - num_computed);
@@ -69,27 +67,28 @@ int32_t SchedulerImpl::TokensToRun(const RequestState& request,
   // shorten this one so that the last is not too short.
   if (tokens < gap && gap - tokens < window) tokens = gap - window;
   const bool reaches_point =
-      has_point && tokens == gap &&
-      end == request.compressions[request.next_compression].length;
+      has_point && tokens == gap && end == request.compressions[next].length;
   if (reaches_point && request.order_in_flight) return 0;
   return std::max(tokens, 0);
 }
 
-bool SchedulerImpl::MayOrder(const RequestState& request,
+bool SchedulerImpl::MayOrder(const RequestState& request, int32_t next,
                              int32_t length) const {
-  if (request.next_compression < std::ssize(request.compressions)) {
-    return request.compressions[request.next_compression].length == length;
+  if (next < std::ssize(request.compressions)) {
+    return request.compressions[next].length == length;
   }
   return request.command != nullptr && !request.order_in_flight &&
          length > request.num_prompt && length == request.num_tokens();
 }
 
 bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
-                              int32_t num_in_cache,
+                              const PrefixMatch* match,
                               StepDecision::Order* order) const {
-  if (!MayOrder(request, length)) return false;
-  if (request.next_compression < std::ssize(request.compressions)) {
-    order->point = request.compressions[request.next_compression];
+  const int32_t next = match == nullptr ? request.next_compression
+                                        : NextCompression(request, *match);
+  if (!MayOrder(request, next, length)) return false;
+  if (next < std::ssize(request.compressions)) {
+    order->point = request.compressions[next];
   } else {
     const EvictionCommand& command = request.command->command;
     CompressionPoint& point = order->point;
@@ -101,6 +100,8 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
     point.policy = command.policy;
     // What is protected does not shrink with the queries that are at hand.
     point.policy.protect.recent = command.policy.protected_recent();
+    const int32_t num_in_cache =
+        match == nullptr ? request.num_in_cache : match->num_tokens;
     const int32_t at_hand =
         std::min({length - num_in_cache, std::max(options_.query_window, 1),
                   MaxWindow()});
@@ -115,18 +116,18 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
                  &point);
     point.command = request.command->number;
   }
-  const SequenceCache* sequence =
-      request.running ? &manager_.sequence(request.slot) : nullptr;
-  const int32_t cut_now = sequence == nullptr ? 0 : sequence->cut();
+  const RegionRecord* region =
+      match == nullptr ? manager_.sequence(request.slot).region.get()
+                       : match->record();
+  const int32_t cut_now = region == nullptr ? 0 : region->cut;
   order->futile = order->point.cut <= cut_now;
   if (order->futile) return true;
   order->page_total = PagesOf(order->point, layout());
   const auto num_destinations = static_cast<int32_t>(
       CeilDiv<int64_t>(order->page_total, layout().pages_per_block()));
   const int32_t num_below =
-      sequence == nullptr
-          ? order->point.cut / layout().page_size
-          : sequence->BlocksBelow(order->point.cut, layout().page_size);
+      (order->point.cut - cut_now) / layout().page_size +
+      (region == nullptr ? 0 : static_cast<int32_t>(region->blocks.size()));
   order->num_released = num_below - num_destinations;
   // A replay can be futile too: nobody promises that an engine keeps as much as
   // it did the first time.
@@ -159,12 +160,18 @@ int32_t SchedulerImpl::BlocksComing() const {
 
 int32_t SchedulerImpl::RecomputeCost(const RequestState& request) const {
   const SequenceCache& sequence = manager_.sequence(request.slot);
-  // A compressed past is computed again from its first token on.
-  if (sequence.region != nullptr || sequence.pending.has_value()) {
+  // A compressed past that cannot be found is computed again from its first
+  // token on.
+  const bool is_compressed = sequence.region != nullptr;
+  if (sequence.pending.has_value() ||
+      (is_compressed && sequence.chain_serial == kNoSerial)) {
     return sequence.num_settled;
   }
+  const int32_t last = request.next_compression - 1;
   const int32_t num_cached = std::min(
-      sequence.num_published * layout().page_size, MaxCachedTokens(request));
+      sequence.num_published * layout().page_size,
+      MaxCachedTokens(request,
+                      is_compressed ? request.compressions[last].length : 0));
   return std::max(0, sequence.num_settled - num_cached);
 }
 
@@ -244,7 +251,8 @@ bool SchedulerImpl::PlanRun(size_t index, int32_t num_tokens,
   run.request = request;
   run.num_tokens = num_tokens;
   run.num_blocks = sequence.BlocksFor(num_tokens, layout().page_size);
-  if (MayOrder(*request, request->num_computed + num_tokens)) {
+  if (MayOrder(*request, request->next_compression,
+               request->num_computed + num_tokens)) {
     if (!PlanRunWithOrder(index, &run, budget)) return false;
   } else if (!MakeRoom(index, run.num_blocks, budget)) {
     return false;
@@ -259,8 +267,8 @@ bool SchedulerImpl::PlanRunWithOrder(size_t index, StepDecision::Run* run,
                                      BlockBudget* budget) {
   const RequestState& request = *run->request;
   StepDecision::Order order;
-  if (!PlanOrder(request, request.num_computed + run->num_tokens,
-                 request.num_in_cache, &order)) {
+  if (!PlanOrder(request, request.num_computed + run->num_tokens, nullptr,
+                 &order)) {
     return MakeRoom(index, run->num_blocks, budget);
   }
   int32_t num_own = 0;
@@ -291,8 +299,8 @@ void SchedulerImpl::PlanShares(int32_t token_budget) {
   if (options_.chunk_policy != ChunkPolicy::kEqualProgress) return;
   gaps_.clear();
   for (const RequestState* request : running_) {
-    const int32_t gap =
-        TokensToRun(*request, request->num_computed, token_budget);
+    const int32_t gap = TokensToRun(*request, request->next_compression,
+                                    request->num_computed, token_budget);
     if (gap > 1) {
       gaps_.push_back(gap);
     } else {
@@ -317,8 +325,8 @@ void SchedulerImpl::PlanRunning(BlockBudget* budget, int32_t* token_budget) {
   for (size_t i = 0; i < running_.size() && *token_budget > 0; ++i) {
     if (decision_.fates[i] == StepDecision::Fate::kPreempted) continue;
     const RequestState& request = *running_[i];
-    const int32_t num_tokens =
-        TokensToRun(request, request.num_computed, *token_budget);
+    const int32_t num_tokens = TokensToRun(request, request.next_compression,
+                                           request.num_computed, *token_budget);
     if (num_tokens == 0) continue;
     if (PlanRun(i, num_tokens, budget)) *token_budget -= num_tokens;
   }
@@ -332,15 +340,17 @@ void SchedulerImpl::TopUp(BlockBudget* budget, int32_t* token_budget) {
     if (*token_budget <= 0) return;
     if (run.order >= 0) continue;
     const RequestState& request = *run.request;
+    const PrefixMatch* match =
+        run.match < 0 ? nullptr : &decision_.matches[run.match];
+    const int32_t next = match == nullptr ? request.next_compression
+                                          : NextCompression(request, *match);
     const int32_t begin =
-        run.match < 0 ? request.num_computed
-                      : static_cast<int32_t>(
-                            std::ssize(decision_.matches[run.match].blocks)) *
-                            page_size;
+        match == nullptr ? request.num_computed : match->num_tokens;
     const int32_t num_tokens =
-        TokensToRun(request, begin, run.num_tokens + *token_budget);
+        TokensToRun(request, next, begin, run.num_tokens + *token_budget);
     // A chunk that ends at a compression point is the next step's.
-    if (num_tokens <= run.num_tokens || MayOrder(request, begin + num_tokens)) {
+    if (num_tokens <= run.num_tokens ||
+        MayOrder(request, next, begin + num_tokens)) {
       continue;
     }
     const int32_t more = CeilDiv(begin + num_tokens, page_size) -

@@ -70,14 +70,13 @@ void SchedulerImpl::LeaveQueue(RequestState* request) {
 int32_t SchedulerImpl::RefreshPlace(RequestState* request) {
   if (!manager_.prefix_caching()) return 0;
   prefix_hints_.Remove(request);
-  request->chain.Extend(request->tokens, layout().page_size);
-  const int32_t max_tokens = MaxCachedTokens(*request);
-  const PrefixMatch match =
-      manager_.Match(request->chain, request->tokens, max_tokens);
-  const auto num_blocks = static_cast<int32_t>(match.blocks.size());
-  prefix_hints_.Add(request, num_blocks, max_tokens / layout().page_size);
-  waiting_.Move(request, PlaceOf(*request, num_blocks * layout().page_size));
-  return num_blocks;
+  const PrefixMatch match = FindPrefix(request);
+  const int32_t page_size = layout().page_size;
+  const int32_t num_pages = match.num_tokens / page_size;
+  prefix_hints_.Add(request, num_pages,
+                    MaxCachedTokens(*request, 0) / page_size);
+  waiting_.Move(request, PlaceOf(*request, match.num_tokens));
+  return num_pages;
 }
 
 void SchedulerImpl::RefreshPlaces() {

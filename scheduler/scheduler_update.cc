@@ -8,6 +8,7 @@
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
+#include "scheduler/footprint.h"
 #include "scheduler/scheduler_impl.h"
 
 namespace blockmgr {
@@ -114,6 +115,9 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
                                 const EvictionOutcome& outcome,
                                 Effects* effects) {
   const StepInFlight::Run& run = step.runs[order.run];
+  if (IsStale(run) && order.region != kNoRegion && outcome.ok) {
+    dropped_regions_.push_back(order.region);
+  }
   EvictionEffect effect;
   effect.request = run.id;
   effect.command = order.point.command;
@@ -144,8 +148,7 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
     }
     return;
   }
-  const EvictionReceipt receipt =
-      manager_.CommitEviction(request.slot, outcome.counts);
+  const EvictionReceipt receipt = CommitOrder(&request, order, outcome.counts);
   effect.evicted_entries = receipt.evicted_entries;
   effect.freed_blocks = receipt.freed_blocks;
   effect.freed_bytes = receipt.freed_blocks * layout().block_bytes();
@@ -162,6 +165,28 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
     ++request.next_compression;
   }
   effects->evictions.push_back(std::move(effect));
+}
+
+EvictionReceipt SchedulerImpl::CommitOrder(RequestState* request,
+                                           const StepInFlight::Order& order,
+                                           std::span<const int32_t> counts) {
+  if (order.region == kNoRegion) {
+    return manager_.CommitEviction(request->slot, counts);
+  }
+  // Orders are carried out one at a time: it is the last of those begun.
+  const int32_t end = request->next_compression;
+  RegionPublication publication;
+  publication.name = {
+      .plan = request->sharing->plan,
+      .history = EncodeHistory(std::span(request->compressions).first(end)),
+      .length = order.point.length};
+  request->chain.Extend(request->tokens, layout().page_size);
+  publication.chain = &request->chain;
+  publication.tokens = request->tokens;
+  const EvictionReceipt receipt =
+      manager_.CommitEviction(request->slot, counts, &publication);
+  if (!receipt.cached) dropped_regions_.push_back(order.region);
+  return receipt;
 }
 
 absl::Status SchedulerImpl::Update(const StepResult& result, Effects* effects) {
@@ -214,7 +239,9 @@ void SchedulerImpl::LoseEngine(Effects* effects) {
     JoinQueue(request);
   }
   manager_.LoseEngine();
-  released_.clear();  // the next engine starts with empty tables
+  // The next engine starts with empty tables.
+  released_.clear();
+  dropped_regions_.clear();
 }
 
 uint64_t SchedulerImpl::StateHash() const {

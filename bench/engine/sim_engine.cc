@@ -43,6 +43,14 @@ uint64_t RequestKey(uint64_t seed, RequestId request) {
   return SplitMix64(seed ^ SplitMix64(Index(request)));
 }
 
+uint64_t HashTokens(std::span<const int32_t> tokens) {
+  uint64_t hash = 0;
+  for (const int32_t token : tokens) {
+    hash = SplitMix64(hash ^ static_cast<uint64_t>(token));
+  }
+  return hash;
+}
+
 // A caller's own budgets in units, within the claims' bounds.
 std::vector<int64_t> ClampBudgets(std::span<const int32_t> budget_entries,
                                   int64_t unit, std::span<const Claim> claims) {
@@ -183,8 +191,14 @@ absl::StatusOr<std::vector<int32_t>> SimEngine::DrawCounts(
   const SequenceTable& table = tables_.row(order.slot);
   std::vector<int32_t> held(num_heads, order.cut - table.cut);
   std::vector<Claim> claims(num_heads);
-  const uint64_t key = SplitMix64(RequestKey(seed_, table.request) +
-                                  static_cast<uint64_t>(table.num_evictions));
+  // What others may start with depends on the tokens alone.
+  const uint64_t key =
+      order.region != kNoRegion
+          ? SplitMix64(seed_ ^ HashTokens(std::span(table.tokens)
+                                              .first(static_cast<size_t>(
+                                                  order.length))))
+          : SplitMix64(RequestKey(seed_, table.request) +
+                       static_cast<uint64_t>(table.num_evictions));
   const BudgetKind kind = order.policy.budget.kind;
   const bool adaptive = kind == BudgetKind::kAdaKv ||
                         kind == BudgetKind::kAdaPyramid ||

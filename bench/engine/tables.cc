@@ -86,34 +86,62 @@ absl::Status EngineTables::CheckShapes(const StepPlan& plan) const {
   return absl::OkStatus();
 }
 
+absl::Status EngineTables::CheckStart(const StepPlan& plan,
+                                      const SequenceStart& start) const {
+  const auto fail = [&](const auto&... parts) {
+    return Invalid("plan.starts of slot ", Index(start.slot), ": ", parts...);
+  };
+  if (start.num_tokens < 1 ||
+      !IsSlice(start.token_begin, start.num_tokens, plan.start_tokens.size())) {
+    return fail("expected at least one token out of start_tokens (",
+                plan.start_tokens.size(), "), got [", start.token_begin, ", +",
+                start.num_tokens, ")");
+  }
+  if (start.num_cached_tokens < 0 ||
+      start.num_cached_tokens >= start.num_tokens ||
+      start.num_cached_tokens % layout_.page_size != 0) {
+    return fail("expected num_cached_tokens to be a multiple of ",
+                layout_.page_size, " below ", start.num_tokens, ", got ",
+                start.num_cached_tokens);
+  }
+  if (start.query_window < 0) {
+    return fail("expected query_window >= 0, got ", start.query_window);
+  }
+  if (start.region == kNoRegion) return absl::OkStatus();
+  const auto region = regions_.find(start.region);
+  if (region == regions_.end()) {
+    return fail("expected a region that is kept, got ", Index(start.region));
+  }
+  if (start.num_cached_tokens < region->second.cut) {
+    return fail("expected num_cached_tokens to be at least ",
+                region->second.cut, " (the cut of region ", Index(start.region),
+                "), got ", start.num_cached_tokens);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status EngineTables::CheckStarts(const StepPlan& plan) {
   for (size_t i = 0; i < plan.starts.size(); ++i) {
     const SequenceStart& start = plan.starts[i];
     BM_RETURN_IF_ERROR(CheckSlot("plan.starts.slot", start.slot));
-    const auto fail = [&](const auto&... parts) {
-      return Invalid("plan.starts of slot ", Index(start.slot), ": ", parts...);
-    };
     Pending& pending = PendingOf(start.slot);
     if ((InUse(start.slot) && !pending.released) || pending.start >= 0) {
-      return fail("expected a free slot, got one in use");
+      return Invalid("plan.starts of slot ", Index(start.slot),
+                     ": expected a free slot, got one in use");
     }
-    if (start.num_tokens < 1 || !IsSlice(start.token_begin, start.num_tokens,
-                                         plan.start_tokens.size())) {
-      return fail("expected at least one token out of start_tokens (",
-                  plan.start_tokens.size(), "), got [", start.token_begin,
-                  ", +", start.num_tokens, ")");
-    }
-    if (start.num_cached_tokens < 0 ||
-        start.num_cached_tokens >= start.num_tokens ||
-        start.num_cached_tokens % layout_.page_size != 0) {
-      return fail("expected num_cached_tokens to be a multiple of ",
-                  layout_.page_size, " below ", start.num_tokens, ", got ",
-                  start.num_cached_tokens);
-    }
-    if (start.query_window < 0) {
-      return fail("expected query_window >= 0, got ", start.query_window);
-    }
+    BM_RETURN_IF_ERROR(CheckStart(plan, start));
     pending.start = static_cast<int32_t>(i);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineTables::CheckDropped(const StepPlan& plan) const {
+  absl::flat_hash_set<RegionId> seen;
+  for (const RegionId region : plan.dropped_regions) {
+    if (!regions_.contains(region) || !seen.insert(region).second) {
+      return Invalid("plan.dropped_regions: expected regions that are kept, ",
+                     "each once, got ", Index(region));
+    }
   }
   return absl::OkStatus();
 }
@@ -136,6 +164,7 @@ absl::Status EngineTables::CheckScheduled(const StepPlan& plan, size_t i) {
         plan.starts[static_cast<size_t>(pending.start)];
     known = start.num_tokens;
     computed = start.num_cached_tokens;
+    if (start.region != kNoRegion) cut = regions_.at(start.region).cut;
   } else if (InUse(slot) && !pending.released) {
     const SequenceTable& table = row(slot);
     known = static_cast<int64_t>(table.tokens.size());
@@ -176,6 +205,7 @@ absl::Status EngineTables::Apply(const StepPlan& plan) {
     pending.released = true;
   }
   BM_RETURN_IF_ERROR(CheckStarts(plan));
+  BM_RETURN_IF_ERROR(CheckDropped(plan));
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     BM_RETURN_IF_ERROR(CheckScheduled(plan, i));
   }
@@ -189,6 +219,7 @@ absl::Status EngineTables::Apply(const StepPlan& plan) {
 
   for (const SequenceSlot slot : plan.released) Release(slot);
   for (const SequenceStart& start : plan.starts) Start(plan, start);
+  for (const RegionId region : plan.dropped_regions) regions_.erase(region);
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     SequenceTable& table = rows_[static_cast<size_t>(Index(plan.slots[i]))];
     table.tail_blocks.insert(table.tail_blocks.end(),
@@ -222,6 +253,13 @@ void EngineTables::Start(const StepPlan& plan, const SequenceStart& start) {
   const auto first = plan.start_tokens.begin() + start.token_begin;
   table.tokens.assign(first, first + start.num_tokens);
   table.num_computed = start.num_cached_tokens;
+  if (start.region == kNoRegion) return;
+  const Region& region = regions_.at(start.region);
+  table.cut = region.cut;
+  table.region_blocks = region.blocks;
+  table.kept = region.kept;
+  table.region_entries =
+      std::accumulate(region.kept.begin(), region.kept.end(), int64_t{0});
 }
 
 void EngineTables::AddSampled(SequenceSlot slot, int32_t token) {
@@ -283,6 +321,10 @@ absl::Status EngineTables::CheckOrder(const StepPlan& plan,
                    order.cut);
   }
   BM_RETURN_IF_ERROR(order.policy.Validate());
+  if (order.region != kNoRegion && regions_.contains(order.region)) {
+    return Invalid("region: expected a name that is not in use, got ",
+                   Index(order.region));
+  }
   BM_RETURN_IF_ERROR(CheckDestinations(plan, order));
   const int64_t num_heads = layout_.pages_per_block();
   if (order.policy.scorer.kind == ScorerKind::kExternal) {
@@ -348,12 +390,17 @@ void EngineTables::Commit(const StepPlan& plan, const EvictionOrder& order,
   table.region_entries =
       std::accumulate(counts.begin(), counts.end(), int64_t{0});
   ++table.num_evictions;
+  if (order.region != kNoRegion) {
+    regions_[order.region] = {
+        .cut = table.cut, .blocks = table.region_blocks, .kept = table.kept};
+  }
   PendingOf(order.slot).evicted = true;
 }
 
 void EngineTables::Reset() {
   rows_.clear();
   pending_.clear();
+  regions_.clear();
 }
 
 }  // namespace blockmgr

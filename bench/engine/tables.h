@@ -8,9 +8,10 @@
 //   cut <= num_computed <= tokens.size()
 //   num_computed - cut <= tail_blocks.size() * page_size
 //
-// once its first step has been applied. A plan is checked as a whole before
-// anything changes: the scheduler's mistakes and the wire's are found here, not
-// by a kernel.
+// once its first step has been applied. Regions that orders tell to keep are
+// remembered by name until they are dropped. A plan is checked as a whole
+// before anything changes: the scheduler's mistakes and the wire's are found
+// here, not by a kernel.
 //
 // Thread-compatible. Cost: O(what the plan carries); rows keep their memory.
 #ifndef BENCH_ENGINE_TABLES_H_
@@ -20,6 +21,7 @@
 #include <span>
 #include <vector>
 
+#include <absl/container/flat_hash_map.h>
 #include <absl/status/status.h>
 
 #include "blockmgr/base/ids.h"
@@ -80,7 +82,7 @@ class EngineTables {
   void Commit(const StepPlan& plan, const EvictionOrder& order,
               std::span<const int32_t> counts);
 
-  // Forgets every sequence.
+  // Forgets every sequence and region.
   void Reset();
 
   const SequenceTable& row(SequenceSlot slot) const {
@@ -107,7 +109,18 @@ class EngineTables {
 
   absl::Status CheckSlot(const char* field, SequenceSlot slot) const;
   absl::Status CheckShapes(const StepPlan& plan) const;
+  // What is left of the positions below a cut.
+  struct Region {
+    int32_t cut = 0;
+    std::vector<BlockId> blocks;
+    std::vector<int32_t> kept;
+  };
+
   absl::Status CheckStarts(const StepPlan& plan);
+  absl::Status CheckStart(const StepPlan& plan,
+                          const SequenceStart& start) const;
+  // Regions that the plan drops are kept ones, and each is named once.
+  absl::Status CheckDropped(const StepPlan& plan) const;
   absl::Status CheckScheduled(const StepPlan& plan, size_t i);
   absl::Status CheckDestinations(const StepPlan& plan,
                                  const EvictionOrder& order) const;
@@ -121,6 +134,7 @@ class EngineTables {
   const int32_t max_sequences_;
   std::vector<SequenceTable> rows_;  // by slot; grows to the highest seen
   std::vector<Pending> pending_;     // by slot
+  absl::flat_hash_map<RegionId, Region> regions_;  // kept
   uint64_t num_plans_ = 0;
 };
 

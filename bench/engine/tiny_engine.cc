@@ -25,6 +25,7 @@ TinyEngine::TinyEngine(std::shared_ptr<const TinyModel> model,
 void TinyEngine::Reset() {
   tables_.Reset();
   sequences_.clear();
+  regions_.clear();
 }
 
 absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
@@ -57,7 +58,11 @@ void TinyEngine::StartSequences(const StepPlan& plan) {
     const auto index = static_cast<size_t>(Index(start.slot));
     if (index >= sequences_.size()) sequences_.resize(index + 1);
     scoring_.Start(start, &sequences_[index].scoring);
+    if (start.region != kNoRegion) {
+      sequences_[index].region = regions_.at(start.region);
+    }
   }
+  for (const RegionId region : plan.dropped_regions) regions_.erase(region);
 }
 
 void TinyEngine::LayOutBatch(const StepPlan& plan) {
@@ -96,8 +101,8 @@ void TinyEngine::RunLayer(const StepPlan& plan, int32_t layer) {
   Observe(plan, layer);
   const int32_t first_head = layout_.head_index(layer, 0);
   for (size_t i = 0; i < plan.slots.size(); ++i) {
-    const std::optional<RaggedRegion>& region = sequence(plan.slots[i]).region;
-    if (!region) continue;
+    const RaggedRegion* region = sequence(plan.slots[i]).layout();
+    if (region == nullptr) continue;
     kv_[i].region_pages = region->page_list().data();
     kv_[i].region_offsets = region->page_offsets().data() + first_head;
     kv_[i].region_lengths = region->kept().data() + first_head;
@@ -127,10 +132,11 @@ void TinyEngine::Observe(const StepPlan& plan, int32_t layer) {
 EntryIndex TinyEngine::AllEntries(SequenceSlot slot) {
   const Sequence& state = sequence(slot);
   const SequenceTable& table = tables_.row(slot);
-  return IndexEntries(
-      layout_,
-      CacheView{state.region ? &*state.region : nullptr, table.tail_blocks},
-      state.region_positions, table.num_computed);
+  return IndexEntries(layout_, CacheView{state.layout(), table.tail_blocks},
+                      state.region == nullptr
+                          ? std::span<const int32_t>()
+                          : std::span(state.region->positions),
+                      table.num_computed);
 }
 
 void TinyEngine::Sample(const StepPlan& plan, StepResult* result) {
@@ -177,18 +183,18 @@ absl::Status TinyEngine::Evict(const StepPlan& plan, const EvictionOrder& order,
   const SequenceTable& table = tables_.row(order.slot);
   Sequence& state = sequence(order.slot);
   const CacheView covered{
-      state.region ? &*state.region : nullptr,
-      std::span(table.tail_blocks)
-          .first(static_cast<size_t>((order.cut - table.cut) /
-                                     layout_.page_size))};
+      state.layout(), std::span(table.tail_blocks)
+                          .first(static_cast<size_t>((order.cut - table.cut) /
+                                                     layout_.page_size))};
   RaggedRegion next = RaggedRegion::LayOut(
       layout_, covered, EngineTables::Destinations(plan, order), *counts,
       order.cut);
   CompactionPlan compaction =
       PlanCompaction(layout_, scored.candidates, keep, next);
   backend_->Move(compaction.moves);
-  state.region = std::move(next);
-  state.region_positions = std::move(compaction.positions);
+  state.region = std::make_shared<const Region>(
+      Region{std::move(next), std::move(compaction.positions)});
+  if (order.region != kNoRegion) regions_[order.region] = state.region;
   tables_.Commit(plan, order, *counts);
   return absl::OkStatus();
 }

@@ -16,11 +16,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include <absl/container/flat_hash_map.h>
 #include <absl/status/status.h>
 
 #include "bench/engine/tables.h"
@@ -66,11 +66,19 @@ class TinyEngine {
   const TinyModel& model() const { return *model_; }
 
  private:
+  // Immutable: sequences, and those to come, may share it.
+  struct Region {
+    RaggedRegion layout;
+    std::vector<int32_t> positions;  // by slot of the region
+  };
   // What the tables do not know of a sequence.
   struct Sequence {
-    std::optional<RaggedRegion> region;
-    std::vector<int32_t> region_positions;  // by slot of the region
+    std::shared_ptr<const Region> region;  // null: none
     ScoringState scoring;
+
+    const RaggedRegion* layout() const {
+      return region == nullptr ? nullptr : &region->layout;
+    }
   };
 
   void StartSequences(const StepPlan& plan);
@@ -97,6 +105,8 @@ class TinyEngine {
   TinyScoring scoring_;
   EngineTables tables_;
   std::vector<Sequence> sequences_;  // by slot
+  // Kept for sequences to come.
+  absl::flat_hash_map<RegionId, std::shared_ptr<const Region>> regions_;
   TinyObserver observer_;
 
   // The batch of the current step, kept for its memory.

@@ -34,6 +34,7 @@ absl::StatusOr<EvictionOrder> OrderFromProto(const v1::EvictionOrder& proto) {
   order.destination_begin = proto.destination_begin();
   order.num_destinations = proto.num_destinations();
   order.page_total = proto.page_total();
+  order.region = RegionId{proto.region()};
   if (order.policy.scorer.kind == ScorerKind::kExternal) {
     order.scores = std::make_shared<const std::vector<float>>(
         proto.scores().begin(), proto.scores().end());
@@ -62,6 +63,7 @@ absl::Status PlanFromProto(const v1::StepPlan& proto, StepPlan* plan) {
                             .token_begin = start.token_begin(),
                             .num_tokens = start.num_tokens(),
                             .num_cached_tokens = start.num_cached_tokens(),
+                            .region = RegionId{start.region()},
                             .query_window = start.query_window(),
                             .scorer_state = static_cast<ScorerState>(
                                 start.scorer_state()),
@@ -69,6 +71,9 @@ absl::Status PlanFromProto(const v1::StepPlan& proto, StepPlan* plan) {
   }
   plan->start_tokens.assign(proto.start_tokens().begin(),
                             proto.start_tokens().end());
+  for (const uint64_t region : proto.dropped_regions()) {
+    plan->dropped_regions.push_back(RegionId{region});
+  }
   AssignIds(proto.slots(), &plan->slots);
   plan->positions.assign(proto.positions().begin(), proto.positions().end());
   plan->num_tokens.assign(proto.num_tokens().begin(), proto.num_tokens().end());

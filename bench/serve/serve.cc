@@ -36,6 +36,7 @@ v1::SubmitRequest ToMessage(const WorkloadRequest& request,
     eviction->set_mode(once ? v1::EVICTION_MODE_AFTER_PREFILL
                             : v1::EVICTION_MODE_EVERY_CHUNK);
     eviction->set_compress_every(plan.eviction.compress_every);
+    eviction->set_share_prefix(plan.eviction.share_prefix);
     ToProto(plan.eviction.policy, eviction->mutable_policy());
     ToProto(plan.eviction.target, eviction->mutable_target());
   }
@@ -114,6 +115,8 @@ SystemCounters Difference(const v1::GetStatsResponse& before,
   counters.preemptions = after.num_preemptions() - before.num_preemptions();
   counters.prompt_tokens =
       after.num_prompt_tokens() - before.num_prompt_tokens();
+  counters.cached_region_tokens =
+      after.num_cached_region_tokens() - before.num_cached_region_tokens();
   counters.cached_tokens =
       after.num_cached_tokens() - before.num_cached_tokens();
   counters.computed_tokens =

@@ -111,6 +111,7 @@ absl::StatusOr<Request> FromProto(const v1::SubmitRequest& proto) {
     default:
       return Invalid("eviction.mode: unknown value ", proto.eviction().mode());
   }
+  request.eviction.share_prefix = proto.eviction().share_prefix();
   BM_ASSIGN_OR_RETURN(request.eviction.policy,
                       FromProto(proto.eviction().policy()));
   BM_ASSIGN_OR_RETURN(request.eviction.target,
@@ -170,6 +171,7 @@ void ToProto(const EvictionOrder& order, v1::EvictionOrder* proto) {
   proto->set_destination_begin(order.destination_begin);
   proto->set_num_destinations(order.num_destinations);
   proto->set_page_total(order.page_total);
+  proto->set_region(Index(order.region));
   if (order.scores != nullptr) AddAll(*order.scores, proto->mutable_scores());
   if (order.budgets != nullptr) {
     AddAll(*order.budgets, proto->mutable_budgets());
@@ -192,8 +194,12 @@ void ToProto(const StepPlan& plan, v1::StepPlan* proto) {
     added->set_scorer_state(
         static_cast<v1::ScorerState>(static_cast<int>(start.scorer_state)));
     added->set_state_begin(start.state_begin);
+    added->set_region(Index(start.region));
   }
   AddAll(plan.start_tokens, proto->mutable_start_tokens());
+  for (const RegionId region : plan.dropped_regions) {
+    proto->add_dropped_regions(Index(region));
+  }
   AddIds(plan.slots, proto->mutable_slots());
   AddAll(plan.positions, proto->mutable_positions());
   AddAll(plan.num_tokens, proto->mutable_num_tokens());
@@ -233,6 +239,7 @@ void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto) {
   proto->set_num_preemptions(scheduler.num_preemptions);
   proto->set_num_prompt_tokens(scheduler.num_prompt_tokens);
   proto->set_num_cached_tokens(scheduler.num_cached_tokens);
+  proto->set_num_cached_region_tokens(scheduler.num_cached_region_tokens);
   proto->set_num_computed_tokens(scheduler.num_computed_tokens);
   proto->set_num_recomputed_tokens(scheduler.num_recomputed_tokens);
   proto->set_num_output_tokens(scheduler.num_output_tokens);

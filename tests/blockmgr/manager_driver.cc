@@ -70,6 +70,12 @@ bool ManagerDriver::IsStale(SequenceSlot slot, uint64_t incarnation) const {
 void ManagerDriver::Check() {
   manager_.CheckInvariants();
   model_.Check(manager_);
+  std::vector<RegionId> dropped;
+  manager_.TakeDroppedRegions(&dropped);
+  for (const RegionId region : dropped) {
+    EXPECT_EQ(findable_.erase(region), 1u) << "dropped twice, or never there";
+  }
+  EXPECT_EQ(std::ssize(findable_), model_.num_cached_regions());
   if (Chance(0.05)) {
     for (const auto& [slot, sequence] : model_.sequences()) {
       model_.CheckRegion(manager_, slot);
@@ -155,8 +161,14 @@ void ManagerDriver::Open() {
   const int32_t max_tokens = Chance(0.5) ? num_prompt : Int(-1, num_prompt);
   const std::string plan = Chance(0.8) ? "p" : "q";
   const std::string history = RandomHistory();
-  const RegionQuery query = {
-      .plan = plan, .history = history, .any_history = Chance(0.5)};
+  const int32_t slack = Chance(0.5) ? num_prompt : Int(-2, 4 * page_size);
+  const auto limit = [&](int32_t length) {
+    return std::min(num_prompt, length + slack);
+  };
+  const RegionQuery query = {.plan = plan,
+                             .history = history,
+                             .any_history = Chance(0.5),
+                             .max_tokens_over = limit};
   const RegionQuery* asked = Chance(0.7) ? &query : nullptr;
   const PrefixMatch match =
       manager_.Match(sequence.names, prompt, max_tokens, asked);
@@ -179,7 +191,10 @@ void ManagerDriver::Open() {
   tally_->matched_waiting_blocks += woken - match.num_reclaimable;
   model_.Open(slot, std::move(sequence), expected);
   model_.CheckRegion(manager_, slot);
-  tally_->matched_regions += match.cached != nullptr ? 1 : 0;
+  if (match.cached != nullptr) {
+    ++tally_->matched_regions;
+    EXPECT_TRUE(findable_.contains(match.cached->record->id));
+  }
   incarnations_[slot] = next_incarnation_++;
 }
 

@@ -11,6 +11,7 @@
 #include <deque>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -121,7 +122,8 @@ class ManagerDriver {
   int64_t now_ms_ = 0;
   // Scope and tokens of the regions that were published.
   std::vector<std::pair<int32_t, std::vector<int32_t>>> compressed_;
-  Step step_;  // being planned
+  std::set<RegionId> findable_;  // in the cache, as far as it told
+  Step step_;                    // being planned
   std::deque<Step> in_flight_;
   bool cache_was_touched_ = false;  // by the last Reserve or OrderEviction
 };

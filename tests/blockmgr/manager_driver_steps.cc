@@ -94,7 +94,8 @@ void ManagerDriver::Conclude(const Order& order) {
     ++tally_->refused_evictions;
     return;
   }
-  const NaiveSequence& sequence = model_.at(slot);
+  NaiveSequence& sequence = model_.at(slot);
+  sequence.names.Extend(sequence.tokens, config_.layout.page_size);
   RegionPublication publication;
   publication.name = {
       .plan = Chance(0.8) ? "p" : "q",
@@ -103,11 +104,17 @@ void ManagerDriver::Conclude(const Order& order) {
   publication.chain = &sequence.names;
   publication.tokens = sequence.tokens;
   const bool publishes = Chance(0.6);
+  const RegionId region = manager_.sequence(slot).pending->region;
   const EvictionReceipt receipt =
       manager_.CommitEviction(slot, counts, publishes ? &publication : nullptr);
+  EXPECT_EQ(manager_.sequence(slot).region->id, region);
+  if (receipt.cached) {
+    EXPECT_TRUE(findable_.insert(region).second);
+  }
   const EvictionReceipt expected = model_.CommitEviction(
       slot, counts, publishes ? &publication.name : nullptr);
   EXPECT_EQ(receipt.published, expected.published);
+  EXPECT_EQ(receipt.cached, expected.cached);
   if (receipt.published) {
     ++tally_->published_regions;
     const auto end = sequence.tokens.begin() + publication.name.length;
@@ -137,6 +144,7 @@ void ManagerDriver::LoseEngine() {
   in_flight_.clear();
   manager_.LoseEngine();
   model_.LoseEngine();
+  findable_.clear();  // the next engine never had any
   EXPECT_EQ(manager_.stats().free_blocks, config_.layout.num_blocks - 1);
   ++tally_->lost_engines;
 }

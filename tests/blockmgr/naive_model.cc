@@ -106,8 +106,7 @@ PrefixMatch NaiveModel::Match(int32_t scope, const std::vector<int32_t>& tokens,
   PrefixMatch match;
   const std::vector<int32_t> holders = Holders();
   const int32_t page_size = layout_.page_size;
-  const int32_t limit =
-      std::min(max_tokens, static_cast<int32_t>(tokens.size()));
+  int32_t limit = std::min(max_tokens, static_cast<int32_t>(tokens.size()));
   // Blocks after the first num_pages ones, which end with entry `parent`.
   const auto extend = [&](int32_t num_pages, uint64_t parent,
                           const std::string& context) {
@@ -123,11 +122,12 @@ PrefixMatch NaiveModel::Match(int32_t scope, const std::vector<int32_t>& tokens,
   };
   extend(0, 1, "");
   match.num_tokens = static_cast<int32_t>(match.blocks.size()) * page_size;
-  const uint64_t id =
-      query == nullptr ? 0 : MatchRegion(scope, tokens, limit, *query);
+  const uint64_t id = query == nullptr ? 0 : MatchRegion(scope, tokens, *query);
   if (id != 0) {
     const Region& region = regions_.at(id);
     const std::vector<BlockId> plain = std::move(match.blocks);
+    limit = std::min(query->max_tokens_over(region.name.length),
+                     static_cast<int32_t>(tokens.size()));
     match.blocks = {region.tail};
     EXPECT_EQ(written_.at(region.tail).first, region.tokens);
     extend(region.name.length / page_size, id, ContextOf(region.name));
@@ -362,7 +362,6 @@ void NaiveModel::Commit(SequenceSlot slot, int32_t num_tokens) {
   NaiveSequence& sequence = at(slot);
   const int32_t num_full_before = sequence.num_settled / layout_.page_size;
   sequence.num_settled += num_tokens;
-  if (!sequence.kept.empty() && sequence.context.empty()) return;
   const int32_t num_full = sequence.num_settled / layout_.page_size;
   for (int32_t i = num_full_before; i < num_full; ++i) {
     const int32_t in_tail = i - sequence.cut / layout_.page_size;

@@ -60,6 +60,9 @@ class NaiveModel {
   const NaiveSequence& at(SequenceSlot slot) const {
     return sequences_.at(slot);
   }
+  int32_t num_cached_regions() const {
+    return static_cast<int32_t>(regions_.size());
+  }
   int32_t num_cached_blocks() const;
 
   // Compares all counters and tables, and what is derived from them.
@@ -139,8 +142,9 @@ class NaiveModel {
   }
   // The region a sequence can start with, 0 without any.
   uint64_t MatchRegion(int32_t scope, const std::vector<int32_t>& tokens,
-                       int32_t max_tokens, const RegionQuery& query) const;
-  bool PublishRegion(NaiveSequence* sequence, const RegionName& name);
+                       const RegionQuery& query) const;
+  bool PublishRegion(NaiveSequence* sequence, const RegionName& name,
+                     bool* is_new);
   void DropRegion(uint64_t id);
   // Sequences that hold each block.
   std::vector<int32_t> Holders() const;

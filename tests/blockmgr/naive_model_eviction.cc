@@ -148,24 +148,21 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
   for (auto block = involved.rbegin(); block != involved.rend(); ++block) {
     if (!used.contains(Index(*block))) Released(*block);
   }
-  receipt.published =
-      caching_ && name != nullptr && PublishRegion(&sequence, *name);
+  receipt.published = caching_ && name != nullptr &&
+                      PublishRegion(&sequence, *name, &receipt.cached);
   if (!receipt.published) {
     sequence.chain = 0;
-    sequence.context.clear();
+    // Nobody else's, unless a region stands for it again.
+    sequence.context = "private " + std::to_string(next_entry_++);
   }
   return receipt;
 }
 
-bool NaiveModel::PublishRegion(NaiveSequence* sequence,
-                               const RegionName& name) {
-  if (sequence->chain == 0 || sequence->region_blocks.empty() ||
-      sequence->num_settled != name.length ||
-      sequence->num_offered * layout_.page_size < name.length) {
+bool NaiveModel::PublishRegion(NaiveSequence* sequence, const RegionName& name,
+                               bool* is_new) {
+  if (sequence->region_blocks.empty() || sequence->num_settled != name.length) {
     return false;
   }
-  const BlockId tail = sequence->tail.front();
-  if (!cached_.contains(tail)) return false;
   const std::vector<int32_t> tokens =
       Prefix(sequence->tokens, name.length / layout_.page_size);
   uint64_t id = 0;
@@ -173,14 +170,34 @@ bool NaiveModel::PublishRegion(NaiveSequence* sequence,
     const auto tail_entry = cached_.find(region.tail);
     const bool usable =
         tail_entry != cached_.end() && tail_entry->second.id == region.tail_id;
-    // The last of those whose history the query allows.
     if (usable && region.scope == sequence->scope && region.tokens == tokens &&
-        region.name.plan == name.plan &&
-        name.history.starts_with(region.name.history)) {
+        region.name.plan == name.plan && name.history == region.name.history) {
       id = other;
     }
   }
+  *is_new = id == 0;
   if (id == 0) {
+    // The block after the region, or the equal one that was published before.
+    BlockId tail = kNullBlock;
+    for (const auto& [block, entry] : cached_) {
+      if (sequence->chain != 0 && entry.id == sequence->chain &&
+          sequence->num_offered * layout_.page_size == name.length) {
+        tail = block;
+      }
+    }
+    if (tail == kNullBlock) {
+      tail = sequence->tail.front();
+      if (!cached_.contains(tail)) {
+        Entry entry;
+        entry.prefix = tokens;
+        entry.scope = sequence->scope;
+        entry.parent = next_entry_++;  // no other block's
+        entry.id = next_entry_++;
+        by_content_[ContentOf(entry)] = tail;
+        cached_[tail] = std::move(entry);
+        ApplyWishes(*sequence, {tail, 0}, sequence->cut, name.length);
+      }
+    }
     id = next_entry_++;
     regions_[id] = {.scope = sequence->scope,
                     .name = name,
@@ -224,13 +241,13 @@ void NaiveModel::DropRegion(uint64_t id) {
 
 uint64_t NaiveModel::MatchRegion(int32_t scope,
                                  const std::vector<int32_t>& tokens,
-                                 int32_t max_tokens,
                                  const RegionQuery& query) const {
   uint64_t best = 0;
   for (const auto& [id, region] : regions_) {
     const int32_t length = region.name.length;
     if (region.scope != scope || region.name.plan != query.plan) continue;
-    if (length > max_tokens) continue;
+    if (length > std::ssize(tokens)) continue;
+    if (length > query.max_tokens_over(length)) continue;
     if (region.tokens != Prefix(tokens, length / layout_.page_size)) continue;
     if (!query.any_history &&
         !std::string(query.history).starts_with(region.name.history)) {

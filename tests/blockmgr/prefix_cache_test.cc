@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -40,8 +41,9 @@ class PrefixCacheTest : public ::testing::Test {
     inserted_.clear();
     for (size_t i = 0; i < blocks.size(); ++i) {
       bool inserted = false;
-      parent = cache_.Insert(blocks[i], chain.keys()[i], chain, parent, tokens,
-                             static_cast<int32_t>(i) * 2, &inserted);
+      parent = cache_.serial(
+          cache_.Insert(blocks[i], chain.keys()[i], chain, parent, tokens,
+                        static_cast<int32_t>(i) * 2, &inserted));
       inserted_.push_back(inserted);
       cache_.CheckInvariants();
     }
@@ -77,21 +79,30 @@ class PrefixCacheTest : public ::testing::Test {
     record->cut = static_cast<int32_t>(tokens.size()) - 2;
     record->blocks = blocks;
     const EntrySerial root = cache_.AcquireRoot(chain.root());
-    bool inserted = false;
-    const int32_t entry =
-        cache_.InsertRegion(record,
-                            {.plan = "p",
+    const RegionName name = {.plan = "p",
                              .history = history,
-                             .length = static_cast<int32_t>(tokens.size())},
-                            chain, root, tokens, tail, &inserted);
+                             .length = static_cast<int32_t>(tokens.size())};
+    int32_t entry = cache_.FindRegion(name, chain, root, tokens);
+    const bool inserted = entry == PrefixCache::kNone;
+    if (inserted) {
+      entry = cache_.InsertRegion(record, name, chain, root, tokens, tail);
+    }
     inserted_ = {inserted};
     cache_.ReleaseRoot(root);
     cache_.CheckInvariants();
     return entry;
   }
-  int32_t MatchRegion(const Tokens& tokens, const RegionQuery& query,
-                      int32_t max_tokens = 100) const {
-    return cache_.MatchRegion(Chain(tokens, {}), tokens, max_tokens, query);
+  // Any history without one.
+  int32_t MatchRegion(const Tokens& tokens, int32_t max_tokens = 100,
+                      const ContentScope& scope = {},
+                      std::optional<std::string> history = std::nullopt,
+                      const std::string& plan = "p") const {
+    const auto limit = [max_tokens](int32_t) { return max_tokens; };
+    return cache_.MatchRegion(Chain(tokens, scope), tokens,
+                              {.plan = plan,
+                               .history = history.value_or(""),
+                               .any_history = !history.has_value(),
+                               .max_tokens_over = limit});
   }
 
   PrefixCache cache_{8, 2};
@@ -222,22 +233,18 @@ TEST_F(PrefixCacheTest, RegionIsFoundByTheSameTokensPlanAndHistory) {
   EXPECT_THAT(inserted_, ElementsAre(true));
   EXPECT_EQ(cache_.num_blocks_held(), 5);
   EXPECT_EQ(cache_.FindRegion(RegionId{7}), entry);
-  const RegionQuery any = {.plan = "p", .any_history = true};
-  EXPECT_EQ(MatchRegion(tokens, any), entry);
-  EXPECT_EQ(MatchRegion({1, 2, 3, 4, 5, 6, 7, 8}, any), entry);
-  EXPECT_EQ(MatchRegion(tokens, {.plan = "p", .history = "ab"}), entry);
-  EXPECT_EQ(MatchRegion(tokens, {.plan = "p", .history = "abc"}), entry);
-  EXPECT_EQ(MatchRegion(tokens, {.plan = "p", .history = "a"}),
+  EXPECT_EQ(MatchRegion(tokens), entry);
+  EXPECT_EQ(MatchRegion({1, 2, 3, 4, 5, 6, 7, 8}), entry);
+  EXPECT_EQ(MatchRegion(tokens, 100, {}, "ab"), entry);
+  EXPECT_EQ(MatchRegion(tokens, 100, {}, "abc"), entry);
+  EXPECT_EQ(MatchRegion(tokens, 100, {}, "a"), PrefixCache::kNone);
+  EXPECT_EQ(MatchRegion(tokens, 100, {}, std::nullopt, "q"),
             PrefixCache::kNone);
-  EXPECT_EQ(MatchRegion(tokens, {.plan = "q", .any_history = true}),
-            PrefixCache::kNone);
-  EXPECT_EQ(MatchRegion(tokens, any, 5), PrefixCache::kNone);
+  EXPECT_EQ(MatchRegion(tokens, 5), PrefixCache::kNone);
   // The tokens after the cut count too: the compression saw them.
-  EXPECT_EQ(MatchRegion({1, 2, 3, 4, 5, 7}, any), PrefixCache::kNone);
-  EXPECT_EQ(MatchRegion({1, 2, 3, 4}, any), PrefixCache::kNone);
-  EXPECT_EQ(
-      cache_.MatchRegion(Chain(tokens, {.tenant = "t"}), tokens, 100, any),
-      PrefixCache::kNone);
+  EXPECT_EQ(MatchRegion({1, 2, 3, 4, 5, 7}), PrefixCache::kNone);
+  EXPECT_EQ(MatchRegion({1, 2, 3, 4}), PrefixCache::kNone);
+  EXPECT_EQ(MatchRegion(tokens, 100, {.tenant = "t"}), PrefixCache::kNone);
 }
 
 TEST_F(PrefixCacheTest, BlocksOverARegionAreNotThoseOfThePlainPrefix) {
@@ -273,17 +280,34 @@ TEST_F(PrefixCacheTest, LongestRegionIsPreferredAndEqualOnesAreOne) {
   EXPECT_THAT(inserted_, ElementsAre(false));
   const int32_t second =
       PublishRegion(3, {BlockId{6}}, tokens, chain, kC, "xy");
-  const RegionQuery any = {.plan = "p", .any_history = true};
-  EXPECT_EQ(MatchRegion(tokens, any), second);
-  EXPECT_EQ(MatchRegion(tokens, any, 5), first);
+  EXPECT_EQ(MatchRegion(tokens), second);
+  EXPECT_EQ(MatchRegion(tokens, 5), first);
   cache_.AddReclaimable(second);
   EXPECT_EQ(cache_.num_reclaimable(), 1);
   cache_.RemoveReclaimable(second);
   cache_.Remove(second);
   cache_.CheckInvariants();
-  EXPECT_EQ(MatchRegion(tokens, any), first);
+  EXPECT_EQ(MatchRegion(tokens), first);
   // Its number is used again.
   EXPECT_EQ(PublishRegion(4, {BlockId{6}}, tokens, chain, kC, "xy"), second);
+}
+
+TEST_F(PrefixCacheTest, ATailWithoutPredecessorsIsFoundWithItsRegionOnly) {
+  const Tokens tokens = {1, 2, 3, 4};
+  const BlockChain chain = Chain(tokens, {});
+  cache_.InsertTail(kB, chain.keys()[1], chain, tokens, 2);
+  cache_.CheckInvariants();
+  const int32_t entry = PublishRegion(1, {BlockId{4}}, tokens, chain, kB);
+  EXPECT_EQ(MatchRegion(tokens), entry);
+  std::vector<BlockId> blocks;
+  cache_.MatchOver(entry, chain, tokens, 4, &blocks);
+  EXPECT_THAT(blocks, ElementsAre(kB));
+  // Its predecessor, published later, does not lead to it.
+  Publish({kA}, {1, 2});
+  EXPECT_THAT(Match(tokens), ElementsAre(kA));
+  Publish({BlockId{5}, kC}, tokens);
+  EXPECT_THAT(inserted_, ElementsAre(false, true));
+  EXPECT_THAT(Match(tokens), ElementsAre(kA, kC));
 }
 
 TEST_F(PrefixCacheTest, RegionWithoutItsTailBlockIsAMiss) {
@@ -291,11 +315,10 @@ TEST_F(PrefixCacheTest, RegionWithoutItsTailBlockIsAMiss) {
   Publish({kA, kB}, tokens);
   PublishRegion(1, {BlockId{4}}, tokens, Chain(tokens, {}), kB);
   Remove(kB);
-  const RegionQuery any = {.plan = "p", .any_history = true};
-  EXPECT_EQ(MatchRegion(tokens, any), PrefixCache::kNone);
+  EXPECT_EQ(MatchRegion(tokens), PrefixCache::kNone);
   // Not even by an equal block: what follows the region names the old one.
   Publish({BlockId{5}, kB}, tokens);
-  EXPECT_EQ(MatchRegion(tokens, any), PrefixCache::kNone);
+  EXPECT_EQ(MatchRegion(tokens), PrefixCache::kNone);
 }
 
 // Two tenants with the same prompts and keys of 8 bits: nothing of the other is
@@ -330,8 +353,9 @@ TEST(PrefixCacheIsolationTest, NoTenantFindsTheOthersBlocks) {
     EntrySerial parent = roots[tenant];
     for (int32_t i = 0; i < 2; ++i) {
       bool inserted = false;
-      parent = cache.Insert(BlockId{next}, names.keys()[static_cast<size_t>(i)],
-                            names, parent, tokens, 2 * i, &inserted);
+      parent = cache.serial(
+          cache.Insert(BlockId{next}, names.keys()[static_cast<size_t>(i)],
+                       names, parent, tokens, 2 * i, &inserted));
       ASSERT_TRUE(inserted);
       is_of[tenant][static_cast<size_t>(next++)] = true;
     }

@@ -105,7 +105,18 @@ void SchedulerDriver::CheckPlan() {
     if (!slots_.emplace(start.slot, start.request).second) {
       Fail("a sequence starts in a slot that is in use");
     }
-    served_.at(start.request).issued.clear();
+    Served& served = served_.at(start.request);
+    served.issued.clear();
+    if (start.region == kNoRegion) continue;
+    // What made the region is its own now.
+    served.issued = engine_.region(start.region).evictions;
+    const size_t both =
+        std::min(served.issued.size(), served.recorded.size());
+    if (!std::equal(served.issued.begin(), served.issued.begin() + both,
+                    served.recorded.begin())) {
+      Fail("a region of other evictions than before");
+    }
+    if (served.issued.size() > both) served.recorded = served.issued;
   }
   if (plan_.total_tokens() > options.max_num_batched_tokens) {
     Fail("more tokens than the budget");

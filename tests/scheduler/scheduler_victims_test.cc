@@ -92,7 +92,7 @@ TEST(VictimTest, LowPriorityBeforeCheapness) {
 TEST(VictimTest, CachedTokensCostNothingAndCompressedOnesAll) {
   SchedulerOptions options = PlainOptions();
   options.enable_prefix_caching = true;
-  SchedulerDriver driver(SmallLayout(1, 30), options);
+  SchedulerDriver driver(SmallLayout(1, 29), options);
   const RequestId a = Submit(&driver, MakeRequest("a", 4, 25));
   const RequestId cached = Submit(&driver, MakeRequest("b", 12, 16, 1));
   Request request = MakeRequest("c", 8, 16, 2);

@@ -114,6 +114,13 @@ void Ledger::OnReset() {
   for (int32_t i = 1; i < layout_.num_blocks; ++i) {
     if (CountHolders(BlockId{i}) == 0) blocks_[i].content.clear();
   }
+  std::erase_if(regions_, [this](const auto& region) {
+    for (const BlockId block : region.second.blocks) {
+      if (CountHolders(block) > 0) return false;
+    }
+    lost_regions_.insert(region.first);
+    return true;
+  });
 }
 
 void Ledger::OnLoseEngine(const Effects& effects) {
@@ -126,6 +133,8 @@ void Ledger::OnLoseEngine(const Effects& effects) {
   in_flight_.clear();
   acknowledged_ = dispatched_;
   for (Block& block : blocks_) block = Block{};
+  regions_.clear();
+  lost_regions_.clear();
 }
 
 int32_t Ledger::CountHolders(BlockId block) const {
@@ -177,10 +186,16 @@ void Ledger::Compare(const BlockManager& manager, const SchedulerStats& stats) {
       report_->Fail("slot ", Index(slot), ": another region than expected");
     }
   }
+  std::set<BlockId> in_regions;
+  for (const auto& [id, region] : regions_) {
+    in_regions.insert(region.blocks.begin(), region.blocks.end());
+  }
   int32_t num_cacheable = 0;
   for (int32_t i = 1; i < layout_.num_blocks; ++i) {
     const bool held = used.contains(BlockId{i});
-    num_cacheable += !held && !blocks_[i].content.empty() ? 1 : 0;
+    const bool has_content =
+        !blocks_[i].content.empty() || in_regions.contains(BlockId{i});
+    num_cacheable += !held && has_content ? 1 : 0;
   }
   const BlockManagerStats& counts = stats.blocks;
   const auto num_used = static_cast<int32_t>(used.size());

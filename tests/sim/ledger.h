@@ -8,8 +8,10 @@
 //
 //   * a block is handed out only if nobody holds it and every step dispatched
 //     before its last release has been answered
-//   * a prefix hit is on blocks that hold exactly these tokens, computed
-//     without eviction by answered steps
+//   * a prefix hit is on blocks that hold exactly these tokens, computed by
+//     answered steps without eviction; or on a region, made of exactly these
+//     tokens by the evictions that this request asks for, and on blocks
+//     computed after the same ones
 //   * tables, lengths and regions are the manager's own, after every call
 //   * tokens, ends and evictions are told once, in order, and as they were
 //   * recorded evictions are replayed, no others before them
@@ -90,6 +92,7 @@ class Ledger {
     }
   };
   struct Order {
+    RegionId region = kNoRegion;  // the engine keeps it
     int32_t cut = 0;
     int64_t page_total = 0;
     std::vector<BlockId> destinations;
@@ -105,6 +108,9 @@ class Ledger {
     std::set<BlockId> region_blocks;
     int32_t num_reserved = 0;
     int32_t num_settled = 0;
+    int32_t last_length = 0;   // at the last eviction
+    std::string context;       // see Block
+    std::string tail_context;  // of the block that a region started with has
     std::optional<Order> pending;
 
     std::set<BlockId> Blocks() const;
@@ -119,19 +125,39 @@ class Ledger {
     };
     StepId id{0};
     std::vector<Run> runs;
-    std::vector<size_t> orders;  // into runs, in order of the plan
+    std::vector<size_t> orders;     // into runs, in order of the plan
+    std::vector<RegionId> regions;  // of the orders
   };
   struct Block {
     uint64_t fence = 0;            // newest step that may touch it
     std::vector<int32_t> content;  // all tokens up to its end; empty: unknown
     std::string tenant;            // whose content
+    std::string context;           // the evictions before it was computed
+  };
+  // A region that the engine keeps.
+  struct Region {
+    std::string tenant;
+    std::string plan;  // what sharers agree on
+    std::vector<int32_t> tokens;
+    std::string tail_context;  // of the block after its cut
+    std::string context;       // of what is computed over it
+    int32_t cut = 0;
+    std::vector<int32_t> kept;
+    NaivePages pages;
+    std::set<BlockId> blocks;
+    std::vector<CanaryEviction> evictions;  // that made it
   };
 
   bool IsWellFormed(const Request& request) const;
+  // What requests that share compressed prefixes agree on; empty: shares none.
+  static std::string PlanOf(const Request& request);
 
   // Plans (ledger_plan.cc).
   void TakeReleased(const StepPlan& plan);
   void TakeStart(const StepPlan& plan, const SequenceStart& start);
+  void TakeRegion(const SequenceStart& start, Served* served, Table* table);
+  void TakeDropped(const StepPlan& plan);
+  void CheckRegionOrder(const Served& served, const EvictionOrder& order);
   void TakeRun(const StepPlan& plan, size_t index, Step* step);
   void TakeBlocks(const StepPlan& plan, size_t index, Table* table);
   void TakeOrder(const StepPlan& plan, const EvictionOrder& order, Step* step);
@@ -152,6 +178,11 @@ class Ledger {
                    const Effects& effects);
   void BuildRegion(const std::vector<int32_t>& counts,
                    const EvictionEffect& effect, Table* table);
+  // Remembers what the engine keeps. REQUIRES: the table has the region.
+  void KeepRegion(RegionId id, const Table& table, const Served& served,
+                  const std::string& tail_context);
+  // Marks what the full blocks after the last eviction hold.
+  void NoteContent(const Served& served, const Table& table);
   void TakeCommandEffects(const Effects& effects);
   void End(const FinishEffect& effect, FinishReason reason);
   const FinishEffect* FindFinish(const Effects& effects,
@@ -171,6 +202,8 @@ class Ledger {
   std::set<uint64_t> commands_;             // accepted, not answered
   std::deque<Step> in_flight_;
   std::vector<Block> blocks_;
+  std::map<RegionId, Region> regions_;  // sequences may start with
+  std::set<RegionId> lost_regions_;     // kept in vain, not dropped yet
   uint64_t dispatched_ = 0;
   uint64_t acknowledged_ = 0;
   uint64_t next_stay_ = 1;

@@ -3,10 +3,29 @@
 #include <algorithm>
 #include <utility>
 
+#include <absl/strings/str_cat.h>
+
 #include "blockmgr/base/bits.h"
 #include "tests/sim/ledger.h"
 
 namespace blockmgr::sim {
+
+std::string Ledger::PlanOf(const Request& request) {
+  const RequestEviction& eviction = request.eviction;
+  if (!eviction.share_prefix) return "";
+  const bool by_chunk = eviction.mode == EvictionMode::kEveryChunk;
+  const auto num_prompt = static_cast<int32_t>(request.prompt.size());
+  const bool by_tokens =
+      by_chunk || eviction.target.kind == EvictionTarget::Kind::kTokens;
+  return absl::StrCat(
+      FormatPolicy(eviction.policy), "/",
+      by_tokens
+          ? absl::StrCat(by_chunk ? eviction.target.TokensPerHead(num_prompt)
+                                  : eviction.target.tokens,
+                         " tokens")
+          : eviction.target.ratio.ToString(),
+      "/", by_chunk ? eviction.compress_every : 0);
+}
 
 void Ledger::OnPlan(const StepPlan& plan) {
   if (!report_->ok()) return;
@@ -18,8 +37,9 @@ void Ledger::OnPlan(const StepPlan& plan) {
   }
   TakeReleased(plan);
   for (const SequenceStart& start : plan.starts) TakeStart(plan, start);
+  TakeDropped(plan);
   if (!report_->ok()) return;
-  Step step{.id = plan.id, .runs = {}, .orders = {}};
+  Step step{.id = plan.id, .runs = {}, .orders = {}, .regions = {}};
   for (size_t i = 0; i < plan.slots.size(); ++i) TakeRun(plan, i, &step);
   for (const EvictionOrder& order : plan.evictions) {
     if (report_->ok()) TakeOrder(plan, order, &step);
@@ -82,6 +102,57 @@ void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
   table.stay = next_stay_++;
   table.num_reserved = start.num_cached_tokens;
   table.num_settled = start.num_cached_tokens;
+  if (start.region != kNoRegion) TakeRegion(start, &served, &table);
+}
+
+void Ledger::TakeRegion(const SequenceStart& start, Served* served,
+                        Table* table) {
+  const auto found = regions_.find(start.region);
+  if (found == regions_.end()) {
+    report_->Fail("request ", Index(start.request), " starts on region ",
+                  Index(start.region), ", which is not there");
+    return;
+  }
+  const Region& region = found->second;
+  const std::vector<int32_t>& tokens = served->tokens;
+  if (region.tenant != served->request.scope.tenant ||
+      region.plan != PlanOf(served->request) ||
+      start.num_cached_tokens < std::ssize(region.tokens) ||
+      !std::equal(region.tokens.begin(), region.tokens.end(), tokens.begin())) {
+    report_->Fail("request ", Index(start.request), " of '",
+                  served->request.scope.tenant, "' starts on region ",
+                  Index(start.region), " of other tokens, evictions or tenant");
+    return;
+  }
+  table->cut = region.cut;
+  table->kept = region.kept;
+  table->region_pages = region.pages;
+  table->region_blocks = region.blocks;
+  table->last_length = static_cast<int32_t>(region.tokens.size());
+  table->context = region.context;
+  table->tail_context = region.tail_context;
+  served->issued = region.evictions;
+  if (served->issued.size() > served->recorded.size()) {
+    const size_t before = served->recorded.size();
+    if (!std::equal(served->recorded.begin(), served->recorded.end(),
+                    served->issued.begin())) {
+      report_->Fail("request ", Index(start.request), " starts on a region of ",
+                    "other evictions than its first ", before);
+    }
+    served->recorded = served->issued;
+  }
+  ++report_->counts().region_hits;
+}
+
+void Ledger::TakeDropped(const StepPlan& plan) {
+  for (const RegionId region : plan.dropped_regions) {
+    if (regions_.erase(region) + lost_regions_.erase(region) != 1) {
+      report_->Fail("region ", Index(region), " is dropped and was not kept");
+    }
+  }
+  if (!lost_regions_.empty()) {
+    report_->Fail(lost_regions_.size(), " lost regions are not dropped");
+  }
 }
 
 void Ledger::CheckFresh(BlockId block) {
@@ -97,17 +168,31 @@ void Ledger::CheckFresh(BlockId block) {
                   " was in flight; answered so far: ", acknowledged_);
   }
   blocks_[Index(block)] = Block{};
+  for (const auto& [id, region] : regions_) {
+    if (region.blocks.contains(block)) {
+      report_->Fail("block ", Index(block), " of region ", Index(id),
+                    " is handed out");
+    }
+  }
 }
 
 void Ledger::CheckHit(const Table& table, size_t index, BlockId block) {
   const Served& served = requests_.at(table.request);
   const std::vector<int32_t>& tokens = served.tokens;
   const std::vector<int32_t>& content = blocks_[Index(block)].content;
-  const size_t end = (index + 1) * layout_.page_size;
+  const size_t end = table.cut + (index + 1) * layout_.page_size;
+  // The block after a region was computed before it.
+  const std::string& context =
+      index == 0 && table.cut > 0 ? table.tail_context : table.context;
   if (blocks_[Index(block)].tenant != served.request.scope.tenant) {
     report_->Fail("request ", Index(table.request), " of '",
                   served.request.scope.tenant, "' hits block ", Index(block),
                   " of '", blocks_[Index(block)].tenant, "'");
+  }
+  if (blocks_[Index(block)].context != context) {
+    report_->Fail("request ", Index(table.request), " hits block ",
+                  Index(block), " computed after '",
+                  blocks_[Index(block)].context, "', expected '", context, "'");
   }
   if (content.size() != end || end > tokens.size() ||
       !std::equal(content.begin(), content.end(), tokens.begin())) {
@@ -118,9 +203,11 @@ void Ledger::CheckHit(const Table& table, size_t index, BlockId block) {
 }
 
 void Ledger::TakeBlocks(const StepPlan& plan, size_t index, Table* table) {
-  const bool starts = table->tail.empty() && table->cut == 0;
+  // A table that goes on has a tail.
+  const bool starts = table->tail.empty();
   size_t num_hit =
-      starts ? static_cast<size_t>(plan.positions[index] / layout_.page_size)
+      starts ? static_cast<size_t>((plan.positions[index] - table->cut) /
+                                   layout_.page_size)
              : 0;
   for (int64_t i = plan.block_offsets[index]; i < plan.block_offsets[index + 1];
        ++i) {
@@ -203,7 +290,9 @@ void Ledger::TakeOrder(const StepPlan& plan, const EvictionOrder& order,
   std::set<BlockId> below = table.region_blocks;
   below.insert(table.tail.begin(),
                table.tail.begin() + (order.cut - table.cut) / page_size);
-  Order pending{.cut = order.cut,
+  CheckRegionOrder(requests_.at(table.request), order);
+  Order pending{.region = order.region,
+                .cut = order.cut,
                 .page_total = order.page_total,
                 .destinations = {},
                 .own = {}};
@@ -232,8 +321,26 @@ void Ledger::TakeOrder(const StepPlan& plan, const EvictionOrder& order,
   }
   table.pending = std::move(pending);
   step->orders.push_back(static_cast<size_t>(run - step->runs.begin()));
+  step->regions.push_back(order.region);
   requests_.at(table.request)
       .issued.push_back({.length = order.length, .cut = order.cut});
+}
+
+void Ledger::CheckRegionOrder(const Served& served,
+                              const EvictionOrder& order) {
+  // The request's own evictions are of its prompt.
+  const bool is_own = order.length <= served.num_prompt();
+  const bool shares = is_own && options_.enable_prefix_caching &&
+                      served.request.eviction.share_prefix;
+  if (shares != (order.region != kNoRegion) ||
+      regions_.contains(order.region)) {
+    report_->Fail("an eviction at ", order.length, " makes region ",
+                  Index(order.region), ", shared: ", shares);
+  }
+  if (shares && order.cut + layout_.page_size != order.length) {
+    report_->Fail("a shared eviction of [0, ", order.cut, ") at ",
+                  order.length);
+  }
 }
 
 void Ledger::CheckReplay(const StepPlan& plan) {

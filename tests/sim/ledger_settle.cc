@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include <absl/strings/str_cat.h>
+
 #include "blockmgr/base/bits.h"
 #include "tests/sim/ledger.h"
 
@@ -112,6 +114,10 @@ void Ledger::Settle(const Step& step, const StepResult& result,
                   " were sampled");
   }
   for (size_t i = 0; i < step.orders.size() && report_->ok(); ++i) {
+    const bool kept = step.regions[i] != kNoRegion && result.evictions[i].ok;
+    if (kept && Find(step.runs[step.orders[i]]) == nullptr) {
+      lost_regions_.insert(step.regions[i]);
+    }
     SettleOrder(step.runs[step.orders[i]], result.evictions[i], effects);
   }
   if (num_finished_ - finished_before != effects.finished.size()) {
@@ -139,18 +145,7 @@ void Ledger::SettleRun(const Step::Run& run, int32_t sampled,
     served.tokens.push_back(sampled);
     --served.num_placeholders;
   }
-  if (table->cut == 0) {
-    const int32_t page_size = layout_.page_size;
-    for (int32_t i = 0; (i + 1) * page_size <= table->num_settled; ++i) {
-      const BlockId block = table->tail[i];
-      if (table->pending.has_value() && table->pending->own.contains(block)) {
-        continue;
-      }
-      blocks_[Index(block)].tenant = served.request.scope.tenant;
-      blocks_[Index(block)].content.assign(
-          served.tokens.begin(), served.tokens.begin() + (i + 1) * page_size);
-    }
-  }
+  NoteContent(served, *table);
   if (!run.samples) return;
   const bool stops =
       std::ranges::count(served.request.stop_token_ids, sampled) > 0;
@@ -161,6 +156,23 @@ void Ledger::SettleRun(const Step::Run& run, int32_t sampled,
     return;
   }
   End(*finish, stops ? FinishReason::kStop : FinishReason::kLength);
+}
+
+void Ledger::NoteContent(const Served& served, const Table& table) {
+  const int32_t page_size = layout_.page_size;
+  const auto num_full = (table.num_settled - table.cut) / page_size;
+  for (int32_t i = 0; i < num_full; ++i) {
+    const int32_t begin = table.cut + i * page_size;
+    const BlockId block = table.tail[i];
+    const bool is_doomed =
+        table.pending.has_value() && table.pending->own.contains(block);
+    if (begin < table.last_length || is_doomed) continue;
+    Block& noted = blocks_[Index(block)];
+    noted.tenant = served.request.scope.tenant;
+    noted.context = table.context;
+    noted.content.assign(served.tokens.begin(),
+                         served.tokens.begin() + begin + page_size);
+  }
 }
 
 void Ledger::SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
@@ -183,7 +195,20 @@ void Ledger::SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
   }
   Served& served = requests_.at(run.request);
   if (outcome.ok) {
+    const RegionId region = table->pending->region;
+    const int32_t length = served.issued.back().length;
+    const std::string tail_context = table->context;
     BuildRegion(outcome.counts, *effect, table);
+    table->last_length = length;
+    // What is not shared is nobody else's context.
+    table->context = absl::StrCat(
+        tail_context,
+        region == kNoRegion ? absl::StrCat("of request ", Index(run.request))
+                            : PlanOf(served.request),
+        " at ", length, ";");
+    if (region != kNoRegion) {
+      KeepRegion(region, *table, served, tail_context);
+    }
     const size_t index = served.issued.size() - 1;
     if (index == served.recorded.size()) {
       served.recorded.push_back(served.issued[index]);
@@ -259,6 +284,22 @@ void Ledger::BuildRegion(const std::vector<int32_t>& counts,
                   evicted, "), ", effect.freed_blocks,
                   " blocks freed (expected ", freed, ")");
   }
+}
+
+void Ledger::KeepRegion(RegionId id, const Table& table, const Served& served,
+                        const std::string& tail_context) {
+  Region& region = regions_[id];
+  region.tenant = served.request.scope.tenant;
+  region.plan = PlanOf(served.request);
+  region.tokens.assign(served.tokens.begin(),
+                       served.tokens.begin() + table.last_length);
+  region.tail_context = tail_context;
+  region.context = table.context;
+  region.cut = table.cut;
+  region.kept = table.kept;
+  region.pages = table.region_pages;
+  region.blocks = table.region_blocks;
+  region.evictions = served.issued;
 }
 
 void Ledger::TakeCommandEffects(const Effects& effects) {

@@ -14,6 +14,7 @@ void RunCounts::Add(const RunCounts& other) {
   preemptions += other.preemptions;
   max_preemptions = std::max(max_preemptions, other.max_preemptions);
   evictions += other.evictions;
+  region_hits += other.region_hits;
   engine_losses += other.engine_losses;
   wrong_results += other.wrong_results;
   broken_streams += other.broken_streams;
@@ -24,8 +25,9 @@ std::string RunCounts::ToString() const {
       events, " events, ", steps, " steps, ", requests, " requests, ", finished,
       " finished, ", refused, " refused, ", cached_tokens, " cached tokens, ",
       preemptions, " preemptions (of one request at most ", max_preemptions,
-      "), ", evictions, " evictions, ", engine_losses, " engine losses, ",
-      wrong_results, " wrong results, ", broken_streams, " broken streams");
+      "), ", evictions, " evictions, ", region_hits, " region hits, ",
+      engine_losses, " engine losses, ", wrong_results, " wrong results, ",
+      broken_streams, " broken streams");
 }
 
 }  // namespace blockmgr::sim

@@ -104,6 +104,10 @@ class World {
   Request WrongRequest(Request request);
   EvictionPolicy RandomPolicy();
   EvictionTarget RandomTarget();
+  // Makes it one of a few that requests share.
+  void ShareEviction(RequestEviction* eviction);
+  // Makes it a later turn of a recent one.
+  void GoOn(Request* request);
   std::vector<int32_t> RandomPrompt();
   void TakeItem(const TokenItem& item);
   void TakeFinish(const FinishEffect& effect, const Request& request,

@@ -182,6 +182,43 @@ Request World::WrongRequest(Request request) {
   return request;
 }
 
+void World::ShareEviction(RequestEviction* eviction) {
+  // Few evictions, so that sharers meet.
+  Random random(static_cast<uint64_t>(options_.seed) * 4 +
+                static_cast<uint64_t>(random_.Between(0, 1)));
+  eviction->share_prefix = true;
+  eviction->policy = EvictionPolicy();
+  eviction->policy.scorer.kind = random.Pick<ScorerKind>(
+      {ScorerKind::kSnapKv, ScorerKind::kStreaming, ScorerKind::kKeyDiff});
+  eviction->policy.scorer.window = random.Between(1, 4);
+  eviction->policy.protect.sinks = random.Between(0, 2);
+  eviction->target = EvictionTarget();
+  eviction->target.ratio =
+      *KeepRatio::Parse(absl::StrCat("0.", random.Between(1, 6)));
+  if (random.OneIn(2)) {
+    eviction->target.kind = EvictionTarget::Kind::kTokens;
+    eviction->target.tokens = random.Between(1, 8);
+  }
+  if (eviction->mode == EvictionMode::kEveryChunk) {
+    eviction->compress_every =
+        options_.page_size * random.Between(1, 1 + 16 / options_.page_size);
+  }
+}
+
+void World::GoOn(Request* request) {
+  const auto num_served = static_cast<int32_t>(served_.size());
+  if (num_served == 0 || random_.OneIn(4)) return;
+  const int32_t back = random_.Between(1, std::min(num_served, 4));
+  const Request& earlier = served_[num_served - back].request;
+  if (earlier.prompt.empty()) return;
+  request->prompt = earlier.prompt;
+  request->scope = earlier.scope;
+  const int32_t num_more = random_.OneIn(3) ? 0 : random_.Between(1, 20);
+  for (int32_t i = 0; i < num_more; ++i) {
+    request->prompt.push_back(random_.Between(0, options_.grammar_tokens));
+  }
+}
+
 Request World::RandomRequest() {
   Request request;
   request.prompt = RandomPrompt();
@@ -201,6 +238,10 @@ Request World::RandomRequest() {
       eviction.mode = EvictionMode::kEveryChunk;
       eviction.compress_every =
           options_.page_size * random_.Between(1, 1 + 16 / options_.page_size);
+    }
+    if (random_.Between(1, 100) <= options_.share_percent) {
+      ShareEviction(&eviction);
+      GoOn(&request);
     }
   }
   if (random_.OneIn(25)) return WrongRequest(std::move(request));

@@ -53,6 +53,7 @@ CanaryEngine::CanaryEngine(const ModelLayout& layout, int32_t max_sequences,
 
 void CanaryEngine::Restart() {
   std::ranges::fill(tables_, CanaryTable{});
+  regions_.clear();
   std::ranges::fill(memory_, Tag{});
   queue_.clear();
   touched_.clear();
@@ -154,12 +155,43 @@ absl::Status CanaryEngine::ApplyStarts(const StepPlan& plan) {
       chain = Extend(chain, table.tokens.back());
       table.chain.push_back(chain);
     }
-    // A hit stands for what was computed without any eviction.
-    for (int32_t i = 0; i < table.num_cached; ++i) {
-      table.content.push_back(Extend(table.chain[i], 0));
-      table.steps.push_back(StepId{0});
+    if (start.region != kNoRegion) {
+      BM_RETURN_IF_ERROR(StartOnRegion(start, &table));
+    }
+    // The rest of a hit was computed without any eviction but those.
+    for (int32_t i = table.length(); i < table.num_cached; ++i) {
+      table.content.push_back(Extend(table.chain[i], table.history));
+    }
+    table.steps.assign(table.content.size(), StepId{0});
+  }
+  for (const RegionId region : plan.dropped_regions) {
+    if (regions_.erase(region) == 0) {
+      return Wrong("region ", Index(region), " is dropped and was not kept");
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status CanaryEngine::StartOnRegion(const SequenceStart& start,
+                                         CanaryTable* table) {
+  const auto found = regions_.find(start.region);
+  if (found == regions_.end()) {
+    return Wrong("slot ", Index(start.slot), " starts on region ",
+                 Index(start.region), ", which is not kept");
+  }
+  const CanaryRegion& region = found->second;
+  const size_t length = region.content.size();
+  if (table->num_cached < std::ssize(region.content) ||
+      table->chain[length - 1] != region.chain) {
+    return Wrong("slot ", Index(start.slot), " starts with ", table->num_cached,
+                 " cached tokens on region ", Index(start.region), " of ",
+                 length, " other tokens");
+  }
+  table->content = region.content;
+  table->history = region.history;
+  table->evictions = region.evictions;
+  table->region = region.layout;
+  table->region_positions = region.positions;
   return absl::OkStatus();
 }
 
@@ -191,15 +223,20 @@ absl::Status CanaryEngine::CheckFresh(const Queued& queued,
 absl::Status CanaryEngine::ApplyBlocks(const Queued& queued) {
   const StepPlan& plan = queued.plan;
   std::vector<int32_t> holders = CountHolders();
+  // What sequences may yet start on is nobody else's.
+  for (const auto& [id, region] : regions_) {
+    for (const BlockId block : region.layout.blocks()) ++holders[Index(block)];
+  }
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     CanaryTable& table = tables_[Index(plan.slots[i])];
     if (!table.open || table.length() != plan.positions[i]) {
       return Wrong("slot ", Index(plan.slots[i]), " has ", table.length(),
                    " tokens, the plan starts at ", plan.positions[i]);
     }
-    int32_t num_matched = table.tail.empty() && !table.region.has_value()
-                              ? table.num_cached / layout_.page_size
-                              : 0;
+    int32_t num_matched =
+        table.tail.empty()
+            ? (table.num_cached - table.cut()) / layout_.page_size
+            : 0;
     for (int64_t j = plan.block_offsets[i]; j < plan.block_offsets[i + 1];
          ++j) {
       const BlockId block = plan.blocks[j];
@@ -368,8 +405,9 @@ bool CanaryEngine::IsRefused(const EvictionOrder& order) const {
 KeepSets CanaryEngine::ChooseSurvivors(const CanaryTable& table,
                                        const EntryIndex& entries,
                                        const EvictionOrder& order) const {
-  uint64_t seed = Extend(options_.seed, Index(table.request));
-  seed = Extend(seed, order.length);
+  // The same tokens, compressed alike before, keep the same entries.
+  uint64_t seed = Extend(options_.seed, table.chain[order.length - 1]);
+  seed = Extend(seed, table.history);
   if (!options_.same_choice_on_replay) seed = Extend(seed, table.incarnation);
   Random random(seed);
   const int32_t num_heads = layout_.pages_per_block();
@@ -441,6 +479,15 @@ absl::Status CanaryEngine::CarryOut(const StepPlan& plan,
   for (const int32_t rank : keep.ranks) {
     table.history = Extend(table.history, rank);
   }
+  if (order.region == kNoRegion) return absl::OkStatus();
+  const auto [kept, is_new] = regions_.try_emplace(
+      order.region, CanaryRegion{.layout = *table.region,
+                                 .positions = table.region_positions,
+                                 .content = table.content,
+                                 .chain = table.chain[order.length - 1],
+                                 .history = table.history,
+                                 .evictions = table.evictions});
+  if (!is_new) return Wrong("region ", Index(order.region), " is made twice");
   return absl::OkStatus();
 }
 

@@ -78,6 +78,16 @@ struct CanaryTable {
   int32_t cut() const { return region.has_value() ? region->cut() : 0; }
 };
 
+// A region that orders told to keep, with all that it stands for.
+struct CanaryRegion {
+  RaggedRegion layout;
+  std::vector<int32_t> positions;
+  std::vector<uint64_t> content;  // of the positions when it was made
+  uint64_t chain = 0;             // hash of the tokens, then
+  uint64_t history = 0;
+  std::vector<CanaryEviction> evictions;
+};
+
 class CanaryEngine {
  public:
   CanaryEngine(const ModelLayout& layout, int32_t max_sequences,
@@ -96,6 +106,9 @@ class CanaryEngine {
   const CanaryTable& table(SequenceSlot slot) const {
     return tables_[Index(slot)];
   }
+  // REQUIRES: an executed order told to keep it, and no executed plan to drop
+  // it.
+  const CanaryRegion& region(RegionId id) const { return regions_.at(id); }
   // What a request that runs alone outputs.
   std::vector<int32_t> OutputsAlone(
       std::span<const int32_t> prompt, int32_t max_tokens,
@@ -116,6 +129,7 @@ class CanaryEngine {
   };
 
   absl::Status ApplyStarts(const StepPlan& plan);
+  absl::Status StartOnRegion(const SequenceStart& start, CanaryTable* table);
   absl::Status ApplyBlocks(const Queued& queued);
   absl::Status CheckFresh(const Queued& queued, BlockId block) const;
   absl::Status Compute(const StepPlan& plan, StepResult* result);
@@ -135,7 +149,8 @@ class CanaryEngine {
   const ModelLayout layout_;
   const CanaryOptions options_;
   std::vector<CanaryTable> tables_;
-  std::vector<Tag> memory_;  // by SlotIndex
+  absl::flat_hash_map<RegionId, CanaryRegion> regions_;  // kept
+  std::vector<Tag> memory_;                              // by SlotIndex
   std::deque<Queued> queue_;
   // Blocks that executed steps have touched, by step.
   absl::flat_hash_map<StepId, absl::flat_hash_set<BlockId>> touched_;

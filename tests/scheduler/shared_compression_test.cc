@@ -1,0 +1,241 @@
+// Compressed prefixes that requests share.
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/scheduler_driver.h"
+#include "tests/scheduler/test_requests.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+SchedulerOptions CachingOptions(int32_t max_steps_in_flight = 1) {
+  SchedulerOptions options = PlainOptions();
+  options.enable_prefix_caching = true;
+  options.max_steps_in_flight = max_steps_in_flight;
+  return options;
+}
+
+// Its compressed prefix is made when 40 of 41 tokens are computed.
+Request Sharer(const char* id, int32_t num_prompt = 41, int32_t tokens = 8) {
+  Request request = MakeRequest(id, num_prompt, 9);
+  request.eviction = Recency(tokens);
+  request.eviction.share_prefix = true;
+  return request;
+}
+
+RequestId Submit(SchedulerDriver* driver, Request request) {
+  const absl::StatusOr<RequestId> id = driver->Submit(std::move(request));
+  EXPECT_THAT(id, IsOk());
+  return id.value_or(RequestId{0});
+}
+
+class SharedCompressionTest : public testing::TestWithParam<int32_t> {
+ protected:
+  // Runs a request to its end; how it started is in start_.
+  RequestId Serve(Request request) {
+    const RequestId id = Submit(&driver_, std::move(request));
+    start_ = SequenceStart();
+    while (driver_.ok() && driver_.scheduler().has_unfinished_requests()) {
+      while (driver_.Issue()) {
+        for (const SequenceStart& start : driver_.plan().starts) {
+          start_ = start;
+        }
+      }
+      driver_.Answer();
+    }
+    return id;
+  }
+
+  const ModelLayout layout_ = SmallLayout(4, 60, 2, 2);
+  SchedulerDriver driver_{layout_, CachingOptions(GetParam())};
+  SequenceStart start_;
+};
+
+INSTANTIATE_TEST_SUITE_P(StepsInFlight, SharedCompressionTest,
+                         testing::Values(1, 4));
+
+TEST_P(SharedCompressionTest, IsFoundByWhoGoesOnAlike) {
+  const RequestId a = Serve(Sharer("a"));
+  EXPECT_THAT(driver_.served(a).recorded,
+              ElementsAre(CanaryEviction{.length = 40, .cut = 36}));
+  const RequestId b = Serve(Sharer("b", 70));
+  EXPECT_NE(start_.region, kNoRegion);
+  EXPECT_EQ(driver_.served(b).finish->num_cached_tokens, 40);
+  EXPECT_EQ(driver_.scheduler().stats().num_cached_region_tokens, 36u);
+  // The compression found is its own from now on.
+  EXPECT_THAT(driver_.served(b).recorded,
+              ElementsAre(CanaryEviction{.length = 40, .cut = 36},
+                          CanaryEviction{.length = 68, .cut = 64}));
+  // The same prompt again: up to its own last compression.
+  const RequestId c = Serve(Sharer("c", 70));
+  EXPECT_EQ(driver_.served(c).finish->num_cached_tokens, 68);
+  EXPECT_EQ(driver_.served(c).recorded, driver_.served(b).recorded);
+  EXPECT_EQ(driver_.served(c).evictions.size(), 0u);
+  driver_.CheckQuiescent();
+}
+
+TEST_P(SharedCompressionTest, OutputsComputedOverItAreFoundWithIt) {
+  Request request = Sharer("a");
+  request.max_tokens = 24;
+  const RequestId a = Serve(request);
+  Request next = Sharer("b");
+  next.prompt.insert(next.prompt.end(), driver_.served(a).outputs.begin(),
+                     driver_.served(a).outputs.end());
+  for (int32_t i = 0; i < 20; ++i) next.prompt.push_back(7000 + i);
+  const RequestId b = Serve(next);
+  EXPECT_NE(start_.region, kNoRegion);
+  // 41 + 23 positions were computed: 16 whole pages.
+  EXPECT_EQ(driver_.served(b).finish->num_cached_tokens, 64);
+}
+
+TEST_P(SharedCompressionTest, IsNotFoundByOthers) {
+  Serve(Sharer("a"));
+  // Not asked for: plain blocks are found instead.
+  Request plain = MakeRequest("plain", 70, 4);
+  Serve(plain);
+  EXPECT_EQ(start_.region, kNoRegion);
+  EXPECT_GT(start_.num_cached_tokens, 0);
+  Request unshared = Sharer("unshared", 70);
+  unshared.eviction.share_prefix = false;
+  Serve(unshared);
+  EXPECT_EQ(start_.region, kNoRegion);
+  // Another budget, another policy, another mode.
+  Serve(Sharer("budget", 70, 12));
+  EXPECT_EQ(start_.region, kNoRegion);
+  Request policy = Sharer("policy", 70);
+  policy.eviction.policy.scorer.kind = ScorerKind::kKnorm;
+  Serve(policy);
+  EXPECT_EQ(start_.region, kNoRegion);
+  Request chunks = Sharer("chunks", 70);
+  chunks.eviction.mode = EvictionMode::kEveryChunk;
+  chunks.eviction.compress_every = 16;
+  Serve(chunks);
+  EXPECT_EQ(start_.region, kNoRegion);
+  // Another tenant finds nothing at all.
+  Request tenant = Sharer("tenant", 70);
+  tenant.scope.tenant = "other";
+  Serve(tenant);
+  EXPECT_EQ(start_.region, kNoRegion);
+  EXPECT_EQ(start_.num_cached_tokens, 0);
+}
+
+TEST_P(SharedCompressionTest, EveryChunkGoesOnFromTheLastChunk) {
+  const auto chunks = [](const char* id, int32_t num_prompt) {
+    Request request = Sharer(id, num_prompt);
+    request.eviction.mode = EvictionMode::kEveryChunk;
+    request.eviction.compress_every = 16;
+    return request;
+  };
+  const RequestId a = Serve(chunks("a", 41));
+  EXPECT_THAT(driver_.served(a).recorded, SizeIs(3));  // at 16, 32 and 40
+  const RequestId b = Serve(chunks("b", 70));
+  EXPECT_NE(start_.region, kNoRegion);
+  EXPECT_EQ(driver_.served(b).finish->num_cached_tokens, 40);
+  EXPECT_THAT(driver_.served(b).recorded,
+              ElementsAre(CanaryEviction{.length = 16, .cut = 12},
+                          CanaryEviction{.length = 32, .cut = 28},
+                          CanaryEviction{.length = 40, .cut = 36},
+                          CanaryEviction{.length = 48, .cut = 44},
+                          CanaryEviction{.length = 64, .cut = 60},
+                          CanaryEviction{.length = 68, .cut = 64}));
+}
+
+TEST_P(SharedCompressionTest, IsReplayedWhenItIsLost) {
+  Serve(Sharer("a"));
+  const RequestId b = Submit(&driver_, Sharer("b", 70));
+  driver_.RunUntil([&] { return driver_.served(b).outputs.size() == 3; });
+  const std::vector<CanaryEviction> before = driver_.served(b).recorded;
+  EXPECT_THAT(before, SizeIs(2));
+  driver_.LoseEngine();
+  driver_.Drain();
+  EXPECT_EQ(driver_.served(b).recorded, before);
+  // What was replayed can be found again.
+  const RequestId c = Serve(Sharer("c", 70));
+  EXPECT_EQ(driver_.served(c).finish->num_cached_tokens, 68);
+  driver_.CheckQuiescent();
+}
+
+TEST_P(SharedCompressionTest, TheObservationWindowIsComputed) {
+  const auto observer = [](const char* id, int32_t num_prompt) {
+    Request request = Sharer(id, num_prompt);
+    request.eviction = SnapKv(6, 8);
+    request.eviction.share_prefix = true;
+    return request;
+  };
+  Serve(observer("a", 41));
+  // Less than a window behind the prefix found: it cannot be used.
+  Serve(observer("b", 45));
+  EXPECT_EQ(start_.region, kNoRegion);
+  EXPECT_LE(start_.num_cached_tokens, 44 - 6);
+  Serve(observer("c", 49));
+  EXPECT_NE(start_.region, kNoRegion);
+  // The very same prompt is compressed already.
+  Serve(observer("d", 41));
+  EXPECT_EQ(start_.num_cached_tokens, 40);
+}
+
+TEST_P(SharedCompressionTest, TheEngineHearsWhatIsDropped) {
+  Serve(Sharer("a"));
+  std::vector<RegionId> dropped;
+  driver_.scheduler().ResetPrefixCache();
+  Submit(&driver_, Sharer("b", 70));
+  while (driver_.ok() && driver_.scheduler().has_unfinished_requests()) {
+    while (driver_.Issue()) {
+      const std::vector<RegionId>& regions = driver_.plan().dropped_regions;
+      dropped.insert(dropped.end(), regions.begin(), regions.end());
+    }
+    driver_.Answer();
+  }
+  EXPECT_THAT(dropped, SizeIs(1));
+}
+
+// As long as its blocks are there, a preempted request goes on from them.
+TEST(SharedCompressionResumeTest, APreemptedOneGoesOnFromItsRegion) {
+  SchedulerDriver driver(SmallLayout(4, 24), CachingOptions());
+  const RequestId a = Submit(&driver, MakeRequest("old", 4, 60, 1));
+  Request sharer = Sharer("b", 57);
+  sharer.max_tokens = 60;
+  const RequestId b = Submit(&driver, sharer);
+  int32_t most_cached = 0;
+  while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
+    if (driver.Issue()) {
+      for (const SequenceStart& start : driver.plan().starts) {
+        if (start.region != kNoRegion) {
+          most_cached = std::max(most_cached, start.num_cached_tokens);
+        }
+      }
+    }
+    driver.Answer();
+  }
+  EXPECT_EQ(driver.served(a).finish->reason, FinishReason::kLength);
+  EXPECT_EQ(driver.served(b).finish->reason, FinishReason::kLength);
+  EXPECT_GT(driver.served(b).finish->num_preemptions, 0);
+  EXPECT_GE(most_cached, 56);
+}
+
+TEST(SharedCompressionSubmitTest, RefusesWhatCannotBeShared) {
+  SchedulerOptions options = CachingOptions();
+  options.num_scorer_states = 8;
+  SchedulerDriver driver(SmallLayout(4, 40), options);
+  Request request = Sharer("a");
+  request.eviction.policy.scorer.kind = ScorerKind::kH2o;
+  EXPECT_THAT(driver.Submit(request),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("eviction.share_prefix: expected a policy "
+                                 "that needs no scores accumulated")));
+  EXPECT_THAT(driver.all(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace blockmgr
