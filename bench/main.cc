@@ -1,4 +1,5 @@
-// blockmgr-bench: loads a daemon, simulates one, compares the reports.
+// blockmgr-bench: loads a daemon, simulates one, compares the reports; times
+// the bookkeeping.
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -14,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/compare.h"
+#include "bench/micro/micro.h"
 #include "bench/options.h"
 #include "bench/progress.h"
 #include "bench/report.h"
@@ -31,7 +33,8 @@ constexpr char kFooter[] =
     "\\\n      --spread-ticks --json > full.json\n"
     "  blockmgr-bench sim --dataset-name mooncake --dataset-path trace.jsonl "
     "\\\n      --spread-ticks --keep-ratio 0.2 --json > kept.json\n"
-    "  blockmgr-bench compare full.json kept.json\n";
+    "  blockmgr-bench compare full.json kept.json\n"
+    "  blockmgr-bench micro --filter decode --json\n";
 
 // vLLM's spelling of times in reports and file names.
 std::string Now() {
@@ -75,7 +78,7 @@ absl::Status Compare(const std::string& a, const std::string& b) {
 int Main(int argc, char** argv) {
   CLI::App app(
       "Measures paged KV caches under load: against a running blockmgrd, or a "
-      "simulated one in virtual time.",
+      "simulated one in virtual time; and what their bookkeeping costs.",
       "blockmgr-bench");
   app.require_subcommand(1);
   app.footer(kFooter);
@@ -106,15 +109,23 @@ int Main(int argc, char** argv) {
   compare->add_option("B", right, "report to compare with it, JSON")
       ->required();
 
+  MicroOptions micro_options;
+  CLI::App* micro = app.add_subcommand(
+      "micro",
+      "Time the bookkeeping in this process: decode steps, long queues, the "
+      "pool, the prefix cache, evictions; next to what is promised.");
+  AddMicroFlags(micro, &micro_options);
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error);
   }
-  const absl::Status status = serve->parsed()
-                                  ? Serve(serve_bench, serve_options)
-                              : sim->parsed() ? Simulate(sim_bench, sim_options)
-                                              : Compare(left, right);
+  absl::Status status;
+  if (serve->parsed()) status = Serve(serve_bench, serve_options);
+  if (sim->parsed()) status = Simulate(sim_bench, sim_options);
+  if (compare->parsed()) status = Compare(left, right);
+  if (micro->parsed()) status = Micro(micro_options);
   if (status.ok()) return EXIT_SUCCESS;
   absl::FPrintF(stderr, "blockmgr-bench: %s\n", std::string(status.message()));
   return EXIT_FAILURE;

@@ -23,7 +23,7 @@ std::string Clock(double seconds) {
 }  // namespace
 
 std::string FormatProgress(int64_t done, int64_t failed, int64_t total,
-                           double elapsed_s) {
+                           double elapsed_s, const char* unit) {
   const int64_t filled = total > 0 ? kBarWidth * done / total : kBarWidth;
   std::string line =
       absl::StrCat("[", std::string(static_cast<size_t>(filled), '#'),
@@ -32,14 +32,15 @@ std::string FormatProgress(int64_t done, int64_t failed, int64_t total,
   if (failed > 0) absl::StrAppend(&line, "  ", failed, " failed");
   if (done > 0 && elapsed_s > 0) {
     const double rate = static_cast<double>(done) / elapsed_s;
-    absl::StrAppendFormat(&line, "  %.1f req/s  ETA %s", rate,
+    absl::StrAppendFormat(&line, "  %.1f %s/s  ETA %s", rate, unit,
                           Clock(static_cast<double>(total - done) / rate));
   }
   return line;
 }
 
-Progress::Progress(int64_t total, bool enabled)
+Progress::Progress(int64_t total, bool enabled, const char* unit)
     : total_(total),
+      unit_(unit),
       visible_(enabled && isatty(STDERR_FILENO) == 1),
       start_(std::chrono::steady_clock::now()),
       next_draw_(start_) {}
@@ -65,7 +66,7 @@ void Progress::Draw() {
       std::chrono::steady_clock::now() - start_;
   // The escape clears what a longer line left behind.
   absl::FPrintF(stderr, "\r%s\x1b[K",
-                FormatProgress(done_, failed_, total_, elapsed.count()));
+                FormatProgress(done_, failed_, total_, elapsed.count(), unit_));
   std::fflush(stderr);
 }
 

@@ -12,14 +12,15 @@ namespace blockmgr {
 // "[####      ]  412/1000  3 failed  8.1 req/s  ETA 1:13". `elapsed_s` is the
 // time since the start; the rate and the time left are those of the whole run.
 std::string FormatProgress(int64_t done, int64_t failed, int64_t total,
-                           double elapsed_s);
+                           double elapsed_s, const char* unit = "req");
 
 // Redraws one line of standard error, at most ten times a second.
 // Thread-compatible.
 class Progress {
  public:
   // Draws only if `enabled` and standard error is a terminal.
-  Progress(int64_t total, bool enabled);
+  // `unit`: what is counted; a literal.
+  Progress(int64_t total, bool enabled, const char* unit = "req");
   // Ends the line.
   ~Progress();
   Progress(const Progress&) = delete;
@@ -32,6 +33,7 @@ class Progress {
   void Draw();
 
   const int64_t total_;
+  const char* const unit_;
   const bool visible_;
   const std::chrono::steady_clock::time_point start_;
   std::chrono::steady_clock::time_point next_draw_;

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <deque>
 #include <limits>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "bench/engine/sim_flags.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
+#include "scheduler/server/scheduler_flags.h"
 
 namespace blockmgr {
 namespace {
@@ -250,88 +250,47 @@ std::vector<std::pair<std::string, double>> Config(const SimOptions& options) {
   };
 }
 
-template <typename Enum>
-void AddChoice(CLI::App* app, const char* flag, Enum* value,
-               const std::map<std::string, Enum>& names, const char* choices,
-               const char* chosen, const char* help) {
-  app->add_option(flag, *value, help)
-      ->transform(CLI::CheckedTransformer(names).description(choices))
-      ->default_str(chosen)
-      ->group("Scheduling policy");
-}
+constexpr SchedulerFlagTexts kSchedulerTexts{
+    .max_num_batched_tokens = "tokens in one step",
+    .max_num_seqs = "sequences that hold blocks at one time",
+    .max_model_len = "prompt and output tokens of one request",
+    .long_prefill_token_threshold =
+        "longest prefill chunk of one request in a step; 0: no limit but the "
+        "step's",
+    .watermark = "fraction of the pool that admission leaves free",
+    .max_steps_in_flight = "steps issued before the first is answered",
+    .enable_prefix_caching =
+        "share the blocks of equal prefixes [default: on]"};
 
-void AddPolicyFlags(CLI::App* app, SchedulerOptions* options) {
-  AddChoice(app, "--scheduling-policy", &options->policy,
-            SchedulingPolicyNames(), "fcfs|priority|prefix", "fcfs",
-            "who is next of those that wait: the first to come, the lowest "
-            "priority value, or the longest cached prefix");
-  AddChoice(app, "--admission", &options->admission, AdmissionPolicyNames(),
-            "vllm|guaranteed|max_utilization", "vllm",
-            "what must be free to admit a request: its whole prompt and the "
-            "watermark; all it and those running will ever need; its next "
-            "step");
-  AddChoice(app, "--chunk-policy", &options->chunk_policy, ChunkPolicyNames(),
-            "first_come|equal_progress", "first_come",
-            "how prompts share a step: the oldest first, or equal shares");
-  const auto add = [app](const char* flag, int32_t* value, const char* help) {
-    app->add_option(flag, *value, help)
-        ->capture_default_str()
-        ->group("Scheduling policy");
-  };
-  add("--prefix-aging", &options->prefix_aging,
-      "--scheduling-policy prefix: tokens of cached prefix that a step of "
-      "waiting is worth");
-  add("--max-bypasses", &options->max_bypasses,
-      "how often later requests may pass one that does not fit");
-  add("--min-prefix-wait-tokens", &options->min_prefix_wait_tokens,
-      "wait instead of computing this many tokens that a running request is "
-      "about to compute; 0: never");
-  add("--max-prefix-wait-steps", &options->max_prefix_wait_steps,
-      "... for at most so many steps");
-  add("--max-long-prefills", &options->max_long_prefills,
-      "prompts above the threshold computed at a time; 0: no limit");
-}
+constexpr PolicyFlagTexts kPolicyTexts{
+    .scheduling_policy =
+        "who is next of those that wait: the first to come, the lowest "
+        "priority value, or the longest cached prefix",
+    .admission =
+        "what must be free to admit a request: its whole prompt and the "
+        "watermark; all it and those running will ever need; its next step",
+    .chunk_policy =
+        "how prompts share a step: the oldest first, or equal shares",
+    .prefix_aging =
+        "--scheduling-policy prefix: tokens of cached prefix that a step of "
+        "waiting is worth",
+    .max_bypasses = "how often later requests may pass one that does not fit",
+    .min_prefix_wait_tokens =
+        "wait instead of computing this many tokens that a running request is "
+        "about to compute; 0: never",
+    .max_prefix_wait_steps = "... for at most so many steps",
+    .max_long_prefills =
+        "prompts above the threshold computed at a time; 0: no limit"};
 
 }  // namespace
 
 void AddSimFlags(CLI::App* app, SimOptions* options) {
-  const std::string group = "Scheduler";
-  SchedulerOptions* scheduler = &options->scheduler;
   app->add_option("--num-blocks", options->num_blocks,
                   "blocks of the pool, the null block included")
       ->capture_default_str()
-      ->group(group);
-  app->add_option("--max-num-batched-tokens", scheduler->max_num_batched_tokens,
-                  "tokens in one step")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--max-num-seqs", scheduler->max_num_seqs,
-                  "sequences that hold blocks at one time")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--max-model-len", scheduler->max_model_len,
-                  "prompt and output tokens of one request")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--long-prefill-token-threshold",
-                  scheduler->long_prefill_token_threshold,
-                  "longest prefill chunk of one request in a step; 0: no limit "
-                  "but the step's")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--watermark", scheduler->watermark,
-                  "fraction of the pool that admission leaves free")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--max-steps-in-flight", scheduler->max_steps_in_flight,
-                  "steps issued before the first is answered")
-      ->capture_default_str()
-      ->group(group);
-  app->add_flag("--enable-prefix-caching,!--no-enable-prefix-caching",
-                scheduler->enable_prefix_caching,
-                "share the blocks of equal prefixes [default: on]")
-      ->group(group);
-  AddPolicyFlags(app, scheduler);
+      ->group("Scheduler");
+  AddSchedulerFlags(app, kSchedulerTexts, &options->scheduler);
+  AddPolicyFlags(app, kPolicyTexts, &options->scheduler);
   AddSimModelFlags(app, &options->model);
 }
 

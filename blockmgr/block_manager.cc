@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include <absl/container/flat_hash_set.h>
+
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/heap_bytes.h"
 
 namespace blockmgr {
 
@@ -43,6 +46,25 @@ BlockManagerStats BlockManager::stats() const {
   stats.used_blocks = pool_.num_held() - stats.cached_blocks;
   stats.reclaimed_blocks = reclaimed_blocks_;
   return stats;
+}
+
+int64_t BlockManager::metadata_bytes() const {
+  int64_t bytes = pool_.metadata_bytes() + cache_.metadata_bytes() +
+                  HeapBytes(sequences_) + HeapBytes(free_slots_) +
+                  HeapBytes(cooling_tickets_) +
+                  static_cast<int64_t>(cooling_.size() * sizeof(Cooling));
+  absl::flat_hash_set<RegionId> counted;  // forks share theirs
+  for (const SequenceCache& sequence : sequences_) {
+    bytes += HeapBytes(sequence.tail);
+    if (sequence.pending) bytes += HeapBytes(sequence.pending->destinations);
+    const RegionRecord* region = sequence.region.get();
+    if (region == nullptr ||
+        cache_.FindRegion(region->id) != PrefixCache::kNone) {
+      continue;
+    }
+    if (counted.insert(region->id).second) bytes += region->metadata_bytes();
+  }
+  return bytes;
 }
 
 void BlockManager::Acknowledge(StepId step) {

@@ -135,6 +135,9 @@ class BlockManager {
     return sequences_[Index(slot)];
   }
   BlockManagerStats stats() const;
+  // Host memory that keeps account of the pool: of blocks, the prefix cache,
+  // sequences and regions. O(sequences + regions), for occasional reports.
+  int64_t metadata_bytes() const;
 
   // Steps in flight, see BlockPool.
   void Dispatch(StepId step) { pool_.Dispatch(step); }

@@ -4,6 +4,7 @@
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/heap_bytes.h"
 
 namespace blockmgr {
 
@@ -79,6 +80,11 @@ void BlockPool::Acknowledge(StepId step) {
 
 void BlockPool::ForgetSteps() {
   if (has_steps_in_flight()) Acknowledge(StepId{dispatched_});
+}
+
+int64_t BlockPool::metadata_bytes() const {
+  return HeapBytes(refs_) + HeapBytes(fences_) + HeapBytes(free_) +
+         HeapBytes(fenced_);
 }
 
 uint64_t BlockPool::StateHash() const {

@@ -68,6 +68,9 @@ class BlockPool {
   // The engine is gone, and every step with it: fences fall.
   void ForgetSteps();
 
+  // Bytes of memory of its own, whatever is held.
+  int64_t metadata_bytes() const;
+
   // Free and fenced blocks, holders and fences: equal for equal states,
   // whatever the order of the free list. O(num_blocks), for tests.
   uint64_t StateHash() const;

@@ -7,6 +7,7 @@
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/heap_bytes.h"
 
 namespace blockmgr {
 
@@ -300,19 +301,24 @@ void PrefixCache::RemoveReclaimable(int32_t entry) {
 }
 
 int64_t PrefixCache::metadata_bytes() const {
-  // A hash table has a control byte per slot.
-  const size_t slot = sizeof(KeyIndex::value_type) + 1;
-  size_t bytes = entries_.capacity() * sizeof(Entry) +
-                 tokens_.capacity() * sizeof(int32_t) +
-                 (index_.capacity() + region_index_.capacity()) * slot;
+  int64_t bytes =
+      HeapBytes(entries_) + order_.metadata_bytes() + HeapBytes(tokens_) +
+      HeapBytes(index_) + HeapBytes(media_) + HeapBytes(roots_) +
+      HeapBytes(root_names_) + HeapBytes(regions_) + HeapBytes(free_regions_) +
+      HeapBytes(region_index_) + HeapBytes(region_entries_) + HeapBytes(plans_);
+  for (const auto& [block, media] : media_) bytes += HeapBytes(media);
+  for (const auto& [name, root] : roots_) bytes += HeapBytes(name);
+  for (const auto& [plan, lengths] : plans_) {
+    bytes += HeapBytes(plan) + HeapBytes(lengths);
+  }
   for (const auto& cached : regions_) {
     if (cached == nullptr) continue;
-    const RegionRecord& record = *cached->record;
-    bytes += sizeof(CachedRegion) + cached->tokens.size() * sizeof(int32_t) +
-             sizeof(RegionRecord) + record.blocks.size() * sizeof(BlockId) +
-             record.kept.size() * sizeof(int32_t);
+    bytes += static_cast<int64_t>(sizeof(CachedRegion)) +
+             HeapBytes(cached->tokens) + HeapBytes(cached->name.plan) +
+             HeapBytes(cached->name.history) + HeapBytes(cached->media) +
+             cached->record->metadata_bytes();
   }
-  return static_cast<int64_t>(bytes) + order_.metadata_bytes();
+  return bytes;
 }
 
 uint64_t PrefixCache::StateHash() const {

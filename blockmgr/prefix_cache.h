@@ -164,7 +164,8 @@ class PrefixCache {
   // The reclaimable entry to go first. REQUIRES: there is one.
   int32_t next_to_reclaim() const { return order_.next(); }
 
-  // Bytes of memory of its own; without regions, independent of what is cached.
+  // Bytes of memory of its own, and of the regions it holds. Without regions,
+  // media and durations, independent of what is cached. O(regions + media).
   int64_t metadata_bytes() const;
 
   // Entries and their order. O(entries), for tests.

@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "blockmgr/base/heap_bytes.h"
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
 
@@ -67,6 +68,11 @@ class RaggedRegion {
   // its own in fresh blocks); they come first in its list. For PlanCompaction.
   int32_t num_held_pages(int32_t head_index) const {
     return held_pages_[head_index];
+  }
+  // Bytes of memory of its own, without this object.
+  int64_t metadata_bytes() const {
+    return HeapBytes(blocks_) + HeapBytes(kept_) + HeapBytes(page_offsets_) +
+           HeapBytes(pages_) + HeapBytes(held_pages_);
   }
   // Sum of kept().
   int64_t num_entries() const { return num_entries_; }

@@ -20,6 +20,8 @@
 
 #include <absl/container/flat_hash_map.h>
 
+#include "blockmgr/base/heap_bytes.h"
+
 namespace blockmgr {
 
 // How long the prefix cache should keep something.
@@ -53,8 +55,9 @@ class ReclaimOrder {
   // Ends the wishes that expire until now; time never goes back.
   void SetTime(int64_t now_ms);
 
+  // Bytes of memory of its own: a part for entries, one for expiring wishes.
   int64_t metadata_bytes() const {
-    return static_cast<int64_t>(nodes_.capacity() * sizeof(Node));
+    return HeapBytes(nodes_) + HeapBytes(expiry_of_) + HeapBytes(expiries_);
   }
   // O(entries), for tests.
   uint64_t StateHash() const;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "blockmgr/base/heap_bytes.h"
 #include "blockmgr/base/ids.h"
 #include "blockmgr/ragged_region.h"
 
@@ -22,6 +23,16 @@ struct RegionRecord {
   std::vector<int32_t> kept;  // [num_layers * num_heads], entries
   // Set only when the lists do not follow from `blocks` and `kept`.
   std::unique_ptr<const RaggedRegion> layout;
+
+  // Bytes of memory, this object included.
+  int64_t metadata_bytes() const {
+    const auto own = static_cast<int64_t>(sizeof(RegionRecord));
+    const int64_t lists = layout == nullptr
+                              ? 0
+                              : static_cast<int64_t>(sizeof(RaggedRegion)) +
+                                    layout->metadata_bytes();
+    return own + HeapBytes(blocks) + HeapBytes(kept) + lists;
+  }
 };
 
 }  // namespace blockmgr

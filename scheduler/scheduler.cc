@@ -430,6 +430,7 @@ SchedulerStats SchedulerImpl::stats() const {
   stats.kept_entries_median = kept_.Quantile(0.5);
   stats.kept_entries_max = kept_.Quantile(1.0);
   stats.blocks = manager_.stats();
+  stats.metadata_bytes = manager_.metadata_bytes();
   return stats;
 }
 

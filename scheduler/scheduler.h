@@ -56,7 +56,8 @@ struct SchedulerStats {
   int32_t kept_entries_min = 0;
   int32_t kept_entries_median = 0;
   int32_t kept_entries_max = 0;
-  BlockManagerStats blocks;  // now
+  BlockManagerStats blocks;    // now
+  int64_t metadata_bytes = 0;  // now: BlockManager::metadata_bytes()
 };
 
 class Scheduler {
@@ -107,7 +108,8 @@ class Scheduler {
   virtual int32_t num_used_blocks() const = 0;
   virtual const ModelLayout& layout() const = 0;
   virtual const SchedulerOptions& options() const = 0;
-  // O(largest count of kept entries): for occasional reports.
+  // O(largest count of kept entries + sequences + cached regions): for
+  // occasional reports.
   virtual SchedulerStats stats() const = 0;
 
   // Audits everything in O(pool). For tests.

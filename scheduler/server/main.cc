@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +15,7 @@
 
 #include "scheduler/scheduler.h"
 #include "scheduler/server/default_address.h"
+#include "scheduler/server/scheduler_flags.h"
 #include "scheduler/server/server.h"
 
 namespace blockmgr {
@@ -72,105 +72,51 @@ void AddBudgetTableFlag(CLI::App* app, ServerOptions* options) {
       ->type_name("NAME=FILE");
 }
 
-void AddSchedulerFlags(CLI::App* app, SchedulerOptions* options) {
-  const std::string group = "Scheduler";
-  app->add_option("--max-num-batched-tokens", options->max_num_batched_tokens,
-                  "Token budget of a step")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--max-num-seqs", options->max_num_seqs,
-                  "Sequences that may hold blocks")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--max-model-len", options->max_model_len,
-                  "Tokens of a request, prompt and output together")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--long-prefill-token-threshold",
-                  options->long_prefill_token_threshold,
-                  "Longest prefill chunk of a request in a step (0: the token "
-                  "budget)")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--watermark", options->watermark,
-                  "--admission vllm: fraction of the pool that it leaves free")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--max-steps-in-flight", options->max_steps_in_flight,
-                  "Plans out before the first is answered, 1..4")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--max-waiting", options->max_waiting,
-                  "Requests that may wait; more are refused with "
-                  "RESOURCE_EXHAUSTED")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--query-window", options->query_window,
-                  "Queries that the engine keeps of every sequence, for "
-                  "evictions ordered from outside")
-      ->capture_default_str()
-      ->group(group);
-  app->add_flag("--enable-prefix-caching,!--no-enable-prefix-caching",
-                options->enable_prefix_caching,
-                "Reuse the blocks of equal prefixes (on by default)")
-      ->group(group);
-  static const std::map<std::string, CompactionPreference> kCompaction{
-      {"fresh", CompactionPreference::kFreshFirst},
-      {"in-place", CompactionPreference::kInPlace}};
-  app->add_option("--compaction", options->compaction,
-                  "Where an eviction puts what it keeps: fresh blocks while "
-                  "there are some, or the sequence's own (in-place)")
-      ->transform(
-          CLI::CheckedTransformer(kCompaction).description("fresh|in-place"))
-      ->default_str("fresh")
-      ->group(group);
-}
+constexpr SchedulerFlagTexts kSchedulerTexts{
+    .max_num_batched_tokens = "Token budget of a step",
+    .max_num_seqs = "Sequences that may hold blocks",
+    .max_model_len = "Tokens of a request, prompt and output together",
+    .long_prefill_token_threshold =
+        "Longest prefill chunk of a request in a step (0: the token budget)",
+    .watermark = "--admission vllm: fraction of the pool that it leaves free",
+    .max_steps_in_flight = "Plans out before the first is answered, 1..4",
+    .max_waiting =
+        "Requests that may wait; more are refused with RESOURCE_EXHAUSTED",
+    .query_window =
+        "Queries that the engine keeps of every sequence, for evictions "
+        "ordered from outside",
+    .enable_prefix_caching =
+        "Reuse the blocks of equal prefixes (on by default)",
+    .compaction =
+        "Where an eviction puts what it keeps: fresh blocks while there are "
+        "some, or the sequence's own (in-place)"};
 
-template <typename Enum>
-void AddChoice(CLI::App* app, const char* flag, Enum* value,
-               const std::map<std::string, Enum>& names, const char* choices,
-               const char* chosen, const char* help) {
-  app->add_option(flag, *value, help)
-      ->transform(CLI::CheckedTransformer(names).description(choices))
-      ->default_str(chosen)
-      ->group("Scheduling policy");
-}
-
-void AddPolicyFlags(CLI::App* app, SchedulerOptions* options) {
-  AddChoice(app, "--scheduling-policy", &options->policy,
-            SchedulingPolicyNames(), "fcfs|priority|prefix", "fcfs",
-            "Who is next of those that wait: the first to come, the lowest "
-            "priority value, or the longest cached prefix (with "
-            "--prefix-aging). Preempted requests keep their place");
-  AddChoice(app, "--admission", &options->admission, AdmissionPolicyNames(),
-            "vllm|guaranteed|max_utilization", "vllm",
-            "What must be free to admit a request: its whole prompt and the "
-            "--watermark (vllm); all blocks it and those running will ever "
-            "need, so that nobody is preempted (guaranteed); the blocks of "
-            "its next step, pausing whoever came last (max_utilization)");
-  AddChoice(app, "--chunk-policy", &options->chunk_policy, ChunkPolicyNames(),
-            "first_come|equal_progress", "first_come",
-            "How prompts share a step: the oldest first, or equal shares in "
-            "whole pages");
-  const std::string group = "Scheduling policy";
-  const auto add = [&](const char* flag, int32_t* value, const char* help) {
-    app->add_option(flag, *value, help)->capture_default_str()->group(group);
-  };
-  add("--prefix-aging", &options->prefix_aging,
-      "--scheduling-policy prefix: tokens of cached prefix that a step of "
-      "waiting is worth; more, and long waits count for more");
-  add("--max-bypasses", &options->max_bypasses,
-      "How often later requests may pass one that does not fit; then they "
-      "wait behind it (0: never)");
-  add("--min-prefix-wait-tokens", &options->min_prefix_wait_tokens,
-      "A request waits instead of computing this many tokens that a running "
-      "one with the same prefix is about to compute (0: never)");
-  add("--max-prefix-wait-steps", &options->max_prefix_wait_steps,
-      "... for at most so many steps");
-  add("--max-long-prefills", &options->max_long_prefills,
-      "Prompts above --long-prefill-token-threshold computed at a time; "
-      "shorter ones pass them (0: no limit)");
-}
+constexpr PolicyFlagTexts kPolicyTexts{
+    .scheduling_policy =
+        "Who is next of those that wait: the first to come, the lowest "
+        "priority value, or the longest cached prefix (with --prefix-aging). "
+        "Preempted requests keep their place",
+    .admission =
+        "What must be free to admit a request: its whole prompt and the "
+        "--watermark (vllm); all blocks it and those running will ever need, "
+        "so that nobody is preempted (guaranteed); the blocks of its next "
+        "step, pausing whoever came last (max_utilization)",
+    .chunk_policy =
+        "How prompts share a step: the oldest first, or equal shares in whole "
+        "pages",
+    .prefix_aging =
+        "--scheduling-policy prefix: tokens of cached prefix that a step of "
+        "waiting is worth; more, and long waits count for more",
+    .max_bypasses =
+        "How often later requests may pass one that does not fit; then they "
+        "wait behind it (0: never)",
+    .min_prefix_wait_tokens =
+        "A request waits instead of computing this many tokens that a running "
+        "one with the same prefix is about to compute (0: never)",
+    .max_prefix_wait_steps = "... for at most so many steps",
+    .max_long_prefills =
+        "Prompts above --long-prefill-token-threshold computed at a time; "
+        "shorter ones pass them (0: no limit)"};
 
 void AddTenantFlags(CLI::App* app, Flags* flags) {
   const std::string group = "Tenants";
@@ -243,8 +189,8 @@ int Main(int argc, char** argv) {
   Flags flags;
   AddFlags(&app, &flags);
   AddBudgetTableFlag(&app, &flags.server);
-  AddSchedulerFlags(&app, &flags.server.scheduler);
-  AddPolicyFlags(&app, &flags.server.scheduler);
+  AddSchedulerFlags(&app, kSchedulerTexts, &flags.server.scheduler);
+  AddPolicyFlags(&app, kPolicyTexts, &flags.server.scheduler);
   AddTenantFlags(&app, &flags);
   CLI11_PARSE(app, argc, argv);
   for (const std::string& tenant : flags.tenants) {

@@ -257,6 +257,7 @@ void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto) {
   proto->set_fenced_blocks(blocks.fenced_blocks);
   proto->set_used_blocks(blocks.used_blocks);
   proto->set_reclaimed_blocks(blocks.reclaimed_blocks);
+  proto->set_metadata_bytes(scheduler.metadata_bytes);
   proto->set_running_request_seconds(stats.running_request_seconds);
   proto->set_clock_seconds(stats.clock_seconds);
   proto->set_max_running(stats.max_running);

@@ -13,6 +13,9 @@ TEST(FormatProgressTest, ShowsRateAndTimeLeft) {
             "ETA 0:00");
   EXPECT_EQ(FormatProgress(1, 0, 3602, 2),
             "[                              ] 1/3602  0.5 req/s  ETA 2:00:02");
+  EXPECT_EQ(FormatProgress(15, 0, 30, 10, "benchmarks"),
+            "[###############               ] 15/30  1.5 benchmarks/s  "
+            "ETA 0:10");
 }
 
 TEST(FormatProgressTest, SaysNothingItCannotKnow) {

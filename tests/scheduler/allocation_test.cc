@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "scheduler/scheduler.h"
-#include "tests/scheduler/test_requests.h"
+#include "tests/testing/test_requests.h"
 
 namespace {
 

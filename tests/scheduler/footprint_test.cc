@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/scheduler/test_requests.h"
+#include "tests/testing/test_requests.h"
 
 namespace blockmgr {
 namespace {

@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/scheduler/scheduler_driver.h"
-#include "tests/scheduler/test_requests.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_requests.h"
 
 namespace blockmgr {
 namespace {
@@ -298,37 +298,46 @@ class EqualProgressTest : public testing::Test {
     options.max_num_batched_tokens = 24;
     return options;
   }
+  // Prompts of these lengths, which share nothing, after those in `ids`.
+  static void SubmitPrompts(SchedulerDriver* driver,
+                            const std::vector<int32_t>& num_prompt,
+                            std::vector<RequestId>* ids) {
+    for (const int32_t count : num_prompt) {
+      const auto topic = static_cast<int32_t>(ids->size());
+      ids->push_back(Submit(
+          driver, MakeRequest("p" + std::to_string(topic), count, 2, topic)));
+    }
+  }
+  // Takes a step; its tokens of each request.
+  static std::vector<int32_t> Step(SchedulerDriver* driver,
+                                   const std::vector<RequestId>& ids) {
+    driver->Step();
+    std::vector<int32_t> tokens;
+    for (const RequestId id : ids) tokens.push_back(driver->TokensInPlan(id));
+    return tokens;
+  }
 };
 
 TEST_F(EqualProgressTest, PromptsShareAStepInWholePages) {
   SchedulerDriver driver(SmallLayout(4, 100), Options());
-  const RequestId a = Submit(&driver, MakeRequest("a", 40, 2));
-  const RequestId b = Submit(&driver, MakeRequest("b", 40, 2, 1));
+  std::vector<RequestId> ids;
+  SubmitPrompts(&driver, {40, 40}, &ids);
   for (int32_t step = 0; step < 3; ++step) {
-    driver.Step();
-    EXPECT_EQ(driver.TokensInPlan(a), 12);
-    EXPECT_EQ(driver.TokensInPlan(b), 12);
+    EXPECT_THAT(Step(&driver, ids), ElementsAre(12, 12));
   }
   // A third one joins, after the decode of none.
-  const RequestId c = Submit(&driver, MakeRequest("c", 40, 2, 2));
-  driver.Step();
-  EXPECT_EQ(driver.TokensInPlan(a), 4);
-  EXPECT_EQ(driver.TokensInPlan(b), 4);
-  EXPECT_EQ(driver.TokensInPlan(c), 16);
+  SubmitPrompts(&driver, {40}, &ids);
+  EXPECT_THAT(Step(&driver, ids), ElementsAre(4, 4, 16));
   driver.Drain();
   driver.CheckQuiescent();
 }
 
 TEST_F(EqualProgressTest, WhatIsLeftGoesToTheOldest) {
   SchedulerDriver driver(SmallLayout(4, 30), Options());
-  const RequestId a = Submit(&driver, MakeRequest("a", 60, 2));
-  const RequestId b = Submit(&driver, MakeRequest("b", 5, 2, 1));
-  // Its prompt does not fit beside them.
-  const RequestId c = Submit(&driver, MakeRequest("c", 64, 2, 2));
-  driver.Step();
-  EXPECT_EQ(driver.TokensInPlan(a), 19);
-  EXPECT_EQ(driver.TokensInPlan(b), 5);
-  EXPECT_EQ(driver.TokensInPlan(c), 0);
+  std::vector<RequestId> ids;
+  // The last prompt does not fit beside the others.
+  SubmitPrompts(&driver, {60, 5, 64}, &ids);
+  EXPECT_THAT(Step(&driver, ids), ElementsAre(19, 5, 0));
   driver.Drain();
   driver.CheckQuiescent();
 }

@@ -11,8 +11,8 @@
 
 #include "blockmgr/base/bits.h"
 #include "tests/scheduler/scheduler_driver.h"
-#include "tests/scheduler/test_requests.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_requests.h"
 
 namespace blockmgr {
 namespace {
@@ -42,33 +42,38 @@ std::vector<RequestId> Preempted(SchedulerDriver* driver,
 
 using ::testing::ElementsAre;
 
-TEST(VictimTest, WhoHasLeastToComputeAgain) {
-  SchedulerDriver driver(SmallLayout(1, 22), PlainOptions());
-  const RequestId a = Submit(&driver, MakeRequest("a", 4, 14));
-  const RequestId b = Submit(&driver, MakeRequest("b", 3, 14, 1));
-  const RequestId c = Submit(&driver, MakeRequest("c", 9, 14, 2));
+// Runs three requests, in order of arrival, that outgrow the pool together;
+// which of them is preempted first.
+std::vector<int32_t> FirstVictims(const SchedulerOptions& options,
+                                  const std::vector<int32_t>& num_prompt) {
+  SchedulerDriver driver(SmallLayout(1, 22), options);
+  std::vector<RequestId> ids;
+  for (const int32_t count : num_prompt) {
+    const auto topic = static_cast<int32_t>(ids.size());
+    ids.push_back(Submit(
+        &driver, MakeRequest(absl::StrCat("r", topic), count, 14, topic)));
+  }
   RunUntilPreemption(&driver);
-  EXPECT_THAT(Preempted(&driver, {a, b, c}), ElementsAre(b));
+  std::vector<int32_t> victims;
+  for (const RequestId id : Preempted(&driver, ids)) {
+    victims.push_back(
+        static_cast<int32_t>(std::ranges::find(ids, id) - ids.begin()));
+  }
+  return victims;
+}
+
+TEST(VictimTest, WhoHasLeastToComputeAgain) {
+  EXPECT_THAT(FirstVictims(PlainOptions(), {4, 3, 9}), ElementsAre(1));
 }
 
 TEST(VictimTest, OfEqualOnesTheMostRecent) {
-  SchedulerDriver driver(SmallLayout(1, 22), PlainOptions());
-  const RequestId a = Submit(&driver, MakeRequest("a", 5, 14));
-  const RequestId b = Submit(&driver, MakeRequest("b", 5, 14, 1));
-  const RequestId c = Submit(&driver, MakeRequest("c", 5, 14, 2));
-  RunUntilPreemption(&driver);
-  EXPECT_THAT(Preempted(&driver, {a, b, c}), ElementsAre(c));
+  EXPECT_THAT(FirstVictims(PlainOptions(), {5, 5, 5}), ElementsAre(2));
 }
 
 TEST(VictimTest, UnderMaxUtilizationAlwaysTheMostRecent) {
   SchedulerOptions options = PlainOptions();
   options.admission = AdmissionPolicy::kMaxUtilization;
-  SchedulerDriver driver(SmallLayout(1, 22), options);
-  const RequestId a = Submit(&driver, MakeRequest("a", 4, 14));
-  const RequestId b = Submit(&driver, MakeRequest("b", 3, 14, 1));
-  const RequestId c = Submit(&driver, MakeRequest("c", 9, 14, 2));
-  RunUntilPreemption(&driver);
-  EXPECT_THAT(Preempted(&driver, {a, b, c}), ElementsAre(c));
+  EXPECT_THAT(FirstVictims(options, {4, 3, 9}), ElementsAre(2));
 }
 
 TEST(VictimTest, LowPriorityBeforeCheapness) {

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/scheduler/scheduler_driver.h"
-#include "tests/scheduler/test_requests.h"
+#include "tests/testing/test_requests.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {

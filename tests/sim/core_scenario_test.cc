@@ -88,7 +88,7 @@ class CoreScenarioTest : public testing::Test {
   void Submit(const std::string& name, int32_t num_prompt, int32_t max_tokens,
               int32_t topic) {
     Pass(SubmitCommand{"client",
-                       ScriptRequest(name, num_prompt, max_tokens, topic),
+                       MakeRequest(name, num_prompt, max_tokens, topic),
                        ExpectOk()});
   }
   // Its answer is put down under the next index of `evicted_`.

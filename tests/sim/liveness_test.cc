@@ -24,8 +24,8 @@ Scenario Pool(int32_t num_usable, int32_t steps_in_flight = 2) {
 
 Request Blocks(const std::string& name, int32_t num_prompt_blocks,
                int32_t num_output_blocks, int32_t topic) {
-  return ScriptRequest(name, num_prompt_blocks * kPageSize,
-                       num_output_blocks * kPageSize, topic);
+  return MakeRequest(name, num_prompt_blocks * kPageSize,
+                     num_output_blocks * kPageSize, topic);
 }
 
 void ExpectEnded(const Scripted& scripted,
@@ -122,8 +122,8 @@ TEST(LivenessTest, Vllm39734AndRbln957AtTheEdgeOfThePool) {
         Scripted scripted(Pool(kUsable, in_flight));
         // The last output is never an input: it needs no slot.
         const int32_t num_output = kTokens + excess - num_prompt + 1;
-        scripted.Submit(ScriptRequest("edge", num_prompt, num_output, 1));
-        scripted.Submit(ScriptRequest("later", 5, 3, 2));
+        scripted.Submit(MakeRequest("edge", num_prompt, num_output, 1));
+        scripted.Submit(MakeRequest("later", 5, 3, 2));
         scripted.Drain();
         EXPECT_EQ(scripted.report().message(), "");
         ExpectEnded(scripted, {"later"});
@@ -144,10 +144,10 @@ TEST(LivenessTest, CompressedAtTheEdgeOfThePool) {
   for (const int32_t excess : {-1, 0, 1}) {
     SCOPED_TRACE(excess);
     Scripted scripted(Pool(kUsable));
-    Request request = ScriptRequest("edge", kUsable * kPageSize + excess, 8, 1);
+    Request request = MakeRequest("edge", kUsable * kPageSize + excess, 8, 1);
     request.eviction = Eviction("after", kPageSize);
     scripted.Submit(request);
-    scripted.Submit(ScriptRequest("later", 5, 3, 2));
+    scripted.Submit(MakeRequest("later", 5, 3, 2));
     scripted.Drain();
     EXPECT_EQ(scripted.report().message(), "");
     ExpectEnded(scripted, {"later"});
@@ -163,7 +163,7 @@ TEST(LivenessTest, CompressedAtTheEdgeOfThePool) {
 // everything again, and come to the same place.
 TEST(LivenessTest, Vllm52530DecodesIntoTheLastBlock) {
   Scripted scripted(Pool(10));
-  scripted.Submit(ScriptRequest("a", 20, 21, 1));
+  scripted.Submit(MakeRequest("a", 20, 21, 1));
   scripted.Drain();
   EXPECT_EQ(scripted.report().message(), "");
   ExpectEnded(scripted, {"a"});

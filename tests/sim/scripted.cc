@@ -20,53 +20,25 @@ int32_t Number(absl::string_view text) {
 
 }  // namespace
 
-ModelLayout ScriptLayout(int32_t page_size, int32_t num_usable,
-                         int32_t num_layers, int32_t num_heads) {
-  return {.num_layers = num_layers,
-          .num_heads = num_heads,
-          .num_q_heads = num_heads,
-          .head_dim = 8,
-          .page_size = page_size,
-          .dtype = DType::kFloat32,
-          .num_blocks = num_usable + 1};
-}
-
 SchedulerOptions ScriptOptions(int32_t steps_in_flight) {
-  SchedulerOptions options;
-  options.max_num_batched_tokens = 64;
-  options.max_num_seqs = 8;
+  SchedulerOptions options = PlainOptions();
   options.max_model_len = 4096;
-  options.watermark = 0.0;
   options.min_prefix_wait_tokens = 0;
   options.max_steps_in_flight = steps_in_flight;
-  options.query_window = 4;
+  options.enable_prefix_caching = true;
+  options.max_bypasses = SchedulerOptions().max_bypasses;
   return options;
 }
 
 RequestEviction Eviction(absl::string_view mode, int32_t page_size) {
-  RequestEviction eviction;
-  if (mode == "plain") return eviction;
-  eviction.mode =
-      mode == "every" ? EvictionMode::kEveryChunk : EvictionMode::kAfterPrefill;
-  eviction.compress_every = mode == "every" ? 2 * page_size : 0;
-  eviction.policy.scorer.kind =
-      mode == "snap" ? ScorerKind::kSnapKv : ScorerKind::kStreaming;
-  eviction.policy.scorer.window = 3;
-  eviction.policy.scorer.sinks = 0;
-  eviction.target.kind = EvictionTarget::Kind::kTokens;
-  eviction.target.tokens = page_size;
-  return eviction;
-}
-
-Request ScriptRequest(std::string name, int32_t num_prompt, int32_t max_tokens,
-                      int32_t topic) {
-  Request request;
-  request.id = std::move(name);
-  request.max_tokens = max_tokens;
-  for (int32_t i = 0; i < num_prompt; ++i) {
-    request.prompt.push_back(10000 * topic + i);
+  if (mode == "plain") return {};
+  if (mode == "snap") return SnapKv(3, page_size);
+  RequestEviction eviction = Recency(page_size);
+  if (mode == "every") {
+    eviction.mode = EvictionMode::kEveryChunk;
+    eviction.compress_every = 2 * page_size;
   }
-  return request;
+  return eviction;
 }
 
 Scripted::Scripted(const Scenario& scenario, int32_t fault_at, FaultKind fault)
@@ -111,8 +83,8 @@ void Scripted::Do(absl::string_view word) {
   }
   if (times > 0) return;
   if (parts.first == "submit") {
-    Request request = ScriptRequest(rest[0], Number(rest[1]), Number(rest[2]),
-                                    rest.size() > 3 ? Number(rest[3]) : 0);
+    Request request = MakeRequest(rest[0], Number(rest[1]), Number(rest[2]),
+                                  rest.size() > 3 ? Number(rest[3]) : 0);
     if (rest.size() > 4) {
       request.eviction = Eviction(rest[4], scenario_.layout.page_size);
     }

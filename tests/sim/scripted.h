@@ -26,6 +26,7 @@
 #include "tests/sim/audited_scheduler.h"
 #include "tests/sim/report.h"
 #include "tests/testing/canary_engine.h"
+#include "tests/testing/test_requests.h"
 
 namespace blockmgr::sim {
 
@@ -106,17 +107,16 @@ class Scripted {
   int32_t num_fired_ = 0;
 };
 
-// `num_usable` blocks beside the null block.
-ModelLayout ScriptLayout(int32_t page_size, int32_t num_usable,
-                         int32_t num_layers = 1, int32_t num_heads = 2);
+// A SmallLayout, with more than one head.
+inline ModelLayout ScriptLayout(int32_t page_size, int32_t num_usable,
+                                int32_t num_layers = 1, int32_t num_heads = 2) {
+  return SmallLayout(page_size, num_usable, num_layers, num_heads);
+}
 // No watermark, no waiting for others' prefixes.
 SchedulerOptions ScriptOptions(int32_t steps_in_flight = 1);
 // MODE "after": recency, once; "every": recency, every two pages; "snap":
 // SnapKV with a window of 3, once.
 RequestEviction Eviction(absl::string_view mode, int32_t page_size);
-// The tokens of one topic are a prefix of each other.
-Request ScriptRequest(std::string name, int32_t num_prompt, int32_t max_tokens,
-                      int32_t topic = 0);
 
 }  // namespace blockmgr::sim
 

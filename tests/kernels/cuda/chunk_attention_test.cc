@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/backend.h"
 #include "kernels/cuda/simt.h"
+#include "tests/kernels/cuda/attention_checks.h"
 #include "tests/kernels/cuda/chunk_runner.h"
 
 namespace blockmgr {
@@ -16,37 +16,22 @@ namespace {
 
 using Order = simt::Schedule::Order;
 
-template <typename T>
-void ExpectMatches(ChunkRunner<T>& runner, double tolerance) {
-  const AttentionError error = runner.Error();
-  // Written so that NaN fails.
-  EXPECT_TRUE(error.relative <= tolerance) << error.relative;
-  EXPECT_TRUE(error.lse <= 2e-5) << error.lse;
-}
-
-// Rounding of the result to bf16 is 2^-9 at most, that of the weights as much
-// again; fp16 has eight times the precision.
-constexpr double kBFloat16Tolerance = 4e-3;
-constexpr double kHalfTolerance = 5e-4;
-
-AttentionShape RaggedShape(int32_t head_dim, int32_t group_size) {
-  return {.num_heads = 2,
-          .group_size = group_size,
-          .head_dim = head_dim,
-          .page_size = 16,
-          .region_lengths = {0, 70, 33, 0, 5, 129},
-          .tail_lengths = {19, 40, 64}};
+// Every sequence has a tail, which its last queries are at the end of.
+AttentionShape ShapeWithTails(int32_t head_dim, int32_t group_size) {
+  AttentionShape shape = RaggedShape(head_dim, group_size);
+  shape.tail_lengths = {19, 40, 64};
+  return shape;
 }
 
 TEST(ChunkAttentionTest, MatchesFloat64OnRaggedLists) {
   for (const int32_t group_size : {1, 3, 4}) {
     SCOPED_TRACE(group_size);
-    ChunkRunner<simt::BFloat16> runner(RaggedShape(64, group_size), {19, 0, 25},
-                                       1);
+    ChunkRunner<simt::BFloat16> runner(ShapeWithTails(64, group_size),
+                                       {19, 0, 25}, 1);
     ASSERT_EQ(runner.Run({}), "");
     ExpectMatches(runner, kBFloat16Tolerance);
   }
-  ChunkRunner<simt::Half> half(RaggedShape(64, 4), {7, 40, 1}, 2);
+  ChunkRunner<simt::Half> half(ShapeWithTails(64, 4), {7, 40, 1}, 2);
   ASSERT_EQ(half.Run({}), "");
   ExpectMatches(half, kHalfTolerance);
 }
@@ -54,7 +39,7 @@ TEST(ChunkAttentionTest, MatchesFloat64OnRaggedLists) {
 TEST(ChunkAttentionTest, MatchesFloat64AtOtherSizes) {
   for (const int32_t head_dim : {128, 256}) {
     SCOPED_TRACE(head_dim);
-    AttentionShape shape = RaggedShape(head_dim, 8);
+    AttentionShape shape = ShapeWithTails(head_dim, 8);
     shape.page_size = 32;
     shape.order =
         head_dim == 128 ? PoolOrderInMemory::kHnd : PoolOrderInMemory::kNhd;
@@ -68,7 +53,7 @@ TEST(ChunkAttentionTest, MatchesFloat64AtOtherSizes) {
 }
 
 TEST(ChunkAttentionTest, NeedsNoRegions) {
-  AttentionShape shape = RaggedShape(64, 2);
+  AttentionShape shape = ShapeWithTails(64, 2);
   shape.region_lengths = {};
   shape.tail_lengths = {130};
   ChunkRunner<simt::BFloat16> runner(shape, {130}, 4);
@@ -78,7 +63,7 @@ TEST(ChunkAttentionTest, NeedsNoRegions) {
 
 // Prompt tokens in one chunk or in two give the same bits.
 TEST(ChunkAttentionTest, ChunksDoNotMatter) {
-  AttentionShape shape = RaggedShape(64, 3);
+  AttentionShape shape = ShapeWithTails(64, 3);
   shape.region_lengths = {50, 7, 0, 20};
   shape.tail_lengths = {90, 33};
   ChunkRunner<simt::BFloat16> runner(shape, {60, 33}, 5);
@@ -91,7 +76,7 @@ TEST(ChunkAttentionTest, ChunksDoNotMatter) {
 }
 
 TEST(ChunkAttentionTest, SchedulesDoNotMatter) {
-  AttentionShape shape = RaggedShape(64, 4);
+  AttentionShape shape = ShapeWithTails(64, 4);
   ChunkRunner<simt::BFloat16> runner(shape, {19, 1, 20}, 6);
   ASSERT_EQ(runner.Run({}), "");
   const auto expected = runner.Bits();
@@ -105,7 +90,7 @@ TEST(ChunkAttentionTest, SchedulesDoNotMatter) {
 }
 
 TEST(ChunkAttentionTest, NanInALiveRowReachesThoseWhoSeeIt) {
-  AttentionShape shape = RaggedShape(64, 2);
+  AttentionShape shape = ShapeWithTails(64, 2);
   shape.region_lengths = {};
   shape.tail_lengths = {40};
   ChunkRunner<simt::BFloat16> runner(shape, {40}, 7);
@@ -121,21 +106,12 @@ TEST(ChunkAttentionTest, NanInALiveRowReachesThoseWhoSeeIt) {
 }
 
 TEST(ChunkAttentionTest, AgreesWithTheCpuBackend) {
-  AttentionShape shape = RaggedShape(64, 3);
+  AttentionShape shape = ShapeWithTails(64, 3);
   shape.region_lengths = {50, 7, 0, 21};
   shape.tail_lengths = {30, 33};
   ChunkRunner<simt::BFloat16> runner(shape, {12, 33}, 8);
   ASSERT_EQ(runner.Run({}), "");
-  const std::vector<float> expected = runner.test().AttentionOnCpu(
-      *MakeCpuBackend(runner.test()), {12, 33}, runner.queries());
-  double error = 0.0;
-  double norm = 0.0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    error += std::pow(simt::ToFloat(runner.output()[i]) - expected[i], 2);
-    norm += std::pow(expected[i], 2);
-  }
-  EXPECT_TRUE(std::sqrt(error / norm) <= kBFloat16Tolerance)
-      << std::sqrt(error / norm);
+  ExpectAgreesWithCpu(runner, {12, 33}, kBFloat16Tolerance);
 }
 
 }  // namespace

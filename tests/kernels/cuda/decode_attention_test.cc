@@ -14,34 +14,13 @@
 #include "kernels/cuda/decode_plan.cuh"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/attention_cases.h"
+#include "tests/kernels/cuda/attention_checks.h"
 #include "tests/kernels/cuda/decode_runner.h"
 
 namespace blockmgr {
 namespace {
 
 using Order = simt::Schedule::Order;
-
-template <typename T>
-void ExpectMatches(DecodeRunner<T>& runner, double tolerance) {
-  const AttentionError error = runner.Error();
-  // Written so that NaN fails.
-  EXPECT_TRUE(error.relative <= tolerance) << error.relative;
-  EXPECT_TRUE(error.lse <= 2e-5) << error.lse;
-}
-
-// Rounding of the result to bf16 is 2^-9 at most, that of the weights as much
-// again; fp16 has eight times the precision.
-constexpr double kBFloat16Tolerance = 4e-3;
-constexpr double kHalfTolerance = 5e-4;
-
-AttentionShape RaggedShape(int32_t head_dim, int32_t group_size) {
-  return {.num_heads = 2,
-          .group_size = group_size,
-          .head_dim = head_dim,
-          .page_size = 16,
-          .region_lengths = {0, 70, 33, 0, 5, 129},
-          .tail_lengths = {19, 0, 64}};
-}
 
 TEST(DecodeAttentionTest, MatchesFloat64OnRaggedLists) {
   for (const int32_t group_size : {1, 3, 4, 8}) {
@@ -250,16 +229,7 @@ TEST(DecodeAttentionTest, AgreesWithTheCpuBackend) {
   shape.tail_lengths = {19, 1, 64};
   DecodeRunner<simt::BFloat16> runner(shape, 14);
   ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
-  const std::vector<float> expected = runner.test().AttentionOnCpu(
-      *MakeCpuBackend(runner.test()), {1, 1, 1}, runner.queries());
-  double error = 0.0;
-  double norm = 0.0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    error += std::pow(simt::ToFloat(runner.output()[i]) - expected[i], 2);
-    norm += std::pow(expected[i], 2);
-  }
-  EXPECT_TRUE(std::sqrt(error / norm) <= kBFloat16Tolerance)
-      << std::sqrt(error / norm);
+  ExpectAgreesWithCpu(runner, {1, 1, 1}, kBFloat16Tolerance);
 }
 
 // Rows are read without two of them in one bank.

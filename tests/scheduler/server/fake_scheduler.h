@@ -158,6 +158,7 @@ class FakeScheduler final : public Scheduler {
     stats.num_finished = num_finished_;
     stats.blocks.num_blocks = layout_.num_blocks;
     stats.blocks.used_blocks = 10 * stats.num_running;
+    stats.metadata_bytes = 64000;
     return stats;
   }
   void CheckInvariants() const override {}

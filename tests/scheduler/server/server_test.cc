@@ -282,6 +282,7 @@ TEST_F(ServerTest, ReportsStats) {
   EXPECT_EQ(stats.num_running(), 1);
   EXPECT_EQ(stats.max_running(), 1);
   EXPECT_EQ(stats.used_blocks(), 10);
+  EXPECT_EQ(stats.metadata_bytes(), 64000);
   EXPECT_GT(stats.clock_seconds(), stats.running_request_seconds());
 
   const auto admin = v1::AdminService::NewStub(Connect(address()));

@@ -1,6 +1,6 @@
-// Small layouts, options and requests for scripted scheduler tests.
-#ifndef TESTS_SCHEDULER_TEST_REQUESTS_H_
-#define TESTS_SCHEDULER_TEST_REQUESTS_H_
+// Small layouts, options and requests for tests of the scheduler.
+#ifndef TESTS_TESTING_TEST_REQUESTS_H_
+#define TESTS_TESTING_TEST_REQUESTS_H_
 
 #include <cstdint>
 #include <string>
@@ -39,14 +39,15 @@ inline SchedulerOptions PlainOptions() {
   return options;
 }
 
-// Prompts of different `topic` share no token.
+// Prompts of one `topic` are prefixes of each other; those of different ones
+// share no token, up to 10,000.
 inline Request MakeRequest(std::string id, int32_t num_prompt,
                            int32_t max_tokens, int32_t topic = 0) {
   Request request;
   request.id = std::move(id);
   request.max_tokens = max_tokens;
   for (int32_t i = 0; i < num_prompt; ++i) {
-    request.prompt.push_back(1000 * topic + i);
+    request.prompt.push_back(10000 * topic + i);
   }
   return request;
 }
@@ -79,4 +80,4 @@ inline EvictionCommand RecencyCommand(int32_t tokens, int32_t cut = 0) {
 
 }  // namespace blockmgr
 
-#endif  // TESTS_SCHEDULER_TEST_REQUESTS_H_
+#endif  // TESTS_TESTING_TEST_REQUESTS_H_

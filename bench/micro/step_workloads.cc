@@ -1,0 +1,158 @@
+#include "bench/micro/step_workloads.h"
+
+#include <ctime>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+
+#include "bench/micro/memory_workloads.h"
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
+
+namespace blockmgr {
+namespace {
+
+// `num_shared` tokens that all prompts of a family begin with, then others.
+std::vector<int32_t> Prompt(int64_t family, int32_t num_shared, int64_t request,
+                            int32_t num_own) {
+  std::vector<int32_t> tokens;
+  const auto add = [&tokens](int64_t seed, int32_t count) {
+    for (int32_t i = 0; i < count; ++i) {
+      tokens.push_back(
+          static_cast<int32_t>(SplitMix64(static_cast<uint64_t>(seed) * 100003 +
+                                          static_cast<uint64_t>(i)) %
+                               128000));
+    }
+  };
+  add(family, num_shared);
+  add(request + 1000000, num_own);
+  return tokens;
+}
+
+constexpr int32_t kShortestPrompt = 33;
+constexpr int32_t kLongestPrompt = 48;
+
+SchedulerOptions DecodeOptions(const DecodeWorkload::Setting& setting) {
+  SchedulerOptions options;
+  options.max_num_seqs = setting.num_running;
+  options.max_num_batched_tokens = std::max(2048, setting.num_running);
+  options.max_steps_in_flight = 1;
+  return options;
+}
+
+// Outputs of a request that must go on while the last prompts are computed,
+// and for all the steps to be timed. Prompts share their steps with those that
+// decode already: twice their own time is enough.
+int32_t DecodeOutputs(const DecodeWorkload::Setting& setting) {
+  return setting.max_steps + 16 +
+         2 * CeilDiv(setting.num_running * kLongestPrompt,
+                     DecodeOptions(setting).max_num_batched_tokens);
+}
+
+int32_t DecodeBlocks(const DecodeWorkload::Setting& setting) {
+  const int32_t tokens = kLongestPrompt + DecodeOutputs(setting);
+  // A few more than they will ever hold: the watermark holds nobody back.
+  return setting.num_running * (CeilDiv(tokens, 16) + 4) + 2;
+}
+
+SchedulerOptions WaitingOptions(const WaitingWorkload::Setting& setting) {
+  SchedulerOptions options;
+  // As many run however much they share, so that steps compare.
+  options.max_num_seqs = 72;
+  options.policy = setting.policy;
+  options.fair_share = setting.fair_share;
+  options.max_steps_in_flight = 1;
+  return options;
+}
+
+}  // namespace
+
+double ThreadMicroseconds() {
+  timespec now{};
+  BM_CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
+  return static_cast<double>(now.tv_sec) * 1e6 +
+         static_cast<double>(now.tv_nsec) * 1e-3;
+}
+
+StepHarness::StepHarness(int32_t num_blocks, const SchedulerOptions& options)
+    : scheduler_(*Scheduler::Create(LlamaLayout(num_blocks), options)) {}
+
+void StepHarness::Submit(Request request) {
+  request.id = absl::StrCat("r", ++num_submitted_);
+  BM_CHECK(scheduler_->Submit(std::move(request)).ok());
+}
+
+double StepHarness::Step() {
+  effects_.Clear();
+  const double begin = ThreadMicroseconds();
+  BM_CHECK(scheduler_->Schedule(&plan_));
+  const double scheduled = ThreadMicroseconds();
+  result_.id = plan_.id;
+  result_.sampled.assign(plan_.slots.size(), -1);
+  for (size_t i = 0; i < plan_.slots.size(); ++i) {
+    if (plan_.samples[i] != 0) result_.sampled[i] = 7;
+  }
+  BM_CHECK(plan_.evictions.empty());
+  const double answered = ThreadMicroseconds();
+  BM_CHECK(scheduler_->Update(result_, &effects_).ok());
+  return ThreadMicroseconds() - answered + scheduled - begin;
+}
+
+DecodeWorkload::DecodeWorkload(const Setting& setting)
+    : num_running_(setting.num_running),
+      steps_left_(setting.max_steps),
+      harness_(DecodeBlocks(setting), DecodeOptions(setting)) {
+  for (int32_t i = 0; i < num_running_; ++i) {
+    Request request;
+    request.prompt = Prompt(0, 0, i, kShortestPrompt + i % 16);
+    request.max_tokens = DecodeOutputs(setting);
+    if (setting.evictable) {
+      request.eviction.mode = EvictionMode::kAfterPrefill;
+      request.eviction.target.kind = EvictionTarget::Kind::kTokens;
+      request.eviction.target.tokens = 4096;
+    }
+    harness_.Submit(std::move(request));
+  }
+  do {
+    harness_.Step();
+  } while (harness_.effects().tokens.size() <
+           static_cast<size_t>(num_running_));
+}
+
+double DecodeWorkload::Step() {
+  BM_CHECK(steps_left_ > 0);
+  --steps_left_;
+  const double time_us = harness_.Step();
+  BM_CHECK(std::ssize(harness_.plan().slots) == num_running_);
+  BM_CHECK(std::ssize(harness_.effects().tokens) == num_running_);
+  return time_us;
+}
+
+// With 24 blocks each, about 64 requests fit: admission is limited by blocks.
+WaitingWorkload::WaitingWorkload(const Setting& setting)
+    : setting_(setting), harness_(64 * 24, WaitingOptions(setting)) {
+  Refill();
+  for (int32_t i = 0; i < 100; ++i) {
+    harness_.Step();
+    Refill();
+  }
+}
+
+void WaitingWorkload::Refill() {
+  while (harness_.scheduler().stats().num_waiting < setting_.num_waiting) {
+    const int64_t number = next_number_++;
+    Request request;
+    request.prompt = Prompt(number % 97, 128, number, 128);
+    request.max_tokens = 32 + static_cast<int32_t>(number * 7 % 97);
+    request.priority = static_cast<int32_t>(number % 5);
+    if (setting_.fair_share) {
+      request.scope.tenant = absl::StrCat("tenant", number % 8);
+    }
+    harness_.Submit(std::move(request));
+  }
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,174 @@
+#include "bench/micro/micro.h"
+
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_split.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+using ::testing::UnorderedElementsAre;
+
+// The options that `blockmgr-bench micro ARGUMENTS` gives.
+MicroOptions Parse(const std::string& arguments) {
+  CLI::App app;
+  MicroOptions options;
+  AddMicroFlags(&app, &options);
+  app.parse(arguments);
+  return options;
+}
+
+std::string NewFolder() {
+  std::string path = absl::StrCat(::testing::TempDir(), "/micro_test_XXXXXX");
+  EXPECT_NE(mkdtemp(path.data()), nullptr);
+  return path;
+}
+
+TEST(MicroFlagsTest, AreReadAndHaveDefaults) {
+  const MicroOptions none = Parse("");
+  EXPECT_EQ(none.runs, 5);
+  EXPECT_EQ(none.filter, "");
+  EXPECT_FALSE(none.json.has_value());
+  EXPECT_FALSE(none.tiny);
+  const MicroOptions all =
+      Parse("--runs 3 --filter ^decode --json out.json --tiny");
+  EXPECT_EQ(all.runs, 3);
+  EXPECT_EQ(all.filter, "^decode");
+  EXPECT_EQ(all.json, "out.json");
+  EXPECT_TRUE(all.tiny);
+}
+
+TEST(MicroFlagsTest, JsonAloneMeansStandardOutput) {
+  EXPECT_EQ(Parse("--json").json, "-");
+  EXPECT_EQ(Parse("--json -").json, "-");
+  EXPECT_EQ(Parse("--json --runs 2").json, "-");
+  EXPECT_EQ(Parse("--json --runs 2").runs, 2);
+}
+
+TEST(MicroFlagsTest, RefusesWhatCannotBeMeant) {
+  EXPECT_THROW(Parse("--runs 0"), CLI::ParseError);
+  EXPECT_THROW(Parse("--runs many"), CLI::ParseError);
+  EXPECT_THROW(Parse("--benchmark_filter=decode"), CLI::ParseError);
+}
+
+TEST(MicroTest, EveryFigureIsFiniteAndPositive) {
+  ASSERT_OK_AND_ASSIGN(const std::vector<Figure> figures,
+                       RunMicro({.runs = 2, .tiny = true}));
+  std::set<std::string> keys;
+  for (const Figure& figure : figures) {
+    SCOPED_TRACE(figure.key);
+    EXPECT_TRUE(keys.insert(figure.key).second);
+    EXPECT_TRUE(std::isfinite(figure.max));
+    EXPECT_GT(figure.min, 0);
+    EXPECT_LE(figure.min, figure.median);
+    EXPECT_LE(figure.median, figure.max);
+    EXPECT_FALSE(figure.limit.has_value());  // those are for the true sizes
+  }
+  EXPECT_THAT(keys, IsSupersetOf({"decode_step_256.p50_us",
+                                  "decode_step_256.p99_us",
+                                  "decode_step_256.p99_9_us",
+                                  "decode_step_1536.p50_us",
+                                  "decode_step_1536.p99_us",
+                                  "decode_step_1536.p99_9_us",
+                                  "decode_step_256_evictable.p50_us",
+                                  "decode_step_256_evictable.ratio",
+                                  "waiting_100.p50_us",
+                                  "waiting_100.slowest_us",
+                                  "waiting_10000.p50_us",
+                                  "waiting_10000.slowest_us",
+                                  "waiting_10000.ratio",
+                                  "allocate_free.ns_per_block",
+                                  "prefix_match_32k.ns_per_block",
+                                  "commit_eviction.p50_us",
+                                  "metadata.bytes_per_block",
+                                  "metadata.bytes_per_block_with_regions",
+                                  "metadata.pool_fraction",
+                                  "metadata.pool_fraction_with_regions"}));
+}
+
+TEST(MicroTest, FilterChoosesBenchmarks) {
+  ASSERT_OK_AND_ASSIGN(
+      const std::vector<Figure> figures,
+      RunMicro({.runs = 1, .filter = "^(allocate|prefix)", .tiny = true}));
+  std::set<std::string> names;
+  for (const Figure& figure : figures) {
+    const std::vector<std::string> parts = absl::StrSplit(figure.key, '.');
+    names.insert(parts[0]);
+  }
+  EXPECT_THAT(names, UnorderedElementsAre("allocate_free", "prefix_match_32k"));
+}
+
+TEST(MicroTest, BadFilterIsNamed) {
+  EXPECT_THAT(
+      RunMicro({.filter = "decode(", .tiny = true}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'decode('")));
+  // Says what there is.
+  EXPECT_THAT(
+      RunMicro({.filter = "encode", .tiny = true}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("allocate_free")));
+}
+
+std::vector<Figure> TwoFigures() {
+  return {{.key = "decode_step_256.p50_us",
+           .median = 60,
+           .min = 40,
+           .max = 80,
+           .limit = 50},
+          {.key = "waiting_100.p50_us", .median = 7.5, .min = 7, .max = 8}};
+}
+
+TEST(MicroTest, JsonHasMediansByKeyAndTheirSpreadBeside) {
+  const nlohmann::ordered_json json =
+      FiguresToJson({.runs = 3, .tiny = true}, TwoFigures());
+  EXPECT_EQ(json.dump(),
+            R"({"benchmark":"micro","runs":3,"tiny":true,)"
+            R"("min":{"decode_step_256.p50_us":40.0,"waiting_100.p50_us":7.0},)"
+            R"("max":{"decode_step_256.p50_us":80.0,"waiting_100.p50_us":8.0},)"
+            R"("limit":{"decode_step_256.p50_us":50.0},)"
+            R"("decode_step_256.p50_us":60.0,"waiting_100.p50_us":7.5})");
+}
+
+TEST(MicroTest, TableShowsWhatIsAboveItsLimit) {
+  std::vector<Figure> figures = TwoFigures();
+  EXPECT_THAT(FormatFigures({}, figures),
+              ::testing::ContainsRegex(
+                  "decode_step_256.p50_us +60.00 +40.00 +80.00 +50  ABOVE\n"
+                  "waiting_100.p50_us +7.50 +7.00 +8.00\n"));
+  figures[0].median = 50;
+  EXPECT_THAT(FormatFigures({}, figures),
+              ::testing::ContainsRegex("80.00 +50  ok\n"));
+}
+
+TEST(MicroTest, WritesJsonToAFile) {
+  const std::string folder = NewFolder();
+  const std::string path = absl::StrCat(folder, "/micro.json");
+  ASSERT_OK(Micro(
+      {.runs = 1, .filter = "allocate_free", .json = path, .tiny = true}));
+  std::ifstream file(path);
+  const nlohmann::json json = nlohmann::json::parse(file);
+  EXPECT_GT(json.at("allocate_free.ns_per_block").get<double>(), 0);
+  EXPECT_THAT(Micro({.runs = 1,
+                     .filter = "allocate_free",
+                     .json = absl::StrCat(folder, "/missing/micro.json"),
+                     .tiny = true}),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("missing")));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace blockmgr
