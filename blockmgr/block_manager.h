@@ -13,6 +13,10 @@
 //                   it no longer needs is released
 //   AbortEviction   the engine has refused the order: the old table holds
 //
+// Sequences share blocks, by the prefix cache and by Fork. A shared block is
+// written by nobody: the first Reserve of a sequence that would write into one
+// gives it a fresh block instead, and tells what to copy (copy on write).
+//
 // Every call either succeeds or changes nothing. Scarcity is a value (false);
 // broken REQUIRES abort. A block is used (by sequences), cached (only the
 // prefix cache holds it: reclaimable), fenced or free:
@@ -31,10 +35,12 @@
 #include <span>
 #include <vector>
 
+#include <absl/container/flat_hash_map.h>
 #include <absl/status/status.h>
 
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
+#include "blockmgr/base/moves.h"
 #include "blockmgr/block_hash.h"
 #include "blockmgr/block_pool.h"
 #include "blockmgr/prefix_cache.h"
@@ -91,6 +97,17 @@ struct TokenDemand {
   int32_t num_tokens = 0;
 };
 
+// The last block of a sequence's tail was shared, and the sequence is about to
+// write to it: before the step computes anything, the engine copies the rows of
+// the first num_tokens tokens (all layers and heads; whole blocks are as good)
+// and puts the destination in the place of the source in the sequence's table,
+// before it adds the step's new blocks.
+struct CopyOnWrite {
+  SequenceSlot slot = kNoSequenceSlot;
+  BlockCopy blocks{kNullBlock, kNullBlock};
+  int32_t num_tokens = 0;
+};
+
 // What became of the prefix cache.
 struct CacheReset {
   int32_t num_dropped = 0;  // blocks
@@ -129,8 +146,12 @@ class BlockManager {
   }
   BlockManagerStats stats() const;
 
-  // Steps in flight, see BlockPool.
-  void Dispatch(StepId step) { pool_.Dispatch(step); }
+  // Steps in flight, see BlockPool. The next step to be dispatched is the one
+  // that carries the copies of every Reserve since the last.
+  void Dispatch(StepId step) {
+    pool_.Dispatch(step);
+    if (!copies_.empty()) ReleaseCopySources();
+  }
   void Acknowledge(StepId step);
   // The engine is gone with all KV: every sequence must be closed; fences fall
   // and the cache is emptied.
@@ -147,12 +168,34 @@ class BlockManager {
   // found by `chain` and still in the cache. REQUIRES: num_open_slots() > 0.
   SequenceSlot Open(const BlockChain& chain, const PrefixMatch& match);
 
+  // Whether Fork(slot) is possible now: a slot is open, every reserved position
+  // is settled (what a step in flight writes cannot be shared yet) and no
+  // eviction is pending (nor can what it moves).
+  bool CanFork(SequenceSlot slot) const;
+  // A new sequence that shares everything the given one holds, and is settled
+  // and published as far. Takes no blocks: the first of the two to write into
+  // the last block, where it is partly filled, takes one then. The two know
+  // nothing of each other. REQUIRES: CanFork(slot). O(blocks of the sequence).
+  SequenceSlot Fork(SequenceSlot slot);
+
+  // Blocks that Reserve would take for this sequence alone. For several that
+  // share a last block the sum may be one more than for all in one call, where
+  // the last of them finds that the others have left it.
+  int32_t BlocksNeeded(SequenceSlot slot, int32_t num_tokens) const;
   // Takes slots for the next tokens of each sequence. Appends to `blocks` the
   // ids added to each tail and to `offsets` where each sequence's ids end. All
   // or nothing: false when fewer blocks are available than needed.
+  //
+  // A last block that is partly filled and shared (with other sequences that
+  // have not left it, or the cache) is replaced, and the copy appended to
+  // `copies`; that takes a block more. Who is alone with it writes in place.
+  // The source stays held until the next step is dispatched, and fenced until
+  // that one is acknowledged. REQUIRES: copies, where sequences were forked or
+  // opened on part of a block; no sequence is named twice.
   [[nodiscard]] bool Reserve(std::span<const TokenDemand> demands,
                              std::vector<int64_t>* offsets,
-                             std::vector<BlockId>* blocks);
+                             std::vector<BlockId>* blocks,
+                             std::vector<CopyOnWrite>* copies = nullptr);
   // Settles the next num_tokens reserved positions. Publishes the blocks that
   // are full of settled tokens, were computed without a region, and are not
   // about to be overwritten. tokens, chain: of the sequence from position 0, at
@@ -162,8 +205,10 @@ class BlockManager {
   // Whether Commit(slot, num_tokens) would publish, so that names are needed.
   bool WillPublish(SequenceSlot slot, int32_t num_tokens) const;
   // Gives back the last num_tokens reserved positions, which no dispatched step
-  // has seen. REQUIRES: they are not settled, nor below the cut of a pending
-  // eviction.
+  // has seen. With the last of them goes a copy that the step was to carry: the
+  // shared block is back in the table, and the caller forgets the copy; so also
+  // when the sequence is closed. REQUIRES: they are not settled, nor below the
+  // cut of a pending eviction.
   void Abort(SequenceSlot slot, int32_t num_tokens);
   // Releases everything the sequence holds, the tail's end first, and any
   // destinations of an eviction under way.
@@ -213,6 +258,13 @@ class BlockManager {
   void CheckInvariants() const;
 
  private:
+  // The sequences of copies_ that leave one block.
+  struct Leaving {
+    int32_t num_sequences = 0;
+    int32_t max_tokens = 0;  // of their copies
+    friend bool operator==(const Leaving&, const Leaving&) = default;
+  };
+
   SequenceCache& at(SequenceSlot slot);
   const SequenceCache& at(SequenceSlot slot) const;
   // The blocks that positions [0, cut) are in, in table order.
@@ -241,6 +293,21 @@ class BlockManager {
   // Drops a sequence's hold on a block of its tail, or its region.
   void ReleaseFrom(BlockId block);
   void ReleaseRegion(const RegionRecord& region);
+  // Whether writing after the last position needs a copy of the last block:
+  // somebody besides those in copies_ holds it, or one of those has rows there
+  // that would be lost if it came back.
+  bool NeedsCopy(const SequenceCache& sequence) const;
+  // Adds to copies_ what the sequence's next write needs, still without a
+  // destination.
+  void PlanCopy(SequenceSlot slot);
+  // Forgets all copies but the first num_kept, which have no destination yet.
+  void ForgetPlanned(size_t num_kept);
+  // Puts a fresh block in the place of the planned copy's source.
+  void CarryOut(CopyOnWrite* copy);
+  // If the sequence has a copy in copies_, it takes the source back.
+  void UndoCopy(SequenceSlot slot);
+  absl::flat_hash_map<BlockId, Leaving> CountLeaving() const;
+  void ReleaseCopySources();
   // Gives up the cache's hold on an entry that is not reclaimable.
   void DropFromCache(int32_t entry);
   // What the chain wishes for positions [begin, end), which `entry` holds.
@@ -259,6 +326,9 @@ class BlockManager {
   void ReleaseReplaced(const SequenceCache& sequence,
                        const PendingEviction& pending,
                        const RegionRecord& region);
+  // Audits copies_, and who may write to shared blocks; adds the sources'
+  // holds.
+  void CheckCopies(std::vector<int32_t>* holders) const;
   // Audits the cache's holds; `holders`: of sequences, by block.
   void CheckCacheHolds(std::span<const int32_t> holders) const;
   // Publishes the sequence's new region and continues its chain over it; false
@@ -275,6 +345,10 @@ class BlockManager {
   PrefixCache cache_;
   std::vector<SequenceCache> sequences_;  // by slot
   std::vector<SequenceSlot> free_slots_;  // stack
+  // Of the step being planned, at most one per sequence. A source keeps the
+  // hold that the sequence had, so that Abort finds it.
+  std::vector<CopyOnWrite> copies_;
+  absl::flat_hash_map<BlockId, Leaving> leaving_;  // copies_ by source
   // Entries that only the cache holds and that wait for their fence, in order
   // of release, hence of fences. One is stale, and ignored, when the entry has
   // been used since: its ticket is not the entry's.

@@ -41,6 +41,12 @@ EntrySerial PrefixCache::AcquireRoot(absl::string_view root) {
   return found->second.serial;
 }
 
+void PrefixCache::AddRootUser(EntrySerial root) {
+  const auto name = root_names_.find(root);
+  BM_CHECK(name != root_names_.end());
+  ++roots_.at(*name->second).num_users;
+}
+
 void PrefixCache::ReleaseRoot(EntrySerial root) {
   const auto name = root_names_.find(root);
   BM_CHECK(name != root_names_.end());

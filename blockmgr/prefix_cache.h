@@ -104,6 +104,8 @@ class PrefixCache {
   // The serial that first blocks under `root` name as parent. Counted: a root
   // lives until every user has released it and its last entry is gone.
   EntrySerial AcquireRoot(absl::string_view root);
+  // One more user of a root that has some.
+  void AddRootUser(EntrySerial root);
   void ReleaseRoot(EntrySerial root);
 
   // The longest verified run of blocks for the first `num_blocks` blocks of

@@ -51,6 +51,10 @@ struct DriverTally {
   int64_t lost_engines = 0;
   int64_t published_regions = 0;
   int64_t matched_regions = 0;
+  int64_t forks = 0;
+  int64_t copies = 0;
+  int64_t undone_copies = 0;
+  int64_t last_holders = 0;  // wrote in place what was shared before
 };
 
 class ManagerDriver {
@@ -96,7 +100,13 @@ class ManagerDriver {
   bool Reserve();
   // Orders an eviction of some sequence; true if it was done.
   bool OrderEviction();
+  void Fork();
+  // What Reserve has to say about shared blocks.
+  void CheckCopies(const std::vector<TokenDemand>& demands,
+                   const std::vector<TokenDemand>& leavers,
+                   const std::vector<CopyOnWrite>& copies);
   void AbortRun();
+  void Undo(const Run& run);
   void UndoReserve();
   void UndoOrder();
   void Close(SequenceSlot slot);

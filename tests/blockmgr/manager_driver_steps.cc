@@ -16,6 +16,12 @@ void ManagerDriver::Dispatch() {
   if (std::ssize(in_flight_) >= config_.max_steps_in_flight) return;
   step_.id = next_step_;
   next_step_ += Int(1, 2);
+  std::vector<NaiveRun> runs;
+  for (const Run& run : step_.runs) {
+    if (IsStale(run.slot, run.incarnation)) continue;
+    runs.push_back({run.slot, run.num_tokens});
+  }
+  model_.Execute(runs);
   manager_.Dispatch(StepId{step_.id});
   model_.Dispatch(step_.id);
   in_flight_.push_back(std::exchange(step_, Step{}));
