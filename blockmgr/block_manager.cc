@@ -340,11 +340,7 @@ void BlockManager::Abort(SequenceSlot slot, int32_t num_tokens) {
     pool_.ReleaseUntouched(sequence.tail.back());
     sequence.tail.pop_back();
   }
-  if (sequence.num_reserved == sequence.num_settled) {
-    if (!copies_.empty()) UndoCopy(slot);
-    // Whoever took a copy of its block may be back in it.
-    sequence.shares_last_block = sequence.num_reserved % layout_.page_size != 0;
-  }
+  ReturnToSettled(slot);
 }
 
 void BlockManager::ReleaseFrom(BlockId block) {

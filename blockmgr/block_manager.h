@@ -7,6 +7,7 @@
 //   Commit          the step is acknowledged: tokens are settled, full blocks
 //                   are published to the prefix cache
 //   Abort           the step was never issued: the slots are given back
+//   Rollback        it was, but some of its tokens are rejected
 //
 //   ReserveEviction takes the destination blocks of an order
 //   CommitEviction  the engine has moved the entries: the region exists, what
@@ -210,6 +211,17 @@ class BlockManager {
   // when the sequence is closed. REQUIRES: they are not settled, nor below the
   // cut of a pending eviction.
   void Abort(SequenceSlot slot, int32_t num_tokens);
+  // Voids the last num_tokens reserved positions, which dispatched steps may
+  // have seen: draft tokens that were not accepted (Reserve took slots for all
+  // of them; Commit settles the accepted ones first). Blocks wholly behind the
+  // new end are released, through the fence; the next Reserve hands out the
+  // positions anew. Positions go from the end only: to reject some of one step
+  // is to void all that later steps, in flight or being planned, hold of this
+  // sequence, and what those steps answer for it is not committed. What they
+  // still write lands in slots that are rewritten by a later step or released.
+  // Nothing void is ever published, since only what is settled is.
+  // REQUIRES: as Abort.
+  void Rollback(SequenceSlot slot, int32_t num_tokens);
   // Releases everything the sequence holds, the tail's end first, and any
   // destinations of an eviction under way.
   void Close(SequenceSlot slot);
@@ -306,6 +318,8 @@ class BlockManager {
   void CarryOut(CopyOnWrite* copy);
   // If the sequence has a copy in copies_, it takes the source back.
   void UndoCopy(SequenceSlot slot);
+  // The first positions after the settled ones were given back, if all were.
+  void ReturnToSettled(SequenceSlot slot);
   absl::flat_hash_map<BlockId, Leaving> CountLeaving() const;
   void ReleaseCopySources();
   // Gives up the cache's hold on an entry that is not reclaimable.

@@ -103,6 +103,14 @@ void BlockManager::UndoCopy(SequenceSlot slot) {
   leaving_ = CountLeaving();
 }
 
+void BlockManager::ReturnToSettled(SequenceSlot slot) {
+  SequenceCache& sequence = at(slot);
+  if (sequence.num_reserved != sequence.num_settled) return;
+  if (!copies_.empty()) UndoCopy(slot);
+  // Whoever took a copy of its block may be back in it.
+  sequence.shares_last_block = sequence.num_reserved % layout_.page_size != 0;
+}
+
 void BlockManager::ReleaseCopySources() {
   // After the step was dispatched, so that it is the fence.
   for (const CopyOnWrite& copy : copies_) ReleaseFrom(copy.blocks.source);

@@ -52,6 +52,8 @@ TEST_P(BlockManagerModelTest, AgreesWithNaiveModel) {
   EXPECT_GT(tally.refused_evictions, 0);
   EXPECT_GT(tally.closed_in_flight, 0);
   EXPECT_GT(tally.forks, 0);
+  EXPECT_GT(tally.rejections, 0);
+  EXPECT_GT(tally.voided_runs, tally.rejections);
   EXPECT_EQ(tally.copies > 0, page_size > 1);
   EXPECT_EQ(tally.undone_copies > 0, page_size > 1);
   EXPECT_EQ(tally.last_holders > 0, page_size > 1);

@@ -117,7 +117,9 @@ void ManagerDriver::Grow() {
 
 void ManagerDriver::Shrink() {
   const int32_t kind = Int(0, 999);
-  if (kind < 600) {
+  if (kind < 20) {
+    if (!model_.sequences().empty()) RollbackSome(AnySlot());
+  } else if (kind < 600) {
     Acknowledge();
   } else if (kind < 750) {
     AbortRun();

@@ -11,6 +11,7 @@
 #include <deque>
 #include <map>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,6 +55,8 @@ struct DriverTally {
   int64_t forks = 0;
   int64_t copies = 0;
   int64_t undone_copies = 0;
+  int64_t rejections = 0;    // of some of a step's tokens
+  int64_t voided_runs = 0;   // of later steps, by those
   int64_t last_holders = 0;  // wrote in place what was shared before
 };
 
@@ -112,7 +115,16 @@ class ManagerDriver {
   void Close(SequenceSlot slot);
   void Dispatch();
   void Acknowledge();
-  void Settle(const Run& run);
+  // Commits run number i of an acknowledged step, or some of its tokens only.
+  void Settle(Step* step, size_t i);
+  // Some positions of `slot` from the end on, whatever step they are in.
+  void RollbackSome(SequenceSlot slot);
+  // The last num_tokens positions, of runs in flight or planned, and of
+  // `acknowledged`, which are yet to be settled.
+  void Rollback(SequenceSlot slot, int32_t num_tokens,
+                std::span<Run> acknowledged);
+  // Other tokens will follow those that the sequence still holds.
+  void Forget(SequenceSlot slot);
   void Conclude(const Order& order);
   // A legal answer to the pending order of `slot`.
   std::vector<int32_t> RandomCounts(SequenceSlot slot);

@@ -52,4 +52,44 @@ void ManagerDriver::CheckCopies(const std::vector<TokenDemand>& demands,
   }
 }
 
+void ManagerDriver::RollbackSome(SequenceSlot slot) {
+  const NaiveSequence& sequence = model_.at(slot);
+  int32_t first = sequence.num_settled;
+  if (sequence.pending.has_value()) {
+    first = std::max(first, sequence.pending->cut);
+  }
+  if (first > sequence.num_reserved) return;
+  Rollback(slot, Int(0, sequence.num_reserved - first), {});
+}
+
+void ManagerDriver::Rollback(SequenceSlot slot, int32_t num_tokens,
+                             std::span<Run> acknowledged) {
+  int32_t left = num_tokens;
+  const auto trim = [&](std::span<Run> runs) {
+    for (size_t i = runs.size(); i-- > 0;) {
+      if (runs[i].slot != slot || IsStale(slot, runs[i].incarnation)) continue;
+      const int32_t count = std::min(left, runs[i].num_tokens);
+      tally_->voided_runs += count > 0 ? 1 : 0;
+      runs[i].num_tokens -= count;
+      left -= count;
+    }
+  };
+  trim(step_.runs);
+  for (size_t i = in_flight_.size(); i-- > 0;) trim(in_flight_[i].runs);
+  trim(acknowledged);
+  EXPECT_EQ(left, 0);
+  manager_.Rollback(slot, num_tokens);
+  model_.Rollback(slot, num_tokens);
+  Forget(slot);
+}
+
+void ManagerDriver::Forget(SequenceSlot slot) {
+  NaiveSequence& sequence = model_.at(slot);
+  sequence.tokens.resize(sequence.num_reserved);
+  sequence.names =
+      BlockChain({.tenant = sequence.scope == 0 ? "one" : "other"});
+  sequence.names.SetRetention(sequence.wishes);
+  sequence.names.Extend(sequence.tokens, config_.layout.page_size);
+}
+
 }  // namespace blockmgr

@@ -99,6 +99,7 @@ class NaiveModel {
   bool CanFork(SequenceSlot slot) const;
   void Fork(SequenceSlot parent, SequenceSlot child);
   void Abort(SequenceSlot slot, int32_t num_tokens);
+  void Rollback(SequenceSlot slot, int32_t num_tokens);
   bool WillPublish(SequenceSlot slot, int32_t num_tokens) const;
   void Commit(SequenceSlot slot, int32_t num_tokens);
   void Close(SequenceSlot slot);

@@ -74,6 +74,22 @@ void NaiveModel::Return(SequenceSlot slot) {
   if (part.has_value()) writers_.erase(*part);
 }
 
+void NaiveModel::Rollback(SequenceSlot slot, int32_t num_tokens) {
+  NaiveSequence& sequence = at(slot);
+  for (int32_t i = 0; i < num_tokens; ++i) {
+    --sequence.num_reserved;
+    if (std::ssize(sequence.values) > sequence.num_reserved) {
+      sequence.values.pop_back();
+    }
+    const int32_t place = sequence.num_reserved - sequence.cut;
+    if (place % layout_.page_size != 0) continue;
+    const BlockId block = sequence.tail.back();
+    sequence.tail.pop_back();
+    Released(block);
+  }
+  if (sequence.num_reserved == sequence.num_settled) Return(slot);
+}
+
 void NaiveModel::Execute(std::span<const NaiveRun> runs) {
   std::map<std::pair<BlockId, int32_t>, uint64_t> copied;
   for (const CopyOnWrite& copy : copies_) {
