@@ -33,11 +33,14 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 #include <absl/status/status.h>
+#include <absl/status/statusor.h>
 
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
@@ -113,6 +116,19 @@ struct CopyOnWrite {
 struct CacheReset {
   int32_t num_dropped = 0;  // blocks
   int32_t num_in_use = 0;   // blocks that sequences hold, so they stay
+};
+
+// A sequence that lost content, and the positions it has left.
+struct CutSequence {
+  SequenceSlot slot = kNoSequenceSlot;
+  int32_t num_tokens = 0;
+  friend bool operator==(const CutSequence&, const CutSequence&) = default;
+};
+
+// What became of lost blocks.
+struct LossReport {
+  std::vector<CutSequence> sequences;  // ascending by slot
+  int32_t dropped_blocks = 0;          // by the prefix cache
 };
 
 // What a committed eviction gave back.
@@ -222,6 +238,26 @@ class BlockManager {
   // Nothing void is ever published, since only what is settled is.
   // REQUIRES: as Abort.
   void Rollback(SequenceSlot slot, int32_t num_tokens);
+  // Forgets all positions from num_tokens on, settled or not, and releases
+  // what holds them alone, through the fence. As after Rollback, nothing that
+  // steps in flight or being planned answer for the sequence is committed. Cut
+  // back into a block that others hold, the cache for one, it will copy before
+  // it writes. What it publishes next follows what it has left; where that has
+  // no entry of its own in the cache, or is less than was computed when its
+  // region was made, it publishes nothing more.
+  // REQUIRES: num_tokens <= num_settled; 0, which drops the region too, or not
+  // below the region's cut; no eviction is pending.
+  void CutBack(SequenceSlot slot, int32_t num_tokens);
+  // The engine reports that the content of these blocks is lost (the memory is
+  // good). Each sequence that holds one is cut back to its settled positions
+  // before the first: 0, if one belongs to its region. A pending order of such
+  // a sequence is aborted, and the blocks it may have moved entries into count
+  // as lost. The cache drops these blocks and all that is found only through
+  // them. The engine names copies it made of lost blocks as well; blocks that
+  // nobody holds do no harm. InvalidArgument, naming the place, for a block
+  // that the pool does not have; then nothing is changed.
+  // O(blocks of all sequences + entries of the cache).
+  absl::StatusOr<LossReport> LoseBlocks(std::span<const BlockId> blocks);
   // Releases everything the sequence holds, the tail's end first, and any
   // destinations of an eviction under way.
   void Close(SequenceSlot slot);
@@ -322,6 +358,14 @@ class BlockManager {
   void ReturnToSettled(SequenceSlot slot);
   absl::flat_hash_map<BlockId, Leaving> CountLeaving() const;
   void ReleaseCopySources();
+  // The sequence ends earlier than before: what it publishes next comes after
+  // the last full block it has left.
+  void CutChain(SequenceCache* sequence) const;
+  // Settled positions before the first lost block; none if it has none of them.
+  std::optional<int32_t> SoundTokens(
+      SequenceSlot slot, const absl::flat_hash_set<BlockId>& lost) const;
+  // Gives up the cache's hold on an entry, reclaimable or not.
+  void DropAnyEntry(int32_t entry);
   // Gives up the cache's hold on an entry that is not reclaimable.
   void DropFromCache(int32_t entry);
   // What the chain wishes for positions [begin, end), which `entry` holds.

@@ -32,6 +32,7 @@
 #include <vector>
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 #include <absl/container/node_hash_map.h>
 #include <absl/strings/string_view.h>
 
@@ -141,6 +142,13 @@ class PrefixCache {
                        RegionName name, const BlockChain& chain,
                        EntrySerial root, std::span<const int32_t> tokens,
                        BlockId tail, bool* inserted);
+  // The content of some blocks is lost: entries that have one of them, or can
+  // be found only through such an entry, to be removed. A block that follows a
+  // lost one but is also the tail block of a sound region stays; `gone` tells
+  // the serials after which nothing can be found any more, its own included.
+  // O(entries log entries).
+  std::vector<int32_t> FindLost(const absl::flat_hash_set<BlockId>& lost,
+                                absl::flat_hash_set<EntrySerial>* gone) const;
   // Forgets the entry. REQUIRES: it is in the cache, and not reclaimable.
   void Remove(int32_t entry);
 

@@ -52,6 +52,10 @@ TEST_P(BlockManagerModelTest, AgreesWithNaiveModel) {
   EXPECT_GT(tally.refused_evictions, 0);
   EXPECT_GT(tally.closed_in_flight, 0);
   EXPECT_GT(tally.forks, 0);
+  EXPECT_GT(tally.cut_backs, 0);
+  EXPECT_GT(tally.cut_by_loss, 0);
+  EXPECT_GT(tally.emptied_by_loss, 0);
+  EXPECT_EQ(tally.entries_lost > 0, caching);
   EXPECT_GT(tally.rejections, 0);
   EXPECT_GT(tally.voided_runs, tally.rejections);
   EXPECT_EQ(tally.copies > 0, page_size > 1);

@@ -6,11 +6,15 @@
 
 #include "blockmgr/block_manager.h"
 #include "tests/blockmgr/manager_fixture.h"
+#include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 class BlockManagerRollbackTest : public ManagerTest {
  protected:
@@ -95,6 +99,142 @@ TEST_F(BlockManagerRollbackTest, CopyOfADispatchedStepStays) {
   copies.clear();
   ASSERT_TRUE(manager_.Reserve(demands, &offsets, &blocks, &copies));
   EXPECT_THAT(copies, IsEmpty());
+}
+
+TEST_F(BlockManagerRollbackTest, CutBackIntoACachedBlockCopiesBeforeItWrites) {
+  const std::vector<int32_t> prompt = Prompt(1, 8);
+  const SequenceSlot slot = Compute(prompt);
+  const std::vector<BlockId> before = At(slot).tail;
+  manager_.CutBack(slot, 6);
+  manager_.CheckInvariants();
+  EXPECT_EQ(At(slot).tail, before);
+  std::vector<int64_t> offsets;
+  std::vector<BlockId> blocks;
+  std::vector<CopyOnWrite> copies;
+  const std::vector<TokenDemand> demands = {{slot, 2}};
+  ASSERT_TRUE(manager_.Reserve(demands, &offsets, &blocks, &copies));
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_EQ(copies[0].blocks.source, before[1]);
+  EXPECT_EQ(copies[0].num_tokens, 2);
+  std::vector<int32_t> other = prompt;
+  other[6] = other[7] = 7;
+  Dispatch(1);
+  Acknowledge(1);
+  Commit(slot, other, 2);
+  EXPECT_EQ(Match(prompt).blocks, before);
+  EXPECT_EQ(Match(other).blocks, At(slot).tail);
+}
+
+TEST_F(BlockManagerRollbackTest, LossCutsToTheLongestValidPrefix) {
+  const std::vector<int32_t> prompt = Prompt(1, 11);
+  const SequenceSlot first = Compute(prompt);
+  const SequenceSlot second = Compute(prompt);
+  const SequenceSlot other = Compute(Prompt(2, 4));
+  const std::vector<BlockId> before = At(first).tail;
+  const std::vector<BlockId> lost = {before[1], before[1]};
+  const absl::StatusOr<LossReport> report = manager_.LoseBlocks(lost);
+  manager_.CheckInvariants();
+  ASSERT_OK(report);
+  EXPECT_THAT(report->sequences, UnorderedElementsAre(CutSequence{first, 4},
+                                                      CutSequence{second, 4}));
+  EXPECT_EQ(report->dropped_blocks, 1);
+  EXPECT_THAT(At(first).tail, ElementsAre(before[0]));
+  EXPECT_THAT(Match(prompt).blocks, ElementsAre(before[0]));
+  EXPECT_EQ(At(other).num_settled, 4);
+}
+
+TEST_F(BlockManagerRollbackTest, WhatFollowsALostBlockIsNeverFoundAgain) {
+  const std::vector<int32_t> prompt = Prompt(1, 12);
+  const SequenceSlot slot = Compute(prompt);
+  const std::vector<BlockId> blocks = At(slot).tail;
+  manager_.Close(slot);
+  const std::vector<BlockId> lost = {blocks[0]};
+  const absl::StatusOr<LossReport> report = manager_.LoseBlocks(lost);
+  manager_.CheckInvariants();
+  ASSERT_OK(report);
+  EXPECT_THAT(report->sequences, IsEmpty());
+  EXPECT_EQ(report->dropped_blocks, 3);
+  EXPECT_EQ(manager_.stats().free_blocks, 9);
+  Compute({prompt.begin(), prompt.begin() + 4});
+  EXPECT_EQ(Match(prompt).num_tokens, 4);
+}
+
+TEST_F(BlockManagerRollbackTest, LostBlocksWaitForStepsInFlight) {
+  const SequenceSlot slot = Compute(Prompt(1, 8));
+  Dispatch(1);
+  const std::vector<BlockId> lost = {At(slot).tail[0]};
+  ASSERT_OK(manager_.LoseBlocks(lost));
+  EXPECT_EQ(At(slot).num_reserved, 0);
+  EXPECT_EQ(manager_.num_available(), 7);
+  Acknowledge(1);
+  EXPECT_EQ(manager_.num_available(), 9);
+}
+
+TEST_F(BlockManagerRollbackTest, LostRegionLeavesNothing) {
+  const SequenceSlot slot = Compute(Prompt(1, 10));
+  std::vector<BlockId> destinations;
+  ASSERT_TRUE(manager_.ReserveEviction(slot, 8, 4, 1, &destinations));
+  manager_.CommitEviction(slot, std::vector<int32_t>(4, 4));
+  const SequenceSlot child = manager_.Fork(slot);
+  const absl::StatusOr<LossReport> report = manager_.LoseBlocks(destinations);
+  manager_.CheckInvariants();
+  ASSERT_OK(report);
+  EXPECT_THAT(report->sequences, UnorderedElementsAre(CutSequence{slot, 0},
+                                                      CutSequence{child, 0}));
+  EXPECT_EQ(At(slot).region, nullptr);
+  EXPECT_EQ(manager_.num_available(), 9);
+}
+
+TEST_F(BlockManagerRollbackTest, LossBehindARegionLeavesTheRegion) {
+  const SequenceSlot slot = Compute(Prompt(1, 10));
+  std::vector<BlockId> destinations;
+  ASSERT_TRUE(manager_.ReserveEviction(slot, 8, 4, 1, &destinations));
+  manager_.CommitEviction(slot, std::vector<int32_t>(4, 4));
+  const std::vector<BlockId> lost = At(slot).tail;
+  const absl::StatusOr<LossReport> report = manager_.LoseBlocks(lost);
+  ASSERT_OK(report);
+  EXPECT_THAT(report->sequences, ElementsAre(CutSequence{slot, 8}));
+  EXPECT_NE(At(slot).region, nullptr);
+}
+
+// The engine may have moved entries into the blocks that the order names.
+TEST_F(BlockManagerRollbackTest, LossUnderAPendingOrderCountsItsBlocksToo) {
+  const SequenceSlot slot = Compute(Prompt(1, 12));
+  std::vector<BlockId> destinations;
+  ASSERT_TRUE(manager_.ReserveEviction(slot, 8, 8, 1, &destinations));
+  const std::vector<BlockId> lost = {At(slot).tail[2]};
+  const absl::StatusOr<LossReport> report = manager_.LoseBlocks(lost);
+  manager_.CheckInvariants();
+  ASSERT_OK(report);
+  EXPECT_THAT(report->sequences, ElementsAre(CutSequence{slot, 0}));
+  EXPECT_FALSE(At(slot).pending.has_value());
+}
+
+TEST_F(BlockManagerRollbackTest, LossOfACopysSourceTakesTheCopyBack) {
+  const SequenceSlot parent = Compute(Prompt(1, 6));
+  const SequenceSlot child = manager_.Fork(parent);
+  std::vector<int64_t> offsets;
+  std::vector<BlockId> blocks;
+  std::vector<CopyOnWrite> copies;
+  const std::vector<TokenDemand> demands = {{child, 1}};
+  ASSERT_TRUE(manager_.Reserve(demands, &offsets, &blocks, &copies));
+  manager_.Close(parent);
+  const std::vector<BlockId> lost = {copies[0].blocks.source};
+  const absl::StatusOr<LossReport> report = manager_.LoseBlocks(lost);
+  manager_.CheckInvariants();
+  ASSERT_OK(report);
+  EXPECT_THAT(report->sequences, ElementsAre(CutSequence{child, 4}));
+  EXPECT_EQ(manager_.num_available(), 8);
+}
+
+TEST_F(BlockManagerRollbackTest, UnknownLostBlockIsRefusedByItsPlace) {
+  const SequenceSlot slot = Compute(Prompt(1, 6));
+  const uint64_t hash = manager_.StateHash();
+  const std::vector<BlockId> lost = {At(slot).tail[0], BlockId{10}};
+  EXPECT_THAT(manager_.LoseBlocks(lost),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("blocks[1]: expected 1 to 9, got 10")));
+  EXPECT_EQ(manager_.StateHash(), hash);
 }
 
 }  // namespace

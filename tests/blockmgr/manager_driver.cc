@@ -119,6 +119,10 @@ void ManagerDriver::Shrink() {
   const int32_t kind = Int(0, 999);
   if (kind < 20) {
     if (!model_.sequences().empty()) RollbackSome(AnySlot());
+  } else if (kind < 30) {
+    if (!model_.sequences().empty()) CutBack(AnySlot());
+  } else if (kind < 40) {
+    LoseBlocks();
   } else if (kind < 600) {
     Acknowledge();
   } else if (kind < 750) {

@@ -55,9 +55,13 @@ struct DriverTally {
   int64_t forks = 0;
   int64_t copies = 0;
   int64_t undone_copies = 0;
-  int64_t rejections = 0;    // of some of a step's tokens
-  int64_t voided_runs = 0;   // of later steps, by those
-  int64_t last_holders = 0;  // wrote in place what was shared before
+  int64_t rejections = 0;   // of some of a step's tokens
+  int64_t voided_runs = 0;  // of later steps, by those
+  int64_t cut_backs = 0;
+  int64_t cut_by_loss = 0;      // sequences
+  int64_t emptied_by_loss = 0;  // of those, some with a region
+  int64_t entries_lost = 0;     // blocks of the prefix cache
+  int64_t last_holders = 0;     // wrote in place what was shared before
 };
 
 class ManagerDriver {
@@ -123,6 +127,8 @@ class ManagerDriver {
   // `acknowledged`, which are yet to be settled.
   void Rollback(SequenceSlot slot, int32_t num_tokens,
                 std::span<Run> acknowledged);
+  void CutBack(SequenceSlot slot);
+  void LoseBlocks();
   // Other tokens will follow those that the sequence still holds.
   void Forget(SequenceSlot slot);
   void Conclude(const Order& order);

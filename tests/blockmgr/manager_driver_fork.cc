@@ -1,11 +1,15 @@
 // What ManagerDriver does with shared sequences.
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/blockmgr/manager_driver.h"
+#include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 
@@ -81,6 +85,60 @@ void ManagerDriver::Rollback(SequenceSlot slot, int32_t num_tokens,
   manager_.Rollback(slot, num_tokens);
   model_.Rollback(slot, num_tokens);
   Forget(slot);
+}
+
+void ManagerDriver::CutBack(SequenceSlot slot) {
+  const NaiveSequence& sequence = model_.at(slot);
+  if (sequence.pending.has_value()) return;
+  int32_t num_tokens = 0;
+  if (Chance(0.8) && sequence.num_settled >= sequence.cut) {
+    num_tokens = Int(sequence.cut, sequence.num_settled);
+  }
+  manager_.CutBack(slot, num_tokens);
+  model_.CutBack(slot, num_tokens);
+  model_.CheckRegion(manager_, slot);
+  Forget(slot);
+  incarnations_[slot] = next_incarnation_++;
+  ++tally_->cut_backs;
+}
+
+void ManagerDriver::LoseBlocks() {
+  std::set<BlockId> lost;
+  const int32_t count = Int(1, 2);
+  for (int32_t i = 0; i < count; ++i) {
+    lost.insert(BlockId{Int(1, config_.layout.num_blocks - 1)});
+  }
+  std::vector<BlockId> reported(lost.begin(), lost.end());
+  if (Chance(0.1)) {
+    const uint64_t hash = manager_.StateHash();
+    reported.push_back(Chance(0.5) ? kNullBlock
+                                   : BlockId{config_.layout.num_blocks});
+    EXPECT_THAT(manager_.LoseBlocks(reported),
+                StatusIs(absl::StatusCode::kInvalidArgument));
+    EXPECT_EQ(manager_.StateHash(), hash);
+    return;
+  }
+  const int32_t num_cached = model_.num_cached_blocks();
+  std::vector<SequenceSlot> compressed;
+  for (const auto& [slot, sequence] : model_.sequences()) {
+    if (!sequence.kept.empty()) compressed.push_back(slot);
+  }
+  const absl::StatusOr<LossReport> report = manager_.LoseBlocks(reported);
+  ASSERT_OK(report);
+  const std::map<SequenceSlot, int32_t> left = model_.LoseBlocks(lost);
+  EXPECT_EQ(report->dropped_blocks, num_cached - model_.num_cached_blocks());
+  std::vector<CutSequence> expected;
+  for (const auto& [slot, num_tokens] : left) {
+    expected.push_back({slot, num_tokens});
+    model_.CheckRegion(manager_, slot);
+    Forget(slot);
+    incarnations_[slot] = next_incarnation_++;
+    const bool had_region = std::ranges::count(compressed, slot) > 0;
+    tally_->emptied_by_loss += had_region && num_tokens == 0 ? 1 : 0;
+  }
+  EXPECT_EQ(report->sequences, expected);
+  tally_->cut_by_loss += std::ssize(left);
+  tally_->entries_lost += report->dropped_blocks;
 }
 
 void ManagerDriver::Forget(SequenceSlot slot) {

@@ -100,6 +100,10 @@ class NaiveModel {
   void Fork(SequenceSlot parent, SequenceSlot child);
   void Abort(SequenceSlot slot, int32_t num_tokens);
   void Rollback(SequenceSlot slot, int32_t num_tokens);
+  void CutBack(SequenceSlot slot, int32_t num_tokens);
+  // What is left of every sequence that loses something, by slot; the blocks
+  // are poisoned, the sequences cut back.
+  std::map<SequenceSlot, int32_t> LoseBlocks(const std::set<BlockId>& lost);
   bool WillPublish(SequenceSlot slot, int32_t num_tokens) const;
   void Commit(SequenceSlot slot, int32_t num_tokens);
   void Close(SequenceSlot slot);
@@ -168,6 +172,9 @@ class NaiveModel {
   void DropRegion(uint64_t id);
   // A planned copy of this sequence goes back to its source, if there is one.
   void Return(SequenceSlot slot);
+  // Drops what the cache has of lost blocks and can find only through them.
+  // Returns the entries after which nothing can be found.
+  std::set<uint64_t> LoseEntries(const std::set<BlockId>& lost);
   // The block that the last position is in, if positions after it are as well.
   std::optional<BlockId> PartBlock(const NaiveSequence& sequence) const;
   // Sequences that hold each block, and planned copies from it.
