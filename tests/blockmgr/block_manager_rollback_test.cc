@@ -125,6 +125,71 @@ TEST_F(BlockManagerRollbackTest, CutBackIntoACachedBlockCopiesBeforeItWrites) {
   EXPECT_EQ(Match(other).blocks, At(slot).tail);
 }
 
+// Where the leaver would come back, its rows must still be there.
+TEST_F(BlockManagerRollbackTest, ShorterSharerNeverWritesOverALeaversRows) {
+  const SequenceSlot longer = Compute(Prompt(1, 7));
+  const SequenceSlot shorter = manager_.Fork(longer);
+  manager_.CutBack(shorter, 5);
+  std::vector<int64_t> offsets;
+  std::vector<BlockId> blocks;
+  std::vector<CopyOnWrite> copies;
+  const std::vector<TokenDemand> demands = {{longer, 1}, {shorter, 1}};
+  ASSERT_TRUE(manager_.Reserve(demands, &offsets, &blocks, &copies));
+  ASSERT_EQ(copies.size(), 2u);
+  EXPECT_EQ(copies[0].num_tokens, 3);
+  EXPECT_EQ(copies[1].num_tokens, 1);
+  manager_.Abort(longer, 1);
+  manager_.CheckInvariants();
+  EXPECT_EQ(At(longer).tail.back(), copies[0].blocks.source);
+  EXPECT_NE(At(shorter).tail.back(), copies[0].blocks.source);
+}
+
+TEST_F(BlockManagerRollbackTest, CutBackToItsRegionPublishesOverItAgain) {
+  const std::vector<int32_t> prompt = Prompt(1, 16);
+  const BlockChain chain = Chain(prompt);
+  const SequenceSlot slot = Compute({prompt.begin(), prompt.begin() + 12});
+  std::vector<BlockId> destinations;
+  ASSERT_TRUE(manager_.ReserveEviction(slot, 8, 4, 1, &destinations));
+  const RegionPublication publication = {
+      .name = {.plan = "p", .history = "a", .length = 12},
+      .chain = &chain,
+      .tokens = prompt};
+  ASSERT_TRUE(
+      manager_.CommitEviction(slot, std::vector<int32_t>(4, 4), &publication)
+          .published);
+  ASSERT_TRUE(Reserve(slot, 4));
+  Commit(slot, prompt, 4);
+  manager_.CutBack(slot, 12);
+  // Other tokens than before follow the region.
+  std::vector<int32_t> other = prompt;
+  for (int32_t i = 12; i < 16; ++i) other[i] = 7;
+  ASSERT_TRUE(Reserve(slot, 4));
+  Commit(slot, other, 4);
+  const RegionQuery query = {.plan = "p", .history = "a"};
+  for (const std::vector<int32_t>& tokens : {prompt, other}) {
+    const PrefixMatch match = manager_.Match(Chain(tokens), tokens, 16, &query);
+    EXPECT_NE(match.cached, nullptr);
+    EXPECT_EQ(match.num_tokens, 16);
+  }
+}
+
+TEST_F(BlockManagerRollbackTest, CutBackBehindItsRegionsPagePublishesNoMore) {
+  const std::vector<int32_t> prompt = Prompt(1, 16);
+  const BlockChain chain = Chain(prompt);
+  const SequenceSlot slot = Compute({prompt.begin(), prompt.begin() + 12});
+  std::vector<BlockId> destinations;
+  ASSERT_TRUE(manager_.ReserveEviction(slot, 8, 4, 1, &destinations));
+  const RegionPublication publication = {
+      .name = {.plan = "p", .history = "a", .length = 12},
+      .chain = &chain,
+      .tokens = prompt};
+  manager_.CommitEviction(slot, std::vector<int32_t>(4, 4), &publication);
+  manager_.CutBack(slot, 8);
+  ASSERT_TRUE(Reserve(slot, 8));
+  // What was computed before the compression is now computed over it.
+  EXPECT_FALSE(manager_.WillPublish(slot, 8));
+}
+
 TEST_F(BlockManagerRollbackTest, LossCutsToTheLongestValidPrefix) {
   const std::vector<int32_t> prompt = Prompt(1, 11);
   const SequenceSlot first = Compute(prompt);
