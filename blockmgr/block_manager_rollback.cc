@@ -116,12 +116,11 @@ std::optional<int32_t> BlockManager::SoundTokens(
 }
 
 void BlockManager::DropAnyEntry(int32_t entry) {
-  if (cache_.IsReclaimable(entry)) {
-    cache_.RemoveReclaimable(entry);
-  } else if (entry < std::ssize(cooling_tickets_) &&
-             cooling_tickets_[entry] != 0) {
-    StopCooling(entry);
-  }
+  const bool is_cooling =
+      entry < std::ssize(cooling_tickets_) && cooling_tickets_[entry] != 0;
+  const bool is_reclaimable = cache_.IsReclaimable(entry);
+  if (is_cooling) StopCooling(entry);
+  if (is_reclaimable) cache_.RemoveReclaimable(entry);
   DropFromCache(entry);
 }
 
