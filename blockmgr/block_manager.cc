@@ -236,12 +236,27 @@ void BlockManager::Take(std::span<BlockId> blocks) {
 
 bool BlockManager::Reserve(std::span<const TokenDemand> demands,
                            std::vector<int64_t>* offsets,
-                           std::vector<BlockId>* blocks) {
+                           std::vector<BlockId>* blocks,
+                           std::vector<CopyOnWrite>* copies) {
   int64_t needed = 0;
+  const size_t first_copy = copies_.size();
   for (const TokenDemand& demand : demands) {
-    needed += at(demand.slot).BlocksFor(demand.num_tokens, layout_.page_size);
+    const SequenceCache& sequence = at(demand.slot);
+    needed += sequence.BlocksFor(demand.num_tokens, layout_.page_size);
+    if (sequence.shares_last_block && demand.num_tokens > 0) {
+      PlanCopy(demand.slot);
+    }
   }
-  if (needed > num_available()) return false;
+  const auto num_copies = static_cast<int64_t>(copies_.size() - first_copy);
+  if (needed + num_copies > num_available()) {
+    ForgetPlanned(first_copy);
+    return false;
+  }
+  BM_CHECK(num_copies == 0 || copies != nullptr);
+  for (size_t i = first_copy; i < copies_.size(); ++i) {
+    CarryOut(&copies_[i]);
+    copies->push_back(copies_[i]);
+  }
   const size_t begin = blocks->size();
   blocks->resize(begin + needed);
   Take(std::span(*blocks).subspan(begin));
@@ -253,6 +268,7 @@ bool BlockManager::Reserve(std::span<const TokenDemand> demands,
     sequence.tail.insert(sequence.tail.end(), blocks->begin() + next,
                          blocks->begin() + next + count);
     sequence.num_reserved += demand.num_tokens;
+    if (demand.num_tokens > 0) sequence.shares_last_block = false;
     next += count;
     offsets->push_back(static_cast<int64_t>(next));
   }
@@ -371,6 +387,7 @@ void BlockManager::Abort(SequenceSlot slot, int32_t num_tokens) {
     pool_.ReleaseUntouched(sequence.tail.back());
     sequence.tail.pop_back();
   }
+  ReturnToSettled(slot);
 }
 
 void BlockManager::ReleaseFrom(BlockId block) {
@@ -394,6 +411,7 @@ void BlockManager::ReleaseRegion(const RegionRecord& region) {
 void BlockManager::Close(SequenceSlot slot) {
   SequenceCache& sequence = at(slot);
   if (sequence.pending.has_value()) AbortEviction(slot);
+  if (!copies_.empty()) UndoCopy(slot);
   for (size_t i = sequence.tail.size(); i-- > 0;) {
     ReleaseFrom(sequence.tail[i]);
   }
@@ -430,6 +448,9 @@ int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
   if (sequence.pending.has_value()) {
     count += static_cast<int32_t>(sequence.pending->destinations.size()) -
              sequence.pending->num_own;
+  }
+  for (const CopyOnWrite& copy : copies_) {
+    count += copy.slot == slot && IsOwn(copy.blocks.source) ? 1 : 0;
   }
   return count;
 }

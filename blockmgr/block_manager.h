@@ -7,11 +7,16 @@
 //   Commit          the step is acknowledged: tokens are settled, full blocks
 //                   are published to the prefix cache
 //   Abort           the step was never issued: the slots are given back
+//   Rollback        it was, but some of its tokens are rejected
 //
 //   ReserveEviction takes the destination blocks of an order
 //   CommitEviction  the engine has moved the entries: the region exists, what
 //                   it no longer needs is released
 //   AbortEviction   the engine has refused the order: the old table holds
+//
+// Sequences share blocks, by the prefix cache and by Fork. A shared block is
+// written by nobody: the first Reserve of a sequence that would write into one
+// gives it a fresh block instead, and tells what to copy (copy on write).
 //
 // Every call either succeeds or changes nothing. Scarcity is a value (false);
 // broken REQUIRES abort. A block is used (by sequences), cached (only the
@@ -28,13 +33,18 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 #include <absl/status/status.h>
+#include <absl/status/statusor.h>
 
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
+#include "blockmgr/base/moves.h"
 #include "blockmgr/block_hash.h"
 #include "blockmgr/block_pool.h"
 #include "blockmgr/prefix_cache.h"
@@ -97,10 +107,34 @@ struct TokenDemand {
   int32_t num_tokens = 0;
 };
 
+// The last block of a sequence's tail was shared, and the sequence is about to
+// write to it: before the step computes anything, the engine copies the rows of
+// the first num_tokens tokens (all layers and heads; whole blocks are as good)
+// and puts the destination in the place of the source in the sequence's table,
+// before it adds the step's new blocks.
+struct CopyOnWrite {
+  SequenceSlot slot = kNoSequenceSlot;
+  BlockCopy blocks{kNullBlock, kNullBlock};
+  int32_t num_tokens = 0;
+};
+
 // What became of the prefix cache.
 struct CacheReset {
   int32_t num_dropped = 0;  // blocks
   int32_t num_in_use = 0;   // blocks that sequences hold, so they stay
+};
+
+// A sequence that lost content, and the positions it has left.
+struct CutSequence {
+  SequenceSlot slot = kNoSequenceSlot;
+  int32_t num_tokens = 0;
+  friend bool operator==(const CutSequence&, const CutSequence&) = default;
+};
+
+// What became of lost blocks.
+struct LossReport {
+  std::vector<CutSequence> sequences;  // ascending by slot
+  int32_t dropped_blocks = 0;          // by the prefix cache
 };
 
 // What a committed eviction gave back.
@@ -139,8 +173,12 @@ class BlockManager {
   // sequences and regions. O(sequences + regions), for occasional reports.
   int64_t metadata_bytes() const;
 
-  // Steps in flight, see BlockPool.
-  void Dispatch(StepId step) { pool_.Dispatch(step); }
+  // Steps in flight, see BlockPool. The next step to be dispatched is the one
+  // that carries the copies of every Reserve since the last.
+  void Dispatch(StepId step) {
+    pool_.Dispatch(step);
+    if (!copies_.empty()) ReleaseCopySources();
+  }
   void Acknowledge(StepId step);
   // The engine is gone with all KV: every sequence must be closed; fences fall
   // and the cache is emptied.
@@ -158,12 +196,34 @@ class BlockManager {
   // found by `chain` and still in the cache. REQUIRES: num_open_slots() > 0.
   SequenceSlot Open(const BlockChain& chain, const PrefixMatch& match);
 
+  // Whether Fork(slot) is possible now: a slot is open, every reserved position
+  // is settled (what a step in flight writes cannot be shared yet) and no
+  // eviction is pending (nor can what it moves).
+  bool CanFork(SequenceSlot slot) const;
+  // A new sequence that shares everything the given one holds, and is settled
+  // and published as far. Takes no blocks: the first of the two to write into
+  // the last block, where it is partly filled, takes one then. The two know
+  // nothing of each other. REQUIRES: CanFork(slot). O(blocks of the sequence).
+  SequenceSlot Fork(SequenceSlot slot);
+
+  // Blocks that Reserve would take for this sequence alone. For several that
+  // share a last block the sum may be one more than for all in one call, where
+  // the last of them finds that the others have left it.
+  int32_t BlocksNeeded(SequenceSlot slot, int32_t num_tokens) const;
   // Takes slots for the next tokens of each sequence. Appends to `blocks` the
   // ids added to each tail and to `offsets` where each sequence's ids end. All
   // or nothing: false when fewer blocks are available than needed.
+  //
+  // A last block that is partly filled and shared (with other sequences that
+  // have not left it, or the cache) is replaced, and the copy appended to
+  // `copies`; that takes a block more. Who is alone with it writes in place.
+  // The source stays held until the next step is dispatched, and fenced until
+  // that one is acknowledged. REQUIRES: copies, where sequences were forked or
+  // opened on part of a block; no sequence is named twice.
   [[nodiscard]] bool Reserve(std::span<const TokenDemand> demands,
                              std::vector<int64_t>* offsets,
-                             std::vector<BlockId>* blocks);
+                             std::vector<BlockId>* blocks,
+                             std::vector<CopyOnWrite>* copies = nullptr);
   // Settles the next num_tokens reserved positions. Publishes the blocks that
   // are full of settled tokens, were computed without a region, and are not
   // about to be overwritten. tokens, chain: of the sequence from position 0, at
@@ -173,9 +233,42 @@ class BlockManager {
   // Whether Commit(slot, num_tokens) would publish, so that names are needed.
   bool WillPublish(SequenceSlot slot, int32_t num_tokens) const;
   // Gives back the last num_tokens reserved positions, which no dispatched step
-  // has seen. REQUIRES: they are not settled, nor below the cut of a pending
-  // eviction.
+  // has seen. With the last of them goes a copy that the step was to carry: the
+  // shared block is back in the table, and the caller forgets the copy; so also
+  // when the sequence is closed. REQUIRES: they are not settled, nor below the
+  // cut of a pending eviction.
   void Abort(SequenceSlot slot, int32_t num_tokens);
+  // Voids the last num_tokens reserved positions, which dispatched steps may
+  // have seen: draft tokens that were not accepted (Reserve took slots for all
+  // of them; Commit settles the accepted ones first). Blocks wholly behind the
+  // new end are released, through the fence; the next Reserve hands out the
+  // positions anew. Positions go from the end only: to reject some of one step
+  // is to void all that later steps, in flight or being planned, hold of this
+  // sequence, and what those steps answer for it is not committed. What they
+  // still write lands in slots that are rewritten by a later step or released.
+  // Nothing void is ever published, since only what is settled is.
+  // REQUIRES: as Abort.
+  void Rollback(SequenceSlot slot, int32_t num_tokens);
+  // Forgets all positions from num_tokens on, settled or not, and releases
+  // what holds them alone, through the fence. As after Rollback, nothing that
+  // steps in flight or being planned answer for the sequence is committed. Cut
+  // back into a block that others hold, the cache for one, it will copy before
+  // it writes. What it publishes next follows what it has left; where that has
+  // no entry of its own in the cache, or is less than was computed when its
+  // region was made, it publishes nothing more.
+  // REQUIRES: num_tokens <= num_settled; 0, which drops the region too, or not
+  // below the region's cut; no eviction is pending.
+  void CutBack(SequenceSlot slot, int32_t num_tokens);
+  // The engine reports that the content of these blocks is lost (the memory is
+  // good). Each sequence that holds one is cut back to its settled positions
+  // before the first: 0, if one belongs to its region. A pending order of such
+  // a sequence is aborted, and the blocks it may have moved entries into count
+  // as lost. The cache drops these blocks and all that is found only through
+  // them. The engine names copies it made of lost blocks as well; blocks that
+  // nobody holds do no harm. InvalidArgument, naming the place, for a block
+  // that the pool does not have; then nothing is changed.
+  // O(blocks of all sequences + entries of the cache).
+  absl::StatusOr<LossReport> LoseBlocks(std::span<const BlockId> blocks);
   // Releases everything the sequence holds, the tail's end first, and any
   // destinations of an eviction under way.
   void Close(SequenceSlot slot);
@@ -227,6 +320,13 @@ class BlockManager {
   void CheckInvariants() const;
 
  private:
+  // The sequences of copies_ that leave one block.
+  struct Leaving {
+    int32_t num_sequences = 0;
+    int32_t max_tokens = 0;  // of their copies
+    friend bool operator==(const Leaving&, const Leaving&) = default;
+  };
+
   SequenceCache& at(SequenceSlot slot);
   const SequenceCache& at(SequenceSlot slot) const;
   // The blocks that positions [0, cut) are in, in table order.
@@ -255,6 +355,31 @@ class BlockManager {
   // Drops a sequence's hold on a block of its tail, or its region.
   void ReleaseFrom(BlockId block);
   void ReleaseRegion(const RegionRecord& region);
+  // Whether writing after the last position needs a copy of the last block:
+  // somebody besides those in copies_ holds it, or one of those has rows there
+  // that would be lost if it came back.
+  bool NeedsCopy(const SequenceCache& sequence) const;
+  // Adds to copies_ what the sequence's next write needs, still without a
+  // destination.
+  void PlanCopy(SequenceSlot slot);
+  // Forgets all copies but the first num_kept, which have no destination yet.
+  void ForgetPlanned(size_t num_kept);
+  // Puts a fresh block in the place of the planned copy's source.
+  void CarryOut(CopyOnWrite* copy);
+  // If the sequence has a copy in copies_, it takes the source back.
+  void UndoCopy(SequenceSlot slot);
+  // The first positions after the settled ones were given back, if all were.
+  void ReturnToSettled(SequenceSlot slot);
+  absl::flat_hash_map<BlockId, Leaving> CountLeaving() const;
+  void ReleaseCopySources();
+  // The sequence ends earlier than before: what it publishes next comes after
+  // the last full block it has left.
+  void CutChain(SequenceCache* sequence) const;
+  // Settled positions before the first lost block; none if it has none of them.
+  std::optional<int32_t> SoundTokens(
+      SequenceSlot slot, const absl::flat_hash_set<BlockId>& lost) const;
+  // Gives up the cache's hold on an entry, reclaimable or not.
+  void DropAnyEntry(int32_t entry);
   // Gives up the cache's hold on an entry that is not reclaimable.
   void DropFromCache(int32_t entry);
   // What the chain wishes for positions [begin, end), which `entry` holds.
@@ -273,6 +398,9 @@ class BlockManager {
   void ReleaseReplaced(const SequenceCache& sequence,
                        const PendingEviction& pending,
                        const RegionRecord& region);
+  // Audits copies_, and who may write to shared blocks; adds the sources'
+  // holds.
+  void CheckCopies(std::vector<int32_t>* holders) const;
   // Audits the cache's holds; `holders`: of sequences, by block.
   void CheckCacheHolds(std::span<const int32_t> holders) const;
   // Publishes the sequence's new region and continues its chain over it; false
@@ -293,6 +421,10 @@ class BlockManager {
   PrefixCache cache_;
   std::vector<SequenceCache> sequences_;  // by slot
   std::vector<SequenceSlot> free_slots_;  // stack
+  // Of the step being planned, at most one per sequence. A source keeps the
+  // hold that the sequence had, so that Abort finds it.
+  std::vector<CopyOnWrite> copies_;
+  absl::flat_hash_map<BlockId, Leaving> leaving_;  // copies_ by source
   // Entries that only the cache holds and that wait for their fence, in order
   // of release, hence of fences. One is stale, and ignored, when the entry has
   // been used since: its ticket is not the entry's.

@@ -48,7 +48,12 @@ int32_t BlockManager::NumOwnBlocks(SequenceSlot slot, int32_t cut) const {
   const int32_t not_taken =
       sequence.BlocksBelow(cut, layout_.page_size) -
       static_cast<int32_t>(BlocksBelow(sequence, cut).size());
-  return static_cast<int32_t>(OwnBlocksBelow(sequence, cut).size()) + not_taken;
+  // The last block will be full by then, hence its own or replaced.
+  const bool will_leave = sequence.shares_last_block &&
+                          cut > sequence.num_reserved &&
+                          !IsOwn(sequence.tail.back());
+  return static_cast<int32_t>(OwnBlocksBelow(sequence, cut).size()) +
+         not_taken + (will_leave ? 1 : 0);
 }
 
 bool BlockManager::ReserveEviction(SequenceSlot slot, int32_t cut,
@@ -277,6 +282,10 @@ uint64_t BlockManager::StateHash() const {
     mix(static_cast<uint64_t>(sequence.num_published));
     mix(sequence.chain_serial);
     mix(sequence.chain_key.low);
+    // A flag that nobody is there to heed is no part of the state.
+    const bool shares = sequence.shares_last_block &&
+                        pool_.num_holders(sequence.tail.back()) > 1;
+    mix(shares ? 1 : 0);
     for (const BlockId block : sequence.tail) mix(Index(block));
     if (sequence.region != nullptr) {
       mix(sequence.region->cut);
@@ -289,6 +298,11 @@ uint64_t BlockManager::StateHash() const {
         mix(Index(block));
       }
     }
+  }
+  for (const CopyOnWrite& copy : copies_) {
+    mix(Index(copy.slot));
+    mix(Index(copy.blocks.source));
+    mix(Index(copy.blocks.destination));
   }
   for (const SequenceSlot slot : free_slots_) mix(Index(slot));
   return hash;
@@ -313,6 +327,11 @@ void BlockManager::CheckInvariants() const {
       ++holders[Index(block)];
     };
     for (const BlockId block : sequence.tail) hold(block);
+    if (sequence.shares_last_block) {
+      BM_CHECK(sequence.num_settled == sequence.num_reserved);
+      BM_CHECK(!sequence.tail.empty());
+      BM_CHECK(sequence.num_reserved % layout_.page_size != 0);
+    }
     if (sequence.region != nullptr) {
       for (const BlockId block : sequence.region->blocks) hold(block);
       const RaggedRegion region =
@@ -341,6 +360,7 @@ void BlockManager::CheckInvariants() const {
     }
   }
   BM_CHECK(num_open + std::ssize(free_slots_) == std::ssize(sequences_));
+  CheckCopies(&holders);
   CheckCacheHolds(holders);
 }
 

@@ -42,6 +42,12 @@ EntrySerial PrefixCache::AcquireRoot(absl::string_view root) {
   return found->second.serial;
 }
 
+void PrefixCache::AddRootUser(EntrySerial root) {
+  const auto name = root_names_.find(root);
+  BM_CHECK(name != root_names_.end());
+  ++roots_.at(*name->second).num_users;
+}
+
 void PrefixCache::ReleaseRoot(EntrySerial root) {
   const auto name = root_names_.find(root);
   BM_CHECK(name != root_names_.end());
@@ -267,6 +273,41 @@ void PrefixCache::RemoveFromIndex(int32_t entry) {
     BM_CHECK(before != kNone);
   }
   entries_[before].next_same_key = own.next_same_key;
+}
+
+std::vector<int32_t> PrefixCache::FindLost(
+    const absl::flat_hash_set<BlockId>& lost,
+    absl::flat_hash_set<EntrySerial>* gone) const {
+  absl::flat_hash_set<int32_t> sound_tails;
+  std::vector<std::pair<EntrySerial, int32_t>> in_order;
+  for (int32_t i = 0; i < entry_limit(); ++i) {
+    if (serial(i) == kNoSerial) continue;
+    in_order.emplace_back(serial(i), i);
+    const CachedRegion* cached = region(i);
+    if (cached == nullptr) {
+      if (lost.contains(BlockId{i})) gone->insert(serial(i));
+      continue;
+    }
+    const bool has_lost = std::ranges::any_of(
+        cached->record->blocks,
+        [&lost](BlockId block) { return lost.contains(block); });
+    if (has_lost || lost.contains(cached->tail)) {
+      gone->insert(serial(i));
+    } else if (serial(Index(cached->tail)) == cached->tail_serial) {
+      sound_tails.insert(Index(cached->tail));
+    }
+  }
+  // A parent's serial is lower than its children's.
+  std::ranges::sort(in_order);
+  std::vector<int32_t> entries;
+  for (const auto& [serial, entry] : in_order) {
+    const bool follows = gone->contains(entries_[entry].parent);
+    if (follows) gone->insert(serial);
+    const bool stays = follows && sound_tails.contains(entry) &&
+                       !lost.contains(BlockId{entry});
+    if (gone->contains(serial) && !stays) entries.push_back(entry);
+  }
+  return entries;
 }
 
 void PrefixCache::Remove(int32_t entry) {

@@ -32,6 +32,7 @@
 #include <vector>
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 #include <absl/container/node_hash_map.h>
 #include <absl/functional/function_ref.h>
 #include <absl/strings/string_view.h>
@@ -108,6 +109,8 @@ class PrefixCache {
   // The serial that first blocks under `root` name as parent. Counted: a root
   // lives until every user has released it and its last entry is gone.
   EntrySerial AcquireRoot(absl::string_view root);
+  // One more user of a root that has some.
+  void AddRootUser(EntrySerial root);
   void ReleaseRoot(EntrySerial root);
 
   // The longest verified run of blocks for the first `num_blocks` blocks of
@@ -150,6 +153,13 @@ class PrefixCache {
                        RegionName name, const BlockChain& chain,
                        EntrySerial root, std::span<const int32_t> tokens,
                        BlockId tail);
+  // The content of some blocks is lost: entries that have one of them, or can
+  // be found only through such an entry, to be removed. A block that follows a
+  // lost one but is also the tail block of a sound region stays; `gone` tells
+  // the serials after which nothing can be found any more, its own included.
+  // O(entries log entries).
+  std::vector<int32_t> FindLost(const absl::flat_hash_set<BlockId>& lost,
+                                absl::flat_hash_set<EntrySerial>* gone) const;
   // Forgets the entry. REQUIRES: it is in the cache, and not reclaimable.
   void Remove(int32_t entry);
 

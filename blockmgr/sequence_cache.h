@@ -41,6 +41,10 @@ struct SequenceCache {
   std::vector<BlockId> tail;
   int32_t num_reserved = 0;
   int32_t num_settled = 0;
+  // Others may hold the last block, which is partly filled: look before writing
+  // to it. Then num_settled == num_reserved. Of the sequences that hold a block
+  // at most one may write to it, and the others' rows come before its own.
+  bool shares_last_block = false;
   std::optional<PendingEviction> pending;
 
   // Publication: the blocks of the first num_published pages of positions have

@@ -51,6 +51,16 @@ TEST_P(BlockManagerModelTest, AgreesWithNaiveModel) {
   EXPECT_GT(tally.repeated_evictions, 0);
   EXPECT_GT(tally.refused_evictions, 0);
   EXPECT_GT(tally.closed_in_flight, 0);
+  EXPECT_GT(tally.forks, 0);
+  EXPECT_GT(tally.cut_backs, 0);
+  EXPECT_GT(tally.cut_by_loss, 0);
+  EXPECT_GT(tally.emptied_by_loss, 0);
+  EXPECT_EQ(tally.entries_lost > 0, caching);
+  EXPECT_GT(tally.rejections, 0);
+  EXPECT_GT(tally.voided_runs, tally.rejections);
+  EXPECT_EQ(tally.copies > 0, page_size > 1);
+  EXPECT_EQ(tally.undone_copies > 0, page_size > 1);
+  EXPECT_EQ(tally.last_holders > 0, page_size > 1);
   EXPECT_GT(tally.lost_engines, 0);
   EXPECT_EQ(tally.reclaimed_blocks > 0, caching);
   EXPECT_EQ(tally.matched_blocks > 0, caching);

@@ -107,8 +107,10 @@ void ManagerDriver::Operate(double grow) {
 }
 
 void ManagerDriver::Grow() {
-  const int32_t kind = Int(0, 9);
-  if (kind < 3) {
+  const int32_t kind = Int(0, 10);
+  if (kind == 10) {
+    Fork();
+  } else if (kind < 3) {
     Open();
   } else if (kind < 7) {
     Reserve();
@@ -121,7 +123,13 @@ void ManagerDriver::Grow() {
 
 void ManagerDriver::Shrink() {
   const int32_t kind = Int(0, 999);
-  if (kind < 600) {
+  if (kind < 20) {
+    if (!model_.sequences().empty()) RollbackSome(AnySlot());
+  } else if (kind < 30) {
+    if (!model_.sequences().empty()) CutBack(AnySlot());
+  } else if (kind < 40) {
+    LoseBlocks();
+  } else if (kind < 600) {
     Acknowledge();
   } else if (kind < 750) {
     AbortRun();
@@ -235,26 +243,36 @@ bool ManagerDriver::Reserve() {
     demands.push_back({slot, num_tokens});
     needed += model_.BlocksNeeded(slot, num_tokens);
   }
+  const std::vector<TokenDemand> leavers = model_.Leavers(demands);
+  const auto num_copies = static_cast<int32_t>(leavers.size());
   const BlockManagerStats before = manager_.stats();
-  const bool fits = needed <= manager_.num_available();
+  const bool fits = needed + num_copies <= manager_.num_available();
   const uint64_t hash = manager_.StateHash();
   std::vector<int64_t> offsets = {0};
   std::vector<BlockId> blocks;
-  const bool done = manager_.Reserve(demands, &offsets, &blocks);
+  std::vector<CopyOnWrite> copies;
+  const bool done = manager_.Reserve(demands, &offsets, &blocks, &copies);
   EXPECT_EQ(done, fits);
   if (!done) {
     EXPECT_EQ(manager_.StateHash(), hash);
     EXPECT_EQ(offsets.size(), 1u);
     EXPECT_TRUE(blocks.empty());
+    EXPECT_TRUE(copies.empty());
     ++tally_->refused_reservations;
     return false;
   }
   EXPECT_EQ(std::ssize(blocks), needed);
-  const int32_t reclaimed = model_.HandOut(blocks, before.free_blocks);
+  CheckCopies(demands, leavers, copies);
+  std::vector<BlockId> taken = blocks;
+  for (const CopyOnWrite& copy : copies) {
+    taken.push_back(copy.blocks.destination);
+  }
+  const int32_t reclaimed = model_.HandOut(taken, before.free_blocks);
   EXPECT_EQ(manager_.stats().reclaimed_blocks,
             before.reclaimed_blocks + static_cast<uint64_t>(reclaimed));
   tally_->reclaimed_blocks += reclaimed;
   cache_was_touched_ = reclaimed > 0;
+  for (const CopyOnWrite& copy : copies) model_.Leave(copy);
   for (size_t i = 0; i < demands.size(); ++i) {
     const auto [slot, num_tokens] = demands[i];
     NaiveSequence& sequence = model_.at(slot);
@@ -332,10 +350,18 @@ void ManagerDriver::AbortRun() {
         sequence.pending->cut > sequence.num_reserved - run.num_tokens) {
       return;
     }
-    manager_.Abort(run.slot, run.num_tokens);
-    model_.Abort(run.slot, run.num_tokens);
+    Undo(run);
   }
   step_.runs.pop_back();
+}
+
+void ManagerDriver::Undo(const Run& run) {
+  const std::vector<BlockId> before = model_.at(run.slot).tail;
+  manager_.Abort(run.slot, run.num_tokens);
+  model_.Abort(run.slot, run.num_tokens);
+  const std::vector<BlockId>& after = model_.at(run.slot).tail;
+  const bool kept = std::equal(after.begin(), after.end(), before.begin());
+  tally_->undone_copies += kept ? 0 : 1;
 }
 
 void ManagerDriver::UndoReserve() {
@@ -344,8 +370,7 @@ void ManagerDriver::UndoReserve() {
   if (!Reserve()) return;
   while (step_.runs.size() > num_runs) {
     const Run run = step_.runs.back();
-    manager_.Abort(run.slot, run.num_tokens);
-    model_.Abort(run.slot, run.num_tokens);
+    Undo(run);
     step_.runs.pop_back();
   }
   if (cache_was_touched_) return;

@@ -12,6 +12,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,6 +53,16 @@ struct DriverTally {
   int64_t lost_engines = 0;
   int64_t published_regions = 0;
   int64_t matched_regions = 0;
+  int64_t forks = 0;
+  int64_t copies = 0;
+  int64_t undone_copies = 0;
+  int64_t rejections = 0;   // of some of a step's tokens
+  int64_t voided_runs = 0;  // of later steps, by those
+  int64_t cut_backs = 0;
+  int64_t cut_by_loss = 0;      // sequences
+  int64_t emptied_by_loss = 0;  // of those, some with a region
+  int64_t entries_lost = 0;     // blocks of the prefix cache
+  int64_t last_holders = 0;     // wrote in place what was shared before
 };
 
 class ManagerDriver {
@@ -97,13 +108,30 @@ class ManagerDriver {
   bool Reserve();
   // Orders an eviction of some sequence; true if it was done.
   bool OrderEviction();
+  void Fork();
+  // What Reserve has to say about shared blocks.
+  void CheckCopies(const std::vector<TokenDemand>& demands,
+                   const std::vector<TokenDemand>& leavers,
+                   const std::vector<CopyOnWrite>& copies);
   void AbortRun();
+  void Undo(const Run& run);
   void UndoReserve();
   void UndoOrder();
   void Close(SequenceSlot slot);
   void Dispatch();
   void Acknowledge();
-  void Settle(const Run& run);
+  // Commits run number i of an acknowledged step, or some of its tokens only.
+  void Settle(Step* step, size_t i);
+  // Some positions of `slot` from the end on, whatever step they are in.
+  void RollbackSome(SequenceSlot slot);
+  // The last num_tokens positions, of runs in flight or planned, and of
+  // `acknowledged`, which are yet to be settled.
+  void Rollback(SequenceSlot slot, int32_t num_tokens,
+                std::span<Run> acknowledged);
+  void CutBack(SequenceSlot slot);
+  void LoseBlocks();
+  // Other tokens will follow those that the sequence still holds.
+  void Forget(SequenceSlot slot);
   void Conclude(const Order& order);
   // A legal answer to the pending order of `slot`.
   std::vector<int32_t> RandomCounts(SequenceSlot slot);

@@ -1,6 +1,7 @@
 // What happens to the steps of ManagerDriver: dispatch, acknowledgement, loss.
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include <gmock/gmock.h>
@@ -16,6 +17,12 @@ void ManagerDriver::Dispatch() {
   if (std::ssize(in_flight_) >= config_.max_steps_in_flight) return;
   step_.id = next_step_;
   next_step_ += Int(1, 2);
+  std::vector<NaiveRun> runs;
+  for (const Run& run : step_.runs) {
+    if (IsStale(run.slot, run.incarnation)) continue;
+    runs.push_back({run.slot, run.num_tokens});
+  }
+  model_.Execute(runs);
   manager_.Dispatch(StepId{step_.id});
   model_.Dispatch(step_.id);
   in_flight_.push_back(std::exchange(step_, Step{}));
@@ -23,27 +30,42 @@ void ManagerDriver::Dispatch() {
 
 void ManagerDriver::Acknowledge() {
   if (in_flight_.empty()) return;
-  const Step step = std::move(in_flight_.front());
+  Step step = std::move(in_flight_.front());
   in_flight_.pop_front();
   manager_.Acknowledge(StepId{step.id});
   model_.Acknowledge(step.id);
-  for (const Run& run : step.runs) {
-    if (!IsStale(run.slot, run.incarnation)) Settle(run);
+  for (size_t i = 0; i < step.runs.size(); ++i) {
+    if (!IsStale(step.runs[i].slot, step.runs[i].incarnation)) {
+      Settle(&step, i);
+    }
   }
   for (const Order& order : step.orders) {
     if (!IsStale(order.slot, order.incarnation)) Conclude(order);
   }
 }
 
-void ManagerDriver::Settle(const Run& run) {
+void ManagerDriver::Settle(Step* step, size_t i) {
+  const Run run = step->runs[i];
   NaiveSequence& sequence = model_.at(run.slot);
-  EXPECT_EQ(manager_.WillPublish(run.slot, run.num_tokens),
-            model_.WillPublish(run.slot, run.num_tokens));
-  if (manager_.WillPublish(run.slot, run.num_tokens)) {
+  int32_t num_accepted = run.num_tokens;
+  if (Chance(0.1)) num_accepted = Int(0, run.num_tokens);
+  // What an order in flight is to evict is verified.
+  if (sequence.pending.has_value() &&
+      sequence.pending->cut > sequence.num_settled + num_accepted) {
+    num_accepted = run.num_tokens;
+  }
+  EXPECT_EQ(manager_.WillPublish(run.slot, num_accepted),
+            model_.WillPublish(run.slot, num_accepted));
+  if (manager_.WillPublish(run.slot, num_accepted)) {
     sequence.names.Extend(sequence.tokens, config_.layout.page_size);
   }
-  manager_.Commit(run.slot, run.num_tokens, sequence.tokens, sequence.names);
-  model_.Commit(run.slot, run.num_tokens);
+  manager_.Commit(run.slot, num_accepted, sequence.tokens, sequence.names);
+  model_.Commit(run.slot, num_accepted);
+  if (num_accepted == run.num_tokens) return;
+  step->runs[i].num_tokens -= num_accepted;
+  Rollback(run.slot, sequence.num_reserved - sequence.num_settled,
+           std::span(step->runs).subspan(i));
+  ++tally_->rejections;
 }
 
 std::vector<int32_t> ManagerDriver::RandomCounts(SequenceSlot slot) {

@@ -25,6 +25,9 @@ std::vector<int32_t> NaiveModel::Holders() const {
       ++holders[Index(block)];
     }
   }
+  for (const CopyOnWrite& copy : copies_) {
+    ++holders[Index(copy.blocks.source)];
+  }
   return holders;
 }
 
@@ -167,6 +170,7 @@ void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
     sequence.kept = region.kept;
     sequence.pages = region.pages;
     sequence.context = ContextOf(region.name);
+    sequence.lineage = region.lineage;
     sequence.chain = id;
     line_.erase({kNullBlock, id});
     for (const BlockId block : region.blocks) left_.erase(block);
@@ -184,6 +188,11 @@ void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
   sequence.num_reserved = match.num_tokens;
   sequence.num_settled = match.num_tokens;
   sequence.num_offered = match.num_tokens / page_size;
+  sequence.values.resize(match.num_tokens);
+  for (int32_t i = sequence.cut; i < match.num_tokens; ++i) {
+    const BlockId block = match.blocks[(i - sequence.cut) / page_size];
+    sequence.values[i] = rows_.at({block, i % page_size});
+  }
   EXPECT_TRUE(sequences_.emplace(slot, std::move(sequence)).second);
 }
 
@@ -302,6 +311,8 @@ int32_t NaiveModel::HandOut(std::span<const BlockId> blocks, int32_t num_free) {
     EXPECT_LE(touched_[Index(block)], acknowledged_)
         << "a step in flight may touch the block";
     written_.erase(block);
+    writers_.erase(block);
+    for (int32_t i = 0; i < layout_.page_size; ++i) rows_.erase({block, i});
   }
   return num_reclaimed;
 }
@@ -309,6 +320,12 @@ int32_t NaiveModel::HandOut(std::span<const BlockId> blocks, int32_t num_free) {
 void NaiveModel::Reserve(SequenceSlot slot, int32_t num_tokens,
                          std::span<const BlockId> blocks) {
   NaiveSequence& sequence = at(slot);
+  const std::optional<BlockId> part = PartBlock(sequence);
+  if (num_tokens > 0 && part.has_value()) {
+    writers_[*part] = slot;
+    written_.erase(*part);
+  }
+  for (const BlockId block : blocks) writers_[block] = slot;
   sequence.num_reserved += num_tokens;
   sequence.tail.insert(sequence.tail.end(), blocks.begin(), blocks.end());
 }
@@ -320,6 +337,7 @@ void NaiveModel::Abort(SequenceSlot slot, int32_t num_tokens) {
     const int32_t place = sequence.num_reserved - sequence.cut;
     if (place % layout_.page_size == 0) sequence.tail.pop_back();
   }
+  if (sequence.num_reserved == sequence.num_settled) Return(slot);
 }
 
 bool NaiveModel::WillPublish(SequenceSlot slot, int32_t num_tokens) const {
@@ -380,6 +398,10 @@ void NaiveModel::Released(BlockId block) {
 
 void NaiveModel::Close(SequenceSlot slot) {
   if (at(slot).pending.has_value()) AbortEviction(slot);
+  Return(slot);
+  std::erase_if(writers_, [slot = slot](const auto& writer) {
+    return writer.second == slot;
+  });
   const NaiveSequence sequence = std::move(at(slot));
   sequences_.erase(slot);
   for (auto block = sequence.tail.rbegin(); block != sequence.tail.rend();
@@ -401,6 +423,8 @@ void NaiveModel::Dispatch(uint64_t step) {
   for (int32_t i = 0; i < layout_.num_blocks; ++i) {
     if (holders[i] > 0) touched_[i] = step;
   }
+  for (const CopyOnWrite& copy : copies_) Released(copy.blocks.source);
+  copies_.clear();
 }
 
 void NaiveModel::Acknowledge(uint64_t step) {

@@ -44,8 +44,19 @@ struct NaiveSequence {
   // What a region was published as; empty for one that was not.
   std::string context;
 
+  // What the engine has written at each position, see NaiveModel::Execute;
+  // nothing is known of those in a region.
+  std::vector<uint64_t> values;
+  uint64_t lineage = 0;  // of the region that new positions are computed over
+
   int32_t num_offered = 0;  // blocks, to the cache
   uint64_t chain = 1;       // entry that precedes the next one; 0: broken
+};
+
+// The reservation of a sequence in one step.
+struct NaiveRun {
+  SequenceSlot slot = kNoSequenceSlot;
+  int32_t num_tokens = 0;
 };
 
 class NaiveModel {
@@ -83,7 +94,19 @@ class NaiveModel {
   int32_t HandOut(std::span<const BlockId> blocks, int32_t num_free);
   void Reserve(SequenceSlot slot, int32_t num_tokens,
                std::span<const BlockId> blocks);
+  // The demands, in their order, that write into a block which somebody else
+  // holds, and so must leave it.
+  std::vector<TokenDemand> Leavers(std::span<const TokenDemand> demands) const;
+  // A leaver does; before its Reserve.
+  void Leave(const CopyOnWrite& copy);
+  bool CanFork(SequenceSlot slot) const;
+  void Fork(SequenceSlot parent, SequenceSlot child);
   void Abort(SequenceSlot slot, int32_t num_tokens);
+  void Rollback(SequenceSlot slot, int32_t num_tokens);
+  void CutBack(SequenceSlot slot, int32_t num_tokens);
+  // What is left of every sequence that loses something, by slot; the blocks
+  // are poisoned, the sequences cut back.
+  std::map<SequenceSlot, int32_t> LoseBlocks(const std::set<BlockId>& lost);
   bool WillPublish(SequenceSlot slot, int32_t num_tokens) const;
   void Commit(SequenceSlot slot, int32_t num_tokens);
   void Close(SequenceSlot slot);
@@ -100,6 +123,10 @@ class NaiveModel {
                                  const RegionName* name);
   void AbortEviction(SequenceSlot slot);
 
+  // Does what the engine does in the step about to be dispatched: the planned
+  // copies, then the rows of the runs. Afterwards every sequence must find all
+  // its rows as it wrote them.
+  void Execute(std::span<const NaiveRun> runs);
   void Dispatch(uint64_t step);
   void Acknowledge(uint64_t step);
   void ResetPrefixCache();
@@ -127,6 +154,7 @@ class NaiveModel {
     NaivePages pages;
     BlockId tail = kNullBlock;
     uint64_t tail_id = 0;  // entry of the tail block
+    uint64_t lineage = 0;
     Retention retention;
     uint64_t wish = 0;  // in order of the wishes
   };
@@ -146,7 +174,14 @@ class NaiveModel {
   bool PublishRegion(NaiveSequence* sequence, const RegionName& name,
                      bool* is_new);
   void DropRegion(uint64_t id);
-  // Sequences that hold each block.
+  // A planned copy of this sequence goes back to its source, if there is one.
+  void Return(SequenceSlot slot);
+  // Drops what the cache has of lost blocks and can find only through them.
+  // Returns the entries after which nothing can be found.
+  std::set<uint64_t> LoseEntries(const std::set<BlockId>& lost);
+  // The block that the last position is in, if positions after it are as well.
+  std::optional<BlockId> PartBlock(const NaiveSequence& sequence) const;
+  // Sequences that hold each block, and planned copies from it.
   std::vector<int32_t> Holders() const;
   std::vector<BlockId> Below(const NaiveSequence& sequence, int32_t cut) const;
   // An entry of the cache: a block, or a region by id.
@@ -175,6 +210,13 @@ class NaiveModel {
   // What the engine has written: full blocks of sequences without a region.
   // With what they were computed over: nothing, or a region.
   std::map<BlockId, std::pair<std::vector<int32_t>, std::string>> written_;
+  // What the engine has in its arena.
+  std::map<std::pair<BlockId, int32_t>, uint64_t> rows_;
+  // Of the step being planned: sources are held until it is dispatched.
+  std::vector<CopyOnWrite> copies_;
+  // Who may write to a block without looking.
+  std::map<BlockId, SequenceSlot> writers_;
+  uint64_t next_lineage_ = 1;
   std::map<BlockId, uint64_t> left_;  // order of the last release
   uint64_t next_left_ = 1;
   std::map<EntryName, uint64_t> line_;  // of the reclaimable entries

@@ -38,7 +38,12 @@ int32_t NaiveModel::NumOwnBlocks(SequenceSlot slot, int32_t cut) const {
   const int32_t end =
       sequence.cut +
       static_cast<int32_t>(sequence.tail.size()) * layout_.page_size;
-  return static_cast<int32_t>(OwnBlocks(slot, cut).size()) +
+  const std::optional<BlockId> part = PartBlock(sequence);
+  const bool writes = part.has_value() && writers_.contains(*part) &&
+                      writers_.at(*part) == slot;
+  const bool leaves =
+      part.has_value() && !writes && cut >= end && Holders()[Index(*part)] > 1;
+  return static_cast<int32_t>(OwnBlocks(slot, cut).size()) + (leaves ? 1 : 0) +
          std::max(0, cut - end) / layout_.page_size;
 }
 
@@ -49,6 +54,9 @@ int32_t NaiveModel::NumReleasable(SequenceSlot slot) const {
   if (sequence.pending.has_value()) {
     held.insert(held.end(), sequence.pending->fresh.begin(),
                 sequence.pending->fresh.end());
+  }
+  for (const CopyOnWrite& copy : copies_) {
+    if (copy.slot == slot) held.push_back(copy.blocks.source);
   }
   return static_cast<int32_t>(std::ranges::count_if(
       held, [&](BlockId block) { return holders[Index(block)] == 1; }));
@@ -138,7 +146,9 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
   for (const BlockId block : destination_blocks) {
     if (used.contains(Index(block))) sequence.region_blocks.push_back(block);
     written_.erase(block);
+    for (int32_t i = 0; i < layout_.page_size; ++i) rows_.erase({block, i});
   }
+  sequence.lineage = next_lineage_++;
   receipt.freed_blocks = static_cast<int32_t>(before.size()) -
                          static_cast<int32_t>(sequence.region_blocks.size());
   sequence.tail.erase(sequence.tail.begin(), sequence.tail.begin() + num_tail);
@@ -207,6 +217,7 @@ bool NaiveModel::PublishRegion(NaiveSequence* sequence, const RegionName& name,
                     .pages = sequence->pages,
                     .tail = tail,
                     .tail_id = cached_.at(tail).id,
+                    .lineage = sequence->lineage,
                     .retention = {},
                     .wish = 0};
     ApplyWishes(*sequence, {kNullBlock, id}, 0, sequence->cut);

@@ -1,0 +1,156 @@
+// Shared sequences: the fork, and copy on write.
+
+#include <algorithm>
+
+#include <absl/container/flat_hash_map.h>
+
+#include "blockmgr/base/check.h"
+#include "blockmgr/block_manager.h"
+
+namespace blockmgr {
+
+bool BlockManager::CanFork(SequenceSlot slot) const {
+  const SequenceCache& sequence = at(slot);
+  return !free_slots_.empty() && !sequence.pending.has_value() &&
+         sequence.num_settled == sequence.num_reserved;
+}
+
+SequenceSlot BlockManager::Fork(SequenceSlot slot) {
+  BM_CHECK(CanFork(slot));
+  SequenceCache& parent = at(slot);
+  const SequenceSlot child_slot = free_slots_.back();
+  free_slots_.pop_back();
+  SequenceCache& child = sequences_[Index(child_slot)];
+  BM_CHECK(!child.open);
+  parent.shares_last_block = parent.num_reserved % layout_.page_size != 0;
+  // Into the memory of the slot's table, which the copy keeps.
+  child = parent;
+  for (const BlockId block : child.tail) pool_.AddRef(block);
+  if (child.region != nullptr) {
+    for (const BlockId block : child.region->blocks) pool_.AddRef(block);
+  }
+  if (prefix_caching_) cache_.AddRootUser(child.root_serial);
+  return child_slot;
+}
+
+bool BlockManager::NeedsCopy(const SequenceCache& sequence) const {
+  if (!sequence.shares_last_block) return false;
+  const BlockId block = sequence.tail.back();
+  int32_t num_holders = pool_.num_holders(block);
+  const auto leaving = leaving_.find(block);
+  if (leaving != leaving_.end()) {
+    const int32_t num_rows = sequence.num_reserved % layout_.page_size;
+    if (leaving->second.max_tokens > num_rows) return true;
+    num_holders -= leaving->second.num_sequences;
+  }
+  return num_holders > 1;
+}
+
+int32_t BlockManager::BlocksNeeded(SequenceSlot slot,
+                                   int32_t num_tokens) const {
+  const SequenceCache& sequence = at(slot);
+  return sequence.BlocksFor(num_tokens, layout_.page_size) +
+         (num_tokens > 0 && NeedsCopy(sequence) ? 1 : 0);
+}
+
+void BlockManager::PlanCopy(SequenceSlot slot) {
+  const SequenceCache& sequence = at(slot);
+  if (!NeedsCopy(sequence)) return;
+  const BlockId source = sequence.tail.back();
+  copies_.push_back({.slot = slot,
+                     .blocks = {source, kNullBlock},
+                     .num_tokens = sequence.num_reserved % layout_.page_size});
+  Leaving& leaving = leaving_[source];
+  ++leaving.num_sequences;
+  leaving.max_tokens = std::max(leaving.max_tokens, copies_.back().num_tokens);
+}
+
+absl::flat_hash_map<BlockId, BlockManager::Leaving> BlockManager::CountLeaving()
+    const {
+  absl::flat_hash_map<BlockId, Leaving> by_source;
+  for (const CopyOnWrite& copy : copies_) {
+    Leaving& leaving = by_source[copy.blocks.source];
+    ++leaving.num_sequences;
+    leaving.max_tokens = std::max(leaving.max_tokens, copy.num_tokens);
+  }
+  return by_source;
+}
+
+void BlockManager::ForgetPlanned(size_t num_kept) {
+  if (copies_.size() == num_kept) return;
+  copies_.resize(num_kept);
+  leaving_ = CountLeaving();
+}
+
+void BlockManager::CarryOut(CopyOnWrite* copy) {
+  Take(std::span(&copy->blocks.destination, 1));
+  at(copy->slot).tail.back() = copy->blocks.destination;
+}
+
+void BlockManager::UndoCopy(SequenceSlot slot) {
+  const auto copy = std::ranges::find(copies_, slot, &CopyOnWrite::slot);
+  if (copy == copies_.end()) return;
+  SequenceCache& sequence = at(slot);
+  // Nothing was settled since, so the last settled position is in the source.
+  BlockId& block =
+      sequence
+          .tail[(sequence.num_settled - sequence.cut()) / layout_.page_size];
+  BM_CHECK(block == copy->blocks.destination);
+  pool_.ReleaseUntouched(block);
+  block = copy->blocks.source;
+  sequence.shares_last_block = true;
+  copies_.erase(copy);
+  leaving_ = CountLeaving();
+}
+
+void BlockManager::ReturnToSettled(SequenceSlot slot) {
+  SequenceCache& sequence = at(slot);
+  if (sequence.num_reserved != sequence.num_settled) return;
+  if (!copies_.empty()) UndoCopy(slot);
+  // Whoever took a copy of its block may be back in it.
+  sequence.shares_last_block = sequence.num_reserved % layout_.page_size != 0;
+}
+
+void BlockManager::ReleaseCopySources() {
+  // After the step was dispatched, so that it is the fence.
+  for (const CopyOnWrite& copy : copies_) ReleaseFrom(copy.blocks.source);
+  copies_.clear();
+  leaving_.clear();
+}
+
+void BlockManager::CheckCopies(std::vector<int32_t>* holders) const {
+  for (const CopyOnWrite& copy : copies_) {
+    const SequenceCache& sequence = at(copy.slot);
+    BM_CHECK(!sequence.shares_last_block);
+    BM_CHECK(sequence.num_reserved > sequence.num_settled);
+    BM_CHECK(sequence.num_settled % layout_.page_size == copy.num_tokens);
+    const int32_t place =
+        (sequence.num_settled - sequence.cut()) / layout_.page_size;
+    BM_CHECK(sequence.tail[place] == copy.blocks.destination);
+    BM_CHECK(std::ranges::count(copies_, copy.slot, &CopyOnWrite::slot) == 1);
+    ++(*holders)[Index(copy.blocks.source)];
+  }
+  BM_CHECK(leaving_ == CountLeaving());
+
+  // A partly filled block has one writer at most; who holds it besides looks
+  // before it writes, and has no more rows than the writer.
+  absl::flat_hash_map<BlockId, const SequenceCache*> writers;
+  for (const SequenceCache& sequence : sequences_) {
+    if (!sequence.open || sequence.tail.empty()) continue;
+    const bool partly_filled = sequence.num_reserved % layout_.page_size != 0;
+    if (!partly_filled || sequence.shares_last_block) continue;
+    BM_CHECK(writers.emplace(sequence.tail.back(), &sequence).second);
+  }
+  for (const SequenceCache& sequence : sequences_) {
+    if (!sequence.open) continue;
+    for (const BlockId block : sequence.tail) {
+      const auto writer = writers.find(block);
+      if (writer == writers.end() || writer->second == &sequence) continue;
+      BM_CHECK(sequence.shares_last_block);
+      BM_CHECK(block == sequence.tail.back());
+      BM_CHECK(sequence.num_reserved <= writer->second->num_reserved);
+    }
+  }
+}
+
+}  // namespace blockmgr

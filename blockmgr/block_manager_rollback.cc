@@ -1,0 +1,159 @@
+// Going back: positions that dispatched steps have seen and that do not count.
+
+#include <algorithm>
+#include <optional>
+
+#include <absl/container/flat_hash_set.h>
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/check.h"
+#include "blockmgr/block_manager.h"
+
+namespace blockmgr {
+
+void BlockManager::Rollback(SequenceSlot slot, int32_t num_tokens) {
+  SequenceCache& sequence = at(slot);
+  BM_CHECK(num_tokens >= 0);
+  const int32_t end = sequence.num_reserved - num_tokens;
+  BM_CHECK(end >= sequence.num_settled);
+  BM_CHECK(!sequence.pending.has_value() || sequence.pending->cut <= end);
+  sequence.num_reserved = end;
+  const int32_t num_kept = CeilDiv(end - sequence.cut(), layout_.page_size);
+  while (std::ssize(sequence.tail) > num_kept) {
+    ReleaseFrom(sequence.tail.back());
+    sequence.tail.pop_back();
+  }
+  ReturnToSettled(slot);
+}
+
+void BlockManager::CutBack(SequenceSlot slot, int32_t num_tokens) {
+  SequenceCache& sequence = at(slot);
+  BM_CHECK(!sequence.pending.has_value());
+  BM_CHECK(num_tokens <= sequence.num_settled);
+  BM_CHECK(num_tokens == 0 || num_tokens >= sequence.cut());
+  if (!copies_.empty()) UndoCopy(slot);
+  const int32_t num_kept =
+      num_tokens == 0 ? 0
+                      : CeilDiv(num_tokens - sequence.cut(), layout_.page_size);
+  while (std::ssize(sequence.tail) > num_kept) {
+    ReleaseFrom(sequence.tail.back());
+    sequence.tail.pop_back();
+  }
+  if (num_tokens == 0 && sequence.region != nullptr) {
+    ReleaseRegion(*sequence.region);
+    sequence.region.reset();
+  }
+  sequence.num_reserved = num_tokens;
+  sequence.num_settled = num_tokens;
+  sequence.shares_last_block = num_tokens % layout_.page_size != 0;
+  if (prefix_caching_) CutChain(&sequence);
+}
+
+void BlockManager::CutChain(SequenceCache* sequence) const {
+  const int32_t num_full = sequence->num_settled / layout_.page_size;
+  if (num_full == 0 && sequence->region == nullptr) {
+    sequence->num_published = 0;
+    sequence->chain_serial = sequence->root_serial;
+    sequence->chain_key = BlockKey{};
+    return;
+  }
+  if (num_full >= sequence->num_published) return;
+  sequence->num_published = num_full;
+  if (sequence->chain_serial == kNoSerial) return;
+  // Over a region the first page of the tail was computed before it, and what
+  // follows that page comes after the region.
+  const int32_t num_before = sequence->cut() / layout_.page_size;
+  int32_t entry = PrefixCache::kNone;
+  if (sequence->region == nullptr || num_full > num_before + 1) {
+    const BlockId last = sequence->tail[num_full - num_before - 1];
+    if (cache_.Contains(last)) entry = Index(last);
+  } else if (num_full == num_before + 1) {
+    entry = cache_.FindRegion(sequence->region->id);
+  }
+  if (entry == PrefixCache::kNone) {
+    sequence->chain_serial = kNoSerial;
+  } else {
+    ContinueAfter(entry, sequence);
+  }
+}
+
+std::optional<int32_t> BlockManager::SoundTokens(
+    SequenceSlot slot, const absl::flat_hash_set<BlockId>& lost) const {
+  const SequenceCache& sequence = at(slot);
+  const auto is_lost = [&lost](BlockId block) { return lost.contains(block); };
+  bool has_lost = std::ranges::any_of(sequence.tail, is_lost);
+  if (sequence.region != nullptr) {
+    has_lost |= std::ranges::any_of(sequence.region->blocks, is_lost);
+  }
+  std::span<const BlockId> overwritten;
+  if (sequence.pending.has_value()) {
+    const std::vector<BlockId>& destinations = sequence.pending->destinations;
+    has_lost |= std::ranges::any_of(destinations, is_lost);
+    overwritten = std::span(destinations).first(sequence.pending->num_own);
+  }
+  const auto copy = std::ranges::find(copies_, slot, &CopyOnWrite::slot);
+  if (copy != copies_.end()) has_lost |= is_lost(copy->blocks.source);
+  if (!has_lost) return std::nullopt;
+
+  const absl::flat_hash_set<BlockId> moved(overwritten.begin(),
+                                           overwritten.end());
+  const auto is_unsound = [&](BlockId block) {
+    return lost.contains(block) || moved.contains(block);
+  };
+  if (sequence.region != nullptr &&
+      std::ranges::any_of(sequence.region->blocks, is_unsound)) {
+    return 0;
+  }
+  auto num_sound = static_cast<int32_t>(
+      std::ranges::find_if(sequence.tail, is_unsound) - sequence.tail.begin());
+  if (copy != copies_.end() && is_lost(copy->blocks.source)) {
+    // In the place of the copy, where the last settled position is.
+    num_sound = std::min(
+        num_sound, (sequence.num_settled - sequence.cut()) / layout_.page_size);
+  }
+  return std::min(sequence.num_settled,
+                  sequence.cut() + num_sound * layout_.page_size);
+}
+
+void BlockManager::DropAnyEntry(int32_t entry) {
+  const bool is_cooling =
+      entry < std::ssize(cooling_tickets_) && cooling_tickets_[entry] != 0;
+  const bool is_reclaimable = cache_.IsReclaimable(entry);
+  if (is_cooling) StopCooling(entry);
+  if (is_reclaimable) cache_.RemoveReclaimable(entry);
+  DropFromCache(entry);
+}
+
+absl::StatusOr<LossReport> BlockManager::LoseBlocks(
+    std::span<const BlockId> blocks) {
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (Index(blocks[i]) < 1 || Index(blocks[i]) >= layout_.num_blocks) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("blocks[", i, "]: expected 1 to ",
+                       layout_.num_blocks - 1, ", got ", Index(blocks[i])));
+    }
+  }
+  const absl::flat_hash_set<BlockId> lost(blocks.begin(), blocks.end());
+  LossReport report;
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    const SequenceSlot slot{static_cast<int32_t>(i)};
+    if (!sequences_[i].open) continue;
+    const std::optional<int32_t> num_tokens = SoundTokens(slot, lost);
+    if (num_tokens.has_value()) report.sequences.push_back({slot, *num_tokens});
+  }
+  // Entries first, so that no sequence goes on after one of them.
+  const int32_t num_held = cache_.num_blocks_held();
+  absl::flat_hash_set<EntrySerial> gone;
+  for (const int32_t entry : cache_.FindLost(lost, &gone)) DropAnyEntry(entry);
+  report.dropped_blocks = num_held - cache_.num_blocks_held();
+  for (const CutSequence& cut : report.sequences) {
+    if (at(cut.slot).pending.has_value()) AbortEviction(cut.slot);
+    CutBack(cut.slot, cut.num_tokens);
+  }
+  for (SequenceCache& sequence : sequences_) {
+    if (gone.contains(sequence.chain_serial)) sequence.chain_serial = kNoSerial;
+  }
+  return report;
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,239 @@
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "blockmgr/block_manager.h"
+#include "tests/blockmgr/manager_fixture.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class BlockManagerForkTest : public ManagerTest {
+ protected:
+  // One token for each; the copies that takes.
+  std::vector<CopyOnWrite> ReserveOne(const std::vector<SequenceSlot>& slots) {
+    std::vector<TokenDemand> demands;
+    for (const SequenceSlot slot : slots) demands.push_back({slot, 1});
+    std::vector<int64_t> offsets;
+    std::vector<BlockId> blocks;
+    std::vector<CopyOnWrite> copies;
+    EXPECT_TRUE(manager_.Reserve(demands, &offsets, &blocks, &copies));
+    manager_.CheckInvariants();
+    return copies;
+  }
+  const std::vector<BlockId>& Tail(SequenceSlot slot) const {
+    return manager_.sequence(slot).tail;
+  }
+  // Replaces [0, 8) of a sequence by a region on one fresh block.
+  void Compress(SequenceSlot slot) {
+    std::vector<BlockId> destinations;
+    ASSERT_TRUE(manager_.ReserveEviction(slot, 8, 4, 1, &destinations));
+    manager_.CommitEviction(slot, std::vector<int32_t>(4, 4));
+    manager_.CheckInvariants();
+  }
+};
+
+TEST_F(BlockManagerForkTest, ForkSharesEveryBlockAndTakesNone) {
+  const SequenceSlot parent = Compute(Prompt(1, 10));
+  const int32_t available = manager_.num_available();
+  const SequenceSlot child = manager_.Fork(parent);
+  manager_.CheckInvariants();
+  EXPECT_EQ(manager_.num_available(), available);
+  EXPECT_EQ(Tail(child), Tail(parent));
+  EXPECT_EQ(manager_.sequence(child).num_settled, 10);
+  EXPECT_EQ(manager_.NumReleasable(parent), 0);
+  EXPECT_EQ(manager_.NumOwnBlocks(child, 8), 0);
+}
+
+TEST_F(BlockManagerForkTest, CannotForkWhatIsNotSettled) {
+  const std::vector<int32_t> prompt = Prompt(1, 8);
+  const SequenceSlot slot = Compute(prompt);
+  ASSERT_TRUE(Reserve(slot, 1));
+  EXPECT_FALSE(manager_.CanFork(slot));
+  manager_.Abort(slot, 1);
+  EXPECT_TRUE(manager_.CanFork(slot));
+  std::vector<BlockId> destinations;
+  ASSERT_TRUE(manager_.ReserveEviction(slot, 8, 4, 1, &destinations));
+  EXPECT_FALSE(manager_.CanFork(slot));
+  EXPECT_DEATH(manager_.Fork(slot), "");
+}
+
+TEST_F(BlockManagerForkTest, CannotForkWithoutAnOpenSlot) {
+  const SequenceSlot slot = Compute(Prompt(1, 5));
+  for (int32_t i = 0; i < 3; ++i) manager_.Fork(slot);
+  EXPECT_FALSE(manager_.CanFork(slot));
+}
+
+TEST_F(BlockManagerForkTest, FirstWriterLeavesTheSharedBlock) {
+  const SequenceSlot parent = Compute(Prompt(1, 6));
+  const SequenceSlot child = manager_.Fork(parent);
+  const BlockId shared = Tail(parent)[1];
+  EXPECT_EQ(manager_.BlocksNeeded(child, 1), 1);
+  const std::vector<CopyOnWrite> copies = ReserveOne({child});
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_EQ(copies[0].slot, child);
+  EXPECT_EQ(copies[0].blocks.source, shared);
+  EXPECT_EQ(copies[0].blocks.destination, Tail(child)[1]);
+  EXPECT_EQ(copies[0].num_tokens, 2);
+  EXPECT_EQ(Tail(parent)[1], shared);
+  EXPECT_NE(Tail(child)[1], shared);
+  EXPECT_EQ(Tail(child)[0], Tail(parent)[0]);
+}
+
+TEST_F(BlockManagerForkTest, LastHolderWritesInPlace) {
+  const SequenceSlot parent = Compute(Prompt(1, 6));
+  const SequenceSlot first = manager_.Fork(parent);
+  const SequenceSlot second = manager_.Fork(parent);
+  const BlockId shared = Tail(parent)[1];
+  EXPECT_EQ(ReserveOne({first, parent, second}).size(), 2u);
+  EXPECT_EQ(Tail(second)[1], shared);
+  Dispatch(1);
+  Acknowledge(1);
+  EXPECT_THAT(ReserveOne({first, parent, second}), IsEmpty());
+}
+
+TEST_F(BlockManagerForkTest, LastHolderWritesInPlaceAfterOthersAreClosed) {
+  const SequenceSlot parent = Compute(Prompt(1, 6));
+  const SequenceSlot child = manager_.Fork(parent);
+  manager_.Close(parent);
+  const int32_t available = manager_.num_available();
+  EXPECT_THAT(ReserveOne({child}), IsEmpty());
+  EXPECT_EQ(manager_.num_available(), available);
+}
+
+TEST_F(BlockManagerForkTest, FullBlocksAreNeverCopied) {
+  const SequenceSlot parent = Compute(Prompt(1, 8));
+  const SequenceSlot child = manager_.Fork(parent);
+  EXPECT_THAT(ReserveOne({parent, child}), IsEmpty());
+  EXPECT_NE(Tail(parent)[2], Tail(child)[2]);
+}
+
+TEST_F(BlockManagerForkTest, CopyCountsAsABlockMoreAllOrNothing) {
+  const SequenceSlot parent = Compute(Prompt(1, 6));
+  const SequenceSlot child = manager_.Fork(parent);
+  const SequenceSlot other = manager_.Open({}, {});
+  ASSERT_TRUE(Reserve(other, 7 * 4));
+  ASSERT_EQ(manager_.num_available(), 0);
+  const uint64_t hash = manager_.StateHash();
+  std::vector<int64_t> offsets;
+  std::vector<BlockId> blocks;
+  std::vector<CopyOnWrite> copies;
+  const std::vector<TokenDemand> demands = {{parent, 1}, {child, 1}};
+  EXPECT_FALSE(manager_.Reserve(demands, &offsets, &blocks, &copies));
+  EXPECT_EQ(manager_.StateHash(), hash);
+  EXPECT_THAT(copies, IsEmpty());
+  manager_.Abort(other, 4);
+  EXPECT_TRUE(manager_.Reserve(demands, &offsets, &blocks, &copies));
+  EXPECT_EQ(copies.size(), 1u);
+}
+
+TEST_F(BlockManagerForkTest, SourceWaitsForTheStepThatCopiesIt) {
+  const SequenceSlot parent = Compute(Prompt(1, 2));
+  const SequenceSlot child = manager_.Fork(parent);
+  Dispatch(1);
+  EXPECT_EQ(ReserveOne({child}).size(), 1u);
+  manager_.Close(parent);
+  // Held for a step that is not dispatched yet, so nothing can free it.
+  Acknowledge(1);
+  EXPECT_EQ(manager_.num_available(), 7);
+  Dispatch(2);
+  EXPECT_EQ(manager_.num_available(), 7);
+  EXPECT_EQ(manager_.num_fenced(), 1);
+  Acknowledge(2);
+  EXPECT_EQ(manager_.num_available(), 8);
+}
+
+TEST_F(BlockManagerForkTest, AbortTakesTheCopyBack) {
+  const SequenceSlot parent = Compute(Prompt(1, 6));
+  const SequenceSlot child = manager_.Fork(parent);
+  const uint64_t hash = manager_.StateHash();
+  EXPECT_EQ(ReserveOne({child}).size(), 1u);
+  EXPECT_EQ(ReserveOne({child}).size(), 0u);
+  manager_.Abort(child, 1);
+  EXPECT_NE(Tail(child), Tail(parent));
+  manager_.Abort(child, 1);
+  EXPECT_EQ(manager_.StateHash(), hash);
+  EXPECT_EQ(Tail(child), Tail(parent));
+}
+
+// The one that stayed writes behind the rows of the one that came back.
+TEST_F(BlockManagerForkTest, AbortedLeaverStillCopiesLater) {
+  const SequenceSlot parent = Compute(Prompt(1, 6));
+  const SequenceSlot child = manager_.Fork(parent);
+  EXPECT_EQ(ReserveOne({child, parent}).size(), 1u);
+  manager_.Abort(child, 1);
+  manager_.CheckInvariants();
+  EXPECT_EQ(Tail(child), Tail(parent));
+  EXPECT_THAT(ReserveOne({parent}), IsEmpty());
+  const std::vector<CopyOnWrite> copies = ReserveOne({child});
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_EQ(copies[0].num_tokens, 2);
+}
+
+TEST_F(BlockManagerForkTest, CloseForgetsThePlannedCopy) {
+  const SequenceSlot parent = Compute(Prompt(1, 6));
+  const SequenceSlot child = manager_.Fork(parent);
+  EXPECT_EQ(ReserveOne({child}).size(), 1u);
+  EXPECT_EQ(manager_.NumReleasable(child), 1);
+  manager_.Close(child);
+  manager_.CheckInvariants();
+  EXPECT_EQ(manager_.num_available(), 7);
+  EXPECT_THAT(ReserveOne({parent}), IsEmpty());
+}
+
+TEST_F(BlockManagerForkTest, EveryForkPublishesItsOwnContinuation) {
+  std::vector<int32_t> ours = Prompt(1, 6);
+  const SequenceSlot parent = Compute(ours);
+  const SequenceSlot child = manager_.Fork(parent);
+  std::vector<int32_t> theirs = ours;
+  ours.insert(ours.end(), {7, 7});
+  theirs.insert(theirs.end(), {8, 8});
+  for (int32_t i = 0; i < 2; ++i) ReserveOne({parent, child});
+  Dispatch(1);
+  Acknowledge(1);
+  Commit(parent, ours, 2);
+  Commit(child, theirs, 2);
+  EXPECT_EQ(Match(ours).blocks, Tail(parent));
+  EXPECT_EQ(Match(theirs).blocks, Tail(child));
+}
+
+TEST_F(BlockManagerForkTest, CompressingAForkLeavesTheOther) {
+  const SequenceSlot parent = Compute(Prompt(1, 10));
+  const SequenceSlot child = manager_.Fork(parent);
+  const std::vector<BlockId> before = Tail(parent);
+  std::vector<BlockId> destinations;
+  // None of the shared blocks may be written to.
+  EXPECT_FALSE(manager_.ReserveEviction(child, 8, 4, 0, &destinations));
+  Compress(child);
+  EXPECT_EQ(Tail(parent), before);
+  EXPECT_EQ(manager_.sequence(parent).region, nullptr);
+  EXPECT_EQ(manager_.sequence(child).cut(), 8);
+  EXPECT_THAT(Tail(child), ElementsAre(before[2]));
+}
+
+TEST_F(BlockManagerForkTest, ForksShareARegionUntilTheLastIsClosed) {
+  const SequenceSlot parent = Compute(Prompt(1, 9));
+  Compress(parent);
+  ASSERT_TRUE(manager_.ResetPrefixCache().num_in_use == 0);
+  const SequenceSlot child = manager_.Fork(parent);
+  const BlockId block = manager_.sequence(parent).region->blocks[0];
+  EXPECT_EQ(manager_.sequence(child).region, manager_.sequence(parent).region);
+  EXPECT_EQ(manager_.NumOwnBlocks(child, 8), 0);
+  EXPECT_EQ(ReserveOne({parent, child}).size(), 1u);
+  Dispatch(1);
+  Acknowledge(1);
+  manager_.Close(parent);
+  manager_.CheckInvariants();
+  EXPECT_EQ(manager_.sequence(child).region->blocks[0], block);
+  manager_.Close(child);
+  EXPECT_EQ(manager_.stats().free_blocks, 9);
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,153 @@
+// What ManagerDriver does with shared sequences.
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/blockmgr/manager_driver.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+
+void ManagerDriver::Fork() {
+  if (model_.sequences().empty()) return;
+  const SequenceSlot slot = AnySlot();
+  const bool possible = model_.CanFork(slot) && manager_.num_open_slots() > 0;
+  EXPECT_EQ(manager_.CanFork(slot), possible);
+  if (!possible) return;
+  const int32_t available = manager_.num_available();
+  const SequenceSlot child = manager_.Fork(slot);
+  EXPECT_EQ(manager_.num_available(), available);
+  model_.Fork(slot, child);
+  model_.CheckRegion(manager_, child);
+  incarnations_[child] = next_incarnation_++;
+  ++tally_->forks;
+}
+
+void ManagerDriver::CheckCopies(const std::vector<TokenDemand>& demands,
+                                const std::vector<TokenDemand>& leavers,
+                                const std::vector<CopyOnWrite>& copies) {
+  ASSERT_EQ(copies.size(), leavers.size());
+  const int32_t page_size = config_.layout.page_size;
+  for (size_t i = 0; i < copies.size(); ++i) {
+    const NaiveSequence& sequence = model_.at(leavers[i].slot);
+    EXPECT_EQ(copies[i].slot, leavers[i].slot);
+    EXPECT_EQ(copies[i].blocks.source, sequence.tail.back());
+    EXPECT_EQ(copies[i].num_tokens, sequence.num_reserved % page_size);
+  }
+  tally_->copies += std::ssize(copies);
+  for (const TokenDemand& demand : demands) {
+    const NaiveSequence& sequence = model_.at(demand.slot);
+    if (demand.num_tokens == 0 || sequence.num_reserved % page_size == 0) {
+      continue;
+    }
+    const bool stays =
+        std::ranges::count(leavers, demand.slot, &TokenDemand::slot) == 0;
+    const bool shared =
+        std::ranges::any_of(leavers, [&](const TokenDemand& leaver) {
+          return leaver.slot != demand.slot &&
+                 model_.at(leaver.slot).tail.back() == sequence.tail.back();
+        });
+    tally_->last_holders += stays && shared ? 1 : 0;
+  }
+}
+
+void ManagerDriver::RollbackSome(SequenceSlot slot) {
+  const NaiveSequence& sequence = model_.at(slot);
+  int32_t first = sequence.num_settled;
+  if (sequence.pending.has_value()) {
+    first = std::max(first, sequence.pending->cut);
+  }
+  if (first > sequence.num_reserved) return;
+  Rollback(slot, Int(0, sequence.num_reserved - first), {});
+}
+
+void ManagerDriver::Rollback(SequenceSlot slot, int32_t num_tokens,
+                             std::span<Run> acknowledged) {
+  int32_t left = num_tokens;
+  const auto trim = [&](std::span<Run> runs) {
+    for (size_t i = runs.size(); i-- > 0;) {
+      if (runs[i].slot != slot || IsStale(slot, runs[i].incarnation)) continue;
+      const int32_t count = std::min(left, runs[i].num_tokens);
+      tally_->voided_runs += count > 0 ? 1 : 0;
+      runs[i].num_tokens -= count;
+      left -= count;
+    }
+  };
+  trim(step_.runs);
+  for (size_t i = in_flight_.size(); i-- > 0;) trim(in_flight_[i].runs);
+  trim(acknowledged);
+  EXPECT_EQ(left, 0);
+  manager_.Rollback(slot, num_tokens);
+  model_.Rollback(slot, num_tokens);
+  Forget(slot);
+}
+
+void ManagerDriver::CutBack(SequenceSlot slot) {
+  const NaiveSequence& sequence = model_.at(slot);
+  if (sequence.pending.has_value()) return;
+  int32_t num_tokens = 0;
+  if (Chance(0.8) && sequence.num_settled >= sequence.cut) {
+    num_tokens = Int(sequence.cut, sequence.num_settled);
+  }
+  manager_.CutBack(slot, num_tokens);
+  model_.CutBack(slot, num_tokens);
+  model_.CheckRegion(manager_, slot);
+  Forget(slot);
+  incarnations_[slot] = next_incarnation_++;
+  ++tally_->cut_backs;
+}
+
+void ManagerDriver::LoseBlocks() {
+  std::set<BlockId> lost;
+  const int32_t count = Int(1, 2);
+  for (int32_t i = 0; i < count; ++i) {
+    lost.insert(BlockId{Int(1, config_.layout.num_blocks - 1)});
+  }
+  std::vector<BlockId> reported(lost.begin(), lost.end());
+  if (Chance(0.1)) {
+    const uint64_t hash = manager_.StateHash();
+    reported.push_back(Chance(0.5) ? kNullBlock
+                                   : BlockId{config_.layout.num_blocks});
+    EXPECT_THAT(manager_.LoseBlocks(reported),
+                StatusIs(absl::StatusCode::kInvalidArgument));
+    EXPECT_EQ(manager_.StateHash(), hash);
+    return;
+  }
+  const int32_t num_cached = model_.num_cached_blocks();
+  std::vector<SequenceSlot> compressed;
+  for (const auto& [slot, sequence] : model_.sequences()) {
+    if (!sequence.kept.empty()) compressed.push_back(slot);
+  }
+  const absl::StatusOr<LossReport> report = manager_.LoseBlocks(reported);
+  ASSERT_OK(report);
+  const std::map<SequenceSlot, int32_t> left = model_.LoseBlocks(lost);
+  EXPECT_EQ(report->dropped_blocks, num_cached - model_.num_cached_blocks());
+  std::vector<CutSequence> expected;
+  for (const auto& [slot, num_tokens] : left) {
+    expected.push_back({slot, num_tokens});
+    model_.CheckRegion(manager_, slot);
+    Forget(slot);
+    incarnations_[slot] = next_incarnation_++;
+    const bool had_region = std::ranges::count(compressed, slot) > 0;
+    tally_->emptied_by_loss += had_region && num_tokens == 0 ? 1 : 0;
+  }
+  EXPECT_EQ(report->sequences, expected);
+  tally_->cut_by_loss += std::ssize(left);
+  tally_->entries_lost += report->dropped_blocks;
+}
+
+void ManagerDriver::Forget(SequenceSlot slot) {
+  NaiveSequence& sequence = model_.at(slot);
+  sequence.tokens.resize(sequence.num_reserved);
+  sequence.names =
+      BlockChain({.tenant = sequence.scope == 0 ? "one" : "other"});
+  sequence.names.SetRetention(sequence.wishes);
+  sequence.names.Extend(sequence.tokens, config_.layout.page_size);
+}
+
+}  // namespace blockmgr

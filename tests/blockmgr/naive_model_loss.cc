@@ -1,0 +1,155 @@
+// Sequences of NaiveModel that are cut back, and lost blocks.
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "tests/blockmgr/naive_model.h"
+
+namespace blockmgr {
+
+void NaiveModel::CutBack(SequenceSlot slot, int32_t num_tokens) {
+  NaiveSequence& sequence = at(slot);
+  Return(slot);
+  while (sequence.num_reserved > std::max(num_tokens, sequence.cut)) {
+    --sequence.num_reserved;
+    if ((sequence.num_reserved - sequence.cut) % layout_.page_size != 0) {
+      continue;
+    }
+    const BlockId block = sequence.tail.back();
+    sequence.tail.pop_back();
+    Released(block);
+  }
+  sequence.num_reserved = num_tokens;
+  sequence.num_settled = num_tokens;
+  sequence.values.resize(num_tokens);
+  const std::vector<BlockId> region_blocks = sequence.region_blocks;
+  if (num_tokens == 0 && !sequence.kept.empty()) {
+    sequence.region_blocks.clear();
+    for (const BlockId block : region_blocks) Released(block);
+    sequence.kept.clear();
+    sequence.pages.clear();
+    sequence.context.clear();
+    sequence.lineage = 0;
+    sequence.cut = 0;
+  }
+  Return(slot);
+
+  const int32_t num_full = num_tokens / layout_.page_size;
+  const int32_t num_before = sequence.cut / layout_.page_size;
+  const bool over = !sequence.kept.empty();
+  if (num_full == 0 && !over) {
+    sequence.chain = 1;
+    sequence.num_offered = 0;
+  }
+  if (num_full >= sequence.num_offered) return;
+  sequence.num_offered = num_full;
+  if (sequence.chain == 0) return;
+  sequence.chain = 0;
+  if (!over || num_full > num_before + 1) {
+    const auto entry = cached_.find(sequence.tail[num_full - num_before - 1]);
+    if (entry != cached_.end()) sequence.chain = entry->second.id;
+  } else if (num_full == num_before + 1) {
+    for (const auto& [id, region] : regions_) {
+      if (region.blocks == region_blocks) sequence.chain = id;
+    }
+  }
+}
+
+std::set<uint64_t> NaiveModel::LoseEntries(const std::set<BlockId>& lost) {
+  std::set<uint64_t> gone;
+  std::set<uint64_t> lost_regions;
+  std::set<uint64_t> sound_tails;  // entries
+  for (const auto& [id, region] : regions_) {
+    bool sound = !lost.contains(region.tail);
+    for (const BlockId block : region.blocks) sound &= !lost.contains(block);
+    if (sound) {
+      sound_tails.insert(region.tail_id);
+    } else {
+      lost_regions.insert(id);
+      gone.insert(id);
+    }
+  }
+  for (const auto& [block, entry] : cached_) {
+    if (lost.contains(block)) gone.insert(entry.id);
+  }
+  // What comes after something that is gone, until nothing is added.
+  for (size_t before = 0; before != gone.size();) {
+    before = gone.size();
+    for (const auto& [block, entry] : cached_) {
+      if (gone.contains(entry.parent)) gone.insert(entry.id);
+    }
+  }
+  std::vector<BlockId> dropped;
+  for (const auto& [block, entry] : cached_) {
+    if (!gone.contains(entry.id)) continue;
+    if (lost.contains(block) || !sound_tails.contains(entry.id)) {
+      dropped.push_back(block);
+    }
+  }
+  for (const BlockId block : dropped) Uncache(block);
+  for (const uint64_t id : lost_regions) DropRegion(id);
+  return gone;
+}
+
+std::map<SequenceSlot, int32_t> NaiveModel::LoseBlocks(
+    const std::set<BlockId>& lost) {
+  const std::set<uint64_t> gone = LoseEntries(lost);
+  std::vector<SequenceSlot> losers;
+  for (const auto& [slot, sequence] : sequences_) {
+    std::vector<BlockId> held = Below(sequence, sequence.num_reserved);
+    for (const CopyOnWrite& copy : copies_) {
+      if (copy.slot == slot) held.push_back(copy.blocks.source);
+    }
+    if (sequence.pending.has_value()) {
+      held.insert(held.end(), sequence.pending->fresh.begin(),
+                  sequence.pending->fresh.end());
+    }
+    bool has_lost = false;
+    for (const BlockId block : held) has_lost |= lost.contains(block);
+    if (has_lost) losers.push_back(slot);
+  }
+  std::map<SequenceSlot, int32_t> left;
+  for (const SequenceSlot slot : losers) {
+    NaiveSequence& sequence = at(slot);
+    std::set<BlockId> unsound = lost;
+    for (const CopyOnWrite& copy : copies_) {
+      // Neither of the two has what the other misses.
+      if (copy.slot == slot && lost.contains(copy.blocks.destination)) {
+        unsound.insert(copy.blocks.source);
+      }
+    }
+    if (sequence.pending.has_value()) {
+      unsound.insert(sequence.pending->own.begin(),
+                     sequence.pending->own.end());
+      AbortEviction(slot);
+    }
+    Return(slot);
+    int32_t num_tokens = sequence.cut;
+    while (num_tokens < sequence.num_settled) {
+      const int32_t place = (num_tokens - sequence.cut) / layout_.page_size;
+      if (unsound.contains(sequence.tail[place])) break;
+      ++num_tokens;
+    }
+    for (const BlockId block : sequence.region_blocks) {
+      if (unsound.contains(block)) num_tokens = 0;
+    }
+    CutBack(slot, num_tokens);
+    left[slot] = num_tokens;
+  }
+  for (auto& [slot, sequence] : sequences_) {
+    if (gone.contains(sequence.chain)) sequence.chain = 0;
+  }
+  for (const BlockId block : lost) {
+    written_.erase(block);
+    for (int32_t i = 0; i < layout_.page_size; ++i) rows_.erase({block, i});
+  }
+  // The cache gave up blocks that wait for their fence.
+  fences_are_bounds_ |= has_steps_in_flight();
+  return left;
+}
+
+}  // namespace blockmgr
