@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/compare.h"
+#include "bench/kernels.h"
 #include "bench/options.h"
 #include "bench/progress.h"
 #include "bench/report.h"
@@ -31,7 +32,8 @@ constexpr char kFooter[] =
     "\\\n      --spread-ticks --json > full.json\n"
     "  blockmgr-bench sim --dataset-name mooncake --dataset-path trace.jsonl "
     "\\\n      --spread-ticks --keep-ratio 0.2 --json > kept.json\n"
-    "  blockmgr-bench compare full.json kept.json\n";
+    "  blockmgr-bench compare full.json kept.json\n"
+    "  blockmgr-bench kernels --kv-mib 256 --json > kernels.json\n";
 
 // vLLM's spelling of times in reports and file names.
 std::string Now() {
@@ -106,6 +108,12 @@ int Main(int argc, char** argv) {
   compare->add_option("B", right, "report to compare with it, JSON")
       ->required();
 
+  KernelBenchOptions kernel_options;
+  CLI::App* kernels = app.add_subcommand(
+      "kernels",
+      "Measure what a GPU's memory gives at best, then every CUDA kernel.");
+  AddKernelFlags(kernels, &kernel_options);
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -114,7 +122,8 @@ int Main(int argc, char** argv) {
   const absl::Status status = serve->parsed()
                                   ? Serve(serve_bench, serve_options)
                               : sim->parsed() ? Simulate(sim_bench, sim_options)
-                                              : Compare(left, right);
+                              : kernels->parsed() ? BenchKernels(kernel_options)
+                                                  : Compare(left, right);
   if (status.ok()) return EXIT_SUCCESS;
   absl::FPrintF(stderr, "blockmgr-bench: %s\n", std::string(status.message()));
   return EXIT_FAILURE;

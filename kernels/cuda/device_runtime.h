@@ -35,9 +35,10 @@ class DeviceRuntime {
 
   virtual const absl::Status& status() const = 0;
 
-  // Aligned to 256 bytes; ResourceExhausted where there is no room. Both wait
-  // for all earlier work. REQUIRES: bytes > 0.
+  // Aligned to 256 bytes; ResourceExhausted where there is no room, which is
+  // not kept in status(). REQUIRES: bytes > 0.
   virtual absl::StatusOr<char*> Allocate(int64_t bytes) = 0;
+  // Waits for all earlier work.
   virtual void Free(char* memory) = 0;
 
   // Takes the bytes before it returns.

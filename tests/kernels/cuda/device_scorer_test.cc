@@ -171,6 +171,30 @@ TEST_F(DeviceScorerTest, ValueNormsEqualTheCpus) {
   }
 }
 
+// More entries than any kernel's CTA takes.
+TEST_F(DeviceScorerTest, ListsOfSeveralCtasEqualTheCpus) {
+  Pair pair(0, 8, 1500);
+  const ModelLayout& layout = pair.test.model.layout();
+  ASSERT_GT(pair.test.head_size(0), 1024);
+  pair.Compare({.kind = ScorerKind::kSnapKv, .window = 8});
+  pair.Compare({.kind = ScorerKind::kKeyDiff});
+  pair.Compare({.kind = ScorerKind::kKnorm});
+  pair.Compare({.kind = ScorerKind::kH2o, .obs_window = 8});
+  const std::vector<float> projection = RoundedFloats(
+      pair.test.rng, int64_t{layout.num_q_heads} * layout.head_dim * 8);
+  std::vector<float> norms[2];
+  Backend* const backends[2] = {pair.cpu.get(), pair.device.get()};
+  for (int32_t side = 0; side < 2; ++side) {
+    norms[side].assign(pair.test.size(), kNan);
+    backends[side]->ValueNorms({.layer = 0,
+                                .entries = pair.test.Entries(),
+                                .output_projection = projection.data(),
+                                .model_dim = 8,
+                                .norms = norms[side]});
+  }
+  EXPECT_LE(RelativeError(norms[1], norms[0]), kTolerance);
+}
+
 TEST_F(DeviceScorerTest, AbortsOnScorersWithoutAKernel) {
   const Pair pair(0, 1, 20);
   EXPECT_DEATH(pair.test.Run(*pair.device, {.kind = ScorerKind::kTova}),
