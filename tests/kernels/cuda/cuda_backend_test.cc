@@ -56,7 +56,7 @@ std::vector<SlotMove> DrawMoves(const ModelLayout& layout, Rng& rng) {
 }
 
 TEST_F(CudaBackendTest, RowsEqualTheCpus) {
-  for (uint64_t seed = 0; seed < 6 * uint64_t(TestCaseFactor()); ++seed) {
+  for (uint64_t seed = 0; seed < NumCases(6); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Rng rng(seed);
     const ModelLayout layout = DeviceLayout(rng, seed, 5);
@@ -162,7 +162,7 @@ struct AttentionSetup {
 
 TEST_F(CudaBackendTest, AttentionEqualsTheCpus) {
   const int32_t length = 40 * TestLengthFactor();
-  for (uint64_t seed = 0; seed < 15 * uint64_t(TestCaseFactor()); ++seed) {
+  for (uint64_t seed = 0; seed < NumCases(15); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     AttentionSetup test(seed, length);
     // Decodes, one without a region, chunks, and one that does nothing.

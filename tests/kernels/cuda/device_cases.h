@@ -29,6 +29,15 @@ std::unique_ptr<DeviceRuntime> MakeTestRuntime(uint64_t seed);
 int32_t TestLengthFactor();
 int32_t TestCaseFactor();
 
+// How many random cases to run where the emulator affords `count`: sanitizers
+// make it several times slower.
+inline uint64_t NumCases(uint64_t count) {
+#if defined(__SANITIZE_ADDRESS__)
+  count = (count + 2) / 3;
+#endif
+  return count * static_cast<uint64_t>(TestCaseFactor());
+}
+
 class DeviceTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -75,7 +75,7 @@ void ExpectSame(CudaBackend* device, const EvictionCase& c) {
 
 TEST_F(DeviceSelectorTest, SelectsWhatTheCpuSelects) {
   const auto device = MakeDeviceBackend(SmallLayout(), 1);
-  for (uint64_t seed = 0; seed < 20 * uint64_t(TestCaseFactor()); ++seed) {
+  for (uint64_t seed = 0; seed < NumCases(20); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Rng rng(seed);
     ExpectSame(device.get(), DrawCase(rng));
@@ -84,7 +84,7 @@ TEST_F(DeviceSelectorTest, SelectsWhatTheCpuSelects) {
 
 TEST_F(DeviceSelectorTest, LongHeadsToo) {
   const auto device = MakeDeviceBackend(SmallLayout(), 1);
-  for (uint64_t seed = 50; seed < 50 + 2 * uint64_t(TestCaseFactor()); ++seed) {
+  for (uint64_t seed = 50; seed < 50 + NumCases(2); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Rng rng(seed);
     EvictionCase c = DrawCase(rng);
@@ -151,7 +151,7 @@ void ExpectSameCompaction(uint64_t seed, double ratio_of_last) {
 }
 
 TEST_F(DeviceSelectorTest, CompactionsEqualTheCpus) {
-  for (uint64_t seed = 0; seed < 3; ++seed) {
+  for (uint64_t seed = 0; seed < NumCases(3); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     ExpectSameCompaction(seed, seed == 0 ? 0.0 : 0.9);
   }
