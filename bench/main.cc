@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/compare.h"
+#include "bench/kernels.h"
 #include "bench/micro/micro.h"
 #include "bench/options.h"
 #include "bench/progress.h"
@@ -34,7 +35,8 @@ constexpr char kFooter[] =
     "  blockmgr-bench sim --dataset-name mooncake --dataset-path trace.jsonl "
     "\\\n      --spread-ticks --keep-ratio 0.2 --json > kept.json\n"
     "  blockmgr-bench compare full.json kept.json\n"
-    "  blockmgr-bench micro --filter decode --json\n";
+    "  blockmgr-bench micro --filter decode --json\n"
+    "  blockmgr-bench kernels --kv-mib 256 --json > kernels.json\n";
 
 // vLLM's spelling of times in reports and file names.
 std::string Now() {
@@ -116,6 +118,12 @@ int Main(int argc, char** argv) {
       "pool, the prefix cache, evictions; next to what is promised.");
   AddMicroFlags(micro, &micro_options);
 
+  KernelBenchOptions kernel_options;
+  CLI::App* kernels = app.add_subcommand(
+      "kernels",
+      "Measure what a GPU's memory gives at best, then every CUDA kernel.");
+  AddKernelFlags(kernels, &kernel_options);
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -126,6 +134,7 @@ int Main(int argc, char** argv) {
   if (sim->parsed()) status = Simulate(sim_bench, sim_options);
   if (compare->parsed()) status = Compare(left, right);
   if (micro->parsed()) status = Micro(micro_options);
+  if (kernels->parsed()) status = BenchKernels(kernel_options);
   if (status.ok()) return EXIT_SUCCESS;
   absl::FPrintF(stderr, "blockmgr-bench: %s\n", std::string(status.message()));
   return EXIT_FAILURE;

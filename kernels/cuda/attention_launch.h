@@ -20,12 +20,6 @@
 
 namespace blockmgr {
 
-// What picks a kernel's instance.
-struct RowShape {
-  ElementType type = ElementType::kBFloat16;
-  int32_t head_dim = 128;
-};
-
 // Prefix sums of the tiles of all lists, on the device: what a step needs of
 // its lengths. One small kernel.
 cudaError_t LaunchPlanDecode(const DecodePlanParams& params,

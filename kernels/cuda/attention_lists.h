@@ -34,6 +34,12 @@ inline Divider MakeDivider(uint32_t divisor) {
 // What rows, queries and outputs consist of.
 enum class ElementType : int32_t { kBFloat16, kHalf };
 
+// What picks a kernel's instance.
+struct RowShape {
+  ElementType type = ElementType::kBFloat16;
+  int32_t head_dim = 128;
+};
+
 // The pool, and what makes the way from page ids to addresses short.
 struct PagedPool {
   PoolView view;  // token positions are not used

@@ -1,20 +1,10 @@
 // Instances and launchers of decode attention.
 #include "kernels/cuda/attention_launch.h"
-#include "kernels/cuda/decode_kernels.cuh"
-#include "kernels/cuda/decode_plan.cuh"
-#include "kernels/cuda/launch_shapes.cuh"
+#include "kernels/cuda/cuda_launcher.cuh"
+#include "kernels/cuda/decode_sequence.cuh"
 
 namespace blockmgr {
 namespace {
-
-template <typename T, int kDim, int kQTiles>
-cudaError_t EnqueueAttention(const DecodeParams& params, cudaStream_t stream) {
-  LaunchSize size;
-  size.grid = GridOf(params.num_ctas);
-  size.threads = kDecodeThreads;
-  size.shared_bytes = DecodeShape<T, kDim, kQTiles>::kSharedBytes;
-  return Enqueue(DecodeAttention<T, kDim, kQTiles>, params, size, stream);
-}
 
 template <typename T, int kDim, int kQTiles>
 cudaError_t CountCtas(int32_t* num_ctas) {
@@ -45,40 +35,27 @@ cudaError_t CountCtas(int32_t* num_ctas) {
 
 cudaError_t CountDecodeCtas(const RowShape& shape, int32_t group_size,
                             int32_t* num_ctas) {
-  return ForShape(shape, [&](auto instance) {
+  cudaError_t error = cudaErrorInvalidValue;
+  ForShape<CudaLauncher>(shape, [&](auto instance) {
     using T = typename decltype(instance)::Element;
     constexpr int kDim = decltype(instance)::kDim;
-    return group_size <= 8 ? CountCtas<T, kDim, 1>(num_ctas)
-                           : CountCtas<T, kDim, 2>(num_ctas);
+    error = group_size <= 8 ? CountCtas<T, kDim, 1>(num_ctas)
+                            : CountCtas<T, kDim, 2>(num_ctas);
+    return true;
   });
+  return error;
 }
 
 cudaError_t LaunchPlanDecode(const DecodePlanParams& params,
                              cudaStream_t stream) {
-  LaunchSize size;
-  size.grid = GridOf(1);
-  size.threads = kDecodePlanThreads;
-  size.shared_bytes = kDecodePlanSharedBytes;
-  return Enqueue(PlanDecode, params, size, stream);
+  CudaLauncher launcher(stream);
+  return launcher.Result(RunPlanDecode(params, launcher));
 }
 
 cudaError_t LaunchDecodeAttention(const DecodeParams& params,
                                   const RowShape& shape, cudaStream_t stream) {
-  const int64_t num_lists =
-      int64_t{params.lists.num_sequences} * params.lists.num_heads;
-  if (num_lists == 0) return cudaSuccess;
-  return ForShape(shape, [&](auto instance) {
-    using T = typename decltype(instance)::Element;
-    constexpr int kDim = decltype(instance)::kDim;
-    const cudaError_t error =
-        params.group_size <= 8 ? EnqueueAttention<T, kDim, 1>(params, stream)
-                               : EnqueueAttention<T, kDim, 2>(params, stream);
-    if (error != cudaSuccess) return error;
-    LaunchSize size;
-    size.grid = GridOf(num_lists);
-    size.threads = kDecodeThreads;
-    return Enqueue(MergeDecodeAttention<T, kDim>, params, size, stream);
-  });
+  CudaLauncher launcher(stream);
+  return launcher.Result(RunDecodeAttention(params, shape, launcher));
 }
 
 }  // namespace blockmgr

@@ -134,7 +134,9 @@ void SumKeys(KeyScoreParams params) {
   }
 }
 
-// Grid: {lists}. Shared memory: 16 bytes.
+// Grid: {lists}. Shared memory: kAnchorSharedBytes.
+inline constexpr int32_t kAnchorSharedBytes = kKeyThreads / 32 * 4;
+
 template <int kDim>
 SIMT_KERNEL(kKeyThreads, 4)
 void FinishAnchors(KeyScoreParams params) {

@@ -1,17 +1,37 @@
-// From run-time shapes to instances of kernels, for the launchers (.cu only).
+// From run-time shapes to instances of kernels, and the sizes of their grids:
+// what the sequences of launches (*_sequence.cuh) are written with.
+//
+// A sequence is host code that calls launch(size, kernel, params) for each
+// kernel of an operation, in order, and stops at the first that returns false.
+// nvcc's launches and the emulator's go through the same one, so that a wrong
+// grid is found without a GPU. C++17.
 #ifndef KERNELS_CUDA_LAUNCH_SHAPES_CUH_
 #define KERNELS_CUDA_LAUNCH_SHAPES_CUH_
 
-#include <cuda_runtime_api.h>
-
-#include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
-#include "kernels/cuda/attention_launch.h"
+#include "kernels/cuda/attention_lists.h"
 #include "kernels/cuda/simt_types.h"
 
 namespace blockmgr {
+
+// A launcher does nothing, successfully, where x, y or z is 0.
+struct LaunchSize {
+  uint32_t x = 1;
+  uint32_t y = 1;
+  uint32_t threads = 0;  // per block
+  uint32_t shared_bytes = 0;
+  uint32_t z = 1;
+};
+
+// Counts are signed everywhere else.
+inline LaunchSize SizeOf(int64_t x, int64_t y, int64_t threads,
+                         int64_t shared_bytes = 0, int64_t z = 1) {
+  return {static_cast<uint32_t>(x), static_cast<uint32_t>(y),
+          static_cast<uint32_t>(threads), static_cast<uint32_t>(shared_bytes),
+          static_cast<uint32_t>(z)};
+}
+inline int64_t CeilDivide(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 template <typename T, int kDimension>
 struct Instance {
@@ -19,58 +39,33 @@ struct Instance {
   static constexpr int kDim = kDimension;
 };
 
-template <typename T, typename Launch>
-cudaError_t ForHeadDim(int32_t head_dim, const Launch& launch) {
+template <typename T, typename Run>
+bool ForHeadDim(int32_t head_dim, const Run& run) {
   switch (head_dim) {
     case 64:
-      return launch(Instance<T, 64>());
+      return run(Instance<T, 64>());
     case 128:
-      return launch(Instance<T, 128>());
+      return run(Instance<T, 128>());
     case 256:
-      return launch(Instance<T, 256>());
+      return run(Instance<T, 256>());
     default:
-      return cudaErrorInvalidValue;
+      return false;
   }
 }
 
-// Calls launch(Instance<element type, head_dim>()).
-template <typename Launch>
-cudaError_t ForShape(const RowShape& shape, const Launch& launch) {
-  return shape.type == ElementType::kBFloat16
-             ? ForHeadDim<simt::BFloat16>(shape.head_dim, launch)
-             : ForHeadDim<simt::Half>(shape.head_dim, launch);
-}
-
-struct LaunchSize {
-  dim3 grid;
-  int32_t threads = 0;
-  size_t shared_bytes = 0;
-};
-
-// Enqueues a kernel, with leave to use more shared memory than 48 KiB.
-template <typename Params>
-cudaError_t Enqueue(void (*kernel)(Params), const Params& params,
-                    const LaunchSize& size, cudaStream_t stream) {
-  if (size.grid.x == 0 || size.grid.y == 0 || size.grid.z == 0) {
-    return cudaSuccess;
+// Returns run(Instance<element type, head_dim>()), or false for a shape that
+// has no instances. `Launcher` says which types it has: the emulator's leaves
+// fp16 out where nothing asks for it.
+template <typename Launcher, typename Run>
+bool ForShape(const RowShape& shape, const Run& run) {
+  if constexpr (Launcher::kHasHalf) {
+    if (shape.type == ElementType::kHalf) {
+      return ForHeadDim<simt::Half>(shape.head_dim, run);
+    }
   }
-  if (size.shared_bytes > 48 * 1024) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-        static_cast<int>(size.shared_bytes));
-    if (error != cudaSuccess) return error;
-  }
-  kernel<<<size.grid, static_cast<unsigned>(size.threads), size.shared_bytes,
-           stream>>>(params);
-  return cudaGetLastError();
+  return shape.type == ElementType::kBFloat16 &&
+         ForHeadDim<simt::BFloat16>(shape.head_dim, run);
 }
-
-// Grids count in unsigned numbers.
-inline dim3 GridOf(int64_t x, int64_t y = 1, int64_t z = 1) {
-  return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y),
-              static_cast<unsigned>(z));
-}
-inline int64_t CeilDivide(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 }  // namespace blockmgr
 

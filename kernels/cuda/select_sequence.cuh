@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/launch_shapes.cuh"
 #include "kernels/cuda/select.h"
 #include "kernels/cuda/select_budgets.cuh"
 #include "kernels/cuda/select_moves.cuh"
@@ -13,14 +14,7 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-struct SelectGrid {
-  uint32_t x;
-  uint32_t y;
-  uint32_t threads;
-  uint32_t shared_bytes;
-};
-
-// Calls launch(grid, kernel, arguments..) for every kernel, in order, each
+// Calls launch(size, kernel, arguments..) for every kernel, in order, each
 // after the one before it has ended; stops at the first that returns false.
 // Eight launches for equal budgets, thirteen for adakv, sixteen with floors;
 // six more for critical.
@@ -30,11 +24,11 @@ bool RunSelect(const SelectProblem& p, Launch&& launch) {
   const auto heads = static_cast<uint32_t>(p.num_heads);
   const auto scopes = static_cast<uint32_t>(p.num_scopes);
   const auto chunks = static_cast<uint32_t>(p.num_chunks);
-  const SelectGrid per_head = {heads, 1, simt::kWarpThreads, 0};
-  const SelectGrid per_scope = {scopes, 1, simt::kWarpThreads, 0};
-  const SelectGrid counting = {heads, chunks, kSelectThreads,
+  const LaunchSize per_head = {heads, 1, simt::kWarpThreads, 0};
+  const LaunchSize per_scope = {scopes, 1, simt::kWarpThreads, 0};
+  const LaunchSize counting = {heads, chunks, kSelectThreads,
                                kPrefixSharedBytes};
-  const SelectGrid radix = {heads, chunks, kSelectThreads, kRadixSharedBytes};
+  const LaunchSize radix = {heads, chunks, kSelectThreads, kRadixSharedBytes};
   const auto passes = [&](bool of_scope, bool second) {
     for (uint32_t digit = 0; digit < 3; ++digit) {
       if (!launch(radix, SelectRadixPass<kBug>, p, digit, of_scope, second)) {
@@ -61,7 +55,7 @@ bool RunSelect(const SelectProblem& p, Launch&& launch) {
   if (!launch(per_scope, SelectEndScope<kBug>, p)) return false;
   if (!survivors(false)) return false;
   if (!p.critical) return true;
-  const SelectGrid per_thread = {(heads + kSelectThreads - 1) / kSelectThreads,
+  const LaunchSize per_thread = {(heads + kSelectThreads - 1) / kSelectThreads,
                                  1, kSelectThreads, 0};
   return launch(per_thread, SelectBeginSecond<kBug>, p) && survivors(true);
 }
@@ -69,7 +63,7 @@ bool RunSelect(const SelectProblem& p, Launch&& launch) {
 template <int kBug = kNoBug, typename Launch>
 bool RunSelectMoves(const SelectMoves& p, Launch&& launch) {
   if (p.num_heads == 0) return true;
-  const SelectGrid grid = {static_cast<uint32_t>(p.num_heads), 1,
+  const LaunchSize grid = {static_cast<uint32_t>(p.num_heads), 1,
                            kSelectThreads, kPrefixSharedBytes};
   return launch(grid, MovesMarkPages<kBug>, p) &&
          launch(grid, MovesFindStrays<kBug>, p) &&

@@ -73,7 +73,12 @@ void PoolModel::FillAll(Rng& rng) {
 std::unique_ptr<Backend> PoolModel::MakeBackend() const {
   auto backend = CreateCpuBackend(layout_);
   BM_CHECK(backend.ok());
-  (*backend)->Poison();
+  CopyTo(backend->get());
+  return *std::move(backend);
+}
+
+void PoolModel::CopyTo(Backend* backend) const {
+  backend->Poison();
   std::vector<int64_t> slot_mapping(int64_t{layout_.num_blocks} *
                                     layout_.page_size);
   for (std::size_t i = 0; i < slot_mapping.size(); ++i) {
@@ -92,12 +97,11 @@ std::unique_ptr<Backend> PoolModel::MakeBackend() const {
         values.insert(values.end(), value(place).begin(), value(place).end());
       }
     }
-    (*backend)->Append({.layer = layer,
-                        .slot_mapping = slot_mapping,
-                        .keys = keys.data(),
-                        .values = values.data()});
+    backend->Append({.layer = layer,
+                     .slot_mapping = slot_mapping,
+                     .keys = keys.data(),
+                     .values = values.data()});
   }
-  return *std::move(backend);
 }
 
 bool PoolModel::Matches(const Backend& backend) const {

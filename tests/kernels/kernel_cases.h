@@ -62,6 +62,8 @@ class PoolModel {
   // A poisoned backend, then every slot of the model appended to it; dead slots
   // of a written block become NaN, slots of other blocks stay poisoned.
   std::unique_ptr<Backend> MakeBackend() const;
+  // The same, to a backend of the model's layout.
+  void CopyTo(Backend* backend) const;
   // Whether every slot of the backend holds the bits of the model.
   bool Matches(const Backend& backend) const;
 

@@ -79,6 +79,22 @@ TEST(EngineWireTest, EveryFieldOfAPlanArrives) {
   EXPECT_THAT(*plan.evictions[0].budgets, ElementsAre(4));
 }
 
+TEST(EngineWireTest, RegionsArriveByName) {
+  v1::StepPlan proto;
+  proto.add_starts()->set_region(5);
+  proto.add_dropped_regions(3);
+  v1::EvictionOrder* order = proto.add_evictions();
+  order->set_region(12);
+  order->mutable_policy()->mutable_knorm();
+  order->mutable_policy()->mutable_uniform();
+  order->mutable_target()->set_tokens_per_head(4);
+  StepPlan plan;
+  ASSERT_OK(PlanFromProto(proto, &plan));
+  EXPECT_EQ(plan.starts[0].region, RegionId{5});
+  EXPECT_THAT(plan.dropped_regions, ElementsAre(RegionId{3}));
+  EXPECT_EQ(plan.evictions[0].region, RegionId{12});
+}
+
 TEST(EngineWireTest, EveryFieldOfAResultLeaves) {
   StepResult result;
   result.id = StepId{5};

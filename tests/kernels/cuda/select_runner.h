@@ -13,33 +13,9 @@
 #include "kernels/cuda/select_sequence.cuh"
 #include "kernels/cuda/simt_emulator.h"
 #include "tests/blockmgr/eviction/random_case.h"
+#include "tests/kernels/cuda/emulated_launcher.h"
 
 namespace blockmgr {
-
-// Launches kernels one after another until one fails.
-class EmulatedLauncher {
- public:
-  explicit EmulatedLauncher(const simt::Schedule& schedule)
-      : schedule_(schedule) {}
-
-  template <typename... Params, typename... Arguments>
-  bool operator()(const SelectGrid& grid, void (*kernel)(Params...),
-                  const Arguments&... arguments) {
-    error_ = simt::Launch(schedule_,
-                          {.grid = {grid.x, grid.y},
-                           .threads = grid.threads,
-                           .shared_bytes = grid.shared_bytes},
-                          kernel, arguments...)
-                 .error;
-    return error_.empty();
-  }
-
-  const std::string& error() const { return error_; }
-
- private:
-  const simt::Schedule schedule_;
-  std::string error_;
-};
 
 template <typename T>
 std::vector<T> Poisoned(int64_t count) {

@@ -72,7 +72,13 @@ StepPlan FullPlan() {
   StepPlan plan;
   plan.id = StepId{9};
   plan.released = {SequenceSlot{3}};
-  plan.starts = {{SequenceSlot{4}, RequestId{77}, 0, 5, 16, 32}};
+  plan.starts = {{.slot = SequenceSlot{4},
+                  .request = RequestId{77},
+                  .num_tokens = 5,
+                  .num_cached_tokens = 16,
+                  .region = RegionId{5},
+                  .query_window = 32}};
+  plan.dropped_regions = {RegionId{3}, RegionId{5}};
   plan.start_tokens = {1, 2, 3, 4, 5};
   plan.slots = {SequenceSlot{4}, SequenceSlot{0}};
   plan.positions = {16, 99};
@@ -88,6 +94,7 @@ StepPlan FullPlan() {
   order.destination_begin = 0;
   order.num_destinations = 1;
   order.page_total = 6;
+  order.region = RegionId{8};
   order.scores = std::make_shared<std::vector<float>>(3, 0.5f);
   order.budgets = std::make_shared<std::vector<int32_t>>(2, 8);
   plan.evictions = {order};
@@ -107,6 +114,8 @@ TEST(WireTest, PlanCarriesEveryField) {
   EXPECT_EQ(proto.starts(0).num_tokens(), 5);
   EXPECT_EQ(proto.starts(0).num_cached_tokens(), 16);
   EXPECT_EQ(proto.starts(0).query_window(), 32);
+  EXPECT_EQ(proto.starts(0).region(), 5u);
+  EXPECT_THAT(proto.dropped_regions(), ElementsAre(3u, 5u));
   EXPECT_THAT(proto.start_tokens(), ElementsAre(1, 2, 3, 4, 5));
   EXPECT_THAT(proto.slots(), ElementsAre(4, 0));
   EXPECT_THAT(proto.positions(), ElementsAre(16, 99));
@@ -120,12 +129,13 @@ TEST(WireTest, PlanCarriesEveryField) {
   EXPECT_EQ(proto.evictions(0).length(), 20);
   EXPECT_EQ(proto.evictions(0).num_destinations(), 1);
   EXPECT_EQ(proto.evictions(0).page_total(), 6);
+  EXPECT_EQ(proto.evictions(0).region(), 8u);
   EXPECT_TRUE(proto.evictions(0).policy().has_external_scores());
   EXPECT_THAT(proto.evictions(0).scores(), ElementsAre(0.5f, 0.5f, 0.5f));
   EXPECT_THAT(proto.evictions(0).budgets(), ElementsAre(8, 8));
   EXPECT_THAT(proto.destinations(), ElementsAre(12));
   // A field added to the message must be filled, and tested, here.
-  EXPECT_EQ(proto.GetDescriptor()->field_count(), 12);
+  EXPECT_EQ(proto.GetDescriptor()->field_count(), 13);
 }
 
 TEST(WireTest, ResultReplacesWhatWasThere) {

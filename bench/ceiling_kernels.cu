@@ -1,0 +1,99 @@
+// Kernels that show what memory gives at best; see ceiling_kernels.h.
+#include "bench/ceiling_kernels.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr int kThreads = 512;
+// 16-byte loads that a thread has in flight.
+constexpr int kUnroll = 8;
+
+// Each CTA takes contiguous tiles of kThreads * kUnroll vectors.
+__global__ __launch_bounds__(kThreads) void ReadAll(const uint4* from,
+                                                    int64_t num_vectors,
+                                                    uint32_t* sink) {
+  constexpr int64_t kTile = int64_t{kThreads} * kUnroll;
+  uint32_t sum = 0;
+  for (int64_t begin = blockIdx.x * kTile; begin < num_vectors;
+       begin += gridDim.x * kTile) {
+    uint4 loaded[kUnroll];
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      const int64_t index = begin + i * kThreads + threadIdx.x;
+      loaded[i] =
+          index < num_vectors ? __ldcs(from + index) : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      sum |= loaded[i].x ^ loaded[i].y ^ loaded[i].z ^ loaded[i].w;
+    }
+  }
+  // Rarely true, and the compiler cannot know: the loads stay.
+  if (sum == 0x7F4A7C15u) atomicAdd(sink, 1u);
+}
+
+__global__ __launch_bounds__(kThreads) void CopyAll(const uint4* from,
+                                                    uint4* to,
+                                                    int64_t num_vectors) {
+  constexpr int64_t kTile = int64_t{kThreads} * kUnroll;
+  for (int64_t begin = blockIdx.x * kTile; begin < num_vectors;
+       begin += gridDim.x * kTile) {
+    uint4 loaded[kUnroll];
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      const int64_t index = begin + i * kThreads + threadIdx.x;
+      if (index < num_vectors) loaded[i] = __ldcs(from + index);
+    }
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      const int64_t index = begin + i * kThreads + threadIdx.x;
+      if (index < num_vectors) __stcs(to + index, loaded[i]);
+    }
+  }
+}
+
+__device__ uint64_t Mix(uint64_t x) {
+  x += 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+__global__ __launch_bounds__(kThreads) void FillElements(uint16_t* out,
+                                                         int64_t count,
+                                                         uint64_t seed) {
+  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
+       i += stride) {
+    const uint64_t high = Mix((seed << 40) + static_cast<uint64_t>(i)) >> 48;
+    const float value = static_cast<float>(high) / 32768.0f - 1.0f;
+    const uint32_t bits = __float_as_uint(value);
+    out[i] =
+        static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+  }
+}
+
+}  // namespace
+
+cudaError_t LaunchReadCeiling(const void* from, int64_t num_vectors,
+                              uint32_t* sink, int32_t num_blocks,
+                              cudaStream_t stream) {
+  ReadAll<<<static_cast<unsigned>(num_blocks), kThreads, 0, stream>>>(
+      static_cast<const uint4*>(from), num_vectors, sink);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchCopyCeiling(const void* from, void* to, int64_t num_vectors,
+                              int32_t num_blocks, cudaStream_t stream) {
+  CopyAll<<<static_cast<unsigned>(num_blocks), kThreads, 0, stream>>>(
+      static_cast<const uint4*>(from), static_cast<uint4*>(to), num_vectors);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchFillElements(uint16_t* out, int64_t count, uint64_t seed,
+                               cudaStream_t stream) {
+  FillElements<<<4096, kThreads, 0, stream>>>(out, count, seed);
+  return cudaGetLastError();
+}
+
+}  // namespace blockmgr

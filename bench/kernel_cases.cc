@@ -1,0 +1,369 @@
+#include "bench/kernel_cases.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "bench/ceiling_kernels.h"
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/status_macros.h"
+#include "kernels/cuda/row_mover_launch.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr int32_t kMaxCopies = 16;
+// What a launch of scores takes (attention_launch.h).
+constexpr std::size_t kMaxLists = 65535;
+// As the launchers recommend.
+constexpr int32_t kRowBlocksPerProcessor = 4;
+
+}  // namespace
+
+absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  const std::string message =
+      absl::StrCat("CUDA: ", what, ": ", cudaGetErrorString(error));
+  return error == cudaErrorMemoryAllocation
+             ? absl::ResourceExhaustedError(message)
+             : absl::InternalError(message);
+}
+
+DeviceProblem::DeviceProblem(const KernelProblem& problem)
+    : problem_(problem),
+      shape_{ElementType::kBFloat16, problem.head_dim},
+      kv_bytes_(static_cast<double>(problem.kv_bytes())),
+      num_blocks_(CeilDiv(problem.num_pages, problem.num_heads)) {}
+
+void* DeviceProblem::AllocateBytes(int64_t bytes) {
+  if (!status_.ok()) return nullptr;
+  void* memory = nullptr;
+  status_ = CudaStatus(cudaMalloc(&memory, static_cast<std::size_t>(bytes)),
+                       absl::StrCat("allocating ", bytes, " bytes"));
+  if (!status_.ok()) {
+    static_cast<void>(cudaGetLastError());
+    return nullptr;
+  }
+  memory_.push_back(memory);
+  status_ = CudaStatus(cudaMemset(memory, 0, static_cast<std::size_t>(bytes)),
+                       "fill");
+  return memory;
+}
+
+DeviceProblem::~DeviceProblem() {
+  for (void* memory : memory_) static_cast<void>(cudaFree(memory));
+}
+
+absl::StatusOr<std::unique_ptr<DeviceProblem>> DeviceProblem::Create(
+    const KernelProblem& problem, int64_t rotated_bytes) {
+  BM_RETURN_IF_ERROR(problem.Validate());
+  if (problem.lengths.size() > kMaxLists) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("lists: expected at most ", kMaxLists,
+                     " (sequences times heads), got ", problem.lengths.size()));
+  }
+  std::unique_ptr<DeviceProblem> result(new DeviceProblem(problem));
+  BM_RETURN_IF_ERROR(result->FillPools(rotated_bytes));
+  result->SendLists();
+  result->AddCeilings();
+  result->AddDecode("decode", 0);
+  result->AddDecode("decode_invariant", kInvariantChunkTiles);
+  result->AddRows();
+  result->AddChunk();
+  result->AddSnapKv();
+  result->AddKeyScores();
+  result->AddValueNorms();
+  result->AddSelection("select_uniform", SelectBudget::kEqual);
+  result->AddSelection("select_adakv", SelectBudget::kBlend);
+  BM_RETURN_IF_ERROR(result->status_);
+  // Timers have streams of their own.
+  BM_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "set-up"));
+  return result;
+}
+
+absl::Status DeviceProblem::FillPools(int64_t rotated_bytes) {
+  int device = 0;
+  BM_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), "device"));
+  BM_RETURN_IF_ERROR(
+      CudaStatus(cudaDeviceGetAttribute(&num_processors_,
+                                        cudaDevAttrMultiProcessorCount, device),
+                 "multiprocessors"));
+  const int64_t page_elements =
+      int64_t{2} * problem_.page_size * problem_.head_dim;
+  const int64_t num_elements =
+      int64_t{num_blocks_} * problem_.num_heads * page_elements;
+  const int64_t num_copies = std::clamp<int64_t>(
+      CeilDiv(rotated_bytes, problem_.kv_bytes()), 1, kMaxCopies);
+  for (int64_t copy = 0; copy < num_copies; ++copy) {
+    uint16_t* pool = Allocate<uint16_t>(num_elements);
+    BM_RETURN_IF_ERROR(status_);
+    BM_RETURN_IF_ERROR(CudaStatus(
+        LaunchFillElements(pool, num_elements, problem_.seed, nullptr),
+        "elements"));
+    pools_.push_back(reinterpret_cast<char*>(pool));
+  }
+  const int64_t num_q_elements =
+      num_lists() * problem_.group_size * problem_.head_dim;
+  queries_ = Allocate<uint16_t>(num_q_elements);
+  output_ = Allocate<uint16_t>(num_q_elements);
+  error_ = Allocate<uint32_t>(1);
+  BM_RETURN_IF_ERROR(status_);
+  return CudaStatus(
+      LaunchFillElements(queries_, num_q_elements, problem_.seed + 1, nullptr),
+      "elements");
+}
+
+PagedPool DeviceProblem::PoolOf(int32_t copy) const {
+  PoolView view;
+  view.base = pools_[copy];
+  view.token_stride = problem_.row_bytes();
+  view.kv_stride = view.token_stride * problem_.page_size;
+  view.head_stride = 2 * view.kv_stride;
+  view.block_stride = view.head_stride * problem_.num_heads;
+  view.layer_stride = view.block_stride * num_blocks_;
+  view.num_layers = 1;
+  view.num_blocks = num_blocks_;
+  view.num_heads = problem_.num_heads;
+  view.page_size = problem_.page_size;
+  view.row_bytes = static_cast<int32_t>(problem_.row_bytes());
+  return MakePagedPool(view);
+}
+
+void DeviceProblem::SendLists() {
+  std::vector<int64_t> page_offsets;
+  std::vector<int32_t> positions;
+  std::vector<int32_t> sequence_lengths;
+  int64_t page = 0;
+  offsets_.push_back(0);
+  for (std::size_t list = 0; list < problem_.lengths.size(); ++list) {
+    const int32_t length = problem_.lengths[list];
+    page_offsets.push_back(page);
+    for (int32_t i = 0; i < length; ++i) {
+      slots_.push_back(
+          int64_t{problem_.page_ids[page + i / problem_.page_size]} *
+              problem_.page_size +
+          i % problem_.page_size);
+      positions.push_back(i);
+    }
+    page += CeilDiv(length, problem_.page_size);
+    offsets_.push_back(std::ssize(slots_));
+    longest_ = std::max(longest_, length);
+    if (list % problem_.num_heads == 0) sequence_lengths.push_back(kWindow);
+    sequence_lengths.back() = std::max(sequence_lengths.back(), length);
+  }
+  const std::vector<int32_t> no_tails(sequence_lengths.size(), 0);
+  lists_.num_sequences = problem_.num_sequences;
+  lists_.num_heads = problem_.num_heads;
+  lists_.region_lengths = Send<int32_t>(problem_.lengths);
+  lists_.region_offsets = Send<int64_t>(page_offsets);
+  lists_.region_pages = Send<int32_t>(problem_.page_ids);
+  lists_.tail_blocks = Allocate<int32_t>(problem_.num_sequences);
+  lists_.tail_stride = 1;
+  lists_.tail_lengths = Send<int32_t>(no_tails);
+  entries_.num_sequences = problem_.num_sequences;
+  entries_.num_heads = problem_.num_heads;
+  entries_.offsets = Send<int64_t>(offsets_);
+  entries_.slots = Send<int64_t>(slots_);
+  entries_.positions = Send<int32_t>(positions);
+  lengths_ = Send<int32_t>(sequence_lengths);
+  scores_ = Allocate<float>(std::ssize(slots_));
+}
+
+void DeviceProblem::AddCeilings() {
+  const int64_t num_vectors = problem_.kv_bytes() / 16;
+  const int32_t num_blocks = num_processors_ * 4;
+  uint32_t* sink = Allocate<uint32_t>(1);
+  cases_.push_back({"read_ceiling", KernelCeiling::kRead, kv_bytes_, 0,
+                    [=, this](int32_t copy, cudaStream_t stream) {
+                      return LaunchReadCeiling(pools_[copy], num_vectors, sink,
+                                               num_blocks, stream);
+                    }});
+  // Half of a pool to its other half: the bytes of K and V are moved once.
+  cases_.push_back({"copy_ceiling", KernelCeiling::kCopy, kv_bytes_, 0,
+                    [=, this](int32_t copy, cudaStream_t stream) {
+                      return LaunchCopyCeiling(
+                          pools_[copy], pools_[copy] + num_vectors / 2 * 16,
+                          num_vectors / 2, num_blocks, stream);
+                    }});
+}
+
+void DeviceProblem::AddDecode(const char* name, int32_t chunk_tiles) {
+  std::vector<int32_t> tile_offsets = {0};
+  for (const int32_t length : problem_.lengths) {
+    tile_offsets.push_back(tile_offsets.back() +
+                           DecodeTiles(length, 0, problem_.page_size));
+  }
+  int32_t num_ctas = 1;
+  if (status_.ok()) {
+    status_ =
+        CudaStatus(CountDecodeCtas(shape_, problem_.group_size, &num_ctas),
+                   "decode attention");
+  }
+  num_ctas = std::clamp(num_ctas, 1, tile_offsets.back());
+  const int64_t num_slots = DecodeWorkspaceSlots(
+      tile_offsets.back(), num_lists(), num_ctas, chunk_tiles);
+  const int32_t q_rows = problem_.group_size > 8 ? 16 : 8;
+  DecodeParams params;
+  params.lists = lists_;
+  params.tile_offsets = Send<int32_t>(tile_offsets);
+  params.queries = queries_;
+  params.output = output_;
+  params.partial_output =
+      Allocate<float>(num_slots * q_rows * problem_.head_dim);
+  params.partial_stats = Allocate<float>(num_slots * q_rows * 2);
+  params.group_size = problem_.group_size;
+  params.num_ctas = num_ctas;
+  params.chunk_tiles = chunk_tiles;
+  params.scale = 1.0f / std::sqrt(static_cast<float>(problem_.head_dim));
+  cases_.push_back({name, KernelCeiling::kRead, kv_bytes_, 0,
+                    [=, this](int32_t copy, cudaStream_t stream) {
+                      DecodeParams p = params;
+                      p.pool = PoolOf(copy);
+                      return LaunchDecodeAttention(p, shape_, stream);
+                    }});
+}
+
+// The last queries of every sequence over its lists, as a chunk of a prompt
+// whose own tokens are the first pages of other lists.
+void DeviceProblem::AddChunk() {
+  const int32_t num_sequences = std::min(problem_.num_sequences, 4);
+  const int32_t num_queries = std::min(512, num_blocks_ * problem_.page_size);
+  const int32_t num_tail_blocks = CeilDiv(num_queries, problem_.page_size);
+  std::vector<int32_t> tail_blocks;
+  std::vector<int32_t> query_offsets = {0};
+  std::vector<int32_t> block_offsets = {0};
+  double num_pairs = 0;
+  for (int32_t s = 0; s < num_sequences; ++s) {
+    for (int32_t i = 0; i < num_tail_blocks; ++i) tail_blocks.push_back(i);
+    query_offsets.push_back(query_offsets.back() + num_queries);
+    block_offsets.push_back(block_offsets.back() +
+                            ChunkBlocks(num_queries, problem_.group_size));
+    for (int32_t head = 0; head < problem_.num_heads; ++head) {
+      const double length = problem_.lengths[s * problem_.num_heads + head];
+      num_pairs += num_queries * (length + (num_queries + 1) / 2.0);
+    }
+  }
+  const std::vector<int32_t> tail_lengths(num_sequences, num_queries);
+  const int64_t num_elements = int64_t{query_offsets.back()} *
+                               problem_.num_heads * problem_.group_size *
+                               problem_.head_dim;
+  uint16_t* queries = Allocate<uint16_t>(num_elements);
+  ChunkParams params;
+  params.lists = lists_;
+  params.lists.num_sequences = num_sequences;
+  params.lists.tail_blocks = Send<int32_t>(tail_blocks);
+  params.lists.tail_stride = num_tail_blocks;
+  params.lists.tail_lengths = Send<int32_t>(tail_lengths);
+  params.query_offsets = Send<int32_t>(query_offsets);
+  params.block_offsets = Send<int32_t>(block_offsets);
+  params.queries = queries;
+  params.output = Allocate<uint16_t>(num_elements);
+  params.group_size = problem_.group_size;
+  params.scale = 1.0f / std::sqrt(static_cast<float>(problem_.head_dim));
+  if (status_.ok()) {
+    status_ = CudaStatus(
+        LaunchFillElements(queries, num_elements, problem_.seed + 2, nullptr),
+        "elements");
+  }
+  const int32_t num_ctas = block_offsets.back();
+  cases_.push_back({"chunk", KernelCeiling::kNone, 0,
+                    4.0 * problem_.head_dim * problem_.group_size * num_pairs,
+                    [=, this](int32_t copy, cudaStream_t stream) {
+                      ChunkParams p = params;
+                      p.pool = PoolOf(copy);
+                      return LaunchChunkAttention(p, shape_, num_ctas, stream);
+                    }});
+}
+
+void DeviceProblem::AddRows() {
+  const auto max_blocks =
+      static_cast<uint32_t>(num_processors_ * kRowBlocksPerProcessor);
+  const double pair_bytes = 2.0 * static_cast<double>(problem_.row_bytes());
+  // A prompt's rows: every slot of at most half of the pool's blocks.
+  const int64_t num_tokens =
+      int64_t{(num_blocks_ + 1) / 2} * problem_.page_size;
+  std::vector<int64_t> mapping;
+  for (int64_t i = 0; i < num_tokens; ++i) mapping.push_back(i);
+  const int64_t token_bytes = problem_.num_heads * problem_.row_bytes();
+  const char* rows = Allocate<char>(2 * num_tokens * token_bytes);
+  AppendRows append;
+  append.num_tokens = num_tokens;
+  append.slot_mapping = Send<int64_t>(mapping);
+  append.keys = rows;
+  append.values = rows + num_tokens * token_bytes;
+  append.token_stride = token_bytes;
+  append.head_stride = problem_.row_bytes();
+  append.error = error_;
+  cases_.push_back(
+      {"append", KernelCeiling::kCopy,
+       2 * pair_bytes * static_cast<double>(num_tokens) * problem_.num_heads, 0,
+       [=, this](int32_t copy, cudaStream_t stream) {
+         AppendRows p = append;
+         p.pool = PoolOf(copy).view;
+         return LaunchAppend(p, RowConversion::kNone, max_blocks, stream);
+       }});
+  // Survivors to holes, as many as a compaction of each list moves.
+  std::vector<RowMove> moves;
+  for (std::size_t list = 0; list + 1 < offsets_.size(); ++list) {
+    const int64_t size = offsets_[list + 1] - offsets_[list];
+    const auto kept =
+        static_cast<int64_t>(kKeepRatio * static_cast<double>(size));
+    for (int64_t i = 0; i < kept; ++i) {
+      const int64_t from =
+          kept + i * (size - kept) / std::max<int64_t>(kept, 1);
+      moves.push_back(
+          {slots_[offsets_[list] + from], slots_[offsets_[list] + i]});
+    }
+  }
+  MoveRows move;
+  move.rows.count = std::ssize(moves);
+  move.moves = Send<RowMove>(moves);
+  move.error = error_;
+  cases_.push_back({"compact", KernelCeiling::kCopy,
+                    2 * pair_bytes * static_cast<double>(moves.size()), 0,
+                    [=, this](int32_t copy, cudaStream_t stream) {
+                      MoveRows p = move;
+                      p.pool = PoolOf(copy).view;
+                      return LaunchMove(p, max_blocks, stream);
+                    }});
+  std::vector<BlockPair> pairs;
+  for (int32_t block = 0; block < num_blocks_ / 2; ++block) {
+    pairs.push_back({block, num_blocks_ / 2 + block});
+  }
+  CopyBlockRows copy_blocks;
+  copy_blocks.num_pairs = std::ssize(pairs);
+  copy_blocks.pairs = Send<BlockPair>(pairs);
+  copy_blocks.error = error_;
+  cases_.push_back({"copy_blocks", KernelCeiling::kCopy,
+                    2 * pair_bytes * static_cast<double>(pairs.size()) *
+                        problem_.page_size * problem_.num_heads,
+                    0, [=, this](int32_t copy, cudaStream_t stream) {
+                      CopyBlockRows p = copy_blocks;
+                      p.pool = PoolOf(copy).view;
+                      return LaunchCopyBlocks(p, max_blocks, stream);
+                    }});
+}
+
+absl::StatusOr<std::vector<uint16_t>> DeviceProblem::ReadDecodeOutput() const {
+  std::vector<uint16_t> output(static_cast<std::size_t>(
+      num_lists() * problem_.group_size * problem_.head_dim));
+  BM_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "waiting"));
+  BM_RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpy(output.data(), output_, output.size() * 2,
+                            cudaMemcpyDeviceToHost),
+                 "download"));
+  return output;
+}
+
+absl::StatusOr<uint32_t> DeviceProblem::ReadErrorWord() const {
+  uint32_t error = 0;
+  BM_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "waiting"));
+  BM_RETURN_IF_ERROR(CudaStatus(
+      cudaMemcpy(&error, error_, sizeof(error), cudaMemcpyDeviceToHost),
+      "download"));
+  return error;
+}
+
+}  // namespace blockmgr

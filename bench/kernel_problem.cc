@@ -1,0 +1,263 @@
+#include "bench/kernel_problem.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <numeric>
+
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/status_macros.h"
+
+namespace blockmgr {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "problems are written as they are in memory");
+
+constexpr std::array<char, 8> kMagic = {'B', 'M', 'K', 'V', 'P', 'R', 'B', '1'};
+constexpr uint32_t kVersion = 1;
+// Of the logarithm of a ragged length: puts the largest of some hundred at
+// about four times the mean.
+constexpr double kSpread = 0.6;
+
+struct Header {
+  std::array<char, 8> magic = kMagic;
+  uint32_t version = kVersion;
+  uint32_t element_type = 0;
+  int32_t num_sequences = 0;
+  int32_t num_heads = 0;
+  int32_t group_size = 0;
+  int32_t head_dim = 0;
+  int32_t page_size = 0;
+  int32_t num_pages = 0;
+  uint64_t seed = 0;
+  int64_t num_page_ids = 0;
+};
+static_assert(sizeof(Header) == 56, "no padding");
+
+absl::Status Expected(absl::string_view field, absl::string_view expected,
+                      int64_t got) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": expected ", expected, ", got ", got));
+}
+
+// Uniform in (0, 1), number `index` of a seed.
+double Uniform(uint64_t seed, uint64_t index) {
+  const uint64_t bits = SplitMix64(seed * 0x9E3779B97F4A7C15u + index) >> 12;
+  return (static_cast<double>(bits) + 0.5) * 0x1p-52;
+}
+
+// Normal, by Box and Muller.
+double Normal(uint64_t seed, uint64_t index) {
+  const double radius = std::sqrt(-2.0 * std::log(Uniform(seed, 2 * index)));
+  return radius * std::cos(6.283185307179586 * Uniform(seed, 2 * index + 1));
+}
+
+std::vector<double> Weights(const KernelProblemShape& shape, int64_t count) {
+  std::vector<double> weights(static_cast<std::size_t>(count), 1.0);
+  if (shape.distribution == LengthDistribution::kRagged) {
+    for (int64_t i = 0; i < count; ++i) {
+      weights[i] =
+          std::exp(kSpread * Normal(shape.seed, static_cast<uint64_t>(i)));
+    }
+  } else if (shape.distribution == LengthDistribution::kOneHuge) {
+    weights[count / 2] = static_cast<double>(std::max<int64_t>(1, count - 1));
+  }
+  return weights;
+}
+
+template <typename T>
+void WriteArray(std::ofstream& file, const std::vector<T>& values) {
+  file.write(reinterpret_cast<const char*>(values.data()),
+             static_cast<std::streamsize>(values.size() * sizeof(T)));
+}
+
+template <typename T>
+bool ReadArray(std::ifstream& file, std::vector<T>* values) {
+  const auto bytes = static_cast<std::streamsize>(values->size() * sizeof(T));
+  file.read(reinterpret_cast<char*>(values->data()), bytes);
+  return file.gcount() == bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<LengthDistribution> ParseDistribution(absl::string_view name) {
+  if (name == "uniform") return LengthDistribution::kUniform;
+  if (name == "ragged") return LengthDistribution::kRagged;
+  if (name == "one-huge") return LengthDistribution::kOneHuge;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "distribution: expected uniform, ragged or one-huge, got '", name, "'"));
+}
+
+int64_t KernelProblem::num_entries() const {
+  return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+}
+
+absl::Status KernelProblem::Validate() const {
+  if (num_sequences < 1) {
+    return Expected("num_sequences", "at least 1", num_sequences);
+  }
+  if (num_heads < 1 || num_heads > 1024) {
+    return Expected("num_heads", "1 to 1024", num_heads);
+  }
+  if (group_size < 1 || group_size > 16) {
+    return Expected("group_size", "1 to 16", group_size);
+  }
+  if (head_dim != 64 && head_dim != 128 && head_dim != 256) {
+    return Expected("head_dim", "64, 128 or 256", head_dim);
+  }
+  if (page_size != 16 && page_size != 32) {
+    return Expected("page_size", "16 or 32", page_size);
+  }
+  const int64_t num_lists = int64_t{num_sequences} * num_heads;
+  if (std::ssize(lengths) != num_lists) {
+    return Expected("lengths", absl::StrCat(num_lists), std::ssize(lengths));
+  }
+  int64_t num_needed = 0;
+  for (const int32_t length : lengths) {
+    if (length < 0) return Expected("length", "at least 0", length);
+    num_needed += CeilDiv<int64_t>(length, page_size);
+  }
+  if (std::ssize(page_ids) != num_needed) {
+    return Expected("page_ids", absl::StrCat(num_needed), std::ssize(page_ids));
+  }
+  if (num_pages < num_needed) {
+    return Expected("num_pages", absl::StrCat("at least ", num_needed),
+                    num_pages);
+  }
+  std::vector<int32_t> sorted = page_ids;
+  std::ranges::sort(sorted);
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    if (sorted[i] < 0 || sorted[i] >= num_pages) {
+      return Expected("page id", absl::StrCat("below ", num_pages), sorted[i]);
+    }
+    if (i > 0 && sorted[i] == sorted[i - 1]) {
+      return Expected("page id", "each once", sorted[i]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<KernelProblem> MakeKernelProblem(
+    const KernelProblemShape& shape) {
+  KernelProblem problem;
+  problem.num_heads = shape.num_heads;
+  problem.group_size = shape.group_size;
+  problem.head_dim = shape.head_dim;
+  problem.page_size = shape.page_size;
+  problem.seed = shape.seed;
+  if (shape.num_heads < 1 || shape.head_dim < 1 || shape.mean_length < 1 ||
+      shape.page_size < 1) {
+    return absl::InvalidArgumentError(
+        "num_heads, head_dim, page_size and mean_length: expected at least 1");
+  }
+  const int64_t num_tokens = shape.kv_bytes / (2 * problem.row_bytes());
+  const int64_t num_sequences = std::max<int64_t>(
+      1, num_tokens / (int64_t{shape.num_heads} * shape.mean_length));
+  const int64_t num_lists = num_sequences * shape.num_heads;
+  if (num_tokens < num_lists ||
+      num_tokens > int64_t{std::numeric_limits<int32_t>::max()}) {
+    return Expected("kv_bytes", "one token a list, and fewer than 2^31 tokens",
+                    shape.kv_bytes);
+  }
+  problem.num_sequences = static_cast<int32_t>(num_sequences);
+  const std::vector<double> weights = Weights(shape, num_lists);
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  int64_t num_pages = 0;
+  for (const double weight : weights) {
+    const double share = static_cast<double>(num_tokens) * weight / sum;
+    problem.lengths.push_back(
+        std::max<int32_t>(1, static_cast<int32_t>(share)));
+    num_pages += CeilDiv<int64_t>(problem.lengths.back(), shape.page_size);
+  }
+  // Whole blocks.
+  problem.num_pages = static_cast<int32_t>(
+      CeilDiv<int64_t>(num_pages, shape.num_heads) * shape.num_heads);
+  std::vector<int32_t> ids(static_cast<std::size_t>(problem.num_pages));
+  std::iota(ids.begin(), ids.end(), 0);
+  for (std::size_t i = ids.size() - 1; i > 0; --i) {
+    std::swap(ids[i],
+              ids[SplitMix64(shape.seed ^ (uint64_t{i} << 20)) % (i + 1)]);
+  }
+  ids.resize(static_cast<std::size_t>(num_pages));
+  problem.page_ids = std::move(ids);
+  BM_RETURN_IF_ERROR(problem.Validate());
+  return problem;
+}
+
+absl::Status WriteKernelProblem(const std::string& path,
+                                const KernelProblem& problem) {
+  Header header;
+  header.num_sequences = problem.num_sequences;
+  header.num_heads = problem.num_heads;
+  header.group_size = problem.group_size;
+  header.head_dim = problem.head_dim;
+  header.page_size = problem.page_size;
+  header.num_pages = problem.num_pages;
+  header.seed = problem.seed;
+  header.num_page_ids = std::ssize(problem.page_ids);
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file.write(reinterpret_cast<const char*>(&header), sizeof(header));
+  WriteArray(file, problem.lengths);
+  WriteArray(file, problem.page_ids);
+  file.flush();
+  if (file) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("cannot write the problem to ", path));
+}
+
+absl::StatusOr<KernelProblem> ReadKernelProblem(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) {
+    return absl::NotFoundError(absl::StrCat("cannot read the problem ", path));
+  }
+  const int64_t num_bytes = file.tellg();
+  file.seekg(0);
+  const auto refuse = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
+  };
+  Header header;
+  file.read(reinterpret_cast<char*>(&header), sizeof(header));
+  if (file.gcount() != sizeof(header) || header.magic != kMagic) {
+    return refuse("expected a problem of blockmgr-bench kernels");
+  }
+  if (header.version != kVersion || header.element_type != 0) {
+    return refuse("expected version 1 with elements of type 0");
+  }
+  // What the file has room for, before anything is allocated.
+  const int64_t num_words =
+      (num_bytes - int64_t{sizeof(header)}) / int64_t{sizeof(int32_t)};
+  if (header.num_sequences < 1 || header.num_heads < 1 ||
+      header.num_page_ids < 0 || header.num_page_ids > num_words ||
+      int64_t{header.num_sequences} * header.num_heads !=
+          num_words - header.num_page_ids) {
+    return refuse("expected as many lengths and page ids as its header says");
+  }
+  KernelProblem problem;
+  problem.num_sequences = header.num_sequences;
+  problem.num_heads = header.num_heads;
+  problem.group_size = header.group_size;
+  problem.head_dim = header.head_dim;
+  problem.page_size = header.page_size;
+  problem.num_pages = header.num_pages;
+  problem.seed = header.seed;
+  problem.lengths.resize(
+      static_cast<std::size_t>(num_words - header.num_page_ids));
+  problem.page_ids.resize(static_cast<std::size_t>(header.num_page_ids));
+  if (!ReadArray(file, &problem.lengths) ||
+      !ReadArray(file, &problem.page_ids)) {
+    return refuse("expected all of its arrays");
+  }
+  const absl::Status valid = problem.Validate();
+  if (!valid.ok()) return refuse(valid.message());
+  return problem;
+}
+
+}  // namespace blockmgr

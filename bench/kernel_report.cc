@@ -1,0 +1,78 @@
+#include "bench/kernel_report.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+#include <nlohmann/json.hpp>
+
+#include "blockmgr/base/check.h"
+
+namespace blockmgr {
+
+double SamplePercentile(std::vector<double> samples, double percent) {
+  BM_CHECK(!samples.empty() && percent > 0 && percent <= 100);
+  const auto rank = static_cast<std::size_t>(
+      std::ceil(percent / 100 * static_cast<double>(samples.size())));
+  const auto place = samples.begin() + static_cast<std::ptrdiff_t>(rank - 1);
+  std::nth_element(samples.begin(), place, samples.end());
+  return *place;
+}
+
+nlohmann::ordered_json KernelResultJson(const KernelProblem& problem,
+                                        const KernelResult& result,
+                                        double ceiling_gb_per_s) {
+  const double median = SamplePercentile(result.samples_us, 50);
+  const double gb_per_s = result.useful_bytes / median * 1e-3;
+  nlohmann::ordered_json json;
+  json["kernel"] = result.kernel;
+  json["distribution"] = result.distribution;
+  json["group_size"] = problem.group_size;
+  json["kv_bytes"] = problem.kv_bytes();
+  json["num_sequences"] = problem.num_sequences;
+  json["num_heads"] = problem.num_heads;
+  json["head_dim"] = problem.head_dim;
+  json["page_size"] = problem.page_size;
+  json["useful_bytes"] = result.useful_bytes;
+  json["flops"] = result.flops;
+  json["median_us"] = median;
+  json["p10_us"] = SamplePercentile(result.samples_us, 10);
+  json["p90_us"] = SamplePercentile(result.samples_us, 90);
+  json["num_samples"] = result.samples_us.size();
+  json["gb_per_s"] = gb_per_s;
+  json["tflop_per_s"] = nullptr;
+  if (result.flops > 0) json["tflop_per_s"] = result.flops / median * 1e-6;
+  json["ceiling"] = nullptr;
+  json["percent_of_ceiling"] = nullptr;
+  if (result.ceiling != KernelCeiling::kNone && ceiling_gb_per_s > 0) {
+    json["ceiling"] = result.ceiling == KernelCeiling::kRead ? "read" : "copy";
+    json["percent_of_ceiling"] = 100 * gb_per_s / ceiling_gb_per_s;
+  }
+  return json;
+}
+
+std::string FormatKernelReport(const nlohmann::ordered_json& report) {
+  std::string text = absl::StrFormat(
+      "%s\n%-16s %-9s %2s %8s %10s %17s %8s %8s %9s\n",
+      report.at("device").get<std::string>(), "kernel", "lengths", "G",
+      "KV MiB", "median us", "p10 .. p90", "GB/s", "TFLOP/s", "% ceiling");
+  for (const auto& result : report.at("results")) {
+    const auto& flops = result.at("tflop_per_s");
+    const auto& percent = result.at("percent_of_ceiling");
+    absl::StrAppendFormat(
+        &text, "%-16s %-9s %2d %8.0f %10.1f %8.1f %8.1f %8.0f %8s %9s\n",
+        result.at("kernel").get<std::string>(),
+        result.at("distribution").get<std::string>(),
+        result.at("group_size").get<int>(),
+        result.at("kv_bytes").get<double>() / (1 << 20),
+        result.at("median_us").get<double>(), result.at("p10_us").get<double>(),
+        result.at("p90_us").get<double>(), result.at("gb_per_s").get<double>(),
+        flops.is_null() ? "" : absl::StrFormat("%.1f", flops.get<double>()),
+        percent.is_null() ? ""
+                          : absl::StrFormat("%.1f", percent.get<double>()));
+  }
+  return text;
+}
+
+}  // namespace blockmgr

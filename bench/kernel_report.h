@@ -1,0 +1,50 @@
+// The report of `blockmgr-bench kernels`: JSON, and a table made from it.
+//
+//   device, sm_count, l2_bytes, commit-independent facts of the run
+//   results[]: kernel, distribution, group_size, kv_bytes, num_sequences,
+//     num_heads, head_dim, page_size, useful_bytes, flops, median_us, p10_us,
+//     p90_us, num_samples, gb_per_s, tflop_per_s (null without flops),
+//     ceiling ("read", "copy" or null) and percent_of_ceiling, of the ceiling
+//     that the same process measured at the same size
+//
+// compare_pytorch.py prints the same keys.
+#ifndef BENCH_KERNEL_REPORT_H_
+#define BENCH_KERNEL_REPORT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "bench/kernel_problem.h"
+
+namespace blockmgr {
+
+// What bounds a kernel.
+enum class KernelCeiling : uint8_t { kNone, kRead, kCopy };
+
+struct KernelResult {
+  std::string kernel;
+  std::string distribution;
+  KernelCeiling ceiling = KernelCeiling::kNone;
+  double useful_bytes = 0;         // moved at least, by any implementation
+  double flops = 0;                // 0: bytes are what counts
+  std::vector<double> samples_us;  // of one launch each
+};
+
+// Nearest-rank percentile, 0 < percent <= 100. REQUIRES: samples are not empty.
+double SamplePercentile(std::vector<double> samples, double percent);
+
+// One entry of results[]. ceiling_gb_per_s: what result.ceiling gives; 0 for
+// kNone.
+nlohmann::ordered_json KernelResultJson(const KernelProblem& problem,
+                                        const KernelResult& result,
+                                        double ceiling_gb_per_s);
+
+// For people: a line per result.
+std::string FormatKernelReport(const nlohmann::ordered_json& report);
+
+}  // namespace blockmgr
+
+#endif  // BENCH_KERNEL_REPORT_H_

@@ -1,0 +1,125 @@
+// RunKernels, where there is CUDA.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+#include <cuda_runtime_api.h>
+#include <nlohmann/json.hpp>
+
+#include "bench/kernel_cases.h"
+#include "bench/kernel_problem.h"
+#include "bench/kernel_report.h"
+#include "bench/kernel_timer.h"
+#include "bench/kernels.h"
+#include "blockmgr/base/status_macros.h"
+
+namespace blockmgr {
+namespace {
+
+// Copies of the pool together: several times any second-level cache.
+constexpr int64_t kRotatedL2s = 6;
+
+struct Ceilings {
+  double read_gb_per_s = 0;
+  double copy_gb_per_s = 0;
+};
+
+bool IsWanted(const KernelBenchOptions& options, const std::string& kernel) {
+  return options.kernels.empty() ||
+         std::find(options.kernels.begin(), options.kernels.end(), kernel) !=
+             options.kernels.end();
+}
+
+absl::Status TimeProblem(const KernelBenchOptions& options,
+                         const KernelProblem& problem,
+                         const std::string& distribution, int64_t l2_bytes,
+                         nlohmann::ordered_json* results) {
+  BM_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceProblem> device,
+                      DeviceProblem::Create(problem, kRotatedL2s * l2_bytes));
+  BM_ASSIGN_OR_RETURN(const std::unique_ptr<KernelTimer> timer,
+                      KernelTimer::Create());
+  Ceilings ceilings;
+  for (const KernelCase& c : device->cases()) {
+    const bool is_read = c.kernel == "read_ceiling";
+    const bool is_copy = c.kernel == "copy_ceiling";
+    if (!is_read && !is_copy && !IsWanted(options, c.kernel)) continue;
+    absl::FPrintF(stderr, "%s G=%d %d MiB: %s\n", distribution,
+                  problem.group_size, problem.kv_bytes() >> 20, c.kernel);
+    KernelResult result;
+    result.kernel = c.kernel;
+    result.distribution = distribution;
+    result.ceiling = c.ceiling;
+    result.useful_bytes = c.useful_bytes;
+    result.flops = c.flops;
+    BM_ASSIGN_OR_RETURN(
+        result.samples_us,
+        timer->Time(c.launch, device->num_copies(), options.num_samples));
+    const double gb_per_s =
+        c.useful_bytes / SamplePercentile(result.samples_us, 50) * 1e-3;
+    if (is_read) ceilings.read_gb_per_s = gb_per_s;
+    if (is_copy) ceilings.copy_gb_per_s = gb_per_s;
+    results->push_back(KernelResultJson(
+        problem, result,
+        c.ceiling == KernelCeiling::kRead   ? ceilings.read_gb_per_s
+        : c.ceiling == KernelCeiling::kCopy ? ceilings.copy_gb_per_s
+                                            : 0));
+  }
+  BM_ASSIGN_OR_RETURN(const uint32_t error, device->ReadErrorWord());
+  if (error == 0) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("the row mover's error word: expected 0, got ", error));
+}
+
+// Names in --kernels that are not in the table.
+absl::Status CheckNames(const KernelBenchOptions& options,
+                        const nlohmann::ordered_json& results) {
+  for (const std::string& name : options.kernels) {
+    std::vector<std::string> known;
+    for (const auto& result : results) known.push_back(result.at("kernel"));
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--kernels: expected names in the table, got '", name, "'"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<nlohmann::ordered_json> RunKernels(
+    const KernelBenchOptions& options) {
+  int num_devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&num_devices);
+  if (error != cudaSuccess || options.device >= num_devices) {
+    return absl::UnavailableError(
+        absl::StrCat("--device: expected one of the ", num_devices,
+                     " CUDA devices that this process can use, got ",
+                     options.device, error != cudaSuccess ? ": " : "",
+                     error != cudaSuccess ? cudaGetErrorString(error) : ""));
+  }
+  BM_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(options.device), "device"));
+  cudaDeviceProp properties;
+  BM_RETURN_IF_ERROR(CudaStatus(
+      cudaGetDeviceProperties(&properties, options.device), "device"));
+  std::vector<std::string> names;
+  BM_ASSIGN_OR_RETURN(const std::vector<KernelProblem> problems,
+                      KernelProblems(options, &names));
+  nlohmann::ordered_json report;
+  report["device"] = properties.name;
+  report["sm_count"] = properties.multiProcessorCount;
+  report["l2_bytes"] = properties.l2CacheSize;
+  report["seed"] = options.seed;
+  report["results"] = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < problems.size(); ++i) {
+    BM_RETURN_IF_ERROR(TimeProblem(options, problems[i], names[i],
+                                   properties.l2CacheSize, &report["results"]));
+  }
+  BM_RETURN_IF_ERROR(CheckNames(options, report["results"]));
+  return report;
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,163 @@
+// The kernels of an eviction on a problem: scores and selection.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "bench/ceiling_kernels.h"
+#include "bench/kernel_cases.h"
+#include "blockmgr/base/bits.h"
+#include "kernels/cuda/select_launch.h"
+
+namespace blockmgr {
+namespace {
+
+// snapkv's default.
+constexpr int32_t kPoolKernel = 7;
+// Of Llama-3.1-8B.
+constexpr int32_t kModelDim = 4096;
+
+}  // namespace
+
+void DeviceProblem::AddSnapKv() {
+  const int64_t num_entries = std::ssize(slots_);
+  const int64_t num_rows = int64_t{problem_.num_sequences} * kWindow *
+                           problem_.num_heads * problem_.group_size;
+  WindowParams window;
+  uint16_t* queries = Allocate<uint16_t>(num_rows * problem_.head_dim);
+  window.entries = entries_;
+  window.queries = queries;
+  window.window = kWindow;
+  window.lengths = lengths_;
+  window.group_size = problem_.group_size;
+  window.scale = 1.0f / std::sqrt(static_cast<float>(problem_.head_dim));
+  window.lse = Allocate<float>(num_rows);
+  window.num_splits = EntrySplits(longest_);
+  window.partial_stats =
+      Allocate<float>(num_lists() * window.num_splits *
+                      WindowRows(problem_.group_size, kWindow) * 2);
+  window.attention = Allocate<float>(num_entries * problem_.group_size);
+  if (status_.ok()) {
+    status_ =
+        CudaStatus(LaunchFillElements(queries, num_rows * problem_.head_dim,
+                                      problem_.seed + 3, nullptr),
+                   "elements");
+  }
+  PoolParams pooling;
+  pooling.entries = entries_;
+  pooling.lengths = lengths_;
+  pooling.window = kWindow;
+  pooling.group_size = problem_.group_size;
+  pooling.attention = window.attention;
+  pooling.kernel = kPoolKernel;
+  pooling.scores = scores_;
+  // Keys twice.
+  cases_.push_back({"snapkv", KernelCeiling::kRead, kv_bytes_, 0,
+                    [=, this](int32_t copy, cudaStream_t stream) {
+                      WindowParams p = window;
+                      p.pool = PoolOf(copy);
+                      cudaError_t error = LaunchWindowStats(p, shape_, stream);
+                      if (error != cudaSuccess) return error;
+                      error = LaunchWindowColumns(p, shape_, stream);
+                      if (error != cudaSuccess) return error;
+                      return LaunchPoolWindowScores(pooling, longest_, stream);
+                    }});
+}
+
+void DeviceProblem::AddKeyScores() {
+  KeyScoreParams params;
+  params.entries = entries_;
+  params.num_splits = EntrySplits(longest_);
+  params.partial_sums =
+      Allocate<float>(num_lists() * params.num_splits * problem_.head_dim);
+  params.anchors = Allocate<float>(num_lists() * (problem_.head_dim + 1));
+  params.scores = scores_;
+  const auto add = [&](const char* name, KeyMetric metric, double reads) {
+    params.metric = metric;
+    cases_.push_back({name, KernelCeiling::kRead, reads * kv_bytes_ / 2, 0,
+                      [params, this](int32_t copy, cudaStream_t stream) {
+                        KeyScoreParams p = params;
+                        p.pool = PoolOf(copy);
+                        return LaunchKeyScores(p, shape_, stream);
+                      }});
+  };
+  add("keydiff", KeyMetric::kCosine, 2);
+  add("knorm", KeyMetric::kNorm, 1);
+}
+
+void DeviceProblem::AddValueNorms() {
+  const int64_t num_weights = int64_t{problem_.num_heads} *
+                              problem_.group_size * problem_.head_dim *
+                              kModelDim;
+  uint16_t* projection = Allocate<uint16_t>(num_weights);
+  ValueNormParams params;
+  params.entries = entries_;
+  params.projection = projection;
+  params.model_dim = kModelDim;
+  params.group_size = problem_.group_size;
+  params.norms = scores_;
+  if (status_.ok()) {
+    status_ = CudaStatus(
+        LaunchFillElements(projection, num_weights, problem_.seed + 4, nullptr),
+        "elements");
+  }
+  cases_.push_back({"value_norms", KernelCeiling::kNone, 0,
+                    2.0 * static_cast<double>(slots_.size()) *
+                        problem_.group_size * problem_.head_dim * kModelDim,
+                    [=, this](int32_t copy, cudaStream_t stream) {
+                      ValueNormParams p = params;
+                      p.pool = PoolOf(copy);
+                      return LaunchValueNorms(p, shape_, longest_, stream);
+                    }});
+}
+
+// Heads of the first sequences, one layer each, at the default keep ratio.
+void DeviceProblem::AddSelection(const char* name, SelectBudget budget) {
+  const int32_t num_heads =
+      static_cast<int32_t>(std::min<int64_t>(num_lists(), 65535));
+  std::vector<SelectScope> scopes;
+  for (int32_t head = 0; head < num_heads; head += problem_.num_heads) {
+    SelectScope scope{};
+    scope.first_head = head;
+    scope.num_heads = std::min(problem_.num_heads, num_heads - head);
+    const double held =
+        static_cast<double>(offsets_[head + scope.num_heads] - offsets_[head]);
+    scope.entries = static_cast<int64_t>(kKeepRatio * held);
+    // Every head may keep a page.
+    scope.pages =
+        std::max<int64_t>(scope.entries / problem_.page_size, scope.num_heads);
+    scope.min_pages = 1;
+    scope.recent_begin = longest_;
+    scopes.push_back(scope);
+  }
+  SelectProblem select;
+  select.num_heads = num_heads;
+  select.num_scopes = static_cast<int32_t>(scopes.size());
+  select.scopes = Send<SelectScope>(scopes);
+  select.offsets = entries_.offsets;
+  select.positions = entries_.positions;
+  select.scores = scores_;
+  select.budget = budget;
+  select.alpha = budget == SelectBudget::kBlend ? 200'000'000 : 0;
+  select.page_size = problem_.page_size;
+  select.num_chunks = std::max(1, CeilDiv(longest_, select.chunk_entries));
+  const int64_t num_groups = int64_t{num_heads} + select.num_scopes;
+  select.heads = Allocate<SelectHead>(num_heads);
+  select.searches = Allocate<RadixSearch>(num_groups);
+  select.histograms = Allocate<uint32_t>(num_groups * kRadixBins);
+  select.counters = Allocate<uint32_t>(num_groups);
+  select.chunk_equals =
+      Allocate<int32_t>(int64_t{num_heads} * select.num_chunks);
+  select.budgets = Allocate<int32_t>(num_heads);
+  select.survivors =
+      Allocate<uint32_t>(SurvivorWords(offsets_[num_heads], num_heads));
+  select.num_nan = Allocate<int64_t>(1);
+  // Scores once at least; latency is what counts.
+  cases_.push_back({name, KernelCeiling::kNone,
+                    4.0 * static_cast<double>(offsets_[num_heads]), 0,
+                    [=](int32_t, cudaStream_t stream) {
+                      return LaunchSelect(select, stream);
+                    }});
+}
+
+}  // namespace blockmgr

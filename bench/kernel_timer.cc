@@ -1,0 +1,101 @@
+#include "bench/kernel_timer.h"
+
+#include <algorithm>
+
+#include "bench/kernel_cases.h"
+#include "blockmgr/base/status_macros.h"
+
+namespace blockmgr {
+namespace {
+
+// A sample is about so long: far above the events' resolution of half a
+// microsecond, and short enough for clocks to stay as they are.
+constexpr double kSampleUs = 2000;
+constexpr int32_t kMaxLaunches = 64;
+constexpr int32_t kWarmUps = 3;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KernelTimer>> KernelTimer::Create() {
+  std::unique_ptr<KernelTimer> timer(new KernelTimer);
+  BM_RETURN_IF_ERROR(CudaStatus(
+      cudaStreamCreateWithFlags(&timer->stream_, cudaStreamNonBlocking),
+      "stream"));
+  BM_RETURN_IF_ERROR(CudaStatus(cudaEventCreate(&timer->begin_), "event"));
+  BM_RETURN_IF_ERROR(CudaStatus(cudaEventCreate(&timer->end_), "event"));
+  return timer;
+}
+
+KernelTimer::~KernelTimer() {
+  if (begin_ != nullptr) static_cast<void>(cudaEventDestroy(begin_));
+  if (end_ != nullptr) static_cast<void>(cudaEventDestroy(end_));
+  if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
+}
+
+absl::StatusOr<cudaGraphExec_t> KernelTimer::Record(const Launch& launch,
+                                                    int32_t num_copies,
+                                                    int32_t num_launches) {
+  BM_RETURN_IF_ERROR(CudaStatus(
+      cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+      "capture"));
+  cudaError_t error = cudaSuccess;
+  for (int32_t i = 0; i < num_launches && error == cudaSuccess; ++i) {
+    error = launch(i % num_copies, stream_);
+  }
+  cudaGraph_t graph = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
+  cudaGraphExec_t result = nullptr;
+  if (error == cudaSuccess) error = ended;
+  if (error == cudaSuccess) error = cudaGraphInstantiate(&result, graph, 0);
+  if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+  BM_RETURN_IF_ERROR(CudaStatus(error, "recording launches"));
+  return result;
+}
+
+absl::StatusOr<double> KernelTimer::Replay(cudaGraphExec_t graph) {
+  cudaError_t error = cudaEventRecord(begin_, stream_);
+  if (error == cudaSuccess) error = cudaGraphLaunch(graph, stream_);
+  if (error == cudaSuccess) error = cudaEventRecord(end_, stream_);
+  if (error == cudaSuccess) error = cudaEventSynchronize(end_);
+  float milliseconds = 0;
+  if (error == cudaSuccess) {
+    error = cudaEventElapsedTime(&milliseconds, begin_, end_);
+  }
+  BM_RETURN_IF_ERROR(CudaStatus(error, "timing"));
+  return double{milliseconds} * 1000;
+}
+
+absl::StatusOr<std::vector<double>> KernelTimer::Time(const Launch& launch,
+                                                      int32_t num_copies,
+                                                      int32_t num_samples) {
+  // The first ones also load the code.
+  double once_us = 0;
+  {
+    BM_ASSIGN_OR_RETURN(const cudaGraphExec_t graph,
+                        Record(launch, num_copies, num_copies));
+    absl::StatusOr<double> time = Replay(graph);
+    if (time.ok()) time = Replay(graph);
+    static_cast<void>(cudaGraphExecDestroy(graph));
+    BM_RETURN_IF_ERROR(time.status());
+    once_us = *time / num_copies;
+  }
+  const auto wanted = static_cast<int32_t>(std::clamp(
+      kSampleUs / std::max(once_us, 0.1), 1.0, double{kMaxLaunches}));
+  // Every copy as often as the others.
+  const int32_t num_launches =
+      (wanted + num_copies - 1) / num_copies * num_copies;
+  BM_ASSIGN_OR_RETURN(const cudaGraphExec_t graph,
+                      Record(launch, num_copies, num_launches));
+  std::vector<double> samples;
+  absl::Status status;
+  for (int32_t i = -kWarmUps; i < num_samples && status.ok(); ++i) {
+    const absl::StatusOr<double> time = Replay(graph);
+    status = time.status();
+    if (status.ok() && i >= 0) samples.push_back(*time / num_launches);
+  }
+  static_cast<void>(cudaGraphExecDestroy(graph));
+  BM_RETURN_IF_ERROR(status);
+  return samples;
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,123 @@
+#include "bench/kernels.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+#include <nlohmann/json.hpp>
+
+#include "bench/kernel_report.h"
+#include "blockmgr/base/status_macros.h"
+
+namespace blockmgr {
+
+void AddKernelFlags(CLI::App* command, KernelBenchOptions* options) {
+  command->add_option("--device", options->device, "CUDA device")
+      ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--kv-mib", options->kv_mib,
+                   "live K and V of a problem, MiB, several with commas")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  command
+      ->add_option("--distribution", options->distributions,
+                   "lengths of lists: uniform, ragged (lognormal), one-huge")
+      ->delimiter(',')
+      ->capture_default_str();
+  command
+      ->add_option("--group-size", options->group_sizes,
+                   "query heads per KV head, 1 to 16")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 16))
+      ->capture_default_str();
+  command->add_option("--num-heads", options->num_heads, "KV heads")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--head-dim", options->head_dim, "64, 128 or 256")
+      ->check(CLI::IsMember({64, 128, 256}))
+      ->capture_default_str();
+  command->add_option("--page-size", options->page_size, "16 or 32")
+      ->check(CLI::IsMember({16, 32}))
+      ->capture_default_str();
+  command
+      ->add_option("--mean-length", options->mean_length,
+                   "tokens of a list, on average")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "of lengths, pages, elements")
+      ->capture_default_str();
+  command
+      ->add_option("--num-samples", options->num_samples,
+                   "samples per kernel, of several launches each")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  command
+      ->add_option("--kernels", options->kernels,
+                   "only these, by the names in the table")
+      ->delimiter(',');
+  command->add_option("--problem", options->problem,
+                      "time the problem in this file; if there is none, write "
+                      "the first one of the flags to it (bench/"
+                      "kernel_problem.h has the format)");
+  command->add_flag("--json", options->json, "print JSON instead of a table");
+}
+
+absl::StatusOr<std::vector<KernelProblem>> KernelProblems(
+    const KernelBenchOptions& options, std::vector<std::string>* names) {
+  std::vector<KernelProblem> problems;
+  names->clear();
+  const bool has_file = !options.problem.empty();
+  if (has_file && std::filesystem::exists(options.problem)) {
+    BM_ASSIGN_OR_RETURN(KernelProblem problem,
+                        ReadKernelProblem(options.problem));
+    problems.push_back(std::move(problem));
+    names->push_back("file");
+    return problems;
+  }
+  for (const std::string& name : options.distributions) {
+    BM_ASSIGN_OR_RETURN(const LengthDistribution distribution,
+                        ParseDistribution(name));
+    for (const int32_t group_size : options.group_sizes) {
+      for (const int64_t kv_mib : options.kv_mib) {
+        BM_ASSIGN_OR_RETURN(
+            KernelProblem problem,
+            MakeKernelProblem({.num_heads = options.num_heads,
+                               .group_size = group_size,
+                               .head_dim = options.head_dim,
+                               .page_size = options.page_size,
+                               .mean_length = options.mean_length,
+                               .kv_bytes = kv_mib << 20,
+                               .distribution = distribution,
+                               .seed = options.seed}));
+        problems.push_back(std::move(problem));
+        names->push_back(name);
+        if (!has_file) continue;
+        BM_RETURN_IF_ERROR(
+            WriteKernelProblem(options.problem, problems.back()));
+        return problems;
+      }
+    }
+  }
+  return problems;
+}
+
+#if !BLOCKMGR_BENCH_HAS_CUDA
+absl::StatusOr<nlohmann::ordered_json> RunKernels(const KernelBenchOptions&) {
+  return absl::UnavailableError(
+      "kernels: expected a build with CUDA, got one without: there was no nvcc "
+      "when it was configured, or BLOCKMGR_CUDA=OFF");
+}
+#endif
+
+absl::Status BenchKernels(const KernelBenchOptions& options) {
+  BM_ASSIGN_OR_RETURN(const nlohmann::ordered_json report, RunKernels(options));
+  const std::string text =
+      options.json ? report.dump(2) + "\n" : FormatKernelReport(report);
+  absl::PrintF("%s", text);
+  return absl::OkStatus();
+}
+
+}  // namespace blockmgr

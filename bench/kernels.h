@@ -1,0 +1,55 @@
+// `blockmgr-bench kernels`: what the device's memory gives at best, and how
+// close every kernel comes to it.
+#ifndef BENCH_KERNELS_H_
+#define BENCH_KERNELS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json_fwd.hpp>
+
+#include "bench/kernel_problem.h"
+
+namespace blockmgr {
+
+// As typed.
+struct KernelBenchOptions {
+  int32_t device = 0;
+  std::vector<int64_t> kv_mib = {64, 256, 1024, 4096};
+  std::vector<std::string> distributions = {"uniform", "ragged", "one-huge"};
+  std::vector<int32_t> group_sizes = {1, 4, 8};
+  int32_t num_heads = 8;
+  int32_t head_dim = 128;
+  int32_t page_size = 16;
+  int32_t mean_length = 4096;
+  uint64_t seed = 1;
+  int32_t num_samples = 31;
+  std::vector<std::string> kernels;  // empty: all
+  std::string problem;               // file; written unless it exists
+  bool json = false;
+};
+
+void AddKernelFlags(CLI::App* command, KernelBenchOptions* options);
+
+// The problems that the options ask for: the one in the file, or all
+// combinations. With a file that is not there yet, the first combination is
+// written to it, and is the only one.
+absl::StatusOr<std::vector<KernelProblem>> KernelProblems(
+    const KernelBenchOptions& options, std::vector<std::string>* names);
+
+// Runs everything and returns the report of kernel_report.h. Unavailable, and
+// why, where the build or the machine has no CUDA. Takes seconds per problem;
+// progress goes to stderr.
+absl::StatusOr<nlohmann::ordered_json> RunKernels(
+    const KernelBenchOptions& options);
+
+// The subcommand: RunKernels, then the table or the JSON to stdout.
+absl::Status BenchKernels(const KernelBenchOptions& options);
+
+}  // namespace blockmgr
+
+#endif  // BENCH_KERNELS_H_

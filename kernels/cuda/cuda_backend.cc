@@ -1,0 +1,440 @@
+#include "kernels/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr int32_t kMaxGroupSize = 16;
+
+absl::Status Expected(absl::string_view field, absl::string_view expected,
+                      int64_t got) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      field, ": expected ", expected, " (what has CUDA kernels), got ", got));
+}
+
+absl::Status CheckLayout(const ModelLayout& layout) {
+  BM_RETURN_IF_ERROR(layout.Validate());
+  if (layout.dtype != DType::kBFloat16) {
+    return absl::InvalidArgumentError(
+        "dtype: expected bfloat16 (what has CUDA kernels), got float32");
+  }
+  const int32_t dim = layout.head_dim;
+  if (dim != 64 && dim != 128 && dim != 256) {
+    return Expected("head_dim", "64, 128 or 256", dim);
+  }
+  if (layout.page_size != 16 && layout.page_size != 32) {
+    return Expected("page_size", "16 or 32", layout.page_size);
+  }
+  if (layout.group_size() > kMaxGroupSize) {
+    return Expected("num_q_heads / num_heads", "1 to 16", layout.group_size());
+  }
+  return absl::OkStatus();
+}
+
+PoolView MakeView(const ModelLayout& layout, char* base) {
+  const KvPoolLayout own = KvPoolLayout::PageContiguous(layout);
+  PoolView view;
+  view.base = base;
+  view.layer_stride = own.layer_stride;
+  view.block_stride = own.block_stride;
+  view.head_stride = own.head_stride;
+  view.kv_stride = own.kv_stride;
+  view.token_stride = own.token_stride;
+  view.num_layers = layout.num_layers;
+  view.num_blocks = layout.num_blocks;
+  view.num_heads = layout.num_heads;
+  view.page_size = layout.page_size;
+  view.row_bytes = static_cast<int32_t>(layout.row_bytes());
+  return view;
+}
+
+DevicePool MakePool(const ModelLayout& layout, char* base,
+                    DeviceRuntime* runtime, CallMemory* memory) {
+  DevicePool pool;
+  pool.layout = layout;
+  pool.pool = MakePagedPool(MakeView(layout, base));
+  pool.shape.head_dim = layout.head_dim;
+  pool.runtime = runtime;
+  pool.memory = memory;
+  return pool;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(
+    const ModelLayout& layout, const CudaBackendOptions& options,
+    std::unique_ptr<DeviceRuntime> runtime) {
+  BM_RETURN_IF_ERROR(CheckLayout(layout));
+  BM_RETURN_IF_ERROR(runtime->status());
+  BM_ASSIGN_OR_RETURN(char* pool, runtime->Allocate(layout.pool_bytes()));
+  return std::unique_ptr<CudaBackend>(
+      new CudaBackend(layout, options, std::move(runtime), pool));
+}
+
+CudaBackend::CudaBackend(const ModelLayout& layout,
+                         const CudaBackendOptions& options,
+                         std::unique_ptr<DeviceRuntime> runtime, char* pool)
+    : options_(options),
+      runtime_(std::move(runtime)),
+      memory_(runtime_.get()),
+      pool_(MakePool(layout, pool, runtime_.get(), &memory_)),
+      scorer_(&pool_),
+      selector_(&pool_),
+      num_decode_ctas_(std::max(
+          1, runtime_->CountDecodeCtas(pool_.shape, layout.group_size()))) {}
+
+CudaBackend::~CudaBackend() { runtime_->Free(pool_.pool.view.base); }
+
+absl::Status CudaBackend::Supports(const EvictionPolicy& policy) {
+  BM_RETURN_IF_ERROR(DeviceSelector::Supports(policy));
+  switch (policy.scorer.kind) {
+    case ScorerKind::kStreaming:
+    case ScorerKind::kRandom:
+    case ScorerKind::kExternal:
+      return absl::OkStatus();
+    default:
+      return DeviceScorer::Supports(policy.scorer);
+  }
+}
+
+void CudaBackend::Append(const AppendBatch& batch) {
+  const ModelLayout& shape = layout();
+  BM_CHECK(batch.layer >= 0 && batch.layer < shape.num_layers);
+  const int64_t num_tokens = std::ssize(batch.slot_mapping);
+  if (num_tokens == 0) return;
+  const int64_t token_floats = int64_t{shape.num_heads} * shape.head_dim;
+  const std::size_t num_floats =
+      static_cast<std::size_t>(num_tokens * token_floats);
+  memory_.Begin();
+  const auto mapping = memory_.InputOf(batch.slot_mapping);
+  const auto keys = memory_.InputOf(std::span(batch.keys, num_floats));
+  const auto values = memory_.InputOf(std::span(batch.values, num_floats));
+  pool_.Send();
+  AppendRows append;
+  append.pool = pool_.pool.view;
+  append.layer = batch.layer;
+  append.num_tokens = num_tokens;
+  append.slot_mapping = memory_.Device(mapping);
+  append.keys = reinterpret_cast<const char*>(memory_.Device(keys));
+  append.values = reinterpret_cast<const char*>(memory_.Device(values));
+  append.token_stride = token_floats * int64_t{sizeof(float)};
+  append.head_stride = shape.head_dim * int64_t{sizeof(float)};
+  append.error = memory_.device_error();
+  runtime_->Append(append, RowConversion::kFloatToBFloat16);
+}
+
+void CudaBackend::SplitBatch(const AttentionBatch& batch) {
+  const ModelLayout& shape = layout();
+  for (QuerySet* set : {&decode_, &chunk_}) {
+    set->sequences.clear();
+    set->query_offsets.assign(1, 0);
+    set->work_offsets.assign(1, 0);
+  }
+  const bool decodes = options_.decode != CudaBackendOptions::Decode::kChunked;
+  for (int32_t s = 0; s < std::ssize(batch.sequences); ++s) {
+    const SequenceKv& sequence = batch.sequences[s];
+    const int32_t num_queries =
+        batch.query_offsets[s + 1] - batch.query_offsets[s];
+    BM_CHECK(num_queries >= 0);
+    // A query's own row is in the tail, so no list is empty.
+    BM_CHECK(num_queries <= sequence.tail_length);
+    if (num_queries == 0) continue;
+    QuerySet& set = decodes && num_queries == 1 ? decode_ : chunk_;
+    set.sequences.push_back(s);
+    set.query_offsets.push_back(set.query_offsets.back() + num_queries);
+    if (&set == &chunk_) {
+      set.work_offsets.push_back(set.work_offsets.back() +
+                                 ChunkBlocks(num_queries, shape.group_size()));
+      continue;
+    }
+    for (int32_t head = 0; head < shape.num_heads; ++head) {
+      const int32_t region_length =
+          sequence.region_pages == nullptr ? 0 : sequence.region_lengths[head];
+      set.work_offsets.push_back(
+          set.work_offsets.back() +
+          DecodeTiles(region_length, sequence.tail_length, shape.page_size));
+    }
+  }
+}
+
+CudaBackend::Tables CudaBackend::AddTables(const AttentionBatch& batch) {
+  const ModelLayout& shape = layout();
+  int64_t num_pages = 0;
+  Tables tables;
+  for (const QuerySet* set : {&decode_, &chunk_}) {
+    for (const int32_t s : set->sequences) {
+      const SequenceKv& sequence = batch.sequences[s];
+      tables.tail_stride = std::max<int64_t>(
+          tables.tail_stride, CeilDiv(sequence.tail_length, shape.page_size));
+      if (sequence.region_pages == nullptr) continue;
+      tables.has_regions = true;
+      for (int32_t head = 0; head < shape.num_heads; ++head) {
+        num_pages += CeilDiv(sequence.region_lengths[head], shape.page_size);
+      }
+    }
+  }
+  const int64_t num_rows =
+      std::ssize(decode_.sequences) + std::ssize(chunk_.sequences);
+  tables.tail_lengths = memory_.Input<int32_t>(num_rows);
+  tables.tail_blocks = memory_.Input<int32_t>(num_rows * tables.tail_stride);
+  if (tables.has_regions) {
+    tables.region_lengths = memory_.Input<int32_t>(num_rows * shape.num_heads);
+    tables.region_offsets = memory_.Input<int64_t>(num_rows * shape.num_heads);
+    tables.region_pages = memory_.Input<int32_t>(num_pages);
+  }
+  int32_t row = 0;
+  int32_t pages_filled = 0;
+  for (const QuerySet* set : {&decode_, &chunk_}) {
+    for (const int32_t s : set->sequences) {
+      FillRow(batch.sequences[s], tables, row++, &pages_filled);
+    }
+  }
+  return tables;
+}
+
+void CudaBackend::FillRow(const SequenceKv& sequence, const Tables& tables,
+                          int32_t row, int32_t* num_pages) {
+  const ModelLayout& shape = layout();
+  bool inside = true;
+  memory_.Host(tables.tail_lengths)[row] = sequence.tail_length;
+  const std::span<int32_t> blocks =
+      memory_.Host(tables.tail_blocks)
+          .subspan(row * tables.tail_stride, tables.tail_stride);
+  const int32_t num_blocks = CeilDiv(sequence.tail_length, shape.page_size);
+  for (int32_t i = 0; i < num_blocks; ++i) {
+    blocks[i] = Index(sequence.tail_blocks[i]);
+    inside &= blocks[i] >= 0 && blocks[i] < shape.num_blocks;
+  }
+  std::ranges::fill(blocks.subspan(num_blocks), 0);
+  if (tables.has_regions) {
+    const int64_t first = int64_t{row} * shape.num_heads;
+    int32_t* lengths = memory_.Host(tables.region_lengths).data() + first;
+    int64_t* offsets = memory_.Host(tables.region_offsets).data() + first;
+    int32_t* pages = memory_.Host(tables.region_pages).data();
+    for (int32_t head = 0; head < shape.num_heads; ++head) {
+      offsets[head] = *num_pages;
+      lengths[head] = 0;
+      if (sequence.region_pages == nullptr) continue;
+      lengths[head] = sequence.region_lengths[head];
+      BM_CHECK(lengths[head] >= 0);
+      const int32_t begin = sequence.region_offsets[head];
+      const int32_t count = CeilDiv(lengths[head], shape.page_size);
+      BM_CHECK(count <= sequence.region_offsets[head + 1] - begin);
+      for (int32_t i = 0; i < count; ++i) {
+        const int32_t page = Index(sequence.region_pages[begin + i]);
+        inside &= page >= 0 && page < shape.num_pages();
+        pages[(*num_pages)++] = page;
+      }
+    }
+  }
+  const bool ids_are_in_the_pool = inside;
+  BM_CHECK(ids_are_in_the_pool);
+}
+
+CallMemory::Array<simt::BFloat16> CudaBackend::AddQueriesOf(
+    const AttentionBatch& batch, const QuerySet& set) {
+  const int64_t token_size = int64_t{layout().num_q_heads} * layout().head_dim;
+  const auto queries =
+      memory_.Input<simt::BFloat16>(set.query_offsets.back() * token_size);
+  const std::span<simt::BFloat16> out = memory_.Host(queries);
+  for (std::size_t i = 0; i < set.sequences.size(); ++i) {
+    const int64_t begin = set.query_offsets[i] * token_size;
+    const int64_t end = set.query_offsets[i + 1] * token_size;
+    RoundTo(out.subspan(begin, end - begin),
+            batch.queries + batch.query_offsets[set.sequences[i]] * token_size);
+  }
+  return queries;
+}
+
+void CudaBackend::StoreOutput(const AttentionBatch& batch, const QuerySet& set,
+                              const CallMemory::Array<simt::BFloat16>& output) {
+  const int64_t token_size = int64_t{layout().num_q_heads} * layout().head_dim;
+  const std::span<const simt::BFloat16> got = memory_.Host(output);
+  for (std::size_t i = 0; i < set.sequences.size(); ++i) {
+    const int64_t begin = set.query_offsets[i] * token_size;
+    const int64_t end = set.query_offsets[i + 1] * token_size;
+    Widen(got.subspan(begin, end - begin),
+          batch.output + batch.query_offsets[set.sequences[i]] * token_size);
+  }
+}
+
+AttentionLists CudaBackend::Lists(const Tables& tables, int32_t layer,
+                                  int32_t first_row,
+                                  const QuerySet& set) const {
+  AttentionLists lists;
+  lists.num_sequences = static_cast<int32_t>(set.sequences.size());
+  lists.num_heads = layout().num_heads;
+  lists.layer = layer;
+  if (tables.has_regions) {
+    const int64_t first = int64_t{first_row} * layout().num_heads;
+    lists.region_lengths = memory_.Device(tables.region_lengths) + first;
+    lists.region_offsets = memory_.Device(tables.region_offsets) + first;
+    lists.region_pages = memory_.Device(tables.region_pages);
+  }
+  lists.tail_blocks =
+      memory_.Device(tables.tail_blocks) + first_row * tables.tail_stride;
+  lists.tail_stride = tables.tail_stride;
+  lists.tail_lengths = memory_.Device(tables.tail_lengths) + first_row;
+  return lists;
+}
+
+void CudaBackend::Attention(const AttentionBatch& batch) {
+  BM_CHECK(batch.layer >= 0 && batch.layer < layout().num_layers);
+  BM_CHECK(batch.query_offsets.size() == batch.sequences.size() + 1);
+  SplitBatch(batch);
+  if (decode_.sequences.empty() && chunk_.sequences.empty()) return;
+  memory_.Begin();
+  const Tables tables = AddTables(batch);
+  const DecodeCall decode = AddDecode(batch);
+  const auto chunk_queries = AddQueriesOf(batch, chunk_);
+  const auto chunk_output = memory_.Result<simt::BFloat16>(chunk_queries.count);
+  const auto query_offsets =
+      memory_.InputOf(std::span<const int32_t>(chunk_.query_offsets));
+  const auto block_offsets =
+      memory_.InputOf(std::span<const int32_t>(chunk_.work_offsets));
+  pool_.Send();
+  if (!decode_.sequences.empty()) RunDecode(batch, tables, decode);
+  if (!chunk_.sequences.empty()) {
+    ChunkParams params;
+    params.lists =
+        Lists(tables, batch.layer,
+              static_cast<int32_t>(decode_.sequences.size()), chunk_);
+    params.pool = pool_.pool;
+    params.query_offsets = memory_.Device(query_offsets);
+    params.block_offsets = memory_.Device(block_offsets);
+    params.queries = memory_.Device(chunk_queries);
+    params.output = memory_.Device(chunk_output);
+    params.group_size = layout().group_size();
+    params.scale = batch.scale;
+    runtime_->Chunk(params, pool_.shape, chunk_.work_offsets.back());
+  }
+  pool_.Receive();
+  StoreOutput(batch, decode_, decode.output);
+  StoreOutput(batch, chunk_, chunk_output);
+}
+
+CudaBackend::DecodeCall CudaBackend::AddDecode(const AttentionBatch& batch) {
+  DecodeCall call;
+  if (decode_.sequences.empty()) return call;
+  const int32_t num_tiles = decode_.work_offsets.back();
+  call.num_ctas = std::min(num_decode_ctas_, num_tiles);
+  call.chunk_tiles = options_.decode == CudaBackendOptions::Decode::kInvariant
+                         ? kInvariantChunkTiles
+                         : 0;
+  call.queries = AddQueriesOf(batch, decode_);
+  call.output = memory_.Result<simt::BFloat16>(call.queries.count);
+  call.tile_offsets =
+      memory_.InputOf(std::span<const int32_t>(decode_.work_offsets));
+  const int64_t num_lists = std::ssize(decode_.work_offsets) - 1;
+  const int64_t num_slots = DecodeWorkspaceSlots(
+      num_tiles, num_lists, call.num_ctas, call.chunk_tiles);
+  const int32_t q_rows = layout().group_size() > 8 ? 16 : 8;
+  call.partial_output =
+      memory_.Work<float>(num_slots * q_rows * layout().head_dim);
+  call.partial_stats = memory_.Work<float>(num_slots * q_rows * 2);
+  return call;
+}
+
+void CudaBackend::RunDecode(const AttentionBatch& batch, const Tables& tables,
+                            const DecodeCall& call) {
+  DecodeParams params;
+  params.lists = Lists(tables, batch.layer, 0, decode_);
+  params.pool = pool_.pool;
+  params.tile_offsets = memory_.Device(call.tile_offsets);
+  params.queries = memory_.Device(call.queries);
+  params.output = memory_.Device(call.output);
+  params.partial_output = memory_.Device(call.partial_output);
+  params.partial_stats = memory_.Device(call.partial_stats);
+  params.group_size = layout().group_size();
+  params.num_ctas = call.num_ctas;
+  params.chunk_tiles = call.chunk_tiles;
+  params.scale = batch.scale;
+  runtime_->Decode(params, pool_.shape);
+}
+
+void CudaBackend::AddQueries(const float*, int32_t, QueryStatistics*) {
+  const bool expected_attention_has_cuda_kernels = false;
+  BM_CHECK(expected_attention_has_cuda_kernels);
+}
+
+void CudaBackend::Move(const CompactionMoves& moves) {
+  static_assert(sizeof(SlotMove) == sizeof(RowMove));
+  const std::span<const SlotMove> phases[] = {moves.phase1, moves.phase2};
+  memory_.Begin();
+  const CallMemory::Array<SlotMove> sent[] = {memory_.InputOf(phases[0]),
+                                              memory_.InputOf(phases[1])};
+  if (sent[0].count + sent[1].count == 0) return;
+  pool_.Send();
+  for (const CallMemory::Array<SlotMove>& phase : sent) {
+    MoveRows move;
+    move.pool = pool_.pool.view;
+    move.rows.count = phase.count;
+    move.moves = reinterpret_cast<const RowMove*>(memory_.Device(phase));
+    move.error = memory_.device_error();
+    if (phase.count > 0) runtime_->Move(move);
+  }
+}
+
+void CudaBackend::CopyBlocks(std::span<const BlockCopy> copies) {
+  if (copies.empty()) return;
+  memory_.Begin();
+  const auto pairs = memory_.Input<BlockPair>(std::ssize(copies));
+  std::ranges::transform(
+      copies, memory_.Host(pairs).begin(), [](const BlockCopy& copy) {
+        return BlockPair{Index(copy.source), Index(copy.destination)};
+      });
+  pool_.Send();
+  CopyBlockRows copy;
+  copy.pool = pool_.pool.view;
+  copy.num_pairs = pairs.count;
+  copy.pairs = memory_.Device(pairs);
+  copy.error = memory_.device_error();
+  runtime_->CopyBlocks(copy);
+}
+
+void CudaBackend::ReadSlot(SlotIndex slot, std::span<float> out) const {
+  BM_CHECK(std::ssize(out) == 2 * layout().head_dim);
+  memory_.Begin();
+  const auto slots = memory_.InputOf(std::span<const SlotIndex>(&slot, 1));
+  const auto rows = memory_.Result<float>(std::ssize(out));
+  pool_.Send();
+  GatherRows gather;
+  gather.pool = pool_.pool.view;
+  gather.rows.count = 1;
+  gather.slots = memory_.Device(slots);
+  gather.out = reinterpret_cast<char*>(memory_.Device(rows));
+  gather.error = memory_.device_error();
+  runtime_->Gather(gather, RowConversion::kBFloat16ToFloat);
+  pool_.Receive();
+  std::ranges::copy(memory_.Host(rows), out.begin());
+}
+
+void CudaBackend::Poison() {
+  // All bits set is a NaN.
+  runtime_->Fill(pool_.pool.view.base, 0xFF, layout().pool_bytes());
+}
+
+absl::Status CudaBackend::Flush() {
+  memory_.Begin();
+  BM_RETURN_IF_ERROR(memory_.Send());
+  memory_.Receive();
+  BM_RETURN_IF_ERROR(runtime_->status());
+  const uint32_t error = memory_.error();
+  if (error == 0) return absl::OkStatus();
+  memory_.ClearError();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "ids: expected those of ", layout().ToString(),
+      ", got others of:", (error & kSlotOutOfPool) != 0 ? " slots" : "",
+      (error & kBlockOutOfPool) != 0 ? " blocks" : "",
+      (error & kPageOutOfPool) != 0 ? " pages" : ""));
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,180 @@
+// Backend on a GPU: drives the kernels of this folder.
+#ifndef KERNELS_CUDA_CUDA_BACKEND_H_
+#define KERNELS_CUDA_CUDA_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include "blockmgr/base/ids.h"
+#include "blockmgr/base/model_layout.h"
+#include "blockmgr/base/moves.h"
+#include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/select.h"
+#include "kernels/backend.h"
+#include "kernels/cuda/call_memory.h"
+#include "kernels/cuda/device_pool.h"
+#include "kernels/cuda/device_runtime.h"
+#include "kernels/cuda/device_scorer.h"
+#include "kernels/cuda/device_selector.h"
+
+namespace blockmgr {
+
+struct CudaBackendOptions {
+  // What computes a sequence's single query.
+  enum class Decode : uint8_t {
+    // Decode attention; lists are cut at fixed places, so that a sequence's
+    // bits do not depend on what else is in the batch.
+    kInvariant,
+    // Decode attention, cut evenly over the device: the fastest. Bits depend
+    // on the batch, and on nothing else.
+    kBalanced,
+    // Chunk attention for everything. A token's bits do not depend on how its
+    // tokens were split into calls either; one CTA per head and sequence.
+    kChunked,
+  };
+  Decode decode = Decode::kInvariant;
+};
+
+// CudaBackend owns a pool on a device, laid out by
+// KvPoolLayout::PageContiguous, and runs every operation on the device's one
+// stream. Inputs and results of the interface are the host's: they are rounded
+// to bf16 (queries, projections) and sent with each call. Engines whose tensors
+// are on the device already call the launchers (attention_launch.h,
+// row_mover_launch.h, select_launch.h).
+//
+// Results are CpuBackend's to the error of bf16 (||out - ref|| <= 4e-3 ||ref||
+// for attention and scores against float64 on the same inputs); moves, copies
+// and selections bit for bit. What Backend says of bits across calls holds as
+// far as CudaBackendOptions::Decode says.
+//
+// Kernels exist for bf16 rows of 64, 128 or 256 elements, pages of 16 or 32
+// tokens, groups of 1 to 16 query heads. None exists for tova,
+// expected_attention (nor AddQueries) and keydiff(anchor=median): Supports()
+// refuses policies that need them, calls with them abort; nothing is computed
+// on the host instead.
+//
+// Append, Move, CopyBlocks and Compact return before the device is done. Ids
+// outside the pool are the caller's bug; kernels write nothing for them and set
+// an error word: Flush() returns what it says, calls that read results abort
+// on it, as they do when the device itself fails.
+//
+// Cost: a batch is one upload, one to five launches and, where it has results,
+// one download. Device memory grows to the largest call and is kept: nothing is
+// allocated in a steady step. Thread-compatible.
+class CudaBackend final : public Backend {
+ public:
+  // InvalidArgument for a layout that kernels do not exist for, naming the
+  // field; ResourceExhausted where the device has no room for the pool.
+  static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(
+      const ModelLayout& layout, const CudaBackendOptions& options,
+      std::unique_ptr<DeviceRuntime> runtime);
+  ~CudaBackend() override;
+
+  // OK if a policy's scorer, selector and selection run on a device; scorers
+  // that read no keys do. Else Unimplemented, naming what has no kernel.
+  static absl::Status Supports(const EvictionPolicy& policy);
+
+  const ModelLayout& layout() const override { return pool_.layout; }
+  void Append(const AppendBatch& batch) override;
+  void Attention(const AttentionBatch& batch) override;
+  void Score(const ScoreBatch& batch) override { scorer_.Score(batch); }
+  void AddAttention(const AttentionSumBatch& batch) override {
+    scorer_.AddAttention(batch);
+  }
+  // REQUIRES: batch.model_dim is a multiple of 8.
+  void ValueNorms(const ValueNormBatch& batch) override {
+    scorer_.ValueNorms(batch);
+  }
+  // Aborts: expected_attention has no kernels.
+  void AddQueries(const float* queries, int32_t num_tokens,
+                  QueryStatistics* statistics) override;
+  void Move(const CompactionMoves& moves) override;
+  void CopyBlocks(std::span<const BlockCopy> copies) override;
+  void ReadSlot(SlotIndex slot, std::span<float> out) const override;
+  void Poison() override;
+
+  // See DeviceSelector.
+  void Select(const EvictionPolicy& policy, const EvictionTarget& target,
+              const HeadShape& shape, const EvictionRange& range,
+              const EntriesView& entries, std::span<const int32_t> external,
+              DeviceSelection* selection) {
+    selector_.Select(policy, target, shape, range, entries, external,
+                     selection);
+  }
+  void Compact(const DeviceCompaction& compaction) {
+    selector_.Compact(compaction);
+  }
+
+  // Waits for everything enqueued. What went wrong since the last Flush: the
+  // device's failure, or InvalidArgument with the ids that kernels refused.
+  absl::Status Flush();
+
+  // Device memory beside the pool, bytes.
+  int64_t scratch_bytes() const { return memory_.capacity_bytes(); }
+
+ private:
+  // The sequences of a batch that one kernel takes.
+  struct QuerySet {
+    std::vector<int32_t> sequences;      // of the batch
+    std::vector<int32_t> query_offsets;  // [sequences + 1]
+    std::vector<int32_t> work_offsets;   // tiles of lists, or CTAs
+  };
+  // Tables of the call: rows are sequences, those of decode first.
+  struct Tables {
+    CallMemory::Array<int32_t> region_lengths;
+    CallMemory::Array<int64_t> region_offsets;
+    CallMemory::Array<int32_t> region_pages;
+    CallMemory::Array<int32_t> tail_blocks;
+    CallMemory::Array<int32_t> tail_lengths;
+    int64_t tail_stride = 0;
+    bool has_regions = false;
+  };
+  // Arrays of decode attention.
+  struct DecodeCall {
+    int32_t num_ctas = 0;
+    int32_t chunk_tiles = 0;
+    CallMemory::Array<simt::BFloat16> queries;
+    CallMemory::Array<simt::BFloat16> output;
+    CallMemory::Array<int32_t> tile_offsets;
+    CallMemory::Array<float> partial_output;
+    CallMemory::Array<float> partial_stats;
+  };
+
+  CudaBackend(const ModelLayout& layout, const CudaBackendOptions& options,
+              std::unique_ptr<DeviceRuntime> runtime, char* pool);
+
+  // Fills decode_ and chunk_.
+  void SplitBatch(const AttentionBatch& batch);
+  Tables AddTables(const AttentionBatch& batch);
+  void FillRow(const SequenceKv& sequence, const Tables& tables, int32_t row,
+               int32_t* num_pages);
+  // The queries of a set, side by side.
+  CallMemory::Array<simt::BFloat16> AddQueriesOf(const AttentionBatch& batch,
+                                                 const QuerySet& set);
+  void StoreOutput(const AttentionBatch& batch, const QuerySet& set,
+                   const CallMemory::Array<simt::BFloat16>& output);
+  DecodeCall AddDecode(const AttentionBatch& batch);
+  void RunDecode(const AttentionBatch& batch, const Tables& tables,
+                 const DecodeCall& call);
+  AttentionLists Lists(const Tables& tables, int32_t layer, int32_t first_row,
+                       const QuerySet& set) const;
+
+  const CudaBackendOptions options_;
+  const std::unique_ptr<DeviceRuntime> runtime_;
+  mutable CallMemory memory_;
+  DevicePool pool_;
+  DeviceScorer scorer_;
+  DeviceSelector selector_;
+  int32_t num_decode_ctas_ = 1;
+  QuerySet decode_;
+  QuerySet chunk_;
+};
+
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_CUDA_BACKEND_H_

@@ -1,0 +1,47 @@
+// Launches of nvcc's kernels on a stream (.cu only); see launch_shapes.cuh.
+#ifndef KERNELS_CUDA_CUDA_LAUNCHER_CUH_
+#define KERNELS_CUDA_CUDA_LAUNCHER_CUH_
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/launch_shapes.cuh"
+
+namespace blockmgr {
+
+class CudaLauncher {
+ public:
+  static constexpr bool kHasHalf = true;
+
+  explicit CudaLauncher(cudaStream_t stream) : stream_(stream) {}
+
+  template <typename... Params, typename... Arguments>
+  bool operator()(const LaunchSize& size, void (*kernel)(Params...),
+                  const Arguments&... arguments) {
+    if (size.x == 0 || size.y == 0 || size.z == 0) return true;
+    // More than this a kernel may use only if it has leave to.
+    if (size.shared_bytes > 48 * 1024) {
+      error_ = cudaFuncSetAttribute(kernel,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(size.shared_bytes));
+      if (error_ != cudaSuccess) return false;
+    }
+    kernel<<<dim3(size.x, size.y, size.z), size.threads, size.shared_bytes,
+             stream_>>>(arguments...);
+    error_ = cudaGetLastError();
+    return error_ == cudaSuccess;
+  }
+
+  // What a launcher function returns, from what its sequence did.
+  cudaError_t Result(bool done) const {
+    if (done) return cudaSuccess;
+    return error_ == cudaSuccess ? cudaErrorInvalidValue : error_;
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaError_t error_ = cudaSuccess;
+};
+
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_CUDA_LAUNCHER_CUH_

@@ -1,0 +1,48 @@
+// The launches of decode attention; see launch_shapes.cuh.
+#ifndef KERNELS_CUDA_DECODE_SEQUENCE_CUH_
+#define KERNELS_CUDA_DECODE_SEQUENCE_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/decode_attention.h"
+#include "kernels/cuda/decode_kernels.cuh"
+#include "kernels/cuda/decode_plan.cuh"
+#include "kernels/cuda/launch_shapes.cuh"
+
+namespace blockmgr {
+inline namespace SIMT_SPACE {
+
+template <typename Launcher>
+bool RunPlanDecode(const DecodePlanParams& params, Launcher&& launch) {
+  return launch(SizeOf(1, 1, kDecodePlanThreads, kDecodePlanSharedBytes),
+                PlanDecode, params);
+}
+
+template <typename T, int kDim, int kQTiles, typename Launcher>
+bool RunAttention(const DecodeParams& params, Launcher&& launch) {
+  return launch(SizeOf(params.num_ctas, 1, kDecodeThreads,
+                       DecodeShape<T, kDim, kQTiles>::kSharedBytes),
+                DecodeAttention<T, kDim, kQTiles>, params);
+}
+
+template <typename Launcher>
+bool RunDecodeAttention(const DecodeParams& params, const RowShape& shape,
+                        Launcher& launch) {
+  const int64_t num_lists =
+      int64_t{params.lists.num_sequences} * params.lists.num_heads;
+  if (num_lists == 0) return true;
+  return ForShape<Launcher>(shape, [&](auto instance) {
+    using T = typename decltype(instance)::Element;
+    constexpr int kDim = decltype(instance)::kDim;
+    const bool done = params.group_size <= 8
+                          ? RunAttention<T, kDim, 1>(params, launch)
+                          : RunAttention<T, kDim, 2>(params, launch);
+    return done && launch(SizeOf(num_lists, 1, kDecodeThreads),
+                          MergeDecodeAttention<T, kDim>, params);
+  });
+}
+
+}  // namespace SIMT_SPACE
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_DECODE_SEQUENCE_CUH_

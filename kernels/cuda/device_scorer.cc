@@ -1,0 +1,323 @@
+#include "kernels/cuda/device_scorer.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "blockmgr/base/check.h"
+
+namespace blockmgr {
+namespace {
+
+KeyAnchor AnchorOf(KeyDiffAnchor anchor) {
+  switch (anchor) {
+    case KeyDiffAnchor::kRaw:
+      return KeyAnchor::kRaw;
+    case KeyDiffAnchor::kPairwise:
+      return KeyAnchor::kPairwise;
+    case KeyDiffAnchor::kNormalized:
+    case KeyDiffAnchor::kMedian:
+      break;
+  }
+  return KeyAnchor::kNormalized;
+}
+
+KeyMetric MetricOf(KeyDiffMetric metric) {
+  switch (metric) {
+    case KeyDiffMetric::kDot:
+      return KeyMetric::kDot;
+    case KeyDiffMetric::kEuclidean:
+      return KeyMetric::kEuclidean;
+    case KeyDiffMetric::kCosine:
+      break;
+  }
+  return KeyMetric::kCosine;
+}
+
+void CheckWindow(const QueryWindow& window) {
+  BM_CHECK(window.count > 0 && window.count <= window.length);
+  BM_CHECK(window.queries != nullptr);
+}
+
+template <typename T>
+void CopyOut(std::span<const T> from, std::span<T> to) {
+  std::ranges::copy(from, to.begin());
+}
+
+}  // namespace
+
+absl::Status DeviceScorer::Supports(const ScorerSpec& scorer) {
+  switch (scorer.kind) {
+    case ScorerKind::kSnapKv:
+    case ScorerKind::kH2o:
+    case ScorerKind::kKnorm:
+      return absl::OkStatus();
+    case ScorerKind::kKeyDiff:
+      if (scorer.anchor != KeyDiffAnchor::kMedian) return absl::OkStatus();
+      return absl::UnimplementedError(
+          "keydiff: anchor: expected normalized, raw or pairwise on a device, "
+          "got median: it has no CUDA kernel");
+    case ScorerKind::kTova:
+    case ScorerKind::kExpectedAttention:
+      return absl::UnimplementedError(
+          "scorer: expected snapkv, h2o, keydiff or knorm on a device, got "
+          "tova or expected_attention: they have no CUDA kernel");
+    case ScorerKind::kStreaming:
+    case ScorerKind::kRandom:
+    case ScorerKind::kExternal:
+      break;
+  }
+  return absl::UnimplementedError(
+      "scorer: expected one that reads keys, got streaming, random or "
+      "external: nothing to compute on a device");
+}
+
+DeviceScorer::Entries DeviceScorer::AddEntries(const EntryList& list,
+                                               int32_t layer) {
+  const ModelLayout& layout = pool_.layout;
+  BM_CHECK(layer >= 0 && layer < layout.num_layers);
+  BM_CHECK(std::ssize(list.offsets) == layout.num_heads + 1);
+  BM_CHECK(list.offsets.back() == std::ssize(list.slots));
+  BM_CHECK(list.slots.size() == list.positions.size());
+  const SlotIndex num_slots = layout.num_pages() * layout.page_size;
+  bool inside = true;
+  for (const SlotIndex slot : list.slots) {
+    inside &= slot >= 0 && slot < num_slots;
+  }
+  BM_CHECK(inside);
+  CallMemory& memory = *pool_.memory;
+  Entries entries;
+  entries.offsets = memory.InputOf(list.offsets);
+  entries.slots = memory.InputOf(list.slots);
+  entries.positions = memory.InputOf(list.positions);
+  for (int32_t head = 0; head < layout.num_heads; ++head) {
+    const int64_t size = list.offsets[head + 1] - list.offsets[head];
+    BM_CHECK(size >= 0 && size <= std::numeric_limits<int32_t>::max());
+    entries.longest = std::max(entries.longest, static_cast<int32_t>(size));
+  }
+  return entries;
+}
+
+EntryLists DeviceScorer::Lists(const Entries& entries) const {
+  const CallMemory& memory = *pool_.memory;
+  EntryLists lists;
+  lists.num_sequences = 1;
+  lists.num_heads = pool_.layout.num_heads;
+  lists.offsets = memory.Device(entries.offsets);
+  lists.slots = memory.Device(entries.slots);
+  lists.positions = memory.Device(entries.positions);
+  return lists;
+}
+
+DeviceScorer::Window DeviceScorer::AddWindow(const QueryWindow& queries,
+                                             const Entries& entries) {
+  CheckWindow(queries);
+  const ModelLayout& layout = pool_.layout;
+  CallMemory& memory = *pool_.memory;
+  const int64_t num_rows = int64_t{queries.count} * layout.num_q_heads;
+  Window window;
+  window.queries = memory.Input<simt::BFloat16>(num_rows * layout.head_dim);
+  RoundTo(memory.Host(window.queries), queries.queries);
+  window.length =
+      memory.InputOf<int32_t>(std::span<const int32_t>(&queries.length, 1));
+  window.lse = memory.Work<float>(num_rows);
+  window.partial_stats = memory.Work<float>(
+      int64_t{2} * layout.num_heads * EntrySplits(entries.longest) *
+      WindowRows(layout.group_size(), queries.count));
+  return window;
+}
+
+WindowParams DeviceScorer::MakeWindow(const QueryWindow& queries, float scale,
+                                      const Entries& entries,
+                                      const Window& window) const {
+  const CallMemory& memory = *pool_.memory;
+  WindowParams params;
+  params.entries = Lists(entries);
+  params.pool = pool_.pool;
+  params.queries = memory.Device(window.queries);
+  params.window = queries.count;
+  params.lengths = memory.Device(window.length);
+  params.group_size = pool_.layout.group_size();
+  params.scale = scale;
+  params.lse = memory.Device(window.lse);
+  params.partial_stats = memory.Device(window.partial_stats);
+  params.num_splits = EntrySplits(entries.longest);
+  return params;
+}
+
+void DeviceScorer::Score(const ScoreBatch& batch) {
+  const absl::Status supported = Supports(batch.scorer);
+  BM_CHECK(supported.ok());
+  BM_CHECK(batch.scores.size() == batch.entries.slots.size());
+  switch (batch.scorer.kind) {
+    case ScorerKind::kSnapKv:
+      return SnapKv(batch);
+    case ScorerKind::kH2o:
+      return H2o(batch);
+    default:
+      return Keys(batch);
+  }
+}
+
+void DeviceScorer::SnapKv(const ScoreBatch& batch) {
+  CallMemory& memory = *pool_.memory;
+  DeviceRuntime& runtime = *pool_.runtime;
+  const int32_t group_size = pool_.layout.group_size();
+  const int64_t num_entries = std::ssize(batch.scores);
+  const bool has_products = !batch.q_head_norms.empty();
+  memory.Begin();
+  const Entries entries = AddEntries(batch.entries, batch.layer);
+  const Window window = AddWindow(batch.window, entries);
+  const auto attention = memory.Work<float>(num_entries * group_size);
+  const auto scores = memory.Result<float>(num_entries);
+  CallMemory::Array<float> norms;
+  CallMemory::Array<float> products;
+  if (has_products) {
+    BM_CHECK(batch.products.size() == batch.scores.size());
+    BM_CHECK(std::ssize(batch.q_head_norms) == num_entries * group_size);
+    norms = memory.InputOf(batch.q_head_norms);
+    products = memory.Result<float>(num_entries);
+  }
+  pool_.Send();
+  WindowParams params = MakeWindow(batch.window, batch.scale, entries, window);
+  params.attention = memory.Device(attention);
+  runtime.WindowStats(params, pool_.shape);
+  runtime.WindowColumns(params, pool_.shape);
+  PoolParams pooling;
+  pooling.entries = params.entries;
+  pooling.lengths = params.lengths;
+  pooling.window = batch.window.count;
+  pooling.group_size = group_size;
+  pooling.attention = params.attention;
+  pooling.max_pool = batch.scorer.pool == PoolKind::kMax;
+  pooling.kernel = batch.scorer.kernel;
+  pooling.pool_first = batch.scorer.order == PoolOrder::kKvPress;
+  pooling.group_max = batch.scorer.group == GroupReduce::kMax;
+  pooling.scores = memory.Device(scores);
+  if (has_products) {
+    pooling.q_head_norms = memory.Device(norms);
+    pooling.product_eps = batch.product_eps;
+    pooling.products = memory.Device(products);
+  }
+  runtime.PoolWindow(pooling, entries.longest);
+  pool_.Receive();
+  CopyOut<float>(memory.Host(scores), batch.scores);
+  if (has_products) CopyOut<float>(memory.Host(products), batch.products);
+}
+
+void DeviceScorer::H2o(const ScoreBatch& batch) {
+  CallMemory& memory = *pool_.memory;
+  BM_CHECK(batch.q_head_norms.empty());
+  const bool in_window = batch.scorer.obs_window > 0;
+  const int32_t num_queries =
+      in_window ? batch.window.count : batch.window.length;
+  memory.Begin();
+  const Entries entries = AddEntries(batch.entries, batch.layer);
+  const auto scores = memory.InOut<float>(std::ssize(batch.scores));
+  const std::span<float> sums = memory.Host(scores);
+  Window window;
+  if (in_window) {
+    window = AddWindow(batch.window, entries);
+    std::ranges::fill(sums, 0.0f);
+  } else {
+    BM_CHECK(batch.attention_sums.size() == batch.scores.size());
+    CopyOut(batch.attention_sums, sums);
+    window.length = memory.InputOf<int32_t>(
+        std::span<const int32_t>(&batch.window.length, 1));
+  }
+  const auto queries =
+      memory.InputOf<int32_t>(std::span<const int32_t>(&num_queries, 1));
+  pool_.Send();
+  if (in_window) {
+    WindowParams params =
+        MakeWindow(batch.window, batch.scale, entries, window);
+    params.sums = memory.Device(scores);
+    pool_.runtime->WindowStats(params, pool_.shape);
+    pool_.runtime->WindowColumns(params, pool_.shape);
+  }
+  H2oScoreParams finish;
+  finish.entries = Lists(entries);
+  finish.lengths = memory.Device(window.length);
+  if (batch.scorer.norm == H2oNorm::kCount) {
+    finish.num_queries = memory.Device(queries);
+  }
+  finish.group_size = pool_.layout.group_size();
+  finish.scores = memory.Device(scores);
+  pool_.runtime->FinishH2o(finish, entries.longest);
+  pool_.Receive();
+  CopyOut<float>(memory.Host(scores), batch.scores);
+}
+
+void DeviceScorer::Keys(const ScoreBatch& batch) {
+  CallMemory& memory = *pool_.memory;
+  BM_CHECK(batch.q_head_norms.empty());
+  const ModelLayout& layout = pool_.layout;
+  memory.Begin();
+  const Entries entries = AddEntries(batch.entries, batch.layer);
+  const int32_t num_splits = EntrySplits(entries.longest);
+  const auto sums = memory.Work<float>(int64_t{layout.num_heads} * num_splits *
+                                       layout.head_dim);
+  const auto anchors =
+      memory.Work<float>(int64_t{layout.num_heads} * (layout.head_dim + 1));
+  const auto scores = memory.Result<float>(std::ssize(batch.scores));
+  pool_.Send();
+  KeyScoreParams params;
+  params.entries = Lists(entries);
+  params.pool = pool_.pool;
+  params.anchor = AnchorOf(batch.scorer.anchor);
+  params.metric = batch.scorer.kind == ScorerKind::kKnorm
+                      ? KeyMetric::kNorm
+                      : MetricOf(batch.scorer.metric);
+  params.num_splits = num_splits;
+  params.partial_sums = memory.Device(sums);
+  params.anchors = memory.Device(anchors);
+  params.scores = memory.Device(scores);
+  pool_.runtime->KeyScores(params, pool_.shape);
+  pool_.Receive();
+  CopyOut<float>(memory.Host(scores), batch.scores);
+}
+
+void DeviceScorer::AddAttention(const AttentionSumBatch& batch) {
+  CallMemory& memory = *pool_.memory;
+  BM_CHECK(batch.sums.size() == batch.entries.slots.size());
+  memory.Begin();
+  const Entries entries = AddEntries(batch.entries, batch.layer);
+  const Window window = AddWindow(batch.window, entries);
+  const auto sums = memory.InOut<float>(std::ssize(batch.sums));
+  CopyOut<float>(batch.sums, memory.Host(sums));
+  pool_.Send();
+  WindowParams params = MakeWindow(batch.window, batch.scale, entries, window);
+  params.sums = memory.Device(sums);
+  pool_.runtime->WindowStats(params, pool_.shape);
+  pool_.runtime->WindowColumns(params, pool_.shape);
+  pool_.Receive();
+  CopyOut<float>(memory.Host(sums), batch.sums);
+}
+
+void DeviceScorer::ValueNorms(const ValueNormBatch& batch) {
+  CallMemory& memory = *pool_.memory;
+  const ModelLayout& layout = pool_.layout;
+  BM_CHECK(batch.model_dim > 0 && batch.model_dim % 8 == 0);
+  const int64_t rows = batch.per_query_head ? layout.group_size() : 1;
+  BM_CHECK(std::ssize(batch.norms) == rows * batch.entries.offsets.back());
+  memory.Begin();
+  const Entries entries = AddEntries(batch.entries, batch.layer);
+  const auto projection = memory.Input<simt::BFloat16>(
+      int64_t{layout.num_q_heads} * layout.head_dim * batch.model_dim);
+  RoundTo(memory.Host(projection), batch.output_projection);
+  const auto norms = memory.Result<float>(std::ssize(batch.norms));
+  pool_.Send();
+  ValueNormParams params;
+  params.entries = Lists(entries);
+  params.pool = pool_.pool;
+  params.projection = memory.Device(projection);
+  params.model_dim = batch.model_dim;
+  params.group_size = layout.group_size();
+  params.l2 = batch.norm == ValueNorm::kL2;
+  params.per_query_head = batch.per_query_head;
+  params.norms = memory.Device(norms);
+  pool_.runtime->ValueNorms(params, pool_.shape, entries.longest);
+  pool_.Receive();
+  CopyOut<float>(memory.Host(norms), batch.norms);
+}
+
+}  // namespace blockmgr

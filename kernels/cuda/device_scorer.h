@@ -1,0 +1,68 @@
+// Scores on a device: Score, AddAttention and ValueNorms of CudaBackend.
+#ifndef KERNELS_CUDA_DEVICE_SCORER_H_
+#define KERNELS_CUDA_DEVICE_SCORER_H_
+
+#include <cstdint>
+
+#include <absl/status/status.h>
+
+#include "blockmgr/eviction/policy.h"
+#include "kernels/backend.h"
+#include "kernels/cuda/device_pool.h"
+#include "kernels/cuda/entry_lists.h"
+
+namespace blockmgr {
+
+// DeviceScorer sends entries and queries, runs the kernels, brings scores back.
+//
+// Queries and projections are rounded to the pool's bf16 on the way: scores are
+// those of rounded inputs, within the error that the kernels' headers state.
+//
+// Cost: two to five kernels and one wait per call. A projection is sent with
+// every call. Thread-compatible.
+class DeviceScorer {
+ public:
+  // The pool is borrowed.
+  explicit DeviceScorer(const DevicePool* pool) : pool_(*pool) {}
+
+  // Unimplemented, with a name and what there is, for scorers without a kernel.
+  static absl::Status Supports(const ScorerSpec& scorer);
+
+  // REQUIRES: Supports(batch.scorer).
+  void Score(const ScoreBatch& batch);
+  void AddAttention(const AttentionSumBatch& batch);
+  // REQUIRES: batch.model_dim % 8 == 0.
+  void ValueNorms(const ValueNormBatch& batch);
+
+ private:
+  // Arrays of the call's entries, before and after they are sent.
+  struct Entries {
+    CallMemory::Array<int64_t> offsets;
+    CallMemory::Array<int64_t> slots;
+    CallMemory::Array<int32_t> positions;
+    int32_t longest = 0;
+  };
+  // Arrays of a window of queries.
+  struct Window {
+    CallMemory::Array<simt::BFloat16> queries;
+    CallMemory::Array<int32_t> length;
+    CallMemory::Array<float> lse;
+    CallMemory::Array<float> partial_stats;
+  };
+
+  Entries AddEntries(const EntryList& list, int32_t layer);
+  Window AddWindow(const QueryWindow& window, const Entries& entries);
+  EntryLists Lists(const Entries& entries) const;
+  // Without attention and sums.
+  WindowParams MakeWindow(const QueryWindow& queries, float scale,
+                          const Entries& entries, const Window& window) const;
+  void SnapKv(const ScoreBatch& batch);
+  void H2o(const ScoreBatch& batch);
+  void Keys(const ScoreBatch& batch);
+
+  const DevicePool& pool_;
+};
+
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_DEVICE_SCORER_H_

@@ -1,0 +1,86 @@
+// The launches of scores other than a window's attention; see
+// launch_shapes.cuh.
+#ifndef KERNELS_CUDA_ENTRY_SEQUENCE_CUH_
+#define KERNELS_CUDA_ENTRY_SEQUENCE_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/entry_lists.h"
+#include "kernels/cuda/key_scores.cuh"
+#include "kernels/cuda/launch_shapes.cuh"
+#include "kernels/cuda/pooled_scores.cuh"
+#include "kernels/cuda/value_norm_scores.cuh"
+
+namespace blockmgr {
+inline namespace SIMT_SPACE {
+
+inline int64_t NumLists(const EntryLists& entries) {
+  return int64_t{entries.num_sequences} * entries.num_heads;
+}
+
+// longest_list: entries; of RunAddDecodeAttention tiles.
+template <typename Launcher>
+bool RunPoolWindowScores(const PoolParams& params, int32_t longest_list,
+                         Launcher& launch) {
+  return launch(
+      SizeOf(CeilDivide(longest_list, kPoolThreads), NumLists(params.entries),
+             kPoolThreads, kPoolSharedBytes),
+      PoolWindowScores, params);
+}
+
+template <typename Launcher>
+bool RunAddDecodeAttention(const DecodeSumParams& params, int32_t longest_list,
+                           Launcher& launch) {
+  return launch(
+      SizeOf(longest_list,
+             int64_t{params.lists.num_sequences} * params.lists.num_heads,
+             kDecodeTileRanks),
+      AddDecodeAttention, params);
+}
+
+template <typename Launcher>
+bool RunFinishH2oScores(const H2oScoreParams& params, int32_t longest_list,
+                        Launcher& launch) {
+  return launch(SizeOf(CeilDivide(longest_list, kPoolThreads),
+                       NumLists(params.entries), kPoolThreads),
+                FinishH2oScores, params);
+}
+
+template <typename Launcher>
+bool RunKeyScores(const KeyScoreParams& params, const RowShape& shape,
+                  Launcher& launch) {
+  const int64_t num_lists = NumLists(params.entries);
+  return ForShape<Launcher>(shape, [&](auto instance) {
+    using T = typename decltype(instance)::Element;
+    constexpr int kDim = decltype(instance)::kDim;
+    if (params.metric != KeyMetric::kNorm) {
+      const bool done =
+          launch(SizeOf(params.num_splits, num_lists, kKeyThreads,
+                        KeyLanes<T, kDim>::kSharedBytes),
+                 SumKeys<T, kDim>, params) &&
+          launch(SizeOf(num_lists, 1, kKeyThreads, kAnchorSharedBytes),
+                 FinishAnchors<kDim>, params);
+      if (!done) return false;
+    }
+    return launch(SizeOf(params.num_splits, num_lists, kKeyThreads),
+                  CompareKeys<T, kDim>, params);
+  });
+}
+
+template <typename Launcher>
+bool RunValueNorms(const ValueNormParams& params, const RowShape& shape,
+                   int32_t longest_list, Launcher& launch) {
+  return ForShape<Launcher>(shape, [&](auto instance) {
+    using T = typename decltype(instance)::Element;
+    constexpr int kDim = decltype(instance)::kDim;
+    return launch(
+        SizeOf(CeilDivide(longest_list, kNormRows), NumLists(params.entries),
+               kNormThreads, NormShape<T, kDim>::kSharedBytes),
+        ValueNorms<T, kDim>, params);
+  });
+}
+
+}  // namespace SIMT_SPACE
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_ENTRY_SEQUENCE_CUH_

@@ -1,0 +1,51 @@
+// The launches of the attention that windows of queries pay; see
+// launch_shapes.cuh.
+#ifndef KERNELS_CUDA_WINDOW_SEQUENCE_CUH_
+#define KERNELS_CUDA_WINDOW_SEQUENCE_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/launch_shapes.cuh"
+#include "kernels/cuda/window_kernels.cuh"
+#include "kernels/cuda/window_scores.h"
+
+namespace blockmgr {
+inline namespace SIMT_SPACE {
+
+template <typename Launcher>
+bool RunWindowStats(const WindowParams& params, const RowShape& shape,
+                    Launcher& launch) {
+  const int64_t num_lists =
+      int64_t{params.entries.num_sequences} * params.entries.num_heads;
+  return ForShape<Launcher>(shape, [&](auto instance) {
+    using T = typename decltype(instance)::Element;
+    constexpr int kDim = decltype(instance)::kDim;
+    using Shape = WindowShape<T, kDim>;
+    const int64_t row_blocks = CeilDivide(
+        WindowRows(params.group_size, params.window), 16 * Shape::kBlockMTiles);
+    return launch(SizeOf(params.num_splits, row_blocks, kWindowThreads,
+                         Shape::kSharedBytes, num_lists),
+                  WindowStats<T, kDim>, params) &&
+           launch(SizeOf(num_lists, 1, kWindowThreads), MergeWindowStats,
+                  params);
+  });
+}
+
+template <typename Launcher>
+bool RunWindowColumns(const WindowParams& params, const RowShape& shape,
+                      Launcher& launch) {
+  const int64_t num_lists =
+      int64_t{params.entries.num_sequences} * params.entries.num_heads;
+  return ForShape<Launcher>(shape, [&](auto instance) {
+    using T = typename decltype(instance)::Element;
+    constexpr int kDim = decltype(instance)::kDim;
+    return launch(SizeOf(params.num_splits, 1, kWindowThreads,
+                         WindowShape<T, kDim>::kSharedBytes, num_lists),
+                  WindowColumns<T, kDim>, params);
+  });
+}
+
+}  // namespace SIMT_SPACE
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_WINDOW_SEQUENCE_CUH_

@@ -1,0 +1,76 @@
+// The kernels' report: arithmetic of one result, and the table.
+#include "bench/kernel_report.h"
+
+#include <string>
+#include <vector>
+
+#include <absl/strings/match.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace blockmgr {
+namespace {
+
+KernelProblem SmallProblem() {
+  return {.num_sequences = 1,
+          .num_heads = 1,
+          .group_size = 4,
+          .head_dim = 128,
+          .page_size = 16,
+          .num_pages = 1,
+          .seed = 1,
+          .lengths = {10},
+          .page_ids = {0}};
+}
+
+TEST(KernelReportTest, PercentilesAreSamples) {
+  const std::vector<double> samples = {5, 1, 4, 2, 3};
+  EXPECT_EQ(SamplePercentile(samples, 50), 3);
+  EXPECT_EQ(SamplePercentile(samples, 10), 1);
+  EXPECT_EQ(SamplePercentile(samples, 90), 5);
+  EXPECT_EQ(SamplePercentile(samples, 20), 1);
+  EXPECT_EQ(SamplePercentile({7}, 100), 7);
+}
+
+TEST(KernelReportTest, RatesFollowFromTheMedian) {
+  KernelResult result{.kernel = "decode",
+                      .distribution = "ragged",
+                      .ceiling = KernelCeiling::kRead,
+                      .useful_bytes = 2e6,
+                      .flops = 3e6,
+                      .samples_us = {1, 2, 900}};
+  const auto json = KernelResultJson(SmallProblem(), result, 2000);
+  // 2 MB in 2 us is 1000 GB/s; 3 MFLOP are 1.5 TFLOP/s.
+  EXPECT_DOUBLE_EQ(json.at("median_us").get<double>(), 2);
+  EXPECT_DOUBLE_EQ(json.at("gb_per_s").get<double>(), 1000);
+  EXPECT_DOUBLE_EQ(json.at("tflop_per_s").get<double>(), 1.5);
+  EXPECT_DOUBLE_EQ(json.at("percent_of_ceiling").get<double>(), 50);
+  EXPECT_EQ(json.at("ceiling"), "read");
+  EXPECT_EQ(json.at("kv_bytes"), 10 * 512);
+  result.ceiling = KernelCeiling::kNone;
+  result.flops = 0;
+  const auto other = KernelResultJson(SmallProblem(), result, 2000);
+  EXPECT_TRUE(other.at("percent_of_ceiling").is_null());
+  EXPECT_TRUE(other.at("tflop_per_s").is_null());
+}
+
+TEST(KernelReportTest, TheTableHasALinePerResult) {
+  nlohmann::ordered_json report;
+  report["device"] = "a device";
+  const KernelResult result{.kernel = "compact",
+                            .distribution = "uniform",
+                            .ceiling = KernelCeiling::kCopy,
+                            .useful_bytes = 4e6,
+                            .flops = 0,
+                            .samples_us = {8}};
+  report["results"].push_back(KernelResultJson(SmallProblem(), result, 1000));
+  report["results"].push_back(KernelResultJson(SmallProblem(), result, 1000));
+  const std::string text = FormatKernelReport(report);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);
+  EXPECT_TRUE(absl::StrContains(text, "a device"));
+  EXPECT_TRUE(absl::StrContains(text, "compact"));
+  EXPECT_TRUE(absl::StrContains(text, "50.0"));
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,48 @@
+// A whole run of the benchmark on tiny inputs, where there is a GPU.
+#include <string>
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "bench/kernels.h"
+
+namespace blockmgr {
+namespace {
+
+class KernelRunTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+      GTEST_SKIP() << "no GPU: cudaGetDeviceCount finds no device";
+    }
+    options_.kv_mib = {2};
+    options_.mean_length = 128;
+    options_.num_samples = 3;
+  }
+
+  KernelBenchOptions options_;
+};
+
+TEST_F(KernelRunTest, ReportsEveryKernelOfEveryProblem) {
+  const auto report = RunKernels(options_);
+  ASSERT_TRUE(report.ok()) << report.status();
+  const auto& results = report->at("results");
+  EXPECT_EQ(results.size() % 9, 0u);
+  for (const auto& result : results) {
+    EXPECT_GT(result.at("median_us").get<double>(), 0);
+    EXPECT_EQ(result.at("num_samples"), 3);
+  }
+}
+
+TEST_F(KernelRunTest, RefusesKernelsThatDoNotExist) {
+  options_.kernels = {"decoed"};
+  options_.distributions = {"uniform"};
+  options_.group_sizes = {1};
+  EXPECT_EQ(RunKernels(options_).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,57 @@
+// Times of launches, where there is a GPU.
+#include "bench/kernel_timer.h"
+
+#include <cstdint>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "bench/kernels.h"
+
+#include <nlohmann/json.hpp>
+
+namespace blockmgr {
+namespace {
+
+class KernelTimerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+      GTEST_SKIP() << "no GPU: cudaGetDeviceCount finds no device";
+    }
+  }
+};
+
+TEST_F(KernelTimerTest, SamplesAreOfAllCopies) {
+  const auto timer = KernelTimer::Create();
+  ASSERT_TRUE(timer.ok()) << timer.status();
+  void* memory = nullptr;
+  ASSERT_EQ(cudaMalloc(&memory, 3 << 20), cudaSuccess);
+  std::set<int32_t> seen;
+  const auto samples = (*timer)->Time(
+      [&](int32_t copy, cudaStream_t stream) {
+        seen.insert(copy);
+        return cudaMemsetAsync(static_cast<char*>(memory) + (copy << 20), 1,
+                               1 << 20, stream);
+      },
+      3, 5);
+  ASSERT_TRUE(samples.ok()) << samples.status();
+  EXPECT_EQ(samples->size(), 5u);
+  for (const double sample : *samples) EXPECT_GT(sample, 0);
+  EXPECT_EQ(seen, (std::set<int32_t>{0, 1, 2}));
+  EXPECT_EQ(cudaFree(memory), cudaSuccess);
+}
+
+TEST_F(KernelTimerTest, AFailedLaunchIsAStatus) {
+  const auto timer = KernelTimer::Create();
+  ASSERT_TRUE(timer.ok()) << timer.status();
+  EXPECT_FALSE(
+      (*timer)
+          ->Time([](int32_t, cudaStream_t) { return cudaErrorInvalidValue; }, 1,
+                 1)
+          .ok());
+}
+
+}  // namespace
+}  // namespace blockmgr

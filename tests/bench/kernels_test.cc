@@ -1,0 +1,77 @@
+// The subcommand: its flags, its problems, and what it says without a GPU.
+#include "bench/kernels.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+namespace blockmgr {
+namespace {
+
+bool Parses(const std::string& arguments, KernelBenchOptions* options) {
+  CLI::App app;
+  AddKernelFlags(&app, options);
+  try {
+    app.parse(arguments);
+  } catch (const CLI::ParseError&) {
+    return false;
+  }
+  return true;
+}
+
+TEST(KernelsTest, FlagsMakeTheProblems) {
+  KernelBenchOptions options;
+  ASSERT_TRUE(
+      Parses("--kv-mib 1,2 --distribution ragged,uniform "
+             "--group-size 1,8 --mean-length 64",
+             &options));
+  std::vector<std::string> names;
+  const auto problems = KernelProblems(options, &names);
+  ASSERT_TRUE(problems.ok()) << problems.status();
+  ASSERT_EQ(problems->size(), 8u);
+  EXPECT_EQ(names.front(), "ragged");
+  EXPECT_EQ(names.back(), "uniform");
+  EXPECT_EQ(problems->back().group_size, 8);
+  EXPECT_EQ(problems->back().kv_bytes(), 2 << 20);
+  for (const std::string bad :
+       {"--kv-mib 0", "--group-size 17", "--head-dim 96", "--page-size 8",
+        "--num-samples 0", "--what"}) {
+    KernelBenchOptions unused;
+    EXPECT_FALSE(Parses(bad, &unused)) << bad;
+  }
+  options.distributions = {"normal"};
+  EXPECT_FALSE(KernelProblems(options, &names).ok());
+}
+
+TEST(KernelsTest, AProblemFileIsWrittenOnceAndThenRead) {
+  KernelBenchOptions options;
+  options.kv_mib = {1, 2};
+  options.problem = testing::TempDir() + "/kernels_test_problem";
+  std::filesystem::remove(options.problem);
+  std::vector<std::string> names;
+  const auto written = KernelProblems(options, &names);
+  ASSERT_TRUE(written.ok()) << written.status();
+  ASSERT_EQ(written->size(), 1u);
+  EXPECT_EQ(names, std::vector<std::string>{"uniform"});
+  options.kv_mib = {5};
+  const auto read = KernelProblems(options, &names);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(names, std::vector<std::string>{"file"});
+  EXPECT_EQ(*read, *written);
+}
+
+// On a machine with a GPU too: nobody has so many.
+TEST(KernelsTest, SaysWhyThereIsNothingToMeasure) {
+  KernelBenchOptions options;
+  options.device = 1 << 20;
+  const auto report = RunKernels(options);
+  EXPECT_EQ(report.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(report.status().message().find("CUDA"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace blockmgr

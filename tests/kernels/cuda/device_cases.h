@@ -1,0 +1,97 @@
+// CudaBackend next to CpuBackend, for tests that run on whatever device the
+// program has: the emulator (emulated_device.cc) or a GPU (gpu_device.cc).
+#ifndef TESTS_KERNELS_CUDA_DEVICE_CASES_H_
+#define TESTS_KERNELS_CUDA_DEVICE_CASES_H_
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/model_layout.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device_runtime.h"
+#include "tests/kernels/kernel_cases.h"
+
+namespace blockmgr {
+
+// Why the program has no device, or "".
+std::string WhyNoDevice();
+// REQUIRES: there is a device. The seed is the emulator's.
+std::unique_ptr<DeviceRuntime> MakeTestRuntime(uint64_t seed);
+// Factors on the lengths and on the number of cases.
+int32_t TestLengthFactor();
+int32_t TestCaseFactor();
+
+// How many random cases to run where the emulator affords `count`: sanitizers
+// make it several times slower.
+inline uint64_t NumCases(uint64_t count) {
+#if defined(__SANITIZE_ADDRESS__)
+  count = (count + 2) / 3;
+#endif
+  return count * static_cast<uint64_t>(TestCaseFactor());
+}
+
+class DeviceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = WhyNoDevice(); !why.empty()) {
+      GTEST_SKIP() << "no GPU: " << why;
+    }
+  }
+};
+
+// A layout that kernels exist for; all of them in turn by `index`.
+inline ModelLayout DeviceLayout(Rng& rng, uint64_t index, int32_t num_blocks) {
+  constexpr int32_t kDims[] = {64, 128, 256};
+  constexpr int32_t kGroups[] = {1, 4, 8, 16, 3};
+  ModelLayout layout;
+  layout.num_layers = RandomInt(rng, 1, 2);
+  layout.num_heads = RandomInt(rng, 1, 3);
+  layout.num_q_heads = layout.num_heads * kGroups[index % 5];
+  layout.head_dim = kDims[index % 3];
+  layout.page_size = index % 2 == 0 ? 16 : 32;
+  layout.num_blocks = num_blocks;
+  return layout;
+}
+
+inline std::unique_ptr<CudaBackend> MakeDeviceBackend(
+    const ModelLayout& layout, uint64_t seed,
+    const CudaBackendOptions& options = {}) {
+  auto backend = CudaBackend::Create(layout, options, MakeTestRuntime(seed));
+  BM_CHECK(backend.ok());
+  return *std::move(backend);
+}
+
+// Queries and projections reach the device as bf16: both sides get these.
+inline std::vector<float> RoundedFloats(Rng& rng, int64_t count) {
+  std::vector<float> values = RandomFloats(rng, count);
+  for (float& value : values) value = Stored(value, DType::kBFloat16);
+  return values;
+}
+
+// ||got - want|| / ||want||; infinite if anything is NaN on one side only, or
+// an infinity is not the same one.
+inline double RelativeError(std::span<const float> got,
+                            std::span<const float> want) {
+  double error = 0.0;
+  double norm = 0.0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    if (std::isinf(want[i]) && got[i] == want[i]) continue;
+    if (!std::isfinite(got[i]) || !std::isfinite(want[i])) return INFINITY;
+    error += std::pow(double{got[i]} - double{want[i]}, 2);
+    norm += std::pow(double{want[i]}, 2);
+  }
+  if (error == 0.0) return 0.0;
+  return std::sqrt(error / norm);
+}
+
+}  // namespace blockmgr
+
+#endif  // TESTS_KERNELS_CUDA_DEVICE_CASES_H_

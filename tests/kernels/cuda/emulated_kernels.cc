@@ -1,0 +1,70 @@
+// The kernels of EmulatedRuntime that take long to compile.
+#include "kernels/cuda/chunk_sequence.cuh"
+#include "kernels/cuda/decode_sequence.cuh"
+#include "kernels/cuda/entry_sequence.cuh"
+#include "kernels/cuda/window_sequence.cuh"
+#include "tests/kernels/cuda/emulated_runtime.h"
+
+namespace blockmgr {
+
+void EmulatedRuntime::PlanDecode(const DecodePlanParams& params) {
+  Do([&](EmulatedLauncher& launch) { return RunPlanDecode(params, launch); });
+}
+
+void EmulatedRuntime::Decode(const DecodeParams& params,
+                             const RowShape& shape) {
+  Do([&](EmulatedLauncher& launch) {
+    return RunDecodeAttention(params, shape, launch);
+  });
+}
+
+void EmulatedRuntime::Chunk(const ChunkParams& params, const RowShape& shape,
+                            int32_t num_blocks) {
+  Do([&](EmulatedLauncher& launch) {
+    return RunChunkAttention(params, shape, num_blocks, launch);
+  });
+}
+
+void EmulatedRuntime::WindowStats(const WindowParams& params,
+                                  const RowShape& shape) {
+  Do([&](EmulatedLauncher& launch) {
+    return RunWindowStats(params, shape, launch);
+  });
+}
+
+void EmulatedRuntime::WindowColumns(const WindowParams& params,
+                                    const RowShape& shape) {
+  Do([&](EmulatedLauncher& launch) {
+    return RunWindowColumns(params, shape, launch);
+  });
+}
+
+void EmulatedRuntime::PoolWindow(const PoolParams& params,
+                                 int32_t longest_list) {
+  Do([&](EmulatedLauncher& launch) {
+    return RunPoolWindowScores(params, longest_list, launch);
+  });
+}
+
+void EmulatedRuntime::FinishH2o(const H2oScoreParams& params,
+                                int32_t longest_list) {
+  Do([&](EmulatedLauncher& launch) {
+    return RunFinishH2oScores(params, longest_list, launch);
+  });
+}
+
+void EmulatedRuntime::KeyScores(const KeyScoreParams& params,
+                                const RowShape& shape) {
+  Do([&](EmulatedLauncher& launch) {
+    return RunKeyScores(params, shape, launch);
+  });
+}
+
+void EmulatedRuntime::ValueNorms(const ValueNormParams& params,
+                                 const RowShape& shape, int32_t longest_list) {
+  Do([&](EmulatedLauncher& launch) {
+    return RunValueNorms(params, shape, longest_list, launch);
+  });
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,43 @@
+// Launches of kernels on the emulator; see kernels/cuda/launch_shapes.cuh.
+#ifndef TESTS_KERNELS_CUDA_EMULATED_LAUNCHER_H_
+#define TESTS_KERNELS_CUDA_EMULATED_LAUNCHER_H_
+
+#include <string>
+
+#include "kernels/cuda/launch_shapes.cuh"
+#include "kernels/cuda/simt_emulator.h"
+
+namespace blockmgr {
+
+// Launches kernels one after another until one fails.
+class EmulatedLauncher {
+ public:
+  // Pools of bf16 only: half the instances.
+  static constexpr bool kHasHalf = false;
+
+  explicit EmulatedLauncher(const simt::Schedule& schedule)
+      : schedule_(schedule) {}
+
+  template <typename... Params, typename... Arguments>
+  bool operator()(const LaunchSize& size, void (*kernel)(Params...),
+                  const Arguments&... arguments) {
+    if (size.x == 0 || size.y == 0 || size.z == 0) return true;
+    error_ = simt::Launch(schedule_,
+                          {.grid = {size.x, size.y, size.z},
+                           .threads = size.threads,
+                           .shared_bytes = size.shared_bytes},
+                          kernel, arguments...)
+                 .error;
+    return error_.empty();
+  }
+
+  const std::string& error() const { return error_; }
+
+ private:
+  const simt::Schedule schedule_;
+  std::string error_;
+};
+
+}  // namespace blockmgr
+
+#endif  // TESTS_KERNELS_CUDA_EMULATED_LAUNCHER_H_

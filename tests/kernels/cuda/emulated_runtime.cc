@@ -1,0 +1,129 @@
+#include "tests/kernels/cuda/emulated_runtime.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
+#include "kernels/cuda/row_mover_sequence.cuh"
+#include "kernels/cuda/select_sequence.cuh"
+
+namespace blockmgr {
+namespace {
+
+constexpr int64_t kAlignment = 256;
+// Few, so that a block of every kernel takes several turns.
+constexpr uint32_t kMaxRowBlocks = 5;
+constexpr int32_t kDecodeCtas = 6;
+
+}  // namespace
+
+EmulatedRuntime::EmulatedRuntime(uint64_t seed, int64_t max_bytes)
+    : seed_(seed), max_bytes_(max_bytes) {}
+
+EmulatedRuntime::~EmulatedRuntime() { BM_CHECK(memory_.empty()); }
+
+simt::Schedule EmulatedRuntime::NextSchedule() {
+  seed_ = SplitMix64(seed_ + 1);
+  return {static_cast<simt::Schedule::Order>(seed_ % 3), seed_};
+}
+
+absl::Status EmulatedRuntime::Failure(const std::string& error) {
+  return absl::InternalError(
+      error.empty() ? "a shape or conversion that has no kernel" : error);
+}
+
+absl::StatusOr<char*> EmulatedRuntime::Allocate(int64_t bytes) {
+  BM_CHECK(bytes > 0);
+  if (num_bytes_ + bytes > max_bytes_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("device memory: expected at most ",
+                     max_bytes_ - num_bytes_, " bytes, got ", bytes));
+  }
+  Memory memory;
+  memory.bytes = bytes;
+  memory.owner =
+      std::make_unique_for_overwrite<std::byte[]>(bytes + kAlignment);
+  std::memset(memory.owner.get(), 0xFF, bytes + kAlignment);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.owner.get());
+  char* begin = reinterpret_cast<char*>(memory.owner.get()) +
+                (kAlignment - address % kAlignment) % kAlignment;
+  memory_.emplace(begin, std::move(memory));
+  num_bytes_ += bytes;
+  ++num_allocations_;
+  return begin;
+}
+
+void EmulatedRuntime::Free(char* memory) {
+  const auto found = memory_.find(memory);
+  BM_CHECK(found != memory_.end());
+  num_bytes_ -= found->second.bytes;
+  memory_.erase(found);
+}
+
+bool EmulatedRuntime::CheckRange(const char* begin, int64_t bytes) {
+  if (!status_.ok()) return false;
+  auto found = memory_.upper_bound(begin);
+  const bool inside =
+      found != memory_.begin() &&
+      begin + bytes <= std::prev(found)->first + std::prev(found)->second.bytes;
+  if (!inside) status_ = absl::InternalError("a copy outside device memory");
+  return inside;
+}
+
+void EmulatedRuntime::Upload(char* to, std::span<const std::byte> host) {
+  if (!CheckRange(to, std::ssize(host))) return;
+  std::memcpy(to, host.data(), host.size());
+}
+
+void EmulatedRuntime::Download(std::span<std::byte> host, const char* from) {
+  if (!CheckRange(from, std::ssize(host))) return;
+  std::memcpy(host.data(), from, host.size());
+}
+
+void EmulatedRuntime::Fill(char* to, uint8_t byte, int64_t bytes) {
+  if (CheckRange(to, bytes)) std::memset(to, byte, bytes);
+}
+
+int32_t EmulatedRuntime::CountDecodeCtas(const RowShape&, int32_t) {
+  return kDecodeCtas;
+}
+
+void EmulatedRuntime::Append(const AppendRows& append,
+                             RowConversion conversion) {
+  Do([&](EmulatedLauncher& launch) {
+    return RunAppend(append, conversion, kMaxRowBlocks, launch);
+  });
+}
+
+void EmulatedRuntime::Gather(const GatherRows& gather,
+                             RowConversion conversion) {
+  Do([&](EmulatedLauncher& launch) {
+    return RunGather(gather, conversion, kMaxRowBlocks, launch);
+  });
+}
+
+void EmulatedRuntime::Move(const MoveRows& move) {
+  Do([&](EmulatedLauncher& launch) {
+    return RunMove(move, kMaxRowBlocks, launch);
+  });
+}
+
+void EmulatedRuntime::CopyBlocks(const CopyBlockRows& copy) {
+  Do([&](EmulatedLauncher& launch) {
+    return RunCopyBlocks(copy, kMaxRowBlocks, launch);
+  });
+}
+
+void EmulatedRuntime::Select(const SelectProblem& problem) {
+  Do([&](EmulatedLauncher& launch) { return RunSelect(problem, launch); });
+}
+
+void EmulatedRuntime::PlanMoves(const SelectMoves& moves) {
+  Do([&](EmulatedLauncher& launch) { return RunSelectMoves(moves, launch); });
+}
+
+}  // namespace blockmgr

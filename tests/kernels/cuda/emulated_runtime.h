@@ -1,0 +1,85 @@
+// DeviceRuntime on the emulator: device memory is the host's, kernels run
+// there and then, under one schedule after another.
+#ifndef TESTS_KERNELS_CUDA_EMULATED_RUNTIME_H_
+#define TESTS_KERNELS_CUDA_EMULATED_RUNTIME_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include "kernels/cuda/device_runtime.h"
+#include "kernels/cuda/simt_emulator.h"
+#include "tests/kernels/cuda/emulated_launcher.h"
+
+namespace blockmgr {
+
+class EmulatedRuntime : public DeviceRuntime {
+ public:
+  // Schedules follow from the seed. Allocations beyond `max_bytes` together
+  // fail, and all memory must be free at the end.
+  EmulatedRuntime(uint64_t seed, int64_t max_bytes);
+  ~EmulatedRuntime() override;
+
+  const absl::Status& status() const override { return status_; }
+  absl::StatusOr<char*> Allocate(int64_t bytes) override;
+  void Free(char* memory) override;
+  void Upload(char* to, std::span<const std::byte> host) override;
+  void Download(std::span<std::byte> host, const char* from) override;
+  void Fill(char* to, uint8_t byte, int64_t bytes) override;
+  int32_t CountDecodeCtas(const RowShape& shape, int32_t group_size) override;
+
+  void Append(const AppendRows& append, RowConversion conversion) override;
+  void Gather(const GatherRows& gather, RowConversion conversion) override;
+  void Move(const MoveRows& move) override;
+  void CopyBlocks(const CopyBlockRows& copy) override;
+  void PlanDecode(const DecodePlanParams& params) override;
+  void Decode(const DecodeParams& params, const RowShape& shape) override;
+  void Chunk(const ChunkParams& params, const RowShape& shape,
+             int32_t num_blocks) override;
+  void WindowStats(const WindowParams& params, const RowShape& shape) override;
+  void WindowColumns(const WindowParams& params,
+                     const RowShape& shape) override;
+  void PoolWindow(const PoolParams& params, int32_t longest_list) override;
+  void FinishH2o(const H2oScoreParams& params, int32_t longest_list) override;
+  void KeyScores(const KeyScoreParams& params, const RowShape& shape) override;
+  void ValueNorms(const ValueNormParams& params, const RowShape& shape,
+                  int32_t longest_list) override;
+  void Select(const SelectProblem& problem) override;
+  void PlanMoves(const SelectMoves& moves) override;
+
+  int64_t num_allocations() const { return num_allocations_; }
+
+ private:
+  struct Memory {
+    int64_t bytes = 0;
+    std::unique_ptr<std::byte[]> owner;
+  };
+
+  // Calls run(launcher) unless something failed before.
+  template <typename Run>
+  void Do(const Run& run) {
+    if (!status_.ok()) return;
+    EmulatedLauncher launcher(NextSchedule());
+    if (!run(launcher)) status_ = Failure(launcher.error());
+  }
+  simt::Schedule NextSchedule();
+  static absl::Status Failure(const std::string& error);
+  // Whether the range is inside one allocation; else it is a failure.
+  bool CheckRange(const char* begin, int64_t bytes);
+
+  uint64_t seed_;
+  const int64_t max_bytes_;
+  int64_t num_bytes_ = 0;
+  int64_t num_allocations_ = 0;
+  absl::Status status_;
+  std::map<const char*, Memory> memory_;
+};
+
+}  // namespace blockmgr
+
+#endif  // TESTS_KERNELS_CUDA_EMULATED_RUNTIME_H_
