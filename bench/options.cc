@@ -164,6 +164,14 @@ void AddBenchFlags(CLI::App* app, BenchOptions* options) {
                 "let requests start with the compressed prefixes of others in "
                 "the prefix cache; needs --keep-ratio")
       ->group("Eviction");
+  app->add_option("--share-multiple", options->share_multiple,
+                  "with --share-compressed-prefixes: compress at the last "
+                  "multiple of so many prompt tokens, a multiple of the page "
+                  "size (512 for Mooncake traces, which name 512 tokens at a "
+                  "time); 0: the page size")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber)
+      ->group("Eviction");
   AddReportFlags(app, options);
 }
 
@@ -235,7 +243,12 @@ absl::StatusOr<BenchPlan> ResolveOptions(const BenchOptions& options) {
     return absl::InvalidArgumentError(
         "share-compressed-prefixes: needs --keep-ratio, the fraction to keep");
   }
+  if (options.share_multiple > 0 && !options.share_prefix) {
+    return absl::InvalidArgumentError(
+        "share-multiple: needs --share-compressed-prefixes");
+  }
   plan.eviction.share_prefix = options.share_prefix;
+  plan.eviction.share_multiple = options.share_multiple;
   DatasetOptions dataset = options.dataset;
   dataset.seed = options.seed;
   BM_ASSIGN_OR_RETURN(plan.workload, LoadDataset(dataset));

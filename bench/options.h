@@ -32,6 +32,7 @@ struct BenchOptions {
   std::string keep_ratio;      // decimal text, empty: no eviction
   int32_t compress_every = 0;  // tokens of the prompt; 0: once, at its end
   bool share_prefix = false;   // compressed ones, between requests
+  int32_t share_multiple = 0;  // tokens; 0: the page size
 
   std::vector<std::string> goodput;
   std::vector<std::string> percentile_metrics = {"ttft", "tpot", "itl", "e2el"};

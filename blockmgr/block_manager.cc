@@ -180,6 +180,7 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
         sequence.cut() +
         static_cast<int32_t>(sequence.tail.size()) * layout_.page_size;
     ApplyRetention(Index(block), chain, begin, begin + layout_.page_size);
+    cache_.SetSuperseded(Index(block), false);
     Wake(Index(block));
     pool_.AddRef(block);
     sequence.tail.push_back(block);
@@ -193,6 +194,7 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
       sequence.cut() +
       static_cast<int32_t>(sequence.tail.size()) * layout_.page_size;
   sequence.num_settled = sequence.num_reserved;
+  sequence.num_found = sequence.num_reserved;
   sequence.num_published = sequence.num_reserved / layout_.page_size;
   return slot;
 }

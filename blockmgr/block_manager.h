@@ -401,6 +401,9 @@ class BlockManager {
   // Audits copies_, and who may write to shared blocks; adds the sources'
   // holds.
   void CheckCopies(std::vector<int32_t>* holders) const;
+  // A region can be found now in place of these blocks: those behind the first
+  // num_found positions, which nobody has ever found or uses, go before others.
+  void Supersede(int32_t num_found, std::span<const BlockId> blocks);
   // Audits the cache's holds; `holders`: of sequences, by block.
   void CheckCacheHolds(std::span<const int32_t> holders) const;
   // Publishes the sequence's new region and continues its chain over it; false

@@ -212,6 +212,18 @@ void BlockManager::ReleaseReplaced(const SequenceCache& sequence,
   }
 }
 
+void BlockManager::Supersede(int32_t num_found,
+                             std::span<const BlockId> blocks) {
+  const auto first = static_cast<size_t>(
+      std::max(0, CeilDiv(num_found, layout_.page_size)));
+  // The end first, as they were released.
+  for (size_t i = blocks.size(); i-- > first;) {
+    if (cache_.Contains(blocks[i]) && pool_.num_holders(blocks[i]) == 1) {
+      cache_.SetSuperseded(Index(blocks[i]), true);
+    }
+  }
+}
+
 EvictionReceipt BlockManager::CommitEviction(
     SequenceSlot slot, std::span<const int32_t> counts,
     const RegionPublication* publication) {
@@ -237,14 +249,18 @@ EvictionReceipt BlockManager::CommitEviction(
   receipt.freed_blocks = static_cast<int32_t>(before.size()) -
                          static_cast<int32_t>(region->blocks.size());
 
+  const int32_t cut_before = sequence.cut();
+  const int32_t num_tail = (pending.cut - cut_before) / layout_.page_size;
   ReleaseReplaced(sequence, pending, *region);
-  sequence.tail.erase(sequence.tail.begin(),
-                      sequence.tail.begin() +
-                          (pending.cut - sequence.cut()) / layout_.page_size);
+  sequence.tail.erase(sequence.tail.begin(), sequence.tail.begin() + num_tail);
   sequence.region = std::move(region);
   receipt.published = publication != nullptr && prefix_caching_ &&
                       PublishRegion(&sequence, *publication, &receipt.cached);
   if (!receipt.published) sequence.chain_serial = kNoSerial;
+  if (receipt.cached) {
+    Supersede(sequence.num_found - cut_before,
+              std::span(before).last(static_cast<size_t>(num_tail)));
+  }
   return receipt;
 }
 

@@ -167,6 +167,9 @@ class PrefixCache {
   void SetRetention(int32_t entry, Retention retention) {
     order_.SetRetention(entry, retention);
   }
+  void SetSuperseded(int32_t entry, bool superseded) {
+    order_.SetSuperseded(entry, superseded);
+  }
   void SetTime(int64_t now_ms) { order_.SetTime(now_ms); }
   // The only holder of the entry's blocks is the cache, or no longer so.
   void AddReclaimable(int32_t entry);

@@ -71,6 +71,7 @@ void ReclaimOrder::DropExpiry(int32_t entry) {
 void ReclaimOrder::SetRetention(int32_t entry, Retention retention) {
   BM_CHECK(retention.priority <= kMaxPriority);
   DropExpiry(entry);
+  nodes_[entry].superseded = false;
   if (retention.expires_ms <= now_ms_) retention = {};
   SetPriority(entry, retention.priority);
   if (retention.expires_ms == Retention::kNever) return;
@@ -78,6 +79,15 @@ void ReclaimOrder::SetRetention(int32_t entry, Retention retention) {
   const Expiry expiry(retention.expires_ms, next_wish_++);
   expiry_of_[entry] = expiry;
   expiries_.emplace(expiry, entry);
+}
+
+void ReclaimOrder::SetSuperseded(int32_t entry, bool superseded) {
+  Node& node = nodes_[entry];
+  if (node.superseded == superseded) return;
+  // A wish for the entry, even for the default, says more.
+  if (superseded && (node.priority != kDefaultPriority || node.expires)) return;
+  node.superseded = superseded;
+  SetPriority(entry, superseded ? kSupersededPriority : kDefaultPriority);
 }
 
 void ReclaimOrder::Forget(int32_t entry) {

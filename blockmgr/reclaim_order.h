@@ -27,6 +27,8 @@ namespace blockmgr {
 // How long the prefix cache should keep something.
 inline constexpr uint8_t kMaxPriority = 100;
 inline constexpr uint8_t kDefaultPriority = 35;
+// Of what something else in the cache stands for.
+inline constexpr uint8_t kSupersededPriority = kDefaultPriority - 1;
 struct Retention {
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   uint8_t priority = kDefaultPriority;  // the lower goes first
@@ -50,6 +52,9 @@ class ReclaimOrder {
 
   // Replaces the wish for an entry, listed or not.
   void SetRetention(int32_t entry, Retention retention);
+  // Something else stands for the entry: unless there is a wish for it, it goes
+  // before those of the default priority, until it turns out to be of use.
+  void SetSuperseded(int32_t entry, bool superseded);
   // Drops its wish. REQUIRES: not listed.
   void Forget(int32_t entry);
   // Ends the wishes that expire until now; time never goes back.
@@ -71,6 +76,7 @@ class ReclaimOrder {
     int32_t next = kNone;
     uint8_t priority = kDefaultPriority;
     bool listed = false;
+    bool superseded = false;
     bool expires = false;  // then expiry_of_ tells when
   };
   struct Level {

@@ -46,6 +46,7 @@ struct SequenceCache {
   // at most one may write to it, and the others' rows come before its own.
   bool shares_last_block = false;
   std::optional<PendingEviction> pending;
+  int32_t num_found = 0;  // positions that came from the prefix cache
 
   // Publication: the blocks of the first num_published pages of positions have
   // been offered to the prefix cache, over a region those after it;

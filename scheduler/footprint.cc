@@ -68,7 +68,11 @@ std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
   if (eviction.mode == EvictionMode::kNone || last_cut == 0) return points;
   // The block after the cut of a shared region is shared with it: a whole one,
   // and before the last token, which every request computes itself.
-  const int32_t last = eviction.share_prefix ? last_cut : num_prompt;
+  const int32_t multiple = std::max(eviction.share_multiple, layout.page_size);
+  const int32_t last = eviction.share_prefix
+                           ? (num_prompt - 1) / multiple * multiple
+                           : num_prompt;
+  if (last == 0) return points;
   const int32_t step = eviction.mode == EvictionMode::kEveryChunk
                            ? eviction.compress_every
                            : last;

@@ -41,6 +41,10 @@ struct RequestEviction {
   // at the end of its last whole page instead of its very end; what is kept of
   // a prefix found depends on all compressions that made it.
   bool share_prefix = false;
+  // For share_prefix: the prompt is compressed at the last multiple of so many
+  // tokens, itself a multiple of page_size, instead; 0: page_size. Prompts that
+  // go on from others often agree in whole messages or chunks only.
+  int32_t share_multiple = 0;
 };
 
 // A wish for the blocks of tokens [begin, end), counted from the request's

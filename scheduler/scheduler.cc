@@ -32,8 +32,14 @@ absl::Status ValidateTokens(const char* field,
   return absl::OkStatus();
 }
 
-absl::Status ValidateSharing(const RequestEviction& eviction) {
+absl::Status ValidateSharing(const RequestEviction& eviction,
+                             int32_t page_size) {
   if (!eviction.share_prefix) return absl::OkStatus();
+  if (eviction.share_multiple < 0 || eviction.share_multiple % page_size != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("eviction.share_multiple: expected 0 or a multiple of ",
+                     page_size, " (page_size), got ", eviction.share_multiple));
+  }
   const EvictionPolicy& policy = eviction.policy;
   if (policy.scorer_state() != ScorerState::kNone) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -180,8 +186,8 @@ absl::Status SchedulerImpl::ValidateEviction(
         " needs scores that the engine accumulates, but it announced "
         "num_scorer_states 0"));
   }
-  BM_RETURN_IF_ERROR(ValidateSharing(eviction));
   const int32_t page_size = layout().page_size;
+  BM_RETURN_IF_ERROR(ValidateSharing(eviction, page_size));
   if (eviction.mode == EvictionMode::kEveryChunk) {
     const int32_t least = std::max(page_size, policy.query_window());
     if (eviction.compress_every < least ||

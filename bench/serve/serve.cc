@@ -37,6 +37,7 @@ v1::SubmitRequest ToMessage(const WorkloadRequest& request,
                             : v1::EVICTION_MODE_EVERY_CHUNK);
     eviction->set_compress_every(plan.eviction.compress_every);
     eviction->set_share_prefix(plan.eviction.share_prefix);
+    eviction->set_share_multiple(plan.eviction.share_multiple);
     ToProto(plan.eviction.policy, eviction->mutable_policy());
     ToProto(plan.eviction.target, eviction->mutable_target());
   }

@@ -112,6 +112,7 @@ absl::StatusOr<Request> FromProto(const v1::SubmitRequest& proto) {
       return Invalid("eviction.mode: unknown value ", proto.eviction().mode());
   }
   request.eviction.share_prefix = proto.eviction().share_prefix();
+  request.eviction.share_multiple = proto.eviction().share_multiple();
   BM_ASSIGN_OR_RETURN(request.eviction.policy,
                       FromProto(proto.eviction().policy()));
   BM_ASSIGN_OR_RETURN(request.eviction.target,

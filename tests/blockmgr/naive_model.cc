@@ -182,11 +182,14 @@ void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
     const int32_t begin = sequence.cut + static_cast<int32_t>(i) * page_size;
     left_.erase(block);
     line_.erase({block, 0});
+    if (cached_.at(block).superseded) cached_.at(block).retention = {};
+    cached_.at(block).superseded = false;
     ApplyWishes(sequence, {block, 0}, begin, begin + page_size);
     if (!over || i > 0) sequence.chain = cached_.at(block).id;
   }
   sequence.num_reserved = match.num_tokens;
   sequence.num_settled = match.num_tokens;
+  sequence.num_found = match.num_tokens;
   sequence.num_offered = match.num_tokens / page_size;
   sequence.values.resize(match.num_tokens);
   for (int32_t i = sequence.cut; i < match.num_tokens; ++i) {
@@ -281,6 +284,7 @@ void NaiveModel::ApplyWishes(const NaiveSequence& sequence,
   if (wish == nullptr) return;
   Retention& retention = RetentionOf(entry);
   retention = wish->retention;
+  if (entry.second == 0) cached_.at(entry.first).superseded = false;
   WishOf(entry) = next_wish_++;
   if (retention.expires_ms <= now_ms_) retention = {};
 }

@@ -31,6 +31,7 @@ struct NaiveSequence {
   int32_t cut = 0;
   int32_t num_reserved = 0;
   int32_t num_settled = 0;
+  int32_t num_found = 0;      // came from the cache
   std::vector<int32_t> kept;  // by (layer, head); empty without a region
   NaivePages pages;
 
@@ -142,6 +143,7 @@ class NaiveModel {
     int32_t scope = 0;
     uint64_t id = 0;
     uint64_t parent = 0;
+    bool superseded = false;  // by a region; then the priority tells
     Retention retention;
     uint64_t wish = 0;  // in order of the wishes
   };
@@ -174,6 +176,8 @@ class NaiveModel {
   bool PublishRegion(NaiveSequence* sequence, const RegionName& name,
                      bool* is_new);
   void DropRegion(uint64_t id);
+  // A new region stands for this block, which nobody uses or has found.
+  void Supersede(BlockId block);
   // A planned copy of this sequence goes back to its source, if there is one.
   void Return(SequenceSlot slot);
   // Drops what the cache has of lost blocks and can find only through them.

@@ -111,6 +111,7 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
   sequence.pending.reset();
   const std::vector<BlockId> before = Below(sequence, order.cut);
   const int32_t num_tail = (order.cut - sequence.cut) / layout_.page_size;
+  const int32_t cut_before = sequence.cut;
 
   std::vector<BlockId> involved = before;
   involved.insert(involved.end(), order.fresh.begin(), order.fresh.end());
@@ -164,6 +165,11 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
     sequence.chain = 0;
     // Nobody else's, unless a region stands for it again.
     sequence.context = "private " + std::to_string(next_entry_++);
+  }
+  for (int32_t i = 0; receipt.cached && i < num_tail; ++i) {
+    if (cut_before + i * layout_.page_size >= sequence.num_found) {
+      Supersede(before[before.size() - static_cast<size_t>(num_tail - i)]);
+    }
   }
   return receipt;
 }
@@ -243,6 +249,17 @@ uint64_t NaiveModel::RegionWith(BlockId block) const {
     if (std::ranges::count(region.blocks, block) > 0) return id;
   }
   return 0;
+}
+
+void NaiveModel::Supersede(BlockId block) {
+  const auto found = cached_.find(block);
+  if (found == cached_.end() || Holders()[Index(block)] > 0) return;
+  Entry& entry = found->second;
+  if (entry.superseded || !(entry.retention == Retention{})) return;
+  entry.superseded = true;
+  entry.retention.priority = kDefaultPriority - 1;
+  // The last of those that go first.
+  if (line_.contains({block, 0})) line_[{block, 0}] = next_in_line_++;
 }
 
 void NaiveModel::DropRegion(uint64_t id) {

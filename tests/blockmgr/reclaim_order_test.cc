@@ -57,6 +57,22 @@ TEST(ReclaimOrderTest, LowestPriorityGoesFirst) {
   EXPECT_THAT(Drain(order), ElementsAre(3, 4, 5, 2, 1));
 }
 
+TEST(ReclaimOrderTest, WhatIsSupersededGoesBeforeTheDefaultButNotAWish) {
+  ReclaimOrder order(8);
+  for (int32_t entry = 1; entry <= 5; ++entry) order.List(entry);
+  order.SetRetention(1, {.priority = 0});
+  order.SetRetention(2, {.priority = 50});
+  order.SetSuperseded(2, true);  // a wish says more
+  order.SetSuperseded(5, true);
+  order.SetSuperseded(4, true);
+  order.CheckInvariants();
+  EXPECT_THAT(Drain(order), ElementsAre(1, 5, 4, 3, 2));
+  order.SetSuperseded(5, false);  // of use after all
+  order.SetRetention(4, {.priority = 34});
+  order.SetSuperseded(4, false);  // a wish now
+  EXPECT_THAT(Drain(order), ElementsAre(1, 4, 3, 5, 2));
+}
+
 TEST(ReclaimOrderTest, WishEndsWithItsDuration) {
   ReclaimOrder order(8);
   order.SetTime(1000);

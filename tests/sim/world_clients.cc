@@ -187,6 +187,7 @@ void World::ShareEviction(RequestEviction* eviction) {
   Random random(static_cast<uint64_t>(options_.seed) * 4 +
                 static_cast<uint64_t>(random_.Between(0, 1)));
   eviction->share_prefix = true;
+  eviction->share_multiple = options_.page_size * random.Between(0, 2);
   eviction->policy = EvictionPolicy();
   eviction->policy.scorer.kind = random.Pick<ScorerKind>(
       {ScorerKind::kSnapKv, ScorerKind::kStreaming, ScorerKind::kKeyDiff});
