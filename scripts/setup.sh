@@ -40,6 +40,14 @@ is_installed() {
     == installed ]]
 }
 
+# Prints those of the optional packages that are known and not installed.
+missing_optional() {
+  local package
+  for package in $(missing_of "${optional_packages[@]}"); do
+    if apt-cache show "${package}" >/dev/null 2>&1; then echo "${package}"; fi
+  done
+}
+
 # Prints those of the given packages that are not installed.
 missing_of() {
   local package
@@ -72,7 +80,7 @@ main() {
 
   check_distribution
   local missing
-  mapfile -t missing < <(missing_of "${packages[@]}")
+  mapfile -t missing < <(missing_of "${packages[@]}" && missing_optional)
   if ((${#missing[@]} == 0)); then
     echo "setup.sh: everything is installed"
     return
@@ -87,12 +95,8 @@ main() {
   local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get)
   "${apt[@]}" update
 
-  local optional
-  for optional in $(missing_of "${optional_packages[@]}"); do
-    if apt-cache show "${optional}" >/dev/null 2>&1; then
-      missing+=("${optional}")
-    fi
-  done
+  # Now that apt knows what there is.
+  mapfile -t missing < <(missing_of "${packages[@]}" && missing_optional)
   echo "setup.sh: installing ${missing[*]}"
   "${apt[@]}" install --yes --no-install-recommends "${missing[@]}"
 }

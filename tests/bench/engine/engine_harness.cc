@@ -79,6 +79,19 @@ void EngineHarness::Start(int32_t slot, std::vector<int32_t> prompt,
                     .query_window = query_window};
 }
 
+void EngineHarness::StartOnRegion(int32_t slot, std::vector<int32_t> prompt,
+                                  int32_t source, RegionId region) {
+  const Sequence& from = sequences_[static_cast<size_t>(source)];
+  const BlockId tail = from.tail.front();
+  const int32_t cut = from.cut;
+  Start(slot, std::move(prompt), 32, std::span(&tail, 1));
+  Sequence& sequence = sequences_[static_cast<size_t>(slot)];
+  sequence.cut = cut;
+  sequence.computed = cut + layout().page_size;
+  sequence.start->num_cached_tokens = sequence.computed;
+  sequence.start->region = region;
+}
+
 void EngineHarness::Schedule(int32_t slot, int32_t num_tokens) {
   Sequence& sequence = sequences_[static_cast<size_t>(slot)];
   std::vector<BlockId> blocks;

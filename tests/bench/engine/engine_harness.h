@@ -38,6 +38,10 @@ class EngineHarness {
   // These add to the next plan. `shared`: blocks of a cached prefix.
   void Start(int32_t slot, std::vector<int32_t> prompt,
              int32_t query_window = 32, std::span<const BlockId> shared = {});
+  // Starts on the region of another slot, which is kept by this name, and the
+  // block after it.
+  void StartOnRegion(int32_t slot, std::vector<int32_t> prompt, int32_t source,
+                     RegionId region);
   void Schedule(int32_t slot, int32_t num_tokens);
   void Release(int32_t slot);
   void Evict(int32_t slot, int32_t cut, const std::string& policy,

@@ -260,6 +260,64 @@ TEST_F(EngineTablesTest, CommitReplacesTheTokensBelowTheCut) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("second order")));
 }
 
+TEST_F(EngineTablesTest, SequencesStartOnARegionUntilItIsDropped) {
+  StepPlan plan = EvictionPlan();
+  plan.evictions[0].region = RegionId{8};
+  ASSERT_OK(tables_.Apply(plan));
+  const std::vector<int32_t> counts = {16, 3, 0, 16};
+  ASSERT_OK(tables_.CheckOrder(plan, plan.evictions[0]));
+  tables_.Commit(plan, plan.evictions[0], counts);
+
+  // The first 32 tokens from the region, 16 more from a shared block.
+  const SequenceSlot other{1};
+  StepPlan start = StartPlan();
+  start.starts[0].slot = other;
+  start.starts[0].num_tokens = 60;
+  start.starts[0].num_cached_tokens = 48;
+  start.starts[0].region = RegionId{8};
+  start.start_tokens.assign(60, 5);
+  start.slots = {other};
+  start.positions = {48};
+  start.num_tokens = {12};
+  start.blocks = Blocks(20, 2);
+  start.block_offsets = {0, 2};
+  const auto refused = [&](const std::function<void(StepPlan*)>& spoil,
+                           const char* message) {
+    StepPlan spoilt = start;
+    spoil(&spoilt);
+    EXPECT_THAT(
+        tables_.Apply(spoilt),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  refused([](StepPlan* p) { p->starts[0].region = RegionId{9}; },
+          "expected a region that is kept, got 9");
+  refused([](StepPlan* p) { p->starts[0].num_cached_tokens = 16; },
+          "at least 32 (the cut of region 8), got 16");
+  refused(
+      [](StepPlan* p) {
+        p->block_offsets = {0, 1}, p->blocks.pop_back();
+      },
+      "expected blocks for 28 tail tokens, got 1");
+  refused(
+      [](StepPlan* p) {
+        p->dropped_regions = {RegionId{8}, RegionId{8}};
+      },
+      "plan.dropped_regions: expected regions that are kept");
+  start.dropped_regions = {RegionId{8}};  // after the starts
+  ASSERT_OK(tables_.Apply(start));
+  const SequenceTable& row = tables_.row(other);
+  EXPECT_EQ(row.cut, 32);
+  EXPECT_THAT(row.kept, ElementsAre(16, 3, 0, 16));
+  EXPECT_EQ(row.region_entries, 35);
+  EXPECT_THAT(row.region_blocks, ElementsAre(BlockId{10}));
+  EXPECT_THAT(row.tail_blocks, ElementsAre(BlockId{20}, BlockId{21}));
+  EXPECT_EQ(row.num_computed, 60);
+  // It is gone for those to come.
+  start.released = {other};
+  start.dropped_regions.clear();
+  refused([](StepPlan*) {}, "expected a region that is kept, got 8");
+}
+
 TEST_F(EngineTablesTest, CountsMustFitEntriesPagesAndDestinations) {
   StepPlan plan = EvictionPlan();
   ASSERT_OK(tables_.Apply(plan));

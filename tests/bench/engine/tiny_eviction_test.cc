@@ -340,6 +340,39 @@ TEST_F(TinyEvictionTest, SharedSourceBlocksAreNotWritten) {
   EXPECT_EQ(decode_other(true), decode_other(false));
 }
 
+TEST_F(TinyEvictionTest, WhoStartsOnARegionComputesWhatItsMakerDoes) {
+  std::mt19937_64 random(17);
+  const std::vector<int32_t> prompt = RandomTokens(90, 64, &random);
+  EngineHarness harness(SmallModel(3), DType::kFloat32);
+  harness.Start(0, prompt);
+  harness.Schedule(0, 64);
+  harness.Evict(0, 48, "snapkv | adakv | topk", Ratio("0.3"),
+                DestinationKind::kFresh);
+  harness.plan().evictions.back().region = RegionId{5};
+  ASSERT_OK(harness.Run());
+  ASSERT_TRUE(harness.evictions().back().outcome.ok);
+  harness.Schedule(0, 26);
+  ASSERT_OK(harness.Run());
+  const std::vector<float> expected = harness.logits(0);
+
+  harness.StartOnRegion(1, prompt, 0, RegionId{5});
+  harness.Schedule(1, 26);
+  harness.plan().dropped_regions = {RegionId{5}};
+  ASSERT_OK(harness.Run());
+  EXPECT_EQ(harness.logits(1), expected);
+  EXPECT_EQ(harness.tokens(1), harness.tokens(0));
+  // What one evicts later, the other still has.
+  harness.Schedule(0, 1);
+  harness.Evict(0, 80, "streaming | uniform | topk", Ratio("0.3"),
+                DestinationKind::kFresh);
+  harness.Schedule(1, 1);
+  ASSERT_OK(harness.Run());
+  EXPECT_EQ(harness.logits(1), harness.logits(0));
+  harness.Schedule(1, 1);
+  ASSERT_OK(harness.Run());
+  EXPECT_EQ(harness.engine().tables().row(SequenceSlot{1}).cut, 48);
+}
+
 TEST_F(TinyEvictionTest, ABadOrderLeavesTheOldTable) {
   Begin(71, 100);
   host_->Evict(0, 96, "external | uniform | topk", Ratio("0.5"),
