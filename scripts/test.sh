@@ -29,9 +29,11 @@ Options:
   -h, --help             print this
 
 The label in use is slow (seconds to minutes).
-The last line counts the tests of all presets: "N passed, N failed". A preset
-that does not configure or build counts as one failure. Exit status: 0 if
-something passed and nothing failed, 1 otherwise, 2 for a wrong command line.
+Into a terminal every test is a line, elsewhere only those that did not pass
+(all are in build/PRESET/ctest.log). What failed is listed again at the end,
+and the last line counts the tests of all presets: "N passed, N failed". A
+preset that does not configure or build counts as one failure. Exit status: 0
+if something passed and nothing failed, 1 otherwise, 2 for a wrong command line.
 
 Examples:
   scripts/test.sh                         # everyday
@@ -80,11 +82,12 @@ parse_arguments() {
 
 passed=0
 failed=0
+failures=()
 
 # Adds up CTest's summary, found in the log named by $1. CTest counts a skipped
-# test as one of the passed; we do not.
+# test as one of the passed; we do not. $2 is the preset.
 count_results() {
-  local log=$1 bad total skipped
+  local log=$1 preset=$2 bad total skipped
   local summary='tests passed, \([0-9]*\) tests failed out of \([0-9]*\)'
   read -r bad total < <(
     sed -n "s/.*${summary}.*/\1 \2/p" "${log}" | tail --lines=1
@@ -92,18 +95,38 @@ count_results() {
   skipped=$(grep --count '\*\*\*Skipped ' "${log}") || true
   passed=$((passed + total - bad - skipped))
   failed=$((failed + bad))
+  local name
+  while read -r name; do failures+=("${preset}: ${name}"); done < <(
+    sed '1,/^The following tests FAILED:/d' "${log}" |
+      sed -n 's/^[[:space:]]*[0-9]* - \(.*\) (.*)[^()]*$/\1/p'
+  )
+}
+
+fail() {
+  failed=$((failed + 1))
+  failures+=("$1")
+}
+
+# A terminal shows each test, a file those that did not pass.
+show_tests() {
+  if [[ -t 1 ]]; then
+    cat
+  else
+    grep --line-buffered --invert-match --extended-regexp \
+      '^ +Start +[0-9]+: | Passed +[0-9.]+ sec' || true
+  fi
 }
 
 test_preset() {
-  local preset=$1 log status=0
+  local preset=$1 log status=0 began=${SECONDS}
   local under=()
   echo "== ${preset}"
   if ! cmake --preset "${preset}" -DCMAKE_COMPILE_WARNING_AS_ERROR="${werror}" ||
     ! cmake --build --preset "${preset}" --parallel "$(nproc)"; then
-    echo "test.sh: ${preset} does not build" >&2
-    failed=$((failed + 1))
+    fail "${preset}: does not build"
     return
   fi
+  local built=${SECONDS}
   # ThreadSanitizer of these compilers cannot live with much address-space
   # randomisation, which newer kernels have.
   if [[ ${preset} == tsan ]] && setarch --addr-no-randomize true 2>/dev/null; then
@@ -111,16 +134,18 @@ test_preset() {
   fi
   log=build/${preset}/ctest.log
   "${under[@]}" ctest --preset "${preset}" --parallel "$(nproc)" \
-    "${ctest_options[@]}" 2>&1 | tee "${log}" || status=$?
+    "${ctest_options[@]}" 2>&1 | tee "${log}" | show_tests || status=$?
+  echo "test.sh: ${preset}: $((built - began)) s to build," \
+    "$((SECONDS - built)) s to test"
   local failed_before=${failed}
   # Without a summary no test was there to run, which is a failure (the presets
   # tell CTest so), unless a label was asked for that this preset has not.
-  if ! count_results "${log}" && ((${#ctest_options[@]} > 0)) &&
+  if ! count_results "${log}" "${preset}" && ((${#ctest_options[@]} > 0)) &&
     grep --quiet "No tests were found" "${log}"; then
     return
   fi
   if ((status != 0 && failed == failed_before)); then
-    failed=$((failed + 1))
+    fail "${preset}: ctest ended with status ${status}"
   fi
 }
 
@@ -132,6 +157,8 @@ main() {
   if ((passed == 0 && failed == 0)); then
     echo "test.sh: no test ran" >&2
   fi
+  local failure
+  for failure in "${failures[@]}"; do echo "FAILED ${failure}"; done
   echo "${passed} passed, ${failed} failed"
   ((passed > 0 && failed == 0))
 }
