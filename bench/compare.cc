@@ -68,7 +68,12 @@ std::string Eviction(const Json& report) {
   if (policy == report.end() || !policy->is_string() || keep == report.end()) {
     return "no eviction";
   }
-  return absl::StrCat("keep ", keep->dump(), ", ", policy->get<std::string>());
+  const auto tokens = report.find("keep_tokens");
+  const std::string kept =
+      keep->is_null() && tokens != report.end()
+          ? absl::StrCat(tokens->dump(), " tokens per head")
+          : keep->dump();
+  return absl::StrCat("keep ", kept, ", ", policy->get<std::string>());
 }
 
 }  // namespace

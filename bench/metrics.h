@@ -48,6 +48,7 @@ struct SystemCounters {
   uint64_t computed_tokens = 0;
   uint64_t recomputed_tokens = 0;
   uint64_t evictions = 0;
+  uint64_t squeezes = 0;  // of those, because blocks were short
   uint64_t evicted_entries = 0;
   int64_t evicted_bytes = 0;
   int32_t max_used_blocks = 0;

@@ -9,13 +9,10 @@
 #include <absl/strings/str_split.h>
 
 #include "blockmgr/base/status_macros.h"
-#include "blockmgr/eviction/keep_ratio.h"
-#include "blockmgr/eviction/policy.h"
 
 namespace blockmgr {
 namespace {
 
-constexpr char kDefaultPolicy[] = "snapkv | adakv | topk";
 constexpr std::array<const char*, 4> kMetrics = {"ttft", "tpot", "itl", "e2el"};
 
 void AddDatasetFlags(CLI::App* app, BenchOptions* options) {
@@ -145,70 +142,8 @@ absl::StatusOr<std::vector<std::pair<std::string, std::string>>> SplitMetadata(
 void AddBenchFlags(CLI::App* app, BenchOptions* options) {
   AddDatasetFlags(app, options);
   AddArrivalFlags(app, options);
-  app->add_option("--keep-ratio", options->keep_ratio,
-                  "evict after prefill, keeping this fraction of the entries, "
-                  "(0, 1] [default: no eviction]")
-      ->group("Eviction");
-  app->add_option("--eviction", options->eviction,
-                  absl::StrCat("policy, scorer | budget | selector; needs "
-                               "--keep-ratio [default: ",
-                               kDefaultPolicy, "]"))
-      ->group("Eviction");
-  app->add_option("--compress-every", options->compress_every,
-                  "evict after every so many prompt tokens, a multiple of the "
-                  "page size; 0: once, at the end of the prompt")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber)
-      ->group("Eviction");
-  app->add_flag("--share-compressed-prefixes", options->share_prefix,
-                "let requests start with the compressed prefixes of others in "
-                "the prefix cache; needs --keep-ratio")
-      ->group("Eviction");
-  app->add_option("--share-multiple", options->share_multiple,
-                  "with --share-compressed-prefixes: compress at the last "
-                  "multiple of so many prompt tokens, a multiple of the page "
-                  "size (512 for Mooncake traces, which name 512 tokens at a "
-                  "time); 0: the page size")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber)
-      ->group("Eviction");
+  AddEvictionFlags(app, &options->eviction);
   AddReportFlags(app, options);
-}
-
-absl::StatusOr<RequestEviction> ResolveEviction(const std::string& policy,
-                                                const std::string& keep_ratio) {
-  RequestEviction eviction;
-  if (keep_ratio.empty()) {
-    if (policy.empty()) return eviction;
-    return absl::InvalidArgumentError(
-        "eviction: needs --keep-ratio, the fraction to keep");
-  }
-  eviction.mode = EvictionMode::kAfterPrefill;
-  const absl::StatusOr<KeepRatio> ratio = KeepRatio::Parse(keep_ratio);
-  if (!ratio.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("keep-ratio: ", ratio.status().message()));
-  }
-  eviction.target.ratio = *ratio;
-  const absl::StatusOr<EvictionPolicy> parsed =
-      ParsePolicy(policy.empty() ? std::string(kDefaultPolicy) : policy);
-  if (!parsed.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("eviction: ", parsed.status().message()));
-  }
-  if (parsed->scorer.kind == ScorerKind::kExternal ||
-      parsed->budget.kind == BudgetKind::kExternal) {
-    return absl::InvalidArgumentError(
-        "eviction: expected a policy that a request can carry, got external "
-        "scores or budgets");
-  }
-  if (parsed->parity != Parity::kNone) {
-    return absl::InvalidArgumentError(
-        "eviction: expected no parity(..), which is for tensors "
-        "(blockmgr-evict), not for serving");
-  }
-  eviction.policy = *parsed;
-  return eviction;
 }
 
 absl::StatusOr<BenchPlan> ResolveOptions(const BenchOptions& options) {
@@ -229,26 +164,7 @@ absl::StatusOr<BenchPlan> ResolveOptions(const BenchOptions& options) {
   BM_ASSIGN_OR_RETURN(plan.metadata, SplitMetadata(options.metadata));
   BM_ASSIGN_OR_RETURN(plan.goodput,
                       Goodput::Parse(absl::StrJoin(options.goodput, " ")));
-  BM_ASSIGN_OR_RETURN(plan.eviction,
-                      ResolveEviction(options.eviction, options.keep_ratio));
-  if (options.compress_every > 0) {
-    if (plan.eviction.mode == EvictionMode::kNone) {
-      return absl::InvalidArgumentError(
-          "compress-every: needs --keep-ratio, the fraction to keep");
-    }
-    plan.eviction.mode = EvictionMode::kEveryChunk;
-    plan.eviction.compress_every = options.compress_every;
-  }
-  if (options.share_prefix && plan.eviction.mode == EvictionMode::kNone) {
-    return absl::InvalidArgumentError(
-        "share-compressed-prefixes: needs --keep-ratio, the fraction to keep");
-  }
-  if (options.share_multiple > 0 && !options.share_prefix) {
-    return absl::InvalidArgumentError(
-        "share-multiple: needs --share-compressed-prefixes");
-  }
-  plan.eviction.share_prefix = options.share_prefix;
-  plan.eviction.share_multiple = options.share_multiple;
+  BM_ASSIGN_OR_RETURN(plan.eviction, ResolveEviction(options.eviction));
   DatasetOptions dataset = options.dataset;
   dataset.seed = options.seed;
   BM_ASSIGN_OR_RETURN(plan.workload, LoadDataset(dataset));

@@ -13,6 +13,7 @@
 
 #include "bench/arrivals.h"
 #include "bench/datasets.h"
+#include "bench/eviction_flags.h"
 #include "bench/metrics.h"
 #include "bench/workload.h"
 #include "scheduler/request.h"
@@ -28,11 +29,7 @@ struct BenchOptions {
   int32_t vocab_size = 256;
   uint64_t seed = 0;
 
-  std::string eviction;        // policy text, empty: none or the default
-  std::string keep_ratio;      // decimal text, empty: no eviction
-  int32_t compress_every = 0;  // tokens of the prompt; 0: once, at its end
-  bool share_prefix = false;   // compressed ones, between requests
-  int32_t share_multiple = 0;  // tokens; 0: the page size
+  EvictionFlags eviction;
 
   std::vector<std::string> goodput;
   std::vector<std::string> percentile_metrics = {"ttft", "tpot", "itl", "e2el"};
@@ -66,11 +63,6 @@ void AddBenchFlags(CLI::App* app, BenchOptions* options);
 // Checks every option and reads the data set. Errors name the flag, what was
 // expected and what came, or the line of the trace.
 absl::StatusOr<BenchPlan> ResolveOptions(const BenchOptions& options);
-
-// The eviction every request asks for. A keep ratio alone means
-// snapkv | adakv | topk; a policy without a keep ratio is an error.
-absl::StatusOr<RequestEviction> ResolveEviction(const std::string& policy,
-                                                const std::string& keep_ratio);
 
 }  // namespace blockmgr
 

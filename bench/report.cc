@@ -52,8 +52,17 @@ void AddInput(const BenchOptions& options, const BenchPlan& plan, Json* json) {
   const bool evicts = plan.eviction.mode != EvictionMode::kNone;
   (*json)["eviction"] =
       evicts ? Json(FormatPolicy(plan.eviction.policy)) : Json(nullptr);
+  const EvictionTarget& target = plan.eviction.target;
+  const bool by_tokens = target.kind == EvictionTarget::Kind::kTokens;
   (*json)["keep_ratio"] =
-      evicts ? Json(plan.eviction.target.ratio.value()) : Json(nullptr);
+      evicts && !by_tokens ? Json(target.ratio.value()) : Json(nullptr);
+  (*json)["keep_tokens"] =
+      evicts && by_tokens ? Json(target.tokens) : Json(nullptr);
+  (*json)["eviction_mode"] =
+      evicts ? Json(NameOf(plan.eviction.mode)) : Json(nullptr);
+  (*json)["compress_every"] = plan.eviction.compress_every > 0
+                                  ? Json(plan.eviction.compress_every)
+                                  : Json(nullptr);
   Json metadata = Json::object();
   for (const auto& [key, value] : plan.metadata) metadata[key] = value;
   (*json)["metadata"] = std::move(metadata);
@@ -107,6 +116,7 @@ void AddCounters(const SystemCounters& counters, Json* json) {
   (*json)["computed_tokens"] = counters.computed_tokens;
   (*json)["recomputed_tokens"] = counters.recomputed_tokens;
   (*json)["evictions"] = counters.evictions;
+  (*json)["squeezes"] = counters.squeezes;
   (*json)["evicted_entries"] = counters.evicted_entries;
   (*json)["evicted_bytes"] = counters.evicted_bytes;
   (*json)["max_used_blocks"] = counters.max_used_blocks;
@@ -162,6 +172,8 @@ constexpr Line kLines[] = {
     {"Maximum request concurrency:", "max_concurrency"},
     {"Eviction policy:", "eviction"},
     {"Keep ratio:", "keep_ratio"},
+    {"Keep tokens per head:", "keep_tokens"},
+    {"Eviction mode:", "eviction_mode"},
     {"Benchmark duration (s):", "duration"},
     {"Total input tokens:", "total_input_tokens"},
     {"Total output tokens:", "total_output_tokens"},
@@ -185,6 +197,7 @@ constexpr Line kSystemLines[] = {
     {"Max used blocks:", "max_used_blocks"},
     {"Blocks in the pool:", "num_blocks"},
     {"Evictions:", "evictions"},
+    {"Of those, under pressure:", "squeezes"},
     {"Evicted entries:", "evicted_entries"},
     {"Evicted bytes:", "evicted_bytes"},
     {"Kept entries per head, min:", "kept_entries_min"},

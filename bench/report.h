@@ -10,6 +10,7 @@
 //   cached_compressed_tokens   of the cached ones: in compressed prefixes
 //   recomputed_tokens               computed again after a preemption
 //   evictions, evicted_entries, evicted_bytes
+//   squeezes                        evictions because blocks were short
 //   max_used_blocks, num_blocks     blocks held by sequences; of the pool
 //   kept_entries_{min,median,max}   per (layer, head) and eviction
 //   achieved_request_rate           sends per second up to the last; null when

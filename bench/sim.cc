@@ -180,6 +180,7 @@ SystemCounters Simulation::Counters() const {
       .computed_tokens = stats.num_computed_tokens,
       .recomputed_tokens = stats.num_recomputed_tokens,
       .evictions = stats.num_evictions,
+      .squeezes = stats.num_squeezes,
       .evicted_entries = stats.evicted_entries,
       .evicted_bytes = stats.evicted_bytes,
       .max_used_blocks = max_used_blocks_,

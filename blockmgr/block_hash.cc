@@ -141,6 +141,22 @@ const Retention* BlockChain::RetentionOf(int32_t begin, int32_t end) const {
   return nullptr;
 }
 
+const Retention* BlockChain::RetentionOfRegion(int32_t cut) const {
+  for (const RetentionRange& range : retention_) {
+    if (range.begin <= 0 && cut <= range.end) return &range.retention;
+  }
+  return nullptr;
+}
+
+const Retention* BlockChain::RetentionOfTail(int32_t cut, int32_t end) const {
+  for (const RetentionRange& range : retention_) {
+    const bool is_for_it = range.begin < end && cut < range.end;
+    const bool is_for_region = range.begin <= 0 && cut <= range.end;
+    if (is_for_it || is_for_region) return &range.retention;
+  }
+  return nullptr;
+}
+
 BlockKey BlockChain::RegionKey(int32_t num_blocks,
                                absl::string_view plan) const {
   BM_CHECK(num_blocks >= 1 && num_blocks <= std::ssize(keys_));

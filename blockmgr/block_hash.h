@@ -92,6 +92,11 @@ class BlockChain {
   // Of the block with positions [begin, end); null: nothing is wished.
   // O(ranges).
   const Retention* RetentionOf(int32_t begin, int32_t end) const;
+  // Of a region that stands for positions [0, cut): only a wish for all of them
+  // counts, or a wish for the first few would keep every prompt that has them.
+  const Retention* RetentionOfRegion(int32_t cut) const;
+  // Of the block [cut, end) after it, without which it is of no use.
+  const Retention* RetentionOfTail(int32_t cut, int32_t end) const;
 
  private:
   BlockKey Mask(const BlockKey& key) const {

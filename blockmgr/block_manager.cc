@@ -132,20 +132,23 @@ PrefixMatch BlockManager::Match(const BlockChain& chain,
                             static_cast<size_t>(page_size)),
                tokens, &match.blocks);
   match.num_tokens = static_cast<int32_t>(match.blocks.size()) * page_size;
+  int64_t num_looks = std::ssize(match.blocks);
   if (query != nullptr) {
     PrefixMatch over;
-    over.region = cache_.MatchRegion(chain, tokens, *query);
+    over.region = cache_.MatchRegion(chain, tokens, *query, &num_looks);
     if (over.region != PrefixCache::kNone) {
       over.cached = cache_.region(over.region);
       const int32_t limit =
-          std::min(query->max_tokens_over(over.cached->name.length),
+          std::min(query->max_tokens_over(over.cached->length),
                    static_cast<int32_t>(tokens.size()));
       cache_.MatchOver(over.region, chain, tokens, limit, &over.blocks);
       over.num_tokens = over.cached->record->cut +
                         static_cast<int32_t>(over.blocks.size()) * page_size;
+      num_looks += std::ssize(over.blocks);
       if (over.num_tokens >= match.num_tokens) match = std::move(over);
     }
   }
+  match.num_looks = num_looks;
   for (const BlockId block : match.blocks) {
     match.num_reclaimable += cache_.IsReclaimable(Index(block)) ? 1 : 0;
   }
@@ -172,14 +175,19 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
     sequence.region = match.cached->record;
     for (const BlockId block : sequence.region->blocks) pool_.AddRef(block);
     ContinueAfter(match.region, &sequence);
-    ApplyRetention(match.region, chain, 0, sequence.cut());
+    sequence.content = match.cached->content;
+    ApplyRetention(match.region, chain.RetentionOfRegion(sequence.cut()));
+    cache_.SetSuperseded(match.region, false);
   }
   for (const BlockId block : match.blocks) {
     BM_CHECK(cache_.Contains(block));
     const int32_t begin =
         sequence.cut() +
         static_cast<int32_t>(sequence.tail.size()) * layout_.page_size;
-    ApplyRetention(Index(block), chain, begin, begin + layout_.page_size);
+    const int32_t end = begin + layout_.page_size;
+    const bool is_tail = sequence.region != nullptr && sequence.tail.empty();
+    ApplyRetention(Index(block), is_tail ? chain.RetentionOfTail(begin, end)
+                                         : chain.RetentionOf(begin, end));
     cache_.SetSuperseded(Index(block), false);
     Wake(Index(block));
     pool_.AddRef(block);
@@ -203,12 +211,6 @@ void BlockManager::ContinueAfter(int32_t entry, SequenceCache* sequence) const {
   sequence->chain_entry = entry;
   sequence->chain_serial = cache_.serial(entry);
   sequence->chain_key = cache_.key(entry);
-}
-
-void BlockManager::ApplyRetention(int32_t entry, const BlockChain& chain,
-                                  int32_t begin, int32_t end) {
-  const Retention* wish = chain.RetentionOf(begin, end);
-  if (wish != nullptr) cache_.SetRetention(entry, *wish);
 }
 
 void BlockManager::DropFromCache(int32_t entry) {
@@ -325,7 +327,8 @@ void BlockManager::Publish(SequenceCache* sequence,
                   sequence);
     if (inserted) {
       pool_.AddRef(block);
-      ApplyRetention(Index(block), chain, begin, begin + page_size);
+      ApplyRetention(Index(block),
+                     chain.RetentionOf(begin, begin + page_size));
     }
     sequence->num_published = i + 1;
   }
@@ -345,12 +348,14 @@ bool BlockManager::PublishRegion(SequenceCache* sequence,
   *is_cached = entry == PrefixCache::kNone;
   if (*is_cached) {
     const BlockId tail = PublishTail(*sequence, publication);
-    entry =
-        cache_.InsertRegion(sequence->region, name, *publication.chain,
-                            sequence->root_serial, publication.tokens, tail);
+    entry = cache_.InsertRegion(
+        sequence->region, name, *publication.chain, sequence->root_serial,
+        publication.tokens, tail, std::move(sequence->content));
     for (const BlockId block : sequence->region->blocks) pool_.AddRef(block);
-    ApplyRetention(entry, *publication.chain, 0, sequence->cut());
+    ApplyRetention(entry,
+                   publication.chain->RetentionOfRegion(sequence->cut()));
   }
+  sequence->content = cache_.region(entry)->content;
   ContinueAfter(entry, sequence);
   sequence->num_published = name.length / layout_.page_size;
   return true;
@@ -358,21 +363,18 @@ bool BlockManager::PublishRegion(SequenceCache* sequence,
 
 BlockId BlockManager::PublishTail(const SequenceCache& sequence,
                                   const RegionPublication& publication) {
-  const int32_t page_size = layout_.page_size;
-  const int32_t length = publication.name.length;
-  // The block itself, or an equal one that was there before.
-  if (sequence.chain_serial != kNoSerial &&
-      sequence.num_published * page_size == length &&
-      cache_.serial(sequence.chain_entry) == sequence.chain_serial) {
-    return BlockId{sequence.chain_entry};
-  }
+  // Its own, even if an equal one is in the cache: that may be about to go.
   const BlockId tail = sequence.tail.front();
-  if (cache_.Contains(tail)) return tail;
-  const int32_t begin = length - page_size;
-  cache_.InsertTail(tail, publication.chain->keys()[begin / page_size],
-                    *publication.chain, publication.tokens, begin);
-  pool_.AddRef(tail);
-  ApplyRetention(Index(tail), *publication.chain, begin, length);
+  const int32_t length = publication.name.length;
+  if (!cache_.Contains(tail)) {
+    const int32_t begin = length - layout_.page_size;
+    cache_.InsertTail(tail,
+                      publication.chain->keys()[begin / layout_.page_size],
+                      *publication.chain, publication.tokens, begin);
+    pool_.AddRef(tail);
+  }
+  ApplyRetention(Index(tail), publication.chain->RetentionOfTail(
+                                  sequence.cut(), length));
   return tail;
 }
 

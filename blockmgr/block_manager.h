@@ -80,6 +80,8 @@ struct PrefixMatch {
   // Blocks, the region's too, that only the cache holds: using them costs as
   // much of the available blocks as taking fresh ones.
   int32_t num_reclaimable = 0;
+  // What looking for it took: pages compared and lengths of regions tried.
+  int64_t num_looks = 0;
 
   // Null without a region.
   const RegionRecord* record() const {
@@ -275,6 +277,8 @@ class BlockManager {
   // Blocks that Close would give back to the pool, now or after the fence.
   int32_t NumReleasable(SequenceSlot slot) const;
 
+  // Whether one sequence at most holds the region.
+  bool IsOwnRegion(const RegionRecord& region) const;
   // Blocks of positions [0, cut) that no other sequence holds. Positions not
   // reserved yet count: their blocks will be its own.
   int32_t NumOwnBlocks(SequenceSlot slot, int32_t cut) const;
@@ -332,10 +336,9 @@ class BlockManager {
   // The blocks that positions [0, cut) are in, in table order.
   std::vector<BlockId> BlocksBelow(const SequenceCache& sequence,
                                    int32_t cut) const;
-  // Whether no other sequence holds a block of the tail, or the region. What
-  // the cache holds can be taken from it.
+  // Whether no other sequence holds a block of the tail. What the cache holds
+  // can be taken from it.
   bool IsOwn(BlockId block) const;
-  bool IsOwnRegion(const RegionRecord& region) const;
   // Of BlocksBelow, those that are the sequence's own.
   std::vector<BlockId> OwnBlocksBelow(const SequenceCache& sequence,
                                       int32_t cut) const;
@@ -382,9 +385,10 @@ class BlockManager {
   void DropAnyEntry(int32_t entry);
   // Gives up the cache's hold on an entry that is not reclaimable.
   void DropFromCache(int32_t entry);
-  // What the chain wishes for positions [begin, end), which `entry` holds.
-  void ApplyRetention(int32_t entry, const BlockChain& chain, int32_t begin,
-                      int32_t end);
+  // What a sequence wishes for the entry; null: nothing.
+  void ApplyRetention(int32_t entry, const Retention* wish) {
+    if (wish != nullptr) cache_.SetRetention(entry, *wish);
+  }
   // What the sequence publishes next comes after `entry`.
   void ContinueAfter(int32_t entry, SequenceCache* sequence) const;
   void Publish(SequenceCache* sequence, std::span<const int32_t> tokens,
@@ -404,6 +408,8 @@ class BlockManager {
   // A region can be found now in place of these blocks: those behind the first
   // num_found positions, which nobody has ever found or uses, go before others.
   void Supersede(int32_t num_found, std::span<const BlockId> blocks);
+  // The same of a region that the new one goes on from.
+  void Supersede(RegionId region);
   // Audits the cache's holds; `holders`: of sequences, by block.
   void CheckCacheHolds(std::span<const int32_t> holders) const;
   // Publishes the sequence's new region and continues its chain over it; false

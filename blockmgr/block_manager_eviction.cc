@@ -1,6 +1,7 @@
 // The eviction transactions of BlockManager, and its audit.
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include <absl/container/flat_hash_map.h>
@@ -72,25 +73,42 @@ bool BlockManager::ReserveEviction(SequenceSlot slot, int32_t cut,
   const std::vector<BlockId> candidates = OwnBlocksBelow(sequence, cut);
   if (std::ssize(candidates) < num_own) return false;
 
-  // Blocks that are not in the prefix cache first: taking a cached one costs
-  // its entry. Table order among the chosen keeps the layout derivable.
-  absl::flat_hash_map<BlockId, int32_t> entries;
+  // Blocks that are not in the prefix cache first, a cached region's last:
+  // taking a cached one costs its entry. Table order among the chosen keeps the
+  // layout derivable.
+  enum Rank : uint8_t { kUncached, kCached, kRegion };
+  struct Cached {
+    int32_t entry = PrefixCache::kNone;
+    Rank rank = kCached;
+  };
+  absl::flat_hash_map<BlockId, Cached> entries;
   if (sequence.region != nullptr) {
     const int32_t entry = cache_.FindRegion(sequence.region->id);
     if (entry != PrefixCache::kNone) {
       for (const BlockId block : sequence.region->blocks) {
-        entries.emplace(block, entry);
+        entries[block] = {.entry = entry, .rank = kRegion};
       }
+      const BlockId tail = cache_.region(entry)->tail;
+      entries[tail] = {.entry = Index(tail), .rank = kRegion};
     }
   }
+  std::array<int64_t, 3> wanted{};
   for (const BlockId block : candidates) {
-    if (cache_.Contains(block)) entries.emplace(block, Index(block));
+    const auto found = entries.find(block);
+    if (found != entries.end()) {
+      ++wanted[found->second.rank];
+    } else if (cache_.Contains(block)) {
+      entries[block] = {.entry = Index(block), .rank = kCached};
+      ++wanted[kCached];
+    } else {
+      ++wanted[kUncached];
+    }
   }
-  int64_t num_cached =
-      num_own - std::ranges::count_if(candidates, [&entries](BlockId block) {
-        return !entries.contains(block);
-      });
-  int64_t num_uncached = num_own - std::max<int64_t>(num_cached, 0);
+  int64_t num_left = num_own;
+  for (int64_t& count : wanted) {
+    count = std::min(count, num_left);
+    num_left -= count;
+  }
   PendingEviction pending;
   pending.region = RegionId{next_region_++};
   pending.cut = cut;
@@ -98,13 +116,14 @@ bool BlockManager::ReserveEviction(SequenceSlot slot, int32_t cut,
   pending.num_own = static_cast<int32_t>(num_own);
   pending.destinations.reserve(num_destinations);
   for (const BlockId block : candidates) {
-    const auto entry = entries.find(block);
-    int64_t& wanted = entry != entries.end() ? num_cached : num_uncached;
-    if (wanted <= 0) continue;
-    --wanted;
+    const auto found = entries.find(block);
+    const bool is_cached = found != entries.end();
+    int64_t& count = wanted[is_cached ? found->second.rank : kUncached];
+    if (count == 0) continue;
+    --count;
     // A region is dropped with the first of its blocks that is taken.
-    if (entry != entries.end() && cache_.serial(entry->second) != kNoSerial) {
-      DropFromCache(entry->second);
+    if (is_cached && cache_.serial(found->second.entry) != kNoSerial) {
+      DropFromCache(found->second.entry);
     }
     pending.destinations.push_back(block);
   }
@@ -224,6 +243,14 @@ void BlockManager::Supersede(int32_t num_found,
   }
 }
 
+void BlockManager::Supersede(RegionId region) {
+  const int32_t entry =
+      region == kNoRegion ? PrefixCache::kNone : cache_.FindRegion(region);
+  if (entry == PrefixCache::kNone) return;
+  const std::vector<BlockId>& blocks = cache_.region(entry)->record->blocks;
+  if (pool_.num_holders(blocks.front()) == 1) cache_.SetSuperseded(entry, true);
+}
+
 EvictionReceipt BlockManager::CommitEviction(
     SequenceSlot slot, std::span<const int32_t> counts,
     const RegionPublication* publication) {
@@ -250,6 +277,8 @@ EvictionReceipt BlockManager::CommitEviction(
                          static_cast<int32_t>(region->blocks.size());
 
   const int32_t cut_before = sequence.cut();
+  const RegionId region_before =
+      sequence.region == nullptr ? kNoRegion : sequence.region->id;
   const int32_t num_tail = (pending.cut - cut_before) / layout_.page_size;
   ReleaseReplaced(sequence, pending, *region);
   sequence.tail.erase(sequence.tail.begin(), sequence.tail.begin() + num_tail);
@@ -260,6 +289,7 @@ EvictionReceipt BlockManager::CommitEviction(
   if (receipt.cached) {
     Supersede(sequence.num_found - cut_before,
               std::span(before).last(static_cast<size_t>(num_tail)));
+    if (sequence.num_found <= cut_before) Supersede(region_before);
   }
   return receipt;
 }

@@ -42,7 +42,9 @@ void BlockManager::CutBack(SequenceSlot slot, int32_t num_tokens) {
   if (num_tokens == 0 && sequence.region != nullptr) {
     ReleaseRegion(*sequence.region);
     sequence.region.reset();
+    sequence.content.reset();
   }
+  sequence.num_found = std::min(sequence.num_found, num_tokens);
   sequence.num_reserved = num_tokens;
   sequence.num_settled = num_tokens;
   sequence.shares_last_block = num_tokens % layout_.page_size != 0;

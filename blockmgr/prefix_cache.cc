@@ -3,13 +3,72 @@
 #include <algorithm>
 #include <utility>
 
-#include <absl/strings/match.h>
-
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/heap_bytes.h"
 
 namespace blockmgr {
+namespace {
+
+// Whether `tokens`, which `chain` names, begin with the content's, and
+// `history` (if not null) with its history.
+bool Describes(const RegionContent& content, std::span<const int32_t> tokens,
+               const absl::string_view* history, const BlockChain& chain) {
+  if (content.end() > std::ssize(tokens)) return false;
+  if (history != nullptr && content.history_size() > history->size()) {
+    return false;
+  }
+  for (const RegionContent* part = &content; part != nullptr;
+       part = part->before.get()) {
+    if (history != nullptr &&
+        history->substr(part->history_begin, part->history.size()) !=
+            part->history) {
+      return false;
+    }
+    if (!std::ranges::equal(part->tokens, tokens.subspan(part->begin,
+                                                         part->tokens.size()))) {
+      return false;
+    }
+    if (part->media != chain.Media(part->begin, part->end())) return false;
+  }
+  return true;
+}
+
+std::shared_ptr<const RegionContent> MakeContent(
+    std::shared_ptr<const RegionContent> before,
+    std::span<const int32_t> tokens, absl::string_view history,
+    const BlockChain& chain) {
+  auto content = std::make_shared<RegionContent>();
+  if (before != nullptr && Describes(*before, tokens, &history, chain)) {
+    content->begin = before->end();
+    content->history_begin = before->history_size();
+    content->before = std::move(before);
+  }
+  tokens = tokens.subspan(content->begin);
+  content->tokens.assign(tokens.begin(), tokens.end());
+  content->media = chain.Media(content->begin, content->end());
+  content->history = std::string(history.substr(content->history_begin));
+  return content;
+}
+
+}  // namespace
+
+RegionContent::~RegionContent() {
+  std::shared_ptr<const RegionContent> next = std::move(before);
+  // Of the last owner: taken out before it is freed, so that nothing nests.
+  while (next != nullptr && next.use_count() == 1) {
+    next = std::move(const_cast<RegionContent&>(*next).before);
+  }
+}
+
+std::string RegionContent::WholeHistory() const {
+  std::string whole(history_size(), '\0');
+  for (const RegionContent* part = this; part != nullptr;
+       part = part->before.get()) {
+    whole.replace(part->history_begin, part->history.size(), part->history);
+  }
+  return whole;
+}
 
 PrefixCache::PrefixCache(int32_t num_blocks, int32_t page_size)
     : page_size_(page_size),
@@ -103,15 +162,16 @@ int32_t PrefixCache::FindRegion(const BlockChain& chain, EntrySerial root,
   int32_t entry = found == region_index_.end() ? kNone : found->second;
   for (; entry != kNone; entry = entries_[entry].next_same_key) {
     const CachedRegion& cached = *region(entry);
-    const bool allowed = histories == Histories::kAny ||
-                         (histories == Histories::kEqual
-                              ? history == cached.name.history
-                              : absl::StartsWith(history, cached.name.history));
+    const RegionContent& content = *cached.content;
+    const bool any = histories == Histories::kAny;
+    if (histories == Histories::kEqual &&
+        content.history_size() != history.size()) {
+      continue;
+    }
     // Without its tail block, which may have been reclaimed, it is of no use.
-    if (allowed && cached.root == root && cached.name.plan == plan &&
+    if (cached.root == root && cached.plan == plan && cached.length == length &&
         serial(Index(cached.tail)) == cached.tail_serial &&
-        std::ranges::equal(cached.tokens, tokens) &&
-        cached.media == chain.Media(0, length)) {
+        Describes(content, tokens, any ? nullptr : &history, chain)) {
       return entry;
     }
   }
@@ -120,20 +180,27 @@ int32_t PrefixCache::FindRegion(const BlockChain& chain, EntrySerial root,
 
 int32_t PrefixCache::MatchRegion(const BlockChain& chain,
                                  std::span<const int32_t> tokens,
-                                 const RegionQuery& query) const {
-  const auto plan = plans_.find(query.plan);
+                                 const RegionQuery& query,
+                                 int64_t* num_looks) const {
   const auto root = roots_.find(chain.root());
-  if (plan == plans_.end() || root == roots_.end()) return kNone;
+  if (root == roots_.end()) return kNone;
+  const auto plan = root->second.plans.find(query.plan);
+  if (plan == root->second.plans.end()) return kNone;
   const int32_t named = static_cast<int32_t>(chain.keys().size()) * page_size_;
   const std::map<int32_t, int32_t>& lengths = plan->second;
-  for (auto i = lengths.upper_bound(named); i != lengths.begin();) {
+  auto i = lengths.upper_bound(named);
+  for (int32_t tried = 0; i != lengths.begin() && tried < kMaxRegionLooks;
+       ++tried) {
     --i;
+    ++*num_looks;
     if (i->first > query.max_tokens_over(i->first)) continue;
     const int32_t entry =
         FindRegion(chain, root->second.serial, tokens.first(i->first),
                    query.plan, query.history,
                    query.any_history ? Histories::kAny : Histories::kPrefix);
-    if (entry != kNone) return entry;
+    if (entry == kNone) continue;
+    *num_looks += i->first / page_size_;
+    return entry;
   }
   return kNone;
 }
@@ -144,7 +211,7 @@ void PrefixCache::MatchOver(int32_t region_entry, const BlockChain& chain,
   const CachedRegion& cached = *region(region_entry);
   blocks->push_back(cached.tail);
   int32_t before = region_entry;
-  for (int32_t begin = cached.name.length; begin + page_size_ <= max_tokens;
+  for (int32_t begin = cached.length; begin + page_size_ <= max_tokens;
        begin += page_size_) {
     const BlockKey key =
         chain.KeyAfter(entries_[before].key, tokens, begin, page_size_);
@@ -218,11 +285,10 @@ int32_t PrefixCache::FindRegion(const RegionName& name, const BlockChain& chain,
                     name.history, Histories::kEqual);
 }
 
-int32_t PrefixCache::InsertRegion(std::shared_ptr<const RegionRecord> record,
-                                  RegionName name, const BlockChain& chain,
-                                  EntrySerial root,
-                                  std::span<const int32_t> tokens,
-                                  BlockId tail) {
+int32_t PrefixCache::InsertRegion(
+    std::shared_ptr<const RegionRecord> record, const RegionName& name,
+    const BlockChain& chain, EntrySerial root, std::span<const int32_t> tokens,
+    BlockId tail, std::shared_ptr<const RegionContent> before) {
   BM_CHECK(record->id != kNoRegion);
   BM_CHECK(name.length == record->cut + page_size_);
   BM_CHECK(Contains(tail));
@@ -239,16 +305,16 @@ int32_t PrefixCache::InsertRegion(std::shared_ptr<const RegionRecord> record,
   }
   auto cached = std::make_unique<CachedRegion>();
   cached->record = std::move(record);
-  cached->name = std::move(name);
+  cached->plan = name.plan;
+  cached->length = name.length;
+  cached->content =
+      MakeContent(std::move(before), tokens, name.history, chain);
   cached->root = root;
-  cached->tokens.assign(tokens.begin(), tokens.end());
-  cached->media = chain.Media(0, cached->name.length);
   cached->tail = tail;
   cached->tail_serial = serial(Index(tail));
-  ++plans_[cached->name.plan][cached->name.length];
+  ++roots_.at(*root_names_.at(root)).plans[name.plan][name.length];
   region_entries_.emplace(cached->record->id, entry);
-  const BlockKey key =
-      chain.RegionKey(cached->name.length / page_size_, cached->name.plan);
+  const BlockKey key = chain.RegionKey(name.length / page_size_, name.plan);
   regions_[entry - num_blocks_] = std::move(cached);
   Add(entry, key, root);
   return entry;
@@ -310,6 +376,14 @@ std::vector<int32_t> PrefixCache::FindLost(
   return entries;
 }
 
+void PrefixCache::ForgetLength(const CachedRegion& cached) {
+  Root& root = roots_.at(*root_names_.at(cached.root));
+  const auto plan = root.plans.find(cached.plan);
+  const auto length = plan->second.find(cached.length);
+  if (--length->second == 0) plan->second.erase(length);
+  if (plan->second.empty()) root.plans.erase(plan);
+}
+
 void PrefixCache::Remove(int32_t entry) {
   Entry& own = entries_[entry];
   BM_CHECK(own.serial != kNoSerial);
@@ -317,14 +391,11 @@ void PrefixCache::Remove(int32_t entry) {
   RemoveFromIndex(entry);
   num_blocks_held_ -= num_blocks(entry);
   if (own.has_media) media_.erase(entry);
+  if (entry >= num_blocks_) ForgetLength(*regions_[entry - num_blocks_]);
   if (own.follows_root) ReleaseRoot(own.parent);
   own = Entry{};
   if (entry < num_blocks_) return;
   std::unique_ptr<const CachedRegion>& cached = regions_[entry - num_blocks_];
-  const auto plan = plans_.find(cached->name.plan);
-  const auto length = plan->second.find(cached->name.length);
-  if (--length->second == 0) plan->second.erase(length);
-  if (plan->second.empty()) plans_.erase(plan);
   region_entries_.erase(cached->record->id);
   cached.reset();
   free_regions_.push_back(entry);
@@ -346,18 +417,26 @@ int64_t PrefixCache::metadata_bytes() const {
       HeapBytes(entries_) + order_.metadata_bytes() + HeapBytes(tokens_) +
       HeapBytes(index_) + HeapBytes(media_) + HeapBytes(roots_) +
       HeapBytes(root_names_) + HeapBytes(regions_) + HeapBytes(free_regions_) +
-      HeapBytes(region_index_) + HeapBytes(region_entries_) + HeapBytes(plans_);
+      HeapBytes(region_index_) + HeapBytes(region_entries_);
   for (const auto& [block, media] : media_) bytes += HeapBytes(media);
-  for (const auto& [name, root] : roots_) bytes += HeapBytes(name);
-  for (const auto& [plan, lengths] : plans_) {
-    bytes += HeapBytes(plan) + HeapBytes(lengths);
+  for (const auto& [name, root] : roots_) {
+    bytes += HeapBytes(name) + HeapBytes(root.plans);
+    for (const auto& [plan, lengths] : root.plans) {
+      bytes += HeapBytes(plan) + HeapBytes(lengths);
+    }
   }
+  absl::flat_hash_set<const RegionContent*> counted;
   for (const auto& cached : regions_) {
     if (cached == nullptr) continue;
     bytes += static_cast<int64_t>(sizeof(CachedRegion)) +
-             HeapBytes(cached->tokens) + HeapBytes(cached->name.plan) +
-             HeapBytes(cached->name.history) + HeapBytes(cached->media) +
-             cached->record->metadata_bytes();
+             HeapBytes(cached->plan) + cached->record->metadata_bytes();
+    const RegionContent* content = cached->content.get();
+    for (; content != nullptr && counted.insert(content).second;
+         content = content->before.get()) {
+      bytes += static_cast<int64_t>(sizeof(RegionContent)) +
+               HeapBytes(content->tokens) + HeapBytes(content->history) +
+               HeapBytes(content->media);
+    }
   }
   return bytes;
 }
@@ -402,7 +481,8 @@ void PrefixCache::CheckInvariants() const {
     if (i < num_blocks_) continue;
     ++num_regions;
     BM_CHECK(FindRegion(region(i)->record->id) == i);
-    BM_CHECK(plans_.at(region(i)->name.plan).contains(region(i)->name.length));
+    const Root& root = roots_.at(*root_names_.at(region(i)->root));
+    BM_CHECK(root.plans.at(region(i)->plan).contains(region(i)->length));
   }
   BM_CHECK(num_held == num_blocks_held_);
   BM_CHECK(num_listed == num_reclaimable_);

@@ -68,20 +68,44 @@ struct RegionQuery {
   absl::FunctionRef<int32_t(int32_t length)> max_tokens_over;
 };
 
+// What a region stands for: the tokens and compressions since the region that
+// it goes on from. Immutable; regions of one prompt, and of those that go on
+// from it, share their beginnings, so that together they take the memory of the
+// longest.
+struct RegionContent {
+  RegionContent() = default;
+  RegionContent(const RegionContent&) = delete;
+  RegionContent& operator=(const RegionContent&) = delete;
+  ~RegionContent();  // frees a long list without recursion
+
+  std::shared_ptr<const RegionContent> before;  // null: the beginning
+  int32_t begin = 0;                            // where that one ends
+  std::vector<int32_t> tokens;                  // [begin, end())
+  std::string media;                            // of those
+  size_t history_begin = 0;                     // bytes that `before` has
+  std::string history;                          // those after them
+
+  int32_t end() const { return begin + static_cast<int32_t>(tokens.size()); }
+  size_t history_size() const { return history_begin + history.size(); }
+  // RegionName::history.
+  std::string WholeHistory() const;
+};
+
 // A region in the cache, and all that a hit is verified against. Immutable.
 struct CachedRegion {
   std::shared_ptr<const RegionRecord> record;
-  RegionName name;
+  std::string plan;    // as in RegionName
+  int32_t length = 0;  // likewise
+  std::shared_ptr<const RegionContent> content;  // of [0, length)
   EntrySerial root = kNoSerial;
-  std::vector<int32_t> tokens;  // [0, name.length)
-  std::string media;            // of those
-  BlockId tail = kNullBlock;    // with positions [cut, length)
+  BlockId tail = kNullBlock;  // with positions [cut, length)
   EntrySerial tail_serial = kNoSerial;
 };
 
 class PrefixCache {
  public:
   static constexpr int32_t kNone = -1;
+  static constexpr int32_t kMaxRegionLooks = 1024;
 
   PrefixCache(int32_t num_blocks, int32_t page_size);
 
@@ -121,9 +145,10 @@ class PrefixCache {
              std::vector<BlockId>* blocks) const;
   // The longest region that may stand for the beginning of `tokens` and with
   // its tail block covers no more of them than the query allows; kNone without
-  // any. O(distinct lengths of the plan's regions + tokens compared).
+  // any among the kMaxRegionLooks longest lengths that regions of this root and
+  // plan have. Adds to `num_looks` how many it tried, and the pages compared.
   int32_t MatchRegion(const BlockChain& chain, std::span<const int32_t> tokens,
-                      const RegionQuery& query) const;
+                      const RegionQuery& query, int64_t* num_looks) const;
   // The tail block of a matched region, and the longest verified run of blocks
   // after it up to max_tokens. Appends to `blocks`.
   void MatchOver(int32_t region, const BlockChain& chain,
@@ -148,11 +173,14 @@ class PrefixCache {
                      EntrySerial root, std::span<const int32_t> tokens) const;
   // Publishes a region that stands for the first name.length - page_size of
   // `tokens`; `tail`, the block after it, is in the cache. Returns its entry.
-  // REQUIRES: there is none with this name and content.
+  // `before`: of the region that the sequence went on from, or null; shared as
+  // far as it is the beginning of this one. REQUIRES: there is none with this
+  // name and content.
   int32_t InsertRegion(std::shared_ptr<const RegionRecord> record,
-                       RegionName name, const BlockChain& chain,
+                       const RegionName& name, const BlockChain& chain,
                        EntrySerial root, std::span<const int32_t> tokens,
-                       BlockId tail);
+                       BlockId tail,
+                       std::shared_ptr<const RegionContent> before = nullptr);
   // The content of some blocks is lost: entries that have one of them, or can
   // be found only through such an entry, to be removed. A block that follows a
   // lost one but is also the tail block of a sound region stays; `gone` tells
@@ -198,6 +226,8 @@ class PrefixCache {
   struct Root {
     EntrySerial serial = kNoSerial;
     int32_t num_users = 0;  // sequences, and entries that name it as parent
+    // Of each plan, how many regions have which length.
+    absl::node_hash_map<std::string, std::map<int32_t, int32_t>> plans;
   };
   std::span<const int32_t> TokensOf(int32_t block) const {
     return std::span(tokens_).subspan(static_cast<size_t>(block) * page_size_,
@@ -212,6 +242,8 @@ class PrefixCache {
   // Gives the entry its place in the index and its serial.
   void Add(int32_t entry, const BlockKey& key, EntrySerial parent);
   void RemoveFromIndex(int32_t entry);
+  // One region less of this length.
+  void ForgetLength(const CachedRegion& cached);
   // The block with this content, or kNone.
   int32_t Find(const BlockKey& key, EntrySerial parent,
                std::span<const int32_t> tokens, absl::string_view media) const;
@@ -235,8 +267,6 @@ class PrefixCache {
   std::vector<int32_t> free_regions_;  // entries without a region
   KeyIndex region_index_;              // first region of a key
   absl::flat_hash_map<RegionId, int32_t> region_entries_;
-  // Of each plan, how many regions have which length.
-  absl::node_hash_map<std::string, std::map<int32_t, int32_t>> plans_;
   EntrySerial next_serial_ = kNoSerial + 1;
   int32_t num_blocks_held_ = 0;
   int32_t num_reclaimable_ = 0;

@@ -58,6 +58,8 @@ struct SequenceCache {
   int32_t chain_entry = 0;
   BlockKey chain_key;                   // of the last of them, over a region
   EntrySerial root_serial = kNoSerial;  // held in the prefix cache
+  // Of the last region found or published; null: none yet.
+  std::shared_ptr<const RegionContent> content;
 
   int32_t cut() const { return region == nullptr ? 0 : region->cut; }
   int32_t num_blocks() const {

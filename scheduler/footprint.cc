@@ -65,7 +65,9 @@ std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
                                                const ModelLayout& layout) {
   std::vector<CompressionPoint> points;
   const int32_t last_cut = LargestCut(num_prompt, layout.page_size);
-  if (eviction.mode == EvictionMode::kNone || last_cut == 0) return points;
+  const bool plans = eviction.mode != EvictionMode::kNone &&
+                     eviction.mode != EvictionMode::kPressure;
+  if (!plans || last_cut == 0) return points;
   // The block after the cut of a shared region is shared with it: a whole one,
   // and before the last token, which every request computes itself.
   const int32_t multiple = std::max(eviction.share_multiple, layout.page_size);
@@ -138,21 +140,95 @@ std::vector<int32_t> DecodeHistory(absl::string_view history) {
   return lengths;
 }
 
+CompressionPoint NextPoint(const DecodeCompression& decode, int32_t length,
+                           const ModelLayout& layout) {
+  CompressionPoint point = decode.point;
+  const int32_t num_past =
+      std::max(0, length - decode.begin) / decode.every + 1;
+  point.length = decode.begin + num_past * decode.every;
+  point.cut = LargestCut(point.length, layout.page_size);
+  ResolveTable(decode.table, {.cut = point.cut, .length = point.length}, layout,
+               &point);
+  return point;
+}
+
+std::unique_ptr<const DecodeCompression> DecodeCompressionOf(
+    const RequestEviction& eviction, int32_t num_prompt) {
+  if (eviction.mode != EvictionMode::kDecode) return nullptr;
+  auto decode = std::make_unique<DecodeCompression>();
+  decode->point.policy = eviction.policy;
+  decode->point.target = eviction.target;
+  decode->table = eviction.table;
+  decode->begin = num_prompt;
+  decode->every = eviction.compress_every;
+  return decode;
+}
+
+namespace {
+
+// A sequence on its way: what it holds, and has held at most.
+class Walk {
+ public:
+  Walk(const ModelLayout& layout, Holding now) : layout_(layout), now_(now) {}
+
+  void ComputeUntil(int32_t length) {
+    peak_ = std::max(peak_, now_.region_blocks + CeilDiv(length - now_.cut,
+                                                         layout_.page_size));
+  }
+  // In place of what is below its cut, as far as that frees blocks.
+  void Compress(const CompressionPoint& point) {
+    const int32_t next = RegionBlocks(point, layout_);
+    const int32_t below =
+        now_.region_blocks + (point.cut - now_.cut) / layout_.page_size;
+    if (next < below) now_ = {.region_blocks = next, .cut = point.cut};
+  }
+  int32_t peak() const { return peak_; }
+
+ private:
+  const ModelLayout& layout_;
+  Holding now_;
+  int32_t peak_ = 0;
+};
+
+// The points of `decode` in (begin, end]. Regions only grow from one to the
+// next, and intervals are whole pages: what is held between the last two is
+// not exceeded between any others. (A region may even be smaller: when a point
+// has nothing to free, the one before is kept. That is not followed.)
+void WalkDecode(const DecodeCompression& decode, int32_t begin, int32_t end,
+                const ModelLayout& layout, Walk* walk) {
+  const CompressionPoint first = NextPoint(decode, begin, layout);
+  if (first.length > end) return;
+  walk->ComputeUntil(first.length);
+  walk->Compress(first);
+  const int32_t num_more = (end - first.length) / decode.every;
+  if (num_more == 0) return;
+  const int32_t last = first.length + num_more * decode.every;
+  if (num_more > 1) {
+    walk->Compress(NextPoint(decode, last - 2 * decode.every, layout));
+  }
+  walk->ComputeUntil(last);
+  walk->Compress(NextPoint(decode, last - decode.every, layout));
+}
+
+}  // namespace
+
 int32_t PeakBlocks(int32_t length,
                    std::span<const CompressionPoint> compressions,
-                   const ModelLayout& layout, Holding now) {
-  const int32_t page_size = layout.page_size;
-  int32_t peak = 0;
+                   const ModelLayout& layout, Holding now,
+                   const DecodeCompression* decode) {
+  Walk walk(layout, now);
   for (const CompressionPoint& point : compressions) {
     if (point.length > length) break;
-    peak = std::max(
-        peak, now.region_blocks + CeilDiv(point.length - now.cut, page_size));
-    const int32_t next = RegionBlocks(point, layout);
-    if (next >= now.region_blocks + (point.cut - now.cut) / page_size) continue;
-    now = {.region_blocks = next, .cut = point.cut};
+    walk.ComputeUntil(point.length);
+    walk.Compress(point);
   }
-  return std::max(peak,
-                  now.region_blocks + CeilDiv(length - now.cut, page_size));
+  if (decode != nullptr) {
+    const int32_t last =
+        compressions.empty() ? decode->begin : compressions.back().length;
+    WalkDecode(*decode, std::max(last, decode->begin), length, layout, &walk);
+  }
+  walk.ComputeUntil(length);
+  return walk.peak();
 }
 
 int32_t RemainingBlocks(const RequestState& request,
@@ -172,7 +248,8 @@ int32_t RemainingBlocks(const RequestState& request,
       CeilDiv(sequence.num_reserved - now.cut, layout.page_size);
   const auto to_come = std::span<const CompressionPoint>(request.compressions)
                            .subspan(request.next_compression);
-  return std::max(0, PeakBlocks(length, to_come, layout, now) - held);
+  return std::max(
+      0, PeakBlocks(length, to_come, layout, now, request.decode.get()) - held);
 }
 
 }  // namespace blockmgr

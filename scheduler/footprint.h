@@ -30,7 +30,7 @@ int64_t PagesOf(const CompressionPoint& point, const ModelLayout& layout);
 // Whole blocks to hold those pages.
 int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout);
 
-// The compressions that a request asks for, ascending: those of its prompt that
+// The compressions of its prompt that a request asks for, ascending: those that
 // free at least one block. Their budgets are fixed by the whole prompt, for
 // every_chunk too. REQUIRES: a valid eviction of a prompt of num_prompt tokens.
 std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
@@ -56,6 +56,14 @@ void ResolveTable(const std::shared_ptr<const BudgetTable>& table,
                   const EvictionRange& range, const ModelLayout& layout,
                   CompressionPoint* point);
 
+// The point of `decode` that comes next when `length` tokens are computed.
+CompressionPoint NextPoint(const DecodeCompression& decode, int32_t length,
+                           const ModelLayout& layout);
+
+// What a kDecode eviction does after the prompt; null for other modes.
+std::unique_ptr<const DecodeCompression> DecodeCompressionOf(
+    const RequestEviction& eviction, int32_t num_prompt);
+
 // Where a sequence computes on from: its region, then whole blocks from its cut
 // on.
 struct Holding {
@@ -66,10 +74,12 @@ struct Holding {
 // Blocks at the peak of a sequence that computes on from `now`, alone in the
 // pool, until `length` positions are computed. Compressions to come (ascending;
 // those above `length` do not matter) replace what is below their cut by their
-// region, as far as that frees blocks.
+// region, as far as that frees blocks; `decode`, if any, goes on after the last
+// of them. Cost: O(compressions).
 int32_t PeakBlocks(int32_t length,
                    std::span<const CompressionPoint> compressions,
-                   const ModelLayout& layout, Holding now = {});
+                   const ModelLayout& layout, Holding now = {},
+                   const DecodeCompression* decode = nullptr);
 
 // Blocks that a running request will still take until it has computed `length`
 // positions, in the worst of the steps until then: what its orders in flight

@@ -23,6 +23,14 @@ enum class EvictionMode : uint8_t {
   // every compress_every tokens of the prompt and at its end, always down to
   // the same budget. Bounds the peak whatever the length of the prompt.
   kEveryChunk,
+  // At the end of the prompt, and again after every compress_every tokens that
+  // are computed after it: region and tail become a new region. A target in
+  // tokens bounds what a sequence holds however long its output; a ratio is of
+  // all tokens so far.
+  kDecode,
+  // Not before blocks are short; then instead of a preemption. Only requests
+  // that have computed their prompts are squeezed.
+  kPressure,
 };
 
 // Eviction as part of a request: a lossy cache is the request's own choice.
@@ -30,8 +38,8 @@ struct RequestEviction {
   EvictionMode mode = EvictionMode::kNone;
   EvictionPolicy policy;
   EvictionTarget target;
-  // kEveryChunk: tokens; a multiple of page_size, no shorter than the policy's
-  // observation window. Prefill chunks are cut at its multiples.
+  // kEveryChunk, kDecode: tokens; a multiple of page_size, no shorter than the
+  // policy's observation window. Chunks are cut at its multiples.
   int32_t compress_every = 0;
   // What policy.budget.profile names; for headkv and lukv only.
   std::shared_ptr<const BudgetTable> table;

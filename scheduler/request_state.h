@@ -27,8 +27,20 @@ struct CompressionPoint {
   EvictionTarget target;
   std::shared_ptr<const std::vector<float>> scores;
   std::shared_ptr<const std::vector<int32_t>> budgets;
-  uint64_t command = 0;    // 0: the request's own
+  uint64_t command = 0;    // to be answered; 0: none
+  bool is_planned = true;  // in RequestState::compressions before it is ordered
   bool is_shared = false;  // others may start with the region it makes
+
+  // Ordered because blocks are short.
+  bool is_squeeze() const { return !is_planned && command == 0; }
+};
+
+// EvictionMode::kDecode: compressions of lengths begin + k * every, k >= 1.
+struct DecodeCompression {
+  CompressionPoint point;  // any of its points, but for length, cut and budgets
+  std::shared_ptr<const BudgetTable> table;
+  int32_t begin = 0;  // length of the prompt
+  int32_t every = 0;
 };
 
 // RequestEviction::share_prefix: what sharers have in common.
@@ -84,7 +96,11 @@ struct RequestState {
   int32_t num_prompt = 0;
   int32_t max_tokens = 0;
   int32_t max_settled = 0;  // positions computed at least once
-  std::vector<CompressionPoint> compressions;        // ascending length
+  // Ascending length: those of its past, and those to come; of `decode` only
+  // the next.
+  std::vector<CompressionPoint> compressions;
+  std::unique_ptr<const DecodeCompression> decode;   // null: none
+  std::unique_ptr<const EvictionCommand> squeeze;    // under pressure, or null
   std::unique_ptr<const SharedCompression> sharing;  // null: shares nothing
   std::unique_ptr<PendingCommand> command;
   std::vector<int32_t> stop_token_ids;

@@ -40,6 +40,11 @@ absl::Status ValidateSharing(const RequestEviction& eviction,
         absl::StrCat("eviction.share_multiple: expected 0 or a multiple of ",
                      page_size, " (page_size), got ", eviction.share_multiple));
   }
+  if (eviction.mode == EvictionMode::kPressure) {
+    return absl::InvalidArgumentError(
+        "eviction.share_prefix: expected a mode that compresses the prompt, "
+        "got pressure");
+  }
   const EvictionPolicy& policy = eviction.policy;
   if (policy.scorer_state() != ScorerState::kNone) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -169,7 +174,12 @@ absl::Status SchedulerImpl::ValidatePolicy(
 
 absl::Status SchedulerImpl::ValidateEviction(
     const RequestEviction& eviction) const {
-  if (eviction.mode == EvictionMode::kNone) return absl::OkStatus();
+  if (eviction.mode == EvictionMode::kNone) {
+    if (!eviction.share_prefix) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "eviction.share_prefix: expected a mode that compresses the prompt, "
+        "got none");
+  }
   const EvictionPolicy& policy = eviction.policy;
   BM_RETURN_IF_ERROR(ValidatePolicy(policy, eviction.table));
   BM_RETURN_IF_ERROR(ValidateTarget(eviction.target));
@@ -188,7 +198,8 @@ absl::Status SchedulerImpl::ValidateEviction(
   }
   const int32_t page_size = layout().page_size;
   BM_RETURN_IF_ERROR(ValidateSharing(eviction, page_size));
-  if (eviction.mode == EvictionMode::kEveryChunk) {
+  if (eviction.mode == EvictionMode::kEveryChunk ||
+      eviction.mode == EvictionMode::kDecode) {
     const int32_t least = std::max(page_size, policy.query_window());
     if (eviction.compress_every < least ||
         eviction.compress_every % page_size != 0) {
@@ -225,8 +236,11 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   const auto num_prompt = static_cast<int32_t>(request.prompt.size());
   std::vector<CompressionPoint> compressions =
       PlanCompressions(request.eviction, num_prompt, layout());
+  std::unique_ptr<const DecodeCompression> decode =
+      DecodeCompressionOf(request.eviction, num_prompt);
   const int32_t peak =
-      PeakBlocks(num_prompt + request.max_tokens - 1, compressions, layout());
+      PeakBlocks(num_prompt + request.max_tokens - 1, compressions, layout(),
+                 Holding{}, decode.get());
   if (peak > manager_.num_usable()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the request can never fit: it needs ", peak, " blocks at its peak (",
@@ -246,7 +260,18 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   state->chain = BlockChain(request.scope);
   state->chain.SetRetention(RetentionOf(request, now_ms_));
   state->compressions = std::move(compressions);
-  if (!state->compressions.empty()) {
+  state->decode = std::move(decode);
+  ListNextPoint(state);
+  if (request.eviction.mode == EvictionMode::kPressure) {
+    state->squeeze = std::make_unique<const EvictionCommand>(
+        EvictionCommand{.policy = request.eviction.policy,
+                        .target = request.eviction.target,
+                        .cut = 0,
+                        .scores = nullptr,
+                        .budgets = nullptr,
+                        .table = request.eviction.table});
+  }
+  if (!state->compressions.empty() || state->squeeze != nullptr) {
     state->scorer_state = request.eviction.policy.scorer_state();
   }
   if (request.eviction.share_prefix) {
@@ -263,6 +288,20 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   return state->id;
 }
 
+void SchedulerImpl::ListNextPoint(RequestState* request) const {
+  if (request->decode == nullptr) return;
+  std::vector<CompressionPoint>& points = request->compressions;
+  const int32_t last = points.empty() ? request->decode->begin
+                                      : std::max(points.back().length,
+                                                 request->decode->begin);
+  CompressionPoint next = NextPoint(*request->decode, last, layout());
+  if (next.length < request->last_length()) {
+    points.push_back(std::move(next));
+  } else {
+    request->decode.reset();  // nothing is computed after it
+  }
+}
+
 RequestState* SchedulerImpl::NewState() {
   if (free_states_.empty()) {
     states_.push_back(std::make_unique<RequestState>());
@@ -274,6 +313,7 @@ RequestState* SchedulerImpl::NewState() {
 }
 
 void SchedulerImpl::LeaveSlot(RequestState* request) {
+  if (request->squeeze != nullptr) --num_squeezable_;
   prefill_front_.Clear(request);
   manager_.Close(request->slot);
   released_.push_back(request->slot);

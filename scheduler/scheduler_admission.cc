@@ -46,8 +46,19 @@ PrefixMatch SchedulerImpl::FindPrefix(RequestState* request) const {
   const auto end =
       std::ranges::find(points, false, &CompressionPoint::is_shared);
   const std::string history = EncodeHistory({points.begin(), end});
+  // MaxCachedTokens by the number of compressions that are not to come.
+  std::vector<int32_t> limits(points.size() + 1);
+  limits.back() = MaxCachedTokens(*request, INT32_MAX);
+  for (size_t i = points.size(); i-- > 0;) {
+    limits[i] =
+        std::min(limits[i + 1],
+                 std::max(0, points[i].length -
+                                 std::max(1, points[i].policy.query_window())));
+  }
   const auto limit = [&](int32_t length) {
-    return MaxCachedTokens(*request, length);
+    const auto next =
+        std::ranges::upper_bound(points, length, {}, &CompressionPoint::length);
+    return limits[next - points.begin()];
   };
   const RegionQuery query = {.plan = request->sharing->plan,
                              .history = history,
@@ -60,8 +71,8 @@ int32_t SchedulerImpl::NextCompression(const RequestState& request,
                                        const PrefixMatch& match) {
   if (match.cached == nullptr) return 0;
   const auto next =
-      std::ranges::upper_bound(request.compressions, match.cached->name.length,
-                               {}, &CompressionPoint::length);
+      std::ranges::upper_bound(request.compressions, match.cached->length, {},
+                               &CompressionPoint::length);
   return static_cast<int32_t>(next - request.compressions.begin());
 }
 
@@ -268,7 +279,7 @@ SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
   if (!HasScorerState(*request)) return Verdict::kDoesNotFit;
   if (!MayPrefill(*request)) return Verdict::kIsTooLong;
   PrefixMatch match = FindPrefix(request);
-  decision_.num_looked_blocks += std::ssize(match.blocks);
+  decision_.num_looked_blocks += match.num_looks;
   if (WaitsForPrefix(*request, match)) {
     decision_.prefix_waits.push_back(request);
     return Verdict::kLetsOthersPass;

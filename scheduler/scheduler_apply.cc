@@ -25,6 +25,7 @@ bool SchedulerImpl::Schedule(StepPlan* plan) {
                      .coming = BlocksComing()};
   int32_t token_budget = options_.max_num_batched_tokens;
   PlanShares(token_budget);
+  PlanPressure(budget);
   PlanRunning(&budget, &token_budget);
   if (decision_.preempted.empty() && budget.available >= 0) {
     PlanWaiting(&budget, &token_budget);
@@ -86,6 +87,7 @@ void SchedulerImpl::Admit(RequestState* request, const PrefixMatch& match) {
   request->slot = manager_.Open(request->chain, match);
   request->num_in_cache = match.num_tokens;
   request->num_computed = request->num_in_cache;
+  if (request->squeeze != nullptr) ++num_squeezable_;
   if (match.cached != nullptr) AdoptCompressions(request, match);
   if (request->was_admitted) return;
   request->was_admitted = true;
@@ -98,7 +100,7 @@ void SchedulerImpl::Admit(RequestState* request, const PrefixMatch& match) {
 void SchedulerImpl::AdoptCompressions(RequestState* request,
                                       const PrefixMatch& match) {
   const std::vector<int32_t> lengths =
-      DecodeHistory(match.cached->name.history);
+      DecodeHistory(match.cached->content->WholeHistory());
   request->next_compression = static_cast<int32_t>(lengths.size());
   if (request->was_admitted) return;  // they are among its own
   std::vector<CompressionPoint> adopted;
@@ -127,9 +129,16 @@ void SchedulerImpl::WriteStart(const RequestState& request,
     start.query_window =
         std::max(start.query_window, point.policy.query_window());
   }
+  if (request.squeeze != nullptr) {
+    start.query_window =
+        std::max(start.query_window, request.squeeze->policy.query_window());
+  }
   start.scorer_state = request.scorer_state;
   if (start.scorer_state == ScorerState::kQueryStatistics) {
-    start.state_begin = request.compressions.front().policy.scorer.n_sink;
+    const EvictionPolicy& policy = request.squeeze != nullptr
+                                       ? request.squeeze->policy
+                                       : request.compressions.front().policy;
+    start.state_begin = policy.scorer.n_sink;
   }
   plan->start_tokens.insert(plan->start_tokens.end(), request.tokens.begin(),
                             request.tokens.end());
@@ -144,8 +153,13 @@ void SchedulerImpl::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
   in_flight.run = record->runs.size() - 1;
   in_flight.num_released = order.num_released;
   in_flight.futile = order.futile;
-  if (order.point.command == 0) {
+  if (order.point.is_planned) {
     ++request.next_compression;
+    if (request.next_compression == std::ssize(request.compressions)) {
+      ListNextPoint(&request);
+    }
+  } else if (order.point.is_squeeze()) {
+    ++totals_.num_squeezes;
   } else {
     request.command.reset();
   }

@@ -68,6 +68,7 @@ struct StepDecision {
   std::vector<Order> orders;
   std::vector<Passed> passed;
   std::vector<RequestState*> prefix_waits;  // that let another one compute
+  std::vector<const RequestState*> squeezed;  // of the running ones
   // What those admitted will compute first, as in PrefillFront.
   absl::flat_hash_map<BlockKey, const RequestState*> computing;
   int32_t chunk_share = kNoShare;  // tokens of a chunk at most
@@ -155,6 +156,8 @@ class SchedulerImpl : public Scheduler {
   absl::Status ValidateCommand(const RequestState& request,
                                const EvictionCommand& command) const;
   RequestState* NewState();
+  // Adds the next of its decode compressions, if there is one, to those listed.
+  void ListNextPoint(RequestState* request) const;
   void Retire(RequestState* request, FinishReason reason, absl::Status status,
               Effects* effects);
   // Takes a running request off its slot; what is in flight becomes stale.
@@ -198,10 +201,15 @@ class SchedulerImpl : public Scheduler {
   // `length`.
   bool MayOrder(const RequestState& request, int32_t next,
                 int32_t length) const;
+  bool IsSqueezed(const RequestState& request) const;
   // That eviction, if any. `match`: of one that is about to be admitted; else
   // null.
   bool PlanOrder(const RequestState& request, int32_t length,
                  const PrefixMatch* match, StepDecision::Order* order) const;
+  // The same of one that is not planned: a command, or a squeeze.
+  bool PlanUnplannedPoint(const RequestState& request, int32_t length,
+                          const PrefixMatch* match,
+                          CompressionPoint* point) const;
   // Fresh destinations: at least what own blocks cannot give; all of them when
   // preferred and there is room.
   int32_t FreshForOrder(const StepDecision::Order& order, int32_t num_own,
@@ -212,6 +220,16 @@ class SchedulerImpl : public Scheduler {
   int32_t BlocksComing() const;
   // Hands out the tokens that equal shares have left.
   void TopUp(BlockBudget* budget, int32_t* token_budget);
+
+  // Pressure (scheduler_pressure.cc): the same.
+  // Chooses whom to squeeze, so that what the running ones soon need will be
+  // there.
+  void PlanPressure(const BlockBudget& budget);
+  // Blocks that they take until a step issued now is over, and one more.
+  int64_t BlocksSoon() const;
+  // Whether squeezing it with its next step is worth it; then it is squeezed,
+  // and `released` says how many blocks that gives back.
+  bool TrySqueeze(const RequestState& request, int32_t* released);
 
   // Admission (scheduler_admission.cc): the same.
   enum class Verdict : uint8_t {
@@ -312,6 +330,8 @@ class SchedulerImpl : public Scheduler {
   std::vector<TokenDemand> demands_;  // scratch of Apply
   std::vector<int64_t> new_offsets_;
   std::vector<BlockId> new_blocks_;
+  int32_t num_squeezable_ = 0;        // of the running ones
+  std::vector<int32_t> candidates_;   // scratch of PlanPressure
   int64_t now_ms_ = 0;
   uint64_t next_request_ = 1;
   uint64_t next_step_ = 1;

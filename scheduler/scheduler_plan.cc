@@ -25,6 +25,7 @@ void StepDecision::Clear() {
   orders.clear();
   passed.clear();
   prefix_waits.clear();
+  squeezed.clear();
   if (!computing.empty()) computing.clear();
   promised = {};
   num_looked_blocks = 0;
@@ -74,11 +75,54 @@ int32_t SchedulerImpl::TokensToRun(const RequestState& request, int32_t next,
 
 bool SchedulerImpl::MayOrder(const RequestState& request, int32_t next,
                              int32_t length) const {
-  if (next < std::ssize(request.compressions)) {
+  if (next < std::ssize(request.compressions) &&
+      request.compressions[next].length <= length) {
     return request.compressions[next].length == length;
   }
-  return request.command != nullptr && !request.order_in_flight &&
-         length > request.num_prompt && length == request.num_tokens();
+  return (request.command != nullptr || IsSqueezed(request)) &&
+         !request.order_in_flight && length > request.num_prompt &&
+         length == request.num_tokens();
+}
+
+bool SchedulerImpl::IsSqueezed(const RequestState& request) const {
+  return request.squeeze != nullptr &&
+         std::ranges::find(decision_.squeezed, &request) !=
+             decision_.squeezed.end();
+}
+
+bool SchedulerImpl::PlanUnplannedPoint(const RequestState& request,
+                                       int32_t length, const PrefixMatch* match,
+                                       CompressionPoint* point) const {
+  const bool commanded = request.command != nullptr;
+  const EvictionCommand& command =
+      commanded ? request.command->command : *request.squeeze;
+  point->is_planned = false;
+  point->command = commanded ? request.command->number : 0;
+  point->length = length;
+  point->cut =
+      command.cut != 0 ? command.cut : LargestCut(length, layout().page_size);
+  // A request preempted since it was asked for is not that long again yet.
+  if (point->cut >= length) return false;
+  point->policy = command.policy;
+  // What is protected does not shrink with the queries that are at hand.
+  point->policy.protect.recent = command.policy.protected_recent();
+  const int32_t num_in_cache =
+      match == nullptr ? request.num_in_cache : match->num_tokens;
+  // Of squeezes the engine knows the policy from the start.
+  const int32_t query_window =
+      std::max({options_.query_window, 1,
+                commanded ? 0 : command.policy.query_window()});
+  const int32_t at_hand =
+      std::min({length - num_in_cache, query_window, MaxWindow()});
+  point->policy.scorer.window = std::min(command.policy.scorer.window, at_hand);
+  point->policy.scorer.obs_window =
+      std::min(command.policy.scorer.obs_window, at_hand);
+  point->target = command.target;
+  point->scores = command.scores;
+  point->budgets = command.budgets;
+  ResolveTable(command.table, {.cut = point->cut, .length = length}, layout(),
+               point);
+  return true;
 }
 
 bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
@@ -87,34 +131,11 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
   const int32_t next = match == nullptr ? request.next_compression
                                         : NextCompression(request, *match);
   if (!MayOrder(request, next, length)) return false;
-  if (next < std::ssize(request.compressions)) {
+  if (next < std::ssize(request.compressions) &&
+      request.compressions[next].length == length) {
     order->point = request.compressions[next];
-  } else {
-    const EvictionCommand& command = request.command->command;
-    CompressionPoint& point = order->point;
-    point.length = length;
-    point.cut =
-        command.cut != 0 ? command.cut : LargestCut(length, layout().page_size);
-    // A request preempted since it was asked for is not that long again yet.
-    if (point.cut >= length) return false;
-    point.policy = command.policy;
-    // What is protected does not shrink with the queries that are at hand.
-    point.policy.protect.recent = command.policy.protected_recent();
-    const int32_t num_in_cache =
-        match == nullptr ? request.num_in_cache : match->num_tokens;
-    const int32_t at_hand =
-        std::min({length - num_in_cache, std::max(options_.query_window, 1),
-                  MaxWindow()});
-    point.policy.scorer.window =
-        std::min(command.policy.scorer.window, at_hand);
-    point.policy.scorer.obs_window =
-        std::min(command.policy.scorer.obs_window, at_hand);
-    point.target = command.target;
-    point.scores = command.scores;
-    point.budgets = command.budgets;
-    ResolveTable(command.table, {.cut = point.cut, .length = length}, layout(),
-                 &point);
-    point.command = request.command->number;
+  } else if (!PlanUnplannedPoint(request, length, match, &order->point)) {
+    return false;
   }
   const RegionRecord* region =
       match == nullptr ? manager_.sequence(request.slot).region.get()
@@ -132,6 +153,11 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
   // A replay can be futile too: nobody promises that an engine keeps as much as
   // it did the first time.
   order->futile = order->num_released <= 0;
+  // A region that others use stays until the last of them leaves it.
+  if (region != nullptr && match == nullptr && !manager_.IsOwnRegion(*region)) {
+    order->num_released = std::max(
+        0, order->num_released - static_cast<int32_t>(region->blocks.size()));
+  }
   return true;
 }
 
@@ -285,8 +311,10 @@ bool SchedulerImpl::PlanRunWithOrder(size_t index, StepDecision::Run* run,
     num_own = manager_.sequence(request.slot)
                   .BlocksBelow(order.point.cut, layout().page_size);
   }
-  order.num_fresh =
-      FreshForOrder(order, num_own, budget->available - run->num_blocks);
+  // A squeeze takes nothing from those who are short of blocks.
+  const int32_t spare =
+      order.point.is_squeeze() ? 0 : budget->available - run->num_blocks;
+  order.num_fresh = FreshForOrder(order, num_own, spare);
   BM_CHECK(order.num_fresh == 0 ||
            run->num_blocks + order.num_fresh <= budget->available);
   budget->available -= order.num_fresh;

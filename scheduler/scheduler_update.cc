@@ -141,10 +141,13 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
     effect.status = absl::InternalError(
         absl::StrCat("the engine refused the eviction: ", outcome.error));
     effects->evictions.push_back(effect);
-    // Without the memory it promised to give back the request may not fit.
-    if (order.point.command == 0) {
+    if (order.point.is_planned) {
+      // Without the memory it promised to give back it may not fit.
       Retire(&request, FinishReason::kFailed, std::move(effect.status),
              effects);
+    } else if (order.point.is_squeeze()) {
+      request.squeeze.reset();
+      --num_squeezable_;
     }
     return;
   }
@@ -158,11 +161,14 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
   totals_.evicted_blocks += effect.freed_blocks;
   totals_.evicted_bytes += effect.freed_bytes;
   kept_.Add(outcome.counts);
-  if (order.point.command != 0) {
+  if (!order.point.is_planned) {
     // From now on a part of the request: a recomputation replays it.
-    request.compressions.push_back(order.point);
-    request.compressions.back().command = 0;
-    ++request.next_compression;
+    CompressionPoint recorded = order.point;
+    recorded.command = 0;
+    recorded.is_planned = true;
+    request.compressions.insert(
+        request.compressions.begin() + request.next_compression++,
+        std::move(recorded));
   }
   effects->evictions.push_back(std::move(effect));
 }
@@ -255,6 +261,7 @@ uint64_t SchedulerImpl::StateHash() const {
     mix(request.next_compression);
     mix(request.compressions.size());
     mix(request.command != nullptr ? request.command->number : 0);
+    mix(request.squeeze != nullptr ? 1 : 0);
     mix(request.times_passed);
     mix(request.prefix_waits);
     mix(static_cast<uint64_t>(request.place.rank));
@@ -281,6 +288,10 @@ void SchedulerImpl::CheckInvariants() const {
   BM_CHECK(states_.size() == requests_.size() + free_states_.size());
   BM_CHECK(std::ssize(running_) + manager_.num_open_slots() ==
            options_.max_num_seqs);
+  BM_CHECK(num_squeezable_ ==
+           std::ranges::count_if(running_, [](const RequestState* request) {
+             return request->squeeze != nullptr;
+           }));
   absl::flat_hash_set<const RequestState*> seen;
   for (const RequestState* request : running_) {
     BM_CHECK(seen.insert(request).second);

@@ -23,6 +23,22 @@ using Clock = LoadClient::Clock;
 // How often the progress bar is looked after.
 constexpr std::chrono::milliseconds kTick{100};
 
+v1::EvictionMode ToMessage(EvictionMode mode) {
+  switch (mode) {
+    case EvictionMode::kNone:
+      return v1::EVICTION_MODE_NONE;
+    case EvictionMode::kAfterPrefill:
+      return v1::EVICTION_MODE_AFTER_PREFILL;
+    case EvictionMode::kEveryChunk:
+      return v1::EVICTION_MODE_EVERY_CHUNK;
+    case EvictionMode::kDecode:
+      return v1::EVICTION_MODE_DECODE;
+    case EvictionMode::kPressure:
+      return v1::EVICTION_MODE_PRESSURE;
+  }
+  return v1::EVICTION_MODE_NONE;
+}
+
 v1::SubmitRequest ToMessage(const WorkloadRequest& request,
                             const BenchPlan& plan) {
   v1::SubmitRequest message;
@@ -31,10 +47,8 @@ v1::SubmitRequest ToMessage(const WorkloadRequest& request,
   message.mutable_prompt_token_ids()->Add(tokens.begin(), tokens.end());
   message.set_max_tokens(request.output_tokens);
   if (plan.eviction.mode != EvictionMode::kNone) {
-    const bool once = plan.eviction.mode == EvictionMode::kAfterPrefill;
     v1::RequestEviction* eviction = message.mutable_eviction();
-    eviction->set_mode(once ? v1::EVICTION_MODE_AFTER_PREFILL
-                            : v1::EVICTION_MODE_EVERY_CHUNK);
+    eviction->set_mode(ToMessage(plan.eviction.mode));
     eviction->set_compress_every(plan.eviction.compress_every);
     eviction->set_share_prefix(plan.eviction.share_prefix);
     eviction->set_share_multiple(plan.eviction.share_multiple);
@@ -125,6 +139,7 @@ SystemCounters Difference(const v1::GetStatsResponse& before,
   counters.recomputed_tokens =
       after.num_recomputed_tokens() - before.num_recomputed_tokens();
   counters.evictions = after.num_evictions() - before.num_evictions();
+  counters.squeezes = after.num_squeezes() - before.num_squeezes();
   counters.evicted_entries = after.evicted_entries() - before.evicted_entries();
   counters.evicted_bytes = after.evicted_bytes() - before.evicted_bytes();
   counters.max_used_blocks = after.max_used_blocks();

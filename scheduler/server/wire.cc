@@ -108,6 +108,13 @@ absl::StatusOr<Request> FromProto(const v1::SubmitRequest& proto) {
       request.eviction.mode = EvictionMode::kEveryChunk;
       request.eviction.compress_every = proto.eviction().compress_every();
       break;
+    case v1::EVICTION_MODE_DECODE:
+      request.eviction.mode = EvictionMode::kDecode;
+      request.eviction.compress_every = proto.eviction().compress_every();
+      break;
+    case v1::EVICTION_MODE_PRESSURE:
+      request.eviction.mode = EvictionMode::kPressure;
+      break;
     default:
       return Invalid("eviction.mode: unknown value ", proto.eviction().mode());
   }
@@ -245,6 +252,7 @@ void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto) {
   proto->set_num_recomputed_tokens(scheduler.num_recomputed_tokens);
   proto->set_num_output_tokens(scheduler.num_output_tokens);
   proto->set_num_evictions(scheduler.num_evictions);
+  proto->set_num_squeezes(scheduler.num_squeezes);
   proto->set_evicted_entries(scheduler.evicted_entries);
   proto->set_evicted_blocks(scheduler.evicted_blocks);
   proto->set_evicted_bytes(scheduler.evicted_bytes);

@@ -149,32 +149,5 @@ TEST(SimFlagsTest, UnknownPoliciesAreErrors) {
   EXPECT_FALSE(ParseSim({"--chunk-policy", "random"}).ok());
 }
 
-TEST(ResolveEvictionTest, KeepRatioAloneMeansTheDefaultPolicy) {
-  ASSERT_OK_AND_ASSIGN(const RequestEviction eviction,
-                       ResolveEviction("", "0.2"));
-  EXPECT_EQ(eviction.mode, EvictionMode::kAfterPrefill);
-  EXPECT_EQ(eviction.policy.scorer.kind, ScorerKind::kSnapKv);
-  EXPECT_EQ(eviction.policy.budget.kind, BudgetKind::kAdaKv);
-  EXPECT_EQ(eviction.target.kind, EvictionTarget::Kind::kRatio);
-  EXPECT_EQ(eviction.target.ratio, (KeepRatio{2, 10}));
-}
-
-TEST(ResolveEvictionTest, NothingMeansNoEviction) {
-  ASSERT_OK_AND_ASSIGN(const RequestEviction eviction, ResolveEviction("", ""));
-  EXPECT_EQ(eviction.mode, EvictionMode::kNone);
-}
-
-TEST(ResolveEvictionTest, RejectsByFlagName) {
-  const auto error = [](const char* part) {
-    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part));
-  };
-  EXPECT_THAT(ResolveEviction("snapkv | adakv | topk", ""),
-              error("eviction: needs --keep-ratio"));
-  EXPECT_THAT(ResolveEviction("", "1.5"), error("keep-ratio:"));
-  EXPECT_THAT(ResolveEviction("nonsense", "0.5"), error("eviction:"));
-  EXPECT_THAT(ResolveEviction("external | uniform | topk", "0.5"),
-              error("external"));
-}
-
 }  // namespace
 }  // namespace blockmgr

@@ -83,6 +83,7 @@ TEST(BuildReportTest, HasTheKeysOfVllmAndOurs) {
                           "max_requests_in_flight",
                           "preemptions",
                           "evictions",
+                          "squeezes",
                           "evicted_bytes",
                           "evicted_entries",
                           "cached_tokens",
@@ -96,7 +97,10 @@ TEST(BuildReportTest, HasTheKeysOfVllmAndOurs) {
                           "achieved_request_rate",
                           "client_lag_ms",
                           "eviction",
+                          "eviction_mode",
+                          "compress_every",
                           "keep_ratio",
+                          "keep_tokens",
                           "failures",
                           "config",
                           "metadata"}) {
@@ -132,7 +136,8 @@ TEST(BuildReportTest, ValuesAreThoseOfTheRun) {
 
 TEST(BuildReportTest, NamesEvictionRateAndTrace) {
   Example example;
-  ASSERT_OK_AND_ASSIGN(example.plan.eviction, ResolveEviction("", "0.2"));
+  ASSERT_OK_AND_ASSIGN(example.plan.eviction,
+                       ResolveEviction({.keep_ratio = "0.2"}));
   example.options.dataset.name = "mooncake";
   example.options.dataset.path = "trace.jsonl";
   example.options.arrivals.spread_ticks = true;

@@ -74,7 +74,7 @@ TEST_F(ServeTest, CountersAreDifferencesOfTheDaemonsStats) {
 TEST_F(ServeTest, SendsPromptsLimitsAndEviction) {
   StartDaemon({});
   BenchOptions bench = Load(2);
-  bench.keep_ratio = "0.2";
+  bench.eviction.keep_ratio = "0.2";
   ASSERT_OK_AND_ASSIGN(const BenchPlan plan, ResolveOptions(bench));
   EXPECT_OK(RunServe(Options(), plan, nullptr));
   const std::vector<v1::SubmitRequest> requests = daemon_->requests();

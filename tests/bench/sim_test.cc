@@ -97,7 +97,7 @@ TEST(SimTest, MeanInFlightIsBoundedByLittlesLaw) {
 
 TEST(SimTest, TwoRunsGiveIdenticalReports) {
   BenchOptions bench = SmallLoad();
-  bench.keep_ratio = "0.25";
+  bench.eviction.keep_ratio = "0.25";
   bench.save_detailed = true;
   bench.json = true;
   const auto report = [&]() -> absl::StatusOr<std::string> {
@@ -115,7 +115,7 @@ TEST(SimTest, TwoRunsGiveIdenticalReports) {
 TEST(SimTest, EvictionFreesBlocksAndKeepsTheOutputLengths) {
   BenchOptions bench = SmallLoad();
   ASSERT_OK_AND_ASSIGN(const RunResult full, RunSmall(bench, SmallSim()));
-  bench.keep_ratio = "0.2";
+  bench.eviction.keep_ratio = "0.2";
   ASSERT_OK_AND_ASSIGN(const RunResult kept, RunSmall(bench, SmallSim()));
   EXPECT_EQ(full.counters.evictions, 0u);
   EXPECT_EQ(full.counters.kept_entries_max, 0);

@@ -172,6 +172,20 @@ TEST(BlockHashTest, HighestPriorityOfOverlappingWishesHolds) {
   EXPECT_EQ(chain.RetentionOf(12, 16), nullptr);
 }
 
+TEST(BlockHashTest, RegionsAreKeptByWishesForAllOfThem) {
+  BlockChain chain;
+  chain.SetRetention({{.begin = 0, .end = 4, .retention = {.priority = 90}},
+                      {.begin = 0, .end = 8, .retention = {.priority = 50}},
+                      {.begin = 8, .end = 12, .retention = {.priority = 70}}});
+  EXPECT_EQ(chain.RetentionOfRegion(4)->priority, 90);
+  EXPECT_EQ(chain.RetentionOfRegion(8)->priority, 50);
+  EXPECT_EQ(chain.RetentionOfRegion(12), nullptr);
+  // The block after it: its own wish, or the region's.
+  EXPECT_EQ(chain.RetentionOfTail(4, 8)->priority, 90);
+  EXPECT_EQ(chain.RetentionOfTail(8, 12)->priority, 70);
+  EXPECT_EQ(chain.RetentionOfTail(12, 16), nullptr);
+}
+
 TEST(BlockHashTest, BadScopesAreNamed) {
   const auto message = [](const ContentScope& scope) {
     return std::string(ValidateScope(scope, 10).message());

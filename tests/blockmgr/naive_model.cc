@@ -174,7 +174,9 @@ void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
     sequence.chain = id;
     line_.erase({kNullBlock, id});
     for (const BlockId block : region.blocks) left_.erase(block);
-    ApplyWishes(sequence, {kNullBlock, id}, 0, sequence.cut);
+    if (region.superseded) regions_.at(id).retention = {};
+    regions_.at(id).superseded = false;
+    ApplyWishes(sequence, {kNullBlock, id}, 0, 0, sequence.cut);
   }
   const bool over = match.region != PrefixCache::kNone;
   for (size_t i = 0; i < match.blocks.size(); ++i) {
@@ -184,7 +186,8 @@ void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
     line_.erase({block, 0});
     if (cached_.at(block).superseded) cached_.at(block).retention = {};
     cached_.at(block).superseded = false;
-    ApplyWishes(sequence, {block, 0}, begin, begin + page_size);
+    ApplyWishes(sequence, {block, 0}, begin, begin + page_size,
+                over && i == 0 ? begin : 0);
     if (!over || i > 0) sequence.chain = cached_.at(block).id;
   }
   sequence.num_reserved = match.num_tokens;
@@ -268,14 +271,18 @@ void NaiveModel::SetTime(int64_t now_ms) {
 
 void NaiveModel::ApplyWishes(const NaiveSequence& sequence,
                              const EntryName& entry, int32_t begin,
-                             int32_t end) {
+                             int32_t end, int32_t cut) {
   const RetentionRange* wish = nullptr;
   for (const RetentionRange& range : sequence.wishes) {
     bool meant = false;
     for (int32_t position = begin; position < end; ++position) {
       meant |= range.begin <= position && position < range.end;
     }
-    if (!meant) continue;
+    bool whole = cut > 0;
+    for (int32_t position = 0; position < cut; ++position) {
+      whole &= range.begin <= position && position < range.end;
+    }
+    if (!meant && !whole) continue;
     if (wish == nullptr ||
         range.retention.priority > wish->retention.priority) {
       wish = &range;
@@ -284,7 +291,11 @@ void NaiveModel::ApplyWishes(const NaiveSequence& sequence,
   if (wish == nullptr) return;
   Retention& retention = RetentionOf(entry);
   retention = wish->retention;
-  if (entry.second == 0) cached_.at(entry.first).superseded = false;
+  if (entry.second == 0) {
+    cached_.at(entry.first).superseded = false;
+  } else {
+    regions_.at(entry.second).superseded = false;
+  }
   WishOf(entry) = next_wish_++;
   if (retention.expires_ms <= now_ms_) retention = {};
 }

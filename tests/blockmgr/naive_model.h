@@ -157,6 +157,7 @@ class NaiveModel {
     BlockId tail = kNullBlock;
     uint64_t tail_id = 0;  // entry of the tail block
     uint64_t lineage = 0;
+    bool superseded = false;  // by a later one; then the priority tells
     Retention retention;
     uint64_t wish = 0;  // in order of the wishes
   };
@@ -178,6 +179,8 @@ class NaiveModel {
   void DropRegion(uint64_t id);
   // A new region stands for this block, which nobody uses or has found.
   void Supersede(BlockId block);
+  // The same of a region that the new one goes on from.
+  void SupersedeRegion(uint64_t id);
   // A planned copy of this sequence goes back to its source, if there is one.
   void Return(SequenceSlot slot);
   // Drops what the cache has of lost blocks and can find only through them.
@@ -196,8 +199,9 @@ class NaiveModel {
   Retention& RetentionOf(const EntryName& entry);
   uint64_t& WishOf(const EntryName& entry);
   void Publish(NaiveSequence* sequence);
+  // What is wished for any of positions [begin, end), or for all of [0, cut).
   void ApplyWishes(const NaiveSequence& sequence, const EntryName& entry,
-                   int32_t begin, int32_t end);
+                   int32_t begin, int32_t end, int32_t cut = 0);
   void Uncache(BlockId block);
   // A sequence lets go of `block`, which it has taken out of its table.
   void Released(BlockId block);

@@ -1,6 +1,7 @@
 // The eviction half of NaiveModel.
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -69,6 +70,18 @@ int32_t NaiveModel::ReserveEviction(SequenceSlot slot,
   for (const BlockId block : candidates) {
     num_uncached += IsCached(block) ? 0 : 1;
   }
+  // A region and its tail go last.
+  const uint64_t region = at(slot).region_blocks.empty()
+                              ? 0
+                              : RegionWith(at(slot).region_blocks[0]);
+  const auto is_region = [&](BlockId block) {
+    return region != 0 && (regions_.at(region).tail == block ||
+                           RegionWith(block) == region);
+  };
+  const auto num_others = static_cast<int32_t>(
+      std::ranges::count_if(candidates, std::not_fn(is_region)));
+  EXPECT_EQ(std::ranges::count_if(order.own, is_region),
+            std::max(0, static_cast<int32_t>(order.own.size()) - num_others));
   // Own blocks: a subsequence of the candidates, hence distinct, unshared and
   // in table order.
   auto next = candidates.begin();
@@ -112,6 +125,9 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
   const std::vector<BlockId> before = Below(sequence, order.cut);
   const int32_t num_tail = (order.cut - sequence.cut) / layout_.page_size;
   const int32_t cut_before = sequence.cut;
+  const uint64_t region_before = sequence.region_blocks.empty()
+                                     ? 0
+                                     : RegionWith(sequence.region_blocks[0]);
 
   std::vector<BlockId> involved = before;
   involved.insert(involved.end(), order.fresh.begin(), order.fresh.end());
@@ -171,6 +187,9 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
       Supersede(before[before.size() - static_cast<size_t>(num_tail - i)]);
     }
   }
+  if (receipt.cached && sequence.num_found <= cut_before) {
+    SupersedeRegion(region_before);
+  }
   return receipt;
 }
 
@@ -193,27 +212,19 @@ bool NaiveModel::PublishRegion(NaiveSequence* sequence, const RegionName& name,
   }
   *is_new = id == 0;
   if (id == 0) {
-    // The block after the region, or the equal one that was published before.
-    BlockId tail = kNullBlock;
-    for (const auto& [block, entry] : cached_) {
-      if (sequence->chain != 0 && entry.id == sequence->chain &&
-          sequence->num_offered * layout_.page_size == name.length) {
-        tail = block;
-      }
+    // The block after the region, in the cache already or not.
+    const BlockId tail = sequence->tail.front();
+    if (!cached_.contains(tail)) {
+      Entry entry;
+      entry.prefix = tokens;
+      entry.scope = sequence->scope;
+      entry.parent = next_entry_++;  // no other block's
+      entry.id = next_entry_++;
+      by_content_[ContentOf(entry)] = tail;
+      cached_[tail] = std::move(entry);
     }
-    if (tail == kNullBlock) {
-      tail = sequence->tail.front();
-      if (!cached_.contains(tail)) {
-        Entry entry;
-        entry.prefix = tokens;
-        entry.scope = sequence->scope;
-        entry.parent = next_entry_++;  // no other block's
-        entry.id = next_entry_++;
-        by_content_[ContentOf(entry)] = tail;
-        cached_[tail] = std::move(entry);
-        ApplyWishes(*sequence, {tail, 0}, sequence->cut, name.length);
-      }
-    }
+    ApplyWishes(*sequence, {tail, 0}, sequence->cut, name.length,
+                sequence->cut);
     id = next_entry_++;
     regions_[id] = {.scope = sequence->scope,
                     .name = name,
@@ -224,9 +235,10 @@ bool NaiveModel::PublishRegion(NaiveSequence* sequence, const RegionName& name,
                     .tail = tail,
                     .tail_id = cached_.at(tail).id,
                     .lineage = sequence->lineage,
+                    .superseded = false,
                     .retention = {},
                     .wish = 0};
-    ApplyWishes(*sequence, {kNullBlock, id}, 0, sequence->cut);
+    ApplyWishes(*sequence, {kNullBlock, id}, 0, 0, sequence->cut);
   }
   sequence->chain = id;
   sequence->num_offered = name.length / layout_.page_size;
@@ -260,6 +272,18 @@ void NaiveModel::Supersede(BlockId block) {
   entry.retention.priority = kDefaultPriority - 1;
   // The last of those that go first.
   if (line_.contains({block, 0})) line_[{block, 0}] = next_in_line_++;
+}
+
+void NaiveModel::SupersedeRegion(uint64_t id) {
+  if (id == 0) return;
+  Region& region = regions_.at(id);
+  if (Holders()[Index(region.blocks.front())] > 0) return;
+  if (region.superseded || !(region.retention == Retention{})) return;
+  region.superseded = true;
+  region.retention.priority = kDefaultPriority - 1;
+  if (line_.contains({kNullBlock, id})) {
+    line_[{kNullBlock, id}] = next_in_line_++;
+  }
 }
 
 void NaiveModel::DropRegion(uint64_t id) {

@@ -25,6 +25,7 @@ void NaiveModel::CutBack(SequenceSlot slot, int32_t num_tokens) {
   }
   sequence.num_reserved = num_tokens;
   sequence.num_settled = num_tokens;
+  sequence.num_found = std::min(sequence.num_found, num_tokens);
   sequence.values.resize(num_tokens);
   const std::vector<BlockId> region_blocks = sequence.region_blocks;
   if (num_tokens == 0 && !sequence.kept.empty()) {

@@ -25,6 +25,29 @@ constexpr BlockId kC{3};
 using Tokens = std::vector<int32_t>;
 
 // Two tokens per block.
+// A history of one byte per region, each on the one before: what is kept of
+// them is the tokens of the longest, and a million of them can be freed.
+TEST(RegionContentTest, SharesBeginningsAndFreesWithoutRecursion) {
+  std::shared_ptr<const RegionContent> last;
+  constexpr int32_t kNumParts = 1'000'000;
+  for (int32_t i = 0; i < kNumParts; ++i) {
+    auto next = std::make_shared<RegionContent>();
+    next->begin = i;
+    next->tokens = {i};
+    next->history_begin = static_cast<size_t>(i);
+    next->history = std::string(1, static_cast<char>('a' + i % 26));
+    next->before = std::move(last);
+    last = std::move(next);
+  }
+  EXPECT_EQ(last->end(), kNumParts);
+  const std::string history = last->WholeHistory();
+  ASSERT_EQ(history.size(), kNumParts);
+  EXPECT_EQ(history.substr(0, 27), "abcdefghijklmnopqrstuvwxyza");
+  const std::shared_ptr<const RegionContent> early = last->before->before;
+  last.reset();  // frees two, the others are still in use
+  EXPECT_EQ(early->end(), kNumParts - 2);
+}
+
 class PrefixCacheTest : public ::testing::Test {
  protected:
   static BlockChain Chain(const Tokens& tokens, const ContentScope& scope,
@@ -98,16 +121,42 @@ class PrefixCacheTest : public ::testing::Test {
                       std::optional<std::string> history = std::nullopt,
                       const std::string& plan = "p") const {
     const auto limit = [max_tokens](int32_t) { return max_tokens; };
+    int64_t num_looks = 0;
     return cache_.MatchRegion(Chain(tokens, scope), tokens,
                               {.plan = plan,
                                .history = history.value_or(""),
                                .any_history = !history.has_value(),
-                               .max_tokens_over = limit});
+                               .max_tokens_over = limit},
+                              &num_looks);
   }
 
   PrefixCache cache_{8, 2};
   std::vector<bool> inserted_;  // by the last Publish
 };
+
+TEST_F(PrefixCacheTest, LooksForRegionsOfItsOwnRootOnly) {
+  const Tokens tokens = {1, 2, 3, 4};
+  const ContentScope other = {.tenant = "other"};
+  Publish({kA, kB}, tokens);
+  PublishRegion(1, {BlockId{7}}, tokens, Chain(tokens, {}), kB);
+  const auto looks = [&](const ContentScope& scope, const char* plan) {
+    const auto limit = [](int32_t) { return 100; };
+    int64_t num_looks = 0;
+    cache_.MatchRegion(Chain(tokens, scope), tokens,
+                       {.plan = plan,
+                        .history = {},
+                        .any_history = true,
+                        .max_tokens_over = limit},
+                       &num_looks);
+    return num_looks;
+  };
+  EXPECT_EQ(looks({}, "p"), 3);  // one length, two pages compared
+  EXPECT_EQ(looks({}, "q"), 0);
+  EXPECT_EQ(looks(other, "p"), 0);
+  const EntrySerial root = cache_.AcquireRoot(Chain(tokens, other).root());
+  EXPECT_EQ(looks(other, "p"), 0);
+  cache_.ReleaseRoot(root);
+}
 
 TEST_F(PrefixCacheTest, FindsTheLongestChain) {
   Publish({kA, kB}, {1, 2, 3, 4});

@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "blockmgr/base/bits.h"
 #include "tests/scheduler/scheduler_driver.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
@@ -104,6 +105,136 @@ TEST_P(EveryChunkTest, IsReplayedAfterALoss) {
   EXPECT_EQ(driver.served(id).recorded, before);
   EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kLength);
   driver.CheckQuiescent();
+}
+
+Request DecodeRequest(const char* id, int32_t num_prompt, int32_t max_tokens,
+                      int32_t tokens, int32_t every, int32_t topic = 0) {
+  Request request = MakeRequest(id, num_prompt, max_tokens, topic);
+  request.eviction = Recency(tokens);
+  request.eviction.mode = EvictionMode::kDecode;
+  request.eviction.compress_every = every;
+  return request;
+}
+
+class DecodeModeTest : public testing::TestWithParam<int32_t> {
+ protected:
+  static SchedulerOptions Options() {
+    SchedulerOptions options = PlainOptions();
+    options.max_steps_in_flight = GetParam();
+    options.max_model_len = 2048;
+    return options;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(StepsInFlight, DecodeModeTest,
+                         testing::Values(1, 2, 4));
+
+// An output of 23 pools fits.
+TEST_P(DecodeModeTest, HoldsItsBoundHoweverLongTheOutput) {
+  SchedulerOptions options = Options();
+  options.compaction = CompactionPreference::kInPlace;
+  SchedulerDriver driver(SmallLayout(4, 40, 2, 2), options);
+  // 16 tokens are 4 blocks, an interval of 32 tokens 8.
+  constexpr int32_t kBound = 4 + 8 + 1;
+  const RequestId id = Submit(&driver, DecodeRequest("a", 10, 900, 16, 32));
+  int32_t most = 0;
+  while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
+    while (driver.Issue()) {
+      most = std::max(most, driver.scheduler().num_used_blocks());
+    }
+    driver.Answer();
+  }
+  // While an order is in flight its blocks are still there.
+  EXPECT_LE(most, kBound + CeilDiv(GetParam() - 1, 4));
+  EXPECT_GE(most, kBound - 1);  // or the bound shows nothing
+  EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kLength);
+  // The prompt has nothing to give back; then at 42, 74, .. 906.
+  ASSERT_THAT(driver.served(id).recorded, SizeIs(28));
+  EXPECT_EQ(driver.served(id).recorded.front().length, 42);
+  EXPECT_EQ(driver.served(id).recorded.front().cut, 40);
+  EXPECT_EQ(driver.served(id).recorded.back().length, 906);
+  driver.CheckQuiescent();
+}
+
+TEST_P(DecodeModeTest, PointsAreTheRequestsOwn) {
+  std::vector<std::vector<CanaryEviction>> recorded;
+  uint64_t num_preemptions = 0;
+  for (const bool crowded : {false, true}) {
+    SchedulerDriver driver(SmallLayout(4, crowded ? 60 : 600, 2, 2), Options());
+    for (int32_t i = 0; crowded && i < 5; ++i) {
+      Submit(&driver, MakeRequest(std::to_string(i), 70 + i, 60, 1 + i));
+    }
+    const RequestId id = Submit(&driver, DecodeRequest("a", 60, 100, 16, 20));
+    driver.Drain();
+    recorded.push_back(driver.served(id).recorded);
+    num_preemptions = driver.scheduler().stats().num_preemptions;
+    driver.CheckQuiescent();
+  }
+  EXPECT_GT(num_preemptions, 0u);
+  EXPECT_EQ(recorded[0], recorded[1]);
+  // 60, 80, .. 140.
+  EXPECT_THAT(recorded[0], SizeIs(5));
+}
+
+TEST_P(DecodeModeTest, IsReplayedAfterALossWithWhatWasCommanded) {
+  SchedulerDriver driver(SmallLayout(4, 80, 2, 2), Options());
+  const RequestId id = Submit(&driver, DecodeRequest("a", 50, 90, 24, 32));
+  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 45; });
+  EvictionCommand command;
+  command.policy = Recency(8).policy;
+  command.target = Recency(8).target;
+  EXPECT_THAT(driver.Evict(id, command), IsOk());
+  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 70; });
+  const std::vector<CanaryEviction> before = driver.served(id).recorded;
+  // 50, 82, the command's, 114.
+  ASSERT_THAT(before, SizeIs(4));
+  EXPECT_EQ(before[1].length, 82);
+  EXPECT_GT(before[2].length, 94);
+  EXPECT_EQ(before[3].length, 114);
+  driver.LoseEngine();
+  driver.Drain();
+  EXPECT_EQ(driver.served(id).recorded, before);
+  driver.CheckQuiescent();
+}
+
+TEST_P(DecodeModeTest, ARatioIsOfAllTokensSoFar) {
+  SchedulerDriver driver(SmallLayout(4, 400, 2, 2), Options());
+  Request request = DecodeRequest("a", 100, 302, 0, 100);
+  request.eviction.target = EvictionTarget();
+  request.eviction.target.ratio = *KeepRatio::Parse("0.2");
+  const RequestId id = Submit(&driver, request);
+  driver.Drain();
+  std::vector<int64_t> kept;
+  for (const EvictionEffect& effect : driver.served(id).evictions) {
+    int64_t sum = 0;
+    for (const int32_t entries : effect.kept_entries) sum += entries;
+    kept.push_back(sum / 4);  // heads
+  }
+  // Of 100, 200, 300 and 400 tokens; the last page is not covered.
+  ASSERT_THAT(kept, SizeIs(4));
+  for (int64_t i = 0; i < 4; ++i) {
+    EXPECT_GE(kept[i], 20 * (i + 1) - 8) << i;
+    EXPECT_LE(kept[i], 20 * (i + 1)) << i;
+  }
+  driver.CheckQuiescent();
+}
+
+// The boundary of what fits is exact.
+TEST_P(DecodeModeTest, NeverFitsIsTheBound) {
+  // 4 blocks of region, 9 for the 34 tokens after its cut.
+  for (const int32_t usable : {12, 13, 14}) {
+    SchedulerDriver driver(SmallLayout(4, usable, 2, 2), Options());
+    const auto id = driver.Submit(DecodeRequest("a", 10, 900, 16, 32));
+    EXPECT_EQ(id.ok(), usable >= 13) << usable;
+    if (!id.ok()) {
+      EXPECT_THAT(id, StatusIs(absl::StatusCode::kResourceExhausted,
+                               HasSubstr("13 blocks at its peak")));
+      continue;
+    }
+    driver.Drain();
+    EXPECT_EQ(driver.served(*id).finish->reason, FinishReason::kLength);
+    driver.CheckQuiescent();
+  }
 }
 
 TEST(EveryChunkSubmitTest, NamesTheFieldAtFault) {

@@ -166,6 +166,70 @@ TEST(PlanCompressionsTest, TablesBecomeBudgetsOfACaller) {
   }
 }
 
+// The points of a decode compression, all of them.
+std::vector<CompressionPoint> AllPoints(const RequestEviction& eviction,
+                                        int32_t num_prompt, int32_t length,
+                                        const ModelLayout& layout) {
+  std::vector<CompressionPoint> points =
+      PlanCompressions(eviction, num_prompt, layout);
+  for (int32_t end = num_prompt + eviction.compress_every; end <= length;
+       end += eviction.compress_every) {
+    CompressionPoint point;
+    point.length = end;
+    point.cut = (end - 1) / layout.page_size * layout.page_size;
+    point.policy = eviction.policy;
+    point.target = eviction.target;
+    points.push_back(point);
+  }
+  return points;
+}
+
+TEST(DecodeCompressionTest, PeakIsThatOfFollowingEveryPoint) {
+  const ModelLayout layout = SmallLayout(16, 100000, 4, 8);
+  int32_t num_cases = 0;
+  for (const bool by_tokens : {false, true}) {
+    for (const int32_t every : {16, 64, 512}) {
+      for (const int32_t num_prompt : {1, 16, 33, 1000}) {
+        for (const int32_t length : {1000, 1001, 1033, 1512, 9000}) {
+          RequestEviction eviction = Recency(256);
+          eviction.mode = EvictionMode::kDecode;
+          eviction.compress_every = every;
+          if (!by_tokens) {
+            eviction.target = EvictionTarget();
+            eviction.target.ratio = *KeepRatio::Parse("0.3");
+          }
+          const auto decode = DecodeCompressionOf(eviction, num_prompt);
+          ASSERT_NE(decode, nullptr);
+          const int32_t peak =
+              PeakBlocks(length, PlanCompressions(eviction, num_prompt, layout),
+                         layout, Holding{}, decode.get());
+          const int32_t walked = PeakBlocks(
+              length, AllPoints(eviction, num_prompt, length, layout), layout);
+          EXPECT_EQ(peak, walked) << by_tokens << " " << every << " "
+                                  << num_prompt << " " << length;
+          ++num_cases;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(num_cases, 120);
+}
+
+TEST(DecodeCompressionTest, NextPointIsTheNextMultipleAfterThePrompt) {
+  const ModelLayout layout = SmallLayout(4, 100, 2, 2);
+  RequestEviction eviction = Recency(8);
+  EXPECT_EQ(DecodeCompressionOf(eviction, 10), nullptr);
+  eviction.mode = EvictionMode::kDecode;
+  eviction.compress_every = 16;
+  const auto decode = DecodeCompressionOf(eviction, 10);
+  for (const auto& [length, next] : std::vector<std::pair<int32_t, int32_t>>{
+           {0, 26}, {10, 26}, {25, 26}, {26, 42}, {41, 42}, {42, 58}}) {
+    const CompressionPoint point = NextPoint(*decode, length, layout);
+    EXPECT_EQ(point.length, next) << length;
+    EXPECT_EQ(point.cut, (next - 1) / 4 * 4) << length;
+  }
+}
+
 // What a running request still takes, by following it block by block: it
 // computes one position after the other, and holds the region plus whole blocks
 // from its cut on.

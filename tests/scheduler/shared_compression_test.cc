@@ -65,6 +65,54 @@ class SharedCompressionTest : public testing::TestWithParam<int32_t> {
 INSTANTIATE_TEST_SUITE_P(StepsInFlight, SharedCompressionTest,
                          testing::Values(1, 4));
 
+// Every compression of a prompt is published; what they stand for is
+// remembered once.
+TEST_P(SharedCompressionTest, MemoryIsLinearInThePrompt) {
+  const auto bytes_of = [&](int32_t num_prompt) {
+    SchedulerOptions options = CachingOptions(GetParam());
+    options.max_model_len = 1 << 16;
+    SchedulerDriver driver(SmallLayout(4, 12000, 2, 2), options);
+    Request request = MakeRequest("a", num_prompt, 2);
+    request.eviction = Recency(8);
+    request.eviction.mode = EvictionMode::kEveryChunk;
+    request.eviction.compress_every = 8;
+    request.eviction.share_prefix = true;
+    const int64_t before = driver.scheduler().stats().metadata_bytes;
+    Submit(&driver, request);
+    while (driver.scheduler().has_unfinished_requests()) driver.Step();
+    return driver.scheduler().stats().metadata_bytes - before;
+  };
+  const int64_t half = bytes_of(1000);
+  const int64_t whole = bytes_of(2000);
+  EXPECT_LE(whole, 2 * half + half / 4);
+}
+
+// The same first tokens after one that was compressed, up to another block: the
+// tail is its own, not the other's that is about to go.
+TEST_P(SharedCompressionTest, DependsOnNoBlockOfOthers) {
+  Serve(Sharer("a", 100));
+  Request b = Sharer("b", 100);
+  for (int32_t i = 41; i < 100; ++i) b.prompt[i] = 5000 + i;
+  b.prompt.resize(41);
+  Serve(b);
+  // What "a" was compressed from is reclaimed first.
+  Request plain = MakeRequest("c", 120, 2, 7);
+  Serve(plain);
+  Request d = b;
+  d.id = "d";
+  Serve(d);
+  EXPECT_NE(start_.region, kNoRegion);
+}
+
+TEST(SharedCompressionSubmitTest, NeedsAMode) {
+  SchedulerDriver driver(SmallLayout(4, 60, 2, 2), CachingOptions(1));
+  Request request = MakeRequest("a", 20, 2);
+  request.eviction.share_prefix = true;
+  EXPECT_THAT(driver.Submit(request),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("eviction.share_prefix: expected a mode")));
+}
+
 TEST_P(SharedCompressionTest, IsFoundByWhoGoesOnAlike) {
   const RequestId a = Serve(Sharer("a"));
   EXPECT_THAT(driver_.served(a).recorded,

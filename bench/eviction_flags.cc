@@ -1,0 +1,168 @@
+#include "bench/eviction_flags.h"
+
+#include <map>
+
+#include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/keep_ratio.h"
+#include "blockmgr/eviction/policy.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr char kDefaultPolicy[] = "snapkv | adakv | topk";
+constexpr char kGroup[] = "Eviction";
+
+const std::map<std::string, EvictionMode>& ModeNames() {
+  static const auto& names = *new std::map<std::string, EvictionMode>{
+      {"after_prefill", EvictionMode::kAfterPrefill},
+      {"every_chunk", EvictionMode::kEveryChunk},
+      {"decode", EvictionMode::kDecode},
+      {"pressure", EvictionMode::kPressure}};
+  return names;
+}
+
+absl::StatusOr<EvictionTarget> ResolveTarget(const EvictionFlags& flags) {
+  EvictionTarget target;
+  if (flags.keep_tokens.has_value()) {
+    if (!flags.keep_ratio.empty()) {
+      return absl::InvalidArgumentError(
+          "keep-tokens: expected either this or --keep-ratio, got both");
+    }
+    target.kind = EvictionTarget::Kind::kTokens;
+    target.tokens = *flags.keep_tokens;
+    return target;
+  }
+  const absl::StatusOr<KeepRatio> ratio = KeepRatio::Parse(flags.keep_ratio);
+  if (!ratio.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("keep-ratio: ", ratio.status().message()));
+  }
+  target.ratio = *ratio;
+  return target;
+}
+
+absl::StatusOr<EvictionPolicy> ResolvePolicy(const std::string& text) {
+  absl::StatusOr<EvictionPolicy> policy =
+      ParsePolicy(text.empty() ? std::string(kDefaultPolicy) : text);
+  if (!policy.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("eviction: ", policy.status().message()));
+  }
+  if (policy->scorer.kind == ScorerKind::kExternal ||
+      policy->budget.kind == BudgetKind::kExternal) {
+    return absl::InvalidArgumentError(
+        "eviction: expected a policy that a request can carry, got external "
+        "scores or budgets");
+  }
+  if (policy->parity != Parity::kNone) {
+    return absl::InvalidArgumentError(
+        "eviction: expected no parity(..), which is for tensors "
+        "(blockmgr-evict), not for serving");
+  }
+  return policy;
+}
+
+absl::StatusOr<EvictionMode> ResolveMode(const EvictionFlags& flags) {
+  const bool has_interval = flags.compress_every > 0;
+  const EvictionMode mode = flags.mode.value_or(
+      has_interval ? EvictionMode::kEveryChunk : EvictionMode::kAfterPrefill);
+  const bool needs_interval =
+      mode == EvictionMode::kEveryChunk || mode == EvictionMode::kDecode;
+  if (needs_interval && !has_interval) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "eviction-mode: ", NameOf(mode), " needs --compress-every"));
+  }
+  if (has_interval && !needs_interval) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "compress-every: has no meaning with --eviction-mode ", NameOf(mode)));
+  }
+  return mode;
+}
+
+// The flag that asks for something without --keep-ratio or --keep-tokens.
+const char* FirstOrphan(const EvictionFlags& flags) {
+  if (!flags.policy.empty()) return "eviction";
+  if (flags.mode.has_value()) return "eviction-mode";
+  if (flags.compress_every > 0) return "compress-every";
+  if (flags.share_prefix) return "share-compressed-prefixes";
+  return nullptr;
+}
+
+}  // namespace
+
+std::string NameOf(EvictionMode mode) {
+  for (const auto& [name, value] : ModeNames()) {
+    if (value == mode) return name;
+  }
+  BM_CHECK(mode == EvictionMode::kNone);
+  return "none";
+}
+
+void AddEvictionFlags(CLI::App* app, EvictionFlags* flags) {
+  app->add_option("--keep-ratio", flags->keep_ratio,
+                  "evict, keeping this fraction of the entries, (0, 1] "
+                  "[default: no eviction]")
+      ->group(kGroup);
+  app->add_option("--keep-tokens", flags->keep_tokens,
+                  "evict, keeping so many entries per head on average, instead "
+                  "of --keep-ratio")
+      ->check(CLI::PositiveNumber)
+      ->group(kGroup);
+  app->add_option("--eviction", flags->policy,
+                  absl::StrCat("policy, scorer | budget | selector [default: ",
+                               kDefaultPolicy, "]"))
+      ->group(kGroup);
+  app->add_option("--eviction-mode", flags->mode,
+                  "when: after_prefill; every_chunk, along the prompt; decode, "
+                  "after the prompt and along the output; pressure, when "
+                  "blocks are short, before anybody is preempted [default: "
+                  "every_chunk with --compress-every, else after_prefill]")
+      ->transform(CLI::CheckedTransformer(ModeNames()).description(
+          "after_prefill|every_chunk|decode|pressure"))
+      ->group(kGroup);
+  app->add_option("--compress-every", flags->compress_every,
+                  "evict after every so many tokens, of the prompt "
+                  "(every_chunk) or of the output (decode); a multiple of the "
+                  "page size")
+      ->check(CLI::PositiveNumber)
+      ->group(kGroup);
+  app->add_flag("--share-compressed-prefixes", flags->share_prefix,
+                "let requests start with the compressed prefixes of others in "
+                "the prefix cache")
+      ->group(kGroup);
+  app->add_option("--share-multiple", flags->share_multiple,
+                  "with --share-compressed-prefixes: compress at the last "
+                  "multiple of so many prompt tokens, a multiple of the page "
+                  "size (512 for Mooncake traces, which name 512 tokens at a "
+                  "time); 0: the page size")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber)
+      ->group(kGroup);
+}
+
+absl::StatusOr<RequestEviction> ResolveEviction(const EvictionFlags& flags) {
+  RequestEviction eviction;
+  if (flags.share_multiple > 0 && !flags.share_prefix) {
+    return absl::InvalidArgumentError(
+        "share-multiple: needs --share-compressed-prefixes");
+  }
+  if (flags.keep_ratio.empty() && !flags.keep_tokens.has_value()) {
+    const char* orphan = FirstOrphan(flags);
+    if (orphan == nullptr) return eviction;
+    return absl::InvalidArgumentError(absl::StrCat(
+        orphan, ": needs --keep-ratio or --keep-tokens, what to keep"));
+  }
+  BM_ASSIGN_OR_RETURN(eviction.target, ResolveTarget(flags));
+  BM_ASSIGN_OR_RETURN(eviction.policy, ResolvePolicy(flags.policy));
+  BM_ASSIGN_OR_RETURN(eviction.mode, ResolveMode(flags));
+  eviction.compress_every = flags.compress_every;
+  eviction.share_prefix = flags.share_prefix;
+  eviction.share_multiple = flags.share_multiple;
+  return eviction;
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,42 @@
+// What every request of a run asks to be evicted, as flags.
+#ifndef BENCH_EVICTION_FLAGS_H_
+#define BENCH_EVICTION_FLAGS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <absl/status/statusor.h>
+
+#include "scheduler/request.h"
+
+namespace blockmgr {
+
+// As typed. Flags without a meaning together are errors.
+struct EvictionFlags {
+  std::string policy;                // --eviction; empty: none or the default
+  std::string keep_ratio;            // decimal text; empty: not given
+  std::optional<int32_t> keep_tokens;  // per head
+  // --eviction-mode; none given: every_chunk with compress_every, else
+  // after_prefill.
+  std::optional<EvictionMode> mode;
+  int32_t compress_every = 0;  // tokens; 0: not given
+  bool share_prefix = false;   // compressed ones, between requests
+  int32_t share_multiple = 0;  // tokens; 0: the page size
+};
+
+// Adds a flag per field. `flags` is borrowed and must outlive the parsing.
+void AddEvictionFlags(CLI::App* app, EvictionFlags* flags);
+
+// The eviction every request asks for. A keep ratio or number alone means
+// snapkv | adakv | topk after the prompt; any other flag without one of the
+// two is an error that names it.
+absl::StatusOr<RequestEviction> ResolveEviction(const EvictionFlags& flags);
+
+// What flags and reports call it.
+std::string NameOf(EvictionMode mode);
+
+}  // namespace blockmgr
+
+#endif  // BENCH_EVICTION_FLAGS_H_

@@ -1,0 +1,99 @@
+// Squeezing before anybody is preempted.
+
+#include <algorithm>
+
+#include "scheduler/footprint.h"
+#include "scheduler/scheduler_impl.h"
+
+namespace blockmgr {
+namespace {
+
+// A squeeze reads all that is left of a sequence: it is worth at least this
+// fraction of the blocks held.
+constexpr int32_t kLeastGain = 8;
+
+}  // namespace
+
+int64_t SchedulerImpl::BlocksSoon() const {
+  const int32_t num_steps = options_.max_steps_in_flight + 1;
+  int64_t tokens = int64_t{num_steps} * options_.max_num_batched_tokens;
+  int64_t blocks = 0;
+  for (const RequestState* request : running_) {
+    const int32_t end = std::min(request->num_tokens() + num_steps - 1,
+                                 request->last_length());
+    const auto num_tokens = static_cast<int32_t>(
+        std::min<int64_t>(end - request->num_computed, tokens));
+    if (num_tokens <= 0) continue;
+    tokens -= num_tokens;
+    blocks += manager_.sequence(request->slot)
+                  .BlocksFor(num_tokens, layout().page_size);
+  }
+  return blocks;
+}
+
+bool SchedulerImpl::TrySqueeze(const RequestState& request, int32_t* released) {
+  decision_.squeezed.push_back(&request);
+  StepDecision::Order order;
+  const bool worth_it =
+      PlanOrder(request, request.num_tokens(), nullptr, &order) &&
+      !order.futile &&
+      order.num_released * kLeastGain >=
+          manager_.sequence(request.slot).num_blocks() &&
+      // Blocks are short: it takes none, even where it shares its own.
+      FreshForOrder(order, manager_.NumOwnBlocks(request.slot, order.point.cut),
+                    0) == 0;
+  if (!worth_it) decision_.squeezed.pop_back();
+  *released = order.num_released;
+  return worth_it;
+}
+
+void SchedulerImpl::PlanPressure(const BlockBudget& budget) {
+  if (num_squeezable_ == 0) return;
+  // What is squeezed now is free when this step is answered; until then the
+  // others take what there is.
+  const int64_t room = int64_t{budget.available} + budget.coming;
+  const int32_t page_size = layout().page_size;
+  const int32_t num_steps = options_.max_steps_in_flight + 1;
+  const int64_t most = std::ssize(running_) * (CeilDiv(num_steps, page_size) + 1) +
+                       int64_t{num_steps} *
+                           CeilDiv(options_.max_num_batched_tokens, page_size);
+  if (room >= most) return;
+  int64_t lacking = BlocksSoon() - room;
+  if (lacking <= 0) return;
+  // The longest tails first: they are worth most.
+  candidates_.clear();
+  const auto tail_of = [&](int32_t index) {
+    const RequestState& request = *running_[index];
+    return LargestCut(request.num_tokens(), page_size) -
+           manager_.sequence(request.slot).cut();
+  };
+  for (int32_t i = 0; i < std::ssize(running_); ++i) {
+    const RequestState& request = *running_[i];
+    if (request.squeeze == nullptr || request.order_in_flight ||
+        request.command != nullptr ||
+        request.num_computed < request.num_prompt ||
+        request.num_computed >= request.num_tokens()) {
+      continue;
+    }
+    if (tail_of(i) / page_size * kLeastGain >=
+        manager_.sequence(request.slot).num_blocks()) {
+      candidates_.push_back(i);
+    }
+  }
+  const auto is_shorter = [&](int32_t a, int32_t b) {
+    const int32_t tail_a = tail_of(a);
+    const int32_t tail_b = tail_of(b);
+    return tail_a != tail_b ? tail_a < tail_b : a < b;
+  };
+  std::ranges::make_heap(candidates_, is_shorter);
+  while (lacking > 0 && !candidates_.empty()) {
+    std::ranges::pop_heap(candidates_, is_shorter);
+    int32_t released = 0;
+    if (TrySqueeze(*running_[candidates_.back()], &released)) {
+      lacking -= released;
+    }
+    candidates_.pop_back();
+  }
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,116 @@
+#include "bench/eviction_flags.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <CLI/CLI.hpp>
+
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::HasSubstr;
+
+// What a command line asks for, or the complaint about it.
+absl::StatusOr<RequestEviction> Resolve(std::vector<std::string> arguments) {
+  CLI::App app;
+  EvictionFlags flags;
+  AddEvictionFlags(&app, &flags);
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+  try {
+    app.parse(arguments);
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+  return ResolveEviction(flags);
+}
+
+TEST(EvictionFlagsTest, KeepRatioAloneMeansTheDefaultPolicyAfterThePrompt) {
+  ASSERT_OK_AND_ASSIGN(const RequestEviction eviction,
+                       Resolve({"--keep-ratio", "0.2"}));
+  EXPECT_EQ(eviction.mode, EvictionMode::kAfterPrefill);
+  EXPECT_EQ(eviction.policy.scorer.kind, ScorerKind::kSnapKv);
+  EXPECT_EQ(eviction.policy.budget.kind, BudgetKind::kAdaKv);
+  EXPECT_EQ(eviction.target.kind, EvictionTarget::Kind::kRatio);
+  EXPECT_EQ(eviction.target.ratio, (KeepRatio{2, 10}));
+  EXPECT_FALSE(eviction.share_prefix);
+}
+
+TEST(EvictionFlagsTest, NothingMeansNoEviction) {
+  ASSERT_OK_AND_ASSIGN(const RequestEviction eviction, Resolve({}));
+  EXPECT_EQ(eviction.mode, EvictionMode::kNone);
+}
+
+TEST(EvictionFlagsTest, ModesAndTheirIntervals) {
+  const auto resolve = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--keep-tokens", "64", "--eviction",
+                               "streaming | uniform | topk"});
+    return Resolve(std::move(more));
+  };
+  ASSERT_OK_AND_ASSIGN(RequestEviction eviction,
+                       resolve({"--compress-every", "32"}));
+  EXPECT_EQ(eviction.mode, EvictionMode::kEveryChunk);
+  EXPECT_EQ(eviction.compress_every, 32);
+  EXPECT_EQ(eviction.policy.scorer.kind, ScorerKind::kStreaming);
+  EXPECT_EQ(eviction.target.kind, EvictionTarget::Kind::kTokens);
+  EXPECT_EQ(eviction.target.tokens, 64);
+  ASSERT_OK_AND_ASSIGN(eviction, resolve({"--eviction-mode", "decode",
+                                          "--compress-every", "16"}));
+  EXPECT_EQ(eviction.mode, EvictionMode::kDecode);
+  EXPECT_EQ(eviction.compress_every, 16);
+  ASSERT_OK_AND_ASSIGN(eviction, resolve({"--eviction-mode", "pressure"}));
+  EXPECT_EQ(eviction.mode, EvictionMode::kPressure);
+  ASSERT_OK_AND_ASSIGN(eviction, resolve({"--eviction-mode", "after_prefill",
+                                          "--share-compressed-prefixes",
+                                          "--share-multiple", "512"}));
+  EXPECT_EQ(eviction.mode, EvictionMode::kAfterPrefill);
+  EXPECT_TRUE(eviction.share_prefix);
+  EXPECT_EQ(eviction.share_multiple, 512);
+}
+
+TEST(EvictionFlagsTest, ErrorsNameTheFlag) {
+  const auto error = [](const char* part) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part));
+  };
+  EXPECT_THAT(Resolve({"--eviction", "snapkv | adakv | topk"}),
+              error("eviction: needs --keep-ratio or --keep-tokens"));
+  EXPECT_THAT(Resolve({"--eviction-mode", "pressure"}),
+              error("eviction-mode: needs --keep-ratio"));
+  EXPECT_THAT(Resolve({"--compress-every", "32"}),
+              error("compress-every: needs --keep-ratio"));
+  EXPECT_THAT(Resolve({"--share-compressed-prefixes"}),
+              error("share-compressed-prefixes: needs --keep-ratio"));
+  EXPECT_THAT(Resolve({"--keep-ratio", "0.2", "--share-multiple", "512"}),
+              error("share-multiple: needs --share-compressed-prefixes"));
+  EXPECT_THAT(Resolve({"--keep-ratio", "1.5"}), error("keep-ratio:"));
+  EXPECT_THAT(Resolve({"--keep-ratio", "0.5", "--keep-tokens", "5"}),
+              error("keep-tokens: expected either"));
+  EXPECT_THAT(Resolve({"--keep-tokens", "0"}), error("--keep-tokens"));
+  EXPECT_THAT(Resolve({"--keep-ratio", "0.5", "--eviction", "nonsense"}),
+              error("eviction:"));
+  EXPECT_THAT(Resolve({"--keep-ratio", "0.5", "--eviction",
+                       "external | uniform | topk"}),
+              error("external"));
+  EXPECT_THAT(Resolve({"--keep-ratio", "0.5", "--eviction-mode", "sometimes"}),
+              error("--eviction-mode"));
+  EXPECT_THAT(Resolve({"--keep-ratio", "0.5", "--eviction-mode", "decode"}),
+              error("decode needs --compress-every"));
+  EXPECT_THAT(Resolve({"--keep-ratio", "0.5", "--eviction-mode", "pressure",
+                       "--compress-every", "16"}),
+              error("compress-every: has no meaning"));
+}
+
+TEST(EvictionFlagsTest, EveryModeHasAName) {
+  EXPECT_EQ(NameOf(EvictionMode::kNone), "none");
+  EXPECT_EQ(NameOf(EvictionMode::kAfterPrefill), "after_prefill");
+  EXPECT_EQ(NameOf(EvictionMode::kEveryChunk), "every_chunk");
+  EXPECT_EQ(NameOf(EvictionMode::kDecode), "decode");
+  EXPECT_EQ(NameOf(EvictionMode::kPressure), "pressure");
+}
+
+}  // namespace
+}  // namespace blockmgr
