@@ -59,8 +59,6 @@ TEST_P(BlockManagerModelTest, AgreesWithNaiveModel) {
   EXPECT_GT(tally.rejections, 0);
   EXPECT_GT(tally.voided_runs, tally.rejections);
   EXPECT_EQ(tally.copies > 0, page_size > 1);
-  EXPECT_EQ(tally.undone_copies > 0, page_size > 1);
-  EXPECT_EQ(tally.last_holders > 0, page_size > 1);
   EXPECT_GT(tally.lost_engines, 0);
   EXPECT_EQ(tally.reclaimed_blocks > 0, caching);
   EXPECT_EQ(tally.matched_blocks > 0, caching);
@@ -69,6 +67,8 @@ TEST_P(BlockManagerModelTest, AgreesWithNaiveModel) {
   EXPECT_EQ(tally.published_regions > 0, caching);
   // Rare: sanitizers run too few operations to meet one for sure.
   if (kCaseDivisor == 1) {
+    EXPECT_EQ(tally.undone_copies > 0, page_size > 1);
+    EXPECT_EQ(tally.last_holders > 0, page_size > 1);
     EXPECT_EQ(tally.matched_regions > 10, caching);
   }
 }

@@ -16,21 +16,9 @@
 #include "blockmgr/eviction/select.h"
 #include "blockmgr/ragged_region.h"
 #include "tests/blockmgr/naive_layout.h"
+#include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
-
-// Factor on the number of random cases: sanitizers are an order slower.
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-inline constexpr int32_t kCaseDivisor = 10;
-#else
-inline constexpr int32_t kCaseDivisor = 1;
-#endif
-#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr int32_t kCaseDivisor = 10;
-#else
-inline constexpr int32_t kCaseDivisor = 1;
-#endif
 
 // A uniform integer in [low, high].
 int32_t RandomInt(std::mt19937_64& random, int32_t low, int32_t high);

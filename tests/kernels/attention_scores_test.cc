@@ -17,6 +17,7 @@
 #include "kernels/backend.h"
 #include "tests/kernels/kernel_cases.h"
 #include "tests/kernels/score_cases.h"
+#include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
 namespace {
@@ -43,7 +44,7 @@ std::vector<double> NaiveSums(const ScoreCase& test) {
 }
 
 TEST_P(AttentionScoresTest, TovaMatchesNaiveScores) {
-  for (uint64_t seed = 0; seed < 24; ++seed) {
+  for (uint64_t seed = 0; seed < SlowCases(24); ++seed) {
     SCOPED_TRACE(seed);
     Rng rng(seed);
     const ModelLayout layout = LayoutFor(rng, GetParam(), 150);
@@ -117,7 +118,7 @@ TEST_P(AttentionScoresTest, TovaProductsMatchNaiveProducts) {
 }
 
 TEST_P(AttentionScoresTest, H2oOfAWindowMatchesNaiveScores) {
-  for (uint64_t seed = 0; seed < 24; ++seed) {
+  for (uint64_t seed = 0; seed < SlowCases(24); ++seed) {
     SCOPED_TRACE(seed);
     Rng rng(seed);
     const ModelLayout layout = LayoutFor(rng, GetParam(), 180);

@@ -14,6 +14,7 @@
 #include "blockmgr/base/model_layout.h"
 #include "kernels/backend.h"
 #include "tests/kernels/kernel_cases.h"
+#include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
 namespace {
@@ -132,7 +133,7 @@ bool SameBits(std::span<const float> a, std::span<const float> b) {
 class AttentionTest : public testing::TestWithParam<DType> {};
 
 TEST_P(AttentionTest, MatchesDenseReference) {
-  for (uint64_t seed = 0; seed < 24; ++seed) {
+  for (uint64_t seed = 0; seed < SlowCases(24); ++seed) {
     SCOPED_TRACE(seed);
     Rng shape_rng(seed);
     const ModelLayout layout = RandomLayout(shape_rng, GetParam(), 260);

@@ -17,6 +17,7 @@
 #include "kernels/backend.h"
 #include "tests/kernels/kernel_cases.h"
 #include "tests/kernels/score_cases.h"
+#include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
 namespace {
@@ -125,7 +126,7 @@ std::vector<ScorerSpec> EveryKeyDiff() {
 class KeyScoresTest : public testing::TestWithParam<DType> {};
 
 TEST_P(KeyScoresTest, KeyDiffMatchesNaiveScores) {
-  for (uint64_t seed = 0; seed < 12; ++seed) {
+  for (uint64_t seed = 0; seed < SlowCases(12); ++seed) {
     Rng rng(seed);
     const ModelLayout layout = LayoutFor(rng, GetParam(), 300);
     ScoreCase test(layout,

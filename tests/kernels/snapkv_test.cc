@@ -14,6 +14,7 @@
 #include "kernels/backend.h"
 #include "tests/kernels/kernel_cases.h"
 #include "tests/kernels/score_cases.h"
+#include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
 namespace {
@@ -91,7 +92,7 @@ std::vector<double> NaiveScores(const ScoreCase& test, const ScorerSpec& scorer,
 class SnapKvTest : public testing::TestWithParam<DType> {};
 
 TEST_P(SnapKvTest, MatchesNaiveScores) {
-  for (uint64_t seed = 0; seed < 24; ++seed) {
+  for (uint64_t seed = 0; seed < SlowCases(24); ++seed) {
     SCOPED_TRACE(seed);
     Rng rng(seed);
     const ModelLayout layout = LayoutFor(rng, GetParam(), 200);

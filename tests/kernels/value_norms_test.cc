@@ -15,6 +15,7 @@
 #include "kernels/backend.h"
 #include "tests/kernels/kernel_cases.h"
 #include "tests/kernels/score_cases.h"
+#include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
 namespace {
@@ -64,7 +65,7 @@ struct NormCase {
 class ValueNormsTest : public testing::TestWithParam<DType> {};
 
 TEST_P(ValueNormsTest, MatchNaiveNorms) {
-  for (uint64_t seed = 0; seed < 10; ++seed) {
+  for (uint64_t seed = 0; seed < SlowCases(10); ++seed) {
     Rng rng(seed);
     const int32_t model_dim = RandomInt(rng, 1, 150);
     SCOPED_TRACE(testing::Message() << seed << ", width " << model_dim);

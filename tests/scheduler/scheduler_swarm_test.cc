@@ -15,20 +15,15 @@
 
 #include "blockmgr/base/bits.h"
 #include "tests/scheduler/scheduler_driver.h"
+#include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kSeedsPerGroup = 500;
+constexpr uint64_t kSeedsPerGroup = kSanitized ? 500 : 3000;
 // So few seeds may miss some of what the many see.
-constexpr uint64_t kMinReusedTokens = kSeedsPerGroup / 4;
-constexpr uint64_t kMinPrefixWaits = kSeedsPerGroup / 50;
-#else
-constexpr uint64_t kSeedsPerGroup = 3000;
-constexpr uint64_t kMinReusedTokens = kSeedsPerGroup;
-constexpr uint64_t kMinPrefixWaits = kSeedsPerGroup / 10;
-#endif
+constexpr uint64_t kMinReusedTokens = kSeedsPerGroup / (kSanitized ? 4 : 1);
+constexpr uint64_t kMinPrefixWaits = kSeedsPerGroup / (kSanitized ? 50 : 10);
 
 // A failed check aborts; this tells which seed it was.
 uint64_t current_seed = 0;

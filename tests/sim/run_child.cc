@@ -17,8 +17,9 @@
 
 #include "blockmgr/base/check.h"
 #include "tests/sim/run.h"
+#include "tests/testing/sanitizers.h"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if BLOCKMGR_TEST_ASAN
 #include <sanitizer/lsan_interface.h>
 #endif
 
@@ -61,7 +62,7 @@ class SharedLedge {
 };
 
 void LeaveChild() {
-#if defined(__SANITIZE_ADDRESS__)
+#if BLOCKMGR_TEST_ASAN
   // _exit does not look for leaks; those end the child with an error.
   if (__lsan_do_recoverable_leak_check() != 0) _exit(3);
 #endif

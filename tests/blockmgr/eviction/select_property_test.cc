@@ -14,16 +14,13 @@
 #include "blockmgr/eviction/select.h"
 #include "tests/blockmgr/eviction/naive_planner.h"
 #include "tests/blockmgr/eviction/random_case.h"
+#include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
 namespace {
 
-// Factor on the number of random cases: sanitizers are an order slower.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kCaseDivisor = 20;
-#else
-constexpr uint64_t kCaseDivisor = 1;
-#endif
+// The cases are cheap and many: fewer still under sanitizers.
+constexpr uint64_t kDivisor = kSanitized ? 25 : 1;
 
 int64_t CountPages(const std::vector<int32_t>& budgets, int32_t page_size) {
   int64_t pages = 0;
@@ -155,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(
 // A million in all.
 TEST_P(SelectPropertyTest, AgreesWithTheNaivePlanner) {
   // 10^6 over all budgets.
-  constexpr uint64_t kCases = 125'000 / kCaseDivisor;
+  constexpr uint64_t kCases = 125'000 / kDivisor;
   for (uint64_t seed = 0; seed < kCases; ++seed) {
     std::mt19937_64 random(SplitMix64(seed));
     const EvictionCase eviction = ParamCase(random);
@@ -244,7 +241,7 @@ std::vector<std::vector<int32_t>> KeptByIdeals(
 }
 
 TEST(NestingTest, IdealBudgetsNeverFallAndTheirFloorsKeepSupersets) {
-  for (uint64_t seed = 0; seed < 15'000 / kCaseDivisor; ++seed) {
+  for (uint64_t seed = 0; seed < 15'000 / kDivisor; ++seed) {
     std::mt19937_64 random(SplitMix64(seed) + 3);
     EvictionCase eviction = RandomCase(random);
     eviction.policy.budget.kind =
@@ -272,7 +269,7 @@ TEST(NestingTest, IdealBudgetsNeverFallAndTheirFloorsKeepSupersets) {
 }
 
 TEST(NestingTest, SmallerTargetsKeepSubsetsForUniform) {
-  for (uint64_t seed = 0; seed < 20'000 / kCaseDivisor; ++seed) {
+  for (uint64_t seed = 0; seed < 20'000 / kDivisor; ++seed) {
     std::mt19937_64 random(SplitMix64(seed) + 1);
     EvictionCase eviction = RandomCase(random);
     eviction.policy.budget.kind = BudgetKind::kUniform;
@@ -301,7 +298,7 @@ EvictionCase FullCase(std::mt19937_64& random) {
 }
 
 TEST(NestingTest, SmallerTargetsKeepSubsetsForWholeIdeals) {
-  for (uint64_t seed = 0; seed < 15'000 / kCaseDivisor; ++seed) {
+  for (uint64_t seed = 0; seed < 15'000 / kDivisor; ++seed) {
     std::mt19937_64 random(SplitMix64(seed) + 4);
     EvictionCase eviction = FullCase(random);
     BudgetSpec& budget = eviction.policy.budget;
@@ -351,7 +348,7 @@ double KeptMass(EvictionCase eviction, const BudgetSpec& budget) {
 // equal; protected or not.
 TEST(AdaKvBoundTest, KeepsNoLessMassThanUniform) {
   constexpr double kRounding = 1e-6;
-  for (uint64_t seed = 0; seed < 30'000 / kCaseDivisor; ++seed) {
+  for (uint64_t seed = 0; seed < 30'000 / kDivisor; ++seed) {
     std::mt19937_64 random(SplitMix64(seed) + 5);
     EvictionCase eviction = FullCase(random);
     eviction.policy.scorer.kind = ScorerKind::kExternal;

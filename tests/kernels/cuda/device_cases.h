@@ -18,6 +18,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_runtime.h"
 #include "tests/kernels/kernel_cases.h"
+#include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
 
@@ -32,10 +33,7 @@ int32_t TestCaseFactor();
 // How many random cases to run where the emulator affords `count`: sanitizers
 // make it several times slower.
 inline uint64_t NumCases(uint64_t count) {
-#if defined(__SANITIZE_ADDRESS__)
-  count = (count + 2) / 3;
-#endif
-  return count * static_cast<uint64_t>(TestCaseFactor());
+  return SlowCases(count) * static_cast<uint64_t>(TestCaseFactor());
 }
 
 class DeviceTest : public testing::Test {

@@ -14,6 +14,7 @@
 #include "kernels/cuda/pool_view.h"
 #include "kernels/cuda/simt_emulator.h"
 #include "tests/kernels/kernel_cases.h"
+#include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
 
@@ -30,11 +31,7 @@ inline constexpr PoolStrides kAllPoolStrides[] = {
 
 // Factor on the number of random cases: sanitizers make the emulator several
 // times slower.
-#if defined(__SANITIZE_ADDRESS__)
-inline constexpr uint64_t kEmulatedCaseDivisor = 4;
-#else
-inline constexpr uint64_t kEmulatedCaseDivisor = 1;
-#endif
+inline constexpr uint64_t kEmulatedCaseDivisor = kSanitized ? 4 : 1;
 
 // Forward, reverse, and two random schedules drawn from `rng`.
 std::vector<simt::Schedule> SomeSchedules(Rng& rng);
