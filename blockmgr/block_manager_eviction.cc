@@ -57,6 +57,48 @@ int32_t BlockManager::NumOwnBlocks(SequenceSlot slot, int32_t cut) const {
          not_taken + (will_leave ? 1 : 0);
 }
 
+void BlockManager::TakeOwn(const SequenceCache& sequence,
+                           std::span<const BlockId> candidates, int64_t num_own,
+                           std::vector<BlockId>* taken) {
+  // Blocks that are not in the prefix cache first, a cached region's last:
+  // taking a cached one costs its entry. Table order among the chosen keeps the
+  // layout derivable.
+  enum Rank : uint8_t { kUncached, kCached, kRegion };
+  absl::flat_hash_map<BlockId, int32_t> region_entries;
+  if (sequence.region != nullptr) {
+    const int32_t entry = cache_.FindRegion(sequence.region->id);
+    if (entry != PrefixCache::kNone) {
+      for (const BlockId block : sequence.region->blocks) {
+        region_entries[block] = entry;
+      }
+      const BlockId tail = cache_.region(entry)->tail;
+      region_entries[tail] = Index(tail);
+    }
+  }
+  std::vector<Rank> ranks;
+  std::array<int64_t, 3> wanted{};
+  for (const BlockId block : candidates) {
+    ranks.push_back(region_entries.contains(block) ? kRegion
+                    : cache_.Contains(block)       ? kCached
+                                                   : kUncached);
+    ++wanted[ranks.back()];
+  }
+  for (int64_t& count : wanted) {
+    count = std::min(count, num_own);
+    num_own -= count;
+  }
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (wanted[ranks[i]] == 0) continue;
+    --wanted[ranks[i]];
+    taken->push_back(candidates[i]);
+    if (ranks[i] == kUncached) continue;
+    // A region is dropped with the first of its blocks that is taken.
+    const int32_t entry = ranks[i] == kCached ? Index(candidates[i])
+                                              : region_entries[candidates[i]];
+    if (cache_.serial(entry) != kNoSerial) DropFromCache(entry);
+  }
+}
+
 bool BlockManager::ReserveEviction(SequenceSlot slot, int32_t cut,
                                    int64_t page_total, int32_t num_fresh,
                                    std::vector<BlockId>* destinations) {
@@ -73,60 +115,13 @@ bool BlockManager::ReserveEviction(SequenceSlot slot, int32_t cut,
   const std::vector<BlockId> candidates = OwnBlocksBelow(sequence, cut);
   if (std::ssize(candidates) < num_own) return false;
 
-  // Blocks that are not in the prefix cache first, a cached region's last:
-  // taking a cached one costs its entry. Table order among the chosen keeps the
-  // layout derivable.
-  enum Rank : uint8_t { kUncached, kCached, kRegion };
-  struct Cached {
-    int32_t entry = PrefixCache::kNone;
-    Rank rank = kCached;
-  };
-  absl::flat_hash_map<BlockId, Cached> entries;
-  if (sequence.region != nullptr) {
-    const int32_t entry = cache_.FindRegion(sequence.region->id);
-    if (entry != PrefixCache::kNone) {
-      for (const BlockId block : sequence.region->blocks) {
-        entries[block] = {.entry = entry, .rank = kRegion};
-      }
-      const BlockId tail = cache_.region(entry)->tail;
-      entries[tail] = {.entry = Index(tail), .rank = kRegion};
-    }
-  }
-  std::array<int64_t, 3> wanted{};
-  for (const BlockId block : candidates) {
-    const auto found = entries.find(block);
-    if (found != entries.end()) {
-      ++wanted[found->second.rank];
-    } else if (cache_.Contains(block)) {
-      entries[block] = {.entry = Index(block), .rank = kCached};
-      ++wanted[kCached];
-    } else {
-      ++wanted[kUncached];
-    }
-  }
-  int64_t num_left = num_own;
-  for (int64_t& count : wanted) {
-    count = std::min(count, num_left);
-    num_left -= count;
-  }
   PendingEviction pending;
   pending.region = RegionId{next_region_++};
   pending.cut = cut;
   pending.page_total = page_total;
   pending.num_own = static_cast<int32_t>(num_own);
   pending.destinations.reserve(num_destinations);
-  for (const BlockId block : candidates) {
-    const auto found = entries.find(block);
-    const bool is_cached = found != entries.end();
-    int64_t& count = wanted[is_cached ? found->second.rank : kUncached];
-    if (count == 0) continue;
-    --count;
-    // A region is dropped with the first of its blocks that is taken.
-    if (is_cached && cache_.serial(found->second.entry) != kNoSerial) {
-      DropFromCache(found->second.entry);
-    }
-    pending.destinations.push_back(block);
-  }
+  TakeOwn(sequence, candidates, num_own, &pending.destinations);
   pending.destinations.resize(num_destinations);
   Take(std::span(pending.destinations).subspan(num_own));
   destinations->insert(destinations->end(), pending.destinations.begin(),

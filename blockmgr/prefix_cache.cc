@@ -8,67 +8,6 @@
 #include "blockmgr/base/heap_bytes.h"
 
 namespace blockmgr {
-namespace {
-
-// Whether `tokens`, which `chain` names, begin with the content's, and
-// `history` (if not null) with its history.
-bool Describes(const RegionContent& content, std::span<const int32_t> tokens,
-               const absl::string_view* history, const BlockChain& chain) {
-  if (content.end() > std::ssize(tokens)) return false;
-  if (history != nullptr && content.history_size() > history->size()) {
-    return false;
-  }
-  for (const RegionContent* part = &content; part != nullptr;
-       part = part->before.get()) {
-    if (history != nullptr &&
-        history->substr(part->history_begin, part->history.size()) !=
-            part->history) {
-      return false;
-    }
-    if (!std::ranges::equal(part->tokens, tokens.subspan(part->begin,
-                                                         part->tokens.size()))) {
-      return false;
-    }
-    if (part->media != chain.Media(part->begin, part->end())) return false;
-  }
-  return true;
-}
-
-std::shared_ptr<const RegionContent> MakeContent(
-    std::shared_ptr<const RegionContent> before,
-    std::span<const int32_t> tokens, absl::string_view history,
-    const BlockChain& chain) {
-  auto content = std::make_shared<RegionContent>();
-  if (before != nullptr && Describes(*before, tokens, &history, chain)) {
-    content->begin = before->end();
-    content->history_begin = before->history_size();
-    content->before = std::move(before);
-  }
-  tokens = tokens.subspan(content->begin);
-  content->tokens.assign(tokens.begin(), tokens.end());
-  content->media = chain.Media(content->begin, content->end());
-  content->history = std::string(history.substr(content->history_begin));
-  return content;
-}
-
-}  // namespace
-
-RegionContent::~RegionContent() {
-  std::shared_ptr<const RegionContent> next = std::move(before);
-  // Of the last owner: taken out before it is freed, so that nothing nests.
-  while (next != nullptr && next.use_count() == 1) {
-    next = std::move(const_cast<RegionContent&>(*next).before);
-  }
-}
-
-std::string RegionContent::WholeHistory() const {
-  std::string whole(history_size(), '\0');
-  for (const RegionContent* part = this; part != nullptr;
-       part = part->before.get()) {
-    whole.replace(part->history_begin, part->history.size(), part->history);
-  }
-  return whole;
-}
 
 PrefixCache::PrefixCache(int32_t num_blocks, int32_t page_size)
     : page_size_(page_size),
@@ -171,7 +110,7 @@ int32_t PrefixCache::FindRegion(const BlockChain& chain, EntrySerial root,
     // Without its tail block, which may have been reclaimed, it is of no use.
     if (cached.root == root && cached.plan == plan && cached.length == length &&
         serial(Index(cached.tail)) == cached.tail_serial &&
-        Describes(content, tokens, any ? nullptr : &history, chain)) {
+        content.Begins(tokens, any ? nullptr : &history, chain)) {
       return entry;
     }
   }
@@ -308,7 +247,7 @@ int32_t PrefixCache::InsertRegion(
   cached->plan = name.plan;
   cached->length = name.length;
   cached->content =
-      MakeContent(std::move(before), tokens, name.history, chain);
+      RegionContent::Make(std::move(before), tokens, name.history, chain);
   cached->root = root;
   cached->tail = tail;
   cached->tail_serial = serial(Index(tail));
@@ -433,9 +372,7 @@ int64_t PrefixCache::metadata_bytes() const {
     const RegionContent* content = cached->content.get();
     for (; content != nullptr && counted.insert(content).second;
          content = content->before.get()) {
-      bytes += static_cast<int64_t>(sizeof(RegionContent)) +
-               HeapBytes(content->tokens) + HeapBytes(content->history) +
-               HeapBytes(content->media);
+      bytes += content->metadata_bytes();
     }
   }
   return bytes;

@@ -40,6 +40,7 @@
 #include "blockmgr/base/ids.h"
 #include "blockmgr/block_hash.h"
 #include "blockmgr/reclaim_order.h"
+#include "blockmgr/region_content.h"
 #include "blockmgr/region_record.h"
 
 namespace blockmgr {
@@ -66,29 +67,6 @@ struct RegionQuery {
   // Tokens that may be covered by a region made at this length and what was
   // computed over it, as far as the request allows more than that length.
   absl::FunctionRef<int32_t(int32_t length)> max_tokens_over;
-};
-
-// What a region stands for: the tokens and compressions since the region that
-// it goes on from. Immutable; regions of one prompt, and of those that go on
-// from it, share their beginnings, so that together they take the memory of the
-// longest.
-struct RegionContent {
-  RegionContent() = default;
-  RegionContent(const RegionContent&) = delete;
-  RegionContent& operator=(const RegionContent&) = delete;
-  ~RegionContent();  // frees a long list without recursion
-
-  std::shared_ptr<const RegionContent> before;  // null: the beginning
-  int32_t begin = 0;                            // where that one ends
-  std::vector<int32_t> tokens;                  // [begin, end())
-  std::string media;                            // of those
-  size_t history_begin = 0;                     // bytes that `before` has
-  std::string history;                          // those after them
-
-  int32_t end() const { return begin + static_cast<int32_t>(tokens.size()); }
-  size_t history_size() const { return history_begin + history.size(); }
-  // RegionName::history.
-  std::string WholeHistory() const;
 };
 
 // A region in the cache, and all that a hit is verified against. Immutable.

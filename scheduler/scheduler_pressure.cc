@@ -54,9 +54,10 @@ void SchedulerImpl::PlanPressure(const BlockBudget& budget) {
   const int64_t room = int64_t{budget.available} + budget.coming;
   const int32_t page_size = layout().page_size;
   const int32_t num_steps = options_.max_steps_in_flight + 1;
-  const int64_t most = std::ssize(running_) * (CeilDiv(num_steps, page_size) + 1) +
-                       int64_t{num_steps} *
-                           CeilDiv(options_.max_num_batched_tokens, page_size);
+  const int64_t most =
+      std::ssize(running_) * (CeilDiv(num_steps, page_size) + 1) +
+      int64_t{num_steps} *
+          CeilDiv(options_.max_num_batched_tokens, page_size);
   if (room >= most) return;
   int64_t lacking = BlocksSoon() - room;
   if (lacking <= 0) return;

@@ -175,13 +175,7 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
   for (auto block = involved.rbegin(); block != involved.rend(); ++block) {
     if (!used.contains(Index(*block))) Released(*block);
   }
-  receipt.published = caching_ && name != nullptr &&
-                      PublishRegion(&sequence, *name, &receipt.cached);
-  if (!receipt.published) {
-    sequence.chain = 0;
-    // Nobody else's, unless a region stands for it again.
-    sequence.context = "private " + std::to_string(next_entry_++);
-  }
+  PublishOrBreak(slot, name, &receipt);
   for (int32_t i = 0; receipt.cached && i < num_tail; ++i) {
     if (cut_before + i * layout_.page_size >= sequence.num_found) {
       Supersede(before[before.size() - static_cast<size_t>(num_tail - i)]);
@@ -191,6 +185,17 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
     SupersedeRegion(region_before);
   }
   return receipt;
+}
+
+void NaiveModel::PublishOrBreak(SequenceSlot slot, const RegionName* name,
+                                EvictionReceipt* receipt) {
+  NaiveSequence& sequence = at(slot);
+  receipt->published = caching_ && name != nullptr &&
+                       PublishRegion(&sequence, *name, &receipt->cached);
+  if (receipt->published) return;
+  sequence.chain = 0;
+  // Nobody else's, unless a region stands for it again.
+  sequence.context = "private " + std::to_string(next_entry_++);
 }
 
 bool NaiveModel::PublishRegion(NaiveSequence* sequence, const RegionName& name,

@@ -25,29 +25,6 @@ constexpr BlockId kC{3};
 using Tokens = std::vector<int32_t>;
 
 // Two tokens per block.
-// A history of one byte per region, each on the one before: what is kept of
-// them is the tokens of the longest, and a million of them can be freed.
-TEST(RegionContentTest, SharesBeginningsAndFreesWithoutRecursion) {
-  std::shared_ptr<const RegionContent> last;
-  constexpr int32_t kNumParts = 1'000'000;
-  for (int32_t i = 0; i < kNumParts; ++i) {
-    auto next = std::make_shared<RegionContent>();
-    next->begin = i;
-    next->tokens = {i};
-    next->history_begin = static_cast<size_t>(i);
-    next->history = std::string(1, static_cast<char>('a' + i % 26));
-    next->before = std::move(last);
-    last = std::move(next);
-  }
-  EXPECT_EQ(last->end(), kNumParts);
-  const std::string history = last->WholeHistory();
-  ASSERT_EQ(history.size(), kNumParts);
-  EXPECT_EQ(history.substr(0, 27), "abcdefghijklmnopqrstuvwxyza");
-  const std::shared_ptr<const RegionContent> early = last->before->before;
-  last.reset();  // frees two, the others are still in use
-  EXPECT_EQ(early->end(), kNumParts - 2);
-}
-
 class PrefixCacheTest : public ::testing::Test {
  protected:
   static BlockChain Chain(const Tokens& tokens, const ContentScope& scope,
