@@ -222,6 +222,9 @@ void Ledger::SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
   table->pending.reset();
   served.issued.pop_back();
   if (effect->command != 0) return;
+  // A squeeze that the engine refuses is not missed; its replay would be.
+  const bool is_new = served.issued.size() >= served.recorded.size();
+  if (served.request.eviction.mode == EvictionMode::kPressure && is_new) return;
   const FinishEffect* finish = FindFinish(effects, run.request);
   if (finish == nullptr) {
     report_->Fail("request ", Index(run.request),

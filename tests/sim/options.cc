@@ -55,6 +55,7 @@ constexpr Field kFields[] = {
     {"max_output", &SimOptions::max_output},
     {"evict_percent", &SimOptions::evict_percent},
     {"share_percent", &SimOptions::share_percent},
+    {"later_percent", &SimOptions::later_percent},
     {"call_delay", &SimOptions::call_delay},
     {"lose_one_in", &SimOptions::lose_one_in},
     {"repeat_one_in", &SimOptions::repeat_one_in},
@@ -189,6 +190,9 @@ SimOptions OptionsForSeed(int32_t seed) {
   // Sharers rely on an engine that keeps the same entries of the same tokens.
   if (options.evict_percent > 0 && options.other_choices == 0) {
     options.share_percent = random.Pick<int32_t>({0, 50, 90});
+  }
+  if (options.evict_percent > 0) {
+    options.later_percent = random.Pick<int32_t>({0, 40, 90});
   }
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());

@@ -34,10 +34,12 @@ RequestEviction Eviction(absl::string_view mode, int32_t page_size) {
   if (mode == "plain") return {};
   if (mode == "snap") return SnapKv(3, page_size);
   RequestEviction eviction = Recency(page_size);
-  if (mode == "every") {
-    eviction.mode = EvictionMode::kEveryChunk;
+  if (mode == "every" || mode == "decode") {
+    eviction.mode = mode == "every" ? EvictionMode::kEveryChunk
+                                    : EvictionMode::kDecode;
     eviction.compress_every = 2 * page_size;
   }
+  if (mode == "pressure") eviction.mode = EvictionMode::kPressure;
   return eviction;
 }
 

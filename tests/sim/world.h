@@ -105,6 +105,8 @@ class World {
   EvictionPolicy RandomPolicy();
   EvictionTarget RandomTarget();
   // Makes it one of a few that requests share.
+  // In decode, or under pressure, instead of when it was.
+  void EvictLater(RequestEviction* eviction);
   void ShareEviction(RequestEviction* eviction);
   // Makes it a later turn of a recent one.
   void GoOn(Request* request);

@@ -206,6 +206,15 @@ void World::ShareEviction(RequestEviction* eviction) {
   }
 }
 
+void World::EvictLater(RequestEviction* eviction) {
+  eviction->mode = EvictionMode::kDecode;
+  eviction->compress_every =
+      options_.page_size * random_.Between(1, 1 + 8 / options_.page_size);
+  if (!eviction->share_prefix && random_.OneIn(2)) {
+    eviction->mode = EvictionMode::kPressure;
+  }
+}
+
 void World::GoOn(Request* request) {
   const auto num_served = static_cast<int32_t>(served_.size());
   if (num_served == 0 || random_.OneIn(4)) return;
@@ -243,6 +252,10 @@ Request World::RandomRequest() {
     if (random_.Between(1, 100) <= options_.share_percent) {
       ShareEviction(&eviction);
       GoOn(&request);
+    }
+    if (options_.later_percent > 0 &&
+        random_.Between(1, 100) <= options_.later_percent) {
+      EvictLater(&eviction);
     }
   }
   if (random_.OneIn(25)) return WrongRequest(std::move(request));
