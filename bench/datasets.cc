@@ -24,7 +24,7 @@
 namespace blockmgr {
 namespace {
 
-using Json = nlohmann::json;
+using TraceJson = nlohmann::json;
 
 // Lengths a request can have at all; also keeps sums far from overflow.
 constexpr int64_t kMaxTokens = int64_t{1} << 30;
@@ -79,22 +79,24 @@ bool Enough(const Workload& workload, std::optional<int64_t> limit) {
          static_cast<int64_t>(workload.requests.size()) >= *limit;
 }
 
-std::string Shown(const Json& value) {
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string Shown(const TraceJson& value) {
+  std::string text =
+      value.dump(-1, ' ', false, TraceJson::error_handler_t::replace);
   if (text.size() > 40) text = absl::StrCat(text.substr(0, 40), "...");
   return text;
 }
 
-absl::StatusOr<const Json*> Field(const LineReader& reader, const Json& object,
-                                  const char* name) {
+absl::StatusOr<const TraceJson*> Field(const LineReader& reader,
+                                       const TraceJson& object,
+                                       const char* name) {
   const auto found = object.find(name);
   if (found == object.end()) return reader.Error(name, "missing");
   return &*found;
 }
 
-absl::StatusOr<int32_t> TokenCount(const LineReader& reader, const Json& object,
-                                   const char* name) {
-  BM_ASSIGN_OR_RETURN(const Json* value, Field(reader, object, name));
+absl::StatusOr<int32_t> TokenCount(const LineReader& reader,
+                                   const TraceJson& object, const char* name) {
+  BM_ASSIGN_OR_RETURN(const TraceJson* value, Field(reader, object, name));
   if (!value->is_number_integer() || *value < 1 || *value > kMaxTokens) {
     return reader.Error(
         name,
@@ -104,8 +106,10 @@ absl::StatusOr<int32_t> TokenCount(const LineReader& reader, const Json& object,
 }
 
 // Milliseconds, as seconds.
-absl::StatusOr<double> Timestamp(const LineReader& reader, const Json& object) {
-  BM_ASSIGN_OR_RETURN(const Json* value, Field(reader, object, "timestamp"));
+absl::StatusOr<double> Timestamp(const LineReader& reader,
+                                 const TraceJson& object) {
+  BM_ASSIGN_OR_RETURN(const TraceJson* value,
+                      Field(reader, object, "timestamp"));
   if (!value->is_number() || *value < 0) {
     return reader.Error(
         "timestamp", absl::StrCat("expected milliseconds of at least 0, got ",
@@ -115,9 +119,9 @@ absl::StatusOr<double> Timestamp(const LineReader& reader, const Json& object) {
 }
 
 absl::StatusOr<std::vector<PromptSegment>> HashedPrompt(
-    const LineReader& reader, const Json& object, int32_t input_length,
+    const LineReader& reader, const TraceJson& object, int32_t input_length,
     uint64_t seed) {
-  BM_ASSIGN_OR_RETURN(const Json* ids, Field(reader, object, "hash_ids"));
+  BM_ASSIGN_OR_RETURN(const TraceJson* ids, Field(reader, object, "hash_ids"));
   const int32_t blocks = CeilDiv(input_length, kMooncakeBlockTokens);
   if (!ids->is_array() || ids->size() != static_cast<size_t>(blocks)) {
     return reader.Error(
@@ -130,7 +134,7 @@ absl::StatusOr<std::vector<PromptSegment>> HashedPrompt(
   std::vector<PromptSegment> prompt;
   prompt.reserve(ids->size());
   int32_t left = input_length;
-  for (const Json& id : *ids) {
+  for (const TraceJson& id : *ids) {
     if (!id.is_number_unsigned()) {
       return reader.Error(
           "hash_ids",
@@ -178,7 +182,7 @@ absl::StatusOr<Workload> ParseMooncake(std::istream& input,
   double first_s = 0;
   LineReader reader(input, file);
   while (!Enough(workload, limit) && reader.Next()) {
-    const Json object = Json::parse(reader.line(), nullptr, false);
+    const TraceJson object = TraceJson::parse(reader.line(), nullptr, false);
     if (!object.is_object()) {
       return reader.Error("line", "expected a JSON object");
     }

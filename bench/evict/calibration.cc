@@ -18,8 +18,8 @@ namespace blockmgr {
 namespace {
 
 template <typename Got>
-absl::Status Bad(absl::string_view field, absl::string_view expected,
-                 const Got& got) {
+absl::Status BadCalibration(absl::string_view field, absl::string_view expected,
+                            const Got& got) {
   return absl::InvalidArgumentError(absl::StrCat(
       "calibration: ", field, ": expected ", expected, ", got ", got));
 }
@@ -30,50 +30,54 @@ int64_t NumHeads(const Calibration& calibration) {
 
 absl::Status CheckInput(const Calibration& calibration) {
   if (calibration.num_queries < 1) {
-    return Bad("queries", "at least 1", calibration.num_queries);
+    return BadCalibration("queries", "at least 1", calibration.num_queries);
   }
   if (calibration.num_layers < 1 || calibration.num_heads < 1 ||
       calibration.length < 1) {
-    return Bad("layers, KV heads, entries", "at least 1 of each",
-               absl::StrCat(calibration.num_layers, ", ", calibration.num_heads,
-                            ", ", calibration.length));
+    return BadCalibration(
+        "layers, KV heads, entries", "at least 1 of each",
+        absl::StrCat(calibration.num_layers, ", ", calibration.num_heads, ", ",
+                     calibration.length));
   }
   const int64_t per_query = NumHeads(calibration) * calibration.length;
   if (std::ssize(calibration.scores) != per_query) {
-    return Bad("scores", absl::StrCat(per_query, " values"),
-               calibration.scores.size());
+    return BadCalibration("scores", absl::StrCat(per_query, " values"),
+                          calibration.scores.size());
   }
   if (std::ssize(calibration.oracle) != per_query * calibration.num_queries) {
-    return Bad("oracle",
-               absl::StrCat(per_query * calibration.num_queries, " values"),
-               calibration.oracle.size());
+    return BadCalibration(
+        "oracle", absl::StrCat(per_query * calibration.num_queries, " values"),
+        calibration.oracle.size());
   }
   for (size_t i = 0; i < calibration.oracle.size(); ++i) {
     const float value = calibration.oracle[i];
     // Also true for NaN.
     if (!(value >= 0.0f) || std::isinf(value)) {
-      return Bad(absl::StrCat("oracle[", i, "]"), "a finite number >= 0",
-                 value);
+      return BadCalibration(absl::StrCat("oracle[", i, "]"),
+                            "a finite number >= 0", value);
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckOptions(const CalibrationOptions& options, int32_t length) {
-  if (options.sinks < 0) return Bad("sinks", "at least 0", options.sinks);
-  if (options.window < 0) return Bad("window", "at least 0", options.window);
+  if (options.sinks < 0)
+    return BadCalibration("sinks", "at least 0", options.sinks);
+  if (options.window < 0)
+    return BadCalibration("window", "at least 0", options.window);
   if (int64_t{options.sinks} + options.window > length) {
-    return Bad("sinks + window", absl::StrCat("at most ", length, " entries"),
-               absl::StrCat(options.sinks, " + ", options.window));
+    return BadCalibration("sinks + window",
+                          absl::StrCat("at most ", length, " entries"),
+                          absl::StrCat(options.sinks, " + ", options.window));
   }
   if (options.unit < 1 || options.unit > length) {
-    return Bad("unit", absl::StrCat("1 to ", length), options.unit);
+    return BadCalibration("unit", absl::StrCat("1 to ", length), options.unit);
   }
   if (!(options.min_keep >= 0.0 && options.min_keep <= 1.0)) {
-    return Bad("min_keep", "0 to 1", options.min_keep);
+    return BadCalibration("min_keep", "0 to 1", options.min_keep);
   }
   if (options.num_steps < 1 || options.num_steps > 10'000) {
-    return Bad("steps", "1 to 10000", options.num_steps);
+    return BadCalibration("steps", "1 to 10000", options.num_steps);
   }
   return absl::OkStatus();
 }

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kFooter[] =
+constexpr char kCheckFooter[] =
     "\nA golden file holds cases of an independent float64 reference: inputs\n"
     "(made from a seed), the positions every head keeps, budgets, scores.\n"
     "The methods file maps their methods to policies; without --methods it is\n"
@@ -98,7 +98,7 @@ absl::StatusOr<bool> Check(const CheckFlags& flags) {
 void AddCheckCommand(CLI::App& app, int* exit_status) {
   CLI::App* check = app.add_subcommand(
       "check", "Compare this library with golden vectors, case by case.");
-  check->footer(kFooter);
+  check->footer(kCheckFooter);
   auto flags = std::make_shared<CheckFlags>();
   check->add_option("FILE", flags->files, "golden files, such as qkv.txt")
       ->required();

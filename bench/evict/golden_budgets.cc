@@ -23,7 +23,7 @@ namespace {
 using Line = std::vector<std::string>;
 
 template <typename... Pieces>
-absl::Status Bad(const Pieces&... pieces) {
+absl::Status BadBudgets(const Pieces&... pieces) {
   return absl::InvalidArgumentError(absl::StrCat(pieces...));
 }
 
@@ -32,11 +32,11 @@ absl::StatusOr<int64_t> Integer(const GoldenCase& golden,
                                 int64_t max) {
   const auto found = golden.integers.find(key);
   if (found == golden.integers.end()) {
-    return Bad("expected i ", key, ", got none");
+    return BadBudgets("expected i ", key, ", got none");
   }
   if (found->second < min || found->second > max) {
-    return Bad("i ", key, ": expected a number in [", min, ", ", max, "], got ",
-               found->second);
+    return BadBudgets("i ", key, ": expected a number in [", min, ", ", max,
+                      "], got ", found->second);
   }
   return found->second;
 }
@@ -49,7 +49,7 @@ absl::StatusOr<double> Number(const GoldenCase& golden,
   if (integer != golden.integers.end()) {
     return static_cast<double>(integer->second);
   }
-  return Bad("expected d ", key, ", got none");
+  return BadBudgets("expected d ", key, ", got none");
 }
 
 absl::StatusOr<std::vector<float>> Table(const GoldenCase& golden,
@@ -58,7 +58,7 @@ absl::StatusOr<std::vector<float>> Table(const GoldenCase& golden,
   if (found != golden.tables.end() && !found->second.empty()) {
     return found->second;
   }
-  return Bad("expected tab ", key, ", got none");
+  return BadBudgets("expected tab ", key, ", got none");
 }
 
 absl::StatusOr<std::vector<int64_t>> Integers(const Line& words,
@@ -66,7 +66,7 @@ absl::StatusOr<std::vector<int64_t>> Integers(const Line& words,
   std::vector<int64_t> values;
   for (size_t i = begin; i < words.size(); ++i) {
     if (!absl::SimpleAtoi(words[i], &values.emplace_back())) {
-      return Bad("expected an integer, got '", words[i], "'");
+      return BadBudgets("expected an integer, got '", words[i], "'");
     }
   }
   return values;
@@ -75,13 +75,13 @@ absl::StatusOr<std::vector<int64_t>> Integers(const Line& words,
 absl::Status Compare(absl::string_view what, std::span<const int64_t> expected,
                      std::span<const int64_t> got) {
   if (expected.size() != got.size()) {
-    return Bad(what, ": expected ", expected.size(), " numbers, got ",
-               got.size());
+    return BadBudgets(what, ": expected ", expected.size(), " numbers, got ",
+                      got.size());
   }
   for (size_t i = 0; i < got.size(); ++i) {
     if (expected[i] == got[i]) continue;
-    return Bad(what, ": number ", i, ": expected ", expected[i], ", got ",
-               got[i]);
+    return BadBudgets(what, ": number ", i, ": expected ", expected[i],
+                      ", got ", got[i]);
   }
   return absl::OkStatus();
 }
@@ -101,7 +101,7 @@ absl::Status CompareLines(const GoldenCase& golden, const std::string& kind,
 
 absl::Status ExpectCompared(int num_compared) {
   if (num_compared > 0) return absl::OkStatus();
-  return Bad("expected results to compare with, got none");
+  return BadBudgets("expected results to compare with, got none");
 }
 
 constexpr int64_t kMaxLength = std::numeric_limits<int32_t>::max();
@@ -116,7 +116,8 @@ absl::Status CheckPyramid(const GoldenCase& golden) {
                       Integer(golden, "n_kept", 0, line.length));
   BM_ASSIGN_OR_RETURN(line.beta, Number(golden, "beta"));
   BM_ASSIGN_OR_RETURN(const double evicted, Number(golden, "ratio"));
-  if (line.beta < 1) return Bad("beta: expected at least 1, got ", line.beta);
+  if (line.beta < 1)
+    return BadBudgets("beta: expected at least 1, got ", line.beta);
   line.num_layers = static_cast<int32_t>(layers);
   line.window = static_cast<int32_t>(window);
   int compared = 0;
@@ -142,7 +143,7 @@ absl::Status CheckHeadKv(const GoldenCase& golden) {
                      std::any_of(scores.begin(), scores.end(),
                                  [](float score) { return score > 0; });
   if (!valid || !(beta >= 1)) {
-    return Bad(
+    return BadBudgets(
         "headkv: expected scores >= 0 with a positive sum and beta >= 1");
   }
   const std::vector<int64_t> expected(golden.budgets.begin(),
@@ -175,7 +176,8 @@ std::string BlocksText(std::span<const GainBlock> blocks) {
 absl::StatusOr<std::vector<int64_t>> After(const Line& line,
                                            absl::string_view key) {
   const auto at = std::find(line.begin(), line.end(), key);
-  if (at == line.end()) return Bad("solve: expected ", key, ", got none");
+  if (at == line.end())
+    return BadBudgets("solve: expected ", key, ", got none");
   Line words;
   for (auto word = at + 1; word != line.end(); ++word) {
     int64_t unused = 0;
@@ -205,8 +207,8 @@ absl::Status CheckBlocks(const GoldenCase& golden, const Gains& gains,
     size_t head = 0;
     if (line.size() < 2 || !absl::SimpleAtoi(line[0], &head) ||
         head >= gains.num_heads()) {
-      return Bad("blocks: expected a head below ", gains.num_heads(),
-                 " and a count, got '", absl::StrJoin(line, " "), "'");
+      return BadBudgets("blocks: expected a head below ", gains.num_heads(),
+                        " and a count, got '", absl::StrJoin(line, " "), "'");
     }
     std::vector<GainBlock> blocks;
     PavaBlocks(gains.Head(head), &blocks);
@@ -214,8 +216,8 @@ absl::Status CheckBlocks(const GoldenCase& golden, const Gains& gains,
         absl::StrJoin(line.begin() + 2, line.end(), " ");
     const std::string got = BlocksText(blocks);
     if (got != expected) {
-      return Bad("blocks of head ", head, ": expected ", expected, ", got ",
-                 got);
+      return BadBudgets("blocks of head ", head, ": expected ", expected,
+                        ", got ", got);
     }
     ++*num_compared;
   }
@@ -227,8 +229,9 @@ absl::Status CheckSolution(const Line& line, const Gains& gains,
   int64_t total = 0;
   if (line.empty() || !absl::SimpleAtoi(line[0], &total) ||
       total < solver.min_total() || total > solver.max_total()) {
-    return Bad("solve: expected a total in [", solver.min_total(), ", ",
-               solver.max_total(), "], got '", absl::StrJoin(line, " "), "'");
+    return BadBudgets("solve: expected a total in [", solver.min_total(), ", ",
+                      solver.max_total(), "], got '", absl::StrJoin(line, " "),
+                      "'");
   }
   BM_ASSIGN_OR_RETURN(const std::vector<int64_t> expected, After(line, "b"));
   BM_ASSIGN_OR_RETURN(const std::vector<int64_t> value, After(line, "value"));

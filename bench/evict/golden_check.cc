@@ -34,18 +34,18 @@ constexpr int kBFloat16Bits = 5;
 constexpr int32_t kPageSize = 16;
 
 template <typename... Pieces>
-absl::Status Bad(const Pieces&... pieces) {
+absl::Status BadCase(const Pieces&... pieces) {
   return absl::InvalidArgumentError(absl::StrCat(pieces...));
 }
 
 absl::StatusOr<int32_t> Size(const GoldenCase& golden, const std::string& key) {
   const auto found = golden.integers.find(key);
   if (found == golden.integers.end()) {
-    return Bad("expected i ", key, ", got none");
+    return BadCase("expected i ", key, ", got none");
   }
   if (found->second < 1 || found->second > 1 << 24) {
-    return Bad("i ", key, ": expected a size in [1, 2^24], got ",
-               found->second);
+    return BadCase("i ", key, ": expected a size in [1, 2^24], got ",
+                   found->second);
   }
   return static_cast<int32_t>(found->second);
 }
@@ -57,8 +57,8 @@ absl::Status TakeInput(const GoldenCase& golden, const std::string& name,
   const auto found = golden.inputs.find(name);
   if (found == golden.inputs.end()) return absl::OkStatus();
   if (found->second.dims != shape) {
-    return Bad("in ", name, ": expected shape ", ShapeText(shape), ", got ",
-               ShapeText(found->second.dims));
+    return BadCase("in ", name, ": expected shape ", ShapeText(shape), ", got ",
+                   ShapeText(found->second.dims));
   }
   BM_ASSIGN_OR_RETURN(*values, found->second.Generate());
   return absl::OkStatus();
@@ -71,8 +71,8 @@ absl::Status TakeScores(const GoldenCase& golden, const Tensors& tensors,
     const auto found = golden.tables.find(absl::StrCat("s", head));
     if (found == golden.tables.end()) return absl::OkStatus();
     if (found->second.size() != static_cast<size_t>(tensors.length)) {
-      return Bad("tab s", head, ": expected ", tensors.length, " scores, got ",
-                 found->second.size());
+      return BadCase("tab s", head, ": expected ", tensors.length,
+                     " scores, got ", found->second.size());
     }
     scores->insert(scores->end(), found->second.begin(), found->second.end());
   }
@@ -90,7 +90,8 @@ absl::StatusOr<Tensors> MakeTensors(const GoldenCase& golden) {
     BM_ASSIGN_OR_RETURN(tensors.head_dim, Size(golden, "D"));
     BM_ASSIGN_OR_RETURN(tensors.model_dim, Size(golden, "M"));
     if (tensors.num_q_heads % tensors.num_heads != 0) {
-      return Bad("i H: expected a multiple of KH, got ", tensors.num_q_heads);
+      return BadCase("i H: expected a multiple of KH, got ",
+                     tensors.num_q_heads);
     }
   }
   const int64_t q_heads = tensors.num_q_heads;
@@ -139,23 +140,24 @@ absl::Status CompareKept(int32_t head, std::span<const int32_t> expected,
   const auto shown = [](auto at, auto end) {
     return at == end ? std::string("the end") : absl::StrCat(*at);
   };
-  return Bad("kept of head ", head, ": expected ", expected.size(),
-             " positions, got ", got.size(), "; the first to differ is number ",
-             left - expected.begin(), ": expected ",
-             shown(left, expected.end()), ", got ", shown(right, got.end()));
+  return BadCase("kept of head ", head, ": expected ", expected.size(),
+                 " positions, got ", got.size(),
+                 "; the first to differ is number ", left - expected.begin(),
+                 ": expected ", shown(left, expected.end()), ", got ",
+                 shown(right, got.end()));
 }
 
 // The last `past` positions, which the case leaves out, must be kept as well.
 absl::Status CheckKept(const GoldenCase& golden, const GoldenRun& run,
                        const Tensors& tensors, const PolicyRun& result) {
   if (golden.kept.size() != static_cast<size_t>(tensors.num_heads)) {
-    return Bad("kept: expected a line for each of ", tensors.num_heads,
-               " heads, got ", golden.kept.size());
+    return BadCase("kept: expected a line for each of ", tensors.num_heads,
+                   " heads, got ", golden.kept.size());
   }
   for (const auto& [head, positions] : golden.kept) {
     if (head < 0 || head >= tensors.num_heads) {
-      return Bad("kept: expected a head below ", tensors.num_heads, ", got ",
-                 head);
+      return BadCase("kept: expected a head below ", tensors.num_heads,
+                     ", got ", head);
     }
     std::vector<int32_t> expected = positions;
     for (int32_t i = std::max(0, tensors.length - run.past); i < tensors.length;
@@ -178,8 +180,8 @@ absl::Status CheckBudgets(const GoldenCase& golden, const GoldenRun& run,
   std::vector<int32_t> got = result.budgets;
   for (int32_t& budget : got) budget -= run.past;
   if (got == golden.budgets) return absl::OkStatus();
-  return Bad("b: expected ", absl::StrJoin(golden.budgets, " "), ", got ",
-             absl::StrJoin(got, " "));
+  return BadCase("b: expected ", absl::StrJoin(golden.budgets, " "), ", got ",
+                 absl::StrJoin(got, " "));
 }
 
 // The scores as the published program has them, its padding included.
@@ -206,14 +208,14 @@ absl::Status CheckScores(const GoldenCase& golden, const GoldenRun& run,
   if (golden.scores.empty()) return absl::OkStatus();
   const auto length = static_cast<size_t>(tensors.length);
   if (result.scores.size() != length * static_cast<size_t>(tensors.num_heads)) {
-    return Bad(
+    return BadCase(
         "sc: expected a method that makes scores, got one that does not");
   }
   const std::vector<float> got = ProgramScores(run, tensors, result);
   for (const auto& [head, expected] : golden.scores) {
     if (head < 0 || head >= tensors.num_heads || expected.size() != length) {
-      return Bad("sc ", head, ": expected a head below ", tensors.num_heads,
-                 " with ", length, " scores, got ", expected.size());
+      return BadCase("sc ", head, ": expected a head below ", tensors.num_heads,
+                     " with ", length, " scores, got ", expected.size());
     }
     double greatest = 0;
     for (const double score : expected) {
@@ -225,8 +227,8 @@ absl::Status CheckScores(const GoldenCase& golden, const GoldenRun& run,
                                kAbsoluteTolerance * greatest;
       // Written so that NaN fails.
       if (std::abs(score - expected[i]) <= tolerance) continue;
-      return Bad("sc of head ", head, ": position ", i, ": expected ",
-                 expected[i], " within ", tolerance, ", got ", score);
+      return BadCase("sc of head ", head, ": position ", i, ": expected ",
+                     expected[i], " within ", tolerance, ", got ", score);
     }
   }
   return absl::OkStatus();
@@ -246,7 +248,7 @@ absl::Status CheckPolicyCase(const GoldenCase& golden,
                       Run(run, tensors, DType::kBFloat16));
   const absl::Status status = CheckKept(golden, run, tensors, stored);
   if (status.ok()) return status;
-  return Bad("stored as bfloat16: ", std::string(status.message()));
+  return BadCase("stored as bfloat16: ", std::string(status.message()));
 }
 
 }  // namespace
@@ -257,8 +259,8 @@ absl::Status CheckGoldenCase(
   if (const auto status = CheckGoldenBudgets(golden)) return *status;
   const auto method = methods.find(golden.method);
   if (method == methods.end()) {
-    return Bad("method '", golden.method,
-               "': expected one of the methods file, got an unknown one");
+    return BadCase("method '", golden.method,
+                   "': expected one of the methods file, got an unknown one");
   }
   return CheckPolicyCase(golden, method->second);
 }

@@ -36,7 +36,7 @@ constexpr int64_t kMaxHeader = 65536;
 constexpr int64_t kMaxValues = int64_t{1} << 40;
 
 template <typename... Pieces>
-absl::Status Bad(const std::string& path, const Pieces&... pieces) {
+absl::Status BadFile(const std::string& path, const Pieces&... pieces) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", pieces...));
 }
 
@@ -62,8 +62,8 @@ absl::StatusOr<absl::string_view> Field(const std::string& path,
     if (!absl::ConsumePrefix(&rest, ":")) break;
     return absl::StripLeadingAsciiWhitespace(rest);
   }
-  return Bad(path, "expected a header with '", key, "', got '",
-             header.substr(0, 100), "'");
+  return BadFile(path, "expected a header with '", key, "', got '",
+                 header.substr(0, 100), "'");
 }
 
 absl::Status ReadType(const std::string& path, absl::string_view text,
@@ -78,10 +78,10 @@ absl::Status ReadType(const std::string& path, absl::string_view text,
       std::find(kTypes.begin(), kTypes.end(), type.substr(1, 2)) ==
           kTypes.end() ||
       type.size() < 4 || (type[3] != '\'' && type[3] != '"')) {
-    return Bad(path,
-               "descr: expected float16, float32, float64, int32 or "
-               "int64 ('<f4' and so on), got ",
-               shown);
+    return BadFile(path,
+                   "descr: expected float16, float32, float64, int32 or "
+                   "int64 ('<f4' and so on), got ",
+                   shown);
   }
   header->kind = type[1];
   header->item_bytes = type[2] - '0';
@@ -92,18 +92,20 @@ absl::Status ReadShape(const std::string& path, absl::string_view text,
                        Header* header) {
   const size_t end = text.find(')');
   if (!absl::ConsumePrefix(&text, "(") || end == absl::string_view::npos) {
-    return Bad(path, "shape: expected a tuple, got '", text.substr(0, 20), "'");
+    return BadFile(path, "shape: expected a tuple, got '", text.substr(0, 20),
+                   "'");
   }
   text = text.substr(0, end - 1);
   for (absl::string_view dim :
        absl::StrSplit(text, ',', absl::SkipWhitespace())) {
     int64_t size = 0;
     if (!absl::SimpleAtoi(dim, &size) || size < 0) {
-      return Bad(path, "shape: expected sizes, got '", dim, "'");
+      return BadFile(path, "shape: expected sizes, got '", dim, "'");
     }
     header->shape.push_back(size);
     if (size != 0 && header->num_values > kMaxValues / size) {
-      return Bad(path, "shape: expected at most 2^40 values, got (", text, ")");
+      return BadFile(path, "shape: expected at most 2^40 values, got (", text,
+                     ")");
     }
     header->num_values *= size;
   }
@@ -118,8 +120,8 @@ absl::StatusOr<Header> ParseHeader(const std::string& path,
   BM_ASSIGN_OR_RETURN(const absl::string_view order,
                       Field(path, text, "fortran_order"));
   if (!absl::StartsWith(order, "False")) {
-    return Bad(path, "fortran_order: expected False, got '", order.substr(0, 5),
-               "'");
+    return BadFile(path, "fortran_order: expected False, got '",
+                   order.substr(0, 5), "'");
   }
   BM_ASSIGN_OR_RETURN(const absl::string_view shape,
                       Field(path, text, "shape"));
@@ -133,25 +135,25 @@ absl::StatusOr<std::string> ReadHeaderText(const std::string& path,
   std::array<char, 8> start = {};
   file.read(start.data(), start.size());
   if (!file || absl::string_view(start.data(), kMagic.size()) != kMagic) {
-    return Bad(path, "expected a .npy file, got another or a short one");
+    return BadFile(path, "expected a .npy file, got another or a short one");
   }
   const int version = start[6];
   if (version < 1 || version > 3) {
-    return Bad(path, "expected version 1, 2 or 3, got ", version);
+    return BadFile(path, "expected version 1, 2 or 3, got ", version);
   }
   std::array<unsigned char, 4> size = {};
   file.read(reinterpret_cast<char*>(size.data()), version == 1 ? 2 : 4);
   const int64_t length = int64_t{size[0]} | int64_t{size[1]} << 8 |
                          int64_t{size[2]} << 16 | int64_t{size[3]} << 24;
   if (!file || length > kMaxHeader) {
-    return Bad(path, "expected a header of at most ", kMaxHeader,
-               " bytes, got ", length);
+    return BadFile(path, "expected a header of at most ", kMaxHeader,
+                   " bytes, got ", length);
   }
   std::string text(static_cast<size_t>(length), '\0');
   file.read(text.data(), length);
   if (!file) {
-    return Bad(path, "expected a header of ", length, " bytes, got ",
-               file.gcount());
+    return BadFile(path, "expected a header of ", length, " bytes, got ",
+                   file.gcount());
   }
   return text;
 }
@@ -240,8 +242,8 @@ absl::StatusOr<NpyArray> ReadNpy(const std::string& path) {
   const int64_t held =
       static_cast<int64_t>(file_bytes) - static_cast<int64_t>(file.tellg());
   if (held != expected) {
-    return Bad(path, "expected ", expected, " bytes of data for shape ",
-               ShapeText(header.shape), ", got ", held);
+    return BadFile(path, "expected ", expected, " bytes of data for shape ",
+                   ShapeText(header.shape), ", got ", held);
   }
   NpyArray array;
   array.shape = std::move(header.shape);
@@ -252,7 +254,7 @@ absl::StatusOr<NpyArray> ReadNpy(const std::string& path) {
   for (int64_t begin = 0; begin < header.num_values; begin += kPiece) {
     const int64_t count = std::min(kPiece, header.num_values - begin);
     file.read(bytes.data(), count * header.item_bytes);
-    if (!file) return Bad(path, "the data cannot be read");
+    if (!file) return BadFile(path, "the data cannot be read");
     for (int64_t i = 0; i < count; ++i) {
       array.values[static_cast<size_t>(begin + i)] =
           Decode(header, bytes.data() + i * header.item_bytes);

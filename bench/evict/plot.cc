@@ -20,7 +20,7 @@
 namespace blockmgr {
 namespace {
 
-constexpr char kFooter[] =
+constexpr char kPlotFooter[] =
     "\nbudgets  a map of entries kept per layer and KV head, one per policy\n"
     "curve    how far the output of attention moves, |y - y^| / |y| in L1 as "
     "the mean\n         over the layers, against the keep ratio\n"
@@ -141,7 +141,7 @@ void AddPlotCommand(CLI::App& app, int* exit_status) {
   const auto flags = std::make_shared<PlotFlags>();
   CLI::App* command = app.add_subcommand(
       "plot", "Draw budgets or perturbations of policies as an SVG picture.");
-  command->footer(kFooter);
+  command->footer(kPlotFooter);
   AddPolicyFlags(*command, &flags->policies);
   command->add_option("--kind", flags->kind, "what to draw")
       ->check(CLI::IsMember({"budgets", "curve"}))

@@ -25,7 +25,7 @@
 namespace blockmgr {
 namespace {
 
-constexpr char kFooter[] =
+constexpr char kProfileFooter[] =
     "\nThe oracle says how much each query used each entry: the maximum, over "
     "the steps of\nquestion and answer and over the query heads of a KV head, "
     "of attention times\n|| v W_O ||, divided by its sum over the layer. The "
@@ -37,23 +37,23 @@ constexpr char kFooter[] =
     "  blockmgr-evict profile --tiny --scorer keydiff --output tiny.lukv\n"
     "  blockmgr-evict profile --show model.lukv --keep-ratio 0.1\n";
 
-absl::Status Bad(absl::string_view flag, absl::string_view expected,
-                 absl::string_view got) {
+absl::Status BadFlag(absl::string_view flag, absl::string_view expected,
+                     absl::string_view got) {
   return absl::InvalidArgumentError(
       absl::StrCat(flag, ": expected ", expected, ", got ", got));
 }
 
 absl::StatusOr<NpyArray> ReadArray(const char* flag, const std::string& path,
                                    size_t num_dims, const char* dims) {
-  if (path.empty()) return Bad(flag, "a file", "nothing");
+  if (path.empty()) return BadFlag(flag, "a file", "nothing");
   BM_ASSIGN_OR_RETURN(NpyArray array, ReadNpy(path));
   if (array.shape.size() != num_dims) {
-    return Bad(absl::StrCat(flag, " ", path), dims, ShapeText(array.shape));
+    return BadFlag(absl::StrCat(flag, " ", path), dims, ShapeText(array.shape));
   }
   for (const int64_t size : array.shape) {
     if (size > std::numeric_limits<int32_t>::max()) {
-      return Bad(absl::StrCat(flag, " ", path), "sizes below 2^31",
-                 ShapeText(array.shape));
+      return BadFlag(absl::StrCat(flag, " ", path), "sizes below 2^31",
+                     ShapeText(array.shape));
     }
   }
   return array;
@@ -62,7 +62,7 @@ absl::StatusOr<NpyArray> ReadArray(const char* flag, const std::string& path,
 // The scorer alone matters; its protection is what sinks and window default to.
 absl::StatusOr<EvictionPolicy> ParseScorer(const ProfileFlags& flags) {
   if (flags.scorer.empty()) {
-    return Bad("--scorer", "the scorer that the profile is for", "nothing");
+    return BadFlag("--scorer", "the scorer that the profile is for", "nothing");
   }
   absl::StatusOr<EvictionPolicy> policy = ParsePolicy(flags.scorer);
   if (policy.ok()) return policy;
@@ -79,10 +79,10 @@ absl::StatusOr<Calibration> ReadCalibration(const ProfileFlags& flags) {
       ReadArray("--scores", flags.scores, 3, "[layers, KV heads, entries]"));
   if (!std::equal(scores.shape.begin(), scores.shape.end(),
                   oracle.shape.begin() + 1)) {
-    return Bad(absl::StrCat("--scores ", flags.scores),
-               absl::StrCat("the last three sizes of the oracle's ",
-                            ShapeText(oracle.shape)),
-               ShapeText(scores.shape));
+    return BadFlag(absl::StrCat("--scores ", flags.scores),
+                   absl::StrCat("the last three sizes of the oracle's ",
+                                ShapeText(oracle.shape)),
+                   ShapeText(scores.shape));
   }
   return Calibration{.num_queries = static_cast<int32_t>(oracle.shape[0]),
                      .num_layers = static_cast<int32_t>(oracle.shape[1]),
@@ -270,8 +270,8 @@ absl::StatusOr<LuKvProfile> MakeProfile(const ProfileFlags& flags) {
                           static_cast<int>(!flags.import_kvpress.empty()) +
                           static_cast<int>(!flags.show.empty());
   if (num_sources != 1) {
-    return Bad("--oracle, --import-kvpress, --show, --tiny",
-               "exactly one of them", absl::StrCat(num_sources));
+    return BadFlag("--oracle, --import-kvpress, --show, --tiny",
+                   "exactly one of them", absl::StrCat(num_sources));
   }
   if (!flags.show.empty()) return ReadProfile(flags.show);
   BM_ASSIGN_OR_RETURN(LuKvProfile profile, flags.import_kvpress.empty()
@@ -338,7 +338,7 @@ std::string ProfileJson(const LuKvProfile& profile) {
 
 absl::StatusOr<std::string> RunProfile(const ProfileFlags& flags) {
   if (flags.show.empty() && flags.output.empty()) {
-    return Bad("--output", "a file", "nothing");
+    return BadFlag("--output", "a file", "nothing");
   }
   BM_ASSIGN_OR_RETURN(const KeepRatio keep, KeepRatio::Parse(flags.keep_ratio));
   BM_ASSIGN_OR_RETURN(const LuKvProfile profile, MakeProfile(flags));
@@ -361,7 +361,7 @@ void AddProfileCommand(CLI::App& app, int* exit_status) {
   CLI::App* command = app.add_subcommand(
       "profile",
       "Measure which heads need their entries (LU-KV), for lukv budgets.");
-  command->footer(kFooter);
+  command->footer(kProfileFooter);
   AddSourceFlags(*command, flags.get());
   AddCalibrationFlags(*command, flags.get());
   AddTinyFlags(*command, flags.get());

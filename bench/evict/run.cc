@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kMiB = 1024.0 * 1024.0;
 
-constexpr char kFooter[] =
+constexpr char kRunFooter[] =
     "\nScores K (and what else the policy reads) with the CPU kernels, shares\n"
     "the budget out and prints how many entries each layer's heads keep; with\n"
     "--json also which. Scores of your own: policy external, --scores.\n"
@@ -220,7 +220,7 @@ std::vector<int32_t> PaddedPositions(const RunReport& report,
 void AddRunCommand(CLI::App& app, int* exit_status) {
   CLI::App* run = app.add_subcommand(
       "run", "Run a policy on tensors: budgets and kept positions.");
-  run->footer(kFooter);
+  run->footer(kRunFooter);
   auto flags = std::make_shared<RunFlags>();
   AddPolicyFlags(*run, &flags->policy);
   CLI::Option_group* keep =

@@ -23,13 +23,13 @@ namespace blockmgr {
 namespace {
 
 // Weights are in multiples of 10^-9 entries, coarser if one would not fit.
-constexpr double kWeightUnit = 1e9;
+constexpr double kTableUnit = 1e9;
 constexpr double kMaxWeight = 0x1p61;
 // More heads than any model has, and than Apportion takes.
 constexpr int64_t kMaxHeads = int64_t{1} << 16;
 
-absl::Status Bad(absl::string_view field, absl::string_view expected,
-                 absl::string_view got) {
+absl::Status BadScores(absl::string_view field, absl::string_view expected,
+                       absl::string_view got) {
   return absl::InvalidArgumentError(absl::StrCat(
       "head scores: ", field, ": expected ", expected, ", got ", got));
 }
@@ -37,51 +37,52 @@ absl::Status Bad(absl::string_view field, absl::string_view expected,
 absl::Status CheckScores(const HeadScores& table) {
   const int64_t num_heads = int64_t{table.num_layers} * table.num_heads;
   if (table.num_layers < 1 || table.num_heads < 1 || num_heads >= kMaxHeads) {
-    return Bad("num_layers * num_heads",
-               absl::StrCat("1 to ", kMaxHeads - 1, " heads"),
-               absl::StrCat(table.num_layers, " * ", table.num_heads));
+    return BadScores("num_layers * num_heads",
+                     absl::StrCat("1 to ", kMaxHeads - 1, " heads"),
+                     absl::StrCat(table.num_layers, " * ", table.num_heads));
   }
   if (std::ssize(table.scores) != num_heads) {
-    return Bad("scores", absl::StrCat(num_heads, " values"),
-               absl::StrCat(table.scores.size()));
+    return BadScores("scores", absl::StrCat(num_heads, " values"),
+                     absl::StrCat(table.scores.size()));
   }
   float largest = 0.0f;
   for (size_t i = 0; i < table.scores.size(); ++i) {
     const float score = table.scores[i];
     // Also true for NaN.
     if (!(score >= 0.0f) || !std::isfinite(score)) {
-      return Bad(absl::StrCat("scores[", i, "]"), "a finite number >= 0",
-                 absl::StrCat(score));
+      return BadScores(absl::StrCat("scores[", i, "]"), "a finite number >= 0",
+                       absl::StrCat(score));
     }
     largest = std::max(largest, score);
   }
   if (largest > 0.0f) return absl::OkStatus();
-  return Bad("scores", "one that is not 0", "none");
+  return BadScores("scores", "one that is not 0", "none");
 }
 
 // One layer's row: as many scores as KV heads, or a group of query heads each.
 absl::Status AddRow(const nlohmann::json& row, HeadScores* table) {
   const int64_t layer = std::ssize(table->scores) / table->num_heads;
   const std::string field = absl::StrCat("scores[", layer, "]");
-  if (!row.is_array()) return Bad(field, "an array", row.type_name());
+  if (!row.is_array()) return BadScores(field, "an array", row.type_name());
   const auto num_heads = static_cast<size_t>(table->num_heads);
   if (row.empty() || row.size() % num_heads != 0) {
-    return Bad(field, absl::StrCat("a multiple of ", num_heads, " numbers"),
-               absl::StrCat(row.size()));
+    return BadScores(field,
+                     absl::StrCat("a multiple of ", num_heads, " numbers"),
+                     absl::StrCat(row.size()));
   }
   const size_t group_size = row.size() / num_heads;
   for (size_t head = 0; head < num_heads; ++head) {
     double sum = 0.0;
     for (size_t q = head * group_size; q < (head + 1) * group_size; ++q) {
       if (!row[q].is_number()) {
-        return Bad(absl::StrCat(field, "[", q, "]"), "a number",
-                   row[q].type_name());
+        return BadScores(absl::StrCat(field, "[", q, "]"), "a number",
+                         row[q].type_name());
       }
       const auto score = row[q].get<double>();
       // A negative one must not hide in the sum of its group.
       if (!(score >= 0.0)) {
-        return Bad(absl::StrCat(field, "[", q, "]"), "a number >= 0",
-                   absl::StrCat(score));
+        return BadScores(absl::StrCat(field, "[", q, "]"), "a number >= 0",
+                         absl::StrCat(score));
       }
       sum += score;
     }
@@ -93,14 +94,15 @@ absl::Status AddRow(const nlohmann::json& row, HeadScores* table) {
 absl::Status ReadCount(const nlohmann::json& object, const char* field,
                        int32_t* count) {
   const auto found = object.find(field);
-  if (found == object.end()) return Bad(field, "a whole number", "nothing");
+  if (found == object.end())
+    return BadScores(field, "a whole number", "nothing");
   if (!found->is_number_integer()) {
-    return Bad(field, "a whole number", found->type_name());
+    return BadScores(field, "a whole number", found->type_name());
   }
   const auto value = found->get<int64_t>();
   if (value < 1 || value >= kMaxHeads) {
-    return Bad(field, absl::StrCat("1 to ", kMaxHeads - 1),
-               absl::StrCat(value));
+    return BadScores(field, absl::StrCat("1 to ", kMaxHeads - 1),
+                     absl::StrCat(value));
   }
   *count = static_cast<int32_t>(value);
   return absl::OkStatus();
@@ -145,7 +147,7 @@ std::vector<double> HeadKvIdeals(const BudgetSpec& spec, double mean,
 std::vector<Claim> MakeClaims(std::span<const double> ideals, int64_t min_units,
                               int64_t max_units) {
   const double largest = *std::max_element(ideals.begin(), ideals.end());
-  const double unit = std::min(kWeightUnit, kMaxWeight / largest);
+  const double unit = std::min(kTableUnit, kMaxWeight / largest);
   std::vector<Claim> claims;
   claims.reserve(ideals.size());
   for (const double ideal : ideals) {
@@ -168,19 +170,20 @@ std::vector<double> LuKvIdeals(double mean, double cut,
 absl::StatusOr<HeadScores> HeadScores::FromJson(absl::string_view json) {
   const nlohmann::json object = nlohmann::json::parse(
       json.begin(), json.end(), /*cb=*/nullptr, /*allow_exceptions=*/false);
-  if (object.is_discarded()) return Bad("file", "JSON", "a syntax error");
+  if (object.is_discarded()) return BadScores("file", "JSON", "a syntax error");
   if (!object.is_object()) {
-    return Bad("file", "a JSON object", object.type_name());
+    return BadScores("file", "a JSON object", object.type_name());
   }
   HeadScores table;
   BM_RETURN_IF_ERROR(ReadCount(object, "num_layers", &table.num_layers));
   BM_RETURN_IF_ERROR(ReadCount(object, "num_heads", &table.num_heads));
   const auto rows = object.find("scores");
-  if (rows == object.end()) return Bad("scores", "an array", "nothing");
-  if (!rows->is_array()) return Bad("scores", "an array", rows->type_name());
+  if (rows == object.end()) return BadScores("scores", "an array", "nothing");
+  if (!rows->is_array())
+    return BadScores("scores", "an array", rows->type_name());
   if (rows->size() != static_cast<size_t>(table.num_layers)) {
-    return Bad("scores", absl::StrCat(table.num_layers, " rows"),
-               absl::StrCat(rows->size()));
+    return BadScores("scores", absl::StrCat(table.num_layers, " rows"),
+                     absl::StrCat(rows->size()));
   }
   for (const nlohmann::json& row : *rows) {
     BM_RETURN_IF_ERROR(AddRow(row, &table));

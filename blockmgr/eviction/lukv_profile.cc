@@ -35,8 +35,8 @@ constexpr size_t kMaxText = 4096;
 // How far rows may be from their rho: rounding of budgets while solving.
 constexpr double kMaxMeanError = 1e-3;
 
-absl::Status Bad(absl::string_view field, absl::string_view expected,
-                 absl::string_view got) {
+absl::Status BadProfile(absl::string_view field, absl::string_view expected,
+                        absl::string_view got) {
   return absl::InvalidArgumentError(absl::StrCat(
       "LU-KV profile: ", field, ": expected ", expected, ", got ", got));
 }
@@ -123,7 +123,7 @@ int64_t NumRates(int64_t num_rows, int64_t num_layers, int64_t num_heads) {
 
 absl::Status CheckNumber(absl::string_view field, int32_t value, int32_t min) {
   if (value >= min) return absl::OkStatus();
-  return Bad(field, absl::StrCat("at least ", min), absl::StrCat(value));
+  return BadProfile(field, absl::StrCat("at least ", min), absl::StrCat(value));
 }
 
 absl::Status CheckSizes(const LuKvProfile& profile) {
@@ -136,39 +136,41 @@ absl::Status CheckSizes(const LuKvProfile& profile) {
   BM_RETURN_IF_ERROR(CheckNumber("num_queries", profile.num_queries, 0));
   for (const std::string* text : {&profile.scorer, &profile.model}) {
     if (text->size() > kMaxText) {
-      return Bad(text == &profile.scorer ? "scorer" : "model",
-                 absl::StrCat("at most ", kMaxText, " bytes"),
-                 absl::StrCat(text->size()));
+      return BadProfile(text == &profile.scorer ? "scorer" : "model",
+                        absl::StrCat("at most ", kMaxText, " bytes"),
+                        absl::StrCat(text->size()));
     }
   }
   // Also false for NaN.
   if (!(profile.min_keep >= 0.0f && profile.min_keep <= 1.0f)) {
-    return Bad("min_keep", "0 to 1", absl::StrCat(profile.min_keep));
+    return BadProfile("min_keep", "0 to 1", absl::StrCat(profile.min_keep));
   }
   const int64_t expected =
       NumRates(std::ssize(profile.rho), profile.num_layers, profile.num_heads);
-  if (expected < 0) return Bad("r", "less than 2^31 values", "more");
+  if (expected < 0) return BadProfile("r", "less than 2^31 values", "more");
   if (std::ssize(profile.r) != expected) {
-    return Bad("r", absl::StrCat(expected, " values"),
-               absl::StrCat(profile.r.size()));
+    return BadProfile("r", absl::StrCat(expected, " values"),
+                      absl::StrCat(profile.r.size()));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckGrid(const std::vector<float>& rho) {
   if (rho.size() < 2) {
-    return Bad("rho", "at least 2 values", absl::StrCat(rho.size()));
+    return BadProfile("rho", "at least 2 values", absl::StrCat(rho.size()));
   }
-  if (rho.front() != 0.0f) return Bad("rho[0]", "0", absl::StrCat(rho.front()));
+  if (rho.front() != 0.0f)
+    return BadProfile("rho[0]", "0", absl::StrCat(rho.front()));
   for (size_t i = 1; i < rho.size(); ++i) {
     if (!(rho[i] > rho[i - 1])) {
-      return Bad(absl::StrCat("rho[", i, "]"),
-                 absl::StrCat("more than ", rho[i - 1]), absl::StrCat(rho[i]));
+      return BadProfile(absl::StrCat("rho[", i, "]"),
+                        absl::StrCat("more than ", rho[i - 1]),
+                        absl::StrCat(rho[i]));
     }
   }
   if (rho.back() != 1.0f) {
-    return Bad(absl::StrCat("rho[", rho.size() - 1, "]"), "1",
-               absl::StrCat(rho.back()));
+    return BadProfile(absl::StrCat("rho[", rho.size() - 1, "]"), "1",
+                      absl::StrCat(rho.back()));
   }
   return absl::OkStatus();
 }
@@ -181,22 +183,24 @@ absl::Status CheckRow(size_t row, float rho, std::span<const float> before,
     const float rate = rates[head];
     const auto field = [&] { return absl::StrCat("r[", row, "][", head, "]"); };
     if (!(rate >= 0.0f && rate <= 1.0f)) {
-      return Bad(field(), "0 to 1", absl::StrCat(rate));
+      return BadProfile(field(), "0 to 1", absl::StrCat(rate));
     }
     if (row == 0 && rate != 0.0f) {
-      return Bad(field(), "0: nothing evicted at rho 0", absl::StrCat(rate));
+      return BadProfile(field(), "0: nothing evicted at rho 0",
+                        absl::StrCat(rate));
     }
     if (row > 0 && rate < before[head]) {
-      return Bad(field(),
-                 absl::StrCat("at least ", before[head], ", as at lower rho"),
-                 absl::StrCat(rate));
+      return BadProfile(
+          field(), absl::StrCat("at least ", before[head], ", as at lower rho"),
+          absl::StrCat(rate));
     }
     sum += rate;
   }
   const double mean = sum / static_cast<double>(rates.size());
   if (std::abs(mean - rho) <= kMaxMeanError) return absl::OkStatus();
-  return Bad(absl::StrCat("mean of r[", row, "]"),
-             absl::StrCat(rho, " within ", kMaxMeanError), absl::StrCat(mean));
+  return BadProfile(absl::StrCat("mean of r[", row, "]"),
+                    absl::StrCat(rho, " within ", kMaxMeanError),
+                    absl::StrCat(mean));
 }
 
 }  // namespace
@@ -253,18 +257,19 @@ std::string EncodeLuKvProfile(const LuKvProfile& profile) {
 
 absl::StatusOr<LuKvProfile> DecodeLuKvProfile(absl::string_view bytes) {
   if (bytes.substr(0, kMagic.size()) != kMagic) {
-    return Bad("file", absl::StrCat("to begin with ", kMagic),
-               absl::StrCat(bytes.size(), " bytes that do not"));
+    return BadProfile("file", absl::StrCat("to begin with ", kMagic),
+                      absl::StrCat(bytes.size(), " bytes that do not"));
   }
   if (bytes.size() < kMagic.size() + kChecksumBytes) {
-    return Bad("file", "a checksum", absl::StrCat(bytes.size(), " bytes"));
+    return BadProfile("file", "a checksum",
+                      absl::StrCat(bytes.size(), " bytes"));
   }
   const size_t size = bytes.size() - kChecksumBytes;
   const uint64_t computed = Fnv1a64(bytes.substr(0, size));
   const auto stored = Reader(bytes.substr(size)).Value<uint64_t>();
   if (stored != computed) {
-    return Bad("checksum", absl::StrCat(absl::Hex(computed)),
-               absl::StrCat(absl::Hex(stored)));
+    return BadProfile("checksum", absl::StrCat(absl::Hex(computed)),
+                      absl::StrCat(absl::Hex(stored)));
   }
   Reader reader(bytes.substr(0, size));
   reader.Take(kMagic.size());
@@ -285,13 +290,13 @@ absl::StatusOr<LuKvProfile> DecodeLuKvProfile(absl::string_view bytes) {
   // Before anything is allocated for them.
   const int64_t rates =
       NumRates(num_rows, profile.num_layers, profile.num_heads);
-  if (rates < 0) return Bad("r", "less than 2^31 values", "more");
+  if (rates < 0) return BadProfile("r", "less than 2^31 values", "more");
   const int64_t expected =
       (num_rows + rates) * static_cast<int64_t>(sizeof(float));
   if (!reader.ok() || static_cast<int64_t>(reader.remaining()) != expected) {
-    return Bad("file",
-               absl::StrCat(expected, " bytes of rho and r after the texts"),
-               reader.ok() ? absl::StrCat(reader.remaining()) : "too few");
+    return BadProfile(
+        "file", absl::StrCat(expected, " bytes of rho and r after the texts"),
+        reader.ok() ? absl::StrCat(reader.remaining()) : "too few");
   }
   profile.rho = reader.Floats(static_cast<size_t>(num_rows));
   profile.r = reader.Floats(static_cast<size_t>(rates));
@@ -310,7 +315,7 @@ absl::StatusOr<LuKvProfile> LuKvProfileFromKvPress(std::span<const float> curve,
   BM_RETURN_IF_ERROR(CheckNumber("num_heads", num_heads, 1));
   const int64_t expected = NumRates(kRows, num_layers, num_heads);
   if (std::ssize(curve) != expected) {
-    return Bad(
+    return BadProfile(
         "kvpress array",
         absl::StrCat(kRows, " * ", num_layers, " * ", num_heads, " values"),
         absl::StrCat(curve.size()));

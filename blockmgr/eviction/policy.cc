@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMaxProfileName = 64;
 
 template <typename... Pieces>
-absl::Status Bad(const Pieces&... pieces) {
+absl::Status BadPolicy(const Pieces&... pieces) {
   return absl::InvalidArgumentError(absl::StrCat("policy: ", pieces...));
 }
 
@@ -67,7 +67,8 @@ class RangeChecker {
   void Fail(absl::string_view key, absl::string_view expected,
             absl::string_view got) {
     if (!status_->ok()) return;
-    *status_ = Bad(stage_, ": ", key, ": expected ", expected, ", got ", got);
+    *status_ =
+        BadPolicy(stage_, ": ", key, ": expected ", expected, ", got ", got);
   }
 
   absl::string_view stage_;
@@ -78,25 +79,26 @@ class RangeChecker {
 absl::Status CheckTogether(const EvictionPolicy& policy) {
   const ScorerSpec& scorer = policy.scorer;
   if (scorer.kind == ScorerKind::kSnapKv && scorer.kernel % 2 == 0) {
-    return Bad("snapkv: kernel: expected an odd number in [1, ", kMaxKernel,
-               "], got ", scorer.kernel);
+    return BadPolicy("snapkv: kernel: expected an odd number in [1, ",
+                     kMaxKernel, "], got ", scorer.kernel);
   }
   const bool pairwise = scorer.kind == ScorerKind::kKeyDiff &&
                         scorer.anchor == KeyDiffAnchor::kPairwise;
   if (pairwise && scorer.metric != KeyDiffMetric::kCosine) {
-    return Bad("keydiff: metric: expected cosine with anchor=pairwise, got ",
-               EnumName(scorer.metric));
+    return BadPolicy(
+        "keydiff: metric: expected cosine with anchor=pairwise, got ",
+        EnumName(scorer.metric));
   }
   if (policy.selector.kind == SelectorKind::kCritical &&
       policy.selector.gqa_product && scorer.kind != ScorerKind::kSnapKv &&
       scorer.kind != ScorerKind::kTova) {
-    return Bad("critical: gqa_product: expected false with scorer ",
-               EnumName(scorer.kind),
-               ", which has no score per query head, got true");
+    return BadPolicy("critical: gqa_product: expected false with scorer ",
+                     EnumName(scorer.kind),
+                     ", which has no score per query head, got true");
   }
   if (policy.parity != Parity::kNone && policy.rounding != Rounding::kToken) {
-    return Bad("parity: expected round(token) with parity(",
-               EnumName(policy.parity), "), got round(page)");
+    return BadPolicy("parity: expected round(token) with parity(",
+                     EnumName(policy.parity), "), got round(page)");
   }
   return absl::OkStatus();
 }
@@ -117,7 +119,8 @@ absl::Status EvictionPolicy::Validate() const {
         std::tuple(EnumNames<Parity>().size(), "parity",
                    static_cast<size_t>(parity))}) {
     if (value >= known) {
-      return Bad(what, ": kind: expected a known ", what, ", got ", value);
+      return BadPolicy(what, ": kind: expected a known ", what, ", got ",
+                       value);
     }
   }
   VisitScorer(scorer, RangeChecker(EnumName(scorer.kind), &status));

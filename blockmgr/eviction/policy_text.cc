@@ -29,7 +29,7 @@ std::string Choices() {
 }
 
 template <typename... Pieces>
-absl::Status Bad(const Pieces&... pieces) {
+absl::Status BadText(const Pieces&... pieces) {
   return absl::InvalidArgumentError(absl::StrCat("policy: ", pieces...));
 }
 
@@ -79,10 +79,11 @@ class ArgumentReader {
     if (!status_.ok()) return status_;
     for (const auto& [key, value] : stage_.arguments) {
       if (absl::c_linear_search(known_, key)) continue;
-      return Bad(stage_.name, ": unknown key '", key, "', expected ",
-                 known_.empty()
-                     ? "no keys"
-                     : absl::StrCat("one of ", absl::StrJoin(known_, ", ")));
+      return BadText(
+          stage_.name, ": unknown key '", key, "', expected ",
+          known_.empty()
+              ? "no keys"
+              : absl::StrCat("one of ", absl::StrJoin(known_, ", ")));
     }
     return absl::OkStatus();
   }
@@ -98,8 +99,8 @@ class ArgumentReader {
   void Fail(absl::string_view key, absl::string_view expected,
             absl::string_view got) {
     if (!status_.ok()) return;
-    status_ = Bad(stage_.name, ": ", key, ": expected ", expected, ", got '",
-                  got, "'");
+    status_ = BadText(stage_.name, ": ", key, ": expected ", expected,
+                      ", got '", got, "'");
   }
 
   const Stage& stage_;
@@ -120,11 +121,12 @@ absl::StatusOr<Stage> ParseStage(absl::string_view text) {
   const size_t open = text.find('(');
   stage.name = absl::StripAsciiWhitespace(text.substr(0, open));
   if (stage.name.empty()) {
-    return Bad("expected a stage such as snapkv(window=32), got '", text, "'");
+    return BadText("expected a stage such as snapkv(window=32), got '", text,
+                   "'");
   }
   if (open == absl::string_view::npos) return stage;
   if (text.back() != ')') {
-    return Bad(stage.name, ": expected ')' at the end, got '", text, "'");
+    return BadText(stage.name, ": expected ')' at the end, got '", text, "'");
   }
   const absl::string_view inside =
       absl::StripAsciiWhitespace(text.substr(open + 1, text.size() - open - 2));
@@ -139,15 +141,16 @@ absl::StatusOr<Stage> ParseStage(absl::string_view text) {
             : absl::StripAsciiWhitespace(argument.substr(equals + 1));
     const bool bare = equals == absl::string_view::npos;
     if (key.empty() || (bare && !TakesWord(stage.name))) {
-      return Bad(stage.name, ": expected key=value, got '",
-                 absl::StripAsciiWhitespace(argument), "'");
+      return BadText(stage.name, ": expected key=value, got '",
+                     absl::StripAsciiWhitespace(argument), "'");
     }
     if (!bare && TakesWord(stage.name)) {
-      return Bad(stage.name, ": expected one word, got '",
-                 absl::StripAsciiWhitespace(argument), "'");
+      return BadText(stage.name, ": expected one word, got '",
+                     absl::StripAsciiWhitespace(argument), "'");
     }
     for (const auto& [name, unused] : stage.arguments) {
-      if (name == key) return Bad(stage.name, ": key '", key, "' given twice");
+      if (name == key)
+        return BadText(stage.name, ": key '", key, "' given twice");
     }
     stage.arguments.emplace_back(key, value);
   }
@@ -156,8 +159,8 @@ absl::StatusOr<Stage> ParseStage(absl::string_view text) {
 
 absl::Status ReadScorer(const Stage& stage, ScorerSpec* scorer) {
   if (!EnumFromName(stage.name, &scorer->kind)) {
-    return Bad("unknown scorer '", stage.name, "', expected one of ",
-               Choices<ScorerKind>());
+    return BadText("unknown scorer '", stage.name, "', expected one of ",
+                   Choices<ScorerKind>());
   }
   ArgumentReader arguments(stage);
   VisitScorer(*scorer, arguments);
@@ -170,12 +173,12 @@ absl::Status ReadWord(const Stage& stage, E* value) {
       EnumFromName(stage.arguments[0].first, value)) {
     return absl::OkStatus();
   }
-  return Bad(stage.name, ": expected one of ", Choices<E>(), ", got '",
-             absl::StrJoin(stage.arguments, ",",
-                           [](std::string* out, const auto& argument) {
-                             absl::StrAppend(out, argument.first);
-                           }),
-             "'");
+  return BadText(stage.name, ": expected one of ", Choices<E>(), ", got '",
+                 absl::StrJoin(stage.arguments, ",",
+                               [](std::string* out, const auto& argument) {
+                                 absl::StrAppend(out, argument.first);
+                               }),
+                 "'");
 }
 
 // Where a stage may stand; stages come in ascending order of place.
@@ -203,12 +206,13 @@ absl::Status ReadLaterStage(const Stage& stage, EvictionPolicy* policy,
   if (stage.name == "round") return ReadWord(stage, &policy->rounding);
   if (stage.name == "parity") return ReadWord(stage, &policy->parity);
   if (ScorerKind scorer; EnumFromName(stage.name, &scorer)) {
-    return Bad("stage '", stage.name,
-               "' out of order: expected one scorer, before everything else");
+    return BadText(
+        "stage '", stage.name,
+        "' out of order: expected one scorer, before everything else");
   }
-  return Bad("unknown stage '", stage.name, "', expected a budget (",
-             Choices<BudgetKind>(), "), a selector (", Choices<SelectorKind>(),
-             "), protect, round or parity");
+  return BadText("unknown stage '", stage.name, "', expected a budget (",
+                 Choices<BudgetKind>(), "), a selector (",
+                 Choices<SelectorKind>(), "), protect, round or parity");
 }
 
 // The shortest text that reads back as `value`.
@@ -283,8 +287,8 @@ Spec DefaultsOf(const Spec& spec) {
 
 absl::StatusOr<EvictionPolicy> ParsePolicy(absl::string_view text) {
   if (text.size() > kMaxPolicyText) {
-    return Bad("expected at most ", kMaxPolicyText, " characters, got ",
-               text.size());
+    return BadText("expected at most ", kMaxPolicyText, " characters, got ",
+                   text.size());
   }
   EvictionPolicy policy;
   std::vector<absl::string_view> seen;
@@ -302,8 +306,9 @@ absl::StatusOr<EvictionPolicy> ParsePolicy(absl::string_view text) {
         place == last &&
         (place != Place::kOption || absl::c_linear_search(seen, stage.name));
     if (place < last || repeated) {
-      return Bad("stage '", stage.name, "' out of order after '", seen.back(),
-                 "': expected scorer | budget | selector | options, each once");
+      return BadText(
+          "stage '", stage.name, "' out of order after '", seen.back(),
+          "': expected scorer | budget | selector | options, each once");
     }
     last = place;
     seen.push_back(stage.name);

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 
 // What a command line means, or the parser's complaint.
-absl::StatusOr<BenchOptions> Parse(std::vector<std::string> arguments) {
+absl::StatusOr<BenchOptions> ParseBench(std::vector<std::string> arguments) {
   CLI::App app;
   BenchOptions options;
   AddBenchFlags(&app, &options);
@@ -34,29 +34,29 @@ absl::StatusOr<BenchOptions> Parse(std::vector<std::string> arguments) {
 
 TEST(BenchFlagsTest, ParsesTheFlagsOfVllm) {
   ASSERT_OK_AND_ASSIGN(const BenchOptions options,
-                       Parse({"--dataset-name",
-                              "random",
-                              "--num-prompts",
-                              "7",
-                              "--request-rate",
-                              "2.5",
-                              "--burstiness",
-                              "0.5",
-                              "--max-concurrency",
-                              "3",
-                              "--goodput",
-                              "ttft:200 tpot:50",
-                              "--percentile-metrics",
-                              "ttft,e2el",
-                              "--metric-percentiles",
-                              "90,99.9",
-                              "--metadata",
-                              "a=1",
-                              "b=x=y",
-                              "--seed",
-                              "9",
-                              "--label",
-                              "run"}));
+                       ParseBench({"--dataset-name",
+                                   "random",
+                                   "--num-prompts",
+                                   "7",
+                                   "--request-rate",
+                                   "2.5",
+                                   "--burstiness",
+                                   "0.5",
+                                   "--max-concurrency",
+                                   "3",
+                                   "--goodput",
+                                   "ttft:200 tpot:50",
+                                   "--percentile-metrics",
+                                   "ttft,e2el",
+                                   "--metric-percentiles",
+                                   "90,99.9",
+                                   "--metadata",
+                                   "a=1",
+                                   "b=x=y",
+                                   "--seed",
+                                   "9",
+                                   "--label",
+                                   "run"}));
   ASSERT_OK_AND_ASSIGN(const BenchPlan plan, ResolveOptions(options));
   EXPECT_EQ(plan.workload.requests.size(), 7u);
   EXPECT_NEAR(plan.workload.requests.back().arrival_s, 2.8, 1e-9);
@@ -70,16 +70,16 @@ TEST(BenchFlagsTest, ParsesTheFlagsOfVllm) {
 
 TEST(BenchFlagsTest, RequestRateMayBeInfinite) {
   ASSERT_OK_AND_ASSIGN(const BenchOptions options,
-                       Parse({"--request-rate", "inf"}));
+                       ParseBench({"--request-rate", "inf"}));
   EXPECT_TRUE(std::isinf(*options.arrivals.request_rate));
 }
 
 TEST(BenchFlagsTest, UnknownFlagsAndValuesAreErrors) {
-  EXPECT_FALSE(Parse({"--ramp-up-strategy", "linear"}).ok());
-  EXPECT_FALSE(Parse({"--dataset-name", "sharegpt"}).ok());
-  EXPECT_FALSE(Parse({"--percentile-metrics", "ttft,fast"}).ok());
-  EXPECT_FALSE(Parse({"--metric-percentiles", "101"}).ok());
-  EXPECT_FALSE(Parse({"--max-concurrency", "0"}).ok());
+  EXPECT_FALSE(ParseBench({"--ramp-up-strategy", "linear"}).ok());
+  EXPECT_FALSE(ParseBench({"--dataset-name", "sharegpt"}).ok());
+  EXPECT_FALSE(ParseBench({"--percentile-metrics", "ttft,fast"}).ok());
+  EXPECT_FALSE(ParseBench({"--metric-percentiles", "101"}).ok());
+  EXPECT_FALSE(ParseBench({"--max-concurrency", "0"}).ok());
 }
 
 TEST(BenchFlagsTest, IneffectiveOptionsAreErrors) {

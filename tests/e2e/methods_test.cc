@@ -105,6 +105,15 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(v1::EVICTION_MODE_AFTER_PREFILL,
                                      v1::EVICTION_MODE_EVERY_CHUNK)));
 
+// One of each kind of state that a scorer keeps between evictions.
+INSTANTIATE_TEST_SUITE_P(
+    LaterModes, MethodTest,
+    testing::Combine(
+        testing::Values("snapkv(window=8) | adakv", "h2o | uniform",
+                        "keydiff | adakv", "expected_attention(n_future=64)",
+                        "snapkv(window=8) | adakv | critical"),
+        testing::Values(v1::EVICTION_MODE_DECODE, v1::EVICTION_MODE_PRESSURE)));
+
 TEST_P(MethodTest, KeepsAndComputesWhatTheDenseModelSays) {
   const auto& [text, mode] = GetParam();
   SCOPED_TRACE(text);
@@ -116,8 +125,11 @@ TEST_P(MethodTest, KeepsAndComputesWhatTheDenseModelSays) {
   scheduler.watermark = 0.0;
   scheduler.max_steps_in_flight = 2;
   scheduler.enable_prefix_caching = true;
+  const bool later =
+      mode == v1::EVICTION_MODE_DECODE || mode == v1::EVICTION_MODE_PRESSURE;
+  // The prompts take 10, 12 and 14 blocks, long outputs 7 more together.
   Line line({.model = Model(),
-             .num_blocks = 48,
+             .num_blocks = mode == v1::EVICTION_MODE_PRESSURE ? 40 : 48,
              .page_size = 16,
              .scheduler = scheduler,
              .num_scorer_states = 8,
@@ -126,16 +138,18 @@ TEST_P(MethodTest, KeepsAndComputesWhatTheDenseModelSays) {
   ASSERT_OK_AND_ASSIGN(const EvictionPolicy policy, ParsePolicy(text));
   std::mt19937_64 random(11);
   constexpr int32_t kNumRequests = 3;
+  const int32_t num_outputs = later ? 40 : 12;
   for (int32_t i = 0; i < kNumRequests; ++i) {
     std::vector<int32_t> prompt(static_cast<size_t>(150 + 33 * i));
     for (int32_t& token : prompt) token = static_cast<int32_t>(random() % 64);
     v1::SubmitRequest request =
-        Line::MakeRequest(absl::StrCat("r", i), prompt, 12);
+        Line::MakeRequest(absl::StrCat("r", i), prompt, num_outputs);
     v1::RequestEviction& eviction = *request.mutable_eviction();
     eviction.set_mode(mode);
     ToProto(policy, eviction.mutable_policy());
     eviction.mutable_target()->set_keep_ratio("0.4");
     if (mode == v1::EVICTION_MODE_EVERY_CHUNK) eviction.set_compress_every(48);
+    if (mode == v1::EVICTION_MODE_DECODE) eviction.set_compress_every(16);
     const grpc::Status status = line.Submit(request);
     ASSERT_TRUE(status.ok()) << status.error_message();
   }
@@ -145,11 +159,16 @@ TEST_P(MethodTest, KeepsAndComputesWhatTheDenseModelSays) {
   line.ExpectNothingLeaked();
   const v1::GetStatsResponse stats = line.GetStats();
   EXPECT_GT(stats.evicted_blocks(), 0u);
+  EXPECT_EQ(stats.num_squeezes() > 0, mode == v1::EVICTION_MODE_PRESSURE);
   line.Close();
-  // Once each; or at 96, 144 and 192 tokens and the end, as far as they go.
-  EXPECT_GE(line.checker().num_evictions_checked(),
-            mode == v1::EVICTION_MODE_EVERY_CHUNK ? 6 : 3);
-  EXPECT_GE(line.checker().num_logits_checked(), kNumRequests * 12);
+  // Once each; or at 96, 144 and 192 tokens and the end, as far as they go; or
+  // at the end of the prompt and 16 and 32 tokens later; or once at all.
+  const int64_t num_evictions = mode == v1::EVICTION_MODE_DECODE        ? 9
+                                : mode == v1::EVICTION_MODE_EVERY_CHUNK ? 6
+                                : mode == v1::EVICTION_MODE_PRESSURE    ? 1
+                                                                        : 3;
+  EXPECT_GE(line.checker().num_evictions_checked(), num_evictions);
+  EXPECT_GE(line.checker().num_logits_checked(), kNumRequests * num_outputs);
 }
 
 TEST(MethodsTest, EveryNameIsAmongThem) {

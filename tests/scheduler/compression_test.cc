@@ -24,12 +24,6 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
-RequestId Submit(SchedulerDriver* driver, Request request) {
-  const absl::StatusOr<RequestId> id = driver->Submit(std::move(request));
-  EXPECT_THAT(id, IsOk());
-  return id.value_or(RequestId{0});
-}
-
 Request EveryChunkRequest(const char* id, int32_t num_prompt,
                           int32_t max_tokens, int32_t tokens, int32_t every) {
   Request request = MakeRequest(id, num_prompt, max_tokens);

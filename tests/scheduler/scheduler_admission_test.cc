@@ -17,12 +17,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-RequestId Submit(SchedulerDriver* driver, Request request) {
-  const absl::StatusOr<RequestId> id = driver->Submit(std::move(request));
-  EXPECT_THAT(id, IsOk());
-  return id.value_or(RequestId{0});
-}
-
 constexpr AdmissionPolicy kPolicies[] = {AdmissionPolicy::kWatermark,
                                          AdmissionPolicy::kGuaranteed,
                                          AdmissionPolicy::kMaxUtilization};

@@ -18,12 +18,6 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-RequestId Submit(SchedulerDriver* driver, Request request) {
-  const absl::StatusOr<RequestId> id = driver->Submit(std::move(request));
-  EXPECT_THAT(id, IsOk());
-  return id.value_or(RequestId{0});
-}
-
 std::vector<int32_t> TokensOf(const StepPlan& plan,
                               const SequenceStart& start) {
   const auto begin = plan.start_tokens.begin() + start.token_begin;

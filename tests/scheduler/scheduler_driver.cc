@@ -341,4 +341,10 @@ SequenceSlot SchedulerDriver::SlotOf(RequestId id) const {
   return kNoSequenceSlot;
 }
 
+RequestId Submit(SchedulerDriver* driver, Request request) {
+  const absl::StatusOr<RequestId> id = driver->Submit(std::move(request));
+  EXPECT_TRUE(id.ok()) << id.status();
+  return id.value_or(RequestId{0});
+}
+
 }  // namespace blockmgr

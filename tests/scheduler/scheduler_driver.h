@@ -105,6 +105,9 @@ class SchedulerDriver {
   bool ok_ = true;
 };
 
+// Submits a request, which must not be refused.
+RequestId Submit(SchedulerDriver* driver, Request request);
+
 }  // namespace blockmgr
 
 #endif  // TESTS_SCHEDULER_SCHEDULER_DRIVER_H_

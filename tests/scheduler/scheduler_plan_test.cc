@@ -17,12 +17,6 @@ namespace {
 using ::testing::ElementsAre;
 
 // Submits what must be accepted.
-RequestId Submit(SchedulerDriver* driver, Request request) {
-  const absl::StatusOr<RequestId> id = driver->Submit(std::move(request));
-  EXPECT_THAT(id, IsOk());
-  return id.value_or(RequestId{0});
-}
-
 // Tokens that each step of the request's prompt runs.
 std::vector<int32_t> PrefillChunks(SchedulerDriver* driver, RequestId id) {
   std::vector<int32_t> chunks;

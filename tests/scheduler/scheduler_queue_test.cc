@@ -19,12 +19,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-RequestId Submit(SchedulerDriver* driver, Request request) {
-  const absl::StatusOr<RequestId> id = driver->Submit(std::move(request));
-  EXPECT_THAT(id, IsOk());
-  return id.value_or(RequestId{0});
-}
-
 // Runs everything; ids of the requests in the order in which they started.
 std::vector<std::string> Starts(SchedulerDriver* driver) {
   std::vector<std::string> starts;

@@ -22,12 +22,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-RequestId Submit(SchedulerDriver* driver, Request request) {
-  const absl::StatusOr<RequestId> id = driver->Submit(std::move(request));
-  EXPECT_THAT(id, IsOk());
-  return id.value_or(RequestId{0});
-}
-
 TEST(SchedulerUpdateTest, RefusesWrongAnswersAndChangesNothing) {
   SchedulerOptions options = PlainOptions();
   options.max_num_batched_tokens = 24;

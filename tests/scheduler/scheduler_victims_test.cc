@@ -17,12 +17,6 @@
 namespace blockmgr {
 namespace {
 
-RequestId Submit(SchedulerDriver* driver, Request request) {
-  const absl::StatusOr<RequestId> id = driver->Submit(std::move(request));
-  EXPECT_THAT(id, IsOk());
-  return id.value_or(RequestId{0});
-}
-
 // Steps until somebody has been preempted.
 void RunUntilPreemption(SchedulerDriver* driver) {
   driver->RunUntil(

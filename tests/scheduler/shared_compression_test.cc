@@ -34,12 +34,6 @@ Request Sharer(const char* id, int32_t num_prompt = 41, int32_t tokens = 8) {
   return request;
 }
 
-RequestId Submit(SchedulerDriver* driver, Request request) {
-  const absl::StatusOr<RequestId> id = driver->Submit(std::move(request));
-  EXPECT_THAT(id, IsOk());
-  return id.value_or(RequestId{0});
-}
-
 class SharedCompressionTest : public testing::TestWithParam<int32_t> {
  protected:
   // Runs a request to its end; how it started is in start_.

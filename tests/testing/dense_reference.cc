@@ -52,7 +52,7 @@ void AddTo(Row* row, const Row& delta) {
   for (size_t i = 0; i < row->size(); ++i) (*row)[i] += delta[i];
 }
 
-double Dot(std::span<const double> a, std::span<const double> b) {
+double DotProduct(std::span<const double> a, std::span<const double> b) {
   double sum = 0;
   for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
   return sum;
@@ -88,7 +88,8 @@ std::vector<double> DenseReference::Attend(Layer* attended) const {
       if (layer.evicted[head][p]) continue;
       positions.push_back(p);
       weights.push_back(
-          Dot(query,
+          DotProduct(
+              query,
               std::span(layer.keys).subspan(p * kv_width + head * dim, dim)) /
           std::sqrt(static_cast<double>(dim)));
     }
@@ -169,9 +170,9 @@ std::vector<int32_t> DenseReference::Attended(int32_t layer, int32_t head,
   return positions;
 }
 
-std::span<const double> DenseReference::HeadRow(
-    const std::vector<double>& rows, int32_t width, int32_t head,
-    int32_t position) const {
+std::span<const double> DenseReference::HeadRow(const std::vector<double>& rows,
+                                                int32_t width, int32_t head,
+                                                int32_t position) const {
   const int32_t dim = model_.shape().head_dim;
   const int64_t begin = int64_t{position} * width + head * dim;
   return std::span(rows).subspan(static_cast<size_t>(begin),

@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr SequenceSlot kSlot{3};
+constexpr SequenceSlot kTestSlot{3};
 
 const ModelLayout kLayout{.num_layers = 2,
                           .num_heads = 2,
@@ -30,15 +30,15 @@ std::vector<BlockId> Blocks(int32_t first, int32_t count) {
   return blocks;
 }
 
-// Starts kSlot with 40 tokens and computes them all.
+// Starts kTestSlot with 40 tokens and computes them all.
 StepPlan StartPlan() {
   StepPlan plan;
-  plan.starts = {{.slot = kSlot,
+  plan.starts = {{.slot = kTestSlot,
                   .request = RequestId{7},
                   .num_tokens = 40,
                   .query_window = 8}};
   plan.start_tokens.assign(40, 5);
-  plan.slots = {kSlot};
+  plan.slots = {kTestSlot};
   plan.positions = {0};
   plan.num_tokens = {40};
   plan.samples = {1};
@@ -49,7 +49,7 @@ StepPlan StartPlan() {
 
 StepPlan DecodePlan() {
   StepPlan plan;
-  plan.slots = {kSlot};
+  plan.slots = {kTestSlot};
   plan.positions = {40};
   plan.num_tokens = {1};
   plan.samples = {1};
@@ -61,7 +61,7 @@ StepPlan DecodePlan() {
 StepPlan EvictionPlan() {
   StepPlan plan = DecodePlan();
   EvictionOrder& order = plan.evictions.emplace_back();
-  order.slot = kSlot;
+  order.slot = kTestSlot;
   order.cut = 32;
   order.length = 41;
   order.num_destinations = 1;
@@ -75,7 +75,7 @@ class EngineTablesTest : public ::testing::Test {
  protected:
   EngineTablesTest() : tables_(kLayout, 8) {
     EXPECT_OK(tables_.Apply(StartPlan()));
-    tables_.AddSampled(kSlot, 9);
+    tables_.AddSampled(kTestSlot, 9);
   }
 
   // The plan, spoilt, is refused with this message and changes nothing.
@@ -85,15 +85,15 @@ class EngineTablesTest : public ::testing::Test {
     EXPECT_THAT(
         tables_.Apply(plan),
         StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
-    EXPECT_EQ(tables_.row(kSlot).num_computed, 40);
-    EXPECT_THAT(tables_.row(kSlot).tail_blocks, SizeIs(3));
+    EXPECT_EQ(tables_.row(kTestSlot).num_computed, 40);
+    EXPECT_THAT(tables_.row(kTestSlot).tail_blocks, SizeIs(3));
   }
 
   void ExpectOrderRefused(const std::function<void(StepPlan*)>& spoil,
                           const char* message) {
     EngineTables tables(kLayout, 8);
     ASSERT_OK(tables.Apply(StartPlan()));
-    tables.AddSampled(kSlot, 9);
+    tables.AddSampled(kTestSlot, 9);
     StepPlan plan = EvictionPlan();
     spoil(&plan);
     ASSERT_OK(tables.Apply(plan));
@@ -107,7 +107,7 @@ class EngineTablesTest : public ::testing::Test {
 
 TEST_F(EngineTablesTest, FollowsStartsAndDecodes) {
   ASSERT_OK(tables_.Apply(DecodePlan()));
-  const SequenceTable& row = tables_.row(kSlot);
+  const SequenceTable& row = tables_.row(kTestSlot);
   EXPECT_EQ(row.request, RequestId{7});
   EXPECT_EQ(row.query_window, 8);
   EXPECT_EQ(row.num_computed, 41);
@@ -118,14 +118,14 @@ TEST_F(EngineTablesTest, FollowsStartsAndDecodes) {
 
 TEST_F(EngineTablesTest, AReleasedSlotCanStartInTheSamePlan) {
   StepPlan plan = StartPlan();
-  plan.released = {kSlot};
+  plan.released = {kTestSlot};
   plan.starts[0].num_cached_tokens = 16;
   plan.positions = {16};
   plan.num_tokens = {10};
   plan.samples = {0};
   ASSERT_OK(tables_.Apply(plan));
-  EXPECT_EQ(tables_.row(kSlot).num_computed, 26);
-  EXPECT_THAT(tables_.row(kSlot).tokens, SizeIs(40));
+  EXPECT_EQ(tables_.row(kTestSlot).num_computed, 26);
+  EXPECT_THAT(tables_.row(kTestSlot).tokens, SizeIs(40));
 }
 
 TEST_F(EngineTablesTest, RefusesArraysThatDisagree) {
@@ -170,11 +170,12 @@ TEST_F(EngineTablesTest, RefusesSlotsOutOfRangeOrNotInUse) {
       DecodePlan(), [](StepPlan* p) { p->slots = {SequenceSlot{2}}; },
       "not in use");
   ExpectRefused(
-      DecodePlan(), [](StepPlan* p) { p->released = {kSlot}; }, "not in use");
+      DecodePlan(), [](StepPlan* p) { p->released = {kTestSlot}; },
+      "not in use");
   ExpectRefused(
       StepPlan(),
       [](StepPlan* p) {
-        p->released = {kSlot, kSlot};
+        p->released = {kTestSlot, kTestSlot};
       },
       "not in use");
   ExpectRefused(
@@ -197,7 +198,7 @@ TEST_F(EngineTablesTest, RefusesASampleBeforeTheLastKnownToken) {
   ExpectRefused(
       StartPlan(),
       [](StepPlan* p) {
-        p->released = {kSlot};
+        p->released = {kTestSlot};
         p->num_tokens = {39};
       },
       "40 tokens are known");
@@ -207,7 +208,7 @@ TEST_F(EngineTablesTest, RefusesTooFewBlocks) {
   ExpectRefused(
       StartPlan(),
       [](StepPlan* p) {
-        p->released = {kSlot};
+        p->released = {kTestSlot};
         p->blocks.pop_back();
         p->block_offsets = {0, 2};
       },
@@ -220,7 +221,7 @@ TEST_F(EngineTablesTest, RefusesBadStarts) {
     ExpectRefused(
         StartPlan(),
         [&](StepPlan* p) {
-          p->released = {kSlot};
+          p->released = {kTestSlot};
           spoil(&p->starts[0]);
         },
         message);
@@ -248,7 +249,7 @@ TEST_F(EngineTablesTest, CommitReplacesTheTokensBelowTheCut) {
   const std::vector<int32_t> counts = {16, 3, 0, 16};
   ASSERT_OK(tables_.CheckCounts(plan.evictions[0], counts));
   tables_.Commit(plan, plan.evictions[0], counts);
-  const SequenceTable& row = tables_.row(kSlot);
+  const SequenceTable& row = tables_.row(kTestSlot);
   EXPECT_EQ(row.cut, 32);
   EXPECT_EQ(row.region_entries, 35);
   EXPECT_THAT(row.kept, ElementsAre(16, 3, 0, 16));

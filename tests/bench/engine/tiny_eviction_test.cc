@@ -25,7 +25,7 @@ using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
 constexpr int32_t kNumLayers = 2;
-constexpr int32_t kNumHeads = 2;
+constexpr int32_t kTinyHeads = 2;
 constexpr int32_t kGroup = 2;
 constexpr int32_t kWindow = 32;
 
@@ -106,9 +106,9 @@ std::vector<int32_t> NaiveKeep(const std::vector<int32_t>& candidates,
 // floor(heads * floor(ratio * cut) / 16) pages a layer, evenly, the first heads
 // one more.
 size_t UniformBudget(int32_t tokens_per_head, int32_t head) {
-  const int32_t pages = kNumHeads * tokens_per_head / 16;
+  const int32_t pages = kTinyHeads * tokens_per_head / 16;
   return static_cast<size_t>(
-      16 * (pages / kNumHeads + (head < pages % kNumHeads ? 1 : 0)));
+      16 * (pages / kTinyHeads + (head < pages % kTinyHeads ? 1 : 0)));
 }
 
 class TinyEvictionTest : public ::testing::Test {
@@ -135,8 +135,8 @@ class TinyEvictionTest : public ::testing::Test {
     ASSERT_EQ(host_->result().evictions[0].error, "");
     const EngineHarness::Eviction& eviction = host_->evictions()[0];
     for (int32_t layer = 0; layer < kNumLayers; ++layer) {
-      for (int32_t head = 0; head < kNumHeads; ++head) {
-        const auto index = static_cast<size_t>(layer * kNumHeads + head);
+      for (int32_t head = 0; head < kTinyHeads; ++head) {
+        const auto index = static_cast<size_t>(layer * kTinyHeads + head);
         const std::vector<int32_t> kept = eviction.KeptPositions(index);
         EXPECT_EQ(eviction.outcome.counts[index],
                   static_cast<int32_t>(kept.size()));
@@ -196,7 +196,7 @@ TEST_P(TinyEvictionPlaceTest, SnapKvKeepsWhatDenseTensorsSay) {
     Begin(seed, 200);
     std::vector<std::vector<int32_t>> expected;
     for (int32_t layer = 0; layer < kNumLayers; ++layer) {
-      for (int32_t head = 0; head < kNumHeads; ++head) {
+      for (int32_t head = 0; head < kTinyHeads; ++head) {
         expected.push_back(
             NaiveKeep(reference_->Attended(layer, head, 192),
                       NaiveSnapKv(*reference_, layer, head, kWindow), 0,
@@ -230,7 +230,7 @@ TEST_P(TinyEvictionPlaceTest, SecondEvictionTakesRegionAndTail) {
     // 231 tokens now; the policy sees what the first eviction left.
     std::vector<std::vector<double>> scores;
     for (int32_t layer = 0; layer < kNumLayers; ++layer) {
-      for (int32_t head = 0; head < kNumHeads; ++head) {
+      for (int32_t head = 0; head < kTinyHeads; ++head) {
         scores.push_back(NaiveSnapKv(*reference_, layer, head, kWindow));
       }
     }
@@ -240,8 +240,8 @@ TEST_P(TinyEvictionPlaceTest, SecondEvictionTakesRegionAndTail) {
     RunEviction();
     const EngineHarness::Eviction& eviction = host_->evictions()[0];
     for (size_t index = 0; index < scores.size(); ++index) {
-      const auto layer = static_cast<int32_t>(index) / kNumHeads;
-      const auto head = static_cast<int32_t>(index) % kNumHeads;
+      const auto layer = static_cast<int32_t>(index) / kTinyHeads;
+      const auto head = static_cast<int32_t>(index) % kTinyHeads;
       EXPECT_EQ(eviction.KeptPositions(index),
                 NaiveKeep(before.Attended(layer, head, 224), scores[index], 0,
                           231 - kWindow,
@@ -409,7 +409,7 @@ TEST_F(TinyEvictionTest, TheObservationWindowIsWhatWasKept) {
   Begin(74, 200, /*query_window=*/12);
   std::vector<std::vector<int32_t>> expected;
   for (int32_t layer = 0; layer < kNumLayers; ++layer) {
-    for (int32_t head = 0; head < kNumHeads; ++head) {
+    for (int32_t head = 0; head < kTinyHeads; ++head) {
       expected.push_back(NaiveKeep(reference_->Attended(layer, head, 192),
                                    NaiveSnapKv(*reference_, layer, head, 12), 0,
                                    200 - kWindow, 64));

@@ -26,7 +26,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-PlotFlags Example() {
+PlotFlags PlotExample() {
   PlotFlags flags;
   flags.tensors.synthetic = "3x4x2x160x16";
   flags.policies.policies = {"snapkv | adakv", "knorm"};
@@ -47,7 +47,7 @@ std::vector<std::string> Tooltips(const std::vector<XmlElement>& elements) {
 }
 
 TEST(PlotTest, BudgetsAreThoseOfTheRuns) {
-  const PlotFlags flags = Example();
+  const PlotFlags flags = PlotExample();
   ASSERT_OK_AND_ASSIGN(const std::string document, MakePlot(flags));
   const std::vector<XmlElement> elements = XmlReader::Read(document);
   ExpectPicture(elements);
@@ -69,7 +69,7 @@ TEST(PlotTest, BudgetsAreThoseOfTheRuns) {
 }
 
 TEST(PlotTest, CurvesAreThePerturbationsOfLoss) {
-  PlotFlags flags = Example();
+  PlotFlags flags = PlotExample();
   flags.kind = "curve";
   ASSERT_OK_AND_ASSIGN(const std::string document, MakePlot(flags));
   const std::vector<XmlElement> elements = XmlReader::Read(document);
@@ -93,18 +93,18 @@ TEST(PlotTest, CurvesAreThePerturbationsOfLoss) {
 }
 
 TEST(PlotTest, ErrorsNameTheFlag) {
-  PlotFlags flags = Example();
+  PlotFlags flags = PlotExample();
   flags.kind = "pie";
   EXPECT_THAT(MakePlot(flags).status().ToString(),
               HasSubstr("--kind: expected budgets or curve, got 'pie'"));
-  flags = Example();
+  flags = PlotExample();
   flags.keep_ratio = "2";
   EXPECT_THAT(MakePlot(flags).status().ToString(), HasSubstr("--keep-ratio: "));
   flags.kind = "curve";
   flags.keep_ratios = {"0.5", "-1"};
   EXPECT_THAT(MakePlot(flags).status().ToString(),
               AllOf(HasSubstr("--keep-ratios: "), HasSubstr("-1")));
-  flags = Example();
+  flags = PlotExample();
   flags.kind = "curve";
   flags.queries_window = 1000;
   EXPECT_THAT(MakePlot(flags).status().ToString(),

@@ -23,7 +23,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr absl::StatusCode kInvalidArgument =
+    absl::StatusCode::kInvalidArgument;
 
 std::string TempPath(const std::string& name) {
   static const TempFolder folder;  // of this process
@@ -133,7 +134,7 @@ TEST(ProfileTest, ImportsKvPress) {
   EXPECT_NEAR(profile.EvictedFractions(0.305)[1], 0.305, 1e-6);
   flags.import_kvpress = WriteArray("flat.npy", {99, 2});
   EXPECT_THAT(MakeProfile(flags),
-              StatusIs(kInvalid, HasSubstr("--import-kvpress")));
+              StatusIs(kInvalidArgument, HasSubstr("--import-kvpress")));
 }
 
 TEST(ProfileTest, MeasuresTheTinyModel) {
@@ -160,28 +161,29 @@ TEST(ProfileTest, NamesTheFlagThatIsWrong) {
   };
   using F = ProfileFlags;
   EXPECT_THAT(error([](F& f) { f.output.clear(); }),
-              StatusIs(kInvalid, HasSubstr("--output")));
+              StatusIs(kInvalidArgument, HasSubstr("--output")));
   EXPECT_THAT(error([](F& f) { f.output = "/no/such/folder/file"; }),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("--output")));
   EXPECT_THAT(error([](F& f) { f.oracle.clear(); }),
-              StatusIs(kInvalid, HasSubstr("exactly one")));
+              StatusIs(kInvalidArgument, HasSubstr("exactly one")));
   EXPECT_THAT(error([](F& f) { f.tiny = true; }),
-              StatusIs(kInvalid, HasSubstr("exactly one")));
+              StatusIs(kInvalidArgument, HasSubstr("exactly one")));
   EXPECT_THAT(error([](F& f) { f.scores.clear(); }),
-              StatusIs(kInvalid, HasSubstr("--scores")));
+              StatusIs(kInvalidArgument, HasSubstr("--scores")));
   EXPECT_THAT(error([](F& f) { f.scorer.clear(); }),
-              StatusIs(kInvalid, HasSubstr("--scorer")));
+              StatusIs(kInvalidArgument, HasSubstr("--scorer")));
   EXPECT_THAT(error([](F& f) { f.scorer = "magic"; }),
-              StatusIs(kInvalid, HasSubstr("--scorer")));
+              StatusIs(kInvalidArgument, HasSubstr("--scorer")));
   EXPECT_THAT(error([](F& f) { f.oracle = f.scores; }),
-              StatusIs(kInvalid, HasSubstr("--oracle")));
+              StatusIs(kInvalidArgument, HasSubstr("--oracle")));
   EXPECT_THAT(error([](F& f) {
                 f.scores = WriteArray("other.npy", {2, 2, 99});
               }),
-              StatusIs(kInvalid, HasSubstr("[2, 2, 99]")));
-  EXPECT_THAT(error([](F& f) { f.keep_ratio = "2"; }), StatusIs(kInvalid));
+              StatusIs(kInvalidArgument, HasSubstr("[2, 2, 99]")));
+  EXPECT_THAT(error([](F& f) { f.keep_ratio = "2"; }),
+              StatusIs(kInvalidArgument));
   EXPECT_THAT(error([](F& f) { f.unit = 0; }),
-              StatusIs(kInvalid, HasSubstr("unit")));
+              StatusIs(kInvalidArgument, HasSubstr("unit")));
   EXPECT_THAT(error([](F& f) {
                 f.oracle.clear();
                 f.show = "/no/such/file";
@@ -192,9 +194,9 @@ TEST(ProfileTest, NamesTheFlagThatIsWrong) {
 TEST(ProfileTest, NamesTheFileThatIsDamaged) {
   ProfileFlags flags;
   flags.show = WriteArray("no_profile.npy", {2, 2});
-  EXPECT_THAT(
-      MakeProfile(flags),
-      StatusIs(kInvalid, HasSubstr(absl::StrCat("--show ", flags.show))));
+  EXPECT_THAT(MakeProfile(flags),
+              StatusIs(kInvalidArgument,
+                       HasSubstr(absl::StrCat("--show ", flags.show))));
 }
 
 TEST(ProfileTest, CommandParsesItsFlags) {

@@ -24,7 +24,7 @@ Tensors TinyTensors() {
   return MeasureTinyOracle(TinyShape(), options).tensors;
 }
 
-EvictionTarget Keep(const char* ratio) {
+EvictionTarget KeepTarget(const char* ratio) {
   EvictionTarget target;
   target.ratio = *KeepRatio::Parse(ratio);
   return target;
@@ -35,8 +35,8 @@ std::vector<PolicyLoss> Measure(const Tensors& tensors,
                                 const char* ratio, int32_t queries_window) {
   std::vector<KeepSets> keep;
   for (const char* text : policies) {
-    const auto run =
-        RunPolicy(*ParsePolicy(text), Keep(ratio), tensors, PolicyRunOptions());
+    const auto run = RunPolicy(*ParsePolicy(text), KeepTarget(ratio), tensors,
+                               PolicyRunOptions());
     EXPECT_THAT(run, IsOk()) << text;
     if (run.ok()) keep.push_back(run->keep);
   }

@@ -8,7 +8,7 @@
 namespace blockmgr {
 namespace {
 
-int64_t Sum(const std::vector<int64_t>& values) {
+int64_t SumOf(const std::vector<int64_t>& values) {
   return std::accumulate(values.begin(), values.end(), int64_t{0});
 }
 
@@ -275,8 +275,8 @@ class Planner {
 
   void AppendIdeals(const Scope& scope, const Shares& shares,
                     NaivePlan* plan) const {
-    const int64_t weights = Sum(shares.weights);
-    const int64_t rest = scope.entries - Sum(shares.fixed);
+    const int64_t weights = SumOf(shares.weights);
+    const int64_t rest = scope.entries - SumOf(shares.fixed);
     for (size_t i = 0; i < scope.count; ++i) {
       // Nobody has a claim: equal parts.
       const double part = weights == 0

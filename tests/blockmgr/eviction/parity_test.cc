@@ -193,7 +193,7 @@ class Random {
   uint64_t state_;
 };
 
-Case RandomCase(const std::string& policy, uint64_t seed) {
+Case RandomParityCase(const std::string& policy, uint64_t seed) {
   Random random(seed);
   Case c;
   c.policy = *ParsePolicy(policy);
@@ -262,7 +262,7 @@ class ParityTest : public ::testing::TestWithParam<const char*> {};
 TEST_P(ParityTest, SelectsAsTheNaiveProgram) {
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
-    ExpectSame(RandomCase(GetParam(), seed));
+    ExpectSame(RandomParityCase(GetParam(), seed));
     if (HasFatalFailure()) return;
   }
 }
