@@ -49,13 +49,15 @@ BlockManagerStats BlockManager::stats() const {
 }
 
 int64_t BlockManager::metadata_bytes() const {
-  int64_t bytes = pool_.metadata_bytes() + cache_.metadata_bytes() +
+  absl::flat_hash_set<const RegionContent*> contents;
+  int64_t bytes = pool_.metadata_bytes() + cache_.metadata_bytes(&contents) +
                   HeapBytes(sequences_) + HeapBytes(free_slots_) +
                   HeapBytes(cooling_tickets_) +
                   static_cast<int64_t>(cooling_.size() * sizeof(Cooling));
   absl::flat_hash_set<RegionId> counted;  // forks share theirs
   for (const SequenceCache& sequence : sequences_) {
-    bytes += HeapBytes(sequence.tail);
+    bytes += HeapBytes(sequence.tail) +
+             RegionContent::CountBytes(sequence.content.get(), &contents);
     if (sequence.pending) bytes += HeapBytes(sequence.pending->destinations);
     const RegionRecord* region = sequence.region.get();
     if (region == nullptr ||
@@ -327,8 +329,7 @@ void BlockManager::Publish(SequenceCache* sequence,
                   sequence);
     if (inserted) {
       pool_.AddRef(block);
-      ApplyRetention(Index(block),
-                     chain.RetentionOf(begin, begin + page_size));
+      ApplyRetention(Index(block), chain.RetentionOf(begin, begin + page_size));
     }
     sequence->num_published = i + 1;
   }
@@ -348,9 +349,9 @@ bool BlockManager::PublishRegion(SequenceCache* sequence,
   *is_cached = entry == PrefixCache::kNone;
   if (*is_cached) {
     const BlockId tail = PublishTail(*sequence, publication);
-    entry = cache_.InsertRegion(
-        sequence->region, name, *publication.chain, sequence->root_serial,
-        publication.tokens, tail, std::move(sequence->content));
+    entry = cache_.InsertRegion(sequence->region, name, *publication.chain,
+                                sequence->root_serial, publication.tokens, tail,
+                                std::move(sequence->content));
     for (const BlockId block : sequence->region->blocks) pool_.AddRef(block);
     ApplyRetention(entry,
                    publication.chain->RetentionOfRegion(sequence->cut()));
@@ -373,8 +374,8 @@ BlockId BlockManager::PublishTail(const SequenceCache& sequence,
                       *publication.chain, publication.tokens, begin);
     pool_.AddRef(tail);
   }
-  ApplyRetention(Index(tail), publication.chain->RetentionOfTail(
-                                  sequence.cut(), length));
+  ApplyRetention(Index(tail),
+                 publication.chain->RetentionOfTail(sequence.cut(), length));
   return tail;
 }
 

@@ -224,10 +224,11 @@ int32_t PrefixCache::FindRegion(const RegionName& name, const BlockChain& chain,
                     name.history, Histories::kEqual);
 }
 
-int32_t PrefixCache::InsertRegion(
-    std::shared_ptr<const RegionRecord> record, const RegionName& name,
-    const BlockChain& chain, EntrySerial root, std::span<const int32_t> tokens,
-    BlockId tail, std::shared_ptr<const RegionContent> before) {
+int32_t PrefixCache::InsertRegion(std::shared_ptr<const RegionRecord> record,
+                                  const RegionName& name,
+                                  const BlockChain& chain, EntrySerial root,
+                                  std::span<const int32_t> tokens, BlockId tail,
+                                  std::shared_ptr<const RegionContent> before) {
   BM_CHECK(record->id != kNoRegion);
   BM_CHECK(name.length == record->cut + page_size_);
   BM_CHECK(Contains(tail));
@@ -351,12 +352,13 @@ void PrefixCache::RemoveReclaimable(int32_t entry) {
   num_reclaimable_ -= num_blocks(entry);
 }
 
-int64_t PrefixCache::metadata_bytes() const {
-  int64_t bytes =
-      HeapBytes(entries_) + order_.metadata_bytes() + HeapBytes(tokens_) +
-      HeapBytes(index_) + HeapBytes(media_) + HeapBytes(roots_) +
-      HeapBytes(root_names_) + HeapBytes(regions_) + HeapBytes(free_regions_) +
-      HeapBytes(region_index_) + HeapBytes(region_entries_);
+int64_t PrefixCache::metadata_bytes(
+    absl::flat_hash_set<const RegionContent*>* counted) const {
+  int64_t bytes = HeapBytes(entries_) + order_.metadata_bytes() +
+                  HeapBytes(tokens_) + HeapBytes(index_) + HeapBytes(media_) +
+                  HeapBytes(roots_) + HeapBytes(root_names_) +
+                  HeapBytes(regions_) + HeapBytes(free_regions_) +
+                  HeapBytes(region_index_) + HeapBytes(region_entries_);
   for (const auto& [block, media] : media_) bytes += HeapBytes(media);
   for (const auto& [name, root] : roots_) {
     bytes += HeapBytes(name) + HeapBytes(root.plans);
@@ -364,16 +366,11 @@ int64_t PrefixCache::metadata_bytes() const {
       bytes += HeapBytes(plan) + HeapBytes(lengths);
     }
   }
-  absl::flat_hash_set<const RegionContent*> counted;
   for (const auto& cached : regions_) {
     if (cached == nullptr) continue;
     bytes += static_cast<int64_t>(sizeof(CachedRegion)) +
-             HeapBytes(cached->plan) + cached->record->metadata_bytes();
-    const RegionContent* content = cached->content.get();
-    for (; content != nullptr && counted.insert(content).second;
-         content = content->before.get()) {
-      bytes += content->metadata_bytes();
-    }
+             HeapBytes(cached->plan) + cached->record->metadata_bytes() +
+             RegionContent::CountBytes(cached->content.get(), counted);
   }
   return bytes;
 }

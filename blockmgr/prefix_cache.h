@@ -185,7 +185,9 @@ class PrefixCache {
 
   // Bytes of memory of its own, and of the regions it holds. Without regions,
   // media and durations, independent of what is cached. O(regions + media).
-  int64_t metadata_bytes() const;
+  // Adds what regions stand for to `counted`, and leaves out what is in it.
+  int64_t metadata_bytes(
+      absl::flat_hash_set<const RegionContent*>* counted) const;
 
   // Entries and their order. O(entries), for tests.
   uint64_t StateHash() const;

@@ -51,6 +51,18 @@ bool RegionContent::Begins(std::span<const int32_t> all_tokens,
   return true;
 }
 
+int64_t RegionContent::CountBytes(
+    const RegionContent* last,
+    absl::flat_hash_set<const RegionContent*>* counted) {
+  int64_t bytes = 0;
+  // What comes before one that is counted is counted too.
+  for (; last != nullptr && counted->insert(last).second;
+       last = last->before.get()) {
+    bytes += last->metadata_bytes();
+  }
+  return bytes;
+}
+
 std::string RegionContent::WholeHistory() const {
   std::string whole(history_size(), '\0');
   for (const RegionContent* part = this; part != nullptr;

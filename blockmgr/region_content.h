@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <absl/container/flat_hash_set.h>
 #include <absl/strings/string_view.h>
 
 #include "blockmgr/base/heap_bytes.h"
@@ -51,6 +52,10 @@ struct RegionContent {
     return static_cast<int64_t>(sizeof(RegionContent)) + HeapBytes(tokens) +
            HeapBytes(history) + HeapBytes(media);
   }
+  // Of `last` (may be null) and those before it, but for those in `counted`,
+  // where it adds them.
+  static int64_t CountBytes(const RegionContent* last,
+                            absl::flat_hash_set<const RegionContent*>* counted);
 };
 
 }  // namespace blockmgr

@@ -82,7 +82,8 @@ int32_t SchedulerImpl::PeakOn(const RequestState& request,
                            .subspan(NextCompression(request, match));
   return PeakBlocks(
       length, to_come, layout(),
-      {.region_blocks = match.num_region_blocks(), .cut = match.cut()});
+      {.region_blocks = match.num_region_blocks(), .cut = match.cut()},
+      request.decode.get());
 }
 
 bool SchedulerImpl::HasScorerState(const RequestState& request) const {

@@ -162,8 +162,8 @@ TEST_P(MethodTest, KeepsAndComputesWhatTheDenseModelSays) {
   EXPECT_EQ(stats.num_squeezes() > 0, mode == v1::EVICTION_MODE_PRESSURE);
   line.Close();
   // Once each; or at 96, 144 and 192 tokens and the end, as far as they go; or
-  // at the end of the prompt and 16 and 32 tokens later; or once at all.
-  const int64_t num_evictions = mode == v1::EVICTION_MODE_DECODE        ? 9
+  // at the end of the prompt and 32 tokens later; or once at all.
+  const int64_t num_evictions = mode == v1::EVICTION_MODE_DECODE        ? 6
                                 : mode == v1::EVICTION_MODE_EVERY_CHUNK ? 6
                                 : mode == v1::EVICTION_MODE_PRESSURE    ? 1
                                                                         : 3;
