@@ -83,6 +83,10 @@ class Ledger {
     int32_t num_cached = -1;  // at the first admission; -1: not admitted
     std::vector<CanaryEviction> recorded;  // took effect: must be replayed
     std::vector<CanaryEviction> issued;    // since the last start
+    // The engine kept less than it was allowed. How many blocks that takes
+    // depends on where the region before lay; so a compression that follows
+    // closely may free nothing in a replay, and did (README, Limits).
+    bool kept_less = false;
 
     int32_t num_prompt() const {
       return static_cast<int32_t>(request.prompt.size());

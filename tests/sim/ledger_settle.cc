@@ -197,6 +197,13 @@ void Ledger::SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
   if (outcome.ok) {
     const RegionId region = table->pending->region;
     const int32_t length = served.issued.back().length;
+    int64_t num_pages = 0;
+    for (const int32_t count : outcome.counts) {
+      num_pages += CeilDiv(count, layout_.page_size);
+    }
+    served.kept_less |=
+        served.request.eviction.mode > EvictionMode::kAfterPrefill &&
+        num_pages < table->pending->page_total;
     const std::string tail_context = table->context;
     BuildRegion(outcome.counts, *effect, table);
     table->last_length = length;
