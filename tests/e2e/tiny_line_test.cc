@@ -229,6 +229,62 @@ TEST_P(EvictionOnTest, KeepsAndComputesWhatTheDenseModelSays) {
   EXPECT_GE(line.checker().num_replays_checked(), 1);
 }
 
+class ResumeTest : public ::testing::TestWithParam<v1::EvictionMode> {
+ protected:
+  // What each of the jobs outputs in a pool of this size.
+  static std::map<std::string, Answer> Serve(const std::vector<Job>& jobs,
+                                             int32_t num_blocks,
+                                             uint64_t* num_preemptions) {
+    Line line({.model = SmallModel(23),
+               .num_blocks = num_blocks,
+               .page_size = 16,
+               .scheduler = SmallScheduler(true, 3)});
+    line.Open();
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      v1::SubmitRequest request = Line::MakeRequest(
+          absl::StrCat("r", i), jobs[i].prompt, jobs[i].max_tokens);
+      if (GetParam() != v1::EVICTION_MODE_NONE) {
+        v1::RequestEviction& eviction = *request.mutable_eviction();
+        eviction.set_mode(GetParam());
+        if (GetParam() != v1::EVICTION_MODE_AFTER_PREFILL) {
+          eviction.set_compress_every(32);
+        }
+        *eviction.mutable_policy() = SnapKvAdaKv(8);
+        eviction.mutable_target()->set_keep_ratio("0.4");
+      }
+      EXPECT_TRUE(line.Submit(request).ok());
+    }
+    std::map<std::string, Answer> answers = line.WaitForAnswers(jobs.size());
+    line.ExpectNothingLeaked();
+    *num_preemptions = line.GetStats().num_preemptions();
+    line.Close();
+    return answers;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Modes, ResumeTest,
+                         ::testing::Values(v1::EVICTION_MODE_NONE,
+                                           v1::EVICTION_MODE_AFTER_PREFILL,
+                                           v1::EVICTION_MODE_EVERY_CHUNK,
+                                           v1::EVICTION_MODE_DECODE));
+
+// Preempted whenever blocks are short, and replayed on whatever of its prefix
+// is still cached: the outputs are those of a run that never was.
+TEST_P(ResumeTest, OutputsEqualThoseOfARunThatIsNeverPreempted) {
+  std::mt19937_64 random(23);
+  const std::vector<Job> jobs = RandomJobs(24, 120, 3, &random);
+  uint64_t num_preemptions = 0;
+  const auto fresh = Serve(jobs, 2000, &num_preemptions);
+  EXPECT_EQ(num_preemptions, 0u);
+  const auto resumed = Serve(jobs, 21, &num_preemptions);
+  EXPECT_GE(num_preemptions, 5u);  // or this shows nothing
+  ASSERT_EQ(resumed.size(), jobs.size());
+  for (const auto& [id, answer] : resumed) {
+    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
+    EXPECT_EQ(answer.tokens, fresh.at(id).tokens) << id;
+  }
+}
+
 enum class OrderKind { kPolicy, kBudgets, kScores };
 
 // Orders an eviction of a live request in one of the three ways.
