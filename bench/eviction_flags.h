@@ -15,12 +15,12 @@ namespace blockmgr {
 
 // As typed. Flags without a meaning together are errors.
 struct EvictionFlags {
-  std::string policy;                // --eviction; empty: none or the default
-  std::string keep_ratio;            // decimal text; empty: not given
-  std::optional<int32_t> keep_tokens;  // per head
+  std::string policy = {};      // --eviction; empty: none or the default
+  std::string keep_ratio = {};  // decimal text; empty: not given
+  std::optional<int32_t> keep_tokens = {};  // per head
   // --eviction-mode; none given: every_chunk with compress_every, else
   // after_prefill.
-  std::optional<EvictionMode> mode;
+  std::optional<EvictionMode> mode = {};
   int32_t compress_every = 0;  // tokens; 0: not given
   bool share_prefix = false;   // compressed ones, between requests
   int32_t share_multiple = 0;  // tokens; 0: the page size
