@@ -231,14 +231,17 @@ TEST_P(EvictionOnTest, KeepsAndComputesWhatTheDenseModelSays) {
 
 class ResumeTest : public ::testing::TestWithParam<v1::EvictionMode> {
  protected:
-  // What each of the jobs outputs in a pool of this size.
+  // What each of the jobs outputs in a pool of this size, where everybody is
+  // admitted who can take a step.
   static std::map<std::string, Answer> Serve(const std::vector<Job>& jobs,
                                              int32_t num_blocks,
                                              uint64_t* num_preemptions) {
+    SchedulerOptions scheduler = SmallScheduler(true, 3);
+    scheduler.admission = AdmissionPolicy::kMaxUtilization;
     Line line({.model = SmallModel(23),
                .num_blocks = num_blocks,
                .page_size = 16,
-               .scheduler = SmallScheduler(true, 3)});
+               .scheduler = scheduler});
     line.Open();
     for (size_t i = 0; i < jobs.size(); ++i) {
       v1::SubmitRequest request = Line::MakeRequest(
@@ -277,7 +280,7 @@ TEST_P(ResumeTest, OutputsEqualThoseOfARunThatIsNeverPreempted) {
   const auto fresh = Serve(jobs, 2000, &num_preemptions);
   EXPECT_EQ(num_preemptions, 0u);
   const auto resumed = Serve(jobs, 21, &num_preemptions);
-  EXPECT_GE(num_preemptions, 5u);  // or this shows nothing
+  EXPECT_GE(num_preemptions, 3u);  // or this shows nothing
   ASSERT_EQ(resumed.size(), jobs.size());
   for (const auto& [id, answer] : resumed) {
     EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
