@@ -408,13 +408,14 @@ class BlockManager {
   // A region can be found now in place of these blocks: those behind the first
   // num_found positions, which nobody has ever found or uses, go before others.
   void Supersede(int32_t num_found, std::span<const BlockId> blocks);
-  // Appends num_own of the candidates, blocks of the sequence alone in table
-  // order, and drops what the cache has of them.
+  // The same of a region that the new one goes on from.
+  void Supersede(RegionId region);
+  // Appends num_own of the candidates, blocks that only this sequence and the
+  // cache hold, in their order, and drops what the cache has of them. REQUIRES:
+  // there are so many.
   void TakeOwn(const SequenceCache& sequence,
                std::span<const BlockId> candidates, int64_t num_own,
                std::vector<BlockId>* taken);
-  // The same of a region that the new one goes on from.
-  void Supersede(RegionId region);
   // Audits the cache's holds; `holders`: of sequences, by block.
   void CheckCacheHolds(std::span<const int32_t> holders) const;
   // Publishes the sequence's new region and continues its chain over it; false

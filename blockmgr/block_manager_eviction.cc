@@ -71,8 +71,10 @@ void BlockManager::TakeOwn(const SequenceCache& sequence,
       for (const BlockId block : sequence.region->blocks) {
         region_entries[block] = entry;
       }
-      const BlockId tail = cache_.region(entry)->tail;
-      region_entries[tail] = Index(tail);
+      const CachedRegion& cached = *cache_.region(entry);
+      if (cache_.serial(Index(cached.tail)) == cached.tail_serial) {
+        region_entries[cached.tail] = Index(cached.tail);
+      }
     }
   }
   std::vector<Rank> ranks;

@@ -201,12 +201,14 @@ class SchedulerImpl : public Scheduler {
   // `length`.
   bool MayOrder(const RequestState& request, int32_t next,
                 int32_t length) const;
-  bool IsSqueezed(const RequestState& request) const;
   // That eviction, if any. `match`: of one that is about to be admitted; else
   // null.
   bool PlanOrder(const RequestState& request, int32_t length,
                  const PrefixMatch* match, StepDecision::Order* order) const;
-  // The same of one that is not planned: a command, or a squeeze.
+  // Whether PlanPressure has chosen it.
+  bool IsSqueezed(const RequestState& request) const;
+  // The point of one that is not planned: a command, or a squeeze. False: it
+  // makes no sense any more.
   bool PlanUnplannedPoint(const RequestState& request, int32_t length,
                           const PrefixMatch* match,
                           CompressionPoint* point) const;

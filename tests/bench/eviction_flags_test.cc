@@ -1,13 +1,15 @@
 #include "bench/eviction_flags.h"
 
-#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <CLI/CLI.hpp>
 
+#include "blockmgr/base/status_macros.h"
+#include "tests/testing/parse_flags.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -20,12 +22,7 @@ absl::StatusOr<RequestEviction> Resolve(std::vector<std::string> arguments) {
   CLI::App app;
   EvictionFlags flags;
   AddEvictionFlags(&app, &flags);
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
-  try {
-    app.parse(arguments);
-  } catch (const CLI::ParseError& error) {
-    return absl::InvalidArgumentError(error.what());
-  }
+  BM_RETURN_IF_ERROR(ParseFlags(&app, std::move(arguments)));
   return ResolveEviction(flags);
 }
 

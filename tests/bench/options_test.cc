@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -9,6 +10,8 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/sim.h"
+#include "blockmgr/base/status_macros.h"
+#include "tests/testing/parse_flags.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -23,12 +26,7 @@ absl::StatusOr<BenchOptions> ParseBench(std::vector<std::string> arguments) {
   CLI::App app;
   BenchOptions options;
   AddBenchFlags(&app, &options);
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
-  try {
-    app.parse(arguments);
-  } catch (const CLI::ParseError& error) {
-    return absl::InvalidArgumentError(error.what());
-  }
+  BM_RETURN_IF_ERROR(ParseFlags(&app, std::move(arguments)));
   return options;
 }
 
@@ -104,12 +102,7 @@ absl::StatusOr<SchedulerOptions> ParseSim(std::vector<std::string> arguments) {
   CLI::App app;
   SimOptions options;
   AddSimFlags(&app, &options);
-  std::reverse(arguments.begin(), arguments.end());
-  try {
-    app.parse(arguments);
-  } catch (const CLI::ParseError& error) {
-    return absl::InvalidArgumentError(error.what());
-  }
+  BM_RETURN_IF_ERROR(ParseFlags(&app, std::move(arguments)));
   return options.scheduler;
 }
 

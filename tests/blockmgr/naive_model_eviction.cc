@@ -75,8 +75,12 @@ int32_t NaiveModel::ReserveEviction(SequenceSlot slot,
                               ? 0
                               : RegionWith(at(slot).region_blocks[0]);
   const auto is_region = [&](BlockId block) {
-    return region != 0 && (regions_.at(region).tail == block ||
-                           RegionWith(block) == region);
+    if (region == 0) return false;
+    const auto entry = cached_.find(block);
+    const bool is_tail = regions_.at(region).tail == block &&
+                         entry != cached_.end() &&
+                         entry->second.id == regions_.at(region).tail_id;
+    return is_tail || RegionWith(block) == region;
   };
   const auto num_others = static_cast<int32_t>(
       std::ranges::count_if(candidates, std::not_fn(is_region)));

@@ -51,6 +51,7 @@ std::vector<int32_t> RandomTokens(int32_t count, std::mt19937_64* random) {
 std::vector<Job> RandomJobs(int32_t count, int32_t longest,
                             int32_t num_prefixes, std::mt19937_64* random) {
   std::vector<std::vector<int32_t>> prefixes;
+  prefixes.reserve(num_prefixes);
   for (int32_t i = 0; i < num_prefixes; ++i) {
     prefixes.push_back(RandomTokens(70, random));
   }
@@ -88,6 +89,16 @@ v1::EvictionPolicy SnapKvAdaKv(int32_t window) {
   policy.mutable_adakv()->set_alpha(0.2);
   policy.mutable_topk();
   return policy;
+}
+
+// Asks a request to keep 40 % when `mode` says so.
+v1::RequestEviction* SetEviction(v1::EvictionMode mode,
+                                 v1::SubmitRequest* request) {
+  v1::RequestEviction* eviction = request->mutable_eviction();
+  eviction->set_mode(mode);
+  *eviction->mutable_policy() = SnapKvAdaKv(8);
+  eviction->mutable_target()->set_keep_ratio("0.4");
+  return eviction;
 }
 
 class EvictionOffTest : public ::testing::TestWithParam<bool> {};
@@ -202,16 +213,13 @@ TEST_P(EvictionOnTest, KeepsAndComputesWhatTheDenseModelSays) {
     v1::SubmitRequest request = Line::MakeRequest(
         absl::StrCat("r", i), jobs[i].prompt, jobs[i].max_tokens);
     if (i % 4 != 3) {
-      v1::RequestEviction& eviction = *request.mutable_eviction();
-      eviction.set_mode(v1::EVICTION_MODE_AFTER_PREFILL);
+      v1::RequestEviction* eviction =
+          SetEviction(v1::EVICTION_MODE_AFTER_PREFILL, &request);
       if (GetParam().streaming) {
-        eviction.mutable_policy()->mutable_streaming()->set_sinks(3);
-        eviction.mutable_policy()->mutable_uniform();
-        eviction.mutable_policy()->mutable_topk();
-      } else {
-        *eviction.mutable_policy() = SnapKvAdaKv(8);
+        eviction->mutable_policy()->mutable_streaming()->set_sinks(3);
+        eviction->mutable_policy()->mutable_uniform();
+        eviction->mutable_policy()->mutable_topk();
       }
-      eviction.mutable_target()->set_keep_ratio("0.4");
     }
     ASSERT_TRUE(line.Submit(request).ok());
   }
@@ -247,13 +255,10 @@ class ResumeTest : public ::testing::TestWithParam<v1::EvictionMode> {
       v1::SubmitRequest request = Line::MakeRequest(
           absl::StrCat("r", i), jobs[i].prompt, jobs[i].max_tokens);
       if (GetParam() != v1::EVICTION_MODE_NONE) {
-        v1::RequestEviction& eviction = *request.mutable_eviction();
-        eviction.set_mode(GetParam());
+        v1::RequestEviction* eviction = SetEviction(GetParam(), &request);
         if (GetParam() != v1::EVICTION_MODE_AFTER_PREFILL) {
-          eviction.set_compress_every(32);
+          eviction->set_compress_every(32);
         }
-        *eviction.mutable_policy() = SnapKvAdaKv(8);
-        eviction.mutable_target()->set_keep_ratio("0.4");
       }
       EXPECT_TRUE(line.Submit(request).ok());
     }
@@ -309,7 +314,7 @@ grpc::Status Order(OrderKind kind, const std::string& id, Line* line,
   }
   request.mutable_policy()->mutable_external_scores();
   request.set_cut(96);
-  std::vector<float> scores(4 * 96);
+  std::vector<float> scores(size_t{4} * 96);
   for (float& score : scores) score = static_cast<float>((*random)() % 1000);
   return line->EvictByScores(request, scores, response);
 }

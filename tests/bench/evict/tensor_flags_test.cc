@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "bench/evict/npy.h"
+#include "blockmgr/base/status_macros.h"
 #include "tests/bench/evict/temp_folder.h"
+#include "tests/testing/parse_flags.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -20,12 +23,7 @@ absl::StatusOr<Tensors> Read(std::vector<std::string> arguments) {
   CLI::App app;
   TensorFlags flags;
   AddTensorFlags(app, &flags);
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
-  try {
-    app.parse(arguments);
-  } catch (const CLI::ParseError& error) {
-    return absl::InvalidArgumentError(error.what());
-  }
+  BM_RETURN_IF_ERROR(ParseFlags(&app, std::move(arguments)));
   return ReadTensors(flags);
 }
 
