@@ -109,17 +109,6 @@ struct TokenDemand {
   int32_t num_tokens = 0;
 };
 
-// The last block of a sequence's tail was shared, and the sequence is about to
-// write to it: before the step computes anything, the engine copies the rows of
-// the first num_tokens tokens (all layers and heads; whole blocks are as good)
-// and puts the destination in the place of the source in the sequence's table,
-// before it adds the step's new blocks.
-struct CopyOnWrite {
-  SequenceSlot slot = kNoSequenceSlot;
-  BlockCopy blocks{kNullBlock, kNullBlock};
-  int32_t num_tokens = 0;
-};
-
 // What became of the prefix cache.
 struct CacheReset {
   int32_t num_dropped = 0;  // blocks

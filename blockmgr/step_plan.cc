@@ -10,6 +10,7 @@ void StepPlan::Clear() {
   starts.clear();
   start_tokens.clear();
   dropped_regions.clear();
+  copies.clear();
   slots.clear();
   positions.clear();
   num_tokens.clear();

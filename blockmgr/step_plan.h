@@ -4,9 +4,9 @@
 //
 // The engine keeps per sequence slot a table: region (if any), tail blocks and
 // length. It applies a plan in this order: `released`, `starts`,
-// `dropped_regions`, new blocks, compute, evictions. A change holds for the
-// engine from the step after the one that carries it (evictions) or at once
-// (the others). Steps are executed and acknowledged in order of id.
+// `dropped_regions`, `copies`, new blocks, compute, evictions. A change holds
+// for the engine from the step after the one that carries it (evictions) or at
+// once (the others). Steps are executed and acknowledged in order of id.
 #ifndef BLOCKMGR_STEP_PLAN_H_
 #define BLOCKMGR_STEP_PLAN_H_
 
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "blockmgr/base/ids.h"
+#include "blockmgr/base/moves.h"
 #include "blockmgr/eviction/policy.h"
 
 namespace blockmgr {
@@ -31,8 +32,16 @@ struct SequenceStart {
   int32_t num_tokens = 0;
   // Tokens whose KV is in a shared region and shared blocks already (prefix
   // hit), a multiple of page_size; the blocks, of the positions from the
-  // region's cut on, come first in this step's new blocks.
+  // region's cut on, come first in this step's new blocks. With a source, any
+  // number.
   int32_t num_cached_tokens = 0;
+  // The sequence that has computed the cached tokens (which are its own first
+  // ones, too), or kNoSequenceSlot. The start takes over its region, if any,
+  // and the tail blocks that they are in, as its table was after the plan
+  // before; nothing of them is among the new blocks. It may be the slot itself,
+  // which is not `released` then: the sequence starts again after its first
+  // num_cached_tokens, because the rest is lost.
+  SequenceSlot source = kNoSequenceSlot;
   // The shared region, which an earlier order told to keep.
   RegionId region = kNoRegion;
   // Queries before the end of each step to keep for scoring (0: none).
@@ -72,6 +81,9 @@ struct StepPlan {
   std::vector<int32_t> start_tokens;
   // Kept regions that no sequence will start with any more.
   std::vector<RegionId> dropped_regions;
+  // Of scheduled sequences, each at most once. No block is both a source and a
+  // destination.
+  std::vector<CopyOnWrite> copies;
 
   // Scheduled sequences, struct of arrays: compute positions
   // [positions[i], positions[i] + num_tokens[i]) of slots[i].
@@ -104,6 +116,12 @@ struct StepResult {
   StepId id{0};
   std::vector<int32_t> sampled;  // [slots.size()]; -1 where samples[i] == 0
   std::vector<EvictionOutcome> evictions;
+  // Blocks that have lost their content, as far as it was written by this step
+  // or before (a transfer that failed, memory that was taken away), copies that
+  // were made of it included. Their memory is good. What this step and those in
+  // flight answer for sequences that hold one is ignored; these go on from what
+  // they have left, and the prefix cache forgets the blocks.
+  std::vector<BlockId> lost_blocks;
 };
 
 }  // namespace blockmgr

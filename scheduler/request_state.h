@@ -91,7 +91,8 @@ struct RequestState {
   int32_t next_compression = 0;  // into compressions
   bool running = false;
   bool order_in_flight = false;
-  bool was_admitted = false;                      // since submission
+  bool restarts = false;      // in its slot, with the next step
+  bool was_admitted = false;  // since submission
   ScorerState scorer_state = ScorerState::kNone;  // of its own policy
   int32_t num_prompt = 0;
   int32_t max_tokens = 0;

@@ -291,9 +291,9 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
 void SchedulerImpl::ListNextPoint(RequestState* request) const {
   if (request->decode == nullptr) return;
   std::vector<CompressionPoint>& points = request->compressions;
-  const int32_t last = points.empty() ? request->decode->begin
-                                      : std::max(points.back().length,
-                                                 request->decode->begin);
+  const int32_t last =
+      points.empty() ? request->decode->begin
+                     : std::max(points.back().length, request->decode->begin);
   CompressionPoint next = NextPoint(*request->decode, last, layout());
   if (next.length < request->last_length()) {
     points.push_back(std::move(next));
@@ -325,6 +325,7 @@ void SchedulerImpl::LeaveSlot(RequestState* request) {
   request->num_in_cache = 0;
   request->next_compression = 0;
   request->order_in_flight = false;
+  request->restarts = false;
 }
 
 void SchedulerImpl::AbortCommand(RequestState* request, const char* why,

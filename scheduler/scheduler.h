@@ -49,7 +49,9 @@ struct SchedulerStats {
   uint64_t num_recomputed_tokens = 0;
   uint64_t num_output_tokens = 0;
   uint64_t num_evictions = 0;
-  uint64_t num_squeezes = 0;  // EvictionMode::kPressure; ordered
+  uint64_t num_squeezes = 0;      // EvictionMode::kPressure; ordered
+  uint64_t num_lost_blocks = 0;   // StepResult::lost_blocks
+  uint64_t num_cut_requests = 0;  // that held one, each time
   uint64_t evicted_entries = 0;
   uint64_t evicted_blocks = 0;  // given up by sequences through eviction
   int64_t evicted_bytes = 0;

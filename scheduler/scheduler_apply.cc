@@ -123,7 +123,11 @@ void SchedulerImpl::WriteStart(const RequestState& request,
   start.num_tokens = static_cast<int32_t>(request.tokens.size());
   start.num_cached_tokens = request.num_in_cache;
   const SequenceCache& sequence = manager_.sequence(request.slot);
-  if (sequence.region != nullptr) start.region = sequence.region->id;
+  if (request.restarts) {
+    start.source = request.slot;
+  } else if (sequence.region != nullptr) {
+    start.region = sequence.region->id;
+  }
   start.query_window = options_.query_window;
   for (const CompressionPoint& point : request.compressions) {
     start.query_window =
@@ -216,10 +220,21 @@ void SchedulerImpl::WriteRun(const StepDecision::Run& run,
   request.num_placeholders += samples ? 1 : 0;
 }
 
+void SchedulerImpl::ApplyRestarts(StepPlan* plan) {
+  if (!has_restarts_) return;
+  for (RequestState* request : running_) {
+    if (!request->restarts) continue;
+    WriteStart(*request, plan);
+    request->restarts = false;
+  }
+  has_restarts_ = false;
+}
+
 void SchedulerImpl::Apply(StepPlan* plan) {
   plan->Clear();
   ApplyPreemptions();
   ApplyWaits();
+  ApplyRestarts(plan);
   // Matched prefixes are held before anything is taken: taking may reclaim.
   for (const StepDecision::Run& run : decision_.runs) {
     if (run.match < 0) continue;

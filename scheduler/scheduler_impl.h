@@ -67,7 +67,7 @@ struct StepDecision {
   std::vector<PrefixMatch> matches;
   std::vector<Order> orders;
   std::vector<Passed> passed;
-  std::vector<RequestState*> prefix_waits;  // that let another one compute
+  std::vector<RequestState*> prefix_waits;    // that let another one compute
   std::vector<const RequestState*> squeezed;  // of the running ones
   // What those admitted will compute first, as in PrefillFront.
   absl::flat_hash_map<BlockKey, const RequestState*> computing;
@@ -282,6 +282,8 @@ class SchedulerImpl : public Scheduler {
   void Apply(StepPlan* plan);
   void ApplyPreemptions();
   void ApplyWaits();
+  // Whether they run or not: what they have lost is no longer theirs.
+  void ApplyRestarts(StepPlan* plan);
   void Admit(RequestState* request, const PrefixMatch& match);
   // Makes the compressions of a prefix found those of the request.
   void AdoptCompressions(RequestState* request, const PrefixMatch& match);
@@ -290,6 +292,12 @@ class SchedulerImpl : public Scheduler {
                 StepPlan* plan, StepInFlight* record);
   void WriteOrder(const StepDecision::Run& run, StepPlan* plan,
                   StepInFlight* record);
+
+  // Going on after a loss (scheduler_loss.cc).
+  void LoseBlocks(std::span<const BlockId> blocks);
+  // Lets a request whose slot has the first num_left tokens left go on from
+  // those that it may go on from. False, with nothing changed: from none.
+  bool RestartInSlot(RequestState* request, int32_t num_left);
 
   // Settling (scheduler_update.cc).
   // What the request computes next, for others to wait for.
@@ -332,8 +340,9 @@ class SchedulerImpl : public Scheduler {
   std::vector<TokenDemand> demands_;  // scratch of Apply
   std::vector<int64_t> new_offsets_;
   std::vector<BlockId> new_blocks_;
-  int32_t num_squeezable_ = 0;        // of the running ones
-  std::vector<int32_t> candidates_;   // scratch of PlanPressure
+  int32_t num_squeezable_ = 0;       // of the running ones
+  std::vector<int32_t> candidates_;  // scratch of PlanPressure
+  bool has_restarts_ = false;        // perhaps one of the running ones
   int64_t now_ms_ = 0;
   uint64_t next_request_ = 1;
   uint64_t next_step_ = 1;

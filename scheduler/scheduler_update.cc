@@ -9,6 +9,7 @@
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/footprint.h"
+#include "scheduler/require_range.h"
 #include "scheduler/scheduler_impl.h"
 
 namespace blockmgr {
@@ -43,6 +44,11 @@ absl::Status SchedulerImpl::ValidateResult(const StepResult& result) const {
     return absl::InvalidArgumentError(
         absl::StrCat("evictions: expected ", num_orders, " outcomes, got ",
                      result.evictions.size()));
+  }
+  for (size_t i = 0; i < result.lost_blocks.size(); ++i) {
+    const int32_t block = Index(result.lost_blocks[i]);
+    BM_RETURN_IF_ERROR(RequireRange(absl::StrCat("lost_blocks[", i, "]"), block,
+                                    1, layout().num_blocks - 1));
   }
   size_t next = 0;
   for (const StepInFlight::Order& order : step.orders) {
@@ -126,7 +132,7 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
     // The request's own evictions are replayed when it runs again.
     if (effect.command == 0) return;
     effect.status = absl::AbortedError(
-        "the request ended or was preempted before the eviction");
+        "the request ended, was preempted or lost blocks before the eviction");
     effects->evictions.push_back(std::move(effect));
     return;
   }
@@ -201,6 +207,7 @@ absl::Status SchedulerImpl::Update(const StepResult& result, Effects* effects) {
   in_flight_.erase(in_flight_.begin());
   manager_.Acknowledge(step.id);
   ++totals_.num_steps;
+  LoseBlocks(result.lost_blocks);
   for (size_t i = 0; i < step.runs.size(); ++i) {
     SettleRun(step.runs[i], result.sampled[i], effects);
   }
@@ -261,6 +268,7 @@ uint64_t SchedulerImpl::StateHash() const {
     mix(request.next_compression);
     mix(request.compressions.size());
     mix(request.command != nullptr ? request.command->number : 0);
+    mix(request.restarts ? 1 : 0);
     mix(request.squeeze != nullptr ? 1 : 0);
     mix(request.times_passed);
     mix(request.prefix_waits);

@@ -6,7 +6,6 @@
 #include <absl/container/flat_hash_set.h>
 #include <absl/strings/str_cat.h>
 
-#include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 
@@ -97,12 +96,13 @@ absl::Status EngineTables::CheckStart(const StepPlan& plan,
                 plan.start_tokens.size(), "), got [", start.token_begin, ", +",
                 start.num_tokens, ")");
   }
+  const int32_t multiple =
+      start.source == kNoSequenceSlot ? layout_.page_size : 1;
   if (start.num_cached_tokens < 0 ||
       start.num_cached_tokens >= start.num_tokens ||
-      start.num_cached_tokens % layout_.page_size != 0) {
-    return fail("expected num_cached_tokens to be a multiple of ",
-                layout_.page_size, " below ", start.num_tokens, ", got ",
-                start.num_cached_tokens);
+      start.num_cached_tokens % multiple != 0) {
+    return fail("expected num_cached_tokens to be a multiple of ", multiple,
+                " below ", start.num_tokens, ", got ", start.num_cached_tokens);
   }
   if (start.query_window < 0) {
     return fail("expected query_window >= 0, got ", start.query_window);
@@ -125,12 +125,84 @@ absl::Status EngineTables::CheckStarts(const StepPlan& plan) {
     const SequenceStart& start = plan.starts[i];
     BM_RETURN_IF_ERROR(CheckSlot("plan.starts.slot", start.slot));
     Pending& pending = PendingOf(start.slot);
-    if ((InUse(start.slot) && !pending.released) || pending.start >= 0) {
+    const bool is_taken = InUse(start.slot) && !pending.released;
+    if ((is_taken && start.source != start.slot) || pending.start >= 0) {
       return Invalid("plan.starts of slot ", Index(start.slot),
                      ": expected a free slot, got one in use");
     }
     BM_RETURN_IF_ERROR(CheckStart(plan, start));
-    pending.start = static_cast<int32_t>(i);
+    if (start.source != kNoSequenceSlot) {
+      BM_RETURN_IF_ERROR(CheckSource(plan, start));
+    }
+    PendingOf(start.slot).start = static_cast<int32_t>(i);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineTables::CheckSource(const StepPlan& plan,
+                                       const SequenceStart& start) {
+  const auto fail = [&](const auto&... parts) {
+    return Invalid("plan.starts of slot ", Index(start.slot), ": ", parts...);
+  };
+  BM_RETURN_IF_ERROR(CheckSlot("plan.starts.source", start.source));
+  const Pending pending = PendingOf(start.source);
+  if (!InUse(start.source) || pending.released || pending.start >= 0 ||
+      start.region != kNoRegion) {
+    return fail("expected a source that goes on, and no region, got slot ",
+                Index(start.source), " and region ", Index(start.region));
+  }
+  const SequenceTable& source = row(start.source);
+  const int32_t num_cached = start.num_cached_tokens;
+  if (num_cached < std::max(source.cut, 1) ||
+      num_cached > source.num_computed) {
+    return fail("expected num_cached_tokens in [", std::max(source.cut, 1),
+                ", ", source.num_computed, "] (of its source), got ",
+                num_cached);
+  }
+  if (!std::equal(source.tokens.begin(), source.tokens.begin() + num_cached,
+                  plan.start_tokens.begin() + start.token_begin)) {
+    return fail("expected the first ", num_cached,
+                " tokens to be those of its source, slot ",
+                Index(start.source));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineTables::CheckCopies(const StepPlan& plan) {
+  for (const CopyOnWrite& copy : plan.copies) {
+    BM_RETURN_IF_ERROR(CheckSlot("plan.copies.slot", copy.slot));
+    const auto fail = [&](const auto&... parts) {
+      return Invalid("plan.copies of slot ", Index(copy.slot), ": ", parts...);
+    };
+    Pending& pending = PendingOf(copy.slot);
+    if (!pending.scheduled || pending.copied) {
+      return fail("expected a scheduled slot, once");
+    }
+    pending.copied = true;
+    if (!IsBlock(layout_, copy.blocks.destination)) {
+      return fail("expected a destination in [1, ", layout_.num_blocks,
+                  "), got ", Index(copy.blocks.destination));
+    }
+    const SequenceTable* table = nullptr;
+    int64_t num_blocks = 0;
+    if (pending.start < 0) {
+      table = &row(copy.slot);
+      num_blocks = std::ssize(table->tail_blocks);
+    } else {
+      const SequenceStart& start =
+          plan.starts[static_cast<size_t>(pending.start)];
+      if (start.source != kNoSequenceSlot) {
+        table = &row(start.source);
+        num_blocks = SourceBlocks(start);
+      }
+    }
+    if (num_blocks == 0) return fail("expected a tail, got none");
+    const BlockId last =
+        table->tail_blocks[static_cast<size_t>(num_blocks - 1)];
+    if (copy.blocks.source != last) {
+      return fail("expected its last block ", Index(last), " as source, got ",
+                  Index(copy.blocks.source));
+    }
   }
   return absl::OkStatus();
 }
@@ -165,6 +237,10 @@ absl::Status EngineTables::CheckScheduled(const StepPlan& plan, size_t i) {
     known = start.num_tokens;
     computed = start.num_cached_tokens;
     if (start.region != kNoRegion) cut = regions_.at(start.region).cut;
+    if (start.source != kNoSequenceSlot) {
+      cut = row(start.source).cut;
+      tail_blocks += SourceBlocks(start);
+    }
   } else if (InUse(slot) && !pending.released) {
     const SequenceTable& table = row(slot);
     known = static_cast<int64_t>(table.tokens.size());
@@ -211,15 +287,22 @@ absl::Status EngineTables::Apply(const StepPlan& plan) {
   }
   for (const SequenceStart& start : plan.starts) {
     // Cached tokens have their blocks among this step's new blocks.
-    if (start.num_cached_tokens > 0 && !PendingOf(start.slot).scheduled) {
+    if (start.num_cached_tokens > 0 && start.source == kNoSequenceSlot &&
+        !PendingOf(start.slot).scheduled) {
       return Invalid("plan.starts of slot ", Index(start.slot), ": ",
                      start.num_cached_tokens, " cached tokens, but no blocks");
     }
   }
 
+  BM_RETURN_IF_ERROR(CheckCopies(plan));
+
   for (const SequenceSlot slot : plan.released) Release(slot);
   for (const SequenceStart& start : plan.starts) Start(plan, start);
   for (const RegionId region : plan.dropped_regions) regions_.erase(region);
+  for (const CopyOnWrite& copy : plan.copies) {
+    rows_[static_cast<size_t>(Index(copy.slot))].tail_blocks.back() =
+        copy.blocks.destination;
+  }
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     SequenceTable& table = rows_[static_cast<size_t>(Index(plan.slots[i]))];
     table.tail_blocks.insert(table.tail_blocks.end(),
@@ -247,13 +330,19 @@ void EngineTables::Start(const StepPlan& plan, const SequenceStart& start) {
   const auto index = static_cast<size_t>(Index(start.slot));
   if (index >= rows_.size()) rows_.resize(index + 1);
   SequenceTable& table = rows_[index];
+  if (start.source != kNoSequenceSlot) {
+    const auto num_blocks = static_cast<size_t>(SourceBlocks(start));
+    if (start.source != start.slot) table = row(start.source);
+    table.tail_blocks.resize(num_blocks);
+    table.num_evictions = 0;
+  }
   table.in_use = true;
   table.request = start.request;
   table.query_window = start.query_window;
   const auto first = plan.start_tokens.begin() + start.token_begin;
   table.tokens.assign(first, first + start.num_tokens);
   table.num_computed = start.num_cached_tokens;
-  if (start.region == kNoRegion) return;
+  if (start.region == kNoRegion) return;  // none, or the source's
   const Region& region = regions_.at(start.region);
   table.cut = region.cut;
   table.region_blocks = region.blocks;

@@ -24,6 +24,7 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/status/status.h>
 
+#include "blockmgr/base/bits.h"
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/step_plan.h"
@@ -58,7 +59,8 @@ class EngineTables {
   // Slots are below `max_sequences`. REQUIRES: `layout` is valid.
   EngineTables(const ModelLayout& layout, int32_t max_sequences);
 
-  // Applies released, starts, new blocks and the scheduled tokens: afterwards
+  // Applies released, starts, copies, new blocks and the scheduled tokens: the
+  // rows' part of them, bytes are the caller's. Afterwards
   // the rows say what the step will have computed (num_computed, tail_blocks).
   // InvalidArgument, with nothing changed, names what contradicts the tables.
   // Eviction orders are not looked at: see CheckOrder.
@@ -104,6 +106,7 @@ class EngineTables {
     bool released = false;
     bool scheduled = false;
     bool evicted = false;
+    bool copied = false;
     int32_t start = -1;  // index into starts
   };
 
@@ -119,6 +122,9 @@ class EngineTables {
   absl::Status CheckStarts(const StepPlan& plan);
   absl::Status CheckStart(const StepPlan& plan,
                           const SequenceStart& start) const;
+  // Of a start with a source.
+  absl::Status CheckSource(const StepPlan& plan, const SequenceStart& start);
+  absl::Status CheckCopies(const StepPlan& plan);
   // Regions that the plan drops are kept ones, and each is named once.
   absl::Status CheckDropped(const StepPlan& plan) const;
   absl::Status CheckScheduled(const StepPlan& plan, size_t i);
@@ -129,6 +135,11 @@ class EngineTables {
   Pending& PendingOf(SequenceSlot slot);
   void Release(SequenceSlot slot);
   void Start(const StepPlan& plan, const SequenceStart& start);
+  // Tail blocks that the cached tokens of a start with a source are in.
+  int32_t SourceBlocks(const SequenceStart& start) const {
+    return CeilDiv(start.num_cached_tokens - row(start.source).cut,
+                   layout_.page_size);
+  }
 
   const ModelLayout layout_;
   const int32_t max_sequences_;

@@ -26,6 +26,7 @@ void TinyEngine::Reset() {
   tables_.Reset();
   sequences_.clear();
   regions_.clear();
+  lost_.clear();
 }
 
 absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
@@ -33,6 +34,8 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
   result->id = plan.id;
   result->sampled.assign(plan.slots.size(), -1);
   result->evictions.assign(plan.evictions.size(), {});
+  result->lost_blocks.clear();
+  if (!lost_.empty()) ForgetLosses(plan, result);
   StartSequences(plan);
   if (!plan.slots.empty()) {
     LayOutBatch(plan);
@@ -49,6 +52,7 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
     outcome.error = std::string(status.message());
     if (!outcome.ok) outcome.counts.clear();
   }
+  if (fault_) Lose(fault_(plan), result);
   return absl::OkStatus();
 }
 
@@ -60,9 +64,15 @@ void TinyEngine::StartSequences(const StepPlan& plan) {
     scoring_.Start(start, &sequences_[index].scoring);
     if (start.region != kNoRegion) {
       sequences_[index].region = regions_.at(start.region);
+    } else if (start.source != kNoSequenceSlot) {
+      sequences_[index].region = sequence(start.source).region;
     }
   }
   for (const RegionId region : plan.dropped_regions) regions_.erase(region);
+  if (plan.copies.empty()) return;
+  std::vector<BlockCopy> copies;
+  for (const CopyOnWrite& copy : plan.copies) copies.push_back(copy.blocks);
+  backend_->CopyBlocks(copies);
 }
 
 void TinyEngine::LayOutBatch(const StepPlan& plan) {
@@ -144,7 +154,7 @@ void TinyEngine::Sample(const StepPlan& plan, StepResult* result) {
     if (plan.samples[i] == 0) continue;
     const auto row = static_cast<size_t>(query_offsets_[i + 1] - 1);
     const std::span<const float> logits = forward_.Logits(row);
-    if (observer_.on_logits) {
+    if (observer_.on_logits && !IsDamaged(plan.slots[i])) {
       observer_.on_logits(plan.slots[i], positions_[row], logits);
     }
     result->sampled[i] = static_cast<int32_t>(
@@ -156,6 +166,9 @@ void TinyEngine::Sample(const StepPlan& plan, StepResult* result) {
 absl::Status TinyEngine::Evict(const StepPlan& plan, const EvictionOrder& order,
                                std::vector<int32_t>* counts) {
   BM_RETURN_IF_ERROR(tables_.CheckOrder(plan, order));
+  if (IsDamaged(order.slot)) {
+    return absl::DataLossError("the sequence holds lost blocks");
+  }
   ScoredEntries scored;
   BM_RETURN_IF_ERROR(scoring_.Score(order, tables_.row(order.slot),
                                     sequence(order.slot).scoring,
@@ -196,6 +209,9 @@ absl::Status TinyEngine::Evict(const StepPlan& plan, const EvictionOrder& order,
       Region{std::move(next), std::move(compaction.positions)});
   if (order.region != kNoRegion) regions_[order.region] = state.region;
   tables_.Commit(plan, order, *counts);
+  for (const BlockId block : EngineTables::Destinations(plan, order)) {
+    lost_.erase(block);
+  }
   return absl::OkStatus();
 }
 

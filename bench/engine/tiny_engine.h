@@ -21,6 +21,7 @@
 #include <vector>
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 #include <absl/status/status.h>
 
 #include "bench/engine/tables.h"
@@ -47,6 +48,10 @@ struct TinyObserver {
       on_eviction;
 };
 
+// Asked after every step: blocks whose memory is to lose its content. Sequences
+// that hold one are not observed until they are released or start again.
+using TinyFault = std::function<std::vector<BlockId>(const StepPlan& plan)>;
+
 class TinyEngine {
  public:
   // REQUIRES: the backend's layout is the model's (see MakeLayout).
@@ -62,6 +67,7 @@ class TinyEngine {
   void Reset();
 
   void set_observer(TinyObserver observer) { observer_ = std::move(observer); }
+  void set_fault(TinyFault fault) { fault_ = std::move(fault); }
   const EngineTables& tables() const { return tables_; }
   const TinyModel& model() const { return *model_; }
 
@@ -91,6 +97,12 @@ class TinyEngine {
   EntryIndex AllEntries(SequenceSlot slot);
   void Sample(const StepPlan& plan, StepResult* result);
 
+  // Losses (tiny_losses.cc).
+  // What the plan writes anew is not lost any more, what it copies may be.
+  void ForgetLosses(const StepPlan& plan, StepResult* result);
+  void Lose(std::span<const BlockId> blocks, StepResult* result);
+  bool IsDamaged(SequenceSlot slot) const;
+
   absl::Status Evict(const StepPlan& plan, const EvictionOrder& order,
                      std::vector<int32_t>* counts);
   Sequence& sequence(SequenceSlot slot) {
@@ -107,7 +119,9 @@ class TinyEngine {
   std::vector<Sequence> sequences_;  // by slot
   // Kept for sequences to come.
   absl::flat_hash_map<RegionId, std::shared_ptr<const Region>> regions_;
+  absl::flat_hash_set<BlockId> lost_;
   TinyObserver observer_;
+  TinyFault fault_;
 
   // The batch of the current step, kept for its memory.
   std::vector<int32_t> tokens_;         // [total tokens]

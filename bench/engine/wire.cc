@@ -58,21 +58,29 @@ absl::Status PlanFromProto(const v1::StepPlan& proto, StepPlan* plan) {
       return Invalid("starts[", plan->starts.size(),
                      "]: scorer_state: unknown value ", start.scorer_state());
     }
-    plan->starts.push_back({.slot = SequenceSlot{start.slot()},
-                            .request = RequestId{start.request()},
-                            .token_begin = start.token_begin(),
-                            .num_tokens = start.num_tokens(),
-                            .num_cached_tokens = start.num_cached_tokens(),
-                            .region = RegionId{start.region()},
-                            .query_window = start.query_window(),
-                            .scorer_state = static_cast<ScorerState>(
-                                start.scorer_state()),
-                            .state_begin = start.state_begin()});
+    plan->starts.push_back(
+        {.slot = SequenceSlot{start.slot()},
+         .request = RequestId{start.request()},
+         .token_begin = start.token_begin(),
+         .num_tokens = start.num_tokens(),
+         .num_cached_tokens = start.num_cached_tokens(),
+         .source = start.has_source() ? SequenceSlot{start.source()}
+                                      : kNoSequenceSlot,
+         .region = RegionId{start.region()},
+         .query_window = start.query_window(),
+         .scorer_state = static_cast<ScorerState>(start.scorer_state()),
+         .state_begin = start.state_begin()});
   }
   plan->start_tokens.assign(proto.start_tokens().begin(),
                             proto.start_tokens().end());
   for (const uint64_t region : proto.dropped_regions()) {
     plan->dropped_regions.push_back(RegionId{region});
+  }
+  for (const v1::CopyOnWrite& copy : proto.copies()) {
+    plan->copies.push_back(
+        {.slot = SequenceSlot{copy.slot()},
+         .blocks = {BlockId{copy.source()}, BlockId{copy.destination()}},
+         .num_tokens = copy.num_tokens()});
   }
   AssignIds(proto.slots(), &plan->slots);
   plan->positions.assign(proto.positions().begin(), proto.positions().end());
@@ -102,6 +110,9 @@ void ResultToProto(const StepResult& result, v1::StepResult* proto) {
     message->set_error(outcome.error);
     message->mutable_counts()->Add(outcome.counts.begin(),
                                    outcome.counts.end());
+  }
+  for (const BlockId block : result.lost_blocks) {
+    proto->add_lost_blocks(Index(block));
   }
 }
 

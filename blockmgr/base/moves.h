@@ -3,6 +3,7 @@
 #ifndef BLOCKMGR_BASE_MOVES_H_
 #define BLOCKMGR_BASE_MOVES_H_
 
+#include <cstdint>
 #include <vector>
 
 #include "blockmgr/base/ids.h"
@@ -27,6 +28,19 @@ struct CompactionMoves {
 struct BlockCopy {
   BlockId source;
   BlockId destination;
+  friend bool operator==(const BlockCopy&, const BlockCopy&) = default;
+};
+
+// The last block of a sequence's tail is shared, and the sequence is about to
+// write to it: before the step computes anything, the engine copies the rows of
+// the first num_tokens tokens (all layers and heads; whole blocks are as good)
+// and puts the destination in the place of the source in the sequence's table,
+// before it adds the step's new blocks.
+struct CopyOnWrite {
+  SequenceSlot slot = kNoSequenceSlot;
+  BlockCopy blocks{kNullBlock, kNullBlock};
+  int32_t num_tokens = 0;
+  friend bool operator==(const CopyOnWrite&, const CopyOnWrite&) = default;
 };
 
 }  // namespace blockmgr

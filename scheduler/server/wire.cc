@@ -203,10 +203,20 @@ void ToProto(const StepPlan& plan, v1::StepPlan* proto) {
         static_cast<v1::ScorerState>(static_cast<int>(start.scorer_state)));
     added->set_state_begin(start.state_begin);
     added->set_region(Index(start.region));
+    if (start.source != kNoSequenceSlot) {
+      added->set_source(Index(start.source));
+    }
   }
   AddAll(plan.start_tokens, proto->mutable_start_tokens());
   for (const RegionId region : plan.dropped_regions) {
     proto->add_dropped_regions(Index(region));
+  }
+  for (const CopyOnWrite& copy : plan.copies) {
+    v1::CopyOnWrite* added = proto->add_copies();
+    added->set_slot(Index(copy.slot));
+    added->set_source(Index(copy.blocks.source));
+    added->set_destination(Index(copy.blocks.destination));
+    added->set_num_tokens(copy.num_tokens);
   }
   AddIds(plan.slots, proto->mutable_slots());
   AddAll(plan.positions, proto->mutable_positions());
@@ -231,6 +241,10 @@ void FromProto(const v1::StepResult& proto, StepResult* result) {
     to.error = from.error();
     to.counts.assign(from.counts().begin(), from.counts().end());
   }
+  result->lost_blocks.clear();
+  for (const int32_t block : proto.lost_blocks()) {
+    result->lost_blocks.push_back(BlockId{block});
+  }
 }
 
 void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto) {
@@ -253,6 +267,8 @@ void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto) {
   proto->set_num_output_tokens(scheduler.num_output_tokens);
   proto->set_num_evictions(scheduler.num_evictions);
   proto->set_num_squeezes(scheduler.num_squeezes);
+  proto->set_num_lost_blocks(scheduler.num_lost_blocks);
+  proto->set_num_cut_requests(scheduler.num_cut_requests);
   proto->set_evicted_entries(scheduler.evicted_entries);
   proto->set_evicted_blocks(scheduler.evicted_blocks);
   proto->set_evicted_bytes(scheduler.evicted_bytes);

@@ -47,6 +47,7 @@ Line::Line(LineOptions options) : options_(std::move(options)) {
   server_ = *std::move(server);
   engine_ = MakeEngine(options_, options_.num_blocks,
                        options_.scheduler.max_num_seqs);
+  engine_->set_fault(options_.fault);
   checker_ = std::make_unique<ReferenceChecker>(engine_.get(), options_.model);
   client_ = std::make_unique<EngineClient>(
       EngineClientOptions{.address = server_->address(),

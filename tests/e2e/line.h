@@ -31,6 +31,7 @@ struct LineOptions {
   SchedulerOptions scheduler;
   int32_t num_scorer_states = 0;
   std::vector<std::string> budget_tables = {};  // NAME=FILE
+  TinyFault fault = {};
 };
 
 // What became of one request, as the frontend saw it.

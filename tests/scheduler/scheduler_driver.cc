@@ -71,6 +71,7 @@ void SchedulerDriver::LoseEngine() {
   scheduler_.LoseEngine(&effects_);
   engine_.Restart();
   slots_.clear();
+  cut_.clear();
   TakeEffects();
   Audit();
   if (scheduler_.stats().blocks.free_blocks !=
@@ -100,8 +101,18 @@ bool SchedulerDriver::Issue() {
 
 void SchedulerDriver::CheckPlan() {
   const SchedulerOptions& options = scheduler_.options();
-  for (const SequenceSlot slot : plan_.released) slots_.erase(slot);
+  for (const SequenceSlot slot : plan_.released) {
+    slots_.erase(slot);
+    cut_.erase(slot);
+  }
   for (const SequenceStart& start : plan_.starts) {
+    if (start.source == start.slot) {
+      // What it was compressed by stays.
+      if (slots_.at(start.slot) != start.request || !cut_.erase(start.slot)) {
+        Fail("a sequence starts again that lost nothing");
+      }
+      continue;
+    }
     if (!slots_.emplace(start.slot, start.request).second) {
       Fail("a sequence starts in a slot that is in use");
     }
@@ -110,13 +121,15 @@ void SchedulerDriver::CheckPlan() {
     if (start.region == kNoRegion) continue;
     // What made the region is its own now.
     served.issued = engine_.region(start.region).evictions;
-    const size_t both =
-        std::min(served.issued.size(), served.recorded.size());
+    const size_t both = std::min(served.issued.size(), served.recorded.size());
     if (!std::equal(served.issued.begin(), served.issued.begin() + both,
                     served.recorded.begin())) {
       Fail("a region of other evictions than before");
     }
     if (served.issued.size() > both) served.recorded = served.issued;
+  }
+  for (size_t i = 0; i < plan_.slots.size(); ++i) {
+    issued_[plan_.slots[i]] = plan_.positions[i] + plan_.num_tokens[i];
   }
   if (plan_.total_tokens() > options.max_num_batched_tokens) {
     Fail("more tokens than the budget");
@@ -177,16 +190,27 @@ void SchedulerDriver::Answer() {
 void SchedulerDriver::Settle(const StepResult& result) {
   const absl::Status status = scheduler_.Update(result, &effects_);
   if (!status.ok()) Fail(status.ToString());
+  if (!result.lost_blocks.empty()) NoteCuts();
   TakeEffects();
   Audit();
   if (ok_ && scheduler_.num_steps_in_flight() == 0) CompareTables();
+}
+
+void SchedulerDriver::NoteCuts() {
+  for (const auto& [slot, id] : slots_) {
+    const SequenceCache& sequence = scheduler_.manager().sequence(slot);
+    if (sequence.open && sequence.num_reserved < issued_.at(slot)) {
+      cut_.insert(slot);
+    }
+  }
 }
 
 void SchedulerDriver::CompareTables() {
   const BlockManager& manager = scheduler_.manager();
   for (const auto& [slot, id] : slots_) {
     const SequenceCache& sequence = manager.sequence(slot);
-    if (!sequence.open) continue;  // the engine hears of it with the next step
+    // The engine hears of it with the next step.
+    if (!sequence.open || cut_.contains(slot)) continue;
     const CanaryTable& table = engine_.table(slot);
     if (sequence.tail != table.tail || sequence.num_settled != table.length() ||
         (sequence.region != nullptr) != table.region.has_value()) {

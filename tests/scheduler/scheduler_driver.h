@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -87,6 +88,8 @@ class SchedulerDriver {
   void Audit();
   void CheckPlan();
   void CheckOrders();
+  // Who has lost blocks, and goes on in its slot.
+  void NoteCuts();
   void CompareTables();
   StepResult Execute();
   void Settle(const StepResult& result);
@@ -102,6 +105,8 @@ class SchedulerDriver {
   Effects effects_;
   std::map<RequestId, Served> served_;
   std::map<SequenceSlot, RequestId> slots_;  // as the plans say
+  std::map<SequenceSlot, int32_t> issued_;   // tokens
+  std::set<SequenceSlot> cut_;               // to start again
   bool ok_ = true;
 };
 

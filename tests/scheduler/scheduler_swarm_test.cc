@@ -57,7 +57,7 @@ struct Faults {
   bool evictions = false;  // after_prefill
   bool commands = false;
   bool cancels = false;
-  bool losses = false;
+  bool losses = false;  // of the engine, and of blocks
   bool refusals = false;
   bool other_choices = false;  // the engine keeps others on replay
 };
@@ -251,6 +251,14 @@ class Swarm {
     (void)driver_.Evict(random_.Pick(ids_), std::move(command));
   }
 
+  void LoseBlocks() {
+    std::vector<BlockId> blocks;
+    for (int32_t i = random_.Between(1, 3); i > 0; --i) {
+      blocks.push_back(BlockId{random_.Between(1, layout_.num_blocks - 1)});
+    }
+    driver_.engine().LoseBlocks(blocks);
+  }
+
   void Tick() {
     if (faults_.commands && random_.OneIn(4)) return Evict();
     if (faults_.cancels && random_.OneIn(15) && !ids_.empty()) {
@@ -258,6 +266,7 @@ class Swarm {
       return;
     }
     if (faults_.losses && random_.OneIn(25)) return driver_.LoseEngine();
+    if (faults_.losses && random_.OneIn(10)) return LoseBlocks();
     if (random_.OneIn(40)) {
       driver_.scheduler().ResetPrefixCache();
       return;
@@ -287,6 +296,7 @@ void RunSeeds(uint64_t first_seed, const Faults& faults) {
   uint64_t num_evictions = 0;
   uint64_t num_passes = 0;
   uint64_t num_prefix_waits = 0;
+  uint64_t num_cut_requests = 0;
   for (uint64_t seed = first_seed; seed < first_seed + kSeedsPerGroup; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     current_seed = seed;
@@ -300,6 +310,7 @@ void RunSeeds(uint64_t first_seed, const Faults& faults) {
     num_evictions += stats.num_evictions;
     num_passes += stats.num_passes;
     num_prefix_waits += stats.num_prefix_waits;
+    num_cut_requests += stats.num_cut_requests;
   }
   // The swarm is worth its name.
   EXPECT_GT(num_preemptions, kSeedsPerGroup / 10);
@@ -307,6 +318,9 @@ void RunSeeds(uint64_t first_seed, const Faults& faults) {
   EXPECT_GT(num_recomputed, kMinReusedTokens);
   EXPECT_GT(num_passes, kSeedsPerGroup / 10);
   EXPECT_GT(num_prefix_waits, kMinPrefixWaits);
+  if (faults.losses) {
+    EXPECT_GT(num_cut_requests, kSeedsPerGroup / 4);
+  }
   if (faults.evictions) {
     EXPECT_GT(num_evictions, kSeedsPerGroup / 4);
   }

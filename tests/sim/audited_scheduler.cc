@@ -89,6 +89,7 @@ void AuditedScheduler::MixPlan(const StepPlan& plan) {
     report_->Mix(Index(start.slot));
     report_->Mix(Index(start.request));
     report_->Mix(start.num_cached_tokens);
+    report_->Mix(Index(start.source));
   }
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     report_->Mix(Index(plan.slots[i]));
@@ -137,6 +138,7 @@ absl::Status AuditedScheduler::Update(const StepResult& result,
                 appended.evictions.size(), " evictions, ", status.ToString());
   report_->Mix(appended.tokens.size());
   ledger_.OnResult(result, status, appended);
+  if (status.ok() && !result.lost_blocks.empty()) ledger_.TakeCuts(manager());
   if (!status.ok()) ExpectUnchanged(before, "Update");
   Audit();
   return status;

@@ -31,8 +31,9 @@ enum class EventKind : uint8_t {
   kWrongAttach,  // an engine of another layout attaches
   kReset,        // an operator drops the prefix cache
   kStats,        // an operator asks for statistics
+  kLoseBlocks,   // the engine's next answer names blocks that it has lost
 };
-inline constexpr int32_t kNumEventKinds = 13;
+inline constexpr int32_t kNumEventKinds = 14;
 
 // As in the text form: "advance", "submit", ...
 absl::string_view EventName(EventKind kind);

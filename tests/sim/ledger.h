@@ -55,6 +55,9 @@ class Ledger {
   void OnPlan(const StepPlan& plan);
   void OnResult(const StepResult& result, const absl::Status& status,
                 const Effects& effects);
+  // After OnResult of an answer with lost blocks: what the scheduler chose to
+  // keep of those who held one.
+  void TakeCuts(const BlockManager& manager);
   void OnLoseEngine(const Effects& effects);
   void OnReset();
 
@@ -116,6 +119,9 @@ class Ledger {
     std::string context;       // see Block
     std::string tail_context;  // of the block that a region started with has
     std::optional<Order> pending;
+    // Positions that a loss has left, until TakeCuts.
+    std::optional<int32_t> num_sound;
+    bool restart_due = false;  // with the next plan
 
     std::set<BlockId> Blocks() const;
   };
@@ -159,6 +165,8 @@ class Ledger {
   // Plans (ledger_plan.cc).
   void TakeReleased(const StepPlan& plan);
   void TakeStart(const StepPlan& plan, const SequenceStart& start);
+  void CheckStartTokens(const StepPlan& plan, const SequenceStart& start,
+                        const Served& served);
   void TakeRegion(const SequenceStart& start, Served* served, Table* table);
   void TakeDropped(const StepPlan& plan);
   void CheckRegionOrder(const Served& served, const EvictionOrder& order);
@@ -169,6 +177,10 @@ class Ledger {
   void CheckHit(const Table& table, size_t index, BlockId block);
   void CheckFresh(BlockId block);
   int32_t CountHolders(BlockId block) const;
+
+  // Losses (ledger_loss.cc).
+  void SettleLoss(const std::vector<BlockId>& lost);
+  void TakeRestart(const StepPlan& plan, const SequenceStart& start);
 
   // Answers (ledger_settle.cc).
   bool CountsAreValid(const Table& table,

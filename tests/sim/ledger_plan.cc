@@ -36,7 +36,18 @@ void Ledger::OnPlan(const StepPlan& plan) {
     return;
   }
   TakeReleased(plan);
-  for (const SequenceStart& start : plan.starts) TakeStart(plan, start);
+  for (const SequenceStart& start : plan.starts) {
+    if (start.source == kNoSequenceSlot) {
+      TakeStart(plan, start);
+    } else {
+      TakeRestart(plan, start);
+    }
+  }
+  for (const auto& [slot, table] : tables_) {
+    if (table.restart_due) {
+      report_->Fail("slot ", Index(slot), " has lost blocks and goes on");
+    }
+  }
   TakeDropped(plan);
   if (!report_->ok()) return;
   Step step{.id = plan.id, .runs = {}, .orders = {}, .regions = {}};
@@ -73,6 +84,16 @@ void Ledger::TakeReleased(const StepPlan& plan) {
   }
 }
 
+void Ledger::CheckStartTokens(const StepPlan& plan, const SequenceStart& start,
+                              const Served& served) {
+  if (start.num_tokens != std::ssize(served.tokens) ||
+      !std::equal(served.tokens.begin(), served.tokens.end(),
+                  plan.start_tokens.begin() + start.token_begin)) {
+    report_->Fail("request ", Index(start.request),
+                  " starts with other tokens than it has");
+  }
+}
+
 void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
   const auto found = requests_.find(start.request);
   if (found == requests_.end() || !found->second.live ||
@@ -82,12 +103,7 @@ void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
     return;
   }
   Served& served = found->second;
-  if (start.num_tokens != std::ssize(served.tokens) ||
-      !std::equal(served.tokens.begin(), served.tokens.end(),
-                  plan.start_tokens.begin() + start.token_begin)) {
-    report_->Fail("request ", Index(start.request),
-                  " starts with other tokens than it has");
-  }
+  CheckStartTokens(plan, start, served);
   if (start.num_cached_tokens >= start.num_tokens ||
       start.num_cached_tokens % layout_.page_size != 0) {
     report_->Fail("a prefix hit of ", start.num_cached_tokens, " of ",

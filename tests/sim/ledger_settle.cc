@@ -65,6 +65,9 @@ bool Ledger::IsValid(const StepResult& result) const {
   for (size_t i = 0; i < step.runs.size(); ++i) {
     if (step.runs[i].samples != (result.sampled[i] >= 0)) return false;
   }
+  for (const BlockId block : result.lost_blocks) {
+    if (Index(block) < 1 || Index(block) >= layout_.num_blocks) return false;
+  }
   for (size_t i = 0; i < step.orders.size(); ++i) {
     const Step::Run& run = step.runs[step.orders[i]];
     const auto found = tables_.find(run.slot);
@@ -104,6 +107,7 @@ void Ledger::OnResult(const StepResult& result, const absl::Status& status,
 void Ledger::Settle(const Step& step, const StepResult& result,
                     const Effects& effects) {
   TakeCommandEffects(effects);
+  SettleLoss(result.lost_blocks);
   const uint64_t finished_before = num_finished_;
   size_t next_token = 0;
   for (size_t i = 0; i < step.runs.size(); ++i) {

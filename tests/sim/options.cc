@@ -194,6 +194,8 @@ SimOptions OptionsForSeed(int32_t seed) {
   if (options.evict_percent > 0) {
     options.later_percent = random.Pick<int32_t>({0, 40, 90});
   }
+  options.weights[static_cast<size_t>(EventKind::kLoseBlocks)] =
+      random.Pick<int32_t>({0, 0, 0, 1, 6});
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());
   return options;

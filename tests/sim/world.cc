@@ -125,6 +125,7 @@ void World::Apply(const Event& event) {
       // Counts twice as often: only evictions have them.
       corruption_ =
           static_cast<Corruption>(std::min(random_.Between(1, 8), int32_t{7}));
+      if (random_.OneIn(6)) corruption_ = Corruption::kLostBlock;
       return;
     case EventKind::kStaleOpen:
       return StaleOpen();
@@ -134,6 +135,8 @@ void World::Apply(const Event& event) {
       return ResetCache();
     case EventKind::kStats:
       return AskStats();
+    case EventKind::kLoseBlocks:
+      return LoseBlocks();
   }
 }
 

@@ -52,6 +52,7 @@ class World {
     kFewerTokens,
     kMoreOutcomes,
     kCounts,  // of the next eviction
+    kLostBlock,
   };
   class ClientSink;
   class StepSink;
@@ -127,6 +128,7 @@ class World {
   void ReceivePlan(const std::shared_ptr<StepSink>& sink, const StepPlan& plan);
   void ExecuteNext(const std::shared_ptr<StepSink>& sink);
   void Corrupt(StepResult* result);
+  void LoseBlocks();
 
   // Operators (world.cc).
   void AskStats();

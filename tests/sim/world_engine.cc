@@ -178,6 +178,14 @@ void World::ExecuteNext(const std::shared_ptr<StepSink>& sink) {
       [sink, result = *std::move(result)] { sink->Receive(result); });
 }
 
+void World::LoseBlocks() {
+  std::vector<BlockId> blocks;
+  for (int32_t i = random_.Between(1, 3); i > 0; --i) {
+    blocks.push_back(BlockId{random_.Between(1, options_.num_blocks - 1)});
+  }
+  canary_.LoseBlocks(blocks);
+}
+
 // Whatever comes out is wrong: the reference model says which answers are
 // right, and disagrees with a scheduler that takes this one.
 void World::Corrupt(StepResult* result) {
@@ -207,6 +215,10 @@ void World::Corrupt(StepResult* result) {
       return;
     case Corruption::kMoreOutcomes:
       result->evictions.emplace_back();
+      return;
+    case Corruption::kLostBlock:
+      result->lost_blocks.push_back(
+          BlockId{random_.OneIn(2) ? 0 : options_.num_blocks});
       return;
     case Corruption::kCounts:
       break;

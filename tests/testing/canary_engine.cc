@@ -13,10 +13,6 @@
 namespace blockmgr {
 namespace {
 
-uint64_t Extend(uint64_t hash, uint64_t value) {
-  return SplitMix64(hash ^ (value + 0x1000));
-}
-
 // A stream of random numbers from one number.
 class Random {
  public:
@@ -37,11 +33,6 @@ class Random {
   uint64_t state_;
 };
 
-template <typename... Parts>
-absl::Status Wrong(const Parts&... parts) {
-  return absl::InternalError(absl::StrCat(parts...));
-}
-
 }  // namespace
 
 CanaryEngine::CanaryEngine(const ModelLayout& layout, int32_t max_sequences,
@@ -51,12 +42,18 @@ CanaryEngine::CanaryEngine(const ModelLayout& layout, int32_t max_sequences,
       tables_(max_sequences),
       memory_(layout.num_pages() * layout.page_size) {}
 
+uint64_t CanaryEngine::Extend(uint64_t hash, uint64_t value) {
+  return SplitMix64(hash ^ (value + 0x1000));
+}
+
 void CanaryEngine::Restart() {
   std::ranges::fill(tables_, CanaryTable{});
   regions_.clear();
   std::ranges::fill(memory_, Tag{});
   queue_.clear();
   touched_.clear();
+  losses_.clear();
+  lost_.clear();
 }
 
 int32_t CanaryEngine::SampleAfter(uint64_t chain) const {
@@ -102,6 +99,7 @@ absl::StatusOr<StepResult> CanaryEngine::Execute() {
   StepResult result;
   result.id = plan.id;
   BM_RETURN_IF_ERROR(ApplyStarts(plan));
+  BM_RETURN_IF_ERROR(ApplyCopies(queued, &result));
   BM_RETURN_IF_ERROR(ApplyBlocks(queued));
   BM_RETURN_IF_ERROR(Compute(plan, &result));
   absl::flat_hash_set<BlockId>& touched = touched_[plan.id];
@@ -123,142 +121,12 @@ absl::StatusOr<StepResult> CanaryEngine::Execute() {
     BM_RETURN_IF_ERROR(CarryOut(plan, order, &result.evictions.back()));
     BM_RETURN_IF_ERROR(ReadAll(tables_[Index(order.slot)]));
   }
+  CarryOutLosses(&result);
   // No more than a few steps are ever in flight.
   absl::erase_if(touched_, [&plan](const auto& step) {
     return Index(step.first) + 16 < Index(plan.id);
   });
   return result;
-}
-
-absl::Status CanaryEngine::ApplyStarts(const StepPlan& plan) {
-  for (const SequenceSlot slot : plan.released) {
-    CanaryTable& table = tables_[Index(slot)];
-    if (!table.open) return Wrong("released slot ", Index(slot), " is empty");
-    table = CanaryTable{};
-  }
-  for (const SequenceStart& start : plan.starts) {
-    CanaryTable& table = tables_[Index(start.slot)];
-    if (table.open) return Wrong("slot ", Index(start.slot), " is in use");
-    if (start.num_cached_tokens % layout_.page_size != 0 ||
-        start.num_cached_tokens >= start.num_tokens) {
-      return Wrong("cached tokens: ", start.num_cached_tokens, " of ",
-                   start.num_tokens);
-    }
-    table.open = true;
-    table.request = start.request;
-    table.incarnation = next_incarnation_++;
-    table.query_window = start.query_window;
-    table.num_cached = start.num_cached_tokens;
-    uint64_t chain = 0;
-    for (int32_t i = 0; i < start.num_tokens; ++i) {
-      table.tokens.push_back(plan.start_tokens[start.token_begin + i]);
-      chain = Extend(chain, table.tokens.back());
-      table.chain.push_back(chain);
-    }
-    if (start.region != kNoRegion) {
-      BM_RETURN_IF_ERROR(StartOnRegion(start, &table));
-    }
-    // The rest of a hit was computed without any eviction but those.
-    for (int32_t i = table.length(); i < table.num_cached; ++i) {
-      table.content.push_back(Extend(table.chain[i], table.history));
-    }
-    table.steps.assign(table.content.size(), StepId{0});
-  }
-  for (const RegionId region : plan.dropped_regions) {
-    if (regions_.erase(region) == 0) {
-      return Wrong("region ", Index(region), " is dropped and was not kept");
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CanaryEngine::StartOnRegion(const SequenceStart& start,
-                                         CanaryTable* table) {
-  const auto found = regions_.find(start.region);
-  if (found == regions_.end()) {
-    return Wrong("slot ", Index(start.slot), " starts on region ",
-                 Index(start.region), ", which is not kept");
-  }
-  const CanaryRegion& region = found->second;
-  const size_t length = region.content.size();
-  if (table->num_cached < std::ssize(region.content) ||
-      table->chain[length - 1] != region.chain) {
-    return Wrong("slot ", Index(start.slot), " starts with ", table->num_cached,
-                 " cached tokens on region ", Index(start.region), " of ",
-                 length, " other tokens");
-  }
-  table->content = region.content;
-  table->history = region.history;
-  table->evictions = region.evictions;
-  table->region = region.layout;
-  table->region_positions = region.positions;
-  return absl::OkStatus();
-}
-
-std::vector<int32_t> CanaryEngine::CountHolders() const {
-  std::vector<int32_t> holders(layout_.num_blocks, 0);
-  for (const CanaryTable& table : tables_) {
-    for (const BlockId block : table.tail) ++holders[Index(block)];
-    if (!table.region.has_value()) continue;
-    for (const BlockId block : table.region->blocks()) ++holders[Index(block)];
-  }
-  return holders;
-}
-
-absl::Status CanaryEngine::CheckFresh(const Queued& queued,
-                                      BlockId block) const {
-  if (Index(block) <= 0 || Index(block) >= layout_.num_blocks) {
-    return Wrong("block ", Index(block), " is no block");
-  }
-  for (const StepId step : queued.in_flight) {
-    if (touched_.at(step).contains(block)) {
-      return Wrong("block ", Index(block), " is handed out by step ",
-                   Index(queued.plan.id), " while step ", Index(step),
-                   ", in flight, touches it");
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CanaryEngine::ApplyBlocks(const Queued& queued) {
-  const StepPlan& plan = queued.plan;
-  std::vector<int32_t> holders = CountHolders();
-  // What sequences may yet start on is nobody else's.
-  for (const auto& [id, region] : regions_) {
-    for (const BlockId block : region.layout.blocks()) ++holders[Index(block)];
-  }
-  for (size_t i = 0; i < plan.slots.size(); ++i) {
-    CanaryTable& table = tables_[Index(plan.slots[i])];
-    if (!table.open || table.length() != plan.positions[i]) {
-      return Wrong("slot ", Index(plan.slots[i]), " has ", table.length(),
-                   " tokens, the plan starts at ", plan.positions[i]);
-    }
-    int32_t num_matched =
-        table.tail.empty()
-            ? (table.num_cached - table.cut()) / layout_.page_size
-            : 0;
-    for (int64_t j = plan.block_offsets[i]; j < plan.block_offsets[i + 1];
-         ++j) {
-      const BlockId block = plan.blocks[j];
-      if (num_matched > 0) {
-        --num_matched;  // its content is checked when it is read
-      } else {
-        BM_RETURN_IF_ERROR(CheckFresh(queued, block));
-        if (holders[Index(block)] > 0) {
-          return Wrong("new block ", Index(block), " is in a table already");
-        }
-      }
-      table.tail.push_back(block);
-      ++holders[Index(block)];
-    }
-    const int32_t end = plan.positions[i] + plan.num_tokens[i];
-    if (std::ssize(table.tail) !=
-        CeilDiv(end - table.cut(), layout_.page_size)) {
-      return Wrong("slot ", Index(plan.slots[i]), ": ", table.tail.size(),
-                   " tail blocks for tokens ", table.cut(), " to ", end);
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::Status CanaryEngine::Compute(const StepPlan& plan, StepResult* result) {
@@ -298,7 +166,9 @@ absl::Status CanaryEngine::Compute(const StepPlan& plan, StepResult* result) {
     if (end != std::ssize(table.tokens)) {
       return Wrong("sampling at ", end, " of ", table.tokens.size());
     }
-    result->sampled.push_back(SampleAfter(table.chain.back()));
+    // What is computed from lost content is of no use.
+    result->sampled.push_back(
+        SampleAfter(table.chain.back() ^ (IsDamaged(table) ? 1 : 0)));
     table.tokens.push_back(result->sampled.back());
     table.chain.push_back(Extend(table.chain.back(), table.tokens.back()));
   }
@@ -313,6 +183,7 @@ CacheView CanaryEngine::ViewBelow(const CanaryTable& table, int32_t cut) const {
 }
 
 absl::Status CanaryEngine::ReadAll(const CanaryTable& table) const {
+  if (IsDamaged(table)) return absl::OkStatus();
   const EntryIndex entries =
       IndexEntries(layout_, ViewBelow(table, table.length()),
                    table.region_positions, table.length());
@@ -468,6 +339,15 @@ absl::Status CanaryEngine::CarryOut(const StepPlan& plan,
           .subspan(order.destination_begin, order.num_destinations),
       outcome->counts, order.cut);
   CompactionPlan compaction = PlanCompaction(layout_, entries, keep, next);
+  // What is moved is no better than it was; fresh blocks may be all of it.
+  const bool was_damaged = IsDamaged(table);
+  for (const BlockId block : next.blocks()) {
+    if (was_damaged) {
+      lost_.insert(block);
+    } else {
+      lost_.erase(block);
+    }
+  }
   Move(std::move(compaction.moves.phase1), table.history + 1);
   Move(std::move(compaction.moves.phase2), table.history + 2);
   table.tail.erase(table.tail.begin(),

@@ -30,6 +30,7 @@
 #include <absl/container/flat_hash_set.h>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
+#include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
@@ -100,6 +101,12 @@ class CanaryEngine {
   absl::StatusOr<StepResult> Execute();
   // From now on every eviction is refused, or none but those of options.
   void RefuseOrders(bool refuse) { refuses_all_ = refuse; }
+  // The step executed next reports these blocks as lost: their tags are. Who
+  // holds one is not believed from then on, and what it samples is wrong, until
+  // it is released or starts again.
+  void LoseBlocks(const std::vector<BlockId>& blocks);
+  // Whether it holds a block whose content is lost.
+  bool IsDamaged(const CanaryTable& table) const;
   // Loses all memory, tables and plans, like a new engine.
   void Restart();
 
@@ -128,9 +135,22 @@ class CanaryEngine {
     std::vector<StepId> in_flight;  // when it was issued
   };
 
+  static uint64_t Extend(uint64_t hash, uint64_t value);
+  template <typename... Parts>
+  static absl::Status Wrong(const Parts&... parts) {
+    return absl::InternalError(absl::StrCat(parts...));
+  }
+
+  // Tables (canary_tables.cc).
   absl::Status ApplyStarts(const StepPlan& plan);
+  absl::Status ApplyStart(const StepPlan& plan, const SequenceStart& start);
   absl::Status StartOnRegion(const SequenceStart& start, CanaryTable* table);
+  // Starts with what `source`, a table before this plan, has of the tokens.
+  absl::Status StartFrom(const CanaryTable& source, const SequenceStart& start,
+                         CanaryTable* table);
+  absl::Status ApplyCopies(const Queued& queued, StepResult* result);
   absl::Status ApplyBlocks(const Queued& queued);
+  void CarryOutLosses(StepResult* result);
   absl::Status CheckFresh(const Queued& queued, BlockId block) const;
   absl::Status Compute(const StepPlan& plan, StepResult* result);
   absl::Status ReadAll(const CanaryTable& table) const;
@@ -154,6 +174,8 @@ class CanaryEngine {
   std::deque<Queued> queue_;
   // Blocks that executed steps have touched, by step.
   absl::flat_hash_map<StepId, absl::flat_hash_set<BlockId>> touched_;
+  std::vector<BlockId> losses_;        // to be reported
+  absl::flat_hash_set<BlockId> lost_;  // and not written by a step since
   uint64_t next_incarnation_ = 1;
   bool refuses_all_ = false;
 };

@@ -2,6 +2,7 @@
 
 #include "tests/testing/canary_engine.h"
 
+#include <functional>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -151,6 +152,89 @@ TEST_F(CanaryEngineTest, NoticesGapsAndMissingBlocks) {
   StepPlan plan = Plan(2);
   AddRun(0, 7, 1, {4}, true, &plan);
   EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr("starts at 7")));
+}
+
+// Starts slot 1 with the first five of the six tokens of slot 0.
+class CanarySourceTest : public CanaryEngineTest {
+ protected:
+  static StepPlan Fork() {
+    StepPlan plan = Plan(2);
+    AddStart(1, kTokens, 5, &plan);
+    plan.starts[0].source = SequenceSlot{0};
+    plan.copies = {{.slot = SequenceSlot{1},
+                    .blocks = {BlockId{3}, BlockId{4}},
+                    .num_tokens = 1}};
+    AddRun(1, 5, 1, {}, true, &plan);
+    return plan;
+  }
+  static StepPlan Restart(int32_t num_cached) {
+    StepPlan plan = Plan(2);
+    AddStart(0, kTokens, num_cached, &plan);
+    plan.starts[0].source = SequenceSlot{0};
+    AddRun(0, num_cached, 6 - num_cached, {7, 8}, true, &plan);
+    return plan;
+  }
+};
+
+TEST_F(CanarySourceTest, ForksReadWhatTheySharedAndWriteTheirOwn) {
+  EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
+  EXPECT_THAT(Run(Fork()), IsOk());
+  EXPECT_THAT(engine_.table(SequenceSlot{1}).tail,
+              ElementsAre(BlockId{1}, BlockId{2}, BlockId{4}));
+  StepPlan plan = Plan(3);
+  AddRun(0, 6, 1, {5}, true, &plan);
+  AddRun(1, 6, 1, {6}, true, &plan);
+  EXPECT_THAT(Run(plan), IsOk());
+}
+
+TEST_F(CanarySourceTest, NoticesWrongForks) {
+  const auto expect = [this](const std::function<void(StepPlan*)>& spoil,
+                             const char* message) {
+    engine_.Restart();
+    EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
+    StepPlan plan = Fork();
+    spoil(&plan);
+    EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr(message)));
+  };
+  expect([](StepPlan* p) { p->start_tokens[4] = 1; }, "other tokens");
+  expect([](StepPlan* p) { p->copies.clear(); }, "written and shared");
+  expect([](StepPlan* p) { p->copies[0].num_tokens = 2; }, "end of its tail");
+  expect([](StepPlan* p) { p->copies[0].blocks.source = BlockId{2}; },
+         "end of its tail");
+  expect([](StepPlan* p) { p->copies[0].blocks.destination = BlockId{2}; },
+         "copied to and in use");
+  expect([](StepPlan* p) { p->released = {SequenceSlot{0}}; }, "which has 0");
+}
+
+TEST_F(CanarySourceTest, WhoLostABlockSamplesNonsenseUntilItStartsAgain) {
+  const std::vector<int32_t> alone = engine_.OutputsAlone(kTokens, 2, {});
+  engine_.LoseBlocks({BlockId{2}, BlockId{9}});
+  ASSERT_THAT(engine_.Enqueue(Prompt(1, 0, {1, 2, 3})), IsOk());
+  ASSERT_OK_AND_ASSIGN(StepResult result, engine_.Execute());
+  EXPECT_THAT(result.lost_blocks, ElementsAre(BlockId{2}, BlockId{9}));
+  EXPECT_THAT(result.sampled, ElementsAre(alone[0]));  // lost afterwards
+  EXPECT_TRUE(engine_.IsDamaged(engine_.table(SequenceSlot{0})));
+  StepPlan plan = Plan(2);
+  AddRun(0, 6, 1, {4}, true, &plan);
+  ASSERT_THAT(engine_.Enqueue(plan), IsOk());
+  ASSERT_OK_AND_ASSIGN(result, engine_.Execute());
+  EXPECT_THAT(result.sampled, testing::Not(ElementsAre(alone[1])));
+  plan = Restart(2);
+  plan.id = StepId{3};
+  ASSERT_THAT(engine_.Enqueue(plan), IsOk());
+  ASSERT_OK_AND_ASSIGN(result, engine_.Execute());
+  EXPECT_FALSE(engine_.IsDamaged(engine_.table(SequenceSlot{0})));
+  EXPECT_THAT(result.sampled, ElementsAre(alone[0]));
+}
+
+TEST_F(CanarySourceTest, NoticesARestartOnWhatIsLost) {
+  engine_.LoseBlocks({BlockId{2}});
+  EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
+  StepPlan plan = Restart(4);
+  plan.blocks.pop_back();
+  plan.block_offsets.back() = 1;
+  EXPECT_THAT(Run(plan), IsOk());
+  EXPECT_TRUE(engine_.IsDamaged(engine_.table(SequenceSlot{0})));
 }
 
 class CanaryOrderTest : public CanaryEngineTest {

@@ -95,8 +95,28 @@ TEST(EngineWireTest, RegionsArriveByName) {
   EXPECT_EQ(plan.evictions[0].region, RegionId{12});
 }
 
+TEST(EngineWireTest, SourcesAndCopiesArrive) {
+  v1::StepPlan proto;
+  proto.add_starts()->set_source(0);
+  proto.add_starts();
+  v1::CopyOnWrite* copy = proto.add_copies();
+  copy->set_slot(3);
+  copy->set_source(8);
+  copy->set_destination(9);
+  copy->set_num_tokens(5);
+  StepPlan plan;
+  ASSERT_OK(PlanFromProto(proto, &plan));
+  EXPECT_EQ(plan.starts[0].source, SequenceSlot{0});
+  EXPECT_EQ(plan.starts[1].source, kNoSequenceSlot);
+  const CopyOnWrite expected = {.slot = SequenceSlot{3},
+                                .blocks = {BlockId{8}, BlockId{9}},
+                                .num_tokens = 5};
+  EXPECT_THAT(plan.copies, ElementsAre(expected));
+}
+
 TEST(EngineWireTest, EveryFieldOfAResultLeaves) {
   StepResult result;
+  result.lost_blocks = {BlockId{7}, BlockId{3}};
   result.id = StepId{5};
   result.sampled = {-1, 9};
   result.evictions = {{.ok = true, .error = "", .counts = {16, 32}},
@@ -110,6 +130,7 @@ TEST(EngineWireTest, EveryFieldOfAResultLeaves) {
   EXPECT_THAT(proto.evictions(0).counts(), ElementsAre(16, 32));
   EXPECT_FALSE(proto.evictions(1).ok());
   EXPECT_EQ(proto.evictions(1).error(), "no queries");
+  EXPECT_THAT(proto.lost_blocks(), ElementsAre(7, 3));
 }
 
 }  // namespace

@@ -76,8 +76,13 @@ StepPlan FullPlan() {
                   .request = RequestId{77},
                   .num_tokens = 5,
                   .num_cached_tokens = 16,
+                  .source = SequenceSlot{0},
                   .region = RegionId{5},
-                  .query_window = 32}};
+                  .query_window = 32},
+                 {.slot = SequenceSlot{5}, .num_tokens = 1}};
+  plan.copies = {{.slot = SequenceSlot{4},
+                  .blocks = {BlockId{20}, BlockId{21}},
+                  .num_tokens = 7}};
   plan.dropped_regions = {RegionId{3}, RegionId{5}};
   plan.start_tokens = {1, 2, 3, 4, 5};
   plan.slots = {SequenceSlot{4}, SequenceSlot{0}};
@@ -107,7 +112,7 @@ TEST(WireTest, PlanCarriesEveryField) {
   ToProto(FullPlan(), &proto);
   EXPECT_EQ(proto.step(), 9u);
   EXPECT_THAT(proto.released(), ElementsAre(3));
-  ASSERT_EQ(proto.starts_size(), 1);
+  ASSERT_EQ(proto.starts_size(), 2);
   EXPECT_EQ(proto.starts(0).slot(), 4);
   EXPECT_EQ(proto.starts(0).request(), 77u);
   EXPECT_EQ(proto.starts(0).token_begin(), 0);
@@ -115,6 +120,14 @@ TEST(WireTest, PlanCarriesEveryField) {
   EXPECT_EQ(proto.starts(0).num_cached_tokens(), 16);
   EXPECT_EQ(proto.starts(0).query_window(), 32);
   EXPECT_EQ(proto.starts(0).region(), 5u);
+  EXPECT_TRUE(proto.starts(0).has_source());
+  EXPECT_EQ(proto.starts(0).source(), 0);
+  EXPECT_FALSE(proto.starts(1).has_source());
+  ASSERT_EQ(proto.copies_size(), 1);
+  EXPECT_EQ(proto.copies(0).slot(), 4);
+  EXPECT_EQ(proto.copies(0).source(), 20);
+  EXPECT_EQ(proto.copies(0).destination(), 21);
+  EXPECT_EQ(proto.copies(0).num_tokens(), 7);
   EXPECT_THAT(proto.dropped_regions(), ElementsAre(3u, 5u));
   EXPECT_THAT(proto.start_tokens(), ElementsAre(1, 2, 3, 4, 5));
   EXPECT_THAT(proto.slots(), ElementsAre(4, 0));
@@ -135,13 +148,14 @@ TEST(WireTest, PlanCarriesEveryField) {
   EXPECT_THAT(proto.evictions(0).budgets(), ElementsAre(8, 8));
   EXPECT_THAT(proto.destinations(), ElementsAre(12));
   // A field added to the message must be filled, and tested, here.
-  EXPECT_EQ(proto.GetDescriptor()->field_count(), 13);
+  EXPECT_EQ(proto.GetDescriptor()->field_count(), 14);
 }
 
 TEST(WireTest, ResultReplacesWhatWasThere) {
   StepResult result;
   result.sampled = {9, 9, 9};
   result.evictions.resize(3);
+  result.lost_blocks = {BlockId{1}};
   v1::StepResult proto;
   proto.set_step(4);
   proto.add_sampled(-1);
@@ -149,6 +163,8 @@ TEST(WireTest, ResultReplacesWhatWasThere) {
   v1::EvictionOutcome* outcome = proto.add_evictions();
   outcome->set_error("no room");
   outcome->add_counts(5);
+  proto.add_lost_blocks(6);
+  proto.add_lost_blocks(2);
   FromProto(proto, &result);
   EXPECT_EQ(result.id, StepId{4});
   EXPECT_THAT(result.sampled, ElementsAre(-1, 17));
@@ -156,6 +172,8 @@ TEST(WireTest, ResultReplacesWhatWasThere) {
   EXPECT_FALSE(result.evictions[0].ok);
   EXPECT_EQ(result.evictions[0].error, "no room");
   EXPECT_THAT(result.evictions[0].counts, ElementsAre(5));
+  EXPECT_THAT(result.lost_blocks, ElementsAre(BlockId{6}, BlockId{2}));
+  EXPECT_EQ(proto.GetDescriptor()->field_count(), 4);
 }
 
 TEST(WireTest, StatusKeepsCodeAndText) {

@@ -1,0 +1,65 @@
+// Memory that loses its content, as a host engine would notice and report it.
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "bench/engine/tiny_engine.h"
+
+namespace blockmgr {
+
+void TinyEngine::ForgetLosses(const StepPlan& plan, StepResult* result) {
+  absl::flat_hash_map<SequenceSlot, int32_t> num_cached;  // blocks
+  for (const SequenceStart& start : plan.starts) {
+    if (start.source != kNoSequenceSlot) continue;
+    num_cached[start.slot] =
+        (start.num_cached_tokens - tables_.row(start.slot).cut) /
+        layout_.page_size;
+  }
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    const auto cached = num_cached.find(plan.slots[i]);
+    const int64_t first = plan.block_offsets[i] +
+                          (cached == num_cached.end() ? 0 : cached->second);
+    for (int64_t j = first; j < plan.block_offsets[i + 1]; ++j) {
+      lost_.erase(plan.blocks[static_cast<size_t>(j)]);
+    }
+  }
+  for (const CopyOnWrite& copy : plan.copies) {
+    lost_.erase(copy.blocks.destination);
+    if (!lost_.contains(copy.blocks.source)) continue;
+    lost_.insert(copy.blocks.destination);
+    result->lost_blocks.push_back(copy.blocks.destination);
+  }
+}
+
+void TinyEngine::Lose(std::span<const BlockId> blocks, StepResult* result) {
+  if (blocks.empty()) return;
+  std::vector<int64_t> slots;
+  for (const BlockId block : blocks) {
+    lost_.insert(block);
+    result->lost_blocks.push_back(block);
+    for (int32_t i = 0; i < layout_.page_size; ++i) {
+      slots.push_back(int64_t{Index(block)} * layout_.page_size + i);
+    }
+  }
+  const std::vector<float> rows(slots.size() *
+                                    static_cast<size_t>(layout_.num_heads) *
+                                    static_cast<size_t>(layout_.head_dim),
+                                std::numeric_limits<float>::quiet_NaN());
+  for (int32_t layer = 0; layer < layout_.num_layers; ++layer) {
+    backend_->Append(AppendBatch{.layer = layer,
+                                 .slot_mapping = slots,
+                                 .keys = rows.data(),
+                                 .values = rows.data()});
+  }
+}
+
+bool TinyEngine::IsDamaged(SequenceSlot slot) const {
+  if (lost_.empty()) return false;
+  const SequenceTable& table = tables_.row(slot);
+  const auto is_lost = [this](BlockId block) { return lost_.contains(block); };
+  return std::ranges::any_of(table.tail_blocks, is_lost) ||
+         std::ranges::any_of(table.region_blocks, is_lost);
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,58 @@
+// Going on after the engine has lost the content of blocks.
+
+#include <algorithm>
+
+#include "blockmgr/base/check.h"
+#include "scheduler/scheduler_impl.h"
+
+namespace blockmgr {
+
+bool SchedulerImpl::RestartInSlot(RequestState* request, int32_t num_left) {
+  // Where an order stands is the engine's to know: it may have moved entries.
+  if (request->order_in_flight) return false;
+  const int32_t next = request->next_compression;
+  const int32_t length = next == 0 ? 0 : request->compressions[next - 1].length;
+  // As with a prefix hit: observation windows are computed as a whole, and
+  // scores are accumulated from the first token on.
+  int32_t num_kept = MaxCachedTokens(*request, length);
+  if (num_kept < num_left) {
+    num_kept -= num_kept % layout().page_size;
+  } else {
+    num_kept = num_left;
+  }
+  // What came before a compression cannot be computed after it.
+  if (num_kept == 0 || num_kept < length) return false;
+  manager_.CutBack(request->slot, num_kept);
+  ++request->incarnation;
+  request->num_computed = num_kept;
+  request->num_placeholders = 0;
+  request->num_in_cache = num_kept;
+  request->restarts = true;
+  has_restarts_ = true;
+  UpdateFront(request);
+  return true;
+}
+
+void SchedulerImpl::LoseBlocks(std::span<const BlockId> blocks) {
+  if (blocks.empty()) return;
+  const absl::StatusOr<LossReport> report = manager_.LoseBlocks(blocks);
+  BM_CHECK(report.ok());  // ValidateResult has looked
+  totals_.num_lost_blocks += blocks.size();
+  const std::vector<CutSequence>& cuts = report->sequences;
+  if (cuts.empty()) return;
+  for (RequestState* request : running_) {
+    const auto cut =
+        std::ranges::lower_bound(cuts, request->slot, {}, &CutSequence::slot);
+    if (cut == cuts.end() || cut->slot != request->slot) continue;
+    ++totals_.num_cut_requests;
+    if (RestartInSlot(request, cut->num_tokens)) continue;
+    // From the first token on, or what the prefix cache has.
+    LeaveSlot(request);
+    tenants_.Preempt(request->tenant, request->demand());
+    JoinQueue(request);
+  }
+  std::erase_if(running_,
+                [](const RequestState* state) { return !state->running; });
+}
+
+}  // namespace blockmgr

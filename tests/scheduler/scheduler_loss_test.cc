@@ -1,0 +1,239 @@
+// Blocks that the engine has lost: who holds one goes on from what is left, and
+// outputs what it does alone; nobody else notices.
+
+#include <cstdint>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/scheduler_driver.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/test_requests.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// The index-th block of the request's tail.
+BlockId TailBlock(SchedulerDriver& driver, RequestId id, size_t index) {
+  const SequenceSlot slot = driver.SlotOf(id);
+  return driver.scheduler().manager().sequence(slot).tail.at(index);
+}
+
+void RunUntilOutputs(SchedulerDriver* driver, RequestId id, size_t count) {
+  driver->RunUntil([&] { return driver->served(id).outputs.size() >= count; });
+}
+
+// How plan() starts the request.
+const SequenceStart* StartInPlan(const SchedulerDriver& driver, RequestId id) {
+  for (const SequenceStart& start : driver.plan().starts) {
+    if (start.request == id) return &start;
+  }
+  return nullptr;
+}
+
+class LossTest : public testing::TestWithParam<int32_t> {
+ protected:
+  static SchedulerOptions Options() {
+    SchedulerOptions options = PlainOptions();
+    options.max_steps_in_flight = GetParam();
+    return options;
+  }
+  // With as many steps in flight as allowed, the oldest of which reports them.
+  static void Lose(SchedulerDriver* driver,
+                   const std::vector<BlockId>& blocks) {
+    while (driver->Issue()) {
+    }
+    driver->engine().LoseBlocks(blocks);
+    driver->Answer();
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(StepsInFlight, LossTest, testing::Values(1, 2, 4));
+
+TEST_P(LossTest, GoesOnFromItsLongestValidPrefix) {
+  SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
+  const RequestId id = Submit(&driver, MakeRequest("a", 22, 12));
+  const RequestId other = Submit(&driver, MakeRequest("b", 22, 12, 1));
+  RunUntilOutputs(&driver, id, 3);
+  const size_t before = driver.served(id).outputs.size();
+  const size_t other_before = driver.served(other).outputs.size();
+  Lose(&driver, {TailBlock(driver, id, 2), TailBlock(driver, id, 4)});
+  // What the step sampled was sampled from what is lost.
+  EXPECT_THAT(driver.served(id).outputs, SizeIs(before));
+  EXPECT_THAT(driver.served(other).outputs, SizeIs(other_before + 1));
+  const SequenceSlot slot = driver.SlotOf(id);
+  EXPECT_EQ(driver.scheduler().manager().sequence(slot).num_settled, 8);
+  EXPECT_EQ(driver.scheduler().stats().num_lost_blocks, 2u);
+  EXPECT_EQ(driver.scheduler().stats().num_cut_requests, 1u);
+
+  driver.RunUntil([&] { return StartInPlan(driver, id) != nullptr; });
+  ASSERT_NE(StartInPlan(driver, id), nullptr);
+  EXPECT_EQ(StartInPlan(driver, id)->source, slot);
+  EXPECT_EQ(StartInPlan(driver, id)->slot, slot);
+  EXPECT_EQ(StartInPlan(driver, id)->num_cached_tokens, 8);
+  EXPECT_THAT(driver.plan().released, IsEmpty());
+  EXPECT_EQ(driver.TokensInPlan(id), 22 + static_cast<int32_t>(before) - 8);
+  driver.Drain();
+  EXPECT_EQ(driver.served(id).finish->num_preemptions, 0);
+  driver.CheckQuiescent();
+}
+
+TEST_P(LossTest, StartsAnewWithoutItsFirstBlock) {
+  SchedulerDriver driver(SmallLayout(4, 61), Options());
+  const RequestId id = Submit(&driver, MakeRequest("a", 22, 12));
+  RunUntilOutputs(&driver, id, 3);
+  const SequenceSlot slot = driver.SlotOf(id);
+  Lose(&driver, {TailBlock(driver, id, 0)});
+  EXPECT_EQ(driver.scheduler().stats().num_running, 0);
+  driver.RunUntil([&] { return StartInPlan(driver, id) != nullptr; });
+  EXPECT_EQ(StartInPlan(driver, id)->source, kNoSequenceSlot);
+  EXPECT_EQ(StartInPlan(driver, id)->num_cached_tokens, 0);
+  EXPECT_THAT(driver.plan().released, testing::ElementsAre(slot));
+  driver.Drain();
+  EXPECT_EQ(driver.served(id).finish->num_preemptions, 0);
+  driver.CheckQuiescent();
+}
+
+TEST_P(LossTest, NobodyFindsWhatIsLost) {
+  SchedulerOptions options = Options();
+  options.enable_prefix_caching = true;
+  SchedulerDriver driver(SmallLayout(4, 61), options);
+  const RequestId a = Submit(&driver, MakeRequest("a", 22, 12));
+  RunUntilOutputs(&driver, a, 2);
+  const RequestId b = Submit(&driver, MakeRequest("b", 30, 12));
+  RunUntilOutputs(&driver, b, 2);
+  ASSERT_EQ(TailBlock(driver, a, 3), TailBlock(driver, b, 3));
+  Lose(&driver, {TailBlock(driver, a, 3)});
+  EXPECT_EQ(driver.scheduler().stats().num_cut_requests, 2u);
+  const RequestId c = Submit(&driver, MakeRequest("c", 21, 12));
+  driver.Drain();
+  // The first three blocks are good; the fourth may have been computed again.
+  EXPECT_GE(driver.served(c).finish->num_cached_tokens, 12);
+  driver.CheckQuiescent();
+}
+
+TEST_P(LossTest, CachedBlocksThatNobodyHoldsAreForgotten) {
+  SchedulerOptions options = Options();
+  options.enable_prefix_caching = true;
+  SchedulerDriver driver(SmallLayout(4, 61), options);
+  const RequestId a = Submit(&driver, MakeRequest("a", 22, 2));
+  RunUntilOutputs(&driver, a, 1);
+  const BlockId block = TailBlock(driver, a, 2);
+  driver.Drain();
+  const RequestId other = Submit(&driver, MakeRequest("b", 5, 12, 1));
+  RunUntilOutputs(&driver, other, 2);
+  Lose(&driver, {block});
+  EXPECT_EQ(driver.scheduler().stats().num_cut_requests, 0u);
+  const RequestId c = Submit(&driver, MakeRequest("c", 21, 2));
+  driver.Drain();
+  EXPECT_EQ(driver.served(c).finish->num_cached_tokens, 8);
+  driver.CheckQuiescent();
+}
+
+TEST_P(LossTest, KeepsItsRegionAndLosesTheTail) {
+  SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
+  Request request = MakeRequest("a", 22, 30);
+  request.eviction = Recency(6);
+  const RequestId id = Submit(&driver, request);
+  RunUntilOutputs(&driver, id, 16);
+  ASSERT_THAT(driver.served(id).recorded, SizeIs(1));
+  const SequenceSlot slot = driver.SlotOf(id);
+  // Positions 20 to 23, 24 to 27, ...: the compression was at 22.
+  Lose(&driver, {TailBlock(driver, id, 1)});
+  driver.RunUntil([&] { return StartInPlan(driver, id) != nullptr; });
+  EXPECT_EQ(StartInPlan(driver, id)->source, slot);
+  EXPECT_EQ(StartInPlan(driver, id)->num_cached_tokens, 24);
+  driver.Drain();
+  EXPECT_EQ(driver.scheduler().stats().num_evictions, 1u);
+  driver.CheckQuiescent();
+}
+
+// What was computed before the compression cannot be computed after it; nor is
+// anything left of who lost its region.
+TEST_P(LossTest, ReplaysItsCompressionWhenItMust) {
+  for (const bool of_region : {false, true}) {
+    SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
+    Request request = MakeRequest("a", 22, 30);
+    request.eviction = Recency(6);
+    const RequestId id = Submit(&driver, request);
+    RunUntilOutputs(&driver, id, 16);
+    const SequenceCache& sequence =
+        driver.scheduler().manager().sequence(driver.SlotOf(id));
+    const BlockId block =
+        of_region ? sequence.region->blocks.front() : sequence.tail.front();
+    Lose(&driver, {block});
+    driver.RunUntil([&] { return StartInPlan(driver, id) != nullptr; });
+    EXPECT_EQ(StartInPlan(driver, id)->source, kNoSequenceSlot);
+    EXPECT_EQ(StartInPlan(driver, id)->num_cached_tokens, 0);
+    driver.Drain();
+    EXPECT_EQ(driver.scheduler().stats().num_evictions, 2u);
+    driver.CheckQuiescent();
+  }
+}
+
+TEST_P(LossTest, LosesAnOrderInFlight) {
+  SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
+  Request request = MakeRequest("a", 22, 30);
+  const RequestId id = Submit(&driver, request);
+  RunUntilOutputs(&driver, id, 4);
+  ASSERT_OK_AND_ASSIGN(const uint64_t number,
+                       driver.Evict(id, RecencyCommand(6)));
+  while (driver.ok() && driver.plan().evictions.empty()) {
+    if (!driver.Issue()) driver.Answer();
+  }
+  driver.engine().LoseBlocks({TailBlock(driver, id, 2)});
+  driver.Answer();
+  driver.Drain();
+  ASSERT_THAT(driver.served(id).evictions, SizeIs(1));
+  EXPECT_EQ(driver.served(id).evictions[0].command, number);
+  EXPECT_THAT(driver.served(id).evictions[0].status,
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("lost blocks")));
+  driver.CheckQuiescent();
+}
+
+TEST_P(LossTest, AccumulatedScoresAreAccumulatedAgain) {
+  SchedulerOptions options = Options();
+  options.num_scorer_states = 1;
+  SchedulerDriver driver(SmallLayout(4, 61, 2, 2), options);
+  Request request = MakeRequest("a", 22, 40);
+  request.eviction = Recency(6);
+  request.eviction.mode = EvictionMode::kDecode;
+  request.eviction.compress_every = 16;
+  request.eviction.policy.scorer = ScorerSpec{};
+  request.eviction.policy.scorer.kind = ScorerKind::kH2o;
+  const RequestId id = Submit(&driver, request);
+  RunUntilOutputs(&driver, id, 8);
+  Lose(&driver, {TailBlock(driver, id, 1)});
+  driver.RunUntil([&] { return StartInPlan(driver, id) != nullptr; });
+  EXPECT_EQ(StartInPlan(driver, id)->num_cached_tokens, 0);
+  driver.Drain();
+  driver.CheckQuiescent();
+}
+
+TEST_P(LossTest, RefusesBlocksThatThePoolDoesNotHave) {
+  SchedulerDriver driver(SmallLayout(4, 20), Options());
+  Submit(&driver, MakeRequest("a", 22, 3));
+  ASSERT_TRUE(driver.Issue());
+  driver.AnswerWith([&](StepResult* result) {
+    Effects effects;
+    for (const int32_t block : {0, -1, 21}) {
+      StepResult wrong = *result;
+      wrong.lost_blocks = {BlockId{3}, BlockId{block}};
+      const uint64_t before = driver.scheduler().StateHash();
+      EXPECT_THAT(driver.scheduler().Update(wrong, &effects),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           HasSubstr("lost_blocks[1]: expected 1 to 20")));
+      EXPECT_EQ(driver.scheduler().StateHash(), before);
+    }
+  });
+  driver.Drain();
+  driver.CheckQuiescent();
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,93 @@
+// What follows when the engine has lost blocks.
+
+#include <algorithm>
+#include <utility>
+
+#include "blockmgr/base/bits.h"
+#include "tests/sim/ledger.h"
+
+namespace blockmgr::sim {
+
+void Ledger::SettleLoss(const std::vector<BlockId>& lost) {
+  if (lost.empty()) return;
+  const auto is_lost = [&lost](BlockId block) {
+    return std::ranges::count(lost, block) > 0;
+  };
+  for (auto& [slot, table] : tables_) {
+    const std::set<BlockId> blocks = table.Blocks();
+    if (std::ranges::none_of(blocks, is_lost)) continue;
+    const auto first = std::ranges::find_if(table.tail, is_lost);
+    table.num_sound =
+        std::ranges::any_of(table.region_blocks, is_lost)
+            ? 0
+            : std::min(table.num_settled,
+                       table.cut +
+                           layout_.page_size * static_cast<int32_t>(
+                                                   first - table.tail.begin()));
+    // Whatever is in flight for it counts for nothing.
+    table.stay = next_stay_++;
+    ++report_->counts().cut_requests;
+  }
+  for (const BlockId block : lost) blocks_[Index(block)].content.clear();
+  std::erase_if(regions_, [&](const auto& region) {
+    if (std::ranges::none_of(region.second.blocks, is_lost)) return false;
+    lost_regions_.insert(region.first);
+    return true;
+  });
+}
+
+void Ledger::TakeCuts(const BlockManager& manager) {
+  if (!report_->ok()) return;
+  std::vector<SequenceSlot> left;
+  for (auto& [slot, table] : tables_) {
+    if (!table.num_sound.has_value()) continue;
+    const int32_t num_sound = *std::exchange(table.num_sound, std::nullopt);
+    const SequenceCache& sequence = manager.sequence(slot);
+    if (!sequence.open) {
+      left.push_back(slot);
+      continue;
+    }
+    const int32_t num_kept = sequence.num_settled;
+    if (table.pending.has_value() || num_kept < 1 || num_kept > num_sound ||
+        num_kept < std::max(table.cut, table.last_length)) {
+      report_->Fail("slot ", Index(slot), " goes on from ", num_kept,
+                    " tokens; it has ", num_sound, " left, cut ", table.cut,
+                    ", was compressed at ", table.last_length,
+                    ", under way: ", table.pending.has_value());
+      return;
+    }
+    const auto num_blocks =
+        static_cast<size_t>(CeilDiv(num_kept - table.cut, layout_.page_size));
+    for (size_t i = num_blocks; i < table.tail.size(); ++i) {
+      Release(table.tail[i]);
+    }
+    table.tail.resize(num_blocks);
+    table.num_settled = num_kept;
+    table.num_reserved = num_kept;
+    table.restart_due = true;
+    requests_.at(table.request).num_placeholders = 0;
+  }
+  for (const SequenceSlot slot : left) CloseTable(slot);
+}
+
+void Ledger::TakeRestart(const StepPlan& plan, const SequenceStart& start) {
+  const auto found = tables_.find(start.slot);
+  if (found == tables_.end() || found->second.request != start.request ||
+      !found->second.restart_due || start.source != start.slot ||
+      start.region != kNoRegion) {
+    report_->Fail("request ", Index(start.request), " starts in slot ",
+                  Index(start.slot), " from slot ", Index(start.source),
+                  " and has lost nothing there");
+    return;
+  }
+  Table& table = found->second;
+  table.restart_due = false;
+  CheckStartTokens(plan, start, requests_.at(start.request));
+  if (start.num_cached_tokens != table.num_reserved) {
+    report_->Fail("request ", Index(start.request), " starts again after ",
+                  start.num_cached_tokens, " tokens, ", table.num_reserved,
+                  " are left");
+  }
+}
+
+}  // namespace blockmgr::sim
