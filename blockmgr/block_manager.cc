@@ -163,6 +163,11 @@ PrefixMatch BlockManager::Match(const BlockChain& chain,
 SequenceSlot BlockManager::Open(const BlockChain& chain,
                                 const PrefixMatch& match) {
   BM_CHECK(!free_slots_.empty());
+  if (match.source != kNoSequenceSlot) {
+    const SequenceSlot fork = Duplicate(match.source);
+    CutBack(fork, match.num_tokens);
+    return fork;
+  }
   const SequenceSlot slot = free_slots_.back();
   free_slots_.pop_back();
   SequenceCache& sequence = sequences_[Index(slot)];
@@ -273,8 +278,13 @@ bool BlockManager::Reserve(std::span<const TokenDemand> demands,
         sequence.BlocksFor(demand.num_tokens, layout_.page_size);
     sequence.tail.insert(sequence.tail.end(), blocks->begin() + next,
                          blocks->begin() + next + count);
+    if (demand.num_tokens > 0) {
+      if (sequence.num_reserved == sequence.num_settled) {
+        sequence.shared_when_settled = sequence.shares_last_block;
+      }
+      sequence.shares_last_block = false;
+    }
     sequence.num_reserved += demand.num_tokens;
-    if (demand.num_tokens > 0) sequence.shares_last_block = false;
     next += count;
     offsets->push_back(static_cast<int64_t>(next));
   }
@@ -298,6 +308,7 @@ void BlockManager::Commit(SequenceSlot slot, int32_t num_tokens,
   SequenceCache& sequence = at(slot);
   BM_CHECK(sequence.num_settled + num_tokens <= sequence.num_reserved);
   sequence.num_settled += num_tokens;
+  if (num_tokens > 0) sequence.shared_when_settled = false;
   if (NumPublishable(sequence, 0) > sequence.num_published) {
     Publish(&sequence, tokens, chain);
   }
@@ -392,7 +403,7 @@ void BlockManager::Abort(SequenceSlot slot, int32_t num_tokens) {
     pool_.ReleaseUntouched(sequence.tail.back());
     sequence.tail.pop_back();
   }
-  ReturnToSettled(slot);
+  if (num_tokens > 0) ReturnToSettled(slot);
 }
 
 void BlockManager::ReleaseFrom(BlockId block) {

@@ -69,7 +69,7 @@ struct BlockManagerStats {
 };
 
 // What holds the first tokens of a prompt already: perhaps a region, then
-// blocks.
+// blocks, in the prefix cache or in a sequence that can be forked.
 struct PrefixMatch {
   int32_t num_tokens = 0;  // covered
   // Entry of the prefix cache, or PrefixCache::kNone; then `cached` tells what
@@ -82,15 +82,24 @@ struct PrefixMatch {
   int32_t num_reclaimable = 0;
   // What looking for it took: pages compared and lengths of regions tried.
   int64_t num_looks = 0;
+  // The sequence, if it is one; then `blocks` are the full ones, there may be a
+  // part of another, and nothing is reclaimable.
+  SequenceSlot source = kNoSequenceSlot;
+  const RegionRecord* source_region = nullptr;
+  int32_t source_length = 0;  // see length(); set by whoever knows
 
   // Null without a region.
   const RegionRecord* record() const {
-    return cached == nullptr ? nullptr : cached->record.get();
+    return cached == nullptr ? source_region : cached->record.get();
   }
-  int32_t cut() const { return cached == nullptr ? 0 : record()->cut; }
+  int32_t cut() const { return record() == nullptr ? 0 : record()->cut; }
+  // Tokens computed when the region was made; 0: without one.
+  int32_t length() const {
+    return cached == nullptr ? source_length : cached->length;
+  }
   int32_t num_region_blocks() const {
-    return cached == nullptr ? 0
-                             : static_cast<int32_t>(record()->blocks.size());
+    return record() == nullptr ? 0
+                               : static_cast<int32_t>(record()->blocks.size());
   }
   int32_t num_blocks() const {
     return static_cast<int32_t>(blocks.size()) + num_region_blocks();
@@ -183,17 +192,24 @@ class BlockManager {
                     int32_t max_tokens,
                     const RegionQuery* query = nullptr) const;
 
-  // Opens a sequence whose first tokens are `match` (settled and published),
-  // found by `chain` and still in the cache. REQUIRES: num_open_slots() > 0.
+  // The first num_tokens of a sequence, to be forked by Open. Valid until the
+  // sequence changes. REQUIRES: CanFork(source), and Open in its place;
+  // num_tokens is settled and not below the region's cut.
+  PrefixMatch MatchFork(SequenceSlot source, int32_t num_tokens) const;
+
+  // Opens a sequence whose first tokens are `match` (settled and published as
+  // far as there), found by `chain` and still in the cache, or of a sequence.
+  // A part of a block that is shared with that one is copied by the first
+  // Reserve. REQUIRES: num_open_slots() > 0.
   SequenceSlot Open(const BlockChain& chain, const PrefixMatch& match);
 
-  // Whether Fork(slot) is possible now: a slot is open, every reserved position
-  // is settled (what a step in flight writes cannot be shared yet) and no
-  // eviction is pending (nor can what it moves).
+  // Whether Fork(slot) is possible now: a slot is open, no eviction is pending
+  // (what it moves cannot be shared), nor a copy that the next step carries.
   bool CanFork(SequenceSlot slot) const;
-  // A new sequence that shares everything the given one holds, and is settled
-  // and published as far. Takes no blocks: the first of the two to write into
-  // the last block, where it is partly filled, takes one then. The two know
+  // A new sequence that shares everything settled that the given one holds, and
+  // is published as far; what steps in flight write is not shared. Takes no
+  // blocks: who writes into the last block, where it is partly filled, takes
+  // one then, the first of the two where both have the same rows. The two know
   // nothing of each other. REQUIRES: CanFork(slot). O(blocks of the sequence).
   SequenceSlot Fork(SequenceSlot slot);
 
@@ -322,6 +338,8 @@ class BlockManager {
 
   SequenceCache& at(SequenceSlot slot);
   const SequenceCache& at(SequenceSlot slot) const;
+  // A new sequence that is the same, reserved positions too.
+  SequenceSlot Duplicate(SequenceSlot slot);
   // The blocks that positions [0, cut) are in, in table order.
   std::vector<BlockId> BlocksBelow(const SequenceCache& sequence,
                                    int32_t cut) const;

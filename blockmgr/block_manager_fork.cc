@@ -10,27 +10,53 @@
 namespace blockmgr {
 
 bool BlockManager::CanFork(SequenceSlot slot) const {
-  const SequenceCache& sequence = at(slot);
-  return !free_slots_.empty() && !sequence.pending.has_value() &&
-         sequence.num_settled == sequence.num_reserved;
+  return !free_slots_.empty() && !at(slot).pending.has_value() &&
+         std::ranges::count(copies_, slot, &CopyOnWrite::slot) == 0;
 }
 
-SequenceSlot BlockManager::Fork(SequenceSlot slot) {
+SequenceSlot BlockManager::Duplicate(SequenceSlot slot) {
   BM_CHECK(CanFork(slot));
-  SequenceCache& parent = at(slot);
   const SequenceSlot child_slot = free_slots_.back();
   free_slots_.pop_back();
   SequenceCache& child = sequences_[Index(child_slot)];
   BM_CHECK(!child.open);
-  parent.shares_last_block = parent.num_reserved % layout_.page_size != 0;
   // Into the memory of the slot's table, which the copy keeps.
-  child = parent;
+  child = at(slot);
   for (const BlockId block : child.tail) pool_.AddRef(block);
   if (child.region != nullptr) {
     for (const BlockId block : child.region->blocks) pool_.AddRef(block);
   }
   if (prefix_caching_) cache_.AddRootUser(child.root_serial);
   return child_slot;
+}
+
+SequenceSlot BlockManager::Fork(SequenceSlot slot) {
+  SequenceCache& parent = at(slot);
+  const SequenceSlot child = Duplicate(slot);
+  if (parent.num_settled < parent.num_reserved) {
+    // The parent writes behind what the child has, in a block that they share
+    // perhaps, and the child copies its rows before it writes there.
+    CutBack(child, parent.num_settled);
+  } else {
+    parent.shares_last_block = parent.num_reserved % layout_.page_size != 0;
+    at(child).shares_last_block = parent.shares_last_block;
+  }
+  return child;
+}
+
+PrefixMatch BlockManager::MatchFork(SequenceSlot source,
+                                    int32_t num_tokens) const {
+  BM_CHECK(CanFork(source));
+  const SequenceCache& sequence = at(source);
+  BM_CHECK(num_tokens >= std::max(sequence.cut(), 1));
+  BM_CHECK(num_tokens <= sequence.num_settled);
+  PrefixMatch match;
+  match.num_tokens = num_tokens;
+  match.source = source;
+  match.source_region = sequence.region.get();
+  const int32_t num_full = (num_tokens - sequence.cut()) / layout_.page_size;
+  match.blocks.assign(sequence.tail.begin(), sequence.tail.begin() + num_full);
+  return match;
 }
 
 bool BlockManager::NeedsCopy(const SequenceCache& sequence) const {
@@ -107,8 +133,7 @@ void BlockManager::ReturnToSettled(SequenceSlot slot) {
   SequenceCache& sequence = at(slot);
   if (sequence.num_reserved != sequence.num_settled) return;
   if (!copies_.empty()) UndoCopy(slot);
-  // Whoever took a copy of its block may be back in it.
-  sequence.shares_last_block = sequence.num_reserved % layout_.page_size != 0;
+  sequence.shares_last_block = sequence.shared_when_settled;
 }
 
 void BlockManager::ReleaseCopySources() {

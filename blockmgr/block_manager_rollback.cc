@@ -23,7 +23,7 @@ void BlockManager::Rollback(SequenceSlot slot, int32_t num_tokens) {
     ReleaseFrom(sequence.tail.back());
     sequence.tail.pop_back();
   }
-  ReturnToSettled(slot);
+  if (num_tokens > 0) ReturnToSettled(slot);
 }
 
 void BlockManager::CutBack(SequenceSlot slot, int32_t num_tokens) {

@@ -45,6 +45,9 @@ struct SequenceCache {
   // to it. Then num_settled == num_reserved. Of the sequences that hold a block
   // at most one may write to it, and the others' rows come before its own.
   bool shares_last_block = false;
+  // What shares_last_block was when the first of the positions that are not
+  // settled was reserved, and is again when the last of them is given back.
+  bool shared_when_settled = false;
   std::optional<PendingEviction> pending;
   int32_t num_found = 0;  // positions that came from the prefix cache
 

@@ -76,6 +76,13 @@ struct Request {
   // How long the cache should keep its blocks.
   std::vector<RetentionWish> retention;
   int32_t priority = 0;  // SchedulingPolicy::kPriority: lower is served first
+  // A live request of the same tenant, adapter and salt, by id; empty: none.
+  // This one begins as that one does (n > 1), or goes on from there (beams):
+  // where the other runs when this one is admitted, it shares what that has
+  // computed of their common first tokens, to the token, whether prefixes are
+  // cached or not; else it is admitted like any other. It is compressed as the
+  // other, at the same tokens: `eviction` is to be left alone.
+  std::string fork_of = {};
 };
 
 // An eviction ordered from outside for a live request.

@@ -49,6 +49,15 @@ struct SharedCompression {
   CompressionPoint point;  // any of its points, but for length and cut
 };
 
+// How a request is compressed, as of its submission: see RequestState.
+struct PlannedEviction {
+  std::vector<CompressionPoint> compressions = {};
+  std::unique_ptr<const DecodeCompression> decode = nullptr;
+  std::unique_ptr<const EvictionCommand> squeeze = nullptr;
+  std::unique_ptr<const SharedCompression> sharing = nullptr;
+  ScorerState scorer_state = ScorerState::kNone;
+};
+
 // A command that waits for the request's next step.
 struct PendingCommand {
   uint64_t number = 0;
@@ -115,6 +124,7 @@ struct RequestState {
   int32_t priority = 0;
   int32_t peak_blocks = 0;   // alone in the pool, from the first token on
   uint64_t submit_step = 0;  // the step to be issued next, then
+  RequestId fork_of{0};      // until it is admitted; 0: none
 
   // While waiting:
   WaitingPlace place;        // kept when it runs, for its return

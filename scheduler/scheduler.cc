@@ -1,4 +1,4 @@
-// Submission, cancellation, commands and statistics.
+// Submission, cancellation and statistics.
 
 #include "scheduler/scheduler.h"
 
@@ -30,41 +30,6 @@ absl::Status ValidateTokens(const char* field,
     }
   }
   return absl::OkStatus();
-}
-
-absl::Status ValidateSharing(const RequestEviction& eviction,
-                             int32_t page_size) {
-  if (!eviction.share_prefix) return absl::OkStatus();
-  if (eviction.share_multiple < 0 || eviction.share_multiple % page_size != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("eviction.share_multiple: expected 0 or a multiple of ",
-                     page_size, " (page_size), got ", eviction.share_multiple));
-  }
-  if (eviction.mode == EvictionMode::kPressure) {
-    return absl::InvalidArgumentError(
-        "eviction.share_prefix: expected a mode that compresses the prompt, "
-        "got pressure");
-  }
-  const EvictionPolicy& policy = eviction.policy;
-  if (policy.scorer_state() != ScorerState::kNone) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "eviction.share_prefix: expected a policy that needs no scores "
-        "accumulated from the first token on, got ",
-        FormatPolicy(policy)));
-  }
-  if (policy.needs_table()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "eviction.share_prefix: expected a policy without a budget table, got ",
-        FormatPolicy(policy)));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ValidateTarget(const EvictionTarget& target) {
-  if (target.kind == EvictionTarget::Kind::kTokens) {
-    return RequireRange("tokens_per_head", target.tokens, 1, INT32_MAX);
-  }
-  return target.Validate();
 }
 
 absl::Status ValidateWish(size_t index, const RetentionWish& wish) {
@@ -151,74 +116,8 @@ absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
   for (size_t i = 0; i < request.retention.size(); ++i) {
     BM_RETURN_IF_ERROR(ValidateWish(i, request.retention[i]));
   }
+  BM_RETURN_IF_ERROR(ValidateFork(request));
   return ValidateEviction(request.eviction);
-}
-
-absl::Status SchedulerImpl::ValidatePolicy(
-    const EvictionPolicy& policy,
-    const std::shared_ptr<const BudgetTable>& table) const {
-  BM_RETURN_IF_ERROR(policy.Validate());
-  if (policy.parity != Parity::kNone) {
-    return absl::InvalidArgumentError(
-        "eviction.policy: expected no parity(..): it reproduces published "
-        "programs on tensors and conserves no total");
-  }
-  if (!policy.needs_table()) return absl::OkStatus();
-  if (table == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("eviction.policy: expected the budget table '",
-                     policy.budget.profile, "' with the request, got none"));
-  }
-  return CheckTable(policy, ShapeOf(layout()), *table);
-}
-
-absl::Status SchedulerImpl::ValidateEviction(
-    const RequestEviction& eviction) const {
-  if (eviction.mode == EvictionMode::kNone) {
-    if (!eviction.share_prefix) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        "eviction.share_prefix: expected a mode that compresses the prompt, "
-        "got none");
-  }
-  const EvictionPolicy& policy = eviction.policy;
-  BM_RETURN_IF_ERROR(ValidatePolicy(policy, eviction.table));
-  BM_RETURN_IF_ERROR(ValidateTarget(eviction.target));
-  if (policy.scorer.kind == ScorerKind::kExternal ||
-      policy.budget.kind == BudgetKind::kExternal) {
-    return absl::InvalidArgumentError(
-        "eviction.policy: expected a policy of the engine's own, got external "
-        "scores or budgets (evict the running request instead)");
-  }
-  if (policy.scorer_state() != ScorerState::kNone &&
-      options_.num_scorer_states == 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "eviction.policy: ", FormatPolicy(policy),
-        " needs scores that the engine accumulates, but it announced "
-        "num_scorer_states 0"));
-  }
-  const int32_t page_size = layout().page_size;
-  BM_RETURN_IF_ERROR(ValidateSharing(eviction, page_size));
-  if (eviction.mode == EvictionMode::kEveryChunk ||
-      eviction.mode == EvictionMode::kDecode) {
-    const int32_t least = std::max(page_size, policy.query_window());
-    if (eviction.compress_every < least ||
-        eviction.compress_every % page_size != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("eviction.compress_every: expected a multiple of ",
-                       page_size, " (page_size) and at least ", least, ", got ",
-                       eviction.compress_every));
-    }
-  }
-  return RequireRange("eviction.policy: window", policy.query_window(), 0,
-                      MaxWindow());
-}
-
-int32_t SchedulerImpl::MaxWindow() const {
-  const int32_t room =
-      options_.max_num_batched_tokens - options_.max_num_seqs + 1;
-  return options_.long_prefill_token_threshold > 0
-             ? std::min(room, options_.long_prefill_token_threshold)
-             : room;
 }
 
 absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
@@ -234,13 +133,10 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
         options_.max_waiting, ")"));
   }
   const auto num_prompt = static_cast<int32_t>(request.prompt.size());
-  std::vector<CompressionPoint> compressions =
-      PlanCompressions(request.eviction, num_prompt, layout());
-  std::unique_ptr<const DecodeCompression> decode =
-      DecodeCompressionOf(request.eviction, num_prompt);
+  PlannedEviction eviction = PlanEviction(request);
   const int32_t peak =
-      PeakBlocks(num_prompt + request.max_tokens - 1, compressions, layout(),
-                 Holding{}, decode.get());
+      PeakBlocks(num_prompt + request.max_tokens - 1, eviction.compressions,
+                 layout(), Holding{}, eviction.decode.get());
   if (peak > manager_.num_usable()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the request can never fit: it needs ", peak, " blocks at its peak (",
@@ -259,24 +155,17 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   state->stop_token_ids = std::move(request.stop_token_ids);
   state->chain = BlockChain(request.scope);
   state->chain.SetRetention(RetentionOf(request, now_ms_));
-  state->compressions = std::move(compressions);
-  state->decode = std::move(decode);
-  ListNextPoint(state);
-  if (request.eviction.mode == EvictionMode::kPressure) {
-    state->squeeze = std::make_unique<const EvictionCommand>(
-        EvictionCommand{.policy = request.eviction.policy,
-                        .target = request.eviction.target,
-                        .cut = 0,
-                        .scores = nullptr,
-                        .budgets = nullptr,
-                        .table = request.eviction.table});
+  state->compressions = std::move(eviction.compressions);
+  state->decode = std::move(eviction.decode);
+  state->squeeze = std::move(eviction.squeeze);
+  state->sharing = std::move(eviction.sharing);
+  if (request.fork_of.empty()) {
+    ListNextPoint(state);
+  } else {
+    state->fork_of = names_.at(request.fork_of);
   }
   if (!state->compressions.empty() || state->squeeze != nullptr) {
-    state->scorer_state = request.eviction.policy.scorer_state();
-  }
-  if (request.eviction.share_prefix) {
-    state->sharing = std::make_unique<const SharedCompression>(
-        ShareCompression(request.eviction, num_prompt));
+    state->scorer_state = eviction.scorer_state;
   }
   requests_.emplace(state->id, state);
   names_.emplace(state->name, state->id);
@@ -286,20 +175,6 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   state->tenant = tenants_.Submit(request.scope.tenant, demand);
   JoinQueue(state);
   return state->id;
-}
-
-void SchedulerImpl::ListNextPoint(RequestState* request) const {
-  if (request->decode == nullptr) return;
-  std::vector<CompressionPoint>& points = request->compressions;
-  const int32_t last =
-      points.empty() ? request->decode->begin
-                     : std::max(points.back().length, request->decode->begin);
-  CompressionPoint next = NextPoint(*request->decode, last, layout());
-  if (next.length < request->last_length()) {
-    points.push_back(std::move(next));
-  } else {
-    request->decode.reset();  // nothing is computed after it
-  }
 }
 
 RequestState* SchedulerImpl::NewState() {
@@ -326,17 +201,6 @@ void SchedulerImpl::LeaveSlot(RequestState* request) {
   request->next_compression = 0;
   request->order_in_flight = false;
   request->restarts = false;
-}
-
-void SchedulerImpl::AbortCommand(RequestState* request, const char* why,
-                                 Effects* effects) {
-  if (request->command == nullptr) return;
-  EvictionEffect effect;
-  effect.request = request->id;
-  effect.command = request->command->number;
-  effect.status = absl::AbortedError(why);
-  effects->evictions.push_back(std::move(effect));
-  request->command.reset();
 }
 
 void SchedulerImpl::Retire(RequestState* request, FinishReason reason,
@@ -377,86 +241,6 @@ absl::Status SchedulerImpl::Cancel(RequestId request, Effects* effects) {
   }
   Retire(state, FinishReason::kCancelled, absl::OkStatus(), effects);
   return absl::OkStatus();
-}
-
-absl::Status SchedulerImpl::ValidateCommand(
-    const RequestState& request, const EvictionCommand& command) const {
-  BM_RETURN_IF_ERROR(ValidatePolicy(command.policy, command.table));
-  BM_RETURN_IF_ERROR(ValidateTarget(command.target));
-  if (command.policy.scorer_state() != ScorerState::kNone &&
-      command.policy.scorer_state() != request.scorer_state) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "policy: ", FormatPolicy(command.policy),
-        " needs scores accumulated from the first token on; expected a request "
-        "whose own policy has them, got one without"));
-  }
-  const int32_t page_size = layout().page_size;
-  const int32_t cut_now =
-      request.running ? manager_.sequence(request.slot).cut() : 0;
-  const int32_t largest =
-      LargestCut(request.running ? request.num_computed
-                                 : static_cast<int32_t>(request.tokens.size()),
-                 page_size);
-  if (command.cut != 0 && (command.cut % page_size != 0 ||
-                           command.cut <= cut_now || command.cut > largest)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cut: expected 0 or a multiple of ", page_size, " above ",
-                     cut_now, " and at most ", largest, ", got ", command.cut));
-  }
-  const int64_t num_heads = layout().pages_per_block();
-  const bool wants_scores = command.policy.scorer.kind == ScorerKind::kExternal;
-  const int64_t num_scores =
-      command.scores == nullptr ? 0 : std::ssize(*command.scores);
-  const int64_t expected_scores =
-      wants_scores ? num_heads * int64_t{command.cut} : 0;
-  if (wants_scores && command.cut == 0) {
-    return absl::InvalidArgumentError(
-        "cut: expected the positions that the scores cover, got 0");
-  }
-  if (num_scores != expected_scores) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "scores: expected ", expected_scores,
-        " values (layers * heads * cut, for an external scorer only), got ",
-        num_scores));
-  }
-  const bool wants_budgets =
-      command.policy.budget.kind == BudgetKind::kExternal;
-  const int64_t num_budgets =
-      command.budgets == nullptr ? 0 : std::ssize(*command.budgets);
-  if (num_budgets != (wants_budgets ? num_heads : 0)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "budgets: expected ", wants_budgets ? num_heads : 0,
-        " values (layers * heads, for external budgets only), got ",
-        num_budgets));
-  }
-  if (!wants_budgets) return absl::OkStatus();
-  for (const int32_t budget : *command.budgets) {
-    BM_RETURN_IF_ERROR(RequireRange("budgets", budget, 1, INT32_MAX));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<uint64_t> SchedulerImpl::Evict(RequestId request,
-                                              EvictionCommand command) {
-  const auto found = requests_.find(request);
-  if (found == requests_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("request: expected a live one, got ", Index(request)));
-  }
-  RequestState* state = found->second;
-  if (state->num_outputs() == 0) {
-    return absl::FailedPreconditionError(
-        "the request has not computed its prompt yet");
-  }
-  if (state->command != nullptr || state->order_in_flight) {
-    return absl::FailedPreconditionError(
-        "an eviction of the request is under way");
-  }
-  BM_RETURN_IF_ERROR(ValidateCommand(*state, command));
-  const uint64_t number = next_command_++;
-  state->command = std::make_unique<PendingCommand>(
-      PendingCommand{number, std::move(command)});
-  return number;
 }
 
 absl::StatusOr<RequestId> SchedulerImpl::Find(absl::string_view id) const {

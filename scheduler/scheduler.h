@@ -50,6 +50,7 @@ struct SchedulerStats {
   uint64_t num_output_tokens = 0;
   uint64_t num_evictions = 0;
   uint64_t num_squeezes = 0;      // EvictionMode::kPressure; ordered
+  uint64_t num_forks = 0;         // requests that began with another's table
   uint64_t num_lost_blocks = 0;   // StepResult::lost_blocks
   uint64_t num_cut_requests = 0;  // that held one, each time
   uint64_t evicted_entries = 0;
@@ -71,7 +72,8 @@ class Scheduler {
   virtual ~Scheduler() = default;
 
   // Queues a request. InvalidArgument: malformed (empty prompt, ...);
-  // AlreadyExists: a live request has this id; ResourceExhausted: the queue is
+  // AlreadyExists: a live request has this id; NotFound: no live request has
+  // that of fork_of; ResourceExhausted: the queue is
   // full, the request can never fit in the pool, or a quota of its tenant
   // (named) is used up; FailedPrecondition: the engine does not accumulate the
   // scores that the policy needs.

@@ -69,10 +69,8 @@ PrefixMatch SchedulerImpl::FindPrefix(RequestState* request) const {
 
 int32_t SchedulerImpl::NextCompression(const RequestState& request,
                                        const PrefixMatch& match) {
-  if (match.cached == nullptr) return 0;
-  const auto next =
-      std::ranges::upper_bound(request.compressions, match.cached->length, {},
-                               &CompressionPoint::length);
+  const auto next = std::ranges::upper_bound(
+      request.compressions, match.length(), {}, &CompressionPoint::length);
   return static_cast<int32_t>(next - request.compressions.begin());
 }
 
@@ -120,7 +118,7 @@ bool SchedulerImpl::MayPrefill(const RequestState& request) {
 const RequestState* SchedulerImpl::WhoComputes(const RequestState& request,
                                                const PrefixMatch& match) const {
   // Over a region there are other keys.
-  if (match.cached != nullptr) return nullptr;
+  if (match.record() != nullptr) return nullptr;
   const auto num_matched = static_cast<int32_t>(match.blocks.size());
   const std::span<const BlockKey> keys = request.chain.keys();
   if (num_matched >= std::ssize(keys)) return nullptr;
@@ -253,7 +251,7 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
   run.match = static_cast<int32_t>(decision_.matches.size());
   decision_.runs.push_back(run);
   const auto num_pages = static_cast<size_t>(num_cached / page_size);
-  if (match.cached == nullptr && num_pages < request->chain.keys().size()) {
+  if (match.record() == nullptr && num_pages < request->chain.keys().size()) {
     decision_.computing.try_emplace(request->chain.keys()[num_pages], request);
   }
   const auto promise = [&](Promise kind, int32_t length) {
@@ -279,6 +277,13 @@ SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
   }
   if (!HasScorerState(*request)) return Verdict::kDoesNotFit;
   if (!MayPrefill(*request)) return Verdict::kIsTooLong;
+  if (ForkPoint fork = FindFork(*request); fork.waits) {
+    return Verdict::kAwaitsParent;
+  } else if (fork.match.num_tokens > 0 &&
+             PlanAdmission(request, std::move(fork.match), budget,
+                           token_budget)) {
+    return Verdict::kAdmitted;
+  }
   PrefixMatch match = FindPrefix(request);
   decision_.num_looked_blocks += match.num_looks;
   if (WaitsForPrefix(*request, match)) {
@@ -337,6 +342,7 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
         ++num_looks;
         break;
       case Verdict::kIsTooLong:
+      case Verdict::kAwaitsParent:
         ++num_barred;
         break;
       case Verdict::kTenantIsFull:

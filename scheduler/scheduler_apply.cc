@@ -88,7 +88,15 @@ void SchedulerImpl::Admit(RequestState* request, const PrefixMatch& match) {
   request->num_in_cache = match.num_tokens;
   request->num_computed = request->num_in_cache;
   if (request->squeeze != nullptr) ++num_squeezable_;
+  request->fork_of = RequestId{0};
   if (match.cached != nullptr) AdoptCompressions(request, match);
+  if (match.source != kNoSequenceSlot) {
+    ++totals_.num_forks;
+    request->next_compression = NextCompression(*request, match);
+    if (request->next_compression == std::ssize(request->compressions)) {
+      ListNextPoint(request);
+    }
+  }
   if (request->was_admitted) return;
   request->was_admitted = true;
   request->num_cached_tokens = request->num_in_cache;
@@ -114,7 +122,7 @@ void SchedulerImpl::AdoptCompressions(RequestState* request,
   request->compressions = std::move(adopted);
 }
 
-void SchedulerImpl::WriteStart(const RequestState& request,
+void SchedulerImpl::WriteStart(const RequestState& request, SequenceSlot source,
                                StepPlan* plan) const {
   SequenceStart start;
   start.slot = request.slot;
@@ -123,9 +131,8 @@ void SchedulerImpl::WriteStart(const RequestState& request,
   start.num_tokens = static_cast<int32_t>(request.tokens.size());
   start.num_cached_tokens = request.num_in_cache;
   const SequenceCache& sequence = manager_.sequence(request.slot);
-  if (request.restarts) {
-    start.source = request.slot;
-  } else if (sequence.region != nullptr) {
+  start.source = source;
+  if (source == kNoSequenceSlot && sequence.region != nullptr) {
     start.region = sequence.region->id;
   }
   start.query_window = options_.query_window;
@@ -205,7 +212,8 @@ void SchedulerImpl::WriteRun(const StepDecision::Run& run,
   plan->positions.push_back(request.num_computed);
   plan->num_tokens.push_back(run.num_tokens);
   plan->samples.push_back(samples ? 1 : 0);
-  if (run.match >= 0) {
+  if (run.match >= 0 &&
+      decision_.matches[run.match].source == kNoSequenceSlot) {
     const std::vector<BlockId>& matched = decision_.matches[run.match].blocks;
     plan->blocks.insert(plan->blocks.end(), matched.begin(), matched.end());
   }
@@ -224,7 +232,7 @@ void SchedulerImpl::ApplyRestarts(StepPlan* plan) {
   if (!has_restarts_) return;
   for (RequestState* request : running_) {
     if (!request->restarts) continue;
-    WriteStart(*request, plan);
+    WriteStart(*request, request->slot, plan);
     request->restarts = false;
   }
   has_restarts_ = false;
@@ -240,7 +248,7 @@ void SchedulerImpl::Apply(StepPlan* plan) {
     if (run.match < 0) continue;
     Admit(run.request, decision_.matches[run.match]);
     UpdateFront(run.request);
-    WriteStart(*run.request, plan);
+    WriteStart(*run.request, decision_.matches[run.match].source, plan);
   }
   demands_.clear();
   for (const StepDecision::Run& run : decision_.runs) {
@@ -248,7 +256,8 @@ void SchedulerImpl::Apply(StepPlan* plan) {
   }
   new_blocks_.clear();
   new_offsets_.assign(1, 0);
-  BM_CHECK(manager_.Reserve(demands_, &new_offsets_, &new_blocks_));
+  BM_CHECK(
+      manager_.Reserve(demands_, &new_offsets_, &new_blocks_, &plan->copies));
 
   StepInFlight record;
   if (!spare_steps_.empty()) {

@@ -149,20 +149,40 @@ class SchedulerImpl : public Scheduler {
  private:
   // Submission (scheduler.cc).
   absl::Status ValidateRequest(const Request& request) const;
+  RequestState* NewState();
+  void Retire(RequestState* request, FinishReason reason, absl::Status status,
+              Effects* effects);
+  // Takes a running request off its slot; what is in flight becomes stale.
+  void LeaveSlot(RequestState* request);
+
+  // Evictions as asked for (scheduler_eviction.cc).
+  PlannedEviction PlanEviction(const Request& request) const;
   absl::Status ValidateEviction(const RequestEviction& eviction) const;
   absl::Status ValidatePolicy(
       const EvictionPolicy& policy,
       const std::shared_ptr<const BudgetTable>& table) const;
   absl::Status ValidateCommand(const RequestState& request,
                                const EvictionCommand& command) const;
-  RequestState* NewState();
+  void AbortCommand(RequestState* request, const char* why, Effects* effects);
   // Adds the next of its decode compressions, if there is one, to those listed.
   void ListNextPoint(RequestState* request) const;
-  void Retire(RequestState* request, FinishReason reason, absl::Status status,
-              Effects* effects);
-  // Takes a running request off its slot; what is in flight becomes stale.
-  void LeaveSlot(RequestState* request);
-  void AbortCommand(RequestState* request, const char* why, Effects* effects);
+  // The longest observation window that fits in a chunk next to the decodes of
+  // every other sequence.
+  int32_t MaxWindow() const;
+
+  // Forks (scheduler_fork.cc).
+  absl::Status ValidateFork(const Request& request) const;
+  static PlannedEviction InheritedEviction(const RequestState& parent);
+  // Of the tokens that both begin with, those that the request may share, as
+  // soon as the parent has computed them.
+  int32_t ForkLength(const RequestState& parent,
+                     const RequestState& request) const;
+  struct ForkPoint {
+    bool waits = false;      // until its parent has computed what they share
+    PrefixMatch match = {};  // of no tokens: it is no fork
+  };
+  // What a waiting request may start with of the one that it is a fork of.
+  ForkPoint FindFork(const RequestState& request) const;
 
   // Who is served first of those that run.
   bool RunsBefore(const RequestState* a, const RequestState* b) const;
@@ -216,9 +236,6 @@ class SchedulerImpl : public Scheduler {
   // preferred and there is room.
   int32_t FreshForOrder(const StepDecision::Order& order, int32_t num_own,
                         int32_t available) const;
-  // The longest observation window that fits in a chunk next to the decodes of
-  // every other sequence.
-  int32_t MaxWindow() const;
   int32_t BlocksComing() const;
   // Hands out the tokens that equal shares have left.
   void TopUp(BlockBudget* budget, int32_t* token_budget);
@@ -239,6 +256,7 @@ class SchedulerImpl : public Scheduler {
     kDoesNotFit,      // passed by later ones, max_bypasses times
     kLetsOthersPass,  // for its own good
     kIsTooLong,       // while enough long prompts are computed
+    kAwaitsParent,
     kTenantIsFull,
   };
   void PlanWaiting(BlockBudget* budget, int32_t* token_budget);
@@ -287,7 +305,9 @@ class SchedulerImpl : public Scheduler {
   void Admit(RequestState* request, const PrefixMatch& match);
   // Makes the compressions of a prefix found those of the request.
   void AdoptCompressions(RequestState* request, const PrefixMatch& match);
-  void WriteStart(const RequestState& request, StepPlan* plan) const;
+  // `source`: of the tokens that it has; kNoSequenceSlot: the prefix cache.
+  void WriteStart(const RequestState& request, SequenceSlot source,
+                  StepPlan* plan) const;
   void WriteRun(const StepDecision::Run& run, std::span<const BlockId> blocks,
                 StepPlan* plan, StepInFlight* record);
   void WriteOrder(const StepDecision::Run& run, StepPlan* plan,

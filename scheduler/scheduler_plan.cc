@@ -272,11 +272,10 @@ bool SchedulerImpl::MakeRoom(size_t index, int32_t needed,
 bool SchedulerImpl::PlanRun(size_t index, int32_t num_tokens,
                             BlockBudget* budget) {
   RequestState* request = running_[index];
-  const SequenceCache& sequence = manager_.sequence(request->slot);
   StepDecision::Run run;
   run.request = request;
   run.num_tokens = num_tokens;
-  run.num_blocks = sequence.BlocksFor(num_tokens, layout().page_size);
+  run.num_blocks = manager_.BlocksNeeded(request->slot, num_tokens);
   if (MayOrder(*request, request->next_compression,
                request->num_computed + num_tokens)) {
     if (!PlanRunWithOrder(index, &run, budget)) return false;

@@ -61,6 +61,7 @@ void TinyEngine::StartSequences(const StepPlan& plan) {
   for (const SequenceStart& start : plan.starts) {
     const auto index = static_cast<size_t>(Index(start.slot));
     if (index >= sequences_.size()) sequences_.resize(index + 1);
+    if (observer_.on_start) observer_.on_start(start);
     scoring_.Start(start, &sequences_[index].scoring);
     if (start.region != kNoRegion) {
       sequences_[index].region = regions_.at(start.region);

@@ -35,17 +35,19 @@
 
 namespace blockmgr {
 
-// What tests see of a run. Either function may be empty.
+// What tests see of a run. Any function may be empty.
 struct TinyObserver {
+  // A sequence starts; the tables know it.
+  std::function<void(const SequenceStart& start)> on_start = {};
   // Logits after the token at `position`, for every sampled token.
   std::function<void(SequenceSlot slot, int32_t position,
                      std::span<const float> logits)>
-      on_logits;
+      on_logits = {};
   // An eviction about to be carried out: its candidates, what the policy read
   // of them, and what is kept.
   std::function<void(const EvictionOrder& order, const ScoredEntries& scored,
                      const KeepSets& keep)>
-      on_eviction;
+      on_eviction = {};
 };
 
 // Asked after every step: blocks whose memory is to lose its content. Sequences

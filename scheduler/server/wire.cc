@@ -84,6 +84,7 @@ absl::StatusOr<Request> FromProto(const v1::SubmitRequest& proto) {
   BM_RETURN_IF_ERROR(TokensFromProto("stop_token_ids", proto.stop_token_ids(),
                                      &request.stop_token_ids));
   request.priority = proto.priority();
+  request.fork_of = proto.fork_of();
   request.scope.tenant = proto.tenant();
   request.scope.lora = proto.lora();
   request.scope.cache_salt = proto.cache_salt();
@@ -267,6 +268,7 @@ void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto) {
   proto->set_num_output_tokens(scheduler.num_output_tokens);
   proto->set_num_evictions(scheduler.num_evictions);
   proto->set_num_squeezes(scheduler.num_squeezes);
+  proto->set_num_forks(scheduler.num_forks);
   proto->set_num_lost_blocks(scheduler.num_lost_blocks);
   proto->set_num_cut_requests(scheduler.num_cut_requests);
   proto->set_evicted_entries(scheduler.evicted_entries);

@@ -51,17 +51,45 @@ TEST_F(BlockManagerForkTest, ForkSharesEveryBlockAndTakesNone) {
   EXPECT_EQ(manager_.NumOwnBlocks(child, 8), 0);
 }
 
-TEST_F(BlockManagerForkTest, CannotForkWhatIsNotSettled) {
-  const std::vector<int32_t> prompt = Prompt(1, 8);
-  const SequenceSlot slot = Compute(prompt);
-  ASSERT_TRUE(Reserve(slot, 1));
-  EXPECT_FALSE(manager_.CanFork(slot));
-  manager_.Abort(slot, 1);
-  EXPECT_TRUE(manager_.CanFork(slot));
+TEST_F(BlockManagerForkTest, CannotForkWhatIsAboutToMove) {
+  const SequenceSlot slot = Compute(Prompt(1, 8));
   std::vector<BlockId> destinations;
   ASSERT_TRUE(manager_.ReserveEviction(slot, 8, 4, 1, &destinations));
   EXPECT_FALSE(manager_.CanFork(slot));
   EXPECT_DEATH(manager_.Fork(slot), "");
+}
+
+// A block of four tokens: one settled, two in flight.
+TEST_F(BlockManagerForkTest, ForkSharesWhatIsSettledAndNoMore) {
+  const SequenceSlot parent = Compute(Prompt(1, 9));
+  ASSERT_TRUE(Reserve(parent, 7));
+  manager_.Dispatch(StepId{20});
+  const std::vector<BlockId> tail = Tail(parent);
+  const SequenceSlot child = manager_.Fork(parent);
+  manager_.CheckInvariants();
+  EXPECT_EQ(manager_.sequence(child).num_settled, 9);
+  EXPECT_EQ(manager_.sequence(child).num_reserved, 9);
+  EXPECT_EQ(Tail(child), std::vector(tail.begin(), tail.begin() + 3));
+  // The parent has gone on before: it writes in place, the child elsewhere.
+  EXPECT_EQ(manager_.BlocksNeeded(parent, 1), 1);  // behind its four blocks
+  EXPECT_EQ(manager_.BlocksNeeded(child, 1), 1);   // the copy
+  EXPECT_EQ(manager_.BlocksNeeded(child, 4), 2);
+}
+
+TEST_F(BlockManagerForkTest, OpensOnTheFirstTokensOfASequence) {
+  const std::vector<int32_t> prompt = Prompt(1, 10);
+  const SequenceSlot parent = Compute(prompt);
+  const PrefixMatch match = manager_.MatchFork(parent, 7);
+  EXPECT_EQ(match.num_tokens, 7);
+  EXPECT_EQ(match.source, parent);
+  EXPECT_EQ(match.num_blocks(), 1);  // full ones
+  EXPECT_EQ(match.record(), nullptr);
+  const SequenceSlot child = manager_.Open(Chain(prompt), match);
+  manager_.CheckInvariants();
+  EXPECT_EQ(manager_.sequence(child).num_settled, 7);
+  EXPECT_EQ(Tail(child).size(), 2u);
+  EXPECT_EQ(manager_.BlocksNeeded(child, 1), 1);   // the copy
+  EXPECT_EQ(manager_.BlocksNeeded(parent, 1), 0);  // its block has room
 }
 
 TEST_F(BlockManagerForkTest, CannotForkWithoutAnOpenSlot) {

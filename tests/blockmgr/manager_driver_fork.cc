@@ -20,9 +20,24 @@ void ManagerDriver::Fork() {
   EXPECT_EQ(manager_.CanFork(slot), possible);
   if (!possible) return;
   const int32_t available = manager_.num_available();
-  const SequenceSlot child = manager_.Fork(slot);
+  const NaiveSequence& parent = model_.at(slot);
+  const int32_t least = std::max(parent.cut, 1);
+  SequenceSlot child = kNoSequenceSlot;
+  if (parent.num_settled >= least && Chance(0.5)) {
+    const int32_t num_tokens = Int(least, parent.num_settled);
+    const PrefixMatch match = manager_.MatchFork(slot, num_tokens);
+    EXPECT_EQ(match.num_tokens, num_tokens);
+    EXPECT_EQ(match.cut(), parent.cut);
+    EXPECT_EQ(match.num_blocks(),
+              std::ssize(parent.region_blocks) +
+                  (num_tokens - parent.cut) / config_.layout.page_size);
+    child = manager_.Open(parent.names, match);
+    model_.ForkPart(slot, child, num_tokens);
+  } else {
+    child = manager_.Fork(slot);
+    model_.Fork(slot, child);
+  }
   EXPECT_EQ(manager_.num_available(), available);
-  model_.Fork(slot, child);
   model_.CheckRegion(manager_, child);
   incarnations_[child] = next_incarnation_++;
   ++tally_->forks;

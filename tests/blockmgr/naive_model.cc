@@ -270,8 +270,8 @@ void NaiveModel::SetTime(int64_t now_ms) {
 }
 
 void NaiveModel::ApplyWishes(const NaiveSequence& sequence,
-                             const EntryName& entry, int32_t begin,
-                             int32_t end, int32_t cut) {
+                             const EntryName& entry, int32_t begin, int32_t end,
+                             int32_t cut) {
   const RetentionRange* wish = nullptr;
   for (const RetentionRange& range : sequence.wishes) {
     bool meant = false;
@@ -336,6 +336,9 @@ void NaiveModel::Reserve(SequenceSlot slot, int32_t num_tokens,
                          std::span<const BlockId> blocks) {
   NaiveSequence& sequence = at(slot);
   const std::optional<BlockId> part = PartBlock(sequence);
+  if (num_tokens > 0 && sequence.num_reserved == sequence.num_settled) {
+    sequence.was_writer = !part.has_value() || IsWriter(slot, *part);
+  }
   if (num_tokens > 0 && part.has_value()) {
     writers_[*part] = slot;
     written_.erase(*part);
@@ -352,7 +355,9 @@ void NaiveModel::Abort(SequenceSlot slot, int32_t num_tokens) {
     const int32_t place = sequence.num_reserved - sequence.cut;
     if (place % layout_.page_size == 0) sequence.tail.pop_back();
   }
-  if (sequence.num_reserved == sequence.num_settled) Return(slot);
+  if (num_tokens > 0 && sequence.num_reserved == sequence.num_settled) {
+    Return(slot);
+  }
 }
 
 bool NaiveModel::WillPublish(SequenceSlot slot, int32_t num_tokens) const {
@@ -395,6 +400,7 @@ void NaiveModel::Commit(SequenceSlot slot, int32_t num_tokens) {
   NaiveSequence& sequence = at(slot);
   const int32_t num_full_before = sequence.num_settled / layout_.page_size;
   sequence.num_settled += num_tokens;
+  sequence.was_writer |= num_tokens > 0;
   const int32_t num_full = sequence.num_settled / layout_.page_size;
   for (int32_t i = num_full_before; i < num_full; ++i) {
     const int32_t in_tail = i - sequence.cut / layout_.page_size;

@@ -32,6 +32,7 @@ struct NaiveSequence {
   int32_t num_reserved = 0;
   int32_t num_settled = 0;
   int32_t num_found = 0;      // came from the cache
+  bool was_writer = true;     // of its last block, before what is not settled
   std::vector<int32_t> kept;  // by (layer, head); empty without a region
   NaivePages pages;
 
@@ -102,6 +103,8 @@ class NaiveModel {
   void Leave(const CopyOnWrite& copy);
   bool CanFork(SequenceSlot slot) const;
   void Fork(SequenceSlot parent, SequenceSlot child);
+  // Of its first num_tokens, by which the parent is not concerned.
+  void ForkPart(SequenceSlot parent, SequenceSlot child, int32_t num_tokens);
   void Abort(SequenceSlot slot, int32_t num_tokens);
   void Rollback(SequenceSlot slot, int32_t num_tokens);
   void CutBack(SequenceSlot slot, int32_t num_tokens);
@@ -186,6 +189,9 @@ class NaiveModel {
   void SupersedeRegion(uint64_t id);
   // A planned copy of this sequence goes back to its source, if there is one.
   void Return(SequenceSlot slot);
+  bool IsWriter(SequenceSlot slot, BlockId block) const;
+  // Of its last block, if it is partly filled.
+  void StopWriting(SequenceSlot slot);
   // Drops what the cache has of lost blocks and can find only through them.
   // Returns the entries after which nothing can be found.
   std::set<uint64_t> LoseEntries(const std::set<BlockId>& lost);

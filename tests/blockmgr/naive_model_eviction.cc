@@ -40,8 +40,7 @@ int32_t NaiveModel::NumOwnBlocks(SequenceSlot slot, int32_t cut) const {
       sequence.cut +
       static_cast<int32_t>(sequence.tail.size()) * layout_.page_size;
   const std::optional<BlockId> part = PartBlock(sequence);
-  const bool writes = part.has_value() && writers_.contains(*part) &&
-                      writers_.at(*part) == slot;
+  const bool writes = part.has_value() && IsWriter(slot, *part);
   const bool leaves =
       part.has_value() && !writes && cut >= end && Holders()[Index(*part)] > 1;
   return static_cast<int32_t>(OwnBlocks(slot, cut).size()) + (leaves ? 1 : 0) +

@@ -18,14 +18,24 @@ std::optional<BlockId> NaiveModel::PartBlock(
 }
 
 bool NaiveModel::CanFork(SequenceSlot slot) const {
-  return at(slot).num_settled == at(slot).num_reserved &&
-         !at(slot).pending.has_value();
+  return !at(slot).pending.has_value() &&
+         std::ranges::none_of(copies_, [slot](const CopyOnWrite& copy) {
+           return copy.slot == slot;
+         });
 }
 
 void NaiveModel::Fork(SequenceSlot parent, SequenceSlot child) {
-  const std::optional<BlockId> part = PartBlock(at(parent));
-  if (part.has_value()) writers_.erase(*part);
-  EXPECT_TRUE(sequences_.emplace(child, at(parent)).second);
+  const int32_t num_settled = at(parent).num_settled;
+  const bool is_settled = num_settled == at(parent).num_reserved;
+  if (is_settled) StopWriting(parent);
+  EXPECT_TRUE(sequences_.emplace(child, NaiveSequence(at(parent))).second);
+  if (!is_settled) CutBack(child, num_settled);
+}
+
+void NaiveModel::ForkPart(SequenceSlot parent, SequenceSlot child,
+                          int32_t num_tokens) {
+  EXPECT_TRUE(sequences_.emplace(child, NaiveSequence(at(parent))).second);
+  CutBack(child, num_tokens);
 }
 
 std::vector<TokenDemand> NaiveModel::Leavers(
@@ -34,8 +44,7 @@ std::vector<TokenDemand> NaiveModel::Leavers(
   for (const TokenDemand& demand : demands) {
     const std::optional<BlockId> part = PartBlock(at(demand.slot));
     if (demand.num_tokens == 0 || !part.has_value()) continue;
-    const auto writer = writers_.find(*part);
-    if (writer != writers_.end() && writer->second == demand.slot) continue;
+    if (IsWriter(demand.slot, *part)) continue;
     bool shared = IsCached(*part);
     const int32_t num_rows = at(demand.slot).num_reserved % layout_.page_size;
     for (const CopyOnWrite& copy : copies_) {
@@ -70,8 +79,17 @@ void NaiveModel::Return(SequenceSlot slot) {
   std::erase_if(copies_, [slot = slot](const CopyOnWrite& copy) {
     return copy.slot == slot;
   });
-  const std::optional<BlockId> part = PartBlock(sequence);
-  if (part.has_value()) writers_.erase(*part);
+  if (!sequence.was_writer) StopWriting(slot);
+}
+
+bool NaiveModel::IsWriter(SequenceSlot slot, BlockId block) const {
+  const auto writer = writers_.find(block);
+  return writer != writers_.end() && writer->second == slot;
+}
+
+void NaiveModel::StopWriting(SequenceSlot slot) {
+  const std::optional<BlockId> part = PartBlock(at(slot));
+  if (part.has_value() && IsWriter(slot, *part)) writers_.erase(*part);
 }
 
 void NaiveModel::Rollback(SequenceSlot slot, int32_t num_tokens) {
@@ -87,7 +105,9 @@ void NaiveModel::Rollback(SequenceSlot slot, int32_t num_tokens) {
     sequence.tail.pop_back();
     Released(block);
   }
-  if (sequence.num_reserved == sequence.num_settled) Return(slot);
+  if (num_tokens > 0 && sequence.num_reserved == sequence.num_settled) {
+    Return(slot);
+  }
 }
 
 void NaiveModel::Execute(std::span<const NaiveRun> runs) {

@@ -37,7 +37,7 @@ void NaiveModel::CutBack(SequenceSlot slot, int32_t num_tokens) {
     sequence.lineage = 0;
     sequence.cut = 0;
   }
-  Return(slot);
+  StopWriting(slot);
 
   const int32_t num_full = num_tokens / layout_.page_size;
   const int32_t num_before = sequence.cut / layout_.page_size;

@@ -62,6 +62,10 @@ class Line {
                              v1::EvictResponse* response);
   // Reads the token stream until `id` has this many tokens, or has ended.
   void WaitForTokens(const std::string& id, size_t num_tokens);
+  // Those read so far.
+  const std::vector<int32_t>& TokensOf(const std::string& id) const {
+    return answers_.at(id).tokens;
+  }
   // Reads until `count` requests have ended.
   const std::map<std::string, Answer>& WaitForAnswers(size_t count);
   // Once no step is in flight: free + cached must be all of the pool, and all

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -44,6 +45,7 @@ ReferenceChecker::ReferenceChecker(TinyEngine* engine,
                                    std::shared_ptr<const TinyModel> model)
     : engine_(engine), model_(std::move(model)) {
   TinyObserver observer;
+  observer.on_start = [this](const SequenceStart& start) { OnStart(start); };
   observer.on_logits = [this](SequenceSlot slot, int32_t position,
                               std::span<const float> logits) {
     OnLogits(slot, position, logits);
@@ -72,22 +74,57 @@ void ReferenceChecker::Advance(SequenceSlot slot, Sequence* sequence,
   }
 }
 
+void ReferenceChecker::Keep(const std::vector<std::vector<int32_t>>& kept,
+                            int32_t cut, DenseReference* reference) const {
+  const int32_t num_heads = model_->shape().num_heads;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    reference->Keep(static_cast<int32_t>(i) / num_heads,
+                    static_cast<int32_t>(i) % num_heads, cut, kept[i]);
+  }
+}
+
+void ReferenceChecker::OnStart(const SequenceStart& start) {
+  const bool is_fork =
+      start.source != kNoSequenceSlot && start.source != start.slot;
+  if (!is_fork && start.region == kNoRegion) return;
+  const Evictions evictions =
+      is_fork ? sequences_[engine_->tables().row(start.source).request].kept
+              : regions_.at(start.region);
+  Sequence& sequence = Find(start.slot);
+  if (sequence.reference->length() > 0) {
+    // It goes on from what it ran on before.
+    for (const auto& [point, kept] : evictions) {
+      EXPECT_EQ(sequence.kept.at(point), kept);
+    }
+    return;
+  }
+  for (const auto& [point, kept] : evictions) {
+    const auto [length, cut] = point;
+    if (length > start.num_cached_tokens) break;
+    Advance(start.slot, &sequence, length);
+    Keep(kept, cut, sequence.reference.get());
+    sequence.kept.emplace(point, kept);
+  }
+}
+
 void ReferenceChecker::FileLogits(SequenceSlot slot, int32_t position,
                                   std::span<const float> logits) {
   const std::vector<int32_t>& tokens = engine_->tables().row(slot).tokens;
+  // Of prompts that go on from each other, the longest.
+  const std::vector<int32_t>* own = nullptr;
   for (const std::vector<int32_t>& prompt : prompts_) {
-    if (prompt.size() > tokens.size() || std::ssize(prompt) > position + 1 ||
-        !std::equal(prompt.begin(), prompt.end(), tokens.begin())) {
-      continue;
+    if (prompt.size() <= tokens.size() && std::ssize(prompt) <= position + 1 &&
+        std::equal(prompt.begin(), prompt.end(), tokens.begin()) &&
+        (own == nullptr || own->size() < prompt.size())) {
+      own = &prompt;
     }
-    auto& by_position = logits_[prompt];
-    const std::vector<float> values(logits.begin(), logits.end());
-    const auto [found, inserted] = by_position.emplace(position, values);
-    EXPECT_TRUE(inserted || found->second == values ||
-                !sequences_[engine_->tables().row(slot).request].kept.empty())
-        << "computed again with other logits at position " << position;
-    return;
   }
+  if (own == nullptr) return;
+  const std::vector<float> values(logits.begin(), logits.end());
+  const auto [found, inserted] = logits_[*own].emplace(position, values);
+  EXPECT_TRUE(inserted || found->second == values ||
+              !sequences_[engine_->tables().row(slot).request].kept.empty())
+      << "computed again with other logits at position " << position;
 }
 
 void ReferenceChecker::OnLogits(SequenceSlot slot, int32_t position,
@@ -152,6 +189,9 @@ void ReferenceChecker::OnEviction(const EvictionOrder& order,
       found != sequence.kept.end()) {
     ++num_replays_checked_;
     EXPECT_EQ(found->second, kept) << "a replay kept other entries";
+    if (order.region != kNoRegion) {
+      regions_[order.region] = {sequence.kept.begin(), std::next(found)};
+    }
     return;
   }
   Advance(order.slot, &sequence, order.length);
@@ -188,11 +228,10 @@ void ReferenceChecker::OnEviction(const EvictionOrder& order,
     EXPECT_TRUE(kept[i] == want || close(dense.scores) || close(dense.products))
         << "head " << i << " kept other entries than the policy does on "
         << "dense tensors";
-    sequence.reference->Keep(static_cast<int32_t>(i) / shape.num_heads,
-                             static_cast<int32_t>(i) % shape.num_heads,
-                             order.cut, kept[i]);
   }
+  Keep(kept, order.cut, sequence.reference.get());
   sequence.kept.emplace(key, std::move(kept));
+  if (order.region != kNoRegion) regions_[order.region] = sequence.kept;
 }
 
 }  // namespace blockmgr

@@ -47,14 +47,17 @@ class ReferenceChecker {
   }
 
  private:
+  // Kept positions per head, by (length, cut).
+  using Evictions =
+      std::map<std::pair<int32_t, int32_t>, std::vector<std::vector<int32_t>>>;
   struct Sequence {
     std::unique_ptr<DenseReference> reference;
     std::map<int32_t, std::vector<double>> expected;  // logits by position
-    // Kept positions per head, by (length, cut).
-    std::map<std::pair<int32_t, int32_t>, std::vector<std::vector<int32_t>>>
-        kept;
+    Evictions kept;
   };
 
+  // A new sequence begins with what others have evicted.
+  void OnStart(const SequenceStart& start);
   void OnLogits(SequenceSlot slot, int32_t position,
                 std::span<const float> logits);
   void OnEviction(const EvictionOrder& order, const ScoredEntries& scored,
@@ -65,12 +68,15 @@ class ReferenceChecker {
   // The candidates are what the reference's heads attend.
   void ExpectAttended(const EvictionOrder& order, const Sequence& sequence,
                       const EntryIndex& candidates) const;
+  void Keep(const std::vector<std::vector<int32_t>>& kept, int32_t cut,
+            DenseReference* reference) const;
   void FileLogits(SequenceSlot slot, int32_t position,
                   std::span<const float> logits);
 
   TinyEngine* const engine_;
   const std::shared_ptr<const TinyModel> model_;
   std::map<RequestId, Sequence> sequences_;
+  std::map<RegionId, Evictions> regions_;  // that made those that are kept
   std::vector<std::vector<int32_t>> prompts_;
   std::map<std::vector<int32_t>, LogitsByPosition> logits_;
   int64_t num_logits_checked_ = 0;

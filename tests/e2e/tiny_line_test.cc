@@ -13,93 +13,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/e2e/jobs.h"
 #include "tests/e2e/line.h"
 
 namespace blockmgr {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr int32_t kVocabulary = 64;
-
-std::shared_ptr<const TinyModel> SmallModel(uint64_t seed) {
-  return std::make_shared<TinyModel>(TinyShape{.num_layers = 2,
-                                               .num_q_heads = 4,
-                                               .num_heads = 2,
-                                               .head_dim = 16,
-                                               .hidden = 64,
-                                               .mlp = 128,
-                                               .vocabulary = kVocabulary},
-                                     seed);
-}
-
-struct Job {
-  std::vector<int32_t> prompt;
-  int32_t max_tokens = 0;
-};
-
-std::vector<int32_t> RandomTokens(int32_t count, std::mt19937_64* random) {
-  std::vector<int32_t> tokens(count);
-  for (int32_t& token : tokens) {
-    token = static_cast<int32_t>((*random)() % kVocabulary);
-  }
-  return tokens;
-}
-
-// Prompts of 1 to `longest` tokens; with `num_prefixes`, most begin with one of
-// as many common prefixes of 70 tokens.
-std::vector<Job> RandomJobs(int32_t count, int32_t longest,
-                            int32_t num_prefixes, std::mt19937_64* random) {
-  std::vector<std::vector<int32_t>> prefixes;
-  prefixes.reserve(num_prefixes);
-  for (int32_t i = 0; i < num_prefixes; ++i) {
-    prefixes.push_back(RandomTokens(70, random));
-  }
-  std::vector<Job> jobs;
-  for (int32_t i = 0; i < count; ++i) {
-    Job job;
-    if (num_prefixes > 0 && (*random)() % 4 != 0) {
-      job.prompt = prefixes[(*random)() % prefixes.size()];
-    }
-    const std::vector<int32_t> own = RandomTokens(
-        1 + static_cast<int32_t>((*random)() % static_cast<uint64_t>(longest)),
-        random);
-    job.prompt.insert(job.prompt.end(), own.begin(), own.end());
-    job.max_tokens = 1 + static_cast<int32_t>((*random)() % 100);
-    jobs.push_back(std::move(job));
-  }
-  return jobs;
-}
-
-SchedulerOptions SmallScheduler(bool prefix_caching, int32_t steps_in_flight) {
-  SchedulerOptions options;
-  options.max_num_seqs = 12;
-  options.max_num_batched_tokens = 64;
-  options.max_model_len = 1024;
-  options.watermark = 0.0;
-  options.max_steps_in_flight = steps_in_flight;
-  options.enable_prefix_caching = prefix_caching;
-  return options;
-}
-
-v1::EvictionPolicy SnapKvAdaKv(int32_t window) {
-  v1::EvictionPolicy policy;
-  policy.mutable_snapkv()->set_window(window);
-  policy.mutable_snapkv()->set_kernel(7);
-  policy.mutable_adakv()->set_alpha(0.2);
-  policy.mutable_topk();
-  return policy;
-}
-
-// Asks a request to keep 40 % when `mode` says so.
-v1::RequestEviction* SetEviction(v1::EvictionMode mode,
-                                 v1::SubmitRequest* request) {
-  v1::RequestEviction* eviction = request->mutable_eviction();
-  eviction->set_mode(mode);
-  *eviction->mutable_policy() = SnapKvAdaKv(8);
-  eviction->mutable_target()->set_keep_ratio("0.4");
-  return eviction;
-}
 
 class EvictionOffTest : public ::testing::TestWithParam<bool> {};
 
@@ -235,88 +155,6 @@ TEST_P(EvictionOnTest, KeepsAndComputesWhatTheDenseModelSays) {
   EXPECT_GE(line.checker().num_evictions_checked(),
             static_cast<int64_t>(stats.num_evictions()));
   EXPECT_GE(line.checker().num_replays_checked(), 1);
-}
-
-class ResumeTest : public ::testing::TestWithParam<v1::EvictionMode> {
- protected:
-  // What each of the jobs outputs in a pool of this size, where everybody is
-  // admitted who can take a step.
-  static std::map<std::string, Answer> Serve(const std::vector<Job>& jobs,
-                                             int32_t num_blocks,
-                                             v1::GetStatsResponse* stats,
-                                             const TinyFault& fault = {}) {
-    SchedulerOptions scheduler = SmallScheduler(true, 3);
-    scheduler.admission = AdmissionPolicy::kMaxUtilization;
-    Line line({.model = SmallModel(23),
-               .num_blocks = num_blocks,
-               .page_size = 16,
-               .scheduler = scheduler,
-               .fault = fault});
-    line.Open();
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      v1::SubmitRequest request = Line::MakeRequest(
-          absl::StrCat("r", i), jobs[i].prompt, jobs[i].max_tokens);
-      if (GetParam() != v1::EVICTION_MODE_NONE) {
-        v1::RequestEviction* eviction = SetEviction(GetParam(), &request);
-        if (GetParam() != v1::EVICTION_MODE_AFTER_PREFILL) {
-          eviction->set_compress_every(32);
-        }
-      }
-      EXPECT_TRUE(line.Submit(request).ok());
-    }
-    std::map<std::string, Answer> answers = line.WaitForAnswers(jobs.size());
-    line.ExpectNothingLeaked();
-    *stats = line.GetStats();
-    line.Close();
-    return answers;
-  }
-
-  static void ExpectSameTokens(const std::map<std::string, Answer>& answers,
-                               const std::map<std::string, Answer>& expected) {
-    ASSERT_EQ(answers.size(), expected.size());
-    for (const auto& [id, answer] : answers) {
-      EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
-      EXPECT_EQ(answer.tokens, expected.at(id).tokens) << id;
-    }
-  }
-};
-
-INSTANTIATE_TEST_SUITE_P(Modes, ResumeTest,
-                         ::testing::Values(v1::EVICTION_MODE_NONE,
-                                           v1::EVICTION_MODE_AFTER_PREFILL,
-                                           v1::EVICTION_MODE_EVERY_CHUNK,
-                                           v1::EVICTION_MODE_DECODE));
-
-// Preempted whenever blocks are short, and replayed on whatever of its prefix
-// is still cached: the outputs are those of a run that never was.
-TEST_P(ResumeTest, OutputsEqualThoseOfARunThatIsNeverPreempted) {
-  std::mt19937_64 random(23);
-  const std::vector<Job> jobs = RandomJobs(24, 120, 3, &random);
-  v1::GetStatsResponse stats;
-  const auto fresh = Serve(jobs, 2000, &stats);
-  EXPECT_EQ(stats.num_preemptions(), 0u);
-  const auto resumed = Serve(jobs, 21, &stats);
-  EXPECT_GE(stats.num_preemptions(), 3u);  // or this shows nothing
-  ExpectSameTokens(resumed, fresh);
-}
-
-// Blocks lose their content while steps that read them are in flight: nothing
-// computed from them is believed.
-TEST_P(ResumeTest, OutputsEqualThoseOfARunThatLosesNothing) {
-  std::mt19937_64 random(29);
-  const std::vector<Job> jobs = RandomJobs(16, 120, 3, &random);
-  v1::GetStatsResponse stats;
-  const auto fresh = Serve(jobs, 200, &stats);
-  EXPECT_EQ(stats.num_lost_blocks(), 0u);
-  int32_t num_steps = 0;
-  const TinyFault fault = [&](const StepPlan&) -> std::vector<BlockId> {
-    if (++num_steps % 3 != 0 || num_steps > 240) return {};
-    const auto first = static_cast<int32_t>(random() % 197);
-    return {BlockId{1 + first}, BlockId{2 + first}, BlockId{3 + first}};
-  };
-  const auto damaged = Serve(jobs, 200, &stats, fault);
-  EXPECT_GE(stats.num_cut_requests(), 10u);  // or this shows nothing
-  ExpectSameTokens(damaged, fresh);
 }
 
 enum class OrderKind { kPolicy, kBudgets, kScores };

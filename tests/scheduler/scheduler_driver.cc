@@ -118,9 +118,12 @@ void SchedulerDriver::CheckPlan() {
     }
     Served& served = served_.at(start.request);
     served.issued.clear();
-    if (start.region == kNoRegion) continue;
     // What made the region is its own now.
-    served.issued = engine_.region(start.region).evictions;
+    if (start.source != kNoSequenceSlot) {
+      served.issued = engine_.table(start.source).evictions;
+    } else if (start.region != kNoRegion) {
+      served.issued = engine_.region(start.region).evictions;
+    }
     const size_t both = std::min(served.issued.size(), served.recorded.size());
     if (!std::equal(served.issued.begin(), served.issued.begin() + both,
                     served.recorded.begin())) {

@@ -38,6 +38,7 @@ TEST(WireTest, RequestCarriesScopeRetentionAndPriority) {
   proto.add_prompt_token_ids(1);
   proto.set_max_tokens(2);
   proto.set_priority(-3);
+  proto.set_fork_of("other");
   proto.set_tenant("t");
   proto.set_lora("l");
   proto.set_cache_salt("s");
@@ -53,6 +54,7 @@ TEST(WireTest, RequestCarriesScopeRetentionAndPriority) {
   const absl::StatusOr<Request> request = FromProto(proto);
   ASSERT_OK(request);
   EXPECT_EQ(request->priority, -3);
+  EXPECT_EQ(request->fork_of, "other");
   EXPECT_EQ(request->scope.tenant, "t");
   EXPECT_EQ(request->scope.lora, "l");
   EXPECT_EQ(request->scope.cache_salt, "s");

@@ -1,0 +1,211 @@
+// What requests compute after a preemption, after a loss of blocks, over what
+// others have compressed, and as forks: what they would compute anyway.
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gtest/gtest.h>
+
+#include "tests/e2e/jobs.h"
+#include "tests/e2e/line.h"
+
+namespace blockmgr {
+namespace {
+
+class ResumeTest : public ::testing::TestWithParam<v1::EvictionMode> {
+ protected:
+  // What each of the jobs outputs in a pool of this size, where everybody is
+  // admitted who can take a step.
+  static std::map<std::string, Answer> Serve(const std::vector<Job>& jobs,
+                                             int32_t num_blocks,
+                                             v1::GetStatsResponse* stats,
+                                             const TinyFault& fault = {}) {
+    SchedulerOptions scheduler = SmallScheduler(true, 3);
+    scheduler.admission = AdmissionPolicy::kMaxUtilization;
+    Line line({.model = SmallModel(23),
+               .num_blocks = num_blocks,
+               .page_size = 16,
+               .scheduler = scheduler,
+               .fault = fault});
+    line.Open();
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      v1::SubmitRequest request = Line::MakeRequest(
+          absl::StrCat("r", i), jobs[i].prompt, jobs[i].max_tokens);
+      if (GetParam() != v1::EVICTION_MODE_NONE) {
+        v1::RequestEviction* eviction = SetEviction(GetParam(), &request);
+        if (GetParam() != v1::EVICTION_MODE_AFTER_PREFILL) {
+          eviction->set_compress_every(32);
+        }
+      }
+      EXPECT_TRUE(line.Submit(request).ok());
+    }
+    std::map<std::string, Answer> answers = line.WaitForAnswers(jobs.size());
+    line.ExpectNothingLeaked();
+    *stats = line.GetStats();
+    line.Close();
+    return answers;
+  }
+
+  static void ExpectSameTokens(const std::map<std::string, Answer>& answers,
+                               const std::map<std::string, Answer>& expected) {
+    ASSERT_EQ(answers.size(), expected.size());
+    for (const auto& [id, answer] : answers) {
+      EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
+      EXPECT_EQ(answer.tokens, expected.at(id).tokens) << id;
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Modes, ResumeTest,
+                         ::testing::Values(v1::EVICTION_MODE_NONE,
+                                           v1::EVICTION_MODE_AFTER_PREFILL,
+                                           v1::EVICTION_MODE_EVERY_CHUNK,
+                                           v1::EVICTION_MODE_DECODE));
+
+// Preempted whenever blocks are short, and replayed on whatever of its prefix
+// is still cached: the outputs are those of a run that never was.
+TEST_P(ResumeTest, OutputsEqualThoseOfARunThatIsNeverPreempted) {
+  std::mt19937_64 random(23);
+  const std::vector<Job> jobs = RandomJobs(24, 120, 3, &random);
+  v1::GetStatsResponse stats;
+  const auto fresh = Serve(jobs, 2000, &stats);
+  EXPECT_EQ(stats.num_preemptions(), 0u);
+  const auto resumed = Serve(jobs, 21, &stats);
+  EXPECT_GE(stats.num_preemptions(), 3u);  // or this shows nothing
+  ExpectSameTokens(resumed, fresh);
+}
+
+// Blocks lose their content while steps that read them are in flight: nothing
+// computed from them is believed.
+TEST_P(ResumeTest, OutputsEqualThoseOfARunThatLosesNothing) {
+  std::mt19937_64 random(29);
+  const std::vector<Job> jobs = RandomJobs(16, 120, 3, &random);
+  v1::GetStatsResponse stats;
+  const auto fresh = Serve(jobs, 200, &stats);
+  EXPECT_EQ(stats.num_lost_blocks(), 0u);
+  int32_t num_steps = 0;
+  const TinyFault fault = [&](const StepPlan&) -> std::vector<BlockId> {
+    if (++num_steps % 3 != 0 || num_steps > 240) return {};
+    const auto first = static_cast<int32_t>(random() % 197);
+    return {BlockId{1 + first}, BlockId{2 + first}, BlockId{3 + first}};
+  };
+  const auto damaged = Serve(jobs, 200, &stats, fault);
+  EXPECT_GE(stats.num_cut_requests(), 10u);  // or this shows nothing
+  ExpectSameTokens(damaged, fresh);
+}
+
+class SharedRegionLineTest : public ::testing::TestWithParam<v1::EvictionMode> {
+};
+
+INSTANTIATE_TEST_SUITE_P(Modes, SharedRegionLineTest,
+                         ::testing::Values(v1::EVICTION_MODE_AFTER_PREFILL,
+                                           v1::EVICTION_MODE_EVERY_CHUNK,
+                                           v1::EVICTION_MODE_DECODE));
+
+// What a request computes over a compressed prefix that another has left, and
+// computes again after a preemption, is what the dense model computes with all
+// that made the prefix masked.
+TEST_P(SharedRegionLineTest, ComputesWhatTheDenseModelSays) {
+  SchedulerOptions scheduler = SmallScheduler(true, 3);
+  scheduler.admission = AdmissionPolicy::kMaxUtilization;
+  Line line({.model = SmallModel(41),
+             .num_blocks = 26,
+             .page_size = 16,
+             .scheduler = scheduler});
+  line.Open();
+  std::mt19937_64 random(41);
+  const std::vector<int32_t> prefix = RandomTokens(80, &random);
+  constexpr int32_t kRequests = 24;
+  for (int32_t i = 0; i < kRequests; ++i) {
+    std::vector<int32_t> prompt = prefix;
+    const std::vector<int32_t> own =
+        RandomTokens(static_cast<int32_t>(1 + random() % 40), &random);
+    prompt.insert(prompt.end(), own.begin(), own.end());
+    const auto max_tokens = static_cast<int32_t>(1 + random() % 80);
+    v1::SubmitRequest request =
+        Line::MakeRequest(absl::StrCat("r", i), prompt, max_tokens);
+    v1::RequestEviction* eviction = SetEviction(GetParam(), &request);
+    eviction->set_share_prefix(true);
+    eviction->set_compress_every(32);
+    ASSERT_TRUE(line.Submit(request).ok());
+  }
+  const auto answers = line.WaitForAnswers(kRequests);
+  line.ExpectNothingLeaked();
+  const v1::GetStatsResponse stats = line.GetStats();
+  line.Close();
+  for (const auto& [id, answer] : answers) {
+    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
+  }
+  EXPECT_GE(stats.num_cached_region_tokens(), 100u);  // or this shows nothing
+  EXPECT_GE(stats.num_preemptions(), 2u);
+}
+
+// Prefix caching, mode of eviction.
+class ForkLineTest
+    : public ::testing::TestWithParam<std::tuple<bool, v1::EvictionMode>> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    CachingAndModes, ForkLineTest,
+    ::testing::Combine(::testing::Bool(),
+                       ::testing::Values(v1::EVICTION_MODE_NONE,
+                                         v1::EVICTION_MODE_AFTER_PREFILL,
+                                         v1::EVICTION_MODE_DECODE)));
+
+// Four samples of each prompt, and two beams that go on from the middle of an
+// output, one with the token that comes there anyway: all logits are those of
+// the dense model, which masks what the parents have evicted.
+TEST_P(ForkLineTest, ForksComputeWhatTheyWouldAlone) {
+  const auto [caching, mode] = GetParam();
+  Line line({.model = SmallModel(37),
+             .num_blocks = 400,
+             .page_size = 16,
+             .scheduler = SmallScheduler(caching, 3)});
+  line.Open();
+  std::mt19937_64 random(37);
+  const std::vector<int32_t> prompt = RandomTokens(90, &random);
+  v1::SubmitRequest leader = Line::MakeRequest("leader", prompt, 120);
+  if (mode != v1::EVICTION_MODE_NONE) {
+    SetEviction(mode, &leader)->set_compress_every(32);
+  }
+  ASSERT_TRUE(line.Submit(leader).ok());
+  for (int32_t i = 0; i < 3; ++i) {
+    v1::SubmitRequest sample =
+        Line::MakeRequest(absl::StrCat("sample", i), prompt, 40);
+    sample.set_fork_of("leader");
+    ASSERT_TRUE(line.Submit(sample).ok());
+  }
+  line.WaitForTokens("leader", 50);
+  std::vector<int32_t> outputs = line.TokensOf("leader");
+  for (const bool same : {true, false}) {
+    std::vector<int32_t> tokens = prompt;
+    tokens.insert(tokens.end(), outputs.begin(), outputs.begin() + 49);
+    tokens.push_back(same ? outputs[49] : (outputs[49] + 1) % 64);
+    v1::SubmitRequest beam =
+        Line::MakeRequest(same ? "same" : "other", tokens, 30);
+    beam.set_fork_of("leader");
+    ASSERT_TRUE(line.Submit(beam).ok());
+  }
+  const std::map<std::string, Answer> answers = line.WaitForAnswers(6);
+  line.ExpectNothingLeaked();
+  const v1::GetStatsResponse stats = line.GetStats();
+  line.Close();
+  // Samples of a compressed prompt begin before its compression.
+  EXPECT_GE(stats.num_forks(), mode == v1::EVICTION_MODE_NONE ? 5u : 1u);
+  const std::vector<int32_t>& alone = answers.at("leader").tokens;
+  for (const auto& [id, answer] : answers) {
+    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
+    if (id == "other") continue;
+    const auto begin = alone.begin() + (id == "same" ? 50 : 0);
+    EXPECT_TRUE(std::equal(answer.tokens.begin(), answer.tokens.end(), begin))
+        << id;
+  }
+}
+
+}  // namespace
+}  // namespace blockmgr

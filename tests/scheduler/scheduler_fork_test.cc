@@ -1,0 +1,252 @@
+// Requests that begin with what another one has computed: n > 1, and beams.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/scheduler_driver.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/test_requests.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// Prefix caching, steps in flight.
+class ForkTest : public testing::TestWithParam<std::tuple<bool, int32_t>> {
+ protected:
+  static SchedulerOptions Options() {
+    SchedulerOptions options = PlainOptions();
+    options.enable_prefix_caching = std::get<0>(GetParam());
+    options.max_steps_in_flight = std::get<1>(GetParam());
+    return options;
+  }
+  // A request with the prompt of another, or that and what it has output.
+  static Request ForkOf(const Request& parent, const std::string& id,
+                        const std::vector<int32_t>& outputs = {}) {
+    Request fork = MakeRequest(id, 0, parent.max_tokens);
+    fork.prompt = parent.prompt;
+    fork.prompt.insert(fork.prompt.end(), outputs.begin(), outputs.end());
+    fork.fork_of = parent.id;
+    return fork;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(CachingAndStepsInFlight, ForkTest,
+                         testing::Combine(testing::Bool(),
+                                          testing::Values(1, 2, 4)));
+
+const SequenceStart* FindStart(const StepPlan& plan, RequestId id) {
+  for (const SequenceStart& start : plan.starts) {
+    if (start.request == id) return &start;
+  }
+  return nullptr;
+}
+
+// The step that starts the request, kept by value.
+SequenceStart RunUntilStart(SchedulerDriver* driver, RequestId id,
+                            std::vector<CopyOnWrite>* copies = nullptr) {
+  SequenceStart start;
+  driver->RunUntil([&] {
+    const SequenceStart* found = FindStart(driver->plan(), id);
+    if (found == nullptr) return false;
+    start = *found;
+    if (copies != nullptr) *copies = driver->plan().copies;
+    return true;
+  });
+  return start;
+}
+
+// Four samples of one prompt: it is computed once, to its last token but one.
+TEST_P(ForkTest, OnePromptIsComputedOnceForAll) {
+  SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
+  const Request leader = MakeRequest("leader", 26, 10);
+  const RequestId id = Submit(&driver, leader);
+  std::vector<RequestId> forks;
+  for (int32_t i = 1; i < 4; ++i) {
+    forks.push_back(
+        Submit(&driver, ForkOf(leader, "sample" + std::to_string(i))));
+  }
+  driver.Drain();
+  for (const RequestId fork : forks) {
+    EXPECT_EQ(driver.served(fork).finish->num_cached_tokens, 25);
+  }
+  const SchedulerStats stats = driver.scheduler().stats();
+  EXPECT_EQ(stats.num_forks, 3u);
+  EXPECT_EQ(stats.num_computed_tokens, 26u + 3 + 4 * 9);
+  EXPECT_EQ(driver.served(id).outputs, driver.served(forks[0]).outputs);
+  driver.CheckQuiescent();
+}
+
+TEST_P(ForkTest, APartOfABlockIsCopiedAndTheRestShared) {
+  SchedulerDriver driver(SmallLayout(4, 61), Options());
+  const Request leader = MakeRequest("leader", 26, 30);
+  const RequestId id = Submit(&driver, leader);
+  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 2; });
+  const int32_t used = driver.scheduler().stats().blocks.used_blocks;
+  const RequestId fork = Submit(&driver, ForkOf(leader, "fork"));
+  std::vector<CopyOnWrite> copies;
+  const SequenceStart start = RunUntilStart(&driver, fork, &copies);
+  EXPECT_EQ(start.source, driver.SlotOf(id));
+  EXPECT_EQ(start.num_cached_tokens, 25);
+  ASSERT_THAT(copies, SizeIs(1));
+  EXPECT_EQ(copies[0].slot, driver.SlotOf(fork));
+  EXPECT_EQ(copies[0].num_tokens, 1);
+  EXPECT_LE(driver.scheduler().stats().blocks.used_blocks, used + 3);
+  driver.Drain();
+  driver.CheckQuiescent();
+}
+
+// Beams: the prompt and some of the outputs, then another token.
+TEST_P(ForkTest, GoesOnFromTheMiddleOfTheOutputs) {
+  SchedulerDriver driver(SmallLayout(4, 61), Options());
+  const Request leader = MakeRequest("leader", 10, 40);
+  const RequestId id = Submit(&driver, leader);
+  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 9; });
+  std::vector<int32_t> outputs = driver.served(id).outputs;
+  outputs.resize(6);
+  outputs.back() += 1;
+  const RequestId fork = Submit(&driver, ForkOf(leader, "beam", outputs));
+  EXPECT_EQ(RunUntilStart(&driver, fork).num_cached_tokens, 15);
+  driver.Drain();
+  EXPECT_NE(driver.served(fork).outputs, driver.served(id).outputs);
+  driver.CheckQuiescent();
+}
+
+TEST_P(ForkTest, SharesTheRegionOfWhatItGoesOnFrom) {
+  SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
+  Request leader = MakeRequest("leader", 26, 40);
+  leader.eviction = Recency(6);
+  const RequestId id = Submit(&driver, leader);
+  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 9; });
+  const RequestId fork =
+      Submit(&driver, ForkOf(leader, "beam", driver.served(id).outputs));
+  const SequenceStart start = RunUntilStart(&driver, fork);
+  EXPECT_EQ(start.source, driver.SlotOf(id));
+  EXPECT_GE(start.num_cached_tokens, 26);
+  EXPECT_EQ(start.region, kNoRegion);
+  const BlockManager& manager = driver.scheduler().manager();
+  EXPECT_EQ(manager.sequence(driver.SlotOf(fork)).region,
+            manager.sequence(driver.SlotOf(id)).region);
+  // One of the two goes on evicting; the other's table stays.
+  ASSERT_OK_AND_ASSIGN(const uint64_t number,
+                       driver.Evict(fork, RecencyCommand(4)));
+  driver.Drain();
+  ASSERT_THAT(driver.served(fork).evictions, SizeIs(1));
+  EXPECT_EQ(driver.served(fork).evictions[0].command, number);
+  EXPECT_EQ(driver.scheduler().stats().num_forks, 1u);
+  driver.CheckQuiescent();
+}
+
+// Its last prompt token is computed over what the leader has compressed since:
+// that is not what it would compute alone.
+TEST_P(ForkTest, DoesNotShareWhatACompressionCameAfter) {
+  SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
+  Request leader = MakeRequest("leader", 26, 20);
+  leader.eviction = Recency(6);
+  const RequestId id = Submit(&driver, leader);
+  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 2; });
+  const RequestId fork = Submit(&driver, ForkOf(leader, "fork"));
+  driver.Drain();
+  EXPECT_EQ(driver.scheduler().stats().num_forks, 0u);
+  // It is compressed as the leader was.
+  EXPECT_EQ(driver.served(fork).recorded, driver.served(id).recorded);
+  driver.CheckQuiescent();
+}
+
+TEST_P(ForkTest, InheritsEveryModeOfEviction) {
+  for (const EvictionMode mode :
+       {EvictionMode::kEveryChunk, EvictionMode::kDecode}) {
+    SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
+    Request leader = MakeRequest("leader", 26, 60);
+    leader.eviction = Recency(6);
+    leader.eviction.mode = mode;
+    leader.eviction.compress_every = 8;
+    const RequestId id = Submit(&driver, leader);
+    driver.RunUntil([&] { return driver.served(id).outputs.size() >= 11; });
+    const RequestId fork =
+        Submit(&driver, ForkOf(leader, "beam", driver.served(id).outputs));
+    EXPECT_GE(RunUntilStart(&driver, fork).num_cached_tokens, 26);
+    driver.Drain();
+    EXPECT_EQ(driver.scheduler().stats().num_forks, 1u);
+    const std::vector<CanaryEviction>& mine = driver.served(fork).recorded;
+    const std::vector<CanaryEviction>& others = driver.served(id).recorded;
+    ASSERT_GE(mine.size(), others.size());
+    EXPECT_TRUE(std::equal(others.begin(), others.end(), mine.begin()));
+    driver.CheckQuiescent();
+  }
+}
+
+TEST_P(ForkTest, OutlivesItsParent) {
+  SchedulerDriver driver(SmallLayout(4, 30), Options());
+  const Request leader = MakeRequest("leader", 26, 40);
+  const RequestId id = Submit(&driver, leader);
+  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 2; });
+  const RequestId fork = Submit(&driver, ForkOf(leader, "fork"));
+  RunUntilStart(&driver, fork);
+  EXPECT_OK(driver.Cancel(id));
+  driver.Drain();
+  EXPECT_EQ(driver.served(fork).finish->reason, FinishReason::kLength);
+  driver.CheckQuiescent();
+}
+
+TEST_P(ForkTest, IsAdmittedAloneWhenItsParentIsGone) {
+  SchedulerOptions options = Options();
+  options.max_num_seqs = 1;
+  SchedulerDriver driver(SmallLayout(4, 61), options);
+  const Request leader = MakeRequest("leader", 26, 4);
+  Submit(&driver, leader);
+  const RequestId fork = Submit(&driver, ForkOf(leader, "fork"));
+  driver.Drain();
+  EXPECT_EQ(driver.scheduler().stats().num_forks, 0u);
+  EXPECT_EQ(driver.served(fork).finish->reason, FinishReason::kLength);
+  driver.CheckQuiescent();
+}
+
+TEST_P(ForkTest, AreRefusedWithAReason) {
+  SchedulerDriver driver(SmallLayout(4, 61), Options());
+  Request leader = MakeRequest("leader", 10, 8);
+  leader.scope.tenant = "a";
+  Submit(&driver, leader);
+  const auto refuse = [&](Request request, absl::StatusCode code,
+                          const char* message) {
+    EXPECT_THAT(driver.Submit(std::move(request)).status(),
+                StatusIs(code, HasSubstr(message)));
+  };
+  Request fork = ForkOf(leader, "fork");
+  refuse(fork, absl::StatusCode::kInvalidArgument, "same tenant");
+  fork.scope.tenant = "a";
+  fork.eviction = Recency(8);
+  refuse(fork, absl::StatusCode::kInvalidArgument, "eviction: expected none");
+  fork.eviction = {};
+  fork.fork_of = "nobody";
+  refuse(fork, absl::StatusCode::kNotFound, "got 'nobody'");
+  driver.Drain();
+  driver.CheckQuiescent();
+}
+
+// As many as the pool cannot hold: some are preempted, and computed alone.
+TEST_P(ForkTest, ManyForksInASmallPool) {
+  SchedulerDriver driver(SmallLayout(4, 24), Options());
+  const Request leader = MakeRequest("leader", 30, 20);
+  const RequestId id = Submit(&driver, leader);
+  std::vector<RequestId> forks;
+  for (int32_t i = 0; i < 7; ++i) {
+    forks.push_back(Submit(&driver, ForkOf(leader, std::to_string(i))));
+  }
+  driver.Drain();
+  EXPECT_GT(driver.scheduler().stats().num_forks, 0u);
+  for (const RequestId fork : forks) {
+    EXPECT_EQ(driver.served(fork).outputs, driver.served(id).outputs);
+  }
+  driver.CheckQuiescent();
+}
+
+}  // namespace
+}  // namespace blockmgr
