@@ -116,7 +116,6 @@ absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
   for (size_t i = 0; i < request.retention.size(); ++i) {
     BM_RETURN_IF_ERROR(ValidateWish(i, request.retention[i]));
   }
-  BM_RETURN_IF_ERROR(ValidateFork(request));
   return ValidateEviction(request.eviction);
 }
 
@@ -127,6 +126,7 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
         absl::StrCat("request_id: expected one that is not in use, got '",
                      request.id, "' which names a live request"));
   }
+  BM_RETURN_IF_ERROR(ValidateFork(request));
   if (waiting_.size() >= options_.max_waiting) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the queue is full: ", waiting_.size(), " requests wait (max_waiting ",

@@ -41,7 +41,7 @@ PrefixMatch SchedulerImpl::FindPrefix(RequestState* request) const {
   if (request->sharing == nullptr) {
     return manager_.Match(request->chain, request->tokens, max_tokens);
   }
-  // Who has run goes on from what it ran on, and nothing else.
+  // Who has run goes on from what it ran on, and nothing else; so does a fork.
   const std::vector<CompressionPoint>& points = request->compressions;
   const auto end =
       std::ranges::find(points, false, &CompressionPoint::is_shared);
@@ -60,10 +60,11 @@ PrefixMatch SchedulerImpl::FindPrefix(RequestState* request) const {
         std::ranges::upper_bound(points, length, {}, &CompressionPoint::length);
     return limits[next - points.begin()];
   };
-  const RegionQuery query = {.plan = request->sharing->plan,
-                             .history = history,
-                             .any_history = !request->was_admitted,
-                             .max_tokens_over = limit};
+  const RegionQuery query = {
+      .plan = request->sharing->plan,
+      .history = history,
+      .any_history = !request->was_admitted && request->fork_of == RequestId{0},
+      .max_tokens_over = limit};
   return manager_.Match(request->chain, request->tokens, max_tokens, &query);
 }
 

@@ -97,6 +97,10 @@ void AuditedScheduler::MixPlan(const StepPlan& plan) {
     report_->Mix(plan.num_tokens[i]);
     report_->Mix(plan.block_offsets[i + 1]);
   }
+  for (const CopyOnWrite& copy : plan.copies) {
+    report_->Mix(Index(copy.slot));
+    report_->Mix(Index(copy.blocks.destination));
+  }
   for (const BlockId block : plan.blocks) report_->Mix(Index(block));
   for (const EvictionOrder& order : plan.evictions) {
     report_->Mix(Index(order.slot));

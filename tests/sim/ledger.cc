@@ -37,6 +37,15 @@ bool Ledger::IsWellFormed(const Request& request) const {
              options_.max_model_len;
 }
 
+const Ledger::Served* Ledger::ParentOf(const Request& request) const {
+  const auto id = names_.find(request.fork_of);
+  if (id == names_.end()) return nullptr;
+  const Served& parent = requests_.at(id->second);
+  const bool may_be = parent.request.scope.tenant == request.scope.tenant &&
+                      request.eviction.mode == EvictionMode::kNone;
+  return may_be ? &parent : nullptr;
+}
+
 void Ledger::OnSubmit(const Request& request,
                       const absl::StatusOr<RequestId>& id) {
   report_->Mix(static_cast<uint64_t>(id.status().code()));
@@ -45,7 +54,13 @@ void Ledger::OnSubmit(const Request& request,
       static_cast<int32_t>(request.prompt.size()) + request.max_tokens - 1,
       layout_.page_size);
   const bool fits_plain = plain_peak <= layout_.num_blocks - 1;
-  const bool is_plain = request.eviction.mode == EvictionMode::kNone;
+  const Served* const parent = ParentOf(request);
+  const bool is_fork = !request.fork_of.empty();
+  const RequestEviction eviction =
+      parent == nullptr ? request.eviction : parent->request.eviction;
+  // An eviction ordered from outside makes room, too.
+  const bool is_plain = eviction.mode == EvictionMode::kNone &&
+                        (parent == nullptr || parent->recorded.empty());
   if (!id.ok()) {
     ++report_->counts().refused;
     if (in_use != absl::IsAlreadyExists(id.status())) {
@@ -54,7 +69,8 @@ void Ledger::OnSubmit(const Request& request,
     }
     const bool is_full = num_live() - static_cast<int32_t>(tables_.size()) >=
                          options_.max_waiting;
-    const bool is_fit = fits_plain && !is_full && !in_use;
+    const bool is_fit =
+        fits_plain && !is_full && !in_use && (!is_fork || parent != nullptr);
     if (is_fit && (absl::IsResourceExhausted(id.status()) ||
                    (is_plain && IsWellFormed(request)))) {
       report_->Fail("a request of ", plain_peak,
@@ -64,6 +80,11 @@ void Ledger::OnSubmit(const Request& request,
   }
   if (!IsWellFormed(request)) {
     report_->Fail("malformed request '", request.id, "' was admitted");
+  }
+  if (is_fork && parent == nullptr) {
+    report_->Fail("'", request.id, "' was taken for a fork of '",
+                  request.fork_of, "'");
+    return;
   }
   if (in_use) report_->Fail("Submit took the name '", request.id, "' twice");
   if (is_plain && !fits_plain) {
@@ -76,7 +97,13 @@ void Ledger::OnSubmit(const Request& request,
   }
   Served& served = requests_[*id];
   served.request = request;
+  served.request.eviction = eviction;
+  served.num_own = served.num_prompt();
   served.tokens = request.prompt;
+  if (parent != nullptr) {
+    served.num_own = parent->num_own;
+    served.kept_less = parent->kept_less;
+  }
   names_[request.id] = *id;
 }
 

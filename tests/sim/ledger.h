@@ -77,7 +77,8 @@ class Ledger {
 
  private:
   struct Served {
-    Request request;
+    Request request;      // of a fork: with the eviction that it inherits
+    int32_t num_own = 0;  // tokens of the prompt that this eviction is of
     std::vector<int32_t> tokens;  // prompt and settled outputs
     int32_t num_placeholders = 0;
     bool live = true;
@@ -160,13 +161,17 @@ class Ledger {
 
   bool IsWellFormed(const Request& request) const;
   // What requests that share compressed prefixes agree on; empty: shares none.
-  static std::string PlanOf(const Request& request);
+  static std::string PlanOf(const Served& served);
+  // The request that this one may be a fork of; null: none, or it may not.
+  const Served* ParentOf(const Request& request) const;
 
   // Plans (ledger_plan.cc).
   void TakeReleased(const StepPlan& plan);
   void TakeStart(const StepPlan& plan, const SequenceStart& start);
   void CheckStartTokens(const StepPlan& plan, const SequenceStart& start,
                         const Served& served);
+  void TakeFork(const SequenceStart& start, Served* served, Table* table);
+  void TakeCopies(const StepPlan& plan);
   void TakeRegion(const SequenceStart& start, Served* served, Table* table);
   void TakeDropped(const StepPlan& plan);
   void CheckRegionOrder(const Served& served, const EvictionOrder& order);

@@ -10,20 +10,19 @@
 
 namespace blockmgr::sim {
 
-std::string Ledger::PlanOf(const Request& request) {
-  const RequestEviction& eviction = request.eviction;
+std::string Ledger::PlanOf(const Served& served) {
+  const RequestEviction& eviction = served.request.eviction;
   if (!eviction.share_prefix) return "";
   const bool by_chunk = eviction.mode == EvictionMode::kEveryChunk;
-  const auto num_prompt = static_cast<int32_t>(request.prompt.size());
   const bool by_tokens =
       by_chunk || eviction.target.kind == EvictionTarget::Kind::kTokens;
   return absl::StrCat(
       FormatPolicy(eviction.policy), "/",
-      by_tokens
-          ? absl::StrCat(by_chunk ? eviction.target.TokensPerHead(num_prompt)
-                                  : eviction.target.tokens,
-                         " tokens")
-          : eviction.target.ratio.ToString(),
+      by_tokens ? absl::StrCat(
+                      by_chunk ? eviction.target.TokensPerHead(served.num_own)
+                               : eviction.target.tokens,
+                      " tokens")
+                : eviction.target.ratio.ToString(),
       "/", by_chunk ? eviction.compress_every : 0);
 }
 
@@ -37,10 +36,10 @@ void Ledger::OnPlan(const StepPlan& plan) {
   }
   TakeReleased(plan);
   for (const SequenceStart& start : plan.starts) {
-    if (start.source == kNoSequenceSlot) {
-      TakeStart(plan, start);
-    } else {
+    if (start.source == start.slot) {
       TakeRestart(plan, start);
+    } else {
+      TakeStart(plan, start);
     }
   }
   for (const auto& [slot, table] : tables_) {
@@ -49,6 +48,7 @@ void Ledger::OnPlan(const StepPlan& plan) {
     }
   }
   TakeDropped(plan);
+  TakeCopies(plan);
   if (!report_->ok()) return;
   Step step{.id = plan.id, .runs = {}, .orders = {}, .regions = {}};
   for (size_t i = 0; i < plan.slots.size(); ++i) TakeRun(plan, i, &step);
@@ -104,8 +104,9 @@ void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
   }
   Served& served = found->second;
   CheckStartTokens(plan, start, served);
+  const bool is_fork = start.source != kNoSequenceSlot;
   if (start.num_cached_tokens >= start.num_tokens ||
-      start.num_cached_tokens % layout_.page_size != 0) {
+      (!is_fork && start.num_cached_tokens % layout_.page_size != 0)) {
     report_->Fail("a prefix hit of ", start.num_cached_tokens, " of ",
                   start.num_tokens, " tokens");
   }
@@ -118,6 +119,7 @@ void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
   table.stay = next_stay_++;
   table.num_reserved = start.num_cached_tokens;
   table.num_settled = start.num_cached_tokens;
+  if (is_fork) TakeFork(start, &served, &table);
   if (start.region != kNoRegion) TakeRegion(start, &served, &table);
 }
 
@@ -132,7 +134,7 @@ void Ledger::TakeRegion(const SequenceStart& start, Served* served,
   const Region& region = found->second;
   const std::vector<int32_t>& tokens = served->tokens;
   if (region.tenant != served->request.scope.tenant ||
-      region.plan != PlanOf(served->request) ||
+      region.plan != PlanOf(*served) ||
       start.num_cached_tokens < std::ssize(region.tokens) ||
       !std::equal(region.tokens.begin(), region.tokens.end(), tokens.begin())) {
     report_->Fail("request ", Index(start.request), " of '",
@@ -344,8 +346,8 @@ void Ledger::TakeOrder(const StepPlan& plan, const EvictionOrder& order,
 
 void Ledger::CheckRegionOrder(const Served& served,
                               const EvictionOrder& order) {
-  // The request's own evictions are of its prompt.
-  const bool is_own = order.length <= served.num_prompt();
+  // The request's own evictions are of its prompt, or its parent's.
+  const bool is_own = order.length <= served.num_own;
   const bool shares = is_own && options_.enable_prefix_caching &&
                       served.request.eviction.share_prefix;
   if (shares != (order.region != kNoRegion) ||

@@ -215,7 +215,7 @@ void Ledger::SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
     table->context = absl::StrCat(
         tail_context,
         region == kNoRegion ? absl::StrCat("of request ", Index(run.request))
-                            : PlanOf(served.request),
+                            : PlanOf(served),
         " at ", length, ";");
     if (region != kNoRegion) {
       KeepRegion(region, *table, served, tail_context);
@@ -304,7 +304,7 @@ void Ledger::KeepRegion(RegionId id, const Table& table, const Served& served,
                         const std::string& tail_context) {
   Region& region = regions_[id];
   region.tenant = served.request.scope.tenant;
-  region.plan = PlanOf(served.request);
+  region.plan = PlanOf(served);
   region.tokens.assign(served.tokens.begin(),
                        served.tokens.begin() + table.last_length);
   region.tail_context = tail_context;

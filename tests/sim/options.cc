@@ -56,6 +56,7 @@ constexpr Field kFields[] = {
     {"evict_percent", &SimOptions::evict_percent},
     {"share_percent", &SimOptions::share_percent},
     {"later_percent", &SimOptions::later_percent},
+    {"fork_percent", &SimOptions::fork_percent},
     {"call_delay", &SimOptions::call_delay},
     {"lose_one_in", &SimOptions::lose_one_in},
     {"repeat_one_in", &SimOptions::repeat_one_in},
@@ -196,6 +197,7 @@ SimOptions OptionsForSeed(int32_t seed) {
   }
   options.weights[static_cast<size_t>(EventKind::kLoseBlocks)] =
       random.Pick<int32_t>({0, 0, 0, 1, 6});
+  options.fork_percent = random.Pick<int32_t>({0, 0, 20, 60});
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());
   return options;

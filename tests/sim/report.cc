@@ -17,6 +17,7 @@ void RunCounts::Add(const RunCounts& other) {
   region_hits += other.region_hits;
   engine_losses += other.engine_losses;
   cut_requests += other.cut_requests;
+  forks += other.forks;
   wrong_results += other.wrong_results;
   broken_streams += other.broken_streams;
 }
@@ -27,8 +28,9 @@ std::string RunCounts::ToString() const {
       " finished, ", refused, " refused, ", cached_tokens, " cached tokens, ",
       preemptions, " preemptions (of one request at most ", max_preemptions,
       "), ", evictions, " evictions, ", region_hits, " region hits, ",
-      engine_losses, " engine losses, ", cut_requests, " cut requests, ",
-      wrong_results, " wrong results, ", broken_streams, " broken streams");
+      engine_losses, " engine losses, ", cut_requests, " cut requests, ", forks,
+      " forks, ", wrong_results, " wrong results, ", broken_streams,
+      " broken streams");
 }
 
 }  // namespace blockmgr::sim

@@ -27,6 +27,7 @@ struct RunCounts {
   uint64_t region_hits = 0;  // starts on another's compressed prefix
   uint64_t engine_losses = 0;
   uint64_t cut_requests = 0;  // by the loss of blocks
+  uint64_t forks = 0;         // starts on another's table
   uint64_t wrong_results = 0;
   uint64_t broken_streams = 0;
 

@@ -111,6 +111,8 @@ class World {
   void ShareEviction(RequestEviction* eviction);
   // Makes it a later turn of a recent one.
   void GoOn(Request* request);
+  // Makes it a fork of a recent one.
+  void ForkRecent(Request* request);
   std::vector<int32_t> RandomPrompt();
   void TakeItem(const TokenItem& item);
   void TakeFinish(const FinishEffect& effect, const Request& request,

@@ -229,6 +229,27 @@ void World::GoOn(Request* request) {
   }
 }
 
+void World::ForkRecent(Request* request) {
+  const int32_t index = PickRequest(4);
+  if (index < 0 || served_[index].request.prompt.empty()) return;
+  const Served& parent = served_[index];
+  request->fork_of = parent.request.id;
+  request->prompt = parent.request.prompt;
+  if (!parent.lives.empty() && !parent.lives.back().outputs.empty()) {
+    const std::vector<int32_t>& outputs = parent.lives.back().outputs;
+    const int32_t count =
+        random_.Between(0, static_cast<int32_t>(outputs.size()));
+    request->prompt.insert(request->prompt.end(), outputs.begin(),
+                           outputs.begin() + count);
+  }
+  if (random_.OneIn(2)) {
+    request->prompt.push_back(random_.Between(0, options_.grammar_tokens));
+  }
+  // A few ask for what forks may not have.
+  if (!random_.OneIn(20)) request->scope = parent.request.scope;
+  if (!random_.OneIn(20)) request->eviction = RequestEviction();
+}
+
 Request World::RandomRequest() {
   Request request;
   request.prompt = RandomPrompt();
@@ -257,6 +278,10 @@ Request World::RandomRequest() {
         random_.Between(1, 100) <= options_.later_percent) {
       EvictLater(&eviction);
     }
+  }
+  if (options_.fork_percent > 0 &&
+      random_.Between(1, 100) <= options_.fork_percent) {
+    ForkRecent(&request);
   }
   if (random_.OneIn(25)) return WrongRequest(std::move(request));
   // The edge of what fits is where limits are wrong.

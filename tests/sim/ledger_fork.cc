@@ -1,0 +1,84 @@
+// Starts on the tables of others, and copies on write.
+
+#include <algorithm>
+
+#include "blockmgr/base/bits.h"
+#include "tests/sim/ledger.h"
+
+namespace blockmgr::sim {
+
+void Ledger::TakeFork(const SequenceStart& start, Served* served,
+                      Table* table) {
+  const auto found = tables_.find(start.source);
+  if (found == tables_.end() || found->second.restart_due ||
+      found->second.pending.has_value() || start.region != kNoRegion) {
+    report_->Fail("request ", Index(start.request), " starts on slot ",
+                  Index(start.source), ", whose table is not to be had");
+    return;
+  }
+  const Table& source = found->second;
+  const Served& parent = requests_.at(source.request);
+  const int32_t num_shared = start.num_cached_tokens;
+  if (parent.request.id != served->request.fork_of ||
+      parent.request.scope.tenant != served->request.scope.tenant ||
+      num_shared < std::max({1, source.cut, source.last_length}) ||
+      num_shared > source.num_settled ||
+      !std::equal(parent.tokens.begin(), parent.tokens.begin() + num_shared,
+                  served->tokens.begin())) {
+    report_->Fail("request ", Index(start.request), ", a fork of '",
+                  served->request.fork_of, "', starts with ", num_shared,
+                  " tokens of '", parent.request.id, "', which has settled ",
+                  source.num_settled, " and was compressed at ",
+                  source.last_length);
+    return;
+  }
+  table->tail.assign(source.tail.begin(),
+                     source.tail.begin() +
+                         CeilDiv(num_shared - source.cut, layout_.page_size));
+  table->cut = source.cut;
+  table->kept = source.kept;
+  table->region_pages = source.region_pages;
+  table->region_blocks = source.region_blocks;
+  table->last_length = source.last_length;
+  table->context = source.context;
+  table->tail_context = source.tail_context;
+  served->issued = parent.issued;
+  served->kept_less |= parent.kept_less;
+  const size_t num_both =
+      std::min(served->issued.size(), served->recorded.size());
+  if (!std::equal(served->issued.begin(), served->issued.begin() + num_both,
+                  served->recorded.begin())) {
+    report_->Fail("request ", Index(start.request),
+                  " starts on a table of other evictions than its own");
+  }
+  if (served->issued.size() > num_both) served->recorded = served->issued;
+  ++report_->counts().forks;
+}
+
+void Ledger::TakeCopies(const StepPlan& plan) {
+  for (const CopyOnWrite& copy : plan.copies) {
+    const auto found = tables_.find(copy.slot);
+    if (found == tables_.end() || found->second.tail.empty()) {
+      report_->Fail("slot ", Index(copy.slot), " copies and has no tail");
+      return;
+    }
+    Table& table = found->second;
+    const auto [source, destination] = copy.blocks;
+    const int32_t num_rows =
+        (table.num_reserved - table.cut) % layout_.page_size;
+    if (table.tail.back() != source || copy.num_tokens != num_rows ||
+        num_rows == 0 || CountHolders(source) < 2) {
+      report_->Fail("slot ", Index(copy.slot), " copies ", copy.num_tokens,
+                    " tokens of block ", Index(source), " with ",
+                    CountHolders(source), " holders; its last block ",
+                    Index(table.tail.back()), " has ", num_rows);
+      return;
+    }
+    CheckFresh(destination);
+    table.tail.back() = destination;
+    // Read by this very step.
+    blocks_[Index(source)].fence = Index(plan.id);
+  }
+}
+
+}  // namespace blockmgr::sim
