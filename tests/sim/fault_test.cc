@@ -47,6 +47,20 @@ std::vector<Scenario> PlainScenarios() {
            "submit:a,8,8 issue:2 answer:2 submit:b,12,6 issue:2 answer:2"),
       Make("reclaim", ScriptLayout(2, 8), 1,
            "submit:a,8,3,1 drain submit:b,8,3,2 drain submit:c,8,3,1 drain"),
+      Make("forked", ScriptLayout(4, 24), 1,
+           "submit:a,10,12 issue:3 answer:3 issue answer issue answer "
+           "fork:b,a,3,9 fork:c,a,1,4 drain"),
+      Make("forked_in_flight", ScriptLayout(4, 24), 3,
+           "submit:a,10,12 issue answer issue:3 answer:2 fork:b,a,2,9 issue:2 "
+           "cancel:a drain"),
+      Make("forks_preempted", ScriptLayout(2, 12), 2,
+           "submit:a,6,9 fork:b,a,0,9 fork:c,a,0,9 drain"),
+      Make("blocks_lost", ScriptLayout(4, 16), 1,
+           "submit:a,13,6,1 submit:b,9,6,2 issue answer issue lose_blocks:a,2 "
+           "answer drain"),
+      Make("blocks_lost_in_flight", ScriptLayout(2, 24), 4,
+           "submit:a,9,9 issue answer submit:b,12,6 issue:3 answer "
+           "lose_blocks:a,1 issue answer:3 drain"),
       Make("preempted", ScriptLayout(2, 8), 1,
            "submit:a,6,8,1 submit:b,6,8,2 drain"),
       Make("preempted_in_flight", ScriptLayout(1, 12), 3,
@@ -79,6 +93,12 @@ std::vector<Scenario> EvictingScenarios() {
       Make("decode", ScriptLayout(4, 12), 1, "submit:a,9,60,1,decode drain"),
       Make("decode_in_flight", ScriptLayout(2, 24), 3,
            "submit:a,9,50,1,decode submit:b,12,40,2,decode issue:3 drain"),
+      Make("region_forked", ScriptLayout(4, 24), 2,
+           "submit:a,13,9,1,after issue answer issue:2 answer:2 issue:2 "
+           "answer:2 fork:b,a,4,9 issue answer evict:b,4 drain"),
+      Make("region_lost", ScriptLayout(4, 24), 2,
+           "submit:a,13,9,1,after issue answer issue:2 answer:2 issue "
+           "lose_blocks:a,0 answer drain"),
       Make("pressure", ScriptLayout(4, 14), 2,
            "submit:a,9,40,1,pressure submit:b,9,40,2,pressure drain"),
       Make("pressure_and_plain", ScriptLayout(2, 26), 3,

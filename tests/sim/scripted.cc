@@ -35,8 +35,8 @@ RequestEviction Eviction(absl::string_view mode, int32_t page_size) {
   if (mode == "snap") return SnapKv(3, page_size);
   RequestEviction eviction = Recency(page_size);
   if (mode == "every" || mode == "decode") {
-    eviction.mode = mode == "every" ? EvictionMode::kEveryChunk
-                                    : EvictionMode::kDecode;
+    eviction.mode =
+        mode == "every" ? EvictionMode::kEveryChunk : EvictionMode::kDecode;
     eviction.compress_every = 2 * page_size;
   }
   if (mode == "pressure") eviction.mode = EvictionMode::kPressure;
@@ -99,6 +99,10 @@ void Scripted::Do(absl::string_view word) {
     TakeEffects();
   } else if (parts.first == "evict") {
     Evict(rest[0], Number(rest[1]));
+  } else if (parts.first == "fork") {
+    Fork(rest[0], rest[1], Number(rest[2]), Number(rest[3]));
+  } else if (parts.first == "lose_blocks") {
+    LoseBlock(rest[0], static_cast<size_t>(Number(rest[1])));
   } else if (parts.first == "lose") {
     scheduler_.LoseEngine(&effects_);
     engine_.Restart();
@@ -138,6 +142,13 @@ void Scripted::RefuseSubmits(const Request& good) {
     bad->prompt.assign(scenario_.layout.num_blocks * scenario_.layout.page_size,
                        1);
   });
+  refuse("a fork of nobody", [](Request* bad) { bad->fork_of = "nobody"; });
+  if (!good.fork_of.empty()) {
+    refuse("a fork of a stranger",
+           [](Request* bad) { bad->scope.tenant = "stranger"; });
+    refuse("a fork with an eviction of its own",
+           [](Request* bad) { bad->eviction = Eviction("after", 4); });
+  }
   refuse("a policy without a window", [](Request* bad) {
     bad->eviction = Eviction("snap", 4);
     bad->eviction.policy.scorer.window = 0;
@@ -154,6 +165,31 @@ void Scripted::Submit(Request request) {
   Life& life = lives_[*id];
   life.name = request.id;
   life.request = std::move(request);
+}
+
+void Scripted::Fork(const std::string& name, const std::string& other,
+                    int32_t at, int32_t max_tokens) {
+  const auto found = lives_.find(names_[other]);
+  if (found == lives_.end()) return;
+  const Life& parent = found->second;
+  Request request = MakeRequest(name, 0, max_tokens);
+  request.prompt = parent.request.prompt;
+  // Whatever went wrong so far: those it has when it runs alone.
+  const std::vector<int32_t> outputs =
+      engine_.OutputsAlone(parent.request.prompt, at, {});
+  request.prompt.insert(request.prompt.end(), outputs.begin(), outputs.end());
+  request.fork_of = other;
+  Submit(std::move(request));
+}
+
+void Scripted::LoseBlock(const std::string& name, size_t index) {
+  for (int32_t i = 0; i < scenario_.options.max_num_seqs; ++i) {
+    const CanaryTable& table = engine_.table(SequenceSlot{i});
+    if (table.open && table.request == names_[name] &&
+        index < table.tail.size()) {
+      engine_.LoseBlocks({table.tail[index]});
+    }
+  }
 }
 
 void Scripted::RefuseEvicts(RequestId request) {
@@ -223,6 +259,11 @@ void Scripted::RefuseAnswers(const StepResult& good) {
       bad->sampled[i] = bad->sampled[i] < 0 ? 3 : -1;
     });
   }
+  refuse("the loss of no block",
+         [](StepResult* bad) { bad->lost_blocks = {kNullBlock}; });
+  refuse("the loss of a block that is not there", [this](StepResult* bad) {
+    bad->lost_blocks = {BlockId{scenario_.layout.num_blocks}};
+  });
   refuse("an outcome too many",
          [](StepResult* bad) { bad->evictions.emplace_back(); });
   for (size_t i = 0; i < good.evictions.size(); ++i) {

@@ -4,7 +4,9 @@
 //   submit:NAME,PROMPT,OUTPUT[,TOPIC[,MODE]]   prompts of one topic share what
 //                  they can; MODE: plain, after, every, snap (see Eviction)
 //   issue  answer  one step; both are repeated by a number: issue:3
+//   fork:NAME,OTHER,AT,OUTPUT   goes on from the first AT outputs of OTHER
 //   cancel:NAME  evict:NAME,TOKENS  lose  reset
+//   lose_blocks:NAME,N   the next answer reports the N-th block of its tail
 //   drain          until every request has ended
 //
 // Every call is audited (AuditedScheduler), every output compared with what the
@@ -89,6 +91,9 @@ class Scripted {
   void RefuseAnswers(const StepResult& good);
   void RefuseEvicts(RequestId request);
   void Evict(const std::string& name, int32_t tokens);
+  void Fork(const std::string& name, const std::string& other, int32_t at,
+            int32_t max_tokens);
+  void LoseBlock(const std::string& name, size_t index);
   void TakeEffects();
 
   const Scenario scenario_;
