@@ -82,6 +82,10 @@ struct PrefixHint {
   std::optional<BlockKey> computing;  // the next one to be published by it
 };
 
+// A request that has been preempted so often is the last to be chosen again,
+// and comes back only when it, and all that run then, can be completed.
+inline constexpr int32_t kSparedPreemptions = 2;
+
 // Objects are pooled and reused, never freed while the scheduler lives, so that
 // records of steps in flight may point to them; `id` and `incarnation` tell
 // whether such a pointer still means the same stay in the running list.
@@ -135,6 +139,7 @@ struct RequestState {
   int32_t num_cached_tokens = 0;  // prefix hit of the first admission
   int32_t num_preemptions = 0;
 
+  bool is_spared() const { return num_preemptions >= kSparedPreemptions; }
   TenantDemand demand() const {
     return {.prompt_tokens = num_prompt, .peak_blocks = peak_blocks};
   }

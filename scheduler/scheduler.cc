@@ -189,6 +189,7 @@ RequestState* SchedulerImpl::NewState() {
 
 void SchedulerImpl::LeaveSlot(RequestState* request) {
   if (request->squeeze != nullptr) --num_squeezable_;
+  if (request->is_spared()) --num_spared_;
   prefill_front_.Clear(request);
   manager_.Close(request->slot);
   released_.push_back(request->slot);

@@ -146,6 +146,19 @@ bool SchedulerImpl::WaitsForPrefix(const RequestState& request,
   return usable - num_matched * page_size >= options_.min_prefix_wait_tokens;
 }
 
+int32_t SchedulerImpl::SharedBelow(const RequestState& request) const {
+  if (request.next_compression == std::ssize(request.compressions)) return 0;
+  const int32_t cut = request.compressions[request.next_compression].cut;
+  const SequenceCache& sequence = manager_.sequence(request.slot);
+  if (cut <= sequence.cut()) return 0;
+  const int32_t num_below =
+      (cut - sequence.cut()) / layout().page_size +
+      (sequence.region == nullptr
+           ? 0
+           : static_cast<int32_t>(sequence.region->blocks.size()));
+  return num_below - manager_.NumOwnBlocks(request.slot, cut);
+}
+
 int64_t SchedulerImpl::BlocksPromised(Promise promise) const {
   const auto length = [promise](const RequestState& request) {
     return promise == Promise::kKnown
@@ -161,8 +174,9 @@ int64_t SchedulerImpl::BlocksPromised(Promise promise) const {
       taken = (run++)->num_blocks;
     }
     if (request->num_computed >= length(*request)) continue;
-    const int32_t remaining = RemainingBlocks(
+    int32_t remaining = RemainingBlocks(
         *request, manager_.sequence(request->slot), length(*request), layout());
+    if (promise == Promise::kCompletion) remaining += SharedBelow(*request);
     promised += std::max(0, remaining - taken);
   }
   for (; run != decision_.runs.end(); ++run) {
@@ -199,16 +213,20 @@ bool SchedulerImpl::IsAffordable(const RequestState& request,
       return false;
     }
   }
-  // Who has been preempted a few times comes back for good.
+  // Who has been preempted a few times comes back for good: nobody is admitted
+  // beside it either who may take what it, or another one, needs.
   if (options_.admission != AdmissionPolicy::kGuaranteed &&
-      request.num_preemptions < kSparedPreemptions) {
+      !request.is_spared() && num_spared_ + decision_.num_spared == 0) {
     return true;
   }
   // Cached blocks that wait for their fence are among those that are coming.
   const int32_t cooling =
       std::min(manager_.num_fenced(), num_matched - match.num_reclaimable);
-  const int32_t needed =
-      PeakOn(request, match, request.last_length()) + from_cache + cooling;
+  // What is kept of blocks that others use is copied: they save nothing then.
+  const bool is_compressed =
+      NextCompression(request, match) < std::ssize(request.compressions);
+  const int32_t needed = PeakOn(request, match, request.last_length()) +
+                         (is_compressed ? 0 : from_cache) + cooling;
   return needed <= room - Promised(Promise::kCompletion);
 }
 
@@ -250,6 +268,7 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
     decision_.orders.push_back(std::move(order));
   }
   run.match = static_cast<int32_t>(decision_.matches.size());
+  decision_.num_spared += request->is_spared() ? 1 : 0;
   decision_.runs.push_back(run);
   const auto num_pages = static_cast<size_t>(num_cached / page_size);
   if (match.record() == nullptr && num_pages < request->chain.keys().size()) {

@@ -88,6 +88,7 @@ void SchedulerImpl::Admit(RequestState* request, const PrefixMatch& match) {
   request->num_in_cache = match.num_tokens;
   request->num_computed = request->num_in_cache;
   if (request->squeeze != nullptr) ++num_squeezable_;
+  if (request->is_spared()) ++num_spared_;
   request->fork_of = RequestId{0};
   if (match.cached != nullptr) AdoptCompressions(request, match);
   if (match.source != kNoSequenceSlot) {

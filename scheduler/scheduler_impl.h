@@ -30,10 +30,6 @@ namespace blockmgr {
 
 // No limit of a chunk but the step's.
 inline constexpr int32_t kNoShare = INT32_MAX;
-// A request that has been preempted so often is the last to be chosen again,
-// and comes back only when it, and all that run then, can be completed.
-inline constexpr int32_t kSparedPreemptions = 2;
-
 // What one step will do. Reused from step to step.
 struct StepDecision {
   struct Run {
@@ -63,6 +59,7 @@ struct StepDecision {
   std::vector<RequestState*> preempted;
   std::vector<Fate> fates;  // of running requests
   int32_t num_kept = 0;     // of those
+  int32_t num_spared = 0;   // of those admitted
   std::vector<Run> runs;    // running ones in their order, then admitted ones
   std::vector<PrefixMatch> matches;
   std::vector<Order> orders;
@@ -283,6 +280,9 @@ class SchedulerImpl : public Scheduler {
   // is known of them is computed, or until they are complete.
   enum Promise : uint8_t { kKnown, kCompletion };
   int64_t BlocksPromised(Promise promise) const;
+  // Of those below its next cut, blocks that others use, too: what is kept of
+  // them is copied to others.
+  int32_t SharedBelow(const RequestState& request) const;
   int64_t Promised(Promise promise);
   // Whether the engine can accumulate scores for one more sequence than those
   // that run or are admitted by this step.
@@ -361,6 +361,7 @@ class SchedulerImpl : public Scheduler {
   std::vector<int64_t> new_offsets_;
   std::vector<BlockId> new_blocks_;
   int32_t num_squeezable_ = 0;       // of the running ones
+  int32_t num_spared_ = 0;           // of the running ones
   std::vector<int32_t> candidates_;  // scratch of PlanPressure
   bool has_restarts_ = false;        // perhaps one of the running ones
   int64_t now_ms_ = 0;

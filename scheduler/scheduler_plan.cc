@@ -28,6 +28,7 @@ void StepDecision::Clear() {
   squeezed.clear();
   if (!computing.empty()) computing.clear();
   promised = {};
+  num_spared = 0;
   num_looked_blocks = 0;
   num_long_prefills.reset();
   chunk_share = kNoShare;
@@ -215,8 +216,7 @@ size_t SchedulerImpl::CheapestVictim(size_t index) const {
     if (by_recency) return i;
     const RequestState& request = *running_[i];
     const Cost cost(by_priority ? -int64_t{request.priority} : 0,
-                    request.num_preemptions >= kSparedPreemptions,
-                    RecomputeCost(request));
+                    request.is_spared(), RecomputeCost(request));
     if (victim != index && cost >= least) continue;
     victim = i;
     least = cost;

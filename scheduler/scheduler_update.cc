@@ -300,6 +300,8 @@ void SchedulerImpl::CheckInvariants() const {
            std::ranges::count_if(running_, [](const RequestState* request) {
              return request->squeeze != nullptr;
            }));
+  BM_CHECK(num_spared_ ==
+           std::ranges::count_if(running_, &RequestState::is_spared));
   absl::flat_hash_set<const RequestState*> seen;
   for (const RequestState* request : running_) {
     BM_CHECK(seen.insert(request).second);

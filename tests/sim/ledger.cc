@@ -59,8 +59,9 @@ void Ledger::OnSubmit(const Request& request,
   const RequestEviction eviction =
       parent == nullptr ? request.eviction : parent->request.eviction;
   // An eviction ordered from outside makes room, too.
-  const bool is_plain = eviction.mode == EvictionMode::kNone &&
-                        (parent == nullptr || parent->recorded.empty());
+  const bool is_plain =
+      eviction.mode == EvictionMode::kNone &&
+      (parent == nullptr || (parent->is_plain && parent->recorded.empty()));
   if (!id.ok()) {
     ++report_->counts().refused;
     if (in_use != absl::IsAlreadyExists(id.status())) {
@@ -69,8 +70,9 @@ void Ledger::OnSubmit(const Request& request,
     }
     const bool is_full = num_live() - static_cast<int32_t>(tables_.size()) >=
                          options_.max_waiting;
-    const bool is_fit =
-        fits_plain && !is_full && !in_use && (!is_fork || parent != nullptr);
+    const bool is_fit = fits_plain && !is_full && !in_use &&
+                        (!is_fork || parent != nullptr) &&
+                        IsWithinQuota(request, plain_peak);
     if (is_fit && (absl::IsResourceExhausted(id.status()) ||
                    (is_plain && IsWellFormed(request)))) {
       report_->Fail("a request of ", plain_peak,
@@ -99,12 +101,58 @@ void Ledger::OnSubmit(const Request& request,
   served.request = request;
   served.request.eviction = eviction;
   served.num_own = served.num_prompt();
+  served.is_plain = is_plain;
+  if (is_plain) served.peak = plain_peak;
   served.tokens = request.prompt;
   if (parent != nullptr) {
     served.num_own = parent->num_own;
     served.kept_less = parent->kept_less;
   }
   names_[request.id] = *id;
+  CheckQuotas();
+}
+
+bool Ledger::IsWithinQuota(const Request& request, int32_t peak) const {
+  const TenantLimits& limits = options_.tenant_limits;
+  int64_t num_requests = 1;
+  int64_t num_tokens = std::ssize(request.prompt);
+  for (const auto& [name, id] : names_) {
+    const Served& served = requests_.at(id);
+    if (served.request.scope.tenant != request.scope.tenant) continue;
+    ++num_requests;
+    if (served.num_cached < 0) num_tokens += served.num_prompt();
+  }
+  return (limits.max_requests == 0 || num_requests <= limits.max_requests) &&
+         (limits.max_queued_tokens == 0 ||
+          num_tokens <= limits.max_queued_tokens) &&
+         (limits.max_blocks == 0 || peak <= limits.max_blocks);
+}
+
+void Ledger::CheckQuotas() {
+  const TenantLimits& limits = options_.tenant_limits;
+  struct Use {
+    int64_t num_requests = 0;
+    int64_t queued_tokens = 0;
+    int64_t blocks = 0;
+  };
+  std::map<std::string, Use> uses;
+  for (const auto& [name, id] : names_) {
+    const Served& served = requests_.at(id);
+    Use& use = uses[served.request.scope.tenant];
+    ++use.num_requests;
+    if (served.num_cached < 0) use.queued_tokens += served.num_prompt();
+    if (served.slot != kNoSequenceSlot) use.blocks += served.peak;
+  }
+  for (const auto& [tenant, use] : uses) {
+    if ((limits.max_requests > 0 && use.num_requests > limits.max_requests) ||
+        (limits.max_queued_tokens > 0 &&
+         use.queued_tokens > limits.max_queued_tokens) ||
+        (limits.max_blocks > 0 && use.blocks > limits.max_blocks)) {
+      report_->Fail("tenant '", tenant, "' has ", use.num_requests,
+                    " requests, ", use.queued_tokens, " tokens queued and ",
+                    use.blocks, " blocks reserved, beyond its quotas");
+    }
+  }
 }
 
 void Ledger::OnCancel(RequestId request, const absl::Status& status,

@@ -77,12 +77,14 @@ class Ledger {
 
  private:
   struct Served {
-    Request request;      // of a fork: with the eviction that it inherits
-    int32_t num_own = 0;  // tokens of the prompt that this eviction is of
+    Request request;        // of a fork: with the eviction that it inherits
+    bool is_plain = false;  // no eviction of its own, nor of its parents
+    int32_t num_own = 0;    // tokens of the prompt that this eviction is of
     std::vector<int32_t> tokens;  // prompt and settled outputs
     int32_t num_placeholders = 0;
     bool live = true;
     SequenceSlot slot = kNoSequenceSlot;
+    int32_t peak = 0;  // blocks; 0: evictions have a say in it
     int32_t num_preemptions = 0;
     int32_t num_cached = -1;  // at the first admission; -1: not admitted
     std::vector<CanaryEviction> recorded;  // took effect: must be replayed
@@ -162,6 +164,9 @@ class Ledger {
   bool IsWellFormed(const Request& request) const;
   // What requests that share compressed prefixes agree on; empty: shares none.
   static std::string PlanOf(const Served& served);
+  // Whether the tenant may have this request, too, of so many blocks at most.
+  bool IsWithinQuota(const Request& request, int32_t peak) const;
+  void CheckQuotas();
   // The request that this one may be a fork of; null: none, or it may not.
   const Served* ParentOf(const Request& request) const;
 

@@ -62,6 +62,7 @@ void Ledger::OnPlan(const StepPlan& plan) {
                   " tokens, ", tables_.size(), " sequences");
   }
   if (replays_) CheckReplay(plan);
+  CheckQuotas();
   dispatched_ = Index(plan.id);
   in_flight_.push_back(std::move(step));
 }

@@ -355,9 +355,7 @@ void Ledger::End(const FinishEffect& effect, FinishReason reason) {
   report_->counts().max_preemptions =
       std::max(report_->counts().max_preemptions,
                static_cast<uint64_t>(served.num_preemptions));
-  // Maximal utilisation trades preemptions for requests in flight, unbounded.
-  if (options_.admission != AdmissionPolicy::kMaxUtilization &&
-      served.num_preemptions > kMaxPreemptions) {
+  if (served.num_preemptions > kMaxPreemptions) {
     report_->Fail("request ", Index(effect.request), " was preempted ",
                   served.num_preemptions, " times");
   }

@@ -43,6 +43,9 @@ constexpr Field kFields[] = {
     {"min_prefix_wait_tokens", &SimOptions::min_prefix_wait_tokens},
     {"max_long_prefills", &SimOptions::max_long_prefills},
     {"fair_share", &SimOptions::fair_share},
+    {"tenant_max_blocks", &SimOptions::tenant_max_blocks},
+    {"tenant_max_requests", &SimOptions::tenant_max_requests},
+    {"tenant_max_tokens", &SimOptions::tenant_max_tokens},
     {"vocabulary", &SimOptions::vocabulary},
     {"other_choices", &SimOptions::other_choices},
     {"refuse_one_in", &SimOptions::refuse_one_in},
@@ -143,6 +146,9 @@ SchedulerOptions SimOptions::Scheduler() const {
   options.min_prefix_wait_tokens = min_prefix_wait_tokens;
   options.max_long_prefills = max_long_prefills;
   options.fair_share = fair_share != 0;
+  options.tenant_limits = {.max_blocks = tenant_max_blocks,
+                           .max_requests = tenant_max_requests,
+                           .max_queued_tokens = tenant_max_tokens};
   return options;
 }
 
@@ -198,6 +204,11 @@ SimOptions OptionsForSeed(int32_t seed) {
   options.weights[static_cast<size_t>(EventKind::kLoseBlocks)] =
       random.Pick<int32_t>({0, 0, 0, 1, 6});
   options.fork_percent = random.Pick<int32_t>({0, 0, 20, 60});
+  if (random.OneIn(4)) {
+    options.tenant_max_blocks = random.Between(0, options.num_blocks);
+    options.tenant_max_requests = random.Between(0, 5);
+    options.tenant_max_tokens = random.OneIn(2) ? random.Between(8, 300) : 0;
+  }
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());
   return options;

@@ -48,6 +48,10 @@ struct SimOptions {
   int32_t min_prefix_wait_tokens = 256;
   int32_t max_long_prefills = 0;
   int32_t fair_share = 0;
+  // Of every tenant; 0: no limit.
+  int32_t tenant_max_blocks = 0;
+  int32_t tenant_max_requests = 0;
+  int32_t tenant_max_tokens = 0;  // of prompts that wait
 
   // Engine.
   int32_t vocabulary = 4;
