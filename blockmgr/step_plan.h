@@ -21,8 +21,9 @@
 
 namespace blockmgr {
 
-// A sequence that enters a slot: first admission or resumption. Its table
-// starts without tail blocks, and without a region unless one is named.
+// A sequence that enters a slot (first admission or resumption), or starts
+// again in its own. Its table starts without tail blocks and region, but for
+// those that `region` or `source` names.
 struct SequenceStart {
   SequenceSlot slot = kNoSequenceSlot;
   RequestId request{0};

@@ -113,7 +113,7 @@ struct FinishEffect {
   FinishReason reason = FinishReason::kLength;
   absl::Status status;  // not OK for kFailed
   int32_t num_output_tokens = 0;
-  int32_t num_cached_tokens = 0;  // prefix hit at the first admission
+  int32_t num_cached_tokens = 0;  // prefix hit, or fork, when first admitted
   int32_t num_preemptions = 0;
 };
 

@@ -56,6 +56,7 @@ struct PlannedEviction {
   std::unique_ptr<const EvictionCommand> squeeze = nullptr;
   std::unique_ptr<const SharedCompression> sharing = nullptr;
   ScorerState scorer_state = ScorerState::kNone;
+  int32_t state_begin = 0;
 };
 
 // A command that waits for the request's next step.
@@ -88,7 +89,8 @@ inline constexpr int32_t kSparedPreemptions = 2;
 
 // Objects are pooled and reused, never freed while the scheduler lives, so that
 // records of steps in flight may point to them; `id` and `incarnation` tell
-// whether such a pointer still means the same stay in the running list.
+// whether such a pointer still means the same stay in the running list, with
+// nothing lost since.
 //
 // What every decode step reads comes first: the states of a large batch do not
 // fit in a core's cache otherwise.
@@ -97,16 +99,17 @@ struct RequestState {
   std::vector<int32_t> tokens;  // prompt, then outputs as they are known
   // While running:
   SequenceSlot slot = kNoSequenceSlot;
-  uint32_t incarnation = 0;      // changes whenever the request leaves a slot
+  uint32_t incarnation = 0;      // changes whenever what is in flight is void
   int32_t num_computed = 0;      // positions of issued steps
   int32_t num_placeholders = 0;  // tokens sampled by steps in flight
-  int32_t num_in_cache = 0;      // prefix hit of this incarnation
+  int32_t num_in_cache = 0;      // positions that this incarnation began with
   int32_t next_compression = 0;  // into compressions
   bool running = false;
   bool order_in_flight = false;
   bool restarts = false;      // in its slot, with the next step
   bool was_admitted = false;  // since submission
   ScorerState scorer_state = ScorerState::kNone;  // of its own policy
+  int32_t state_begin = 0;  // position of the first query that it counts
   int32_t num_prompt = 0;
   int32_t max_tokens = 0;
   int32_t max_settled = 0;  // positions computed at least once
@@ -129,6 +132,7 @@ struct RequestState {
   int32_t peak_blocks = 0;   // alone in the pool, from the first token on
   uint64_t submit_step = 0;  // the step to be issued next, then
   RequestId fork_of{0};      // until it is admitted; 0: none
+  int32_t num_common = 0;    // first tokens found to be those of fork_of
 
   // While waiting:
   WaitingPlace place;        // kept when it runs, for its return

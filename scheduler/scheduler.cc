@@ -155,18 +155,8 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   state->stop_token_ids = std::move(request.stop_token_ids);
   state->chain = BlockChain(request.scope);
   state->chain.SetRetention(RetentionOf(request, now_ms_));
-  state->compressions = std::move(eviction.compressions);
-  state->decode = std::move(eviction.decode);
-  state->squeeze = std::move(eviction.squeeze);
-  state->sharing = std::move(eviction.sharing);
-  if (request.fork_of.empty()) {
-    ListNextPoint(state);
-  } else {
-    state->fork_of = names_.at(request.fork_of);
-  }
-  if (!state->compressions.empty() || state->squeeze != nullptr) {
-    state->scorer_state = eviction.scorer_state;
-  }
+  if (!request.fork_of.empty()) state->fork_of = names_.at(request.fork_of);
+  TakeEviction(std::move(eviction), state);
   requests_.emplace(state->id, state);
   names_.emplace(state->name, state->id);
   state->priority = request.priority;

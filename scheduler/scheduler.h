@@ -43,7 +43,7 @@ struct SchedulerStats {
   uint64_t num_passes = 0;        // of requests that did not fit, by later ones
   uint64_t num_prefix_waits = 0;  // steps waited for another's prefix
   uint64_t num_prompt_tokens = 0;         // of admitted requests, first time
-  uint64_t num_cached_tokens = 0;         // of those, prefix hits
+  uint64_t num_cached_tokens = 0;         // of those, hits and forks
   uint64_t num_cached_region_tokens = 0;  // of those, compressed
   uint64_t num_computed_tokens = 0;       // settled, recomputed ones included
   uint64_t num_recomputed_tokens = 0;
@@ -72,11 +72,11 @@ class Scheduler {
   virtual ~Scheduler() = default;
 
   // Queues a request. InvalidArgument: malformed (empty prompt, ...);
-  // AlreadyExists: a live request has this id; NotFound: no live request has
-  // that of fork_of; ResourceExhausted: the queue is
-  // full, the request can never fit in the pool, or a quota of its tenant
-  // (named) is used up; FailedPrecondition: the engine does not accumulate the
-  // scores that the policy needs.
+  // AlreadyExists: a live request has this id; NotFound: none that it may be a
+  // fork of has that of fork_of; ResourceExhausted: the queue is full, the
+  // request can never fit in the pool, or a quota of its tenant (named) is used
+  // up; FailedPrecondition: the engine does not accumulate the scores that the
+  // policy needs.
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
   // Ends a request at once; its FinishEffect says kCancelled. NotFound when it
   // is unknown or already ended.
@@ -93,8 +93,10 @@ class Scheduler {
   // Fills `plan` with the next step. False, with nothing changed, when there is
   // nothing to run or max_steps_in_flight plans are out.
   [[nodiscard]] virtual bool Schedule(StepPlan* plan) = 0;
-  // Takes the answer to the oldest plan in flight, appending to `effects`.
-  // InvalidArgument, with nothing changed, for a wrong id or wrong shapes.
+  // Takes the answer to the oldest plan in flight, appending to `effects`. Who
+  // holds a lost block loses what this and later steps compute for it, too, and
+  // goes on from what it has left. InvalidArgument, with nothing changed, for a
+  // wrong id, wrong shapes or blocks that the pool does not have.
   virtual absl::Status Update(const StepResult& result, Effects* effects) = 0;
 
   // The engine is gone, and with it all KV. Everything in flight is forgotten,

@@ -17,6 +17,8 @@ constexpr int64_t kMaxLookedBlocks = 4096;
 // Tenants at their quotas, and long prompts while enough of them are computed,
 // that a step passes at most.
 constexpr int32_t kMaxBarred = 256;
+// Forks whose parents are not as far yet: a look at each is cheap.
+constexpr int32_t kMaxAwaiting = 2048;
 
 }  // namespace
 
@@ -220,8 +222,10 @@ bool SchedulerImpl::IsAffordable(const RequestState& request,
     return true;
   }
   // Cached blocks that wait for their fence are among those that are coming.
-  const int32_t cooling =
-      std::min(manager_.num_fenced(), num_matched - match.num_reclaimable);
+  const int32_t cooling = match.source != kNoSequenceSlot
+                              ? 0
+                              : std::min(manager_.num_fenced(),
+                                         num_matched - match.num_reclaimable);
   // What is kept of blocks that others use is copied: they save nothing then.
   const bool is_compressed =
       NextCompression(request, match) < std::ssize(request.compressions);
@@ -296,14 +300,17 @@ SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
     return Verdict::kTenantIsFull;
   }
   if (!HasScorerState(*request)) return Verdict::kDoesNotFit;
-  if (!MayPrefill(*request)) return Verdict::kIsTooLong;
-  if (ForkPoint fork = FindFork(*request); fork.waits) {
+  ForkPoint fork = FindFork(request);
+  if (fork.waits) {
+    decision_.awaiting.push_back(request);
     return Verdict::kAwaitsParent;
-  } else if (fork.match.num_tokens > 0 &&
-             PlanAdmission(request, std::move(fork.match), budget,
-                           token_budget)) {
+  }
+  // Nearly all of a fork's prompt is computed, however long.
+  if (fork.match.num_tokens > 0 &&
+      PlanAdmission(request, std::move(fork.match), budget, token_budget)) {
     return Verdict::kAdmitted;
   }
+  if (!MayPrefill(*request)) return Verdict::kIsTooLong;
   PrefixMatch match = FindPrefix(request);
   decision_.num_looked_blocks += match.num_looks;
   if (WaitsForPrefix(*request, match)) {
@@ -342,13 +349,17 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
   WaitingQueue::Walk walk(waiting_);
   while (*token_budget > 0 && std::ssize(decision_.matches) < num_open &&
          num_looks < kMaxLooks && num_barred < kMaxBarred &&
+         std::ssize(decision_.awaiting) < kMaxAwaiting &&
          decision_.num_looked_blocks < kMaxLookedBlocks && passes_left > 0) {
     RequestState* request = walk.Next();
     if (request == nullptr) return;
     switch (TryAdmit(request, budget, token_budget)) {
       case Verdict::kAdmitted:
         --passes_left;
-        if (IsLong(*request)) ++*decision_.num_long_prefills;
+        if (IsLong(*request) &&
+            decision_.matches.back().source == kNoSequenceSlot) {
+          ++*decision_.num_long_prefills;
+        }
         walk.Serve(ServiceOf(*request));
         break;
       case Verdict::kDoesNotFit:
@@ -362,8 +373,9 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
         ++num_looks;
         break;
       case Verdict::kIsTooLong:
-      case Verdict::kAwaitsParent:
         ++num_barred;
+        break;
+      case Verdict::kAwaitsParent:
         break;
       case Verdict::kTenantIsFull:
         ++num_barred;

@@ -147,10 +147,7 @@ void SchedulerImpl::WriteStart(const RequestState& request, SequenceSlot source,
   }
   start.scorer_state = request.scorer_state;
   if (start.scorer_state == ScorerState::kQueryStatistics) {
-    const EvictionPolicy& policy = request.squeeze != nullptr
-                                       ? request.squeeze->policy
-                                       : request.compressions.front().policy;
-    start.state_begin = policy.scorer.n_sink;
+    start.state_begin = request.state_begin;
   }
   plan->start_tokens.insert(plan->start_tokens.end(), request.tokens.begin(),
                             request.tokens.end());

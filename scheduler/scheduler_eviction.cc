@@ -71,12 +71,30 @@ PlannedEviction SchedulerImpl::PlanEviction(const Request& request) const {
   }
   if (eviction.mode != EvictionMode::kNone) {
     planned.scorer_state = eviction.policy.scorer_state();
+    planned.state_begin = eviction.policy.scorer.n_sink;
   }
   if (eviction.share_prefix) {
     planned.sharing = std::make_unique<const SharedCompression>(
         ShareCompression(eviction, num_prompt));
   }
   return planned;
+}
+
+void SchedulerImpl::TakeEviction(PlannedEviction eviction,
+                                 RequestState* request) const {
+  request->compressions = std::move(eviction.compressions);
+  request->decode = std::move(eviction.decode);
+  request->squeeze = std::move(eviction.squeeze);
+  request->sharing = std::move(eviction.sharing);
+  request->state_begin = eviction.state_begin;
+  request->scorer_state = ScorerState::kNone;
+  // A parent has listed its own, unless it ends before.
+  if (request->fork_of == RequestId{0} || request->compressions.empty()) {
+    ListNextPoint(request);
+  }
+  if (!request->compressions.empty() || request->squeeze != nullptr) {
+    request->scorer_state = eviction.scorer_state;
+  }
 }
 
 absl::Status SchedulerImpl::ValidatePolicy(
@@ -153,11 +171,8 @@ void SchedulerImpl::ListNextPoint(RequestState* request) const {
       points.empty() ? request->decode->begin
                      : std::max(points.back().length, request->decode->begin);
   CompressionPoint next = NextPoint(*request->decode, last, layout());
-  if (next.length < request->last_length()) {
-    points.push_back(std::move(next));
-  } else {
-    request->decode.reset();  // nothing is computed after it
-  }
+  // Nothing is computed after the last.
+  if (next.length < request->last_length()) points.push_back(std::move(next));
 }
 
 absl::Status SchedulerImpl::ValidateCommand(

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <memory>
 #include <type_traits>
+#include <utility>
 
 #include <absl/strings/str_cat.h>
 
+#include "scheduler/footprint.h"
 #include "scheduler/scheduler_impl.h"
 
 namespace blockmgr {
@@ -13,15 +15,13 @@ namespace blockmgr {
 absl::Status SchedulerImpl::ValidateFork(const Request& request) const {
   if (request.fork_of.empty()) return absl::OkStatus();
   const auto parent = names_.find(request.fork_of);
-  if (parent == names_.end()) {
+  // Which requests others have is not told.
+  if (parent == names_.end() ||
+      BlockChain(request.scope).root() !=
+          requests_.at(parent->second)->chain.root()) {
     return absl::NotFoundError(absl::StrCat(
-        "fork_of: expected a live request, got '", request.fork_of, "'"));
-  }
-  if (BlockChain(request.scope).root() !=
-      requests_.at(parent->second)->chain.root()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "fork_of: expected a request of the same tenant, lora and cache_salt, "
-        "got '",
+        "fork_of: expected a live request of the same tenant, lora and "
+        "cache_salt, got '",
         request.fork_of, "'"));
   }
   if (request.eviction.mode != EvictionMode::kNone) {
@@ -43,47 +43,64 @@ PlannedEviction SchedulerImpl::InheritedEviction(const RequestState& parent) {
   inherited.squeeze = copy(parent.squeeze);
   inherited.sharing = copy(parent.sharing);
   inherited.scorer_state = parent.scorer_state;
+  inherited.state_begin = parent.state_begin;
   return inherited;
 }
 
-int32_t SchedulerImpl::ForkLength(const RequestState& parent,
-                                  const RequestState& request) const {
-  const int32_t num_done = parent.next_compression;
+bool SchedulerImpl::InheritAgain(const RequestState& parent,
+                                 RequestState* request) const {
   const auto is_same = [](const CompressionPoint& a,
                           const CompressionPoint& b) {
-    return a.length == b.length && a.cut == b.cut;
+    return a.length == b.length && a.cut == b.cut && a.is_shared == b.is_shared;
   };
-  if (num_done > std::ssize(request.compressions) ||
-      !std::equal(parent.compressions.begin(),
-                  parent.compressions.begin() + num_done,
-                  request.compressions.begin(), is_same)) {
-    return 0;  // the parent has been compressed by others since
+  // Without any, the fork may have listed one that comes after the other's end.
+  if (parent.compressions.empty() ||
+      std::ranges::equal(parent.compressions, request->compressions, is_same)) {
+    return true;
   }
+  PlannedEviction inherited = InheritedEviction(parent);
+  // A parent that began with another's compressions may have fewer.
+  const int32_t peak =
+      PeakBlocks(request->last_length(), inherited.compressions, layout(),
+                 Holding{}, inherited.decode.get());
+  if (peak > manager_.num_usable()) return false;
+  TakeEviction(std::move(inherited), request);
+  return true;
+}
+
+int32_t SchedulerImpl::ForkLength(const RequestState& parent,
+                                  RequestState* request) const {
+  const int32_t num_done = parent.next_compression;
   const int32_t compressed =
       num_done == 0 ? 0 : parent.compressions[num_done - 1].length;
-  const size_t limit = MaxCachedTokens(request, compressed);
-  const size_t num_common =
-      std::ranges::mismatch(parent.tokens, request.tokens).in1 -
-      parent.tokens.begin();
-  const auto length = static_cast<int32_t>(std::min(limit, num_common));
+  // Neither ever forgets a token: what was compared is not compared again.
+  const auto begin = parent.tokens.begin() + request->num_common;
+  const auto differs = std::mismatch(
+      begin, parent.tokens.end(), request->tokens.begin() + request->num_common,
+      request->tokens.end());
+  request->num_common += static_cast<int32_t>(differs.first - begin);
+  const int32_t length =
+      std::min(MaxCachedTokens(*request, compressed), request->num_common);
   // What comes before a compression cannot be computed after it.
   if (length < compressed) return 0;
   const bool has_same_media =
-      parent.chain.Media(0, length) == request.chain.Media(0, length);
+      parent.chain.Media(0, length) == request->chain.Media(0, length);
   return has_same_media ? length : 0;
 }
 
-SchedulerImpl::ForkPoint SchedulerImpl::FindFork(
-    const RequestState& request) const {
-  if (request.fork_of == RequestId{0}) return {};
-  const auto found = requests_.find(request.fork_of);
+SchedulerImpl::ForkPoint SchedulerImpl::FindFork(RequestState* request) const {
+  if (request->fork_of == RequestId{0}) return {};
+  const auto found = requests_.find(request->fork_of);
   if (found == requests_.end()) return {};
   const RequestState& parent = *found->second;
   const auto run = std::ranges::find(decision_.runs, found->second,
                                      &StepDecision::Run::request);
   const bool is_in_step = run != decision_.runs.end();
-  // The parent of a request that both wait is served first, or not at all.
-  if (!parent.running) return {.waits = is_in_step};
+  if (!parent.running) {
+    return {.waits = is_in_step ||
+                     std::ranges::count(decision_.awaiting, found->second) > 0};
+  }
+  if (!InheritAgain(parent, request)) return {};
   const int32_t length = ForkLength(parent, request);
   if (length == 0) return {};
   const int32_t num_done = parent.next_compression;
@@ -92,10 +109,17 @@ SchedulerImpl::ForkPoint SchedulerImpl::FindFork(
   const bool is_moving = sequence.pending.has_value() ||
                          sequence.shares_last_block || parent.restarts ||
                          (is_in_step && run->order >= 0);
-  // A few tokens are computed sooner than waited for.
-  if (is_moving || length - sequence.num_settled > layout().page_size) {
-    return {.waits = true};
-  }
+  // A few tokens are computed sooner than waited for. Before a compression that
+  // comes behind them it is now or never: when the parent has settled them, it
+  // has ordered that already.
+  const bool is_lost_soon = num_done < std::ssize(parent.compressions) &&
+                            parent.compressions[num_done].length > length;
+  const int32_t chunk = options_.long_prefill_token_threshold > 0
+                            ? options_.long_prefill_token_threshold
+                            : options_.max_num_batched_tokens;
+  const int32_t few = is_lost_soon ? chunk * (options_.max_steps_in_flight + 1)
+                                   : layout().page_size;
+  if (is_moving || length - sequence.num_settled > few) return {.waits = true};
   const int32_t shared = std::min(length, sequence.num_settled);
   const int32_t compressed =
       num_done == 0 ? 0 : parent.compressions[num_done - 1].length;

@@ -64,6 +64,7 @@ struct StepDecision {
   std::vector<PrefixMatch> matches;
   std::vector<Order> orders;
   std::vector<Passed> passed;
+  std::vector<const RequestState*> awaiting;  // their parents
   std::vector<RequestState*> prefix_waits;    // that let another one compute
   std::vector<const RequestState*> squeezed;  // of the running ones
   // What those admitted will compute first, as in PrefillFront.
@@ -154,6 +155,7 @@ class SchedulerImpl : public Scheduler {
 
   // Evictions as asked for (scheduler_eviction.cc).
   PlannedEviction PlanEviction(const Request& request) const;
+  void TakeEviction(PlannedEviction eviction, RequestState* request) const;
   absl::Status ValidateEviction(const RequestEviction& eviction) const;
   absl::Status ValidatePolicy(
       const EvictionPolicy& policy,
@@ -170,16 +172,18 @@ class SchedulerImpl : public Scheduler {
   // Forks (scheduler_fork.cc).
   absl::Status ValidateFork(const Request& request) const;
   static PlannedEviction InheritedEviction(const RequestState& parent);
+  // Makes the compressions of a fork that has never run those that the parent
+  // has by now. False: it would not fit with them.
+  bool InheritAgain(const RequestState& parent, RequestState* request) const;
   // Of the tokens that both begin with, those that the request may share, as
   // soon as the parent has computed them.
-  int32_t ForkLength(const RequestState& parent,
-                     const RequestState& request) const;
+  int32_t ForkLength(const RequestState& parent, RequestState* request) const;
   struct ForkPoint {
     bool waits = false;      // until its parent has computed what they share
     PrefixMatch match = {};  // of no tokens: it is no fork
   };
   // What a waiting request may start with of the one that it is a fork of.
-  ForkPoint FindFork(const RequestState& request) const;
+  ForkPoint FindFork(RequestState* request) const;
 
   // Who is served first of those that run.
   bool RunsBefore(const RequestState* a, const RequestState* b) const;

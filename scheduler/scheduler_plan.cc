@@ -25,6 +25,7 @@ void StepDecision::Clear() {
   orders.clear();
   passed.clear();
   prefix_waits.clear();
+  awaiting.clear();
   squeezed.clear();
   if (!computing.empty()) computing.clear();
   promised = {};
@@ -150,15 +151,16 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
   const int32_t num_below =
       (order->point.cut - cut_now) / layout().page_size +
       (region == nullptr ? 0 : static_cast<int32_t>(region->blocks.size()));
-  order->num_released = num_below - num_destinations;
   // A replay can be futile too: nobody promises that an engine keeps as much as
   // it did the first time.
-  order->futile = order->num_released <= 0;
-  // A region that others use stays until the last of them leaves it.
-  if (region != nullptr && match == nullptr && !manager_.IsOwnRegion(*region)) {
-    order->num_released = std::max(
-        0, order->num_released - static_cast<int32_t>(region->blocks.size()));
-  }
+  order->futile = num_below <= num_destinations;
+  if (order->futile) return true;
+  // What others use stays until the last of them leaves it.
+  const int32_t num_shared =
+      match == nullptr
+          ? num_below - manager_.NumOwnBlocks(request.slot, order->point.cut)
+          : match->num_blocks() - match->num_reclaimable;
+  order->num_released = std::max(0, num_below - num_destinations - num_shared);
   return true;
 }
 

@@ -266,7 +266,8 @@ uint64_t SchedulerImpl::StateHash() const {
     mix(request.num_computed);
     mix(request.num_placeholders);
     mix(request.next_compression);
-    mix(request.compressions.size());
+    // Until it runs a fork has those of its parent.
+    mix(request.fork_of == RequestId{0} ? request.compressions.size() : 0);
     mix(request.command != nullptr ? request.command->number : 0);
     mix(request.restarts ? 1 : 0);
     mix(request.squeeze != nullptr ? 1 : 0);

@@ -183,6 +183,100 @@ TEST_P(ForkTest, InheritsEveryModeOfEviction) {
   }
 }
 
+// Whatever of its parent's end: a short sample compresses no less than a long
+// one.
+TEST_P(ForkTest, IsCompressedBeyondTheEndOfItsParent) {
+  SchedulerDriver driver(SmallLayout(4, 20, 2, 2), Options());
+  Request leader = MakeRequest("leader", 10, 4);
+  leader.eviction = Recency(6);
+  leader.eviction.mode = EvictionMode::kDecode;
+  leader.eviction.compress_every = 8;
+  Submit(&driver, leader);
+  Request fork = ForkOf(leader, "fork");
+  fork.max_tokens = 100;  // 27 blocks whole
+  const RequestId id = Submit(&driver, fork);
+  driver.Drain();
+  EXPECT_GE(driver.served(id).recorded.size(), 10u);
+  driver.CheckQuiescent();
+}
+
+// The leader starts on what an earlier turn has left; so do its forks, though
+// they were submitted before it did.
+TEST_P(ForkTest, InheritsWhatItsParentTookFromTheCache) {
+  if (!std::get<0>(GetParam())) return;
+  SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
+  const auto shared = [](const std::string& id, int32_t num_prompt) {
+    Request request = MakeRequest(id, num_prompt, 12);
+    request.eviction = Recency(6);
+    request.eviction.share_prefix = true;
+    return request;
+  };
+  Submit(&driver, shared("turn", 38));
+  driver.Drain();
+  const Request leader = shared("leader", 50);
+  const RequestId id = Submit(&driver, leader);
+  const RequestId fork = Submit(&driver, ForkOf(leader, "fork"));
+  driver.Drain();
+  EXPECT_GE(driver.served(id).finish->num_cached_tokens, 36);
+  EXPECT_GE(driver.served(fork).finish->num_cached_tokens, 36);
+  EXPECT_EQ(driver.served(fork).recorded, driver.served(id).recorded);
+  driver.CheckQuiescent();
+}
+
+// A prompt of many chunks: its forks take all but the last few before it is
+// compressed.
+TEST_P(ForkTest, TakesWhatItCanBeforeACompression) {
+  SchedulerOptions options = Options();
+  options.enable_prefix_caching = false;
+  options.long_prefill_token_threshold = 16;
+  SchedulerDriver driver(SmallLayout(4, 61, 2, 2), options);
+  Request leader = MakeRequest("leader", 100, 4);
+  leader.eviction = Recency(6);
+  Submit(&driver, leader);
+  const RequestId fork = Submit(&driver, ForkOf(leader, "fork"));
+  driver.Drain();
+  const int32_t num_chunks = options.max_steps_in_flight + 1;
+  EXPECT_GE(driver.served(fork).finish->num_cached_tokens,
+            100 - 16 * num_chunks - 1);
+  EXPECT_EQ(driver.scheduler().stats().num_forks, 1u);
+  driver.CheckQuiescent();
+}
+
+// A beam of a beam that still waits for the prompt to be computed.
+TEST_P(ForkTest, AForkOfAWaitingForkWaitsToo) {
+  SchedulerOptions options = Options();
+  options.max_num_batched_tokens = 16;
+  options.min_prefix_wait_tokens = 0;
+  SchedulerDriver driver(SmallLayout(4, 61), options);
+  const Request leader = MakeRequest("leader", 100, 20);
+  Submit(&driver, leader);
+  const Request first = ForkOf(leader, "first");
+  Submit(&driver, first);
+  const RequestId second = Submit(&driver, ForkOf(first, "second"));
+  driver.Drain();
+  EXPECT_EQ(driver.scheduler().stats().num_forks, 2u);
+  EXPECT_GE(driver.served(second).finish->num_cached_tokens, 95);
+  driver.CheckQuiescent();
+}
+
+// Long prompts are computed one at a time; a fork has nearly all of its own.
+TEST_P(ForkTest, ForksOfLongPromptsAreNoLongPrefills) {
+  SchedulerOptions options = Options();
+  options.max_num_batched_tokens = 16;
+  options.long_prefill_token_threshold = 8;
+  options.max_long_prefills = 1;
+  SchedulerDriver driver(SmallLayout(4, 61), options);
+  const Request leader = MakeRequest("leader", 40, 30);
+  const RequestId id = Submit(&driver, leader);
+  driver.RunUntil([&] { return !driver.served(id).outputs.empty(); });
+  const RequestId other = Submit(&driver, MakeRequest("other", 90, 2, 1));
+  const RequestId fork = Submit(&driver, ForkOf(leader, "fork"));
+  driver.RunUntil([&] { return !driver.served(fork).outputs.empty(); });
+  EXPECT_TRUE(driver.served(other).outputs.empty());
+  driver.Drain();
+  driver.CheckQuiescent();
+}
+
 TEST_P(ForkTest, OutlivesItsParent) {
   SchedulerDriver driver(SmallLayout(4, 30), Options());
   const Request leader = MakeRequest("leader", 26, 40);
@@ -220,7 +314,7 @@ TEST_P(ForkTest, AreRefusedWithAReason) {
                 StatusIs(code, HasSubstr(message)));
   };
   Request fork = ForkOf(leader, "fork");
-  refuse(fork, absl::StatusCode::kInvalidArgument, "same tenant");
+  refuse(fork, absl::StatusCode::kNotFound, "same tenant");
   fork.scope.tenant = "a";
   fork.eviction = Recency(8);
   refuse(fork, absl::StatusCode::kInvalidArgument, "eviction: expected none");

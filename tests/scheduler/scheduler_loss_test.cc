@@ -215,6 +215,34 @@ TEST_P(LossTest, AccumulatedScoresAreAccumulatedAgain) {
   driver.CheckQuiescent();
 }
 
+// The engine refuses the only squeeze; nothing else says where accumulation
+// begins.
+TEST_P(LossTest, StartsAnewWithoutTheSqueezeThatWasRefused) {
+  SchedulerOptions options = Options();
+  options.num_scorer_states = 2;
+  SchedulerDriver driver(SmallLayout(4, 25), options);
+  driver.engine().RefuseOrders(true);
+  Request request = MakeRequest("a", 20, 60);
+  request.eviction = Recency(8);
+  request.eviction.mode = EvictionMode::kPressure;
+  request.eviction.policy.scorer = ScorerSpec{};
+  request.eviction.policy.scorer.kind = ScorerKind::kExpectedAttention;
+  request.eviction.policy.scorer.n_sink = 4;
+  const RequestId id = Submit(&driver, request);
+  Submit(&driver, MakeRequest("b", 20, 60, 1));
+  driver.RunUntil([&] { return !driver.served(id).evictions.empty(); });
+  ASSERT_FALSE(driver.served(id).evictions.empty());
+  EXPECT_FALSE(driver.served(id).evictions[0].status.ok());
+  if (driver.SlotOf(id) != kNoSequenceSlot) {
+    Lose(&driver, {TailBlock(driver, id, 0)});
+  }
+  driver.RunUntil([&] { return StartInPlan(driver, id) != nullptr; });
+  ASSERT_NE(StartInPlan(driver, id), nullptr);
+  EXPECT_EQ(StartInPlan(driver, id)->state_begin, 4);
+  driver.Drain();
+  driver.CheckQuiescent();
+}
+
 TEST_P(LossTest, RefusesBlocksThatThePoolDoesNotHave) {
   SchedulerDriver driver(SmallLayout(4, 20), Options());
   Submit(&driver, MakeRequest("a", 22, 3));
