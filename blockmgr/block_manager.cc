@@ -276,8 +276,8 @@ bool BlockManager::Reserve(std::span<const TokenDemand> demands,
     SequenceCache& sequence = at(demand.slot);
     const int32_t count =
         sequence.BlocksFor(demand.num_tokens, layout_.page_size);
-    sequence.tail.insert(sequence.tail.end(), blocks->begin() + next,
-                         blocks->begin() + next + count);
+    const auto added = std::span<const BlockId>(*blocks).subspan(next, count);
+    sequence.tail.insert(sequence.tail.end(), added.begin(), added.end());
     if (demand.num_tokens > 0) {
       if (sequence.num_reserved == sequence.num_settled) {
         sequence.shared_when_settled = sequence.shares_last_block;

@@ -113,6 +113,7 @@ void SchedulerImpl::AdoptCompressions(RequestState* request,
   request->next_compression = static_cast<int32_t>(lengths.size());
   if (request->was_admitted) return;  // they are among its own
   std::vector<CompressionPoint> adopted;
+  adopted.reserve(lengths.size());
   for (const int32_t length : lengths) {
     adopted.push_back(SharedPointAt(*request->sharing, length, layout()));
   }

@@ -96,6 +96,7 @@ bool SchedulerImpl::PlanUnplannedPoint(const RequestState& request,
                                        int32_t length, const PrefixMatch* match,
                                        CompressionPoint* point) const {
   const bool commanded = request.command != nullptr;
+  BM_CHECK(commanded || request.squeeze != nullptr);
   const EvictionCommand& command =
       commanded ? request.command->command : *request.squeeze;
   point->is_planned = false;
@@ -350,7 +351,7 @@ void SchedulerImpl::PlanShares(int32_t token_budget) {
 
 void SchedulerImpl::PlanRunning(BlockBudget* budget, int32_t* token_budget) {
   decision_.fates.assign(running_.size(), StepDecision::Fate::kKept);
-  decision_.num_kept = running_.size();
+  decision_.num_kept = num_running();
   for (size_t i = 0; i < running_.size() && *token_budget > 0; ++i) {
     if (decision_.fates[i] == StepDecision::Fate::kPreempted) continue;
     const RequestState& request = *running_[i];

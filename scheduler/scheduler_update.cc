@@ -212,9 +212,9 @@ absl::Status SchedulerImpl::Update(const StepResult& result, Effects* effects) {
     SettleRun(step.runs[i], result.sampled[i], effects);
   }
   size_t next = 0;
-  static const EvictionOutcome kFutile;
+  static const EvictionOutcome futile;
   for (const StepInFlight::Order& order : step.orders) {
-    SettleOrder(step, order, order.futile ? kFutile : result.evictions[next++],
+    SettleOrder(step, order, order.futile ? futile : result.evictions[next++],
                 effects);
   }
   if (!effects->finished.empty()) {

@@ -19,6 +19,7 @@ class BlockManagerForkTest : public ManagerTest {
   // One token for each; the copies that takes.
   std::vector<CopyOnWrite> ReserveOne(const std::vector<SequenceSlot>& slots) {
     std::vector<TokenDemand> demands;
+    demands.reserve(slots.size());
     for (const SequenceSlot slot : slots) demands.push_back({slot, 1});
     std::vector<int64_t> offsets;
     std::vector<BlockId> blocks;

@@ -100,7 +100,8 @@ void NaiveModel::CheckRegion(const BlockManager& manager,
 
 std::vector<int32_t> NaiveModel::Prefix(const std::vector<int32_t>& tokens,
                                         int32_t num_blocks) const {
-  return {tokens.begin(), tokens.begin() + num_blocks * layout_.page_size};
+  return {tokens.begin(),
+          tokens.begin() + int64_t{num_blocks} * layout_.page_size};
 }
 
 PrefixMatch NaiveModel::Match(int32_t scope, const std::vector<int32_t>& tokens,
@@ -221,6 +222,7 @@ std::vector<NaiveModel::EntryName> NaiveModel::Reclaimable() const {
     in_order[{retention.priority, place}] = entry;
   }
   std::vector<EntryName> entries;
+  entries.reserve(in_order.size());
   for (const auto& [order, entry] : in_order) entries.push_back(entry);
   return entries;
 }

@@ -138,6 +138,7 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
   destination_blocks.insert(destination_blocks.end(), order.fresh.begin(),
                             order.fresh.end());
   std::vector<int32_t> destinations;
+  destinations.reserve(destination_blocks.size());
   for (const BlockId block : destination_blocks) {
     destinations.push_back(Index(block));
   }

@@ -39,7 +39,7 @@ void SchedulerDriver::Audit() {
 
 absl::StatusOr<RequestId> SchedulerDriver::Submit(Request request) {
   const uint64_t before = scheduler_.StateHash();
-  const absl::StatusOr<RequestId> id = scheduler_.Submit(request);
+  absl::StatusOr<RequestId> id = scheduler_.Submit(request);
   if (id.ok()) {
     served_[*id].request = std::move(request);
   } else if (scheduler_.StateHash() != before) {
@@ -50,7 +50,7 @@ absl::StatusOr<RequestId> SchedulerDriver::Submit(Request request) {
 }
 
 absl::Status SchedulerDriver::Cancel(RequestId id) {
-  const absl::Status status = scheduler_.Cancel(id, &effects_);
+  absl::Status status = scheduler_.Cancel(id, &effects_);
   TakeEffects();
   Audit();
   return status;
@@ -124,12 +124,13 @@ void SchedulerDriver::CheckPlan() {
     } else if (start.region != kNoRegion) {
       served.issued = engine_.region(start.region).evictions;
     }
-    const size_t both = std::min(served.issued.size(), served.recorded.size());
+    const auto both =
+        std::min(std::ssize(served.issued), std::ssize(served.recorded));
     if (!std::equal(served.issued.begin(), served.issued.begin() + both,
                     served.recorded.begin())) {
       Fail("a region of other evictions than before");
     }
-    if (served.issued.size() > both) served.recorded = served.issued;
+    if (std::ssize(served.issued) > both) served.recorded = served.issued;
   }
   for (size_t i = 0; i < plan_.slots.size(); ++i) {
     issued_[plan_.slots[i]] = plan_.positions[i] + plan_.num_tokens[i];
@@ -233,8 +234,9 @@ void SchedulerDriver::TakeEffects() {
   for (const TokenEffect& effect : effects_.tokens) {
     Served& served = served_.at(effect.request);
     if (served.finish.has_value()) Fail("a token after the end");
-    if (effect.index != std::ssize(served.outputs))
+    if (effect.index != std::ssize(served.outputs)) {
       Fail("a token out of order");
+    }
     served.outputs.push_back(effect.token);
   }
   // Evictions first: a command is answered before its request is done with.

@@ -15,7 +15,6 @@ namespace blockmgr {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 // Prefix caching, steps in flight.
@@ -331,6 +330,7 @@ TEST_P(ForkTest, ManyForksInASmallPool) {
   const Request leader = MakeRequest("leader", 30, 20);
   const RequestId id = Submit(&driver, leader);
   std::vector<RequestId> forks;
+  forks.reserve(7);
   for (int32_t i = 0; i < 7; ++i) {
     forks.push_back(Submit(&driver, ForkOf(leader, std::to_string(i))));
   }

@@ -6,8 +6,8 @@ namespace blockmgr::sim {
 namespace {
 
 // What a call has appended to effects that were not empty before.
-Effects Appended(const Effects& effects, size_t num_tokens, size_t num_finished,
-                 size_t num_evictions) {
+Effects Appended(const Effects& effects, int64_t num_tokens,
+                 int64_t num_finished, int64_t num_evictions) {
   Effects appended;
   appended.tokens.assign(effects.tokens.begin() + num_tokens,
                          effects.tokens.end());
@@ -20,9 +20,9 @@ Effects Appended(const Effects& effects, size_t num_tokens, size_t num_finished,
 
 template <typename Call>
 Effects EffectsOf(Effects* effects, Call call) {
-  const size_t num_tokens = effects->tokens.size();
-  const size_t num_finished = effects->finished.size();
-  const size_t num_evictions = effects->evictions.size();
+  const int64_t num_tokens = std::ssize(effects->tokens);
+  const int64_t num_finished = std::ssize(effects->finished);
+  const int64_t num_evictions = std::ssize(effects->evictions);
   call();
   return Appended(*effects, num_tokens, num_finished, num_evictions);
 }

@@ -44,14 +44,14 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
   table->tail_context = source.tail_context;
   served->issued = parent.issued;
   served->kept_less |= parent.kept_less;
-  const size_t num_both =
-      std::min(served->issued.size(), served->recorded.size());
+  const auto num_both =
+      std::min(std::ssize(served->issued), std::ssize(served->recorded));
   if (!std::equal(served->issued.begin(), served->issued.begin() + num_both,
                   served->recorded.begin())) {
     report_->Fail("request ", Index(start.request),
                   " starts on a table of other evictions than its own");
   }
-  if (served->issued.size() > num_both) served->recorded = served->issued;
+  if (std::ssize(served->issued) > num_both) served->recorded = served->issued;
   ++report_->counts().forks;
 }
 

@@ -367,14 +367,14 @@ void Ledger::CheckReplay(const StepPlan& plan) {
     const Table& table = tables_.at(slot);
     const Served& served = requests_.at(table.request);
     if (served.kept_less) continue;
-    const size_t num_issued = served.issued.size();
-    const size_t num_both = std::min(num_issued, served.recorded.size());
+    const int64_t num_issued = std::ssize(served.issued);
+    const int64_t num_both = std::min(num_issued, std::ssize(served.recorded));
     if (!std::equal(served.issued.begin(), served.issued.begin() + num_both,
                     served.recorded.begin())) {
       report_->Fail("request ", Index(table.request),
                     " is compressed otherwise than before");
     }
-    if (num_issued < served.recorded.size() &&
+    if (num_issued < std::ssize(served.recorded) &&
         served.recorded[num_issued].length <= table.num_reserved) {
       report_->Fail("request ", Index(table.request), ": the eviction at ",
                     served.recorded[num_issued].length, " is not replayed");

@@ -139,8 +139,9 @@ void Scripted::RefuseSubmits(const Request& good) {
   refuse("no name", [](Request* bad) { bad->id.clear(); });
   refuse("more than the pool", [this](Request* bad) {
     bad->eviction = {};
-    bad->prompt.assign(scenario_.layout.num_blocks * scenario_.layout.page_size,
-                       1);
+    bad->prompt.assign(
+        size_t{1} * scenario_.layout.num_blocks * scenario_.layout.page_size,
+        1);
   });
   refuse("a fork of nobody", [](Request* bad) { bad->fork_of = "nobody"; });
   if (!good.fork_of.empty()) {

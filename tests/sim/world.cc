@@ -195,7 +195,7 @@ void World::Quiesce() {
   Advance(10);
   const auto drained = Expect("Drain");
   bool is_drained = false;
-  Post(Drain{[drained, &is_drained](absl::Status status) {
+  Post(Drain{[drained, &is_drained](const absl::Status& status) {
     drained->Came(status);
     is_drained = status.ok();
   }});

@@ -84,7 +84,7 @@ void World::OpenStream(int32_t client) {
     OpenClient command;
     command.session = clients_[client].session;
     command.sink = sink;
-    command.done = [this, client, sink, reply](absl::Status status) {
+    command.done = [this, client, sink, reply](const absl::Status& status) {
       reply->Came(status);
       clients_[client].opening = false;
       if (status.ok()) {
@@ -116,8 +116,9 @@ void World::HangUp() {
   HangUpNow(client);
   const ClientGone gone{clients_[client].session, sink};
   transport_.Send(Delay(8), [this, gone] { Post(gone); });
-  if (random_.OneIn(3))
+  if (random_.OneIn(3)) {
     transport_.Send(Delay(20), [this, gone] { Post(gone); });
+  }
 }
 
 std::vector<int32_t> World::RandomPrompt() {
@@ -370,7 +371,7 @@ void World::Evict() {
   Call([this, index, eviction] {
     const auto reply = Expect("Evict");
     Post(EvictCommand{served_[index].request.id, eviction,
-                      [reply](absl::StatusOr<EvictionEffect> effect) {
+                      [reply](const absl::StatusOr<EvictionEffect>& effect) {
                         reply->Came(effect.status());
                       }});
   });

@@ -80,7 +80,7 @@ void World::OpenSteps(uint64_t life, const Attachment& attachment) {
   command.epoch = attachment.epoch;
   command.session = attachment.session;
   command.sink = sink;
-  command.done = [this, life, reply, sink](absl::Status status) {
+  command.done = [this, life, reply, sink](const absl::Status& status) {
     reply->Came(status);
     if (status.ok()) {
       sink_ = sink;

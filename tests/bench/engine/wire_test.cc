@@ -9,7 +9,6 @@ namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 TEST(EngineWireTest, EveryFieldOfAPlanArrives) {
