@@ -137,11 +137,9 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
   std::vector<BlockId> destination_blocks = order.own;
   destination_blocks.insert(destination_blocks.end(), order.fresh.begin(),
                             order.fresh.end());
-  std::vector<int32_t> destinations;
-  destinations.reserve(destination_blocks.size());
-  for (const BlockId block : destination_blocks) {
-    destinations.push_back(Index(block));
-  }
+  std::vector<int32_t> destinations(destination_blocks.size());
+  std::ranges::transform(destination_blocks, destinations.begin(),
+                         [](BlockId block) { return Index(block); });
   NaivePages lists;
   std::map<NaiveHead, int32_t> wanted;
   EvictionReceipt receipt;
