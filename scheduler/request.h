@@ -81,7 +81,8 @@ struct Request {
   // where the other runs when this one is admitted, it shares what that has
   // computed of their common first tokens, to the token, whether prefixes are
   // cached or not; else it is admitted like any other. It is compressed as the
-  // other, at the same tokens: `eviction` is to be left alone.
+  // other, at the same tokens, but for commands and pressure that met the other
+  // behind this one's prompt: `eviction` is to be left alone.
   std::string fork_of = {};
 };
 

@@ -30,6 +30,7 @@ struct CompressionPoint {
   uint64_t command = 0;    // to be answered; 0: none
   bool is_planned = true;  // in RequestState::compressions before it is ordered
   bool is_shared = false;  // others may start with the region it makes
+  bool is_recorded = false;  // a command or a squeeze that was carried out
 
   // Ordered because blocks are short.
   bool is_squeeze() const { return !is_planned && command == 0; }

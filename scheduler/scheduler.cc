@@ -194,6 +194,17 @@ void SchedulerImpl::LeaveSlot(RequestState* request) {
   request->restarts = false;
 }
 
+void SchedulerImpl::WaitAgain(RequestState* request) {
+  LeaveSlot(request);
+  tenants_.Preempt(request->tenant, request->demand());
+  JoinQueue(request);
+}
+
+void SchedulerImpl::ForgetLeft() {
+  std::erase_if(running_,
+                [](const RequestState* state) { return !state->running; });
+}
+
 void SchedulerImpl::Retire(RequestState* request, FinishReason reason,
                            absl::Status status, Effects* effects) {
   AbortCommand(request, "the request ended before the eviction", effects);

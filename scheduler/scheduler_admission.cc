@@ -153,12 +153,8 @@ int32_t SchedulerImpl::SharedBelow(const RequestState& request) const {
   const int32_t cut = request.compressions[request.next_compression].cut;
   const SequenceCache& sequence = manager_.sequence(request.slot);
   if (cut <= sequence.cut()) return 0;
-  const int32_t num_below =
-      (cut - sequence.cut()) / layout().page_size +
-      (sequence.region == nullptr
-           ? 0
-           : static_cast<int32_t>(sequence.region->blocks.size()));
-  return num_below - manager_.NumOwnBlocks(request.slot, cut);
+  return sequence.BlocksBelow(cut, layout().page_size) -
+         manager_.NumOwnBlocks(request.slot, cut);
 }
 
 int64_t SchedulerImpl::BlocksPromised(Promise promise) const {
@@ -255,11 +251,7 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
       PlanOrder(*request, num_cached + num_tokens, &match, &order);
   int32_t num_fresh = 0;
   if (has_order) {
-    // Matched blocks may be shared by another admission of this very step: only
-    // those it is about to take count as its own.
-    const int32_t num_own =
-        std::max(0, (order.point.cut - num_cached) / page_size);
-    num_fresh = FreshForOrder(order, num_own, budget->available - needed);
+    num_fresh = FreshForOrder(order, order.num_own, budget->available - needed);
   }
   if (needed + num_fresh > budget->available) return false;
   StepDecision::Run run;

@@ -43,14 +43,11 @@ bool SchedulerImpl::Schedule(StepPlan* plan) {
 void SchedulerImpl::ApplyPreemptions() {
   if (decision_.preempted.empty()) return;
   for (RequestState* request : decision_.preempted) {
-    LeaveSlot(request);
-    tenants_.Preempt(request->tenant, request->demand());
+    WaitAgain(request);
     ++request->num_preemptions;
     ++totals_.num_preemptions;
-    JoinQueue(request);
   }
-  std::erase_if(running_,
-                [](const RequestState* state) { return !state->running; });
+  ForgetLeft();
 }
 
 void SchedulerImpl::ApplyWaits() {
@@ -94,9 +91,6 @@ void SchedulerImpl::Admit(RequestState* request, const PrefixMatch& match) {
   if (match.source != kNoSequenceSlot) {
     ++totals_.num_forks;
     request->next_compression = NextCompression(*request, match);
-    if (request->next_compression == std::ssize(request->compressions)) {
-      ListNextPoint(request);
-    }
   }
   if (request->was_admitted) return;
   request->was_admitted = true;

@@ -52,11 +52,12 @@ absl::Status ValidateTarget(const EvictionTarget& target) {
 }  // namespace
 
 PlannedEviction SchedulerImpl::PlanEviction(const Request& request) const {
+  const auto num_prompt = static_cast<int32_t>(request.prompt.size());
   if (!request.fork_of.empty()) {
-    return InheritedEviction(*requests_.at(names_.at(request.fork_of)));
+    return InheritedEviction(*requests_.at(names_.at(request.fork_of)),
+                             num_prompt);
   }
   const RequestEviction& eviction = request.eviction;
-  const auto num_prompt = static_cast<int32_t>(request.prompt.size());
   PlannedEviction planned;
   planned.compressions = PlanCompressions(eviction, num_prompt, layout());
   planned.decode = DecodeCompressionOf(eviction, num_prompt);
@@ -88,10 +89,9 @@ void SchedulerImpl::TakeEviction(PlannedEviction eviction,
   request->sharing = std::move(eviction.sharing);
   request->state_begin = eviction.state_begin;
   request->scorer_state = ScorerState::kNone;
-  // A parent has listed its own, unless it ends before.
-  if (request->fork_of == RequestId{0} || request->compressions.empty()) {
-    ListNextPoint(request);
-  }
+  // A fork lists one more than its parent: one is to come wherever it starts,
+  // after the parent's end too.
+  ListNextPoint(request);
   if (!request->compressions.empty() || request->squeeze != nullptr) {
     request->scorer_state = eviction.scorer_state;
   }

@@ -1,9 +1,12 @@
 // Starting with what a running request has computed (Request::fork_of).
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <absl/strings/str_cat.h>
 
@@ -11,6 +14,31 @@
 #include "scheduler/scheduler_impl.h"
 
 namespace blockmgr {
+namespace {
+
+// Whether a fork with a prompt of so many tokens has the point of its parent,
+// too. What was ordered of the parent behind that is not about the fork.
+bool IsInherited(const CompressionPoint& point, int32_t num_prompt) {
+  return !point.is_recorded || point.length <= num_prompt;
+}
+
+// The number of those that it has, when it has all as they are by now.
+std::optional<size_t> NumInherited(
+    const std::vector<CompressionPoint>& of_parent, const RequestState& fork) {
+  const std::vector<CompressionPoint>& mine = fork.compressions;
+  size_t num = 0;
+  for (const CompressionPoint& point : of_parent) {
+    if (!IsInherited(point, fork.num_prompt)) continue;
+    if (num == mine.size() || point.length != mine[num].length ||
+        point.cut != mine[num].cut || point.is_shared != mine[num].is_shared) {
+      return std::nullopt;
+    }
+    ++num;
+  }
+  return num;
+}
+
+}  // namespace
 
 absl::Status SchedulerImpl::ValidateFork(const Request& request) const {
   if (request.fork_of.empty()) return absl::OkStatus();
@@ -32,13 +60,18 @@ absl::Status SchedulerImpl::ValidateFork(const Request& request) const {
   return absl::OkStatus();
 }
 
-PlannedEviction SchedulerImpl::InheritedEviction(const RequestState& parent) {
+PlannedEviction SchedulerImpl::InheritedEviction(const RequestState& parent,
+                                                 int32_t num_prompt) {
   const auto copy = [](const auto& value) {
     using Value = typename std::decay_t<decltype(value)>::element_type;
     return value == nullptr ? nullptr : std::make_unique<Value>(*value);
   };
   PlannedEviction inherited;
-  inherited.compressions = parent.compressions;
+  std::ranges::copy_if(parent.compressions,
+                       std::back_inserter(inherited.compressions),
+                       [num_prompt](const CompressionPoint& point) {
+                         return IsInherited(point, num_prompt);
+                       });
   inherited.decode = copy(parent.decode);
   inherited.squeeze = copy(parent.squeeze);
   inherited.sharing = copy(parent.sharing);
@@ -49,21 +82,18 @@ PlannedEviction SchedulerImpl::InheritedEviction(const RequestState& parent) {
 
 bool SchedulerImpl::InheritAgain(const RequestState& parent,
                                  RequestState* request) const {
-  const auto is_same = [](const CompressionPoint& a,
-                          const CompressionPoint& b) {
-    return a.length == b.length && a.cut == b.cut && a.is_shared == b.is_shared;
-  };
-  // Without any, the fork may have listed one that comes after the other's end.
-  if (parent.compressions.empty() ||
-      std::ranges::equal(parent.compressions, request->compressions, is_same)) {
+  const std::optional<size_t> num = NumInherited(parent.compressions, *request);
+  if (num.has_value()) {
+    // One more than the parent's, which may have listed another one since.
+    if (*num == request->compressions.size()) ListNextPoint(request);
     return true;
   }
-  PlannedEviction inherited = InheritedEviction(parent);
+  PlannedEviction inherited = InheritedEviction(parent, request->num_prompt);
   // A parent that began with another's compressions may have fewer.
   const int32_t peak =
       PeakBlocks(request->last_length(), inherited.compressions, layout(),
                  Holding{}, inherited.decode.get());
-  if (peak > manager_.num_usable()) return false;
+  if (peak > request->peak_blocks) return false;
   TakeEviction(std::move(inherited), request);
   return true;
 }

@@ -42,6 +42,7 @@ struct StepDecision {
   struct Order {
     CompressionPoint point;
     int64_t page_total = 0;
+    int32_t num_own = 0;  // blocks below the cut that nobody else uses
     int32_t num_fresh = 0;
     int32_t num_released = 0;  // blocks it will give back
     bool futile = false;  // a command that would free nothing: only answered
@@ -152,6 +153,10 @@ class SchedulerImpl : public Scheduler {
               Effects* effects);
   // Takes a running request off its slot; what is in flight becomes stale.
   void LeaveSlot(RequestState* request);
+  // The same, and it waits again; ForgetLeft is to follow.
+  void WaitAgain(RequestState* request);
+  // Drops those that have left their slots from running_.
+  void ForgetLeft();
 
   // Evictions as asked for (scheduler_eviction.cc).
   PlannedEviction PlanEviction(const Request& request) const;
@@ -171,7 +176,9 @@ class SchedulerImpl : public Scheduler {
 
   // Forks (scheduler_fork.cc).
   absl::Status ValidateFork(const Request& request) const;
-  static PlannedEviction InheritedEviction(const RequestState& parent);
+  // How a fork with a prompt of so many tokens is compressed.
+  static PlannedEviction InheritedEviction(const RequestState& parent,
+                                           int32_t num_prompt);
   // Makes the compressions of a fork that has never run those that the parent
   // has by now. False: it would not fit with them.
   bool InheritAgain(const RequestState& parent, RequestState* request) const;

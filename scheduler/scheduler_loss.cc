@@ -47,12 +47,9 @@ void SchedulerImpl::LoseBlocks(std::span<const BlockId> blocks) {
     ++totals_.num_cut_requests;
     if (RestartInSlot(request, cut->num_tokens)) continue;
     // From the first token on, or what the prefix cache has.
-    LeaveSlot(request);
-    tenants_.Preempt(request->tenant, request->demand());
-    JoinQueue(request);
+    WaitAgain(request);
   }
-  std::erase_if(running_,
-                [](const RequestState* state) { return !state->running; });
+  ForgetLeft();
 }
 
 }  // namespace blockmgr

@@ -157,10 +157,17 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
   order->futile = num_below <= num_destinations;
   if (order->futile) return true;
   // What others use stays until the last of them leaves it.
-  const int32_t num_shared =
-      match == nullptr
-          ? num_below - manager_.NumOwnBlocks(request.slot, order->point.cut)
-          : match->num_blocks() - match->num_reclaimable;
+  int32_t num_shared = 0;
+  if (match == nullptr) {
+    order->num_own = manager_.NumOwnBlocks(request.slot, order->point.cut);
+    num_shared = num_below - order->num_own;
+  } else {
+    // Matched blocks may be shared by another admission of this very step: only
+    // those it is about to take count as its own.
+    order->num_own = std::max(
+        0, (order->point.cut - match->num_tokens) / layout().page_size);
+    num_shared = match->num_blocks() - match->num_reclaimable;
+  }
   order->num_released = std::max(0, num_below - num_destinations - num_shared);
   return true;
 }
@@ -299,14 +306,9 @@ bool SchedulerImpl::PlanRunWithOrder(size_t index, StepDecision::Run* run,
                  &order)) {
     return MakeRoom(index, run->num_blocks, budget);
   }
-  int32_t num_own = 0;
-  int32_t num_fresh = 0;
-  if (!order.futile) {
-    num_own = manager_.NumOwnBlocks(request.slot, order.point.cut);
-    // Without room for copies it is done in place, as far as blocks are its
-    // own.
-    num_fresh = FreshForOrder(order, num_own, 0);
-  }
+  int32_t num_own = order.num_own;
+  // Without room for copies it is done in place, as far as blocks are its own.
+  const int32_t num_fresh = FreshForOrder(order, num_own, 0);
   if (!MakeRoom(index, run->num_blocks + num_fresh, budget)) return false;
   if (decision_.num_kept == 1 && in_flight_.empty()) {
     // Nobody is left to share with.

@@ -172,6 +172,7 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
     CompressionPoint recorded = order.point;
     recorded.command = 0;
     recorded.is_planned = true;
+    recorded.is_recorded = true;
     request.compressions.insert(
         request.compressions.begin() + request.next_compression++,
         std::move(recorded));
@@ -217,10 +218,7 @@ absl::Status SchedulerImpl::Update(const StepResult& result, Effects* effects) {
     SettleOrder(step, order, order.futile ? futile : result.evictions[next++],
                 effects);
   }
-  if (!effects->finished.empty()) {
-    std::erase_if(running_,
-                  [](const RequestState* state) { return !state->running; });
-  }
+  if (!effects->finished.empty()) ForgetLeft();
   for (const TenantId tenant : served_tenants_) {
     waiting_.SetService(tenant, tenants_.service(tenant));
   }
@@ -247,9 +245,7 @@ void SchedulerImpl::LoseEngine(Effects* effects) {
   while (!running_.empty()) {
     RequestState* request = running_.back();
     running_.pop_back();
-    LeaveSlot(request);
-    tenants_.Preempt(request->tenant, request->demand());
-    JoinQueue(request);
+    WaitAgain(request);
   }
   manager_.LoseEngine();
   // The next engine starts with empty tables.

@@ -4,29 +4,18 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <random>
 #include <utility>
 #include <vector>
 
-#include "bench/engine/tiny_model.h"
 #include "proto/blockmgr/v1/request.pb.h"
 #include "scheduler/scheduler_options.h"
+#include "tests/bench/engine/test_util.h"
 
 namespace blockmgr {
 
+// Of SmallModel.
 inline constexpr int32_t kVocabulary = 64;
-
-inline std::shared_ptr<const TinyModel> SmallModel(uint64_t seed) {
-  return std::make_shared<TinyModel>(TinyShape{.num_layers = 2,
-                                               .num_q_heads = 4,
-                                               .num_heads = 2,
-                                               .head_dim = 16,
-                                               .hidden = 64,
-                                               .mlp = 128,
-                                               .vocabulary = kVocabulary},
-                                     seed);
-}
 
 struct Job {
   std::vector<int32_t> prompt;

@@ -199,11 +199,73 @@ TEST_P(ForkTest, IsCompressedBeyondTheEndOfItsParent) {
   driver.CheckQuiescent();
 }
 
+// The leader ends before the point that comes after its prompt's: it is not
+// among its own.
+TEST_P(ForkTest, IsCompressedInTheMiddleOfALongerPrompt) {
+  SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
+  Request leader = MakeRequest("leader", 26, 7);
+  leader.eviction = Recency(6);
+  leader.eviction.mode = EvictionMode::kDecode;
+  leader.eviction.compress_every = 8;
+  const RequestId id = Submit(&driver, leader);
+  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 2; });
+  std::vector<int32_t> more = driver.served(id).outputs;
+  more.resize(40, 5);
+  const RequestId fork = Submit(&driver, ForkOf(leader, "fork", more));
+  driver.Drain();
+  std::vector<int32_t> lengths;
+  for (const CanaryEviction& eviction : driver.served(fork).recorded) {
+    lengths.push_back(eviction.length);
+  }
+  EXPECT_EQ(lengths, (std::vector<int32_t>{26, 34, 42, 50, 58, 66}));
+  driver.CheckQuiescent();
+}
+
+TEST_P(ForkTest, IsCompressedWhenItStartsOnACachedRegionAfterItsParentsEnd) {
+  SchedulerOptions options = Options();
+  options.enable_prefix_caching = true;
+  options.max_num_seqs = 1;
+  SchedulerDriver driver(SmallLayout(4, 20, 2, 2), options);
+  Request leader = MakeRequest("leader", 26, 4);
+  leader.eviction = Recency(6);
+  leader.eviction.mode = EvictionMode::kDecode;
+  leader.eviction.compress_every = 8;
+  leader.eviction.share_prefix = true;
+  Submit(&driver, leader);
+  Request fork = ForkOf(leader, "fork");
+  fork.max_tokens = 100;  // 32 blocks whole
+  const RequestId id = Submit(&driver, fork);
+  driver.Drain();
+  EXPECT_GT(driver.scheduler().stats().num_cached_region_tokens, 0u);
+  EXPECT_GE(driver.served(id).recorded.size(), 10u);
+  driver.CheckQuiescent();
+}
+
+// What somebody ordered of the leader is about its forks as far as they go on
+// from there.
+TEST_P(ForkTest, InheritsCommandsUpToTheEndOfItsPrompt) {
+  SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
+  const Request leader = MakeRequest("leader", 26, 60);
+  const RequestId id = Submit(&driver, leader);
+  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 9; });
+  EXPECT_OK(driver.Evict(id, RecencyCommand(4)));
+  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 20; });
+  const RequestId sample = Submit(&driver, ForkOf(leader, "sample"));
+  const RequestId beam =
+      Submit(&driver, ForkOf(leader, "beam", driver.served(id).outputs));
+  driver.Drain();
+  EXPECT_THAT(driver.served(id).recorded, SizeIs(1));
+  EXPECT_THAT(driver.served(sample).recorded, SizeIs(0));
+  EXPECT_EQ(driver.served(beam).recorded, driver.served(id).recorded);
+  driver.CheckQuiescent();
+}
+
 // The leader starts on what an earlier turn has left; so do its forks, though
 // they were submitted before it did.
 TEST_P(ForkTest, InheritsWhatItsParentTookFromTheCache) {
-  if (!std::get<0>(GetParam())) return;
-  SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
+  SchedulerOptions options = Options();
+  options.enable_prefix_caching = true;
+  SchedulerDriver driver(SmallLayout(4, 61, 2, 2), options);
   const auto shared = [](const std::string& id, int32_t num_prompt) {
     Request request = MakeRequest(id, num_prompt, 12);
     request.eviction = Recency(6);

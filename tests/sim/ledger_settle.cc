@@ -233,10 +233,14 @@ void Ledger::SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
   table->pending.reset();
   served.issued.pop_back();
   if (effect->command != 0) return;
-  // A squeeze that the engine refuses is not missed; its replay would be.
+  // A squeeze that the engine refuses is not missed; its replay would be. Of
+  // those of its parent, a fork may have to replay more than it has done.
   const bool is_new = served.issued.size() >= served.recorded.size();
-  if (served.request.eviction.mode == EvictionMode::kPressure && is_new) return;
   const FinishEffect* finish = FindFinish(effects, run.request);
+  if (served.request.eviction.mode == EvictionMode::kPressure && is_new &&
+      (finish == nullptr || served.request.fork_of.empty())) {
+    return;
+  }
   if (finish == nullptr) {
     report_->Fail("request ", Index(run.request),
                   " lost its eviction and goes on");
