@@ -114,6 +114,13 @@ struct RequestState {
   int32_t num_prompt = 0;
   int32_t max_tokens = 0;
   int32_t max_settled = 0;  // positions computed at least once
+  // What a decision has found out about it, for its forks: means something as
+  // long as `decision` is the number of the one that is being made.
+  struct Planned {
+    uint64_t decision = 0;
+    int32_t run = -1;  // into StepDecision::runs; -1: it awaits its own parent
+  };
+  Planned planned;
   // Ascending length: those of its past, and those to come; of `decode` only
   // the next.
   std::vector<CompressionPoint> compressions;

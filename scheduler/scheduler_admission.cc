@@ -265,7 +265,7 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
   }
   run.match = static_cast<int32_t>(decision_.matches.size());
   decision_.num_spared += request->is_spared() ? 1 : 0;
-  decision_.runs.push_back(run);
+  decision_.Add(run);
   const auto num_pages = static_cast<size_t>(num_cached / page_size);
   if (match.record() == nullptr && num_pages < request->chain.keys().size()) {
     decision_.computing.try_emplace(request->chain.keys()[num_pages], request);
@@ -291,12 +291,12 @@ SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
           request->peak_blocks + decision_.ReservedBy(request->tenant))) {
     return Verdict::kTenantIsFull;
   }
-  if (!HasScorerState(*request)) return Verdict::kDoesNotFit;
   ForkPoint fork = FindFork(request);
   if (fork.waits) {
-    decision_.awaiting.push_back(request);
+    decision_.Await(request);
     return Verdict::kAwaitsParent;
   }
+  if (!HasScorerState(*request)) return Verdict::kDoesNotFit;
   // Nearly all of a fork's prompt is computed, however long.
   if (fork.match.num_tokens > 0 &&
       PlanAdmission(request, std::move(fork.match), budget, token_budget)) {
@@ -341,7 +341,7 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
   WaitingQueue::Walk walk(waiting_);
   while (*token_budget > 0 && std::ssize(decision_.matches) < num_open &&
          num_looks < kMaxLooks && num_barred < kMaxBarred &&
-         std::ssize(decision_.awaiting) < kMaxAwaiting &&
+         decision_.num_awaiting < kMaxAwaiting &&
          decision_.num_looked_blocks < kMaxLookedBlocks && passes_left > 0) {
     RequestState* request = walk.Next();
     if (request == nullptr) return;

@@ -123,22 +123,18 @@ SchedulerImpl::ForkPoint SchedulerImpl::FindFork(RequestState* request) const {
   const auto found = requests_.find(request->fork_of);
   if (found == requests_.end()) return {};
   const RequestState& parent = *found->second;
-  const auto run = std::ranges::find(decision_.runs, found->second,
-                                     &StepDecision::Run::request);
-  const bool is_in_step = run != decision_.runs.end();
-  if (!parent.running) {
-    return {.waits = is_in_step ||
-                     std::ranges::count(decision_.awaiting, found->second) > 0};
-  }
+  const bool is_planned = parent.planned.decision == decision_.number;
+  if (!parent.running) return {.waits = is_planned};
   if (!InheritAgain(parent, request)) return {};
   const int32_t length = ForkLength(parent, request);
   if (length == 0) return {};
   const int32_t num_done = parent.next_compression;
   const SequenceCache& sequence = manager_.sequence(parent.slot);
   // What it is about to know of itself, or to lose.
-  const bool is_moving = sequence.pending.has_value() ||
-                         sequence.shares_last_block || parent.restarts ||
-                         (is_in_step && run->order >= 0);
+  const bool is_moving =
+      sequence.pending.has_value() || sequence.shares_last_block ||
+      parent.restarts ||
+      (is_planned && decision_.runs[parent.planned.run].order >= 0);
   // A few tokens are computed sooner than waited for. Before a compression that
   // comes behind them it is now or never: when the parent has settled them, it
   // has ordered that already.

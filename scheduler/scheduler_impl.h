@@ -65,9 +65,10 @@ struct StepDecision {
   std::vector<PrefixMatch> matches;
   std::vector<Order> orders;
   std::vector<Passed> passed;
-  std::vector<const RequestState*> awaiting;  // their parents
   std::vector<RequestState*> prefix_waits;    // that let another one compute
   std::vector<const RequestState*> squeezed;  // of the running ones
+  uint64_t number = 0;       // of the decision, see RequestState::planned
+  int32_t num_awaiting = 0;  // forks, their parents
   // What those admitted will compute first, as in PrefillFront.
   absl::flat_hash_map<BlockKey, const RequestState*> computing;
   int32_t chunk_share = kNoShare;  // tokens of a chunk at most
@@ -78,7 +79,9 @@ struct StepDecision {
   std::array<std::optional<int64_t>, 2> promised;
 
   void Clear();
-  // Blocks at the peaks of the tenant's requests that are admitted.
+  void Add(const Run& run);
+  void Await(RequestState* fork);
+  // Blocks at the peaks of the tenant's requests that are admitted. O(those).
   int32_t ReservedBy(TenantId tenant) const;
 };
 

@@ -1,6 +1,7 @@
 // Deciding what a step does.
 
 #include <algorithm>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -25,22 +26,32 @@ void StepDecision::Clear() {
   orders.clear();
   passed.clear();
   prefix_waits.clear();
-  awaiting.clear();
   squeezed.clear();
   if (!computing.empty()) computing.clear();
   promised = {};
+  ++number;
+  num_awaiting = 0;
   num_spared = 0;
   num_looked_blocks = 0;
   num_long_prefills.reset();
   chunk_share = kNoShare;
 }
 
+void StepDecision::Add(const Run& run) {
+  run.request->planned = {.decision = number,
+                          .run = static_cast<int32_t>(runs.size())};
+  runs.push_back(run);
+}
+
+void StepDecision::Await(RequestState* fork) {
+  fork->planned = {.decision = number, .run = -1};
+  ++num_awaiting;
+}
+
 int32_t StepDecision::ReservedBy(TenantId tenant) const {
   int32_t blocks = 0;
-  for (const Run& run : runs) {
-    if (run.match >= 0 && run.request->tenant == tenant) {
-      blocks += run.request->peak_blocks;
-    }
+  for (const Run& run : std::span(runs).last(matches.size())) {
+    if (run.request->tenant == tenant) blocks += run.request->peak_blocks;
   }
   return blocks;
 }
@@ -294,7 +305,7 @@ bool SchedulerImpl::PlanRun(size_t index, int32_t num_tokens,
   }
   BM_CHECK(run.num_blocks == 0 || budget->available >= run.num_blocks);
   budget->available -= run.num_blocks;
-  decision_.runs.push_back(run);
+  decision_.Add(run);
   return true;
 }
 
