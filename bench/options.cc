@@ -146,6 +146,24 @@ void AddBenchFlags(CLI::App* app, BenchOptions* options) {
   AddReportFlags(app, options);
 }
 
+namespace {
+
+absl::Status CheckRandomFlags(const DatasetOptions& dataset) {
+  if (dataset.name == "random") return absl::OkStatus();
+  const RandomDatasetOptions unset;
+  const RandomDatasetOptions& random = dataset.random;
+  const char* given = nullptr;
+  if (random.input_tokens != unset.input_tokens) given = "input-len";
+  if (random.output_tokens != unset.output_tokens) given = "output-len";
+  if (random.range_ratio != unset.range_ratio) given = "range-ratio";
+  if (random.prefix_tokens != unset.prefix_tokens) given = "prefix-len";
+  if (given == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "random-", given, ": has no effect with --dataset-name ", dataset.name));
+}
+
+}  // namespace
+
 absl::StatusOr<BenchPlan> ResolveOptions(const BenchOptions& options) {
   BenchPlan plan;
   plan.vocab_size = options.vocab_size;
@@ -165,6 +183,7 @@ absl::StatusOr<BenchPlan> ResolveOptions(const BenchOptions& options) {
   BM_ASSIGN_OR_RETURN(plan.goodput,
                       Goodput::Parse(absl::StrJoin(options.goodput, " ")));
   BM_ASSIGN_OR_RETURN(plan.eviction, ResolveEviction(options.eviction));
+  BM_RETURN_IF_ERROR(CheckRandomFlags(options.dataset));
   DatasetOptions dataset = options.dataset;
   dataset.seed = options.seed;
   BM_ASSIGN_OR_RETURN(plan.workload, LoadDataset(dataset));

@@ -41,6 +41,9 @@ class Simulation {
   absl::StatusOr<RunResult> Run();
 
  private:
+  // All blocks are free or cached, and after a reset of the cache free.
+  absl::Status CheckNothingIsLost();
+
   // A step the engine has in hand.
   struct Running {
     double end_s;
@@ -191,6 +194,21 @@ SystemCounters Simulation::Counters() const {
   };
 }
 
+absl::Status Simulation::CheckNothingIsLost() {
+  const BlockManagerStats ended = scheduler_->stats().blocks;
+  scheduler_->ResetPrefixCache();
+  const BlockManagerStats reset = scheduler_->stats().blocks;
+  const int32_t expected = ended.num_blocks - 1;
+  if (ended.free_blocks + ended.cached_blocks == expected &&
+      reset.free_blocks == expected) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat(
+      "blocks are lost: expected ", expected, " free or cached, got ",
+      ended.free_blocks, " + ", ended.cached_blocks,
+      "; free after a reset of the cache: ", reset.free_blocks));
+}
+
 absl::StatusOr<RunResult> Simulation::Run() {
   while (true) {
     Send();
@@ -213,6 +231,7 @@ absl::StatusOr<RunResult> Simulation::Run() {
   result.duration_s = now_s_;
   result.counters = Counters();
   result.endpoint_type = "sim";
+  BM_RETURN_IF_ERROR(CheckNothingIsLost());
   return result;
 }
 

@@ -51,6 +51,7 @@ CompressionPoint PointOf(const RequestEviction& eviction, int32_t num_prompt) {
   point.policy = eviction.policy;
   point.target = eviction.target;
   point.is_shared = eviction.share_prefix;
+  point.in_place = eviction.mode == EvictionMode::kEveryChunk;
   if (eviction.mode == EvictionMode::kEveryChunk) {
     point.target.kind = EvictionTarget::Kind::kTokens;
     point.target.tokens = eviction.target.TokensPerHead(num_prompt);

@@ -2,6 +2,7 @@
 #ifndef SCHEDULER_KEPT_HISTOGRAM_H_
 #define SCHEDULER_KEPT_HISTOGRAM_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -18,6 +19,11 @@ class KeptHistogram {
       ++counts_[value];
     }
     num_samples_ += values.size();
+  }
+
+  void Clear() {
+    std::fill(counts_.begin(), counts_.end(), 0);
+    num_samples_ = 0;
   }
 
   // The smallest value with at least max(1, fraction * samples) samples at or

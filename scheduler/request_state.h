@@ -31,6 +31,9 @@ struct CompressionPoint {
   bool is_planned = true;  // in RequestState::compressions before it is ordered
   bool is_shared = false;  // others may start with the region it makes
   bool is_recorded = false;  // a command or a squeeze that was carried out
+  // Takes fresh blocks only where its own do not do: the request's peak is
+  // promised, not just reckoned with.
+  bool in_place = false;
 
   // Ordered because blocks are short.
   bool is_squeeze() const { return !is_planned && command == 0; }

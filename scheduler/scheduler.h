@@ -56,7 +56,8 @@ struct SchedulerStats {
   uint64_t evicted_entries = 0;
   uint64_t evicted_blocks = 0;  // given up by sequences through eviction
   int64_t evicted_bytes = 0;
-  // Kept entries per (layer, head) over all evictions.
+  // Kept entries per (layer, head) over all evictions since
+  // ForgetKeptEntries().
   int32_t kept_entries_min = 0;
   int32_t kept_entries_median = 0;
   int32_t kept_entries_max = 0;
@@ -118,6 +119,7 @@ class Scheduler {
   // O(largest count of kept entries + sequences + cached regions): for
   // occasional reports.
   virtual SchedulerStats stats() const = 0;
+  virtual void ForgetKeptEntries() = 0;
 
   // Audits everything in O(pool). For tests.
   virtual void CheckInvariants() const = 0;

@@ -125,6 +125,7 @@ class SchedulerImpl : public Scheduler {
   absl::Status Update(const StepResult& result, Effects* effects) override;
   void LoseEngine(Effects* effects) override;
   CacheReset ResetPrefixCache() override { return manager_.ResetPrefixCache(); }
+  void ForgetKeptEntries() override { kept_.Clear(); }
   void SetTime(int64_t now_ms) override {
     now_ms_ = now_ms;
     manager_.SetTime(now_ms);

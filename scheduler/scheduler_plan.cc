@@ -190,6 +190,7 @@ int32_t SchedulerImpl::FreshForOrder(const StepDecision::Order& order,
       CeilDiv<int64_t>(order.page_total, layout().pages_per_block()));
   const bool copies =
       options_.compaction == CompactionPreference::kFreshFirst &&
+      !order.point.in_place &&
       num_destinations + watermark_blocks_ <= available;
   return copies ? num_destinations : std::max(0, num_destinations - num_own);
 }

@@ -42,6 +42,9 @@ constexpr int32_t kTinyBlocks = 4096;
 // 47 GB: what an 8B model in bf16 leaves of an 80 GB GPU.
 constexpr int32_t kSimBlocks = 22528;
 
+constexpr char kTinyGroup[] = "Tiny model";
+constexpr char kSimGroup[] = "Simulated model";  // as AddSimModelFlags has it
+
 struct Flags {
   std::string mode = "tiny";
   EngineClientOptions client;
@@ -60,12 +63,12 @@ void AddTinyFlags(CLI::App* app, Flags* flags) {
     app->add_option(flag, *value, help)
         ->check(CLI::Range(1, 1 << 14))
         ->capture_default_str()
-        ->group("Tiny model");
+        ->group(kTinyGroup);
   };
   app->add_option("--dtype", flags->dtype, "Elements of K and V")
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->capture_default_str()
-      ->group("Tiny model");
+      ->group(kTinyGroup);
   add("--page-size", &flags->page_size, "Tokens of a page");
   add("--tiny-layers", &flags->tiny.num_layers, "Layers");
   add("--tiny-heads", &flags->tiny.num_heads, "KV heads of a layer");
@@ -110,7 +113,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "Seconds slept per modelled second; 0: as fast as possible")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str()
-      ->group("Simulated model");
+      ->group(kSimGroup);
 }
 
 absl::Status ServeTiny(const Flags& flags, EngineClient* client) {
@@ -169,6 +172,13 @@ int Main(int argc, char** argv) {
   CLI::App app(kAbout, "blockmgr-engine");
   AddFlags(&app, &flags);
   CLI11_PARSE(app, argc, argv);
+  const std::string other = flags.mode == "tiny" ? kSimGroup : kTinyGroup;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0 || option->get_group() != other) continue;
+    spdlog::error("{}: has no effect with --mode {}", option->get_name(),
+                  flags.mode);
+    return 1;
+  }
   if (flags.client.engine_name.empty()) {
     flags.client.engine_name = "blockmgr-engine/" + flags.mode;
   }

@@ -217,7 +217,7 @@ absl::StatusOr<std::vector<int32_t>> SimEngine::DrawCounts(
 
   int64_t total = order.page_total;
   if (!by_page) {
-    total = std::max(sum_min, MeanEntries(order.target, range) *
+    total = std::max(sum_min, MeanEntries(order.policy, order.target, range) *
                                   static_cast<int64_t>(num_heads));
   }
   if (total < sum_min) {

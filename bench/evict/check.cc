@@ -54,20 +54,27 @@ std::string FindMethods(const CheckFlags& flags) {
 }
 
 absl::StatusOr<bool> Check(const CheckFlags& flags) {
-  BM_ASSIGN_OR_RETURN(const auto methods,
-                      ReadGoldenMethods(FindMethods(flags)));
+  std::vector<std::vector<GoldenCase>> cases;
+  for (const std::string& file : flags.files) {
+    BM_ASSIGN_OR_RETURN(cases.emplace_back(), ReadGoldenFile(file));
+  }
+  const auto methods = ReadGoldenMethods(FindMethods(flags));
+  if (!methods.ok()) {
+    return absl::Status(
+        methods.status().code(),
+        absl::StrCat("--methods: ", methods.status().message()));
+  }
   std::map<std::string, Tally> tallies;
   Tally all;
-  for (const std::string& file : flags.files) {
-    BM_ASSIGN_OR_RETURN(const std::vector<GoldenCase> cases,
-                        ReadGoldenFile(file));
-    for (const GoldenCase& golden : cases) {
-      const absl::Status status = CheckGoldenCase(golden, methods);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    for (const GoldenCase& golden : cases[i]) {
+      const absl::Status status = CheckGoldenCase(golden, *methods);
       Tally& tally = tallies[golden.method];
       ++(status.ok() ? tally.num_passed : tally.num_failed);
       ++(status.ok() ? all.num_passed : all.num_failed);
       if (status.ok() || all.num_failed > flags.max_differences) continue;
-      std::cerr << absl::StreamFormat("%s: case %s: %s\n", file, golden.name,
+      std::cerr << absl::StreamFormat("%s: case %s: %s\n", flags.files[i],
+                                      golden.name,
                                       std::string(status.message()));
     }
   }

@@ -2,9 +2,9 @@
 
 #include <bit>
 #include <cmath>
-#include <fstream>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <utility>
 
 #include <absl/strings/numbers.h>
@@ -13,6 +13,8 @@
 #include <absl/strings/string_view.h>
 
 #include "blockmgr/base/bits.h"
+#include "blockmgr/base/read_file.h"
+#include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
 namespace {
@@ -174,10 +176,8 @@ absl::StatusOr<std::vector<float>> GoldenInput::Generate() const {
 
 absl::StatusOr<std::vector<GoldenCase>> ReadGoldenFile(
     const std::string& path) {
-  std::ifstream file(path);
-  if (!file) {
-    return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  }
+  BM_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
+  std::istringstream file(bytes);
   std::vector<GoldenCase> cases;
   std::optional<GoldenCase> open;
   std::string text;

@@ -1,7 +1,7 @@
 #include "bench/evict/golden_methods.h"
 
-#include <fstream>
 #include <limits>
+#include <sstream>
 #include <utility>
 
 #include <absl/strings/ascii.h>
@@ -10,6 +10,7 @@
 #include <absl/strings/str_format.h>
 #include <absl/strings/string_view.h>
 
+#include "blockmgr/base/read_file.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -87,10 +88,8 @@ absl::StatusOr<EvictionTarget> FillTarget(const GoldenMethod& method,
 
 absl::StatusOr<std::map<std::string, GoldenMethod>> ReadGoldenMethods(
     const std::string& path) {
-  std::ifstream file(path);
-  if (!file) {
-    return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  }
+  BM_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
+  std::istringstream file(bytes);
   std::map<std::string, GoldenMethod> methods;
   GoldenMethod* method = nullptr;
   int64_t number = 0;

@@ -1,8 +1,6 @@
 #include "bench/evict/policy_flags.h"
 
 #include <cstddef>
-#include <fstream>
-#include <iterator>
 #include <utility>
 #include <variant>
 
@@ -10,6 +8,7 @@
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 
+#include "blockmgr/base/read_file.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -19,24 +18,12 @@ absl::Status Prefixed(const std::string& prefix, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(prefix, status.message()));
 }
 
-// A profile by its magic, else scores of heads.
 absl::StatusOr<BudgetTable> ReadTable(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(file)),
-                          std::istreambuf_iterator<char>());
-  if (!file) {
-    return absl::NotFoundError(
-        absl::StrCat("--table: expected a readable file, got '", path, "'"));
-  }
-  const std::string prefix = absl::StrCat("--table ", path, ": ");
-  if (absl::StartsWith(bytes, "LUKV")) {
-    absl::StatusOr<LuKvProfile> profile = DecodeLuKvProfile(bytes);
-    if (!profile.ok()) return Prefixed(prefix, profile.status());
-    return BudgetTable(*std::move(profile));
-  }
-  absl::StatusOr<HeadScores> scores = HeadScores::FromJson(bytes);
-  if (!scores.ok()) return Prefixed(prefix, scores.status());
-  return BudgetTable(*std::move(scores));
+  const absl::StatusOr<std::string> bytes = ReadFile(path);
+  if (!bytes.ok()) return Prefixed("--table: ", bytes.status());
+  absl::StatusOr<BudgetTable> table = DecodeBudgetTable(*bytes);
+  if (table.ok()) return table;
+  return Prefixed(absl::StrCat("--table ", path, ": "), table.status());
 }
 
 // The only table that the policy's budgets can come from.

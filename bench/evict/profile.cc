@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <fstream>
-#include <iterator>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -18,6 +17,7 @@
 #include "bench/evict/npy.h"
 #include "bench/evict/policy_runner.h"
 #include "bench/evict/tiny_oracle.h"
+#include "blockmgr/base/read_file.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/keep_ratio.h"
 #include "blockmgr/eviction/policy.h"
@@ -157,14 +157,12 @@ absl::StatusOr<LuKvProfile> ImportKvPress(const ProfileFlags& flags) {
 }
 
 absl::StatusOr<LuKvProfile> ReadProfile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(file)),
-                          std::istreambuf_iterator<char>());
-  if (!file) {
-    return absl::NotFoundError(
-        absl::StrCat("--show: expected a readable file, got '", path, "'"));
+  const absl::StatusOr<std::string> bytes = ReadFile(path);
+  if (!bytes.ok()) {
+    return absl::Status(bytes.status().code(),
+                        absl::StrCat("--show: ", bytes.status().message()));
   }
-  absl::StatusOr<LuKvProfile> profile = DecodeLuKvProfile(bytes);
+  absl::StatusOr<LuKvProfile> profile = DecodeLuKvProfile(*bytes);
   if (profile.ok()) return profile;
   return absl::Status(
       profile.status().code(),

@@ -25,6 +25,7 @@ namespace {
 constexpr std::chrono::seconds kUnaryTimeout{30};
 constexpr std::chrono::seconds kOpenTimeout{30};
 constexpr std::chrono::milliseconds kReadyPoll{100};
+constexpr std::chrono::milliseconds kReadyConnect{500};
 
 absl::Status FromGrpc(const grpc::Status& status) {
   // The codes of both are the same numbers.
@@ -46,7 +47,8 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
   arguments.SetMaxReceiveMessageSize(-1);
   // A daemon that is being started is looked for often.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  // Also how long an attempt may take.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(
       address, grpc::InsecureChannelCredentials(), arguments);
@@ -134,13 +136,16 @@ absl::Status LoadClient::WaitUntilReady(std::chrono::duration<double> timeout) {
   const Clock::time_point deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout);
   for (bool first = true;; first = false) {
+    // A connection comes about only while somebody waits for it.
+    channel_->WaitForConnected(std::chrono::system_clock::now() +
+                               kReadyConnect);
     const absl::StatusOr<v1::GetStatsResponse> stats =
         GetStats(false, std::max<std::chrono::duration<double>>(
                             deadline - Clock::now(), kReadyPoll));
     if (stats.ok() && stats->engine_attached()) return absl::OkStatus();
     const std::string missing =
-        stats.ok() ? "the daemon has no engine (start blockmgr-engine)"
-                   : absl::StrCat("no daemon answers (",
+        stats.ok() ? "the daemon has no engine yet (blockmgr-engine)"
+                   : absl::StrCat("no daemon answers yet (blockmgrd; ",
                                   stats.status().message(), ")");
     if (Clock::now() >= deadline) {
       return absl::DeadlineExceededError(

@@ -144,7 +144,6 @@ SystemCounters Difference(const v1::GetStatsResponse& before,
   counters.evicted_bytes = after.evicted_bytes() - before.evicted_bytes();
   counters.max_used_blocks = after.max_used_blocks();
   counters.num_blocks = after.num_blocks();
-  // Of all evictions the daemon has seen: a histogram has no difference.
   counters.kept_entries_min = after.kept_entries_min();
   counters.kept_entries_median = after.kept_entries_median();
   counters.kept_entries_max = after.kept_entries_max();

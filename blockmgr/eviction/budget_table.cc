@@ -235,7 +235,7 @@ std::vector<double> IdealTableBudgets(const EvictionPolicy& policy,
                                       const BudgetTable& table) {
   CheckRange(shape, range);
   BM_CHECK(policy.needs_table());
-  const auto mean = static_cast<double>(MeanEntries(target, range));
+  const auto mean = static_cast<double>(MeanEntries(policy, target, range));
   const int64_t num_protected = ProtectedPositions(policy, range).count();
   const auto* profile = std::get_if<LuKvProfile>(&table);
   BM_CHECK((profile != nullptr) == (policy.budget.kind == BudgetKind::kLuKv));
@@ -256,7 +256,7 @@ std::vector<int32_t> TableBudgets(const EvictionPolicy& policy,
   const std::vector<double> ideals =
       IdealTableBudgets(policy, target, shape, range, table);
   const int64_t num_heads = std::ssize(ideals);
-  const int64_t mean = MeanEntries(target, range);
+  const int64_t mean = MeanEntries(policy, target, range);
   const int64_t num_protected = ProtectedPositions(policy, range).count();
   const bool by_page = policy.rounding == Rounding::kPage;
   const int64_t unit = by_page ? shape.page_size : 1;

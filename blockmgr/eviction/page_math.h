@@ -14,8 +14,10 @@ namespace blockmgr {
 // Aborts unless shape and range are as select.h requires them.
 void CheckRange(const HeadShape& shape, const EvictionRange& range);
 
-// Entries per head on average, at least 1.
-int64_t MeanEntries(const EvictionTarget& target, const EvictionRange& range);
+// Entries per head on average, at least 1; all of them when nothing is older
+// than the protected recent positions.
+int64_t MeanEntries(const EvictionPolicy& policy, const EvictionTarget& target,
+                    const EvictionRange& range);
 
 // Pages that hold every position below the cut.
 int64_t MaxHeadPages(const HeadShape& shape, const EvictionRange& range);

@@ -73,7 +73,9 @@ void CheckRange(const HeadShape& shape, const EvictionRange& range) {
   BM_CHECK(range.cut <= range.length);
 }
 
-int64_t MeanEntries(const EvictionTarget& target, const EvictionRange& range) {
+int64_t MeanEntries(const EvictionPolicy& policy, const EvictionTarget& target,
+                    const EvictionRange& range) {
+  if (range.length <= policy.protected_recent()) return range.cut;
   return std::max(1, target.TokensPerHead(range.cut));
 }
 
@@ -91,7 +93,7 @@ std::vector<BudgetScope> BudgetScopes(const EvictionPolicy& policy,
                                       const EvictionTarget& target,
                                       const HeadShape& shape,
                                       const EvictionRange& range) {
-  const int64_t mean = MeanEntries(target, range);
+  const int64_t mean = MeanEntries(policy, target, range);
   const int64_t min_pages = MinHeadPages(policy, shape, range);
   const int64_t heads = shape.num_heads;
   const auto pages_for = [&](int64_t num_heads) {
@@ -142,7 +144,7 @@ int64_t PageTotal(const EvictionPolicy& policy, const EvictionTarget& target,
     }
     return total;
   }
-  const int64_t entries = NumHeads(shape) * MeanEntries(target, range);
+  const int64_t entries = NumHeads(shape) * MeanEntries(policy, target, range);
   const int64_t slack = NumHeads(shape) * (shape.page_size - 1);
   // No head holds more than one entry per position.
   return std::min((entries + slack) / shape.page_size,

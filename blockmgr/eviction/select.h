@@ -57,7 +57,8 @@ struct KeepSets {
 // on the arguments alone, never on scores or on what heads hold. O(layers), and
 // O(layers * heads) for external budgets.
 //
-// With B = target.TokensPerHead(cut), at least 1, and min_pages = max(1,
+// With B = target.TokensPerHead(cut), at least 1 (the cut when the length is at
+// most protected_recent(): nothing is evicted), and min_pages = max(1,
 // ceil(protected positions below the cut / page_size)):
 //   round(page)   a scope of n heads gets max(floor(n * B / page_size), n *
 //                 min_pages); every layer is a scope; under global the model

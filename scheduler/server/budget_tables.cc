@@ -1,31 +1,14 @@
 #include "scheduler/server/budget_tables.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
-#include "blockmgr/base/status_macros.h"
+#include "blockmgr/base/read_file.h"
 
 namespace blockmgr {
-namespace {
-
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes((std::istreambuf_iterator<char>(file)),
-                    std::istreambuf_iterator<char>());
-  if (!file) {
-    return absl::NotFoundError(
-        absl::StrCat("budget table: cannot read '", path, "'"));
-  }
-  return bytes;
-}
-
-}  // namespace
-
 absl::StatusOr<BudgetTables> LoadBudgetTables(
     const std::vector<std::string>& arguments) {
   BudgetTables tables;
@@ -37,8 +20,13 @@ absl::StatusOr<BudgetTables> LoadBudgetTables(
     }
     std::string name = argument.substr(0, equals);
     const std::string path = argument.substr(equals + 1);
-    BM_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
-    absl::StatusOr<BudgetTable> table = DecodeBudgetTable(bytes);
+    const absl::StatusOr<std::string> bytes = ReadFile(path);
+    if (!bytes.ok()) {
+      return absl::Status(
+          bytes.status().code(),
+          absl::StrCat("budget table: ", bytes.status().message()));
+    }
+    absl::StatusOr<BudgetTable> table = DecodeBudgetTable(*bytes);
     if (!table.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat("budget table: ", path, ": ", table.status().message()));

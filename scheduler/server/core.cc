@@ -380,6 +380,7 @@ void Core::Do(GetStats& command) {
   if (command.reset_peaks) {
     max_running_ = stats.scheduler.num_running;
     max_used_blocks_ = stats.scheduler.blocks.used_blocks;
+    if (scheduler_ != nullptr) scheduler_->ForgetKeptEntries();
   }
   command.done(std::move(stats));
 }

@@ -144,7 +144,7 @@ void ReferenceChecker::OnLogits(SequenceSlot slot, int32_t position,
   const int32_t token =
       static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
   const int32_t best = Argmax(expected);
-  EXPECT_LE(expected[best] - expected[token], 2 * kLogitTolerance)
+  EXPECT_LE(expected[best] - expected[token], kLogitTolerance)
       << "a token other than the reference's, beyond its margin";
 }
 

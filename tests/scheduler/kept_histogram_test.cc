@@ -18,6 +18,16 @@ TEST(KeptHistogramTest, IsZeroWithoutSamples) {
   EXPECT_EQ(histogram.Quantile(1.0), 0);
 }
 
+TEST(KeptHistogramTest, StartsAnewWhenCleared) {
+  KeptHistogram histogram;
+  histogram.Add(std::vector<int32_t>{3, 9, 70});
+  histogram.Clear();
+  EXPECT_EQ(histogram.Quantile(1.0), 0);
+  histogram.Add(std::vector<int32_t>{5});
+  EXPECT_EQ(histogram.Quantile(0.0), 5);
+  EXPECT_EQ(histogram.Quantile(1.0), 5);
+}
+
 TEST(KeptHistogramTest, CountsZerosAsSamples) {
   KeptHistogram histogram;
   histogram.Add(std::vector<int32_t>{0, 0, 7});

@@ -39,31 +39,40 @@ INSTANTIATE_TEST_SUITE_P(StepsInFlight, EveryChunkTest,
                          testing::Values(1, 2, 4));
 
 // A prompt of 25 pools fits, and never holds more than region, chunk and one
-// page, wherever the token budget would cut it.
+// page, wherever the token budget would cut it, however much of the pool is
+// free, and whatever the policy scores by.
 TEST_P(EveryChunkTest, HoldsItsBoundWhateverThePrompt) {
-  SchedulerOptions options = PlainOptions();
-  options.max_num_batched_tokens = 40;
-  options.max_model_len = 1024;
-  options.max_steps_in_flight = GetParam();
-  options.compaction = CompactionPreference::kInPlace;
-  const ModelLayout layout = SmallLayout(4, 40, 2, 2);
-  SchedulerDriver driver(layout, options);
-  // 16 tokens are 4 blocks, a chunk of 32 tokens 8.
-  constexpr int32_t kBound = 4 + 8 + 1;
-  const RequestId id = Submit(&driver, EveryChunkRequest("a", 999, 20, 16, 32));
-  int32_t most = 0;
-  while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
-    while (driver.Issue()) {
-      most = std::max(most, driver.scheduler().num_used_blocks());
+  for (const char* policy :
+       {"streaming(sinks=0)", "keydiff | adakv", "snapkv(window=8)",
+        "snapkv(window=8) | adakv | critical", "h2o | adakv", "tova",
+        "expected_attention(n_sink=2) | global"}) {
+    SCOPED_TRACE(policy);
+    SchedulerOptions options = PlainOptions();
+    options.max_num_batched_tokens = 40;
+    options.max_model_len = 1024;
+    options.max_steps_in_flight = GetParam();
+    options.num_scorer_states = 1;
+    const ModelLayout layout = SmallLayout(4, 400, 2, 2);
+    SchedulerDriver driver(layout, options);
+    // 16 tokens are 4 blocks, a chunk of 32 tokens 8.
+    constexpr int32_t kBound = 4 + 8 + 1;
+    Request request = EveryChunkRequest("a", 1000, 20, 16, 32);
+    ASSERT_OK_AND_ASSIGN(request.eviction.policy, ParsePolicy(policy));
+    const RequestId id = Submit(&driver, request);
+    int32_t most = 0;
+    while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
+      while (driver.Issue()) {
+        most = std::max(most, driver.scheduler().num_used_blocks());
+      }
+      driver.Answer();
     }
-    driver.Answer();
+    EXPECT_LE(most, kBound);
+    EXPECT_GE(most, kBound - 1);  // or the bound shows nothing
+    EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kLength);
+    // 32, 64, .. 992, and the end; the first frees blocks already.
+    EXPECT_THAT(driver.served(id).evictions, SizeIs(32));
+    driver.CheckQuiescent();
   }
-  EXPECT_LE(most, kBound);
-  EXPECT_GE(most, kBound - 1);  // or the bound shows nothing
-  EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kLength);
-  // 32, 64, .. 992, and the end; the first frees blocks already.
-  EXPECT_THAT(driver.served(id).evictions, SizeIs(32));
-  driver.CheckQuiescent();
 }
 
 TEST_P(EveryChunkTest, CompressionPointsAreTheRequestsOwn) {

@@ -102,11 +102,11 @@ TEST(CheckCommandTest, FailsOnFilesThatItCannotUse) {
   EXPECT_THAT(outcome.errors, HasSubstr("odd.txt:1: expected a name"));
   outcome = Check({folder.File("missing.txt"), "--methods", methods});
   EXPECT_EQ(outcome.exit_status, 1);
-  EXPECT_THAT(outcome.errors, HasSubstr("missing.txt: cannot be read"));
+  EXPECT_THAT(outcome.errors, HasSubstr("missing.txt'"));
   // No methods beside it.
   outcome = Check({folder.Write("two.txt", kTwoCases)});
   EXPECT_EQ(outcome.exit_status, 1);
-  EXPECT_THAT(outcome.errors, HasSubstr("methods.txt: cannot be read"));
+  EXPECT_THAT(outcome.errors, HasSubstr("--methods: expected a readable file"));
 }
 
 TEST(CheckCommandTest, WantsFiles) {

@@ -13,6 +13,7 @@
 #include "blockmgr/base/bits.h"
 #include "blockmgr/eviction/lukv_solver.h"
 #include "blockmgr/eviction/published_budgets.h"
+#include "tests/blockmgr/eviction/naive_planner.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -187,7 +188,7 @@ TEST(BudgetTableTest, SharesOutTheTotalInProportionUnderBounds) {
         TableBudgets(c.policy, c.target, c.shape, c.range, c.table);
     const int64_t num_heads = c.shape.num_layers * c.shape.num_heads;
     ASSERT_EQ(std::ssize(budgets), num_heads);
-    const int64_t mean = std::min(c.target.tokens, c.range.cut);
+    const int64_t mean = NaiveMean(c.policy, c.target, c.range);
     const int64_t num_protected = NaiveProtected(c.policy, c.range);
     const bool by_page = c.policy.rounding == Rounding::kPage;
     const int64_t unit = by_page ? c.shape.page_size : 1;

@@ -57,7 +57,7 @@ class Planner {
  public:
   explicit Planner(const EvictionCase& eviction) : e_(eviction) {
     for (int32_t p = 0; p < e_.range.cut; ++p) num_protected_ += Protects(p);
-    mean_ = std::max(1, e_.target.TokensPerHead(e_.range.cut));
+    mean_ = NaiveMean(e_.policy, e_.target, e_.range);
     min_pages_ = std::max<int64_t>(1, Pages(num_protected_));
     for (size_t head = 0; head < e_.positions.size(); ++head) {
       std::vector<Candidate> candidates;
@@ -117,20 +117,8 @@ class Planner {
     return position < own || position < e_.policy.protect.sinks;
   }
   bool Protects(int32_t position) const {
-    int64_t recent = e_.policy.protect.recent;
-    if (recent < 0) {
-      switch (e_.policy.scorer.kind) {
-        case ScorerKind::kSnapKv:
-          recent = e_.policy.scorer.window;
-          break;
-        case ScorerKind::kH2o:
-          recent = e_.policy.scorer.recent;
-          break;
-        default:
-          recent = e_.policy.scorer.kind == ScorerKind::kTova ? 1 : 0;
-      }
-    }
-    return IsSink(position) || position + recent >= e_.range.length;
+    return IsSink(position) ||
+           position + NaiveRecent(e_.policy) >= e_.range.length;
   }
   int64_t Held(size_t head) const { return std::ssize(heads_[head]); }
   int64_t Protected(size_t head) const {
@@ -385,6 +373,25 @@ class Planner {
 };
 
 }  // namespace
+
+int64_t NaiveRecent(const EvictionPolicy& policy) {
+  if (policy.protect.recent >= 0) return policy.protect.recent;
+  switch (policy.scorer.kind) {
+    case ScorerKind::kSnapKv:
+      return policy.scorer.window;
+    case ScorerKind::kH2o:
+      return policy.scorer.recent;
+    default:
+      return policy.scorer.kind == ScorerKind::kTova ? 1 : 0;
+  }
+}
+
+int64_t NaiveMean(const EvictionPolicy& policy, const EvictionTarget& target,
+                  const EvictionRange& range) {
+  // Nothing is older than the window: nothing is evicted.
+  if (range.length <= NaiveRecent(policy)) return range.cut;
+  return std::max(1, target.TokensPerHead(range.cut));
+}
 
 NaivePlan PlanNaively(const EvictionCase& eviction) {
   return Planner(eviction).Run();

@@ -46,6 +46,13 @@ std::vector<int64_t> ApportionNaively(int64_t total,
                                       const std::vector<int64_t>& low,
                                       const std::vector<int64_t>& high);
 
+// The last positions that are protected.
+int64_t NaiveRecent(const EvictionPolicy& policy);
+
+// Entries per head on average.
+int64_t NaiveMean(const EvictionPolicy& policy, const EvictionTarget& target,
+                  const EvictionRange& range);
+
 }  // namespace blockmgr
 
 #endif  // TESTS_BLOCKMGR_EVICTION_NAIVE_PLANNER_H_

@@ -40,7 +40,7 @@ void ExpectConserved(const EvictionCase& eviction,
   if (HasGivenBudgets(eviction.policy)) return;
   const int32_t page_size = eviction.shape.page_size;
   const int64_t mean =
-      std::max(1, eviction.target.TokensPerHead(eviction.range.cut));
+      NaiveMean(eviction.policy, eviction.target, eviction.range);
   const bool whole_model = IsPyramid(eviction.policy) ||
                            eviction.policy.budget.kind == BudgetKind::kGlobal;
   const size_t num_scopes = whole_model ? 1 : eviction.shape.num_layers;

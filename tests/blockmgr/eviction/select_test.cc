@@ -86,9 +86,20 @@ TEST(SelectTest, ProtectsTheWindowAtEveryPageBoundary) {
 TEST(SelectTest, ExplicitRecentReplacesTheWindow) {
   EvictionCase eviction = OneHead(4, 1, {4, 3, 2, 1});
   eviction.policy.scorer.kind = ScorerKind::kSnapKv;
+  eviction.policy.scorer.window = 3;
   EXPECT_THAT(Select(eviction).ranks, ElementsAre(3));
   eviction.policy.protect.recent = 0;
   EXPECT_THAT(Select(eviction).ranks, ElementsAre(0));
+}
+
+TEST(SelectTest, NothingIsEvictedThatIsNotOlderThanTheWindow) {
+  for (const Rounding rounding : {Rounding::kToken, Rounding::kPage}) {
+    EvictionCase eviction = OneHead(4, 1, {4, 3, 2, 1});
+    eviction.policy.rounding = rounding;
+    eviction.policy.scorer.kind = ScorerKind::kSnapKv;
+    eviction.policy.scorer.window = eviction.range.length;
+    EXPECT_THAT(Select(eviction).ranks, ElementsAre(0, 1, 2, 3));
+  }
 }
 
 TEST(SelectTest, SmallBudgetsKeepSinksThenTheMostRecent) {

@@ -88,6 +88,8 @@ class FakeScheduler final : public Scheduler {
     return true;
   }
 
+  void ForgetKeptEntries() override {}
+
   absl::Status Update(const StepResult& result, Effects* effects) override {
     if (in_flight_.empty() || result.id != in_flight_.front().id ||
         result.sampled.size() != in_flight_.front().slots.size()) {
