@@ -319,6 +319,12 @@ absl::StatusOr<RunResult> RunSim(const SimOptions& options,
   BM_RETURN_IF_ERROR(options.model.Validate());
   const ModelLayout layout = MakeLayout(options.model, options.num_blocks);
   BM_RETURN_IF_ERROR(layout.Validate());
+  if (plan.eviction.policy.needs_table()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "eviction: expected a policy without a budget table (only a daemon "
+        "loads them), got ",
+        FormatPolicy(plan.eviction.policy)));
+  }
   SchedulerOptions scheduling = options.scheduler;
   // The engine only pretends to accumulate scores.
   scheduling.num_scorer_states = scheduling.max_num_seqs;

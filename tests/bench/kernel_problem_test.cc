@@ -10,12 +10,14 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 namespace blockmgr {
 namespace {
 
 std::string PathFor(const std::string& name) {
-  return testing::TempDir() + "/kernel_problem_" + name;
+  return testing::TempDir() + "/kernel_problem_" + std::to_string(getpid()) +
+         "_" + name;
 }
 
 std::string ReadAll(const std::string& path) {

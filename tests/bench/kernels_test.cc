@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
@@ -50,7 +51,8 @@ TEST(KernelsTest, FlagsMakeTheProblems) {
 TEST(KernelsTest, AProblemFileIsWrittenOnceAndThenRead) {
   KernelBenchOptions options;
   options.kv_mib = {1, 2};
-  options.problem = testing::TempDir() + "/kernels_test_problem";
+  options.problem =
+      testing::TempDir() + "/kernels_test_problem_" + std::to_string(getpid());
   std::filesystem::remove(options.problem);
   std::vector<std::string> names;
   const auto written = KernelProblems(options, &names);

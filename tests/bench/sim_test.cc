@@ -181,6 +181,12 @@ TEST(SimTest, BadModelAndOptionsAreNamed) {
   EXPECT_THAT(RunSmall(SmallLoad(), sim),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("max_steps_in_flight")));
+  BenchOptions bench = SmallLoad();
+  bench.eviction.policy = "keydiff | lukv(profile=llama)";
+  bench.eviction.keep_ratio = "0.2";
+  EXPECT_THAT(RunSmall(bench, SmallSim()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("eviction: expected a policy without")));
 }
 
 }  // namespace

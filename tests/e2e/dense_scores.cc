@@ -251,18 +251,51 @@ class LayerScorer {
                 [&](int32_t p) { return by_position[static_cast<size_t>(p)]; });
   }
 
-  Row KeyDiff(int32_t head) const {
-    EXPECT_EQ(spec_.anchor, KeyDiffAnchor::kNormalized);
-    EXPECT_EQ(spec_.metric, KeyDiffMetric::kCosine);
-    Row anchor(static_cast<size_t>(shape_.head_dim));
-    for (const int32_t p : Entries(head)) {
-      const std::span<const double> key = Key(head, p);
-      for (size_t d = 0; d < anchor.size(); ++d) {
-        anchor[d] += key[d] / Norm(key);
+  // The key that all others are compared with.
+  Row KeyDiffAnchorOf(int32_t head) const {
+    const std::vector<int32_t> entries = Entries(head);
+    Row anchor;
+    for (size_t d = 0; d < static_cast<size_t>(shape_.head_dim); ++d) {
+      Row channel;
+      for (const int32_t p : entries) {
+        const std::span<const double> key = Key(head, p);
+        const bool raw = spec_.anchor == KeyDiffAnchor::kRaw;
+        channel.push_back(key[d] / (raw ? 1.0 : Norm(key)));
       }
+      std::ranges::sort(channel);
+      const size_t half = channel.size() / 2;
+      anchor.push_back(
+          spec_.anchor == KeyDiffAnchor::kMedian
+              ? (channel[half] + channel[channel.size() - 1 - half]) / 2
+              : std::accumulate(channel.begin(), channel.end(), 0.0) /
+                    static_cast<double>(channel.size()));
     }
+    return anchor;
+  }
+
+  Row KeyDiff(int32_t head) const {
+    const auto cosine = [](std::span<const double> a,
+                           std::span<const double> b) {
+      return Dot(a, b) / Norm(a) / Norm(b);
+    };
+    if (spec_.anchor == KeyDiffAnchor::kPairwise) {
+      const std::vector<int32_t> entries = Entries(head);
+      return Each(head, [&](int32_t p) {
+        double sum = 0;
+        for (const int32_t other : entries) {
+          sum += cosine(Key(head, p), Key(head, other));
+        }
+        return -sum / static_cast<double>(entries.size());
+      });
+    }
+    const Row anchor = KeyDiffAnchorOf(head);
     return Each(head, [&](int32_t p) {
-      return -Dot(Key(head, p), anchor) / Norm(Key(head, p)) / Norm(anchor);
+      const std::span<const double> key = Key(head, p);
+      if (spec_.metric == KeyDiffMetric::kCosine) return -cosine(key, anchor);
+      if (spec_.metric == KeyDiffMetric::kDot) return -Dot(key, anchor);
+      Row difference(key.begin(), key.end());
+      for (size_t d = 0; d < difference.size(); ++d) difference[d] -= anchor[d];
+      return Norm(difference);
     });
   }
 

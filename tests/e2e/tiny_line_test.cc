@@ -92,6 +92,26 @@ TEST(DefaultShapeTest, EqualsTheDenseModel) {
   EXPECT_GE(line.checker().num_logits_checked(), 48);
 }
 
+// A prompt that no pool of this size ever holds is told so at once, and nobody
+// else is the worse for it.
+TEST(DefaultShapeTest, RefusesWhatCanNeverFit) {
+  const auto model = std::make_shared<TinyModel>(TinyShape{}, 7);
+  Line line(
+      {.model = model, .num_blocks = 5, .scheduler = SmallScheduler(true, 2)});
+  line.Open();
+  const int32_t page_size = line.GetStats().layout().page_size();
+  const std::vector<int32_t> too_long(5 * page_size, 3);
+  const grpc::Status refused =
+      line.Submit(Line::MakeRequest("long", too_long, 8));
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("can never fit"));
+  EXPECT_EQ(line.GetStats().num_waiting() + line.GetStats().num_running(), 0);
+  ASSERT_TRUE(line.Submit(Line::MakeRequest("r", {1, 2, 3}, 4)).ok());
+  line.WaitForAnswers(1);
+  line.ExpectNothingLeaked();
+  line.Close();
+}
+
 struct EvictionCase {
   const char* name;
   CompactionPreference compaction;

@@ -69,6 +69,8 @@ TEST(TinyBoundsTest, EveryMethodStaysWithinItsBounds) {
       "tova",
       "keydiff | uniform | topk | protect(sinks=4,recent=1)",
       "keydiff(anchor=median,metric=dot) | ada_pyramid",
+      "keydiff(anchor=raw,metric=euclidean)",
+      "keydiff(anchor=pairwise) | adakv",
       "expected_attention | adakv",
       "streaming",
       "knorm | global",
