@@ -1,6 +1,7 @@
 // Random evictions against the naive planner and against what must always hold.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
 #include <random>
 #include <string>
@@ -21,6 +22,14 @@ namespace {
 
 // The cases are cheap and many: fewer still under sanitizers.
 constexpr uint64_t kDivisor = kSanitized ? 25 : 1;
+
+// How many cases of nesting there are: more where BLOCKMGR_TEST_CASES says by
+// what factor (the slow test nesting_cases: 20, which is a million in all).
+uint64_t NumNested(uint64_t cases) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody here changes the environment
+  const char* factor = std::getenv("BLOCKMGR_TEST_CASES");
+  return cases / kDivisor * (factor == nullptr ? 1 : std::stoul(factor));
+}
 
 int64_t CountPages(const std::vector<int32_t>& budgets, int32_t page_size) {
   int64_t pages = 0;
@@ -241,7 +250,8 @@ std::vector<std::vector<int32_t>> KeptByIdeals(
 }
 
 TEST(NestingTest, IdealBudgetsNeverFallAndTheirFloorsKeepSupersets) {
-  for (uint64_t seed = 0; seed < 15'000 / kDivisor; ++seed) {
+  const uint64_t num_cases = NumNested(15'000);
+  for (uint64_t seed = 0; seed < num_cases; ++seed) {
     std::mt19937_64 random(SplitMix64(seed) + 3);
     EvictionCase eviction = RandomCase(random);
     eviction.policy.budget.kind =
@@ -269,7 +279,8 @@ TEST(NestingTest, IdealBudgetsNeverFallAndTheirFloorsKeepSupersets) {
 }
 
 TEST(NestingTest, SmallerTargetsKeepSubsetsForUniform) {
-  for (uint64_t seed = 0; seed < 20'000 / kDivisor; ++seed) {
+  const uint64_t num_cases = NumNested(20'000);
+  for (uint64_t seed = 0; seed < num_cases; ++seed) {
     std::mt19937_64 random(SplitMix64(seed) + 1);
     EvictionCase eviction = RandomCase(random);
     eviction.policy.budget.kind = BudgetKind::kUniform;
@@ -298,7 +309,8 @@ EvictionCase FullCase(std::mt19937_64& random) {
 }
 
 TEST(NestingTest, SmallerTargetsKeepSubsetsForWholeIdeals) {
-  for (uint64_t seed = 0; seed < 15'000 / kDivisor; ++seed) {
+  const uint64_t num_cases = NumNested(15'000);
+  for (uint64_t seed = 0; seed < num_cases; ++seed) {
     std::mt19937_64 random(SplitMix64(seed) + 4);
     EvictionCase eviction = FullCase(random);
     BudgetSpec& budget = eviction.policy.budget;
