@@ -143,4 +143,5 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace blockmgr
 
+// NOLINTNEXTLINE(bugprone-exception-escape): what is thrown here ends us anyway
 int main(int argc, char** argv) { return blockmgr::Main(argc, argv); }

@@ -11,6 +11,8 @@
 #include <thread>
 #include <utility>
 
+#include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
@@ -116,6 +118,17 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->group(kSimGroup);
 }
 
+// Refuses what only the other mode looks at.
+absl::Status CheckModeFlags(const CLI::App& app, const std::string& mode) {
+  const std::string other = mode == "tiny" ? kSimGroup : kTinyGroup;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0 || option->get_group() != other) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(option->get_name(), ": has no effect with --mode ", mode));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ServeTiny(const Flags& flags, EngineClient* client) {
   BM_RETURN_IF_ERROR(flags.tiny.Validate());
   const ModelLayout layout =
@@ -153,7 +166,7 @@ absl::Status ServeSim(const Flags& flags, EngineClient* client) {
 }
 
 // Stops the client at the first of `signals`, which every thread blocks.
-void WatchSignals(std::stop_token stop, const sigset_t& signals,
+void WatchSignals(const std::stop_token& stop, const sigset_t& signals,
                   EngineClient* client) {
   const timespec period{.tv_sec = 0, .tv_nsec = 100'000'000};
   while (!stop.stop_requested()) {
@@ -172,11 +185,9 @@ int Main(int argc, char** argv) {
   CLI::App app(kAbout, "blockmgr-engine");
   AddFlags(&app, &flags);
   CLI11_PARSE(app, argc, argv);
-  const std::string other = flags.mode == "tiny" ? kSimGroup : kTinyGroup;
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->count() == 0 || option->get_group() != other) continue;
-    spdlog::error("{}: has no effect with --mode {}", option->get_name(),
-                  flags.mode);
+  const absl::Status valid = CheckModeFlags(app, flags.mode);
+  if (!valid.ok()) {
+    spdlog::error("{}", valid.ToString());
     return 1;
   }
   if (flags.client.engine_name.empty()) {
@@ -206,4 +217,5 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace blockmgr
 
+// NOLINTNEXTLINE(bugprone-exception-escape): what is thrown here ends us anyway
 int main(int argc, char** argv) { return blockmgr::Main(argc, argv); }

@@ -194,8 +194,7 @@ absl::StatusOr<std::vector<GoldenCase>> ReadGoldenFile(
     } else if (!open.has_value()) {
       words.Fail("case", kind);
     } else if (kind == "end") {
-      cases.push_back(*std::move(open));
-      open.reset();
+      cases.push_back(*std::exchange(open, std::nullopt));
     } else {
       ReadItem(kind, words, &*open);
     }

@@ -34,4 +34,5 @@ int Main(int argc, char** argv) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(bugprone-exception-escape): what is thrown here ends us anyway
 int main(int argc, char** argv) { return Main(argc, argv); }

@@ -94,8 +94,9 @@ absl::Status AddRow(const nlohmann::json& row, HeadScores* table) {
 absl::Status ReadCount(const nlohmann::json& object, const char* field,
                        int32_t* count) {
   const auto found = object.find(field);
-  if (found == object.end())
+  if (found == object.end()) {
     return BadScores(field, "a whole number", "nothing");
+  }
   if (!found->is_number_integer()) {
     return BadScores(field, "a whole number", found->type_name());
   }
@@ -179,8 +180,9 @@ absl::StatusOr<HeadScores> HeadScores::FromJson(absl::string_view json) {
   BM_RETURN_IF_ERROR(ReadCount(object, "num_heads", &table.num_heads));
   const auto rows = object.find("scores");
   if (rows == object.end()) return BadScores("scores", "an array", "nothing");
-  if (!rows->is_array())
+  if (!rows->is_array()) {
     return BadScores("scores", "an array", rows->type_name());
+  }
   if (rows->size() != static_cast<size_t>(table.num_layers)) {
     return BadScores("scores", absl::StrCat(table.num_layers, " rows"),
                      absl::StrCat(rows->size()));

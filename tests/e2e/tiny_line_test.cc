@@ -99,7 +99,8 @@ TEST(DefaultShapeTest, RefusesWhatCanNeverFit) {
   Line line(
       {.model = model, .num_blocks = 5, .scheduler = SmallScheduler(true, 2)});
   line.Open();
-  const int32_t page_size = line.GetStats().layout().page_size();
+  const auto page_size =
+      static_cast<size_t>(line.GetStats().layout().page_size());
   const std::vector<int32_t> too_long(5 * page_size, 3);
   const grpc::Status refused =
       line.Submit(Line::MakeRequest("long", too_long, 8));

@@ -126,4 +126,5 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace blockmgr::sim
 
+// NOLINTNEXTLINE(bugprone-exception-escape): what is thrown here ends us anyway
 int main(int argc, char** argv) { return blockmgr::sim::Main(argc, argv); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
 
 #include <absl/strings/str_cat.h>
@@ -66,7 +67,7 @@ Instance RandomInstance(uint64_t seed) {
     head.resize(below(10));
     for (int64_t& gain : head) gain = below(range);
     instance.min_units.push_back(
-        minima ? static_cast<int32_t>(below(head.size() + 1)) : 0);
+        minima ? static_cast<int32_t>(below(std::ssize(head) + 1)) : 0);
   }
   return instance;
 }
@@ -246,8 +247,8 @@ TEST(LuKvSolverTest, AgreesWithNaiveSearchAndKeepsItsBounds) {
     for (size_t i = 0; i < totals.size(); ++i) {
       const std::string where =
           absl::StrCat("seed ", seed, " total ", totals[i]);
-      const std::vector<int32_t> budgets(all.begin() + i * num_heads,
-                                         all.begin() + (i + 1) * num_heads);
+      const auto own = std::span(all).subspan(i * num_heads, num_heads);
+      const std::vector<int32_t> budgets(own.begin(), own.end());
       ASSERT_EQ(budgets, path[i].budgets) << where;
       const int64_t value = Value(instance, budgets);
       ASSERT_GE(exact[i], value) << where;
@@ -306,7 +307,9 @@ TEST(LuKvSolverTest, ManyHeadsAreMergedInOrder) {
     std::mt19937_64 random(SplitMix64(num_heads));
     for (int32_t head = 0; head < num_heads; ++head) {
       instance.gains.emplace_back(random() % 40);
-      for (int64_t& gain : instance.gains.back()) gain = random() % 1000;
+      for (int64_t& gain : instance.gains.back()) {
+        gain = static_cast<int64_t>(random() % 1000);
+      }
     }
     instance.min_units.assign(num_heads, 0);
     const LuKvSolver solver = instance.Solver();

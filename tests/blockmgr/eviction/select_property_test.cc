@@ -335,6 +335,7 @@ void DrawProbabilities(std::mt19937_64& random, EvictionCase* eviction) {
     for (double& weight : weights) weight = std::exp(logit(random));
     const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
     std::vector<float> scores;
+    scores.reserve(weights.size());
     for (const double weight : weights) {
       scores.push_back(static_cast<float>(weight / sum));
     }

@@ -77,6 +77,7 @@ TEST(SelectTest, ProtectsTheWindowAtEveryPageBoundary) {
     eviction.policy.scorer.window = window;
     const int32_t num_protected = std::max(0, window - 2);
     std::vector<int32_t> expected;
+    expected.reserve(6);
     for (int32_t i = 0; i < 6 - num_protected; ++i) expected.push_back(i);
     for (int32_t i = 12 - num_protected; i < 12; ++i) expected.push_back(i);
     EXPECT_EQ(Select(eviction).ranks, expected) << "window " << window;
