@@ -18,7 +18,7 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-constexpr int64_t kNumOps = 300'000 / kCaseDivisor;
+constexpr int64_t kNumOps = 1'000'000 / kCaseDivisor;
 
 BlockId AllocateOne(BlockPool* pool) {
   std::vector<BlockId> block(1);

@@ -14,6 +14,7 @@
 
 #include "tests/blockmgr/naive_layout.h"
 #include "tests/blockmgr/region_history.h"
+#include "tests/testing/case_count.h"
 
 namespace blockmgr {
 namespace {
@@ -110,8 +111,9 @@ void ExpectKept(const RegionHistory& history, const RandomEviction& eviction,
 }
 
 TEST(CompactionTest, MovesKeepExactlyTheKeptEntries) {
+  const auto num_wanted = static_cast<int32_t>(CaseCount(kNumEvictions));
   int32_t num_evictions = 0;
-  for (uint64_t seed = 1; num_evictions < kNumEvictions; ++seed) {
+  for (uint64_t seed = 1; num_evictions < num_wanted; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
     RegionHistory history(random);

@@ -15,6 +15,7 @@
 #include "blockmgr/base/bits.h"
 #include "tests/blockmgr/naive_layout.h"
 #include "tests/blockmgr/region_history.h"
+#include "tests/testing/case_count.h"
 
 namespace blockmgr {
 namespace {
@@ -84,8 +85,9 @@ std::vector<int32_t> ShuffledPositions(const RegionHistory& history,
 }
 
 TEST(RaggedRegionTest, LaysOutLikeTheNaiveRule) {
+  const auto num_wanted = static_cast<int32_t>(CaseCount(kNumEvictions));
   int32_t num_evictions = 0;
-  for (uint64_t seed = 1; num_evictions < kNumEvictions; ++seed) {
+  for (uint64_t seed = 1; num_evictions < num_wanted; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
     RegionHistory history(random);

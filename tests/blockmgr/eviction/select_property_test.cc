@@ -1,7 +1,6 @@
 // Random evictions against the naive planner and against what must always hold.
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <numeric>
 #include <random>
 #include <string>
@@ -15,6 +14,7 @@
 #include "blockmgr/eviction/select.h"
 #include "tests/blockmgr/eviction/naive_planner.h"
 #include "tests/blockmgr/eviction/random_case.h"
+#include "tests/testing/case_count.h"
 #include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
@@ -22,14 +22,6 @@ namespace {
 
 // The cases are cheap and many: fewer still under sanitizers.
 constexpr uint64_t kDivisor = kSanitized ? 25 : 1;
-
-// How many cases of nesting there are: more where BLOCKMGR_TEST_CASES says by
-// what factor (the slow test nesting_cases: 20, which is a million in all).
-uint64_t NumNested(uint64_t cases) {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody here changes the environment
-  const char* factor = std::getenv("BLOCKMGR_TEST_CASES");
-  return cases / kDivisor * (factor == nullptr ? 1 : std::stoul(factor));
-}
 
 int64_t CountPages(const std::vector<int32_t>& budgets, int32_t page_size) {
   int64_t pages = 0;
@@ -250,7 +242,7 @@ std::vector<std::vector<int32_t>> KeptByIdeals(
 }
 
 TEST(NestingTest, IdealBudgetsNeverFallAndTheirFloorsKeepSupersets) {
-  const uint64_t num_cases = NumNested(15'000);
+  const uint64_t num_cases = CaseCount(15'000 / kDivisor);
   for (uint64_t seed = 0; seed < num_cases; ++seed) {
     std::mt19937_64 random(SplitMix64(seed) + 3);
     EvictionCase eviction = RandomCase(random);
@@ -279,7 +271,7 @@ TEST(NestingTest, IdealBudgetsNeverFallAndTheirFloorsKeepSupersets) {
 }
 
 TEST(NestingTest, SmallerTargetsKeepSubsetsForUniform) {
-  const uint64_t num_cases = NumNested(20'000);
+  const uint64_t num_cases = CaseCount(20'000 / kDivisor);
   for (uint64_t seed = 0; seed < num_cases; ++seed) {
     std::mt19937_64 random(SplitMix64(seed) + 1);
     EvictionCase eviction = RandomCase(random);
@@ -309,7 +301,7 @@ EvictionCase FullCase(std::mt19937_64& random) {
 }
 
 TEST(NestingTest, SmallerTargetsKeepSubsetsForWholeIdeals) {
-  const uint64_t num_cases = NumNested(15'000);
+  const uint64_t num_cases = CaseCount(15'000 / kDivisor);
   for (uint64_t seed = 0; seed < num_cases; ++seed) {
     std::mt19937_64 random(SplitMix64(seed) + 4);
     EvictionCase eviction = FullCase(random);
