@@ -1,10 +1,15 @@
 #include "blockmgr/eviction/apportion.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
 #include <random>
+#include <vector>
 
 #include <absl/strings/str_join.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <rapidcheck.h>
 
 #include "blockmgr/base/bits.h"
 #include "tests/blockmgr/eviction/naive_planner.h"
@@ -96,6 +101,43 @@ TEST(ApportionTest, AgreesWithTheNaiveSearch) {
 
 TEST(ApportionDeathTest, AbortsIfTheMinimaExceedTheTotal) {
   EXPECT_DEATH(Shares(1, {{1, 1, 2}, {1, 1, 2}}), "check failed");
+}
+
+// Small counterexamples, should there be any: rapidcheck shrinks them.
+TEST(ApportionTest, HoldsWhatItsHeaderPromises) {
+  const bool holds = rc::check("bounds, total and proportion", [] {
+    std::vector<Claim> claims;
+    int64_t least = 0;
+    int64_t most = 0;
+    for (int n = *rc::gen::inRange(1, 9); n > 0; --n) {
+      const auto min = *rc::gen::inRange<int64_t>(0, 20);
+      claims.push_back({.weight = *rc::gen::inRange<int64_t>(0, 1000),
+                        .min = min,
+                        .max = min + *rc::gen::inRange<int64_t>(0, 50)});
+      least += claims.back().min;
+      most += claims.back().max;
+    }
+    const int64_t total = least + *rc::gen::inRange<int64_t>(0, 300);
+    const std::vector<int64_t> shares = Apportion(total, claims);
+    RC_ASSERT(shares.size() == claims.size());
+    RC_ASSERT(std::accumulate(shares.begin(), shares.end(), int64_t{0}) ==
+              std::min(total, most));
+    for (size_t i = 0; i < claims.size(); ++i) {
+      RC_ASSERT(shares[i] >= claims[i].min);
+      RC_ASSERT(shares[i] <= claims[i].max);
+      // Who is bound by neither limit has its quota, but for one unit.
+      for (size_t j = 0; j < i; ++j) {
+        const auto is_free = [&](size_t k) {
+          return shares[k] > claims[k].min && shares[k] < claims[k].max;
+        };
+        if (!is_free(i) || !is_free(j)) continue;
+        const int64_t difference =
+            shares[i] * claims[j].weight - shares[j] * claims[i].weight;
+        RC_ASSERT(std::abs(difference) <= claims[i].weight + claims[j].weight);
+      }
+    }
+  });
+  EXPECT_TRUE(holds);
 }
 
 }  // namespace
