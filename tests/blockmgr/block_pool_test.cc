@@ -161,7 +161,8 @@ TEST(BlockPoolTest, AgreesWithNaiveModel) {
         }
       } else if (!holders.empty()) {
         auto held = holders.begin();
-        std::advance(held, RandomInt(random, 0, std::ssize(holders) - 1));
+        const auto num_held = static_cast<int32_t>(holders.size());
+        std::advance(held, RandomInt(random, 0, num_held - 1));
         const BlockId block = held->first;
         if (RandomChance(random, 0.2)) {
           pool.AddRef(block);

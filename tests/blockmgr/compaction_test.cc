@@ -152,7 +152,10 @@ ModelLayout OneHeadLayout() {
 }
 
 KeepSets KeepRanks(std::vector<int32_t> ranks) {
-  return {.offsets = {0, std::ssize(ranks)}, .ranks = std::move(ranks)};
+  KeepSets keep;
+  keep.offsets = {0, std::ssize(ranks)};
+  keep.ranks = std::move(ranks);
+  return keep;
 }
 
 TEST(CompactionTest, CopyToFreshBlocksIsOnePhase) {
