@@ -22,6 +22,7 @@
 #include "bench/report.h"
 #include "bench/serve/serve.h"
 #include "bench/sim.h"
+#include "blockmgr/base/run_main.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -143,5 +144,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace blockmgr
 
-// NOLINTNEXTLINE(bugprone-exception-escape): what is thrown here ends us anyway
-int main(int argc, char** argv) { return blockmgr::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return blockmgr::RunMain(&blockmgr::Main, argc, argv);
+}

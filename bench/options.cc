@@ -137,17 +137,6 @@ absl::StatusOr<std::vector<std::pair<std::string, std::string>>> SplitMetadata(
   return result;
 }
 
-}  // namespace
-
-void AddBenchFlags(CLI::App* app, BenchOptions* options) {
-  AddDatasetFlags(app, options);
-  AddArrivalFlags(app, options);
-  AddEvictionFlags(app, &options->eviction);
-  AddReportFlags(app, options);
-}
-
-namespace {
-
 absl::Status CheckRandomFlags(const DatasetOptions& dataset) {
   if (dataset.name == "random") return absl::OkStatus();
   const RandomDatasetOptions unset;
@@ -163,6 +152,13 @@ absl::Status CheckRandomFlags(const DatasetOptions& dataset) {
 }
 
 }  // namespace
+
+void AddBenchFlags(CLI::App* app, BenchOptions* options) {
+  AddDatasetFlags(app, options);
+  AddArrivalFlags(app, options);
+  AddEvictionFlags(app, &options->eviction);
+  AddReportFlags(app, options);
+}
 
 absl::StatusOr<BenchPlan> ResolveOptions(const BenchOptions& options) {
   BenchPlan plan;

@@ -40,8 +40,7 @@ bool SchedulerImpl::TrySqueeze(const RequestState& request, int32_t* released) {
       order.num_released * kLeastGain >=
           manager_.sequence(request.slot).num_blocks() &&
       // Blocks are short: it takes none, even where it shares its own.
-      FreshForOrder(order, manager_.NumOwnBlocks(request.slot, order.point.cut),
-                    0) == 0;
+      FreshForOrder(order, order.num_own, 0) == 0;
   if (!worth_it) decision_.squeezed.pop_back();
   *released = order.num_released;
   return worth_it;

@@ -21,6 +21,7 @@
 #include "bench/engine/sim_engine.h"
 #include "bench/engine/sim_flags.h"
 #include "bench/engine/tiny_engine.h"
+#include "blockmgr/base/run_main.h"
 #include "blockmgr/base/status_macros.h"
 #include "kernels/backend.h"
 #include "scheduler/server/default_address.h"
@@ -45,7 +46,6 @@ constexpr int32_t kTinyBlocks = 4096;
 constexpr int32_t kSimBlocks = 22528;
 
 constexpr char kTinyGroup[] = "Tiny model";
-constexpr char kSimGroup[] = "Simulated model";  // as AddSimModelFlags has it
 
 struct Flags {
   std::string mode = "tiny";
@@ -115,12 +115,12 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "Seconds slept per modelled second; 0: as fast as possible")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str()
-      ->group(kSimGroup);
+      ->group(kSimModelGroup);
 }
 
 // Refuses what only the other mode looks at.
 absl::Status CheckModeFlags(const CLI::App& app, const std::string& mode) {
-  const std::string other = mode == "tiny" ? kSimGroup : kTinyGroup;
+  const std::string other = mode == "tiny" ? kSimModelGroup : kTinyGroup;
   for (const CLI::Option* option : app.get_options()) {
     if (option->count() == 0 || option->get_group() != other) continue;
     return absl::InvalidArgumentError(
@@ -217,5 +217,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace blockmgr
 
-// NOLINTNEXTLINE(bugprone-exception-escape): what is thrown here ends us anyway
-int main(int argc, char** argv) { return blockmgr::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return blockmgr::RunMain(&blockmgr::Main, argc, argv);
+}

@@ -7,7 +7,7 @@ void AddSimModelFlags(CLI::App* app, SimModel* model) {
   const auto add = [app](const char* flag, auto* value, const char* help) {
     return app->add_option(flag, *value, help)
         ->capture_default_str()
-        ->group("Simulated model");
+        ->group(kSimModelGroup);
   };
   add("--sim-layers", &model->num_layers, "Layers")->check(shape);
   add("--sim-heads", &model->num_heads, "KV heads of a layer")->check(shape);

@@ -9,6 +9,9 @@
 
 namespace blockmgr {
 
+// Their heading in --help.
+inline constexpr char kSimModelGroup[] = "Simulated model";
+
 // Adds a flag per field of SimModel; the values `model` has now are the
 // defaults. `model` is borrowed and must outlive the parsing. Out-of-range
 // values are parse errors.

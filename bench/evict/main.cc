@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/evict/commands.h"
+#include "blockmgr/base/run_main.h"
 
 namespace {
 
@@ -34,5 +35,6 @@ int Main(int argc, char** argv) {
 
 }  // namespace
 
-// NOLINTNEXTLINE(bugprone-exception-escape): what is thrown here ends us anyway
-int main(int argc, char** argv) { return Main(argc, argv); }
+int main(int argc, char** argv) {
+  return blockmgr::RunMain(&Main, argc, argv);
+}

@@ -5,7 +5,6 @@
 #include <variant>
 
 #include <absl/status/status.h>
-#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/read_file.h"

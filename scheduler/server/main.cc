@@ -13,6 +13,7 @@
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 
+#include "blockmgr/base/run_main.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/server/default_address.h"
 #include "scheduler/server/scheduler_flags.h"
@@ -217,5 +218,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace blockmgr
 
-// NOLINTNEXTLINE(bugprone-exception-escape): what is thrown here ends us anyway
-int main(int argc, char** argv) { return blockmgr::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return blockmgr::RunMain(&blockmgr::Main, argc, argv);
+}

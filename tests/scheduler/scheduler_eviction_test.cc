@@ -27,9 +27,7 @@ using ::testing::SizeIs;
 Request EveryChunkRequest(const char* id, int32_t num_prompt,
                           int32_t max_tokens, int32_t tokens, int32_t every) {
   Request request = MakeRequest(id, num_prompt, max_tokens);
-  request.eviction = Recency(tokens);
-  request.eviction.mode = EvictionMode::kEveryChunk;
-  request.eviction.compress_every = every;
+  request.eviction = Recency(tokens, EvictionMode::kEveryChunk, every);
   return request;
 }
 
@@ -113,9 +111,7 @@ TEST_P(EveryChunkTest, IsReplayedAfterALoss) {
 Request DecodeRequest(const char* id, int32_t num_prompt, int32_t max_tokens,
                       int32_t tokens, int32_t every, int32_t topic = 0) {
   Request request = MakeRequest(id, num_prompt, max_tokens, topic);
-  request.eviction = Recency(tokens);
-  request.eviction.mode = EvictionMode::kDecode;
-  request.eviction.compress_every = every;
+  request.eviction = Recency(tokens, EvictionMode::kDecode, every);
   return request;
 }
 

@@ -164,9 +164,7 @@ TEST_P(ForkTest, InheritsEveryModeOfEviction) {
        {EvictionMode::kEveryChunk, EvictionMode::kDecode}) {
     SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
     Request leader = MakeRequest("leader", 26, 60);
-    leader.eviction = Recency(6);
-    leader.eviction.mode = mode;
-    leader.eviction.compress_every = 8;
+    leader.eviction = Recency(6, mode, 8);
     const RequestId id = Submit(&driver, leader);
     driver.RunUntil([&] { return driver.served(id).outputs.size() >= 11; });
     const RequestId fork =
@@ -187,9 +185,7 @@ TEST_P(ForkTest, InheritsEveryModeOfEviction) {
 TEST_P(ForkTest, IsCompressedBeyondTheEndOfItsParent) {
   SchedulerDriver driver(SmallLayout(4, 20, 2, 2), Options());
   Request leader = MakeRequest("leader", 10, 4);
-  leader.eviction = Recency(6);
-  leader.eviction.mode = EvictionMode::kDecode;
-  leader.eviction.compress_every = 8;
+  leader.eviction = Recency(6, EvictionMode::kDecode, 8);
   Submit(&driver, leader);
   Request fork = ForkOf(leader, "fork");
   fork.max_tokens = 100;  // 27 blocks whole
@@ -204,9 +200,7 @@ TEST_P(ForkTest, IsCompressedBeyondTheEndOfItsParent) {
 TEST_P(ForkTest, IsCompressedInTheMiddleOfALongerPrompt) {
   SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
   Request leader = MakeRequest("leader", 26, 7);
-  leader.eviction = Recency(6);
-  leader.eviction.mode = EvictionMode::kDecode;
-  leader.eviction.compress_every = 8;
+  leader.eviction = Recency(6, EvictionMode::kDecode, 8);
   const RequestId id = Submit(&driver, leader);
   driver.RunUntil([&] { return driver.served(id).outputs.size() >= 2; });
   std::vector<int32_t> more = driver.served(id).outputs;
@@ -227,9 +221,7 @@ TEST_P(ForkTest, IsCompressedWhenItStartsOnACachedRegionAfterItsParentsEnd) {
   options.max_num_seqs = 1;
   SchedulerDriver driver(SmallLayout(4, 20, 2, 2), options);
   Request leader = MakeRequest("leader", 26, 4);
-  leader.eviction = Recency(6);
-  leader.eviction.mode = EvictionMode::kDecode;
-  leader.eviction.compress_every = 8;
+  leader.eviction = Recency(6, EvictionMode::kDecode, 8);
   leader.eviction.share_prefix = true;
   Submit(&driver, leader);
   Request fork = ForkOf(leader, "fork");

@@ -201,9 +201,7 @@ TEST_P(LossTest, AccumulatedScoresAreAccumulatedAgain) {
   options.num_scorer_states = 1;
   SchedulerDriver driver(SmallLayout(4, 61, 2, 2), options);
   Request request = MakeRequest("a", 22, 40);
-  request.eviction = Recency(6);
-  request.eviction.mode = EvictionMode::kDecode;
-  request.eviction.compress_every = 16;
+  request.eviction = Recency(6, EvictionMode::kDecode, 16);
   request.eviction.policy.scorer = ScorerSpec{};
   request.eviction.policy.scorer.kind = ScorerKind::kH2o;
   const RequestId id = Submit(&driver, request);

@@ -9,6 +9,7 @@
 #include <absl/strings/str_cat.h>
 #include <CLI/CLI.hpp>
 
+#include "blockmgr/base/run_main.h"
 #include "tests/sim/run.h"
 
 namespace blockmgr::sim {
@@ -126,5 +127,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace blockmgr::sim
 
-// NOLINTNEXTLINE(bugprone-exception-escape): what is thrown here ends us anyway
-int main(int argc, char** argv) { return blockmgr::sim::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return blockmgr::RunMain(&blockmgr::sim::Main, argc, argv);
+}

@@ -63,6 +63,15 @@ inline RequestEviction Recency(int32_t tokens) {
   return eviction;
 }
 
+// The same in another mode, every so many tokens.
+inline RequestEviction Recency(int32_t tokens, EvictionMode mode,
+                               int32_t every) {
+  RequestEviction eviction = Recency(tokens);
+  eviction.mode = mode;
+  eviction.compress_every = every;
+  return eviction;
+}
+
 inline RequestEviction SnapKv(int32_t window, int32_t tokens) {
   RequestEviction eviction = Recency(tokens);
   eviction.policy.scorer = ScorerSpec{};

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "bench/evict/commands.h"
-#include "tests/bench/evict/temp_folder.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {

@@ -15,8 +15,8 @@
 #include "bench/evict/commands.h"
 #include "bench/evict/npy.h"
 #include "blockmgr/base/bits.h"
-#include "tests/bench/evict/temp_folder.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {

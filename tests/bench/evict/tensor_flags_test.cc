@@ -10,9 +10,9 @@
 
 #include "bench/evict/npy.h"
 #include "blockmgr/base/status_macros.h"
-#include "tests/bench/evict/temp_folder.h"
 #include "tests/testing/parse_flags.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {

@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "bench/evict/npy.h"
-#include "tests/bench/evict/temp_folder.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {

@@ -1,6 +1,6 @@
 // A folder of one test's own.
-#ifndef TESTS_BENCH_EVICT_TEMP_FOLDER_H_
-#define TESTS_BENCH_EVICT_TEMP_FOLDER_H_
+#ifndef TESTS_TESTING_TEMP_FOLDER_H_
+#define TESTS_TESTING_TEMP_FOLDER_H_
 
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ class TempFolder {
  public:
   TempFolder()
       : path_(std::filesystem::temp_directory_path() /
-              absl::StrCat("blockmgr-evict-", getpid(), "-",
+              absl::StrCat("blockmgr-test-", getpid(), "-",
                            ::testing::UnitTest::GetInstance()
                                ->current_test_info()
                                ->name())) {
@@ -43,4 +43,4 @@ class TempFolder {
 
 }  // namespace blockmgr
 
-#endif  // TESTS_BENCH_EVICT_TEMP_FOLDER_H_
+#endif  // TESTS_TESTING_TEMP_FOLDER_H_

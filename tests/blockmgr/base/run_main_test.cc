@@ -1,0 +1,40 @@
+#include "blockmgr/base/run_main.h"
+
+#include <stdexcept>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace blockmgr {
+namespace {
+
+using ::testing::HasSubstr;
+
+class RunMainTest : public testing::Test {
+ protected:
+  int Run(int (*run)(int, char**)) { return RunMain(run, 1, argv_); }
+
+ private:
+  char name_[8] = "program";
+  char* argv_[2] = {name_, nullptr};
+};
+
+TEST_F(RunMainTest, ReturnsTheExitStatus) {
+  EXPECT_EQ(Run([](int argc, char** argv) {
+              return argc == 1 && argv[1] == nullptr ? 7 : 0;
+            }),
+            7);
+}
+
+TEST_F(RunMainTest, TellsWhatNobodyCaught) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Run([](int, char**) -> int {
+              throw std::runtime_error("no more of it");
+            }),
+            1);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("program: no more of it"));
+}
+
+}  // namespace
+}  // namespace blockmgr
