@@ -95,7 +95,7 @@ struct EvictionCommand {
   int32_t cut = 0;
   // ScorerKind::kExternal: [num_layers, num_heads, cut], by position.
   std::shared_ptr<const std::vector<float>> scores;
-  // BudgetKind::kExternal: entries per (layer, head).
+  // BudgetKind::kExternal: entries per (layer, head), >= 0, not all 0.
   std::shared_ptr<const std::vector<int32_t>> budgets;
   // What policy.budget.profile names; for headkv and lukv only.
   std::shared_ptr<const BudgetTable> table;

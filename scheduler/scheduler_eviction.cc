@@ -226,10 +226,14 @@ absl::Status SchedulerImpl::ValidateCommand(
         num_budgets));
   }
   if (!wants_budgets) return absl::OkStatus();
+  int32_t largest_budget = 0;
   for (const int32_t budget : *command.budgets) {
-    BM_RETURN_IF_ERROR(RequireRange("budgets", budget, 1, INT32_MAX));
+    BM_RETURN_IF_ERROR(RequireRange("budgets", budget, 0, INT32_MAX));
+    largest_budget = std::max(largest_budget, budget);
   }
-  return absl::OkStatus();
+  if (largest_budget > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "budgets: expected one above 0, got 0 for every head");
 }
 
 absl::StatusOr<uint64_t> SchedulerImpl::Evict(RequestId request,

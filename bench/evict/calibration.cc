@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <numeric>
+#include <string>
 
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
@@ -28,16 +29,19 @@ int64_t NumHeads(const Calibration& calibration) {
   return int64_t{calibration.num_layers} * calibration.num_heads;
 }
 
+std::string SizesText(const Calibration& calibration) {
+  return absl::StrCat(calibration.num_layers, ", ", calibration.num_heads, ", ",
+                      calibration.length);
+}
+
 absl::Status CheckInput(const Calibration& calibration) {
   if (calibration.num_queries < 1) {
     return BadCalibration("queries", "at least 1", calibration.num_queries);
   }
   if (calibration.num_layers < 1 || calibration.num_heads < 1 ||
       calibration.length < 1) {
-    return BadCalibration(
-        "layers, KV heads, entries", "at least 1 of each",
-        absl::StrCat(calibration.num_layers, ", ", calibration.num_heads, ", ",
-                     calibration.length));
+    return BadCalibration("layers, KV heads, entries", "at least 1 of each",
+                          SizesText(calibration));
   }
   const int64_t per_query = NumHeads(calibration) * calibration.length;
   if (std::ssize(calibration.scores) != per_query) {
@@ -56,6 +60,23 @@ absl::Status CheckInput(const Calibration& calibration) {
       return BadCalibration(absl::StrCat("oracle[", i, "]"),
                             "a finite number >= 0", value);
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckContexts(std::span<const Calibration> contexts) {
+  if (contexts.empty()) return BadCalibration("contexts", "at least 1", 0);
+  for (size_t i = 0; i < contexts.size(); ++i) {
+    if (const absl::Status status = CheckInput(contexts[i]); !status.ok()) {
+      return absl::Status(status.code(),
+                          absl::StrCat("context ", i, ": ", status.message()));
+    }
+    const std::string expected = SizesText(contexts.front());
+    const std::string got = SizesText(contexts[i]);
+    if (got == expected) continue;
+    return BadCalibration(
+        absl::StrCat("layers, KV heads, entries of context ", i), expected,
+        got);
   }
   return absl::OkStatus();
 }
@@ -102,6 +123,19 @@ std::vector<int64_t> Totals(int64_t num_heads, int32_t length,
   }
   totals.push_back(all);
   return totals;
+}
+
+// Of every head.
+std::vector<std::vector<int32_t>> KeepOrders(
+    const Calibration& calibration, const CalibrationOptions& options) {
+  const auto length = static_cast<size_t>(calibration.length);
+  const std::span<const float> scores = calibration.scores;
+  std::vector<std::vector<int32_t>> orders;
+  for (size_t begin = 0; begin < scores.size(); begin += length) {
+    orders.push_back(KeepOrder(scores.subspan(begin, length), options.sinks,
+                               options.window));
+  }
+  return orders;
 }
 
 // What one query used, head by head in keeping order, summed over units.
@@ -165,45 +199,47 @@ std::vector<int32_t> KeepOrder(std::span<const float> scores, int32_t sinks,
   return order;
 }
 
-absl::StatusOr<LuKvProfile> SolveProfile(const Calibration& calibration,
+absl::StatusOr<LuKvProfile> SolveProfile(std::span<const Calibration> contexts,
                                          const CalibrationOptions& options) {
-  BM_RETURN_IF_ERROR(CheckInput(calibration));
-  const int32_t length = calibration.length;
+  BM_RETURN_IF_ERROR(CheckContexts(contexts));
+  const Calibration& first = contexts.front();
+  const int32_t length = first.length;
   BM_RETURN_IF_ERROR(CheckOptions(options, length));
-  const auto num_heads = static_cast<size_t>(NumHeads(calibration));
-  const auto num_entries = static_cast<size_t>(length);
-  const std::span<const float> scores = calibration.scores;
-  std::vector<std::vector<int32_t>> orders;
+  const auto num_heads = static_cast<size_t>(NumHeads(first));
   std::vector<int64_t> offsets = {0};
   for (size_t head = 0; head < num_heads; ++head) {
-    orders.push_back(KeepOrder(scores.subspan(head * num_entries, num_entries),
-                               options.sinks, options.window));
     offsets.push_back(offsets.back() + CeilDiv(length, options.unit));
   }
   const std::vector<int32_t> min_units(num_heads, MinUnits(options, length));
   const std::vector<int64_t> totals =
-      Totals(NumHeads(calibration), length, min_units.front(), options);
+      Totals(NumHeads(first), length, min_units.front(), options);
   std::vector<double> sums(totals.size() * num_heads);
+  int32_t num_queries = 0;
   std::vector<float> gains;
-  for (int32_t query = 0; query < calibration.num_queries; ++query) {
-    OrderGains(calibration, query, orders, options.unit, &gains);
-    const std::vector<int32_t> budgets =
-        LuKvSolver(offsets, gains, min_units).BudgetsForAll(totals);
-    for (size_t i = 0; i < budgets.size(); ++i) {
-      const int64_t kept =
-          std::min(int64_t{budgets[i]} * options.unit, int64_t{length});
-      sums[i] += static_cast<double>(length - kept) / length;
+  for (const Calibration& context : contexts) {
+    const std::vector<std::vector<int32_t>> orders =
+        KeepOrders(context, options);
+    for (int32_t query = 0; query < context.num_queries; ++query) {
+      OrderGains(context, query, orders, options.unit, &gains);
+      const std::vector<int32_t> budgets =
+          LuKvSolver(offsets, gains, min_units).BudgetsForAll(totals);
+      for (size_t i = 0; i < budgets.size(); ++i) {
+        const int64_t kept =
+            std::min(int64_t{budgets[i]} * options.unit, int64_t{length});
+        sums[i] += static_cast<double>(length - kept) / length;
+      }
     }
+    num_queries += context.num_queries;
   }
   LuKvProfile profile;
-  profile.num_layers = calibration.num_layers;
-  profile.num_heads = calibration.num_heads;
+  profile.num_layers = first.num_layers;
+  profile.num_heads = first.num_heads;
   profile.calibration_length = length;
   profile.sinks = options.sinks;
   profile.window = options.window;
-  profile.num_queries = calibration.num_queries;
+  profile.num_queries = num_queries;
   profile.min_keep = static_cast<float>(options.min_keep);
-  SetRows(sums, num_heads, calibration.num_queries, &profile);
+  SetRows(sums, num_heads, num_queries, &profile);
   BM_RETURN_IF_ERROR(profile.Validate());
   return profile;
 }

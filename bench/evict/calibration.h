@@ -20,7 +20,7 @@ struct Calibration {
   int32_t num_heads = 0;  // KV heads
   int32_t length = 0;     // entries
   // [num_queries, num_layers, num_heads, length], finite, >= 0: how much the
-  // query used the entry. Equal scales for all layers.
+  // query used the entry. Equal scales for all layers and contexts.
   std::vector<float> oracle;
   // [num_layers, num_heads, length]: the scorer's, higher keeps.
   std::vector<float> scores;
@@ -41,12 +41,13 @@ std::vector<int32_t> KeepOrder(std::span<const float> scores, int32_t sinks,
                                int32_t window);
 
 // For every query the budgets that keep most of what it used, at every rho;
-// their evicted fractions, averaged over queries. Steps of rho beyond which
+// their evicted fractions, averaged over the queries of all contexts, which
+// must be of one shape and length. Steps of rho beyond which
 // heads would fall below their minimum are left out, and rho is where rounding
 // to whole units put it. Fills all but `scorer` and `model`; valid.
 // Errors name the field, expected and got. O(queries * entries of all heads)
 // and a sort of each head.
-absl::StatusOr<LuKvProfile> SolveProfile(const Calibration& calibration,
+absl::StatusOr<LuKvProfile> SolveProfile(std::span<const Calibration> contexts,
                                          const CalibrationOptions& options);
 
 }  // namespace blockmgr

@@ -1,5 +1,7 @@
 #include "bench/evict/policy_flags.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <utility>
 #include <variant>
@@ -7,6 +9,7 @@
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 
+#include "bench/evict/npy.h"
 #include "blockmgr/base/read_file.h"
 #include "blockmgr/base/status_macros.h"
 
@@ -45,7 +48,38 @@ absl::StatusOr<const BudgetTable*> FindTable(
   return found;
 }
 
+// Entries per (layer, head), whole and >= 0.
+absl::StatusOr<std::vector<int32_t>> ReadBudgets(const std::string& path) {
+  const absl::StatusOr<NpyArray> array = ReadNpy(path);
+  if (!array.ok()) return Prefixed("--budgets: ", array.status());
+  const auto bad = [&](absl::string_view expected, absl::string_view got) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--budgets ", path, ": expected ", expected, ", got ", got));
+  };
+  if (array->shape.size() != 2) {
+    return bad("[layers, KV heads]", ShapeText(array->shape));
+  }
+  std::vector<int32_t> budgets;
+  budgets.reserve(array->values.size());
+  for (const float value : array->values) {
+    // Also true for NaN. Larger numbers are more than any head holds.
+    if (!(value >= 0.0f) || value != std::floor(value)) {
+      return bad("whole numbers of at least 0", absl::StrCat(value));
+    }
+    budgets.push_back(static_cast<int32_t>(std::min(value, 0x1p30f)));
+  }
+  return budgets;
+}
+
 }  // namespace
+
+void AddBudgetsFlag(CLI::App& app, PolicyFlags* flags) {
+  app.add_option("--budgets", flags->budgets,
+                 "entries per head, whole numbers [layers, KV heads], for a "
+                 "policy with external budgets")
+      ->type_name("FILE.npy")
+      ->group("Policies");
+}
 
 void AddPolicyFlags(CLI::App& app, PolicyFlags* flags) {
   const char* group = "Policies";
@@ -84,9 +118,14 @@ absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags) {
     if (!policy.ok()) {
       return Prefixed(absl::StrCat("--policy '", text, "': "), policy.status());
     }
-    if (policy->budget.kind == BudgetKind::kExternal) {
+    const bool external = policy->budget.kind == BudgetKind::kExternal;
+    if (external != !flags.budgets.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--policy: expected a budget that is computed, got '", text, "'"));
+          "--policy: expected ",
+          external ? "budgets that are computed (or, to run one policy, "
+                     "--budgets)"
+                   : "external budgets, as --budgets is given",
+          ", got '", text, "'"));
     }
     NamedPolicy named;
     named.name = FormatPolicy(*policy);
@@ -96,6 +135,9 @@ absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags) {
         flags.dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
     if (policy->needs_table()) {
       BM_ASSIGN_OR_RETURN(named.options.table, FindTable(*policy, list.tables));
+    }
+    if (external) {
+      BM_ASSIGN_OR_RETURN(named.options.budgets, ReadBudgets(flags.budgets));
     }
     list.policies.push_back(std::move(named));
   }

@@ -20,11 +20,14 @@ namespace blockmgr {
 struct PolicyFlags {
   std::vector<std::string> policies;  // --policy, repeated
   std::vector<std::string> tables;    // --table, repeated
+  std::string budgets;                // --budgets, where there is the flag
   int32_t page_size = 16;             // --page-size
   std::string dtype = "float32";      // --dtype
 };
 
 void AddPolicyFlags(CLI::App& app, PolicyFlags* flags);
+// --budgets, for policies whose budgets are external.
+void AddBudgetsFlag(CLI::App& app, PolicyFlags* flags);
 
 // A policy and what it needs beside tensors, ready to run.
 struct NamedPolicy {
@@ -39,7 +42,8 @@ struct PolicyList {
 };
 
 // Parses policies and reads tables; a policy with budgets from a table gets the
-// only one of its kind. Errors name the flag, expected and got.
+// only one of its kind, one with external budgets those of --budgets. Errors
+// name the flag, expected and got.
 absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags);
 
 // "0.2" -> what is kept. The error names `flag`.

@@ -70,16 +70,17 @@ absl::StatusOr<EvictionPolicy> ParseScorer(const ProfileFlags& flags) {
                       absl::StrCat("--scorer: ", policy.status().message()));
 }
 
-absl::StatusOr<Calibration> ReadCalibration(const ProfileFlags& flags) {
+absl::StatusOr<Calibration> ReadContext(const std::string& oracle_path,
+                                        const std::string& scores_path) {
   BM_ASSIGN_OR_RETURN(NpyArray oracle,
-                      ReadArray("--oracle", flags.oracle, 4,
+                      ReadArray("--oracle", oracle_path, 4,
                                 "[queries, layers, KV heads, entries]"));
   BM_ASSIGN_OR_RETURN(
       NpyArray scores,
-      ReadArray("--scores", flags.scores, 3, "[layers, KV heads, entries]"));
+      ReadArray("--scores", scores_path, 3, "[layers, KV heads, entries]"));
   if (!std::equal(scores.shape.begin(), scores.shape.end(),
                   oracle.shape.begin() + 1)) {
-    return BadFlag(absl::StrCat("--scores ", flags.scores),
+    return BadFlag(absl::StrCat("--scores ", scores_path),
                    absl::StrCat("the last three sizes of the oracle's ",
                                 ShapeText(oracle.shape)),
                    ShapeText(scores.shape));
@@ -92,11 +93,28 @@ absl::StatusOr<Calibration> ReadCalibration(const ProfileFlags& flags) {
                      .scores = std::move(scores.values)};
 }
 
-absl::StatusOr<Calibration> MeasureTiny(const ProfileFlags& flags,
-                                        EvictionPolicy policy) {
+absl::StatusOr<std::vector<Calibration>> ReadContexts(
+    const ProfileFlags& flags) {
+  if (flags.scores.size() != flags.oracles.size()) {
+    return BadFlag("--scores",
+                   absl::StrCat("one per --oracle, ", flags.oracles.size()),
+                   absl::StrCat(flags.scores.size()));
+  }
+  std::vector<Calibration> contexts;
+  for (size_t i = 0; i < flags.oracles.size(); ++i) {
+    BM_ASSIGN_OR_RETURN(contexts.emplace_back(),
+                        ReadContext(flags.oracles[i], flags.scores[i]));
+  }
+  return contexts;
+}
+
+absl::StatusOr<Calibration> MeasureTinyContext(const ProfileFlags& flags,
+                                               int32_t context,
+                                               EvictionPolicy policy) {
   const TinyShape shape;
   TinyOracle oracle =
       MeasureTinyOracle(shape, {.seed = flags.seed,
+                                .context = context,
                                 .context_tokens = flags.context,
                                 .num_queries = flags.num_queries,
                                 .query_tokens = flags.query_tokens});
@@ -125,18 +143,28 @@ absl::StatusOr<Calibration> MeasureTiny(const ProfileFlags& flags,
   return calibration;
 }
 
+absl::StatusOr<std::vector<Calibration>> MeasureTiny(
+    const ProfileFlags& flags, const EvictionPolicy& policy) {
+  std::vector<Calibration> contexts;
+  for (int32_t context = 0; context < flags.num_contexts; ++context) {
+    BM_ASSIGN_OR_RETURN(contexts.emplace_back(),
+                        MeasureTinyContext(flags, context, policy));
+  }
+  return contexts;
+}
+
 absl::StatusOr<LuKvProfile> Calibrate(const ProfileFlags& flags) {
   BM_ASSIGN_OR_RETURN(const EvictionPolicy policy, ParseScorer(flags));
   BM_ASSIGN_OR_RETURN(
-      const Calibration calibration,
-      flags.tiny ? MeasureTiny(flags, policy) : ReadCalibration(flags));
+      const std::vector<Calibration> contexts,
+      flags.tiny ? MeasureTiny(flags, policy) : ReadContexts(flags));
   const CalibrationOptions options{
       .sinks = flags.sinks >= 0 ? flags.sinks : policy.protected_sinks(),
       .window = flags.window >= 0 ? flags.window : policy.protected_recent(),
       .unit = flags.unit,
       .min_keep = flags.min_keep,
       .num_steps = flags.num_steps};
-  BM_ASSIGN_OR_RETURN(LuKvProfile profile, SolveProfile(calibration, options));
+  BM_ASSIGN_OR_RETURN(LuKvProfile profile, SolveProfile(contexts, options));
   profile.scorer = FormatPolicy(policy);
   return profile;
 }
@@ -183,14 +211,17 @@ void AddSourceFlags(CLI::App& command, ProfileFlags* flags) {
   const char* group = "Sources, one of";
   CLI::Option* oracle =
       command
-          .add_option("--oracle", flags->oracle,
-                      "[queries, layers, KV heads, entries]: what was used")
+          .add_option("--oracle", flags->oracles,
+                      "[queries, layers, KV heads, entries]: what was used; "
+                      "once per context")
+          ->allow_extra_args(false)
           ->type_name("FILE.npy")
           ->group(group);
   command
       .add_option("--scores", flags->scores,
                   "with --oracle, [layers, KV heads, entries]: the scorer's")
       ->needs(oracle)
+      ->allow_extra_args(false)
       ->type_name("FILE.npy")
       ->group(group);
   command
@@ -245,17 +276,21 @@ void AddCalibrationFlags(CLI::App& command, ProfileFlags* flags) {
 
 void AddTinyFlags(CLI::App& command, ProfileFlags* flags) {
   const char* group = "With --tiny";
+  CLI::Option* tiny = command.get_option("--tiny");
   const auto add = [&](const char* name, int32_t* value, const char* help) {
     command.add_option(name, *value, help)
+        ->needs(tiny)
         ->check(CLI::Range(1, 1 << 16))
         ->capture_default_str()
         ->group(group);
   };
-  add("--context", &flags->context, "tokens of the text");
-  add("--num-queries", &flags->num_queries, "questions about it");
+  add("--num-contexts", &flags->num_contexts, "texts");
+  add("--context", &flags->context, "tokens of a text");
+  add("--num-queries", &flags->num_queries, "questions about each");
   add("--query-tokens", &flags->query_tokens,
       "tokens of a question and its answer together");
-  command.add_option("--seed", flags->seed, "of model, text and questions")
+  command.add_option("--seed", flags->seed, "of model, texts and questions")
+      ->needs(tiny)
       ->capture_default_str()
       ->group(group);
 }
@@ -264,7 +299,7 @@ void AddTinyFlags(CLI::App& command, ProfileFlags* flags) {
 
 absl::StatusOr<LuKvProfile> MakeProfile(const ProfileFlags& flags) {
   const int num_sources = static_cast<int>(flags.tiny) +
-                          static_cast<int>(!flags.oracle.empty()) +
+                          static_cast<int>(!flags.oracles.empty()) +
                           static_cast<int>(!flags.import_kvpress.empty()) +
                           static_cast<int>(!flags.show.empty());
   if (num_sources != 1) {

@@ -14,11 +14,12 @@ namespace blockmgr {
 
 struct ProfileFlags {
   // One source: --oracle and --scores, or one of the others.
-  std::string oracle;          // --oracle
-  std::string scores;          // --scores
-  std::string import_kvpress;  // --import-kvpress
-  std::string show;            // --show
-  bool tiny = false;           // --tiny
+  // One of each per context.
+  std::vector<std::string> oracles;  // --oracle
+  std::vector<std::string> scores;   // --scores
+  std::string import_kvpress;        // --import-kvpress
+  std::string show;                  // --show
+  bool tiny = false;                 // --tiny
   // Of the calibration. -1: as the scorer protects.
   int32_t sinks = -1;       // --sinks
   int32_t window = -1;      // --window
@@ -28,6 +29,7 @@ struct ProfileFlags {
   std::string model;        // --model
   std::string scorer;       // --scorer
   // Of --tiny.
+  int32_t num_contexts = 4;   // --num-contexts
   int32_t context = 1024;     // --context
   int32_t num_queries = 8;    // --num-queries
   int32_t query_tokens = 32;  // --query-tokens

@@ -33,6 +33,9 @@ constexpr char kRunFooter[] =
     "  blockmgr-evict run --policy 'keydiff | uniform | topk | round(token)' "
     "\\\n"
     "      --keep-tokens 512 --block 128 --keys k.npy --json\n"
+    "  blockmgr-evict run --policy 'keydiff | external | topk | round(token)' "
+    "\\\n"
+    "      --budgets b.npy --keys k.npy\n"
     "  blockmgr-evict run --policy 'external | headkv(profile=mine)' \\\n"
     "      --table heads.json --keep-ratio 0.1 --scores s.npy\n"
     "  blockmgr-evict run --policy 'snapkv | adakv | critical' \\\n"
@@ -49,6 +52,24 @@ struct RunFlags {
   bool json = false;
 };
 
+// Budgets of one's own say how much to keep; others must be told, once.
+absl::Status CheckTargetFlags(const RunFlags& flags) {
+  const int num_given = static_cast<int>(!flags.keep_ratio.empty()) +
+                        static_cast<int>(flags.keep_tokens > 0);
+  const int expected = flags.policy.budgets.empty() ? 1 : 0;
+  if (num_given != expected) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--keep-ratio, --keep-tokens: expected ",
+        expected == 1 ? "exactly one" : "neither with --budgets", ", got ",
+        num_given == 2   ? "both"
+        : num_given == 1 ? "one"
+                         : "neither"));
+  }
+  if (flags.block == 0 || expected == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--block: expected --keep-tokens, got --budgets");
+}
+
 absl::StatusOr<RunReport> MakeReport(const RunFlags& flags) {
   if (flags.policy.policies.size() != 1) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -59,7 +80,11 @@ absl::StatusOr<RunReport> MakeReport(const RunFlags& flags) {
   RunReport report;
   report.policy = named.name;
   report.block = flags.block;
-  if (flags.keep_tokens > 0) {
+  BM_RETURN_IF_ERROR(CheckTargetFlags(flags));
+  report.external = !flags.policy.budgets.empty();
+  if (report.external) {
+    // The target is not read.
+  } else if (flags.keep_tokens > 0) {
     report.target.kind = EvictionTarget::Kind::kTokens;
     report.target.tokens = flags.keep_tokens;
   } else {
@@ -164,7 +189,9 @@ std::string FormatRun(const RunReport& report) {
 Json RunJson(const RunReport& report) {
   Json json;
   json["policy"] = report.policy;
-  if (report.target.kind == EvictionTarget::Kind::kTokens) {
+  if (report.external) {
+    json["external_budgets"] = true;
+  } else if (report.target.kind == EvictionTarget::Kind::kTokens) {
     json["keep_tokens"] = report.target.tokens;
   } else {
     json["keep_ratio"] = report.target.ratio.value();
@@ -223,8 +250,9 @@ void AddRunCommand(CLI::App& app, int* exit_status) {
   run->footer(kRunFooter);
   auto flags = std::make_shared<RunFlags>();
   AddPolicyFlags(*run, &flags->policy);
+  AddBudgetsFlag(*run, &flags->policy);
   CLI::Option_group* keep =
-      run->add_option_group("How much to keep (exactly one)");
+      run->add_option_group("How much to keep (exactly one, or --budgets)");
   keep->add_option("--keep-ratio", flags->keep_ratio,
                    "fraction of the positions, a decimal in (0, 1]")
       ->type_name("RATIO");
@@ -232,7 +260,6 @@ void AddRunCommand(CLI::App& app, int* exit_status) {
                    "tokens per head, on average over heads")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
-  keep->require_option(1);
   run->add_option("--block", flags->block,
                   "tokens arrive in blocks of N; after each, evict down to "
                   "--keep-tokens from what is kept and the block")

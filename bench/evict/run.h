@@ -20,7 +20,8 @@ namespace blockmgr {
 struct RunReport {
   std::string policy;  // canonical text
   EvictionTarget target;
-  int32_t block = 0;  // 0: all at once
+  bool external = false;  // budgets of the caller's; the target is not read
+  int32_t block = 0;      // 0: all at once
   int32_t num_layers = 0;
   int32_t num_heads = 0;
   int32_t length = 0;
@@ -43,8 +44,9 @@ struct RunReport {
 // A table: per layer the smallest, median and largest budget and their sum.
 std::string FormatRun(const RunReport& report);
 
-// The same and all positions: {"policy", "keep_ratio" or "keep_tokens",
-// "num_kept", .., "budgets": [layer][head], "positions": [layer][head][rank]}.
+// The same and all positions: {"policy", "keep_ratio", "keep_tokens" or
+// "external_budgets", "num_kept", .., "budgets": [layer][head], "positions":
+// [layer][head][rank]}.
 nlohmann::ordered_json RunJson(const RunReport& report);
 
 // Kept positions as [num_layers, num_heads, largest budget], ascending, filled

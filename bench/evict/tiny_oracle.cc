@@ -216,12 +216,14 @@ Tensors TinyRun::ContextTensors() const {
 
 TinyOracle MeasureTinyOracle(const TinyShape& shape,
                              const TinyOracleOptions& options) {
+  BM_CHECK(options.context >= 0);
   BM_CHECK(options.context_tokens > 0);
   BM_CHECK(options.num_queries > 0);
   BM_CHECK(options.query_tokens > 0);
   const TinyModel model(shape, options.seed);
   TinyRun run(model, options.context_tokens);
-  uint64_t counter = SplitMix64(options.seed);
+  uint64_t counter =
+      SplitMix64(options.seed) + (static_cast<uint64_t>(options.context) << 32);
   const auto below = [&](int32_t n) {
     return static_cast<int32_t>(SplitMix64(++counter) %
                                 static_cast<uint64_t>(n));

@@ -13,7 +13,8 @@
 namespace blockmgr {
 
 struct TinyOracleOptions {
-  uint64_t seed = 1;  // of the model, the context and the questions
+  uint64_t seed = 1;    // of the model, the contexts and the questions
+  int32_t context = 0;  // which of the seed's contexts, >= 0
   int32_t context_tokens = 1024;
   int32_t num_queries = 8;
   // Half of them question, a passage of the context, the others the answer,

@@ -208,14 +208,15 @@ void RoundToTokens(const BudgetScope& scope, std::span<const HeadSplit> splits,
   }
 }
 
-// The caller's budgets, clipped to what heads hold and to the minimum, and
-// under round(page) filled up to whole pages.
+// The caller's budgets, clipped to what heads hold; under round(page) filled up
+// to whole pages, enough for what is protected. 0 is a budget like any other.
 std::vector<int32_t> ExternalBudgets(const Request& request,
                                      std::span<const int32_t> external) {
   const bool by_page = request.policy.rounding == Rounding::kPage;
   const int64_t unit = by_page ? request.shape.page_size : 1;
   const int64_t min_units =
-      by_page ? MinHeadPages(request.policy, request.shape, request.range) : 1;
+      by_page ? ProtectedPages(request.policy, request.shape, request.range)
+              : 0;
   std::vector<int32_t> budgets;
   budgets.reserve(external.size());
   for (size_t index = 0; index < external.size(); ++index) {

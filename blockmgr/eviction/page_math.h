@@ -22,6 +22,10 @@ int64_t MeanEntries(const EvictionPolicy& policy, const EvictionTarget& target,
 // Pages that hold every position below the cut.
 int64_t MaxHeadPages(const HeadShape& shape, const EvictionRange& range);
 
+// Pages that hold every protected position below the cut; may be none.
+int64_t ProtectedPages(const EvictionPolicy& policy, const HeadShape& shape,
+                       const EvictionRange& range);
+
 // Pages every head may keep whatever the target says: one, or enough for every
 // protected position. At most MaxHeadPages.
 int64_t MinHeadPages(const EvictionPolicy& policy, const HeadShape& shape,

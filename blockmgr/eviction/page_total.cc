@@ -83,10 +83,15 @@ int64_t MaxHeadPages(const HeadShape& shape, const EvictionRange& range) {
   return CeilDiv(int64_t{range.cut}, int64_t{shape.page_size});
 }
 
+int64_t ProtectedPages(const EvictionPolicy& policy, const HeadShape& shape,
+                       const EvictionRange& range) {
+  return CeilDiv(int64_t{ProtectedPositions(policy, range).count()},
+                 int64_t{shape.page_size});
+}
+
 int64_t MinHeadPages(const EvictionPolicy& policy, const HeadShape& shape,
                      const EvictionRange& range) {
-  const int64_t num_protected = ProtectedPositions(policy, range).count();
-  return std::max(int64_t{1}, CeilDiv(num_protected, int64_t{shape.page_size}));
+  return std::max(int64_t{1}, ProtectedPages(policy, shape, range));
 }
 
 std::vector<BudgetScope> BudgetScopes(const EvictionPolicy& policy,
@@ -157,8 +162,8 @@ int64_t PageTotalExternal(std::span<const int32_t> budgets,
   CheckRange(shape, range);
   BM_CHECK(static_cast<int64_t>(budgets.size()) == NumHeads(shape));
   const int64_t min_pages = policy.rounding == Rounding::kPage
-                                ? MinHeadPages(policy, shape, range)
-                                : 1;
+                                ? ProtectedPages(policy, shape, range)
+                                : 0;
   const int64_t max_pages = MaxHeadPages(shape, range);
   int64_t total = 0;
   for (const int32_t budget : budgets) {

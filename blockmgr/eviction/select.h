@@ -65,8 +65,9 @@ struct KeepSets {
 //                 is; under (ada_)pyramid the model's total is shared out to
 //                 the layers in proportion to the formula's budgets
 //   round(token)  floor(layers * heads * (B + page_size - 1) / page_size)
-//   external      sum of max(ceil(budget / page_size), min_pages); under
-//                 round(token) min_pages is 1. A negative budget counts as 0.
+//   external      sum of ceil(budget / page_size), under round(page) at least
+//                 the protected positions' pages each. 0 keeps nothing, and a
+//                 negative budget counts as 0.
 // and never more than ceil(cut / page_size) pages per (layer, head).
 // REQUIRES: PageTotal: budgets that need neither a table nor a caller, and no
 // parity; PageTotalExternal: one budget per (layer, head).
@@ -98,8 +99,8 @@ int64_t PageTotalExternal(std::span<const int32_t> budgets,
 //                 min_pages; budget = min(pages * page_size, held).
 //   round(token)  heads * B entries (pyramid: moved between layers like the
 //                 pages); every head gets at least 1.
-// external: the caller's budgets, at least min_pages pages and filled up to
-// whole pages under round(page); as they are, at least 1, under round(token).
+// external: the caller's budgets; under round(page) filled up to whole pages,
+// at least the protected positions' pages; as they are under round(token).
 // headkv and lukv take TableBudgets (budget_table.h) as `external`.
 // `external` is read for these three only, `target` for the others. O(entries).
 std::vector<int32_t> AllocateBudgets(const EvictionPolicy& policy,

@@ -347,7 +347,7 @@ SIMT_DEVICE void KeepWithin(const SelectProblem& p, int64_t head,
 SIMT_DEVICE int64_t GivenBudget(const SelectProblem& p,
                                 const SelectScope& scope, int64_t head) {
   const int64_t unit = p.by_page ? p.page_size : 1;
-  const int64_t min_units = p.by_page ? scope.min_pages : 1;
+  const int64_t min_units = p.by_page ? scope.min_pages : 0;
   const int64_t wanted = Larger(p.given[head], 0);
   const int64_t units = Larger((wanted + unit - 1) / unit, min_units);
   return Smaller(units * unit, NumEntries(p.heads[head]));

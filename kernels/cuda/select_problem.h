@@ -62,7 +62,9 @@ inline void AppendSelectScopes(const EvictionPolicy& policy,
   const int32_t recent_begin = std::clamp(
       range.length - policy.protected_recent(), sinks_end, range.cut);
   std::vector<BudgetScope> budget_scopes;
+  int64_t min_pages = MinHeadPages(policy, shape, range);
   if (policy.budget.kind == BudgetKind::kExternal || policy.needs_table()) {
+    min_pages = ProtectedPages(policy, shape, range);
     // Given budgets share no total: one scope, for its protection.
     budget_scopes = {
         {.first_head = 0,
@@ -76,7 +78,7 @@ inline void AppendSelectScopes(const EvictionPolicy& policy,
          .pages = scope.pages,
          .first_head = first_head + static_cast<int32_t>(scope.first_head),
          .num_heads = static_cast<int32_t>(scope.num_heads),
-         .min_pages = static_cast<int32_t>(MinHeadPages(policy, shape, range)),
+         .min_pages = static_cast<int32_t>(min_pages),
          .sinks_end = sinks_end,
          .recent_begin = recent_begin});
   }

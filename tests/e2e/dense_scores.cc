@@ -108,11 +108,14 @@ class LayerScorer {
     return norms;
   }
 
-  // SnapKV by query head: its own window attention, pooled.
-  std::vector<Row> SnapKvByQueryHead(int32_t head) const {
+  // SnapKV and TOVA by query head: its own window attention, pooled by SnapKV.
+  std::vector<Row> ByQueryHead(int32_t head) const {
+    const int32_t window = order_.policy.query_window();
     std::vector<Row> rows;
     for (int32_t q = head * group_; q < (head + 1) * group_; ++q) {
-      rows.push_back(Pad(head, Pool(Past(head, Window(q, spec_.window)))));
+      const Row past = Past(head, Window(q, window));
+      rows.push_back(
+          Pad(head, spec_.kind == ScorerKind::kSnapKv ? Pool(past) : past));
     }
     return rows;
   }
@@ -411,7 +414,7 @@ DenseScores ScoreDensely(const EvictionOrder& order,
       Row mean(count);
       Row product(count);
       const std::vector<Row> by_head =
-          selector.gqa_product ? scorer.SnapKvByQueryHead(head) : norms;
+          selector.gqa_product ? scorer.ByQueryHead(head) : norms;
       for (size_t i = 0; i < count; ++i) {
         for (size_t g = 0; g < norms.size(); ++g) {
           mean[i] += norms[g][i] / static_cast<double>(norms.size());

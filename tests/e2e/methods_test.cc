@@ -80,6 +80,7 @@ constexpr const char* kPolicies[] = {
     "h2o(norm=count,recent=8)",
     "h2o(obs_window=16) | uniform",
     "tova",
+    "tova | uniform | critical(gqa_product=true)",
     "keydiff | adakv(alpha=0.3,mode=floor) | topk | protect(sinks=4,recent=1)",
     "keydiff | lukv(profile=measured) | topk | protect(sinks=4,recent=1)",
     "keydiff(anchor=raw)",

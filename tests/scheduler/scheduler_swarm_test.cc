@@ -244,7 +244,8 @@ class Swarm {
     if (random_.OneIn(3)) {
       command.policy.budget.kind = BudgetKind::kExternal;
       std::vector<int32_t> budgets(num_heads);
-      for (int32_t& budget : budgets) budget = random_.Between(1, 12);
+      for (int32_t& budget : budgets) budget = random_.Between(0, 12);
+      budgets.back() = std::max(budgets.back(), 1);
       command.budgets =
           std::make_shared<std::vector<int32_t>>(std::move(budgets));
     }

@@ -287,6 +287,12 @@ TEST_F(SchedulerEvictTest, NamesTheFieldAtFault) {
   const auto budgets = [](std::vector<int32_t> values) {
     return std::make_shared<const std::vector<int32_t>>(std::move(values));
   };
+  const auto external = [&](std::vector<int32_t> values) {
+    return [given = budgets(std::move(values))](EvictionCommand* c) {
+      c->policy.budget.kind = BudgetKind::kExternal;
+      c->budgets = given;
+    };
+  };
   const std::vector<
       std::pair<std::string, std::function<void(EvictionCommand*)>>>
       cases = {
@@ -315,11 +321,8 @@ TEST_F(SchedulerEvictTest, NamesTheFieldAtFault) {
            }},
           {"budgets",
            [](auto* c) { c->policy.budget.kind = BudgetKind::kExternal; }},
-          {"budgets",
-           [&](auto* c) {
-             c->policy.budget.kind = BudgetKind::kExternal;
-             c->budgets = budgets({1, 1, 1, 1, 1, 0});
-           }},
+          {"budgets", external({1, 1, 1, 1, 1, -1})},
+          {"budgets: expected one above 0", external({0, 0, 0, 0, 0, 0})},
       };
   for (const auto& [name, spoil] : cases) {
     EvictionCommand command = RecencyCommand(4, 16);
@@ -331,7 +334,7 @@ TEST_F(SchedulerEvictTest, NamesTheFieldAtFault) {
   command.policy.scorer.kind = ScorerKind::kExternal;
   command.scores = scores(96);
   command.policy.budget.kind = BudgetKind::kExternal;
-  command.budgets = budgets({1, 9, 1, 2, 3, 1});
+  command.budgets = budgets({1, 9, 0, 2, 3, 1});
   EXPECT_THAT(driver_.Evict(id, command), IsOk());
   driver_.Issue();
   ASSERT_EQ(driver_.plan().evictions.size(), 1);

@@ -364,7 +364,8 @@ void World::Evict() {
   if (random_.OneIn(3)) {
     eviction.policy.budget.kind = BudgetKind::kExternal;
     std::vector<int32_t> budgets(num_heads);
-    for (int32_t& budget : budgets) budget = random_.Between(1, 12);
+    for (int32_t& budget : budgets) budget = random_.Between(0, 12);
+    budgets[0] = std::max(budgets[0], 1);
     eviction.budgets =
         std::make_shared<std::vector<int32_t>>(std::move(budgets));
   }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <span>
 #include <tuple>
 
 #include <gmock/gmock.h>
@@ -45,6 +46,11 @@ Calibration RandomCalibration(int32_t num_queries, int32_t length,
   return calibration;
 }
 
+absl::StatusOr<LuKvProfile> Solve(const Calibration& context,
+                                  const CalibrationOptions& options) {
+  return SolveProfile(std::span(&context, 1), options);
+}
+
 // Of every rho of the profile, the fraction that head `head` evicts.
 std::vector<float> Rates(const LuKvProfile& profile, size_t head) {
   std::vector<float> rates;
@@ -70,11 +76,11 @@ TEST(CalibrationTest, PerfectScorersKeepTheLargestImportances) {
     Calibration calibration = RandomCalibration(1, 50, seed);
     calibration.scores = calibration.oracle;
     ASSERT_OK_AND_ASSIGN(const LuKvProfile profile,
-                         SolveProfile(calibration, {.sinks = 0,
-                                                    .window = 0,
-                                                    .unit = 1,
-                                                    .min_keep = 0.0,
-                                                    .num_steps = 10}));
+                         Solve(calibration, {.sinks = 0,
+                                             .window = 0,
+                                             .unit = 1,
+                                             .min_keep = 0.0,
+                                             .num_steps = 10}));
     std::vector<std::pair<float, size_t>> all;  // importance, head
     for (size_t i = 0; i < calibration.oracle.size(); ++i) {
       all.emplace_back(calibration.oracle[i], i / 50);
@@ -103,9 +109,9 @@ TEST(CalibrationTest, AveragesOverQueries) {
   for (const ptrdiff_t query : {0, 1}) {
     one.oracle.assign(both.oracle.begin() + query * 480,
                       both.oracle.begin() + (query + 1) * 480);
-    ASSERT_OK_AND_ASSIGN(singles.emplace_back(), SolveProfile(one, options));
+    ASSERT_OK_AND_ASSIGN(singles.emplace_back(), Solve(one, options));
   }
-  ASSERT_OK_AND_ASSIGN(const LuKvProfile profile, SolveProfile(both, options));
+  ASSERT_OK_AND_ASSIGN(const LuKvProfile profile, Solve(both, options));
   ASSERT_EQ(profile.r.size(), singles[0].r.size());
   ASSERT_EQ(profile.r.size(), singles[1].r.size());
   for (size_t i = 0; i < profile.r.size(); ++i) {
@@ -116,6 +122,37 @@ TEST(CalibrationTest, AveragesOverQueries) {
   EXPECT_EQ(profile.sinks, 2);
   EXPECT_EQ(profile.window, 3);
   EXPECT_EQ(profile.min_keep, 0.01f);
+}
+
+// A query counts the same whichever context it is about.
+TEST(CalibrationTest, AveragesOverTheQueriesOfAllContexts) {
+  const CalibrationOptions options{.sinks = 1, .window = 2};
+  const std::vector<Calibration> contexts = {RandomCalibration(1, 80, 3),
+                                             RandomCalibration(3, 80, 4)};
+  ASSERT_OK_AND_ASSIGN(const LuKvProfile first, Solve(contexts[0], options));
+  ASSERT_OK_AND_ASSIGN(const LuKvProfile second, Solve(contexts[1], options));
+  ASSERT_OK_AND_ASSIGN(const LuKvProfile profile,
+                       SolveProfile(contexts, options));
+  EXPECT_EQ(profile.num_queries, 4);
+  ASSERT_EQ(profile.r.size(), first.r.size());
+  ASSERT_EQ(profile.r.size(), second.r.size());
+  for (size_t i = 0; i < profile.r.size(); ++i) {
+    EXPECT_NEAR(profile.r[i], (first.r[i] + 3 * second.r[i]) / 4, 1e-6);
+  }
+}
+
+TEST(CalibrationTest, ContextsAreOfOneShape) {
+  EXPECT_THAT(SolveProfile({}, {}),
+              StatusIs(kInvalid, HasSubstr("contexts: expected at least 1")));
+  std::vector<Calibration> contexts = {RandomCalibration(1, 30, 1),
+                                       RandomCalibration(1, 31, 1)};
+  EXPECT_THAT(
+      SolveProfile(contexts, {}),
+      StatusIs(kInvalid,
+               HasSubstr("context 1: expected 2, 3, 30, got 2, 3, 31")));
+  contexts[1].scores.pop_back();
+  EXPECT_THAT(SolveProfile(contexts, {}),
+              StatusIs(kInvalid, HasSubstr("scores: expected 186")));
 }
 
 TEST(CalibrationTest, ProfilesAreValidAndKeepTheMinimum) {
@@ -130,7 +167,7 @@ TEST(CalibrationTest, ProfilesAreValidAndKeepTheMinimum) {
     options.min_keep = static_cast<double>(random() % 30) / 100.0;
     options.num_steps = static_cast<int32_t>(1 + random() % 200);
     ASSERT_OK_AND_ASSIGN(const LuKvProfile profile,
-                         SolveProfile(calibration, options));
+                         Solve(calibration, options));
     ASSERT_THAT(profile.Validate(), IsOk()) << "seed " << seed;
     const double min_kept = std::max<double>(options.sinks + options.window,
                                              options.min_keep * length);
@@ -151,7 +188,7 @@ TEST(CalibrationTest, WholePagesAreKept) {
   const Calibration calibration = RandomCalibration(1, 64, 3);
   ASSERT_OK_AND_ASSIGN(
       const LuKvProfile profile,
-      SolveProfile(calibration, {.sinks = 1, .window = 1, .unit = 16}));
+      Solve(calibration, {.sinks = 1, .window = 1, .unit = 16}));
   // 6 heads of 4 pages, of which each keeps 1 at least, and nothing at rho 1.
   EXPECT_EQ(profile.rho.size(), 20u);
   for (const float rate : profile.r) {
@@ -164,11 +201,11 @@ TEST(CalibrationTest, HeadsThatAreUsedMoreKeepMore) {
   // Head 0 of layer 0 is never used.
   std::fill_n(calibration.oracle.begin(), 100, 0.0f);
   ASSERT_OK_AND_ASSIGN(const LuKvProfile profile,
-                       SolveProfile(calibration, {.sinks = 0,
-                                                  .window = 0,
-                                                  .unit = 1,
-                                                  .min_keep = 0.0,
-                                                  .num_steps = 12}));
+                       Solve(calibration, {.sinks = 0,
+                                           .window = 0,
+                                           .unit = 1,
+                                           .min_keep = 0.0,
+                                           .num_steps = 12}));
   // It loses all of its entries before others lose any but useless ones.
   EXPECT_GT(Rates(profile, 0)[2], 0.9f);
   EXPECT_LT(Rates(profile, 5)[2], 0.1f);
@@ -178,7 +215,7 @@ TEST(CalibrationTest, NamesWhatIsWrong) {
   const auto input_error = [](auto change) {
     Calibration calibration = RandomCalibration(1, 30, 1);
     change(calibration);
-    return SolveProfile(calibration, {}).status();
+    return Solve(calibration, {}).status();
   };
   using C = Calibration;
   EXPECT_THAT(input_error([](C& c) { c.num_queries = 0; }),
@@ -194,7 +231,7 @@ TEST(CalibrationTest, NamesWhatIsWrong) {
   EXPECT_THAT(input_error([](C& c) { c.oracle[4] = -1.0f; }),
               StatusIs(kInvalid, HasSubstr("oracle[4]")));
   const auto option_error = [](const CalibrationOptions& options) {
-    return SolveProfile(RandomCalibration(1, 30, 1), options).status();
+    return Solve(RandomCalibration(1, 30, 1), options).status();
   };
   EXPECT_THAT(option_error({.sinks = -1}),
               StatusIs(kInvalid, HasSubstr("sinks")));

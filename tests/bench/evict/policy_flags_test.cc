@@ -1,16 +1,17 @@
 #include "bench/evict/policy_flags.h"
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
+#include <cmath>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "bench/evict/npy.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
@@ -22,25 +23,6 @@ auto Refuses(const std::string& a, const std::string& b) {
   return StatusIs(absl::StatusCode::kInvalidArgument,
                   AllOf(HasSubstr(a), HasSubstr(b)));
 }
-
-// A file for one test.
-class TempFile {
- public:
-  explicit TempFile(const std::string& content) {
-    std::string name =
-        (std::filesystem::temp_directory_path() / "blockmgr-table-XXXXXX")
-            .string();
-    const int handle = mkstemp(name.data());
-    EXPECT_GE(handle, 0);
-    std::ofstream(name, std::ios::binary) << content;
-    path_ = name;
-  }
-  ~TempFile() { std::filesystem::remove(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 LuKvProfile Profile() {
   LuKvProfile profile;
@@ -105,12 +87,14 @@ TEST(PolicyFlagsTest, ErrorsNameTheFlag) {
 }
 
 TEST(PolicyFlagsTest, GivesEachPolicyTheTableOfItsKind) {
-  const TempFile profile(EncodeLuKvProfile(Profile()));
-  const TempFile scores(kScores);
+  const TempFolder folder;
+  const std::string profile =
+      folder.Write("profile", EncodeLuKvProfile(Profile()));
+  const std::string scores = folder.Write("scores", kScores);
   PolicyFlags flags;
   flags.policies = {"knorm | lukv(profile=p)", "knorm | headkv(profile=p)",
                     "knorm"};
-  flags.tables = {scores.path(), profile.path()};
+  flags.tables = {scores, profile};
   ASSERT_OK_AND_ASSIGN(const PolicyList list, ReadPolicies(flags));
   ASSERT_NE(list.policies[0].options.table, nullptr);
   ASSERT_NE(list.policies[1].options.table, nullptr);
@@ -122,26 +106,51 @@ TEST(PolicyFlagsTest, GivesEachPolicyTheTableOfItsKind) {
 }
 
 TEST(PolicyFlagsTest, RefusesMissingOrAmbiguousTables) {
-  const TempFile scores(kScores);
+  const TempFolder folder;
+  const std::string scores = folder.Write("scores", kScores);
   PolicyFlags flags;
   flags.policies = {"knorm | lukv(profile=p)"};
-  flags.tables = {scores.path()};
+  flags.tables = {scores};
   EXPECT_THAT(ReadPolicies(flags).status(), Refuses("--table", "got 0"));
   flags.policies = {"knorm | headkv(profile=p)"};
-  flags.tables = {scores.path(), scores.path()};
+  flags.tables = {scores, scores};
   EXPECT_THAT(ReadPolicies(flags).status(), Refuses("--table", "got 2"));
 }
 
 TEST(PolicyFlagsTest, RefusesBrokenTables) {
   PolicyFlags flags;
   flags.policies = {"knorm"};
-  const TempFile broken(EncodeLuKvProfile(Profile()).substr(0, 20));
-  flags.tables = {broken.path()};
-  EXPECT_THAT(ReadPolicies(flags).status().ToString(),
-              HasSubstr(broken.path()));
-  const TempFile text("{");
-  flags.tables = {text.path()};
-  EXPECT_THAT(ReadPolicies(flags).status().ToString(), HasSubstr(text.path()));
+  const TempFolder folder;
+  for (const std::string& bytes :
+       {EncodeLuKvProfile(Profile()).substr(0, 20), std::string("{")}) {
+    flags.tables = {folder.Write("broken", bytes)};
+    EXPECT_THAT(ReadPolicies(flags).status().ToString(),
+                HasSubstr(flags.tables[0]));
+  }
+}
+
+TEST(PolicyFlagsTest, ReadsBudgetsForExternalOnes) {
+  const TempFolder folder;
+  PolicyFlags flags;
+  flags.policies = {"knorm | external"};
+  flags.budgets = folder.File("b.npy");
+  const auto read = [&](std::vector<int64_t> shape, std::vector<float> values) {
+    EXPECT_THAT(WriteNpy(flags.budgets, {std::move(shape), std::move(values)}),
+                IsOk());
+    return ReadPolicies(flags);
+  };
+  ASSERT_OK_AND_ASSIGN(const PolicyList list, read({1, 3}, {4, 0, 1e12f}));
+  EXPECT_THAT(list.policies[0].options.budgets,
+              ::testing::ElementsAre(4, 0, ::testing::Gt(1 << 20)));
+  EXPECT_THAT(read({3}, {4, 0, 1}).status(),
+              Refuses(flags.budgets, "[layers, KV heads], got [3]"));
+  for (const float bad : {-1.0f, 0.5f, std::nanf("")}) {
+    EXPECT_THAT(read({1, 1}, {bad}).status(),
+                Refuses(flags.budgets, "whole numbers of at least 0"));
+  }
+  flags.policies = {"knorm"};
+  EXPECT_THAT(read({1, 1}, {4}).status(),
+              Refuses("--policy: expected external budgets", "'knorm'"));
 }
 
 TEST(PolicyFlagsTest, ParseTargetIsExactAndNamesItsFlag) {

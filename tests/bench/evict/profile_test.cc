@@ -47,8 +47,8 @@ std::string WriteArray(const std::string& name, std::vector<int64_t> shape) {
 
 ProfileFlags FileFlags() {
   ProfileFlags flags;
-  flags.oracle = WriteArray("oracle.npy", {3, 2, 2, 100});
-  flags.scores = WriteArray("scores.npy", {2, 2, 100});
+  flags.oracles = {WriteArray("oracle.npy", {3, 2, 2, 100})};
+  flags.scores = {WriteArray("scores.npy", {2, 2, 100})};
   flags.scorer = "snapkv(window=8) | protect(sinks=2)";
   flags.model = "made up";
   return flags;
@@ -66,6 +66,18 @@ TEST(ProfileTest, MeasuresFromFiles) {
   // As the scorer protects.
   EXPECT_EQ(profile.sinks, 2);
   EXPECT_EQ(profile.window, 8);
+}
+
+TEST(ProfileTest, MeasuresFromTheFilesOfSeveralContexts) {
+  ProfileFlags flags = FileFlags();
+  flags.oracles.push_back(WriteArray("oracle2.npy", {2, 2, 2, 100}));
+  flags.scores.push_back(WriteArray("scores2.npy", {2, 2, 100}));
+  ASSERT_OK_AND_ASSIGN(const LuKvProfile profile, MakeProfile(flags));
+  EXPECT_EQ(profile.num_queries, 5);
+  flags.scores[1] = WriteArray("scores2.npy", {2, 2, 98});
+  flags.oracles[1] = WriteArray("oracle2.npy", {2, 2, 2, 98});
+  EXPECT_THAT(MakeProfile(flags),
+              StatusIs(kInvalidArgument, HasSubstr("entries of context 1")));
 }
 
 TEST(ProfileTest, FlagsOverruleTheScorersProtection) {
@@ -145,8 +157,10 @@ TEST(ProfileTest, MeasuresTheTinyModel) {
     flags.context = 96;
     flags.num_queries = 2;
     flags.query_tokens = 6;
+    flags.num_contexts = 3;
     ASSERT_OK_AND_ASSIGN(const LuKvProfile profile, MakeProfile(flags));
     EXPECT_THAT(profile.Validate(), IsOk()) << scorer;
+    EXPECT_EQ(profile.num_queries, 6);
     EXPECT_EQ(profile.calibration_length, 96);
     EXPECT_THAT(profile.scorer, HasSubstr(scorer));
   }
@@ -164,7 +178,7 @@ TEST(ProfileTest, NamesTheFlagThatIsWrong) {
               StatusIs(kInvalidArgument, HasSubstr("--output")));
   EXPECT_THAT(error([](F& f) { f.output = "/no/such/folder/file"; }),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("--output")));
-  EXPECT_THAT(error([](F& f) { f.oracle.clear(); }),
+  EXPECT_THAT(error([](F& f) { f.oracles.clear(); }),
               StatusIs(kInvalidArgument, HasSubstr("exactly one")));
   EXPECT_THAT(error([](F& f) { f.tiny = true; }),
               StatusIs(kInvalidArgument, HasSubstr("exactly one")));
@@ -174,18 +188,21 @@ TEST(ProfileTest, NamesTheFlagThatIsWrong) {
               StatusIs(kInvalidArgument, HasSubstr("--scorer")));
   EXPECT_THAT(error([](F& f) { f.scorer = "magic"; }),
               StatusIs(kInvalidArgument, HasSubstr("--scorer")));
-  EXPECT_THAT(error([](F& f) { f.oracle = f.scores; }),
+  EXPECT_THAT(error([](F& f) { f.oracles = f.scores; }),
               StatusIs(kInvalidArgument, HasSubstr("--oracle")));
   EXPECT_THAT(error([](F& f) {
-                f.scores = WriteArray("other.npy", {2, 2, 99});
+                f.scores = {WriteArray("other.npy", {2, 2, 99})};
               }),
               StatusIs(kInvalidArgument, HasSubstr("[2, 2, 99]")));
+  EXPECT_THAT(error([](F& f) { f.oracles.push_back(f.oracles[0]); }),
+              StatusIs(kInvalidArgument,
+                       HasSubstr("--scores: expected one per --oracle, 2")));
   EXPECT_THAT(error([](F& f) { f.keep_ratio = "2"; }),
               StatusIs(kInvalidArgument));
   EXPECT_THAT(error([](F& f) { f.unit = 0; }),
               StatusIs(kInvalidArgument, HasSubstr("unit")));
   EXPECT_THAT(error([](F& f) {
-                f.oracle.clear();
+                f.oracles.clear();
                 f.show = "/no/such/file";
               }),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("--show")));
@@ -205,10 +222,19 @@ TEST(ProfileTest, CommandParsesItsFlags) {
   CLI::App app;
   int exit_status = -1;
   AddProfileCommand(app, &exit_status);
-  std::vector<std::string> words = {
-      "profile",  "--oracle",     flags.oracle, "--scores", flags.scores,
-      "--scorer", "knorm",        "--output",   output,     "--unit",
-      "4",        "--keep-ratio", "0.5"};
+  std::vector<std::string> words = {"profile",
+                                    "--oracle",
+                                    flags.oracles[0],
+                                    "--scores",
+                                    flags.scores[0],
+                                    "--scorer",
+                                    "knorm",
+                                    "--output",
+                                    output,
+                                    "--unit",
+                                    "4",
+                                    "--keep-ratio",
+                                    "0.5"};
   // CLI11 takes them from the back.
   std::reverse(words.begin(), words.end());
   app.parse(words);

@@ -141,6 +141,31 @@ TEST(RunCommandTest, ReadsAndWritesArrays) {
   EXPECT_THAT(budgets.values, ElementsAre(2, 2));
 }
 
+// The budgets are what they are: 0 keeps nothing of a head.
+TEST(RunCommandTest, TakesBudgetsOfOnesOwn) {
+  const TempFolder folder;
+  const std::string scores = folder.File("s.npy");
+  const std::string budgets = folder.File("b.npy");
+  ASSERT_THAT(WriteNpy(scores, {{3, 4}, {5, 1, 4, 2, 1, 2, 3, 4, 1, 1, 1, 1}}),
+              IsOk());
+  ASSERT_THAT(WriteNpy(budgets, {{1, 3}, {3, 0, 9}}), IsOk());
+  std::vector<std::string> arguments = {
+      "--policy",  "external | external | topk | round(token)",
+      "--budgets", budgets,
+      "--scores",  scores,
+      "--json"};
+  const Outcome outcome = RunCommand(arguments);
+  EXPECT_EQ(outcome.errors, "");
+  EXPECT_EQ(outcome.exit_status, 0);
+  const auto json = nlohmann::json::parse(outcome.output);
+  EXPECT_EQ(json["positions"].dump(), "[[[0,2,3],[],[0,1,2,3]]]");
+  EXPECT_EQ(json["budgets"].dump(), "[[3,0,4]]");
+  EXPECT_EQ(json["external_budgets"], true);
+  arguments.insert(arguments.end(), {"--keep-tokens", "3"});
+  EXPECT_THAT(RunCommand(arguments).errors,
+              HasSubstr("expected neither with --budgets, got one"));
+}
+
 TEST(RunCommandTest, RunsByBlocks) {
   const std::vector<std::string> arguments = {
       "--policy",      "knorm | uniform | topk | round(token)",
@@ -168,6 +193,12 @@ TEST(RunCommandTest, ExplainsWhatItCannotDo) {
       {{"--policy", "keydiff", "--keep-ratio", "0.5", "--block", "4"},
        "expected a number of tokens"},
       {{"--policy", "external", "--keep-ratio", "0.5"}, "scores: expected"},
+      {{"--policy", "tova"}, "expected exactly one, got neither"},
+      {{"--policy", "tova", "--keep-ratio", "0.5", "--keep-tokens", "5"},
+       "expected exactly one, got both"},
+      {{"--policy", "tova | external", "--keep-ratio", "0.5"}, "--budgets"},
+      {{"--policy", "tova | external", "--budgets", "/nowhere/b.npy"},
+       "--budgets: "},
       {{"--policy", "keydiff", "--keep-ratio", "0.5", "--output-budgets",
         "/nowhere/b.npy"},
        "/nowhere/b.npy: cannot be written"},
@@ -182,14 +213,7 @@ TEST(RunCommandTest, ExplainsWhatItCannotDo) {
   }
 }
 
-TEST(RunCommandTest, WantsAPolicyAndHowMuchToKeep) {
-  EXPECT_EQ(
-      RunCommand({"--policy", "tova", "--synthetic", "1x2x1x64x8"}).exit_status,
-      -1);
-  EXPECT_EQ(RunCommand({"--policy", "tova", "--keep-ratio", "0.5",
-                        "--keep-tokens", "5", "--synthetic", "1x2x1x64x8"})
-                .exit_status,
-            -1);
+TEST(RunCommandTest, WantsAPolicy) {
   EXPECT_EQ(RunCommand({"--keep-ratio", "0.5", "--synthetic", "1x2x1x64x8"})
                 .exit_status,
             -1);

@@ -35,13 +35,48 @@ EvictionTarget KeepTarget(const char* ratio) {
   return target;
 }
 
+LuKvProfile UnequalProfile(int32_t num_layers, int32_t num_heads) {
+  LuKvProfile profile;
+  profile.num_layers = num_layers;
+  profile.num_heads = num_heads;
+  profile.calibration_length = 1000;
+  profile.rho = {0.0f, 0.5f, 1.0f};
+  for (const float rho : profile.rho) {
+    for (int32_t head = 0; head < num_layers * num_heads; ++head) {
+      const float shift = rho == 0.5f ? 0.4f : 0.0f;
+      profile.r.push_back(rho + (head % 2 == 0 ? shift : -shift));
+    }
+  }
+  return profile;
+}
+
+HeadScores UnequalScores(int32_t num_layers, int32_t num_heads) {
+  HeadScores scores{.num_layers = num_layers, .num_heads = num_heads};
+  for (int32_t head = 0; head < num_layers * num_heads; ++head) {
+    scores.scores.push_back(static_cast<float>(1 + head * head));
+  }
+  return scores;
+}
+
 std::vector<KeepSets> Select(const Tensors& tensors,
                              const std::vector<const char*>& policies,
                              const char* ratio) {
   std::vector<KeepSets> keep;
   for (const char* text : policies) {
-    const auto run = RunPolicy(*ParsePolicy(text), KeepTarget(ratio), tensors,
-                               PolicyRunOptions());
+    const EvictionPolicy policy = *ParsePolicy(text);
+    const int32_t num_layers = tensors.num_layers();
+    PolicyRunOptions options;
+    // Heads as different as tables and callers can make them.
+    const BudgetTable profile = UnequalProfile(num_layers, tensors.num_heads);
+    const BudgetTable scores = UnequalScores(num_layers, tensors.num_heads);
+    const bool lukv = policy.budget.kind == BudgetKind::kLuKv;
+    options.table = lukv ? &profile : &scores;
+    if (policy.budget.kind == BudgetKind::kExternal) {
+      for (int32_t head = 0; head < num_layers * tensors.num_heads; ++head) {
+        options.budgets.push_back(head % 3 * 40);
+      }
+    }
+    const auto run = RunPolicy(policy, KeepTarget(ratio), tensors, options);
     EXPECT_THAT(run, IsOk()) << text;
     if (run.ok()) keep.push_back(run->keep);
   }
@@ -77,7 +112,13 @@ TEST(TinyBoundsTest, EveryMethodStaysWithinItsBounds) {
       "random",
       "snapkv | global | critical",
       "snapkv | adakv | critical(gqa_product=true)",
-      "snapkv | uniform | critical(norm=l2)"};
+      "snapkv | uniform | critical(norm=l2)",
+      "snapkv | pyramid(formula=kvpress) | critical",
+      "tova | uniform | critical(gqa_product=true)",
+      "keydiff | lukv(profile=p) | topk | protect(sinks=4,recent=1)",
+      "snapkv | lukv(profile=p) | critical",
+      "snapkv | headkv(profile=p)",
+      "keydiff | external | topk | round(token)"};
   for (const char* ratio : {"0.1", "0.4"}) {
     const std::vector<PolicyLoss> losses =
         Measure(tensors, policies, ratio, 16);

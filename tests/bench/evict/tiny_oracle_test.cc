@@ -171,6 +171,10 @@ TEST(TinyOracleTest, EqualArgumentsGiveEqualOracles) {
   other.seed = 6;
   EXPECT_NE(MeasureTinyOracle(kShape, other).importances,
             MeasureTinyOracle(kShape, kOptions).importances);
+  TinyOracleOptions second = kOptions;
+  second.context = 1;
+  EXPECT_NE(MeasureTinyOracle(kShape, second).context,
+            MeasureTinyOracle(kShape, kOptions).context);
 }
 
 }  // namespace

@@ -150,8 +150,10 @@ TEST(BudgetsTest, ExternalTokensAreTheCallers) {
       {Constant(1, 12), Constant(2, 12), Constant(3, 12), Constant(4, 12)});
   eviction.policy.budget.kind = BudgetKind::kExternal;
   eviction.external = {5, 0, 99, -3};
-  EXPECT_THAT(Budgets(eviction), ElementsAre(5, 1, 12, 1));
+  EXPECT_THAT(Budgets(eviction), ElementsAre(5, 0, 12, 0));
   eviction.policy.rounding = Rounding::kPage;
+  EXPECT_THAT(Budgets(eviction), ElementsAre(8, 0, 12, 0));
+  eviction.policy.protect = {.sinks = 1, .recent = 0};
   EXPECT_THAT(Budgets(eviction), ElementsAre(8, 4, 12, 4));
 }
 

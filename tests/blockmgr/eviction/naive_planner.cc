@@ -314,9 +314,10 @@ class Planner {
   }
 
   void PlanGiven(size_t head, NaivePlan* plan) const {
-    int64_t budget = std::max(1, e_.external[head]);
+    int64_t budget = std::max(0, e_.external[head]);
     if (by_page()) {
-      budget = std::max(Pages(budget), min_pages_) * e_.shape.page_size;
+      budget =
+          std::max(Pages(budget), Pages(num_protected_)) * e_.shape.page_size;
     }
     plan->page_total += std::min(Pages(budget), Pages(e_.range.cut));
     plan->budgets.push_back(static_cast<int32_t>(std::min(budget, Held(head))));

@@ -134,7 +134,7 @@ TEST(PageTotalExternalTest, SumsWholePages) {
   const EvictionRange range = {64, 65};
   EXPECT_EQ(
       PageTotalExternal(budgets, Unprotected(Rounding::kToken), shape, range),
-      1 + 1 + 1 + 2 + 1 + 4);
+      0 + 1 + 1 + 2 + 0 + 4);
   EvictionPolicy policy;  // window 32 of length 65: 31 positions below the cut
   EXPECT_EQ(PageTotalExternal(budgets, policy, shape, range),
             2 + 2 + 2 + 2 + 2 + 4);
