@@ -17,22 +17,23 @@ int64_t NumHeads(const HeadShape& shape) {
 }
 
 // PyramidKV's budgets of the layers, mean entries per head (arXiv 2406.02069):
-// a line from `most` in the first layer to `least` in the last. Of the two
-// programs, AdaKV's counts in whole entries and leaves the protected ones out;
-// kvpress's counts them in, and gives every layer the same when the line would
-// leave [protected, positions].
+// a line from `most` in the first layer to `least` in the last, as
+// PyramidFormula (policy.h) has it.
 std::vector<int64_t> PyramidMeans(const BudgetSpec& budget, int64_t mean,
                                   int64_t num_protected, int64_t num_layers,
                                   int64_t num_positions) {
   std::vector<int64_t> means(num_layers, mean);
   if (num_layers == 1) return means;
-  const bool adakv = budget.formula == PyramidFormula::kAdaKv;
-  const int64_t past = adakv ? mean - num_protected : mean;
+  const bool kvpress = budget.formula == PyramidFormula::kKvPress;
+  const int64_t past = kvpress ? mean : mean - num_protected;
   const auto limit = static_cast<double>(num_positions - num_protected);
   const auto total = static_cast<double>(past);
   if (past <= 0) return means;
+  if (budget.formula == PyramidFormula::kFactory && num_positions < 2 * past) {
+    return means;
+  }
   double least = total / budget.beta;
-  if (adakv) least = std::floor(least);
+  if (!kvpress) least = std::floor(least);
   double most = 2.0 * total - least;
   if (most >= limit) {
     most = limit;
@@ -41,9 +42,9 @@ std::vector<int64_t> PyramidMeans(const BudgetSpec& budget, int64_t mean,
   const bool in_range = static_cast<double>(num_positions) >= most &&
                         most >= least &&
                         least >= static_cast<double>(num_protected);
-  if (!adakv && !in_range) return means;
+  if (kvpress && !in_range) return means;
   double step = (most - least) / static_cast<double>(num_layers - 1);
-  if (adakv) step = std::floor(step);
+  if (!kvpress) step = std::floor(step);
   for (int64_t layer = 0; layer < num_layers; ++layer) {
     const double entries = most - static_cast<double>(layer) * step;
     means[layer] = std::max<int64_t>(0, std::llrint(entries)) + mean - past;

@@ -9,12 +9,14 @@
 //             metric=cosine|dot|euclidean),
 //             expected_attention(n_future,n_sink,cov,vnorm,eps),
 //             streaming(sinks), knorm, random(seed), external
-//   budget    uniform (the default), pyramid(beta,formula=adakv|kvpress),
-//             adakv(alpha,mode=blend|floor), ada_pyramid(alpha,beta,formula),
-//             headkv(profile,share,temp), lukv(profile), global, external
+//   budget    uniform (the default), pyramid(beta,
+//             formula=adakv|kvpress|factory), adakv(alpha,mode=blend|floor),
+//             ada_pyramid(alpha,beta,formula), headkv(profile,share,temp),
+//             lukv(profile), global, external
 //   selector  topk (the default), critical(first,eps,norm=l1|l2,gqa_product)
 //   options   protect(sinks,recent), round(page|token), parity(kvpress|
-//             released), in any order, last
+//             released), in any order, last; parity.h says with which others
+//             parity goes
 //
 // Spaces between words are free. Everything here is plain data without shared
 // state: thread-compatible, O(length of the text).
@@ -105,7 +107,11 @@ enum class BudgetKind : uint8_t {
   kGlobal,      // by share of the whole model's top scores
   kExternal,    // the caller sends one budget per (layer, head)
 };
-enum class PyramidFormula : uint8_t { kAdaKv, kKvPress };
+// Of three programs, AdaKV's counts in whole entries and leaves the protected
+// ones out; kvpress's counts them in, and gives every layer the same when the
+// line would leave [protected, positions]; KVCache-Factory's is AdaKV's, but
+// gives every layer the same when the positions are fewer than twice that mean.
+enum class PyramidFormula : uint8_t { kAdaKv, kKvPress, kFactory };
 // blend: what a head would get from the pool of all scores and the uniform
 // budget, mixed. floor: every head's best scores first, the rest from the pool.
 enum class AdaKvMode : uint8_t { kBlend, kFloor };

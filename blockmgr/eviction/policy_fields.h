@@ -45,8 +45,8 @@ inline constexpr std::array<absl::string_view, 4> kAnchor = {
     "normalized", "raw", "median", "pairwise"};
 inline constexpr std::array<absl::string_view, 3> kMetric = {"cosine", "dot",
                                                              "euclidean"};
-inline constexpr std::array<absl::string_view, 2> kFormula = {"adakv",
-                                                              "kvpress"};
+inline constexpr std::array<absl::string_view, 3> kFormula = {
+    "adakv", "kvpress", "factory"};
 inline constexpr std::array<absl::string_view, 2> kMode = {"blend", "floor"};
 inline constexpr std::array<absl::string_view, 2> kValueNorm = {"l1", "l2"};
 inline constexpr std::array<absl::string_view, 2> kRounding = {"page", "token"};

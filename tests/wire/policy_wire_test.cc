@@ -46,7 +46,7 @@ constexpr const char* kPolicies[] = {
     "h2o(norm=count,recent=3,obs_window=256) | pyramid(beta=10,"
     "formula=kvpress)",
     "tova | adakv(alpha=0.25,mode=floor) | topk | round(token)",
-    "keydiff(anchor=pairwise) | ada_pyramid(alpha=0.5,beta=4,formula=kvpress)",
+    "keydiff(anchor=pairwise) | ada_pyramid(alpha=0.5,beta=4,formula=factory)",
     "keydiff(anchor=median,metric=euclidean) | headkv(profile=needle,share=1.1,"
     "temp=2) | critical(first=0.25,eps=0.5,norm=l2)",
     "snapkv | global | critical(gqa_product=true)",

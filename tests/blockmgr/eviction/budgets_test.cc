@@ -231,6 +231,23 @@ TEST(BudgetsTest, PyramidFormulasRoundDifferently) {
   EXPECT_THAT(Budgets(eviction), ElementsAre(11, 10, 10, 9));
 }
 
+// The line of adakv, which there is below twice the mean, too.
+TEST(BudgetsTest, PyramidOfFactoryIsLevelBelowTwiceTheMean) {
+  for (const int32_t cut : {20, 19}) {
+    EvictionCase eviction = Layers(3, cut, 10);
+    eviction.policy.budget = Pyramid(2.0, PyramidFormula::kFactory);
+    const int32_t slope = cut < 20 ? 0 : 5;
+    EXPECT_THAT(Budgets(eviction), ElementsAre(10 + slope, 10, 10 - slope));
+    eviction.policy.budget = Pyramid(2.0, PyramidFormula::kAdaKv);
+    EXPECT_THAT(Budgets(eviction), ElementsAre(15, 10, 5));
+    // Twice what is left beside 4 that are protected: 12 of 20 and 19.
+    eviction.policy.protect.sinks = 4;
+    const std::vector<int32_t> line = Budgets(eviction);
+    eviction.policy.budget = Pyramid(2.0, PyramidFormula::kFactory);
+    EXPECT_EQ(Budgets(eviction), line);
+  }
+}
+
 // 13.5 and 4.5.
 TEST(BudgetsTest, PyramidOfKvPressRoundsHalfToEven) {
   EvictionCase eviction = Layers(2, 40, 9);

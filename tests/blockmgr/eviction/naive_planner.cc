@@ -133,10 +133,12 @@ class Planner {
     const double beta = e_.policy.budget.beta;
     std::vector<int64_t> means(layers, mean_);
     if (layers == 1) return means;
-    if (e_.policy.budget.formula == PyramidFormula::kAdaKv) {
+    const PyramidFormula formula = e_.policy.budget.formula;
+    if (formula != PyramidFormula::kKvPress) {
       // The past only, in whole entries.
       const int64_t past = mean_ - num_protected_;
-      if (past <= 0) return means;
+      const bool level = formula == PyramidFormula::kFactory && cut < 2 * past;
+      if (past <= 0 || level) return means;
       auto least =
           static_cast<int64_t>(std::floor(static_cast<double>(past) / beta));
       int64_t most = 2 * past - least;

@@ -99,6 +99,20 @@ TEST(PageTotalTest, GlobalAndPyramidFloorTheModelsEntries) {
   }
 }
 
+// Formulas move pages between layers, and none adds one.
+TEST(PageTotalTest, EveryFormulaKeepsTheModelsTotal) {
+  EvictionPolicy policy = Unprotected(Rounding::kPage);
+  policy.budget.kind = BudgetKind::kPyramid;
+  for (const PyramidFormula formula :
+       {PyramidFormula::kAdaKv, PyramidFormula::kKvPress,
+        PyramidFormula::kFactory}) {
+    policy.budget.formula = formula;
+    // 160 positions: more than twice 79, fewer than twice 81.
+    EXPECT_EQ(PageTotal(policy, Tokens(79), {3, 8, 16}, {160, 161}), 118);
+    EXPECT_EQ(PageTotal(policy, Tokens(81), {3, 8, 16}, {160, 161}), 121);
+  }
+}
+
 TEST(PageTotalTest, TakesCutsWithinPagesAndAtTheEnd) {
   EvictionPolicy policy = Unprotected(Rounding::kPage);
   // 2 * 33 entries = 4.125 pages, though 33 positions need 3 each.

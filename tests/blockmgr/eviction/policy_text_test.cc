@@ -91,12 +91,12 @@ const GoodText kGoodTexts[] = {
        p.budget.alpha = 0.5;
        p.budget.mode = AdaKvMode::kFloor;
      }},
-    {"snapkv|ada_pyramid(formula=kvpress,beta=2,alpha=1)",
+    {"snapkv|ada_pyramid(formula=factory,beta=2,alpha=1)",
      [](EvictionPolicy& p) {
        p.budget.kind = BudgetKind::kAdaPyramid;
        p.budget.alpha = 1.0;
        p.budget.beta = 2.0;
-       p.budget.formula = PyramidFormula::kKvPress;
+       p.budget.formula = PyramidFormula::kFactory;
      }},
     {"snapkv|headkv(profile=Llama-3.1_8b,share=1.01,temp=2)",
      [](EvictionPolicy& p) {
@@ -295,7 +295,7 @@ const BadText kBadValues[] = {
      "got -0.1"},
     {"snapkv|pyramid(beta=0.99)", "pyramid: beta", "[1, 1e+09]", "got 0.99"},
     {"snapkv|pyramid(beta=inf)", "pyramid: beta", "[1, 1e+09]", "got inf"},
-    {"snapkv|pyramid(formula=x)", "pyramid: formula", "adakv, kvpress", "'x'"},
+    {"snapkv|pyramid(formula=x)", "formula", "adakv, kvpress, factory", "'x'"},
     {"snapkv|headkv", "headkv: profile", "a name of 1 to 64", "got ''"},
     {"snapkv|lukv(profile=)", "lukv: profile", "a name", "got ''"},
     {"snapkv|lukv(profile=../x)", "lukv: profile", "letters", "'../x'"},

@@ -69,7 +69,7 @@ EvictionPolicy RandomPolicy(std::mt19937_64& random, int32_t page_size,
   policy.budget.kind = static_cast<BudgetKind>(Between(random, 0, 7));
   policy.budget.mode = static_cast<AdaKvMode>(Between(random, 0, 1));
   policy.budget.alpha = eviction.alpha_thousandths / 1000.0;
-  policy.budget.formula = static_cast<PyramidFormula>(Between(random, 0, 1));
+  policy.budget.formula = static_cast<PyramidFormula>(Between(random, 0, 2));
   policy.budget.beta = std::array{1.0, 1.5, 2.0, 3.0, 20.0, 1e9}[random() % 6];
   policy.budget.profile = "table";
   policy.selector =
