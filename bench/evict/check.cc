@@ -27,9 +27,10 @@ namespace fs = std::filesystem;
 constexpr char kCheckFooter[] =
     "\nA golden file holds cases of an independent float64 reference: inputs\n"
     "(made from a seed), the positions every head keeps, budgets, scores.\n"
-    "The methods file maps their methods to policies; without --methods it is\n"
-    "methods.txt beside the first file, or one folder up. Prints passed and\n"
-    "failed cases per method; exits with 1 if any failed or there were none.\n"
+    "The methods file maps their methods to policies (all but lukv_solver,\n"
+    "which is LU-KV's solver); without --methods it is methods.txt beside the\n"
+    "first file, or one folder up. Prints passed and failed cases per method;\n"
+    "exits with 1 if any failed or there were none.\n"
     "\nExamples:\n"
     "  blockmgr-evict check tests/golden/vectors/*.txt\n"
     "  blockmgr-evict check mine.txt --methods tests/golden/methods.txt\n";

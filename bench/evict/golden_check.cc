@@ -256,13 +256,10 @@ absl::Status CheckPolicyCase(const GoldenCase& golden,
 absl::Status CheckGoldenCase(
     const GoldenCase& golden,
     const std::map<std::string, GoldenMethod>& methods) {
-  if (const auto status = CheckGoldenBudgets(golden)) return *status;
-  const auto method = methods.find(golden.method);
-  if (method == methods.end()) {
-    return BadCase("method '", golden.method,
-                   "': expected one of the methods file, got an unknown one");
-  }
-  return CheckPolicyCase(golden, method->second);
+  if (const auto status = CheckGoldenBudgets(golden, methods)) return *status;
+  BM_ASSIGN_OR_RETURN(const GoldenMethod method,
+                      FindGoldenMethod(methods, golden.method));
+  return CheckPolicyCase(golden, method);
 }
 
 }  // namespace blockmgr

@@ -130,6 +130,16 @@ absl::StatusOr<std::map<std::string, GoldenMethod>> ReadGoldenMethods(
   return methods;
 }
 
+absl::StatusOr<GoldenMethod> FindGoldenMethod(
+    const std::map<std::string, GoldenMethod>& methods,
+    const std::string& name) {
+  const auto method = methods.find(name);
+  if (method != methods.end()) return method->second;
+  return absl::InvalidArgumentError(
+      absl::StrCat("method '", name,
+                   "': expected one of the methods file, got an unknown one"));
+}
+
 absl::StatusOr<GoldenRun> ResolveGoldenMethod(const GoldenMethod& method,
                                               const GoldenCase& golden) {
   GoldenRun run;

@@ -9,7 +9,8 @@
 //                       all of which are kept
 //
 // {key} stands for the case's `i` or `d` of that key. A method's lines end
-// where the next begins; # opens a comment.
+// where the next begins; # opens a comment. METHOD/KIND is what makes the lines
+// KIND of METHOD's cases (golden_budgets.h).
 #ifndef BENCH_EVICT_GOLDEN_METHODS_H_
 #define BENCH_EVICT_GOLDEN_METHODS_H_
 
@@ -36,6 +37,11 @@ struct GoldenMethod {
 // Errors name the file, the line, what was expected and what came.
 absl::StatusOr<std::map<std::string, GoldenMethod>> ReadGoldenMethods(
     const std::string& path);
+
+// InvalidArgument if there is none of that name.
+absl::StatusOr<GoldenMethod> FindGoldenMethod(
+    const std::map<std::string, GoldenMethod>& methods,
+    const std::string& name);
 
 // A method with the numbers of a case.
 struct GoldenRun {

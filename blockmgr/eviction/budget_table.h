@@ -55,7 +55,8 @@ absl::Status CheckTable(const EvictionPolicy& policy, const HeadShape& shape,
 //                 that keeps everything may end in a shorter one
 // with B = target.TokensPerHead(cut). Ideals: headkv p_h * (B / share) * layers
 // * heads + B - B / share of what is not protected (released code); lukv
-// (1 - r_h) * cut, r interpolated at the target's ratio 1 - B / cut.
+// (1 - r_h) * cut, r interpolated at the target's ratio 1 - B / cut. With
+// parity: ParityTableBudgets (parity_budgets.h).
 // O(layers * heads). REQUIRES: CheckTable is OK, policy.needs_table().
 std::vector<int32_t> TableBudgets(const EvictionPolicy& policy,
                                   const EvictionTarget& target,
@@ -65,7 +66,7 @@ std::vector<int32_t> TableBudgets(const EvictionPolicy& policy,
 
 // The ideals above, before they are scaled, bounded and rounded. Never falls
 // for any head when the target grows, exactly: so neither does its floor. For
-// analysis. O(layers * heads). REQUIRES: as TableBudgets.
+// analysis. O(layers * heads). REQUIRES: as TableBudgets, and no parity.
 std::vector<double> IdealTableBudgets(const EvictionPolicy& policy,
                                       const EvictionTarget& target,
                                       const HeadShape& shape,

@@ -241,7 +241,7 @@ std::vector<int32_t> AllocateBudgets(const EvictionPolicy& policy,
   CheckRange(shape, range);
   CheckEntries(shape, range, entries);
   if (policy.parity != Parity::kNone) {
-    return ParityBudgets(policy, target, shape, range, entries);
+    return ParityBudgets(policy, target, shape, range, entries, external);
   }
   const Request request{policy, target, shape, range, entries};
   const int64_t num_heads = int64_t{shape.num_layers} * shape.num_heads;

@@ -4,12 +4,15 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <span>
+#include <string>
 
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/entries.h"
+#include "blockmgr/eviction/parity_budgets.h"
 #include "blockmgr/eviction/policy_fields.h"
 #include "blockmgr/eviction/score_order.h"
 
@@ -19,18 +22,9 @@ namespace {
 // What a program gives a score it forces: finfo(float32).max.
 constexpr float kForced = std::numeric_limits<float>::max();
 
-// T * (1 - r), which programs truncate; r is itself rounded to a double, for
-// that is what their callers pass.
-double IdealCount(const EvictionTarget& target, int32_t covered) {
-  if (target.kind == EvictionTarget::Kind::kTokens) {
-    return std::min(target.tokens, covered);
-  }
-  const KeepRatio& keep = target.ratio;
-  const double evicted =
-      static_cast<double>(keep.denominator - keep.numerator) /
-      static_cast<double>(keep.denominator);
-  return (1.0 - evicted) * covered;
-}
+// What kvpress's lukv pads besides: its defaults.
+constexpr int32_t kLuKvSinks = 4;
+constexpr int32_t kLuKvRecent = 1;
 
 int64_t Truncate(double value) { return static_cast<int64_t>(value); }
 
@@ -61,6 +55,18 @@ void Pad(const EvictionPolicy& policy, const EvictionRange& range,
   for (size_t i = 0; i < scores.size(); ++i) {
     if (IsPadded(policy, range, positions[i])) scores[i] = max + 1.0f;
   }
+  if (policy.parity != Parity::kKvPress ||
+      policy.budget.kind != BudgetKind::kLuKv) {
+    return;
+  }
+  // Over what the scorer padded, too.
+  for (const float score : scores) max = MaxOrNaN(max, score);
+  for (size_t i = 0; i < scores.size(); ++i) {
+    if (positions[i] < kLuKvSinks ||
+        positions[i] >= range.length - kLuKvRecent) {
+      scores[i] = max + 1.0f;
+    }
+  }
 }
 
 std::vector<uint32_t> Keys(std::span<const float> scores) {
@@ -70,42 +76,47 @@ std::vector<uint32_t> Keys(std::span<const float> scores) {
   return keys;
 }
 
+// Whether a score decides how much a head keeps.
+bool ReadsScores(const BudgetSpec& budget) {
+  return budget.kind == BudgetKind::kAdaKv ||
+         budget.kind == BudgetKind::kAdaPyramid;
+}
+
 // One layer's heads, as the programs see them.
 class Layer {
  public:
   struct Head {
-    std::span<const float> scores;
-    std::span<const float> value_norms;
-    // Of the entries in front of the window; all of them for kvpress, which
-    // lets the window compete.
+    size_t num_entries = 0;
+    // Of the entries in front of a window that is kept beside; all of them
+    // where the window competes.
     size_t num_past = 0;
+    int64_t external = 0;           // headkv, lukv: what the table gives it
+    std::span<const float> scores;  // empty where no budget reads them
+    std::span<const float> value_norms;
   };
 
-  Layer(const EvictionPolicy& policy, const EvictionTarget& target,
-        const EvictionRange& range)
-      : policy_(policy), ideal_(IdealCount(target, range.cut)) {
-    if (is_released()) window_ = policy.query_window();
-  }
+  // `ideal`: ParityCount; `mean`: of ParityMeans, this layer's.
+  Layer(const EvictionPolicy& policy, double ideal, int64_t mean)
+      : policy_(policy), ideal_(ideal), mean_(mean) {}
 
   void Add(const Head& head) {
     heads_.push_back(head);
+    if (!is_floor()) return;
     // kvpress forces the best int(n * alpha) of every head.
     forced_.emplace_back(head.scores.begin(), head.scores.end());
-    if (is_released() || policy_.budget.kind != BudgetKind::kAdaKv) return;
     ForEachTop(Keys(head.scores), num_safe(), [&](int64_t index) {
       forced_.back()[static_cast<size_t>(index)] = kForced;
     });
   }
 
+  // Entries per head, the window included.
   std::vector<int64_t> Budgets() const {
-    std::vector<int64_t> budgets;
-    if (is_released()) return BlendBudgets();
-    if (policy_.budget.kind == BudgetKind::kAdaKv) {
-      return CountTop(count() * num_heads());
-    }
-    for (const Head& head : heads_) {
-      budgets.push_back(
-          std::min(count(), static_cast<int64_t>(head.scores.size())));
+    std::vector<int64_t> budgets = PastBudgets();
+    for (size_t head = 0; head < heads_.size(); ++head) {
+      const auto past = static_cast<int64_t>(heads_[head].num_past);
+      const auto held = static_cast<int64_t>(heads_[head].num_entries);
+      budgets[head] =
+          std::clamp<int64_t>(budgets[head], 0, past) + (held - past);
     }
     return budgets;
   }
@@ -113,22 +124,45 @@ class Layer {
   // Appends what one head keeps of `budget` entries, window included.
   void Select(size_t index, int64_t budget, std::vector<int32_t>* ranks) const {
     const Head& head = heads_[index];
-    const size_t window = head.scores.size() - head.num_past;
+    const size_t window = head.num_entries - head.num_past;
     const int64_t total = budget - static_cast<int64_t>(window);
-    const std::span<const float> first =
-        std::span<const float>(forced_[index]).first(head.num_past);
-    SelectPast(first, head, FirstStage(total), total, ranks);
-    for (size_t rank = head.num_past; rank < head.scores.size(); ++rank) {
+    SelectPast(FirstScores(index), head, FirstStage(total), total, ranks);
+    for (size_t rank = head.num_past; rank < head.num_entries; ++rank) {
       ranks->push_back(static_cast<int32_t>(rank));
     }
   }
 
  private:
   bool is_released() const { return policy_.parity == Parity::kReleased; }
-  int64_t num_heads() const { return static_cast<int64_t>(heads_.size()); }
-  int64_t count() const { return Truncate(ideal_); }
+  bool is_floor() const {
+    return !is_released() && policy_.budget.kind == BudgetKind::kAdaKv;
+  }
   int64_t num_safe() const {
-    return Truncate(static_cast<double>(count()) * policy_.budget.alpha);
+    return Truncate(static_cast<double>(mean_) * policy_.budget.alpha);
+  }
+
+  // Of the past of one head, with what is forced.
+  std::span<const float> FirstScores(size_t head) const {
+    const std::span<const float> scores =
+        is_floor() ? std::span<const float>(forced_[head])
+                   : heads_[head].scores;
+    return scores.first(heads_[head].num_past);
+  }
+
+  // Entries per head beside the window, before what a head holds bounds them.
+  std::vector<int64_t> PastBudgets() const {
+    if (ReadsScores(policy_.budget)) {
+      const int64_t slots = mean_ * static_cast<int64_t>(heads_.size());
+      return is_floor() ? CountTop(slots) : BlendBudgets(slots);
+    }
+    if (!policy_.needs_table()) {
+      return std::vector<int64_t>(heads_.size(), mean_);
+    }
+    const int64_t window =
+        KeepsWindowBeside(policy_) ? policy_.query_window() : 0;
+    std::vector<int64_t> budgets;
+    for (const Head& head : heads_) budgets.push_back(head.external - window);
+    return budgets;
   }
 
   // How many of the layer's `slots` best past entries each head holds.
@@ -136,8 +170,8 @@ class Layer {
     std::vector<uint32_t> keys;
     std::vector<int64_t> ends;
     for (size_t head = 0; head < heads_.size(); ++head) {
-      for (size_t i = 0; i < heads_[head].num_past; ++i) {
-        keys.push_back(ScoreKey(forced_[head][i]));
+      for (const float score : FirstScores(head)) {
+        keys.push_back(ScoreKey(score));
       }
       ends.push_back(static_cast<int64_t>(keys.size()));
     }
@@ -152,20 +186,13 @@ class Layer {
 
   // Ada-KV's code: the window aside, a head's share of the best is blended with
   // its share of the floor and rounded half to even by itself; totals drift.
-  std::vector<int64_t> BlendBudgets() const {
-    const int64_t base = std::max<int64_t>(0, count() - window_);
-    const int64_t floor =
-        Truncate(static_cast<double>(base) * policy_.budget.alpha);
+  std::vector<int64_t> BlendBudgets(int64_t slots) const {
+    const auto floor = static_cast<double>(num_safe());
     // The factor is a float there.
     const double rest = static_cast<float>(1.0 - policy_.budget.alpha);
-    std::vector<int64_t> budgets = CountTop(base * num_heads());
-    for (size_t head = 0; head < heads_.size(); ++head) {
-      const auto past = static_cast<int64_t>(heads_[head].num_past);
-      const auto held = static_cast<int64_t>(heads_[head].scores.size());
-      const auto blend = static_cast<int64_t>(
-          std::nearbyint(static_cast<double>(budgets[head]) * rest +
-                         static_cast<double>(floor)));
-      budgets[head] = std::min(blend, past) + (held - past);
+    std::vector<int64_t> budgets = CountTop(slots);
+    for (int64_t& budget : budgets) {
+      budget = std::llrint(static_cast<double>(budget) * rest + floor);
     }
     return budgets;
   }
@@ -177,7 +204,7 @@ class Layer {
     int64_t count = 0;
     if (is_released()) {
       count = Truncate(static_cast<double>(total) * first);
-    } else if (policy_.budget.kind == BudgetKind::kAdaKv) {
+    } else if (is_floor()) {
       // Floats there; and what was forced stays forced.
       count = std::max(Truncate(double{static_cast<float>(total) *
                                        static_cast<float>(first)}),
@@ -218,36 +245,47 @@ class Layer {
 
   const EvictionPolicy& policy_;
   const double ideal_;
-  int32_t window_ = 0;
+  const int64_t mean_;
   std::vector<Head> heads_;
-  std::vector<std::vector<float>> forced_;  // scores, with what is forced
+  std::vector<std::vector<float>> forced_;  // kvpress's adakv: scores of heads
 };
 
-// Everything both functions need; `visit` gets each layer and its budgets.
+// Everything both functions need; `visit` gets each layer.
 template <typename Visit>
 void ForEachLayer(const EvictionPolicy& policy, const EvictionTarget& target,
                   const HeadShape& shape, const EvictionRange& range,
-                  const EntriesView& entries, Visit visit) {
+                  const EntriesView& entries, std::span<const float> scores,
+                  std::span<const int32_t> external, Visit visit) {
   CheckEntries(shape, range, entries);
   BM_CHECK(policy.parity != Parity::kNone);
   BM_CHECK(CheckParity(policy).ok());
-  const std::vector<float> scores =
-      ParityScores(policy, target, shape, range, entries);
-  const bool released = policy.parity == Parity::kReleased;
+  const double ideal = ParityCount(target, range.cut);
+  std::vector<int64_t> means(static_cast<size_t>(shape.num_layers));
+  if (policy.needs_table()) {
+    BM_CHECK(external.size() + 1 == entries.offsets.size());
+  } else {
+    means = ParityMeans(policy, target, shape, range);
+  }
   for (int32_t index = 0; index < shape.num_layers; ++index) {
-    Layer layer(policy, target, range);
+    Layer layer(policy, ideal, means[static_cast<size_t>(index)]);
     for (int32_t head = 0; head < shape.num_heads; ++head) {
       const int64_t head_index = int64_t{index} * shape.num_heads + head;
       const auto positions = HeadPositions(entries, head_index);
       const auto begin =
           static_cast<size_t>(entries.offsets[static_cast<size_t>(head_index)]);
       Layer::Head view;
-      view.scores = std::span(scores).subspan(begin, positions.size());
+      if (!scores.empty()) {
+        view.scores = scores.subspan(begin, positions.size());
+      }
       if (!entries.value_norms.empty()) {
         view.value_norms = entries.value_norms.subspan(begin, positions.size());
       }
+      if (policy.needs_table()) {
+        view.external = external[static_cast<size_t>(head_index)];
+      }
+      view.num_entries = positions.size();
       view.num_past = positions.size();
-      if (released) {
+      if (KeepsWindowBeside(policy)) {
         view.num_past = static_cast<size_t>(
             std::lower_bound(positions.begin(), positions.end(),
                              range.length - policy.query_window()) -
@@ -266,38 +304,80 @@ absl::Status Expected(absl::string_view parity, absl::string_view what,
                                                  expected, ", got ", got));
 }
 
+// The budget with the field that tells programs apart.
+std::string BudgetText(const BudgetSpec& budget) {
+  const absl::string_view name = EnumName(budget.kind);
+  switch (budget.kind) {
+    case BudgetKind::kAdaKv:
+      return absl::StrCat(name, "(mode=", EnumName(budget.mode), ")");
+    case BudgetKind::kPyramid:
+    case BudgetKind::kAdaPyramid:
+      return absl::StrCat(name, "(formula=", EnumName(budget.formula), ")");
+    default:
+      return std::string(name);
+  }
+}
+
+absl::Status CheckBudget(const EvictionPolicy& policy) {
+  static constexpr absl::string_view kKvPress[] = {
+      "uniform", "pyramid(formula=kvpress)", "adakv(mode=floor)", "lukv"};
+  static constexpr absl::string_view kReleased[] = {
+      "pyramid(formula=adakv)",
+      "pyramid(formula=factory)",
+      "adakv(mode=blend)",
+      "ada_pyramid(formula=adakv)",
+      "headkv",
+      "lukv"};
+  const std::span<const absl::string_view> known =
+      policy.parity == Parity::kReleased
+          ? std::span<const absl::string_view>(kReleased)
+          : std::span<const absl::string_view>(kKvPress);
+  const std::string got = BudgetText(policy.budget);
+  if (std::find(known.begin(), known.end(), got) != known.end()) {
+    return absl::OkStatus();
+  }
+  return Expected(EnumName(policy.parity), "budget",
+                  absl::StrCat("one of ", absl::StrJoin(known, ", ")), got);
+}
+
+// Whether the program scores by the attention of its window, and nothing else.
+bool NeedsSnapKv(const EvictionPolicy& policy) {
+  return policy.budget.kind == BudgetKind::kPyramid ||
+         (policy.parity == Parity::kReleased && !policy.needs_table());
+}
+
+// Whether there is a program of CriticalKV with such budgets. kvpress's takes
+// the scores of the method it is put on, not the counts of its layers.
+bool HasCritical(const EvictionPolicy& policy) {
+  return !policy.needs_table() && (policy.parity == Parity::kReleased ||
+                                   policy.budget.kind != BudgetKind::kPyramid);
+}
+
 }  // namespace
 
 absl::Status CheckParity(const EvictionPolicy& policy) {
   if (policy.parity == Parity::kNone) return absl::OkStatus();
   const absl::string_view parity = EnumName(policy.parity);
-  const absl::string_view budget = EnumName(policy.budget.kind);
-  const bool released = policy.parity == Parity::kReleased;
   const bool critical = policy.selector.kind == SelectorKind::kCritical;
-  const bool ada = policy.budget.kind == BudgetKind::kAdaKv;
-  if (released) {
-    if (!ada || policy.budget.mode != AdaKvMode::kBlend) {
-      return Expected(parity, "budget", "adakv(mode=blend)",
-                      ada ? "adakv(mode=floor)" : budget);
-    }
-    if (policy.scorer.kind != ScorerKind::kSnapKv) {
-      return Expected(parity, "scorer", "snapkv", EnumName(policy.scorer.kind));
-    }
-  } else {
-    const bool floor = ada && policy.budget.mode == AdaKvMode::kFloor;
-    if (!floor && policy.budget.kind != BudgetKind::kUniform) {
-      return Expected(parity, "budget", "uniform or adakv(mode=floor)",
-                      ada ? "adakv(mode=blend)" : budget);
-    }
-    if (policy.scorer.kind == ScorerKind::kStreaming && (ada || critical)) {
-      return Expected(
-          parity, "budget and selector", "uniform and topk",
-          absl::StrCat(budget, " and ", EnumName(policy.selector.kind)));
-    }
-    if (policy.scorer.kind == ScorerKind::kH2o && policy.scorer.recent != 0) {
-      return Expected(parity, "h2o: recent", "0",
-                      absl::StrCat(policy.scorer.recent));
-    }
+  BM_RETURN_IF_ERROR(CheckBudget(policy));
+  if (NeedsSnapKv(policy) && policy.scorer.kind != ScorerKind::kSnapKv) {
+    return Expected(parity, "scorer", "snapkv", EnumName(policy.scorer.kind));
+  }
+  if (policy.scorer.kind == ScorerKind::kStreaming &&
+      (policy.budget.kind != BudgetKind::kUniform || critical)) {
+    return Expected(parity, "budget and selector of streaming",
+                    "uniform and topk under parity(kvpress)",
+                    absl::StrCat(EnumName(policy.budget.kind), " and ",
+                                 EnumName(policy.selector.kind)));
+  }
+  if (policy.scorer.kind == ScorerKind::kH2o && policy.scorer.recent != 0) {
+    return Expected(parity, "h2o: recent", "0",
+                    absl::StrCat(policy.scorer.recent));
+  }
+  if (critical && !HasCritical(policy)) {
+    return Expected(parity,
+                    absl::StrCat("selector of ", EnumName(policy.budget.kind)),
+                    "topk", "critical");
   }
   if (critical && policy.selector.norm != ValueNorm::kL1) {
     return Expected(parity, "critical: norm", "l1",
@@ -320,7 +400,7 @@ std::vector<float> ParityScores(const EvictionPolicy& policy,
   if (policy.scorer.kind == ScorerKind::kStreaming) {
     std::vector<float> scores;
     scores.reserve(entries.positions.size());
-    const int64_t pruned = range.cut - Truncate(IdealCount(target, range.cut));
+    const int64_t pruned = range.cut - Truncate(ParityCount(target, range.cut));
     for (const int32_t position : entries.positions) {
       const int64_t behind_sinks = int64_t{position} - policy.scorer.sinks;
       scores.push_back(behind_sinks >= 0 && behind_sinks < pruned ? 0.0f
@@ -346,19 +426,26 @@ std::vector<int32_t> ParityBudgets(const EvictionPolicy& policy,
                                    const EvictionTarget& target,
                                    const HeadShape& shape,
                                    const EvictionRange& range,
-                                   const EntriesView& entries) {
+                                   const EntriesView& entries,
+                                   std::span<const int32_t> external) {
+  std::vector<float> scores;
+  if (ReadsScores(policy.budget)) {
+    scores = ParityScores(policy, target, shape, range, entries);
+  }
   std::vector<int32_t> budgets;
-  ForEachLayer(policy, target, shape, range, entries, [&](const Layer& layer) {
-    for (const int64_t budget : layer.Budgets()) {
-      budgets.push_back(static_cast<int32_t>(budget));
-    }
-  });
+  ForEachLayer(policy, target, shape, range, entries, scores, external,
+               [&](const Layer& layer) {
+                 for (const int64_t budget : layer.Budgets()) {
+                   budgets.push_back(static_cast<int32_t>(budget));
+                 }
+               });
   return budgets;
 }
 
 KeepSets SelectParity(const EvictionPolicy& policy,
                       const EvictionTarget& target, const HeadShape& shape,
-                      const EvictionRange& range, const EntriesView& entries) {
+                      const EvictionRange& range, const EntriesView& entries,
+                      std::span<const int32_t> external) {
   if (policy.selector.kind == SelectorKind::kCritical) {
     BM_CHECK(entries.value_norms.size() == entries.positions.size());
   }
@@ -366,13 +453,17 @@ KeepSets SelectParity(const EvictionPolicy& policy,
   kept.num_nan = std::count_if(entries.scores.begin(), entries.scores.end(),
                                [](float score) { return std::isnan(score); });
   kept.offsets.push_back(0);
-  ForEachLayer(policy, target, shape, range, entries, [&](const Layer& layer) {
-    const std::vector<int64_t> budgets = layer.Budgets();
-    for (size_t head = 0; head < budgets.size(); ++head) {
-      layer.Select(head, budgets[head], &kept.ranks);
-      kept.offsets.push_back(static_cast<int64_t>(kept.ranks.size()));
-    }
-  });
+  const std::vector<float> scores =
+      ParityScores(policy, target, shape, range, entries);
+  ForEachLayer(
+      policy, target, shape, range, entries, scores, external,
+      [&](const Layer& layer) {
+        const std::vector<int64_t> budgets = layer.Budgets();
+        for (size_t head = 0; head < budgets.size(); ++head) {
+          layer.Select(head, budgets[head], &kept.ranks);
+          kept.offsets.push_back(static_cast<int64_t>(kept.ranks.size()));
+        }
+      });
   return kept;
 }
 

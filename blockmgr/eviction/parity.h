@@ -7,18 +7,26 @@
 // to the lowest position, truncates counts and lets totals drift. Kept so that
 // results can be compared with published ones; not for serving.
 //
-//   kvpress   NVIDIA's library: uniform (top k per head), adakv(mode=floor),
-//             each with topk or critical; streaming
-//   released  Ada-KV's code: adakv(mode=blend) with topk, or with critical as
-//             the paper's algorithm 1 states it; the window is kept beside the
-//             budgets of the past
+//   kvpress   NVIDIA's library: uniform (top k per head) and adakv(mode=floor),
+//             each with topk or critical; with topk alone streaming, snapkv
+//             with pyramid(formula=kvpress), and lukv, which gives the first
+//             four entries and the last a score above all others, the scorer's
+//             window or sinks included
+//   released  the authors' code. Ada-KV's: snapkv with adakv(mode=blend),
+//             pyramid(formula=adakv) or ada_pyramid(formula=adakv), with topk,
+//             or with critical as the paper's algorithm 1 states it;
+//             KVCache-Factory's: the same with pyramid(formula=factory);
+//             HeadKV's: headkv with topk. The window is kept beside the
+//             budgets of the past. LU-KV's paper: lukv with topk; its budgets
+//             have no window beside them
 //
-// A count is int(T * (1 - r)) in doubles, T = range.cut, with r the double
-// nearest to 1 - keep ratio; or the target's tokens, which may be 0 here.
+// Where snapkv is not named, any scorer does; streaming with uniform alone. How
+// much is kept comes from parity_budgets.h.
 #ifndef BLOCKMGR_EVICTION_PARITY_H_
 #define BLOCKMGR_EVICTION_PARITY_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include <absl/status/status.h>
@@ -34,26 +42,31 @@ absl::Status CheckParity(const EvictionPolicy& policy);
 
 // The scores as a program sees them, [entries.offsets.back()]: the entries of
 // the window or the sinks get the greatest of their layer's other scores + 1,
-// those of streaming 1 or 0. O(entries).
+// those of streaming 1 or 0; then, for lukv of kvpress, its own five the
+// greatest of all of the layer + 1. O(entries).
 std::vector<float> ParityScores(const EvictionPolicy& policy,
                                 const EvictionTarget& target,
                                 const HeadShape& shape,
                                 const EvictionRange& range,
                                 const EntriesView& entries);
 
-// Entries kept per (layer, head), [num_layers * num_heads]. O(entries).
-// REQUIRES: policy.parity is not kNone, CheckParity is OK.
+// Entries kept per (layer, head), [num_layers * num_heads], the window
+// included; never more than the head holds. `external` is read for headkv and
+// lukv only: TableBudgets (budget_table.h). O(entries). REQUIRES: policy.parity
+// is not kNone, CheckParity is OK.
 std::vector<int32_t> ParityBudgets(const EvictionPolicy& policy,
                                    const EvictionTarget& target,
                                    const HeadShape& shape,
                                    const EvictionRange& range,
-                                   const EntriesView& entries);
+                                   const EntriesView& entries,
+                                   std::span<const int32_t> external);
 
 // The entries themselves. O(entries). REQUIRES: as ParityBudgets; for critical,
 // entries.value_norms.
 KeepSets SelectParity(const EvictionPolicy& policy,
                       const EvictionTarget& target, const HeadShape& shape,
-                      const EvictionRange& range, const EntriesView& entries);
+                      const EvictionRange& range, const EntriesView& entries,
+                      std::span<const int32_t> external);
 
 }  // namespace blockmgr
 

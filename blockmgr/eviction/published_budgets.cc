@@ -32,6 +32,16 @@ Ends ClampLine(double mean, double least, double limit) {
   return {most, least};
 }
 
+std::vector<double> Powers(std::span<const float> scores, double unit,
+                           double exponent) {
+  std::vector<double> powers;
+  powers.reserve(scores.size());
+  for (const float score : scores) {
+    powers.push_back(std::pow(score / unit, exponent));
+  }
+  return powers;
+}
+
 // In pairs, as numerical libraries do: the order matters in float32.
 float PairwiseSum(std::span<const float> values) {
   if (values.size() == 1) return values[0];
@@ -41,11 +51,11 @@ float PairwiseSum(std::span<const float> values) {
 
 }  // namespace
 
-std::vector<int64_t> PyramidKvPress(const PyramidLine& line, double evicted) {
+std::vector<int64_t> PyramidKvPress(const PyramidLine& line, double kept) {
   const auto length = static_cast<double>(line.length);
   const double window = line.window;
   // The program adds the window and takes it off again, which rounds.
-  const double mean = (window + length * (1.0 - evicted)) - window;
+  const double mean = (window + kept) - window;
   const Ends ends = ClampLine(mean, mean / line.beta, length - window);
   std::vector<int64_t> budgets(line.num_layers);
   const bool fits = length >= ends.most && ends.most >= ends.least &&
@@ -53,7 +63,7 @@ std::vector<int64_t> PyramidKvPress(const PyramidLine& line, double evicted) {
   for (int32_t layer = 0; layer < line.num_layers; ++layer) {
     const double budget = fits ? ends.most - layer * ((ends.most - ends.least) /
                                                       (line.num_layers - 1))
-                               : length * (1.0 - evicted);
+                               : kept;
     budgets[layer] = std::llrint(budget);  // half to even
   }
   return budgets;
@@ -85,12 +95,13 @@ std::vector<int64_t> HeadKvBudgetsReleased(std::span<const float> scores,
                                            double temp) {
   const double sum = std::accumulate(scores.begin(), scores.end(), 0.0);
   BM_CHECK(sum > 0.0);
-  std::vector<double> parts;
-  parts.reserve(scores.size());
-  for (const float score : scores) {
-    parts.push_back(std::pow(score / sum, temp));
+  std::vector<double> parts = Powers(scores, sum, temp);
+  double parts_sum = std::accumulate(parts.begin(), parts.end(), 0.0);
+  if (parts_sum == 0.0) {
+    parts =
+        Powers(scores, *std::max_element(scores.begin(), scores.end()), temp);
+    parts_sum = std::accumulate(parts.begin(), parts.end(), 0.0);
   }
-  const double parts_sum = std::accumulate(parts.begin(), parts.end(), 0.0);
   const auto mean = static_cast<double>(base);
   const double share = FloorDivide(mean, beta);
   const double pool = share * static_cast<double>(scores.size());

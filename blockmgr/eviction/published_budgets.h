@@ -1,6 +1,6 @@
 // Budgets as published programs compute them, to the letter: their float types,
 // their roundings, totals that drift. What serving uses conserves totals
-// (select.h, budget_table.h); these are for parity.
+// (select.h, budget_table.h); these are for parity (parity_budgets.h).
 //
 // Pure. REQUIRES: arguments in the ranges said here.
 #ifndef BLOCKMGR_EVICTION_PUBLISHED_BUDGETS_H_
@@ -21,11 +21,11 @@ struct PyramidLine {
   double beta = 20.0;      // >= 1
 };
 
-// Entries per head of every layer, the window included, when a fraction
-// `evicted` of all is evicted. In floats; every layer gets the rounded mean if
-// the line leaves [window, length]. With one layer the program divides by zero;
-// here it gets the mean.
-std::vector<int64_t> PyramidKvPress(const PyramidLine& line, double evicted);
+// Entries per head of every layer, the window included, when `kept` are on
+// average: length * (1 - the fraction evicted), not rounded. In floats; every
+// layer gets the rounded mean if the line leaves [window, length]. With one
+// layer the program divides by zero; here it gets the mean.
+std::vector<int64_t> PyramidKvPress(const PyramidLine& line, double kept);
 
 // `base` entries per head on average, the window excluded, as it is from the
 // result. In integers: totals overshoot, because slopes are rounded down. With
@@ -40,7 +40,8 @@ std::vector<int64_t> PyramidFactory(const PyramidLine& line, int64_t capacity);
 // HeadKV: of `base` entries per head on average, base // beta form a pool that
 // heads share by score to the power of temp; the others are equal shares.
 // Scores >= 0 with a positive sum. Excludes the window; may exceed what a head
-// holds.
+// holds. Where every power vanishes the program divides by zero; here powers
+// are then of what is relative to the largest score.
 std::vector<int64_t> HeadKvBudgetsReleased(std::span<const float> scores,
                                            int64_t base, double beta,
                                            double temp);

@@ -103,7 +103,7 @@ KeepSets SelectEntries(const EvictionPolicy& policy,
                        const EvictionRange& range, const EntriesView& entries,
                        std::span<const int32_t> external) {
   if (policy.parity != Parity::kNone) {
-    return SelectParity(policy, target, shape, range, entries);
+    return SelectParity(policy, target, shape, range, entries, external);
   }
   if (policy.selector.kind == SelectorKind::kCritical) {
     BM_CHECK(entries.positions.size() == (policy.selector.gqa_product

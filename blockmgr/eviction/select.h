@@ -102,7 +102,8 @@ int64_t PageTotalExternal(std::span<const int32_t> budgets,
 // external: the caller's budgets; under round(page) filled up to whole pages,
 // at least the protected positions' pages; as they are under round(token).
 // headkv and lukv take TableBudgets (budget_table.h) as `external`.
-// `external` is read for these three only, `target` for the others. O(entries).
+// `external` is read for these three only, `target` for the others. With
+// parity: ParityBudgets (parity.h). O(entries).
 std::vector<int32_t> AllocateBudgets(const EvictionPolicy& policy,
                                      const EvictionTarget& target,
                                      const HeadShape& shape,

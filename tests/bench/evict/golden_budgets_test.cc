@@ -1,6 +1,7 @@
 // That changed cases are noticed; golden_check_test runs them all.
 #include "bench/evict/golden_budgets.h"
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,8 +31,20 @@ GoldenCase First(const std::string& method) {
   return {};
 }
 
-void ExpectFailure(const GoldenCase& golden, const std::string& why) {
-  const auto status = CheckGoldenBudgets(golden);
+const std::map<std::string, GoldenMethod>& AllMethods() {
+  static const auto methods = [] {
+    auto read =
+        ReadGoldenMethods(absl::StrCat(BLOCKMGR_GOLDEN_DIR, "/methods.txt"));
+    EXPECT_THAT(read, IsOk());
+    return read.ok() ? *read : std::map<std::string, GoldenMethod>();
+  }();
+  return methods;
+}
+
+void ExpectFailure(
+    const GoldenCase& golden, const std::string& why,
+    const std::map<std::string, GoldenMethod>& methods = AllMethods()) {
+  const auto status = CheckGoldenBudgets(golden, methods);
   ASSERT_TRUE(status.has_value());
   EXPECT_THAT(*status,
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
@@ -46,7 +59,13 @@ void Change(GoldenCase* golden, const std::string& kind, size_t index) {
 TEST(GoldenBudgetsTest, LeavesOtherMethodsAlone) {
   GoldenCase golden;
   golden.method = "uniform";
-  EXPECT_FALSE(CheckGoldenBudgets(golden).has_value());
+  golden.kept[0] = {1};
+  golden.budgets = {1};
+  EXPECT_FALSE(CheckGoldenBudgets(golden, AllMethods()).has_value());
+  // Nor is there anything to compare with here.
+  golden = First("pyramid");
+  golden.others.clear();
+  EXPECT_FALSE(CheckGoldenBudgets(golden, AllMethods()).has_value());
 }
 
 TEST(GoldenBudgetsTest, NoticesOtherPyramids) {
@@ -58,13 +77,43 @@ TEST(GoldenBudgetsTest, NoticesOtherPyramids) {
     ExpectFailure(golden, absl::StrCat(kind, ": expected 2 numbers, got 3"));
   }
   GoldenCase golden = First("pyramid");
-  golden.others.clear();
-  ExpectFailure(golden, "expected results to compare with, got none");
   golden.integers["L"] = 0;
   ExpectFailure(golden, "i L: expected a number in [1");
-  golden.numbers.clear();
   golden.integers["L"] = 3;
-  ExpectFailure(golden, "expected d ratio, got none");
+  golden.integers["T"] = int64_t{1} << 30;
+  ExpectFailure(golden, "i T: expected a number in [1");
+  golden.integers.erase("T");
+  ExpectFailure(golden, "expected i T, got none");
+  golden.integers["T"] = 64;
+  golden.numbers.clear();
+  ExpectFailure(golden, "expected a case with 'ratio'");
+  golden.others["mine"] = {{"1", "2", "3"}};
+  golden.numbers["ratio"] = 0.5;
+  golden.others.erase("adakv");
+  golden.others.erase("factory");
+  golden.others.erase("kvpress");
+  ExpectFailure(golden, "method 'pyramid/mine': expected one of the methods");
+}
+
+// The policy of the methods file decides, not the name.
+TEST(GoldenBudgetsTest, RunsThePolicyOfTheMethod) {
+  const GoldenCase golden = First("pyramid");
+  std::map<std::string, GoldenMethod> methods = AllMethods();
+  GoldenMethod& method = methods.at("pyramid/adakv");
+  const std::string policy = method.policy;
+  method.policy =
+      "snapkv(window={window}) | adakv | topk | round(token) | "
+      "parity(released)";
+  ExpectFailure(golden, "adakv: number 0: expected ", methods);
+  method.policy = "tova | external | topk";
+  ExpectFailure(golden, "policy: expected one with parity(..)", methods);
+  method.policy = "tova | lukv(profile=x) | topk";
+  ExpectFailure(golden, "expected tab score or r, got none", methods);
+  method.policy = "tova | pyramid | topk | round(token) | parity(released)";
+  ExpectFailure(golden, "scorer: expected snapkv, got tova", methods);
+  method.policy = policy;
+  method.past.clear();
+  ExpectFailure(golden, "adakv: number 0: expected ", methods);
 }
 
 TEST(GoldenBudgetsTest, NoticesOtherHeadBudgets) {
@@ -72,8 +121,10 @@ TEST(GoldenBudgetsTest, NoticesOtherHeadBudgets) {
   ++golden.budgets[5];
   ExpectFailure(golden, "b: number 5: expected ");
   golden.tables.at("score").assign(32, 0.0f);
-  ExpectFailure(golden, "a positive sum");
+  ExpectFailure(golden, "scores: expected one that is not 0");
   golden.tables.clear();
+  ExpectFailure(golden, "expected i L, got none");
+  golden.tables["score"] = {};
   ExpectFailure(golden, "expected tab score, got none");
 }
 

@@ -1,6 +1,7 @@
 // All golden vectors, and that a changed one is noticed.
 #include "bench/evict/golden_check.h"
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,7 +80,15 @@ class GoldenCheckTest : public ::testing::Test {
 };
 
 TEST_F(GoldenCheckTest, NoticesAnotherPosition) {
-  for (const auto& [method, entry] : methods_) {
+  std::set<std::string> methods;
+  for (const char* file : {"qkv.txt", "select_ties.txt"}) {
+    for (const GoldenCase& golden : Cases(absl::StrCat("other/", file))) {
+      methods.insert(golden.method);
+    }
+  }
+  // The others are of budgets alone (golden_budgets_test.cc).
+  EXPECT_EQ(methods.size() + 6, methods_.size());
+  for (const std::string& method : methods) {
     SCOPED_TRACE(method);
     GoldenCase golden = First(method);
     ASSERT_THAT(CheckGoldenCase(golden, methods_), IsOk());

@@ -270,6 +270,33 @@ TEST(BudgetTableTest, HeadKvIsTheReleasedProgramWithItsTotalConserved) {
   }
 }
 
+// 4 heads of 10 positions with 6 on average: 24 in all, but programs lose some.
+TEST(BudgetTableTest, ParityGivesWhatThePublishedProgramsDo) {
+  const HeadShape shape{.num_layers = 2, .num_heads = 2};
+  const EvictionRange range{.cut = 10, .length = 10};
+  EvictionPolicy policy = Policy(BudgetKind::kHeadKv, Rounding::kToken);
+  policy.parity = Parity::kReleased;
+  policy.budget.share = 1.0;
+  // 24 by score: rint of 0.5, 11.5, 4 and 8; nobody holds 12.
+  EXPECT_THAT(TableBudgets(policy, Tokens(6), shape, range,
+                           HeadScores{2, 2, {1, 23, 8, 16}}),
+              ElementsAre(0, 10, 4, 8));
+  policy = Policy(BudgetKind::kLuKv, Rounding::kToken);
+  policy.parity = Parity::kReleased;
+  LuKvProfile profile;
+  profile.num_layers = 2;
+  profile.num_heads = 2;
+  profile.rho = {0.0f, 0.5f, 1.0f};
+  profile.r = {0.0f, 0.0f, 0.0f, 0.0f, 0.25f, 0.25f,
+               1.0f, 0.5f, 1.0f, 1.0f, 1.0f,  1.0f};
+  // 0.75 * 10, twice, is rounded down; kvpress shares the 15 out.
+  EXPECT_THAT(TableBudgets(policy, Tokens(6), shape, range, profile),
+              ElementsAre(7, 7, 0, 5));
+  policy.parity = Parity::kKvPress;
+  EXPECT_THAT(TableBudgets(policy, Tokens(6), shape, range, profile),
+              ElementsAre(8, 7, 1, 5));
+}
+
 // Lowering the target adds no token to any head, before remainders: exactly,
 // with no allowance for rounding. Some 200,000 pairs of targets.
 TEST(BudgetTableTest, IdealsAndTheirFloorsNeverFallWhenTheTargetGrows) {

@@ -14,13 +14,11 @@
 #include <gtest/gtest.h>
 
 #include "blockmgr/base/bits.h"
-#include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr double kBig = 3.4028234663852886e38;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -100,7 +98,38 @@ struct Case {
     return (1 - r) * length;
   }
   int k() const { return static_cast<int>(ideal()); }
+  bool is_ada() const {
+    return policy.budget.kind == BudgetKind::kAdaKv ||
+           policy.budget.kind == BudgetKind::kAdaPyramid;
+  }
 };
+
+// What every head of the layer gets, the window included for kvpress alone; of
+// pyramids the line as their programs draw it.
+int LayerCount(const Case& c, int layer) {
+  const bool released = c.policy.parity == Parity::kReleased;
+  const int window = c.policy.scorer.window;
+  const int base = released ? std::max(0, c.k() - window) : c.k();
+  if (c.policy.budget.kind != BudgetKind::kPyramid &&
+      c.policy.budget.kind != BudgetKind::kAdaPyramid) {
+    return base;
+  }
+  const int last = c.num_layers - 1;
+  const int beta = static_cast<int>(c.policy.budget.beta);
+  if (released) {
+    const bool level = c.policy.budget.formula == PyramidFormula::kFactory &&
+                       c.length < base * 2;
+    if (last == 0 || level) return base;
+    const int most = std::min(base * 2 - base / beta, c.length - window);
+    return most - layer * ((most - (base * 2 - most)) / last);
+  }
+  const double mean = window + c.ideal() - window;
+  const double most = std::min(mean * 2 - mean / beta, 1.0 * c.length - window);
+  const double least = mean * 2 - most;
+  const bool line = last > 0 && most >= least && least >= window;
+  return static_cast<int>(std::nearbyint(
+      line ? most - layer * ((most - least) / last) : c.ideal()));
+}
 
 // kvpress: CriticalKV, AdaKV, CriticalAdaKV and plain top k.
 std::vector<std::vector<int32_t>> NaiveKvPress(const Case& c, int layer) {
@@ -121,7 +150,7 @@ std::vector<std::vector<int32_t>> NaiveKvPress(const Case& c, int layer) {
   const int safe = ada ? static_cast<int>(c.k() * c.policy.budget.alpha) : 0;
   std::vector<Row> forced = rows;
   for (Row& row : forced) ForceBest(&row, safe);
-  std::vector<int> budgets(c.num_heads, c.k());
+  std::vector<int> budgets(c.num_heads, LayerCount(c, layer));
   if (ada) budgets = Share(forced, c.k() * c.num_heads);
   std::vector<std::vector<int32_t>> kept;
   for (int head = 0; head < c.num_heads; ++head) {
@@ -154,13 +183,17 @@ std::vector<std::vector<int32_t>> NaiveReleased(const Case& c, int layer) {
     rows.push_back(c.Scores(layer, head));
     rows.back().resize(past);
   }
-  const int base = std::max(0, c.k() - window);
+  const int base = LayerCount(c, layer);
   const std::vector<int> counts = Share(rows, base * c.num_heads);
   std::vector<std::vector<int32_t>> kept;
   for (int head = 0; head < c.num_heads; ++head) {
-    const int budget = std::min<int>(
-        past, std::lrint(counts[head] * double{static_cast<float>(1 - alpha)} +
-                         static_cast<int>(base * alpha)));
+    int budget = std::min(base, past);
+    if (c.is_ada()) {
+      budget = std::min<int>(
+          past,
+          std::lrint(counts[head] * double{static_cast<float>(1 - alpha)} +
+                     static_cast<int>(base * alpha)));
+    }
     if (c.policy.selector.kind == SelectorKind::kTopK) {
       kept.push_back(Best(rows[head], budget));
     } else {
@@ -198,6 +231,7 @@ Case RandomParityCase(const std::string& policy, uint64_t seed) {
   Case c;
   c.policy = *ParsePolicy(policy);
   c.policy.budget.alpha = random.Below(11) / 10.0;
+  c.policy.budget.beta = 1 << random.Below(5);
   c.policy.selector.first = random.Below(11) / 10.0;
   c.policy.selector.eps = 0.125 * random.Below(3);
   c.num_layers = 1 + random.Below(3);
@@ -230,9 +264,9 @@ Case RandomParityCase(const std::string& policy, uint64_t seed) {
 
 void ExpectSame(const Case& c) {
   const KeepSets kept =
-      SelectParity(c.policy, c.target, c.shape(), c.range(), c.view());
+      SelectParity(c.policy, c.target, c.shape(), c.range(), c.view(), {});
   const std::vector<int32_t> budgets =
-      ParityBudgets(c.policy, c.target, c.shape(), c.range(), c.view());
+      ParityBudgets(c.policy, c.target, c.shape(), c.range(), c.view(), {});
   // The library's entry points lead here.
   const KeepSets selected =
       SelectEntries(c.policy, c.target, c.shape(), c.range(), c.view(), {});
@@ -284,6 +318,17 @@ INSTANTIATE_TEST_SUITE_P(
         "parity(kvpress)",
         "snapkv(window=6) | adakv | topk | round(token) | parity(released)",
         "snapkv(window=6) | adakv | critical | round(token) | "
+        "parity(released)",
+        "snapkv(window=6) | pyramid(formula=kvpress) | topk | round(token) | "
+        "parity(kvpress)",
+        "snapkv(window=6) | pyramid | topk | round(token) | parity(released)",
+        "snapkv(window=6) | pyramid | critical | round(token) | "
+        "parity(released)",
+        "snapkv(window=6) | pyramid(formula=factory) | topk | round(token) | "
+        "parity(released)",
+        "snapkv(window=6) | ada_pyramid | topk | round(token) | "
+        "parity(released)",
+        "snapkv(window=6) | ada_pyramid | critical | round(token) | "
         "parity(released)"));
 
 // One layer, one head, `length` entries without scores of their own.
@@ -297,8 +342,11 @@ Case Plain(const std::string& policy, int length) {
   return c;
 }
 
-std::vector<int32_t> Kept(const Case& c) {
-  return SelectParity(c.policy, c.target, c.shape(), c.range(), c.view()).ranks;
+std::vector<int32_t> Kept(const Case& c,
+                          const std::vector<int32_t>& external = {}) {
+  return SelectParity(c.policy, c.target, c.shape(), c.range(), c.view(),
+                      external)
+      .ranks;
 }
 
 TEST(ParityCountTest, TruncatesInDoubles) {
@@ -379,51 +427,51 @@ TEST(ParitySelectTest, CountsNaNAndKeepsIt) {
   c.target.kind = EvictionTarget::Kind::kTokens;
   c.target.tokens = 1;
   const KeepSets kept =
-      SelectParity(c.policy, c.target, c.shape(), c.range(), c.view());
+      SelectParity(c.policy, c.target, c.shape(), c.range(), c.view(), {});
   EXPECT_THAT(kept.ranks, ElementsAre(1));
   EXPECT_EQ(kept.num_nan, 1);
 }
 
-TEST(CheckParityTest, AcceptsEverythingWithoutParity) {
-  EXPECT_THAT(CheckParity(*ParsePolicy("knorm | global | critical(norm=l2)")),
-              IsOk());
+TEST(ParitySelectTest, HeadKvKeepsTheWindowBeside) {
+  Case c = Plain(
+      "snapkv(window=2) | headkv(profile=x) | topk | round(token) | "
+      "parity(released)",
+      6);
+  c.scores = {1, 4, 3, 2, kInfinity, kInfinity};
+  EXPECT_THAT(Kept(c, {4}), ElementsAre(1, 2, 4, 5));
+  EXPECT_THAT(Kept(c, {2}), ElementsAre(4, 5));
+  EXPECT_THAT(Kept(c, {0}), ElementsAre(4, 5));
+  EXPECT_THAT(Kept(c, {99}), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(AllocateBudgets(c.policy, c.target, c.shape(), c.range(),
+                              c.view(), std::vector<int32_t>{99}),
+              ElementsAre(6));
+  // Nothing but the window.
+  c.policy.scorer.window = 6;
+  EXPECT_THAT(Kept(c, {1}), ElementsAre(0, 1, 2, 3, 4, 5));
 }
 
-TEST(CheckParityTest, RefusesWhatNobodyPublished) {
-  struct Refused {
-    const char* policy;
-    const char* why;
-  };
-  constexpr Refused kRefused[] = {
-      {"keydiff | adakv | topk | round(token) | parity(kvpress)",
-       "budget: expected uniform or adakv(mode=floor), got adakv(mode=blend)"},
-      {"keydiff | global | topk | round(token) | parity(kvpress)",
-       "got global"},
-      {"snapkv | adakv(mode=floor) | topk | round(token) | parity(released)",
-       "budget: expected adakv(mode=blend), got adakv(mode=floor)"},
-      {"keydiff | adakv | topk | round(token) | parity(released)",
-       "scorer: expected snapkv, got keydiff"},
-      {"snapkv | uniform | critical(norm=l2) | round(token) | parity(kvpress)",
-       "critical: norm: expected l1, got l2"},
-      {"snapkv | uniform | critical(gqa_product=true) | round(token) | "
-       "parity(kvpress)",
-       "critical: gqa_product: expected false"},
-      {"streaming | adakv(mode=floor) | topk | round(token) | parity(kvpress)",
-       "expected uniform and topk, got adakv and topk"},
-      {"h2o(recent=4) | uniform | topk | round(token) | parity(kvpress)",
-       "h2o: recent: expected 0, got 4"},
-      {"keydiff | uniform | topk | protect(sinks=4) | round(token) | "
-       "parity(kvpress)",
-       "protect: expected none"},
-  };
-  for (const Refused& refused : kRefused) {
-    SCOPED_TRACE(refused.policy);
-    // The parser may refuse it already, then with the same words.
-    const absl::StatusOr<EvictionPolicy> policy = ParsePolicy(refused.policy);
-    EXPECT_THAT(
-        policy.ok() ? CheckParity(*policy) : policy.status(),
-        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(refused.why)));
-  }
+TEST(ParitySelectTest, LuKvOfKvPressForcesTheFirstFourAndTheLast) {
+  Case c = Plain(
+      "snapkv(window=2) | lukv(profile=x) | topk | round(token) | "
+      "parity(kvpress)",
+      9);
+  c.scores = {1, 9, 3, 2, 5, 6, 7, kInfinity, kInfinity};
+  // The window is 10, the forced are 11.
+  EXPECT_THAT(ParityScores(c.policy, c.target, c.shape(), c.range(), c.view()),
+              ElementsAre(11, 11, 11, 11, 5, 6, 7, 10, 11));
+  EXPECT_THAT(Kept(c, {1}), ElementsAre(0));
+  EXPECT_THAT(Kept(c, {5}), ElementsAre(0, 1, 2, 3, 8));
+  EXPECT_THAT(Kept(c, {7}), ElementsAre(0, 1, 2, 3, 6, 7, 8));
+  // The paper's budgets leave the scorer's window where it is.
+  c.policy.parity = Parity::kReleased;
+  EXPECT_THAT(Kept(c, {3}), ElementsAre(1, 7, 8));
+  EXPECT_THAT(Kept(c, {1}), ElementsAre(7));
+  EXPECT_THAT(Kept(c, {0}), ElementsAre());
+  // Shorter than what is forced.
+  c = Plain(
+      "external | lukv(profile=x) | topk | round(token) | parity(kvpress)", 3);
+  c.scores = {1, 3, 2};
+  EXPECT_THAT(Kept(c, {2}), ElementsAre(0, 1));
 }
 
 }  // namespace

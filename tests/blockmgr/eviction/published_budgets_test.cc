@@ -60,8 +60,9 @@ TEST_F(PublishedBudgetsGoldenTest, Pyramid) {
   for (const GoldenCase& golden : cases) {
     SCOPED_TRACE(golden.name);
     const PyramidLine line = LineOf(golden);
-    EXPECT_EQ(PyramidKvPress(line, golden.numbers.at("ratio")),
-              Line(golden, "kvpress"));
+    const double kept = static_cast<double>(line.length) *
+                        (1.0 - golden.numbers.at("ratio"));
+    EXPECT_EQ(PyramidKvPress(line, kept), Line(golden, "kvpress"));
     const int64_t base = golden.integers.at("n_kept") - line.window;
     if (base <= 0) continue;
     ++num_with_base;
@@ -98,7 +99,7 @@ TEST_F(PublishedBudgetsGoldenTest, LuKv) {
 
 TEST(PublishedBudgetsTest, OneLayerGetsTheMean) {
   const PyramidLine line{.length = 100, .num_layers = 1, .window = 8};
-  EXPECT_THAT(PyramidKvPress(line, 0.5), ElementsAre(50));
+  EXPECT_THAT(PyramidKvPress(line, 50.0), ElementsAre(50));
   EXPECT_THAT(PyramidAdaKv(line, 42), ElementsAre(42));
   EXPECT_THAT(PyramidFactory(line, 50), ElementsAre(42));
 }
@@ -113,6 +114,19 @@ TEST(PublishedBudgetsTest, DividesLikePython) {
 TEST(PublishedBudgetsTest, TemperatureZeroSharesEqually) {
   EXPECT_THAT(HeadKvBudgetsReleased(std::vector<float>{1, 0, 5}, 30, 1.5, 0.0),
               Each(30));
+}
+
+// 0.5 to the power of 1000 is still a double, a third is none.
+TEST(PublishedBudgetsTest, PowersThatVanishAreOfTheLargest) {
+  EXPECT_THAT(
+      HeadKvBudgetsReleased(std::vector<float>{1, 1}, 30, 1.0, 1000.0),
+      Each(30));
+  EXPECT_THAT(
+      HeadKvBudgetsReleased(std::vector<float>{1, 1, 1}, 30, 1.0, 1000.0),
+      Each(30));
+  EXPECT_THAT(
+      HeadKvBudgetsReleased(std::vector<float>{1, 3, 2}, 30, 1.5, 1000.0),
+      ElementsAre(10, 70, 10));
 }
 
 TEST(PublishedBudgetsTest, KvPressKeepsAtLeastOneEntry) {

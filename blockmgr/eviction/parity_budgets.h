@@ -1,0 +1,56 @@
+// How much published programs keep: what `parity` has in place of page totals
+// (select.h) and shared-out tables (budget_table.h). parity.h has what they
+// select.
+//
+// A count is int(T * (1 - r)) in doubles, T = range.cut, with r the double
+// nearest to 1 - keep ratio; or the target's tokens, which may be 0 here.
+//
+// Pure: safe from any thread.
+#ifndef BLOCKMGR_EVICTION_PARITY_BUDGETS_H_
+#define BLOCKMGR_EVICTION_PARITY_BUDGETS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "blockmgr/eviction/budget_table.h"
+#include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/select.h"
+
+namespace blockmgr {
+
+// T * (1 - r), before programs truncate it.
+double ParityCount(const EvictionTarget& target, int32_t covered);
+
+// Whether the program keeps the scorer's query window whole, beside budgets of
+// the past; otherwise the window competes.
+bool KeepsWindowBeside(const EvictionPolicy& policy);
+
+// Entries per head of every layer, before scores move them between heads and
+// what heads hold bounds them, [num_layers]: the count, or a pyramid's line
+// through it (published_budgets.h). A window that is kept beside is left out.
+// O(layers). REQUIRES: CheckParity is OK, parity, no table.
+std::vector<int64_t> ParityMeans(const EvictionPolicy& policy,
+                                 const EvictionTarget& target,
+                                 const HeadShape& shape,
+                                 const EvictionRange& range);
+
+// TableBudgets of a policy with parity, [num_layers * num_heads], the window
+// included, at most range.cut each; totals drift:
+//   headkv  the window + HeadKvBudgetsReleased of the count without it
+//   lukv    of every layer LuKvBudgetsKvPress or, under `released`,
+//           LuKvBudgetsPaper, with r of one row of the profile: the nearest to
+//           the fraction evicted; of two as near, the one that the fraction's
+//           hundredths, rounded half to even, are nearer to. The rows for 0 and
+//           1 are not the program's and serve only where there is no other.
+//           Nothing is evicted where the target evicts nothing.
+// O(layers * heads + rows). REQUIRES: CheckParity and CheckTable are OK,
+// parity.
+std::vector<int32_t> ParityTableBudgets(const EvictionPolicy& policy,
+                                        const EvictionTarget& target,
+                                        const HeadShape& shape,
+                                        const EvictionRange& range,
+                                        const BudgetTable& table);
+
+}  // namespace blockmgr
+
+#endif  // BLOCKMGR_EVICTION_PARITY_BUDGETS_H_
