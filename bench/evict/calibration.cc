@@ -82,10 +82,12 @@ absl::Status CheckContexts(std::span<const Calibration> contexts) {
 }
 
 absl::Status CheckOptions(const CalibrationOptions& options, int32_t length) {
-  if (options.sinks < 0)
+  if (options.sinks < 0) {
     return BadCalibration("sinks", "at least 0", options.sinks);
-  if (options.window < 0)
+  }
+  if (options.window < 0) {
     return BadCalibration("window", "at least 0", options.window);
+  }
   if (int64_t{options.sinks} + options.window > length) {
     return BadCalibration("sinks + window",
                           absl::StrCat("at most ", length, " entries"),

@@ -18,7 +18,6 @@
 namespace blockmgr {
 namespace {
 
-using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 

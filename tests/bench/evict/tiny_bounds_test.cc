@@ -51,7 +51,9 @@ LuKvProfile UnequalProfile(int32_t num_layers, int32_t num_heads) {
 }
 
 HeadScores UnequalScores(int32_t num_layers, int32_t num_heads) {
-  HeadScores scores{.num_layers = num_layers, .num_heads = num_heads};
+  HeadScores scores;
+  scores.num_layers = num_layers;
+  scores.num_heads = num_heads;
   for (int32_t head = 0; head < num_layers * num_heads; ++head) {
     scores.scores.push_back(static_cast<float>(1 + head * head));
   }
