@@ -211,8 +211,9 @@ std::string BlocksText(std::span<const GainBlock> blocks) {
 absl::StatusOr<std::vector<int64_t>> After(const Line& line,
                                            absl::string_view key) {
   const auto at = std::find(line.begin(), line.end(), key);
-  if (at == line.end())
+  if (at == line.end()) {
     return BadBudgets("solve: expected ", key, ", got none");
+  }
   Line words;
   for (auto word = at + 1; word != line.end(); ++word) {
     int64_t unused = 0;

@@ -246,7 +246,7 @@ absl::Status CheckPolicyCase(const GoldenCase& golden,
   if (!IsExactInBFloat16(golden)) return absl::OkStatus();
   BM_ASSIGN_OR_RETURN(const PolicyRun stored,
                       Run(run, tensors, DType::kBFloat16));
-  const absl::Status status = CheckKept(golden, run, tensors, stored);
+  absl::Status status = CheckKept(golden, run, tensors, stored);
   if (status.ok()) return status;
   return BadCase("stored as bfloat16: ", std::string(status.message()));
 }

@@ -15,7 +15,6 @@
 namespace blockmgr {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr char kFolder[] = BLOCKMGR_GOLDEN_DIR;

@@ -116,7 +116,7 @@ TEST_F(NpyTest, ReadsOtherVersionsAndSpellings) {
   const std::string data = Bytes<float>({1, 2, 3, 4, 5, 6});
   const std::string header =
       "{\"shape\":(2,3),\"fortran_order\":False,\"descr\":\"<f4\"}";
-  for (const char version : {1, 2, 3}) {
+  for (const char version : {'\1', '\2', '\3'}) {
     ASSERT_OK_AND_ASSIGN(const NpyArray array,
                          Read(Npy(header, data, version)));
     EXPECT_THAT(array.shape, ElementsAre(2, 3));

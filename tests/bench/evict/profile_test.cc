@@ -40,7 +40,7 @@ std::string WriteArray(const std::string& name, std::vector<int64_t> shape) {
     array.values.push_back(
         static_cast<float>(SplitMix64(static_cast<uint64_t>(i + size)) % 1000));
   }
-  const std::string path = TempPath(name);
+  std::string path = TempPath(name);
   EXPECT_THAT(WriteNpy(path, array), IsOk());
   return path;
 }

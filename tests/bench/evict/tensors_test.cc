@@ -126,11 +126,11 @@ std::vector<double> Attend(const Tensors& tensors, int32_t q_head,
   const int32_t dim = tensors.head_dim;
   const int32_t head = q_head / (tensors.num_q_heads / tensors.num_heads);
   const float* query = &layer.queries[static_cast<size_t>(
-      (q_head * tensors.length + position) * dim)];
+      (int64_t{q_head} * tensors.length + position) * dim)];
   std::vector<double> weights;
   for (int32_t token = 0; token <= position; ++token) {
-    const float* key =
-        &layer.keys[static_cast<size_t>((head * tensors.length + token) * dim)];
+    const float* key = &layer.keys[static_cast<size_t>(
+        (int64_t{head} * tensors.length + token) * dim)];
     double dot = 0;
     for (int32_t i = 0; i < dim; ++i) dot += double{query[i]} * key[i];
     weights.push_back(std::exp(dot / std::sqrt(dim)));

@@ -40,9 +40,9 @@ double ProjectedSize(const TinyLayer& weights, int32_t q_head,
     double sum = 0.0;
     for (int32_t d = 0; d < kShape.head_dim; ++d) {
       const int32_t row = q_head * kShape.head_dim + d;
-      sum +=
-          value[static_cast<size_t>(d)] *
-          double{weights.output[static_cast<size_t>(row * kShape.hidden + m)]};
+      sum += value[static_cast<size_t>(d)] *
+             double{weights.output[static_cast<size_t>(
+                 int64_t{row} * kShape.hidden + m)]};
     }
     squares += sum * sum;
   }
@@ -68,7 +68,7 @@ std::vector<double> NaiveImportances(const TinyModel& model,
         sum += attention.back();
       }
       for (int32_t j = 0; j < context; ++j) {
-        double& best = all[static_cast<size_t>(head * context + j)];
+        double& best = all[static_cast<size_t>(int64_t{head} * context + j)];
         best =
             std::max(best, attention[static_cast<size_t>(j)] / sum *
                                ProjectedSize(weights, q_head,
@@ -135,7 +135,7 @@ TEST(TinyOracleTest, TensorsAreTheContextsByHead) {
                              int32_t position,
                              std::span<const double> expected) {
     for (size_t d = 0; d < expected.size(); ++d) {
-      const size_t row = static_cast<size_t>(head * 40 + position);
+      const size_t row = static_cast<size_t>(int64_t{head} * 40 + position);
       ASSERT_NEAR(rows[row * expected.size() + d], expected[d], 1e-3);
     }
   };

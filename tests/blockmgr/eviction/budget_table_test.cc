@@ -117,7 +117,7 @@ std::vector<double> NaiveIdeals(const EvictionPolicy& policy, double mean,
 }
 
 // Ideals times the factor that makes their clamped sum `total`, by bisection.
-std::vector<double> NaiveQuotas(std::vector<double> ideals, double total,
+std::vector<double> NaiveQuotas(const std::vector<double>& ideals, double total,
                                 double min, double max) {
   double low = 0.0;
   double high = 1e30;
@@ -186,7 +186,7 @@ TEST(BudgetTableTest, SharesOutTheTotalInProportionUnderBounds) {
     ASSERT_THAT(CheckTable(c.policy, c.shape, c.table), IsOk());
     const std::vector<int32_t> budgets =
         TableBudgets(c.policy, c.target, c.shape, c.range, c.table);
-    const int64_t num_heads = c.shape.num_layers * c.shape.num_heads;
+    const int64_t num_heads = int64_t{c.shape.num_layers} * c.shape.num_heads;
     ASSERT_EQ(std::ssize(budgets), num_heads);
     const int64_t mean = NaiveMean(c.policy, c.target, c.range);
     const int64_t num_protected = NaiveProtected(c.policy, c.range);
@@ -363,7 +363,7 @@ TEST(BudgetTableTest, HugeHeadsDoNotOverflow) {
   const EvictionRange range{.cut = kCut, .length = kCut};
   EvictionPolicy policy = Policy(BudgetKind::kHeadKv, Rounding::kToken);
   policy.budget.share = 1.0;
-  HeadScores scores{128, 256, std::vector<float>(128 * 256, 0.0f)};
+  HeadScores scores{128, 256, std::vector<float>(size_t{128} * 256, 0.0f)};
   scores.scores[77] = 1.0f;
   const std::vector<int32_t> budgets =
       TableBudgets(policy, Tokens(1 << 20), shape, range, scores);

@@ -36,8 +36,8 @@ std::vector<int> Order(const Row& scores) {
 
 std::vector<int32_t> Best(const Row& scores, int k) {
   std::vector<int> order = Order(scores);
-  std::vector<int32_t> best(order.begin(),
-                            order.begin() + std::min<int>(k, order.size()));
+  std::vector<int32_t> best(
+      order.begin(), order.begin() + std::min<int64_t>(k, std::ssize(order)));
   std::sort(best.begin(), best.end());
   return best;
 }
@@ -48,7 +48,7 @@ std::vector<int> Share(const std::vector<Row>& rows, int k) {
   for (const Row& row : rows) flat.insert(flat.end(), row.begin(), row.end());
   const std::vector<int> order = Order(flat);
   std::vector<int> counts(rows.size());
-  for (int i = 0; i < std::min<int>(k, order.size()); ++i) {
+  for (int i = 0; i < std::min<int64_t>(k, std::ssize(order)); ++i) {
     ++counts[order[i] / rows[0].size()];
   }
   return counts;
@@ -189,10 +189,10 @@ std::vector<std::vector<int32_t>> NaiveReleased(const Case& c, int layer) {
   for (int head = 0; head < c.num_heads; ++head) {
     int budget = std::min(base, past);
     if (c.is_ada()) {
-      budget = std::min<int>(
+      budget = static_cast<int>(std::min<int64_t>(
           past,
           std::lrint(counts[head] * double{static_cast<float>(1 - alpha)} +
-                     static_cast<int>(base * alpha)));
+                     static_cast<int>(base * alpha))));
     }
     if (c.policy.selector.kind == SelectorKind::kTopK) {
       kept.push_back(Best(rows[head], budget));
