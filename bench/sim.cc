@@ -256,6 +256,7 @@ std::vector<std::pair<std::string, double>> Config(const SimOptions& options) {
       {"max_prefix_wait_steps", scheduler.max_prefix_wait_steps},
       {"max_long_prefills", scheduler.max_long_prefills},
       {"enable_prefix_caching", scheduler.enable_prefix_caching ? 1 : 0},
+      {"reuse_partial_blocks", scheduler.reuse_partial_blocks ? 1 : 0},
       {"num_layers", model.num_layers},
       {"num_heads", model.num_heads},
       {"num_q_heads", model.num_q_heads},
@@ -280,7 +281,10 @@ constexpr SchedulerFlagTexts kSchedulerTexts{
     .watermark = "fraction of the pool that admission leaves free",
     .max_steps_in_flight = "steps issued before the first is answered",
     .enable_prefix_caching =
-        "share the blocks of equal prefixes [default: on]"};
+        "share the blocks of equal prefixes [default: on]",
+    .reuse_partial_blocks =
+        "copy the first rows of a cached block where a prompt goes on as it "
+        "begins"};
 
 constexpr PolicyFlagTexts kPolicyTexts{
     .scheduling_policy =

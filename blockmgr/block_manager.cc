@@ -192,17 +192,18 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
         sequence.cut() +
         static_cast<int32_t>(sequence.tail.size()) * layout_.page_size;
     const int32_t end = begin + layout_.page_size;
-    const bool is_tail = sequence.region != nullptr && sequence.tail.empty();
-    ApplyRetention(Index(block), is_tail ? chain.RetentionOfTail(begin, end)
-                                         : chain.RetentionOf(begin, end));
+    // The block between a region and what was computed over it is not part of
+    // the region's chain.
+    const bool is_between = sequence.region != nullptr && sequence.tail.empty();
+    if (end <= match.num_tokens) {
+      ApplyRetention(Index(block), is_between
+                                       ? chain.RetentionOfTail(begin, end)
+                                       : chain.RetentionOf(begin, end));
+    }
     cache_.SetSuperseded(Index(block), false);
     Wake(Index(block));
     pool_.AddRef(block);
     sequence.tail.push_back(block);
-    // The block between a region and what was computed over it is not part of
-    // the region's chain.
-    const bool is_between =
-        sequence.region != nullptr && sequence.tail.size() == 1;
     if (!is_between) ContinueAfter(Index(block), &sequence);
   }
   sequence.num_reserved =
@@ -211,6 +212,11 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
   sequence.num_settled = sequence.num_reserved;
   sequence.num_found = sequence.num_reserved;
   sequence.num_published = sequence.num_reserved / layout_.page_size;
+  if (match.has_part) {
+    CutBack(slot, match.num_tokens);
+    // Its last block will be a copy, which nobody has found.
+    sequence.num_found -= match.num_tokens % layout_.page_size;
+  }
   return slot;
 }
 

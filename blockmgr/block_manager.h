@@ -76,14 +76,17 @@ struct PrefixMatch {
   // it stands for.
   int32_t region = PrefixCache::kNone;
   const CachedRegion* cached = nullptr;
+  // The full ones, then perhaps one of which only the first rows are of use.
   std::vector<BlockId> blocks;
-  // Blocks, the region's too, that only the cache holds: using them costs as
-  // much of the available blocks as taking fresh ones.
+  bool has_part = false;
+  bool part_is_reclaimable = false;
+  // Full blocks, the region's too, that only the cache holds: using them costs
+  // as much of the available blocks as taking fresh ones.
   int32_t num_reclaimable = 0;
   // What looking for it took: pages compared and lengths of regions tried.
   int64_t num_looks = 0;
-  // The sequence, if it is one; then `blocks` are the full ones, there may be a
-  // part of another, and nothing is reclaimable.
+  // The sequence, if it is one; then there may be a part of a block that is
+  // not named, and nothing is reclaimable.
   SequenceSlot source = kNoSequenceSlot;
   const RegionRecord* source_region = nullptr;
   int32_t source_length = 0;  // see length(); set by whoever knows
@@ -101,8 +104,17 @@ struct PrefixMatch {
     return record() == nullptr ? 0
                                : static_cast<int32_t>(record()->blocks.size());
   }
+  // What is held of it in the end: a part is copied.
   int32_t num_blocks() const {
-    return static_cast<int32_t>(blocks.size()) + num_region_blocks();
+    return static_cast<int32_t>(blocks.size()) - (has_part ? 1 : 0) +
+           num_region_blocks();
+  }
+  // The same without the part.
+  void DropPart(int32_t page_size) {
+    if (!has_part) return;
+    blocks.pop_back();
+    num_tokens -= num_tokens % page_size;
+    has_part = part_is_reclaimable = false;
   }
 };
 
@@ -192,6 +204,12 @@ class BlockManager {
                     int32_t max_tokens,
                     const RegionQuery* query = nullptr) const;
 
+  // Extends what Match has found by the first rows of a block that begins as
+  // the sequence goes on, up to max_tokens; Open's sequence copies them with
+  // its first Reserve. O(1). REQUIRES: the match is still valid.
+  void MatchPart(const BlockChain& chain, std::span<const int32_t> tokens,
+                 int32_t max_tokens, PrefixMatch* match) const;
+
   // The first num_tokens of a sequence, to be forked by Open. Valid until the
   // sequence changes. REQUIRES: CanFork(source), and Open in its place;
   // num_tokens is settled and not below the region's cut.
@@ -199,8 +217,8 @@ class BlockManager {
 
   // Opens a sequence whose first tokens are `match` (settled and published as
   // far as there), found by `chain` and still in the cache, or of a sequence.
-  // A part of a block that is shared with that one is copied by the first
-  // Reserve. REQUIRES: num_open_slots() > 0.
+  // A part of a block is copied by the first Reserve. REQUIRES:
+  // num_open_slots() > 0.
   SequenceSlot Open(const BlockChain& chain, const PrefixMatch& match);
 
   // Whether Fork(slot) is possible now: a slot is open, no eviction is pending

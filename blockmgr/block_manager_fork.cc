@@ -1,4 +1,4 @@
-// Shared sequences: the fork, and copy on write.
+// Shared blocks: the fork, parts of cached blocks, and copy on write.
 
 #include <algorithm>
 
@@ -57,6 +57,29 @@ PrefixMatch BlockManager::MatchFork(SequenceSlot source,
   const int32_t num_full = (num_tokens - sequence.cut()) / layout_.page_size;
   match.blocks.assign(sequence.tail.begin(), sequence.tail.begin() + num_full);
   return match;
+}
+
+void BlockManager::MatchPart(const BlockChain& chain,
+                             std::span<const int32_t> tokens,
+                             int32_t max_tokens, PrefixMatch* match) const {
+  BM_CHECK(match->source == kNoSequenceSlot && !match->has_part);
+  if (!prefix_caching_) return;
+  int32_t before = PrefixCache::kNone;
+  if (match->cached != nullptr && match->blocks.size() == 1) {
+    // The block between is not part of the region's chain.
+    before = match->region;
+  } else if (!match->blocks.empty()) {
+    before = Index(match->blocks.back());
+  }
+  BlockId block = kNullBlock;
+  const int32_t num_tokens = cache_.MatchPart(
+      before, chain, tokens, match->num_tokens, max_tokens, &block);
+  if (num_tokens == 0) return;
+  match->num_tokens += num_tokens;
+  match->blocks.push_back(block);
+  match->has_part = true;
+  match->part_is_reclaimable = cache_.IsReclaimable(Index(block));
+  ++match->num_looks;
 }
 
 bool BlockManager::NeedsCopy(const SequenceCache& sequence) const {

@@ -16,6 +16,7 @@ PrefixCache::PrefixCache(int32_t num_blocks, int32_t page_size)
       order_(num_blocks),
       tokens_(static_cast<size_t>(num_blocks) * page_size) {
   index_.reserve(num_blocks);
+  starts_.reserve(num_blocks);
 }
 
 int32_t PrefixCache::num_blocks(int32_t entry) const {
@@ -202,6 +203,7 @@ void PrefixCache::AddBlock(BlockId block, const BlockKey& key,
   std::ranges::copy(
       tokens,
       tokens_.begin() + static_cast<int64_t>(Index(block)) * page_size_);
+  AddStart(Index(block));
   if (media.empty()) return;
   entries_[Index(block)].has_media = true;
   media_.emplace(Index(block), std::move(media));
@@ -331,7 +333,11 @@ void PrefixCache::Remove(int32_t entry) {
   RemoveFromIndex(entry);
   num_blocks_held_ -= num_blocks(entry);
   if (own.has_media) media_.erase(entry);
-  if (entry >= num_blocks_) ForgetLength(*regions_[entry - num_blocks_]);
+  if (entry < num_blocks_) {
+    RemoveStart(entry);
+  } else {
+    ForgetLength(*regions_[entry - num_blocks_]);
+  }
   if (own.follows_root) ReleaseRoot(own.parent);
   own = Entry{};
   if (entry < num_blocks_) return;
@@ -355,10 +361,11 @@ void PrefixCache::RemoveReclaimable(int32_t entry) {
 int64_t PrefixCache::metadata_bytes(
     absl::flat_hash_set<const RegionContent*>* counted) const {
   int64_t bytes = HeapBytes(entries_) + order_.metadata_bytes() +
-                  HeapBytes(tokens_) + HeapBytes(index_) + HeapBytes(media_) +
-                  HeapBytes(roots_) + HeapBytes(root_names_) +
-                  HeapBytes(regions_) + HeapBytes(free_regions_) +
-                  HeapBytes(region_index_) + HeapBytes(region_entries_);
+                  HeapBytes(tokens_) + HeapBytes(index_) + HeapBytes(starts_) +
+                  HeapBytes(media_) + HeapBytes(roots_) +
+                  HeapBytes(root_names_) + HeapBytes(regions_) +
+                  HeapBytes(free_regions_) + HeapBytes(region_index_) +
+                  HeapBytes(region_entries_);
   for (const auto& [block, media] : media_) bytes += HeapBytes(media);
   for (const auto& [name, root] : roots_) {
     bytes += HeapBytes(name) + HeapBytes(root.plans);
@@ -391,6 +398,7 @@ void PrefixCache::CheckInvariants() const {
   int32_t num_listed = 0;
   size_t num_media = 0;
   size_t num_regions = 0;
+  size_t num_starts = 0;
   absl::flat_hash_map<EntrySerial, int32_t> users;
   for (int32_t i = 0; i < entry_limit(); ++i) {
     const Entry& entry = entries_[i];
@@ -411,6 +419,7 @@ void PrefixCache::CheckInvariants() const {
       same = entries_[same].next_same_key;
     }
     BM_CHECK(entry.parent < entry.serial);
+    if (i < num_blocks_ && CheckStart(i)) ++num_starts;
     if (entry.follows_root) ++users[entry.parent];
     if (i < num_blocks_) continue;
     ++num_regions;
@@ -421,6 +430,7 @@ void PrefixCache::CheckInvariants() const {
   BM_CHECK(num_held == num_blocks_held_);
   BM_CHECK(num_listed == num_reclaimable_);
   BM_CHECK(num_media == media_.size());
+  BM_CHECK(num_starts == starts_.size());
   BM_CHECK(num_regions == region_entries_.size());
   BM_CHECK(num_regions + free_regions_.size() == regions_.size());
   BM_CHECK(roots_.size() == root_names_.size());

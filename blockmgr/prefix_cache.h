@@ -19,6 +19,9 @@
 // block of its own, computed before the compression, and found with the region.
 // Only the same tokens [0, length), compressed in the same way, find it.
 //
+// Of a block whose first tokens are those of a sequence, and whose predecessors
+// are its own, the first rows can be copied: MatchPart finds one.
+//
 // Cost: Match O(blocks matched); the rest O(1), O(length) for a region.
 // Threads: core thread.
 #ifndef BLOCKMGR_PREFIX_CACHE_H_
@@ -29,6 +32,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <absl/container/flat_hash_map.h>
@@ -72,8 +76,8 @@ struct RegionQuery {
 // A region in the cache, and all that a hit is verified against. Immutable.
 struct CachedRegion {
   std::shared_ptr<const RegionRecord> record;
-  std::string plan;    // as in RegionName
-  int32_t length = 0;  // likewise
+  std::string plan;                              // as in RegionName
+  int32_t length = 0;                            // likewise
   std::shared_ptr<const RegionContent> content;  // of [0, length)
   EntrySerial root = kNoSerial;
   BlockId tail = kNullBlock;  // with positions [cut, length)
@@ -84,6 +88,7 @@ class PrefixCache {
  public:
   static constexpr int32_t kNone = -1;
   static constexpr int32_t kMaxRegionLooks = 1024;
+  static constexpr int32_t kMaxPartLooks = 16;
 
   PrefixCache(int32_t num_blocks, int32_t page_size);
 
@@ -132,6 +137,14 @@ class PrefixCache {
   void MatchOver(int32_t region, const BlockChain& chain,
                  std::span<const int32_t> tokens, int32_t max_tokens,
                  std::vector<BlockId>* blocks) const;
+
+  // How many of the tokens [begin, max_tokens) some block that follows `before`
+  // (an entry; kNone: the root of the chain) begins with, less than a page;
+  // `block` is set to the one with most, of the kMaxPartLooks youngest with the
+  // same first token. 0: none, or there is media.
+  int32_t MatchPart(int32_t before, const BlockChain& chain,
+                    std::span<const int32_t> tokens, int32_t begin,
+                    int32_t max_tokens, BlockId* block) const;
 
   // Publishes the block with positions [begin, begin + page_size) of `tokens`
   // (the sequence's, from position 0) after `parent`. Returns the entry that
@@ -195,11 +208,16 @@ class PrefixCache {
 
  private:
   using KeyIndex = absl::flat_hash_map<BlockKey, int32_t>;
+  // Parent and first token of a block.
+  using StartKey = std::pair<EntrySerial, int32_t>;
   struct Entry {
     BlockKey key;
     EntrySerial serial = kNoSerial;
     EntrySerial parent = kNoSerial;
     int32_t next_same_key = kNone;
+    // Of a block: its neighbours among those of its StartKey.
+    int32_t older_same_start = kNone;
+    int32_t younger_same_start = kNone;
     bool follows_root = false;  // `parent` is a root, which counts its users
     bool has_media = false;     // of a block: then media_ has it
   };
@@ -222,6 +240,13 @@ class PrefixCache {
   // Gives the entry its place in the index and its serial.
   void Add(int32_t entry, const BlockKey& key, EntrySerial parent);
   void RemoveFromIndex(int32_t entry);
+  StartKey StartKeyOf(int32_t block) const {
+    return {entries_[block].parent, TokensOf(block).front()};
+  }
+  void AddStart(int32_t block);
+  void RemoveStart(int32_t block);
+  // Audits them; whether the block is the youngest of its start.
+  bool CheckStart(int32_t block) const;
   // One region less of this length.
   void ForgetLength(const CachedRegion& cached);
   // The block with this content, or kNone.
@@ -240,6 +265,7 @@ class PrefixCache {
   ReclaimOrder order_;                               // of the entries
   std::vector<int32_t> tokens_;                      // [num_blocks, page_size]
   KeyIndex index_;                                   // first block of a key
+  absl::flat_hash_map<StartKey, int32_t> starts_;    // youngest of a start
   absl::flat_hash_map<int32_t, std::string> media_;  // by block
   absl::node_hash_map<std::string, Root> roots_;
   absl::flat_hash_map<EntrySerial, const std::string*> root_names_;

@@ -32,9 +32,10 @@ struct SequenceStart {
   int64_t token_begin = 0;
   int32_t num_tokens = 0;
   // Tokens whose KV is in a shared region and shared blocks already (prefix
-  // hit), a multiple of page_size; the blocks, of the positions from the
-  // region's cut on, come first in this step's new blocks. With a source, any
-  // number.
+  // hit); the blocks, of the positions from the region's cut on, come first in
+  // this step's new blocks. If it is no multiple of page_size (and there is no
+  // source), the last of them are the first rows of a cached block: a copy of
+  // this step brings them into the block that comes next, the sequence's own.
   int32_t num_cached_tokens = 0;
   // The sequence that has computed the cached tokens (which are its own first
   // ones, too), or kNoSequenceSlot. The start takes over its region, if any,

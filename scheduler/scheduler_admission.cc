@@ -41,7 +41,10 @@ PrefixMatch SchedulerImpl::FindPrefix(RequestState* request) const {
   request->chain.Extend(request->tokens, layout().page_size);
   const int32_t max_tokens = MaxCachedTokens(*request, 0);
   if (request->sharing == nullptr) {
-    return manager_.Match(request->chain, request->tokens, max_tokens);
+    PrefixMatch match =
+        manager_.Match(request->chain, request->tokens, max_tokens);
+    MatchPart(*request, max_tokens, &match);
+    return match;
   }
   // Who has run goes on from what it ran on, and nothing else; so does a fork.
   const std::vector<CompressionPoint>& points = request->compressions;
@@ -67,7 +70,18 @@ PrefixMatch SchedulerImpl::FindPrefix(RequestState* request) const {
       .history = history,
       .any_history = !request->was_admitted && request->fork_of == RequestId{0},
       .max_tokens_over = limit};
-  return manager_.Match(request->chain, request->tokens, max_tokens, &query);
+  PrefixMatch match =
+      manager_.Match(request->chain, request->tokens, max_tokens, &query);
+  MatchPart(*request,
+            match.cached == nullptr ? max_tokens : limit(match.length()),
+            &match);
+  return match;
+}
+
+void SchedulerImpl::MatchPart(const RequestState& request, int32_t max_tokens,
+                              PrefixMatch* match) const {
+  if (!options_.reuse_partial_blocks) return;
+  manager_.MatchPart(request.chain, request.tokens, max_tokens, match);
 }
 
 int32_t SchedulerImpl::NextCompression(const RequestState& request,
@@ -122,7 +136,7 @@ const RequestState* SchedulerImpl::WhoComputes(const RequestState& request,
                                                const PrefixMatch& match) const {
   // Over a region there are other keys.
   if (match.record() != nullptr) return nullptr;
-  const auto num_matched = static_cast<int32_t>(match.blocks.size());
+  const int32_t num_matched = match.num_tokens / layout().page_size;
   const std::span<const BlockKey> keys = request.chain.keys();
   if (num_matched >= std::ssize(keys)) return nullptr;
   const RequestState* running = prefill_front_.Find(keys[num_matched]);
@@ -140,7 +154,7 @@ bool SchedulerImpl::WaitsForPrefix(const RequestState& request,
   const RequestState* other = WhoComputes(request, match);
   if (other == nullptr) return false;
   const int32_t page_size = layout().page_size;
-  const auto num_matched = static_cast<int32_t>(match.blocks.size());
+  const int32_t num_matched = match.num_tokens / page_size;
   const int32_t num_common =
       CommonBlocks(request.chain.keys(), other->chain.keys(), num_matched);
   const int32_t usable = std::min((num_matched + num_common) * page_size,
@@ -241,7 +255,8 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
   const int32_t num_new =
       CeilDiv(num_cached + num_tokens, page_size) - num_cached / page_size;
   const int32_t num_held = match.num_blocks() + num_new;
-  const int32_t needed = num_new + match.num_reclaimable;
+  const int32_t needed =
+      num_new + match.num_reclaimable + (match.part_is_reclaimable ? 1 : 0);
   if (needed > budget->available || !IsAffordable(*request, match, *budget)) {
     return false;
   }
@@ -309,7 +324,14 @@ SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
     decision_.prefix_waits.push_back(request);
     return Verdict::kLetsOthersPass;
   }
-  const bool matched = !match.blocks.empty();
+  const bool matched = match.num_tokens > 0;
+  if (match.part_is_reclaimable) {
+    // The source of a copy takes a block until the copy is made.
+    if (PlanAdmission(request, match, budget, token_budget)) {
+      return Verdict::kAdmitted;
+    }
+    match.DropPart(layout().page_size);
+  }
   if (PlanAdmission(request, std::move(match), budget, token_budget)) {
     return Verdict::kAdmitted;
   }

@@ -209,6 +209,11 @@ void SchedulerImpl::WriteRun(const StepDecision::Run& run,
       decision_.matches[run.match].source == kNoSequenceSlot) {
     const std::vector<BlockId>& matched = decision_.matches[run.match].blocks;
     plan->blocks.insert(plan->blocks.end(), matched.begin(), matched.end());
+    if (decision_.matches[run.match].has_part) {
+      // The copy in the place of its source.
+      plan->blocks.back() =
+          manager_.sequence(request.slot).tail[matched.size() - 1];
+    }
   }
   plan->blocks.insert(plan->blocks.end(), blocks.begin(), blocks.end());
   plan->block_offsets.push_back(std::ssize(plan->blocks));

@@ -285,6 +285,9 @@ class SchedulerImpl : public Scheduler {
   int32_t MaxCachedTokens(const RequestState& request, int32_t length) const;
   // The longest cached prefix.
   PrefixMatch FindPrefix(RequestState* request) const;
+  // Extends it by a part of a block, if that is wanted.
+  void MatchPart(const RequestState& request, int32_t max_tokens,
+                 PrefixMatch* match) const;
   // The first of its compressions that `match` does not stand for.
   static int32_t NextCompression(const RequestState& request,
                                  const PrefixMatch& match);

@@ -90,6 +90,10 @@ struct SchedulerOptions {
   // there is none.
   int32_t num_scorer_states = 0;
   bool enable_prefix_caching = true;
+  // Whether the first rows of a cached block are copied where a prompt goes on
+  // as the block begins: saves computing less than a page of tokens per
+  // request, for a copy of that many rows.
+  bool reuse_partial_blocks = false;
   CompactionPreference compaction = CompactionPreference::kFreshFirst;
 
   // Serve the tenant first that has been served least for its weight (the

@@ -22,11 +22,6 @@ bool IsSlice(int64_t begin, int64_t count, size_t size) {
          count <= static_cast<int64_t>(size) - begin;
 }
 
-bool IsBlock(const ModelLayout& layout, BlockId block) {
-  return block != kNullBlock && Index(block) > 0 &&
-         Index(block) < layout.num_blocks;
-}
-
 absl::Status CheckArray(const char* field, size_t size, size_t expected) {
   if (size == expected) return absl::OkStatus();
   return Invalid("plan.", field, ": expected ", expected, " elements, got ",
@@ -77,7 +72,7 @@ absl::Status EngineTables::CheckShapes(const StepPlan& plan) const {
                    plan.blocks.size());
   }
   for (const BlockId block : plan.blocks) {
-    if (!IsBlock(layout_, block)) {
+    if (!IsBlock(block)) {
       return Invalid("plan.blocks: expected block ids in [1, ",
                      layout_.num_blocks, "), got ", Index(block));
     }
@@ -96,13 +91,10 @@ absl::Status EngineTables::CheckStart(const StepPlan& plan,
                 plan.start_tokens.size(), "), got [", start.token_begin, ", +",
                 start.num_tokens, ")");
   }
-  const int32_t multiple =
-      start.source == kNoSequenceSlot ? layout_.page_size : 1;
   if (start.num_cached_tokens < 0 ||
-      start.num_cached_tokens >= start.num_tokens ||
-      start.num_cached_tokens % multiple != 0) {
-    return fail("expected num_cached_tokens to be a multiple of ", multiple,
-                " below ", start.num_tokens, ", got ", start.num_cached_tokens);
+      start.num_cached_tokens >= start.num_tokens) {
+    return fail("expected num_cached_tokens to be at least 0 and below ",
+                start.num_tokens, ", got ", start.num_cached_tokens);
   }
   if (start.query_window < 0) {
     return fail("expected query_window >= 0, got ", start.query_window);
@@ -139,74 +131,6 @@ absl::Status EngineTables::CheckStarts(const StepPlan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status EngineTables::CheckSource(const StepPlan& plan,
-                                       const SequenceStart& start) {
-  const auto fail = [&](const auto&... parts) {
-    return Invalid("plan.starts of slot ", Index(start.slot), ": ", parts...);
-  };
-  BM_RETURN_IF_ERROR(CheckSlot("plan.starts.source", start.source));
-  const Pending pending = PendingOf(start.source);
-  if (!InUse(start.source) || pending.released || pending.start >= 0 ||
-      start.region != kNoRegion) {
-    return fail("expected a source that goes on, and no region, got slot ",
-                Index(start.source), " and region ", Index(start.region));
-  }
-  const SequenceTable& source = row(start.source);
-  const int32_t num_cached = start.num_cached_tokens;
-  if (num_cached < std::max(source.cut, 1) ||
-      num_cached > source.num_computed) {
-    return fail("expected num_cached_tokens in [", std::max(source.cut, 1),
-                ", ", source.num_computed, "] (of its source), got ",
-                num_cached);
-  }
-  if (!std::equal(source.tokens.begin(), source.tokens.begin() + num_cached,
-                  plan.start_tokens.begin() + start.token_begin)) {
-    return fail("expected the first ", num_cached,
-                " tokens to be those of its source, slot ",
-                Index(start.source));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status EngineTables::CheckCopies(const StepPlan& plan) {
-  for (const CopyOnWrite& copy : plan.copies) {
-    BM_RETURN_IF_ERROR(CheckSlot("plan.copies.slot", copy.slot));
-    const auto fail = [&](const auto&... parts) {
-      return Invalid("plan.copies of slot ", Index(copy.slot), ": ", parts...);
-    };
-    Pending& pending = PendingOf(copy.slot);
-    if (!pending.scheduled || pending.copied) {
-      return fail("expected a scheduled slot, once");
-    }
-    pending.copied = true;
-    if (!IsBlock(layout_, copy.blocks.destination)) {
-      return fail("expected a destination in [1, ", layout_.num_blocks,
-                  "), got ", Index(copy.blocks.destination));
-    }
-    const SequenceTable* table = nullptr;
-    int64_t num_blocks = 0;
-    if (pending.start < 0) {
-      table = &row(copy.slot);
-      num_blocks = std::ssize(table->tail_blocks);
-    } else {
-      const SequenceStart& start =
-          plan.starts[static_cast<size_t>(pending.start)];
-      if (start.source != kNoSequenceSlot) {
-        table = &row(start.source);
-        num_blocks = SourceBlocks(start);
-      }
-    }
-    if (num_blocks == 0) return fail("expected a tail, got none");
-    const BlockId last =
-        table->tail_blocks[static_cast<size_t>(num_blocks - 1)];
-    if (copy.blocks.source != last) {
-      return fail("expected its last block ", Index(last), " as source, got ",
-                  Index(copy.blocks.source));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status EngineTables::CheckDropped(const StepPlan& plan) const {
   absl::flat_hash_set<RegionId> seen;
   for (const RegionId region : plan.dropped_regions) {
@@ -227,6 +151,7 @@ absl::Status EngineTables::CheckScheduled(const StepPlan& plan, size_t i) {
   Pending& pending = PendingOf(slot);
   if (pending.scheduled) return fail("scheduled twice");
   pending.scheduled = true;
+  pending.run = i;
   int64_t known = 0;
   int64_t computed = 0;
   int64_t cut = 0;
@@ -293,15 +218,24 @@ absl::Status EngineTables::Apply(const StepPlan& plan) {
                      start.num_cached_tokens, " cached tokens, but no blocks");
     }
   }
-
   BM_RETURN_IF_ERROR(CheckCopies(plan));
+  for (const SequenceStart& start : plan.starts) {
+    if (IsPartlyCached(start) && !PendingOf(start.slot).copied) {
+      return Invalid("plan.starts of slot ", Index(start.slot),
+                     ": expected num_cached_tokens to be a multiple of ",
+                     layout_.page_size, " or a copy, got ",
+                     start.num_cached_tokens, " and none");
+    }
+  }
 
   for (const SequenceSlot slot : plan.released) Release(slot);
   for (const SequenceStart& start : plan.starts) Start(plan, start);
   for (const RegionId region : plan.dropped_regions) regions_.erase(region);
   for (const CopyOnWrite& copy : plan.copies) {
-    rows_[static_cast<size_t>(Index(copy.slot))].tail_blocks.back() =
-        copy.blocks.destination;
+    // Of a start in the cache the destination is among the run's blocks.
+    std::vector<BlockId>& tail =
+        rows_[static_cast<size_t>(Index(copy.slot))].tail_blocks;
+    if (!tail.empty()) tail.back() = copy.blocks.destination;
   }
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     SequenceTable& table = rows_[static_cast<size_t>(Index(plan.slots[i]))];
@@ -376,7 +310,7 @@ absl::Status EngineTables::CheckDestinations(const StepPlan& plan,
     taken.insert(Index(table.tail_blocks[i]));
   }
   for (const BlockId block : Destinations(plan, order)) {
-    if (!IsBlock(layout_, block)) {
+    if (!IsBlock(block)) {
       return Invalid("destinations: expected block ids in [1, ",
                      layout_.num_blocks, "), got ", Index(block));
     }

@@ -105,6 +105,7 @@ class EngineTables {
     uint64_t plan = 0;  // the rest is void unless this is num_plans_
     bool released = false;
     bool scheduled = false;
+    size_t run = 0;  // index into slots, if scheduled
     bool evicted = false;
     bool copied = false;
     int32_t start = -1;  // index into starts
@@ -125,6 +126,9 @@ class EngineTables {
   // Of a start with a source.
   absl::Status CheckSource(const StepPlan& plan, const SequenceStart& start);
   absl::Status CheckCopies(const StepPlan& plan);
+  // A copy of the first rows of a cached block.
+  absl::Status CheckPart(const StepPlan& plan, const SequenceStart& start,
+                         const CopyOnWrite& copy);
   // Regions that the plan drops are kept ones, and each is named once.
   absl::Status CheckDropped(const StepPlan& plan) const;
   absl::Status CheckScheduled(const StepPlan& plan, size_t i);
@@ -135,6 +139,16 @@ class EngineTables {
   Pending& PendingOf(SequenceSlot slot);
   void Release(SequenceSlot slot);
   void Start(const StepPlan& plan, const SequenceStart& start);
+  bool IsBlock(BlockId block) const {
+    return block != kNullBlock && Index(block) > 0 &&
+           Index(block) < layout_.num_blocks;
+  }
+  // Whether the last cached tokens are the first rows of a cached block, to be
+  // copied.
+  bool IsPartlyCached(const SequenceStart& start) const {
+    return start.source == kNoSequenceSlot &&
+           start.num_cached_tokens % layout_.page_size != 0;
+  }
   // Tail blocks that the cached tokens of a start with a source are in.
   int32_t SourceBlocks(const SequenceStart& start) const {
     return CeilDiv(start.num_cached_tokens - row(start.source).cut,

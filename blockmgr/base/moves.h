@@ -35,7 +35,9 @@ struct BlockCopy {
 // write to it: before the step computes anything, the engine copies the rows of
 // the first num_tokens tokens (all layers and heads; whole blocks are as good)
 // and puts the destination in the place of the source in the sequence's table,
-// before it adds the step's new blocks.
+// before it adds the step's new blocks. A sequence that starts on a part of a
+// cached block has no table yet: the source is the cached block, and the
+// destination is among the new ones.
 struct CopyOnWrite {
   SequenceSlot slot = kNoSequenceSlot;
   BlockCopy blocks{kNullBlock, kNullBlock};

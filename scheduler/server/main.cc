@@ -88,6 +88,9 @@ constexpr SchedulerFlagTexts kSchedulerTexts{
         "ordered from outside",
     .enable_prefix_caching =
         "Reuse the blocks of equal prefixes (on by default)",
+    .reuse_partial_blocks =
+        "Copy the first rows of a cached block where a prompt goes on as it "
+        "begins, instead of computing them",
     .compaction =
         "Where an eviction puts what it keeps: fresh blocks while there are "
         "some, or the sequence's own (in-place)"};

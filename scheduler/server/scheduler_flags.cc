@@ -51,6 +51,11 @@ void AddSchedulerFlags(CLI::App* app, const SchedulerFlagTexts& texts,
                   options->enable_prefix_caching, texts.enable_prefix_caching)
         ->group(kSchedulerGroup);
   }
+  if (texts.reuse_partial_blocks != nullptr) {
+    app->add_flag("--reuse-partial-blocks", options->reuse_partial_blocks,
+                  texts.reuse_partial_blocks)
+        ->group(kSchedulerGroup);
+  }
   static const auto& compaction =
       *new std::map<std::string, CompactionPreference>{
           {"fresh", CompactionPreference::kFreshFirst},

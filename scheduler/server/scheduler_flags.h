@@ -22,6 +22,7 @@ struct SchedulerFlagTexts {
   const char* max_waiting = nullptr;
   const char* query_window = nullptr;
   const char* enable_prefix_caching = nullptr;
+  const char* reuse_partial_blocks = nullptr;
   const char* compaction = nullptr;
 };
 

@@ -28,6 +28,17 @@ class BlockManagerForkTest : public ManagerTest {
     manager_.CheckInvariants();
     return copies;
   }
+  PrefixMatch MatchPart(const std::vector<int32_t>& tokens,
+                        int32_t max_tokens) const {
+    const BlockChain chain = Chain(tokens);
+    PrefixMatch match = manager_.Match(chain, tokens, max_tokens);
+    manager_.MatchPart(chain, tokens, max_tokens, &match);
+    return match;
+  }
+  void Close(SequenceSlot slot) {
+    manager_.Close(slot);
+    manager_.CheckInvariants();
+  }
   const std::vector<BlockId>& Tail(SequenceSlot slot) const {
     return manager_.sequence(slot).tail;
   }
@@ -214,6 +225,82 @@ TEST_F(BlockManagerForkTest, CloseForgetsThePlannedCopy) {
   manager_.CheckInvariants();
   EXPECT_EQ(manager_.num_available(), 7);
   EXPECT_THAT(ReserveOne({parent}), IsEmpty());
+}
+
+TEST_F(BlockManagerForkTest, CopiesTheFirstRowsOfACachedBlock) {
+  const std::vector<int32_t> cached = Prompt(1, 8);
+  const SequenceSlot first = Compute(cached);
+  const std::vector<BlockId> blocks = Tail(first);
+  Close(first);
+  std::vector<int32_t> prompt = Prompt(1, 7);
+  prompt.insert(prompt.end(), {7, 7});  // ends in the third block
+  PrefixMatch match = MatchPart(prompt, 8);
+  EXPECT_EQ(match.num_tokens, 7);
+  EXPECT_EQ(match.blocks, blocks);
+  EXPECT_TRUE(match.has_part);
+  EXPECT_TRUE(match.part_is_reclaimable);
+  EXPECT_EQ(match.num_reclaimable, 1);
+  EXPECT_EQ(match.num_blocks(), 1);
+  const int32_t available = manager_.num_available();
+  const SequenceSlot slot = manager_.Open(Chain(prompt), match);
+  manager_.CheckInvariants();
+  EXPECT_EQ(manager_.sequence(slot).num_settled, 7);
+  EXPECT_EQ(manager_.num_available(), available - 2);
+  EXPECT_EQ(manager_.BlocksNeeded(slot, 2), 2);  // the copy, and one more
+  const std::vector<CopyOnWrite> copies = ReserveOne({slot});
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_EQ(copies[0], (CopyOnWrite{slot, {blocks[1], Tail(slot)[1]}, 3}));
+  EXPECT_NE(Tail(slot)[1], blocks[1]);
+  Dispatch(1);
+  Acknowledge(1);
+  Commit(slot, prompt, 1);
+  // Its second block is published beside the one that was copied.
+  EXPECT_EQ(Match(prompt).blocks, Tail(slot));
+  EXPECT_EQ(Match(cached).blocks, blocks);
+  EXPECT_EQ(manager_.num_available(), available - 2);
+}
+
+TEST_F(BlockManagerForkTest, APartOfTheFirstBlockWillDo) {
+  const SequenceSlot first = Compute(Prompt(1, 4));
+  const std::vector<int32_t> prompt = Prompt(1, 3);
+  const PrefixMatch match = MatchPart(prompt, 2);
+  EXPECT_EQ(match.num_tokens, 2);
+  EXPECT_FALSE(match.part_is_reclaimable);  // `first` is open
+  const SequenceSlot slot = manager_.Open(Chain(prompt), match);
+  manager_.CheckInvariants();
+  Close(first);
+  EXPECT_EQ(ReserveOne({slot}).size(), 1u);
+  Dispatch(1);
+  Acknowledge(1);
+  Commit(slot, prompt, 1);
+  Close(slot);
+  EXPECT_EQ(manager_.stats().used_blocks, 0);
+}
+
+TEST_F(BlockManagerForkTest, APartIsDroppedWhole) {
+  Close(Compute(Prompt(1, 8)));
+  const std::vector<int32_t> prompt = Prompt(1, 7);
+  PrefixMatch match = MatchPart(prompt, 6);
+  EXPECT_EQ(match.num_tokens, 6);
+  match.DropPart(4);
+  const PrefixMatch plain = Match(prompt);
+  EXPECT_EQ(match.num_tokens, plain.num_tokens);
+  EXPECT_EQ(match.blocks, plain.blocks);
+  EXPECT_EQ(match.num_blocks(), plain.num_blocks());
+  EXPECT_FALSE(match.part_is_reclaimable);
+}
+
+TEST_F(BlockManagerForkTest, AnAbortedStartOnAPartCopiesLater) {
+  Close(Compute(Prompt(1, 8)));
+  const std::vector<int32_t> prompt = Prompt(1, 7);
+  const SequenceSlot slot = manager_.Open(Chain(prompt), MatchPart(prompt, 6));
+  const std::vector<BlockId> tail = Tail(slot);
+  EXPECT_EQ(ReserveOne({slot}).size(), 1u);
+  manager_.Abort(slot, 1);
+  manager_.CheckInvariants();
+  EXPECT_EQ(Tail(slot), tail);
+  EXPECT_EQ(ReserveOne({slot}).size(), 1u);
+  EXPECT_NE(Tail(slot), tail);
 }
 
 TEST_F(BlockManagerForkTest, EveryForkPublishesItsOwnContinuation) {

@@ -62,6 +62,7 @@ TEST_P(BlockManagerModelTest, AgreesWithNaiveModel) {
   EXPECT_GT(tally.lost_engines, 0);
   EXPECT_EQ(tally.reclaimed_blocks > 0, caching);
   EXPECT_EQ(tally.matched_blocks > 0, caching);
+  EXPECT_EQ(tally.matched_parts > 0, caching && page_size > 1);
   EXPECT_EQ(tally.matched_waiting_blocks > 0, caching);
   EXPECT_EQ(tally.dropped_entries > 0, caching);
   EXPECT_EQ(tally.published_regions > 0, caching);

@@ -142,7 +142,7 @@ void ManagerDriver::Shrink() {
   }
 }
 
-void ManagerDriver::Open() {
+NaiveSequence ManagerDriver::RandomSequence() {
   const int32_t page_size = config_.layout.page_size;
   NaiveSequence sequence;
   std::vector<int32_t>& prompt = sequence.tokens;
@@ -165,6 +165,13 @@ void ManagerDriver::Open() {
       BlockChain({.tenant = sequence.scope == 0 ? "one" : "other"});
   sequence.names.SetRetention(sequence.wishes);
   sequence.names.Extend(prompt, page_size);
+  return sequence;
+}
+
+void ManagerDriver::Open() {
+  const int32_t page_size = config_.layout.page_size;
+  NaiveSequence sequence = RandomSequence();
+  const std::vector<int32_t>& prompt = sequence.tokens;
   const auto num_prompt = static_cast<int32_t>(prompt.size());
   const int32_t max_tokens = Chance(0.5) ? num_prompt : Int(-1, num_prompt);
   const std::string plan = Chance(0.8) ? "p" : "q";
@@ -178,10 +185,21 @@ void ManagerDriver::Open() {
                              .any_history = Chance(0.5),
                              .max_tokens_over = limit};
   const RegionQuery* asked = Chance(0.7) ? &query : nullptr;
-  const PrefixMatch match =
-      manager_.Match(sequence.names, prompt, max_tokens, asked);
-  const PrefixMatch expected =
+  PrefixMatch match = manager_.Match(sequence.names, prompt, max_tokens, asked);
+  PrefixMatch expected =
       model_.Match(sequence.scope, prompt, max_tokens, asked);
+  if (Chance(0.5)) {
+    const int32_t part_limit =
+        match.cached == nullptr ? max_tokens : limit(match.length());
+    manager_.MatchPart(sequence.names, prompt, part_limit, &match);
+    model_.MatchPart(sequence.scope, prompt, part_limit, &expected);
+    if (Chance(0.1)) {
+      match.DropPart(page_size);
+      expected.DropPart(page_size);
+    }
+  }
+  EXPECT_EQ(match.has_part, expected.has_part);
+  EXPECT_EQ(match.part_is_reclaimable, expected.part_is_reclaimable);
   EXPECT_EQ(match.num_tokens, expected.num_tokens);
   EXPECT_EQ(match.cached != nullptr, expected.region != PrefixCache::kNone);
   EXPECT_EQ(match.blocks, expected.blocks);
@@ -194,9 +212,12 @@ void ManagerDriver::Open() {
   const SequenceSlot slot = manager_.Open(sequence.names, match);
   // Every matched block that only the cache held is used now.
   const int32_t woken = before.cached_blocks - manager_.stats().cached_blocks;
-  EXPECT_EQ(available - manager_.num_available(), match.num_reclaimable);
+  const int32_t num_reclaimable =
+      match.num_reclaimable + (match.part_is_reclaimable ? 1 : 0);
+  EXPECT_EQ(available - manager_.num_available(), num_reclaimable);
   tally_->matched_blocks += std::ssize(match.blocks);
-  tally_->matched_waiting_blocks += woken - match.num_reclaimable;
+  tally_->matched_parts += match.has_part ? 1 : 0;
+  tally_->matched_waiting_blocks += woken - num_reclaimable;
   model_.Open(slot, std::move(sequence), expected);
   model_.CheckRegion(manager_, slot);
   if (match.cached != nullptr) {

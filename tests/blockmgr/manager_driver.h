@@ -42,6 +42,7 @@ struct DriverTally {
   int64_t undone_orders = 0;
   int64_t reclaimed_blocks = 0;
   int64_t matched_blocks = 0;
+  int64_t matched_parts = 0;  // of a block
   int64_t matched_waiting_blocks = 0;  // only the cache's, and fenced
   int64_t in_place_evictions = 0;
   int64_t copying_evictions = 0;
@@ -103,6 +104,8 @@ class ManagerDriver {
 
   void Grow();
   void Shrink();
+  // With a prompt, a scope, wishes and names; not open yet.
+  NaiveSequence RandomSequence();
   void Open();
   // Reserves for some sequences; true if it was done.
   bool Reserve();

@@ -187,13 +187,14 @@ void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
     line_.erase({block, 0});
     if (cached_.at(block).superseded) cached_.at(block).retention = {};
     cached_.at(block).superseded = false;
+    if (begin + page_size > match.num_tokens) continue;  // a part of it
     ApplyWishes(sequence, {block, 0}, begin, begin + page_size,
                 over && i == 0 ? begin : 0);
     if (!over || i > 0) sequence.chain = cached_.at(block).id;
   }
   sequence.num_reserved = match.num_tokens;
   sequence.num_settled = match.num_tokens;
-  sequence.num_found = match.num_tokens;
+  sequence.num_found = match.num_tokens - match.num_tokens % page_size;
   sequence.num_offered = match.num_tokens / page_size;
   sequence.values.resize(match.num_tokens);
   for (int32_t i = sequence.cut; i < match.num_tokens; ++i) {

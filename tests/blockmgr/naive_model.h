@@ -86,6 +86,9 @@ class NaiveModel {
   // The entry of a region is its id here.
   PrefixMatch Match(int32_t scope, const std::vector<int32_t>& tokens,
                     int32_t max_tokens, const RegionQuery* query) const;
+  // Extends it by a part of a block.
+  void MatchPart(int32_t scope, const std::vector<int32_t>& tokens,
+                 int32_t max_tokens, PrefixMatch* match) const;
   // `sequence` has tokens, scope and wishes.
   void Open(SequenceSlot slot, NaiveSequence sequence,
             const PrefixMatch& match);

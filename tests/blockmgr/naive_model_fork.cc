@@ -1,6 +1,8 @@
 // What NaiveModel knows of shared blocks, and the rows that the engine writes.
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -36,6 +38,41 @@ void NaiveModel::ForkPart(SequenceSlot parent, SequenceSlot child,
                           int32_t num_tokens) {
   EXPECT_TRUE(sequences_.emplace(child, NaiveSequence(at(parent))).second);
   CutBack(child, num_tokens);
+}
+
+void NaiveModel::MatchPart(int32_t scope, const std::vector<int32_t>& tokens,
+                           int32_t max_tokens, PrefixMatch* match) const {
+  const bool over = match->region != PrefixCache::kNone;
+  uint64_t parent = over ? static_cast<uint64_t>(match->region) : 1;
+  if (match->blocks.size() > (over ? 1 : 0)) {
+    parent = cached_.at(match->blocks.back()).id;
+  }
+  const int32_t begin = match->num_tokens;
+  const int32_t end = std::min({max_tokens, begin + layout_.page_size - 1,
+                                static_cast<int32_t>(tokens.size())});
+  // The youngest with the same first token first.
+  std::map<uint64_t, BlockId, std::greater<>> candidates;
+  for (const auto& [block, entry] : cached_) {
+    if (begin < end && entry.scope == scope && entry.parent == parent &&
+        entry.prefix[begin] == tokens[begin]) {
+      candidates.emplace(entry.id, block);
+    }
+  }
+  int32_t num_looks = 0;
+  int32_t best = begin;
+  for (const auto& [id, block] : candidates) {
+    if (++num_looks > PrefixCache::kMaxPartLooks) break;
+    int32_t same = begin;
+    while (same < end && cached_.at(block).prefix[same] == tokens[same]) ++same;
+    if (same <= best) continue;
+    best = same;
+    if (match->has_part) match->blocks.pop_back();
+    match->has_part = true;
+    match->blocks.push_back(block);
+    match->part_is_reclaimable = Holders()[Index(block)] == 0 &&
+                                 released_.at(Index(block)) <= acknowledged_;
+  }
+  match->num_tokens = best;
 }
 
 std::vector<TokenDemand> NaiveModel::Leavers(

@@ -66,6 +66,7 @@ inline SchedulerOptions SmallScheduler(bool prefix_caching,
   options.watermark = 0.0;
   options.max_steps_in_flight = steps_in_flight;
   options.enable_prefix_caching = prefix_caching;
+  options.reuse_partial_blocks = prefix_caching;
   return options;
 }
 

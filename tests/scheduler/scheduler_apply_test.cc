@@ -91,6 +91,60 @@ TEST(SchedulerApplyTest, MatchedBlocksComeFirst) {
   driver.CheckQuiescent();
 }
 
+// The first rows of the second block, where that is wanted.
+TEST(SchedulerApplyTest, APartOfABlockIsCopied) {
+  for (const bool wanted : {false, true}) {
+    SchedulerOptions options = PlainOptions();
+    options.enable_prefix_caching = true;
+    options.reuse_partial_blocks = wanted;
+    SchedulerDriver driver(SmallLayout(4, 20), options);
+    const RequestId a = Submit(&driver, MakeRequest("a", 10, 20));
+    driver.Step();
+    const std::vector<BlockId> first = driver.BlocksInPlan(a);
+    const RequestId b = Submit(&driver, MakeRequest("b", 7, 20));
+    driver.Step();
+    ASSERT_THAT(driver.plan().starts, SizeIs(1));
+    // The last token is computed in any case.
+    EXPECT_EQ(driver.plan().starts[0].num_cached_tokens, wanted ? 6 : 4);
+    EXPECT_EQ(driver.TokensInPlan(b), wanted ? 1 : 3);
+    const std::vector<BlockId> second = driver.BlocksInPlan(b);
+    ASSERT_THAT(second, SizeIs(2));
+    EXPECT_EQ(second[0], first[0]);
+    EXPECT_NE(second[1], first[1]);
+    const std::vector<CopyOnWrite>& copies = driver.plan().copies;
+    ASSERT_EQ(copies.size(), wanted ? 1u : 0u);
+    if (wanted) {
+      EXPECT_EQ(copies[0], (CopyOnWrite{driver.plan().starts[0].slot,
+                                        {first[1], second[1]},
+                                        2}));
+    }
+    driver.Drain();
+    driver.CheckQuiescent();
+  }
+}
+
+// The source of a copy is held until the copy is made: where that is too much,
+// the rows are computed.
+TEST(SchedulerApplyTest, APartThatDoesNotFitIsComputed) {
+  for (const int32_t num_usable : {2, 3}) {
+    SchedulerOptions options = PlainOptions();
+    options.enable_prefix_caching = true;
+    options.reuse_partial_blocks = true;
+    SchedulerDriver driver(SmallLayout(4, num_usable), options);
+    Submit(&driver, MakeRequest("a", 8, 1));
+    driver.Drain();
+    const RequestId b = Submit(&driver, MakeRequest("b", 7, 2));
+    driver.Step();
+    ASSERT_THAT(driver.plan().starts, SizeIs(1));
+    EXPECT_EQ(driver.plan().starts[0].num_cached_tokens,
+              num_usable == 2 ? 4 : 6);
+    EXPECT_EQ(driver.plan().copies.size(), num_usable == 2 ? 0u : 1u);
+    driver.Drain();
+    EXPECT_EQ(driver.served(b).outputs.size(), 2u);
+    driver.CheckQuiescent();
+  }
+}
+
 TEST(SchedulerApplyTest, AReleasedSlotIsToldBeforeItIsUsedAgain) {
   SchedulerOptions options = PlainOptions();
   options.max_num_seqs = 1;

@@ -126,6 +126,7 @@ class Swarm {
     options.max_steps_in_flight = random_.Between(1, 4);
     options.query_window = random_.Between(0, 6);
     options.enable_prefix_caching = !random_.OneIn(3);
+    options.reuse_partial_blocks = random_.OneIn(2);
     options.compaction = random_.OneIn(2) ? CompactionPreference::kInPlace
                                           : CompactionPreference::kFreshFirst;
     options.policy = random_.Pick<SchedulingPolicy>(

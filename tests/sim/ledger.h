@@ -177,6 +177,8 @@ class Ledger {
                         const Served& served);
   void TakeFork(const SequenceStart& start, Served* served, Table* table);
   void TakeCopies(const StepPlan& plan);
+  void TakePart(const StepPlan& plan, const CopyOnWrite& copy,
+                const Table& table);
   void TakeRegion(const SequenceStart& start, Served* served, Table* table);
   void TakeDropped(const StepPlan& plan);
   void CheckRegionOrder(const Served& served, const EvictionOrder& order);
@@ -184,7 +186,10 @@ class Ledger {
   void TakeBlocks(const StepPlan& plan, size_t index, Table* table);
   void TakeOrder(const StepPlan& plan, const EvictionOrder& order, Step* step);
   void CheckReplay(const StepPlan& plan);
-  void CheckHit(const Table& table, size_t index, BlockId block);
+  // That the block may stand at this place of the tail, for the first
+  // num_tokens of the sequence.
+  void CheckHit(const Table& table, int32_t index, BlockId block,
+                int32_t num_tokens);
   void CheckFresh(BlockId block);
   int32_t CountHolders(BlockId block) const;
 

@@ -58,7 +58,11 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
 void Ledger::TakeCopies(const StepPlan& plan) {
   for (const CopyOnWrite& copy : plan.copies) {
     const auto found = tables_.find(copy.slot);
-    if (found == tables_.end() || found->second.tail.empty()) {
+    if (found != tables_.end() && found->second.tail.empty()) {
+      TakePart(plan, copy, found->second);
+      continue;
+    }
+    if (found == tables_.end()) {
       report_->Fail("slot ", Index(copy.slot), " copies and has no tail");
       return;
     }
@@ -79,6 +83,30 @@ void Ledger::TakeCopies(const StepPlan& plan) {
     // Read by this very step.
     blocks_[Index(source)].fence = Index(plan.id);
   }
+}
+
+void Ledger::TakePart(const StepPlan& plan, const CopyOnWrite& copy,
+                      const Table& table) {
+  const auto [source, destination] = copy.blocks;
+  const int32_t num_rows = table.num_reserved % layout_.page_size;
+  const int32_t index = (table.num_reserved - table.cut) / layout_.page_size;
+  const auto run = std::ranges::find(plan.slots, copy.slot);
+  if (run == plan.slots.end() || num_rows == 0 || copy.num_tokens != num_rows) {
+    report_->Fail("slot ", Index(copy.slot), " copies ", copy.num_tokens,
+                  " tokens, expected ", num_rows, ", and runs");
+    return;
+  }
+  const int64_t place = plan.block_offsets[run - plan.slots.begin()] + index;
+  if (plan.blocks[place] != destination) {
+    report_->Fail("slot ", Index(copy.slot), " copies to block ",
+                  Index(destination), " and goes on in ",
+                  Index(plan.blocks[place]));
+    return;
+  }
+  CheckHit(table, index, source, table.num_reserved);
+  // Read by this very step.
+  blocks_[Index(source)].fence = Index(plan.id);
+  ++report_->counts().parts;
 }
 
 }  // namespace blockmgr::sim

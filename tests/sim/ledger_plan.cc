@@ -106,8 +106,12 @@ void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
   Served& served = found->second;
   CheckStartTokens(plan, start, served);
   const bool is_fork = start.source != kNoSequenceSlot;
+  const bool has_part =
+      !is_fork && start.num_cached_tokens % layout_.page_size != 0;
   if (start.num_cached_tokens >= start.num_tokens ||
-      (!is_fork && start.num_cached_tokens % layout_.page_size != 0)) {
+      (has_part && (!options_.reuse_partial_blocks ||
+                    std::ranges::count(plan.copies, start.slot,
+                                       &CopyOnWrite::slot) == 0))) {
     report_->Fail("a prefix hit of ", start.num_cached_tokens, " of ",
                   start.num_tokens, " tokens");
   }
@@ -195,11 +199,12 @@ void Ledger::CheckFresh(BlockId block) {
   }
 }
 
-void Ledger::CheckHit(const Table& table, size_t index, BlockId block) {
+void Ledger::CheckHit(const Table& table, int32_t index, BlockId block,
+                      int32_t num_tokens) {
   const Served& served = requests_.at(table.request);
   const std::vector<int32_t>& tokens = served.tokens;
   const std::vector<int32_t>& content = blocks_[Index(block)].content;
-  const size_t end = table.cut + (index + 1) * layout_.page_size;
+  const int32_t end = table.cut + (index + 1) * layout_.page_size;
   // The block after a region was computed before it.
   const std::string& context =
       index == 0 && table.cut > 0 ? table.tail_context : table.context;
@@ -213,10 +218,11 @@ void Ledger::CheckHit(const Table& table, size_t index, BlockId block) {
                   Index(block), " computed after '",
                   blocks_[Index(block)].context, "', expected '", context, "'");
   }
-  if (content.size() != end || end > tokens.size() ||
-      !std::equal(content.begin(), content.end(), tokens.begin())) {
+  if (std::ssize(content) != end || num_tokens > std::ssize(tokens) ||
+      !std::equal(content.begin(), content.begin() + num_tokens,
+                  tokens.begin())) {
     report_->Fail("request ", Index(table.request), " hits block ",
-                  Index(block), ", which does not hold its first ", end,
+                  Index(block), ", which does not hold its first ", num_tokens,
                   " tokens");
   }
 }
@@ -233,7 +239,9 @@ void Ledger::TakeBlocks(const StepPlan& plan, size_t index, Table* table) {
     const BlockId block = plan.blocks[i];
     if (num_hit > 0) {
       --num_hit;
-      CheckHit(*table, table->tail.size(), block);
+      const auto place = static_cast<int32_t>(table->tail.size());
+      CheckHit(*table, place, block,
+               table->cut + (place + 1) * layout_.page_size);
     } else {
       CheckFresh(block);
     }

@@ -34,6 +34,7 @@ constexpr Field kFields[] = {
     {"query_window", &SimOptions::query_window},
     {"num_scorer_states", &SimOptions::num_scorer_states},
     {"prefix_caching", &SimOptions::prefix_caching},
+    {"reuse_parts", &SimOptions::reuse_parts},
     {"in_place", &SimOptions::in_place},
     {"policy", &SimOptions::policy},
     {"admission", &SimOptions::admission},
@@ -136,6 +137,7 @@ SchedulerOptions SimOptions::Scheduler() const {
   options.query_window = query_window;
   options.num_scorer_states = num_scorer_states;
   options.enable_prefix_caching = prefix_caching != 0;
+  options.reuse_partial_blocks = reuse_parts != 0;
   options.compaction = in_place != 0 ? CompactionPreference::kInPlace
                                      : CompactionPreference::kFreshFirst;
   options.policy = static_cast<SchedulingPolicy>(policy);
@@ -209,6 +211,7 @@ SimOptions OptionsForSeed(int32_t seed) {
     options.tenant_max_requests = random.Between(0, 5);
     options.tenant_max_tokens = random.OneIn(2) ? random.Between(8, 300) : 0;
   }
+  options.reuse_parts = random.OneIn(2) ? 1 : 0;
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());
   return options;

@@ -38,6 +38,7 @@ struct SimOptions {
   int32_t query_window = 4;
   int32_t num_scorer_states = 0;
   int32_t prefix_caching = 1;
+  int32_t reuse_parts = 0;
   int32_t in_place = 0;
   // By value of their enums.
   int32_t policy = 0;

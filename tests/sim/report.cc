@@ -18,6 +18,7 @@ void RunCounts::Add(const RunCounts& other) {
   engine_losses += other.engine_losses;
   cut_requests += other.cut_requests;
   forks += other.forks;
+  parts += other.parts;
   wrong_results += other.wrong_results;
   broken_streams += other.broken_streams;
 }
@@ -29,8 +30,8 @@ std::string RunCounts::ToString() const {
       preemptions, " preemptions (of one request at most ", max_preemptions,
       "), ", evictions, " evictions, ", region_hits, " region hits, ",
       engine_losses, " engine losses, ", cut_requests, " cut requests, ", forks,
-      " forks, ", wrong_results, " wrong results, ", broken_streams,
-      " broken streams");
+      " forks, ", parts, " starts on parts of blocks, ", wrong_results,
+      " wrong results, ", broken_streams, " broken streams");
 }
 
 }  // namespace blockmgr::sim

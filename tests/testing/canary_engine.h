@@ -149,6 +149,10 @@ class CanaryEngine {
   absl::Status StartFrom(const CanaryTable& source, const SequenceStart& start,
                          CanaryTable* table);
   absl::Status ApplyCopies(const Queued& queued, StepResult* result);
+  // The first block of a run that is not cached, where its sequence starts in
+  // the cache; the null block without one.
+  BlockId NextOwnBlock(const StepPlan& plan, const CanaryTable& table,
+                       SequenceSlot slot) const;
   absl::Status ApplyBlocks(const Queued& queued);
   void CarryOutLosses(StepResult* result);
   absl::Status CheckFresh(const Queued& queued, BlockId block) const;

@@ -206,6 +206,59 @@ TEST_F(CanarySourceTest, NoticesWrongForks) {
   expect([](StepPlan* p) { p->released = {SequenceSlot{0}}; }, "which has 0");
 }
 
+// Starts slot 1 with the first three of the six tokens that slot 0 left in the
+// cache: a block of two is shared, of the next one a row is copied.
+class CanaryPartTest : public CanaryEngineTest {
+ protected:
+  static StepPlan Part() {
+    StepPlan plan = Plan(2);
+    AddStart(1, kTokens, 3, &plan);
+    plan.copies = {{.slot = SequenceSlot{1},
+                    .blocks = {BlockId{2}, BlockId{4}},
+                    .num_tokens = 1}};
+    AddRun(1, 3, 3, {1, 4, 5}, true, &plan);
+    return plan;
+  }
+};
+
+TEST_F(CanaryPartTest, ReadsTheRowsThatWereCopied) {
+  EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
+  EXPECT_THAT(Run(Part()), IsOk());
+  EXPECT_THAT(engine_.table(SequenceSlot{1}).tail,
+              ElementsAre(BlockId{1}, BlockId{4}, BlockId{5}));
+}
+
+TEST_F(CanaryPartTest, NoticesWrongParts) {
+  const auto expect = [this](const std::function<void(StepPlan*)>& spoil,
+                             const char* message) {
+    engine_.Restart();
+    EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
+    StepPlan plan = Part();
+    spoil(&plan);
+    EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr(message)));
+  };
+  expect([](StepPlan* p) { p->copies.clear(); }, "cached tokens: 3 of 6");
+  expect([](StepPlan* p) { p->copies[0].num_tokens = 2; }, "end of its tail");
+  expect([](StepPlan* p) { p->copies[0].blocks.destination = BlockId{5}; },
+         "end of its tail");
+  expect([](StepPlan* p) { p->copies[0].blocks.source = BlockId{3}; },
+         "got request");
+}
+
+// What is copied of a lost block is lost, and said to be.
+TEST_F(CanaryPartTest, ACopyOfALostBlockIsLost) {
+  EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
+  engine_.LoseBlocks({BlockId{2}});
+  StepPlan other = Plan(2);
+  AddRun(0, 6, 1, {6}, true, &other);
+  EXPECT_THAT(Run(other), IsOk());
+  StepPlan plan = Part();
+  plan.id = StepId{3};
+  ASSERT_THAT(engine_.Enqueue(plan), IsOk());
+  ASSERT_OK_AND_ASSIGN(const StepResult result, engine_.Execute());
+  EXPECT_THAT(result.lost_blocks, ElementsAre(BlockId{4}));
+}
+
 TEST_F(CanarySourceTest, WhoLostABlockSamplesNonsenseUntilItStartsAgain) {
   const std::vector<int32_t> alone = engine_.OutputsAlone(kTokens, 2, {});
   engine_.LoseBlocks({BlockId{2}, BlockId{9}});

@@ -11,6 +11,13 @@
 #include "tests/testing/canary_engine.h"
 
 namespace blockmgr {
+namespace {
+
+bool IsCopiedTo(const StepPlan& plan, SequenceSlot slot) {
+  return std::ranges::count(plan.copies, slot, &CopyOnWrite::slot) > 0;
+}
+
+}  // namespace
 
 absl::Status CanaryEngine::ApplyStarts(const StepPlan& plan) {
   for (const SequenceSlot slot : plan.released) {
@@ -39,7 +46,9 @@ absl::Status CanaryEngine::ApplyStart(const StepPlan& plan,
     return Wrong("slot ", Index(start.slot), " is in use");
   }
   table = CanaryTable{};
-  if ((!has_source && start.num_cached_tokens % layout_.page_size != 0) ||
+  const bool is_partly_cached =
+      !has_source && start.num_cached_tokens % layout_.page_size != 0;
+  if ((is_partly_cached && !IsCopiedTo(plan, start.slot)) ||
       start.num_cached_tokens >= start.num_tokens) {
     return Wrong("cached tokens: ", start.num_cached_tokens, " of ",
                  start.num_tokens);
@@ -132,8 +141,15 @@ absl::Status CanaryEngine::ApplyCopies(const Queued& queued,
   for (const CopyOnWrite& copy : queued.plan.copies) {
     CanaryTable& table = tables_[Index(copy.slot)];
     const auto [source, destination] = copy.blocks;
-    if (!table.open || table.tail.empty() || table.tail.back() != source ||
-        copy.num_tokens != (table.length() - table.cut()) % layout_.page_size) {
+    // Of a start in the cache the blocks come with its run.
+    const bool has_tail = !table.tail.empty();
+    const int32_t num_tokens =
+        (table.length() - table.cut()) % layout_.page_size;
+    if (!table.open || copy.num_tokens != num_tokens ||
+        (has_tail
+             ? table.tail.back() != source
+             : num_tokens == 0 || NextOwnBlock(queued.plan, table, copy.slot) !=
+                                      destination)) {
       return Wrong("slot ", Index(copy.slot), " copies ", copy.num_tokens,
                    " tokens of block ", Index(source),
                    ", not the end of its tail");
@@ -158,9 +174,19 @@ absl::Status CanaryEngine::ApplyCopies(const Queued& queued,
     } else {
       lost_.erase(destination);
     }
-    table.tail.back() = destination;
+    if (has_tail) table.tail.back() = destination;
   }
   return absl::OkStatus();
+}
+
+BlockId CanaryEngine::NextOwnBlock(const StepPlan& plan,
+                                   const CanaryTable& table,
+                                   SequenceSlot slot) const {
+  const auto run = std::ranges::find(plan.slots, slot) - plan.slots.begin();
+  if (run == std::ssize(plan.slots)) return kNullBlock;
+  const int64_t place = plan.block_offsets[run] +
+                        (table.length() - table.cut()) / layout_.page_size;
+  return place < plan.block_offsets[run + 1] ? plan.blocks[place] : kNullBlock;
 }
 
 absl::Status CanaryEngine::StartOnRegion(const SequenceStart& start,
@@ -238,7 +264,12 @@ absl::Status CanaryEngine::ApplyBlocks(const Queued& queued) {
         if (holders[Index(block)] > 0) {
           return Wrong("new block ", Index(block), " is in a table already");
         }
-        lost_.erase(block);
+        // What was copied is as sound as its source.
+        const bool is_copy =
+            std::ranges::any_of(plan.copies, [block](const CopyOnWrite& copy) {
+              return copy.blocks.destination == block;
+            });
+        if (!is_copy) lost_.erase(block);
       }
       table.tail.push_back(block);
       ++holders[Index(block)];

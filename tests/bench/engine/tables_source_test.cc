@@ -139,6 +139,44 @@ TEST_F(EngineTablesSourceTest, RefusesBadSources) {
          "to be those of its source");
 }
 
+// Starts with 20 cached tokens: a shared block, and four rows of block 40 that
+// are copied into block 20.
+StepPlan PartPlan() {
+  StepPlan plan = ForkPlan();
+  plan.starts[0].source = kNoSequenceSlot;
+  plan.blocks = {BlockId{30}, BlockId{20}};
+  plan.block_offsets = {0, 2};
+  plan.copies[0].blocks.source = BlockId{40};
+  return plan;
+}
+
+TEST_F(EngineTablesSourceTest, StartsOnAPartOfACachedBlock) {
+  ASSERT_OK(tables_.Apply(PartPlan()));
+  const SequenceTable& row = tables_.row(SequenceSlot{5});
+  EXPECT_THAT(row.tail_blocks, ElementsAre(BlockId{30}, BlockId{20}));
+  EXPECT_EQ(row.num_computed, 21);
+}
+
+TEST_F(EngineTablesSourceTest, RefusesBadParts) {
+  const auto refuse = [this](const std::function<void(StepPlan*)>& spoil,
+                             const char* message) {
+    ExpectRefused(PartPlan(), spoil, message);
+  };
+  refuse([](StepPlan* p) { p->copies.clear(); },
+         "a multiple of 16 or a copy, got 20 and none");
+  refuse([](StepPlan* p) { p->copies[0].blocks.source = BlockId{64}; },
+         "a source in [1, 64), got 64");
+  refuse([](StepPlan* p) { p->copies[0].blocks.destination = BlockId{30}; },
+         "its block 20 as destination, got 30");
+  refuse(
+      [](StepPlan* p) {
+        p->starts[0].num_cached_tokens = 16;
+        p->positions[0] = 16;
+        p->num_tokens[0] = 5;
+      },
+      "expected a tail, got none");
+}
+
 TEST_F(EngineTablesSourceTest, RefusesBadCopies) {
   const auto refuse = [this](const std::function<void(StepPlan*)>& spoil,
                              const char* message) {

@@ -140,7 +140,6 @@ TEST_F(EngineTablesTest, RefusesBadStarts) {
   refuse([](SequenceStart* s) { s->num_tokens = 0; }, "at least one token");
   refuse([](SequenceStart* s) { s->token_begin = 1; }, "out of start_tokens");
   refuse([](SequenceStart* s) { s->token_begin = -1; }, "out of start_tokens");
-  refuse([](SequenceStart* s) { s->num_cached_tokens = 15; }, "multiple of 16");
   refuse([](SequenceStart* s) { s->num_cached_tokens = 48; }, "below 40");
   refuse([](SequenceStart* s) { s->query_window = -1; }, "query_window");
   refuse([](SequenceStart* s) { s->slot = SequenceSlot{9}; }, "starts.slot");

@@ -21,6 +21,7 @@ constexpr SchedulerFlagTexts kAllFlags{
     .max_waiting = "g",
     .query_window = "h",
     .enable_prefix_caching = "i",
+    .reuse_partial_blocks = "s",
     .compaction = "j",
 };
 constexpr PolicyFlagTexts kAllPolicies{
@@ -48,7 +49,8 @@ TEST(SchedulerFlagsTest, EachSetsItsOption) {
       "--max-num-batched-tokens 101 --max-num-seqs 102 --max-model-len 103 "
       "--long-prefill-token-threshold 104 --watermark 0.25 "
       "--max-steps-in-flight 3 --max-waiting 105 --query-window 106 "
-      "--no-enable-prefix-caching --compaction in-place");
+      "--no-enable-prefix-caching --reuse-partial-blocks "
+      "--compaction in-place");
   EXPECT_EQ(options.max_num_batched_tokens, 101);
   EXPECT_EQ(options.max_num_seqs, 102);
   EXPECT_EQ(options.max_model_len, 103);
@@ -58,6 +60,7 @@ TEST(SchedulerFlagsTest, EachSetsItsOption) {
   EXPECT_EQ(options.max_waiting, 105);
   EXPECT_EQ(options.query_window, 106);
   EXPECT_FALSE(options.enable_prefix_caching);
+  EXPECT_TRUE(options.reuse_partial_blocks);
   EXPECT_EQ(options.compaction, CompactionPreference::kInPlace);
 }
 
