@@ -188,17 +188,17 @@ int32_t PrefixCache::Insert(BlockId block, const BlockKey& key,
   BM_CHECK(!Contains(block));
   BM_CHECK(parent != kNoSerial);
   const std::span<const int32_t> own = tokens.subspan(begin, page_size_);
-  std::string media = chain.Media(begin, begin + page_size_);
+  const std::string media = chain.Media(begin, begin + page_size_);
   const int32_t existing = Find(key, parent, own, media);
   *inserted = existing == kNone;
   if (existing != kNone) return existing;
-  AddBlock(block, key, parent, own, std::move(media));
+  AddBlock(block, key, parent, own, media);
   return Index(block);
 }
 
 void PrefixCache::AddBlock(BlockId block, const BlockKey& key,
                            EntrySerial parent, std::span<const int32_t> tokens,
-                           std::string media) {
+                           absl::string_view media) {
   Add(Index(block), key, parent);
   std::ranges::copy(
       tokens,
@@ -206,7 +206,7 @@ void PrefixCache::AddBlock(BlockId block, const BlockKey& key,
   AddStart(Index(block));
   if (media.empty()) return;
   entries_[Index(block)].has_media = true;
-  media_.emplace(Index(block), std::move(media));
+  media_.emplace(Index(block), media);
 }
 
 void PrefixCache::InsertTail(BlockId block, const BlockKey& key,

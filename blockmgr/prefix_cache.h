@@ -236,7 +236,7 @@ class PrefixCache {
   }
   // Remembers what a block holds.
   void AddBlock(BlockId block, const BlockKey& key, EntrySerial parent,
-                std::span<const int32_t> tokens, std::string media);
+                std::span<const int32_t> tokens, absl::string_view media);
   // Gives the entry its place in the index and its serial.
   void Add(int32_t entry, const BlockKey& key, EntrySerial parent);
   void RemoveFromIndex(int32_t entry);

@@ -70,26 +70,26 @@ absl::Status SchedulerOptions::Validate() const {
 }
 
 const std::map<std::string, SchedulingPolicy>& SchedulingPolicyNames() {
-  static const auto* const kNames = new std::map<std::string, SchedulingPolicy>{
+  static const auto& names = *new std::map<std::string, SchedulingPolicy>{
       {"fcfs", SchedulingPolicy::kFcfs},
       {"priority", SchedulingPolicy::kPriority},
       {"prefix", SchedulingPolicy::kPrefix}};
-  return *kNames;
+  return names;
 }
 
 const std::map<std::string, AdmissionPolicy>& AdmissionPolicyNames() {
-  static const auto* const kNames = new std::map<std::string, AdmissionPolicy>{
+  static const auto& names = *new std::map<std::string, AdmissionPolicy>{
       {"vllm", AdmissionPolicy::kWatermark},
       {"guaranteed", AdmissionPolicy::kGuaranteed},
       {"max_utilization", AdmissionPolicy::kMaxUtilization}};
-  return *kNames;
+  return names;
 }
 
 const std::map<std::string, ChunkPolicy>& ChunkPolicyNames() {
-  static const auto* const kNames = new std::map<std::string, ChunkPolicy>{
+  static const auto& names = *new std::map<std::string, ChunkPolicy>{
       {"first_come", ChunkPolicy::kFirstCome},
       {"equal_progress", ChunkPolicy::kEqualProgress}};
-  return *kNames;
+  return names;
 }
 
 absl::Status ParseTenant(const std::string& text, SchedulerOptions* options) {
