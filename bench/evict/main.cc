@@ -1,4 +1,6 @@
 // blockmgr-evict: policies on tensors, golden vectors, LU-KV profiles.
+#include <cstdio>
+
 #include <CLI/CLI.hpp>
 
 #include "bench/evict/commands.h"
@@ -11,7 +13,8 @@ constexpr char kFooter[] =
     "  blockmgr-evict check tests/golden/vectors/*.txt\n"
     "  blockmgr-evict run --policy 'keydiff | adakv' --keep-ratio 0.2 \\\n"
     "      --keys keys.npy --output-positions kept.npy\n"
-    "\nExit status: 0 success, 1 a finding or a failure, 2 wrong usage.\n";
+    "\nExit status: 0 success, 1 a finding, or something that flags or files\n"
+    "say and that cannot be done, 2 a command line that cannot be read.\n";
 
 int Main(int argc, char** argv) {
   CLI::App app("Eviction policies on tensors, without an engine.",
@@ -24,6 +27,16 @@ int Main(int argc, char** argv) {
   blockmgr::AddLossCommand(app, &exit_status);
   blockmgr::AddPlotCommand(app, &exit_status);
   blockmgr::AddProfileCommand(app, &exit_status);
+  const auto is_named = [argv](const CLI::App* command) {
+    return command->get_name() == argv[1];
+  };
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_named).empty()) {
+    std::fprintf(stderr,
+                 "blockmgr-evict: expected check, run, loss, plot or profile, "
+                 "got '%s'\n",
+                 argv[1]);
+    return 2;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -35,6 +48,4 @@ int Main(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return blockmgr::RunMain(&Main, argc, argv);
-}
+int main(int argc, char** argv) { return blockmgr::RunMain(&Main, argc, argv); }

@@ -145,7 +145,8 @@ absl::StatusOr<std::string> ReadHeaderText(const std::string& path,
   file.read(reinterpret_cast<char*>(size.data()), version == 1 ? 2 : 4);
   const int64_t length = int64_t{size[0]} | int64_t{size[1]} << 8 |
                          int64_t{size[2]} << 16 | int64_t{size[3]} << 24;
-  if (!file || length > kMaxHeader) {
+  if (!file) return BadFile(path, "expected a header, got the end of the file");
+  if (length > kMaxHeader) {
     return BadFile(path, "expected a header of at most ", kMaxHeader,
                    " bytes, got ", length);
   }

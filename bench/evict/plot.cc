@@ -60,6 +60,11 @@ absl::StatusOr<std::string> PlotBudgets(const PlotFlags& flags,
 absl::StatusOr<std::string> PlotCurve(const PlotFlags& flags,
                                       const PolicyList& list,
                                       const Tensors& tensors) {
+  if (!flags.policies.budgets.empty()) {
+    return absl::InvalidArgumentError(
+        "--budgets: expected with --kind budgets, got curve: external budgets "
+        "do not follow --keep-ratios");
+  }
   std::vector<EvictionTarget> targets;
   for (const std::string& text : flags.keep_ratios) {
     BM_ASSIGN_OR_RETURN(const EvictionTarget target,
@@ -116,12 +121,30 @@ absl::Status WritePlot(const PlotFlags& flags) {
   return absl::OkStatus();
 }
 
-void RunPlot(const PlotFlags& flags, int* exit_status) {
-  const absl::Status status = WritePlot(flags);
-  *exit_status = status.ok() ? 0 : 1;
-  if (status.ok()) return;
+void PrintFailure(const absl::Status& status, int* exit_status) {
+  *exit_status = 1;
   absl::FPrintF(stderr, "blockmgr-evict plot: %s\n",
                 std::string(status.message()));
+}
+
+void RunPlot(const PlotFlags& flags, int* exit_status) {
+  const absl::Status status = WritePlot(flags);
+  *exit_status = 0;
+  if (!status.ok()) PrintFailure(status, exit_status);
+}
+
+// Refuses what only the other kind looks at.
+absl::Status CheckKindFlags(const CLI::App& command, const std::string& kind) {
+  const bool is_curve = kind == "curve";
+  for (const auto& [flag, of_curve] :
+       {std::pair("--keep-ratio", false), std::pair("--keep-ratios", true),
+        std::pair("--queries-window", true), std::pair("--log-y", true)}) {
+    if (of_curve == is_curve || command.count(flag) == 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": expected with --kind ",
+                     of_curve ? "curve" : "budgets", ", got ", kind));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -165,7 +188,14 @@ void AddPlotCommand(CLI::App& app, int* exit_status) {
       ->required()
       ->type_name("FILE.svg");
   AddTensorFlags(*command, &flags->tensors);
-  command->callback([flags, exit_status] { RunPlot(*flags, exit_status); });
+  command->callback([flags, exit_status, command] {
+    const absl::Status status = CheckKindFlags(*command, flags->kind);
+    if (status.ok()) {
+      RunPlot(*flags, exit_status);
+    } else {
+      PrintFailure(status, exit_status);
+    }
+  });
 }
 
 }  // namespace blockmgr

@@ -49,7 +49,7 @@ absl::StatusOr<const BudgetTable*> FindTable(
 }
 
 // Entries per (layer, head), whole and >= 0.
-absl::StatusOr<std::vector<int32_t>> ReadBudgets(const std::string& path) {
+absl::Status ReadBudgets(const std::string& path, PolicyRunOptions* options) {
   const absl::StatusOr<NpyArray> array = ReadNpy(path);
   if (!array.ok()) return Prefixed("--budgets: ", array.status());
   const auto bad = [&](absl::string_view expected, absl::string_view got) {
@@ -59,33 +59,49 @@ absl::StatusOr<std::vector<int32_t>> ReadBudgets(const std::string& path) {
   if (array->shape.size() != 2) {
     return bad("[layers, KV heads]", ShapeText(array->shape));
   }
-  std::vector<int32_t> budgets;
-  budgets.reserve(array->values.size());
+  options->budgets.clear();
+  options->budgets_shape = {array->shape[0], array->shape[1]};
   for (const float value : array->values) {
     // Also true for NaN. Larger numbers are more than any head holds.
     if (!(value >= 0.0f) || value != std::floor(value)) {
       return bad("whole numbers of at least 0", absl::StrCat(value));
     }
-    budgets.push_back(static_cast<int32_t>(std::min(value, 0x1p30f)));
+    options->budgets.push_back(static_cast<int32_t>(std::min(value, 0x1p30f)));
   }
-  return budgets;
+  return absl::OkStatus();
+}
+
+// Files that no policy reads are mistakes.
+absl::Status CheckFilesAreRead(const PolicyFlags& flags,
+                               const PolicyList& list) {
+  const auto reads = [&](auto kind) {
+    return std::any_of(list.policies.begin(), list.policies.end(),
+                       [kind](const NamedPolicy& named) {
+                         return named.policy.budget.kind == kind;
+                       });
+  };
+  for (const BudgetTable& table : list.tables) {
+    const bool is_profile = std::holds_alternative<LuKvProfile>(table);
+    if (reads(is_profile ? BudgetKind::kLuKv : BudgetKind::kHeadKv)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--table: expected a policy with ",
+                     is_profile ? "lukv" : "headkv", " to read it, got none"));
+  }
+  if (flags.budgets.empty() || reads(BudgetKind::kExternal)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "--budgets: expected a policy with external budgets, got none");
 }
 
 }  // namespace
-
-void AddBudgetsFlag(CLI::App& app, PolicyFlags* flags) {
-  app.add_option("--budgets", flags->budgets,
-                 "entries per head, whole numbers [layers, KV heads], for a "
-                 "policy with external budgets")
-      ->type_name("FILE.npy")
-      ->group("Policies");
-}
 
 void AddPolicyFlags(CLI::App& app, PolicyFlags* flags) {
   const char* group = "Policies";
   app.add_option("--policy", flags->policies,
                  "scorer | budget | selector | options, such as "
-                 "\"snapkv | adakv | critical\"; once per policy to compare")
+                 "\"snapkv | adakv | critical\"; loss and plot compare "
+                 "several, each with a --policy of its own")
       ->required()
       ->allow_extra_args(false)
       ->type_name("TEXT")
@@ -96,9 +112,14 @@ void AddPolicyFlags(CLI::App& app, PolicyFlags* flags) {
       ->allow_extra_args(false)
       ->type_name("FILE")
       ->group(group);
+  app.add_option("--budgets", flags->budgets,
+                 "entries per head, whole numbers [layers, KV heads], for "
+                 "external budgets")
+      ->type_name("FILE.npy")
+      ->group(group);
   app.add_option("--page-size", flags->page_size,
                  "tokens per page, which round(page) fills")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(CLI::Range(1, kMaxRunPageSize))
       ->capture_default_str()
       ->group(group);
   app.add_option("--dtype", flags->dtype, "what scorers see K and V stored as")
@@ -119,13 +140,9 @@ absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags) {
       return Prefixed(absl::StrCat("--policy '", text, "': "), policy.status());
     }
     const bool external = policy->budget.kind == BudgetKind::kExternal;
-    if (external != !flags.budgets.empty()) {
+    if (external && flags.budgets.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--policy: expected ",
-          external ? "budgets that are computed (or, to run one policy, "
-                     "--budgets)"
-                   : "external budgets, as --budgets is given",
-          ", got '", text, "'"));
+          "--budgets: expected a file for --policy '", text, "', got none"));
     }
     NamedPolicy named;
     named.name = FormatPolicy(*policy);
@@ -137,10 +154,11 @@ absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags) {
       BM_ASSIGN_OR_RETURN(named.options.table, FindTable(*policy, list.tables));
     }
     if (external) {
-      BM_ASSIGN_OR_RETURN(named.options.budgets, ReadBudgets(flags.budgets));
+      BM_RETURN_IF_ERROR(ReadBudgets(flags.budgets, &named.options));
     }
     list.policies.push_back(std::move(named));
   }
+  BM_RETURN_IF_ERROR(CheckFilesAreRead(flags, list));
   return list;
 }
 

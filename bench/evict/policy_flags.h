@@ -20,14 +20,12 @@ namespace blockmgr {
 struct PolicyFlags {
   std::vector<std::string> policies;  // --policy, repeated
   std::vector<std::string> tables;    // --table, repeated
-  std::string budgets;                // --budgets, where there is the flag
+  std::string budgets;                // --budgets
   int32_t page_size = 16;             // --page-size
   std::string dtype = "float32";      // --dtype
 };
 
 void AddPolicyFlags(CLI::App& app, PolicyFlags* flags);
-// --budgets, for policies whose budgets are external.
-void AddBudgetsFlag(CLI::App& app, PolicyFlags* flags);
 
 // A policy and what it needs beside tensors, ready to run.
 struct NamedPolicy {

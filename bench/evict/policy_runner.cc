@@ -19,7 +19,6 @@ namespace {
 size_t Unsigned(int64_t value) { return static_cast<size_t>(value); }
 
 // So that page sizes times entries per page stay small numbers.
-constexpr int32_t kMaxPageSize = 1 << 20;
 
 // Candidates by (layer, head), CSR; positions ascend per head.
 struct Candidates {
@@ -52,9 +51,9 @@ class Runner {
     if (policy_.parity == Parity::kNone) {
       BM_RETURN_IF_ERROR(target_.Validate());
     }
-    if (options_.page_size < 1 || options_.page_size > kMaxPageSize) {
+    if (options_.page_size < 1 || options_.page_size > kMaxRunPageSize) {
       return absl::InvalidArgumentError(
-          absl::StrCat("page_size: expected a number in [1, ", kMaxPageSize,
+          absl::StrCat("page_size: expected a number in [1, ", kMaxRunPageSize,
                        "], got ", options_.page_size));
     }
     if (tensors_.layers.empty() || tensors_.length < 1) {
@@ -72,6 +71,13 @@ class Runner {
                                                      ", one per (layer, head), "
                                                      "got ",
                                                      options_.budgets.size()));
+    }
+    const auto& [layers, heads_each] = options_.budgets_shape;
+    if (layers != 0 &&
+        (layers != shape_.num_layers || heads_each != shape_.num_heads)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "budgets: expected [", shape_.num_layers, ", ", shape_.num_heads,
+          "], layers and KV heads, got [", layers, ", ", heads_each, "]"));
     }
     if (!policy_.needs_table()) return absl::OkStatus();
     if (options_.table == nullptr) {

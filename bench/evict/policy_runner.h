@@ -3,6 +3,7 @@
 #ifndef BENCH_EVICT_POLICY_RUNNER_H_
 #define BENCH_EVICT_POLICY_RUNNER_H_
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -26,13 +27,18 @@ struct PolicyRun {
   KeepSets keep;                   // ranks are positions
 };
 
+// As any layout has it (ModelLayout::Validate).
+inline constexpr int32_t kMaxRunPageSize = 1 << 14;
+
 struct PolicyRunOptions {
   int32_t page_size = 16;
   // What K and V are stored as before anything reads them.
   DType dtype = DType::kFloat32;
   const BudgetTable* table = nullptr;  // headkv, lukv; borrowed
-  // external budgets, [num_layers, num_heads]
+  // external budgets, [num_layers, num_heads], and the shape they came in; 0:
+  // nobody knows
   std::vector<int32_t> budgets;
+  std::array<int64_t, 2> budgets_shape = {0, 0};
 };
 
 // Evicts once from all `length` positions (cut == length), one layer in memory

@@ -15,7 +15,9 @@
 #include "bench/evict/calibration.h"
 #include "bench/evict/commands.h"
 #include "bench/evict/npy.h"
+#include "bench/evict/policy_flags.h"
 #include "bench/evict/policy_runner.h"
+#include "bench/evict/status_line.h"
 #include "bench/evict/tiny_oracle.h"
 #include "blockmgr/base/read_file.h"
 #include "blockmgr/base/status_macros.h"
@@ -46,7 +48,12 @@ absl::Status BadFlag(absl::string_view flag, absl::string_view expected,
 absl::StatusOr<NpyArray> ReadArray(const char* flag, const std::string& path,
                                    size_t num_dims, const char* dims) {
   if (path.empty()) return BadFlag(flag, "a file", "nothing");
-  BM_ASSIGN_OR_RETURN(NpyArray array, ReadNpy(path));
+  absl::StatusOr<NpyArray> read = ReadNpy(path);
+  if (!read.ok()) {
+    return absl::Status(read.status().code(),
+                        absl::StrCat(flag, ": ", read.status().message()));
+  }
+  NpyArray array = *std::move(read);
   if (array.shape.size() != num_dims) {
     return BadFlag(absl::StrCat(flag, " ", path), dims, ShapeText(array.shape));
   }
@@ -146,9 +153,11 @@ absl::StatusOr<Calibration> MeasureTinyContext(const ProfileFlags& flags,
 absl::StatusOr<std::vector<Calibration>> MeasureTiny(
     const ProfileFlags& flags, const EvictionPolicy& policy) {
   std::vector<Calibration> contexts;
+  StatusLine status_line("profile", flags.num_contexts);
   for (int32_t context = 0; context < flags.num_contexts; ++context) {
     BM_ASSIGN_OR_RETURN(contexts.emplace_back(),
                         MeasureTinyContext(flags, context, policy));
+    status_line.Step();
   }
   return contexts;
 }
@@ -195,6 +204,24 @@ absl::StatusOr<LuKvProfile> ReadProfile(const std::string& path) {
   return absl::Status(
       profile.status().code(),
       absl::StrCat("--show ", path, ": ", profile.status().message()));
+}
+
+// Refuses what a source does not look at.
+absl::Status CheckSourceFlags(const CLI::App& command,
+                              const ProfileFlags& flags) {
+  std::vector<const char*> unread;
+  if (!flags.show.empty() || !flags.import_kvpress.empty()) {
+    unread = {"--sinks", "--window", "--unit", "--min-keep", "--steps"};
+  }
+  if (!flags.show.empty()) {
+    unread.insert(unread.end(), {"--scorer", "--model", "--output"});
+  }
+  for (const char* flag : unread) {
+    if (command.count(flag) == 0) continue;
+    return BadFlag(flag, "with another source",
+                   flags.show.empty() ? "--import-kvpress" : "--show");
+  }
+  return absl::OkStatus();
 }
 
 void PrintStatus(const absl::StatusOr<std::string>& result, int* exit_status) {
@@ -252,12 +279,12 @@ void AddCalibrationFlags(CLI::App& command, ProfileFlags* flags) {
   command
       .add_option("--sinks", flags->sinks,
                   "first entries kept before others [as the scorer says]")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 1 << 30))
       ->group(group);
   command
       .add_option("--window", flags->window,
                   "last entries kept before others [as the scorer says]")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 1 << 30))
       ->group(group);
   command
       .add_option("--unit", flags->unit,
@@ -373,7 +400,8 @@ absl::StatusOr<std::string> RunProfile(const ProfileFlags& flags) {
   if (flags.show.empty() && flags.output.empty()) {
     return BadFlag("--output", "a file", "nothing");
   }
-  BM_ASSIGN_OR_RETURN(const KeepRatio keep, KeepRatio::Parse(flags.keep_ratio));
+  BM_ASSIGN_OR_RETURN(const EvictionTarget target,
+                      ParseTarget("--keep-ratio", flags.keep_ratio));
   BM_ASSIGN_OR_RETURN(const LuKvProfile profile, MakeProfile(flags));
   if (!flags.output.empty()) {
     std::ofstream file(flags.output, std::ios::binary);
@@ -386,7 +414,7 @@ absl::StatusOr<std::string> RunProfile(const ProfileFlags& flags) {
     }
   }
   return flags.json ? ProfileJson(profile)
-                    : ProfileTable(profile, keep.value());
+                    : ProfileTable(profile, target.ratio.value());
 }
 
 void AddProfileCommand(CLI::App& app, int* exit_status) {
@@ -405,8 +433,10 @@ void AddProfileCommand(CLI::App& app, int* exit_status) {
       ->add_option("--keep-ratio", flags->keep_ratio,
                    "the fraction kept that the printed table is for")
       ->capture_default_str();
-  command->callback(
-      [flags, exit_status] { PrintStatus(RunProfile(*flags), exit_status); });
+  command->callback([flags, exit_status, command] {
+    const absl::Status status = CheckSourceFlags(*command, *flags);
+    PrintStatus(status.ok() ? RunProfile(*flags) : status, exit_status);
+  });
 }
 
 }  // namespace blockmgr

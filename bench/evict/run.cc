@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <iostream>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -65,9 +67,10 @@ absl::Status CheckTargetFlags(const RunFlags& flags) {
         : num_given == 1 ? "one"
                          : "neither"));
   }
-  if (flags.block == 0 || expected == 1) return absl::OkStatus();
+  if (flags.block == 0 || flags.keep_tokens > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "--block: expected --keep-tokens, got --budgets");
+      absl::StrCat("--block: expected --keep-tokens, got ",
+                   expected == 1 ? "--keep-ratio" : "--budgets"));
 }
 
 absl::StatusOr<RunReport> MakeReport(const RunFlags& flags) {
@@ -109,18 +112,57 @@ absl::StatusOr<RunReport> MakeReport(const RunFlags& flags) {
   return report;
 }
 
-absl::Status Run(const RunFlags& flags) {
-  BM_ASSIGN_OR_RETURN(const RunReport report, MakeReport(flags));
-  if (!flags.output_positions.empty()) {
+absl::Status WriteOutput(const char* flag, const std::string& path,
+                         std::span<const int64_t> shape,
+                         std::span<const int32_t> values) {
+  const absl::Status status = WriteNpyInts(path, shape, values);
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat(flag, ": ", status.message()));
+}
+
+// Both files or none: written beside their places first.
+absl::Status WriteOutputs(const RunFlags& flags, const RunReport& report) {
+  constexpr char kBeside[] = ".part";
+  const auto wants = [](const std::string& path) { return !path.empty(); };
+  if (wants(flags.output_budgets) &&
+      flags.output_budgets == flags.output_positions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--output-budgets: expected a file of its own, got that "
+                     "of --output-positions, ",
+                     flags.output_budgets));
+  }
+  absl::Status status;
+  if (wants(flags.output_positions)) {
     std::vector<int64_t> shape;
     const std::vector<int32_t> positions = PaddedPositions(report, &shape);
-    BM_RETURN_IF_ERROR(WriteNpyInts(flags.output_positions, shape, positions));
+    status = WriteOutput("--output-positions", flags.output_positions + kBeside,
+                         shape, positions);
   }
-  if (!flags.output_budgets.empty()) {
+  if (status.ok() && wants(flags.output_budgets)) {
     const std::vector<int64_t> shape = {report.num_layers, report.num_heads};
-    BM_RETURN_IF_ERROR(
-        WriteNpyInts(flags.output_budgets, shape, report.run.budgets));
+    status = WriteOutput("--output-budgets", flags.output_budgets + kBeside,
+                         shape, report.run.budgets);
   }
+  for (const std::string& path :
+       {flags.output_positions, flags.output_budgets}) {
+    if (!wants(path)) continue;
+    std::error_code error;
+    if (status.ok()) {
+      std::filesystem::rename(path + kBeside, path, error);
+      if (error) {
+        status = absl::UnavailableError(
+            absl::StrCat(path, ": cannot be written: ", error.message()));
+      }
+    }
+    if (!status.ok()) std::filesystem::remove(path + kBeside, error);
+  }
+  return status;
+}
+
+absl::Status Run(const RunFlags& flags) {
+  BM_ASSIGN_OR_RETURN(const RunReport report, MakeReport(flags));
+  BM_RETURN_IF_ERROR(WriteOutputs(flags, report));
   if (flags.json) {
     std::cout << RunJson(report).dump() << "\n";
   } else {
@@ -250,7 +292,6 @@ void AddRunCommand(CLI::App& app, int* exit_status) {
   run->footer(kRunFooter);
   auto flags = std::make_shared<RunFlags>();
   AddPolicyFlags(*run, &flags->policy);
-  AddBudgetsFlag(*run, &flags->policy);
   CLI::Option_group* keep =
       run->add_option_group("How much to keep (exactly one, or --budgets)");
   keep->add_option("--keep-ratio", flags->keep_ratio,
@@ -258,12 +299,12 @@ void AddRunCommand(CLI::App& app, int* exit_status) {
       ->type_name("RATIO");
   keep->add_option("--keep-tokens", flags->keep_tokens,
                    "tokens per head, on average over heads")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 30))
       ->type_name("N");
   run->add_option("--block", flags->block,
                   "tokens arrive in blocks of N; after each, evict down to "
                   "--keep-tokens from what is kept and the block")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 30))
       ->type_name("N");
   AddTensorFlags(*run, &flags->tensors);
   const char* group = "Results";

@@ -1,7 +1,7 @@
 #include "bench/evict/tensor_flags.h"
 
 #include <array>
-#include <limits>
+#include <cmath>
 #include <vector>
 
 #include <absl/strings/numbers.h>
@@ -58,7 +58,7 @@ void AddTensorFlags(CLI::App& app, TensorFlags* flags) {
                         const char* about) {
     app.add_option(name, *path, about)
         ->type_name("FILE.npy")
-        ->group("Tensors (float32 or float16; [layers,] in front optional)");
+        ->group("Tensors (floats or integers; [layers,] in front optional)");
   };
   file("--queries", &flags->paths.queries,
        "[layers,] query heads, positions, head dim; after RoPE");
@@ -79,13 +79,22 @@ void AddTensorFlags(CLI::App& app, TensorFlags* flags) {
       ->type_name("LAYERSxQ_HEADSxKV_HEADSxLENGTHxDIM")
       ->group(group);
   app.add_option("--seed", flags->seed, "of the made-up tensors")
+      ->needs(app.get_option("--synthetic"))
       ->capture_default_str()
       ->group(group);
   app.add_option("--rope-theta", flags->rope_theta,
                  "base of the rotary embedding, for expected_attention")
       ->capture_default_str()
-      ->check(CLI::Range(1.0, std::numeric_limits<double>::max(),
-                         "number of at least 1"))
+      // Not CLI::Range, which lets NaN pass.
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            double base = 0.0;
+            const bool good = absl::SimpleAtod(text, &base) && base >= 1.0 &&
+                              std::isfinite(base);
+            return good ? std::string()
+                        : "expected a finite number of at least 1, got " + text;
+          },
+          "NUMBER >= 1"))
       ->group(group);
 }
 

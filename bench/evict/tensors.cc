@@ -277,7 +277,13 @@ absl::StatusOr<Tensors> LoadTensors(const TensorPaths& paths) {
   for (const FileKind& kind : kKinds) {
     const std::string& path = paths.*kind.path;
     if (path.empty()) continue;
-    BM_ASSIGN_OR_RETURN(const NpyArray array, ReadNpy(path));
+    const absl::StatusOr<NpyArray> read = ReadNpy(path);
+    if (!read.ok()) {
+      return absl::Status(
+          read.status().code(),
+          absl::StrCat(kind.flag, ": ", read.status().message()));
+    }
+    const NpyArray& array = *read;
     BM_RETURN_IF_ERROR(
         TakeShape(kind, path, array.shape, &num_layers, &tensors));
     tensors.layers.resize(static_cast<size_t>(num_layers));

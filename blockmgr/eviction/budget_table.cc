@@ -196,8 +196,9 @@ absl::StatusOr<HeadScores> HeadScores::FromJson(absl::string_view json) {
 }
 
 absl::StatusOr<BudgetTable> DecodeBudgetTable(absl::string_view bytes) {
+  const absl::string_view text = absl::StripLeadingAsciiWhitespace(bytes);
   const bool is_json =
-      absl::StartsWith(absl::StripLeadingAsciiWhitespace(bytes), "{");
+      absl::StartsWith(text, "{") || absl::StartsWith(text, "[");
   if (is_json) {
     BM_ASSIGN_OR_RETURN(HeadScores scores, HeadScores::FromJson(bytes));
     return scores;
@@ -252,6 +253,9 @@ std::vector<double> IdealTableBudgets(const EvictionPolicy& policy,
   return ideals;
 }
 
+// Without what heads hold: those that kept the budgets of an earlier cut hold
+// these, to within a unit. What a head that holds less (an engine may keep less
+// than it is told) leaves of its budget is not handed on.
 std::vector<int32_t> TableBudgets(const EvictionPolicy& policy,
                                   const EvictionTarget& target,
                                   const HeadShape& shape,

@@ -94,7 +94,7 @@ absl::Status CheckTogether(const EvictionPolicy& policy) {
       scorer.kind != ScorerKind::kTova) {
     return BadPolicy("critical: gqa_product: expected false with scorer ",
                      EnumName(scorer.kind),
-                     ", which has no score per query head, got true");
+                     ", of which no score per query head is kept, got true");
   }
   if (policy.parity != Parity::kNone && policy.rounding != Rounding::kToken) {
     return BadPolicy("parity: expected round(token) with parity(",

@@ -144,6 +144,22 @@ TEST_F(PlotCommandTest, WritesTheFile) {
   EXPECT_EQ(Tooltips(elements).size(), 4u);
 }
 
+TEST_F(PlotCommandTest, RefusesWhatTheOtherKindLooksAt) {
+  for (const char* words :
+       {"--kind budgets --keep-ratios 0.5", "--kind budgets --log-y",
+        "--queries-window 4", "--kind curve --keep-ratio 0.5"}) {
+    ::testing::internal::CaptureStderr();
+    app_.parse(absl::StrCat(
+        "plot --synthetic 1x2x1x64x16 --policy streaming --output ",
+        (folder_ / "none.svg").string(), " ", words));
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                HasSubstr(": expected with --kind "))
+        << words;
+    EXPECT_EQ(exit_status_, 1);
+    EXPECT_TRUE(std::filesystem::is_empty(folder_));
+  }
+}
+
 TEST_F(PlotCommandTest, SaysWhatItCannotWrite) {
   const std::string file = (folder_ / "no" / "such.svg").string();
   ::testing::internal::CaptureStderr();

@@ -77,7 +77,8 @@ TEST(PolicyFlagsTest, ErrorsNameTheFlag) {
   EXPECT_THAT(ReadPolicies(flags).status(),
               Refuses("--policy 'snapkv(window=x)': ", "window"));
   flags.policies = {"knorm | external"};
-  EXPECT_THAT(ReadPolicies(flags).status(), Refuses("--policy", "external"));
+  EXPECT_THAT(ReadPolicies(flags).status(),
+              Refuses("--budgets: expected a file", "'knorm | external'"));
   flags.policies = {"knorm"};
   flags.tables = {"/nowhere/at/all"};
   EXPECT_THAT(ReadPolicies(flags).status(),
@@ -117,6 +118,17 @@ TEST(PolicyFlagsTest, RefusesMissingOrAmbiguousTables) {
   EXPECT_THAT(ReadPolicies(flags).status(), Refuses("--table", "got 2"));
 }
 
+TEST(PolicyFlagsTest, RefusesTablesThatNobodyReads) {
+  const TempFolder folder;
+  PolicyFlags flags;
+  flags.policies = {"knorm", "knorm | headkv(profile=p)"};
+  flags.tables = {folder.Write("scores", kScores),
+                  folder.Write("profile", EncodeLuKvProfile(Profile()))};
+  EXPECT_THAT(ReadPolicies(flags).status(), Refuses("--table", "lukv"));
+  flags.policies[1] = "knorm | lukv(profile=p)";
+  EXPECT_THAT(ReadPolicies(flags).status(), Refuses("--table", "headkv"));
+}
+
 TEST(PolicyFlagsTest, RefusesBrokenTables) {
   PolicyFlags flags;
   flags.policies = {"knorm"};
@@ -140,6 +152,8 @@ TEST(PolicyFlagsTest, ReadsBudgetsForExternalOnes) {
     return ReadPolicies(flags);
   };
   ASSERT_OK_AND_ASSIGN(const PolicyList list, read({1, 3}, {4, 0, 1e12f}));
+  EXPECT_THAT(list.policies[0].options.budgets_shape,
+              ::testing::ElementsAre(1, 3));
   EXPECT_THAT(list.policies[0].options.budgets,
               ::testing::ElementsAre(4, 0, ::testing::Gt(1 << 20)));
   EXPECT_THAT(read({3}, {4, 0, 1}).status(),
@@ -150,7 +164,7 @@ TEST(PolicyFlagsTest, ReadsBudgetsForExternalOnes) {
   }
   flags.policies = {"knorm"};
   EXPECT_THAT(read({1, 1}, {4}).status(),
-              Refuses("--policy: expected external budgets", "'knorm'"));
+              Refuses("--budgets: expected a policy", "got none"));
 }
 
 TEST(PolicyFlagsTest, ParseTargetIsExactAndNamesItsFlag) {

@@ -15,6 +15,7 @@
 #include "bench/evict/commands.h"
 #include "bench/evict/npy.h"
 #include "blockmgr/base/bits.h"
+#include "blockmgr/base/read_file.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
@@ -174,6 +175,8 @@ TEST(ProfileTest, NamesTheFlagThatIsWrong) {
     return RunProfile(flags).status();
   };
   using F = ProfileFlags;
+  EXPECT_THAT(error([](F& f) { f.keep_ratio = "2"; }),
+              StatusIs(kInvalidArgument, HasSubstr("--keep-ratio: ")));
   EXPECT_THAT(error([](F& f) { f.output.clear(); }),
               StatusIs(kInvalidArgument, HasSubstr("--output")));
   EXPECT_THAT(error([](F& f) { f.output = "/no/such/folder/file"; }),
@@ -197,8 +200,8 @@ TEST(ProfileTest, NamesTheFlagThatIsWrong) {
   EXPECT_THAT(error([](F& f) { f.oracles.push_back(f.oracles[0]); }),
               StatusIs(kInvalidArgument,
                        HasSubstr("--scores: expected one per --oracle, 2")));
-  EXPECT_THAT(error([](F& f) { f.keep_ratio = "2"; }),
-              StatusIs(kInvalidArgument));
+  EXPECT_THAT(ReadFile(TempPath("never.lukv")),
+              StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(error([](F& f) { f.unit = 0; }),
               StatusIs(kInvalidArgument, HasSubstr("unit")));
   EXPECT_THAT(error([](F& f) {
@@ -216,32 +219,50 @@ TEST(ProfileTest, NamesTheFileThatIsDamaged) {
                        HasSubstr(absl::StrCat("--show ", flags.show))));
 }
 
-TEST(ProfileTest, CommandParsesItsFlags) {
-  const ProfileFlags flags = FileFlags();
-  const std::string output = TempPath("command.lukv");
+// The exit status of a command line, whose words come in order.
+int RunProfileCommand(std::vector<std::string> words) {
   CLI::App app;
   int exit_status = -1;
   AddProfileCommand(app, &exit_status);
-  std::vector<std::string> words = {"profile",
-                                    "--oracle",
-                                    flags.oracles[0],
-                                    "--scores",
-                                    flags.scores[0],
-                                    "--scorer",
-                                    "knorm",
-                                    "--output",
-                                    output,
-                                    "--unit",
-                                    "4",
-                                    "--keep-ratio",
-                                    "0.5"};
+  words.insert(words.begin(), "profile");
   // CLI11 takes them from the back.
   std::reverse(words.begin(), words.end());
   app.parse(words);
-  EXPECT_EQ(exit_status, 0);
+  return exit_status;
+}
+
+TEST(ProfileTest, CommandParsesItsFlags) {
+  const ProfileFlags flags = FileFlags();
+  const std::string output = TempPath("command.lukv");
+  EXPECT_EQ(RunProfileCommand({"--oracle", flags.oracles[0], "--scores",
+                               flags.scores[0], "--scorer", "knorm", "--output",
+                               output, "--unit", "4", "--keep-ratio", "0.5"}),
+            0);
   ProfileFlags show;
   show.show = output;
   EXPECT_THAT(MakeProfile(show), IsOk());
+}
+
+TEST(ProfileTest, CommandRefusesWhatItsSourceDoesNotLookAt) {
+  const ProfileFlags flags = FileFlags();
+  const std::string profile = TempPath("shown.lukv");
+  const std::string output = TempPath("never.lukv");
+  ASSERT_EQ(RunProfileCommand({"--oracle", flags.oracles[0], "--scores",
+                               flags.scores[0], "--scorer", "knorm", "--output",
+                               profile}),
+            0);
+  const std::vector<std::vector<std::string>> lines = {
+      {"--show", profile, "--output", output},
+      {"--show", profile, "--model", "other"},
+      {"--show", profile, "--unit", "4"},
+      {"--import-kvpress", "x.npy", "--sinks", "3", "--output", output}};
+  for (const std::vector<std::string>& line : lines) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(RunProfileCommand(line), 1);
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                HasSubstr(line[2] + ": expected with another source"));
+    EXPECT_FALSE(ReadFile(output).ok());
+  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "bench/evict/commands.h"
+#include "blockmgr/base/read_file.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
@@ -166,6 +167,34 @@ TEST(RunCommandTest, TakesBudgetsOfOnesOwn) {
               HasSubstr("expected neither with --budgets, got one"));
 }
 
+// As many budgets as there are heads, but not of these layers.
+TEST(RunCommandTest, BudgetsHaveTheShapeOfTheModel) {
+  const TempFolder folder;
+  const std::string budgets = folder.File("b.npy");
+  ASSERT_THAT(WriteNpy(budgets, {{2, 1}, {3, 4}}), IsOk());
+  const Outcome outcome =
+      RunCommand({"--policy", "knorm | external", "--budgets", budgets,
+                  "--synthetic", "1x2x2x64x8"});
+  EXPECT_EQ(outcome.exit_status, 1);
+  EXPECT_THAT(outcome.errors,
+              HasSubstr("budgets: expected [1, 2], layers and KV heads, got "
+                        "[2, 1]"));
+}
+
+TEST(RunCommandTest, WritesBothFilesOrNone) {
+  const TempFolder folder;
+  const std::string positions = folder.Write("p.npy", "as it was");
+  const Outcome outcome =
+      RunCommand({"--policy", "knorm", "--keep-ratio", "0.5", "--synthetic",
+                  "1x2x2x64x8", "--output-positions", positions,
+                  "--output-budgets", folder.File("no/such.npy")});
+  EXPECT_EQ(outcome.exit_status, 1);
+  EXPECT_THAT(outcome.errors, HasSubstr("--output-budgets: "));
+  ASSERT_OK_AND_ASSIGN(const std::string left, ReadFile(positions));
+  EXPECT_EQ(left, "as it was");
+  EXPECT_FALSE(ReadFile(positions + ".part").ok());
+}
+
 TEST(RunCommandTest, RunsByBlocks) {
   const std::vector<std::string> arguments = {
       "--policy",      "knorm | uniform | topk | round(token)",
@@ -191,7 +220,7 @@ TEST(RunCommandTest, ExplainsWhatItCannotDo) {
       {{"--policy", "keydiff", "--policy", "tova", "--keep-ratio", "0.5"},
        "--policy: expected exactly one, got 2"},
       {{"--policy", "keydiff", "--keep-ratio", "0.5", "--block", "4"},
-       "expected a number of tokens"},
+       "--block: expected --keep-tokens, got --keep-ratio"},
       {{"--policy", "external", "--keep-ratio", "0.5"}, "scores: expected"},
       {{"--policy", "tova"}, "expected exactly one, got neither"},
       {{"--policy", "tova", "--keep-ratio", "0.5", "--keep-tokens", "5"},
@@ -201,7 +230,10 @@ TEST(RunCommandTest, ExplainsWhatItCannotDo) {
        "--budgets: "},
       {{"--policy", "keydiff", "--keep-ratio", "0.5", "--output-budgets",
         "/nowhere/b.npy"},
-       "/nowhere/b.npy: cannot be written"},
+       "--output-budgets: /nowhere/b.npy"},
+      {{"--policy", "keydiff", "--keep-ratio", "0.5", "--output-budgets", "o",
+        "--output-positions", "o"},
+       "--output-budgets: expected a file of its own"},
   };
   for (const Failure& failure : failures) {
     std::vector<std::string> arguments = failure.arguments;

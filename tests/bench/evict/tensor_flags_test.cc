@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,6 +47,17 @@ TEST(TensorFlagsTest, MakesSyntheticTensors) {
   ASSERT_OK_AND_ASSIGN(const Tensors other,
                        Read({"--synthetic", "2x6x3x40x8"}));
   EXPECT_NE(other.layers[0].keys, tensors.layers[0].keys);
+}
+
+TEST(TensorFlagsTest, TheBaseOfTheRotationIsANumber) {
+  for (const char* text : {"nan", "inf", "0.5", "-1", "x"}) {
+    ExpectRefused({"--synthetic", "1x2x1x8x4", "--rope-theta", text},
+                  absl::StrCat("finite number of at least 1, got ", text));
+  }
+}
+
+TEST(TensorFlagsTest, ASeedIsOfMadeUpTensors) {
+  ExpectRefused({"--keys", "k.npy", "--seed", "3"}, "--synthetic");
 }
 
 TEST(TensorFlagsTest, ReadsFiles) {
