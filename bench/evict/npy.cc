@@ -137,7 +137,7 @@ absl::StatusOr<std::string> ReadHeaderText(const std::string& path,
   if (!file || absl::string_view(start.data(), kMagic.size()) != kMagic) {
     return BadFile(path, "expected a .npy file, got another or a short one");
   }
-  const int version = start[6];
+  const int version = static_cast<unsigned char>(start[6]);
   if (version < 1 || version > 3) {
     return BadFile(path, "expected version 1, 2 or 3, got ", version);
   }

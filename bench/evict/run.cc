@@ -115,7 +115,7 @@ absl::StatusOr<RunReport> MakeReport(const RunFlags& flags) {
 absl::Status WriteOutput(const char* flag, const std::string& path,
                          std::span<const int64_t> shape,
                          std::span<const int32_t> values) {
-  const absl::Status status = WriteNpyInts(path, shape, values);
+  absl::Status status = WriteNpyInts(path, shape, values);
   if (status.ok()) return status;
   return absl::Status(status.code(),
                       absl::StrCat(flag, ": ", status.message()));

@@ -254,8 +254,9 @@ std::vector<double> IdealTableBudgets(const EvictionPolicy& policy,
 }
 
 // Without what heads hold: those that kept the budgets of an earlier cut hold
-// these, to within a unit. What a head that holds less (an engine may keep less
-// than it is told) leaves of its budget is not handed on.
+// these, but for rounding (of the mean too, where it grows with the cut) and
+// for what the minima of others took from them. What a head that holds less (an
+// engine may keep less than it is told) leaves of its budget is not handed on.
 std::vector<int32_t> TableBudgets(const EvictionPolicy& policy,
                                   const EvictionTarget& target,
                                   const HeadShape& shape,

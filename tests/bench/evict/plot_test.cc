@@ -23,7 +23,6 @@ namespace blockmgr {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::Contains;
 using ::testing::HasSubstr;
 
 PlotFlags PlotExample() {

@@ -1,9 +1,11 @@
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "blockmgr/eviction/budget_table.h"
 #include "blockmgr/eviction/select.h"
 #include "tests/blockmgr/eviction/naive_planner.h"
 #include "tests/blockmgr/eviction/random_case.h"
@@ -278,6 +280,37 @@ TEST(BudgetsTest, BudgetsOfATableAreTheCallers) {
     eviction.policy.budget.kind = kind;
     EXPECT_THAT(Budgets(eviction), ElementsAre(8, 12));
   }
+}
+
+// As after an eviction by another policy.
+TEST(BudgetsTest, HeadsThatHoldLessThanTheirTablesBudgetsKeepAll) {
+  EvictionCase eviction =
+      FullHeads(4, 60, Rounding::kToken,
+                {Constant(1, 100), Constant(2, 100), Constant(3, 100)});
+  eviction.policy.budget.kind = BudgetKind::kHeadKv;
+  eviction.policy.budget.share = 1.0;
+  for (const auto& [head, held] : {std::pair(1, 40), std::pair(2, 87)}) {
+    eviction.positions[head].resize(held);
+    eviction.scores[head].resize(held);
+  }
+  const auto set_external = [&] {
+    eviction.external =
+        TableBudgets(eviction.policy, eviction.target, eviction.shape,
+                     eviction.range, HeadScores{1, 3, {1, 2, 3}});
+  };
+  // The 20 + 3 that are left of 180 go to nobody, although head 0 holds more.
+  set_external();
+  EXPECT_THAT(eviction.external, ElementsAre(30, 60, 90));
+  EXPECT_THAT(Budgets(eviction), ElementsAre(30, 40, 87));
+  // Of 45 pages 7.5, 15 and 22.5, the tie goes to the lower head.
+  eviction.policy.rounding = Rounding::kPage;
+  set_external();
+  EXPECT_THAT(eviction.external, ElementsAre(32, 60, 88));
+  EXPECT_THAT(Budgets(eviction), ElementsAre(32, 40, 87));
+  EXPECT_EQ(Total(eviction), 45);
+  const auto kept = KeptPositions(eviction, Select(eviction));
+  EXPECT_EQ(kept[1], eviction.positions[1]);
+  EXPECT_EQ(kept[2], eviction.positions[2]);
 }
 
 TEST(BudgetsTest, IdealsComeBeforeRemaindersAndBounds) {
