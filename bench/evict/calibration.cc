@@ -9,6 +9,7 @@
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 
+#include "bench/evict/prefixed.h"
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
@@ -68,8 +69,7 @@ absl::Status CheckContexts(std::span<const Calibration> contexts) {
   if (contexts.empty()) return BadCalibration("contexts", "at least 1", 0);
   for (size_t i = 0; i < contexts.size(); ++i) {
     if (const absl::Status status = CheckInput(contexts[i]); !status.ok()) {
-      return absl::Status(status.code(),
-                          absl::StrCat("context ", i, ": ", status.message()));
+      return Prefixed(absl::StrCat("context ", i), status);
     }
     const std::string expected = SizesText(contexts.front());
     const std::string got = SizesText(contexts[i]);

@@ -17,6 +17,7 @@
 #include "bench/evict/golden.h"
 #include "bench/evict/golden_check.h"
 #include "bench/evict/golden_methods.h"
+#include "bench/evict/prefixed.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -60,11 +61,7 @@ absl::StatusOr<bool> Check(const CheckFlags& flags) {
     BM_ASSIGN_OR_RETURN(cases.emplace_back(), ReadGoldenFile(file));
   }
   const auto methods = ReadGoldenMethods(FindMethods(flags));
-  if (!methods.ok()) {
-    return absl::Status(
-        methods.status().code(),
-        absl::StrCat("--methods: ", methods.status().message()));
-  }
+  if (!methods.ok()) return Prefixed("--methods", methods.status());
   std::map<std::string, Tally> tallies;
   Tally all;
   for (size_t i = 0; i < cases.size(); ++i) {

@@ -10,22 +10,19 @@
 #include <absl/strings/str_cat.h>
 
 #include "bench/evict/npy.h"
+#include "bench/evict/prefixed.h"
 #include "blockmgr/base/read_file.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
 namespace {
 
-absl::Status Prefixed(const std::string& prefix, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(prefix, status.message()));
-}
-
 absl::StatusOr<BudgetTable> ReadTable(const std::string& path) {
   const absl::StatusOr<std::string> bytes = ReadFile(path);
-  if (!bytes.ok()) return Prefixed("--table: ", bytes.status());
+  if (!bytes.ok()) return Prefixed("--table", bytes.status());
   absl::StatusOr<BudgetTable> table = DecodeBudgetTable(*bytes);
   if (table.ok()) return table;
-  return Prefixed(absl::StrCat("--table ", path, ": "), table.status());
+  return Prefixed(absl::StrCat("--table ", path), table.status());
 }
 
 // The only table that the policy's budgets can come from.
@@ -51,7 +48,7 @@ absl::StatusOr<const BudgetTable*> FindTable(
 // Entries per (layer, head), whole and >= 0.
 absl::Status ReadBudgets(const std::string& path, PolicyRunOptions* options) {
   const absl::StatusOr<NpyArray> array = ReadNpy(path);
-  if (!array.ok()) return Prefixed("--budgets: ", array.status());
+  if (!array.ok()) return Prefixed("--budgets", array.status());
   const auto bad = [&](absl::string_view expected, absl::string_view got) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--budgets ", path, ": expected ", expected, ", got ", got));
@@ -137,7 +134,7 @@ absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags) {
   for (const std::string& text : flags.policies) {
     absl::StatusOr<EvictionPolicy> policy = ParsePolicy(text);
     if (!policy.ok()) {
-      return Prefixed(absl::StrCat("--policy '", text, "': "), policy.status());
+      return Prefixed(absl::StrCat("--policy '", text, "'"), policy.status());
     }
     const bool external = policy->budget.kind == BudgetKind::kExternal;
     if (external && flags.budgets.empty()) {
@@ -166,7 +163,7 @@ absl::StatusOr<EvictionTarget> ParseTarget(const std::string& flag,
                                            const std::string& keep_ratio) {
   absl::StatusOr<KeepRatio> ratio = KeepRatio::Parse(keep_ratio);
   if (!ratio.ok()) {
-    return Prefixed(absl::StrCat(flag, ": "), ratio.status());
+    return Prefixed(flag, ratio.status());
   }
   EvictionTarget target;
   target.ratio = *ratio;

@@ -17,6 +17,7 @@
 #include "bench/evict/npy.h"
 #include "bench/evict/policy_flags.h"
 #include "bench/evict/policy_runner.h"
+#include "bench/evict/prefixed.h"
 #include "bench/evict/status_line.h"
 #include "bench/evict/tiny_oracle.h"
 #include "blockmgr/base/read_file.h"
@@ -49,10 +50,7 @@ absl::StatusOr<NpyArray> ReadArray(const char* flag, const std::string& path,
                                    size_t num_dims, const char* dims) {
   if (path.empty()) return BadFlag(flag, "a file", "nothing");
   absl::StatusOr<NpyArray> read = ReadNpy(path);
-  if (!read.ok()) {
-    return absl::Status(read.status().code(),
-                        absl::StrCat(flag, ": ", read.status().message()));
-  }
+  if (!read.ok()) return Prefixed(flag, read.status());
   NpyArray array = *std::move(read);
   if (array.shape.size() != num_dims) {
     return BadFlag(absl::StrCat(flag, " ", path), dims, ShapeText(array.shape));
@@ -73,8 +71,7 @@ absl::StatusOr<EvictionPolicy> ParseScorer(const ProfileFlags& flags) {
   }
   absl::StatusOr<EvictionPolicy> policy = ParsePolicy(flags.scorer);
   if (policy.ok()) return policy;
-  return absl::Status(policy.status().code(),
-                      absl::StrCat("--scorer: ", policy.status().message()));
+  return Prefixed("--scorer", policy.status());
 }
 
 absl::StatusOr<Calibration> ReadContext(const std::string& oracle_path,
@@ -195,15 +192,10 @@ absl::StatusOr<LuKvProfile> ImportKvPress(const ProfileFlags& flags) {
 
 absl::StatusOr<LuKvProfile> ReadProfile(const std::string& path) {
   const absl::StatusOr<std::string> bytes = ReadFile(path);
-  if (!bytes.ok()) {
-    return absl::Status(bytes.status().code(),
-                        absl::StrCat("--show: ", bytes.status().message()));
-  }
+  if (!bytes.ok()) return Prefixed("--show", bytes.status());
   absl::StatusOr<LuKvProfile> profile = DecodeLuKvProfile(*bytes);
   if (profile.ok()) return profile;
-  return absl::Status(
-      profile.status().code(),
-      absl::StrCat("--show ", path, ": ", profile.status().message()));
+  return Prefixed(absl::StrCat("--show ", path), profile.status());
 }
 
 // Refuses what a source does not look at.

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <span>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -14,6 +16,7 @@
 
 #include "bench/evict/commands.h"
 #include "bench/evict/policy_flags.h"
+#include "bench/evict/prefixed.h"
 #include "bench/evict/tensor_flags.h"
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/status_macros.h"
@@ -112,52 +115,67 @@ absl::StatusOr<RunReport> MakeReport(const RunFlags& flags) {
   return report;
 }
 
-absl::Status WriteOutput(const char* flag, const std::string& path,
-                         std::span<const int64_t> shape,
-                         std::span<const int32_t> values) {
-  absl::Status status = WriteNpyInts(path, shape, values);
-  if (status.ok()) return status;
-  return absl::Status(status.code(),
-                      absl::StrCat(flag, ": ", status.message()));
-}
-
-// Both files or none: written beside their places first.
-absl::Status WriteOutputs(const RunFlags& flags, const RunReport& report) {
-  constexpr char kBeside[] = ".part";
-  const auto wants = [](const std::string& path) { return !path.empty(); };
-  if (wants(flags.output_budgets) &&
-      flags.output_budgets == flags.output_positions) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--output-budgets: expected a file of its own, got that "
-                     "of --output-positions, ",
-                     flags.output_budgets));
-  }
-  absl::Status status;
-  if (wants(flags.output_positions)) {
-    std::vector<int64_t> shape;
-    const std::vector<int32_t> positions = PaddedPositions(report, &shape);
-    status = WriteOutput("--output-positions", flags.output_positions + kBeside,
-                         shape, positions);
-  }
-  if (status.ok() && wants(flags.output_budgets)) {
-    const std::vector<int64_t> shape = {report.num_layers, report.num_heads};
-    status = WriteOutput("--output-budgets", flags.output_budgets + kBeside,
-                         shape, report.run.budgets);
-  }
-  for (const std::string& path :
-       {flags.output_positions, flags.output_budgets}) {
-    if (!wants(path)) continue;
-    std::error_code error;
-    if (status.ok()) {
-      std::filesystem::rename(path + kBeside, path, error);
-      if (error) {
-        status = absl::UnavailableError(
-            absl::StrCat(path, ": cannot be written: ", error.message()));
-      }
+// Files of int32 that are all written or none, as far as a file system can:
+// each beside its place first.
+class OutputFiles {
+ public:
+  OutputFiles() = default;
+  OutputFiles(const OutputFiles&) = delete;
+  OutputFiles& operator=(const OutputFiles&) = delete;
+  ~OutputFiles() {
+    std::error_code ignored;
+    for (const File& file : files_) {
+      std::filesystem::remove(file.path + kBeside, ignored);
     }
-    if (!status.ok()) std::filesystem::remove(path + kBeside, error);
   }
-  return status;
+
+  absl::Status Add(const char* flag, const std::string& path,
+                   std::span<const int64_t> shape,
+                   std::span<const int32_t> values) {
+    if (path.empty()) return absl::OkStatus();
+    if (!files_.empty() && files_.back().path == path) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flag, ": expected a file of its own, got that of ",
+                       files_.back().flag, ", ", path));
+    }
+    files_.push_back({flag, path});
+    const absl::Status status = WriteNpyInts(path + kBeside, shape, values);
+    return status.ok() ? absl::OkStatus() : Prefixed(flag, status);
+  }
+
+  absl::Status Finish() {
+    for (const File& file : files_) {
+      std::error_code error;
+      std::filesystem::rename(file.path + kBeside, file.path, error);
+      if (!error) continue;
+      return absl::UnavailableError(
+          absl::StrCat(file.flag, ": ", file.path,
+                       ": cannot be written: ", error.message()));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr char kBeside[] = ".part";
+  struct File {
+    const char* flag;
+    std::string path;
+  };
+  std::vector<File> files_;
+};
+
+absl::Status WriteOutputs(const RunFlags& flags, const RunReport& report) {
+  OutputFiles files;
+  std::vector<int64_t> shape;
+  if (!flags.output_positions.empty()) {
+    const std::vector<int32_t> positions = PaddedPositions(report, &shape);
+    BM_RETURN_IF_ERROR(files.Add("--output-positions", flags.output_positions,
+                                 shape, positions));
+  }
+  shape = {report.num_layers, report.num_heads};
+  BM_RETURN_IF_ERROR(files.Add("--output-budgets", flags.output_budgets, shape,
+                               report.run.budgets));
+  return files.Finish();
 }
 
 absl::Status Run(const RunFlags& flags) {

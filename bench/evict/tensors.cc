@@ -11,6 +11,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "bench/evict/npy.h"
+#include "bench/evict/prefixed.h"
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
@@ -278,11 +279,7 @@ absl::StatusOr<Tensors> LoadTensors(const TensorPaths& paths) {
     const std::string& path = paths.*kind.path;
     if (path.empty()) continue;
     const absl::StatusOr<NpyArray> read = ReadNpy(path);
-    if (!read.ok()) {
-      return absl::Status(
-          read.status().code(),
-          absl::StrCat(kind.flag, ": ", read.status().message()));
-    }
+    if (!read.ok()) return Prefixed(kind.flag, read.status());
     const NpyArray& array = *read;
     BM_RETURN_IF_ERROR(
         TakeShape(kind, path, array.shape, &num_layers, &tensors));

@@ -70,56 +70,63 @@ TEST(SchedulerApplyTest, BlocksComeWhenPagesAreFull) {
   EXPECT_THAT(counts, ElementsAre(2, 0, 0, 1, 0, 0));
 }
 
-TEST(SchedulerApplyTest, MatchedBlocksComeFirst) {
-  SchedulerOptions options = PlainOptions();
-  options.enable_prefix_caching = true;
-  SchedulerDriver driver(SmallLayout(4, 20), options);
-  const RequestId a = Submit(&driver, MakeRequest("a", 10, 20));
-  driver.Step();
-  const std::vector<BlockId> first = driver.BlocksInPlan(a);
-  const RequestId b = Submit(&driver, MakeRequest("b", 10, 20));
-  driver.Step();
-  ASSERT_THAT(driver.plan().starts, SizeIs(1));
-  EXPECT_EQ(driver.plan().starts[0].num_cached_tokens, 8);
-  const std::vector<BlockId> second = driver.BlocksInPlan(b);
-  ASSERT_THAT(second, SizeIs(3));
-  EXPECT_EQ(second[0], first[0]);
-  EXPECT_EQ(second[1], first[1]);
-  EXPECT_NE(second[2], first[2]);
-  EXPECT_EQ(driver.TokensInPlan(b), 2);
-  driver.Drain();
-  driver.CheckQuiescent();
+// Two requests that begin alike, a step after each other.
+class PrefixHitPlanTest : public testing::Test {
+ protected:
+  // The first has ten tokens; the plan of the second's first step is at hand.
+  void Run(bool reuse_partial_blocks, int32_t num_prompt) {
+    SchedulerOptions options = PlainOptions();
+    options.enable_prefix_caching = true;
+    options.reuse_partial_blocks = reuse_partial_blocks;
+    driver_ = std::make_unique<SchedulerDriver>(SmallLayout(4, 20), options);
+    const RequestId a = Submit(driver_.get(), MakeRequest("a", 10, 20));
+    driver_->Step();
+    first_ = driver_->BlocksInPlan(a);
+    b_ = Submit(driver_.get(), MakeRequest("b", num_prompt, 20));
+    driver_->Step();
+    second_ = driver_->BlocksInPlan(b_);
+    ASSERT_THAT(driver_->plan().starts, SizeIs(1));
+  }
+  void Finish() {
+    driver_->Drain();
+    driver_->CheckQuiescent();
+  }
+
+  std::unique_ptr<SchedulerDriver> driver_;
+  RequestId b_{0};
+  std::vector<BlockId> first_;
+  std::vector<BlockId> second_;
+};
+
+TEST_F(PrefixHitPlanTest, MatchedBlocksComeFirst) {
+  Run(false, 10);
+  EXPECT_EQ(driver_->plan().starts[0].num_cached_tokens, 8);
+  ASSERT_THAT(second_, SizeIs(3));
+  EXPECT_EQ(second_[0], first_[0]);
+  EXPECT_EQ(second_[1], first_[1]);
+  EXPECT_NE(second_[2], first_[2]);
+  EXPECT_EQ(driver_->TokensInPlan(b_), 2);
+  Finish();
 }
 
 // The first rows of the second block, where that is wanted.
-TEST(SchedulerApplyTest, APartOfABlockIsCopied) {
+TEST_F(PrefixHitPlanTest, APartOfABlockIsCopied) {
   for (const bool wanted : {false, true}) {
-    SchedulerOptions options = PlainOptions();
-    options.enable_prefix_caching = true;
-    options.reuse_partial_blocks = wanted;
-    SchedulerDriver driver(SmallLayout(4, 20), options);
-    const RequestId a = Submit(&driver, MakeRequest("a", 10, 20));
-    driver.Step();
-    const std::vector<BlockId> first = driver.BlocksInPlan(a);
-    const RequestId b = Submit(&driver, MakeRequest("b", 7, 20));
-    driver.Step();
-    ASSERT_THAT(driver.plan().starts, SizeIs(1));
+    Run(wanted, 7);
     // The last token is computed in any case.
-    EXPECT_EQ(driver.plan().starts[0].num_cached_tokens, wanted ? 6 : 4);
-    EXPECT_EQ(driver.TokensInPlan(b), wanted ? 1 : 3);
-    const std::vector<BlockId> second = driver.BlocksInPlan(b);
-    ASSERT_THAT(second, SizeIs(2));
-    EXPECT_EQ(second[0], first[0]);
-    EXPECT_NE(second[1], first[1]);
-    const std::vector<CopyOnWrite>& copies = driver.plan().copies;
+    EXPECT_EQ(driver_->plan().starts[0].num_cached_tokens, wanted ? 6 : 4);
+    EXPECT_EQ(driver_->TokensInPlan(b_), wanted ? 1 : 3);
+    ASSERT_THAT(second_, SizeIs(2));
+    EXPECT_EQ(second_[0], first_[0]);
+    EXPECT_NE(second_[1], first_[1]);
+    const std::vector<CopyOnWrite>& copies = driver_->plan().copies;
     ASSERT_EQ(copies.size(), wanted ? 1u : 0u);
     if (wanted) {
-      EXPECT_EQ(copies[0], (CopyOnWrite{driver.plan().starts[0].slot,
-                                        {first[1], second[1]},
+      EXPECT_EQ(copies[0], (CopyOnWrite{driver_->plan().starts[0].slot,
+                                        {first_[1], second_[1]},
                                         2}));
     }
-    driver.Drain();
-    driver.CheckQuiescent();
+    Finish();
   }
 }
 

@@ -74,6 +74,15 @@ class CanaryEngineTest : public testing::Test {
     return status.ok() ? engine_.Execute().status() : status;
   }
 
+  // After slot 0's prompt, the plan does not pass once it was spoiled.
+  void ExpectNoticed(StepPlan plan, const std::function<void(StepPlan*)>& spoil,
+                     const char* message) {
+    engine_.Restart();
+    EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
+    spoil(&plan);
+    EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr(message)));
+  }
+
   inline static const std::vector<int32_t> kTokens = {5, 6, 7, 8, 9, 10};
   CanaryEngine engine_;
 };
@@ -190,11 +199,7 @@ TEST_F(CanarySourceTest, ForksReadWhatTheySharedAndWriteTheirOwn) {
 TEST_F(CanarySourceTest, NoticesWrongForks) {
   const auto expect = [this](const std::function<void(StepPlan*)>& spoil,
                              const char* message) {
-    engine_.Restart();
-    EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
-    StepPlan plan = Fork();
-    spoil(&plan);
-    EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr(message)));
+    ExpectNoticed(Fork(), spoil, message);
   };
   expect([](StepPlan* p) { p->start_tokens[4] = 1; }, "other tokens");
   expect([](StepPlan* p) { p->copies.clear(); }, "written and shared");
@@ -231,11 +236,7 @@ TEST_F(CanaryPartTest, ReadsTheRowsThatWereCopied) {
 TEST_F(CanaryPartTest, NoticesWrongParts) {
   const auto expect = [this](const std::function<void(StepPlan*)>& spoil,
                              const char* message) {
-    engine_.Restart();
-    EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
-    StepPlan plan = Part();
-    spoil(&plan);
-    EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr(message)));
+    ExpectNoticed(Part(), spoil, message);
   };
   expect([](StepPlan* p) { p->copies.clear(); }, "cached tokens: 3 of 6");
   expect([](StepPlan* p) { p->copies[0].num_tokens = 2; }, "end of its tail");

@@ -1,0 +1,19 @@
+#ifndef BENCH_EVICT_PREFIXED_H_
+#define BENCH_EVICT_PREFIXED_H_
+
+#include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
+
+namespace blockmgr {
+
+// The same error with "PREFIX: " (a flag, a file, a policy) before its message.
+inline absl::Status Prefixed(absl::string_view prefix,
+                             const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat(prefix, ": ", status.message()));
+}
+
+}  // namespace blockmgr
+
+#endif  // BENCH_EVICT_PREFIXED_H_
