@@ -37,6 +37,7 @@ constexpr Row kRows[] = {
     {"TPOT p50 (ms)", "p50_tpot_ms", 1, 2},
     {"TPOT p99 (ms)", "p99_tpot_ms", 1, 2},
     {"preemptions", "preemptions", 1, 0},
+    {"back from host memory", "swap_ins", 1, 0},
     {"recomputed tokens", "recomputed_tokens", 1, 0},
     {"prefix hit rate", "prefix_hit_rate", 1, 3},
     {"blocks used, max", "max_used_blocks", 1, 0},

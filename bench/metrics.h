@@ -42,6 +42,8 @@ struct SystemCounters {
   int32_t max_requests_in_flight = 0;
   uint64_t num_steps = 0;
   uint64_t preemptions = 0;
+  uint64_t swap_ins = 0;  // of those, that came back from host memory
+  uint64_t swapped_in_tokens = 0;
   uint64_t prompt_tokens = 0;
   uint64_t cached_tokens = 0;
   uint64_t cached_region_tokens = 0;  // of those, in compressed prefixes

@@ -105,6 +105,8 @@ void AddCounters(const SystemCounters& counters, Json* json) {
   (*json)["max_requests_in_flight"] = counters.max_requests_in_flight;
   (*json)["num_steps"] = counters.num_steps;
   (*json)["preemptions"] = counters.preemptions;
+  (*json)["swap_ins"] = counters.swap_ins;
+  (*json)["swapped_in_tokens"] = counters.swapped_in_tokens;
   (*json)["prompt_tokens"] = counters.prompt_tokens;
   (*json)["cached_tokens"] = counters.cached_tokens;
   (*json)["cached_compressed_tokens"] = counters.cached_region_tokens;
@@ -190,6 +192,7 @@ constexpr Line kSystemLines[] = {
     {"Max requests in flight:", "max_requests_in_flight"},
     {"Steps:", "num_steps"},
     {"Preemptions:", "preemptions"},
+    {"Of those, back from host memory:", "swap_ins"},
     {"Recomputed tokens:", "recomputed_tokens"},
     {"Cached prompt tokens:", "cached_tokens"},
     {"Of those, compressed:", "cached_compressed_tokens"},

@@ -27,7 +27,8 @@ class Simulation {
              const SimOptions& options, Progress* progress)
       : plan_(plan),
         scheduler_(std::move(scheduler)),
-        engine_(scheduler_->layout(), options.model, options.seed),
+        engine_(scheduler_->layout(), options.model, options.seed,
+                options.scheduler.num_host_blocks),
         progress_(progress),
         records_(plan.workload.requests.size()) {
     for (size_t i = 0; i < records_.size(); ++i) {
@@ -177,6 +178,8 @@ SystemCounters Simulation::Counters() const {
       .max_requests_in_flight = max_running_,
       .num_steps = stats.num_steps,
       .preemptions = stats.num_preemptions,
+      .swap_ins = stats.num_swap_ins,
+      .swapped_in_tokens = stats.num_swapped_in_tokens,
       .prompt_tokens = stats.num_prompt_tokens,
       .cached_tokens = stats.num_cached_tokens,
       .cached_region_tokens = stats.num_cached_region_tokens,
@@ -240,6 +243,7 @@ std::vector<std::pair<std::string, double>> Config(const SimOptions& options) {
   const SimModel& model = options.model;
   return {
       {"num_blocks", options.num_blocks},
+      {"num_host_blocks", scheduler.num_host_blocks},
       {"max_num_batched_tokens", scheduler.max_num_batched_tokens},
       {"max_num_seqs", scheduler.max_num_seqs},
       {"max_model_len", scheduler.max_model_len},
@@ -311,6 +315,11 @@ constexpr PolicyFlagTexts kPolicyTexts{
 void AddSimFlags(CLI::App* app, SimOptions* options) {
   app->add_option("--num-blocks", options->num_blocks,
                   "blocks of the pool, the null block included")
+      ->capture_default_str()
+      ->group("Scheduler");
+  app->add_option("--num-host-blocks", options->scheduler.num_host_blocks,
+                  "blocks of host memory for the KV of preempted requests; 0: "
+                  "they are computed again")
       ->capture_default_str()
       ->group("Scheduler");
   AddSchedulerFlags(app, kSchedulerTexts, &options->scheduler);

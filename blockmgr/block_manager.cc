@@ -10,11 +10,12 @@
 namespace blockmgr {
 
 BlockManager::BlockManager(const ModelLayout& layout, int32_t max_sequences,
-                           bool enable_prefix_caching)
+                           bool enable_prefix_caching, int32_t num_host_blocks)
     : layout_(layout),
       prefix_caching_(enable_prefix_caching),
       pool_(layout.num_blocks),
       cache_(layout.num_blocks, layout.page_size),
+      host_(num_host_blocks),
       sequences_(max_sequences),
       cooling_tickets_(layout.num_blocks, 0) {
   BM_CHECK(layout.Validate().ok());
@@ -51,8 +52,8 @@ BlockManagerStats BlockManager::stats() const {
 int64_t BlockManager::metadata_bytes() const {
   absl::flat_hash_set<const RegionContent*> contents;
   int64_t bytes = pool_.metadata_bytes() + cache_.metadata_bytes(&contents) +
-                  HeapBytes(sequences_) + HeapBytes(free_slots_) +
-                  HeapBytes(cooling_tickets_) +
+                  host_.metadata_bytes() + HeapBytes(sequences_) +
+                  HeapBytes(free_slots_) + HeapBytes(cooling_tickets_) +
                   static_cast<int64_t>(cooling_.size() * sizeof(Cooling));
   absl::flat_hash_set<RegionId> counted;  // forks share theirs
   for (const SequenceCache& sequence : sequences_) {
@@ -71,6 +72,7 @@ int64_t BlockManager::metadata_bytes() const {
 
 void BlockManager::Acknowledge(StepId step) {
   pool_.Acknowledge(step);
+  host_.Acknowledge(step);
   while (!cooling_.empty()) {
     const auto [entry, ticket] = cooling_.front();
     const bool waits = cooling_tickets_[entry] == ticket;
@@ -112,13 +114,6 @@ void BlockManager::Wake(int32_t entry) {
   } else if (pool_.num_holders(SomeBlock(entry)) == 1) {
     StopCooling(entry);
   }
-}
-
-void BlockManager::LoseEngine() {
-  BM_CHECK(free_slots_.size() == sequences_.size());
-  pool_.ForgetSteps();
-  BM_CHECK(ResetPrefixCache().num_in_use == 0);
-  dropped_regions_.clear();
 }
 
 PrefixMatch BlockManager::Match(const BlockChain& chain,
@@ -481,20 +476,6 @@ void BlockManager::TakeDroppedRegions(std::vector<RegionId>* regions) {
   regions->insert(regions->end(), dropped_regions_.begin(),
                   dropped_regions_.end());
   dropped_regions_.clear();
-}
-
-CacheReset BlockManager::ResetPrefixCache() {
-  const int32_t before = cache_.num_blocks_held();
-  while (cache_.num_reclaimable() > 0) ReclaimNext();
-  for (const auto [entry, ticket] : cooling_) {
-    if (cooling_tickets_[entry] != ticket) continue;
-    StopCooling(entry);
-    DropFromCache(entry);
-  }
-  cooling_.clear();
-  BM_CHECK(num_cooling_ == 0);
-  return {.num_dropped = before - cache_.num_blocks_held(),
-          .num_in_use = cache_.num_blocks_held()};
 }
 
 }  // namespace blockmgr

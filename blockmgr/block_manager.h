@@ -14,6 +14,11 @@
 //                   it no longer needs is released
 //   AbortEviction   the engine has refused the order: the old table holds
 //
+// and, for sequences that are preempted, with or without a region:
+//
+//   SwapOut         takes host blocks for one that is about to be closed
+//   SwapIn          gives it blocks again, to copy the KV back to
+//
 // Sequences share blocks, by the prefix cache and by Fork. A shared block is
 // written by nobody: the first Reserve of a sequence that would write into one
 // gives it a fresh block instead, and tells what to copy (copy on write).
@@ -47,7 +52,9 @@
 #include "blockmgr/base/moves.h"
 #include "blockmgr/block_hash.h"
 #include "blockmgr/block_pool.h"
+#include "blockmgr/host_tier.h"
 #include "blockmgr/prefix_cache.h"
+#include "blockmgr/prefix_match.h"
 #include "blockmgr/ragged_region.h"
 #include "blockmgr/sequence_cache.h"
 
@@ -66,56 +73,6 @@ struct BlockManagerStats {
   int32_t fenced_blocks = 0;      // released, a step in flight may touch them
   int32_t used_blocks = 0;        // held by sequences
   uint64_t reclaimed_blocks = 0;  // since creation
-};
-
-// What holds the first tokens of a prompt already: perhaps a region, then
-// blocks, in the prefix cache or in a sequence that can be forked.
-struct PrefixMatch {
-  int32_t num_tokens = 0;  // covered
-  // Entry of the prefix cache, or PrefixCache::kNone; then `cached` tells what
-  // it stands for.
-  int32_t region = PrefixCache::kNone;
-  const CachedRegion* cached = nullptr;
-  // The full ones, then perhaps one of which only the first rows are of use.
-  std::vector<BlockId> blocks;
-  bool has_part = false;
-  bool part_is_reclaimable = false;
-  // Full blocks, the region's too, that only the cache holds: using them costs
-  // as much of the available blocks as taking fresh ones.
-  int32_t num_reclaimable = 0;
-  // What looking for it took: pages compared and lengths of regions tried.
-  int64_t num_looks = 0;
-  // The sequence, if it is one; then there may be a part of a block that is
-  // not named, and nothing is reclaimable.
-  SequenceSlot source = kNoSequenceSlot;
-  const RegionRecord* source_region = nullptr;
-  int32_t source_length = 0;  // see length(); set by whoever knows
-
-  // Null without a region.
-  const RegionRecord* record() const {
-    return cached == nullptr ? source_region : cached->record.get();
-  }
-  int32_t cut() const { return record() == nullptr ? 0 : record()->cut; }
-  // Tokens computed when the region was made; 0: without one.
-  int32_t length() const {
-    return cached == nullptr ? source_length : cached->length;
-  }
-  int32_t num_region_blocks() const {
-    return record() == nullptr ? 0
-                               : static_cast<int32_t>(record()->blocks.size());
-  }
-  // What is held of it in the end: a part is copied.
-  int32_t num_blocks() const {
-    return static_cast<int32_t>(blocks.size()) - (has_part ? 1 : 0) +
-           num_region_blocks();
-  }
-  // The same without the part.
-  void DropPart(int32_t page_size) {
-    if (!has_part) return;
-    blocks.pop_back();
-    num_tokens -= num_tokens % page_size;
-    has_part = part_is_reclaimable = false;
-  }
 };
 
 // What to publish a region as, see CommitEviction.
@@ -159,9 +116,9 @@ struct EvictionReceipt {
 
 class BlockManager {
  public:
-  // REQUIRES: layout.Validate().ok(), max_sequences > 0.
+  // REQUIRES: layout.Validate().ok(), max_sequences > 0, num_host_blocks >= 0.
   BlockManager(const ModelLayout& layout, int32_t max_sequences,
-               bool enable_prefix_caching);
+               bool enable_prefix_caching, int32_t num_host_blocks = 0);
 
   const ModelLayout& layout() const { return layout_; }
   bool prefix_caching() const { return prefix_caching_; }
@@ -180,6 +137,7 @@ class BlockManager {
   const SequenceCache& sequence(SequenceSlot slot) const {
     return sequences_[Index(slot)];
   }
+  const HostTier& host() const { return host_; }
   BlockManagerStats stats() const;
   // Host memory that keeps account of the pool: of blocks, the prefix cache,
   // sequences and regions. O(sequences + regions), for occasional reports.
@@ -189,11 +147,12 @@ class BlockManager {
   // that carries the copies of every Reserve since the last.
   void Dispatch(StepId step) {
     pool_.Dispatch(step);
+    host_.Dispatch(step);
     if (!copies_.empty()) ReleaseCopySources();
   }
   void Acknowledge(StepId step);
-  // The engine is gone with all KV: every sequence must be closed; fences fall
-  // and the cache is emptied.
+  // The engine is gone with all KV, in the host tier, too: every sequence must
+  // be closed; fences fall and the cache is emptied.
   void LoseEngine();
 
   // The longest cached prefix of `tokens` in whole blocks, at most max_tokens
@@ -217,12 +176,16 @@ class BlockManager {
 
   // Opens a sequence whose first tokens are `match` (settled and published as
   // far as there), found by `chain` and still in the cache, or of a sequence.
-  // A part of a block is copied by the first Reserve. REQUIRES:
-  // num_open_slots() > 0.
+  // A part of a block is copied by the first Reserve; for what comes back from
+  // the host tier SwapIn is to follow. REQUIRES: num_open_slots() > 0.
   SequenceSlot Open(const BlockChain& chain, const PrefixMatch& match);
 
+  // Whether its tail has come back from the host tier and no step after that
+  // is settled: it has yet to be published.
+  bool IsComingBack(SequenceSlot slot) const { return WillPublish(slot, 0); }
   // Whether Fork(slot) is possible now: a slot is open, no eviction is pending
-  // (what it moves cannot be shared), nor a copy that the next step carries.
+  // (what it moves cannot be shared), nor a copy that the next step carries,
+  // and it is not coming back.
   bool CanFork(SequenceSlot slot) const;
   // A new sequence that shares everything settled that the given one holds, and
   // is published as far; what steps in flight write is not shared. Takes no
@@ -299,6 +262,34 @@ class BlockManager {
   void Close(SequenceSlot slot);
   // Blocks that Close would give back to the pool, now or after the fence.
   int32_t NumReleasable(SequenceSlot slot) const;
+
+  // Takes host blocks for the settled tokens of a sequence that is about to be
+  // closed, for its region first, then the tail; appends the copies, which are
+  // made before the next step to be dispatched, or any later one, writes to
+  // blocks. kNoSwap, with nothing changed, when the tier has too few left.
+  // REQUIRES: something is settled; no eviction is pending, nor a copy. O(its
+  // blocks).
+  SwapId SwapOut(SequenceSlot slot, std::vector<BlockTransfer>* transfers);
+  // Extends what Match has found of the same tokens by what comes back of a
+  // sequence that was swapped out: its first num_tokens, unless the cache has
+  // as many. What is cached stays, where it has the same past. `length`: as
+  // PrefixMatch::length of the sequence. REQUIRES: num_tokens is at most what
+  // was swapped out, and not below its cut or length, nor 0.
+  void MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
+                    PrefixMatch* match) const;
+  // Takes blocks for what comes back to the sequence that Open(match) has
+  // opened, and appends the copies that the next step to be dispatched carries;
+  // then the host tier forgets it. REQUIRES: match.num_tail_ins +
+  // match.num_region_ins() blocks are available.
+  void SwapIn(SequenceSlot slot, const PrefixMatch& match,
+              std::vector<BlockTransfer>* transfers);
+  // It will not come back. REQUIRES: it has not.
+  void DropSwapped(SwapId swap) { host_.Drop(swap); }
+  // The engine reports that these host blocks do not hold what they should.
+  // Drops, and returns, those who hold one. InvalidArgument, naming the place,
+  // for a block that the tier does not have; then nothing is changed.
+  absl::StatusOr<std::vector<SwapId>> LoseHostBlocks(
+      std::span<const HostBlockId> blocks);
 
   // Whether one sequence at most holds the region.
   bool IsOwnRegion(const RegionRecord& region) const;
@@ -459,6 +450,7 @@ class BlockManager {
   const bool prefix_caching_;
   BlockPool pool_;
   PrefixCache cache_;
+  HostTier host_;
   std::vector<SequenceCache> sequences_;  // by slot
   std::vector<SequenceSlot> free_slots_;  // stack
   // Of the step being planned, at most one per sequence. A source keeps the

@@ -315,7 +315,8 @@ RaggedRegion BlockManager::DeriveRegion(const RegionRecord& region) const {
 }
 
 uint64_t BlockManager::StateHash() const {
-  uint64_t hash = pool_.StateHash() + 5 * cache_.StateHash();
+  uint64_t hash =
+      pool_.StateHash() + 5 * cache_.StateHash() + 7 * host_.StateHash();
   const auto mix = [&hash](uint64_t value) { hash = SplitMix64(hash ^ value); };
   for (const SequenceCache& sequence : sequences_) {
     mix(sequence.open ? 1 : 0);
@@ -354,6 +355,7 @@ uint64_t BlockManager::StateHash() const {
 void BlockManager::CheckInvariants() const {
   pool_.CheckInvariants();
   cache_.CheckInvariants();
+  host_.CheckInvariants();
   std::vector<int32_t> holders(layout_.num_blocks, 0);
   int32_t num_open = 0;
   absl::flat_hash_set<BlockId> seen;

@@ -11,6 +11,7 @@ namespace blockmgr {
 
 bool BlockManager::CanFork(SequenceSlot slot) const {
   return !free_slots_.empty() && !at(slot).pending.has_value() &&
+         !IsComingBack(slot) &&
          std::ranges::count(copies_, slot, &CopyOnWrite::slot) == 0;
 }
 

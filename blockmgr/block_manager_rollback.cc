@@ -1,4 +1,5 @@
-// Going back: positions that dispatched steps have seen and that do not count.
+// Going back: positions that dispatched steps have seen and that do not count;
+// and what is lost with blocks, the engine or the cache.
 
 #include <algorithm>
 #include <optional>
@@ -156,6 +157,28 @@ absl::StatusOr<LossReport> BlockManager::LoseBlocks(
     if (gone.contains(sequence.chain_serial)) sequence.chain_serial = kNoSerial;
   }
   return report;
+}
+
+void BlockManager::LoseEngine() {
+  BM_CHECK(free_slots_.size() == sequences_.size());
+  pool_.ForgetSteps();
+  host_.LoseEngine();
+  BM_CHECK(ResetPrefixCache().num_in_use == 0);
+  dropped_regions_.clear();
+}
+
+CacheReset BlockManager::ResetPrefixCache() {
+  const int32_t before = cache_.num_blocks_held();
+  while (cache_.num_reclaimable() > 0) ReclaimNext();
+  for (const auto [entry, ticket] : cooling_) {
+    if (cooling_tickets_[entry] != ticket) continue;
+    StopCooling(entry);
+    DropFromCache(entry);
+  }
+  cooling_.clear();
+  BM_CHECK(num_cooling_ == 0);
+  return {.num_dropped = before - cache_.num_blocks_held(),
+          .num_in_use = cache_.num_blocks_held()};
 }
 
 }  // namespace blockmgr

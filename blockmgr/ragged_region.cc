@@ -156,4 +156,21 @@ RaggedRegion RaggedRegion::LayOut(const ModelLayout& layout,
   return region;
 }
 
+RaggedRegion RaggedRegion::OnBlocks(const ModelLayout& layout,
+                                    std::span<const BlockId> blocks) const {
+  BM_CHECK(blocks.size() == blocks_.size());
+  absl::flat_hash_map<BlockId, BlockId> renamed;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    renamed.emplace(blocks_[i], blocks[i]);
+  }
+  RaggedRegion region = *this;
+  region.blocks_.assign(blocks.begin(), blocks.end());
+  for (PageId& page : region.pages_) {
+    page = layout.page_id(layout.page_layer(page),
+                          renamed.at(layout.page_block(page)),
+                          layout.page_head(page));
+  }
+  return region;
+}
+
 }  // namespace blockmgr

@@ -48,6 +48,11 @@ class RaggedRegion {
                              std::span<const BlockId> destinations,
                              std::span<const int32_t> kept, int32_t cut);
 
+  // The same region on other blocks, one for each of blocks(), in their order:
+  // what it becomes when whole blocks are copied. O(pages).
+  RaggedRegion OnBlocks(const ModelLayout& layout,
+                        std::span<const BlockId> blocks) const;
+
   // Positions [0, cut) are the ones this region stands for.
   int32_t cut() const { return cut_; }
   // The destinations that hold at least one page of the region.

@@ -6,8 +6,12 @@ namespace blockmgr {
 
 void StepPlan::Clear() {
   id = StepId{0};
+  dropped_swaps.clear();
+  swap_outs.clear();
+  transfers_out.clear();
   released.clear();
   starts.clear();
+  transfers_in.clear();
   start_tokens.clear();
   dropped_regions.clear();
   copies.clear();

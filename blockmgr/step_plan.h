@@ -3,8 +3,9 @@
 // issued.
 //
 // The engine keeps per sequence slot a table: region (if any), tail blocks and
-// length. It applies a plan in this order: `released`, `starts`,
-// `dropped_regions`, `copies`, new blocks, compute, evictions. A change holds
+// length. It applies a plan in this order: `dropped_swaps`, `swap_outs`,
+// `released`, `starts`, `dropped_regions`, `copies`, new blocks, compute,
+// evictions. A change holds
 // for the engine from the step after the one that carries it (evictions) or at
 // once (the others). Steps are executed and acknowledged in order of id.
 #ifndef BLOCKMGR_STEP_PLAN_H_
@@ -46,11 +47,35 @@ struct SequenceStart {
   SequenceSlot source = kNoSequenceSlot;
   // The shared region, which an earlier order told to keep.
   RegionId region = kNoRegion;
+  // The sequence that was swapped out, whose first num_cached_tokens these are
+  // and whose past this one has; the engine forgets it. What is not in shared
+  // blocks comes back: plan.transfers_in[transfer_begin .. + num_transfers),
+  // before this step computes anything. First, unless `region` stands for it,
+  // its region, which is on these blocks from now on, in the order of those
+  // before; then the last of its tail, whose blocks are among this step's new
+  // ones.
+  SwapId swap = kNoSwap;
+  int64_t transfer_begin = 0;
+  int32_t num_transfers = 0;
   // Queries before the end of each step to keep for scoring (0: none).
   int32_t query_window = 0;
   // What to accumulate for scoring, from the query at position state_begin on.
   ScorerState scorer_state = ScorerState::kNone;
   int32_t state_begin = 0;
+};
+
+// A sequence that leaves its slot, which is among the `released` ones, and
+// whose KV is copied to the host tier: of its first num_tokens tokens, as the
+// plans before have left them. plan.transfers_out[transfer_begin ..
+// + num_transfers) names the blocks of its region that have pages of it, in
+// order, then of its tail. The blocks may be written by this very step: they
+// are copied (to where they are safe) before.
+struct SwapOut {
+  SequenceSlot slot = kNoSequenceSlot;
+  SwapId swap = kNoSwap;  // names it until it starts again or is dropped
+  int32_t num_tokens = 0;
+  int64_t transfer_begin = 0;
+  int32_t num_transfers = 0;
 };
 
 // Evict: replace the entries of positions [0, cut) by a region on
@@ -78,8 +103,13 @@ struct EvictionOrder {
 
 struct StepPlan {
   StepId id{0};
+  // Swapped-out sequences that will not come back.
+  std::vector<SwapId> dropped_swaps;
+  std::vector<SwapOut> swap_outs;
+  std::vector<BlockTransfer> transfers_out;
   std::vector<SequenceSlot> released;
   std::vector<SequenceStart> starts;
+  std::vector<BlockTransfer> transfers_in;
   std::vector<int32_t> start_tokens;
   // Kept regions that no sequence will start with any more.
   std::vector<RegionId> dropped_regions;
@@ -124,6 +154,11 @@ struct StepResult {
   // flight answer for sequences that hold one is ignored; these go on from what
   // they have left, and the prefix cache forgets the blocks.
   std::vector<BlockId> lost_blocks;
+  // Host blocks that do not hold what was copied to them by this step or
+  // before: a copy that failed, or of lost content. Sequences that hold one are
+  // computed again. Where one has been copied back already, that block is lost,
+  // too, and named above.
+  std::vector<HostBlockId> lost_host_blocks;
 };
 
 }  // namespace blockmgr

@@ -11,6 +11,7 @@
 #ifndef KERNELS_BACKEND_H_
 #define KERNELS_BACKEND_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -162,6 +163,15 @@ class Backend {
   // Copies whole blocks, all layers and heads. No block is both a source and a
   // destination in one call.
   virtual void CopyBlocks(std::span<const BlockCopy> copies) = 0;
+  // Copies whole blocks to host memory and back. Host block i is at
+  // host[i * layout().block_bytes()], as [layer][head][K, V][token][head_dim],
+  // wherever the pool has these. Calls to the same memory, and to the pool,
+  // take effect in their order; the memory is read or written on return.
+  // REQUIRES: host is large enough.
+  virtual void CopyToHost(std::span<const BlockTransfer> transfers,
+                          std::span<std::byte> host) = 0;
+  virtual void CopyFromHost(std::span<const BlockTransfer> transfers,
+                            std::span<const std::byte> host) = 0;
 
   // Reads one slot back as float32, for tests and diagnostics. K then V:
   // out is [2, head_dim].

@@ -147,6 +147,8 @@ struct RequestState {
 
   // While waiting:
   WaitingPlace place;        // kept when it runs, for its return
+  SwapId swap = kNoSwap;     // its KV, in the host tier
+  int32_t num_swapped_compressions = 0;  // that were done, then
   int32_t times_passed = 0;  // by later ones, because it did not fit
   int32_t prefix_waits = 0;  // steps for which it let another one compute
 

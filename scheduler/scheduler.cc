@@ -84,7 +84,8 @@ SchedulerImpl::SchedulerImpl(const ModelLayout& layout,
     : options_(options),
       watermark_blocks_(static_cast<int32_t>(
           options.watermark * static_cast<double>(layout.num_blocks - 1))),
-      manager_(layout, options.max_num_seqs, options.enable_prefix_caching),
+      manager_(layout, options.max_num_seqs, options.enable_prefix_caching,
+               options.num_host_blocks),
       tenants_(options_) {
   in_flight_.reserve(options.max_steps_in_flight);
   spare_steps_.reserve(options.max_steps_in_flight + 1);
@@ -221,6 +222,7 @@ void SchedulerImpl::Retire(RequestState* request, FinishReason reason,
       request->tenant, request->demand(),
       {.was_running = request->running, .was_admitted = request->was_admitted});
   if (request->running) LeaveSlot(request);
+  DropSwap(request);
   names_.erase(request->name);
   requests_.erase(request->id);
   const uint32_t incarnation = request->incarnation;
@@ -263,6 +265,9 @@ SchedulerStats SchedulerImpl::stats() const {
   stats.kept_entries_median = kept_.Quantile(0.5);
   stats.kept_entries_max = kept_.Quantile(1.0);
   stats.blocks = manager_.stats();
+  stats.num_swapped = manager_.host().num_sequences();
+  stats.host_blocks = manager_.host().num_blocks();
+  stats.used_host_blocks = manager_.host().num_used();
   stats.metadata_bytes = manager_.metadata_bytes();
   return stats;
 }

@@ -40,6 +40,12 @@ struct SchedulerStats {
   uint64_t num_steps = 0;  // acknowledged
   uint64_t num_finished = 0;
   uint64_t num_preemptions = 0;
+  uint64_t num_swap_outs = 0;  // of those, that were copied to the host tier
+  uint64_t num_swap_ins = 0;   // of those, that came back from there
+  uint64_t num_swapped_in_tokens = 0;  // with their KV
+  int32_t num_swapped = 0;             // now: waiting requests in the host tier
+  int32_t host_blocks = 0;             // that the engine has
+  int32_t used_host_blocks = 0;        // now
   uint64_t num_passes = 0;        // of requests that did not fit, by later ones
   uint64_t num_prefix_waits = 0;  // steps waited for another's prefix
   uint64_t num_prompt_tokens = 0;         // of admitted requests, first time
@@ -53,6 +59,7 @@ struct SchedulerStats {
   uint64_t num_forks = 0;         // requests that began with another's table
   uint64_t num_lost_blocks = 0;   // StepResult::lost_blocks
   uint64_t num_cut_requests = 0;  // that held one, each time
+  uint64_t num_lost_host_blocks = 0;  // StepResult::lost_host_blocks
   uint64_t evicted_entries = 0;
   uint64_t evicted_blocks = 0;  // given up by sequences through eviction
   int64_t evicted_bytes = 0;

@@ -86,6 +86,7 @@ void SchedulerImpl::MatchPart(const RequestState& request, int32_t max_tokens,
 
 int32_t SchedulerImpl::NextCompression(const RequestState& request,
                                        const PrefixMatch& match) {
+  if (match.swap != kNoSwap) return request.num_swapped_compressions;
   const auto next = std::ranges::upper_bound(
       request.compressions, match.length(), {}, &CompressionPoint::length);
   return static_cast<int32_t>(next - request.compressions.begin());
@@ -212,7 +213,7 @@ bool SchedulerImpl::IsAffordable(const RequestState& request,
   const int32_t num_matched = match.num_blocks();
   const int64_t room = int64_t{budget.available} + budget.coming;
   // Its blocks in the cache are not there for anybody else once it runs.
-  const int32_t from_cache = match.num_reclaimable - num_matched;
+  const int32_t from_cache = match.num_taken() - num_matched;
   if (options_.admission == AdmissionPolicy::kWatermark) {
     // Everything known, at its peak: evictions on the way (a resumed request
     // replays them) may be what makes it fit.
@@ -232,10 +233,10 @@ bool SchedulerImpl::IsAffordable(const RequestState& request,
     return true;
   }
   // Cached blocks that wait for their fence are among those that are coming.
-  const int32_t cooling = match.source != kNoSequenceSlot
-                              ? 0
-                              : std::min(manager_.num_fenced(),
-                                         num_matched - match.num_reclaimable);
+  const int32_t cooling =
+      match.source != kNoSequenceSlot
+          ? 0
+          : std::min(manager_.num_fenced(), num_matched - match.num_taken());
   // What is kept of blocks that others use is copied: they save nothing then.
   const bool is_compressed =
       NextCompression(request, match) < std::ssize(request.compressions);
@@ -252,11 +253,14 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
   const int32_t num_tokens =
       TokensToRun(*request, next, num_cached, *token_budget);
   if (num_tokens == 0) return false;
+  // A part of a block is another's, and copied, unless it comes back.
   const int32_t num_new =
-      CeilDiv(num_cached + num_tokens, page_size) - num_cached / page_size;
+      CeilDiv(num_cached + num_tokens, page_size) -
+      (match.swap == kNoSwap ? num_cached / page_size
+                             : CeilDiv(num_cached, page_size));
   const int32_t num_held = match.num_blocks() + num_new;
   const int32_t needed =
-      num_new + match.num_reclaimable + (match.part_is_reclaimable ? 1 : 0);
+      num_new + match.num_taken() + (match.part_is_reclaimable ? 1 : 0);
   if (needed > budget->available || !IsAffordable(*request, match, *budget)) {
     return false;
   }
@@ -317,10 +321,14 @@ SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
       PlanAdmission(request, std::move(fork.match), budget, token_budget)) {
     return Verdict::kAdmitted;
   }
-  if (!MayPrefill(*request)) return Verdict::kIsTooLong;
+  // What comes back has been admitted as a long prompt before.
+  const bool may_prefill = MayPrefill(*request);
+  if (!may_prefill && request->swap == kNoSwap) return Verdict::kIsTooLong;
   PrefixMatch match = FindPrefix(request);
   decision_.num_looked_blocks += match.num_looks;
-  if (WaitsForPrefix(*request, match)) {
+  if (request->swap != kNoSwap) MatchSwapped(*request, &match);
+  if (!may_prefill && match.swap == kNoSwap) return Verdict::kIsTooLong;
+  if (match.swap == kNoSwap && WaitsForPrefix(*request, match)) {
     decision_.prefix_waits.push_back(request);
     return Verdict::kLetsOthersPass;
   }
@@ -371,7 +379,8 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
       case Verdict::kAdmitted:
         --passes_left;
         if (IsLong(*request) &&
-            decision_.matches.back().source == kNoSequenceSlot) {
+            decision_.matches.back().source == kNoSequenceSlot &&
+            decision_.matches.back().swap == kNoSwap) {
           ++*decision_.num_long_prefills;
         }
         walk.Serve(ServiceOf(*request));

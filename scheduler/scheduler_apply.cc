@@ -40,9 +40,10 @@ bool SchedulerImpl::Schedule(StepPlan* plan) {
   return true;
 }
 
-void SchedulerImpl::ApplyPreemptions() {
+void SchedulerImpl::ApplyPreemptions(StepPlan* plan) {
   if (decision_.preempted.empty()) return;
   for (RequestState* request : decision_.preempted) {
+    WriteSwapOut(request, plan);
     WaitAgain(request);
     ++request->num_preemptions;
     ++totals_.num_preemptions;
@@ -91,6 +92,11 @@ void SchedulerImpl::Admit(RequestState* request, const PrefixMatch& match) {
   if (match.source != kNoSequenceSlot) {
     ++totals_.num_forks;
     request->next_compression = NextCompression(*request, match);
+  }
+  if (match.swap != kNoSwap) {
+    request->next_compression = request->num_swapped_compressions;
+  } else {
+    DropSwap(request);
   }
   if (request->was_admitted) return;
   request->was_admitted = true;
@@ -207,13 +213,13 @@ void SchedulerImpl::WriteRun(const StepDecision::Run& run,
   plan->samples.push_back(samples ? 1 : 0);
   if (run.match >= 0 &&
       decision_.matches[run.match].source == kNoSequenceSlot) {
-    const std::vector<BlockId>& matched = decision_.matches[run.match].blocks;
-    plan->blocks.insert(plan->blocks.end(), matched.begin(), matched.end());
-    if (decision_.matches[run.match].has_part) {
-      // The copy in the place of its source.
-      plan->blocks.back() =
-          manager_.sequence(request.slot).tail[matched.size() - 1];
-    }
+    // What it starts with: cached blocks, a copy in the place of its source,
+    // blocks that come back.
+    const SequenceCache& sequence = manager_.sequence(request.slot);
+    plan->blocks.insert(
+        plan->blocks.end(), sequence.tail.begin(),
+        sequence.tail.begin() +
+            CeilDiv(request.num_in_cache - sequence.cut(), layout().page_size));
   }
   plan->blocks.insert(plan->blocks.end(), blocks.begin(), blocks.end());
   plan->block_offsets.push_back(std::ssize(plan->blocks));
@@ -238,9 +244,10 @@ void SchedulerImpl::ApplyRestarts(StepPlan* plan) {
 
 void SchedulerImpl::Apply(StepPlan* plan) {
   plan->Clear();
-  ApplyPreemptions();
+  ApplyPreemptions(plan);
   ApplyWaits();
   ApplyRestarts(plan);
+  const size_t first_start = plan->starts.size();
   // Matched prefixes are held before anything is taken: taking may reclaim.
   for (const StepDecision::Run& run : decision_.runs) {
     if (run.match < 0) continue;
@@ -248,6 +255,7 @@ void SchedulerImpl::Apply(StepPlan* plan) {
     UpdateFront(run.request);
     WriteStart(*run.request, decision_.matches[run.match].source, plan);
   }
+  ApplySwapIns(first_start, plan);
   demands_.clear();
   for (const StepDecision::Run& run : decision_.runs) {
     demands_.push_back({run.request->slot, run.num_tokens});
@@ -274,6 +282,7 @@ void SchedulerImpl::Apply(StepPlan* plan) {
     if (run.order >= 0) WriteOrder(run, plan, &record);
   }
   // Last: making room for this step may have dropped some.
+  plan->dropped_swaps.swap(dropped_swaps_);
   plan->dropped_regions.swap(dropped_regions_);
   manager_.TakeDroppedRegions(&plan->dropped_regions);
   manager_.Dispatch(plan->id);

@@ -133,7 +133,7 @@ SchedulerImpl::ForkPoint SchedulerImpl::FindFork(RequestState* request) const {
   // What it is about to know of itself, or to lose.
   const bool is_moving =
       sequence.pending.has_value() || sequence.shares_last_block ||
-      parent.restarts ||
+      parent.restarts || manager_.IsComingBack(parent.slot) ||
       (is_planned && decision_.runs[parent.planned.run].order >= 0);
   // A few tokens are computed sooner than waited for. Before a compression that
   // comes behind them it is now or never: when the parent has settled them, it

@@ -316,7 +316,7 @@ class SchedulerImpl : public Scheduler {
 
   // Doing (scheduler_apply.cc).
   void Apply(StepPlan* plan);
-  void ApplyPreemptions();
+  void ApplyPreemptions(StepPlan* plan);
   void ApplyWaits();
   // Whether they run or not: what they have lost is no longer theirs.
   void ApplyRestarts(StepPlan* plan);
@@ -330,6 +330,17 @@ class SchedulerImpl : public Scheduler {
                 StepPlan* plan, StepInFlight* record);
   void WriteOrder(const StepDecision::Run& run, StepPlan* plan,
                   StepInFlight* record);
+
+  // Swap (scheduler_swap.cc).
+  // Copies what a request that is preempted has settled to the host tier, if
+  // that can be and there is room.
+  void WriteSwapOut(RequestState* request, StepPlan* plan);
+  // Extends what the prefix cache has of a request by what the host tier has.
+  void MatchSwapped(const RequestState& request, PrefixMatch* match) const;
+  // Of the admitted ones, whose starts begin at `first_start`.
+  void ApplySwapIns(size_t first_start, StepPlan* plan);
+  void DropSwap(RequestState* request);
+  void LoseHostBlocks(std::span<const HostBlockId> blocks);
 
   // Going on after a loss (scheduler_loss.cc).
   void LoseBlocks(std::span<const BlockId> blocks);
@@ -374,6 +385,7 @@ class SchedulerImpl : public Scheduler {
   std::vector<StepInFlight> spare_steps_;  // memory for records to come
   std::vector<SequenceSlot> released_;     // slots to tell the engine about
   std::vector<RegionId> dropped_regions_;  // likewise, kept in vain
+  std::vector<SwapId> dropped_swaps_;      // likewise
   StepDecision decision_;
   std::vector<TokenDemand> demands_;  // scratch of Apply
   std::vector<int64_t> new_offsets_;

@@ -56,6 +56,8 @@ absl::Status SchedulerOptions::Validate() const {
   BM_RETURN_IF_ERROR(RequireRange("query_window", query_window, 0, 1 << 16));
   BM_RETURN_IF_ERROR(
       RequireRange("num_scorer_states", num_scorer_states, 0, INT32_MAX));
+  BM_RETURN_IF_ERROR(
+      RequireRange("num_host_blocks", num_host_blocks, 0, 1 << 24));
   if (!(watermark >= 0.0 && watermark < 1.0)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "watermark: expected a fraction in [0, 1), got ", watermark));

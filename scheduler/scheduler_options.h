@@ -27,7 +27,8 @@ enum class AdmissionPolicy : uint8_t {
   // prompts), and a watermark. What vLLM does.
   kWatermark,
   // Blocks to completion, max_tokens included, for it and all that run: without
-  // eviction nobody is ever preempted. TensorRT-LLM's GUARANTEED_NO_EVICT.
+  // eviction nobody is ever preempted, unless shared blocks are lost.
+  // TensorRT-LLM's GUARANTEED_NO_EVICT.
   kGuaranteed,
   // Blocks for its next step. Most in flight and most preempted: whoever came
   // last is paused. TensorRT-LLM's MAX_UTILIZATION.
@@ -89,6 +90,10 @@ struct SchedulerOptions {
   // time. A request whose policy needs that waits for one, or is refused when
   // there is none.
   int32_t num_scorer_states = 0;
+  // Blocks of host memory that the engine has for preempted requests: as long
+  // as there is room their KV is copied there, and back when they run again.
+  // The others are computed again. 0: all of them.
+  int32_t num_host_blocks = 0;
   bool enable_prefix_caching = true;
   // Whether the first rows of a cached block are copied where a prompt goes on
   // as the block begins: saves computing less than a page of tokens per

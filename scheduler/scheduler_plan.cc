@@ -175,9 +175,13 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
   } else {
     // Matched blocks may be shared by another admission of this very step: only
     // those it is about to take count as its own.
-    order->num_own = std::max(
-        0, (order->point.cut - match->num_tokens) / layout().page_size);
-    num_shared = match->num_blocks() - match->num_reclaimable;
+    const int32_t num_own =
+        match->swap == kNoSwap
+            ? (order->point.cut - match->num_tokens) / layout().page_size
+            : num_below - static_cast<int32_t>(match->blocks.size()) -
+                  (match->num_region_blocks() - match->num_region_ins());
+    order->num_own = std::max(0, num_own);
+    num_shared = match->num_blocks() - match->num_taken();
   }
   order->num_released = std::max(0, num_below - num_destinations - num_shared);
   return true;

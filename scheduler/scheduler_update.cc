@@ -50,6 +50,11 @@ absl::Status SchedulerImpl::ValidateResult(const StepResult& result) const {
     BM_RETURN_IF_ERROR(RequireRange(absl::StrCat("lost_blocks[", i, "]"), block,
                                     1, layout().num_blocks - 1));
   }
+  for (size_t i = 0; i < result.lost_host_blocks.size(); ++i) {
+    const int32_t block = Index(result.lost_host_blocks[i]);
+    BM_RETURN_IF_ERROR(RequireRange(absl::StrCat("lost_host_blocks[", i, "]"),
+                                    block, 0, options_.num_host_blocks - 1));
+  }
   size_t next = 0;
   for (const StepInFlight::Order& order : step.orders) {
     if (order.futile) continue;
@@ -209,6 +214,7 @@ absl::Status SchedulerImpl::Update(const StepResult& result, Effects* effects) {
   manager_.Acknowledge(step.id);
   ++totals_.num_steps;
   LoseBlocks(result.lost_blocks);
+  LoseHostBlocks(result.lost_host_blocks);
   for (size_t i = 0; i < step.runs.size(); ++i) {
     SettleRun(step.runs[i], result.sampled[i], effects);
   }
@@ -247,10 +253,12 @@ void SchedulerImpl::LoseEngine(Effects* effects) {
     running_.pop_back();
     WaitAgain(request);
   }
+  for (const auto& [id, request] : requests_) request->swap = kNoSwap;
   manager_.LoseEngine();
   // The next engine starts with empty tables.
   released_.clear();
   dropped_regions_.clear();
+  dropped_swaps_.clear();
 }
 
 uint64_t SchedulerImpl::StateHash() const {
@@ -267,6 +275,7 @@ uint64_t SchedulerImpl::StateHash() const {
     mix(request.command != nullptr ? request.command->number : 0);
     mix(request.restarts ? 1 : 0);
     mix(request.squeeze != nullptr ? 1 : 0);
+    mix(Index(request.swap));
     mix(request.times_passed);
     mix(request.prefix_waits);
     mix(static_cast<uint64_t>(request.place.rank));
@@ -303,18 +312,25 @@ void SchedulerImpl::CheckInvariants() const {
   for (const RequestState* request : running_) {
     BM_CHECK(seen.insert(request).second);
     BM_CHECK(request->running);
+    BM_CHECK(request->swap == kNoSwap);
     const SequenceCache& sequence = manager_.sequence(request->slot);
     BM_CHECK(sequence.num_reserved == request->num_computed);
     BM_CHECK(sequence.num_settled <= std::ssize(request->tokens));
     BM_CHECK(request->num_computed <= request->num_tokens());
     BM_CHECK(request->num_computed <= request->last_length());
   }
+  int32_t num_swapped = 0;
   for (const RequestState* request : waiting_.All()) {
+    if (request->swap != kNoSwap) {
+      ++num_swapped;
+      BM_CHECK(manager_.host().Contains(request->swap));
+    }
     BM_CHECK(seen.insert(request).second);
     BM_CHECK(!request->running);
     BM_CHECK(request->num_computed == 0);
     BM_CHECK(request->num_placeholders == 0);
   }
+  BM_CHECK(num_swapped == manager_.host().num_sequences());
   BM_CHECK(num_steps_in_flight() <= options_.max_steps_in_flight);
 }
 

@@ -31,6 +31,8 @@ struct EngineClientOptions {
   std::string engine_name = "engine";
   // Sequences whose scores the engine can accumulate at a time; 0: none.
   int32_t num_scorer_states = 0;
+  // Of host memory, for preempted requests; 0: they are computed again.
+  int32_t num_host_blocks = 0;
   bool reconnect = false;  // attach again when the daemon goes away
   // How long to look for a daemon; zero: for ever.
   std::chrono::milliseconds attach_timeout{0};

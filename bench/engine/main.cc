@@ -97,6 +97,11 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "and expected_attention; 0: none")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
+  app->add_option("--num-host-blocks", flags->client.num_host_blocks,
+                  "Blocks of host memory for the KV of preempted requests; 0: "
+                  "they are computed again")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 24));
   app->add_flag("--reconnect", flags->client.reconnect,
                 "Attach again when the daemon goes away");
   app->add_option("--attach-timeout", flags->attach_timeout_s,
@@ -138,7 +143,8 @@ absl::Status ServeTiny(const Flags& flags, EngineClient* client) {
   BM_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
                       CreateCpuBackend(layout));
   TinyEngine engine(std::make_shared<TinyModel>(flags.tiny, flags.seed),
-                    std::move(backend), kMaxSequenceSlots);
+                    std::move(backend), kMaxSequenceSlots,
+                    flags.client.num_host_blocks);
   return client->Serve(layout, {.reset = [&] { engine.Reset(); },
                                 .run = [&](const StepPlan& plan,
                                            StepResult* result) -> absl::Status {
@@ -151,7 +157,7 @@ absl::Status ServeSim(const Flags& flags, EngineClient* client) {
       MakeLayout(flags.sim, flags.num_blocks.value_or(kSimBlocks));
   BM_RETURN_IF_ERROR(flags.sim.Validate());
   BM_RETURN_IF_ERROR(layout.Validate());
-  SimEngine engine(layout, flags.sim, flags.seed);
+  SimEngine engine(layout, flags.sim, flags.seed, flags.client.num_host_blocks);
   return client->Serve(
       layout,
       {.reset = [&] { engine.Reset(); },

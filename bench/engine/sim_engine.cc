@@ -78,6 +78,7 @@ absl::Status SimModel::Validate() const {
   BM_RETURN_IF_ERROR(CheckAtLeast("weight_bytes", weight_bytes, 1, false));
   BM_RETURN_IF_ERROR(CheckAtLeast("flops", flops, 0, true));
   BM_RETURN_IF_ERROR(CheckAtLeast("bandwidth", bandwidth, 0, true));
+  BM_RETURN_IF_ERROR(CheckAtLeast("host_bandwidth", host_bandwidth, 0, true));
   BM_RETURN_IF_ERROR(
       CheckAtLeast("step_overhead_s", step_overhead_s, 0, false));
   BM_RETURN_IF_ERROR(
@@ -101,11 +102,11 @@ ModelLayout MakeLayout(const SimModel& model, int32_t num_blocks) {
 }
 
 SimEngine::SimEngine(const ModelLayout& layout, const SimModel& model,
-                     uint64_t seed)
+                     uint64_t seed, int32_t num_host_blocks)
     : layout_(layout),
       model_(model),
       seed_(seed),
-      tables_(layout, kMaxSequenceSlots) {
+      tables_(layout, kMaxSequenceSlots, num_host_blocks) {
   BM_CHECK(layout.Validate().ok());
   BM_CHECK(model.Validate().ok());
 }
@@ -157,13 +158,19 @@ double SimEngine::StepSeconds(const StepPlan& plan) const {
     live += region + num_heads * tail;
     attended += n * region + num_heads * (n * tail - n * (n - 1) / 2);
   }
-  if (tokens == 0) return model_.step_overhead_s;
+  // Blocks are copied to the host before their memory is written again, and
+  // back before they are read: nothing hides it.
+  const double overhead = model_.step_overhead_s +
+                          static_cast<double>(std::ssize(plan.transfers_out) +
+                                              std::ssize(plan.transfers_in)) *
+                              static_cast<double>(layout_.block_bytes()) /
+                              model_.host_bandwidth;
+  if (tokens == 0) return overhead;
   const double flops = 2.0 * model_.num_params * tokens +
                        4.0 * layout_.head_dim * layout_.group_size() * attended;
   const double bytes = model_.num_params * model_.weight_bytes +
                        live * 2.0 * static_cast<double>(layout_.row_bytes());
-  return std::max(flops / model_.flops, bytes / model_.bandwidth) +
-         model_.step_overhead_s;
+  return std::max(flops / model_.flops, bytes / model_.bandwidth) + overhead;
 }
 
 absl::Status SimEngine::Evict(const StepPlan& plan, const EvictionOrder& order,

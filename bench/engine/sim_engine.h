@@ -51,6 +51,7 @@ struct SimModel {
   double flops = 400e12;      // FLOP/s
   double bandwidth = 3.0e12;  // bytes/s
   double step_overhead_s = 0.0;
+  double host_bandwidth = 50e9;  // bytes/s to host memory, or back
   // Sigma of the lognormal shares of the heads. 0.55 makes the largest of 256
   // heads keep about 4 times the mean; 0 makes all alike.
   double head_concentration = 0.55;
@@ -64,8 +65,9 @@ ModelLayout MakeLayout(const SimModel& model, int32_t num_blocks);
 
 class SimEngine {
  public:
-  // REQUIRES: `layout` and `model` are valid.
-  SimEngine(const ModelLayout& layout, const SimModel& model, uint64_t seed);
+  // REQUIRES: `layout` and `model` are valid, num_host_blocks >= 0.
+  SimEngine(const ModelLayout& layout, const SimModel& model, uint64_t seed,
+            int32_t num_host_blocks = 0);
 
   // Executes a plan and returns how long that takes, in seconds.
   // REQUIRES: the plan fits the tables. TryRun reports a plan that does not.

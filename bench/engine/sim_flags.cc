@@ -25,6 +25,9 @@ void AddSimModelFlags(CLI::App* app, SimModel* model) {
   add("--sim-bandwidth", &model->bandwidth,
       "Effective memory bandwidth, bytes/s")
       ->check(CLI::PositiveNumber);
+  add("--sim-host-bandwidth", &model->host_bandwidth,
+      "Effective bandwidth to host memory, bytes/s")
+      ->check(CLI::PositiveNumber);
   add("--sim-step-overhead", &model->step_overhead_s,
       "Seconds added to every step")
       ->check(CLI::NonNegativeNumber);

@@ -30,8 +30,11 @@ absl::Status CheckArray(const char* field, size_t size, size_t expected) {
 
 }  // namespace
 
-EngineTables::EngineTables(const ModelLayout& layout, int32_t max_sequences)
-    : layout_(layout), max_sequences_(max_sequences) {}
+EngineTables::EngineTables(const ModelLayout& layout, int32_t max_sequences,
+                           int32_t num_host_blocks)
+    : layout_(layout),
+      max_sequences_(max_sequences),
+      host_blocks_(static_cast<size_t>(num_host_blocks)) {}
 
 bool EngineTables::InUse(SequenceSlot slot) const {
   return Index(slot) < static_cast<int64_t>(rows_.size()) && row(slot).in_use;
@@ -126,6 +129,7 @@ absl::Status EngineTables::CheckStarts(const StepPlan& plan) {
     if (start.source != kNoSequenceSlot) {
       BM_RETURN_IF_ERROR(CheckSource(plan, start));
     }
+    if (start.swap != kNoSwap) BM_RETURN_IF_ERROR(CheckSwapIn(plan, start));
     PendingOf(start.slot).start = static_cast<int32_t>(i);
   }
   return absl::OkStatus();
@@ -162,6 +166,7 @@ absl::Status EngineTables::CheckScheduled(const StepPlan& plan, size_t i) {
     known = start.num_tokens;
     computed = start.num_cached_tokens;
     if (start.region != kNoRegion) cut = regions_.at(start.region).cut;
+    if (start.swap != kNoSwap) cut = swapped_.at(start.swap).cut;
     if (start.source != kNoSequenceSlot) {
       cut = row(start.source).cut;
       tail_blocks += SourceBlocks(start);
@@ -205,6 +210,10 @@ absl::Status EngineTables::Apply(const StepPlan& plan) {
     }
     pending.released = true;
   }
+  BM_RETURN_IF_ERROR(CheckDroppedSwaps(plan));
+  for (const SwapOut& out : plan.swap_outs) {
+    BM_RETURN_IF_ERROR(CheckSwapOut(plan, out));
+  }
   BM_RETURN_IF_ERROR(CheckStarts(plan));
   BM_RETURN_IF_ERROR(CheckDropped(plan));
   for (size_t i = 0; i < plan.slots.size(); ++i) {
@@ -217,6 +226,9 @@ absl::Status EngineTables::Apply(const StepPlan& plan) {
       return Invalid("plan.starts of slot ", Index(start.slot), ": ",
                      start.num_cached_tokens, " cached tokens, but no blocks");
     }
+    if (start.swap != kNoSwap) {
+      BM_RETURN_IF_ERROR(CheckSwappedTail(plan, start));
+    }
   }
   BM_RETURN_IF_ERROR(CheckCopies(plan));
   for (const SequenceStart& start : plan.starts) {
@@ -228,6 +240,8 @@ absl::Status EngineTables::Apply(const StepPlan& plan) {
     }
   }
 
+  for (const SwapId swap : plan.dropped_swaps) swapped_.erase(swap);
+  for (const SwapOut& out : plan.swap_outs) Leave(plan, out);
   for (const SequenceSlot slot : plan.released) Release(slot);
   for (const SequenceStart& start : plan.starts) Start(plan, start);
   for (const RegionId region : plan.dropped_regions) regions_.erase(region);
@@ -276,6 +290,7 @@ void EngineTables::Start(const StepPlan& plan, const SequenceStart& start) {
   const auto first = plan.start_tokens.begin() + start.token_begin;
   table.tokens.assign(first, first + start.num_tokens);
   table.num_computed = start.num_cached_tokens;
+  if (start.swap != kNoSwap) ComeBack(plan, start, &table);
   if (start.region == kNoRegion) return;  // none, or the source's
   const Region& region = regions_.at(start.region);
   table.cut = region.cut;
@@ -424,6 +439,7 @@ void EngineTables::Reset() {
   rows_.clear();
   pending_.clear();
   regions_.clear();
+  swapped_.clear();
 }
 
 }  // namespace blockmgr

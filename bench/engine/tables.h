@@ -8,8 +8,9 @@
 //   cut <= num_computed <= tokens.size()
 //   num_computed - cut <= tail_blocks.size() * page_size
 //
-// once its first step has been applied. Regions that orders tell to keep are
-// remembered by name until they are dropped. A plan is checked as a whole
+// once its first step has been applied. Regions that orders tell to keep, and
+// sequences that are swapped out, are remembered by name until they are
+// dropped, or come back. A plan is checked as a whole
 // before anything changes: the scheduler's mistakes and the wire's are found
 // here, not by a kernel.
 //
@@ -56,14 +57,16 @@ inline constexpr int32_t kMaxSequenceSlots = 1 << 20;
 
 class EngineTables {
  public:
-  // Slots are below `max_sequences`. REQUIRES: `layout` is valid.
-  EngineTables(const ModelLayout& layout, int32_t max_sequences);
+  // Slots are below `max_sequences`. REQUIRES: `layout` is valid,
+  // num_host_blocks >= 0.
+  EngineTables(const ModelLayout& layout, int32_t max_sequences,
+               int32_t num_host_blocks = 0);
 
-  // Applies released, starts, copies, new blocks and the scheduled tokens: the
-  // rows' part of them, bytes are the caller's. Afterwards
-  // the rows say what the step will have computed (num_computed, tail_blocks).
-  // InvalidArgument, with nothing changed, names what contradicts the tables.
-  // Eviction orders are not looked at: see CheckOrder.
+  // Applies dropped_swaps, swap_outs, released, starts, copies, new blocks and
+  // the scheduled tokens: the rows' part of them, bytes are the caller's.
+  // Afterwards the rows say what the step will have computed (num_computed,
+  // tail_blocks). InvalidArgument, with nothing changed, names what contradicts
+  // the tables. Eviction orders are not looked at: see CheckOrder.
   absl::Status Apply(const StepPlan& plan);
 
   // Adds the token that the step sampled for a slot. REQUIRES: the slot is in
@@ -91,6 +94,9 @@ class EngineTables {
     return rows_[static_cast<size_t>(Index(slot))];
   }
   const ModelLayout& layout() const { return layout_; }
+  int32_t num_host_blocks() const {
+    return static_cast<int32_t>(host_blocks_.size());
+  }
   // The destinations of an order. REQUIRES: CheckOrder passed.
   static std::span<const BlockId> Destinations(const StepPlan& plan,
                                                const EvictionOrder& order) {
@@ -120,6 +126,34 @@ class EngineTables {
     std::vector<int32_t> kept;
   };
 
+  // What the host tier has of a sequence.
+  struct Swapped {
+    std::vector<int32_t> tokens;
+    int32_t cut = 0;
+    std::vector<int32_t> kept;
+    size_t num_region_blocks = 0;  // those with pages of it
+    std::vector<HostBlockId> blocks;
+    uint64_t leaves = 0;  // the check whose plan drops it or has it back
+  };
+  struct HostBlock {
+    SwapId holder = kNoSwap;  // perhaps of the past
+    uint64_t taken = 0;       // the check whose plan copies to it
+  };
+
+  // Swaps (tables_swap.cc).
+  absl::Status CheckDroppedSwaps(const StepPlan& plan);
+  absl::Status CheckSwapOut(const StepPlan& plan, const SwapOut& out);
+  absl::Status CheckSwapIn(const StepPlan& plan, const SequenceStart& start);
+  // That copies to its tail go to the blocks of its run.
+  absl::Status CheckSwappedTail(const StepPlan& plan,
+                                const SequenceStart& start);
+  // The blocks that the region comes back to. REQUIRES: it does.
+  std::vector<BlockId> RegionOf(const StepPlan& plan,
+                                const SequenceStart& start) const;
+  void Leave(const StepPlan& plan, const SwapOut& out);
+  void ComeBack(const StepPlan& plan, const SequenceStart& start,
+                SequenceTable* table);
+
   absl::Status CheckStarts(const StepPlan& plan);
   absl::Status CheckStart(const StepPlan& plan,
                           const SequenceStart& start) const;
@@ -146,7 +180,7 @@ class EngineTables {
   // Whether the last cached tokens are the first rows of a cached block, to be
   // copied.
   bool IsPartlyCached(const SequenceStart& start) const {
-    return start.source == kNoSequenceSlot &&
+    return start.source == kNoSequenceSlot && start.swap == kNoSwap &&
            start.num_cached_tokens % layout_.page_size != 0;
   }
   // Tail blocks that the cached tokens of a start with a source are in.
@@ -160,7 +194,10 @@ class EngineTables {
   std::vector<SequenceTable> rows_;  // by slot; grows to the highest seen
   std::vector<Pending> pending_;     // by slot
   absl::flat_hash_map<RegionId, Region> regions_;  // kept
+  absl::flat_hash_map<SwapId, Swapped> swapped_;
+  std::vector<HostBlock> host_blocks_;
   uint64_t num_plans_ = 0;
+  uint64_t num_swap_checks_ = 0;
 };
 
 }  // namespace blockmgr

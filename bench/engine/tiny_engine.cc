@@ -10,14 +10,16 @@
 
 namespace blockmgr {
 TinyEngine::TinyEngine(std::shared_ptr<const TinyModel> model,
-                       std::unique_ptr<Backend> backend, int32_t max_sequences)
+                       std::unique_ptr<Backend> backend, int32_t max_sequences,
+                       int32_t num_host_blocks)
     : model_(std::move(model)),
       backend_(std::move(backend)),
       layout_(backend_->layout()),
       scale_(1.0f / std::sqrt(static_cast<float>(layout_.head_dim))),
       forward_(model_.get()),
       scoring_(model_.get(), backend_.get()),
-      tables_(layout_, max_sequences) {
+      tables_(layout_, max_sequences, num_host_blocks),
+      host_(static_cast<size_t>(num_host_blocks * layout_.block_bytes())) {
   BM_CHECK(layout_ == MakeLayout(model_->shape(), layout_.page_size,
                                  layout_.dtype, layout_.num_blocks));
 }
@@ -27,6 +29,8 @@ void TinyEngine::Reset() {
   sequences_.clear();
   regions_.clear();
   lost_.clear();
+  swapped_.clear();
+  lost_host_.clear();
 }
 
 absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
@@ -35,8 +39,10 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
   result->sampled.assign(plan.slots.size(), -1);
   result->evictions.assign(plan.evictions.size(), {});
   result->lost_blocks.clear();
+  result->lost_host_blocks.clear();
+  SwapOutSequences(plan, result);
   if (!lost_.empty()) ForgetLosses(plan, result);
-  StartSequences(plan);
+  StartSequences(plan, result);
   if (!plan.slots.empty()) {
     LayOutBatch(plan);
     forward_.Begin(tokens_, positions_);
@@ -53,17 +59,20 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
     if (!outcome.ok) outcome.counts.clear();
   }
   if (fault_) Lose(fault_(plan), result);
+  if (host_fault_) LoseHostBlocks(host_fault_(plan), result);
   return absl::OkStatus();
 }
 
-void TinyEngine::StartSequences(const StepPlan& plan) {
+void TinyEngine::StartSequences(const StepPlan& plan, StepResult* result) {
   for (const SequenceSlot slot : plan.released) sequence(slot) = Sequence();
   for (const SequenceStart& start : plan.starts) {
     const auto index = static_cast<size_t>(Index(start.slot));
     if (index >= sequences_.size()) sequences_.resize(index + 1);
     if (observer_.on_start) observer_.on_start(start);
     scoring_.Start(start, &sequences_[index].scoring);
-    if (start.region != kNoRegion) {
+    if (start.swap != kNoSwap) {
+      sequences_[index].region = SwapIn(plan, start, result);
+    } else if (start.region != kNoRegion) {
       sequences_[index].region = regions_.at(start.region);
     } else if (start.source != kNoSequenceSlot) {
       sequences_[index].region = sequence(start.source).region;

@@ -7,12 +7,14 @@
 // sequence depends on the sequence's tokens and evictions alone, bit for bit:
 // neither on the batch nor on how the prompt was cut into chunks.
 //
-// Thread-compatible. Owns the backend; memory beyond it: tables, the kept
+// Thread-compatible. Owns the backend and the host tier's memory; beyond:
+// tables, the kept
 // queries (query_window * layers * q_width floats per sequence) and, per region
 // slot, 4 bytes of position.
 #ifndef BENCH_ENGINE_TINY_ENGINE_H_
 #define BENCH_ENGINE_TINY_ENGINE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -53,12 +55,17 @@ struct TinyObserver {
 // Asked after every step: blocks whose memory is to lose its content. Sequences
 // that hold one are not observed until they are released or start again.
 using TinyFault = std::function<std::vector<BlockId>(const StepPlan& plan)>;
+// The same of host blocks.
+using TinyHostFault =
+    std::function<std::vector<HostBlockId>(const StepPlan& plan)>;
 
 class TinyEngine {
  public:
-  // REQUIRES: the backend's layout is the model's (see MakeLayout).
+  // REQUIRES: the backend's layout is the model's (see MakeLayout);
+  // num_host_blocks >= 0, for sequences that are swapped out.
   TinyEngine(std::shared_ptr<const TinyModel> model,
-             std::unique_ptr<Backend> backend, int32_t max_sequences);
+             std::unique_ptr<Backend> backend, int32_t max_sequences,
+             int32_t num_host_blocks = 0);
 
   // Executes a plan. InvalidArgument, with nothing changed, for a plan that
   // contradicts the tables. A bad eviction order is no error of the step: its
@@ -70,6 +77,7 @@ class TinyEngine {
 
   void set_observer(TinyObserver observer) { observer_ = std::move(observer); }
   void set_fault(TinyFault fault) { fault_ = std::move(fault); }
+  void set_host_fault(TinyHostFault fault) { host_fault_ = std::move(fault); }
   const EngineTables& tables() const { return tables_; }
   const TinyModel& model() const { return *model_; }
 
@@ -89,7 +97,7 @@ class TinyEngine {
     }
   };
 
-  void StartSequences(const StepPlan& plan);
+  void StartSequences(const StepPlan& plan, StepResult* result);
   // Flattens the plan's tokens into tokens_, positions_, ... below.
   void LayOutBatch(const StepPlan& plan);
   void RunLayer(const StepPlan& plan, int32_t layer);
@@ -98,6 +106,14 @@ class TinyEngine {
   // Live entries of a sequence, those of this step included.
   EntryIndex AllEntries(SequenceSlot slot);
   void Sample(const StepPlan& plan, StepResult* result);
+
+  // Swap (tiny_swap.cc).
+  void SwapOutSequences(const StepPlan& plan, StepResult* result);
+  // The region of what comes back, if any.
+  std::shared_ptr<const Region> SwapIn(const StepPlan& plan,
+                                       const SequenceStart& start,
+                                       StepResult* result);
+  void LoseHostBlocks(std::span<const HostBlockId> blocks, StepResult* result);
 
   // Losses (tiny_losses.cc).
   // What the plan writes anew is not lost any more, what it copies may be.
@@ -122,8 +138,13 @@ class TinyEngine {
   // Kept for sequences to come.
   absl::flat_hash_map<RegionId, std::shared_ptr<const Region>> regions_;
   absl::flat_hash_set<BlockId> lost_;
+  // The host tier, and what the sequences in it had.
+  std::vector<std::byte> host_;
+  absl::flat_hash_map<SwapId, std::shared_ptr<const Region>> swapped_;
+  absl::flat_hash_set<HostBlockId> lost_host_;
   TinyObserver observer_;
   TinyFault fault_;
+  TinyHostFault host_fault_;
 
   // The batch of the current step, kept for its memory.
   std::vector<int32_t> tokens_;         // [total tokens]

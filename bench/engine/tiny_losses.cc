@@ -12,9 +12,16 @@ void TinyEngine::ForgetLosses(const StepPlan& plan, StepResult* result) {
   absl::flat_hash_map<SequenceSlot, int32_t> num_cached;  // blocks
   for (const SequenceStart& start : plan.starts) {
     if (start.source != kNoSequenceSlot) continue;
-    num_cached[start.slot] =
-        (start.num_cached_tokens - tables_.row(start.slot).cut) /
-        layout_.page_size;
+    const SequenceTable& table = tables_.row(start.slot);
+    const int32_t num_tokens = start.num_cached_tokens - table.cut;
+    num_cached[start.slot] = num_tokens / layout_.page_size;
+    if (start.swap == kNoSwap) continue;
+    const auto num_region =
+        start.region == kNoRegion
+            ? static_cast<int32_t>(std::ssize(table.region_blocks))
+            : 0;
+    num_cached[start.slot] = CeilDiv(num_tokens, layout_.page_size) -
+                             (start.num_transfers - num_region);
   }
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     const auto cached = num_cached.find(plan.slots[i]);

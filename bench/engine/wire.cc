@@ -1,5 +1,6 @@
 #include "bench/engine/wire.h"
 
+#include <iterator>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -22,6 +23,35 @@ void AssignIds(const google::protobuf::RepeatedField<int32_t>& from,
                std::vector<Id>* to) {
   to->reserve(static_cast<size_t>(from.size()));
   for (const int32_t id : from) to->push_back(Id{id});
+}
+
+absl::Status AddTransfers(const v1::Transfers& proto,
+                          std::vector<BlockTransfer>* transfers) {
+  if (proto.blocks_size() != proto.host_blocks_size()) {
+    return Invalid("transfers: expected as many blocks as host blocks, got ",
+                   proto.blocks_size(), " and ", proto.host_blocks_size());
+  }
+  for (int i = 0; i < proto.blocks_size(); ++i) {
+    transfers->push_back({.block = BlockId{proto.blocks(i)},
+                          .host = HostBlockId{proto.host_blocks(i)}});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SwapsFromProto(const v1::StepPlan& proto, StepPlan* plan) {
+  for (const uint64_t swap : proto.dropped_swaps()) {
+    plan->dropped_swaps.push_back(SwapId{swap});
+  }
+  for (const v1::SwapOut& out : proto.swap_outs()) {
+    plan->swap_outs.push_back(
+        {.slot = SequenceSlot{out.slot()},
+         .swap = SwapId{out.swap()},
+         .num_tokens = out.num_tokens(),
+         .transfer_begin = std::ssize(plan->transfers_out),
+         .num_transfers = out.transfers().blocks_size()});
+    BM_RETURN_IF_ERROR(AddTransfers(out.transfers(), &plan->transfers_out));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<EvictionOrder> OrderFromProto(const v1::EvictionOrder& proto) {
@@ -51,6 +81,7 @@ absl::StatusOr<EvictionOrder> OrderFromProto(const v1::EvictionOrder& proto) {
 absl::Status PlanFromProto(const v1::StepPlan& proto, StepPlan* plan) {
   plan->Clear();
   plan->id = StepId{proto.step()};
+  BM_RETURN_IF_ERROR(SwapsFromProto(proto, plan));
   AssignIds(proto.released(), &plan->released);
   plan->starts.reserve(static_cast<size_t>(proto.starts_size()));
   for (const v1::SequenceStart& start : proto.starts()) {
@@ -67,9 +98,13 @@ absl::Status PlanFromProto(const v1::StepPlan& proto, StepPlan* plan) {
          .source = start.has_source() ? SequenceSlot{start.source()}
                                       : kNoSequenceSlot,
          .region = RegionId{start.region()},
+         .swap = SwapId{start.swap()},
+         .transfer_begin = std::ssize(plan->transfers_in),
+         .num_transfers = start.transfers().blocks_size(),
          .query_window = start.query_window(),
          .scorer_state = static_cast<ScorerState>(start.scorer_state()),
          .state_begin = start.state_begin()});
+    BM_RETURN_IF_ERROR(AddTransfers(start.transfers(), &plan->transfers_in));
   }
   plan->start_tokens.assign(proto.start_tokens().begin(),
                             proto.start_tokens().end());
@@ -113,6 +148,9 @@ void ResultToProto(const StepResult& result, v1::StepResult* proto) {
   }
   for (const BlockId block : result.lost_blocks) {
     proto->add_lost_blocks(Index(block));
+  }
+  for (const HostBlockId block : result.lost_host_blocks) {
+    proto->add_lost_host_blocks(Index(block));
   }
 }
 

@@ -128,6 +128,9 @@ SystemCounters Difference(const v1::GetStatsResponse& before,
   counters.max_requests_in_flight = after.max_running();
   counters.num_steps = after.num_steps() - before.num_steps();
   counters.preemptions = after.num_preemptions() - before.num_preemptions();
+  counters.swap_ins = after.num_swap_ins() - before.num_swap_ins();
+  counters.swapped_in_tokens =
+      after.num_swapped_in_tokens() - before.num_swapped_in_tokens();
   counters.prompt_tokens =
       after.num_prompt_tokens() - before.num_prompt_tokens();
   counters.cached_region_tokens =

@@ -4,6 +4,8 @@
 // block   one page for every (layer, head): the same page_size tokens through
 //         the whole model; the unit the pool deals in
 // slot    one token's place in a page: PageId * page_size + offset (SlotIndex)
+// host block   room for one block in the host tier: where sequences that were
+//         preempted wait with their KV
 // sequence slot   the row of a sequence in the tables of manager and engine;
 //         reused after the sequence is released
 #ifndef BLOCKMGR_BASE_IDS_H_
@@ -16,10 +18,12 @@ namespace blockmgr {
 
 enum class BlockId : int32_t {};
 enum class PageId : int32_t {};
+enum class HostBlockId : int32_t {};
 enum class SequenceSlot : int32_t {};
 enum class RequestId : uint64_t {};
 enum class StepId : uint64_t {};
 enum class RegionId : uint64_t {};
+enum class SwapId : uint64_t {};
 
 // 64-bit everywhere: PageId * page_size exceeds 2^31 for large pools.
 using SlotIndex = int64_t;
@@ -28,6 +32,7 @@ using SlotIndex = int64_t;
 inline constexpr BlockId kNullBlock{0};
 inline constexpr SequenceSlot kNoSequenceSlot{-1};
 inline constexpr RegionId kNoRegion{0};
+inline constexpr SwapId kNoSwap{0};
 
 // The number inside an id, for indexing and arithmetic.
 template <typename Id>

@@ -1,5 +1,5 @@
-// Copies of rows inside one pool, as plain data: what compaction, copy-on-write
-// and swap ask a backend to do.
+// Copies of rows inside one pool, or to and from the host tier, as plain data:
+// what compaction, copy-on-write and swap ask a backend to do.
 #ifndef BLOCKMGR_BASE_MOVES_H_
 #define BLOCKMGR_BASE_MOVES_H_
 
@@ -29,6 +29,14 @@ struct BlockCopy {
   BlockId source;
   BlockId destination;
   friend bool operator==(const BlockCopy&, const BlockCopy&) = default;
+};
+
+// A block and the host block that its content is copied to, or comes from: all
+// layers and heads.
+struct BlockTransfer {
+  BlockId block;
+  HostBlockId host;
+  friend bool operator==(const BlockTransfer&, const BlockTransfer&) = default;
 };
 
 // The last block of a sequence's tail is shared, and the sequence is about to

@@ -236,6 +236,32 @@ void CpuBackend::CopyBlocks(std::span<const BlockCopy> copies) {
   }
 }
 
+void CpuBackend::CopyToHost(std::span<const BlockTransfer> transfers,
+                            std::span<std::byte> host) {
+  const int64_t block_bytes = layout().block_bytes();
+  for (const BlockTransfer& transfer : transfers) {
+    std::byte* to =
+        host.subspan(Index(transfer.host) * block_bytes, block_bytes).data();
+    for (int32_t layer = 0; layer < layout().num_layers; ++layer) {
+      const auto source = arena_.layer_block(layer, transfer.block);
+      to = std::ranges::copy(source, to).out;
+    }
+  }
+}
+
+void CpuBackend::CopyFromHost(std::span<const BlockTransfer> transfers,
+                              std::span<const std::byte> host) {
+  const int64_t block_bytes = layout().block_bytes();
+  for (const BlockTransfer& transfer : transfers) {
+    auto from = host.subspan(Index(transfer.host) * block_bytes, block_bytes);
+    for (int32_t layer = 0; layer < layout().num_layers; ++layer) {
+      const auto destination = arena_.layer_block(layer, transfer.block);
+      std::ranges::copy(from.first(destination.size()), destination.begin());
+      from = from.subspan(destination.size());
+    }
+  }
+}
+
 void CpuBackend::ReadSlot(SlotIndex slot, std::span<float> out) const {
   const int64_t head_dim = layout().head_dim;
   BM_CHECK(std::ssize(out) == 2 * head_dim);

@@ -47,6 +47,10 @@ class CpuBackend final : public Backend {
                   QueryStatistics* statistics) override;
   void Move(const CompactionMoves& moves) override;
   void CopyBlocks(std::span<const BlockCopy> copies) override;
+  void CopyToHost(std::span<const BlockTransfer> transfers,
+                  std::span<std::byte> host) override;
+  void CopyFromHost(std::span<const BlockTransfer> transfers,
+                    std::span<const std::byte> host) override;
   void ReadSlot(SlotIndex slot, std::span<float> out) const override;
   void Poison() override;
 

@@ -38,6 +38,9 @@ struct CudaBackendOptions {
     kChunked,
   };
   Decode decode = Decode::kInvariant;
+  // Of blocks on their way to or from host memory, at a time; at least one
+  // block's. Large copies use the link best, and the memory is kept.
+  int64_t staged_bytes = int64_t{16} << 20;
 };
 
 // CudaBackend owns a pool on a device, laid out by
@@ -95,6 +98,10 @@ class CudaBackend final : public Backend {
                   QueryStatistics* statistics) override;
   void Move(const CompactionMoves& moves) override;
   void CopyBlocks(std::span<const BlockCopy> copies) override;
+  void CopyToHost(std::span<const BlockTransfer> transfers,
+                  std::span<std::byte> host) override;
+  void CopyFromHost(std::span<const BlockTransfer> transfers,
+                    std::span<const std::byte> host) override;
   void ReadSlot(SlotIndex slot, std::span<float> out) const override;
   void Poison() override;
 
@@ -147,6 +154,16 @@ class CudaBackend final : public Backend {
 
   CudaBackend(const ModelLayout& layout, const CudaBackendOptions& options,
               std::unique_ptr<DeviceRuntime> runtime, char* pool);
+
+  // The pages of some blocks, staged side by side.
+  struct Staging {
+    CallMemory::Array<int32_t> pages;
+    CallMemory::Array<std::byte> bytes;
+  };
+  // How many of the transfers are staged at a time.
+  int64_t BlocksPerStaging() const;
+  void AddPages(std::span<const BlockTransfer> transfers, Staging* staging);
+  StagePages Stage(const Staging& staging);
 
   // Fills decode_ and chunk_.
   void SplitBatch(const AttentionBatch& batch);

@@ -135,6 +135,15 @@ class CudaRuntime final : public DeviceRuntime {
     if (!status_.ok()) return;
     Keep(LaunchCopyBlocks(copy, max_row_blocks_, stream_), "copy of blocks");
   }
+  void PackPages(const StagePages& stage) override {
+    if (!status_.ok()) return;
+    Keep(LaunchPackPages(stage, max_row_blocks_, stream_), "packing of pages");
+  }
+  void UnpackPages(const StagePages& stage) override {
+    if (!status_.ok()) return;
+    Keep(LaunchUnpackPages(stage, max_row_blocks_, stream_),
+         "unpacking of pages");
+  }
   void PlanDecode(const DecodePlanParams& params) override {
     if (!status_.ok()) return;
     Keep(LaunchPlanDecode(params, stream_), "plan of decode attention");

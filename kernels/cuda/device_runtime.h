@@ -56,6 +56,8 @@ class DeviceRuntime {
   virtual void Gather(const GatherRows& gather, RowConversion conversion) = 0;
   virtual void Move(const MoveRows& move) = 0;
   virtual void CopyBlocks(const CopyBlockRows& copy) = 0;
+  virtual void PackPages(const StagePages& stage) = 0;
+  virtual void UnpackPages(const StagePages& stage) = 0;
   virtual void PlanDecode(const DecodePlanParams& params) = 0;
   virtual void Decode(const DecodeParams& params, const RowShape& shape) = 0;
   // num_blocks: params.block_offsets[num_sequences].

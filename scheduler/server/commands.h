@@ -118,6 +118,7 @@ struct AttachEngine {
   std::string name;
   Reply<absl::StatusOr<Attachment>> done;
   int32_t num_scorer_states = 0;
+  int32_t num_host_blocks = 0;
 };
 
 // FailedPrecondition STALE_EPOCH: not the daemon's epoch, or not the session

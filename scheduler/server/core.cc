@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 
@@ -13,32 +15,27 @@
 namespace blockmgr {
 namespace {
 
-// The first field in which an engine's layout differs from the one that live
-// requests were scheduled for.
+// The first thing in which an engine differs from the one that live requests
+// were scheduled for; empty: none.
 std::string DescribeDifference(const ModelLayout& want,
-                               const ModelLayout& got) {
-  const auto differs = [](absl::string_view field, int32_t a, int32_t b) {
-    return absl::StrCat("layout.", field, ": live requests need ", a, ", got ",
-                        b);
-  };
-  if (want.num_layers != got.num_layers) {
-    return differs("num_layers", want.num_layers, got.num_layers);
+                               const SchedulerOptions& had,
+                               const ModelLayout& got,
+                               const SchedulerOptions& has) {
+  const std::tuple<absl::string_view, int32_t, int32_t> fields[] = {
+      {"layout.num_layers", want.num_layers, got.num_layers},
+      {"layout.num_heads", want.num_heads, got.num_heads},
+      {"layout.num_q_heads", want.num_q_heads, got.num_q_heads},
+      {"layout.head_dim", want.head_dim, got.head_dim},
+      {"layout.page_size", want.page_size, got.page_size},
+      {"layout.num_blocks", want.num_blocks, got.num_blocks},
+      {"num_scorer_states", had.num_scorer_states, has.num_scorer_states},
+      {"num_host_blocks", had.num_host_blocks, has.num_host_blocks}};
+  for (const auto& [field, needed, offered] : fields) {
+    if (needed == offered) continue;
+    return absl::StrCat(field, ": live requests need ", needed, ", got ",
+                        offered);
   }
-  if (want.num_heads != got.num_heads) {
-    return differs("num_heads", want.num_heads, got.num_heads);
-  }
-  if (want.num_q_heads != got.num_q_heads) {
-    return differs("num_q_heads", want.num_q_heads, got.num_q_heads);
-  }
-  if (want.head_dim != got.head_dim) {
-    return differs("head_dim", want.head_dim, got.head_dim);
-  }
-  if (want.page_size != got.page_size) {
-    return differs("page_size", want.page_size, got.page_size);
-  }
-  if (want.num_blocks != got.num_blocks) {
-    return differs("num_blocks", want.num_blocks, got.num_blocks);
-  }
+  if (want == got) return "";
   return absl::StrCat("layout.dtype: live requests need elements of ",
                       DTypeBytes(want.dtype), " bytes, got ",
                       DTypeBytes(got.dtype));
@@ -297,14 +294,16 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
   }
   SchedulerOptions scheduler = options_.scheduler;
   scheduler.num_scorer_states = command->num_scorer_states;
-  if (scheduler_ == nullptr || scheduler_->layout() != command->layout ||
-      scheduler_->options().num_scorer_states != scheduler.num_scorer_states) {
+  scheduler.num_host_blocks = command->num_host_blocks;
+  const std::string difference =
+      scheduler_ == nullptr
+          ? "there was none"
+          : DescribeDifference(scheduler_->layout(), scheduler_->options(),
+                               command->layout, scheduler);
+  if (!difference.empty()) {
     // Effects name requests of the Scheduler that is about to go.
     DeliverEffects();
-    if (!idle()) {
-      return absl::FailedPreconditionError(
-          DescribeDifference(scheduler_->layout(), command->layout));
-    }
+    if (!idle()) return absl::FailedPreconditionError(difference);
     BM_CHECK(requests_.empty());
     BM_ASSIGN_OR_RETURN(scheduler_, factory_(command->layout, scheduler));
   }

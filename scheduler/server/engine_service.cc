@@ -173,7 +173,7 @@ grpc::ServerUnaryReactor* EngineService::Attach(
         }
         reactor->Finish(ToGrpc(attachment.status()));
       },
-      request->num_scorer_states()});
+      request->num_scorer_states(), request->num_host_blocks()});
   return reactor;
 }
 

@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -171,6 +172,15 @@ void ToProto(const EvictionEffect& effect, v1::EvictResponse* proto) {
 
 namespace {
 
+void AddTransfers(const std::vector<BlockTransfer>& all, int64_t begin,
+                  int32_t count, v1::Transfers* proto) {
+  for (const BlockTransfer& transfer : std::span(all).subspan(
+           static_cast<size_t>(begin), static_cast<size_t>(count))) {
+    proto->add_blocks(Index(transfer.block));
+    proto->add_host_blocks(Index(transfer.host));
+  }
+}
+
 void ToProto(const EvictionOrder& order, v1::EvictionOrder* proto) {
   proto->set_slot(Index(order.slot));
   proto->set_cut(order.cut);
@@ -191,6 +201,17 @@ void ToProto(const EvictionOrder& order, v1::EvictionOrder* proto) {
 
 void ToProto(const StepPlan& plan, v1::StepPlan* proto) {
   proto->set_step(Index(plan.id));
+  for (const SwapId swap : plan.dropped_swaps) {
+    proto->add_dropped_swaps(Index(swap));
+  }
+  for (const SwapOut& out : plan.swap_outs) {
+    v1::SwapOut* added = proto->add_swap_outs();
+    added->set_slot(Index(out.slot));
+    added->set_swap(Index(out.swap));
+    added->set_num_tokens(out.num_tokens);
+    AddTransfers(plan.transfers_out, out.transfer_begin, out.num_transfers,
+                 added->mutable_transfers());
+  }
   AddIds(plan.released, proto->mutable_released());
   for (const SequenceStart& start : plan.starts) {
     v1::SequenceStart* added = proto->add_starts();
@@ -207,6 +228,10 @@ void ToProto(const StepPlan& plan, v1::StepPlan* proto) {
     if (start.source != kNoSequenceSlot) {
       added->set_source(Index(start.source));
     }
+    if (start.swap == kNoSwap) continue;
+    added->set_swap(Index(start.swap));
+    AddTransfers(plan.transfers_in, start.transfer_begin, start.num_transfers,
+                 added->mutable_transfers());
   }
   AddAll(plan.start_tokens, proto->mutable_start_tokens());
   for (const RegionId region : plan.dropped_regions) {
@@ -246,6 +271,10 @@ void FromProto(const v1::StepResult& proto, StepResult* result) {
   for (const int32_t block : proto.lost_blocks()) {
     result->lost_blocks.push_back(BlockId{block});
   }
+  result->lost_host_blocks.clear();
+  for (const int32_t block : proto.lost_host_blocks()) {
+    result->lost_host_blocks.push_back(HostBlockId{block});
+  }
 }
 
 void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto) {
@@ -271,6 +300,13 @@ void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto) {
   proto->set_num_forks(scheduler.num_forks);
   proto->set_num_lost_blocks(scheduler.num_lost_blocks);
   proto->set_num_cut_requests(scheduler.num_cut_requests);
+  proto->set_num_swap_outs(scheduler.num_swap_outs);
+  proto->set_num_swap_ins(scheduler.num_swap_ins);
+  proto->set_num_swapped_in_tokens(scheduler.num_swapped_in_tokens);
+  proto->set_num_lost_host_blocks(scheduler.num_lost_host_blocks);
+  proto->set_num_swapped(scheduler.num_swapped);
+  proto->set_host_blocks(scheduler.host_blocks);
+  proto->set_used_host_blocks(scheduler.used_host_blocks);
   proto->set_evicted_entries(scheduler.evicted_entries);
   proto->set_evicted_blocks(scheduler.evicted_blocks);
   proto->set_evicted_bytes(scheduler.evicted_bytes);

@@ -88,6 +88,8 @@ TEST(BuildReportTest, HasTheKeysOfVllmAndOurs) {
                           "evicted_entries",
                           "cached_tokens",
                           "prefix_hit_rate",
+                          "swap_ins",
+                          "swapped_in_tokens",
                           "recomputed_tokens",
                           "max_used_blocks",
                           "kept_entries_min",

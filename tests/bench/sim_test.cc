@@ -165,7 +165,19 @@ TEST(SimTest, SmallPoolPreemptsAndStillCompletes) {
   ASSERT_OK_AND_ASSIGN(const RunResult result, RunSmall(bench, sim));
   EXPECT_GT(result.counters.preemptions, 0u);
   EXPECT_GT(result.counters.recomputed_tokens, 0u);
+  EXPECT_EQ(result.counters.swap_ins, 0u);
   for (const RequestRecord& record : result.records) {
+    EXPECT_TRUE(record.completed) << record.failure;
+  }
+
+  // With room in host memory nothing is computed twice, which takes longer
+  // than the copies.
+  sim.scheduler.num_host_blocks = 1000;
+  ASSERT_OK_AND_ASSIGN(const RunResult swapped, RunSmall(bench, sim));
+  EXPECT_GT(swapped.counters.swap_ins, 0u);
+  EXPECT_EQ(swapped.counters.recomputed_tokens, 0u);
+  EXPECT_GT(swapped.counters.swapped_in_tokens, 0u);
+  for (const RequestRecord& record : swapped.records) {
     EXPECT_TRUE(record.completed) << record.failure;
   }
 }

@@ -16,6 +16,9 @@ namespace blockmgr {
 // Two layers of two heads, four tokens per page, blocks 1 to 9.
 class ManagerTest : public ::testing::Test {
  protected:
+  explicit ManagerTest(int32_t num_host_blocks = 0)
+      : manager_(Layout(), 4, true, num_host_blocks) {}
+
   static ModelLayout Layout() {
     return {.num_layers = 2,
             .num_heads = 2,
@@ -70,7 +73,7 @@ class ManagerTest : public ::testing::Test {
     manager_.CheckInvariants();
   }
 
-  BlockManager manager_{Layout(), 4, true};
+  BlockManager manager_;
 };
 
 }  // namespace blockmgr

@@ -109,6 +109,28 @@ TEST(RaggedRegionTest, LaysOutLikeTheNaiveRule) {
   }
 }
 
+TEST(RaggedRegionTest, IsTheSameOnOtherBlocks) {
+  const ModelLayout layout = SmallLayout();
+  const std::vector<BlockId> blocks = {BlockId{3}, BlockId{7}};
+  const RaggedRegion region = RaggedRegion::LayOut(
+      layout, CacheView{}, blocks, std::vector<int32_t>{9, 0, 4, 2}, 12);
+  const std::vector<BlockId> others = {BlockId{8}, BlockId{3}};
+  const RaggedRegion moved = region.OnBlocks(layout, others);
+  EXPECT_THAT(moved.blocks(), ElementsAre(BlockId{8}, BlockId{3}));
+  EXPECT_EQ(moved.cut(), 12);
+  EXPECT_EQ(moved.num_entries(), 15);
+  for (int32_t i = 0; i < layout.pages_per_block(); ++i) {
+    EXPECT_EQ(moved.num_held_pages(i), region.num_held_pages(i));
+    ASSERT_EQ(moved.pages(i).size(), region.pages(i).size());
+    for (size_t j = 0; j < moved.pages(i).size(); ++j) {
+      const PageId was = region.pages(i)[j];
+      const int32_t block = layout.page_block(was) == BlockId{3} ? 8 : 3;
+      EXPECT_EQ(moved.pages(i)[j], Page(layout, layout.page_layer(was), block,
+                                        layout.page_head(was)));
+    }
+  }
+}
+
 TEST(RaggedRegionTest, CountsOfZeroNeedNoBlock) {
   const ModelLayout layout = SmallLayout();
   const std::vector<BlockId> tail = {BlockId{1}, BlockId{2}};

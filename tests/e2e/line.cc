@@ -28,7 +28,7 @@ std::unique_ptr<TinyEngine> MakeEngine(const LineOptions& options,
   EXPECT_TRUE(backend.ok()) << backend.status();
   (*backend)->Poison();  // what is read before it is written must show
   return std::make_unique<TinyEngine>(options.model, *std::move(backend),
-                                      max_sequences);
+                                      max_sequences, options.num_host_blocks);
 }
 
 }  // namespace
@@ -48,10 +48,12 @@ Line::Line(LineOptions options) : options_(std::move(options)) {
   engine_ = MakeEngine(options_, options_.num_blocks,
                        options_.scheduler.max_num_seqs);
   engine_->set_fault(options_.fault);
+  engine_->set_host_fault(options_.host_fault);
   checker_ = std::make_unique<ReferenceChecker>(engine_.get(), options_.model);
   client_ = std::make_unique<EngineClient>(
       EngineClientOptions{.address = server_->address(),
-                          .num_scorer_states = options_.num_scorer_states});
+                          .num_scorer_states = options_.num_scorer_states,
+                          .num_host_blocks = options_.num_host_blocks});
   engine_thread_ = std::thread([this] {
     EngineHandlers handlers;
     handlers.reset = [this] { engine_->Reset(); };

@@ -32,6 +32,8 @@ struct LineOptions {
   int32_t num_scorer_states = 0;
   std::vector<std::string> budget_tables = {};  // NAME=FILE
   TinyFault fault = {};
+  int32_t num_host_blocks = 0;
+  TinyHostFault host_fault = {};
 };
 
 // What became of one request, as the frontend saw it.

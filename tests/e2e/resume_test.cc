@@ -22,17 +22,19 @@ class ResumeTest : public ::testing::TestWithParam<v1::EvictionMode> {
  protected:
   // What each of the jobs outputs in a pool of this size, where everybody is
   // admitted who can take a step.
-  static std::map<std::string, Answer> Serve(const std::vector<Job>& jobs,
-                                             int32_t num_blocks,
-                                             v1::GetStatsResponse* stats,
-                                             const TinyFault& fault = {}) {
+  static std::map<std::string, Answer> Serve(
+      const std::vector<Job>& jobs, int32_t num_blocks,
+      v1::GetStatsResponse* stats, const TinyFault& fault = {},
+      int32_t num_host_blocks = 0, const TinyHostFault& host_fault = {}) {
     SchedulerOptions scheduler = SmallScheduler(true, 3);
     scheduler.admission = AdmissionPolicy::kMaxUtilization;
     Line line({.model = SmallModel(23),
                .num_blocks = num_blocks,
                .page_size = 16,
                .scheduler = scheduler,
-               .fault = fault});
+               .fault = fault,
+               .num_host_blocks = num_host_blocks,
+               .host_fault = host_fault});
     line.Open();
     for (size_t i = 0; i < jobs.size(); ++i) {
       v1::SubmitRequest request = Line::MakeRequest(
@@ -79,6 +81,41 @@ TEST_P(ResumeTest, OutputsEqualThoseOfARunThatIsNeverPreempted) {
   const auto resumed = Serve(jobs, 21, &stats);
   EXPECT_GE(stats.num_preemptions(), 3u);  // or this shows nothing
   ExpectSameTokens(resumed, fresh);
+}
+
+// The same with their KV in host memory meanwhile, as far as there is room:
+// for all of them, and for a few.
+TEST_P(ResumeTest, OutputsEqualThoseOfARunThatIsNeverSwapped) {
+  std::mt19937_64 random(31);
+  const std::vector<Job> jobs = RandomJobs(24, 120, 3, &random);
+  v1::GetStatsResponse stats;
+  const auto fresh = Serve(jobs, 2000, &stats);
+  EXPECT_EQ(stats.num_preemptions(), 0u);
+  for (const int32_t num_host_blocks : {100, 9}) {
+    const auto resumed = Serve(jobs, 21, &stats, {}, num_host_blocks);
+    EXPECT_GE(stats.num_swap_ins(), num_host_blocks > 9 ? 3u : 1u);
+    EXPECT_EQ(stats.host_blocks(), num_host_blocks);
+    EXPECT_EQ(stats.used_host_blocks(), 0);
+    ExpectSameTokens(resumed, fresh);
+  }
+}
+
+// Copies to host memory fail, or that memory loses what it had: who waits for
+// it is computed again, and who has had it back goes on from what is left.
+TEST_P(ResumeTest, OutputsEqualThoseOfARunWhoseSwapsNeverFail) {
+  std::mt19937_64 random(37);
+  const std::vector<Job> jobs = RandomJobs(24, 120, 3, &random);
+  v1::GetStatsResponse stats;
+  const auto fresh = Serve(jobs, 2000, &stats);
+  int32_t num_swaps = 0;
+  const TinyHostFault fault =
+      [&](const StepPlan& plan) -> std::vector<HostBlockId> {
+    if (plan.swap_outs.empty() || ++num_swaps % 2 == 0) return {};
+    return {plan.transfers_out.front().host};
+  };
+  const auto damaged = Serve(jobs, 21, &stats, {}, 100, fault);
+  EXPECT_GE(stats.num_lost_host_blocks(), 2u);  // or this shows nothing
+  ExpectSameTokens(damaged, fresh);
 }
 
 // Blocks lose their content while steps that read them are in flight: nothing

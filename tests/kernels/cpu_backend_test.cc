@@ -171,6 +171,18 @@ TEST_P(CpuBackendTest, BlockCopiesTakeEveryLayerAndHead) {
   EXPECT_TRUE(model.Matches(*backend));
 }
 
+TEST_P(CpuBackendTest, CopiesBlocksToHostMemoryAndBack) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Rng rng(seed);
+    PoolModel model(SmallLayout(GetParam()));
+    model.FillAll(rng);
+    const auto backend = model.MakeBackend();
+    EXPECT_EQ(CheckHostCopies(backend.get(), &model, rng), "");
+    EXPECT_TRUE(model.Matches(*backend));
+  }
+}
+
 TEST_P(CpuBackendTest, PoisonMakesEverySlotNaN) {
   const ModelLayout layout = SmallLayout(GetParam());
   auto backend = CreateCpuBackend(layout);

@@ -4,7 +4,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <utility>
+
+#include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
@@ -199,6 +202,93 @@ TestSequence PagePicker::MakeSequence(int32_t layer, int32_t max_region,
     }
   }
   return sequence;
+}
+
+namespace {
+
+void CopyBlock(BlockId source, BlockId destination, PoolModel* model) {
+  const ModelLayout& layout = model->layout();
+  for (int32_t h = 0; h < layout.pages_per_block(); ++h) {
+    for (int32_t i = 0; i < layout.page_size; ++i) {
+      const auto slot_of = [&](BlockId block) {
+        return layout.slot(
+            layout.page_id(h / layout.num_heads, block, h % layout.num_heads),
+            i);
+      };
+      const SlotIndex from = slot_of(source);
+      const SlotIndex to = slot_of(destination);
+      std::ranges::copy(model->key(from), model->key(to).begin());
+      std::ranges::copy(model->value(from), model->value(to).begin());
+    }
+  }
+}
+
+}  // namespace
+
+std::string CheckHostCopies(Backend* backend, PoolModel* model, Rng& rng) {
+  const ModelLayout& layout = model->layout();
+  const int32_t num_blocks = layout.num_blocks - 1;
+  std::vector<int32_t> blocks(num_blocks);
+  std::vector<int32_t> places(num_blocks + 2);
+  std::iota(blocks.begin(), blocks.end(), 1);
+  std::iota(places.begin(), places.end(), 0);
+  Shuffle(&blocks, rng);
+  Shuffle(&places, rng);
+  std::vector<BlockTransfer> out;
+  std::vector<BlockTransfer> in;
+  for (int32_t i = 0; i < num_blocks / 2; ++i) {
+    out.push_back({BlockId{blocks[i]}, HostBlockId{places[i]}});
+    in.push_back({BlockId{blocks[num_blocks - 1 - i]}, out.back().host});
+  }
+  std::vector<std::byte> host(places.size() * layout.block_bytes(),
+                              std::byte{0x5A});
+  backend->CopyToHost(out, host);
+
+  const int64_t row_bytes = layout.row_bytes();
+  const auto row_on_host = [&](const std::byte* bytes) {
+    std::vector<float> row(layout.head_dim);
+    for (int32_t i = 0; i < layout.head_dim; ++i) {
+      if (layout.dtype == DType::kFloat32) {
+        std::memcpy(&row[i], bytes + 4 * i, 4);
+      } else {
+        uint16_t bits = 0;
+        std::memcpy(&bits, bytes + 2 * i, 2);
+        row[i] = FromBFloat16(bits);
+      }
+    }
+    return row;
+  };
+  for (const BlockTransfer& transfer : out) {
+    const std::byte* row =
+        host.data() + Index(transfer.host) * layout.block_bytes();
+    for (int32_t h = 0; h < layout.pages_per_block(); ++h) {
+      const PageId page = layout.page_id(h / layout.num_heads, transfer.block,
+                                         h % layout.num_heads);
+      for (int32_t i = 0; i < 2 * layout.page_size; ++i) {
+        const SlotIndex slot = layout.slot(page, i % layout.page_size);
+        const auto want =
+            i < layout.page_size ? model->key(slot) : model->value(slot);
+        if (!std::ranges::equal(row_on_host(row), want)) {
+          return absl::StrCat("row ", i, " of page ", Index(page));
+        }
+        row += row_bytes;
+      }
+    }
+  }
+  for (size_t i = out.size(); i < places.size(); ++i) {
+    const auto rest = std::span(host).subspan(places[i] * layout.block_bytes(),
+                                              layout.block_bytes());
+    if (std::ranges::any_of(
+            rest, [](std::byte byte) { return byte != std::byte{0x5A}; })) {
+      return absl::StrCat("host block ", places[i], " was written");
+    }
+  }
+
+  backend->CopyFromHost(in, host);
+  for (size_t i = 0; i < in.size(); ++i) {
+    CopyBlock(out[i].block, in[i].block, model);
+  }
+  return "";
 }
 
 }  // namespace blockmgr

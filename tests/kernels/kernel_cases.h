@@ -79,6 +79,11 @@ class PoolModel {
   std::vector<float> rows_;  // [slots, 2, head_dim]
 };
 
+// Copies random blocks of a backend that holds the model to host memory and
+// from there to others. What is wrong with the bytes on the host, or empty; the
+// model has what the backend's blocks must hold.
+std::string CheckHostCopies(Backend* backend, PoolModel* model, Rng& rng);
+
 // One sequence's cache in one layer, owning what SequenceKv borrows.
 struct TestSequence {
   int32_t layer = 0;

@@ -8,12 +8,21 @@
 
 namespace blockmgr {
 
+namespace {
+
+CanaryOptions WithHost(CanaryOptions canary, const SchedulerOptions& options) {
+  canary.num_host_blocks = options.num_host_blocks;
+  return canary;
+}
+
+}  // namespace
+
 SchedulerDriver::SchedulerDriver(const ModelLayout& layout,
                                  const SchedulerOptions& options,
                                  const CanaryOptions& canary)
     : canary_(canary),
       scheduler_(layout, options),
-      engine_(layout, options.max_num_seqs, canary) {}
+      engine_(layout, options.max_num_seqs, WithHost(canary, options)) {}
 
 void SchedulerDriver::Fail(absl::string_view what) {
   ok_ = false;
@@ -101,6 +110,9 @@ bool SchedulerDriver::Issue() {
 
 void SchedulerDriver::CheckPlan() {
   const SchedulerOptions& options = scheduler_.options();
+  for (const SwapOut& out : plan_.swap_outs) {
+    swapped_[out.swap] = served_.at(slots_.at(out.slot)).issued;
+  }
   for (const SequenceSlot slot : plan_.released) {
     slots_.erase(slot);
     cut_.erase(slot);
@@ -119,7 +131,9 @@ void SchedulerDriver::CheckPlan() {
     Served& served = served_.at(start.request);
     served.issued.clear();
     // What made the region is its own now.
-    if (start.source != kNoSequenceSlot) {
+    if (start.swap != kNoSwap) {
+      served.issued = swapped_.at(start.swap);
+    } else if (start.source != kNoSequenceSlot) {
       served.issued = engine_.table(start.source).evictions;
     } else if (start.region != kNoRegion) {
       served.issued = engine_.region(start.region).evictions;

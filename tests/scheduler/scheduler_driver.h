@@ -107,6 +107,7 @@ class SchedulerDriver {
   std::map<SequenceSlot, RequestId> slots_;  // as the plans say
   std::map<SequenceSlot, int32_t> issued_;   // tokens
   std::set<SequenceSlot> cut_;               // to start again
+  std::map<SwapId, std::vector<CanaryEviction>> swapped_;  // issued before
   bool ok_ = true;
 };
 

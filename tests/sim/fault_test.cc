@@ -141,8 +141,30 @@ std::vector<Scenario> EvictingScenarios() {
   return scenarios;
 }
 
+// Preempted into host memory, with room for all of it or for one.
+std::vector<Scenario> SwappingScenarios() {
+  std::vector<Scenario> scenarios = {
+      Make("swapped", ScriptLayout(2, 8), 1,
+           "submit:a,6,8,1 submit:b,6,8,2 drain"),
+      Make("swapped_in_flight", ScriptLayout(1, 12), 3,
+           "submit:a,4,8,1 submit:b,4,8,2 submit:c,4,4,3 issue:3 drain"),
+      Make("region_swapped", ScriptLayout(2, 16, 2, 2), 2,
+           "submit:a,16,20,1,after submit:b,16,20,2,after issue:2 drain"),
+      Make("swapped_and_cancelled", ScriptLayout(2, 8), 1,
+           "submit:a,6,8,1 submit:b,6,8,2 issue answer issue answer issue "
+           "answer cancel:b drain")};
+  for (Scenario& scenario : scenarios) {
+    scenario.options.num_host_blocks = scenario.name == "swapped" ? 30 : 8;
+    scenario.options.admission = AdmissionPolicy::kMaxUtilization;
+  }
+  return scenarios;
+}
+
 std::vector<Scenario> AllScenarios() {
   std::vector<Scenario> all = PlainScenarios();
+  for (Scenario& scenario : SwappingScenarios()) {
+    all.push_back(std::move(scenario));
+  }
   for (Scenario& scenario : EvictingScenarios()) {
     all.push_back(std::move(scenario));
   }

@@ -25,7 +25,8 @@ Ledger::Ledger(const ModelLayout& layout, const SchedulerOptions& options,
       options_(options),
       replays_(replays),
       report_(report),
-      blocks_(layout.num_blocks) {}
+      blocks_(layout.num_blocks),
+      host_fences_(options.num_host_blocks, 0) {}
 
 bool Ledger::IsWellFormed(const Request& request) const {
   const auto is_negative = [](int32_t token) { return token < 0; };
@@ -210,6 +211,8 @@ void Ledger::OnLoseEngine(const Effects& effects) {
   for (Block& block : blocks_) block = Block{};
   regions_.clear();
   lost_regions_.clear();
+  swaps_.clear();
+  std::ranges::fill(host_fences_, 0);
 }
 
 int32_t Ledger::CountHolders(BlockId block) const {
@@ -283,6 +286,7 @@ void Ledger::Compare(const BlockManager& manager, const SchedulerStats& stats) {
                   num_cacheable, "), fenced ", counts.fenced_blocks, ", free ",
                   counts.free_blocks, " of ", layout_.num_blocks - 1);
   }
+  CompareHost(stats);
   const auto num_tables = static_cast<int32_t>(tables_.size());
   if (stats.num_running != num_tables ||
       stats.num_running + stats.num_waiting != num_live() ||
@@ -297,11 +301,13 @@ void Ledger::Compare(const BlockManager& manager, const SchedulerStats& stats) {
 
 void Ledger::CheckQuiescent(const SchedulerStats& stats) {
   if (!names_.empty() || !in_flight_.empty() || !commands_.empty() ||
-      stats.blocks.used_blocks != 0 || stats.blocks.fenced_blocks != 0) {
+      stats.blocks.used_blocks != 0 || stats.blocks.fenced_blocks != 0 ||
+      stats.used_host_blocks != 0) {
     report_->Fail("at rest: ", names_.size(), " live requests, ",
                   in_flight_.size(), " steps in flight, ", commands_.size(),
                   " unanswered commands, ", stats.blocks.used_blocks, " used, ",
-                  stats.blocks.fenced_blocks, " fenced blocks");
+                  stats.blocks.fenced_blocks, " fenced blocks, ",
+                  stats.used_host_blocks, " used host blocks");
   }
 }
 

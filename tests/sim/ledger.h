@@ -27,6 +27,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <absl/status/statusor.h>
@@ -125,8 +126,19 @@ class Ledger {
     // Positions that a loss has left, until TakeCuts.
     std::optional<int32_t> num_sound;
     bool restart_due = false;  // with the next plan
+    // Blocks of the prefix cache that its tail starts with; those that come
+    // back are its own.
+    int32_t num_shared = 0;
 
     std::set<BlockId> Blocks() const;
+  };
+  // What was swapped out; the blocks of its table are void.
+  struct Swap {
+    Table table;
+    std::vector<CanaryEviction> issued;
+    std::vector<HostBlockId> blocks;
+    std::vector<BlockId> region_blocks;  // in order of the copies
+    bool is_due = false;                 // to be dropped with the next plan
   };
   struct Step {
     struct Run {
@@ -193,6 +205,20 @@ class Ledger {
   void CheckFresh(BlockId block);
   int32_t CountHolders(BlockId block) const;
 
+  // Swaps (ledger_swap.cc).
+  void TakeDroppedSwaps(const StepPlan& plan);
+  void TakeSwapOut(const StepPlan& plan, const SwapOut& out);
+  void TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
+                  Served* served, Table* table);
+  // Once it is known which regions the plan drops.
+  void TakeReturning();
+  // The copies of the step `fence` are the last to touch its host blocks.
+  void DropSwap(SwapId swap, uint64_t fence);
+  bool IsHeldInHost(HostBlockId block) const;
+  void MarkDueSwaps(RequestId request);
+  void SettleHostLoss(const std::vector<HostBlockId>& lost);
+  void CompareHost(const SchedulerStats& stats);
+
   // Losses (ledger_loss.cc).
   void SettleLoss(const std::vector<BlockId>& lost);
   void TakeRestart(const StepPlan& plan, const SequenceStart& start);
@@ -235,6 +261,10 @@ class Ledger {
   std::vector<Block> blocks_;
   std::map<RegionId, Region> regions_;  // sequences may start with
   std::set<RegionId> lost_regions_;     // kept in vain, not dropped yet
+  std::map<SwapId, Swap> swaps_;
+  std::vector<uint64_t> host_fences_;  // as Block::fence, by host block
+  // Blocks that regions come back to, of the plan at hand.
+  std::vector<std::pair<SequenceSlot, BlockId>> returning_;
   uint64_t dispatched_ = 0;
   uint64_t acknowledged_ = 0;
   uint64_t next_stay_ = 1;

@@ -34,6 +34,10 @@ void Ledger::OnPlan(const StepPlan& plan) {
                   in_flight_.size(), " in flight");
     return;
   }
+  TakeDroppedSwaps(plan);
+  for (const SwapOut& out : plan.swap_outs) {
+    if (report_->ok()) TakeSwapOut(plan, out);
+  }
   TakeReleased(plan);
   for (const SequenceStart& start : plan.starts) {
     if (start.source == start.slot) {
@@ -48,6 +52,7 @@ void Ledger::OnPlan(const StepPlan& plan) {
     }
   }
   TakeDropped(plan);
+  TakeReturning();
   TakeCopies(plan);
   if (!report_->ok()) return;
   Step step{.id = plan.id, .runs = {}, .orders = {}, .regions = {}};
@@ -106,8 +111,8 @@ void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
   Served& served = found->second;
   CheckStartTokens(plan, start, served);
   const bool is_fork = start.source != kNoSequenceSlot;
-  const bool has_part =
-      !is_fork && start.num_cached_tokens % layout_.page_size != 0;
+  const bool has_part = !is_fork && start.swap == kNoSwap &&
+                        start.num_cached_tokens % layout_.page_size != 0;
   if (start.num_cached_tokens >= start.num_tokens ||
       (has_part && (!options_.reuse_partial_blocks ||
                     std::ranges::count(plan.copies, start.slot,
@@ -126,6 +131,17 @@ void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
   table.num_settled = start.num_cached_tokens;
   if (is_fork) TakeFork(start, &served, &table);
   if (start.region != kNoRegion) TakeRegion(start, &served, &table);
+  if (is_fork || !report_->ok()) return;
+  table.num_shared = (start.num_cached_tokens - table.cut) / layout_.page_size;
+  if (start.swap != kNoSwap) {
+    TakeSwapIn(plan, start, &served, &table);
+  }
+  for (const auto& [id, swap] : swaps_) {
+    if (swap.table.request == start.request) {
+      report_->Fail("request ", Index(start.request), " starts without swap ",
+                    Index(id), ", which is not dropped");
+    }
+  }
 }
 
 void Ledger::TakeRegion(const SequenceStart& start, Served* served,
@@ -229,11 +245,7 @@ void Ledger::CheckHit(const Table& table, int32_t index, BlockId block,
 
 void Ledger::TakeBlocks(const StepPlan& plan, size_t index, Table* table) {
   // A table that goes on has a tail.
-  const bool starts = table->tail.empty();
-  size_t num_hit =
-      starts ? static_cast<size_t>((plan.positions[index] - table->cut) /
-                                   layout_.page_size)
-             : 0;
+  int32_t num_hit = table->tail.empty() ? table->num_shared : 0;
   for (int64_t i = plan.block_offsets[index]; i < plan.block_offsets[index + 1];
        ++i) {
     const BlockId block = plan.blocks[i];

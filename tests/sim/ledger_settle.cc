@@ -68,6 +68,11 @@ bool Ledger::IsValid(const StepResult& result) const {
   for (const BlockId block : result.lost_blocks) {
     if (Index(block) < 1 || Index(block) >= layout_.num_blocks) return false;
   }
+  for (const HostBlockId block : result.lost_host_blocks) {
+    if (Index(block) < 0 || Index(block) >= options_.num_host_blocks) {
+      return false;
+    }
+  }
   for (size_t i = 0; i < step.orders.size(); ++i) {
     const Step::Run& run = step.runs[step.orders[i]];
     const auto found = tables_.find(run.slot);
@@ -108,6 +113,7 @@ void Ledger::Settle(const Step& step, const StepResult& result,
                     const Effects& effects) {
   TakeCommandEffects(effects);
   SettleLoss(result.lost_blocks);
+  SettleHostLoss(result.lost_host_blocks);
   const uint64_t finished_before = num_finished_;
   size_t next_token = 0;
   for (size_t i = 0; i < step.runs.size(); ++i) {
@@ -366,6 +372,7 @@ void Ledger::End(const FinishEffect& effect, FinishReason reason) {
   ++report_->counts().finished;
   ++num_finished_;
   served.live = false;
+  MarkDueSwaps(effect.request);
   names_.erase(served.request.id);
   if (served.slot != kNoSequenceSlot) CloseTable(served.slot);
 }

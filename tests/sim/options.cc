@@ -33,6 +33,7 @@ constexpr Field kFields[] = {
     {"max_steps_in_flight", &SimOptions::max_steps_in_flight},
     {"query_window", &SimOptions::query_window},
     {"num_scorer_states", &SimOptions::num_scorer_states},
+    {"num_host_blocks", &SimOptions::num_host_blocks},
     {"prefix_caching", &SimOptions::prefix_caching},
     {"reuse_parts", &SimOptions::reuse_parts},
     {"in_place", &SimOptions::in_place},
@@ -136,6 +137,7 @@ SchedulerOptions SimOptions::Scheduler() const {
   options.max_waiting = max_waiting;
   options.query_window = query_window;
   options.num_scorer_states = num_scorer_states;
+  options.num_host_blocks = num_host_blocks;
   options.enable_prefix_caching = prefix_caching != 0;
   options.reuse_partial_blocks = reuse_parts != 0;
   options.compaction = in_place != 0 ? CompactionPreference::kInPlace
@@ -158,7 +160,8 @@ CanaryOptions SimOptions::Canary() const {
   return {.seed = static_cast<uint64_t>(seed) + 1,
           .vocabulary = vocabulary,
           .same_choice_on_replay = other_choices == 0,
-          .refuse_one_in = refuse_one_in};
+          .refuse_one_in = refuse_one_in,
+          .num_host_blocks = num_host_blocks};
 }
 
 SimOptions OptionsForSeed(int32_t seed) {
@@ -212,6 +215,9 @@ SimOptions OptionsForSeed(int32_t seed) {
     options.tenant_max_tokens = random.OneIn(2) ? random.Between(8, 300) : 0;
   }
   options.reuse_parts = random.OneIn(2) ? 1 : 0;
+  // None, too few for anybody, for some, and for all.
+  options.num_host_blocks = random.Pick<int32_t>(
+      {0, 0, 1, options.num_blocks / 2, 4 * options.num_blocks});
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());
   return options;

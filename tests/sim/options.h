@@ -37,6 +37,7 @@ struct SimOptions {
   int32_t max_steps_in_flight = 1;
   int32_t query_window = 4;
   int32_t num_scorer_states = 0;
+  int32_t num_host_blocks = 0;
   int32_t prefix_caching = 1;
   int32_t reuse_parts = 0;
   int32_t in_place = 0;

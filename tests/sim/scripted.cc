@@ -49,7 +49,9 @@ Scripted::Scripted(const Scenario& scenario, int32_t fault_at, FaultKind fault)
       fault_(fault),
       scheduler_(scenario.layout, scenario.options, true, &report_),
       engine_(scenario.layout, scenario.options.max_num_seqs,
-              {.seed = 5, .vocabulary = 1000}) {
+              {.seed = 5,
+               .vocabulary = 1000,
+               .num_host_blocks = scenario.options.num_host_blocks}) {
   BM_CHECK(scenario.layout.Validate().ok());
   BM_CHECK(scenario.options.Validate().ok());
 }

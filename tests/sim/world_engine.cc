@@ -50,6 +50,7 @@ void World::Attach(uint64_t life) {
   command.layout = options_.Layout();
   command.name = "canary";
   command.num_scorer_states = options_.num_scorer_states;
+  command.num_host_blocks = options_.num_host_blocks;
   command.done = [this, life, reply](absl::StatusOr<Attachment> attachment) {
     reply->Came(attachment.status());
     // The core may not know yet that the life before is over.
@@ -184,6 +185,9 @@ void World::LoseBlocks() {
     blocks.push_back(BlockId{random_.Between(1, options_.num_blocks - 1)});
   }
   canary_.LoseBlocks(blocks);
+  if (options_.num_host_blocks == 0 || !random_.OneIn(2)) return;
+  canary_.LoseHostBlocks(
+      {HostBlockId{random_.Between(0, options_.num_host_blocks - 1)}});
 }
 
 // Whatever comes out is wrong: the reference model says which answers are
@@ -217,6 +221,11 @@ void World::Corrupt(StepResult* result) {
       result->evictions.emplace_back();
       return;
     case Corruption::kLostBlock:
+      if (random_.OneIn(2)) {
+        result->lost_host_blocks.push_back(
+            HostBlockId{random_.OneIn(2) ? -1 : options_.num_host_blocks});
+        return;
+      }
       result->lost_blocks.push_back(
           BlockId{random_.OneIn(2) ? 0 : options_.num_blocks});
       return;

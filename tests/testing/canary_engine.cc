@@ -40,7 +40,8 @@ CanaryEngine::CanaryEngine(const ModelLayout& layout, int32_t max_sequences,
     : layout_(layout),
       options_(options),
       tables_(max_sequences),
-      memory_(layout.num_pages() * layout.page_size) {}
+      memory_(layout.num_pages() * layout.page_size),
+      host_memory_(options.num_host_blocks) {}
 
 uint64_t CanaryEngine::Extend(uint64_t hash, uint64_t value) {
   return SplitMix64(hash ^ (value + 0x1000));
@@ -54,6 +55,11 @@ void CanaryEngine::Restart() {
   touched_.clear();
   losses_.clear();
   lost_.clear();
+  swaps_.clear();
+  std::ranges::fill(host_memory_, std::vector<Tag>());
+  touched_host_.clear();
+  host_losses_.clear();
+  lost_host_.clear();
 }
 
 int32_t CanaryEngine::SampleAfter(uint64_t chain) const {
@@ -98,7 +104,8 @@ absl::StatusOr<StepResult> CanaryEngine::Execute() {
   const StepPlan& plan = queued.plan;
   StepResult result;
   result.id = plan.id;
-  BM_RETURN_IF_ERROR(ApplyStarts(plan));
+  BM_RETURN_IF_ERROR(ApplySwapOuts(queued, &result));
+  BM_RETURN_IF_ERROR(ApplyStarts(queued, &result));
   BM_RETURN_IF_ERROR(ApplyCopies(queued, &result));
   BM_RETURN_IF_ERROR(ApplyBlocks(queued));
   BM_RETURN_IF_ERROR(Compute(plan, &result));
@@ -122,10 +129,13 @@ absl::StatusOr<StepResult> CanaryEngine::Execute() {
     BM_RETURN_IF_ERROR(ReadAll(tables_[Index(order.slot)]));
   }
   CarryOutLosses(&result);
+  CarryOutHostLosses(&result);
   // No more than a few steps are ever in flight.
-  absl::erase_if(touched_, [&plan](const auto& step) {
+  const auto is_old = [&plan](const auto& step) {
     return Index(step.first) + 16 < Index(plan.id);
-  });
+  };
+  absl::erase_if(touched_, is_old);
+  absl::erase_if(touched_host_, is_old);
   return result;
 }
 

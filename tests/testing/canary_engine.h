@@ -48,6 +48,7 @@ struct CanaryOptions {
   bool same_choice_on_replay = true;
   // Of so many eviction orders one is refused; 0: none.
   int32_t refuse_one_in = 0;
+  int32_t num_host_blocks = 0;
 };
 
 // An eviction that was carried out.
@@ -65,6 +66,7 @@ struct CanaryTable {
   uint64_t incarnation = 0;  // unique for every start of a sequence
   int32_t query_window = 0;
   int32_t num_cached = 0;
+  int32_t num_shared = 0;  // blocks of others that its tail starts with
   std::vector<int32_t> tokens;
   std::vector<uint64_t> chain;    // hash of the tokens up to each position
   std::vector<uint64_t> content;  // what each computed position must hold
@@ -77,6 +79,12 @@ struct CanaryTable {
 
   int32_t length() const { return static_cast<int32_t>(content.size()); }
   int32_t cut() const { return region.has_value() ? region->cut() : 0; }
+};
+
+// What a sequence had when it was swapped out.
+struct CanarySwap {
+  CanaryTable table;  // its blocks are void
+  std::vector<HostBlockId> blocks;
 };
 
 // A region that orders told to keep, with all that it stands for.
@@ -105,6 +113,9 @@ class CanaryEngine {
   // holds one is not believed from then on, and what it samples is wrong, until
   // it is released or starts again.
   void LoseBlocks(const std::vector<BlockId>& blocks);
+  // The step executed next does not copy to these host blocks what it should,
+  // nor did those before, and says so.
+  void LoseHostBlocks(const std::vector<HostBlockId>& blocks);
   // Whether it holds a block whose content is lost.
   bool IsDamaged(const CanaryTable& table) const;
   // Loses all memory, tables and plans, like a new engine.
@@ -141,9 +152,24 @@ class CanaryEngine {
     return absl::InternalError(absl::StrCat(parts...));
   }
 
+  // Swaps (canary_swaps.cc).
+  absl::Status ApplySwapOuts(const Queued& queued, StepResult* result);
+  absl::Status ApplySwapOut(const Queued& queued, const SwapOut& out,
+                            StepResult* result);
+  // That what was swapped out is the beginning of the table.
+  absl::Status CheckReturn(const SequenceStart& start,
+                           const CanaryTable& table) const;
+  // Starts with what comes back.
+  absl::Status StartFromHost(const Queued& queued, const SequenceStart& start,
+                             StepResult* result, CanaryTable* table);
+  void CopyTags(const BlockTransfer& transfer, bool to_host);
+  absl::Status CheckFreshHost(const Queued& queued, HostBlockId block) const;
+  void CarryOutHostLosses(StepResult* result);
+
   // Tables (canary_tables.cc).
-  absl::Status ApplyStarts(const StepPlan& plan);
-  absl::Status ApplyStart(const StepPlan& plan, const SequenceStart& start);
+  absl::Status ApplyStarts(const Queued& queued, StepResult* result);
+  absl::Status ApplyStart(const Queued& queued, const SequenceStart& start,
+                          StepResult* result);
   absl::Status StartOnRegion(const SequenceStart& start, CanaryTable* table);
   // Starts with what `source`, a table before this plan, has of the tokens.
   absl::Status StartFrom(const CanaryTable& source, const SequenceStart& start,
@@ -178,6 +204,11 @@ class CanaryEngine {
   std::deque<Queued> queue_;
   // Blocks that executed steps have touched, by step.
   absl::flat_hash_map<StepId, absl::flat_hash_set<BlockId>> touched_;
+  absl::flat_hash_map<SwapId, CanarySwap> swaps_;
+  std::vector<std::vector<Tag>> host_memory_;  // by host block
+  absl::flat_hash_map<StepId, absl::flat_hash_set<HostBlockId>> touched_host_;
+  std::vector<HostBlockId> host_losses_;        // to be reported
+  absl::flat_hash_set<HostBlockId> lost_host_;  // and not written since
   std::vector<BlockId> losses_;        // to be reported
   absl::flat_hash_set<BlockId> lost_;  // and not written by a step since
   uint64_t next_incarnation_ = 1;

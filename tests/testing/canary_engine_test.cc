@@ -29,7 +29,7 @@ class CanaryEngineTest : public testing::Test {
                  .page_size = 2,
                  .dtype = DType::kFloat32,
                  .num_blocks = 20},
-                4, {}) {}
+                4, {.num_host_blocks = 5}) {}
 
   static StepPlan Plan(uint64_t id) {
     StepPlan plan;
@@ -69,6 +69,8 @@ class CanaryEngineTest : public testing::Test {
     AddRun(slot, 0, 6, blocks, true, &plan);
     return plan;
   }
+  static StepPlan LeavePlan(uint64_t id);
+  static StepPlan ReturnPlan(uint64_t id);
   absl::Status Run(const StepPlan& plan) {
     const absl::Status status = engine_.Enqueue(plan);
     return status.ok() ? engine_.Execute().status() : status;
@@ -343,6 +345,127 @@ TEST_F(CanaryOrderTest, NoticesWrongNumbers) {
   plan = WithOrder(9);
   plan.evictions[0].length = 7;
   EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr("length 7")));
+}
+
+// Slot 0's six tokens leave for host blocks 4, 2 and 0.
+StepPlan CanaryEngineTest::LeavePlan(uint64_t id) {
+  StepPlan plan = Prompt(id, 1, {7, 8, 9});
+  plan.swap_outs = {{.slot = SequenceSlot{0},
+                     .swap = SwapId{1},
+                     .num_tokens = 6,
+                     .num_transfers = 3}};
+  plan.transfers_out = {{BlockId{1}, HostBlockId{4}},
+                        {BlockId{2}, HostBlockId{2}},
+                        {BlockId{3}, HostBlockId{0}}};
+  plan.released = {SequenceSlot{0}};
+  return plan;
+}
+
+// Five of them come back to blocks 10, 1 and 2, and one more is computed.
+StepPlan CanaryEngineTest::ReturnPlan(uint64_t id) {
+  StepPlan plan = Plan(id);
+  AddStart(2, {5, 6, 7, 8, 9, 10}, 5, &plan);
+  plan.starts[0].swap = SwapId{1};
+  plan.starts[0].num_transfers = 3;
+  plan.transfers_in = {{BlockId{10}, HostBlockId{4}},
+                       {BlockId{1}, HostBlockId{2}},
+                       {BlockId{2}, HostBlockId{0}}};
+  AddRun(2, 5, 1, {10, 1, 2}, true, &plan);
+  return plan;
+}
+
+TEST_F(CanaryEngineTest, ARightSwapPasses) {
+  EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
+  // Their memory is others' in the same step.
+  StepPlan leave = LeavePlan(2);
+  leave.blocks = {BlockId{3}, BlockId{1}, BlockId{9}};
+  EXPECT_THAT(Run(leave), IsOk());
+  StepPlan plan = Plan(3);
+  plan.released = {SequenceSlot{1}};
+  AddStart(3, kTokens, 0, &plan);
+  AddRun(3, 0, 6, {7, 8, 9}, true, &plan);
+  EXPECT_THAT(Run(plan), IsOk());
+  EXPECT_THAT(Run(ReturnPlan(4)), IsOk());
+  StepPlan decode = Plan(5);
+  AddRun(2, 6, 1, {11}, true, &decode);
+  EXPECT_THAT(Run(decode), IsOk());
+}
+
+TEST_F(CanaryEngineTest, NoticesWrongSwapOuts) {
+  ExpectNoticed(
+      LeavePlan(2), [](StepPlan* plan) { plan->swap_outs[0].num_tokens = 7; },
+      "swaps out 7 tokens of 6");
+  ExpectNoticed(
+      LeavePlan(2),
+      [](StepPlan* plan) { plan->transfers_out[0].block = BlockId{2}; },
+      "not the 3 of its 6 tokens");
+  ExpectNoticed(
+      LeavePlan(2),
+      [](StepPlan* plan) { plan->transfers_out[0].host = HostBlockId{5}; },
+      "host block 5 is none");
+  ExpectNoticed(
+      LeavePlan(2), [](StepPlan* plan) { plan->dropped_swaps = {SwapId{1}}; },
+      "is dropped and was not there");
+  ExpectNoticed(
+      LeavePlan(2), [](StepPlan* plan) { plan->released.clear(); },
+      "swaps out");
+}
+
+TEST_F(CanaryEngineTest, NoticesWrongReturns) {
+  const auto expect = [this](const std::function<void(StepPlan*)>& spoil,
+                             const char* message) {
+    engine_.Restart();
+    EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
+    EXPECT_THAT(Run(LeavePlan(2)), IsOk());
+    StepPlan plan = ReturnPlan(3);
+    spoil(&plan);
+    EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr(message)));
+  };
+  expect([](StepPlan* plan) { plan->starts[0].swap = SwapId{2}; },
+         "which is not there");
+  expect([](StepPlan* plan) { plan->start_tokens[2] = 9; }, "other tokens");
+  expect([](StepPlan* plan) { plan->transfers_in[1].host = HostBlockId{4}; },
+         "(expected 2)");
+  expect([](StepPlan* plan) { plan->transfers_in[1].block = BlockId{8}; },
+         "with 1 holders");
+  expect([](StepPlan* plan) { plan->transfers_in[1].block = BlockId{12}; },
+         "position 2");
+}
+
+TEST_F(CanaryEngineTest, NoticesHostBlocksThatStepsInFlightTouch) {
+  EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
+  EXPECT_THAT(Run(LeavePlan(2)), IsOk());
+  // The step that reads them is not over when they are handed out again.
+  EXPECT_THAT(engine_.Enqueue(ReturnPlan(3)), IsOk());
+  StepPlan plan = LeavePlan(4);
+  plan.starts.clear();
+  plan.start_tokens.clear();
+  plan.swap_outs[0].slot = SequenceSlot{1};
+  plan.swap_outs[0].swap = SwapId{2};
+  plan.transfers_out[0].block = BlockId{7};
+  plan.transfers_out[1].block = BlockId{8};
+  plan.transfers_out[2].block = BlockId{9};
+  plan.released = {SequenceSlot{1}};
+  plan.slots = {SequenceSlot{2}};
+  plan.positions = {6};
+  plan.num_tokens = {1};
+  plan.block_offsets = {0, 1};
+  plan.blocks = {BlockId{11}};
+  EXPECT_THAT(engine_.Enqueue(plan), IsOk());
+  EXPECT_THAT(engine_.Execute().status(), IsOk());
+  EXPECT_THAT(engine_.Execute().status(),
+              StatusIs(kInternal, HasSubstr("while step 3, in flight")));
+}
+
+TEST_F(CanaryEngineTest, ReportsLostHostBlocks) {
+  EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
+  engine_.LoseHostBlocks({HostBlockId{2}});
+  ASSERT_THAT(engine_.Enqueue(LeavePlan(2)), IsOk());
+  ASSERT_OK_AND_ASSIGN(const StepResult left, engine_.Execute());
+  EXPECT_THAT(left.lost_host_blocks, ElementsAre(HostBlockId{2}));
+  ASSERT_THAT(engine_.Enqueue(ReturnPlan(3)), IsOk());
+  ASSERT_OK_AND_ASSIGN(const StepResult back, engine_.Execute());
+  EXPECT_THAT(back.lost_blocks, ElementsAre(BlockId{1}));
 }
 
 }  // namespace

@@ -19,14 +19,16 @@ bool IsCopiedTo(const StepPlan& plan, SequenceSlot slot) {
 
 }  // namespace
 
-absl::Status CanaryEngine::ApplyStarts(const StepPlan& plan) {
+absl::Status CanaryEngine::ApplyStarts(const Queued& queued,
+                                       StepResult* result) {
+  const StepPlan& plan = queued.plan;
   for (const SequenceSlot slot : plan.released) {
     CanaryTable& table = tables_[Index(slot)];
     if (!table.open) return Wrong("released slot ", Index(slot), " is empty");
     table = CanaryTable{};
   }
   for (const SequenceStart& start : plan.starts) {
-    BM_RETURN_IF_ERROR(ApplyStart(plan, start));
+    BM_RETURN_IF_ERROR(ApplyStart(queued, start, result));
   }
   for (const RegionId region : plan.dropped_regions) {
     if (regions_.erase(region) == 0) {
@@ -36,8 +38,10 @@ absl::Status CanaryEngine::ApplyStarts(const StepPlan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status CanaryEngine::ApplyStart(const StepPlan& plan,
-                                      const SequenceStart& start) {
+absl::Status CanaryEngine::ApplyStart(const Queued& queued,
+                                      const SequenceStart& start,
+                                      StepResult* result) {
+  const StepPlan& plan = queued.plan;
   const bool has_source = start.source != kNoSequenceSlot;
   CanaryTable& table = tables_[Index(start.slot)];
   const CanaryTable source =
@@ -47,7 +51,8 @@ absl::Status CanaryEngine::ApplyStart(const StepPlan& plan,
   }
   table = CanaryTable{};
   const bool is_partly_cached =
-      !has_source && start.num_cached_tokens % layout_.page_size != 0;
+      !has_source && start.swap == kNoSwap &&
+      start.num_cached_tokens % layout_.page_size != 0;
   if ((is_partly_cached && !IsCopiedTo(plan, start.slot)) ||
       start.num_cached_tokens >= start.num_tokens) {
     return Wrong("cached tokens: ", start.num_cached_tokens, " of ",
@@ -68,6 +73,10 @@ absl::Status CanaryEngine::ApplyStart(const StepPlan& plan,
     BM_RETURN_IF_ERROR(StartOnRegion(start, &table));
   }
   if (has_source) BM_RETURN_IF_ERROR(StartFrom(source, start, &table));
+  table.num_shared = (table.num_cached - table.cut()) / layout_.page_size;
+  if (start.swap != kNoSwap) {
+    BM_RETURN_IF_ERROR(StartFromHost(queued, start, result, &table));
+  }
   // The rest of a hit was computed without any eviction but those.
   for (int32_t i = table.length(); i < table.num_cached; ++i) {
     table.content.push_back(Extend(table.chain[i], table.history));
@@ -250,10 +259,7 @@ absl::Status CanaryEngine::ApplyBlocks(const Queued& queued) {
       return Wrong("slot ", Index(plan.slots[i]), " has ", table.length(),
                    " tokens, the plan starts at ", plan.positions[i]);
     }
-    int32_t num_matched =
-        table.tail.empty()
-            ? (table.num_cached - table.cut()) / layout_.page_size
-            : 0;
+    int32_t num_matched = table.tail.empty() ? table.num_shared : 0;
     for (int64_t j = plan.block_offsets[i]; j < plan.block_offsets[i + 1];
          ++j) {
       const BlockId block = plan.blocks[j];
@@ -266,9 +272,12 @@ absl::Status CanaryEngine::ApplyBlocks(const Queued& queued) {
         }
         // What was copied is as sound as its source.
         const bool is_copy =
-            std::ranges::any_of(plan.copies, [block](const CopyOnWrite& copy) {
-              return copy.blocks.destination == block;
-            });
+            std::ranges::any_of(plan.copies,
+                                [block](const CopyOnWrite& copy) {
+                                  return copy.blocks.destination == block;
+                                }) ||
+            std::ranges::count(plan.transfers_in, block,
+                               &BlockTransfer::block) > 0;
         if (!is_copy) lost_.erase(block);
       }
       table.tail.push_back(block);

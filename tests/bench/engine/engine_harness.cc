@@ -24,7 +24,8 @@ std::vector<int32_t> EngineHarness::Eviction::KeptPositions(
 }
 
 EngineHarness::EngineHarness(std::shared_ptr<const TinyModel> model,
-                             DType dtype, int32_t num_blocks)
+                             DType dtype, int32_t num_blocks,
+                             int32_t num_host_blocks)
     : sequences_(kNumSlots), logits_(kNumSlots) {
   absl::StatusOr<std::unique_ptr<Backend>> backend =
       CreateCpuBackend(MakeLayout(model->shape(), 16, dtype, num_blocks));
@@ -32,7 +33,8 @@ EngineHarness::EngineHarness(std::shared_ptr<const TinyModel> model,
   // Whatever is read without having been written shows up as NaN.
   (*backend)->Poison();
   engine_ = std::make_unique<TinyEngine>(std::move(model), *std::move(backend),
-                                         static_cast<int32_t>(kNumSlots));
+                                         static_cast<int32_t>(kNumSlots),
+                                         num_host_blocks);
   for (int32_t block = num_blocks - 1; block > 0; --block) {
     free_.push_back(BlockId{block});
   }

@@ -33,7 +33,7 @@ class EngineHarness {
   };
 
   EngineHarness(std::shared_ptr<const TinyModel> model, DType dtype,
-                int32_t num_blocks = 512);
+                int32_t num_blocks = 512, int32_t num_host_blocks = 0);
 
   // These add to the next plan. `shared`: blocks of a cached prefix.
   void Start(int32_t slot, std::vector<int32_t> prompt,

@@ -113,8 +113,55 @@ TEST(EngineWireTest, SourcesAndCopiesArrive) {
   EXPECT_THAT(plan.copies, ElementsAre(expected));
 }
 
+TEST(EngineWireTest, SwapsArriveWithTheirTransfers) {
+  v1::StepPlan proto;
+  proto.add_dropped_swaps(4);
+  for (const int32_t slot : {6, 7}) {
+    v1::SwapOut* out = proto.add_swap_outs();
+    out->set_slot(slot);
+    out->set_swap(10 + slot);
+    out->set_num_tokens(30 + slot);
+    out->mutable_transfers()->add_blocks(slot);
+    out->mutable_transfers()->add_host_blocks(slot - 6);
+  }
+  proto.add_starts()->set_slot(1);
+  v1::SequenceStart* start = proto.add_starts();
+  start->set_swap(9);
+  for (const int32_t block : {5, 8}) {
+    start->mutable_transfers()->add_blocks(block);
+    start->mutable_transfers()->add_host_blocks(20 + block);
+  }
+  StepPlan plan;
+  ASSERT_OK(PlanFromProto(proto, &plan));
+  EXPECT_THAT(plan.dropped_swaps, ElementsAre(SwapId{4}));
+  ASSERT_THAT(plan.swap_outs, SizeIs(2));
+  EXPECT_EQ(plan.swap_outs[1].slot, SequenceSlot{7});
+  EXPECT_EQ(plan.swap_outs[1].swap, SwapId{17});
+  EXPECT_EQ(plan.swap_outs[1].num_tokens, 37);
+  EXPECT_EQ(plan.swap_outs[1].transfer_begin, 1);
+  EXPECT_EQ(plan.swap_outs[1].num_transfers, 1);
+  EXPECT_THAT(plan.transfers_out,
+              ElementsAre(BlockTransfer{BlockId{6}, HostBlockId{0}},
+                          BlockTransfer{BlockId{7}, HostBlockId{1}}));
+  EXPECT_EQ(plan.starts[0].swap, kNoSwap);
+  EXPECT_EQ(plan.starts[0].num_transfers, 0);
+  EXPECT_EQ(plan.starts[1].swap, SwapId{9});
+  EXPECT_EQ(plan.starts[1].transfer_begin, 0);
+  EXPECT_EQ(plan.starts[1].num_transfers, 2);
+  EXPECT_THAT(plan.transfers_in,
+              ElementsAre(BlockTransfer{BlockId{5}, HostBlockId{25}},
+                          BlockTransfer{BlockId{8}, HostBlockId{28}}));
+
+  start->mutable_transfers()->add_blocks(3);
+  EXPECT_THAT(PlanFromProto(proto, &plan),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       testing::HasSubstr("as many blocks as host blocks, got "
+                                          "3 and 2")));
+}
+
 TEST(EngineWireTest, EveryFieldOfAResultLeaves) {
   StepResult result;
+  result.lost_host_blocks = {HostBlockId{0}, HostBlockId{4}};
   result.lost_blocks = {BlockId{7}, BlockId{3}};
   result.id = StepId{5};
   result.sampled = {-1, 9};
@@ -130,6 +177,7 @@ TEST(EngineWireTest, EveryFieldOfAResultLeaves) {
   EXPECT_FALSE(proto.evictions(1).ok());
   EXPECT_EQ(proto.evictions(1).error(), "no queries");
   EXPECT_THAT(proto.lost_blocks(), ElementsAre(7, 3));
+  EXPECT_THAT(proto.lost_host_blocks(), ElementsAre(0, 4));
 }
 
 }  // namespace

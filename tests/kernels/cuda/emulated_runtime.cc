@@ -118,6 +118,18 @@ void EmulatedRuntime::CopyBlocks(const CopyBlockRows& copy) {
   });
 }
 
+void EmulatedRuntime::PackPages(const StagePages& stage) {
+  Do([&](EmulatedLauncher& launch) {
+    return RunPackPages(stage, kMaxRowBlocks, launch);
+  });
+}
+
+void EmulatedRuntime::UnpackPages(const StagePages& stage) {
+  Do([&](EmulatedLauncher& launch) {
+    return RunUnpackPages(stage, kMaxRowBlocks, launch);
+  });
+}
+
 void EmulatedRuntime::Select(const SelectProblem& problem) {
   Do([&](EmulatedLauncher& launch) { return RunSelect(problem, launch); });
 }

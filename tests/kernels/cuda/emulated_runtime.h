@@ -37,6 +37,8 @@ class EmulatedRuntime : public DeviceRuntime {
   void Gather(const GatherRows& gather, RowConversion conversion) override;
   void Move(const MoveRows& move) override;
   void CopyBlocks(const CopyBlockRows& copy) override;
+  void PackPages(const StagePages& stage) override;
+  void UnpackPages(const StagePages& stage) override;
   void PlanDecode(const DecodePlanParams& params) override;
   void Decode(const DecodeParams& params, const RowShape& shape) override;
   void Chunk(const ChunkParams& params, const RowShape& shape,

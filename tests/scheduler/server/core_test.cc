@@ -77,11 +77,15 @@ class CoreTest : public ::testing::Test {
     core_.EndPass();
   }
 
-  absl::StatusOr<Attachment> Attach(const ModelLayout& layout) {
+  absl::StatusOr<Attachment> Attach(const ModelLayout& layout,
+                                    int32_t num_host_blocks = 0) {
     absl::StatusOr<Attachment> result = absl::UnknownError("no reply");
-    Run(AttachEngine{layout, "fake", [&result](absl::StatusOr<Attachment> a) {
-                       result = std::move(a);
-                     }});
+    Run(AttachEngine{
+        .layout = layout,
+        .name = "fake",
+        .done =
+            [&result](absl::StatusOr<Attachment> a) { result = std::move(a); },
+        .num_host_blocks = num_host_blocks});
     return result;
   }
 
@@ -265,6 +269,9 @@ TEST_F(CoreTest, RequestsWaitForTheNextEngine) {
   EXPECT_THAT(Attach(other),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        "layout.num_blocks: live requests need 64, got 63"));
+  EXPECT_THAT(Attach(SmallLayout(), 5),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "num_host_blocks: live requests need 0, got 5"));
   const auto second = AttachAndOpen();
   ASSERT_EQ(second->plans.size(), 1u);
   Answer(second, 0);

@@ -81,7 +81,21 @@ StepPlan FullPlan() {
                   .source = SequenceSlot{0},
                   .region = RegionId{5},
                   .query_window = 32},
-                 {.slot = SequenceSlot{5}, .num_tokens = 1}};
+                 {.slot = SequenceSlot{5},
+                  .num_tokens = 1,
+                  .swap = SwapId{6},
+                  .transfer_begin = 1,
+                  .num_transfers = 1}};
+  plan.transfers_in = {{BlockId{1}, HostBlockId{2}},
+                       {BlockId{13}, HostBlockId{14}}};
+  plan.dropped_swaps = {SwapId{7}};
+  plan.swap_outs = {{.slot = SequenceSlot{3},
+                     .swap = SwapId{8},
+                     .num_tokens = 30,
+                     .transfer_begin = 0,
+                     .num_transfers = 2}};
+  plan.transfers_out = {{BlockId{15}, HostBlockId{16}},
+                        {BlockId{17}, HostBlockId{0}}};
   plan.copies = {{.slot = SequenceSlot{4},
                   .blocks = {BlockId{20}, BlockId{21}},
                   .num_tokens = 7}};
@@ -125,6 +139,18 @@ TEST(WireTest, PlanCarriesEveryField) {
   EXPECT_TRUE(proto.starts(0).has_source());
   EXPECT_EQ(proto.starts(0).source(), 0);
   EXPECT_FALSE(proto.starts(1).has_source());
+  EXPECT_FALSE(proto.starts(0).has_transfers());
+  EXPECT_EQ(proto.starts(1).swap(), 6u);
+  EXPECT_THAT(proto.starts(1).transfers().blocks(), ElementsAre(13));
+  EXPECT_THAT(proto.starts(1).transfers().host_blocks(), ElementsAre(14));
+  EXPECT_EQ(proto.starts(0).GetDescriptor()->field_count(), 12);
+  EXPECT_THAT(proto.dropped_swaps(), ElementsAre(7u));
+  ASSERT_EQ(proto.swap_outs_size(), 1);
+  EXPECT_EQ(proto.swap_outs(0).slot(), 3);
+  EXPECT_EQ(proto.swap_outs(0).swap(), 8u);
+  EXPECT_EQ(proto.swap_outs(0).num_tokens(), 30);
+  EXPECT_THAT(proto.swap_outs(0).transfers().blocks(), ElementsAre(15, 17));
+  EXPECT_THAT(proto.swap_outs(0).transfers().host_blocks(), ElementsAre(16, 0));
   ASSERT_EQ(proto.copies_size(), 1);
   EXPECT_EQ(proto.copies(0).slot(), 4);
   EXPECT_EQ(proto.copies(0).source(), 20);
@@ -150,7 +176,7 @@ TEST(WireTest, PlanCarriesEveryField) {
   EXPECT_THAT(proto.evictions(0).budgets(), ElementsAre(8, 8));
   EXPECT_THAT(proto.destinations(), ElementsAre(12));
   // A field added to the message must be filled, and tested, here.
-  EXPECT_EQ(proto.GetDescriptor()->field_count(), 14);
+  EXPECT_EQ(proto.GetDescriptor()->field_count(), 16);
 }
 
 TEST(WireTest, ResultReplacesWhatWasThere) {
@@ -158,6 +184,7 @@ TEST(WireTest, ResultReplacesWhatWasThere) {
   result.sampled = {9, 9, 9};
   result.evictions.resize(3);
   result.lost_blocks = {BlockId{1}};
+  result.lost_host_blocks = {HostBlockId{1}};
   v1::StepResult proto;
   proto.set_step(4);
   proto.add_sampled(-1);
@@ -167,6 +194,7 @@ TEST(WireTest, ResultReplacesWhatWasThere) {
   outcome->add_counts(5);
   proto.add_lost_blocks(6);
   proto.add_lost_blocks(2);
+  proto.add_lost_host_blocks(8);
   FromProto(proto, &result);
   EXPECT_EQ(result.id, StepId{4});
   EXPECT_THAT(result.sampled, ElementsAre(-1, 17));
@@ -175,7 +203,8 @@ TEST(WireTest, ResultReplacesWhatWasThere) {
   EXPECT_EQ(result.evictions[0].error, "no room");
   EXPECT_THAT(result.evictions[0].counts, ElementsAre(5));
   EXPECT_THAT(result.lost_blocks, ElementsAre(BlockId{6}, BlockId{2}));
-  EXPECT_EQ(proto.GetDescriptor()->field_count(), 4);
+  EXPECT_THAT(result.lost_host_blocks, ElementsAre(HostBlockId{8}));
+  EXPECT_EQ(proto.GetDescriptor()->field_count(), 5);
 }
 
 TEST(WireTest, StatusKeepsCodeAndText) {

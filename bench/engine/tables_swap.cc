@@ -1,0 +1,240 @@
+// Sequences that wait in host memory, and come back.
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "bench/engine/tables.h"
+#include "blockmgr/base/status_macros.h"
+
+namespace blockmgr {
+namespace {
+
+template <typename... Parts>
+absl::Status Wrong(const char* field, SwapId swap, const Parts&... parts) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " of swap ", Index(swap), ": ", parts...));
+}
+
+// None if it is not within `all`.
+std::optional<std::span<const BlockTransfer>> Slice(
+    const std::vector<BlockTransfer>& all, int64_t begin, int64_t count) {
+  if (begin < 0 || count < 0 || begin > std::ssize(all) ||
+      count > std::ssize(all) - begin) {
+    return std::nullopt;
+  }
+  return std::span(all).subspan(static_cast<size_t>(begin),
+                                static_cast<size_t>(count));
+}
+
+}  // namespace
+
+absl::Status EngineTables::CheckDroppedSwaps(const StepPlan& plan) {
+  ++num_swap_checks_;
+  for (const SwapId swap : plan.dropped_swaps) {
+    const auto found = swapped_.find(swap);
+    if (found == swapped_.end() || found->second.leaves == num_swap_checks_) {
+      return Wrong("plan.dropped_swaps", swap,
+                   "expected one that was swapped out, once");
+    }
+    found->second.leaves = num_swap_checks_;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineTables::CheckSwapOut(const StepPlan& plan,
+                                        const SwapOut& out) {
+  const auto fail = [&out](const auto&... parts) {
+    return Wrong("plan.swap_outs", out.swap, parts...);
+  };
+  BM_RETURN_IF_ERROR(CheckSlot("plan.swap_outs.slot", out.slot));
+  if (!InUse(out.slot) || std::ranges::count(plan.released, out.slot) == 0 ||
+      std::ranges::count(plan.swap_outs, out.slot, &SwapOut::slot) > 1) {
+    return fail("expected a slot in use that is released, once, got ",
+                Index(out.slot));
+  }
+  if (out.swap == kNoSwap || swapped_.contains(out.swap) ||
+      std::ranges::count(plan.swap_outs, out.swap, &SwapOut::swap) > 1) {
+    return fail("expected a name that is not in use");
+  }
+  const SequenceTable& table = row(out.slot);
+  const int32_t least = std::max(table.cut, 1);
+  if (out.num_tokens < least || out.num_tokens > table.num_computed) {
+    return fail("expected ", least, " to ", table.num_computed,
+                " tokens (of slot ", Index(out.slot), "), got ",
+                out.num_tokens);
+  }
+  const auto transfers =
+      Slice(plan.transfers_out, out.transfer_begin, out.num_transfers);
+  const auto num_tail = static_cast<size_t>(
+      CeilDiv(out.num_tokens - table.cut, layout_.page_size));
+  if (!transfers.has_value() || transfers->size() < num_tail) {
+    return fail("expected at least ", num_tail, " out of ",
+                plan.transfers_out.size(), " transfers, got [",
+                out.transfer_begin, ", +", out.num_transfers, ")");
+  }
+  // Of the region those blocks that have pages of it: which, the tables do not
+  // know.
+  auto block = table.region_blocks.begin();
+  for (const BlockTransfer& transfer :
+       transfers->first(transfers->size() - num_tail)) {
+    block = std::find(block, table.region_blocks.end(), transfer.block);
+    if (block == table.region_blocks.end()) {
+      return fail("expected blocks of its region, in order, got ",
+                  Index(transfer.block));
+    }
+    ++block;
+  }
+  const auto of_tail = transfers->last(num_tail);
+  for (size_t i = 0; i < num_tail; ++i) {
+    if (of_tail[i].block != table.tail_blocks[i]) {
+      return fail("expected block ", Index(table.tail_blocks[i]),
+                  " of its tail, got ", Index(of_tail[i].block));
+    }
+  }
+  for (const BlockTransfer& transfer : *transfers) {
+    const int32_t host = Index(transfer.host);
+    if (host < 0 || host >= num_host_blocks()) {
+      return fail("expected host blocks below ", num_host_blocks(), ", got ",
+                  host);
+    }
+    HostBlock& state = host_blocks_[static_cast<size_t>(host)];
+    const auto holder = swapped_.find(state.holder);
+    const bool is_held =
+        holder != swapped_.end() && holder->second.leaves != num_swap_checks_;
+    if (is_held || state.taken == num_swap_checks_) {
+      return fail("expected free host blocks, each once, got ", host);
+    }
+    state.taken = num_swap_checks_;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineTables::CheckSwapIn(const StepPlan& plan,
+                                       const SequenceStart& start) {
+  const auto fail = [&start](const auto&... parts) {
+    return Wrong("plan.starts", start.swap, parts...);
+  };
+  const auto found = swapped_.find(start.swap);
+  if (found == swapped_.end() || found->second.leaves == num_swap_checks_ ||
+      start.source != kNoSequenceSlot) {
+    return fail("expected one that was swapped out, once, and no source");
+  }
+  Swapped& swapped = found->second;
+  swapped.leaves = num_swap_checks_;
+  const int32_t num_cached = start.num_cached_tokens;
+  const auto num_swapped = static_cast<int32_t>(std::ssize(swapped.tokens));
+  const int32_t least = std::max(swapped.cut, 1);
+  if (num_cached < least || num_cached > num_swapped) {
+    return fail("expected num_cached_tokens in [", least, ", ", num_swapped,
+                "], got ", num_cached);
+  }
+  if (!std::equal(swapped.tokens.begin(), swapped.tokens.begin() + num_cached,
+                  plan.start_tokens.begin() + start.token_begin)) {
+    return fail("expected the first ", num_cached, " tokens to be its own");
+  }
+  if (start.region != kNoRegion &&
+      regions_.at(start.region).cut != swapped.cut) {
+    return fail("expected a region of cut ", swapped.cut, ", got region ",
+                Index(start.region), " of cut ", regions_.at(start.region).cut);
+  }
+  const size_t num_region =
+      start.region == kNoRegion ? swapped.num_region_blocks : 0;
+  const auto num_tail =
+      static_cast<size_t>(CeilDiv(num_cached - swapped.cut, layout_.page_size));
+  const auto transfers =
+      Slice(plan.transfers_in, start.transfer_begin, start.num_transfers);
+  if (!transfers.has_value() || transfers->size() < num_region ||
+      transfers->size() > num_region + num_tail) {
+    return fail("expected ", num_region, " to ", num_region + num_tail,
+                " out of ", plan.transfers_in.size(), " transfers, got [",
+                start.transfer_begin, ", +", start.num_transfers, ")");
+  }
+  // What is not copied back, the first of the tail, is in cached blocks.
+  const size_t num_shared = num_region + num_tail - transfers->size();
+  for (size_t i = 0; i < transfers->size(); ++i) {
+    const size_t place = i < num_region ? i
+                                        : swapped.num_region_blocks +
+                                              num_shared + (i - num_region);
+    const BlockTransfer& transfer = (*transfers)[i];
+    if (!IsBlock(transfer.block) || transfer.host != swapped.blocks[place]) {
+      return fail("expected a copy of host block ",
+                  Index(swapped.blocks[place]), " to a block in [1, ",
+                  layout_.num_blocks, "), got of ", Index(transfer.host),
+                  " to ", Index(transfer.block));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineTables::CheckSwappedTail(const StepPlan& plan,
+                                            const SequenceStart& start) {
+  // That the run has blocks for all its tokens has been checked.
+  const Swapped& swapped = swapped_.at(start.swap);
+  const int64_t num_region =
+      start.region == kNoRegion ? std::ssize(RegionOf(plan, start)) : 0;
+  const int64_t num_ins = start.num_transfers - num_region;
+  const int64_t end =
+      plan.block_offsets[PendingOf(start.slot).run] +
+      CeilDiv(start.num_cached_tokens - swapped.cut, layout_.page_size);
+  for (int64_t i = 0; i < num_ins; ++i) {
+    const BlockId expected =
+        plan.blocks[static_cast<size_t>(end - num_ins + i)];
+    const BlockId got =
+        plan.transfers_in[static_cast<size_t>(start.transfer_begin +
+                                              num_region + i)]
+            .block;
+    if (got == expected) continue;
+    return Wrong("plan.starts", start.swap, "expected a copy to block ",
+                 Index(expected), " of its run, got ", Index(got));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<BlockId> EngineTables::RegionOf(const StepPlan& plan,
+                                            const SequenceStart& start) const {
+  std::vector<BlockId> blocks;
+  const size_t num_blocks = swapped_.at(start.swap).num_region_blocks;
+  for (size_t i = 0; i < num_blocks; ++i) {
+    blocks.push_back(
+        plan.transfers_in[static_cast<size_t>(start.transfer_begin) + i].block);
+  }
+  return blocks;
+}
+
+void EngineTables::Leave(const StepPlan& plan, const SwapOut& out) {
+  const SequenceTable& table = row(out.slot);
+  Swapped& swapped = swapped_[out.swap];
+  swapped.tokens.assign(table.tokens.begin(),
+                        table.tokens.begin() + out.num_tokens);
+  swapped.cut = table.cut;
+  swapped.kept = table.kept;
+  swapped.num_region_blocks = static_cast<size_t>(
+      out.num_transfers -
+      CeilDiv(out.num_tokens - table.cut, layout_.page_size));
+  for (int32_t i = 0; i < out.num_transfers; ++i) {
+    const HostBlockId host =
+        plan.transfers_out[static_cast<size_t>(out.transfer_begin + i)].host;
+    swapped.blocks.push_back(host);
+    host_blocks_[static_cast<size_t>(Index(host))].holder = out.swap;
+  }
+}
+
+void EngineTables::ComeBack(const StepPlan& plan, const SequenceStart& start,
+                            SequenceTable* table) {
+  if (start.region == kNoRegion) {
+    table->region_blocks = RegionOf(plan, start);
+    Swapped& swapped = swapped_.at(start.swap);
+    table->cut = swapped.cut;
+    table->kept = std::move(swapped.kept);
+    table->region_entries =
+        std::accumulate(table->kept.begin(), table->kept.end(), int64_t{0});
+  }
+  swapped_.erase(start.swap);
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,135 @@
+// Sequences that leave the pool for the host tier, and come back.
+
+#include <algorithm>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/check.h"
+#include "blockmgr/block_manager.h"
+
+namespace blockmgr {
+namespace {
+
+// The same region on other blocks, one for each of its own, in their order.
+std::shared_ptr<const RegionRecord> OnBlocks(const ModelLayout& layout,
+                                             const RegionRecord& region,
+                                             RegionId id,
+                                             std::vector<BlockId> blocks) {
+  auto record = std::make_shared<RegionRecord>();
+  record->id = id;
+  record->cut = region.cut;
+  record->kept = region.kept;
+  if (region.layout != nullptr) {
+    record->layout = std::make_unique<const RaggedRegion>(
+        region.layout->OnBlocks(layout, blocks));
+  }
+  record->blocks = std::move(blocks);
+  return record;
+}
+
+}  // namespace
+
+SwapId BlockManager::SwapOut(SequenceSlot slot,
+                             std::vector<BlockTransfer>* transfers) {
+  const SequenceCache& sequence = at(slot);
+  BM_CHECK(!sequence.pending.has_value());
+  BM_CHECK(copies_.empty());
+  BM_CHECK(sequence.num_settled > 0);
+  const int32_t num_tail =
+      CeilDiv(sequence.num_settled - sequence.cut(), layout_.page_size);
+  std::vector<BlockId> blocks;
+  if (sequence.region != nullptr) blocks = sequence.region->blocks;
+  blocks.insert(blocks.end(), sequence.tail.begin(),
+                sequence.tail.begin() + num_tail);
+  const SwapId swap = host_.Add({.num_tokens = sequence.num_settled,
+                                 .region = sequence.region,
+                                 .content = sequence.content,
+                                 .blocks = {}},
+                                static_cast<int32_t>(blocks.size()));
+  if (swap == kNoSwap) return swap;
+  const std::vector<HostBlockId>& host = host_.at(swap).blocks;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    transfers->push_back({.block = blocks[i], .host = host[i]});
+  }
+  return swap;
+}
+
+void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
+                                PrefixMatch* match) const {
+  const SwappedSequence& swapped = host_.at(swap);
+  BM_CHECK(match->source == kNoSequenceSlot && match->swap == kNoSwap);
+  BM_CHECK(num_tokens >= std::max({swapped.cut(), length, 1}));
+  BM_CHECK(num_tokens <= swapped.num_tokens);
+  if (match->num_tokens >= num_tokens) return;
+  match->DropPart(layout_.page_size);
+  // What is cached may be before the rest only with the same past. The block
+  // between a region and what was computed over it comes with the region.
+  const bool has_same_past =
+      swapped.region == nullptr
+          ? match->record() == nullptr
+          : match->cached != nullptr && match->cut() == swapped.cut() &&
+                match->length() == length && !match->blocks.empty();
+  if (!has_same_past) {
+    const int64_t num_looks = match->num_looks;
+    *match = PrefixMatch();
+    match->num_looks = num_looks;
+  }
+  match->num_tokens = num_tokens;
+  match->swap = swap;
+  match->num_tail_ins = CeilDiv(num_tokens - swapped.cut(), layout_.page_size) -
+                        static_cast<int32_t>(match->blocks.size());
+  if (match->cached == nullptr) match->source_region = swapped.region.get();
+  match->source_length = length;
+}
+
+void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
+                          std::vector<BlockTransfer>* transfers) {
+  SequenceCache& sequence = at(slot);
+  const SwappedSequence& swapped = host_.at(match.swap);
+  BM_CHECK(match.num_tail_ins + match.num_region_ins() <= num_available());
+  BM_CHECK(sequence.num_reserved ==
+           (match.cached == nullptr ? 0 : match.cut()) +
+               std::ssize(match.blocks) * layout_.page_size);
+  const auto take = [&](int32_t first_host, int32_t count) {
+    std::vector<BlockId> taken(count);
+    Take(taken);
+    for (int32_t i = 0; i < count; ++i) {
+      transfers->push_back(
+          {.block = taken[i], .host = swapped.blocks[first_host + i]});
+    }
+    return taken;
+  };
+  if (match.cached == nullptr && swapped.region != nullptr) {
+    sequence.region =
+        OnBlocks(layout_, *swapped.region, RegionId{next_region_++},
+                 take(0, match.num_region_ins()));
+    sequence.content = swapped.content;
+    // Nobody can find what is computed over it.
+    sequence.chain_serial = kNoSerial;
+    sequence.num_published = match.num_tokens / layout_.page_size;
+  }
+  const std::vector<BlockId> tail = take(
+      swapped.num_region_blocks() + static_cast<int32_t>(sequence.tail.size()),
+      match.num_tail_ins);
+  sequence.tail.insert(sequence.tail.end(), tail.begin(), tail.end());
+  sequence.num_reserved = match.num_tokens;
+  sequence.num_settled = match.num_tokens;
+  host_.DropAfterNextStep(match.swap);
+}
+
+absl::StatusOr<std::vector<SwapId>> BlockManager::LoseHostBlocks(
+    std::span<const HostBlockId> blocks) {
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (Index(blocks[i]) < 0 || Index(blocks[i]) >= host_.num_blocks()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("blocks[", i, "]: expected 0 to ",
+                       host_.num_blocks() - 1, ", got ", Index(blocks[i])));
+    }
+  }
+  std::vector<SwapId> lost = host_.FindHolders(blocks);
+  for (const SwapId swap : lost) host_.Drop(swap);
+  return lost;
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,80 @@
+// PrefixMatch: the beginning of a prompt that need not be computed.
+#ifndef BLOCKMGR_PREFIX_MATCH_H_
+#define BLOCKMGR_PREFIX_MATCH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "blockmgr/base/ids.h"
+#include "blockmgr/prefix_cache.h"
+#include "blockmgr/region_record.h"
+
+namespace blockmgr {
+
+// What holds the first tokens of a prompt already: perhaps a region, then
+// blocks, in the prefix cache or in a sequence that can be forked; and perhaps,
+// behind those of the cache, the host tier.
+struct PrefixMatch {
+  int32_t num_tokens = 0;  // covered
+  // Entry of the prefix cache, or PrefixCache::kNone; then `cached` tells what
+  // it stands for.
+  int32_t region = PrefixCache::kNone;
+  const CachedRegion* cached = nullptr;
+  // The full ones, then perhaps one of which only the first rows are of use.
+  std::vector<BlockId> blocks;
+  bool has_part = false;
+  bool part_is_reclaimable = false;
+  // Full blocks, the region's too, that only the cache holds: using them costs
+  // as much of the available blocks as taking fresh ones.
+  int32_t num_reclaimable = 0;
+  // What looking for it took: pages compared and lengths of regions tried.
+  int64_t num_looks = 0;
+  // The sequence, if it is one; then there may be a part of a block that is
+  // not named, and nothing is reclaimable.
+  SequenceSlot source = kNoSequenceSlot;
+  // The sequence that was swapped out, if its KV comes back: the last
+  // num_tail_ins blocks of the tail, and the region unless it is cached.
+  SwapId swap = kNoSwap;
+  int32_t num_tail_ins = 0;
+  // Of `source`, or of `swap`.
+  const RegionRecord* source_region = nullptr;
+  int32_t source_length = 0;  // see length(); set by whoever knows
+
+  // Null without a region.
+  const RegionRecord* record() const {
+    return cached == nullptr ? source_region : cached->record.get();
+  }
+  int32_t cut() const { return record() == nullptr ? 0 : record()->cut; }
+  // Tokens computed when the region was made; 0: without one.
+  int32_t length() const {
+    return cached == nullptr ? source_length : cached->length;
+  }
+  int32_t num_region_blocks() const {
+    return record() == nullptr ? 0
+                               : static_cast<int32_t>(record()->blocks.size());
+  }
+  // Of those, blocks to be taken for a region that comes back.
+  int32_t num_region_ins() const {
+    return swap == kNoSwap || cached != nullptr ? 0 : num_region_blocks();
+  }
+  // What is held of it in the end: a part is copied.
+  int32_t num_blocks() const {
+    return static_cast<int32_t>(blocks.size()) - (has_part ? 1 : 0) +
+           num_tail_ins + num_region_blocks();
+  }
+  // Of those, how many cost as much of the available blocks as fresh ones.
+  int32_t num_taken() const {
+    return num_reclaimable + num_tail_ins + num_region_ins();
+  }
+  // The same without the part.
+  void DropPart(int32_t page_size) {
+    if (!has_part) return;
+    blocks.pop_back();
+    num_tokens -= num_tokens % page_size;
+    has_part = part_is_reclaimable = false;
+  }
+};
+
+}  // namespace blockmgr
+
+#endif  // BLOCKMGR_PREFIX_MATCH_H_

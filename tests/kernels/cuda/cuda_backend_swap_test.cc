@@ -1,0 +1,35 @@
+#include <gtest/gtest.h>
+
+#include <absl/strings/str_cat.h>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "tests/kernels/cuda/device_cases.h"
+#include "tests/kernels/kernel_cases.h"
+
+namespace blockmgr {
+namespace {
+
+class CudaSwapTest : public DeviceTest {};
+
+TEST_F(CudaSwapTest, CopiesBlocksToHostMemoryAndBack) {
+  for (uint64_t seed = 0; seed < NumCases(6); ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Rng rng(seed);
+    PoolModel model(DeviceLayout(rng, seed, 12));
+    model.FillAll(rng);
+    // At once, one at a time, and two with one left over.
+    CudaBackendOptions options;
+    if (seed % 3 > 0) {
+      options.staged_bytes =
+          static_cast<int64_t>(seed % 3) * model.layout().block_bytes();
+    }
+    const auto device = MakeDeviceBackend(model.layout(), seed, options);
+    model.CopyTo(device.get());
+    EXPECT_EQ(CheckHostCopies(device.get(), &model, rng), "");
+    ASSERT_TRUE(device->Flush().ok());
+    EXPECT_TRUE(model.Matches(*device));
+  }
+}
+
+}  // namespace
+}  // namespace blockmgr
