@@ -144,6 +144,8 @@ class Swarm {
       options.max_long_prefills = random_.Between(1, 2);
     }
     options.fair_share = random_.OneIn(3);
+    options.num_speculative_tokens =
+        random_.OneIn(2) ? random_.Between(1, 8) : 0;
     options.tenants["b"].weight = 3;
     EXPECT_TRUE(options.Validate().ok());
     return options;
@@ -153,7 +155,9 @@ class Swarm {
     return {.seed = seed,
             .vocabulary = random_.OneIn(2) ? 4 : 1000,
             .same_choice_on_replay = !faults_.other_choices,
-            .refuse_one_in = faults_.refusals ? 4 : 0};
+            .refuse_one_in = faults_.refusals ? 4 : 0,
+            .max_drafts = random_.Between(0, 6),
+            .wrong_draft_one_in = random_.Between(1, 8)};
   }
 
   EvictionPolicy RandomPolicy() {
@@ -299,6 +303,8 @@ void RunSeeds(uint64_t first_seed, const Faults& faults) {
   uint64_t num_passes = 0;
   uint64_t num_prefix_waits = 0;
   uint64_t num_cut_requests = 0;
+  uint64_t num_accepted = 0;
+  uint64_t num_rejected = 0;
   for (uint64_t seed = first_seed; seed < first_seed + kSeedsPerGroup; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     current_seed = seed;
@@ -313,6 +319,8 @@ void RunSeeds(uint64_t first_seed, const Faults& faults) {
     num_passes += stats.num_passes;
     num_prefix_waits += stats.num_prefix_waits;
     num_cut_requests += stats.num_cut_requests;
+    num_accepted += stats.num_accepted_tokens;
+    num_rejected += stats.num_draft_tokens - stats.num_accepted_tokens;
   }
   // The swarm is worth its name.
   EXPECT_GT(num_preemptions, kSeedsPerGroup / 10);
@@ -320,6 +328,8 @@ void RunSeeds(uint64_t first_seed, const Faults& faults) {
   EXPECT_GT(num_recomputed, kMinReusedTokens);
   EXPECT_GT(num_passes, kSeedsPerGroup / 10);
   EXPECT_GT(num_prefix_waits, kMinPrefixWaits);
+  EXPECT_GT(num_accepted, kSeedsPerGroup);
+  EXPECT_GT(num_rejected, kSeedsPerGroup);
   if (faults.losses) {
     EXPECT_GT(num_cut_requests, kSeedsPerGroup / 4);
   }

@@ -19,6 +19,8 @@ void RunCounts::Add(const RunCounts& other) {
   cut_requests += other.cut_requests;
   forks += other.forks;
   parts += other.parts;
+  accepted_drafts += other.accepted_drafts;
+  rejected_drafts += other.rejected_drafts;
   wrong_results += other.wrong_results;
   broken_streams += other.broken_streams;
 }
@@ -30,7 +32,8 @@ std::string RunCounts::ToString() const {
       preemptions, " preemptions (of one request at most ", max_preemptions,
       "), ", evictions, " evictions, ", region_hits, " region hits, ",
       engine_losses, " engine losses, ", cut_requests, " cut requests, ", forks,
-      " forks, ", parts, " starts on parts of blocks, ", wrong_results,
+      " forks, ", parts, " starts on parts of blocks, ", accepted_drafts,
+      " drafts accepted, ", rejected_drafts, " rejected, ", wrong_results,
       " wrong results, ", broken_streams, " broken streams");
 }
 

@@ -29,6 +29,8 @@ struct RunCounts {
   uint64_t cut_requests = 0;  // by the loss of blocks
   uint64_t forks = 0;         // starts on another's table
   uint64_t parts = 0;         // starts on a part of a cached block
+  uint64_t accepted_drafts = 0;
+  uint64_t rejected_drafts = 0;
   uint64_t wrong_results = 0;
   uint64_t broken_streams = 0;
 
