@@ -19,6 +19,7 @@ void StepPlan::Clear() {
   positions.clear();
   num_tokens.clear();
   samples.clear();
+  num_drafts.clear();
   block_offsets.clear();
   blocks.clear();
   evictions.clear();

@@ -125,6 +125,15 @@ struct StepPlan {
   // 1: the last position is the last known token: sample the next one. In
   // decode the input token is the one the engine sampled last for this slot.
   std::vector<uint8_t> samples;
+  // Speculative decoding: the last num_drafts[i] of those positions, behind the
+  // last known token, are for the first of the drafts that the engine has ready
+  // for the sequence (StepResult::num_drafts): sample after the known token and
+  // after every draft, and accept drafts from the first on as long as they are
+  // what would have been sampled. The positions of the others are void, with
+  // the tail blocks wholly behind the last accepted one; the next step of the
+  // sequence computes them anew. Such a run samples, is alone in flight of its
+  // sequence and has no eviction. [slots.size()], or empty: no drafts.
+  std::vector<int32_t> num_drafts;
   // Blocks appended to each tail before computing, CSR.
   std::vector<int64_t> block_offsets;  // [slots.size() + 1]
   std::vector<BlockId> blocks;
@@ -146,7 +155,17 @@ struct EvictionOutcome {
 
 struct StepResult {
   StepId id{0};
-  std::vector<int32_t> sampled;  // [slots.size()]; -1 where samples[i] == 0
+  // The token sampled last; -1 where samples[i] == 0. [slots.size()]
+  std::vector<int32_t> sampled;
+  // Of the drafts of every run, those that were accepted: they come before
+  // `sampled`. [slots.size()], or empty: none.
+  std::vector<int32_t> num_accepted;
+  std::vector<int32_t> accepted;  // tokens, of one run after the other
+  // Drafts that the engine has ready for the next step of every sequence that
+  // samples; they hold until that step. Who has some is not run again before
+  // its steps in flight are answered: an engine that has none reports 0, and
+  // the sequence is scheduled ahead. [slots.size()], or empty: none.
+  std::vector<int32_t> num_drafts;
   std::vector<EvictionOutcome> evictions;
   // Blocks that have lost their content, as far as it was written by this step
   // or before (a transfer that failed, memory that was taken away), copies that

@@ -103,9 +103,12 @@ struct RequestState {
   std::vector<int32_t> tokens;  // prompt, then outputs as they are known
   // While running:
   SequenceSlot slot = kNoSequenceSlot;
-  uint32_t incarnation = 0;      // changes whenever what is in flight is void
-  int32_t num_computed = 0;      // positions of issued steps
-  int32_t num_placeholders = 0;  // tokens sampled by steps in flight
+  uint32_t incarnation = 0;  // changes whenever what is in flight is void
+  int32_t num_computed = 0;  // positions of issued steps
+  // Tokens sampled by steps in flight, at most: drafts count as accepted.
+  int32_t num_placeholders = 0;
+  int32_t num_drafts = 0;        // that the engine had ready at its last answer
+  int32_t num_unverified = 0;    // drafts in flight, alone
   int32_t num_in_cache = 0;      // positions that this incarnation began with
   int32_t next_compression = 0;  // into compressions
   bool running = false;
@@ -156,6 +159,9 @@ struct RequestState {
   int32_t num_cached_tokens = 0;  // prefix hit of the first admission
   int32_t num_preemptions = 0;
 
+  // Whether its next run follows what a step in flight answers: drafts come
+  // after the last token, and which of them count is not known before.
+  bool awaits_answer() const { return num_drafts > 0 && num_placeholders > 0; }
   bool is_spared() const { return num_preemptions >= kSparedPreemptions; }
   TenantDemand demand() const {
     return {.prompt_tokens = num_prompt, .peak_blocks = peak_blocks};

@@ -181,6 +181,7 @@ RequestState* SchedulerImpl::NewState() {
 void SchedulerImpl::LeaveSlot(RequestState* request) {
   if (request->squeeze != nullptr) --num_squeezable_;
   if (request->is_spared()) --num_spared_;
+  SetDrafts(request, 0);
   prefill_front_.Clear(request);
   manager_.Close(request->slot);
   released_.push_back(request->slot);
@@ -189,6 +190,7 @@ void SchedulerImpl::LeaveSlot(RequestState* request) {
   request->slot = kNoSequenceSlot;
   request->num_computed = 0;
   request->num_placeholders = 0;
+  request->num_unverified = 0;
   request->num_in_cache = 0;
   request->next_compression = 0;
   request->order_in_flight = false;

@@ -54,6 +54,8 @@ struct SchedulerStats {
   uint64_t num_computed_tokens = 0;       // settled, recomputed ones included
   uint64_t num_recomputed_tokens = 0;
   uint64_t num_output_tokens = 0;
+  uint64_t num_draft_tokens = 0;     // verified by the engine
+  uint64_t num_accepted_tokens = 0;  // of those, outputs of their requests
   uint64_t num_evictions = 0;
   uint64_t num_squeezes = 0;      // EvictionMode::kPressure; ordered
   uint64_t num_forks = 0;         // requests that began with another's table

@@ -28,6 +28,7 @@ bool SchedulerImpl::Schedule(StepPlan* plan) {
   PlanPressure(budget);
   PlanRunning(&budget, &token_budget);
   if (decision_.preempted.empty() && budget.available >= 0) {
+    PlanDrafts(&budget, &token_budget);
     PlanWaiting(&budget, &token_budget);
     TopUp(&budget, &token_budget);
   }
@@ -205,12 +206,13 @@ void SchedulerImpl::WriteRun(const StepDecision::Run& run,
   RequestState& request = *run.request;
   const int32_t end = request.num_computed + run.num_tokens;
   const bool samples =
-      end == request.num_tokens() &&
+      end - run.num_drafts == request.num_tokens() &&
       request.num_outputs() + request.num_placeholders < request.max_tokens;
   plan->slots.push_back(request.slot);
   plan->positions.push_back(request.num_computed);
   plan->num_tokens.push_back(run.num_tokens);
   plan->samples.push_back(samples ? 1 : 0);
+  if (decision_.has_drafts) plan->num_drafts.push_back(run.num_drafts);
   if (run.match >= 0 &&
       decision_.matches[run.match].source == kNoSequenceSlot) {
     // What it starts with: cached blocks, a copy in the place of its source,
@@ -227,9 +229,11 @@ void SchedulerImpl::WriteRun(const StepDecision::Run& run,
                           .id = request.id,
                           .incarnation = request.incarnation,
                           .num_tokens = run.num_tokens,
+                          .num_drafts = run.num_drafts,
                           .samples = samples});
   request.num_computed = end;
-  request.num_placeholders += samples ? 1 : 0;
+  request.num_placeholders += samples ? 1 + run.num_drafts : 0;
+  request.num_unverified = run.num_drafts;
 }
 
 void SchedulerImpl::ApplyRestarts(StepPlan* plan) {

@@ -190,7 +190,7 @@ absl::Status SchedulerImpl::ValidateCommand(
   const int32_t cut_now =
       request.running ? manager_.sequence(request.slot).cut() : 0;
   const int32_t largest =
-      LargestCut(request.running ? request.num_computed
+      LargestCut(request.running ? request.num_computed - request.num_unverified
                                  : static_cast<int32_t>(request.tokens.size()),
                  page_size);
   if (command.cut != 0 && (command.cut % page_size != 0 ||

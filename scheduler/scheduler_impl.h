@@ -35,6 +35,7 @@ struct StepDecision {
   struct Run {
     RequestState* request = nullptr;
     int32_t num_tokens = 0;
+    int32_t num_drafts = 0;  // the last of the tokens
     int32_t num_blocks = 0;  // that the tokens take
     int32_t match = -1;      // into `matches`: admitted on it; -1: was running
     int32_t order = -1;      // into `orders`; -1: none
@@ -69,6 +70,7 @@ struct StepDecision {
   std::vector<const RequestState*> squeezed;  // of the running ones
   uint64_t number = 0;       // of the decision, see RequestState::planned
   int32_t num_awaiting = 0;  // forks, their parents
+  bool has_drafts = false;
   // What those admitted will compute first, as in PrefillFront.
   absl::flat_hash_map<BlockKey, const RequestState*> computing;
   int32_t chunk_share = kNoShare;  // tokens of a chunk at most
@@ -98,6 +100,7 @@ struct StepInFlight {
     RequestId id{0};
     uint32_t incarnation = 0;
     int32_t num_tokens = 0;
+    int32_t num_drafts = 0;  // the last of the tokens
     bool samples = false;
   };
   struct Order {
@@ -110,6 +113,13 @@ struct StepInFlight {
   StepId id{0};
   std::vector<Run> runs;
   std::vector<Order> orders;
+};
+
+// What a StepResult says of one run.
+struct RunAnswer {
+  int32_t sampled = -1;
+  std::span<const int32_t> accepted = {};
+  int32_t num_drafts = 0;  // ready for the next one
 };
 
 class SchedulerImpl : public Scheduler {
@@ -252,6 +262,16 @@ class SchedulerImpl : public Scheduler {
   // Hands out the tokens that equal shares have left.
   void TopUp(BlockBudget* budget, int32_t* token_budget);
 
+  // Speculation (scheduler_speculation.cc): the same.
+  // Adds drafts to the runs of running requests, as far as the step has tokens
+  // left and nobody who runs will miss the blocks.
+  void PlanDrafts(BlockBudget* budget, int32_t* token_budget);
+  // Drafts that the next run of a request may verify: its length is sure where
+  // it is compressed, and its last token is never an input.
+  int32_t MaxDrafts(const RequestState& request) const;
+  // Available blocks that no running request takes until the step is over.
+  int32_t SpareBlocks(const BlockBudget& budget) const;
+
   // Pressure (scheduler_pressure.cc): the same.
   // Chooses whom to squeeze, so that what the running ones soon need will be
   // there.
@@ -352,10 +372,24 @@ class SchedulerImpl : public Scheduler {
   // What the request computes next, for others to wait for.
   void UpdateFront(RequestState* request);
   absl::Status ValidateResult(const StepResult& result) const;
-  void SettleRun(const StepInFlight::Run& run, int32_t sampled,
+  void SettleRun(const StepInFlight::Run& run, const RunAnswer& answer,
                  Effects* effects);
+  // Tells the token. True: it is a stop token.
+  bool AddOutput(RequestState* request, int32_t token, Effects* effects);
   void SettleOrder(const StepInFlight& step, const StepInFlight::Order& order,
                    const EvictionOutcome& outcome, Effects* effects);
+  // Drafts (scheduler_speculation.cc).
+  absl::Status ValidateDrafts(const StepInFlight& step,
+                              const StepResult& result) const;
+  // Drafts ready for the request's next run.
+  void SetDrafts(RequestState* request, int32_t num_drafts);
+  // Makes accepted drafts outputs, up to a stop token; then `stops` is set.
+  // Returns the positions of the run that count.
+  int32_t TakeAccepted(const StepInFlight::Run& run,
+                       std::span<const int32_t> accepted, Effects* effects,
+                       bool* stops);
+  // Voids the positions of the other drafts.
+  void VoidRejected(const StepInFlight::Run& run, int32_t num_settled);
   // Carries out and publishes.
   EvictionReceipt CommitOrder(RequestState* request,
                               const StepInFlight::Order& order,
@@ -392,6 +426,7 @@ class SchedulerImpl : public Scheduler {
   std::vector<BlockId> new_blocks_;
   int32_t num_squeezable_ = 0;       // of the running ones
   int32_t num_spared_ = 0;           // of the running ones
+  int32_t num_speculating_ = 0;      // of the running ones: have drafts
   std::vector<int32_t> candidates_;  // scratch of PlanPressure
   bool has_restarts_ = false;        // perhaps one of the running ones
   int64_t now_ms_ = 0;

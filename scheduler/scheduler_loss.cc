@@ -26,6 +26,8 @@ bool SchedulerImpl::RestartInSlot(RequestState* request, int32_t num_left) {
   ++request->incarnation;
   request->num_computed = num_kept;
   request->num_placeholders = 0;
+  request->num_unverified = 0;
+  SetDrafts(request, 0);
   request->num_in_cache = num_kept;
   request->restarts = true;
   has_restarts_ = true;

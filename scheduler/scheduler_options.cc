@@ -52,6 +52,8 @@ absl::Status SchedulerOptions::Validate() const {
   }
   BM_RETURN_IF_ERROR(
       RequireRange("max_steps_in_flight", max_steps_in_flight, 1, 4));
+  BM_RETURN_IF_ERROR(
+      RequireRange("num_speculative_tokens", num_speculative_tokens, 0, 1024));
   BM_RETURN_IF_ERROR(RequireRange("max_waiting", max_waiting, 1, 1 << 28));
   BM_RETURN_IF_ERROR(RequireRange("query_window", query_window, 0, 1 << 16));
   BM_RETURN_IF_ERROR(

@@ -82,7 +82,10 @@ struct SchedulerOptions {
   int32_t max_long_prefills = 0;
 
   int32_t max_steps_in_flight = 2;  // 1..4
-  int32_t max_waiting = 65536;      // requests; one more is refused
+  // Speculative decoding: drafts of one sequence that a step verifies at most,
+  // as far as the engine has some; 0..1024. 0: none, whatever it has.
+  int32_t num_speculative_tokens = 0;
+  int32_t max_waiting = 65536;  // requests; one more is refused
   // Queries per layer that an engine keeps of every sequence for evictions
   // ordered from outside; policies of requests raise it for their own.
   int32_t query_window = 32;

@@ -38,6 +38,7 @@ absl::Status SchedulerImpl::ValidateResult(const StepResult& result) const {
                        ", got ", result.sampled[i]));
     }
   }
+  BM_RETURN_IF_ERROR(ValidateDrafts(step, result));
   const int64_t num_orders =
       std::ranges::count(step.orders, false, &StepInFlight::Order::futile);
   if (std::ssize(result.evictions) != num_orders) {
@@ -82,43 +83,56 @@ void SchedulerImpl::UpdateFront(RequestState* request) {
   }
 }
 
-void SchedulerImpl::SettleRun(const StepInFlight::Run& run, int32_t sampled,
+bool SchedulerImpl::AddOutput(RequestState* request, int32_t token,
                               Effects* effects) {
+  effects->tokens.push_back({request->id, token, request->num_outputs()});
+  request->tokens.push_back(token);
+  ++totals_.num_output_tokens;
+  if (options_.fair_share) {
+    tenants_.Serve(request->tenant, kOutputTokenService);
+    served_tenants_.push_back(request->tenant);
+  }
+  return std::ranges::find(request->stop_token_ids, token) !=
+         request->stop_token_ids.end();
+}
+
+void SchedulerImpl::SettleRun(const StepInFlight::Run& run,
+                              const RunAnswer& answer, Effects* effects) {
   if (IsStale(run)) return;
   RequestState& request = *run.request;
   const SequenceCache& sequence = manager_.sequence(request.slot);
   const int32_t begin = sequence.num_settled;
-  if (manager_.WillPublish(request.slot, run.num_tokens)) {
+  bool stops = false;
+  // What drafts fill is published under their tokens.
+  const int32_t num_tokens =
+      run.num_drafts == 0 ? run.num_tokens
+                          : TakeAccepted(run, answer.accepted, effects, &stops);
+  if (manager_.WillPublish(request.slot, num_tokens)) {
     request.chain.Extend(request.tokens, layout().page_size);
   }
   const int32_t published = sequence.num_published;
-  manager_.Commit(request.slot, run.num_tokens, request.tokens, request.chain);
+  manager_.Commit(request.slot, num_tokens, request.tokens, request.chain);
+  if (run.num_drafts > 0) VoidRejected(run, num_tokens);
   if (options_.policy == SchedulingPolicy::kPrefix) {
     for (int32_t i = published; i < sequence.num_published; ++i) {
       prefix_hints_.OnPublished(request.chain.keys()[i]);
     }
   }
   if (begin < request.num_prompt) UpdateFront(&request);
-  totals_.num_computed_tokens += run.num_tokens;
-  const int32_t end = begin + run.num_tokens;
+  totals_.num_computed_tokens += num_tokens;
+  const int32_t end = begin + num_tokens;
   totals_.num_recomputed_tokens +=
       std::max(0, std::min(end, request.max_settled) - begin);
   request.max_settled = std::max(request.max_settled, end);
   if (!run.samples) return;
   --request.num_placeholders;
-  effects->tokens.push_back({request.id, sampled, request.num_outputs()});
-  request.tokens.push_back(sampled);
-  ++totals_.num_output_tokens;
-  if (options_.fair_share) {
-    tenants_.Serve(request.tenant, kOutputTokenService);
-    served_tenants_.push_back(request.tenant);
-  }
-  const bool stops = std::ranges::find(request.stop_token_ids, sampled) !=
-                     request.stop_token_ids.end();
+  if (!stops) stops = AddOutput(&request, answer.sampled, effects);
   if (stops || request.num_outputs() >= request.max_tokens) {
     Retire(&request, stops ? FinishReason::kStop : FinishReason::kLength,
            absl::OkStatus(), effects);
+    return;
   }
+  SetDrafts(&request, answer.num_drafts);
 }
 
 void SchedulerImpl::SettleOrder(const StepInFlight& step,
@@ -215,8 +229,16 @@ absl::Status SchedulerImpl::Update(const StepResult& result, Effects* effects) {
   ++totals_.num_steps;
   LoseBlocks(result.lost_blocks);
   LoseHostBlocks(result.lost_host_blocks);
+  size_t num_accepted = 0;
   for (size_t i = 0; i < step.runs.size(); ++i) {
-    SettleRun(step.runs[i], result.sampled[i], effects);
+    RunAnswer answer{.sampled = result.sampled[i]};
+    if (!result.num_accepted.empty()) {
+      answer.accepted = std::span(result.accepted)
+                            .subspan(num_accepted, result.num_accepted[i]);
+      num_accepted += answer.accepted.size();
+    }
+    if (!result.num_drafts.empty()) answer.num_drafts = result.num_drafts[i];
+    SettleRun(step.runs[i], answer, effects);
   }
   size_t next = 0;
   static const EvictionOutcome futile;
@@ -269,6 +291,8 @@ uint64_t SchedulerImpl::StateHash() const {
     mix(request.tokens.size());
     mix(request.num_computed);
     mix(request.num_placeholders);
+    mix(request.num_drafts);
+    mix(request.num_unverified);
     mix(request.next_compression);
     // Until it runs a fork has those of its parent.
     mix(request.fork_of == RequestId{0} ? request.compressions.size() : 0);
@@ -308,6 +332,10 @@ void SchedulerImpl::CheckInvariants() const {
            }));
   BM_CHECK(num_spared_ ==
            std::ranges::count_if(running_, &RequestState::is_spared));
+  BM_CHECK(num_speculating_ ==
+           std::ranges::count_if(running_, [](const RequestState* request) {
+             return request->num_drafts > 0;
+           }));
   absl::flat_hash_set<const RequestState*> seen;
   for (const RequestState* request : running_) {
     BM_CHECK(seen.insert(request).second);
@@ -318,6 +346,8 @@ void SchedulerImpl::CheckInvariants() const {
     BM_CHECK(sequence.num_settled <= std::ssize(request->tokens));
     BM_CHECK(request->num_computed <= request->num_tokens());
     BM_CHECK(request->num_computed <= request->last_length());
+    BM_CHECK(request->num_unverified == 0 ||
+             request->num_placeholders == 1 + request->num_unverified);
   }
   int32_t num_swapped = 0;
   for (const RequestState* request : waiting_.All()) {
@@ -329,6 +359,7 @@ void SchedulerImpl::CheckInvariants() const {
     BM_CHECK(!request->running);
     BM_CHECK(request->num_computed == 0);
     BM_CHECK(request->num_placeholders == 0);
+    BM_CHECK(request->num_drafts == 0);
   }
   BM_CHECK(num_swapped == manager_.host().num_sequences());
   BM_CHECK(num_steps_in_flight() <= options_.max_steps_in_flight);

@@ -52,6 +52,7 @@ struct Case {
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   ChunkPolicy chunk_policy = ChunkPolicy::kFirstCome;
   int32_t num_waiting = 0;  // for a sequence slot
+  int32_t num_drafts = 0;   // of every run; half of them are accepted
 };
 
 class SteadyDecode {
@@ -64,6 +65,7 @@ class SteadyDecode {
     options.policy = c.policy;
     options.chunk_policy = c.chunk_policy;
     options.fair_share = c.fair_share;
+    options.num_speculative_tokens = c.num_drafts;
     scheduler_ = *Scheduler::Create(SmallLayout(kPageSize, 4000), options);
     for (int32_t i = 0; i < kNumRunning + c.num_waiting; ++i) {
       Request request = MakeRequest(absl::StrCat(i), 17, 500, i);
@@ -75,17 +77,19 @@ class SteadyDecode {
     }
   }
 
-  // A pair of calls, with one more step in flight.
+  // A pair of calls, with one more step in flight; with drafts alone.
   void Step() {
     EXPECT_TRUE(scheduler_->Schedule(&plans_[next_]));
-    next_ = 1 - next_;
+    if (case_.num_drafts == 0) next_ = 1 - next_;
     const StepPlan& oldest = plans_[next_];
-    if (scheduler_->num_steps_in_flight() < 2) return;
+    const int32_t most = case_.num_drafts == 0 ? 2 : 1;
+    if (scheduler_->num_steps_in_flight() < most) return;
     result_.id = oldest.id;
     result_.sampled.resize(oldest.samples.size());
     for (size_t i = 0; i < oldest.samples.size(); ++i) {
       result_.sampled[i] = oldest.samples[i] != 0 ? 7 : -1;
     }
+    if (case_.num_drafts > 0) AnswerDrafts(oldest);
     effects_.Clear();
     EXPECT_TRUE(scheduler_->Update(result_, &effects_).ok());
   }
@@ -96,6 +100,17 @@ class SteadyDecode {
   static constexpr int32_t kNumRunning = 64;
 
  private:
+  void AnswerDrafts(const StepPlan& plan) {
+    result_.num_accepted.assign(plan.slots.size(), 0);
+    result_.accepted.clear();
+    for (size_t i = 0; i < plan.num_drafts.size(); ++i) {
+      result_.num_accepted[i] = plan.num_drafts[i] / 2;
+      result_.accepted.insert(result_.accepted.end(), result_.num_accepted[i],
+                              6);
+    }
+    result_.num_drafts.assign(plan.slots.size(), case_.num_drafts);
+  }
+
   const Case case_;
   std::unique_ptr<Scheduler> scheduler_;
   StepPlan plans_[2];
@@ -139,6 +154,22 @@ TEST(AllocationTest, NoneWithAQueueFairSharesAndEqualProgress) {
                          .chunk_policy = ChunkPolicy::kEqualProgress,
                          .num_waiting = 10});
   }
+}
+
+// Three positions a step, two tokens.
+TEST(AllocationTest, NoneInASteadyStepWithDrafts) {
+  SteadyDecode decode({.num_drafts = 2});
+  for (int32_t i = 0; i < 9 * SteadyDecode::kPageSize; ++i) decode.Step();
+  const int64_t before = num_allocations;
+  int64_t num_tokens = 0;
+  for (int32_t i = 0; i < 4 * SteadyDecode::kPageSize; ++i) {
+    decode.Step();
+    num_tokens += static_cast<int64_t>(decode.num_tokens());
+  }
+  const int64_t allocations = num_allocations - before;
+  EXPECT_EQ(allocations, 0);
+  EXPECT_EQ(num_tokens,
+            4 * SteadyDecode::kPageSize * 2 * SteadyDecode::kNumRunning);
 }
 
 }  // namespace

@@ -79,6 +79,7 @@ absl::StatusOr<uint64_t> SchedulerDriver::Evict(RequestId id,
 void SchedulerDriver::LoseEngine() {
   scheduler_.LoseEngine(&effects_);
   engine_.Restart();
+  plans_.clear();
   slots_.clear();
   cut_.clear();
   TakeEffects();
@@ -146,14 +147,25 @@ void SchedulerDriver::CheckPlan() {
     }
     if (std::ssize(served.issued) > both) served.recorded = served.issued;
   }
+  plans_.emplace_back();
   for (size_t i = 0; i < plan_.slots.size(); ++i) {
-    issued_[plan_.slots[i]] = plan_.positions[i] + plan_.num_tokens[i];
+    const int32_t end = plan_.positions[i] + plan_.num_tokens[i];
+    issued_[plan_.slots[i]] = end;
+    const int32_t num_drafts =
+        plan_.num_drafts.empty() ? 0 : plan_.num_drafts[i];
+    plans_.back().push_back({plan_.slots[i], end, num_drafts});
   }
   if (plan_.total_tokens() > options.max_num_batched_tokens) {
     Fail("more tokens than the budget");
   }
   if (std::ssize(slots_) > options.max_num_seqs) Fail("too many sequences");
-  for (const int32_t tokens : plan_.num_tokens) {
+  for (const Run& run : plans_.back()) {
+    if (run.num_drafts > options.num_speculative_tokens) {
+      Fail("more drafts than allowed");
+    }
+  }
+  for (size_t i = 0; i < plan_.slots.size(); ++i) {
+    const int32_t tokens = plan_.num_tokens[i] - plans_.back()[i].num_drafts;
     if (options.long_prefill_token_threshold > 0 &&
         tokens > options.long_prefill_token_threshold) {
       Fail("a chunk above the threshold");
@@ -207,7 +219,14 @@ void SchedulerDriver::Answer() {
 
 void SchedulerDriver::Settle(const StepResult& result) {
   const absl::Status status = scheduler_.Update(result, &effects_);
-  if (!status.ok()) Fail(status.ToString());
+  if (!status.ok()) return Fail(status.ToString());
+  for (size_t i = 0; i < plans_.front().size(); ++i) {
+    const auto [slot, end, num_drafts] = plans_.front()[i];
+    // Nobody else has run there since.
+    if (num_drafts == 0 || issued_.at(slot) != end) continue;
+    issued_.at(slot) -= num_drafts - result.num_accepted[i];
+  }
+  plans_.pop_front();
   if (!result.lost_blocks.empty()) NoteCuts();
   TakeEffects();
   Audit();

@@ -7,6 +7,7 @@
 #define TESTS_SCHEDULER_SCHEDULER_DRIVER_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -108,6 +109,12 @@ class SchedulerDriver {
   std::map<SequenceSlot, int32_t> issued_;   // tokens
   std::set<SequenceSlot> cut_;               // to start again
   std::map<SwapId, std::vector<CanaryEviction>> swapped_;  // issued before
+  struct Run {
+    SequenceSlot slot = kNoSequenceSlot;
+    int32_t end = 0;
+    int32_t num_drafts = 0;
+  };
+  std::deque<std::vector<Run>> plans_;  // in flight
   bool ok_ = true;
 };
 

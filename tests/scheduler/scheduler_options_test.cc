@@ -38,6 +38,8 @@ TEST(SchedulerOptionsTest, NamesTheFieldAtFault) {
        [](SchedulerOptions* o) { o->max_long_prefills = 1; }},
       {"max_steps_in_flight",
        [](SchedulerOptions* o) { o->max_steps_in_flight = 5; }},
+      {"num_speculative_tokens",
+       [](SchedulerOptions* o) { o->num_speculative_tokens = 1025; }},
       {"max_waiting", [](SchedulerOptions* o) { o->max_waiting = 0; }},
       {"query_window", [](SchedulerOptions* o) { o->query_window = -1; }},
       {"num_host_blocks", [](SchedulerOptions* o) { o->num_host_blocks = -1; }},

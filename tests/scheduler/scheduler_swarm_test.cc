@@ -147,6 +147,8 @@ class Swarm {
     }
     options.num_host_blocks = random_.Pick<int32_t>({0, 0, 3, 100});
     options.fair_share = random_.OneIn(3);
+    options.num_speculative_tokens =
+        random_.OneIn(2) ? random_.Between(1, 8) : 0;
     options.tenants["b"].weight = 3;
     EXPECT_TRUE(options.Validate().ok());
     return options;
@@ -156,7 +158,9 @@ class Swarm {
     return {.seed = seed,
             .vocabulary = random_.OneIn(2) ? 4 : 1000,
             .same_choice_on_replay = !faults_.other_choices,
-            .refuse_one_in = faults_.refusals ? 4 : 0};
+            .refuse_one_in = faults_.refusals ? 4 : 0,
+            .max_drafts = random_.Between(0, 6),
+            .wrong_draft_one_in = random_.Between(1, 8)};
   }
 
   EvictionPolicy RandomPolicy() {
@@ -303,6 +307,8 @@ void RunSeeds(uint64_t first_seed, const Faults& faults) {
   uint64_t num_prefix_waits = 0;
   uint64_t num_cut_requests = 0;
   uint64_t num_swap_ins = 0;
+  uint64_t num_accepted = 0;
+  uint64_t num_rejected = 0;
   for (uint64_t seed = first_seed; seed < first_seed + kSeedsPerGroup; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     current_seed = seed;
@@ -318,6 +324,8 @@ void RunSeeds(uint64_t first_seed, const Faults& faults) {
     num_prefix_waits += stats.num_prefix_waits;
     num_cut_requests += stats.num_cut_requests;
     num_swap_ins += stats.num_swap_ins;
+    num_accepted += stats.num_accepted_tokens;
+    num_rejected += stats.num_draft_tokens - stats.num_accepted_tokens;
   }
   // The swarm is worth its name.
   EXPECT_GT(num_preemptions, kSeedsPerGroup / 10);
@@ -326,6 +334,8 @@ void RunSeeds(uint64_t first_seed, const Faults& faults) {
   EXPECT_GT(num_passes, kSeedsPerGroup / 10);
   EXPECT_GT(num_prefix_waits, kMinPrefixWaits);
   EXPECT_GT(num_swap_ins, kSeedsPerGroup / 40);
+  EXPECT_GT(num_accepted, kSeedsPerGroup);
+  EXPECT_GT(num_rejected, kSeedsPerGroup);
   if (faults.losses) {
     EXPECT_GT(num_cut_requests, kSeedsPerGroup / 4);
   }

@@ -95,6 +95,7 @@ void AuditedScheduler::MixPlan(const StepPlan& plan) {
     report_->Mix(Index(plan.slots[i]));
     report_->Mix(plan.positions[i]);
     report_->Mix(plan.num_tokens[i]);
+    report_->Mix(plan.num_drafts.empty() ? 0 : plan.num_drafts[i]);
     report_->Mix(plan.block_offsets[i + 1]);
   }
   for (const CopyOnWrite& copy : plan.copies) {

@@ -160,12 +160,46 @@ std::vector<Scenario> SwappingScenarios() {
   return scenarios;
 }
 
+// The engine has up to four drafts after every token.
+std::vector<Scenario> SpeculatingScenarios() {
+  std::vector<Scenario> scenarios = {
+      Make("drafts", ScriptLayout(4, 16), 1, "submit:a,9,20 drain"),
+      Make("drafts_in_flight", ScriptLayout(2, 40), 4,
+           "submit:a,9,20,1 submit:b,6,20,2 submit:c,14,9,3 issue:4 drain"),
+      Make("drafts_and_shared_prefix", ScriptLayout(2, 40), 2,
+           "submit:a,9,12 drain submit:b,14,12 submit:c,9,12 drain"),
+      Make("drafts_forked", ScriptLayout(4, 40), 2,
+           "submit:a,10,30 issue:2 answer:2 issue answer issue fork:b,a,2,20 "
+           "answer issue:2 answer:2 fork:c,a,1,9 drain"),
+      Make("drafts_preempted", ScriptLayout(2, 14), 2,
+           "submit:a,6,14,1 submit:b,6,14,2 drain"),
+      Make("drafts_lost", ScriptLayout(2, 40), 2,
+           "submit:a,9,20,1 submit:b,9,20,2 issue:2 answer:2 issue "
+           "lose_blocks:a,3 answer issue answer issue lose drain"),
+      Make("drafts_cancelled", ScriptLayout(2, 40), 2,
+           "submit:a,9,20,1 submit:b,9,20,2 issue:2 answer:2 issue cancel:a "
+           "answer drain"),
+      Make("drafts_decode", ScriptLayout(4, 24), 2,
+           "submit:a,9,60,1,decode submit:b,20,9,2,snap drain"),
+      Make("drafts_commanded", ScriptLayout(2, 40), 2,
+           "submit:a,12,20 issue answer issue evict:a,2 answer issue answer "
+           "drain"),
+  };
+  for (Scenario& scenario : scenarios) {
+    scenario.options.num_speculative_tokens = 4;
+  }
+  return scenarios;
+}
+
 std::vector<Scenario> AllScenarios() {
   std::vector<Scenario> all = PlainScenarios();
   for (Scenario& scenario : SwappingScenarios()) {
     all.push_back(std::move(scenario));
   }
   for (Scenario& scenario : EvictingScenarios()) {
+    all.push_back(std::move(scenario));
+  }
+  for (Scenario& scenario : SpeculatingScenarios()) {
     all.push_back(std::move(scenario));
   }
   return all;

@@ -233,6 +233,7 @@ void Ledger::CloseTable(SequenceSlot slot) {
   Served& served = requests_.at(node.mapped().request);
   served.slot = kNoSequenceSlot;
   served.num_placeholders = 0;
+  served.num_ready = 0;
   unannounced_.insert(slot);
 }
 

@@ -14,6 +14,8 @@
 //     computed after the same ones
 //   * tables, lengths and regions are the manager's own, after every call
 //   * tokens, ends and evictions are told once, in order, and as they were
+//   * drafts run alone, once the engine has them, as far as no length must be
+//     exact; those rejected leave no trace
 //   * recorded evictions are replayed, no others before them
 //
 // Cost: O(everything), fit for small pools only.
@@ -83,6 +85,7 @@ class Ledger {
     int32_t num_own = 0;    // tokens of the prompt that this eviction is of
     std::vector<int32_t> tokens;  // prompt and settled outputs
     int32_t num_placeholders = 0;
+    int32_t num_ready = 0;  // drafts that the engine has
     bool live = true;
     SequenceSlot slot = kNoSequenceSlot;
     int32_t peak = 0;  // blocks; 0: evictions have a say in it
@@ -120,6 +123,7 @@ class Ledger {
     int32_t num_reserved = 0;
     int32_t num_settled = 0;
     int32_t last_length = 0;   // at the last eviction
+    bool has_scores = false;   // accumulated: no way back
     std::string context;       // see Block
     std::string tail_context;  // of the block that a region started with has
     std::optional<Order> pending;
@@ -146,6 +150,7 @@ class Ledger {
       uint64_t stay = 0;
       RequestId request{0};
       int32_t num_tokens = 0;
+      int32_t num_drafts = 0;
       bool samples = false;
     };
     StepId id{0};
@@ -223,14 +228,24 @@ class Ledger {
   void SettleLoss(const std::vector<BlockId>& lost);
   void TakeRestart(const StepPlan& plan, const SequenceStart& start);
 
+  // Drafts (ledger_drafts.cc).
+  // Of a run that ends at `end`.
+  void CheckDrafts(const Table& table, int32_t num_drafts, int32_t end);
+  bool DraftsAreValid(const Step& step, const StepResult& result) const;
+  // The tokens that each run of the step has sampled, in order.
+  static std::vector<std::vector<int32_t>> Sampled(const Step& step,
+                                                   const StepResult& result);
+  // What of a run with drafts is settled, and what is void.
+  void SettleDrafts(const Step::Run& run, int32_t num_tokens, Table* table);
+
   // Answers (ledger_settle.cc).
   bool CountsAreValid(const Table& table,
                       const std::vector<int32_t>& counts) const;
   Table* Find(const Step::Run& run);
   void Settle(const Step& step, const StepResult& result,
               const Effects& effects);
-  void SettleRun(const Step::Run& run, int32_t sampled, const Effects& effects,
-                 size_t* next_token);
+  void SettleRun(const Step::Run& run, std::vector<int32_t> sampled,
+                 const Effects& effects, size_t* next_token);
   void SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
                    const Effects& effects);
   void BuildRegion(const std::vector<int32_t>& counts,

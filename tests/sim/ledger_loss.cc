@@ -66,6 +66,7 @@ void Ledger::TakeCuts(const BlockManager& manager) {
     table.num_reserved = num_kept;
     table.restart_due = true;
     requests_.at(table.request).num_placeholders = 0;
+    requests_.at(table.request).num_ready = 0;
   }
   for (const SequenceSlot slot : left) CloseTable(slot);
 }

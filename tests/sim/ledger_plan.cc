@@ -129,6 +129,7 @@ void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
   table.stay = next_stay_++;
   table.num_reserved = start.num_cached_tokens;
   table.num_settled = start.num_cached_tokens;
+  table.has_scores = start.scorer_state != ScorerState::kNone;
   if (is_fork) TakeFork(start, &served, &table);
   if (start.region != kNoRegion) TakeRegion(start, &served, &table);
   if (is_fork || !report_->ok()) return;
@@ -274,10 +275,13 @@ void Ledger::TakeRun(const StepPlan& plan, size_t index, Step* step) {
   Served& served = requests_.at(table.request);
   const int32_t num_tokens = plan.num_tokens[index];
   const int32_t end = table.num_reserved + num_tokens;
+  const int32_t num_drafts =
+      plan.num_drafts.empty() ? 0 : plan.num_drafts[index];
+  CheckDrafts(table, num_drafts, end);
   const int32_t num_known =
       static_cast<int32_t>(served.tokens.size()) + served.num_placeholders;
   if (plan.positions[index] != table.num_reserved || num_tokens <= 0 ||
-      end > num_known ||
+      end - num_drafts > num_known ||
       end > served.num_prompt() + served.request.max_tokens - 1) {
     report_->Fail("request ", Index(table.request), " computes [",
                   plan.positions[index], ", ", end, ") and has ",
@@ -285,12 +289,12 @@ void Ledger::TakeRun(const StepPlan& plan, size_t index, Step* step) {
     return;
   }
   if (options_.long_prefill_token_threshold > 0 &&
-      num_tokens > options_.long_prefill_token_threshold) {
+      num_tokens - num_drafts > options_.long_prefill_token_threshold) {
     report_->Fail("a chunk of ", num_tokens, " tokens");
   }
-  const bool samples =
-      end == num_known && served.num_outputs() + served.num_placeholders <
-                              served.request.max_tokens;
+  const bool samples = end - num_drafts == num_known &&
+                       served.num_outputs() + served.num_placeholders <
+                           served.request.max_tokens;
   if ((plan.samples[index] != 0) != samples) {
     report_->Fail("request ", Index(table.request), " at ", end, " of ",
                   num_known, ": samples ", int{plan.samples[index]});
@@ -301,11 +305,12 @@ void Ledger::TakeRun(const StepPlan& plan, size_t index, Step* step) {
                   " tail blocks for [", table.cut, ", ", end, ")");
   }
   table.num_reserved = end;
-  served.num_placeholders += samples ? 1 : 0;
+  served.num_placeholders += samples ? 1 + num_drafts : 0;
   step->runs.push_back({.slot = slot,
                         .stay = table.stay,
                         .request = table.request,
                         .num_tokens = num_tokens,
+                        .num_drafts = num_drafts,
                         .samples = samples});
 }
 
@@ -319,6 +324,7 @@ void Ledger::TakeOrder(const StepPlan& plan, const EvictionOrder& order,
   }
   Table& table = tables_.at(order.slot);
   const int32_t page_size = layout_.page_size;
+  if (run->num_drafts > 0) report_->Fail("an eviction in a run with drafts");
   if (table.pending.has_value() || order.length != table.num_reserved ||
       order.cut % page_size != 0 || order.cut <= table.cut ||
       order.cut >= order.length) {

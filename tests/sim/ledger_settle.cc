@@ -65,6 +65,7 @@ bool Ledger::IsValid(const StepResult& result) const {
   for (size_t i = 0; i < step.runs.size(); ++i) {
     if (step.runs[i].samples != (result.sampled[i] >= 0)) return false;
   }
+  if (!DraftsAreValid(step, result)) return false;
   for (const BlockId block : result.lost_blocks) {
     if (Index(block) < 1 || Index(block) >= layout_.num_blocks) return false;
   }
@@ -116,8 +117,15 @@ void Ledger::Settle(const Step& step, const StepResult& result,
   SettleHostLoss(result.lost_host_blocks);
   const uint64_t finished_before = num_finished_;
   size_t next_token = 0;
+  const std::vector<std::vector<int32_t>> sampled = Sampled(step, result);
   for (size_t i = 0; i < step.runs.size(); ++i) {
-    SettleRun(step.runs[i], result.sampled[i], effects, &next_token);
+    SettleRun(step.runs[i], sampled[i], effects, &next_token);
+    const Table* table = Find(step.runs[i]);
+    if (table == nullptr || !step.runs[i].samples) continue;
+    const bool may_have =
+        options_.num_speculative_tokens > 0 && !table->has_scores;
+    requests_.at(table->request).num_ready =
+        may_have && !result.num_drafts.empty() ? result.num_drafts[i] : 0;
   }
   if (next_token != effects.tokens.size()) {
     report_->Fail(effects.tokens.size(), " tokens were told, ", next_token,
@@ -136,29 +144,36 @@ void Ledger::Settle(const Step& step, const StepResult& result,
   }
 }
 
-void Ledger::SettleRun(const Step::Run& run, int32_t sampled,
+void Ledger::SettleRun(const Step::Run& run, std::vector<int32_t> sampled,
                        const Effects& effects, size_t* next_token) {
   Table* table = Find(run);
   if (table == nullptr || !report_->ok()) return;
   Served& served = requests_.at(run.request);
-  table->num_settled += run.num_tokens;
-  if (run.samples) {
+  const std::vector<int32_t>& stop_tokens = served.request.stop_token_ids;
+  const auto stop = std::ranges::find_first_of(sampled, stop_tokens);
+  const bool stops = stop != sampled.end();
+  // What comes after it is nobody's.
+  if (stops) sampled.erase(stop + 1, sampled.end());
+  for (const int32_t token : sampled) {
     const size_t index = (*next_token)++;
     if (index >= effects.tokens.size() ||
         effects.tokens[index].request != run.request ||
-        effects.tokens[index].token != sampled ||
+        effects.tokens[index].token != token ||
         effects.tokens[index].index != served.num_outputs()) {
       report_->Fail("request ", Index(run.request), ": its token ",
                     served.num_outputs(), " was not told");
       return;
     }
-    served.tokens.push_back(sampled);
-    --served.num_placeholders;
+    served.tokens.push_back(token);
+  }
+  if (run.samples) served.num_placeholders -= 1 + run.num_drafts;
+  if (run.num_drafts > 0) {
+    SettleDrafts(run, static_cast<int32_t>(sampled.size()), table);
+  } else {
+    table->num_settled += run.num_tokens;
   }
   NoteContent(served, *table);
   if (!run.samples) return;
-  const bool stops =
-      std::ranges::count(served.request.stop_token_ids, sampled) > 0;
   if (!stops && served.num_outputs() < served.request.max_tokens) return;
   const FinishEffect* finish = FindFinish(effects, run.request);
   if (finish == nullptr) {

@@ -66,6 +66,9 @@ constexpr Field kFields[] = {
     {"lose_one_in", &SimOptions::lose_one_in},
     {"repeat_one_in", &SimOptions::repeat_one_in},
     {"batch", &SimOptions::batch},
+    {"num_speculative_tokens", &SimOptions::num_speculative_tokens},
+    {"max_drafts", &SimOptions::max_drafts},
+    {"wrong_draft_one_in", &SimOptions::wrong_draft_one_in},
 };
 
 void ChoosePolicies(Random* random, SimOptions* options) {
@@ -135,6 +138,7 @@ SchedulerOptions SimOptions::Scheduler() const {
   options.watermark = watermark_percent / 100.0;
   options.max_steps_in_flight = max_steps_in_flight;
   options.max_waiting = max_waiting;
+  options.num_speculative_tokens = num_speculative_tokens;
   options.query_window = query_window;
   options.num_scorer_states = num_scorer_states;
   options.num_host_blocks = num_host_blocks;
@@ -161,7 +165,9 @@ CanaryOptions SimOptions::Canary() const {
           .vocabulary = vocabulary,
           .same_choice_on_replay = other_choices == 0,
           .refuse_one_in = refuse_one_in,
-          .num_host_blocks = num_host_blocks};
+          .num_host_blocks = num_host_blocks,
+          .max_drafts = max_drafts,
+          .wrong_draft_one_in = wrong_draft_one_in};
 }
 
 SimOptions OptionsForSeed(int32_t seed) {
@@ -218,6 +224,11 @@ SimOptions OptionsForSeed(int32_t seed) {
   // None, too few for anybody, for some, and for all.
   options.num_host_blocks = random.Pick<int32_t>(
       {0, 0, 1, options.num_blocks / 2, 4 * options.num_blocks});
+  if (random.OneIn(2)) {
+    options.num_speculative_tokens = random.Pick<int32_t>({0, 1, 3, 8, 20});
+    options.max_drafts = random.Between(1, 8);
+    options.wrong_draft_one_in = random.Between(1, 12);
+  }
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());
   return options;

@@ -35,6 +35,7 @@ struct SimOptions {
   int32_t prefill_threshold = 0;
   int32_t watermark_percent = 0;
   int32_t max_steps_in_flight = 1;
+  int32_t num_speculative_tokens = 0;
   int32_t query_window = 4;
   int32_t num_scorer_states = 0;
   int32_t num_host_blocks = 0;
@@ -59,8 +60,10 @@ struct SimOptions {
   int32_t vocabulary = 4;
   int32_t other_choices = 0;  // keeps other entries when it recomputes
   int32_t refuse_one_in = 0;  // of eviction orders
-  int32_t engine_delay = 2;   // at most, from plan to execution, ticks
-  int32_t result_delay = 2;   // at most, from execution to core, ticks
+  int32_t max_drafts = 0;     // ready after a token
+  int32_t wrong_draft_one_in = 4;
+  int32_t engine_delay = 2;  // at most, from plan to execution, ticks
+  int32_t result_delay = 2;  // at most, from execution to core, ticks
 
   // Clients.
   int32_t num_clients = 2;

@@ -21,6 +21,8 @@ void RunCounts::Add(const RunCounts& other) {
   parts += other.parts;
   swap_outs += other.swap_outs;
   swap_ins += other.swap_ins;
+  accepted_drafts += other.accepted_drafts;
+  rejected_drafts += other.rejected_drafts;
   wrong_results += other.wrong_results;
   broken_streams += other.broken_streams;
 }
@@ -33,7 +35,8 @@ std::string RunCounts::ToString() const {
       "), ", evictions, " evictions, ", region_hits, " region hits, ",
       engine_losses, " engine losses, ", cut_requests, " cut requests, ", forks,
       " forks, ", parts, " starts on parts of blocks, ", swap_outs,
-      " swapped out, ", swap_ins, " swapped in, ", wrong_results,
+      " swapped out, ", swap_ins, " swapped in, ", accepted_drafts,
+      " drafts accepted, ", rejected_drafts, " rejected, ", wrong_results,
       " wrong results, ", broken_streams, " broken streams");
 }
 

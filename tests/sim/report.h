@@ -31,6 +31,8 @@ struct RunCounts {
   uint64_t parts = 0;         // starts on a part of a cached block
   uint64_t swap_outs = 0;
   uint64_t swap_ins = 0;
+  uint64_t accepted_drafts = 0;
+  uint64_t rejected_drafts = 0;
   uint64_t wrong_results = 0;
   uint64_t broken_streams = 0;
 

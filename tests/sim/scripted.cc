@@ -51,7 +51,8 @@ Scripted::Scripted(const Scenario& scenario, int32_t fault_at, FaultKind fault)
       engine_(scenario.layout, scenario.options.max_num_seqs,
               {.seed = 5,
                .vocabulary = 1000,
-               .num_host_blocks = scenario.options.num_host_blocks}) {
+               .num_host_blocks = scenario.options.num_host_blocks,
+               .max_drafts = scenario.options.num_speculative_tokens}) {
   BM_CHECK(scenario.layout.Validate().ok());
   BM_CHECK(scenario.options.Validate().ok());
 }
@@ -262,6 +263,22 @@ void Scripted::RefuseAnswers(const StepResult& good) {
       bad->sampled[i] = bad->sampled[i] < 0 ? 3 : -1;
     });
   }
+  refuse("an accepted token too many",
+         [](StepResult* bad) { bad->accepted.push_back(1); });
+  refuse("more accepted than there were drafts", [](StepResult* bad) {
+    bad->num_accepted.resize(bad->sampled.size());
+    bad->num_accepted.back() += 21;
+    bad->accepted.resize(bad->accepted.size() + 21);
+  });
+  refuse("fewer accepted than none", [](StepResult* bad) {
+    bad->num_accepted.assign(bad->sampled.size(), -1);
+  });
+  refuse("drafts of nobody", [](StepResult* bad) {
+    bad->num_drafts.assign(bad->sampled.size() + 1, 0);
+  });
+  refuse("fewer drafts than none", [](StepResult* bad) {
+    bad->num_drafts.assign(bad->sampled.size(), -1);
+  });
   refuse("the loss of no block",
          [](StepResult* bad) { bad->lost_blocks = {kNullBlock}; });
   refuse("the loss of a block that is not there", [this](StepResult* bad) {

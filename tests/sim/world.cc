@@ -126,6 +126,7 @@ void World::Apply(const Event& event) {
       corruption_ =
           static_cast<Corruption>(std::min(random_.Between(1, 8), int32_t{7}));
       if (random_.OneIn(6)) corruption_ = Corruption::kLostBlock;
+      if (random_.OneIn(6)) corruption_ = Corruption::kDrafts;
       return;
     case EventKind::kStaleOpen:
       return StaleOpen();

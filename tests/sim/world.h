@@ -53,6 +53,7 @@ class World {
     kMoreOutcomes,
     kCounts,  // of the next eviction
     kLostBlock,
+    kDrafts,
   };
   class ClientSink;
   class StepSink;
@@ -130,6 +131,7 @@ class World {
   void ReceivePlan(const std::shared_ptr<StepSink>& sink, const StepPlan& plan);
   void ExecuteNext(const std::shared_ptr<StepSink>& sink);
   void Corrupt(StepResult* result);
+  void CorruptDrafts(StepResult* result);
   void LoseBlocks();
 
   // Operators (world.cc).

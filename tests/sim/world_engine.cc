@@ -172,6 +172,7 @@ void World::ExecuteNext(const std::shared_ptr<StepSink>& sink) {
   absl::StatusOr<StepResult> result = canary_.Execute();
   if (!result.ok()) return report_->Fail(result.status().ToString());
   for (const int32_t token : result->sampled) report_->Mix(token);
+  for (const int32_t token : result->accepted) report_->Mix(token);
   Corrupt(&*result);
   const int64_t delay = Delay(options_.result_delay);
   transport_.SendInOrder(
@@ -188,6 +189,28 @@ void World::LoseBlocks() {
   if (options_.num_host_blocks == 0 || !random_.OneIn(2)) return;
   canary_.LoseHostBlocks(
       {HostBlockId{random_.Between(0, options_.num_host_blocks - 1)}});
+}
+
+void World::CorruptDrafts(StepResult* result) {
+  const size_t num_runs = result->sampled.size();
+  const auto run = static_cast<size_t>(random_.Next() % num_runs);
+  switch (random_.Between(0, 3)) {
+    case 0:
+      result->num_accepted.resize(num_runs);
+      result->num_accepted[run] += random_.OneIn(2) ? 21 : -21;
+      return;
+    case 1:
+      result->accepted.push_back(1);
+      return;
+    case 2:
+      result->num_accepted.push_back(0);
+      result->num_accepted.resize(num_runs + 1);
+      return;
+    default:
+      result->num_drafts.assign(num_runs, 0);
+      result->num_drafts[run] = result->sampled[run] < 0 ? 1 : -1;
+      return;
+  }
 }
 
 // Whatever comes out is wrong: the reference model says which answers are
@@ -229,6 +252,8 @@ void World::Corrupt(StepResult* result) {
       result->lost_blocks.push_back(
           BlockId{random_.OneIn(2) ? 0 : options_.num_blocks});
       return;
+    case Corruption::kDrafts:
+      return CorruptDrafts(result);
     case Corruption::kCounts:
       break;
   }

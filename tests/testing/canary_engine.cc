@@ -85,6 +85,7 @@ absl::Status CanaryEngine::Enqueue(const StepPlan& plan) {
   const size_t size = plan.slots.size();
   if (size == 0 || plan.positions.size() != size ||
       plan.num_tokens.size() != size || plan.samples.size() != size ||
+      (!plan.num_drafts.empty() && plan.num_drafts.size() != size) ||
       plan.block_offsets.size() != size + 1 ||
       plan.block_offsets.back() != std::ssize(plan.blocks)) {
     return Wrong("step ", Index(plan.id), ": arrays do not fit each other");
@@ -142,9 +143,13 @@ absl::StatusOr<StepResult> CanaryEngine::Execute() {
 absl::Status CanaryEngine::Compute(const StepPlan& plan, StepResult* result) {
   const std::vector<int32_t> holders = CountHolders();
   const int32_t page_size = layout_.page_size;
+  if (!plan.num_drafts.empty()) {
+    result->num_accepted.assign(plan.slots.size(), 0);
+  }
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     CanaryTable& table = tables_[Index(plan.slots[i])];
     const int32_t end = plan.positions[i] + plan.num_tokens[i];
+    BM_RETURN_IF_ERROR(TakeDrafts(plan, i));
     if (plan.num_tokens[i] <= 0 || end > std::ssize(table.tokens)) {
       return Wrong("tokens up to ", end, " scheduled, ", table.tokens.size(),
                    " are known");
@@ -176,11 +181,19 @@ absl::Status CanaryEngine::Compute(const StepPlan& plan, StepResult* result) {
     if (end != std::ssize(table.tokens)) {
       return Wrong("sampling at ", end, " of ", table.tokens.size());
     }
+    if (!plan.num_drafts.empty()) Verify(plan, i, result);
     // What is computed from lost content is of no use.
     result->sampled.push_back(
         SampleAfter(table.chain.back() ^ (IsDamaged(table) ? 1 : 0)));
     table.tokens.push_back(result->sampled.back());
     table.chain.push_back(Extend(table.chain.back(), table.tokens.back()));
+    if (options_.max_drafts > 0) ProposeDrafts(&table);
+  }
+  if (options_.max_drafts > 0) {
+    for (const SequenceSlot slot : plan.slots) {
+      result->num_drafts.push_back(
+          static_cast<int32_t>(tables_[Index(slot)].drafts.size()));
+    }
   }
   return absl::OkStatus();
 }

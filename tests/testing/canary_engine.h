@@ -49,6 +49,10 @@ struct CanaryOptions {
   // Of so many eviction orders one is refused; 0: none.
   int32_t refuse_one_in = 0;
   int32_t num_host_blocks = 0;
+  // Drafts that it has ready after a sampled token at most, and how often a
+  // draft is drawn at random instead of right.
+  int32_t max_drafts = 0;
+  int32_t wrong_draft_one_in = 4;
 };
 
 // An eviction that was carried out.
@@ -76,6 +80,7 @@ struct CanaryTable {
   std::optional<RaggedRegion> region;
   std::vector<int32_t> region_positions;
   std::vector<BlockId> tail;
+  std::vector<int32_t> drafts;  // ready for the next run
 
   int32_t length() const { return static_cast<int32_t>(content.size()); }
   int32_t cut() const { return region.has_value() ? region->cut() : 0; }
@@ -183,6 +188,12 @@ class CanaryEngine {
   void CarryOutLosses(StepResult* result);
   absl::Status CheckFresh(const Queued& queued, BlockId block) const;
   absl::Status Compute(const StepPlan& plan, StepResult* result);
+  // Drafts (canary_drafts.cc).
+  // The run's drafts become tokens, to be computed.
+  absl::Status TakeDrafts(const StepPlan& plan, size_t run);
+  // What was not accepted is forgotten, with the blocks behind it.
+  void Verify(const StepPlan& plan, size_t run, StepResult* result);
+  void ProposeDrafts(CanaryTable* table) const;
   absl::Status ReadAll(const CanaryTable& table) const;
   absl::Status CheckOrder(const Queued& queued, const EvictionOrder& order,
                           std::span<const BlockId> destinations) const;

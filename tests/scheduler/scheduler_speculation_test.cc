@@ -1,0 +1,404 @@
+// Drafts in plans and answers.
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/scheduler_driver.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/test_requests.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+SchedulerOptions DraftOptions(int32_t num_speculative_tokens,
+                              int32_t max_steps_in_flight = 1) {
+  SchedulerOptions options = PlainOptions();
+  options.num_speculative_tokens = num_speculative_tokens;
+  options.max_steps_in_flight = max_steps_in_flight;
+  return options;
+}
+
+// An engine whose answers say what the test wants: it samples what a request
+// alone does, and accepts so many of the drafts of every run.
+class Speculation {
+ public:
+  Speculation(const ModelLayout& layout, const SchedulerOptions& options)
+      : scheduler_(layout, options) {}
+
+  SchedulerImpl& scheduler() { return scheduler_; }
+  const StepPlan& plan() const { return plan_; }
+  const Effects& effects() const { return effects_; }
+  RequestId Submit(const Request& request) {
+    const absl::StatusOr<RequestId> id = scheduler_.Submit(request);
+    EXPECT_THAT(id, IsOk());
+    return id.value_or(RequestId{0});
+  }
+  bool Issue() {
+    const bool issued = scheduler_.Schedule(&plan_);
+    scheduler_.CheckInvariants();
+    return issued;
+  }
+  // Drafts of plan().
+  int32_t num_drafts(size_t run = 0) const {
+    return plan_.num_drafts.empty() ? 0 : plan_.num_drafts[run];
+  }
+  // Answers plan(): every run that samples accepts `num_accepted` drafts at
+  // most and has `num_ready` new ones.
+  void Answer(int32_t num_accepted, int32_t num_ready) {
+    effects_.Clear();
+    EXPECT_THAT(scheduler_.Update(Result(num_accepted, num_ready), &effects_),
+                IsOk());
+    scheduler_.CheckInvariants();
+  }
+  StepResult Result(int32_t num_accepted, int32_t num_ready) const {
+    StepResult result;
+    result.id = plan_.id;
+    for (size_t i = 0; i < plan_.slots.size(); ++i) {
+      const bool samples = plan_.samples[i] != 0;
+      result.sampled.push_back(samples ? kSampled : -1);
+      result.num_accepted.push_back(std::min(num_accepted, num_drafts(i)));
+      result.accepted.insert(result.accepted.end(), result.num_accepted.back(),
+                             kAccepted);
+      result.num_drafts.push_back(samples ? num_ready : 0);
+    }
+    return result;
+  }
+  std::vector<int32_t> tokens() const {
+    std::vector<int32_t> tokens;
+    for (const TokenEffect& effect : effects_.tokens) {
+      tokens.push_back(effect.token);
+    }
+    return tokens;
+  }
+  const SequenceCache& sequence(int32_t slot) const {
+    return scheduler_.manager().sequence(SequenceSlot{slot});
+  }
+
+  static constexpr int32_t kSampled = 5000;
+  static constexpr int32_t kAccepted = 4000;
+
+ private:
+  SchedulerImpl scheduler_;
+  StepPlan plan_;
+  Effects effects_;
+};
+
+constexpr int32_t kSampled = Speculation::kSampled;
+constexpr int32_t kAccepted = Speculation::kAccepted;
+
+TEST(SpeculationTest, ARunComputesTheLastTokenAndTheDrafts) {
+  Speculation engine(SmallLayout(4, 20), DraftOptions(3));
+  engine.Submit(MakeRequest("a", 6, 30));
+  ASSERT_TRUE(engine.Issue());
+  EXPECT_THAT(engine.plan().num_drafts, IsEmpty());
+  engine.Answer(0, 5);
+  ASSERT_TRUE(engine.Issue());
+  EXPECT_THAT(engine.plan().positions, ElementsAre(6));
+  EXPECT_THAT(engine.plan().num_tokens, ElementsAre(4));
+  EXPECT_THAT(engine.plan().num_drafts, ElementsAre(3));
+  EXPECT_THAT(engine.plan().samples, ElementsAre(1));
+  EXPECT_EQ(engine.plan().blocks.size(), 1u);  // positions 8 and 9
+  engine.Answer(3, 2);
+  EXPECT_THAT(engine.tokens(),
+              ElementsAre(kAccepted, kAccepted, kAccepted, kSampled));
+  EXPECT_EQ(engine.effects().tokens.back().index, 4);
+  ASSERT_TRUE(engine.Issue());
+  EXPECT_THAT(engine.plan().positions, ElementsAre(10));
+  EXPECT_THAT(engine.plan().num_drafts, ElementsAre(2));
+  const SchedulerStats stats = engine.scheduler().stats();
+  EXPECT_EQ(stats.num_draft_tokens, 3u);
+  EXPECT_EQ(stats.num_accepted_tokens, 3u);
+  EXPECT_EQ(stats.num_output_tokens, 5u);
+}
+
+TEST(SpeculationTest, RejectedDraftsGiveTheirBlocksBack) {
+  Speculation engine(SmallLayout(2, 20), DraftOptions(7));
+  engine.Submit(MakeRequest("a", 6, 30));
+  ASSERT_TRUE(engine.Issue());
+  engine.Answer(0, 7);
+  ASSERT_TRUE(engine.Issue());
+  EXPECT_EQ(engine.sequence(0).num_reserved, 14);
+  EXPECT_EQ(engine.sequence(0).tail.size(), 7u);
+  engine.Answer(2, 1);
+  EXPECT_THAT(engine.tokens(), ElementsAre(kAccepted, kAccepted, kSampled));
+  EXPECT_EQ(engine.sequence(0).num_reserved, 9);
+  EXPECT_EQ(engine.sequence(0).num_settled, 9);
+  EXPECT_EQ(engine.sequence(0).tail.size(), 5u);
+  EXPECT_EQ(engine.scheduler().stats().blocks.used_blocks, 5);
+  ASSERT_TRUE(engine.Issue());
+  EXPECT_THAT(engine.plan().positions, ElementsAre(9));
+  const SchedulerStats stats = engine.scheduler().stats();
+  EXPECT_EQ(stats.num_draft_tokens, 7u);
+  EXPECT_EQ(stats.num_accepted_tokens, 2u);
+  EXPECT_EQ(stats.num_computed_tokens, 9u);
+}
+
+TEST(SpeculationTest, OffByDefaultWhateverTheEngineHas) {
+  Speculation engine(SmallLayout(4, 20), DraftOptions(0, 2));
+  engine.Submit(MakeRequest("a", 6, 8));
+  ASSERT_TRUE(engine.Issue());
+  engine.Answer(0, 5);
+  ASSERT_TRUE(engine.Issue());
+  EXPECT_THAT(engine.plan().num_drafts, IsEmpty());
+  EXPECT_TRUE(engine.Issue());  // ahead
+}
+
+// The engine's report decides, answer by answer.
+TEST(SpeculationTest, WhoHasDraftsHasOneStepInFlightAndOthersMore) {
+  Speculation engine(SmallLayout(4, 40), DraftOptions(2, 3));
+  engine.Submit(MakeRequest("a", 6, 30));
+  ASSERT_TRUE(engine.Issue());
+  engine.Answer(0, 1);
+  ASSERT_TRUE(engine.Issue());
+  EXPECT_EQ(engine.num_drafts(), 1);
+  EXPECT_FALSE(engine.Issue());
+  engine.Answer(0, 0);
+  ASSERT_TRUE(engine.Issue());
+  const StepResult first = engine.Result(0, 2);
+  ASSERT_TRUE(engine.Issue());
+  const StepResult second = engine.Result(0, 2);
+  EXPECT_THAT(engine.plan().num_drafts, IsEmpty());
+  // Drafts behind a token that is not the last: nothing new before that.
+  Effects effects;
+  ASSERT_THAT(engine.scheduler().Update(first, &effects), IsOk());
+  EXPECT_FALSE(engine.Issue());
+  ASSERT_THAT(engine.scheduler().Update(second, &effects), IsOk());
+  ASSERT_TRUE(engine.Issue());
+  EXPECT_EQ(engine.num_drafts(), 2);
+}
+
+TEST(SpeculationTest, NeverBeyondTheLastInput) {
+  Speculation engine(SmallLayout(4, 20), DraftOptions(8));
+  engine.Submit(MakeRequest("a", 6, 5));
+  ASSERT_TRUE(engine.Issue());
+  engine.Answer(0, 8);
+  ASSERT_TRUE(engine.Issue());
+  EXPECT_EQ(engine.num_drafts(), 3);
+  engine.Answer(8, 8);
+  EXPECT_EQ(engine.effects().tokens.size(), 4u);
+  ASSERT_EQ(engine.effects().finished.size(), 1u);
+  EXPECT_EQ(engine.effects().finished[0].reason, FinishReason::kLength);
+  EXPECT_EQ(engine.effects().finished[0].num_output_tokens, 5);
+}
+
+TEST(SpeculationTest, NothingAfterAStopTokenIsTold) {
+  for (const int32_t stop : {kAccepted, kSampled}) {
+    Speculation engine(SmallLayout(4, 20), DraftOptions(4));
+    Request request = MakeRequest("a", 6, 30);
+    request.stop_token_ids = {stop};
+    engine.Submit(request);
+    ASSERT_TRUE(engine.Issue());
+    StepResult prompt = engine.Result(0, 4);
+    prompt.sampled = {7};
+    Effects effects;
+    ASSERT_THAT(engine.scheduler().Update(prompt, &effects), IsOk());
+    ASSERT_TRUE(engine.Issue());
+    engine.Answer(2, 4);
+    if (stop == kAccepted) {
+      EXPECT_THAT(engine.tokens(), ElementsAre(kAccepted));
+    } else {
+      EXPECT_THAT(engine.tokens(), ElementsAre(kAccepted, kAccepted, kSampled));
+    }
+    ASSERT_EQ(engine.effects().finished.size(), 1u);
+    EXPECT_EQ(engine.effects().finished[0].reason, FinishReason::kStop);
+    EXPECT_EQ(engine.scheduler().stats().num_output_tokens,
+              1 + engine.tokens().size());
+    EXPECT_EQ(engine.scheduler().stats().blocks.used_blocks, 0);
+  }
+}
+
+// Compressions of prompt + 8k: the run that ends there has no drafts.
+TEST(SpeculationTest, NeverToACompressionPoint) {
+  Speculation engine(SmallLayout(4, 40), DraftOptions(6));
+  Request request = MakeRequest("a", 8, 60);
+  request.eviction = Recency(4, EvictionMode::kDecode, 8);
+  engine.Submit(request);
+  int32_t num_points = 0;
+  int32_t num_drafted = 0;
+  while (engine.Issue()) {
+    const int32_t end =
+        engine.plan().positions[0] + engine.plan().num_tokens[0];
+    if (engine.num_drafts() > 0) {
+      ++num_drafted;
+      EXPECT_NE(engine.plan().positions[0] % 8, 7);
+      EXPECT_LE(end, engine.plan().positions[0] / 8 * 8 + 7);
+    }
+    StepResult result = engine.Result(6, 6);
+    for (const EvictionOrder& order : engine.plan().evictions) {
+      EXPECT_EQ(order.length, end);
+      EXPECT_EQ(order.length % 8, 0);
+      ++num_points;
+      result.evictions.push_back({.ok = true, .error = {}, .counts = {4}});
+    }
+    Effects effects;
+    ASSERT_THAT(engine.scheduler().Update(result, &effects), IsOk());
+  }
+  EXPECT_EQ(num_points, 7);  // at 16, 24, .. 64
+  EXPECT_EQ(num_drafted, 8);
+}
+
+TEST(SpeculationTest, ARunWithACommandHasNone) {
+  Speculation engine(SmallLayout(4, 40), DraftOptions(4));
+  const RequestId id = engine.Submit(MakeRequest("a", 16, 30));
+  ASSERT_TRUE(engine.Issue());
+  engine.Answer(0, 4);
+  ASSERT_TRUE(engine.Issue());  // positions 16 to 20
+  // The drafts in flight may be void tomorrow.
+  EXPECT_THAT(engine.scheduler().Evict(id, RecencyCommand(4, 20)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cut")));
+  ASSERT_THAT(engine.scheduler().Evict(id, RecencyCommand(4)), IsOk());
+  engine.Answer(1, 4);
+  ASSERT_TRUE(engine.Issue());
+  EXPECT_THAT(engine.plan().num_drafts, IsEmpty());
+  ASSERT_EQ(engine.plan().evictions.size(), 1u);
+  EXPECT_EQ(engine.plan().evictions[0].length, 19);
+}
+
+TEST(SpeculationTest, AccumulatedScoresLeaveNoWayBack) {
+  SchedulerOptions options = DraftOptions(4, 2);
+  options.num_scorer_states = 2;
+  Speculation engine(SmallLayout(4, 40), options);
+  Request request = MakeRequest("a", 20, 30);
+  request.eviction = Recency(8);
+  request.eviction.policy.scorer.kind = ScorerKind::kH2o;
+  engine.Submit(request);
+  ASSERT_TRUE(engine.Issue());
+  ASSERT_EQ(engine.plan().starts[0].scorer_state, ScorerState::kAttentionSums);
+  StepResult result = engine.Result(0, 4);
+  result.evictions.push_back({.ok = true, .error = {}, .counts = {8}});
+  Effects effects;
+  ASSERT_THAT(engine.scheduler().Update(result, &effects), IsOk());
+  ASSERT_TRUE(engine.Issue());
+  EXPECT_THAT(engine.plan().num_drafts, IsEmpty());
+  EXPECT_TRUE(engine.Issue());  // ahead
+}
+
+TEST(SpeculationTest, TakesOnlyTheTokensThatTheStepHasLeft) {
+  SchedulerOptions options = DraftOptions(4);
+  options.max_num_batched_tokens = 12;
+  Speculation engine(SmallLayout(4, 40), options);
+  engine.Submit(MakeRequest("a", 5, 30));
+  engine.Submit(MakeRequest("b", 5, 30, 1));
+  ASSERT_TRUE(engine.Issue());
+  engine.Answer(0, 9);
+  // A third one's prompt is in the middle.
+  engine.Submit(MakeRequest("c", 23, 4, 2));
+  ASSERT_TRUE(engine.Issue());
+  EXPECT_THAT(engine.plan().num_drafts, ElementsAre(4, 4, 0));
+  EXPECT_THAT(engine.plan().num_tokens, ElementsAre(5, 5, 2));
+  engine.Answer(0, 9);
+  ASSERT_TRUE(engine.Issue());
+  EXPECT_THAT(engine.plan().num_tokens, ElementsAre(1, 1, 10));
+  EXPECT_THAT(engine.plan().num_drafts, IsEmpty());
+  engine.Answer(0, 9);
+  ASSERT_TRUE(engine.Issue());  // 11 of the third are left, it takes 10
+  engine.Answer(0, 9);
+  ASSERT_TRUE(engine.Issue());
+  EXPECT_THAT(engine.plan().num_tokens, ElementsAre(5, 5, 1));
+}
+
+// The blocks that the running ones need until the step is over are theirs.
+TEST(SpeculationTest, TakesNoBlockThatOthersWillNeed) {
+  Speculation engine(SmallLayout(4, 6), DraftOptions(8));
+  engine.Submit(MakeRequest("a", 7, 5));
+  engine.Submit(MakeRequest("b", 8, 5, 1));
+  ASSERT_TRUE(engine.Issue());
+  engine.Answer(0, 8);
+  ASSERT_TRUE(engine.Issue());
+  // b's third block and, a step later, a's are the last two.
+  EXPECT_THAT(engine.plan().num_tokens, ElementsAre(1, 4));
+  EXPECT_THAT(engine.plan().num_drafts, ElementsAre(0, 3));
+  engine.Answer(0, 8);
+  while (engine.Issue()) engine.Answer(1, 8);
+  EXPECT_EQ(engine.scheduler().stats().num_preemptions, 0u);
+  EXPECT_EQ(engine.scheduler().stats().num_finished, 2u);
+}
+
+TEST(SpeculationTest, OnlyWhatIsVerifiedIsPublished) {
+  SchedulerOptions options = DraftOptions(8);
+  options.enable_prefix_caching = true;
+  Speculation engine(SmallLayout(4, 20), options);
+  engine.Submit(MakeRequest("a", 6, 30));
+  ASSERT_TRUE(engine.Issue());
+  engine.Answer(0, 8);
+  ASSERT_TRUE(engine.Issue());
+  // Six prompt tokens, one output, and the drafts: three blocks are full.
+  EXPECT_EQ(engine.sequence(0).num_published, 1);
+  engine.Answer(2, 0);
+  EXPECT_EQ(engine.sequence(0).num_settled, 9);
+  EXPECT_EQ(engine.sequence(0).num_published, 2);
+  Effects effects;
+  EXPECT_THAT(engine.scheduler().Cancel(RequestId{1}, &effects), IsOk());
+  Request later = MakeRequest("b", 6, 4);
+  later.prompt.insert(later.prompt.end(),
+                      {kSampled, kAccepted, kAccepted, kSampled, 1, 2, 3});
+  engine.Submit(later);
+  ASSERT_TRUE(engine.Issue());
+  EXPECT_EQ(engine.plan().starts[0].num_cached_tokens, 8);
+}
+
+TEST(SpeculationTest, AnswersAreChecked) {
+  Speculation engine(SmallLayout(4, 40), DraftOptions(3));
+  engine.Submit(MakeRequest("a", 6, 30));
+  ASSERT_TRUE(engine.Issue());
+  engine.Answer(0, 3);
+  engine.Submit(MakeRequest("b", 100, 30, 1));
+  ASSERT_TRUE(engine.Issue());
+  ASSERT_THAT(engine.plan().num_drafts, ElementsAre(3, 0));
+  ASSERT_THAT(engine.plan().samples, ElementsAre(1, 0));
+  const uint64_t before = engine.scheduler().StateHash();
+  const std::vector<std::pair<std::string, std::function<void(StepResult*)>>>
+      changes = {
+          {"num_accepted: expected none or 2 numbers, got 1",
+           [](StepResult* r) { r->num_accepted.pop_back(); }},
+          {"num_accepted[0]: expected 0 to 3",
+           [](StepResult* r) { r->num_accepted[0] = 4; }},
+          {"num_accepted[1]: expected 0 to 0",
+           [](StepResult* r) { r->num_accepted[1] = 1; }},
+          {"num_accepted[0]: expected 0 to 3",
+           [](StepResult* r) { r->num_accepted[0] = -1; }},
+          {"accepted: expected 2 tokens",
+           [](StepResult* r) { r->accepted.push_back(1); }},
+          {"accepted: expected 0 tokens",
+           [](StepResult* r) { r->num_accepted.clear(); }},
+          {"accepted[1]: expected 0",
+           [](StepResult* r) { r->accepted[1] = -1; }},
+          {"num_drafts: expected none or 2 numbers, got 3",
+           [](StepResult* r) { r->num_drafts.push_back(0); }},
+          {"num_drafts[0]: expected at least 0",
+           [](StepResult* r) { r->num_drafts[0] = -1; }},
+          {"num_drafts[1]: expected 0, as the run does not sample",
+           [](StepResult* r) { r->num_drafts[1] = 1; }},
+      };
+  for (const auto& [message, change] : changes) {
+    SCOPED_TRACE(message);
+    StepResult result = engine.Result(2, 3);
+    change(&result);
+    Effects effects;
+    EXPECT_THAT(
+        engine.scheduler().Update(result, &effects),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+    EXPECT_THAT(effects.tokens, IsEmpty());
+    EXPECT_EQ(engine.scheduler().StateHash(), before);
+  }
+  // None at all: no draft was accepted, none is ready.
+  StepResult result = engine.Result(0, 0);
+  result.num_accepted.clear();
+  result.num_drafts.clear();
+  Effects effects;
+  EXPECT_THAT(engine.scheduler().Update(result, &effects), IsOk());
+  EXPECT_EQ(engine.sequence(0).num_reserved, 7);
+}
+
+}  // namespace
+}  // namespace blockmgr
