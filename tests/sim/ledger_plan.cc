@@ -35,6 +35,7 @@ void Ledger::OnPlan(const StepPlan& plan) {
     return;
   }
   TakeReleased(plan);
+  CheckNobodyAwaits();
   for (const SequenceStart& start : plan.starts) {
     if (start.source == start.slot) {
       TakeRestart(plan, start);
