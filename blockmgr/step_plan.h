@@ -57,7 +57,8 @@ struct SequenceStart {
   SwapId swap = kNoSwap;
   int64_t transfer_begin = 0;
   int32_t num_transfers = 0;
-  // Queries before the end of each step to keep for scoring (0: none).
+  // Queries before the end of each step to keep for scoring (0: none). Those of
+  // rejected drafts do not count, and take no other's place.
   int32_t query_window = 0;
   // What to accumulate for scoring, from the query at position state_begin on.
   ScorerState scorer_state = ScorerState::kNone;
@@ -162,9 +163,10 @@ struct StepResult {
   std::vector<int32_t> num_accepted;
   std::vector<int32_t> accepted;  // tokens, of one run after the other
   // Drafts that the engine has ready for the next step of every sequence that
-  // samples; they hold until that step. Who has some is not run again before
-  // its steps in flight are answered: an engine that has none reports 0, and
-  // the sequence is scheduled ahead. [slots.size()], or empty: none.
+  // samples; they hold until that step. While any running sequence has some,
+  // no step is issued before what is in flight of it is answered: an engine
+  // that has none reports 0, and steps are issued ahead. [slots.size()], or
+  // empty: none.
   std::vector<int32_t> num_drafts;
   std::vector<EvictionOutcome> evictions;
   // Blocks that have lost their content, as far as it was written by this step

@@ -159,9 +159,6 @@ struct RequestState {
   int32_t num_cached_tokens = 0;  // prefix hit of the first admission
   int32_t num_preemptions = 0;
 
-  // Whether its next run follows what a step in flight answers: drafts come
-  // after the last token, and which of them count is not known before.
-  bool awaits_answer() const { return num_drafts > 0 && num_placeholders > 0; }
   bool is_spared() const { return num_preemptions >= kSparedPreemptions; }
   TenantDemand demand() const {
     return {.prompt_tokens = num_prompt, .peak_blocks = peak_blocks};

@@ -9,7 +9,8 @@
 //   Schedule(&plan)              the next step, to be run by the engine
 //   Update(result, &effects)     the engine's answer, in step order
 //
-// Up to max_steps_in_flight plans may be issued before the first is answered.
+// Up to max_steps_in_flight plans may be issued before the first is answered;
+// one, while the engine has drafts for a running sequence.
 // Frees, publications and evictions take effect at Update, never at issue.
 //
 // Threads: core thread only. No clock, no randomness: the same calls give the

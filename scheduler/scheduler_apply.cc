@@ -20,6 +20,7 @@ constexpr int64_t kReservedOutputs = 4096;
 bool SchedulerImpl::Schedule(StepPlan* plan) {
   if (num_steps_in_flight() >= options_.max_steps_in_flight) return false;
   if (running_.empty() && waiting_.empty()) return false;
+  if (AwaitsDrafts()) return false;
   decision_.Clear();
   BlockBudget budget{.available = manager_.num_available(),
                      .coming = BlocksComing()};

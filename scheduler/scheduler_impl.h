@@ -263,6 +263,8 @@ class SchedulerImpl : public Scheduler {
   void TopUp(BlockBudget* budget, int32_t* token_budget);
 
   // Speculation (scheduler_speculation.cc): the same.
+  // Whether the next run of a running request follows what is in flight.
+  bool AwaitsDrafts() const;
   // Adds drafts to the runs of running requests, as far as the step has tokens
   // left and nobody who runs will miss the blocks.
   void PlanDrafts(BlockBudget* budget, int32_t* token_budget);

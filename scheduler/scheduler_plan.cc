@@ -60,7 +60,6 @@ int32_t StepDecision::ReservedBy(TenantId tenant) const {
 int32_t SchedulerImpl::TokensToRun(const RequestState& request, int32_t next,
                                    int32_t num_computed,
                                    int32_t token_budget) const {
-  if (request.awaits_answer()) return 0;
   int32_t end = std::min(request.num_tokens(), request.last_length());
   const bool has_point = next < std::ssize(request.compressions);
   int32_t window = 0;

@@ -17,6 +17,17 @@
 
 namespace blockmgr {
 
+bool SchedulerImpl::AwaitsDrafts() const {
+  // Drafts come after the last token, and which of them count is not known
+  // before the answer. A step issued ahead would leave out who has some; from
+  // then on the two would take turns, each in batches of its own, for ever.
+  // Hiding the way to the engine and back is not worth that.
+  return num_speculating_ > 0 &&
+         std::ranges::any_of(running_, [](const RequestState* request) {
+           return request->num_drafts > 0 && request->num_placeholders > 0;
+         });
+}
+
 int32_t SchedulerImpl::MaxDrafts(const RequestState& request) const {
   int32_t end = request.last_length();
   if (request.next_compression < std::ssize(request.compressions)) {

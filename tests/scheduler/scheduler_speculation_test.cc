@@ -154,7 +154,7 @@ TEST(SpeculationTest, OffByDefaultWhateverTheEngineHas) {
 }
 
 // The engine's report decides, answer by answer.
-TEST(SpeculationTest, WhoHasDraftsHasOneStepInFlightAndOthersMore) {
+TEST(SpeculationTest, StepsComeOneByOneWhileThereAreDrafts) {
   Speculation engine(SmallLayout(4, 40), DraftOptions(2, 3));
   engine.Submit(MakeRequest("a", 6, 30));
   ASSERT_TRUE(engine.Issue());
@@ -175,6 +175,34 @@ TEST(SpeculationTest, WhoHasDraftsHasOneStepInFlightAndOthersMore) {
   ASSERT_THAT(engine.scheduler().Update(second, &effects), IsOk());
   ASSERT_TRUE(engine.Issue());
   EXPECT_EQ(engine.num_drafts(), 2);
+}
+
+// Else the two would run in batches of their own from then on.
+TEST(SpeculationTest, NobodyRunsAheadOfOneWhoHasDrafts) {
+  Speculation engine(SmallLayout(4, 40), DraftOptions(2, 3));
+  engine.Submit(MakeRequest("a", 6, 30));
+  engine.Submit(MakeRequest("b", 6, 30, 1));
+  ASSERT_TRUE(engine.Issue());
+  StepResult result = engine.Result(0, 0);
+  result.num_drafts = {2, 0};
+  Effects effects;
+  ASSERT_THAT(engine.scheduler().Update(result, &effects), IsOk());
+  for (int32_t i = 0; i < 4; ++i) {
+    ASSERT_TRUE(engine.Issue());
+    EXPECT_THAT(engine.plan().num_tokens, ElementsAre(3, 1));
+    engine.Submit(MakeRequest("c" + std::to_string(i), 3, 1, 2));
+    EXPECT_FALSE(engine.Issue());
+    result = engine.Result(1, 0);
+    result.num_drafts = {2, 0};
+    result.num_drafts.resize(engine.plan().slots.size());
+    ASSERT_THAT(engine.scheduler().Update(result, &effects), IsOk());
+    // c's only step.
+    ASSERT_TRUE(engine.Issue());
+    EXPECT_THAT(engine.plan().num_tokens, ElementsAre(3, 1, 3));
+    result = engine.Result(1, 0);
+    result.num_drafts = {2, 0, 0};
+    ASSERT_THAT(engine.scheduler().Update(result, &effects), IsOk());
+  }
 }
 
 TEST(SpeculationTest, NeverBeyondTheLastInput) {

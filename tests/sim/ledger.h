@@ -14,8 +14,8 @@
 //     computed after the same ones
 //   * tables, lengths and regions are the manager's own, after every call
 //   * tokens, ends and evictions are told once, in order, and as they were
-//   * drafts run alone, once the engine has them, as far as no length must be
-//     exact; those rejected leave no trace
+//   * drafts run once the engine has them and all before them is answered, as
+//     far as no length must be exact; those rejected leave no trace
 //   * recorded evictions are replayed, no others before them
 //
 // Cost: O(everything), fit for small pools only.
@@ -229,6 +229,8 @@ class Ledger {
   void TakeRestart(const StepPlan& plan, const SequenceStart& start);
 
   // Drafts (ledger_drafts.cc).
+  // That no step is issued before the last token of those with drafts.
+  void CheckNobodyAwaits();
   // Of a run that ends at `end`.
   void CheckDrafts(const Table& table, int32_t num_drafts, int32_t end);
   bool DraftsAreValid(const Step& step, const StepResult& result) const;

@@ -39,6 +39,7 @@ void Ledger::OnPlan(const StepPlan& plan) {
     if (report_->ok()) TakeSwapOut(plan, out);
   }
   TakeReleased(plan);
+  CheckNobodyAwaits();
   for (const SequenceStart& start : plan.starts) {
     if (start.source == start.slot) {
       TakeRestart(plan, start);
