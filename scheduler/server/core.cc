@@ -36,6 +36,9 @@ std::string DescribeDifference(const ModelLayout& want,
   if (want.page_size != got.page_size) {
     return differs("page_size", want.page_size, got.page_size);
   }
+  if (want.num_shards != got.num_shards) {
+    return differs("num_shards", want.num_shards, got.num_shards);
+  }
   if (want.num_blocks != got.num_blocks) {
     return differs("num_blocks", want.num_blocks, got.num_blocks);
   }

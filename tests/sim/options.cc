@@ -25,6 +25,7 @@ constexpr Field kFields[] = {
     {"num_blocks", &SimOptions::num_blocks},
     {"num_layers", &SimOptions::num_layers},
     {"num_heads", &SimOptions::num_heads},
+    {"num_shards", &SimOptions::num_shards},
     {"max_num_seqs", &SimOptions::max_num_seqs},
     {"max_num_batched_tokens", &SimOptions::max_num_batched_tokens},
     {"max_waiting", &SimOptions::max_waiting},
@@ -122,7 +123,8 @@ ModelLayout SimOptions::Layout() const {
           .head_dim = 8,
           .page_size = page_size,
           .dtype = DType::kFloat32,
-          .num_blocks = num_blocks};
+          .num_blocks = num_blocks,
+          .num_shards = num_shards};
 }
 
 SchedulerOptions SimOptions::Scheduler() const {
@@ -212,6 +214,10 @@ SimOptions OptionsForSeed(int32_t seed) {
     options.tenant_max_tokens = random.OneIn(2) ? random.Between(8, 300) : 0;
   }
   options.reuse_parts = random.OneIn(2) ? 1 : 0;
+  if (random.OneIn(3)) {
+    options.num_shards = random.Between(2, 4);
+    options.num_heads = options.num_shards * random.Between(1, 2);
+  }
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());
   return options;
