@@ -266,6 +266,7 @@ std::vector<std::pair<std::string, double>> Config(const SimOptions& options) {
       {"num_q_heads", model.num_q_heads},
       {"head_dim", model.head_dim},
       {"page_size", model.page_size},
+      {"num_shards", model.num_shards},
       {"num_params", model.num_params},
       {"weight_bytes", model.weight_bytes},
       {"flops", model.flops},
@@ -322,6 +323,7 @@ void AddSimFlags(CLI::App* app, SimOptions* options) {
                   "they are computed again")
       ->capture_default_str()
       ->group("Scheduler");
+  AddShardsFlag(app, &options->model.num_shards);
   AddSchedulerFlags(app, kSchedulerTexts, &options->scheduler);
   AddPolicyFlags(app, kPolicyTexts, &options->scheduler);
   AddSimModelFlags(app, &options->model);

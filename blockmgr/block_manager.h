@@ -297,16 +297,20 @@ class BlockManager {
   // reserved yet count: their blocks will be its own.
   int32_t NumOwnBlocks(SequenceSlot slot, int32_t cut) const;
   // Orders an eviction of [0, cut): takes num_fresh available blocks and, for
-  // the rest of CeilDiv(page_total, layers * heads), blocks below cut that only
-  // this sequence (and the cache, whose entry is dropped) holds. Appends the
-  // destinations. False, with nothing changed, when there are too few.
+  // the rest of CeilDiv(page_total, shard_pages_per_block), blocks below cut
+  // that only this sequence (and the cache, whose entry is dropped) holds.
+  // Appends the destinations. False, with nothing changed, when there are too
+  // few. page_total: the most pages that any shard may use, shard_page_totals:
+  // that each may, where they differ.
   // REQUIRES: cut is a multiple of page_size, above the region's cut, at most
-  // num_reserved; no eviction is pending.
-  [[nodiscard]] bool ReserveEviction(SequenceSlot slot, int32_t cut,
-                                     int64_t page_total, int32_t num_fresh,
-                                     std::vector<BlockId>* destinations);
-  // Whether counts [num_layers * num_heads] are a legal answer to the pending
-  // order; InvalidArgument names the (layer, head) at fault.
+  // num_reserved; no eviction is pending; no shard's total exceeds page_total.
+  [[nodiscard]] bool ReserveEviction(
+      SequenceSlot slot, int32_t cut, int64_t page_total, int32_t num_fresh,
+      std::vector<BlockId>* destinations,
+      std::span<const int64_t> shard_page_totals = {});
+  // Whether counts [num_layers * num_heads], of all shards' heads in the order
+  // of the whole model, are a legal answer to the pending order;
+  // InvalidArgument names the (layer, head) or the shard at fault.
   absl::Status ValidateCounts(SequenceSlot slot,
                               std::span<const int32_t> counts) const;
   // The pending order was carried out. With a publication, whose length must be

@@ -12,6 +12,19 @@
 #include "blockmgr/block_manager.h"
 
 namespace blockmgr {
+namespace {
+
+// Audits that no page serves a head of another shard.
+void CheckShards(const ModelLayout& layout, const RaggedRegion& region) {
+  for (int32_t i = 0; i < layout.pages_per_block(); ++i) {
+    const int32_t shard = layout.shard_of(i % layout.num_heads);
+    for (const PageId page : region.pages(i)) {
+      BM_CHECK(layout.shard_of(layout.page_head(page)) == shard);
+    }
+  }
+}
+
+}  // namespace
 
 std::vector<BlockId> BlockManager::BlocksBelow(const SequenceCache& sequence,
                                                int32_t cut) const {
@@ -103,16 +116,20 @@ void BlockManager::TakeOwn(const SequenceCache& sequence,
 
 bool BlockManager::ReserveEviction(SequenceSlot slot, int32_t cut,
                                    int64_t page_total, int32_t num_fresh,
-                                   std::vector<BlockId>* destinations) {
+                                   std::vector<BlockId>* destinations,
+                                   std::span<const int64_t> shard_page_totals) {
   SequenceCache& sequence = at(slot);
   BM_CHECK(!sequence.pending.has_value());
   BM_CHECK(cut % layout_.page_size == 0);
   BM_CHECK(cut > sequence.cut());
   BM_CHECK(cut <= sequence.num_reserved);
   const int64_t num_destinations =
-      CeilDiv<int64_t>(page_total, layout_.pages_per_block());
+      CeilDiv<int64_t>(page_total, layout_.shard_pages_per_block());
   const int64_t num_own = num_destinations - num_fresh;
   BM_CHECK(num_fresh >= 0 && num_own >= 0);
+  BM_CHECK(shard_page_totals.empty() ||
+           (std::ssize(shard_page_totals) == layout_.num_shards &&
+            std::ranges::max(shard_page_totals) <= page_total));
   if (num_fresh > num_available()) return false;
   const std::vector<BlockId> candidates = OwnBlocksBelow(sequence, cut);
   if (std::ssize(candidates) < num_own) return false;
@@ -121,6 +138,8 @@ bool BlockManager::ReserveEviction(SequenceSlot slot, int32_t cut,
   pending.region = RegionId{next_region_++};
   pending.cut = cut;
   pending.page_total = page_total;
+  pending.shard_page_totals.assign(shard_page_totals.begin(),
+                                   shard_page_totals.end());
   pending.num_own = static_cast<int32_t>(num_own);
   pending.destinations.reserve(num_destinations);
   TakeOwn(sequence, candidates, num_own, &pending.destinations);
@@ -141,7 +160,6 @@ absl::Status BlockManager::ValidateCounts(
         absl::StrCat("counts: expected ", layout_.pages_per_block(),
                      " (layers * heads), got ", counts.size()));
   }
-  int64_t num_pages = 0;
   const int32_t in_tail = sequence.pending->cut - sequence.cut();
   for (size_t i = 0; i < counts.size(); ++i) {
     const int32_t held =
@@ -152,12 +170,17 @@ absl::Status BlockManager::ValidateCounts(
                        i % layout_.num_heads, "]: expected 0 to ", held,
                        ", got ", counts[i]));
     }
-    num_pages += CeilDiv(counts[i], layout_.page_size);
   }
-  if (num_pages > sequence.pending->page_total) {
-    return absl::InvalidArgumentError(absl::StrCat("counts: expected at most ",
-                                                   sequence.pending->page_total,
-                                                   " pages, got ", num_pages));
+  for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
+    const int64_t page_total = sequence.pending->page_total_of(shard);
+    const int64_t num_pages = ShardPages(layout_, shard, counts);
+    if (num_pages > page_total) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("counts: expected at most ", page_total, " pages",
+                       layout_.num_shards == 1 ? "" : " in shard ",
+                       layout_.num_shards == 1 ? "" : absl::StrCat(shard),
+                       ", got ", num_pages));
+    }
   }
   return absl::OkStatus();
 }
@@ -170,15 +193,15 @@ std::shared_ptr<const RegionRecord> BlockManager::BuildRegion(
   region->cut = pending.cut;
   region->kept.assign(counts.begin(), counts.end());
   region->blocks = pending.destinations;
-  int64_t num_pages = 0;
-  for (const int32_t count : counts) {
-    num_pages += CeilDiv(count, layout_.page_size);
+  int64_t num_pages = 0;  // in the shard with most
+  for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
+    num_pages = std::max(num_pages, ShardPages(layout_, shard, counts));
   }
   const bool keeps_old_pages =
       sequence.region != nullptr && pending.num_own > 0;
   const bool may_leave_surplus =
       num_pages <= (std::ssize(pending.destinations) - 1) *
-                       int64_t{layout_.pages_per_block()};
+                       int64_t{layout_.shard_pages_per_block()};
   if (keeps_old_pages || may_leave_surplus) {
     CacheView now;
     std::unique_ptr<const RaggedRegion> old;
@@ -387,6 +410,7 @@ void BlockManager::CheckInvariants() const {
         BM_CHECK(std::ranges::count(sequence.region->blocks,
                                     layout_.page_block(page)) == 1);
       }
+      CheckShards(layout_, region);
     }
     if (sequence.pending.has_value()) {
       const PendingEviction& pending = *sequence.pending;

@@ -22,7 +22,7 @@ std::shared_ptr<const RegionRecord> OnBlocks(const ModelLayout& layout,
   record->kept = region.kept;
   if (region.layout != nullptr) {
     record->layout = std::make_unique<const RaggedRegion>(
-        region.layout->OnBlocks(layout, blocks));
+        region.layout->OnBlocks(layout, region.blocks, blocks));
   }
   record->blocks = std::move(blocks);
   return record;

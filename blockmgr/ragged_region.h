@@ -6,7 +6,9 @@
 // heads and layers, so a region wastes less than one block, and freeing its
 // blocks frees it all. Immutable once built. Manager and engine build equal
 // regions from equal inputs (DESIGN "How a region is laid out"), so page lists
-// never travel.
+// never travel. Under tensor parallelism every shard's heads are laid out among
+// themselves: a rank that lays its heads out by ShardLayout() gets the lists
+// that the whole model's region has for them.
 //
 // Thread-safe (immutable value).
 #ifndef BLOCKMGR_RAGGED_REGION_H_
@@ -31,10 +33,15 @@ struct CacheView {
   std::span<const BlockId> tail_blocks;
 };
 
+// Pages that the heads of one shard need for `kept` entries per (layer, head)
+// of all shards, [num_layers * num_heads].
+int64_t ShardPages(const ModelLayout& layout, int32_t shard,
+                   std::span<const int32_t> kept);
+
 class RaggedRegion {
  public:
   // Lays a new region out on `destinations`, any mix of fresh blocks and blocks
-  // of `now`, in order.
+  // of `now`, in order. In every shard by itself:
   //   1. Each head keeps the destination pages it holds, in list order (then
   //      its own pages of fresh blocks, in destination order), up to its need.
   //   2. Heads still short take vacant pages of their own layer in ascending
@@ -42,20 +49,21 @@ class RaggedRegion {
   //      (layer, head, destination index); heads are served in ascending
   //      (layer, head).
   // kept: entries per (layer, head), [num_layers * num_heads].
-  // REQUIRES: the pages needed fit into the destinations.
+  // REQUIRES: the pages that each shard needs fit into the destinations.
   // Cost: O(pages of the destinations + pages of `now`).
   static RaggedRegion LayOut(const ModelLayout& layout, const CacheView& now,
                              std::span<const BlockId> destinations,
                              std::span<const int32_t> kept, int32_t cut);
 
-  // The same region on other blocks, one for each of blocks(), in their order:
-  // what it becomes when whole blocks are copied. O(pages).
+  // What the region becomes when whole blocks are copied: from[i] to to[i].
+  // REQUIRES: each of blocks() is among `from`. O(pages).
   RaggedRegion OnBlocks(const ModelLayout& layout,
-                        std::span<const BlockId> blocks) const;
+                        std::span<const BlockId> from,
+                        std::span<const BlockId> to) const;
 
   // Positions [0, cut) are the ones this region stands for.
   int32_t cut() const { return cut_; }
-  // The destinations that hold at least one page of the region.
+  // The destinations that hold at least one page of the region, in any shard.
   std::span<const BlockId> blocks() const { return blocks_; }
   // Kept entries per (layer, head).
   std::span<const int32_t> kept() const { return kept_; }

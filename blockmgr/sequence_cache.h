@@ -28,11 +28,16 @@ namespace blockmgr {
 struct PendingEviction {
   RegionId region = kNoRegion;  // that it makes
   int32_t cut = 0;
-  int64_t page_total = 0;
+  int64_t page_total = 0;                  // the most that any shard may use
+  std::vector<int64_t> shard_page_totals;  // see EvictionOrder
   // Own blocks first, in table order, then fresh ones. Fresh blocks are held
   // once; own blocks keep the reference of the table they are in.
   std::vector<BlockId> destinations;
   int32_t num_own = 0;
+
+  int64_t page_total_of(int32_t shard) const {
+    return shard_page_totals.empty() ? page_total : shard_page_totals[shard];
+  }
 };
 
 struct SequenceCache {

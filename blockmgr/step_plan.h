@@ -90,7 +90,11 @@ struct EvictionOrder {
   // plan.destinations[destination_begin .. + num_destinations)
   int64_t destination_begin = 0;
   int32_t num_destinations = 0;
-  int64_t page_total = 0;  // the engine may not use more pages
+  // The engine may not use more pages, in any shard.
+  int64_t page_total = 0;
+  // Where shards differ (budgets per head), what each of them may use instead,
+  // [num_shards]; page_total is the largest. Else empty.
+  std::vector<int64_t> shard_page_totals;
   // The name under which the engine keeps the region it makes, as long as it is
   // not dropped, for other sequences to start with: lists and positions, not
   // the blocks, which stay where they are. kNoRegion: for this sequence alone.
@@ -100,6 +104,12 @@ struct EvictionOrder {
   // [num_layers, num_heads] entries.
   std::shared_ptr<const std::vector<float>> scores;
   std::shared_ptr<const std::vector<int32_t>> budgets;
+
+  int64_t page_total_of(int32_t shard) const {
+    return shard_page_totals.empty()
+               ? page_total
+               : shard_page_totals[static_cast<size_t>(shard)];
+  }
 };
 
 struct StepPlan {

@@ -22,8 +22,8 @@ blockmgr::StepResult RunOnGpu(const blockmgr::StepPlan& plan,
     result.sampled.push_back(samples != 0 ? 7 : -1);
   }
   for (const blockmgr::EvictionOrder& order : plan.evictions) {
-    // Any counts per (layer, head) within page_total are legal.
-    const int64_t pages = order.page_total / layout.pages_per_block();
+    // Any counts per (layer, head) within every shard's page total are legal.
+    const int64_t pages = order.page_total / layout.shard_pages_per_block();
     const auto kept = static_cast<int32_t>(pages) * layout.page_size;
     blockmgr::EvictionOutcome outcome;
     outcome.counts.assign(layout.pages_per_block(), kept);

@@ -1,11 +1,12 @@
 // What touches K and V: the interface of cpu/ (reference and oracle) and cuda/.
 //
-// A backend owns one arena of KV pages and executes batched plans on it. It
-// knows pages, blocks and slots, nothing of sequences, requests or policies'
-// bookkeeping. Results for one sequence do not depend on what else is in the
-// batch, nor on how its tokens were split into calls: bit for bit, a token
-// decoded alone and the same token inside a prefill chunk give the same output
-// from the same table.
+// A backend owns one arena of KV pages and executes batched plans on it: that
+// of one shard, whose layout is ModelLayout::ShardLayout(). It knows pages,
+// blocks and slots, nothing of sequences, requests or policies' bookkeeping.
+// Results for one sequence do not depend on what else is in the batch, nor on
+// how its tokens were split into calls: bit for bit, a token decoded alone and
+// the same token inside a prefill chunk give the same output from the same
+// table.
 //
 // Thread-compatible: one thread uses a backend at a time.
 #ifndef KERNELS_BACKEND_H_
@@ -180,8 +181,12 @@ class Backend {
   virtual void Poison() = 0;
 };
 
-// Allocates an arena of layout.pool_bytes() on the heap.
+// Allocates an arena of layout.pool_bytes() on the heap. Errors: a layout of
+// several shards.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(
+    const ModelLayout& layout);
+// One for each shard of the model.
+absl::StatusOr<std::vector<std::unique_ptr<Backend>>> CreateCpuShards(
     const ModelLayout& layout);
 
 }  // namespace blockmgr

@@ -19,18 +19,51 @@ int32_t LargestCut(int32_t length, int32_t page_size) {
   return (length - 1) / page_size * page_size;
 }
 
-int64_t PagesOf(const CompressionPoint& point, const ModelLayout& layout) {
-  const EvictionRange range{.cut = point.cut, .length = point.length};
-  if (point.budgets != nullptr) {
-    return PageTotalExternal(*point.budgets, point.policy, ShapeOf(layout),
-                             range);
+namespace {
+
+// By budgets per head: what the shard's own add up to.
+int64_t ExternalPages(const CompressionPoint& point, const ModelLayout& layout,
+                      int32_t shard) {
+  const int32_t heads = layout.shard_heads();
+  const HeadShape row{
+      .num_layers = 1, .num_heads = heads, .page_size = layout.page_size};
+  int64_t num_pages = 0;
+  for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+    num_pages += PageTotalExternal(
+        std::span(*point.budgets)
+            .subspan(layout.head_index(layer, shard * heads), heads),
+        point.policy, row, {.cut = point.cut, .length = point.length});
   }
-  return PageTotal(point.policy, point.target, ShapeOf(layout), range);
+  return num_pages;
+}
+
+}  // namespace
+
+int64_t PagesOf(const CompressionPoint& point, const ModelLayout& layout) {
+  if (point.budgets == nullptr) {
+    return PageTotal(point.policy, point.target, ShapeOf(layout.ShardLayout()),
+                     {.cut = point.cut, .length = point.length});
+  }
+  int64_t most = 0;
+  for (int32_t shard = 0; shard < layout.num_shards; ++shard) {
+    most = std::max(most, ExternalPages(point, layout, shard));
+  }
+  return most;
+}
+
+std::vector<int64_t> ShardPagesOf(const CompressionPoint& point,
+                                  const ModelLayout& layout) {
+  std::vector<int64_t> totals;
+  if (point.budgets == nullptr || layout.num_shards == 1) return totals;
+  for (int32_t shard = 0; shard < layout.num_shards; ++shard) {
+    totals.push_back(ExternalPages(point, layout, shard));
+  }
+  return totals;
 }
 
 int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout) {
   return static_cast<int32_t>(
-      CeilDiv<int64_t>(PagesOf(point, layout), layout.pages_per_block()));
+      CeilDiv<int64_t>(PagesOf(point, layout), layout.shard_pages_per_block()));
 }
 
 void ResolveTable(const std::shared_ptr<const BudgetTable>& table,

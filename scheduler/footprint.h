@@ -18,14 +18,20 @@
 
 namespace blockmgr {
 
+// All heads. Those of one shard: ShapeOf(layout.ShardLayout()).
 HeadShape ShapeOf(const ModelLayout& layout);
 
 // The largest cut of an eviction when `length` tokens are computed: whole
 // pages, the last token stays in the tail.
 int32_t LargestCut(int32_t length, int32_t page_size);
 
-// Pages of the region that a compression point makes.
+// The most pages that the region which a compression point makes has in any
+// shard. Upper bounds of what ranks can do: each allocates budgets among its
+// own heads.
 int64_t PagesOf(const CompressionPoint& point, const ModelLayout& layout);
+// What each shard may have of them; empty: the same.
+std::vector<int64_t> ShardPagesOf(const CompressionPoint& point,
+                                  const ModelLayout& layout);
 
 // Whole blocks to hold those pages.
 int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout);

@@ -357,8 +357,9 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
   // Blocks that an eviction takes in place may leave the prefix cache: nobody
   // is admitted on them in the same step.
   for (const StepDecision::Order& order : decision_.orders) {
-    if (!order.futile && order.num_fresh * int64_t{layout().pages_per_block()} <
-                             order.page_total) {
+    if (!order.futile &&
+        order.num_fresh * int64_t{layout().shard_pages_per_block()} <
+            order.page_total) {
       return;
     }
   }

@@ -185,10 +185,12 @@ void SchedulerImpl::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
     out.target = order.point.target;
     out.destination_begin = std::ssize(plan->destinations);
     out.page_total = order.page_total;
+    out.shard_page_totals = ShardPagesOf(order.point, layout());
     out.scores = order.point.scores;
     out.budgets = order.point.budgets;
     BM_CHECK(manager_.ReserveEviction(request.slot, out.cut, out.page_total,
-                                      order.num_fresh, &plan->destinations));
+                                      order.num_fresh, &plan->destinations,
+                                      out.shard_page_totals));
     out.num_destinations = static_cast<int32_t>(std::ssize(plan->destinations) -
                                                 out.destination_begin);
     if (order.point.is_shared && manager_.prefix_caching()) {

@@ -160,7 +160,7 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
   if (order->futile) return true;
   order->page_total = PagesOf(order->point, layout());
   const auto num_destinations = static_cast<int32_t>(
-      CeilDiv<int64_t>(order->page_total, layout().pages_per_block()));
+      CeilDiv<int64_t>(order->page_total, layout().shard_pages_per_block()));
   const int32_t num_below =
       (order->point.cut - cut_now) / layout().page_size +
       (region == nullptr ? 0 : static_cast<int32_t>(region->blocks.size()));
@@ -192,7 +192,7 @@ int32_t SchedulerImpl::FreshForOrder(const StepDecision::Order& order,
                                      int32_t num_own, int32_t available) const {
   if (order.futile) return 0;
   const auto num_destinations = static_cast<int32_t>(
-      CeilDiv<int64_t>(order.page_total, layout().pages_per_block()));
+      CeilDiv<int64_t>(order.page_total, layout().shard_pages_per_block()));
   const bool copies =
       options_.compaction == CompactionPreference::kFreshFirst &&
       !order.point.in_place &&

@@ -202,6 +202,8 @@ absl::StatusOr<ModelLayout> FromProto(const v1::ModelLayout& proto) {
   layout.head_dim = proto.head_dim();
   layout.page_size = proto.page_size();
   layout.num_blocks = proto.num_blocks();
+  // Engines that know of no shards do not set it.
+  if (proto.num_shards() != 0) layout.num_shards = proto.num_shards();
   switch (proto.dtype()) {
     case v1::DTYPE_FLOAT32:
       layout.dtype = DType::kFloat32;
@@ -225,6 +227,7 @@ void ToProto(const ModelLayout& layout, v1::ModelLayout* proto) {
   proto->set_head_dim(layout.head_dim);
   proto->set_page_size(layout.page_size);
   proto->set_num_blocks(layout.num_blocks);
+  proto->set_num_shards(layout.num_shards);
   proto->set_dtype(layout.dtype == DType::kFloat32 ? v1::DTYPE_FLOAT32
                                                    : v1::DTYPE_BFLOAT16);
 }

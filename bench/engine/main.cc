@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
@@ -58,6 +59,7 @@ struct Flags {
   TinyShape tiny;
   SimModel sim;
   double time_scale = 1.0;
+  int32_t num_shards = 1;
 };
 
 void AddTinyFlags(CLI::App* app, Flags* flags) {
@@ -111,6 +113,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--num-blocks", flags->num_blocks,
                   "Blocks of the pool (default: 4096 for tiny, 22528 for sim)")
       ->check(CLI::Range(2, 1 << 30));
+  AddShardsFlag(app, &flags->num_shards);
   app->add_option("--seed", flags->seed,
                   "Of the weights (tiny) or the drawn budgets and tokens (sim)")
       ->capture_default_str();
@@ -136,14 +139,15 @@ absl::Status CheckModeFlags(const CLI::App& app, const std::string& mode) {
 
 absl::Status ServeTiny(const Flags& flags, EngineClient* client) {
   BM_RETURN_IF_ERROR(flags.tiny.Validate());
-  const ModelLayout layout =
+  ModelLayout layout =
       MakeLayout(flags.tiny, flags.page_size,
                  flags.dtype == "float32" ? DType::kFloat32 : DType::kBFloat16,
                  flags.num_blocks.value_or(kTinyBlocks));
-  BM_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
-                      CreateCpuBackend(layout));
-  TinyEngine engine(std::make_shared<TinyModel>(flags.tiny, flags.seed),
-                    std::move(backend), kMaxSequenceSlots,
+  layout.num_shards = flags.num_shards;
+  BM_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Backend>> backends,
+                      CreateCpuShards(layout));
+  TinyEngine engine(std::make_shared<TinyModel>(flags.tiny, flags.seed), layout,
+                    std::move(backends), kMaxSequenceSlots,
                     flags.client.num_host_blocks);
   return client->Serve(layout, {.reset = [&] { engine.Reset(); },
                                 .run = [&](const StepPlan& plan,
@@ -153,11 +157,13 @@ absl::Status ServeTiny(const Flags& flags, EngineClient* client) {
 }
 
 absl::Status ServeSim(const Flags& flags, EngineClient* client) {
+  SimModel model = flags.sim;
+  model.num_shards = flags.num_shards;
   const ModelLayout layout =
-      MakeLayout(flags.sim, flags.num_blocks.value_or(kSimBlocks));
+      MakeLayout(model, flags.num_blocks.value_or(kSimBlocks));
   BM_RETURN_IF_ERROR(flags.sim.Validate());
   BM_RETURN_IF_ERROR(layout.Validate());
-  SimEngine engine(layout, flags.sim, flags.seed, flags.client.num_host_blocks);
+  SimEngine engine(layout, model, flags.seed, flags.client.num_host_blocks);
   return client->Serve(
       layout,
       {.reset = [&] { engine.Reset(); },

@@ -51,13 +51,16 @@ uint64_t HashTokens(std::span<const int32_t> tokens) {
   return hash;
 }
 
-// A caller's own budgets in units, within the claims' bounds.
+// A caller's own budgets in units, within the claims' bounds. places: of the
+// claims' heads among the budgets.
 std::vector<int64_t> ClampBudgets(std::span<const int32_t> budget_entries,
-                                  int64_t unit, std::span<const Claim> claims) {
+                                  std::span<const size_t> places, int64_t unit,
+                                  std::span<const Claim> claims) {
   std::vector<int64_t> units;
   for (size_t head = 0; head < claims.size(); ++head) {
-    units.push_back(std::clamp(CeilDiv<int64_t>(budget_entries[head], unit),
-                               claims[head].min, claims[head].max));
+    units.push_back(
+        std::clamp(CeilDiv<int64_t>(budget_entries[places[head]], unit),
+                   claims[head].min, claims[head].max));
   }
   return units;
 }
@@ -98,7 +101,8 @@ ModelLayout MakeLayout(const SimModel& model, int32_t num_blocks) {
                      .head_dim = model.head_dim,
                      .page_size = model.page_size,
                      .dtype = DType::kBFloat16,
-                     .num_blocks = num_blocks};
+                     .num_blocks = num_blocks,
+                     .num_shards = model.num_shards};
 }
 
 SimEngine::SimEngine(const ModelLayout& layout, const SimModel& model,
@@ -144,8 +148,24 @@ absl::StatusOr<double> SimEngine::TryRun(const StepPlan& plan,
 }
 
 double SimEngine::StepSeconds(const StepPlan& plan) const {
+  double slowest = 0;
+  for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
+    slowest = std::max(slowest, ShardSeconds(plan, shard));
+  }
+  // Blocks are copied to the host before their memory is written again, and
+  // back before they are read: nothing hides it. Each rank has its own link.
+  const auto num_transfers = static_cast<double>(
+      std::ssize(plan.transfers_out) + std::ssize(plan.transfers_in));
+  const double copied =
+      num_transfers *
+      static_cast<double>(layout_.block_bytes() / layout_.num_shards);
+  return slowest + copied / model_.host_bandwidth + model_.step_overhead_s;
+}
+
+double SimEngine::ShardSeconds(const StepPlan& plan, int32_t shard) const {
   // Totals over layers and heads; doubles hold them exactly below 2^53.
-  const double num_heads = layout_.pages_per_block();
+  const double num_heads = layout_.shard_pages_per_block();
+  const double num_params = model_.num_params / layout_.num_shards;
   double tokens = 0;
   double live = 0;
   double attended = 0;
@@ -153,24 +173,21 @@ double SimEngine::StepSeconds(const StepPlan& plan) const {
     const SequenceTable& table = tables_.row(plan.slots[i]);
     const double n = plan.num_tokens[i];
     const double tail = table.tail_length();
-    const auto region = static_cast<double>(table.region_entries);
+    const auto region =
+        table.shard_entries.empty()
+            ? 0.0
+            : static_cast<double>(
+                  table.shard_entries[static_cast<size_t>(shard)]);
     tokens += n;
     live += region + num_heads * tail;
     attended += n * region + num_heads * (n * tail - n * (n - 1) / 2);
   }
-  // Blocks are copied to the host before their memory is written again, and
-  // back before they are read: nothing hides it.
-  const double overhead = model_.step_overhead_s +
-                          static_cast<double>(std::ssize(plan.transfers_out) +
-                                              std::ssize(plan.transfers_in)) *
-                              static_cast<double>(layout_.block_bytes()) /
-                              model_.host_bandwidth;
-  if (tokens == 0) return overhead;
-  const double flops = 2.0 * model_.num_params * tokens +
+  if (tokens == 0) return 0;
+  const double flops = 2.0 * num_params * tokens +
                        4.0 * layout_.head_dim * layout_.group_size() * attended;
-  const double bytes = model_.num_params * model_.weight_bytes +
+  const double bytes = num_params * model_.weight_bytes +
                        live * 2.0 * static_cast<double>(layout_.row_bytes());
-  return std::max(flops / model_.flops, bytes / model_.bandwidth) + overhead;
+  return std::max(flops / model_.flops, bytes / model_.bandwidth);
 }
 
 absl::Status SimEngine::Evict(const StepPlan& plan, const EvictionOrder& order,
@@ -184,10 +201,21 @@ absl::Status SimEngine::Evict(const StepPlan& plan, const EvictionOrder& order,
 
 absl::StatusOr<std::vector<int32_t>> SimEngine::DrawCounts(
     const EvictionOrder& order) const {
-  const HeadShape shape{layout_.num_layers, layout_.num_heads,
+  std::vector<int32_t> counts(static_cast<size_t>(layout_.pages_per_block()));
+  for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
+    BM_RETURN_IF_ERROR(DrawShard(order, shard, &counts));
+  }
+  return counts;
+}
+
+absl::Status SimEngine::DrawShard(const EvictionOrder& order, int32_t shard,
+                                  std::vector<int32_t>* counts) const {
+  const HeadShape shape{layout_.num_layers, layout_.shard_heads(),
                         layout_.page_size};
   const EvictionRange range{order.cut, order.length};
-  const auto num_heads = static_cast<size_t>(layout_.pages_per_block());
+  const auto num_heads = static_cast<size_t>(layout_.shard_pages_per_block());
+  // By the shard's own (layer, head): its place among all.
+  std::vector<size_t> places(num_heads);
   // Shared out in units: whole pages, or entries.
   const bool by_page = order.policy.rounding == Rounding::kPage;
   const int64_t unit = by_page ? layout_.page_size : 1;
@@ -212,9 +240,12 @@ absl::StatusOr<std::vector<int32_t>> SimEngine::DrawCounts(
                         kind == BudgetKind::kGlobal;
   int64_t sum_min = 0;
   for (size_t head = 0; head < num_heads; ++head) {
-    if (!table.kept.empty()) held[head] += table.kept[head];
+    places[head] = static_cast<size_t>(
+        layout_.shard_head_index(shard, static_cast<int32_t>(head)));
+    if (!table.kept.empty()) held[head] += table.kept[places[head]];
     const double share =
-        adaptive ? LogNormal(model_.head_concentration, key, head) : 1.0;
+        adaptive ? LogNormal(model_.head_concentration, key, places[head])
+                 : 1.0;
     Claim& claim = claims[head];
     claim.weight = std::llround(share * kShareUnit);
     claim.max = CeilDiv<int64_t>(held[head], unit);
@@ -222,7 +253,7 @@ absl::StatusOr<std::vector<int32_t>> SimEngine::DrawCounts(
     sum_min += claim.min;
   }
 
-  int64_t total = order.page_total;
+  int64_t total = order.page_total_of(shard);
   if (!by_page) {
     total = std::max(sum_min, MeanEntries(order.policy, order.target, range) *
                                   static_cast<int64_t>(num_heads));
@@ -234,14 +265,13 @@ absl::StatusOr<std::vector<int32_t>> SimEngine::DrawCounts(
   }
   const std::vector<int64_t> units =
       order.policy.budget.kind == BudgetKind::kExternal
-          ? ClampBudgets(*order.budgets, unit, claims)
+          ? ClampBudgets(*order.budgets, places, unit, claims)
           : Apportion(total, claims);
-  std::vector<int32_t> counts(num_heads);
   for (size_t head = 0; head < num_heads; ++head) {
-    counts[head] =
+    (*counts)[places[head]] =
         static_cast<int32_t>(std::min<int64_t>(held[head], units[head] * unit));
   }
-  return counts;
+  return absl::OkStatus();
 }
 
 }  // namespace blockmgr

@@ -12,14 +12,18 @@
 // region's kept entries plus num_layers * num_heads * (tail tokens after the
 // step); they are read once a step whatever n is. Query j attends the region
 // and the tail up to itself. (The roofline model: Williams, Waterman, Patterson
-// 2009.) A step that schedules no tokens costs the overhead alone.
+// 2009.) A step that schedules no tokens costs the overhead alone. Of several
+// shards each is such a GPU, with its heads and its even part of the
+// parameters, and a step takes as long as the slowest; what shards say to each
+// other is part of step_overhead_s.
 //
 // What a region keeps per (layer, head) is drawn, not computed: shares are
 // lognormal (equal for a uniform budget) and turned into pages by largest
-// remainder, so that the pages sum to exactly min(order.page_total, what there
-// is), every head getting at least what the policy protects. The draw depends
-// on the seed, the request and how many evictions the request has had since its
-// start. Sampled tokens are a function of request and position.
+// remainder, so that in every shard the pages sum to exactly min(its page
+// total, what there is), every head getting at least what the policy protects.
+// The draw depends on the seed, the request and how many evictions the request
+// has had since its start. Sampled tokens are a function of request and
+// position.
 //
 // Thread-compatible. Cost of a step: O(scheduled sequences + tokens of starts),
 // plus O(num_layers * num_heads) per eviction.
@@ -46,6 +50,7 @@ struct SimModel {
   int32_t num_q_heads = 32;
   int32_t head_dim = 128;
   int32_t page_size = 16;
+  int32_t num_shards = 1;
   double num_params = 8.03e9;
   int32_t weight_bytes = 2;   // per parameter
   double flops = 400e12;      // FLOP/s
@@ -83,11 +88,16 @@ class SimEngine {
 
  private:
   double StepSeconds(const StepPlan& plan) const;
+  // Without the overhead.
+  double ShardSeconds(const StepPlan& plan, int32_t shard) const;
   absl::Status Evict(const StepPlan& plan, const EvictionOrder& order,
                      std::vector<int32_t>* counts);
   // Kept entries per (layer, head). REQUIRES: the order was checked.
   absl::StatusOr<std::vector<int32_t>> DrawCounts(
       const EvictionOrder& order) const;
+  // The same of one shard's heads: fills their places in `counts`.
+  absl::Status DrawShard(const EvictionOrder& order, int32_t shard,
+                         std::vector<int32_t>* counts) const;
 
   const ModelLayout layout_;
   const SimModel model_;

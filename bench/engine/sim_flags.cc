@@ -2,6 +2,14 @@
 
 namespace blockmgr {
 
+void AddShardsFlag(CLI::App* app, int32_t* num_shards) {
+  app->add_option("--num-shards", *num_shards,
+                  "Shards of tensor parallelism: parts of the KV heads, each "
+                  "with a memory of its own; a divisor of the KV heads")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+}
+
 void AddSimModelFlags(CLI::App* app, SimModel* model) {
   const CLI::Range shape(1, 1 << 16);
   const auto add = [app](const char* flag, auto* value, const char* help) {

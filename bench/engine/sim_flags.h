@@ -3,6 +3,8 @@
 #ifndef BENCH_ENGINE_SIM_FLAGS_H_
 #define BENCH_ENGINE_SIM_FLAGS_H_
 
+#include <cstdint>
+
 #include <CLI/CLI.hpp>
 
 #include "bench/engine/sim_engine.h"
@@ -12,10 +14,13 @@ namespace blockmgr {
 // Their heading in --help.
 inline constexpr char kSimModelGroup[] = "Simulated model";
 
-// Adds a flag per field of SimModel; the values `model` has now are the
-// defaults. `model` is borrowed and must outlive the parsing. Out-of-range
-// values are parse errors.
+// Adds a flag per field of SimModel but num_shards; the values `model` has now
+// are the defaults. `model` is borrowed and must outlive the parsing.
+// Out-of-range values are parse errors.
 void AddSimModelFlags(CLI::App* app, SimModel* model);
+
+// Adds --num-shards in the same way, for engines of every kind.
+void AddShardsFlag(CLI::App* app, int32_t* num_shards);
 
 }  // namespace blockmgr
 

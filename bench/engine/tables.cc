@@ -8,6 +8,7 @@
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
+#include "blockmgr/ragged_region.h"
 
 namespace blockmgr {
 namespace {
@@ -270,6 +271,7 @@ void EngineTables::Release(SequenceSlot slot) {
   table.region_blocks.clear();
   table.kept.clear();
   table.region_entries = 0;
+  table.shard_entries.clear();
   table.tail_blocks.clear();
   table.num_evictions = 0;
 }
@@ -295,9 +297,20 @@ void EngineTables::Start(const StepPlan& plan, const SequenceStart& start) {
   const Region& region = regions_.at(start.region);
   table.cut = region.cut;
   table.region_blocks = region.blocks;
-  table.kept = region.kept;
-  table.region_entries =
-      std::accumulate(region.kept.begin(), region.kept.end(), int64_t{0});
+  SetKept(region.kept, &table);
+}
+
+void EngineTables::SetKept(std::span<const int32_t> kept,
+                           SequenceTable* table) const {
+  table->kept.assign(kept.begin(), kept.end());
+  table->shard_entries.assign(static_cast<size_t>(layout_.num_shards), 0);
+  for (size_t head = 0; head < kept.size(); ++head) {
+    const int32_t shard =
+        layout_.shard_of(static_cast<int32_t>(head) % layout_.num_heads);
+    table->shard_entries[static_cast<size_t>(shard)] += kept[head];
+  }
+  table->region_entries = std::accumulate(
+      table->shard_entries.begin(), table->shard_entries.end(), int64_t{0});
 }
 
 void EngineTables::AddSampled(SequenceSlot slot, int32_t token) {
@@ -363,6 +376,11 @@ absl::Status EngineTables::CheckOrder(const StepPlan& plan,
     return Invalid("region: expected a name that is not in use, got ",
                    Index(order.region));
   }
+  if (!order.shard_page_totals.empty() &&
+      std::ssize(order.shard_page_totals) != layout_.num_shards) {
+    return Invalid("shard_page_totals: expected none or ", layout_.num_shards,
+                   " values, got ", order.shard_page_totals.size());
+  }
   BM_RETURN_IF_ERROR(CheckDestinations(plan, order));
   const int64_t num_heads = layout_.pages_per_block();
   if (order.policy.scorer.kind == ScorerKind::kExternal) {
@@ -392,7 +410,6 @@ absl::Status EngineTables::CheckCounts(const EvictionOrder& order,
                                        std::span<const int32_t> counts) const {
   const SequenceTable& table = row(order.slot);
   BM_CHECK(static_cast<int64_t>(counts.size()) == layout_.pages_per_block());
-  int64_t num_pages = 0;
   for (size_t head = 0; head < counts.size(); ++head) {
     const int32_t held =
         (table.kept.empty() ? 0 : table.kept[head]) + order.cut - table.cut;
@@ -400,17 +417,22 @@ absl::Status EngineTables::CheckCounts(const EvictionOrder& order,
       return Invalid("counts: expected at most ", held,
                      " entries for head index ", head, ", got ", counts[head]);
     }
-    num_pages += CeilDiv(counts[head], layout_.page_size);
   }
-  if (num_pages > order.page_total) {
-    return Invalid("counts: expected at most page_total ", order.page_total,
-                   " pages, got ", num_pages);
-  }
-  const int64_t destination_pages =
-      int64_t{order.num_destinations} * layout_.pages_per_block();
-  if (num_pages > destination_pages) {
-    return Invalid("counts: expected at most the destinations' ",
-                   destination_pages, " pages, got ", num_pages);
+  for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
+    const int64_t num_pages = ShardPages(layout_, shard, counts);
+    const std::string where =
+        layout_.num_shards == 1 ? "" : absl::StrCat(" in shard ", shard);
+    const int64_t page_total = order.page_total_of(shard);
+    if (num_pages > page_total) {
+      return Invalid("counts: expected at most page_total ", page_total,
+                     " pages", where, ", got ", num_pages);
+    }
+    const int64_t destination_pages =
+        int64_t{order.num_destinations} * layout_.shard_pages_per_block();
+    if (num_pages > destination_pages) {
+      return Invalid("counts: expected at most the destinations' ",
+                     destination_pages, " pages", where, ", got ", num_pages);
+    }
   }
   return absl::OkStatus();
 }
@@ -424,9 +446,7 @@ void EngineTables::Commit(const StepPlan& plan, const EvictionOrder& order,
   table.cut = order.cut;
   const std::span<const BlockId> destinations = Destinations(plan, order);
   table.region_blocks.assign(destinations.begin(), destinations.end());
-  table.kept.assign(counts.begin(), counts.end());
-  table.region_entries =
-      std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  SetKept(counts, &table);
   ++table.num_evictions;
   if (order.region != kNoRegion) {
     regions_[order.region] = {

@@ -45,6 +45,7 @@ struct SequenceTable {
   std::vector<BlockId> region_blocks;
   std::vector<int32_t> kept;   // entries, [num_layers, num_heads]
   int64_t region_entries = 0;  // sum of kept
+  std::vector<int64_t> shard_entries;  // of it, each shard's, [num_shards]
   // Positions from cut on, page_size to a block.
   std::vector<BlockId> tail_blocks;
   int32_t num_evictions = 0;  // since the start
@@ -78,8 +79,8 @@ class EngineTables {
   // budgets.
   absl::Status CheckOrder(const StepPlan& plan, const EvictionOrder& order);
   // Whether a region that keeps `counts` entries per (layer, head) fits the
-  // order: no more than the entries there are, at most page_total pages, and no
-  // more pages than the destinations have.
+  // order: no more than the entries there are, and in every shard at most its
+  // page total and no more pages than the destinations have.
   absl::Status CheckCounts(const EvictionOrder& order,
                            std::span<const int32_t> counts) const;
   // Puts the region in place of positions [0, order.cut).
@@ -173,6 +174,7 @@ class EngineTables {
   Pending& PendingOf(SequenceSlot slot);
   void Release(SequenceSlot slot);
   void Start(const StepPlan& plan, const SequenceStart& start);
+  void SetKept(std::span<const int32_t> kept, SequenceTable* table) const;
   bool IsBlock(BlockId block) const {
     return block != kNullBlock && Index(block) > 0 &&
            Index(block) < layout_.num_blocks;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -226,13 +225,11 @@ void EngineTables::Leave(const StepPlan& plan, const SwapOut& out) {
 
 void EngineTables::ComeBack(const StepPlan& plan, const SequenceStart& start,
                             SequenceTable* table) {
-  if (start.region == kNoRegion) {
+  const Swapped& swapped = swapped_.at(start.swap);
+  if (start.region == kNoRegion && !swapped.kept.empty()) {
     table->region_blocks = RegionOf(plan, start);
-    Swapped& swapped = swapped_.at(start.swap);
     table->cut = swapped.cut;
-    table->kept = std::move(swapped.kept);
-    table->region_entries =
-        std::accumulate(table->kept.begin(), table->kept.end(), int64_t{0});
+    SetKept(swapped.kept, table);
   }
   swapped_.erase(start.swap);
 }

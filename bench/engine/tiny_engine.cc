@@ -1,7 +1,6 @@
 #include "bench/engine/tiny_engine.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 
@@ -9,27 +8,31 @@
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
+
 TinyEngine::TinyEngine(std::shared_ptr<const TinyModel> model,
-                       std::unique_ptr<Backend> backend, int32_t max_sequences,
-                       int32_t num_host_blocks)
+                       const ModelLayout& layout,
+                       std::vector<std::unique_ptr<Backend>> backends,
+                       int32_t max_sequences, int32_t num_host_blocks)
     : model_(std::move(model)),
-      backend_(std::move(backend)),
-      layout_(backend_->layout()),
-      scale_(1.0f / std::sqrt(static_cast<float>(layout_.head_dim))),
+      layout_(layout),
       forward_(model_.get()),
-      scoring_(model_.get(), backend_.get()),
-      tables_(layout_, max_sequences, num_host_blocks),
-      host_(static_cast<size_t>(num_host_blocks * layout_.block_bytes())) {
-  BM_CHECK(layout_ == MakeLayout(model_->shape(), layout_.page_size,
-                                 layout_.dtype, layout_.num_blocks));
+      tables_(layout_, max_sequences, num_host_blocks) {
+  ModelLayout expected = MakeLayout(model_->shape(), layout_.page_size,
+                                    layout_.dtype, layout_.num_blocks);
+  expected.num_shards = layout_.num_shards;
+  BM_CHECK(layout_ == expected);
+  BM_CHECK(std::ssize(backends) == layout_.num_shards);
+  for (std::unique_ptr<Backend>& backend : backends) {
+    shards_.emplace_back(model_.get(), &tables_,
+                         static_cast<int32_t>(shards_.size()),
+                         std::move(backend));
+  }
 }
 
 void TinyEngine::Reset() {
   tables_.Reset();
-  sequences_.clear();
-  regions_.clear();
+  for (TinyShard& shard : shards_) shard.Reset();
   lost_.clear();
-  swapped_.clear();
   lost_host_.clear();
 }
 
@@ -40,14 +43,22 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
   result->evictions.assign(plan.evictions.size(), {});
   result->lost_blocks.clear();
   result->lost_host_blocks.clear();
-  SwapOutSequences(plan, result);
+  SwapOut(plan, result);
   if (!lost_.empty()) ForgetLosses(plan, result);
-  StartSequences(plan, result);
+  StartSequences(plan);
+  NoteSwapIns(plan, result);
   if (!plan.slots.empty()) {
     LayOutBatch(plan);
     forward_.Begin(tokens_, positions_);
+    const TinyBatch batch{.slot_mapping = slot_mapping_,
+                          .query_offsets = query_offsets_};
+    for (TinyShard& shard : shards_) shard.BeginStep(plan, batch);
     for (int32_t layer = 0; layer < layout_.num_layers; ++layer) {
-      RunLayer(plan, layer);
+      forward_.Project(layer);
+      for (TinyShard& shard : shards_) {
+        shard.RunLayer(plan, batch, layer, &forward_);
+      }
+      forward_.Finish(layer);
     }
     Sample(plan, result);
   }
@@ -63,26 +74,11 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
   return absl::OkStatus();
 }
 
-void TinyEngine::StartSequences(const StepPlan& plan, StepResult* result) {
-  for (const SequenceSlot slot : plan.released) sequence(slot) = Sequence();
-  for (const SequenceStart& start : plan.starts) {
-    const auto index = static_cast<size_t>(Index(start.slot));
-    if (index >= sequences_.size()) sequences_.resize(index + 1);
-    if (observer_.on_start) observer_.on_start(start);
-    scoring_.Start(start, &sequences_[index].scoring);
-    if (start.swap != kNoSwap) {
-      sequences_[index].region = SwapIn(plan, start, result);
-    } else if (start.region != kNoRegion) {
-      sequences_[index].region = regions_.at(start.region);
-    } else if (start.source != kNoSequenceSlot) {
-      sequences_[index].region = sequence(start.source).region;
-    }
+void TinyEngine::StartSequences(const StepPlan& plan) {
+  if (observer_.on_start) {
+    for (const SequenceStart& start : plan.starts) observer_.on_start(start);
   }
-  for (const RegionId region : plan.dropped_regions) regions_.erase(region);
-  if (plan.copies.empty()) return;
-  std::vector<BlockCopy> copies;
-  for (const CopyOnWrite& copy : plan.copies) copies.push_back(copy.blocks);
-  backend_->CopyBlocks(copies);
+  for (TinyShard& shard : shards_) shard.Start(plan);
 }
 
 void TinyEngine::LayOutBatch(const StepPlan& plan) {
@@ -90,8 +86,6 @@ void TinyEngine::LayOutBatch(const StepPlan& plan) {
   positions_.clear();
   slot_mapping_.clear();
   query_offsets_.assign(1, 0);
-  kv_.resize(plan.slots.size());
-  entries_.assign(plan.slots.size(), EntryIndex());
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     const SequenceTable& table = tables_.row(plan.slots[i]);
     for (int32_t p = plan.positions[i]; p < table.num_computed; ++p) {
@@ -104,59 +98,7 @@ void TinyEngine::LayOutBatch(const StepPlan& plan) {
                               row % layout_.page_size);
     }
     query_offsets_.push_back(static_cast<int32_t>(tokens_.size()));
-    kv_[i] = SequenceKv{.tail_blocks = table.tail_blocks.data(),
-                        .tail_length = table.tail_length()};
-    if (sequence(plan.slots[i]).scoring.kind == ScorerState::kAttentionSums) {
-      entries_[i] = AllEntries(plan.slots[i]);
-    }
   }
-}
-
-void TinyEngine::RunLayer(const StepPlan& plan, int32_t layer) {
-  forward_.Project(layer);
-  backend_->Append(AppendBatch{.layer = layer,
-                               .slot_mapping = slot_mapping_,
-                               .keys = forward_.keys().data(),
-                               .values = forward_.values().data()});
-  Observe(plan, layer);
-  const int32_t first_head = layout_.head_index(layer, 0);
-  for (size_t i = 0; i < plan.slots.size(); ++i) {
-    const RaggedRegion* region = sequence(plan.slots[i]).layout();
-    if (region == nullptr) continue;
-    kv_[i].region_pages = region->page_list().data();
-    kv_[i].region_offsets = region->page_offsets().data() + first_head;
-    kv_[i].region_lengths = region->kept().data() + first_head;
-  }
-  backend_->Attention(AttentionBatch{.layer = layer,
-                                     .sequences = kv_,
-                                     .query_offsets = query_offsets_,
-                                     .queries = forward_.queries().data(),
-                                     .output = forward_.attention().data(),
-                                     .scale = scale_});
-  forward_.Finish(layer);
-}
-
-void TinyEngine::Observe(const StepPlan& plan, int32_t layer) {
-  const auto width = static_cast<size_t>(model_->shape().q_width());
-  for (size_t i = 0; i < plan.slots.size(); ++i) {
-    const size_t first = static_cast<size_t>(query_offsets_[i]) * width;
-    scoring_.Observe(layer, plan.positions[i],
-                     query_offsets_[i + 1] - query_offsets_[i],
-                     tables_.row(plan.slots[i]).query_window,
-                     forward_.queries().data() + first,
-                     forward_.raw_queries().data() + first, entries_[i],
-                     &sequence(plan.slots[i]).scoring);
-  }
-}
-
-EntryIndex TinyEngine::AllEntries(SequenceSlot slot) {
-  const Sequence& state = sequence(slot);
-  const SequenceTable& table = tables_.row(slot);
-  return IndexEntries(layout_, CacheView{state.layout(), table.tail_blocks},
-                      state.region == nullptr
-                          ? std::span<const int32_t>()
-                          : std::span(state.region->positions),
-                      table.num_computed);
 }
 
 void TinyEngine::Sample(const StepPlan& plan, StepResult* result) {
@@ -179,45 +121,25 @@ absl::Status TinyEngine::Evict(const StepPlan& plan, const EvictionOrder& order,
   if (IsDamaged(order.slot)) {
     return absl::DataLossError("the sequence holds lost blocks");
   }
-  ScoredEntries scored;
-  BM_RETURN_IF_ERROR(scoring_.Score(order, tables_.row(order.slot),
-                                    sequence(order.slot).scoring,
-                                    AllEntries(order.slot), &scored));
-  std::span<const int32_t> external;
-  if (order.policy.budget.kind == BudgetKind::kExternal) {
-    external = *order.budgets;
-  }
-  const KeepSets keep = SelectEntries(
-      order.policy, order.target,
-      HeadShape{layout_.num_layers, layout_.num_heads, layout_.page_size},
-      EvictionRange{order.cut, order.length},
-      EntriesView{scored.candidates.offsets, scored.candidates.positions,
-                  scored.scores, scored.value_norms, scored.products},
-      external);
-  for (size_t head = 0; head + 1 < keep.offsets.size(); ++head) {
-    counts->push_back(
-        static_cast<int32_t>(keep.offsets[head + 1] - keep.offsets[head]));
+  std::vector<TinySelection> selections;
+  counts->resize(static_cast<size_t>(layout_.pages_per_block()));
+  for (TinyShard& shard : shards_) {
+    const auto index = static_cast<int32_t>(selections.size());
+    BM_ASSIGN_OR_RETURN(selections.emplace_back(), shard.Select(order));
+    for (int32_t i = 0; i < layout_.shard_pages_per_block(); ++i) {
+      (*counts)[static_cast<size_t>(layout_.shard_head_index(index, i))] =
+          selections.back().count(static_cast<size_t>(i));
+    }
   }
   BM_RETURN_IF_ERROR(tables_.CheckCounts(order, *counts));
-  if (observer_.on_eviction) {
-    observer_.on_eviction(order, scored, keep);
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (!observer_.on_eviction) break;
+    observer_.on_eviction(order, static_cast<int32_t>(i), selections[i].scored,
+                          selections[i].keep);
   }
-
-  const SequenceTable& table = tables_.row(order.slot);
-  Sequence& state = sequence(order.slot);
-  const CacheView covered{
-      state.layout(), std::span(table.tail_blocks)
-                          .first(static_cast<size_t>((order.cut - table.cut) /
-                                                     layout_.page_size))};
-  RaggedRegion next = RaggedRegion::LayOut(
-      layout_, covered, EngineTables::Destinations(plan, order), *counts,
-      order.cut);
-  CompactionPlan compaction =
-      PlanCompaction(layout_, scored.candidates, keep, next);
-  backend_->Move(compaction.moves);
-  state.region = std::make_shared<const Region>(
-      Region{std::move(next), std::move(compaction.positions)});
-  if (order.region != kNoRegion) regions_[order.region] = state.region;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    shards_[i].Evict(plan, order, selections[i]);
+  }
   tables_.Commit(plan, order, *counts);
   for (const BlockId block : EngineTables::Destinations(plan, order)) {
     lost_.erase(block);

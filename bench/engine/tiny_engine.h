@@ -7,31 +7,31 @@
 // sequence depends on the sequence's tokens and evictions alone, bit for bit:
 // neither on the batch nor on how the prompt was cut into chunks.
 //
-// Thread-compatible. Owns the backend and the host tier's memory; beyond:
-// tables, the kept
-// queries (query_window * layers * q_width floats per sequence) and, per region
-// slot, 4 bytes of position.
+// The KV heads are split among shards (tensor parallelism): each computes with
+// its heads in a memory of its own and allocates an eviction's budgets among
+// them; block ids, tables and all work on rows are common. An order that any
+// shard refuses is carried out by none.
+//
+// Thread-compatible. Owns the shards, their backends and the host tier.
 #ifndef BENCH_ENGINE_TINY_ENGINE_H_
 #define BENCH_ENGINE_TINY_ENGINE_H_
 
-#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 #include <absl/status/status.h>
 
 #include "bench/engine/tables.h"
 #include "bench/engine/tiny_model.h"
 #include "bench/engine/tiny_scoring.h"
-#include "blockmgr/compaction.h"
+#include "bench/engine/tiny_shard.h"
 #include "blockmgr/eviction/select.h"
-#include "blockmgr/ragged_region.h"
 #include "blockmgr/step_plan.h"
 #include "kernels/backend.h"
 
@@ -45,10 +45,10 @@ struct TinyObserver {
   std::function<void(SequenceSlot slot, int32_t position,
                      std::span<const float> logits)>
       on_logits = {};
-  // An eviction about to be carried out: its candidates, what the policy read
-  // of them, and what is kept.
-  std::function<void(const EvictionOrder& order, const ScoredEntries& scored,
-                     const KeepSets& keep)>
+  // An eviction about to be carried out, shard by shard: its candidates, what
+  // the policy read of them, and what is kept, all of the shard's heads.
+  std::function<void(const EvictionOrder& order, int32_t shard,
+                     const ScoredEntries& scored, const KeepSets& keep)>
       on_eviction = {};
 };
 
@@ -61,11 +61,12 @@ using TinyHostFault =
 
 class TinyEngine {
  public:
-  // REQUIRES: the backend's layout is the model's (see MakeLayout);
-  // num_host_blocks >= 0, for sequences that are swapped out.
-  TinyEngine(std::shared_ptr<const TinyModel> model,
-             std::unique_ptr<Backend> backend, int32_t max_sequences,
-             int32_t num_host_blocks = 0);
+  // One backend per shard (see CreateCpuShards). REQUIRES: `layout` is the
+  // model's (see MakeLayout), but for num_shards; the backends' are its
+  // ShardLayout(); num_host_blocks >= 0, for sequences that are swapped out.
+  TinyEngine(std::shared_ptr<const TinyModel> model, const ModelLayout& layout,
+             std::vector<std::unique_ptr<Backend>> backends,
+             int32_t max_sequences, int32_t num_host_blocks = 0);
 
   // Executes a plan. InvalidArgument, with nothing changed, for a plan that
   // contradicts the tables. A bad eviction order is no error of the step: its
@@ -82,37 +83,15 @@ class TinyEngine {
   const TinyModel& model() const { return *model_; }
 
  private:
-  // Immutable: sequences, and those to come, may share it.
-  struct Region {
-    RaggedRegion layout;
-    std::vector<int32_t> positions;  // by slot of the region
-  };
-  // What the tables do not know of a sequence.
-  struct Sequence {
-    std::shared_ptr<const Region> region;  // null: none
-    ScoringState scoring;
-
-    const RaggedRegion* layout() const {
-      return region == nullptr ? nullptr : &region->layout;
-    }
-  };
-
-  void StartSequences(const StepPlan& plan, StepResult* result);
+  void StartSequences(const StepPlan& plan);
   // Flattens the plan's tokens into tokens_, positions_, ... below.
   void LayOutBatch(const StepPlan& plan);
-  void RunLayer(const StepPlan& plan, int32_t layer);
-  // Shows the layer's queries to what scores will be made of.
-  void Observe(const StepPlan& plan, int32_t layer);
-  // Live entries of a sequence, those of this step included.
-  EntryIndex AllEntries(SequenceSlot slot);
   void Sample(const StepPlan& plan, StepResult* result);
 
   // Swap (tiny_swap.cc).
-  void SwapOutSequences(const StepPlan& plan, StepResult* result);
-  // The region of what comes back, if any.
-  std::shared_ptr<const Region> SwapIn(const StepPlan& plan,
-                                       const SequenceStart& start,
-                                       StepResult* result);
+  void SwapOut(const StepPlan& plan, StepResult* result);
+  // Which of the blocks that came back have lost content.
+  void NoteSwapIns(const StepPlan& plan, StepResult* result);
   void LoseHostBlocks(std::span<const HostBlockId> blocks, StepResult* result);
 
   // Losses (tiny_losses.cc).
@@ -123,24 +102,13 @@ class TinyEngine {
 
   absl::Status Evict(const StepPlan& plan, const EvictionOrder& order,
                      std::vector<int32_t>* counts);
-  Sequence& sequence(SequenceSlot slot) {
-    return sequences_[static_cast<size_t>(Index(slot))];
-  }
 
   const std::shared_ptr<const TinyModel> model_;
-  const std::unique_ptr<Backend> backend_;
   const ModelLayout layout_;
-  const float scale_;  // 1 / sqrt(head_dim)
   TinyForward forward_;
-  TinyScoring scoring_;
   EngineTables tables_;
-  std::vector<Sequence> sequences_;  // by slot
-  // Kept for sequences to come.
-  absl::flat_hash_map<RegionId, std::shared_ptr<const Region>> regions_;
+  std::deque<TinyShard> shards_;  // they borrow model and tables
   absl::flat_hash_set<BlockId> lost_;
-  // The host tier, and what the sequences in it had.
-  std::vector<std::byte> host_;
-  absl::flat_hash_map<SwapId, std::shared_ptr<const Region>> swapped_;
   absl::flat_hash_set<HostBlockId> lost_host_;
   TinyObserver observer_;
   TinyFault fault_;
@@ -151,9 +119,6 @@ class TinyEngine {
   std::vector<int32_t> positions_;      // [total tokens]
   std::vector<int64_t> slot_mapping_;   // [total tokens]
   std::vector<int32_t> query_offsets_;  // [scheduled + 1]
-  std::vector<SequenceKv> kv_;          // [scheduled]
-  // [scheduled]; empty where nothing is accumulated
-  std::vector<EntryIndex> entries_;
 };
 
 }  // namespace blockmgr

@@ -1,8 +1,8 @@
 // Memory that loses its content, as a host engine would notice and report it.
 
 #include <algorithm>
-#include <limits>
-#include <vector>
+
+#include <absl/container/flat_hash_map.h>
 
 #include "bench/engine/tiny_engine.h"
 
@@ -41,24 +41,11 @@ void TinyEngine::ForgetLosses(const StepPlan& plan, StepResult* result) {
 
 void TinyEngine::Lose(std::span<const BlockId> blocks, StepResult* result) {
   if (blocks.empty()) return;
-  std::vector<int64_t> slots;
   for (const BlockId block : blocks) {
     lost_.insert(block);
     result->lost_blocks.push_back(block);
-    for (int32_t i = 0; i < layout_.page_size; ++i) {
-      slots.push_back(int64_t{Index(block)} * layout_.page_size + i);
-    }
   }
-  const std::vector<float> rows(slots.size() *
-                                    static_cast<size_t>(layout_.num_heads) *
-                                    static_cast<size_t>(layout_.head_dim),
-                                std::numeric_limits<float>::quiet_NaN());
-  for (int32_t layer = 0; layer < layout_.num_layers; ++layer) {
-    backend_->Append(AppendBatch{.layer = layer,
-                                 .slot_mapping = slots,
-                                 .keys = rows.data(),
-                                 .values = rows.data()});
-  }
+  for (TinyShard& shard : shards_) shard.Lose(blocks);
 }
 
 bool TinyEngine::IsDamaged(SequenceSlot slot) const {

@@ -48,9 +48,12 @@ class TakerBelow {
 
 }  // namespace
 
-TinyScoring::TinyScoring(const TinyModel* model, Backend* backend)
+TinyScoring::TinyScoring(const TinyModel* model, const ModelLayout& whole,
+                         int32_t shard, Backend* backend)
     : model_(*model),
       backend_(*backend),
+      whole_(whole),
+      shard_(shard),
       layout_(backend->layout()),
       scale_(1.0f / std::sqrt(static_cast<float>(layout_.head_dim))) {
   for (int32_t i = 0; i < layout_.head_dim / 2; ++i) {
@@ -62,15 +65,14 @@ TinyScoring::TinyScoring(const TinyModel* model, Backend* backend)
 void TinyScoring::Start(const SequenceStart& start, ScoringState* state) const {
   state->first_query = start.num_cached_tokens;
   state->queries.resize(static_cast<size_t>(layout_.num_layers) *
-                        static_cast<size_t>(start.query_window) *
-                        static_cast<size_t>(model_.shape().q_width()));
+                        static_cast<size_t>(start.query_window) * q_width());
   state->kind = start.scorer_state;
   state->begin = start.state_begin;
   if (state->kind == ScorerState::kAttentionSums) {
     state->attention_sums.resize(
         static_cast<size_t>(layout_.pages_per_block()));
   } else if (state->kind == ScorerState::kQueryStatistics) {
-    const auto width = static_cast<size_t>(model_.shape().q_width());
+    const auto width = q_width();
     state->statistics.resize(
         static_cast<size_t>(layout_.num_layers),
         {.count = 0,
@@ -103,7 +105,7 @@ void TinyScoring::Observe(int32_t layer, int32_t begin, int32_t count,
                           int32_t query_window, const float* queries,
                           const float* raw_queries, const EntryIndex& entries,
                           ScoringState* state) {
-  const auto width = static_cast<size_t>(model_.shape().q_width());
+  const auto width = q_width();
   float* ring = state->queries.data() + static_cast<size_t>(layer) *
                                             static_cast<size_t>(query_window) *
                                             width;
@@ -156,7 +158,7 @@ void TinyScoring::AddAttention(int32_t layer, int32_t begin, int32_t count,
 
 void TinyScoring::CopyWindow(const ScoringState& state, int32_t query_window,
                              int32_t layer, int32_t first, int32_t count) {
-  const auto width = static_cast<size_t>(model_.shape().q_width());
+  const auto width = q_width();
   window_.resize(static_cast<size_t>(count) * width);
   for (int32_t i = 0; i < count; ++i) {
     const int64_t row =
@@ -199,6 +201,9 @@ void TinyScoring::AddValueNorms(const SelectorSpec& selector,
   const bool product = selector.gqa_product;
   const auto layer = static_cast<size_t>(batch->layer);
   const auto begin = static_cast<size_t>(slice.begin);
+  // Rows of the shard's first query head.
+  const size_t projection = static_cast<size_t>(shard_) * q_width() *
+                            static_cast<size_t>(model_.shape().hidden);
   const auto count = static_cast<size_t>(slice.offsets.back());
   norms_.resize(count *
                 (product ? static_cast<size_t>(layout_.group_size()) : 1));
@@ -206,7 +211,8 @@ void TinyScoring::AddValueNorms(const SelectorSpec& selector,
       {.layer = batch->layer,
        .norm = selector.norm,
        .entries = slice.list,
-       .output_projection = model_.weights().layers[layer].output.data(),
+       .output_projection =
+           model_.weights().layers[layer].output.data() + projection,
        .model_dim = model_.shape().hidden,
        .per_query_head = product,
        .norms = norms_});
@@ -264,7 +270,8 @@ void TinyScoring::ScoreLayer(const EvictionOrder& order,
     for (size_t head = 0; head + 1 < slice.offsets.size(); ++head) {
       const auto from = static_cast<size_t>(slice.offsets[head]);
       const auto size = static_cast<size_t>(slice.offsets[head + 1]) - from;
-      RandomScores(policy.scorer.seed, layer, static_cast<int32_t>(head),
+      RandomScores(policy.scorer.seed, layer,
+                   shard_ * layout_.num_heads + static_cast<int32_t>(head),
                    slice.list.positions.subspan(from, size),
                    scores.subspan(from, size));
     }
@@ -302,11 +309,13 @@ absl::Status TinyScoring::Score(const EvictionOrder& order,
   if (order.policy.scorer.kind != ScorerKind::kExternal) {
     return absl::OkStatus();
   }
-  // By position: [num_layers, num_heads, cut].
+  // By position, of all shards: [num_layers, num_heads, cut].
   const EntryIndex& candidates = scored->candidates;
   for (size_t head = 0; head + 1 < candidates.offsets.size(); ++head) {
+    const auto place = static_cast<size_t>(
+        whole_.shard_head_index(shard_, static_cast<int32_t>(head)));
     const float* by_position =
-        order.scores->data() + head * static_cast<size_t>(order.cut);
+        order.scores->data() + place * static_cast<size_t>(order.cut);
     for (int64_t i = candidates.offsets[head]; i < candidates.offsets[head + 1];
          ++i) {
       const auto entry = static_cast<size_t>(i);

@@ -43,10 +43,13 @@ struct ScoredEntries {
   std::vector<float> products;
 };
 
-// Thread-compatible. Model and backend are borrowed.
+// Of the heads of one shard: queries, entries and scores are those of its
+// heads. Thread-compatible. Model and backend are borrowed.
 class TinyScoring {
  public:
-  TinyScoring(const TinyModel* model, Backend* backend);
+  // REQUIRES: backend->layout() is whole.ShardLayout().
+  TinyScoring(const TinyModel* model, const ModelLayout& whole, int32_t shard,
+              Backend* backend);
 
   void Start(const SequenceStart& start, ScoringState* state) const;
 
@@ -90,10 +93,17 @@ class TinyScoring {
                   const ScoringState& state, int32_t layer,
                   const EntryIndex& all, ScoredEntries* whole);
 
+  size_t q_width() const {
+    return static_cast<size_t>(layout_.num_q_heads) *
+           static_cast<size_t>(layout_.head_dim);
+  }
+
   const TinyModel& model_;
   Backend& backend_;
-  const ModelLayout layout_;
-  const float scale_;  // 1 / sqrt(head_dim)
+  const ModelLayout whole_;
+  const int32_t shard_;
+  const ModelLayout layout_;  // of the shard
+  const float scale_;         // 1 / sqrt(head_dim)
   std::vector<double> inverse_frequencies_;
   std::vector<float> window_;  // scratch
   std::vector<float> sums_;    // scratch

@@ -1,70 +1,91 @@
-// The host tier of a TinyEngine.
+// The host tier of a TinyEngine: each shard has memory of its own for its
+// heads' part of every host block.
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "bench/engine/tiny_engine.h"
+#include "bench/engine/tiny_shard.h"
 #include "blockmgr/base/check.h"
 
 namespace blockmgr {
 
-void TinyEngine::SwapOutSequences(const StepPlan& plan, StepResult* result) {
+void TinyShard::SwapOut(const StepPlan& plan) {
   for (const SwapId swap : plan.dropped_swaps) swapped_.erase(swap);
   for (const SwapOut& out : plan.swap_outs) {
-    swapped_[out.swap] = sequence(out.slot).region;
-  }
-  if (plan.transfers_out.empty()) return;
-  backend_->CopyToHost(plan.transfers_out, host_);
-  for (const BlockTransfer& transfer : plan.transfers_out) {
-    if (!lost_.contains(transfer.block)) {
-      lost_host_.erase(transfer.host);
-      continue;
+    Swapped& swapped = swapped_[out.swap];
+    swapped.region = sequence(out.slot).region;
+    // As the tables have seen, first those of the region.
+    for (const BlockTransfer& transfer :
+         std::span(plan.transfers_out)
+             .subspan(static_cast<size_t>(out.transfer_begin),
+                      static_cast<size_t>(out.num_transfers))) {
+      swapped.blocks.push_back(transfer.block);
     }
-    lost_host_.insert(transfer.host);
-    result->lost_host_blocks.push_back(transfer.host);
+  }
+  if (!plan.transfers_out.empty()) {
+    backend_->CopyToHost(plan.transfers_out, host_);
   }
 }
 
-std::shared_ptr<const TinyEngine::Region> TinyEngine::SwapIn(
-    const StepPlan& plan, const SequenceStart& start, StepResult* result) {
+std::shared_ptr<const TinyShard::Region> TinyShard::SwapIn(
+    const StepPlan& plan, const SequenceStart& start) {
   const auto found = swapped_.find(start.swap);
   BM_CHECK(found != swapped_.end());  // as the tables have seen
-  std::shared_ptr<const Region> region = std::move(found->second);
+  const Swapped swapped = std::move(found->second);
   swapped_.erase(found);
-  if (start.region != kNoRegion) {
-    region = regions_.at(start.region);
-  } else if (region != nullptr) {
-    const SequenceTable& table = tables_.row(start.slot);
-    region = std::make_shared<const Region>(
-        Region{region->layout.OnBlocks(layout_, table.region_blocks),
-               region->positions});
-  }
   const auto transfers = std::span(plan.transfers_in)
                              .subspan(static_cast<size_t>(start.transfer_begin),
                                       static_cast<size_t>(start.num_transfers));
   backend_->CopyFromHost(transfers, host_);
-  for (const BlockTransfer& transfer : transfers) {
-    lost_.erase(transfer.block);
-    if (!lost_host_.contains(transfer.host)) continue;
-    lost_.insert(transfer.block);
-    result->lost_blocks.push_back(transfer.block);
-  }
-  return region;
+  if (start.region != kNoRegion) return regions_.at(start.region);
+  if (swapped.region == nullptr) return nullptr;
+  const std::vector<BlockId>& now = tables_.row(start.slot).region_blocks;
+  return std::make_shared<const Region>(
+      Region{swapped.region->layout.OnBlocks(
+                 layout_, std::span(swapped.blocks).first(now.size()), now),
+             swapped.region->positions});
 }
 
-void TinyEngine::LoseHostBlocks(std::span<const HostBlockId> blocks,
-                                StepResult* result) {
+void TinyShard::LoseHost(std::span<const HostBlockId> blocks) {
   const auto block_bytes = static_cast<size_t>(layout_.block_bytes());
   for (const HostBlockId block : blocks) {
-    lost_host_.insert(block);
-    result->lost_host_blocks.push_back(block);
     // All bits set is a NaN.
     std::ranges::fill(
         std::span(host_).subspan(
             static_cast<size_t>(Index(block)) * block_bytes, block_bytes),
         std::byte{0xFF});
   }
+}
+
+void TinyEngine::SwapOut(const StepPlan& plan, StepResult* result) {
+  for (TinyShard& shard : shards_) shard.SwapOut(plan);
+  for (const BlockTransfer& transfer : plan.transfers_out) {
+    lost_host_.erase(transfer.host);
+    if (!lost_.contains(transfer.block)) continue;
+    lost_host_.insert(transfer.host);
+    result->lost_host_blocks.push_back(transfer.host);
+  }
+}
+
+void TinyEngine::NoteSwapIns(const StepPlan& plan, StepResult* result) {
+  for (const BlockTransfer& transfer : plan.transfers_in) {
+    lost_.erase(transfer.block);
+    if (!lost_host_.contains(transfer.host)) continue;
+    lost_.insert(transfer.block);
+    result->lost_blocks.push_back(transfer.block);
+  }
+}
+
+void TinyEngine::LoseHostBlocks(std::span<const HostBlockId> blocks,
+                                StepResult* result) {
+  for (const HostBlockId block : blocks) {
+    lost_host_.insert(block);
+    result->lost_host_blocks.push_back(block);
+  }
+  for (TinyShard& shard : shards_) shard.LoseHost(blocks);
 }
 
 }  // namespace blockmgr

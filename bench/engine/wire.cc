@@ -64,6 +64,8 @@ absl::StatusOr<EvictionOrder> OrderFromProto(const v1::EvictionOrder& proto) {
   order.destination_begin = proto.destination_begin();
   order.num_destinations = proto.num_destinations();
   order.page_total = proto.page_total();
+  order.shard_page_totals.assign(proto.shard_page_totals().begin(),
+                                 proto.shard_page_totals().end());
   order.region = RegionId{proto.region()};
   if (order.policy.scorer.kind == ScorerKind::kExternal) {
     order.scores = std::make_shared<const std::vector<float>>(

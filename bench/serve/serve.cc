@@ -161,7 +161,8 @@ std::vector<std::pair<std::string, double>> Config(
           {"num_heads", layout.num_heads()},
           {"num_q_heads", layout.num_q_heads()},
           {"head_dim", layout.head_dim()},
-          {"page_size", layout.page_size()}};
+          {"page_size", layout.page_size()},
+          {"num_shards", std::max(1, layout.num_shards())}};
 }
 
 }  // namespace

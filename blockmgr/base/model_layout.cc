@@ -33,7 +33,8 @@ absl::Status ModelLayout::Validate() const {
         RequireAtLeast("num_q_heads", num_q_heads, 1),
         RequireAtLeast("head_dim", head_dim, 1),
         RequireAtLeast("page_size", page_size, 1),
-        RequireAtLeast("num_blocks", num_blocks, 2)}) {
+        RequireAtLeast("num_blocks", num_blocks, 2),
+        RequireAtLeast("num_shards", num_shards, 1)}) {
     if (!status.ok()) return status;
   }
   for (const absl::Status& status :
@@ -45,6 +46,11 @@ absl::Status ModelLayout::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("num_q_heads: expected a multiple of num_heads (",
                      num_heads, "), got ", num_q_heads));
+  }
+  if (num_heads % num_shards != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_shards: expected a divisor of num_heads (", num_heads,
+                     "), got ", num_shards));
   }
   if (row_bytes() % 16 != 0) {
     return absl::InvalidArgumentError(
@@ -62,12 +68,22 @@ absl::Status ModelLayout::Validate() const {
   return absl::OkStatus();
 }
 
+ModelLayout ModelLayout::ShardLayout() const {
+  ModelLayout shard = *this;
+  shard.num_heads /= num_shards;
+  shard.num_q_heads /= num_shards;
+  shard.num_shards = 1;
+  return shard;
+}
+
 std::string ModelLayout::ToString() const {
+  const std::string shards =
+      num_shards == 1 ? "" : absl::StrCat(", ", num_shards, " shards");
   return absl::StrFormat(
       "%d layers, %d heads (%d q_heads), head_dim %d, page_size %d, %s, %d "
-      "blocks",
+      "blocks%s",
       num_layers, num_heads, num_q_heads, head_dim, page_size,
-      dtype == DType::kFloat32 ? "float32" : "bfloat16", num_blocks);
+      dtype == DType::kFloat32 ? "float32" : "bfloat16", num_blocks, shards);
 }
 
 KvPoolLayout KvPoolLayout::PageContiguous(const ModelLayout& layout) {

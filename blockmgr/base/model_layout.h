@@ -20,6 +20,14 @@ namespace blockmgr {
 //   page = (layer * num_blocks + block) * num_heads + head
 //
 // so one layer's pages are contiguous and a kernel launch stays inside them.
+//
+// Under tensor parallelism the heads are split evenly among shards: shard r has
+// heads [r * shard_heads(), (r + 1) * shard_heads()) in a memory of its own,
+// under the block ids of all. A block is a page for every (layer, head) of
+// every shard; no page of one shard ever serves a head of another. Everything
+// here is of the whole model unless it says "shard": who works in one shard's
+// memory does so with ShardLayout(), in which heads and pages are the shard's
+// own.
 struct ModelLayout {
   int32_t num_layers = 0;
   int32_t num_heads = 0;  // KV heads of each layer
@@ -29,6 +37,9 @@ struct ModelLayout {
   int32_t page_size = 16;  // tokens per page
   DType dtype = DType::kBFloat16;
   int32_t num_blocks = 0;  // of the pool, the null block included
+  // num_heads is a multiple of it. Ranks that hold the same heads (more ranks
+  // than KV heads) are one shard.
+  int32_t num_shards = 1;
 
   // Checks every field, and that page ids fit int32
   // (num_layers * num_blocks * num_heads < 2^31) and rows are 16-byte aligned.
@@ -36,14 +47,19 @@ struct ModelLayout {
   absl::Status Validate() const;
 
   int32_t group_size() const { return num_q_heads / num_heads; }
-  // Pages of one block: one per (layer, head).
+  // Pages of one block in all shards: one per (layer, head).
   int32_t pages_per_block() const { return num_layers * num_heads; }
+  int32_t shard_heads() const { return num_heads / num_shards; }
+  // Pages of one block in the memory of one shard.
+  int32_t shard_pages_per_block() const { return num_layers * shard_heads(); }
   int64_t row_bytes() const { return int64_t{head_dim} * DTypeBytes(dtype); }
   // K and V of page_size tokens of one head of one layer.
   int64_t page_bytes() const { return 2 * row_bytes() * page_size; }
+  // Of one block in all shards together; each has 1 / num_shards of it.
   int64_t block_bytes() const { return page_bytes() * pages_per_block(); }
-  // K and V of one token through all layers and heads.
+  // K and V of one token through all layers and heads, in all shards.
   int64_t token_bytes() const { return block_bytes() / page_size; }
+  // Of all shards, as num_pages.
   int64_t pool_bytes() const { return block_bytes() * num_blocks; }
   int64_t num_pages() const {
     return int64_t{num_layers} * num_blocks * num_heads;
@@ -53,6 +69,16 @@ struct ModelLayout {
   int32_t head_index(int32_t layer, int32_t head) const {
     return layer * num_heads + head;
   }
+  // The shard that a head of [0, num_heads) belongs to.
+  int32_t shard_of(int32_t head) const { return head / shard_heads(); }
+  // Where a shard's own (layer, head), an index into [num_layers,
+  // shard_heads()], stands in the whole model's [num_layers, num_heads].
+  int32_t shard_head_index(int32_t shard, int32_t own_index) const {
+    return head_index(own_index / shard_heads(),
+                      shard * shard_heads() + own_index % shard_heads());
+  }
+  // One shard's memory: a model of its heads alone.
+  ModelLayout ShardLayout() const;
   PageId page_id(int32_t layer, BlockId block, int32_t head) const {
     return PageId{(layer * num_blocks + Index(block)) * num_heads + head};
   }
@@ -73,7 +99,8 @@ struct ModelLayout {
 
 // Where the bytes of a pool are: a base per layer and byte strides, so that one
 // set of kernels runs on our own arena and on tensors an engine already has
-// (vLLM/FlashInfer HND and NHD). A row (one token of K or V) is contiguous.
+// (vLLM/FlashInfer HND and NHD). A row (one token of K or V) is contiguous. Of
+// one shard's memory: layouts here are ShardLayout()s.
 struct KvPoolLayout {
   int64_t layer_stride = 0;  // from the base of one layer to the next
   int64_t block_stride = 0;

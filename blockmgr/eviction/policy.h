@@ -39,7 +39,8 @@ namespace blockmgr {
 enum class ScorerKind : uint8_t {
   kSnapKv,             // attention of the last queries, pooled (2404.14469)
   kH2o,                // attention summed over queries (2306.14048)
-  kTova,               // attention of the last query (2401.06104)
+  kTova,               // attention of the last query, of all its heads (of
+                       // one shard's: a rank sees no other) (2401.06104)
   kKeyDiff,            // distance from the other keys (2504.15364)
   kExpectedAttention,  // attention of future queries (2510.00636)
   kStreaming,          // recency; with sinks: StreamingLLM (2309.17453)

@@ -5,6 +5,8 @@
 #include <memory>
 #include <utility>
 
+#include <absl/strings/str_cat.h>
+
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/base/status_macros.h"
@@ -285,8 +287,24 @@ void CpuBackend::Poison() {
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(
     const ModelLayout& layout) {
+  if (layout.num_shards != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_shards: expected the layout of one shard, got ",
+                     layout.num_shards, " shards"));
+  }
   BM_ASSIGN_OR_RETURN(KvArena arena, KvArena::Create(layout));
   return std::make_unique<CpuBackend>(std::move(arena));
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<Backend>>> CreateCpuShards(
+    const ModelLayout& layout) {
+  BM_RETURN_IF_ERROR(layout.Validate());
+  std::vector<std::unique_ptr<Backend>> shards;
+  for (int32_t shard = 0; shard < layout.num_shards; ++shard) {
+    BM_ASSIGN_OR_RETURN(shards.emplace_back(),
+                        CreateCpuBackend(layout.ShardLayout()));
+  }
+  return shards;
 }
 
 }  // namespace blockmgr

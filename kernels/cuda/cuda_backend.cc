@@ -26,6 +26,11 @@ absl::Status CheckLayout(const ModelLayout& layout) {
     return absl::InvalidArgumentError(
         "dtype: expected bfloat16 (what has CUDA kernels), got float32");
   }
+  if (layout.num_shards != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_shards: expected the layout of one shard, got ",
+                     layout.num_shards, " shards"));
+  }
   const int32_t dim = layout.head_dim;
   if (dim != 64 && dim != 128 && dim != 256) {
     return Expected("head_dim", "64, 128 or 256", dim);

@@ -27,6 +27,7 @@ std::string DescribeDifference(const ModelLayout& want,
       {"layout.num_q_heads", want.num_q_heads, got.num_q_heads},
       {"layout.head_dim", want.head_dim, got.head_dim},
       {"layout.page_size", want.page_size, got.page_size},
+      {"layout.num_shards", want.num_shards, got.num_shards},
       {"layout.num_blocks", want.num_blocks, got.num_blocks},
       {"num_scorer_states", had.num_scorer_states, has.num_scorer_states},
       {"num_host_blocks", had.num_host_blocks, has.num_host_blocks}};

@@ -190,6 +190,8 @@ void ToProto(const EvictionOrder& order, v1::EvictionOrder* proto) {
   proto->set_destination_begin(order.destination_begin);
   proto->set_num_destinations(order.num_destinations);
   proto->set_page_total(order.page_total);
+  proto->mutable_shard_page_totals()->Add(order.shard_page_totals.begin(),
+                                          order.shard_page_totals.end());
   proto->set_region(Index(order.region));
   if (order.scores != nullptr) AddAll(*order.scores, proto->mutable_scores());
   if (order.budgets != nullptr) {

@@ -50,6 +50,7 @@ TEST_P(BlockManagerModelTest, AgreesWithNaiveModel) {
   EXPECT_GT(tally.mixed_evictions, 0);
   EXPECT_GT(tally.repeated_evictions, 0);
   EXPECT_GT(tally.refused_evictions, 0);
+  EXPECT_GT(tally.refused_shards, 0);
   EXPECT_GT(tally.closed_in_flight, 0);
   EXPECT_GT(tally.forks, 0);
   EXPECT_GT(tally.cut_backs, 0);

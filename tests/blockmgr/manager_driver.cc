@@ -25,6 +25,11 @@ DriverConfig RandomConfig(std::mt19937_64& random, int32_t page_size,
       .page_size = page_size,
       .dtype = DType::kFloat32,
       .num_blocks = RandomInt(random, 2, kMaxBlocks[RandomInt(random, 0, 3)])};
+  if (RandomChance(random, 0.5)) {
+    config.layout.num_shards = RandomInt(random, 1, 3);
+    config.layout.num_heads =
+        config.layout.num_shards * RandomInt(random, 1, 2);
+  }
   config.layout.num_q_heads = config.layout.num_heads;
   config.max_sequences = RandomInt(random, 1, 6);
   config.caching = caching;
@@ -322,10 +327,21 @@ bool ManagerDriver::OrderEviction() {
   if (Chance(0.5) && num_full > 1) {
     order.cut = sequence.cut + page_size * (num_full - 1);
   }
-  const int32_t num_pages = config_.layout.pages_per_block();
-  order.page_total = Int(1, num_pages * Int(1, 1 + num_full));
+  const int32_t num_pages =
+      config_.layout.pages_per_block() / config_.layout.num_shards;
+  const int64_t page_total = Int(1, num_pages * Int(1, 1 + num_full));
+  order.page_totals.assign(config_.layout.num_shards, page_total);
+  std::vector<int64_t> told;
+  if (Chance(0.5)) {
+    // One of them has the most.
+    for (int64_t& total : order.page_totals) {
+      total = Int(0, static_cast<int32_t>(page_total));
+    }
+    order.page_totals[Int(0, config_.layout.num_shards - 1)] = page_total;
+    told = order.page_totals;
+  }
   const auto num_destinations =
-      static_cast<int32_t>(CeilDiv<int64_t>(order.page_total, num_pages));
+      static_cast<int32_t>(CeilDiv<int64_t>(page_total, num_pages));
   const auto num_own =
       static_cast<int32_t>(model_.OwnBlocks(slot, order.cut).size());
   int32_t num_fresh = Int(0, num_destinations);
@@ -336,8 +352,8 @@ bool ManagerDriver::OrderEviction() {
   const BlockManagerStats before = manager_.stats();
   const uint64_t hash = manager_.StateHash();
   std::vector<BlockId> destinations;
-  const bool done = manager_.ReserveEviction(slot, order.cut, order.page_total,
-                                             num_fresh, &destinations);
+  const bool done = manager_.ReserveEviction(slot, order.cut, page_total,
+                                             num_fresh, &destinations, told);
   EXPECT_EQ(done, fits);
   if (!done) {
     EXPECT_EQ(manager_.StateHash(), hash);

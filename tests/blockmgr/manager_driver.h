@@ -49,6 +49,7 @@ struct DriverTally {
   int64_t mixed_evictions = 0;
   int64_t repeated_evictions = 0;
   int64_t refused_evictions = 0;
+  int64_t refused_shards = 0;  // counts, for the pages of one of several
   int64_t dropped_entries = 0;
   int64_t closed_in_flight = 0;
   int64_t lost_engines = 0;
@@ -138,6 +139,10 @@ class ManagerDriver {
   void Conclude(const Order& order);
   // A legal answer to the pending order of `slot`.
   std::vector<int32_t> RandomCounts(SequenceSlot slot);
+  int32_t ShardOf(int32_t head_index) const;
+  // Makes a shard keep all that it holds; whether that is more than its total.
+  bool ExceedTotal(SequenceSlot slot, int32_t shard,
+                   std::vector<int32_t>* counts) const;
   void CheckIllegalCounts(SequenceSlot slot, std::vector<int32_t> counts);
   void ResetPrefixCache();
   void LoseEngine();

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <span>
+#include <string>
 #include <utility>
 
+#include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -68,11 +70,17 @@ void ManagerDriver::Settle(Step* step, size_t i) {
   ++tally_->rejections;
 }
 
+int32_t ManagerDriver::ShardOf(int32_t head_index) const {
+  const ModelLayout& layout = config_.layout;
+  return NaiveShardOf({layout.num_layers, layout.num_heads, layout.num_shards},
+                      head_index % layout.num_heads);
+}
+
 std::vector<int32_t> ManagerDriver::RandomCounts(SequenceSlot slot) {
   const NaiveSequence& sequence = model_.at(slot);
   const int32_t num_heads = config_.layout.pages_per_block();
   const int32_t page_size = config_.layout.page_size;
-  auto pages_left = static_cast<int32_t>(sequence.pending->page_total);
+  std::vector<int64_t> pages_left = sequence.pending->page_totals;
   std::vector<int32_t> counts(num_heads, 0);
   std::vector<int32_t> order(num_heads);
   for (int32_t i = 0; i < num_heads; ++i) order[i] = i;
@@ -81,9 +89,11 @@ std::vector<int32_t> ManagerDriver::RandomCounts(SequenceSlot slot) {
   for (const int32_t i : order) {
     const int32_t held = sequence.pending->cut - sequence.cut +
                          (sequence.kept.empty() ? 0 : sequence.kept[i]);
-    const int32_t most = std::min(held, pages_left * page_size);
+    int64_t& left = pages_left[ShardOf(i)];
+    const auto most =
+        static_cast<int32_t>(std::min<int64_t>(held, left * page_size));
     counts[i] = greedy && Chance(0.7) ? most : Int(0, most);
-    pages_left -= CeilDiv(counts[i], page_size);
+    left -= CeilDiv(counts[i], page_size);
   }
   return counts;
 }
@@ -94,11 +104,34 @@ void ManagerDriver::CheckIllegalCounts(SequenceSlot slot,
   const int32_t i = Int(0, static_cast<int32_t>(counts.size()) - 1);
   const int32_t held = sequence.pending->cut - sequence.cut +
                        (sequence.kept.empty() ? 0 : sequence.kept[i]);
-  counts[i] = Chance(0.5) ? held + 1 : -1;
+  // Of all shards' pages, one too many of one of them.
+  const int32_t shard = ShardOf(i);
+  const int64_t total = sequence.pending->page_totals[shard];
+  const bool exceeds = Chance(0.5) && ExceedTotal(slot, shard, &counts);
+  if (!exceeds) counts[i] = Chance(0.5) ? held + 1 : -1;
   const uint64_t hash = manager_.StateHash();
-  EXPECT_THAT(manager_.ValidateCounts(slot, counts),
-              StatusIs(absl::StatusCode::kInvalidArgument));
+  const absl::Status refused = manager_.ValidateCounts(slot, counts);
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kInvalidArgument));
+  if (exceeds && config_.layout.num_shards > 1) {
+    EXPECT_THAT(std::string(refused.message()),
+                ::testing::HasSubstr(absl::StrCat(
+                    "at most ", total, " pages in shard ", shard, ", got")));
+    ++tally_->refused_shards;
+  }
   EXPECT_EQ(manager_.StateHash(), hash);
+}
+
+bool ManagerDriver::ExceedTotal(SequenceSlot slot, int32_t shard,
+                                std::vector<int32_t>* counts) const {
+  const NaiveSequence& sequence = model_.at(slot);
+  int64_t num_pages = 0;
+  for (int32_t i = 0; i < std::ssize(*counts); ++i) {
+    if (ShardOf(i) != shard) continue;
+    (*counts)[i] = sequence.pending->cut - sequence.cut +
+                   (sequence.kept.empty() ? 0 : sequence.kept[i]);
+    num_pages += CeilDiv((*counts)[i], config_.layout.page_size);
+  }
+  return num_pages > sequence.pending->page_totals[shard];
 }
 
 void ManagerDriver::Conclude(const Order& order) {

@@ -17,6 +17,9 @@ std::vector<NaivePage> VacantFor(const NaiveHead& key, const NaiveShape& shape,
   std::set<std::tuple<bool, int32_t, int32_t, size_t>> order;
   for (int32_t layer = 0; layer < shape.num_layers; ++layer) {
     for (int32_t head = 0; head < shape.num_heads; ++head) {
+      if (NaiveShardOf(shape, head) != NaiveShardOf(shape, key.second)) {
+        continue;
+      }
       for (size_t i = 0; i < destinations.size(); ++i) {
         if (taken.contains({layer, destinations[i], head})) continue;
         order.emplace(layer != key.first, layer, head, i);
@@ -32,6 +35,15 @@ std::vector<NaivePage> VacantFor(const NaiveHead& key, const NaiveShape& shape,
 
 }  // namespace
 
+int32_t NaiveShardOf(const NaiveShape& shape, int32_t head) {
+  int32_t shard = 0;
+  for (int32_t last = shape.num_heads / shape.num_shards; head >= last;
+       last += shape.num_heads / shape.num_shards) {
+    ++shard;
+  }
+  return shard;
+}
+
 std::vector<NaivePage> PagesOf(const std::vector<NaiveSlot>& slots) {
   std::vector<NaivePage> pages;
   for (const auto& [page, offset] : slots) {
@@ -46,9 +58,12 @@ NaivePages NaiveLayout(const NaiveShape& shape,
                        const std::map<NaiveHead, int32_t>& counts) {
   const std::set<int32_t> in_destination(destinations.begin(),
                                          destinations.end());
-  std::set<int32_t> blocks_now;
+  // By shard: each has its own memory.
+  std::map<int32_t, std::set<int32_t>> blocks_now;
   for (const auto& [key, pages] : lists) {
-    for (const NaivePage& page : pages) blocks_now.insert(page[1]);
+    for (const NaivePage& page : pages) {
+      blocks_now[NaiveShardOf(shape, page[2])].insert(page[1]);
+    }
   }
   NaivePages layout;
   std::set<NaivePage> taken;
@@ -58,7 +73,9 @@ NaivePages NaiveLayout(const NaiveShape& shape,
       if (in_destination.contains(page[1])) chosen.push_back(page);
     }
     for (const int32_t block : destinations) {
-      if (blocks_now.contains(block)) continue;
+      if (blocks_now[NaiveShardOf(shape, key.second)].contains(block)) {
+        continue;
+      }
       chosen.push_back({key.first, block, key.second});
     }
     if (std::ssize(chosen) > count) chosen.resize(count);

@@ -22,10 +22,14 @@ using NaivePages = std::map<NaiveHead, std::vector<NaivePage>>;
 struct NaiveShape {
   int32_t num_layers = 0;
   int32_t num_heads = 0;
+  int32_t num_shards = 1;
 };
 
 // The pages of an ordered slot list, in order of first use.
 std::vector<NaivePage> PagesOf(const std::vector<NaiveSlot>& slots);
+
+// The part of tensor parallelism that a head is in.
+int32_t NaiveShardOf(const NaiveShape& shape, int32_t head);
 
 // The page list of every head of a new region. `lists`: the pages each head
 // uses now, in order; `counts`: the pages each head is to have.

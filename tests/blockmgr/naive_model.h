@@ -38,7 +38,7 @@ struct NaiveSequence {
 
   struct Order {
     int32_t cut = 0;
-    int64_t page_total = 0;
+    std::vector<int64_t> page_totals = {};  // by shard
     std::vector<BlockId> own;
     std::vector<BlockId> fresh;
   };

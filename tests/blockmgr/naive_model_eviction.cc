@@ -154,8 +154,9 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
                          (sequence.kept.empty() ? 0 : sequence.kept[i]);
     receipt.evicted_entries += held - counts[i];
   }
-  sequence.pages = NaiveLayout({layout_.num_layers, layout_.num_heads},
-                               destinations, lists, wanted);
+  sequence.pages =
+      NaiveLayout({layout_.num_layers, layout_.num_heads, layout_.num_shards},
+                  destinations, lists, wanted);
 
   std::set<int32_t> used;
   for (const auto& [head, pages] : sequence.pages) {

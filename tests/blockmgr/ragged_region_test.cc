@@ -115,7 +115,7 @@ TEST(RaggedRegionTest, IsTheSameOnOtherBlocks) {
   const RaggedRegion region = RaggedRegion::LayOut(
       layout, CacheView{}, blocks, std::vector<int32_t>{9, 0, 4, 2}, 12);
   const std::vector<BlockId> others = {BlockId{8}, BlockId{3}};
-  const RaggedRegion moved = region.OnBlocks(layout, others);
+  const RaggedRegion moved = region.OnBlocks(layout, blocks, others);
   EXPECT_THAT(moved.blocks(), ElementsAre(BlockId{8}, BlockId{3}));
   EXPECT_EQ(moved.cut(), 12);
   EXPECT_EQ(moved.num_entries(), 15);

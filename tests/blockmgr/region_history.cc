@@ -30,6 +30,10 @@ RegionHistory::RegionHistory(std::mt19937_64& random) {
              .page_size = kPageSizes[std::min(RandomInt(random, 0, 9) / 3, 3)],
              .dtype = DType::kFloat32,
              .num_blocks = kMaxBlocks};
+  if (RandomChance(random, 0.5)) {
+    layout_.num_shards = RandomInt(random, 1, 3);
+    layout_.num_heads = layout_.num_shards * RandomInt(random, 1, 2);
+  }
   layout_.num_q_heads = layout_.num_heads;
   Grow(RandomInt(random, 1, 6));
 }
@@ -94,7 +98,7 @@ RandomEviction RegionHistory::NextEviction(std::mt19937_64& random) {
   eviction.cut = cut_ + eviction.num_tail_blocks * layout_.page_size;
 
   constexpr std::array<double, 5> kRates = {0.0, 0.1, 0.4, 0.8, 1.0};
-  int32_t num_pages = 0;
+  std::vector<int32_t> num_pages(layout_.num_shards);
   eviction.keep.offsets.push_back(0);
   std::set<int32_t> blocks;
   for (const NaiveHead& head : heads()) {
@@ -113,7 +117,8 @@ RandomEviction RegionHistory::NextEviction(std::mt19937_64& random) {
     }
     eviction.keep.offsets.push_back(std::ssize(eviction.keep.ranks));
     eviction.kept.push_back(static_cast<int32_t>(kept.size()));
-    num_pages += CeilDiv(eviction.kept.back(), layout_.page_size);
+    num_pages[head.second * layout_.num_shards / layout_.num_heads] +=
+        CeilDiv(eviction.kept.back(), layout_.page_size);
   }
 
   std::vector<int32_t> own;  // the others are shared: never a destination
@@ -121,8 +126,9 @@ RandomEviction RegionHistory::NextEviction(std::mt19937_64& random) {
     if (RandomChance(random, 0.7)) own.push_back(block);
   }
   std::ranges::shuffle(own, random);
-  const int32_t need =
-      CeilDiv(num_pages, layout_.pages_per_block()) + RandomInt(random, 0, 1);
+  const int32_t need = CeilDiv(std::ranges::max(num_pages),
+                               layout_.pages_per_block() / layout_.num_shards) +
+                       RandomInt(random, 0, 1);
   own.resize(
       RandomInt(random, 0, std::min(need, static_cast<int32_t>(own.size()))));
   for (const int32_t block : own) {
@@ -155,8 +161,9 @@ NaivePages RegionHistory::NaiveNext(const RandomEviction& eviction) const {
   for (const BlockId block : eviction.destinations) {
     destinations.push_back(Index(block));
   }
-  return NaiveLayout({layout_.num_layers, layout_.num_heads}, destinations,
-                     lists, counts);
+  return NaiveLayout(
+      {layout_.num_layers, layout_.num_heads, layout_.num_shards}, destinations,
+      lists, counts);
 }
 
 void RegionHistory::Advance(const RandomEviction& eviction, RaggedRegion next,

@@ -36,12 +36,13 @@ Row Softmax(Row logits) {
 class LayerScorer {
  public:
   LayerScorer(const EvictionOrder& order, const DenseReference& reference,
-              const TinyModel& model, int32_t layer)
+              const TinyModel& model, int32_t num_shards, int32_t layer)
       : order_(order),
         spec_(order.policy.scorer),
         reference_(reference),
         model_(model),
         shape_(model.shape()),
+        num_shards_(num_shards),
         layer_(layer),
         group_(shape_.num_q_heads / shape_.num_heads) {
     for (int32_t i = 0; i < shape_.head_dim / 2; ++i) {
@@ -238,15 +239,18 @@ class LayerScorer {
     return scores;
   }
 
-  // The last query's attention, over all query heads that see the position.
+  // The last query's attention, over all query heads of the head's shard that
+  // see the position.
   Row Tova(int32_t head) const {
     Row by_position(static_cast<size_t>(order_.length));
-    for (int32_t q = 0; q < shape_.num_q_heads; ++q) {
+    const int32_t num_q_heads = shape_.num_q_heads / num_shards_;
+    const int32_t first = head * group_ / num_q_heads * num_q_heads;
+    for (int32_t q = first; q < first + num_q_heads; ++q) {
       const std::vector<int32_t> entries = Entries(q / group_);
       const Row weights = Attention(q, order_.length - 1);
       for (size_t i = 0; i < entries.size(); ++i) {
         by_position[static_cast<size_t>(entries[i])] +=
-            weights[i] / shape_.num_q_heads;
+            weights[i] / num_q_heads;
       }
     }
     by_position.back() = kInfinity;
@@ -385,6 +389,7 @@ class LayerScorer {
   const DenseReference& reference_;
   const TinyModel& model_;
   const TinyShape& shape_;
+  const int32_t num_shards_;
   const int32_t layer_;
   const int32_t group_;
   // Cosine and sine, averaged over the positions ahead, by plane.
@@ -400,11 +405,11 @@ void AppendBelow(size_t count, const Row& from, std::vector<float>* to) {
 
 DenseScores ScoreDensely(const EvictionOrder& order,
                          const DenseReference& reference,
-                         const TinyModel& model) {
+                         const TinyModel& model, int32_t num_shards) {
   DenseScores dense;
   const SelectorSpec& selector = order.policy.selector;
   for (int32_t layer = 0; layer < model.shape().num_layers; ++layer) {
-    const LayerScorer scorer(order, reference, model, layer);
+    const LayerScorer scorer(order, reference, model, num_shards, layer);
     for (int32_t head = 0; head < model.shape().num_heads; ++head) {
       const size_t count = reference.Attended(layer, head, order.cut).size();
       const Row scores = scorer.Score(head);

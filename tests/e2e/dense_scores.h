@@ -19,10 +19,11 @@ struct DenseScores {
   std::vector<float> products;
 };
 
-// REQUIRES: the reference has computed order.length positions.
+// Every shard scores by its own query heads. REQUIRES: the reference has
+// computed order.length positions.
 DenseScores ScoreDensely(const EvictionOrder& order,
                          const DenseReference& reference,
-                         const TinyModel& model);
+                         const TinyModel& model, int32_t num_shards);
 
 }  // namespace blockmgr
 

@@ -22,13 +22,16 @@ constexpr std::chrono::minutes kDeadline{4};
 std::unique_ptr<TinyEngine> MakeEngine(const LineOptions& options,
                                        int32_t num_blocks,
                                        int32_t max_sequences) {
-  const ModelLayout layout = MakeLayout(
-      options.model->shape(), options.page_size, DType::kFloat32, num_blocks);
-  auto backend = CreateCpuBackend(layout);
-  EXPECT_TRUE(backend.ok()) << backend.status();
-  (*backend)->Poison();  // what is read before it is written must show
-  return std::make_unique<TinyEngine>(options.model, *std::move(backend),
-                                      max_sequences, options.num_host_blocks);
+  ModelLayout layout = MakeLayout(options.model->shape(), options.page_size,
+                                  DType::kFloat32, num_blocks);
+  layout.num_shards = options.num_shards;
+  auto backends = CreateCpuShards(layout);
+  EXPECT_TRUE(backends.ok()) << backends.status();
+  // What is read before it is written must show.
+  for (const auto& backend : *backends) backend->Poison();
+  return std::make_unique<TinyEngine>(options.model, layout,
+                                      *std::move(backends), max_sequences,
+                                      options.num_host_blocks);
 }
 
 }  // namespace

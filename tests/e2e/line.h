@@ -28,6 +28,7 @@ struct LineOptions {
   std::shared_ptr<const TinyModel> model;
   int32_t num_blocks = 64;
   int32_t page_size = 16;
+  int32_t num_shards = 1;
   SchedulerOptions scheduler;
   int32_t num_scorer_states = 0;
   std::vector<std::string> budget_tables = {};  // NAME=FILE

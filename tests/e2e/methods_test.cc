@@ -29,35 +29,47 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int32_t kNumLayers = 2;
+// Of every shard.
 constexpr int32_t kNumHeads = 2;
 
-std::shared_ptr<const TinyModel> Model() {
-  return std::make_shared<TinyModel>(TinyShape{.num_layers = kNumLayers,
-                                               .num_q_heads = 4,
-                                               .num_heads = kNumHeads,
-                                               .head_dim = 16,
-                                               .hidden = 64,
-                                               .mlp = 128,
-                                               .vocabulary = 64},
-                                     7);
+std::shared_ptr<const TinyModel> Model(int32_t num_shards) {
+  return std::make_shared<TinyModel>(
+      TinyShape{.num_layers = kNumLayers,
+                .num_q_heads = 4 * num_shards,
+                .num_heads = kNumHeads * num_shards,
+                .head_dim = 16,
+                .hidden = 64,
+                .mlp = 128,
+                .vocabulary = 64},
+      7);
 }
 
 // The tables that headkv and lukv name, in a folder of their own.
 class TableFiles {
  public:
-  TableFiles()
+  explicit TableFiles(int32_t num_shards)
       : folder_(std::filesystem::path(testing::TempDir()) /
                 absl::StrCat("blockmgr-tables-", getpid())) {
     std::filesystem::create_directories(folder_);
     LuKvProfile profile;
     profile.num_layers = kNumLayers;
-    profile.num_heads = kNumHeads;
+    profile.num_heads = kNumHeads * num_shards;
     profile.calibration_length = 1000;
     profile.rho = {0.0f, 0.5f, 1.0f};
     profile.r = {0.0f,  0.0f,  0.0f, 0.0f, 0.25f, 0.75f,
                  0.40f, 0.60f, 1.0f, 1.0f, 1.0f,  1.0f};
+    std::string scores =
+        R"({"num_layers":2,"num_heads":2,"scores":[[4,1],[2,1]]})";
+    if (num_shards == 2) {
+      // Shards whose heads get different totals.
+      profile.r = {0.0f, 0.0f,  0.0f,  0.0f, 0.0f,  0.0f,  0.0f,  0.0f,
+                   0.2f, 0.35f, 0.65f, 0.8f, 0.45f, 0.35f, 0.65f, 0.55f,
+                   1.0f, 1.0f,  1.0f,  1.0f, 1.0f,  1.0f,  1.0f,  1.0f};
+      scores =
+          R"({"num_layers":2,"num_heads":4,"scores":[[4,1,1,1],[2,3,1,1]]})";
+    }
     Write("profile", EncodeLuKvProfile(profile));
-    Write("scores", R"({"num_layers":2,"num_heads":2,"scores":[[4,1],[2,1]]})");
+    Write("scores", scores);
   }
   ~TableFiles() { std::filesystem::remove_all(folder_); }
 
@@ -103,7 +115,8 @@ constexpr const char* kPolicies[] = {
     "keydiff | uniform | critical(first=0.25) | round(token)",
 };
 
-using Method = std::tuple<const char*, v1::EvictionMode>;
+// The last: shards of tensor parallelism, 1 or 2.
+using Method = std::tuple<const char*, v1::EvictionMode, int32_t>;
 
 class MethodTest : public testing::TestWithParam<Method> {};
 
@@ -111,7 +124,15 @@ INSTANTIATE_TEST_SUITE_P(
     Modes, MethodTest,
     testing::Combine(testing::ValuesIn(kPolicies),
                      testing::Values(v1::EVICTION_MODE_AFTER_PREFILL,
-                                     v1::EVICTION_MODE_EVERY_CHUNK)));
+                                     v1::EVICTION_MODE_EVERY_CHUNK),
+                     testing::Values(1)));
+
+// Every shard allocates budgets among its own heads.
+INSTANTIATE_TEST_SUITE_P(
+    Shards, MethodTest,
+    testing::Combine(testing::ValuesIn(kPolicies),
+                     testing::Values(v1::EVICTION_MODE_EVERY_CHUNK),
+                     testing::Values(2)));
 
 // One of each kind of state that a scorer keeps between evictions.
 INSTANTIATE_TEST_SUITE_P(
@@ -120,12 +141,13 @@ INSTANTIATE_TEST_SUITE_P(
         testing::Values("snapkv(window=8) | adakv", "h2o | uniform",
                         "keydiff | adakv", "expected_attention(n_future=64)",
                         "snapkv(window=8) | adakv | critical"),
-        testing::Values(v1::EVICTION_MODE_DECODE, v1::EVICTION_MODE_PRESSURE)));
+        testing::Values(v1::EVICTION_MODE_DECODE, v1::EVICTION_MODE_PRESSURE),
+        testing::Values(1, 2)));
 
 TEST_P(MethodTest, KeepsAndComputesWhatTheDenseModelSays) {
-  const auto& [text, mode] = GetParam();
+  const auto& [text, mode, num_shards] = GetParam();
   SCOPED_TRACE(text);
-  const TableFiles tables;
+  const TableFiles tables(num_shards);
   SchedulerOptions scheduler;
   scheduler.max_num_seqs = 8;
   scheduler.max_num_batched_tokens = 72;
@@ -136,9 +158,10 @@ TEST_P(MethodTest, KeepsAndComputesWhatTheDenseModelSays) {
   const bool later =
       mode == v1::EVICTION_MODE_DECODE || mode == v1::EVICTION_MODE_PRESSURE;
   // The prompts take 10, 12 and 14 blocks, long outputs 7 more together.
-  Line line({.model = Model(),
+  Line line({.model = Model(num_shards),
              .num_blocks = mode == v1::EVICTION_MODE_PRESSURE ? 40 : 48,
              .page_size = 16,
+             .num_shards = num_shards,
              .scheduler = scheduler,
              .num_scorer_states = 8,
              .budget_tables = tables.arguments()});
@@ -205,7 +228,7 @@ TEST(MethodsTest, H2oAccumulatesDuringDecode) {
   scheduler.max_num_seqs = 4;
   scheduler.max_num_batched_tokens = 72;
   scheduler.max_model_len = 512;
-  Line line({.model = Model(),
+  Line line({.model = Model(1),
              .num_blocks = 80,
              .page_size = 16,
              .scheduler = scheduler,
@@ -237,7 +260,7 @@ TEST(MethodsTest, H2oAccumulatesDuringDecode) {
 }
 
 TEST(MethodsTest, AnUnknownTableIsRefusedByName) {
-  Line line({.model = Model(), .scheduler = SchedulerOptions()});
+  Line line({.model = Model(1), .scheduler = SchedulerOptions()});
   line.Open();
   v1::SubmitRequest request = Line::MakeRequest("r", {1, 2, 3}, 2);
   v1::RequestEviction& eviction = *request.mutable_eviction();

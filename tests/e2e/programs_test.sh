@@ -21,7 +21,7 @@ fail() {
 client=$!
 "$daemon_program" >"$work/daemon.log" 2>&1 &
 daemon=$!
-"$engine_program" --mode sim --time-scale 0 >"$work/engine.log" 2>&1 &
+"$engine_program" --mode sim --time-scale 0 --num-shards 2 >"$work/engine.log" 2>&1 &
 engine=$!
 
 wait "$client" || fail "the client failed"
@@ -41,6 +41,12 @@ for program in "$daemon_program" "$engine_program" "$bench_program serve"; do
   grep -q -- '--no-such-flag' "$work/flag.log" ||
     fail "$program does not name an unknown flag"
 done
+# Shards part the KV heads evenly.
+if "$engine_program" --mode tiny --num-shards 3 >"$work/shards.log" 2>&1; then
+  fail "blockmgr-engine took 3 shards of 2 heads"
+fi
+grep -q 'num_shards: expected a divisor of num_heads' "$work/shards.log" ||
+  fail "no word of num_shards"
 # Nor is a flag of the other mode passed over.
 if "$engine_program" --mode sim --tiny-layers 3 >"$work/mode.log" 2>&1; then
   fail "blockmgr-engine took --tiny-layers with --mode sim"

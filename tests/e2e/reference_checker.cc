@@ -9,7 +9,6 @@
 #include <gtest/gtest.h>
 
 #include "blockmgr/eviction/select.h"
-#include "tests/e2e/dense_scores.h"
 
 namespace blockmgr {
 namespace {
@@ -43,16 +42,21 @@ bool EqualButForRounding(const std::vector<int32_t>& a,
 
 ReferenceChecker::ReferenceChecker(TinyEngine* engine,
                                    std::shared_ptr<const TinyModel> model)
-    : engine_(engine), model_(std::move(model)) {
+    : engine_(engine),
+      model_(std::move(model)),
+      merger_(engine->tables().layout()) {
   TinyObserver observer;
   observer.on_start = [this](const SequenceStart& start) { OnStart(start); };
   observer.on_logits = [this](SequenceSlot slot, int32_t position,
                               std::span<const float> logits) {
     OnLogits(slot, position, logits);
   };
-  observer.on_eviction =
-      [this](const EvictionOrder& order, const ScoredEntries& scored,
-             const KeepSets& keep) { OnEviction(order, scored, keep); };
+  observer.on_eviction = [this](const EvictionOrder& order, int32_t shard,
+                                const ScoredEntries& scored,
+                                const KeepSets& keep) {
+    if (!merger_.Add(shard, scored, keep)) return;
+    OnEviction(order, merger_.scored(), merger_.keep());
+  };
   engine_->set_observer(std::move(observer));
 }
 
@@ -168,6 +172,68 @@ void ReferenceChecker::ExpectAttended(const EvictionOrder& order,
   }
 }
 
+KeepSets ReferenceChecker::SelectDensely(const EvictionOrder& order,
+                                         const EntryIndex& candidates,
+                                         const DenseScores& dense) const {
+  const TinyShape& shape = model_->shape();
+  const ModelLayout& layout = engine_->tables().layout();
+  const int32_t num_heads = shape.num_heads / layout.num_shards;
+  // By (layer, head) of the whole model: the ranks kept.
+  std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> ranks;
+  for (int32_t shard = 0; shard < layout.num_shards; ++shard) {
+    // The columns of the shard's heads.
+    DenseScores own;
+    std::vector<int64_t> offsets = {0};
+    std::vector<int32_t> positions;
+    std::vector<int32_t> budgets;
+    const auto copy = [](const auto& from, int64_t begin, int64_t end,
+                         auto* to) {
+      if (from.empty()) return;
+      to->insert(to->end(), from.begin() + begin, from.begin() + end);
+    };
+    for (int32_t layer = 0; layer < shape.num_layers; ++layer) {
+      for (int32_t i = 0; i < num_heads; ++i) {
+        const auto index = static_cast<size_t>(layer * shape.num_heads +
+                                               shard * num_heads + i);
+        const int64_t begin = candidates.offsets[index];
+        const int64_t end = candidates.offsets[index + 1];
+        copy(candidates.positions, begin, end, &positions);
+        copy(dense.scores, begin, end, &own.scores);
+        copy(dense.value_norms, begin, end, &own.value_norms);
+        copy(dense.products, begin, end, &own.products);
+        offsets.push_back(std::ssize(positions));
+        if (order.budgets != nullptr) {
+          budgets.push_back((*order.budgets)[index]);
+        }
+      }
+    }
+    const KeepSets keep =
+        SelectEntries(order.policy, order.target,
+                      {.num_layers = shape.num_layers,
+                       .num_heads = num_heads,
+                       .page_size = layout.page_size},
+                      {.cut = order.cut, .length = order.length},
+                      {.offsets = offsets,
+                       .positions = positions,
+                       .scores = own.scores,
+                       .value_norms = own.value_norms,
+                       .products = own.products},
+                      budgets);
+    for (int32_t i = 0; i < shape.num_layers * num_heads; ++i) {
+      ranks[{i / num_heads, shard * num_heads + i % num_heads}].assign(
+          keep.ranks.begin() + keep.offsets[i],
+          keep.ranks.begin() + keep.offsets[i + 1]);
+    }
+  }
+  KeepSets all;
+  all.offsets.push_back(0);
+  for (const auto& [head, own] : ranks) {
+    all.ranks.insert(all.ranks.end(), own.begin(), own.end());
+    all.offsets.push_back(std::ssize(all.ranks));
+  }
+  return all;
+}
+
 void ReferenceChecker::OnEviction(const EvictionOrder& order,
                                   const ScoredEntries& scored,
                                   const KeepSets& keep) {
@@ -197,20 +263,9 @@ void ReferenceChecker::OnEviction(const EvictionOrder& order,
   Advance(order.slot, &sequence, order.length);
   ASSERT_EQ(sequence.reference->length(), order.length);
   ExpectAttended(order, sequence, candidates);
-  const DenseScores dense = ScoreDensely(order, *sequence.reference, *model_);
-  const KeepSets expected = SelectEntries(
-      order.policy, order.target,
-      {.num_layers = shape.num_layers,
-       .num_heads = shape.num_heads,
-       .page_size = engine_->tables().layout().page_size},
-      {.cut = order.cut, .length = order.length},
-      {.offsets = candidates.offsets,
-       .positions = candidates.positions,
-       .scores = dense.scores,
-       .value_norms = dense.value_norms,
-       .products = dense.products},
-      order.budgets == nullptr ? std::span<const int32_t>()
-                               : std::span<const int32_t>(*order.budgets));
+  const DenseScores dense = ScoreDensely(order, *sequence.reference, *model_,
+                                         engine_->tables().layout().num_shards);
+  const KeepSets expected = SelectDensely(order, candidates, dense);
   for (size_t i = 0; i < num_heads; ++i) {
     const auto begin = static_cast<size_t>(candidates.offsets[i]);
     const auto count = static_cast<size_t>(candidates.offsets[i + 1]) - begin;

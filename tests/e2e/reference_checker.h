@@ -20,6 +20,8 @@
 #include <vector>
 
 #include "bench/engine/tiny_engine.h"
+#include "tests/bench/engine/shard_merger.h"
+#include "tests/e2e/dense_scores.h"
 #include "tests/testing/dense_reference.h"
 
 namespace blockmgr {
@@ -62,6 +64,10 @@ class ReferenceChecker {
                 std::span<const float> logits);
   void OnEviction(const EvictionOrder& order, const ScoredEntries& scored,
                   const KeepSets& keep);
+  // What the policy keeps by these scores, shard by shard.
+  KeepSets SelectDensely(const EvictionOrder& order,
+                         const EntryIndex& candidates,
+                         const DenseScores& dense) const;
   Sequence& Find(SequenceSlot slot);
   // Feeds known tokens up to `length`.
   void Advance(SequenceSlot slot, Sequence* sequence, int32_t length);
@@ -75,6 +81,7 @@ class ReferenceChecker {
 
   TinyEngine* const engine_;
   const std::shared_ptr<const TinyModel> model_;
+  ShardMerger merger_;
   std::map<RequestId, Sequence> sequences_;
   std::map<RegionId, Evictions> regions_;  // that made those that are kept
   std::vector<std::vector<int32_t>> prompts_;

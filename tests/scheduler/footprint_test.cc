@@ -53,6 +53,28 @@ TEST(FootprintTest, CallersBudgetsCount) {
   EXPECT_EQ(RegionBlocks(point, layout), 4);
 }
 
+TEST(FootprintTest, PagesAreThoseOfTheShardWithMost) {
+  ModelLayout layout = SmallLayout(4, 100, 2, 4);
+  layout.num_shards = 2;
+  // Every shard by itself: two heads of 7 entries, 3 pages of 4 in each of 2
+  // layers; all heads together would have 14, not 12.
+  CompressionPoint point = PointAt(41, 40, 7);
+  EXPECT_EQ(PagesOf(point, layout), 6);
+  EXPECT_EQ(RegionBlocks(point, layout), 2);
+  EXPECT_THAT(ShardPagesOf(point, layout), IsEmpty());
+  // A caller's budgets: 2 + 1 + 1 + 0 pages in shard 0, 10 + 0 + 3 + 1 in 1.
+  point.policy.budget.kind = BudgetKind::kExternal;
+  point.policy.rounding = Rounding::kToken;
+  point.budgets = std::make_shared<const std::vector<int32_t>>(
+      std::vector<int32_t>{5, 4, 40, 0, 1, 0, 12, 3});
+  EXPECT_EQ(PagesOf(point, layout), 14);
+  EXPECT_THAT(ShardPagesOf(point, layout), ElementsAre(4, 14));
+  EXPECT_EQ(RegionBlocks(point, layout), 4);
+  layout.num_shards = 1;
+  EXPECT_EQ(PagesOf(point, layout), 18);
+  EXPECT_THAT(ShardPagesOf(point, layout), IsEmpty());
+}
+
 TEST(FootprintTest, PeakWithoutEvictionIsEveryPosition) {
   const ModelLayout layout = SmallLayout(4, 100);
   EXPECT_EQ(PeakBlocks(1, {}, layout), 1);

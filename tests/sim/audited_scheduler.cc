@@ -107,6 +107,7 @@ void AuditedScheduler::MixPlan(const StepPlan& plan) {
     report_->Mix(Index(order.slot));
     report_->Mix(order.cut);
     report_->Mix(order.page_total);
+    for (const int64_t total : order.shard_page_totals) report_->Mix(total);
   }
   for (const BlockId block : plan.destinations) report_->Mix(Index(block));
 }

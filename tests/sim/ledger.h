@@ -108,7 +108,7 @@ class Ledger {
   struct Order {
     RegionId region = kNoRegion;  // the engine keeps it
     int32_t cut = 0;
-    int64_t page_total = 0;
+    std::vector<int64_t> page_totals = {};  // by shard
     std::vector<BlockId> destinations;
     std::set<BlockId> own;
   };
@@ -243,6 +243,7 @@ class Ledger {
   // Answers (ledger_settle.cc).
   bool CountsAreValid(const Table& table,
                       const std::vector<int32_t>& counts) const;
+  std::vector<int64_t> PagesByShard(const std::vector<int32_t>& counts) const;
   Table* Find(const Step::Run& run);
   void Settle(const Step& step, const StepResult& result,
               const Effects& effects);

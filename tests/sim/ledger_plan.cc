@@ -339,11 +339,22 @@ void Ledger::TakeOrder(const StepPlan& plan, const EvictionOrder& order,
   CheckRegionOrder(requests_.at(table.request), order);
   Order pending{.region = order.region,
                 .cut = order.cut,
-                .page_total = order.page_total,
+                .page_totals = order.shard_page_totals,
                 .destinations = {},
                 .own = {}};
+  if (pending.page_totals.empty()) {
+    pending.page_totals.assign(layout_.num_shards, order.page_total);
+  }
+  if (std::ssize(pending.page_totals) != layout_.num_shards ||
+      std::ranges::max(pending.page_totals) != order.page_total) {
+    report_->Fail("an eviction with ", pending.page_totals.size(),
+                  " page totals, the most of them not ", order.page_total);
+    return;
+  }
+  // Every shard has the same blocks, and its own pages of them.
+  const int32_t shard_pages = layout_.pages_per_block() / layout_.num_shards;
   if (order.num_destinations !=
-          CeilDiv<int64_t>(order.page_total, layout_.pages_per_block()) ||
+          CeilDiv<int64_t>(order.page_total, shard_pages) ||
       order.num_destinations >= std::ssize(below)) {
     report_->Fail("an eviction from ", below.size(), " to ",
                   order.num_destinations, " blocks for ", order.page_total,

@@ -46,13 +46,27 @@ bool Ledger::CountsAreValid(const Table& table,
                             const std::vector<int32_t>& counts) const {
   if (std::ssize(counts) != layout_.pages_per_block()) return false;
   const int32_t in_tail = table.pending->cut - table.cut;
-  int64_t num_pages = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
     const int32_t held = in_tail + (table.kept.empty() ? 0 : table.kept[i]);
     if (counts[i] < 0 || counts[i] > held) return false;
-    num_pages += CeilDiv(counts[i], layout_.page_size);
   }
-  return num_pages <= table.pending->page_total;
+  const std::vector<int64_t> num_pages = PagesByShard(counts);
+  for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
+    if (num_pages[shard] > table.pending->page_totals[shard]) return false;
+  }
+  return true;
+}
+
+std::vector<int64_t> Ledger::PagesByShard(
+    const std::vector<int32_t>& counts) const {
+  const NaiveShape shape{layout_.num_layers, layout_.num_heads,
+                         layout_.num_shards};
+  std::vector<int64_t> num_pages(layout_.num_shards);
+  for (int32_t i = 0; i < std::ssize(counts); ++i) {
+    num_pages[NaiveShardOf(shape, i % layout_.num_heads)] +=
+        CeilDiv(counts[i], layout_.page_size);
+  }
+  return num_pages;
 }
 
 bool Ledger::IsValid(const StepResult& result) const {
@@ -222,13 +236,9 @@ void Ledger::SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
   if (outcome.ok) {
     const RegionId region = table->pending->region;
     const int32_t length = served.issued.back().length;
-    int64_t num_pages = 0;
-    for (const int32_t count : outcome.counts) {
-      num_pages += CeilDiv(count, layout_.page_size);
-    }
     served.kept_less |=
         served.request.eviction.mode > EvictionMode::kAfterPrefill &&
-        num_pages < table->pending->page_total;
+        PagesByShard(outcome.counts) != table->pending->page_totals;
     const std::string tail_context = table->context;
     BuildRegion(outcome.counts, *effect, table);
     table->last_length = length;
@@ -292,8 +302,7 @@ void Ledger::BuildRegion(const std::vector<int32_t>& counts,
     destinations.push_back(Index(block));
   }
   table->region_pages = NaiveLayout(
-      {.num_layers = layout_.num_layers, .num_heads = layout_.num_heads},
-      destinations,
+      {layout_.num_layers, layout_.num_heads, layout_.num_shards}, destinations,
       PagesNow(layout_, table->region_pages,
                std::span(table->tail).first(num_tail)),
       pages_per_head);

@@ -25,6 +25,7 @@ constexpr Field kFields[] = {
     {"num_blocks", &SimOptions::num_blocks},
     {"num_layers", &SimOptions::num_layers},
     {"num_heads", &SimOptions::num_heads},
+    {"num_shards", &SimOptions::num_shards},
     {"max_num_seqs", &SimOptions::max_num_seqs},
     {"max_num_batched_tokens", &SimOptions::max_num_batched_tokens},
     {"max_waiting", &SimOptions::max_waiting},
@@ -126,7 +127,8 @@ ModelLayout SimOptions::Layout() const {
           .head_dim = 8,
           .page_size = page_size,
           .dtype = DType::kFloat32,
-          .num_blocks = num_blocks};
+          .num_blocks = num_blocks,
+          .num_shards = num_shards};
 }
 
 SchedulerOptions SimOptions::Scheduler() const {
@@ -228,6 +230,10 @@ SimOptions OptionsForSeed(int32_t seed) {
     options.num_speculative_tokens = random.Pick<int32_t>({0, 1, 3, 8, 20});
     options.max_drafts = random.Between(1, 8);
     options.wrong_draft_one_in = random.Between(1, 12);
+  }
+  if (random.OneIn(3)) {
+    options.num_shards = random.Between(2, 4);
+    options.num_heads = options.num_shards * random.Between(1, 2);
   }
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());

@@ -27,6 +27,7 @@ struct SimOptions {
   int32_t num_blocks = 8;  // the null block included
   int32_t num_layers = 1;
   int32_t num_heads = 1;
+  int32_t num_shards = 1;
 
   // Scheduler.
   int32_t max_num_seqs = 4;

@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -130,8 +131,13 @@ class World {
   void WrongAttach();
   void ReceivePlan(const std::shared_ptr<StepSink>& sink, const StepPlan& plan);
   void ExecuteNext(const std::shared_ptr<StepSink>& sink);
-  void Corrupt(StepResult* result);
   void CorruptDrafts(StepResult* result);
+  // orders: what the result's outcomes are of.
+  void Corrupt(std::span<const EvictionOrder> orders, StepResult* result);
+  // Moves what the first shard keeps to the last, no more pages in all. False,
+  // with nothing changed, where the last has room for them.
+  bool OverfillShard(const EvictionOrder& order,
+                     std::vector<int32_t>* counts) const;
   void LoseBlocks();
 
   // Operators (world.cc).

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "blockmgr/base/bits.h"
 #include "tests/sim/world.h"
 #include "tests/sim/world_sinks.h"
 
@@ -169,11 +170,12 @@ void World::ReceivePlan(const std::shared_ptr<StepSink>& sink,
 
 void World::ExecuteNext(const std::shared_ptr<StepSink>& sink) {
   if (!sink->alive || !report_->ok()) return;
+  const std::vector<EvictionOrder> orders = canary_.next().evictions;
   absl::StatusOr<StepResult> result = canary_.Execute();
   if (!result.ok()) return report_->Fail(result.status().ToString());
   for (const int32_t token : result->sampled) report_->Mix(token);
   for (const int32_t token : result->accepted) report_->Mix(token);
-  Corrupt(&*result);
+  Corrupt(orders, &*result);
   const int64_t delay = Delay(options_.result_delay);
   transport_.SendInOrder(
       &sink->to_core, delay,
@@ -215,7 +217,7 @@ void World::CorruptDrafts(StepResult* result) {
 
 // Whatever comes out is wrong: the reference model says which answers are
 // right, and disagrees with a scheduler that takes this one.
-void World::Corrupt(StepResult* result) {
+void World::Corrupt(std::span<const EvictionOrder> orders, StepResult* result) {
   const bool has_counts =
       !result->evictions.empty() && !result->evictions[0].counts.empty();
   const bool wants_counts = corruption_ == Corruption::kCounts;
@@ -259,9 +261,28 @@ void World::Corrupt(StepResult* result) {
   }
   // May be right after all, if the request is gone: then nobody reads it.
   std::vector<int32_t>& counts = result->evictions[0].counts;
+  if (options_.num_shards > 1 && OverfillShard(orders[0], &counts)) return;
   int32_t& count = counts[random_.Next() % counts.size()];
   count = random_.OneIn(2) ? -1 : count + options_.page_size * 64;
   if (random_.OneIn(3)) counts.pop_back();
+}
+
+bool World::OverfillShard(const EvictionOrder& order,
+                          std::vector<int32_t>* counts) const {
+  const int32_t num_heads = options_.num_heads;
+  const int32_t own_heads = num_heads / options_.num_shards;
+  std::vector<int32_t> moved = *counts;
+  int64_t num_pages = 0;
+  for (int32_t i = 0; i < options_.num_layers * own_heads; ++i) {
+    const int32_t from = i / own_heads * num_heads + i % own_heads;
+    const int32_t to = from + num_heads - own_heads;
+    moved[to] += moved[from];
+    moved[from] = 0;
+    num_pages += CeilDiv(moved[to], options_.page_size);
+  }
+  if (num_pages <= order.page_total_of(options_.num_shards - 1)) return false;
+  *counts = std::move(moved);
+  return true;
 }
 
 }  // namespace blockmgr::sim

@@ -245,14 +245,15 @@ absl::Status CanaryEngine::CheckOrder(
                  " for a sequence of ", table.length(), " tokens and cut ",
                  table.cut());
   }
-  const HeadShape shape{.num_layers = layout_.num_layers,
-                        .num_heads = layout_.num_heads,
-                        .page_size = page_size};
-  const EvictionRange range{.cut = order.cut, .length = order.length};
-  const int64_t page_total =
-      order.budgets != nullptr
-          ? PageTotalExternal(*order.budgets, order.policy, shape, range)
-          : PageTotal(order.policy, order.target, shape, range);
+  const std::vector<int64_t> page_totals = PageTotals(order);
+  const int64_t page_total = std::ranges::max(page_totals);
+  for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
+    if (order.page_total_of(shard) != page_totals[shard]) {
+      return Wrong("order: shard ", shard, " has page total ",
+                   order.page_total_of(shard), ", expected ",
+                   page_totals[shard]);
+    }
+  }
   std::vector<BlockId> below(
       table.tail.begin(),
       table.tail.begin() + (order.cut - table.cut()) / page_size);
@@ -262,7 +263,8 @@ absl::Status CanaryEngine::CheckOrder(
   }
   if (order.page_total != page_total ||
       order.num_destinations !=
-          CeilDiv<int64_t>(page_total, layout_.pages_per_block()) ||
+          CeilDiv<int64_t>(page_total,
+                           layout_.pages_per_block() / layout_.num_shards) ||
       order.num_destinations >= std::ssize(below)) {
     return Wrong("order: page total ", order.page_total, " (expected ",
                  page_total, "), ", order.num_destinations,
@@ -288,6 +290,43 @@ absl::Status CanaryEngine::CheckOrder(
   return absl::OkStatus();
 }
 
+int32_t CanaryEngine::ShardOf(int32_t head_index) const {
+  return head_index % layout_.num_heads * layout_.num_shards /
+         layout_.num_heads;
+}
+
+std::vector<int64_t> CanaryEngine::PageTotals(
+    const EvictionOrder& order) const {
+  const HeadShape shape{.num_layers = layout_.num_layers,
+                        .num_heads = layout_.num_heads / layout_.num_shards,
+                        .page_size = layout_.page_size};
+  const EvictionRange range{.cut = order.cut, .length = order.length};
+  std::vector<int64_t> totals;
+  for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
+    if (order.budgets == nullptr) {
+      totals.push_back(PageTotal(order.policy, order.target, shape, range));
+      continue;
+    }
+    std::vector<int32_t> own;
+    for (int32_t h = 0; h < std::ssize(*order.budgets); ++h) {
+      if (ShardOf(h) == shard) own.push_back((*order.budgets)[h]);
+    }
+    totals.push_back(PageTotalExternal(own, order.policy, shape, range));
+  }
+  return totals;
+}
+
+absl::Status CanaryEngine::CheckShards(const RaggedRegion& region) const {
+  for (int32_t h = 0; h < layout_.pages_per_block(); ++h) {
+    for (const PageId page : region.pages(h)) {
+      if (ShardOf(layout_.page_head(page)) == ShardOf(h)) continue;
+      return Wrong("head ", h, " of shard ", ShardOf(h), " has page ",
+                   Index(page), " of shard ", ShardOf(layout_.page_head(page)));
+    }
+  }
+  return absl::OkStatus();
+}
+
 bool CanaryEngine::IsRefused(const EvictionOrder& order) const {
   if (refuses_all_) return true;
   if (options_.refuse_one_in == 0) return false;
@@ -309,13 +348,14 @@ KeepSets CanaryEngine::ChooseSurvivors(const CanaryTable& table,
   std::iota(heads.begin(), heads.end(), 0);
   random.Shuffle(&heads);
   const bool greedy = random.UpTo(2) == 0;
-  int64_t pages_left = order.page_total;
+  std::vector<int64_t> pages_left = PageTotals(order);
   std::vector<int64_t> counts(num_heads);
   for (const int32_t h : heads) {
     const int64_t held = entries.offsets[h + 1] - entries.offsets[h];
-    const int64_t most = std::min(held, pages_left * layout_.page_size);
+    int64_t& left = pages_left[ShardOf(h)];
+    const int64_t most = std::min(held, left * layout_.page_size);
     counts[h] = greedy ? most : random.UpTo(most);
-    pages_left -= CeilDiv<int64_t>(counts[h], layout_.page_size);
+    left -= CeilDiv<int64_t>(counts[h], layout_.page_size);
   }
   KeepSets keep;
   keep.offsets.push_back(0);
@@ -361,6 +401,7 @@ absl::Status CanaryEngine::CarryOut(const StepPlan& plan,
       std::span(plan.destinations)
           .subspan(order.destination_begin, order.num_destinations),
       outcome->counts, order.cut);
+  BM_RETURN_IF_ERROR(CheckShards(next));
   CompactionPlan compaction = PlanCompaction(layout_, entries, keep, next);
   // What is moved is no better than it was; fresh blocks may be all of it.
   const bool was_damaged = IsDamaged(table);

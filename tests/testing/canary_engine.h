@@ -8,7 +8,8 @@
 // its sequences should still have. Use after free, aliasing, a block handed out
 // before the steps in flight are over, a prefix hit on the wrong content, a
 // region that manager and engine lay out differently: all end as a tag that is
-// not the one expected, or as one of the checks on tables below.
+// not the one expected, or as one of the checks on tables below. With several
+// shards, no page may serve a head of another.
 //
 // Plans may be queued and executed late, in order: what Execute has not
 // answered yet is in flight. An eviction keeps random entries within its page
@@ -110,6 +111,8 @@ class CanaryEngine {
   // Accepts a plan for later. Errors: malformed arrays.
   absl::Status Enqueue(const StepPlan& plan);
   int32_t num_queued() const { return static_cast<int32_t>(queue_.size()); }
+  // The oldest plan. REQUIRES: num_queued() > 0.
+  const StepPlan& next() const { return queue_.front().plan; }
   // Executes the oldest plan. REQUIRES: num_queued() > 0.
   absl::StatusOr<StepResult> Execute();
   // From now on every eviction is refused, or none but those of options.
@@ -203,6 +206,11 @@ class CanaryEngine {
                            const EvictionOrder& order) const;
   void Move(std::vector<SlotMove> moves, uint64_t seed);
   bool IsRefused(const EvictionOrder& order) const;
+  // Of a (layer, head), counted out by hand.
+  int32_t ShardOf(int32_t head_index) const;
+  // The pages that each shard may have by the order's policy.
+  std::vector<int64_t> PageTotals(const EvictionOrder& order) const;
+  absl::Status CheckShards(const RaggedRegion& region) const;
   CacheView ViewBelow(const CanaryTable& table, int32_t cut) const;
   std::vector<int32_t> CountHolders() const;
   int32_t SampleAfter(uint64_t chain) const;

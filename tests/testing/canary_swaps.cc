@@ -189,7 +189,8 @@ absl::Status CanaryEngine::StartFromHost(const Queued& queued,
   table->history = was.history;
   table->evictions = was.evictions;
   if (was.region.has_value()) {
-    table->region = was.region->OnBlocks(layout_, region_blocks);
+    table->region =
+        was.region->OnBlocks(layout_, was.region->blocks(), region_blocks);
     table->region_positions = was.region_positions;
   }
   return absl::OkStatus();

@@ -21,13 +21,15 @@ constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 
 TEST(PolicyWireTest, LayoutsComeBack) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const int32_t num_shards = dtype == DType::kFloat32 ? 1 : 3;
     const ModelLayout layout = {.num_layers = 2,
                                 .num_heads = 3,
                                 .num_q_heads = 6,
                                 .head_dim = 16,
                                 .page_size = 8,
                                 .dtype = dtype,
-                                .num_blocks = 5};
+                                .num_blocks = 5,
+                                .num_shards = num_shards};
     v1::ModelLayout proto;
     ToProto(layout, &proto);
     EXPECT_EQ(proto.num_q_heads(), 6);
@@ -35,8 +37,31 @@ TEST(PolicyWireTest, LayoutsComeBack) {
     ASSERT_OK_AND_ASSIGN(const ModelLayout back, FromProto(proto));
     EXPECT_EQ(back, layout);
   }
+  // A field added to the message must be filled, and tested, here.
+  EXPECT_EQ(v1::ModelLayout::GetDescriptor()->field_count(), 8);
   EXPECT_THAT(FromProto(v1::ModelLayout()),
               StatusIs(kInvalid, HasSubstr("layout.dtype")));
+}
+
+TEST(PolicyWireTest, EnginesThatNameNoShardsHaveOne) {
+  ModelLayout layout = {.num_layers = 2,
+                        .num_heads = 4,
+                        .num_q_heads = 4,
+                        .head_dim = 16,
+                        .num_blocks = 5};
+  v1::ModelLayout proto;
+  ToProto(layout, &proto);
+  proto.clear_num_shards();
+  ASSERT_OK_AND_ASSIGN(const ModelLayout back, FromProto(proto));
+  EXPECT_EQ(back, layout);
+  proto.set_num_shards(3);
+  EXPECT_THAT(
+      FromProto(proto),
+      StatusIs(kInvalid,
+               HasSubstr("layout: num_shards: expected a divisor of num_heads "
+                         "(4), got 3")));
+  proto.set_num_shards(-1);
+  EXPECT_THAT(FromProto(proto), StatusIs(kInvalid, HasSubstr("num_shards")));
 }
 
 // Every stage, with every key away from its default.

@@ -25,16 +25,19 @@ std::vector<int32_t> EngineHarness::Eviction::KeptPositions(
 
 EngineHarness::EngineHarness(std::shared_ptr<const TinyModel> model,
                              DType dtype, int32_t num_blocks,
-                             int32_t num_host_blocks)
+                             int32_t num_shards, int32_t num_host_blocks)
     : sequences_(kNumSlots), logits_(kNumSlots) {
-  absl::StatusOr<std::unique_ptr<Backend>> backend =
-      CreateCpuBackend(MakeLayout(model->shape(), 16, dtype, num_blocks));
-  BM_CHECK(backend.ok());
+  ModelLayout whole = MakeLayout(model->shape(), 16, dtype, num_blocks);
+  whole.num_shards = num_shards;
+  absl::StatusOr<std::vector<std::unique_ptr<Backend>>> backends =
+      CreateCpuShards(whole);
+  BM_CHECK(backends.ok());
   // Whatever is read without having been written shows up as NaN.
-  (*backend)->Poison();
-  engine_ = std::make_unique<TinyEngine>(std::move(model), *std::move(backend),
-                                         static_cast<int32_t>(kNumSlots),
-                                         num_host_blocks);
+  for (const std::unique_ptr<Backend>& backend : *backends) backend->Poison();
+  engine_ = std::make_unique<TinyEngine>(
+      std::move(model), whole, *std::move(backends),
+      static_cast<int32_t>(kNumSlots), num_host_blocks);
+  merger_ = std::make_unique<ShardMerger>(whole);
   for (int32_t block = num_blocks - 1; block > 0; --block) {
     free_.push_back(BlockId{block});
   }
@@ -45,12 +48,13 @@ EngineHarness::EngineHarness(std::shared_ptr<const TinyModel> model,
                                                              logits.end());
           },
       .on_eviction =
-          [this](const EvictionOrder& order, const ScoredEntries& scored,
-                 const KeepSets& keep) {
+          [this](const EvictionOrder& order, int32_t shard,
+                 const ScoredEntries& scored, const KeepSets& keep) {
+            if (!merger_->Add(shard, scored, keep)) return;
             evictions_.push_back({.order = order,
-                                  .candidates = scored.candidates,
-                                  .scores = scored.scores,
-                                  .keep = keep,
+                                  .candidates = merger_->scored().candidates,
+                                  .scores = merger_->scored().scores,
+                                  .keep = merger_->keep(),
                                   .outcome = {}});
           }});
 }
@@ -144,13 +148,13 @@ void EngineHarness::Evict(int32_t slot, int32_t cut, const std::string& policy,
   const absl::StatusOr<EvictionPolicy> parsed = ParsePolicy(policy);
   BM_CHECK(parsed.ok());
   order.policy = *parsed;
-  order.page_total =
-      PageTotal(order.policy, target,
-                {layout().num_layers, layout().num_heads, layout().page_size},
-                {cut, order.length});
+  order.page_total = PageTotal(
+      order.policy, target,
+      {layout().num_layers, layout().shard_heads(), layout().page_size},
+      {cut, order.length});
   order.destination_begin = static_cast<int64_t>(plan_.destinations.size());
   order.num_destinations = static_cast<int32_t>(
-      CeilDiv<int64_t>(order.page_total, layout().pages_per_block()));
+      CeilDiv<int64_t>(order.page_total, layout().shard_pages_per_block()));
   std::vector<BlockId> own = sequence.region;
   own.insert(own.end(), sequence.tail.begin() + sequence.num_shared,
              sequence.tail.begin() + (cut - sequence.cut) / layout().page_size);

@@ -13,6 +13,7 @@
 
 #include "bench/engine/tiny_engine.h"
 #include "blockmgr/step_plan.h"
+#include "tests/bench/engine/shard_merger.h"
 
 namespace blockmgr {
 
@@ -33,7 +34,8 @@ class EngineHarness {
   };
 
   EngineHarness(std::shared_ptr<const TinyModel> model, DType dtype,
-                int32_t num_blocks = 512, int32_t num_host_blocks = 0);
+                int32_t num_blocks = 512, int32_t num_shards = 1,
+                int32_t num_host_blocks = 0);
 
   // These add to the next plan. `shared`: blocks of a cached prefix.
   void Start(int32_t slot, std::vector<int32_t> prompt,
@@ -94,6 +96,7 @@ class EngineHarness {
   void Commit(const EvictionOrder& order);
 
   std::unique_ptr<TinyEngine> engine_;
+  std::unique_ptr<ShardMerger> merger_;
   std::vector<BlockId> free_;
   std::vector<Sequence> sequences_;
   StepPlan plan_;

@@ -127,6 +127,57 @@ TEST_F(SimEngineTest, EvictedEntriesAreNotRead) {
               1e-12);
 }
 
+// By hand: an eighth of the weights, and of the heads' entries, for each of
+// eight GPUs; the one with most entries is waited for.
+TEST_F(SimEngineTest, AStepTakesAsLongAsItsSlowestShard) {
+  SimModel model;
+  model.num_shards = 8;
+  const ModelLayout layout = MakeLayout(model, 4096);
+  ASSERT_OK(layout.Validate());
+  SimEngine engine(layout, model, 1);
+  Prefill(&engine, kSlot, 1, 1000);
+  StepPlan plan = EvictionPlan(kSlot, 1000, 992, "streaming | uniform", "0.1");
+  EvictionOrder& order = plan.evictions[0];
+  order.policy = *ParsePolicy("streaming(sinks=0) | external | topk");
+  // Head 5 keeps 320 entries, the others 16; every head is a shard of its own.
+  std::vector<int32_t> budgets(kNumHeads, 16);
+  for (size_t layer = 0; layer < 32; ++layer) budgets[layer * 8 + 5] = 320;
+  order.budgets = std::make_shared<std::vector<int32_t>>(budgets);
+  order.page_total = 32 * 20;
+  order.shard_page_totals.assign(8, 32);
+  order.shard_page_totals[5] = 32 * 20;
+  order.num_destinations = 20;
+  for (int32_t i = 0; i < 20; ++i) {
+    plan.destinations.push_back(BlockId{next_block_++});
+  }
+  engine.Run(plan, &result_);
+  ASSERT_EQ(result_.evictions[0].error, "");
+  EXPECT_EQ(result_.evictions[0].counts, budgets);
+  StepPlan decode;
+  AddSequence(kSlot, 1001, 1, 0, &decode);
+  EXPECT_NEAR(engine.Run(decode, &result_),
+              (16.06e9 / 8 + 32 * (320 + 10) * 512.0) / 3e12, 1e-12);
+}
+
+TEST_F(SimEngineTest, EveryShardKeepsItsTotal) {
+  SimModel model;
+  model.num_shards = 4;
+  SimEngine engine(MakeLayout(model, 4096), model, 1);
+  Prefill(&engine, kSlot, 1, 3001);
+  StepPlan plan =
+      EvictionPlan(kSlot, 3001, 2992, "snapkv() | adakv() | topk", "0.2");
+  EvictionOrder& order = plan.evictions[0];
+  order.page_total =
+      PageTotal(order.policy, order.target, {32, 2, 16}, {2992, 3002});
+  engine.Run(plan, &result_);
+  ASSERT_EQ(result_.evictions[0].error, "");
+  std::vector<int64_t> pages(4);
+  for (size_t head = 0; head < 256; ++head) {
+    pages[head % 8 / 2] += CeilDiv(result_.evictions[0].counts[head], 16);
+  }
+  EXPECT_THAT(pages, Each(order.page_total));
+}
+
 TEST_F(SimEngineTest, AStepWithoutTokensCostsTheOverhead) {
   SimModel model;
   model.step_overhead_s = 0.25;

@@ -246,6 +246,36 @@ TEST_F(EngineTablesTest, CountsMustFitEntriesPagesAndDestinations) {
   refused({32, 17, 16, 0}, "destinations' 4 pages, got 5");
 }
 
+TEST_F(EngineTablesTest, CountsMustFitEveryShard) {
+  ModelLayout layout = kTablesLayout;
+  layout.num_shards = 2;
+  EngineTables tables(layout, 16);
+  ASSERT_OK(tables.Apply(StartPlan()));
+  tables.AddSampled(kTestSlot, 5);
+  StepPlan plan = EvictionPlan();
+  ASSERT_OK(tables.Apply(plan));
+  EvictionOrder order = plan.evictions[0];
+  const auto refused = [&](std::vector<int32_t> counts, const char* message) {
+    EXPECT_THAT(
+        tables.CheckCounts(order, counts),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  // A block has two pages in each shard.
+  order.page_total = 2;
+  order.shard_page_totals = {1, 2};
+  EXPECT_OK(tables.CheckCounts(order, std::vector<int32_t>{16, 32, 0, 0}));
+  refused({16, 0, 1, 0}, "page_total 1 pages in shard 0, got 2");
+  refused({0, 32, 0, 1}, "page_total 2 pages in shard 1, got 3");
+  order.page_total = 100;
+  order.shard_page_totals.clear();
+  refused({0, 32, 0, 1}, "destinations' 2 pages in shard 1, got 3");
+  ASSERT_OK(tables.CheckOrder(plan, plan.evictions[0]));
+  tables.Commit(plan, plan.evictions[0], std::vector<int32_t>{3, 32, 2, 0});
+  EXPECT_THAT(tables.row(kTestSlot).shard_entries,
+              ::testing::ElementsAre(5, 32));
+  EXPECT_EQ(tables.row(kTestSlot).region_entries, 37);
+}
+
 TEST_F(EngineTablesTest, RefusesBadOrders) {
   ExpectOrderRefused(
       [](StepPlan* p) { p->evictions[0].slot = SequenceSlot{1}; },
@@ -260,6 +290,11 @@ TEST_F(EngineTablesTest, RefusesBadOrders) {
       [](StepPlan* p) { p->evictions[0].policy.scorer.sinks = -1; }, "sinks");
   ExpectOrderRefused([](StepPlan* p) { p->evictions[0].num_destinations = 2; },
                      "a part of 1");
+  ExpectOrderRefused(
+      [](StepPlan* p) {
+        p->evictions[0].shard_page_totals = {4, 4};
+      },
+      "shard_page_totals: expected none or 1 values, got 2");
   ExpectOrderRefused([](StepPlan* p) { p->destinations = {kNullBlock}; },
                      "block ids in [1, 64)");
   ExpectOrderRefused([](StepPlan* p) { p->destinations = {BlockId{3}}; },

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -23,17 +24,20 @@ constexpr int32_t kSwapPrompt = 70;
 constexpr SequenceSlot kSwapSlot{0};
 constexpr SwapId kTinySwap{3};
 
-// Whether the sequence is compressed before it leaves.
-class TinySwapTest : public ::testing::TestWithParam<bool> {
+// Whether the sequence is compressed before it leaves, and the shards.
+class TinySwapTest
+    : public ::testing::TestWithParam<std::tuple<bool, int32_t>> {
  protected:
-  TinySwapTest() : host_(SmallModel(31), DType::kFloat32, 512, 16) {
+  TinySwapTest()
+      : host_(SmallModel(31), DType::kFloat32, 512, std::get<1>(GetParam()),
+              16) {
     std::mt19937_64 random(31);
     const std::vector<int32_t> prompt = RandomTokens(kSwapPrompt, 64, &random);
     // The same twice: slot 1 stays.
     for (const int32_t slot : {0, 1}) {
       host_.Start(slot, prompt);
       host_.Schedule(slot, kSwapPrompt);
-      if (GetParam()) {
+      if (std::get<0>(GetParam())) {
         host_.Evict(slot, 48, "streaming(sinks=4)", TargetOf(20),
                     DestinationKind::kMixed);
       }
@@ -112,13 +116,15 @@ class TinySwapTest : public ::testing::TestWithParam<bool> {
   size_t num_region_ = 0;
 };
 
-INSTANTIATE_TEST_SUITE_P(Compressed, TinySwapTest, ::testing::Bool());
+INSTANTIATE_TEST_SUITE_P(CompressedAndShards, TinySwapTest,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(1, 2)));
 
 TEST_P(TinySwapTest, GoesOnBitForBit) {
   const std::vector<float> expected = host_.Decode(1);
   const StepResult left = Leave(2);
   EXPECT_THAT(left.lost_host_blocks, IsEmpty());
-  EXPECT_EQ(num_region_ > 0, GetParam());
+  EXPECT_EQ(num_region_ > 0, std::get<0>(GetParam()));
   // What was in its blocks is overwritten.
   host_.engine().set_fault([this](const StepPlan&) {
     std::vector<BlockId> blocks;

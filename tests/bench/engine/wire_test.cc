@@ -44,6 +44,8 @@ TEST(EngineWireTest, EveryFieldOfAPlanArrives) {
   order->set_page_total(6);
   order->add_scores(0.5f);
   order->add_budgets(4);
+  order->add_shard_page_totals(5);
+  order->add_shard_page_totals(6);
 
   StepPlan plan;
   plan.slots = {SequenceSlot{99}};  // of the plan before
@@ -76,6 +78,7 @@ TEST(EngineWireTest, EveryFieldOfAPlanArrives) {
   EXPECT_EQ(plan.evictions[0].page_total, 6);
   EXPECT_THAT(*plan.evictions[0].scores, ElementsAre(0.5f));
   EXPECT_THAT(*plan.evictions[0].budgets, ElementsAre(4));
+  EXPECT_THAT(plan.evictions[0].shard_page_totals, ElementsAre(5, 6));
 }
 
 TEST(EngineWireTest, RegionsArriveByName) {

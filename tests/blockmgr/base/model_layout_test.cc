@@ -77,6 +77,11 @@ TEST(ModelLayoutTest, MessageNamesTheFieldAndWhatCame) {
        [](L& l) { l.head_dim = 20000; }},
       // Block 0 is the null block: a pool of one block has nothing to give.
       {"num_blocks", "got 1", [](L& l) { l.num_blocks = 1; }},
+      {"num_shards", "got 0", [](L& l) { l.num_shards = 0; }},
+      {"num_shards", "a divisor of num_heads (2), got 3",
+       [](L& l) { l.num_shards = 3; }},
+      {"num_shards", "a divisor of num_heads (2), got 4",
+       [](L& l) { l.num_shards = 4; }},
       {"num_blocks", "got 3 * 2147483647 * 2",
        [](L& l) { l.num_blocks = kInt32Max; }},
   };
@@ -200,13 +205,55 @@ TEST(ModelLayoutTest, LayoutsThatDifferInAnyFieldAreUnequal) {
       [](ModelLayout& l) { ++l.head_dim; },
       [](ModelLayout& l) { ++l.page_size; },
       [](ModelLayout& l) { l.dtype = DType::kFloat32; },
-      [](ModelLayout& l) { ++l.num_blocks; }};
+      [](ModelLayout& l) { ++l.num_blocks; },
+      [](ModelLayout& l) { ++l.num_shards; }};
   EXPECT_EQ(layout, SmallLayout());
   for (const auto& change : changes) {
     ModelLayout other = layout;
     change(other);
     EXPECT_NE(layout, other) << other.ToString();
   }
+}
+
+TEST(ModelLayoutTest, ShardsPartTheHeads) {
+  ModelLayout layout = LargeLayout();
+  for (const int32_t num_shards : {1, 2, 4, 8}) {
+    SCOPED_TRACE(num_shards);
+    layout.num_shards = num_shards;
+    ASSERT_OK(layout.Validate());
+    // Every (layer, head) is in one shard, and has one place there.
+    std::set<int32_t> seen;
+    for (int32_t shard = 0; shard < num_shards; ++shard) {
+      int32_t place = 0;
+      for (int32_t layer = 0; layer < 32; ++layer) {
+        for (int32_t head = 0; head < 8; ++head) {
+          if (head / (8 / num_shards) != shard) continue;
+          EXPECT_EQ(layout.shard_of(head), shard);
+          EXPECT_EQ(layout.shard_head_index(shard, place), layer * 8 + head);
+          seen.insert(layer * 8 + head);
+          ++place;
+        }
+      }
+      EXPECT_EQ(place, layout.shard_pages_per_block());
+    }
+    EXPECT_EQ(std::ssize(seen), layout.pages_per_block());
+  }
+}
+
+TEST(ModelLayoutTest, AShardIsAModelOfItsHeads) {
+  ModelLayout layout = LargeLayout();
+  EXPECT_EQ(layout.ShardLayout(), layout);
+  layout.num_shards = 4;
+  ModelLayout expected = LargeLayout();
+  expected.num_heads = 2;
+  expected.num_q_heads = 8;
+  EXPECT_EQ(layout.ShardLayout(), expected);
+  EXPECT_OK(layout.ShardLayout().Validate());
+  EXPECT_EQ(layout.ShardLayout().group_size(), layout.group_size());
+  // Bytes of a block are of all shards together.
+  EXPECT_EQ(layout.block_bytes(), LargeLayout().block_bytes());
+  EXPECT_EQ(4 * layout.ShardLayout().block_bytes(), layout.block_bytes());
+  EXPECT_EQ(layout.ToString(), LargeLayout().ToString() + ", 4 shards");
 }
 
 TEST(KvPoolLayoutTest, PageContiguousRowsTileThePool) {

@@ -272,6 +272,11 @@ TEST_F(CoreTest, RequestsWaitForTheNextEngine) {
   EXPECT_THAT(Attach(SmallLayout(), 5),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        "num_host_blocks: live requests need 0, got 5"));
+  ModelLayout sharded = SmallLayout();
+  sharded.num_shards = 2;
+  EXPECT_THAT(Attach(sharded),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "layout.num_shards: live requests need 1, got 2"));
   const auto second = AttachAndOpen();
   ASSERT_EQ(second->plans.size(), 1u);
   Answer(second, 0);
