@@ -43,7 +43,7 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
   result->evictions.assign(plan.evictions.size(), {});
   result->lost_blocks.clear();
   result->lost_host_blocks.clear();
-  SwapOut(plan, result);
+  SwapOutSequences(plan, result);
   if (!lost_.empty()) ForgetLosses(plan, result);
   StartSequences(plan);
   NoteSwapIns(plan, result);

@@ -89,7 +89,7 @@ class TinyEngine {
   void Sample(const StepPlan& plan, StepResult* result);
 
   // Swap (tiny_swap.cc).
-  void SwapOut(const StepPlan& plan, StepResult* result);
+  void SwapOutSequences(const StepPlan& plan, StepResult* result);
   // Which of the blocks that came back have lost content.
   void NoteSwapIns(const StepPlan& plan, StepResult* result);
   void LoseHostBlocks(std::span<const HostBlockId> blocks, StepResult* result);

@@ -62,7 +62,7 @@ class TinyShard {
   void Reset();
   // Of a plan that the tables have applied: first what is swapped out, then its
   // starts, drops and copies.
-  void SwapOut(const StepPlan& plan);
+  void Leave(const StepPlan& plan);
   void Start(const StepPlan& plan);
 
   // A step: BeginStep, then every layer in order, between the forward pass's

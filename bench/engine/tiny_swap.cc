@@ -12,7 +12,7 @@
 
 namespace blockmgr {
 
-void TinyShard::SwapOut(const StepPlan& plan) {
+void TinyShard::Leave(const StepPlan& plan) {
   for (const SwapId swap : plan.dropped_swaps) swapped_.erase(swap);
   for (const SwapOut& out : plan.swap_outs) {
     Swapped& swapped = swapped_[out.swap];
@@ -60,8 +60,8 @@ void TinyShard::LoseHost(std::span<const HostBlockId> blocks) {
   }
 }
 
-void TinyEngine::SwapOut(const StepPlan& plan, StepResult* result) {
-  for (TinyShard& shard : shards_) shard.SwapOut(plan);
+void TinyEngine::SwapOutSequences(const StepPlan& plan, StepResult* result) {
+  for (TinyShard& shard : shards_) shard.Leave(plan);
   for (const BlockTransfer& transfer : plan.transfers_out) {
     lost_host_.erase(transfer.host);
     if (!lost_.contains(transfer.block)) continue;
