@@ -56,6 +56,7 @@ struct Flags {
   std::string dtype = "bfloat16";
   int32_t page_size = 16;
   TinyShape tiny;
+  int32_t tiny_drafts = 0;
   SimModel sim;
   double time_scale = 1.0;
 };
@@ -79,6 +80,12 @@ void AddTinyFlags(CLI::App* app, Flags* flags) {
   add("--tiny-hidden", &flags->tiny.hidden, "Width of the residual stream");
   add("--tiny-mlp", &flags->tiny.mlp, "Width of the MLP");
   add("--tiny-vocabulary", &flags->tiny.vocabulary, "Tokens");
+  app->add_option("--tiny-drafts", flags->tiny_drafts,
+                  "Drafts proposed after a token, by prompt lookup, for a "
+                  "daemon with --num-speculative-tokens")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str()
+      ->group(kTinyGroup);
 }
 
 void AddFlags(CLI::App* app, Flags* flags) {
@@ -138,7 +145,7 @@ absl::Status ServeTiny(const Flags& flags, EngineClient* client) {
   BM_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
                       CreateCpuBackend(layout));
   TinyEngine engine(std::make_shared<TinyModel>(flags.tiny, flags.seed),
-                    std::move(backend), kMaxSequenceSlots);
+                    std::move(backend), kMaxSequenceSlots, flags.tiny_drafts);
   return client->Serve(layout, {.reset = [&] { engine.Reset(); },
                                 .run = [&](const StepPlan& plan,
                                            StepResult* result) -> absl::Status {

@@ -5,18 +5,21 @@
 #include <string>
 #include <utility>
 
+#include "bench/engine/prompt_lookup.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
 TinyEngine::TinyEngine(std::shared_ptr<const TinyModel> model,
-                       std::unique_ptr<Backend> backend, int32_t max_sequences)
+                       std::unique_ptr<Backend> backend, int32_t max_sequences,
+                       int32_t max_drafts)
     : model_(std::move(model)),
       backend_(std::move(backend)),
       layout_(backend_->layout()),
       scale_(1.0f / std::sqrt(static_cast<float>(layout_.head_dim))),
+      max_drafts_(max_drafts),
       forward_(model_.get()),
-      scoring_(model_.get(), backend_.get()),
+      scoring_(model_.get(), backend_.get(), max_drafts),
       tables_(layout_, max_sequences) {
   BM_CHECK(layout_ == MakeLayout(model_->shape(), layout_.page_size,
                                  layout_.dtype, layout_.num_blocks));
@@ -34,6 +37,9 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
   result->id = plan.id;
   result->sampled.assign(plan.slots.size(), -1);
   result->evictions.assign(plan.evictions.size(), {});
+  result->num_accepted.assign(plan.num_drafts.size(), 0);
+  result->accepted.clear();
+  result->num_drafts.assign(max_drafts_ > 0 ? plan.slots.size() : 0, 0);
   result->lost_blocks.clear();
   if (!lost_.empty()) ForgetLosses(plan, result);
   StartSequences(plan);
@@ -133,7 +139,6 @@ void TinyEngine::Observe(const StepPlan& plan, int32_t layer) {
     const size_t first = static_cast<size_t>(query_offsets_[i]) * width;
     scoring_.Observe(layer, plan.positions[i],
                      query_offsets_[i + 1] - query_offsets_[i],
-                     tables_.row(plan.slots[i]).query_window,
                      forward_.queries().data() + first,
                      forward_.raw_queries().data() + first, entries_[i],
                      &sequence(plan.slots[i]).scoring);
@@ -150,17 +155,38 @@ EntryIndex TinyEngine::AllEntries(SequenceSlot slot) {
                       table.num_computed);
 }
 
+int32_t TinyEngine::SampleAfter(SequenceSlot slot, size_t row) {
+  const std::span<const float> logits = forward_.Logits(row);
+  if (observer_.on_logits && !IsDamaged(slot)) {
+    observer_.on_logits(slot, positions_[row], logits);
+  }
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) -
+                              logits.begin());
+}
+
 void TinyEngine::Sample(const StepPlan& plan, StepResult* result) {
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     if (plan.samples[i] == 0) continue;
-    const auto row = static_cast<size_t>(query_offsets_[i + 1] - 1);
-    const std::span<const float> logits = forward_.Logits(row);
-    if (observer_.on_logits && !IsDamaged(plan.slots[i])) {
-      observer_.on_logits(plan.slots[i], positions_[row], logits);
+    const SequenceSlot slot = plan.slots[i];
+    const int32_t num_drafts = plan.num_drafts.empty() ? 0 : plan.num_drafts[i];
+    auto row = static_cast<size_t>(query_offsets_[i + 1] - 1 - num_drafts);
+    int32_t token = SampleAfter(slot, row);
+    if (num_drafts > 0) {
+      int32_t& num_accepted = result->num_accepted[i];
+      while (num_accepted < num_drafts && token == tokens_[row + 1]) {
+        result->accepted.push_back(token);
+        ++num_accepted;
+        token = SampleAfter(slot, ++row);
+      }
+      tables_.RejectDrafts(slot, num_drafts, num_accepted);
     }
-    result->sampled[i] = static_cast<int32_t>(
-        std::max_element(logits.begin(), logits.end()) - logits.begin());
-    tables_.AddSampled(plan.slots[i], result->sampled[i]);
+    result->sampled[i] = token;
+    tables_.AddSampled(slot, token);
+    if (max_drafts_ == 0) continue;
+    const std::span<const int32_t> drafts =
+        LookUpDrafts(tables_.row(slot).tokens, max_drafts_);
+    tables_.SetDrafts(slot, drafts);
+    result->num_drafts[i] = static_cast<int32_t>(drafts.size());
   }
 }
 

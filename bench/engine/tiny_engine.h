@@ -3,13 +3,15 @@
 // The whole of a host engine's duty in small: it keeps the tables, computes
 // prefill chunks and decodes mixed in one flat batch, decodes greedily (the
 // lowest index wins a tie), and carries out evictions: score, select, check the
-// counts, lay the region out, move, switch tables. What it computes for a
-// sequence depends on the sequence's tokens and evictions alone, bit for bit:
-// neither on the batch nor on how the prompt was cut into chunks.
+// counts, lay the region out, move, switch tables. Asked to, it proposes drafts
+// by prompt lookup and verifies those that plans take on. What it computes for
+// a sequence depends on the sequence's tokens and evictions alone, bit for bit:
+// neither on the batch, nor on how the prompt was cut into chunks, nor on
+// drafts.
 //
 // Thread-compatible. Owns the backend; memory beyond it: tables, the kept
-// queries (query_window * layers * q_width floats per sequence) and, per region
-// slot, 4 bytes of position.
+// queries ((query_window + max_drafts) * layers * q_width floats per sequence)
+// and, per region slot, 4 bytes of position.
 #ifndef BENCH_ENGINE_TINY_ENGINE_H_
 #define BENCH_ENGINE_TINY_ENGINE_H_
 
@@ -56,9 +58,11 @@ using TinyFault = std::function<std::vector<BlockId>(const StepPlan& plan)>;
 
 class TinyEngine {
  public:
+  // max_drafts: that are proposed after a sampled token; 0: none.
   // REQUIRES: the backend's layout is the model's (see MakeLayout).
   TinyEngine(std::shared_ptr<const TinyModel> model,
-             std::unique_ptr<Backend> backend, int32_t max_sequences);
+             std::unique_ptr<Backend> backend, int32_t max_sequences,
+             int32_t max_drafts = 0);
 
   // Executes a plan. InvalidArgument, with nothing changed, for a plan that
   // contradicts the tables. A bad eviction order is no error of the step: its
@@ -98,6 +102,8 @@ class TinyEngine {
   // Live entries of a sequence, those of this step included.
   EntryIndex AllEntries(SequenceSlot slot);
   void Sample(const StepPlan& plan, StepResult* result);
+  // The likeliest token after a row of the batch.
+  int32_t SampleAfter(SequenceSlot slot, size_t row);
 
   // Losses (tiny_losses.cc).
   // What the plan writes anew is not lost any more, what it copies may be.
@@ -115,6 +121,7 @@ class TinyEngine {
   const std::unique_ptr<Backend> backend_;
   const ModelLayout layout_;
   const float scale_;  // 1 / sqrt(head_dim)
+  const int32_t max_drafts_;
   TinyForward forward_;
   TinyScoring scoring_;
   EngineTables tables_;

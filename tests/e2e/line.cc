@@ -28,7 +28,7 @@ std::unique_ptr<TinyEngine> MakeEngine(const LineOptions& options,
   EXPECT_TRUE(backend.ok()) << backend.status();
   (*backend)->Poison();  // what is read before it is written must show
   return std::make_unique<TinyEngine>(options.model, *std::move(backend),
-                                      max_sequences);
+                                      max_sequences, options.max_drafts);
 }
 
 }  // namespace

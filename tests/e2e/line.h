@@ -32,6 +32,7 @@ struct LineOptions {
   int32_t num_scorer_states = 0;
   std::vector<std::string> budget_tables = {};  // NAME=FILE
   TinyFault fault = {};
+  int32_t max_drafts = 0;  // that the engine proposes
 };
 
 // What became of one request, as the frontend saw it.
