@@ -49,6 +49,8 @@ struct SystemCounters {
   uint64_t cached_region_tokens = 0;  // of those, in compressed prefixes
   uint64_t computed_tokens = 0;
   uint64_t recomputed_tokens = 0;
+  uint64_t draft_tokens = 0;     // verified
+  uint64_t accepted_tokens = 0;  // of those
   uint64_t evictions = 0;
   uint64_t squeezes = 0;  // of those, because blocks were short
   uint64_t evicted_entries = 0;

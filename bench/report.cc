@@ -117,6 +117,13 @@ void AddCounters(const SystemCounters& counters, Json* json) {
                 static_cast<double>(counters.prompt_tokens);
   (*json)["computed_tokens"] = counters.computed_tokens;
   (*json)["recomputed_tokens"] = counters.recomputed_tokens;
+  (*json)["draft_tokens"] = counters.draft_tokens;
+  (*json)["accepted_tokens"] = counters.accepted_tokens;
+  (*json)["draft_acceptance_rate"] =
+      counters.draft_tokens == 0
+          ? 0.0
+          : static_cast<double>(counters.accepted_tokens) /
+                static_cast<double>(counters.draft_tokens);
   (*json)["evictions"] = counters.evictions;
   (*json)["squeezes"] = counters.squeezes;
   (*json)["evicted_entries"] = counters.evicted_entries;
@@ -197,6 +204,8 @@ constexpr Line kSystemLines[] = {
     {"Cached prompt tokens:", "cached_tokens"},
     {"Of those, compressed:", "cached_compressed_tokens"},
     {"Prefix hit rate:", "prefix_hit_rate"},
+    {"Draft tokens:", "draft_tokens"},
+    {"Draft acceptance rate:", "draft_acceptance_rate"},
     {"Max used blocks:", "max_used_blocks"},
     {"Blocks in the pool:", "num_blocks"},
     {"Evictions:", "evictions"},

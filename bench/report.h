@@ -10,6 +10,7 @@
 //   cached_compressed_tokens   of the cached ones: in compressed prefixes
 //   recomputed_tokens               computed again after a preemption
 //   swap_ins, swapped_in_tokens     brought back from host memory instead
+//   draft_tokens, accepted_tokens, draft_acceptance_rate   verified; outputs
 //   evictions, evicted_entries, evicted_bytes
 //   squeezes                        evictions because blocks were short
 //   max_used_blocks, num_blocks     blocks held by sequences; of the pool

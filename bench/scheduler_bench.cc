@@ -50,6 +50,29 @@ BENCHMARK(DecodeStep)
     ->ArgNames({"running", "evictable"})
     ->ArgsProduct({{256, 1536}, {0, 1}});
 
+// Args: running sequences; drafts of each that a step verifies.
+void DraftStep(benchmark::State& state) {
+  const DecodeWorkload::Setting setting{
+      .num_running = static_cast<int32_t>(state.range(0)),
+      .num_drafts = static_cast<int32_t>(state.range(1))};
+  std::vector<double> times;
+  std::unique_ptr<DecodeWorkload> workload;
+  for ([[maybe_unused]] auto _ : state) {
+    if (workload == nullptr || workload->steps_left() == 0) {
+      state.PauseTiming();
+      workload = std::make_unique<DecodeWorkload>(setting);
+      state.ResumeTiming();
+    }
+    times.push_back(workload->Step());
+  }
+  Report(state, std::move(times));
+  state.SetItemsProcessed(state.iterations() * setting.num_running *
+                          (1 + setting.num_drafts / 2));
+}
+BENCHMARK(DraftStep)
+    ->ArgNames({"running", "drafts"})
+    ->ArgsProduct({{256, 1536}, {4}});
+
 // Args: requests that wait; SchedulingPolicy; 1: eight tenants share fairly.
 void WaitingStep(benchmark::State& state) {
   WaitingWorkload workload(

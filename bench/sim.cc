@@ -185,6 +185,8 @@ SystemCounters Simulation::Counters() const {
       .cached_region_tokens = stats.num_cached_region_tokens,
       .computed_tokens = stats.num_computed_tokens,
       .recomputed_tokens = stats.num_recomputed_tokens,
+      .draft_tokens = stats.num_draft_tokens,
+      .accepted_tokens = stats.num_accepted_tokens,
       .evictions = stats.num_evictions,
       .squeezes = stats.num_squeezes,
       .evicted_entries = stats.evicted_entries,
@@ -250,6 +252,7 @@ std::vector<std::pair<std::string, double>> Config(const SimOptions& options) {
       {"long_prefill_token_threshold", scheduler.long_prefill_token_threshold},
       {"watermark", scheduler.watermark},
       {"max_steps_in_flight", scheduler.max_steps_in_flight},
+      {"num_speculative_tokens", scheduler.num_speculative_tokens},
       // As enums number them.
       {"scheduling_policy", static_cast<double>(scheduler.policy)},
       {"admission", static_cast<double>(scheduler.admission)},
@@ -273,6 +276,8 @@ std::vector<std::pair<std::string, double>> Config(const SimOptions& options) {
       {"bandwidth", model.bandwidth},
       {"step_overhead_s", model.step_overhead_s},
       {"head_concentration", model.head_concentration},
+      {"num_drafts", model.num_drafts},
+      {"draft_acceptance", model.draft_acceptance},
   };
 }
 
@@ -285,6 +290,9 @@ constexpr SchedulerFlagTexts kSchedulerTexts{
         "step's",
     .watermark = "fraction of the pool that admission leaves free",
     .max_steps_in_flight = "steps issued before the first is answered",
+    .num_speculative_tokens =
+        "drafts of a sequence that a step verifies at most, of those of "
+        "--sim-drafts",
     .enable_prefix_caching =
         "share the blocks of equal prefixes [default: on]",
     .reuse_partial_blocks =

@@ -132,7 +132,9 @@ void SchedulerImpl::SettleRun(const StepInFlight::Run& run,
            absl::OkStatus(), effects);
     return;
   }
-  SetDrafts(&request, answer.num_drafts);
+  if (answer.num_drafts != request.num_drafts) {
+    SetDrafts(&request, answer.num_drafts);
+  }
 }
 
 void SchedulerImpl::SettleOrder(const StepInFlight& step,

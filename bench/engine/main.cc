@@ -57,6 +57,7 @@ struct Flags {
   std::string dtype = "bfloat16";
   int32_t page_size = 16;
   TinyShape tiny;
+  int32_t tiny_drafts = 0;
   SimModel sim;
   double time_scale = 1.0;
   int32_t num_shards = 1;
@@ -81,6 +82,12 @@ void AddTinyFlags(CLI::App* app, Flags* flags) {
   add("--tiny-hidden", &flags->tiny.hidden, "Width of the residual stream");
   add("--tiny-mlp", &flags->tiny.mlp, "Width of the MLP");
   add("--tiny-vocabulary", &flags->tiny.vocabulary, "Tokens");
+  app->add_option("--tiny-drafts", flags->tiny_drafts,
+                  "Drafts proposed after a token, by prompt lookup, for a "
+                  "daemon with --num-speculative-tokens")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str()
+      ->group(kTinyGroup);
 }
 
 void AddFlags(CLI::App* app, Flags* flags) {
@@ -147,8 +154,10 @@ absl::Status ServeTiny(const Flags& flags, EngineClient* client) {
   BM_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Backend>> backends,
                       CreateCpuShards(layout));
   TinyEngine engine(std::make_shared<TinyModel>(flags.tiny, flags.seed), layout,
-                    std::move(backends), kMaxSequenceSlots,
-                    flags.client.num_host_blocks);
+                    std::move(backends),
+                    {.max_sequences = kMaxSequenceSlots,
+                     .num_host_blocks = flags.client.num_host_blocks,
+                     .max_drafts = flags.tiny_drafts});
   return client->Serve(layout, {.reset = [&] { engine.Reset(); },
                                 .run = [&](const StepPlan& plan,
                                            StepResult* result) -> absl::Status {

@@ -19,7 +19,7 @@ namespace blockmgr {
 namespace {
 
 // Sampled tokens are below this: the vocabulary of Llama 3.
-constexpr uint64_t kVocabulary = 128256;
+constexpr int32_t kVocabulary = 128256;
 // Shares of heads as integers: 20 bits below the point of the median share.
 constexpr double kShareUnit = 1 << 20;
 constexpr double kMaxConcentration = 4.0;
@@ -91,6 +91,16 @@ absl::Status SimModel::Validate() const {
         absl::StrCat("sim model: head_concentration: expected at most ",
                      kMaxConcentration, ", got ", head_concentration));
   }
+  if (num_drafts < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sim model: num_drafts: expected at least 0, got ", num_drafts));
+  }
+  if (!(draft_acceptance >= 0.0 && draft_acceptance <= 1.0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sim model: draft_acceptance: expected a number in "
+                     "[0, 1], got ",
+                     draft_acceptance));
+  }
   return absl::OkStatus();
 }
 
@@ -127,16 +137,11 @@ absl::StatusOr<double> SimEngine::TryRun(const StepPlan& plan,
   result->id = plan.id;
   result->sampled.assign(plan.slots.size(), -1);
   result->evictions.assign(plan.evictions.size(), {});
+  result->num_accepted.assign(plan.num_drafts.size(), 0);
+  result->accepted.clear();
+  result->num_drafts.assign(model_.num_drafts > 0 ? plan.slots.size() : 0, 0);
   const double seconds = StepSeconds(plan);
-  for (size_t i = 0; i < plan.slots.size(); ++i) {
-    if (plan.samples[i] == 0) continue;
-    const SequenceTable& table = tables_.row(plan.slots[i]);
-    const uint64_t draw =
-        SplitMix64(RequestKey(seed_, table.request) +
-                   static_cast<uint64_t>(table.tokens.size()));
-    result->sampled[i] = static_cast<int32_t>(draw % kVocabulary);
-    tables_.AddSampled(plan.slots[i], result->sampled[i]);
-  }
+  Sample(plan, result);
   for (size_t i = 0; i < plan.evictions.size(); ++i) {
     EvictionOutcome& outcome = result->evictions[i];
     const absl::Status status = Evict(plan, plan.evictions[i], &outcome.counts);
@@ -145,6 +150,52 @@ absl::StatusOr<double> SimEngine::TryRun(const StepPlan& plan,
     if (!outcome.ok) outcome.counts.clear();
   }
   return seconds;
+}
+
+int32_t SimEngine::TokenAt(RequestId request, int32_t position) const {
+  const uint64_t draw =
+      SplitMix64(RequestKey(seed_, request) + static_cast<uint64_t>(position));
+  return static_cast<int32_t>(draw % uint64_t{kVocabulary});
+}
+
+void SimEngine::ProposeDrafts(SequenceSlot slot) {
+  const SequenceTable& table = tables_.row(slot);
+  const auto begin = static_cast<int32_t>(table.tokens.size());
+  drafts_.clear();
+  for (int32_t i = begin; i < begin + model_.num_drafts; ++i) {
+    const int32_t token = TokenAt(table.request, i);
+    const uint64_t draw = SplitMix64(~RequestKey(seed_, table.request) +
+                                     static_cast<uint64_t>(i));
+    const bool is_right = Uniform(draw) < model_.draft_acceptance;
+    drafts_.push_back(is_right ? token : (token + 1) % kVocabulary);
+  }
+  tables_.SetDrafts(slot, drafts_);
+}
+
+void SimEngine::Sample(const StepPlan& plan, StepResult* result) {
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    if (plan.samples[i] == 0) continue;
+    const SequenceSlot slot = plan.slots[i];
+    const SequenceTable& table = tables_.row(slot);
+    const int32_t num_drafts = plan.num_drafts.empty() ? 0 : plan.num_drafts[i];
+    auto position = static_cast<int32_t>(table.tokens.size()) - num_drafts;
+    int32_t token = TokenAt(table.request, position);
+    if (num_drafts > 0) {
+      int32_t& num_accepted = result->num_accepted[i];
+      while (num_accepted < num_drafts &&
+             token == table.tokens[static_cast<size_t>(position)]) {
+        result->accepted.push_back(token);
+        ++num_accepted;
+        token = TokenAt(table.request, ++position);
+      }
+      tables_.RejectDrafts(slot, num_drafts, num_accepted);
+    }
+    result->sampled[i] = token;
+    tables_.AddSampled(slot, token);
+    if (model_.num_drafts == 0) continue;
+    ProposeDrafts(slot);
+    result->num_drafts[i] = model_.num_drafts;
+  }
 }
 
 double SimEngine::StepSeconds(const StepPlan& plan) const {

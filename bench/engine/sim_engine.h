@@ -23,7 +23,8 @@
 // total, what there is), every head getting at least what the policy protects.
 // The draw depends on the seed, the request and how many evictions the request
 // has had since its start. Sampled tokens are a function of request and
-// position.
+// position. Drafts are right one by one with the model's draft_acceptance, and
+// cost nothing to propose.
 //
 // Thread-compatible. Cost of a step: O(scheduled sequences + tokens of starts),
 // plus O(num_layers * num_heads) per eviction.
@@ -60,6 +61,10 @@ struct SimModel {
   // Sigma of the lognormal shares of the heads. 0.55 makes the largest of 256
   // heads keep about 4 times the mean; 0 makes all alike.
   double head_concentration = 0.55;
+  // Drafts proposed after every sampled token, and how likely each is what the
+  // model samples, as long as those before it are.
+  int32_t num_drafts = 0;
+  double draft_acceptance = 0.7;
 
   // Ranges of the fields that are not part of the layout.
   absl::Status Validate() const;
@@ -90,6 +95,10 @@ class SimEngine {
   double StepSeconds(const StepPlan& plan) const;
   // Without the overhead.
   double ShardSeconds(const StepPlan& plan, int32_t shard) const;
+  void Sample(const StepPlan& plan, StepResult* result);
+  // The token of a request at a position.
+  int32_t TokenAt(RequestId request, int32_t position) const;
+  void ProposeDrafts(SequenceSlot slot);
   absl::Status Evict(const StepPlan& plan, const EvictionOrder& order,
                      std::vector<int32_t>* counts);
   // Kept entries per (layer, head). REQUIRES: the order was checked.
@@ -103,6 +112,7 @@ class SimEngine {
   const SimModel model_;
   const uint64_t seed_;
   EngineTables tables_;
+  std::vector<int32_t> drafts_;  // scratch
 };
 
 }  // namespace blockmgr

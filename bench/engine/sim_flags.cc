@@ -43,6 +43,12 @@ void AddSimModelFlags(CLI::App* app, SimModel* model) {
       "How unevenly heads share what an adaptive eviction keeps: sigma of the "
       "lognormal shares; 0: evenly")
       ->check(CLI::Range(0.0, 4.0));
+  add("--sim-drafts", &model->num_drafts,
+      "Drafts proposed after every token, for --num-speculative-tokens")
+      ->check(CLI::Range(0, 1024));
+  add("--sim-draft-acceptance", &model->draft_acceptance,
+      "How likely a draft is right when those before it are")
+      ->check(CLI::Range(0.0, 1.0));
 }
 
 }  // namespace blockmgr

@@ -63,6 +63,9 @@ absl::Status EngineTables::CheckShapes(const StepPlan& plan) const {
   BM_RETURN_IF_ERROR(CheckArray("positions", plan.positions.size(), n));
   BM_RETURN_IF_ERROR(CheckArray("num_tokens", plan.num_tokens.size(), n));
   BM_RETURN_IF_ERROR(CheckArray("samples", plan.samples.size(), n));
+  if (!plan.num_drafts.empty()) {
+    BM_RETURN_IF_ERROR(CheckArray("num_drafts", plan.num_drafts.size(), n));
+  }
   // A plan without sequences may leave the offsets out.
   if (n == 0 && plan.block_offsets.empty()) {
     return CheckArray("blocks", plan.blocks.size(), 0);
@@ -161,6 +164,7 @@ absl::Status EngineTables::CheckScheduled(const StepPlan& plan, size_t i) {
   int64_t computed = 0;
   int64_t cut = 0;
   int64_t tail_blocks = plan.block_offsets[i + 1] - plan.block_offsets[i];
+  size_t num_ready = 0;
   if (pending.start >= 0) {
     const SequenceStart& start =
         plan.starts[static_cast<size_t>(pending.start)];
@@ -178,8 +182,13 @@ absl::Status EngineTables::CheckScheduled(const StepPlan& plan, size_t i) {
     computed = table.num_computed;
     cut = table.cut;
     tail_blocks += static_cast<int64_t>(table.tail_blocks.size());
+    num_ready = table.drafts.size();
   } else {
     return fail("scheduled, but not in use");
+  }
+  if (!plan.num_drafts.empty()) {
+    BM_RETURN_IF_ERROR(CheckDrafts(plan, i, num_ready));
+    known += plan.num_drafts[i];
   }
   const int64_t end = int64_t{plan.positions[i]} + plan.num_tokens[i];
   if (plan.positions[i] != computed) {
@@ -258,6 +267,11 @@ absl::Status EngineTables::Apply(const StepPlan& plan) {
                              plan.blocks.begin() + plan.block_offsets[i],
                              plan.blocks.begin() + plan.block_offsets[i + 1]);
     table.num_computed += plan.num_tokens[i];
+    if (!plan.num_drafts.empty()) {
+      table.tokens.insert(table.tokens.end(), table.drafts.begin(),
+                          table.drafts.begin() + plan.num_drafts[i]);
+    }
+    table.drafts.clear();
   }
   return absl::OkStatus();
 }
@@ -274,6 +288,7 @@ void EngineTables::Release(SequenceSlot slot) {
   table.shard_entries.clear();
   table.tail_blocks.clear();
   table.num_evictions = 0;
+  table.drafts.clear();
 }
 
 void EngineTables::Start(const StepPlan& plan, const SequenceStart& start) {
@@ -287,6 +302,7 @@ void EngineTables::Start(const StepPlan& plan, const SequenceStart& start) {
     table.num_evictions = 0;
   }
   table.in_use = true;
+  table.drafts.clear();
   table.request = start.request;
   table.query_window = start.query_window;
   const auto first = plan.start_tokens.begin() + start.token_begin;

@@ -8,11 +8,12 @@
 //   cut <= num_computed <= tokens.size()
 //   num_computed - cut <= tail_blocks.size() * page_size
 //
-// once its first step has been applied. Regions that orders tell to keep, and
-// sequences that are swapped out, are remembered by name until they are
-// dropped, or come back. A plan is checked as a whole
-// before anything changes: the scheduler's mistakes and the wire's are found
-// here, not by a kernel.
+// once its first step has been applied. Drafts that the engine has announced
+// for the next run of a row are tokens of it from a plan that takes them on
+// until they are verified. Regions that orders tell to keep, and sequences that
+// are swapped out, are remembered by name until they are dropped, or come back.
+// A plan is checked as a whole before anything changes: the scheduler's
+// mistakes and the wire's are found here, not by a kernel.
 //
 // Thread-compatible. Cost: O(what the plan carries); rows keep their memory.
 #ifndef BENCH_ENGINE_TABLES_H_
@@ -49,6 +50,8 @@ struct SequenceTable {
   // Positions from cut on, page_size to a block.
   std::vector<BlockId> tail_blocks;
   int32_t num_evictions = 0;  // since the start
+  // Announced for the next run.
+  std::vector<int32_t> drafts;
 
   int32_t tail_length() const { return num_computed - cut; }
 };
@@ -73,6 +76,14 @@ class EngineTables {
   // Adds the token that the step sampled for a slot. REQUIRES: the slot is in
   // use and everything known is computed.
   void AddSampled(SequenceSlot slot, int32_t token);
+
+  // After a run with drafts, before AddSampled: all of them but the first
+  // num_accepted are forgotten, with the tail blocks behind.
+  // REQUIRES: num_accepted is at most the run's num_drafts.
+  void RejectDrafts(SequenceSlot slot, int32_t num_drafts,
+                    int32_t num_accepted);
+  // Announces drafts for the next run. They hold until then.
+  void SetDrafts(SequenceSlot slot, std::span<const int32_t> drafts);
 
   // Whether an order of the plan applied last can be carried out: its slot,
   // cut, length, destinations, policy and the shapes of external scores and
@@ -167,6 +178,9 @@ class EngineTables {
   // Regions that the plan drops are kept ones, and each is named once.
   absl::Status CheckDropped(const StepPlan& plan) const;
   absl::Status CheckScheduled(const StepPlan& plan, size_t i);
+  // The drafts of a run with `num_ready` announced ones.
+  absl::Status CheckDrafts(const StepPlan& plan, size_t i,
+                           size_t num_ready) const;
   absl::Status CheckDestinations(const StepPlan& plan,
                                  const EvictionOrder& order) const;
   bool InUse(SequenceSlot slot) const;

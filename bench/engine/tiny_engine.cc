@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "bench/engine/prompt_lookup.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 
@@ -12,11 +13,12 @@ namespace blockmgr {
 TinyEngine::TinyEngine(std::shared_ptr<const TinyModel> model,
                        const ModelLayout& layout,
                        std::vector<std::unique_ptr<Backend>> backends,
-                       int32_t max_sequences, int32_t num_host_blocks)
+                       const TinyEngineOptions& options)
     : model_(std::move(model)),
       layout_(layout),
+      max_drafts_(options.max_drafts),
       forward_(model_.get()),
-      tables_(layout_, max_sequences, num_host_blocks) {
+      tables_(layout_, options.max_sequences, options.num_host_blocks) {
   ModelLayout expected = MakeLayout(model_->shape(), layout_.page_size,
                                     layout_.dtype, layout_.num_blocks);
   expected.num_shards = layout_.num_shards;
@@ -25,7 +27,7 @@ TinyEngine::TinyEngine(std::shared_ptr<const TinyModel> model,
   for (std::unique_ptr<Backend>& backend : backends) {
     shards_.emplace_back(model_.get(), &tables_,
                          static_cast<int32_t>(shards_.size()),
-                         std::move(backend));
+                         std::move(backend), max_drafts_);
   }
 }
 
@@ -41,6 +43,9 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
   result->id = plan.id;
   result->sampled.assign(plan.slots.size(), -1);
   result->evictions.assign(plan.evictions.size(), {});
+  result->num_accepted.assign(plan.num_drafts.size(), 0);
+  result->accepted.clear();
+  result->num_drafts.assign(max_drafts_ > 0 ? plan.slots.size() : 0, 0);
   result->lost_blocks.clear();
   result->lost_host_blocks.clear();
   SwapOutSequences(plan, result);
@@ -101,17 +106,38 @@ void TinyEngine::LayOutBatch(const StepPlan& plan) {
   }
 }
 
+int32_t TinyEngine::SampleAfter(SequenceSlot slot, size_t row) {
+  const std::span<const float> logits = forward_.Logits(row);
+  if (observer_.on_logits && !IsDamaged(slot)) {
+    observer_.on_logits(slot, positions_[row], logits);
+  }
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) -
+                              logits.begin());
+}
+
 void TinyEngine::Sample(const StepPlan& plan, StepResult* result) {
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     if (plan.samples[i] == 0) continue;
-    const auto row = static_cast<size_t>(query_offsets_[i + 1] - 1);
-    const std::span<const float> logits = forward_.Logits(row);
-    if (observer_.on_logits && !IsDamaged(plan.slots[i])) {
-      observer_.on_logits(plan.slots[i], positions_[row], logits);
+    const SequenceSlot slot = plan.slots[i];
+    const int32_t num_drafts = plan.num_drafts.empty() ? 0 : plan.num_drafts[i];
+    auto row = static_cast<size_t>(query_offsets_[i + 1] - 1 - num_drafts);
+    int32_t token = SampleAfter(slot, row);
+    if (num_drafts > 0) {
+      int32_t& num_accepted = result->num_accepted[i];
+      while (num_accepted < num_drafts && token == tokens_[row + 1]) {
+        result->accepted.push_back(token);
+        ++num_accepted;
+        token = SampleAfter(slot, ++row);
+      }
+      tables_.RejectDrafts(slot, num_drafts, num_accepted);
     }
-    result->sampled[i] = static_cast<int32_t>(
-        std::max_element(logits.begin(), logits.end()) - logits.begin());
-    tables_.AddSampled(plan.slots[i], result->sampled[i]);
+    result->sampled[i] = token;
+    tables_.AddSampled(slot, token);
+    if (max_drafts_ == 0) continue;
+    const std::span<const int32_t> drafts =
+        LookUpDrafts(tables_.row(slot).tokens, max_drafts_);
+    tables_.SetDrafts(slot, drafts);
+    result->num_drafts[i] = static_cast<int32_t>(drafts.size());
   }
 }
 

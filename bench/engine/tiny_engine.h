@@ -3,9 +3,11 @@
 // The whole of a host engine's duty in small: it keeps the tables, computes
 // prefill chunks and decodes mixed in one flat batch, decodes greedily (the
 // lowest index wins a tie), and carries out evictions: score, select, check the
-// counts, lay the region out, move, switch tables. What it computes for a
-// sequence depends on the sequence's tokens and evictions alone, bit for bit:
-// neither on the batch nor on how the prompt was cut into chunks.
+// counts, lay the region out, move, switch tables. Asked to, it proposes drafts
+// by prompt lookup and verifies those that plans take on. What it computes for
+// a sequence depends on the sequence's tokens and evictions alone, bit for bit:
+// neither on the batch, nor on how the prompt was cut into chunks, nor on
+// drafts.
 //
 // The KV heads are split among shards (tensor parallelism): each computes with
 // its heads in a memory of its own and allocates an eviction's budgets among
@@ -59,14 +61,20 @@ using TinyFault = std::function<std::vector<BlockId>(const StepPlan& plan)>;
 using TinyHostFault =
     std::function<std::vector<HostBlockId>(const StepPlan& plan)>;
 
+struct TinyEngineOptions {
+  int32_t max_sequences = 0;    // slots are below it
+  int32_t num_host_blocks = 0;  // for sequences that are swapped out
+  int32_t max_drafts = 0;       // proposed after a sampled token; 0: none
+};
+
 class TinyEngine {
  public:
   // One backend per shard (see CreateCpuShards). REQUIRES: `layout` is the
   // model's (see MakeLayout), but for num_shards; the backends' are its
-  // ShardLayout(); num_host_blocks >= 0, for sequences that are swapped out.
+  // ShardLayout().
   TinyEngine(std::shared_ptr<const TinyModel> model, const ModelLayout& layout,
              std::vector<std::unique_ptr<Backend>> backends,
-             int32_t max_sequences, int32_t num_host_blocks = 0);
+             const TinyEngineOptions& options);
 
   // Executes a plan. InvalidArgument, with nothing changed, for a plan that
   // contradicts the tables. A bad eviction order is no error of the step: its
@@ -87,6 +95,8 @@ class TinyEngine {
   // Flattens the plan's tokens into tokens_, positions_, ... below.
   void LayOutBatch(const StepPlan& plan);
   void Sample(const StepPlan& plan, StepResult* result);
+  // The likeliest token after a row of the batch.
+  int32_t SampleAfter(SequenceSlot slot, size_t row);
 
   // Swap (tiny_swap.cc).
   void SwapOutSequences(const StepPlan& plan, StepResult* result);
@@ -105,6 +115,7 @@ class TinyEngine {
 
   const std::shared_ptr<const TinyModel> model_;
   const ModelLayout layout_;
+  const int32_t max_drafts_;
   TinyForward forward_;
   EngineTables tables_;
   std::deque<TinyShard> shards_;  // they borrow model and tables

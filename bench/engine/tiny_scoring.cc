@@ -49,13 +49,14 @@ class TakerBelow {
 }  // namespace
 
 TinyScoring::TinyScoring(const TinyModel* model, const ModelLayout& whole,
-                         int32_t shard, Backend* backend)
+                         int32_t shard, Backend* backend, int32_t max_drafts)
     : model_(*model),
       backend_(*backend),
       whole_(whole),
       shard_(shard),
       layout_(backend->layout()),
-      scale_(1.0f / std::sqrt(static_cast<float>(layout_.head_dim))) {
+      scale_(1.0f / std::sqrt(static_cast<float>(layout_.head_dim))),
+      max_drafts_(max_drafts) {
   for (int32_t i = 0; i < layout_.head_dim / 2; ++i) {
     inverse_frequencies_.push_back(
         std::pow(model_.shape().rope_theta, -2.0 * i / layout_.head_dim));
@@ -64,8 +65,10 @@ TinyScoring::TinyScoring(const TinyModel* model, const ModelLayout& whole,
 
 void TinyScoring::Start(const SequenceStart& start, ScoringState* state) const {
   state->first_query = start.num_cached_tokens;
+  state->num_rows =
+      start.query_window == 0 ? 0 : start.query_window + max_drafts_;
   state->queries.resize(static_cast<size_t>(layout_.num_layers) *
-                        static_cast<size_t>(start.query_window) * q_width());
+                        static_cast<size_t>(state->num_rows) * q_width());
   state->kind = start.scorer_state;
   state->begin = start.state_begin;
   if (state->kind == ScorerState::kAttentionSums) {
@@ -102,17 +105,16 @@ TinyScoring::LayerEntries TinyScoring::SliceLayer(const EntryIndex& entries,
 }
 
 void TinyScoring::Observe(int32_t layer, int32_t begin, int32_t count,
-                          int32_t query_window, const float* queries,
-                          const float* raw_queries, const EntryIndex& entries,
-                          ScoringState* state) {
+                          const float* queries, const float* raw_queries,
+                          const EntryIndex& entries, ScoringState* state) {
   const auto width = q_width();
+  const int32_t num_rows = state->num_rows;
   float* ring = state->queries.data() + static_cast<size_t>(layer) *
-                                            static_cast<size_t>(query_window) *
+                                            static_cast<size_t>(num_rows) *
                                             width;
-  for (int32_t row = std::max(0, count - query_window); row < count; ++row) {
-    std::copy_n(
-        queries + static_cast<size_t>(row) * width, width,
-        ring + static_cast<size_t>((begin + row) % query_window) * width);
+  for (int32_t row = std::max(0, count - num_rows); row < count; ++row) {
+    std::copy_n(queries + static_cast<size_t>(row) * width, width,
+                ring + static_cast<size_t>((begin + row) % num_rows) * width);
   }
   const int32_t skipped = std::clamp(state->begin - begin, 0, count);
   const size_t offset = static_cast<size_t>(skipped) * width;
@@ -135,7 +137,7 @@ void TinyScoring::AddAttention(int32_t layer, int32_t begin, int32_t count,
   sums_.clear();
   for (size_t head = 0; head < num_heads; ++head) {
     std::vector<float>& sums = state->attention_sums[first + head];
-    sums.resize(static_cast<size_t>(begin + count));
+    sums.resize(static_cast<size_t>(begin) + static_cast<size_t>(count));
     for (int64_t i = slice.offsets[head]; i < slice.offsets[head + 1]; ++i) {
       sums_.push_back(sums[static_cast<size_t>(
           slice.list.positions[static_cast<size_t>(i)])]);
@@ -156,13 +158,13 @@ void TinyScoring::AddAttention(int32_t layer, int32_t begin, int32_t count,
   }
 }
 
-void TinyScoring::CopyWindow(const ScoringState& state, int32_t query_window,
-                             int32_t layer, int32_t first, int32_t count) {
+void TinyScoring::CopyWindow(const ScoringState& state, int32_t layer,
+                             int32_t first, int32_t count) {
   const auto width = q_width();
   window_.resize(static_cast<size_t>(count) * width);
   for (int32_t i = 0; i < count; ++i) {
     const int64_t row =
-        int64_t{layer} * query_window + (first + i) % query_window;
+        int64_t{layer} * state.num_rows + (first + i) % state.num_rows;
     std::copy_n(state.queries.data() + static_cast<size_t>(row) * width, width,
                 window_.data() + static_cast<size_t>(i) * width);
   }
@@ -244,8 +246,8 @@ void TinyScoring::ScoreLayer(const EvictionOrder& order,
   if (policy.query_window() > 0) {
     batch.window.count = std::min({policy.query_window(), table.query_window,
                                    order.length - state.first_query});
-    CopyWindow(state, table.query_window, layer,
-               order.length - batch.window.count, batch.window.count);
+    CopyWindow(state, layer, order.length - batch.window.count,
+               batch.window.count);
     batch.window.queries = window_.data();
   }
   if (policy.scorer_state() == ScorerState::kAttentionSums) {

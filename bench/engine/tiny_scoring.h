@@ -23,9 +23,11 @@ namespace blockmgr {
 
 // Of one sequence. A plain value; empty for a sequence nobody will score.
 struct ScoringState {
-  // Queries of the last query_window positions, position p in row
-  // p % query_window: [num_layers, query_window, q_width].
+  // Queries of the last positions, position p in row p % num_rows: of the last
+  // query_window, and as many more as drafts may be rejected, whose rows are
+  // not those of what is still wanted. [num_layers, num_rows, q_width].
   std::vector<float> queries;
+  int32_t num_rows = 0;
   int32_t first_query = 0;  // queries before this position never existed
   ScorerState kind = ScorerState::kNone;
   int32_t begin = 0;  // the first position whose query is accumulated
@@ -47,9 +49,10 @@ struct ScoredEntries {
 // heads. Thread-compatible. Model and backend are borrowed.
 class TinyScoring {
  public:
-  // REQUIRES: backend->layout() is whole.ShardLayout().
+  // max_drafts: that a step may verify of a sequence. Nothing is accumulated
+  // for one that has any. REQUIRES: backend->layout() is whole.ShardLayout().
   TinyScoring(const TinyModel* model, const ModelLayout& whole, int32_t shard,
-              Backend* backend);
+              Backend* backend, int32_t max_drafts);
 
   void Start(const SequenceStart& start, ScoringState* state) const;
 
@@ -58,9 +61,8 @@ class TinyScoring {
   // are in the cache; `entries` are all live entries up to the last of them,
   // and are read for kAttentionSums only.
   void Observe(int32_t layer, int32_t begin, int32_t count,
-               int32_t query_window, const float* queries,
-               const float* raw_queries, const EntryIndex& entries,
-               ScoringState* state);
+               const float* queries, const float* raw_queries,
+               const EntryIndex& entries, ScoringState* state);
 
   // `all`: every live entry of the sequence. FailedPrecondition when the
   // sequence was not started with what the policy needs.
@@ -80,8 +82,8 @@ class TinyScoring {
                     const float* queries, const EntryIndex& entries,
                     ScoringState* state);
   // The window's queries of one layer, oldest first.
-  void CopyWindow(const ScoringState& state, int32_t query_window,
-                  int32_t layer, int32_t first, int32_t count);
+  void CopyWindow(const ScoringState& state, int32_t layer, int32_t first,
+                  int32_t count);
   absl::Status CheckState(const EvictionOrder& order,
                           const SequenceTable& table,
                           const ScoringState& state) const;
@@ -104,6 +106,7 @@ class TinyScoring {
   const int32_t shard_;
   const ModelLayout layout_;  // of the shard
   const float scale_;         // 1 / sqrt(head_dim)
+  const int32_t max_drafts_;
   std::vector<double> inverse_frequencies_;
   std::vector<float> window_;  // scratch
   std::vector<float> sums_;    // scratch

@@ -11,13 +11,14 @@
 namespace blockmgr {
 
 TinyShard::TinyShard(const TinyModel* model, const EngineTables* tables,
-                     int32_t shard, std::unique_ptr<Backend> backend)
+                     int32_t shard, std::unique_ptr<Backend> backend,
+                     int32_t max_drafts)
     : tables_(*tables),
       shard_(shard),
       backend_(std::move(backend)),
       layout_(backend_->layout()),
       scale_(1.0f / std::sqrt(static_cast<float>(layout_.head_dim))),
-      scoring_(model, tables->layout(), shard, backend_.get()),
+      scoring_(model, tables->layout(), shard, backend_.get(), max_drafts),
       host_(static_cast<size_t>(tables->num_host_blocks() *
                                 layout_.block_bytes())) {
   BM_CHECK(layout_ == tables->layout().ShardLayout());
@@ -129,8 +130,8 @@ void TinyShard::Observe(const StepPlan& plan, const TinyBatch& batch,
     const size_t first = static_cast<size_t>(begin) * width;
     scoring_.Observe(
         layer, plan.positions[i], batch.query_offsets[i + 1] - begin,
-        tables_.row(plan.slots[i]).query_window, queries + first,
-        raw_queries + first, entries_[i], &sequence(plan.slots[i]).scoring);
+        queries + first, raw_queries + first, entries_[i],
+        &sequence(plan.slots[i]).scoring);
   }
 }
 

@@ -8,7 +8,7 @@
 //
 // Thread-compatible. Owns the backend, and its part of the host tier (as many
 // host blocks as the tables have); memory beyond: the kept queries
-// (query_window * layers * q_width of its heads, floats per sequence) and, per
+// ((query_window + max_drafts) * layers * q_width of its heads, floats per sequence) and, per
 // region slot, 4 bytes of position.
 #ifndef BENCH_ENGINE_TINY_SHARD_H_
 #define BENCH_ENGINE_TINY_SHARD_H_
@@ -56,7 +56,7 @@ class TinyShard {
   // The model and the tables, of all shards, are borrowed. REQUIRES: the
   // backend's layout is tables->layout().ShardLayout().
   TinyShard(const TinyModel* model, const EngineTables* tables, int32_t shard,
-            std::unique_ptr<Backend> backend);
+            std::unique_ptr<Backend> backend, int32_t max_drafts);
 
   // Forgets every sequence and region.
   void Reset();

@@ -127,6 +127,7 @@ absl::Status PlanFromProto(const v1::StepPlan& proto, StepPlan* plan) {
                              proto.block_offsets().end());
   AssignIds(proto.blocks(), &plan->blocks);
   AssignIds(proto.destinations(), &plan->destinations);
+  plan->num_drafts.assign(proto.num_drafts().begin(), proto.num_drafts().end());
   for (const v1::EvictionOrder& message : proto.evictions()) {
     absl::StatusOr<EvictionOrder> order = OrderFromProto(message);
     if (!order.ok()) {
@@ -148,6 +149,12 @@ void ResultToProto(const StepResult& result, v1::StepResult* proto) {
     message->mutable_counts()->Add(outcome.counts.begin(),
                                    outcome.counts.end());
   }
+  proto->mutable_num_accepted()->Add(result.num_accepted.begin(),
+                                     result.num_accepted.end());
+  proto->mutable_accepted()->Add(result.accepted.begin(),
+                                 result.accepted.end());
+  proto->mutable_num_drafts()->Add(result.num_drafts.begin(),
+                                   result.num_drafts.end());
   for (const BlockId block : result.lost_blocks) {
     proto->add_lost_blocks(Index(block));
   }

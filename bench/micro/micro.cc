@@ -115,6 +115,15 @@ Measures DecodeStep(int32_t num_running, int32_t divisor) {
   return Percentiles(Times(count, [&] { return workload.Step(); }));
 }
 
+// Five positions and three tokens a sequence.
+Measures DraftStep(int32_t num_running, int32_t divisor) {
+  const int32_t count = kNumSteps / divisor;
+  DecodeWorkload workload({.num_running = num_running / divisor,
+                           .num_drafts = 4,
+                           .max_steps = count});
+  return Percentiles(Times(count, [&] { return workload.Step(); }));
+}
+
 Measures EvictableDecodeStep(int32_t num_running, int32_t divisor) {
   const int32_t count = kNumSteps / divisor;
   DecodeWorkload::Setting setting{.num_running = num_running / divisor,
@@ -217,6 +226,8 @@ std::vector<Benchmark> Benchmarks() {
        [](int32_t divisor) { return DecodeStep(1536, divisor); }},
       {"decode_step_256_evictable",
        [](int32_t divisor) { return EvictableDecodeStep(256, divisor); }},
+      {"decode_step_256_drafts",
+       [](int32_t divisor) { return DraftStep(256, divisor); }},
       {"waiting_100",
        [](int32_t divisor) { return WaitingStep(100, divisor); }},
       {"waiting_10000", waiting(SchedulingPolicy::kFcfs)},
@@ -235,6 +246,7 @@ std::vector<Benchmark> Benchmarks() {
 absl::StatusOr<std::vector<Benchmark>> Choose(const std::string& filter) {
   std::vector<Benchmark> benchmarks = Benchmarks();
   std::vector<std::string> names;
+  names.reserve(benchmarks.size());
   for (const Benchmark& benchmark : benchmarks) names.push_back(benchmark.name);
   try {
     const std::regex expression(filter);

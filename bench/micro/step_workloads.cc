@@ -34,22 +34,30 @@ std::vector<int32_t> Prompt(int64_t family, int32_t num_shared, int64_t request,
 
 constexpr int32_t kShortestPrompt = 33;
 constexpr int32_t kLongestPrompt = 48;
+constexpr int32_t kPromptTokens = 2048;  // of a step at least
 
 SchedulerOptions DecodeOptions(const DecodeWorkload::Setting& setting) {
   SchedulerOptions options;
   options.max_num_seqs = setting.num_running;
-  options.max_num_batched_tokens = std::max(2048, setting.num_running);
+  // Drafts come before new prompts, and leave them as much.
+  options.max_num_batched_tokens =
+      setting.num_drafts == 0
+          ? std::max(kPromptTokens, setting.num_running)
+          : kPromptTokens + setting.num_running * (1 + setting.num_drafts);
   options.max_steps_in_flight = 1;
+  options.num_speculative_tokens = setting.num_drafts;
   return options;
 }
 
 // Outputs of a request that must go on while the last prompts are computed,
 // and for all the steps to be timed. Prompts share their steps with those that
-// decode already: twice their own time is enough.
+// decode already: twice their own time is enough. The last drafts are cut
+// short.
 int32_t DecodeOutputs(const DecodeWorkload::Setting& setting) {
-  return setting.max_steps + 16 +
-         2 * CeilDiv(setting.num_running * kLongestPrompt,
-                     DecodeOptions(setting).max_num_batched_tokens);
+  const int32_t num_steps =
+      setting.max_steps + 16 +
+      2 * CeilDiv(setting.num_running * kLongestPrompt, kPromptTokens);
+  return num_steps * (1 + setting.num_drafts / 2) + setting.num_drafts;
 }
 
 int32_t DecodeBlocks(const DecodeWorkload::Setting& setting) {
@@ -95,14 +103,31 @@ double StepHarness::Step() {
   for (size_t i = 0; i < plan_.slots.size(); ++i) {
     if (plan_.samples[i] != 0) result_.sampled[i] = 7;
   }
+  if (scheduler_->options().num_speculative_tokens > 0) AnswerDrafts();
   BM_CHECK(plan_.evictions.empty());
   const double answered = ThreadMicroseconds();
   BM_CHECK(scheduler_->Update(result_, &effects_).ok());
   return ThreadMicroseconds() - answered + scheduled - begin;
 }
 
+void StepHarness::AnswerDrafts() {
+  result_.num_accepted.assign(plan_.num_drafts.size(), 0);
+  result_.accepted.clear();
+  for (size_t i = 0; i < plan_.num_drafts.size(); ++i) {
+    result_.num_accepted[i] = plan_.num_drafts[i] / 2;
+    result_.accepted.insert(result_.accepted.end(), result_.num_accepted[i], 6);
+  }
+  result_.num_drafts.assign(plan_.slots.size(), 0);
+  for (size_t i = 0; i < plan_.slots.size(); ++i) {
+    if (plan_.samples[i] == 0) continue;
+    result_.num_drafts[i] = scheduler_->options().num_speculative_tokens;
+  }
+}
+
 DecodeWorkload::DecodeWorkload(const Setting& setting)
     : num_running_(setting.num_running),
+      tokens_per_step_(int64_t{setting.num_running} *
+                       (1 + setting.num_drafts / 2)),
       steps_left_(setting.max_steps),
       harness_(DecodeBlocks(setting), DecodeOptions(setting)) {
   for (int32_t i = 0; i < num_running_; ++i) {
@@ -118,8 +143,7 @@ DecodeWorkload::DecodeWorkload(const Setting& setting)
   }
   do {
     harness_.Step();
-  } while (harness_.effects().tokens.size() <
-           static_cast<size_t>(num_running_));
+  } while (std::ssize(harness_.effects().tokens) < tokens_per_step_);
 }
 
 double DecodeWorkload::Step() {
@@ -127,7 +151,7 @@ double DecodeWorkload::Step() {
   --steps_left_;
   const double time_us = harness_.Step();
   BM_CHECK(std::ssize(harness_.plan().slots) == num_running_);
-  BM_CHECK(std::ssize(harness_.effects().tokens) == num_running_);
+  BM_CHECK(std::ssize(harness_.effects().tokens) == tokens_per_step_);
   return time_us;
 }
 

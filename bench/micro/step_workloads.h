@@ -19,7 +19,8 @@ namespace blockmgr {
 // only through the caches.
 double ThreadMicroseconds();
 
-// A scheduler whose engine answers at once, with steps timed.
+// A scheduler whose engine answers at once, with steps timed. The engine has as
+// many drafts as a step may verify, and accepts half of them.
 class StepHarness {
  public:
   StepHarness(int32_t num_blocks, const SchedulerOptions& options);
@@ -36,6 +37,8 @@ class StepHarness {
   Scheduler& scheduler() { return *scheduler_; }
 
  private:
+  void AnswerDrafts();
+
   std::unique_ptr<Scheduler> scheduler_;
   StepPlan plan_;
   StepResult result_;
@@ -43,8 +46,8 @@ class StepHarness {
   int64_t num_submitted_ = 0;
 };
 
-// Every running request decodes one token a step; block boundaries are crossed
-// by different requests in every step.
+// Every running request decodes one token a step, and half its drafts; block
+// boundaries are crossed by different requests in every step.
 class DecodeWorkload {
  public:
   struct Setting {
@@ -52,6 +55,7 @@ class DecodeWorkload {
     // The requests ask for an eviction that would free nothing, so that none is
     // ordered.
     bool evictable = false;
+    int32_t num_drafts = 0;   // even
     int32_t max_steps = 512;  // to be timed
   };
   // Runs the prompts too, which are short.
@@ -63,6 +67,7 @@ class DecodeWorkload {
 
  private:
   const int32_t num_running_;
+  const int64_t tokens_per_step_;
   int32_t steps_left_;
   StepHarness harness_;
 };

@@ -141,6 +141,9 @@ SystemCounters Difference(const v1::GetStatsResponse& before,
       after.num_computed_tokens() - before.num_computed_tokens();
   counters.recomputed_tokens =
       after.num_recomputed_tokens() - before.num_recomputed_tokens();
+  counters.draft_tokens = after.num_draft_tokens() - before.num_draft_tokens();
+  counters.accepted_tokens =
+      after.num_accepted_tokens() - before.num_accepted_tokens();
   counters.evictions = after.num_evictions() - before.num_evictions();
   counters.squeezes = after.num_squeezes() - before.num_squeezes();
   counters.evicted_entries = after.evicted_entries() - before.evicted_entries();

@@ -68,14 +68,15 @@ class EngineStream final
     }
     epoch_ = message_.epoch();
     session_ = message_.session();
-    core_->Post(OpenSteps{epoch_, session_, shared_from_this(),
-                          [self = shared_from_this()](absl::Status status) {
-                            if (status.ok()) {
-                              self->ReadNext();
-                            } else {
-                              self->End(ToGrpc(status));
-                            }
-                          }});
+    core_->Post(
+        OpenSteps{epoch_, session_, shared_from_this(),
+                  [self = shared_from_this()](const absl::Status& status) {
+                    if (status.ok()) {
+                      self->ReadNext();
+                    } else {
+                      self->End(ToGrpc(status));
+                    }
+                  }});
     return absl::OkStatus();
   }
 
@@ -170,6 +171,7 @@ grpc::ServerUnaryReactor* EngineService::Attach(
           response->set_max_num_seqs(options.max_num_seqs);
           response->set_max_num_batched_tokens(options.max_num_batched_tokens);
           response->set_max_steps_in_flight(options.max_steps_in_flight);
+          response->set_num_speculative_tokens(options.num_speculative_tokens);
         }
         reactor->Finish(ToGrpc(attachment.status()));
       },

@@ -81,6 +81,9 @@ constexpr SchedulerFlagTexts kSchedulerTexts{
         "Longest prefill chunk of a request in a step (0: the token budget)",
     .watermark = "--admission vllm: fraction of the pool that it leaves free",
     .max_steps_in_flight = "Plans out before the first is answered, 1..4",
+    .num_speculative_tokens =
+        "Drafts of a sequence that a step verifies at most, of an engine that "
+        "has some (0: none)",
     .max_waiting =
         "Requests that may wait; more are refused with RESOURCE_EXHAUSTED",
     .query_window =

@@ -44,6 +44,8 @@ void AddSchedulerFlags(CLI::App* app, const SchedulerFlagTexts& texts,
   add("--watermark", &options->watermark, texts.watermark);
   add("--max-steps-in-flight", &options->max_steps_in_flight,
       texts.max_steps_in_flight);
+  add("--num-speculative-tokens", &options->num_speculative_tokens,
+      texts.num_speculative_tokens);
   add("--max-waiting", &options->max_waiting, texts.max_waiting);
   add("--query-window", &options->query_window, texts.query_window);
   if (texts.enable_prefix_caching != nullptr) {

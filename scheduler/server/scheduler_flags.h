@@ -19,6 +19,7 @@ struct SchedulerFlagTexts {
   const char* long_prefill_token_threshold = nullptr;
   const char* watermark = nullptr;
   const char* max_steps_in_flight = nullptr;
+  const char* num_speculative_tokens = nullptr;
   const char* max_waiting = nullptr;
   const char* query_window = nullptr;
   const char* enable_prefix_caching = nullptr;

@@ -256,6 +256,7 @@ void ToProto(const StepPlan& plan, v1::StepPlan* proto) {
     ToProto(order, proto->add_evictions());
   }
   AddIds(plan.destinations, proto->mutable_destinations());
+  AddAll(plan.num_drafts, proto->mutable_num_drafts());
 }
 
 void FromProto(const v1::StepResult& proto, StepResult* result) {
@@ -269,6 +270,11 @@ void FromProto(const v1::StepResult& proto, StepResult* result) {
     to.error = from.error();
     to.counts.assign(from.counts().begin(), from.counts().end());
   }
+  result->num_accepted.assign(proto.num_accepted().begin(),
+                              proto.num_accepted().end());
+  result->accepted.assign(proto.accepted().begin(), proto.accepted().end());
+  result->num_drafts.assign(proto.num_drafts().begin(),
+                            proto.num_drafts().end());
   result->lost_blocks.clear();
   for (const int32_t block : proto.lost_blocks()) {
     result->lost_blocks.push_back(BlockId{block});
@@ -297,6 +303,8 @@ void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto) {
   proto->set_num_computed_tokens(scheduler.num_computed_tokens);
   proto->set_num_recomputed_tokens(scheduler.num_recomputed_tokens);
   proto->set_num_output_tokens(scheduler.num_output_tokens);
+  proto->set_num_draft_tokens(scheduler.num_draft_tokens);
+  proto->set_num_accepted_tokens(scheduler.num_accepted_tokens);
   proto->set_num_evictions(scheduler.num_evictions);
   proto->set_num_squeezes(scheduler.num_squeezes);
   proto->set_num_forks(scheduler.num_forks);

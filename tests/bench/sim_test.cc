@@ -73,6 +73,35 @@ TEST(SimTest, EveryRequestGetsItsTokensAfterItArrived) {
   EXPECT_LE(result.counters.max_used_blocks, 399);
 }
 
+// Steps of few sequences are bound by memory: verifying drafts costs nothing.
+TEST(SimTest, DraftsSaveStepsAndTime) {
+  BenchOptions bench = SmallLoad();
+  bench.dataset.num_prompts = 20;
+  bench.arrivals.request_rate = 2.0;
+  ASSERT_OK_AND_ASSIGN(const RunResult plain, RunSmall(bench, SmallSim()));
+  SimOptions sim = SmallSim();
+  sim.scheduler.num_speculative_tokens = 4;
+  sim.model.num_drafts = 4;
+  sim.model.draft_acceptance = 0.8;
+  ASSERT_OK_AND_ASSIGN(const RunResult drafts, RunSmall(bench, sim));
+  EXPECT_EQ(plain.counters.draft_tokens, 0u);
+  EXPECT_GT(drafts.counters.draft_tokens, 0u);
+  // 0.8 + 0.8^2 + 0.8^3 + 0.8^4 of four.
+  EXPECT_NEAR(static_cast<double>(drafts.counters.accepted_tokens) /
+                  static_cast<double>(drafts.counters.draft_tokens),
+              0.59, 0.06);
+  EXPECT_LT(drafts.counters.num_steps, plain.counters.num_steps / 2);
+  const std::vector<double> percentiles;
+  const RunSummary before =
+      Summarize(plain.records, plain.duration_s, Goodput{}, percentiles);
+  const RunSummary after =
+      Summarize(drafts.records, drafts.duration_s, Goodput{}, percentiles);
+  EXPECT_EQ(after.completed, 20);
+  EXPECT_EQ(after.total_output_tokens, before.total_output_tokens);
+  EXPECT_LT(after.latencies_ms.at("tpot").mean,
+            before.latencies_ms.at("tpot").mean / 2);
+}
+
 // Requests that hold blocks are a part of those sent and unfinished (Little's
 // law gives the mean of the latter).
 TEST(SimTest, MeanInFlightIsBoundedByLittlesLaw) {

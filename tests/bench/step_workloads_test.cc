@@ -28,6 +28,15 @@ TEST(DecodeWorkloadTest, RunsAsManyStepsAsItSays) {
   }
 }
 
+TEST(DecodeWorkloadTest, VerifiesDraftsInEveryStep) {
+  for (const int32_t num_running : {20, 1536}) {
+    DecodeWorkload workload(
+        {.num_running = num_running, .num_drafts = 4, .max_steps = 40});
+    // Step checks the tokens.
+    while (workload.steps_left() > 0) EXPECT_GT(workload.Step(), 0);
+  }
+}
+
 TEST(DecodeWorkloadTest, MoreRequestsThanAStepHasTokensForPrompts) {
   for (const int32_t num_running : {300, 1536}) {
     DecodeWorkload workload({.num_running = num_running, .max_steps = 20});

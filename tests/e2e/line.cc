@@ -30,8 +30,12 @@ std::unique_ptr<TinyEngine> MakeEngine(const LineOptions& options,
   // What is read before it is written must show.
   for (const auto& backend : *backends) backend->Poison();
   return std::make_unique<TinyEngine>(options.model, layout,
-                                      *std::move(backends), max_sequences,
-                                      options.num_host_blocks);
+                                      *std::move(backends),
+                                      TinyEngineOptions{
+                                          .max_sequences = max_sequences,
+                                          .num_host_blocks =
+                                              options.num_host_blocks,
+                                          .max_drafts = options.max_drafts});
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ struct LineOptions {
   TinyFault fault = {};
   int32_t num_host_blocks = 0;
   TinyHostFault host_fault = {};
+  int32_t max_drafts = 0;  // that the engine proposes
 };
 
 // What became of one request, as the frontend saw it.

@@ -36,7 +36,8 @@ EngineHarness::EngineHarness(std::shared_ptr<const TinyModel> model,
   for (const std::unique_ptr<Backend>& backend : *backends) backend->Poison();
   engine_ = std::make_unique<TinyEngine>(
       std::move(model), whole, *std::move(backends),
-      static_cast<int32_t>(kNumSlots), num_host_blocks);
+      TinyEngineOptions{.max_sequences = static_cast<int32_t>(kNumSlots),
+                        .num_host_blocks = num_host_blocks});
   merger_ = std::make_unique<ShardMerger>(whole);
   for (int32_t block = num_blocks - 1; block > 0; --block) {
     free_.push_back(BlockId{block});

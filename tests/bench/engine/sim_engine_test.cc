@@ -119,10 +119,11 @@ TEST_F(SimEngineTest, EvictedEntriesAreNotRead) {
       EvictionPlan(kSlot, 1000, 992, "snapkv() | adakv() | topk", "0.2"),
       &result_);
   ASSERT_EQ(result_.evictions[0].error, "");
-  EXPECT_EQ(Pages(result_.evictions[0].counts), 32 * (8 * 198 / 16));
+  const int32_t num_pages = 32 * (8 * 198 / 16);
+  EXPECT_EQ(Pages(result_.evictions[0].counts), num_pages);
   StepPlan plan;
   AddSequence(kSlot, 1001, 1, 0, &plan);
-  const double entries = 32 * (8 * 198 / 16) * 16 + 10.0 * kNumHeads;
+  const double entries = num_pages * 16 + 10.0 * kNumHeads;
   EXPECT_NEAR(engine_.Run(plan, &result_), (16.06e9 + entries * 512) / 3e12,
               1e-12);
 }
@@ -293,6 +294,63 @@ TEST_F(SimEngineTest, EqualSeedsGiveEqualRunsWhateverTheBatch) {
   EXPECT_NE(run(1, false), run(2, false));
 }
 
+// Drafts are right as often as the model says, one after the other, and what
+// is put out does not depend on them.
+TEST_F(SimEngineTest, DraftsAreAcceptedAsOftenAsAsked) {
+  constexpr int32_t kDrafts = 3;
+  const auto run = [this](double draft_acceptance, int32_t num_drafts,
+                          std::vector<int32_t>* outputs, double* seconds) {
+    SimModel model = model_;
+    model.num_drafts = num_drafts;
+    model.draft_acceptance = draft_acceptance;
+    SimEngine engine(layout_, model, 1);
+    next_block_ = 1;
+    Prefill(&engine, kSlot, 1, 100);
+    std::vector<int64_t> accepted(kDrafts + 1);  // steps, by how many
+    while (outputs->size() < 3000) {
+      const SequenceTable& table = engine.tables().row(kSlot);
+      StepPlan plan;
+      const int32_t end = table.num_computed + 1 + num_drafts;
+      AddSequence(
+          kSlot, table.num_computed, 1 + num_drafts,
+          CeilDiv(end, 16) - static_cast<int32_t>(table.tail_blocks.size()),
+          &plan);
+      if (num_drafts > 0) plan.num_drafts = {num_drafts};
+      *seconds += engine.Run(plan, &result_);
+      outputs->insert(outputs->end(), result_.accepted.begin(),
+                      result_.accepted.end());
+      outputs->push_back(result_.sampled[0]);
+      if (num_drafts == 0) continue;
+      EXPECT_EQ(result_.num_drafts[0], num_drafts);
+      ++accepted[static_cast<size_t>(result_.num_accepted[0])];
+    }
+    outputs->resize(3000);
+    return accepted;
+  };
+  std::vector<int32_t> plain;
+  double plain_seconds = 0;
+  run(0.7, 0, &plain, &plain_seconds);
+  std::vector<int32_t> speculated;
+  double seconds = 0;
+  const std::vector<int64_t> accepted =
+      run(0.7, kDrafts, &speculated, &seconds);
+  EXPECT_EQ(speculated, plain);
+  const auto steps = static_cast<double>(
+      std::accumulate(accepted.begin(), accepted.end(), int64_t{0}));
+  EXPECT_NEAR(accepted[0] / steps, 0.3, 0.03);
+  EXPECT_NEAR(accepted[1] / steps, 0.7 * 0.3, 0.03);
+  EXPECT_NEAR(accepted[3] / steps, 0.7 * 0.7 * 0.7, 0.03);
+  // Bound by memory: a step takes as long, and there are fewer.
+  const double tokens_per_step = 1 + 0.7 + 0.7 * 0.7 + 0.7 * 0.7 * 0.7;
+  EXPECT_NEAR(plain_seconds / seconds, tokens_per_step, 0.15);
+  for (const double sure : {0.0, 1.0}) {
+    std::vector<int32_t> outputs;
+    const std::vector<int64_t> all = run(sure, kDrafts, &outputs, &seconds);
+    EXPECT_EQ(outputs, plain);
+    EXPECT_EQ(all[sure == 0.0 ? 0 : kDrafts], sure == 0.0 ? 3000 : 750);
+  }
+}
+
 TEST_F(SimEngineTest, ABadPlanOrOrderIsReported) {
   StepPlan plan;
   plan.slots = {kSlot};
@@ -318,13 +376,19 @@ TEST(SimModelTest, NamesTheBadField) {
   refuses({.bandwidth = 0}, "bandwidth");
   refuses({.step_overhead_s = -1}, "step_overhead_s");
   refuses({.head_concentration = 5}, "head_concentration");
+  refuses({.num_drafts = -1}, "num_drafts");
+  refuses({.draft_acceptance = 1.5}, "draft_acceptance");
 }
 
 TEST(SimFlagsTest, FillTheModel) {
   SimModel model;
   CLI::App app;
   AddSimModelFlags(&app, &model);
-  app.parse("--sim-layers 80 --sim-params 70e9 --head-concentration 0");
+  app.parse(
+      "--sim-layers 80 --sim-params 70e9 --head-concentration 0 "
+      "--sim-drafts 4 --sim-draft-acceptance 0.5");
+  EXPECT_EQ(model.num_drafts, 4);
+  EXPECT_EQ(model.draft_acceptance, 0.5);
   EXPECT_EQ(model.num_layers, 80);
   EXPECT_EQ(model.num_params, 70e9);
   EXPECT_EQ(model.head_concentration, 0);

@@ -32,6 +32,7 @@ TEST(EngineWireTest, EveryFieldOfAPlanArrives) {
   proto.add_blocks(9);
   proto.add_blocks(10);
   proto.add_destinations(11);
+  proto.add_num_drafts(3);
   v1::EvictionOrder* order = proto.add_evictions();
   order->set_slot(1);
   order->set_cut(16);
@@ -67,6 +68,7 @@ TEST(EngineWireTest, EveryFieldOfAPlanArrives) {
   EXPECT_THAT(plan.block_offsets, ElementsAre(0, 2));
   EXPECT_THAT(plan.blocks, ElementsAre(BlockId{9}, BlockId{10}));
   EXPECT_THAT(plan.destinations, ElementsAre(BlockId{11}));
+  EXPECT_THAT(plan.num_drafts, ElementsAre(3));
   ASSERT_THAT(plan.evictions, SizeIs(1));
   EXPECT_EQ(plan.evictions[0].slot, SequenceSlot{1});
   EXPECT_EQ(plan.evictions[0].cut, 16);
@@ -168,6 +170,9 @@ TEST(EngineWireTest, EveryFieldOfAResultLeaves) {
   result.lost_blocks = {BlockId{7}, BlockId{3}};
   result.id = StepId{5};
   result.sampled = {-1, 9};
+  result.num_accepted = {0, 2};
+  result.accepted = {7, 8};
+  result.num_drafts = {0, 5};
   result.evictions = {{.ok = true, .error = "", .counts = {16, 32}},
                       {.ok = false, .error = "no queries", .counts = {}}};
   v1::StepResult proto;
@@ -181,6 +186,9 @@ TEST(EngineWireTest, EveryFieldOfAResultLeaves) {
   EXPECT_EQ(proto.evictions(1).error(), "no queries");
   EXPECT_THAT(proto.lost_blocks(), ElementsAre(7, 3));
   EXPECT_THAT(proto.lost_host_blocks(), ElementsAre(0, 4));
+  EXPECT_THAT(proto.num_accepted(), ElementsAre(0, 2));
+  EXPECT_THAT(proto.accepted(), ElementsAre(7, 8));
+  EXPECT_THAT(proto.num_drafts(), ElementsAre(0, 5));
 }
 
 }  // namespace

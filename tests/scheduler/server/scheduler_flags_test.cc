@@ -18,6 +18,7 @@ constexpr SchedulerFlagTexts kAllFlags{
     .long_prefill_token_threshold = "d",
     .watermark = "e",
     .max_steps_in_flight = "f",
+    .num_speculative_tokens = "t",
     .max_waiting = "g",
     .query_window = "h",
     .enable_prefix_caching = "i",
@@ -48,7 +49,8 @@ TEST(SchedulerFlagsTest, EachSetsItsOption) {
   const SchedulerOptions options = Parse(
       "--max-num-batched-tokens 101 --max-num-seqs 102 --max-model-len 103 "
       "--long-prefill-token-threshold 104 --watermark 0.25 "
-      "--max-steps-in-flight 3 --max-waiting 105 --query-window 106 "
+      "--max-steps-in-flight 3 --num-speculative-tokens 107 "
+      "--max-waiting 105 --query-window 106 "
       "--no-enable-prefix-caching --reuse-partial-blocks "
       "--compaction in-place");
   EXPECT_EQ(options.max_num_batched_tokens, 101);
@@ -57,6 +59,7 @@ TEST(SchedulerFlagsTest, EachSetsItsOption) {
   EXPECT_EQ(options.long_prefill_token_threshold, 104);
   EXPECT_EQ(options.watermark, 0.25);
   EXPECT_EQ(options.max_steps_in_flight, 3);
+  EXPECT_EQ(options.num_speculative_tokens, 107);
   EXPECT_EQ(options.max_waiting, 105);
   EXPECT_EQ(options.query_window, 106);
   EXPECT_FALSE(options.enable_prefix_caching);

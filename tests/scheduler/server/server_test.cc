@@ -73,9 +73,11 @@ TEST_F(ServerTest, AttachTellsTheLimits) {
   options.scheduler.max_num_seqs = 12;
   options.scheduler.max_num_batched_tokens = 345;
   options.scheduler.max_steps_in_flight = 3;
+  options.scheduler.num_speculative_tokens = 4;
   Start(options);
   FakeEngine engine(address());
   ASSERT_TRUE(engine.Attach(SmallLayout()).ok());
+  EXPECT_EQ(engine.attached.num_speculative_tokens(), 4);
   EXPECT_EQ(engine.attached.max_num_seqs(), 12);
   EXPECT_EQ(engine.attached.max_num_batched_tokens(), 345);
   EXPECT_EQ(engine.attached.max_steps_in_flight(), 3);

@@ -105,6 +105,7 @@ StepPlan FullPlan() {
   plan.positions = {16, 99};
   plan.num_tokens = {4, 1};
   plan.samples = {0, 1};
+  plan.num_drafts = {0, 3};
   plan.block_offsets = {0, 2, 2};
   plan.blocks = {BlockId{10}, BlockId{11}};
   EvictionOrder order;
@@ -178,8 +179,9 @@ TEST(WireTest, PlanCarriesEveryField) {
   EXPECT_THAT(proto.evictions(0).shard_page_totals(), ElementsAre(6, 2));
   EXPECT_EQ(proto.evictions(0).GetDescriptor()->field_count(), 12);
   EXPECT_THAT(proto.destinations(), ElementsAre(12));
+  EXPECT_THAT(proto.num_drafts(), ElementsAre(0, 3));
   // A field added to the message must be filled, and tested, here.
-  EXPECT_EQ(proto.GetDescriptor()->field_count(), 16);
+  EXPECT_EQ(proto.GetDescriptor()->field_count(), 17);
 }
 
 TEST(WireTest, ResultReplacesWhatWasThere) {
@@ -188,6 +190,9 @@ TEST(WireTest, ResultReplacesWhatWasThere) {
   result.evictions.resize(3);
   result.lost_blocks = {BlockId{1}};
   result.lost_host_blocks = {HostBlockId{1}};
+  result.num_accepted = {1};
+  result.accepted = {8};
+  result.num_drafts = {2, 2, 2};
   v1::StepResult proto;
   proto.set_step(4);
   proto.add_sampled(-1);
@@ -198,6 +203,12 @@ TEST(WireTest, ResultReplacesWhatWasThere) {
   proto.add_lost_blocks(6);
   proto.add_lost_blocks(2);
   proto.add_lost_host_blocks(8);
+  proto.add_num_accepted(0);
+  proto.add_num_accepted(2);
+  proto.add_accepted(15);
+  proto.add_accepted(16);
+  proto.add_num_drafts(0);
+  proto.add_num_drafts(4);
   FromProto(proto, &result);
   EXPECT_EQ(result.id, StepId{4});
   EXPECT_THAT(result.sampled, ElementsAre(-1, 17));
@@ -207,7 +218,10 @@ TEST(WireTest, ResultReplacesWhatWasThere) {
   EXPECT_THAT(result.evictions[0].counts, ElementsAre(5));
   EXPECT_THAT(result.lost_blocks, ElementsAre(BlockId{6}, BlockId{2}));
   EXPECT_THAT(result.lost_host_blocks, ElementsAre(HostBlockId{8}));
-  EXPECT_EQ(proto.GetDescriptor()->field_count(), 5);
+  EXPECT_THAT(result.num_accepted, ElementsAre(0, 2));
+  EXPECT_THAT(result.accepted, ElementsAre(15, 16));
+  EXPECT_THAT(result.num_drafts, ElementsAre(0, 4));
+  EXPECT_EQ(proto.GetDescriptor()->field_count(), 8);
 }
 
 TEST(WireTest, StatusKeepsCodeAndText) {
