@@ -135,7 +135,7 @@ void TinyScoring::AddAttention(int32_t layer, int32_t begin, int32_t count,
   sums_.clear();
   for (size_t head = 0; head < num_heads; ++head) {
     std::vector<float>& sums = state->attention_sums[first + head];
-    sums.resize(static_cast<size_t>(begin + count));
+    sums.resize(static_cast<size_t>(begin) + static_cast<size_t>(count));
     for (int64_t i = slice.offsets[head]; i < slice.offsets[head + 1]; ++i) {
       sums_.push_back(sums[static_cast<size_t>(
           slice.list.positions[static_cast<size_t>(i)])]);
