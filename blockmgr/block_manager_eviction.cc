@@ -137,9 +137,8 @@ bool BlockManager::ReserveEviction(SequenceSlot slot, int32_t cut,
   PendingEviction pending;
   pending.region = RegionId{next_region_++};
   pending.cut = cut;
-  pending.page_total = page_total;
-  pending.shard_page_totals.assign(shard_page_totals.begin(),
-                                   shard_page_totals.end());
+  pending.page_totals.assign(layout_.num_shards, page_total);
+  std::ranges::copy(shard_page_totals, pending.page_totals.begin());
   pending.num_own = static_cast<int32_t>(num_own);
   pending.destinations.reserve(num_destinations);
   TakeOwn(sequence, candidates, num_own, &pending.destinations);
@@ -172,7 +171,7 @@ absl::Status BlockManager::ValidateCounts(
     }
   }
   for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
-    const int64_t page_total = sequence.pending->page_total_of(shard);
+    const int64_t page_total = sequence.pending->page_totals[shard];
     const int64_t num_pages = ShardPages(layout_, shard, counts);
     if (num_pages > page_total) {
       return absl::InvalidArgumentError(

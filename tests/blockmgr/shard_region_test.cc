@@ -152,6 +152,7 @@ TEST(ShardRegionTest, RanksLayOutAndMoveAloneWhatTheWholeModelSays) {
     const ModelLayout& layout = history.layout();
     if (layout.num_shards == 1) continue;
     std::vector<Rank> ranks;
+    ranks.reserve(layout.num_shards);
     for (int32_t shard = 0; shard < layout.num_shards; ++shard) {
       ranks.emplace_back(layout, shard);
     }

@@ -23,6 +23,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int32_t kShardModelHeads = 4;
+constexpr size_t kAllHeads = 8;  // of both layers
 
 // Four heads of two query heads each, in two layers.
 std::shared_ptr<const TinyModel> ShardModel(uint64_t seed) {
@@ -64,7 +65,7 @@ Trace RunRounds(int32_t num_shards, const std::string& policy, uint64_t seed,
     host.Evict(0, cut, policy, EntriesPerHead(cut / 3 / 16 * 16), kind);
     EXPECT_OK(host.Run());
     EXPECT_EQ(host.result().evictions[0].error, "");
-    for (size_t head = 0; head < 2 * kShardModelHeads; ++head) {
+    for (size_t head = 0; head < kAllHeads; ++head) {
       trace.kept.push_back(host.evictions().back().KeptPositions(head));
     }
     for (int i = 0; i < 31; ++i) trace.logits.push_back(host.Decode(0));
@@ -118,7 +119,7 @@ TEST_P(TinyShardTest, AdaptiveBudgetsStayInsideTheShard) {
   const Trace trace =
       RunRounds(2, "snapkv(window=8) | adakv(alpha=0.1) | topk", 4, GetParam());
   bool differs = false;
-  for (size_t i = 0; i < trace.kept.size(); i += 2 * kShardModelHeads) {
+  for (size_t i = 0; i < trace.kept.size(); i += kAllHeads) {
     const auto cut = static_cast<int32_t>(144 + 32 * (i / 8));
     for (size_t layer = 0; layer < 2; ++layer) {
       for (size_t shard = 0; shard < 2; ++shard) {
