@@ -293,8 +293,7 @@ constexpr SchedulerFlagTexts kSchedulerTexts{
     .num_speculative_tokens =
         "drafts of a sequence that a step verifies at most, of those of "
         "--sim-drafts",
-    .enable_prefix_caching =
-        "share the blocks of equal prefixes [default: on]",
+    .enable_prefix_caching = "share the blocks of equal prefixes [default: on]",
     .reuse_partial_blocks =
         "copy the first rows of a cached block where a prompt goes on as it "
         "begins"};

@@ -128,10 +128,10 @@ void TinyShard::Observe(const StepPlan& plan, const TinyBatch& batch,
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     const int32_t begin = batch.query_offsets[i];
     const size_t first = static_cast<size_t>(begin) * width;
-    scoring_.Observe(
-        layer, plan.positions[i], batch.query_offsets[i + 1] - begin,
-        queries + first, raw_queries + first, entries_[i],
-        &sequence(plan.slots[i]).scoring);
+    scoring_.Observe(layer, plan.positions[i],
+                     batch.query_offsets[i + 1] - begin, queries + first,
+                     raw_queries + first, entries_[i],
+                     &sequence(plan.slots[i]).scoring);
   }
 }
 

@@ -8,8 +8,8 @@
 //
 // Thread-compatible. Owns the backend, and its part of the host tier (as many
 // host blocks as the tables have); memory beyond: the kept queries
-// ((query_window + max_drafts) * layers * q_width of its heads, floats per sequence) and, per
-// region slot, 4 bytes of position.
+// ((query_window + max_drafts) * layers * q_width of its heads, floats per
+// sequence) and, per region slot, 4 bytes of position.
 #ifndef BENCH_ENGINE_TINY_SHARD_H_
 #define BENCH_ENGINE_TINY_SHARD_H_
 

@@ -29,13 +29,11 @@ std::unique_ptr<TinyEngine> MakeEngine(const LineOptions& options,
   EXPECT_TRUE(backends.ok()) << backends.status();
   // What is read before it is written must show.
   for (const auto& backend : *backends) backend->Poison();
-  return std::make_unique<TinyEngine>(options.model, layout,
-                                      *std::move(backends),
-                                      TinyEngineOptions{
-                                          .max_sequences = max_sequences,
-                                          .num_host_blocks =
-                                              options.num_host_blocks,
-                                          .max_drafts = options.max_drafts});
+  return std::make_unique<TinyEngine>(
+      options.model, layout, *std::move(backends),
+      TinyEngineOptions{.max_sequences = max_sequences,
+                        .num_host_blocks = options.num_host_blocks,
+                        .max_drafts = options.max_drafts});
 }
 
 }  // namespace
