@@ -32,7 +32,6 @@ TEST(EngineWireTest, EveryFieldOfAPlanArrives) {
   proto.add_blocks(9);
   proto.add_blocks(10);
   proto.add_destinations(11);
-  proto.add_num_drafts(3);
   v1::EvictionOrder* order = proto.add_evictions();
   order->set_slot(1);
   order->set_cut(16);
@@ -68,7 +67,6 @@ TEST(EngineWireTest, EveryFieldOfAPlanArrives) {
   EXPECT_THAT(plan.block_offsets, ElementsAre(0, 2));
   EXPECT_THAT(plan.blocks, ElementsAre(BlockId{9}, BlockId{10}));
   EXPECT_THAT(plan.destinations, ElementsAre(BlockId{11}));
-  EXPECT_THAT(plan.num_drafts, ElementsAre(3));
   ASSERT_THAT(plan.evictions, SizeIs(1));
   EXPECT_EQ(plan.evictions[0].slot, SequenceSlot{1});
   EXPECT_EQ(plan.evictions[0].cut, 16);
@@ -81,6 +79,16 @@ TEST(EngineWireTest, EveryFieldOfAPlanArrives) {
   EXPECT_THAT(*plan.evictions[0].scores, ElementsAre(0.5f));
   EXPECT_THAT(*plan.evictions[0].budgets, ElementsAre(4));
   EXPECT_THAT(plan.evictions[0].shard_page_totals, ElementsAre(5, 6));
+}
+
+TEST(EngineWireTest, DraftsArrive) {
+  v1::StepPlan proto;
+  proto.add_num_drafts(0);
+  proto.add_num_drafts(3);
+  StepPlan plan;
+  plan.num_drafts = {9};  // of the plan before
+  ASSERT_OK(PlanFromProto(proto, &plan));
+  EXPECT_THAT(plan.num_drafts, ElementsAre(0, 3));
 }
 
 TEST(EngineWireTest, RegionsArriveByName) {
