@@ -28,6 +28,7 @@ bool SchedulerImpl::Schedule(StepPlan* plan) {
   PlanShares(token_budget);
   PlanPressure(budget);
   PlanRunning(&budget, &token_budget);
+  PlanCopies(&budget);
   if (decision_.preempted.empty() && budget.available >= 0) {
     PlanDrafts(&budget, &token_budget);
     PlanWaiting(&budget, &token_budget);

@@ -254,6 +254,9 @@ class SchedulerImpl : public Scheduler {
   bool PlanUnplannedPoint(const RequestState& request, int32_t length,
                           const PrefixMatch* match,
                           CompressionPoint* point) const;
+  // Lets the orders of running requests copy, where that is preferred and those
+  // who run have left room.
+  void PlanCopies(BlockBudget* budget);
   // Fresh destinations: at least what own blocks cannot give; all of them when
   // preferred and there is room.
   int32_t FreshForOrder(const StepDecision::Order& order, int32_t num_own,

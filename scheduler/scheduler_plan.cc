@@ -323,25 +323,33 @@ bool SchedulerImpl::PlanRunWithOrder(size_t index, StepDecision::Run* run,
                  &order)) {
     return MakeRoom(index, run->num_blocks, budget);
   }
-  int32_t num_own = order.num_own;
-  // Without room for copies it is done in place, as far as blocks are its own.
-  const int32_t num_fresh = FreshForOrder(order, num_own, 0);
+  // In place, as far as blocks are its own: who runs after it comes before
+  // copies.
+  const int32_t num_fresh = FreshForOrder(order, order.num_own, 0);
   if (!MakeRoom(index, run->num_blocks + num_fresh, budget)) return false;
   if (decision_.num_kept == 1 && in_flight_.empty()) {
     // Nobody is left to share with.
-    num_own = manager_.sequence(request.slot)
-                  .BlocksBelow(order.point.cut, layout().page_size);
+    order.num_own = manager_.sequence(request.slot)
+                        .BlocksBelow(order.point.cut, layout().page_size);
   }
-  // A squeeze takes nothing from those who are short of blocks.
-  const int32_t spare =
-      order.point.is_squeeze() ? 0 : budget->available - run->num_blocks;
-  order.num_fresh = FreshForOrder(order, num_own, spare);
+  order.num_fresh = FreshForOrder(order, order.num_own, 0);
   BM_CHECK(order.num_fresh == 0 ||
            run->num_blocks + order.num_fresh <= budget->available);
   budget->available -= order.num_fresh;
   run->order = static_cast<int32_t>(decision_.orders.size());
   decision_.orders.push_back(std::move(order));
   return true;
+}
+
+void SchedulerImpl::PlanCopies(BlockBudget* budget) {
+  for (StepDecision::Order& order : decision_.orders) {
+    // A squeeze takes nothing from those who are short of blocks.
+    if (order.point.is_squeeze()) continue;
+    const int32_t num_fresh = FreshForOrder(
+        order, order.num_own, budget->available + order.num_fresh);
+    budget->available -= num_fresh - order.num_fresh;
+    order.num_fresh = num_fresh;
+  }
 }
 
 void SchedulerImpl::PlanShares(int32_t token_budget) {

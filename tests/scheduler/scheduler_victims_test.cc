@@ -239,5 +239,26 @@ TEST(PreemptionBoundTest, NobodyIsPreemptedMoreThanEightTimes) {
   }
 }
 
+// Copying what an eviction keeps is a preference; that the others run is not.
+TEST(VictimTest, NobodyIsPreemptedForCopies) {
+  SchedulerOptions options = PlainOptions();
+  options.compaction = CompactionPreference::kFreshFirst;
+  SchedulerDriver driver(SmallLayout(4, 17), options);
+  const RequestId a = Submit(&driver, MakeRequest("a", 32, 8));
+  const RequestId b = Submit(&driver, MakeRequest("b", 23, 8, 1));
+  driver.Step();
+  driver.Step();
+  // Two blocks are left: as many as the copy takes, and b needs one.
+  ASSERT_EQ(driver.scheduler().stats().blocks.free_blocks, 2);
+  ASSERT_OK(driver.Evict(a, RecencyCommand(8)).status());
+  driver.Step();
+  EXPECT_EQ(driver.TokensInPlan(b), 1);
+  ASSERT_EQ(driver.plan().evictions.size(), 1u);
+  EXPECT_EQ(driver.scheduler().stats().num_preemptions, 0u);
+  driver.Drain();
+  EXPECT_EQ(driver.served(b).finish->num_preemptions, 0);
+  driver.CheckQuiescent();
+}
+
 }  // namespace
 }  // namespace blockmgr
