@@ -207,9 +207,9 @@ double SimEngine::StepSeconds(const StepPlan& plan) const {
   // back before they are read: nothing hides it. Each rank has its own link.
   const auto num_transfers = static_cast<double>(
       std::ssize(plan.transfers_out) + std::ssize(plan.transfers_in));
-  const double copied =
-      num_transfers *
-      static_cast<double>(layout_.block_bytes() / layout_.num_shards);
+  const double copied = num_transfers *
+                        static_cast<double>(layout_.block_bytes()) /
+                        layout_.num_shards;
   return slowest + copied / model_.host_bandwidth + model_.step_overhead_s;
 }
 

@@ -406,7 +406,7 @@ void CudaBackend::CopyBlocks(std::span<const BlockCopy> copies) {
 }
 
 void CudaBackend::ReadSlot(SlotIndex slot, std::span<float> out) const {
-  BM_CHECK(std::ssize(out) == 2 * layout().head_dim);
+  BM_CHECK(std::ssize(out) == int64_t{2} * layout().head_dim);
   memory_.Begin();
   const auto slots = memory_.InputOf(std::span<const SlotIndex>(&slot, 1));
   const auto rows = memory_.Result<float>(std::ssize(out));

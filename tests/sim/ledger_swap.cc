@@ -171,9 +171,9 @@ void Ledger::MarkDueSwaps(RequestId request) {
 
 void Ledger::SettleHostLoss(const std::vector<HostBlockId>& lost) {
   for (auto& [id, swap] : swaps_) {
-    swap.is_due |= std::ranges::any_of(lost, [&swap](HostBlockId block) {
-      return std::ranges::count(swap.blocks, block) > 0;
-    });
+    for (const HostBlockId block : lost) {
+      swap.is_due |= std::ranges::count(swap.blocks, block) > 0;
+    }
   }
 }
 
