@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -56,18 +57,14 @@ class BlockManagerSwapTest : public ManagerTest {
   }
   static std::vector<BlockId> BlocksOf(
       const std::vector<BlockTransfer>& transfers) {
-    std::vector<BlockId> blocks;
-    for (const BlockTransfer& transfer : transfers) {
-      blocks.push_back(transfer.block);
-    }
+    std::vector<BlockId> blocks(transfers.size());
+    std::ranges::transform(transfers, blocks.begin(), &BlockTransfer::block);
     return blocks;
   }
   static std::vector<HostBlockId> HostOf(
       const std::vector<BlockTransfer>& transfers) {
-    std::vector<HostBlockId> blocks;
-    for (const BlockTransfer& transfer : transfers) {
-      blocks.push_back(transfer.host);
-    }
+    std::vector<HostBlockId> blocks(transfers.size());
+    std::ranges::transform(transfers, blocks.begin(), &BlockTransfer::host);
     return blocks;
   }
 

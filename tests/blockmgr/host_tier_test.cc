@@ -116,11 +116,13 @@ TEST(HostTierDeathTest, NobodyIsDroppedTwice) {
 
 // Random calls next to sets: who holds what, and until which step.
 TEST(HostTierTest, CountsLikeSets) {
-  const int32_t num_cases = CaseCount(60);
-  for (int32_t seed = 0; seed < num_cases; ++seed) {
+  const uint64_t num_cases = CaseCount(60);
+  for (uint64_t seed = 0; seed < num_cases; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937_64 random(seed);
-    const auto below = [&random](size_t n) { return random() % n; };
+    const auto below = [&random](size_t n) {
+      return static_cast<int64_t>(random() % n);
+    };
     const auto num_blocks = static_cast<int32_t>(below(12));
     HostTier host(num_blocks);
     std::map<SwapId, std::set<HostBlockId>> held;
@@ -133,7 +135,7 @@ TEST(HostTierTest, CountsLikeSets) {
       held.erase(swap);
     };
     for (int32_t i = 0; i < 200; ++i) {
-      const size_t kind = below(6);
+      const int64_t kind = below(6);
       if (kind <= 1) {
         const auto count = static_cast<int32_t>(1 + below(4));
         const int32_t num_free = host.num_free();
