@@ -59,7 +59,10 @@ int64_t BlockManager::metadata_bytes() const {
   for (const SequenceCache& sequence : sequences_) {
     bytes += HeapBytes(sequence.tail) +
              RegionContent::CountBytes(sequence.content.get(), &contents);
-    if (sequence.pending) bytes += HeapBytes(sequence.pending->destinations);
+    if (sequence.pending) {
+      bytes += HeapBytes(sequence.pending->destinations) +
+               HeapBytes(sequence.pending->page_totals);
+    }
     const RegionRecord* region = sequence.region.get();
     if (region == nullptr ||
         cache_.FindRegion(region->id) != PrefixCache::kNone) {

@@ -73,7 +73,12 @@ std::vector<SwapId> HostTier::FindHolders(
 
 void HostTier::LoseEngine() {
   BM_CHECK(leaving_.empty());
-  while (!sequences_.empty()) Drop(sequences_.begin()->first);
+  // In order, so that what is handed out next does not depend on a hash.
+  std::vector<SwapId> swaps;
+  swaps.reserve(sequences_.size());
+  for (const auto& [swap, sequence] : sequences_) swaps.push_back(swap);
+  std::ranges::sort(swaps);
+  for (const SwapId swap : swaps) Drop(swap);
   if (pool_.has_value()) pool_->ForgetSteps();
 }
 

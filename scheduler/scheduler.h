@@ -9,8 +9,8 @@
 //   Schedule(&plan)              the next step, to be run by the engine
 //   Update(result, &effects)     the engine's answer, in step order
 //
-// Up to max_steps_in_flight plans may be issued before the first is answered;
-// one, while the engine has drafts for a running sequence.
+// Up to max_steps_in_flight plans may be issued before the first is answered,
+// but none while a sequence that the engine has drafts for is in flight.
 // Frees, publications and evictions take effect at Update, never at issue.
 //
 // Threads: core thread only. No clock, no randomness: the same calls give the

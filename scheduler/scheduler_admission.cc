@@ -120,6 +120,12 @@ bool SchedulerImpl::IsLong(const RequestState& request) const {
          std::ssize(request.tokens) > options_.long_prefill_token_threshold;
 }
 
+bool SchedulerImpl::IsPrefill(const RequestState& request,
+                              const PrefixMatch& match) {
+  return match.swap == kNoSwap ||
+         match.num_tokens + 1 < std::ssize(request.tokens);
+}
+
 bool SchedulerImpl::MayPrefill(const RequestState& request) {
   if (!IsLong(request)) return true;
   if (!decision_.num_long_prefills.has_value()) {
@@ -321,13 +327,12 @@ SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
       PlanAdmission(request, std::move(fork.match), budget, token_budget)) {
     return Verdict::kAdmitted;
   }
-  // What comes back has been admitted as a long prompt before.
   const bool may_prefill = MayPrefill(*request);
   if (!may_prefill && request->swap == kNoSwap) return Verdict::kIsTooLong;
   PrefixMatch match = FindPrefix(request);
   decision_.num_looked_blocks += match.num_looks;
   if (request->swap != kNoSwap) MatchSwapped(*request, &match);
-  if (!may_prefill && match.swap == kNoSwap) return Verdict::kIsTooLong;
+  if (!may_prefill && IsPrefill(*request, match)) return Verdict::kIsTooLong;
   if (match.swap == kNoSwap && WaitsForPrefix(*request, match)) {
     decision_.prefix_waits.push_back(request);
     return Verdict::kLetsOthersPass;
@@ -381,7 +386,7 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
         --passes_left;
         if (IsLong(*request) &&
             decision_.matches.back().source == kNoSequenceSlot &&
-            decision_.matches.back().swap == kNoSwap) {
+            IsPrefill(*request, decision_.matches.back())) {
           ++*decision_.num_long_prefills;
         }
         walk.Serve(ServiceOf(*request));

@@ -333,6 +333,9 @@ class SchedulerImpl : public Scheduler {
   // Whether one more long prompt may be computed, if it is one.
   bool IsLong(const RequestState& request) const;
   bool MayPrefill(const RequestState& request);
+  // Whether more than its last token is left to compute, of one that may come
+  // back from the host tier.
+  static bool IsPrefill(const RequestState& request, const PrefixMatch& match);
   // Whether another request is about to compute what it lacks.
   bool WaitsForPrefix(const RequestState& request,
                       const PrefixMatch& match) const;

@@ -3,7 +3,9 @@
 // The engine proposes and verifies; here are the slots. A run with drafts has a
 // slot for each of them, as if all were accepted; its answer settles those that
 // were and voids the others. Drafts are an extra of the step: they take tokens
-// and blocks that nobody else wants, and go where no length is to be exact.
+// that are left when everybody who runs has its own (half of them, while others
+// wait to be admitted) and blocks that nobody who runs wants, and go where no
+// length is to be exact.
 
 #include <algorithm>
 #include <optional>
@@ -49,11 +51,16 @@ void SchedulerImpl::PlanDrafts(BlockBudget* budget, int32_t* token_budget) {
   if (num_speculating_ == 0) return;
   const int32_t page_size = layout().page_size;
   std::optional<int32_t> spare;
+  // Else who runs with drafts could keep others out for as long as it runs.
+  const int32_t left_for_others =
+      waiting_.empty() || manager_.num_open_slots() == 0 ? 0
+                                                         : *token_budget / 2;
   for (StepDecision::Run& run : decision_.runs) {
-    if (*token_budget <= 0) return;
+    if (*token_budget <= left_for_others) return;
     const RequestState& request = *run.request;
     if (request.num_drafts == 0 || run.order >= 0) continue;
-    int32_t num_drafts = std::min(MaxDrafts(request), *token_budget);
+    int32_t num_drafts =
+        std::min(MaxDrafts(request), *token_budget - left_for_others);
     const SequenceCache& sequence = manager_.sequence(request.slot);
     const int32_t end = sequence.num_reserved + run.num_tokens - sequence.cut();
     const int32_t room = CeilDiv(end, page_size) * page_size - end;

@@ -54,6 +54,7 @@ void SchedulerImpl::MatchSwapped(const RequestState& request,
 }
 
 void SchedulerImpl::ApplySwapIns(size_t first_start, StepPlan* plan) {
+  if (decision_.matches.empty()) return;
   for (const StepDecision::Run& run : decision_.runs) {
     if (run.match < 0) continue;
     const PrefixMatch& match = decision_.matches[run.match];

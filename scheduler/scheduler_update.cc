@@ -51,6 +51,11 @@ absl::Status SchedulerImpl::ValidateResult(const StepResult& result) const {
     BM_RETURN_IF_ERROR(RequireRange(absl::StrCat("lost_blocks[", i, "]"), block,
                                     1, layout().num_blocks - 1));
   }
+  if (options_.num_host_blocks == 0 && !result.lost_host_blocks.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("lost_host_blocks: expected none, as the engine has no ",
+                     "host blocks, got ", result.lost_host_blocks.size()));
+  }
   for (size_t i = 0; i < result.lost_host_blocks.size(); ++i) {
     const int32_t block = Index(result.lost_host_blocks[i]);
     BM_RETURN_IF_ERROR(RequireRange(absl::StrCat("lost_host_blocks[", i, "]"),
@@ -118,7 +123,10 @@ void SchedulerImpl::SettleRun(const StepInFlight::Run& run,
       prefix_hints_.OnPublished(request.chain.keys()[i]);
     }
   }
-  if (begin < request.num_prompt) UpdateFront(&request);
+  // Behind its prompt, too, what came back was announced until now.
+  if (begin < request.num_prompt || request.hint.computing.has_value()) {
+    UpdateFront(&request);
+  }
   totals_.num_computed_tokens += num_tokens;
   const int32_t end = begin + num_tokens;
   totals_.num_recomputed_tokens +=
@@ -345,6 +353,10 @@ void SchedulerImpl::CheckInvariants() const {
     BM_CHECK(request->swap == kNoSwap);
     const SequenceCache& sequence = manager_.sequence(request->slot);
     BM_CHECK(sequence.num_reserved == request->num_computed);
+    // What it is to publish next, for others to wait for.
+    BM_CHECK(!request->hint.computing.has_value() ||
+             (sequence.num_published + 1) * layout().page_size <=
+                 request->num_prompt);
     BM_CHECK(sequence.num_settled <= std::ssize(request->tokens));
     BM_CHECK(request->num_computed <= request->num_tokens());
     BM_CHECK(request->num_computed <= request->last_length());

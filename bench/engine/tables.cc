@@ -476,6 +476,7 @@ void EngineTables::Reset() {
   pending_.clear();
   regions_.clear();
   swapped_.clear();
+  std::ranges::fill(host_blocks_, HostBlock{});
 }
 
 }  // namespace blockmgr

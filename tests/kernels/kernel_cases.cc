@@ -249,10 +249,10 @@ std::string CheckHostCopies(Backend* backend, PoolModel* model, Rng& rng) {
     std::vector<float> row(layout.head_dim);
     for (int32_t i = 0; i < layout.head_dim; ++i) {
       if (layout.dtype == DType::kFloat32) {
-        std::memcpy(&row[i], bytes + 4 * i, 4);
+        std::memcpy(&row[i], bytes + int64_t{4} * i, 4);
       } else {
         uint16_t bits = 0;
-        std::memcpy(&bits, bytes + 2 * i, 2);
+        std::memcpy(&bits, bytes + int64_t{2} * i, 2);
         row[i] = FromBFloat16(bits);
       }
     }

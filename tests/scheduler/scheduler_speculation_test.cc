@@ -322,17 +322,18 @@ TEST(SpeculationTest, TakesOnlyTheTokensThatTheStepHasLeft) {
   // A third one's prompt is in the middle.
   engine.Submit(MakeRequest("c", 23, 4, 2));
   ASSERT_TRUE(engine.Issue());
-  EXPECT_THAT(engine.plan().num_drafts, ElementsAre(4, 4, 0));
-  EXPECT_THAT(engine.plan().num_tokens, ElementsAre(5, 5, 2));
+  // Half of what is left, for somebody waits.
+  EXPECT_THAT(engine.plan().num_drafts, ElementsAre(4, 1, 0));
+  EXPECT_THAT(engine.plan().num_tokens, ElementsAre(5, 2, 5));
   engine.Answer(0, 9);
   ASSERT_TRUE(engine.Issue());
   EXPECT_THAT(engine.plan().num_tokens, ElementsAre(1, 1, 10));
   EXPECT_THAT(engine.plan().num_drafts, IsEmpty());
   engine.Answer(0, 9);
-  ASSERT_TRUE(engine.Issue());  // 11 of the third are left, it takes 10
+  ASSERT_TRUE(engine.Issue());  // 8 of the third are left
   engine.Answer(0, 9);
   ASSERT_TRUE(engine.Issue());
-  EXPECT_THAT(engine.plan().num_tokens, ElementsAre(5, 5, 1));
+  EXPECT_THAT(engine.plan().num_tokens, ElementsAre(5, 5, 2));
 }
 
 // The blocks that the running ones need until the step is over are theirs.

@@ -271,6 +271,14 @@ TEST_P(SwapTest, RefusesHostBlocksThatTheEngineDoesNotHave) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("lost_host_blocks[1]")));
   driver.Drain();
+  SchedulerDriver without(SmallLayout(4, 12), Options(0));
+  Submit(&without, MakeRequest("a", 16, 20));
+  ASSERT_TRUE(without.Issue());
+  result.id = without.plan().id;
+  EXPECT_THAT(without.scheduler().Update(result, &effects),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("lost_host_blocks: expected none")));
+  without.Drain();
 }
 
 }  // namespace

@@ -133,8 +133,10 @@ void EngineHarness::Release(int32_t slot) {
   Sequence& sequence = sequences_[static_cast<size_t>(slot)];
   plan_.released.push_back(SequenceSlot{slot});
   free_.insert(free_.end(), sequence.region.begin(), sequence.region.end());
-  free_.insert(free_.end(), sequence.tail.begin() + sequence.num_shared,
-               sequence.tail.end());
+  free_.insert(
+      free_.end(),
+      sequence.tail.begin() + static_cast<int64_t>(sequence.num_shared),
+      sequence.tail.end());
   sequence = Sequence();
 }
 
@@ -157,7 +159,8 @@ void EngineHarness::Evict(int32_t slot, int32_t cut, const std::string& policy,
   order.num_destinations = static_cast<int32_t>(
       CeilDiv<int64_t>(order.page_total, layout().shard_pages_per_block()));
   std::vector<BlockId> own = sequence.region;
-  own.insert(own.end(), sequence.tail.begin() + sequence.num_shared,
+  own.insert(own.end(),
+             sequence.tail.begin() + static_cast<int64_t>(sequence.num_shared),
              sequence.tail.begin() + (cut - sequence.cut) / layout().page_size);
   // The last ones first: then list order, block order and age all differ.
   for (int32_t i = 0; i < order.num_destinations; ++i) {
@@ -186,7 +189,9 @@ void EngineHarness::Commit(const EvictionOrder& order) {
     }
   };
   std::for_each(sequence.region.begin(), sequence.region.end(), give_back);
-  std::for_each(sequence.tail.begin() + sequence.num_shared, end, give_back);
+  std::for_each(
+      sequence.tail.begin() + static_cast<int64_t>(sequence.num_shared), end,
+      give_back);
   sequence.num_shared = 0;
   sequence.tail.erase(sequence.tail.begin(), end);
   sequence.region.assign(destinations.begin(), destinations.end());

@@ -15,7 +15,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr SwapId kTableSwap{4};
@@ -217,9 +216,22 @@ TEST_F(EngineTablesSwapTest, AnEngineWithoutHostBlocksTakesNobody) {
   EXPECT_THAT(tables.Apply(LeavePlan()),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("expected host blocks below 0")));
+}
+
+TEST_F(EngineTablesSwapTest, ANewAttachmentHoldsNothing) {
+  ASSERT_OK(tables_.Apply(LeavePlan()));
   tables_.Reset();
+  // The daemon counts from the beginning: this name has been there before.
+  StepPlan plan = LeavePlan();
   ASSERT_OK(tables_.Apply(StartPlan()));
-  EXPECT_OK(tables_.Apply(LeavePlan()));
+  plan.swap_outs[0].num_tokens = 16;
+  plan.swap_outs[0].num_transfers = 1;
+  plan.transfers_out = {Transfer(1, 1)};
+  ASSERT_OK(tables_.Apply(plan));
+  ASSERT_OK(tables_.Apply(StartPlan()));
+  plan = LeavePlan();
+  plan.swap_outs[0].swap = SwapId{5};
+  EXPECT_OK(tables_.Apply(plan));
 }
 
 }  // namespace
