@@ -231,7 +231,7 @@ absl::Status EngineClient::Serve(const ModelLayout& layout,
     spdlog::info("attached to {}, session {:x}: {}", options_.address,
                  attachment->response.session(), layout.ToString());
     handlers.reset();
-    const absl::Status status = RunStream(*attachment, handlers);
+    absl::Status status = RunStream(*attachment, handlers);
     if (stopping()) return absl::OkStatus();
     if (!options_.reconnect) return status;
     spdlog::warn("the stream ended ({}), attaching again", status.ToString());
