@@ -77,7 +77,7 @@ TEST(WaitingWorkloadTest, AsManyRunWithALongQueue) {
     few.Refill();
     many.Refill();
   }
-  EXPECT_NEAR(num_few, num_many, num_few / 10);
+  EXPECT_NEAR(num_few, num_many, 0.1 * static_cast<double>(num_few));
 }
 
 TEST(StepHarnessTest, AnswersEveryStepAtOnce) {

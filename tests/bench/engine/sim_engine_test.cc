@@ -146,7 +146,7 @@ TEST_F(SimEngineTest, AStepTakesAsLongAsItsSlowestShard) {
   order.budgets = std::make_shared<std::vector<int32_t>>(budgets);
   order.page_total = 32 * 20;
   order.shard_page_totals.assign(8, 32);
-  order.shard_page_totals[5] = 32 * 20;
+  order.shard_page_totals[5] = int64_t{32} * 20;
   order.num_destinations = 20;
   for (int32_t i = 0; i < 20; ++i) {
     plan.destinations.push_back(BlockId{next_block_++});
