@@ -141,7 +141,9 @@ void SchedulerDriver::CheckPlan() {
     }
     const auto both =
         std::min(std::ssize(served.issued), std::ssize(served.recorded));
-    if (!std::equal(served.issued.begin(), served.issued.begin() + both,
+    // An engine that keeps less on replay may be compressed otherwise.
+    if (canary_.same_choice_on_replay &&
+        !std::equal(served.issued.begin(), served.issued.begin() + both,
                     served.recorded.begin())) {
       Fail("a region of other evictions than before");
     }

@@ -23,7 +23,7 @@ namespace {
 constexpr uint64_t kSeedsPerGroup = kSanitized ? 500 : 3000;
 // So few seeds may miss some of what the many see.
 constexpr uint64_t kMinReusedTokens = kSeedsPerGroup / (kSanitized ? 4 : 1);
-constexpr uint64_t kMinPrefixWaits = kSeedsPerGroup / (kSanitized ? 50 : 10);
+constexpr uint64_t kMinPrefixWaits = kSeedsPerGroup / (kSanitized ? 50 : 15);
 
 // A failed check aborts; this tells which seed it was.
 uint64_t current_seed = 0;
