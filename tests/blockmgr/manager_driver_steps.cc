@@ -142,7 +142,7 @@ void ManagerDriver::Conclude(const Order& order) {
   const bool again = !model_.at(slot).kept.empty();
   const std::vector<int32_t> counts = RandomCounts(slot);
   EXPECT_OK(manager_.ValidateCounts(slot, counts));
-  if (Chance(0.1)) CheckIllegalCounts(slot, counts);
+  if (Chance(0.4)) CheckIllegalCounts(slot, counts);
   if (Chance(0.2)) {
     manager_.AbortEviction(slot);
     model_.AbortEviction(slot);

@@ -23,7 +23,7 @@ namespace {
 constexpr uint64_t kSeedsPerGroup = kSanitized ? 500 : 3000;
 // So few seeds may miss some of what the many see.
 constexpr uint64_t kMinReusedTokens = kSeedsPerGroup / (kSanitized ? 4 : 1);
-constexpr uint64_t kMinPrefixWaits = kSeedsPerGroup / (kSanitized ? 50 : 15);
+constexpr uint64_t kMinPrefixWaits = kSeedsPerGroup / (kSanitized ? 50 : 10);
 
 // A failed check aborts; this tells which seed it was.
 uint64_t current_seed = 0;
@@ -91,12 +91,11 @@ class Swarm {
     }
     driver_.Drain();
     driver_.CheckQuiescent();
-    // Blocks that several share, and lose, are promised to one of them only.
+    // Shared blocks are promised once: who has lost some needs more than that.
     if (driver_.scheduler().options().admission ==
             AdmissionPolicy::kGuaranteed &&
-        !faults_.evictions && !faults_.commands &&
-        stats().num_cut_requests == 0) {
-      EXPECT_EQ(stats().num_preemptions, 0);
+        !faults_.evictions && !faults_.commands) {
+      EXPECT_LE(stats().num_preemptions, stats().num_cut_requests);
     }
   }
 
@@ -136,7 +135,7 @@ class Swarm {
          SchedulingPolicy::kPriority, SchedulingPolicy::kPrefix});
     options.prefix_aging = random_.Between(1, 8);
     options.max_bypasses = random_.Between(0, 3);
-    options.min_prefix_wait_tokens = random_.Pick<int32_t>({0, 1, 4});
+    options.min_prefix_wait_tokens = random_.Pick<int32_t>({0, 1, 1, 4});
     options.max_prefix_wait_steps = random_.Between(0, 6);
     options.admission = random_.Pick<AdmissionPolicy>(
         {AdmissionPolicy::kWatermark, AdmissionPolicy::kWatermark,
