@@ -22,6 +22,8 @@ void StepPlan::Clear() {
   num_drafts.clear();
   block_offsets.clear();
   blocks.clear();
+  window_offsets.clear();
+  window_blocks.clear();
   evictions.clear();
   destinations.clear();
 }

@@ -8,6 +8,14 @@
 // evictions. A change holds
 // for the engine from the step after the one that carries it (evictions) or at
 // once (the others). Steps are executed and acknowledged in order of id.
+//
+// A model with window groups (ModelLayout) has a block table for each of them
+// as well, without region: its block i has page i of the sequence, from
+// position 0 on. kNullBlock stands for a page that has fallen out of the
+// window; so also in the tail of a model whose only group has a window. What a
+// table still names before FirstPage of the tokens computed means nothing any
+// more. Wherever the tail's blocks are named, those of the window groups
+// follow, group by group.
 #ifndef BLOCKMGR_STEP_PLAN_H_
 #define BLOCKMGR_STEP_PLAN_H_
 
@@ -34,9 +42,11 @@ struct SequenceStart {
   int32_t num_tokens = 0;
   // Tokens whose KV is in a shared region and shared blocks already (prefix
   // hit); the blocks, of the positions from the region's cut on, come first in
-  // this step's new blocks. If it is no multiple of page_size (and there is no
-  // source), the last of them are the first rows of a cached block: a copy of
-  // this step brings them into the block that comes next, the sequence's own.
+  // this step's new blocks, and those of the window groups, from position 0 on,
+  // in its new window blocks (null before FirstPage). If it is no multiple of
+  // page_size (and there is no source), the last of them are the first rows of
+  // a cached block: a copy of this step brings them into the block that comes
+  // next, the sequence's own.
   int32_t num_cached_tokens = 0;
   // The sequence that has computed the cached tokens (which are its own first
   // ones, too), or kNoSequenceSlot. The start takes over its region, if any,
@@ -53,7 +63,7 @@ struct SequenceStart {
   // before this step computes anything. First, unless `region` stands for it,
   // its region, which is on these blocks from now on, in the order of those
   // before; then the last of its tail, whose blocks are among this step's new
-  // ones.
+  // ones; then, of every window group, all pages from FirstPage on.
   SwapId swap = kNoSwap;
   int64_t transfer_begin = 0;
   int32_t num_transfers = 0;
@@ -69,8 +79,9 @@ struct SequenceStart {
 // whose KV is copied to the host tier: of its first num_tokens tokens, as the
 // plans before have left them. plan.transfers_out[transfer_begin ..
 // + num_transfers) names the blocks of its region that have pages of it, in
-// order, then of its tail. The blocks may be written by this very step: they
-// are copied (to where they are safe) before.
+// order, then of its tail, then of every window group from FirstPage of
+// num_tokens on. The blocks may be written by this very step: they are copied
+// (to where they are safe) before.
 struct SwapOut {
   SequenceSlot slot = kNoSequenceSlot;
   SwapId swap = kNoSwap;  // names it until it starts again or is dropped
@@ -124,8 +135,8 @@ struct StepPlan {
   std::vector<int32_t> start_tokens;
   // Kept regions that no sequence will start with any more.
   std::vector<RegionId> dropped_regions;
-  // Of scheduled sequences, each at most once. No block is both a source and a
-  // destination.
+  // Of scheduled sequences, each at most once, by group. No block is both a
+  // source and a destination.
   std::vector<CopyOnWrite> copies;
 
   // Scheduled sequences, struct of arrays: compute positions
@@ -148,6 +159,10 @@ struct StepPlan {
   // Blocks appended to each tail before computing, CSR.
   std::vector<int64_t> block_offsets;  // [slots.size() + 1]
   std::vector<BlockId> blocks;
+  // The same for the window groups: run i, group 1 + j has
+  // [i * num_window_groups + j]. Empty without such groups.
+  std::vector<int64_t> window_offsets;  // [slots.size() * groups + 1]
+  std::vector<BlockId> window_blocks;
 
   std::vector<EvictionOrder> evictions;
   std::vector<BlockId> destinations;

@@ -52,6 +52,10 @@ struct AttentionBatch {
   const float* queries = nullptr;          // [tokens, num_q_heads, head_dim]
   float* output = nullptr;                 // [tokens, num_q_heads, head_dim]
   float scale = 1.0f;                      // 1 / sqrt(head_dim) as a rule
+  // A query attends to the last `window` positions of the tail, its own
+  // included; 0: to all. Blocks that no query attends to are not looked at and
+  // may be null. REQUIRES: 0, or no sequence has a region.
+  int32_t window = 0;
 };
 
 // New rows of one layer, written to tail slots.

@@ -47,8 +47,12 @@ struct SequenceTable {
   std::vector<int32_t> kept;   // entries, [num_layers, num_heads]
   int64_t region_entries = 0;  // sum of kept
   std::vector<int64_t> shard_entries;  // of it, each shard's, [num_shards]
-  // Positions from cut on, page_size to a block.
+  // Positions from cut on, page_size to a block. In a model with a window, null
+  // where a start left pages out.
   std::vector<BlockId> tail_blocks;
+  // Of each window group, from position 0 on; null as above. Pages before
+  // FirstPage of what is computed mean nothing. [num_window_groups]
+  std::vector<std::vector<BlockId>> window_blocks;
   int32_t num_evictions = 0;  // since the start
   // Announced for the next run.
   std::vector<int32_t> drafts;

@@ -4,6 +4,9 @@
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
+
+#include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
 namespace {
@@ -23,6 +26,7 @@ absl::Status RequireAtMost(const char* field, int64_t value, int64_t maximum) {
 // Far above any model; with them 2^31 pages are below 2^63 bytes.
 constexpr int64_t kMaxRowElements = 1 << 14;
 constexpr int64_t kMaxPageSize = 1 << 14;
+constexpr int64_t kMaxGroups = 64;  // likewise
 
 }  // namespace
 
@@ -57,6 +61,26 @@ absl::Status ModelLayout::Validate() const {
         absl::StrCat("head_dim: expected rows of a multiple of 16 bytes, got ",
                      row_bytes(), " (head_dim ", head_dim, ")"));
   }
+  if (window != 0 && window < page_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("window: expected 0 (all tokens) or at least page_size (",
+                     page_size, "), got ", window));
+  }
+  if (window != 0 && !group_windows.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "window: expected 0 (group 0 attends to all tokens) in a model with "
+        "window groups, got ",
+        window));
+  }
+  BM_RETURN_IF_ERROR(
+      RequireAtMost("group_windows.size()", num_window_groups(), kMaxGroups));
+  for (size_t i = 0; i < group_windows.size(); ++i) {
+    if (group_windows[i] < page_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("group_windows[", i, "]: expected at least page_size (",
+                       page_size, "), got ", group_windows[i]));
+    }
+  }
   constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
   // Divided rather than multiplied: the product of three int32 can overflow.
   if (num_blocks > kLimit / num_layers / num_heads) {
@@ -79,11 +103,18 @@ ModelLayout ModelLayout::ShardLayout() const {
 std::string ModelLayout::ToString() const {
   const std::string shards =
       num_shards == 1 ? "" : absl::StrCat(", ", num_shards, " shards");
+  std::string windows;
+  if (window > 0) windows = absl::StrCat(", window ", window);
+  if (!group_windows.empty()) {
+    windows =
+        absl::StrCat(", window groups of ", absl::StrJoin(group_windows, ", "));
+  }
   return absl::StrFormat(
       "%d layers, %d heads (%d q_heads), head_dim %d, page_size %d, %s, %d "
-      "blocks%s",
+      "blocks%s%s",
       num_layers, num_heads, num_q_heads, head_dim, page_size,
-      dtype == DType::kFloat32 ? "float32" : "bfloat16", num_blocks, shards);
+      dtype == DType::kFloat32 ? "float32" : "bfloat16", num_blocks, shards,
+      windows);
 }
 
 KvPoolLayout KvPoolLayout::PageContiguous(const ModelLayout& layout) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <absl/status/status.h>
 
@@ -13,7 +14,17 @@
 
 namespace blockmgr {
 
-// The shape of one layer group's cache. A plain value, compared at attach.
+// The shape of a model's cache. A plain value, compared at attach.
+//
+// Layers with the same kind of attention form a layer group, and a block serves
+// one group: a page for every (layer, head) of it. Group 0 attends to all
+// tokens, or to the last `window` ones in a model that has no other layers.
+// Every further group (a window group) attends to the last
+// group_windows[group - 1] tokens, and keeps no others. All groups have
+// num_layers layer slots, so that their blocks are interchangeable; a model
+// with more sliding-window layers than num_layers has several groups of them,
+// and pads the last. `layer` is a slot of a group everywhere. Eviction concerns
+// group 0 alone, as the methods do.
 //
 // `head` always means KV head; query heads are `q_head`. PageIds are dense:
 //
@@ -29,8 +40,8 @@ namespace blockmgr {
 // memory does so with ShardLayout(), in which heads and pages are the shard's
 // own.
 struct ModelLayout {
-  int32_t num_layers = 0;
-  int32_t num_heads = 0;  // KV heads of each layer
+  int32_t num_layers = 0;  // of each group
+  int32_t num_heads = 0;   // KV heads of each layer
   int32_t num_q_heads =
       0;                   // query heads of each layer; a multiple of num_heads
   int32_t head_dim = 0;    // elements of one row (one token of K or of V)
@@ -40,12 +51,35 @@ struct ModelLayout {
   // num_heads is a multiple of it. Ranks that hold the same heads (more ranks
   // than KV heads) are one shard.
   int32_t num_shards = 1;
+  // Tokens that the layers of group 0 attend to; 0: all.
+  int32_t window = 0;
+  // Of the window groups. Empty: group 0 is the only one.
+  std::vector<int32_t> group_windows = {};
 
   // Checks every field, and that page ids fit int32
   // (num_layers * num_blocks * num_heads < 2^31) and rows are 16-byte aligned.
   // The message names the field, what was expected and what came.
   absl::Status Validate() const;
 
+  int32_t num_window_groups() const {
+    return static_cast<int32_t>(group_windows.size());
+  }
+  int32_t num_groups() const { return 1 + num_window_groups(); }
+  // 0: all tokens.
+  int32_t window_of(int32_t group) const {
+    return group == 0 ? window : group_windows[static_cast<size_t>(group - 1)];
+  }
+  // Whether some group gives back what falls out of its window.
+  bool has_windows() const { return window > 0 || !group_windows.empty(); }
+  // The first page that a group has of a sequence of `length` tokens: what
+  // queries from position length - 1 on attend to. That is one token more than
+  // going on needs: the last one can always be computed again.
+  int32_t FirstPage(int32_t group, int32_t length) const {
+    const int32_t tokens = window_of(group);
+    return tokens == 0 || length <= tokens ? 0 : (length - tokens) / page_size;
+  }
+
+  // Query heads that share a KV head.
   int32_t group_size() const { return num_q_heads / num_heads; }
   // Pages of one block in all shards: one per (layer, head).
   int32_t pages_per_block() const { return num_layers * num_heads; }

@@ -45,11 +45,13 @@ struct BlockTransfer {
 // and puts the destination in the place of the source in the sequence's table,
 // before it adds the step's new blocks. A sequence that starts on a part of a
 // cached block has no table yet: the source is the cached block, and the
-// destination is among the new ones.
+// destination is among the new ones. A sequence that shares the last block of
+// one layer group shares those of all: a copy for each.
 struct CopyOnWrite {
   SequenceSlot slot = kNoSequenceSlot;
   BlockCopy blocks{kNullBlock, kNullBlock};
   int32_t num_tokens = 0;
+  int32_t group = 0;  // of layers
   friend bool operator==(const CopyOnWrite&, const CopyOnWrite&) = default;
 };
 
