@@ -340,14 +340,12 @@ class BlockManager {
   // positions; `release` tells how.
   void Shrink(SequenceCache* sequence, int32_t num_tokens,
               absl::FunctionRef<void(BlockId)> release);
-  // Releases what has fallen out of the windows since num_before tokens were
-  // settled.
+  // Releases what fell out of the windows since num_before tokens were settled.
   void ReleaseBehindWindows(SequenceCache* sequence, int32_t num_before);
-  // The most pages, at most those that the match covers and at least num_least,
-  // for which every window group has what it needs; -1: there are none.
+  // The most pages of the match, at least num_least, of which every window group
+  // has what it needs; -1: there are none.
   int32_t PagesInWindows(const PrefixMatch& match, int32_t num_least) const;
-  // Shortens a match to what PagesInWindows allows and names the window blocks;
-  // false, with nothing changed: nothing is left of it.
+  // Shortens a match to those and names the window blocks. False: to nothing.
   bool FitWindows(PrefixMatch* match) const;
   // The block of a match in a window group that has this page, or null.
   BlockId WindowBlock(const PrefixMatch& match, int32_t page,
