@@ -229,8 +229,8 @@ class CanaryEngine {
                                               int32_t group);
   std::span<const BlockId> NewBlocks(const StepPlan& plan, size_t run,
                                      int32_t group) const;
-  // Blocks of the table of a group: those that the tokens computed so far
-  // leave it, and those that its last run has read or written.
+  // Blocks of the table of a group: those that going on takes, and those that
+  // its last run has read or written.
   std::span<const BlockId> LiveBlocks(const CanaryTable& table,
                                       int32_t group) const;
   std::span<const BlockId> ReadBlocks(const CanaryTable& table,

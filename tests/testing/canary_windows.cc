@@ -43,7 +43,7 @@ std::span<const BlockId> CanaryEngine::LiveBlocks(const CanaryTable& table,
   const std::span<const BlockId> blocks = BlocksOf(table, group);
   // A start may not have any blocks yet.
   return blocks.subspan(std::min<size_t>(
-      layout_.FirstPage(group, table.length()), blocks.size()));
+      layout_.FirstPage(group, table.length() + 1), blocks.size()));
 }
 
 std::span<const BlockId> CanaryEngine::ReadBlocks(const CanaryTable& table,
@@ -103,9 +103,15 @@ void CanaryEngine::CutTables(int32_t length, CanaryTable* table) const {
 absl::Status CanaryEngine::CheckSourceWindows(
     const CanaryTable& source, const SequenceStart& start) const {
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    const std::vector<BlockId> pages =
-        PagesOf(source, group, start.num_cached_tokens);
-    if (std::ranges::count(pages, kNullBlock) == 0) continue;
+    // Who starts one token before what the source has settled may lack a page
+    // that it does not need.
+    const int32_t num_tokens = start.num_cached_tokens;
+    const int32_t first = layout_.FirstPage(group, num_tokens + 1) -
+                          layout_.FirstPage(group, num_tokens);
+    const std::vector<BlockId> pages = PagesOf(source, group, num_tokens);
+    if (std::count(pages.begin() + first, pages.end(), kNullBlock) == 0) {
+      continue;
+    }
     return Wrong("slot ", Index(start.slot), " starts with ",
                  start.num_cached_tokens, " tokens of slot ",
                  Index(start.source), ", which has not all pages of group ",
