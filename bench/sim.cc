@@ -243,7 +243,7 @@ absl::StatusOr<RunResult> Simulation::Run() {
 std::vector<std::pair<std::string, double>> Config(const SimOptions& options) {
   const SchedulerOptions& scheduler = options.scheduler;
   const SimModel& model = options.model;
-  return {
+  std::vector<std::pair<std::string, double>> config = {
       {"num_blocks", options.num_blocks},
       {"num_host_blocks", scheduler.num_host_blocks},
       {"max_num_batched_tokens", scheduler.max_num_batched_tokens},
@@ -270,6 +270,7 @@ std::vector<std::pair<std::string, double>> Config(const SimOptions& options) {
       {"head_dim", model.head_dim},
       {"page_size", model.page_size},
       {"num_shards", model.num_shards},
+      {"window", model.window},
       {"num_params", model.num_params},
       {"weight_bytes", model.weight_bytes},
       {"flops", model.flops},
@@ -279,6 +280,11 @@ std::vector<std::pair<std::string, double>> Config(const SimOptions& options) {
       {"num_drafts", model.num_drafts},
       {"draft_acceptance", model.draft_acceptance},
   };
+  for (size_t i = 0; i < model.group_windows.size(); ++i) {
+    config.emplace_back(absl::StrCat("group_windows[", i, "]"),
+                        model.group_windows[i]);
+  }
+  return config;
 }
 
 constexpr SchedulerFlagTexts kSchedulerTexts{

@@ -204,6 +204,9 @@ absl::StatusOr<ModelLayout> FromProto(const v1::ModelLayout& proto) {
   layout.num_blocks = proto.num_blocks();
   // Engines that know of no shards do not set it.
   if (proto.num_shards() != 0) layout.num_shards = proto.num_shards();
+  layout.window = proto.window();
+  layout.group_windows.assign(proto.group_windows().begin(),
+                              proto.group_windows().end());
   switch (proto.dtype()) {
     case v1::DTYPE_FLOAT32:
       layout.dtype = DType::kFloat32;
@@ -228,6 +231,9 @@ void ToProto(const ModelLayout& layout, v1::ModelLayout* proto) {
   proto->set_page_size(layout.page_size);
   proto->set_num_blocks(layout.num_blocks);
   proto->set_num_shards(layout.num_shards);
+  proto->set_window(layout.window);
+  proto->mutable_group_windows()->Assign(layout.group_windows.begin(),
+                                         layout.group_windows.end());
   proto->set_dtype(layout.dtype == DType::kFloat32 ? v1::DTYPE_FLOAT32
                                                    : v1::DTYPE_BFLOAT16);
 }

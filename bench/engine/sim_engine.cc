@@ -43,6 +43,24 @@ uint64_t RequestKey(uint64_t seed, RequestId request) {
   return SplitMix64(seed ^ SplitMix64(Index(request)));
 }
 
+// What the queries of a step read of one head, in positions.
+struct Reads {
+  double live = 0;      // once each
+  double attended = 0;  // as often as a query attends to them
+};
+
+// Of the last n of `length` tokens, each of which attends to the last `window`
+// up to itself; 0: to all.
+Reads ReadsOf(double n, double length, double window) {
+  if (window == 0) return {length, n * length - n * (n - 1) / 2};
+  const double before = length - n;
+  // The first of the queries may still see everything.
+  const double num_whole = std::clamp(window - before, 0.0, n);
+  return {std::min(length, window + n - 1),
+          num_whole * before + num_whole * (num_whole + 1) / 2 +
+              (n - num_whole) * window};
+}
+
 uint64_t HashTokens(std::span<const int32_t> tokens) {
   uint64_t hash = 0;
   for (const int32_t token : tokens) {
@@ -112,7 +130,9 @@ ModelLayout MakeLayout(const SimModel& model, int32_t num_blocks) {
                      .page_size = model.page_size,
                      .dtype = DType::kBFloat16,
                      .num_blocks = num_blocks,
-                     .num_shards = model.num_shards};
+                     .num_shards = model.num_shards,
+                     .window = model.window,
+                     .group_windows = model.group_windows};
 }
 
 SimEngine::SimEngine(const ModelLayout& layout, const SimModel& model,
@@ -230,8 +250,14 @@ double SimEngine::ShardSeconds(const StepPlan& plan, int32_t shard) const {
             : static_cast<double>(
                   table.shard_entries[static_cast<size_t>(shard)]);
     tokens += n;
-    live += region + num_heads * tail;
-    attended += n * region + num_heads * (n * tail - n * (n - 1) / 2);
+    const Reads group_0 = ReadsOf(n, tail, layout_.window);
+    live += region + num_heads * group_0.live;
+    attended += n * region + num_heads * group_0.attended;
+    for (const int32_t window : layout_.group_windows) {
+      const Reads reads = ReadsOf(n, table.num_computed, window);
+      live += num_heads * reads.live;
+      attended += num_heads * reads.attended;
+    }
   }
   if (tokens == 0) return 0;
   const double flops = 2.0 * num_params * tokens +

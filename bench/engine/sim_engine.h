@@ -52,6 +52,9 @@ struct SimModel {
   int32_t head_dim = 128;
   int32_t page_size = 16;
   int32_t num_shards = 1;
+  // As in ModelLayout: num_layers is of each group.
+  int32_t window = 0;
+  std::vector<int32_t> group_windows = {};
   double num_params = 8.03e9;
   int32_t weight_bytes = 2;   // per parameter
   double flops = 400e12;      // FLOP/s

@@ -17,13 +17,25 @@ void AddSimModelFlags(CLI::App* app, SimModel* model) {
         ->capture_default_str()
         ->group(kSimModelGroup);
   };
-  add("--sim-layers", &model->num_layers, "Layers")->check(shape);
+  add("--sim-layers", &model->num_layers, "Layers of each group")
+      ->check(shape);
   add("--sim-heads", &model->num_heads, "KV heads of a layer")->check(shape);
   add("--sim-q-heads", &model->num_q_heads, "Query heads of a layer")
       ->check(shape);
   add("--sim-head-dim", &model->head_dim, "Elements of one row of K or V")
       ->check(shape);
   add("--sim-page-size", &model->page_size, "Tokens of a page")->check(shape);
+  add("--sim-window", &model->window,
+      "Tokens that a layer attends to, in a model all of whose layers have a "
+      "sliding window; 0: all")
+      ->check(CLI::Range(0, 1 << 30));
+  app->add_option("--sim-group-windows", model->group_windows,
+                  "Windows of further layer groups, A,B,...: each has as many "
+                  "layers as --sim-layers, which attend to the last so many "
+                  "tokens [default: none]")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 30))
+      ->group(kSimModelGroup);
   add("--sim-params", &model->num_params, "Parameters of the model")
       ->check(CLI::PositiveNumber);
   add("--sim-weight-bytes", &model->weight_bytes, "Bytes of one parameter")

@@ -117,7 +117,8 @@ absl::Status PlanFromProto(const v1::StepPlan& proto, StepPlan* plan) {
     plan->copies.push_back(
         {.slot = SequenceSlot{copy.slot()},
          .blocks = {BlockId{copy.source()}, BlockId{copy.destination()}},
-         .num_tokens = copy.num_tokens()});
+         .num_tokens = copy.num_tokens(),
+         .group = copy.group()});
   }
   AssignIds(proto.slots(), &plan->slots);
   plan->positions.assign(proto.positions().begin(), proto.positions().end());
@@ -126,6 +127,9 @@ absl::Status PlanFromProto(const v1::StepPlan& proto, StepPlan* plan) {
   plan->block_offsets.assign(proto.block_offsets().begin(),
                              proto.block_offsets().end());
   AssignIds(proto.blocks(), &plan->blocks);
+  plan->window_offsets.assign(proto.window_offsets().begin(),
+                              proto.window_offsets().end());
+  AssignIds(proto.window_blocks(), &plan->window_blocks);
   AssignIds(proto.destinations(), &plan->destinations);
   plan->num_drafts.assign(proto.num_drafts().begin(), proto.num_drafts().end());
   for (const v1::EvictionOrder& message : proto.evictions()) {

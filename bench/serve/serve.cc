@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
 
 #include "bench/serve/client.h"
 #include "blockmgr/base/status_macros.h"
@@ -159,13 +160,20 @@ SystemCounters Difference(const v1::GetStatsResponse& before,
 std::vector<std::pair<std::string, double>> Config(
     const v1::GetStatsResponse& stats) {
   const v1::ModelLayout& layout = stats.layout();
-  return {{"num_blocks", layout.num_blocks()},
-          {"num_layers", layout.num_layers()},
-          {"num_heads", layout.num_heads()},
-          {"num_q_heads", layout.num_q_heads()},
-          {"head_dim", layout.head_dim()},
-          {"page_size", layout.page_size()},
-          {"num_shards", std::max(1, layout.num_shards())}};
+  std::vector<std::pair<std::string, double>> config = {
+      {"num_blocks", layout.num_blocks()},
+      {"num_layers", layout.num_layers()},
+      {"num_heads", layout.num_heads()},
+      {"num_q_heads", layout.num_q_heads()},
+      {"head_dim", layout.head_dim()},
+      {"page_size", layout.page_size()},
+      {"num_shards", std::max(1, layout.num_shards())},
+      {"window", layout.window()}};
+  for (int i = 0; i < layout.group_windows_size(); ++i) {
+    config.emplace_back(absl::StrCat("group_windows[", i, "]"),
+                        layout.group_windows(i));
+  }
+  return config;
 }
 
 }  // namespace

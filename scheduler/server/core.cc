@@ -28,6 +28,9 @@ std::string DescribeDifference(const ModelLayout& want,
       {"layout.head_dim", want.head_dim, got.head_dim},
       {"layout.page_size", want.page_size, got.page_size},
       {"layout.num_shards", want.num_shards, got.num_shards},
+      {"layout.window", want.window, got.window},
+      {"layout.group_windows.size()", want.num_window_groups(),
+       got.num_window_groups()},
       {"layout.num_blocks", want.num_blocks, got.num_blocks},
       {"num_scorer_states", had.num_scorer_states, has.num_scorer_states},
       {"num_host_blocks", had.num_host_blocks, has.num_host_blocks}};
@@ -35,6 +38,11 @@ std::string DescribeDifference(const ModelLayout& want,
     if (needed == offered) continue;
     return absl::StrCat(field, ": live requests need ", needed, ", got ",
                         offered);
+  }
+  for (size_t i = 0; i < want.group_windows.size(); ++i) {
+    if (want.group_windows[i] == got.group_windows[i]) continue;
+    return absl::StrCat("layout.group_windows[", i, "]: live requests need ",
+                        want.group_windows[i], ", got ", got.group_windows[i]);
   }
   if (want == got) return "";
   return absl::StrCat("layout.dtype: live requests need elements of ",

@@ -245,6 +245,7 @@ void ToProto(const StepPlan& plan, v1::StepPlan* proto) {
     added->set_source(Index(copy.blocks.source));
     added->set_destination(Index(copy.blocks.destination));
     added->set_num_tokens(copy.num_tokens);
+    added->set_group(copy.group);
   }
   AddIds(plan.slots, proto->mutable_slots());
   AddAll(plan.positions, proto->mutable_positions());
@@ -252,6 +253,8 @@ void ToProto(const StepPlan& plan, v1::StepPlan* proto) {
   proto->mutable_samples()->assign(plan.samples.begin(), plan.samples.end());
   AddAll(plan.block_offsets, proto->mutable_block_offsets());
   AddIds(plan.blocks, proto->mutable_blocks());
+  AddAll(plan.window_offsets, proto->mutable_window_offsets());
+  AddIds(plan.window_blocks, proto->mutable_window_blocks());
   for (const EvictionOrder& order : plan.evictions) {
     ToProto(order, proto->add_evictions());
   }

@@ -29,7 +29,8 @@ TEST(PolicyWireTest, LayoutsComeBack) {
                                 .page_size = 8,
                                 .dtype = dtype,
                                 .num_blocks = 5,
-                                .num_shards = num_shards};
+                                .num_shards = num_shards,
+                                .group_windows = {8, 32}};
     v1::ModelLayout proto;
     ToProto(layout, &proto);
     EXPECT_EQ(proto.num_q_heads(), 6);
@@ -38,9 +39,32 @@ TEST(PolicyWireTest, LayoutsComeBack) {
     EXPECT_EQ(back, layout);
   }
   // A field added to the message must be filled, and tested, here.
-  EXPECT_EQ(v1::ModelLayout::GetDescriptor()->field_count(), 8);
+  EXPECT_EQ(v1::ModelLayout::GetDescriptor()->field_count(), 10);
   EXPECT_THAT(FromProto(v1::ModelLayout()),
               StatusIs(kInvalid, HasSubstr("layout.dtype")));
+}
+
+TEST(PolicyWireTest, LayoutsOfOneWindowComeBack) {
+  const ModelLayout layout = {.num_layers = 2,
+                              .num_heads = 4,
+                              .num_q_heads = 4,
+                              .head_dim = 16,
+                              .num_blocks = 5,
+                              .window = 40};
+  v1::ModelLayout proto;
+  proto.add_group_windows(3);  // of a layout before
+  ToProto(layout, &proto);
+  ASSERT_OK_AND_ASSIGN(const ModelLayout back, FromProto(proto));
+  EXPECT_EQ(back, layout);
+  proto.add_group_windows(16);
+  EXPECT_THAT(FromProto(proto),
+              StatusIs(kInvalid, HasSubstr("layout: window: expected 0")));
+  proto.clear_window();
+  proto.add_group_windows(-16);
+  EXPECT_THAT(
+      FromProto(proto),
+      StatusIs(kInvalid, HasSubstr("layout: group_windows[1]: expected at "
+                                   "least page_size (16), got -16")));
 }
 
 TEST(PolicyWireTest, EnginesThatNameNoShardsHaveOne) {

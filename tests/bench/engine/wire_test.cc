@@ -91,6 +91,18 @@ TEST(EngineWireTest, DraftsArrive) {
   EXPECT_THAT(plan.num_drafts, ElementsAre(0, 3));
 }
 
+TEST(EngineWireTest, WindowBlocksArrive) {
+  v1::StepPlan proto;
+  for (const int64_t offset : {0, 2, 3}) proto.add_window_offsets(offset);
+  for (const int32_t block : {0, 7, 5}) proto.add_window_blocks(block);
+  StepPlan plan;
+  plan.window_offsets = {9};  // of the plan before
+  ASSERT_OK(PlanFromProto(proto, &plan));
+  EXPECT_THAT(plan.window_offsets, ElementsAre(0, 2, 3));
+  EXPECT_THAT(plan.window_blocks,
+              ElementsAre(kNullBlock, BlockId{7}, BlockId{5}));
+}
+
 TEST(EngineWireTest, RegionsArriveByName) {
   v1::StepPlan proto;
   proto.add_starts()->set_region(5);
@@ -116,13 +128,15 @@ TEST(EngineWireTest, SourcesAndCopiesArrive) {
   copy->set_source(8);
   copy->set_destination(9);
   copy->set_num_tokens(5);
+  copy->set_group(2);
   StepPlan plan;
   ASSERT_OK(PlanFromProto(proto, &plan));
   EXPECT_EQ(plan.starts[0].source, SequenceSlot{0});
   EXPECT_EQ(plan.starts[1].source, kNoSequenceSlot);
   const CopyOnWrite expected = {.slot = SequenceSlot{3},
                                 .blocks = {BlockId{8}, BlockId{9}},
-                                .num_tokens = 5};
+                                .num_tokens = 5,
+                                .group = 2};
   EXPECT_THAT(plan.copies, ElementsAre(expected));
 }
 

@@ -97,9 +97,10 @@ class CoreTest : public ::testing::Test {
     return result;
   }
 
-  std::shared_ptr<RecordingEngine> AttachAndOpen() {
+  std::shared_ptr<RecordingEngine> AttachAndOpen(
+      const ModelLayout& layout = SmallLayout()) {
     auto engine = std::make_shared<RecordingEngine>();
-    const absl::StatusOr<Attachment> attached = Attach(SmallLayout());
+    const absl::StatusOr<Attachment> attached = Attach(layout);
     EXPECT_OK(attached);
     EXPECT_OK(Open(77, attached->session, engine));
     return engine;
@@ -277,6 +278,17 @@ TEST_F(CoreTest, RequestsWaitForTheNextEngine) {
   EXPECT_THAT(Attach(sharded),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        "layout.num_shards: live requests need 1, got 2"));
+  ModelLayout windowed = SmallLayout();
+  windowed.window = 64;
+  EXPECT_THAT(Attach(windowed),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "layout.window: live requests need 0, got 64"));
+  ModelLayout grouped = SmallLayout();
+  grouped.group_windows = {64};
+  EXPECT_THAT(
+      Attach(grouped),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               "layout.group_windows.size(): live requests need 0, got 1"));
   const auto second = AttachAndOpen();
   ASSERT_EQ(second->plans.size(), 1u);
   Answer(second, 0);
@@ -288,6 +300,20 @@ TEST_F(CoreTest, RequestsWaitForTheNextEngine) {
   Run(EngineLost{second});
   EXPECT_OK(Attach(other));  // nobody waits: another geometry is welcome
   EXPECT_EQ(Stats(false).layout->num_blocks, 63);
+}
+
+TEST_F(CoreTest, TheNextEngineHasTheSameWindows) {
+  ModelLayout layout = SmallLayout();
+  layout.group_windows = {16, 64};
+  const auto first = AttachAndOpen(layout);
+  const auto tokens = OpenStream("a");
+  ASSERT_OK(Submit("a", "r", 2));
+  Run(EngineLost{first});
+  layout.group_windows = {16, 48};
+  EXPECT_THAT(Attach(layout),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "layout.group_windows[1]: live requests need 64, got "
+                       "48"));
 }
 
 TEST_F(CoreTest, WrongResultEndsTheEngine) {

@@ -98,7 +98,8 @@ StepPlan FullPlan() {
                         {BlockId{17}, HostBlockId{0}}};
   plan.copies = {{.slot = SequenceSlot{4},
                   .blocks = {BlockId{20}, BlockId{21}},
-                  .num_tokens = 7}};
+                  .num_tokens = 7,
+                  .group = 2}};
   plan.dropped_regions = {RegionId{3}, RegionId{5}};
   plan.start_tokens = {1, 2, 3, 4, 5};
   plan.slots = {SequenceSlot{4}, SequenceSlot{0}};
@@ -108,6 +109,8 @@ StepPlan FullPlan() {
   plan.num_drafts = {0, 3};
   plan.block_offsets = {0, 2, 2};
   plan.blocks = {BlockId{10}, BlockId{11}};
+  plan.window_offsets = {0, 1, 2, 2, 3};
+  plan.window_blocks = {kNullBlock, BlockId{22}, BlockId{23}};
   EvictionOrder order;
   order.slot = SequenceSlot{4};
   order.cut = 16;
@@ -158,6 +161,8 @@ TEST(WireTest, PlanCarriesEveryField) {
   EXPECT_EQ(proto.copies(0).source(), 20);
   EXPECT_EQ(proto.copies(0).destination(), 21);
   EXPECT_EQ(proto.copies(0).num_tokens(), 7);
+  EXPECT_EQ(proto.copies(0).group(), 2);
+  EXPECT_EQ(proto.copies(0).GetDescriptor()->field_count(), 5);
   EXPECT_THAT(proto.dropped_regions(), ElementsAre(3u, 5u));
   EXPECT_THAT(proto.start_tokens(), ElementsAre(1, 2, 3, 4, 5));
   EXPECT_THAT(proto.slots(), ElementsAre(4, 0));
@@ -166,6 +171,8 @@ TEST(WireTest, PlanCarriesEveryField) {
   EXPECT_EQ(proto.samples(), std::string("\0\1", 2));
   EXPECT_THAT(proto.block_offsets(), ElementsAre(0, 2, 2));
   EXPECT_THAT(proto.blocks(), ElementsAre(10, 11));
+  EXPECT_THAT(proto.window_offsets(), ElementsAre(0, 1, 2, 2, 3));
+  EXPECT_THAT(proto.window_blocks(), ElementsAre(0, 22, 23));
   ASSERT_EQ(proto.evictions_size(), 1);
   EXPECT_EQ(proto.evictions(0).slot(), 4);
   EXPECT_EQ(proto.evictions(0).cut(), 16);
@@ -181,7 +188,7 @@ TEST(WireTest, PlanCarriesEveryField) {
   EXPECT_THAT(proto.destinations(), ElementsAre(12));
   EXPECT_THAT(proto.num_drafts(), ElementsAre(0, 3));
   // A field added to the message must be filled, and tested, here.
-  EXPECT_EQ(proto.GetDescriptor()->field_count(), 17);
+  EXPECT_EQ(proto.GetDescriptor()->field_count(), 19);
 }
 
 TEST(WireTest, ResultReplacesWhatWasThere) {
