@@ -20,8 +20,15 @@ void TinyEngine::ForgetLosses(const StepPlan& plan, StepResult* result) {
         start.region == kNoRegion
             ? static_cast<int32_t>(std::ssize(table.region_blocks))
             : 0;
-    num_cached[start.slot] = CeilDiv(num_tokens, layout_.page_size) -
-                             (start.num_transfers - num_region);
+    int32_t num_tail_transfers = start.num_transfers - num_region;
+    const int32_t num_pages =
+        CeilDiv(start.num_cached_tokens, layout_.page_size);
+    for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+      num_tail_transfers -=
+          num_pages - layout_.FirstPage(group, start.num_cached_tokens);
+    }
+    num_cached[start.slot] =
+        CeilDiv(num_tokens, layout_.page_size) - num_tail_transfers;
   }
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     const auto cached = num_cached.find(plan.slots[i]);
