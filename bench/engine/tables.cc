@@ -66,6 +66,7 @@ absl::Status EngineTables::CheckShapes(const StepPlan& plan) const {
   if (!plan.num_drafts.empty()) {
     BM_RETURN_IF_ERROR(CheckArray("num_drafts", plan.num_drafts.size(), n));
   }
+  BM_RETURN_IF_ERROR(CheckWindowArrays(plan));
   // A plan without sequences may leave the offsets out.
   if (n == 0 && plan.block_offsets.empty()) {
     return CheckArray("blocks", plan.blocks.size(), 0);
@@ -79,7 +80,8 @@ absl::Status EngineTables::CheckShapes(const StepPlan& plan) const {
                    plan.blocks.size());
   }
   for (const BlockId block : plan.blocks) {
-    if (!IsBlock(block)) {
+    // Where there is a window, CheckWindows says which may be null.
+    if (!IsBlock(block) && (layout_.window == 0 || block != kNullBlock)) {
       return Invalid("plan.blocks: expected block ids in [1, ",
                      layout_.num_blocks, "), got ", Index(block));
     }
@@ -206,7 +208,8 @@ absl::Status EngineTables::CheckScheduled(const StepPlan& plan, size_t i) {
     return fail("expected blocks for ", end - cut, " tail tokens, got ",
                 tail_blocks);
   }
-  return absl::OkStatus();
+  if (!layout_.has_windows()) return absl::OkStatus();
+  return CheckWindows(plan, i, cut / layout_.page_size + tail_blocks);
 }
 
 absl::Status EngineTables::Apply(const StepPlan& plan) {
@@ -242,7 +245,7 @@ absl::Status EngineTables::Apply(const StepPlan& plan) {
   }
   BM_RETURN_IF_ERROR(CheckCopies(plan));
   for (const SequenceStart& start : plan.starts) {
-    if (IsPartlyCached(start) && !PendingOf(start.slot).copied) {
+    if (IsPartlyCached(start) && PendingOf(start.slot).num_copied == 0) {
       return Invalid("plan.starts of slot ", Index(start.slot),
                      ": expected num_cached_tokens to be a multiple of ",
                      layout_.page_size, " or a copy, got ",
@@ -257,15 +260,19 @@ absl::Status EngineTables::Apply(const StepPlan& plan) {
   for (const RegionId region : plan.dropped_regions) regions_.erase(region);
   for (const CopyOnWrite& copy : plan.copies) {
     // Of a start in the cache the destination is among the run's blocks.
-    std::vector<BlockId>& tail =
-        rows_[static_cast<size_t>(Index(copy.slot))].tail_blocks;
-    if (!tail.empty()) tail.back() = copy.blocks.destination;
+    SequenceTable& table = rows_[static_cast<size_t>(Index(copy.slot))];
+    std::vector<BlockId>& blocks =
+        copy.group == 0
+            ? table.tail_blocks
+            : table.window_blocks[static_cast<size_t>(copy.group - 1)];
+    if (!blocks.empty()) blocks.back() = copy.blocks.destination;
   }
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     SequenceTable& table = rows_[static_cast<size_t>(Index(plan.slots[i]))];
     table.tail_blocks.insert(table.tail_blocks.end(),
                              plan.blocks.begin() + plan.block_offsets[i],
                              plan.blocks.begin() + plan.block_offsets[i + 1]);
+    AddWindows(plan, i, &table);
     table.num_computed += plan.num_tokens[i];
     if (!plan.num_drafts.empty()) {
       table.tokens.insert(table.tokens.end(), table.drafts.begin(),
@@ -287,6 +294,7 @@ void EngineTables::Release(SequenceSlot slot) {
   table.region_entries = 0;
   table.shard_entries.clear();
   table.tail_blocks.clear();
+  CutWindows(0, &table);
   table.num_evictions = 0;
   table.drafts.clear();
 }
@@ -299,8 +307,10 @@ void EngineTables::Start(const StepPlan& plan, const SequenceStart& start) {
     const auto num_blocks = static_cast<size_t>(SourceBlocks(start));
     if (start.source != start.slot) table = row(start.source);
     table.tail_blocks.resize(num_blocks);
+    CutWindows(start.num_cached_tokens, &table);
     table.num_evictions = 0;
   }
+  table.window_blocks.resize(layout_.group_windows.size());
   table.in_use = true;
   table.drafts.clear();
   table.request = start.request;
@@ -353,6 +363,9 @@ absl::Status EngineTables::CheckDestinations(const StepPlan& plan,
        ++i) {
     taken.insert(Index(table.tail_blocks[i]));
   }
+  for (const BlockId block : LiveWindowBlocks(table)) {
+    taken.insert(Index(block));
+  }
   for (const BlockId block : Destinations(plan, order)) {
     if (!IsBlock(block)) {
       return Invalid("destinations: expected block ids in [1, ",
@@ -360,7 +373,7 @@ absl::Status EngineTables::CheckDestinations(const StepPlan& plan,
     }
     if (!taken.insert(Index(block)).second) {
       return Invalid("destinations: block ", Index(block),
-                     " is named twice or holds tokens behind the cut");
+                     " is named twice or holds tokens that stay");
     }
   }
   return absl::OkStatus();
@@ -371,6 +384,10 @@ absl::Status EngineTables::CheckOrder(const StepPlan& plan,
   BM_RETURN_IF_ERROR(CheckSlot("slot", order.slot));
   if (!InUse(order.slot)) {
     return Invalid("slot: ", Index(order.slot), " is not in use");
+  }
+  if (layout_.window > 0) {
+    return Invalid("cut: expected no order in a model with a window, got ",
+                   order.cut);
   }
   const SequenceTable& table = row(order.slot);
   if (PendingOf(order.slot).evicted) {

@@ -7,6 +7,7 @@
 //
 //   cut <= num_computed <= tokens.size()
 //   num_computed - cut <= tail_blocks.size() * page_size
+//   cut / page_size + tail_blocks.size() == window_blocks[group].size()
 //
 // once its first step has been applied. Drafts that the engine has announced
 // for the next run of a row are tokens of it from a plan that takes them on
@@ -129,7 +130,7 @@ class EngineTables {
     bool scheduled = false;
     size_t run = 0;  // index into slots, if scheduled
     bool evicted = false;
-    bool copied = false;
+    int32_t num_copied = 0;  // groups
     int32_t start = -1;  // index into starts
   };
 
@@ -160,6 +161,13 @@ class EngineTables {
   absl::Status CheckDroppedSwaps(const StepPlan& plan);
   absl::Status CheckSwapOut(const StepPlan& plan, const SwapOut& out);
   absl::Status CheckSwapIn(const StepPlan& plan, const SequenceStart& start);
+  absl::Status CheckTransfersIn(const StepPlan& plan,
+                                const SequenceStart& start,
+                                const Swapped& swapped) const;
+  // Where Swapped::blocks has what a start with num_cached tokens has as its
+  // `index`-th page: first of the tail, then of the window groups.
+  size_t PlaceInHost(const Swapped& swapped, int32_t num_cached,
+                     size_t index) const;
   // That copies to its tail go to the blocks of its run.
   absl::Status CheckSwappedTail(const StepPlan& plan,
                                 const SequenceStart& start);
@@ -169,6 +177,42 @@ class EngineTables {
   void Leave(const StepPlan& plan, const SwapOut& out);
   void ComeBack(const StepPlan& plan, const SequenceStart& start,
                 SequenceTable* table);
+
+  // Window groups (tables_windows.cc).
+  absl::Status CheckWindowArrays(const StepPlan& plan) const;
+  // That a run's tables reach `num_pages` pages in every window group, and that
+  // its new blocks are null just where a start leaves pages out.
+  absl::Status CheckWindows(const StepPlan& plan, size_t run,
+                            int64_t num_pages);
+  // That a source has what sequences of its first num_tokens tokens attend to.
+  absl::Status CheckSourceWindows(const SequenceStart& start) const;
+  // That what a swap copies behind the region is the tail, and the pages of the
+  // window groups.
+  absl::Status CheckPagesOut(const SwapOut& out,
+                             std::span<const BlockTransfer> transfers) const;
+  // That copies to window groups, the start's transfers from `first` on, go to
+  // the blocks of its run.
+  absl::Status CheckWindowsIn(const StepPlan& plan, const SequenceStart& start,
+                              int64_t first);
+  // What a run adds to the table of a group.
+  std::span<const BlockId> NewBlocks(const StepPlan& plan, size_t run,
+                                     int32_t group) const;
+  // The block that a group has for the same tokens as the tail its block number
+  // `num_tail_blocks`, from 1 on.
+  BlockId LastBlock(const SequenceTable& table, int32_t group,
+                    int64_t num_tail_blocks) const;
+  // Those of the window groups that later steps read.
+  std::vector<BlockId> LiveWindowBlocks(const SequenceTable& table) const;
+  // Pages that a group has of `length` tokens from position `cut` on.
+  int32_t NumPages(int32_t group, int32_t length, int32_t cut = 0) const {
+    return CeilDiv(length - cut, layout_.page_size) -
+           layout_.FirstPage(group, length);
+  }
+  // Those of all window groups.
+  int32_t NumWindowPages(int32_t length) const;
+  void AddWindows(const StepPlan& plan, size_t run, SequenceTable* table) const;
+  // Leaves the pages of the first num_tokens tokens.
+  void CutWindows(int32_t num_tokens, SequenceTable* table) const;
 
   absl::Status CheckStarts(const StepPlan& plan);
   absl::Status CheckStart(const StepPlan& plan,

@@ -35,6 +35,7 @@ void EngineTables::RejectDrafts(SequenceSlot slot, int32_t num_drafts,
   table.tokens.resize(static_cast<size_t>(table.num_computed));
   table.tail_blocks.resize(
       static_cast<size_t>(CeilDiv(table.tail_length(), layout_.page_size)));
+  CutWindows(table.num_computed, &table);
 }
 
 void EngineTables::SetDrafts(SequenceSlot slot,

@@ -46,7 +46,7 @@ absl::Status EngineTables::CheckSource(const StepPlan& plan,
                 " tokens to be those of its source, slot ",
                 Index(start.source));
   }
-  return absl::OkStatus();
+  return CheckSourceWindows(start);
 }
 
 absl::Status EngineTables::CheckCopies(const StepPlan& plan) {
@@ -56,10 +56,13 @@ absl::Status EngineTables::CheckCopies(const StepPlan& plan) {
       return Refused("plan.copies", copy.slot, parts...);
     };
     Pending& pending = PendingOf(copy.slot);
-    if (!pending.scheduled || pending.copied) {
-      return fail("expected a scheduled slot, once");
+    if (!pending.scheduled || copy.group != pending.num_copied ||
+        copy.group >= layout_.num_groups()) {
+      return fail("expected a scheduled slot, once for each of ",
+                  layout_.num_groups(), " layer groups, in order, got group ",
+                  copy.group);
     }
-    pending.copied = true;
+    ++pending.num_copied;
     if (!IsBlock(copy.blocks.destination)) {
       return fail("expected a destination in [1, ", layout_.num_blocks,
                   "), got ", Index(copy.blocks.destination));
@@ -80,12 +83,17 @@ absl::Status EngineTables::CheckCopies(const StepPlan& plan) {
       num_blocks = SourceBlocks(start);
     }
     if (num_blocks == 0) return fail("expected a tail, got none");
-    const BlockId last =
-        table->tail_blocks[static_cast<size_t>(num_blocks - 1)];
+    const BlockId last = LastBlock(*table, copy.group, num_blocks);
     if (copy.blocks.source != last) {
       return fail("expected its last block ", Index(last), " as source, got ",
                   Index(copy.blocks.source));
     }
+  }
+  for (const CopyOnWrite& copy : plan.copies) {
+    const int32_t num_copied = PendingOf(copy.slot).num_copied;
+    if (num_copied == layout_.num_groups()) continue;
+    return Refused("plan.copies", copy.slot, "expected a copy for each of ",
+                   layout_.num_groups(), " layer groups, got ", num_copied);
   }
   return absl::OkStatus();
 }
@@ -96,7 +104,9 @@ absl::Status EngineTables::CheckPart(const StepPlan& plan,
   const auto fail = [&](const auto&... parts) {
     return Refused("plan.copies", copy.slot, parts...);
   };
-  if (!IsPartlyCached(start)) return fail("expected a tail, got none");
+  if (!IsPartlyCached(start) || layout_.has_windows()) {
+    return fail("expected a tail, got none");
+  }
   if (!IsBlock(copy.blocks.source)) {
     return fail("expected a source in [1, ", layout_.num_blocks, "), got ",
                 Index(copy.blocks.source));

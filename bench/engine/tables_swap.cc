@@ -69,10 +69,12 @@ absl::Status EngineTables::CheckSwapOut(const StepPlan& plan,
   }
   const auto transfers =
       Slice(plan.transfers_out, out.transfer_begin, out.num_transfers);
-  const auto num_tail = static_cast<size_t>(
-      CeilDiv(out.num_tokens - table.cut, layout_.page_size));
-  if (!transfers.has_value() || transfers->size() < num_tail) {
-    return fail("expected at least ", num_tail, " out of ",
+  const auto num_tail =
+      static_cast<size_t>(NumPages(0, out.num_tokens, table.cut));
+  const auto num_last =
+      num_tail + static_cast<size_t>(NumWindowPages(out.num_tokens));
+  if (!transfers.has_value() || transfers->size() < num_last) {
+    return fail("expected at least ", num_last, " out of ",
                 plan.transfers_out.size(), " transfers, got [",
                 out.transfer_begin, ", +", out.num_transfers, ")");
   }
@@ -80,7 +82,7 @@ absl::Status EngineTables::CheckSwapOut(const StepPlan& plan,
   // know.
   auto block = table.region_blocks.begin();
   for (const BlockTransfer& transfer :
-       transfers->first(transfers->size() - num_tail)) {
+       transfers->first(transfers->size() - num_last)) {
     block = std::find(block, table.region_blocks.end(), transfer.block);
     if (block == table.region_blocks.end()) {
       return fail("expected blocks of its region, in order, got ",
@@ -88,13 +90,7 @@ absl::Status EngineTables::CheckSwapOut(const StepPlan& plan,
     }
     ++block;
   }
-  const auto of_tail = transfers->last(num_tail);
-  for (size_t i = 0; i < num_tail; ++i) {
-    if (of_tail[i].block != table.tail_blocks[i]) {
-      return fail("expected block ", Index(table.tail_blocks[i]),
-                  " of its tail, got ", Index(of_tail[i].block));
-    }
-  }
+  BM_RETURN_IF_ERROR(CheckPagesOut(out, transfers->last(num_last)));
   for (const BlockTransfer& transfer : *transfers) {
     const int32_t host = Index(transfer.host);
     if (host < 0 || host >= num_host_blocks()) {
@@ -141,24 +137,43 @@ absl::Status EngineTables::CheckSwapIn(const StepPlan& plan,
     return fail("expected a region of cut ", swapped.cut, ", got region ",
                 Index(start.region), " of cut ", regions_.at(start.region).cut);
   }
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const int32_t first = layout_.FirstPage(group, num_swapped);
+    if (layout_.FirstPage(group, num_cached) == first) continue;
+    return fail("expected num_cached_tokens whose first page in group ", group,
+                " is ", first, ", as swapped out, got ", num_cached);
+  }
+  return CheckTransfersIn(plan, start, swapped);
+}
+
+absl::Status EngineTables::CheckTransfersIn(const StepPlan& plan,
+                                            const SequenceStart& start,
+                                            const Swapped& swapped) const {
+  const auto fail = [&start](const auto&... parts) {
+    return Wrong("plan.starts", start.swap, parts...);
+  };
+  const int32_t num_cached = start.num_cached_tokens;
   const size_t num_region =
       start.region == kNoRegion ? swapped.num_region_blocks : 0;
   const auto num_tail =
-      static_cast<size_t>(CeilDiv(num_cached - swapped.cut, layout_.page_size));
+      static_cast<size_t>(NumPages(0, num_cached, swapped.cut));
+  const size_t least =
+      num_region + static_cast<size_t>(NumWindowPages(num_cached));
   const auto transfers =
       Slice(plan.transfers_in, start.transfer_begin, start.num_transfers);
-  if (!transfers.has_value() || transfers->size() < num_region ||
-      transfers->size() > num_region + num_tail) {
-    return fail("expected ", num_region, " to ", num_region + num_tail,
-                " out of ", plan.transfers_in.size(), " transfers, got [",
+  if (!transfers.has_value() || transfers->size() < least ||
+      transfers->size() > least + num_tail) {
+    return fail("expected ", least, " to ", least + num_tail, " out of ",
+                plan.transfers_in.size(), " transfers, got [",
                 start.transfer_begin, ", +", start.num_transfers, ")");
   }
   // What is not copied back, the first of the tail, is in cached blocks.
-  const size_t num_shared = num_region + num_tail - transfers->size();
+  const size_t num_shared = least + num_tail - transfers->size();
   for (size_t i = 0; i < transfers->size(); ++i) {
-    const size_t place = i < num_region ? i
-                                        : swapped.num_region_blocks +
-                                              num_shared + (i - num_region);
+    const size_t place =
+        i < num_region
+            ? i
+            : PlaceInHost(swapped, num_cached, num_shared + i - num_region);
     const BlockTransfer& transfer = (*transfers)[i];
     if (!IsBlock(transfer.block) || transfer.host != swapped.blocks[place]) {
       return fail("expected a copy of host block ",
@@ -176,7 +191,8 @@ absl::Status EngineTables::CheckSwappedTail(const StepPlan& plan,
   const Swapped& swapped = swapped_.at(start.swap);
   const int64_t num_region =
       start.region == kNoRegion ? std::ssize(RegionOf(plan, start)) : 0;
-  const int64_t num_ins = start.num_transfers - num_region;
+  const int64_t num_ins = start.num_transfers - num_region -
+                          NumWindowPages(start.num_cached_tokens);
   const int64_t end =
       plan.block_offsets[PendingOf(start.slot).run] +
       CeilDiv(start.num_cached_tokens - swapped.cut, layout_.page_size);
@@ -191,7 +207,7 @@ absl::Status EngineTables::CheckSwappedTail(const StepPlan& plan,
     return Wrong("plan.starts", start.swap, "expected a copy to block ",
                  Index(expected), " of its run, got ", Index(got));
   }
-  return absl::OkStatus();
+  return CheckWindowsIn(plan, start, num_region + num_ins);
 }
 
 std::vector<BlockId> EngineTables::RegionOf(const StepPlan& plan,
@@ -213,8 +229,8 @@ void EngineTables::Leave(const StepPlan& plan, const SwapOut& out) {
   swapped.cut = table.cut;
   swapped.kept = table.kept;
   swapped.num_region_blocks = static_cast<size_t>(
-      out.num_transfers -
-      CeilDiv(out.num_tokens - table.cut, layout_.page_size));
+      out.num_transfers - NumPages(0, out.num_tokens, table.cut) -
+      NumWindowPages(out.num_tokens));
   for (int32_t i = 0; i < out.num_transfers; ++i) {
     const HostBlockId host =
         plan.transfers_out[static_cast<size_t>(out.transfer_begin + i)].host;

@@ -128,6 +128,36 @@ TEST_F(SimEngineTest, EvictedEntriesAreNotRead) {
               1e-12);
 }
 
+// By hand: as many tokens as there are, up to the window, for every query.
+TEST_F(SimEngineTest, NoMoreThanTheWindowsIsRead) {
+  const auto seconds = [this](const SimModel& model, int32_t num_tables) {
+    SimEngine engine(MakeLayout(model, 4096), model, 1);
+    StepPlan plan;
+    plan.starts = {{.slot = kSlot, .num_tokens = 2000}};
+    plan.start_tokens.assign(2000, 1);
+    next_block_ = 1;
+    AddSequence(kSlot, 0, 2000, 125, &plan);
+    plan.window_offsets.assign(num_tables == 0 ? 0 : 1, 0);
+    for (int32_t i = 0; i < num_tables; ++i) {
+      plan.window_blocks.insert(plan.window_blocks.end(), plan.blocks.begin(),
+                                plan.blocks.end());
+      plan.window_offsets.push_back(std::ssize(plan.window_blocks));
+    }
+    return engine.Run(plan, &result_);
+  };
+  const auto expected = [](double attended) {
+    return (2 * 8.03e9 * 2000 + 4 * 128 * 4 * 256 * attended) / 400e12;
+  };
+  SimModel model;
+  model.window = 1000;
+  EXPECT_NEAR(seconds(model, 0), expected(1000 * 1001 / 2 + 1000.0 * 1000),
+              1e-12);
+  model.window = 0;
+  model.group_windows = {100, 4000};
+  EXPECT_NEAR(seconds(model, 2),
+              expected(2000 * 2001.0 + 100 * 101 / 2 + 1900.0 * 100), 1e-12);
+}
+
 // By hand: an eighth of the weights, and of the heads' entries, for each of
 // eight GPUs; the one with most entries is waited for.
 TEST_F(SimEngineTest, AStepTakesAsLongAsItsSlowestShard) {
@@ -386,7 +416,10 @@ TEST(SimFlagsTest, FillTheModel) {
   AddSimModelFlags(&app, &model);
   app.parse(
       "--sim-layers 80 --sim-params 70e9 --head-concentration 0 "
-      "--sim-drafts 4 --sim-draft-acceptance 0.5");
+      "--sim-drafts 4 --sim-draft-acceptance 0.5 --sim-window 0 "
+      "--sim-group-windows 512,1024");
+  EXPECT_EQ(model.window, 0);
+  EXPECT_THAT(model.group_windows, ::testing::ElementsAre(512, 1024));
   EXPECT_EQ(model.num_drafts, 4);
   EXPECT_EQ(model.draft_acceptance, 0.5);
   EXPECT_EQ(model.num_layers, 80);

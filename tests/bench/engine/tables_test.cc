@@ -298,7 +298,7 @@ TEST_F(EngineTablesTest, RefusesBadOrders) {
   ExpectOrderRefused([](StepPlan* p) { p->destinations = {kNullBlock}; },
                      "block ids in [1, 64)");
   ExpectOrderRefused([](StepPlan* p) { p->destinations = {BlockId{3}}; },
-                     "tokens behind the cut");
+                     "tokens that stay");
   ExpectOrderRefused(
       [](StepPlan* p) {
         p->evictions[0].num_destinations = 2;
