@@ -54,20 +54,26 @@ class TinyWindowsTest : public ::testing::TestWithParam<Windows> {
   }
 };
 
-// One window group, padded; two windows with groups of their own; a window
-// group more than there are layers without; no others, of one window and two.
-INSTANTIATE_TEST_SUITE_P(Windows, TinyWindowsTest,
-                         ::testing::Values(Windows{32, 0, 0},
-                                           Windows{20, 0, 48, 0, 20},
-                                           Windows{16, 16, 0, 16},
-                                           Windows{24, 24}, Windows{17, 40}),
-                         [](const auto& param) {
-                           std::string name = "Layers";
-                           for (const int32_t window : param.param) {
-                             name += "_" + std::to_string(window);
-                           }
-                           return name;
-                         });
+class TinyHybridTest : public TinyWindowsTest {};
+
+std::string NameOfWindows(const ::testing::TestParamInfo<Windows>& param) {
+  std::string name = "Layers";
+  for (const int32_t window : param.param) {
+    name += "_" + std::to_string(window);
+  }
+  return name;
+}
+
+// Models without other layers, of one window and two.
+INSTANTIATE_TEST_SUITE_P(Sliding, TinyWindowsTest,
+                         ::testing::Values(Windows{24, 24}, Windows{17, 40}),
+                         NameOfWindows);
+// One window group, padded; two windows with groups of their own; more window
+// groups than layers without a window.
+const auto kHybrids = ::testing::Values(
+    Windows{32, 0, 0}, Windows{20, 0, 48, 0, 20}, Windows{16, 16, 0, 16});
+INSTANTIATE_TEST_SUITE_P(Hybrid, TinyWindowsTest, kHybrids, NameOfWindows);
+INSTANTIATE_TEST_SUITE_P(Hybrid, TinyHybridTest, kHybrids, NameOfWindows);
 
 // Sequences take the blocks that others' windows have left behind.
 TEST_P(TinyWindowsTest, LogitsMatchTheDenseReference) {
@@ -182,9 +188,8 @@ TEST_P(TinyWindowsTest, AForkComputesWhatItWouldAlone) {
 }
 
 // Only layers of group 0 lose entries, and the others do not notice.
-TEST_P(TinyWindowsTest, EvictionsConcernTheLayersOfGroup0) {
+TEST_P(TinyHybridTest, EvictionsConcernTheLayersOfGroup0) {
   const auto model = Model(6);
-  if (model->groups().window > 0) GTEST_SKIP() << "nothing to evict";
   std::mt19937_64 random(6);
   const std::vector<int32_t> prompt = RandomTokens(120, 64, &random);
   EngineHarness host(model, DType::kFloat32, 200);
@@ -308,7 +313,6 @@ TEST_P(TinyWindowsTest, WhatComesOfALostBlockIsShownToNobody) {
 // Those that nobody attends to any more do not matter.
 TEST_P(TinyWindowsTest, WhatIsLostBehindTheWindowDoesNotMatter) {
   const auto model = Model(9);
-  if (model->shape().windows.front() == 0) GTEST_SKIP();
   std::mt19937_64 random(9);
   const std::vector<int32_t> prompt = RandomTokens(120, 64, &random);
   EngineHarness host(model, DType::kFloat32, 200);
