@@ -14,9 +14,10 @@ BlockManager::BlockManager(const ModelLayout& layout, int32_t max_sequences,
     : layout_(layout),
       prefix_caching_(enable_prefix_caching),
       pool_(layout.num_blocks),
-      cache_(layout.num_blocks, layout.page_size),
+      cache_(layout.num_blocks, layout.page_size, layout.num_window_groups()),
       host_(num_host_blocks),
       sequences_(max_sequences),
+      window_tails_(max_sequences * layout.group_windows.size()),
       cooling_tickets_(layout.num_blocks, 0) {
   BM_CHECK(layout.Validate().ok());
   BM_CHECK(max_sequences > 0);
@@ -53,8 +54,12 @@ int64_t BlockManager::metadata_bytes() const {
   absl::flat_hash_set<const RegionContent*> contents;
   int64_t bytes = pool_.metadata_bytes() + cache_.metadata_bytes(&contents) +
                   host_.metadata_bytes() + HeapBytes(sequences_) +
-                  HeapBytes(free_slots_) + HeapBytes(cooling_tickets_) +
+                  HeapBytes(window_tails_) + HeapBytes(free_slots_) +
+                  HeapBytes(cooling_tickets_) +
                   static_cast<int64_t>(cooling_.size() * sizeof(Cooling));
+  for (const std::vector<BlockId>& tail : window_tails_) {
+    bytes += HeapBytes(tail);
+  }
   absl::flat_hash_set<RegionId> counted;  // forks share theirs
   for (const SequenceCache& sequence : sequences_) {
     bytes += HeapBytes(sequence.tail) +
@@ -132,6 +137,7 @@ PrefixMatch BlockManager::Match(const BlockChain& chain,
                             static_cast<size_t>(page_size)),
                tokens, &match.blocks);
   match.num_tokens = static_cast<int32_t>(match.blocks.size()) * page_size;
+  if (layout_.has_windows()) FitWindows(&match);
   int64_t num_looks = std::ssize(match.blocks);
   if (query != nullptr) {
     PrefixMatch over;
@@ -145,13 +151,19 @@ PrefixMatch BlockManager::Match(const BlockChain& chain,
       over.num_tokens = over.cached->record->cut +
                         static_cast<int32_t>(over.blocks.size()) * page_size;
       num_looks += std::ssize(over.blocks);
-      if (over.num_tokens >= match.num_tokens) match = std::move(over);
+      const bool fits = !layout_.has_windows() || FitWindows(&over);
+      if (fits && over.num_tokens >= match.num_tokens) match = std::move(over);
     }
   }
   match.num_looks = num_looks;
   for (const BlockId block : match.blocks) {
     match.num_reclaimable += cache_.IsReclaimable(Index(block)) ? 1 : 0;
   }
+  for (const BlockId block : match.window_blocks) {
+    match.num_reclaimable_in_windows +=
+        cache_.IsReclaimable(Index(block)) ? 1 : 0;
+  }
+  match.num_reclaimable += match.num_reclaimable_in_windows;
   if (match.cached != nullptr && cache_.IsReclaimable(match.region)) {
     match.num_reclaimable += cache_.num_blocks(match.region);
   }
@@ -184,7 +196,14 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
     ApplyRetention(match.region, chain.RetentionOfRegion(sequence.cut()));
     cache_.SetSuperseded(match.region, false);
   }
+  if (!window_tails_.empty() && match.swap == kNoSwap) {
+    OpenWindows(chain, match, &sequence);
+  }
   for (const BlockId block : match.blocks) {
+    if (block == kNullBlock) {
+      sequence.tail.push_back(block);
+      continue;
+    }
     BM_CHECK(cache_.Contains(block));
     const int32_t begin =
         sequence.cut() +
@@ -224,26 +243,6 @@ void BlockManager::ContinueAfter(int32_t entry, SequenceCache* sequence) const {
   sequence->chain_key = cache_.key(entry);
 }
 
-void BlockManager::DropFromCache(int32_t entry) {
-  const CachedRegion* cached = cache_.region(entry);
-  if (cached == nullptr) {
-    cache_.Remove(entry);
-    pool_.ReleaseUntouched(BlockId{entry});
-    return;
-  }
-  const std::shared_ptr<const RegionRecord> record = cached->record;
-  dropped_regions_.push_back(record->id);
-  cache_.Remove(entry);
-  for (const BlockId block : record->blocks) pool_.ReleaseUntouched(block);
-}
-
-void BlockManager::ReclaimNext() {
-  const int32_t entry = cache_.next_to_reclaim();
-  reclaimed_blocks_ += static_cast<uint64_t>(cache_.num_blocks(entry));
-  cache_.RemoveReclaimable(entry);
-  DropFromCache(entry);
-}
-
 void BlockManager::Take(std::span<BlockId> blocks) {
   while (pool_.num_free() < std::ssize(blocks)) ReclaimNext();
   BM_CHECK(pool_.Allocate(blocks));
@@ -253,24 +252,26 @@ bool BlockManager::Reserve(std::span<const TokenDemand> demands,
                            std::vector<int64_t>* offsets,
                            std::vector<BlockId>* blocks,
                            std::vector<CopyOnWrite>* copies) {
+  const int32_t num_groups = layout_.num_groups();
   int64_t needed = 0;
   const size_t first_copy = copies_.size();
   for (const TokenDemand& demand : demands) {
     const SequenceCache& sequence = at(demand.slot);
-    needed += sequence.BlocksFor(demand.num_tokens, layout_.page_size);
+    needed += int64_t{num_groups} *
+              sequence.BlocksFor(demand.num_tokens, layout_.page_size);
     if (sequence.shares_last_block && demand.num_tokens > 0) {
       PlanCopy(demand.slot);
     }
   }
-  const auto num_copies = static_cast<int64_t>(copies_.size() - first_copy);
+  const auto num_copies =
+      num_groups * static_cast<int64_t>(copies_.size() - first_copy);
   if (needed + num_copies > num_available()) {
     ForgetPlanned(first_copy);
     return false;
   }
   BM_CHECK(num_copies == 0 || copies != nullptr);
   for (size_t i = first_copy; i < copies_.size(); ++i) {
-    CarryOut(&copies_[i]);
-    copies->push_back(copies_[i]);
+    CarryOut(i, copies);
   }
   const size_t begin = blocks->size();
   blocks->resize(begin + needed);
@@ -280,8 +281,13 @@ bool BlockManager::Reserve(std::span<const TokenDemand> demands,
     SequenceCache& sequence = at(demand.slot);
     const int32_t count =
         sequence.BlocksFor(demand.num_tokens, layout_.page_size);
-    const auto added = std::span<const BlockId>(*blocks).subspan(next, count);
-    sequence.tail.insert(sequence.tail.end(), added.begin(), added.end());
+    const auto add = [&](std::vector<BlockId>* tail) {
+      const auto added = std::span<const BlockId>(*blocks).subspan(next, count);
+      tail->insert(tail->end(), added.begin(), added.end());
+      next += count;
+    };
+    add(&sequence.tail);
+    for (std::vector<BlockId>& tail : WindowTails(sequence)) add(&tail);
     if (demand.num_tokens > 0) {
       if (sequence.num_reserved == sequence.num_settled) {
         sequence.shared_when_settled = sequence.shares_last_block;
@@ -289,7 +295,6 @@ bool BlockManager::Reserve(std::span<const TokenDemand> demands,
       sequence.shares_last_block = false;
     }
     sequence.num_reserved += demand.num_tokens;
-    next += count;
     offsets->push_back(static_cast<int64_t>(next));
   }
   return true;
@@ -311,11 +316,13 @@ void BlockManager::Commit(SequenceSlot slot, int32_t num_tokens,
                           const BlockChain& chain) {
   SequenceCache& sequence = at(slot);
   BM_CHECK(sequence.num_settled + num_tokens <= sequence.num_reserved);
+  const int32_t num_before = sequence.num_settled;
   sequence.num_settled += num_tokens;
   if (num_tokens > 0) sequence.shared_when_settled = false;
   if (NumPublishable(sequence, 0) > sequence.num_published) {
     Publish(&sequence, tokens, chain);
   }
+  if (layout_.has_windows()) ReleaseBehindWindows(&sequence, num_before);
 }
 
 void BlockManager::Publish(SequenceCache* sequence,
@@ -334,18 +341,20 @@ void BlockManager::Publish(SequenceCache* sequence,
       }
     }
     const int32_t begin = i * page_size;
+    const Retention* wish = chain.RetentionOf(begin, begin + page_size);
     const BlockKey key =
         sequence->region == nullptr
             ? chain.keys()[i]
             : chain.KeyAfter(sequence->chain_key, tokens, begin, page_size);
     bool inserted = false;
-    ContinueAfter(cache_.Insert(block, key, chain, sequence->chain_serial,
-                                tokens, begin, &inserted),
-                  sequence);
+    const int32_t entry = cache_.Insert(
+        block, key, chain, sequence->chain_serial, tokens, begin, &inserted);
+    ContinueAfter(entry, sequence);
     if (inserted) {
       pool_.AddRef(block);
-      ApplyRetention(Index(block), chain.RetentionOf(begin, begin + page_size));
+      ApplyRetention(Index(block), wish);
     }
+    PublishWindows(*sequence, i, entry, wish);
     sequence->num_published = i + 1;
   }
 }
@@ -364,12 +373,14 @@ bool BlockManager::PublishRegion(SequenceCache* sequence,
   *is_cached = entry == PrefixCache::kNone;
   if (*is_cached) {
     const BlockId tail = PublishTail(*sequence, publication);
+    const Retention* wish =
+        publication.chain->RetentionOfRegion(sequence->cut());
     entry = cache_.InsertRegion(sequence->region, name, *publication.chain,
                                 sequence->root_serial, publication.tokens, tail,
-                                std::move(sequence->content));
+                                std::move(sequence->content),
+                                LinkWindows(*sequence, name.length, wish));
     for (const BlockId block : sequence->region->blocks) pool_.AddRef(block);
-    ApplyRetention(entry,
-                   publication.chain->RetentionOfRegion(sequence->cut()));
+    ApplyRetention(entry, wish);
   }
   sequence->content = cache_.region(entry)->content;
   ContinueAfter(entry, sequence);
@@ -389,25 +400,12 @@ BlockId BlockManager::PublishTail(const SequenceCache& sequence,
                       *publication.chain, publication.tokens, begin);
     pool_.AddRef(tail);
   }
-  ApplyRetention(Index(tail),
-                 publication.chain->RetentionOfTail(sequence.cut(), length));
+  const Retention* wish =
+      publication.chain->RetentionOfTail(sequence.cut(), length);
+  ApplyRetention(Index(tail), wish);
+  PublishWindows(sequence, sequence.cut() / layout_.page_size, Index(tail),
+                 wish);
   return tail;
-}
-
-void BlockManager::Abort(SequenceSlot slot, int32_t num_tokens) {
-  SequenceCache& sequence = at(slot);
-  BM_CHECK(num_tokens >= 0);
-  BM_CHECK(sequence.num_reserved - num_tokens >= sequence.num_settled);
-  sequence.num_reserved -= num_tokens;
-  BM_CHECK(!sequence.pending.has_value() ||
-           sequence.pending->cut <= sequence.num_reserved);
-  const int32_t needed =
-      CeilDiv(sequence.num_reserved - sequence.cut(), layout_.page_size);
-  while (std::ssize(sequence.tail) > needed) {
-    pool_.ReleaseUntouched(sequence.tail.back());
-    sequence.tail.pop_back();
-  }
-  if (num_tokens > 0) ReturnToSettled(slot);
 }
 
 void BlockManager::ReleaseFrom(BlockId block) {
@@ -432,9 +430,7 @@ void BlockManager::Close(SequenceSlot slot) {
   SequenceCache& sequence = at(slot);
   if (sequence.pending.has_value()) AbortEviction(slot);
   if (!copies_.empty()) UndoCopy(slot);
-  for (size_t i = sequence.tail.size(); i-- > 0;) {
-    ReleaseFrom(sequence.tail[i]);
-  }
+  Shrink(&sequence, 0, [this](BlockId block) { ReleaseFrom(block); });
   if (sequence.region != nullptr) {
     ReleaseRegion(*sequence.region);
   }
@@ -448,6 +444,7 @@ void BlockManager::Close(SequenceSlot slot) {
 }
 
 bool BlockManager::IsOwn(BlockId block) const {
+  if (block == kNullBlock) return false;
   const int32_t holders = pool_.num_holders(block);
   return holders == 1 || (holders == 2 && cache_.Contains(block));
 }
@@ -461,7 +458,13 @@ bool BlockManager::IsOwnRegion(const RegionRecord& region) const {
 int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
   const SequenceCache& sequence = at(slot);
   int32_t count = 0;
-  for (const BlockId block : sequence.tail) count += IsOwn(block) ? 1 : 0;
+  const auto count_own = [&](std::span<const BlockId> tail) {
+    for (const BlockId block : tail) count += IsOwn(block) ? 1 : 0;
+  };
+  count_own(sequence.tail);
+  for (const std::vector<BlockId>& tail : WindowTails(sequence)) {
+    count_own(tail);
+  }
   if (sequence.region != nullptr && IsOwnRegion(*sequence.region)) {
     count += static_cast<int32_t>(sequence.region->blocks.size());
   }
@@ -469,8 +472,12 @@ int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
     count += static_cast<int32_t>(sequence.pending->destinations.size()) -
              sequence.pending->num_own;
   }
-  for (const CopyOnWrite& copy : copies_) {
-    count += copy.slot == slot && IsOwn(copy.blocks.source) ? 1 : 0;
+  for (size_t i = 0; i < copies_.size(); ++i) {
+    if (copies_[i].slot != slot) continue;
+    count += IsOwn(copies_[i].blocks.source) ? 1 : 0;
+    for (const BlockCopy& copy : WindowCopies(i)) {
+      count += IsOwn(copy.source) ? 1 : 0;
+    }
   }
   return count;
 }

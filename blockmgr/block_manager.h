@@ -23,6 +23,12 @@
 // written by nobody: the first Reserve of a sequence that would write into one
 // gives it a fresh block instead, and tells what to copy (copy on write).
 //
+// A group of layers with a window (ModelLayout) has of each sequence the pages
+// from FirstPage(group, num_settled) on (or one less, having gone back by a
+// token): what falls out of the window of what
+// is settled, not of what is only scheduled, is released by Commit, and stays
+// in the prefix cache as long as there is room.
+//
 // Every call either succeeds or changes nothing. Scarcity is a value (false);
 // broken REQUIRES abort. A block is used (by sequences), cached (only the
 // prefix cache holds it: reclaimable), fenced or free:
@@ -44,6 +50,7 @@
 
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
+#include <absl/functional/function_ref.h>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
@@ -51,6 +58,7 @@
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/base/moves.h"
 #include "blockmgr/block_hash.h"
+#include "blockmgr/block_manager_types.h"
 #include "blockmgr/block_pool.h"
 #include "blockmgr/host_tier.h"
 #include "blockmgr/prefix_cache.h"
@@ -59,60 +67,6 @@
 #include "blockmgr/sequence_cache.h"
 
 namespace blockmgr {
-
-// Where a region's destination blocks come from.
-enum class CompactionPreference : uint8_t {
-  kFreshFirst,  // copy to fresh blocks while there are some, else in place
-  kInPlace,     // the sequence's own blocks first, fresh ones for the rest
-};
-
-struct BlockManagerStats {
-  int32_t num_blocks = 0;  // of the pool, the null block included
-  int32_t free_blocks = 0;
-  int32_t cached_blocks = 0;      // held by the prefix cache alone: reclaimable
-  int32_t fenced_blocks = 0;      // released, a step in flight may touch them
-  int32_t used_blocks = 0;        // held by sequences
-  uint64_t reclaimed_blocks = 0;  // since creation
-};
-
-// What to publish a region as, see CommitEviction.
-struct RegionPublication {
-  RegionName name;
-  const BlockChain* chain = nullptr;  // at least as far as name.length
-  std::span<const int32_t> tokens;    // of the sequence, from position 0
-};
-
-struct TokenDemand {
-  SequenceSlot slot = kNoSequenceSlot;
-  int32_t num_tokens = 0;
-};
-
-// What became of the prefix cache.
-struct CacheReset {
-  int32_t num_dropped = 0;  // blocks
-  int32_t num_in_use = 0;   // blocks that sequences hold, so they stay
-};
-
-// A sequence that lost content, and the positions it has left.
-struct CutSequence {
-  SequenceSlot slot = kNoSequenceSlot;
-  int32_t num_tokens = 0;
-  friend bool operator==(const CutSequence&, const CutSequence&) = default;
-};
-
-// What became of lost blocks.
-struct LossReport {
-  std::vector<CutSequence> sequences;  // ascending by slot
-  int32_t dropped_blocks = 0;          // by the prefix cache
-};
-
-// What a committed eviction gave back.
-struct EvictionReceipt {
-  int64_t evicted_entries = 0;  // summed over layers and heads
-  int32_t freed_blocks = 0;     // fewer blocks than before the order
-  bool published = false;       // the region, or an equal one, can be found
-  bool cached = false;          // it is this one that can be found
-};
 
 class BlockManager {
  public:
@@ -137,6 +91,17 @@ class BlockManager {
   const SequenceCache& sequence(SequenceSlot slot) const {
     return sequences_[Index(slot)];
   }
+  // The table of a window group: its block i has page i, null before FirstPage
+  // of what is settled. REQUIRES: 1 <= group < layout().num_groups().
+  const std::vector<BlockId>& window_tail(SequenceSlot slot,
+                                          int32_t group) const {
+    return window_tails_[WindowIndex(slot, group)];
+  }
+  // Blocks that it holds, in all groups.
+  int32_t NumBlocks(SequenceSlot slot) const;
+  // Of those, the ones of its own that fall out of windows when all reserved
+  // positions are settled.
+  int32_t NumFalling(SequenceSlot slot) const;
   const HostTier& host() const { return host_; }
   BlockManagerStats stats() const;
   // Host memory that keeps account of the pool: of blocks, the prefix cache,
@@ -157,22 +122,28 @@ class BlockManager {
 
   // The longest cached prefix of `tokens` in whole blocks, at most max_tokens
   // tokens and as far as `chain` names them. With a query, a compressed prefix
-  // that covers no less is preferred (whose limit the query has). Valid until
-  // the cache changes.
+  // that covers no less is preferred (whose limit the query has). As long as
+  // every group has what is in its window there. Valid until the cache changes.
   PrefixMatch Match(const BlockChain& chain, std::span<const int32_t> tokens,
                     int32_t max_tokens,
                     const RegionQuery* query = nullptr) const;
 
   // Extends what Match has found by the first rows of a block that begins as
   // the sequence goes on, up to max_tokens; Open's sequence copies them with
-  // its first Reserve. O(1). REQUIRES: the match is still valid.
+  // its first Reserve. Not in models with windows. O(1). REQUIRES: the match is
+  // still valid.
   void MatchPart(const BlockChain& chain, std::span<const int32_t> tokens,
                  int32_t max_tokens, PrefixMatch* match) const;
 
   // The first num_tokens of a sequence, to be forked by Open. Valid until the
   // sequence changes. REQUIRES: CanFork(source), and Open in its place;
-  // num_tokens is settled and not below the region's cut.
+  // num_tokens is settled, not below the region's cut, and CanGoBack(source,
+  // num_tokens).
   PrefixMatch MatchFork(SequenceSlot source, int32_t num_tokens) const;
+
+  // Whether every group still has what the sequence needs to go on from its
+  // first num_tokens settled tokens; always so for 0, and for all but one.
+  bool CanGoBack(SequenceSlot slot, int32_t num_tokens) const;
 
   // Opens a sequence whose first tokens are `match` (settled and published as
   // far as there), found by `chain` and still in the cache, or of a sequence.
@@ -199,15 +170,16 @@ class BlockManager {
   // the last of them finds that the others have left it.
   int32_t BlocksNeeded(SequenceSlot slot, int32_t num_tokens) const;
   // Takes slots for the next tokens of each sequence. Appends to `blocks` the
-  // ids added to each tail and to `offsets` where each sequence's ids end. All
-  // or nothing: false when fewer blocks are available than needed.
+  // ids added to each tail, then as many for each window group in turn, and to
+  // `offsets` where each sequence's ids end. All or nothing: false when fewer
+  // blocks are available than needed.
   //
   // A last block that is partly filled and shared (with other sequences that
   // have not left it, or the cache) is replaced, and the copy appended to
   // `copies`; that takes a block more. Who is alone with it writes in place.
-  // The source stays held until the next step is dispatched, and fenced until
-  // that one is acknowledged. REQUIRES: copies, where sequences were forked or
-  // opened on part of a block; no sequence is named twice.
+  // In all groups. The source stays held until the next step is dispatched, and
+  // fenced until that one is acknowledged. REQUIRES: copies, where sequences
+  // were forked or opened on part of a block; no sequence is named twice.
   [[nodiscard]] bool Reserve(std::span<const TokenDemand> demands,
                              std::vector<int64_t>* offsets,
                              std::vector<BlockId>* blocks,
@@ -245,11 +217,13 @@ class BlockManager {
   // no entry of its own in the cache, or is less than was computed when its
   // region was made, it publishes nothing more.
   // REQUIRES: num_tokens <= num_settled; 0, which drops the region too, or not
-  // below the region's cut; no eviction is pending.
+  // below the region's cut, and CanGoBack(slot, num_tokens); no eviction is
+  // pending.
   void CutBack(SequenceSlot slot, int32_t num_tokens);
   // The engine reports that the content of these blocks is lost (the memory is
   // good). Each sequence that holds one is cut back to its settled positions
-  // before the first: 0, if one belongs to its region. A pending order of such
+  // before the first: 0, if one belongs to its region, or it cannot go back
+  // there. A pending order of such
   // a sequence is aborted, and the blocks it may have moved entries into count
   // as lost. The cache drops these blocks and all that is found only through
   // them. The engine names copies it made of lost blocks as well; blocks that
@@ -264,23 +238,26 @@ class BlockManager {
   int32_t NumReleasable(SequenceSlot slot) const;
 
   // Takes host blocks for the settled tokens of a sequence that is about to be
-  // closed, for its region first, then the tail; appends the copies, which are
+  // closed, for its region first, then the tail, then what the window groups
+  // have; appends the copies, which are
   // made before the next step to be dispatched, or any later one, writes to
-  // blocks. kNoSwap, with nothing changed, when the tier has too few left.
+  // blocks. kNoSwap, with nothing changed, when the tier has too few left, or
+  // when it has gone back and lacks a page that it may be asked for.
   // REQUIRES: something is settled; no eviction is pending, nor a copy. O(its
   // blocks).
   SwapId SwapOut(SequenceSlot slot, std::vector<BlockTransfer>* transfers);
   // Extends what Match has found of the same tokens by what comes back of a
   // sequence that was swapped out: its first num_tokens, unless the cache has
-  // as many. What is cached stays, where it has the same past. `length`: as
+  // as many, or it cannot go back there. What is cached in group 0 stays, where
+  // it has the same past. `length`: as
   // PrefixMatch::length of the sequence. REQUIRES: num_tokens is at most what
   // was swapped out, and not below its cut or length, nor 0.
   void MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
                     PrefixMatch* match) const;
   // Takes blocks for what comes back to the sequence that Open(match) has
   // opened, and appends the copies that the next step to be dispatched carries;
-  // then the host tier forgets it. REQUIRES: match.num_tail_ins +
-  // match.num_region_ins() blocks are available.
+  // then the host tier forgets it. REQUIRES: match.num_ins()
+  // blocks are available.
   void SwapIn(SequenceSlot slot, const PrefixMatch& match,
               std::vector<BlockTransfer>* transfers);
   // It will not come back. REQUIRES: it has not.
@@ -349,6 +326,47 @@ class BlockManager {
     friend bool operator==(const Leaving&, const Leaving&) = default;
   };
 
+  size_t WindowIndex(SequenceSlot slot, int32_t group) const {
+    return static_cast<size_t>(Index(slot)) * layout_.group_windows.size() +
+           static_cast<size_t>(group - 1);
+  }
+  // The tables of its window groups.
+  std::span<std::vector<BlockId>> WindowTails(const SequenceCache& sequence);
+  std::span<const std::vector<BlockId>> WindowTails(
+      const SequenceCache& sequence) const;
+  // The first page that a group has.
+  int32_t FirstHeld(SequenceSlot slot, int32_t group) const;
+  // Blocks that the window groups have of `length` settled tokens.
+  int32_t NumWindowBlocks(int32_t length) const;
+  // Gives up the blocks of all tables wholly behind the first num_tokens
+  // positions; `release` tells how.
+  void Shrink(SequenceCache* sequence, int32_t num_tokens,
+              absl::FunctionRef<void(BlockId)> release);
+  // Releases what has fallen out of the windows since num_before tokens were
+  // settled.
+  void ReleaseBehindWindows(SequenceCache* sequence, int32_t num_before);
+  // The most pages, at most those that the match covers and at least num_least,
+  // for which every window group has what it needs; -1: there are none.
+  int32_t PagesInWindows(const PrefixMatch& match, int32_t num_least) const;
+  // Shortens a match to what PagesInWindows allows and names the window blocks;
+  // false, with nothing changed: nothing is left of it.
+  bool FitWindows(PrefixMatch* match) const;
+  // The block of a match in a window group that has this page, or null.
+  BlockId WindowBlock(const PrefixMatch& match, int32_t page,
+                      int32_t group) const;
+  // The beginning of the sequence's tables, from the cache.
+  void OpenWindows(const BlockChain& chain, const PrefixMatch& match,
+                   SequenceCache* sequence);
+  // Publishes what the window groups have of a page with `entry`.
+  void PublishWindows(const SequenceCache& sequence, int32_t page,
+                      int32_t entry, const Retention* wish);
+  // What a region of `length` is to link.
+  std::vector<BlockId> LinkWindows(const SequenceCache& sequence,
+                                   int32_t length, const Retention* wish);
+  // Audits the tables of the window groups; adds their holds.
+  void CheckWindowTails(const SequenceCache& sequence,
+                        absl::FunctionRef<void(BlockId)> hold) const;
+
   SequenceCache& at(SequenceSlot slot);
   const SequenceCache& at(SequenceSlot slot) const;
   // A new sequence that is the same, reserved positions too.
@@ -387,8 +405,10 @@ class BlockManager {
   void PlanCopy(SequenceSlot slot);
   // Forgets all copies but the first num_kept, which have no destination yet.
   void ForgetPlanned(size_t num_kept);
-  // Puts a fresh block in the place of the planned copy's source.
-  void CarryOut(CopyOnWrite* copy);
+  // Puts fresh blocks in the place of the planned copy's sources.
+  void CarryOut(size_t copy, std::vector<CopyOnWrite>* copies);
+  std::span<BlockCopy> WindowCopies(size_t copy);
+  std::span<const BlockCopy> WindowCopies(size_t copy) const;
   // If the sequence has a copy in copies_, it takes the source back.
   void UndoCopy(SequenceSlot slot);
   // The first positions after the settled ones were given back, if all were.
@@ -456,10 +476,13 @@ class BlockManager {
   PrefixCache cache_;
   HostTier host_;
   std::vector<SequenceCache> sequences_;  // by slot
+  // Of the window groups, [slots, groups].
+  std::vector<std::vector<BlockId>> window_tails_;
   std::vector<SequenceSlot> free_slots_;  // stack
   // Of the step being planned, at most one per sequence. A source keeps the
   // hold that the sequence had, so that Abort finds it.
-  std::vector<CopyOnWrite> copies_;
+  std::vector<CopyOnWrite> copies_;                // of group 0
+  std::vector<BlockCopy> window_copies_;           // [copies, window groups]
   absl::flat_hash_map<BlockId, Leaving> leaving_;  // copies_ by source
   // Entries that only the cache holds and that wait for their fence, in order
   // of release, hence of fences. One is stale, and ignored, when the entry has

@@ -353,6 +353,9 @@ uint64_t BlockManager::StateHash() const {
                         pool_.num_holders(sequence.tail.back()) > 1;
     mix(shares ? 1 : 0);
     for (const BlockId block : sequence.tail) mix(Index(block));
+    for (const std::vector<BlockId>& tail : WindowTails(sequence)) {
+      for (const BlockId block : tail) mix(Index(block));
+    }
     if (sequence.region != nullptr) {
       mix(sequence.region->cut);
       for (const BlockId block : sequence.region->blocks) mix(Index(block));
@@ -393,7 +396,10 @@ void BlockManager::CheckInvariants() const {
       BM_CHECK(seen.insert(block).second);
       ++holders[Index(block)];
     };
-    for (const BlockId block : sequence.tail) hold(block);
+    for (const BlockId block : sequence.tail) {
+      if (layout_.window == 0 || block != kNullBlock) hold(block);
+    }
+    CheckWindowTails(sequence, hold);
     if (sequence.shares_last_block) {
       BM_CHECK(sequence.num_settled == sequence.num_reserved);
       BM_CHECK(!sequence.tail.empty());

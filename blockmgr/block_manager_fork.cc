@@ -23,7 +23,17 @@ SequenceSlot BlockManager::Duplicate(SequenceSlot slot) {
   BM_CHECK(!child.open);
   // Into the memory of the slot's table, which the copy keeps.
   child = at(slot);
-  for (const BlockId block : child.tail) pool_.AddRef(block);
+  const auto hold = [this](const std::vector<BlockId>& tail) {
+    for (const BlockId block : tail) {
+      if (block != kNullBlock) pool_.AddRef(block);
+    }
+  };
+  hold(child.tail);
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    std::vector<BlockId>& tail = window_tails_[WindowIndex(child_slot, group)];
+    tail = window_tail(slot, group);
+    hold(tail);
+  }
   if (child.region != nullptr) {
     for (const BlockId block : child.region->blocks) pool_.AddRef(block);
   }
@@ -56,7 +66,14 @@ PrefixMatch BlockManager::MatchFork(SequenceSlot source,
   match.source = source;
   match.source_region = sequence.region.get();
   const int32_t num_full = (num_tokens - sequence.cut()) / layout_.page_size;
+  BM_CHECK(CanGoBack(source, num_tokens));
   match.blocks.assign(sequence.tail.begin(), sequence.tail.begin() + num_full);
+  match.num_out = FirstHeld(source, 0);
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    // As in group 0, less a part, which is copied.
+    match.num_window_blocks +=
+        num_tokens / layout_.page_size - FirstHeld(source, group);
+  }
   return match;
 }
 
@@ -64,7 +81,7 @@ void BlockManager::MatchPart(const BlockChain& chain,
                              std::span<const int32_t> tokens,
                              int32_t max_tokens, PrefixMatch* match) const {
   BM_CHECK(match->source == kNoSequenceSlot && !match->has_part);
-  if (!prefix_caching_) return;
+  if (!prefix_caching_ || layout_.has_windows()) return;
   int32_t before = PrefixCache::kNone;
   if (match->cached != nullptr && match->blocks.size() == 1) {
     // The block between is not part of the region's chain.
@@ -85,22 +102,30 @@ void BlockManager::MatchPart(const BlockChain& chain,
 
 bool BlockManager::NeedsCopy(const SequenceCache& sequence) const {
   if (!sequence.shares_last_block) return false;
-  const BlockId block = sequence.tail.back();
-  int32_t num_holders = pool_.num_holders(block);
-  const auto leaving = leaving_.find(block);
+  int32_t num_leaving = 0;
+  const auto leaving = leaving_.find(sequence.tail.back());
   if (leaving != leaving_.end()) {
     const int32_t num_rows = sequence.num_reserved % layout_.page_size;
     if (leaving->second.max_tokens > num_rows) return true;
-    num_holders -= leaving->second.num_sequences;
+    num_leaving = leaving->second.num_sequences;
   }
-  return num_holders > 1;
+  // Sequences share the last blocks of all groups, or of none; the cache may
+  // hold any.
+  const auto is_shared = [&](BlockId block) {
+    return pool_.num_holders(block) - num_leaving > 1;
+  };
+  return is_shared(sequence.tail.back()) ||
+         std::ranges::any_of(WindowTails(sequence), [&](const auto& tail) {
+           return is_shared(tail.back());
+         });
 }
 
 int32_t BlockManager::BlocksNeeded(SequenceSlot slot,
                                    int32_t num_tokens) const {
   const SequenceCache& sequence = at(slot);
-  return sequence.BlocksFor(num_tokens, layout_.page_size) +
-         (num_tokens > 0 && NeedsCopy(sequence) ? 1 : 0);
+  return layout_.num_groups() *
+         (sequence.BlocksFor(num_tokens, layout_.page_size) +
+          (num_tokens > 0 && NeedsCopy(sequence) ? 1 : 0));
 }
 
 void BlockManager::PlanCopy(SequenceSlot slot) {
@@ -110,6 +135,9 @@ void BlockManager::PlanCopy(SequenceSlot slot) {
   copies_.push_back({.slot = slot,
                      .blocks = {source, kNullBlock},
                      .num_tokens = sequence.num_reserved % layout_.page_size});
+  for (const std::vector<BlockId>& tail : WindowTails(sequence)) {
+    window_copies_.push_back({tail.back(), kNullBlock});
+  }
   Leaving& leaving = leaving_[source];
   ++leaving.num_sequences;
   leaving.max_tokens = std::max(leaving.max_tokens, copies_.back().num_tokens);
@@ -129,12 +157,36 @@ absl::flat_hash_map<BlockId, BlockManager::Leaving> BlockManager::CountLeaving()
 void BlockManager::ForgetPlanned(size_t num_kept) {
   if (copies_.size() == num_kept) return;
   copies_.resize(num_kept);
+  window_copies_.resize(num_kept * layout_.group_windows.size());
   leaving_ = CountLeaving();
 }
 
-void BlockManager::CarryOut(CopyOnWrite* copy) {
-  Take(std::span(&copy->blocks.destination, 1));
-  at(copy->slot).tail.back() = copy->blocks.destination;
+std::span<BlockCopy> BlockManager::WindowCopies(size_t copy) {
+  const size_t num_groups = layout_.group_windows.size();
+  return std::span(window_copies_).subspan(copy * num_groups, num_groups);
+}
+
+std::span<const BlockCopy> BlockManager::WindowCopies(size_t copy) const {
+  const size_t num_groups = layout_.group_windows.size();
+  return std::span(window_copies_).subspan(copy * num_groups, num_groups);
+}
+
+void BlockManager::CarryOut(size_t copy, std::vector<CopyOnWrite>* copies) {
+  CopyOnWrite& first = copies_[copy];
+  SequenceCache& sequence = at(first.slot);
+  Take(std::span(&first.blocks.destination, 1));
+  sequence.tail.back() = first.blocks.destination;
+  copies->push_back(first);
+  const std::span<BlockCopy> others = WindowCopies(copy);
+  const std::span<std::vector<BlockId>> tails = WindowTails(sequence);
+  for (size_t i = 0; i < others.size(); ++i) {
+    Take(std::span(&others[i].destination, 1));
+    tails[i].back() = others[i].destination;
+    CopyOnWrite other = first;
+    other.blocks = others[i];
+    other.group = static_cast<int32_t>(i) + 1;
+    copies->push_back(other);
+  }
 }
 
 void BlockManager::UndoCopy(SequenceSlot slot) {
@@ -142,13 +194,22 @@ void BlockManager::UndoCopy(SequenceSlot slot) {
   if (copy == copies_.end()) return;
   SequenceCache& sequence = at(slot);
   // Nothing was settled since, so the last settled position is in the source.
-  BlockId& block =
-      sequence
-          .tail[(sequence.num_settled - sequence.cut()) / layout_.page_size];
-  BM_CHECK(block == copy->blocks.destination);
-  pool_.ReleaseUntouched(block);
-  block = copy->blocks.source;
+  const auto undo = [&](const BlockCopy& blocks, BlockId* block) {
+    BM_CHECK(*block == blocks.destination);
+    pool_.ReleaseUntouched(*block);
+    *block = blocks.source;
+  };
+  const int32_t page = sequence.num_settled / layout_.page_size;
+  undo(copy->blocks, &sequence.tail[page - sequence.cut() / layout_.page_size]);
+  const std::span<const BlockCopy> others =
+      WindowCopies(static_cast<size_t>(copy - copies_.begin()));
+  const std::span<std::vector<BlockId>> tails = WindowTails(sequence);
+  for (size_t i = 0; i < others.size(); ++i) undo(others[i], &tails[i][page]);
   sequence.shares_last_block = true;
+  const auto first_other = (copy - copies_.begin()) * std::ssize(others);
+  window_copies_.erase(
+      window_copies_.begin() + first_other,
+      window_copies_.begin() + first_other + std::ssize(others));
   copies_.erase(copy);
   leaving_ = CountLeaving();
 }
@@ -163,7 +224,9 @@ void BlockManager::ReturnToSettled(SequenceSlot slot) {
 void BlockManager::ReleaseCopySources() {
   // After the step was dispatched, so that it is the fence.
   for (const CopyOnWrite& copy : copies_) ReleaseFrom(copy.blocks.source);
+  for (const BlockCopy& copy : window_copies_) ReleaseFrom(copy.source);
   copies_.clear();
+  window_copies_.clear();
   leaving_.clear();
 }
 
@@ -178,6 +241,11 @@ void BlockManager::CheckCopies(std::vector<int32_t>* holders) const {
     BM_CHECK(sequence.tail[place] == copy.blocks.destination);
     BM_CHECK(std::ranges::count(copies_, copy.slot, &CopyOnWrite::slot) == 1);
     ++(*holders)[Index(copy.blocks.source)];
+  }
+  BM_CHECK(window_copies_.size() ==
+           copies_.size() * layout_.group_windows.size());
+  for (const BlockCopy& copy : window_copies_) {
+    ++(*holders)[Index(copy.source)];
   }
   BM_CHECK(leaving_ == CountLeaving());
 

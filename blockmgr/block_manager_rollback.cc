@@ -12,6 +12,18 @@
 
 namespace blockmgr {
 
+void BlockManager::Abort(SequenceSlot slot, int32_t num_tokens) {
+  SequenceCache& sequence = at(slot);
+  BM_CHECK(num_tokens >= 0);
+  BM_CHECK(sequence.num_reserved - num_tokens >= sequence.num_settled);
+  sequence.num_reserved -= num_tokens;
+  BM_CHECK(!sequence.pending.has_value() ||
+           sequence.pending->cut <= sequence.num_reserved);
+  Shrink(&sequence, sequence.num_reserved,
+         [this](BlockId block) { pool_.ReleaseUntouched(block); });
+  if (num_tokens > 0) ReturnToSettled(slot);
+}
+
 void BlockManager::Rollback(SequenceSlot slot, int32_t num_tokens) {
   SequenceCache& sequence = at(slot);
   BM_CHECK(num_tokens >= 0);
@@ -19,11 +31,7 @@ void BlockManager::Rollback(SequenceSlot slot, int32_t num_tokens) {
   BM_CHECK(end >= sequence.num_settled);
   BM_CHECK(!sequence.pending.has_value() || sequence.pending->cut <= end);
   sequence.num_reserved = end;
-  const int32_t num_kept = CeilDiv(end - sequence.cut(), layout_.page_size);
-  while (std::ssize(sequence.tail) > num_kept) {
-    ReleaseFrom(sequence.tail.back());
-    sequence.tail.pop_back();
-  }
+  Shrink(&sequence, end, [this](BlockId block) { ReleaseFrom(block); });
   if (num_tokens > 0) ReturnToSettled(slot);
 }
 
@@ -32,14 +40,9 @@ void BlockManager::CutBack(SequenceSlot slot, int32_t num_tokens) {
   BM_CHECK(!sequence.pending.has_value());
   BM_CHECK(num_tokens <= sequence.num_settled);
   BM_CHECK(num_tokens == 0 || num_tokens >= sequence.cut());
+  BM_CHECK(CanGoBack(slot, num_tokens));
   if (!copies_.empty()) UndoCopy(slot);
-  const int32_t num_kept =
-      num_tokens == 0 ? 0
-                      : CeilDiv(num_tokens - sequence.cut(), layout_.page_size);
-  while (std::ssize(sequence.tail) > num_kept) {
-    ReleaseFrom(sequence.tail.back());
-    sequence.tail.pop_back();
-  }
+  Shrink(&sequence, num_tokens, [this](BlockId block) { ReleaseFrom(block); });
   if (num_tokens == 0 && sequence.region != nullptr) {
     ReleaseRegion(*sequence.region);
     sequence.region.reset();
@@ -94,9 +97,17 @@ std::optional<int32_t> BlockManager::SoundTokens(
     has_lost |= std::ranges::any_of(destinations, is_lost);
     overwritten = std::span(destinations).first(sequence.pending->num_own);
   }
+  for (const std::vector<BlockId>& tail : WindowTails(sequence)) {
+    has_lost |= std::ranges::any_of(tail, is_lost);
+  }
   const auto copy = std::ranges::find(copies_, slot, &CopyOnWrite::slot);
-  if (copy != copies_.end()) has_lost |= is_lost(copy->blocks.source);
-  if (!has_lost) return std::nullopt;
+  const bool lost_source = copy != copies_.end() && [&] {
+    const std::span<const BlockCopy> others =
+        WindowCopies(static_cast<size_t>(copy - copies_.begin()));
+    return is_lost(copy->blocks.source) ||
+           std::ranges::any_of(others, is_lost, &BlockCopy::source);
+  }();
+  if (!has_lost && !lost_source) return std::nullopt;
 
   const absl::flat_hash_set<BlockId> moved(overwritten.begin(),
                                            overwritten.end());
@@ -107,15 +118,49 @@ std::optional<int32_t> BlockManager::SoundTokens(
       std::ranges::any_of(sequence.region->blocks, is_unsound)) {
     return 0;
   }
-  auto num_sound = static_cast<int32_t>(
-      std::ranges::find_if(sequence.tail, is_unsound) - sequence.tail.begin());
-  if (copy != copies_.end() && is_lost(copy->blocks.source)) {
-    // In the place of the copy, where the last settled position is.
-    num_sound = std::min(
-        num_sound, (sequence.num_settled - sequence.cut()) / layout_.page_size);
+  const auto first_unsound = [&](const std::vector<BlockId>& tail) {
+    return static_cast<int32_t>(std::ranges::find_if(tail, is_unsound) -
+                                tail.begin());
+  };
+  int32_t num_sound =
+      sequence.cut() / layout_.page_size + first_unsound(sequence.tail);
+  for (const std::vector<BlockId>& tail : WindowTails(sequence)) {
+    num_sound = std::min(num_sound, first_unsound(tail));
   }
-  return std::min(sequence.num_settled,
-                  sequence.cut() + num_sound * layout_.page_size);
+  if (lost_source) {
+    // In the place of the copy, where the last settled position is.
+    num_sound = std::min(num_sound, sequence.num_settled / layout_.page_size);
+  }
+  const int32_t num_tokens =
+      std::min(sequence.num_settled, num_sound * layout_.page_size);
+  return num_tokens < sequence.cut() || !CanGoBack(slot, num_tokens)
+             ? 0
+             : num_tokens;
+}
+
+void BlockManager::DropFromCache(int32_t entry) {
+  if (!window_tails_.empty()) {
+    std::vector<int32_t> orphans;
+    cache_.Unlink(entry, &orphans);
+    for (const int32_t orphan : orphans) DropAnyEntry(orphan);
+  }
+  const CachedRegion* cached = cache_.region(entry);
+  if (cached == nullptr) {
+    cache_.Remove(entry);
+    pool_.ReleaseUntouched(BlockId{entry});
+    return;
+  }
+  const std::shared_ptr<const RegionRecord> record = cached->record;
+  dropped_regions_.push_back(record->id);
+  cache_.Remove(entry);
+  for (const BlockId block : record->blocks) pool_.ReleaseUntouched(block);
+}
+
+void BlockManager::ReclaimNext() {
+  const int32_t entry = cache_.next_to_reclaim();
+  reclaimed_blocks_ += static_cast<uint64_t>(cache_.num_blocks(entry));
+  cache_.RemoveReclaimable(entry);
+  DropFromCache(entry);
 }
 
 void BlockManager::DropAnyEntry(int32_t entry) {
@@ -147,7 +192,10 @@ absl::StatusOr<LossReport> BlockManager::LoseBlocks(
   // Entries first, so that no sequence goes on after one of them.
   const int32_t num_held = cache_.num_blocks_held();
   absl::flat_hash_set<EntrySerial> gone;
-  for (const int32_t entry : cache_.FindLost(lost, &gone)) DropAnyEntry(entry);
+  for (const int32_t entry : cache_.FindLost(lost, &gone)) {
+    // A window block goes with what it is found by.
+    if (cache_.serial(entry) != kNoSerial) DropAnyEntry(entry);
+  }
   report.dropped_blocks = num_held - cache_.num_blocks_held();
   for (const CutSequence& cut : report.sequences) {
     if (at(cut.slot).pending.has_value()) AbortEviction(cut.slot);

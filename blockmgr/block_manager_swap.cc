@@ -36,12 +36,23 @@ SwapId BlockManager::SwapOut(SequenceSlot slot,
   BM_CHECK(!sequence.pending.has_value());
   BM_CHECK(copies_.empty());
   BM_CHECK(sequence.num_settled > 0);
-  const int32_t num_tail =
-      CeilDiv(sequence.num_settled - sequence.cut(), layout_.page_size);
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const int32_t first = layout_.FirstPage(group, sequence.num_settled);
+    if (FirstHeld(slot, group) > first) return kNoSwap;
+  }
+  const int32_t num_pages = CeilDiv(sequence.num_settled, layout_.page_size);
   std::vector<BlockId> blocks;
   if (sequence.region != nullptr) blocks = sequence.region->blocks;
-  blocks.insert(blocks.end(), sequence.tail.begin(),
-                sequence.tail.begin() + num_tail);
+  const auto add = [&](std::span<const BlockId> tail, int32_t begin,
+                       int32_t end) {
+    blocks.insert(blocks.end(), tail.begin() + begin, tail.begin() + end);
+  };
+  add(sequence.tail, layout_.FirstPage(0, sequence.num_settled),
+      num_pages - sequence.cut() / layout_.page_size);
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    add(window_tail(slot, group),
+        layout_.FirstPage(group, sequence.num_settled), num_pages);
+  }
   const SwapId swap = host_.Add({.num_tokens = sequence.num_settled,
                                  .region = sequence.region,
                                  .content = sequence.content,
@@ -62,11 +73,18 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
   BM_CHECK(num_tokens >= std::max({swapped.cut(), length, 1}));
   BM_CHECK(num_tokens <= swapped.num_tokens);
   if (match->num_tokens >= num_tokens) return;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    if (layout_.FirstPage(group, num_tokens) <
+        layout_.FirstPage(group, swapped.num_tokens)) {
+      return;
+    }
+  }
   match->DropPart(layout_.page_size);
   // What is cached may be before the rest only with the same past. The block
   // between a region and what was computed over it comes with the region.
   const bool has_same_past =
-      swapped.region == nullptr
+      layout_.window > 0 ? false
+      : swapped.region == nullptr
           ? match->record() == nullptr
           : match->cached != nullptr && match->cut() == swapped.cut() &&
                 match->length() == length && !match->blocks.empty();
@@ -75,9 +93,14 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
     *match = PrefixMatch();
     match->num_looks = num_looks;
   }
+  match->window_blocks.clear();
+  match->num_reclaimable -= match->num_reclaimable_in_windows;
+  match->num_reclaimable_in_windows = 0;
+  match->num_window_blocks = NumWindowBlocks(num_tokens);
   match->num_tokens = num_tokens;
   match->swap = swap;
   match->num_tail_ins = CeilDiv(num_tokens - swapped.cut(), layout_.page_size) -
+                        layout_.FirstPage(0, num_tokens) -
                         static_cast<int32_t>(match->blocks.size());
   if (match->cached == nullptr) match->source_region = swapped.region.get();
   match->source_length = length;
@@ -87,7 +110,7 @@ void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
                           std::vector<BlockTransfer>* transfers) {
   SequenceCache& sequence = at(slot);
   const SwappedSequence& swapped = host_.at(match.swap);
-  BM_CHECK(match.num_tail_ins + match.num_region_ins() <= num_available());
+  BM_CHECK(match.num_ins() <= num_available());
   BM_CHECK(sequence.num_reserved ==
            (match.cached == nullptr ? 0 : match.cut()) +
                std::ssize(match.blocks) * layout_.page_size);
@@ -100,6 +123,10 @@ void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
     }
     return taken;
   };
+  const auto add = [](std::span<const BlockId> blocks,
+                      std::vector<BlockId>* tail) {
+    tail->insert(tail->end(), blocks.begin(), blocks.end());
+  };
   if (match.cached == nullptr && swapped.region != nullptr) {
     sequence.region =
         OnBlocks(layout_, *swapped.region, RegionId{next_region_++},
@@ -109,10 +136,27 @@ void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
     sequence.chain_serial = kNoSerial;
     sequence.num_published = match.num_tokens / layout_.page_size;
   }
-  const std::vector<BlockId> tail = take(
-      swapped.num_region_blocks() + static_cast<int32_t>(sequence.tail.size()),
-      match.num_tail_ins);
-  sequence.tail.insert(sequence.tail.end(), tail.begin(), tail.end());
+  const int32_t num_out = layout_.FirstPage(0, match.num_tokens);
+  if (num_out > 0) {
+    // What comes before it cannot be found.
+    sequence.tail.assign(num_out, kNullBlock);
+    sequence.chain_serial = kNoSerial;
+  }
+  const int32_t num_pages = CeilDiv(match.num_tokens, layout_.page_size);
+  int32_t next = swapped.num_region_blocks() +
+                 static_cast<int32_t>(sequence.tail.size()) - num_out;
+  add(take(next, match.num_tail_ins), &sequence.tail);
+  // Less may come back than was copied.
+  next = swapped.num_region_blocks() +
+         CeilDiv(swapped.num_tokens - swapped.cut(), layout_.page_size) -
+         num_out;
+  int32_t group = 0;
+  for (std::vector<BlockId>& tail : WindowTails(sequence)) {
+    const int32_t first = layout_.FirstPage(++group, match.num_tokens);
+    tail.assign(first, kNullBlock);
+    add(take(next, num_pages - first), &tail);
+    next += CeilDiv(swapped.num_tokens, layout_.page_size) - first;
+  }
   sequence.num_reserved = match.num_tokens;
   sequence.num_settled = match.num_tokens;
   host_.DropAfterNextStep(match.swap);

@@ -9,9 +9,14 @@
 
 namespace blockmgr {
 
-PrefixCache::PrefixCache(int32_t num_blocks, int32_t page_size)
+PrefixCache::PrefixCache(int32_t num_blocks, int32_t page_size,
+                         int32_t num_window_groups)
     : page_size_(page_size),
       num_blocks_(num_blocks),
+      num_window_groups_(num_window_groups),
+      window_blocks_(static_cast<size_t>(num_blocks) * num_window_groups,
+                     kNullBlock),
+      window_links_(num_window_groups == 0 ? 0 : num_blocks),
       entries_(num_blocks),
       order_(num_blocks),
       tokens_(static_cast<size_t>(num_blocks) * page_size) {
@@ -230,7 +235,8 @@ int32_t PrefixCache::InsertRegion(std::shared_ptr<const RegionRecord> record,
                                   const RegionName& name,
                                   const BlockChain& chain, EntrySerial root,
                                   std::span<const int32_t> tokens, BlockId tail,
-                                  std::shared_ptr<const RegionContent> before) {
+                                  std::shared_ptr<const RegionContent> before,
+                                  std::vector<BlockId> window_blocks) {
   BM_CHECK(record->id != kNoRegion);
   BM_CHECK(name.length == record->cut + page_size_);
   BM_CHECK(Contains(tail));
@@ -254,6 +260,11 @@ int32_t PrefixCache::InsertRegion(std::shared_ptr<const RegionRecord> record,
   cached->root = root;
   cached->tail = tail;
   cached->tail_serial = serial(Index(tail));
+  for (const BlockId block : window_blocks) {
+    ++window_links_[Index(block)].num_regions;
+    cached->window_serials.push_back(serial(Index(block)));
+  }
+  cached->window_blocks = std::move(window_blocks);
   ++roots_.at(*root_names_.at(root)).plans[name.plan][name.length];
   region_entries_.emplace(cached->record->id, entry);
   const BlockKey key = chain.RegionKey(name.length / page_size_, name.plan);
@@ -330,6 +341,7 @@ void PrefixCache::Remove(int32_t entry) {
   Entry& own = entries_[entry];
   BM_CHECK(own.serial != kNoSerial);
   order_.Forget(entry);
+  if (IsWindow(entry)) return RemoveWindow(entry);
   RemoveFromIndex(entry);
   num_blocks_held_ -= num_blocks(entry);
   if (own.has_media) media_.erase(entry);
@@ -361,6 +373,7 @@ void PrefixCache::RemoveReclaimable(int32_t entry) {
 int64_t PrefixCache::metadata_bytes(
     absl::flat_hash_set<const RegionContent*>* counted) const {
   int64_t bytes = HeapBytes(entries_) + order_.metadata_bytes() +
+                  HeapBytes(window_blocks_) + HeapBytes(window_links_) +
                   HeapBytes(tokens_) + HeapBytes(index_) + HeapBytes(starts_) +
                   HeapBytes(media_) + HeapBytes(roots_) +
                   HeapBytes(root_names_) + HeapBytes(regions_) +
@@ -377,6 +390,8 @@ int64_t PrefixCache::metadata_bytes(
     if (cached == nullptr) continue;
     bytes += static_cast<int64_t>(sizeof(CachedRegion)) +
              HeapBytes(cached->plan) + cached->record->metadata_bytes() +
+             HeapBytes(cached->window_blocks) +
+             HeapBytes(cached->window_serials) +
              RegionContent::CountBytes(cached->content.get(), counted);
   }
   return bytes;
@@ -410,6 +425,7 @@ void PrefixCache::CheckInvariants() const {
     }
     num_held += num_blocks(i);
     num_listed += IsReclaimable(i) ? num_blocks(i) : 0;
+    if (IsWindow(i)) continue;  // see CheckWindows
     const KeyIndex& index = i < num_blocks_ ? index_ : region_index_;
     const auto found = index.find(entry.key);
     BM_CHECK(found != index.end());
@@ -427,6 +443,7 @@ void PrefixCache::CheckInvariants() const {
     const Root& root = roots_.at(*root_names_.at(region(i)->root));
     BM_CHECK(root.plans.at(region(i)->plan).contains(region(i)->length));
   }
+  CheckWindows();
   BM_CHECK(num_held == num_blocks_held_);
   BM_CHECK(num_listed == num_reclaimable_);
   BM_CHECK(num_media == media_.size());

@@ -22,6 +22,13 @@
 // Of a block whose first tokens are those of a sequence, and whose predecessors
 // are its own, the first rows can be copied: MatchPart finds one.
 //
+// In a model with window groups (ModelLayout) the blocks that have the same
+// tokens in those groups are entries of their own, that are found through the
+// block of group 0, and go with it: so they need no keys, and are as verified.
+// They can be reclaimed alone, as those are that nobody's window has any more.
+// A region links what is before its cut in every window: it stands for blocks
+// that are not there.
+//
 // Cost: Match O(blocks matched); the rest O(1), O(length) for a region.
 // Threads: core thread.
 #ifndef BLOCKMGR_PREFIX_CACHE_H_
@@ -82,6 +89,10 @@ struct CachedRegion {
   EntrySerial root = kNoSerial;
   BlockId tail = kNullBlock;  // with positions [cut, length)
   EntrySerial tail_serial = kNoSerial;
+  // Of each window group in turn, the blocks before the cut that are in the
+  // window at `length`; gone, if they have other serials.
+  std::vector<BlockId> window_blocks = {};
+  std::vector<EntrySerial> window_serials = {};
 };
 
 class PrefixCache {
@@ -90,7 +101,8 @@ class PrefixCache {
   static constexpr int32_t kMaxRegionLooks = 1024;
   static constexpr int32_t kMaxPartLooks = 16;
 
-  PrefixCache(int32_t num_blocks, int32_t page_size);
+  PrefixCache(int32_t num_blocks, int32_t page_size,
+              int32_t num_window_groups = 0);
 
   // Blocks that the cache holds, once for each entry they belong to.
   int32_t num_blocks_held() const { return num_blocks_held_; }
@@ -119,6 +131,19 @@ class PrefixCache {
   // One more user of a root that has some.
   void AddRootUser(EntrySerial root);
   void ReleaseRoot(EntrySerial root);
+
+  // The block of a window group (from 0) with the tokens of a block's entry;
+  // kNullBlock without any.
+  BlockId WindowBlock(int32_t entry, int32_t group) const {
+    return window_blocks_[static_cast<size_t>(entry) * num_window_groups_ +
+                          group];
+  }
+  // Of a region, the i-th of its window blocks; kNullBlock if it is gone.
+  BlockId WindowBlockOf(const CachedRegion& cached, size_t i) const {
+    const BlockId block = cached.window_blocks[i];
+    return serial(Index(block)) == cached.window_serials[i] ? block
+                                                            : kNullBlock;
+  }
 
   // The longest verified run of blocks for the first `num_blocks` blocks of
   // `tokens`, which `chain` names. Appends to `blocks`. REQUIRES: the chain has
@@ -165,13 +190,22 @@ class PrefixCache {
   // Publishes a region that stands for the first name.length - page_size of
   // `tokens`; `tail`, the block after it, is in the cache. Returns its entry.
   // `before`: of the region that the sequence went on from, or null; shared as
-  // far as it is the beginning of this one. REQUIRES: there is none with this
+  // far as it is the beginning of this one. `window_blocks`: see CachedRegion;
+  // they are in the cache, see InsertWindow. REQUIRES: there is none with this
   // name and content.
   int32_t InsertRegion(std::shared_ptr<const RegionRecord> record,
                        const RegionName& name, const BlockChain& chain,
                        EntrySerial root, std::span<const int32_t> tokens,
                        BlockId tail,
-                       std::shared_ptr<const RegionContent> before = nullptr);
+                       std::shared_ptr<const RegionContent> before = nullptr,
+                       std::vector<BlockId> window_blocks = {});
+  // Publishes a block of a window group (from 0) with the tokens of `entry`, a
+  // block's; kNone: for a region to link. REQUIRES: it is not in the cache, nor
+  // is there one of this entry and group.
+  void InsertWindow(int32_t entry, int32_t group, BlockId block);
+  // Appends the window blocks that only this entry leads to, which is about to
+  // be removed; nothing leads to them any more. They are to be removed.
+  void Unlink(int32_t entry, std::vector<int32_t>* orphans);
   // The content of some blocks is lost: entries that have one of them, or can
   // be found only through such an entry, to be removed. A block that follows a
   // lost one but is also the tail block of a sound region stays; `gone` tells
@@ -179,7 +213,8 @@ class PrefixCache {
   // O(entries log entries).
   std::vector<int32_t> FindLost(const absl::flat_hash_set<BlockId>& lost,
                                 absl::flat_hash_set<EntrySerial>* gone) const;
-  // Forgets the entry. REQUIRES: it is in the cache, and not reclaimable.
+  // Forgets the entry. REQUIRES: it is in the cache, not reclaimable, and leads
+  // to no window blocks (Unlink).
   void Remove(int32_t entry);
 
   // See ReclaimOrder.
@@ -221,6 +256,13 @@ class PrefixCache {
     bool follows_root = false;  // `parent` is a root, which counts its users
     bool has_media = false;     // of a block: then media_ has it
   };
+  // What leads to a window block.
+  struct WindowLinks {
+    bool cached = false;    // the block is one, with an entry
+    int32_t entry = kNone;  // of a block
+    int32_t group = 0;      // from 0
+    int32_t num_regions = 0;
+  };
   struct Root {
     EntrySerial serial = kNoSerial;
     int32_t num_users = 0;  // sequences, and entries that name it as parent
@@ -237,6 +279,11 @@ class PrefixCache {
   // Remembers what a block holds.
   void AddBlock(BlockId block, const BlockKey& key, EntrySerial parent,
                 std::span<const int32_t> tokens, absl::string_view media);
+  bool IsWindow(int32_t entry) const {
+    return entry < std::ssize(window_links_) && window_links_[entry].cached;
+  }
+  void RemoveWindow(int32_t block);
+  void CheckWindows() const;
   // Gives the entry its place in the index and its serial.
   void Add(int32_t entry, const BlockKey& key, EntrySerial parent);
   void RemoveFromIndex(int32_t entry);
@@ -261,6 +308,10 @@ class PrefixCache {
 
   const int32_t page_size_;
   const int32_t num_blocks_;
+  const int32_t num_window_groups_;
+  // Of a block's entry, the blocks of the window groups: [num_blocks, groups].
+  std::vector<BlockId> window_blocks_;
+  std::vector<WindowLinks> window_links_;            // [num_blocks], or empty
   std::vector<Entry> entries_;                       // by block, then regions
   ReclaimOrder order_;                               // of the entries
   std::vector<int32_t> tokens_;                      // [num_blocks, page_size]

@@ -21,7 +21,16 @@ struct PrefixMatch {
   int32_t region = PrefixCache::kNone;
   const CachedRegion* cached = nullptr;
   // The full ones, then perhaps one of which only the first rows are of use.
+  // With a window, the first num_out are outside of it, and null.
   std::vector<BlockId> blocks;
+  int32_t num_out = 0;
+  // Of a prefix in the cache, of each window group in turn the pages from
+  // FirstPage on.
+  std::vector<BlockId> window_blocks;
+  // What the window groups hold of it in the end, wherever it comes from.
+  int32_t num_window_blocks = 0;
+  // Of num_reclaimable, those that are in window_blocks.
+  int32_t num_reclaimable_in_windows = 0;
   bool has_part = false;
   bool part_is_reclaimable = false;
   // Full blocks, the region's too, that only the cache holds: using them costs
@@ -33,7 +42,8 @@ struct PrefixMatch {
   // not named, and nothing is reclaimable.
   SequenceSlot source = kNoSequenceSlot;
   // The sequence that was swapped out, if its KV comes back: the last
-  // num_tail_ins blocks of the tail, and the region unless it is cached.
+  // num_tail_ins blocks of the tail, what the window groups have, and the
+  // region unless it is cached.
   SwapId swap = kNoSwap;
   int32_t num_tail_ins = 0;
   // Of `source`, or of `swap`.
@@ -59,12 +69,22 @@ struct PrefixMatch {
   }
   // What is held of it in the end: a part is copied.
   int32_t num_blocks() const {
-    return static_cast<int32_t>(blocks.size()) - (has_part ? 1 : 0) +
-           num_tail_ins + num_region_blocks();
+    return static_cast<int32_t>(blocks.size()) - num_out - (has_part ? 1 : 0) +
+           num_tail_ins + num_region_blocks() + num_window_blocks;
+  }
+  // Of those, the ones that come back.
+  int32_t num_ins() const {
+    return swap == kNoSwap
+               ? 0
+               : num_tail_ins + num_region_ins() + num_window_blocks;
   }
   // Of those, how many cost as much of the available blocks as fresh ones.
-  int32_t num_taken() const {
-    return num_reclaimable + num_tail_ins + num_region_ins();
+  int32_t num_taken() const { return num_reclaimable + num_ins(); }
+  // What num_blocks() saves of a peak, beside num_taken(): windows move on.
+  int32_t num_saved() const {
+    const int32_t num_moving = num_window_blocks - num_reclaimable_in_windows -
+                               (swap == kNoSwap ? 0 : num_window_blocks);
+    return num_blocks() - num_taken() - num_moving;
   }
   // The same without the part.
   void DropPart(int32_t page_size) {

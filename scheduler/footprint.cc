@@ -244,9 +244,19 @@ void WalkDecode(const DecodeCompression& decode, int32_t begin, int32_t end,
   walk->Compress(NextPoint(decode, last - decode.every, layout));
 }
 
+// What a group with a window holds at most: pages of the window before a chunk
+// and of the chunk, with one that both begin within.
+int32_t WindowPeak(int32_t length, int32_t chunk, int32_t group,
+                   const ModelLayout& layout) {
+  const int64_t tokens = int64_t{layout.window_of(group)} + chunk;
+  return static_cast<int32_t>(
+      std::min<int64_t>(CeilDiv(length, layout.page_size),
+                        CeilDiv<int64_t>(tokens, layout.page_size) + 1));
+}
+
 }  // namespace
 
-int32_t PeakBlocks(int32_t length,
+int32_t PeakBlocks(int32_t length, int32_t chunk,
                    std::span<const CompressionPoint> compressions,
                    const ModelLayout& layout, Holding now,
                    const DecodeCompression* decode) {
@@ -262,12 +272,17 @@ int32_t PeakBlocks(int32_t length,
     WalkDecode(*decode, std::max(last, decode->begin), length, layout, &walk);
   }
   walk.ComputeUntil(length);
-  return walk.peak();
+  int32_t peak =
+      layout.window > 0 ? WindowPeak(length, chunk, 0, layout) : walk.peak();
+  for (int32_t group = 1; group < layout.num_groups(); ++group) {
+    peak += WindowPeak(length, chunk, group, layout);
+  }
+  return peak;
 }
 
 int32_t RemainingBlocks(const RequestState& request,
                         const SequenceCache& sequence, int32_t length,
-                        const ModelLayout& layout) {
+                        int32_t chunk, const ModelLayout& layout) {
   Holding now{.cut = sequence.cut()};
   if (sequence.pending.has_value()) {
     now.cut = sequence.pending->cut;
@@ -277,13 +292,20 @@ int32_t RemainingBlocks(const RequestState& request,
     now.region_blocks = static_cast<int32_t>(sequence.region->blocks.size());
   }
   if (length <= sequence.num_reserved) return 0;
-  const int32_t held =
-      now.region_blocks +
-      CeilDiv(sequence.num_reserved - now.cut, layout.page_size);
+  int32_t held = now.region_blocks +
+                 CeilDiv(sequence.num_reserved - now.cut, layout.page_size);
+  if (layout.has_windows()) {
+    const int32_t num_pages = CeilDiv(sequence.num_reserved, layout.page_size);
+    held -= layout.FirstPage(0, sequence.num_reserved);
+    for (int32_t group = 1; group < layout.num_groups(); ++group) {
+      held += num_pages - layout.FirstPage(group, sequence.num_reserved);
+    }
+  }
   const auto to_come = std::span<const CompressionPoint>(request.compressions)
                            .subspan(request.next_compression);
   return std::max(
-      0, PeakBlocks(length, to_come, layout, now, request.decode.get()) - held);
+      0, PeakBlocks(length, chunk, to_come, layout, now, request.decode.get()) -
+             held);
 }
 
 }  // namespace blockmgr

@@ -78,23 +78,25 @@ struct Holding {
 };
 
 // Blocks at the peak of a sequence that computes on from `now`, alone in the
-// pool, until `length` positions are computed. Compressions to come (ascending;
-// those above `length` do not matter) replace what is below their cut by their
-// region, as far as that frees blocks; `decode`, if any, goes on after the last
-// of them. Cost: O(compressions).
-int32_t PeakBlocks(int32_t length,
+// pool, until `length` positions are computed, at most `chunk` of them in a
+// step: groups with a window hold what is in it, and that. Compressions to come
+// (ascending; those above `length` do not matter) replace what is below their
+// cut by their region, as far as that frees blocks; `decode`, if any, goes on
+// after the last of them. Cost: O(compressions).
+int32_t PeakBlocks(int32_t length, int32_t chunk,
                    std::span<const CompressionPoint> compressions,
                    const ModelLayout& layout, Holding now = {},
                    const DecodeCompression* decode = nullptr);
 
 // Blocks that a running request will still take until it has computed `length`
-// positions, in the worst of the steps until then: what its orders in flight
-// and those to come give back is counted, when they free blocks at all. Not
-// counted: destinations of copies, which orders do without when blocks are
-// short.
+// positions, at most `chunk` in a step, in the worst of the steps until then:
+// what its orders in flight and those to come give back is counted, when they
+// free blocks at all, and what falls out of windows when the steps in flight
+// are settled. Not counted: destinations of copies, which orders do without
+// when blocks are short.
 int32_t RemainingBlocks(const RequestState& request,
                         const SequenceCache& sequence, int32_t length,
-                        const ModelLayout& layout);
+                        int32_t chunk, const ModelLayout& layout);
 
 }  // namespace blockmgr
 

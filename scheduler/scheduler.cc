@@ -135,9 +135,10 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   }
   const auto num_prompt = static_cast<int32_t>(request.prompt.size());
   PlannedEviction eviction = PlanEviction(request);
+  const int32_t length = num_prompt + request.max_tokens - 1;
   const int32_t peak =
-      PeakBlocks(num_prompt + request.max_tokens - 1, eviction.compressions,
-                 layout(), Holding{}, eviction.decode.get());
+      PeakBlocks(length, MaxChunk(length), eviction.compressions, layout(),
+                 Holding{}, eviction.decode.get());
   if (peak > manager_.num_usable()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the request can never fit: it needs ", peak, " blocks at its peak (",

@@ -92,12 +92,22 @@ int32_t SchedulerImpl::NextCompression(const RequestState& request,
   return static_cast<int32_t>(next - request.compressions.begin());
 }
 
+int32_t SchedulerImpl::MaxChunk(int64_t num_left) const {
+  const int32_t most = options_.long_prefill_token_threshold > 0
+                           ? std::min(options_.long_prefill_token_threshold,
+                                      options_.max_num_batched_tokens)
+                           : options_.max_num_batched_tokens;
+  const int32_t least = std::min(most, 1 + options_.num_speculative_tokens);
+  return static_cast<int32_t>(std::clamp<int64_t>(num_left, least, most));
+}
+
 int32_t SchedulerImpl::PeakOn(const RequestState& request,
                               const PrefixMatch& match, int32_t length) const {
   const auto to_come = std::span<const CompressionPoint>(request.compressions)
                            .subspan(NextCompression(request, match));
   return PeakBlocks(
-      length, to_come, layout(),
+      length, MaxChunk(std::ssize(request.tokens) - match.num_tokens), to_come,
+      layout(),
       {.region_blocks = match.num_region_blocks(), .cut = match.cut()},
       request.decode.get());
 }
@@ -194,7 +204,9 @@ int64_t SchedulerImpl::BlocksPromised(Promise promise) const {
     }
     if (request->num_computed >= length(*request)) continue;
     int32_t remaining = RemainingBlocks(
-        *request, manager_.sequence(request->slot), length(*request), layout());
+        *request, manager_.sequence(request->slot), length(*request),
+        MaxChunk(std::ssize(request->tokens) - request->num_computed),
+        layout());
     if (promise == Promise::kCompletion) remaining += SharedBelow(*request);
     promised += std::max(0, remaining - taken);
   }
@@ -219,7 +231,7 @@ bool SchedulerImpl::IsAffordable(const RequestState& request,
   const int32_t num_matched = match.num_blocks();
   const int64_t room = int64_t{budget.available} + budget.coming;
   // Its blocks in the cache are not there for anybody else once it runs.
-  const int32_t from_cache = match.num_taken() - num_matched;
+  const int32_t from_cache = layout().window > 0 ? 0 : -match.num_saved();
   if (options_.admission == AdmissionPolicy::kWatermark) {
     // Everything known, at its peak: evictions on the way (a resumed request
     // replays them) may be what makes it fit.
@@ -261,9 +273,10 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
   if (num_tokens == 0) return false;
   // A part of a block is another's, and copied, unless it comes back.
   const int32_t num_new =
-      CeilDiv(num_cached + num_tokens, page_size) -
-      (match.swap == kNoSwap ? num_cached / page_size
-                             : CeilDiv(num_cached, page_size));
+      layout().num_groups() *
+      (CeilDiv(num_cached + num_tokens, page_size) -
+       (match.swap == kNoSwap ? num_cached / page_size
+                              : CeilDiv(num_cached, page_size)));
   const int32_t num_held = match.num_blocks() + num_new;
   const int32_t needed =
       num_new + match.num_taken() + (match.part_is_reclaimable ? 1 : 0);

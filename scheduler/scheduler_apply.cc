@@ -217,18 +217,29 @@ void SchedulerImpl::WriteRun(const StepDecision::Run& run,
   plan->num_tokens.push_back(run.num_tokens);
   plan->samples.push_back(samples ? 1 : 0);
   if (decision_.has_drafts) plan->num_drafts.push_back(run.num_drafts);
-  if (run.match >= 0 &&
-      decision_.matches[run.match].source == kNoSequenceSlot) {
-    // What it starts with: cached blocks, a copy in the place of its source,
-    // blocks that come back.
-    const SequenceCache& sequence = manager_.sequence(request.slot);
-    plan->blocks.insert(
-        plan->blocks.end(), sequence.tail.begin(),
-        sequence.tail.begin() +
-            CeilDiv(request.num_in_cache - sequence.cut(), layout().page_size));
+  const bool starts =
+      run.match >= 0 && decision_.matches[run.match].source == kNoSequenceSlot;
+  const size_t num_new = blocks.size() / layout().num_groups();
+  const auto write = [&](std::span<const BlockId> tail, int32_t begin,
+                         int32_t group, std::vector<BlockId>* table,
+                         std::vector<int64_t>* offsets) {
+    if (starts) {
+      // What it starts with: cached blocks, a copy in the place of its source,
+      // blocks that come back.
+      const auto end = tail.begin() + CeilDiv(request.num_in_cache - begin,
+                                              layout().page_size);
+      table->insert(table->end(), tail.begin(), end);
+    }
+    const auto added = blocks.subspan(group * num_new, num_new);
+    table->insert(table->end(), added.begin(), added.end());
+    offsets->push_back(std::ssize(*table));
+  };
+  const SequenceCache& sequence = manager_.sequence(request.slot);
+  write(sequence.tail, sequence.cut(), 0, &plan->blocks, &plan->block_offsets);
+  for (int32_t group = 1; group < layout().num_groups(); ++group) {
+    write(manager_.window_tail(request.slot, group), 0, group,
+          &plan->window_blocks, &plan->window_offsets);
   }
-  plan->blocks.insert(plan->blocks.end(), blocks.begin(), blocks.end());
-  plan->block_offsets.push_back(std::ssize(plan->blocks));
   record->runs.push_back({.request = &request,
                           .id = request.id,
                           .incarnation = request.incarnation,
@@ -281,6 +292,7 @@ void SchedulerImpl::Apply(StepPlan* plan) {
   record.id = plan->id = StepId{next_step_++};
   plan->released.swap(released_);
   plan->block_offsets.push_back(0);
+  if (layout().num_window_groups() > 0) plan->window_offsets.push_back(0);
   for (size_t i = 0; i < decision_.runs.size(); ++i) {
     const StepDecision::Run& run = decision_.runs[i];
     const auto blocks =

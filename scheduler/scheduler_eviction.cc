@@ -115,6 +115,14 @@ absl::Status SchedulerImpl::ValidatePolicy(
   return CheckTable(policy, ShapeOf(layout()), *table);
 }
 
+absl::Status SchedulerImpl::ValidateLayers() const {
+  if (layout().window == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "eviction: expected none for a model whose layers all have a sliding "
+      "window (",
+      layout().window, " tokens): what falls out of it is given back anyway"));
+}
+
 absl::Status SchedulerImpl::ValidateEviction(
     const RequestEviction& eviction) const {
   if (eviction.mode == EvictionMode::kNone) {
@@ -123,6 +131,7 @@ absl::Status SchedulerImpl::ValidateEviction(
         "eviction.share_prefix: expected a mode that compresses the prompt, "
         "got none");
   }
+  BM_RETURN_IF_ERROR(ValidateLayers());
   const EvictionPolicy& policy = eviction.policy;
   BM_RETURN_IF_ERROR(ValidatePolicy(policy, eviction.table));
   BM_RETURN_IF_ERROR(ValidateTarget(eviction.target));
@@ -177,6 +186,7 @@ void SchedulerImpl::ListNextPoint(RequestState* request) const {
 
 absl::Status SchedulerImpl::ValidateCommand(
     const RequestState& request, const EvictionCommand& command) const {
+  BM_RETURN_IF_ERROR(ValidateLayers());
   BM_RETURN_IF_ERROR(ValidatePolicy(command.policy, command.table));
   BM_RETURN_IF_ERROR(ValidateTarget(command.target));
   if (command.policy.scorer_state() != ScorerState::kNone &&

@@ -90,9 +90,9 @@ bool SchedulerImpl::InheritAgain(const RequestState& parent,
   }
   PlannedEviction inherited = InheritedEviction(parent, request->num_prompt);
   // A parent that began with another's compressions may have fewer.
-  const int32_t peak =
-      PeakBlocks(request->last_length(), inherited.compressions, layout(),
-                 Holding{}, inherited.decode.get());
+  const int32_t peak = PeakBlocks(
+      request->last_length(), MaxChunk(request->last_length()),
+      inherited.compressions, layout(), Holding{}, inherited.decode.get());
   if (peak > request->peak_blocks) return false;
   TakeEviction(std::move(inherited), request);
   return true;
@@ -150,6 +150,8 @@ SchedulerImpl::ForkPoint SchedulerImpl::FindFork(RequestState* request) const {
   const int32_t compressed =
       num_done == 0 ? 0 : parent.compressions[num_done - 1].length;
   if (shared < std::max(compressed, 1)) return {};
+  // Windows may have moved on: what the prefix cache has is next best.
+  if (!manager_.CanGoBack(parent.slot, shared)) return {};
   ForkPoint point = {.waits = false,
                      .match = manager_.MatchFork(parent.slot, shared)};
   point.match.source_length = compressed;

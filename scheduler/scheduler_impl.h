@@ -175,6 +175,8 @@ class SchedulerImpl : public Scheduler {
   // Evictions as asked for (scheduler_eviction.cc).
   PlannedEviction PlanEviction(const Request& request) const;
   void TakeEviction(PlannedEviction eviction, RequestState* request) const;
+  // Whether the model has layers to evict from.
+  absl::Status ValidateLayers() const;
   absl::Status ValidateEviction(const RequestEviction& eviction) const;
   absl::Status ValidatePolicy(
       const EvictionPolicy& policy,
@@ -316,6 +318,8 @@ class SchedulerImpl : public Scheduler {
   // The first of its compressions that `match` does not stand for.
   static int32_t NextCompression(const RequestState& request,
                                  const PrefixMatch& match);
+  // Tokens that a step computes of a request with so many left, at most.
+  int32_t MaxChunk(int64_t num_left) const;
   // Blocks at the peak until `length`, those of `match` included.
   int32_t PeakOn(const RequestState& request, const PrefixMatch& match,
                  int32_t length) const;

@@ -22,6 +22,7 @@ bool SchedulerImpl::RestartInSlot(RequestState* request, int32_t num_left) {
   }
   // What came before a compression cannot be computed after it.
   if (num_kept == 0 || num_kept < length) return false;
+  if (!manager_.CanGoBack(request->slot, num_kept)) return false;
   manager_.CutBack(request->slot, num_kept);
   ++request->incarnation;
   request->num_computed = num_kept;

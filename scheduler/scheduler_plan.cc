@@ -202,6 +202,11 @@ int32_t SchedulerImpl::FreshForOrder(const StepDecision::Order& order,
 
 int32_t SchedulerImpl::BlocksComing() const {
   int32_t coming = manager_.num_fenced();
+  if (layout().has_windows()) {
+    for (const RequestState* request : running_) {
+      coming += manager_.NumFalling(request->slot);
+    }
+  }
   for (const StepInFlight& step : in_flight_) {
     for (const StepInFlight::Order& order : step.orders) {
       if (!order.futile && !IsStale(step.runs[order.run])) {
@@ -276,7 +281,7 @@ bool SchedulerImpl::MakeRoom(size_t index, int32_t needed,
       // that the others shared among themselves. In the whole pool it fits
       // (Submit).
       budget->available =
-          manager_.num_usable() - manager_.sequence(request->slot).num_blocks();
+          manager_.num_usable() - manager_.NumBlocks(request->slot);
       return true;
     }
     const size_t victim = FindVictim(index);
@@ -410,8 +415,9 @@ void SchedulerImpl::TopUp(BlockBudget* budget, int32_t* token_budget) {
         MayOrder(request, next, begin + num_tokens)) {
       continue;
     }
-    const int32_t more = CeilDiv(begin + num_tokens, page_size) -
-                         CeilDiv(begin + run.num_tokens, page_size);
+    const int32_t more =
+        layout().num_groups() * (CeilDiv(begin + num_tokens, page_size) -
+                                 CeilDiv(begin + run.num_tokens, page_size));
     if (more > budget->available) continue;
     budget->available -= more;
     *token_budget -= num_tokens - run.num_tokens;

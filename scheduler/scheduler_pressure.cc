@@ -25,8 +25,9 @@ int64_t SchedulerImpl::BlocksSoon() const {
         std::min<int64_t>(end - request->num_computed, tokens));
     if (num_tokens <= 0) continue;
     tokens -= num_tokens;
-    blocks += manager_.sequence(request->slot)
-                  .BlocksFor(num_tokens, layout().page_size);
+    blocks +=
+        layout().num_groups() * manager_.sequence(request->slot)
+                                    .BlocksFor(num_tokens, layout().page_size);
   }
   return blocks;
 }
@@ -54,9 +55,10 @@ void SchedulerImpl::PlanPressure(const BlockBudget& budget) {
   const int32_t page_size = layout().page_size;
   const int32_t num_steps = options_.max_steps_in_flight + 1;
   const int64_t most =
-      std::ssize(running_) * (CeilDiv(num_steps, page_size) + 1) +
-      int64_t{num_steps} *
-          CeilDiv(options_.max_num_batched_tokens, page_size);
+      layout().num_groups() *
+      (std::ssize(running_) * (CeilDiv(num_steps, page_size) + 1) +
+       int64_t{num_steps} *
+           CeilDiv(options_.max_num_batched_tokens, page_size));
   if (room >= most) return;
   int64_t lacking = BlocksSoon() - room;
   if (lacking <= 0) return;

@@ -50,6 +50,7 @@ int32_t SchedulerImpl::SpareBlocks(const BlockBudget& budget) const {
 void SchedulerImpl::PlanDrafts(BlockBudget* budget, int32_t* token_budget) {
   if (num_speculating_ == 0) return;
   const int32_t page_size = layout().page_size;
+  const int32_t num_groups = layout().num_groups();
   std::optional<int32_t> spare;
   // Else who runs with drafts could keep others out for as long as it runs.
   const int32_t left_for_others =
@@ -66,12 +67,13 @@ void SchedulerImpl::PlanDrafts(BlockBudget* budget, int32_t* token_budget) {
     const int32_t room = CeilDiv(end, page_size) * page_size - end;
     if (num_drafts > room) {
       if (!spare.has_value()) spare = SpareBlocks(*budget);
-      num_drafts = static_cast<int32_t>(
-          std::min<int64_t>(num_drafts, room + int64_t{*spare} * page_size));
+      num_drafts = static_cast<int32_t>(std::min<int64_t>(
+          num_drafts, room + int64_t{*spare / num_groups} * page_size));
     }
     if (num_drafts <= 0) continue;
     if (num_drafts > room) {
-      const int32_t num_blocks = CeilDiv(num_drafts - room, page_size);
+      const int32_t num_blocks =
+          num_groups * CeilDiv(num_drafts - room, page_size);
       *spare -= num_blocks;
       budget->available -= num_blocks;
       run.num_blocks += num_blocks;

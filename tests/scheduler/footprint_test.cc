@@ -17,6 +17,9 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
+// Without windows it does not matter.
+constexpr int32_t kChunk = 64;
+
 CompressionPoint PointAt(int32_t length, int32_t cut, int32_t tokens) {
   CompressionPoint point;
   point.length = length;
@@ -77,18 +80,18 @@ TEST(FootprintTest, PagesAreThoseOfTheShardWithMost) {
 
 TEST(FootprintTest, PeakWithoutEvictionIsEveryPosition) {
   const ModelLayout layout = SmallLayout(4, 100);
-  EXPECT_EQ(PeakBlocks(1, {}, layout), 1);
-  EXPECT_EQ(PeakBlocks(4, {}, layout), 1);
-  EXPECT_EQ(PeakBlocks(5, {}, layout), 2);
+  EXPECT_EQ(PeakBlocks(1, kChunk, {}, layout), 1);
+  EXPECT_EQ(PeakBlocks(4, kChunk, {}, layout), 1);
+  EXPECT_EQ(PeakBlocks(5, kChunk, {}, layout), 2);
 }
 
 TEST(FootprintTest, PeakWithEvictionIsThePromptOrWhatFollows) {
   const ModelLayout layout = SmallLayout(4, 100, 2, 2);
   const std::vector<CompressionPoint> points = {PointAt(41, 40, 6)};
-  EXPECT_EQ(PeakBlocks(40, points, layout), 10);  // not compressed yet
-  EXPECT_EQ(PeakBlocks(60, points, layout), 11);  // the prompt
-  EXPECT_EQ(PeakBlocks(76, points, layout), 11);  // 2 + 9
-  EXPECT_EQ(PeakBlocks(77, points, layout), 12);  // 2 + 10
+  EXPECT_EQ(PeakBlocks(40, kChunk, points, layout), 10);  // not compressed yet
+  EXPECT_EQ(PeakBlocks(60, kChunk, points, layout), 11);  // the prompt
+  EXPECT_EQ(PeakBlocks(76, kChunk, points, layout), 11);  // 2 + 9
+  EXPECT_EQ(PeakBlocks(77, kChunk, points, layout), 12);  // 2 + 10
 }
 
 TEST(FootprintTest, LaterEvictionsShrinkThePeakAgain) {
@@ -96,15 +99,15 @@ TEST(FootprintTest, LaterEvictionsShrinkThePeakAgain) {
   const std::vector<CompressionPoint> points = {PointAt(41, 40, 6),
                                                 PointAt(81, 80, 8)};
   // Up to 81: 2 + 11 blocks; then 2 for [0, 80) and the rest.
-  EXPECT_EQ(PeakBlocks(81, points, layout), 13);
-  EXPECT_EQ(PeakBlocks(120, points, layout), 13);
-  EXPECT_EQ(PeakBlocks(140, points, layout), 2 + 15);
+  EXPECT_EQ(PeakBlocks(81, kChunk, points, layout), 13);
+  EXPECT_EQ(PeakBlocks(120, kChunk, points, layout), 13);
+  EXPECT_EQ(PeakBlocks(140, kChunk, points, layout), 2 + 15);
 }
 
 TEST(FootprintTest, FutileEvictionsDoNotCount) {
   const ModelLayout layout = SmallLayout(4, 100);
   const std::vector<CompressionPoint> points = {PointAt(41, 40, 40)};
-  EXPECT_EQ(PeakBlocks(60, points, layout), 15);
+  EXPECT_EQ(PeakBlocks(60, kChunk, points, layout), 15);
 }
 
 RequestEviction EveryChunk(int32_t tokens, int32_t compress_every) {
@@ -163,10 +166,11 @@ TEST(PlanCompressionsTest, EveryChunkBoundsThePeak) {
   for (const int32_t num_prompt : {700, 1000, 4096, 10001, 131072}) {
     const auto points =
         PlanCompressions(EveryChunk(512, 256), num_prompt, layout);
-    EXPECT_LE(PeakBlocks(num_prompt, points, layout), kBound) << num_prompt;
+    EXPECT_LE(PeakBlocks(num_prompt, kChunk, points, layout), kBound)
+        << num_prompt;
   }
   const auto points = PlanCompressions(EveryChunk(512, 256), 131072, layout);
-  EXPECT_EQ(PeakBlocks(131072, points, layout), kBound);
+  EXPECT_EQ(PeakBlocks(131072, kChunk, points, layout), kBound);
 }
 
 TEST(PlanCompressionsTest, TablesBecomeBudgetsOfACaller) {
@@ -222,11 +226,12 @@ TEST(DecodeCompressionTest, PeakIsThatOfFollowingEveryPoint) {
           }
           const auto decode = DecodeCompressionOf(eviction, num_prompt);
           ASSERT_NE(decode, nullptr);
-          const int32_t peak =
-              PeakBlocks(length, PlanCompressions(eviction, num_prompt, layout),
-                         layout, Holding{}, decode.get());
+          const int32_t peak = PeakBlocks(
+              length, kChunk, PlanCompressions(eviction, num_prompt, layout),
+              layout, Holding{}, decode.get());
           const int32_t walked = PeakBlocks(
-              length, AllPoints(eviction, num_prompt, length, layout), layout);
+              length, kChunk, AllPoints(eviction, num_prompt, length, layout),
+              layout);
           EXPECT_EQ(peak, walked) << by_tokens << " " << every << " "
                                   << num_prompt << " " << length;
           ++num_cases;
@@ -303,7 +308,7 @@ TEST(RemainingBlocksTest, FollowsTheRequestToItsEnd) {
       rest.compressions.assign(
           request.compressions.begin() + request.next_compression,
           request.compressions.end());
-      ASSERT_EQ(RemainingBlocks(request, sequence, end, layout),
+      ASSERT_EQ(RemainingBlocks(request, sequence, end, kChunk, layout),
                 RemainingByWalking(rest, region, cut, begin, end, layout))
           << begin << " to " << end;
     }
@@ -316,13 +321,13 @@ TEST(RemainingBlocksTest, AnOrderInFlightCountsAsDone) {
   RequestState request;
   SequenceCache sequence;
   sequence.num_reserved = 41;
-  EXPECT_EQ(RemainingBlocks(request, sequence, 44, layout), 0);
-  EXPECT_EQ(RemainingBlocks(request, sequence, 45, layout), 1);
+  EXPECT_EQ(RemainingBlocks(request, sequence, 44, kChunk, layout), 0);
+  EXPECT_EQ(RemainingBlocks(request, sequence, 45, kChunk, layout), 1);
   sequence.pending.emplace();
   sequence.pending->cut = 40;
   sequence.pending->destinations.resize(3);
-  EXPECT_EQ(RemainingBlocks(request, sequence, 44, layout), 0);
-  EXPECT_EQ(RemainingBlocks(request, sequence, 53, layout), 3);
+  EXPECT_EQ(RemainingBlocks(request, sequence, 44, kChunk, layout), 0);
+  EXPECT_EQ(RemainingBlocks(request, sequence, 53, kChunk, layout), 3);
 }
 
 }  // namespace

@@ -1,0 +1,250 @@
+// Layer groups with a window: what they have of a sequence, and of a prefix.
+
+#include <algorithm>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
+#include "blockmgr/block_manager.h"
+
+namespace blockmgr {
+
+std::span<std::vector<BlockId>> BlockManager::WindowTails(
+    const SequenceCache& sequence) {
+  const auto slot = static_cast<size_t>(&sequence - sequences_.data());
+  const size_t num_groups = layout_.group_windows.size();
+  return std::span(window_tails_).subspan(slot * num_groups, num_groups);
+}
+
+std::span<const std::vector<BlockId>> BlockManager::WindowTails(
+    const SequenceCache& sequence) const {
+  const auto slot = static_cast<size_t>(&sequence - sequences_.data());
+  const size_t num_groups = layout_.group_windows.size();
+  return std::span(window_tails_).subspan(slot * num_groups, num_groups);
+}
+
+int32_t BlockManager::NumWindowBlocks(int32_t length) const {
+  const int32_t num_pages = CeilDiv(length, layout_.page_size);
+  int32_t num_blocks = 0;
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    num_blocks += num_pages - layout_.FirstPage(group, length);
+  }
+  return num_blocks;
+}
+
+int32_t BlockManager::FirstHeld(SequenceSlot slot, int32_t group) const {
+  const SequenceCache& sequence = at(slot);
+  const std::vector<BlockId>& tail =
+      group == 0 ? sequence.tail : window_tail(slot, group);
+  const int32_t page = layout_.FirstPage(group, sequence.num_settled);
+  const bool is_held =
+      page == std::ssize(tail) || tail[page] != kNullBlock;
+  return is_held ? page : page + 1;
+}
+
+int32_t BlockManager::NumBlocks(SequenceSlot slot) const {
+  int32_t num_blocks = at(slot).num_blocks();
+  if (!layout_.has_windows()) return num_blocks;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    if (group > 0) {
+      num_blocks += static_cast<int32_t>(window_tail(slot, group).size());
+    }
+    num_blocks -= FirstHeld(slot, group);
+  }
+  return num_blocks;
+}
+
+int32_t BlockManager::NumFalling(SequenceSlot slot) const {
+  const SequenceCache& sequence = at(slot);
+  int32_t num_blocks = 0;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const std::vector<BlockId>& tail =
+        group == 0 ? sequence.tail : window_tail(slot, group);
+    const int32_t end = layout_.FirstPage(group, sequence.num_reserved);
+    for (int32_t i = FirstHeld(slot, group); i < end; ++i) {
+      num_blocks += IsOwn(tail[i]) ? 1 : 0;
+    }
+  }
+  return num_blocks;
+}
+
+bool BlockManager::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {
+  if (num_tokens == 0) return true;
+  const int32_t num_settled = at(slot).num_settled;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    if (layout_.FirstPage(group, num_tokens + 1) <
+        layout_.FirstPage(group, num_settled)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void BlockManager::Shrink(SequenceCache* sequence, int32_t num_tokens,
+                          absl::FunctionRef<void(BlockId)> release) {
+  const auto shrink = [&](int32_t begin, std::vector<BlockId>* tail) {
+    const int32_t num_kept =
+        std::max(0, CeilDiv(num_tokens - begin, layout_.page_size));
+    while (std::ssize(*tail) > num_kept) {
+      if (tail->back() != kNullBlock) release(tail->back());
+      tail->pop_back();
+    }
+  };
+  shrink(sequence->cut(), &sequence->tail);
+  for (std::vector<BlockId>& tail : WindowTails(*sequence)) shrink(0, &tail);
+}
+
+void BlockManager::ReleaseBehindWindows(SequenceCache* sequence,
+                                        int32_t num_before) {
+  const auto release = [&](int32_t group, std::vector<BlockId>* tail) {
+    const int32_t end = layout_.FirstPage(group, sequence->num_settled);
+    for (int32_t i = layout_.FirstPage(group, num_before); i < end; ++i) {
+      if ((*tail)[i] == kNullBlock) continue;
+      ReleaseFrom((*tail)[i]);
+      (*tail)[i] = kNullBlock;
+    }
+  };
+  release(0, &sequence->tail);
+  int32_t group = 0;
+  for (std::vector<BlockId>& tail : WindowTails(*sequence)) {
+    release(++group, &tail);
+  }
+}
+
+BlockId BlockManager::WindowBlock(const PrefixMatch& match, int32_t page,
+                                  int32_t group) const {
+  const int32_t num_before = match.cut() / layout_.page_size;
+  if (page >= num_before) {
+    return cache_.WindowBlock(Index(match.blocks[page - num_before]),
+                              group - 1);
+  }
+  size_t index = 0;
+  for (int32_t i = 1; i < group; ++i) {
+    index += num_before - layout_.FirstPage(i, match.length());
+  }
+  return cache_.WindowBlockOf(
+      *match.cached, index + page - layout_.FirstPage(group, match.length()));
+}
+
+int32_t BlockManager::PagesInWindows(const PrefixMatch& match,
+                                     int32_t num_least) const {
+  int32_t num_pages = match.num_tokens / layout_.page_size;
+  // Of each group, pages [found, num_pages) are there.
+  std::vector<int32_t> found(layout_.num_groups(), num_pages);
+  for (int32_t group = 1; group < layout_.num_groups();) {
+    const int32_t first =
+        layout_.FirstPage(group, num_pages * layout_.page_size);
+    int32_t& next = found[group];
+    next = std::min(next, num_pages);
+    while (next > first && WindowBlock(match, next - 1, group) != kNullBlock) {
+      --next;
+    }
+    if (next <= first) {
+      ++group;
+      continue;
+    }
+    // Every longer prefix needs this page as well.
+    num_pages = --next;
+    if (num_pages < num_least) return -1;
+    group = 1;
+  }
+  return num_pages;
+}
+
+bool BlockManager::FitWindows(PrefixMatch* match) const {
+  const int32_t page_size = layout_.page_size;
+  const int32_t num_pages = PagesInWindows(*match, match->length() / page_size);
+  if (num_pages < 0) return false;
+  match->num_tokens = num_pages * page_size;
+  match->blocks.resize(num_pages - match->cut() / page_size);
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    for (int32_t i = layout_.FirstPage(group, match->num_tokens); i < num_pages;
+         ++i) {
+      match->window_blocks.push_back(WindowBlock(*match, i, group));
+    }
+  }
+  match->num_window_blocks = static_cast<int32_t>(match->window_blocks.size());
+  match->num_out = layout_.FirstPage(0, match->num_tokens);
+  std::fill_n(match->blocks.begin(), match->num_out, kNullBlock);
+  return true;
+}
+
+void BlockManager::OpenWindows(const BlockChain& chain,
+                               const PrefixMatch& match,
+                               SequenceCache* sequence) {
+  const int32_t page_size = layout_.page_size;
+  const int32_t num_pages = match.num_tokens / page_size;
+  auto block = match.window_blocks.begin();
+  int32_t group = 0;
+  for (std::vector<BlockId>& tail : WindowTails(*sequence)) {
+    tail.assign(layout_.FirstPage(++group, match.num_tokens), kNullBlock);
+    for (auto i = static_cast<int32_t>(tail.size()); i < num_pages; ++i) {
+      BM_CHECK(cache_.Contains(*block));
+      ApplyRetention(Index(*block),
+                     chain.RetentionOf(i * page_size, (i + 1) * page_size));
+      cache_.SetSuperseded(Index(*block), false);
+      Wake(Index(*block));
+      pool_.AddRef(*block);
+      tail.push_back(*block++);
+    }
+  }
+}
+
+void BlockManager::PublishWindows(const SequenceCache& sequence, int32_t page,
+                                  int32_t entry, const Retention* wish) {
+  int32_t group = -1;
+  for (const std::vector<BlockId>& tail : WindowTails(sequence)) {
+    ++group;
+    const BlockId block = tail[page];
+    if (block == kNullBlock || cache_.Contains(block) ||
+        cache_.WindowBlock(entry, group) != kNullBlock) {
+      continue;
+    }
+    cache_.InsertWindow(entry, group, block);
+    pool_.AddRef(block);
+    ApplyRetention(Index(block), wish);
+  }
+}
+
+std::vector<BlockId> BlockManager::LinkWindows(const SequenceCache& sequence,
+                                               int32_t length,
+                                               const Retention* wish) {
+  std::vector<BlockId> blocks;
+  const int32_t end = sequence.cut() / layout_.page_size;
+  int32_t group = 0;
+  for (const std::vector<BlockId>& tail : WindowTails(sequence)) {
+    for (int32_t i = layout_.FirstPage(++group, length); i < end; ++i) {
+      const BlockId block = tail[i];
+      if (!cache_.Contains(block)) {
+        cache_.InsertWindow(PrefixCache::kNone, group - 1, block);
+        pool_.AddRef(block);
+        ApplyRetention(Index(block), wish);
+      }
+      blocks.push_back(block);
+    }
+  }
+  return blocks;
+}
+
+void BlockManager::CheckWindowTails(
+    const SequenceCache& sequence,
+    absl::FunctionRef<void(BlockId)> hold) const {
+  const auto check = [&](int32_t group, const std::vector<BlockId>& tail) {
+    // Who has gone back by a token may have one page less.
+    const int32_t first = layout_.FirstPage(group, sequence.num_settled);
+    const int32_t needed = layout_.FirstPage(group, sequence.num_settled + 1);
+    for (int32_t i = 0; i < std::ssize(tail); ++i) {
+      const bool is_held = tail[i] != kNullBlock;
+      BM_CHECK(i < first ? !is_held : is_held || i < needed);
+      if (group > 0 && is_held) hold(tail[i]);
+    }
+  };
+  if (layout_.window > 0) check(0, sequence.tail);
+  int32_t group = 0;
+  for (const std::vector<BlockId>& tail : WindowTails(sequence)) {
+    BM_CHECK(std::ssize(tail) ==
+             CeilDiv(sequence.num_reserved, layout_.page_size));
+    check(++group, tail);
+  }
+}
+
+}  // namespace blockmgr

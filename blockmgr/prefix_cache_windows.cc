@@ -1,0 +1,93 @@
+// Blocks of window groups in the prefix cache.
+
+#include <algorithm>
+
+#include "blockmgr/base/check.h"
+#include "blockmgr/prefix_cache.h"
+
+namespace blockmgr {
+
+void PrefixCache::InsertWindow(int32_t entry, int32_t group, BlockId block) {
+  BM_CHECK(!Contains(block));
+  BM_CHECK(0 <= group && group < num_window_groups_);
+  const auto own = static_cast<size_t>(Index(block));
+  entries_[own].serial = next_serial_++;
+  window_links_[own] = {.cached = true, .entry = entry, .group = group};
+  ++num_blocks_held_;
+  if (entry == kNone) return;
+  BM_CHECK(entry < num_blocks_ && serial(entry) != kNoSerial);
+  BlockId& link =
+      window_blocks_[static_cast<size_t>(entry) * num_window_groups_ + group];
+  BM_CHECK(link == kNullBlock);
+  link = block;
+}
+
+void PrefixCache::Unlink(int32_t entry, std::vector<int32_t>* orphans) {
+  const auto check = [&](int32_t block) {
+    const WindowLinks& links = window_links_[block];
+    if (links.entry == kNone && links.num_regions == 0) {
+      orphans->push_back(block);
+    }
+  };
+  const CachedRegion* cached = region(entry);
+  if (cached != nullptr) {
+    for (size_t i = 0; i < cached->window_blocks.size(); ++i) {
+      const BlockId block = WindowBlockOf(*cached, i);
+      if (block == kNullBlock) continue;
+      --window_links_[Index(block)].num_regions;
+      check(Index(block));
+    }
+    return;
+  }
+  for (int32_t group = 0; group < num_window_groups_; ++group) {
+    BlockId& link =
+        window_blocks_[static_cast<size_t>(entry) * num_window_groups_ + group];
+    if (link == kNullBlock) continue;
+    window_links_[Index(link)].entry = kNone;
+    check(Index(link));
+    link = kNullBlock;
+  }
+}
+
+void PrefixCache::RemoveWindow(int32_t block) {
+  const WindowLinks& links = window_links_[block];
+  if (links.entry != kNone) {
+    window_blocks_[static_cast<size_t>(links.entry) * num_window_groups_ +
+                   links.group] = kNullBlock;
+  }
+  window_links_[block] = WindowLinks{};
+  entries_[block] = Entry{};
+  --num_blocks_held_;
+}
+
+void PrefixCache::CheckWindows() const {
+  if (num_window_groups_ == 0) return;
+  std::vector<int32_t> num_regions(num_blocks_, 0);
+  for (const auto& cached : regions_) {
+    if (cached == nullptr) continue;
+    BM_CHECK(cached->window_blocks.size() == cached->window_serials.size());
+    for (size_t i = 0; i < cached->window_blocks.size(); ++i) {
+      const BlockId block = WindowBlockOf(*cached, i);
+      if (block != kNullBlock) ++num_regions[Index(block)];
+    }
+  }
+  for (int32_t i = 0; i < num_blocks_; ++i) {
+    const WindowLinks& links = window_links_[i];
+    BM_CHECK(links.num_regions == num_regions[i]);
+    if (links.entry != kNone) {
+      BM_CHECK(WindowBlock(links.entry, links.group) == BlockId{i});
+      BM_CHECK(serial(links.entry) != kNoSerial && !IsWindow(links.entry));
+    }
+    BM_CHECK(links.cached == (links.entry != kNone || links.num_regions > 0));
+    BM_CHECK(!links.cached || Contains(BlockId{i}));
+    for (int32_t group = 0; group < num_window_groups_; ++group) {
+      const BlockId block = WindowBlock(i, group);
+      if (block == kNullBlock) continue;
+      BM_CHECK(Contains(BlockId{i}));
+      BM_CHECK(window_links_[Index(block)].entry == i);
+      BM_CHECK(window_links_[Index(block)].group == group);
+    }
+  }
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,431 @@
+#include <algorithm>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "blockmgr/block_manager.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+// Two layers of two heads, four tokens per page.
+ModelLayout WithWindows(int32_t num_blocks, int32_t window,
+                        std::vector<int32_t> group_windows) {
+  return {.num_layers = 2,
+          .num_heads = 2,
+          .num_q_heads = 2,
+          .head_dim = 8,
+          .page_size = 4,
+          .dtype = DType::kFloat32,
+          .num_blocks = num_blocks,
+          .window = window,
+          .group_windows = std::move(group_windows)};
+}
+
+std::vector<int32_t> Prompt(int32_t kind, int32_t num_tokens) {
+  std::vector<int32_t> tokens(num_tokens);
+  for (int32_t i = 0; i < num_tokens; ++i) tokens[i] = 1000 * kind + i;
+  return tokens;
+}
+
+BlockChain Chain(const std::vector<int32_t>& tokens) {
+  BlockChain chain(ContentScope{});
+  chain.Extend(tokens, 4);
+  return chain;
+}
+
+class BlockManagerWindowsTest : public ::testing::Test {
+ protected:
+  void Make(const ModelLayout& layout, int32_t num_host_blocks = 0,
+            bool caching = true) {
+    manager_.emplace(layout, 6, caching, num_host_blocks);
+  }
+  PrefixMatch Match(const std::vector<int32_t>& tokens) const {
+    return manager_->Match(Chain(tokens), tokens,
+                           static_cast<int32_t>(tokens.size()));
+  }
+  bool Reserve(SequenceSlot slot, int32_t num_tokens,
+               std::vector<CopyOnWrite>* copies = nullptr) {
+    std::vector<int64_t> offsets;
+    std::vector<BlockId> blocks;
+    const TokenDemand demand{slot, num_tokens};
+    return manager_->Reserve(std::span(&demand, 1), &offsets, &blocks, copies);
+  }
+  void Commit(SequenceSlot slot, const std::vector<int32_t>& tokens,
+              int32_t num_tokens) {
+    manager_->Commit(slot, num_tokens, tokens, Chain(tokens));
+    manager_->CheckInvariants();
+  }
+  // One that has computed all tokens, `chunk` by `chunk`.
+  SequenceSlot Compute(const std::vector<int32_t>& tokens, int32_t chunk) {
+    const SequenceSlot slot = manager_->Open(Chain(tokens), Match(tokens));
+    while (true) {
+      const int32_t rest = static_cast<int32_t>(tokens.size()) -
+                           manager_->sequence(slot).num_settled;
+      if (rest == 0) return slot;
+      EXPECT_TRUE(Reserve(slot, std::min(chunk, rest)));
+      Commit(slot, tokens, std::min(chunk, rest));
+    }
+  }
+  int32_t NumHeld(SequenceSlot slot, int32_t group) const {
+    const std::vector<BlockId>& tail = manager_->window_tail(slot, group);
+    return static_cast<int32_t>(
+        std::ranges::count_if(tail, [](BlockId b) { return b != kNullBlock; }));
+  }
+
+  std::optional<BlockManager> manager_;
+};
+
+TEST_F(BlockManagerWindowsTest, FirstPageLeavesWhatTheLastTokenNeedsAgain) {
+  const ModelLayout layout = WithWindows(50, 0, {8, 12});
+  EXPECT_EQ(layout.FirstPage(0, 1000), 0);
+  EXPECT_EQ(layout.FirstPage(1, 8), 0);
+  // The query at position 11 attends to positions 4 to 11.
+  EXPECT_EQ(layout.FirstPage(1, 11), 0);
+  EXPECT_EQ(layout.FirstPage(1, 12), 1);
+  EXPECT_EQ(layout.FirstPage(2, 15), 0);
+  EXPECT_EQ(layout.FirstPage(2, 16), 1);
+}
+
+TEST_F(BlockManagerWindowsTest, EveryGroupGrowsAndOnlySettledTokensLeaveIt) {
+  Make(WithWindows(60, 0, {8, 12}), 0, false);
+  const std::vector<int32_t> tokens = Prompt(1, 40);
+  const SequenceSlot slot = manager_->Open(Chain(tokens), {});
+  EXPECT_EQ(manager_->BlocksNeeded(slot, 16), 12);
+  ASSERT_TRUE(Reserve(slot, 16));
+  manager_->Dispatch(StepId{1});
+  ASSERT_TRUE(Reserve(slot, 16));
+  manager_->Dispatch(StepId{2});
+  manager_->CheckInvariants();
+  // 32 positions are reserved, and none has left: none is settled.
+  EXPECT_EQ(manager_->NumBlocks(slot), 24);
+  EXPECT_EQ(manager_->NumFalling(slot), 6 + 5);
+  Commit(slot, tokens, 16);
+  EXPECT_THAT(std::span(manager_->window_tail(slot, 1)).first(2),
+              Each(kNullBlock));
+  EXPECT_EQ(NumHeld(slot, 1), 6);
+  EXPECT_EQ(NumHeld(slot, 2), 7);
+  // The step in flight may read none of them, but the fence does not ask.
+  EXPECT_EQ(manager_->num_fenced(), 3);
+  manager_->Acknowledge(StepId{1});
+  manager_->Acknowledge(StepId{2});
+  EXPECT_EQ(manager_->num_fenced(), 0);
+  Commit(slot, tokens, 16);
+  EXPECT_EQ(NumHeld(slot, 1), 2);
+  EXPECT_EQ(NumHeld(slot, 2), 3);
+  EXPECT_EQ(manager_->num_available(), 59 - 8 - 2 - 3);
+  manager_->Close(slot);
+  EXPECT_EQ(manager_->num_available(), 59);
+}
+
+TEST_F(BlockManagerWindowsTest, RefusedReserveChangesNothing) {
+  Make(WithWindows(10, 0, {8}));
+  const std::vector<int32_t> tokens = Prompt(1, 40);
+  const SequenceSlot slot = manager_->Open(Chain(tokens), {});
+  ASSERT_TRUE(Reserve(slot, 16));
+  const uint64_t before = manager_->StateHash();
+  EXPECT_FALSE(Reserve(slot, 4));
+  EXPECT_EQ(manager_->StateHash(), before);
+  Commit(slot, tokens, 16);
+  // Two pages fell out of the window: they are reclaimed.
+  EXPECT_TRUE(Reserve(slot, 4));
+  manager_->CheckInvariants();
+}
+
+TEST_F(BlockManagerWindowsTest, HitNeedsOnlyTheWindowOfAWindowGroup) {
+  Make(WithWindows(60, 0, {8}));
+  const std::vector<int32_t> tokens = Prompt(1, 40);
+  manager_->Close(Compute(tokens, 8));
+  const PrefixMatch match = Match(tokens);
+  EXPECT_EQ(match.num_tokens, 40);
+  EXPECT_THAT(match.blocks, SizeIs(10));
+  EXPECT_THAT(match.window_blocks, SizeIs(2));
+  EXPECT_EQ(match.num_reclaimable, 12);
+  const SequenceSlot slot = manager_->Open(Chain(tokens), match);
+  manager_->CheckInvariants();
+  EXPECT_EQ(manager_->NumBlocks(slot), 12);
+  EXPECT_THAT(manager_->window_tail(slot, 1), SizeIs(10));
+  EXPECT_EQ(manager_->window_tail(slot, 1)[8], match.window_blocks[0]);
+  EXPECT_EQ(manager_->window_tail(slot, 1)[7], kNullBlock);
+}
+
+TEST_F(BlockManagerWindowsTest, HitIsAsShortAsAWindowGroupHasIt) {
+  Make(WithWindows(31, 0, {8}));
+  const std::vector<int32_t> tokens = Prompt(1, 40);
+  manager_->Close(Compute(tokens, 40));
+  EXPECT_EQ(manager_->stats().cached_blocks, 20);
+  // Pages that fell out first go first: 0 to 7. Then the end of what Close
+  // released: that of the window group goes after the tail's.
+  const std::vector<int32_t> other = Prompt(2, 36);
+  const SequenceSlot slot = Compute(other, 36);
+  EXPECT_EQ(manager_->stats().reclaimed_blocks, 8);
+  EXPECT_EQ(Match(tokens).num_tokens, 40);
+  // Shorter prefixes have lost the window that they need.
+  const std::vector<int32_t> shorter(tokens.begin(), tokens.begin() + 36);
+  EXPECT_EQ(Match(shorter).num_tokens, 0);
+  manager_->Close(slot);
+}
+
+TEST_F(BlockManagerWindowsTest, WindowBlocksGoWithTheirPrefix) {
+  Make(WithWindows(40, 0, {8}));
+  const std::vector<int32_t> tokens = Prompt(1, 20);
+  manager_->Close(Compute(tokens, 20));
+  const PrefixMatch match = Match(tokens);
+  ASSERT_EQ(match.num_tokens, 20);
+  // The block is lost: what follows is not found, nor what goes with it.
+  const BlockId lost = match.blocks[1];
+  ASSERT_TRUE(manager_->LoseBlocks(std::span(&lost, 1)).ok());
+  manager_->CheckInvariants();
+  EXPECT_EQ(Match(tokens).num_tokens, 4);
+  EXPECT_EQ(manager_->stats().cached_blocks, 2);
+}
+
+TEST_F(BlockManagerWindowsTest, LostWindowBlockCutsBackOrToTheStart) {
+  Make(WithWindows(60, 0, {8}));
+  const std::vector<int32_t> tokens = Prompt(1, 24);
+  const SequenceSlot slot = Compute(tokens, 24);
+  const BlockId lost = manager_->window_tail(slot, 1)[5];
+  const auto report = manager_->LoseBlocks(std::span(&lost, 1));
+  ASSERT_TRUE(report.ok());
+  // 20 tokens would be left, but the window before them is gone.
+  EXPECT_THAT(report->sequences, ElementsAre(CutSequence{slot, 0}));
+  manager_->CheckInvariants();
+  EXPECT_EQ(manager_->NumBlocks(slot), 0);
+  // The prefix cache still has what fell out, so 20 tokens are found again.
+  EXPECT_EQ(Match(tokens).num_tokens, 20);
+}
+
+TEST_F(BlockManagerWindowsTest, ForksShareWindowsAndCopyTheLastBlocks) {
+  Make(WithWindows(60, 0, {8, 8}));
+  const std::vector<int32_t> tokens = Prompt(1, 30);
+  const SequenceSlot parent = Compute(tokens, 30);
+  const int32_t before = manager_->stats().used_blocks;
+  const SequenceSlot child = manager_->Fork(parent);
+  manager_->CheckInvariants();
+  EXPECT_EQ(manager_->stats().used_blocks, before);
+  EXPECT_EQ(manager_->window_tail(child, 2), manager_->window_tail(parent, 2));
+  EXPECT_EQ(manager_->BlocksNeeded(child, 1), 3);
+  std::vector<CopyOnWrite> copies;
+  ASSERT_TRUE(Reserve(child, 1, &copies));
+  manager_->CheckInvariants();
+  ASSERT_THAT(copies, SizeIs(3));
+  for (int32_t group = 0; group < 3; ++group) {
+    EXPECT_EQ(copies[group].group, group);
+    EXPECT_EQ(copies[group].num_tokens, 2);
+    const BlockId shared = group == 0
+                               ? manager_->sequence(parent).tail.back()
+                               : manager_->window_tail(parent, group).back();
+    EXPECT_EQ(copies[group].blocks.source, shared);
+  }
+  // Not sent after all: everything is as before.
+  manager_->Abort(child, 1);
+  manager_->CheckInvariants();
+  EXPECT_EQ(manager_->window_tail(child, 1), manager_->window_tail(parent, 1));
+  ASSERT_TRUE(Reserve(child, 1, &copies));
+  manager_->Dispatch(StepId{1});
+  manager_->Acknowledge(StepId{1});
+  Commit(child, tokens, 1);
+  manager_->Close(parent);
+  manager_->Close(child);
+  manager_->CheckInvariants();
+}
+
+TEST_F(BlockManagerWindowsTest, ForkGoesBackByOneTokenButNotByAPage) {
+  Make(WithWindows(60, 0, {8}));
+  // Where the window moves on to another page.
+  for (const int32_t length : {24, 25, 26, 27}) {
+    const SequenceSlot parent = Compute(Prompt(1, length), length);
+    EXPECT_TRUE(manager_->CanGoBack(parent, length - 1));
+    EXPECT_FALSE(manager_->CanGoBack(parent, length - 5));
+    const PrefixMatch match = manager_->MatchFork(parent, length - 1);
+    const SequenceSlot child = manager_->Open(Chain(Prompt(1, length)), match);
+    manager_->CheckInvariants();
+    EXPECT_EQ(manager_->sequence(child).num_settled, length - 1);
+    const int32_t num_parts = (length - 1) % 4 == 0 ? 0 : 2;
+    EXPECT_EQ(manager_->NumBlocks(child), match.num_blocks() + num_parts);
+    std::vector<CopyOnWrite> copies;
+    ASSERT_TRUE(Reserve(child, 1, &copies));
+    manager_->Dispatch(StepId{static_cast<uint64_t>(length)});
+    manager_->Acknowledge(StepId{static_cast<uint64_t>(length)});
+    Commit(child, Prompt(1, length), 1);
+    manager_->Close(parent);
+    manager_->Close(child);
+    manager_->CheckInvariants();
+  }
+}
+
+TEST_F(BlockManagerWindowsTest, RollbackGivesBackTheBlocksOfAllGroups) {
+  Make(WithWindows(60, 0, {8}));
+  const std::vector<int32_t> tokens = Prompt(1, 30);
+  const SequenceSlot slot = Compute(tokens, 30);
+  const int32_t before = manager_->num_available();
+  ASSERT_TRUE(Reserve(slot, 7));
+  EXPECT_EQ(manager_->num_available(), before - 4);
+  manager_->Rollback(slot, 7);
+  manager_->CheckInvariants();
+  EXPECT_EQ(manager_->num_available(), before);
+}
+
+TEST_F(BlockManagerWindowsTest, SwapCopiesTheWindowsAndBringsThemBack) {
+  Make(WithWindows(60, 0, {8, 12}), 40);
+  const std::vector<int32_t> tokens = Prompt(1, 30);
+  const SequenceSlot slot = Compute(tokens, 30);
+  std::vector<BlockTransfer> out;
+  std::vector<BlockId> held = manager_->sequence(slot).tail;
+  for (int32_t group = 1; group <= 2; ++group) {
+    for (const BlockId block : manager_->window_tail(slot, group)) {
+      if (block != kNullBlock) held.push_back(block);
+    }
+  }
+  const SwapId swap = manager_->SwapOut(slot, &out);
+  ASSERT_NE(swap, kNoSwap);
+  ASSERT_THAT(out, SizeIs(8 + 3 + 4));
+  for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i].block, held[i]);
+  manager_->Close(slot);
+  manager_->ResetPrefixCache();
+  PrefixMatch match;
+  manager_->MatchSwapped(swap, 30, 0, &match);
+  EXPECT_EQ(match.num_ins(), 15);
+  EXPECT_EQ(match.num_blocks(), 15);
+  const SequenceSlot back = manager_->Open(Chain(tokens), match);
+  std::vector<BlockTransfer> in;
+  manager_->SwapIn(back, match, &in);
+  manager_->CheckInvariants();
+  ASSERT_THAT(in, SizeIs(15));
+  for (size_t i = 0; i < in.size(); ++i) EXPECT_EQ(in[i].host, out[i].host);
+  EXPECT_EQ(in.back().block, manager_->window_tail(back, 2).back());
+  EXPECT_EQ(manager_->NumBlocks(back), 15);
+}
+
+TEST_F(BlockManagerWindowsTest, SwapKeepsCachedBlocksOfGroupZero) {
+  Make(WithWindows(60, 0, {8}), 40);
+  const std::vector<int32_t> tokens = Prompt(1, 30);
+  const SequenceSlot slot = Compute(tokens, 30);
+  std::vector<BlockTransfer> out;
+  const SwapId swap = manager_->SwapOut(slot, &out);
+  manager_->Close(slot);
+  PrefixMatch match = Match(tokens);
+  ASSERT_EQ(match.num_tokens, 28);
+  ASSERT_EQ(match.num_reclaimable, 7 + 2);
+  manager_->MatchSwapped(swap, 30, 0, &match);
+  EXPECT_EQ(match.num_tail_ins, 1);
+  EXPECT_EQ(match.num_ins(), 1 + 3);
+  EXPECT_EQ(match.num_taken(), 7 + 4);
+  const SequenceSlot back = manager_->Open(Chain(tokens), match);
+  std::vector<BlockTransfer> in;
+  manager_->SwapIn(back, match, &in);
+  manager_->CheckInvariants();
+  ASSERT_THAT(in, SizeIs(4));
+  EXPECT_EQ(in[0].host, out[7].host);
+  EXPECT_EQ(in[1].host, out[8].host);
+}
+
+TEST_F(BlockManagerWindowsTest, OnlyGroupsWindowReleasesTheTail) {
+  Make(WithWindows(20, 8, {}), 10);
+  const std::vector<int32_t> tokens = Prompt(1, 200);
+  // Far more tokens than the pool has slots for.
+  const SequenceSlot slot = Compute(tokens, 8);
+  EXPECT_EQ(manager_->NumBlocks(slot), 2);
+  EXPECT_THAT(manager_->sequence(slot).tail, SizeIs(50));
+  std::vector<BlockTransfer> out;
+  const SwapId swap = manager_->SwapOut(slot, &out);
+  ASSERT_THAT(out, SizeIs(2));
+  manager_->Close(slot);
+  PrefixMatch match = Match(tokens);
+  EXPECT_EQ(match.num_tokens, 0);  // the beginning has been reclaimed
+  manager_->MatchSwapped(swap, 200, 0, &match);
+  EXPECT_EQ(match.num_blocks(), 2);
+  const SequenceSlot back = manager_->Open(Chain(tokens), match);
+  std::vector<BlockTransfer> in;
+  manager_->SwapIn(back, match, &in);
+  manager_->CheckInvariants();
+  EXPECT_THAT(in, SizeIs(2));
+  EXPECT_THAT(manager_->sequence(back).tail, SizeIs(50));
+  manager_->Close(back);
+}
+
+TEST_F(BlockManagerWindowsTest, OnlyGroupsHitTakesTheWindowAlone) {
+  Make(WithWindows(60, 8, {}));
+  const std::vector<int32_t> tokens = Prompt(1, 40);
+  manager_->Close(Compute(tokens, 8));
+  const PrefixMatch match = Match(tokens);
+  EXPECT_EQ(match.num_tokens, 40);
+  EXPECT_EQ(match.num_out, 8);
+  EXPECT_EQ(match.num_blocks(), 2);
+  EXPECT_EQ(match.num_reclaimable, 2);
+  const SequenceSlot slot = manager_->Open(Chain(tokens), match);
+  manager_->CheckInvariants();
+  EXPECT_EQ(manager_->stats().used_blocks, 2);
+  std::vector<int32_t> longer = tokens;
+  longer.resize(48, 7);
+  ASSERT_TRUE(Reserve(slot, 8));
+  Commit(slot, longer, 8);
+  EXPECT_EQ(Match(longer).num_tokens, 48);
+}
+
+TEST_F(BlockManagerWindowsTest, RegionIsFoundWithTheWindowBeforeItsCut) {
+  Make(WithWindows(60, 0, {8}));
+  const std::vector<int32_t> tokens = Prompt(1, 24);
+  const SequenceSlot slot = Compute(tokens, 24);
+  std::vector<BlockId> destinations;
+  ASSERT_TRUE(manager_->ReserveEviction(slot, 20, 8, 2, &destinations));
+  const BlockChain chain = Chain(tokens);
+  const RegionPublication publication{
+      .name = {.plan = "p", .history = "h", .length = 24},
+      .chain = &chain,
+      .tokens = tokens};
+  const std::vector<int32_t> counts(4, 8);
+  const EvictionReceipt receipt =
+      manager_->CommitEviction(slot, counts, &publication);
+  EXPECT_TRUE(receipt.cached);
+  manager_->CheckInvariants();
+  manager_->Close(slot);
+  const RegionQuery query{.plan = "p",
+                          .any_history = true,
+                          .max_tokens_over = [](int32_t) { return 100; }};
+  const PrefixMatch match = manager_->Match(chain, tokens, 0, &query);
+  ASSERT_NE(match.cached, nullptr);
+  EXPECT_EQ(match.num_tokens, 24);
+  // FirstPage of 24 is 4: one page before the cut, one behind.
+  EXPECT_THAT(match.window_blocks, SizeIs(2));
+  const SequenceSlot sharer = manager_->Open(chain, match);
+  manager_->CheckInvariants();
+  EXPECT_EQ(manager_->NumBlocks(sharer), 2 + 1 + 2);
+  const BlockId needed = manager_->window_tail(sharer, 1)[4];
+  manager_->Close(sharer);
+  // Without that window it is of no use.
+  ASSERT_TRUE(manager_->LoseBlocks(std::span(&needed, 1)).ok());
+  manager_->CheckInvariants();
+  EXPECT_EQ(manager_->Match(chain, tokens, 0, &query).cached, nullptr);
+}
+
+TEST_F(BlockManagerWindowsTest, ResetDropsWindowBlocksThatCoolDown) {
+  Make(WithWindows(60, 0, {8}));
+  const std::vector<int32_t> tokens = Prompt(1, 40);
+  const SequenceSlot slot = manager_->Open(Chain(tokens), {});
+  ASSERT_TRUE(Reserve(slot, 40));
+  manager_->Dispatch(StepId{1});
+  manager_->Dispatch(StepId{2});
+  Commit(slot, tokens, 40);
+  // Eight pages of the window group wait for the fence, in the cache.
+  EXPECT_EQ(manager_->num_fenced(), 8);
+  manager_->Close(slot);
+  manager_->CheckInvariants();
+  const CacheReset reset = manager_->ResetPrefixCache();
+  EXPECT_EQ(reset.num_dropped, 20);
+  EXPECT_EQ(reset.num_in_use, 0);
+  manager_->CheckInvariants();
+  manager_->Acknowledge(StepId{1});
+  manager_->Acknowledge(StepId{2});
+  EXPECT_EQ(manager_->num_available(), 59);
+}
+
+}  // namespace
+}  // namespace blockmgr
