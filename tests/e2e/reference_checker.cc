@@ -112,21 +112,27 @@ void ReferenceChecker::OnStart(const SequenceStart& start) {
   }
 }
 
-void ReferenceChecker::FileLogits(SequenceSlot slot, int32_t position,
-                                  std::span<const float> logits) {
-  const std::vector<int32_t>& tokens = engine_->tables().row(slot).tokens;
-  // Of prompts that go on from each other, the longest.
-  const std::vector<int32_t>* own = nullptr;
+std::vector<int32_t> ReferenceChecker::PromptOf(
+    const std::vector<int32_t>& tokens, int32_t length) {
+  const MutexLock lock(&mutex_);
+  std::vector<int32_t> own;
   for (const std::vector<int32_t>& prompt : prompts_) {
-    if (prompt.size() <= tokens.size() && std::ssize(prompt) <= position + 1 &&
+    if (prompt.size() <= tokens.size() && std::ssize(prompt) <= length &&
         std::equal(prompt.begin(), prompt.end(), tokens.begin()) &&
-        (own == nullptr || own->size() < prompt.size())) {
-      own = &prompt;
+        own.size() < prompt.size()) {
+      own = prompt;
     }
   }
-  if (own == nullptr) return;
+  return own;
+}
+
+void ReferenceChecker::FileLogits(SequenceSlot slot, int32_t position,
+                                  std::span<const float> logits) {
+  const std::vector<int32_t> own =
+      PromptOf(engine_->tables().row(slot).tokens, position + 1);
+  if (own.empty()) return;
   const std::vector<float> values(logits.begin(), logits.end());
-  const auto [found, inserted] = logits_[*own].emplace(position, values);
+  const auto [found, inserted] = logits_[own].emplace(position, values);
   EXPECT_TRUE(inserted || found->second == values ||
               !sequences_[engine_->tables().row(slot).request].kept.empty())
       << "computed again with other logits at position " << position;
