@@ -119,7 +119,8 @@ absl::Status EngineTables::CheckSourceWindows(
     if (layout_.window_of(group) == 0) continue;
     const std::vector<BlockId>& blocks = TableOf(source, group);
     const int32_t end = CeilDiv(num_tokens, layout_.page_size);
-    for (int32_t i = layout_.FirstPage(group, num_tokens); i < end; ++i) {
+    // What the next token attends to: a source may have gone on by one.
+    for (int32_t i = layout_.FirstPage(group, num_tokens + 1); i < end; ++i) {
       if (blocks[static_cast<size_t>(i)] != kNullBlock) continue;
       return BadWindow("plan.starts of slot ", Index(start.slot),
                        ": expected a source that has what ", num_tokens,
@@ -202,9 +203,10 @@ std::vector<BlockId> EngineTables::LiveWindowBlocks(
   std::vector<BlockId> blocks;
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
     const std::vector<BlockId>& own = TableOf(table, group);
-    blocks.insert(blocks.end(),
-                  own.begin() + layout_.FirstPage(group, table.num_computed),
-                  own.end());
+    blocks.insert(
+        blocks.end(),
+        own.begin() + layout_.FirstPage(group, table.num_computed + 1),
+        own.end());
   }
   return blocks;
 }

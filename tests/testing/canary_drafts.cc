@@ -51,8 +51,8 @@ void CanaryEngine::Verify(const StepPlan& plan, size_t run,
   table.content.resize(length);
   table.steps.resize(length);
   // Written all the same.
-  touched_[plan.id].insert(table.tail.begin(), table.tail.end());
-  table.tail.resize(CeilDiv(length - table.cut(), layout_.page_size));
+  Touch(table, plan.id);
+  CutTables(length, &table);
 }
 
 void CanaryEngine::ProposeDrafts(CanaryTable* table) const {

@@ -87,7 +87,13 @@ absl::Status CanaryEngine::Enqueue(const StepPlan& plan) {
       plan.num_tokens.size() != size || plan.samples.size() != size ||
       (!plan.num_drafts.empty() && plan.num_drafts.size() != size) ||
       plan.block_offsets.size() != size + 1 ||
-      plan.block_offsets.back() != std::ssize(plan.blocks)) {
+      plan.block_offsets.back() != std::ssize(plan.blocks) ||
+      plan.window_offsets.size() !=
+          (layout_.group_windows.empty()
+               ? 0
+               : size * layout_.group_windows.size() + 1) ||
+      (plan.window_offsets.empty() ? 0 : plan.window_offsets.back()) !=
+          std::ssize(plan.window_blocks)) {
     return Wrong("step ", Index(plan.id), ": arrays do not fit each other");
   }
   Queued queued{.plan = plan, .in_flight = {}};
@@ -110,20 +116,15 @@ absl::StatusOr<StepResult> CanaryEngine::Execute() {
   BM_RETURN_IF_ERROR(ApplyCopies(queued, &result));
   BM_RETURN_IF_ERROR(ApplyBlocks(queued));
   BM_RETURN_IF_ERROR(Compute(plan, &result));
-  absl::flat_hash_set<BlockId>& touched = touched_[plan.id];
   for (const SequenceSlot slot : plan.slots) {
-    const CanaryTable& table = tables_[Index(slot)];
-    BM_RETURN_IF_ERROR(ReadAll(table));
-    touched.insert(table.tail.begin(), table.tail.end());
-    if (!table.region.has_value()) continue;
-    touched.insert(table.region->blocks().begin(),
-                   table.region->blocks().end());
+    BM_RETURN_IF_ERROR(ReadAll(tables_[Index(slot)]));
+    Touch(tables_[Index(slot)], plan.id);
   }
   for (const EvictionOrder& order : plan.evictions) {
     const auto destinations =
         std::span(plan.destinations)
             .subspan(order.destination_begin, order.num_destinations);
-    touched.insert(destinations.begin(), destinations.end());
+    touched_[plan.id].insert(destinations.begin(), destinations.end());
     BM_RETURN_IF_ERROR(CheckOrder(queued, order, destinations));
     result.evictions.emplace_back();
     BM_RETURN_IF_ERROR(CarryOut(plan, order, &result.evictions.back()));
@@ -142,7 +143,6 @@ absl::StatusOr<StepResult> CanaryEngine::Execute() {
 
 absl::Status CanaryEngine::Compute(const StepPlan& plan, StepResult* result) {
   const std::vector<int32_t> holders = CountHolders();
-  const int32_t page_size = layout_.page_size;
   if (!plan.num_drafts.empty()) {
     result->num_accepted.assign(plan.slots.size(), 0);
   }
@@ -157,23 +157,12 @@ absl::Status CanaryEngine::Compute(const StepPlan& plan, StepResult* result) {
     for (int32_t p = plan.positions[i]; p < end; ++p) {
       table.content.push_back(Extend(table.chain[p], table.history));
       table.steps.push_back(plan.id);
-      const int32_t place = p - table.cut();
-      const BlockId block = table.tail[place / page_size];
-      if (holders[Index(block)] != 1) {
-        return Wrong("block ", Index(block), " is written and shared");
-      }
-      for (int32_t h = 0; h < layout_.pages_per_block(); ++h) {
-        const PageId page = layout_.page_id(h / layout_.num_heads, block,
-                                            h % layout_.num_heads);
-        memory_[layout_.slot(page, place % page_size)] = {
-            .content = table.content.back(),
-            .incarnation = table.incarnation,
-            .request = table.request,
-            .step = plan.id,
-            .position = p,
-            .head_index = h};
+      for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+        BM_RETURN_IF_ERROR(Write(table, group, p, holders));
       }
     }
+    table.first_query = plan.positions[i];
+    table.is_tainted = IsDamaged(table);
     if (plan.samples[i] == 0) {
       result->sampled.push_back(-1);
       continue;
@@ -198,6 +187,29 @@ absl::Status CanaryEngine::Compute(const StepPlan& plan, StepResult* result) {
   return absl::OkStatus();
 }
 
+absl::Status CanaryEngine::Write(const CanaryTable& table, int32_t group,
+                                 int32_t position,
+                                 std::span<const int32_t> holders) {
+  const int32_t place = position - (group == 0 ? table.cut() : 0);
+  const BlockId block = BlocksOf(table, group)[place / layout_.page_size];
+  if (holders[Index(block)] != 1) {
+    return Wrong("block ", Index(block), " is written and shared");
+  }
+  for (int32_t h = 0; h < layout_.pages_per_block(); ++h) {
+    const PageId page =
+        layout_.page_id(h / layout_.num_heads, block, h % layout_.num_heads);
+    memory_[layout_.slot(page, place % layout_.page_size)] = {
+        .content = table.content.back(),
+        .incarnation = table.incarnation,
+        .request = table.request,
+        .step = table.steps.back(),
+        .position = position,
+        .head_index = h,
+        .group = group};
+  }
+  return absl::OkStatus();
+}
+
 CacheView CanaryEngine::ViewBelow(const CanaryTable& table, int32_t cut) const {
   return {
       .region = table.region.has_value() ? &*table.region : nullptr,
@@ -207,31 +219,42 @@ CacheView CanaryEngine::ViewBelow(const CanaryTable& table, int32_t cut) const {
 
 absl::Status CanaryEngine::ReadAll(const CanaryTable& table) const {
   if (IsDamaged(table)) return absl::OkStatus();
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    if (layout_.window_of(group) == 0) continue;
+    BM_RETURN_IF_ERROR(ReadWindow(table, group));
+  }
+  if (layout_.window > 0) return absl::OkStatus();
   const EntryIndex entries =
       IndexEntries(layout_, ViewBelow(table, table.length()),
                    table.region_positions, table.length());
   for (int32_t h = 0; h < layout_.pages_per_block(); ++h) {
     for (int64_t i = entries.offsets[h]; i < entries.offsets[h + 1]; ++i) {
-      const int32_t position = entries.positions[i];
-      const Tag& tag = memory_[entries.slots[i]];
-      const bool is_shared = position < table.num_cached;
-      if (tag.head_index == h && tag.position == position &&
-          tag.content == table.content[position] &&
-          (is_shared || (tag.incarnation == table.incarnation &&
-                         tag.step == table.steps[position]))) {
-        continue;
-      }
-      return Wrong("slot ", entries.slots[i], ": expected request ",
-                   Index(table.request), " incarnation ", table.incarnation,
-                   " head ", h, " position ", position, " content ",
-                   table.content[position], " step ",
-                   Index(table.steps[position]), ", got request ",
-                   Index(tag.request), " incarnation ", tag.incarnation,
-                   " head ", tag.head_index, " position ", tag.position,
-                   " content ", tag.content, " step ", Index(tag.step));
+      BM_RETURN_IF_ERROR(
+          CheckTag(table, 0, h, entries.positions[i], entries.slots[i]));
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CanaryEngine::CheckTag(const CanaryTable& table, int32_t group,
+                                    int32_t head_index, int32_t position,
+                                    SlotIndex slot) const {
+  const Tag& tag = memory_[slot];
+  const bool is_shared = position < table.num_cached;
+  if (tag.head_index == head_index && tag.group == group &&
+      tag.position == position && tag.content == table.content[position] &&
+      (is_shared || (tag.incarnation == table.incarnation &&
+                     tag.step == table.steps[position]))) {
+    return absl::OkStatus();
+  }
+  return Wrong("slot ", slot, ": expected request ", Index(table.request),
+               " incarnation ", table.incarnation, " group ", group, " head ",
+               head_index, " position ", position, " content ",
+               table.content[position], " step ", Index(table.steps[position]),
+               ", got request ", Index(tag.request), " incarnation ",
+               tag.incarnation, " group ", tag.group, " head ", tag.head_index,
+               " position ", tag.position, " content ", tag.content, " step ",
+               Index(tag.step));
 }
 
 absl::Status CanaryEngine::CheckOrder(

@@ -9,7 +9,9 @@
 // before the steps in flight are over, a prefix hit on the wrong content, a
 // region that manager and engine lay out differently: all end as a tag that is
 // not the one expected, or as one of the checks on tables below. With several
-// shards, no page may serve a head of another.
+// shards, no page may serve a head of another. A layer group with a window
+// reads no more than its queries attend to; what its tables name before that is
+// taken to be somebody else's.
 //
 // Plans may be queued and executed late, in order: what Execute has not
 // answered yet is in flight. An eviction keeps random entries within its page
@@ -71,7 +73,10 @@ struct CanaryTable {
   uint64_t incarnation = 0;  // unique for every start of a sequence
   int32_t query_window = 0;
   int32_t num_cached = 0;
-  int32_t num_shared = 0;  // blocks of others that its tail starts with
+  // Blocks of others that its tail, and each of `windows`, starts with, pages
+  // left out included.
+  int32_t num_shared = 0;
+  int32_t num_shared_windows = 0;
   std::vector<int32_t> tokens;
   std::vector<uint64_t> chain;    // hash of the tokens up to each position
   std::vector<uint64_t> content;  // what each computed position must hold
@@ -81,6 +86,11 @@ struct CanaryTable {
   std::optional<RaggedRegion> region;
   std::vector<int32_t> region_positions;
   std::vector<BlockId> tail;
+  std::vector<std::vector<BlockId>> windows;  // of the window groups
+  int32_t first_query = 0;                    // of the last run
+  // It has computed with lost content: what follows from that stays wrong, even
+  // if the window has left it behind.
+  bool is_tainted = false;
   std::vector<int32_t> drafts;  // ready for the next run
 
   int32_t length() const { return static_cast<int32_t>(content.size()); }
@@ -148,6 +158,7 @@ class CanaryEngine {
     StepId step{0};  // that computed it
     int32_t position = -1;
     int32_t head_index = -1;
+    int32_t group = -1;  // of layers
   };
   struct Queued {
     StepPlan plan;
@@ -170,6 +181,10 @@ class CanaryEngine {
   // Starts with what comes back.
   absl::Status StartFromHost(const Queued& queued, const SequenceStart& start,
                              StepResult* result, CanaryTable* table);
+  // Where, behind the region's, the host blocks are of the pages that the
+  // window groups have of the first `length` tokens.
+  std::vector<int64_t> WindowPlaces(const CanaryTable& was,
+                                    int32_t length) const;
   void CopyTags(const BlockTransfer& transfer, bool to_host);
   absl::Status CheckFreshHost(const Queued& queued, HostBlockId block) const;
   void CarryOutHostLosses(StepResult* result);
@@ -183,6 +198,9 @@ class CanaryEngine {
   absl::Status StartFrom(const CanaryTable& source, const SequenceStart& start,
                          CanaryTable* table);
   absl::Status ApplyCopies(const Queued& queued, StepResult* result);
+  // Adds a run's blocks to the table of a group.
+  absl::Status AddBlocks(const Queued& queued, size_t run, int32_t group,
+                         std::vector<int32_t>* holders);
   // The first block of a run that is not cached, where its sequence starts in
   // the cache; the null block without one.
   BlockId NextOwnBlock(const StepPlan& plan, const CanaryTable& table,
@@ -197,7 +215,37 @@ class CanaryEngine {
   // What was not accepted is forgotten, with the blocks behind it.
   void Verify(const StepPlan& plan, size_t run, StepResult* result);
   void ProposeDrafts(CanaryTable* table) const;
+  // The tags of the position computed last.
+  absl::Status Write(const CanaryTable& table, int32_t group, int32_t position,
+                     std::span<const int32_t> holders);
   absl::Status ReadAll(const CanaryTable& table) const;
+  absl::Status CheckTag(const CanaryTable& table, int32_t group,
+                        int32_t head_index, int32_t position,
+                        SlotIndex slot) const;
+  // Layer groups (canary_windows.cc).
+  absl::Status ReadWindow(const CanaryTable& table, int32_t group) const;
+  static std::vector<BlockId>& BlocksOf(CanaryTable* table, int32_t group);
+  static const std::vector<BlockId>& BlocksOf(const CanaryTable& table,
+                                              int32_t group);
+  std::span<const BlockId> NewBlocks(const StepPlan& plan, size_t run,
+                                     int32_t group) const;
+  // Blocks of the table of a group: those that going on takes, and those that
+  // its last run has read or written.
+  std::span<const BlockId> LiveBlocks(const CanaryTable& table,
+                                      int32_t group) const;
+  std::span<const BlockId> ReadBlocks(const CanaryTable& table,
+                                      int32_t group) const;
+  // The first position that the last run has read.
+  int32_t FirstRead(const CanaryTable& table, int32_t group) const;
+  // The pages that a group has of `length` tokens, in order.
+  std::vector<BlockId> PagesOf(const CanaryTable& table, int32_t group,
+                               int32_t length) const;
+  // What the last run of a table has touched.
+  void Touch(const CanaryTable& table, StepId step);
+  // Leaves what the first `length` tokens need. REQUIRES: it is there.
+  void CutTables(int32_t length, CanaryTable* table) const;
+  absl::Status CheckSourceWindows(const CanaryTable& source,
+                                  const SequenceStart& start) const;
   absl::Status CheckOrder(const Queued& queued, const EvictionOrder& order,
                           std::span<const BlockId> destinations) const;
   absl::Status CarryOut(const StepPlan& plan, const EvictionOrder& order,

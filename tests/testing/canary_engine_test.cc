@@ -157,7 +157,7 @@ TEST_F(CanaryEngineTest, NoticesABlockHandedOutBehindAStepInFlight) {
 
 TEST_F(CanaryEngineTest, NoticesGapsAndMissingBlocks) {
   EXPECT_THAT(Run(Prompt(1, 0, {1, 2})),
-              StatusIs(kInternal, HasSubstr("tail blocks")));
+              StatusIs(kInternal, HasSubstr("2 blocks of group 0")));
   engine_.Restart();
   EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
   StepPlan plan = Plan(2);

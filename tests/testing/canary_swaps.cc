@@ -58,9 +58,14 @@ absl::Status CanaryEngine::ApplySwapOut(const Queued& queued,
   if (table.region.has_value()) {
     blocks.assign(table.region->blocks().begin(), table.region->blocks().end());
   }
-  blocks.insert(blocks.end(), table.tail.begin(),
-                table.tail.begin() +
-                    CeilDiv(out.num_tokens - table.cut(), layout_.page_size));
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const std::vector<BlockId> pages = PagesOf(table, group, out.num_tokens);
+    if (std::ranges::count(pages, kNullBlock) > 0) {
+      return Wrong("slot ", Index(out.slot), " swaps out pages of group ",
+                   group, " that it has never had");
+    }
+    blocks.insert(blocks.end(), pages.begin(), pages.end());
+  }
   const auto transfers = std::span(plan.transfers_out)
                              .subspan(out.transfer_begin, out.num_transfers);
   if (!std::ranges::equal(transfers, blocks, {}, &BlockTransfer::block)) {
@@ -125,6 +130,14 @@ absl::Status CanaryEngine::CheckReturn(const SequenceStart& start,
                  " other tokens than the ", was.length(), " of swap ",
                  Index(start.swap), ", compressed at ", compressed);
   }
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    if (layout_.FirstPage(group, length) >=
+        layout_.FirstPage(group, was.length())) {
+      continue;
+    }
+    return Wrong("slot ", Index(start.slot), " starts with ", length,
+                 " tokens; group ", group, " has what follows ", was.length());
+  }
   if (start.region != kNoRegion &&
       (table.evictions != was.evictions || table.history != was.history)) {
     return Wrong("slot ", Index(start.slot), " starts on region ",
@@ -132,6 +145,18 @@ absl::Status CanaryEngine::CheckReturn(const SequenceStart& start,
                  Index(start.swap));
   }
   return absl::OkStatus();
+}
+
+std::vector<int64_t> CanaryEngine::WindowPlaces(const CanaryTable& was,
+                                                int32_t length) const {
+  std::vector<int64_t> places;
+  int64_t begin = std::ssize(PagesOf(was, 0, was.length()));
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    const int64_t num_pages = std::ssize(PagesOf(was, group, length));
+    for (int64_t i = 0; i < num_pages; ++i) places.push_back(begin + i);
+    begin += std::ssize(PagesOf(was, group, was.length()));
+  }
+  return places;
 }
 
 absl::Status CanaryEngine::StartFromHost(const Queued& queued,
@@ -152,21 +177,33 @@ absl::Status CanaryEngine::StartFromHost(const Queued& queued,
   const int64_t num_region_blocks =
       was.region.has_value() ? std::ssize(was.region->blocks()) : 0;
   const int64_t num_region_ins = has_region ? 0 : num_region_blocks;
-  const int64_t num_tail = CeilDiv(length - was.cut(), layout_.page_size);
-  const int64_t num_tail_ins = std::ssize(transfers) - num_region_ins;
+  const int64_t num_tail = std::ssize(PagesOf(was, 0, length));
+  const std::vector<int64_t> window_places = WindowPlaces(was, length);
+  const int64_t num_tail_ins =
+      std::ssize(transfers) - num_region_ins - std::ssize(window_places);
   if (num_tail_ins < 0 || num_tail_ins > num_tail) {
     return Wrong("slot ", Index(start.slot), " gets back ", transfers.size(),
-                 " blocks of ", num_region_ins, " + ", num_tail);
+                 " blocks of ", num_region_ins, " + ", num_tail, " + ",
+                 window_places.size());
   }
-  table->num_shared = static_cast<int32_t>(num_tail - num_tail_ins);
+  // Those of the window groups all come from the host.
+  table->num_shared_windows = 0;
+  const int64_t num_cached_tail = num_tail - num_tail_ins;
+  table->num_shared =
+      static_cast<int32_t>(layout_.FirstPage(0, length) + num_cached_tail);
   const std::vector<int32_t> holders = CountHolders();
   std::vector<BlockId> region_blocks;
   for (int64_t i = 0; i < std::ssize(transfers); ++i) {
     const BlockTransfer& transfer = transfers[i];
-    const int64_t place =
-        i < num_region_ins
-            ? i
-            : num_region_blocks + table->num_shared + i - num_region_ins;
+    const int64_t of_windows = i - num_region_ins - num_tail_ins;
+    int64_t place = num_region_blocks;
+    if (i < num_region_ins) {
+      place = i;
+    } else if (of_windows < 0) {
+      place += num_cached_tail + i - num_region_ins;
+    } else {
+      place += window_places[of_windows];
+    }
     BM_RETURN_IF_ERROR(CheckFresh(queued, transfer.block));
     if (transfer.host != swap.blocks[place] ||
         holders[Index(transfer.block)] > 0) {

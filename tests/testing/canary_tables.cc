@@ -53,7 +53,8 @@ absl::Status CanaryEngine::ApplyStart(const Queued& queued,
   const bool is_partly_cached =
       !has_source && start.swap == kNoSwap &&
       start.num_cached_tokens % layout_.page_size != 0;
-  if ((is_partly_cached && !IsCopiedTo(plan, start.slot)) ||
+  if ((is_partly_cached &&
+       (layout_.has_windows() || !IsCopiedTo(plan, start.slot))) ||
       start.num_cached_tokens >= start.num_tokens) {
     return Wrong("cached tokens: ", start.num_cached_tokens, " of ",
                  start.num_tokens);
@@ -63,6 +64,7 @@ absl::Status CanaryEngine::ApplyStart(const Queued& queued,
   table.incarnation = next_incarnation_++;
   table.query_window = start.query_window;
   table.num_cached = start.num_cached_tokens;
+  table.windows.resize(layout_.group_windows.size());
   uint64_t chain = 0;
   for (int32_t i = 0; i < start.num_tokens; ++i) {
     table.tokens.push_back(plan.start_tokens[start.token_begin + i]);
@@ -74,6 +76,7 @@ absl::Status CanaryEngine::ApplyStart(const Queued& queued,
   }
   if (has_source) BM_RETURN_IF_ERROR(StartFrom(source, start, &table));
   table.num_shared = (table.num_cached - table.cut()) / layout_.page_size;
+  table.num_shared_windows = table.num_cached / layout_.page_size;
   if (start.swap != kNoSwap) {
     BM_RETURN_IF_ERROR(StartFromHost(queued, start, result, &table));
   }
@@ -111,10 +114,10 @@ absl::Status CanaryEngine::StartFrom(const CanaryTable& source,
   table->evictions = source.evictions;
   table->region = source.region;
   table->region_positions = source.region_positions;
-  table->tail.assign(
-      source.tail.begin(),
-      source.tail.begin() + CeilDiv(length - source.cut(), layout_.page_size));
-  return absl::OkStatus();
+  table->tail = source.tail;
+  table->windows = source.windows;
+  CutTables(length, table);
+  return CheckSourceWindows(source, start);
 }
 
 void CanaryEngine::LoseBlocks(const std::vector<BlockId>& blocks) {
@@ -137,11 +140,14 @@ void CanaryEngine::CarryOutLosses(StepResult* result) {
 }
 
 bool CanaryEngine::IsDamaged(const CanaryTable& table) const {
+  if (table.is_tainted) return true;
   if (lost_.empty()) return false;
   const auto is_lost = [this](BlockId block) { return lost_.contains(block); };
-  return std::ranges::any_of(table.tail, is_lost) ||
-         (table.region.has_value() &&
-          std::ranges::any_of(table.region->blocks(), is_lost));
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    if (std::ranges::any_of(ReadBlocks(table, group), is_lost)) return true;
+  }
+  return table.region.has_value() &&
+         std::ranges::any_of(table.region->blocks(), is_lost);
 }
 
 absl::Status CanaryEngine::ApplyCopies(const Queued& queued,
@@ -150,13 +156,14 @@ absl::Status CanaryEngine::ApplyCopies(const Queued& queued,
   for (const CopyOnWrite& copy : queued.plan.copies) {
     CanaryTable& table = tables_[Index(copy.slot)];
     const auto [source, destination] = copy.blocks;
+    std::vector<BlockId>& own = BlocksOf(&table, copy.group);
     // Of a start in the cache the blocks come with its run.
-    const bool has_tail = !table.tail.empty();
+    const bool has_tail = !own.empty();
     const int32_t num_tokens =
         (table.length() - table.cut()) % layout_.page_size;
     if (!table.open || copy.num_tokens != num_tokens ||
         (has_tail
-             ? table.tail.back() != source
+             ? own.back() != source
              : num_tokens == 0 || NextOwnBlock(queued.plan, table, copy.slot) !=
                                       destination)) {
       return Wrong("slot ", Index(copy.slot), " copies ", copy.num_tokens,
@@ -183,7 +190,7 @@ absl::Status CanaryEngine::ApplyCopies(const Queued& queued,
     } else {
       lost_.erase(destination);
     }
-    if (has_tail) table.tail.back() = destination;
+    if (has_tail) own.back() = destination;
   }
   return absl::OkStatus();
 }
@@ -224,7 +231,11 @@ absl::Status CanaryEngine::StartOnRegion(const SequenceStart& start,
 std::vector<int32_t> CanaryEngine::CountHolders() const {
   std::vector<int32_t> holders(layout_.num_blocks, 0);
   for (const CanaryTable& table : tables_) {
-    for (const BlockId block : table.tail) ++holders[Index(block)];
+    for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+      for (const BlockId block : LiveBlocks(table, group)) {
+        ++holders[Index(block)];
+      }
+    }
     if (!table.region.has_value()) continue;
     for (const BlockId block : table.region->blocks()) ++holders[Index(block)];
   }
@@ -259,36 +270,56 @@ absl::Status CanaryEngine::ApplyBlocks(const Queued& queued) {
       return Wrong("slot ", Index(plan.slots[i]), " has ", table.length(),
                    " tokens, the plan starts at ", plan.positions[i]);
     }
-    int32_t num_matched = table.tail.empty() ? table.num_shared : 0;
-    for (int64_t j = plan.block_offsets[i]; j < plan.block_offsets[i + 1];
-         ++j) {
-      const BlockId block = plan.blocks[j];
-      if (num_matched > 0) {
-        --num_matched;  // its content is checked when it is read
-      } else {
-        BM_RETURN_IF_ERROR(CheckFresh(queued, block));
-        if (holders[Index(block)] > 0) {
-          return Wrong("new block ", Index(block), " is in a table already");
-        }
-        // What was copied is as sound as its source.
-        const bool is_copy =
-            std::ranges::any_of(plan.copies,
-                                [block](const CopyOnWrite& copy) {
-                                  return copy.blocks.destination == block;
-                                }) ||
-            std::ranges::count(plan.transfers_in, block,
-                               &BlockTransfer::block) > 0;
-        if (!is_copy) lost_.erase(block);
+    for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+      BM_RETURN_IF_ERROR(AddBlocks(queued, i, group, &holders));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CanaryEngine::AddBlocks(const Queued& queued, size_t run,
+                                     int32_t group,
+                                     std::vector<int32_t>* holders) {
+  const StepPlan& plan = queued.plan;
+  CanaryTable& table = tables_[Index(plan.slots[run])];
+  std::vector<BlockId>& own = BlocksOf(&table, group);
+  int32_t num_left_out = 0;
+  int32_t num_shared = 0;
+  if (own.empty()) {
+    num_left_out = layout_.FirstPage(group, table.num_cached);
+    num_shared = group == 0 ? table.num_shared : table.num_shared_windows;
+  }
+  for (const BlockId block : NewBlocks(plan, run, group)) {
+    const int64_t place = std::ssize(own);
+    if ((block == kNullBlock) != (place < num_left_out)) {
+      return Wrong("slot ", Index(plan.slots[run]), ": page ", place,
+                   " of group ", group, " is on block ", Index(block), ", ",
+                   num_left_out, " are left out; the null block is no block");
+    }
+    own.push_back(block);
+    if (block == kNullBlock) continue;
+    if (place >= num_shared) {  // else its content is checked when it is read
+      BM_RETURN_IF_ERROR(CheckFresh(queued, block));
+      if ((*holders)[Index(block)] > 0) {
+        return Wrong("new block ", Index(block), " is in a table already");
       }
-      table.tail.push_back(block);
-      ++holders[Index(block)];
+      // What was copied is as sound as its source.
+      const bool is_copy =
+          std::ranges::any_of(plan.copies,
+                              [block](const CopyOnWrite& copy) {
+                                return copy.blocks.destination == block;
+                              }) ||
+          std::ranges::count(plan.transfers_in, block, &BlockTransfer::block) >
+              0;
+      if (!is_copy) lost_.erase(block);
     }
-    const int32_t end = plan.positions[i] + plan.num_tokens[i];
-    if (std::ssize(table.tail) !=
-        CeilDiv(end - table.cut(), layout_.page_size)) {
-      return Wrong("slot ", Index(plan.slots[i]), ": ", table.tail.size(),
-                   " tail blocks for tokens ", table.cut(), " to ", end);
-    }
+    ++(*holders)[Index(block)];
+  }
+  const int32_t cut = group == 0 ? table.cut() : 0;
+  const int32_t end = plan.positions[run] + plan.num_tokens[run];
+  if (std::ssize(own) != CeilDiv(end - cut, layout_.page_size)) {
+    return Wrong("slot ", Index(plan.slots[run]), ": ", own.size(),
+                 " blocks of group ", group, " for tokens ", cut, " to ", end);
   }
   return absl::OkStatus();
 }

@@ -1,0 +1,388 @@
+// The canary must die of wrong tables of layer groups with windows, too.
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/testing/canary_engine.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using BlockLists = std::vector<std::vector<int32_t>>;
+
+ModelLayout WindowLayout(int32_t window, std::vector<int32_t> group_windows) {
+  return {.num_layers = 2,
+          .num_heads = 2,
+          .num_q_heads = 2,
+          .head_dim = 8,
+          .page_size = 2,
+          .dtype = DType::kFloat32,
+          .num_blocks = 40,
+          .window = window,
+          .group_windows = std::move(group_windows)};
+}
+
+StepPlan EmptyPlan(uint64_t id) {
+  StepPlan plan;
+  plan.id = StepId{id};
+  plan.block_offsets = {0};
+  return plan;
+}
+
+// With the new blocks of every group.
+void AddWindowRun(int32_t slot, int32_t position, int32_t num_tokens,
+                  const BlockLists& blocks, bool samples, StepPlan* plan) {
+  plan->slots.push_back(SequenceSlot{slot});
+  plan->positions.push_back(position);
+  plan->num_tokens.push_back(num_tokens);
+  plan->samples.push_back(samples ? 1 : 0);
+  for (const int32_t block : blocks[0]) plan->blocks.push_back(BlockId{block});
+  plan->block_offsets.push_back(std::ssize(plan->blocks));
+  if (blocks.size() > 1 && plan->window_offsets.empty()) {
+    plan->window_offsets = {0};
+  }
+  for (size_t group = 1; group < blocks.size(); ++group) {
+    for (const int32_t block : blocks[group]) {
+      plan->window_blocks.push_back(BlockId{block});
+    }
+    plan->window_offsets.push_back(std::ssize(plan->window_blocks));
+  }
+}
+
+void AddWindowStart(int32_t slot, int32_t num_tokens, int32_t num_cached,
+                    StepPlan* plan) {
+  plan->starts.push_back(
+      {.slot = SequenceSlot{slot},
+       .request = RequestId{static_cast<uint64_t>(slot) + 100},
+       .token_begin = std::ssize(plan->start_tokens),
+       .num_tokens = num_tokens,
+       .num_cached_tokens = num_cached});
+  for (int32_t i = 0; i < num_tokens; ++i) plan->start_tokens.push_back(i);
+}
+
+// Six tokens of nine.
+StepPlan SixOfNine(int32_t slot, const BlockLists& blocks) {
+  StepPlan plan = EmptyPlan(1);
+  AddWindowStart(slot, 9, 0, &plan);
+  AddWindowRun(slot, 0, 6, blocks, false, &plan);
+  return plan;
+}
+
+// Windows of 4 and 2 tokens, pages of 2.
+class CanaryWindowsTest : public testing::Test {
+ protected:
+  CanaryWindowsTest()
+      : engine_(WindowLayout(0, {4, 2}), 4, {.num_host_blocks = 12}) {}
+
+  absl::Status Run(const StepPlan& plan) {
+    const absl::Status status = engine_.Enqueue(plan);
+    return status.ok() ? engine_.Execute().status() : status;
+  }
+  static StepPlan First() {
+    return SixOfNine(0, {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}});
+  }
+  // The rest of them.
+  static StepPlan Second() {
+    StepPlan plan = EmptyPlan(2);
+    AddWindowRun(0, 6, 3, {{11, 12}, {13, 14}, {15, 16}}, true, &plan);
+    return plan;
+  }
+  void ExpectNoticed(StepPlan plan, const std::function<void(StepPlan*)>& spoil,
+                     const char* message) {
+    engine_.Restart();
+    ASSERT_OK(Run(First()));
+    ASSERT_OK(Run(Second()));
+    spoil(&plan);
+    EXPECT_THAT(Run(plan),
+                StatusIs(absl::StatusCode::kInternal, HasSubstr(message)));
+  }
+  // Another sequence, of two tokens.
+  static StepPlan Other(const BlockLists& blocks) {
+    StepPlan plan = EmptyPlan(3);
+    AddWindowStart(1, 2, 0, &plan);
+    AddWindowRun(1, 0, 2, blocks, true, &plan);
+    return plan;
+  }
+
+  CanaryEngine engine_;
+};
+
+TEST_F(CanaryWindowsTest, WhatAWindowHasLeftBehindMayBeOfAnother) {
+  ASSERT_OK(Run(First()));
+  StepPlan other = Other({{4}, {7}, {8}});
+  other.id = StepId{2};
+  ASSERT_OK(Run(other));
+  StepPlan rest = Second();
+  rest.id = StepId{3};
+  EXPECT_OK(Run(rest));
+}
+
+TEST_F(CanaryWindowsTest, NoticesABlockThatIsReleasedTooEarly) {
+  // Behind 9 tokens, 7 to 8 are read, and the last two pages of 4.
+  EXPECT_OK(Run(First()));
+  EXPECT_OK(Run(Second()));
+  EXPECT_OK(Run(Other({{5}, {9}, {8}})));
+  for (const int32_t block : {3, 6, 13, 15}) {
+    ExpectNoticed(
+        Other({{5}, {9}, {8}}),
+        [block](StepPlan* p) { p->window_blocks[0] = BlockId{block}; },
+        "in a table already");
+  }
+}
+
+TEST_F(CanaryWindowsTest, NoticesABlockThatAStepInFlightReads) {
+  ASSERT_OK(Run(First()));
+  ASSERT_OK(engine_.Enqueue(Second()));
+  ASSERT_OK(engine_.Enqueue(Other({{10}, {5}, {8}})));
+  ASSERT_OK(engine_.Execute());
+  EXPECT_THAT(engine_.Execute(),
+              StatusIs(absl::StatusCode::kInternal,
+                       HasSubstr("block 5 is handed out by step 3 while step "
+                                 "2, in flight, touches it")));
+}
+
+// Eight of nine tokens are cached.
+StepPlan WindowHit() {
+  StepPlan plan = EmptyPlan(3);
+  AddWindowStart(1, 9, 8, &plan);
+  AddWindowRun(1, 8, 1,
+               {{1, 2, 3, 11, 17}, {0, 0, 6, 13, 18}, {0, 0, 0, 15, 19}}, true,
+               &plan);
+  return plan;
+}
+
+TEST_F(CanaryWindowsTest, AHitHasThePagesOfEveryWindow) {
+  ExpectNoticed(
+      WindowHit(), [](StepPlan* p) { p->window_blocks[2] = BlockId{0}; },
+      "page 2 of group 1 is on block 0, 2 are left out");
+  ExpectNoticed(
+      WindowHit(), [](StepPlan* p) { p->window_blocks[1] = BlockId{5}; },
+      "page 1 of group 1 is on block 5, 2 are left out");
+  ExpectNoticed(
+      WindowHit(), [](StepPlan* p) { p->window_blocks[8] = BlockId{13}; },
+      "group 2 head 0 position 7");
+  ExpectNoticed(
+      WindowHit(), [](StepPlan* p) { p->window_blocks[3] = BlockId{6}; },
+      "group 1 head 0 position 6");
+  ExpectNoticed(
+      WindowHit(), [](StepPlan* p) { p->blocks[3] = BlockId{13}; },
+      "group 0 head 0 position 6");
+  ExpectNoticed(
+      WindowHit(),
+      [](StepPlan* p) {
+        p->window_blocks.pop_back();
+        p->window_offsets[2] = 9;
+      },
+      "4 blocks of group 2 for tokens 0 to 9");
+  engine_.Restart();
+  ASSERT_OK(Run(First()));
+  ASSERT_OK(Run(Second()));
+  EXPECT_OK(Run(WindowHit()));
+}
+
+TEST_F(CanaryWindowsTest, NoticesPartsOfCachedBlocks) {
+  StepPlan plan = EmptyPlan(3);
+  AddWindowStart(1, 9, 7, &plan);
+  AddWindowRun(1, 7, 2,
+               {{1, 2, 3, 17, 20}, {0, 5, 6, 18, 21}, {0, 0, 9, 19, 22}}, true,
+               &plan);
+  plan.copies = {{.slot = SequenceSlot{1},
+                  .blocks = {BlockId{11}, BlockId{17}},
+                  .num_tokens = 1}};
+  ExpectNoticed(
+      plan, [](StepPlan*) {}, "cached tokens: 7 of 9");
+}
+
+// A sequence that goes on from all nine tokens of slot 0.
+StepPlan WindowFork() {
+  StepPlan plan = EmptyPlan(3);
+  AddWindowStart(1, 9, 9, &plan);
+  plan.starts[0].source = SequenceSlot{0};
+  plan.starts[0].num_tokens = 10;
+  plan.start_tokens.push_back(500);
+  AddWindowRun(1, 9, 1, {{}, {}, {}}, true, &plan);
+  const std::pair<int32_t, int32_t> copies[] = {{12, 20}, {14, 21}, {16, 22}};
+  for (const auto& [source, destination] : copies) {
+    plan.copies.push_back({.slot = SequenceSlot{1},
+                           .blocks = {BlockId{source}, BlockId{destination}},
+                           .num_tokens = 1,
+                           .group = static_cast<int32_t>(plan.copies.size())});
+  }
+  return plan;
+}
+
+TEST_F(CanaryWindowsTest, AForkCopiesTheLastBlockOfEveryGroup) {
+  ExpectNoticed(
+      WindowFork(), [](StepPlan* p) { p->copies.pop_back(); },
+      "block 16 is written and shared");
+  ExpectNoticed(
+      WindowFork(), [](StepPlan* p) { p->copies[1].group = 2; },
+      "copies 1 tokens of block 14, not the end");
+  engine_.Restart();
+  ASSERT_OK(Run(First()));
+  ASSERT_OK(Run(Second()));
+  ASSERT_OK(Run(WindowFork()));
+  EXPECT_THAT(engine_.table(SequenceSlot{1}).windows[1],
+              ElementsAre(BlockId{7}, BlockId{8}, BlockId{9}, BlockId{15},
+                          BlockId{22}));
+}
+
+TEST_F(CanaryWindowsTest, NoticesASourceThatHasLeftPagesOut) {
+  ASSERT_OK(Run(First()));
+  ASSERT_OK(Run(Second()));
+  ASSERT_OK(Run(WindowHit()));
+  StepPlan plan = EmptyPlan(4);
+  AddWindowStart(2, 9, 6, &plan);
+  plan.starts[0].source = SequenceSlot{1};
+  AddWindowRun(2, 6, 3, {{30, 31}, {32, 33}, {34, 35}}, true, &plan);
+  EXPECT_THAT(Run(plan), StatusIs(absl::StatusCode::kInternal,
+                                  HasSubstr("has not all pages of group 1")));
+}
+
+class CanaryWindowSwapTest : public CanaryWindowsTest {
+ protected:
+  // Slot 0 leaves with its nine tokens: with five pages, three and two.
+  static StepPlan Leave() {
+    StepPlan plan = EmptyPlan(3);
+    AddWindowStart(2, 1, 0, &plan);
+    AddWindowRun(2, 0, 1, {{30}, {31}, {32}}, true, &plan);
+    plan.released = {SequenceSlot{0}};
+    plan.swap_outs = {{.slot = SequenceSlot{0},
+                       .swap = SwapId{4},
+                       .num_tokens = 9,
+                       .num_transfers = 10}};
+    int32_t host = 0;
+    for (const int32_t block : {1, 2, 3, 11, 12, 6, 13, 14, 15, 16}) {
+      plan.transfers_out.push_back({BlockId{block}, HostBlockId{host++}});
+    }
+    return plan;
+  }
+  // It comes back behind two cached blocks.
+  static StepPlan Return() {
+    StepPlan plan = EmptyPlan(4);
+    AddWindowStart(1, 10, 9, &plan);
+    plan.start_tokens.back() = 500;
+    AddWindowRun(1, 9, 1,
+                 {{1, 2, 20, 21, 22}, {0, 0, 23, 24, 25}, {0, 0, 0, 26, 27}},
+                 true, &plan);
+    plan.starts[0].swap = SwapId{4};
+    plan.starts[0].num_transfers = 8;
+    int32_t host = 2;
+    for (const int32_t block : {20, 21, 22, 23, 24, 25, 26, 27}) {
+      plan.transfers_in.push_back({BlockId{block}, HostBlockId{host++}});
+    }
+    return plan;
+  }
+};
+
+TEST_F(CanaryWindowSwapTest, WindowsLeaveAndComeBack) {
+  ASSERT_OK(Run(First()));
+  ASSERT_OK(Run(Second()));
+  ASSERT_OK(Run(Leave()));
+  EXPECT_OK(Run(Return()));
+}
+
+TEST_F(CanaryWindowSwapTest, NoticesOtherPages) {
+  ExpectNoticed(
+      Leave(), [](StepPlan* p) { p->transfers_out[5].block = BlockId{5}; },
+      "not the 10 of its 9 tokens");
+  engine_.Restart();
+  ASSERT_OK(Run(First()));
+  ASSERT_OK(Run(Second()));
+  ASSERT_OK(Run(Leave()));
+  StepPlan plan = Return();
+  std::swap(plan.transfers_in[4].host, plan.transfers_in[5].host);
+  EXPECT_THAT(Run(plan), StatusIs(absl::StatusCode::kInternal,
+                                  HasSubstr("gets host block 7 (expected 6)")));
+}
+
+TEST_F(CanaryWindowsTest, WhatIsComputedFromLostContentStaysWrong) {
+  // The group of 2 tokens reads block 9 for the token at 6, and never again.
+  const auto sample = [this](BlockId lost, StepId told_by) {
+    engine_.Restart();
+    for (uint64_t id = 1; id <= 3; ++id) {
+      StepPlan plan = First();
+      if (id == 2) {
+        plan = EmptyPlan(2);
+        AddWindowRun(0, 6, 1, {{11}, {13}, {15}}, false, &plan);
+      } else if (id == 3) {
+        plan = EmptyPlan(3);
+        AddWindowRun(0, 7, 2, {{12}, {14}, {16}}, true, &plan);
+      }
+      if (plan.id == told_by) engine_.LoseBlocks({lost});
+      EXPECT_OK(engine_.Enqueue(plan));
+      const absl::StatusOr<StepResult> result = engine_.Execute();
+      EXPECT_OK(result);
+      if (id == 3) return result->sampled[0];
+    }
+    return -1;
+  };
+  const int32_t right = sample(BlockId{9}, StepId{4});
+  EXPECT_NE(sample(BlockId{9}, StepId{1}), right);
+  EXPECT_EQ(sample(BlockId{9}, StepId{2}), right);
+  EXPECT_NE(sample(BlockId{6}, StepId{2}), right);
+  EXPECT_EQ(sample(BlockId{4}, StepId{1}), right);
+}
+
+// The only group attends to 4 tokens.
+class CanaryWindowTest : public testing::Test {
+ protected:
+  CanaryWindowTest() : engine_(WindowLayout(4, {}), 4, {}) {}
+  absl::Status Run(const StepPlan& plan) {
+    const absl::Status status = engine_.Enqueue(plan);
+    return status.ok() ? engine_.Execute().status() : status;
+  }
+  // Eight of nine tokens, cached.
+  static StepPlan Hit(const std::vector<int32_t>& blocks) {
+    StepPlan plan = EmptyPlan(2);
+    AddWindowStart(1, 9, 8, &plan);
+    AddWindowRun(1, 8, 1, {blocks}, true, &plan);
+    return plan;
+  }
+  CanaryEngine engine_;
+};
+
+TEST_F(CanaryWindowTest, TheTailBeginsWithPagesLeftOut) {
+  StepPlan plan = EmptyPlan(1);
+  AddWindowStart(0, 9, 0, &plan);
+  AddWindowRun(0, 0, 8, {{1, 2, 3, 4}}, false, &plan);
+  ASSERT_OK(Run(plan));
+  ASSERT_OK(Run(Hit({0, 0, 3, 4, 5})));
+  StepPlan other = EmptyPlan(3);
+  AddWindowStart(2, 3, 0, &other);
+  AddWindowRun(2, 0, 3, {{1, 2}}, true, &other);
+  ASSERT_OK(Run(other));
+  StepPlan rest = EmptyPlan(4);
+  AddWindowRun(0, 8, 1, {{6}}, true, &rest);
+  EXPECT_OK(Run(rest));
+  StepPlan wrong = Hit({0, 0, 3, 3, 7});
+  wrong.id = StepId{5};
+  wrong.starts[0].slot = SequenceSlot{3};
+  wrong.slots[0] = SequenceSlot{3};
+  EXPECT_THAT(Run(wrong), StatusIs(absl::StatusCode::kInternal,
+                                   HasSubstr("group 0 head 0 position 6")));
+}
+
+TEST_F(CanaryWindowTest, NoticesABlockStillInTheWindow) {
+  StepPlan plan = EmptyPlan(1);
+  AddWindowStart(0, 9, 0, &plan);
+  AddWindowRun(0, 0, 8, {{1, 2, 3, 4}}, false, &plan);
+  ASSERT_OK(Run(plan));
+  StepPlan other = EmptyPlan(2);
+  AddWindowStart(2, 3, 0, &other);
+  AddWindowRun(2, 0, 3, {{1, 3}}, true, &other);
+  EXPECT_THAT(Run(other), StatusIs(absl::StatusCode::kInternal,
+                                   HasSubstr("block 3 is in a table already")));
+}
+
+}  // namespace
+}  // namespace blockmgr
