@@ -187,6 +187,7 @@ void Ledger::SettleRun(const Step::Run& run, std::vector<int32_t> sampled,
     table->num_settled += run.num_tokens;
   }
   NoteContent(served, *table);
+  ReleaseBehindWindows(table);
   if (!run.samples) return;
   if (!stops && served.num_outputs() < served.request.max_tokens) return;
   const FinishEffect* finish = FindFinish(effects, run.request);
@@ -199,18 +200,24 @@ void Ledger::SettleRun(const Step::Run& run, std::vector<int32_t> sampled,
 
 void Ledger::NoteContent(const Served& served, const Table& table) {
   const int32_t page_size = layout_.page_size;
-  const auto num_full = (table.num_settled - table.cut) / page_size;
-  for (int32_t i = 0; i < num_full; ++i) {
-    const int32_t begin = table.cut + i * page_size;
-    const BlockId block = table.tail[i];
-    const bool is_doomed =
-        table.pending.has_value() && table.pending->own.contains(block);
-    if (begin < table.last_length || is_doomed) continue;
-    Block& noted = blocks_[Index(block)];
-    noted.tenant = served.request.scope.tenant;
-    noted.context = table.context;
-    noted.content.assign(served.tokens.begin(),
-                         served.tokens.begin() + begin + page_size);
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const int32_t cut = group == 0 ? table.cut : 0;
+    const auto num_full = (table.num_settled - cut) / page_size;
+    for (int32_t i = 0; i < num_full; ++i) {
+      const int32_t begin = cut + i * page_size;
+      const BlockId block = BlocksOf(table, group)[i];
+      const bool is_doomed =
+          table.pending.has_value() && table.pending->own.contains(block);
+      if (begin < table.last_length || is_doomed || block == kNullBlock) {
+        continue;
+      }
+      Block& noted = blocks_[Index(block)];
+      noted.tenant = served.request.scope.tenant;
+      noted.context = table.context;
+      noted.group = group;
+      noted.content.assign(served.tokens.begin(),
+                           served.tokens.begin() + begin + page_size);
+    }
   }
 }
 
