@@ -28,33 +28,7 @@ void Report(benchmark::State& state, std::vector<double> times) {
   state.counters["max_us"] = times.back();
 }
 
-// Args: running sequences; 1: their requests ask for an eviction.
-void DecodeStep(benchmark::State& state) {
-  const DecodeWorkload::Setting setting{
-      .num_running = static_cast<int32_t>(state.range(0)),
-      .evictable = state.range(1) != 0};
-  std::vector<double> times;
-  std::unique_ptr<DecodeWorkload> workload;
-  for ([[maybe_unused]] auto _ : state) {
-    if (workload == nullptr || workload->steps_left() == 0) {
-      state.PauseTiming();
-      workload = std::make_unique<DecodeWorkload>(setting);
-      state.ResumeTiming();
-    }
-    times.push_back(workload->Step());
-  }
-  Report(state, std::move(times));
-  state.SetItemsProcessed(state.iterations() * setting.num_running);
-}
-BENCHMARK(DecodeStep)
-    ->ArgNames({"running", "evictable"})
-    ->ArgsProduct({{256, 1536}, {0, 1}});
-
-// Args: running sequences; drafts of each that a step verifies.
-void DraftStep(benchmark::State& state) {
-  const DecodeWorkload::Setting setting{
-      .num_running = static_cast<int32_t>(state.range(0)),
-      .num_drafts = static_cast<int32_t>(state.range(1))};
+void RunSteps(benchmark::State& state, const DecodeWorkload::Setting& setting) {
   std::vector<double> times;
   std::unique_ptr<DecodeWorkload> workload;
   for ([[maybe_unused]] auto _ : state) {
@@ -68,6 +42,24 @@ void DraftStep(benchmark::State& state) {
   Report(state, std::move(times));
   state.SetItemsProcessed(state.iterations() * setting.num_running *
                           (1 + setting.num_drafts / 2));
+}
+
+// Args: running sequences; 1: their requests ask for an eviction; window groups
+// of the model.
+void DecodeStep(benchmark::State& state) {
+  RunSteps(state, {.num_running = static_cast<int32_t>(state.range(0)),
+                   .evictable = state.range(1) != 0,
+                   .num_window_groups = static_cast<int32_t>(state.range(2))});
+}
+BENCHMARK(DecodeStep)
+    ->ArgNames({"running", "evictable", "windows"})
+    ->ArgsProduct({{256, 1536}, {0, 1}, {0}})
+    ->ArgsProduct({{256, 1536}, {0}, {1, 6}});
+
+// Args: running sequences; drafts of each that a step verifies.
+void DraftStep(benchmark::State& state) {
+  RunSteps(state, {.num_running = static_cast<int32_t>(state.range(0)),
+                   .num_drafts = static_cast<int32_t>(state.range(1))});
 }
 BENCHMARK(DraftStep)
     ->ArgNames({"running", "drafts"})

@@ -287,7 +287,9 @@ bool BlockManager::Reserve(std::span<const TokenDemand> demands,
       next += count;
     };
     add(&sequence.tail);
-    for (std::vector<BlockId>& tail : WindowTails(sequence)) add(&tail);
+    if (num_groups > 1) {
+      for (std::vector<BlockId>& tail : WindowTails(sequence)) add(&tail);
+    }
     if (demand.num_tokens > 0) {
       if (sequence.num_reserved == sequence.num_settled) {
         sequence.shared_when_settled = sequence.shares_last_block;

@@ -313,9 +313,9 @@ class BlockManager {
   // For durations of retention; milliseconds of any clock, never back.
   void SetTime(int64_t now_ms) { cache_.SetTime(now_ms); }
 
-  // Equal for equal states (free-list order aside). O(pool), for tests.
+  // O(pool), for tests: equal for equal states (free-list order aside), and a
+  // full recount of every holder.
   uint64_t StateHash() const;
-  // Full recount of every holder. O(pool), for tests.
   void CheckInvariants() const;
 
  private:
@@ -336,20 +336,16 @@ class BlockManager {
       const SequenceCache& sequence) const;
   // The first page that a group has.
   int32_t FirstHeld(SequenceSlot slot, int32_t group) const;
-  // Blocks that the window groups have of `length` settled tokens.
-  int32_t NumWindowBlocks(int32_t length) const;
   // Gives up the blocks of all tables wholly behind the first num_tokens
   // positions; `release` tells how.
   void Shrink(SequenceCache* sequence, int32_t num_tokens,
               absl::FunctionRef<void(BlockId)> release);
-  // Releases what has fallen out of the windows since num_before tokens were
-  // settled.
+  // Releases what fell out of the windows since num_before tokens were settled.
   void ReleaseBehindWindows(SequenceCache* sequence, int32_t num_before);
-  // The most pages, at most those that the match covers and at least num_least,
-  // for which every window group has what it needs; -1: there are none.
+  // The most pages of the match, at least num_least, of which every window group
+  // has what it needs; -1: there are none.
   int32_t PagesInWindows(const PrefixMatch& match, int32_t num_least) const;
-  // Shortens a match to what PagesInWindows allows and names the window blocks;
-  // false, with nothing changed: nothing is left of it.
+  // Shortens a match to those and names the window blocks. False: to nothing.
   bool FitWindows(PrefixMatch* match) const;
   // The block of a match in a window group that has this page, or null.
   BlockId WindowBlock(const PrefixMatch& match, int32_t page,
@@ -407,7 +403,6 @@ class BlockManager {
   void ForgetPlanned(size_t num_kept);
   // Puts fresh blocks in the place of the planned copy's sources.
   void CarryOut(size_t copy, std::vector<CopyOnWrite>* copies);
-  std::span<BlockCopy> WindowCopies(size_t copy);
   std::span<const BlockCopy> WindowCopies(size_t copy) const;
   // If the sequence has a copy in copies_, it takes the source back.
   void UndoCopy(SequenceSlot slot);

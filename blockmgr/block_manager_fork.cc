@@ -161,11 +161,6 @@ void BlockManager::ForgetPlanned(size_t num_kept) {
   leaving_ = CountLeaving();
 }
 
-std::span<BlockCopy> BlockManager::WindowCopies(size_t copy) {
-  const size_t num_groups = layout_.group_windows.size();
-  return std::span(window_copies_).subspan(copy * num_groups, num_groups);
-}
-
 std::span<const BlockCopy> BlockManager::WindowCopies(size_t copy) const {
   const size_t num_groups = layout_.group_windows.size();
   return std::span(window_copies_).subspan(copy * num_groups, num_groups);
@@ -177,8 +172,9 @@ void BlockManager::CarryOut(size_t copy, std::vector<CopyOnWrite>* copies) {
   Take(std::span(&first.blocks.destination, 1));
   sequence.tail.back() = first.blocks.destination;
   copies->push_back(first);
-  const std::span<BlockCopy> others = WindowCopies(copy);
   const std::span<std::vector<BlockId>> tails = WindowTails(sequence);
+  const std::span<BlockCopy> others =
+      std::span(window_copies_).subspan(copy * tails.size(), tails.size());
   for (size_t i = 0; i < others.size(); ++i) {
     Take(std::span(&others[i].destination, 1));
     tails[i].back() = others[i].destination;

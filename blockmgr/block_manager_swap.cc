@@ -28,6 +28,16 @@ std::shared_ptr<const RegionRecord> OnBlocks(const ModelLayout& layout,
   return record;
 }
 
+// Blocks that the window groups have of `length` settled tokens.
+int32_t NumWindowBlocks(const ModelLayout& layout, int32_t length) {
+  const int32_t num_pages = CeilDiv(length, layout.page_size);
+  int32_t num_blocks = 0;
+  for (int32_t group = 1; group < layout.num_groups(); ++group) {
+    num_blocks += num_pages - layout.FirstPage(group, length);
+  }
+  return num_blocks;
+}
+
 }  // namespace
 
 SwapId BlockManager::SwapOut(SequenceSlot slot,
@@ -96,7 +106,7 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
   match->window_blocks.clear();
   match->num_reclaimable -= match->num_reclaimable_in_windows;
   match->num_reclaimable_in_windows = 0;
-  match->num_window_blocks = NumWindowBlocks(num_tokens);
+  match->num_window_blocks = NumWindowBlocks(layout_, num_tokens);
   match->num_tokens = num_tokens;
   match->swap = swap;
   match->num_tail_ins = CeilDiv(num_tokens - swapped.cut(), layout_.page_size) -

@@ -22,22 +22,12 @@ std::span<const std::vector<BlockId>> BlockManager::WindowTails(
   return std::span(window_tails_).subspan(slot * num_groups, num_groups);
 }
 
-int32_t BlockManager::NumWindowBlocks(int32_t length) const {
-  const int32_t num_pages = CeilDiv(length, layout_.page_size);
-  int32_t num_blocks = 0;
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    num_blocks += num_pages - layout_.FirstPage(group, length);
-  }
-  return num_blocks;
-}
-
 int32_t BlockManager::FirstHeld(SequenceSlot slot, int32_t group) const {
   const SequenceCache& sequence = at(slot);
   const std::vector<BlockId>& tail =
       group == 0 ? sequence.tail : window_tail(slot, group);
   const int32_t page = layout_.FirstPage(group, sequence.num_settled);
-  const bool is_held =
-      page == std::ssize(tail) || tail[page] != kNullBlock;
+  const bool is_held = page == std::ssize(tail) || tail[page] != kNullBlock;
   return is_held ? page : page + 1;
 }
 
@@ -57,9 +47,10 @@ int32_t BlockManager::NumFalling(SequenceSlot slot) const {
   const SequenceCache& sequence = at(slot);
   int32_t num_blocks = 0;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const int32_t end = layout_.FirstPage(group, sequence.num_reserved);
+    if (end == layout_.FirstPage(group, sequence.num_settled)) continue;
     const std::vector<BlockId>& tail =
         group == 0 ? sequence.tail : window_tail(slot, group);
-    const int32_t end = layout_.FirstPage(group, sequence.num_reserved);
     for (int32_t i = FirstHeld(slot, group); i < end; ++i) {
       num_blocks += IsOwn(tail[i]) ? 1 : 0;
     }

@@ -204,6 +204,42 @@ void SchedulerImpl::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
   record->orders.push_back(std::move(in_flight));
 }
 
+void SchedulerImpl::WriteBlocks(const StepDecision::Run& run,
+                                std::span<const BlockId> blocks,
+                                StepPlan* plan) const {
+  const RequestState& request = *run.request;
+  const bool starts =
+      run.match >= 0 && decision_.matches[run.match].source == kNoSequenceSlot;
+  // What it starts with: cached blocks, a copy in the place of its source,
+  // blocks that come back.
+  const auto start = [&](const std::vector<BlockId>& tail, int32_t begin,
+                         std::vector<BlockId>* table) {
+    const auto end = tail.begin() +
+                     CeilDiv(request.num_in_cache - begin, layout().page_size);
+    table->insert(table->end(), tail.begin(), end);
+  };
+  if (starts) {
+    const SequenceCache& sequence = manager_.sequence(request.slot);
+    start(sequence.tail, sequence.cut(), &plan->blocks);
+  }
+  const int32_t num_groups = layout().num_groups();
+  // As many for each group.
+  const size_t num_new =
+      num_groups == 1 ? blocks.size() : blocks.size() / num_groups;
+  plan->blocks.insert(plan->blocks.end(), blocks.begin(),
+                      blocks.begin() + static_cast<std::ptrdiff_t>(num_new));
+  plan->block_offsets.push_back(std::ssize(plan->blocks));
+  for (int32_t group = 1; group < num_groups; ++group) {
+    if (starts) {
+      start(manager_.window_tail(request.slot, group), 0, &plan->window_blocks);
+    }
+    const auto added = blocks.subspan(group * num_new, num_new);
+    plan->window_blocks.insert(plan->window_blocks.end(), added.begin(),
+                               added.end());
+    plan->window_offsets.push_back(std::ssize(plan->window_blocks));
+  }
+}
+
 void SchedulerImpl::WriteRun(const StepDecision::Run& run,
                              std::span<const BlockId> blocks, StepPlan* plan,
                              StepInFlight* record) {
@@ -217,29 +253,7 @@ void SchedulerImpl::WriteRun(const StepDecision::Run& run,
   plan->num_tokens.push_back(run.num_tokens);
   plan->samples.push_back(samples ? 1 : 0);
   if (decision_.has_drafts) plan->num_drafts.push_back(run.num_drafts);
-  const bool starts =
-      run.match >= 0 && decision_.matches[run.match].source == kNoSequenceSlot;
-  const size_t num_new = blocks.size() / layout().num_groups();
-  const auto write = [&](std::span<const BlockId> tail, int32_t begin,
-                         int32_t group, std::vector<BlockId>* table,
-                         std::vector<int64_t>* offsets) {
-    if (starts) {
-      // What it starts with: cached blocks, a copy in the place of its source,
-      // blocks that come back.
-      const auto end = tail.begin() + CeilDiv(request.num_in_cache - begin,
-                                              layout().page_size);
-      table->insert(table->end(), tail.begin(), end);
-    }
-    const auto added = blocks.subspan(group * num_new, num_new);
-    table->insert(table->end(), added.begin(), added.end());
-    offsets->push_back(std::ssize(*table));
-  };
-  const SequenceCache& sequence = manager_.sequence(request.slot);
-  write(sequence.tail, sequence.cut(), 0, &plan->blocks, &plan->block_offsets);
-  for (int32_t group = 1; group < layout().num_groups(); ++group) {
-    write(manager_.window_tail(request.slot, group), 0, group,
-          &plan->window_blocks, &plan->window_offsets);
-  }
+  WriteBlocks(run, blocks, plan);
   record->runs.push_back({.request = &request,
                           .id = request.id,
                           .incarnation = request.incarnation,

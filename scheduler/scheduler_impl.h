@@ -358,6 +358,9 @@ class SchedulerImpl : public Scheduler {
   // `source`: of the tokens that it has; kNoSequenceSlot: the prefix cache.
   void WriteStart(const RequestState& request, SequenceSlot source,
                   StepPlan* plan) const;
+  // What the run adds to the tables: `blocks` are new.
+  void WriteBlocks(const StepDecision::Run& run,
+                   std::span<const BlockId> blocks, StepPlan* plan) const;
   void WriteRun(const StepDecision::Run& run, std::span<const BlockId> blocks,
                 StepPlan* plan, StepInFlight* record);
   void WriteOrder(const StepDecision::Run& run, StepPlan* plan,

@@ -82,6 +82,12 @@ void AddTinyFlags(CLI::App* app, Flags* flags) {
   add("--tiny-hidden", &flags->tiny.hidden, "Width of the residual stream");
   add("--tiny-mlp", &flags->tiny.mlp, "Width of the MLP");
   add("--tiny-vocabulary", &flags->tiny.vocabulary, "Tokens");
+  app->add_option("--tiny-windows", flags->tiny.windows,
+                  "Tokens that the layers attend to, 0: all; repeated over the "
+                  "layers, as in 64,64,64,0 (default: 0)")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 30))
+      ->group(kTinyGroup);
   app->add_option("--tiny-drafts", flags->tiny_drafts,
                   "Drafts proposed after a token, by prompt lookup, for a "
                   "daemon with --num-speculative-tokens")

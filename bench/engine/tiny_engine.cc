@@ -18,7 +18,8 @@ TinyEngine::TinyEngine(std::shared_ptr<const TinyModel> model,
       layout_(layout),
       max_drafts_(options.max_drafts),
       forward_(model_.get()),
-      tables_(layout_, options.max_sequences, options.num_host_blocks) {
+      tables_(layout_, options.max_sequences, options.num_host_blocks),
+      slot_mappings_(static_cast<size_t>(layout_.num_groups())) {
   ModelLayout expected = MakeLayout(model_->shape(), layout_.page_size,
                                     layout_.dtype, layout_.num_blocks);
   expected.num_shards = layout_.num_shards;
@@ -54,11 +55,12 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
   NoteSwapIns(plan, result);
   if (!plan.slots.empty()) {
     LayOutBatch(plan);
+    if (!lost_.empty() && layout_.has_windows()) SpreadLosses(plan);
     forward_.Begin(tokens_, positions_);
-    const TinyBatch batch{.slot_mapping = slot_mapping_,
+    const TinyBatch batch{.slot_mappings = slot_mappings_,
                           .query_offsets = query_offsets_};
     for (TinyShard& shard : shards_) shard.BeginStep(plan, batch);
-    for (int32_t layer = 0; layer < layout_.num_layers; ++layer) {
+    for (int32_t layer = 0; layer < model_->shape().num_layers; ++layer) {
       forward_.Project(layer);
       for (TinyShard& shard : shards_) {
         shard.RunLayer(plan, batch, layer, &forward_);
@@ -89,18 +91,26 @@ void TinyEngine::StartSequences(const StepPlan& plan) {
 void TinyEngine::LayOutBatch(const StepPlan& plan) {
   tokens_.clear();
   positions_.clear();
-  slot_mapping_.clear();
+  for (std::vector<int64_t>& mapping : slot_mappings_) mapping.clear();
   query_offsets_.assign(1, 0);
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     const SequenceTable& table = tables_.row(plan.slots[i]);
     for (int32_t p = plan.positions[i]; p < table.num_computed; ++p) {
       tokens_.push_back(table.tokens[static_cast<size_t>(p)]);
       positions_.push_back(p);
-      const int32_t row = p - table.cut;
-      const BlockId block =
-          table.tail_blocks[static_cast<size_t>(row / layout_.page_size)];
-      slot_mapping_.push_back(int64_t{Index(block)} * layout_.page_size +
-                              row % layout_.page_size);
+    }
+    for (size_t group = 0; group < slot_mappings_.size(); ++group) {
+      const std::vector<BlockId>& blocks =
+          group == 0 ? table.tail_blocks : table.window_blocks[group - 1];
+      const int32_t first = group == 0 ? table.cut : 0;
+      for (int32_t p = plan.positions[i]; p < table.num_computed; ++p) {
+        const int32_t row = p - first;
+        const BlockId block =
+            blocks[static_cast<size_t>(row / layout_.page_size)];
+        slot_mappings_[group].push_back(int64_t{Index(block)} *
+                                            layout_.page_size +
+                                        row % layout_.page_size);
+      }
     }
     query_offsets_.push_back(static_cast<int32_t>(tokens_.size()));
   }

@@ -7,7 +7,8 @@
 // by prompt lookup and verifies those that plans take on. What it computes for
 // a sequence depends on the sequence's tokens and evictions alone, bit for bit:
 // neither on the batch, nor on how the prompt was cut into chunks, nor on
-// drafts.
+// drafts. A layer reads and writes the blocks of its layer group; evictions,
+// and all that is kept for them, concern group 0.
 //
 // The KV heads are split among shards (tensor parallelism): each computes with
 // its heads in a memory of its own and allocates an eviction's budgets among
@@ -107,7 +108,16 @@ class TinyEngine {
   // Losses (tiny_losses.cc).
   // What the plan writes anew is not lost any more, what it copies may be.
   void ForgetLosses(const StepPlan& plan, StepResult* result);
+  // Of the window groups' new blocks of a run. starts_on_blocks: the first of
+  // them are those of its cached tokens.
+  void ForgetWindowLosses(const StepPlan& plan, size_t run,
+                          bool starts_on_blocks);
   void Lose(std::span<const BlockId> blocks, StepResult* result);
+  // What is computed from lost blocks is lost as well: in a model with windows
+  // they fall out of sight, and what came of them does not.
+  void SpreadLosses(const StepPlan& plan);
+  // Whether what queries from position `length` - 1 on attend to is lost.
+  bool IsLostTo(const SequenceTable& table, int32_t length) const;
   bool IsDamaged(SequenceSlot slot) const;
 
   absl::Status Evict(const StepPlan& plan, const EvictionOrder& order,
@@ -126,9 +136,10 @@ class TinyEngine {
   TinyHostFault host_fault_;
 
   // The batch of the current step, kept for its memory.
-  std::vector<int32_t> tokens_;         // [total tokens]
-  std::vector<int32_t> positions_;      // [total tokens]
-  std::vector<int64_t> slot_mapping_;   // [total tokens]
+  std::vector<int32_t> tokens_;     // [total tokens]
+  std::vector<int32_t> positions_;  // [total tokens]
+  // [num_groups][total tokens]
+  std::vector<std::vector<int64_t>> slot_mappings_;
   std::vector<int32_t> query_offsets_;  // [scheduled + 1]
 };
 

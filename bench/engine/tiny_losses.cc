@@ -20,8 +20,15 @@ void TinyEngine::ForgetLosses(const StepPlan& plan, StepResult* result) {
         start.region == kNoRegion
             ? static_cast<int32_t>(std::ssize(table.region_blocks))
             : 0;
-    num_cached[start.slot] = CeilDiv(num_tokens, layout_.page_size) -
-                             (start.num_transfers - num_region);
+    int32_t num_tail_transfers = start.num_transfers - num_region;
+    const int32_t num_pages =
+        CeilDiv(start.num_cached_tokens, layout_.page_size);
+    for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+      num_tail_transfers -=
+          num_pages - layout_.FirstPage(group, start.num_cached_tokens);
+    }
+    num_cached[start.slot] =
+        CeilDiv(num_tokens, layout_.page_size) - num_tail_transfers;
   }
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     const auto cached = num_cached.find(plan.slots[i]);
@@ -30,12 +37,46 @@ void TinyEngine::ForgetLosses(const StepPlan& plan, StepResult* result) {
     for (int64_t j = first; j < plan.block_offsets[i + 1]; ++j) {
       lost_.erase(plan.blocks[static_cast<size_t>(j)]);
     }
+    ForgetWindowLosses(plan, i, cached != num_cached.end());
   }
   for (const CopyOnWrite& copy : plan.copies) {
     lost_.erase(copy.blocks.destination);
     if (!lost_.contains(copy.blocks.source)) continue;
     lost_.insert(copy.blocks.destination);
     result->lost_blocks.push_back(copy.blocks.destination);
+  }
+}
+
+void TinyEngine::ForgetWindowLosses(const StepPlan& plan, size_t run,
+                                    bool starts_on_blocks) {
+  int32_t num_cached = 0;  // blocks
+  if (starts_on_blocks) {
+    const auto start =
+        std::ranges::find(plan.starts, plan.slots[run], &SequenceStart::slot);
+    // What comes back from the host tier is all that a window group has.
+    if (start->swap == kNoSwap) {
+      num_cached = start->num_cached_tokens / layout_.page_size;
+    }
+  }
+  const auto num_groups = static_cast<size_t>(layout_.num_window_groups());
+  for (size_t i = run * num_groups; i < (run + 1) * num_groups; ++i) {
+    for (int64_t j = plan.window_offsets[i] + num_cached;
+         j < plan.window_offsets[i + 1]; ++j) {
+      lost_.erase(plan.window_blocks[static_cast<size_t>(j)]);
+    }
+  }
+}
+
+void TinyEngine::SpreadLosses(const StepPlan& plan) {
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    if (!IsLostTo(tables_.row(plan.slots[i]), plan.positions[i] + 1)) continue;
+    for (const std::vector<int64_t>& mapping : slot_mappings_) {
+      for (int32_t row = query_offsets_[i]; row < query_offsets_[i + 1];
+           ++row) {
+        lost_.insert(BlockId{static_cast<int32_t>(
+            mapping[static_cast<size_t>(row)] / layout_.page_size)});
+      }
+    }
   }
 }
 
@@ -48,12 +89,28 @@ void TinyEngine::Lose(std::span<const BlockId> blocks, StepResult* result) {
   for (TinyShard& shard : shards_) shard.Lose(blocks);
 }
 
+bool TinyEngine::IsLostTo(const SequenceTable& table, int32_t length) const {
+  const auto is_lost = [&](int32_t group, const std::vector<BlockId>& blocks) {
+    const auto first = static_cast<size_t>(layout_.FirstPage(group, length));
+    return std::ranges::any_of(
+        std::span(blocks).subspan(std::min(first, blocks.size())),
+        [this](BlockId block) { return lost_.contains(block); });
+  };
+  if (is_lost(0, table.tail_blocks)) return true;
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    if (is_lost(group, table.window_blocks[static_cast<size_t>(group - 1)])) {
+      return true;
+    }
+  }
+  return std::ranges::any_of(table.region_blocks, [this](BlockId block) {
+    return lost_.contains(block);
+  });
+}
+
 bool TinyEngine::IsDamaged(SequenceSlot slot) const {
   if (lost_.empty()) return false;
   const SequenceTable& table = tables_.row(slot);
-  const auto is_lost = [this](BlockId block) { return lost_.contains(block); };
-  return std::ranges::any_of(table.tail_blocks, is_lost) ||
-         std::ranges::any_of(table.region_blocks, is_lost);
+  return IsLostTo(table, table.num_computed);
 }
 
 }  // namespace blockmgr

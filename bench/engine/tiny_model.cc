@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <utility>
 
 #include <absl/strings/str_cat.h>
 
@@ -72,22 +74,41 @@ absl::Status TinyShape::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat(
         "tiny model: rope_theta: expected a number > 1, got ", rope_theta));
   }
-  return absl::OkStatus();
+  if (std::ssize(windows) > num_layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tiny model: windows: expected at most one for each of ",
+                     num_layers, " layers, got ", windows.size()));
+  }
+  return windows.empty() ? absl::OkStatus() : GroupLayers(windows).status();
+}
+
+LayerGroups TinyShape::Groups() const {
+  std::vector<int32_t> of_layers(static_cast<size_t>(num_layers));
+  for (size_t i = 0; i < of_layers.size(); ++i) {
+    of_layers[i] = windows.empty() ? 0 : windows[i % windows.size()];
+  }
+  absl::StatusOr<LayerGroups> groups = GroupLayers(of_layers);
+  BM_CHECK(groups.ok());
+  return *std::move(groups);
 }
 
 ModelLayout MakeLayout(const TinyShape& shape, int32_t page_size, DType dtype,
                        int32_t num_blocks) {
-  return ModelLayout{.num_layers = shape.num_layers,
+  LayerGroups groups = shape.Groups();
+  return ModelLayout{.num_layers = groups.num_layers,
                      .num_heads = shape.num_heads,
                      .num_q_heads = shape.num_q_heads,
                      .head_dim = shape.head_dim,
                      .page_size = page_size,
                      .dtype = dtype,
-                     .num_blocks = num_blocks};
+                     .num_blocks = num_blocks,
+                     .window = groups.window,
+                     .group_windows = std::move(groups.group_windows)};
 }
 
 TinyModel::TinyModel(const TinyShape& shape, uint64_t seed) : shape_(shape) {
   BM_CHECK(shape.Validate().ok());
+  groups_ = shape.Groups();
   WeightSource source(seed);
   const int32_t hidden = shape.hidden;
   // A normalised row times a matrix of this scale has unit elements.

@@ -6,6 +6,8 @@
 // residual; then a final RMSNorm and a separate output matrix. (Llama: Touvron
 // et al. 2023; RoPE: Su et al., 2104.09864; GQA: Ainslie et al., 2305.13245;
 // SwiGLU: Shazeer, 2002.05202; RMSNorm: Zhang and Sennrich, 1910.07467.)
+// Layers may attend to the last tokens only (sliding windows), as those of
+// Mistral, Gemma and gpt-oss do.
 //
 // Weights come from a counter-based generator, so a seed means the same model
 // everywhere. They are scaled so that attention logits have a standard
@@ -23,6 +25,7 @@
 
 #include <absl/status/status.h>
 
+#include "blockmgr/base/layer_groups.h"
 #include "blockmgr/base/model_layout.h"
 
 namespace blockmgr {
@@ -37,13 +40,18 @@ struct TinyShape {
   int32_t mlp = 512;
   int32_t vocabulary = 256;
   double rope_theta = 10000.0;
+  // Tokens that the layers attend to, 0: all; repeated over the layers. Empty:
+  // all of them attend to all.
+  std::vector<int32_t> windows = {};
 
   absl::Status Validate() const;
   int32_t q_width() const { return num_q_heads * head_dim; }
   int32_t kv_width() const { return num_heads * head_dim; }
+  // REQUIRES: the shape is valid.
+  LayerGroups Groups() const;
 };
 
-// The layout of this model's pool. Not validated.
+// The layout of this model's pool. Not validated. REQUIRES: the shape is.
 ModelLayout MakeLayout(const TinyShape& shape, int32_t page_size, DType dtype,
                        int32_t num_blocks);
 
@@ -77,6 +85,8 @@ class TinyModel {
 
   const TinyShape& shape() const { return shape_; }
   const TinyWeights& weights() const { return weights_; }
+  // Where the layers are in the layout.
+  const LayerGroups& groups() const { return groups_; }
   // The embedding row of a token. Any client may send any id, so ids beyond the
   // vocabulary wrap around. REQUIRES: token >= 0.
   int32_t EmbeddingRow(int32_t token) const {
@@ -85,6 +95,7 @@ class TinyModel {
 
  private:
   TinyShape shape_;
+  LayerGroups groups_;
   TinyWeights weights_;
 };
 

@@ -201,7 +201,7 @@ void TinyScoring::AddValueNorms(const SelectorSpec& selector,
                                 const LayerEntries& slice, ScoreBatch* batch,
                                 ScoredEntries* whole) {
   const bool product = selector.gqa_product;
-  const auto layer = static_cast<size_t>(batch->layer);
+  const auto layer = static_cast<size_t>(model_.groups().LayerAt(batch->layer));
   const auto begin = static_cast<size_t>(slice.begin);
   // Rows of the shard's first query head.
   const size_t projection = static_cast<size_t>(shard_) * q_width() *

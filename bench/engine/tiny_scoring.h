@@ -45,8 +45,9 @@ struct ScoredEntries {
   std::vector<float> products;
 };
 
-// Of the heads of one shard: queries, entries and scores are those of its
-// heads. Thread-compatible. Model and backend are borrowed.
+// Of the heads of one shard in layer group 0: queries, entries and scores are
+// those of its heads, a layer is a slot of the group. Thread-compatible. Model
+// and backend are borrowed.
 class TinyScoring {
  public:
   // max_drafts: that a step may verify of a sequence. Nothing is accumulated

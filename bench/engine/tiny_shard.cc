@@ -13,7 +13,8 @@ namespace blockmgr {
 TinyShard::TinyShard(const TinyModel* model, const EngineTables* tables,
                      int32_t shard, std::unique_ptr<Backend> backend,
                      int32_t max_drafts)
-    : tables_(*tables),
+    : model_(*model),
+      tables_(*tables),
       shard_(shard),
       backend_(std::move(backend)),
       layout_(backend_->layout()),
@@ -52,18 +53,14 @@ void TinyShard::Start(const StepPlan& plan) {
 }
 
 void TinyShard::BeginStep(const StepPlan& plan, const TinyBatch& batch) {
-  kv_.resize(plan.slots.size());
   entries_.assign(plan.slots.size(), EntryIndex());
   for (size_t i = 0; i < plan.slots.size(); ++i) {
-    const SequenceTable& table = tables_.row(plan.slots[i]);
-    kv_[i] = SequenceKv{.tail_blocks = table.tail_blocks.data(),
-                        .tail_length = table.tail_length()};
     if (sequence(plan.slots[i]).scoring.kind == ScorerState::kAttentionSums) {
       entries_[i] = AllEntries(plan.slots[i]);
     }
   }
   if (tables_.layout().num_shards == 1) return;
-  attention_.resize(batch.slot_mapping.size() *
+  attention_.resize(batch.num_rows() *
                     static_cast<size_t>(layout_.num_q_heads) *
                     static_cast<size_t>(layout_.head_dim));
 }
@@ -83,34 +80,50 @@ const float* TinyShard::Columns(std::span<const float> rows, size_t num_rows,
   return own->data();
 }
 
+SequenceKv TinyShard::KvOf(SequenceSlot slot, const LayerPlace& place) const {
+  const SequenceTable& table = tables_.row(slot);
+  if (place.group > 0) {
+    const auto index = static_cast<size_t>(place.group - 1);
+    return {.tail_blocks = table.window_blocks[index].data(),
+            .tail_length = table.num_computed};
+  }
+  SequenceKv kv{.tail_blocks = table.tail_blocks.data(),
+                .tail_length = table.tail_length()};
+  if (const RaggedRegion* region = sequence(slot).layout()) {
+    const int32_t first_head = layout_.head_index(place.slot, 0);
+    kv.region_pages = region->page_list().data();
+    kv.region_offsets = region->page_offsets().data() + first_head;
+    kv.region_lengths = region->kept().data() + first_head;
+  }
+  return kv;
+}
+
 void TinyShard::RunLayer(const StepPlan& plan, const TinyBatch& batch,
                          int32_t layer, TinyForward* forward) {
-  const size_t num_rows = batch.slot_mapping.size();
-  backend_->Append(
-      AppendBatch{.layer = layer,
-                  .slot_mapping = batch.slot_mapping,
-                  .keys = Columns(forward->keys(), num_rows, &keys_),
-                  .values = Columns(forward->values(), num_rows, &values_)});
+  const size_t num_rows = batch.num_rows();
+  const LayerPlace& place = model_.groups().layers[static_cast<size_t>(layer)];
+  backend_->Append(AppendBatch{
+      .layer = place.slot,
+      .slot_mapping = batch.slot_mappings[static_cast<size_t>(place.group)],
+      .keys = Columns(forward->keys(), num_rows, &keys_),
+      .values = Columns(forward->values(), num_rows, &values_)});
   const float* queries = Columns(forward->queries(), num_rows, &queries_);
-  Observe(plan, batch, layer, queries,
-          Columns(forward->raw_queries(), num_rows, &raw_queries_));
-  const int32_t first_head = layout_.head_index(layer, 0);
-  for (size_t i = 0; i < plan.slots.size(); ++i) {
-    const RaggedRegion* region = sequence(plan.slots[i]).layout();
-    if (region == nullptr) continue;
-    kv_[i].region_pages = region->page_list().data();
-    kv_[i].region_offsets = region->page_offsets().data() + first_head;
-    kv_[i].region_lengths = region->kept().data() + first_head;
+  if (place.group == 0) {
+    Observe(plan, batch, place.slot, queries,
+            Columns(forward->raw_queries(), num_rows, &raw_queries_));
   }
+  kv_.clear();
+  for (const SequenceSlot slot : plan.slots) kv_.push_back(KvOf(slot, place));
   const bool is_alone = tables_.layout().num_shards == 1;
   const std::span<float> all = forward->attention();
   backend_->Attention(
-      AttentionBatch{.layer = layer,
+      AttentionBatch{.layer = place.slot,
                      .sequences = kv_,
                      .query_offsets = batch.query_offsets,
                      .queries = queries,
                      .output = is_alone ? all.data() : attention_.data(),
-                     .scale = scale_});
+                     .scale = scale_,
+                     .window = place.window});
   if (is_alone) return;
   const size_t own_width = attention_.size() / num_rows;
   for (size_t row = 0; row < num_rows; ++row) {

@@ -2,9 +2,10 @@
 //
 // It has the KV heads of one shard in a memory of its own, knows which of its
 // pages the regions of its sequences have, attends with its query heads, and
-// scores, selects and moves the entries of its heads. It hears of block ids and
-// counts from the tables that all shards share, and never of another shard's
-// pages. With one shard it is all of the engine's cache.
+// scores, selects and moves the entries of its heads, those of layer group 0.
+// It hears of block ids and counts from the tables that all shards share, and
+// never of another shard's pages. With one shard it is all of the engine's
+// cache.
 //
 // Thread-compatible. Owns the backend, and its part of the host tier (as many
 // host blocks as the tables have); memory beyond: the kept queries
@@ -36,8 +37,11 @@ namespace blockmgr {
 
 // Where the rows of a step belong. Borrowed for the step.
 struct TinyBatch {
-  std::span<const int64_t> slot_mapping;   // [total tokens]
+  // By layer group. [num_groups][total tokens]
+  std::span<const std::vector<int64_t>> slot_mappings;
   std::span<const int32_t> query_offsets;  // [scheduled + 1]
+
+  size_t num_rows() const { return slot_mappings.front().size(); }
 };
 
 // What an eviction would keep of a shard's heads.
@@ -65,9 +69,9 @@ class TinyShard {
   void Leave(const StepPlan& plan);
   void Start(const StepPlan& plan);
 
-  // A step: BeginStep, then every layer in order, between the forward pass's
-  // Project and Finish: stores the new rows, and fills the shard's columns of
-  // forward->attention().
+  // A step: BeginStep, then every layer of the model in order, between the
+  // forward pass's Project and Finish: stores the new rows, and fills the
+  // shard's columns of forward->attention().
   void BeginStep(const StepPlan& plan, const TinyBatch& batch);
   void RunLayer(const StepPlan& plan, const TinyBatch& batch, int32_t layer,
                 TinyForward* forward);
@@ -105,10 +109,12 @@ class TinyShard {
     std::vector<BlockId> blocks;
   };
 
+  // The cache of a scheduled sequence in a layer.
+  SequenceKv KvOf(SequenceSlot slot, const LayerPlace& place) const;
   // Copies it back. Its region, if any.
   std::shared_ptr<const Region> SwapIn(const StepPlan& plan,
                                        const SequenceStart& start);
-  // Shows the layer's queries to what scores will be made of.
+  // Shows the queries of a slot of group 0 to what scores will be made of.
   void Observe(const StepPlan& plan, const TinyBatch& batch, int32_t layer,
                const float* queries, const float* raw_queries);
   // Live entries of a sequence, those of this step included.
@@ -124,6 +130,7 @@ class TinyShard {
     return sequences_[static_cast<size_t>(Index(slot))];
   }
 
+  const TinyModel& model_;
   const EngineTables& tables_;
   const int32_t shard_;
   const std::unique_ptr<Backend> backend_;

@@ -124,15 +124,16 @@ Measures DraftStep(int32_t num_running, int32_t divisor) {
   return Percentiles(Times(count, [&] { return workload.Step(); }));
 }
 
-Measures EvictableDecodeStep(int32_t num_running, int32_t divisor) {
+// The ratio is to steps of a plain model and requests without an eviction.
+Measures DecodeStepLike(DecodeWorkload::Setting setting, int32_t divisor) {
   const int32_t count = kNumSteps / divisor;
-  DecodeWorkload::Setting setting{.num_running = num_running / divisor,
-                                  .max_steps = count};
-  DecodeWorkload plain(setting);
-  setting.evictable = true;
-  DecodeWorkload evictable(setting);
+  setting.num_running /= divisor;
+  setting.max_steps = count;
+  DecodeWorkload plain(
+      {.num_running = setting.num_running, .max_steps = count});
+  DecodeWorkload other(setting);
   const PairedTimes times = TimesByTurns(
-      count, [&] { return plain.Step(); }, [&] { return evictable.Step(); });
+      count, [&] { return plain.Step(); }, [&] { return other.Step(); });
   Measures measures = Percentiles(times.second_us);
   measures.emplace_back("ratio", PercentileOf(times.second_us, 50) /
                                      PercentileOf(times.first_us, 50));
@@ -225,7 +226,15 @@ std::vector<Benchmark> Benchmarks() {
       {"decode_step_1536",
        [](int32_t divisor) { return DecodeStep(1536, divisor); }},
       {"decode_step_256_evictable",
-       [](int32_t divisor) { return EvictableDecodeStep(256, divisor); }},
+       [](int32_t divisor) {
+         return DecodeStepLike({.num_running = 256, .evictable = true},
+                               divisor);
+       }},
+      {"decode_step_256_windows",
+       [](int32_t divisor) {
+         return DecodeStepLike({.num_running = 256, .num_window_groups = 1},
+                               divisor);
+       }},
       {"decode_step_256_drafts",
        [](int32_t divisor) { return DraftStep(256, divisor); }},
       {"waiting_100",

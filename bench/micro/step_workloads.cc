@@ -60,10 +60,14 @@ int32_t DecodeOutputs(const DecodeWorkload::Setting& setting) {
   return num_steps * (1 + setting.num_drafts / 2) + setting.num_drafts;
 }
 
-int32_t DecodeBlocks(const DecodeWorkload::Setting& setting) {
+ModelLayout DecodeLayout(const DecodeWorkload::Setting& setting) {
   const int32_t tokens = kLongestPrompt + DecodeOutputs(setting);
   // A few more than they will ever hold: the watermark holds nobody back.
-  return setting.num_running * (CeilDiv(tokens, 16) + 4) + 2;
+  const int32_t num_pages = setting.num_running * (CeilDiv(tokens, 16) + 4);
+  ModelLayout layout =
+      LlamaLayout((1 + setting.num_window_groups) * num_pages + 2);
+  layout.group_windows.assign(setting.num_window_groups, 128);
+  return layout;
 }
 
 SchedulerOptions WaitingOptions(const WaitingWorkload::Setting& setting) {
@@ -85,8 +89,9 @@ double ThreadMicroseconds() {
          static_cast<double>(now.tv_nsec) * 1e-3;
 }
 
-StepHarness::StepHarness(int32_t num_blocks, const SchedulerOptions& options)
-    : scheduler_(*Scheduler::Create(LlamaLayout(num_blocks), options)) {}
+StepHarness::StepHarness(const ModelLayout& layout,
+                         const SchedulerOptions& options)
+    : scheduler_(*Scheduler::Create(layout, options)) {}
 
 void StepHarness::Submit(Request request) {
   request.id = absl::StrCat("r", ++num_submitted_);
@@ -129,7 +134,7 @@ DecodeWorkload::DecodeWorkload(const Setting& setting)
       tokens_per_step_(int64_t{setting.num_running} *
                        (1 + setting.num_drafts / 2)),
       steps_left_(setting.max_steps),
-      harness_(DecodeBlocks(setting), DecodeOptions(setting)) {
+      harness_(DecodeLayout(setting), DecodeOptions(setting)) {
   for (int32_t i = 0; i < num_running_; ++i) {
     Request request;
     request.prompt = Prompt(0, 0, i, kShortestPrompt + i % 16);
@@ -157,7 +162,8 @@ double DecodeWorkload::Step() {
 
 // With 24 blocks each, about 64 requests fit: admission is limited by blocks.
 WaitingWorkload::WaitingWorkload(const Setting& setting)
-    : setting_(setting), harness_(64 * 24, WaitingOptions(setting)) {
+    : setting_(setting),
+      harness_(LlamaLayout(64 * 24), WaitingOptions(setting)) {
   Refill();
   for (int32_t i = 0; i < 100; ++i) {
     harness_.Step();

@@ -23,7 +23,7 @@ double ThreadMicroseconds();
 // many drafts as a step may verify, and accepts half of them.
 class StepHarness {
  public:
-  StepHarness(int32_t num_blocks, const SchedulerOptions& options);
+  StepHarness(const ModelLayout& layout, const SchedulerOptions& options);
 
   // The id is chosen here. REQUIRES: the request is accepted.
   void Submit(Request request);
@@ -57,6 +57,8 @@ class DecodeWorkload {
     bool evictable = false;
     int32_t num_drafts = 0;   // even
     int32_t max_steps = 512;  // to be timed
+    // Of 128 tokens, as gpt-oss has them.
+    int32_t num_window_groups = 0;
   };
   // Runs the prompts too, which are short.
   explicit DecodeWorkload(const Setting& setting);

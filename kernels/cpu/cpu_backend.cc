@@ -87,9 +87,9 @@ CpuBackend::HeadList CpuBackend::MakeHeadList(const SequenceKv& sequence,
 }
 
 void CpuBackend::GatherTile(const HeadList& list, int64_t begin,
-                            int32_t num_rows) {
+                            int32_t first_row, int32_t num_rows) {
   const int32_t page_size = layout().page_size;
-  int32_t row = 0;
+  int32_t row = first_row;
   while (row < num_rows) {
     const int64_t rank = begin + row;
     const bool in_region = rank < list.region_length;
@@ -109,7 +109,19 @@ void CpuBackend::GatherTile(const HeadList& list, int64_t begin,
       key += arena_.token_stride();
     }
   }
-  for (; row % kRowGroup != 0; ++row) tile_.keys[row] = tile_.keys[0];
+  for (; row % kRowGroup != 0; ++row) tile_.keys[row] = tile_.keys[row - 1];
+}
+
+const KvTile& CpuBackend::TileFrom(int32_t first_row, int32_t num_rows) {
+  if (first_row == 0) return tile_;
+  window_tile_.kv_stride = tile_.kv_stride;
+  window_tile_.head_dim = tile_.head_dim;
+  window_tile_.dtype = tile_.dtype;
+  const auto end =
+      std::copy(tile_.keys.begin() + first_row, tile_.keys.begin() + num_rows,
+                window_tile_.keys.begin());
+  std::fill(end, window_tile_.keys.end(), tile_.keys[first_row]);
+  return window_tile_;
 }
 
 void CpuBackend::AttendBlock(const AttentionBatch& batch, const HeadList& list,
@@ -117,26 +129,35 @@ void CpuBackend::AttendBlock(const AttentionBatch& batch, const HeadList& list,
   const int64_t group_size = layout().group_size();
   const int64_t head_dim = layout().head_dim;
   const int64_t token_stride = layout().num_q_heads * head_dim;
-  const int64_t first =
+  const int64_t offset =
       block.first_token * token_stride + list.head * group_size * head_dim;
-  const float* queries = batch.queries + first;
-  float* output = batch.output + first;
+  const float* queries = batch.queries + offset;
+  float* output = batch.output + offset;
   states_.assign(block.num_tokens * group_size, SoftmaxState{});
   for (int32_t j = 0; j < block.num_tokens; ++j) {
     std::fill_n(output + j * token_stride, group_size * head_dim, 0.0f);
   }
 
+  // The first rank that a query with so many rows up to its own attends to.
+  const auto first_rank = [&batch](int64_t length) {
+    return batch.window == 0 ? 0 : std::max<int64_t>(0, length - batch.window);
+  };
   const int64_t last_length = block.first_length + block.num_tokens - 1;
-  for (int64_t begin = 0; begin < last_length; begin += kTileRows) {
-    GatherTile(list, begin,
-               static_cast<int32_t>(
-                   std::min<int64_t>(kTileRows, last_length - begin)));
+  const int64_t first = first_rank(block.first_length);
+  for (int64_t begin = first / kTileRows * kTileRows; begin < last_length;
+       begin += kTileRows) {
+    const auto row_of = [begin](int64_t rank) {
+      return static_cast<int32_t>(
+          std::clamp<int64_t>(rank - begin, 0, kTileRows));
+    };
+    GatherTile(list, begin, row_of(first), row_of(last_length));
     for (int32_t j = 0; j < block.num_tokens; ++j) {
-      const int64_t num_rows =
-          std::min<int64_t>(kTileRows, block.first_length + j - begin);
-      if (num_rows <= 0) continue;
-      AttendTile(tile_, static_cast<int32_t>(num_rows), batch.scale,
-                 queries + j * token_stride,
+      const int64_t length = block.first_length + j;
+      const int32_t first_row = row_of(first_rank(length));
+      const int32_t num_rows = row_of(length);
+      if (first_row >= num_rows) continue;
+      AttendTile(TileFrom(first_row, num_rows), num_rows - first_row,
+                 batch.scale, queries + j * token_stride,
                  std::span(states_).subspan(j * group_size, group_size),
                  output + j * token_stride);
     }
@@ -154,8 +175,10 @@ void CpuBackend::AttendBlock(const AttentionBatch& batch, const HeadList& list,
 void CpuBackend::Attention(const AttentionBatch& batch) {
   BM_CHECK(batch.layer >= 0 && batch.layer < layout().num_layers);
   BM_CHECK(batch.query_offsets.size() == batch.sequences.size() + 1);
+  BM_CHECK(batch.window >= 0);
   for (std::size_t s = 0; s < batch.sequences.size(); ++s) {
     const SequenceKv& sequence = batch.sequences[s];
+    BM_CHECK(batch.window == 0 || sequence.region_pages == nullptr);
     const int32_t query_begin = batch.query_offsets[s];
     const int32_t num_queries = batch.query_offsets[s + 1] - query_begin;
     BM_CHECK(num_queries >= 0);

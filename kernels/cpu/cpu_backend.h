@@ -28,11 +28,12 @@ namespace blockmgr {
 // kTileRows by rank, from its first row on, and tiles are taken in order.
 // Neither batch, nor chunk, nor page boundaries move a tile. So a region that
 // keeps every entry in position order even gives the bits of the sequence it
-// replaced.
+// replaced. A window moves no tile either: it leaves rows out of the first one,
+// and tiles before it altogether.
 //
-// Cost: Attention reads each row once per query and pair of q_heads, from the
-// cache of the CPU after the first time. Scores: see the scorers. Scratch
-// memory grows to the largest call and is kept.
+// Cost: Attention reads each row once per query that attends to it and pair of
+// q_heads, from the cache of the CPU after the first time. Scores: see the
+// scorers. Scratch memory grows to the largest call and is kept.
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(KvArena arena);
@@ -72,8 +73,12 @@ class CpuBackend final : public Backend {
 
   HeadList MakeHeadList(const SequenceKv& sequence, int32_t layer,
                         int32_t head) const;
-  // Points the tile at num_rows rows of the list from rank `begin` on.
-  void GatherTile(const HeadList& list, int64_t begin, int32_t num_rows);
+  // Points rows [first_row, num_rows) of the tile at those of the list from
+  // rank begin + first_row on. REQUIRES: first_row < num_rows.
+  void GatherTile(const HeadList& list, int64_t begin, int32_t first_row,
+                  int32_t num_rows);
+  // The tile's rows [first_row, num_rows) as a tile; valid until the next call.
+  const KvTile& TileFrom(int32_t first_row, int32_t num_rows);
   void AttendBlock(const AttentionBatch& batch, const HeadList& list,
                    const QueryBlock& block);
   void MoveRows(std::span<const SlotMove> moves);
@@ -81,6 +86,7 @@ class CpuBackend final : public Backend {
 
   KvArena arena_;
   KvTile tile_;
+  KvTile window_tile_;  // of the queries whose window begins inside tile_
   std::vector<SoftmaxState> states_;  // [kQueryBlockTokens, group_size]
   AttentionScorer attention_scorer_;
   KeyScorer key_scorer_;

@@ -49,9 +49,18 @@ struct AttentionList {
   int32_t region_length = 0;  // live ranks of the region
   int32_t region_slots = 0;   // its ranks
   int32_t num_ranks = 0;      // of region and tail
+  int32_t first_rank = 0;     // nobody attends to those before
   int32_t head = 0;
 };
 
+// The first rank that a query with so many ranks up to its own attends to.
+SIMT_DEVICE int32_t FirstRank(const AttentionLists& lists, int32_t num_ranks) {
+  return lists.window == 0 || num_ranks <= lists.window
+             ? 0
+             : num_ranks - lists.window;
+}
+
+// As the last token of the list attends to it.
 SIMT_DEVICE AttentionList LoadList(const AttentionLists& lists,
                                    int32_t page_shift, int32_t sequence,
                                    int32_t head) {
@@ -69,6 +78,7 @@ SIMT_DEVICE AttentionList LoadList(const AttentionLists& lists,
   }
   list.tail_blocks = lists.tail_blocks + slot * lists.tail_stride;
   list.num_ranks = list.region_slots + lists.tail_lengths[slot];
+  list.first_rank = FirstRank(lists, list.num_ranks);
   return list;
 }
 

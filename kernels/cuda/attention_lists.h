@@ -66,11 +66,14 @@ inline PagedPool MakePagedPool(const PoolView& view) {
 //   r < region_length  or  region_slots <= r < region_slots + tail_length,
 //   region_slots = region_length rounded up to pages.
 //
-// Dead slots may hold anything, NaN included.
+// Dead slots may hold anything, NaN included. With a window, a query attends to
+// the last `window` ranks up to its own; pages that no query attends to are not
+// looked at.
 struct AttentionLists {
   int32_t num_sequences = 0;
   int32_t num_heads = 0;
   int32_t layer = 0;
+  int32_t window = 0;  // 0: all ranks. REQUIRES: 0, or no regions
   // Row of each sequence of the launch in the tables below; null: its own
   // number. Tables keep their address while sequences come and go.
   const int32_t* sequence_slots = nullptr;  // [num_sequences]

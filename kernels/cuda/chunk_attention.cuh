@@ -36,7 +36,7 @@ struct ChunkBlock {
   int32_t first_token = 0;  // of the sequence, in the batch
   int32_t num_rows = 0;     // of the sequence: tokens * group_size
   int32_t first_row = 0;    // of this CTA
-  int32_t first_limit = 0;  // ranks that the sequence's first token sees
+  int32_t first_limit = 0;  // rank after the last that its first token sees
 };
 
 // The sequence of a block. The last ones, which see the most, come first.
@@ -76,7 +76,7 @@ SIMT_DEVICE int64_t ChunkRowIndex(const ChunkParams& params,
          block.head * params.group_size + (row - token * params.group_size);
 }
 
-// Ranks that a row sees.
+// Rank after the last that a row sees.
 SIMT_DEVICE int32_t RowLimit(const ChunkParams& params, const ChunkBlock& block,
                              int32_t row) {
   return block.first_limit + row / params.group_size +
@@ -187,8 +187,16 @@ SIMT_DEVICE void ChunkLogits(const ChunkQueries<T, kDim>& queries,
   }
 }
 
+// Whether a rank has fallen out of the window of a row.
+SIMT_DEVICE bool IsOutOfWindow(const AttentionLists& lists, int32_t rank,
+                               int32_t limit) {
+  return lists.window > 0 && limit - rank > lists.window &&
+         !BM_PLANTED(kTailWindowMaskLost);
+}
+
 // -infinity where a row does not see a rank, or nobody does.
-SIMT_DEVICE void MaskChunk(const AttentionList& list, int32_t first_rank,
+SIMT_DEVICE void MaskChunk(const AttentionLists& lists,
+                           const AttentionList& list, int32_t first_rank,
                            const int32_t (&limit)[2],
                            float (&logits)[kChunkRanks / 8][4]) {
   SIMT_UNROLL
@@ -197,7 +205,10 @@ SIMT_DEVICE void MaskChunk(const AttentionList& list, int32_t first_rank,
     for (int j = 0; j < 4; ++j) {
       const int32_t rank = first_rank + n * 8 + LaneIndex() % 4 * 2 + j % 2;
       const bool live = IsLive(list, rank) || BM_PLANTED(kRegionMaskLost);
-      if (!live || rank >= limit[j / 2]) logits[n][j] = -INFINITY;
+      if (!live || rank >= limit[j / 2] ||
+          IsOutOfWindow(lists, rank, limit[j / 2])) {
+        logits[n][j] = -INFINITY;
+      }
     }
   }
 }

@@ -13,11 +13,13 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Whether every row of the CTA sees every rank of a tile.
+// Whether every row of the CTA sees every rank of a tile: from most_first on,
+// up to least_limit.
 SIMT_DEVICE bool AllSeen(const AttentionList& list, int32_t first_rank,
-                         int32_t least_limit) {
+                         int32_t most_first, int32_t least_limit) {
   const int32_t end = first_rank + kChunkRanks;
-  return end <= least_limit && (end <= list.region_length ||
+  return first_rank >= most_first && end <= least_limit &&
+         (end <= list.region_length ||
                                 list.region_length == list.region_slots ||
                                 first_rank >= list.region_slots);
 }
@@ -29,14 +31,18 @@ void ChunkAttention(ChunkParams params) {
   using Shape = ChunkShape<T, kDim>;
   T* const query_tile = reinterpret_cast<T*>(simt::SharedBytes());
   T* const tiles = query_tile + Shape::kQueryElements;
-  const ChunkBlock block = MakeChunkBlock(params);
+  ChunkBlock block = MakeChunkBlock(params);
   CopyQueries<kDim>(params, block, query_tile);
   const int32_t last_row = block.first_row + kChunkRows < block.num_rows
                                ? block.first_row + kChunkRows - 1
                                : block.num_rows - 1;
   const int32_t least_limit = RowLimit(params, block, block.first_row);
-  const int32_t num_tiles =
-      (RowLimit(params, block, last_row) + kChunkRanks - 1) / kChunkRanks;
+  const int32_t most_limit = RowLimit(params, block, last_row);
+  const int32_t most_first = FirstRank(params.lists, most_limit);
+  // Nobody sees the tiles before: leaving them out changes no bit.
+  block.list.first_rank = FirstRank(params.lists, least_limit);
+  const int32_t first_tile = block.list.first_rank / kChunkRanks;
+  const int32_t num_tiles = (most_limit + kChunkRanks - 1) / kChunkRanks;
   const auto copy = [&](int32_t tile) {
     if (tile < num_tiles) {
       T* const keys =
@@ -48,22 +54,22 @@ void ChunkAttention(ChunkParams params) {
     }
     simt::CommitCopies();  // the first group holds the queries too
   };
-  copy(0);
+  copy(first_tile);
   ChunkState<kDim> state;
   state.Reset(params, block);
   ChunkQueries<T, kDim> queries;
-  for (int32_t tile = 0; tile < num_tiles; ++tile) {
+  for (int32_t tile = first_tile; tile < num_tiles; ++tile) {
     simt::WaitCopies<0>();
     // Publishes this tile, and says that the one before is not read any more.
     if (!BM_PLANTED(kNoBarrierBetweenTiles)) simt::SyncBlock();
     copy(tile + 1);
-    if (tile == 0) queries.Load(query_tile);
+    if (tile == first_tile) queries.Load(query_tile);
     const T* keys = tiles + tile % Shape::kStages * (2 * Shape::kTileElements);
     const int32_t first_rank = tile * kChunkRanks;
     float logits[kChunkRanks / 8][4];
     ChunkLogits<T, kDim>(queries, keys, params.scale * kLog2E, logits);
-    if (!AllSeen(block.list, first_rank, least_limit)) {
-      MaskChunk(block.list, first_rank, state.limit, logits);
+    if (!AllSeen(block.list, first_rank, most_first, least_limit)) {
+      MaskChunk(params.lists, block.list, first_rank, state.limit, logits);
     }
     ChunkSoftmax<kDim>(logits, &state);
     ChunkOutput<T, kDim>(logits, keys + Shape::kTileElements, &state);

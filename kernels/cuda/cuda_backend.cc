@@ -13,6 +13,7 @@ namespace blockmgr {
 namespace {
 
 constexpr int32_t kMaxGroupSize = 16;
+static_assert(kChunkRanks == kDecodeTileRanks, "TailOf counts tiles of both");
 
 absl::Status Expected(absl::string_view field, absl::string_view expected,
                       int64_t got) {
@@ -151,6 +152,7 @@ void CudaBackend::SplitBatch(const AttentionBatch& batch) {
     BM_CHECK(num_queries >= 0);
     // A query's own row is in the tail, so no list is empty.
     BM_CHECK(num_queries <= sequence.tail_length);
+    BM_CHECK(batch.window == 0 || sequence.region_pages == nullptr);
     if (num_queries == 0) continue;
     QuerySet& set = decodes && num_queries == 1 ? decode_ : chunk_;
     set.sequences.push_back(s);
@@ -163,11 +165,29 @@ void CudaBackend::SplitBatch(const AttentionBatch& batch) {
     for (int32_t head = 0; head < shape.num_heads; ++head) {
       const int32_t region_length =
           sequence.region_pages == nullptr ? 0 : sequence.region_lengths[head];
-      set.work_offsets.push_back(
-          set.work_offsets.back() +
-          DecodeTiles(region_length, sequence.tail_length, shape.page_size));
+      set.work_offsets.push_back(set.work_offsets.back() +
+                                 DecodeTiles(region_length,
+                                             sequence.tail_length,
+                                             shape.page_size, batch.window));
     }
   }
+}
+
+CudaBackend::TailPart CudaBackend::TailOf(const AttentionBatch& batch,
+                                          int32_t sequence) const {
+  const int32_t page_size = layout().page_size;
+  const int32_t length = batch.sequences[sequence].tail_length;
+  TailPart tail;
+  tail.end = CeilDiv(length, page_size);
+  tail.length = length;
+  if (batch.window == 0) return tail;
+  const int32_t num_queries =
+      batch.query_offsets[sequence + 1] - batch.query_offsets[sequence];
+  const int32_t first = std::max(0, length - num_queries + 1 - batch.window);
+  tail.begin = first / kChunkRanks * (kChunkRanks / page_size);
+  tail.first_page = first / page_size;
+  tail.length -= tail.begin * page_size;
+  return tail;
 }
 
 CudaBackend::Tables CudaBackend::AddTables(const AttentionBatch& batch) {
@@ -177,8 +197,9 @@ CudaBackend::Tables CudaBackend::AddTables(const AttentionBatch& batch) {
   for (const QuerySet* set : {&decode_, &chunk_}) {
     for (const int32_t s : set->sequences) {
       const SequenceKv& sequence = batch.sequences[s];
-      tables.tail_stride = std::max<int64_t>(
-          tables.tail_stride, CeilDiv(sequence.tail_length, shape.page_size));
+      const TailPart tail = TailOf(batch, s);
+      tables.tail_stride =
+          std::max<int64_t>(tables.tail_stride, tail.end - tail.begin);
       if (sequence.region_pages == nullptr) continue;
       tables.has_regions = true;
       for (int32_t head = 0; head < shape.num_heads; ++head) {
@@ -199,26 +220,28 @@ CudaBackend::Tables CudaBackend::AddTables(const AttentionBatch& batch) {
   int32_t pages_filled = 0;
   for (const QuerySet* set : {&decode_, &chunk_}) {
     for (const int32_t s : set->sequences) {
-      FillRow(batch.sequences[s], tables, row++, &pages_filled);
+      FillRow(batch.sequences[s], TailOf(batch, s), tables, row++,
+              &pages_filled);
     }
   }
   return tables;
 }
 
-void CudaBackend::FillRow(const SequenceKv& sequence, const Tables& tables,
-                          int32_t row, int32_t* num_pages) {
+void CudaBackend::FillRow(const SequenceKv& sequence, const TailPart& tail,
+                          const Tables& tables, int32_t row,
+                          int32_t* num_pages) {
   const ModelLayout& shape = layout();
   bool inside = true;
-  memory_.Host(tables.tail_lengths)[row] = sequence.tail_length;
+  memory_.Host(tables.tail_lengths)[row] = tail.length;
   const std::span<int32_t> blocks =
       memory_.Host(tables.tail_blocks)
           .subspan(row * tables.tail_stride, tables.tail_stride);
-  const int32_t num_blocks = CeilDiv(sequence.tail_length, shape.page_size);
-  for (int32_t i = 0; i < num_blocks; ++i) {
-    blocks[i] = Index(sequence.tail_blocks[i]);
-    inside &= blocks[i] >= 0 && blocks[i] < shape.num_blocks;
+  std::ranges::fill(blocks, 0);
+  for (int32_t i = tail.first_page; i < tail.end; ++i) {
+    int32_t& block = blocks[i - tail.begin];
+    block = Index(sequence.tail_blocks[i]);
+    inside &= block >= 0 && block < shape.num_blocks;
   }
-  std::ranges::fill(blocks.subspan(num_blocks), 0);
   if (tables.has_regions) {
     const int64_t first = int64_t{row} * shape.num_heads;
     int32_t* lengths = memory_.Host(tables.region_lengths).data() + first;
@@ -271,13 +294,14 @@ void CudaBackend::StoreOutput(const AttentionBatch& batch, const QuerySet& set,
   }
 }
 
-AttentionLists CudaBackend::Lists(const Tables& tables, int32_t layer,
-                                  int32_t first_row,
+AttentionLists CudaBackend::Lists(const AttentionBatch& batch,
+                                  const Tables& tables, int32_t first_row,
                                   const QuerySet& set) const {
   AttentionLists lists;
   lists.num_sequences = static_cast<int32_t>(set.sequences.size());
   lists.num_heads = layout().num_heads;
-  lists.layer = layer;
+  lists.layer = batch.layer;
+  lists.window = batch.window;
   if (tables.has_regions) {
     const int64_t first = int64_t{first_row} * layout().num_heads;
     lists.region_lengths = memory_.Device(tables.region_lengths) + first;
@@ -294,6 +318,7 @@ AttentionLists CudaBackend::Lists(const Tables& tables, int32_t layer,
 void CudaBackend::Attention(const AttentionBatch& batch) {
   BM_CHECK(batch.layer >= 0 && batch.layer < layout().num_layers);
   BM_CHECK(batch.query_offsets.size() == batch.sequences.size() + 1);
+  BM_CHECK(batch.window >= 0);
   SplitBatch(batch);
   if (decode_.sequences.empty() && chunk_.sequences.empty()) return;
   memory_.Begin();
@@ -309,9 +334,8 @@ void CudaBackend::Attention(const AttentionBatch& batch) {
   if (!decode_.sequences.empty()) RunDecode(batch, tables, decode);
   if (!chunk_.sequences.empty()) {
     ChunkParams params;
-    params.lists =
-        Lists(tables, batch.layer,
-              static_cast<int32_t>(decode_.sequences.size()), chunk_);
+    params.lists = Lists(
+        batch, tables, static_cast<int32_t>(decode_.sequences.size()), chunk_);
     params.pool = pool_.pool;
     params.query_offsets = memory_.Device(query_offsets);
     params.block_offsets = memory_.Device(block_offsets);
@@ -351,7 +375,7 @@ CudaBackend::DecodeCall CudaBackend::AddDecode(const AttentionBatch& batch) {
 void CudaBackend::RunDecode(const AttentionBatch& batch, const Tables& tables,
                             const DecodeCall& call) {
   DecodeParams params;
-  params.lists = Lists(tables, batch.layer, 0, decode_);
+  params.lists = Lists(batch, tables, 0, decode_);
   params.pool = pool_.pool;
   params.tile_offsets = memory_.Device(call.tile_offsets);
   params.queries = memory_.Device(call.queries);

@@ -125,6 +125,14 @@ class CudaBackend final : public Backend {
   int64_t scratch_bytes() const { return memory_.capacity_bytes(); }
 
  private:
+  // The part of a tail's block table that kernels get: without a window all.
+  // They begin with a whole tile, so that their tiles are those of the tail.
+  struct TailPart {
+    int32_t begin = 0;       // first page
+    int32_t first_page = 0;  // that a query attends to; ids before are not read
+    int32_t end = 0;
+    int32_t length = 0;  // tokens from page `begin` on
+  };
   // The sequences of a batch that one kernel takes.
   struct QuerySet {
     std::vector<int32_t> sequences;      // of the batch
@@ -167,9 +175,10 @@ class CudaBackend final : public Backend {
 
   // Fills decode_ and chunk_.
   void SplitBatch(const AttentionBatch& batch);
+  TailPart TailOf(const AttentionBatch& batch, int32_t sequence) const;
   Tables AddTables(const AttentionBatch& batch);
-  void FillRow(const SequenceKv& sequence, const Tables& tables, int32_t row,
-               int32_t* num_pages);
+  void FillRow(const SequenceKv& sequence, const TailPart& tail,
+               const Tables& tables, int32_t row, int32_t* num_pages);
   // The queries of a set, side by side.
   CallMemory::Array<simt::BFloat16> AddQueriesOf(const AttentionBatch& batch,
                                                  const QuerySet& set);
@@ -178,8 +187,8 @@ class CudaBackend final : public Backend {
   DecodeCall AddDecode(const AttentionBatch& batch);
   void RunDecode(const AttentionBatch& batch, const Tables& tables,
                  const DecodeCall& call);
-  AttentionLists Lists(const Tables& tables, int32_t layer, int32_t first_row,
-                       const QuerySet& set) const;
+  AttentionLists Lists(const AttentionBatch& batch, const Tables& tables,
+                       int32_t first_row, const QuerySet& set) const;
 
   const CudaBackendOptions options_;
   const std::unique_ptr<DeviceRuntime> runtime_;

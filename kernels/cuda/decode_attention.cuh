@@ -40,6 +40,11 @@ struct DecodeShape {
   static_assert(kSharedBytes <= kMaxSharedBytes, "does not fit an SM");
 };
 
+// First rank of a list's tile.
+SIMT_DEVICE int32_t RankOfTile(const AttentionList& list, int32_t tile) {
+  return (list.first_rank / kDecodeTileRanks + tile) * kDecodeTileRanks;
+}
+
 // Copies a CTA's tiles to shared memory, ahead of their use and across lists:
 // a new list does not drain the pipeline.
 template <typename Shape, typename T, int kDim>
@@ -67,7 +72,7 @@ struct DecodeLoader {
     if (tile < end) {
       if (tile == list_end) Enter(params, list_index + 1);
       const int32_t rank =
-          (tile - list_begin) * kDecodeTileRanks + WarpIndex() * Shape::kRows;
+          RankOfTile(list, tile - list_begin) + WarpIndex() * Shape::kRows;
       T* const keys = rows + stage * Shape::kStageElements;
       CopyRankRows<kDim>(params.pool, list, params.lists.layer, rank, 0, keys,
                          keys + Shape::kRows * kDim);
@@ -180,15 +185,13 @@ SIMT_DEVICE void StoreLogits(const DecodeParams& params, int64_t first_row,
   }
 }
 
-// Adds 16 rows to the state: online softmax (Milakov and Gimelshein,
-// 1805.02867), then O^T += V^T P.
+// Adds 16 rows, those of them that are live, to the state: online softmax
+// (Milakov and Gimelshein, 1805.02867), then O^T += V^T P.
 template <typename T, int kDim, int kQTiles>
-SIMT_DEVICE void DecodeRows(const T* values, int32_t num_live, float scale_log2,
+SIMT_DEVICE void DecodeRows(const T* values, const bool (&live)[2],
+                            float scale_log2,
                             float (&logits)[kQTiles][4],
                             DecodeState<kDim / 16, kQTiles>* state) {
-  const int32_t row = LaneIndex() / 4;
-  const bool live[2] = {row < num_live || BM_PLANTED(kMaskLost),
-                        row + 8 < num_live || BM_PLANTED(kMaskLost)};
   uint32_t b[kQTiles][2];
   SIMT_UNROLL
   for (int t = 0; t < kQTiles; ++t) {

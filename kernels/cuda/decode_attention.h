@@ -43,7 +43,8 @@ struct DecodeParams {
   // null.
   float* lse = nullptr;  // [num_sequences, num_q_heads]
   // scale * <q, k> of every live rank, for AddDecodeAttention; dead ranks are
-  // not written. The rows of a list begin at 64 * its tile offset. May be null.
+  // not written. The rows of a list begin at 64 * its tile offset. May be null,
+  // and is with a window.
   float* logits = nullptr;  // [64 * tiles, group_size]
   // Workspace of DecodeWorkspaceSlots slots. A slot's rows are the q_heads of a
   // group rounded up to 8.
@@ -55,19 +56,24 @@ struct DecodeParams {
   float scale = 1.0f;
 };
 
-// Tiles of a list. An empty list has one too: its output must be written.
+// Tiles of a list, without those before the window. Tiles begin at multiples of
+// their size all the same. An empty list has one too: its output must be
+// written.
 inline int32_t DecodeTiles(int32_t region_length, int32_t tail_length,
-                           int32_t page_size) {
+                           int32_t page_size, int32_t window = 0) {
   const int32_t region_slots =
       (region_length + page_size - 1) / page_size * page_size;
   const int32_t num_ranks = region_slots + tail_length;
-  const int32_t tiles = (num_ranks + kDecodeTileRanks - 1) / kDecodeTileRanks;
+  const int32_t first_rank =
+      window == 0 || num_ranks <= window ? 0 : num_ranks - window;
+  const int32_t tiles = (num_ranks + kDecodeTileRanks - 1) / kDecodeTileRanks -
+                        first_rank / kDecodeTileRanks;
   return tiles > 0 ? tiles : 1;
 }
 
 // Tile offsets from the lengths on the device. What appends tokens on the
 // device need not come back to the host for a plan; without regions, one plan
-// serves all layers.
+// serves all layers of one window.
 struct DecodePlanParams {
   AttentionLists lists;  // pages are not read
   Divider num_heads;

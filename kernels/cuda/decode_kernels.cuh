@@ -130,7 +130,8 @@ SIMT_DEVICE void AttendDecodeTile(
   }
   if (!BM_PLANTED(kNoBarrierAfterWait)) simt::SyncWarp();
   const int32_t rank =
-      (tile - piece.list_begin) * kDecodeTileRanks + WarpIndex() * Shape::kRows;
+      RankOfTile(list, tile - piece.list_begin) + WarpIndex() * Shape::kRows;
+  const int32_t num_before = RowsBeforeWindow(list, rank);
   const int32_t num_live = LiveRows(list, rank);
   float logits[kQTiles][4];
   DecodeLogits<T, kDim, kQTiles>(rows, queries, logits);
@@ -139,7 +140,12 @@ SIMT_DEVICE void AttendDecodeTile(
                          int64_t{piece.list_begin} * kDecodeTileRanks + rank,
                          num_live, logits);
   }
-  DecodeRows<T, kDim, kQTiles>(rows + Shape::kRows * kDim, num_live,
+  const int32_t row = LaneIndex() / 4;
+  const bool all = BM_PLANTED(kMaskLost);
+  const bool live[2] = {
+      (row >= num_before && row < num_live) || all,
+      (row + 8 >= num_before && row + 8 < num_live) || all};
+  DecodeRows<T, kDim, kQTiles>(rows + Shape::kRows * kDim, live,
                                params.scale * kLog2E, logits, state);
   if (!BM_PLANTED(kNoBarrierBeforeReuse)) simt::SyncWarp();
 }

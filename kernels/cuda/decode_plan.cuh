@@ -30,7 +30,8 @@ SIMT_DEVICE int32_t TilesOfList(const DecodePlanParams& params, int32_t list) {
     ranks = (lists.region_lengths[index] + mask) & ~mask;
   }
   ranks += lists.tail_lengths[slot];
-  const int32_t tiles = (ranks + kDecodeTileRanks - 1) / kDecodeTileRanks;
+  const int32_t tiles = (ranks + kDecodeTileRanks - 1) / kDecodeTileRanks -
+                        FirstRank(lists, ranks) / kDecodeTileRanks;
   return tiles > 0 ? tiles : 1;
 }
 

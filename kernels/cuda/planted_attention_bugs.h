@@ -30,10 +30,12 @@ enum class AttentionBug {
   kNoBarrierBeforeCombine,  // warps read each other's results too early
   kNoBarrierAfterCombine,   // and overwrite them too early
   kChunkBoundaryLost,       // chunks depend on the CTA's range
+  kTailWindowOffByOne,      // the row before the window counts as live
   // Chunk attention.
   kCausalOffByOne,
   kNoBarrierBetweenTiles,
   kRegionMaskLost,
+  kTailWindowMaskLost,  // rows see what the CTA's first one sees
   // Scores.
   kWindowMaskLost,
   kStatsOfOneSplit,

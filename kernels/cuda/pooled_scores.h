@@ -41,6 +41,7 @@ struct PoolParams {
 
 // h2o: adds what one decode step's query paid to every live entry, summed over
 // the group: exp(logit - lse) of the logits that DecodeAttention left.
+// REQUIRES: no window.
 struct DecodeSumParams {
   AttentionLists lists;
   int32_t page_shift = 4;

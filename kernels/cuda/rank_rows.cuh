@@ -16,11 +16,18 @@ inline namespace SIMT_SPACE {
 inline constexpr int32_t kRankRows = 16;
 
 // Of the kRankRows ranks from `rank`, a multiple of kRankRows, on the first so
-// many are live: they are all in the region or all in the tail, for both begin
-// on page boundaries. At most kRankRows, may be negative.
+// many are outside every window. May be negative.
+SIMT_DEVICE int32_t RowsBeforeWindow(const AttentionList& list, int32_t rank) {
+  return list.first_rank - rank - (BM_PLANTED(kTailWindowOffByOne) ? 1 : 0);
+}
+
+// Rows from there on up to this one are live: they are all in the region or all
+// in the tail, for both begin on page boundaries. At most kRankRows, may be
+// negative, and is not positive where there are none.
 SIMT_DEVICE int32_t LiveRows(const AttentionList& list, int32_t rank) {
   const int32_t end =
       rank < list.region_slots ? list.region_length : list.num_ranks;
+  if (RowsBeforeWindow(list, rank) >= kRankRows) return 0;
   const int32_t num_live = end - rank + (BM_PLANTED(kLengthOffByOne) ? 1 : 0);
   return num_live < kRankRows ? num_live : kRankRows;
 }
@@ -34,6 +41,7 @@ SIMT_DEVICE void CopyRankRows(const PagedPool& pool, const AttentionList& list,
                               int32_t layer, int32_t rank, int32_t first_row,
                               T* keys, T* values) {
   constexpr int kChunks = kDim / kChunk;
+  const int32_t num_before = RowsBeforeWindow(list, rank);
   const int32_t num_live = LiveRows(list, rank);
   const char* source = Nowhere(pool);
   if (num_live > 0) source = RankAddress(pool, list, layer, rank);
@@ -42,8 +50,8 @@ SIMT_DEVICE void CopyRankRows(const PagedPool& pool, const AttentionList& list,
     const int32_t element = i * 32 + LaneIndex();
     const int32_t row = element / kChunks;
     const int32_t chunk = element % kChunks;
-    const bool live =
-        row < num_live || (BM_PLANTED(kDeadValuesNotZeroed) && num_live > 0);
+    const bool live = (row >= num_before && row < num_live) ||
+                      (BM_PLANTED(kDeadValuesNotZeroed) && num_live > 0);
     const char* from =
         live ? source + row * pool.view.token_stride + chunk * 16 : source;
     const int32_t to = SwizzledChunk<kDim>(first_row + row, chunk);

@@ -87,6 +87,7 @@ TEST(MicroTest, EveryFigureIsFiniteAndPositive) {
                                   "decode_step_1536.p99_9_us",
                                   "decode_step_256_evictable.p50_us",
                                   "decode_step_256_evictable.ratio",
+                                  "decode_step_256_windows.ratio",
                                   "decode_step_256_drafts.p50_us",
                                   "waiting_100.p50_us",
                                   "waiting_100.slowest_us",

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "bench/micro/memory_workloads.h"
+
 namespace blockmgr {
 namespace {
 
@@ -35,6 +37,12 @@ TEST(DecodeWorkloadTest, VerifiesDraftsInEveryStep) {
     // Step checks the tokens.
     while (workload.steps_left() > 0) EXPECT_GT(workload.Step(), 0);
   }
+}
+
+TEST(DecodeWorkloadTest, WindowGroupsMoveOn) {
+  DecodeWorkload workload(
+      {.num_running = 20, .max_steps = 200, .num_window_groups = 2});
+  while (workload.steps_left() > 0) EXPECT_GT(workload.Step(), 0);
 }
 
 TEST(DecodeWorkloadTest, MoreRequestsThanAStepHasTokensForPrompts) {
@@ -81,7 +89,7 @@ TEST(WaitingWorkloadTest, AsManyRunWithALongQueue) {
 }
 
 TEST(StepHarnessTest, AnswersEveryStepAtOnce) {
-  StepHarness harness(64, {});
+  StepHarness harness(LlamaLayout(64), {});
   Request request;
   request.prompt.assign(40, 1);
   request.max_tokens = 3;

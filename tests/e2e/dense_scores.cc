@@ -32,18 +32,19 @@ Row Softmax(Row logits) {
   return logits;
 }
 
-// Scores of one layer; heads in turn.
+// Scores of the layer that has a slot of group 0; heads in turn.
 class LayerScorer {
  public:
   LayerScorer(const EvictionOrder& order, const DenseReference& reference,
-              const TinyModel& model, int32_t num_shards, int32_t layer)
+              const TinyModel& model, int32_t num_shards, int32_t slot)
       : order_(order),
         spec_(order.policy.scorer),
         reference_(reference),
         model_(model),
         shape_(model.shape()),
         num_shards_(num_shards),
-        layer_(layer),
+        slot_(slot),
+        layer_(model.groups().LayerAt(slot)),
         group_(shape_.num_q_heads / shape_.num_heads) {
     for (int32_t i = 0; i < shape_.head_dim / 2; ++i) {
       const double frequency =
@@ -371,12 +372,12 @@ class LayerScorer {
   Row Random(int32_t head) const {
     const std::vector<int32_t> entries = Entries(head);
     std::vector<float> scores(entries.size());
-    RandomScores(spec_.seed, layer_, head, entries, scores);
+    RandomScores(spec_.seed, slot_, head, entries, scores);
     return {scores.begin(), scores.end()};
   }
 
   Row External(int32_t head) const {
-    const int64_t index = int64_t{layer_} * shape_.num_heads + head;
+    const int64_t index = int64_t{slot_} * shape_.num_heads + head;
     return Each(head, [&](int32_t p) {
       return p < order_.cut ? double{(*order_.scores)[static_cast<size_t>(
                                   index * order_.cut + p)]}
@@ -390,6 +391,7 @@ class LayerScorer {
   const TinyModel& model_;
   const TinyShape& shape_;
   const int32_t num_shards_;
+  const int32_t slot_;
   const int32_t layer_;
   const int32_t group_;
   // Cosine and sine, averaged over the positions ahead, by plane.
@@ -408,8 +410,9 @@ DenseScores ScoreDensely(const EvictionOrder& order,
                          const TinyModel& model, int32_t num_shards) {
   DenseScores dense;
   const SelectorSpec& selector = order.policy.selector;
-  for (int32_t layer = 0; layer < model.shape().num_layers; ++layer) {
-    const LayerScorer scorer(order, reference, model, num_shards, layer);
+  for (int32_t slot = 0; slot < model.groups().num_layers; ++slot) {
+    const int32_t layer = model.groups().LayerAt(slot);
+    const LayerScorer scorer(order, reference, model, num_shards, slot);
     for (int32_t head = 0; head < model.shape().num_heads; ++head) {
       const size_t count = reference.Attended(layer, head, order.cut).size();
       const Row scores = scorer.Score(head);

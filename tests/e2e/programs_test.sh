@@ -47,6 +47,13 @@ if "$engine_program" --mode tiny --num-shards 3 >"$work/shards.log" 2>&1; then
 fi
 grep -q 'num_shards: expected a divisor of num_heads' "$work/shards.log" ||
   fail "no word of num_shards"
+# A window below a page is refused, by name.
+if "$engine_program" --mode tiny --tiny-windows 8,0 >"$work/windows.log" 2>&1
+then
+  fail "blockmgr-engine took a window of half a page"
+fi
+grep -q 'group_windows\[0\]: expected at least page_size' \
+  "$work/windows.log" || fail "no word of group_windows"
 # Nor is a flag of the other mode passed over.
 if "$engine_program" --mode sim --tiny-layers 3 >"$work/mode.log" 2>&1; then
   fail "blockmgr-engine took --tiny-layers with --mode sim"

@@ -82,7 +82,8 @@ void ReferenceChecker::Keep(const std::vector<std::vector<int32_t>>& kept,
                             int32_t cut, DenseReference* reference) const {
   const int32_t num_heads = model_->shape().num_heads;
   for (size_t i = 0; i < kept.size(); ++i) {
-    reference->Keep(static_cast<int32_t>(i) / num_heads,
+    const int32_t slot = static_cast<int32_t>(i) / num_heads;
+    reference->Keep(model_->groups().LayerAt(slot),
                     static_cast<int32_t>(i) % num_heads, cut, kept[i]);
   }
 }
@@ -111,21 +112,27 @@ void ReferenceChecker::OnStart(const SequenceStart& start) {
   }
 }
 
-void ReferenceChecker::FileLogits(SequenceSlot slot, int32_t position,
-                                  std::span<const float> logits) {
-  const std::vector<int32_t>& tokens = engine_->tables().row(slot).tokens;
-  // Of prompts that go on from each other, the longest.
-  const std::vector<int32_t>* own = nullptr;
+std::vector<int32_t> ReferenceChecker::PromptOf(
+    const std::vector<int32_t>& tokens, int32_t length) {
+  const MutexLock lock(&mutex_);
+  std::vector<int32_t> own;
   for (const std::vector<int32_t>& prompt : prompts_) {
-    if (prompt.size() <= tokens.size() && std::ssize(prompt) <= position + 1 &&
+    if (prompt.size() <= tokens.size() && std::ssize(prompt) <= length &&
         std::equal(prompt.begin(), prompt.end(), tokens.begin()) &&
-        (own == nullptr || own->size() < prompt.size())) {
-      own = &prompt;
+        own.size() < prompt.size()) {
+      own = prompt;
     }
   }
-  if (own == nullptr) return;
+  return own;
+}
+
+void ReferenceChecker::FileLogits(SequenceSlot slot, int32_t position,
+                                  std::span<const float> logits) {
+  const std::vector<int32_t> own =
+      PromptOf(engine_->tables().row(slot).tokens, position + 1);
+  if (own.empty()) return;
   const std::vector<float> values(logits.begin(), logits.end());
-  const auto [found, inserted] = logits_[*own].emplace(position, values);
+  const auto [found, inserted] = logits_[own].emplace(position, values);
   EXPECT_TRUE(inserted || found->second == values ||
               !sequences_[engine_->tables().row(slot).request].kept.empty())
       << "computed again with other logits at position " << position;
@@ -156,9 +163,10 @@ void ReferenceChecker::ExpectAttended(const EvictionOrder& order,
                                       const Sequence& sequence,
                                       const EntryIndex& candidates) const {
   const TinyShape& shape = model_->shape();
-  for (int32_t layer = 0; layer < shape.num_layers; ++layer) {
+  for (int32_t slot = 0; slot < model_->groups().num_layers; ++slot) {
+    const int32_t layer = model_->groups().LayerAt(slot);
     for (int32_t head = 0; head < shape.num_heads; ++head) {
-      const size_t index = static_cast<size_t>(layer) * shape.num_heads + head;
+      const size_t index = static_cast<size_t>(slot) * shape.num_heads + head;
       const int64_t begin = candidates.offsets[index];
       const int64_t end = candidates.offsets[index + 1];
       const std::vector<int32_t> attended =
@@ -191,7 +199,7 @@ KeepSets ReferenceChecker::SelectDensely(const EvictionOrder& order,
       if (from.empty()) return;
       to->insert(to->end(), from.begin() + begin, from.begin() + end);
     };
-    for (int32_t layer = 0; layer < shape.num_layers; ++layer) {
+    for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
       for (int32_t i = 0; i < num_heads; ++i) {
         const auto index = static_cast<size_t>(layer * shape.num_heads +
                                                shard * num_heads + i);
@@ -209,7 +217,7 @@ KeepSets ReferenceChecker::SelectDensely(const EvictionOrder& order,
     }
     const KeepSets keep =
         SelectEntries(order.policy, order.target,
-                      {.num_layers = shape.num_layers,
+                      {.num_layers = layout.num_layers,
                        .num_heads = num_heads,
                        .page_size = layout.page_size},
                       {.cut = order.cut, .length = order.length},
@@ -219,7 +227,7 @@ KeepSets ReferenceChecker::SelectDensely(const EvictionOrder& order,
                        .value_norms = own.value_norms,
                        .products = own.products},
                       budgets);
-    for (int32_t i = 0; i < shape.num_layers * num_heads; ++i) {
+    for (int32_t i = 0; i < layout.num_layers * num_heads; ++i) {
       ranks[{i / num_heads, shard * num_heads + i % num_heads}].assign(
           keep.ranks.begin() + keep.offsets[i],
           keep.ranks.begin() + keep.offsets[i + 1]);
@@ -239,9 +247,7 @@ void ReferenceChecker::OnEviction(const EvictionOrder& order,
                                   const KeepSets& keep) {
   const EntryIndex& candidates = scored.candidates;
   Sequence& sequence = Find(order.slot);
-  const TinyShape& shape = model_->shape();
-  const size_t num_heads =
-      static_cast<size_t>(shape.num_layers) * shape.num_heads;
+  const size_t num_heads = engine_->tables().layout().pages_per_block();
   std::vector<std::vector<int32_t>> kept(num_heads);
   for (size_t i = 0; i < num_heads; ++i) {
     for (int64_t k = keep.offsets[i]; k < keep.offsets[i + 1]; ++k) {

@@ -17,9 +17,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <absl/base/thread_annotations.h>
+
 #include "bench/engine/tiny_engine.h"
+#include "scheduler/server/mutex.h"
 #include "tests/bench/engine/shard_merger.h"
 #include "tests/e2e/dense_scores.h"
 #include "tests/testing/dense_reference.h"
@@ -43,8 +47,9 @@ class ReferenceChecker {
     return logits_;
   }
   // Tells how many prompt tokens a request has: its logits are filed under
-  // them.
+  // them. Any thread.
   void ExpectPrompt(std::vector<int32_t> prompt) {
+    const MutexLock lock(&mutex_);
     prompts_.push_back(std::move(prompt));
   }
 
@@ -78,13 +83,18 @@ class ReferenceChecker {
             DenseReference* reference) const;
   void FileLogits(SequenceSlot slot, int32_t position,
                   std::span<const float> logits);
+  // The longest expected prompt that these tokens go on from and is no
+  // longer than `length`; empty if there is none.
+  std::vector<int32_t> PromptOf(const std::vector<int32_t>& tokens,
+                                int32_t length);
 
   TinyEngine* const engine_;
   const std::shared_ptr<const TinyModel> model_;
   ShardMerger merger_;
   std::map<RequestId, Sequence> sequences_;
   std::map<RegionId, Evictions> regions_;  // that made those that are kept
-  std::vector<std::vector<int32_t>> prompts_;
+  Mutex mutex_;
+  std::vector<std::vector<int32_t>> prompts_ ABSL_GUARDED_BY(mutex_);
   std::map<std::vector<int32_t>, LogitsByPosition> logits_;
   int64_t num_logits_checked_ = 0;
   int64_t num_evictions_checked_ = 0;

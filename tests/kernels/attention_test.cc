@@ -80,7 +80,8 @@ struct AttentionCase {
                        .query_offsets = offsets,
                        .queries = queries.data(),
                        .output = output.data(),
-                       .scale = scale()});
+                       .scale = scale(),
+                       .window = window});
     return output;
   }
 
@@ -95,8 +96,11 @@ struct AttentionCase {
           query.sequence->Slots(layout(), head);
       const int64_t unseen = query.sequence->tail_length - query.tail_length;
       for (int64_t j = 0; j < num_tokens; ++j) {
-        const auto visible = std::span(slots).first(slots.size() - unseen -
-                                                    (num_tokens - 1 - j));
+        auto visible = std::span(slots).first(slots.size() - unseen -
+                                              (num_tokens - 1 - j));
+        if (window > 0 && std::ssize(visible) > window) {
+          visible = visible.last(window);
+        }
         for (int32_t g = 0; g < layout().group_size(); ++g) {
           const int64_t begin =
               j * token_floats() +
@@ -120,10 +124,45 @@ struct AttentionCase {
   }
 
   const ModelLayout& layout() const { return model.layout(); }
+  // Of the last num_queries tokens of a tail of this length, the first
+  // position that one attends to.
+  int32_t FirstPosition(int32_t tail_length, int32_t num_queries) const {
+    return window == 0 ? 0
+                       : std::max(0, tail_length - num_queries + 1 - window);
+  }
 
   Rng rng;
   PoolModel model;
+  int32_t window = 0;
 };
+
+// The sequence as it is when its last num_queries tokens are computed: blocks
+// that none of them attends to are gone.
+TestSequence WithoutPastBlocks(const AttentionCase& test,
+                               const TestSequence& sequence,
+                               int32_t tail_length, int32_t num_queries) {
+  // An id outside the pool: to look at it is to crash.
+  constexpr BlockId kStale{1 << 30};
+  TestSequence result = sequence;
+  const int32_t first_page =
+      test.FirstPosition(tail_length, num_queries) / test.layout().page_size;
+  for (int32_t i = 0; i < first_page; ++i) {
+    result.tail_blocks[i] = i % 2 == 0 ? kNullBlock : kStale;
+  }
+  return result;
+}
+
+// What is before `position` becomes NaN.
+void PoisonBefore(int32_t position, const TestSequence& sequence,
+                  PoolModel* model) {
+  for (int32_t head = 0; head < model->layout().num_heads; ++head) {
+    const std::vector<SlotIndex> slots = sequence.Slots(model->layout(), head);
+    for (int32_t i = 0; i < position; ++i) {
+      std::ranges::fill(model->key(slots[i]), std::nanf(""));
+      std::ranges::fill(model->value(slots[i]), std::nanf(""));
+    }
+  }
+}
 
 bool SameBits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() &&
@@ -233,6 +272,99 @@ TEST_P(AttentionTest, ResultIsIndependentOfChunksAndBatch) {
       EXPECT_TRUE(SameBits(output, expected)) << "chunks up to " << max_chunk;
     }
   }
+}
+
+TEST_P(AttentionTest, WindowsMatchDenseReference) {
+  for (uint64_t seed = 200; seed < 200 + SlowCases(24); ++seed) {
+    SCOPED_TRACE(seed);
+    Rng shape_rng(seed);
+    AttentionCase test(RandomLayout(shape_rng, GetParam(), 700), seed);
+    test.window = RandomInt(test.rng, 1, RandomInt(test.rng, 1, 200));
+    PagePicker picker(test.layout(), 650, test.rng);
+    std::vector<TestSequence> whole;
+    std::vector<TestSequence> sequences;
+    std::vector<std::vector<float>> queries;
+    for (int32_t i = 0; i < 3; ++i) {
+      whole.push_back(picker.MakeSequence(0, 0, RandomInt(test.rng, 1, 210),
+                                          &test.model, test.rng));
+      const int32_t length = whole[i].tail_length;
+      const int32_t num_queries = i == 0 ? 1 : RandomInt(test.rng, 1, length);
+      PoisonBefore(test.FirstPosition(length, num_queries), whole[i],
+                   &test.model);
+      sequences.push_back(
+          WithoutPastBlocks(test, whole[i], length, num_queries));
+      queries.push_back(
+          RandomFloats(test.rng, num_queries * test.token_floats()));
+    }
+    const std::unique_ptr<Backend> backend = test.model.MakeBackend();
+    std::vector<Query> batch;
+    batch.reserve(sequences.size());
+    for (int32_t i = 0; i < 3; ++i) {
+      batch.push_back({&sequences[i], sequences[i].tail_length, queries[i]});
+    }
+    const std::vector<float> output = test.Run(*backend, 0, batch);
+    int64_t begin = 0;
+    for (int32_t i = 0; i < 3; ++i) {
+      const int64_t size = std::ssize(queries[i]);
+      const Query query{&whole[i], whole[i].tail_length, queries[i]};
+      test.ExpectDense(query, std::span(output).subspan(begin, size), 2e-6);
+      begin += size;
+    }
+  }
+}
+
+TEST_P(AttentionTest, WithAWindowTheResultIsIndependentOfChunks) {
+  for (uint64_t seed = 300; seed < 312; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng shape_rng(seed);
+    AttentionCase test(RandomLayout(shape_rng, GetParam(), 300), seed);
+    test.window = RandomInt(test.rng, 1, 150);
+    PagePicker picker(test.layout(), 290, test.rng);
+    const TestSequence sequence = picker.MakeSequence(
+        0, 0, RandomInt(test.rng, 1, 280), &test.model, test.rng);
+    const int64_t token = test.token_floats();
+    const std::vector<float> queries =
+        RandomFloats(test.rng, sequence.tail_length * token);
+    const auto backend = test.model.MakeBackend();
+    const Query whole{&sequence, sequence.tail_length, queries};
+    const std::vector<float> expected = test.Run(*backend, 0, {&whole, 1});
+    test.ExpectDense(whole, expected, 2e-6);
+    for (const int32_t max_chunk : {1, 5, 40}) {
+      std::vector<float> output;
+      for (int32_t begin = 0; begin < sequence.tail_length;) {
+        const int32_t end = std::min(begin + RandomInt(test.rng, 1, max_chunk),
+                                     sequence.tail_length);
+        const TestSequence now =
+            WithoutPastBlocks(test, sequence, end, end - begin);
+        const Query chunk{
+            &now, end,
+            std::span(queries).subspan(begin * token, (end - begin) * token)};
+        const std::vector<float> part = test.Run(*backend, 0, {&chunk, 1});
+        output.insert(output.end(), part.begin(), part.end());
+        begin = end;
+      }
+      EXPECT_TRUE(SameBits(output, expected)) << "chunks up to " << max_chunk;
+    }
+    // Nobody has a token more behind than this.
+    test.window = sequence.tail_length;
+    const std::vector<float> all = test.Run(*backend, 0, {&whole, 1});
+    test.window = 0;
+    EXPECT_TRUE(SameBits(test.Run(*backend, 0, {&whole, 1}), all));
+  }
+}
+
+TEST_P(AttentionTest, AbortsOnARegionUnderAWindow) {
+  Rng shape_rng(1);
+  AttentionCase test(RandomLayout(shape_rng, GetParam(), 40), 1);
+  PagePicker picker(test.layout(), 20, test.rng);
+  const TestSequence sequence =
+      picker.MakeSequence(0, 4, 5, &test.model, test.rng);
+  const std::vector<float> queries =
+      RandomFloats(test.rng, test.token_floats());
+  const Query query{&sequence, sequence.tail_length, queries};
+  const auto backend = test.model.MakeBackend();
+  test.window = 3;
+  EXPECT_DEATH(test.Run(*backend, 0, {&query, 1}), "window");
 }
 
 // The list alone counts: the same rows on other pages, in a region instead of

@@ -330,5 +330,73 @@ TEST(RemainingBlocksTest, AnOrderInFlightCountsAsDone) {
   EXPECT_EQ(RemainingBlocks(request, sequence, 53, kChunk, layout), 3);
 }
 
+// What the window groups and a tail with a window hold at most, walked step by
+// step.
+int32_t WalkWindows(const ModelLayout& layout, int32_t length, int32_t chunk,
+                    int32_t first_chunk) {
+  int32_t peak = 0;
+  for (int32_t settled = 0; settled < length;) {
+    const int32_t tokens = settled == 0 ? first_chunk : chunk;
+    const int32_t end = std::min(length, settled + tokens);
+    int32_t held = 0;
+    for (int32_t group = 0; group < layout.num_groups(); ++group) {
+      const int32_t window = layout.window_of(group);
+      // Pages with a position that a query from settled - 1 on attends to.
+      for (int32_t i = 0; i < end; i += layout.page_size) {
+        held += window == 0 || i + layout.page_size > settled - window ? 1 : 0;
+      }
+    }
+    peak = std::max(peak, held);
+    settled = end;
+  }
+  return peak;
+}
+
+TEST(FootprintTest, WindowGroupsTakeTheirWindowAndAChunk) {
+  ModelLayout layout = SmallLayout(4, 100, 2, 2);
+  layout.group_windows = {8, 20};
+  // 128 tokens: 32 blocks of all; (8 + 16) / 4 + 1; (20 + 16) / 4 + 1.
+  EXPECT_EQ(PeakBlocks(128, 16, {}, layout), 32 + 7 + 10);
+  EXPECT_EQ(PeakBlocks(4, 16, {}, layout), 3);
+  layout.group_windows.clear();
+  layout.window = 20;
+  EXPECT_EQ(PeakBlocks(128, 16, {}, layout), 10);
+  EXPECT_EQ(PeakBlocks(1 << 30, 16, {}, layout), 10);
+}
+
+TEST(FootprintTest, WindowPeakIsABoundAndReached) {
+  for (const int32_t window : {4, 7, 8, 13}) {
+    for (const bool only : {false, true}) {
+      ModelLayout layout = SmallLayout(4, 100);
+      (only ? layout.window : layout.group_windows.emplace_back()) = window;
+      for (int32_t chunk = 1; chunk <= 11; ++chunk) {
+        for (const int32_t length : {1, 5, 9, 40, 77}) {
+          const int32_t bound = PeakBlocks(length, chunk, {}, layout);
+          int32_t most = 0;
+          for (int32_t first = 1; first <= chunk; ++first) {
+            most = std::max(most, WalkWindows(layout, length, chunk, first));
+          }
+          EXPECT_LE(most, bound) << window << ' ' << chunk << ' ' << length;
+          EXPECT_GE(most, bound - 1) << window << ' ' << chunk << ' ' << length;
+        }
+      }
+    }
+  }
+}
+
+TEST(FootprintTest, WhatFallsOutOfWindowsIsStillToBeTakenAgain) {
+  ModelLayout layout = SmallLayout(4, 100);
+  layout.group_windows = {8};
+  RequestState request;
+  SequenceCache sequence;
+  sequence.num_settled = 20;
+  sequence.num_reserved = 36;
+  sequence.tail.assign(9, BlockId{1});
+  // When 36 are settled the groups hold 9 and 2; a chunk of 8 more until 128
+  // takes 32 and at most (8 + 8) / 4 + 1.
+  EXPECT_EQ(RemainingBlocks(request, sequence, 128, 8, layout), 23 + 3);
+  EXPECT_EQ(RemainingBlocks(request, sequence, 36, 8, layout), 0);
+}
+
 }  // namespace
 }  // namespace blockmgr

@@ -66,6 +66,10 @@ DenseReference::DenseReference(const TinyModel* model)
     layer.evicted.resize(static_cast<size_t>(model->shape().num_heads));
     layer.sums.resize(layer.evicted.size());
   }
+  const std::vector<int32_t>& windows = model->shape().windows;
+  for (size_t i = 0; i < layers_.size() && !windows.empty(); ++i) {
+    layers_[i].window = windows[i % windows.size()];
+  }
 }
 
 std::vector<double> DenseReference::Attend(Layer* attended) const {
@@ -86,6 +90,8 @@ std::vector<double> DenseReference::Attend(Layer* attended) const {
     std::vector<size_t> positions;
     for (size_t p = 0; p <= static_cast<size_t>(length_); ++p) {
       if (layer.evicted[head][p]) continue;
+      const int32_t age = length_ - static_cast<int32_t>(p);
+      if (layer.window > 0 && age >= layer.window) continue;
       positions.push_back(p);
       weights.push_back(
           DotProduct(

@@ -1,6 +1,7 @@
 // DenseReference: a TinyModel computed in float64, one token at a time, over a
-// dense cache that never forgets; eviction is a mask. Written without a line of
-// the engine's: what the paged engine computes is compared with this.
+// dense cache that never forgets; evictions and sliding windows are masks.
+// Written without a line of the engine's: what the paged engine computes is
+// compared with this.
 //
 // One object is one sequence. Thread-compatible. The model is borrowed.
 // Cost of a token: O(parameters + layers * q_heads * length * head_dim).
@@ -31,7 +32,8 @@ class DenseReference {
             std::span<const int32_t> kept);
 
   int32_t length() const { return length_; }
-  // Positions below `limit` that a head attends, ascending.
+  // Positions below `limit` that a head attends, ascending; of a layer without
+  // a window.
   std::vector<int32_t> Attended(int32_t layer, int32_t head,
                                 int32_t limit) const;
   // After RoPE, [head_dim].
@@ -56,6 +58,7 @@ class DenseReference {
     std::vector<double> keys;                // [length, kv_width]
     std::vector<double> values;              // [length, kv_width]
     std::vector<std::vector<bool>> evicted;  // [num_heads][length]
+    int32_t window = 0;                      // tokens; 0: all
   };
 
   std::vector<double> Attend(Layer* layer) const;

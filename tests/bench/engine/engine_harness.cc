@@ -67,6 +67,33 @@ BlockId EngineHarness::Allocate() {
   return block;
 }
 
+void EngineHarness::Extend(int32_t num_pages, std::vector<BlockId>* table,
+                           std::vector<BlockId>* added) {
+  while (static_cast<int32_t>(table->size()) < num_pages) {
+    table->push_back(Allocate());
+    added->push_back(table->back());
+  }
+}
+
+void EngineHarness::FreeOwn(const Sequence& sequence,
+                            std::span<const BlockId> blocks) {
+  for (size_t i = sequence.num_shared; i < blocks.size(); ++i) {
+    if (blocks[i] != kNullBlock) free_.push_back(blocks[i]);
+  }
+}
+
+void EngineHarness::LeaveBehind(Sequence* sequence) {
+  for (int32_t group = 0; group < layout().num_groups(); ++group) {
+    std::vector<BlockId>& blocks =
+        group == 0 ? sequence->tail
+                   : sequence->windows[static_cast<size_t>(group - 1)];
+    const auto first =
+        static_cast<size_t>(layout().FirstPage(group, sequence->computed));
+    FreeOwn(*sequence, std::span(blocks).first(first));
+    std::fill_n(blocks.begin(), first, kNullBlock);
+  }
+}
+
 void EngineHarness::Start(int32_t slot, std::vector<int32_t> prompt,
                           int32_t query_window,
                           std::span<const BlockId> shared) {
@@ -78,12 +105,30 @@ void EngineHarness::Start(int32_t slot, std::vector<int32_t> prompt,
   sequence.computed = cached;
   sequence.num_shared = shared.size();
   sequence.tail.assign(shared.begin(), shared.end());
+  sequence.windows.resize(static_cast<size_t>(layout().num_window_groups()));
   sequence.start =
       SequenceStart{.slot = SequenceSlot{slot},
                     .request = RequestId{static_cast<uint64_t>(slot) + 100},
                     .num_tokens = static_cast<int32_t>(sequence.tokens.size()),
                     .num_cached_tokens = cached,
                     .query_window = query_window};
+}
+
+void EngineHarness::StartOnPages(int32_t slot, std::vector<int32_t> prompt,
+                                 int32_t source, int32_t num_pages) {
+  const Sequence& from = sequences_[static_cast<size_t>(source)];
+  const int32_t cached = num_pages * layout().page_size;
+  const auto pages_of = [&](int32_t group, const std::vector<BlockId>& blocks) {
+    std::vector<BlockId> pages(blocks.begin(), blocks.begin() + num_pages);
+    std::fill_n(pages.begin(), layout().FirstPage(group, cached), kNullBlock);
+    return pages;
+  };
+  Start(slot, std::move(prompt), 32, pages_of(0, from.tail));
+  Sequence& sequence = sequences_[static_cast<size_t>(slot)];
+  for (size_t i = 0; i < sequence.windows.size(); ++i) {
+    sequence.windows[i] =
+        pages_of(static_cast<int32_t>(i) + 1, from.windows[i]);
+  }
 }
 
 void EngineHarness::StartOnRegion(int32_t slot, std::vector<int32_t> prompt,
@@ -102,6 +147,7 @@ void EngineHarness::StartOnRegion(int32_t slot, std::vector<int32_t> prompt,
 void EngineHarness::Schedule(int32_t slot, int32_t num_tokens) {
   Sequence& sequence = sequences_[static_cast<size_t>(slot)];
   std::vector<BlockId> blocks;
+  std::vector<std::vector<BlockId>> window_blocks(sequence.windows.size());
   if (sequence.start) {
     sequence.start->token_begin =
         static_cast<int64_t>(plan_.start_tokens.size());
@@ -110,6 +156,7 @@ void EngineHarness::Schedule(int32_t slot, int32_t num_tokens) {
     plan_.starts.push_back(*sequence.start);
     sequence.start.reset();
     blocks = sequence.tail;
+    window_blocks = sequence.windows;
   }
   if (plan_.block_offsets.empty()) plan_.block_offsets.push_back(0);
   plan_.slots.push_back(SequenceSlot{slot});
@@ -119,11 +166,18 @@ void EngineHarness::Schedule(int32_t slot, int32_t num_tokens) {
   const bool all =
       sequence.computed == static_cast<int32_t>(sequence.tokens.size());
   plan_.samples.push_back(all ? 1 : 0);
-  const int32_t needed =
-      CeilDiv(sequence.computed - sequence.cut, layout().page_size);
-  while (static_cast<int32_t>(sequence.tail.size()) < needed) {
-    sequence.tail.push_back(Allocate());
-    blocks.push_back(sequence.tail.back());
+  const int32_t page_size = layout().page_size;
+  Extend(CeilDiv(sequence.computed - sequence.cut, page_size), &sequence.tail,
+         &blocks);
+  for (size_t i = 0; i < sequence.windows.size(); ++i) {
+    Extend(CeilDiv(sequence.computed, page_size), &sequence.windows[i],
+           &window_blocks[i]);
+    if (plan_.window_offsets.empty()) plan_.window_offsets.push_back(0);
+    plan_.window_blocks.insert(plan_.window_blocks.end(),
+                               window_blocks[i].begin(),
+                               window_blocks[i].end());
+    plan_.window_offsets.push_back(
+        static_cast<int64_t>(plan_.window_blocks.size()));
   }
   plan_.blocks.insert(plan_.blocks.end(), blocks.begin(), blocks.end());
   plan_.block_offsets.push_back(static_cast<int64_t>(plan_.blocks.size()));
@@ -133,10 +187,10 @@ void EngineHarness::Release(int32_t slot) {
   Sequence& sequence = sequences_[static_cast<size_t>(slot)];
   plan_.released.push_back(SequenceSlot{slot});
   free_.insert(free_.end(), sequence.region.begin(), sequence.region.end());
-  free_.insert(
-      free_.end(),
-      sequence.tail.begin() + static_cast<int64_t>(sequence.num_shared),
-      sequence.tail.end());
+  FreeOwn(sequence, sequence.tail);
+  for (const std::vector<BlockId>& blocks : sequence.windows) {
+    FreeOwn(sequence, blocks);
+  }
   sequence = Sequence();
 }
 
@@ -208,6 +262,11 @@ absl::Status EngineHarness::Run() {
     if (plan_.samples[i] == 0) continue;
     sequences_[static_cast<size_t>(Index(plan_.slots[i]))].tokens.push_back(
         result_.sampled[i]);
+  }
+  if (layout().has_windows()) {
+    for (const SequenceSlot slot : plan_.slots) {
+      LeaveBehind(&sequences_[static_cast<size_t>(Index(slot))]);
+    }
   }
   size_t seen = 0;
   for (size_t i = 0; i < plan_.evictions.size(); ++i) {

@@ -1,6 +1,7 @@
 // Drives a TinyEngine with hand-written plans: the smallest block manager that
 // can. It allocates from a free list, never shares blocks by itself, and keeps
-// per slot what a manager would.
+// per slot what a manager would. Blocks that fall out of a window are free
+// after the step, and the first to be taken again.
 #ifndef TESTS_BENCH_ENGINE_ENGINE_HARNESS_H_
 #define TESTS_BENCH_ENGINE_ENGINE_HARNESS_H_
 
@@ -40,6 +41,10 @@ class EngineHarness {
   // These add to the next plan. `shared`: blocks of a cached prefix.
   void Start(int32_t slot, std::vector<int32_t> prompt,
              int32_t query_window = 32, std::span<const BlockId> shared = {});
+  // Starts on the first num_pages pages of another slot that has not run much
+  // further; that slot is released last.
+  void StartOnPages(int32_t slot, std::vector<int32_t> prompt, int32_t source,
+                    int32_t num_pages);
   // Starts on the region of another slot, which is kept by this name, and the
   // block after it.
   void StartOnRegion(int32_t slot, std::vector<int32_t> prompt, int32_t source,
@@ -74,6 +79,11 @@ class EngineHarness {
   const std::vector<BlockId>& tail_blocks(int32_t slot) const {
     return sequences_[static_cast<size_t>(slot)].tail;
   }
+  // Of a window group, as a manager has them: null before FirstPage.
+  const std::vector<BlockId>& window_blocks(int32_t slot, int32_t group) const {
+    return sequences_[static_cast<size_t>(slot)]
+        .windows[static_cast<size_t>(group - 1)];
+  }
   size_t num_free() const { return free_.size(); }
   const TinyModel& model() const { return engine_->model(); }
   const ModelLayout& layout() const { return engine_->tables().layout(); }
@@ -89,10 +99,17 @@ class EngineHarness {
     size_t num_shared = 0;  // first tail blocks that are not its own
     std::vector<BlockId> region;
     std::vector<BlockId> tail;
+    std::vector<std::vector<BlockId>> windows;  // by window group
     std::optional<SequenceStart> start;  // not scheduled yet
   };
 
   BlockId Allocate();
+  // Adds blocks to a table until it has num_pages, and says which are new.
+  void Extend(int32_t num_pages, std::vector<BlockId>* table,
+              std::vector<BlockId>* added);
+  void FreeOwn(const Sequence& sequence, std::span<const BlockId> blocks);
+  // Frees what has fallen out of windows.
+  void LeaveBehind(Sequence* sequence);
   void Commit(const EvictionOrder& order);
 
   std::unique_ptr<TinyEngine> engine_;

@@ -24,6 +24,21 @@ inline std::shared_ptr<const TinyModel> SmallModel(uint64_t seed) {
                                      seed);
 }
 
+// As small, with a layer for each of these windows.
+inline std::shared_ptr<const TinyModel> SmallWindowModel(
+    uint64_t seed, const std::vector<int32_t>& windows) {
+  return std::make_shared<TinyModel>(
+      TinyShape{.num_layers = static_cast<int32_t>(windows.size()),
+                .num_q_heads = 4,
+                .num_heads = 2,
+                .head_dim = 16,
+                .hidden = 64,
+                .mlp = 128,
+                .vocabulary = 64,
+                .windows = windows},
+      seed);
+}
+
 inline std::vector<int32_t> RandomTokens(int32_t count, int32_t vocabulary,
                                          std::mt19937_64* random) {
   std::uniform_int_distribution<int32_t> token(0, vocabulary - 1);

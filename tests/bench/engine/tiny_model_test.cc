@@ -12,6 +12,7 @@
 namespace blockmgr {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(TinyShapeTest, AcceptsTheDefault) { EXPECT_OK(TinyShape().Validate()); }
@@ -29,6 +30,21 @@ TEST(TinyShapeTest, NamesTheBadField) {
   refuses({.mlp = 1 << 20}, "mlp");
   refuses({.vocabulary = 10}, "vocabulary");
   refuses({.rope_theta = NAN}, "rope_theta");
+  refuses({.num_layers = 1, .windows = {0, 16}}, "windows");
+  refuses({.windows = {-1}}, "windows");
+}
+
+TEST(TinyShapeTest, WindowsAreRepeatedOverTheLayers) {
+  const TinyShape shape{.num_layers = 5, .windows = {64, 0}};
+  EXPECT_OK(shape.Validate());
+  const ModelLayout layout = MakeLayout(shape, 16, DType::kFloat32, 10);
+  EXPECT_OK(layout.Validate());
+  EXPECT_EQ(layout.num_layers, 2);
+  EXPECT_EQ(layout.window, 0);
+  EXPECT_THAT(layout.group_windows, ElementsAre(64, 64));
+  EXPECT_EQ(shape.Groups().layers[4].group, 2);
+  const TinyShape sliding{.num_layers = 3, .windows = {32}};
+  EXPECT_EQ(MakeLayout(sliding, 16, DType::kFloat32, 10).window, 32);
 }
 
 // From an independent program: SplitMix64 in Python, floats by struct.

@@ -18,13 +18,13 @@ namespace {
 
 using ::testing::SizeIs;
 
-constexpr TinyShape kShape = {.num_layers = 3,
-                              .num_q_heads = 4,
-                              .num_heads = 2,
-                              .head_dim = 16,
-                              .hidden = 64,
-                              .mlp = 64,
-                              .vocabulary = 64};
+const TinyShape kShape = {.num_layers = 3,
+                          .num_q_heads = 4,
+                          .num_heads = 2,
+                          .head_dim = 16,
+                          .hidden = 64,
+                          .mlp = 64,
+                          .vocabulary = 64};
 constexpr TinyOracleOptions kOptions = {
     .seed = 5, .context_tokens = 40, .num_queries = 3, .query_tokens = 9};
 

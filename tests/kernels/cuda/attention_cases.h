@@ -37,6 +37,7 @@ struct AttentionShape {
   // Kept lengths per list; empty: no regions at all.
   std::vector<int32_t> region_lengths;  // [sequences, num_heads]
   std::vector<int32_t> tail_lengths;    // [sequences]
+  int32_t window = 0;                   // not with regions
 };
 
 struct HeadAttention {
@@ -80,7 +81,11 @@ class AttentionCase {
   float Value(SlotIndex slot, bool is_value, int32_t element) const;
   void SetValue(SlotIndex slot, bool is_value, int32_t element, float value);
   std::vector<T> RandomQueries(int64_t num_tokens);
-  // One query's attention over the first `num_rows` rows of a list.
+  // Rows of a sequence before `row` become NaN, and pages that only they are on
+  // get ids that no pool has.
+  void DropBefore(int32_t sequence, int32_t row);
+  // One query's attention over the first `num_rows` rows of a list, or the last
+  // `window` of them.
   HeadAttention Reference(int32_t list, int64_t num_rows, const T* query) const;
   // The same lists on a backend that holds the pool: attention of the last
   // num_queries[i] tokens of every sequence.
@@ -264,6 +269,7 @@ AttentionLists AttentionCase<T>::Lists() const {
   return {.num_sequences = num_sequences(),
           .num_heads = shape_.num_heads,
           .layer = kLayer,
+          .window = shape_.window,
           .sequence_slots = sequence_slots_.data(),
           .region_lengths = regions ? region_lengths_.data() : nullptr,
           .region_offsets = regions ? region_offsets_.data() : nullptr,
@@ -332,6 +338,22 @@ std::vector<T> AttentionCase<T>::RandomQueries(int64_t num_tokens) {
 }
 
 template <typename T>
+void AttentionCase<T>::DropBefore(int32_t sequence, int32_t row) {
+  for (int32_t head = 0; head < shape_.num_heads; ++head) {
+    for (int32_t r = 0; r < row; ++r) {
+      const SlotIndex slot = slots_[sequence * shape_.num_heads + head][r];
+      for (int32_t i = 0; i < 2 * shape_.head_dim; ++i) {
+        SetValue(slot, i >= shape_.head_dim, i % shape_.head_dim,
+                 std::nanf(""));
+      }
+    }
+  }
+  const auto first =
+      tail_blocks_.begin() + sequence_slots_[sequence] * tail_stride_;
+  std::fill(first, first + row / shape_.page_size, 1 << 30);
+}
+
+template <typename T>
 HeadAttention AttentionCase<T>::Reference(int32_t list, int64_t num_rows,
                                           const T* query) const {
   const int32_t head_dim = shape_.head_dim;
@@ -339,7 +361,9 @@ HeadAttention AttentionCase<T>::Reference(int32_t list, int64_t num_rows,
   result.output.assign(head_dim, 0.0);
   if (num_rows == 0) return result;
   std::vector<double> logits;
-  for (int64_t r = 0; r < num_rows; ++r) {
+  const int64_t first =
+      shape_.window == 0 ? 0 : std::max<int64_t>(0, num_rows - shape_.window);
+  for (int64_t r = first; r < num_rows; ++r) {
     double dot = 0.0;
     for (int32_t i = 0; i < head_dim; ++i) {
       dot += double{simt::ToFloat(query[i])} *
@@ -350,9 +374,10 @@ HeadAttention AttentionCase<T>::Reference(int32_t list, int64_t num_rows,
   const double max = *std::ranges::max_element(logits);
   double sum = 0.0;
   for (double& logit : logits) sum += logit = std::exp(logit - max);
-  for (int64_t r = 0; r < num_rows; ++r) {
+  for (int64_t r = first; r < num_rows; ++r) {
     for (int32_t i = 0; i < head_dim; ++i) {
-      result.output[i] += logits[r] / sum * Value(slots_[list][r], true, i);
+      result.output[i] +=
+          logits[r - first] / sum * Value(slots_[list][r], true, i);
     }
   }
   result.lse = max + std::log(sum);
@@ -371,9 +396,9 @@ std::vector<float> AttentionCase<T>::AttentionOnCpu(
   for (int32_t s = 0; s < num_sequences(); ++s) {
     TestSequence& sequence = sequences[s];
     sequence.layer = kLayer;
-    sequence.region_offsets = {0};
+    if (shape_.window == 0) sequence.region_offsets = {0};
     sequence.tail_length = shape_.tail_lengths[s];
-    for (int32_t head = 0; head < heads; ++head) {
+    for (int32_t head = 0; shape_.window == 0 && head < heads; ++head) {
       const int32_t list = s * heads + head;
       for (int32_t r = 0; r < region_length(list); r += page_size) {
         sequence.region_pages.push_back(
@@ -400,7 +425,8 @@ std::vector<float> AttentionCase<T>::AttentionOnCpu(
                      .query_offsets = query_offsets,
                      .queries = floats.data(),
                      .output = output.data(),
-                     .scale = scale()});
+                     .scale = scale(),
+                     .window = shape_.window});
   return output;
 }
 

@@ -1,5 +1,6 @@
 // Chunk attention under the emulator, against float64 and the CPU backend.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -73,6 +74,63 @@ TEST(ChunkAttentionTest, ChunksDoNotMatter) {
   ASSERT_EQ(runner.RunPart({0, 0}, {17, 1}, {}), "");
   ASSERT_EQ(runner.RunPart({17, 1}, {60, 33}, {}), "");
   EXPECT_EQ(runner.Bits(), expected);
+}
+
+AttentionShape ShapeWithWindow(int32_t page_size, int32_t window) {
+  AttentionShape shape = ShapeWithTails(64, 3);
+  shape.page_size = page_size;
+  shape.region_lengths = {};
+  shape.tail_lengths = {150, 230};
+  shape.window = window;
+  return shape;
+}
+
+TEST(ChunkAttentionTest, ReadsNoMoreThanTheWindow) {
+  for (const int32_t page_size : {16, 32}) {
+    for (const int32_t window : {1, 16, 63, 64, 130}) {
+      SCOPED_TRACE(window);
+      ChunkRunner<simt::BFloat16> runner(ShapeWithWindow(page_size, window),
+                                         {40, 7}, 9);
+      runner.test().DropBefore(0, std::max(0, 150 - 40 + 1 - window));
+      runner.test().DropBefore(1, std::max(0, 230 - 7 + 1 - window));
+      ASSERT_EQ(runner.Run({}), "");
+      ExpectMatches(runner, kBFloat16Tolerance);
+    }
+  }
+}
+
+// Nor what other tokens of the chunk see, and pages leave meanwhile.
+TEST(ChunkAttentionTest, ChunksDoNotMatterUnderAWindow) {
+  for (const int32_t window : {5, 70, 1000}) {
+    SCOPED_TRACE(window);
+    ChunkRunner<simt::BFloat16> runner(ShapeWithWindow(16, window), {150, 101},
+                                       10);
+    ASSERT_EQ(runner.Run({}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+    const auto expected = runner.Bits();
+    std::vector<int32_t> begins = {0, 0};
+    for (const std::vector<int32_t>& ends :
+         {std::vector<int32_t>{17, 1}, {90, 100}, {150, 101}}) {
+      runner.test().DropBefore(0, std::max(0, begins[0] + 1 - window));
+      runner.test().DropBefore(1, std::max(0, 129 + begins[1] + 1 - window));
+      ASSERT_EQ(runner.RunPart(begins, ends, {}), "");
+      begins = ends;
+    }
+    EXPECT_EQ(runner.Bits(), expected);
+  }
+  AttentionShape shape = ShapeWithWindow(16, 0);
+  ChunkRunner<simt::BFloat16> all(shape, {150, 101}, 11);
+  shape.window = 230;
+  ChunkRunner<simt::BFloat16> most(shape, {150, 101}, 11);
+  ASSERT_EQ(all.Run({}), "");
+  ASSERT_EQ(most.Run({}), "");
+  EXPECT_EQ(most.Bits(), all.Bits());
+}
+
+TEST(ChunkAttentionTest, AgreesWithTheCpuBackendUnderAWindow) {
+  ChunkRunner<simt::BFloat16> runner(ShapeWithWindow(16, 50), {12, 33}, 12);
+  ASSERT_EQ(runner.Run({}), "");
+  ExpectAgreesWithCpu(runner, {12, 33}, kBFloat16Tolerance);
 }
 
 TEST(ChunkAttentionTest, SchedulesDoNotMatter) {

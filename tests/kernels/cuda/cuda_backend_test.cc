@@ -105,6 +105,7 @@ struct Batch {
   std::vector<SequenceKv> views;
   std::vector<int32_t> offsets = {0};
   std::vector<float> queries;
+  int32_t window = 0;
 
   void Add(TestSequence sequence, int32_t num_queries,
            std::span<const float> rows) {
@@ -123,7 +124,8 @@ struct Batch {
                        .query_offsets = offsets,
                        .queries = queries.data(),
                        .output = output.data(),
-                       .scale = 0.125f});
+                       .scale = 0.125f,
+                       .window = window});
     return output;
   }
 };
@@ -187,6 +189,38 @@ TEST_F(CudaBackendTest, AttentionEqualsTheCpus) {
   }
 }
 
+TEST_F(CudaBackendTest, AttentionUnderAWindowEqualsTheCpus) {
+  const int32_t length = 200 * TestLengthFactor();
+  for (uint64_t seed = 0; seed < NumCases(9); ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    AttentionSetup test(seed, length);
+    test.batch.window = RandomInt(test.rng, 1, length);
+    const int32_t chunk = RandomInt(test.rng, 2, 20);
+    test.Add(0, length, 1);
+    test.Add(0, RandomInt(test.rng, 1, length), 1);
+    test.Add(0, RandomInt(test.rng, chunk, length), chunk);
+    test.Add(0, chunk, chunk);
+    const auto cpu = test.model.MakeBackend();
+    const std::vector<float> want = test.batch.Run(*cpu);
+    // What is before the window is not even an id.
+    for (std::size_t s = 0; s < test.batch.sequences.size(); ++s) {
+      TestSequence& sequence = test.batch.sequences[s];
+      const int32_t num_queries =
+          test.batch.offsets[s + 1] - test.batch.offsets[s];
+      const int32_t first = std::max(
+          0, sequence.tail_length - num_queries + 1 - test.batch.window);
+      std::fill_n(sequence.tail_blocks.begin(), first / test.layout.page_size,
+                  BlockId{1 << 30});
+    }
+    EXPECT_EQ(test.batch.Run(*cpu), want);
+    for (const Decode decode :
+         {Decode::kInvariant, Decode::kBalanced, Decode::kChunked}) {
+      const auto device = test.MakeDevice(decode);
+      EXPECT_LE(RelativeError(test.batch.Run(*device), want), 4e-3);
+    }
+  }
+}
+
 TEST_F(CudaBackendTest, OneHugeHeadEqualsTheCpus) {
   AttentionSetup test(1, 900);
   TestSequence sequence =
@@ -240,16 +274,26 @@ TEST_F(CudaBackendTest, InvariantDecodeDoesNotDependOnTheBatch) {
   }
 }
 
-TEST_F(CudaBackendTest, ChunkedDecodeDoesNotDependOnTheSplit) {
-  AttentionSetup test(7, 100);
-  test.Add(90, 9, 9);
+// Over a region, and under a window.
+class ChunkedDecodeTest : public DeviceTest,
+                          public testing::WithParamInterface<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(Windows, ChunkedDecodeTest, testing::Bool());
+
+TEST_P(ChunkedDecodeTest, DoesNotDependOnTheSplit) {
+  const bool has_window = GetParam();
+  AttentionSetup test(7, 300);
+  const int32_t tail = has_window ? 250 : 9;
+  test.Add(has_window ? 0 : 90, tail, 9);
+  test.batch.window = has_window ? 70 : 0;
   const auto device = test.MakeDevice(Decode::kChunked);
   const std::vector<float> together = test.batch.Run(*device);
   for (int32_t j = 0; j < 9; ++j) {
     Batch alone;
     alone.layer = test.batch.layer;
+    alone.window = test.batch.window;
     TestSequence sequence = test.batch.sequences[0];
-    sequence.tail_length = j + 1;
+    sequence.tail_length = tail - 9 + j + 1;
     alone.Add(sequence, 1,
               std::span(test.batch.queries)
                   .subspan(j * test.token_floats(), test.token_floats()));

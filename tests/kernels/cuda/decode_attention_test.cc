@@ -1,5 +1,6 @@
 // Decode attention under the emulator, against float64.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -77,6 +78,46 @@ TEST(DecodeAttentionTest, NeedsNoRegions) {
   DecodeRunner<simt::BFloat16> runner(shape, 6);
   ASSERT_EQ(runner.Run({.num_ctas = 4}), "");
   ExpectMatches(runner, kBFloat16Tolerance);
+}
+
+// Windows that begin and end anywhere in tiles and pages.
+AttentionShape TailWindowShape(int32_t page_size, int32_t window) {
+  AttentionShape shape = RaggedShape(64, 4);
+  shape.page_size = page_size;
+  shape.region_lengths = {};
+  shape.tail_lengths = {1, 300, 129, 64, 65 + window};
+  shape.window = window;
+  return shape;
+}
+
+TEST(DecodeAttentionTest, ReadsNoMoreThanTheWindow) {
+  for (const int32_t page_size : {16, 32}) {
+    for (const int32_t window : {1, 16, 63, 64, 65, 130}) {
+      SCOPED_TRACE(window);
+      const AttentionShape shape = TailWindowShape(page_size, window);
+      DecodeRunner<simt::BFloat16> runner(shape, 15);
+      for (int32_t s = 0; s < runner.test().num_sequences(); ++s) {
+        runner.test().DropBefore(s,
+                                 std::max(0, shape.tail_lengths[s] - window));
+      }
+      ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
+      ExpectMatches(runner, kBFloat16Tolerance);
+      ASSERT_EQ(runner.Run({.num_ctas = 2, .chunk_tiles = 1}), "");
+      ExpectMatches(runner, kBFloat16Tolerance);
+      EXPECT_LE(runner.tile_offsets().back(),
+                runner.test().num_lists() * (window / 64 + 2));
+    }
+  }
+}
+
+TEST(DecodeAttentionTest, AWindowOverEverythingChangesNoBit) {
+  AttentionShape shape = TailWindowShape(16, 0);
+  DecodeRunner<simt::BFloat16> all(shape, 16);
+  shape.window = 300;
+  DecodeRunner<simt::BFloat16> window(shape, 16);
+  ASSERT_EQ(all.Run({.num_ctas = 3}), "");
+  ASSERT_EQ(window.Run({.num_ctas = 3}), "");
+  EXPECT_EQ(window.Bits(), all.Bits());
 }
 
 TEST(DecodeAttentionTest, EmptyListsGiveZeroAndMinusInfinity) {
@@ -203,6 +244,7 @@ TEST(DecodeAttentionTest, DevicePlansAsTheHostDoes) {
     params.lists.num_heads = 3;
     params.lists.sequence_slots = slots.data();
     if (with_regions) params.lists.region_lengths = regions.data();
+    params.lists.window = with_regions ? 0 : 100;
     params.lists.tail_lengths = tails.data();
     params.num_heads = MakeDivider(3);
     std::vector<int32_t> offsets(kSequences * 3 + 1, -1);
@@ -218,7 +260,7 @@ TEST(DecodeAttentionTest, DevicePlansAsTheHostDoes) {
       ASSERT_EQ(offsets[list], expected) << list;
       const int32_t slot = slots[list / 3];
       expected += DecodeTiles(with_regions ? regions[slot * 3 + list % 3] : 0,
-                              tails[slot], 16);
+                              tails[slot], 16, params.lists.window);
     }
     EXPECT_EQ(offsets.back(), expected);
   }

@@ -108,7 +108,7 @@ DecodeParams DecodeRunner<T>::Params(const DecodeOptions& options) {
     tile_offsets_.push_back(tile_offsets_.back() +
                             DecodeTiles(test_.region_length(i),
                                         shape.tail_lengths[i / shape.num_heads],
-                                        shape.page_size));
+                                        shape.page_size, shape.window));
   }
   params.tile_offsets = tile_offsets_.data();
   output_.assign(queries_.size(), T{0x7FFF});

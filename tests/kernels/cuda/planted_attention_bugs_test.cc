@@ -80,6 +80,24 @@ std::string ProbeChunk(const simt::Schedule& schedule) {
   return error.empty() ? Differs(runner.Error()) : error;
 }
 
+// Decode and chunk attention of the same sequence under a sliding window.
+std::string ProbeTailWindow(const simt::Schedule& schedule) {
+  const AttentionShape shape{.num_heads = 2,
+                             .group_size = 4,
+                             .head_dim = 64,
+                             .page_size = 16,
+                             .region_lengths = {},
+                             .tail_lengths = {200},
+                             .window = 75};
+  DecodeRunner<BF16> decode(shape, 7);
+  std::string error = decode.Run({.num_ctas = 2, .schedule = schedule});
+  if (error.empty()) error = Differs(decode.Error());
+  if (!error.empty()) return error;
+  ChunkRunner<BF16> chunk(shape, {20}, 8);
+  error = chunk.Run(schedule);
+  return error.empty() ? Differs(chunk.Error()) : error;
+}
+
 std::string ProbeWindow(const simt::Schedule& schedule) {
   EntryCase<BF16> test({.num_heads = 1,
                         .group_size = 1,
@@ -182,6 +200,10 @@ const std::vector<PlantedCase>& Cases() {
       {"NoBarrierBetweenTiles", AttentionBug::kNoBarrierBetweenTiles,
        ProbeChunk},
       {"RegionMaskLost", AttentionBug::kRegionMaskLost, ProbeChunk},
+      {"TailWindowOffByOne", AttentionBug::kTailWindowOffByOne,
+       ProbeTailWindow},
+      {"TailWindowMaskLost", AttentionBug::kTailWindowMaskLost,
+       ProbeTailWindow},
       {"NoBarrierBetweenKeyTiles", AttentionBug::kNoBarrierBetweenTiles,
        ProbeWindow},
       {"WindowMaskLost", AttentionBug::kWindowMaskLost, ProbeWindow},
@@ -217,8 +239,8 @@ INSTANTIATE_TEST_SUITE_P(All, PlantedAttentionBugsTest,
 
 // The probes themselves complain about nothing.
 TEST(PlantedAttentionProbesTest, WithoutBugsNothingIsFound) {
-  for (const auto& probe : {ProbeDecode, ProbeChunk, ProbeWindow, ProbePool,
-                            ProbeKeys, ProbeNorms}) {
+  for (const auto& probe : {ProbeDecode, ProbeChunk, ProbeTailWindow,
+                            ProbeWindow, ProbePool, ProbeKeys, ProbeNorms}) {
     EXPECT_EQ(probe(Schedules().back()), "");
   }
 }

@@ -1,0 +1,266 @@
+// Models with sliding windows over real gRPC: whatever falls out of windows, is
+// shared, preempted, swapped, lost and evicted meanwhile, every logit is the
+// dense model's and every output the one of a request alone.
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <ostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/e2e/jobs.h"
+#include "tests/e2e/line.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct WindowCase {
+  const char* name;
+  std::vector<int32_t> windows;
+  // Of a pool in which requests are preempted.
+  int32_t num_blocks;
+  friend void PrintTo(const WindowCase& windows, std::ostream* out) {
+    *out << windows.name;
+  }
+};
+
+// One window group, padded; groups of two windows, more than the other layers
+// fill; no other layers.
+const WindowCase kOneWindow = {"OneWindow", {32, 0, 0}, 44};
+const WindowCase kTwoWindows = {"TwoWindows", {20, 0, 48, 20}, 90};
+const WindowCase kAllWindows = {"AllWindows", {40, 40}, 20};
+
+constexpr int32_t kPlentyOfBlocks = 4000;
+
+class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
+ protected:
+  struct Outcome {
+    std::map<std::string, Answer> answers;
+    v1::GetStatsResponse stats;
+  };
+
+  LineOptions Options(uint64_t seed, int32_t num_blocks) const {
+    LineOptions options{.model = SmallWindowModel(seed, GetParam().windows),
+                        .num_blocks = num_blocks,
+                        .page_size = 16,
+                        .scheduler = SmallScheduler(true, 3)};
+    options.scheduler.admission = AdmissionPolicy::kMaxUtilization;
+    return options;
+  }
+
+  // Requests for the jobs, each with this mode of eviction.
+  static Outcome Serve(const LineOptions& options, const std::vector<Job>& jobs,
+                       v1::EvictionMode mode = v1::EVICTION_MODE_NONE) {
+    Line line(options);
+    line.Open();
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      v1::SubmitRequest request = Line::MakeRequest(
+          absl::StrCat("r", i), jobs[i].prompt, jobs[i].max_tokens);
+      if (mode != v1::EVICTION_MODE_NONE) {
+        v1::RequestEviction* eviction = SetEviction(mode, &request);
+        if (mode != v1::EVICTION_MODE_AFTER_PREFILL) {
+          eviction->set_compress_every(32);
+        }
+      }
+      EXPECT_TRUE(line.Submit(request).ok());
+    }
+    Outcome outcome;
+    outcome.answers = line.WaitForAnswers(jobs.size());
+    line.ExpectNothingLeaked();
+    outcome.stats = line.GetStats();
+    line.Close();
+    EXPECT_GE(line.checker().num_logits_checked(),
+              static_cast<int64_t>(outcome.stats.num_output_tokens()));
+    return outcome;
+  }
+
+  static void ExpectSameTokens(const std::map<std::string, Answer>& answers,
+                               const std::map<std::string, Answer>& expected) {
+    ASSERT_EQ(answers.size(), expected.size());
+    for (const auto& [id, answer] : answers) {
+      EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
+      EXPECT_EQ(answer.tokens, expected.at(id).tokens) << id;
+    }
+  }
+
+  static void ExpectTokensOfAlone(
+      const LineOptions& options, const std::vector<Job>& jobs,
+      const std::map<std::string, Answer>& answers) {
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      SCOPED_TRACE(absl::StrCat("request ", i));
+      std::vector<int32_t> alone;
+      RunAlone(options, jobs[i].prompt, jobs[i].max_tokens, &alone);
+      const Answer& answer = answers.at(absl::StrCat("r", i));
+      EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << answer.error;
+      EXPECT_EQ(answer.tokens, alone);
+    }
+  }
+};
+
+std::string NameOfCase(const ::testing::TestParamInfo<WindowCase>& info) {
+  return info.param.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, WindowsLineTest,
+                         ::testing::Values(kOneWindow, kTwoWindows,
+                                           kAllWindows),
+                         NameOfCase);
+
+TEST_P(WindowsLineTest, EqualsTheDenseModelAndItselfAloneUnderPreemption) {
+  for (const bool caching : {false, true}) {
+    SCOPED_TRACE(caching);
+    std::mt19937_64 random(61);
+    const std::vector<Job> jobs = RandomJobs(32, 90, caching ? 2 : 0, &random);
+    LineOptions options = Options(61, GetParam().num_blocks);
+    options.scheduler = SmallScheduler(caching, 3);
+    options.scheduler.admission = AdmissionPolicy::kMaxUtilization;
+    const Outcome outcome = Serve(options, jobs);
+    EXPECT_GE(outcome.stats.num_preemptions(), 3u);  // or this shows nothing
+    EXPECT_GE(outcome.stats.num_cached_tokens(), caching ? 32u : 0u);
+    ExpectTokensOfAlone(options, jobs, outcome.answers);
+  }
+}
+
+TEST_P(WindowsLineTest, OutputsEqualThoseOfARunThatIsNeverSwapped) {
+  std::mt19937_64 random(62);
+  const std::vector<Job> jobs = RandomJobs(20, 120, 3, &random);
+  const Outcome fresh = Serve(Options(62, kPlentyOfBlocks), jobs);
+  EXPECT_EQ(fresh.stats.num_preemptions(), 0u);
+  for (const int32_t num_host_blocks : {200, 15}) {
+    SCOPED_TRACE(num_host_blocks);
+    LineOptions options = Options(62, GetParam().num_blocks);
+    options.num_host_blocks = num_host_blocks;
+    const Outcome resumed = Serve(options, jobs);
+    if (num_host_blocks > 15) {
+      EXPECT_GE(resumed.stats.num_swap_ins(), 2u);
+    }
+    EXPECT_EQ(resumed.stats.used_host_blocks(), 0);
+    ExpectSameTokens(resumed.answers, fresh.answers);
+  }
+}
+
+TEST_P(WindowsLineTest, DraftsChangeNoOutput) {
+  std::mt19937_64 random(63);
+  const std::vector<Job> jobs = RandomJobs(16, 60, 3, &random);
+  LineOptions options = Options(63, GetParam().num_blocks);
+  options.scheduler.num_speculative_tokens = 4;
+  options.max_drafts = 6;
+  const Outcome outcome = Serve(options, jobs);
+  EXPECT_GT(outcome.stats.num_accepted_tokens(), 20u);
+  EXPECT_GT(outcome.stats.num_draft_tokens(),
+            outcome.stats.num_accepted_tokens() + 20);
+  options.max_drafts = 0;
+  ExpectTokensOfAlone(options, jobs, outcome.answers);
+}
+
+// Blocks lose their content while steps that read them are in flight.
+TEST_P(WindowsLineTest, OutputsEqualThoseOfARunThatLosesNothing) {
+  std::mt19937_64 random(64);
+  const std::vector<Job> jobs = RandomJobs(12, 120, 3, &random);
+  const Outcome fresh = Serve(Options(64, kPlentyOfBlocks), jobs);
+  const int32_t num_blocks = 2 * GetParam().num_blocks;
+  LineOptions options = Options(64, num_blocks);
+  int32_t num_steps = 0;
+  options.fault = [&](const StepPlan&) -> std::vector<BlockId> {
+    if (++num_steps % 3 != 0 || num_steps > 240) return {};
+    const auto first = static_cast<int32_t>(random() % (num_blocks - 3));
+    return {BlockId{1 + first}, BlockId{2 + first}, BlockId{3 + first}};
+  };
+  const Outcome damaged = Serve(options, jobs);
+  EXPECT_GE(damaged.stats.num_cut_requests(), 3u);  // or this shows nothing
+  ExpectSameTokens(damaged.answers, fresh.answers);
+}
+
+// Samples of a prompt, and beams that go on from the middle of an output.
+TEST_P(WindowsLineTest, ForksComputeWhatTheyWouldAlone) {
+  for (const bool caching : {false, true}) {
+    SCOPED_TRACE(caching);
+    LineOptions options = Options(65, 800);
+    options.scheduler = SmallScheduler(caching, 3);
+    Line line(options);
+    line.Open();
+    std::mt19937_64 random(65);
+    const std::vector<int32_t> prompt = RandomTokens(90, &random);
+    ASSERT_TRUE(line.Submit(Line::MakeRequest("leader", prompt, 120)).ok());
+    for (int32_t i = 0; i < 3; ++i) {
+      v1::SubmitRequest sample =
+          Line::MakeRequest(absl::StrCat("sample", i), prompt, 40);
+      sample.set_fork_of("leader");
+      ASSERT_TRUE(line.Submit(sample).ok());
+    }
+    line.WaitForTokens("leader", 50);
+    const std::vector<int32_t> outputs = line.TokensOf("leader");
+    for (const bool same : {true, false}) {
+      std::vector<int32_t> tokens = prompt;
+      tokens.insert(tokens.end(), outputs.begin(), outputs.begin() + 49);
+      tokens.push_back(same ? outputs[49] : (outputs[49] + 1) % 64);
+      v1::SubmitRequest beam =
+          Line::MakeRequest(same ? "same" : "other", tokens, 30);
+      beam.set_fork_of("leader");
+      ASSERT_TRUE(line.Submit(beam).ok());
+    }
+    const std::map<std::string, Answer> answers = line.WaitForAnswers(6);
+    line.ExpectNothingLeaked();
+    EXPECT_GE(line.GetStats().num_forks(), 3u);
+    line.Close();
+    const std::vector<int32_t>& alone = answers.at("leader").tokens;
+    for (const auto& [id, answer] : answers) {
+      EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
+      if (id == "other") continue;
+      const auto begin = alone.begin() + (id == "same" ? 50 : 0);
+      EXPECT_TRUE(std::equal(answer.tokens.begin(), answer.tokens.end(), begin))
+          << id;
+    }
+  }
+}
+
+// Evictions concern the layers without a window; those of the others go on.
+class HybridLineTest : public WindowsLineTest {};
+
+INSTANTIATE_TEST_SUITE_P(Models, HybridLineTest,
+                         ::testing::Values(kOneWindow, kTwoWindows),
+                         NameOfCase);
+
+TEST_P(HybridLineTest, ResumedOutputsEqualFreshOnesThroughEvictions) {
+  for (const v1::EvictionMode mode :
+       {v1::EVICTION_MODE_AFTER_PREFILL, v1::EVICTION_MODE_EVERY_CHUNK,
+        v1::EVICTION_MODE_DECODE}) {
+    SCOPED_TRACE(v1::EvictionMode_Name(mode));
+    std::mt19937_64 random(66);
+    const std::vector<Job> jobs = RandomJobs(20, 120, 3, &random);
+    const Outcome fresh = Serve(Options(66, kPlentyOfBlocks), jobs, mode);
+    EXPECT_GE(fresh.stats.num_evictions(), 10u);
+    EXPECT_EQ(fresh.stats.num_preemptions(), 0u);
+    for (const int32_t num_host_blocks : {0, 100}) {
+      LineOptions options = Options(66, GetParam().num_blocks);
+      options.num_host_blocks = num_host_blocks;
+      const Outcome resumed = Serve(options, jobs, mode);
+      EXPECT_GE(resumed.stats.num_preemptions(), 1u);
+      ExpectSameTokens(resumed.answers, fresh.answers);
+    }
+  }
+}
+
+TEST(AllWindowsTest, RefusesToEvict) {
+  Line line({.model = SmallWindowModel(67, kAllWindows.windows),
+             .num_blocks = 40,
+             .scheduler = SmallScheduler(true, 2)});
+  line.Open();
+  v1::SubmitRequest request = Line::MakeRequest("r", {1, 2, 3}, 4);
+  SetEviction(v1::EVICTION_MODE_AFTER_PREFILL, &request);
+  const grpc::Status refused = line.Submit(request);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(), HasSubstr("sliding"));
+}
+
+}  // namespace
+}  // namespace blockmgr
