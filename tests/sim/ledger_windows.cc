@@ -138,25 +138,26 @@ std::string Ledger::ContextAt(const Table& table, int32_t group,
 Ledger::Peaks Ledger::PeaksOf(const Request& request) const {
   const int32_t length =
       static_cast<int32_t>(request.prompt.size()) + request.max_tokens - 1;
-  // No step computes more tokens of one request.
-  const int32_t chunk = options_.max_num_batched_tokens;
-  const auto num_blocks = [&](int32_t num_settled, int32_t end) {
-    int32_t count = 0;
-    for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-      count += CeilDiv(end, layout_.page_size) - FirstPage(group, num_settled);
-    }
-    return count;
-  };
   const int32_t all = CeilDiv(length, layout_.page_size);
   // Without windows all of it; too long ones are refused anyway.
-  if (!layout_.has_windows() || length > options_.max_model_len) {
-    return {.least = all, .most = all};
-  }
-  Peaks peaks;
+  Peaks peaks{.least = all, .most = all};
+  if (!layout_.has_windows() || length > options_.max_model_len) return peaks;
+  peaks = {};
   for (int32_t i = 0; i < length; ++i) {
-    peaks.least = std::max(peaks.least, num_blocks(i, i + 1));
-    peaks.most =
-        std::max(peaks.most, num_blocks(i, std::min(i + chunk, length)));
+    int32_t num_blocks = 0;
+    for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+      num_blocks += CeilDiv(i + 1, layout_.page_size) - FirstPage(group, i);
+    }
+    peaks.least = std::max(peaks.least, num_blocks);
+  }
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    // No step computes more tokens of one request. Where pages begin need not
+    // be looked at: that is a page more.
+    const int32_t window = layout_.window_of(group);
+    const int32_t tokens = window + options_.max_num_batched_tokens;
+    peaks.most += window == 0
+                      ? all
+                      : std::min(all, CeilDiv(tokens, layout_.page_size) + 1);
   }
   return peaks;
 }
