@@ -107,6 +107,8 @@ class Ledger {
       return static_cast<int32_t>(tokens.size()) - num_prompt();
     }
   };
+  // The context of what is computed from a length on, of every eviction.
+  using Contexts = std::vector<std::pair<int32_t, std::string>>;
   struct Order {
     RegionId region = kNoRegion;  // the engine keeps it
     int32_t cut = 0;
@@ -130,6 +132,7 @@ class Ledger {
     bool has_scores = false;   // accumulated: no way back
     std::string context;       // see Block
     std::string tail_context;  // of the block that a region started with has
+    Contexts contexts;
     std::optional<Order> pending;
     // Positions that a loss has left, until TakeCuts.
     std::optional<int32_t> num_sound;
@@ -177,6 +180,7 @@ class Ledger {
     std::vector<int32_t> tokens;
     std::string tail_context;  // of the block after its cut
     std::string context;       // of what is computed over it
+    Contexts contexts;
     int32_t cut = 0;
     std::vector<int32_t> kept;
     NaivePages pages;
@@ -242,8 +246,10 @@ class Ledger {
   // first num_tokens of the sequence.
   void CheckHit(const Table& table, int32_t group, int32_t begin, BlockId block,
                 int32_t num_tokens);
-  // The evictions before the page from `begin` on was computed.
-  std::string ContextAt(const Table& table, int32_t group, int32_t begin) const;
+  // The evictions before the page of a window group from `begin` on was
+  // computed; nothing if there was one meanwhile.
+  std::optional<std::string> ContextAt(const Table& table,
+                                       int32_t begin) const;
   void CheckFresh(BlockId block);
   int32_t CountHolders(BlockId block) const;
 

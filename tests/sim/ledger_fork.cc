@@ -46,6 +46,7 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
   table->last_length = source.last_length;
   table->context = source.context;
   table->tail_context = source.tail_context;
+  table->contexts = source.contexts;
   served->issued = parent.issued;
   served->kept_less |= parent.kept_less;
   const auto num_both =

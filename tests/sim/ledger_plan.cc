@@ -176,6 +176,7 @@ void Ledger::TakeRegion(const SequenceStart& start, Served* served,
   table->last_length = static_cast<int32_t>(region.tokens.size());
   table->context = region.context;
   table->tail_context = region.tail_context;
+  table->contexts = region.contexts;
   served->issued = region.evictions;
   if (served->issued.size() > served->recorded.size()) {
     const size_t before = served->recorded.size();
@@ -227,7 +228,11 @@ void Ledger::CheckHit(const Table& table, int32_t group, int32_t begin,
   const std::vector<int32_t>& tokens = served.tokens;
   const std::vector<int32_t>& content = blocks_[Index(block)].content;
   const int32_t end = begin + layout_.page_size;
-  const std::string context = ContextAt(table, group, begin);
+  // The block after a region was computed before it.
+  const bool is_next = begin == table.cut && table.cut > 0;
+  const std::string context =
+      group > 0 ? ContextAt(table, begin).value_or("of several")
+                : (is_next ? table.tail_context : table.context);
   if (blocks_[Index(block)].tenant != served.request.scope.tenant) {
     report_->Fail("request ", Index(table.request), " of '",
                   served.request.scope.tenant, "' hits block ", Index(block),

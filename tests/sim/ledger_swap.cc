@@ -174,6 +174,7 @@ void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
     table->last_length = was.last_length;
     table->context = was.context;
     table->tail_context = was.tail_context;
+    table->contexts = was.contexts;
     served->issued = swap.issued;
   }
   // Read by this very step.

@@ -118,21 +118,15 @@ int32_t Ledger::SoundBefore(const Table& table,
   return num_sound;
 }
 
-std::string Ledger::ContextAt(const Table& table, int32_t group,
-                              int32_t begin) const {
-  if (group == 0) {
-    // The block after a region was computed before it.
-    return begin == table.cut && table.cut > 0 ? table.tail_context
-                                               : table.context;
+std::optional<std::string> Ledger::ContextAt(const Table& table,
+                                             int32_t begin) const {
+  std::string found;
+  for (const auto& [length, context] : table.contexts) {
+    if (length >= begin + layout_.page_size) break;
+    if (length > begin) return std::nullopt;
+    found = context;
   }
-  // Who hits a block has no evictions but those of a region.
-  const Served& served = requests_.at(table.request);
-  std::string context;
-  for (const CanaryEviction& eviction : served.issued) {
-    if (eviction.length > begin) break;
-    absl::StrAppend(&context, PlanOf(served), " at ", eviction.length, ";");
-  }
-  return context;
+  return found;
 }
 
 Ledger::Peaks Ledger::PeaksOf(const Request& request) const {
