@@ -102,6 +102,8 @@ void AuditedScheduler::MixPlan(const StepPlan& plan) {
     report_->Mix(Index(copy.slot));
     report_->Mix(Index(copy.blocks.destination));
   }
+  for (const int64_t offset : plan.window_offsets) report_->Mix(offset);
+  for (const BlockId block : plan.window_blocks) report_->Mix(Index(block));
   for (const BlockId block : plan.blocks) report_->Mix(Index(block));
   for (const EvictionOrder& order : plan.evictions) {
     report_->Mix(Index(order.slot));

@@ -13,6 +13,10 @@ namespace blockmgr::sim {
 std::set<BlockId> Ledger::Table::Blocks() const {
   std::set<BlockId> blocks = region_blocks;
   blocks.insert(tail.begin(), tail.end());
+  for (const std::vector<BlockId>& window : windows) {
+    blocks.insert(window.begin(), window.end());
+  }
+  blocks.erase(kNullBlock);
   if (pending.has_value()) {
     blocks.insert(pending->destinations.begin(), pending->destinations.end());
   }
@@ -51,10 +55,8 @@ void Ledger::OnSubmit(const Request& request,
                       const absl::StatusOr<RequestId>& id) {
   report_->Mix(static_cast<uint64_t>(id.status().code()));
   const bool in_use = names_.contains(request.id);
-  const int32_t plain_peak = CeilDiv(
-      static_cast<int32_t>(request.prompt.size()) + request.max_tokens - 1,
-      layout_.page_size);
-  const bool fits_plain = plain_peak <= layout_.num_blocks - 1;
+  const Peaks peaks = PeaksOf(request);
+  const bool fits_plain = peaks.most <= layout_.num_blocks - 1;
   const Served* const parent = ParentOf(request);
   const bool is_fork = !request.fork_of.empty();
   const RequestEviction eviction =
@@ -73,10 +75,10 @@ void Ledger::OnSubmit(const Request& request,
                          options_.max_waiting;
     const bool is_fit = fits_plain && !is_full && !in_use &&
                         (!is_fork || parent != nullptr) &&
-                        IsWithinQuota(request, plain_peak);
+                        IsWithinQuota(request, peaks.most);
     if (is_fit && (absl::IsResourceExhausted(id.status()) ||
                    (is_plain && IsWellFormed(request)))) {
-      report_->Fail("a request of ", plain_peak,
+      report_->Fail("a request of ", peaks.most,
                     " blocks at most was refused: ", id.status().ToString());
     }
     return;
@@ -90,8 +92,8 @@ void Ledger::OnSubmit(const Request& request,
     return;
   }
   if (in_use) report_->Fail("Submit took the name '", request.id, "' twice");
-  if (is_plain && !fits_plain) {
-    report_->Fail("a request of ", plain_peak, " blocks was admitted to ",
+  if (is_plain && peaks.least > layout_.num_blocks - 1) {
+    report_->Fail("a request of ", peaks.least, " blocks was admitted to ",
                   layout_.num_blocks - 1);
   }
   ++report_->counts().requests;
@@ -103,7 +105,7 @@ void Ledger::OnSubmit(const Request& request,
   served.request.eviction = eviction;
   served.num_own = served.num_prompt();
   served.is_plain = is_plain;
-  if (is_plain) served.peak = plain_peak;
+  if (is_plain) served.peak = peaks.least;
   served.tokens = request.prompt;
   if (parent != nullptr) {
     served.num_own = parent->num_own;
@@ -256,6 +258,7 @@ void Ledger::Compare(const BlockManager& manager, const SchedulerStats& stats) {
                     table.num_reserved, ", ", table.cut);
       return;
     }
+    CompareWindows(manager, slot, table);
     std::set<BlockId> region;
     if (sequence.region != nullptr) {
       region.insert(sequence.region->blocks.begin(),

@@ -17,6 +17,8 @@
 //   * drafts run once the engine has them and all before them is answered, as
 //     far as no length must be exact; those rejected leave no trace
 //   * recorded evictions are replayed, no others before them
+//   * a page leaves a sequence when what is settled has left it behind the
+//     window of its layer group, and not before
 //
 // Cost: O(everything), fit for small pools only.
 #ifndef TESTS_SIM_LEDGER_H_
@@ -105,6 +107,8 @@ class Ledger {
       return static_cast<int32_t>(tokens.size()) - num_prompt();
     }
   };
+  // The context of what is computed from a length on, of every eviction.
+  using Contexts = std::vector<std::pair<int32_t, std::string>>;
   struct Order {
     RegionId region = kNoRegion;  // the engine keeps it
     int32_t cut = 0;
@@ -116,6 +120,8 @@ class Ledger {
     RequestId request{0};
     uint64_t stay = 0;  // tells stays in one slot apart
     std::vector<BlockId> tail;
+    // Of the window groups, by page. Null, here and in the tail: left behind.
+    std::vector<std::vector<BlockId>> windows;
     int32_t cut = 0;
     std::vector<int32_t> kept;  // of the region; empty: none
     NaivePages region_pages;
@@ -126,13 +132,15 @@ class Ledger {
     bool has_scores = false;   // accumulated: no way back
     std::string context;       // see Block
     std::string tail_context;  // of the block that a region started with has
+    Contexts contexts;
     std::optional<Order> pending;
     // Positions that a loss has left, until TakeCuts.
     std::optional<int32_t> num_sound;
     bool restart_due = false;  // with the next plan
-    // Blocks of the prefix cache that its tail starts with; those that come
-    // back are its own.
+    // Blocks of the prefix cache that its tail, and each of `windows`, starts
+    // with, pages left behind included; those that come back are its own.
     int32_t num_shared = 0;
+    int32_t num_shared_windows = 0;
 
     std::set<BlockId> Blocks() const;
   };
@@ -163,6 +171,7 @@ class Ledger {
     std::vector<int32_t> content;  // all tokens up to its end; empty: unknown
     std::string tenant;            // whose content
     std::string context;           // the evictions before it was computed
+    int32_t group = 0;             // of layers
   };
   // A region that the engine keeps.
   struct Region {
@@ -171,6 +180,7 @@ class Ledger {
     std::vector<int32_t> tokens;
     std::string tail_context;  // of the block after its cut
     std::string context;       // of what is computed over it
+    Contexts contexts;
     int32_t cut = 0;
     std::vector<int32_t> kept;
     NaivePages pages;
@@ -200,13 +210,46 @@ class Ledger {
   void TakeDropped(const StepPlan& plan);
   void CheckRegionOrder(const Served& served, const EvictionOrder& order);
   void TakeRun(const StepPlan& plan, size_t index, Step* step);
-  void TakeBlocks(const StepPlan& plan, size_t index, Table* table);
+  // Window groups, and pages left behind (ledger_windows.cc).
+  // Whether the tokens from the last of `length` on need the page no more.
+  bool IsOut(int32_t group, int32_t page, int32_t length) const;
+  // Pages that a group has of `length` tokens; of group 0 from the cut on.
+  int32_t NumPages(int32_t group, int32_t length, int32_t cut) const;
+  int32_t FirstPage(int32_t group, int32_t length) const;
+  std::vector<BlockId>& BlocksOf(Table* table, int32_t group) const;
+  const std::vector<BlockId>& BlocksOf(const Table& table, int32_t group) const;
+  // The blocks that a run adds to a group.
+  std::vector<BlockId> NewBlocks(const StepPlan& plan, size_t index,
+                                 int32_t group);
+  void CheckWindowArrays(const StepPlan& plan);
+  // Whether it has what the tokens from `length` on attend to.
+  bool CanGoOn(const Table& table, int32_t length) const;
+  // Gives up the blocks behind the first `length` tokens.
+  void CutTables(int32_t length, Table* table);
+  void ReleaseBehindWindows(Table* table);
+  // The positions before the first lost block of any group.
+  int32_t SoundBefore(const Table& table,
+                      const std::vector<BlockId>& lost) const;
+  // Bounds of the blocks that a request without evictions has at its peak.
+  struct Peaks {
+    int32_t least = 0;
+    int32_t most = 0;
+  };
+  Peaks PeaksOf(const Request& request) const;
+  void CompareWindows(const BlockManager& manager, SequenceSlot slot,
+                      const Table& table);
+  void TakeBlocks(const StepPlan& plan, size_t index, int32_t group,
+                  Table* table);
   void TakeOrder(const StepPlan& plan, const EvictionOrder& order, Step* step);
   void CheckReplay(const StepPlan& plan);
-  // That the block may stand at this place of the tail, for the first
-  // num_tokens of the sequence.
-  void CheckHit(const Table& table, int32_t index, BlockId block,
+  // That the block may have the page of this group from `begin` on, for the
+  // first num_tokens of the sequence.
+  void CheckHit(const Table& table, int32_t group, int32_t begin, BlockId block,
                 int32_t num_tokens);
+  // The evictions before the page of a window group from `begin` on was
+  // computed; nothing if there was one meanwhile.
+  std::optional<std::string> ContextAt(const Table& table,
+                                       int32_t begin) const;
   void CheckFresh(BlockId block);
   int32_t CountHolders(BlockId block) const;
 

@@ -80,12 +80,7 @@ void Ledger::SettleDrafts(const Step::Run& run, int32_t num_tokens,
   // One position before each token that counts.
   table->num_settled += num_tokens;
   table->num_reserved = table->num_settled;
-  const auto num_blocks = static_cast<size_t>(
-      CeilDiv(table->num_settled - table->cut, layout_.page_size));
-  for (size_t i = num_blocks; i < table->tail.size(); ++i) {
-    Release(table->tail[i]);
-  }
-  table->tail.resize(num_blocks);
+  CutTables(table->num_settled, table);
   const int32_t num_rejected = 1 + run.num_drafts - num_tokens;
   report_->counts().rejected_drafts += num_rejected;
   report_->counts().accepted_drafts += num_tokens - 1;

@@ -22,7 +22,7 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
   if (parent.request.id != served->request.fork_of ||
       parent.request.scope.tenant != served->request.scope.tenant ||
       num_shared < std::max({1, source.cut, source.last_length}) ||
-      num_shared > source.num_settled ||
+      num_shared > source.num_settled || !CanGoOn(source, num_shared) ||
       !std::equal(parent.tokens.begin(), parent.tokens.begin() + num_shared,
                   served->tokens.begin())) {
     report_->Fail("request ", Index(start.request), ", a fork of '",
@@ -32,9 +32,13 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
                   source.last_length);
     return;
   }
-  table->tail.assign(source.tail.begin(),
-                     source.tail.begin() +
-                         CeilDiv(num_shared - source.cut, layout_.page_size));
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const std::vector<BlockId>& blocks = BlocksOf(source, group);
+    const int32_t length = num_shared - (group == 0 ? source.cut : 0);
+    BlocksOf(table, group)
+        .assign(blocks.begin(),
+                blocks.begin() + CeilDiv(length, layout_.page_size));
+  }
   table->cut = source.cut;
   table->kept = source.kept;
   table->region_pages = source.region_pages;
@@ -42,6 +46,7 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
   table->last_length = source.last_length;
   table->context = source.context;
   table->tail_context = source.tail_context;
+  table->contexts = source.contexts;
   served->issued = parent.issued;
   served->kept_less |= parent.kept_less;
   const auto num_both =
@@ -58,28 +63,35 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
 void Ledger::TakeCopies(const StepPlan& plan) {
   for (const CopyOnWrite& copy : plan.copies) {
     const auto found = tables_.find(copy.slot);
-    if (found != tables_.end() && found->second.tail.empty()) {
-      TakePart(plan, copy, found->second);
-      continue;
-    }
-    if (found == tables_.end()) {
-      report_->Fail("slot ", Index(copy.slot), " copies and has no tail");
+    const auto num_copies =
+        std::ranges::count(plan.copies, copy.slot, &CopyOnWrite::slot);
+    if (found == tables_.end() || copy.group < 0 ||
+        copy.group >= layout_.num_groups() ||
+        num_copies != layout_.num_groups()) {
+      report_->Fail("slot ", Index(copy.slot), " makes ", num_copies,
+                    " copies, one in group ", copy.group, " of ",
+                    layout_.num_groups());
       return;
     }
     Table& table = found->second;
+    std::vector<BlockId>& own = BlocksOf(&table, copy.group);
+    if (own.empty()) {
+      TakePart(plan, copy, table);
+      continue;
+    }
     const auto [source, destination] = copy.blocks;
     const int32_t num_rows =
         (table.num_reserved - table.cut) % layout_.page_size;
-    if (table.tail.back() != source || copy.num_tokens != num_rows ||
-        num_rows == 0 || CountHolders(source) < 2) {
+    if (own.back() != source || copy.num_tokens != num_rows || num_rows == 0 ||
+        CountHolders(source) < 2) {
       report_->Fail("slot ", Index(copy.slot), " copies ", copy.num_tokens,
                     " tokens of block ", Index(source), " with ",
                     CountHolders(source), " holders; its last block ",
-                    Index(table.tail.back()), " has ", num_rows);
+                    Index(own.back()), " has ", num_rows);
       return;
     }
     CheckFresh(destination);
-    table.tail.back() = destination;
+    own.back() = destination;
     // Read by this very step.
     blocks_[Index(source)].fence = Index(plan.id);
   }
@@ -91,7 +103,8 @@ void Ledger::TakePart(const StepPlan& plan, const CopyOnWrite& copy,
   const int32_t num_rows = table.num_reserved % layout_.page_size;
   const int32_t index = (table.num_reserved - table.cut) / layout_.page_size;
   const auto run = std::ranges::find(plan.slots, copy.slot);
-  if (run == plan.slots.end() || num_rows == 0 || copy.num_tokens != num_rows) {
+  if (run == plan.slots.end() || num_rows == 0 || layout_.has_windows() ||
+      copy.num_tokens != num_rows) {
     report_->Fail("slot ", Index(copy.slot), " copies ", copy.num_tokens,
                   " tokens, expected ", num_rows, ", and runs");
     return;
@@ -103,7 +116,8 @@ void Ledger::TakePart(const StepPlan& plan, const CopyOnWrite& copy,
                   Index(plan.blocks[place]));
     return;
   }
-  CheckHit(table, index, source, table.num_reserved);
+  CheckHit(table, 0, table.cut + index * layout_.page_size, source,
+           table.num_reserved);
   // Read by this very step.
   blocks_[Index(source)].fence = Index(plan.id);
   ++report_->counts().parts;

@@ -16,14 +16,10 @@ void Ledger::SettleLoss(const std::vector<BlockId>& lost) {
   for (auto& [slot, table] : tables_) {
     const std::set<BlockId> blocks = table.Blocks();
     if (std::ranges::none_of(blocks, is_lost)) continue;
-    const auto first = std::ranges::find_if(table.tail, is_lost);
     table.num_sound =
         std::ranges::any_of(table.region_blocks, is_lost)
             ? 0
-            : std::min(table.num_settled,
-                       table.cut +
-                           layout_.page_size * static_cast<int32_t>(
-                                                   first - table.tail.begin()));
+            : std::min(table.num_settled, SoundBefore(table, lost));
     // Whatever is in flight for it counts for nothing.
     table.stay = next_stay_++;
     ++report_->counts().cut_requests;
@@ -49,19 +45,15 @@ void Ledger::TakeCuts(const BlockManager& manager) {
     }
     const int32_t num_kept = sequence.num_settled;
     if (table.pending.has_value() || num_kept < 1 || num_kept > num_sound ||
-        num_kept < std::max(table.cut, table.last_length)) {
+        num_kept < std::max(table.cut, table.last_length) ||
+        !CanGoOn(table, num_kept)) {
       report_->Fail("slot ", Index(slot), " goes on from ", num_kept,
                     " tokens; it has ", num_sound, " left, cut ", table.cut,
                     ", was compressed at ", table.last_length,
                     ", under way: ", table.pending.has_value());
       return;
     }
-    const auto num_blocks =
-        static_cast<size_t>(CeilDiv(num_kept - table.cut, layout_.page_size));
-    for (size_t i = num_blocks; i < table.tail.size(); ++i) {
-      Release(table.tail[i]);
-    }
-    table.tail.resize(num_blocks);
+    CutTables(num_kept, &table);
     table.num_settled = num_kept;
     table.num_reserved = num_kept;
     table.restart_due = true;

@@ -34,6 +34,8 @@ void Ledger::OnPlan(const StepPlan& plan) {
                   in_flight_.size(), " in flight");
     return;
   }
+  CheckWindowArrays(plan);
+  if (!report_->ok()) return;
   TakeDroppedSwaps(plan);
   for (const SwapOut& out : plan.swap_outs) {
     if (report_->ok()) TakeSwapOut(plan, out);
@@ -115,7 +117,7 @@ void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
   const bool has_part = !is_fork && start.swap == kNoSwap &&
                         start.num_cached_tokens % layout_.page_size != 0;
   if (start.num_cached_tokens >= start.num_tokens ||
-      (has_part && (!options_.reuse_partial_blocks ||
+      (has_part && (!options_.reuse_partial_blocks || layout_.has_windows() ||
                     std::ranges::count(plan.copies, start.slot,
                                        &CopyOnWrite::slot) == 0))) {
     report_->Fail("a prefix hit of ", start.num_cached_tokens, " of ",
@@ -130,11 +132,13 @@ void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
   table.stay = next_stay_++;
   table.num_reserved = start.num_cached_tokens;
   table.num_settled = start.num_cached_tokens;
+  table.windows.resize(layout_.group_windows.size());
   table.has_scores = start.scorer_state != ScorerState::kNone;
   if (is_fork) TakeFork(start, &served, &table);
   if (start.region != kNoRegion) TakeRegion(start, &served, &table);
   if (is_fork || !report_->ok()) return;
   table.num_shared = (start.num_cached_tokens - table.cut) / layout_.page_size;
+  table.num_shared_windows = start.num_cached_tokens / layout_.page_size;
   if (start.swap != kNoSwap) {
     TakeSwapIn(plan, start, &served, &table);
   }
@@ -172,6 +176,7 @@ void Ledger::TakeRegion(const SequenceStart& start, Served* served,
   table->last_length = static_cast<int32_t>(region.tokens.size());
   table->context = region.context;
   table->tail_context = region.tail_context;
+  table->contexts = region.contexts;
   served->issued = region.evictions;
   if (served->issued.size() > served->recorded.size()) {
     const size_t before = served->recorded.size();
@@ -217,15 +222,17 @@ void Ledger::CheckFresh(BlockId block) {
   }
 }
 
-void Ledger::CheckHit(const Table& table, int32_t index, BlockId block,
-                      int32_t num_tokens) {
+void Ledger::CheckHit(const Table& table, int32_t group, int32_t begin,
+                      BlockId block, int32_t num_tokens) {
   const Served& served = requests_.at(table.request);
   const std::vector<int32_t>& tokens = served.tokens;
   const std::vector<int32_t>& content = blocks_[Index(block)].content;
-  const int32_t end = table.cut + (index + 1) * layout_.page_size;
+  const int32_t end = begin + layout_.page_size;
   // The block after a region was computed before it.
-  const std::string& context =
-      index == 0 && table.cut > 0 ? table.tail_context : table.context;
+  const bool is_next = begin == table.cut && table.cut > 0;
+  const std::string context =
+      group > 0 ? ContextAt(table, begin).value_or("of several")
+                : (is_next ? table.tail_context : table.context);
   if (blocks_[Index(block)].tenant != served.request.scope.tenant) {
     report_->Fail("request ", Index(table.request), " of '",
                   served.request.scope.tenant, "' hits block ", Index(block),
@@ -236,31 +243,45 @@ void Ledger::CheckHit(const Table& table, int32_t index, BlockId block,
                   Index(block), " computed after '",
                   blocks_[Index(block)].context, "', expected '", context, "'");
   }
-  if (std::ssize(content) != end || num_tokens > std::ssize(tokens) ||
+  if (blocks_[Index(block)].group != group || std::ssize(content) != end ||
+      num_tokens > std::ssize(tokens) ||
       !std::equal(content.begin(), content.begin() + num_tokens,
                   tokens.begin())) {
     report_->Fail("request ", Index(table.request), " hits block ",
                   Index(block), ", which does not hold its first ", num_tokens,
-                  " tokens");
+                  " tokens for group ", group);
   }
 }
 
-void Ledger::TakeBlocks(const StepPlan& plan, size_t index, Table* table) {
-  // A table that goes on has a tail.
-  int32_t num_hit = table->tail.empty() ? table->num_shared : 0;
-  for (int64_t i = plan.block_offsets[index]; i < plan.block_offsets[index + 1];
-       ++i) {
-    const BlockId block = plan.blocks[i];
-    if (num_hit > 0) {
-      --num_hit;
-      const auto place = static_cast<int32_t>(table->tail.size());
-      CheckHit(*table, place, block,
-               table->cut + (place + 1) * layout_.page_size);
+void Ledger::TakeBlocks(const StepPlan& plan, size_t index, int32_t group,
+                        Table* table) {
+  std::vector<BlockId>& own = BlocksOf(table, group);
+  const int32_t cut = group == 0 ? table->cut : 0;
+  // A table that goes on has some.
+  const bool is_new = own.empty();
+  const int32_t num_hit = !is_new      ? 0
+                          : group == 0 ? table->num_shared
+                                       : table->num_shared_windows;
+  for (const BlockId block : NewBlocks(plan, index, group)) {
+    const auto place = static_cast<int32_t>(own.size());
+    const int32_t begin = cut + place * layout_.page_size;
+    if (is_new && IsOut(group, place, table->num_reserved)) {
+      if (block != kNullBlock) {
+        report_->Fail("request ", Index(table->request), " starts with page ",
+                      place, " of group ", group, ", which is left behind");
+      }
+    } else if (place < num_hit) {
+      CheckHit(*table, group, begin, block, begin + layout_.page_size);
     } else {
       CheckFresh(block);
     }
     if (!report_->ok()) return;
-    table->tail.push_back(block);
+    own.push_back(block);
+  }
+  const int32_t end = plan.positions[index] + plan.num_tokens[index];
+  if (std::ssize(own) != CeilDiv(end - cut, layout_.page_size)) {
+    report_->Fail("request ", Index(table->request), ": ", own.size(),
+                  " blocks of group ", group, " for [", cut, ", ", end, ")");
   }
 }
 
@@ -300,10 +321,8 @@ void Ledger::TakeRun(const StepPlan& plan, size_t index, Step* step) {
     report_->Fail("request ", Index(table.request), " at ", end, " of ",
                   num_known, ": samples ", int{plan.samples[index]});
   }
-  TakeBlocks(plan, index, &table);
-  if (std::ssize(table.tail) != CeilDiv(end - table.cut, layout_.page_size)) {
-    report_->Fail("request ", Index(table.request), ": ", table.tail.size(),
-                  " tail blocks for [", table.cut, ", ", end, ")");
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    if (report_->ok()) TakeBlocks(plan, index, group, &table);
   }
   table.num_reserved = end;
   served.num_placeholders += samples ? 1 + num_drafts : 0;
@@ -326,6 +345,7 @@ void Ledger::TakeOrder(const StepPlan& plan, const EvictionOrder& order,
   Table& table = tables_.at(order.slot);
   const int32_t page_size = layout_.page_size;
   if (run->num_drafts > 0) report_->Fail("an eviction in a run with drafts");
+  if (layout_.window > 0) report_->Fail("an eviction from a window");
   if (table.pending.has_value() || order.length != table.num_reserved ||
       order.cut % page_size != 0 || order.cut <= table.cut ||
       order.cut >= order.length) {

@@ -187,6 +187,7 @@ void Ledger::SettleRun(const Step::Run& run, std::vector<int32_t> sampled,
     table->num_settled += run.num_tokens;
   }
   NoteContent(served, *table);
+  ReleaseBehindWindows(table);
   if (!run.samples) return;
   if (!stops && served.num_outputs() < served.request.max_tokens) return;
   const FinishEffect* finish = FindFinish(effects, run.request);
@@ -199,18 +200,31 @@ void Ledger::SettleRun(const Step::Run& run, std::vector<int32_t> sampled,
 
 void Ledger::NoteContent(const Served& served, const Table& table) {
   const int32_t page_size = layout_.page_size;
-  const auto num_full = (table.num_settled - table.cut) / page_size;
-  for (int32_t i = 0; i < num_full; ++i) {
-    const int32_t begin = table.cut + i * page_size;
-    const BlockId block = table.tail[i];
-    const bool is_doomed =
-        table.pending.has_value() && table.pending->own.contains(block);
-    if (begin < table.last_length || is_doomed) continue;
+  const auto note = [&](int32_t group, int32_t begin, BlockId block,
+                        const std::string& context) {
     Block& noted = blocks_[Index(block)];
     noted.tenant = served.request.scope.tenant;
-    noted.context = table.context;
+    noted.context = context;
+    noted.group = group;
     noted.content.assign(served.tokens.begin(),
                          served.tokens.begin() + begin + page_size);
+  };
+  for (int32_t begin = table.cut; begin + page_size <= table.num_settled;
+       begin += page_size) {
+    const BlockId block = table.tail[(begin - table.cut) / page_size];
+    const bool is_doomed =
+        table.pending.has_value() && table.pending->own.contains(block);
+    if (begin < table.last_length || is_doomed || block == kNullBlock) continue;
+    note(0, begin, block, table.context);
+  }
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    for (int32_t begin = 0; begin + page_size <= table.num_settled;
+         begin += page_size) {
+      const BlockId block = BlocksOf(table, group)[begin / page_size];
+      const std::optional<std::string> context = ContextAt(table, begin);
+      if (block == kNullBlock || !context.has_value()) continue;
+      note(group, begin, block, *context);
+    }
   }
 }
 
@@ -248,6 +262,7 @@ void Ledger::SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
         region == kNoRegion ? absl::StrCat("of request ", Index(run.request))
                             : PlanOf(served),
         " at ", length, ";");
+    table->contexts.emplace_back(length, table->context);
     if (region != kNoRegion) {
       KeepRegion(region, *table, served, tail_context);
     }
@@ -343,6 +358,7 @@ void Ledger::KeepRegion(RegionId id, const Table& table, const Served& served,
                        served.tokens.begin() + table.last_length);
   region.tail_context = tail_context;
   region.context = table.context;
+  region.contexts = table.contexts;
   region.cut = table.cut;
   region.kept = table.kept;
   region.pages = table.region_pages;

@@ -54,9 +54,17 @@ void Ledger::TakeSwapOut(const StepPlan& plan, const SwapOut& out) {
     return;
   }
   const Table& table = found->second;
-  const int32_t num_tail =
-      CeilDiv(table.num_settled - table.cut, layout_.page_size);
-  const int64_t num_blocks = std::ssize(table.region_blocks) + num_tail;
+  // Behind the region.
+  std::vector<BlockId> pages;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const std::vector<BlockId>& own = BlocksOf(table, group);
+    const int32_t first = FirstPage(group, table.num_settled);
+    const int32_t num_pages = NumPages(group, table.num_settled, table.cut);
+    pages.insert(pages.end(), own.begin() + first,
+                 own.begin() + first + num_pages);
+  }
+  const auto num_pages = static_cast<int32_t>(pages.size());
+  const int64_t num_blocks = std::ssize(table.region_blocks) + num_pages;
   if (out.num_tokens != table.num_settled || out.num_tokens < 1 ||
       out.num_transfers != num_blocks) {
     report_->Fail("slot ", Index(out.slot), " swaps out ", out.num_tokens,
@@ -71,13 +79,14 @@ void Ledger::TakeSwapOut(const StepPlan& plan, const SwapOut& out) {
             .is_due = false};
   for (int32_t i = 0; i < out.num_transfers; ++i) {
     const auto [block, host] = plan.transfers_out[out.transfer_begin + i];
-    const int32_t place = i - (out.num_transfers - num_tail);
-    const bool is_right = place < 0 ? table.region_blocks.contains(block)
-                                    : table.tail[place] == block;
+    const int32_t place = i - (out.num_transfers - num_pages);
+    const bool is_right =
+        place < 0 ? table.region_blocks.contains(block) : pages[place] == block;
     const bool is_host =
         Index(host) >= 0 && Index(host) < options_.num_host_blocks;
-    if (!is_right || !is_host || host_fences_[Index(host)] > acknowledged_ ||
-        IsHeldInHost(host) || std::ranges::count(swap.blocks, host) > 0) {
+    if (!is_right || block == kNullBlock || !is_host ||
+        host_fences_[Index(host)] > acknowledged_ || IsHeldInHost(host) ||
+        std::ranges::count(swap.blocks, host) > 0) {
       report_->Fail("slot ", Index(out.slot), " swaps out block ", Index(block),
                     " to host block ", Index(host));
       return;
@@ -117,22 +126,38 @@ void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
   }
   const auto num_region = std::ssize(swap.region_blocks);
   const int64_t num_ins = is_shared ? 0 : num_region;
-  const int32_t num_tail = CeilDiv(num_tokens - was.cut, layout_.page_size);
-  const int64_t num_tail_ins = start.num_transfers - num_ins;
-  if (num_tail_ins < 0 || num_tail_ins > num_tail) {
+  const int32_t num_tail = NumPages(0, num_tokens, was.cut);
+  // Of each group those that it may get back.
+  std::vector<HostBlockId> hosts;
+  auto next = swap.blocks.begin() + num_region;
+  bool has_all = true;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    has_all &=
+        FirstPage(group, num_tokens) == FirstPage(group, was.num_settled);
+    hosts.insert(hosts.end(), next,
+                 next + NumPages(group, num_tokens, was.cut));
+    next += NumPages(group, was.num_settled, was.cut);
+  }
+  const int64_t num_shared = num_ins + std::ssize(hosts) - start.num_transfers;
+  if (!has_all || num_shared < 0 || num_shared > num_tail) {
     report_->Fail("request ", Index(start.request), " gets back ",
-                  start.num_transfers, " blocks of ", num_ins, " + ", num_tail);
+                  start.num_transfers, " blocks of ", num_ins, " + ",
+                  hosts.size(), ", ", num_tail, " of them of its tail; of ",
+                  was.num_settled, " tokens ", num_tokens);
     return;
   }
-  table->num_shared = static_cast<int32_t>(num_tail - num_tail_ins);
+  table->num_shared =
+      static_cast<int32_t>(FirstPage(0, num_tokens) + num_shared);
+  // Those of the window groups all come from the host.
+  table->num_shared_windows = 0;
   std::map<int32_t, int32_t> renamed;
   for (int32_t i = 0; i < start.num_transfers; ++i) {
     const auto [block, host] = plan.transfers_in[start.transfer_begin + i];
-    const int64_t place =
-        i < num_ins ? i : num_region + table->num_shared + i - num_ins;
-    if (host != swap.blocks[place]) {
+    const HostBlockId expected =
+        i < num_ins ? swap.blocks[i] : hosts[num_shared + i - num_ins];
+    if (host != expected) {
       report_->Fail("request ", Index(start.request), " gets host block ",
-                    Index(host), " back, expected ", Index(swap.blocks[place]));
+                    Index(host), " back, expected ", Index(expected));
       return;
     }
     if (i >= num_ins) continue;  // its run names the block
@@ -149,6 +174,7 @@ void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
     table->last_length = was.last_length;
     table->context = was.context;
     table->tail_context = was.tail_context;
+    table->contexts = was.contexts;
     served->issued = swap.issued;
   }
   // Read by this very step.

@@ -70,7 +70,33 @@ constexpr Field kFields[] = {
     {"num_speculative_tokens", &SimOptions::num_speculative_tokens},
     {"max_drafts", &SimOptions::max_drafts},
     {"wrong_draft_one_in", &SimOptions::wrong_draft_one_in},
+    {"window", &SimOptions::window},
+    {"group_window_1", &SimOptions::group_window_1},
+    {"group_window_2", &SimOptions::group_window_2},
+    {"group_window_3", &SimOptions::group_window_3},
 };
+
+// Layer groups in a third of the runs, and in a tenth a window alone.
+void ChooseWindows(Random* random, SimOptions* options) {
+  const auto window = [random, options] {
+    const int32_t page_size = options->page_size;
+    return random->Between(page_size,
+                           random->Pick<int32_t>({1, 3, 8}) * page_size + 4);
+  };
+  if (random->OneIn(3)) {
+    const int32_t num_groups = random->Between(1, 3);
+    options->group_window_1 = window();
+    if (num_groups > 1) options->group_window_2 = window();
+    if (num_groups > 2) options->group_window_3 = window();
+    // So that as many requests fit as without them, or less.
+    if (!random->OneIn(3)) options->num_blocks *= 1 + num_groups;
+  } else if (random->OneIn(6)) {
+    options->window = window();
+    options->evict_percent = 0;
+    options->share_percent = 0;
+    options->later_percent = 0;
+  }
+}
 
 void ChoosePolicies(Random* random, SimOptions* options) {
   options->policy = random->Pick<int32_t>({0, 0, 1, 2});
@@ -121,14 +147,20 @@ void ChooseFaults(Random* random, SimOptions* options) {
 }  // namespace
 
 ModelLayout SimOptions::Layout() const {
-  return {.num_layers = num_layers,
-          .num_heads = num_heads,
-          .num_q_heads = num_heads,
-          .head_dim = 8,
-          .page_size = page_size,
-          .dtype = DType::kFloat32,
-          .num_blocks = num_blocks,
-          .num_shards = num_shards};
+  ModelLayout layout = {.num_layers = num_layers,
+                        .num_heads = num_heads,
+                        .num_q_heads = num_heads,
+                        .head_dim = 8,
+                        .page_size = page_size,
+                        .dtype = DType::kFloat32,
+                        .num_blocks = num_blocks,
+                        .num_shards = num_shards,
+                        .window = window};
+  for (const int32_t tokens :
+       {group_window_1, group_window_2, group_window_3}) {
+    if (tokens > 0) layout.group_windows.push_back(tokens);
+  }
+  return layout;
 }
 
 SchedulerOptions SimOptions::Scheduler() const {
@@ -235,6 +267,7 @@ SimOptions OptionsForSeed(int32_t seed) {
     options.num_shards = random.Between(2, 4);
     options.num_heads = options.num_shards * random.Between(1, 2);
   }
+  ChooseWindows(&random, &options);
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());
   return options;

@@ -28,6 +28,11 @@ struct SimOptions {
   int32_t num_layers = 1;
   int32_t num_heads = 1;
   int32_t num_shards = 1;
+  // Tokens; 0: all, or no such group.
+  int32_t window = 0;
+  int32_t group_window_1 = 0;
+  int32_t group_window_2 = 0;
+  int32_t group_window_3 = 0;
 
   // Scheduler.
   int32_t max_num_seqs = 4;

@@ -23,6 +23,7 @@ void RunCounts::Add(const RunCounts& other) {
   swap_ins += other.swap_ins;
   accepted_drafts += other.accepted_drafts;
   rejected_drafts += other.rejected_drafts;
+  left_behind += other.left_behind;
   wrong_results += other.wrong_results;
   broken_streams += other.broken_streams;
 }
@@ -36,8 +37,9 @@ std::string RunCounts::ToString() const {
       engine_losses, " engine losses, ", cut_requests, " cut requests, ", forks,
       " forks, ", parts, " starts on parts of blocks, ", swap_outs,
       " swapped out, ", swap_ins, " swapped in, ", accepted_drafts,
-      " drafts accepted, ", rejected_drafts, " rejected, ", wrong_results,
-      " wrong results, ", broken_streams, " broken streams");
+      " drafts accepted, ", rejected_drafts, " rejected, ", left_behind,
+      " pages left behind, ", wrong_results, " wrong results, ", broken_streams,
+      " broken streams");
 }
 
 }  // namespace blockmgr::sim

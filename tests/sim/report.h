@@ -33,6 +33,7 @@ struct RunCounts {
   uint64_t swap_ins = 0;
   uint64_t accepted_drafts = 0;
   uint64_t rejected_drafts = 0;
+  uint64_t left_behind = 0;  // pages, by windows
   uint64_t wrong_results = 0;
   uint64_t broken_streams = 0;
 
