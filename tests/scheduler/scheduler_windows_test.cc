@@ -172,10 +172,11 @@ TEST_P(WindowsTest, WindowsAloneHaveNothingToEvict) {
   request.eviction = Recency(16);
   EXPECT_THAT(driver.Submit(request),
               StatusIs(absl::StatusCode::kInvalidArgument,
-        "eviction: expected none for a model whose "
+                       HasSubstr("eviction: expected none for a model whose "
                                  "layers all have a sliding window (8")));
   request.eviction = RequestEviction();
   const RequestId a = Submit(&driver, request);
+  driver.RunUntil([&] { return !driver.served(a).outputs.empty(); });
   EvictionCommand command;
   command.policy = Recency(16).policy;
   command.target = Recency(16).target;
