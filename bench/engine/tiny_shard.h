@@ -27,6 +27,7 @@
 #include "bench/engine/tables.h"
 #include "bench/engine/tiny_model.h"
 #include "bench/engine/tiny_scoring.h"
+#include "blockmgr/base/layer_groups.h"
 #include "blockmgr/compaction.h"
 #include "blockmgr/eviction/select.h"
 #include "blockmgr/ragged_region.h"

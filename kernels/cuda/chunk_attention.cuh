@@ -190,11 +190,11 @@ SIMT_DEVICE void ChunkLogits(const ChunkQueries<T, kDim>& queries,
 // Whether a rank has fallen out of the window of a row.
 SIMT_DEVICE bool IsOutOfWindow(const AttentionLists& lists, int32_t rank,
                                int32_t limit) {
-  return lists.window > 0 && limit - rank > lists.window &&
-         !BM_PLANTED(kTailWindowMaskLost);
+  return limit - rank > lists.window && !BM_PLANTED(kTailWindowMaskLost);
 }
 
 // -infinity where a row does not see a rank, or nobody does.
+template <bool kWindow>
 SIMT_DEVICE void MaskChunk(const AttentionLists& lists,
                            const AttentionList& list, int32_t first_rank,
                            const int32_t (&limit)[2],
@@ -206,7 +206,7 @@ SIMT_DEVICE void MaskChunk(const AttentionLists& lists,
       const int32_t rank = first_rank + n * 8 + LaneIndex() % 4 * 2 + j % 2;
       const bool live = IsLive(list, rank) || BM_PLANTED(kRegionMaskLost);
       if (!live || rank >= limit[j / 2] ||
-          IsOutOfWindow(lists, rank, limit[j / 2])) {
+          (kWindow && IsOutOfWindow(lists, rank, limit[j / 2]))) {
         logits[n][j] = -INFINITY;
       }
     }

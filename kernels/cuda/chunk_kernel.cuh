@@ -13,19 +13,22 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Whether every row of the CTA sees every rank of a tile: from most_first on,
-// up to least_limit.
-SIMT_DEVICE bool AllSeen(const AttentionList& list, int32_t first_rank,
-                         int32_t most_first, int32_t least_limit) {
+// Whether every row of the CTA sees every rank of a tile: limits are between
+// least_limit and most_limit.
+template <bool kWindow>
+SIMT_DEVICE bool AllSeen(const AttentionLists& lists, const AttentionList& list,
+                         int32_t first_rank, int32_t least_limit,
+                         int32_t most_limit) {
   const int32_t end = first_rank + kChunkRanks;
-  return first_rank >= most_first && end <= least_limit &&
-         (end <= list.region_length ||
+  if (kWindow && IsOutOfWindow(lists, first_rank, most_limit)) return false;
+  return end <= least_limit && (end <= list.region_length ||
                                 list.region_length == list.region_slots ||
                                 first_rank >= list.region_slots);
 }
 
-// Grid: {block_offsets[num_sequences], num_heads}.
-template <typename T, int kDim>
+// Grid: {block_offsets[num_sequences], num_heads}. kWindow: lists have a window
+// and no regions. A kernel of its own, for registers are scarce.
+template <typename T, int kDim, bool kWindow>
 SIMT_KERNEL(kChunkThreads, 2)
 void ChunkAttention(ChunkParams params) {
   using Shape = ChunkShape<T, kDim>;
@@ -37,12 +40,17 @@ void ChunkAttention(ChunkParams params) {
                                ? block.first_row + kChunkRows - 1
                                : block.num_rows - 1;
   const int32_t least_limit = RowLimit(params, block, block.first_row);
-  const int32_t most_limit = RowLimit(params, block, last_row);
-  const int32_t most_first = FirstRank(params.lists, most_limit);
-  // Nobody sees the tiles before: leaving them out changes no bit.
-  block.list.first_rank = FirstRank(params.lists, least_limit);
-  const int32_t first_tile = block.list.first_rank / kChunkRanks;
-  const int32_t num_tiles = (most_limit + kChunkRanks - 1) / kChunkRanks;
+  const int32_t num_tiles =
+      (RowLimit(params, block, last_row) + kChunkRanks - 1) / kChunkRanks;
+  int32_t first_tile = 0;
+  if constexpr (kWindow) {
+    block.list.region_length = block.list.region_slots = 0;
+    // Nobody sees what is before: leaving it out changes no bit.
+    block.list.first_rank = FirstRank(params.lists, least_limit);
+    first_tile = block.list.first_rank / kChunkRanks;
+  } else {
+    block.list.first_rank = 0;
+  }
   const auto copy = [&](int32_t tile) {
     if (tile < num_tiles) {
       T* const keys =
@@ -68,8 +76,10 @@ void ChunkAttention(ChunkParams params) {
     const int32_t first_rank = tile * kChunkRanks;
     float logits[kChunkRanks / 8][4];
     ChunkLogits<T, kDim>(queries, keys, params.scale * kLog2E, logits);
-    if (!AllSeen(block.list, first_rank, most_first, least_limit)) {
-      MaskChunk(params.lists, block.list, first_rank, state.limit, logits);
+    if (!AllSeen<kWindow>(params.lists, block.list, first_rank, least_limit,
+                          num_tiles * kChunkRanks)) {
+      MaskChunk<kWindow>(params.lists, block.list, first_rank, state.limit,
+                         logits);
     }
     ChunkSoftmax<kDim>(logits, &state);
     ChunkOutput<T, kDim>(logits, keys + Shape::kTileElements, &state);

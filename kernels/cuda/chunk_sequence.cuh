@@ -17,9 +17,12 @@ bool RunChunkAttention(const ChunkParams& params, const RowShape& shape,
   return ForShape<Launcher>(shape, [&](auto instance) {
     using T = typename decltype(instance)::Element;
     constexpr int kDim = decltype(instance)::kDim;
-    return launch(SizeOf(num_blocks, params.lists.num_heads, kChunkThreads,
-                         ChunkShape<T, kDim>::kSharedBytes),
-                  ChunkAttention<T, kDim>, params);
+    const auto size =
+        SizeOf(num_blocks, params.lists.num_heads, kChunkThreads,
+               ChunkShape<T, kDim>::kSharedBytes);
+    return params.lists.window > 0
+               ? launch(size, ChunkAttention<T, kDim, true>, params)
+               : launch(size, ChunkAttention<T, kDim, false>, params);
   });
 }
 

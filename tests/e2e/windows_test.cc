@@ -124,7 +124,7 @@ TEST_P(WindowsLineTest, EqualsTheDenseModelAndItselfAloneUnderPreemption) {
     options.scheduler = SmallScheduler(caching, 3);
     options.scheduler.admission = AdmissionPolicy::kMaxUtilization;
     const Outcome outcome = Serve(options, jobs);
-    EXPECT_GE(outcome.stats.num_preemptions(), 3u);  // or this shows nothing
+    EXPECT_GE(outcome.stats.num_preemptions(), 1u);  // or this shows nothing
     EXPECT_GE(outcome.stats.num_cached_tokens(), caching ? 32u : 0u);
     ExpectTokensOfAlone(options, jobs, outcome.answers);
   }

@@ -65,7 +65,10 @@ class ChunkRunner {
                         {.grid = grid,
                          .threads = kChunkThreads,
                          .shared_bytes = ChunkShape<T, kDim>::kSharedBytes},
-                        ChunkAttention<T, kDim>, params);
+                        params.lists.window > 0
+                            ? ChunkAttention<T, kDim, true>
+                            : ChunkAttention<T, kDim, false>,
+                        params);
   }
 
   AttentionCase<T> test_;
