@@ -15,6 +15,17 @@ CanaryOptions WithHost(CanaryOptions canary, const SchedulerOptions& options) {
   return canary;
 }
 
+// Whether the engine has what the manager holds; what a window has left behind,
+// the manager has let go.
+bool IsTable(const std::vector<BlockId>& held,
+             const std::vector<BlockId>& table) {
+  if (held.size() != table.size()) return false;
+  for (size_t i = 0; i < held.size(); ++i) {
+    if (held[i] != kNullBlock && held[i] != table[i]) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 SchedulerDriver::SchedulerDriver(const ModelLayout& layout,
@@ -254,7 +265,13 @@ void SchedulerDriver::CompareTables() {
     // The engine hears of it with the next step.
     if (!sequence.open || cut_.contains(slot)) continue;
     const CanaryTable& table = engine_.table(slot);
-    if (sequence.tail != table.tail || sequence.num_settled != table.length() ||
+    bool is_equal = IsTable(sequence.tail, table.tail);
+    for (size_t i = 0; i < table.windows.size(); ++i) {
+      is_equal &=
+          IsTable(manager.window_tail(slot, static_cast<int32_t>(i) + 1),
+                  table.windows[i]);
+    }
+    if (!is_equal || sequence.num_settled != table.length() ||
         (sequence.region != nullptr) != table.region.has_value()) {
       Fail("the engine's table is not the manager's");
       return;

@@ -60,6 +60,7 @@ struct Faults {
   bool losses = false;  // of the engine, and of blocks
   bool refusals = false;
   bool other_choices = false;  // the engine keeps others on replay
+  bool windows = false;        // layer groups
 };
 
 class Swarm {
@@ -112,6 +113,18 @@ class Swarm {
     layout.page_size = random_.Pick<int32_t>({1, 2, 16});
     layout.dtype = DType::kFloat32;
     layout.num_blocks = random_.Between(2, random_.OneIn(4) ? 64 : 12);
+    if (!faults_.windows) return layout;
+    const auto window = [this, &layout] {
+      return random_.Between(layout.page_size, 4 * layout.page_size);
+    };
+    if (!faults_.evictions && !faults_.commands && random_.OneIn(4)) {
+      layout.window = window();
+      return layout;
+    }
+    for (int32_t i = random_.Between(1, 3); i > 0; --i) {
+      layout.group_windows.push_back(window());
+    }
+    layout.num_blocks *= layout.num_groups();
     return layout;
   }
 
@@ -189,7 +202,8 @@ class Swarm {
   Request RandomRequest() {
     Request request;
     request.id = absl::StrCat("r", ++num_requests_);
-    const int32_t capacity = (layout_.num_blocks - 1) * layout_.page_size;
+    const int32_t capacity =
+        (layout_.num_blocks / layout_.num_groups() - 1) * layout_.page_size;
     const int32_t longest =
         std::min(random_.OneIn(3) ? 60 : 12, capacity / 2 + 2);
     const std::vector<int32_t>& base = random_.Pick(base_prompts_);
@@ -224,8 +238,11 @@ class Swarm {
     const bool prompt_fits = CeilDiv(num_prompt, layout_.page_size) <= usable;
     const absl::StatusOr<RequestId> id = driver_.Submit(request);
     if (id.ok()) {
-      EXPECT_TRUE(fits || (evicts && prompt_fits));
+      EXPECT_TRUE(fits || (evicts && prompt_fits) || layout_.window > 0);
       ids_.push_back(*id);
+    } else if (layout_.has_windows() &&
+               absl::IsResourceExhausted(id.status())) {
+      // All groups have to fit.
     } else if (absl::IsResourceExhausted(id.status())) {
       EXPECT_FALSE(fits) << id.status();
     } else {
@@ -326,13 +343,14 @@ void RunSeeds(uint64_t first_seed, const Faults& faults) {
     num_accepted += stats.num_accepted_tokens;
     num_rejected += stats.num_draft_tokens - stats.num_accepted_tokens;
   }
-  // The swarm is worth its name.
+  // The swarm is worth its name. With windows less is there to be reused.
+  const uint64_t windowed = faults.windows ? 2 : 1;
   EXPECT_GT(num_preemptions, kSeedsPerGroup / 10);
-  EXPECT_GT(num_cached, kMinReusedTokens);
-  EXPECT_GT(num_recomputed, kMinReusedTokens);
+  EXPECT_GT(num_cached, kMinReusedTokens / windowed);
+  EXPECT_GT(num_recomputed, kMinReusedTokens / windowed);
   EXPECT_GT(num_passes, kSeedsPerGroup / 10);
   EXPECT_GT(num_prefix_waits, kMinPrefixWaits);
-  EXPECT_GT(num_swap_ins, kSeedsPerGroup / 40);
+  EXPECT_GT(num_swap_ins, kSeedsPerGroup / 40 / windowed);
   EXPECT_GT(num_accepted, kSeedsPerGroup);
   EXPECT_GT(num_rejected, kSeedsPerGroup);
   if (faults.losses) {
@@ -365,6 +383,19 @@ TEST(SchedulerSwarmTest, SurvivesEverythingAtOnce) {
                        .cancels = true,
                        .losses = true,
                        .refusals = true});
+}
+
+TEST(SchedulerSwarmTest, WindowsSurviveCancelsAndLosses) {
+  RunSeeds(7'000'000, {.cancels = true, .losses = true, .windows = true});
+}
+
+TEST(SchedulerSwarmTest, WindowsSurviveEverythingAtOnce) {
+  RunSeeds(8'000'000, {.evictions = true,
+                       .commands = true,
+                       .cancels = true,
+                       .losses = true,
+                       .refusals = true,
+                       .windows = true});
 }
 
 TEST(SchedulerSwarmTest, SurvivesAnEngineThatChoosesOthersOnReplay) {

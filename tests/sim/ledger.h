@@ -258,6 +258,10 @@ class Ledger {
   void TakeSwapOut(const StepPlan& plan, const SwapOut& out);
   void TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
                   Served* served, Table* table);
+  // Whether the host tier has all pages of the first num_tokens tokens.
+  bool CanReturn(const Table& was, int32_t num_tokens) const;
+  // Behind the region's, the host blocks of those pages.
+  std::vector<HostBlockId> HostsOf(const Swap& swap, int32_t num_tokens) const;
   // Once it is known which regions the plan drops.
   void TakeReturning();
   // The copies of the step `fence` are the last to touch its host blocks.

@@ -98,6 +98,28 @@ void Ledger::TakeSwapOut(const StepPlan& plan, const SwapOut& out) {
   ++report_->counts().swap_outs;
 }
 
+bool Ledger::CanReturn(const Table& was, int32_t num_tokens) const {
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    if (FirstPage(group, num_tokens) != FirstPage(group, was.num_settled)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::vector<HostBlockId> Ledger::HostsOf(const Swap& swap,
+                                         int32_t num_tokens) const {
+  const int32_t cut = swap.table.cut;
+  const int32_t num_swapped = swap.table.num_settled;
+  std::vector<HostBlockId> hosts;
+  auto next = swap.blocks.begin() + std::ssize(swap.region_blocks);
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    hosts.insert(hosts.end(), next, next + NumPages(group, num_tokens, cut));
+    next += NumPages(group, num_swapped, cut);
+  }
+  return hosts;
+}
+
 void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
                         Served* served, Table* table) {
   const auto found = swaps_.find(start.swap);
@@ -127,19 +149,9 @@ void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
   const auto num_region = std::ssize(swap.region_blocks);
   const int64_t num_ins = is_shared ? 0 : num_region;
   const int32_t num_tail = NumPages(0, num_tokens, was.cut);
-  // Of each group those that it may get back.
-  std::vector<HostBlockId> hosts;
-  auto next = swap.blocks.begin() + num_region;
-  bool has_all = true;
-  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    has_all &=
-        FirstPage(group, num_tokens) == FirstPage(group, was.num_settled);
-    hosts.insert(hosts.end(), next,
-                 next + NumPages(group, num_tokens, was.cut));
-    next += NumPages(group, was.num_settled, was.cut);
-  }
+  const std::vector<HostBlockId> hosts = HostsOf(swap, num_tokens);
   const int64_t num_shared = num_ins + std::ssize(hosts) - start.num_transfers;
-  if (!has_all || num_shared < 0 || num_shared > num_tail) {
+  if (!CanReturn(was, num_tokens) || num_shared < 0 || num_shared > num_tail) {
     report_->Fail("request ", Index(start.request), " gets back ",
                   start.num_transfers, " blocks of ", num_ins, " + ",
                   hosts.size(), ", ", num_tail, " of them of its tail; of ",

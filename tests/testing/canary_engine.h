@@ -181,10 +181,10 @@ class CanaryEngine {
   // Starts with what comes back.
   absl::Status StartFromHost(const Queued& queued, const SequenceStart& start,
                              StepResult* result, CanaryTable* table);
-  // Where, behind the region's, the host blocks are of the pages that the
-  // window groups have of the first `length` tokens.
-  std::vector<int64_t> WindowPlaces(const CanaryTable& was,
-                                    int32_t length) const;
+  // Where the host blocks are of what the first `length` tokens get back, but
+  // the region, if they have one, and the first pages of the tail.
+  std::vector<int64_t> PlacesInHost(const CanaryTable& was, bool has_region,
+                                    int32_t length, int64_t num_cached) const;
   void CopyTags(const BlockTransfer& transfer, bool to_host);
   absl::Status CheckFreshHost(const Queued& queued, HostBlockId block) const;
   void CarryOutHostLosses(StepResult* result);

@@ -147,13 +147,20 @@ absl::Status CanaryEngine::CheckReturn(const SequenceStart& start,
   return absl::OkStatus();
 }
 
-std::vector<int64_t> CanaryEngine::WindowPlaces(const CanaryTable& was,
-                                                int32_t length) const {
+std::vector<int64_t> CanaryEngine::PlacesInHost(const CanaryTable& was,
+                                                bool has_region, int32_t length,
+                                                int64_t num_cached) const {
+  const int64_t num_region =
+      was.region.has_value() ? std::ssize(was.region->blocks()) : 0;
   std::vector<int64_t> places;
-  int64_t begin = std::ssize(PagesOf(was, 0, was.length()));
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+  const auto add = [&places](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) places.push_back(i);
+  };
+  if (!has_region) add(0, num_region);
+  int64_t begin = num_region;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     const int64_t num_pages = std::ssize(PagesOf(was, group, length));
-    for (int64_t i = 0; i < num_pages; ++i) places.push_back(begin + i);
+    add(begin + (group == 0 ? num_cached : 0), begin + num_pages);
     begin += std::ssize(PagesOf(was, group, was.length()));
   }
   return places;
@@ -174,43 +181,33 @@ absl::Status CanaryEngine::StartFromHost(const Queued& queued,
   const auto transfers =
       std::span(plan.transfers_in)
           .subspan(start.transfer_begin, start.num_transfers);
-  const int64_t num_region_blocks =
-      was.region.has_value() ? std::ssize(was.region->blocks()) : 0;
-  const int64_t num_region_ins = has_region ? 0 : num_region_blocks;
+  const int64_t num_region_ins = has_region || !was.region.has_value()
+                                     ? 0
+                                     : std::ssize(was.region->blocks());
+  // The first of the tail may be cached.
+  const int64_t num_all = std::ssize(PlacesInHost(was, has_region, length, 0));
   const int64_t num_tail = std::ssize(PagesOf(was, 0, length));
-  const std::vector<int64_t> window_places = WindowPlaces(was, length);
-  const int64_t num_tail_ins =
-      std::ssize(transfers) - num_region_ins - std::ssize(window_places);
-  if (num_tail_ins < 0 || num_tail_ins > num_tail) {
+  const int64_t num_cached = num_all - std::ssize(transfers);
+  if (num_cached < 0 || num_cached > num_tail) {
     return Wrong("slot ", Index(start.slot), " gets back ", transfers.size(),
-                 " blocks of ", num_region_ins, " + ", num_tail, " + ",
-                 window_places.size());
+                 " blocks of ", num_all, ", ", num_tail, " of them its tail's");
   }
+  const std::vector<int64_t> places =
+      PlacesInHost(was, has_region, length, num_cached);
   // Those of the window groups all come from the host.
   table->num_shared_windows = 0;
-  const int64_t num_cached_tail = num_tail - num_tail_ins;
   table->num_shared =
-      static_cast<int32_t>(layout_.FirstPage(0, length) + num_cached_tail);
+      static_cast<int32_t>(layout_.FirstPage(0, length) + num_cached);
   const std::vector<int32_t> holders = CountHolders();
   std::vector<BlockId> region_blocks;
   for (int64_t i = 0; i < std::ssize(transfers); ++i) {
     const BlockTransfer& transfer = transfers[i];
-    const int64_t of_windows = i - num_region_ins - num_tail_ins;
-    int64_t place = num_region_blocks;
-    if (i < num_region_ins) {
-      place = i;
-    } else if (of_windows < 0) {
-      place += num_cached_tail + i - num_region_ins;
-    } else {
-      place += window_places[of_windows];
-    }
+    const HostBlockId expected = swap.blocks[places[i]];
     BM_RETURN_IF_ERROR(CheckFresh(queued, transfer.block));
-    if (transfer.host != swap.blocks[place] ||
-        holders[Index(transfer.block)] > 0) {
+    if (transfer.host != expected || holders[Index(transfer.block)] > 0) {
       return Wrong("slot ", Index(start.slot), " gets host block ",
-                   Index(transfer.host), " (expected ",
-                   Index(swap.blocks[place]), ") back to block ",
-                   Index(transfer.block), " with ",
+                   Index(transfer.host), " (expected ", Index(expected),
+                   ") back to block ", Index(transfer.block), " with ",
                    holders[Index(transfer.block)], " holders");
     }
     if (i < num_region_ins) region_blocks.push_back(transfer.block);
