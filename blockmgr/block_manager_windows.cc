@@ -69,10 +69,8 @@ int32_t BlockManager::NumFalling(SequenceSlot slot) const {
 
 bool BlockManager::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {
   if (num_tokens == 0) return true;
-  const int32_t num_settled = at(slot).num_settled;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    if (layout_.FirstPage(group, num_tokens + 1) <
-        layout_.FirstPage(group, num_settled)) {
+    if (layout_.FirstPage(group, num_tokens + 1) < FirstHeld(slot, group)) {
       return false;
     }
   }
