@@ -29,5 +29,20 @@ TEST_F(BlockManagerWindowEdgesTest, GoesBackByOneTokenOnlyOnceFromAPagesEdge) {
   manager_->CheckInvariants();
 }
 
+TEST_F(BlockManagerWindowEdgesTest, ReclaimedBlocksCountWhatGoesWithThem) {
+  Make(WithWindows(9, 0, {8}));
+  const std::vector<int32_t> tokens = Prompt(1, 16);
+  manager_->Close(Compute(tokens, 16));
+  ASSERT_EQ(manager_->stats().cached_blocks, 8);
+  const SequenceSlot slot = manager_->Open(Chain(Prompt(2, 4)), {});
+  // Pages 0 and 1 of the window group, then the end of the tail, and the
+  // window's last page with it.
+  ASSERT_TRUE(Reserve(slot, 4));
+  EXPECT_EQ(manager_->stats().reclaimed_blocks, 2);
+  ASSERT_TRUE(Reserve(slot, 4));
+  EXPECT_EQ(manager_->stats().reclaimed_blocks, 4);
+  EXPECT_EQ(manager_->stats().cached_blocks, 4);
+}
+
 }  // namespace
 }  // namespace blockmgr
