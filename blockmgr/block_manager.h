@@ -289,8 +289,9 @@ class BlockManager {
   // The pending order was carried out. With a publication, whose length must be
   // one page above the cut, the region can be found by others from now on,
   // together with the block after it, wherever what is before the cut went; not
-  // so when more or less than that length is settled, or nothing is kept.
-  // REQUIRES: ValidateCounts(...).ok(), everything below the cut is settled.
+  // so when more or less than that length is settled, nothing is kept, or it
+  // has gone back and a window lacks a page. REQUIRES: everything below the cut
+  // is settled, ValidateCounts(...).ok().
   EvictionReceipt CommitEviction(
       SequenceSlot slot, std::span<const int32_t> counts,
       const RegionPublication* publication = nullptr);
@@ -332,6 +333,8 @@ class BlockManager {
       const SequenceCache& sequence) const;
   // The first page that a group has.
   int32_t FirstHeld(SequenceSlot slot, int32_t group) const;
+  // Whether every group has all from FirstPage on.
+  bool HasWindows(SequenceSlot slot) const;
   // Blocks that the window groups have of `length` settled tokens.
   int32_t NumWindowBlocks(int32_t length) const;
   // Gives up the blocks of all tables wholly behind the first num_tokens
@@ -457,8 +460,8 @@ class BlockManager {
   // Publishes the sequence's new region and continues its chain over it; false
   // when it cannot be found again. `is_cached`: whether the cache took it, or
   // has an equal one.
-  bool PublishRegion(SequenceCache* sequence,
-                     const RegionPublication& publication, bool* is_cached);
+  bool PublishRegion(SequenceSlot slot, const RegionPublication& publication,
+                     bool* is_cached);
   // The block after the region, or an equal one, in the cache from now on.
   BlockId PublishTail(const SequenceCache& sequence,
                       const RegionPublication& publication);
