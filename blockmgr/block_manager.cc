@@ -361,10 +361,11 @@ void BlockManager::Publish(SequenceCache* sequence,
   }
 }
 
-bool BlockManager::PublishRegion(SequenceCache* sequence,
+bool BlockManager::PublishRegion(SequenceSlot slot,
                                  const RegionPublication& publication,
                                  bool* is_cached) {
   const RegionName& name = publication.name;
+  SequenceCache* sequence = &at(slot);
   BM_CHECK(name.length == sequence->cut() + layout_.page_size);
   if (sequence->region->blocks.empty() ||
       sequence->num_settled != name.length) {
@@ -372,8 +373,9 @@ bool BlockManager::PublishRegion(SequenceCache* sequence,
   }
   int32_t entry = cache_.FindRegion(name, *publication.chain,
                                     sequence->root_serial, publication.tokens);
-  *is_cached = entry == PrefixCache::kNone;
-  if (*is_cached) {
+  if (entry == PrefixCache::kNone) {
+    if (!HasWindows(slot)) return false;
+    *is_cached = true;
     const BlockId tail = PublishTail(*sequence, publication);
     const Retention* wish =
         publication.chain->RetentionOfRegion(sequence->cut());

@@ -24,10 +24,9 @@
 // gives it a fresh block instead, and tells what to copy (copy on write).
 //
 // A group of layers with a window (ModelLayout) has of each sequence the pages
-// from FirstPage(group, num_settled) on (or one less, having gone back by a
-// token): what falls out of the window of what
-// is settled, not of what is only scheduled, is released by Commit, and stays
-// in the prefix cache as long as there is room.
+// from FirstPage(group, num_settled) on (or one less, having gone back): what
+// falls out of the window of what is settled, not of what is only scheduled, is
+// released by Commit, and stays in the prefix cache as long as there is room.
 //
 // Every call either succeeds or changes nothing. Scarcity is a value (false);
 // broken REQUIRES abort. A block is used (by sequences), cached (only the
@@ -130,19 +129,18 @@ class BlockManager {
 
   // Extends what Match has found by the first rows of a block that begins as
   // the sequence goes on, up to max_tokens; Open's sequence copies them with
-  // its first Reserve. Not in models with windows. O(1). REQUIRES: the match is
-  // still valid.
+  // its first Reserve. Not in models with windows. O(1). REQUIRES: it is valid.
   void MatchPart(const BlockChain& chain, std::span<const int32_t> tokens,
                  int32_t max_tokens, PrefixMatch* match) const;
 
   // The first num_tokens of a sequence, to be forked by Open. Valid until the
   // sequence changes. REQUIRES: CanFork(source), and Open in its place;
-  // num_tokens is settled, not below the region's cut, and CanGoBack(source,
-  // num_tokens).
+  // num_tokens is settled, not below the cut, and it can go back there.
   PrefixMatch MatchFork(SequenceSlot source, int32_t num_tokens) const;
 
   // Whether every group still has what the sequence needs to go on from its
-  // first num_tokens settled tokens; always so for 0, and for all but one.
+  // first num_tokens settled tokens; always so for 0 and all of them, and for
+  // all but one of a sequence that has not gone back already.
   bool CanGoBack(SequenceSlot slot, int32_t num_tokens) const;
 
   // Opens a sequence whose first tokens are `match` (settled and published as
@@ -223,13 +221,12 @@ class BlockManager {
   // The engine reports that the content of these blocks is lost (the memory is
   // good). Each sequence that holds one is cut back to its settled positions
   // before the first: 0, if one belongs to its region, or it cannot go back
-  // there. A pending order of such
-  // a sequence is aborted, and the blocks it may have moved entries into count
-  // as lost. The cache drops these blocks and all that is found only through
-  // them. The engine names copies it made of lost blocks as well; blocks that
-  // nobody holds do no harm. InvalidArgument, naming the place, for a block
-  // that the pool does not have; then nothing is changed.
-  // O(blocks of all sequences + entries of the cache).
+  // there. A pending order of such a sequence is aborted, and the blocks it may
+  // have moved entries into count as lost. The cache drops these blocks and all
+  // that is found only through them. The engine names copies it made of lost
+  // blocks as well; blocks that nobody holds do no harm. InvalidArgument,
+  // naming the place, for a block that the pool does not have; then nothing is
+  // changed. O(blocks of all sequences + entries of the cache).
   absl::StatusOr<LossReport> LoseBlocks(std::span<const BlockId> blocks);
   // Releases everything the sequence holds, the tail's end first, and any
   // destinations of an eviction under way.
@@ -239,25 +236,24 @@ class BlockManager {
 
   // Takes host blocks for the settled tokens of a sequence that is about to be
   // closed, for its region first, then the tail, then what the window groups
-  // have; appends the copies, which are
-  // made before the next step to be dispatched, or any later one, writes to
-  // blocks. kNoSwap, with nothing changed, when the tier has too few left, or
-  // when it has gone back and lacks a page that it may be asked for.
-  // REQUIRES: something is settled; no eviction is pending, nor a copy. O(its
-  // blocks).
+  // have; appends the copies, which are made before the next step to be
+  // dispatched, or any later one, writes to blocks. kNoSwap, with nothing
+  // changed, when the tier has too few left, or it has gone back and a window
+  // lacks a page. REQUIRES: something is settled; no eviction is pending, nor a
+  // copy. O(its blocks).
   SwapId SwapOut(SequenceSlot slot, std::vector<BlockTransfer>* transfers);
   // Extends what Match has found of the same tokens by what comes back of a
   // sequence that was swapped out: its first num_tokens, unless the cache has
   // as many, or it cannot go back there. What is cached in group 0 stays, where
-  // it has the same past. `length`: as
-  // PrefixMatch::length of the sequence. REQUIRES: num_tokens is at most what
-  // was swapped out, and not below its cut or length, nor 0.
+  // it has the same past. `length`: as PrefixMatch::length of the sequence.
+  // REQUIRES: num_tokens is at most what was swapped out, and not below its cut
+  // or length, nor 0.
   void MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
                     PrefixMatch* match) const;
   // Takes blocks for what comes back to the sequence that Open(match) has
   // opened, and appends the copies that the next step to be dispatched carries;
-  // then the host tier forgets it. REQUIRES: match.num_ins()
-  // blocks are available.
+  // then the host tier forgets it. REQUIRES: match.num_ins() blocks are
+  // available.
   void SwapIn(SequenceSlot slot, const PrefixMatch& match,
               std::vector<BlockTransfer>* transfers);
   // It will not come back. REQUIRES: it has not.
@@ -293,8 +289,9 @@ class BlockManager {
   // The pending order was carried out. With a publication, whose length must be
   // one page above the cut, the region can be found by others from now on,
   // together with the block after it, wherever what is before the cut went; not
-  // so when more or less than that length is settled, or nothing is kept.
-  // REQUIRES: ValidateCounts(...).ok(), everything below the cut is settled.
+  // so when more or less than that length is settled, nothing is kept, or it
+  // has gone back and a window lacks a page. REQUIRES: everything below the cut
+  // is settled, ValidateCounts(...).ok().
   EvictionReceipt CommitEviction(
       SequenceSlot slot, std::span<const int32_t> counts,
       const RegionPublication* publication = nullptr);
@@ -336,6 +333,8 @@ class BlockManager {
       const SequenceCache& sequence) const;
   // The first page that a group has.
   int32_t FirstHeld(SequenceSlot slot, int32_t group) const;
+  // Whether every group has all from FirstPage on.
+  bool HasWindows(SequenceSlot slot) const;
   // Gives up the blocks of all tables wholly behind the first num_tokens
   // positions; `release` tells how.
   void Shrink(SequenceCache* sequence, int32_t num_tokens,
@@ -456,8 +455,8 @@ class BlockManager {
   // Publishes the sequence's new region and continues its chain over it; false
   // when it cannot be found again. `is_cached`: whether the cache took it, or
   // has an equal one.
-  bool PublishRegion(SequenceCache* sequence,
-                     const RegionPublication& publication, bool* is_cached);
+  bool PublishRegion(SequenceSlot slot, const RegionPublication& publication,
+                     bool* is_cached);
   // The block after the region, or an equal one, in the cache from now on.
   BlockId PublishTail(const SequenceCache& sequence,
                       const RegionPublication& publication);

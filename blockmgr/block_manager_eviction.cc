@@ -303,7 +303,7 @@ EvictionReceipt BlockManager::CommitEviction(
   sequence.tail.erase(sequence.tail.begin(), sequence.tail.begin() + num_tail);
   sequence.region = std::move(region);
   receipt.published = publication != nullptr && prefix_caching_ &&
-                      PublishRegion(&sequence, *publication, &receipt.cached);
+                      PublishRegion(slot, *publication, &receipt.cached);
   if (!receipt.published) sequence.chain_serial = kNoSerial;
   if (receipt.cached) {
     Supersede(sequence.num_found - cut_before,

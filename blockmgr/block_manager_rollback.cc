@@ -158,9 +158,11 @@ void BlockManager::DropFromCache(int32_t entry) {
 
 void BlockManager::ReclaimNext() {
   const int32_t entry = cache_.next_to_reclaim();
-  reclaimed_blocks_ += static_cast<uint64_t>(cache_.num_blocks(entry));
+  const int32_t before = cache_.num_reclaimable();
   cache_.RemoveReclaimable(entry);
   DropFromCache(entry);
+  // Window blocks may have gone with it.
+  reclaimed_blocks_ += static_cast<uint64_t>(before - cache_.num_reclaimable());
 }
 
 void BlockManager::DropAnyEntry(int32_t entry) {

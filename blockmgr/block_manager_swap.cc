@@ -46,10 +46,7 @@ SwapId BlockManager::SwapOut(SequenceSlot slot,
   BM_CHECK(!sequence.pending.has_value());
   BM_CHECK(copies_.empty());
   BM_CHECK(sequence.num_settled > 0);
-  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    const int32_t first = layout_.FirstPage(group, sequence.num_settled);
-    if (FirstHeld(slot, group) > first) return kNoSwap;
-  }
+  if (!HasWindows(slot)) return kNoSwap;
   const int32_t num_pages = CeilDiv(sequence.num_settled, layout_.page_size);
   std::vector<BlockId> blocks;
   if (sequence.region != nullptr) blocks = sequence.region->blocks;

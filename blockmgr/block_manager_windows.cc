@@ -60,10 +60,8 @@ int32_t BlockManager::NumFalling(SequenceSlot slot) const {
 
 bool BlockManager::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {
   if (num_tokens == 0) return true;
-  const int32_t num_settled = at(slot).num_settled;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    if (layout_.FirstPage(group, num_tokens + 1) <
-        layout_.FirstPage(group, num_settled)) {
+    if (layout_.FirstPage(group, num_tokens + 1) < FirstHeld(slot, group)) {
       return false;
     }
   }
@@ -104,13 +102,15 @@ void BlockManager::ReleaseBehindWindows(SequenceCache* sequence,
 BlockId BlockManager::WindowBlock(const PrefixMatch& match, int32_t page,
                                   int32_t group) const {
   const int32_t num_before = match.cut() / layout_.page_size;
+  const int32_t num_linked = match.length() / layout_.page_size;
   if (page >= num_before) {
-    return cache_.WindowBlock(Index(match.blocks[page - num_before]),
-                              group - 1);
+    const BlockId block =
+        cache_.WindowBlock(Index(match.blocks[page - num_before]), group - 1);
+    if (block != kNullBlock || page >= num_linked) return block;
   }
   size_t index = 0;
   for (int32_t i = 1; i < group; ++i) {
-    index += num_before - layout_.FirstPage(i, match.length());
+    index += num_linked - layout_.FirstPage(i, match.length());
   }
   return cache_.WindowBlockOf(
       *match.cached, index + page - layout_.FirstPage(group, match.length()));
@@ -196,15 +196,26 @@ void BlockManager::PublishWindows(const SequenceCache& sequence, int32_t page,
   }
 }
 
+bool BlockManager::HasWindows(SequenceSlot slot) const {
+  const int32_t num_settled = at(slot).num_settled;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    if (FirstHeld(slot, group) > layout_.FirstPage(group, num_settled)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 std::vector<BlockId> BlockManager::LinkWindows(const SequenceCache& sequence,
                                                int32_t length,
                                                const Retention* wish) {
   std::vector<BlockId> blocks;
-  const int32_t end = sequence.cut() / layout_.page_size;
+  const int32_t end = length / layout_.page_size;
   int32_t group = 0;
   for (const std::vector<BlockId>& tail : WindowTails(sequence)) {
     for (int32_t i = layout_.FirstPage(++group, length); i < end; ++i) {
       const BlockId block = tail[i];
+      BM_CHECK(block != kNullBlock);
       if (!cache_.Contains(block)) {
         cache_.InsertWindow(PrefixCache::kNone, group - 1, block);
         pool_.AddRef(block);

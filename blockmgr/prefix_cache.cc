@@ -109,8 +109,9 @@ int32_t PrefixCache::FindRegion(const BlockChain& chain, EntrySerial root,
     const CachedRegion& cached = *region(entry);
     const RegionContent& content = *cached.content;
     const bool any = histories == Histories::kAny;
+    // A longer hit over it may need none of its windows.
     if (histories == Histories::kEqual &&
-        content.history_size() != history.size()) {
+        (content.history_size() != history.size() || !HasWindows(cached))) {
       continue;
     }
     // Without its tail block, which may have been reclaimed, it is of no use.

@@ -26,8 +26,8 @@
 // tokens in those groups are entries of their own, that are found through the
 // block of group 0, and go with it: so they need no keys, and are as verified.
 // They can be reclaimed alone, as those are that nobody's window has any more.
-// A region links what is before its cut in every window: it stands for blocks
-// that are not there.
+// A region links what is before its length in every window: it stands for
+// blocks that are not there.
 //
 // Cost: Match O(blocks matched); the rest O(1), O(length) for a region.
 // Threads: core thread.
@@ -89,8 +89,9 @@ struct CachedRegion {
   EntrySerial root = kNoSerial;
   BlockId tail = kNullBlock;  // with positions [cut, length)
   EntrySerial tail_serial = kNoSerial;
-  // Of each window group in turn, the blocks before the cut that are in the
-  // window at `length`; gone, if they have other serials.
+  // Of each window group in turn, the blocks before `length` that are in the
+  // window there; gone, if they have other serials. That of the tail's page is
+  // of use where the tail leads to none.
   std::vector<BlockId> window_blocks = {};
   std::vector<EntrySerial> window_serials = {};
 };
@@ -184,15 +185,15 @@ class PrefixCache {
   void InsertTail(BlockId block, const BlockKey& key, const BlockChain& chain,
                   std::span<const int32_t> tokens, int32_t begin);
   // The entry of a region with this name and content, of a sequence under
-  // `root`; kNone without any.
+  // `root`, that has its tail block and its windows; kNone without any.
   int32_t FindRegion(const RegionName& name, const BlockChain& chain,
                      EntrySerial root, std::span<const int32_t> tokens) const;
   // Publishes a region that stands for the first name.length - page_size of
   // `tokens`; `tail`, the block after it, is in the cache. Returns its entry.
   // `before`: of the region that the sequence went on from, or null; shared as
   // far as it is the beginning of this one. `window_blocks`: see CachedRegion;
-  // they are in the cache, see InsertWindow. REQUIRES: there is none with this
-  // name and content.
+  // they are in the cache, see InsertWindow. REQUIRES: FindRegion finds none
+  // with this name and content.
   int32_t InsertRegion(std::shared_ptr<const RegionRecord> record,
                        const RegionName& name, const BlockChain& chain,
                        EntrySerial root, std::span<const int32_t> tokens,
@@ -283,6 +284,8 @@ class PrefixCache {
     return entry < std::ssize(window_links_) && window_links_[entry].cached;
   }
   void RemoveWindow(int32_t block);
+  // Whether all that the region links is there.
+  bool HasWindows(const CachedRegion& cached) const;
   void CheckWindows() const;
   // Gives the entry its place in the index and its serial.
   void Add(int32_t entry, const BlockKey& key, EntrySerial parent);

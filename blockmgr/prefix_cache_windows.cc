@@ -49,6 +49,13 @@ void PrefixCache::Unlink(int32_t entry, std::vector<int32_t>* orphans) {
   }
 }
 
+bool PrefixCache::HasWindows(const CachedRegion& cached) const {
+  for (size_t i = 0; i < cached.window_blocks.size(); ++i) {
+    if (WindowBlockOf(cached, i) == kNullBlock) return false;
+  }
+  return true;
+}
+
 void PrefixCache::RemoveWindow(int32_t block) {
   const WindowLinks& links = window_links_[block];
   if (links.entry != kNone) {

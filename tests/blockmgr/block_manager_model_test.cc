@@ -1,4 +1,5 @@
-// A million random transactions against the naive model.
+// A million random transactions against the naive model, and 700,000 on models
+// with windows.
 
 #include <cstdint>
 #include <random>
@@ -13,49 +14,50 @@
 namespace blockmgr {
 namespace {
 
-// Of all instances together; one run is one small manager.
+// Of all instances without windows together; one run is one small manager.
 constexpr int64_t kNumOps = 1'000'000 / kCaseDivisor;
 constexpr int32_t kOpsPerPhase = 250;
 constexpr int32_t kPhasesPerRun = 4;
 constexpr int32_t kNumInstances = 6;
 
-class BlockManagerModelTest
-    : public ::testing::TestWithParam<std::tuple<int32_t, bool>> {};
+// Page size, and whether there is a prefix cache.
+using ModelTestCase = std::tuple<int32_t, bool>;
 
-TEST_P(BlockManagerModelTest, AgreesWithNaiveModel) {
-  const auto [page_size, caching] = GetParam();
+DriverTally RunModelTest(const ModelTestCase& instance, DriverWindows windows,
+                         int64_t num_ops) {
+  const auto [page_size, caching] = instance;
   DriverTally tally;
-  for (uint64_t run = 1; tally.num_ops < kNumOps / kNumInstances + 1; ++run) {
+  for (uint64_t run = 1; tally.num_ops < num_ops / kNumInstances + 1; ++run) {
     const uint64_t seed =
         run * 1000 + static_cast<uint64_t>(page_size) * 2 + (caching ? 1 : 0);
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    ManagerDriver driver(RandomConfig(random, page_size, caching), random,
-                         &tally);
+    ManagerDriver driver(RandomConfig(random, page_size, caching, windows),
+                         random, &tally);
     for (int32_t i = 0; i < kOpsPerPhase * kPhasesPerRun; ++i) {
       const bool fills = i / kOpsPerPhase % 2 == 0;
       driver.Operate(fills ? 0.6 : 0.4);
       driver.Check();
-      ASSERT_FALSE(HasFailure()) << "operation " << i;
+      if (::testing::Test::HasFailure()) {
+        ADD_FAILURE() << "operation " << i;
+        return tally;
+      }
     }
     driver.Finish();
-    ASSERT_FALSE(HasFailure());
+    if (::testing::Test::HasFailure()) return tally;
   }
+  return tally;
+}
+
+// What happens with and without windows, evictions aside.
+void ExpectTheUsual(const DriverTally& tally, const ModelTestCase& instance) {
+  const auto [page_size, caching] = instance;
   EXPECT_GT(tally.refused_reservations, 0);
-  EXPECT_GT(tally.refused_orders, 0);
   EXPECT_GT(tally.undone_reservations, 0);
-  EXPECT_GT(tally.undone_orders, 0);
-  EXPECT_GT(tally.in_place_evictions, 0);
-  EXPECT_GT(tally.copying_evictions, 0);
-  EXPECT_GT(tally.mixed_evictions, 0);
-  EXPECT_GT(tally.repeated_evictions, 0);
-  EXPECT_GT(tally.refused_evictions, 0);
-  EXPECT_GT(tally.refused_shards, 0);
   EXPECT_GT(tally.closed_in_flight, 0);
   EXPECT_GT(tally.forks, 0);
   EXPECT_GT(tally.cut_backs, 0);
   EXPECT_GT(tally.cut_by_loss, 0);
-  EXPECT_GT(tally.emptied_by_loss, 0);
   EXPECT_EQ(tally.entries_lost > 0, caching);
   EXPECT_GT(tally.rejections, 0);
   EXPECT_GT(tally.voided_runs, tally.rejections);
@@ -63,10 +65,40 @@ TEST_P(BlockManagerModelTest, AgreesWithNaiveModel) {
   EXPECT_GT(tally.lost_engines, 0);
   EXPECT_EQ(tally.reclaimed_blocks > 0, caching);
   EXPECT_EQ(tally.matched_blocks > 0, caching);
-  EXPECT_EQ(tally.matched_parts > 0, caching && page_size > 1);
   EXPECT_EQ(tally.matched_waiting_blocks > 0, caching);
+}
+
+void ExpectEvictions(const DriverTally& tally, const ModelTestCase& instance) {
+  const bool caching = std::get<bool>(instance);
+  EXPECT_GT(tally.refused_orders, 0);
+  EXPECT_GT(tally.undone_orders, 0);
+  EXPECT_GT(tally.in_place_evictions, 0);
+  EXPECT_GT(tally.copying_evictions, 0);
+  EXPECT_GT(tally.mixed_evictions, 0);
+  EXPECT_GT(tally.repeated_evictions, 0);
+  EXPECT_GT(tally.refused_evictions, 0);
+  EXPECT_GT(tally.refused_shards, 0);
+  EXPECT_GT(tally.emptied_by_loss, 0);
   EXPECT_EQ(tally.dropped_entries > 0, caching);
   EXPECT_EQ(tally.published_regions > 0, caching);
+}
+
+std::string NameOf(const ::testing::TestParamInfo<ModelTestCase>& instance) {
+  return "Page" + std::to_string(std::get<0>(instance.param)) +
+         (std::get<1>(instance.param) ? "Caching" : "NoCache");
+}
+
+class BlockManagerModelTest : public ::testing::TestWithParam<ModelTestCase> {};
+
+TEST_P(BlockManagerModelTest, AgreesWithNaiveModel) {
+  const auto [page_size, caching] = GetParam();
+  const DriverTally tally =
+      RunModelTest(GetParam(), DriverWindows::kNone, kNumOps);
+  ASSERT_FALSE(HasFailure());
+  ExpectTheUsual(tally, GetParam());
+  ExpectEvictions(tally, GetParam());
+  EXPECT_EQ(tally.matched_parts > 0, caching && page_size > 1);
+  EXPECT_EQ(tally.naive.fallen_blocks, 0);
   // Rare: sanitizers run too few operations to meet one for sure.
   if (kCaseDivisor == 1) {
     EXPECT_EQ(tally.undone_copies > 0, page_size > 1);
@@ -75,13 +107,54 @@ TEST_P(BlockManagerModelTest, AgreesWithNaiveModel) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Small, BlockManagerModelTest,
-    ::testing::Combine(::testing::Values(1, 2, 16), ::testing::Bool()),
-    [](const ::testing::TestParamInfo<std::tuple<int32_t, bool>>& instance) {
-      return "Page" + std::to_string(std::get<0>(instance.param)) +
-             (std::get<1>(instance.param) ? "Caching" : "NoCache");
-    });
+TEST_P(BlockManagerModelTest, AgreesWithNaiveModelOfWindowGroups) {
+  const auto [page_size, caching] = GetParam();
+  const DriverTally tally =
+      RunModelTest(GetParam(), DriverWindows::kGroups, kNumOps / 2);
+  ASSERT_FALSE(HasFailure());
+  ExpectTheUsual(tally, GetParam());
+  ExpectEvictions(tally, GetParam());
+  EXPECT_EQ(tally.matched_parts, 0);
+  EXPECT_GT(tally.naive.fallen_blocks, 0);
+  EXPECT_GT(tally.part_forks, 0);
+  EXPECT_GT(tally.refused_backs, 0);
+  EXPECT_GT(tally.backs_with_gap, 0);
+  EXPECT_GT(tally.naive.stuck, 0);
+  EXPECT_EQ(tally.group_copies > 0, page_size > 1);
+  EXPECT_EQ(tally.naive.shortened_matches > 0, caching);
+  EXPECT_EQ(tally.naive.reclaimed_alone > 0, caching);
+  EXPECT_EQ(tally.naive.orphans_in_use > 0, caching);
+  EXPECT_EQ(tally.naive.orphans_in_fence > 0, caching);
+  EXPECT_EQ(tally.naive.linked_alone > 0, caching);
+  EXPECT_EQ(tally.naive.adopted_windows > 0, caching);
+  if (kCaseDivisor == 1) {
+    EXPECT_EQ(tally.undone_copies > 0, page_size > 1);
+    EXPECT_EQ(tally.last_holders > 0, page_size > 1);
+    EXPECT_EQ(tally.matched_regions > 10, caching);
+    EXPECT_EQ(tally.naive.regions_with_windows > 10, caching);
+    EXPECT_EQ(tally.naive.refused_regions > 0, caching);
+    EXPECT_EQ(tally.naive.unpublished_regions > 0, caching);
+    EXPECT_EQ(tally.equal_regions > 0, caching);
+  }
+}
+
+TEST_P(BlockManagerModelTest, AgreesWithNaiveModelOfWindowsOnly) {
+  const DriverTally tally =
+      RunModelTest(GetParam(), DriverWindows::kAll, kNumOps / 5);
+  ASSERT_FALSE(HasFailure());
+  ExpectTheUsual(tally, GetParam());
+  EXPECT_EQ(tally.matched_parts, 0);
+  EXPECT_GT(tally.naive.fallen_blocks, 0);
+  EXPECT_GT(tally.part_forks, 0);
+  EXPECT_GT(tally.refused_backs, 0);
+  EXPECT_GT(tally.backs_with_gap, 0);
+  EXPECT_GT(tally.naive.stuck, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Small, BlockManagerModelTest,
+                         ::testing::Combine(::testing::Values(1, 2, 16),
+                                            ::testing::Bool()),
+                         NameOf);
 
 }  // namespace
 }  // namespace blockmgr

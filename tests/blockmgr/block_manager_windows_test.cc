@@ -1,10 +1,9 @@
-#include <algorithm>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "blockmgr/block_manager.h"
+#include "tests/blockmgr/windows_fixture.h"
 
 namespace blockmgr {
 namespace {
@@ -15,73 +14,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-// Two layers of two heads, four tokens per page.
-ModelLayout WithWindows(int32_t num_blocks, int32_t window,
-                        std::vector<int32_t> group_windows) {
-  return {.num_layers = 2,
-          .num_heads = 2,
-          .num_q_heads = 2,
-          .head_dim = 8,
-          .page_size = 4,
-          .dtype = DType::kFloat32,
-          .num_blocks = num_blocks,
-          .window = window,
-          .group_windows = std::move(group_windows)};
-}
-
-std::vector<int32_t> Prompt(int32_t kind, int32_t num_tokens) {
-  std::vector<int32_t> tokens(num_tokens);
-  for (int32_t i = 0; i < num_tokens; ++i) tokens[i] = 1000 * kind + i;
-  return tokens;
-}
-
-BlockChain Chain(const std::vector<int32_t>& tokens) {
-  BlockChain chain(ContentScope{});
-  chain.Extend(tokens, 4);
-  return chain;
-}
-
-class BlockManagerWindowsTest : public ::testing::Test {
- protected:
-  void Make(const ModelLayout& layout, int32_t num_host_blocks = 0,
-            bool caching = true) {
-    manager_.emplace(layout, 6, caching, num_host_blocks);
-  }
-  PrefixMatch Match(const std::vector<int32_t>& tokens) const {
-    return manager_->Match(Chain(tokens), tokens,
-                           static_cast<int32_t>(tokens.size()));
-  }
-  bool Reserve(SequenceSlot slot, int32_t num_tokens,
-               std::vector<CopyOnWrite>* copies = nullptr) {
-    std::vector<int64_t> offsets;
-    std::vector<BlockId> blocks;
-    const TokenDemand demand{slot, num_tokens};
-    return manager_->Reserve(std::span(&demand, 1), &offsets, &blocks, copies);
-  }
-  void Commit(SequenceSlot slot, const std::vector<int32_t>& tokens,
-              int32_t num_tokens) {
-    manager_->Commit(slot, num_tokens, tokens, Chain(tokens));
-    manager_->CheckInvariants();
-  }
-  // One that has computed all tokens, `chunk` by `chunk`.
-  SequenceSlot Compute(const std::vector<int32_t>& tokens, int32_t chunk) {
-    const SequenceSlot slot = manager_->Open(Chain(tokens), Match(tokens));
-    while (true) {
-      const int32_t rest = static_cast<int32_t>(tokens.size()) -
-                           manager_->sequence(slot).num_settled;
-      if (rest == 0) return slot;
-      EXPECT_TRUE(Reserve(slot, std::min(chunk, rest)));
-      Commit(slot, tokens, std::min(chunk, rest));
-    }
-  }
-  int32_t NumHeld(SequenceSlot slot, int32_t group) const {
-    const std::vector<BlockId>& tail = manager_->window_tail(slot, group);
-    return static_cast<int32_t>(
-        std::ranges::count_if(tail, [](BlockId b) { return b != kNullBlock; }));
-  }
-
-  std::optional<BlockManager> manager_;
-};
+using BlockManagerWindowsTest = WindowsTest;
 
 TEST_F(BlockManagerWindowsTest, FirstPageLeavesWhatTheLastTokenNeedsAgain) {
   const ModelLayout layout = WithWindows(50, 0, {8, 12});

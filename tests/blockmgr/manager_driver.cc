@@ -14,7 +14,7 @@
 namespace blockmgr {
 
 DriverConfig RandomConfig(std::mt19937_64& random, int32_t page_size,
-                          bool caching) {
+                          bool caching, DriverWindows windows) {
   constexpr std::array<int32_t, 4> kMaxBlocks = {4, 10, 24, 64};
   DriverConfig config;
   config.layout = {
@@ -34,6 +34,21 @@ DriverConfig RandomConfig(std::mt19937_64& random, int32_t page_size,
   config.max_sequences = RandomInt(random, 1, 6);
   config.caching = caching;
   config.max_steps_in_flight = RandomInt(random, 1, 4);
+  if (windows == DriverWindows::kNone) return config;
+  config.layout.num_blocks += RandomInt(random, 0, 30);
+  const auto random_window = [&] {
+    // Often such that a sequence loses a page with the first token of another.
+    const int32_t more = RandomChance(random, 0.5)
+                             ? RandomInt(random, 0, 3) * page_size + 1
+                             : RandomInt(random, 0, 3 * page_size);
+    return page_size + more;
+  };
+  if (windows == DriverWindows::kAll) config.layout.window = random_window();
+  if (windows != DriverWindows::kGroups) return config;
+  config.layout.group_windows.resize(RandomInt(random, 1, 3));
+  for (int32_t& window : config.layout.group_windows) window = random_window();
+  // As many pages of tokens find a place.
+  config.layout.num_blocks *= RandomInt(random, 1, config.layout.num_groups());
   return config;
 }
 
@@ -43,7 +58,9 @@ ManagerDriver::ManagerDriver(const DriverConfig& config,
       random_(random),
       tally_(tally),
       manager_(config.layout, config.max_sequences, config.caching),
-      model_(config.layout, config.caching) {}
+      model_(config.layout, config.caching, &tally->naive) {
+  EXPECT_TRUE(config.layout.Validate().ok());
+}
 
 int32_t ManagerDriver::Int(int32_t low, int32_t high) {
   return RandomInt(random_, low, high);
@@ -89,6 +106,11 @@ void ManagerDriver::Check() {
                              Int(0, static_cast<int32_t>(sequence.tail.size()));
       EXPECT_EQ(manager_.NumOwnBlocks(slot, cut),
                 model_.NumOwnBlocks(slot, cut));
+      for (const int32_t back : {0, 1, config_.layout.page_size}) {
+        const int32_t num_tokens = std::max(0, sequence.num_settled - back);
+        EXPECT_EQ(manager_.CanGoBack(slot, num_tokens),
+                  model_.CanGoBack(slot, num_tokens));
+      }
     }
   }
 }
@@ -127,7 +149,8 @@ void ManagerDriver::Grow() {
 }
 
 void ManagerDriver::Shrink() {
-  const int32_t kind = Int(0, 999);
+  const bool has_windows = config_.layout.has_windows();
+  const int32_t kind = has_windows && Chance(0.05) ? Int(0, 39) : Int(0, 999);
   if (kind < 20) {
     if (!model_.sequences().empty()) RollbackSome(AnySlot());
   } else if (kind < 30) {
@@ -152,7 +175,8 @@ NaiveSequence ManagerDriver::RandomSequence() {
   NaiveSequence sequence;
   std::vector<int32_t>& prompt = sequence.tokens;
   sequence.scope = Chance(0.2) ? 1 : 0;
-  const bool again = !compressed_.empty() && Chance(0.3);
+  const bool has_windows = config_.layout.has_windows();
+  const bool again = !compressed_.empty() && Chance(has_windows ? 0.5 : 0.3);
   if (again) {
     // A conversation that was compressed goes on.
     const auto last = static_cast<int32_t>(compressed_.size()) - 1;
@@ -164,7 +188,8 @@ NaiveSequence ManagerDriver::RandomSequence() {
   const int32_t num_more = again         ? Int(0, page_size)
                            : Chance(0.5) ? Int(0, page_size * 6)
                                          : Int(0, 6) * page_size;
-  AppendTokens(&prompt, num_more);
+  const bool same = again && has_windows && Chance(0.7);
+  if (!same) AppendTokens(&prompt, num_more);
   if (Chance(0.3)) sequence.wishes = RandomWishes();
   sequence.names =
       BlockChain({.tenant = sequence.scope == 0 ? "one" : "other"});
@@ -189,10 +214,10 @@ void ManagerDriver::Open() {
                              .history = history,
                              .any_history = Chance(0.5),
                              .max_tokens_over = limit};
-  const RegionQuery* asked = Chance(0.7) ? &query : nullptr;
+  const bool has_windows = config_.layout.has_windows();
+  const RegionQuery* asked = Chance(has_windows ? 0.5 : 0.7) ? &query : nullptr;
   PrefixMatch match = manager_.Match(sequence.names, prompt, max_tokens, asked);
-  PrefixMatch expected =
-      model_.Match(sequence.scope, prompt, max_tokens, asked);
+  NaiveMatch expected = model_.Match(sequence.scope, prompt, max_tokens, asked);
   if (Chance(0.5)) {
     const int32_t part_limit =
         match.cached == nullptr ? max_tokens : limit(match.length());
@@ -203,12 +228,7 @@ void ManagerDriver::Open() {
       expected.DropPart(page_size);
     }
   }
-  EXPECT_EQ(match.has_part, expected.has_part);
-  EXPECT_EQ(match.part_is_reclaimable, expected.part_is_reclaimable);
-  EXPECT_EQ(match.num_tokens, expected.num_tokens);
-  EXPECT_EQ(match.cached != nullptr, expected.region != PrefixCache::kNone);
-  EXPECT_EQ(match.blocks, expected.blocks);
-  EXPECT_EQ(match.num_reclaimable, expected.num_reclaimable);
+  CheckMatch(match, expected);
   EXPECT_EQ(manager_.num_open_slots(),
             config_.max_sequences - std::ssize(model_.sequences()));
   if (manager_.num_open_slots() == 0) return;
@@ -224,6 +244,8 @@ void ManagerDriver::Open() {
   tally_->matched_parts += match.has_part ? 1 : 0;
   tally_->matched_waiting_blocks += woken - num_reclaimable;
   model_.Open(slot, std::move(sequence), expected);
+  const int32_t num_part = match.has_part ? 1 : 0;
+  EXPECT_EQ(manager_.NumBlocks(slot), match.num_blocks() + num_part);
   model_.CheckRegion(manager_, slot);
   if (match.cached != nullptr) {
     ++tally_->matched_regions;
@@ -232,9 +254,28 @@ void ManagerDriver::Open() {
   incarnations_[slot] = next_incarnation_++;
 }
 
+void ManagerDriver::CheckMatch(const PrefixMatch& match,
+                               const NaiveMatch& expected) {
+  EXPECT_EQ(match.has_part, expected.has_part);
+  EXPECT_EQ(match.part_is_reclaimable, expected.part_is_reclaimable);
+  EXPECT_EQ(match.num_tokens, expected.num_tokens);
+  EXPECT_EQ(match.cached != nullptr, expected.region != PrefixCache::kNone);
+  EXPECT_EQ(match.blocks, expected.blocks);
+  EXPECT_EQ(match.num_out, expected.num_out);
+  EXPECT_EQ(match.window_blocks, expected.window_blocks);
+  EXPECT_EQ(match.num_window_blocks, expected.num_window_blocks);
+  EXPECT_EQ(match.num_reclaimable, expected.num_reclaimable);
+  EXPECT_EQ(match.num_reclaimable_in_windows,
+            expected.num_reclaimable_in_windows);
+  tally_->naive.shortened_matches += expected.is_shortened ? 1 : 0;
+  tally_->naive.refused_regions += expected.has_refused_region ? 1 : 0;
+}
+
 std::string ManagerDriver::RandomHistory() {
-  std::string history(1, Chance(0.5) ? 'a' : 'b');
-  if (Chance(0.3)) history += 'c';
+  // Equal regions are of interest where windows may be gone.
+  const bool few = config_.layout.has_windows();
+  std::string history(1, Chance(few ? 0.9 : 0.5) ? 'a' : 'b');
+  if (Chance(few ? 0.1 : 0.3)) history += 'c';
   return history;
 }
 
@@ -255,7 +296,9 @@ bool ManagerDriver::Reserve() {
   for (const auto& [slot, sequence] : model_.sequences()) {
     // Few while an order is on its way: only what nothing was added to since
     // can be published.
-    if (!Chance(sequence.pending.has_value() ? 0.1 : 0.5)) continue;
+    const double haste = config_.layout.has_windows() ? 0.02 : 0.1;
+    if (!Chance(sequence.pending.has_value() ? haste : 0.5)) continue;
+    if (IsReady(sequence) && Chance(0.7)) continue;
     const int32_t page_size = config_.layout.page_size;
     const int32_t missing =
         static_cast<int32_t>(sequence.tokens.size()) - sequence.num_reserved;
@@ -270,7 +313,8 @@ bool ManagerDriver::Reserve() {
     needed += model_.BlocksNeeded(slot, num_tokens);
   }
   const std::vector<TokenDemand> leavers = model_.Leavers(demands);
-  const auto num_copies = static_cast<int32_t>(leavers.size());
+  const auto num_copies =
+      config_.layout.num_groups() * static_cast<int32_t>(leavers.size());
   const BlockManagerStats before = manager_.stats();
   const bool fits = needed + num_copies <= manager_.num_available();
   const uint64_t hash = manager_.StateHash();
@@ -315,16 +359,34 @@ bool ManagerDriver::Reserve() {
   return true;
 }
 
+bool ManagerDriver::IsReady(const NaiveSequence& sequence) const {
+  const int32_t page_size = config_.layout.page_size;
+  return config_.layout.has_windows() &&
+         sequence.num_settled == sequence.num_reserved &&
+         sequence.num_settled % page_size == 0 &&
+         sequence.num_settled > sequence.cut + page_size;
+}
+
+SequenceSlot ManagerDriver::SlotToCompress() {
+  const SequenceSlot any = AnySlot();
+  for (const auto& [slot, sequence] : model_.sequences()) {
+    if (IsReady(sequence) && Chance(0.7)) return slot;
+  }
+  return any;
+}
+
 bool ManagerDriver::OrderEviction() {
   if (model_.sequences().empty()) return false;
-  const SequenceSlot slot = AnySlot();
+  const SequenceSlot slot = SlotToCompress();
   const NaiveSequence& sequence = model_.at(slot);
   const int32_t page_size = config_.layout.page_size;
   const int32_t num_full = (sequence.num_reserved - sequence.cut) / page_size;
   if (sequence.pending.has_value() || num_full == 0) return false;
+  // What falls out of the window need not be evicted.
+  if (config_.layout.window > 0) return false;
   NaiveSequence::Order order;
   order.cut = sequence.cut + page_size * Int(1, num_full);
-  if (Chance(0.5) && num_full > 1) {
+  if (Chance(config_.layout.has_windows() ? 0.8 : 0.5) && num_full > 1) {
     order.cut = sequence.cut + page_size * (num_full - 1);
   }
   const int32_t num_pages =

@@ -29,9 +29,16 @@ struct DriverConfig {
   int32_t max_steps_in_flight = 0;
 };
 
+// Which layers have a window.
+enum class DriverWindows : uint8_t {
+  kNone,
+  kGroups,  // some, in one to three window groups
+  kAll,
+};
+
 // A random small manager with this page size.
 DriverConfig RandomConfig(std::mt19937_64& random, int32_t page_size,
-                          bool caching);
+                          bool caching, DriverWindows windows);
 
 // How often the rare things happened: a test that never met them shows nothing.
 struct DriverTally {
@@ -54,6 +61,7 @@ struct DriverTally {
   int64_t closed_in_flight = 0;
   int64_t lost_engines = 0;
   int64_t published_regions = 0;
+  int64_t equal_regions = 0;  // of those, in the cache already
   int64_t matched_regions = 0;
   int64_t forks = 0;
   int64_t copies = 0;
@@ -65,6 +73,11 @@ struct DriverTally {
   int64_t emptied_by_loss = 0;  // of those, some with a region
   int64_t entries_lost = 0;     // blocks of the prefix cache
   int64_t last_holders = 0;     // wrote in place what was shared before
+  int64_t group_copies = 0;     // of those in window groups
+  int64_t part_forks = 0;       // of fewer tokens, with windows
+  int64_t refused_backs = 0;    // windows had moved on
+  int64_t backs_with_gap = 0;   // to where one had moved on by a page
+  NaiveTally naive;
 };
 
 class ManagerDriver {
@@ -110,6 +123,10 @@ class ManagerDriver {
   void Open();
   // Reserves for some sequences; true if it was done.
   bool Reserve();
+  // Whether what an eviction of all but a page leaves can be published; asked
+  // where windows make that a rare thing to see more often.
+  bool IsReady(const NaiveSequence& sequence) const;
+  SequenceSlot SlotToCompress();
   // Orders an eviction of some sequence; true if it was done.
   bool OrderEviction();
   void Fork();
@@ -133,6 +150,10 @@ class ManagerDriver {
   void Rollback(SequenceSlot slot, int32_t num_tokens,
                 std::span<Run> acknowledged);
   void CutBack(SequenceSlot slot);
+  // A number of settled tokens of at least `least` that the sequence can go
+  // back to; checks whether it can.
+  int32_t RandomBack(SequenceSlot slot, int32_t least);
+  void CheckMatch(const PrefixMatch& match, const NaiveMatch& expected);
   void LoseBlocks();
   // Other tokens will follow those that the sequence still holds.
   void Forget(SequenceSlot slot);

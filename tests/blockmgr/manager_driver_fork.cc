@@ -24,13 +24,12 @@ void ManagerDriver::Fork() {
   const int32_t least = std::max(parent.cut, 1);
   SequenceSlot child = kNoSequenceSlot;
   if (parent.num_settled >= least && Chance(0.5)) {
-    const int32_t num_tokens = Int(least, parent.num_settled);
+    const int32_t num_tokens = RandomBack(slot, least);
     const PrefixMatch match = manager_.MatchFork(slot, num_tokens);
     EXPECT_EQ(match.num_tokens, num_tokens);
     EXPECT_EQ(match.cut(), parent.cut);
-    EXPECT_EQ(match.num_blocks(),
-              std::ssize(parent.region_blocks) +
-                  (num_tokens - parent.cut) / config_.layout.page_size);
+    EXPECT_EQ(match.num_blocks(), model_.NumFullBlocks(slot, num_tokens));
+    tally_->part_forks += num_tokens < parent.num_settled ? 1 : 0;
     child = manager_.Open(parent.names, match);
     model_.ForkPart(slot, child, num_tokens);
   } else {
@@ -46,13 +45,20 @@ void ManagerDriver::Fork() {
 void ManagerDriver::CheckCopies(const std::vector<TokenDemand>& demands,
                                 const std::vector<TokenDemand>& leavers,
                                 const std::vector<CopyOnWrite>& copies) {
-  ASSERT_EQ(copies.size(), leavers.size());
+  const auto num_groups = static_cast<size_t>(config_.layout.num_groups());
+  ASSERT_EQ(copies.size(), leavers.size() * num_groups);
   const int32_t page_size = config_.layout.page_size;
   for (size_t i = 0; i < copies.size(); ++i) {
-    const NaiveSequence& sequence = model_.at(leavers[i].slot);
-    EXPECT_EQ(copies[i].slot, leavers[i].slot);
-    EXPECT_EQ(copies[i].blocks.source, sequence.tail.back());
+    const SequenceSlot slot = leavers[i / num_groups].slot;
+    const auto group = static_cast<int32_t>(i % num_groups);
+    const NaiveSequence& sequence = model_.at(slot);
+    EXPECT_EQ(copies[i].slot, slot);
+    EXPECT_EQ(copies[i].group, group);
+    EXPECT_EQ(copies[i].blocks.source,
+              group == 0 ? sequence.tail.back()
+                         : sequence.windows[group - 1].rbegin()->second);
     EXPECT_EQ(copies[i].num_tokens, sequence.num_reserved % page_size);
+    tally_->group_copies += group > 0 ? 1 : 0;
   }
   tally_->copies += std::ssize(copies);
   for (const TokenDemand& demand : demands) {
@@ -107,7 +113,7 @@ void ManagerDriver::CutBack(SequenceSlot slot) {
   if (sequence.pending.has_value()) return;
   int32_t num_tokens = 0;
   if (Chance(0.8) && sequence.num_settled >= sequence.cut) {
-    num_tokens = Int(sequence.cut, sequence.num_settled);
+    num_tokens = RandomBack(slot, sequence.cut);
   }
   manager_.CutBack(slot, num_tokens);
   model_.CutBack(slot, num_tokens);
@@ -117,11 +123,47 @@ void ManagerDriver::CutBack(SequenceSlot slot) {
   ++tally_->cut_backs;
 }
 
+int32_t ManagerDriver::RandomBack(SequenceSlot slot, int32_t least) {
+  const NaiveSequence& sequence = model_.at(slot);
+  const int32_t num_settled = sequence.num_settled;
+  int32_t num_tokens = Int(least, num_settled);
+  if (!config_.layout.has_windows()) {
+    EXPECT_TRUE(manager_.CanGoBack(slot, num_tokens));
+    return num_tokens;
+  }
+  if (Chance(0.7)) {
+    const int32_t most = config_.layout.page_size + 1;
+    num_tokens = Int(std::max(least, num_settled - most), num_settled);
+    // Regions are published at the end of a page.
+    const int32_t end = num_tokens - num_tokens % config_.layout.page_size;
+    if (end >= least && Chance(0.5)) num_tokens = end;
+  }
+  const bool possible = model_.CanGoBack(slot, num_tokens);
+  EXPECT_EQ(manager_.CanGoBack(slot, num_tokens), possible);
+  if (!possible) {
+    ++tally_->refused_backs;
+    num_tokens = std::max(least, num_settled - 1);
+    if (!model_.CanGoBack(slot, num_tokens)) return num_settled;
+  }
+  bool has_gap = false;
+  for (int32_t group = 0; group < config_.layout.num_groups(); ++group) {
+    has_gap |= config_.layout.FirstPage(group, num_tokens) <
+               config_.layout.FirstPage(group, num_settled);
+  }
+  tally_->backs_with_gap += has_gap ? 1 : 0;
+  return num_tokens;
+}
+
 void ManagerDriver::LoseBlocks() {
   std::set<BlockId> lost;
   const int32_t count = Int(1, 2);
   for (int32_t i = 0; i < count; ++i) {
     lost.insert(BlockId{Int(1, config_.layout.num_blocks - 1)});
+  }
+  const std::vector<BlockId> idle = model_.IdleWindowsOfRegions();
+  if (!idle.empty() && Chance(0.5)) {
+    const auto last = static_cast<int32_t>(idle.size()) - 1;
+    lost = {idle[static_cast<size_t>(Int(0, last))]};
   }
   std::vector<BlockId> reported(lost.begin(), lost.end());
   if (Chance(0.1)) {

@@ -153,12 +153,12 @@ void ManagerDriver::Conclude(const Order& order) {
   sequence.names.Extend(sequence.tokens, config_.layout.page_size);
   RegionPublication publication;
   publication.name = {
-      .plan = Chance(0.8) ? "p" : "q",
+      .plan = Chance(config_.layout.has_windows() ? 0.9 : 0.8) ? "p" : "q",
       .history = RandomHistory(),
       .length = sequence.pending->cut + config_.layout.page_size};
   publication.chain = &sequence.names;
   publication.tokens = sequence.tokens;
-  const bool publishes = Chance(0.6);
+  const bool publishes = Chance(config_.layout.has_windows() ? 0.8 : 0.6);
   const RegionId region = manager_.sequence(slot).pending->region;
   const EvictionReceipt receipt =
       manager_.CommitEviction(slot, counts, publishes ? &publication : nullptr);
@@ -172,6 +172,7 @@ void ManagerDriver::Conclude(const Order& order) {
   EXPECT_EQ(receipt.cached, expected.cached);
   if (receipt.published) {
     ++tally_->published_regions;
+    tally_->equal_regions += receipt.cached ? 0 : 1;
     const auto end = sequence.tokens.begin() + publication.name.length;
     compressed_.emplace_back(sequence.scope,
                              std::vector(sequence.tokens.begin(), end));

@@ -9,17 +9,18 @@
 
 namespace blockmgr {
 
-NaiveModel::NaiveModel(const ModelLayout& layout, bool caching)
+NaiveModel::NaiveModel(const ModelLayout& layout, bool caching,
+                       NaiveTally* tally)
     : layout_(layout),
       caching_(caching),
+      tally_(tally),
       touched_(layout.num_blocks, 0),
       released_(layout.num_blocks, 0) {}
 
 std::vector<int32_t> NaiveModel::Holders() const {
   std::vector<int32_t> holders(layout_.num_blocks, 0);
   for (const auto& [slot, sequence] : sequences_) {
-    for (const BlockId block : sequence.tail) ++holders[Index(block)];
-    for (const BlockId block : sequence.region_blocks) ++holders[Index(block)];
+    for (const BlockId block : Held(sequence)) ++holders[Index(block)];
     if (!sequence.pending.has_value()) continue;
     for (const BlockId block : sequence.pending->fresh) {
       ++holders[Index(block)];
@@ -78,6 +79,7 @@ void NaiveModel::Check(const BlockManager& manager) const {
     EXPECT_EQ(std::ssize(product.tail),
               CeilDiv(sequence.num_reserved - sequence.cut, layout_.page_size));
     EXPECT_EQ(manager.NumReleasable(slot), NumReleasable(slot));
+    CheckWindows(manager, slot, holders);
   }
 }
 
@@ -104,112 +106,14 @@ std::vector<int32_t> NaiveModel::Prefix(const std::vector<int32_t>& tokens,
           tokens.begin() + int64_t{num_blocks} * layout_.page_size};
 }
 
-PrefixMatch NaiveModel::Match(int32_t scope, const std::vector<int32_t>& tokens,
-                              int32_t max_tokens,
-                              const RegionQuery* query) const {
-  PrefixMatch match;
-  const std::vector<int32_t> holders = Holders();
-  const int32_t page_size = layout_.page_size;
-  int32_t limit = std::min(max_tokens, static_cast<int32_t>(tokens.size()));
-  // Blocks after the first num_pages ones, which end with entry `parent`.
-  const auto extend = [&](int32_t num_pages, uint64_t parent,
-                          const std::string& context) {
-    for (int32_t i = num_pages + 1; i * page_size <= limit; ++i) {
-      const auto found = by_content_.find({scope, parent, Prefix(tokens, i)});
-      if (found == by_content_.end()) break;
-      parent = cached_.at(found->second).id;
-      match.blocks.push_back(found->second);
-      EXPECT_EQ(written_.at(found->second),
-                std::pair(Prefix(tokens, i), context))
-          << "a false hit";
-    }
-  };
-  extend(0, 1, "");
-  match.num_tokens = static_cast<int32_t>(match.blocks.size()) * page_size;
-  const uint64_t id = query == nullptr ? 0 : MatchRegion(scope, tokens, *query);
-  if (id != 0) {
-    const Region& region = regions_.at(id);
-    const std::vector<BlockId> plain = std::move(match.blocks);
-    limit = std::min(query->max_tokens_over(region.name.length),
-                     static_cast<int32_t>(tokens.size()));
-    match.blocks = {region.tail};
-    EXPECT_EQ(written_.at(region.tail).first, region.tokens);
-    extend(region.name.length / page_size, id, ContextOf(region.name));
-    const int32_t num_tokens =
-        region.name.length +
-        static_cast<int32_t>(match.blocks.size() - 1) * page_size;
-    if (num_tokens >= match.num_tokens) {
-      match.num_tokens = num_tokens;
-      match.region = static_cast<int32_t>(id);
-    } else {
-      match.blocks = plain;
-    }
-  }
-  std::vector<BlockId> all = match.blocks;
-  if (match.region != PrefixCache::kNone) {
-    const std::vector<BlockId>& more = regions_.at(id).blocks;
-    all.insert(all.end(), more.begin(), more.end());
-  }
-  for (const BlockId block : all) {
-    if (holders[Index(block)] == 0 &&
-        released_[Index(block)] <= acknowledged_) {
-      ++match.num_reclaimable;
-    }
-  }
-  return match;
-}
-
-void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
-                      const PrefixMatch& match) {
-  const int32_t page_size = layout_.page_size;
-  sequence.tail = match.blocks;
-  if (match.region != PrefixCache::kNone) {
-    const auto id = static_cast<uint64_t>(match.region);
-    const Region& region = regions_.at(id);
-    sequence.cut = region.name.length - page_size;
-    sequence.region_blocks = region.blocks;
-    sequence.kept = region.kept;
-    sequence.pages = region.pages;
-    sequence.context = ContextOf(region.name);
-    sequence.lineage = region.lineage;
-    sequence.chain = id;
-    line_.erase({kNullBlock, id});
-    for (const BlockId block : region.blocks) left_.erase(block);
-    if (region.superseded) regions_.at(id).retention = {};
-    regions_.at(id).superseded = false;
-    ApplyWishes(sequence, {kNullBlock, id}, 0, 0, sequence.cut);
-  }
-  const bool over = match.region != PrefixCache::kNone;
-  for (size_t i = 0; i < match.blocks.size(); ++i) {
-    const BlockId block = match.blocks[i];
-    const int32_t begin = sequence.cut + static_cast<int32_t>(i) * page_size;
-    left_.erase(block);
-    line_.erase({block, 0});
-    if (cached_.at(block).superseded) cached_.at(block).retention = {};
-    cached_.at(block).superseded = false;
-    if (begin + page_size > match.num_tokens) continue;  // a part of it
-    ApplyWishes(sequence, {block, 0}, begin, begin + page_size,
-                over && i == 0 ? begin : 0);
-    if (!over || i > 0) sequence.chain = cached_.at(block).id;
-  }
-  sequence.num_reserved = match.num_tokens;
-  sequence.num_settled = match.num_tokens;
-  sequence.num_found = match.num_tokens - match.num_tokens % page_size;
-  sequence.num_offered = match.num_tokens / page_size;
-  sequence.values.resize(match.num_tokens);
-  for (int32_t i = sequence.cut; i < match.num_tokens; ++i) {
-    const BlockId block = match.blocks[(i - sequence.cut) / page_size];
-    sequence.values[i] = rows_.at({block, i % page_size});
-  }
-  EXPECT_TRUE(sequences_.emplace(slot, std::move(sequence)).second);
-}
-
 int32_t NaiveModel::BlocksNeeded(SequenceSlot slot, int32_t num_tokens) const {
   const NaiveSequence& sequence = at(slot);
   int32_t blocks = 0;
-  for (int32_t i = 0; i < num_tokens; ++i) {
-    const int32_t place = sequence.num_reserved + i - sequence.cut;
-    if (place % layout_.page_size == 0) ++blocks;
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    for (int32_t i = 0; i < num_tokens; ++i) {
+      const int32_t place = sequence.num_reserved + i - sequence.cut;
+      if (place % layout_.page_size == 0) ++blocks;
+    }
   }
   return blocks;
 }
@@ -239,6 +143,7 @@ uint64_t& NaiveModel::WishOf(const EntryName& entry) {
 }
 
 void NaiveModel::Line() {
+  num_freed_ = 0;
   const std::vector<int32_t> holders = Holders();
   std::map<uint64_t, EntryName> by_age;
   const auto add = [&](const EntryName& entry, BlockId block) {
@@ -304,20 +209,19 @@ void NaiveModel::ApplyWishes(const NaiveSequence& sequence,
 }
 
 int32_t NaiveModel::HandOut(std::span<const BlockId> blocks, int32_t num_free) {
-  int32_t num_reclaimed = 0;
+  const int32_t num_freed_before = num_freed_;
   const std::vector<EntryName> order = Reclaimable();
   for (const EntryName& entry : order) {
-    if (num_free + num_reclaimed >= std::ssize(blocks)) break;
-    if (entry.second == 0) {
-      ++num_reclaimed;
-      Uncache(entry.first);
-    } else {
-      num_reclaimed +=
-          static_cast<int32_t>(regions_.at(entry.second).blocks.size());
+    if (num_free + num_freed_ >= std::ssize(blocks)) break;
+    if (!line_.contains(entry)) continue;  // it went with another
+    if (entry.second != 0) {
       DropRegion(entry.second);
+      continue;
     }
+    tally_->reclaimed_alone += cached_.at(entry.first).group > 0 ? 1 : 0;
+    Uncache(entry.first);
   }
-  EXPECT_GE(num_free + num_reclaimed, std::ssize(blocks));
+  EXPECT_GE(num_free + num_freed_, std::ssize(blocks));
   const std::vector<int32_t> holders = Holders();
   std::set<BlockId> once;
   for (const BlockId block : blocks) {
@@ -332,32 +236,38 @@ int32_t NaiveModel::HandOut(std::span<const BlockId> blocks, int32_t num_free) {
     writers_.erase(block);
     for (int32_t i = 0; i < layout_.page_size; ++i) rows_.erase({block, i});
   }
-  return num_reclaimed;
+  return num_freed_ - num_freed_before;
 }
 
 void NaiveModel::Reserve(SequenceSlot slot, int32_t num_tokens,
                          std::span<const BlockId> blocks) {
   NaiveSequence& sequence = at(slot);
-  const std::optional<BlockId> part = PartBlock(sequence);
+  const std::vector<BlockId> parts = PartBlocks(sequence);
   if (num_tokens > 0 && sequence.num_reserved == sequence.num_settled) {
-    sequence.was_writer = !part.has_value() || IsWriter(slot, *part);
+    sequence.was_writer = parts.empty() || IsWriter(slot, parts.front());
   }
-  if (num_tokens > 0 && part.has_value()) {
-    writers_[*part] = slot;
-    written_.erase(*part);
+  for (const BlockId part : parts) {
+    if (num_tokens == 0) break;
+    writers_[part] = slot;
+    written_.erase(part);
   }
   for (const BlockId block : blocks) writers_[block] = slot;
+  const int32_t page = CeilDiv(sequence.num_reserved, layout_.page_size);
+  const int32_t count = static_cast<int32_t>(blocks.size()) / num_groups();
+  for (int32_t i = 0; i < count; ++i) {
+    sequence.tail.push_back(blocks[i]);
+    for (size_t j = 0; j < sequence.windows.size(); ++j) {
+      const size_t before = (j + 1) * static_cast<size_t>(count);
+      sequence.windows[j][page + i] = blocks[before + static_cast<size_t>(i)];
+    }
+  }
   sequence.num_reserved += num_tokens;
-  sequence.tail.insert(sequence.tail.end(), blocks.begin(), blocks.end());
 }
 
 void NaiveModel::Abort(SequenceSlot slot, int32_t num_tokens) {
   NaiveSequence& sequence = at(slot);
-  for (int32_t i = 0; i < num_tokens; ++i) {
-    --sequence.num_reserved;
-    const int32_t place = sequence.num_reserved - sequence.cut;
-    if (place % layout_.page_size == 0) sequence.tail.pop_back();
-  }
+  sequence.num_reserved -= num_tokens;
+  Pop(&sequence, sequence.num_reserved, false);
   if (num_tokens > 0 && sequence.num_reserved == sequence.num_settled) {
     Return(slot);
   }
@@ -395,6 +305,7 @@ void NaiveModel::Publish(NaiveSequence* sequence) {
       ApplyWishes(*sequence, {block, 0}, begin, begin + layout_.page_size);
     }
     sequence->chain = cached_.at(found->second).id;
+    PublishWindows(*sequence, sequence->num_offered, sequence->chain, 0);
     ++sequence->num_offered;
   }
 }
@@ -405,13 +316,9 @@ void NaiveModel::Commit(SequenceSlot slot, int32_t num_tokens) {
   sequence.num_settled += num_tokens;
   sequence.was_writer |= num_tokens > 0;
   const int32_t num_full = sequence.num_settled / layout_.page_size;
-  for (int32_t i = num_full_before; i < num_full; ++i) {
-    const int32_t in_tail = i - sequence.cut / layout_.page_size;
-    written_.try_emplace(
-        sequence.tail[in_tail],
-        std::pair(Prefix(sequence.tokens, i + 1), sequence.context));
-  }
+  for (int32_t i = num_full_before; i < num_full; ++i) Write(sequence, i);
   if (caching_) Publish(&sequence);
+  LeaveWindows(&sequence);
 }
 
 void NaiveModel::Released(BlockId block) {
@@ -426,19 +333,25 @@ void NaiveModel::Close(SequenceSlot slot) {
   std::erase_if(writers_, [slot = slot](const auto& writer) {
     return writer.second == slot;
   });
-  const NaiveSequence sequence = std::move(at(slot));
+  NaiveSequence sequence = std::move(at(slot));
   sequences_.erase(slot);
-  for (auto block = sequence.tail.rbegin(); block != sequence.tail.rend();
-       ++block) {
-    Released(*block);
-  }
+  Pop(&sequence, 0, true);
   for (const BlockId block : sequence.region_blocks) Released(block);
 }
 
 void NaiveModel::Uncache(BlockId block) {
-  by_content_.erase(ContentOf(cached_.at(block)));
+  const Entry entry = std::move(cached_.at(block));
   cached_.erase(block);
-  line_.erase({block, 0});
+  num_freed_ += line_.erase({block, 0}) > 0 ? 1 : 0;
+  if (entry.group > 0) return;
+  by_content_.erase(ContentOf(entry));
+  std::vector<BlockId> orphans;
+  for (auto& [other, window] : cached_) {
+    if (window.group == 0 || window.of != entry.id) continue;
+    window.of = 0;
+    if (!IsLinked(other)) orphans.push_back(other);
+  }
+  for (const BlockId orphan : orphans) DropOrphan(orphan);
 }
 
 void NaiveModel::Dispatch(uint64_t step) {
@@ -462,7 +375,9 @@ void NaiveModel::ResetPrefixCache() {
   for (const auto& [block, entry] : cached_) {
     if (holders[Index(block)] == 0) unused.push_back(block);
   }
-  for (const BlockId block : unused) Uncache(block);
+  for (const BlockId block : unused) {
+    if (cached_.contains(block)) Uncache(block);
+  }
   std::vector<uint64_t> unused_regions;
   for (const auto& [id, region] : regions_) {
     if (holders[Index(region.blocks.front())] == 0) {

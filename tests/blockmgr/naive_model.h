@@ -27,7 +27,9 @@ struct NaiveSequence {
   std::vector<RetentionRange> wishes;
   BlockChain names;
   std::vector<BlockId> region_blocks;
-  std::vector<BlockId> tail;
+  std::vector<BlockId> tail;  // null: fell out of the window
+  // Of each window group, by page.
+  std::vector<std::map<int32_t, BlockId>> windows;
   int32_t cut = 0;
   int32_t num_reserved = 0;
   int32_t num_settled = 0;
@@ -49,6 +51,9 @@ struct NaiveSequence {
   // What the engine has written at each position, see NaiveModel::Execute;
   // nothing is known of those in a region.
   std::vector<uint64_t> values;
+  // The same of the window groups; of positions that a sequence has found, only
+  // of those that it needs.
+  std::vector<std::vector<uint64_t>> window_values;
   uint64_t lineage = 0;  // of the region that new positions are computed over
 
   int32_t num_offered = 0;  // blocks, to the cache
@@ -61,9 +66,32 @@ struct NaiveRun {
   int32_t num_tokens = 0;
 };
 
+// What has become of a match.
+struct NaiveMatch : PrefixMatch {
+  bool is_shortened = false;        // by a window that is not there
+  bool has_refused_region = false;  // likewise
+};
+
+// How often it met what is rare in models with windows.
+struct NaiveTally {
+  int64_t fallen_blocks = 0;  // out of windows
+  int64_t shortened_matches = 0;
+  int64_t refused_regions = 0;       // by Match
+  int64_t reclaimed_alone = 0;       // window blocks
+  int64_t orphans = 0;               // that went with what led to them
+  int64_t orphans_in_use = 0;        // of those
+  int64_t orphans_in_fence = 0;      // likewise
+  int64_t linked_alone = 0;          // that only a region leads to
+  int64_t adopted_windows = 0;       // found by another sequence's block
+  int64_t unpublished_regions = 0;   // for want of a window page
+  int64_t regions_with_windows = 0;  // matched, with pages before the cut
+  int64_t replaced_regions = 0;      // equal ones that lacked a window
+  int64_t stuck = 0;                 // emptied by loss: it could not go back
+};
+
 class NaiveModel {
  public:
-  NaiveModel(const ModelLayout& layout, bool caching);
+  NaiveModel(const ModelLayout& layout, bool caching, NaiveTally* tally);
 
   bool has_steps_in_flight() const { return dispatched_ > acknowledged_; }
   const std::map<SequenceSlot, NaiveSequence>& sequences() const {
@@ -77,6 +105,8 @@ class NaiveModel {
     return static_cast<int32_t>(regions_.size());
   }
   int32_t num_cached_blocks() const;
+  // Blocks that regions have in windows, and nobody uses.
+  std::vector<BlockId> IdleWindowsOfRegions() const;
 
   // Compares all counters and tables, and what is derived from them.
   void Check(const BlockManager& manager) const;
@@ -84,8 +114,8 @@ class NaiveModel {
 
   // Blocks a prompt can start with, and how many only the cache holds.
   // The entry of a region is its id here.
-  PrefixMatch Match(int32_t scope, const std::vector<int32_t>& tokens,
-                    int32_t max_tokens, const RegionQuery* query) const;
+  NaiveMatch Match(int32_t scope, const std::vector<int32_t>& tokens,
+                   int32_t max_tokens, const RegionQuery* query) const;
   // Extends it by a part of a block.
   void MatchPart(int32_t scope, const std::vector<int32_t>& tokens,
                  int32_t max_tokens, PrefixMatch* match) const;
@@ -105,6 +135,12 @@ class NaiveModel {
   // A leaver does; before its Reserve.
   void Leave(const CopyOnWrite& copy);
   bool CanFork(SequenceSlot slot) const;
+  // Whether all is there that the position after the first num_tokens attends
+  // to, and the rest of its own page.
+  bool CanGoBack(SequenceSlot slot, int32_t num_tokens) const;
+  // Blocks wholly before `num_tokens` that it holds in all groups, and its
+  // region's.
+  int32_t NumFullBlocks(SequenceSlot slot, int32_t num_tokens) const;
   void Fork(SequenceSlot parent, SequenceSlot child);
   // Of its first num_tokens, by which the parent is not concerned.
   void ForkPart(SequenceSlot parent, SequenceSlot child, int32_t num_tokens);
@@ -152,7 +188,13 @@ class NaiveModel {
     bool superseded = false;  // by a region; then the priority tells
     Retention retention;
     uint64_t wish = 0;  // in order of the wishes
+    // Of a window group, without prefix or parent; `of` is the entry that it is
+    // found by, 0: only regions lead to it.
+    int32_t group = 0;
+    uint64_t of = 0;
   };
+  // A block and its entry.
+  using Link = std::pair<BlockId, uint64_t>;
   struct Region {
     int32_t scope = 0;
     RegionName name;
@@ -162,6 +204,8 @@ class NaiveModel {
     NaivePages pages;
     BlockId tail = kNullBlock;
     uint64_t tail_id = 0;  // entry of the tail block
+    // Of each window group, by page: what is in the window at name.length.
+    std::vector<std::map<int32_t, Link>> windows;
     uint64_t lineage = 0;
     bool superseded = false;  // by a later one; then the priority tells
     Retention retention;
@@ -195,11 +239,62 @@ class NaiveModel {
   bool IsWriter(SequenceSlot slot, BlockId block) const;
   // Of its last block, if it is partly filled.
   void StopWriting(SequenceSlot slot);
+  // Gives up the pages wholly behind the first num_tokens positions; `seen`: by
+  // steps, perhaps.
+  void Pop(NaiveSequence* sequence, int32_t num_tokens, bool seen);
+  // Of a full page.
+  void Write(const NaiveSequence& sequence, int32_t page);
+  // What the engine has in its blocks becomes what the sequence expects.
+  void FindRows(NaiveSequence* sequence);
+  void CheckRows(SequenceSlot slot) const;
   // Drops what the cache has of lost blocks and can find only through them.
   // Returns the entries after which nothing can be found.
   std::set<uint64_t> LoseEntries(const std::set<BlockId>& lost);
-  // The block that the last position is in, if positions after it are as well.
-  std::optional<BlockId> PartBlock(const NaiveSequence& sequence) const;
+  // The blocks of all groups that the last position is in, if positions after
+  // it are as well.
+  std::vector<BlockId> PartBlocks(const NaiveSequence& sequence) const;
+  // Whether others than the leavers hold it, or will have rows there that are
+  // not among its own.
+  bool IsShared(SequenceSlot slot, BlockId part,
+                std::span<const TokenDemand> leavers) const;
+  // The block of a page; null: it has none.
+  BlockId BlockAt(const NaiveSequence& sequence, int32_t group,
+                  int32_t page) const;
+  // Of all tables and the region.
+  std::vector<BlockId> Held(const NaiveSequence& sequence) const;
+  int32_t num_groups() const {
+    return 1 + static_cast<int32_t>(layout_.group_windows.size());
+  }
+  int32_t WindowOf(int32_t group) const;
+  // Whether a page has one of the last positions of so many that the next but
+  // one attends to.
+  bool IsInWindow(int32_t group, int32_t page, int32_t num_tokens) const;
+  void CheckWindows(const BlockManager& manager, SequenceSlot slot,
+                    std::span<const int32_t> holders) const;
+  // Releases what has fallen out of the windows.
+  void LeaveWindows(NaiveSequence* sequence);
+  // Offers a page's window blocks, to be found by the entry `of`.
+  void PublishWindows(const NaiveSequence& sequence, int32_t page, uint64_t of,
+                      int32_t cut);
+  void CacheWindow(const NaiveSequence& sequence, BlockId block, int32_t group,
+                   uint64_t of);
+  // What a region of `length` tokens links.
+  std::vector<std::map<int32_t, Link>> LinkWindows(
+      const NaiveSequence& sequence, int32_t length);
+  bool HasWindows(const NaiveSequence& sequence) const;
+  bool IsAlive(const Link& link) const;
+  bool IsComplete(const Region& region) const;
+  bool IsLinked(BlockId block) const;
+  // The block of a window group that a match has of a page; null: none.
+  BlockId MatchedWindow(const PrefixMatch& match, int32_t group,
+                        int32_t page) const;
+  // Shortens the match until every group has its window, and adds that; false:
+  // its region is not to be had.
+  bool FitWindows(const std::vector<int32_t>& tokens, NaiveMatch* match) const;
+  bool FitsWindows(const PrefixMatch& match, int32_t num_pages) const;
+  void CountReclaimable(NaiveMatch* match) const;
+  // Nothing leads to a window block any more.
+  void DropOrphan(BlockId block);
   // Sequences that hold each block, and planned copies from it.
   std::vector<int32_t> Holders() const;
   std::vector<BlockId> Below(const NaiveSequence& sequence, int32_t cut) const;
@@ -222,14 +317,20 @@ class NaiveModel {
 
   const ModelLayout layout_;
   const bool caching_;
+  NaiveTally* const tally_;
   std::map<SequenceSlot, NaiveSequence> sequences_;
   std::map<BlockId, Entry> cached_;
   std::map<Content, BlockId> by_content_;
   std::map<uint64_t, Region> regions_;
   uint64_t next_entry_ = 2;
   // What the engine has written: full blocks of sequences without a region.
-  // With what they were computed over: nothing, or a region.
-  std::map<BlockId, std::pair<std::vector<int32_t>, std::string>> written_;
+  struct Written {
+    std::vector<int32_t> prefix;
+    std::string context;  // what they were computed over: nothing, or a region
+    int32_t group = 0;
+    friend bool operator==(const Written&, const Written&) = default;
+  };
+  std::map<BlockId, Written> written_;
   // What the engine has in its arena.
   std::map<std::pair<BlockId, int32_t>, uint64_t> rows_;
   // Of the step being planned: sources are held until it is dispatched.
@@ -241,6 +342,7 @@ class NaiveModel {
   uint64_t next_left_ = 1;
   std::map<EntryName, uint64_t> line_;  // of the reclaimable entries
   uint64_t next_in_line_ = 1;
+  int32_t num_freed_ = 0;  // blocks of the line, since Line
   uint64_t next_wish_ = 1;
   int64_t now_ms_ = 0;
   uint64_t dispatched_ = 0;

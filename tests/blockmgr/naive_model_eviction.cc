@@ -18,7 +18,7 @@ std::vector<BlockId> NaiveModel::Below(const NaiveSequence& sequence,
   std::vector<BlockId> blocks = sequence.region_blocks;
   int32_t position = sequence.cut;
   for (const BlockId block : sequence.tail) {
-    if (position < cut) blocks.push_back(block);
+    if (position < cut && block != kNullBlock) blocks.push_back(block);
     position += layout_.page_size;
   }
   return blocks;
@@ -39,10 +39,9 @@ int32_t NaiveModel::NumOwnBlocks(SequenceSlot slot, int32_t cut) const {
   const int32_t end =
       sequence.cut +
       static_cast<int32_t>(sequence.tail.size()) * layout_.page_size;
-  const std::optional<BlockId> part = PartBlock(sequence);
-  const bool writes = part.has_value() && IsWriter(slot, *part);
-  const bool leaves =
-      part.has_value() && !writes && cut >= end && Holders()[Index(*part)] > 1;
+  const std::vector<BlockId> parts = PartBlocks(sequence);
+  const bool leaves = !parts.empty() && !IsWriter(slot, parts.front()) &&
+                      cut >= end && Holders()[Index(parts.front())] > 1;
   return static_cast<int32_t>(OwnBlocks(slot, cut).size()) + (leaves ? 1 : 0) +
          std::max(0, cut - end) / layout_.page_size;
 }
@@ -50,7 +49,7 @@ int32_t NaiveModel::NumOwnBlocks(SequenceSlot slot, int32_t cut) const {
 int32_t NaiveModel::NumReleasable(SequenceSlot slot) const {
   const std::vector<int32_t> holders = Holders();
   const NaiveSequence& sequence = at(slot);
-  std::vector<BlockId> held = Below(sequence, sequence.num_reserved);
+  std::vector<BlockId> held = Held(sequence);
   if (sequence.pending.has_value()) {
     held.insert(held.end(), sequence.pending->fresh.begin(),
                 sequence.pending->fresh.end());
@@ -213,10 +212,19 @@ bool NaiveModel::PublishRegion(NaiveSequence* sequence, const RegionName& name,
     const auto tail_entry = cached_.find(region.tail);
     const bool usable =
         tail_entry != cached_.end() && tail_entry->second.id == region.tail_id;
-    if (usable && region.scope == sequence->scope && region.tokens == tokens &&
-        region.name.plan == name.plan && name.history == region.name.history) {
+    const bool equal =
+        usable && region.scope == sequence->scope && region.tokens == tokens &&
+        region.name.plan == name.plan && name.history == region.name.history;
+    if (!equal) continue;
+    if (IsComplete(region)) {
       id = other;
+    } else {
+      ++tally_->replaced_regions;
     }
+  }
+  if (id == 0 && !HasWindows(*sequence)) {
+    ++tally_->unpublished_regions;
+    return false;
   }
   *is_new = id == 0;
   if (id == 0) {
@@ -233,6 +241,8 @@ bool NaiveModel::PublishRegion(NaiveSequence* sequence, const RegionName& name,
     }
     ApplyWishes(*sequence, {tail, 0}, sequence->cut, name.length,
                 sequence->cut);
+    PublishWindows(*sequence, sequence->cut / layout_.page_size,
+                   cached_.at(tail).id, sequence->cut);
     id = next_entry_++;
     regions_[id] = {.scope = sequence->scope,
                     .name = name,
@@ -242,6 +252,7 @@ bool NaiveModel::PublishRegion(NaiveSequence* sequence, const RegionName& name,
                     .pages = sequence->pages,
                     .tail = tail,
                     .tail_id = cached_.at(tail).id,
+                    .windows = LinkWindows(*sequence, name.length),
                     .lineage = sequence->lineage,
                     .superseded = false,
                     .retention = {},
@@ -295,30 +306,17 @@ void NaiveModel::SupersedeRegion(uint64_t id) {
 }
 
 void NaiveModel::DropRegion(uint64_t id) {
+  const Region region = std::move(regions_.at(id));
   regions_.erase(id);
-  line_.erase({kNullBlock, id});
-}
-
-uint64_t NaiveModel::MatchRegion(int32_t scope,
-                                 const std::vector<int32_t>& tokens,
-                                 const RegionQuery& query) const {
-  uint64_t best = 0;
-  for (const auto& [id, region] : regions_) {
-    const int32_t length = region.name.length;
-    if (region.scope != scope || region.name.plan != query.plan) continue;
-    if (length > std::ssize(tokens)) continue;
-    if (length > query.max_tokens_over(length)) continue;
-    if (region.tokens != Prefix(tokens, length / layout_.page_size)) continue;
-    if (!query.any_history &&
-        !std::string(query.history).starts_with(region.name.history)) {
-      continue;
-    }
-    const auto tail = cached_.find(region.tail);
-    if (tail == cached_.end() || tail->second.id != region.tail_id) continue;
-    // The longest, and of those the newest.
-    if (best == 0 || length >= regions_.at(best).name.length) best = id;
+  if (line_.erase({kNullBlock, id}) > 0) {
+    num_freed_ += static_cast<int32_t>(region.blocks.size());
   }
-  return best;
+  for (const std::map<int32_t, Link>& window : region.windows) {
+    for (const auto& [page, link] : window) {
+      if (!IsAlive(link) || cached_.at(link.first).of != 0) continue;
+      if (!IsLinked(link.first)) DropOrphan(link.first);
+    }
+  }
 }
 
 }  // namespace blockmgr

@@ -13,10 +13,16 @@
 
 namespace blockmgr {
 
-std::optional<BlockId> NaiveModel::PartBlock(
+std::vector<BlockId> NaiveModel::PartBlocks(
     const NaiveSequence& sequence) const {
-  if (sequence.num_reserved % layout_.page_size == 0) return std::nullopt;
-  return sequence.tail.back();
+  std::vector<BlockId> parts;
+  if (sequence.num_reserved % layout_.page_size == 0) return parts;
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    parts.push_back(
+        BlockAt(sequence, group, sequence.num_reserved / layout_.page_size));
+    EXPECT_NE(parts.back(), kNullBlock);
+  }
+  return parts;
 }
 
 bool NaiveModel::CanFork(SequenceSlot slot) const {
@@ -40,61 +46,37 @@ void NaiveModel::ForkPart(SequenceSlot parent, SequenceSlot child,
   CutBack(child, num_tokens);
 }
 
-void NaiveModel::MatchPart(int32_t scope, const std::vector<int32_t>& tokens,
-                           int32_t max_tokens, PrefixMatch* match) const {
-  const bool over = match->region != PrefixCache::kNone;
-  uint64_t parent = over ? static_cast<uint64_t>(match->region) : 1;
-  if (match->blocks.size() > (over ? 1 : 0)) {
-    parent = cached_.at(match->blocks.back()).id;
+bool NaiveModel::IsShared(SequenceSlot slot, BlockId part,
+                          std::span<const TokenDemand> leavers) const {
+  const int32_t num_rows = at(slot).num_reserved % layout_.page_size;
+  bool shared = IsCached(part);
+  for (const CopyOnWrite& copy : copies_) {
+    // If the copy is taken back, it finds the rows that it left.
+    shared |= copy.blocks.source == part && copy.num_tokens > num_rows;
   }
-  const int32_t begin = match->num_tokens;
-  const int32_t end = std::min({max_tokens, begin + layout_.page_size - 1,
-                                static_cast<int32_t>(tokens.size())});
-  // The youngest with the same first token first.
-  std::map<uint64_t, BlockId, std::greater<>> candidates;
-  for (const auto& [block, entry] : cached_) {
-    if (begin < end && entry.scope == scope && entry.parent == parent &&
-        entry.prefix[begin] == tokens[begin]) {
-      candidates.emplace(entry.id, block);
-    }
+  for (const auto& [other, sequence] : sequences_) {
+    if (other == slot) continue;
+    const std::vector<BlockId> held = Held(sequence);
+    if (std::ranges::count(held, part) == 0) continue;
+    const bool leaves =
+        std::ranges::count(leavers, other, &TokenDemand::slot) > 0;
+    const int32_t others = sequence.num_reserved % layout_.page_size;
+    shared |= !leaves || others > num_rows;
   }
-  int32_t num_looks = 0;
-  int32_t best = begin;
-  for (const auto& [id, block] : candidates) {
-    if (++num_looks > PrefixCache::kMaxPartLooks) break;
-    int32_t same = begin;
-    while (same < end && cached_.at(block).prefix[same] == tokens[same]) ++same;
-    if (same <= best) continue;
-    best = same;
-    if (match->has_part) match->blocks.pop_back();
-    match->has_part = true;
-    match->blocks.push_back(block);
-    match->part_is_reclaimable = Holders()[Index(block)] == 0 &&
-                                 released_.at(Index(block)) <= acknowledged_;
-  }
-  match->num_tokens = best;
+  return shared;
 }
 
 std::vector<TokenDemand> NaiveModel::Leavers(
     std::span<const TokenDemand> demands) const {
   std::vector<TokenDemand> leavers;
   for (const TokenDemand& demand : demands) {
-    const std::optional<BlockId> part = PartBlock(at(demand.slot));
-    if (demand.num_tokens == 0 || !part.has_value()) continue;
-    if (IsWriter(demand.slot, *part)) continue;
-    bool shared = IsCached(*part);
-    const int32_t num_rows = at(demand.slot).num_reserved % layout_.page_size;
-    for (const CopyOnWrite& copy : copies_) {
-      // If the copy is taken back, it finds the rows that it left.
-      shared |= copy.blocks.source == *part && copy.num_tokens > num_rows;
-    }
-    for (const auto& [slot, sequence] : sequences_) {
-      if (slot == demand.slot) continue;
-      if (std::ranges::count(sequence.tail, *part) == 0) continue;
-      const bool leaves =
-          std::ranges::count(leavers, slot, &TokenDemand::slot) > 0;
-      const int32_t others = sequence.num_reserved % layout_.page_size;
-      shared |= !leaves || others > num_rows;
+    const std::vector<BlockId> parts = PartBlocks(at(demand.slot));
+    if (demand.num_tokens == 0 || parts.empty()) continue;
+    const bool writes = IsWriter(demand.slot, parts.front());
+    bool shared = false;
+    for (const BlockId part : parts) {
+      EXPECT_EQ(IsWriter(demand.slot, part), writes);
+      shared |= !writes && IsShared(demand.slot, part, leavers);
     }
     if (shared) leavers.push_back(demand);
   }
@@ -102,7 +84,13 @@ std::vector<TokenDemand> NaiveModel::Leavers(
 }
 
 void NaiveModel::Leave(const CopyOnWrite& copy) {
-  at(copy.slot).tail.back() = copy.blocks.destination;
+  NaiveSequence& sequence = at(copy.slot);
+  BlockId& block = copy.group == 0
+                       ? sequence.tail.back()
+                       : sequence.windows.at(copy.group - 1)
+                             .at(sequence.num_reserved / layout_.page_size);
+  EXPECT_EQ(block, copy.blocks.source);
+  block = copy.blocks.destination;
   copies_.push_back(copy);
 }
 
@@ -112,6 +100,11 @@ void NaiveModel::Return(SequenceSlot slot) {
     if (copy.slot != slot) continue;
     std::ranges::replace(sequence.tail, copy.blocks.destination,
                          copy.blocks.source);
+    for (std::map<int32_t, BlockId>& window : sequence.windows) {
+      for (auto& [page, block] : window) {
+        if (block == copy.blocks.destination) block = copy.blocks.source;
+      }
+    }
   }
   std::erase_if(copies_, [slot = slot](const CopyOnWrite& copy) {
     return copy.slot == slot;
@@ -125,23 +118,15 @@ bool NaiveModel::IsWriter(SequenceSlot slot, BlockId block) const {
 }
 
 void NaiveModel::StopWriting(SequenceSlot slot) {
-  const std::optional<BlockId> part = PartBlock(at(slot));
-  if (part.has_value() && IsWriter(slot, *part)) writers_.erase(*part);
+  for (const BlockId part : PartBlocks(at(slot))) {
+    if (IsWriter(slot, part)) writers_.erase(part);
+  }
 }
 
 void NaiveModel::Rollback(SequenceSlot slot, int32_t num_tokens) {
   NaiveSequence& sequence = at(slot);
-  for (int32_t i = 0; i < num_tokens; ++i) {
-    --sequence.num_reserved;
-    if (std::ssize(sequence.values) > sequence.num_reserved) {
-      sequence.values.pop_back();
-    }
-    const int32_t place = sequence.num_reserved - sequence.cut;
-    if (place % layout_.page_size != 0) continue;
-    const BlockId block = sequence.tail.back();
-    sequence.tail.pop_back();
-    Released(block);
-  }
+  sequence.num_reserved -= num_tokens;
+  Pop(&sequence, sequence.num_reserved, true);
   if (num_tokens > 0 && sequence.num_reserved == sequence.num_settled) {
     Return(slot);
   }
@@ -171,19 +156,35 @@ void NaiveModel::Execute(std::span<const NaiveRun> runs) {
           SplitMix64(SplitMix64(before ^ token ^ (sequence.lineage << 32)) ^
                      static_cast<uint64_t>(sequence.scope));
       sequence.values.push_back(value);
-      const int32_t in_tail = (position - sequence.cut) / layout_.page_size;
-      rows_[{sequence.tail[in_tail], position % layout_.page_size}] = value;
+      const int32_t page = position / layout_.page_size;
+      const int32_t offset = position % layout_.page_size;
+      rows_[{BlockAt(sequence, 0, page), offset}] = value;
+      for (int32_t group = 1; group < num_groups(); ++group) {
+        const uint64_t row = SplitMix64(value + static_cast<uint64_t>(group));
+        sequence.window_values[group - 1].push_back(row);
+        rows_[{BlockAt(sequence, group, page), offset}] = row;
+      }
     }
   }
-  for (const auto& [slot, sequence] : sequences_) {
-    const auto end = static_cast<int32_t>(sequence.values.size());
-    for (int32_t i = sequence.cut; i < end; ++i) {
-      const BlockId block =
-          sequence.tail[(i - sequence.cut) / layout_.page_size];
+  for (const auto& [slot, sequence] : sequences_) CheckRows(slot);
+}
+
+void NaiveModel::CheckRows(SequenceSlot slot) const {
+  const NaiveSequence& sequence = at(slot);
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    const std::vector<uint64_t>& values =
+        group == 0 ? sequence.values : sequence.window_values[group - 1];
+    // What the next position attends to, and what comes after that.
+    const int32_t window = WindowOf(group);
+    int32_t i = group == 0 ? sequence.cut : 0;
+    if (window > 0) i = std::max(i, sequence.num_settled - window + 1);
+    for (; i < std::ssize(values); ++i) {
+      const BlockId block = BlockAt(sequence, group, i / layout_.page_size);
       const auto row = rows_.find({block, i % layout_.page_size});
-      EXPECT_TRUE(row != rows_.end() && row->second == sequence.values[i])
+      EXPECT_TRUE(row != rows_.end() && row->second == values[i])
           << "position " << i << " of slot " << Index(slot)
-          << " was overwritten in block " << Index(block);
+          << " was overwritten in block " << Index(block) << ", group "
+          << group;
     }
   }
 }

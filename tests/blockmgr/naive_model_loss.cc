@@ -14,19 +14,14 @@ namespace blockmgr {
 void NaiveModel::CutBack(SequenceSlot slot, int32_t num_tokens) {
   NaiveSequence& sequence = at(slot);
   Return(slot);
-  while (sequence.num_reserved > std::max(num_tokens, sequence.cut)) {
-    --sequence.num_reserved;
-    if ((sequence.num_reserved - sequence.cut) % layout_.page_size != 0) {
-      continue;
-    }
-    const BlockId block = sequence.tail.back();
-    sequence.tail.pop_back();
-    Released(block);
-  }
   sequence.num_reserved = num_tokens;
   sequence.num_settled = num_tokens;
+  Pop(&sequence, num_tokens, true);
   sequence.num_found = std::min(sequence.num_found, num_tokens);
   sequence.values.resize(num_tokens);
+  for (std::vector<uint64_t>& values : sequence.window_values) {
+    values.resize(num_tokens);
+  }
   const std::vector<BlockId> region_blocks = sequence.region_blocks;
   if (num_tokens == 0 && !sequence.kept.empty()) {
     sequence.region_blocks.clear();
@@ -91,7 +86,9 @@ std::set<uint64_t> NaiveModel::LoseEntries(const std::set<BlockId>& lost) {
       dropped.push_back(block);
     }
   }
-  for (const BlockId block : dropped) Uncache(block);
+  for (const BlockId block : dropped) {
+    if (cached_.contains(block)) Uncache(block);
+  }
   for (const uint64_t id : lost_regions) DropRegion(id);
   return gone;
 }
@@ -101,7 +98,7 @@ std::map<SequenceSlot, int32_t> NaiveModel::LoseBlocks(
   const std::set<uint64_t> gone = LoseEntries(lost);
   std::vector<SequenceSlot> losers;
   for (const auto& [slot, sequence] : sequences_) {
-    std::vector<BlockId> held = Below(sequence, sequence.num_reserved);
+    std::vector<BlockId> held = Held(sequence);
     for (const CopyOnWrite& copy : copies_) {
       if (copy.slot == slot) held.push_back(copy.blocks.source);
     }
@@ -129,14 +126,25 @@ std::map<SequenceSlot, int32_t> NaiveModel::LoseBlocks(
       AbortEviction(slot);
     }
     Return(slot);
-    int32_t num_tokens = sequence.cut;
-    while (num_tokens < sequence.num_settled) {
-      const int32_t place = (num_tokens - sequence.cut) / layout_.page_size;
-      if (unsound.contains(sequence.tail[place])) break;
+    int32_t num_tokens = 0;
+    const auto is_sound = [&](int32_t position) {
+      for (int32_t group = 0; group < num_groups(); ++group) {
+        const int32_t page = position / layout_.page_size;
+        if (group == 0 && position < sequence.cut) continue;
+        if (unsound.contains(BlockAt(sequence, group, page))) return false;
+      }
+      return true;
+    };
+    while (num_tokens < sequence.num_settled && is_sound(num_tokens)) {
       ++num_tokens;
     }
+    if (num_tokens < sequence.cut) num_tokens = 0;
     for (const BlockId block : sequence.region_blocks) {
       if (unsound.contains(block)) num_tokens = 0;
+    }
+    if (!CanGoBack(slot, num_tokens)) {
+      num_tokens = 0;
+      ++tally_->stuck;
     }
     CutBack(slot, num_tokens);
     left[slot] = num_tokens;
