@@ -132,7 +132,7 @@ void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
   const Swap swap = found->second;
   const Table& was = swap.table;
   const int32_t num_tokens = start.num_cached_tokens;
-  if (num_tokens > was.num_settled ||
+  if (num_tokens > was.num_settled || !CanReturn(was, num_tokens) ||
       num_tokens < std::max({1, was.cut, was.last_length})) {
     report_->Fail("request ", Index(start.request), " starts with ", num_tokens,
                   " tokens of the ", was.num_settled,
@@ -146,16 +146,13 @@ void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
                   Index(start.region), ", which is not as its own");
     return;
   }
-  const auto num_region = std::ssize(swap.region_blocks);
-  const int64_t num_ins = is_shared ? 0 : num_region;
+  const int64_t num_ins = is_shared ? 0 : std::ssize(swap.region_blocks);
   const int32_t num_tail = NumPages(0, num_tokens, was.cut);
   const std::vector<HostBlockId> hosts = HostsOf(swap, num_tokens);
   const int64_t num_shared = num_ins + std::ssize(hosts) - start.num_transfers;
-  if (!CanReturn(was, num_tokens) || num_shared < 0 || num_shared > num_tail) {
+  if (num_shared < 0 || num_shared > num_tail) {
     report_->Fail("request ", Index(start.request), " gets back ",
-                  start.num_transfers, " blocks of ", num_ins, " + ",
-                  hosts.size(), ", ", num_tail, " of them of its tail; of ",
-                  was.num_settled, " tokens ", num_tokens);
+                  start.num_transfers, " of ", num_ins, " + ", hosts.size());
     return;
   }
   table->num_shared =
