@@ -79,8 +79,7 @@ class BlockManager {
   int32_t num_available() const {
     return pool_.num_free() + cache_.num_reclaimable();
   }
-  // Released blocks that become available when the steps in flight are
-  // acknowledged.
+  // Released blocks, available when the steps in flight are acknowledged.
   int32_t num_fenced() const { return pool_.num_fenced() + num_cooling_; }
   // Blocks that could ever be used by one sequence: all but the null block.
   int32_t num_usable() const { return layout_.num_blocks - 1; }
@@ -98,8 +97,7 @@ class BlockManager {
   }
   // Blocks that it holds, in all groups.
   int32_t NumBlocks(SequenceSlot slot) const;
-  // Of those, the ones of its own that fall out of windows when all reserved
-  // positions are settled.
+  // Of those, its own that leave windows when all that is reserved is settled.
   int32_t NumFalling(SequenceSlot slot) const;
   const HostTier& host() const { return host_; }
   BlockManagerStats stats() const;
@@ -258,9 +256,8 @@ class BlockManager {
               std::vector<BlockTransfer>* transfers);
   // It will not come back. REQUIRES: it has not.
   void DropSwapped(SwapId swap) { host_.Drop(swap); }
-  // The engine reports that these host blocks do not hold what they should.
-  // Drops, and returns, those who hold one. InvalidArgument, naming the place,
-  // for a block that the tier does not have; then nothing is changed.
+  // The engine reports that these host blocks do not hold what they should:
+  // drops, and returns, those who hold one. InvalidArgument as for LoseBlocks.
   absl::StatusOr<std::vector<SwapId>> LoseHostBlocks(
       std::span<const HostBlockId> blocks);
 
@@ -415,9 +412,8 @@ class BlockManager {
   // Settled positions before the first lost block; none if it has none of them.
   std::optional<int32_t> SoundTokens(
       SequenceSlot slot, const absl::flat_hash_set<BlockId>& lost) const;
-  // Gives up the cache's hold on an entry, reclaimable or not.
+  // Gives up the cache's hold on an entry; the second: not a reclaimable one.
   void DropAnyEntry(int32_t entry);
-  // Gives up the cache's hold on an entry that is not reclaimable.
   void DropFromCache(int32_t entry);
   // What a sequence wishes for the entry; null: nothing.
   void ApplyRetention(int32_t entry, const Retention* wish) {
