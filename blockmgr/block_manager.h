@@ -338,8 +338,8 @@ class BlockManager {
               absl::FunctionRef<void(BlockId)> release);
   // Releases what fell out of the windows since num_before tokens were settled.
   void ReleaseBehindWindows(SequenceCache* sequence, int32_t num_before);
-  // The most pages of the match, at least num_least, of which every window group
-  // has what it needs; -1: there are none.
+  // The most pages of the match, at least num_least, for which every group has
+  // its window; -1: there are none.
   int32_t PagesInWindows(const PrefixMatch& match, int32_t num_least) const;
   // Shortens a match to those and names the window blocks. False: to nothing.
   bool FitWindows(PrefixMatch* match) const;

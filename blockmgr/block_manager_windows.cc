@@ -172,7 +172,6 @@ void BlockManager::OpenWindows(const BlockChain& chain,
       BM_CHECK(cache_.Contains(*block));
       ApplyRetention(Index(*block),
                      chain.RetentionOf(i * page_size, (i + 1) * page_size));
-      cache_.SetSuperseded(Index(*block), false);
       Wake(Index(*block));
       pool_.AddRef(*block);
       tail.push_back(*block++);

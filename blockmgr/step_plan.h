@@ -14,8 +14,9 @@
 // position 0 on. kNullBlock stands for a page that has fallen out of the
 // window; so also in the tail of a model whose only group has a window. What a
 // table still names before FirstPage of the tokens computed means nothing any
-// more. Wherever the tail's blocks are named, those of the window groups
-// follow, group by group.
+// more; nor does that page in a sequence that goes on from one token before
+// what was computed: no query will attend to it. Wherever the tail's blocks are
+// named, those of the window groups follow, group by group.
 #ifndef BLOCKMGR_STEP_PLAN_H_
 #define BLOCKMGR_STEP_PLAN_H_
 

@@ -244,14 +244,14 @@ void WalkDecode(const DecodeCompression& decode, int32_t begin, int32_t end,
   walk->Compress(NextPoint(decode, last - decode.every, layout));
 }
 
-// What a group with a window holds at most: pages of the window before a chunk
-// and of the chunk, with one that both begin within.
+// What a group with a window holds at most: the pages that so many tokens,
+// those of the window and a chunk, are in, wherever the first page begins.
 int32_t WindowPeak(int32_t length, int32_t chunk, int32_t group,
                    const ModelLayout& layout) {
   const int64_t tokens = int64_t{layout.window_of(group)} + chunk;
   return static_cast<int32_t>(
       std::min<int64_t>(CeilDiv(length, layout.page_size),
-                        CeilDiv<int64_t>(tokens, layout.page_size) + 1));
+                        CeilDiv<int64_t>(tokens - 1, layout.page_size) + 1));
 }
 
 }  // namespace

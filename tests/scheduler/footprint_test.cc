@@ -377,7 +377,8 @@ TEST(FootprintTest, WindowPeakIsABoundAndReached) {
             most = std::max(most, WalkWindows(layout, length, chunk, first));
           }
           EXPECT_LE(most, bound) << window << ' ' << chunk << ' ' << length;
-          EXPECT_GE(most, bound - 1) << window << ' ' << chunk << ' ' << length;
+          EXPECT_GE(most, bound - (length < 40 ? 1 : 0))
+              << window << ' ' << chunk << ' ' << length;
         }
       }
     }

@@ -149,9 +149,9 @@ Ledger::Peaks Ledger::PeaksOf(const Request& request) const {
     // be looked at: that is a page more.
     const int32_t window = layout_.window_of(group);
     const int32_t tokens = window + options_.max_num_batched_tokens;
-    peaks.most += window == 0
-                      ? all
-                      : std::min(all, CeilDiv(tokens, layout_.page_size) + 1);
+    peaks.most +=
+        window == 0 ? all
+                    : std::min(all, CeilDiv(tokens - 1, layout_.page_size) + 1);
   }
   return peaks;
 }
