@@ -97,6 +97,10 @@ BlockId BlockManager::SomeBlock(int32_t entry) const {
   return cached == nullptr ? BlockId{entry} : cached->record->blocks.front();
 }
 
+bool BlockManager::IsCooling(int32_t entry) const {
+  return entry < std::ssize(cooling_tickets_) && cooling_tickets_[entry] != 0;
+}
+
 void BlockManager::StopCooling(int32_t entry) {
   BM_CHECK(cooling_tickets_[entry] != 0);
   cooling_tickets_[entry] = 0;
@@ -124,6 +128,29 @@ void BlockManager::Wake(int32_t entry) {
   }
 }
 
+void BlockManager::CountUnused(PrefixMatch* match) const {
+  const auto count = [&](int32_t entry) {
+    const int32_t num_blocks = cache_.num_blocks(entry);
+    if (cache_.IsReclaimable(entry)) {
+      match->num_reclaimable += num_blocks;
+    } else if (IsCooling(entry)) {
+      match->num_cooling += num_blocks;
+    } else {
+      return num_blocks;
+    }
+    return 0;
+  };
+  for (const BlockId block : match->blocks) {
+    if (block == kNullBlock) continue;
+    const int32_t num_used = count(Index(block));
+    match->num_moving += layout_.window > 0 ? num_used : 0;
+  }
+  for (const BlockId block : match->window_blocks) {
+    match->num_moving += count(Index(block));
+  }
+  if (match->cached != nullptr) count(match->region);
+}
+
 PrefixMatch BlockManager::Match(const BlockChain& chain,
                                 std::span<const int32_t> tokens,
                                 int32_t max_tokens,
@@ -137,36 +164,15 @@ PrefixMatch BlockManager::Match(const BlockChain& chain,
                             static_cast<size_t>(page_size)),
                tokens, &match.blocks);
   match.num_tokens = static_cast<int32_t>(match.blocks.size()) * page_size;
-  if (layout_.has_windows()) FitWindows(&match);
   int64_t num_looks = std::ssize(match.blocks);
+  if (layout_.has_windows()) FitWindows(&match);
   if (query != nullptr) {
-    PrefixMatch over;
-    over.region = cache_.MatchRegion(chain, tokens, *query, &num_looks);
-    if (over.region != PrefixCache::kNone) {
-      over.cached = cache_.region(over.region);
-      const int32_t limit =
-          std::min(query->max_tokens_over(over.cached->length),
-                   static_cast<int32_t>(tokens.size()));
-      cache_.MatchOver(over.region, chain, tokens, limit, &over.blocks);
-      over.num_tokens = over.cached->record->cut +
-                        static_cast<int32_t>(over.blocks.size()) * page_size;
-      num_looks += std::ssize(over.blocks);
-      const bool fits = !layout_.has_windows() || FitWindows(&over);
-      if (fits && over.num_tokens >= match.num_tokens) match = std::move(over);
-    }
+    PrefixMatch over = MatchOver(chain, tokens, *query, &num_looks);
+    const bool is_longer = over.num_tokens >= match.num_tokens;
+    if (over.cached != nullptr && is_longer) match = std::move(over);
   }
   match.num_looks = num_looks;
-  for (const BlockId block : match.blocks) {
-    match.num_reclaimable += cache_.IsReclaimable(Index(block)) ? 1 : 0;
-  }
-  for (const BlockId block : match.window_blocks) {
-    match.num_reclaimable_in_windows +=
-        cache_.IsReclaimable(Index(block)) ? 1 : 0;
-  }
-  match.num_reclaimable += match.num_reclaimable_in_windows;
-  if (match.cached != nullptr && cache_.IsReclaimable(match.region)) {
-    match.num_reclaimable += cache_.num_blocks(match.region);
-  }
+  CountUnused(&match);
   return match;
 }
 
@@ -465,9 +471,10 @@ int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
   const auto count_own = [&](std::span<const BlockId> tail) {
     for (const BlockId block : tail) count += IsOwn(block) ? 1 : 0;
   };
-  count_own(sequence.tail);
-  for (const std::vector<BlockId>& tail : WindowTails(sequence)) {
-    count_own(tail);
+  count_own(std::span(sequence.tail).subspan(FirstHeld(slot, 0)));
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    count_own(
+        std::span(window_tail(slot, group)).subspan(FirstHeld(slot, group)));
   }
   if (sequence.region != nullptr && IsOwnRegion(*sequence.region)) {
     count += static_cast<int32_t>(sequence.region->blocks.size());
@@ -484,12 +491,6 @@ int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
     }
   }
   return count;
-}
-
-void BlockManager::TakeDroppedRegions(std::vector<RegionId>* regions) {
-  regions->insert(regions->end(), dropped_regions_.begin(),
-                  dropped_regions_.end());
-  dropped_regions_.clear();
 }
 
 }  // namespace blockmgr

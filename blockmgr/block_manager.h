@@ -81,7 +81,7 @@ class BlockManager {
   }
   // Released blocks, available when the steps in flight are acknowledged.
   int32_t num_fenced() const { return pool_.num_fenced() + num_cooling_; }
-  // Blocks that could ever be used by one sequence: all but the null block.
+  // Blocks that one sequence could ever use: all but the null block.
   int32_t num_usable() const { return layout_.num_blocks - 1; }
   int32_t num_open_slots() const {
     return static_cast<int32_t>(free_slots_.size());
@@ -97,8 +97,11 @@ class BlockManager {
   }
   // Blocks that it holds, in all groups.
   int32_t NumBlocks(SequenceSlot slot) const;
-  // Of those, its own that leave windows when all that is reserved is settled.
+  // Of those, the ones that leave windows when all that is reserved is settled:
+  // its own, or all; and its own that stay in windows then. O(windows).
   int32_t NumFalling(SequenceSlot slot) const;
+  int32_t NumFallingOrShared(SequenceSlot slot) const;
+  int32_t NumOwnInWindows(SequenceSlot slot) const;
   const HostTier& host() const { return host_; }
   BlockManagerStats stats() const;
   // Host memory that keeps account of the pool: of blocks, the prefix cache,
@@ -299,14 +302,12 @@ class BlockManager {
   // REQUIRES: it has one. O(pages).
   RaggedRegion DeriveRegion(SequenceSlot slot) const;
 
-  // Drops every cached block and region that no sequence uses.
-  CacheReset ResetPrefixCache();
+  CacheReset ResetPrefixCache();  // of what no sequence uses
   // Regions that the cache has dropped since the last call: no sequence will be
   // opened on them any more. Appends them. An engine may forget them.
   void TakeDroppedRegions(std::vector<RegionId>* regions);
   // For durations of retention; milliseconds of any clock, never back.
   void SetTime(int64_t now_ms) { cache_.SetTime(now_ms); }
-
   // O(pool), for tests: equal for equal states (free-list order aside), and a
   // full recount of every holder.
   uint64_t StateHash() const;
@@ -328,9 +329,8 @@ class BlockManager {
   std::span<std::vector<BlockId>> WindowTails(const SequenceCache& sequence);
   std::span<const std::vector<BlockId>> WindowTails(
       const SequenceCache& sequence) const;
-  // The first page that a group has.
+  // The first page that a group has; whether every one has FirstPage.
   int32_t FirstHeld(SequenceSlot slot, int32_t group) const;
-  // Whether every group has all from FirstPage on.
   bool HasWindows(SequenceSlot slot) const;
   // Gives up the blocks of all tables wholly behind the first num_tokens
   // positions; `release` tells how.
@@ -343,6 +343,11 @@ class BlockManager {
   int32_t PagesInWindows(const PrefixMatch& match, int32_t num_least) const;
   // Shortens a match to those and names the window blocks. False: to nothing.
   bool FitWindows(PrefixMatch* match) const;
+  // Of Match: what nobody uses; regions.
+  void CountUnused(PrefixMatch* match) const;
+  PrefixMatch MatchOver(const BlockChain& chain,
+                        std::span<const int32_t> tokens, RegionQuery query,
+                        int64_t* num_looks) const;
   // The block of a match in a window group that has this page, or null.
   BlockId WindowBlock(const PrefixMatch& match, int32_t page,
                       int32_t group) const;
@@ -376,13 +381,13 @@ class BlockManager {
   // enough are available.
   void Take(std::span<BlockId> blocks);
   void ReclaimNext();
-  // Some block of an entry; all of them were released together.
+  // Some block of an entry: all were released together.
   BlockId SomeBlock(int32_t entry) const;
-  // Only the cache holds the entry now: it becomes reclaimable, after the
-  // fence.
+  // Only the cache holds the entry now: reclaimable, after the fence.
   void BecomeUnused(int32_t entry);
   // A sequence is about to use the entry.
   void Wake(int32_t entry);
+  bool IsCooling(int32_t entry) const;
   // The entry no longer waits for its fence. REQUIRES: it did.
   void StopCooling(int32_t entry);
   // Drops a sequence's hold on a block of its tail, or its region.
@@ -437,8 +442,8 @@ class BlockManager {
   void CheckCopies(std::vector<int32_t>* holders) const;
   // A region can be found now in place of these blocks: those behind the first
   // num_found positions, which nobody has ever found or uses, go before others.
+  // The same of a region that it goes on from.
   void Supersede(int32_t num_found, std::span<const BlockId> blocks);
-  // The same of a region that the new one goes on from.
   void Supersede(RegionId region);
   // Appends num_own of the candidates, blocks that only this sequence and the
   // cache hold, in their order, and drops what the cache has of them. REQUIRES:

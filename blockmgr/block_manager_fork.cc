@@ -74,6 +74,8 @@ PrefixMatch BlockManager::MatchFork(SequenceSlot source,
     match.num_window_blocks +=
         num_tokens / layout_.page_size - FirstHeld(source, group);
   }
+  match.num_moving = match.num_window_blocks +
+                     (layout_.window > 0 ? num_full - match.num_out : 0);
   return match;
 }
 

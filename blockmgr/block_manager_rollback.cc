@@ -166,10 +166,8 @@ void BlockManager::ReclaimNext() {
 }
 
 void BlockManager::DropAnyEntry(int32_t entry) {
-  const bool is_cooling =
-      entry < std::ssize(cooling_tickets_) && cooling_tickets_[entry] != 0;
   const bool is_reclaimable = cache_.IsReclaimable(entry);
-  if (is_cooling) StopCooling(entry);
+  if (IsCooling(entry)) StopCooling(entry);
   if (is_reclaimable) cache_.RemoveReclaimable(entry);
   DropFromCache(entry);
 }
@@ -229,6 +227,12 @@ CacheReset BlockManager::ResetPrefixCache() {
   BM_CHECK(num_cooling_ == 0);
   return {.num_dropped = before - cache_.num_blocks_held(),
           .num_in_use = cache_.num_blocks_held()};
+}
+
+void BlockManager::TakeDroppedRegions(std::vector<RegionId>* regions) {
+  regions->insert(regions->end(), dropped_regions_.begin(),
+                  dropped_regions_.end());
+  dropped_regions_.clear();
 }
 
 }  // namespace blockmgr

@@ -100,9 +100,12 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
     *match = PrefixMatch();
     match->num_looks = num_looks;
   }
+  for (const BlockId block : match->window_blocks) {
+    match->num_reclaimable -= cache_.IsReclaimable(Index(block)) ? 1 : 0;
+    match->num_cooling -= IsCooling(Index(block)) ? 1 : 0;
+  }
   match->window_blocks.clear();
-  match->num_reclaimable -= match->num_reclaimable_in_windows;
-  match->num_reclaimable_in_windows = 0;
+  match->num_moving = 0;
   match->num_window_blocks = NumWindowBlocks(layout_, num_tokens);
   match->num_tokens = num_tokens;
   match->swap = swap;

@@ -7,6 +7,12 @@
 #include "blockmgr/block_manager.h"
 
 namespace blockmgr {
+namespace {
+
+// Compressed prefixes that are tried, the longer first, when windows are gone.
+constexpr int32_t kMaxRegionsWithoutWindows = 4;
+
+}  // namespace
 
 std::span<std::vector<BlockId>> BlockManager::WindowTails(
     const SequenceCache& sequence) {
@@ -54,6 +60,32 @@ int32_t BlockManager::NumFalling(SequenceSlot slot) const {
     for (int32_t i = FirstHeld(slot, group); i < end; ++i) {
       num_blocks += IsOwn(tail[i]) ? 1 : 0;
     }
+  }
+  return num_blocks;
+}
+
+int32_t BlockManager::NumFallingOrShared(SequenceSlot slot) const {
+  int32_t num_blocks = 0;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const int32_t end = layout_.FirstPage(group, at(slot).num_reserved);
+    num_blocks += std::max(0, end - FirstHeld(slot, group));
+  }
+  return num_blocks;
+}
+
+int32_t BlockManager::NumOwnInWindows(SequenceSlot slot) const {
+  const SequenceCache& sequence = at(slot);
+  int32_t num_blocks = 0;
+  for (int32_t group = layout_.window > 0 ? 0 : 1; group < layout_.num_groups();
+       ++group) {
+    const std::vector<BlockId>& tail =
+        group == 0 ? sequence.tail : window_tail(slot, group);
+    const int32_t first =
+        std::max(FirstHeld(slot, group),
+                 layout_.FirstPage(group, sequence.num_reserved));
+    num_blocks += static_cast<int32_t>(
+        std::count_if(tail.begin() + first, tail.end(),
+                      [this](BlockId block) { return IsOwn(block); }));
   }
   return num_blocks;
 }
@@ -157,6 +189,27 @@ bool BlockManager::FitWindows(PrefixMatch* match) const {
   match->num_out = layout_.FirstPage(0, match->num_tokens);
   std::fill_n(match->blocks.begin(), match->num_out, kNullBlock);
   return true;
+}
+
+PrefixMatch BlockManager::MatchOver(const BlockChain& chain,
+                                    std::span<const int32_t> tokens,
+                                    RegionQuery query,
+                                    int64_t* num_looks) const {
+  for (int32_t i = 0; i < kMaxRegionsWithoutWindows; ++i) {
+    PrefixMatch match;
+    match.region = cache_.MatchRegion(chain, tokens, query, num_looks);
+    if (match.region == PrefixCache::kNone) return match;
+    match.cached = cache_.region(match.region);
+    const int32_t limit = std::min(query.max_tokens_over(match.length()),
+                                   static_cast<int32_t>(tokens.size()));
+    cache_.MatchOver(match.region, chain, tokens, limit, &match.blocks);
+    match.num_tokens = match.cut() + static_cast<int32_t>(match.blocks.size()) *
+                                         layout_.page_size;
+    *num_looks += std::ssize(match.blocks);
+    if (!layout_.has_windows() || FitWindows(&match)) return match;
+    query.max_length = match.length() - 1;
+  }
+  return {};
 }
 
 void BlockManager::OpenWindows(const BlockChain& chain,

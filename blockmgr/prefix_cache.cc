@@ -134,7 +134,7 @@ int32_t PrefixCache::MatchRegion(const BlockChain& chain,
   if (plan == root->second.plans.end()) return kNone;
   const int32_t named = static_cast<int32_t>(chain.keys().size()) * page_size_;
   const std::map<int32_t, int32_t>& lengths = plan->second;
-  auto i = lengths.upper_bound(named);
+  auto i = lengths.upper_bound(std::min(named, query.max_length));
   for (int32_t tried = 0; i != lengths.begin() && tried < kMaxRegionLooks;
        ++tried) {
     --i;

@@ -35,6 +35,7 @@
 #define BLOCKMGR_PREFIX_CACHE_H_
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <span>
@@ -78,6 +79,8 @@ struct RegionQuery {
   // Tokens that may be covered by a region made at this length and what was
   // computed over it, as far as the request allows more than that length.
   absl::FunctionRef<int32_t(int32_t length)> max_tokens_over;
+  // Regions that were made later do not matter.
+  int32_t max_length = std::numeric_limits<int32_t>::max();
 };
 
 // A region in the cache, and all that a hit is verified against. Immutable.
@@ -153,9 +156,10 @@ class PrefixCache {
              std::span<const int32_t> tokens,
              std::vector<BlockId>* blocks) const;
   // The longest region that may stand for the beginning of `tokens` and with
-  // its tail block covers no more of them than the query allows; kNone without
-  // any among the kMaxRegionLooks longest lengths that regions of this root and
-  // plan have. Adds to `num_looks` how many it tried, and the pages compared.
+  // its tail block covers no more of them than
+  // the query allows; kNone without any among the kMaxRegionLooks longest
+  // lengths that regions of this root and plan have. Adds to `num_looks` how
+  // many it tried, and the pages compared.
   int32_t MatchRegion(const BlockChain& chain, std::span<const int32_t> tokens,
                       const RegionQuery& query, int64_t* num_looks) const;
   // The tail block of a matched region, and the longest verified run of blocks

@@ -29,13 +29,16 @@ struct PrefixMatch {
   std::vector<BlockId> window_blocks;
   // What the window groups hold of it in the end, wherever it comes from.
   int32_t num_window_blocks = 0;
-  // Of num_reclaimable, those that are in window_blocks.
-  int32_t num_reclaimable_in_windows = 0;
+  // Of what is held in groups with a window, blocks that others use, too: when
+  // the window moves on, own ones take their place.
+  int32_t num_moving = 0;
   bool has_part = false;
   bool part_is_reclaimable = false;
   // Full blocks, the region's too, that only the cache holds: using them costs
   // as much of the available blocks as taking fresh ones.
   int32_t num_reclaimable = 0;
+  // Likewise, but waiting for their fence: they are not available yet.
+  int32_t num_cooling = 0;
   // What looking for it took: pages compared and lengths of regions tried.
   int64_t num_looks = 0;
   // The sequence, if it is one; then there may be a part of a block that is
@@ -80,12 +83,8 @@ struct PrefixMatch {
   }
   // Of those, how many cost as much of the available blocks as fresh ones.
   int32_t num_taken() const { return num_reclaimable + num_ins(); }
-  // What num_blocks() saves of a peak, beside num_taken(): windows move on.
-  int32_t num_saved() const {
-    const int32_t num_moving = num_window_blocks - num_reclaimable_in_windows -
-                               (swap == kNoSwap ? 0 : num_window_blocks);
-    return num_blocks() - num_taken() - num_moving;
-  }
+  // Of num_blocks(), those that need never be taken: others use them.
+  int32_t num_saved() const { return num_blocks() - num_taken() - num_moving; }
   // The same without the part.
   void DropPart(int32_t page_size) {
     if (!has_part) return;

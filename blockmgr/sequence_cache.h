@@ -4,8 +4,8 @@
 //               |  region    |  tail blocks, one per page_size tokens        |
 //
 // A plain record, owned and changed by BlockManager; the const members are the
-// arithmetic everybody needs. One layer group: a model of one kind of attention
-// has one SequenceCache per sequence.
+// arithmetic everybody needs. Of layer group 0; the tables of window groups,
+// which are no more than tables, are BlockManager's (window_tail).
 //
 // num_reserved: positions with a slot. num_settled <= num_reserved: positions
 // whose step has been acknowledged.

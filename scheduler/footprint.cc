@@ -281,8 +281,9 @@ int32_t PeakBlocks(int32_t length, int32_t chunk,
 }
 
 int32_t RemainingBlocks(const RequestState& request,
-                        const SequenceCache& sequence, int32_t length,
-                        int32_t chunk, const ModelLayout& layout) {
+                        const SequenceCache& sequence, int32_t num_in_windows,
+                        int32_t length, int32_t chunk,
+                        const ModelLayout& layout) {
   Holding now{.cut = sequence.cut()};
   if (sequence.pending.has_value()) {
     now.cut = sequence.pending->cut;
@@ -292,20 +293,31 @@ int32_t RemainingBlocks(const RequestState& request,
     now.region_blocks = static_cast<int32_t>(sequence.region->blocks.size());
   }
   if (length <= sequence.num_reserved) return 0;
-  int32_t held = now.region_blocks +
-                 CeilDiv(sequence.num_reserved - now.cut, layout.page_size);
-  if (layout.has_windows()) {
-    const int32_t num_pages = CeilDiv(sequence.num_reserved, layout.page_size);
-    held -= layout.FirstPage(0, sequence.num_reserved);
-    for (int32_t group = 1; group < layout.num_groups(); ++group) {
-      held += num_pages - layout.FirstPage(group, sequence.num_reserved);
-    }
+  int32_t held = num_in_windows;
+  if (layout.window == 0) {
+    held += now.region_blocks +
+            CeilDiv(sequence.num_reserved - now.cut, layout.page_size);
   }
   const auto to_come = std::span<const CompressionPoint>(request.compressions)
                            .subspan(request.next_compression);
   return std::max(
       0, PeakBlocks(length, chunk, to_come, layout, now, request.decode.get()) -
              held);
+}
+
+int32_t WindowGrowth(int32_t num_reserved, int32_t num_tokens, int32_t chunk,
+                     const ModelLayout& layout) {
+  const int32_t num_pages = CeilDiv(num_reserved, layout.page_size);
+  const int32_t end = CeilDiv(num_reserved + num_tokens, layout.page_size);
+  int32_t growth = 0;
+  for (int32_t group = layout.window > 0 ? 0 : 1; group < layout.num_groups();
+       ++group) {
+    const int32_t held = num_pages - layout.FirstPage(group, num_reserved);
+    const int32_t room =
+        WindowPeak(num_reserved + num_tokens, chunk, group, layout) - held;
+    growth += std::min(end - num_pages, std::max(0, room));
+  }
+  return growth;
 }
 
 }  // namespace blockmgr

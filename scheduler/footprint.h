@@ -91,12 +91,19 @@ int32_t PeakBlocks(int32_t length, int32_t chunk,
 // Blocks that a running request will still take until it has computed `length`
 // positions, at most `chunk` in a step, in the worst of the steps until then:
 // what its orders in flight and those to come give back is counted, when they
-// free blocks at all, and what falls out of windows when the steps in flight
-// are settled. Not counted: destinations of copies, which orders do without
-// when blocks are short.
+// free blocks at all. num_in_windows: what groups with a window hold when the
+// steps in flight are settled, but for what others use: that does not come back
+// when it falls out (BlockManager::NumOwnInWindows). Not counted: destinations
+// of copies, which orders do without when blocks are short.
 int32_t RemainingBlocks(const RequestState& request,
-                        const SequenceCache& sequence, int32_t length,
-                        int32_t chunk, const ModelLayout& layout);
+                        const SequenceCache& sequence, int32_t num_in_windows,
+                        int32_t length, int32_t chunk,
+                        const ModelLayout& layout);
+
+// Blocks that groups with a window take for the next num_tokens of a sequence
+// with so many positions reserved, at most `chunk` of them in a step.
+int32_t WindowGrowth(int32_t num_reserved, int32_t num_tokens, int32_t chunk,
+                     const ModelLayout& layout);
 
 }  // namespace blockmgr
 

@@ -144,6 +144,7 @@ struct RequestState {
   TenantId tenant = kNoTenant;
   int32_t priority = 0;
   int32_t peak_blocks = 0;   // alone in the pool, from the first token on
+  int32_t max_chunk = 0;     // tokens of it that a step computes at most
   uint64_t submit_step = 0;  // the step to be issued next, then
   RequestId fork_of{0};      // until it is admitted; 0: none
   int32_t num_common = 0;    // first tokens found to be those of fork_of

@@ -136,9 +136,7 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   const auto num_prompt = static_cast<int32_t>(request.prompt.size());
   PlannedEviction eviction = PlanEviction(request);
   const int32_t length = num_prompt + request.max_tokens - 1;
-  const int32_t peak =
-      PeakBlocks(length, MaxChunk(length), eviction.compressions, layout(),
-                 Holding{}, eviction.decode.get());
+  const auto [max_chunk, peak] = FitPool(length, eviction);
   if (peak > manager_.num_usable()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the request can never fit: it needs ", peak, " blocks at its peak (",
@@ -163,6 +161,7 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   names_.emplace(state->name, state->id);
   state->priority = request.priority;
   state->peak_blocks = peak;
+  state->max_chunk = max_chunk;
   state->submit_step = next_step_;
   state->tenant = tenants_.Submit(request.scope.tenant, demand);
   JoinQueue(state);

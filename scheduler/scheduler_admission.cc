@@ -92,13 +92,44 @@ int32_t SchedulerImpl::NextCompression(const RequestState& request,
   return static_cast<int32_t>(next - request.compressions.begin());
 }
 
-int32_t SchedulerImpl::MaxChunk(int64_t num_left) const {
-  const int32_t most = options_.long_prefill_token_threshold > 0
-                           ? std::min(options_.long_prefill_token_threshold,
-                                      options_.max_num_batched_tokens)
-                           : options_.max_num_batched_tokens;
-  const int32_t least = std::min(most, 1 + options_.num_speculative_tokens);
-  return static_cast<int32_t>(std::clamp<int64_t>(num_left, least, most));
+int32_t SchedulerImpl::MaxChunk() const {
+  return options_.long_prefill_token_threshold > 0
+             ? std::min(options_.long_prefill_token_threshold,
+                        options_.max_num_batched_tokens)
+             : options_.max_num_batched_tokens;
+}
+
+int32_t SchedulerImpl::MaxChunk(const RequestState& request,
+                                int64_t num_left) const {
+  const int32_t drafts = std::min(options_.max_num_batched_tokens,
+                                  1 + options_.num_speculative_tokens);
+  return std::max(drafts, static_cast<int32_t>(
+                              std::min<int64_t>(num_left, request.max_chunk)));
+}
+
+SchedulerImpl::Fit SchedulerImpl::FitPool(
+    int32_t length, const PlannedEviction& eviction) const {
+  int32_t least = std::max(std::min(layout().page_size, MaxChunk()),
+                           std::min(options_.max_num_batched_tokens,
+                                    1 + options_.num_speculative_tokens));
+  for (const CompressionPoint& point : eviction.compressions) {
+    least = std::max(least, point.policy.query_window());
+  }
+  if (eviction.decode != nullptr) {
+    least = std::max(least, eviction.decode->point.policy.query_window());
+  }
+  Fit fit{.max_chunk = MaxChunk()};
+  while (true) {
+    fit.peak_blocks = PeakBlocks(length, std::max(fit.max_chunk, least),
+                                 eviction.compressions, layout(), Holding{},
+                                 eviction.decode.get());
+    // Windows hold what a step computes, too: it is less where that is much.
+    if (!layout().has_windows() || fit.max_chunk <= least ||
+        fit.peak_blocks <= manager_.num_usable()) {
+      return fit;
+    }
+    fit.max_chunk = std::max(fit.max_chunk / 2, least);
+  }
 }
 
 int32_t SchedulerImpl::PeakOn(const RequestState& request,
@@ -106,8 +137,8 @@ int32_t SchedulerImpl::PeakOn(const RequestState& request,
   const auto to_come = std::span<const CompressionPoint>(request.compressions)
                            .subspan(NextCompression(request, match));
   return PeakBlocks(
-      length, MaxChunk(std::ssize(request.tokens) - match.num_tokens), to_come,
-      layout(),
+      length, MaxChunk(request, std::ssize(request.tokens) - match.num_tokens),
+      to_come, layout(),
       {.region_blocks = match.num_region_blocks(), .cut = match.cut()},
       request.decode.get());
 }
@@ -204,17 +235,19 @@ int64_t SchedulerImpl::BlocksPromised(Promise promise) const {
     }
     if (request->num_computed >= length(*request)) continue;
     int32_t remaining = RemainingBlocks(
-        *request, manager_.sequence(request->slot), length(*request),
-        MaxChunk(std::ssize(request->tokens) - request->num_computed),
+        *request, manager_.sequence(request->slot),
+        layout().has_windows() ? manager_.NumOwnInWindows(request->slot) : 0,
+        length(*request),
+        MaxChunk(*request, std::ssize(request->tokens) - request->num_computed),
         layout());
     if (promise == Promise::kCompletion) remaining += SharedBelow(*request);
     promised += std::max(0, remaining - taken);
   }
   for (; run != decision_.runs.end(); ++run) {
     const PrefixMatch& match = decision_.matches[run->match];
-    promised +=
-        std::max(0, PeakOn(*run->request, match, length(*run->request)) -
-                        match.num_blocks() - run->num_blocks);
+    promised += std::max(
+        0, PeakOn(*run->request, match, length(*run->request)) +
+               match.num_moving - match.num_blocks() - run->num_blocks);
   }
   return promised;
 }
@@ -228,10 +261,10 @@ int64_t SchedulerImpl::Promised(Promise promise) {
 bool SchedulerImpl::IsAffordable(const RequestState& request,
                                  const PrefixMatch& match,
                                  const BlockBudget& budget) {
-  const int32_t num_matched = match.num_blocks();
   const int64_t room = int64_t{budget.available} + budget.coming;
-  // Its blocks in the cache are not there for anybody else once it runs.
-  const int32_t from_cache = layout().window > 0 ? 0 : -match.num_saved();
+  // Its blocks in the cache are not there for anybody else once it runs, those
+  // among them that are coming, too.
+  const int32_t from_cache = match.num_cooling - match.num_saved();
   if (options_.admission == AdmissionPolicy::kWatermark) {
     // Everything known, at its peak: evictions on the way (a resumed request
     // replays them) may be what makes it fit.
@@ -250,16 +283,11 @@ bool SchedulerImpl::IsAffordable(const RequestState& request,
       !request.is_spared() && num_spared_ + decision_.num_spared == 0) {
     return true;
   }
-  // Cached blocks that wait for their fence are among those that are coming.
-  const int32_t cooling =
-      match.source != kNoSequenceSlot
-          ? 0
-          : std::min(manager_.num_fenced(), num_matched - match.num_taken());
   // What is kept of blocks that others use is copied: they save nothing then.
   const bool is_compressed =
       NextCompression(request, match) < std::ssize(request.compressions);
   const int32_t needed = PeakOn(request, match, request.last_length()) +
-                         (is_compressed ? 0 : from_cache) + cooling;
+                         (is_compressed ? match.num_cooling : from_cache);
   return needed <= room - Promised(Promise::kCompletion);
 }
 
@@ -277,7 +305,7 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
       (CeilDiv(num_cached + num_tokens, page_size) -
        (match.swap == kNoSwap ? num_cached / page_size
                               : CeilDiv(num_cached, page_size)));
-  const int32_t num_held = match.num_blocks() + num_new;
+  const int32_t num_held = match.num_blocks() - match.num_moving + num_new;
   const int32_t needed =
       num_new + match.num_taken() + (match.part_is_reclaimable ? 1 : 0);
   if (needed > budget->available || !IsAffordable(*request, match, *budget)) {
@@ -315,8 +343,9 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
   };
   promise(Promise::kKnown, static_cast<int32_t>(request->tokens.size()));
   promise(Promise::kCompletion, request->last_length());
-  decision_.matches.push_back(std::move(match));
   budget->available -= needed + num_fresh;
+  budget->coming -= match.num_cooling;
+  decision_.matches.push_back(std::move(match));
   *token_budget -= num_tokens;
   return true;
 }

@@ -22,8 +22,7 @@ bool SchedulerImpl::Schedule(StepPlan* plan) {
   if (running_.empty() && waiting_.empty()) return false;
   if (AwaitsDrafts()) return false;
   decision_.Clear();
-  BlockBudget budget{.available = manager_.num_available(),
-                     .coming = BlocksComing()};
+  BlockBudget budget = BlocksNow();
   int32_t token_budget = options_.max_num_batched_tokens;
   PlanShares(token_budget);
   PlanPressure(budget);

@@ -91,7 +91,7 @@ bool SchedulerImpl::InheritAgain(const RequestState& parent,
   PlannedEviction inherited = InheritedEviction(parent, request->num_prompt);
   // A parent that began with another's compressions may have fewer.
   const int32_t peak = PeakBlocks(
-      request->last_length(), MaxChunk(request->last_length()),
+      request->last_length(), MaxChunk(*request, request->last_length()),
       inherited.compressions, layout(), Holding{}, inherited.decode.get());
   if (peak > request->peak_blocks) return false;
   TakeEviction(std::move(inherited), request);

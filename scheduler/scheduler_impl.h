@@ -91,6 +91,7 @@ struct StepDecision {
 struct BlockBudget {
   int32_t available = 0;  // can be taken by this step
   int32_t coming = 0;     // will be available when steps in flight are over
+  int32_t perhaps = 0;    // likewise, if all who use them let them go
 };
 
 // A step between Schedule and Update.
@@ -263,7 +264,7 @@ class SchedulerImpl : public Scheduler {
   // preferred and there is room.
   int32_t FreshForOrder(const StepDecision::Order& order, int32_t num_own,
                         int32_t available) const;
-  int32_t BlocksComing() const;
+  BlockBudget BlocksNow() const;
   // Hands out the tokens that equal shares have left.
   void TopUp(BlockBudget* budget, int32_t* token_budget);
 
@@ -318,8 +319,17 @@ class SchedulerImpl : public Scheduler {
   // The first of its compressions that `match` does not stand for.
   static int32_t NextCompression(const RequestState& request,
                                  const PrefixMatch& match);
-  // Tokens that a step computes of a request with so many left, at most.
-  int32_t MaxChunk(int64_t num_left) const;
+  // Tokens that a step computes of any request, drafts aside, at most.
+  int32_t MaxChunk() const;
+  // Of this one when so many are left, drafts included.
+  int32_t MaxChunk(const RequestState& request, int64_t num_left) const;
+  // Of one with so many tokens in the end, as many as it can have with these
+  // compressions in the whole pool, and its peak then.
+  struct Fit {
+    int32_t max_chunk = 0;
+    int32_t peak_blocks = 0;
+  };
+  Fit FitPool(int32_t length, const PlannedEviction& eviction) const;
   // Blocks at the peak until `length`, those of `match` included.
   int32_t PeakOn(const RequestState& request, const PrefixMatch& match,
                  int32_t length) const;

@@ -72,10 +72,7 @@ int32_t SchedulerImpl::TokensToRun(const RequestState& request, int32_t next,
   }
   const int32_t gap = end - num_computed;
   if (gap <= 0) return 0;
-  int32_t tokens = std::min(gap, token_budget);
-  if (options_.long_prefill_token_threshold > 0) {
-    tokens = std::min(tokens, options_.long_prefill_token_threshold);
-  }
+  int32_t tokens = std::min({gap, token_budget, request.max_chunk});
   // A share does not cut an observation window that the step has room for.
   tokens = std::min(tokens, std::max(decision_.chunk_share, window));
   // The chunk that ends at a compression point holds the observation window:
@@ -182,7 +179,7 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
             : num_below - static_cast<int32_t>(match->blocks.size()) -
                   (match->num_region_blocks() - match->num_region_ins());
     order->num_own = std::max(0, num_own);
-    num_shared = match->num_blocks() - match->num_taken();
+    num_shared = match->num_saved();
   }
   order->num_released = std::max(0, num_below - num_destinations - num_shared);
   return true;
@@ -200,21 +197,24 @@ int32_t SchedulerImpl::FreshForOrder(const StepDecision::Order& order,
   return copies ? num_destinations : std::max(0, num_destinations - num_own);
 }
 
-int32_t SchedulerImpl::BlocksComing() const {
-  int32_t coming = manager_.num_fenced();
+BlockBudget SchedulerImpl::BlocksNow() const {
+  BlockBudget budget{.available = manager_.num_available(),
+                     .coming = manager_.num_fenced()};
   if (layout().has_windows()) {
     for (const RequestState* request : running_) {
-      coming += manager_.NumFalling(request->slot);
+      const int32_t num_own = manager_.NumFalling(request->slot);
+      budget.coming += num_own;
+      budget.perhaps += manager_.NumFallingOrShared(request->slot) - num_own;
     }
   }
   for (const StepInFlight& step : in_flight_) {
     for (const StepInFlight::Order& order : step.orders) {
       if (!order.futile && !IsStale(step.runs[order.run])) {
-        coming += order.num_released;
+        budget.coming += order.num_released;
       }
     }
   }
-  return coming;
+  return budget;
 }
 
 int32_t SchedulerImpl::RecomputeCost(const RequestState& request) const {
@@ -286,7 +286,8 @@ bool SchedulerImpl::MakeRoom(size_t index, int32_t needed,
     }
     const size_t victim = FindVictim(index);
     if (can_wait &&
-        (victim == index || needed <= budget->available + budget->coming)) {
+        (victim == index ||
+         needed <= budget->available + budget->coming + budget->perhaps)) {
       // Blocks are on their way: keep what there is for this request.
       budget->available -= needed;
       return false;
@@ -295,8 +296,15 @@ bool SchedulerImpl::MakeRoom(size_t index, int32_t needed,
     decision_.fates[victim] = StepDecision::Fate::kPreempted;
     --decision_.num_kept;
     if (victim == index) return false;
-    (can_wait ? budget->coming : budget->available) +=
-        manager_.NumReleasable(running_[victim]->slot);
+    const SequenceSlot slot = running_[victim]->slot;
+    if (can_wait) {
+      // What falls out of its windows is coming already.
+      budget->coming +=
+          manager_.NumReleasable(slot) -
+          (layout().has_windows() ? manager_.NumFalling(slot) : 0);
+    } else {
+      budget->available += manager_.NumReleasable(slot);
+    }
   }
   return true;
 }

@@ -25,9 +25,14 @@ int64_t SchedulerImpl::BlocksSoon() const {
         std::min<int64_t>(end - request->num_computed, tokens));
     if (num_tokens <= 0) continue;
     tokens -= num_tokens;
-    blocks +=
-        layout().num_groups() * manager_.sequence(request->slot)
-                                    .BlocksFor(num_tokens, layout().page_size);
+    const SequenceCache& sequence = manager_.sequence(request->slot);
+    if (layout().window == 0) {
+      blocks += sequence.BlocksFor(num_tokens, layout().page_size);
+    }
+    if (layout().has_windows()) {
+      blocks += WindowGrowth(sequence.num_reserved, num_tokens,
+                             MaxChunk(*request, num_tokens), layout());
+    }
   }
   return blocks;
 }
@@ -38,8 +43,7 @@ bool SchedulerImpl::TrySqueeze(const RequestState& request, int32_t* released) {
   const bool worth_it =
       PlanOrder(request, request.num_tokens(), nullptr, &order) &&
       !order.futile &&
-      order.num_released * kLeastGain >=
-          manager_.sequence(request.slot).num_blocks() &&
+      order.num_released * kLeastGain >= manager_.NumBlocks(request.slot) &&
       // Blocks are short: it takes none, even where it shares its own.
       FreshForOrder(order, order.num_own, 0) == 0;
   if (!worth_it) decision_.squeezed.pop_back();
@@ -78,7 +82,7 @@ void SchedulerImpl::PlanPressure(const BlockBudget& budget) {
       continue;
     }
     if (tail_of(i) / page_size * kLeastGain >=
-        manager_.sequence(request.slot).num_blocks()) {
+        manager_.NumBlocks(request.slot)) {
       candidates_.push_back(i);
     }
   }

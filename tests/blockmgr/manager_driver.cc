@@ -265,8 +265,8 @@ void ManagerDriver::CheckMatch(const PrefixMatch& match,
   EXPECT_EQ(match.window_blocks, expected.window_blocks);
   EXPECT_EQ(match.num_window_blocks, expected.num_window_blocks);
   EXPECT_EQ(match.num_reclaimable, expected.num_reclaimable);
-  EXPECT_EQ(match.num_reclaimable_in_windows,
-            expected.num_reclaimable_in_windows);
+  EXPECT_EQ(match.num_cooling, expected.num_cooling);
+  EXPECT_EQ(match.num_moving, expected.num_moving);
   tally_->naive.shortened_matches += expected.is_shortened ? 1 : 0;
   tally_->naive.refused_regions += expected.has_refused_region ? 1 : 0;
 }

@@ -223,7 +223,7 @@ class NaiveModel {
   }
   // The region a sequence can start with, 0 without any.
   uint64_t MatchRegion(int32_t scope, const std::vector<int32_t>& tokens,
-                       const RegionQuery& query) const;
+                       const RegionQuery& query, int32_t max_length) const;
   // Publishes what an eviction made, or ends the sequence's chain.
   void PublishOrBreak(SequenceSlot slot, const RegionName* name,
                       EvictionReceipt* receipt);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -13,12 +14,13 @@ namespace blockmgr {
 
 uint64_t NaiveModel::MatchRegion(int32_t scope,
                                  const std::vector<int32_t>& tokens,
-                                 const RegionQuery& query) const {
+                                 const RegionQuery& query,
+                                 int32_t max_length) const {
   uint64_t best = 0;
   for (const auto& [id, region] : regions_) {
     const int32_t length = region.name.length;
     if (region.scope != scope || region.name.plan != query.plan) continue;
-    if (length > std::ssize(tokens)) continue;
+    if (length > std::min<int64_t>(std::ssize(tokens), max_length)) continue;
     if (length > query.max_tokens_over(length)) continue;
     if (region.tokens != Prefix(tokens, length / layout_.page_size)) continue;
     if (!query.any_history &&
@@ -57,8 +59,11 @@ NaiveMatch NaiveModel::Match(int32_t scope, const std::vector<int32_t>& tokens,
   NaiveMatch match;
   extend(0, 1, "", max_tokens, &match);
   FitWindows(tokens, &match);
-  const uint64_t id = query == nullptr ? 0 : MatchRegion(scope, tokens, *query);
-  if (id != 0) {
+  // Of regions without their windows up to four, the longer first.
+  int32_t max_length = std::numeric_limits<int32_t>::max();
+  for (int32_t tries = 0; query != nullptr && tries < 4; ++tries) {
+    const uint64_t id = MatchRegion(scope, tokens, *query, max_length);
+    if (id == 0) break;
     const Region& region = regions_.at(id);
     NaiveMatch over;
     over.region = static_cast<int32_t>(id);
@@ -66,11 +71,12 @@ NaiveMatch NaiveModel::Match(int32_t scope, const std::vector<int32_t>& tokens,
     EXPECT_EQ(written_.at(region.tail).prefix, region.tokens);
     extend(region.name.length / page_size, id, ContextOf(region.name),
            query->max_tokens_over(region.name.length), &over);
-    if (!FitWindows(tokens, &over)) {
-      match.has_refused_region = true;
-    } else if (over.num_tokens >= match.num_tokens) {
-      match = over;
+    if (FitWindows(tokens, &over)) {
+      if (over.num_tokens >= match.num_tokens) match = over;
+      break;
     }
+    match.has_refused_region = true;
+    max_length = region.name.length - 1;
   }
   CountReclaimable(&match);
   return match;
@@ -78,19 +84,24 @@ NaiveMatch NaiveModel::Match(int32_t scope, const std::vector<int32_t>& tokens,
 
 void NaiveModel::CountReclaimable(NaiveMatch* match) const {
   const std::vector<int32_t> holders = Holders();
+  // What nobody uses, and what is used.
   const auto count = [&](const std::vector<BlockId>& blocks) {
-    return static_cast<int32_t>(
-        std::ranges::count_if(blocks, [&](BlockId block) {
-          return block != kNullBlock && holders[Index(block)] == 0 &&
-                 released_[Index(block)] <= acknowledged_;
-        }));
+    int32_t num_used = 0;
+    for (const BlockId block : blocks) {
+      if (block == kNullBlock) continue;
+      const bool is_used = holders[Index(block)] > 0;
+      const bool is_fenced = released_[Index(block)] > acknowledged_;
+      num_used += is_used ? 1 : 0;
+      match->num_cooling += !is_used && is_fenced ? 1 : 0;
+      match->num_reclaimable += !is_used && !is_fenced ? 1 : 0;
+    }
+    return num_used;
   };
-  match->num_reclaimable_in_windows = count(match->window_blocks);
-  match->num_reclaimable =
-      count(match->blocks) + match->num_reclaimable_in_windows;
+  match->num_moving = count(match->window_blocks);
+  const int32_t in_tail = count(match->blocks);
+  if (layout_.window > 0) match->num_moving += in_tail;
   if (match->region == PrefixCache::kNone) return;
-  match->num_reclaimable +=
-      count(regions_.at(static_cast<uint64_t>(match->region)).blocks);
+  count(regions_.at(static_cast<uint64_t>(match->region)).blocks);
 }
 
 void NaiveModel::MatchPart(int32_t scope, const std::vector<int32_t>& tokens,

@@ -64,6 +64,8 @@ void NaiveModel::CheckWindows(const BlockManager& manager, SequenceSlot slot,
   }
   const int32_t num_pages = CeilDiv(sequence.num_reserved, layout_.page_size);
   int32_t num_falling = 0;
+  int32_t num_own_falling = 0;
+  int32_t num_own_staying = 0;
   for (int32_t group = 0; group < num_groups(); ++group) {
     std::vector<BlockId> table;
     for (int32_t i = 0; i < num_pages; ++i) {
@@ -71,15 +73,20 @@ void NaiveModel::CheckWindows(const BlockManager& manager, SequenceSlot slot,
       if (!IsInWindow(group, i, sequence.num_settled)) {
         EXPECT_EQ(table.back(), kNullBlock);
       }
+      if (table.back() == kNullBlock || WindowOf(group) == 0) continue;
       const bool falls = !IsInWindow(group, i, sequence.num_reserved);
-      if (table.back() == kNullBlock || !falls) continue;
-      num_falling += holders[Index(table.back())] == 1 ? 1 : 0;
+      const bool is_own = holders[Index(table.back())] == 1;
+      num_falling += falls ? 1 : 0;
+      num_own_falling += falls && is_own ? 1 : 0;
+      num_own_staying += !falls && is_own ? 1 : 0;
     }
     if (group > 0) {
       EXPECT_EQ(manager.window_tail(slot, group), table);
     }
   }
-  EXPECT_EQ(manager.NumFalling(slot), num_falling);
+  EXPECT_EQ(manager.NumFalling(slot), num_own_falling);
+  EXPECT_EQ(manager.NumFallingOrShared(slot), num_falling);
+  EXPECT_EQ(manager.NumOwnInWindows(slot), num_own_staying);
 }
 
 bool NaiveModel::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {

@@ -103,11 +103,13 @@ class PrefixCacheTest : public ::testing::Test {
                               {.plan = plan,
                                .history = history.value_or(""),
                                .any_history = !history.has_value(),
-                               .max_tokens_over = limit},
+                               .max_tokens_over = limit,
+                               .max_length = max_length_},
                               &num_looks);
   }
 
   PrefixCache cache_{8, 2};
+  int32_t max_length_ = 100;    // for MatchRegion
   std::vector<bool> inserted_;  // by the last Publish
 };
 
@@ -308,6 +310,9 @@ TEST_F(PrefixCacheTest, LongestRegionIsPreferredAndEqualOnesAreOne) {
       PublishRegion(3, {BlockId{6}}, tokens, chain, kC, "xy");
   EXPECT_EQ(MatchRegion(tokens), second);
   EXPECT_EQ(MatchRegion(tokens, 5), first);
+  max_length_ = 5;
+  EXPECT_EQ(MatchRegion(tokens), first);
+  max_length_ = 100;
   cache_.AddReclaimable(second);
   EXPECT_EQ(cache_.num_reclaimable(), 1);
   cache_.RemoveReclaimable(second);

@@ -308,7 +308,7 @@ TEST(RemainingBlocksTest, FollowsTheRequestToItsEnd) {
       rest.compressions.assign(
           request.compressions.begin() + request.next_compression,
           request.compressions.end());
-      ASSERT_EQ(RemainingBlocks(request, sequence, end, kChunk, layout),
+      ASSERT_EQ(RemainingBlocks(request, sequence, 0, end, kChunk, layout),
                 RemainingByWalking(rest, region, cut, begin, end, layout))
           << begin << " to " << end;
     }
@@ -321,13 +321,13 @@ TEST(RemainingBlocksTest, AnOrderInFlightCountsAsDone) {
   RequestState request;
   SequenceCache sequence;
   sequence.num_reserved = 41;
-  EXPECT_EQ(RemainingBlocks(request, sequence, 44, kChunk, layout), 0);
-  EXPECT_EQ(RemainingBlocks(request, sequence, 45, kChunk, layout), 1);
+  EXPECT_EQ(RemainingBlocks(request, sequence, 0, 44, kChunk, layout), 0);
+  EXPECT_EQ(RemainingBlocks(request, sequence, 0, 45, kChunk, layout), 1);
   sequence.pending.emplace();
   sequence.pending->cut = 40;
   sequence.pending->destinations.resize(3);
-  EXPECT_EQ(RemainingBlocks(request, sequence, 44, kChunk, layout), 0);
-  EXPECT_EQ(RemainingBlocks(request, sequence, 53, kChunk, layout), 3);
+  EXPECT_EQ(RemainingBlocks(request, sequence, 0, 44, kChunk, layout), 0);
+  EXPECT_EQ(RemainingBlocks(request, sequence, 0, 53, kChunk, layout), 3);
 }
 
 // What the window groups and a tail with a window hold at most, walked step by
@@ -395,8 +395,10 @@ TEST(FootprintTest, WhatFallsOutOfWindowsIsStillToBeTakenAgain) {
   sequence.tail.assign(9, BlockId{1});
   // When 36 are settled the groups hold 9 and 2; a chunk of 8 more until 128
   // takes 32 and at most (8 + 8) / 4 + 1.
-  EXPECT_EQ(RemainingBlocks(request, sequence, 128, 8, layout), 23 + 3);
-  EXPECT_EQ(RemainingBlocks(request, sequence, 36, 8, layout), 0);
+  EXPECT_EQ(RemainingBlocks(request, sequence, 2, 128, 8, layout), 23 + 3);
+  EXPECT_EQ(RemainingBlocks(request, sequence, 2, 36, 8, layout), 0);
+  // One of the two is somebody else's, too.
+  EXPECT_EQ(RemainingBlocks(request, sequence, 1, 128, 8, layout), 23 + 4);
 }
 
 }  // namespace

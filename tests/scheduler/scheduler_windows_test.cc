@@ -42,7 +42,8 @@ class WindowsTest : public testing::TestWithParam<int32_t> {
 INSTANTIATE_TEST_SUITE_P(StepsInFlight, WindowsTest, testing::Values(1, 2, 4));
 
 // 200 tokens in 50 blocks of group 0, and 8 of the other: its window of 8
-// tokens, chunks of 16, and where they begin within a page.
+// tokens, chunks of 16, and where they begin within a page. With chunks of 4,
+// the least, it is 4.
 TEST_P(WindowsTest, LongPromptTakesWindowAndChunk) {
   SchedulerDriver driver(WindowLayout(50 + 7, 0, {8}), Options());
   const RequestId a = Submit(&driver, MakeRequest("a", 190, 11));
@@ -50,9 +51,9 @@ TEST_P(WindowsTest, LongPromptTakesWindowAndChunk) {
   EXPECT_THAT(driver.served(a).outputs, SizeIs(11));
   EXPECT_EQ(driver.scheduler().stats().num_preemptions, 0);
   driver.CheckQuiescent();
-  const auto refused = driver.Submit(MakeRequest("b", 190, 15));
+  const auto refused = driver.Submit(MakeRequest("b", 190, 30));
   EXPECT_THAT(refused.status().message(),
-              HasSubstr("it needs 58 blocks at its peak (190 prompt and 15 "
+              HasSubstr("it needs 59 blocks at its peak (190 prompt and 30 "
                         "output tokens), the pool has 57"));
 }
 
@@ -84,6 +85,51 @@ TEST_P(WindowsTest, GuaranteedAdmissionCountsWindows) {
   EXPECT_GE(most, 4);
   EXPECT_EQ(driver.scheduler().stats().num_preemptions, 0);
   driver.CheckQuiescent();
+}
+
+// Blocks that several share fall out for none of them alone: what is promised
+// does not count on them.
+TEST_P(WindowsTest, GuaranteedAdmissionKeepsWordWithSharedWindows) {
+  for (const bool forks : {false, true}) {
+    SchedulerOptions options = Options();
+    options.admission = AdmissionPolicy::kGuaranteed;
+    options.enable_prefix_caching = !forks;
+    for (int32_t num_usable = 100; num_usable < 180; ++num_usable) {
+      SchedulerDriver driver(WindowLayout(num_usable, 0, {32, 32}), options);
+      Submit(&driver, MakeRequest("a", 70, 40));
+      driver.RunUntil([&] {
+        return driver.scheduler().stats().num_running == 1 &&
+               driver.TokensInPlan(RequestId{1}) == 1;
+      });
+      for (int32_t i = 0; i < 3; ++i) {
+        Request request = MakeRequest("b" + std::to_string(i), 70, 40);
+        if (forks) request.fork_of = "a";
+        Submit(&driver, request);
+        Submit(&driver, MakeRequest("c" + std::to_string(i), 1, 60, i + 1));
+      }
+      driver.Drain();
+      ASSERT_EQ(driver.scheduler().stats().num_preemptions, 0) << num_usable;
+      driver.CheckQuiescent();
+    }
+  }
+}
+
+// A step computes less of a request where windows and a whole chunk would be
+// too much; only what cannot be at all is refused.
+TEST_P(WindowsTest, ChunksAreAsLargeAsThePoolAllows) {
+  // 35 of group 0; of each window 2 + 4 + 1 with chunks of 16, 2 + 1 + 1 with
+  // chunks of 4.
+  for (const int32_t num_usable : {35 + 4 * 4, 35 + 4 * 7}) {
+    SchedulerDriver driver(WindowLayout(num_usable, 0, {8, 8, 8, 8}),
+                           Options());
+    const RequestId a = Submit(&driver, MakeRequest("a", 120, 21));
+    driver.Drain();
+    EXPECT_THAT(driver.served(a).outputs, SizeIs(21));
+    EXPECT_EQ(driver.scheduler().stats().num_preemptions, 0);
+    EXPECT_THAT(driver.Submit(MakeRequest("b", 120, 200)),
+                StatusIs(absl::StatusCode::kResourceExhausted));
+    driver.CheckQuiescent();
+  }
 }
 
 // What falls out when the steps in flight are answered is waited for; nobody is
