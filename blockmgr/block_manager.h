@@ -160,13 +160,13 @@ class BlockManager {
   // A new sequence that shares everything settled that the given one holds, and
   // is published as far; what steps in flight write is not shared. Takes no
   // blocks: who writes into the last block, where it is partly filled, takes
-  // one then, the first of the two where both have the same rows. The two know
-  // nothing of each other. REQUIRES: CanFork(slot). O(blocks of the sequence).
+  // one per group then, the first of the two where both have the same rows. The
+  // two know nothing of each other. REQUIRES: CanFork(slot). O(its blocks).
   SequenceSlot Fork(SequenceSlot slot);
 
   // Blocks that Reserve would take for this sequence alone. For several that
-  // share a last block the sum may be one more than for all in one call, where
-  // the last of them finds that the others have left it.
+  // share a last block the sum may be one more (per group) than for all in one
+  // call, where the last of them finds that the others have left it.
   int32_t BlocksNeeded(SequenceSlot slot, int32_t num_tokens) const;
   // Takes slots for the next tokens of each sequence. Appends to `blocks` the
   // ids added to each tail, then as many for each window group in turn, and to
@@ -174,11 +174,11 @@ class BlockManager {
   // blocks are available than needed.
   //
   // A last block that is partly filled and shared (with other sequences that
-  // have not left it, or the cache) is replaced, and the copy appended to
-  // `copies`; that takes a block more. Who is alone with it writes in place.
-  // In all groups. The source stays held until the next step is dispatched, and
-  // fenced until that one is acknowledged. REQUIRES: copies, where sequences
-  // were forked or opened on part of a block; no sequence is named twice.
+  // have not left it, or the cache) is replaced, in all groups, and the copies
+  // appended to `copies`; that takes a block more per group. Who is alone with
+  // it writes in place. Sources stay held until the next step is dispatched,
+  // fenced until it is acknowledged. REQUIRES: copies, where sequences were
+  // forked or opened on part of a block; no sequence is named twice.
   [[nodiscard]] bool Reserve(std::span<const TokenDemand> demands,
                              std::vector<int64_t>* offsets,
                              std::vector<BlockId>* blocks,

@@ -373,6 +373,7 @@ uint64_t BlockManager::StateHash() const {
     mix(Index(copy.blocks.source));
     mix(Index(copy.blocks.destination));
   }
+  for (const BlockCopy& copy : window_copies_) mix(Index(copy.source));
   for (const SequenceSlot slot : free_slots_) mix(Index(slot));
   return hash;
 }

@@ -162,10 +162,10 @@ absl::Status SchedulerImpl::ValidateEviction(
     }
   }
   return RequireRange("eviction.policy: window", policy.query_window(), 0,
-                      MaxWindow());
+                      MaxQueryWindow());
 }
 
-int32_t SchedulerImpl::MaxWindow() const {
+int32_t SchedulerImpl::MaxQueryWindow() const {
   const int32_t room =
       options_.max_num_batched_tokens - options_.max_num_seqs + 1;
   return options_.long_prefill_token_threshold > 0

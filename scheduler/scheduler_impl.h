@@ -189,7 +189,7 @@ class SchedulerImpl : public Scheduler {
   void ListNextPoint(RequestState* request) const;
   // The longest observation window that fits in a chunk next to the decodes of
   // every other sequence.
-  int32_t MaxWindow() const;
+  int32_t MaxQueryWindow() const;
 
   // Forks (scheduler_fork.cc).
   absl::Status ValidateFork(const Request& request) const;

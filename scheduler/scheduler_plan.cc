@@ -125,7 +125,7 @@ bool SchedulerImpl::PlanUnplannedPoint(const RequestState& request,
       std::max({options_.query_window, 1,
                 commanded ? 0 : command.policy.query_window()});
   const int32_t at_hand =
-      std::min({length - num_in_cache, query_window, MaxWindow()});
+      std::min({length - num_in_cache, query_window, MaxQueryWindow()});
   point->policy.scorer.window = std::min(command.policy.scorer.window, at_hand);
   point->policy.scorer.obs_window =
       std::min(command.policy.scorer.obs_window, at_hand);
