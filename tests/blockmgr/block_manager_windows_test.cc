@@ -320,10 +320,7 @@ TEST_F(BlockManagerWindowsTest, RegionIsFoundWithTheWindowBeforeItsCut) {
   EXPECT_TRUE(receipt.cached);
   manager_->CheckInvariants();
   manager_->Close(slot);
-  const RegionQuery query{.plan = "p",
-                          .any_history = true,
-                          .max_tokens_over = [](int32_t) { return 100; }};
-  const PrefixMatch match = manager_->Match(chain, tokens, 0, &query);
+  const PrefixMatch match = MatchRegion(tokens);
   ASSERT_NE(match.cached, nullptr);
   EXPECT_EQ(match.num_tokens, 24);
   // FirstPage of 24 is 4: one page before the cut, one behind.
@@ -336,7 +333,7 @@ TEST_F(BlockManagerWindowsTest, RegionIsFoundWithTheWindowBeforeItsCut) {
   // Without that window it is of no use.
   ASSERT_TRUE(manager_->LoseBlocks(std::span(&needed, 1)).ok());
   manager_->CheckInvariants();
-  EXPECT_EQ(manager_->Match(chain, tokens, 0, &query).cached, nullptr);
+  EXPECT_EQ(MatchRegion(tokens).cached, nullptr);
 }
 
 TEST_F(BlockManagerWindowsTest, ResetDropsWindowBlocksThatCoolDown) {

@@ -89,9 +89,9 @@ class WindowsTest : public ::testing::Test {
                                     &publication);
   }
   PrefixMatch MatchRegion(const std::vector<int32_t>& tokens) const {
-    const RegionQuery query{.plan = "p",
-                            .any_history = true,
-                            .max_tokens_over = [](int32_t) { return 100; }};
+    const auto limit = [](int32_t) { return 100; };
+    const RegionQuery query{
+        .plan = "p", .any_history = true, .max_tokens_over = limit};
     return manager_->Match(Chain(tokens), tokens, 0, &query);
   }
   int32_t NumHeld(SequenceSlot slot, int32_t group) const {
