@@ -94,6 +94,12 @@ bool SchedulerImpl::InheritAgain(const RequestState& parent,
       request->last_length(), MaxChunk(*request, request->last_length()),
       inherited.compressions, layout(), Holding{}, inherited.decode.get());
   if (peak > request->peak_blocks) return false;
+  // Nor may its steps be as large as its parent's.
+  const bool fits_steps = std::ranges::all_of(
+      inherited.compressions, [request](const CompressionPoint& point) {
+        return point.policy.query_window() <= request->max_chunk;
+      });
+  if (!fits_steps) return false;
   TakeEviction(std::move(inherited), request);
   return true;
 }

@@ -212,6 +212,27 @@ TEST_P(WindowsTest, CompressedRequestsKeepTheirWindows) {
   driver.CheckQuiescent();
 }
 
+// A command reads no more queries than a step of the request will compute when
+// it is replayed: here those are fewer than the options allow.
+TEST_P(WindowsTest, CommandsReadNoMoreThanAStepOfTheRequest) {
+  SchedulerOptions options = Options();
+  options.query_window = 8;
+  SchedulerDriver driver(WindowLayout(35 + 4 * 4, 0, {8, 8, 8, 8}), options);
+  const RequestId a = Submit(&driver, MakeRequest("a", 120, 21));
+  driver.RunUntil([&] { return driver.served(a).outputs.size() == 3; });
+  EvictionCommand command;
+  command.policy = SnapKv(8, 16).policy;
+  command.target = SnapKv(8, 16).target;
+  ASSERT_TRUE(driver.Evict(a, command).ok());
+  driver.RunUntil([&] { return !driver.served(a).evictions.empty(); });
+  ASSERT_THAT(driver.served(a).evictions, SizeIs(1));
+  EXPECT_TRUE(driver.served(a).evictions[0].status.ok());
+  driver.LoseEngine();
+  driver.Drain();
+  EXPECT_THAT(driver.served(a).outputs, SizeIs(21));
+  driver.CheckQuiescent();
+}
+
 TEST_P(WindowsTest, WindowsAloneHaveNothingToEvict) {
   SchedulerDriver driver(WindowLayout(20, 8, {}), Options());
   Request request = MakeRequest("a", 60, 30);
