@@ -69,7 +69,9 @@ class Swarm {
       : random_(seed),
         faults_(faults),
         layout_(RandomLayout()),
-        driver_(layout_, RandomOptions(), RandomCanary(seed)) {
+        options_(RandomOptions()),
+        canary_(RandomCanary(seed)),
+        driver_(layout_, options_, canary_) {
     has_tenants_ = random_.OneIn(4);
     for (int32_t i = 0; i < 3; ++i) {
       base_prompts_.emplace_back();
@@ -306,6 +308,8 @@ class Swarm {
   Random random_;
   const Faults faults_;
   const ModelLayout layout_;
+  const SchedulerOptions options_;
+  const CanaryOptions canary_;
   SchedulerDriver driver_;
   std::vector<std::vector<int32_t>> base_prompts_;
   std::vector<RequestId> ids_;
