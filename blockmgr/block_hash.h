@@ -70,6 +70,10 @@ class BlockChain {
   // Names the full blocks of `tokens` (the sequence from position 0) that have
   // no name yet. XXH3-128, O(new tokens).
   void Extend(std::span<const int32_t> tokens, int32_t page_size);
+  // Makes room for so many names.
+  void Reserve(int64_t num_blocks) {
+    keys_.reserve(static_cast<size_t>(num_blocks));
+  }
 
   std::span<const BlockKey> keys() const { return keys_; }
   // Of what a compression by `plan` made of the first num_blocks blocks.

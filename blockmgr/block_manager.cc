@@ -55,8 +55,7 @@ int64_t BlockManager::metadata_bytes() const {
   int64_t bytes = pool_.metadata_bytes() + cache_.metadata_bytes(&contents) +
                   host_.metadata_bytes() + HeapBytes(sequences_) +
                   HeapBytes(window_tails_) + HeapBytes(free_slots_) +
-                  HeapBytes(cooling_tickets_) +
-                  static_cast<int64_t>(cooling_.size() * sizeof(Cooling));
+                  HeapBytes(cooling_tickets_) + HeapBytes(cooling_);
   for (const std::vector<BlockId>& tail : window_tails_) {
     bytes += HeapBytes(tail);
   }
@@ -81,15 +80,18 @@ int64_t BlockManager::metadata_bytes() const {
 void BlockManager::Acknowledge(StepId step) {
   pool_.Acknowledge(step);
   host_.Acknowledge(step);
-  while (!cooling_.empty()) {
-    const auto [entry, ticket] = cooling_.front();
-    const bool waits = cooling_tickets_[entry] == ticket;
-    if (waits && !pool_.IsPastFence(SomeBlock(entry))) return;
-    cooling_.pop_front();
-    if (!waits) continue;
+  for (; first_cooling_ < cooling_.size(); ++first_cooling_) {
+    const auto [entry, ticket] = cooling_[first_cooling_];
+    if (cooling_tickets_[entry] != ticket) continue;
+    if (!pool_.IsPastFence(SomeBlock(entry))) break;
     StopCooling(entry);
     cache_.AddReclaimable(entry);
   }
+  if (2 * first_cooling_ < cooling_.size()) return;  // memory is kept
+  cooling_.erase(
+      cooling_.begin(),
+      cooling_.begin() + static_cast<std::ptrdiff_t>(first_cooling_));
+  first_cooling_ = 0;
 }
 
 BlockId BlockManager::SomeBlock(int32_t entry) const {
@@ -177,8 +179,10 @@ PrefixMatch BlockManager::Match(const BlockChain& chain,
 }
 
 SequenceSlot BlockManager::Open(const BlockChain& chain,
-                                const PrefixMatch& match) {
+                                const PrefixMatch& match,
+                                int32_t num_expected) {
   BM_CHECK(!free_slots_.empty());
+  ReserveTables(free_slots_.back(), num_expected);
   if (match.source != kNoSequenceSlot) {
     const SequenceSlot fork = Duplicate(match.source);
     CutBack(fork, match.num_tokens);

@@ -15,7 +15,6 @@
 //   AbortEviction   the engine has refused the order: the old table holds
 //
 // and, for sequences that are preempted, with or without a region:
-//
 //   SwapOut         takes host blocks for one that is about to be closed
 //   SwapIn          gives it blocks again, to copy the KV back to
 //
@@ -41,7 +40,6 @@
 #define BLOCKMGR_BLOCK_MANAGER_H_
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -147,11 +145,12 @@ class BlockManager {
   // Opens a sequence whose first tokens are `match` (settled and published as
   // far as there), found by `chain` and still in the cache, or of a sequence.
   // A part of a block is copied by the first Reserve; for what comes back from
-  // the host tier SwapIn is to follow. REQUIRES: num_open_slots() > 0.
-  SequenceSlot Open(const BlockChain& chain, const PrefixMatch& match);
+  // the host tier SwapIn is to follow. Its tables have room for num_expected
+  // tokens: growing to that allocates nothing. REQUIRES: num_open_slots() > 0.
+  SequenceSlot Open(const BlockChain& chain, const PrefixMatch& match,
+                    int32_t num_expected = 0);
 
-  // Whether its tail has come back from the host tier and no step after that
-  // is settled: it has yet to be published.
+  // Whether its tail is back from the host tier, and yet to be published.
   bool IsComingBack(SequenceSlot slot) const { return WillPublish(slot, 0); }
   // Whether Fork(slot) is possible now: a slot is open, no eviction is pending
   // (what it moves cannot be shared), nor a copy that the next step carries,
@@ -332,6 +331,7 @@ class BlockManager {
   // The first page that a group has; whether every one has FirstPage.
   int32_t FirstHeld(SequenceSlot slot, int32_t group) const;
   bool HasWindows(SequenceSlot slot) const;
+  void ReserveTables(SequenceSlot slot, int32_t num_tokens);
   // Gives up the blocks of all tables wholly behind the first num_tokens
   // positions; `release` tells how.
   void Shrink(SequenceCache* sequence, int32_t num_tokens,
@@ -437,8 +437,7 @@ class BlockManager {
   void ReleaseReplaced(const SequenceCache& sequence,
                        const PendingEviction& pending,
                        const RegionRecord& region);
-  // Audits copies_, and who may write to shared blocks; adds the sources'
-  // holds.
+  // Audits copies_ and who may write to shared blocks; adds sources' holds.
   void CheckCopies(std::vector<int32_t>* holders) const;
   // A region can be found now in place of these blocks: those behind the first
   // num_found positions, which nobody has ever found or uses, go before others.
@@ -486,7 +485,8 @@ class BlockManager {
     int32_t entry;
     uint64_t ticket;
   };
-  std::deque<Cooling> cooling_;
+  std::vector<Cooling> cooling_;  // from first_cooling_ on
+  size_t first_cooling_ = 0;
   std::vector<uint64_t> cooling_tickets_;  // by entry; 0: not cooling
   uint64_t next_cooling_ticket_ = 1;
   int32_t num_cooling_ = 0;  // blocks

@@ -218,12 +218,14 @@ void BlockManager::LoseEngine() {
 CacheReset BlockManager::ResetPrefixCache() {
   const int32_t before = cache_.num_blocks_held();
   while (cache_.num_reclaimable() > 0) ReclaimNext();
-  for (const auto [entry, ticket] : cooling_) {
+  for (size_t i = first_cooling_; i < cooling_.size(); ++i) {
+    const auto [entry, ticket] = cooling_[i];
     if (cooling_tickets_[entry] != ticket) continue;
     StopCooling(entry);
     DropFromCache(entry);
   }
   cooling_.clear();
+  first_cooling_ = 0;
   BM_CHECK(num_cooling_ == 0);
   return {.num_dropped = before - cache_.num_blocks_held(),
           .num_in_use = cache_.num_blocks_held()};

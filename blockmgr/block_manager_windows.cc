@@ -28,6 +28,16 @@ std::span<const std::vector<BlockId>> BlockManager::WindowTails(
   return std::span(window_tails_).subspan(slot * num_groups, num_groups);
 }
 
+void BlockManager::ReserveTables(SequenceSlot slot, int32_t num_tokens) {
+  const auto num_pages =
+      static_cast<size_t>(CeilDiv(num_tokens, layout_.page_size));
+  SequenceCache& sequence = sequences_[Index(slot)];
+  sequence.tail.reserve(num_pages);
+  for (std::vector<BlockId>& tail : WindowTails(sequence)) {
+    tail.reserve(num_pages);
+  }
+}
+
 int32_t BlockManager::FirstHeld(SequenceSlot slot, int32_t group) const {
   const SequenceCache& sequence = at(slot);
   const std::vector<BlockId>& tail =

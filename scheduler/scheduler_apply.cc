@@ -11,8 +11,8 @@
 namespace blockmgr {
 namespace {
 
-// Outputs that a running request has memory for from the start; beyond, its
-// tokens grow like any vector.
+// Outputs that a running request has memory for from the start, for tokens,
+// names of blocks and tables; beyond, these grow like any vector.
 constexpr int64_t kReservedOutputs = 4096;
 
 }  // namespace
@@ -80,11 +80,15 @@ void SchedulerImpl::Admit(RequestState* request, const PrefixMatch& match) {
   request->times_passed = 0;
   request->prefix_waits = 0;
   const auto known = static_cast<int64_t>(request->tokens.size());
-  request->tokens.reserve(
+  const auto num_expected = static_cast<int32_t>(
       std::min(known + kReservedOutputs,
                int64_t{request->num_prompt} + request->max_tokens));
+  request->tokens.reserve(static_cast<size_t>(num_expected));
+  if (manager_.prefix_caching()) {
+    request->chain.Reserve(num_expected / layout().page_size);
+  }
   request->running = true;
-  request->slot = manager_.Open(request->chain, match);
+  request->slot = manager_.Open(request->chain, match, num_expected);
   request->num_in_cache = match.num_tokens;
   request->num_computed = request->num_in_cache;
   if (request->squeeze != nullptr) ++num_squeezable_;

@@ -53,6 +53,7 @@ struct Case {
   ChunkPolicy chunk_policy = ChunkPolicy::kFirstCome;
   int32_t num_waiting = 0;  // for a sequence slot
   int32_t num_drafts = 0;   // of every run; half of them are accepted
+  int32_t num_window_groups = 0;
 };
 
 class SteadyDecode {
@@ -66,9 +67,11 @@ class SteadyDecode {
     options.chunk_policy = c.chunk_policy;
     options.fair_share = c.fair_share;
     options.num_speculative_tokens = c.num_drafts;
-    scheduler_ = *Scheduler::Create(SmallLayout(kPageSize, 4000), options);
+    ModelLayout layout = SmallLayout(kPageSize, 12000);
+    layout.group_windows.assign(c.num_window_groups, 64);
+    scheduler_ = *Scheduler::Create(layout, options);
     for (int32_t i = 0; i < kNumRunning + c.num_waiting; ++i) {
-      Request request = MakeRequest(absl::StrCat(i), 17, 500, i);
+      Request request = MakeRequest(absl::StrCat(i), 17, 1100, i);
       request.scope.tenant = i % 2 == 0 ? "a" : "b";
       if (c.evictable) {
         request.eviction = Recency(4096);  // frees nothing
@@ -122,18 +125,20 @@ class SteadyDecode {
 void ExpectNoAllocations(const Case& c) {
   SteadyDecode decode(c);
   // Buffers have the size they need once every sequence has entered a block at
-  // once; sequences have 18 blocks then, and memory for 32.
+  // once; sequences have 18 blocks then. They end with 66: what doubles does so
+  // at 32 and 64.
+  constexpr int32_t kNumPages = 48;
   for (int32_t i = 0; i < 18 * SteadyDecode::kPageSize; ++i) decode.Step();
   const int64_t before = num_allocations;
   int64_t num_tokens = 0;
-  for (int32_t i = 0; i < 8 * SteadyDecode::kPageSize; ++i) {
+  for (int32_t i = 0; i < kNumPages * SteadyDecode::kPageSize; ++i) {
     decode.Step();
     num_tokens += static_cast<int64_t>(decode.num_tokens());
   }
   const int64_t allocations = num_allocations - before;
   EXPECT_EQ(allocations, 0);
   EXPECT_EQ(num_tokens,
-            8 * SteadyDecode::kPageSize * SteadyDecode::kNumRunning);
+            kNumPages * SteadyDecode::kPageSize * SteadyDecode::kNumRunning);
 }
 
 TEST(AllocationTest, NoneInASteadyDecodeStep) {
@@ -144,6 +149,11 @@ TEST(AllocationTest, NoneWhilePublishing) { ExpectNoAllocations({}); }
 
 TEST(AllocationTest, NoneWithEvictableRequests) {
   ExpectNoAllocations({.evictable = true});
+}
+
+TEST(AllocationTest, NoneWhileWindowsMoveOn) {
+  ExpectNoAllocations({.prefix_caching = false, .num_window_groups = 3});
+  ExpectNoAllocations({.num_window_groups = 3});
 }
 
 TEST(AllocationTest, NoneWithAQueueFairSharesAndEqualProgress) {
