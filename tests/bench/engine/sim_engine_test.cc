@@ -150,12 +150,12 @@ TEST_F(SimEngineTest, NoMoreThanTheWindowsIsRead) {
   };
   SimModel model;
   model.window = 1000;
-  EXPECT_NEAR(seconds(model, 0), expected(1000 * 1001 / 2 + 1000.0 * 1000),
+  EXPECT_NEAR(seconds(model, 0), expected(1000 * 1001 / 2.0 + 1000.0 * 1000),
               1e-12);
   model.window = 0;
   model.group_windows = {100, 4000};
   EXPECT_NEAR(seconds(model, 2),
-              expected(2000 * 2001.0 + 100 * 101 / 2 + 1900.0 * 100), 1e-12);
+              expected(2000 * 2001.0 + 100 * 101 / 2.0 + 1900.0 * 100), 1e-12);
 }
 
 // By hand: an eighth of the weights, and of the heads' entries, for each of
@@ -174,7 +174,7 @@ TEST_F(SimEngineTest, AStepTakesAsLongAsItsSlowestShard) {
   std::vector<int32_t> budgets(kNumHeads, 16);
   for (size_t layer = 0; layer < 32; ++layer) budgets[layer * 8 + 5] = 320;
   order.budgets = std::make_shared<std::vector<int32_t>>(budgets);
-  order.page_total = 32 * 20;
+  order.page_total = int64_t{32} * 20;
   order.shard_page_totals.assign(8, 32);
   order.shard_page_totals[5] = int64_t{32} * 20;
   order.num_destinations = 20;

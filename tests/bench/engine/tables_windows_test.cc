@@ -30,6 +30,7 @@ ModelLayout Windowed(int32_t window, std::vector<int32_t> group_windows) {
 
 std::vector<BlockId> Ids(const std::vector<int32_t>& numbers) {
   std::vector<BlockId> ids;
+  ids.reserve(numbers.size());
   for (const int32_t number : numbers) ids.push_back(BlockId{number});
   return ids;
 }

@@ -99,7 +99,7 @@ TEST_P(TinyWindowsTest, LogitsMatchTheDenseReference) {
       host.Schedule(1, 1);
       ASSERT_OK(host.Run());
       for (const int32_t slot : {0, 1}) {
-        const auto position = static_cast<size_t>(kLengths[slot] + i);
+        const auto position = static_cast<size_t>(kLengths[slot]) + i;
         DenseReference& reference = references[static_cast<size_t>(slot)];
         ExpectEqualsDense(host.logits(slot),
                           reference.Forward(host.tokens(slot)[position]));
@@ -214,9 +214,7 @@ TEST_P(TinyHybridTest, EvictionsConcernTheLayersOfGroup0) {
   }
   for (int32_t i = 0; i < 40; ++i) {
     const std::vector<float> logits = host.Decode(0);
-    ExpectEqualsDense(
-        logits,
-        reference.Forward(host.tokens(0)[static_cast<size_t>(120 + i)]));
+    ExpectEqualsDense(logits, reference.Forward(host.tokens(0)[120 + i]));
   }
 }
 
@@ -327,9 +325,7 @@ TEST_P(TinyWindowsTest, WhatIsLostBehindTheWindowDoesNotMatter) {
   reference.Forward(prompt);
   for (int32_t i = 0; i < 2; ++i) {
     const std::vector<float> logits = host.Decode(0);
-    ExpectEqualsDense(
-        logits,
-        reference.Forward(host.tokens(0)[static_cast<size_t>(120 + i)]));
+    ExpectEqualsDense(logits, reference.Forward(host.tokens(0)[120 + i]));
     EXPECT_THAT(host.result().lost_blocks, Contains(first));
   }
 }
