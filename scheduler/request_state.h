@@ -119,6 +119,7 @@ struct RequestState {
   int32_t state_begin = 0;  // position of the first query that it counts
   int32_t num_prompt = 0;
   int32_t max_tokens = 0;
+  int32_t max_chunk = 0;    // tokens of it that a step computes at most
   int32_t max_settled = 0;  // positions computed at least once
   // What a decision has found out about it, for its forks: means something as
   // long as `decision` is the number of the one that is being made.
@@ -144,7 +145,6 @@ struct RequestState {
   TenantId tenant = kNoTenant;
   int32_t priority = 0;
   int32_t peak_blocks = 0;   // alone in the pool, from the first token on
-  int32_t max_chunk = 0;     // tokens of it that a step computes at most
   uint64_t submit_step = 0;  // the step to be issued next, then
   RequestId fork_of{0};      // until it is admitted; 0: none
   int32_t num_common = 0;    // first tokens found to be those of fork_of
