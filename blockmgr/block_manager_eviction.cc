@@ -203,11 +203,13 @@ std::shared_ptr<const RegionRecord> BlockManager::BuildRegion(
                        int64_t{layout_.shard_pages_per_block()};
   if (keeps_old_pages || may_leave_surplus) {
     CacheView now;
-    std::unique_ptr<const RaggedRegion> old;
+    RaggedRegion derived;
     if (sequence.region != nullptr) {
-      old =
-          std::make_unique<const RaggedRegion>(DeriveRegion(*sequence.region));
-      now.region = old.get();
+      now.region = sequence.region->layout.get();
+      if (now.region == nullptr) {
+        derived = DeriveRegion(*sequence.region);
+        now.region = &derived;
+      }
     }
     now.tail_blocks =
         std::span(sequence.tail)
