@@ -48,7 +48,8 @@ void RunSteps(benchmark::State& state, const DecodeWorkload::Setting& setting) {
 // of the model.
 void DecodeStep(benchmark::State& state) {
   RunSteps(state, {.num_running = static_cast<int32_t>(state.range(0)),
-                   .evictable = state.range(1) != 0,
+                   .eviction = state.range(1) != 0 ? EvictionMode::kAfterPrefill
+                                                   : EvictionMode::kNone,
                    .num_window_groups = static_cast<int32_t>(state.range(2))});
 }
 BENCHMARK(DecodeStep)

@@ -77,44 +77,6 @@ void MatchWorkload::Run() {
   BM_CHECK(std::ssize(match.blocks) == num_blocks_);
 }
 
-EvictionWorkload::EvictionWorkload(const Setting& setting)
-    : setting_(setting),
-      counts_(UnevenCounts(LlamaLayout(1), setting.num_tokens,
-                           setting.keep_percent)),
-      page_total_(std::accumulate(counts_.begin(), counts_.end(), int64_t{0}) /
-                  16),
-      num_destinations_(static_cast<int32_t>(
-          CeilDiv<int64_t>(page_total_, LlamaLayout(1).pages_per_block()))),
-      manager_(LlamaLayout(setting.num_tokens / 16 * 2 + 1), 1, false) {}
-
-void EvictionWorkload::Evict(int32_t num_fresh) {
-  destinations_.clear();
-  BM_CHECK(manager_.ReserveEviction(slot_, cut_, page_total_, num_fresh,
-                                    &destinations_));
-  evicted_entries_ = manager_.CommitEviction(slot_, counts_).evicted_entries;
-}
-
-void EvictionWorkload::Prepare() {
-  slot_ = manager_.Open({}, {});
-  cut_ = setting_.num_tokens;
-  ReserveTokens(&manager_, slot_, cut_);
-  manager_.Commit(slot_, cut_, {}, {});
-  if (!setting_.again_in_place) return;
-  Evict(num_destinations_);
-  ReserveTokens(&manager_, slot_, 16);
-  manager_.Commit(slot_, 16, {}, {});
-  cut_ += 16;
-}
-
-void EvictionWorkload::Run() {
-  Evict(setting_.again_in_place ? 0 : num_destinations_);
-}
-
-void EvictionWorkload::Finish() {
-  BM_CHECK(evicted_entries_ > 0);
-  manager_.Close(slot_);
-}
-
 namespace {
 
 // Computes a prompt of its own, with a page more than its region will cover,
@@ -130,9 +92,9 @@ SequenceSlot ComputePrompt(BlockManager* manager, const BlockChain& chain,
 }
 
 // Evicts [0, cut) down to `counts`, into fresh blocks or its own.
-void EvictTo(BlockManager* manager, SequenceSlot slot, int32_t cut,
-             std::span<const int32_t> counts, bool in_place,
-             const RegionPublication* publication) {
+EvictionReceipt EvictTo(BlockManager* manager, SequenceSlot slot, int32_t cut,
+                        std::span<const int32_t> counts, bool in_place,
+                        const RegionPublication* publication) {
   const ModelLayout& layout = manager->layout();
   const int64_t page_total =
       std::accumulate(counts.begin(), counts.end(), int64_t{0}) /
@@ -142,10 +104,75 @@ void EvictTo(BlockManager* manager, SequenceSlot slot, int32_t cut,
   std::vector<BlockId> destinations;
   BM_CHECK(manager->ReserveEviction(slot, cut, page_total,
                                     in_place ? 0 : num_fresh, &destinations));
-  manager->CommitEviction(slot, counts, publication);
+  return manager->CommitEviction(slot, counts, publication);
 }
 
 }  // namespace
+
+EvictionWorkload::EvictionWorkload(const Setting& setting)
+    : setting_(setting),
+      counts_(UnevenCounts(LlamaLayout(1), setting.num_tokens,
+                           setting.keep_percent)),
+      manager_(LlamaLayout(setting.num_tokens / 16 * 2 + 2), 1,
+               setting.cached) {}
+
+void EvictionWorkload::Evict(bool in_place) {
+  RegionPublication publication;
+  publication.name = {.plan = "20 %",
+                      .history = {},
+                      .length = static_cast<int32_t>(prompt_.size())};
+  publication.chain = &chain_;
+  publication.tokens = prompt_;
+  const EvictionReceipt receipt =
+      EvictTo(&manager_, slot_, cut_, counts_, in_place,
+              setting_.published ? &publication : nullptr);
+  BM_CHECK(receipt.published == setting_.published);
+  evicted_entries_ = receipt.evicted_entries;
+}
+
+void EvictionWorkload::Prepare() {
+  cut_ = setting_.num_tokens;
+  prompt_ = RandomTokens(cut_ + 16, ++num_prepared_);
+  chain_ = BlockChain();
+  chain_.Extend(prompt_, 16);
+  slot_ = ComputePrompt(&manager_, chain_, prompt_);
+  if (!setting_.again_in_place) return;
+  Evict(false);
+  cut_ += 16;
+}
+
+void EvictionWorkload::Run() { Evict(setting_.again_in_place); }
+
+void EvictionWorkload::Finish() {
+  BM_CHECK(evicted_entries_ > 0);
+  manager_.Close(slot_);
+}
+
+ReclaimWorkload::ReclaimWorkload(int32_t num_blocks)
+    : manager_(LlamaLayout(num_blocks + 1), 1, true) {
+  BM_CHECK(num_blocks % kNumTaken == 0);
+  for (int32_t i = 0; i < num_blocks; i += kNumTaken) Prepare();
+}
+
+void ReclaimWorkload::Prepare() {
+  const std::vector<int32_t> prompt =
+      RandomTokens(kNumTaken * 16, ++num_prompts_);
+  BlockChain chain;
+  chain.Extend(prompt, 16);
+  manager_.Close(ComputePrompt(&manager_, chain, prompt));
+}
+
+void ReclaimWorkload::Run() {
+  BM_CHECK(manager_.stats().free_blocks == 0);
+  slot_ = manager_.Open({}, {});
+  ReserveTokens(&manager_, slot_, kNumTaken * 16);
+}
+
+void ReclaimWorkload::Finish() {
+  manager_.Abort(slot_, kNumTaken * 16);
+  manager_.Close(slot_);
+  BM_CHECK(manager_.stats().free_blocks == kNumTaken);
+}
 
 MetadataBytes MeasureMetadata(const MetadataSetting& setting) {
   const ModelLayout layout = LlamaLayout(setting.num_blocks);

@@ -70,6 +70,10 @@ class EvictionWorkload {
     int32_t num_tokens = kLongPromptTokens;  // whole pages
     int32_t keep_percent = 20;
     bool again_in_place = false;
+    // The blocks are in the prefix cache, as every new prompt's are; and the
+    // region is published there.
+    bool cached = false;
+    bool published = false;
   };
   explicit EvictionWorkload(const Setting& setting);
 
@@ -81,20 +85,41 @@ class EvictionWorkload {
   int64_t evicted_entries() const { return evicted_entries_; }  // by Run
 
  private:
-  void Evict(int32_t num_fresh);
+  void Evict(bool in_place);
 
   const Setting setting_;
   const std::vector<int32_t> counts_;
-  const int64_t page_total_;
-  const int32_t num_destinations_;
   BlockManager manager_;
+  uint32_t num_prepared_ = 0;
   SequenceSlot slot_ = kNoSequenceSlot;
   int32_t cut_ = 0;
-  std::vector<BlockId> destinations_;
+  std::vector<int32_t> prompt_;
+  BlockChain chain_;
   int64_t evicted_entries_ = 0;
 };
 
 // A pool full of sequences, for what the host must remember about it.
+// Takes blocks of a pool that is full of cached ones, which have to be
+// reclaimed.
+class ReclaimWorkload {
+ public:
+  // REQUIRES: a multiple of kNumTaken.
+  explicit ReclaimWorkload(int32_t num_blocks);
+
+  static constexpr int32_t kNumTaken = 1024;
+
+  // Each in turn; the second is to be timed. The first leaves a prompt more in
+  // the cache, for which the oldest has gone.
+  void Prepare();
+  void Run();
+  void Finish();
+
+ private:
+  BlockManager manager_;
+  uint32_t num_prompts_ = 0;
+  SequenceSlot slot_ = kNoSequenceSlot;
+};
+
 struct MetadataSetting {
   int32_t num_blocks = 22528;  // 44 GiB: what an 80 GB GPU has left
   int32_t num_tokens = 4096;   // of each sequence; whole pages

@@ -139,10 +139,14 @@ DecodeWorkload::DecodeWorkload(const Setting& setting)
     Request request;
     request.prompt = Prompt(0, 0, i, kShortestPrompt + i % 16);
     request.max_tokens = DecodeOutputs(setting);
-    if (setting.evictable) {
-      request.eviction.mode = EvictionMode::kAfterPrefill;
+    if (setting.eviction != EvictionMode::kNone) {
+      request.eviction.mode = setting.eviction;
       request.eviction.target.kind = EvictionTarget::Kind::kTokens;
       request.eviction.target.tokens = 4096;
+      if (setting.eviction == EvictionMode::kEveryChunk ||
+          setting.eviction == EvictionMode::kDecode) {
+        request.eviction.compress_every = 512;
+      }
     }
     harness_.Submit(std::move(request));
   }

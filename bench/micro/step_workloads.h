@@ -52,9 +52,9 @@ class DecodeWorkload {
  public:
   struct Setting {
     int32_t num_running = 0;
-    // The requests ask for an eviction that would free nothing, so that none is
+    // The requests ask for evictions that would free nothing, so that none is
     // ordered.
-    bool evictable = false;
+    EvictionMode eviction = EvictionMode::kNone;
     int32_t num_drafts = 0;   // even
     int32_t max_steps = 512;  // to be timed
     // Of 128 tokens, as gpt-oss has them.

@@ -74,6 +74,28 @@ TEST(AllocateWorkloadTest, CanBeRepeated) {
   workload.Run();
 }
 
+TEST(EvictionWorkloadTest, IsTheSameWithThePrefixCache) {
+  for (const bool published : {false, true}) {
+    EvictionWorkload workload(
+        {.num_tokens = 1024, .cached = true, .published = published});
+    for (int32_t i = 0; i < 5; ++i) {
+      workload.Prepare();
+      workload.Run();
+      EXPECT_EQ(workload.evicted_entries(), int64_t{256} * (64 - 12) * 16);
+      workload.Finish();
+    }
+  }
+}
+
+TEST(ReclaimWorkloadTest, ReclaimsFromAFullPoolEveryTime) {
+  ReclaimWorkload workload(2 * ReclaimWorkload::kNumTaken);
+  for (int32_t i = 0; i < 5; ++i) {
+    workload.Prepare();
+    workload.Run();
+    workload.Finish();
+  }
+}
+
 TEST(MatchWorkloadTest, FindsTheWholePromptAgain) {
   MatchWorkload workload(160);
   EXPECT_EQ(workload.num_blocks(), 10);

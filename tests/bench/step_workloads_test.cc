@@ -18,10 +18,13 @@ TEST(ThreadMicrosecondsTest, GoesOnWithWork) {
 }
 
 TEST(DecodeWorkloadTest, RunsAsManyStepsAsItSays) {
-  for (const bool evictable : {false, true}) {
-    SCOPED_TRACE(evictable);
+  for (const EvictionMode mode :
+       {EvictionMode::kNone, EvictionMode::kAfterPrefill,
+        EvictionMode::kEveryChunk, EvictionMode::kDecode,
+        EvictionMode::kPressure}) {
+    SCOPED_TRACE(static_cast<int>(mode));
     DecodeWorkload workload(
-        {.num_running = 20, .evictable = evictable, .max_steps = 70});
+        {.num_running = 20, .eviction = mode, .max_steps = 70});
     for (int32_t i = 0; i < 70; ++i) {
       ASSERT_EQ(workload.steps_left(), 70 - i);
       EXPECT_GT(workload.Step(), 0);
