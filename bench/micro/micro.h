@@ -6,7 +6,7 @@
 // two workloads of one run, whose steps are timed by turns.
 //
 // Times are CPU time of this thread, so that others on the machine count
-// through the caches and their interrupts alone. What interrupts do to a tail is
+// through the caches and interrupts alone. What interrupts do to a tail is
 // told twice: by spin_20us, arithmetic that takes as long as a decode step, and
 // by same_step_p99_9_over_p50, for which each step's time is its median over
 // the runs, in all of which it is the same step.

@@ -88,8 +88,12 @@ void ChooseWindows(Random* random, SimOptions* options) {
     options->group_window_1 = window();
     if (num_groups > 1) options->group_window_2 = window();
     if (num_groups > 2) options->group_window_3 = window();
-    // So that as many requests fit as without them, or less.
-    if (!random->OneIn(3)) options->num_blocks *= 1 + num_groups;
+    // So that as many requests fit as without them, or less, but not none.
+    const int32_t num_blocks =
+        random->OneIn(3) ? options->num_blocks / 3 + 3 : options->num_blocks;
+    options->num_blocks =
+        std::max(options->num_blocks, num_blocks * (1 + num_groups));
+    options->tenant_max_blocks *= 1 + num_groups;
   } else if (random->OneIn(6)) {
     options->window = window();
     options->evict_percent = 0;
@@ -250,7 +254,10 @@ SimOptions OptionsForSeed(int32_t seed) {
       random.Pick<int32_t>({0, 0, 0, 1, 6});
   options.fork_percent = random.Pick<int32_t>({0, 0, 20, 60});
   if (random.OneIn(4)) {
-    options.tenant_max_blocks = random.Between(0, options.num_blocks);
+    // Small quotas refuse the larger requests, not nearly all.
+    const int32_t max_blocks = random.Between(0, options.num_blocks);
+    options.tenant_max_blocks =
+        max_blocks == 0 ? 0 : std::max(max_blocks, options.num_blocks / 4);
     options.tenant_max_requests = random.Between(0, 5);
     options.tenant_max_tokens = random.OneIn(2) ? random.Between(8, 300) : 0;
   }

@@ -25,6 +25,7 @@ void RunCounts::Add(const RunCounts& other) {
   rejected_drafts += other.rejected_drafts;
   left_behind += other.left_behind;
   wrong_results += other.wrong_results;
+  wire_faults += other.wire_faults;
   broken_streams += other.broken_streams;
 }
 
@@ -38,7 +39,8 @@ std::string RunCounts::ToString() const {
       " forks, ", parts, " starts on parts of blocks, ", swap_outs,
       " swapped out, ", swap_ins, " swapped in, ", accepted_drafts,
       " drafts accepted, ", rejected_drafts, " rejected, ", left_behind,
-      " pages left behind, ", wrong_results, " wrong results, ", broken_streams,
+      " pages left behind, ", wrong_results, " wrong results, ", wire_faults,
+      " answers lost, repeated or overtaken, ", broken_streams,
       " broken streams");
 }
 

@@ -35,6 +35,7 @@ struct RunCounts {
   uint64_t rejected_drafts = 0;
   uint64_t left_behind = 0;  // pages, by windows
   uint64_t wrong_results = 0;
+  uint64_t wire_faults = 0;  // answers lost, sent twice or overtaken
   uint64_t broken_streams = 0;
 
   void Add(const RunCounts& other);

@@ -122,6 +122,10 @@ void World::Apply(const Event& event) {
     case EventKind::kCrash:
       return Crash();
     case EventKind::kCorrupt:
+      if (random_.OneIn(4)) {
+        wire_fault_ = static_cast<WireFault>(random_.Between(1, 3));
+        return;
+      }
       // Counts twice as often: only evictions have them.
       corruption_ =
           static_cast<Corruption>(std::min(random_.Between(1, 8), int32_t{7}));
@@ -146,6 +150,7 @@ void World::Heal() {
   report_->Note("--- heal");
   faults_ = false;
   corruption_ = Corruption::kNone;
+  wire_fault_ = WireFault::kNone;
   for (Client& client : clients_) client.slow = false;
   random_ = Random(0x4EA1);
   // What is on its way arrives, engine and clients come back.

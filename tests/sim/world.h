@@ -8,9 +8,11 @@
 //
 // Clients call (submit, cancel, evict) over a wire that loses, repeats, delays
 // and reorders calls; token and step streams keep their order until they break,
-// and what was on its way then may still arrive. The engine is a CanaryEngine
-// that hears of plans late, computes late and answers late. Whatever is wrong
-// is the report's first failure.
+// and what was on its way then may still arrive. An engine's client may lose an
+// answer, send it twice or let others overtake it all the same: the core must
+// not take it for another. The engine is a CanaryEngine that hears of plans
+// late, computes late and answers late. Whatever is wrong is the report's first
+// failure.
 #ifndef TESTS_SIM_WORLD_H_
 #define TESTS_SIM_WORLD_H_
 
@@ -56,6 +58,8 @@ class World {
     kLostBlock,
     kDrafts,
   };
+  // What happens to an answer on its way.
+  enum class WireFault : uint8_t { kNone, kLost, kTwice, kOvertaken };
   class ClientSink;
   class StepSink;
   class OnceReply;
@@ -131,6 +135,7 @@ class World {
   void WrongAttach();
   void ReceivePlan(const std::shared_ptr<StepSink>& sink, const StepPlan& plan);
   void ExecuteNext(const std::shared_ptr<StepSink>& sink);
+  void SendAnswer(const std::shared_ptr<StepSink>& sink, StepResult result);
   void CorruptDrafts(StepResult* result);
   // orders: what the result's outcomes are of.
   void Corrupt(std::span<const EvictionOrder> orders, StepResult* result);
@@ -163,6 +168,7 @@ class World {
   std::shared_ptr<StepSink> sink_;  // of the engine's present life, if open
   uint64_t engine_life_ = 0;
   Corruption corruption_ = Corruption::kNone;  // of an answer to come
+  WireFault wire_fault_ = WireFault::kNone;    // of an answer to come
   Attachment last_attachment_;                 // known to strangers
 };
 

@@ -176,10 +176,39 @@ void World::ExecuteNext(const std::shared_ptr<StepSink>& sink) {
   for (const int32_t token : result->sampled) report_->Mix(token);
   for (const int32_t token : result->accepted) report_->Mix(token);
   Corrupt(orders, &*result);
+  SendAnswer(sink, *std::move(result));
+}
+
+void World::SendAnswer(const std::shared_ptr<StepSink>& sink,
+                       StepResult result) {
   const int64_t delay = Delay(options_.result_delay);
-  transport_.SendInOrder(
-      &sink->to_core, delay,
-      [sink, result = *std::move(result)] { sink->Receive(result); });
+  const Transport::Delivery receive = [sink, result = std::move(result)] {
+    sink->Receive(result);
+  };
+  const WireFault fault = std::exchange(wire_fault_, WireFault::kNone);
+  if (fault != WireFault::kNone) {
+    ++report_->counts().wire_faults;
+    report_->Note("  wire fault ", static_cast<int>(fault));
+  }
+  switch (fault) {
+    case WireFault::kLost:
+      // If no later answer tells, the connection does in the end.
+      transport_.Send(20 + Delay(20), [this, sink] {
+        if (!sink->alive) return;
+        EngineIsCutOff(sink.get());
+        Post(EngineLost{sink});
+      });
+      return;
+    case WireFault::kOvertaken:
+      transport_.Send(delay + random_.Between(1, 10), receive);
+      return;
+    case WireFault::kTwice:
+      transport_.SendInOrder(&sink->to_core, delay, receive);
+      break;
+    case WireFault::kNone:
+      break;
+  }
+  transport_.SendInOrder(&sink->to_core, delay, receive);
 }
 
 void World::LoseBlocks() {
