@@ -317,7 +317,8 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
       PlanOrder(*request, num_cached + num_tokens, &match, &order);
   int32_t num_fresh = 0;
   if (has_order) {
-    num_fresh = FreshForOrder(order, order.num_own, budget->available - needed);
+    num_fresh = FreshForOrder(order, order.num_own,
+                              Headroom(budget->available - needed));
   }
   if (needed + num_fresh > budget->available) return false;
   StepDecision::Run run;

@@ -260,10 +260,15 @@ class SchedulerImpl : public Scheduler {
   // Lets the orders of running requests copy, where that is preferred and those
   // who run have left room.
   void PlanCopies(BlockBudget* budget);
+  // Blocks beyond the watermark: the one headroom out of which all orders of a
+  // step copy, once those who run have what they need.
+  int32_t Headroom(int32_t available) const {
+    return std::max(0, available - watermark_blocks_);
+  }
   // Fresh destinations: at least what own blocks cannot give; all of them when
-  // preferred and there is room.
+  // preferred and the headroom has them.
   int32_t FreshForOrder(const StepDecision::Order& order, int32_t num_own,
-                        int32_t available) const;
+                        int32_t headroom) const;
   BlockBudget BlocksNow() const;
   // Hands out the tokens that equal shares have left.
   void TopUp(BlockBudget* budget, int32_t* token_budget);

@@ -186,14 +186,13 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
 }
 
 int32_t SchedulerImpl::FreshForOrder(const StepDecision::Order& order,
-                                     int32_t num_own, int32_t available) const {
+                                     int32_t num_own, int32_t headroom) const {
   if (order.futile) return 0;
   const auto num_destinations = static_cast<int32_t>(
       CeilDiv<int64_t>(order.page_total, layout().shard_pages_per_block()));
   const bool copies =
       options_.compaction == CompactionPreference::kFreshFirst &&
-      !order.point.in_place &&
-      num_destinations + watermark_blocks_ <= available;
+      !order.point.in_place && num_destinations <= headroom;
   return copies ? num_destinations : std::max(0, num_destinations - num_own);
 }
 
@@ -359,7 +358,7 @@ void SchedulerImpl::PlanCopies(BlockBudget* budget) {
     // A squeeze takes nothing from those who are short of blocks.
     if (order.point.is_squeeze()) continue;
     const int32_t num_fresh = FreshForOrder(
-        order, order.num_own, budget->available + order.num_fresh);
+        order, order.num_own, Headroom(budget->available + order.num_fresh));
     budget->available -= num_fresh - order.num_fresh;
     order.num_fresh = num_fresh;
   }

@@ -256,6 +256,69 @@ TEST_F(EvictionOrderTest, CompactsInPlaceWherePreferred) {
   Finish();
 }
 
+// Two requests of 6 blocks whose orders take 2 destinations each, in one step.
+// How many of them copy: the second only as far as the first, and the
+// watermark, have left blocks.
+class HeadroomTest : public testing::TestWithParam<bool> {
+ protected:
+  static int32_t NumCopies(int32_t num_usable, double watermark) {
+    const bool while_running = GetParam();
+    SchedulerOptions options = PlainOptions();
+    options.watermark = watermark;
+    options.compaction = CompactionPreference::kFreshFirst;
+    options.chunk_policy = ChunkPolicy::kEqualProgress;
+    options.max_num_batched_tokens = while_running ? 32 : 64;
+    SchedulerDriver driver(SmallLayout(4, num_usable, 2, 2), options);
+    std::vector<RequestId> ids;
+    for (const char* name : {"a", "b"}) {
+      Request request = MakeRequest(name, 22, 2, name[0]);
+      request.eviction = Recency(6);
+      ids.push_back(Submit(&driver, request));
+    }
+    std::vector<BlockId> held;
+    if (while_running) {
+      driver.Step();
+      held = driver.plan().blocks;
+    }
+    EXPECT_TRUE(driver.Issue());
+    const StepPlan& plan = driver.plan();
+    held.insert(held.end(), plan.blocks.begin(), plan.blocks.end());
+    EXPECT_THAT(held, SizeIs(12));
+    EXPECT_THAT(plan.evictions, SizeIs(2));
+    int32_t num_copies = 0;
+    for (const EvictionOrder& order : plan.evictions) {
+      EXPECT_EQ(order.num_destinations, 2);
+      const auto begin = plan.destinations.begin() + order.destination_begin;
+      num_copies += std::count(held.begin(), held.end(), *begin) == 0;
+    }
+    driver.Drain();
+    driver.CheckQuiescent();
+    return num_copies;
+  }
+};
+
+TEST_P(HeadroomTest, IsSharedByTheOrdersOfAStep) {
+  EXPECT_EQ(NumCopies(16, 0), 2);
+  EXPECT_EQ(NumCopies(15, 0), 1);
+  EXPECT_EQ(NumCopies(14, 0), 1);
+  // Of two that are admitted, the first copies, and the second has to wait.
+  if (GetParam()) {
+    EXPECT_EQ(NumCopies(13, 0), 0);
+  }
+}
+
+TEST_P(HeadroomTest, IsWhatIsBeyondTheWatermark) {
+  // 20 % of 20 blocks.
+  EXPECT_EQ(NumCopies(20, 0.2), 2);
+  EXPECT_EQ(NumCopies(20, 0.25), 1);
+  EXPECT_EQ(NumCopies(20, 0.3), 1);
+  if (GetParam()) {
+    EXPECT_EQ(NumCopies(20, 0.35), 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(WhileRunning, HeadroomTest, testing::Bool());
+
 TEST_F(EvictionOrderTest, TheSequenceRunsOnWhileItIsUnderWay) {
   SchedulerOptions options = PlainOptions();
   options.max_steps_in_flight = 3;
