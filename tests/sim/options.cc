@@ -102,6 +102,15 @@ void ChooseWindows(Random* random, SimOptions* options) {
   }
 }
 
+void ChooseQuotas(Random* random, SimOptions* options) {
+  // Small quotas refuse the larger requests, not nearly all.
+  const int32_t max_blocks = random->Between(0, options->num_blocks);
+  options->tenant_max_blocks =
+      max_blocks == 0 ? 0 : std::max(max_blocks, options->num_blocks / 4);
+  options->tenant_max_requests = random->Between(0, 5);
+  options->tenant_max_tokens = random->OneIn(2) ? random->Between(8, 300) : 0;
+}
+
 void ChoosePolicies(Random* random, SimOptions* options) {
   options->policy = random->Pick<int32_t>({0, 0, 1, 2});
   options->admission = random->Pick<int32_t>({0, 0, 1, 2});
@@ -253,14 +262,7 @@ SimOptions OptionsForSeed(int32_t seed) {
   options.weights[static_cast<size_t>(EventKind::kLoseBlocks)] =
       random.Pick<int32_t>({0, 0, 0, 1, 6});
   options.fork_percent = random.Pick<int32_t>({0, 0, 20, 60});
-  if (random.OneIn(4)) {
-    // Small quotas refuse the larger requests, not nearly all.
-    const int32_t max_blocks = random.Between(0, options.num_blocks);
-    options.tenant_max_blocks =
-        max_blocks == 0 ? 0 : std::max(max_blocks, options.num_blocks / 4);
-    options.tenant_max_requests = random.Between(0, 5);
-    options.tenant_max_tokens = random.OneIn(2) ? random.Between(8, 300) : 0;
-  }
+  if (random.OneIn(4)) ChooseQuotas(&random, &options);
   options.reuse_parts = random.OneIn(2) ? 1 : 0;
   // None, too few for anybody, for some, and for all.
   options.num_host_blocks = random.Pick<int32_t>(
