@@ -156,8 +156,10 @@ class SchedulerImpl : public Scheduler {
   SchedulerStats stats() const override;
   void CheckInvariants() const override;
 
-  // Equal for equal states. O(pool), for tests.
+  // Equal for equal states. O(pool), for tests; the second: of the requests
+  // alone, in the order in which they are served.
   uint64_t StateHash() const;
+  uint64_t RequestsHash() const;
   const BlockManager& manager() const { return manager_; }
 
  private:

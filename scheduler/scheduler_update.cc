@@ -293,8 +293,8 @@ void SchedulerImpl::LoseEngine(Effects* effects) {
   dropped_swaps_.clear();
 }
 
-uint64_t SchedulerImpl::StateHash() const {
-  uint64_t hash = manager_.StateHash();
+uint64_t SchedulerImpl::RequestsHash() const {
+  uint64_t hash = 0;
   const auto mix = [&hash](uint64_t value) { hash = SplitMix64(hash ^ value); };
   const auto mix_request = [&mix](const RequestState& request) {
     mix(Index(request.id));
@@ -316,9 +316,16 @@ uint64_t SchedulerImpl::StateHash() const {
   };
   for (const RequestState* request : running_) mix_request(*request);
   for (const RequestState* request : waiting_.All()) mix_request(*request);
-  mix(tenants_.StateHash());
-  mix(in_flight_.size());
-  mix(next_step_);
+  return hash;
+}
+
+uint64_t SchedulerImpl::StateHash() const {
+  uint64_t hash = manager_.StateHash();
+  for (const uint64_t value :
+       {RequestsHash(), tenants_.StateHash(),
+        static_cast<uint64_t>(in_flight_.size()), next_step_}) {
+    hash = SplitMix64(hash ^ value);
+  }
   return hash;
 }
 

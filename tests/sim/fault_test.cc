@@ -1,9 +1,13 @@
-// Fault at Nth: in thirty scenarios every call that can be refused is refused
-// once in every way, every eviction is refused once by the engine, and every
-// answer is once the engine's last. A refused call leaves the state as it was,
-// to the last bit of its hash, and the end as if it had never been made.
+// Fault at Nth: in many scenarios every call that can be refused is refused
+// once in every way, every eviction is refused once by the engine, what is
+// copied to or from the host tier is lost once, and every answer is once the
+// engine's last. A refused call leaves the state as it was, to the last bit of
+// its hash, and the end as if it had never been made. After any other fault the
+// state and all plans to come are those of a twin: a run in which what has
+// failed was never begun.
 
 #include <cstdint>
+#include <map>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -141,6 +145,44 @@ std::vector<Scenario> EvictingScenarios() {
   return scenarios;
 }
 
+// Orders next to what else sequences and models may have.
+std::vector<Scenario> MoreEvictingScenarios() {
+  ModelLayout windows = ScriptLayout(4, 40);
+  windows.group_windows = {8};
+  ModelLayout shards = ScriptLayout(2, 30, 1, 4);
+  shards.num_shards = 2;
+  std::vector<Scenario> scenarios = {
+      Make("pressure_alone", ScriptLayout(4, 14), 1,
+           "submit:a,9,40,1,pressure submit:b,9,40,2,pressure drain"),
+      Make("commanded_together", ScriptLayout(2, 24), 1,
+           "submit:a,12,9,1 submit:b,12,9,2 issue answer evict:a,2 evict:b,2 "
+           "issue answer drain"),
+      Make("commanded_fork", ScriptLayout(2, 30), 1,
+           "submit:a,12,12 issue answer issue answer fork:b,a,1,9 issue answer "
+           "evict:b,2 issue answer drain"),
+      Make("commanded_parent", ScriptLayout(2, 30), 1,
+           "submit:a,12,12 issue answer issue answer fork:b,a,1,9 issue answer "
+           "evict:a,2 issue answer drain"),
+      Make("long_prompt", ScriptLayout(4, 40), 2,
+           "submit:a,130,2,1,every submit:b,20,3,2 issue:2 answer issue "
+           "answer:2"),
+      Make("windows_after_prefill", windows, 1,
+           "submit:a,20,6,1,after submit:b,13,9,2 drain"),
+      Make("windows_commanded", windows, 2,
+           "submit:a,20,9 issue:2 answer:2 evict:a,8 issue:2 answer drain"),
+      Make("shards_after_prefill", shards, 2,
+           "submit:a,20,6,1,after submit:b,17,6,2,after issue:2 drain"),
+      Make("shards_commanded", shards, 1,
+           "submit:a,12,9 issue answer evict:a,2 issue answer drain"),
+      Make("commanded_and_swapped", ScriptLayout(2, 14), 1,
+           "submit:a,10,12,1 submit:b,10,12,2 issue answer evict:a,4 issue "
+           "answer drain"),
+  };
+  scenarios.back().options.num_host_blocks = 12;
+  scenarios.back().options.admission = AdmissionPolicy::kMaxUtilization;
+  return scenarios;
+}
+
 // Preempted into host memory, with room for all of it or for one.
 std::vector<Scenario> SwappingScenarios() {
   std::vector<Scenario> scenarios = {
@@ -152,9 +194,15 @@ std::vector<Scenario> SwappingScenarios() {
            "submit:a,16,20,1,after submit:b,16,20,2,after issue:2 drain"),
       Make("swapped_and_cancelled", ScriptLayout(2, 8), 1,
            "submit:a,6,8,1 submit:b,6,8,2 issue answer issue answer issue "
-           "answer cancel:b drain")};
+           "answer cancel:b drain"),
+      Make("swapped_in_turn", ScriptLayout(2, 12), 1,
+           "submit:a,6,14,1 submit:b,6,14,2 submit:c,6,14,3 drain"),
+      Make("swapped_behind_a_prefix", ScriptLayout(2, 16), 1,
+           "submit:a,10,12 submit:b,14,12 submit:c,10,12,2 drain")};
   for (Scenario& scenario : scenarios) {
-    scenario.options.num_host_blocks = scenario.name == "swapped" ? 30 : 8;
+    scenario.options.num_host_blocks =
+        scenario.name == "swapped" || scenario.name == "swapped_in_turn" ? 30
+                                                                         : 8;
     scenario.options.admission = AdmissionPolicy::kMaxUtilization;
   }
   return scenarios;
@@ -199,10 +247,27 @@ std::vector<Scenario> AllScenarios() {
   for (Scenario& scenario : EvictingScenarios()) {
     all.push_back(std::move(scenario));
   }
+  for (Scenario& scenario : MoreEvictingScenarios()) {
+    all.push_back(std::move(scenario));
+  }
   for (Scenario& scenario : SpeculatingScenarios()) {
     all.push_back(std::move(scenario));
   }
   return all;
+}
+
+std::vector<std::string> PlansUntil(const Scripted& scripted) {
+  const std::vector<std::string>& plans = scripted.plans();
+  return {plans.begin(), plans.begin() + scripted.aftermath().num_plans};
+}
+
+std::vector<std::string> PlansAfter(const Scripted& scripted) {
+  const std::vector<std::string>& plans = scripted.plans();
+  return {plans.begin() + scripted.aftermath().num_plans, plans.end()};
+}
+
+bool HasDecode(const Scenario& scenario) {
+  return scenario.script.find(",decode") != std::string::npos;
 }
 
 class FaultTest : public testing::TestWithParam<Scenario> {
@@ -225,6 +290,46 @@ class FaultTest : public testing::TestWithParam<Scenario> {
     }
     return num_points;
   }
+
+  // Compares what follows when the orders of a step are refused.
+  static void CompareRefused(const Scenario& scenario, int32_t point) {
+    Scripted faulty(scenario, point, FaultKind::kRefusedOrder);
+    faulty.Run();
+    EXPECT_EQ(faulty.report().message(), "");
+    const Aftermath& after = faulty.aftermath();
+    if (after.num_refused >
+        std::ssize(after.failed) + std::ssize(after.commands)) {
+      // Nothing but the scheduler says when to squeeze.
+      EXPECT_GT(after.num_as_before, 0);
+      return;
+    }
+    const bool has_failed = !after.failed.empty();
+    Scripted twin(scenario, has_failed ? point : -1, FaultKind::kRefusedOrder,
+                  {.step = after.step,
+                   .commands = after.commands,
+                   .cancel = after.failed});
+    twin.Run();
+    EXPECT_EQ(twin.report().message(), "");
+    const Aftermath& other = twin.aftermath();
+    if (scenario.options.num_speculative_tokens > 0 &&
+        !after.commands.empty()) {
+      return;  // no drafts in a step with an order
+    }
+    EXPECT_EQ(PlansUntil(faulty), PlansUntil(twin));
+    EXPECT_EQ(after.requests, other.requests);
+    EXPECT_EQ(after.stats.blocks.used_blocks, other.stats.blocks.used_blocks);
+    // What has failed has published what the step computed.
+    const bool caching = scenario.options.enable_prefix_caching;
+    if (has_failed && caching) return;
+    EXPECT_EQ(PlansAfter(faulty), PlansAfter(twin));
+    // Steps in flight took other blocks than the destinations; slots are open
+    // in the order in which they were left.
+    const bool is_exact = has_failed
+                              ? after.num_finished == std::ssize(after.failed)
+                              : scenario.options.max_steps_in_flight == 1;
+    if (!is_exact) return;
+    EXPECT_EQ(after.state, other.state);
+  }
 };
 
 TEST_P(FaultTest, ARefusedCallLeavesNoTrace) {
@@ -238,12 +343,56 @@ TEST_P(FaultTest, ARefusedCallLeavesNoTrace) {
   EXPECT_GT(num_points, 10);
 }
 
+// After it all is as if the steps in flight had not been issued, nor the
+// commands given that are lost with them, and goes on from there.
 TEST_P(FaultTest, ALostEngineLosesNoRequest) {
+  int32_t num_compared = 0;
   const int32_t num_points =
-      Sweep(FaultKind::kLostEngine, [](Scripted& plain, Scripted& faulty) {
+      Sweep(FaultKind::kLostEngine, [&](Scripted& plain, Scripted& faulty) {
         EXPECT_EQ(faulty.OutcomeHash(), plain.OutcomeHash());
+        const Aftermath& after = faulty.aftermath();
+        Scripted twin(
+            GetParam(), faulty.fault_at(), FaultKind::kLostEngine,
+            {.step = after.step, .is_held = true, .commands = after.commands});
+        twin.Run();
+        EXPECT_EQ(twin.report().message(), "");
+        EXPECT_EQ(twin.OutcomeHash(), plain.OutcomeHash());
+        // But forks that were admitted have left their parents, and some may
+        // have been passed, admitted after that, or preempted in vain.
+        const SchedulerStats& stats = twin.aftermath().stats;
+        if (after.stats.num_forks != stats.num_forks ||
+            after.stats.num_passes != stats.num_passes) {
+          return;
+        }
+        // What is listed of decode compressions depends on how far it got, the
+        // numbers of commands on those that were given.
+        if (stats.num_passes == 0 && after.commands.empty() &&
+            !HasDecode(GetParam())) {
+          EXPECT_EQ(after.requests, twin.aftermath().requests);
+        }
+        if (after.stats.num_preemptions != stats.num_preemptions) return;
+        EXPECT_EQ(PlansAfter(faulty), PlansAfter(twin));
+        ++num_compared;
       });
   EXPECT_GT(num_points, 0);
+  EXPECT_GT(num_compared, 0);
+}
+
+// A request whose own compression is refused fails, as if it had been cancelled
+// before that answer; with any other order it is as if that had not been made.
+TEST_P(FaultTest, ARefusedOrderLeavesNoTrace) {
+  for (const bool caching : {false, true}) {
+    Scenario scenario = GetParam();
+    scenario.options.enable_prefix_caching = caching;
+    Scripted plain(scenario, -1, FaultKind::kRefusedOrder);
+    plain.Run();
+    for (int32_t point = 0; point < plain.num_points(); ++point) {
+      SCOPED_TRACE(testing::Message()
+                   << "fault at point " << point << ", caching " << caching);
+      CompareRefused(scenario, point);
+      if (HasFailure()) return;
+    }
+  }
 }
 
 TEST_P(FaultTest, ARefusedOrderHarmsNobodyElse) {
@@ -251,6 +400,23 @@ TEST_P(FaultTest, ARefusedOrderHarmsNobodyElse) {
     EXPECT_EQ(faulty.scheduler().stats().num_finished,
               faulty.report().counts().requests);
   });
+}
+
+// What does not come back is computed again. A host tier that nothing ever
+// reaches is as good as none.
+TEST_P(FaultTest, LostCopiesLoseNoRequest) {
+  Sweep(FaultKind::kLostCopies, [](Scripted& plain, Scripted& faulty) {
+    EXPECT_EQ(faulty.OutcomeHash(), plain.OutcomeHash());
+  });
+  Scripted faulty(GetParam(), Scripted::kEverywhere, FaultKind::kLostCopies);
+  faulty.Run();
+  EXPECT_EQ(faulty.report().message(), "");
+  Scenario without = GetParam();
+  without.options.num_host_blocks = 0;
+  Scripted twin(without);
+  twin.Run();
+  EXPECT_EQ(faulty.plans(), twin.plans());
+  EXPECT_EQ(faulty.OutcomeHash(), twin.OutcomeHash());
 }
 
 std::string NameOf(const testing::TestParamInfo<Scenario>& scenario) {
@@ -262,6 +428,20 @@ INSTANTIATE_TEST_SUITE_P(Scenarios, FaultTest,
 
 TEST(FaultSweepTest, HasThirtyScenarios) {
   EXPECT_GE(AllScenarios().size(), 30u);
+}
+
+TEST(FaultSweepTest, OrdersAndCopiesOfManyScenariosFail) {
+  std::map<FaultKind, int32_t> num_scenarios;
+  for (const Scenario& scenario : AllScenarios()) {
+    for (const FaultKind kind :
+         {FaultKind::kRefusedOrder, FaultKind::kLostCopies}) {
+      Scripted plain(scenario, -1, kind);
+      plain.Run();
+      num_scenarios[kind] += plain.num_points() > 0 ? 1 : 0;
+    }
+  }
+  EXPECT_GE(num_scenarios[FaultKind::kRefusedOrder], 30);
+  EXPECT_GE(num_scenarios[FaultKind::kLostCopies], 5);
 }
 
 }  // namespace

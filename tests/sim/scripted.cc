@@ -1,6 +1,7 @@
 #include "tests/sim/scripted.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include <absl/strings/numbers.h>
@@ -16,6 +17,21 @@ int32_t Number(absl::string_view text) {
   int32_t number = 0;
   BM_CHECK(absl::SimpleAtoi(text, &number));
   return number;
+}
+
+std::vector<HostBlockId> HostBlocksOf(const StepPlan& plan) {
+  std::vector<HostBlockId> blocks;
+  for (const auto& transfers : {plan.transfers_out, plan.transfers_in}) {
+    for (const BlockTransfer& transfer : transfers) {
+      blocks.push_back(transfer.host);
+    }
+  }
+  return blocks;
+}
+
+bool IsBeginning(std::span<const BlockId> blocks,
+                 const std::vector<BlockId>& tail) {
+  return std::equal(blocks.begin(), blocks.end(), tail.begin());
 }
 
 }  // namespace
@@ -43,10 +59,12 @@ RequestEviction Eviction(absl::string_view mode, int32_t page_size) {
   return eviction;
 }
 
-Scripted::Scripted(const Scenario& scenario, int32_t fault_at, FaultKind fault)
+Scripted::Scripted(const Scenario& scenario, int32_t fault_at, FaultKind fault,
+                   Twin twin)
     : scenario_(scenario),
       fault_at_(fault_at),
       fault_(fault),
+      twin_(std::move(twin)),
       scheduler_(scenario.layout, scenario.options, true, &report_),
       engine_(scenario.layout, scenario.options.max_num_seqs,
               {.seed = 5,
@@ -58,7 +76,7 @@ Scripted::Scripted(const Scenario& scenario, int32_t fault_at, FaultKind fault)
 }
 
 bool Scripted::AtPoint() {
-  const bool fires = num_points_++ == fault_at_;
+  const bool fires = num_points_++ == fault_at_ || fault_at_ == kEverywhere;
   num_fired_ += fires ? 1 : 0;
   return fires;
 }
@@ -82,7 +100,7 @@ void Scripted::Do(absl::string_view word) {
   for (int32_t i = 0; i < times && report_.ok(); ++i) {
     if (parts.first == "issue") {
       Issue();
-    } else if (engine_.num_queued() > 0) {
+    } else if (engine_.num_queued() > 0 || is_held_) {
       Answer();
     }
   }
@@ -107,9 +125,7 @@ void Scripted::Do(absl::string_view word) {
   } else if (parts.first == "lose_blocks") {
     LoseBlock(rest[0], static_cast<size_t>(Number(rest[1])));
   } else if (parts.first == "lose") {
-    scheduler_.LoseEngine(&effects_);
-    engine_.Restart();
-    has_orders_.clear();
+    LoseEngine();
     TakeEffects();
   } else if (parts.first == "reset") {
     scheduler_.ResetPrefixCache();
@@ -196,6 +212,11 @@ void Scripted::LoseBlock(const std::string& name, size_t index) {
   }
 }
 
+void Scripted::LoseEngine() {
+  scheduler_.LoseEngine(&effects_);
+  engine_.Restart();
+}
+
 void Scripted::RefuseEvicts(RequestId request) {
   const auto refuse = [&](const char* what, auto change) {
     EvictionCommand bad;
@@ -221,19 +242,96 @@ void Scripted::RefuseEvicts(RequestId request) {
 void Scripted::Evict(const std::string& name, int32_t tokens) {
   const RequestId request = names_[name];
   RefuseEvicts(request);
+  if (twin_.commands.contains(num_commands_ + 1)) {
+    ++num_commands_;
+    return;
+  }
   EvictionCommand command;
   command.policy = Eviction("after", 4).policy;
   command.target = Eviction("after", 4).target;
   command.target.tokens = tokens;
-  (void)scheduler_.Evict(request, command);
+  num_commands_ += scheduler_.Evict(request, command).ok() ? 1 : 0;
 }
 
 bool Scripted::Issue() {
-  if (!report_.ok() || !scheduler_.Schedule(&plan_)) return false;
+  is_held_ = twin_.is_held && aftermath_.step == StepId{0} &&
+             num_steps() + 1 == static_cast<int64_t>(Index(twin_.step)) &&
+             engine_.num_queued() < scenario_.options.max_steps_in_flight &&
+             scheduler_.has_unfinished_requests();
+  std::map<RequestId, Held> before;
+  if (fault_ == FaultKind::kRefusedOrder) before = HeldNow();
+  if (!report_.ok() || is_held_ || !scheduler_.Schedule(&plan_)) return false;
+  before_[plan_.id] = std::move(before);
+  WritePlan();
   const absl::Status status = engine_.Enqueue(plan_);
   if (!status.ok()) report_.Fail(status.ToString());
-  has_orders_.push_back(!plan_.evictions.empty());
   return true;
+}
+
+std::map<RequestId, Scripted::Held> Scripted::HeldNow() const {
+  std::map<RequestId, Held> held;
+  for (const auto& [slot, request] : running_) {
+    const SequenceCache& sequence = scheduler_.manager().sequence(slot);
+    if (sequence.open) held[request] = {slot, sequence};
+  }
+  return held;
+}
+
+void Scripted::WritePlan() {
+  std::string text;
+  for (const SequenceStart& start : plan_.starts) {
+    running_[start.slot] = start.request;
+    absl::StrAppend(&text, "start ", Index(start.request), " at ",
+                    start.num_cached_tokens, " of ", start.num_tokens, "; ");
+  }
+  for (size_t i = 0; i < plan_.slots.size(); ++i) {
+    absl::StrAppend(
+        &text, Index(running_.at(plan_.slots[i])), ": ", plan_.num_tokens[i],
+        " from ", plan_.positions[i], plan_.samples[i] != 0 ? " samples" : "",
+        ", ", plan_.num_drafts.empty() ? 0 : plan_.num_drafts[i], " drafts; ");
+  }
+  plans_.push_back(std::move(text));
+}
+
+void Scripted::CheckRefused(StepId step) {
+  for (const EvictionEffect& effect : effects_.evictions) {
+    const auto was = before_.at(step).find(effect.request);
+    if (effect.status.ok() || was == before_.at(step).end()) continue;
+    const auto& [slot, sequence] = was->second;
+    const SequenceCache& now = scheduler_.manager().sequence(slot);
+    if (!now.open) continue;  // the request has failed
+    ++aftermath_.num_as_before;
+    // The step may have copied its last block.
+    const int32_t page_size = scenario_.layout.page_size;
+    const int32_t num_full = (sequence.num_settled - now.cut()) / page_size;
+    if (now.region != sequence.region || now.pending.has_value() ||
+        now.BlocksFor(0, page_size) != 0 || std::ssize(now.tail) < num_full ||
+        !IsBeginning(std::span(sequence.tail).first(num_full), now.tail)) {
+      report_.Fail("request ", Index(effect.request),
+                   ": a refused order has changed its table");
+    }
+  }
+}
+
+void Scripted::NoteAftermath(StepId step) {
+  aftermath_ = {.step = step,
+                .state = scheduler_.StateHash(),
+                .requests = scheduler_.RequestsHash(),
+                .stats = scheduler_.stats(),
+                .commands = {},
+                .failed = {},
+                .num_finished = static_cast<int32_t>(effects_.finished.size()),
+                .num_plans = std::ssize(plans_)};
+  for (const EvictionEffect& effect : effects_.evictions) {
+    if (effect.status.ok()) continue;
+    ++aftermath_.num_refused;
+    if (effect.command != 0) aftermath_.commands.insert(effect.command);
+  }
+  for (const FinishEffect& effect : effects_.finished) {
+    if (effect.reason == FinishReason::kFailed) {
+      aftermath_.failed.insert(effect.request);
+    }
+  }
 }
 
 void Scripted::RefuseAnswers(const StepResult& good) {
@@ -300,17 +398,49 @@ void Scripted::RefuseAnswers(const StepResult& good) {
   }
 }
 
+bool Scripted::IsPoint(const StepPlan& plan) const {
+  switch (fault_) {
+    case FaultKind::kRefusedCall:
+      return false;
+    case FaultKind::kRefusedOrder:
+      return !plan.evictions.empty();
+    case FaultKind::kLostEngine:
+      return true;
+    case FaultKind::kLostCopies:
+      return !plan.transfers_out.empty() || !plan.transfers_in.empty();
+  }
+  return false;
+}
+
 void Scripted::Answer() {
-  const bool has_orders = has_orders_.front();
-  has_orders_.pop_front();
-  engine_.RefuseOrders(has_orders && fault_ == FaultKind::kRefusedOrder &&
-                       AtPoint());
+  const StepId step = is_held_ ? twin_.step : engine_.next().id;
+  const bool fires = (is_held_ || IsPoint(engine_.next())) && AtPoint();
+  if (fires && fault_ == FaultKind::kLostEngine) {
+    LoseEngine();
+    NoteAftermath(step);
+    is_held_ = false;
+    return TakeEffects();
+  }
+  engine_.RefuseOrders(fires && fault_ == FaultKind::kRefusedOrder);
+  if (fires && fault_ == FaultKind::kLostCopies) {
+    engine_.LoseHostBlocks(HostBlocksOf(engine_.next()));
+  }
   absl::StatusOr<StepResult> result = engine_.Execute();
   if (!result.ok()) return report_.Fail(result.status().ToString());
-  if (fault_ == FaultKind::kLostEngine && AtPoint()) return Do("lose");
   RefuseAnswers(*result);
+  const bool is_twins = !twin_.is_held && step == twin_.step;
+  if (is_twins) Cancel(twin_.cancel);
   const absl::Status status = scheduler_.Update(*result, &effects_);
   if (!status.ok()) report_.Fail(status.ToString());
+  if (fires || is_twins) NoteAftermath(step);
+  if (fires && fault_ == FaultKind::kRefusedOrder) CheckRefused(step);
+  TakeEffects();
+}
+
+void Scripted::Cancel(const std::set<RequestId>& requests) {
+  for (const RequestId request : requests) {
+    (void)scheduler_.Cancel(request, &effects_);
+  }
   TakeEffects();
 }
 
@@ -320,7 +450,7 @@ void Scripted::Drain() {
          (scheduler_.has_unfinished_requests() || engine_.num_queued() > 0)) {
     while (Issue()) {
     }
-    if (engine_.num_queued() > 0) Answer();
+    if (engine_.num_queued() > 0 || is_held_) Answer();
     if (num_steps() > limit) report_.Fail("no end after ", limit, " steps");
   }
 }
