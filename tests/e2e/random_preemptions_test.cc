@@ -3,8 +3,8 @@
 // shared, no token is drafted and no step is issued ahead.
 //
 // Scheduler and engine are called directly, so that there is time for many
-// seeds. A seed draws the model (some with windows), the jobs, how they are
-// scheduled and when the urgent requests come.
+// seeds. A seed draws the model (some with windows, some in two shards), the
+// jobs, how they are scheduled and when the urgent requests come.
 
 #include <algorithm>
 #include <cstdint>
@@ -31,7 +31,7 @@ namespace {
 
 constexpr int32_t kPageSize = 8;
 constexpr int32_t kNumJobs = 8;
-constexpr int32_t kNumUrgent = 6;
+constexpr int32_t kNumUrgent = 8;
 constexpr int32_t kPlentyOfBlocks = 1000;
 constexpr int32_t kPrefixTokens = 40;
 
@@ -73,22 +73,16 @@ class DirectLine {
     scheduler_ = *std::move(scheduler);
   }
 
-  // `jobs` in order of their turns. An urgent request may come before any turn,
-  // as long as the one before is done and a job is not.
+  // `jobs` in order of their turns.
   Outcome Serve(const std::vector<Job>& jobs,
                 const std::vector<Request>& urgent, std::mt19937_64* random) {
     constexpr int32_t kMaxTurns = 20'000;  // only a hung run has so many
     auto job = jobs.begin();
-    auto next_urgent = urgent.begin();
-    RequestId last_urgent{0};
     while (!HasFailure() && (job != jobs.end() || !live_.empty())) {
       for (; job != jobs.end() && job->turn <= outcome_.num_turns; ++job) {
         Submit(job->request);
       }
-      if (next_urgent != urgent.end() && !live_.contains(last_urgent) &&
-          Draw(0, 7, random) == 0) {
-        last_urgent = Submit(*next_urgent++);
-      }
+      ComeOrGo(urgent, random);
       if (!Issue() && !plans_.empty()) Answer();
       scheduler_->CheckInvariants();
       EXPECT_LT(++outcome_.num_turns, kMaxTurns);
@@ -110,6 +104,22 @@ class DirectLine {
     if (!id.ok()) return RequestId{0};
     live_[*id] = &request;
     return *id;
+  }
+
+  // An urgent request may come when none is there. It may be cancelled when it
+  // has driven somebody out, who can then be back before the steps in flight
+  // are over.
+  void ComeOrGo(const std::vector<Request>& urgent, std::mt19937_64* random) {
+    const uint64_t num_now = scheduler_->stats().num_preemptions;
+    const bool preempted = num_now > std::exchange(num_seen_, num_now);
+    if (!live_.contains(urgent_)) {
+      if (num_urgent_ == urgent.size() || Draw(0, 4, random) > 0) return;
+      urgent_ = Submit(urgent[num_urgent_++]);
+    } else if (preempted && Draw(0, 1, random) == 0) {
+      live_.erase(urgent_);
+      Effects effects;
+      EXPECT_TRUE(scheduler_->Cancel(urgent_, &effects).ok());
+    }
   }
 
   bool Issue() {
@@ -163,6 +173,9 @@ class DirectLine {
   std::unique_ptr<Scheduler> scheduler_;
   std::deque<StepPlan> plans_;                // in flight
   std::map<RequestId, const Request*> live_;  // those of Serve
+  size_t num_urgent_ = 0;                     // that have come
+  RequestId urgent_{0};                       // the last of them
+  uint64_t num_seen_ = 0;                     // preemptions
   Outcome outcome_;
 };
 
@@ -187,19 +200,18 @@ RequestEviction DrawEviction(EvictionMode mode, bool shares,
   return eviction;
 }
 
-// A quarter of them begin alike, and share that compressed where there is
-// eviction; half of them begin like some others, and share that as it is.
+// Two of five begin alike, and share that compressed where there is eviction;
+// two begin like some others, and share that as it is.
 std::vector<Job> DrawJobs(EvictionMode mode, std::mt19937_64* random) {
-  std::vector<std::vector<int32_t>> prefixes;
+  std::vector<std::vector<int32_t>> prefixes(4);
   for (int32_t i = 0; i < 3; ++i) {
-    prefixes.push_back(RandomTokens(kPrefixTokens, random));
+    prefixes[i] = RandomTokens(kPrefixTokens, random);
   }
-  prefixes.emplace_back();
   std::vector<Job> jobs(kNumJobs);
   int32_t turn = 0;
   for (Job& job : jobs) {
     Request& request = job.request;
-    const int32_t prefix = Draw(0, 3, random);
+    const int32_t prefix = std::max(0, Draw(-1, 3, random));
     const bool shares = prefix == 0;
     request.prompt = prefixes[prefix];
     const int32_t least = prefix == 3 ? 20 : 1;
@@ -212,7 +224,7 @@ std::vector<Job> DrawJobs(EvictionMode mode, std::mt19937_64* random) {
     request.priority = Draw(0, 2, random);
     request.eviction = DrawEviction(mode, shares, random);
     job.turn = turn;
-    turn += Draw(0, 4, random);
+    turn += Draw(0, 6, random);
   }
   return jobs;
 }
@@ -229,6 +241,7 @@ LineOptions FreshOptions(std::mt19937_64* random) {
                       .page_size = kPageSize,
                       .scheduler = SmallScheduler(false, 1),
                       .num_scorer_states = 3};
+  if (Draw(0, 3, random) == 0) options.num_shards = 2;
   options.scheduler.policy = SchedulingPolicy::kPriority;
   options.scheduler.admission = AdmissionPolicy::kMaxUtilization;
   return options;
@@ -250,7 +263,7 @@ LineOptions ContestedOptions(LineOptions options, const Outcome& fresh,
   if (Draw(0, 1, random) > 0) {
     scheduler.chunk_policy = ChunkPolicy::kEqualProgress;
   }
-  if (Draw(0, 3, random) == 0) {
+  if (Draw(0, 2, random) == 0) {
     scheduler.num_speculative_tokens = 3;
     options.max_drafts = 4;
   }
