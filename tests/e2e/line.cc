@@ -19,6 +19,8 @@ constexpr char kSession[] = "line";
 // Only a hung test meets this; sanitizers are slow.
 constexpr std::chrono::minutes kDeadline{4};
 
+}  // namespace
+
 std::unique_ptr<TinyEngine> MakeEngine(const LineOptions& options,
                                        int32_t num_blocks,
                                        int32_t max_sequences) {
@@ -35,8 +37,6 @@ std::unique_ptr<TinyEngine> MakeEngine(const LineOptions& options,
                         .num_host_blocks = options.num_host_blocks,
                         .max_drafts = options.max_drafts});
 }
-
-}  // namespace
 
 Line::Line(LineOptions options) : options_(std::move(options)) {
   std::string name =

@@ -38,6 +38,12 @@ struct LineOptions {
   int32_t max_drafts = 0;  // that the engine proposes
 };
 
+// A tiny engine with the pool, the host tier and the drafts of these options;
+// nothing is observed, and nothing fails.
+std::unique_ptr<TinyEngine> MakeEngine(const LineOptions& options,
+                                       int32_t num_blocks,
+                                       int32_t max_sequences);
+
 // What became of one request, as the frontend saw it.
 struct Answer {
   std::vector<int32_t> tokens;
