@@ -362,10 +362,8 @@ void BlockManager::Publish(SequenceCache* sequence,
     const int32_t entry = cache_.Insert(
         block, key, chain, sequence->chain_serial, tokens, begin, &inserted);
     ContinueAfter(entry, sequence);
-    if (inserted) {
-      pool_.AddRef(block);
-      ApplyRetention(Index(block), wish);
-    }
+    if (inserted) pool_.AddRef(block);
+    ApplyRetention(entry, wish);
     PublishWindows(*sequence, i, entry, wish);
     sequence->num_published = i + 1;
   }

@@ -167,6 +167,7 @@ class LongPrefixQueueTest : public testing::Test {
 };
 
 TEST_F(LongPrefixQueueTest, TheLongestCachedPrefixLessAgeIsNext) {
+  SCOPED_TRACE("seed 11");
   Random random(11);
   int32_t num_hits = 0;
   uint64_t most_ahead = 0;

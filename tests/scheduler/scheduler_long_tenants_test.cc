@@ -152,6 +152,7 @@ class LongTenantsTest : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(FairShare, LongTenantsTest, testing::Bool());
 
 TEST_P(LongTenantsTest, StartsFollowServiceAndQuotas) {
+  SCOPED_TRACE("seed 5");
   const std::vector<std::string> tenants = {"bulk", "heavy", "blocks", "few",
                                             "tokens"};
   while (num_started_ < 1200 && !HasFailure()) {
