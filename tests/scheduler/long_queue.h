@@ -25,9 +25,9 @@ namespace blockmgr::long_queue {
 inline constexpr int32_t kNumWaiting = 10'000;
 inline constexpr int32_t kPageSize = 4;
 
-class Random {
+class SeededRandom {
  public:
-  explicit Random(uint64_t seed) : state_(SplitMix64(seed)) {}
+  explicit SeededRandom(uint64_t seed) : state_(SplitMix64(seed)) {}
   // In [low, high].
   int32_t Between(int32_t low, int32_t high) {
     state_ = SplitMix64(state_);

@@ -22,7 +22,7 @@ using long_queue::kPageSize;
 using long_queue::Live;
 using long_queue::LongOptions;
 using long_queue::LongQueue;
-using long_queue::Random;
+using long_queue::SeededRandom;
 
 int64_t RankOf(SchedulingPolicy policy, const Live& live) {
   return policy == SchedulingPolicy::kPriority ? live.request.priority : 0;
@@ -39,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(Policies, LongQueueTest,
 TEST_P(LongQueueTest, StartsInOrderThoughManyArePreempted) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    Random random(seed);
+    SeededRandom random(seed);
     SchedulerOptions options = LongOptions(GetParam());
     options.admission = AdmissionPolicy::kMaxUtilization;
     LongQueue queue(40, options,
@@ -82,7 +82,7 @@ TEST(LongPriorityQueueTest, ALateRequestOfTheBestPriorityIsNext) {
 TEST(LongBypassTest, NobodyIsPassedMoreOftenThanAllowed) {
   for (const int32_t max_bypasses : {1, 5}) {
     SCOPED_TRACE(testing::Message() << "max_bypasses " << max_bypasses);
-    Random random(static_cast<uint64_t>(max_bypasses));
+    SeededRandom random(static_cast<uint64_t>(max_bypasses));
     SchedulerOptions options = LongOptions(SchedulingPolicy::kFcfs);
     options.max_bypasses = max_bypasses;
     LongQueue queue(40, options, [](const Live&) { return 0; });
@@ -168,7 +168,7 @@ class LongPrefixQueueTest : public testing::Test {
 
 TEST_F(LongPrefixQueueTest, TheLongestCachedPrefixLessAgeIsNext) {
   SCOPED_TRACE("seed 11");
-  Random random(11);
+  SeededRandom random(11);
   int32_t num_hits = 0;
   uint64_t most_ahead = 0;
   for (int32_t num_starts = 0; num_starts < 500 && !HasFailure();) {

@@ -21,7 +21,7 @@ using long_queue::kNumWaiting;
 using long_queue::Live;
 using long_queue::LongOptions;
 using long_queue::LongQueue;
-using long_queue::Random;
+using long_queue::SeededRandom;
 using ::testing::HasSubstr;
 
 class LongTenantsTest : public testing::TestWithParam<bool> {
@@ -142,7 +142,7 @@ class LongTenantsTest : public testing::TestWithParam<bool> {
   const SchedulerOptions options_;
   std::map<std::string, Account> accounts_;
   LongQueue queue_;
-  Random random_{5};
+  SeededRandom random_{5};
   std::map<std::string, int32_t> num_refused_;
   int32_t num_started_ = 0;
   int32_t num_barred_ = 0;  // tenants, of each step
