@@ -155,7 +155,7 @@ TEST_P(LongTenantsTest, StartsFollowServiceAndQuotas) {
   SCOPED_TRACE("seed 5");
   const std::vector<std::string> tenants = {"bulk", "heavy", "blocks", "few",
                                             "tokens"};
-  while (num_started_ < 1200 && !HasFailure()) {
+  while (num_started_ < 800 && !HasFailure()) {
     while (queue_.num_waiting() < kNumWaiting) {
       Submit(tenants[random_.Between(0, 4)]);
     }
