@@ -40,13 +40,13 @@ const SequenceCache& BlockManager::at(SequenceSlot slot) const {
 }
 
 BlockManagerStats BlockManager::stats() const {
-  BlockManagerStats stats;
-  stats.num_blocks = layout_.num_blocks;
+  BlockManagerStats stats = {.num_blocks = layout_.num_blocks};
   stats.free_blocks = pool_.num_free();
   stats.cached_blocks = cache_.num_reclaimable() + num_cooling_;
   stats.fenced_blocks = pool_.num_fenced();
   stats.used_blocks = pool_.num_held() - stats.cached_blocks;
   stats.reclaimed_blocks = reclaimed_blocks_;
+  stats.dropped_entries = cache_.num_removed();
   return stats;
 }
 
@@ -362,10 +362,8 @@ void BlockManager::Publish(SequenceCache* sequence,
     const int32_t entry = cache_.Insert(
         block, key, chain, sequence->chain_serial, tokens, begin, &inserted);
     ContinueAfter(entry, sequence);
-    if (inserted) {
-      pool_.AddRef(block);
-      ApplyRetention(Index(block), wish);
-    }
+    if (inserted) pool_.AddRef(block);
+    ApplyRetention(entry, wish);
     PublishWindows(*sequence, i, entry, wish);
     sequence->num_published = i + 1;
   }

@@ -25,6 +25,8 @@ struct BlockManagerStats {
   int32_t fenced_blocks = 0;      // released, a step in flight may touch them
   int32_t used_blocks = 0;        // held by sequences
   uint64_t reclaimed_blocks = 0;  // since creation
+  // By the prefix cache since creation, reclaimed or not.
+  uint64_t dropped_entries = 0;
 };
 
 // What to publish a region as, see CommitEviction.

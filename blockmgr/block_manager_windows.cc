@@ -248,13 +248,13 @@ void BlockManager::PublishWindows(const SequenceCache& sequence, int32_t page,
   for (const std::vector<BlockId>& tail : WindowTails(sequence)) {
     ++group;
     const BlockId block = tail[page];
-    if (block == kNullBlock || cache_.Contains(block) ||
-        cache_.WindowBlock(entry, group) != kNullBlock) {
-      continue;
+    if (block == kNullBlock || cache_.Contains(block)) continue;
+    const BlockId cached = cache_.WindowBlock(entry, group);
+    if (cached == kNullBlock) {
+      cache_.InsertWindow(entry, group, block);
+      pool_.AddRef(block);
     }
-    cache_.InsertWindow(entry, group, block);
-    pool_.AddRef(block);
-    ApplyRetention(Index(block), wish);
+    ApplyRetention(Index(cached == kNullBlock ? block : cached), wish);
   }
 }
 

@@ -341,6 +341,7 @@ void PrefixCache::ForgetLength(const CachedRegion& cached) {
 void PrefixCache::Remove(int32_t entry) {
   Entry& own = entries_[entry];
   BM_CHECK(own.serial != kNoSerial);
+  ++num_removed_;
   order_.Forget(entry);
   if (IsWindow(entry)) return RemoveWindow(entry);
   RemoveFromIndex(entry);

@@ -110,6 +110,8 @@ class PrefixCache {
 
   // Blocks that the cache holds, once for each entry they belong to.
   int32_t num_blocks_held() const { return num_blocks_held_; }
+  // Entries since creation.
+  uint64_t num_removed() const { return num_removed_; }
   // Of those, blocks of reclaimable entries.
   int32_t num_reclaimable() const { return num_reclaimable_; }
   bool Contains(BlockId block) const {
@@ -333,6 +335,7 @@ class PrefixCache {
   absl::flat_hash_map<RegionId, int32_t> region_entries_;
   EntrySerial next_serial_ = kNoSerial + 1;
   int32_t num_blocks_held_ = 0;
+  uint64_t num_removed_ = 0;
   int32_t num_reclaimable_ = 0;
 };
 

@@ -84,6 +84,7 @@ struct PrefixHint {
   PrefixHintList* list = nullptr;     // null: on none
   int32_t index = 0;                  // into it
   int32_t num_blocks = 0;             // cached prefix when last looked at
+  uint64_t dropped = 0;               // entries of the cache, then
   std::optional<BlockKey> computing;  // the next one to be published by it
 };
 

@@ -135,7 +135,11 @@ class SchedulerImpl : public Scheduler {
   bool Schedule(StepPlan* plan) override;
   absl::Status Update(const StepResult& result, Effects* effects) override;
   void LoseEngine(Effects* effects) override;
-  CacheReset ResetPrefixCache() override { return manager_.ResetPrefixCache(); }
+  CacheReset ResetPrefixCache() override {
+    const CacheReset reset = manager_.ResetPrefixCache();
+    RefreshPlaces();
+    return reset;
+  }
   void ForgetKeptEntries() override { kept_.Clear(); }
   void SetTime(int64_t now_ms) override {
     now_ms_ = now_ms;
@@ -446,7 +450,6 @@ class SchedulerImpl : public Scheduler {
   std::vector<StepInFlight> in_flight_;  // oldest first, at most 4
   Tenants tenants_;
   std::vector<TenantId> served_tenants_;   // scratch of Update
-  uint64_t reclaimed_at_refresh_ = 0;      // blocks, by RefreshPlaces
   std::vector<int32_t> gaps_;              // scratch of PlanShares
   std::vector<StepInFlight> spare_steps_;  // memory for records to come
   std::vector<SequenceSlot> released_;     // slots to tell the engine about

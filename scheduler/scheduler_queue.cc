@@ -73,6 +73,7 @@ int32_t SchedulerImpl::RefreshPlace(RequestState* request) {
   const PrefixMatch match = FindPrefix(request);
   const int32_t page_size = layout().page_size;
   const int32_t num_pages = match.num_tokens / page_size;
+  request->hint.dropped = manager_.stats().dropped_entries;
   prefix_hints_.Add(request, num_pages,
                     MaxCachedTokens(*request, 0) / page_size);
   waiting_.Move(request, PlaceOf(*request, match.num_tokens));
@@ -81,18 +82,16 @@ int32_t SchedulerImpl::RefreshPlace(RequestState* request) {
 
 void SchedulerImpl::RefreshPlaces() {
   if (options_.policy != SchedulingPolicy::kPrefix) return;
-  int32_t left = kMaxRefreshedBlocks;
-  // What the first one counts on may be among what has been reclaimed.
-  const uint64_t reclaimed = manager_.stats().reclaimed_blocks;
-  RequestState* first = waiting_.front();
-  if (reclaimed != reclaimed_at_refresh_ && first != nullptr &&
-      !first->was_admitted) {
-    reclaimed_at_refresh_ = reclaimed;
-    left -= kBlocksPerLook + RefreshPlace(first);
-  }
-  while (left > 0) {
-    RequestState* request = prefix_hints_.PopStale();
-    if (request == nullptr) return;
+  const uint64_t dropped = manager_.stats().dropped_entries;
+  for (int32_t left = kMaxRefreshedBlocks; left > 0;) {
+    // What the first one counts on may be among what has been dropped; if so,
+    // it makes room for another one to be first.
+    RequestState* request = waiting_.front();
+    if (request == nullptr || request->was_admitted ||
+        request->hint.dropped == dropped) {
+      request = prefix_hints_.PopStale();
+      if (request == nullptr) return;
+    }
     left -= kBlocksPerLook + RefreshPlace(request);
   }
 }

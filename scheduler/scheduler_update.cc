@@ -291,6 +291,7 @@ void SchedulerImpl::LoseEngine(Effects* effects) {
   released_.clear();
   dropped_regions_.clear();
   dropped_swaps_.clear();
+  RefreshPlaces();
 }
 
 uint64_t SchedulerImpl::RequestsHash() const {

@@ -198,6 +198,7 @@ void NaiveModel::ApplyWishes(const NaiveSequence& sequence,
   }
   if (wish == nullptr) return;
   Retention& retention = RetentionOf(entry);
+  const uint8_t before = retention.priority;
   retention = wish->retention;
   if (entry.second == 0) {
     cached_.at(entry.first).superseded = false;
@@ -206,6 +207,8 @@ void NaiveModel::ApplyWishes(const NaiveSequence& sequence,
   }
   WishOf(entry) = next_wish_++;
   if (retention.expires_ms <= now_ms_) retention = {};
+  const bool moves = retention.priority != before;
+  if (moves && line_.contains(entry)) line_[entry] = next_in_line_++;
 }
 
 int32_t NaiveModel::HandOut(std::span<const BlockId> blocks, int32_t num_free) {
@@ -302,8 +305,9 @@ void NaiveModel::Publish(NaiveSequence* sequence) {
       EXPECT_FALSE(IsCached(block));
       entry.id = next_entry_++;
       cached_[block] = std::move(entry);
-      ApplyWishes(*sequence, {block, 0}, begin, begin + layout_.page_size);
     }
+    ApplyWishes(*sequence, {found->second, 0}, begin,
+                begin + layout_.page_size);
     sequence->chain = cached_.at(found->second).id;
     PublishWindows(*sequence, sequence->num_offered, sequence->chain, 0);
     ++sequence->num_offered;

@@ -189,10 +189,14 @@ void NaiveModel::PublishWindows(const NaiveSequence& sequence, int32_t page,
   for (int32_t group = 1; group < num_groups(); ++group) {
     const BlockId block = BlockAt(sequence, group, page);
     if (block == kNullBlock || cached_.contains(block)) continue;
-    const bool has_one = std::ranges::any_of(cached_, [&](const auto& other) {
+    const auto one = std::ranges::find_if(cached_, [&](const auto& other) {
       return other.second.group == group && other.second.of == of;
     });
-    if (has_one) continue;
+    if (one != cached_.end()) {
+      ApplyWishes(sequence, {one->first, 0}, begin, begin + layout_.page_size,
+                  cut);
+      continue;
+    }
     CacheWindow(sequence, block, group, of);
     ApplyWishes(sequence, {block, 0}, begin, begin + layout_.page_size, cut);
     const auto found = cached_.find(first);

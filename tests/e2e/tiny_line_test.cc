@@ -114,6 +114,39 @@ TEST(DefaultShapeTest, RefusesWhatCanNeverFit) {
   line.Close();
 }
 
+// What a frontend wishes to be kept outlives younger prefixes.
+TEST(RetentionLineTest, AWishOutlivesYoungerPrefixes) {
+  constexpr uint64_t kSeed = 5;
+  SCOPED_TRACE(absl::StrCat("seed ", kSeed));
+  std::mt19937_64 random(kSeed);
+  Line line({.model = SmallModel(kSeed),
+             .num_blocks = 13,
+             .scheduler = SmallScheduler(true, 1)});
+  line.Open();
+  const std::vector<int32_t> kept = RandomTokens(50, &random);
+  const std::vector<int32_t> left = RandomTokens(50, &random);
+  size_t num_requests = 0;
+  const auto serve = [&](const std::vector<int32_t>& prompt, int32_t priority) {
+    const std::string id = absl::StrCat("r", num_requests++);
+    v1::SubmitRequest request = Line::MakeRequest(id, prompt, 1);
+    v1::RetentionWish* wish = request.add_retention();
+    wish->set_end(32);
+    wish->set_priority(priority);
+    EXPECT_TRUE(line.Submit(request).ok());
+    return line.WaitForAnswers(num_requests).at(id).num_cached_tokens;
+  };
+  serve(kept, 80);
+  serve(left, kDefaultPriority);
+  for (int32_t i = 0; i < 6; ++i) {
+    serve(RandomTokens(50, &random), kDefaultPriority);
+  }
+  // Two pages of 16 were wished for; of others a few rows may be equal.
+  EXPECT_EQ(serve(kept, 80) / 16, 2);
+  EXPECT_EQ(serve(left, kDefaultPriority) / 16, 0);
+  line.ExpectNothingLeaked();
+  line.Close();
+}
+
 struct EvictionCase {
   const char* name;
   CompactionPreference compaction;

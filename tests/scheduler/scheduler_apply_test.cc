@@ -152,6 +152,38 @@ TEST(SchedulerApplyTest, APartThatDoesNotFitIsComputed) {
   }
 }
 
+// Tenants, adapters, salts and pictures share no rows with others.
+TEST(SchedulerApplyTest, PartsOfBlocksStayInTheirScope) {
+  const std::vector<ContentScope> scopes = {
+      {},
+      {.tenant = "t"},
+      {.lora = "l"},
+      {.cache_salt = "s"},
+      {.media = {{.begin = 1, .length = 2, .hash = "h"}}}};
+  for (size_t i = 0; i < scopes.size(); ++i) {
+    for (size_t j = 0; j < scopes.size(); ++j) {
+      SCOPED_TRACE(testing::Message() << i << " and " << j);
+      SchedulerOptions options = PlainOptions();
+      options.enable_prefix_caching = true;
+      options.reuse_partial_blocks = true;
+      SchedulerDriver driver(SmallLayout(4, 20), options);
+      Request request = MakeRequest("a", 10, 1);
+      request.scope = scopes[i];
+      Submit(&driver, request);
+      driver.Drain();
+      request = MakeRequest("b", 7, 2);
+      request.scope = scopes[j];
+      Submit(&driver, request);
+      driver.Step();
+      ASSERT_THAT(driver.plan().starts, SizeIs(1));
+      EXPECT_EQ(driver.plan().starts[0].num_cached_tokens, i == j ? 6 : 0);
+      EXPECT_THAT(driver.plan().copies, SizeIs(i == j ? 1 : 0));
+      driver.Drain();
+      driver.CheckQuiescent();
+    }
+  }
+}
+
 TEST(SchedulerApplyTest, AReleasedSlotIsToldBeforeItIsUsedAgain) {
   SchedulerOptions options = PlainOptions();
   options.max_num_seqs = 1;

@@ -176,6 +176,51 @@ TEST_F(PrefixHitTest, CompressedPastsAreNotPublished) {
   EXPECT_EQ(CachedTokens(longer), 12);
 }
 
+// What a step computes is found when that is answered, not before.
+TEST(PrefixPublicationTest, OnlyWhatIsAcknowledgedIsFound) {
+  SchedulerOptions options = PlainOptions();
+  options.enable_prefix_caching = true;
+  options.max_steps_in_flight = 3;
+  SchedulerDriver driver(SmallLayout(2, 60), options);
+  const auto cached_tokens = [&] {
+    EXPECT_TRUE(driver.Issue());
+    EXPECT_EQ(driver.plan().starts.size(), 1u);
+    return driver.plan().starts.back().num_cached_tokens;
+  };
+  Submit(&driver, MakeRequest("a", 9, 9));
+  EXPECT_EQ(cached_tokens(), 0);
+  Submit(&driver, MakeRequest("b", 9, 9));
+  EXPECT_EQ(cached_tokens(), 0);
+  driver.Answer();
+  Submit(&driver, MakeRequest("c", 9, 9));
+  EXPECT_EQ(cached_tokens(), 8);
+  driver.Drain();
+  driver.CheckQuiescent();
+}
+
+TEST(PrefixResetTest, TellsWhatWentAndWhatIsInUse) {
+  SchedulerOptions options = PlainOptions();
+  options.enable_prefix_caching = true;
+  SchedulerDriver driver(SmallLayout(4, 20), options);
+  const auto expect = [&driver](int32_t num_dropped, int32_t num_in_use) {
+    const CacheReset reset = driver.scheduler().ResetPrefixCache();
+    EXPECT_EQ(reset.num_dropped, num_dropped);
+    EXPECT_EQ(reset.num_in_use, num_in_use);
+  };
+  expect(0, 0);
+  Submit(&driver, MakeRequest("ended", 17, 1));
+  driver.Drain();
+  const RequestId id = Submit(&driver, MakeRequest("runs", 10, 3, 1));
+  driver.Step();
+  expect(4, 2);
+  expect(0, 2);
+  driver.RunUntil([&] { return driver.served(id).finish.has_value(); });
+  // Ten prompt and two of three output tokens.
+  expect(3, 0);
+  EXPECT_EQ(driver.scheduler().stats().blocks.free_blocks, 20);
+  driver.CheckQuiescent();
+}
+
 TEST(SchedulerAdmissionTest, WaitsUntilTheWholePromptFits) {
   for (const double watermark : {0.0, 0.1}) {
     for (const int32_t num_prompt : {6, 7, 8, 9}) {

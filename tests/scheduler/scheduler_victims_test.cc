@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -124,8 +125,20 @@ TEST(VictimTest, CachedTokensCostNothingAndCompressedOnesAll) {
   EXPECT_GT(num_shown, 0);
 }
 
-// A plan that is not made changes nothing, whatever was weighed for it: the
-// driver compares hashes. Here all of it is: victims, admissions, waits.
+// All that a plan says of who runs where.
+auto PlanOf(const SchedulerDriver& driver) {
+  const StepPlan& plan = driver.plan();
+  std::vector<std::pair<RequestId, int32_t>> starts;
+  for (const SequenceStart& start : plan.starts) {
+    starts.emplace_back(start.request, start.num_cached_tokens);
+  }
+  return std::tuple(plan.id, plan.released, starts, plan.slots, plan.positions,
+                    plan.num_tokens, plan.block_offsets, plan.blocks);
+}
+
+// A plan that is not made changes nothing, whatever was weighed for it:
+// victims, admissions, waits. The driver compares hashes; and another
+// scheduler, which is never asked in vain, makes the same plans to the end.
 TEST(TrialTest, SchedulingThatGivesNoStepHasNoSideEffects) {
   int32_t num_trials = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
@@ -138,6 +151,7 @@ TEST(TrialTest, SchedulingThatGivesNoStepHasNoSideEffects) {
     options.fair_share = true;
     options.policy = static_cast<SchedulingPolicy>(seed % 3);
     SchedulerDriver driver(SmallLayout(1, 16), options);
+    SchedulerDriver twin(SmallLayout(1, 16), options);
     uint64_t random = seed;
     for (int32_t i = 0; i < 8; ++i) {
       random = SplitMix64(random);
@@ -145,10 +159,15 @@ TEST(TrialTest, SchedulingThatGivesNoStepHasNoSideEffects) {
           MakeRequest(absl::StrCat(i), 2 + static_cast<int32_t>(random % 6), 8,
                       static_cast<int32_t>(random / 64 % 2));
       request.scope.tenant = random / 1024 % 2 == 0 ? "a" : "b";
+      Submit(&twin, request);
       Submit(&driver, std::move(request));
     }
     while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
-      if (driver.Issue()) continue;
+      if (driver.Issue()) {
+        ASSERT_TRUE(twin.Issue());
+        ASSERT_EQ(PlanOf(driver), PlanOf(twin));
+        continue;
+      }
       // Refused with room for one more step: it was thought about.
       if (driver.engine().num_queued() < options.max_steps_in_flight) {
         const uint64_t before = driver.scheduler().StateHash();
@@ -157,6 +176,7 @@ TEST(TrialTest, SchedulingThatGivesNoStepHasNoSideEffects) {
         ++num_trials;
       }
       driver.Answer();
+      twin.Answer();
     }
   }
   EXPECT_GT(num_trials, 100);

@@ -60,7 +60,8 @@ struct RecordingEngine : EngineSink {
 // Runs each command as a pass of its own, at a time the test sets.
 class CoreTest : public ::testing::Test {
  protected:
-  CoreTest() : core_(Options(), FakeScheduler::Make) {}
+  explicit CoreTest(SchedulerFactory factory = FakeScheduler::Make)
+      : core_(Options(), std::move(factory)) {}
 
   CoreOptions Options() {
     CoreOptions options;
@@ -115,11 +116,15 @@ class CoreTest : public ::testing::Test {
 
   absl::Status Submit(const std::string& session, const std::string& id,
                       int32_t max_tokens) {
-    absl::Status result = absl::UnknownError("no reply");
     Request request;
     request.id = id;
     request.prompt = {1, 2, 3};
     request.max_tokens = max_tokens;
+    return Submit(session, std::move(request));
+  }
+
+  absl::Status Submit(const std::string& session, Request request) {
+    absl::Status result = absl::UnknownError("no reply");
     Run(SubmitCommand{session, std::move(request),
                       [&result](absl::Status s) { result = std::move(s); }});
     return result;
@@ -379,6 +384,42 @@ TEST_F(EvictCoreTest, RepliesWhenTheRequestOrTheEngineEndsFirst) {
   Run(EngineLost{engine});
   ASSERT_TRUE(s->has_value());
   EXPECT_THAT((*s)->status(), StatusIs(absl::StatusCode::kAborted));
+}
+
+class RetentionCoreTest : public CoreTest {
+ protected:
+  RetentionCoreTest() : CoreTest(Scheduler::Create) {}
+
+  // Runs a prompt of two pages and a token; its tokens that were cached.
+  int32_t Serve(const std::shared_ptr<RecordingEngine>& engine, int32_t topic,
+                std::vector<RetentionWish> retention = {}) {
+    Request request;
+    request.id = absl::StrCat("r", engine->plans.size());
+    request.prompt.assign(2 * SmallLayout().page_size + 1, topic);
+    request.max_tokens = 1;
+    request.retention = std::move(retention);
+    EXPECT_OK(Submit("c", std::move(request)));
+    const StepPlan& plan = engine->plans.back();
+    EXPECT_EQ(plan.starts.size(), 1u);
+    Answer(engine, engine->plans.size() - 1);
+    return plan.starts.front().num_cached_tokens;
+  }
+};
+
+// The scheduler's time is the core's.
+TEST_F(RetentionCoreTest, AWishEndsWithItsDuration) {
+  ModelLayout layout = SmallLayout();
+  layout.num_blocks = 9;
+  const auto engine = AttachAndOpen(layout);
+  OpenStream("c");
+  for (const double seconds : {4.875, 5.0}) {
+    Serve(engine, 1, {{.priority = 80, .duration_ms = 5000}});
+    now_ += seconds;
+    for (int32_t topic = 2; topic < 8; ++topic) {
+      EXPECT_EQ(Serve(engine, topic), 0);
+    }
+    EXPECT_EQ(Serve(engine, 1), seconds < 5.0 ? 32 : 0);
+  }
 }
 
 TEST_F(CoreTest, IntegratesRunningRequestsOverTime) {

@@ -1,0 +1,284 @@
+// Who starts next while 10,000 requests wait, compared with a look at all of
+// them by what scheduler_options.h says of their order.
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/long_queue.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+
+using long_queue::kNumWaiting;
+using long_queue::kPageSize;
+using long_queue::Live;
+using long_queue::LongOptions;
+using long_queue::LongQueue;
+using long_queue::SeededRandom;
+
+int64_t RankOf(SchedulingPolicy policy, const Live& live) {
+  return policy == SchedulingPolicy::kPriority ? live.request.priority : 0;
+}
+
+class LongQueueTest : public testing::TestWithParam<SchedulingPolicy> {};
+
+INSTANTIATE_TEST_SUITE_P(Policies, LongQueueTest,
+                         testing::Values(SchedulingPolicy::kFcfs,
+                                         SchedulingPolicy::kPriority));
+
+// In a pool where many are preempted, who come back to their places: each start
+// is of the one that is first then.
+TEST_P(LongQueueTest, StartsInOrderThoughManyArePreempted) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    SeededRandom random(seed);
+    SchedulerOptions options = LongOptions(GetParam());
+    options.admission = AdmissionPolicy::kMaxUtilization;
+    LongQueue queue(40, options,
+                    [](const Live& live) { return RankOf(GetParam(), live); });
+    int32_t num_starts = 0;
+    while (num_starts < 400 && !HasFailure()) {
+      while (queue.num_waiting() < kNumWaiting) {
+        Request request =
+            MakeRequest("", random.Between(1, 40), random.Between(1, 40));
+        request.priority = random.Between(-50, 50);
+        queue.Submit(std::move(request));
+      }
+      num_starts += static_cast<int32_t>(queue.Step().size());
+    }
+    EXPECT_GT(queue.num_restarts(), 40);
+    queue.scheduler().CheckInvariants();
+  }
+}
+
+TEST(LongPriorityQueueTest, ALateRequestOfTheBestPriorityIsNext) {
+  SchedulerOptions options = LongOptions(SchedulingPolicy::kPriority);
+  options.max_num_seqs = 1;
+  LongQueue queue(40, options, [](const Live& live) {
+    return RankOf(SchedulingPolicy::kPriority, live);
+  });
+  for (int32_t i = 0; i < kNumWaiting; ++i) {
+    Request request = MakeRequest("", 4, 1);
+    request.priority = i % 100;
+    queue.Submit(std::move(request));
+  }
+  for (int32_t priority = -1; priority > -20; --priority) {
+    Request request = MakeRequest("", 4, 1);
+    request.priority = priority;
+    const RequestId late = queue.Submit(std::move(request));
+    EXPECT_THAT(queue.Step(), ElementsAre(late));
+  }
+}
+
+// One that does not fit is passed as often as allowed, and no more.
+TEST(LongBypassTest, NobodyIsPassedMoreOftenThanAllowed) {
+  for (const int32_t max_bypasses : {1, 5}) {
+    SCOPED_TRACE(testing::Message() << "max_bypasses " << max_bypasses);
+    SeededRandom random(static_cast<uint64_t>(max_bypasses));
+    SchedulerOptions options = LongOptions(SchedulingPolicy::kFcfs);
+    options.max_bypasses = max_bypasses;
+    LongQueue queue(40, options, [](const Live&) { return 0; });
+    std::map<RequestId, int32_t> passes;
+    uint64_t num_passes = 0;
+    int32_t most = 0;
+    for (int32_t num_starts = 0; num_starts < 600;) {
+      while (queue.num_waiting() < kNumWaiting) {
+        const bool is_big = random.Between(1, 8) == 1;
+        queue.Submit(MakeRequest("", random.Between(1, 12) + (is_big ? 110 : 0),
+                                 random.Between(1, 12)));
+      }
+      const std::vector<RequestId> started = queue.Step([](RequestId) {});
+      num_starts += static_cast<int32_t>(started.size());
+      for (const RequestId id : started) passes.erase(id);
+      for (const RequestId id : started) {
+        for (const auto& [other, live] : queue.waiting()) {
+          if (other >= id) break;
+          ++num_passes;
+          most = std::max(most, ++passes[other]);
+        }
+      }
+      ASSERT_LE(most, max_bypasses);
+    }
+    EXPECT_EQ(most, max_bypasses);
+    EXPECT_EQ(queue.scheduler().stats().num_passes, num_passes);
+    EXPECT_GT(num_passes, 50u);
+  }
+}
+
+// Prompts of a topic begin alike and end differently; the cache is large.
+class LongPrefixQueueTest : public testing::Test {
+ protected:
+  static constexpr int32_t kAging = 2;
+
+  static SchedulerOptions Options() {
+    SchedulerOptions options = LongOptions(SchedulingPolicy::kPrefix);
+    options.enable_prefix_caching = true;
+    options.prefix_aging = kAging;
+    options.max_num_seqs = 1;
+    return options;
+  }
+  explicit LongPrefixQueueTest(int32_t num_usable = 50'000)
+      : queue_(num_usable, Options(),
+               [this](const Live& live) { return RankOf(live); }) {
+    // Its prompt is computed: found by later ones.
+    queue_.on_token = [this](const Live& live) {
+      int32_t& published = published_[live.topic];
+      published = std::max(published, NumShared(live));
+    };
+  }
+
+  static int32_t LengthOf(const std::pair<const int32_t, int32_t>& entry) {
+    return entry.second;
+  }
+  // In whole pages.
+  static int32_t NumShared(const Live& live) {
+    return (live.num_prompt() - 1) / kPageSize * kPageSize;
+  }
+  int32_t NumCached(const Live& live) const {
+    const auto found = published_.find(live.topic);
+    return found == published_.end() ? 0
+                                     : std::min(found->second, NumShared(live));
+  }
+  int64_t RankOf(const Live& live) const {
+    return kAging * static_cast<int64_t>(live.submit_step) - NumCached(live);
+  }
+  RequestId Submit(int32_t num_shared, int32_t max_tokens, int32_t topic) {
+    Live live{.request = MakeRequest("", num_shared, max_tokens, topic),
+              .topic = topic};
+    live.request.prompt.push_back(100'000'000 + ++num_made_);
+    return queue_.Submit(std::move(live));
+  }
+  // Requests of as many topics of their own, from 1000 on.
+  void SubmitOthers(int32_t count) {
+    for (int32_t i = 0; i < count; ++i) Submit(8, 1, 1000 + num_made_);
+  }
+
+  std::map<int32_t, int32_t> published_;  // tokens, by topic
+  LongQueue queue_;
+  int32_t num_made_ = 0;
+};
+
+TEST_F(LongPrefixQueueTest, TheLongestCachedPrefixLessAgeIsNext) {
+  SCOPED_TRACE("seed 11");
+  SeededRandom random(11);
+  int32_t num_hits = 0;
+  uint64_t most_ahead = 0;
+  for (int32_t num_starts = 0; num_starts < 500 && !HasFailure();) {
+    while (queue_.num_waiting() < kNumWaiting) {
+      // Topics of whom not many wait: all of them are looked at in one Update.
+      const int32_t topic =
+          published_.empty() || random.Between(0, 1) == 0
+              ? random.Between(0, 9999)
+              : std::ranges::max_element(published_, {}, LengthOf)->first;
+      Submit(random.Between(1, 250), random.Between(1, 2), topic);
+    }
+    queue_.Step([&](RequestId id) {
+      EXPECT_EQ(id, queue_.First());
+      ++num_starts;
+      const Live& live = queue_.waiting().at(id);
+      num_hits += NumCached(live) > 0 ? 1 : 0;
+      const uint64_t oldest = queue_.waiting().begin()->second.submit_step;
+      most_ahead = std::max(most_ahead, live.submit_step - oldest);
+    });
+  }
+  EXPECT_GT(num_hits, 100);
+  EXPECT_GT(most_ahead, 60u);
+  EXPECT_LE(most_ahead, 512u / kAging);  // max_model_len / prefix_aging
+  queue_.scheduler().CheckInvariants();
+}
+
+TEST_F(LongPrefixQueueTest, ALateHitIsNext) {
+  Submit(40, 1, 1);
+  queue_.Step();
+  SubmitOthers(kNumWaiting);
+  const RequestId late = Submit(30, 1, 1);
+  EXPECT_EQ(queue_.NextStart(), late);
+  EXPECT_LT(queue_.NextStart(), late);
+}
+
+TEST_F(LongPrefixQueueTest, FollowsWhatIsPublishedWhileItWaits) {
+  Submit(40, 3, 1);
+  SubmitOthers(kNumWaiting / 2);
+  const RequestId deep = Submit(30, 1, 1);
+  const RequestId deeper = Submit(39, 1, 1);
+  SubmitOthers(kNumWaiting / 2);
+  queue_.Step();  // publishes, and runs on
+  EXPECT_EQ(queue_.NextStart(), deeper);
+  EXPECT_EQ(queue_.NextStart(), deep);
+  EXPECT_LT(queue_.NextStart(), deep);
+}
+
+// What it has found is gone: they are where they were.
+TEST_F(LongPrefixQueueTest, FollowsAReset) {
+  Submit(40, 1, 1);
+  SubmitOthers(1);
+  std::vector<RequestId> deep;
+  SubmitOthers(kNumWaiting);
+  for (int32_t i = 0; i < 6; ++i) deep.push_back(Submit(12 + 4 * i, 1, 1));
+  queue_.Step();
+  EXPECT_EQ(queue_.First(), deep.back());
+  EXPECT_EQ(queue_.scheduler().ResetPrefixCache().num_in_use, 0);
+  published_.clear();
+  for (int32_t i = 0; i < 20; ++i) EXPECT_LT(queue_.NextStart(), deep.front());
+}
+
+TEST_F(LongPrefixQueueTest, FollowsTheLossOfTheEngine) {
+  Submit(40, 1, 1);
+  std::vector<RequestId> deep;
+  SubmitOthers(kNumWaiting);
+  for (int32_t i = 0; i < 6; ++i) deep.push_back(Submit(12 + 4 * i, 1, 1));
+  queue_.Step();
+  EXPECT_EQ(queue_.First(), deep.back());
+  Effects effects;
+  queue_.scheduler().LoseEngine(&effects);
+  published_.clear();
+  for (int32_t i = 0; i < 20; ++i) EXPECT_LT(queue_.NextStart(), deep.front());
+}
+
+TEST_F(LongPrefixQueueTest, FollowsTheLossOfBlocks) {
+  Submit(40, 1, 1);
+  queue_.Step();
+  const BlockId third = queue_.plan().blocks[2];
+  Submit(8, 2, 2);
+  queue_.Step();
+  SubmitOthers(kNumWaiting);
+  std::vector<RequestId> deep;
+  for (int32_t i = 0; i < 6; ++i) deep.push_back(Submit(12 + 4 * i, 1, 1));
+  EXPECT_EQ(queue_.First(), deep.back());
+  queue_.lost_blocks = {third};
+  queue_.Step();
+  published_[1] = 8;
+  for (const RequestId id : deep) EXPECT_EQ(queue_.NextStart(), id);
+  EXPECT_LT(queue_.NextStart(), deep.front());
+}
+
+class ReclaimedPrefixQueueTest : public LongPrefixQueueTest {
+ protected:
+  ReclaimedPrefixQueueTest() : LongPrefixQueueTest(30) {}
+};
+
+TEST_F(ReclaimedPrefixQueueTest, FollowsWhatIsReclaimed) {
+  Submit(20, 1, 1);
+  Submit(60, 1, 2);
+  queue_.Step();
+  queue_.Step();
+  SubmitOthers(kNumWaiting);
+  std::vector<RequestId> deep;
+  for (int32_t i = 0; i < 3; ++i) deep.push_back(Submit(12 + 4 * i, 1, 1));
+  // It goes on from 15 blocks of the second topic, and needs all others.
+  const RequestId big = Submit(119, 1, 2);
+  EXPECT_EQ(queue_.NextStart(), big);
+  published_.erase(1);
+  for (int32_t i = 0; i < 20; ++i) EXPECT_LT(queue_.NextStart(), deep.front());
+}
+
+}  // namespace
+}  // namespace blockmgr
