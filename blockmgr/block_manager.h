@@ -238,9 +238,9 @@ class BlockManager {
   // closed, for its region first, then the tail, then what the window groups
   // have; appends the copies, which are made before the next step to be
   // dispatched, or any later one, writes to blocks. kNoSwap, with nothing
-  // changed, when the tier has too few left, or it has gone back and a window
-  // lacks a page. REQUIRES: something is settled; no eviction is pending, nor a
-  // copy. O(its blocks).
+  // changed, when the tier has too few left, no entry is left to copy, or it
+  // has gone back and a window lacks a page. REQUIRES: something is settled; no
+  // eviction is pending, nor a copy. O(its blocks).
   SwapId SwapOut(SequenceSlot slot, std::vector<BlockTransfer>* transfers);
   // Extends what Match has found of the same tokens by what comes back of a
   // sequence that was swapped out: its first num_tokens, unless the cache has

@@ -60,6 +60,7 @@ SwapId BlockManager::SwapOut(SequenceSlot slot,
     add(window_tail(slot, group),
         layout_.FirstPage(group, sequence.num_settled), num_pages);
   }
+  if (blocks.empty()) return kNoSwap;
   const SwapId swap = host_.Add({.num_tokens = sequence.num_settled,
                                  .region = sequence.region,
                                  .content = sequence.content,

@@ -1,5 +1,5 @@
-// A million random transactions against the naive model, and 700,000 on models
-// with windows.
+// A million random transactions against the naive model, as many on models with
+// windows, and with a host tier half as many of each kind.
 
 #include <cstdint>
 #include <random>
@@ -24,7 +24,7 @@ constexpr int32_t kNumInstances = 6;
 using ModelTestCase = std::tuple<int32_t, bool>;
 
 DriverTally RunModelTest(const ModelTestCase& instance, DriverWindows windows,
-                         int64_t num_ops) {
+                         int64_t num_ops, bool swaps = false) {
   const auto [page_size, caching] = instance;
   DriverTally tally;
   for (uint64_t run = 1; tally.num_ops < num_ops / kNumInstances + 1; ++run) {
@@ -32,8 +32,9 @@ DriverTally RunModelTest(const ModelTestCase& instance, DriverWindows windows,
         run * 1000 + static_cast<uint64_t>(page_size) * 2 + (caching ? 1 : 0);
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    ManagerDriver driver(RandomConfig(random, page_size, caching, windows),
-                         random, &tally);
+    DriverConfig config = RandomConfig(random, page_size, caching, windows);
+    if (swaps) config.num_host_blocks = RandomInt(random, 1, 24);
+    ManagerDriver driver(config, random, &tally);
     for (int32_t i = 0; i < kOpsPerPhase * kPhasesPerRun; ++i) {
       const bool fills = i / kOpsPerPhase % 2 == 0;
       driver.Operate(fills ? 0.6 : 0.4);
@@ -66,6 +67,27 @@ void ExpectTheUsual(const DriverTally& tally, const ModelTestCase& instance) {
   EXPECT_EQ(tally.reclaimed_blocks > 0, caching);
   EXPECT_EQ(tally.matched_blocks > 0, caching);
   EXPECT_EQ(tally.matched_waiting_blocks > 0, caching);
+}
+
+void ExpectSwaps(const DriverTally& tally, const ModelTestCase& instance) {
+  const bool caching = std::get<bool>(instance);
+  EXPECT_GT(tally.swap_outs, 0);
+  EXPECT_GT(tally.refused_swap_outs, 0);
+  EXPECT_GT(tally.swap_ins, 0);
+  EXPECT_EQ(tally.needless_ins > 0, caching);
+  EXPECT_GT(tally.lost_swaps, 0);
+  EXPECT_GT(tally.dropped_swaps, 0);
+  if (kCaseDivisor > 1) return;
+  EXPECT_GT(tally.shortened_ins, 0);
+  EXPECT_GT(tally.refused_ins, 0);
+}
+
+void ExpectRegionSwaps(const DriverTally& tally,
+                       const ModelTestCase& instance) {
+  EXPECT_GT(tally.region_outs, 0);
+  EXPECT_GT(tally.region_ins, 0);
+  if (kCaseDivisor > 1) return;
+  EXPECT_EQ(tally.ins_behind_cache > 0, std::get<bool>(instance));
 }
 
 void ExpectEvictions(const DriverTally& tally, const ModelTestCase& instance) {
@@ -149,6 +171,40 @@ TEST_P(BlockManagerModelTest, AgreesWithNaiveModelOfWindowsOnly) {
   EXPECT_GT(tally.refused_backs, 0);
   EXPECT_GT(tally.backs_with_gap, 0);
   EXPECT_GT(tally.naive.stuck, 0);
+}
+
+TEST_P(BlockManagerModelTest, AgreesWithNaiveModelOfTheHostTier) {
+  const DriverTally tally =
+      RunModelTest(GetParam(), DriverWindows::kNone, kNumOps / 2, true);
+  ASSERT_FALSE(HasFailure());
+  ExpectSwaps(tally, GetParam());
+  ExpectRegionSwaps(tally, GetParam());
+  EXPECT_EQ(tally.stuck_swap_outs + tally.stuck_ins, 0);
+}
+
+TEST_P(BlockManagerModelTest, AgreesWithNaiveModelOfWindowGroupsInTheHostTier) {
+  const auto [page_size, caching] = GetParam();
+  const DriverTally tally =
+      RunModelTest(GetParam(), DriverWindows::kGroups, kNumOps / 2, true);
+  ASSERT_FALSE(HasFailure());
+  ExpectSwaps(tally, GetParam());
+  ExpectRegionSwaps(tally, GetParam());
+  if (kCaseDivisor > 1) return;
+  EXPECT_GT(tally.stuck_swap_outs, 0);
+  EXPECT_GT(tally.stuck_ins, 0);
+  if (page_size == 1) return;
+  EXPECT_EQ(tally.ins_behind_region > 0, caching);
+}
+
+TEST_P(BlockManagerModelTest, AgreesWithNaiveModelOfWindowsInTheHostTier) {
+  const DriverTally tally =
+      RunModelTest(GetParam(), DriverWindows::kAll, kNumOps / 2, true);
+  ASSERT_FALSE(HasFailure());
+  ExpectSwaps(tally, GetParam());
+  EXPECT_EQ(tally.ins_behind_cache, 0);
+  if (kCaseDivisor > 1) return;
+  EXPECT_GT(tally.stuck_swap_outs, 0);
+  EXPECT_GT(tally.stuck_ins, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Small, BlockManagerModelTest,

@@ -113,6 +113,17 @@ TEST_F(BlockManagerSwapTest, TooFewHostBlocksChangeNothing) {
   EXPECT_EQ(manager_.StateHash(), hash);
 }
 
+TEST_F(BlockManagerSwapTest, WhereNothingIsKeptNothingLeaves) {
+  const SequenceSlot slot = Compute(Prompt(1, 8));
+  Evict(slot, 8, {0, 0, 0, 0}, 0);
+  ASSERT_EQ(manager_.NumBlocks(slot), 0);
+  const uint64_t hash = manager_.StateHash();
+  std::vector<BlockTransfer> transfers;
+  EXPECT_EQ(manager_.SwapOut(slot, &transfers), kNoSwap);
+  EXPECT_THAT(transfers, IsEmpty());
+  EXPECT_EQ(manager_.StateHash(), hash);
+}
+
 TEST_F(BlockManagerSwapTest, WhatIsCachedIsSharedAgain) {
   const std::vector<int32_t> tokens = Prompt(1, 18);
   const SequenceSlot slot = Compute(tokens);

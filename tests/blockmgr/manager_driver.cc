@@ -57,8 +57,10 @@ ManagerDriver::ManagerDriver(const DriverConfig& config,
     : config_(config),
       random_(random),
       tally_(tally),
-      manager_(config.layout, config.max_sequences, config.caching),
-      model_(config.layout, config.caching, &tally->naive) {
+      manager_(config.layout, config.max_sequences, config.caching,
+               config.num_host_blocks),
+      model_(config.layout, config.caching, config.num_host_blocks,
+             &tally->naive) {
   EXPECT_TRUE(config.layout.Validate().ok());
 }
 
@@ -119,6 +121,8 @@ void ManagerDriver::Operate(double grow) {
   ++tally_->num_ops;
   if (Chance(0.15)) {
     Dispatch();
+  } else if (config_.num_host_blocks > 0 && Chance(0.2)) {
+    Swap();
   } else if (Chance(grow)) {
     Grow();
   } else {
@@ -475,26 +479,6 @@ void ManagerDriver::UndoReserve() {
   if (cache_was_touched_) return;
   EXPECT_EQ(manager_.StateHash(), hash);
   ++tally_->undone_reservations;
-}
-
-void ManagerDriver::UndoOrder() {
-  const uint64_t hash = manager_.StateHash();
-  if (!OrderEviction()) return;
-  const SequenceSlot slot = step_.orders.back().slot;
-  manager_.AbortEviction(slot);
-  model_.AbortEviction(slot);
-  step_.orders.pop_back();
-  // With steps in flight the fresh blocks are fenced, as if they had seen them.
-  if (cache_was_touched_ || model_.has_steps_in_flight()) return;
-  EXPECT_EQ(manager_.StateHash(), hash);
-  ++tally_->undone_orders;
-}
-
-void ManagerDriver::Close(SequenceSlot slot) {
-  tally_->closed_in_flight += model_.has_steps_in_flight() ? 1 : 0;
-  manager_.Close(slot);
-  model_.Close(slot);
-  incarnations_.erase(slot);
 }
 
 }  // namespace blockmgr

@@ -27,6 +27,7 @@ struct DriverConfig {
   int32_t max_sequences = 0;
   bool caching = false;
   int32_t max_steps_in_flight = 0;
+  int32_t num_host_blocks = 0;
 };
 
 // Which layers have a window.
@@ -77,6 +78,20 @@ struct DriverTally {
   int64_t part_forks = 0;       // of fewer tokens, with windows
   int64_t refused_backs = 0;    // windows had moved on
   int64_t backs_with_gap = 0;   // to where one had moved on by a page
+  int64_t swap_outs = 0;
+  int64_t region_outs = 0;        // of those
+  int64_t refused_swap_outs = 0;  // the host tier was full
+  int64_t stuck_swap_outs = 0;    // a window lacked a page
+  int64_t swap_ins = 0;
+  int64_t shortened_ins = 0;      // of those, of fewer tokens
+  int64_t region_ins = 0;         // likewise, with the region
+  int64_t ins_behind_cache = 0;   // likewise, behind cached blocks
+  int64_t ins_behind_region = 0;  // of those, on a cached region
+  int64_t refused_ins = 0;        // for want of blocks
+  int64_t needless_ins = 0;       // the cache had as much
+  int64_t stuck_ins = 0;          // what the window needs had not left
+  int64_t lost_swaps = 0;
+  int64_t dropped_swaps = 0;
   NaiveTally naive;
 };
 
@@ -167,6 +182,19 @@ class ManagerDriver {
   void CheckIllegalCounts(SequenceSlot slot, std::vector<int32_t> counts);
   void ResetPrefixCache();
   void LoseEngine();
+  // Something with the host tier.
+  void Swap();
+  SequenceSlot SlotToSwapOut();
+  // Whether others may start with its region, and it has gone on from there.
+  static bool IsPublished(const NaiveSequence& sequence);
+  void SwapOut(SequenceSlot slot);
+  void SwapIn(SwapId swap);
+  // What the cache has of the first num_tokens of a swapped sequence, computed
+  // over the same region.
+  void MatchPastOf(SwapId swap, const NaiveSequence& sequence,
+                   int32_t max_tokens, PrefixMatch* match,
+                   NaiveMatch* expected);
+  void LoseHostBlocks();
 
   const DriverConfig config_;
   std::mt19937_64& random_;
@@ -179,6 +207,7 @@ class ManagerDriver {
   int64_t now_ms_ = 0;
   // Scope and tokens of the regions that were published.
   std::vector<std::pair<int32_t, std::vector<int32_t>>> compressed_;
+  std::set<SequenceSlot> returning_;  // with the step being planned
   std::set<RegionId> findable_;  // in the cache, as far as it told
   Step step_;                    // being planned
   std::deque<Step> in_flight_;

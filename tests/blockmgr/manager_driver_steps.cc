@@ -25,6 +25,7 @@ void ManagerDriver::Dispatch() {
     runs.push_back({run.slot, run.num_tokens});
   }
   model_.Execute(runs);
+  returning_.clear();
   manager_.Dispatch(StepId{step_.id});
   model_.Dispatch(step_.id);
   in_flight_.push_back(std::exchange(step_, Step{}));
@@ -68,6 +69,26 @@ void ManagerDriver::Settle(Step* step, size_t i) {
   Rollback(run.slot, sequence.num_reserved - sequence.num_settled,
            std::span(step->runs).subspan(i));
   ++tally_->rejections;
+}
+
+void ManagerDriver::UndoOrder() {
+  const uint64_t hash = manager_.StateHash();
+  if (!OrderEviction()) return;
+  const SequenceSlot slot = step_.orders.back().slot;
+  manager_.AbortEviction(slot);
+  model_.AbortEviction(slot);
+  step_.orders.pop_back();
+  // With steps in flight the fresh blocks are fenced, as if they had seen them.
+  if (cache_was_touched_ || model_.has_steps_in_flight()) return;
+  EXPECT_EQ(manager_.StateHash(), hash);
+  ++tally_->undone_orders;
+}
+
+void ManagerDriver::Close(SequenceSlot slot) {
+  tally_->closed_in_flight += model_.has_steps_in_flight() ? 1 : 0;
+  manager_.Close(slot);
+  model_.Close(slot);
+  incarnations_.erase(slot);
 }
 
 int32_t ManagerDriver::ShardOf(int32_t head_index) const {
@@ -195,6 +216,7 @@ void ManagerDriver::ResetPrefixCache() {
 }
 
 void ManagerDriver::LoseEngine() {
+  if (!returning_.empty()) return;  // a step that is planned is dispatched
   while (!model_.sequences().empty()) Close(AnySlot());
   step_ = Step{};
   in_flight_.clear();

@@ -10,9 +10,10 @@
 namespace blockmgr {
 
 NaiveModel::NaiveModel(const ModelLayout& layout, bool caching,
-                       NaiveTally* tally)
+                       int32_t num_host_blocks, NaiveTally* tally)
     : layout_(layout),
       caching_(caching),
+      num_host_blocks_(num_host_blocks),
       tally_(tally),
       touched_(layout.num_blocks, 0),
       released_(layout.num_blocks, 0) {}
@@ -81,6 +82,7 @@ void NaiveModel::Check(const BlockManager& manager) const {
     EXPECT_EQ(manager.NumReleasable(slot), NumReleasable(slot));
     CheckWindows(manager, slot, holders);
   }
+  CheckHost(manager);
 }
 
 void NaiveModel::CheckRegion(const BlockManager& manager,
@@ -366,6 +368,8 @@ void NaiveModel::Dispatch(uint64_t step) {
   }
   for (const CopyOnWrite& copy : copies_) Released(copy.blocks.source);
   copies_.clear();
+  for (const SwapId swap : leaving_swaps_) DropSwapped(swap);
+  leaving_swaps_.clear();
 }
 
 void NaiveModel::Acknowledge(uint64_t step) {
@@ -396,6 +400,8 @@ void NaiveModel::LoseEngine() {
   EXPECT_TRUE(sequences_.empty());
   Acknowledge(dispatched_);
   ResetPrefixCache();
+  swaps_.clear();
+  host_released_.clear();
 }
 
 }  // namespace blockmgr

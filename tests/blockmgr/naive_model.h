@@ -31,6 +31,7 @@ struct NaiveSequence {
   // Of each window group, by page.
   std::vector<std::map<int32_t, BlockId>> windows;
   int32_t cut = 0;
+  int32_t length = 0;  // tokens computed when the region was made
   int32_t num_reserved = 0;
   int32_t num_settled = 0;
   int32_t num_found = 0;      // came from the cache
@@ -70,6 +71,7 @@ struct NaiveRun {
 struct NaiveMatch : PrefixMatch {
   bool is_shortened = false;        // by a window that is not there
   bool has_refused_region = false;  // likewise
+  int32_t num_ins = 0;              // blocks that come back
 };
 
 // How often it met what is rare in models with windows.
@@ -91,7 +93,8 @@ struct NaiveTally {
 
 class NaiveModel {
  public:
-  NaiveModel(const ModelLayout& layout, bool caching, NaiveTally* tally);
+  NaiveModel(const ModelLayout& layout, bool caching, int32_t num_host_blocks,
+             NaiveTally* tally);
 
   bool has_steps_in_flight() const { return dispatched_ > acknowledged_; }
   const std::map<SequenceSlot, NaiveSequence>& sequences() const {
@@ -165,6 +168,31 @@ class NaiveModel {
                                  const std::vector<int32_t>& counts,
                                  const RegionName* name);
   void AbortEviction(SequenceSlot slot);
+
+  // Host blocks that swapping the sequence out takes; none: it cannot be, as a
+  // window lacks a page.
+  std::optional<int32_t> HostBlocksNeeded(SequenceSlot slot) const;
+  int32_t num_free_host() const;
+  // Swapped out, and not on their way back, by id.
+  std::vector<SwapId> Swaps() const;
+  const NaiveSequence& SwappedAt(SwapId swap) const {
+    return swaps_.at(swap).sequence;
+  }
+  // Whether copies are planned.
+  bool has_copies() const { return !copies_.empty(); }
+  // The copies are what the product says; they are made at once.
+  void SwapOut(SequenceSlot slot, SwapId swap,
+               std::span<const BlockTransfer> transfers);
+  // Whether what is computed over a match's region is the same as over that of
+  // a swapped sequence; both may have none.
+  bool HasPastOf(SwapId swap, const PrefixMatch& match) const;
+  void MatchSwapped(SwapId swap, int32_t num_tokens, NaiveMatch* match) const;
+  // Opens what comes back, `transfers` by choice of the product.
+  void SwapIn(SequenceSlot slot, const NaiveMatch& match,
+              std::span<const BlockTransfer> transfers, int32_t num_free);
+  void DropSwapped(SwapId swap);
+  // Those that hold one, which are dropped.
+  std::vector<SwapId> LoseHostBlocks(const std::set<HostBlockId>& lost);
 
   // Does what the engine does in the step about to be dispatched: the planned
   // copies, then the rows of the runs. Afterwards every sequence must find all
@@ -295,6 +323,24 @@ class NaiveModel {
   void CountReclaimable(NaiveMatch* match) const;
   // Nothing leads to a window block any more.
   void DropOrphan(BlockId block);
+  // What the host tier has of a sequence.
+  struct Swap {
+    NaiveSequence sequence;  // with its blocks, when it left
+    std::vector<HostBlockId> region;
+    std::map<std::pair<int32_t, int32_t>, HostBlockId> pages;  // group, page
+  };
+  // The pages, by group, of the first num_tokens that are in windows.
+  std::vector<std::pair<int32_t, int32_t>> PagesInWindows(
+      const NaiveSequence& sequence, int32_t num_tokens) const;
+  static std::vector<HostBlockId> HostBlocksOf(const Swap& swap);
+  void CheckHost(const BlockManager& manager) const;
+  // Copies rows to or from the host tier.
+  void CopyOut(const BlockTransfer& transfer);
+  void CopyIn(const BlockTransfer& transfer);
+  // The region on the blocks that it comes back to.
+  void MoveRegion(const NaiveSequence& from, std::span<const BlockId> blocks,
+                  NaiveSequence* sequence);
+
   // Sequences that hold each block, and planned copies from it.
   std::vector<int32_t> Holders() const;
   std::vector<BlockId> Below(const NaiveSequence& sequence, int32_t cut) const;
@@ -317,6 +363,7 @@ class NaiveModel {
 
   const ModelLayout layout_;
   const bool caching_;
+  const int32_t num_host_blocks_;
   NaiveTally* const tally_;
   std::map<SequenceSlot, NaiveSequence> sequences_;
   std::map<BlockId, Entry> cached_;
@@ -337,6 +384,10 @@ class NaiveModel {
   std::vector<CopyOnWrite> copies_;
   // Who may write to a block without looking.
   std::map<BlockId, SequenceSlot> writers_;
+  std::map<SwapId, Swap> swaps_;
+  std::vector<SwapId> leaving_swaps_;              // read by the next step
+  std::map<HostBlockId, uint64_t> host_released_;  // newest step then
+  std::map<std::pair<HostBlockId, int32_t>, uint64_t> host_rows_;
   uint64_t next_lineage_ = 1;
   std::map<BlockId, uint64_t> left_;  // order of the last release
   uint64_t next_left_ = 1;

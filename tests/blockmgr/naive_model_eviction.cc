@@ -178,7 +178,7 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
     if (!used.contains(Index(*block))) Released(*block);
   }
   PublishOrBreak(slot, name, &receipt);
-  for (int32_t i = 0; receipt.cached && i < num_tail; ++i) {
+  for (int32_t i = num_tail; receipt.cached && i-- > 0;) {
     if (cut_before + i * layout_.page_size >= sequence.num_found) {
       Supersede(before[before.size() - static_cast<size_t>(num_tail - i)]);
     }
@@ -192,6 +192,7 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
 void NaiveModel::PublishOrBreak(SequenceSlot slot, const RegionName* name,
                                 EvictionReceipt* receipt) {
   NaiveSequence& sequence = at(slot);
+  sequence.length = sequence.num_settled;
   receipt->published = caching_ && name != nullptr &&
                        PublishRegion(&sequence, *name, &receipt->cached);
   if (receipt->published) return;
@@ -289,8 +290,9 @@ void NaiveModel::Supersede(BlockId block) {
   if (entry.superseded || !(entry.retention == Retention{})) return;
   entry.superseded = true;
   entry.retention.priority = kDefaultPriority - 1;
-  // The last of those that go first.
+  // The last of those that go first, some of which were wished to.
   if (line_.contains({block, 0})) line_[{block, 0}] = next_in_line_++;
+  if (released_[Index(block)] <= acknowledged_) left_[block] = next_left_++;
 }
 
 void NaiveModel::SupersedeRegion(uint64_t id) {
@@ -303,6 +305,8 @@ void NaiveModel::SupersedeRegion(uint64_t id) {
   if (line_.contains({kNullBlock, id})) {
     line_[{kNullBlock, id}] = next_in_line_++;
   }
+  const BlockId first = region.blocks.front();
+  if (released_[Index(first)] <= acknowledged_) left_[first] = next_left_++;
 }
 
 void NaiveModel::DropRegion(uint64_t id) {

@@ -26,7 +26,8 @@ std::vector<BlockId> NaiveModel::PartBlocks(
 }
 
 bool NaiveModel::CanFork(SequenceSlot slot) const {
-  return !at(slot).pending.has_value() &&
+  // What has come back is published with its next tokens.
+  return !at(slot).pending.has_value() && !WillPublish(slot, 0) &&
          std::ranges::none_of(copies_, [slot](const CopyOnWrite& copy) {
            return copy.slot == slot;
          });
@@ -58,8 +59,10 @@ bool NaiveModel::IsShared(SequenceSlot slot, BlockId part,
     if (other == slot) continue;
     const std::vector<BlockId> held = Held(sequence);
     if (std::ranges::count(held, part) == 0) continue;
+    // Its last block, that is, and no other.
     const bool leaves =
-        std::ranges::count(leavers, other, &TokenDemand::slot) > 0;
+        std::ranges::count(leavers, other, &TokenDemand::slot) > 0 &&
+        std::ranges::count(PartBlocks(sequence), part) > 0;
     const int32_t others = sequence.num_reserved % layout_.page_size;
     shared |= !leaves || others > num_rows;
   }

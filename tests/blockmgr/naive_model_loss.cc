@@ -30,6 +30,7 @@ void NaiveModel::CutBack(SequenceSlot slot, int32_t num_tokens) {
     sequence.pages.clear();
     sequence.context.clear();
     sequence.lineage = 0;
+    sequence.length = 0;
     sequence.cut = 0;
   }
   StopWriting(slot);

@@ -148,6 +148,7 @@ void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
     const auto id = static_cast<uint64_t>(match.region);
     const Region& region = regions_.at(id);
     sequence.cut = region.name.length - page_size;
+    sequence.length = region.name.length;
     sequence.region_blocks = region.blocks;
     sequence.kept = region.kept;
     sequence.pages = region.pages;
@@ -170,6 +171,7 @@ void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
   sequence.windows.resize(layout_.group_windows.size());
   auto next = match.window_blocks.begin();
   for (int32_t group = 1; group < num_groups(); ++group) {
+    if (match.swap != kNoSwap) break;  // these come back
     for (int32_t i = 0; i < match.num_tokens / page_size; ++i) {
       if (!IsInWindow(group, i, match.num_tokens)) continue;
       const BlockId block = *next++;

@@ -1,0 +1,176 @@
+// What ManagerDriver does with the host tier.
+
+#include <algorithm>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_split.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/blockmgr/manager_driver.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+
+void ManagerDriver::Swap() {
+  std::vector<SwapId> swaps = model_.Swaps();
+  for (const SwapId swap : swaps) {
+    if (!IsPublished(model_.SwappedAt(swap)) || Chance(0.5)) continue;
+    swaps = {swap};
+    break;
+  }
+  const int32_t kind = Int(0, 9);
+  if (kind < 4) {
+    if (!model_.sequences().empty()) SwapOut(SlotToSwapOut());
+  } else if (kind == 9) {
+    LoseHostBlocks();
+  } else if (!swaps.empty()) {
+    const auto last = static_cast<int32_t>(swaps.size()) - 1;
+    const SwapId swap = swaps[static_cast<size_t>(Int(0, last))];
+    if (kind < 8) return SwapIn(swap);
+    manager_.DropSwapped(swap);
+    model_.DropSwapped(swap);
+    ++tally_->dropped_swaps;
+  }
+}
+
+bool ManagerDriver::IsPublished(const NaiveSequence& sequence) {
+  return sequence.context.find('/') != std::string::npos &&
+         sequence.num_settled > sequence.length;
+}
+
+SequenceSlot ManagerDriver::SlotToSwapOut() {
+  const SequenceSlot any = AnySlot();
+  // Better one whose region may still be cached when it comes back.
+  for (const auto& [slot, sequence] : model_.sequences()) {
+    const bool ends_in_part =
+        sequence.num_settled % config_.layout.page_size != 0;
+    if (IsPublished(sequence) && ends_in_part) return slot;
+  }
+  return any;
+}
+
+void ManagerDriver::SwapOut(SequenceSlot slot) {
+  const NaiveSequence& sequence = model_.at(slot);
+  if (sequence.num_settled == 0 || sequence.pending.has_value() ||
+      model_.has_copies() || returning_.contains(slot)) {
+    return;
+  }
+  const std::optional<int32_t> needed = model_.HostBlocksNeeded(slot);
+  // Perhaps all was evicted.
+  const bool fits =
+      needed.has_value() && *needed > 0 && *needed <= model_.num_free_host();
+  const uint64_t hash = manager_.StateHash();
+  std::vector<BlockTransfer> transfers;
+  const SwapId swap = manager_.SwapOut(slot, &transfers);
+  EXPECT_EQ(swap != kNoSwap, fits);
+  if (swap == kNoSwap) {
+    EXPECT_TRUE(transfers.empty());
+    EXPECT_EQ(manager_.StateHash(), hash);
+    (needed.has_value() ? tally_->refused_swap_outs
+                        : tally_->stuck_swap_outs) += 1;
+    return;
+  }
+  ++tally_->swap_outs;
+  tally_->region_outs += sequence.kept.empty() ? 0 : 1;
+  model_.SwapOut(slot, swap, transfers);
+  Close(slot);
+}
+
+void ManagerDriver::MatchPastOf(SwapId swap, const NaiveSequence& sequence,
+                                int32_t max_tokens, PrefixMatch* match,
+                                NaiveMatch* expected) {
+  // A region was published as plan/history/length.
+  const std::vector<std::string> name = absl::StrSplit(sequence.context, '/');
+  const auto limit = [&](int32_t) { return max_tokens; };
+  const std::string history = name.size() == 3 ? name[1] : "";
+  const RegionQuery query = {.plan = name[0],
+                             .history = history,
+                             .any_history = false,
+                             .max_tokens_over = limit};
+  const RegionQuery* asked = name.size() == 3 ? &query : nullptr;
+  *expected = model_.Match(sequence.scope, sequence.tokens, max_tokens, asked);
+  if (expected->region != PrefixCache::kNone &&
+      !model_.HasPastOf(swap, *expected)) {
+    // One that a shorter history has made may be as long.
+    asked = nullptr;
+    *expected =
+        model_.Match(sequence.scope, sequence.tokens, max_tokens, asked);
+  }
+  *match = manager_.Match(sequence.names, sequence.tokens, max_tokens, asked);
+  if (!Chance(0.3)) return;
+  manager_.MatchPart(sequence.names, sequence.tokens, max_tokens, match);
+  model_.MatchPart(sequence.scope, sequence.tokens, max_tokens, expected);
+}
+
+void ManagerDriver::SwapIn(SwapId swap) {
+  NaiveSequence sequence = model_.SwappedAt(swap);
+  const int32_t least = std::max({sequence.cut, sequence.length, 1});
+  if (sequence.num_settled < least) return;
+  int32_t num_tokens = sequence.num_settled;
+  if (Chance(0.4)) num_tokens = Int(least, num_tokens);
+  sequence.names.Extend(sequence.tokens, config_.layout.page_size);
+  PrefixMatch match;
+  NaiveMatch expected;
+  MatchPastOf(swap, sequence, num_tokens, &match, &expected);
+  const bool is_needless = match.num_tokens >= num_tokens;
+  manager_.MatchSwapped(swap, num_tokens, sequence.length, &match);
+  model_.MatchSwapped(swap, num_tokens, &expected);
+  CheckMatch(match, expected);
+  EXPECT_EQ(match.swap, expected.swap);
+  EXPECT_EQ(match.num_tail_ins, expected.num_tail_ins);
+  EXPECT_EQ(match.num_ins(), expected.num_ins);
+  EXPECT_EQ(match.num_taken(), expected.num_reclaimable + expected.num_ins);
+  if (match.swap == kNoSwap) {
+    (is_needless ? tally_->needless_ins : tally_->stuck_ins) += 1;
+    return;
+  }
+  const int32_t available = manager_.num_available();
+  if (manager_.num_open_slots() == 0 || match.num_taken() > available) {
+    tally_->refused_ins += match.num_taken() > available ? 1 : 0;
+    return;
+  }
+  const int32_t num_free = manager_.stats().free_blocks;
+  const SequenceSlot slot = manager_.Open(sequence.names, match);
+  std::vector<BlockTransfer> transfers;
+  manager_.SwapIn(slot, match, &transfers);
+  EXPECT_EQ(available - manager_.num_available(), match.num_taken());
+  model_.SwapIn(slot, expected, transfers, num_free);
+  model_.CheckRegion(manager_, slot);
+  incarnations_[slot] = next_incarnation_++;
+  returning_.insert(slot);
+  ++tally_->swap_ins;
+  tally_->shortened_ins += num_tokens < sequence.num_settled ? 1 : 0;
+  tally_->region_ins += match.num_region_ins() > 0 ? 1 : 0;
+  tally_->ins_behind_cache += match.blocks.empty() ? 0 : 1;
+  tally_->ins_behind_region += match.cached == nullptr ? 0 : 1;
+}
+
+void ManagerDriver::LoseHostBlocks() {
+  // Who comes back holds host blocks until the step is dispatched.
+  if (!returning_.empty()) return;
+  std::set<HostBlockId> lost;
+  for (int32_t i = Int(1, 2); i > 0; --i) {
+    lost.insert(HostBlockId{Int(0, config_.num_host_blocks - 1)});
+  }
+  std::vector<HostBlockId> reported(lost.begin(), lost.end());
+  if (Chance(0.1)) {
+    const uint64_t hash = manager_.StateHash();
+    reported.push_back(HostBlockId{Chance(0.5) ? -1 : config_.num_host_blocks});
+    EXPECT_THAT(manager_.LoseHostBlocks(reported),
+                StatusIs(absl::StatusCode::kInvalidArgument));
+    EXPECT_EQ(manager_.StateHash(), hash);
+    return;
+  }
+  const absl::StatusOr<std::vector<SwapId>> losers =
+      manager_.LoseHostBlocks(reported);
+  ASSERT_OK(losers);
+  EXPECT_EQ(*losers, model_.LoseHostBlocks(lost));
+  tally_->lost_swaps += std::ssize(*losers);
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,263 @@
+// What NaiveModel knows of the host tier.
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "blockmgr/base/bits.h"
+#include "tests/blockmgr/naive_model.h"
+
+namespace blockmgr {
+
+std::vector<std::pair<int32_t, int32_t>> NaiveModel::PagesInWindows(
+    const NaiveSequence& sequence, int32_t num_tokens) const {
+  std::vector<std::pair<int32_t, int32_t>> pages;
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    for (int32_t i = 0; i < CeilDiv(num_tokens, layout_.page_size); ++i) {
+      const bool in_region = group == 0 && i * layout_.page_size < sequence.cut;
+      if (in_region || !IsInWindow(group, i, num_tokens)) continue;
+      pages.emplace_back(group, i);
+    }
+  }
+  return pages;
+}
+
+std::optional<int32_t> NaiveModel::HostBlocksNeeded(SequenceSlot slot) const {
+  const NaiveSequence& sequence = at(slot);
+  auto count = static_cast<int32_t>(sequence.region_blocks.size());
+  for (const auto& [group, page] :
+       PagesInWindows(sequence, sequence.num_settled)) {
+    if (BlockAt(sequence, group, page) == kNullBlock) return std::nullopt;
+    ++count;
+  }
+  return count;
+}
+
+std::vector<HostBlockId> NaiveModel::HostBlocksOf(const Swap& swap) {
+  std::vector<HostBlockId> blocks = swap.region;
+  for (const auto& [page, block] : swap.pages) blocks.push_back(block);
+  return blocks;
+}
+
+int32_t NaiveModel::num_free_host() const {
+  int32_t num_free = num_host_blocks_;
+  for (const auto& [id, swap] : swaps_) {
+    num_free -= static_cast<int32_t>(HostBlocksOf(swap).size());
+  }
+  for (const auto& [block, step] : host_released_) {
+    num_free -= step > acknowledged_ ? 1 : 0;
+  }
+  return num_free;
+}
+
+std::vector<SwapId> NaiveModel::Swaps() const {
+  std::vector<SwapId> swaps;
+  for (const auto& [id, swap] : swaps_) {
+    if (std::ranges::count(leaving_swaps_, id) == 0) swaps.push_back(id);
+  }
+  return swaps;
+}
+
+void NaiveModel::CheckHost(const BlockManager& manager) const {
+  const HostTier& host = manager.host();
+  EXPECT_EQ(host.num_blocks(), num_host_blocks_);
+  EXPECT_EQ(host.num_free(), num_free_host());
+  EXPECT_EQ(host.num_sequences(), std::ssize(swaps_));
+  int32_t num_used = 0;
+  for (const auto& [id, swap] : swaps_) {
+    ASSERT_TRUE(host.Contains(id));
+    EXPECT_EQ(host.at(id).num_tokens, swap.sequence.num_settled);
+    EXPECT_EQ(host.at(id).cut(), swap.sequence.cut);
+    EXPECT_EQ(host.at(id).blocks, HostBlocksOf(swap));
+    num_used += static_cast<int32_t>(host.at(id).blocks.size());
+  }
+  EXPECT_EQ(host.num_used(), num_used);
+}
+
+void NaiveModel::CopyOut(const BlockTransfer& transfer) {
+  for (int32_t i = 0; i < layout_.page_size; ++i) {
+    const auto row = rows_.find({transfer.block, i});
+    host_rows_.erase({transfer.host, i});
+    if (row != rows_.end()) host_rows_[{transfer.host, i}] = row->second;
+  }
+}
+
+void NaiveModel::CopyIn(const BlockTransfer& transfer) {
+  for (int32_t i = 0; i < layout_.page_size; ++i) {
+    const auto row = host_rows_.find({transfer.host, i});
+    if (row != host_rows_.end()) rows_[{transfer.block, i}] = row->second;
+  }
+}
+
+void NaiveModel::SwapOut(SequenceSlot slot, SwapId id,
+                         std::span<const BlockTransfer> transfers) {
+  Swap swap = {.sequence = at(slot), .region = {}, .pages = {}};
+  std::set<HostBlockId> used;
+  for (const auto& [other, swapped] : swaps_) {
+    for (const HostBlockId block : HostBlocksOf(swapped)) used.insert(block);
+  }
+  const auto pages = PagesInWindows(swap.sequence, swap.sequence.num_settled);
+  const size_t num_region = swap.sequence.region_blocks.size();
+  ASSERT_EQ(transfers.size(), num_region + pages.size());
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    const auto& [block, host] = transfers[i];
+    EXPECT_TRUE(used.insert(host).second) << "a host block has two holders";
+    EXPECT_LE(host_released_[host], acknowledged_)
+        << "a step in flight may touch the host block";
+    CopyOut(transfers[i]);
+    if (i < num_region) {
+      EXPECT_EQ(block, swap.sequence.region_blocks[i]);
+      swap.region.push_back(host);
+      continue;
+    }
+    const auto& [group, page] = pages[i - num_region];
+    EXPECT_EQ(block, BlockAt(swap.sequence, group, page));
+    swap.pages[{group, page}] = host;
+  }
+  EXPECT_TRUE(swaps_.emplace(id, std::move(swap)).second);
+}
+
+bool NaiveModel::HasPastOf(SwapId id, const PrefixMatch& match) const {
+  const NaiveSequence& sequence = SwappedAt(id);
+  if (match.region == PrefixCache::kNone) return sequence.kept.empty();
+  const Region& region = regions_.at(static_cast<uint64_t>(match.region));
+  return ContextOf(region.name) == sequence.context;
+}
+
+void NaiveModel::MatchSwapped(SwapId id, int32_t num_tokens,
+                              NaiveMatch* match) const {
+  if (match->num_tokens >= num_tokens) return;
+  const Swap& swap = swaps_.at(id);
+  const auto pages = PagesInWindows(swap.sequence, num_tokens);
+  for (const std::pair<int32_t, int32_t>& page : pages) {
+    if (!swap.pages.contains(page)) return;
+  }
+  match->DropPart(layout_.page_size);
+  // A prefix that has left its window cannot be found again.
+  if (layout_.window > 0 || !HasPastOf(id, *match)) *match = NaiveMatch();
+  match->window_blocks.clear();
+  match->num_reclaimable = 0;
+  match->num_cooling = 0;
+  CountReclaimable(match);
+  match->num_tokens = num_tokens;
+  match->swap = id;
+  match->num_window_blocks = static_cast<int32_t>(std::ranges::count_if(
+      pages, [](const auto& page) { return page.first > 0; }));
+  match->num_ins = static_cast<int32_t>(pages.size() - match->blocks.size());
+  match->num_tail_ins = match->num_ins - match->num_window_blocks;
+  if (match->region == PrefixCache::kNone) {
+    match->num_ins += static_cast<int32_t>(swap.region.size());
+  }
+}
+
+void NaiveModel::MoveRegion(const NaiveSequence& from,
+                            std::span<const BlockId> blocks,
+                            NaiveSequence* sequence) {
+  sequence->region_blocks.assign(blocks.begin(), blocks.end());
+  std::map<int32_t, int32_t> moved;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    moved[Index(from.region_blocks[i])] = Index(blocks[i]);
+  }
+  sequence->pages = from.pages;
+  for (auto& [head, pages] : sequence->pages) {
+    for (NaivePage& page : pages) page[1] = moved.at(page[1]);
+  }
+  sequence->kept = from.kept;
+  sequence->cut = from.cut;
+  sequence->length = from.length;
+  sequence->lineage = from.lineage;
+  sequence->context = "private " + std::to_string(next_entry_++);
+  sequence->chain = 0;
+}
+
+void NaiveModel::SwapIn(SequenceSlot slot, const NaiveMatch& match,
+                        std::span<const BlockTransfer> transfers,
+                        int32_t num_free) {
+  const int32_t page_size = layout_.page_size;
+  const Swap& swap = swaps_.at(match.swap);
+  const NaiveSequence& from = swap.sequence;
+  const int32_t cut = match.region == PrefixCache::kNone ? 0 : from.cut;
+  NaiveMatch cached = match;
+  cached.num_tokens =
+      cut + static_cast<int32_t>(match.blocks.size()) * page_size;
+  NaiveSequence opened;
+  opened.tokens = from.tokens;
+  opened.scope = from.scope;
+  opened.wishes = from.wishes;
+  opened.names = from.names;
+  Open(slot, std::move(opened), cached);
+
+  ASSERT_EQ(std::ssize(transfers), match.num_ins);
+  std::vector<BlockId> taken;
+  for (const BlockTransfer& transfer : transfers) {
+    taken.push_back(transfer.block);
+  }
+  HandOut(taken, num_free);
+  NaiveSequence& sequence = at(slot);
+  size_t next = 0;
+  if (match.region == PrefixCache::kNone && !from.kept.empty()) {
+    next = swap.region.size();
+    for (size_t i = 0; i < next; ++i) {
+      EXPECT_EQ(transfers[i].host, swap.region[i]);
+    }
+    MoveRegion(from, std::span(taken).first(next), &sequence);
+    sequence.num_offered = match.num_tokens / page_size;
+  }
+  for (const auto& [group, page] : PagesInWindows(from, match.num_tokens)) {
+    const int32_t in_tail = page - sequence.cut / page_size;
+    if (group == 0 && in_tail < std::ssize(match.blocks)) continue;
+    EXPECT_EQ(transfers[next].host, swap.pages.at({group, page}));
+    CopyIn(transfers[next]);
+    if (group > 0) {
+      sequence.windows[group - 1][page] = taken[next++];
+      continue;
+    }
+    // Of what is behind the window nothing is left to find it by.
+    if (in_tail > std::ssize(sequence.tail)) sequence.chain = 0;
+    sequence.tail.resize(static_cast<size_t>(in_tail), kNullBlock);
+    sequence.tail.push_back(taken[next++]);
+  }
+  sequence.num_reserved = match.num_tokens;
+  sequence.num_settled = match.num_tokens;
+  for (int32_t i = cached.num_tokens; i < match.num_tokens; ++i) {
+    sequence.values.push_back(from.values[i]);
+  }
+  sequence.window_values = from.window_values;
+  for (std::vector<uint64_t>& values : sequence.window_values) {
+    values.resize(match.num_tokens);
+  }
+  for (const BlockId part : PartBlocks(sequence)) writers_[part] = slot;
+  for (int32_t i = 0; i < match.num_tokens / page_size; ++i) {
+    Write(sequence, i);
+  }
+  leaving_swaps_.push_back(match.swap);
+}
+
+void NaiveModel::DropSwapped(SwapId id) {
+  for (const HostBlockId block : HostBlocksOf(swaps_.at(id))) {
+    host_released_[block] = dispatched_;
+  }
+  swaps_.erase(id);
+}
+
+std::vector<SwapId> NaiveModel::LoseHostBlocks(
+    const std::set<HostBlockId>& lost) {
+  std::vector<SwapId> losers;
+  for (const auto& [id, swap] : swaps_) {
+    const std::vector<HostBlockId> blocks = HostBlocksOf(swap);
+    if (std::ranges::any_of(
+            blocks, [&](HostBlockId block) { return lost.contains(block); })) {
+      losers.push_back(id);
+    }
+  }
+  for (const SwapId id : losers) DropSwapped(id);
+  return losers;
+}
+
+}  // namespace blockmgr
