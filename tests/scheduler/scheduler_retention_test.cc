@@ -76,8 +76,8 @@ TEST_F(RetentionTest, AWishForWhatIsCachedCounts) {
   EXPECT_EQ(Serve(kTopic), 16);
 }
 
-// A prompt of whole pages computes its last one again, and two at a time compute
-// all of theirs: what the cache has already is what the wish is for.
+// A prompt of whole pages computes its last one again, and two at a time all of
+// theirs: what the cache has already is what the wish is for.
 TEST_F(RetentionTest, AWishForWhatIsComputedAgainCounts) {
   Request request = MakeRequest("", 16, 1, kTopic);
   Serve(request);
@@ -173,7 +173,7 @@ TEST_F(RetentionTest, OnlyTheRangeIsKept) {
 }
 
 TEST_F(RetentionTest, OfSeveralRangesTheHighestPriorityCounts) {
-  // Below the default in the middle; the wish for all else is above it.
+  // The first pages, then the last: 80, and below the default.
   Serve(kTopic, {{.begin = 8, .priority = 0},
                  {.end = 12, .priority = 80},
                  {.end = 4, .priority = 36}});
