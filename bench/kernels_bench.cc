@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -26,6 +27,7 @@
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/dtype.h"
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/eviction/policy.h"
 #include "kernels/backend.h"
@@ -295,13 +297,12 @@ void SnapKvScores(benchmark::State& state) {
       benchmark::Counter::kIsIterationInvariantRate);
 }
 
-// range: tokens, 1 for bf16 and 0 for fp32. Heads as many as fit: up to 2^20
+// range: tokens, and the number of a DType. Heads as many as fit: up to 2^20
 // rows. Bytes of K as often as it is read.
 void ScoreKeys(benchmark::State& state, const ScorerSpec& scorer,
                int64_t passes) {
   const int64_t heads = std::clamp<int64_t>((1 << 20) / state.range(0), 1, 8);
-  Cache cache(state.range(0), 1,
-              state.range(1) == 1 ? DType::kBFloat16 : DType::kFloat32,
+  Cache cache(state.range(0), 1, static_cast<DType>(state.range(1)),
               static_cast<int32_t>(heads));
   RunScorer(state, scorer, cache, passes);
 }
@@ -416,11 +417,11 @@ void Register(int64_t tokens) {
     benchmark::RegisterBenchmark("SnapKvScores", SnapKvScores)
         ->Args({tokens, group_size});
   }
-  for (const int64_t bf16 : {0, 1}) {
+  for (int64_t dtype = 0; dtype < std::ssize(kDTypeNames); ++dtype) {
     benchmark::RegisterBenchmark("KeyDiffScores", KeyDiffScores)
-        ->Args({tokens, bf16});
+        ->Args({tokens, dtype});
     benchmark::RegisterBenchmark("KnormScores", KnormScores)
-        ->Args({tokens, bf16});
+        ->Args({tokens, dtype});
   }
   benchmark::RegisterBenchmark("TovaScores", TovaScores)->Arg(tokens);
   benchmark::RegisterBenchmark("ExpectedAttentionScores",

@@ -192,6 +192,18 @@ absl::StatusOr<EvictionPolicy> ReadPolicy(const v1::EvictionPolicy& proto) {
   return policy;
 }
 
+v1::DType ToProto(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return v1::DTYPE_FLOAT32;
+    case DType::kBFloat16:
+      return v1::DTYPE_BFLOAT16;
+    case DType::kFloat16:
+      return v1::DTYPE_FLOAT16;
+  }
+  return v1::DTYPE_UNSPECIFIED;
+}
+
 }  // namespace
 
 absl::StatusOr<ModelLayout> FromProto(const v1::ModelLayout& proto) {
@@ -214,9 +226,14 @@ absl::StatusOr<ModelLayout> FromProto(const v1::ModelLayout& proto) {
     case v1::DTYPE_BFLOAT16:
       layout.dtype = DType::kBFloat16;
       break;
+    case v1::DTYPE_FLOAT16:
+      layout.dtype = DType::kFloat16;
+      break;
     default:
-      return Invalid("layout.dtype: expected float32 (1) or bfloat16 (2), got ",
-                     proto.dtype());
+      return Invalid(
+          "layout.dtype: expected float32 (1), bfloat16 (2) or float16 (3), "
+          "got ",
+          proto.dtype());
   }
   const absl::Status status = layout.Validate();
   if (!status.ok()) return Within("layout", status);
@@ -234,8 +251,7 @@ void ToProto(const ModelLayout& layout, v1::ModelLayout* proto) {
   proto->set_window(layout.window);
   proto->mutable_group_windows()->Assign(layout.group_windows.begin(),
                                          layout.group_windows.end());
-  proto->set_dtype(layout.dtype == DType::kFloat32 ? v1::DTYPE_FLOAT32
-                                                   : v1::DTYPE_BFLOAT16);
+  proto->set_dtype(ToProto(layout.dtype));
 }
 
 absl::StatusOr<EvictionPolicy> FromProto(const v1::EvictionPolicy& proto) {

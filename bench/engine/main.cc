@@ -22,6 +22,7 @@
 #include "bench/engine/sim_engine.h"
 #include "bench/engine/sim_flags.h"
 #include "bench/engine/tiny_engine.h"
+#include "blockmgr/base/dtype.h"
 #include "blockmgr/base/run_main.h"
 #include "blockmgr/base/status_macros.h"
 #include "kernels/backend.h"
@@ -71,7 +72,8 @@ void AddTinyFlags(CLI::App* app, Flags* flags) {
         ->group(kTinyGroup);
   };
   app->add_option("--dtype", flags->dtype, "Elements of K and V")
-      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->check(CLI::IsMember(
+          std::vector<std::string>(kDTypeNames.begin(), kDTypeNames.end())))
       ->capture_default_str()
       ->group(kTinyGroup);
   add("--page-size", &flags->page_size, "Tokens of a page");
@@ -153,8 +155,7 @@ absl::Status CheckModeFlags(const CLI::App& app, const std::string& mode) {
 absl::Status ServeTiny(const Flags& flags, EngineClient* client) {
   BM_RETURN_IF_ERROR(flags.tiny.Validate());
   ModelLayout layout =
-      MakeLayout(flags.tiny, flags.page_size,
-                 flags.dtype == "float32" ? DType::kFloat32 : DType::kBFloat16,
+      MakeLayout(flags.tiny, flags.page_size, DTypeNamed(flags.dtype),
                  flags.num_blocks.value_or(kTinyBlocks));
   layout.num_shards = flags.num_shards;
   BM_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Backend>> backends,

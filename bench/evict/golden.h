@@ -26,7 +26,7 @@ namespace blockmgr {
 
 // Values x[i] = (a + b + c) * 2^-bits - 1.5, times scale, of three fields of
 // `bits` bits of splitmix64(seed << 32 | i): exact in float32 with 21 bits, in
-// bfloat16 with 5.
+// bfloat16 and float16 with 5.
 struct GoldenInput {
   uint64_t seed = 0;
   int bits = 0;

@@ -29,8 +29,8 @@ constexpr double kRelativeTolerance = 1e-5;
 // Of the case's greatest score, for those that are a difference of larger
 // numbers.
 constexpr double kAbsoluteTolerance = 1e-6;
-// Inputs with so many bits are exact in bfloat16.
-constexpr int kBFloat16Bits = 5;
+// Inputs with so many bits are exact in bfloat16 and in float16.
+constexpr int kBitsExactInHalfWords = 5;
 constexpr int32_t kPageSize = 16;
 
 template <typename... Pieces>
@@ -113,10 +113,11 @@ absl::StatusOr<Tensors> MakeTensors(const GoldenCase& golden) {
   return tensors;
 }
 
-bool IsExactInBFloat16(const GoldenCase& golden) {
+bool IsExactInHalfWords(const GoldenCase& golden) {
   const auto fits = [&](const char* name) {
     const auto found = golden.inputs.find(name);
-    return found != golden.inputs.end() && found->second.bits <= kBFloat16Bits;
+    return found != golden.inputs.end() &&
+           found->second.bits <= kBitsExactInHalfWords;
   };
   return fits("K") && fits("V");
 }
@@ -243,12 +244,15 @@ absl::Status CheckPolicyCase(const GoldenCase& golden,
   BM_RETURN_IF_ERROR(CheckScores(golden, run, tensors, result));
   BM_RETURN_IF_ERROR(CheckBudgets(golden, run, result));
   BM_RETURN_IF_ERROR(CheckKept(golden, run, tensors, result));
-  if (!IsExactInBFloat16(golden)) return absl::OkStatus();
-  BM_ASSIGN_OR_RETURN(const PolicyRun stored,
-                      Run(run, tensors, DType::kBFloat16));
-  absl::Status status = CheckKept(golden, run, tensors, stored);
-  if (status.ok()) return status;
-  return BadCase("stored as bfloat16: ", std::string(status.message()));
+  if (!IsExactInHalfWords(golden)) return absl::OkStatus();
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    BM_ASSIGN_OR_RETURN(const PolicyRun stored, Run(run, tensors, dtype));
+    const absl::Status status = CheckKept(golden, run, tensors, stored);
+    if (status.ok()) continue;
+    return BadCase("stored as ", DTypeName(dtype), ": ",
+                   std::string(status.message()));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -15,8 +15,8 @@ namespace blockmgr {
 // Runs the case by its method's policy, on the case's tensors or scores, or as
 // CheckGoldenBudgets says; lukv_solver alone is no policy but the solver. Kept
 // positions and budgets must be equal, scores within a tolerance of float32.
-// Where the inputs are exact in bfloat16, kept positions must be the same when
-// K and V are stored so.
+// Where the inputs are exact in bfloat16 and float16, kept positions must be
+// the same when K and V are stored so.
 //
 // The error, if any, is the first difference: what, where, expected, got.
 absl::Status CheckGoldenCase(

@@ -7,11 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -24,6 +22,7 @@
 #include <absl/strings/strip.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/dtype.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -159,19 +158,6 @@ absl::StatusOr<std::string> ReadHeaderText(const std::string& path,
   return text;
 }
 
-float FromHalf(uint16_t half) {
-  const float sign = (half & 0x8000u) != 0 ? -1.0f : 1.0f;
-  const int exponent = (half >> 10) & 0x1F;
-  const auto fraction = static_cast<float>(half & 0x3FFu);
-  if (exponent == 31) {
-    return fraction == 0 ? sign * std::numeric_limits<float>::infinity()
-                         : std::numeric_limits<float>::quiet_NaN();
-  }
-  // Subnormals have no hidden bit and the exponent of 1.
-  return exponent == 0 ? sign * std::ldexp(fraction, -24)
-                       : sign * std::ldexp(fraction + 1024.0f, exponent - 25);
-}
-
 float Decode(const Header& header, const char* bytes) {
   uint64_t bits = 0;
   for (int64_t i = 0; i < header.item_bytes; ++i) {
@@ -183,7 +169,7 @@ float Decode(const Header& header, const char* bytes) {
                ? static_cast<float>(static_cast<int32_t>(bits))
                : static_cast<float>(static_cast<int64_t>(bits));
   }
-  if (header.item_bytes == 2) return FromHalf(static_cast<uint16_t>(bits));
+  if (header.item_bytes == 2) return FromFloat16(static_cast<uint16_t>(bits));
   if (header.item_bytes == 4) {
     return std::bit_cast<float>(static_cast<uint32_t>(bits));
   }

@@ -11,6 +11,7 @@
 
 #include "bench/evict/npy.h"
 #include "bench/evict/prefixed.h"
+#include "blockmgr/base/dtype.h"
 #include "blockmgr/base/read_file.h"
 #include "blockmgr/base/status_macros.h"
 
@@ -120,7 +121,8 @@ void AddPolicyFlags(CLI::App& app, PolicyFlags* flags) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--dtype", flags->dtype, "what scorers see K and V stored as")
-      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->check(CLI::IsMember(
+          std::vector<std::string>(kDTypeNames.begin(), kDTypeNames.end())))
       ->capture_default_str()
       ->group(group);
 }
@@ -145,8 +147,7 @@ absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags) {
     named.name = FormatPolicy(*policy);
     named.policy = *policy;
     named.options.page_size = flags.page_size;
-    named.options.dtype =
-        flags.dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
+    named.options.dtype = DTypeNamed(flags.dtype);
     if (policy->needs_table()) {
       BM_ASSIGN_OR_RETURN(named.options.table, FindTable(*policy, list.tables));
     }

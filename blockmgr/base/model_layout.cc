@@ -112,9 +112,8 @@ std::string ModelLayout::ToString() const {
   return absl::StrFormat(
       "%d layers, %d heads (%d q_heads), head_dim %d, page_size %d, %s, %d "
       "blocks%s%s",
-      num_layers, num_heads, num_q_heads, head_dim, page_size,
-      dtype == DType::kFloat32 ? "float32" : "bfloat16", num_blocks, shards,
-      windows);
+      num_layers, num_heads, num_q_heads, head_dim, page_size, DTypeName(dtype),
+      num_blocks, shards, windows);
 }
 
 KvPoolLayout KvPoolLayout::PageContiguous(const ModelLayout& layout) {

@@ -36,10 +36,16 @@ CpuBackend::CpuBackend(KvArena arena)
 
 void CpuBackend::StoreRow(const float* values, std::byte* row) const {
   const std::size_t dim = static_cast<std::size_t>(layout().head_dim);
-  if (layout().dtype == DType::kFloat32) {
-    std::memcpy(row, values, dim * sizeof(float));
-  } else {
-    EncodeBFloat16({values, dim}, {reinterpret_cast<uint16_t*>(row), dim});
+  switch (layout().dtype) {
+    case DType::kFloat32:
+      std::memcpy(row, values, dim * sizeof(float));
+      return;
+    case DType::kBFloat16:
+      EncodeBFloat16({values, dim}, {reinterpret_cast<uint16_t*>(row), dim});
+      return;
+    case DType::kFloat16:
+      EncodeFloat16({values, dim}, {reinterpret_cast<uint16_t*>(row), dim});
+      return;
   }
 }
 
@@ -294,17 +300,14 @@ void CpuBackend::ReadSlot(SlotIndex slot, std::span<float> out) const {
   for (const int64_t part : {0, 1}) {
     const std::byte* row = key + part * arena_.kv_stride();
     float* values = out.data() + part * head_dim;
-    if (layout().dtype == DType::kFloat32) {
-      std::memcpy(values, row, head_dim * sizeof(float));
-    } else {
-      const uint16_t* elements = reinterpret_cast<const uint16_t*>(row);
-      std::transform(elements, elements + head_dim, values, FromBFloat16);
+    for (int64_t i = 0; i < head_dim; ++i) {
+      values[i] = LoadElement(layout().dtype, row, i);
     }
   }
 }
 
 void CpuBackend::Poison() {
-  // All bits set is a NaN in both dtypes.
+  // All bits set is a NaN in every dtype.
   std::ranges::fill(arena_.bytes(), std::byte{0xFF});
 }
 

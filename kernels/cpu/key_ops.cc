@@ -39,7 +39,8 @@ HWY_INLINE void LoadTwo(D d, const Element* row, hn::Vec<D>& a, hn::Vec<D>& b) {
   if constexpr (kPairs) {
     const hn::RebindToUnsigned<D> d32;
     const hn::Repartition<uint16_t, D> d16;
-    const auto pair = hn::BitCast(d32, hn::LoadU(d16, row));
+    const auto pair = hn::BitCast(
+        d32, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(row)));
     a = hn::BitCast(d, hn::ShiftLeft<16>(pair));
     b = hn::BitCast(d, hn::And(pair, hn::Set(d32, 0xFFFF0000u)));
   } else {
@@ -76,24 +77,21 @@ HWY_INLINE void JoinPairs(D d, int64_t head_dim, float* x) {
 template <class Kernel, class... Args>
 HWY_INLINE void Dispatch(const RowList& rows, Args... args) {
   const bool wide = rows.head_dim % 16 == 0;
-  if (rows.dtype == DType::kFloat32) {
-    if (wide) {
-      Kernel::template Run<float, false>(WideTag(), rows, args...);
-    } else {
-      Kernel::template Run<float, false>(NarrowTag(), rows, args...);
-    }
-    return;
-  }
 #if BM_HAS_BLOCKS
-  if (wide && HasPairs(WideTag(), rows.head_dim)) {
-    return Kernel::template Run<uint16_t, true>(WideTag(), rows, args...);
+  if (rows.dtype == DType::kBFloat16 && wide &&
+      HasPairs(WideTag(), rows.head_dim)) {
+    return Kernel::template Run<hwy::bfloat16_t, true>(WideTag(), rows,
+                                                       args...);
   }
 #endif
-  if (wide) {
-    Kernel::template Run<uint16_t, false>(WideTag(), rows, args...);
-  } else {
-    Kernel::template Run<uint16_t, false>(NarrowTag(), rows, args...);
-  }
+  ForElements(rows.dtype, [&](auto element) HWY_ATTR {
+    using Element = decltype(element);
+    if (wide) {
+      Kernel::template Run<Element, false>(WideTag(), rows, args...);
+    } else {
+      Kernel::template Run<Element, false>(NarrowTag(), rows, args...);
+    }
+  });
 }
 
 // What is summed over a row's elements k, given x's elements a.

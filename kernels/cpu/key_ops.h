@@ -26,7 +26,7 @@ struct RowList {
   const std::byte* const* rows = nullptr;
   int32_t num_rows = 0;    // to reduce now: the first of the list
   int32_t num_listed = 0;  // these, and up to kMaxRowsAhead more
-  // Elements of a row; a multiple of 4, for bf16 of 8.
+  // Elements of a row; a multiple of 4, for 2-byte types of 8.
   int32_t head_dim = 0;
   DType dtype = DType::kFloat32;
 };

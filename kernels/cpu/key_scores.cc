@@ -21,13 +21,6 @@ constexpr int32_t kMedianChannels = 8;
 // NaN is kept: std::max(a, b) is a unless a < b.
 float AtLeast(float value, float floor) { return std::max(value, floor); }
 
-float Element(const RowList& keys, int32_t row, int32_t index) {
-  if (keys.dtype == DType::kFloat32) {
-    return reinterpret_cast<const float*>(keys.rows[row])[index];
-  }
-  return FromBFloat16(reinterpret_cast<const uint16_t*>(keys.rows[row])[index]);
-}
-
 // Of an even number of values the mean of the middle two. Reorders them.
 double Median(std::span<float> values) {
   if (std::ranges::any_of(values, [](float x) { return std::isnan(x); })) {
@@ -86,7 +79,8 @@ void KeyScorer::MedianKey(const KvArena& arena,
       for (int32_t r = 0; r < keys.num_rows; ++r) {
         const float norm = AtLeast(norms_[begin + r], floor);
         for (int32_t c = 0; c < num_channels; ++c) {
-          channels_[c * size + begin + r] = Element(keys, r, first + c) / norm;
+          channels_[c * size + begin + r] =
+              LoadElement(keys.dtype, keys.rows[r], first + c) / norm;
         }
       }
     });

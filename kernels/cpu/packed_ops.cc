@@ -180,11 +180,9 @@ HWY_INLINE void DotPanelAll(D d, const float* panel, int64_t head_dim,
 }  // namespace
 
 void PackRowsImpl(const KvTile& tile, int32_t num_rows, float* packed) {
-  if (tile.dtype == DType::kFloat32) {
-    PackElements<float>(tile, num_rows, packed);
-  } else {
-    PackElements<uint16_t>(tile, num_rows, packed);
-  }
+  ForElements(tile.dtype, [&](auto element) HWY_ATTR {
+    PackElements<decltype(element)>(tile, num_rows, packed);
+  });
 }
 
 void DotPackedImpl(const float* packed, int64_t head_dim, int32_t num_rows,

@@ -9,6 +9,17 @@
 
 #include <hwy/highway.h>
 
+#include "blockmgr/base/dtype.h"
+
+// Whether float16 has instructions of its own, which do what base/dtype.h does.
+// Where Highway has none it rounds towards zero and knows no NaN.
+#undef BM_HAS_FLOAT16
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+#define BM_HAS_FLOAT16 1
+#else
+#define BM_HAS_FLOAT16 0
+#endif
+
 // Whether four vectors can be reduced or transposed in blocks of 128 bits whose
 // number is known to the compiler.
 #undef BM_HAS_BLOCKS
@@ -34,12 +45,54 @@ HWY_INLINE hn::Vec<D> LoadElements(D d, const float* row) {
   return hn::LoadU(d, row);
 }
 
-template <class D>
-HWY_INLINE hn::Vec<D> LoadElements(D d, const uint16_t* row) {
+// Elements of 16 bits, each in the lower half of a lane.
+template <class D, class Element>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> LoadBits(D /*d*/,
+                                                     const Element* row) {
   const hn::Rebind<uint16_t, D> d16;
   const hn::RebindToUnsigned<D> d32;
-  return hn::BitCast(
-      d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, row))));
+  return hn::PromoteTo(d32,
+                       hn::LoadU(d16, reinterpret_cast<const uint16_t*>(row)));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> LoadElements(D d, const hwy::bfloat16_t* row) {
+  return hn::BitCast(d, hn::ShiftLeft<16>(LoadBits(d, row)));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> LoadElements(D d, const hwy::float16_t* row) {
+#if BM_HAS_FLOAT16
+  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), row));
+#else
+  // FromFloat16 in vectors.
+  const hn::RebindToUnsigned<D> d32;
+  const auto bits = LoadBits(d, row);
+  const auto magnitude = hn::And(bits, hn::Set(d32, 0x7FFFu));
+  const auto sign = hn::ShiftLeft<16>(hn::Xor(bits, magnitude));
+  const auto shifted = hn::ShiftLeft<13>(magnitude);
+  const auto scaled = hn::Mul(hn::BitCast(d, shifted), hn::Set(d, 0x1p112f));
+  const auto special = hn::Or(shifted, hn::Set(d32, 0x7F800000u));
+  const hn::RebindToSigned<D> di32;
+  const auto is_special =
+      hn::Gt(hn::BitCast(di32, magnitude), hn::Set(di32, 0x7BFF));
+  const auto value = hn::IfThenElse(hn::RebindMask(d, is_special),
+                                    hn::BitCast(d, special), scaled);
+  return hn::Or(hn::BitCast(d, sign), value);
+#endif
+}
+
+// Returns use(an element of the type that rows of this dtype consist of).
+template <class Use>
+HWY_INLINE void ForElements(DType dtype, const Use& use) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return use(float());
+    case DType::kBFloat16:
+      return use(hwy::bfloat16_t());
+    case DType::kFloat16:
+      return use(hwy::float16_t());
+  }
 }
 
 template <class Element>

@@ -272,11 +272,10 @@ void AttendElements(const KvTile& tile, int32_t num_rows, float scale,
 void AttendTileImpl(const KvTile& tile, int32_t num_rows, float scale,
                     const float* queries, std::span<SoftmaxState> states,
                     float* output) {
-  if (tile.dtype == DType::kFloat32) {
-    AttendElements<float>(tile, num_rows, scale, queries, states, output);
-  } else {
-    AttendElements<uint16_t>(tile, num_rows, scale, queries, states, output);
-  }
+  ForElements(tile.dtype, [&](auto element) HWY_ATTR {
+    AttendElements<decltype(element)>(tile, num_rows, scale, queries, states,
+                                      output);
+  });
 }
 
 void AddSoftmaxImpl(float* logits, int64_t num_logits, std::span<float> sums) {
@@ -294,7 +293,7 @@ void AddSoftmaxImpl(float* logits, int64_t num_logits, std::span<float> sums) {
   for (; j < size; ++j) sums[j] += logits[j] / total;
 }
 
-// blockmgr/base/dtype.h in vectors.
+// ToBFloat16 in vectors.
 void EncodeBFloat16Impl(std::span<const float> in, std::span<uint16_t> out) {
   const NarrowTag d;
   const hn::RebindToSigned<NarrowTag> d32;
@@ -317,6 +316,19 @@ void EncodeBFloat16Impl(std::span<const float> in, std::span<uint16_t> out) {
   }
 }
 
+void EncodeFloat16Impl(std::span<const float> in, std::span<uint16_t> out) {
+#if BM_HAS_FLOAT16
+  const NarrowTag d;
+  const hn::Rebind<hwy::float16_t, NarrowTag> d16;
+  for (std::size_t i = 0; i < in.size(); i += hn::Lanes(d)) {
+    hn::StoreU(hn::DemoteTo(d16, hn::LoadU(d, &in[i])), d16,
+               reinterpret_cast<hwy::float16_t*>(&out[i]));
+  }
+#else
+  std::ranges::transform(in, out.begin(), ToFloat16);
+#endif
+}
+
 }  // namespace blockmgr::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -327,6 +339,7 @@ namespace {
 HWY_EXPORT(AttendTileImpl);
 HWY_EXPORT(AddSoftmaxImpl);
 HWY_EXPORT(EncodeBFloat16Impl);
+HWY_EXPORT(EncodeFloat16Impl);
 
 }  // namespace
 
@@ -348,6 +361,12 @@ void EncodeBFloat16(std::span<const float> in, std::span<uint16_t> out) {
   BM_CHECK(in.size() == out.size());
   BM_CHECK(in.size() % 4 == 0);
   HWY_DYNAMIC_DISPATCH(EncodeBFloat16Impl)(in, out);
+}
+
+void EncodeFloat16(std::span<const float> in, std::span<uint16_t> out) {
+  BM_CHECK(in.size() == out.size());
+  BM_CHECK(in.size() % 4 == 0);
+  HWY_DYNAMIC_DISPATCH(EncodeFloat16Impl)(in, out);
 }
 
 }  // namespace blockmgr

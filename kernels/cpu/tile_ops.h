@@ -31,7 +31,7 @@ struct KvTile {
   // live rows, up to a multiple of kRowGroup, repeat any readable row.
   std::array<const std::byte*, kTileRows> keys;
   int64_t kv_stride = 0;
-  // Elements of a row; a multiple of 4, for bf16 of 8.
+  // Elements of a row; a multiple of 4, for 2-byte types of 8.
   int32_t head_dim = 0;
   DType dtype = DType::kFloat32;
 };
@@ -58,8 +58,10 @@ void AttendTile(const KvTile& tile, int32_t num_rows, float scale,
 // REQUIRES: 0 < num_logits, sums.size() <= num_logits.
 void AddSoftmax(float* logits, int64_t num_logits, std::span<float> sums);
 
-// out[i] = ToBFloat16(in[i]). REQUIRES: same sizes, a multiple of 4.
+// out[i] = ToBFloat16(in[i]), or ToFloat16(in[i]). REQUIRES: same sizes, a
+// multiple of 4.
 void EncodeBFloat16(std::span<const float> in, std::span<uint16_t> out);
+void EncodeFloat16(std::span<const float> in, std::span<uint16_t> out);
 
 }  // namespace blockmgr
 

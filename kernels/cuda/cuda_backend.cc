@@ -25,7 +25,8 @@ absl::Status CheckLayout(const ModelLayout& layout) {
   BM_RETURN_IF_ERROR(layout.Validate());
   if (layout.dtype != DType::kBFloat16) {
     return absl::InvalidArgumentError(
-        "dtype: expected bfloat16 (what has CUDA kernels), got float32");
+        absl::StrCat("dtype: expected bfloat16 (what has CUDA kernels), got ",
+                     DTypeName(layout.dtype)));
   }
   if (layout.num_shards != 1) {
     return absl::InvalidArgumentError(

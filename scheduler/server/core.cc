@@ -10,6 +10,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/dtype.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -45,9 +46,8 @@ std::string DescribeDifference(const ModelLayout& want,
                         want.group_windows[i], ", got ", got.group_windows[i]);
   }
   if (want == got) return "";
-  return absl::StrCat("layout.dtype: live requests need elements of ",
-                      DTypeBytes(want.dtype), " bytes, got ",
-                      DTypeBytes(got.dtype));
+  return absl::StrCat("layout.dtype: live requests need ",
+                      DTypeName(want.dtype), ", got ", DTypeName(got.dtype));
 }
 
 absl::Status ShuttingDown() {

@@ -252,8 +252,7 @@ TEST_P(AttentionScoresTest, ScoresDoNotDependOnWhatWasScoredBefore) {
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, AttentionScoresTest,
-                         testing::Values(DType::kFloat32, DType::kBFloat16),
-                         DTypeName);
+                         testing::ValuesIn(kEveryDType), DTypeParamName);
 
 }  // namespace
 }  // namespace blockmgr

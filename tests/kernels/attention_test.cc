@@ -448,9 +448,8 @@ TEST_P(AttentionTest, SequenceWithoutQueriesIsSkipped) {
   EXPECT_TRUE(test.Run(*backend, 0, {&query, 1}).empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, AttentionTest,
-                         testing::Values(DType::kFloat32, DType::kBFloat16),
-                         DTypeName);
+INSTANTIATE_TEST_SUITE_P(DTypes, AttentionTest, testing::ValuesIn(kEveryDType),
+                         DTypeParamName);
 
 }  // namespace
 }  // namespace blockmgr

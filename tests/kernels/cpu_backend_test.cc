@@ -197,9 +197,8 @@ TEST_P(CpuBackendTest, PoisonMakesEverySlotNaN) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, CpuBackendTest,
-                         testing::Values(DType::kFloat32, DType::kBFloat16),
-                         DTypeName);
+INSTANTIATE_TEST_SUITE_P(DTypes, CpuBackendTest, testing::ValuesIn(kEveryDType),
+                         DTypeParamName);
 
 TEST(CpuBackendCreateTest, ReportsTheLayoutItWasMadeFor) {
   const ModelLayout layout = SmallLayout(DType::kBFloat16);

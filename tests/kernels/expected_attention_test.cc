@@ -204,8 +204,7 @@ TEST_P(ExpectedAttentionTest, NaNKeyIsInEveryScoreOfItsHeadOnly) {
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, ExpectedAttentionTest,
-                         testing::Values(DType::kFloat32, DType::kBFloat16),
-                         DTypeName);
+                         testing::ValuesIn(kEveryDType), DTypeParamName);
 
 }  // namespace
 }  // namespace blockmgr

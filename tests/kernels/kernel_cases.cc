@@ -46,13 +46,20 @@ ModelLayout RandomLayout(Rng& rng, DType dtype, int32_t num_blocks) {
   return layout;
 }
 
-std::string DTypeName(const testing::TestParamInfo<DType>& info) {
-  return info.param == DType::kFloat32 ? "Float32" : "BFloat16";
+std::string DTypeParamName(const testing::TestParamInfo<DType>& info) {
+  return std::string(DTypeName(info.param));
 }
 
 float Stored(float value, DType dtype) {
-  if (dtype == DType::kFloat32) return value;
-  return FromBFloat16(ToBFloat16(value));
+  switch (dtype) {
+    case DType::kFloat32:
+      return value;
+    case DType::kBFloat16:
+      return FromBFloat16(ToBFloat16(value));
+    case DType::kFloat16:
+      return FromFloat16(ToFloat16(value));
+  }
+  return value;
 }
 
 PoolModel::PoolModel(const ModelLayout& layout)
@@ -248,13 +255,7 @@ std::string CheckHostCopies(Backend* backend, PoolModel* model, Rng& rng) {
   const auto row_on_host = [&](const std::byte* bytes) {
     std::vector<float> row(layout.head_dim);
     for (int32_t i = 0; i < layout.head_dim; ++i) {
-      if (layout.dtype == DType::kFloat32) {
-        std::memcpy(&row[i], bytes + int64_t{4} * i, 4);
-      } else {
-        uint16_t bits = 0;
-        std::memcpy(&bits, bytes + int64_t{2} * i, 2);
-        row[i] = FromBFloat16(bits);
-      }
+      row[i] = LoadElement(layout.dtype, bytes, i);
     }
     return row;
   };

@@ -39,8 +39,10 @@ void Shuffle(std::vector<T>* values, Rng& rng) {
 // 1, 2, 4 or 16 tokens.
 ModelLayout RandomLayout(Rng& rng, DType dtype, int32_t num_blocks);
 
+inline constexpr DType kEveryDType[] = {DType::kFloat32, DType::kBFloat16,
+                                        DType::kFloat16};
 // Name of a test parameter.
-std::string DTypeName(const testing::TestParamInfo<DType>& info);
+std::string DTypeParamName(const testing::TestParamInfo<DType>& info);
 
 // What `value` becomes when stored as `dtype`.
 float Stored(float value, DType dtype);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -26,7 +28,8 @@ struct KeyCase {
         rows(RandomFloats(rng, kTileRows * dim)),
         x(RandomFloats(rng, dim)) {
     for (float& value : rows) value = Stored(value, dtype);
-    std::ranges::transform(rows, std::back_inserter(halves), ToBFloat16);
+    std::ranges::transform(rows, std::back_inserter(halves),
+                           dtype == DType::kBFloat16 ? ToBFloat16 : ToFloat16);
     tile.head_dim = static_cast<int32_t>(dim);
     tile.dtype = dtype;
     for (int64_t r = 0; r < kTileRows; ++r) {
@@ -54,8 +57,33 @@ struct KeyCase {
   KvTile tile;
 };
 
+// Subnormals, infinities and NaN too. One row's sum is the row.
+TEST_P(KeyOpsTest, EveryFloat16IsReadAsItsValue) {
+  for (const int32_t head_dim : {8, 128}) {
+    for (int32_t first = 0; first < 1 << 16; first += head_dim) {
+      std::vector<uint16_t> row(head_dim);
+      std::iota(row.begin(), row.end(), static_cast<uint16_t>(first));
+      const std::vector<const std::byte*> rows(
+          kRowGroup, reinterpret_cast<const std::byte*>(row.data()));
+      std::vector<float> sum(head_dim);
+      SumRows({.rows = rows.data(),
+               .num_rows = 1,
+               .num_listed = 1,
+               .head_dim = head_dim,
+               .dtype = DType::kFloat16},
+              sum.data());
+      for (int32_t i = 0; i < head_dim; ++i) {
+        const float value = FromFloat16(row[i]);
+        ASSERT_TRUE(sum[i] == value ||
+                    (std::isnan(sum[i]) && std::isnan(value)))
+            << row[i] << ": " << sum[i];
+      }
+    }
+  }
+}
+
 TEST_P(KeyOpsTest, NumbersOfRowsMatchFloat64) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType dtype : kEveryDType) {
     for (const int64_t head_dim : {8, 16, 24, 64, 80, 128, 256}) {
       SCOPED_TRACE(head_dim);
       Rng rng(head_dim);
@@ -90,7 +118,7 @@ TEST_P(KeyOpsTest, NumbersOfRowsMatchFloat64) {
 
 // A floor above some lengths and below others, and one of none.
 TEST_P(KeyOpsTest, SumsOfRowsMatchFloat64) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType dtype : kEveryDType) {
     for (const int64_t head_dim : {8, 16, 24, 64, 80, 96, 128, 160, 256}) {
       SCOPED_TRACE(head_dim);
       Rng rng(head_dim);
@@ -128,7 +156,7 @@ TEST_P(KeyOpsTest, SumsOfRowsMatchFloat64) {
 
 // Not on the rows around it, nor on its place among them.
 TEST_P(KeyOpsTest, ARowsNumbersDependOnTheRowAlone) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType dtype : kEveryDType) {
     Rng rng(3);
     KeyCase test(dtype, 128, rng);
     test.num_rows = kTileRows;

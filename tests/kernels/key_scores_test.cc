@@ -256,9 +256,8 @@ TEST_P(KeyScoresTest, KnormMatchesNaiveScores) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, KeyScoresTest,
-                         testing::Values(DType::kFloat32, DType::kBFloat16),
-                         DTypeName);
+INSTANTIATE_TEST_SUITE_P(DTypes, KeyScoresTest, testing::ValuesIn(kEveryDType),
+                         DTypeParamName);
 
 }  // namespace
 }  // namespace blockmgr

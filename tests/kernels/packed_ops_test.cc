@@ -24,7 +24,8 @@ struct PackedCase {
         elements(RandomFloats(rng, num_vectors * dim)),
         packed(AllocatePacked(dim)) {
     for (float& x : rows) x = Stored(x, dtype);
-    std::ranges::transform(rows, std::back_inserter(halves), ToBFloat16);
+    std::ranges::transform(rows, std::back_inserter(halves),
+                           dtype == DType::kBFloat16 ? ToBFloat16 : ToFloat16);
     tile.head_dim = static_cast<int32_t>(dim);
     tile.dtype = dtype;
     for (int64_t r = 0; r < kTileRows; ++r) {
@@ -57,7 +58,7 @@ struct PackedCase {
 class PackedOpsTest : public EveryTargetTest {};
 
 TEST_P(PackedOpsTest, DotPackedMatchesFloat64) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType dtype : kEveryDType) {
     for (const int64_t head_dim : {8, 16, 24, 64, 80, 128}) {
       for (const int64_t num_vectors : {1, 2, 3, 4, 5, 6, 7, 13, 32}) {
         SCOPED_TRACE(testing::Message()

@@ -237,9 +237,8 @@ TEST_P(SnapKvTest, NaNKeyIsInEveryScoreOfItsHeadOnly) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, SnapKvTest,
-                         testing::Values(DType::kFloat32, DType::kBFloat16),
-                         DTypeName);
+INSTANTIATE_TEST_SUITE_P(DTypes, SnapKvTest, testing::ValuesIn(kEveryDType),
+                         DTypeParamName);
 
 }  // namespace
 }  // namespace blockmgr

@@ -112,6 +112,25 @@ TEST_P(TileOpsTest, EncodeBFloat16RoundsToNearestEven) {
                                         0xFF80, 0x0000, 0x8000}));
 }
 
+// Every float16, its neighbours' ties and all NaN: each high part with low
+// parts around a tie.
+TEST_P(TileOpsTest, EncodeFloat16DoesWhatTheScalarConversionDoes) {
+  std::vector<float> in;
+  for (uint32_t high = 0; high < 1u << 19; ++high) {
+    const uint32_t low = (high * 0x9E3779B1u) >> 30;
+    for (const uint32_t bits : {0x0000u, 0x0FFFu + low, 0x1FFFu}) {
+      in.push_back(std::bit_cast<float>(high << 13 | bits));
+    }
+  }
+  in.resize(in.size() / 4 * 4);
+  std::vector<uint16_t> out(in.size());
+  EncodeFloat16(in, out);
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    ASSERT_EQ(out[i], ToFloat16(in[i]))
+        << std::hex << std::bit_cast<uint32_t>(in[i]);
+  }
+}
+
 TEST_P(TileOpsTest, NaNAmongTheLogitsMakesEveryShareNaN) {
   for (int32_t n = 1; n <= 70; n += 3) {
     for (const int32_t at : {0, n / 2, n - 1}) {

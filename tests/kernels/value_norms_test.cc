@@ -132,9 +132,8 @@ TEST_P(ValueNormsTest, ZeroHasNoSizeAndNaNPassesThrough) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, ValueNormsTest,
-                         testing::Values(DType::kFloat32, DType::kBFloat16),
-                         DTypeName);
+INSTANTIATE_TEST_SUITE_P(DTypes, ValueNormsTest, testing::ValuesIn(kEveryDType),
+                         DTypeParamName);
 
 }  // namespace
 }  // namespace blockmgr

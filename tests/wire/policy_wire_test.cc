@@ -1,7 +1,9 @@
 #include "wire/policy_wire.h"
 
+#include <iterator>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include <absl/strings/ascii.h>
 #include <absl/strings/str_cat.h>
@@ -20,7 +22,10 @@ using ::testing::HasSubstr;
 constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 
 TEST(PolicyWireTest, LayoutsComeBack) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+  for (const auto& [dtype, number] :
+       {std::pair(DType::kFloat32, v1::DTYPE_FLOAT32),
+        std::pair(DType::kBFloat16, v1::DTYPE_BFLOAT16),
+        std::pair(DType::kFloat16, v1::DTYPE_FLOAT16)}) {
     const int32_t num_shards = dtype == DType::kFloat32 ? 1 : 3;
     const ModelLayout layout = {.num_layers = 2,
                                 .num_heads = 3,
@@ -33,12 +38,14 @@ TEST(PolicyWireTest, LayoutsComeBack) {
                                 .group_windows = {8, 32}};
     v1::ModelLayout proto;
     ToProto(layout, &proto);
+    EXPECT_EQ(proto.dtype(), number);
     EXPECT_EQ(proto.num_q_heads(), 6);
     EXPECT_EQ(proto.num_blocks(), 5);
     ASSERT_OK_AND_ASSIGN(const ModelLayout back, FromProto(proto));
     EXPECT_EQ(back, layout);
   }
-  // A field added to the message must be filled, and tested, here.
+  // A dtype or a field added to the message must be filled, and tested, here.
+  EXPECT_EQ(v1::DType_descriptor()->value_count(), 1 + std::ssize(kDTypeNames));
   EXPECT_EQ(v1::ModelLayout::GetDescriptor()->field_count(), 10);
   EXPECT_THAT(FromProto(v1::ModelLayout()),
               StatusIs(kInvalid, HasSubstr("layout.dtype")));

@@ -146,7 +146,8 @@ std::vector<Request> Requests(const RequestEviction& eviction) {
 }
 
 void ExpectTheSame(const RequestEviction& eviction, bool expects_evictions) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType dtype :
+       {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     const std::vector<Request> requests = Requests(eviction);
     const Outcome plain = Serve({.dtype = dtype}, requests);
     EXPECT_EQ(plain.stats.num_draft_tokens, 0u);

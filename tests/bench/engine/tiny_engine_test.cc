@@ -65,10 +65,10 @@ TEST(TinyEngineTest, LogitsMatchTheDenseReference) {
 class TinyEngineDTypeTest : public ::testing::TestWithParam<DType> {};
 
 INSTANTIATE_TEST_SUITE_P(DTypes, TinyEngineDTypeTest,
-                         ::testing::Values(DType::kFloat32, DType::kBFloat16),
+                         ::testing::Values(DType::kFloat32, DType::kBFloat16,
+                                           DType::kFloat16),
                          [](const auto& param) {
-                           return param.param == DType::kFloat32 ? "Float32"
-                                                                 : "BFloat16";
+                           return std::string(DTypeName(param.param));
                          });
 
 TEST_P(TinyEngineDTypeTest, ChunksDoNotChangeABit) {

@@ -46,7 +46,7 @@ TEST(PolicyFlagsTest, ParsesFlagsInOrder) {
   AddPolicyFlags(app, &flags);
   app.parse(
       "--policy \"snapkv(window=16,kernel=5) | adakv\" --policy knorm "
-      "--page-size 8 --dtype bfloat16");
+      "--page-size 8 --dtype float16");
   EXPECT_THAT(
       flags.policies,
       ::testing::ElementsAre("snapkv(window=16,kernel=5) | adakv", "knorm"));
@@ -57,7 +57,7 @@ TEST(PolicyFlagsTest, ParsesFlagsInOrder) {
   EXPECT_EQ(list.policies[1].policy.scorer.kind, ScorerKind::kKnorm);
   EXPECT_EQ(list.policies[1].name, FormatPolicy(list.policies[1].policy));
   EXPECT_EQ(list.policies[0].options.page_size, 8);
-  EXPECT_EQ(list.policies[0].options.dtype, DType::kBFloat16);
+  EXPECT_EQ(list.policies[0].options.dtype, DType::kFloat16);
   EXPECT_EQ(list.policies[0].options.table, nullptr);
 }
 

@@ -137,23 +137,27 @@ TEST(RunPolicyTest, RunsLayersIndependently) {
 TEST(RunPolicyTest, StoresInTheTypeAskedFor) {
   SyntheticShape shape = kShape;
   shape.num_layers = 1;
-  Tensors tensors = MakeSyntheticTensors(shape, 4);
-  PolicyRunOptions options;
-  options.dtype = DType::kBFloat16;
+  const Tensors tensors = MakeSyntheticTensors(shape, 4);
   const EvictionPolicy policy = *ParsePolicy("knorm");
-  ASSERT_OK_AND_ASSIGN(const PolicyRun rough,
-                       RunPolicy(policy, Keep("0.3"), tensors, options));
   ASSERT_OK_AND_ASSIGN(const PolicyRun fine,
                        RunPolicy(policy, Keep("0.3"), tensors, {}));
-  EXPECT_NE(rough.scores, fine.scores);
-  for (float& value : tensors.layers[0].keys) {
-    value = FromBFloat16(ToBFloat16(value));
-  }
-  ASSERT_OK_AND_ASSIGN(const PolicyRun rounded,
-                       RunPolicy(policy, Keep("0.3"), tensors, {}));
-  EXPECT_EQ(rough.keep.ranks, rounded.keep.ranks);
-  for (size_t i = 0; i < rough.scores.size(); ++i) {
-    EXPECT_NEAR(rough.scores[i], rounded.scores[i], 1e-5);
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    PolicyRunOptions options;
+    options.dtype = dtype;
+    ASSERT_OK_AND_ASSIGN(const PolicyRun rough,
+                         RunPolicy(policy, Keep("0.3"), tensors, options));
+    EXPECT_NE(rough.scores, fine.scores);
+    Tensors stored = tensors;
+    for (float& value : stored.layers[0].keys) {
+      value = dtype == DType::kBFloat16 ? FromBFloat16(ToBFloat16(value))
+                                        : FromFloat16(ToFloat16(value));
+    }
+    ASSERT_OK_AND_ASSIGN(const PolicyRun rounded,
+                         RunPolicy(policy, Keep("0.3"), stored, {}));
+    EXPECT_EQ(rough.keep.ranks, rounded.keep.ranks);
+    for (size_t i = 0; i < rough.scores.size(); ++i) {
+      EXPECT_NEAR(rough.scores[i], rounded.scores[i], 1e-5);
+    }
   }
 }
 

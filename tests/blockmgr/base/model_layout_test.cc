@@ -194,6 +194,11 @@ TEST(ModelLayoutTest, TextNamesTheNumbers) {
   EXPECT_EQ(SmallLayout().ToString(),
             "3 layers, 2 heads (8 q_heads), head_dim 16, page_size 4, "
             "bfloat16, 5 blocks");
+  ModelLayout half = SmallLayout();
+  half.dtype = DType::kFloat16;
+  EXPECT_EQ(half.ToString(),
+            "3 layers, 2 heads (8 q_heads), head_dim 16, page_size 4, "
+            "float16, 5 blocks");
 }
 
 TEST(ModelLayoutTest, LayoutsThatDifferInAnyFieldAreUnequal) {

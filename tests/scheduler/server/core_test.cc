@@ -278,6 +278,12 @@ TEST_F(CoreTest, RequestsWaitForTheNextEngine) {
   EXPECT_THAT(Attach(SmallLayout(), 5),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        "num_host_blocks: live requests need 0, got 5"));
+  ModelLayout halved = SmallLayout();
+  halved.dtype = DType::kFloat16;
+  EXPECT_THAT(Attach(halved),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "layout.dtype: live requests need float32, got "
+                       "float16"));
   ModelLayout sharded = SmallLayout();
   sharded.num_shards = 2;
   EXPECT_THAT(Attach(sharded),
