@@ -132,9 +132,11 @@ Outcome WaitingStep(int32_t num_waiting, int32_t divisor) {
 }
 
 // The ratio is that of the slowest steps, to those with 100 waiting.
-Outcome ManyWaitingStep(SchedulingPolicy policy, int32_t divisor) {
-  WaitingWorkload few({.num_waiting = 100 / divisor, .policy = policy});
-  WaitingWorkload many({.num_waiting = 10000 / divisor, .policy = policy});
+Outcome ManyWaitingStep(WaitingWorkload::Setting setting, int32_t divisor) {
+  setting.num_waiting = 100 / divisor;
+  WaitingWorkload few(setting);
+  setting.num_waiting = 10000 / divisor;
+  WaitingWorkload many(setting);
   const PairedTimes times = TimesByTurns(
       kNumSteps / divisor, [&] { return StepAndRefill(&few); },
       [&] { return StepAndRefill(&many); });
@@ -242,14 +244,19 @@ const std::map<std::string, double>& Limits() {
       {"decode_step_256_evictable_every_chunk.ratio", 1.1},
       {"decode_step_256_evictable_decode.ratio", 1.1},
       {"decode_step_256_evictable_pressure.ratio", 1.1},
+      {"decode_step_256_heads.ratio", 1.1},
       {"waiting_10000.ratio", 2},
       {"waiting_10000_priority.ratio", 2},
       {"waiting_10000_prefix.ratio", 2},
+      {"waiting_10000_fair_share.ratio", 2},
+      {"waiting_10000_quotas.ratio", 2},
       {"allocate_free.ns_per_block", 10},
+      {"reclaim.ratio", 4},
       {"prefix_match_32k.ns_per_block", 100},
       {"commit_eviction.p50_us", 100},
       {"commit_eviction_cached.p50_us", 100},
       {"commit_eviction_published.p50_us", 100},
+      {"commit_eviction_own_blocks.p50_us", 100},
       {"metadata.pool_fraction", 0.005},
       {"metadata.pool_fraction_with_regions", 0.005},
   };
@@ -275,6 +282,7 @@ std::vector<Benchmark> Benchmarks() {
                           }});
   };
   using Decode = DecodeWorkload::Setting;
+  using Waiting = WaitingWorkload::Setting;
   using Eviction = EvictionWorkload::Setting;
   add("decode_step_256", DecodeStep, 256);
   add("decode_step_1536", DecodeStep, 1536);
@@ -289,11 +297,20 @@ std::vector<Benchmark> Benchmarks() {
   add("decode_step_256_windows", DecodeStepLike,
       Decode{.num_running = 256, .num_window_groups = 1});
   add("decode_step_256_drafts", DraftStep, 256);
+  // 5,120 heads instead of 256: nothing is done per head.
+  add("decode_step_256_heads", DecodeStepLike,
+      Decode{.num_running = 256, .num_layers = 80, .num_heads = 64});
   benchmarks.push_back({"spin_20us", Spin});
   add("waiting_100", WaitingStep, 100);
-  add("waiting_10000", ManyWaitingStep, SchedulingPolicy::kFcfs);
-  add("waiting_10000_priority", ManyWaitingStep, SchedulingPolicy::kPriority);
-  add("waiting_10000_prefix", ManyWaitingStep, SchedulingPolicy::kPrefix);
+  add("waiting_10000", ManyWaitingStep, Waiting{});
+  add("waiting_10000_priority", ManyWaitingStep,
+      Waiting{.policy = SchedulingPolicy::kPriority});
+  add("waiting_10000_prefix", ManyWaitingStep,
+      Waiting{.policy = SchedulingPolicy::kPrefix});
+  add("waiting_10000_fair_share", ManyWaitingStep, Waiting{.fair_share = true});
+  // Every tenant runs one at a time, and is passed meanwhile.
+  add("waiting_10000_quotas", ManyWaitingStep,
+      Waiting{.fair_share = true, .num_tenants = 300, .max_blocks = 26});
   benchmarks.push_back({"allocate_free", AllocateAndFree});
   benchmarks.push_back({"reclaim", Reclaim});
   benchmarks.push_back({"prefix_match_32k", MatchPrefix});
@@ -301,6 +318,7 @@ std::vector<Benchmark> Benchmarks() {
   add("commit_eviction_cached", CommitEviction, Eviction{.cached = true});
   add("commit_eviction_published", CommitEviction,
       Eviction{.cached = true, .published = true});
+  add("commit_eviction_own_blocks", CommitEviction, Eviction{.in_place = true});
   add("commit_eviction_in_place", CommitEviction,
       Eviction{.again_in_place = true});
   benchmarks.push_back({"metadata", Metadata});

@@ -141,7 +141,9 @@ void EvictionWorkload::Prepare() {
   cut_ += 16;
 }
 
-void EvictionWorkload::Run() { Evict(setting_.again_in_place); }
+void EvictionWorkload::Run() {
+  Evict(setting_.in_place || setting_.again_in_place);
+}
 
 void EvictionWorkload::Finish() {
   BM_CHECK(evicted_entries_ > 0);

@@ -69,6 +69,8 @@ class EvictionWorkload {
   struct Setting {
     int32_t num_tokens = kLongPromptTokens;  // whole pages
     int32_t keep_percent = 20;
+    bool in_place = false;  // instead of into fresh blocks
+    // A second time, over the region that the first has left, in place.
     bool again_in_place = false;
     // The blocks are in the prefix cache, as every new prompt's are; and the
     // region is published there.

@@ -104,6 +104,8 @@ void AddMicroFlags(CLI::App* app, MicroOptions* options) {
                   "a figure is the median of so many runs")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  app->add_flag("--check", options->check,
+                "fail if a figure is above its limit");
   app->add_flag("--tiny", options->tiny,
                 "everything 32 times smaller, to see that it works; limits do "
                 "not apply");
@@ -133,6 +135,17 @@ absl::StatusOr<std::vector<Figure>> RunMicro(const MicroOptions& options) {
     }
   }
   return figures;
+}
+
+absl::Status CheckFigures(const std::vector<Figure>& figures) {
+  std::vector<std::string> above;
+  for (const Figure& figure : figures) {
+    if (figure.within_limit()) continue;
+    above.push_back(absl::StrCat(figure.key, ": expected at most ",
+                                 *figure.limit, ", got ", figure.median));
+  }
+  if (above.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrJoin(above, "; "));
 }
 
 std::string FormatFigures(const MicroOptions& options,
@@ -184,12 +197,14 @@ absl::Status Micro(const MicroOptions& options) {
         absl::StrCat(FiguresToJson(options, figures).dump(2), "\n");
     if (*options.json == "-") {
       std::fputs(text.c_str(), stdout);
-      return absl::OkStatus();
+    } else {
+      BM_RETURN_IF_ERROR(Write(text, *options.json));
     }
-    BM_RETURN_IF_ERROR(Write(text, *options.json));
   }
-  std::fputs(FormatFigures(options, figures).c_str(), stdout);
-  return absl::OkStatus();
+  if (options.json != "-") {
+    std::fputs(FormatFigures(options, figures).c_str(), stdout);
+  }
+  return options.check ? CheckFigures(figures) : absl::OkStatus();
 }
 
 }  // namespace blockmgr

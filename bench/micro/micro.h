@@ -32,6 +32,7 @@ struct MicroOptions {
   std::optional<std::string> json = std::nullopt;
   // Everything 32 times smaller: to see that it works.
   bool tiny = false;
+  bool check = false;  // a figure above its limit is an error
 };
 
 struct Figure {
@@ -52,6 +53,8 @@ void AddMicroFlags(CLI::App* app, MicroOptions* options);
 // regular expression or finds nothing.
 absl::StatusOr<std::vector<Figure>> RunMicro(const MicroOptions& options);
 
+// FailedPrecondition: what is above its limit, and which that is.
+absl::Status CheckFigures(const std::vector<Figure>& figures);
 // A table for people: figures next to their limits.
 std::string FormatFigures(const MicroOptions& options,
                           const std::vector<Figure>& figures);
@@ -59,7 +62,8 @@ std::string FormatFigures(const MicroOptions& options,
 nlohmann::ordered_json FiguresToJson(const MicroOptions& options,
                                      const std::vector<Figure>& figures);
 
-// Runs and writes what the options ask for.
+// Runs and writes what the options ask for. FailedPrecondition, if they ask for
+// a check: figures above their limits, all of them named.
 absl::Status Micro(const MicroOptions& options);
 
 }  // namespace blockmgr

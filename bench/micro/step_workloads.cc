@@ -67,6 +67,9 @@ ModelLayout DecodeLayout(const DecodeWorkload::Setting& setting) {
   ModelLayout layout =
       LlamaLayout((1 + setting.num_window_groups) * num_pages + 2);
   layout.group_windows.assign(setting.num_window_groups, 128);
+  layout.num_layers = setting.num_layers;
+  layout.num_heads = setting.num_heads;
+  layout.num_q_heads = 4 * setting.num_heads;
   return layout;
 }
 
@@ -76,6 +79,7 @@ SchedulerOptions WaitingOptions(const WaitingWorkload::Setting& setting) {
   options.max_num_seqs = 72;
   options.policy = setting.policy;
   options.fair_share = setting.fair_share;
+  options.tenant_limits.max_blocks = setting.max_blocks;
   options.max_steps_in_flight = 1;
   return options;
 }
@@ -182,8 +186,9 @@ void WaitingWorkload::Refill() {
     request.prompt = Prompt(number % 97, 128, number, 128);
     request.max_tokens = 32 + static_cast<int32_t>(number * 7 % 97);
     request.priority = static_cast<int32_t>(number % 5);
-    if (setting_.fair_share) {
-      request.scope.tenant = absl::StrCat("tenant", number % 8);
+    if (setting_.fair_share || setting_.max_blocks > 0) {
+      request.scope.tenant =
+          absl::StrCat("tenant", number % setting_.num_tenants);
     }
     harness_.Submit(std::move(request));
   }

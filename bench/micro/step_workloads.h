@@ -59,6 +59,8 @@ class DecodeWorkload {
     int32_t max_steps = 512;  // to be timed
     // Of 128 tokens, as gpt-oss has them.
     int32_t num_window_groups = 0;
+    int32_t num_layers = 32;
+    int32_t num_heads = 8;
   };
   // Runs the prompts too, which are short.
   explicit DecodeWorkload(const Setting& setting);
@@ -81,7 +83,10 @@ class WaitingWorkload {
   struct Setting {
     int32_t num_waiting = 0;
     SchedulingPolicy policy = SchedulingPolicy::kFcfs;
-    bool fair_share = false;  // among eight tenants
+    bool fair_share = false;  // among the tenants
+    int32_t num_tenants = 8;
+    // Of the running requests of a tenant, at their peaks; 0: no limit.
+    int32_t max_blocks = 0;
   };
   // Fills the queue and runs until requests end as fast as they come.
   explicit WaitingWorkload(const Setting& setting);

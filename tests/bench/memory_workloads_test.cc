@@ -67,6 +67,16 @@ TEST(EvictionWorkloadTest, EvictsWhatIsNotKept) {
   }
 }
 
+TEST(EvictionWorkloadTest, IsTheSameInBlocksOfItsOwn) {
+  EvictionWorkload workload({.num_tokens = 1024, .in_place = true});
+  for (int32_t i = 0; i < 3; ++i) {
+    workload.Prepare();
+    workload.Run();
+    EXPECT_EQ(workload.evicted_entries(), int64_t{256} * (64 - 12) * 16);
+    workload.Finish();
+  }
+}
+
 // These check themselves what they do.
 TEST(AllocateWorkloadTest, CanBeRepeated) {
   AllocateWorkload workload(100);

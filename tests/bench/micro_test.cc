@@ -45,12 +45,14 @@ TEST(MicroFlagsTest, AreReadAndHaveDefaults) {
   EXPECT_EQ(none.filter, "");
   EXPECT_FALSE(none.json.has_value());
   EXPECT_FALSE(none.tiny);
+  EXPECT_FALSE(none.check);
   const MicroOptions all =
-      Parse("--runs 3 --filter ^decode --json out.json --tiny");
+      Parse("--runs 3 --filter ^decode --json out.json --tiny --check");
   EXPECT_EQ(all.runs, 3);
   EXPECT_EQ(all.filter, "^decode");
   EXPECT_EQ(all.json, "out.json");
   EXPECT_TRUE(all.tiny);
+  EXPECT_TRUE(all.check);
 }
 
 TEST(MicroFlagsTest, JsonAloneMeansStandardOutput) {
@@ -159,6 +161,15 @@ TEST(MicroTest, TableShowsWhatIsAboveItsLimit) {
   figures[0].median = 50;
   EXPECT_THAT(FormatFigures({}, figures),
               ::testing::ContainsRegex("80.00 +50  ok\n"));
+}
+
+TEST(MicroTest, ChecksNameWhatIsAboveItsLimit) {
+  std::vector<Figure> figures = TwoFigures();
+  EXPECT_THAT(CheckFigures(figures),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "decode_step_256.p50_us: expected at most 50, got 60"));
+  figures[0].median = 50;
+  EXPECT_OK(CheckFigures(figures));
 }
 
 TEST(MicroTest, WritesJsonToAFile) {

@@ -48,6 +48,12 @@ TEST(DecodeWorkloadTest, WindowGroupsMoveOn) {
   while (workload.steps_left() > 0) EXPECT_GT(workload.Step(), 0);
 }
 
+TEST(DecodeWorkloadTest, RunsModelsOfAnySize) {
+  DecodeWorkload workload(
+      {.num_running = 20, .max_steps = 40, .num_layers = 80, .num_heads = 64});
+  while (workload.steps_left() > 0) EXPECT_GT(workload.Step(), 0);
+}
+
 TEST(DecodeWorkloadTest, MoreRequestsThanAStepHasTokensForPrompts) {
   for (const int32_t num_running : {300, 1536}) {
     DecodeWorkload workload({.num_running = num_running, .max_steps = 20});
