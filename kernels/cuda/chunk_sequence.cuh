@@ -14,7 +14,7 @@ inline namespace SIMT_SPACE {
 template <typename Launcher>
 bool RunChunkAttention(const ChunkParams& params, const RowShape& shape,
                        int32_t num_blocks, Launcher& launch) {
-  return ForShape<Launcher>(shape, [&](auto instance) {
+  return ForShape(shape, [&](auto instance) {
     using T = typename decltype(instance)::Element;
     constexpr int kDim = decltype(instance)::kDim;
     const auto size =

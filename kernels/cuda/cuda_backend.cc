@@ -23,10 +23,10 @@ absl::Status Expected(absl::string_view field, absl::string_view expected,
 
 absl::Status CheckLayout(const ModelLayout& layout) {
   BM_RETURN_IF_ERROR(layout.Validate());
-  if (layout.dtype != DType::kBFloat16) {
+  if (layout.dtype == DType::kFloat32) {
     return absl::InvalidArgumentError(
-        absl::StrCat("dtype: expected bfloat16 (what has CUDA kernels), got ",
-                     DTypeName(layout.dtype)));
+        "dtype: expected bfloat16 or float16 (what has CUDA kernels), got "
+        "float32");
   }
   if (layout.num_shards != 1) {
     return absl::InvalidArgumentError(
@@ -68,6 +68,8 @@ DevicePool MakePool(const ModelLayout& layout, char* base,
   DevicePool pool;
   pool.layout = layout;
   pool.pool = MakePagedPool(MakeView(layout, base));
+  pool.shape.type = layout.dtype == DType::kFloat16 ? ElementType::kHalf
+                                                    : ElementType::kBFloat16;
   pool.shape.head_dim = layout.head_dim;
   pool.runtime = runtime;
   pool.memory = memory;
@@ -135,7 +137,9 @@ void CudaBackend::Append(const AppendBatch& batch) {
   append.token_stride = token_floats * int64_t{sizeof(float)};
   append.head_stride = shape.head_dim * int64_t{sizeof(float)};
   append.error = memory_.device_error();
-  runtime_->Append(append, RowConversion::kFloatToBFloat16);
+  runtime_->Append(append, shape.dtype == DType::kFloat16
+                               ? RowConversion::kFloatToHalf
+                               : RowConversion::kFloatToBFloat16);
 }
 
 void CudaBackend::SplitBatch(const AttentionBatch& batch) {
@@ -268,30 +272,32 @@ void CudaBackend::FillRow(const SequenceKv& sequence, const TailPart& tail,
   BM_CHECK(ids_are_in_the_pool);
 }
 
-CallMemory::Array<simt::BFloat16> CudaBackend::AddQueriesOf(
+CallMemory::Array<uint16_t> CudaBackend::AddQueriesOf(
     const AttentionBatch& batch, const QuerySet& set) {
   const int64_t token_size = int64_t{layout().num_q_heads} * layout().head_dim;
   const auto queries =
-      memory_.Input<simt::BFloat16>(set.query_offsets.back() * token_size);
-  const std::span<simt::BFloat16> out = memory_.Host(queries);
+      memory_.Input<uint16_t>(set.query_offsets.back() * token_size);
+  const std::span<uint16_t> out = memory_.Host(queries);
   for (std::size_t i = 0; i < set.sequences.size(); ++i) {
     const int64_t begin = set.query_offsets[i] * token_size;
     const int64_t end = set.query_offsets[i + 1] * token_size;
-    RoundTo(out.subspan(begin, end - begin),
-            batch.queries + batch.query_offsets[set.sequences[i]] * token_size);
+    pool_.Round(
+        batch.queries + batch.query_offsets[set.sequences[i]] * token_size,
+        out.subspan(begin, end - begin));
   }
   return queries;
 }
 
 void CudaBackend::StoreOutput(const AttentionBatch& batch, const QuerySet& set,
-                              const CallMemory::Array<simt::BFloat16>& output) {
+                              const CallMemory::Array<uint16_t>& output) {
   const int64_t token_size = int64_t{layout().num_q_heads} * layout().head_dim;
-  const std::span<const simt::BFloat16> got = memory_.Host(output);
+  const std::span<const uint16_t> got = memory_.Host(output);
   for (std::size_t i = 0; i < set.sequences.size(); ++i) {
     const int64_t begin = set.query_offsets[i] * token_size;
     const int64_t end = set.query_offsets[i + 1] * token_size;
-    Widen(got.subspan(begin, end - begin),
-          batch.output + batch.query_offsets[set.sequences[i]] * token_size);
+    pool_.Widen(
+        got.subspan(begin, end - begin),
+        batch.output + batch.query_offsets[set.sequences[i]] * token_size);
   }
 }
 
@@ -326,7 +332,7 @@ void CudaBackend::Attention(const AttentionBatch& batch) {
   const Tables tables = AddTables(batch);
   const DecodeCall decode = AddDecode(batch);
   const auto chunk_queries = AddQueriesOf(batch, chunk_);
-  const auto chunk_output = memory_.Result<simt::BFloat16>(chunk_queries.count);
+  const auto chunk_output = memory_.Result<uint16_t>(chunk_queries.count);
   const auto query_offsets =
       memory_.InputOf(std::span<const int32_t>(chunk_.query_offsets));
   const auto block_offsets =
@@ -360,7 +366,7 @@ CudaBackend::DecodeCall CudaBackend::AddDecode(const AttentionBatch& batch) {
                          ? kInvariantChunkTiles
                          : 0;
   call.queries = AddQueriesOf(batch, decode_);
-  call.output = memory_.Result<simt::BFloat16>(call.queries.count);
+  call.output = memory_.Result<uint16_t>(call.queries.count);
   call.tile_offsets =
       memory_.InputOf(std::span<const int32_t>(decode_.work_offsets));
   const int64_t num_lists = std::ssize(decode_.work_offsets) - 1;
@@ -442,7 +448,9 @@ void CudaBackend::ReadSlot(SlotIndex slot, std::span<float> out) const {
   gather.slots = memory_.Device(slots);
   gather.out = reinterpret_cast<char*>(memory_.Device(rows));
   gather.error = memory_.device_error();
-  runtime_->Gather(gather, RowConversion::kBFloat16ToFloat);
+  runtime_->Gather(gather, layout().dtype == DType::kFloat16
+                               ? RowConversion::kHalfToFloat
+                               : RowConversion::kBFloat16ToFloat);
   pool_.Receive();
   std::ranges::copy(memory_.Host(rows), out.begin());
 }

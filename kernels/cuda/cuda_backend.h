@@ -46,17 +46,18 @@ struct CudaBackendOptions {
 // CudaBackend owns a pool on a device, laid out by
 // KvPoolLayout::PageContiguous, and runs every operation on the device's one
 // stream. Inputs and results of the interface are the host's: they are rounded
-// to bf16 (queries, projections) and sent with each call. Engines whose tensors
-// are on the device already call the launchers (attention_launch.h,
-// row_mover_launch.h, select_launch.h).
+// to the pool's elements (queries, projections) and sent with each call.
+// Engines whose tensors are on the device already call the launchers
+// (attention_launch.h, row_mover_launch.h, select_launch.h).
 //
-// Results are CpuBackend's to the error of bf16 (||out - ref|| <= 4e-3 ||ref||
-// for attention and scores against float64 on the same inputs); moves, copies
+// Results are CpuBackend's to the error of the elements (for attention and
+// scores against float64 on the same inputs ||out - ref|| <= 4e-3 ||ref|| in
+// bf16, 5e-4 in fp16); moves, copies
 // and selections bit for bit. What Backend says of bits across calls holds as
 // far as CudaBackendOptions::Decode says.
 //
-// Kernels exist for bf16 rows of 64, 128 or 256 elements, pages of 16 or 32
-// tokens, groups of 1 to 16 query heads. None exists for tova,
+// Kernels exist for bf16 and fp16 rows of 64, 128 or 256 elements, pages of 16
+// or 32 tokens, groups of 1 to 16 query heads. None exists for tova,
 // expected_attention (nor AddQueries) and keydiff(anchor=median): Supports()
 // refuses policies that need them, calls with them abort; nothing is computed
 // on the host instead.
@@ -153,8 +154,8 @@ class CudaBackend final : public Backend {
   struct DecodeCall {
     int32_t num_ctas = 0;
     int32_t chunk_tiles = 0;
-    CallMemory::Array<simt::BFloat16> queries;
-    CallMemory::Array<simt::BFloat16> output;
+    CallMemory::Array<uint16_t> queries;
+    CallMemory::Array<uint16_t> output;
     CallMemory::Array<int32_t> tile_offsets;
     CallMemory::Array<float> partial_output;
     CallMemory::Array<float> partial_stats;
@@ -180,10 +181,10 @@ class CudaBackend final : public Backend {
   void FillRow(const SequenceKv& sequence, const TailPart& tail,
                const Tables& tables, int32_t row, int32_t* num_pages);
   // The queries of a set, side by side.
-  CallMemory::Array<simt::BFloat16> AddQueriesOf(const AttentionBatch& batch,
-                                                 const QuerySet& set);
+  CallMemory::Array<uint16_t> AddQueriesOf(const AttentionBatch& batch,
+                                           const QuerySet& set);
   void StoreOutput(const AttentionBatch& batch, const QuerySet& set,
-                   const CallMemory::Array<simt::BFloat16>& output);
+                   const CallMemory::Array<uint16_t>& output);
   DecodeCall AddDecode(const AttentionBatch& batch);
   void RunDecode(const AttentionBatch& batch, const Tables& tables,
                  const DecodeCall& call);

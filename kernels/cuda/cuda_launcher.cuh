@@ -10,8 +10,6 @@ namespace blockmgr {
 
 class CudaLauncher {
  public:
-  static constexpr bool kHasHalf = true;
-
   explicit CudaLauncher(cudaStream_t stream) : stream_(stream) {}
 
   template <typename... Params, typename... Arguments>

@@ -36,7 +36,7 @@ cudaError_t CountCtas(int32_t* num_ctas) {
 cudaError_t CountDecodeCtas(const RowShape& shape, int32_t group_size,
                             int32_t* num_ctas) {
   cudaError_t error = cudaErrorInvalidValue;
-  ForShape<CudaLauncher>(shape, [&](auto instance) {
+  ForShape(shape, [&](auto instance) {
     using T = typename decltype(instance)::Element;
     constexpr int kDim = decltype(instance)::kDim;
     error = group_size <= 8 ? CountCtas<T, kDim, 1>(num_ctas)

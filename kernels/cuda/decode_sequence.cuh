@@ -31,7 +31,7 @@ bool RunDecodeAttention(const DecodeParams& params, const RowShape& shape,
   const int64_t num_lists =
       int64_t{params.lists.num_sequences} * params.lists.num_heads;
   if (num_lists == 0) return true;
-  return ForShape<Launcher>(shape, [&](auto instance) {
+  return ForShape(shape, [&](auto instance) {
     using T = typename decltype(instance)::Element;
     constexpr int kDim = decltype(instance)::kDim;
     const bool done = params.group_size <= 8

@@ -3,6 +3,7 @@
 #ifndef KERNELS_CUDA_DEVICE_POOL_H_
 #define KERNELS_CUDA_DEVICE_POOL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -13,7 +14,6 @@
 #include "kernels/cuda/attention_lists.h"
 #include "kernels/cuda/call_memory.h"
 #include "kernels/cuda/device_runtime.h"
-#include "kernels/cuda/simt_types.h"
 
 namespace blockmgr {
 
@@ -35,19 +35,21 @@ struct DevicePool {
     BM_CHECK(ids_are_in_the_pool);
   }
   void Send() const { BM_CHECK(memory->Send().ok()); }
-};
 
-// fp32 to the pool's elements. REQUIRES: as many of both.
-inline void RoundTo(std::span<simt::BFloat16> out, const float* values) {
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    out[i].bits = ToBFloat16(values[i]);
+  // fp32 to the bits of the pool's elements. REQUIRES: as many of both.
+  void Round(const float* values, std::span<uint16_t> out) const {
+    const bool half = layout.dtype == DType::kFloat16;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] = half ? ToFloat16(values[i]) : ToBFloat16(values[i]);
+    }
   }
-}
-inline void Widen(std::span<const simt::BFloat16> values, float* out) {
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    out[i] = FromBFloat16(values[i].bits);
+  void Widen(std::span<const uint16_t> values, float* out) const {
+    const bool half = layout.dtype == DType::kFloat16;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      out[i] = half ? FromFloat16(values[i]) : FromBFloat16(values[i]);
+    }
   }
-}
+};
 
 }  // namespace blockmgr
 

@@ -115,8 +115,8 @@ DeviceScorer::Window DeviceScorer::AddWindow(const QueryWindow& queries,
   CallMemory& memory = *pool_.memory;
   const int64_t num_rows = int64_t{queries.count} * layout.num_q_heads;
   Window window;
-  window.queries = memory.Input<simt::BFloat16>(num_rows * layout.head_dim);
-  RoundTo(memory.Host(window.queries), queries.queries);
+  window.queries = memory.Input<uint16_t>(num_rows * layout.head_dim);
+  pool_.Round(queries.queries, memory.Host(window.queries));
   window.length =
       memory.InputOf<int32_t>(std::span<const int32_t>(&queries.length, 1));
   window.lse = memory.Work<float>(num_rows);
@@ -301,9 +301,9 @@ void DeviceScorer::ValueNorms(const ValueNormBatch& batch) {
   BM_CHECK(std::ssize(batch.norms) == rows * batch.entries.offsets.back());
   memory.Begin();
   const Entries entries = AddEntries(batch.entries, batch.layer);
-  const auto projection = memory.Input<simt::BFloat16>(
+  const auto projection = memory.Input<uint16_t>(
       int64_t{layout.num_q_heads} * layout.head_dim * batch.model_dim);
-  RoundTo(memory.Host(projection), batch.output_projection);
+  pool_.Round(batch.output_projection, memory.Host(projection));
   const auto norms = memory.Result<float>(std::ssize(batch.norms));
   pool_.Send();
   ValueNormParams params;

@@ -15,8 +15,9 @@ namespace blockmgr {
 
 // DeviceScorer sends entries and queries, runs the kernels, brings scores back.
 //
-// Queries and projections are rounded to the pool's bf16 on the way: scores are
-// those of rounded inputs, within the error that the kernels' headers state.
+// Queries and projections are rounded to the pool's elements on the way: scores
+// are those of rounded inputs, within the error that the kernels' headers
+// state.
 //
 // Cost: two to five kernels and one wait per call. A projection is sent with
 // every call. Thread-compatible.
@@ -44,7 +45,7 @@ class DeviceScorer {
   };
   // Arrays of a window of queries.
   struct Window {
-    CallMemory::Array<simt::BFloat16> queries;
+    CallMemory::Array<uint16_t> queries;
     CallMemory::Array<int32_t> length;
     CallMemory::Array<float> lse;
     CallMemory::Array<float> partial_stats;

@@ -50,7 +50,7 @@ template <typename Launcher>
 bool RunKeyScores(const KeyScoreParams& params, const RowShape& shape,
                   Launcher& launch) {
   const int64_t num_lists = NumLists(params.entries);
-  return ForShape<Launcher>(shape, [&](auto instance) {
+  return ForShape(shape, [&](auto instance) {
     using T = typename decltype(instance)::Element;
     constexpr int kDim = decltype(instance)::kDim;
     if (params.metric != KeyMetric::kNorm) {
@@ -70,7 +70,7 @@ bool RunKeyScores(const KeyScoreParams& params, const RowShape& shape,
 template <typename Launcher>
 bool RunValueNorms(const ValueNormParams& params, const RowShape& shape,
                    int32_t longest_list, Launcher& launch) {
-  return ForShape<Launcher>(shape, [&](auto instance) {
+  return ForShape(shape, [&](auto instance) {
     using T = typename decltype(instance)::Element;
     constexpr int kDim = decltype(instance)::kDim;
     return launch(

@@ -54,17 +54,16 @@ bool ForHeadDim(int32_t head_dim, const Run& run) {
 }
 
 // Returns run(Instance<element type, head_dim>()), or false for a shape that
-// has no instances. `Launcher` says which types it has: the emulator's leaves
-// fp16 out where nothing asks for it.
-template <typename Launcher, typename Run>
+// has no instances.
+template <typename Run>
 bool ForShape(const RowShape& shape, const Run& run) {
-  if constexpr (Launcher::kHasHalf) {
-    if (shape.type == ElementType::kHalf) {
+  switch (shape.type) {
+    case ElementType::kBFloat16:
+      return ForHeadDim<simt::BFloat16>(shape.head_dim, run);
+    case ElementType::kHalf:
       return ForHeadDim<simt::Half>(shape.head_dim, run);
-    }
   }
-  return shape.type == ElementType::kBFloat16 &&
-         ForHeadDim<simt::BFloat16>(shape.head_dim, run);
+  return false;
 }
 
 }  // namespace blockmgr

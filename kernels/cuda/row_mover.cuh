@@ -187,6 +187,24 @@ struct StagedRows {
   }
 };
 
+// As in base/dtype.h, NaN included, of which the device's own conversions drop
+// sign and payload: stored rows must be equal bit for bit.
+SIMT_DEVICE uint16_t HalfBits(float value) {
+  const uint32_t bits = simt::FloatBits(value);
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) {
+    return static_cast<uint16_t>((bits >> 16 & 0x8000u) | 0x7E00u |
+                                 (bits >> 13 & 0x3FFu));
+  }
+  return simt::FromFloat<simt::Half>(value).bits;
+}
+SIMT_DEVICE float HalfToFloat(uint16_t bits) {
+  if ((bits & 0x7FFFu) > 0x7C00u) {
+    return simt::BitsToFloat((bits & 0x8000u) << 16 | 0x7F800000u |
+                             (bits & 0x7FFFu) << 13);
+  }
+  return simt::ToFloat(simt::Half{bits});
+}
+
 // 16 bytes of the destination, from vector `index` of a source row.
 template <RowConversion kConversion, int kBug>
 SIMT_DEVICE simt::Vector16 LoadConverted(const char* row, uint32_t index) {
@@ -207,8 +225,9 @@ SIMT_DEVICE simt::Vector16 LoadConverted(const char* row, uint32_t index) {
         if constexpr (kBug == kAppendTruncates) {
           word = low >> 16 | (high & 0xFFFF0000u);
         } else if constexpr (kConversion == RowConversion::kFloatToHalf) {
-          word = simt::Pack2<simt::Half>(simt::BitsToFloat(low),
-                                         simt::BitsToFloat(high));
+          word = HalfBits(simt::BitsToFloat(low)) |
+                 static_cast<uint32_t>(HalfBits(simt::BitsToFloat(high)))
+                     << 16;
         } else {
           word =
               simt::BFloat16Bits(simt::BitsToFloat(low)) |
@@ -230,7 +249,7 @@ SIMT_DEVICE simt::Vector16 LoadConverted(const char* row, uint32_t index) {
       const auto bits = static_cast<uint16_t>(word >> (i % 2 * 16));
       const float value = kConversion == RowConversion::kBFloat16ToFloat
                               ? simt::ToFloat(simt::BFloat16{bits})
-                              : simt::ToFloat(simt::Half{bits});
+                              : HalfToFloat(bits);
       result.words[i] = simt::FloatBits(value);
     }
     return result;

@@ -345,6 +345,8 @@ float HalfToFloat(uint16_t bits) {
     const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
     return sign != 0 ? -magnitude : magnitude;
   }
+  // What the device makes of any NaN.
+  if (exponent == 31 && fraction != 0) return BitsToFloat(0x7FFFFFFFu);
   const uint32_t biased = exponent == 31 ? 255 : exponent + 127 - 15;
   return BitsToFloat(sign | biased << 23 | fraction << 13);
 }

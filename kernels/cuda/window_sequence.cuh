@@ -17,7 +17,7 @@ bool RunWindowStats(const WindowParams& params, const RowShape& shape,
                     Launcher& launch) {
   const int64_t num_lists =
       int64_t{params.entries.num_sequences} * params.entries.num_heads;
-  return ForShape<Launcher>(shape, [&](auto instance) {
+  return ForShape(shape, [&](auto instance) {
     using T = typename decltype(instance)::Element;
     constexpr int kDim = decltype(instance)::kDim;
     using Shape = WindowShape<T, kDim>;
@@ -36,7 +36,7 @@ bool RunWindowColumns(const WindowParams& params, const RowShape& shape,
                       Launcher& launch) {
   const int64_t num_lists =
       int64_t{params.entries.num_sequences} * params.entries.num_heads;
-  return ForShape<Launcher>(shape, [&](auto instance) {
+  return ForShape(shape, [&](auto instance) {
     using T = typename decltype(instance)::Element;
     constexpr int kDim = decltype(instance)::kDim;
     return launch(SizeOf(params.num_splits, 1, kWindowThreads,

@@ -2,6 +2,7 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -78,7 +79,13 @@ TEST_F(CudaBackendTest, RowsEqualTheCpus) {
         }
         const int64_t size =
             std::ssize(slots) * layout.num_heads * layout.head_dim;
-        const std::vector<float> keys = RandomFloats(same, size);
+        std::vector<float> keys = RandomFloats(same, size);
+        // Every kind of NaN, subnormals and what overflows.
+        for (std::size_t i = 0; i < keys.size(); i += 3) {
+          const auto bits = static_cast<uint32_t>(same());
+          keys[i] =
+              std::bit_cast<float>(i % 2 == 0 ? bits | 0x7F800000u : bits);
+        }
         const std::vector<float> values = RandomFloats(same, size);
         backend->Append({.layer = RandomInt(same, 0, layout.num_layers - 1),
                          .slot_mapping = slots,
@@ -144,7 +151,8 @@ struct AttentionSetup {
     TestSequence sequence =
         picker.MakeSequence(batch.layer, max_region, tail_length, &model, rng);
     batch.Add(std::move(sequence), num_queries,
-              RoundedFloats(rng, int64_t{num_queries} * token_floats()));
+              RoundedFloats(rng, layout.dtype,
+                            int64_t{num_queries} * token_floats()));
   }
   int64_t token_floats() const {
     return int64_t{layout.num_q_heads} * layout.head_dim;
@@ -178,12 +186,13 @@ TEST_F(CudaBackendTest, AttentionEqualsTheCpus) {
     const auto device = test.MakeDevice(static_cast<Decode>(seed % 3));
     const std::vector<float> want = test.batch.Run(*cpu);
     const std::vector<float> got = test.batch.Run(*device);
-    EXPECT_LE(RelativeError(got, want), 4e-3);
+    const double tolerance = Tolerance(test.layout.dtype);
+    EXPECT_LE(RelativeError(got, want), tolerance);
     const int64_t row_size = test.layout.head_dim;
     for (std::size_t i = 0; i < want.size(); i += row_size) {
       ASSERT_LE(RelativeError(std::span(got).subspan(i, row_size),
                               std::span(want).subspan(i, row_size)),
-                1e-2)
+                2.5 * tolerance)
           << "row " << i / row_size;
     }
   }
@@ -216,7 +225,8 @@ TEST_F(CudaBackendTest, AttentionUnderAWindowEqualsTheCpus) {
     for (const Decode decode :
          {Decode::kInvariant, Decode::kBalanced, Decode::kChunked}) {
       const auto device = test.MakeDevice(decode);
-      EXPECT_LE(RelativeError(test.batch.Run(*device), want), 4e-3);
+      EXPECT_LE(RelativeError(test.batch.Run(*device), want),
+                Tolerance(test.layout.dtype));
     }
   }
 }
@@ -243,13 +253,16 @@ TEST_F(CudaBackendTest, OneHugeHeadEqualsTheCpus) {
       test.model.FillRandom(slot, test.rng);
     }
   }
-  test.batch.Add(sequence, 1, RoundedFloats(test.rng, test.token_floats()));
+  test.batch.Add(
+      sequence, 1,
+      RoundedFloats(test.rng, test.layout.dtype, test.token_floats()));
   const auto cpu = test.model.MakeBackend();
   const std::vector<float> want = test.batch.Run(*cpu);
   for (const Decode decode :
        {Decode::kInvariant, Decode::kBalanced, Decode::kChunked}) {
     const auto device = test.MakeDevice(decode);
-    EXPECT_LE(RelativeError(test.batch.Run(*device), want), 4e-3);
+    EXPECT_LE(RelativeError(test.batch.Run(*device), want),
+              Tolerance(test.layout.dtype));
   }
 }
 
@@ -360,6 +373,7 @@ TEST_F(CudaBackendTest, RefusesLayoutsWithoutKernels) {
         .ToString();
   };
   EXPECT_EQ(refusal([](ModelLayout&) {}), "OK");
+  EXPECT_EQ(refusal([](ModelLayout& l) { l.dtype = DType::kFloat16; }), "OK");
   EXPECT_TRUE(absl::StrContains(
       refusal([](ModelLayout& l) { l.dtype = DType::kFloat32; }), "dtype"));
   EXPECT_TRUE(absl::StrContains(

@@ -55,6 +55,7 @@ inline ModelLayout DeviceLayout(Rng& rng, uint64_t index, int32_t num_blocks) {
   layout.num_q_heads = layout.num_heads * kGroups[index % 5];
   layout.head_dim = kDims[index % 3];
   layout.page_size = index % 2 == 0 ? 16 : 32;
+  layout.dtype = index / 2 % 2 == 0 ? DType::kBFloat16 : DType::kFloat16;
   layout.num_blocks = num_blocks;
   return layout;
 }
@@ -67,11 +68,17 @@ inline std::unique_ptr<CudaBackend> MakeDeviceBackend(
   return *std::move(backend);
 }
 
-// Queries and projections reach the device as bf16: both sides get these.
-inline std::vector<float> RoundedFloats(Rng& rng, int64_t count) {
+// Queries and projections reach the device as the pool's elements: both sides
+// get these.
+inline std::vector<float> RoundedFloats(Rng& rng, DType dtype, int64_t count) {
   std::vector<float> values = RandomFloats(rng, count);
-  for (float& value : values) value = Stored(value, DType::kBFloat16);
+  for (float& value : values) value = Stored(value, dtype);
   return values;
+}
+
+// Of attention: fp16 has eight times the precision of bf16.
+inline double Tolerance(DType dtype) {
+  return dtype == DType::kBFloat16 ? 4e-3 : 5e-4;
 }
 
 // ||got - want|| / ||want||; infinite if anything is NaN on one side only, or

@@ -19,7 +19,8 @@ namespace blockmgr {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-// Both sides have fp32 weights of the same bf16 rows; sums run in other orders.
+// Both sides have fp32 weights of the same 16-bit rows; sums run in other
+// orders.
 constexpr double kTolerance = 2e-5;
 
 class DeviceScorerTest : public DeviceTest {};
@@ -35,7 +36,7 @@ struct Pair {
              seed),
         cpu(test.model.MakeBackend()),
         device(MakeDeviceBackend(test.model.layout(), seed)) {
-    for (float& x : test.queries) x = Stored(x, DType::kBFloat16);
+    for (float& x : test.queries) x = Stored(x, test.model.layout().dtype);
     test.model.CopyTo(device.get());
   }
 
@@ -144,14 +145,14 @@ TEST_F(DeviceScorerTest, H2oEqualsTheCpus) {
 }
 
 TEST_F(DeviceScorerTest, ValueNormsEqualTheCpus) {
-  for (uint64_t seed = 0; seed < 4; ++seed) {
+  for (uint64_t seed = 0; seed < 8; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Pair pair(seed, 1, 40);
     const ModelLayout& layout = pair.test.model.layout();
     const int32_t model_dim = 72;
-    const std::vector<float> projection =
-        RoundedFloats(pair.test.rng, int64_t{layout.num_q_heads} *
-                                         layout.head_dim * model_dim);
+    const std::vector<float> projection = RoundedFloats(
+        pair.test.rng, layout.dtype,
+        int64_t{layout.num_q_heads} * layout.head_dim * model_dim);
     std::vector<float> norms[2];
     Backend* const backends[2] = {pair.cpu.get(), pair.device.get()};
     const bool per_query_head = seed % 2 == 1;
@@ -160,7 +161,7 @@ TEST_F(DeviceScorerTest, ValueNormsEqualTheCpus) {
           pair.test.size() * (per_query_head ? layout.group_size() : 1), kNan);
       backends[side]->ValueNorms(
           {.layer = 0,
-           .norm = seed < 2 ? ValueNorm::kL1 : ValueNorm::kL2,
+           .norm = seed < 4 ? ValueNorm::kL1 : ValueNorm::kL2,
            .entries = pair.test.Entries(),
            .output_projection = projection.data(),
            .model_dim = model_dim,
@@ -180,8 +181,9 @@ TEST_F(DeviceScorerTest, ListsOfSeveralCtasEqualTheCpus) {
   pair.Compare({.kind = ScorerKind::kKeyDiff});
   pair.Compare({.kind = ScorerKind::kKnorm});
   pair.Compare({.kind = ScorerKind::kH2o, .obs_window = 8});
-  const std::vector<float> projection = RoundedFloats(
-      pair.test.rng, int64_t{layout.num_q_heads} * layout.head_dim * 8);
+  const std::vector<float> projection =
+      RoundedFloats(pair.test.rng, layout.dtype,
+                    int64_t{layout.num_q_heads} * layout.head_dim * 8);
   std::vector<float> norms[2];
   Backend* const backends[2] = {pair.cpu.get(), pair.device.get()};
   for (int32_t side = 0; side < 2; ++side) {

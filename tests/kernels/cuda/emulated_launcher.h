@@ -12,9 +12,6 @@ namespace blockmgr {
 // Launches kernels one after another until one fails.
 class EmulatedLauncher {
  public:
-  // Pools of bf16 only: half the instances.
-  static constexpr bool kHasHalf = false;
-
   explicit EmulatedLauncher(const simt::Schedule& schedule)
       : schedule_(schedule) {}
 
