@@ -86,6 +86,7 @@ HWY_INLINE void Dispatch(const RowList& rows, Args... args) {
 #endif
   ForElements(rows.dtype, [&](auto element) HWY_ATTR {
     using Element = decltype(element);
+    // Scalar targets have one tag: NOLINTNEXTLINE(bugprone-branch-clone)
     if (wide) {
       Kernel::template Run<Element, false>(WideTag(), rows, args...);
     } else {
