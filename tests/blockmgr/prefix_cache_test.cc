@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -350,98 +349,6 @@ TEST_F(PrefixCacheTest, RegionWithoutItsTailBlockIsAMiss) {
   // Not even by an equal block: what follows the region names the old one.
   Publish({BlockId{5}, kB}, tokens);
   EXPECT_EQ(MatchRegion(tokens), PrefixCache::kNone);
-}
-
-// Scopes with the same prompts and keys of 8 bits: nothing of another is ever
-// found, what is one's own always.
-class IsolationRound {
- public:
-  static constexpr int32_t kNumPrompts = 500;
-
-  // Prompts of other rounds are others. Each has been computed in one scope.
-  explicit IsolationRound(int32_t number) : first_token_(number * kNumPrompts) {
-    std::vector<EntrySerial> roots;
-    for (const ContentScope& scope : scopes_) {
-      roots.push_back(cache_.AcquireRoot(BlockChain(scope).root()));
-    }
-    for (int32_t kind = 0; kind < kNumPrompts; ++kind) {
-      const Tokens tokens = Prompt(kind);
-      const BlockChain names = Chain(tokens, OwnerOf(kind));
-      EntrySerial parent = roots[OwnerOf(kind)];
-      for (int32_t i = 0; i < 2; ++i) {
-        bool inserted = false;
-        parent = cache_.serial(cache_.Insert(
-            BlockOf(kind, i), names.keys()[static_cast<size_t>(i)], names,
-            parent, tokens, 2 * i, &inserted));
-        EXPECT_TRUE(inserted);
-      }
-    }
-  }
-
-  void Look(std::mt19937_64* random) {
-    const int32_t kind = RandomInt(*random, 0, kNumPrompts - 1);
-    const auto scope = static_cast<size_t>(
-        RandomInt(*random, 0, static_cast<int32_t>(scopes_.size()) - 1));
-    const Tokens tokens = Prompt(kind);
-    const BlockChain names = Chain(tokens, scope);
-    std::vector<BlockId> blocks;
-    cache_.Match(names, 2, tokens, &blocks);
-    if (scope == OwnerOf(kind)) {
-      own_misses += blocks.size() < 2 ? 1 : 0;
-      return;
-    }
-    foreign_hits += std::ssize(blocks);
-    // Equal tokens under an equal key: only the scope tells them apart.
-    collisions +=
-        names.keys()[0] == cache_.key(Index(BlockOf(kind, 0))) ? 1 : 0;
-  }
-
-  int64_t foreign_hits = 0;
-  int64_t own_misses = 0;
-  int64_t collisions = 0;
-
- private:
-  size_t OwnerOf(int32_t kind) const {
-    return static_cast<size_t>(kind) % scopes_.size();
-  }
-  Tokens Prompt(int32_t kind) const {
-    const int32_t token = first_token_ + kind;
-    return {token, token + 1, token % 3, 0};
-  }
-  BlockChain Chain(const Tokens& tokens, size_t scope) const {
-    BlockChain names(scopes_[scope], 8);
-    names.Extend(tokens, 2);
-    return names;
-  }
-  static BlockId BlockOf(int32_t kind, int32_t i) {
-    return BlockId{1 + 2 * kind + i};
-  }
-
-  const std::vector<ContentScope> scopes_ = {
-      {.tenant = "a"},
-      {.tenant = "b"},
-      {.tenant = "a", .lora = "l"},
-      {.tenant = "a", .cache_salt = "s"}};
-  const int32_t first_token_;
-  PrefixCache cache_{2 * kNumPrompts + 1, 2};
-};
-
-TEST(PrefixCacheIsolationTest, NoTenantFindsTheOthersBlocks) {
-  constexpr int32_t kLookups = 1'000'000 / kCaseDivisor;
-  constexpr int32_t kLookupsPerRound = 1000;
-  constexpr uint64_t kSeed = 20261121;
-  SCOPED_TRACE("seed " + std::to_string(kSeed));
-  std::mt19937_64 random(kSeed);
-  int64_t collisions = 0;
-  for (int32_t i = 0; i < kLookups / kLookupsPerRound; ++i) {
-    IsolationRound round(i);
-    for (int32_t j = 0; j < kLookupsPerRound; ++j) round.Look(&random);
-    ASSERT_EQ(round.foreign_hits, 0) << "round " << i;
-    ASSERT_EQ(round.own_misses, 0) << "round " << i;
-    collisions += round.collisions;
-  }
-  // Three of four lookups are in a foreign scope; of 256 keys one is equal.
-  EXPECT_GT(collisions, kLookups / 256 / 2);
 }
 
 using PrefixCacheDeathTest = PrefixCacheTest;
