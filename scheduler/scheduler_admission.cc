@@ -182,7 +182,7 @@ bool SchedulerImpl::MayPrefill(const RequestState& request) {
 
 const RequestState* SchedulerImpl::WhoComputes(const RequestState& request,
                                                const PrefixMatch& match) const {
-  // Over a region there are other keys.
+  // Over a region there are other keys: see RegionToCome.
   if (match.record() != nullptr) return nullptr;
   const int32_t num_matched = match.num_tokens / layout().page_size;
   const std::span<const BlockKey> keys = request.chain.keys();
@@ -193,20 +193,65 @@ const RequestState* SchedulerImpl::WhoComputes(const RequestState& request,
   return admitted == decision_.computing.end() ? nullptr : admitted->second;
 }
 
+int32_t SchedulerImpl::RegionToCome(const RequestState& request) const {
+  if (request.sharing == nullptr) return 0;
+  int32_t to_come = 0;
+  const std::span<const BlockKey> keys = request.chain.keys();
+  const auto look = [&](const RequestState& other, int32_t next) {
+    const auto& points = other.compressions;
+    if (next >= std::ssize(points) || other.sharing == nullptr ||
+        other.sharing->plan != request.sharing->plan) {
+      return;
+    }
+    for (auto i = std::ssize(points); i-- > next;) {
+      const int32_t length = points[i].length;
+      if (!points[i].is_shared || length <= to_come ||
+          MaxCachedTokens(request, length) < length ||
+          !std::ranges::binary_search(request.compressions, length, {},
+                                      &CompressionPoint::length)) {
+        continue;
+      }
+      // Keys are chained: equal here, equal before.
+      const size_t last = length / layout().page_size - 1;
+      const std::span<const BlockKey> others = other.chain.keys();
+      if (last < keys.size() && last < others.size() &&
+          keys[last] == others[last]) {
+        to_come = length;
+        return;
+      }
+    }
+  };
+  for (const RequestState* other : running_) {
+    // What is ordered is still to come.
+    const auto& pending = manager_.sequence(other->slot).pending;
+    const int32_t last = other->next_compression - 1;
+    const bool is_ordered = pending.has_value() && last >= 0 &&
+                            other->compressions[last].cut == pending->cut;
+    look(*other, last + (is_ordered ? 0 : 1));
+  }
+  for (const StepDecision::Run& run : decision_.runs) {
+    if (run.match < 0) continue;
+    look(*run.request,
+         NextCompression(*run.request, decision_.matches[run.match]));
+  }
+  return to_come;
+}
+
 bool SchedulerImpl::WaitsForPrefix(const RequestState& request,
                                    const PrefixMatch& match) const {
   if (!manager_.prefix_caching() || options_.min_prefix_wait_tokens == 0 ||
       request.prefix_waits >= options_.max_prefix_wait_steps) {
     return false;
   }
-  const RequestState* other = WhoComputes(request, match);
-  if (other == nullptr) return false;
   const int32_t page_size = layout().page_size;
   const int32_t num_matched = match.num_tokens / page_size;
-  const int32_t num_common =
-      CommonBlocks(request.chain.keys(), other->chain.keys(), num_matched);
-  const int32_t usable = std::min((num_matched + num_common) * page_size,
-                                  MaxCachedTokens(request, 0));
+  int32_t usable = RegionToCome(request);
+  if (const RequestState* other = WhoComputes(request, match)) {
+    const int32_t num_common =
+        CommonBlocks(request.chain.keys(), other->chain.keys(), num_matched);
+    usable = std::max(usable, std::min((num_matched + num_common) * page_size,
+                                       MaxCachedTokens(request, 0)));
+  }
   return usable - num_matched * page_size >= options_.min_prefix_wait_tokens;
 }
 

@@ -366,6 +366,9 @@ class SchedulerImpl : public Scheduler {
                       const PrefixMatch& match) const;
   const RequestState* WhoComputes(const RequestState& request,
                                   const PrefixMatch& match) const;
+  // The length at which others are about to make the longest region that it
+  // would make at the same length itself; 0: none. O(running + compressions).
+  int32_t RegionToCome(const RequestState& request) const;
 
   // Doing (scheduler_apply.cc).
   void Apply(StepPlan* plan);

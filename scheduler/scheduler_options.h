@@ -18,6 +18,9 @@ enum class SchedulingPolicy : uint8_t {
   kPriority,  // Request::priority, lower first; then arrival (as in vLLM)
   // The longest cached prefix first (SGLang, arXiv 2312.07104, section 3), less
   // prefix_aging tokens for every step that somebody else has waited longer.
+  // What is published meanwhile is looked for again in at most 256 blocks per
+  // Update, where a look at P cached blocks counts as 16 + P: N that wait for a
+  // short prefix know of it after about N / 16 Updates.
   kPrefix,
 };
 

@@ -47,7 +47,11 @@ TEST(AllocationTest, TheCounterCounts) {
 
 struct Case {
   bool prefix_caching = true;
-  bool evictable = false;
+  // Mode, and entries that every head keeps: by default more than there are.
+  EvictionMode mode = EvictionMode::kNone;
+  int32_t keep = 4096;
+  int32_t num_prompt = 17;
+  int32_t steps_in_flight = 2;  // with drafts one
   bool fair_share = false;
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   ChunkPolicy chunk_policy = ChunkPolicy::kFirstCome;
@@ -61,7 +65,9 @@ class SteadyDecode {
   explicit SteadyDecode(const Case& c) : case_(c) {
     SchedulerOptions options;
     options.max_num_seqs = kNumRunning;
-    options.max_steps_in_flight = 2;
+    options.max_steps_in_flight = c.steps_in_flight;
+    // All sequences enter blocks, and are compressed, in the same steps.
+    options.max_num_batched_tokens = kNumRunning * c.num_prompt;
     options.enable_prefix_caching = c.prefix_caching;
     options.policy = c.policy;
     options.chunk_policy = c.chunk_policy;
@@ -71,38 +77,59 @@ class SteadyDecode {
     layout.group_windows.assign(c.num_window_groups, 64);
     scheduler_ = *Scheduler::Create(layout, options);
     for (int32_t i = 0; i < kNumRunning + c.num_waiting; ++i) {
-      Request request = MakeRequest(absl::StrCat(i), 17, 1100, i);
+      Request request = MakeRequest(absl::StrCat(i), c.num_prompt, 1100, i);
       request.scope.tenant = i % 2 == 0 ? "a" : "b";
-      if (c.evictable) {
-        request.eviction = Recency(4096);  // frees nothing
+      if (c.mode != EvictionMode::kNone) {
+        request.eviction = Recency(c.keep, c.mode, kCompressEvery);
       }
       EXPECT_TRUE(scheduler_->Submit(std::move(request)).ok());
     }
   }
 
-  // A pair of calls, with one more step in flight; with drafts alone.
+  // A pair of calls, with more steps in flight; with drafts alone.
   void Step() {
-    EXPECT_TRUE(scheduler_->Schedule(&plans_[next_]));
-    if (case_.num_drafts == 0) next_ = 1 - next_;
-    const StepPlan& oldest = plans_[next_];
-    const int32_t most = case_.num_drafts == 0 ? 2 : 1;
-    if (scheduler_->num_steps_in_flight() < most) return;
+    const int32_t most = case_.num_drafts == 0 ? case_.steps_in_flight : 1;
+    StepPlan& plan = plans_[num_issued_ % 4];
+    const bool issued = scheduler_->Schedule(&plan);
+    num_issued_ += issued ? 1 : 0;
+    has_evictions_ = issued && !plan.evictions.empty();
+    // A compression may wait for the one before.
+    if (issued && scheduler_->num_steps_in_flight() < most) return;
+    const StepPlan& oldest = plans_[num_answered_++ % 4];
+    has_evictions_ |= !oldest.evictions.empty();
     result_.id = oldest.id;
     result_.sampled.resize(oldest.samples.size());
     for (size_t i = 0; i < oldest.samples.size(); ++i) {
       result_.sampled[i] = oldest.samples[i] != 0 ? 7 : -1;
     }
     if (case_.num_drafts > 0) AnswerDrafts(oldest);
+    AnswerEvictions(oldest);
     effects_.Clear();
     EXPECT_TRUE(scheduler_->Update(result_, &effects_).ok());
+    for (const EvictionEffect& effect : effects_.evictions) {
+      EXPECT_TRUE(effect.status.ok());
+      num_freed_blocks_ += effect.freed_blocks;
+    }
   }
+  // Of the plan that was issued, or answered, last.
+  bool has_evictions() const { return has_evictions_; }
+  int64_t num_freed_blocks() const { return num_freed_blocks_; }
   size_t num_tokens() const { return effects_.tokens.size(); }
   // Steps in which no sequence enters a new block, and those in which all do,
   // come in turns of kPageSize.
   static constexpr int32_t kPageSize = 16;
   static constexpr int32_t kNumRunning = 64;
+  static constexpr int32_t kCompressEvery = 160;
 
  private:
+  // Of one head all pages that it may keep.
+  void AnswerEvictions(const StepPlan& plan) {
+    result_.evictions.resize(plan.evictions.size());
+    for (size_t i = 0; i < plan.evictions.size(); ++i) {
+      result_.evictions[i].counts.assign(
+          1, static_cast<int32_t>(plan.evictions[i].page_total) * kPageSize);
+    }
+  }
   void AnswerDrafts(const StepPlan& plan) {
     result_.num_accepted.assign(plan.slots.size(), 0);
     result_.accepted.clear();
@@ -116,8 +143,11 @@ class SteadyDecode {
 
   const Case case_;
   std::unique_ptr<Scheduler> scheduler_;
-  StepPlan plans_[2];
-  int32_t next_ = 0;
+  StepPlan plans_[4];
+  int32_t num_issued_ = 0;
+  int32_t num_answered_ = 0;
+  bool has_evictions_ = false;
+  int64_t num_freed_blocks_ = 0;
   StepResult result_;
   Effects effects_;
 };
@@ -129,16 +159,26 @@ void ExpectNoAllocations(const Case& c) {
   // at 32 and 64.
   constexpr int32_t kNumPages = 48;
   for (int32_t i = 0; i < 18 * SteadyDecode::kPageSize; ++i) decode.Step();
-  const int64_t before = num_allocations;
+  int64_t allocations = 0;
   int64_t num_tokens = 0;
+  int32_t num_evicting_steps = 0;
   for (int32_t i = 0; i < kNumPages * SteadyDecode::kPageSize; ++i) {
+    const int64_t before = num_allocations;
     decode.Step();
     num_tokens += static_cast<int64_t>(decode.num_tokens());
+    if (decode.has_evictions()) {
+      ++num_evicting_steps;
+    } else {
+      allocations += num_allocations - before;
+    }
   }
-  const int64_t allocations = num_allocations - before;
   EXPECT_EQ(allocations, 0);
   EXPECT_EQ(num_tokens,
             kNumPages * SteadyDecode::kPageSize * SteadyDecode::kNumRunning);
+  EXPECT_EQ(num_evicting_steps > 0, c.mode == EvictionMode::kDecode);
+  const bool compresses =
+      c.mode != EvictionMode::kNone && c.mode != EvictionMode::kPressure;
+  EXPECT_EQ(decode.num_freed_blocks() > 0, compresses && c.keep < c.num_prompt);
 }
 
 TEST(AllocationTest, NoneInASteadyDecodeStep) {
@@ -148,7 +188,32 @@ TEST(AllocationTest, NoneInASteadyDecodeStep) {
 TEST(AllocationTest, NoneWhilePublishing) { ExpectNoAllocations({}); }
 
 TEST(AllocationTest, NoneWithEvictableRequests) {
-  ExpectNoAllocations({.evictable = true});
+  ExpectNoAllocations({.mode = EvictionMode::kAfterPrefill});
+}
+
+// A region below the tail, which grows again.
+TEST(AllocationTest, NoneOverACompressedPrompt) {
+  for (const bool prefix_caching : {false, true}) {
+    for (const EvictionMode mode :
+         {EvictionMode::kAfterPrefill, EvictionMode::kEveryChunk,
+          EvictionMode::kDecode, EvictionMode::kPressure}) {
+      for (const int32_t steps_in_flight : {1, 2, 4}) {
+        SCOPED_TRACE(testing::Message()
+                     << "mode " << static_cast<int32_t>(mode) << ", caching "
+                     << prefix_caching << ", in flight " << steps_in_flight);
+        ExpectNoAllocations({.prefix_caching = prefix_caching,
+                             .mode = mode,
+                             .keep = 32,
+                             .num_prompt = 200,
+                             .steps_in_flight = steps_in_flight});
+      }
+    }
+  }
+}
+
+TEST(AllocationTest, NoneWithFourStepsInFlight) {
+  ExpectNoAllocations({.steps_in_flight = 4});
+  ExpectNoAllocations({.prefix_caching = false, .steps_in_flight = 4});
 }
 
 TEST(AllocationTest, NoneWhileWindowsMoveOn) {

@@ -1,6 +1,8 @@
 // Requests that begin with what another one has computed: n > 1, and beams.
 
+#include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -274,6 +276,49 @@ TEST_P(ForkTest, InheritsWhatItsParentTookFromTheCache) {
   EXPECT_GE(driver.served(fork).finish->num_cached_tokens, 36);
   EXPECT_EQ(driver.served(fork).recorded, driver.served(id).recorded);
   driver.CheckQuiescent();
+}
+
+// Four samples of a prompt that is compressed: each compresses it for itself,
+// but for share_prefix: then the region of the first is everybody's.
+TEST_P(ForkTest, SamplesShareTheRegionOfASharedPrefix) {
+  for (const bool share : {false, true}) {
+    SCOPED_TRACE(share);
+    SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
+    Request leader = MakeRequest("leader", 41, 20);
+    leader.eviction = Recency(8);
+    leader.eviction.share_prefix = share;
+    std::vector<RequestId> ids = {Submit(&driver, leader)};
+    for (int32_t i = 1; i < 4; ++i) {
+      ids.push_back(Submit(&driver, ForkOf(leader, std::to_string(i))));
+    }
+    driver.RunUntil([&] {
+      return std::ranges::none_of(
+          ids, [&](RequestId id) { return driver.served(id).outputs.empty(); });
+    });
+    const BlockManager& manager = driver.scheduler().manager();
+    std::set<RegionId> regions;
+    std::set<BlockId> blocks;  // that any of them holds
+    for (const RequestId id : ids) {
+      const SequenceCache& sequence = manager.sequence(driver.SlotOf(id));
+      ASSERT_NE(sequence.region, nullptr);
+      regions.insert(sequence.region->id);
+      EXPECT_THAT(sequence.region->blocks, SizeIs(2));  // of 8 tokens
+      EXPECT_EQ(sequence.cut(), share ? 36 : 40);
+      blocks.insert(sequence.region->blocks.begin(),
+                    sequence.region->blocks.end());
+      blocks.insert(sequence.tail.begin(), sequence.tail.end());
+    }
+    EXPECT_THAT(regions, SizeIs(share ? 1 : 4));
+    EXPECT_EQ(driver.scheduler().stats().blocks.used_blocks,
+              std::ssize(blocks));
+    driver.Drain();
+    const SchedulerStats stats = driver.scheduler().stats();
+    EXPECT_EQ(stats.num_evictions, share ? 1u : 4u);
+    if (share) {
+      EXPECT_EQ(stats.num_computed_tokens, 41u + 3 + 4 * 19);
+    }
+    driver.CheckQuiescent();
+  }
 }
 
 // A prompt of many chunks: its forks take all but the last few before it is

@@ -4,9 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,6 +20,7 @@ namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 using long_queue::kNumWaiting;
 using long_queue::kPageSize;
@@ -111,6 +116,144 @@ TEST(LongBypassTest, NobodyIsPassedMoreOftenThanAllowed) {
     EXPECT_EQ(queue.scheduler().stats().num_passes, num_passes);
     EXPECT_GT(num_passes, 50u);
   }
+}
+
+// Policy, fair share, max_bypasses.
+using BypassCase = std::tuple<SchedulingPolicy, bool, int32_t>;
+
+class BypassBoundTest : public testing::TestWithParam<BypassCase> {
+ protected:
+  static constexpr int32_t kWaiting = 60;
+  // Tokens at most that prompts have in common, Live::topic each. Whoever has
+  // computed them runs all the time, so that they stay in the cache.
+  static constexpr int32_t kShared = 40;
+  static constexpr int32_t kHolderTokens = 460;
+
+  static SchedulerOptions Options() {
+    const auto [policy, fair_share, max_bypasses] = GetParam();
+    SchedulerOptions options = LongOptions(policy);
+    options.fair_share = fair_share;
+    options.max_bypasses = max_bypasses;
+    options.enable_prefix_caching = policy == SchedulingPolicy::kPrefix;
+    options.prefix_aging = 1;
+    options.max_num_seqs = 24;
+    return options;
+  }
+
+  static int64_t RankOf(const Live& live) {
+    switch (std::get<SchedulingPolicy>(GetParam())) {
+      case SchedulingPolicy::kFcfs:
+        return 0;
+      case SchedulingPolicy::kPriority:
+        return live.request.priority;
+      case SchedulingPolicy::kPrefix:
+        break;
+    }
+    const int32_t cached = live.topic / kPageSize * kPageSize;
+    return static_cast<int64_t>(live.submit_step) - cached;
+  }
+  // Less is served first, of equal ones the oldest.
+  int64_t OrderOf(const Live& live) {
+    const int64_t service =
+        std::get<bool>(GetParam()) ? service_[live.request.scope.tenant] : 0;
+    return (service << 20) + RankOf(live);
+  }
+
+  // A tenant that comes back is lifted to the least served of those that wait.
+  void Lift(const std::string& tenant) {
+    int64_t least = INT64_MAX;
+    for (const auto& [id, live] : queue_.waiting()) {
+      if (live.request.scope.tenant == tenant) return;
+      least = std::min(least, service_[live.request.scope.tenant]);
+    }
+    if (least == INT64_MAX) return;
+    service_[tenant] = std::max(service_[tenant], least);
+  }
+
+  RequestId Submit(int32_t num_shared, int32_t num_own, int32_t max_tokens,
+                   int32_t priority) {
+    const std::string tenant = absl::StrCat("t", random_.Between(0, 2));
+    // The first one is the holder: its tenant alone finds what it has computed.
+    if (num_made_ == 0) holder_tenant_ = tenant;
+    const int32_t num_found = tenant == holder_tenant_ ? num_shared : 0;
+    Live live{.request = MakeRequest("", num_found, max_tokens, 1),
+              .topic = num_found};
+    for (int32_t i = num_found; i < num_shared + num_own; ++i) {
+      live.request.prompt.push_back(1'000'000 + ++num_made_);
+    }
+    live.request.priority = priority;
+    live.request.scope.tenant = tenant;
+    Lift(tenant);
+    return queue_.Submit(std::move(live));
+  }
+  // Up to 13 blocks, or, one in eight, up to 43.
+  void SubmitRandom() {
+    const bool is_big = random_.Between(1, 8) == 1;
+    const bool is_hit = random_.Between(1, 2) == 1;
+    Submit(is_hit ? random_.Between(1, kShared) : 0,
+           random_.Between(1, 12) + (is_big ? 120 : 0), random_.Between(1, 8),
+           random_.Between(-3, 3));
+  }
+
+  // Passes of those that the step has come to before it starts this one: all
+  // that were first by now, though service moves tenants back meanwhile.
+  void OnStart(RequestId id) {
+    const Live& started = queue_.waiting().at(id);
+    const int64_t order = OrderOf(started);
+    for (const auto& [other, live] : queue_.waiting()) {
+      const int64_t others = OrderOf(live);
+      if (others < order || (others == order && other < id)) {
+        looked_at_.insert(other);
+      }
+    }
+    looked_at_.erase(id);
+    passes_.erase(id);
+    for (const RequestId other : looked_at_) {
+      ++num_passes_;
+      most_ = std::max(most_, ++passes_[other]);
+    }
+    if (started.has_run) return;
+    service_[started.request.scope.tenant] +=
+        20 * int64_t{started.num_prompt()};
+  }
+
+  std::map<std::string, int64_t> service_;  // twentieths of a token
+  LongQueue queue_{180, Options(),
+                   [](const Live& live) { return RankOf(live); }};
+  SeededRandom random_{7};
+  std::set<RequestId> looked_at_;  // by this step, and not started
+  std::map<RequestId, int32_t> passes_;
+  uint64_t num_passes_ = 0;
+  int32_t most_ = 0;
+  int32_t num_made_ = 0;
+  std::string holder_tenant_;
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Policies, BypassBoundTest,
+    testing::Combine(testing::Values(SchedulingPolicy::kFcfs,
+                                     SchedulingPolicy::kPriority,
+                                     SchedulingPolicy::kPrefix),
+                     testing::Bool(), testing::Values(0, 1, 5)));
+
+TEST_P(BypassBoundTest, IsReachedAndNeverExceeded) {
+  SCOPED_TRACE("seed 7");
+  const int32_t max_bypasses = std::get<int32_t>(GetParam());
+  queue_.on_token = [this](const Live& live) {
+    service_[live.request.scope.tenant] += 40;
+  };
+  const RequestId holder = Submit(kShared, 1, kHolderTokens, -4);
+  for (int32_t i = 0; i < kHolderTokens; ++i) {
+    looked_at_.clear();
+    queue_.Step([this](RequestId id) { OnStart(id); });
+    ASSERT_FALSE(queue_.waiting().contains(holder));
+    ASSERT_LE(most_, max_bypasses);
+    ASSERT_EQ(queue_.scheduler().stats().num_passes, num_passes_);
+    while (queue_.num_waiting() < kWaiting) SubmitRandom();
+  }
+  EXPECT_EQ(most_, max_bypasses);
+  EXPECT_GE(num_passes_, 30u * max_bypasses);
+  queue_.scheduler().CheckInvariants();
 }
 
 // Prompts of a topic begin alike and end differently; the cache is large.
@@ -214,6 +357,45 @@ TEST_F(LongPrefixQueueTest, FollowsWhatIsPublishedWhileItWaits) {
   EXPECT_EQ(queue_.NextStart(), deeper);
   EXPECT_EQ(queue_.NextStart(), deep);
   EXPECT_LT(queue_.NextStart(), deep);
+}
+
+// All wait for the last block of one topic: 256 blocks are looked at in an
+// Update, for each of them the 16 of a look and those it finds; the last that
+// came is the first.
+TEST(LongTopicQueueTest, RanksFollowWithinThePromisedUpdates) {
+  for (const int32_t num_pages : {2, 10}) {
+    const int32_t per_update = CeilDiv(256, 16 + num_pages);
+    const int32_t all = CeilDiv(kNumWaiting, per_update);
+    for (const int32_t num_updates : {1, 2, 100, all - 1, all}) {
+      SCOPED_TRACE(testing::Message() << num_pages << " pages, " << num_updates
+                                      << " of " << all << " updates");
+      const int32_t num_shared = num_pages * kPageSize;
+      SchedulerOptions options = LongOptions(SchedulingPolicy::kPrefix);
+      options.enable_prefix_caching = true;
+      options.max_num_seqs = 1;
+      options.max_model_len = 2048;
+      options.long_prefill_token_threshold = num_shared - kPageSize;
+      LongQueue queue(1000, options, [](const Live&) { return 0; });
+      // Publishes the last block with its second step, and goes on.
+      queue.Submit(MakeRequest("", num_shared, num_updates, 1));
+      queue.Step();
+      std::vector<RequestId> topic;
+      topic.reserve(kNumWaiting);
+      for (int32_t i = 0; i < kNumWaiting; ++i) {
+        Request request = MakeRequest("", num_shared, 1, 1);
+        request.prompt.push_back(100'000'000 + i);
+        topic.push_back(queue.Submit(std::move(request)));
+      }
+      for (int32_t i = 0; i < num_updates; ++i) {
+        ASSERT_THAT(queue.Step([](RequestId) {}), IsEmpty());
+      }
+      const int32_t num_known = std::min(kNumWaiting, num_updates * per_update);
+      EXPECT_THAT(queue.Step([](RequestId) {}),
+                  ElementsAre(topic[kNumWaiting - num_known]));
+      if (num_updates < all) continue;
+      for (int32_t i = 0; i < 20; ++i) queue.NextStart();
+    }
+  }
 }
 
 // What it has found is gone: they are where they were.

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -191,6 +192,54 @@ TEST_P(SharedCompressionTest, EveryChunkGoesOnFromTheLastChunk) {
                           CanaryEviction{.length = 48, .cut = 44},
                           CanaryEviction{.length = 64, .cut = 60},
                           CanaryEviction{.length = 68, .cut = 64}));
+}
+
+// Several at once: one computes, the others wait for the region that it makes,
+// whether they begin together, or go on together from another one.
+TEST_P(SharedCompressionTest, IsComputedOnceForThoseWhoComeTogether) {
+  for (const EvictionMode mode :
+       {EvictionMode::kAfterPrefill, EvictionMode::kEveryChunk}) {
+    for (const bool has_turn : {false, true}) {
+      for (const int32_t count : {2, 3}) {
+        SCOPED_TRACE(testing::Message()
+                     << "every chunk " << (mode == EvictionMode::kEveryChunk)
+                     << ", turn " << has_turn << ", " << count << " requests");
+        SchedulerOptions options = CachingOptions(GetParam());
+        options.long_prefill_token_threshold = 12;
+        options.min_prefix_wait_tokens = 4;
+        SchedulerDriver driver(SmallLayout(4, 200, 2, 2), options);
+        const auto submit = [&](int32_t number, int32_t num_prompt) {
+          Request request = Sharer(absl::StrCat(number).c_str(), num_prompt);
+          request.eviction.mode = mode;
+          if (mode == EvictionMode::kEveryChunk) {
+            request.eviction.compress_every = 16;
+          }
+          return Submit(&driver, std::move(request));
+        };
+        if (has_turn) {
+          submit(0, 41);
+          driver.Drain();
+        }
+        const uint64_t before = driver.scheduler().stats().num_computed_tokens;
+        std::vector<RequestId> ids;
+        for (int32_t i = 1; i <= count; ++i) ids.push_back(submit(i, 101));
+        driver.Drain();
+        // The last token of the prompt, and all outputs but the last, are
+        // everybody's own.
+        EXPECT_EQ(driver.scheduler().stats().num_computed_tokens - before,
+                  (has_turn ? 60u : 100u) + 9 * count);
+        const CanaryEviction last{.length = 100, .cut = 96};
+        for (const RequestId id : ids) {
+          EXPECT_EQ(driver.served(id).recorded.back(), last);
+          EXPECT_EQ(driver.served(id).recorded, driver.served(ids[0]).recorded);
+          if (id == ids[0]) continue;
+          EXPECT_EQ(driver.served(id).finish->num_cached_tokens, 100);
+          EXPECT_THAT(driver.served(id).evictions, IsEmpty());
+        }
+        driver.CheckQuiescent();
+      }
+    }
+  }
 }
 
 TEST_P(SharedCompressionTest, IsReplayedWhenItIsLost) {

@@ -160,6 +160,35 @@ TEST(LivenessTest, CompressedAtTheEdgeOfThePool) {
   }
 }
 
+// The same of compressions on the way, every eight tokens down to one block:
+// what is kept, and three blocks behind it before the next one.
+TEST(LivenessTest, CompressedOnTheWayAtTheEdgeOfThePool) {
+  constexpr int32_t kLeast = 4;
+  for (const char* mode : {"every", "decode"}) {
+    const bool is_decode = mode == std::string("decode");
+    for (const int32_t in_flight : {1, 2, 4}) {
+      for (const int32_t usable : {kLeast - 1, kLeast, kLeast + 1}) {
+        SCOPED_TRACE(absl::StrCat(mode, ", ", in_flight, " in flight, ", usable,
+                                  " usable"));
+        Scripted scripted(Pool(usable, in_flight));
+        Request request =
+            MakeRequest("edge", is_decode ? 4 : 80, is_decode ? 80 : 8, 1);
+        request.eviction = Eviction(mode, kPageSize);
+        scripted.Submit(request);
+        scripted.Submit(MakeRequest("later", 5, 3, 2));
+        scripted.Drain();
+        EXPECT_EQ(scripted.report().message(), "");
+        ExpectEnded(scripted, {"later"});
+        if (usable >= kLeast) {
+          ExpectEnded(scripted, {"edge"});
+        } else {
+          EXPECT_TRUE(absl::IsResourceExhausted(scripted.SubmitStatus("edge")));
+        }
+      }
+    }
+  }
+}
+
 // vllm PR 52530: at the last block the request would preempt itself, compute
 // everything again, and come to the same place.
 TEST(LivenessTest, Vllm52530DecodesIntoTheLastBlock) {
