@@ -166,6 +166,24 @@ void ChooseFaults(Random* random, SimOptions* options) {
   options->other_choices = random->OneIn(4) ? 1 : 0;
 }
 
+// What becomes of the evictions of requests.
+void ChooseEvictions(Random* random, SimOptions* options) {
+  // Sharers rely on an engine that keeps the same entries of the same tokens.
+  if (options->evict_percent > 0 && options->other_choices == 0) {
+    options->share_percent = random->Pick<int32_t>({0, 50, 90, 90});
+    if (options->share_percent > 0 && !random->OneIn(4)) {
+      // Prompts that are worth it, and room for what is shared to stay.
+      options->num_blocks = std::max(options->num_blocks, 40);
+      options->max_prompt =
+          std::max(options->max_prompt, std::min(100, 8 * options->page_size));
+      options->prefix_caching = 1;
+    }
+  }
+  if (options->evict_percent > 0) {
+    options->later_percent = random->Pick<int32_t>({0, 40, 90});
+  }
+}
+
 }  // namespace
 
 ModelLayout SimOptions::Layout() const {
@@ -261,20 +279,7 @@ SimOptions OptionsForSeed(int32_t seed) {
   options.batch = random.OneIn(3) ? random.Between(2, 4) : 1;
   ChoosePolicies(&random, &options);
   ChooseFaults(&random, &options);
-  // Sharers rely on an engine that keeps the same entries of the same tokens.
-  if (options.evict_percent > 0 && options.other_choices == 0) {
-    options.share_percent = random.Pick<int32_t>({0, 50, 90, 90});
-    if (options.share_percent > 0 && !random.OneIn(4)) {
-      // Prompts that are worth it, and room for what is shared to stay.
-      options.num_blocks = std::max(options.num_blocks, 40);
-      options.max_prompt =
-          std::max(options.max_prompt, std::min(100, 8 * options.page_size));
-      options.prefix_caching = 1;
-    }
-  }
-  if (options.evict_percent > 0) {
-    options.later_percent = random.Pick<int32_t>({0, 40, 90});
-  }
+  ChooseEvictions(&random, &options);
   options.weights[static_cast<size_t>(EventKind::kLoseBlocks)] =
       random.Pick<int32_t>({0, 0, 0, 1, 6});
   options.fork_percent = random.Pick<int32_t>({0, 0, 20, 60});
