@@ -42,11 +42,16 @@ bool Ledger::IsWellFormed(const Request& request) const {
              options_.max_model_len;
 }
 
+std::string Ledger::ScopeOf(const Request& request) {
+  const ContentScope& scope = request.scope;
+  return absl::StrCat(scope.tenant, "/", scope.lora, "/", scope.cache_salt);
+}
+
 const Ledger::Served* Ledger::ParentOf(const Request& request) const {
   const auto id = names_.find(request.fork_of);
   if (id == names_.end()) return nullptr;
   const Served& parent = requests_.at(id->second);
-  const bool may_be = parent.request.scope.tenant == request.scope.tenant &&
+  const bool may_be = ScopeOf(parent.request) == ScopeOf(request) &&
                       request.eviction.mode == EvictionMode::kNone;
   return may_be ? &parent : nullptr;
 }

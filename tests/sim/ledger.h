@@ -169,13 +169,13 @@ class Ledger {
   struct Block {
     uint64_t fence = 0;            // newest step that may touch it
     std::vector<int32_t> content;  // all tokens up to its end; empty: unknown
-    std::string tenant;            // whose content
+    std::string scope;             // whose content, see ScopeOf
     std::string context;           // the evictions before it was computed
     int32_t group = 0;             // of layers
   };
   // A region that the engine keeps.
   struct Region {
-    std::string tenant;
+    std::string scope;
     std::string plan;  // what sharers agree on
     std::vector<int32_t> tokens;
     std::string tail_context;  // of the block after its cut
@@ -189,6 +189,8 @@ class Ledger {
   };
 
   bool IsWellFormed(const Request& request) const;
+  // Tenant, adapter and salt: requests of different ones share nothing.
+  static std::string ScopeOf(const Request& request);
   // What requests that share compressed prefixes agree on; empty: shares none.
   static std::string PlanOf(const Served& served);
   // Whether the tenant may have this request, too, of so many blocks at most.

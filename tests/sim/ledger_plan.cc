@@ -160,13 +160,13 @@ void Ledger::TakeRegion(const SequenceStart& start, Served* served,
   }
   const Region& region = found->second;
   const std::vector<int32_t>& tokens = served->tokens;
-  if (region.tenant != served->request.scope.tenant ||
+  if (region.scope != ScopeOf(served->request) ||
       region.plan != PlanOf(*served) ||
       start.num_cached_tokens < std::ssize(region.tokens) ||
       !std::equal(region.tokens.begin(), region.tokens.end(), tokens.begin())) {
     report_->Fail("request ", Index(start.request), " of '",
-                  served->request.scope.tenant, "' starts on region ",
-                  Index(start.region), " of other tokens, evictions or tenant");
+                  ScopeOf(served->request), "' starts on region ",
+                  Index(start.region), " of other tokens, evictions or scope");
     return;
   }
   table->cut = region.cut;
@@ -233,10 +233,10 @@ void Ledger::CheckHit(const Table& table, int32_t group, int32_t begin,
   const std::string context =
       group > 0 ? ContextAt(table, begin).value_or("of several")
                 : (is_next ? table.tail_context : table.context);
-  if (blocks_[Index(block)].tenant != served.request.scope.tenant) {
+  if (blocks_[Index(block)].scope != ScopeOf(served.request)) {
     report_->Fail("request ", Index(table.request), " of '",
-                  served.request.scope.tenant, "' hits block ", Index(block),
-                  " of '", blocks_[Index(block)].tenant, "'");
+                  ScopeOf(served.request), "' hits block ", Index(block),
+                  " of '", blocks_[Index(block)].scope, "'");
   }
   if (blocks_[Index(block)].context != context) {
     report_->Fail("request ", Index(table.request), " hits block ",

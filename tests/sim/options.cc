@@ -74,6 +74,8 @@ constexpr Field kFields[] = {
     {"group_window_1", &SimOptions::group_window_1},
     {"group_window_2", &SimOptions::group_window_2},
     {"group_window_3", &SimOptions::group_window_3},
+    {"scope_percent", &SimOptions::scope_percent},
+    {"retention_percent", &SimOptions::retention_percent},
 };
 
 // Layer groups in a third of the runs, and in a tenth a window alone.
@@ -104,9 +106,9 @@ void ChooseWindows(Random* random, SimOptions* options) {
 
 void ChooseQuotas(Random* random, SimOptions* options) {
   // Small quotas refuse the larger requests, not nearly all.
-  const int32_t max_blocks = random->Between(0, options->num_blocks);
+  const int32_t least = options->num_blocks / (random->OneIn(4) ? 4 : 2);
   options->tenant_max_blocks =
-      max_blocks == 0 ? 0 : std::max(max_blocks, options->num_blocks / 4);
+      random->OneIn(4) ? 0 : random->Between(least, options->num_blocks);
   options->tenant_max_requests = random->Between(0, 5);
   options->tenant_max_tokens = random->OneIn(2) ? random->Between(8, 300) : 0;
 }
@@ -138,9 +140,11 @@ void ChooseFaults(Random* random, SimOptions* options) {
       {EventKind::kResubmit, 4},    {EventKind::kCancel, 6},
       {EventKind::kEvict, 20},      {EventKind::kHangUp, 2},
       {EventKind::kSlowClient, 1},  {EventKind::kCrash, 1},
-      {EventKind::kCorrupt, 1},     {EventKind::kStaleOpen, 1},
+      {EventKind::kCorrupt, 4},     {EventKind::kStaleOpen, 1},
       {EventKind::kWrongAttach, 1}, {EventKind::kReset, 2},
   };
+  // In half of the runs engines and streams live long, and so do requests.
+  const bool is_calm = random->OneIn(2);
   const int32_t style = random->Between(0, 3);
   if (style == 0) {
     const auto [kind, often] = random->Pick(faults);
@@ -150,11 +154,34 @@ void ChooseFaults(Random* random, SimOptions* options) {
       if (style == 1 || random->OneIn(2)) weight(kind) = often;
     }
   }
+  for (const EventKind kind :
+       {EventKind::kAdvance, EventKind::kSubmit, EventKind::kResubmit,
+        EventKind::kCancel, EventKind::kEvict}) {
+    weight(kind) *= is_calm ? 30 : 1;
+  }
   if (style == 0 && !random->OneIn(4)) return;
   options->lose_one_in = random->OneIn(2) ? 10 : 0;
   options->repeat_one_in = random->OneIn(2) ? 10 : 0;
   options->refuse_one_in = random->OneIn(4) ? 4 : 0;
   options->other_choices = random->OneIn(4) ? 1 : 0;
+}
+
+// What becomes of the evictions of requests.
+void ChooseEvictions(Random* random, SimOptions* options) {
+  // Sharers rely on an engine that keeps the same entries of the same tokens.
+  if (options->evict_percent > 0 && options->other_choices == 0) {
+    options->share_percent = random->Pick<int32_t>({0, 50, 90, 90});
+    if (options->share_percent > 0 && !random->OneIn(4)) {
+      // Prompts that are worth it, and room for what is shared to stay.
+      options->num_blocks = std::max(options->num_blocks, 40);
+      options->max_prompt =
+          std::max(options->max_prompt, std::min(100, 8 * options->page_size));
+      options->prefix_caching = 1;
+    }
+  }
+  if (options->evict_percent > 0) {
+    options->later_percent = random->Pick<int32_t>({0, 40, 90});
+  }
 }
 
 }  // namespace
@@ -245,20 +272,14 @@ SimOptions OptionsForSeed(int32_t seed) {
   options.grammar_tokens = random.Pick<int32_t>({2, 3, 50});
   // So that a handful of requests fill the pool.
   const int32_t room = (options.num_blocks - 1) * options.page_size;
-  options.max_prompt = std::clamp(room / 2, 4, 100);
-  options.max_output = std::clamp(room / 2, 3, 40);
-  options.evict_percent = random.Pick<int32_t>({0, 0, 40, 90});
+  options.max_prompt = std::clamp(room / 2, 2, 100);
+  options.max_output = std::clamp(room / 2, 2, 40);
+  options.evict_percent = random.Pick<int32_t>({0, 0, 40, 90, 90});
   options.call_delay = random.Between(0, 4);
   options.batch = random.OneIn(3) ? random.Between(2, 4) : 1;
   ChoosePolicies(&random, &options);
   ChooseFaults(&random, &options);
-  // Sharers rely on an engine that keeps the same entries of the same tokens.
-  if (options.evict_percent > 0 && options.other_choices == 0) {
-    options.share_percent = random.Pick<int32_t>({0, 50, 90});
-  }
-  if (options.evict_percent > 0) {
-    options.later_percent = random.Pick<int32_t>({0, 40, 90});
-  }
+  ChooseEvictions(&random, &options);
   options.weights[static_cast<size_t>(EventKind::kLoseBlocks)] =
       random.Pick<int32_t>({0, 0, 0, 1, 6});
   options.fork_percent = random.Pick<int32_t>({0, 0, 20, 60});
@@ -277,6 +298,8 @@ SimOptions OptionsForSeed(int32_t seed) {
     options.num_heads = options.num_shards * random.Between(1, 2);
   }
   ChooseWindows(&random, &options);
+  options.scope_percent = random.Pick<int32_t>({0, 0, 30});
+  options.retention_percent = random.Pick<int32_t>({0, 0, 40});
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());
   return options;

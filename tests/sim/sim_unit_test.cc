@@ -108,6 +108,43 @@ TEST(RunTest, AScriptOfASeedIsThatSeed) {
   EXPECT_EQ(of_seed.hash(), of_script.hash());
 }
 
+// What worlds are for must happen in them. Floors are half of what a hundred
+// seeds had when they were written.
+TEST(RunTest, WorldsAreFull) {
+  RunCounts counts;
+  RunCounts calm;  // of those with rare faults
+  int32_t num_calm = 0;
+  for (int32_t seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Report report;
+    RunSeed(seed, 500, &report, nullptr);
+    ASSERT_EQ(report.message(), "");
+    counts.Add(report.counts());
+    const SimOptions options = OptionsForSeed(seed);
+    if (options.weights[static_cast<size_t>(EventKind::kAdvance)] <= 100) {
+      continue;
+    }
+    calm.Add(report.counts());
+    ++num_calm;
+  }
+  SCOPED_TRACE(counts.ToString());
+  EXPECT_GE(num_calm, 35);
+  EXPECT_LE(num_calm, 65);
+  EXPECT_GE(calm.steps, 150 * calm.engine_losses);
+  EXPECT_LE(3 * counts.refused, 2 * counts.requests);
+  EXPECT_GE(counts.preemptions, 300);
+  EXPECT_GE(counts.swap_ins, 90);
+  EXPECT_GE(counts.forks, 70);
+  EXPECT_GE(counts.region_hits, 95);
+  EXPECT_GE(counts.parts, 160);
+  EXPECT_GE(counts.evictions, 900);
+  EXPECT_GE(counts.rejected_drafts, 1400);
+  EXPECT_GE(counts.left_behind, 12000);
+  EXPECT_GE(counts.cut_requests, 120);
+  EXPECT_GE(counts.wrong_results, 160);
+  EXPECT_GE(counts.wire_faults, 55);
+}
+
 // Every run stored in seeds/ has failed once.
 TEST(SeedsTest, StoredRunsPass) {
   int32_t num_runs = 0;

@@ -120,6 +120,7 @@ class World {
   // Makes it a fork of a recent one.
   void ForkRecent(Request* request);
   std::vector<int32_t> RandomPrompt();
+  std::vector<RetentionWish> RandomRetention();
   void TakeItem(const TokenItem& item);
   void TakeFinish(const FinishEffect& effect, const Request& request,
                   Life* life);

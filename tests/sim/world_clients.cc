@@ -140,7 +140,9 @@ EvictionPolicy World::RandomPolicy() {
   policy.scorer.kind = random_.Pick<ScorerKind>(
       {ScorerKind::kSnapKv, ScorerKind::kStreaming, ScorerKind::kKnorm,
        ScorerKind::kKeyDiff, ScorerKind::kH2o, ScorerKind::kTova});
-  policy.scorer.window = random_.Between(1, 8);
+  // A few ask for more queries than the engine has.
+  policy.scorer.window = random_.Between(
+      1, random_.OneIn(8) ? 8 : std::max(1, options_.query_window));
   policy.scorer.sinks = random_.Between(0, 4);
   policy.scorer.recent = random_.Between(0, 3);
   policy.budget.kind =
@@ -192,7 +194,8 @@ void World::ShareEviction(RequestEviction* eviction) {
   eviction->policy = EvictionPolicy();
   eviction->policy.scorer.kind = random.Pick<ScorerKind>(
       {ScorerKind::kSnapKv, ScorerKind::kStreaming, ScorerKind::kKeyDiff});
-  eviction->policy.scorer.window = random.Between(1, 4);
+  eviction->policy.scorer.window =
+      random.Between(1, std::clamp(options_.query_window, 1, 4));
   eviction->policy.protect.sinks = random.Between(0, 2);
   eviction->target = EvictionTarget();
   eviction->target.ratio =
@@ -219,19 +222,30 @@ void World::EvictLater(RequestEviction* eviction) {
 void World::GoOn(Request* request) {
   const auto num_served = static_cast<int32_t>(served_.size());
   if (num_served == 0 || random_.OneIn(4)) return;
-  const int32_t back = random_.Between(1, std::min(num_served, 4));
+  const int32_t back = random_.Between(1, std::min(num_served, 8));
   const Request& earlier = served_[num_served - back].request;
-  if (earlier.prompt.empty()) return;
+  const auto num_earlier = static_cast<int32_t>(earlier.prompt.size());
+  if (num_earlier == 0 || num_earlier > options_.max_prompt) return;
   request->prompt = earlier.prompt;
   request->scope = earlier.scope;
-  const int32_t num_more = random_.OneIn(3) ? 0 : random_.Between(1, 20);
+  if (earlier.eviction.share_prefix) request->eviction = earlier.eviction;
+  const int32_t num_more = random_.OneIn(6) ? 0 : random_.Between(1, 20);
   for (int32_t i = 0; i < num_more; ++i) {
     request->prompt.push_back(random_.Between(0, options_.grammar_tokens));
   }
 }
 
 void World::ForkRecent(Request* request) {
-  const int32_t index = PickRequest(4);
+  int32_t index = PickRequest(4);
+  // A few of requests that have ended, or were refused.
+  const auto is_over = [this](int32_t i) {
+    const std::deque<Life>& lives = served_[i].lives;
+    return lives.empty() || lives.back().finish.has_value() ||
+           lives.back().stream_broke;
+  };
+  if (!random_.OneIn(20)) {
+    while (index >= 0 && is_over(index)) --index;
+  }
   if (index < 0 || served_[index].request.prompt.empty()) return;
   const Served& parent = served_[index];
   request->fork_of = parent.request.id;
@@ -251,6 +265,17 @@ void World::ForkRecent(Request* request) {
   if (!random_.OneIn(20)) request->eviction = RequestEviction();
 }
 
+std::vector<RetentionWish> World::RandomRetention() {
+  std::vector<RetentionWish> wishes(random_.Between(1, 2));
+  for (RetentionWish& wish : wishes) {
+    wish.begin = random_.Between(0, options_.max_prompt);
+    if (random_.OneIn(2)) wish.end = wish.begin + random_.Between(1, 30);
+    wish.priority = random_.Between(0, kMaxPriority);
+    if (random_.OneIn(2)) wish.duration_ms = random_.Between(1, 200);
+  }
+  return wishes;
+}
+
 Request World::RandomRequest() {
   Request request;
   request.prompt = RandomPrompt();
@@ -258,6 +283,12 @@ Request World::RandomRequest() {
   request.priority = random_.Between(-1, 1);
   request.scope.tenant =
       absl::StrCat("tenant", random_.Between(1, options_.num_tenants));
+  if (random_.Between(1, 100) <= options_.scope_percent) {
+    (random_.OneIn(2) ? request.scope.lora : request.scope.cache_salt) = "x";
+  }
+  if (random_.Between(1, 100) <= options_.retention_percent) {
+    request.retention = RandomRetention();
+  }
   if (random_.OneIn(4)) {
     request.stop_token_ids = {random_.Between(0, options_.vocabulary - 1)};
   }
@@ -275,13 +306,14 @@ Request World::RandomRequest() {
       ShareEviction(&eviction);
       GoOn(&request);
     }
-    if (options_.later_percent > 0 &&
-        random_.Between(1, 100) <= options_.later_percent) {
+    // Only prompts can be shared.
+    const bool may_be_later = !eviction.share_prefix || random_.OneIn(20);
+    if (may_be_later && random_.Between(1, 100) <= options_.later_percent) {
       EvictLater(&eviction);
     }
   }
-  if (options_.fork_percent > 0 &&
-      random_.Between(1, 100) <= options_.fork_percent) {
+  const bool may_fork = !request.eviction.share_prefix || random_.OneIn(4);
+  if (may_fork && random_.Between(1, 100) <= options_.fork_percent) {
     ForkRecent(&request);
   }
   if (random_.OneIn(25)) return WrongRequest(std::move(request));

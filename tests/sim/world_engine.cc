@@ -260,7 +260,8 @@ void World::Corrupt(std::span<const EvictionOrder> orders, StepResult* result) {
       result->id = StepId{Index(result->id) + random_.Between(1, 3)};
       return;
     case Corruption::kEarlierStep:
-      result->id = StepId{Index(result->id) - 1};
+      // Before all in flight: the answer to one of those may have been lost.
+      result->id = StepId{Index(result->id) - options_.max_steps_in_flight};
       return;
     case Corruption::kToken:
       token = token < 0 ? 1 : -1;
