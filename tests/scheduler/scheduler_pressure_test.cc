@@ -2,6 +2,9 @@
 // blocks are short.
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/scheduler/long_queue.h"
 #include "tests/scheduler/scheduler_driver.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
@@ -39,8 +43,7 @@ class PressureTest : public testing::TestWithParam<int32_t> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(StepsInFlight, PressureTest,
-                         testing::Values(1, 2, 4));
+INSTANTIATE_TEST_SUITE_P(StepsInFlight, PressureTest, testing::Values(1, 2, 4));
 
 // Four requests that grow to 25 blocks each in a pool of 60: without eviction
 // some are preempted, squeezed ones are not.
@@ -132,6 +135,168 @@ TEST_P(PressureTest, AnEngineThatRefusesIsNotAskedAgain) {
   }
   EXPECT_GT(driver.scheduler().stats().num_preemptions, 0u);
   driver.CheckQuiescent();
+}
+
+// Random mixes in small pools. What all that run need for as many steps as can
+// be in flight, and one more, is found by squeezes as long as one is worth
+// making: nobody is preempted beside one.
+class PressureJudge {
+ public:
+  explicit PressureJudge(uint64_t seed)
+      : random_(seed),
+        most_in_flight_(1 + static_cast<int32_t>(seed % 4)),
+        driver_(SmallLayout(kPage, random_.Between(24, 60), 2, 2), Options()) {}
+
+  void Run() {
+    const int32_t num_requests = random_.Between(3, 9);
+    int32_t num_made = 0;
+    while (driver_.ok() && (num_made < num_requests ||
+                            driver_.scheduler().has_unfinished_requests())) {
+      if (num_made < num_requests && random_.Between(1, 4) == 1) {
+        SubmitRandom(++num_made);
+      }
+      const bool issued = Issue();
+      const int32_t in_flight = driver_.scheduler().num_steps_in_flight();
+      if (in_flight == most_in_flight_ || (in_flight > 0 && !issued)) {
+        driver_.Answer();
+      }
+    }
+    driver_.CheckQuiescent();
+  }
+  uint64_t num_squeezes() { return driver_.scheduler().stats().num_squeezes; }
+  int32_t num_preempting_steps() const { return num_preempting_steps_; }
+  int32_t num_spent_steps() const { return num_spent_steps_; }
+
+ private:
+  static constexpr int32_t kPage = 4;
+  struct Squeeze {
+    SequenceSlot slot = kNoSequenceSlot;
+    int32_t released = 0;
+    bool has_steps = false;    // to come: else its blocks come anyway
+    bool needs_block = false;  // with its next step
+  };
+
+  SchedulerOptions Options() const {
+    SchedulerOptions options = PlainOptions();
+    options.max_steps_in_flight = most_in_flight_;
+    options.max_num_batched_tokens = 1024;  // never too few
+    return options;
+  }
+  void SubmitRandom(int32_t number) {
+    const int32_t num_prompt = random_.Between(1, 40);
+    const int32_t max_tokens = random_.Between(1, 95 - num_prompt);
+    Request request =
+        PressureRequest(std::to_string(number), num_prompt, max_tokens,
+                        kPage * random_.Between(1, 4), number);
+    if (random_.Between(1, 3) == 1) request.eviction = RequestEviction();
+    Submit(&driver_, std::move(request));
+  }
+
+  // What all pages before that of the next token hold, but those it keeps; 0
+  // if that is less than an eighth of its blocks.
+  static int32_t Released(const Served& served, const SequenceCache& sequence) {
+    const int32_t computed = sequence.num_reserved;
+    if (served.request.eviction.mode != EvictionMode::kPressure ||
+        sequence.pending.has_value() ||
+        computed < std::ssize(served.request.prompt)) {
+      return 0;
+    }
+    const int32_t cut = computed / kPage * kPage;
+    const int32_t held = sequence.num_blocks();
+    const int32_t behind = static_cast<int32_t>(sequence.tail.size()) -
+                           (cut - sequence.cut()) / kPage;
+    const int32_t kept =
+        std::min(served.request.eviction.target.tokens, cut) / kPage;
+    const int32_t released = held - behind - kept;
+    return 8 * released >= held ? std::max(0, released) : 0;
+  }
+
+  // The blocks that are lacking before a step, and what squeezes would give.
+  int32_t Look(std::map<RequestId, Squeeze>* squeezes) {
+    const BlockManagerStats blocks = driver_.scheduler().stats().blocks;
+    int32_t lacking = -blocks.free_blocks - blocks.fenced_blocks;
+    for (const auto& [id, served] : driver_.all()) {
+      const SequenceSlot slot = driver_.SlotOf(id);
+      if (served.finish.has_value() || slot == kNoSequenceSlot) continue;
+      const SequenceCache& sequence =
+          driver_.scheduler().manager().sequence(slot);
+      const auto num_prompt =
+          static_cast<int32_t>(served.request.prompt.size());
+      const auto known =
+          num_prompt + static_cast<int32_t>(served.outputs.size());
+      const int32_t last = num_prompt + served.request.max_tokens - 1;
+      const int32_t end = std::min(
+          last, std::max(known, sequence.num_reserved + 1) + most_in_flight_);
+      lacking += std::max(0, CeilDiv(end - sequence.cut(), kPage) -
+                                 static_cast<int32_t>(sequence.tail.size()));
+      if (sequence.pending.has_value()) lacking -= ordered_.at(slot);
+      const int32_t released = Released(served, sequence);
+      if (released == 0) continue;
+      (*squeezes)[id] = {slot, released, sequence.num_reserved < last,
+                         sequence.num_reserved % kPage == 0};
+    }
+    return lacking;
+  }
+
+  bool Issue() {
+    std::map<RequestId, Squeeze> squeezes;
+    int32_t lacking = Look(&squeezes);
+    const uint64_t before = driver_.scheduler().stats().num_preemptions;
+    if (!driver_.Issue()) return false;
+    if (driver_.scheduler().stats().num_preemptions > before) {
+      ++num_preempting_steps_;
+      num_spent_steps_ += squeezes.empty() ? 1 : 0;
+    }
+    std::set<SequenceSlot> orders;
+    for (const EvictionOrder& order : driver_.plan().evictions) {
+      orders.insert(order.slot);
+      // Replays, too. A block has four pages.
+      const SequenceCache& sequence =
+          driver_.scheduler().manager().sequence(order.slot);
+      const int32_t region =
+          sequence.num_blocks() - static_cast<int32_t>(sequence.tail.size());
+      ordered_[order.slot] = region + (order.cut - sequence.cut()) / kPage -
+                             static_cast<int32_t>(order.page_total) / 4;
+    }
+    bool is_left = false;
+    for (const auto& [id, squeeze] : squeezes) {
+      // A squeeze rides on a step, which may find no block for its own token;
+      // who is preempted, or has no step to come, gives back more.
+      const bool is_over = driver_.SlotOf(id) != squeeze.slot;
+      if (orders.contains(squeeze.slot) || !squeeze.has_steps || is_over ||
+          (squeeze.needs_block && driver_.TokensInPlan(id) == 0)) {
+        lacking -= squeeze.released;
+      } else {
+        is_left = true;
+      }
+    }
+    EXPECT_FALSE(is_left && lacking > 0) << lacking << " blocks are lacking";
+    return true;
+  }
+
+  long_queue::SeededRandom random_;
+  const int32_t most_in_flight_;
+  SchedulerDriver driver_;
+  std::map<SequenceSlot, int32_t> ordered_;  // blocks, by the last order
+  int32_t num_preempting_steps_ = 0;
+  int32_t num_spent_steps_ = 0;  // of those, without any squeeze to make
+};
+
+TEST(PressureJudgeTest, NoSqueezeIsLeftWhileBlocksAreLacking) {
+  uint64_t num_squeezes = 0;
+  int32_t num_preempting_steps = 0;
+  int32_t num_spent_steps = 0;
+  for (uint64_t seed = 1; seed <= 350 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    PressureJudge judge(seed);
+    judge.Run();
+    num_squeezes += judge.num_squeezes();
+    num_preempting_steps += judge.num_preempting_steps();
+    num_spent_steps += judge.num_spent_steps();
+  }
+  EXPECT_GT(num_squeezes, 400u);
+  EXPECT_GT(num_preempting_steps, 100);
+  EXPECT_GT(num_spent_steps, 20);
 }
 
 // A squeeze that would free less than an eighth is not worth reading the rest.
