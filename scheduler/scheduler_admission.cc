@@ -196,27 +196,22 @@ const RequestState* SchedulerImpl::WhoComputes(const RequestState& request,
 int32_t SchedulerImpl::RegionToCome(const RequestState& request) const {
   if (request.sharing == nullptr) return 0;
   int32_t to_come = 0;
-  const std::span<const BlockKey> keys = request.chain.keys();
   const auto look = [&](const RequestState& other, int32_t next) {
-    const auto& points = other.compressions;
-    if (next >= std::ssize(points) || other.sharing == nullptr ||
+    if (next >= std::ssize(other.compressions) || other.sharing == nullptr ||
         other.sharing->plan != request.sharing->plan) {
       return;
     }
-    for (auto i = std::ssize(points); i-- > next;) {
-      const int32_t length = points[i].length;
-      if (!points[i].is_shared || length <= to_come ||
-          MaxCachedTokens(request, length) < length ||
-          !std::ranges::binary_search(request.compressions, length, {},
-                                      &CompressionPoint::length)) {
-        continue;
-      }
-      // Keys are chained: equal here, equal before.
+    const std::span<const BlockKey> keys = other.chain.keys();
+    for (auto i = std::ssize(other.compressions); i-- > next;) {
+      const int32_t length = other.compressions[i].length;
       const size_t last = length / layout().page_size - 1;
-      const std::span<const BlockKey> others = other.chain.keys();
-      if (last < keys.size() && last < others.size() &&
-          keys[last] == others[last]) {
-        to_come = length;
+      // Keys are chained: equal here, equal before.
+      if (other.compressions[i].is_shared && last < keys.size() &&
+          MaxCachedTokens(request, length) >= length &&
+          std::ranges::binary_search(request.compressions, length, {},
+                                     &CompressionPoint::length) &&
+          request.chain.keys()[last] == keys[last]) {
+        to_come = std::max(to_come, length);
         return;
       }
     }
