@@ -197,8 +197,9 @@ void SchedulerDriver::CheckOrders() {
     const CanaryEviction point{.length = order.length, .cut = order.cut};
     const size_t index = served.issued.size();
     served.issued.push_back(point);
-    if (canary_.same_choice_on_replay && index < served.recorded.size() &&
-        served.recorded[index] != point) {
+    served.page_total = order.page_total;
+    if (canary_.same_choice_on_replay && !MayReplayOtherwise(served) &&
+        index < served.recorded.size() && served.recorded[index] != point) {
       Fail(absl::StrCat("replay at length ", point.length, ", cut ", point.cut,
                         " of an eviction at length ",
                         served.recorded[index].length, ", cut ",
@@ -214,7 +215,7 @@ void SchedulerDriver::CheckOrders() {
   for (size_t i = 0; i < plan_.slots.size(); ++i) {
     const Served& served = served_.at(slots_.at(plan_.slots[i]));
     const size_t index = served.issued.size();
-    if (index < served.recorded.size() &&
+    if (!MayReplayOtherwise(served) && index < served.recorded.size() &&
         served.recorded[index].length <=
             plan_.positions[i] + plan_.num_tokens[i]) {
       Fail("a recorded eviction is not replayed");
@@ -316,6 +317,11 @@ void SchedulerDriver::TakeEviction(const EvictionEffect& effect) {
   if (index == served.recorded.size()) {
     served.recorded.push_back(served.issued[index]);
   }
+  int64_t num_pages = 0;
+  for (const int32_t kept : effect.kept_entries) {
+    num_pages += CeilDiv(kept, scheduler_.layout().page_size);
+  }
+  served.kept_less |= num_pages < served.page_total;
 }
 
 void SchedulerDriver::TakeFinish(const FinishEffect& effect) {

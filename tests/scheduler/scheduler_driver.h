@@ -31,6 +31,8 @@ struct Served {
   // Evictions that took effect for good, which a recomputation must replay.
   std::vector<CanaryEviction> recorded;
   std::vector<CanaryEviction> issued;  // since its last start
+  int64_t page_total = 0;              // of the last of them
+  bool kept_less = false;  // an eviction kept fewer pages than it might
 };
 
 class SchedulerDriver {
@@ -43,6 +45,10 @@ class SchedulerDriver {
   const Served& served(RequestId id) const { return served_.at(id); }
   const std::map<RequestId, Served>& all() const { return served_; }
   bool ok() const { return ok_; }
+  // After a compression that keeps fewer pages than it might, what the next one
+  // takes depends on where that region lay, and so may, where they come in
+  // quick succession, whether it is made in a replay (README "Limits").
+  void AllowOtherReplaysOfLess() { allows_other_replays_of_less_ = true; }
 
   absl::StatusOr<RequestId> Submit(Request request);
   absl::Status Cancel(RequestId id);
@@ -98,6 +104,9 @@ class SchedulerDriver {
   void TakeEviction(const EvictionEffect& effect);
   void TakeFinish(const FinishEffect& effect);
   int64_t StepsToDrain() const;
+  bool MayReplayOtherwise(const Served& served) const {
+    return allows_other_replays_of_less_ && served.kept_less;
+  }
 
   const CanaryOptions canary_;
   SchedulerImpl scheduler_;
@@ -115,6 +124,7 @@ class SchedulerDriver {
     int32_t num_drafts = 0;
   };
   std::deque<std::vector<Run>> plans_;  // in flight
+  bool allows_other_replays_of_less_ = false;
   bool ok_ = true;
 };
 

@@ -145,7 +145,9 @@ class PressureJudge {
   explicit PressureJudge(uint64_t seed)
       : random_(seed),
         most_in_flight_(1 + static_cast<int32_t>(seed % 4)),
-        driver_(SmallLayout(kPage, random_.Between(24, 60), 2, 2), Options()) {}
+        driver_(SmallLayout(kPage, random_.Between(24, 60), 2, 2), Options()) {
+    driver_.AllowOtherReplaysOfLess();
+  }
 
   void Run() {
     const int32_t num_requests = random_.Between(3, 9);
@@ -286,7 +288,7 @@ TEST(PressureJudgeTest, NoSqueezeIsLeftWhileBlocksAreLacking) {
   uint64_t num_squeezes = 0;
   int32_t num_preempting_steps = 0;
   int32_t num_spent_steps = 0;
-  for (uint64_t seed = 1; seed <= 350 && !testing::Test::HasFailure(); ++seed) {
+  for (uint64_t seed = 1; seed <= 600 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     PressureJudge judge(seed);
     judge.Run();
