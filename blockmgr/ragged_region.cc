@@ -164,8 +164,8 @@ class PageReader {
 
   Place Read(PageId page) {
     // Mostly a list goes from block to block within a row.
-    const auto next = static_cast<size_t>(at_.block + 1);
-    if (next < destinations_.region_offsets.size() &&
+    const int32_t next = at_.block + 1;
+    if (next < std::ssize(destinations_.region_offsets) &&
         Index(page) ==
             row_pages_[at_.row] + destinations_.region_offsets[next]) {
       ++at_.block;

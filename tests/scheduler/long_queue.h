@@ -78,7 +78,7 @@ class LongQueue {
   absl::StatusOr<RequestId> TrySubmit(Live live) {
     live.request.id = absl::StrCat(++num_submitted_);
     live.submit_step = step_;
-    const absl::StatusOr<RequestId> id = scheduler_.Submit(live.request);
+    absl::StatusOr<RequestId> id = scheduler_.Submit(live.request);
     if (id.ok()) waiting_.emplace(*id, std::move(live));
     return id;
   }

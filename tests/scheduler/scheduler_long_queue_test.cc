@@ -404,6 +404,7 @@ TEST_F(LongPrefixQueueTest, FollowsAReset) {
   SubmitOthers(1);
   std::vector<RequestId> deep;
   SubmitOthers(kNumWaiting);
+  deep.reserve(6);
   for (int32_t i = 0; i < 6; ++i) deep.push_back(Submit(12 + 4 * i, 1, 1));
   queue_.Step();
   EXPECT_EQ(queue_.First(), deep.back());
@@ -416,6 +417,7 @@ TEST_F(LongPrefixQueueTest, FollowsTheLossOfTheEngine) {
   Submit(40, 1, 1);
   std::vector<RequestId> deep;
   SubmitOthers(kNumWaiting);
+  deep.reserve(6);
   for (int32_t i = 0; i < 6; ++i) deep.push_back(Submit(12 + 4 * i, 1, 1));
   queue_.Step();
   EXPECT_EQ(queue_.First(), deep.back());
@@ -433,6 +435,7 @@ TEST_F(LongPrefixQueueTest, FollowsTheLossOfBlocks) {
   queue_.Step();
   SubmitOthers(kNumWaiting);
   std::vector<RequestId> deep;
+  deep.reserve(6);
   for (int32_t i = 0; i < 6; ++i) deep.push_back(Submit(12 + 4 * i, 1, 1));
   EXPECT_EQ(queue_.First(), deep.back());
   queue_.lost_blocks = {third};
@@ -454,6 +457,7 @@ TEST_F(ReclaimedPrefixQueueTest, FollowsWhatIsReclaimed) {
   queue_.Step();
   SubmitOthers(kNumWaiting);
   std::vector<RequestId> deep;
+  deep.reserve(3);
   for (int32_t i = 0; i < 3; ++i) deep.push_back(Submit(12 + 4 * i, 1, 1));
   // It goes on from 15 blocks of the second topic, and needs all others.
   const RequestId big = Submit(119, 1, 2);
