@@ -299,6 +299,15 @@ class LongPrefixQueueTest : public testing::Test {
     live.request.prompt.push_back(100'000'000 + ++num_made_);
     return queue_.Submit(std::move(live));
   }
+  // Each goes on longer like what is cached of the first topic.
+  std::vector<RequestId> SubmitDeep(int32_t count) {
+    std::vector<RequestId> deep;
+    deep.reserve(count);
+    for (int32_t i = 0; i < count; ++i) {
+      deep.push_back(Submit(12 + 4 * i, 1, 1));
+    }
+    return deep;
+  }
   // Requests of as many topics of their own, from 1000 on.
   void SubmitOthers(int32_t count) {
     for (int32_t i = 0; i < count; ++i) Submit(8, 1, 1000 + num_made_);
@@ -402,10 +411,8 @@ TEST(LongTopicQueueTest, RanksFollowWithinThePromisedUpdates) {
 TEST_F(LongPrefixQueueTest, FollowsAReset) {
   Submit(40, 1, 1);
   SubmitOthers(1);
-  std::vector<RequestId> deep;
   SubmitOthers(kNumWaiting);
-  deep.reserve(6);
-  for (int32_t i = 0; i < 6; ++i) deep.push_back(Submit(12 + 4 * i, 1, 1));
+  const std::vector<RequestId> deep = SubmitDeep(6);
   queue_.Step();
   EXPECT_EQ(queue_.First(), deep.back());
   EXPECT_EQ(queue_.scheduler().ResetPrefixCache().num_in_use, 0);
@@ -415,10 +422,8 @@ TEST_F(LongPrefixQueueTest, FollowsAReset) {
 
 TEST_F(LongPrefixQueueTest, FollowsTheLossOfTheEngine) {
   Submit(40, 1, 1);
-  std::vector<RequestId> deep;
   SubmitOthers(kNumWaiting);
-  deep.reserve(6);
-  for (int32_t i = 0; i < 6; ++i) deep.push_back(Submit(12 + 4 * i, 1, 1));
+  const std::vector<RequestId> deep = SubmitDeep(6);
   queue_.Step();
   EXPECT_EQ(queue_.First(), deep.back());
   Effects effects;
@@ -434,9 +439,7 @@ TEST_F(LongPrefixQueueTest, FollowsTheLossOfBlocks) {
   Submit(8, 2, 2);
   queue_.Step();
   SubmitOthers(kNumWaiting);
-  std::vector<RequestId> deep;
-  deep.reserve(6);
-  for (int32_t i = 0; i < 6; ++i) deep.push_back(Submit(12 + 4 * i, 1, 1));
+  const std::vector<RequestId> deep = SubmitDeep(6);
   EXPECT_EQ(queue_.First(), deep.back());
   queue_.lost_blocks = {third};
   queue_.Step();
@@ -456,9 +459,7 @@ TEST_F(ReclaimedPrefixQueueTest, FollowsWhatIsReclaimed) {
   queue_.Step();
   queue_.Step();
   SubmitOthers(kNumWaiting);
-  std::vector<RequestId> deep;
-  deep.reserve(3);
-  for (int32_t i = 0; i < 3; ++i) deep.push_back(Submit(12 + 4 * i, 1, 1));
+  const std::vector<RequestId> deep = SubmitDeep(3);
   // It goes on from 15 blocks of the second topic, and needs all others.
   const RequestId big = Submit(119, 1, 2);
   EXPECT_EQ(queue_.NextStart(), big);
