@@ -17,7 +17,7 @@ constexpr int32_t kNumSteps = 2048;
 // Steps of one workload before it is the other's turn, where two are compared.
 constexpr int32_t kTurn = 32;
 constexpr int32_t kNumPoolBlocks = 65536;  // 128 GiB of K and V
-constexpr int32_t kNumRepeats = 1024;  // one is above that percentile
+constexpr int32_t kNumRepeats = 1024;      // one is above that percentile
 
 double PercentileOf(std::vector<double> values, double q) {
   std::ranges::sort(values);
