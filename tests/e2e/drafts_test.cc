@@ -39,12 +39,12 @@ TEST(DraftsTest, EqualsTheDenseModelAndItselfAloneUnderPreemption) {
   LineOptions options = Options(kSeed, 21);
   Line line(options);
   line.Open();
+  std::vector<v1::SubmitRequest> requests;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    ASSERT_TRUE(
-        line.Submit(Line::MakeRequest(absl::StrCat("r", i), jobs[i].prompt,
-                                      jobs[i].max_tokens))
-            .ok());
+    requests.push_back(Line::MakeRequest(absl::StrCat("r", i), jobs[i].prompt,
+                                         jobs[i].max_tokens));
   }
+  line.SubmitTogether(requests);
   const std::map<std::string, Answer> answers =
       line.WaitForAnswers(jobs.size());
   ASSERT_EQ(answers.size(), jobs.size());
@@ -69,6 +69,7 @@ TEST(DraftsTest, EqualsTheDenseModelThroughEvictionsInDecode) {
   std::mt19937_64 random(kSeed);
   Line line(Options(kSeed, 61));
   line.Open();
+  std::vector<v1::SubmitRequest> requests;
   for (int32_t i = 0; i < 8; ++i) {
     v1::SubmitRequest request = Line::MakeRequest(
         absl::StrCat("r", i), RandomTokens(30 + 5 * i, &random), 110);
@@ -78,8 +79,9 @@ TEST(DraftsTest, EqualsTheDenseModelThroughEvictionsInDecode) {
     eviction->mutable_policy()->mutable_snapkv()->set_window(8);
     eviction->mutable_policy()->mutable_adakv();
     eviction->mutable_target()->set_tokens_per_head(24);
-    ASSERT_TRUE(line.Submit(request).ok());
+    requests.push_back(request);
   }
+  line.SubmitTogether(requests);
   const std::map<std::string, Answer>& answers = line.WaitForAnswers(8);
   ASSERT_EQ(answers.size(), 8u);
   for (const auto& [id, answer] : answers)

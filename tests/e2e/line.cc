@@ -63,6 +63,9 @@ Line::Line(LineOptions options) : options_(std::move(options)) {
     EngineHandlers handlers;
     handlers.reset = [this] { engine_->Reset(); };
     handlers.run = [this](const StepPlan& plan, StepResult* result) {
+      mutex_.LockWhen(absl::Condition(
+          +[](bool* held) { return !*held; }, &held_));
+      mutex_.Unlock();
       return engine_->Run(plan, result);
     };
     engine_status_ = client_->Serve(engine_->tables().layout(), handlers);
@@ -125,6 +128,21 @@ grpc::Status Line::Submit(const v1::SubmitRequest& request) {
   checker_->ExpectPrompt(
       {request.prompt_token_ids().begin(), request.prompt_token_ids().end()});
   return requests_->Submit(&context, request, &response);
+}
+
+void Line::SubmitTogether(const std::vector<v1::SubmitRequest>& requests) {
+  Hold(true);
+  for (const v1::SubmitRequest& request : requests) {
+    const grpc::Status status = Submit(request);
+    EXPECT_TRUE(status.ok())
+        << request.request_id() << ": " << status.error_message();
+  }
+  Hold(false);
+}
+
+void Line::Hold(bool held) {
+  const absl::MutexLock lock(&mutex_);
+  held_ = held;
 }
 
 grpc::Status Line::Evict(const v1::EvictRequest& request,

@@ -11,7 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include <absl/base/thread_annotations.h>
 #include <absl/status/status.h>
+#include <absl/synchronization/mutex.h>
 #include <grpcpp/grpcpp.h>
 
 #include "bench/engine/client.h"
@@ -61,6 +63,9 @@ class Line {
   // Opens the token stream and waits until the engine is attached.
   void Open();
   grpc::Status Submit(const v1::SubmitRequest& request);
+  // The engine runs no step until all are submitted: how many contend for the
+  // pool is not a question of who is faster.
+  void SubmitTogether(const std::vector<v1::SubmitRequest>& requests);
   // A request with greedy decoding of exactly `max_tokens` tokens.
   static v1::SubmitRequest MakeRequest(const std::string& id,
                                        const std::vector<int32_t>& prompt,
@@ -89,6 +94,7 @@ class Line {
 
  private:
   bool ReadBatch();
+  void Hold(bool held);
   static void SetDeadline(grpc::ClientContext* context);
 
   const LineOptions options_;
@@ -99,6 +105,8 @@ class Line {
   std::unique_ptr<EngineClient> client_;
   std::thread engine_thread_;
   absl::Status engine_status_;
+  absl::Mutex mutex_;
+  bool held_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::RequestService::Stub> requests_;
   std::unique_ptr<v1::EvictionService::Stub> evictions_;

@@ -170,6 +170,7 @@ TEST_P(MethodTest, KeepsAndComputesWhatTheDenseModelSays) {
   std::mt19937_64 random(11);
   constexpr int32_t kNumRequests = 3;
   const int32_t num_outputs = later ? 40 : 12;
+  std::vector<v1::SubmitRequest> requests;
   for (int32_t i = 0; i < kNumRequests; ++i) {
     std::vector<int32_t> prompt(static_cast<size_t>(150 + 33 * i));
     for (int32_t& token : prompt) token = static_cast<int32_t>(random() % 64);
@@ -181,9 +182,9 @@ TEST_P(MethodTest, KeepsAndComputesWhatTheDenseModelSays) {
     eviction.mutable_target()->set_keep_ratio("0.4");
     if (mode == v1::EVICTION_MODE_EVERY_CHUNK) eviction.set_compress_every(48);
     if (mode == v1::EVICTION_MODE_DECODE) eviction.set_compress_every(16);
-    const grpc::Status status = line.Submit(request);
-    ASSERT_TRUE(status.ok()) << status.error_message();
+    requests.push_back(request);
   }
+  line.SubmitTogether(requests);
   for (const auto& [id, answer] : line.WaitForAnswers(kNumRequests)) {
     EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
   }

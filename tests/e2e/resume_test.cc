@@ -36,6 +36,7 @@ class ResumeTest : public ::testing::TestWithParam<v1::EvictionMode> {
                .num_host_blocks = num_host_blocks,
                .host_fault = host_fault});
     line.Open();
+    std::vector<v1::SubmitRequest> requests;
     for (size_t i = 0; i < jobs.size(); ++i) {
       v1::SubmitRequest request = Line::MakeRequest(
           absl::StrCat("r", i), jobs[i].prompt, jobs[i].max_tokens);
@@ -45,8 +46,9 @@ class ResumeTest : public ::testing::TestWithParam<v1::EvictionMode> {
           eviction->set_compress_every(32);
         }
       }
-      EXPECT_TRUE(line.Submit(request).ok());
+      requests.push_back(request);
     }
+    line.SubmitTogether(requests);
     std::map<std::string, Answer> answers = line.WaitForAnswers(jobs.size());
     line.ExpectNothingLeaked();
     *stats = line.GetStats();
@@ -159,6 +161,7 @@ TEST_P(SharedRegionLineTest, ComputesWhatTheDenseModelSays) {
   std::mt19937_64 random(41);
   const std::vector<int32_t> prefix = RandomTokens(80, &random);
   constexpr int32_t kRequests = 24;
+  std::vector<v1::SubmitRequest> requests;
   for (int32_t i = 0; i < kRequests; ++i) {
     std::vector<int32_t> prompt = prefix;
     const std::vector<int32_t> own =
@@ -170,8 +173,9 @@ TEST_P(SharedRegionLineTest, ComputesWhatTheDenseModelSays) {
     v1::RequestEviction* eviction = SetEviction(GetParam(), &request);
     eviction->set_share_prefix(true);
     eviction->set_compress_every(32);
-    ASSERT_TRUE(line.Submit(request).ok());
+    requests.push_back(request);
   }
+  line.SubmitTogether(requests);
   const auto answers = line.WaitForAnswers(kRequests);
   line.ExpectNothingLeaked();
   const v1::GetStatsResponse stats = line.GetStats();
@@ -210,13 +214,13 @@ TEST_P(ForkLineTest, ForksComputeWhatTheyWouldAlone) {
   if (mode != v1::EVICTION_MODE_NONE) {
     SetEviction(mode, &leader)->set_compress_every(32);
   }
-  ASSERT_TRUE(line.Submit(leader).ok());
+  std::vector<v1::SubmitRequest> requests = {leader};
   for (int32_t i = 0; i < 3; ++i) {
-    v1::SubmitRequest sample =
-        Line::MakeRequest(absl::StrCat("sample", i), prompt, 40);
-    sample.set_fork_of("leader");
-    ASSERT_TRUE(line.Submit(sample).ok());
+    requests.push_back(
+        Line::MakeRequest(absl::StrCat("sample", i), prompt, 40));
+    requests.back().set_fork_of("leader");
   }
+  line.SubmitTogether(requests);
   line.WaitForTokens("leader", 50);
   std::vector<int32_t> outputs = line.TokensOf("leader");
   for (const bool same : {true, false}) {

@@ -39,12 +39,12 @@ TEST_P(EvictionOffTest, EqualsTheDenseModelAndItselfAloneUnderPreemption) {
                             .scheduler = SmallScheduler(shares_prefixes, 4)};
   Line line(options);
   line.Open();
+  std::vector<v1::SubmitRequest> requests;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    ASSERT_TRUE(
-        line.Submit(Line::MakeRequest(absl::StrCat("r", i), jobs[i].prompt,
-                                      jobs[i].max_tokens))
-            .ok());
+    requests.push_back(Line::MakeRequest(absl::StrCat("r", i), jobs[i].prompt,
+                                         jobs[i].max_tokens));
   }
+  line.SubmitTogether(requests);
   const std::map<std::string, Answer>& answers =
       line.WaitForAnswers(jobs.size());
   ASSERT_EQ(answers.size(), jobs.size());
@@ -82,11 +82,12 @@ TEST(DefaultShapeTest, EqualsTheDenseModel) {
       {.model = model, .num_blocks = 17, .scheduler = SmallScheduler(true, 3)});
   line.Open();
   const std::vector<Job> jobs = RandomJobs(6, 80, 0, &random);
+  std::vector<v1::SubmitRequest> requests;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    ASSERT_TRUE(
-        line.Submit(Line::MakeRequest(absl::StrCat("r", i), jobs[i].prompt, 8))
-            .ok());
+    requests.push_back(
+        Line::MakeRequest(absl::StrCat("r", i), jobs[i].prompt, 8));
   }
+  line.SubmitTogether(requests);
   line.WaitForAnswers(jobs.size());
   line.ExpectNothingLeaked();
   line.Close();
@@ -184,6 +185,7 @@ TEST_P(EvictionOnTest, KeepsAndComputesWhatTheDenseModelSays) {
              .page_size = 16,
              .scheduler = scheduler});
   line.Open();
+  std::vector<v1::SubmitRequest> requests;
   for (size_t i = 0; i < jobs.size(); ++i) {
     v1::SubmitRequest request = Line::MakeRequest(
         absl::StrCat("r", i), jobs[i].prompt, jobs[i].max_tokens);
@@ -196,8 +198,9 @@ TEST_P(EvictionOnTest, KeepsAndComputesWhatTheDenseModelSays) {
         eviction->mutable_policy()->mutable_topk();
       }
     }
-    ASSERT_TRUE(line.Submit(request).ok());
+    requests.push_back(request);
   }
+  line.SubmitTogether(requests);
   for (const auto& [id, answer] : line.WaitForAnswers(jobs.size())) {
     EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
   }
@@ -265,12 +268,12 @@ TEST(EvictionServiceTest, EvictsLiveSequencesWhileTheyDecode) {
   Line line(options);
   line.Open();
   constexpr int32_t kNumRequests = 9;
+  std::vector<v1::SubmitRequest> requests;
   for (int32_t i = 0; i < kNumRequests; ++i) {
-    ASSERT_TRUE(
-        line.Submit(Line::MakeRequest(absl::StrCat("r", i),
-                                      RandomTokens(100 + 5 * i, &random), 160))
-            .ok());
+    requests.push_back(Line::MakeRequest(
+        absl::StrCat("r", i), RandomTokens(100 + 5 * i, &random), 160));
   }
+  line.SubmitTogether(requests);
   const int64_t block_bytes =
       MakeLayout(model->shape(), 16, DType::kFloat32, 60).block_bytes();
   int64_t num_evicted = 0;

@@ -62,6 +62,7 @@ class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
                        v1::EvictionMode mode = v1::EVICTION_MODE_NONE) {
     Line line(options);
     line.Open();
+    std::vector<v1::SubmitRequest> requests;
     for (size_t i = 0; i < jobs.size(); ++i) {
       v1::SubmitRequest request = Line::MakeRequest(
           absl::StrCat("r", i), jobs[i].prompt, jobs[i].max_tokens);
@@ -71,8 +72,9 @@ class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
           eviction->set_compress_every(32);
         }
       }
-      EXPECT_TRUE(line.Submit(request).ok());
+      requests.push_back(request);
     }
+    line.SubmitTogether(requests);
     Outcome outcome;
     outcome.answers = line.WaitForAnswers(jobs.size());
     line.ExpectNothingLeaked();
@@ -190,13 +192,14 @@ TEST_P(WindowsLineTest, ForksComputeWhatTheyWouldAlone) {
     line.Open();
     std::mt19937_64 random(65);
     const std::vector<int32_t> prompt = RandomTokens(90, &random);
-    ASSERT_TRUE(line.Submit(Line::MakeRequest("leader", prompt, 120)).ok());
+    std::vector<v1::SubmitRequest> requests = {
+        Line::MakeRequest("leader", prompt, 120)};
     for (int32_t i = 0; i < 3; ++i) {
-      v1::SubmitRequest sample =
-          Line::MakeRequest(absl::StrCat("sample", i), prompt, 40);
-      sample.set_fork_of("leader");
-      ASSERT_TRUE(line.Submit(sample).ok());
+      requests.push_back(
+          Line::MakeRequest(absl::StrCat("sample", i), prompt, 40));
+      requests.back().set_fork_of("leader");
     }
+    line.SubmitTogether(requests);
     line.WaitForTokens("leader", 50);
     const std::vector<int32_t> outputs = line.TokensOf("leader");
     for (const bool same : {true, false}) {
