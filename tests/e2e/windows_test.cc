@@ -37,7 +37,7 @@ struct WindowCase {
 // fill; no other layers.
 const WindowCase kOneWindow = {"OneWindow", {32, 0, 0}, 44};
 const WindowCase kTwoWindows = {"TwoWindows", {20, 0, 48, 20}, 90};
-const WindowCase kAllWindows = {"AllWindows", {40, 40}, 20};
+const WindowCase kAllWindows = {"AllWindows", {40, 40}, 18};
 
 constexpr int32_t kPlentyOfBlocks = 4000;
 
@@ -134,7 +134,7 @@ TEST_P(WindowsLineTest, EqualsTheDenseModelAndItselfAloneUnderPreemption) {
 
 TEST_P(WindowsLineTest, OutputsEqualThoseOfARunThatIsNeverSwapped) {
   std::mt19937_64 random(62);
-  const std::vector<Job> jobs = RandomJobs(20, 120, 3, &random);
+  const std::vector<Job> jobs = RandomJobs(40, 120, 3, &random);
   const Outcome fresh = Serve(Options(62, kPlentyOfBlocks), jobs);
   EXPECT_EQ(fresh.stats.num_preemptions(), 0u);
   for (const int32_t num_host_blocks : {200, 15}) {
@@ -239,7 +239,7 @@ TEST_P(HybridLineTest, ResumedOutputsEqualFreshOnesThroughEvictions) {
         v1::EVICTION_MODE_DECODE}) {
     SCOPED_TRACE(v1::EvictionMode_Name(mode));
     std::mt19937_64 random(66);
-    const std::vector<Job> jobs = RandomJobs(20, 120, 3, &random);
+    const std::vector<Job> jobs = RandomJobs(40, 120, 3, &random);
     const Outcome fresh = Serve(Options(66, kPlentyOfBlocks), jobs, mode);
     EXPECT_GE(fresh.stats.num_evictions(), 10u);
     EXPECT_EQ(fresh.stats.num_preemptions(), 0u);
