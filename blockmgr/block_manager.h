@@ -428,7 +428,7 @@ class BlockManager {
   void ContinueAfter(int32_t entry, SequenceCache* sequence) const;
   void Publish(SequenceCache* sequence, std::span<const int32_t> tokens,
                const BlockChain& chain);
-  RaggedRegion DeriveRegion(const RegionRecord& region) const;
+  RegionLayout DeriveLayout(const RegionRecord& region) const;
   // What the order made, with blocks left over given up.
   std::shared_ptr<const RegionRecord> BuildRegion(
       const SequenceCache& sequence, const PendingEviction& pending,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <optional>
 
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
@@ -202,20 +203,13 @@ std::shared_ptr<const RegionRecord> BlockManager::BuildRegion(
       num_pages <= (std::ssize(pending.destinations) - 1) *
                        int64_t{layout_.shard_pages_per_block()};
   if (keeps_old_pages || may_leave_surplus) {
-    CacheView now;
-    RaggedRegion derived;
-    if (sequence.region != nullptr) {
-      now.region = sequence.region->layout.get();
-      if (now.region == nullptr) {
-        derived = DeriveRegion(*sequence.region);
-        now.region = &derived;
-      }
-    }
-    now.tail_blocks =
+    std::optional<RegionLayout> now;
+    if (sequence.region != nullptr) now = DeriveLayout(*sequence.region);
+    region->layout = std::make_unique<const RegionLayout>(RegionLayout::LayOut(
+        layout_, now.has_value() ? &*now : nullptr,
         std::span(sequence.tail)
-            .first((pending.cut - sequence.cut()) / layout_.page_size);
-    region->layout = std::make_unique<const RaggedRegion>(RaggedRegion::LayOut(
-        layout_, now, pending.destinations, counts, pending.cut));
+            .first((pending.cut - sequence.cut()) / layout_.page_size),
+        pending.destinations, counts, pending.cut));
     region->blocks.assign(region->layout->blocks().begin(),
                           region->layout->blocks().end());
   }
@@ -329,12 +323,12 @@ void BlockManager::AbortEviction(SequenceSlot slot) {
 RaggedRegion BlockManager::DeriveRegion(SequenceSlot slot) const {
   const SequenceCache& sequence = at(slot);
   BM_CHECK(sequence.region != nullptr);
-  return DeriveRegion(*sequence.region);
+  return {layout_, DeriveLayout(*sequence.region)};
 }
 
-RaggedRegion BlockManager::DeriveRegion(const RegionRecord& region) const {
+RegionLayout BlockManager::DeriveLayout(const RegionRecord& region) const {
   if (region.layout != nullptr) return *region.layout;
-  return RaggedRegion::LayOut(layout_, CacheView{}, region.blocks, region.kept,
+  return RegionLayout::LayOut(layout_, nullptr, {}, region.blocks, region.kept,
                               region.cut);
 }
 

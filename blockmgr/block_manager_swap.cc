@@ -12,8 +12,7 @@ namespace blockmgr {
 namespace {
 
 // The same region on other blocks, one for each of its own, in their order.
-std::shared_ptr<const RegionRecord> OnBlocks(const ModelLayout& layout,
-                                             const RegionRecord& region,
+std::shared_ptr<const RegionRecord> OnBlocks(const RegionRecord& region,
                                              RegionId id,
                                              std::vector<BlockId> blocks) {
   auto record = std::make_shared<RegionRecord>();
@@ -21,8 +20,8 @@ std::shared_ptr<const RegionRecord> OnBlocks(const ModelLayout& layout,
   record->cut = region.cut;
   record->kept = region.kept;
   if (region.layout != nullptr) {
-    record->layout = std::make_unique<const RaggedRegion>(
-        region.layout->OnBlocks(layout, region.blocks, blocks));
+    record->layout = std::make_unique<const RegionLayout>(
+        region.layout->OnBlocks(region.blocks, blocks));
   }
   record->blocks = std::move(blocks);
   return record;
@@ -139,9 +138,8 @@ void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
     tail->insert(tail->end(), blocks.begin(), blocks.end());
   };
   if (match.cached == nullptr && swapped.region != nullptr) {
-    sequence.region =
-        OnBlocks(layout_, *swapped.region, RegionId{next_region_++},
-                 take(0, match.num_region_ins()));
+    sequence.region = OnBlocks(*swapped.region, RegionId{next_region_++},
+                               take(0, match.num_region_ins()));
     sequence.content = swapped.content;
     // Nobody can find what is computed over it.
     sequence.chain_serial = kNoSerial;

@@ -257,6 +257,7 @@ const std::map<std::string, double>& Limits() {
       {"commit_eviction_cached.p50_us", 100},
       {"commit_eviction_published.p50_us", 100},
       {"commit_eviction_own_blocks.p50_us", 100},
+      {"commit_eviction_in_place.p50_us", 100},
       {"metadata.pool_fraction", 0.005},
       {"metadata.pool_fraction_with_regions", 0.005},
   };

@@ -91,6 +91,16 @@ SequenceSlot ComputePrompt(BlockManager* manager, const BlockChain& chain,
   return slot;
 }
 
+// The same in all, with so many entries of every other head to its neighbour.
+std::vector<int32_t> MoveEntries(std::vector<int32_t> counts,
+                               int32_t num_entries) {
+  for (size_t i = 0; i + 1 < counts.size(); i += 2) {
+    counts[i] -= num_entries;
+    counts[i + 1] += num_entries;
+  }
+  return counts;
+}
+
 // Evicts [0, cut) down to `counts`, into fresh blocks or its own.
 EvictionReceipt EvictTo(BlockManager* manager, SequenceSlot slot, int32_t cut,
                         std::span<const int32_t> counts, bool in_place,
@@ -113,10 +123,11 @@ EvictionWorkload::EvictionWorkload(const Setting& setting)
     : setting_(setting),
       counts_(UnevenCounts(LlamaLayout(1), setting.num_tokens,
                            setting.keep_percent)),
+      counts_again_(MoveEntries(counts_, 16)),
       manager_(LlamaLayout(setting.num_tokens / 16 * 2 + 2), 1,
                setting.cached) {}
 
-void EvictionWorkload::Evict(bool in_place) {
+void EvictionWorkload::Evict(std::span<const int32_t> counts, bool in_place) {
   RegionPublication publication;
   publication.name = {.plan = "20 %",
                       .history = {},
@@ -124,7 +135,7 @@ void EvictionWorkload::Evict(bool in_place) {
   publication.chain = &chain_;
   publication.tokens = prompt_;
   const EvictionReceipt receipt =
-      EvictTo(&manager_, slot_, cut_, counts_, in_place,
+      EvictTo(&manager_, slot_, cut_, counts, in_place,
               setting_.published ? &publication : nullptr);
   BM_CHECK(receipt.published == setting_.published);
   evicted_entries_ = receipt.evicted_entries;
@@ -137,12 +148,13 @@ void EvictionWorkload::Prepare() {
   chain_.Extend(prompt_, 16);
   slot_ = ComputePrompt(&manager_, chain_, prompt_);
   if (!setting_.again_in_place) return;
-  Evict(false);
+  Evict(counts_, false);
   cut_ += 16;
 }
 
 void EvictionWorkload::Run() {
-  Evict(setting_.in_place || setting_.again_in_place);
+  Evict(setting_.again_in_place ? counts_again_ : counts_,
+        setting_.in_place || setting_.again_in_place);
 }
 
 void EvictionWorkload::Finish() {

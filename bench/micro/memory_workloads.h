@@ -6,6 +6,7 @@
 #define BENCH_MICRO_MEMORY_WORKLOADS_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "blockmgr/base/ids.h"
@@ -87,10 +88,11 @@ class EvictionWorkload {
   int64_t evicted_entries() const { return evicted_entries_; }  // by Run
 
  private:
-  void Evict(bool in_place);
+  void Evict(std::span<const int32_t> counts, bool in_place);
 
   const Setting setting_;
   const std::vector<int32_t> counts_;
+  const std::vector<int32_t> counts_again_;
   BlockManager manager_;
   uint32_t num_prepared_ = 0;
   SequenceSlot slot_ = kNoSequenceSlot;

@@ -116,7 +116,7 @@ TEST(CompactionTest, MovesKeepExactlyTheKeptEntries) {
   for (uint64_t seed = 1; num_evictions < num_wanted; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    RegionHistory history(random);
+    RegionHistory history(random, RandomInt(random, 1, 6));
     const ModelLayout& layout = history.layout();
     const int32_t rounds = RandomInt(random, 1, 4);
     for (int32_t round = 0; round < rounds; ++round) {

@@ -9,7 +9,8 @@
 namespace blockmgr {
 namespace {
 
-constexpr int32_t kMaxBlocks = 128;
+// Of the pool, for every block of the first tail: more than are ever taken.
+constexpr int32_t kBlocksPerBlock = 12;
 
 }  // namespace
 
@@ -21,7 +22,7 @@ bool RandomChance(std::mt19937_64& random, double probability) {
   return std::bernoulli_distribution(probability)(random);
 }
 
-RegionHistory::RegionHistory(std::mt19937_64& random) {
+RegionHistory::RegionHistory(std::mt19937_64& random, int32_t num_blocks) {
   constexpr std::array<int32_t, 4> kPageSizes = {1, 2, 4, 16};
   layout_ = {.num_layers = RandomInt(random, 1, 3),
              .num_heads = RandomInt(random, 1, 4),
@@ -29,13 +30,13 @@ RegionHistory::RegionHistory(std::mt19937_64& random) {
              .head_dim = 8,
              .page_size = kPageSizes[std::min(RandomInt(random, 0, 9) / 3, 3)],
              .dtype = DType::kFloat32,
-             .num_blocks = kMaxBlocks};
+             .num_blocks = 128 + kBlocksPerBlock * num_blocks};
   if (RandomChance(random, 0.5)) {
     layout_.num_shards = RandomInt(random, 1, 3);
     layout_.num_heads = layout_.num_shards * RandomInt(random, 1, 2);
   }
   layout_.num_q_heads = layout_.num_heads;
-  Grow(RandomInt(random, 1, 6));
+  Grow(num_blocks);
 }
 
 std::vector<NaiveHead> RegionHistory::heads() const {
@@ -131,13 +132,15 @@ RandomEviction RegionHistory::NextEviction(std::mt19937_64& random) {
                        RandomInt(random, 0, 1);
   own.resize(
       RandomInt(random, 0, std::min(need, static_cast<int32_t>(own.size()))));
+  const bool in_order = RandomChance(random, 0.5);  // as a manager has them
+  if (in_order) std::ranges::sort(own);
   for (const int32_t block : own) {
     eviction.destinations.push_back(BlockId{block});
   }
   while (std::ssize(eviction.destinations) < need) {
     eviction.destinations.push_back(NewBlock());
   }
-  std::ranges::shuffle(eviction.destinations, random);
+  if (!in_order) std::ranges::shuffle(eviction.destinations, random);
   for (const BlockId block : eviction.destinations) {
     eviction.writable.insert(Index(block));
   }

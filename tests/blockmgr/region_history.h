@@ -38,7 +38,8 @@ struct RandomEviction {
 
 class RegionHistory {
  public:
-  explicit RegionHistory(std::mt19937_64& random);
+  // Begins with a tail of so many blocks.
+  RegionHistory(std::mt19937_64& random, int32_t num_blocks);
 
   const ModelLayout& layout() const { return layout_; }
   const std::vector<int32_t>& region_positions() const {

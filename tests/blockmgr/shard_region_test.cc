@@ -148,7 +148,7 @@ TEST(ShardRegionTest, RanksLayOutAndMoveAloneWhatTheWholeModelSays) {
   for (uint64_t seed = 1; num_evictions < num_wanted; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    RegionHistory history(random);
+    RegionHistory history(random, RandomInt(random, 1, 6));
     const ModelLayout& layout = history.layout();
     if (layout.num_shards == 1) continue;
     std::vector<Rank> ranks;

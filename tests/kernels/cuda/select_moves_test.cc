@@ -116,7 +116,7 @@ std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
 template <int kBug = kNoBug>
 std::string CheckHistory(uint64_t seed) {
   std::mt19937_64 random(seed);
-  RegionHistory history(random);
+  RegionHistory history(random, RandomInt(random, 1, 6));
   const ModelLayout& layout = history.layout();
   for (int32_t round = 0; round < 3; ++round) {
     const RandomEviction eviction = history.NextEviction(random);

@@ -1,0 +1,387 @@
+#include "blockmgr/region_layout.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+#include <absl/container/flat_hash_map.h>
+#include <absl/container/inlined_vector.h>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr int32_t kNowhere = -1;
+
+// Destinations [first, first + count).
+struct Columns {
+  int32_t first = 0;
+  int32_t count = 0;
+};
+
+// Which destination pages of one shard are vacant while a region is laid out: a
+// row of bits for every (layer, head) of the shard, a bit for every
+// destination.
+class Vacancies {
+ public:
+  struct Run {
+    int32_t row = 0;
+    Columns columns;
+  };
+
+  Vacancies(const ModelLayout& layout, size_t num_columns)
+      : rows_per_layer_(layout.shard_heads()),
+        num_rows_(layout.shard_pages_per_block()),
+        num_columns_(static_cast<int32_t>(num_columns)),
+        num_words_(CeilDiv(num_columns_, kBits)),
+        taken_(size_t{1} * num_rows_ * num_words_, 0),
+        layer_cursors_(layout.num_layers) {
+    for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+      layer_cursors_[layer].row = layer * rows_per_layer_;
+    }
+  }
+
+  void Take(int32_t row, Columns columns) {
+    const int32_t end = columns.first + columns.count;
+    for (int32_t column = columns.first; column < end;) {
+      const int32_t bit = column % kBits;
+      const int32_t count = std::min(kBits - bit, end - column);
+      const uint64_t mask = (~uint64_t{0} >> (kBits - count)) << bit;
+      uint64_t& word = Row(row)[column / kBits];
+      BM_CHECK((word & mask) == 0);
+      word |= mask;
+      column += count;
+    }
+  }
+  // The next vacant pages side by side, at most `limit`, taken; of `layer` if
+  // it has any.
+  Run TakeNext(int32_t layer, int32_t limit) {
+    Cursor* cursor = &layer_cursors_[layer];
+    if (!Advance(cursor, (layer + 1) * rows_per_layer_)) {
+      cursor = &any_cursor_;
+      BM_CHECK(Advance(cursor, num_rows_));  // REQUIRES: the pages fit
+    }
+    const int32_t end = Find(cursor->row, cursor->column, 1);
+    const Run run = {cursor->row,
+                     {cursor->column, std::min(limit, end - cursor->column)}};
+    Take(run.row, run.columns);
+    return run;
+  }
+
+  // Marks the columns with a page that is taken.
+  void AddUsed(std::vector<uint64_t>* used) const {
+    for (size_t i = 0; i < taken_.size(); ++i) {
+      (*used)[i % num_words_] |= taken_[i];
+    }
+  }
+
+ private:
+  static constexpr int32_t kBits = 64;
+  struct Cursor {
+    int32_t row = 0;
+    int32_t column = 0;
+  };
+
+  uint64_t* Row(int32_t row) {
+    return taken_.data() + size_t{1} * row * num_words_;
+  }
+  const uint64_t* Row(int32_t row) const {
+    return taken_.data() + size_t{1} * row * num_words_;
+  }
+  // The first column of a row, at `column` or after it, whose bit is `taken`;
+  // num_columns_ if there is none.
+  int32_t Find(int32_t row, int32_t column, uint64_t taken) const {
+    const uint64_t flip = taken == 1 ? 0 : ~uint64_t{0};
+    uint64_t mask = ~uint64_t{0} << (column % kBits);
+    for (int32_t i = column / kBits; i < num_words_; ++i) {
+      const uint64_t word = (Row(row)[i] ^ flip) & mask;
+      mask = ~uint64_t{0};
+      if (word == 0) continue;
+      return std::min(num_columns_, i * kBits + std::countr_zero(word));
+    }
+    return num_columns_;
+  }
+  // Moves on to a vacant page, at the cursor or after it.
+  bool Advance(Cursor* cursor, int32_t end_row) const {
+    for (; cursor->row < end_row; *cursor = {cursor->row + 1, 0}) {
+      cursor->column = Find(cursor->row, cursor->column, 0);
+      if (cursor->column < num_columns_) return true;
+    }
+    return false;
+  }
+
+  const int32_t rows_per_layer_;
+  const int32_t num_rows_;
+  const int32_t num_columns_;
+  const int32_t num_words_;
+  std::vector<uint64_t> taken_;
+  std::vector<Cursor> layer_cursors_;
+  Cursor any_cursor_;
+};
+
+using BlockIndex = absl::flat_hash_map<BlockId, int32_t>;
+
+// The blocks by number.
+BlockIndex Number(std::span<const BlockId> blocks) {
+  BlockIndex index;
+  index.reserve(blocks.size());
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const bool is_new =
+        index.emplace(blocks[i], static_cast<int32_t>(i)).second;
+    BM_CHECK(is_new);
+  }
+  return index;
+}
+
+// Where each of the blocks is among the numbered ones, or kNowhere.
+std::vector<int32_t> Find(std::span<const BlockId> blocks,
+                          const BlockIndex& index) {
+  std::vector<int32_t> numbers;
+  numbers.reserve(blocks.size());
+  for (const BlockId block : blocks) {
+    const auto found = index.find(block);
+    numbers.push_back(found == index.end() ? kNowhere : found->second);
+  }
+  return numbers;
+}
+
+// What a shard finds in the destinations, the same for all shards.
+struct Destinations {
+  Destinations(const RegionLayout* now, std::span<const BlockId> tail_blocks,
+               std::span<const BlockId> blocks)
+      : num_columns(static_cast<int32_t>(blocks.size())) {
+    const BlockIndex index = Number(blocks);
+    tail_columns = Find(tail_blocks, index);
+    std::erase(tail_columns, kNowhere);
+    if (now == nullptr) return;
+    region_columns = Find(now->blocks(), index);
+    keeps_region = std::ranges::any_of(
+        region_columns, [](int32_t column) { return column != kNowhere; });
+    segment_ends.resize(region_columns.size());
+    for (size_t i = region_columns.size(); i-- > 0;) {
+      segment_ends[i] = static_cast<int32_t>(i) + 1;
+      if (i + 1 < region_columns.size() && GoesOn(i)) {
+        segment_ends[i] = segment_ends[i + 1];
+      }
+    }
+  }
+
+  // Says what has become of a run of pages in the region's blocks: calls
+  // `consume` with the columns of each part that is kept, in order.
+  template <typename Consume>
+  void ForEachKept(const PageRun& run, Consume consume) const {
+    const int32_t run_end = run.first + run.count;
+    for (int32_t i = run.first; i < run_end;) {
+      const int32_t end = std::min(run_end, segment_ends[i]);
+      if (region_columns[i] != kNowhere) {
+        consume(Columns{region_columns[i], end - i});
+      }
+      i = end;
+    }
+  }
+
+  int32_t num_columns = 0;
+  std::vector<int32_t> tail_columns;  // in table order
+  bool keeps_region = false;          // any block of it is a destination
+
+ private:
+  bool GoesOn(size_t i) const {
+    const int32_t next =
+        region_columns[i] == kNowhere ? kNowhere : region_columns[i] + 1;
+    return region_columns[i + 1] == next;
+  }
+
+  // Per block of the region: its column, and the block after the last of those
+  // that stay side by side with it (or go with it).
+  std::vector<int32_t> region_columns;
+  std::vector<int32_t> segment_ends;
+};
+
+// Of one head, in destinations.
+struct HeadRuns {
+  absl::InlinedVector<PageRun, 4> runs;
+  int32_t num_pages = 0;
+
+  void Append(int32_t head_index, Columns columns) {
+    num_pages += columns.count;
+    if (!runs.empty() && runs.back().head_index == head_index &&
+        runs.back().first + runs.back().count == columns.first) {
+      runs.back().count += columns.count;
+      return;
+    }
+    runs.push_back({head_index, columns.first, columns.count});
+  }
+};
+
+// Fills the lists of one shard's heads.
+class ShardLayOut {
+ public:
+  ShardLayOut(const ModelLayout& layout, int32_t shard, const RegionLayout* now,
+              const Destinations& destinations)
+      : layout_(layout),
+        shard_(shard),
+        num_rows_(layout.shard_pages_per_block()),
+        now_(destinations.keeps_region ? now : nullptr),
+        destinations_(destinations),
+        vacancies_(layout, static_cast<size_t>(destinations.num_columns)) {}
+
+  // What heads keep is written to `held`, all shards'; so are their lists.
+  // Marks the destinations that it takes pages of.
+  void Fill(std::span<const int32_t> num_pages, std::span<HeadRuns> lists,
+            std::span<int32_t> held, std::vector<uint64_t>* used) {
+    const std::vector<Columns> own = OwnColumns();
+    for (int32_t row = 0; row < num_rows_; ++row) {
+      const int32_t head_index = layout_.shard_head_index(shard_, row);
+      KeepHeld(row, num_pages[head_index], own, &lists[head_index]);
+      held[head_index] = lists[head_index].num_pages;
+    }
+    const int32_t heads = layout_.shard_heads();
+    for (int32_t row = 0; row < num_rows_; ++row) {
+      const int32_t head_index = layout_.shard_head_index(shard_, row);
+      HeadRuns& list = lists[head_index];
+      while (list.num_pages < num_pages[head_index]) {
+        const Vacancies::Run next = vacancies_.TakeNext(
+            row / heads, num_pages[head_index] - list.num_pages);
+        list.Append(layout_.shard_head_index(shard_, next.row), next.columns);
+      }
+    }
+    vacancies_.AddUsed(used);
+  }
+
+ private:
+  // The columns in which every head holds its own page: blocks of the tail, in
+  // table order, then fresh ones. A block none of whose pages is in use in this
+  // shard counts as fresh.
+  std::vector<Columns> OwnColumns() const {
+    // How many more are in use than in the column before.
+    std::vector<int32_t> change(destinations_.num_columns + 1, 0);
+    const auto use = [&](Columns columns) {
+      ++change[columns.first];
+      --change[columns.first + columns.count];
+    };
+    for (int32_t row = 0; now_ != nullptr && row < num_rows_; ++row) {
+      for (const PageRun& run :
+           now_->runs(layout_.shard_head_index(shard_, row))) {
+        destinations_.ForEachKept(run, use);
+      }
+    }
+    HeadRuns own;  // of any head
+    for (const int32_t column : destinations_.tail_columns) {
+      use({column, 1});
+      own.Append(0, {column, 1});
+    }
+    int32_t num_in_use = 0;
+    for (int32_t i = 0; i < destinations_.num_columns; ++i) {
+      num_in_use += change[i];
+      if (num_in_use == 0) own.Append(0, {i, 1});
+    }
+    std::vector<Columns> columns;
+    columns.reserve(own.runs.size());
+    for (const PageRun& run : own.runs) {
+      columns.push_back({run.first, run.count});
+    }
+    return columns;
+  }
+
+  void KeepHeld(int32_t row, int32_t num_pages, std::span<const Columns> own,
+                HeadRuns* list) {
+    const int32_t heads = layout_.shard_heads();
+    const int32_t head_index = layout_.shard_head_index(shard_, row);
+    const auto keep = [&](int32_t owner, Columns columns) {
+      columns.count = std::min(columns.count, num_pages - list->num_pages);
+      if (columns.count == 0) return;
+      const int32_t head = owner % layout_.num_heads - shard_ * heads;
+      BM_CHECK(head >= 0 && head < heads);  // no page of another shard
+      vacancies_.Take(owner / layout_.num_heads * heads + head, columns);
+      list->Append(owner, columns);
+    };
+    if (now_ != nullptr) {
+      for (const PageRun& run : now_->runs(head_index)) {
+        destinations_.ForEachKept(
+            run, [&](Columns columns) { keep(run.head_index, columns); });
+      }
+    }
+    for (const Columns& columns : own) keep(head_index, columns);
+  }
+
+  const ModelLayout& layout_;
+  const int32_t shard_;
+  const int32_t num_rows_;
+  const RegionLayout* const now_;  // null: nothing of it is kept
+  const Destinations& destinations_;
+  Vacancies vacancies_;
+};
+
+}  // namespace
+
+int64_t ShardPages(const ModelLayout& layout, int32_t shard,
+                   std::span<const int32_t> kept) {
+  const int32_t heads = layout.shard_heads();
+  int64_t num_pages = 0;
+  for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+    for (const int32_t count :
+         kept.subspan(layout.head_index(layer, shard * heads), heads)) {
+      num_pages += CeilDiv(count, layout.page_size);
+    }
+  }
+  return num_pages;
+}
+
+RegionLayout RegionLayout::LayOut(const ModelLayout& layout,
+                                  const RegionLayout* now,
+                                  std::span<const BlockId> tail_blocks,
+                                  std::span<const BlockId> destinations,
+                                  std::span<const int32_t> kept, int32_t cut) {
+  const int32_t num_heads = layout.pages_per_block();
+  BM_CHECK(std::ssize(kept) == num_heads);
+  RegionLayout region;
+  region.cut_ = cut;
+  region.kept_.assign(kept.begin(), kept.end());
+  region.num_entries_ = std::accumulate(kept.begin(), kept.end(), int64_t{0});
+  region.held_pages_.resize(num_heads);
+  std::vector<int32_t> num_pages(num_heads);
+  for (int32_t i = 0; i < num_heads; ++i) {
+    BM_CHECK(kept[i] >= 0);
+    num_pages[i] = CeilDiv(kept[i], layout.page_size);
+  }
+  const Destinations found(now, tail_blocks, destinations);
+  std::vector<HeadRuns> lists(num_heads);
+  std::vector<uint64_t> used(CeilDiv<size_t>(destinations.size(), 64), 0);
+  for (int32_t shard = 0; shard < layout.num_shards; ++shard) {
+    ShardLayOut(layout, shard, now, found)
+        .Fill(num_pages, lists, region.held_pages_, &used);
+  }
+  // A run covers no destination that is left out.
+  std::vector<int32_t> numbers(destinations.size(), kNowhere);
+  for (size_t i = 0; i < destinations.size(); ++i) {
+    if ((used[i / 64] >> (i % 64) & 1) == 0) continue;
+    numbers[i] = static_cast<int32_t>(region.blocks_.size());
+    region.blocks_.push_back(destinations[i]);
+  }
+  size_t num_runs = 0;
+  for (const HeadRuns& list : lists) num_runs += list.runs.size();
+  region.runs_.reserve(num_runs);
+  region.run_offsets_.reserve(num_heads + 1);
+  region.run_offsets_.push_back(0);
+  for (const HeadRuns& list : lists) {
+    for (const PageRun& run : list.runs) {
+      region.runs_.push_back({run.head_index, numbers[run.first], run.count});
+    }
+    region.run_offsets_.push_back(static_cast<int32_t>(region.runs_.size()));
+  }
+  return region;
+}
+
+RegionLayout RegionLayout::OnBlocks(std::span<const BlockId> from,
+                                    std::span<const BlockId> to) const {
+  BM_CHECK(from.size() == to.size());
+  absl::flat_hash_map<BlockId, BlockId> renamed;
+  for (size_t i = 0; i < from.size(); ++i) renamed.emplace(from[i], to[i]);
+  RegionLayout region = *this;
+  for (BlockId& block : region.blocks_) block = renamed.at(block);
+  return region;
+}
+
+}  // namespace blockmgr
