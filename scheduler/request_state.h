@@ -77,6 +77,12 @@ struct WaitingPlace {
   friend auto operator<=>(const WaitingPlace&, const WaitingPlace&) = default;
 };
 
+// What all waiting requests of a kind may lack at once, as bits of
+// RequestState::lane.
+inline constexpr uint8_t kLongPromptLane = 1;   // the turn of a long prompt
+inline constexpr uint8_t kScorerStateLane = 2;  // a state in the engine
+inline constexpr int32_t kNumLanes = 4;
+
 struct PrefixHintList;  // prefix_hints.h
 
 // What PrefixHints and PrefillFront remember of a request.
@@ -86,6 +92,17 @@ struct PrefixHint {
   int32_t num_blocks = 0;             // cached prefix when last looked at
   uint64_t dropped = 0;               // entries of the cache, then
   std::optional<BlockKey> computing;  // the next one to be published by it
+};
+
+struct RequestState;
+
+// What a look at a waiting request found another one about to compute for it.
+// As long as that goes on there is no need to look again.
+struct PrefixWait {
+  const RequestState* other = nullptr;  // null: nobody
+  RequestId id{0};                      // its
+  int32_t usable = 0;      // tokens that can be used when it is done
+  bool is_region = false;  // over a region, made at that length
 };
 
 // A request that has been preempted so often is the last to be chosen again,
@@ -152,10 +169,12 @@ struct RequestState {
 
   // While waiting:
   WaitingPlace place;        // kept when it runs, for its return
+  uint8_t lane = 0;          // what it needs, as bits
   SwapId swap = kNoSwap;     // its KV, in the host tier
   int32_t num_swapped_compressions = 0;  // that were done, then
   int32_t times_passed = 0;  // by later ones, because it did not fit
   int32_t prefix_waits = 0;  // steps for which it let another one compute
+  PrefixWait prefix_wait;
 
   // Since submission:
   int32_t num_cached_tokens = 0;  // prefix hit of the first admission

@@ -223,6 +223,7 @@ void SchedulerImpl::Retire(RequestState* request, FinishReason reason,
   tenants_.Finish(
       request->tenant, request->demand(),
       {.was_running = request->running, .was_admitted = request->was_admitted});
+  RefreshBar(request->tenant);
   if (request->running) LeaveSlot(request);
   DropSwap(request);
   names_.erase(request->name);

@@ -14,10 +14,8 @@ namespace {
 // cached blocks that it compares for them: about 200 us.
 constexpr int32_t kMaxLooks = 16;
 constexpr int64_t kMaxLookedBlocks = 4096;
-// Tenants at their quotas, and long prompts while enough of them are computed,
-// that a step passes at most.
-constexpr int32_t kMaxBarred = 256;
-// Forks whose parents are not as far yet: a look at each is cheap.
+// Forks whose parents are not as far yet, and requests that were found to wait
+// for another one's prefix: a look at each is cheap.
 constexpr int32_t kMaxAwaiting = 2048;
 
 }  // namespace
@@ -180,76 +178,6 @@ bool SchedulerImpl::MayPrefill(const RequestState& request) {
   return *decision_.num_long_prefills < options_.max_long_prefills;
 }
 
-const RequestState* SchedulerImpl::WhoComputes(const RequestState& request,
-                                               const PrefixMatch& match) const {
-  // Over a region there are other keys: see RegionToCome.
-  if (match.record() != nullptr) return nullptr;
-  const int32_t num_matched = match.num_tokens / layout().page_size;
-  const std::span<const BlockKey> keys = request.chain.keys();
-  if (num_matched >= std::ssize(keys)) return nullptr;
-  const RequestState* running = prefill_front_.Find(keys[num_matched]);
-  if (running != nullptr) return running;
-  const auto admitted = decision_.computing.find(keys[num_matched]);
-  return admitted == decision_.computing.end() ? nullptr : admitted->second;
-}
-
-int32_t SchedulerImpl::RegionToCome(const RequestState& request) const {
-  if (request.sharing == nullptr) return 0;
-  int32_t to_come = 0;
-  const auto look = [&](const RequestState& other, int32_t next) {
-    if (next >= std::ssize(other.compressions) || other.sharing == nullptr ||
-        other.sharing->plan != request.sharing->plan) {
-      return;
-    }
-    const std::span<const BlockKey> keys = other.chain.keys();
-    for (auto i = std::ssize(other.compressions); i-- > next;) {
-      const int32_t length = other.compressions[i].length;
-      const size_t last = length / layout().page_size - 1;
-      // Keys are chained: equal here, equal before.
-      if (other.compressions[i].is_shared && last < keys.size() &&
-          MaxCachedTokens(request, length) >= length &&
-          std::ranges::binary_search(request.compressions, length, {},
-                                     &CompressionPoint::length) &&
-          request.chain.keys()[last] == keys[last]) {
-        to_come = std::max(to_come, length);
-        return;
-      }
-    }
-  };
-  for (const RequestState* other : running_) {
-    // What is ordered is still to come.
-    const auto& pending = manager_.sequence(other->slot).pending;
-    const int32_t last = other->next_compression - 1;
-    const bool is_ordered = pending.has_value() && last >= 0 &&
-                            other->compressions[last].cut == pending->cut;
-    look(*other, last + (is_ordered ? 0 : 1));
-  }
-  for (const StepDecision::Run& run : decision_.runs) {
-    if (run.match < 0) continue;
-    look(*run.request,
-         NextCompression(*run.request, decision_.matches[run.match]));
-  }
-  return to_come;
-}
-
-bool SchedulerImpl::WaitsForPrefix(const RequestState& request,
-                                   const PrefixMatch& match) const {
-  if (!manager_.prefix_caching() || options_.min_prefix_wait_tokens == 0 ||
-      request.prefix_waits >= options_.max_prefix_wait_steps) {
-    return false;
-  }
-  const int32_t page_size = layout().page_size;
-  const int32_t num_matched = match.num_tokens / page_size;
-  int32_t usable = RegionToCome(request);
-  if (const RequestState* other = WhoComputes(request, match)) {
-    const int32_t num_common =
-        CommonBlocks(request.chain.keys(), other->chain.keys(), num_matched);
-    usable = std::max(usable, std::min((num_matched + num_common) * page_size,
-                                       MaxCachedTokens(request, 0)));
-  }
-  return usable - num_matched * page_size >= options_.min_prefix_wait_tokens;
-}
-
 int32_t SchedulerImpl::SharedBelow(const RequestState& request) const {
   if (request.next_compression == std::ssize(request.compressions)) return 0;
   const int32_t cut = request.compressions[request.next_compression].cut;
@@ -402,9 +330,14 @@ SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
   ForkPoint fork = FindFork(request);
   if (fork.waits) {
     decision_.Await(request);
-    return Verdict::kAwaitsParent;
+    return Verdict::kAwaits;
   }
-  if (!HasScorerState(*request)) return Verdict::kDoesNotFit;
+  if (fork.match.num_tokens == 0 && StillWaits(*request)) {
+    ++decision_.num_awaiting;
+    decision_.prefix_waits.push_back({request, request->prefix_wait});
+    return Verdict::kAwaits;
+  }
+  if (!HasScorerState(*request)) return Verdict::kLacksScorerState;
   // Nearly all of a fork's prompt is computed, however long.
   if (fork.match.num_tokens > 0 &&
       PlanAdmission(request, std::move(fork.match), budget, token_budget)) {
@@ -416,9 +349,12 @@ SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
   decision_.num_looked_blocks += match.num_looks;
   if (request->swap != kNoSwap) MatchSwapped(*request, &match);
   if (!may_prefill && IsPrefill(*request, match)) return Verdict::kIsTooLong;
-  if (match.swap == kNoSwap && WaitsForPrefix(*request, match)) {
-    decision_.prefix_waits.push_back(request);
-    return Verdict::kLetsOthersPass;
+  if (match.swap == kNoSwap) {
+    const PrefixWait wait = FindPrefixWait(*request, match);
+    if (wait.other != nullptr) {
+      decision_.prefix_waits.push_back({request, wait});
+      return Verdict::kLetsOthersPass;
+    }
   }
   const bool matched = match.num_tokens > 0;
   if (match.part_is_reclaimable) {
@@ -454,13 +390,11 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
   const int32_t num_open = manager_.num_open_slots();
   if (waiting_.empty() || num_open == 0 || *token_budget <= 0) return;
   int32_t num_looks = 0;
-  int32_t num_barred = 0;
   // Admissions before one of those passed has been passed too often.
   int32_t passes_left = INT32_MAX;
   WaitingQueue::Walk walk(waiting_);
   while (*token_budget > 0 && std::ssize(decision_.matches) < num_open &&
-         num_looks < kMaxLooks && num_barred < kMaxBarred &&
-         decision_.num_awaiting < kMaxAwaiting &&
+         num_looks < kMaxLooks && decision_.num_awaiting < kMaxAwaiting &&
          decision_.num_looked_blocks < kMaxLookedBlocks && passes_left > 0) {
     RequestState* request = walk.Next();
     if (request == nullptr) return;
@@ -485,12 +419,18 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
         ++num_looks;
         break;
       case Verdict::kIsTooLong:
-        ++num_barred;
+        // Some that are long have little to compute: they are in no lane.
+        if ((request->lane & kLongPromptLane) == 0) ++num_looks;
+        walk.Bar(kLongPromptLane);
         break;
-      case Verdict::kAwaitsParent:
+      case Verdict::kLacksScorerState:
+        if ((request->lane & kScorerStateLane) == 0) ++num_looks;
+        walk.Bar(kScorerStateLane);
+        break;
+      case Verdict::kAwaits:
         break;
       case Verdict::kTenantIsFull:
-        ++num_barred;
+        // By what this step has admitted: else it would be barred.
         walk.SkipTenant();
         break;
     }

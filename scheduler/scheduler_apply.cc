@@ -60,13 +60,17 @@ void SchedulerImpl::ApplyWaits() {
     passed.request->times_passed += times;
     totals_.num_passes += times;
   }
-  for (RequestState* request : decision_.prefix_waits) ++request->prefix_waits;
+  for (const StepDecision::Wait& wait : decision_.prefix_waits) {
+    ++wait.request->prefix_waits;
+    wait.request->prefix_wait = wait.found;
+  }
   totals_.num_prefix_waits += decision_.prefix_waits.size();
 }
 
 void SchedulerImpl::Admit(RequestState* request, const PrefixMatch& match) {
   LeaveQueue(request);
   tenants_.Admit(request->tenant, request->demand(), !request->was_admitted);
+  RefreshBar(request->tenant);
   if (const int64_t service = ServiceOf(*request); service > 0) {
     tenants_.Serve(request->tenant, request->num_prompt * kPromptTokenService);
     waiting_.SetService(request->tenant, tenants_.service(request->tenant));
@@ -79,6 +83,7 @@ void SchedulerImpl::Admit(RequestState* request, const PrefixMatch& match) {
                   request);
   request->times_passed = 0;
   request->prefix_waits = 0;
+  request->prefix_wait = {};
   const auto known = static_cast<int64_t>(request->tokens.size());
   const auto num_expected = static_cast<int32_t>(
       std::min(known + kReservedOutputs,

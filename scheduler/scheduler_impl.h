@@ -8,7 +8,6 @@
 #ifndef SCHEDULER_SCHEDULER_IMPL_H_
 #define SCHEDULER_SCHEDULER_IMPL_H_
 
-#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,105 +22,11 @@
 #include "scheduler/prefix_hints.h"
 #include "scheduler/request_state.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/step_decision.h"
 #include "scheduler/tenants.h"
 #include "scheduler/waiting_queue.h"
 
 namespace blockmgr {
-
-// No limit of a chunk but the step's.
-inline constexpr int32_t kNoShare = INT32_MAX;
-// What one step will do. Reused from step to step.
-struct StepDecision {
-  struct Run {
-    RequestState* request = nullptr;
-    int32_t num_tokens = 0;
-    int32_t num_drafts = 0;  // the last of the tokens
-    int32_t num_blocks = 0;  // that the tokens take
-    int32_t match = -1;      // into `matches`: admitted on it; -1: was running
-    int32_t order = -1;      // into `orders`; -1: none
-  };
-  struct Order {
-    CompressionPoint point;
-    int64_t page_total = 0;
-    int32_t num_own = 0;  // blocks below the cut that nobody else uses
-    int32_t num_fresh = 0;
-    int32_t num_released = 0;  // blocks it will give back
-    bool futile = false;  // a command that would free nothing: only answered
-  };
-  // A waiting request that did not fit, and how many were admitted before that.
-  struct Passed {
-    RequestState* request = nullptr;
-    int32_t num_admitted = 0;
-  };
-  enum class Fate : uint8_t {
-    kKept,
-    kPreempted,
-    kGivesNothing,  // kept: as long as others run, its blocks are theirs too
-  };
-  std::vector<RequestState*> preempted;
-  std::vector<Fate> fates;  // of running requests
-  int32_t num_kept = 0;     // of those
-  int32_t num_spared = 0;   // of those admitted
-  std::vector<Run> runs;    // running ones in their order, then admitted ones
-  std::vector<PrefixMatch> matches;
-  std::vector<Order> orders;
-  std::vector<Passed> passed;
-  std::vector<RequestState*> prefix_waits;    // that let another one compute
-  std::vector<const RequestState*> squeezed;  // of the running ones
-  uint64_t number = 0;       // of the decision, see RequestState::planned
-  int32_t num_awaiting = 0;  // forks, their parents
-  bool has_drafts = false;
-  // What those admitted will compute first, as in PrefillFront.
-  absl::flat_hash_map<BlockKey, const RequestState*> computing;
-  int32_t chunk_share = kNoShare;  // tokens of a chunk at most
-  int64_t num_looked_blocks = 0;   // of cached prefixes, compared for it
-  // Long prompts that are computed, once it is asked for.
-  std::optional<int32_t> num_long_prefills;
-  // By Promise, once they are asked for.
-  std::array<std::optional<int64_t>, 2> promised;
-
-  void Clear();
-  void Add(const Run& run);
-  void Await(RequestState* fork);
-  // Blocks at the peaks of the tenant's requests that are admitted. O(those).
-  int32_t ReservedBy(TenantId tenant) const;
-};
-
-// What became of blocks while a step is decided.
-struct BlockBudget {
-  int32_t available = 0;  // can be taken by this step
-  int32_t coming = 0;     // will be available when steps in flight are over
-  int32_t perhaps = 0;    // likewise, if all who use them let them go
-};
-
-// A step between Schedule and Update.
-struct StepInFlight {
-  struct Run {
-    RequestState* request = nullptr;
-    RequestId id{0};
-    uint32_t incarnation = 0;
-    int32_t num_tokens = 0;
-    int32_t num_drafts = 0;  // the last of the tokens
-    bool samples = false;
-  };
-  struct Order {
-    size_t run = 0;  // into runs
-    CompressionPoint point;
-    int32_t num_released = 0;
-    bool futile = false;          // not part of the plan
-    RegionId region = kNoRegion;  // that the engine keeps
-  };
-  StepId id{0};
-  std::vector<Run> runs;
-  std::vector<Order> orders;
-};
-
-// What a StepResult says of one run.
-struct RunAnswer {
-  int32_t sampled = -1;
-  std::span<const int32_t> accepted = {};
-  int32_t num_drafts = 0;  // ready for the next one
-};
 
 class SchedulerImpl : public Scheduler {
  public:
@@ -220,6 +125,11 @@ class SchedulerImpl : public Scheduler {
   // Where a request that has not run yet waits, given its cached prefix.
   WaitingPlace PlaceOf(const RequestState& request,
                        int32_t num_cached_tokens) const;
+  uint8_t LaneOf(const RequestState& request) const;
+  // Whether the tenant's first request would exceed its quota; then the tenant
+  // is barred from the queue's walks. Said again when either changes.
+  bool IsFull(TenantId tenant) const;
+  void RefreshBar(TenantId tenant);
   void JoinQueue(RequestState* request);
   void LeaveQueue(RequestState* request);
   // SchedulingPolicy::kPrefix: looks at the cached prefixes of a few waiting
@@ -305,9 +215,10 @@ class SchedulerImpl : public Scheduler {
   enum class Verdict : uint8_t {
     kAdmitted,
     kDoesNotFit,      // passed by later ones, max_bypasses times
-    kLetsOthersPass,  // for its own good
+    kLetsOthersPass,  // for its own good, as it turned out now
+    kAwaits,          // the same, or its parent, as was known before
     kIsTooLong,       // while enough long prompts are computed
-    kAwaitsParent,
+    kLacksScorerState,
     kTenantIsFull,
   };
   void PlanWaiting(BlockBudget* budget, int32_t* token_budget);
@@ -361,14 +272,27 @@ class SchedulerImpl : public Scheduler {
   // Whether more than its last token is left to compute, of one that may come
   // back from the host tier.
   static bool IsPrefill(const RequestState& request, const PrefixMatch& match);
-  // Whether another request is about to compute what it lacks.
-  bool WaitsForPrefix(const RequestState& request,
-                      const PrefixMatch& match) const;
+
+  // Requests that let another one compute their prefix
+  // (scheduler_prefix_waits.cc): the same.
+  bool MayWait(const RequestState& request) const;
+  // For whom it had better wait, as it is about to compute what the request
+  // lacks.
+  PrefixWait FindPrefixWait(const RequestState& request,
+                            const PrefixMatch& match) const;
   const RequestState* WhoComputes(const RequestState& request,
                                   const PrefixMatch& match) const;
-  // The length at which others are about to make the longest region that it
-  // would make at the same length itself; 0: none. O(running + compressions).
-  int32_t RegionToCome(const RequestState& request) const;
+  // Who is about to make the longest region that the request would make at the
+  // same length itself. O(running + compressions).
+  PrefixWait FindRegionToCome(const RequestState& request) const;
+  // The length of the longest that `other` will make from its compression
+  // `next` on; 0: none.
+  int32_t RegionToCome(const RequestState& request, const RequestState& other,
+                       int32_t next) const;
+  // The first compression whose region is still to come.
+  int32_t NextToCome(const RequestState& running) const;
+  // Whether what an earlier look found goes on. O(1), or O(compressions).
+  bool StillWaits(const RequestState& request) const;
 
   // Doing (scheduler_apply.cc).
   void Apply(StepPlan* plan);

@@ -383,7 +383,9 @@ void SchedulerImpl::PlanShares(int32_t token_budget) {
                                     std::max(1, token_budget / page_size)});
   WaitingQueue::Walk walk(waiting_);
   for (int32_t i = 0; i < std::min(num_new, kMaxSharers); ++i) {
-    gaps_.push_back(static_cast<int32_t>(walk.Next()->tokens.size()));
+    const RequestState* request = walk.Next();
+    if (request == nullptr) break;
+    gaps_.push_back(static_cast<int32_t>(request->tokens.size()));
   }
   decision_.chunk_share = EqualShare(token_budget, page_size, &gaps_);
 }

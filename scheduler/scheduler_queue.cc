@@ -45,6 +45,25 @@ int64_t SchedulerImpl::ServiceOf(const RequestState& request) const {
                             request.num_prompt * kPromptTokenService);
 }
 
+uint8_t SchedulerImpl::LaneOf(const RequestState& request) const {
+  // A fork has nearly all of its prompt from its parent, whose scores it may
+  // go on with; who comes back from the host tier has all of it.
+  if (request.fork_of != RequestId{0}) return 0;
+  uint8_t lane = 0;
+  if (IsLong(request) && request.swap == kNoSwap) lane |= kLongPromptLane;
+  if (request.scorer_state != ScorerState::kNone) lane |= kScorerStateLane;
+  return lane;
+}
+
+bool SchedulerImpl::IsFull(TenantId tenant) const {
+  const RequestState* first = waiting_.first(tenant);
+  return first != nullptr && !tenants_.MayReserve(tenant, first->peak_blocks);
+}
+
+void SchedulerImpl::RefreshBar(TenantId tenant) {
+  waiting_.SetBarred(tenant, IsFull(tenant));
+}
+
 void SchedulerImpl::JoinQueue(RequestState* request) {
   const bool is_new = !request->was_admitted;
   if (options_.fair_share) {
@@ -54,7 +73,9 @@ void SchedulerImpl::JoinQueue(RequestState* request) {
     waiting_.SetService(request->tenant, tenants_.service(request->tenant));
   }
   if (is_new) request->place = PlaceOf(*request, 0);
+  request->lane = LaneOf(*request);
   waiting_.Insert(request);
+  RefreshBar(request->tenant);
   // Who has run keeps its place whatever the cache has.
   if (is_new && options_.policy == SchedulingPolicy::kPrefix) {
     RefreshPlace(request);
@@ -64,6 +85,7 @@ void SchedulerImpl::JoinQueue(RequestState* request) {
 void SchedulerImpl::LeaveQueue(RequestState* request) {
   prefix_hints_.Remove(request);
   waiting_.Erase(request);
+  RefreshBar(request->tenant);
   if (!waiting_.Waits(request->tenant)) tenants_.Leave(request->tenant);
 }
 
@@ -77,6 +99,7 @@ int32_t SchedulerImpl::RefreshPlace(RequestState* request) {
   prefix_hints_.Add(request, num_pages,
                     MaxCachedTokens(*request, 0) / page_size);
   waiting_.Move(request, PlaceOf(*request, match.num_tokens));
+  RefreshBar(request->tenant);
   return num_pages;
 }
 

@@ -54,8 +54,9 @@ void SchedulerImpl::PlanDrafts(BlockBudget* budget, int32_t* token_budget) {
   std::optional<int32_t> spare;
   // Else who runs with drafts could keep others out for as long as it runs.
   const int32_t left_for_others =
-      waiting_.empty() || manager_.num_open_slots() == 0 ? 0
-                                                         : *token_budget / 2;
+      waiting_.front() == nullptr || manager_.num_open_slots() == 0
+          ? 0
+          : *token_budget / 2;
   for (StepDecision::Run& run : decision_.runs) {
     if (*token_budget <= left_for_others) return;
     const RequestState& request = *run.request;

@@ -313,6 +313,7 @@ uint64_t SchedulerImpl::RequestsHash() const {
     mix(Index(request.swap));
     mix(request.times_passed);
     mix(request.prefix_waits);
+    mix(Index(request.prefix_wait.id));
     mix(static_cast<uint64_t>(request.place.rank));
   };
   for (const RequestState* request : running_) mix_request(*request);
@@ -377,6 +378,7 @@ void SchedulerImpl::CheckInvariants() const {
       ++num_swapped;
       BM_CHECK(manager_.host().Contains(request->swap));
     }
+    BM_CHECK(waiting_.IsBarred(request->tenant) == IsFull(request->tenant));
     BM_CHECK(seen.insert(request).second);
     BM_CHECK(!request->running);
     BM_CHECK(request->num_computed == 0);

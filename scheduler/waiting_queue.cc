@@ -1,40 +1,66 @@
 #include "scheduler/waiting_queue.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "blockmgr/base/check.h"
 
 namespace blockmgr {
 
+WaitingQueue::Tenant& WaitingQueue::At(TenantId tenant) {
+  BM_CHECK(Index(tenant) >= 0);
+  if (Index(tenant) >= std::ssize(tenants_)) tenants_.resize(Index(tenant) + 1);
+  Tenant& entry = tenants_[Index(tenant)];
+  entry.head.tenant = tenant;
+  return entry;
+}
+
 RequestState* WaitingQueue::front() const {
-  if (heads_.empty()) return nullptr;
-  return tenants_[Index(heads_.begin()->tenant)].entries.begin()->request;
+  return heads_.empty() ? nullptr : first(heads_.begin()->tenant);
+}
+
+const int64_t* WaitingQueue::least_service() const {
+  if (heads_.empty() && barred_heads_.empty()) return nullptr;
+  if (heads_.empty()) return &barred_heads_.begin()->service;
+  if (barred_heads_.empty()) return &heads_.begin()->service;
+  return std::min(&heads_.begin()->service, &barred_heads_.begin()->service,
+                  [](const auto* a, const auto* b) { return *a < *b; });
+}
+
+void WaitingQueue::RefreshFirst(Tenant* tenant) {
+  const Entry* first = nullptr;
+  for (const Entries& entries : tenant->lanes) {
+    if (entries.empty()) continue;
+    if (first == nullptr || *entries.begin() < *first) {
+      first = &*entries.begin();
+    }
+  }
+  if (first != nullptr && first->request == tenant->first) return;
+  Heads& heads = HeadsOf(*tenant);
+  if (tenant->first != nullptr) heads.erase(tenant->head);
+  tenant->first = first == nullptr ? nullptr : first->request;
+  if (first == nullptr) return;
+  tenant->head.place = first->place;
+  heads.insert(tenant->head);
 }
 
 void WaitingQueue::Insert(RequestState* request) {
-  BM_CHECK(Index(request->tenant) >= 0);
-  if (Index(request->tenant) >= std::ssize(tenants_)) {
-    tenants_.resize(Index(request->tenant) + 1);
-  }
-  Entries& entries = tenants_[Index(request->tenant)].entries;
-  const bool is_first =
-      entries.empty() || request->place < entries.begin()->place;
-  if (is_first && !entries.empty()) heads_.erase(HeadOf(request->tenant));
-  BM_CHECK(entries.insert({request->place, request}).second);
-  if (is_first) heads_.insert(HeadOf(request->tenant));
+  Tenant& tenant = At(request->tenant);
+  BM_CHECK(
+      tenant.lanes[request->lane].insert({request->place, request}).second);
+  RefreshFirst(&tenant);
   ++num_requests_;
 }
 
 void WaitingQueue::Erase(RequestState* request) {
   BM_CHECK(Waits(request->tenant));
-  Entries& entries = tenants_[Index(request->tenant)].entries;
-  const bool is_first = entries.begin()->request == request;
-  if (is_first) heads_.erase(HeadOf(request->tenant));
+  Tenant& tenant = tenants_[Index(request->tenant)];
+  Entries& entries = tenant.lanes[request->lane];
   const auto found = entries.find({request->place, nullptr});
   BM_CHECK(found != entries.end());
   BM_CHECK(found->request == request);
   entries.erase(found);
-  if (is_first && !entries.empty()) heads_.insert(HeadOf(request->tenant));
+  RefreshFirst(&tenant);
   --num_requests_;
 }
 
@@ -46,52 +72,93 @@ void WaitingQueue::Move(RequestState* request, const WaitingPlace& place) {
 }
 
 void WaitingQueue::SetService(TenantId tenant, int64_t service) {
-  if (Index(tenant) >= std::ssize(tenants_)) {
-    tenants_.resize(Index(tenant) + 1);
-  }
-  Tenant& entry = tenants_[Index(tenant)];
-  if (entry.service == service) return;
-  const bool waits = !entry.entries.empty();
-  if (waits) heads_.erase(HeadOf(tenant));
-  entry.service = service;
-  if (waits) heads_.insert(HeadOf(tenant));
+  Tenant& entry = At(tenant);
+  if (entry.head.service == service) return;
+  if (entry.first != nullptr) HeadsOf(entry).erase(entry.head);
+  entry.head.service = service;
+  if (entry.first != nullptr) HeadsOf(entry).insert(entry.head);
+}
+
+void WaitingQueue::SetBarred(TenantId tenant, bool barred) {
+  Tenant& entry = At(tenant);
+  if (entry.barred == barred) return;
+  if (entry.first != nullptr) HeadsOf(entry).erase(entry.head);
+  entry.barred = barred;
+  if (entry.first != nullptr) HeadsOf(entry).insert(entry.head);
 }
 
 WaitingQueue::Walk::Walk(const WaitingQueue& queue)
     : queue_(queue), next_head_(queue.heads_.begin()) {}
 
-void WaitingQueue::Walk::PutBack() {
-  const Tenant& tenant = queue_.tenants_[Index(current_.tenant)];
-  if (++current_.entry == tenant.entries.end()) return;
-  begun_.push_back(current_);
+bool WaitingQueue::Walk::FindLane(Cursor* cursor) const {
+  const Tenant& tenant = queue_.tenants_[Index(cursor->tenant)];
+  cursor->lane = kNumLanes;
+  for (int32_t lane = 0; lane < kNumLanes; ++lane) {
+    if ((lane & barred_lanes_) != 0) continue;
+    if (cursor->entries[lane] == tenant.lanes[lane].end()) continue;
+    if (cursor->lane == kNumLanes ||
+        *cursor->entries[lane] < *cursor->entries[cursor->lane]) {
+      cursor->lane = lane;
+    }
+  }
+  return cursor->lane < kNumLanes;
+}
+
+void WaitingQueue::Walk::PutBack(Cursor cursor) {
+  if (!FindLane(&cursor)) return;
+  begun_.push_back(cursor);
   std::ranges::push_heap(begun_, std::greater<>(), &Cursor::head);
 }
 
 RequestState* WaitingQueue::Walk::Next() {
-  if (!skip_) PutBack();
-  skip_ = false;
-  const bool has_head = next_head_ != queue_.heads_.end();
-  if (has_head && (begun_.empty() || *next_head_ < begun_.front().head())) {
-    current_.service = next_head_->service;
-    current_.tenant = next_head_->tenant;
-    current_.entry = queue_.tenants_[Index(current_.tenant)].entries.begin();
-    ++next_head_;
-  } else if (!begun_.empty()) {
-    std::ranges::pop_heap(begun_, std::greater<>(), &Cursor::head);
-    current_ = begun_.back();
-    begun_.pop_back();
-  } else {
-    skip_ = true;
-    return nullptr;
+  if (!skip_) {
+    ++current_.entries[current_.lane];
+    PutBack(current_);
   }
-  return current_.entry->request;
+  skip_ = true;
+  while (true) {
+    const bool has_head = next_head_ != queue_.heads_.end();
+    if (has_head && (begun_.empty() || *next_head_ < begun_.front().head())) {
+      current_.service = next_head_->service;
+      current_.tenant = next_head_->tenant;
+      const Tenant& tenant = queue_.tenants_[Index(current_.tenant)];
+      for (int32_t lane = 0; lane < kNumLanes; ++lane) {
+        current_.entries[lane] = tenant.lanes[lane].begin();
+      }
+      const WaitingPlace place = next_head_++->place;
+      if (!FindLane(&current_)) continue;
+      if (current_.head().place != place) {  // its first one is barred
+        PutBack(current_);
+        continue;
+      }
+    } else if (!begun_.empty()) {
+      std::ranges::pop_heap(begun_, std::greater<>(), &Cursor::head);
+      current_ = begun_.back();
+      begun_.pop_back();
+      if ((current_.lane & barred_lanes_) != 0) {
+        PutBack(current_);
+        continue;
+      }
+    } else {
+      return nullptr;
+    }
+    skip_ = false;
+    return current_.entries[current_.lane]->request;
+  }
 }
 
 std::vector<const RequestState*> WaitingQueue::All() const {
   std::vector<const RequestState*> requests;
   requests.reserve(num_requests_);
   for (const Tenant& tenant : tenants_) {
-    for (const Entry& entry : tenant.entries) requests.push_back(entry.request);
+    const size_t begin = requests.size();
+    for (const Entries& entries : tenant.lanes) {
+      for (const Entry& entry : entries) requests.push_back(entry.request);
+    }
+    std::sort(requests.begin() + static_cast<ptrdiff_t>(begin), requests.end(),
+              [](const RequestState* a, const RequestState* b) {
+                return a->place < b->place;
+              });
   }
   return requests;
 }
@@ -100,18 +167,31 @@ void WaitingQueue::CheckInvariants() const {
   size_t num_requests = 0;
   size_t num_heads = 0;
   for (size_t i = 0; i < tenants_.size(); ++i) {
-    const Entries& entries = tenants_[i].entries;
-    num_requests += entries.size();
-    if (entries.empty()) continue;
-    ++num_heads;
-    BM_CHECK(heads_.contains(HeadOf(TenantId{static_cast<int32_t>(i)})));
-    for (const Entry& entry : entries) {
-      BM_CHECK(entry.place == entry.request->place);
-      BM_CHECK(static_cast<size_t>(Index(entry.request->tenant)) == i);
-      BM_CHECK(!entry.request->running);
+    const Tenant& tenant = tenants_[i];
+    const TenantId id{static_cast<int32_t>(i)};
+    for (int32_t lane = 0; lane < kNumLanes; ++lane) {
+      num_requests += tenant.lanes[lane].size();
+      for (const Entry& entry : tenant.lanes[lane]) {
+        BM_CHECK(entry.place == entry.request->place);
+        BM_CHECK(entry.request->tenant == id);
+        BM_CHECK(entry.request->lane == lane);
+        BM_CHECK(!entry.request->running);
+      }
     }
+    const bool waits = std::ranges::any_of(
+        tenant.lanes, [](const Entries& entries) { return !entries.empty(); });
+    BM_CHECK(waits == (tenant.first != nullptr));
+    if (!waits) continue;
+    for (const Entries& entries : tenant.lanes) {
+      BM_CHECK(entries.empty() ||
+               !(entries.begin()->place < tenant.first->place));
+    }
+    BM_CHECK(tenant.head.tenant == id);
+    BM_CHECK(tenant.head.place == tenant.first->place);
+    BM_CHECK((tenant.barred ? barred_heads_ : heads_).contains(tenant.head));
+    ++num_heads;
   }
-  BM_CHECK(num_heads == heads_.size());
+  BM_CHECK(num_heads == heads_.size() + barred_heads_.size());
   BM_CHECK(num_requests == static_cast<size_t>(num_requests_));
 }
 

@@ -5,11 +5,16 @@
 // back with its old place is where it was. Without fair share all tenants have
 // equal service, so that their requests mix in order of place.
 //
+// Nobody is held up by those who cannot start anyway: a tenant at its quota is
+// barred and in no walk, and what a whole kind of requests lacks (a lane) is
+// said once in a walk, which then gives none of that kind.
+//
 // Cost: O(log requests) for a change, O(log tenants) for a step of a walk:
 // nothing sorts, and nothing looks at all that wait. Thread-compatible.
 #ifndef SCHEDULER_WAITING_QUEUE_H_
 #define SCHEDULER_WAITING_QUEUE_H_
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <vector>
@@ -42,28 +47,36 @@ class WaitingQueue {
  public:
   int32_t size() const { return num_requests_; }
   bool empty() const { return num_requests_ == 0; }
-  bool Waits(TenantId tenant) const {
-    return Index(tenant) < std::ssize(tenants_) &&
-           !tenants_[Index(tenant)].entries.empty();
-  }
-  // The least service of tenants that wait; null without any. Valid until the
+  bool Waits(TenantId tenant) const { return first(tenant) != nullptr; }
+  // The least service of tenants that wait, barred ones too; null without any.
+  // Valid until the
   // next change.
-  const int64_t* least_service() const {
-    return heads_.empty() ? nullptr : &heads_.begin()->service;
-  }
+  const int64_t* least_service() const;
   // The request that a walk gives first; null when empty.
   RequestState* front() const;
+  // The first of a tenant, barred or not; null: it does not wait.
+  RequestState* first(TenantId tenant) const {
+    return Index(tenant) < std::ssize(tenants_) ? tenants_[Index(tenant)].first
+                                                : nullptr;
+  }
 
-  // By request->tenant and request->place, which must not change while it is
-  // in the queue. REQUIRES: no other has this place.
+  // By request->tenant, lane and place, which must not change while it is in
+  // the queue. REQUIRES: no other has this place.
   void Insert(RequestState* request);
   void Erase(RequestState* request);
   // The same request at another place, which it is given.
   void Move(RequestState* request, const WaitingPlace& place);
   // How much the tenant has been served, whether or not it waits; 0 at first.
   void SetService(TenantId tenant, int64_t service);
+  // A barred tenant keeps its requests, and no walk gives them.
+  void SetBarred(TenantId tenant, bool barred);
+  bool IsBarred(TenantId tenant) const {
+    return Index(tenant) < std::ssize(tenants_) &&
+           tenants_[Index(tenant)].barred;
+  }
 
-  // All requests from the first on. The queue must not change meanwhile.
+  // All requests from the first on, but for those of barred tenants. The queue
+  // must not change meanwhile.
   class Walk {
    public:
     explicit Walk(const WaitingQueue& queue);
@@ -71,6 +84,9 @@ class WaitingQueue {
     RequestState* Next();
     // The tenant of the last request gives no more in this walk.
     void SkipTenant() { skip_ = true; }
+    // Nor do any requests whose lane has one of these bits. O(1), and once more
+    // for each tenant whose turn it would be.
+    void Bar(uint8_t lanes) { barred_lanes_ |= lanes; }
     // The tenant of the last request counts as served by so much more.
     void Serve(int64_t service) { current_.service += service; }
 
@@ -78,16 +94,20 @@ class WaitingQueue {
     struct Cursor {
       int64_t service = 0;
       TenantId tenant = kNoTenant;
-      Entries::const_iterator entry;
-      Head head() const { return {service, entry->place, tenant}; }
+      std::array<Entries::const_iterator, kNumLanes> entries;
+      int32_t lane = 0;  // of the next one
+      Head head() const { return {service, entries[lane]->place, tenant}; }
     };
-    void PutBack();
+    // Finds the tenant's next one; false: there is none that may be given.
+    bool FindLane(Cursor* cursor) const;
+    void PutBack(Cursor cursor);
 
     const WaitingQueue& queue_;
     Heads::const_iterator next_head_;
     std::vector<Cursor> begun_;  // heap, first on top
     Cursor current_;             // of the last request
     bool skip_ = true;
+    uint8_t barred_lanes_ = 0;
   };
 
   // In order of place within each tenant, for audits and hashes. O(requests).
@@ -96,16 +116,22 @@ class WaitingQueue {
 
  private:
   struct Tenant {
-    Entries entries;
-    int64_t service = 0;
+    std::array<Entries, kNumLanes> lanes;
+    Head head;                      // its service, and the place of `first`
+    RequestState* first = nullptr;  // of all lanes
+    bool barred = false;
   };
-  Head HeadOf(TenantId tenant) const {
-    const Tenant& entry = tenants_[Index(tenant)];
-    return {entry.service, entry.entries.begin()->place, tenant};
+  Heads& HeadsOf(const Tenant& tenant) {
+    return tenant.barred ? barred_heads_ : heads_;
   }
+  // Looks for the tenant's first request again, and moves its head if it is
+  // another one.
+  void RefreshFirst(Tenant* tenant);
+  Tenant& At(TenantId tenant);  // made if there is none
 
   std::vector<Tenant> tenants_;  // by TenantId
-  Heads heads_;
+  Heads heads_;                  // of tenants that are not barred
+  Heads barred_heads_;
   int32_t num_requests_ = 0;
 };
 

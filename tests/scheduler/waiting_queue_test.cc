@@ -1,6 +1,7 @@
 #include "scheduler/waiting_queue.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -26,18 +27,23 @@ class WaitingQueueTest : public testing::Test {
     state->place = {.rank = rank, .arrival = arrival};
     return state;
   }
-  RequestState* Insert(int32_t tenant, int64_t rank, uint64_t arrival) {
+  RequestState* Insert(int32_t tenant, int64_t rank, uint64_t arrival,
+                       uint8_t lane = 0) {
     RequestState* state = Make(tenant, rank, arrival);
+    state->lane = lane;
     queue_.Insert(state);
     queue_.CheckInvariants();
     return state;
   }
-  // Arrivals in order of a whole walk.
-  std::vector<uint64_t> Arrivals() const {
+  // Arrivals in order of a whole walk, in which these lanes are barred when so
+  // many have been given.
+  std::vector<uint64_t> Arrivals(uint64_t when = 0, uint8_t lanes = 0) const {
     std::vector<uint64_t> arrivals;
     WaitingQueue::Walk walk(queue_);
+    if (when == 0) walk.Bar(lanes);
     while (const RequestState* request = walk.Next()) {
       arrivals.push_back(request->place.arrival);
+      if (arrivals.size() == when) walk.Bar(lanes);
     }
     return arrivals;
   }
@@ -127,6 +133,41 @@ TEST_F(WaitingQueueTest, ASkippedTenantGivesNoMore) {
   EXPECT_EQ(walk.Next(), nullptr);
 }
 
+TEST_F(WaitingQueueTest, ABarredTenantWaitsAndIsNotWalked) {
+  queue_.SetService(TenantId{0}, 5);
+  queue_.SetService(TenantId{1}, 9);
+  Insert(0, 0, 1);
+  Insert(1, 0, 2);
+  queue_.SetBarred(TenantId{0}, true);
+  queue_.CheckInvariants();
+  EXPECT_THAT(Arrivals(), ElementsAre(2));
+  EXPECT_EQ(queue_.front()->place.arrival, 2);
+  EXPECT_EQ(queue_.first(TenantId{0})->place.arrival, 1);
+  EXPECT_EQ(*queue_.least_service(), 5);
+  EXPECT_EQ(queue_.size(), 2);
+  Insert(0, 0, 3);
+  queue_.SetBarred(TenantId{0}, false);
+  queue_.CheckInvariants();
+  EXPECT_THAT(Arrivals(), ElementsAre(1, 3, 2));
+}
+
+// In the middle of a walk, with other tenants' turns in between.
+TEST_F(WaitingQueueTest, AWalkGivesNoMoreOfALaneThatIsBarred) {
+  Insert(0, 0, 1, kLongPromptLane);
+  Insert(0, 0, 2, kLongPromptLane | kScorerStateLane);
+  Insert(1, 0, 3, kLongPromptLane);
+  Insert(0, 0, 4);
+  Insert(1, 0, 5, kScorerStateLane);
+  Insert(1, 0, 6, kLongPromptLane);
+  EXPECT_THAT(Arrivals(), ElementsAre(1, 2, 3, 4, 5, 6));
+  WaitingQueue::Walk walk(queue_);
+  EXPECT_EQ(walk.Next()->place.arrival, 1);
+  walk.Bar(kLongPromptLane);
+  EXPECT_EQ(walk.Next()->place.arrival, 4);
+  EXPECT_EQ(walk.Next()->place.arrival, 5);
+  EXPECT_EQ(walk.Next(), nullptr);
+}
+
 // Against a sorted list of everything.
 TEST_F(WaitingQueueTest, AgreesWithAModel) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
@@ -139,12 +180,14 @@ TEST_F(WaitingQueueTest, AgreesWithAModel) {
     queue_ = WaitingQueue();
     std::vector<RequestState*> model;
     std::map<TenantId, int64_t> service;
+    std::array<bool, 4> barred = {};
     for (uint64_t arrival = 1; arrival <= 300; ++arrival) {
-      const uint64_t kind = below(10);
+      const uint64_t kind = below(11);
       const auto tenant = static_cast<int32_t>(below(4));
       if (kind < 5) {
         const auto rank = static_cast<int64_t>(below(5));
-        model.push_back(Insert(tenant, rank, arrival));
+        model.push_back(Insert(tenant, rank, arrival,
+                               static_cast<uint8_t>(below(kNumLanes))));
       } else if (kind < 8 && !model.empty()) {
         const size_t index = below(model.size());
         queue_.Erase(model[index]);
@@ -153,6 +196,9 @@ TEST_F(WaitingQueueTest, AgreesWithAModel) {
         RequestState* request = model[below(model.size())];
         queue_.Move(request, {.rank = static_cast<int64_t>(below(5)),
                               .arrival = request->place.arrival});
+      } else if (kind == 10) {
+        barred[tenant] = !barred[tenant];
+        queue_.SetBarred(TenantId{tenant}, barred[tenant]);
       } else {
         service[TenantId{tenant}] += static_cast<int64_t>(below(3));
         queue_.SetService(TenantId{tenant}, service[TenantId{tenant}]);
@@ -162,14 +208,20 @@ TEST_F(WaitingQueueTest, AgreesWithAModel) {
         return std::tuple(service[request->tenant], request->place.rank,
                           request->place.arrival);
       });
+      // After a few of a walk, some lanes give no more.
+      const uint64_t when = below(8);
+      const auto lanes = static_cast<uint8_t>(below(kNumLanes));
       std::vector<uint64_t> expected;
-      expected.reserve(model.size());
+      const RequestState* front = nullptr;
       for (const RequestState* request : model) {
+        if (barred[Index(request->tenant)]) continue;
+        if (front == nullptr) front = request;
+        if (expected.size() >= when && (request->lane & lanes) != 0) continue;
         expected.push_back(request->place.arrival);
       }
-      ASSERT_EQ(Arrivals(), expected);
+      ASSERT_EQ(Arrivals(when, lanes), expected);
       ASSERT_EQ(queue_.size(), std::ssize(model));
-      ASSERT_EQ(queue_.front(), model.empty() ? nullptr : model.front());
+      ASSERT_EQ(queue_.front(), front);
     }
   }
 }

@@ -1,0 +1,114 @@
+// Requests that let another one compute their prefix.
+
+#include <algorithm>
+
+#include "scheduler/scheduler_impl.h"
+
+namespace blockmgr {
+
+const RequestState* SchedulerImpl::WhoComputes(const RequestState& request,
+                                               const PrefixMatch& match) const {
+  // Over a region there are other keys: see RegionToCome.
+  if (match.record() != nullptr) return nullptr;
+  const int32_t num_matched = match.num_tokens / layout().page_size;
+  const std::span<const BlockKey> keys = request.chain.keys();
+  if (num_matched >= std::ssize(keys)) return nullptr;
+  const RequestState* running = prefill_front_.Find(keys[num_matched]);
+  if (running != nullptr) return running;
+  const auto admitted = decision_.computing.find(keys[num_matched]);
+  return admitted == decision_.computing.end() ? nullptr : admitted->second;
+}
+
+int32_t SchedulerImpl::RegionToCome(const RequestState& request,
+                                    const RequestState& other,
+                                    int32_t next) const {
+  if (next >= std::ssize(other.compressions) || other.sharing == nullptr ||
+      other.sharing->plan != request.sharing->plan) {
+    return 0;
+  }
+  const std::span<const BlockKey> keys = other.chain.keys();
+  for (auto i = std::ssize(other.compressions); i-- > next;) {
+    const int32_t length = other.compressions[i].length;
+    const size_t last = length / layout().page_size - 1;
+    // Keys are chained: equal here, equal before.
+    if (other.compressions[i].is_shared && last < keys.size() &&
+        MaxCachedTokens(request, length) >= length &&
+        std::ranges::binary_search(request.compressions, length, {},
+                                   &CompressionPoint::length) &&
+        request.chain.keys()[last] == keys[last]) {
+      return length;
+    }
+  }
+  return 0;
+}
+
+int32_t SchedulerImpl::NextToCome(const RequestState& running) const {
+  // What is ordered is still to come.
+  const auto& pending = manager_.sequence(running.slot).pending;
+  const int32_t last = running.next_compression - 1;
+  const bool is_ordered = pending.has_value() && last >= 0 &&
+                          running.compressions[last].cut == pending->cut;
+  return last + (is_ordered ? 0 : 1);
+}
+
+PrefixWait SchedulerImpl::FindRegionToCome(const RequestState& request) const {
+  PrefixWait wait;
+  if (request.sharing == nullptr) return wait;
+  const auto look = [&](const RequestState& other, int32_t next) {
+    const int32_t length = RegionToCome(request, other, next);
+    if (length > wait.usable) {
+      wait = {
+          .other = &other, .id = other.id, .usable = length, .is_region = true};
+    }
+  };
+  for (const RequestState* other : running_) look(*other, NextToCome(*other));
+  for (const StepDecision::Run& run : decision_.runs) {
+    if (run.match < 0) continue;
+    look(*run.request,
+         NextCompression(*run.request, decision_.matches[run.match]));
+  }
+  return wait;
+}
+
+bool SchedulerImpl::MayWait(const RequestState& request) const {
+  return manager_.prefix_caching() && options_.min_prefix_wait_tokens > 0 &&
+         request.prefix_waits < options_.max_prefix_wait_steps;
+}
+
+PrefixWait SchedulerImpl::FindPrefixWait(const RequestState& request,
+                                         const PrefixMatch& match) const {
+  if (!MayWait(request)) return {};
+  const int32_t page_size = layout().page_size;
+  const int32_t num_matched = match.num_tokens / page_size;
+  PrefixWait wait = FindRegionToCome(request);
+  if (const RequestState* other = WhoComputes(request, match)) {
+    const int32_t num_common =
+        CommonBlocks(request.chain.keys(), other->chain.keys(), num_matched);
+    const int32_t usable = std::min((num_matched + num_common) * page_size,
+                                    MaxCachedTokens(request, 0));
+    if (usable > wait.usable) {
+      wait = {.other = other, .id = other->id, .usable = usable};
+    }
+  }
+  const bool is_worth_it =
+      wait.usable - num_matched * page_size >= options_.min_prefix_wait_tokens;
+  return is_worth_it ? wait : PrefixWait{};
+}
+
+bool SchedulerImpl::StillWaits(const RequestState& request) const {
+  const PrefixWait& wait = request.prefix_wait;
+  if (wait.other == nullptr || wait.other->id != wait.id ||
+      !wait.other->running || !MayWait(request)) {
+    return false;
+  }
+  if (wait.is_region) {
+    return RegionToCome(request, *wait.other, NextToCome(*wait.other)) ==
+           wait.usable;
+  }
+  const int32_t page_size = layout().page_size;
+  const int32_t num_settled = manager_.sequence(wait.other->slot).num_settled;
+  return wait.usable - num_settled / page_size * page_size >=
+         options_.min_prefix_wait_tokens;
+}
+
+}  // namespace blockmgr

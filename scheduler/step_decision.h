@@ -1,0 +1,122 @@
+// What the scheduler decides for a step, and what it remembers of it until the
+// engine has answered. Plain data, internal to scheduler/.
+#ifndef SCHEDULER_STEP_DECISION_H_
+#define SCHEDULER_STEP_DECISION_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <absl/container/flat_hash_map.h>
+
+#include "blockmgr/block_manager.h"
+#include "scheduler/request_state.h"
+#include "scheduler/tenants.h"
+
+namespace blockmgr {
+
+// No limit of a chunk but the step's.
+inline constexpr int32_t kNoShare = INT32_MAX;
+// What one step will do. Reused from step to step.
+struct StepDecision {
+  struct Run {
+    RequestState* request = nullptr;
+    int32_t num_tokens = 0;
+    int32_t num_drafts = 0;  // the last of the tokens
+    int32_t num_blocks = 0;  // that the tokens take
+    int32_t match = -1;      // into `matches`: admitted on it; -1: was running
+    int32_t order = -1;      // into `orders`; -1: none
+  };
+  struct Order {
+    CompressionPoint point;
+    int64_t page_total = 0;
+    int32_t num_own = 0;  // blocks below the cut that nobody else uses
+    int32_t num_fresh = 0;
+    int32_t num_released = 0;  // blocks it will give back
+    bool futile = false;  // a command that would free nothing: only answered
+  };
+  // A waiting request that did not fit, and how many were admitted before that.
+  struct Passed {
+    RequestState* request = nullptr;
+    int32_t num_admitted = 0;
+  };
+  // One that lets another one compute its prefix.
+  struct Wait {
+    RequestState* request = nullptr;
+    PrefixWait found;
+  };
+  enum class Fate : uint8_t {
+    kKept,
+    kPreempted,
+    kGivesNothing,  // kept: as long as others run, its blocks are theirs too
+  };
+  std::vector<RequestState*> preempted;
+  std::vector<Fate> fates;  // of running requests
+  int32_t num_kept = 0;     // of those
+  int32_t num_spared = 0;   // of those admitted
+  std::vector<Run> runs;    // running ones in their order, then admitted ones
+  std::vector<PrefixMatch> matches;
+  std::vector<Order> orders;
+  std::vector<Passed> passed;
+  std::vector<Wait> prefix_waits;
+  std::vector<const RequestState*> squeezed;  // of the running ones
+  uint64_t number = 0;       // of the decision, see RequestState::planned
+  int32_t num_awaiting = 0;  // another one, as was known before
+  bool has_drafts = false;
+  // What those admitted will compute first, as in PrefillFront.
+  absl::flat_hash_map<BlockKey, const RequestState*> computing;
+  int32_t chunk_share = kNoShare;  // tokens of a chunk at most
+  int64_t num_looked_blocks = 0;   // of cached prefixes, compared for it
+  // Long prompts that are computed, once it is asked for.
+  std::optional<int32_t> num_long_prefills;
+  // By Promise, once they are asked for.
+  std::array<std::optional<int64_t>, 2> promised;
+
+  void Clear();
+  void Add(const Run& run);
+  void Await(RequestState* fork);
+  // Blocks at the peaks of the tenant's requests that are admitted. O(those).
+  int32_t ReservedBy(TenantId tenant) const;
+};
+
+// What became of blocks while a step is decided.
+struct BlockBudget {
+  int32_t available = 0;  // can be taken by this step
+  int32_t coming = 0;     // will be available when steps in flight are over
+  int32_t perhaps = 0;    // likewise, if all who use them let them go
+};
+
+// A step between Schedule and Update.
+struct StepInFlight {
+  struct Run {
+    RequestState* request = nullptr;
+    RequestId id{0};
+    uint32_t incarnation = 0;
+    int32_t num_tokens = 0;
+    int32_t num_drafts = 0;  // the last of the tokens
+    bool samples = false;
+  };
+  struct Order {
+    size_t run = 0;  // into runs
+    CompressionPoint point;
+    int32_t num_released = 0;
+    bool futile = false;          // not part of the plan
+    RegionId region = kNoRegion;  // that the engine keeps
+  };
+  StepId id{0};
+  std::vector<Run> runs;
+  std::vector<Order> orders;
+};
+
+// What a StepResult says of one run.
+struct RunAnswer {
+  int32_t sampled = -1;
+  std::span<const int32_t> accepted = {};
+  int32_t num_drafts = 0;  // ready for the next one
+};
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_STEP_DECISION_H_

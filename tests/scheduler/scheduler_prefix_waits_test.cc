@@ -1,0 +1,143 @@
+// Those who wait for what others have hold nobody up who does not: for a prefix
+// in the making, a quota, the turn of a long prompt, a scorer's state. More of
+// each than a step would look at.
+
+#include <string>
+
+#include <absl/strings/str_cat.h>
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/scheduler_driver.h"
+#include "tests/testing/test_requests.h"
+
+namespace blockmgr {
+namespace {
+
+// Steps until it starts, the last one included.
+int32_t StepsUntilItStarts(SchedulerDriver* driver, RequestId id) {
+  int32_t num_steps = 0;
+  while (driver->ok() && driver->SlotOf(id) == kNoSequenceSlot) {
+    driver->Step();
+    ++num_steps;
+  }
+  return num_steps;
+}
+
+SchedulerOptions WaitingOptions() {
+  SchedulerOptions options = PlainOptions();
+  options.enable_prefix_caching = true;
+  options.long_prefill_token_threshold = 8;
+  options.min_prefix_wait_tokens = 4;
+  options.max_prefix_wait_steps = 1000;
+  options.max_waiting = 1000;
+  return options;
+}
+
+// A prompt of 400 tokens takes 50 steps of 8. Sixteen copies are looked at in a
+// step, and once each: after that the stranger's turn has come.
+TEST(PrefixWaitersTest, AStrangerStartsBehindManyCopies) {
+  for (const int32_t num_copies : {15, 16, 40, 100}) {
+    SCOPED_TRACE(num_copies);
+    SchedulerDriver driver(SmallLayout(2, 2000), WaitingOptions());
+    Submit(&driver, MakeRequest("first", 400, 1));
+    driver.Step();
+    for (int32_t i = 0; i < num_copies; ++i) {
+      Submit(&driver, MakeRequest(absl::StrCat("copy", i), 400, 1));
+    }
+    const RequestId stranger =
+        Submit(&driver, MakeRequest("stranger", 6, 1, /*topic=*/1));
+    EXPECT_EQ(StepsUntilItStarts(&driver, stranger), num_copies / 16 + 1);
+    driver.Drain();
+    // Of all copies only what is never taken from the cache is computed: the
+    // page with the last token.
+    EXPECT_EQ(driver.scheduler().stats().num_computed_tokens,
+              uint64_t{400} + 6 + 2 * num_copies);
+    driver.CheckQuiescent();
+  }
+}
+
+// What a look has found holds no longer when the one who computes is gone.
+TEST(PrefixWaitersTest, TheNextOneComputesWhenTheFirstIsCancelled) {
+  SchedulerDriver driver(SmallLayout(2, 2000), WaitingOptions());
+  const RequestId first = Submit(&driver, MakeRequest("first", 400, 1));
+  driver.Step();
+  const RequestId second = Submit(&driver, MakeRequest("second", 400, 1));
+  const RequestId third = Submit(&driver, MakeRequest("third", 400, 1));
+  for (int32_t i = 0; i < 5; ++i) driver.Step();
+  ASSERT_EQ(driver.SlotOf(second), kNoSequenceSlot);
+  ASSERT_TRUE(driver.Cancel(first).ok());
+  driver.Step();
+  EXPECT_NE(driver.SlotOf(second), kNoSequenceSlot);
+  EXPECT_EQ(driver.SlotOf(third), kNoSequenceSlot);
+  driver.Drain();
+  EXPECT_EQ(driver.served(third).finish->num_cached_tokens, 398);
+  driver.CheckQuiescent();
+}
+
+// Every tenant runs one request and has another one waiting.
+TEST(PrefixWaitersTest, ATenantWithRoomStartsBehindManyThatAreFull) {
+  constexpr int32_t kNumTenants = 300;
+  SchedulerOptions options = WaitingOptions();
+  options.max_num_seqs = 400;
+  options.max_num_batched_tokens = 4000;
+  for (int32_t i = 0; i < kNumTenants; ++i) {
+    options.tenants[absl::StrCat("t", i)].max_blocks = 12;
+  }
+  SchedulerDriver driver(SmallLayout(2, 5000), options);
+  for (int32_t round = 0; round < 2; ++round) {
+    for (int32_t i = 0; i < kNumTenants; ++i) {
+      Request request =
+          MakeRequest(absl::StrCat("r", round, "of", i), 8, 12, 1 + i);
+      request.scope.tenant = absl::StrCat("t", i);
+      Submit(&driver, request);
+    }
+  }
+  driver.Step();
+  driver.Step();
+  ASSERT_EQ(driver.scheduler().num_running(), kNumTenants);
+  const RequestId other = Submit(&driver, MakeRequest("other", 8, 1, 500));
+  EXPECT_EQ(StepsUntilItStarts(&driver, other), 1);
+  driver.Drain();
+  driver.CheckQuiescent();
+}
+
+TEST(PrefixWaitersTest, AShortPromptStartsBehindHundredsOfLongOnes) {
+  SchedulerOptions options = WaitingOptions();
+  options.max_long_prefills = 1;
+  SchedulerDriver driver(SmallLayout(2, 5000), options);
+  for (int32_t i = 0; i < 300; ++i) {
+    Submit(&driver, MakeRequest(absl::StrCat("long", i), 12, 1, 1 + i));
+  }
+  const RequestId last = Submit(&driver, MakeRequest("short", 6, 2, 500));
+  EXPECT_EQ(StepsUntilItStarts(&driver, last), 1);
+  EXPECT_EQ(driver.scheduler().num_running(), 2);
+  driver.Drain();
+  driver.CheckQuiescent();
+}
+
+// One state and two who want it, for 60 steps each; the others need none.
+TEST(PrefixWaitersTest, WhoNeedsNoScorerStateStartsBesideThoseWhoWaitForOne) {
+  SchedulerOptions options = WaitingOptions();
+  options.num_scorer_states = 1;
+  options.max_num_seqs = 64;
+  SchedulerDriver driver(SmallLayout(4, 2000), options);
+  for (int32_t i = 0; i < 20; ++i) {
+    Request request = MakeRequest(absl::StrCat("h2o", i), 40, 60, 1 + i);
+    request.eviction = Recency(8);
+    request.eviction.policy.scorer.kind = ScorerKind::kH2o;
+    Submit(&driver, request);
+  }
+  driver.Step();
+  ASSERT_EQ(driver.scheduler().num_running(), 1);
+  for (int32_t i = 0; i < 40; ++i) {
+    const RequestId plain =
+        Submit(&driver, MakeRequest(absl::StrCat("plain", i), 6, 2, 50 + i));
+    EXPECT_EQ(StepsUntilItStarts(&driver, plain), 1) << i;
+  }
+  driver.Drain();
+  EXPECT_EQ(driver.scheduler().stats().num_passes, 0u);
+  driver.CheckQuiescent();
+}
+
+}  // namespace
+}  // namespace blockmgr
