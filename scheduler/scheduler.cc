@@ -155,7 +155,11 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   state->stop_token_ids = std::move(request.stop_token_ids);
   state->chain = BlockChain(request.scope);
   state->chain.SetRetention(RetentionOf(request, now_ms_));
-  if (!request.fork_of.empty()) state->fork_of = names_.at(request.fork_of);
+  if (!request.fork_of.empty()) {
+    state->fork_of = names_.at(request.fork_of);
+    // A step that looks at thousands of forks need not compare their prompts.
+    CompareTokens(*requests_.at(state->fork_of), state);
+  }
   TakeEviction(std::move(eviction), state);
   requests_.emplace(state->id, state);
   names_.emplace(state->name, state->id);

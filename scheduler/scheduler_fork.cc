@@ -104,17 +104,21 @@ bool SchedulerImpl::InheritAgain(const RequestState& parent,
   return true;
 }
 
-int32_t SchedulerImpl::ForkLength(const RequestState& parent,
-                                  RequestState* request) const {
-  const int32_t num_done = parent.next_compression;
-  const int32_t compressed =
-      num_done == 0 ? 0 : parent.compressions[num_done - 1].length;
-  // Neither ever forgets a token: what was compared is not compared again.
+void SchedulerImpl::CompareTokens(const RequestState& parent,
+                                  RequestState* request) {
   const auto begin = parent.tokens.begin() + request->num_common;
   const auto differs = std::mismatch(
       begin, parent.tokens.end(), request->tokens.begin() + request->num_common,
       request->tokens.end());
   request->num_common += static_cast<int32_t>(differs.first - begin);
+}
+
+int32_t SchedulerImpl::ForkLength(const RequestState& parent,
+                                  RequestState* request) const {
+  const int32_t num_done = parent.next_compression;
+  const int32_t compressed =
+      num_done == 0 ? 0 : parent.compressions[num_done - 1].length;
+  CompareTokens(parent, request);
   const int32_t length =
       std::min(MaxCachedTokens(*request, compressed), request->num_common);
   // What comes before a compression cannot be computed after it.

@@ -110,6 +110,8 @@ class SchedulerImpl : public Scheduler {
   // Makes the compressions of a fork that has never run those that the parent
   // has by now. False: it would not fit with them.
   bool InheritAgain(const RequestState& parent, RequestState* request) const;
+  // Neither ever forgets a token: what was compared is not compared again.
+  static void CompareTokens(const RequestState& parent, RequestState* request);
   // Of the tokens that both begin with, those that the request may share, as
   // soon as the parent has computed them.
   int32_t ForkLength(const RequestState& parent, RequestState* request) const;

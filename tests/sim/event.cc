@@ -12,9 +12,9 @@ namespace blockmgr::sim {
 namespace {
 
 constexpr std::array<absl::string_view, kNumEventKinds> kNames = {
-    "advance",      "submit", "resubmit", "cancel",     "evict",
-    "hang_up",      "slow",   "crash",    "corrupt",    "stale_open",
-    "wrong_attach", "reset",  "stats",    "lose_blocks"};
+    "advance",      "submit", "resubmit", "cancel",      "evict",
+    "hang_up",      "slow",   "crash",    "corrupt",     "stale_open",
+    "wrong_attach", "reset",  "stats",    "lose_blocks", "hold_plans"};
 
 }  // namespace
 

@@ -32,8 +32,9 @@ enum class EventKind : uint8_t {
   kReset,        // an operator drops the prefix cache
   kStats,        // an operator asks for statistics
   kLoseBlocks,   // the engine's next answer names blocks that it has lost
+  kHoldPlans,    // plans reach the engine much later, or not at all any more
 };
-inline constexpr int32_t kNumEventKinds = 14;
+inline constexpr int32_t kNumEventKinds = 15;
 
 // As in the text form: "advance", "submit", ...
 absl::string_view EventName(EventKind kind);

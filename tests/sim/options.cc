@@ -300,6 +300,8 @@ SimOptions OptionsForSeed(int32_t seed) {
   ChooseWindows(&random, &options);
   options.scope_percent = random.Pick<int32_t>({0, 0, 30});
   options.retention_percent = random.Pick<int32_t>({0, 0, 40});
+  options.weights[static_cast<size_t>(EventKind::kHoldPlans)] =
+      random.Pick<int32_t>({0, 0, 1, 2});
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());
   return options;

@@ -27,6 +27,8 @@ void RunCounts::Add(const RunCounts& other) {
   wrong_results += other.wrong_results;
   wire_faults += other.wire_faults;
   broken_streams += other.broken_streams;
+  held_streams += other.held_streams;
+  lost_plans += other.lost_plans;
 }
 
 std::string RunCounts::ToString() const {
@@ -41,7 +43,8 @@ std::string RunCounts::ToString() const {
       " drafts accepted, ", rejected_drafts, " rejected, ", left_behind,
       " pages left behind, ", wrong_results, " wrong results, ", wire_faults,
       " answers lost, repeated or overtaken, ", broken_streams,
-      " broken streams");
+      " broken streams, plans held up ", held_streams, " times, ", lost_plans,
+      " lost");
 }
 
 }  // namespace blockmgr::sim

@@ -37,6 +37,8 @@ struct RunCounts {
   uint64_t wrong_results = 0;
   uint64_t wire_faults = 0;  // answers lost, sent twice or overtaken
   uint64_t broken_streams = 0;
+  uint64_t held_streams = 0;  // of plans, for long
+  uint64_t lost_plans = 0;    // before the engine was known to be lost
 
   void Add(const RunCounts& other);
   std::string ToString() const;

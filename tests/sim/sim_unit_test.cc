@@ -143,6 +143,8 @@ TEST(RunTest, WorldsAreFull) {
   EXPECT_GE(counts.cut_requests, 120);
   EXPECT_GE(counts.wrong_results, 160);
   EXPECT_GE(counts.wire_faults, 55);
+  EXPECT_GE(counts.held_streams, 95);
+  EXPECT_GE(counts.lost_plans, 80);
 }
 
 // Every run stored in seeds/ has failed once.

@@ -142,6 +142,8 @@ void World::Apply(const Event& event) {
       return AskStats();
     case EventKind::kLoseBlocks:
       return LoseBlocks();
+    case EventKind::kHoldPlans:
+      return HoldPlans();
   }
 }
 

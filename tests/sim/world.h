@@ -10,9 +10,10 @@
 // and reorders calls; token and step streams keep their order until they break,
 // and what was on its way then may still arrive. An engine's client may lose an
 // answer, send it twice or let others overtake it all the same: the core must
-// not take it for another. The engine is a CanaryEngine that hears of plans
-// late, computes late and answers late. Whatever is wrong is the report's first
-// failure.
+// not take it for another. Plans keep their order: they may be held up for
+// long, and be lost with a stream before anybody knows that it is broken. The
+// engine is a CanaryEngine that hears of plans late, computes late and answers
+// late. Whatever is wrong is the report's first failure.
 #ifndef TESTS_SIM_WORLD_H_
 #define TESTS_SIM_WORLD_H_
 
@@ -132,6 +133,9 @@ class World {
   void OpenSteps(uint64_t life, const Attachment& attachment);
   void Crash();
   void EngineIsCutOff(StepSink* sink);
+  // The connection turns out to be broken, a while after it broke.
+  void BreakLater(const std::shared_ptr<StepSink>& sink);
+  void HoldPlans();
   void StaleOpen();
   void WrongAttach();
   void ReceivePlan(const std::shared_ptr<StepSink>& sink, const StepPlan& plan);

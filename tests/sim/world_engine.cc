@@ -115,6 +115,26 @@ void World::EngineIsCutOff(StepSink* sink) {
   StartEngine(1 + Delay(5));
 }
 
+void World::BreakLater(const std::shared_ptr<StepSink>& sink) {
+  transport_.Send(20 + Delay(20), [this, sink] {
+    if (!sink->alive) return;
+    EngineIsCutOff(sink.get());
+    Post(EngineLost{sink});
+  });
+}
+
+void World::HoldPlans() {
+  if (sink_ == nullptr || !sink_->alive) return;
+  if (random_.OneIn(3)) {
+    // Those before still run, and are answered.
+    sink_->loses_plans = true;
+    return BreakLater(sink_);
+  }
+  ++report_->counts().held_streams;
+  sink_->to_engine =
+      std::max(sink_->to_engine, transport_.now() + random_.Between(10, 40));
+}
+
 void World::StaleOpen() {
   Call([this] {
     const auto reply = Expect("OpenSteps");
@@ -161,6 +181,10 @@ void World::WrongAttach() {
 void World::ReceivePlan(const std::shared_ptr<StepSink>& sink,
                         const StepPlan& plan) {
   if (!sink->alive) return;
+  if (sink->loses_plans) {
+    ++report_->counts().lost_plans;
+    return;
+  }
   const absl::Status status = canary_.Enqueue(plan);
   if (!status.ok()) report_->Fail(status.ToString());
   const int64_t delay = Delay(options_.engine_delay);
@@ -193,12 +217,7 @@ void World::SendAnswer(const std::shared_ptr<StepSink>& sink,
   switch (fault) {
     case WireFault::kLost:
       // If no later answer tells, the connection does in the end.
-      transport_.Send(20 + Delay(20), [this, sink] {
-        if (!sink->alive) return;
-        EngineIsCutOff(sink.get());
-        Post(EngineLost{sink});
-      });
-      return;
+      return BreakLater(sink);
     case WireFault::kOvertaken:
       transport_.Send(delay + random_.Between(1, 10), receive);
       return;

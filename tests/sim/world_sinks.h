@@ -36,7 +36,8 @@ class World::StepSink : public EngineSink,
 
   Transport::Channel to_engine = 0;
   Transport::Channel to_core = 0;
-  bool alive = true;  // the engine behind it
+  bool alive = true;         // the engine behind it
+  bool loses_plans = false;  // nobody has noticed yet
 
  private:
   World* const world_;
