@@ -222,17 +222,26 @@ void BlockManager::ReleaseReplaced(const SequenceCache& sequence,
   // The region takes over the holds on its blocks; everything else that the
   // order involved is released, the tail's end first.
   const std::vector<BlockId> before = BlocksBelow(sequence, pending.cut);
-  const absl::flat_hash_set<BlockId> stays(region.blocks.begin(),
-                                           region.blocks.end());
-  for (size_t i = pending.num_own; i < pending.destinations.size(); ++i) {
+  // Nothing to look up in the common case: all is copied, and all is used.
+  const bool all_stay = region.blocks.size() == pending.destinations.size();
+  absl::flat_hash_set<BlockId> stays;
+  if (!all_stay || pending.num_own > 0) {
+    stays.reserve(region.blocks.size());
+    stays.insert(region.blocks.begin(), region.blocks.end());
+  }
+  for (size_t i = pending.num_own; !all_stay && i < pending.destinations.size();
+       ++i) {
     if (!stays.contains(pending.destinations[i])) {
       ReleaseFrom(pending.destinations[i]);
     }
   }
+  const auto replaced = [&](BlockId block) {
+    return pending.num_own == 0 || !stays.contains(block);
+  };
   const std::shared_ptr<const RegionRecord> old = sequence.region;
   const size_t num_old = old == nullptr ? 0 : old->blocks.size();
   for (size_t i = before.size(); i-- > num_old;) {
-    if (!stays.contains(before[i])) ReleaseFrom(before[i]);
+    if (replaced(before[i])) ReleaseFrom(before[i]);
   }
   if (old != nullptr) {
     if (cache_.FindRegion(old->id) != PrefixCache::kNone) {
@@ -240,7 +249,7 @@ void BlockManager::ReleaseReplaced(const SequenceCache& sequence,
       ReleaseRegion(*old);
     } else {
       for (size_t i = num_old; i-- > 0;) {
-        if (!stays.contains(before[i])) ReleaseFrom(before[i]);
+        if (replaced(before[i])) ReleaseFrom(before[i]);
       }
     }
   }

@@ -182,6 +182,14 @@ Outcome CommitEviction(EvictionWorkload::Setting setting, int32_t divisor) {
   return {Percentiles(TimesOf(&workload, kNumRepeats / divisor))};
 }
 
+// The same with all that the scheduler does about it.
+Outcome EvictionStep(EvictionStepWorkload::Setting setting, int32_t divisor) {
+  setting.num_tokens = kLongPromptTokens / divisor;
+  EvictionStepWorkload workload(setting);
+  return {Percentiles(
+      Times(kNumRepeats / divisor, [&] { return workload.Step(); }))};
+}
+
 // The ratio is to a pool of an eighth of the size, by turns: what is reclaimed
 // is found in no time, but in memory that the caches do not have.
 Outcome Reclaim(int32_t divisor) {
@@ -263,6 +271,10 @@ const std::map<std::string, double>& Limits() {
       {"commit_eviction_published.p50_us", 100},
       {"commit_eviction_own_blocks.p50_us", 100},
       {"commit_eviction_in_place.p50_us", 100},
+      {"eviction_step.p50_us", 100},
+      {"eviction_step_cached.p50_us", 100},
+      {"eviction_step_published.p50_us", 100},
+      {"eviction_step_own_blocks.p50_us", 100},
       {"metadata.pool_fraction", 0.005},
       {"metadata.pool_fraction_with_regions", 0.005},
   };
@@ -327,6 +339,13 @@ std::vector<Benchmark> Benchmarks() {
   add("commit_eviction_own_blocks", CommitEviction, Eviction{.in_place = true});
   add("commit_eviction_in_place", CommitEviction,
       Eviction{.again_in_place = true});
+  using Step = EvictionStepWorkload::Setting;
+  add("eviction_step", EvictionStep, Step{});
+  add("eviction_step_cached", EvictionStep, Step{.prefix_caching = true});
+  add("eviction_step_published", EvictionStep,
+      Step{.prefix_caching = true, .share_prefix = true});
+  add("eviction_step_own_blocks", EvictionStep,
+      Step{.compaction = CompactionPreference::kInPlace});
   benchmarks.push_back({"metadata", Metadata});
   return benchmarks;
 }

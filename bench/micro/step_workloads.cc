@@ -113,7 +113,11 @@ double StepHarness::Step() {
     if (plan_.samples[i] != 0) result_.sampled[i] = 7;
   }
   if (scheduler_->options().num_speculative_tokens > 0) AnswerDrafts();
-  BM_CHECK(plan_.evictions.empty());
+  result_.evictions.clear();
+  for (size_t i = 0; i < plan_.evictions.size(); ++i) {
+    BM_CHECK(!counts_.empty());
+    result_.evictions.push_back({.ok = true, .error = "", .counts = counts_});
+  }
   const double answered = ThreadMicroseconds();
   BM_CHECK(scheduler_->Update(result_, &effects_).ok());
   return ThreadMicroseconds() - answered + scheduled - begin;
@@ -165,6 +169,47 @@ double DecodeWorkload::Step() {
   const double time_us = harness_.Step();
   BM_CHECK(std::ssize(harness_.plan().slots) == num_running_);
   BM_CHECK(std::ssize(harness_.effects().tokens) == tokens_per_step_);
+  return time_us;
+}
+
+namespace {
+
+SchedulerOptions EvictionOptions(const EvictionStepWorkload::Setting& setting) {
+  SchedulerOptions options;
+  options.max_num_batched_tokens = setting.num_tokens;
+  options.max_steps_in_flight = 1;
+  options.enable_prefix_caching = setting.prefix_caching;
+  options.compaction = setting.compaction;
+  return options;
+}
+
+}  // namespace
+
+EvictionStepWorkload::EvictionStepWorkload(const Setting& setting)
+    : setting_(setting),
+      harness_(LlamaLayout(setting.num_tokens / 16 * 3 + 4),
+               EvictionOptions(setting)) {
+  harness_.AnswerEvictions(
+      UnevenCounts(LlamaLayout(1), setting.num_tokens, 20));
+}
+
+double EvictionStepWorkload::Step() {
+  Request request;
+  request.prompt = Prompt(0, 0, ++num_requests_, setting_.num_tokens + 17);
+  request.max_tokens = 64;
+  request.eviction.mode = EvictionMode::kAfterPrefill;
+  request.eviction.target.kind = EvictionTarget::Kind::kTokens;
+  request.eviction.target.tokens = setting_.num_tokens / 5;
+  request.eviction.share_prefix = setting_.share_prefix;
+  harness_.Submit(std::move(request));
+  double time_us = harness_.Step();
+  while (harness_.plan().evictions.empty()) time_us = harness_.Step();
+  BM_CHECK(harness_.effects().evictions.size() == 1);
+  BM_CHECK(harness_.effects().evictions.front().status.ok());
+  BM_CHECK(harness_.effects().evictions.front().freed_blocks > 0);
+  Effects effects;
+  const RequestId id = harness_.effects().evictions.front().request;
+  BM_CHECK(harness_.scheduler().Cancel(id, &effects).ok());
   return time_us;
 }
 

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "blockmgr/step_plan.h"
 #include "scheduler/request.h"
@@ -28,8 +30,12 @@ class StepHarness {
   // The id is chosen here. REQUIRES: the request is accepted.
   void Submit(Request request);
   // One step; microseconds of Schedule and Update. REQUIRES: there is something
-  // to run, and nothing to evict.
+  // to run, and nothing to evict unless it was said how that is answered.
   double Step();
+  // Every eviction keeps so many entries, [num_layers * num_heads].
+  void AnswerEvictions(std::vector<int32_t> counts) {
+    counts_ = std::move(counts);
+  }
 
   // Of the last step.
   const StepPlan& plan() const { return plan_; }
@@ -43,7 +49,29 @@ class StepHarness {
   StepPlan plan_;
   StepResult result_;
   Effects effects_;
+  std::vector<int32_t> counts_;
   int64_t num_submitted_ = 0;
+};
+
+// One prompt after the other is evicted down to a fifth: the step with the
+// order, from its plan to the effects of its answer. All but the last page of
+// the prompt is computed before.
+class EvictionStepWorkload {
+ public:
+  struct Setting {
+    int32_t num_tokens = 32768;  // whole pages
+    bool prefix_caching = false;
+    bool share_prefix = false;
+    CompactionPreference compaction = CompactionPreference::kFreshFirst;
+  };
+  explicit EvictionStepWorkload(const Setting& setting);
+
+  double Step();  // microseconds
+
+ private:
+  const Setting setting_;
+  StepHarness harness_;
+  int64_t num_requests_ = 0;
 };
 
 // Every running request decodes one token a step, and half its drafts; block
