@@ -203,7 +203,7 @@ void Ledger::NoteContent(const Served& served, const Table& table) {
   const auto note = [&](int32_t group, int32_t begin, BlockId block,
                         const std::string& context) {
     Block& noted = blocks_[Index(block)];
-    noted.scope = ScopeOf(served.request);
+    noted.scope = served.request.scope;
     noted.context = context;
     noted.group = group;
     noted.content.assign(served.tokens.begin(),
@@ -352,7 +352,7 @@ void Ledger::BuildRegion(const std::vector<int32_t>& counts,
 void Ledger::KeepRegion(RegionId id, const Table& table, const Served& served,
                         const std::string& tail_context) {
   Region& region = regions_[id];
-  region.scope = ScopeOf(served.request);
+  region.scope = served.request.scope;
   region.plan = PlanOf(served);
   region.tokens.assign(served.tokens.begin(),
                        served.tokens.begin() + table.last_length);

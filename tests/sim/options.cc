@@ -76,6 +76,7 @@ constexpr Field kFields[] = {
     {"group_window_3", &SimOptions::group_window_3},
     {"scope_percent", &SimOptions::scope_percent},
     {"retention_percent", &SimOptions::retention_percent},
+    {"media_percent", &SimOptions::media_percent},
 };
 
 // Layer groups in a third of the runs, and in a tenth a window alone.
@@ -300,6 +301,7 @@ SimOptions OptionsForSeed(int32_t seed) {
   ChooseWindows(&random, &options);
   options.scope_percent = random.Pick<int32_t>({0, 0, 30});
   options.retention_percent = random.Pick<int32_t>({0, 0, 40});
+  options.media_percent = random.Pick<int32_t>({0, 0, 40});
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());
   return options;

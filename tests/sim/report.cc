@@ -18,6 +18,8 @@ void RunCounts::Add(const RunCounts& other) {
   engine_losses += other.engine_losses;
   cut_requests += other.cut_requests;
   forks += other.forks;
+  other_media += other.other_media;
+  media_hits += other.media_hits;
   parts += other.parts;
   swap_outs += other.swap_outs;
   swap_ins += other.swap_ins;
@@ -36,7 +38,8 @@ std::string RunCounts::ToString() const {
       preemptions, " preemptions (of one request at most ", max_preemptions,
       "), ", evictions, " evictions, ", region_hits, " region hits, ",
       engine_losses, " engine losses, ", cut_requests, " cut requests, ", forks,
-      " forks, ", parts, " starts on parts of blocks, ", swap_outs,
+      " forks, ", other_media, " of other media, ", media_hits,
+      " hits on media, ", parts, " starts on parts of blocks, ", swap_outs,
       " swapped out, ", swap_ins, " swapped in, ", accepted_drafts,
       " drafts accepted, ", rejected_drafts, " rejected, ", left_behind,
       " pages left behind, ", wrong_results, " wrong results, ", wire_faults,

@@ -28,6 +28,8 @@ struct RunCounts {
   uint64_t engine_losses = 0;
   uint64_t cut_requests = 0;  // by the loss of blocks
   uint64_t forks = 0;         // starts on another's table
+  uint64_t other_media = 0;   // forks of other media than their parent
+  uint64_t media_hits = 0;    // prefix hits on what media stand for
   uint64_t parts = 0;         // starts on a part of a cached block
   uint64_t swap_outs = 0;
   uint64_t swap_ins = 0;

@@ -135,6 +135,8 @@ TEST(RunTest, WorldsAreFull) {
   EXPECT_GE(counts.preemptions, 300);
   EXPECT_GE(counts.swap_ins, 90);
   EXPECT_GE(counts.forks, 70);
+  EXPECT_GE(counts.other_media, 36);
+  EXPECT_GE(counts.media_hits, 77);
   EXPECT_GE(counts.region_hits, 95);
   EXPECT_GE(counts.parts, 160);
   EXPECT_GE(counts.evictions, 900);
