@@ -306,6 +306,33 @@ TEST(ScorerStateTest, LimitsHowManyRunAtATimeAndIsPartOfTheStart) {
   driver.CheckQuiescent();
 }
 
+// All would fit into one step, and end one after the other.
+TEST(ScorerStateTest, LimitsHowManyStartInOneStep) {
+  for (const int32_t num_states : {1, 2}) {
+    SCOPED_TRACE(num_states);
+    SchedulerOptions options = PlainOptions();
+    options.num_scorer_states = num_states;
+    SchedulerDriver driver(SmallLayout(4, 200), options);
+    for (const char* id : {"a", "b", "c", "d", "e"}) {
+      Request request = H2oRequest(id, id[0]);
+      request.prompt.resize(12);
+      request.eviction.target.tokens = 4;
+      request.max_tokens = 2 + id[0] % 3;
+      Submit(&driver, request);
+    }
+    int32_t most = 0;
+    while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
+      driver.Issue();
+      most = std::max(most, driver.scheduler().num_running());
+      EXPECT_LE(driver.scheduler().num_running(), num_states);
+      driver.Answer();
+    }
+    EXPECT_EQ(most, num_states);
+    EXPECT_EQ(driver.scheduler().stats().num_evictions, 5u);
+    driver.CheckQuiescent();
+  }
+}
+
 TEST(ScorerStateTest, ExpectedAttentionSkipsItsSinks) {
   SchedulerOptions options = PlainOptions();
   options.num_scorer_states = 2;

@@ -201,6 +201,7 @@ class Ledger {
   const Served* ParentOf(const Request& request) const;
 
   // Plans (ledger_plan.cc).
+  void CheckScorerStates(const StepPlan& plan);
   void TakeReleased(const StepPlan& plan);
   void TakeStart(const StepPlan& plan, const SequenceStart& start);
   void CheckStartTokens(const StepPlan& plan, const SequenceStart& start,

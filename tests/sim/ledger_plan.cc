@@ -9,6 +9,15 @@
 #include "tests/sim/ledger.h"
 
 namespace blockmgr::sim {
+namespace {
+
+// Whether its scores are sums over queries from the first token on.
+bool NeedsState(const ScorerSpec& scorer) {
+  return (scorer.kind == ScorerKind::kH2o && scorer.obs_window == 0) ||
+         scorer.kind == ScorerKind::kExpectedAttention;
+}
+
+}  // namespace
 
 std::string Ledger::PlanOf(const Served& served) {
   const RequestEviction& eviction = served.request.eviction;
@@ -69,10 +78,29 @@ void Ledger::OnPlan(const StepPlan& plan) {
     report_->Fail("step ", Index(plan.id), ": ", plan.total_tokens(),
                   " tokens, ", tables_.size(), " sequences");
   }
+  CheckScorerStates(plan);
   if (replays_) CheckReplay(plan);
   CheckQuotas();
   dispatched_ = Index(plan.id);
   in_flight_.push_back(std::move(step));
+}
+
+void Ledger::CheckScorerStates(const StepPlan& plan) {
+  for (const EvictionOrder& order : plan.evictions) {
+    const auto& [slot, table] = *tables_.find(order.slot);
+    if (NeedsState(order.policy.scorer) && !table.has_scores) {
+      report_->Fail("slot ", Index(slot), " evicts without a scorer state");
+    }
+  }
+  const auto num_states = std::ranges::count_if(
+      tables_, [](const auto& table) { return table.second.has_scores; });
+  if (num_states > options_.num_scorer_states) {
+    report_->Fail(num_states, " sequences have a scorer state, of ",
+                  options_.num_scorer_states);
+  }
+  const bool is_full =
+      num_states > 0 && num_states == options_.num_scorer_states;
+  report_->counts().full_states += is_full ? 1 : 0;
 }
 
 void Ledger::TakeReleased(const StepPlan& plan) {

@@ -20,6 +20,7 @@ void RunCounts::Add(const RunCounts& other) {
   forks += other.forks;
   other_media += other.other_media;
   media_hits += other.media_hits;
+  full_states += other.full_states;
   parts += other.parts;
   swap_outs += other.swap_outs;
   swap_ins += other.swap_ins;
@@ -39,12 +40,12 @@ std::string RunCounts::ToString() const {
       "), ", evictions, " evictions, ", region_hits, " region hits, ",
       engine_losses, " engine losses, ", cut_requests, " cut requests, ", forks,
       " forks, ", other_media, " of other media, ", media_hits,
-      " hits on media, ", parts, " starts on parts of blocks, ", swap_outs,
-      " swapped out, ", swap_ins, " swapped in, ", accepted_drafts,
-      " drafts accepted, ", rejected_drafts, " rejected, ", left_behind,
-      " pages left behind, ", wrong_results, " wrong results, ", wire_faults,
-      " answers lost, repeated or overtaken, ", broken_streams,
-      " broken streams");
+      " hits on media, ", full_states, " plans with all scorer states, ", parts,
+      " starts on parts of blocks, ", swap_outs, " swapped out, ", swap_ins,
+      " swapped in, ", accepted_drafts, " drafts accepted, ", rejected_drafts,
+      " rejected, ", left_behind, " pages left behind, ", wrong_results,
+      " wrong results, ", wire_faults, " answers lost, repeated or overtaken, ",
+      broken_streams, " broken streams");
 }
 
 }  // namespace blockmgr::sim

@@ -30,6 +30,7 @@ struct RunCounts {
   uint64_t forks = 0;         // starts on another's table
   uint64_t other_media = 0;   // forks of other media than their parent
   uint64_t media_hits = 0;    // prefix hits on what media stand for
+  uint64_t full_states = 0;   // plans with all scorer states in use
   uint64_t parts = 0;         // starts on a part of a cached block
   uint64_t swap_outs = 0;
   uint64_t swap_ins = 0;

@@ -137,6 +137,7 @@ TEST(RunTest, WorldsAreFull) {
   EXPECT_GE(counts.forks, 70);
   EXPECT_GE(counts.other_media, 36);
   EXPECT_GE(counts.media_hits, 77);
+  EXPECT_GE(counts.full_states, 490);
   EXPECT_GE(counts.region_hits, 95);
   EXPECT_GE(counts.parts, 160);
   EXPECT_GE(counts.evictions, 900);

@@ -310,13 +310,18 @@ Request World::RandomRequest() {
     RequestEviction& eviction = request.eviction;
     eviction.mode = EvictionMode::kAfterPrefill;
     eviction.policy = RandomPolicy();
+    const bool has_state = options_.num_scorer_states > 0 && random_.OneIn(2);
+    if (has_state) {
+      eviction.policy.scorer.kind = random_.Pick<ScorerKind>(
+          {ScorerKind::kH2o, ScorerKind::kExpectedAttention});
+    }
     eviction.target = RandomTarget();
     if (random_.OneIn(3)) {
       eviction.mode = EvictionMode::kEveryChunk;
       eviction.compress_every =
           options_.page_size * random_.Between(1, 1 + 16 / options_.page_size);
     }
-    if (random_.Between(1, 100) <= options_.share_percent) {
+    if (!has_state && random_.Between(1, 100) <= options_.share_percent) {
       ShareEviction(&eviction);
       GoOn(&request);
     }
