@@ -208,6 +208,7 @@ void Ledger::OnEvict(RequestId request,
   if (!commands_.insert(*number).second) {
     report_->Fail("command number ", *number, " was given twice");
   }
+  report_->counts().evicted_again += commanded_.count(request);
 }
 
 void Ledger::OnReset() {

@@ -326,6 +326,7 @@ class Ledger {
   std::map<SequenceSlot, Table> tables_;    // open
   std::set<SequenceSlot> unannounced_;      // closed, engine not told yet
   std::set<uint64_t> commands_;             // accepted, not answered
+  std::set<RequestId> commanded_;           // evicted so since the last plan
   std::deque<Step> in_flight_;
   std::vector<Block> blocks_;
   std::map<RegionId, Region> regions_;  // sequences may start with

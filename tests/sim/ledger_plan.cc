@@ -81,14 +81,17 @@ void Ledger::OnPlan(const StepPlan& plan) {
   CheckScorerStates(plan);
   if (replays_) CheckReplay(plan);
   CheckQuotas();
+  commanded_.clear();
   dispatched_ = Index(plan.id);
   in_flight_.push_back(std::move(step));
 }
 
 void Ledger::CheckScorerStates(const StepPlan& plan) {
   for (const EvictionOrder& order : plan.evictions) {
+    if (!NeedsState(order.policy.scorer)) continue;
+    ++report_->counts().scored_evictions;
     const auto& [slot, table] = *tables_.find(order.slot);
-    if (NeedsState(order.policy.scorer) && !table.has_scores) {
+    if (!table.has_scores) {
       report_->Fail("slot ", Index(slot), " evicts without a scorer state");
     }
   }
