@@ -75,7 +75,10 @@ PlannedEviction SchedulerImpl::InheritedEviction(const RequestState& parent,
   inherited.decode = copy(parent.decode);
   inherited.squeeze = copy(parent.squeeze);
   inherited.sharing = copy(parent.sharing);
-  inherited.scorer_state = parent.scorer_state;
+  // Of compressions after its parent's end, too: that may need none itself.
+  inherited.scorer_state = parent.decode == nullptr
+                               ? parent.scorer_state
+                               : parent.decode->point.policy.scorer_state();
   inherited.state_begin = parent.state_begin;
   return inherited;
 }

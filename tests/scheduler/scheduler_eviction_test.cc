@@ -19,8 +19,11 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::Gt;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
@@ -306,6 +309,33 @@ TEST(ScorerStateTest, LimitsHowManyRunAtATimeAndIsPartOfTheStart) {
   driver.CheckQuiescent();
 }
 
+// All would fit into one step, and end one after the other.
+TEST(ScorerStateTest, LimitsHowManyStartInOneStep) {
+  for (const int32_t num_states : {1, 2}) {
+    SCOPED_TRACE(num_states);
+    SchedulerOptions options = PlainOptions();
+    options.num_scorer_states = num_states;
+    SchedulerDriver driver(SmallLayout(4, 200), options);
+    for (const char* id : {"a", "b", "c", "d", "e"}) {
+      Request request = H2oRequest(id, id[0]);
+      request.prompt.resize(12);
+      request.eviction.target.tokens = 4;
+      request.max_tokens = 2 + id[0] % 3;
+      Submit(&driver, request);
+    }
+    int32_t most = 0;
+    while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
+      driver.Issue();
+      most = std::max(most, driver.scheduler().num_running());
+      EXPECT_LE(driver.scheduler().num_running(), num_states);
+      driver.Answer();
+    }
+    EXPECT_EQ(most, num_states);
+    EXPECT_EQ(driver.scheduler().stats().num_evictions, 5u);
+    driver.CheckQuiescent();
+  }
+}
+
 TEST(ScorerStateTest, ExpectedAttentionSkipsItsSinks) {
   SchedulerOptions options = PlainOptions();
   options.num_scorer_states = 2;
@@ -320,6 +350,34 @@ TEST(ScorerStateTest, ExpectedAttentionSkipsItsSinks) {
             ScorerState::kQueryStatistics);
   EXPECT_EQ(driver.plan().starts[0].state_begin, 3);
   driver.Drain();
+}
+
+// Its parent ends before it would be compressed, and has none.
+TEST(ScorerStateTest, AForkHasOneWhereItsParentNeedsNone) {
+  SchedulerOptions options = PlainOptions();
+  options.num_scorer_states = 1;
+  SchedulerDriver driver(SmallLayout(4, 200), options);
+  Request parent = MakeRequest("parent", 4, 4);
+  parent.eviction = Recency(4, EvictionMode::kDecode, 8);
+  parent.eviction.policy.scorer.kind = ScorerKind::kExpectedAttention;
+  parent.eviction.policy.scorer.n_sink = 3;
+  parent.eviction.policy.protect.recent = 0;
+  Request fork = MakeRequest("fork", 4, 20);
+  fork.fork_of = parent.id;
+  Submit(&driver, parent);
+  const RequestId id = Submit(&driver, fork);
+  std::vector<std::pair<ScorerState, int32_t>> states;  // and first queries
+  while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
+    driver.Step();
+    for (const SequenceStart& start : driver.plan().starts) {
+      states.emplace_back(start.scorer_state, start.state_begin);
+    }
+  }
+  EXPECT_THAT(states, ElementsAre(Pair(ScorerState::kNone, 0),
+                                  Pair(ScorerState::kQueryStatistics, 3)));
+  EXPECT_EQ(driver.scheduler().stats().num_forks, 0u);
+  EXPECT_THAT(driver.served(id).recorded, Not(IsEmpty()));
+  driver.CheckQuiescent();
 }
 
 // Scores are of all queries, and a cached token has none here.

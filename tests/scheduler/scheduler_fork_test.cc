@@ -401,6 +401,44 @@ TEST_P(ForkTest, IsAdmittedAloneWhenItsParentIsGone) {
   driver.CheckQuiescent();
 }
 
+// Tokens that stand for media are equal for any media. A fork of other media
+// has what the prefix cache knows of the blocks before them.
+TEST_P(ForkTest, TakesNothingOfOtherMedia) {
+  struct Case {
+    const char* what;
+    uint64_t num_forks;
+    int32_t num_before;  // tokens in blocks before the first other media
+    std::vector<MediaItem> media;
+  };
+  const std::vector<Case> cases = {
+      {"the same", 1, 25, {{4, 4, "a"}, {17, 4, "b"}}},
+      {"another first", 0, 4, {{4, 4, "x"}, {17, 4, "b"}}},
+      {"elsewhere in its block", 0, 4, {{5, 3, "a"}, {17, 4, "b"}}},
+      {"another second", 0, 16, {{4, 4, "a"}, {17, 4, "x"}}},
+      {"no second", 0, 16, {{4, 4, "a"}}},
+      {"none", 0, 4, {}},
+      {"one more", 0, 8, {{4, 4, "a"}, {9, 1, "x"}, {17, 4, "b"}}},
+      {"more at the end", 1, 25, {{4, 4, "a"}, {17, 4, "b"}, {25, 1, "x"}}},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.what);
+    SchedulerDriver driver(SmallLayout(4, 61), Options());
+    Request leader = MakeRequest("leader", 26, 30);
+    leader.scope.media = {{4, 4, "a"}, {17, 4, "b"}};
+    const RequestId id = Submit(&driver, leader);
+    driver.RunUntil([&] { return driver.served(id).outputs.size() >= 2; });
+    Request request = ForkOf(leader, "fork");
+    request.scope.media = one.media;
+    const RequestId fork = Submit(&driver, request);
+    driver.Drain();
+    const bool shares = one.num_forks > 0 || Options().enable_prefix_caching;
+    EXPECT_EQ(driver.scheduler().stats().num_forks, one.num_forks);
+    EXPECT_EQ(driver.served(fork).finish->num_cached_tokens,
+              shares ? one.num_before : 0);
+    driver.CheckQuiescent();
+  }
+}
+
 TEST_P(ForkTest, AreRefusedWithAReason) {
   SchedulerDriver driver(SmallLayout(4, 61), Options());
   Request leader = MakeRequest("leader", 10, 8);

@@ -34,25 +34,38 @@ Ledger::Ledger(const ModelLayout& layout, const SchedulerOptions& options,
 
 bool Ledger::IsWellFormed(const Request& request) const {
   const auto is_negative = [](int32_t token) { return token < 0; };
+  int32_t media_end = 0;
+  for (const MediaItem& item : request.scope.media) {
+    if (item.begin < media_end || item.length < 1) return false;
+    media_end = item.begin + item.length;
+  }
   return !request.id.empty() && request.id.size() <= 128 &&
          !request.prompt.empty() && request.max_tokens >= 1 &&
+         media_end <= std::ssize(request.prompt) &&
          std::ranges::none_of(request.prompt, is_negative) &&
          std::ranges::none_of(request.stop_token_ids, is_negative) &&
          std::ssize(request.prompt) + request.max_tokens <=
              options_.max_model_len;
 }
 
-std::string Ledger::ScopeOf(const Request& request) {
-  const ContentScope& scope = request.scope;
-  return absl::StrCat(scope.tenant, "/", scope.lora, "/", scope.cache_salt);
+std::string Ledger::ScopeOf(const ContentScope& scope, int32_t num_tokens) {
+  std::string text =
+      absl::StrCat(scope.tenant, "/", scope.lora, "/", scope.cache_salt);
+  for (const MediaItem& item : scope.media) {
+    if (item.begin >= num_tokens) break;
+    absl::StrAppend(&text, "/", item.hash, " at ", item.begin, "+",
+                    item.length);
+  }
+  return text;
 }
 
 const Ledger::Served* Ledger::ParentOf(const Request& request) const {
   const auto id = names_.find(request.fork_of);
   if (id == names_.end()) return nullptr;
   const Served& parent = requests_.at(id->second);
-  const bool may_be = ScopeOf(parent.request) == ScopeOf(request) &&
-                      request.eviction.mode == EvictionMode::kNone;
+  const bool may_be =
+      ScopeOf(parent.request.scope, 0) == ScopeOf(request.scope, 0) &&
+      request.eviction.mode == EvictionMode::kNone;
   return may_be ? &parent : nullptr;
 }
 
@@ -115,6 +128,10 @@ void Ledger::OnSubmit(const Request& request,
   if (parent != nullptr) {
     served.num_own = parent->num_own;
     served.kept_less = parent->kept_less;
+    const auto num_tokens = static_cast<int32_t>(request.prompt.size());
+    const bool has_other = ScopeOf(parent->request.scope, num_tokens) !=
+                           ScopeOf(request.scope, num_tokens);
+    report_->counts().other_media += has_other ? 1 : 0;
   }
   names_[request.id] = *id;
   CheckQuotas();
@@ -191,6 +208,7 @@ void Ledger::OnEvict(RequestId request,
   if (!commands_.insert(*number).second) {
     report_->Fail("command number ", *number, " was given twice");
   }
+  report_->counts().evicted_again += commanded_.count(request);
 }
 
 void Ledger::OnReset() {

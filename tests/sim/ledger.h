@@ -169,13 +169,13 @@ class Ledger {
   struct Block {
     uint64_t fence = 0;            // newest step that may touch it
     std::vector<int32_t> content;  // all tokens up to its end; empty: unknown
-    std::string scope;             // whose content, see ScopeOf
+    ContentScope scope;            // whose content
     std::string context;           // the evictions before it was computed
     int32_t group = 0;             // of layers
   };
   // A region that the engine keeps.
   struct Region {
-    std::string scope;
+    ContentScope scope;
     std::string plan;  // what sharers agree on
     std::vector<int32_t> tokens;
     std::string tail_context;  // of the block after its cut
@@ -189,8 +189,9 @@ class Ledger {
   };
 
   bool IsWellFormed(const Request& request) const;
-  // Tenant, adapter and salt: requests of different ones share nothing.
-  static std::string ScopeOf(const Request& request);
+  // What the first so many tokens depend on besides themselves: tenant, adapter
+  // and salt, and all media that begin there.
+  static std::string ScopeOf(const ContentScope& scope, int32_t num_tokens);
   // What requests that share compressed prefixes agree on; empty: shares none.
   static std::string PlanOf(const Served& served);
   // Whether the tenant may have this request, too, of so many blocks at most.
@@ -200,6 +201,7 @@ class Ledger {
   const Served* ParentOf(const Request& request) const;
 
   // Plans (ledger_plan.cc).
+  void CheckScorerStates(const StepPlan& plan);
   void TakeReleased(const StepPlan& plan);
   void TakeStart(const StepPlan& plan, const SequenceStart& start);
   void CheckStartTokens(const StepPlan& plan, const SequenceStart& start,
@@ -324,6 +326,7 @@ class Ledger {
   std::map<SequenceSlot, Table> tables_;    // open
   std::set<SequenceSlot> unannounced_;      // closed, engine not told yet
   std::set<uint64_t> commands_;             // accepted, not answered
+  std::set<RequestId> commanded_;           // evicted so since the last plan
   std::deque<Step> in_flight_;
   std::vector<Block> blocks_;
   std::map<RegionId, Region> regions_;  // sequences may start with

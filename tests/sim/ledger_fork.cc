@@ -20,7 +20,8 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
   const Served& parent = requests_.at(source.request);
   const int32_t num_shared = start.num_cached_tokens;
   if (parent.request.id != served->request.fork_of ||
-      ScopeOf(parent.request) != ScopeOf(served->request) ||
+      ScopeOf(parent.request.scope, num_shared) !=
+          ScopeOf(served->request.scope, num_shared) ||
       num_shared < std::max({1, source.cut, source.last_length}) ||
       num_shared > source.num_settled || !CanGoOn(source, num_shared) ||
       !std::equal(parent.tokens.begin(), parent.tokens.begin() + num_shared,

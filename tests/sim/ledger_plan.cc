@@ -9,6 +9,15 @@
 #include "tests/sim/ledger.h"
 
 namespace blockmgr::sim {
+namespace {
+
+// Whether its scores are sums over queries from the first token on.
+bool NeedsState(const ScorerSpec& scorer) {
+  return (scorer.kind == ScorerKind::kH2o && scorer.obs_window == 0) ||
+         scorer.kind == ScorerKind::kExpectedAttention;
+}
+
+}  // namespace
 
 std::string Ledger::PlanOf(const Served& served) {
   const RequestEviction& eviction = served.request.eviction;
@@ -69,10 +78,32 @@ void Ledger::OnPlan(const StepPlan& plan) {
     report_->Fail("step ", Index(plan.id), ": ", plan.total_tokens(),
                   " tokens, ", tables_.size(), " sequences");
   }
+  CheckScorerStates(plan);
   if (replays_) CheckReplay(plan);
   CheckQuotas();
+  commanded_.clear();
   dispatched_ = Index(plan.id);
   in_flight_.push_back(std::move(step));
+}
+
+void Ledger::CheckScorerStates(const StepPlan& plan) {
+  for (const EvictionOrder& order : plan.evictions) {
+    if (!NeedsState(order.policy.scorer)) continue;
+    ++report_->counts().scored_evictions;
+    const auto& [slot, table] = *tables_.find(order.slot);
+    if (!table.has_scores) {
+      report_->Fail("slot ", Index(slot), " evicts without a scorer state");
+    }
+  }
+  const auto num_states = std::ranges::count_if(
+      tables_, [](const auto& table) { return table.second.has_scores; });
+  if (num_states > options_.num_scorer_states) {
+    report_->Fail(num_states, " sequences have a scorer state, of ",
+                  options_.num_scorer_states);
+  }
+  const bool is_full =
+      num_states > 0 && num_states == options_.num_scorer_states;
+  report_->counts().full_states += is_full ? 1 : 0;
 }
 
 void Ledger::TakeReleased(const StepPlan& plan) {
@@ -137,6 +168,10 @@ void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
   if (is_fork) TakeFork(start, &served, &table);
   if (start.region != kNoRegion) TakeRegion(start, &served, &table);
   if (is_fork || !report_->ok()) return;
+  const bool has_media =
+      ScopeOf(served.request.scope, start.num_cached_tokens) !=
+      ScopeOf(served.request.scope, 0);
+  report_->counts().media_hits += has_media && start.swap == kNoSwap ? 1 : 0;
   table.num_shared = (start.num_cached_tokens - table.cut) / layout_.page_size;
   table.num_shared_windows = start.num_cached_tokens / layout_.page_size;
   if (start.swap != kNoSwap) {
@@ -160,20 +195,21 @@ void Ledger::TakeRegion(const SequenceStart& start, Served* served,
   }
   const Region& region = found->second;
   const std::vector<int32_t>& tokens = served->tokens;
-  if (region.scope != ScopeOf(served->request) ||
-      region.plan != PlanOf(*served) ||
-      start.num_cached_tokens < std::ssize(region.tokens) ||
+  const auto num_tokens = static_cast<int32_t>(region.tokens.size());
+  const std::string scope = ScopeOf(served->request.scope, num_tokens);
+  if (ScopeOf(region.scope, num_tokens) != scope ||
+      region.plan != PlanOf(*served) || start.num_cached_tokens < num_tokens ||
       !std::equal(region.tokens.begin(), region.tokens.end(), tokens.begin())) {
-    report_->Fail("request ", Index(start.request), " of '",
-                  ScopeOf(served->request), "' starts on region ",
-                  Index(start.region), " of other tokens, evictions or scope");
+    report_->Fail("request ", Index(start.request), " of '", scope,
+                  "' starts on region ", Index(start.region),
+                  " of other tokens, evictions or scope");
     return;
   }
   table->cut = region.cut;
   table->kept = region.kept;
   table->region_pages = region.pages;
   table->region_blocks = region.blocks;
-  table->last_length = static_cast<int32_t>(region.tokens.size());
+  table->last_length = num_tokens;
   table->context = region.context;
   table->tail_context = region.tail_context;
   table->contexts = region.contexts;
@@ -233,10 +269,11 @@ void Ledger::CheckHit(const Table& table, int32_t group, int32_t begin,
   const std::string context =
       group > 0 ? ContextAt(table, begin).value_or("of several")
                 : (is_next ? table.tail_context : table.context);
-  if (blocks_[Index(block)].scope != ScopeOf(served.request)) {
-    report_->Fail("request ", Index(table.request), " of '",
-                  ScopeOf(served.request), "' hits block ", Index(block),
-                  " of '", blocks_[Index(block)].scope, "'");
+  const std::string scope = ScopeOf(served.request.scope, num_tokens);
+  const std::string has = ScopeOf(blocks_[Index(block)].scope, num_tokens);
+  if (has != scope) {
+    report_->Fail("request ", Index(table.request), " of '", scope,
+                  "' hits block ", Index(block), " of '", has, "'");
   }
   if (blocks_[Index(block)].context != context) {
     report_->Fail("request ", Index(table.request), " hits block ",

@@ -203,7 +203,7 @@ void Ledger::NoteContent(const Served& served, const Table& table) {
   const auto note = [&](int32_t group, int32_t begin, BlockId block,
                         const std::string& context) {
     Block& noted = blocks_[Index(block)];
-    noted.scope = ScopeOf(served.request);
+    noted.scope = served.request.scope;
     noted.context = context;
     noted.group = group;
     noted.content.assign(served.tokens.begin(),
@@ -271,6 +271,9 @@ void Ledger::SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
       served.recorded.push_back(served.issued[index]);
     }
     ++report_->counts().evictions;
+    const std::string& parent = served.request.fork_of;
+    const bool is_orphan = !parent.empty() && !IsLive(parent);
+    report_->counts().orphan_evictions += is_orphan ? 1 : 0;
     return;
   }
   for (const BlockId block : table->pending->destinations) {
@@ -352,7 +355,7 @@ void Ledger::BuildRegion(const std::vector<int32_t>& counts,
 void Ledger::KeepRegion(RegionId id, const Table& table, const Served& served,
                         const std::string& tail_context) {
   Region& region = regions_[id];
-  region.scope = ScopeOf(served.request);
+  region.scope = served.request.scope;
   region.plan = PlanOf(served);
   region.tokens.assign(served.tokens.begin(),
                        served.tokens.begin() + table.last_length);
@@ -370,9 +373,11 @@ void Ledger::TakeCommandEffects(const Effects& effects) {
   for (const EvictionEffect& effect : effects.evictions) {
     report_->Mix(Index(effect.request));
     report_->Mix(static_cast<uint64_t>(effect.status.code()));
-    if (effect.command != 0 && commands_.erase(effect.command) == 0) {
+    if (effect.command == 0) continue;
+    if (commands_.erase(effect.command) == 0) {
       report_->Fail("command ", effect.command, " was answered twice");
     }
+    if (effect.status.ok()) commanded_.insert(effect.request);
   }
 }
 

@@ -76,6 +76,7 @@ constexpr Field kFields[] = {
     {"group_window_3", &SimOptions::group_window_3},
     {"scope_percent", &SimOptions::scope_percent},
     {"retention_percent", &SimOptions::retention_percent},
+    {"media_percent", &SimOptions::media_percent},
 };
 
 // Layer groups in a third of the runs, and in a tenth a window alone.
@@ -262,7 +263,9 @@ SimOptions OptionsForSeed(int32_t seed) {
   options.watermark_percent = random.Pick<int32_t>({0, 1, 10, 50});
   options.max_steps_in_flight = random.Between(1, 4);
   options.query_window = random.Between(0, 6);
-  options.num_scorer_states = random.OneIn(3) ? random.Between(1, 4) : 0;
+  // Few: somebody waits for one.
+  options.num_scorer_states =
+      random.OneIn(3) ? random.Pick<int32_t>({1, 1, 2, 4}) : 0;
   options.prefix_caching = random.OneIn(4) ? 0 : 1;
   options.in_place = random.OneIn(2) ? 1 : 0;
   options.vocabulary = random.OneIn(2) ? 4 : 1000;
@@ -302,6 +305,7 @@ SimOptions OptionsForSeed(int32_t seed) {
   options.retention_percent = random.Pick<int32_t>({0, 0, 40});
   options.weights[static_cast<size_t>(EventKind::kHoldPlans)] =
       random.Pick<int32_t>({0, 0, 1, 2});
+  options.media_percent = random.Pick<int32_t>({0, 0, 40});
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());
   return options;

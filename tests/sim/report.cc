@@ -1,50 +1,70 @@
 #include "tests/sim/report.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace blockmgr::sim {
+namespace {
+
+struct Count {
+  absl::string_view name;
+  uint64_t RunCounts::*value;
+};
+
+constexpr Count kCounts[] = {
+    {"events", &RunCounts::events},
+    {"steps", &RunCounts::steps},
+    {"requests", &RunCounts::requests},
+    {"finished", &RunCounts::finished},
+    {"refused", &RunCounts::refused},
+    {"cached_tokens", &RunCounts::cached_tokens},
+    {"preemptions", &RunCounts::preemptions},
+    {"max_preemptions", &RunCounts::max_preemptions},
+    {"evictions", &RunCounts::evictions},
+    {"scored_evictions", &RunCounts::scored_evictions},
+    {"orphan_evictions", &RunCounts::orphan_evictions},
+    {"evicted_again", &RunCounts::evicted_again},
+    {"region_hits", &RunCounts::region_hits},
+    {"engine_losses", &RunCounts::engine_losses},
+    {"cut_requests", &RunCounts::cut_requests},
+    {"forks", &RunCounts::forks},
+    {"other_media", &RunCounts::other_media},
+    {"media_hits", &RunCounts::media_hits},
+    {"full_states", &RunCounts::full_states},
+    {"parts", &RunCounts::parts},
+    {"swap_outs", &RunCounts::swap_outs},
+    {"swap_ins", &RunCounts::swap_ins},
+    {"accepted_drafts", &RunCounts::accepted_drafts},
+    {"rejected_drafts", &RunCounts::rejected_drafts},
+    {"left_behind", &RunCounts::left_behind},
+    {"wrong_results", &RunCounts::wrong_results},
+    {"wire_faults", &RunCounts::wire_faults},
+    {"broken_streams", &RunCounts::broken_streams},
+    {"held_streams", &RunCounts::held_streams},
+    {"lost_plans", &RunCounts::lost_plans},
+};
+
+}  // namespace
 
 void RunCounts::Add(const RunCounts& other) {
-  events += other.events;
-  steps += other.steps;
-  requests += other.requests;
-  finished += other.finished;
-  refused += other.refused;
-  cached_tokens += other.cached_tokens;
-  preemptions += other.preemptions;
-  max_preemptions = std::max(max_preemptions, other.max_preemptions);
-  evictions += other.evictions;
-  region_hits += other.region_hits;
-  engine_losses += other.engine_losses;
-  cut_requests += other.cut_requests;
-  forks += other.forks;
-  parts += other.parts;
-  swap_outs += other.swap_outs;
-  swap_ins += other.swap_ins;
-  accepted_drafts += other.accepted_drafts;
-  rejected_drafts += other.rejected_drafts;
-  left_behind += other.left_behind;
-  wrong_results += other.wrong_results;
-  wire_faults += other.wire_faults;
-  broken_streams += other.broken_streams;
-  held_streams += other.held_streams;
-  lost_plans += other.lost_plans;
+  const uint64_t most = std::max(max_preemptions, other.max_preemptions);
+  for (const Count& count : kCounts) this->*count.value += other.*count.value;
+  max_preemptions = most;
 }
 
 std::string RunCounts::ToString() const {
-  return absl::StrCat(
-      events, " events, ", steps, " steps, ", requests, " requests, ", finished,
-      " finished, ", refused, " refused, ", cached_tokens, " cached tokens, ",
-      preemptions, " preemptions (of one request at most ", max_preemptions,
-      "), ", evictions, " evictions, ", region_hits, " region hits, ",
-      engine_losses, " engine losses, ", cut_requests, " cut requests, ", forks,
-      " forks, ", parts, " starts on parts of blocks, ", swap_outs,
-      " swapped out, ", swap_ins, " swapped in, ", accepted_drafts,
-      " drafts accepted, ", rejected_drafts, " rejected, ", left_behind,
-      " pages left behind, ", wrong_results, " wrong results, ", wire_faults,
-      " answers lost, repeated or overtaken, ", broken_streams,
-      " broken streams, plans held up ", held_streams, " times, ", lost_plans,
-      " lost");
+  std::string text;
+  for (const Count& count : kCounts) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", count.name, " ",
+                    this->*count.value);
+  }
+  return text;
+}
+
+std::optional<uint64_t> RunCounts::Find(absl::string_view name) const {
+  const auto* const count = std::ranges::find(kCounts, name, &Count::name);
+  if (count == std::end(kCounts)) return std::nullopt;
+  return this->*count->value;
 }
 
 }  // namespace blockmgr::sim

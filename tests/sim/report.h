@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include <absl/strings/str_cat.h>
@@ -24,10 +25,16 @@ struct RunCounts {
   uint64_t preemptions = 0;
   uint64_t max_preemptions = 0;  // of one request
   uint64_t evictions = 0;
+  uint64_t scored_evictions = 0;  // ordered, by a scorer state
+  uint64_t orphan_evictions = 0;  // of forks whose parent has ended
+  uint64_t evicted_again = 0;  // commanded before a step after the one before
   uint64_t region_hits = 0;  // starts on another's compressed prefix
   uint64_t engine_losses = 0;
   uint64_t cut_requests = 0;  // by the loss of blocks
   uint64_t forks = 0;         // starts on another's table
+  uint64_t other_media = 0;   // forks of other media than their parent
+  uint64_t media_hits = 0;    // prefix hits on what media stand for
+  uint64_t full_states = 0;   // plans with all scorer states in use
   uint64_t parts = 0;         // starts on a part of a cached block
   uint64_t swap_outs = 0;
   uint64_t swap_ins = 0;
@@ -42,6 +49,7 @@ struct RunCounts {
 
   void Add(const RunCounts& other);
   std::string ToString() const;
+  std::optional<uint64_t> Find(absl::string_view name) const;
 };
 
 // Everything of a run goes through here in order, so that equal hashes mean

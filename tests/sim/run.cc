@@ -7,6 +7,8 @@
 
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_split.h>
+#include <absl/strings/strip.h>
 
 #include "blockmgr/base/status_macros.h"
 #include "tests/sim/world.h"
@@ -17,6 +19,8 @@ namespace {
 // Steps are rare where engines are gone for long; a run that needs more events
 // than this for one has come to a standstill.
 constexpr int64_t kMaxEventsPerStep = 1000;
+
+constexpr char kReaches[] = "reaches ";
 
 Random EventStream(int32_t seed) {
   return Random(0xE7E0000000000000ull ^ static_cast<uint64_t>(seed));
@@ -30,8 +34,13 @@ void Rest(World* world) {
 }  // namespace
 
 std::string FormatScript(const Script& script) {
-  return absl::StrCat(FormatOptions(script.options), "\n",
-                      FormatEvents(script.events));
+  std::string text;
+  for (const std::string& name : script.reaches) {
+    absl::StrAppend(&text, kReaches, name, "\n");
+  }
+  absl::StrAppend(&text, FormatOptions(script.options), "\n",
+                  FormatEvents(script.events));
+  return text;
 }
 
 absl::StatusOr<Script> ParseScript(absl::string_view text) {
@@ -42,7 +51,18 @@ absl::StatusOr<Script> ParseScript(absl::string_view text) {
         "line");
   }
   Script script;
-  BM_ASSIGN_OR_RETURN(script.options, ParseOptions(text.substr(0, gap)));
+  std::string options;
+  for (absl::string_view line : absl::StrSplit(text.substr(0, gap), '\n')) {
+    if (!absl::ConsumePrefix(&line, kReaches)) {
+      absl::StrAppend(&options, line, "\n");
+    } else if (RunCounts().Find(line).has_value()) {
+      script.reaches.emplace_back(line);
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "script: expected the name of a count, got '", line, "'"));
+    }
+  }
+  BM_ASSIGN_OR_RETURN(script.options, ParseOptions(options));
   BM_ASSIGN_OR_RETURN(script.events, ParseEvents(text.substr(gap + 2)));
   BM_RETURN_IF_ERROR(script.options.Layout().Validate());
   BM_RETURN_IF_ERROR(script.options.Scheduler().Validate());
@@ -73,6 +93,9 @@ void RunScript(const Script& script, Report* report) {
   World world(script.options, report);
   for (const Event& event : script.events) world.Apply(event);
   Rest(&world);
+  for (const std::string& name : script.reaches) {
+    if (report->counts().Find(name) == 0) report->Fail("reached no ", name);
+  }
 }
 
 void RunSeed(int32_t seed, int32_t steps, Report* report, int64_t* progress) {

@@ -22,8 +22,10 @@ namespace blockmgr::sim {
 struct Script {
   SimOptions options;
   std::vector<Event> events;
+  // Counts that it has to bring about: what it is kept for.
+  std::vector<std::string> reaches = {};
 };
-// Options, an empty line, events.
+// "reaches COUNT" lines and options, an empty line, events.
 std::string FormatScript(const Script& script);
 absl::StatusOr<Script> ParseScript(absl::string_view text);
 absl::StatusOr<Script> ReadScript(const std::string& path);

@@ -62,9 +62,10 @@ int Replay(const Flags& flags) {
   }
   Report report(flags.verbose);
   RunScript(*script, &report);
-  std::printf("%s: %s\ntrace hash %016llx\n", flags.replay.c_str(),
+  std::printf("%s: %s\ntrace hash %016llx: %s\n", flags.replay.c_str(),
               report.ok() ? "passed" : report.message().c_str(),
-              static_cast<unsigned long long>(report.hash()));
+              static_cast<unsigned long long>(report.hash()),
+              report.counts().ToString().c_str());
   return report.ok() ? 0 : 1;
 }
 

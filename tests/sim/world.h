@@ -122,6 +122,7 @@ class World {
   void ForkRecent(Request* request);
   std::vector<int32_t> RandomPrompt();
   std::vector<RetentionWish> RandomRetention();
+  std::vector<MediaItem> RandomMedia(int32_t num_tokens);
   void TakeItem(const TokenItem& item);
   void TakeFinish(const FinishEffect& effect, const Request& request,
                   Life* life);

@@ -276,6 +276,20 @@ std::vector<RetentionWish> World::RandomRetention() {
   return wishes;
 }
 
+std::vector<MediaItem> World::RandomMedia(int32_t num_tokens) {
+  // Few places and few inputs, so that equal tokens have equal media at times,
+  // and at times for a while.
+  std::vector<MediaItem> media;
+  Random places(random_.Between(1, 2));
+  int32_t begin = places.Between(0, 2 * options_.page_size);
+  while (begin < num_tokens && media.size() < 3) {
+    const int32_t length = std::min(places.Between(1, 4), num_tokens - begin);
+    media.push_back({begin, length, random_.OneIn(3) ? "b" : "a"});
+    begin += length + places.Between(0, 2 * options_.page_size);
+  }
+  return media;
+}
+
 Request World::RandomRequest() {
   Request request;
   request.prompt = RandomPrompt();
@@ -296,13 +310,18 @@ Request World::RandomRequest() {
     RequestEviction& eviction = request.eviction;
     eviction.mode = EvictionMode::kAfterPrefill;
     eviction.policy = RandomPolicy();
+    const bool has_state = options_.num_scorer_states > 0 && random_.OneIn(2);
+    if (has_state) {
+      eviction.policy.scorer.kind = random_.Pick<ScorerKind>(
+          {ScorerKind::kH2o, ScorerKind::kExpectedAttention});
+    }
     eviction.target = RandomTarget();
     if (random_.OneIn(3)) {
       eviction.mode = EvictionMode::kEveryChunk;
       eviction.compress_every =
           options_.page_size * random_.Between(1, 1 + 16 / options_.page_size);
     }
-    if (random_.Between(1, 100) <= options_.share_percent) {
+    if (!has_state && random_.Between(1, 100) <= options_.share_percent) {
       ShareEviction(&eviction);
       GoOn(&request);
     }
@@ -315,6 +334,12 @@ Request World::RandomRequest() {
   const bool may_fork = !request.eviction.share_prefix || random_.OneIn(4);
   if (may_fork && random_.Between(1, 100) <= options_.fork_percent) {
     ForkRecent(&request);
+  }
+  // Stored runs of worlds without media draw what they drew.
+  if (options_.media_percent > 0 &&
+      random_.Between(1, 100) <= options_.media_percent) {
+    request.scope.media =
+        RandomMedia(static_cast<int32_t>(request.prompt.size()));
   }
   if (random_.OneIn(25)) return WrongRequest(std::move(request));
   // The edge of what fits is where limits are wrong.
