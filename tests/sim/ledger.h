@@ -16,6 +16,7 @@
 //   * tokens, ends and evictions are told once, in order, and as they were
 //   * drafts run once the engine has them and all before them is answered, as
 //     far as no length must be exact; those rejected leave no trace
+//   * who was promised all its blocks is not preempted, unless blocks are lost
 //   * recorded evictions are replayed, no others before them
 //   * a page leaves a sequence when what is settled has left it behind the
 //     window of its layer group, and not before
@@ -137,6 +138,7 @@ class Ledger {
     // Positions that a loss has left, until TakeCuts.
     std::optional<int32_t> num_sound;
     bool restart_due = false;  // with the next plan
+    bool was_cut = false;      // has lost blocks since it started
     // Blocks of the prefix cache that its tail, and each of `windows`, starts
     // with, pages left behind included; those that come back are its own.
     int32_t num_shared = 0;
@@ -201,6 +203,9 @@ class Ledger {
 
   // Plans (ledger_plan.cc).
   void TakeReleased(const StepPlan& plan);
+  // Who was admitted to completion is preempted only where one that runs has
+  // lost blocks: shared ones are promised once, and it takes its own.
+  void CheckPromise(const Served& victim) const;
   void TakeStart(const StepPlan& plan, const SequenceStart& start);
   void CheckStartTokens(const StepPlan& plan, const SequenceStart& start,
                         const Served& served);

@@ -9,6 +9,12 @@
 #include "tests/sim/ledger.h"
 
 namespace blockmgr::sim {
+namespace {
+
+// Who was preempted that often comes back for good, whatever is admitted.
+constexpr int32_t kLastPreemption = 2;
+
+}  // namespace
 
 std::string Ledger::PlanOf(const Served& served) {
   const RequestEviction& eviction = served.request.eviction;
@@ -82,6 +88,7 @@ void Ledger::TakeReleased(const StepPlan& plan) {
       Served& served = requests_.at(table->second.request);
       ++served.num_preemptions;
       ++report_->counts().preemptions;
+      CheckPromise(served);
       CloseTable(slot);
     }
     if (unannounced_.erase(slot) == 0) {
@@ -90,6 +97,20 @@ void Ledger::TakeReleased(const StepPlan& plan) {
   }
   if (!unannounced_.empty()) {
     report_->Fail(unannounced_.size(), " released slots are kept back");
+  }
+}
+
+void Ledger::CheckPromise(const Served& victim) const {
+  const bool is_guaranteed = options_.admission == AdmissionPolicy::kGuaranteed;
+  if (!is_guaranteed && victim.num_preemptions <= kLastPreemption) return;
+  const bool has_cut = std::ranges::any_of(
+      tables_, [](const auto& slot) { return slot.second.was_cut; });
+  const RunCounts& counts = report_->counts();
+  if (!has_cut || (is_guaranteed && counts.preemptions > counts.cut_requests)) {
+    report_->Fail("'", victim.request.id, "', promised its blocks, is ",
+                  "preempted for the ", victim.num_preemptions, ". time; ",
+                  counts.preemptions, " preemptions, ", counts.cut_requests,
+                  " requests have lost blocks");
   }
 }
 
