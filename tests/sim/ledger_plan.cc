@@ -103,10 +103,14 @@ void Ledger::TakeReleased(const StepPlan& plan) {
 void Ledger::CheckPromise(const Served& victim) const {
   const bool is_guaranteed = options_.admission == AdmissionPolicy::kGuaranteed;
   if (!is_guaranteed && victim.num_preemptions <= kLastPreemption) return;
-  const bool has_cut = std::ranges::any_of(
-      tables_, [](const auto& slot) { return slot.second.was_cut; });
+  const bool takes_more =
+      !commands_.empty() || std::ranges::any_of(tables_, [](const auto& slot) {
+        return slot.second.takes_more;
+      });
   const RunCounts& counts = report_->counts();
-  if (!has_cut || (is_guaranteed && counts.preemptions > counts.cut_requests)) {
+  const bool are_many = is_guaranteed && !was_commanded_ &&
+                        counts.preemptions > counts.cut_requests;
+  if (!takes_more || are_many) {
     report_->Fail("'", victim.request.id, "', promised its blocks, is ",
                   "preempted for the ", victim.num_preemptions, ". time; ",
                   counts.preemptions, " preemptions, ", counts.cut_requests,
