@@ -130,17 +130,6 @@ SchedulerImpl::Fit SchedulerImpl::FitPool(
   }
 }
 
-int32_t SchedulerImpl::PeakOn(const RequestState& request,
-                              const PrefixMatch& match, int32_t length) const {
-  const auto to_come = std::span<const CompressionPoint>(request.compressions)
-                           .subspan(NextCompression(request, match));
-  return PeakBlocks(
-      length, MaxChunk(request, std::ssize(request.tokens) - match.num_tokens),
-      to_come, layout(),
-      {.region_blocks = match.num_region_blocks(), .cut = match.cut()},
-      request.decode.get());
-}
-
 bool SchedulerImpl::HasScorerState(const RequestState& request) const {
   if (request.scorer_state == ScorerState::kNone) return true;
   const auto needs = [](const RequestState* other) {
@@ -176,87 +165,6 @@ bool SchedulerImpl::MayPrefill(const RequestState& request) {
         static_cast<int32_t>(std::ranges::count_if(running_, is_prefill));
   }
   return *decision_.num_long_prefills < options_.max_long_prefills;
-}
-
-int32_t SchedulerImpl::SharedBelow(const RequestState& request) const {
-  if (request.next_compression == std::ssize(request.compressions)) return 0;
-  const int32_t cut = request.compressions[request.next_compression].cut;
-  const SequenceCache& sequence = manager_.sequence(request.slot);
-  if (cut <= sequence.cut()) return 0;
-  return sequence.BlocksBelow(cut, layout().page_size) -
-         manager_.NumOwnBlocks(request.slot, cut);
-}
-
-int64_t SchedulerImpl::BlocksPromised(Promise promise) const {
-  const auto length = [promise](const RequestState& request) {
-    return promise == Promise::kKnown
-               ? static_cast<int32_t>(request.tokens.size())
-               : request.last_length();
-  };
-  int64_t promised = 0;
-  auto run = decision_.runs.begin();
-  for (const RequestState* request : running_) {
-    // What this step takes of it is already gone from the available blocks.
-    int32_t taken = 0;
-    if (run != decision_.runs.end() && run->request == request) {
-      taken = (run++)->num_blocks;
-    }
-    if (request->num_computed >= length(*request)) continue;
-    int32_t remaining = RemainingBlocks(
-        *request, manager_.sequence(request->slot),
-        layout().has_windows() ? manager_.NumOwnInWindows(request->slot) : 0,
-        length(*request),
-        MaxChunk(*request, std::ssize(request->tokens) - request->num_computed),
-        layout());
-    if (promise == Promise::kCompletion) remaining += SharedBelow(*request);
-    promised += std::max(0, remaining - taken);
-  }
-  for (; run != decision_.runs.end(); ++run) {
-    const PrefixMatch& match = decision_.matches[run->match];
-    promised += std::max(
-        0, PeakOn(*run->request, match, length(*run->request)) +
-               match.num_moving - match.num_blocks() - run->num_blocks);
-  }
-  return promised;
-}
-
-int64_t SchedulerImpl::Promised(Promise promise) {
-  std::optional<int64_t>& promised = decision_.promised[promise];
-  if (!promised.has_value()) promised = BlocksPromised(promise);
-  return *promised;
-}
-
-bool SchedulerImpl::IsAffordable(const RequestState& request,
-                                 const PrefixMatch& match,
-                                 const BlockBudget& budget) {
-  const int64_t room = int64_t{budget.available} + budget.coming;
-  // Its blocks in the cache are not there for anybody else once it runs, those
-  // among them that are coming, too.
-  const int32_t from_cache = match.num_cooling - match.num_saved();
-  if (options_.admission == AdmissionPolicy::kWatermark) {
-    // Everything known, at its peak: evictions on the way (a resumed request
-    // replays them) may be what makes it fit.
-    const int32_t needed =
-        PeakOn(request, match, static_cast<int32_t>(request.tokens.size())) +
-        from_cache;
-    const bool alone = running_.empty() && decision_.runs.empty();
-    if (needed + (alone ? 0 : watermark_blocks_) >
-        room - Promised(Promise::kKnown)) {
-      return false;
-    }
-  }
-  // Who has been preempted a few times comes back for good: nobody is admitted
-  // beside it either who may take what it, or another one, needs.
-  if (options_.admission != AdmissionPolicy::kGuaranteed &&
-      !request.is_spared() && num_spared_ + decision_.num_spared == 0) {
-    return true;
-  }
-  // What is kept of blocks that others use is copied: they save nothing then.
-  const bool is_compressed =
-      NextCompression(request, match) < std::ssize(request.compressions);
-  const int32_t needed = PeakOn(request, match, request.last_length()) +
-                         (is_compressed ? match.num_cooling : from_cache);
-  return needed <= room - Promised(Promise::kCompletion);
 }
 
 bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
@@ -305,13 +213,11 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
   if (match.record() == nullptr && num_pages < request->chain.keys().size()) {
     decision_.computing.try_emplace(request->chain.keys()[num_pages], request);
   }
-  const auto promise = [&](Promise kind, int32_t length) {
-    if (!decision_.promised[kind].has_value()) return;
+  for (const Promise kind : {Promise::kKnown, Promise::kCompletion}) {
+    if (!decision_.promised[kind].has_value()) continue;
     *decision_.promised[kind] +=
-        std::max(0, PeakOn(*request, match, length) - num_held);
-  };
-  promise(Promise::kKnown, static_cast<int32_t>(request->tokens.size()));
-  promise(Promise::kCompletion, request->last_length());
+        std::max(0, NeededOn(*request, match, kind) - num_held);
+  }
   budget->available -= needed + num_fresh;
   budget->coming -= match.num_cooling;
   decision_.matches.push_back(std::move(match));

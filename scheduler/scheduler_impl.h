@@ -254,15 +254,23 @@ class SchedulerImpl : public Scheduler {
     int32_t peak_blocks = 0;
   };
   Fit FitPool(int32_t length, const PlannedEviction& eviction) const;
-  // Blocks at the peak until `length`, those of `match` included.
-  int32_t PeakOn(const RequestState& request, const PrefixMatch& match,
-                 int32_t length) const;
-  // Blocks that running and admitted requests will still take, until all that
-  // is known of them is computed, or until they are complete.
+  // What a request is promised: all that is known of it, or its completion.
   enum Promise : uint8_t { kKnown, kCompletion };
+  static int32_t LengthOf(const RequestState& request, Promise promise);
+  // Blocks of it that others use.
+  static int32_t NumInUse(const PrefixMatch& match) {
+    return match.num_saved() - match.num_cooling;
+  }
+  // Whether a compression of the request itself, or of one that runs, is to
+  // come over blocks in use: what is kept of them is copied to others.
+  bool IsCopied(const RequestState& request, const PrefixMatch& match) const;
+  // Blocks at the peak, those of `match` included; those in use twice if they
+  // are copied on the way.
+  int32_t NeededOn(const RequestState& request, const PrefixMatch& match,
+                   Promise promise) const;
+  // Blocks that running and admitted requests will still take.
   int64_t BlocksPromised(Promise promise) const;
-  // Of those below its next cut, blocks that others use, too: what is kept of
-  // them is copied to others.
+  // Of those below its next cut, blocks that others use, too: see IsCopied.
   int32_t SharedBelow(const RequestState& request) const;
   int64_t Promised(Promise promise);
   // Whether the engine can accumulate scores for one more sequence than those

@@ -29,9 +29,9 @@ enum class AdmissionPolicy : uint8_t {
   // Blocks for everything known of it and of those admitted (their whole
   // prompts), and a watermark. What vLLM does.
   kWatermark,
-  // Blocks to completion, max_tokens included, for it and all that run: without
-  // eviction nobody is ever preempted, unless shared blocks are lost.
-  // TensorRT-LLM's GUARANTEED_NO_EVICT.
+  // Blocks to completion, max_tokens included, for it and all that run: nobody
+  // is ever preempted, unless shared blocks are lost, or are compressed by a
+  // command. TensorRT-LLM's GUARANTEED_NO_EVICT.
   kGuaranteed,
   // Blocks for its next step. Most in flight and most preempted: whoever came
   // last is paused. TensorRT-LLM's MAX_UTILIZATION.

@@ -205,6 +205,7 @@ void Ledger::OnEvict(RequestId request,
   if (found == requests_.end() || !found->second.live) {
     report_->Fail("an eviction of a request that is not live was accepted");
   }
+  was_commanded_ = true;
   if (!commands_.insert(*number).second) {
     report_->Fail("command number ", *number, " was given twice");
   }

@@ -16,6 +16,8 @@
 //   * tokens, ends and evictions are told once, in order, and as they were
 //   * drafts run once the engine has them and all before them is answered, as
 //     far as no length must be exact; those rejected leave no trace
+//   * who was promised all its blocks is not preempted, unless blocks are lost
+//     or compressed by command
 //   * recorded evictions are replayed, no others before them
 //   * a page leaves a sequence when what is settled has left it behind the
 //     window of its layer group, and not before
@@ -137,6 +139,8 @@ class Ledger {
     // Positions that a loss has left, until TakeCuts.
     std::optional<int32_t> num_sound;
     bool restart_due = false;  // with the next plan
+    // Than it was promised: it has lost blocks, or was compressed by command.
+    bool takes_more = false;
     // Blocks of the prefix cache that its tail, and each of `windows`, starts
     // with, pages left behind included; those that come back are its own.
     int32_t num_shared = 0;
@@ -203,6 +207,9 @@ class Ledger {
   // Plans (ledger_plan.cc).
   void CheckScorerStates(const StepPlan& plan);
   void TakeReleased(const StepPlan& plan);
+  // Who was admitted to completion is preempted only where one that runs takes
+  // more than it was promised, in place of what it shared.
+  void CheckPromise(const Served& victim) const;
   void TakeStart(const StepPlan& plan, const SequenceStart& start);
   void CheckStartTokens(const StepPlan& plan, const SequenceStart& start,
                         const Served& served);
@@ -327,6 +334,7 @@ class Ledger {
   std::set<SequenceSlot> unannounced_;      // closed, engine not told yet
   std::set<uint64_t> commands_;             // accepted, not answered
   std::set<RequestId> commanded_;           // evicted so since the last plan
+  bool was_commanded_ = false;              // ever
   std::deque<Step> in_flight_;
   std::vector<Block> blocks_;
   std::map<RegionId, Region> regions_;  // sequences may start with

@@ -22,6 +22,7 @@ void Ledger::SettleLoss(const std::vector<BlockId>& lost) {
             : std::min(table.num_settled, SoundBefore(table, lost));
     // Whatever is in flight for it counts for nothing.
     table.stay = next_stay_++;
+    table.takes_more = true;
     ++report_->counts().cut_requests;
   }
   for (const BlockId block : lost) blocks_[Index(block)].content.clear();

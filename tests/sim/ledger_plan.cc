@@ -17,6 +17,9 @@ bool NeedsState(const ScorerSpec& scorer) {
          scorer.kind == ScorerKind::kExpectedAttention;
 }
 
+// Who was preempted that often comes back for good, whatever is admitted.
+constexpr int32_t kLastPreemption = 2;
+
 }  // namespace
 
 std::string Ledger::PlanOf(const Served& served) {
@@ -113,6 +116,7 @@ void Ledger::TakeReleased(const StepPlan& plan) {
       Served& served = requests_.at(table->second.request);
       ++served.num_preemptions;
       ++report_->counts().preemptions;
+      CheckPromise(served);
       CloseTable(slot);
     }
     if (unannounced_.erase(slot) == 0) {
@@ -121,6 +125,24 @@ void Ledger::TakeReleased(const StepPlan& plan) {
   }
   if (!unannounced_.empty()) {
     report_->Fail(unannounced_.size(), " released slots are kept back");
+  }
+}
+
+void Ledger::CheckPromise(const Served& victim) const {
+  const bool is_guaranteed = options_.admission == AdmissionPolicy::kGuaranteed;
+  if (!is_guaranteed && victim.num_preemptions <= kLastPreemption) return;
+  const bool takes_more =
+      !commands_.empty() || std::ranges::any_of(tables_, [](const auto& slot) {
+        return slot.second.takes_more;
+      });
+  const RunCounts& counts = report_->counts();
+  const bool are_many = is_guaranteed && !was_commanded_ &&
+                        counts.preemptions > counts.cut_requests;
+  if (!takes_more || are_many) {
+    report_->Fail("'", victim.request.id, "', promised its blocks, is ",
+                  "preempted for the ", victim.num_preemptions, ". time; ",
+                  counts.preemptions, " preemptions, ", counts.cut_requests,
+                  " requests have lost blocks");
   }
 }
 

@@ -256,6 +256,7 @@ void Ledger::SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
     const std::string tail_context = table->context;
     BuildRegion(outcome.counts, *effect, table);
     table->last_length = length;
+    table->takes_more |= effect->command != 0;
     // What is not shared is nobody else's context.
     table->context = absl::StrCat(
         tail_context,
