@@ -41,6 +41,7 @@ constexpr Count kCounts[] = {
     {"wire_faults", &RunCounts::wire_faults},
     {"broken_streams", &RunCounts::broken_streams},
 };
+static_assert(sizeof(RunCounts) == sizeof(uint64_t) * std::size(kCounts));
 
 }  // namespace
 
