@@ -43,6 +43,7 @@ constexpr Count kCounts[] = {
     {"held_streams", &RunCounts::held_streams},
     {"lost_plans", &RunCounts::lost_plans},
 };
+static_assert(sizeof(RunCounts) == sizeof(uint64_t) * std::size(kCounts));
 
 }  // namespace
 
