@@ -65,8 +65,12 @@ TEST_F(PromiseTest, WhoBeginsToShareIsNotCopiedForNothing) {
       driver.Step();
       ASSERT_TRUE(driver.ok());
       const bool together = Runs(&driver, b) && Runs(&driver, c);
-      if (num_usable < kTogether) EXPECT_FALSE(together);
-      if (num_usable == 39) EXPECT_TRUE(together);
+      if (num_usable < kTogether) {
+        EXPECT_FALSE(together);
+      }
+      if (num_usable == 39) {
+        EXPECT_TRUE(together);
+      }
       ExpectKept(&driver);
       EXPECT_EQ(driver.served(a).recorded.size(), 1u);
     }
@@ -88,8 +92,12 @@ TEST_F(PromiseTest, WhoSharesAlreadyIsNotCopiedForNothing) {
     driver.Step();
     ASSERT_TRUE(driver.ok());
     const bool together = Runs(&driver, b) && Runs(&driver, c);
-    if (num_usable < kTogether) EXPECT_FALSE(together);
-    if (num_usable == 49) EXPECT_TRUE(together);
+    if (num_usable < kTogether) {
+      EXPECT_FALSE(together);
+    }
+    if (num_usable == 49) {
+      EXPECT_TRUE(together);
+    }
     ExpectKept(&driver);
     EXPECT_EQ(driver.served(a).recorded.size(), 1u);
   }
@@ -107,8 +115,12 @@ TEST_F(PromiseTest, WhoIsCompressedSavesNothingByBlocksInUse) {
     const RequestId b = Submit(&driver, Compressed("b", 18, 10, 3));
     driver.Step();
     ASSERT_TRUE(driver.ok());
-    if (num_usable < kTogether) EXPECT_FALSE(Runs(&driver, b));
-    if (num_usable == 59) EXPECT_TRUE(Runs(&driver, b));
+    if (num_usable < kTogether) {
+      EXPECT_FALSE(Runs(&driver, b));
+    }
+    if (num_usable == 59) {
+      EXPECT_TRUE(Runs(&driver, b));
+    }
     ExpectKept(&driver);
     EXPECT_EQ(driver.served(b).recorded.size(), 1u);
     EXPECT_GE(driver.served(b).finish->num_cached_tokens, 12);
