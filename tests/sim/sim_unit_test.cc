@@ -112,7 +112,8 @@ TEST(RunTest, AScriptOfASeedIsThatSeed) {
 // seeds had when they were written.
 TEST(RunTest, WorldsAreFull) {
   RunCounts counts;
-  RunCounts calm;  // of those with rare faults
+  RunCounts calm;      // of those with rare faults
+  RunCounts promised;  // of those with guaranteed admission
   int32_t num_calm = 0;
   for (int32_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -121,6 +122,9 @@ TEST(RunTest, WorldsAreFull) {
     ASSERT_EQ(report.message(), "");
     counts.Add(report.counts());
     const SimOptions options = OptionsForSeed(seed);
+    if (options.Scheduler().admission == AdmissionPolicy::kGuaranteed) {
+      promised.Add(report.counts());
+    }
     if (options.weights[static_cast<size_t>(EventKind::kAdvance)] <= 100) {
       continue;
     }
@@ -143,6 +147,13 @@ TEST(RunTest, WorldsAreFull) {
   EXPECT_GE(counts.cut_requests, 120);
   EXPECT_GE(counts.wrong_results, 160);
   EXPECT_GE(counts.wire_faults, 55);
+  // What the ledger's rule of promised blocks is about.
+  SCOPED_TRACE(promised.ToString());
+  EXPECT_GE(promised.steps, 7000);
+  EXPECT_GE(promised.evictions, 170);
+  EXPECT_GE(promised.region_hits, 15);
+  EXPECT_GE(promised.cached_tokens, 3600);
+  EXPECT_GE(promised.forks, 50);
 }
 
 // Every run stored in seeds/ has failed once.
