@@ -65,8 +65,12 @@ TEST_F(PromiseTest, WhoBeginsToShareIsNotCopiedForNothing) {
       driver.Step();
       ASSERT_TRUE(driver.ok());
       const bool together = Runs(&driver, b) && Runs(&driver, c);
-      if (num_usable < kTogether) EXPECT_FALSE(together);
-      if (num_usable == 39) EXPECT_TRUE(together);
+      if (num_usable < kTogether) {
+        EXPECT_FALSE(together);
+      }
+      if (num_usable == 39) {
+        EXPECT_TRUE(together);
+      }
       ExpectKept(&driver);
       EXPECT_EQ(driver.served(a).recorded.size(), 1u);
     }
@@ -88,8 +92,12 @@ TEST_F(PromiseTest, WhoSharesAlreadyIsNotCopiedForNothing) {
     driver.Step();
     ASSERT_TRUE(driver.ok());
     const bool together = Runs(&driver, b) && Runs(&driver, c);
-    if (num_usable < kTogether) EXPECT_FALSE(together);
-    if (num_usable == 49) EXPECT_TRUE(together);
+    if (num_usable < kTogether) {
+      EXPECT_FALSE(together);
+    }
+    if (num_usable == 49) {
+      EXPECT_TRUE(together);
+    }
     ExpectKept(&driver);
     EXPECT_EQ(driver.served(a).recorded.size(), 1u);
   }
@@ -107,11 +115,67 @@ TEST_F(PromiseTest, WhoIsCompressedSavesNothingByBlocksInUse) {
     const RequestId b = Submit(&driver, Compressed("b", 18, 10, 3));
     driver.Step();
     ASSERT_TRUE(driver.ok());
-    if (num_usable < kTogether) EXPECT_FALSE(Runs(&driver, b));
-    if (num_usable == 59) EXPECT_TRUE(Runs(&driver, b));
+    if (num_usable < kTogether) {
+      EXPECT_FALSE(Runs(&driver, b));
+    }
+    if (num_usable == 59) {
+      EXPECT_TRUE(Runs(&driver, b));
+    }
     ExpectKept(&driver);
     EXPECT_EQ(driver.served(b).recorded.size(), 1u);
     EXPECT_GE(driver.served(b).finish->num_cached_tokens, 12);
+  }
+}
+
+// An order in flight frees nothing that others use. "a" has 17 blocks and keeps
+// 2 of 16, 8 of which "b" shares; in the end they have 2 + 26, 8 + 28 and 28.
+TEST_F(PromiseTest, WhatOthersUseIsNotComing) {
+  constexpr int32_t kTogether = 28 + 36 + 28;
+  for (int32_t num_usable = 72; num_usable < 110; ++num_usable) {
+    SCOPED_TRACE(testing::Message() << num_usable << " usable");
+    SchedulerDriver driver(SmallLayout(1, num_usable), Options(2));
+    const RequestId a = Submit(&driver, Compressed("a", 17, 2, 26));
+    Step(&driver, 2);
+    const RequestId b = Submit(&driver, MakeRequest("b", 9, 28));
+    Step(&driver, 2);
+    ASSERT_TRUE(Runs(&driver, b));
+    ASSERT_TRUE(driver.Issue());
+    ASSERT_EQ(driver.plan().evictions.size(), 1u);
+    const RequestId c = Submit(&driver, MakeRequest("c", 4, 25, 1));
+    ASSERT_TRUE(driver.Issue());
+    if (num_usable < kTogether) {
+      EXPECT_FALSE(Runs(&driver, c));
+    }
+    if (num_usable == 109) {
+      EXPECT_TRUE(Runs(&driver, c));
+    }
+    ExpectKept(&driver);
+    EXPECT_EQ(driver.served(a).recorded.size(), 1u);
+  }
+}
+
+// The same of an order in the step that admits "b": of its 17 blocks 16 are in
+// use by "a".
+TEST_F(PromiseTest, WhatTheAdmittedShareIsNotComing) {
+  constexpr int32_t kTogether = 42 + 28 + 28;
+  for (int32_t num_usable = 72; num_usable < 130; ++num_usable) {
+    SCOPED_TRACE(testing::Message() << num_usable << " usable");
+    SchedulerDriver driver(SmallLayout(1, num_usable), Options(2));
+    Submit(&driver, MakeRequest("a", 16, 27));
+    Step(&driver, 4);
+    const RequestId b = Submit(&driver, Compressed("b", 18, 2, 26));
+    ASSERT_TRUE(driver.Issue());
+    ASSERT_EQ(driver.plan().evictions.size(), 1u);
+    const RequestId c = Submit(&driver, MakeRequest("c", 4, 25, 1));
+    ASSERT_TRUE(driver.Issue());
+    if (num_usable < kTogether) {
+      EXPECT_FALSE(Runs(&driver, c));
+    }
+    if (num_usable == 129) {
+      EXPECT_TRUE(Runs(&driver, c));
+    }
+    ExpectKept(&driver);
+    EXPECT_EQ(driver.served(b).recorded.size(), 1u);
   }
 }
 

@@ -242,6 +242,35 @@ TEST_P(SharedCompressionTest, IsComputedOnceForThoseWhoComeTogether) {
   }
 }
 
+// A region that would leave too few tokens of the next observation window is
+// not waited for: it cannot be started on.
+TEST(RegionToComeTest, WhatCannotBeUsedIsNotWaitedFor) {
+  SchedulerOptions options = CachingOptions();
+  options.long_prefill_token_threshold = 8;
+  options.min_prefix_wait_tokens = 4;
+  SchedulerDriver driver(SmallLayout(4, 200), options);
+  const auto sharer = [](const char* id, int32_t num_prompt) {
+    Request request = MakeRequest(id, num_prompt, 9);
+    request.eviction = SnapKv(8, 8);
+    request.eviction.mode = EvictionMode::kEveryChunk;
+    request.eviction.compress_every = 16;
+    request.eviction.share_prefix = true;
+    return request;
+  };
+  // Compressed at 16, 32, 48 and 64; "b" at 68, too, and computes 60 to 67
+  // itself.
+  const RequestId a = Submit(&driver, sharer("a", 65));
+  driver.RunUntil([&] { return driver.served(a).recorded.size() == 3; });
+  const RequestId b = Submit(&driver, sharer("b", 70));
+  driver.Step();
+  EXPECT_GT(driver.TokensInPlan(b), 0);
+  EXPECT_TRUE(driver.served(a).outputs.empty());
+  driver.Drain();
+  EXPECT_EQ(driver.served(b).finish->num_cached_tokens, 48);
+  EXPECT_EQ(driver.scheduler().stats().num_prefix_waits, 0u);
+  driver.CheckQuiescent();
+}
+
 TEST_P(SharedCompressionTest, IsReplayedWhenItIsLost) {
   Serve(Sharer("a"));
   const RequestId b = Submit(&driver_, Sharer("b", 70));

@@ -122,7 +122,8 @@ TEST(RunTest, AScriptOfASeedIsThatSeed) {
 // seeds had when they were written.
 TEST(RunTest, WorldsAreFull) {
   RunCounts counts;
-  RunCounts calm;  // of those with rare faults
+  RunCounts calm;      // of those with rare faults
+  RunCounts promised;  // of those with guaranteed admission
   int32_t num_calm = 0;
   for (int32_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -131,6 +132,9 @@ TEST(RunTest, WorldsAreFull) {
     ASSERT_EQ(report.message(), "");
     counts.Add(report.counts());
     const SimOptions options = OptionsForSeed(seed);
+    if (options.Scheduler().admission == AdmissionPolicy::kGuaranteed) {
+      promised.Add(report.counts());
+    }
     if (options.weights[static_cast<size_t>(EventKind::kAdvance)] <= 100) {
       continue;
     }
@@ -158,6 +162,13 @@ TEST(RunTest, WorldsAreFull) {
   EXPECT_GE(counts.wire_faults, 55);
   EXPECT_GE(counts.held_streams, 95);
   EXPECT_GE(counts.lost_plans, 80);
+  // What the ledger's rule of promised blocks is about.
+  SCOPED_TRACE(promised.ToString());
+  EXPECT_GE(promised.steps, 7000);
+  EXPECT_GE(promised.evictions, 170);
+  EXPECT_GE(promised.region_hits, 15);
+  EXPECT_GE(promised.cached_tokens, 3600);
+  EXPECT_GE(promised.forks, 50);
 }
 
 // Every run stored in seeds/ has failed once, and still comes to where it did.
