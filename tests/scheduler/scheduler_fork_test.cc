@@ -461,29 +461,6 @@ TEST_P(ForkTest, AreRefusedWithAReason) {
   driver.CheckQuiescent();
 }
 
-// What comes before a compression cannot be computed after it: there is nothing
-// to wait for, though the order is in flight.
-TEST(ForkTimingTest, WhoPartsBeforeACompressionDoesNotWaitForIt) {
-  SchedulerOptions options = PlainOptions();
-  options.max_steps_in_flight = 2;
-  SchedulerDriver driver(SmallLayout(4, 60), options);
-  Request parent = MakeRequest("a", 20, 8);
-  parent.eviction = Recency(4);
-  const RequestId a = Submit(&driver, parent);
-  ASSERT_TRUE(driver.Issue());
-  ASSERT_EQ(driver.plan().evictions.size(), 1u);
-  Request fork = MakeRequest("b", 24, 8);
-  for (size_t i = 9; i < fork.prompt.size(); ++i) fork.prompt[i] += 500;
-  fork.fork_of = "a";
-  const RequestId b = Submit(&driver, fork);
-  ASSERT_TRUE(driver.Issue());
-  EXPECT_EQ(driver.TokensInPlan(b), 20);  // until its own compression
-  driver.Drain();
-  EXPECT_EQ(driver.served(a).recorded.size(), 1u);
-  EXPECT_EQ(driver.served(b).recorded.size(), 1u);
-  driver.CheckQuiescent();
-}
-
 // As many as the pool cannot hold: some are preempted, and computed alone.
 TEST_P(ForkTest, ManyForksInASmallPool) {
   SchedulerDriver driver(SmallLayout(4, 24), Options());

@@ -305,7 +305,7 @@ SimOptions OptionsForSeed(int32_t seed) {
   options.retention_percent = random.Pick<int32_t>({0, 0, 40});
   options.weights[static_cast<size_t>(EventKind::kHoldPlans)] =
       random.Pick<int32_t>({0, 0, 1, 2});
-  options.media_percent = random.Pick<int32_t>({0, 0, 40});
+  options.media_percent = random.Pick<int32_t>({0, 40});
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());
   return options;
