@@ -60,15 +60,20 @@ std::vector<BlockId> BlockManager::OwnBlocksBelow(const SequenceCache& sequence,
 
 int32_t BlockManager::NumOwnBlocks(SequenceSlot slot, int32_t cut) const {
   const SequenceCache& sequence = at(slot);
-  const int32_t not_taken =
-      sequence.BlocksBelow(cut, layout_.page_size) -
-      static_cast<int32_t>(BlocksBelow(sequence, cut).size());
+  const int32_t num_tail = (cut - sequence.cut()) / layout_.page_size;
+  const auto num_taken =
+      std::min(num_tail, static_cast<int32_t>(sequence.tail.size()));
+  auto num_own = static_cast<int32_t>(
+      std::count_if(sequence.tail.begin(), sequence.tail.begin() + num_taken,
+                    [this](BlockId block) { return IsOwn(block); }));
+  if (sequence.region != nullptr && IsOwnRegion(*sequence.region)) {
+    num_own += static_cast<int32_t>(sequence.region->blocks.size());
+  }
   // The last block will be full by then, hence its own or replaced.
   const bool will_leave = sequence.shares_last_block &&
                           cut > sequence.num_reserved &&
                           !IsOwn(sequence.tail.back());
-  return static_cast<int32_t>(OwnBlocksBelow(sequence, cut).size()) +
-         not_taken + (will_leave ? 1 : 0);
+  return num_own + (num_tail - num_taken) + (will_leave ? 1 : 0);
 }
 
 void BlockManager::TakeOwn(const SequenceCache& sequence,
@@ -132,7 +137,8 @@ bool BlockManager::ReserveEviction(SequenceSlot slot, int32_t cut,
            (std::ssize(shard_page_totals) == layout_.num_shards &&
             std::ranges::max(shard_page_totals) <= page_total));
   if (num_fresh > num_available()) return false;
-  const std::vector<BlockId> candidates = OwnBlocksBelow(sequence, cut);
+  std::vector<BlockId> candidates;  // none are asked for when all is copied
+  if (num_own > 0) candidates = OwnBlocksBelow(sequence, cut);
   if (std::ssize(candidates) < num_own) return false;
 
   PendingEviction pending;
@@ -142,7 +148,9 @@ bool BlockManager::ReserveEviction(SequenceSlot slot, int32_t cut,
   std::ranges::copy(shard_page_totals, pending.page_totals.begin());
   pending.num_own = static_cast<int32_t>(num_own);
   pending.destinations.reserve(num_destinations);
-  TakeOwn(sequence, candidates, num_own, &pending.destinations);
+  if (num_own > 0) {
+    TakeOwn(sequence, candidates, num_own, &pending.destinations);
+  }
   pending.destinations.resize(num_destinations);
   Take(std::span(pending.destinations).subspan(num_own));
   destinations->insert(destinations->end(), pending.destinations.begin(),

@@ -20,11 +20,15 @@ RequestState* WaitingQueue::front() const {
 }
 
 const int64_t* WaitingQueue::least_service() const {
-  if (heads_.empty() && barred_heads_.empty()) return nullptr;
-  if (heads_.empty()) return &barred_heads_.begin()->service;
-  if (barred_heads_.empty()) return &heads_.begin()->service;
-  return std::min(&heads_.begin()->service, &barred_heads_.begin()->service,
-                  [](const auto* a, const auto* b) { return *a < *b; });
+  const int64_t* least = heads_.empty() ? nullptr : &heads_.begin()->service;
+  for (const TenantId tenant : barred_) {
+    const Tenant& entry = tenants_[Index(tenant)];
+    if (entry.first == nullptr) continue;
+    if (least == nullptr || entry.head.service < *least) {
+      least = &entry.head.service;
+    }
+  }
+  return least;
 }
 
 void WaitingQueue::RefreshFirst(Tenant* tenant) {
@@ -36,12 +40,10 @@ void WaitingQueue::RefreshFirst(Tenant* tenant) {
     }
   }
   if (first != nullptr && first->request == tenant->first) return;
-  Heads& heads = HeadsOf(*tenant);
-  if (tenant->first != nullptr) heads.erase(tenant->head);
+  if (tenant->has_head()) heads_.erase(tenant->head);
   tenant->first = first == nullptr ? nullptr : first->request;
-  if (first == nullptr) return;
-  tenant->head.place = first->place;
-  heads.insert(tenant->head);
+  if (first != nullptr) tenant->head.place = first->place;
+  if (tenant->has_head()) heads_.insert(tenant->head);
 }
 
 void WaitingQueue::Insert(RequestState* request) {
@@ -74,17 +76,26 @@ void WaitingQueue::Move(RequestState* request, const WaitingPlace& place) {
 void WaitingQueue::SetService(TenantId tenant, int64_t service) {
   Tenant& entry = At(tenant);
   if (entry.head.service == service) return;
-  if (entry.first != nullptr) HeadsOf(entry).erase(entry.head);
+  if (entry.has_head()) heads_.erase(entry.head);
   entry.head.service = service;
-  if (entry.first != nullptr) HeadsOf(entry).insert(entry.head);
+  if (entry.has_head()) heads_.insert(entry.head);
 }
 
 void WaitingQueue::SetBarred(TenantId tenant, bool barred) {
   Tenant& entry = At(tenant);
-  if (entry.barred == barred) return;
-  if (entry.first != nullptr) HeadsOf(entry).erase(entry.head);
-  entry.barred = barred;
-  if (entry.first != nullptr) HeadsOf(entry).insert(entry.head);
+  if (entry.is_barred() == barred) return;
+  if (barred) {
+    if (entry.has_head()) heads_.erase(entry.head);
+    entry.barred_index = static_cast<int32_t>(barred_.size());
+    barred_.push_back(tenant);
+    return;
+  }
+  const TenantId last = barred_.back();
+  barred_[entry.barred_index] = last;
+  tenants_[Index(last)].barred_index = entry.barred_index;
+  barred_.pop_back();
+  entry.barred_index = -1;
+  if (entry.has_head()) heads_.insert(entry.head);
 }
 
 WaitingQueue::Walk::Walk(const WaitingQueue& queue)
@@ -166,6 +177,7 @@ std::vector<const RequestState*> WaitingQueue::All() const {
 void WaitingQueue::CheckInvariants() const {
   size_t num_requests = 0;
   size_t num_heads = 0;
+  size_t num_barred = 0;
   for (size_t i = 0; i < tenants_.size(); ++i) {
     const Tenant& tenant = tenants_[i];
     const TenantId id{static_cast<int32_t>(i)};
@@ -181,6 +193,8 @@ void WaitingQueue::CheckInvariants() const {
     const bool waits = std::ranges::any_of(
         tenant.lanes, [](const Entries& entries) { return !entries.empty(); });
     BM_CHECK(waits == (tenant.first != nullptr));
+    BM_CHECK(!tenant.is_barred() || barred_[tenant.barred_index] == id);
+    num_barred += tenant.is_barred() ? 1 : 0;
     if (!waits) continue;
     for (const Entries& entries : tenant.lanes) {
       BM_CHECK(entries.empty() ||
@@ -188,10 +202,12 @@ void WaitingQueue::CheckInvariants() const {
     }
     BM_CHECK(tenant.head.tenant == id);
     BM_CHECK(tenant.head.place == tenant.first->place);
-    BM_CHECK((tenant.barred ? barred_heads_ : heads_).contains(tenant.head));
+    if (!tenant.has_head()) continue;
+    BM_CHECK(heads_.contains(tenant.head));
     ++num_heads;
   }
-  BM_CHECK(num_heads == heads_.size() + barred_heads_.size());
+  BM_CHECK(num_heads == heads_.size());
+  BM_CHECK(num_barred == barred_.size());
   BM_CHECK(num_requests == static_cast<size_t>(num_requests_));
 }
 

@@ -49,7 +49,7 @@ class WaitingQueue {
   bool empty() const { return num_requests_ == 0; }
   bool Waits(TenantId tenant) const { return first(tenant) != nullptr; }
   // The least service of tenants that wait, barred ones too; null without any.
-  // Valid until the
+  // O(barred tenants), which all have something running. Valid until the
   // next change.
   const int64_t* least_service() const;
   // The request that a walk gives first; null when empty.
@@ -72,7 +72,7 @@ class WaitingQueue {
   void SetBarred(TenantId tenant, bool barred);
   bool IsBarred(TenantId tenant) const {
     return Index(tenant) < std::ssize(tenants_) &&
-           tenants_[Index(tenant)].barred;
+           tenants_[Index(tenant)].is_barred();
   }
 
   // All requests from the first on, but for those of barred tenants. The queue
@@ -119,11 +119,10 @@ class WaitingQueue {
     std::array<Entries, kNumLanes> lanes;
     Head head;                      // its service, and the place of `first`
     RequestState* first = nullptr;  // of all lanes
-    bool barred = false;
+    int32_t barred_index = -1;      // into barred_; -1: it is not
+    bool is_barred() const { return barred_index >= 0; }
+    bool has_head() const { return first != nullptr && !is_barred(); }
   };
-  Heads& HeadsOf(const Tenant& tenant) {
-    return tenant.barred ? barred_heads_ : heads_;
-  }
   // Looks for the tenant's first request again, and moves its head if it is
   // another one.
   void RefreshFirst(Tenant* tenant);
@@ -131,7 +130,8 @@ class WaitingQueue {
 
   std::vector<Tenant> tenants_;  // by TenantId
   Heads heads_;                  // of tenants that are not barred
-  Heads barred_heads_;
+  // Unordered: what they are served while they are is as good as free.
+  std::vector<TenantId> barred_;
   int32_t num_requests_ = 0;
 };
 
