@@ -63,9 +63,7 @@ Line::Line(LineOptions options) : options_(std::move(options)) {
     EngineHandlers handlers;
     handlers.reset = [this] { engine_->Reset(); };
     handlers.run = [this](const StepPlan& plan, StepResult* result) {
-      mutex_.LockWhen(absl::Condition(
-          +[](bool* held) { return !*held; }, &held_));
-      mutex_.Unlock();
+      held_.wait(true);
       return engine_->Run(plan, result);
     };
     engine_status_ = client_->Serve(engine_->tables().layout(), handlers);
@@ -131,18 +129,14 @@ grpc::Status Line::Submit(const v1::SubmitRequest& request) {
 }
 
 void Line::SubmitTogether(const std::vector<v1::SubmitRequest>& requests) {
-  Hold(true);
+  held_ = true;
   for (const v1::SubmitRequest& request : requests) {
     const grpc::Status status = Submit(request);
     EXPECT_TRUE(status.ok())
         << request.request_id() << ": " << status.error_message();
   }
-  Hold(false);
-}
-
-void Line::Hold(bool held) {
-  const absl::MutexLock lock(&mutex_);
-  held_ = held;
+  held_ = false;
+  held_.notify_all();
 }
 
 grpc::Status Line::Evict(const v1::EvictRequest& request,

@@ -3,6 +3,7 @@
 #ifndef TESTS_E2E_LINE_H_
 #define TESTS_E2E_LINE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -11,9 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include <absl/base/thread_annotations.h>
 #include <absl/status/status.h>
-#include <absl/synchronization/mutex.h>
 #include <grpcpp/grpcpp.h>
 
 #include "bench/engine/client.h"
@@ -94,7 +93,6 @@ class Line {
 
  private:
   bool ReadBatch();
-  void Hold(bool held);
   static void SetDeadline(grpc::ClientContext* context);
 
   const LineOptions options_;
@@ -105,8 +103,7 @@ class Line {
   std::unique_ptr<EngineClient> client_;
   std::thread engine_thread_;
   absl::Status engine_status_;
-  absl::Mutex mutex_;
-  bool held_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> held_ = false;  // no step begins
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::RequestService::Stub> requests_;
   std::unique_ptr<v1::EvictionService::Stub> evictions_;
