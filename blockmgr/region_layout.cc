@@ -156,14 +156,14 @@ struct Destinations {
     tail_columns = Find(tail_blocks, index);
     std::erase(tail_columns, kNowhere);
     if (now == nullptr) return;
-    region_columns = Find(now->blocks(), index);
+    region_columns_ = Find(now->blocks(), index);
     keeps_region = std::ranges::any_of(
-        region_columns, [](int32_t column) { return column != kNowhere; });
-    segment_ends.resize(region_columns.size());
-    for (size_t i = region_columns.size(); i-- > 0;) {
-      segment_ends[i] = static_cast<int32_t>(i) + 1;
-      if (i + 1 < region_columns.size() && GoesOn(i)) {
-        segment_ends[i] = segment_ends[i + 1];
+        region_columns_, [](int32_t column) { return column != kNowhere; });
+    segment_ends_.resize(region_columns_.size());
+    for (size_t i = region_columns_.size(); i-- > 0;) {
+      segment_ends_[i] = static_cast<int32_t>(i) + 1;
+      if (i + 1 < region_columns_.size() && GoesOn(i)) {
+        segment_ends_[i] = segment_ends_[i + 1];
       }
     }
   }
@@ -174,9 +174,9 @@ struct Destinations {
   void ForEachKept(const PageRun& run, Consume consume) const {
     const int32_t run_end = run.first + run.count;
     for (int32_t i = run.first; i < run_end;) {
-      const int32_t end = std::min(run_end, segment_ends[i]);
-      if (region_columns[i] != kNowhere) {
-        consume(Columns{region_columns[i], end - i});
+      const int32_t end = std::min(run_end, segment_ends_[i]);
+      if (region_columns_[i] != kNowhere) {
+        consume(Columns{region_columns_[i], end - i});
       }
       i = end;
     }
@@ -189,14 +189,14 @@ struct Destinations {
  private:
   bool GoesOn(size_t i) const {
     const int32_t next =
-        region_columns[i] == kNowhere ? kNowhere : region_columns[i] + 1;
-    return region_columns[i + 1] == next;
+        region_columns_[i] == kNowhere ? kNowhere : region_columns_[i] + 1;
+    return region_columns_[i + 1] == next;
   }
 
   // Per block of the region: its column, and the block after the last of those
   // that stay side by side with it (or go with it).
-  std::vector<int32_t> region_columns;
-  std::vector<int32_t> segment_ends;
+  std::vector<int32_t> region_columns_;
+  std::vector<int32_t> segment_ends_;
 };
 
 // Of one head, in destinations.
