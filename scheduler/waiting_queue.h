@@ -39,6 +39,7 @@ class WaitingQueue {
     int64_t service = 0;
     WaitingPlace place;
     TenantId tenant = kNoTenant;
+    // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 misreads it
     friend auto operator<=>(const Head&, const Head&) = default;
   };
   using Entries = absl::btree_set<Entry>;

@@ -177,6 +177,7 @@ void RegionHistory::Advance(const RandomEviction& eviction, RaggedRegion next,
     std::vector<HeldSlot> held;
     const auto kept =
         static_cast<int32_t>(eviction.kept_positions.at(head).size());
+    held.reserve(held_[head].size());
     for (int32_t place = 0; place < kept; ++place) {
       held.push_back({{pages.at(head)[place / layout_.page_size],
                        place % layout_.page_size},

@@ -84,8 +84,9 @@ TEST(DraftsTest, EqualsTheDenseModelThroughEvictionsInDecode) {
   line.SubmitTogether(requests);
   const std::map<std::string, Answer>& answers = line.WaitForAnswers(8);
   ASSERT_EQ(answers.size(), 8u);
-  for (const auto& [id, answer] : answers)
-    EXPECT_EQ(answer.tokens.size(), 110u);
+  for (const auto& [id, answer] : answers) {
+    EXPECT_EQ(answer.tokens.size(), 110u) << id;
+  }
   line.ExpectNothingLeaked();
   const v1::GetStatsResponse stats = line.GetStats();
   ExpectDrafts(stats);

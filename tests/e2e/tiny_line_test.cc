@@ -269,6 +269,7 @@ TEST(EvictionServiceTest, EvictsLiveSequencesWhileTheyDecode) {
   line.Open();
   constexpr int32_t kNumRequests = 9;
   std::vector<v1::SubmitRequest> requests;
+  requests.reserve(kNumRequests);
   for (int32_t i = 0; i < kNumRequests; ++i) {
     requests.push_back(Line::MakeRequest(
         absl::StrCat("r", i), RandomTokens(100 + 5 * i, &random), 160));

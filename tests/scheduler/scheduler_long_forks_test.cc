@@ -146,8 +146,9 @@ class LongForks {
 TEST(LongForksTest, ThousandsOfSamplesComputeOnePrompt) {
   LongForks forks;
   const RequestId leader = forks.Submit(MakeRequest("", 1500, 600));
-  for (int32_t i = 0; i < 4000; ++i)
+  for (int32_t i = 0; i < 4000; ++i) {
     forks.SubmitFork(leader, {.max_tokens = 3});
+  }
   forks.Finish();
   EXPECT_EQ(forks.num_shared(), 4000u);
 }

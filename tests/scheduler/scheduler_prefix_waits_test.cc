@@ -51,7 +51,7 @@ TEST(PrefixWaitersTest, AStrangerStartsBehindManyCopies) {
     // Of all copies only what is never taken from the cache is computed: the
     // page with the last token.
     EXPECT_EQ(driver.scheduler().stats().num_computed_tokens,
-              uint64_t{400} + 6 + 2 * num_copies);
+              uint64_t{400} + 6 + uint64_t{2} * num_copies);
     driver.CheckQuiescent();
   }
 }
