@@ -186,8 +186,9 @@ TEST(LongForksTest, ForksOfManyLeadersShareOrComputeAlone) {
 TEST(LongForksTest, OthersPassThousandsOfWaitingForks) {
   LongForks forks;
   const RequestId leader = forks.Submit(MakeRequest("", 1500, 300));
-  for (int32_t i = 0; i < 2000; ++i)
+  for (int32_t i = 0; i < 2000; ++i) {
     forks.SubmitFork(leader, {.max_tokens = 2});
+  }
   const RequestId other = forks.Submit(MakeRequest("", 10, 2, 1));
   EXPECT_THAT(forks.Step(), Contains(other));
   forks.Finish();

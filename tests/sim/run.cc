@@ -128,8 +128,9 @@ Script Shrink(Script script, const std::function<bool(const Script&)>& fails,
     for (size_t begin = 0; begin < script.events.size() && max_trials > 0;) {
       const size_t end = std::min(begin + chunk, script.events.size());
       Script candidate = script;
-      candidate.events.erase(candidate.events.begin() + begin,
-                             candidate.events.begin() + end);
+      const auto first = candidate.events.begin();
+      candidate.events.erase(first + static_cast<ptrdiff_t>(begin),
+                             first + static_cast<ptrdiff_t>(end));
       --max_trials;
       if (fails(candidate)) {
         script = std::move(candidate);
