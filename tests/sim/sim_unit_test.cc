@@ -21,7 +21,6 @@ namespace blockmgr::sim {
 namespace {
 
 using testing::ElementsAre;
-using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
