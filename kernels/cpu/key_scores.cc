@@ -26,7 +26,8 @@ double Median(std::span<float> values) {
   if (std::ranges::any_of(values, [](float x) { return std::isnan(x); })) {
     return std::numeric_limits<double>::quiet_NaN();
   }
-  const auto middle = values.begin() + values.size() / 2;
+  const auto middle =
+      values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   if (values.size() % 2 == 1) return *middle;
   const float below = *std::max_element(values.begin(), middle);
