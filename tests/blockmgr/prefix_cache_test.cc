@@ -94,7 +94,7 @@ class PrefixCacheTest : public ::testing::Test {
   // Any history without one.
   int32_t MatchRegion(const Tokens& tokens, int32_t max_tokens = 100,
                       const ContentScope& scope = {},
-                      std::optional<std::string> history = std::nullopt,
+                      const std::optional<std::string>& history = {},
                       const std::string& plan = "p") const {
     const auto limit = [max_tokens](int32_t) { return max_tokens; };
     int64_t num_looks = 0;
