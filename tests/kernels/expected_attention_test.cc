@@ -64,9 +64,9 @@ struct ExpectedCase {
         num_queries(length - scorer.n_sink) {
     scorer.kind = ScorerKind::kExpectedAttention;
     test.scale = static_cast<float>(1.0 / std::sqrt(layout.head_dim));
-    const double half = layout.head_dim / 2;
-    for (int32_t i = 0; i < layout.head_dim / 2; ++i) {
-      frequencies.push_back(std::pow(1e4, -i / half));
+    const int32_t half = layout.head_dim / 2;
+    for (int32_t i = 0; i < half; ++i) {
+      frequencies.push_back(std::pow(1e4, -i / static_cast<double>(half)));
     }
     queries = RandomFloats(
         rng, int64_t{num_queries} * layout.num_q_heads * layout.head_dim);

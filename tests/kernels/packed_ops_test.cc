@@ -149,7 +149,7 @@ TEST_P(PackedOpsTest, NaNStaysInItsRow) {
   Rng rng(5);
   PackedCase test(DType::kFloat32, 24, 3, rng);
   test.rows[7 * 24 + 23] = std::numeric_limits<float>::quiet_NaN();
-  std::vector<float> out(3 * kTileRows);
+  std::vector<float> out(size_t{3} * kTileRows);
   PackRows(test.tile, kTileRows, test.packed.get());
   DotPacked(test.packed.get(), 24, kTileRows, 1.0f, test.vectors, out.data(),
             kTileRows);

@@ -63,7 +63,8 @@ TEST_P(TileOpsTest, AttendTileMatchesFloat64) {
   Rng rng(2);
   for (const int64_t head_dim : {4, 8, 16, 20, 64, 80, 128}) {
     SCOPED_TRACE(head_dim);
-    const std::vector<float> rows = RandomFloats(rng, 2 * kTileRows * head_dim);
+    const std::vector<float> rows =
+        RandomFloats(rng, int64_t{2} * kTileRows * head_dim);
     KvTile tile;
     tile.head_dim = static_cast<int32_t>(head_dim);
     tile.kv_stride = kTileRows * head_dim * 4;

@@ -48,7 +48,7 @@ struct NormCase {
       double y = 0.0;
       for (int64_t i = 0; i < layout.head_dim; ++i) {
         y += double{test.value(entry)[i]} *
-             weights[(q_head * layout.head_dim + i) * model_dim + m];
+             weights[(int64_t{q_head} * layout.head_dim + i) * model_dim + m];
       }
       sum += norm == ValueNorm::kL1 ? std::abs(y) : y * y;
     }

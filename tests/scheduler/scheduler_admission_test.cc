@@ -307,6 +307,7 @@ class EqualProgressTest : public testing::Test {
                                    const std::vector<RequestId>& ids) {
     driver->Step();
     std::vector<int32_t> tokens;
+    tokens.reserve(ids.size());
     for (const RequestId id : ids) tokens.push_back(driver->TokensInPlan(id));
     return tokens;
   }

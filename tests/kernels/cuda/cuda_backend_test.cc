@@ -244,7 +244,8 @@ TEST_F(CudaBackendTest, OneHugeHeadEqualsTheCpus) {
       sequence.region_pages.push_back(test.layout.page_id(
           test.batch.layer, BlockId{i + 1}, i % test.layout.num_heads));
     }
-    sequence.region_offsets.push_back(std::ssize(sequence.region_pages));
+    sequence.region_offsets.push_back(
+        static_cast<int32_t>(sequence.region_pages.size()));
     sequence.region_lengths.push_back(head == 0 ? 20 * test.layout.page_size - 3
                                                 : 0);
   }
