@@ -6,6 +6,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
 
 namespace blockmgr {
 
@@ -92,6 +93,19 @@ CompressionPoint PointOf(const RequestEviction& eviction, int32_t num_prompt) {
   return point;
 }
 
+// Of points that have `any` in common, the one when `length` tokens are
+// computed; what its table says depends on nothing else.
+CompressionPoint PointAt(const CompressionPoint& any,
+                         const std::shared_ptr<const BudgetTable>& table,
+                         int32_t length, const ModelLayout& layout) {
+  CompressionPoint point = any;
+  point.length = length;
+  point.cut = LargestCut(length, layout.page_size);
+  if (point.cut == 0) return point;
+  ResolveTable(table, {.cut = point.cut, .length = length}, layout, &point);
+  return point;
+}
+
 }  // namespace
 
 std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
@@ -112,13 +126,18 @@ std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
   const int32_t step = eviction.mode == EvictionMode::kEveryChunk
                            ? eviction.compress_every
                            : last;
-  CompressionPoint point = PointOf(eviction, num_prompt);
+  const CompressionPoint any = PointOf(eviction, num_prompt);
+  CompressionPoint point = any;
   ResolveTable(eviction.table, {.cut = last_cut, .length = num_prompt}, layout,
                &point);
   for (int32_t length = std::min(step, last);;
        length += std::min(step, last - length)) {
-    point.length = length;
-    point.cut = LargestCut(length, layout.page_size);
+    if (eviction.share_prefix) {
+      point = PointAt(any, eviction.table, length, layout);
+    } else {
+      point.length = length;
+      point.cut = LargestCut(length, layout.page_size);
+    }
     if (point.cut > 0 &&
         RegionBlocks(point, layout) < point.cut / layout.page_size) {
       points.push_back(point);
@@ -132,7 +151,11 @@ SharedCompression ShareCompression(const RequestEviction& eviction,
   SharedCompression sharing;
   sharing.point = PointOf(eviction, num_prompt);
   const EvictionTarget& target = sharing.point.target;
+  sharing.table = eviction.table;
   sharing.plan = FormatPolicy(eviction.policy);
+  if (eviction.policy.needs_table()) {
+    absl::StrAppend(&sharing.plan, " ", TableFingerprint(*eviction.table));
+  }
   if (target.kind == EvictionTarget::Kind::kTokens) {
     absl::StrAppend(&sharing.plan, " tokens ", target.tokens);
   } else {
@@ -148,10 +171,7 @@ SharedCompression ShareCompression(const RequestEviction& eviction,
 
 CompressionPoint SharedPointAt(const SharedCompression& sharing, int32_t length,
                                const ModelLayout& layout) {
-  CompressionPoint point = sharing.point;
-  point.length = length;
-  point.cut = LargestCut(length, layout.page_size);
-  return point;
+  return PointAt(sharing.point, sharing.table, length, layout);
 }
 
 std::string EncodeHistory(std::span<const CompressionPoint> points) {
@@ -174,28 +194,47 @@ std::vector<int32_t> DecodeHistory(absl::string_view history) {
   return lengths;
 }
 
-CompressionPoint NextPoint(const DecodeCompression& decode, int32_t length,
-                           const ModelLayout& layout) {
-  CompressionPoint point = decode.point;
+namespace {
+
+int32_t NextLength(const DecodeCompression& decode, int32_t length) {
   const int32_t num_past =
       std::max(0, length - decode.begin) / decode.every + 1;
-  point.length = decode.begin + num_past * decode.every;
-  point.cut = LargestCut(point.length, layout.page_size);
-  ResolveTable(decode.table, {.cut = point.cut, .length = point.length}, layout,
-               &point);
-  return point;
+  return decode.begin + num_past * decode.every;
+}
+
+}  // namespace
+
+CompressionPoint NextPoint(const DecodeCompression& decode, int32_t length,
+                           const ModelLayout& layout) {
+  return PointAt(decode.point, decode.table, NextLength(decode, length),
+                 layout);
+}
+
+std::unique_ptr<const DecodeCompression> WithEnd(
+    const DecodeCompression& decode, int32_t end, const ModelLayout& layout) {
+  auto longer = std::make_unique<DecodeCompression>(decode);
+  if (decode.table == nullptr) return longer;
+  for (int32_t length = NextLength(decode, decode.end); length <= end;
+       length += decode.every) {
+    longer->region_blocks = std::max(
+        longer->region_blocks,
+        RegionBlocks(NextPoint(decode, length - 1, layout), layout));
+  }
+  longer->end = std::max(decode.end, end);
+  return longer;
 }
 
 std::unique_ptr<const DecodeCompression> DecodeCompressionOf(
-    const RequestEviction& eviction, int32_t num_prompt) {
+    const RequestEviction& eviction, int32_t num_prompt, int32_t end,
+    const ModelLayout& layout) {
   if (eviction.mode != EvictionMode::kDecode) return nullptr;
-  auto decode = std::make_unique<DecodeCompression>();
-  decode->point.policy = eviction.policy;
-  decode->point.target = eviction.target;
-  decode->table = eviction.table;
-  decode->begin = num_prompt;
-  decode->every = eviction.compress_every;
-  return decode;
+  DecodeCompression decode;
+  decode.point.policy = eviction.policy;
+  decode.point.target = eviction.target;
+  decode.table = eviction.table;
+  decode.begin = num_prompt;
+  decode.every = eviction.compress_every;
+  return WithEnd(decode, end, layout);
 }
 
 namespace {
@@ -210,11 +249,15 @@ class Walk {
                                                          layout_.page_size));
   }
   // In place of what is below its cut, as far as that frees blocks.
-  void Compress(const CompressionPoint& point) {
-    const int32_t next = RegionBlocks(point, layout_);
+  void Compress(int32_t cut, int32_t region_blocks) {
     const int32_t below =
-        now_.region_blocks + (point.cut - now_.cut) / layout_.page_size;
-    if (next < below) now_ = {.region_blocks = next, .cut = point.cut};
+        now_.region_blocks + (cut - now_.cut) / layout_.page_size;
+    if (region_blocks < below) {
+      now_ = {.region_blocks = region_blocks, .cut = cut};
+    }
+  }
+  void Compress(const CompressionPoint& point) {
+    Compress(point.cut, RegionBlocks(point, layout_));
   }
   int32_t peak() const { return peak_; }
 
@@ -224,24 +267,33 @@ class Walk {
   int32_t peak_ = 0;
 };
 
-// The points of `decode` in (begin, end]. Regions only grow from one to the
-// next, and intervals are whole pages: what is held between the last two is
-// not exceeded between any others. (A region may even be smaller: when a point
-// has nothing to free, the one before is kept. That is not followed.)
+// The points of `decode` in (begin, end]. Without a table regions only grow from
+// one to the next, and intervals are whole pages: what is held between the last
+// two is not exceeded between any others. (A region may even be smaller: when a
+// point has nothing to free, the one before is kept. That is not followed.) With
+// a table all count as the largest: where that frees nothing, what is held is no
+// more than it.
 void WalkDecode(const DecodeCompression& decode, int32_t begin, int32_t end,
                 const ModelLayout& layout, Walk* walk) {
-  const CompressionPoint first = NextPoint(decode, begin, layout);
-  if (first.length > end) return;
-  walk->ComputeUntil(first.length);
-  walk->Compress(first);
-  const int32_t num_more = (end - first.length) / decode.every;
+  const int32_t first = NextLength(decode, begin);
+  if (first > end) return;
+  BM_CHECK(decode.table == nullptr || end <= decode.end);
+  const auto compress_at = [&](int32_t length) {
+    if (decode.table != nullptr) {
+      walk->Compress(LargestCut(length, layout.page_size),
+                     decode.region_blocks);
+    } else {
+      walk->Compress(NextPoint(decode, length - 1, layout));
+    }
+  };
+  walk->ComputeUntil(first);
+  compress_at(first);
+  const int32_t num_more = (end - first) / decode.every;
   if (num_more == 0) return;
-  const int32_t last = first.length + num_more * decode.every;
-  if (num_more > 1) {
-    walk->Compress(NextPoint(decode, last - 2 * decode.every, layout));
-  }
+  const int32_t last = first + num_more * decode.every;
+  if (num_more > 1) compress_at(last - decode.every);
   walk->ComputeUntil(last);
-  walk->Compress(NextPoint(decode, last - decode.every, layout));
+  compress_at(last);
 }
 
 // What a group with a window holds at most: the pages that so many tokens,

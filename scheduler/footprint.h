@@ -38,17 +38,18 @@ int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout);
 
 // The compressions of its prompt that a request asks for, ascending: those that
 // free at least one block. Their budgets are fixed by the whole prompt, for
-// every_chunk too. REQUIRES: a valid eviction of a prompt of num_prompt tokens.
+// every_chunk too; how a table divides them, by the length of each where they
+// are shared: whoever goes on from one may have another prompt. REQUIRES: a valid eviction of a prompt of num_prompt tokens.
 std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
                                                int32_t num_prompt,
                                                const ModelLayout& layout);
 
 // The same of a request that shares its compressed prefix: what its points have
-// in common, its name included. REQUIRES: eviction.share_prefix; no table.
+// in common, its name included. O(table). REQUIRES: eviction.share_prefix.
 SharedCompression ShareCompression(const RequestEviction& eviction,
                                    int32_t num_prompt);
 
-// Its point when `length` tokens are computed.
+// Its point when `length` tokens are computed: the same for all sharers.
 CompressionPoint SharedPointAt(const SharedCompression& sharing, int32_t length,
                                const ModelLayout& layout);
 
@@ -66,9 +67,16 @@ void ResolveTable(const std::shared_ptr<const BudgetTable>& table,
 CompressionPoint NextPoint(const DecodeCompression& decode, int32_t length,
                            const ModelLayout& layout);
 
-// What a kDecode eviction does after the prompt; null for other modes.
+// What a kDecode eviction does after the prompt, until `end` tokens are
+// computed; null for other modes. Cost: that of WithEnd.
 std::unique_ptr<const DecodeCompression> DecodeCompressionOf(
-    const RequestEviction& eviction, int32_t num_prompt);
+    const RequestEviction& eviction, int32_t num_prompt, int32_t end,
+    const ModelLayout& layout);
+
+// The same, known until `end`. Cost: with a table and a later end O(points until
+// then * heads), else O(1).
+std::unique_ptr<const DecodeCompression> WithEnd(
+    const DecodeCompression& decode, int32_t end, const ModelLayout& layout);
 
 // Where a sequence computes on from: its region, then whole blocks from its cut
 // on.
@@ -82,7 +90,8 @@ struct Holding {
 // step: groups with a window hold what is in it, and that. Compressions to come
 // (ascending; those above `length` do not matter) replace what is below their
 // cut by their region, as far as that frees blocks; `decode`, if any, goes on
-// after the last of them. Cost: O(compressions).
+// after the last of them. An upper bound where that has a table, exact without.
+// REQUIRES: a table is known until `length`. Cost: O(compressions).
 int32_t PeakBlocks(int32_t length, int32_t chunk,
                    std::span<const CompressionPoint> compressions,
                    const ModelLayout& layout, Holding now = {},

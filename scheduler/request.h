@@ -47,7 +47,8 @@ struct RequestEviction {
   // the same first tokens have left in the prefix cache may stand for the
   // beginning of this one, and they for theirs. The prompt is then compressed
   // at the end of its last whole page instead of its very end; what is kept of
-  // a prefix found depends on all compressions that made it.
+  // a prefix found depends on all compressions that made it. A table divides
+  // the budget of each by its own length, and is known by its content.
   bool share_prefix = false;
   // For share_prefix: the prompt is compressed at the last multiple of so many
   // tokens, itself a multiple of page_size, instead; 0: page_size. Prompts that

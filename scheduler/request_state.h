@@ -45,12 +45,18 @@ struct DecodeCompression {
   std::shared_ptr<const BudgetTable> table;
   int32_t begin = 0;  // length of the prompt
   int32_t every = 0;
+  // With a table: the most blocks that a region takes which is made at a length
+  // up to `end`. Which heads it favours decides what the largest shard has, and
+  // their shares change with the cut: it need not be the last.
+  int32_t end = 0;
+  int32_t region_blocks = 0;
 };
 
 // RequestEviction::share_prefix: what sharers have in common.
 struct SharedCompression {
   std::string plan;        // names it, see RegionName
-  CompressionPoint point;  // any of its points, but for length and cut
+  CompressionPoint point;  // any of its points, but for length, cut and budgets
+  std::shared_ptr<const BudgetTable> table;
 };
 
 // How a request is compressed, as of its submission: see RequestState.

@@ -123,16 +123,21 @@ void SchedulerImpl::AdoptCompressions(RequestState* request,
       DecodeHistory(match.cached->content->WholeHistory());
   request->next_compression = static_cast<int32_t>(lengths.size());
   if (request->was_admitted) return;  // they are among its own
-  std::vector<CompressionPoint> adopted;
-  adopted.reserve(lengths.size());
+  std::vector<CompressionPoint>& own = request->compressions;
+  const auto to_come = own.begin() + NextCompression(*request, match);
+  std::vector<CompressionPoint> points;
+  points.reserve(lengths.size() + (own.end() - to_come));
   for (const int32_t length : lengths) {
-    adopted.push_back(SharedPointAt(*request->sharing, length, layout()));
+    // Most are its own, too: a table need not be asked for those again.
+    const auto same = std::ranges::lower_bound(own.begin(), to_come, length, {},
+                                               &CompressionPoint::length);
+    points.push_back(same != to_come && same->length == length
+                         ? std::move(*same)
+                         : SharedPointAt(*request->sharing, length, layout()));
   }
-  const auto to_come =
-      request->compressions.begin() + NextCompression(*request, match);
-  adopted.insert(adopted.end(), std::make_move_iterator(to_come),
-                 std::make_move_iterator(request->compressions.end()));
-  request->compressions = std::move(adopted);
+  points.insert(points.end(), std::make_move_iterator(to_come),
+                std::make_move_iterator(own.end()));
+  own = std::move(points);
 }
 
 void SchedulerImpl::WriteStart(const RequestState& request, SequenceSlot source,

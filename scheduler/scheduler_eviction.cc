@@ -34,11 +34,6 @@ absl::Status ValidateSharing(const RequestEviction& eviction,
         "accumulated from the first token on, got ",
         FormatPolicy(policy)));
   }
-  if (policy.needs_table()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "eviction.share_prefix: expected a policy without a budget table, got ",
-        FormatPolicy(policy)));
-  }
   return absl::OkStatus();
 }
 
@@ -53,14 +48,16 @@ absl::Status ValidateTarget(const EvictionTarget& target) {
 
 PlannedEviction SchedulerImpl::PlanEviction(const Request& request) const {
   const auto num_prompt = static_cast<int32_t>(request.prompt.size());
+  const int32_t last_length = num_prompt + request.max_tokens - 1;
   if (!request.fork_of.empty()) {
     return InheritedEviction(*requests_.at(names_.at(request.fork_of)),
-                             num_prompt);
+                             num_prompt, last_length);
   }
   const RequestEviction& eviction = request.eviction;
   PlannedEviction planned;
   planned.compressions = PlanCompressions(eviction, num_prompt, layout());
-  planned.decode = DecodeCompressionOf(eviction, num_prompt);
+  planned.decode = 
+      DecodeCompressionOf(eviction, num_prompt, last_length, layout());
   if (eviction.mode == EvictionMode::kPressure) {
     planned.squeeze = std::make_unique<const EvictionCommand>(
         EvictionCommand{.policy = eviction.policy,

@@ -61,7 +61,8 @@ absl::Status SchedulerImpl::ValidateFork(const Request& request) const {
 }
 
 PlannedEviction SchedulerImpl::InheritedEviction(const RequestState& parent,
-                                                 int32_t num_prompt) {
+                                                 int32_t num_prompt,
+                                                 int32_t last_length) const {
   const auto copy = [](const auto& value) {
     using Value = typename std::decay_t<decltype(value)>::element_type;
     return value == nullptr ? nullptr : std::make_unique<Value>(*value);
@@ -72,7 +73,9 @@ PlannedEviction SchedulerImpl::InheritedEviction(const RequestState& parent,
                        [num_prompt](const CompressionPoint& point) {
                          return IsInherited(point, num_prompt);
                        });
-  inherited.decode = copy(parent.decode);
+  if (parent.decode != nullptr) {
+    inherited.decode = WithEnd(*parent.decode, last_length, layout());
+  }
   inherited.squeeze = copy(parent.squeeze);
   inherited.sharing = copy(parent.sharing);
   // Of compressions after its parent's end, too: that may need none itself.
@@ -91,7 +94,8 @@ bool SchedulerImpl::InheritAgain(const RequestState& parent,
     if (*num == request->compressions.size()) ListNextPoint(request);
     return true;
   }
-  PlannedEviction inherited = InheritedEviction(parent, request->num_prompt);
+  PlannedEviction inherited = InheritedEviction(
+      parent, request->num_prompt, request->last_length());
   // A parent that began with another's compressions may have fewer.
   const int32_t peak = PeakBlocks(
       request->last_length(), MaxChunk(*request, request->last_length()),

@@ -104,9 +104,11 @@ class SchedulerImpl : public Scheduler {
 
   // Forks (scheduler_fork.cc).
   absl::Status ValidateFork(const Request& request) const;
-  // How a fork with a prompt of so many tokens is compressed.
-  static PlannedEviction InheritedEviction(const RequestState& parent,
-                                           int32_t num_prompt);
+  // How a fork with a prompt of so many tokens, and so many at its end, is
+  // compressed.
+  PlannedEviction InheritedEviction(const RequestState& parent,
+                                    int32_t num_prompt,
+                                    int32_t last_length) const;
   // Makes the compressions of a fork that has never run those that the parent
   // has by now. False: it would not fit with them.
   bool InheritAgain(const RequestState& parent, RequestState* request) const;

@@ -1,6 +1,7 @@
 #include "blockmgr/eviction/budget_table.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <numeric>
@@ -10,6 +11,10 @@
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <nlohmann/json.hpp>
+
+// Header-only, so that an installed blockmgr needs no xxHash to link.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
@@ -205,6 +210,31 @@ absl::StatusOr<BudgetTable> DecodeBudgetTable(absl::string_view bytes) {
   }
   BM_ASSIGN_OR_RETURN(LuKvProfile profile, DecodeLuKvProfile(bytes));
   return profile;
+}
+
+std::string TableFingerprint(const BudgetTable& table) {
+  std::string bytes;
+  const auto append = [&bytes](const auto& values) {
+    const auto data = std::as_bytes(std::span(values));
+    const std::array<int64_t, 1> size = {std::ssize(values)};
+    bytes.append(reinterpret_cast<const char*>(size.data()), sizeof size);
+    bytes.append(reinterpret_cast<const char*>(data.data()), data.size());
+  };
+  if (const auto* profile = std::get_if<LuKvProfile>(&table)) {
+    append(std::array{profile->num_layers, profile->num_heads});
+    append(profile->rho);
+    append(profile->r);
+  } else {
+    const auto& scores = std::get<HeadScores>(table);
+    append(std::array{scores.num_layers, scores.num_heads});
+    append(scores.scores);
+  }
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return absl::StrCat(EnumName(std::holds_alternative<LuKvProfile>(table)
+                                   ? BudgetKind::kLuKv
+                                   : BudgetKind::kHeadKv),
+                      ":", absl::Hex(hash.high64, absl::kZeroPad16),
+                      absl::Hex(hash.low64, absl::kZeroPad16));
 }
 
 absl::Status CheckTable(const EvictionPolicy& policy, const HeadShape& shape,

@@ -40,6 +40,10 @@ using BudgetTable = std::variant<HeadScores, LuKvProfile>;
 // From the bytes of a file: an LU-KV profile, or HeadKV scores as JSON.
 absl::StatusOr<BudgetTable> DecodeBudgetTable(absl::string_view bytes);
 
+// Names what the table says, whatever it is called: 128 bits of its content
+// (XXH3), as text. O(table).
+std::string TableFingerprint(const BudgetTable& table);
+
 // That the table is of the policy's kind and for a model of this shape.
 absl::Status CheckTable(const EvictionPolicy& policy, const HeadShape& shape,
                         const BudgetTable& table);

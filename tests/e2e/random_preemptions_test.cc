@@ -25,6 +25,7 @@
 #include "tests/e2e/line.h"
 #include "tests/testing/case_count.h"
 #include "tests/testing/sanitizers.h"
+#include "tests/testing/test_tables.h"
 
 namespace blockmgr {
 namespace {
@@ -72,6 +73,8 @@ class DirectLine {
     EXPECT_TRUE(scheduler.ok()) << scheduler.status();
     scheduler_ = *std::move(scheduler);
   }
+
+  const ModelLayout& layout() const { return scheduler_->layout(); }
 
   // `jobs` in order of their turns.
   Outcome Serve(const std::vector<Job>& jobs,
@@ -179,20 +182,31 @@ class DirectLine {
   Outcome outcome_;
 };
 
+// What the evictions of one run have in common.
+struct Evictions {
+  EvictionMode mode = EvictionMode::kNone;
+  BudgetTable table;
+  bool shared_by_table = false;  // those of sharers
+};
+
 // Sharers are all compressed where the tokens that they have in common end, so
 // that it does not matter whose compressed prefix one of them finds.
-RequestEviction DrawEviction(EvictionMode mode, bool shares,
+RequestEviction DrawEviction(const Evictions& evictions, bool shares,
                              std::mt19937_64* random) {
   static constexpr const char* kEvictions[] = {
       "snapkv(window=8) | adakv(alpha=0.2) | topk", "keydiff | adakv",
       "expected_attention(n_future=16)", "h2o | adakv"};
   RequestEviction eviction;
-  if (mode == EvictionMode::kNone) return eviction;
-  eviction.mode = mode;
-  eviction.policy = *ParsePolicy(kEvictions[shares ? 0 : Draw(0, 3, random)]);
+  if (evictions.mode == EvictionMode::kNone) return eviction;
+  eviction.mode = evictions.mode;
+  const int32_t kind = shares ? 0 : Draw(0, 4, random);
+  eviction.policy = *ParsePolicy(kEvictions[kind % 4]);
+  if (kind == 4 || (shares && evictions.shared_by_table)) {
+    UseTable(evictions.table, &eviction);
+  }
   eviction.target.kind = EvictionTarget::Kind::kTokens;
   eviction.target.tokens = shares ? 16 : Draw(10, 24, random);
-  if (mode != EvictionMode::kAfterPrefill) {
+  if (evictions.mode != EvictionMode::kAfterPrefill) {
     eviction.compress_every = kPageSize * (shares ? 1 : Draw(1, 3, random));
   }
   eviction.share_prefix = shares;
@@ -202,7 +216,12 @@ RequestEviction DrawEviction(EvictionMode mode, bool shares,
 
 // Two of five begin alike, and share that compressed where there is eviction;
 // two begin like some others, and share that as it is.
-std::vector<Job> DrawJobs(EvictionMode mode, std::mt19937_64* random) {
+std::vector<Job> DrawJobs(EvictionMode mode, const ModelLayout& layout,
+                          std::mt19937_64* random) {
+  const Evictions evictions = {
+      .mode = mode,
+      .table = SkewedTable(layout, static_cast<uint32_t>((*random)())),
+      .shared_by_table = Draw(0, 1, random) > 0};
   std::vector<std::vector<int32_t>> prefixes(4);
   for (int32_t i = 0; i < 3; ++i) {
     prefixes[i] = RandomTokens(kPrefixTokens, random);
@@ -222,7 +241,7 @@ std::vector<Job> DrawJobs(EvictionMode mode, std::mt19937_64* random) {
     request.id = absl::StrCat("job", &job - jobs.data());
     request.max_tokens = Draw(8, 24, random);
     request.priority = Draw(0, 2, random);
-    request.eviction = DrawEviction(mode, shares, random);
+    request.eviction = DrawEviction(evictions, shares, random);
     job.turn = turn;
     turn += Draw(0, 6, random);
   }
@@ -341,8 +360,9 @@ TEST_P(RandomPreemptionsTest, OutputsEqualThoseOfARunThatIsNeverPreempted) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937_64 random(seed);
     const LineOptions fresh_options = FreshOptions(&random);
-    const std::vector<Job> jobs = DrawJobs(mode, &random);
-    const Outcome fresh = DirectLine(fresh_options).Serve(jobs, {}, &random);
+    DirectLine line(fresh_options);
+    const std::vector<Job> jobs = DrawJobs(mode, line.layout(), &random);
+    const Outcome fresh = line.Serve(jobs, {}, &random);
     ASSERT_FALSE(HasFailure());
     ASSERT_EQ(fresh.stats.num_preemptions, 0u);
     for (const bool swaps : {false, true}) {

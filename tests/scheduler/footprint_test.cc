@@ -224,7 +224,8 @@ TEST(DecodeCompressionTest, PeakIsThatOfFollowingEveryPoint) {
             eviction.target = EvictionTarget();
             eviction.target.ratio = *KeepRatio::Parse("0.3");
           }
-          const auto decode = DecodeCompressionOf(eviction, num_prompt);
+          const auto decode = 
+              DecodeCompressionOf(eviction, num_prompt, length, layout);
           ASSERT_NE(decode, nullptr);
           const int32_t peak = PeakBlocks(
               length, kChunk, PlanCompressions(eviction, num_prompt, layout),
@@ -245,10 +246,10 @@ TEST(DecodeCompressionTest, PeakIsThatOfFollowingEveryPoint) {
 TEST(DecodeCompressionTest, NextPointIsTheNextMultipleAfterThePrompt) {
   const ModelLayout layout = SmallLayout(4, 100, 2, 2);
   RequestEviction eviction = Recency(8);
-  EXPECT_EQ(DecodeCompressionOf(eviction, 10), nullptr);
+  EXPECT_EQ(DecodeCompressionOf(eviction, 10, 100, layout), nullptr);
   eviction.mode = EvictionMode::kDecode;
   eviction.compress_every = 16;
-  const auto decode = DecodeCompressionOf(eviction, 10);
+  const auto decode = DecodeCompressionOf(eviction, 10, 100, layout);
   for (const auto& [length, next] : std::vector<std::pair<int32_t, int32_t>>{
            {0, 26}, {10, 26}, {25, 26}, {26, 42}, {41, 42}, {42, 58}}) {
     const CompressionPoint point = NextPoint(*decode, length, layout);

@@ -11,6 +11,7 @@
 #include "tests/scheduler/scheduler_driver.h"
 #include "tests/testing/test_requests.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_tables.h"
 
 namespace blockmgr {
 namespace {
@@ -192,6 +193,51 @@ TEST_P(SharedCompressionTest, EveryChunkGoesOnFromTheLastChunk) {
                           CanaryEviction{.length = 48, .cut = 44},
                           CanaryEviction{.length = 64, .cut = 60},
                           CanaryEviction{.length = 68, .cut = 64}));
+}
+
+// Budgets by a table are those of each length, whoever's prompt goes on: the
+// canary engine keeps the counts that it is told.
+TEST_P(SharedCompressionTest, TablesAreSharedByTheirContent) {
+  const auto sharer = [this](const char* id, int32_t num_prompt,
+                             BudgetTable table, EvictionMode mode) {
+    Request request = Sharer(id, num_prompt);
+    request.eviction.mode = mode;
+    if (mode == EvictionMode::kEveryChunk) {
+      request.eviction.compress_every = 16;
+    }
+    UseTable(std::move(table), &request.eviction);
+    return request;
+  };
+  int32_t topic = 0;
+  for (const BudgetTable& table :
+       {BudgetTable(SkewedScores(layout_, 1)),
+        BudgetTable(PairedProfile(layout_, 1))}) {
+    for (const EvictionMode mode :
+         {EvictionMode::kAfterPrefill, EvictionMode::kEveryChunk}) {
+      SCOPED_TRACE(++topic);
+      const auto serve = [&](const char* id, int32_t num_prompt,
+                             const BudgetTable& used) {
+        Request request = sharer(id, num_prompt, used, mode);
+        for (int32_t& token : request.prompt) token += 1000 * topic;
+        return Serve(std::move(request));
+      };
+      const RequestId a = serve("a", 41, table);
+      EXPECT_EQ(driver_.served(a).recorded.back(),
+                (CanaryEviction{.length = 40, .cut = 36}));
+      const RequestId b = serve("b", 70, table);
+      EXPECT_NE(start_.region, kNoRegion);
+      EXPECT_EQ(driver_.served(b).finish->num_cached_tokens, 40);
+      const RequestId c = serve("c", 70, table);
+      EXPECT_EQ(driver_.served(c).finish->num_cached_tokens, 68);
+      EXPECT_EQ(driver_.served(c).recorded, driver_.served(b).recorded);
+      // Another table of the same name.
+      HeadScores other = SkewedScores(layout_, 1);
+      other.scores.back() += 100.0f;
+      serve("d", 70, other);
+      EXPECT_EQ(start_.region, kNoRegion);
+    }
+  }
+  driver_.CheckQuiescent();
 }
 
 // Several at once: one computes, the others wait for the region that it makes,
