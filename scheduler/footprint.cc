@@ -70,7 +70,7 @@ int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout) {
 void ResolveTable(const std::shared_ptr<const BudgetTable>& table,
                   const EvictionRange& range, const ModelLayout& layout,
                   CompressionPoint* point) {
-  if (!point->policy.needs_table()) return;
+  if (!point->policy.needs_table() || range.cut == 0) return;
   point->budgets = std::make_shared<const std::vector<int32_t>>(TableBudgets(
       point->policy, point->target, ShapeOf(layout), range, *table));
   point->policy.budget = BudgetSpec();
@@ -101,7 +101,6 @@ CompressionPoint PointAt(const CompressionPoint& any,
   CompressionPoint point = any;
   point.length = length;
   point.cut = LargestCut(length, layout.page_size);
-  if (point.cut == 0) return point;
   ResolveTable(table, {.cut = point.cut, .length = length}, layout, &point);
   return point;
 }
@@ -267,12 +266,12 @@ class Walk {
   int32_t peak_ = 0;
 };
 
-// The points of `decode` in (begin, end]. Without a table regions only grow from
-// one to the next, and intervals are whole pages: what is held between the last
-// two is not exceeded between any others. (A region may even be smaller: when a
-// point has nothing to free, the one before is kept. That is not followed.) With
-// a table all count as the largest: where that frees nothing, what is held is no
-// more than it.
+// The points of `decode` in (begin, end]. Without a table regions only grow
+// from one to the next, and intervals are whole pages: what is held between the
+// last two is not exceeded between any others. (A region may even be smaller:
+// when a point has nothing to free, the one before is kept. That is not
+// followed.) With a table all count as the largest: where that frees nothing,
+// what is held is no more than it.
 void WalkDecode(const DecodeCompression& decode, int32_t begin, int32_t end,
                 const ModelLayout& layout, Walk* walk) {
   const int32_t first = NextLength(decode, begin);

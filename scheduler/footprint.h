@@ -39,7 +39,8 @@ int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout);
 // The compressions of its prompt that a request asks for, ascending: those that
 // free at least one block. Their budgets are fixed by the whole prompt, for
 // every_chunk too; how a table divides them, by the length of each where they
-// are shared: whoever goes on from one may have another prompt. REQUIRES: a valid eviction of a prompt of num_prompt tokens.
+// are shared: whoever goes on from one may have another prompt. REQUIRES: a
+// valid eviction of a prompt of num_prompt tokens.
 std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
                                                int32_t num_prompt,
                                                const ModelLayout& layout);
@@ -58,7 +59,8 @@ std::string EncodeHistory(std::span<const CompressionPoint> points);
 std::vector<int32_t> DecodeHistory(absl::string_view history);
 
 // headkv and lukv become budgets of a caller: neither page counts nor engines
-// need the table. `range` is what the target is measured by.
+// need the table. `range` is what the target is measured by; where it covers
+// nothing, nothing is evicted, and the point stays as it is.
 void ResolveTable(const std::shared_ptr<const BudgetTable>& table,
                   const EvictionRange& range, const ModelLayout& layout,
                   CompressionPoint* point);
@@ -73,8 +75,8 @@ std::unique_ptr<const DecodeCompression> DecodeCompressionOf(
     const RequestEviction& eviction, int32_t num_prompt, int32_t end,
     const ModelLayout& layout);
 
-// The same, known until `end`. Cost: with a table and a later end O(points until
-// then * heads), else O(1).
+// The same, known until `end`. Cost: O(1); with a table and a later end
+// O(heads) for every point until then.
 std::unique_ptr<const DecodeCompression> WithEnd(
     const DecodeCompression& decode, int32_t end, const ModelLayout& layout);
 

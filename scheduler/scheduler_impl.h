@@ -144,13 +144,8 @@ class SchedulerImpl : public Scheduler {
   // What the request counts in its tenant's service when it is admitted.
   int64_t ServiceOf(const RequestState& request) const;
 
-  // Deciding (scheduler_plan.cc): writes decision_ and its budgets only.
-  void PlanShares(int32_t token_budget);
-  void PlanRunning(BlockBudget* budget, int32_t* token_budget);
-  // The index-th of the running. False: it does not run in this step.
-  bool PlanRun(size_t index, int32_t num_tokens, BlockBudget* budget);
-  bool PlanRunWithOrder(size_t index, StepDecision::Run* run,
-                        BlockBudget* budget);
+  // Whom to preempt, and when to wait instead (scheduler_victims.cc): writes
+  // decision_ and its budgets only.
   bool MakeRoom(size_t index, int32_t needed, BlockBudget* budget);
   // Whom to preempt for the index-th of the running: one that comes after it,
   // or itself when there is none.
@@ -158,6 +153,25 @@ class SchedulerImpl : public Scheduler {
   size_t CheapestVictim(size_t index) const;
   // Tokens that would be computed again.
   int32_t RecomputeCost(const RequestState& request) const;
+  // Blocks that will be available when the steps in flight and this one are
+  // over, or may be. O(running).
+  int32_t BlocksOnTheWay(const BlockBudget& budget) const;
+  // Of those: what sequences share that are all being compressed.
+  int32_t LeftTogether() const;
+  // Up to where the request is being compressed, in flight or in this step's
+  // `run`; 0: it is not.
+  int32_t CutToCome(const RequestState& request,
+                    const StepDecision::Run* run) const;
+  // Whether another is being compressed that shares its first blocks.
+  bool IsLeftBySharer(const RequestState& request) const;
+
+  // Deciding (scheduler_plan.cc): writes decision_ and its budgets only.
+  void PlanShares(int32_t token_budget);
+  void PlanRunning(BlockBudget* budget, int32_t* token_budget);
+  // The index-th of the running. False: it does not run in this step.
+  bool PlanRun(size_t index, int32_t num_tokens, BlockBudget* budget);
+  bool PlanRunWithOrder(size_t index, StepDecision::Run* run,
+                        BlockBudget* budget);
   // Of a request whose compressions before the next-th are done, or found in
   // the prefix cache: tokens to compute in this step.
   int32_t TokensToRun(const RequestState& request, int32_t next,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <span>
-#include <tuple>
 #include <utility>
 
 #include "blockmgr/base/check.h"
@@ -216,98 +215,6 @@ BlockBudget SchedulerImpl::BlocksNow() const {
   return budget;
 }
 
-int32_t SchedulerImpl::RecomputeCost(const RequestState& request) const {
-  const SequenceCache& sequence = manager_.sequence(request.slot);
-  // A compressed past that cannot be found is computed again from its first
-  // token on.
-  const bool is_compressed = sequence.region != nullptr;
-  if (sequence.pending.has_value() ||
-      (is_compressed && sequence.chain_serial == kNoSerial)) {
-    return sequence.num_settled;
-  }
-  const int32_t last = request.next_compression - 1;
-  const int32_t num_cached = std::min(
-      sequence.num_published * layout().page_size,
-      MaxCachedTokens(request,
-                      is_compressed ? request.compressions[last].length : 0));
-  return std::max(0, sequence.num_settled - num_cached);
-}
-
-size_t SchedulerImpl::CheapestVictim(size_t index) const {
-  // Least first: later in priority, not spared yet, cheap to compute again,
-  // and of equal ones the most recent.
-  using Cost = std::tuple<int64_t, bool, int32_t>;
-  const bool by_recency =
-      options_.admission == AdmissionPolicy::kMaxUtilization;
-  const bool by_priority = options_.policy == SchedulingPolicy::kPriority;
-  size_t victim = index;
-  Cost least;
-  for (size_t i = running_.size(); --i > index;) {
-    if (decision_.fates[i] != StepDecision::Fate::kKept) continue;
-    if (by_recency) return i;
-    const RequestState& request = *running_[i];
-    const Cost cost(by_priority ? -int64_t{request.priority} : 0,
-                    request.is_spared(), RecomputeCost(request));
-    if (victim != index && cost >= least) continue;
-    victim = i;
-    least = cost;
-  }
-  return victim;
-}
-
-size_t SchedulerImpl::FindVictim(size_t index) {
-  while (true) {
-    const size_t victim = CheapestVictim(index);
-    if (victim == index) break;
-    if (manager_.NumReleasable(running_[victim]->slot) > 0) return victim;
-    decision_.fates[victim] = StepDecision::Fate::kGivesNothing;
-  }
-  // Those who share all their blocks with one another are left.
-  for (size_t i = running_.size(); --i > index;) {
-    if (decision_.fates[i] != StepDecision::Fate::kPreempted) return i;
-  }
-  return index;
-}
-
-bool SchedulerImpl::MakeRoom(size_t index, int32_t needed,
-                             BlockBudget* budget) {
-  const RequestState* request = running_[index];
-  // Who needs nothing runs, even when blocks are kept for somebody older.
-  while (needed > 0 && needed > budget->available) {
-    const bool can_wait = !in_flight_.empty();
-    if (!can_wait && decision_.num_kept == 1) {
-      // Nobody else is left: all but its own blocks can be taken, those too
-      // that the others shared among themselves. In the whole pool it fits
-      // (Submit).
-      budget->available =
-          manager_.num_usable() - manager_.NumBlocks(request->slot);
-      return true;
-    }
-    const size_t victim = FindVictim(index);
-    if (can_wait &&
-        (victim == index ||
-         needed <= budget->available + budget->coming + budget->perhaps)) {
-      // Blocks are on their way: keep what there is for this request.
-      budget->available -= needed;
-      return false;
-    }
-    decision_.preempted.push_back(running_[victim]);
-    decision_.fates[victim] = StepDecision::Fate::kPreempted;
-    --decision_.num_kept;
-    if (victim == index) return false;
-    const SequenceSlot slot = running_[victim]->slot;
-    if (can_wait) {
-      // What falls out of its windows is coming already.
-      budget->coming +=
-          manager_.NumReleasable(slot) -
-          (layout().has_windows() ? manager_.NumFalling(slot) : 0);
-    } else {
-      budget->available += manager_.NumReleasable(slot);
-    }
-  }
-  return true;
-}
-
 bool SchedulerImpl::PlanRun(size_t index, int32_t num_tokens,
                             BlockBudget* budget) {
   RequestState* request = running_[index];
@@ -338,7 +245,13 @@ bool SchedulerImpl::PlanRunWithOrder(size_t index, StepDecision::Run* run,
   // In place, as far as blocks are its own: who runs after it comes before
   // copies.
   const int32_t num_fresh = FreshForOrder(order, order.num_own, 0);
-  if (!MakeRoom(index, run->num_blocks + num_fresh, budget)) return false;
+  const int32_t needed = run->num_blocks + num_fresh;
+  // What another is about to leave is its own afterwards, and need not be
+  // copied: nobody is preempted for that.
+  if (num_fresh > 0 && needed > budget->available && IsLeftBySharer(request)) {
+    return false;
+  }
+  if (!MakeRoom(index, needed, budget)) return false;
   if (decision_.num_kept == 1 && in_flight_.empty()) {
     // Nobody is left to share with.
     order.num_own = manager_.sequence(request.slot)

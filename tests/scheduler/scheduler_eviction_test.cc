@@ -13,6 +13,7 @@
 #include "tests/scheduler/scheduler_driver.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
+#include "tests/testing/test_tables.h"
 
 namespace blockmgr {
 namespace {
@@ -413,6 +414,32 @@ TEST(ScorerStateTest, CommandsNeedAStateThatIsKept) {
   EXPECT_THAT(driver.Evict(kept, command), IsOk());
   driver.Drain();
   driver.CheckQuiescent();
+}
+
+// The sequence is shorter than a page: there are no positions whose budgets a
+// table could tell, and nothing to evict.
+TEST(TableCommandTest, FindsNothingBeforeTheFirstWholePage) {
+  const ModelLayout layout = SmallLayout(4, 40, 2, 2);
+  for (const uint32_t seed : {1u, 2u}) {
+    SchedulerDriver driver(layout, PlainOptions());
+    const RequestId id = Submit(&driver, MakeRequest("a", 2, 30));
+    driver.Step();
+    RequestEviction eviction = Recency(4);
+    UseTable(SkewedTable(layout, seed), &eviction);
+    EvictionCommand command = RecencyCommand(4);
+    command.policy = eviction.policy;
+    command.table = eviction.table;
+    ASSERT_THAT(driver.Evict(id, command), IsOk());
+    driver.RunUntil([&] { return driver.served(id).outputs.size() >= 24; });
+    ASSERT_THAT(driver.served(id).evictions, SizeIs(1));
+    EXPECT_EQ(driver.served(id).evictions[0].freed_blocks, 0);
+    // Later there is.
+    ASSERT_THAT(driver.Evict(id, command), IsOk());
+    driver.Drain();
+    ASSERT_THAT(driver.served(id).evictions, SizeIs(2));
+    EXPECT_GT(driver.served(id).evictions[1].freed_blocks, 0);
+    driver.CheckQuiescent();
+  }
 }
 
 // A cut below what the prefix cache has of the sequence: the blocks above the

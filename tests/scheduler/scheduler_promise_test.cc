@@ -203,5 +203,44 @@ TEST_F(PromiseTest, BlocksThatAreStillComingAreNotForNothing) {
   }
 }
 
+// Sharers in step with one another: where blocks are short, the second is not
+// copied next to the first, but a step later, when what they shared is its own.
+TEST_F(PromiseTest, WhoAreCompressedAtOnceTakeTurns) {
+  for (const int32_t steps_in_flight : {1, 2, 4}) {
+    for (const int32_t num_forks : {1, 2, 3}) {
+      int32_t num_together = 0;
+      for (int32_t num_usable = 30; num_usable < 90; ++num_usable) {
+        SCOPED_TRACE(testing::Message()
+                     << num_usable << " usable, " << num_forks << " forks, "
+                     << steps_in_flight << " steps in flight");
+        SchedulerOptions options = Options(steps_in_flight);
+        options.long_prefill_token_threshold = 0;
+        SchedulerDriver driver(SmallLayout(1, num_usable), options);
+        Request request = Compressed("a", 3, 12, 24);
+        request.eviction.mode = EvictionMode::kDecode;
+        request.eviction.compress_every = 2;
+        const RequestId a = Submit(&driver, request);
+        driver.RunUntil([&] { return driver.served(a).outputs.size() >= 11; });
+        std::vector<RequestId> forks;
+        for (int32_t i = 0; i < num_forks; ++i) {
+          Request fork = MakeRequest(std::string(1, 'b' + i), 3, 6);
+          fork.fork_of = "a";
+          const auto& outputs = driver.served(a).outputs;
+          fork.prompt.insert(fork.prompt.end(), outputs.begin(), outputs.end());
+          forks.push_back(Submit(&driver, fork));
+        }
+        driver.Step();
+        ASSERT_TRUE(driver.ok());
+        num_together += Runs(&driver, a) && Runs(&driver, forks.back()) ? 1 : 0;
+        ExpectKept(&driver);
+        for (const RequestId fork : forks) {
+          EXPECT_GE(driver.served(fork).recorded.size(), 1u);
+        }
+      }
+      EXPECT_GT(num_together, 10) << num_forks;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace blockmgr

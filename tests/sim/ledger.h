@@ -220,6 +220,7 @@ class Ledger {
   void TakeRegion(const SequenceStart& start, Served* served, Table* table);
   void TakeDropped(const StepPlan& plan);
   void CheckRegionOrder(const Served& served, const EvictionOrder& order);
+  void CheckBudgets(const Served& served, const EvictionOrder& order);
   void TakeRun(const StepPlan& plan, size_t index, Step* step);
   // Window groups, and pages left behind (ledger_windows.cc).
   // Whether the tokens from the last of `length` on need the page no more.

@@ -9,22 +9,6 @@
 #include "tests/sim/ledger.h"
 
 namespace blockmgr::sim {
-std::string Ledger::PlanOf(const Served& served) {
-  const RequestEviction& eviction = served.request.eviction;
-  if (!eviction.share_prefix) return "";
-  const bool by_chunk = eviction.mode == EvictionMode::kEveryChunk;
-  const bool by_tokens =
-      by_chunk || eviction.target.kind == EvictionTarget::Kind::kTokens;
-  return absl::StrCat(
-      FormatPolicy(eviction.policy), "/",
-      by_tokens ? absl::StrCat(
-                      by_chunk ? eviction.target.TokensPerHead(served.num_own)
-                               : eviction.target.tokens,
-                      " tokens")
-                : eviction.target.ratio.ToString(),
-      "/", by_chunk ? eviction.compress_every : 0);
-}
-
 void Ledger::OnPlan(const StepPlan& plan) {
   if (!report_->ok()) return;
   if (Index(plan.id) <= dispatched_ ||
@@ -195,6 +179,8 @@ void Ledger::TakeRegion(const SequenceStart& start, Served* served,
     served->recorded = served->issued;
   }
   ++report_->counts().region_hits;
+  const bool by_table = served->request.eviction.table != nullptr;
+  report_->counts().table_hits += by_table ? 1 : 0;
 }
 
 void Ledger::TakeDropped(const StepPlan& plan) {
@@ -365,6 +351,7 @@ void Ledger::TakeOrder(const StepPlan& plan, const EvictionOrder& order,
   below.insert(table.tail.begin(),
                table.tail.begin() + (order.cut - table.cut) / page_size);
   CheckRegionOrder(requests_.at(table.request), order);
+  CheckBudgets(requests_.at(table.request), order);
   Order pending{.region = order.region,
                 .cut = order.cut,
                 .page_totals = order.shard_page_totals,

@@ -77,6 +77,7 @@ constexpr Field kFields[] = {
     {"scope_percent", &SimOptions::scope_percent},
     {"retention_percent", &SimOptions::retention_percent},
     {"media_percent", &SimOptions::media_percent},
+    {"table_percent", &SimOptions::table_percent},
 };
 
 // Layer groups in a third of the runs, and in a tenth a window alone.
@@ -306,6 +307,7 @@ SimOptions OptionsForSeed(int32_t seed) {
   options.weights[static_cast<size_t>(EventKind::kHoldPlans)] =
       random.Pick<int32_t>({0, 0, 1, 2});
   options.media_percent = random.Pick<int32_t>({0, 40});
+  options.table_percent = random.Pick<int32_t>({0, 0, 30, 80});
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());
   return options;

@@ -26,9 +26,11 @@ struct RunCounts {
   uint64_t max_preemptions = 0;  // of one request
   uint64_t evictions = 0;
   uint64_t scored_evictions = 0;  // ordered, by a scorer state
+  uint64_t table_evictions = 0;   // ordered, by a table that is known
   uint64_t orphan_evictions = 0;  // of forks whose parent has ended
   uint64_t evicted_again = 0;  // commanded before a step after the one before
   uint64_t region_hits = 0;  // starts on another's compressed prefix
+  uint64_t table_hits = 0;   // of those: made by a table's budgets
   uint64_t engine_losses = 0;
   uint64_t cut_requests = 0;  // by the loss of blocks
   uint64_t forks = 0;         // starts on another's table

@@ -152,6 +152,8 @@ TEST(RunTest, WorldsAreFull) {
   EXPECT_GE(counts.media_hits, 77);
   EXPECT_GE(counts.full_states, 490);
   EXPECT_GE(counts.region_hits, 95);
+  EXPECT_GE(counts.table_hits, 14);
+  EXPECT_GE(counts.table_evictions, 160);
   EXPECT_GE(counts.parts, 160);
   EXPECT_GE(counts.evictions, 900);
   EXPECT_GE(counts.rejected_drafts, 1400);

@@ -8,6 +8,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "tests/sim/world_sinks.h"
+#include "tests/testing/test_tables.h"
 
 namespace blockmgr::sim {
 
@@ -16,6 +17,11 @@ World::World(const SimOptions& options, Report* report)
       report_(report),
       canary_(options.Layout(), options.max_num_seqs, options.Canary()) {
   CoreOptions core;
+  for (uint32_t i = 0; i < tables_.size(); ++i) {
+    tables_[i] = std::make_shared<const BudgetTable>(SkewedTable(
+        options.Layout(), 2 * static_cast<uint32_t>(options.seed) + i));
+    core.tables.emplace(absl::StrCat("table", i), tables_[i]);
+  }
   core.scheduler = options.Scheduler();
   core.epoch = 77;
   core_ = std::make_unique<Core>(

@@ -17,6 +17,7 @@
 #ifndef TESTS_SIM_WORLD_H_
 #define TESTS_SIM_WORLD_H_
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -26,6 +27,7 @@
 #include <string>
 #include <vector>
 
+#include "blockmgr/eviction/budget_table.h"
 #include "scheduler/server/core.h"
 #include "tests/sim/audited_scheduler.h"
 #include "tests/sim/event.h"
@@ -112,9 +114,12 @@ class World {
   Request WrongRequest(Request request);
   EvictionPolicy RandomPolicy();
   EvictionTarget RandomTarget();
-  // Makes it one of a few that requests share.
+  // Sometimes: budgets by one of the tables.
+  void MaybeUseTable(Random* random, EvictionPolicy* policy,
+                     std::shared_ptr<const BudgetTable>* table) const;
   // In decode, or under pressure, instead of when it was.
   void EvictLater(RequestEviction* eviction);
+  // Makes it one of a few that requests share.
   void ShareEviction(RequestEviction* eviction);
   // Makes it a later turn of a recent one.
   void GoOn(Request* request);
@@ -160,6 +165,8 @@ class World {
   Random random_{0};  // of the current event
   Transport transport_;
   AuditedScheduler* scheduler_ = nullptr;  // the core's; null: none yet
+  // One of each kind.
+  std::array<std::shared_ptr<const BudgetTable>, 2> tables_;
   std::unique_ptr<Core> core_;
   bool pass_is_open_ = false;
   int32_t num_in_pass_ = 0;

@@ -1,7 +1,9 @@
 // The clients: what they ask for, and what they see of it.
 
 #include <algorithm>
+#include <memory>
 #include <utility>
+#include <variant>
 
 #include <absl/strings/str_cat.h>
 
@@ -154,6 +156,22 @@ EvictionPolicy World::RandomPolicy() {
   return policy;
 }
 
+void World::MaybeUseTable(Random* random, EvictionPolicy* policy,
+                          std::shared_ptr<const BudgetTable>* table) const {
+  // Stored runs of worlds without tables draw what they drew.
+  if (options_.table_percent == 0 ||
+      random->Between(1, 100) > options_.table_percent) {
+    return;
+  }
+  const int32_t which = random->Between(0, 1);
+  *table = tables_[which];
+  policy->budget = BudgetSpec();
+  policy->budget.kind = std::holds_alternative<LuKvProfile>(**table)
+                            ? BudgetKind::kLuKv
+                            : BudgetKind::kHeadKv;
+  policy->budget.profile = absl::StrCat("table", which);
+}
+
 EvictionTarget World::RandomTarget() {
   EvictionTarget target;
   if (random_.OneIn(2)) {
@@ -208,6 +226,8 @@ void World::ShareEviction(RequestEviction* eviction) {
     eviction->compress_every =
         options_.page_size * random.Between(1, 1 + 16 / options_.page_size);
   }
+  eviction->table = nullptr;
+  MaybeUseTable(&random, &eviction->policy, &eviction->table);
 }
 
 void World::EvictLater(RequestEviction* eviction) {
@@ -316,6 +336,7 @@ Request World::RandomRequest() {
           {ScorerKind::kH2o, ScorerKind::kExpectedAttention});
     }
     eviction.target = RandomTarget();
+    MaybeUseTable(&random_, &eviction.policy, &eviction.table);
     if (random_.OneIn(3)) {
       eviction.mode = EvictionMode::kEveryChunk;
       eviction.compress_every =
@@ -425,6 +446,8 @@ void World::Evict() {
     budgets[0] = std::max(budgets[0], 1);
     eviction.budgets =
         std::make_shared<std::vector<int32_t>>(std::move(budgets));
+  } else {
+    MaybeUseTable(&random_, &eviction.policy, &eviction.table);
   }
   Call([this, index, eviction] {
     const auto reply = Expect("Evict");
