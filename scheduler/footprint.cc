@@ -266,15 +266,17 @@ class Walk {
   int32_t peak_ = 0;
 };
 
-// The points of `decode` in (begin, end]. Without a table regions only grow
-// from one to the next, and intervals are whole pages: what is held between the
-// last two is not exceeded between any others. (A region may even be smaller:
-// when a point has nothing to free, the one before is kept. That is not
-// followed.) With a table all count as the largest: where that frees nothing,
-// what is held is no more than it.
+// The points of `decode` in (begin, end]. Nothing goes before something is not
+// protected. From there on, without a table, regions only grow from one to the
+// next, and intervals are whole pages: what is held between the last two is not
+// exceeded between any others. (A region may even be smaller: when a point has
+// nothing to free, the one before is kept. That is not followed.) With a table
+// all count as the largest: where that frees nothing, what is held is no more
+// than it.
 void WalkDecode(const DecodeCompression& decode, int32_t begin, int32_t end,
                 const ModelLayout& layout, Walk* walk) {
-  const int32_t first = NextLength(decode, begin);
+  const int32_t first = NextLength(
+      decode, std::max(begin, decode.point.policy.protected_recent()));
   if (first > end) return;
   BM_CHECK(decode.table == nullptr || end <= decode.end);
   const auto compress_at = [&](int32_t length) {

@@ -210,37 +210,42 @@ std::vector<CompressionPoint> AllPoints(const RequestEviction& eviction,
   return points;
 }
 
+// Also where nothing may go yet at the first of them: all is protected.
 TEST(DecodeCompressionTest, PeakIsThatOfFollowingEveryPoint) {
   const ModelLayout layout = SmallLayout(16, 100000, 4, 8);
   int32_t num_cases = 0;
-  for (const bool by_tokens : {false, true}) {
-    for (const int32_t every : {16, 64, 512}) {
-      for (const int32_t num_prompt : {1, 16, 33, 1000}) {
-        for (const int32_t length : {1000, 1001, 1033, 1512, 9000}) {
-          RequestEviction eviction = Recency(256);
-          eviction.mode = EvictionMode::kDecode;
-          eviction.compress_every = every;
-          if (!by_tokens) {
-            eviction.target = EvictionTarget();
-            eviction.target.ratio = *KeepRatio::Parse("0.3");
+  for (const char* ratio : {"", "0.3", "0.05"}) {
+    for (const int32_t recent : {0, 100, 700}) {
+      for (const int32_t every : {16, 64, 512}) {
+        for (const int32_t num_prompt : {1, 16, 33, 1000}) {
+          for (const int32_t length : {1000, 1001, 1033, 1512, 9000}) {
+            RequestEviction eviction = Recency(256);
+            eviction.mode = EvictionMode::kDecode;
+            eviction.compress_every = every;
+            eviction.policy.protect.recent = recent;
+            eviction.policy.rounding = Rounding::kToken;
+            if (ratio[0] != '\0') {
+              eviction.target = EvictionTarget();
+              eviction.target.ratio = *KeepRatio::Parse(ratio);
+            }
+            const auto decode =
+                DecodeCompressionOf(eviction, num_prompt, length, layout);
+            ASSERT_NE(decode, nullptr);
+            const int32_t peak = PeakBlocks(
+                length, kChunk, PlanCompressions(eviction, num_prompt, layout),
+                layout, Holding{}, decode.get());
+            const int32_t walked = PeakBlocks(
+                length, kChunk, AllPoints(eviction, num_prompt, length, layout),
+                layout);
+            EXPECT_EQ(peak, walked) << ratio << " " << recent << " " << every
+                                    << " " << num_prompt << " " << length;
+            ++num_cases;
           }
-          const auto decode = 
-              DecodeCompressionOf(eviction, num_prompt, length, layout);
-          ASSERT_NE(decode, nullptr);
-          const int32_t peak = PeakBlocks(
-              length, kChunk, PlanCompressions(eviction, num_prompt, layout),
-              layout, Holding{}, decode.get());
-          const int32_t walked = PeakBlocks(
-              length, kChunk, AllPoints(eviction, num_prompt, length, layout),
-              layout);
-          EXPECT_EQ(peak, walked) << by_tokens << " " << every << " "
-                                  << num_prompt << " " << length;
-          ++num_cases;
         }
       }
     }
   }
-  EXPECT_EQ(num_cases, 120);
+  EXPECT_EQ(num_cases, 540);
 }
 
 TEST(DecodeCompressionTest, NextPointIsTheNextMultipleAfterThePrompt) {

@@ -75,6 +75,7 @@ TEST(TableFootprintTest, PeakBoundsThatOfFollowingEveryPoint) {
         static_cast<int32_t>(4 * (1 + random() % 20)),
         SkewedTable(layout, seed));
     const bool by_page = random() % 2 == 0;
+    eviction.policy.protect.recent = random() % 3 == 0 ? random() % 60 : 0;
     if (!by_page) eviction.policy.rounding = Rounding::kToken;
     const auto num_prompt = static_cast<int32_t>(1 + random() % 300);
     const int32_t end = num_prompt + static_cast<int32_t>(random() % 900);
