@@ -209,7 +209,7 @@ TEST_F(PromiseTest, WhoAreCompressedAtOnceTakeTurns) {
   for (const int32_t steps_in_flight : {1, 2, 4}) {
     for (const int32_t num_forks : {1, 2, 3}) {
       int32_t num_together = 0;
-      for (int32_t num_usable = 30; num_usable < 90; ++num_usable) {
+      for (int32_t num_usable = 30; num_usable < 110; ++num_usable) {
         SCOPED_TRACE(testing::Message()
                      << num_usable << " usable, " << num_forks << " forks, "
                      << steps_in_flight << " steps in flight");
@@ -229,9 +229,11 @@ TEST_F(PromiseTest, WhoAreCompressedAtOnceTakeTurns) {
           fork.prompt.insert(fork.prompt.end(), outputs.begin(), outputs.end());
           forks.push_back(Submit(&driver, fork));
         }
+        // The last to come would be the first to go.
+        const RequestId z = Submit(&driver, MakeRequest("z", 4, 9, 1));
         driver.Step();
         ASSERT_TRUE(driver.ok());
-        num_together += Runs(&driver, a) && Runs(&driver, forks.back()) ? 1 : 0;
+        num_together += Runs(&driver, forks.back()) && Runs(&driver, z) ? 1 : 0;
         ExpectKept(&driver);
         for (const RequestId fork : forks) {
           EXPECT_GE(driver.served(fork).recorded.size(), 1u);

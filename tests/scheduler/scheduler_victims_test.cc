@@ -280,5 +280,50 @@ TEST(VictimTest, NobodyIsPreemptedForCopies) {
   driver.CheckQuiescent();
 }
 
+// In the step in which "a" takes the last blocks, and is compressed, there are
+// none for "b": a step later there are, without "c" having left.
+TEST(VictimTest, NobodyIsPreemptedForWhatAnOrderOfThisStepGivesBack) {
+  SchedulerOptions options = PlainOptions();
+  options.admission = AdmissionPolicy::kMaxUtilization;
+  options.long_prefill_token_threshold = 4;
+  SchedulerDriver driver(SmallLayout(1, 18), options);
+  Request a = MakeRequest("a", 12, 3);
+  a.eviction = Recency(4);
+  const RequestId ids[] = {Submit(&driver, a),
+                           Submit(&driver, MakeRequest("b", 2, 5, 1)),
+                           Submit(&driver, MakeRequest("c", 2, 5, 2))};
+  for (int32_t i = 0; i < 3; ++i) driver.Step();
+  // 12 of "a"; 3 and 3, which wait.
+  EXPECT_EQ(driver.served(ids[1]).outputs.size(), 2u);
+  EXPECT_EQ(driver.served(ids[2]).outputs.size(), 2u);
+  driver.Drain();
+  EXPECT_EQ(driver.scheduler().stats().num_preemptions, 0u);
+  driver.CheckQuiescent();
+}
+
+// The same where "b" shares what "a" leaves: nothing is given back, and waiting
+// for it would be in vain.
+TEST(VictimTest, WhatSomebodyKeepsIsNotWaitedFor) {
+  SchedulerOptions options = PlainOptions();
+  options.admission = AdmissionPolicy::kMaxUtilization;
+  options.enable_prefix_caching = true;
+  SchedulerDriver driver(SmallLayout(1, 19), options);
+  const RequestId a = Submit(&driver, MakeRequest("a", 12, 6));
+  driver.Step();
+  const RequestId b = Submit(&driver, MakeRequest("b", 13, 3));
+  const RequestId c = Submit(&driver, MakeRequest("c", 4, 3, 2));
+  driver.Step();
+  ASSERT_EQ(driver.scheduler().stats().blocks.free_blocks, 1);
+  ASSERT_OK(driver.Evict(a, RecencyCommand(1)).status());
+  driver.Step();
+  ASSERT_EQ(driver.plan().evictions.size(), 1u);
+  EXPECT_EQ(driver.TokensInPlan(a), 1);
+  EXPECT_EQ(driver.TokensInPlan(b), 1);
+  driver.Drain();
+  EXPECT_EQ(driver.served(b).finish->num_preemptions, 0);
+  EXPECT_EQ(driver.served(c).finish->num_preemptions, 1);
+  driver.CheckQuiescent();
+}
+
 }  // namespace
 }  // namespace blockmgr
