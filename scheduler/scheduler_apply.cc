@@ -177,7 +177,7 @@ void SchedulerImpl::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
   StepDecision::Order& order = decision_.orders[run.order];
   StepInFlight::Order in_flight;
   in_flight.run = record->runs.size() - 1;
-  in_flight.num_released = order.num_released;
+  in_flight.num_released = order.num_released();
   in_flight.futile = order.futile;
   if (order.point.is_planned) {
     ++request.next_compression;

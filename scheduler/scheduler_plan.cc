@@ -180,7 +180,7 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
     order->num_own = std::max(0, num_own);
     num_shared = match->num_saved();
   }
-  order->num_released = std::max(0, num_below - num_destinations - num_shared);
+  order->num_gained = num_below - num_destinations - num_shared;
   return true;
 }
 

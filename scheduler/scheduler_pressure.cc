@@ -43,11 +43,11 @@ bool SchedulerImpl::TrySqueeze(const RequestState& request, int32_t* released) {
   const bool worth_it =
       PlanOrder(request, request.num_tokens(), nullptr, &order) &&
       !order.futile &&
-      order.num_released * kLeastGain >= manager_.NumBlocks(request.slot) &&
+      order.num_released() * kLeastGain >= manager_.NumBlocks(request.slot) &&
       // Blocks are short: it takes none, even where it shares its own.
       FreshForOrder(order, order.num_own, 0) == 0;
   if (!worth_it) decision_.squeezed.pop_back();
-  *released = order.num_released;
+  *released = order.num_released();
   return worth_it;
 }
 

@@ -128,7 +128,7 @@ int32_t SchedulerImpl::LeftTogether() const {
 int32_t SchedulerImpl::BlocksOnTheWay(const BlockBudget& budget) const {
   int32_t num_blocks = budget.coming + budget.perhaps;
   for (const StepDecision::Order& order : decision_.orders) {
-    if (!order.futile) num_blocks += order.num_released;
+    if (!order.futile) num_blocks += order.num_released();
   }
   return num_blocks + LeftTogether();
 }

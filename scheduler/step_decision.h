@@ -3,6 +3,7 @@
 #ifndef SCHEDULER_STEP_DECISION_H_
 #define SCHEDULER_STEP_DECISION_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -34,8 +35,13 @@ struct StepDecision {
     int64_t page_total = 0;
     int32_t num_own = 0;  // blocks below the cut that nobody else uses
     int32_t num_fresh = 0;
-    int32_t num_released = 0;  // blocks it will give back
+    // Blocks below the cut that nobody else uses, less those of the region:
+    // negative where many are shared.
+    int32_t num_gained = 0;
     bool futile = false;  // a command that would free nothing: only answered
+
+    // Blocks it will give back. What is copied comes back whole.
+    int32_t num_released() const { return std::max(0, num_gained + num_fresh); }
   };
   // A waiting request that did not fit, and how many were admitted before that.
   struct Passed {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -213,6 +214,20 @@ class PressureJudge {
     return 8 * released >= held ? std::max(0, released) : 0;
   }
 
+  // Destinations of an order that the sequence did not have.
+  int32_t NumFresh(const EvictionOrder& order, const SequenceCache& sequence) {
+    std::set<BlockId> held(sequence.tail.begin(), sequence.tail.end());
+    if (sequence.region != nullptr) {
+      held.insert(sequence.region->blocks.begin(),
+                  sequence.region->blocks.end());
+    }
+    const auto destinations =
+        std::span(driver_.plan().destinations)
+            .subspan(order.destination_begin, order.num_destinations);
+    return static_cast<int32_t>(std::ranges::count_if(
+        destinations, [&](BlockId block) { return !held.contains(block); }));
+  }
+
   // The blocks that are lacking before a step, and what squeezes would give.
   int32_t Look(std::map<RequestId, Squeeze>* squeezes) {
     const BlockManagerStats blocks = driver_.scheduler().stats().blocks;
@@ -252,13 +267,15 @@ class PressureJudge {
     std::set<SequenceSlot> orders;
     for (const EvictionOrder& order : driver_.plan().evictions) {
       orders.insert(order.slot);
-      // Replays, too. A block has four pages.
+      // Replays, too. A block has four pages. What is copied to other blocks
+      // comes back whole.
       const SequenceCache& sequence =
           driver_.scheduler().manager().sequence(order.slot);
       const int32_t region =
           sequence.num_blocks() - static_cast<int32_t>(sequence.tail.size());
       ordered_[order.slot] = region + (order.cut - sequence.cut()) / kPage -
-                             static_cast<int32_t>(order.page_total) / 4;
+                             static_cast<int32_t>(order.page_total) / 4 +
+                             NumFresh(order, sequence);
     }
     bool is_left = false;
     for (const auto& [id, squeeze] : squeezes) {
