@@ -207,9 +207,11 @@ BlockBudget SchedulerImpl::BlocksNow() const {
   }
   for (const StepInFlight& step : in_flight_) {
     for (const StepInFlight::Order& order : step.orders) {
-      if (!order.futile && !IsStale(step.runs[order.run])) {
-        budget.coming += order.num_released;
-      }
+      if (order.futile || IsStale(step.runs[order.run])) continue;
+      // Nobody is promised what an engine may refuse to give back. (Where it
+      // refuses what a request needs, that ends.)
+      (order.point.command != 0 ? budget.perhaps : budget.coming) +=
+          order.num_released;
     }
   }
   return budget;
