@@ -104,9 +104,10 @@ bool SchedulerImpl::PlanUnplannedPoint(const RequestState& request,
                                        int32_t length, const PrefixMatch* match,
                                        CompressionPoint* point) const {
   const bool commanded = request.command != nullptr;
-  BM_CHECK(commanded || request.squeeze != nullptr);
-  const EvictionCommand& command =
-      commanded ? request.command->command : *request.squeeze;
+  const EvictionCommand* asked =
+      commanded ? &request.command->command : request.squeeze.get();
+  BM_CHECK(asked != nullptr);
+  const EvictionCommand& command = *asked;
   point->is_planned = false;
   point->command = commanded ? request.command->number : 0;
   point->length = length;

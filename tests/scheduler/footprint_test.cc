@@ -120,6 +120,7 @@ RequestEviction EveryChunk(int32_t tokens, int32_t compress_every) {
 std::vector<std::pair<int32_t, int32_t>> LengthsAndCuts(
     const std::vector<CompressionPoint>& points) {
   std::vector<std::pair<int32_t, int32_t>> pairs;
+  pairs.reserve(points.size());
   for (const CompressionPoint& point : points) {
     pairs.emplace_back(point.length, point.cut);
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 
 #include "tests/scheduler/scheduler_driver.h"
@@ -223,7 +224,7 @@ TEST_F(PromiseTest, WhoAreCompressedAtOnceTakeTurns) {
         driver.RunUntil([&] { return driver.served(a).outputs.size() >= 11; });
         std::vector<RequestId> forks;
         for (int32_t i = 0; i < num_forks; ++i) {
-          Request fork = MakeRequest(std::string(1, 'b' + i), 3, 6);
+          Request fork = MakeRequest(absl::StrCat("fork", i), 3, 6);
           fork.fork_of = "a";
           const auto& outputs = driver.served(a).outputs;
           fork.prompt.insert(fork.prompt.end(), outputs.begin(), outputs.end());

@@ -75,7 +75,8 @@ TEST(TableFootprintTest, PeakBoundsThatOfFollowingEveryPoint) {
         static_cast<int32_t>(4 * (1 + random() % 20)),
         SkewedTable(layout, seed));
     const bool by_page = random() % 2 == 0;
-    eviction.policy.protect.recent = random() % 3 == 0 ? random() % 60 : 0;
+    eviction.policy.protect.recent =
+        random() % 3 == 0 ? static_cast<int32_t>(random() % 60) : 0;
     if (!by_page) eviction.policy.rounding = Rounding::kToken;
     const auto num_prompt = static_cast<int32_t>(1 + random() % 300);
     const int32_t end = num_prompt + static_cast<int32_t>(random() % 900);
@@ -187,11 +188,11 @@ TEST(TableFootprintTest, AnothersCompressionsDoNotRaiseThePeak) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
     const int32_t page_size = 1 << random() % 3;
+    const uint32_t longest = 100u * static_cast<uint32_t>(page_size);
     ModelLayout layout = SmallLayout(page_size, 100000, 2, 4);
     layout.num_shards = 1 << random() % 3;
     const RequestEviction eviction = ChunksByTable(layout, seed);
-    const auto num_prompt =
-        static_cast<int32_t>(2 + random() % (100 * page_size));
+    const auto num_prompt = static_cast<int32_t>(2 + random() % longest);
     const int32_t end = num_prompt + 30;
     const auto own = PlanCompressions(eviction, num_prompt, layout);
     const int32_t peak = PeakBlocks(end, kChunk, own, layout);
