@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/scheduler/scheduler_driver.h"
-#include "tests/testing/test_requests.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_requests.h"
 #include "tests/testing/test_tables.h"
 
 namespace blockmgr {
@@ -198,8 +198,8 @@ TEST_P(SharedCompressionTest, EveryChunkGoesOnFromTheLastChunk) {
 // Budgets by a table are those of each length, whoever's prompt goes on: the
 // canary engine keeps the counts that it is told.
 TEST_P(SharedCompressionTest, TablesAreSharedByTheirContent) {
-  const auto sharer = [this](const char* id, int32_t num_prompt,
-                             BudgetTable table, EvictionMode mode) {
+  const auto sharer = [](const char* id, int32_t num_prompt, BudgetTable table,
+                         EvictionMode mode) {
     Request request = Sharer(id, num_prompt);
     request.eviction.mode = mode;
     if (mode == EvictionMode::kEveryChunk) {
@@ -209,9 +209,8 @@ TEST_P(SharedCompressionTest, TablesAreSharedByTheirContent) {
     return request;
   };
   int32_t topic = 0;
-  for (const BudgetTable& table :
-       {BudgetTable(SkewedScores(layout_, 1)),
-        BudgetTable(PairedProfile(layout_, 1))}) {
+  for (const BudgetTable& table : {BudgetTable(SkewedScores(layout_, 1)),
+                                   BudgetTable(PairedProfile(layout_, 1))}) {
     for (const EvictionMode mode :
          {EvictionMode::kAfterPrefill, EvictionMode::kEveryChunk}) {
       SCOPED_TRACE(++topic);
