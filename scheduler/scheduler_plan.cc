@@ -209,10 +209,14 @@ BlockBudget SchedulerImpl::BlocksNow() const {
   for (const StepInFlight& step : in_flight_) {
     for (const StepInFlight::Order& order : step.orders) {
       if (order.futile || IsStale(step.runs[order.run])) continue;
+      if (order.point.is_planned) {
+        budget.coming += order.num_released;
+        continue;
+      }
       // Nobody is promised what an engine may refuse to give back. (Where it
       // refuses what a request needs, that ends.)
-      (order.point.command != 0 ? budget.perhaps : budget.coming) +=
-          order.num_released;
+      budget.perhaps += order.num_released;
+      if (order.point.is_squeeze()) budget.squeezed += order.num_released;
     }
   }
   return budget;

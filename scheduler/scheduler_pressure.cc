@@ -55,7 +55,8 @@ void SchedulerImpl::PlanPressure(const BlockBudget& budget) {
   if (num_squeezable_ == 0) return;
   // What is squeezed now is free when this step is answered; until then the
   // others take what there is.
-  const int64_t room = int64_t{budget.available} + budget.coming;
+  const int64_t room =
+      int64_t{budget.available} + budget.coming + budget.squeezed;
   const int32_t page_size = layout().page_size;
   const int32_t num_steps = options_.max_steps_in_flight + 1;
   const int64_t most =

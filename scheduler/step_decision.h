@@ -91,7 +91,9 @@ struct StepDecision {
 struct BlockBudget {
   int32_t available = 0;  // can be taken by this step
   int32_t coming = 0;     // will be available when steps in flight are over
-  int32_t perhaps = 0;    // likewise, if all who use them let them go
+  // Likewise, if all who use them let them go, or the engine does not refuse.
+  int32_t perhaps = 0;
+  int32_t squeezed = 0;  // of these, by squeezes
 };
 
 // A step between Schedule and Update.

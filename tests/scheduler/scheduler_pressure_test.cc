@@ -119,6 +119,36 @@ TEST_P(PressureTest, IsRecordedAndReplayed) {
   driver.CheckQuiescent();
 }
 
+// What a squeeze is to give back may stay where it is: nobody is admitted on
+// it, to be preempted when the engine refuses.
+TEST_P(PressureTest, WhatASqueezeIsToGiveBackIsPromisedToNobody) {
+  SchedulerOptions options = Options();
+  options.max_num_batched_tokens = 16;
+  SchedulerDriver driver(SmallLayout(4, 61, 2, 2), options,
+                         {.refuse_one_in = 1});
+  ASSERT_OK_AND_ASSIGN(const RequestId squeezed,
+                       driver.Submit(PressureRequest("a", 123, 90, 8, 1)));
+  driver.RunUntil([&] { return !driver.served(squeezed).outputs.empty(); });
+  // b's prompt just fits beside a; c's would not, though b is gone.
+  ASSERT_OK_AND_ASSIGN(const RequestId leaves,
+                       driver.Submit(MakeRequest("b", 118, 1, 2)));
+  ASSERT_TRUE(driver.Issue());
+  while (driver.scheduler().stats().num_squeezes == 0) {
+    driver.Answer();
+    ASSERT_TRUE(driver.Issue());
+  }
+  ASSERT_THAT(driver.Cancel(leaves), IsOk());
+  ASSERT_OK_AND_ASSIGN(const RequestId comes,
+                       driver.Submit(MakeRequest("c", 160, 1, 3)));
+  driver.Issue();
+  driver.Drain();
+  EXPECT_EQ(driver.scheduler().stats().num_preemptions, 0u);
+  for (const RequestId id : {squeezed, comes}) {
+    EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kLength);
+  }
+  driver.CheckQuiescent();
+}
+
 TEST_P(PressureTest, AnEngineThatRefusesIsNotAskedAgain) {
   SchedulerDriver driver(SmallLayout(4, 41, 2, 2), Options(),
                          {.refuse_one_in = 1});
