@@ -125,10 +125,14 @@ std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
   const int32_t step = eviction.mode == EvictionMode::kEveryChunk
                            ? eviction.compress_every
                            : last;
+  // Budgets by a table are those of the whole prompt, or, where others are to
+  // agree on them, of each length.
   const CompressionPoint any = PointOf(eviction, num_prompt);
   CompressionPoint point = any;
-  ResolveTable(eviction.table, {.cut = last_cut, .length = num_prompt}, layout,
-               &point);
+  if (!eviction.share_prefix) {
+    ResolveTable(eviction.table, {.cut = last_cut, .length = num_prompt},
+                 layout, &point);
+  }
   for (int32_t length = std::min(step, last);;
        length += std::min(step, last - length)) {
     if (eviction.share_prefix) {
@@ -215,9 +219,9 @@ std::unique_ptr<const DecodeCompression> WithEnd(
   if (decode.table == nullptr) return longer;
   for (int32_t length = NextLength(decode, decode.end); length <= end;
        length += decode.every) {
-    longer->region_blocks = std::max(
-        longer->region_blocks,
-        RegionBlocks(NextPoint(decode, length - 1, layout), layout));
+    longer->region_blocks =
+        std::max(longer->region_blocks,
+                 RegionBlocks(NextPoint(decode, length - 1, layout), layout));
   }
   longer->end = std::max(decode.end, end);
   return longer;
@@ -244,8 +248,8 @@ class Walk {
   Walk(const ModelLayout& layout, Holding now) : layout_(layout), now_(now) {}
 
   void ComputeUntil(int32_t length) {
-    peak_ = std::max(peak_, now_.region_blocks + CeilDiv(length - now_.cut,
-                                                         layout_.page_size));
+    peak_ = std::max(peak_, now_.region_blocks +
+                                CeilDiv(length - now_.cut, layout_.page_size));
   }
   // In place of what is below its cut, as far as that frees blocks.
   void Compress(int32_t cut, int32_t region_blocks) {

@@ -213,27 +213,28 @@ absl::StatusOr<BudgetTable> DecodeBudgetTable(absl::string_view bytes) {
 }
 
 std::string TableFingerprint(const BudgetTable& table) {
-  std::string bytes;
-  const auto append = [&bytes](const auto& values) {
-    const auto data = std::as_bytes(std::span(values));
-    const std::array<int64_t, 1> size = {std::ssize(values)};
-    bytes.append(reinterpret_cast<const char*>(size.data()), sizeof size);
-    bytes.append(reinterpret_cast<const char*>(data.data()), data.size());
+  XXH3_state_t state;
+  XXH3_128bits_reset(&state);
+  const auto add = [&state](const auto& values) {
+    const auto bytes = std::as_bytes(std::span(values));
+    const int64_t size = std::ssize(values);
+    XXH3_128bits_update(&state, &size, sizeof size);
+    XXH3_128bits_update(&state, bytes.data(), bytes.size());
   };
+  BudgetKind kind = BudgetKind::kHeadKv;
   if (const auto* profile = std::get_if<LuKvProfile>(&table)) {
-    append(std::array{profile->num_layers, profile->num_heads});
-    append(profile->rho);
-    append(profile->r);
+    kind = BudgetKind::kLuKv;
+    add(std::array{profile->num_layers, profile->num_heads});
+    add(profile->rho);
+    add(profile->r);
   } else {
     const auto& scores = std::get<HeadScores>(table);
-    append(std::array{scores.num_layers, scores.num_heads});
-    append(scores.scores);
+    add(std::array{scores.num_layers, scores.num_heads});
+    add(scores.scores);
   }
-  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
-  return absl::StrCat(EnumName(std::holds_alternative<LuKvProfile>(table)
-                                   ? BudgetKind::kLuKv
-                                   : BudgetKind::kHeadKv),
-                      ":", absl::Hex(hash.high64, absl::kZeroPad16),
+  const XXH128_hash_t hash = XXH3_128bits_digest(&state);
+  return absl::StrCat(EnumName(kind), ":",
+                      absl::Hex(hash.high64, absl::kZeroPad16),
                       absl::Hex(hash.low64, absl::kZeroPad16));
 }
 
