@@ -174,9 +174,9 @@ struct RequestState {
   int32_t num_common = 0;    // first tokens found to be those of fork_of
 
   // While waiting:
-  WaitingPlace place;        // kept when it runs, for its return
-  uint8_t lane = 0;          // what it needs, as bits
-  SwapId swap = kNoSwap;     // its KV, in the host tier
+  WaitingPlace place;                    // kept when it runs, for its return
+  uint8_t lane = 0;                      // what it needs, as bits
+  SwapId swap = kNoSwap;                 // its KV, in the host tier
   int32_t num_swapped_compressions = 0;  // that were done, then
   int32_t times_passed = 0;  // by later ones, because it did not fit
   int32_t prefix_waits = 0;  // steps for which it let another one compute

@@ -56,7 +56,7 @@ PlannedEviction SchedulerImpl::PlanEviction(const Request& request) const {
   const RequestEviction& eviction = request.eviction;
   PlannedEviction planned;
   planned.compressions = PlanCompressions(eviction, num_prompt, layout());
-  planned.decode = 
+  planned.decode =
       DecodeCompressionOf(eviction, num_prompt, last_length, layout());
   if (eviction.mode == EvictionMode::kPressure) {
     planned.squeeze = std::make_unique<const EvictionCommand>(

@@ -94,8 +94,8 @@ bool SchedulerImpl::InheritAgain(const RequestState& parent,
     if (*num == request->compressions.size()) ListNextPoint(request);
     return true;
   }
-  PlannedEviction inherited = InheritedEviction(
-      parent, request->num_prompt, request->last_length());
+  PlannedEviction inherited =
+      InheritedEviction(parent, request->num_prompt, request->last_length());
   // A parent that began with another's compressions may have fewer.
   const int32_t peak = PeakBlocks(
       request->last_length(), MaxChunk(*request, request->last_length()),
@@ -140,18 +140,20 @@ SchedulerImpl::ForkPoint SchedulerImpl::FindFork(RequestState* request) const {
   const auto found = requests_.find(request->fork_of);
   if (found == requests_.end()) return {};
   const RequestState& parent = *found->second;
-  const bool is_planned = parent.planned.decision == decision_.number;
-  if (!parent.running) return {.waits = is_planned};
+  if (!parent.running) {
+    return {.waits = parent.planned.decision == decision_.number};
+  }
   if (!InheritAgain(parent, request)) return {};
   const int32_t length = ForkLength(parent, request);
   if (length == 0) return {};
   const int32_t num_done = parent.next_compression;
   const SequenceCache& sequence = manager_.sequence(parent.slot);
+  const StepDecision::Run* run = decision_.RunOf(parent);
   // What it is about to know of itself, or to lose.
-  const bool is_moving =
-      sequence.pending.has_value() || sequence.shares_last_block ||
-      parent.restarts || manager_.IsComingBack(parent.slot) ||
-      (is_planned && decision_.runs[parent.planned.run].order >= 0);
+  const bool is_moving = sequence.pending.has_value() ||
+                         sequence.shares_last_block || parent.restarts ||
+                         manager_.IsComingBack(parent.slot) ||
+                         (run != nullptr && run->order >= 0);
   // A few tokens are computed sooner than waited for. Before a compression that
   // comes behind them it is now or never: when the parent has settled them, it
   // has ordered that already.

@@ -158,10 +158,9 @@ class SchedulerImpl : public Scheduler {
   int32_t BlocksOnTheWay(const BlockBudget& budget) const;
   // Of those: what sequences share that are all being compressed.
   int32_t LeftTogether() const;
-  // Up to where the request is being compressed, in flight or in this step's
-  // `run`; 0: it is not.
-  int32_t CutToCome(const RequestState& request,
-                    const StepDecision::Run* run) const;
+  // Up to where the request is being compressed, in flight or by this step; 0:
+  // it is not.
+  int32_t CutToCome(const RequestState& request) const;
   // Whether another is being compressed that shares its first blocks.
   bool IsLeftBySharer(const RequestState& request) const;
 

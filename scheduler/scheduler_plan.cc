@@ -48,6 +48,13 @@ void StepDecision::Await(RequestState* fork) {
   ++num_awaiting;
 }
 
+const StepDecision::Run* StepDecision::RunOf(
+    const RequestState& request) const {
+  const RequestState::Planned& planned = request.planned;
+  const bool has_run = planned.decision == number && planned.run >= 0;
+  return has_run ? &runs[planned.run] : nullptr;
+}
+
 int32_t StepDecision::ReservedBy(TenantId tenant) const {
   int32_t blocks = 0;
   for (const Run& run : std::span(runs).last(matches.size())) {

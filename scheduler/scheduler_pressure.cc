@@ -19,8 +19,8 @@ int64_t SchedulerImpl::BlocksSoon() const {
   int64_t tokens = int64_t{num_steps} * options_.max_num_batched_tokens;
   int64_t blocks = 0;
   for (const RequestState* request : running_) {
-    const int32_t end = std::min(request->num_tokens() + num_steps - 1,
-                                 request->last_length());
+    const int32_t end =
+        std::min(request->num_tokens() + num_steps - 1, request->last_length());
     const auto num_tokens = static_cast<int32_t>(
         std::min<int64_t>(end - request->num_computed, tokens));
     if (num_tokens <= 0) continue;

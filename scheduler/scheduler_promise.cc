@@ -63,13 +63,10 @@ int32_t SchedulerImpl::SharedBelow(const RequestState& request) const {
 
 int64_t SchedulerImpl::BlocksPromised(Promise promise) const {
   int64_t promised = 0;
-  auto run = decision_.runs.begin();
   for (const RequestState* request : running_) {
     // What this step takes of it is already gone from the available blocks.
-    int32_t taken = 0;
-    if (run != decision_.runs.end() && run->request == request) {
-      taken = (run++)->num_blocks;
-    }
+    const StepDecision::Run* run = decision_.RunOf(*request);
+    const int32_t taken = run == nullptr ? 0 : run->num_blocks;
     const int32_t length = LengthOf(*request, promise);
     if (request->num_computed >= length) continue;
     int32_t remaining = RemainingBlocks(
@@ -81,11 +78,12 @@ int64_t SchedulerImpl::BlocksPromised(Promise promise) const {
     if (promise == Promise::kCompletion) remaining += SharedBelow(*request);
     promised += std::max(0, remaining - taken);
   }
-  for (; run != decision_.runs.end(); ++run) {
-    const PrefixMatch& match = decision_.matches[run->match];
+  for (const StepDecision::Run& run : decision_.runs) {
+    if (run.match < 0) continue;
+    const PrefixMatch& match = decision_.matches[run.match];
     promised +=
-        std::max(0, NeededOn(*run->request, match, promise) + match.num_moving -
-                        match.num_blocks() - run->num_blocks);
+        std::max(0, NeededOn(*run.request, match, promise) + match.num_moving -
+                        match.num_blocks() - run.num_blocks);
   }
   return promised;
 }

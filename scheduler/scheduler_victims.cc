@@ -74,10 +74,10 @@ size_t SchedulerImpl::FindVictim(size_t index) {
   return index;
 }
 
-int32_t SchedulerImpl::CutToCome(const RequestState& request,
-                                 const StepDecision::Run* run) const {
+int32_t SchedulerImpl::CutToCome(const RequestState& request) const {
   const SequenceCache& sequence = manager_.sequence(request.slot);
   if (sequence.pending.has_value()) return sequence.pending->cut;
+  const StepDecision::Run* run = decision_.RunOf(request);
   if (run == nullptr || run->order < 0) return 0;
   const StepDecision::Order& order = decision_.orders[run->order];
   return order.futile ? 0 : order.point.cut;
@@ -85,13 +85,10 @@ int32_t SchedulerImpl::CutToCome(const RequestState& request,
 
 bool SchedulerImpl::IsLeftBySharer(const RequestState& request) const {
   const FirstHeld first = FirstOf(manager_.sequence(request.slot));
-  auto run = decision_.runs.begin();
   return std::ranges::any_of(running_, [&](const RequestState* other) {
-    const bool runs = run != decision_.runs.end() && run->request == other;
-    const StepDecision::Run* its = runs ? &*run++ : nullptr;
     return other != &request &&
            FirstOf(manager_.sequence(other->slot)) == first &&
-           CutToCome(*other, its) > 0;
+           CutToCome(*other) > 0;
   });
 }
 
@@ -101,15 +98,12 @@ int32_t SchedulerImpl::LeftTogether() const {
     bool some_stay = false;
   };
   absl::flat_hash_map<FirstHeld, Group> groups;
-  auto run = decision_.runs.begin();
   for (size_t i = 0; i < running_.size(); ++i) {
-    const RequestState& request = *running_[i];
-    const bool runs = run != decision_.runs.end() && run->request == &request;
-    const StepDecision::Run* its = runs ? &*run++ : nullptr;
     if (decision_.fates[i] == StepDecision::Fate::kPreempted) continue;
+    const RequestState& request = *running_[i];
     const SequenceCache& sequence = manager_.sequence(request.slot);
     Group& group = groups[FirstOf(sequence)];
-    const int32_t cut = CutToCome(request, its);
+    const int32_t cut = CutToCome(request);
     if (cut == 0) {
       group.some_stay = true;
       continue;

@@ -83,6 +83,8 @@ struct StepDecision {
   void Clear();
   void Add(const Run& run);
   void Await(RequestState* fork);
+  // Null: it has none.
+  const Run* RunOf(const RequestState& request) const;
   // Blocks at the peaks of the tenant's requests that are admitted. O(those).
   int32_t ReservedBy(TenantId tenant) const;
 };
