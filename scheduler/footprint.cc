@@ -205,6 +205,25 @@ int32_t NextLength(const DecodeCompression& decode, int32_t length) {
   return decode.begin + num_past * decode.every;
 }
 
+// With whole pages and one shard a table only divides a total that is known
+// without it.
+bool KnowsTotals(const DecodeCompression& decode, const ModelLayout& layout) {
+  return decode.table == nullptr ||
+         (layout.num_shards == 1 &&
+          decode.point.policy.rounding == Rounding::kPage);
+}
+
+// NextPoint, but for the division. REQUIRES: KnowsTotals.
+CompressionPoint UndividedPointAt(const DecodeCompression& decode,
+                                  int32_t length, const ModelLayout& layout) {
+  CompressionPoint point = decode.point;
+  if (decode.table != nullptr) {
+    point.policy.budget = BudgetSpec();
+    point.policy.budget.kind = BudgetKind::kGlobal;
+  }
+  return PointAt(point, nullptr, length, layout);
+}
+
 }  // namespace
 
 CompressionPoint NextPoint(const DecodeCompression& decode, int32_t length,
@@ -216,14 +235,14 @@ CompressionPoint NextPoint(const DecodeCompression& decode, int32_t length,
 std::unique_ptr<const DecodeCompression> WithEnd(
     const DecodeCompression& decode, int32_t end, const ModelLayout& layout) {
   auto longer = std::make_unique<DecodeCompression>(decode);
-  if (decode.table == nullptr) return longer;
+  longer->end = std::max(decode.end, end);
+  if (KnowsTotals(decode, layout)) return longer;
   for (int32_t length = NextLength(decode, decode.end); length <= end;
        length += decode.every) {
     longer->region_blocks =
         std::max(longer->region_blocks,
                  RegionBlocks(NextPoint(decode, length - 1, layout), layout));
   }
-  longer->end = std::max(decode.end, end);
   return longer;
 }
 
@@ -271,24 +290,25 @@ class Walk {
 };
 
 // The points of `decode` in (begin, end]. Nothing goes before something is not
-// protected. From there on, without a table, regions only grow from one to the
-// next, and intervals are whole pages: what is held between the last two is not
-// exceeded between any others. (A region may even be smaller: when a point has
-// nothing to free, the one before is kept. That is not followed.) With a table
-// all count as the largest: where that frees nothing, what is held is no more
-// than it.
+// protected. From there on totals only grow from one to the next, and intervals
+// are whole pages: what is held between the last two is not exceeded between
+// any others. (A region may even be smaller: when a point has nothing to free,
+// the one before is kept. That is not followed.) Where a table decides the
+// total, all regions count as the largest: where that frees nothing, what is
+// held is no more than it.
 void WalkDecode(const DecodeCompression& decode, int32_t begin, int32_t end,
                 const ModelLayout& layout, Walk* walk) {
   const int32_t first = NextLength(
       decode, std::max(begin, decode.point.policy.protected_recent()));
   if (first > end) return;
-  BM_CHECK(decode.table == nullptr || end <= decode.end);
+  const bool knows_totals = KnowsTotals(decode, layout);
+  BM_CHECK(knows_totals || end <= decode.end);
   const auto compress_at = [&](int32_t length) {
-    if (decode.table != nullptr) {
+    if (knows_totals) {
+      walk->Compress(UndividedPointAt(decode, length, layout));
+    } else {
       walk->Compress(LargestCut(length, layout.page_size),
                      decode.region_blocks);
-    } else {
-      walk->Compress(NextPoint(decode, length - 1, layout));
     }
   };
   walk->ComputeUntil(first);

@@ -75,8 +75,8 @@ std::unique_ptr<const DecodeCompression> DecodeCompressionOf(
     const RequestEviction& eviction, int32_t num_prompt, int32_t end,
     const ModelLayout& layout);
 
-// The same, known until `end`. Cost: O(1); with a table and a later end
-// O(heads) for every point until then.
+// The same, known until `end`. Cost: O(1); where a table decides how many pages
+// a region has, O(heads) for every point until a later end.
 std::unique_ptr<const DecodeCompression> WithEnd(
     const DecodeCompression& decode, int32_t end, const ModelLayout& layout);
 

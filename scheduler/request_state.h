@@ -45,9 +45,10 @@ struct DecodeCompression {
   std::shared_ptr<const BudgetTable> table;
   int32_t begin = 0;  // length of the prompt
   int32_t every = 0;
-  // With a table: the most blocks that a region takes which is made at a length
-  // up to `end`. Which heads it favours decides what the largest shard has, and
-  // their shares change with the cut: it need not be the last.
+  // Where a table decides how many pages a region has (several shards, or
+  // rounding to tokens): the most blocks that one takes which is made at a
+  // length up to `end`. Which heads it favours decides what the largest shard
+  // has, and their shares change with the cut: it need not be the last.
   int32_t end = 0;
   int32_t region_blocks = 0;
 };
