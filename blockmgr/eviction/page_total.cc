@@ -95,6 +95,16 @@ int64_t MinHeadPages(const EvictionPolicy& policy, const HeadShape& shape,
   return std::max(int64_t{1}, ProtectedPages(policy, shape, range));
 }
 
+namespace {
+
+// round(page): what so many heads get that share one total.
+int64_t PagesFor(int64_t num_heads, int64_t mean, int64_t min_pages,
+                 const HeadShape& shape) {
+  return std::max(num_heads * mean / shape.page_size, num_heads * min_pages);
+}
+
+}  // namespace
+
 std::vector<BudgetScope> BudgetScopes(const EvictionPolicy& policy,
                                       const EvictionTarget& target,
                                       const HeadShape& shape,
@@ -103,7 +113,7 @@ std::vector<BudgetScope> BudgetScopes(const EvictionPolicy& policy,
   const int64_t min_pages = MinHeadPages(policy, shape, range);
   const int64_t heads = shape.num_heads;
   const auto pages_for = [&](int64_t num_heads) {
-    return std::max(num_heads * mean / shape.page_size, num_heads * min_pages);
+    return PagesFor(num_heads, mean, min_pages, shape);
   };
   if (policy.budget.kind == BudgetKind::kGlobal) {
     const int64_t all = NumHeads(shape);
@@ -142,15 +152,19 @@ int64_t PageTotal(const EvictionPolicy& policy, const EvictionTarget& target,
   BM_CHECK(policy.budget.kind != BudgetKind::kExternal);
   BM_CHECK(!policy.needs_table());
   BM_CHECK(policy.parity == Parity::kNone);
+  const int64_t mean = MeanEntries(policy, target, range);
   if (policy.rounding == Rounding::kPage) {
-    int64_t total = 0;
-    for (const BudgetScope& scope :
-         BudgetScopes(policy, target, shape, range)) {
-      total += scope.pages;
-    }
-    return total;
+    // The sum over BudgetScopes: a pyramid only moves pages between layers.
+    const int64_t min_pages = MinHeadPages(policy, shape, range);
+    const BudgetKind kind = policy.budget.kind;
+    const bool of_model = kind == BudgetKind::kGlobal ||
+                          kind == BudgetKind::kPyramid ||
+                          kind == BudgetKind::kAdaPyramid;
+    return of_model ? PagesFor(NumHeads(shape), mean, min_pages, shape)
+                    : shape.num_layers *
+                          PagesFor(shape.num_heads, mean, min_pages, shape);
   }
-  const int64_t entries = NumHeads(shape) * MeanEntries(policy, target, range);
+  const int64_t entries = NumHeads(shape) * mean;
   const int64_t slack = NumHeads(shape) * (shape.page_size - 1);
   // No head holds more than one entry per position.
   return std::min((entries + slack) / shape.page_size,

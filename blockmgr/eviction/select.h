@@ -54,7 +54,7 @@ struct KeepSets {
 
 // The most pages a region made by this policy may have, over all layers and
 // heads: the reservation is CeilDiv(PageTotal, layers * heads) blocks. Depends
-// on the arguments alone, never on scores or on what heads hold. O(layers), and
+// on the arguments alone, never on scores or on what heads hold. O(1), and
 // O(layers * heads) for external budgets.
 //
 // With B = target.TokensPerHead(cut), at least 1 (the cut when the length is at

@@ -1,8 +1,11 @@
+#include <cstdint>
+#include <random>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "blockmgr/eviction/page_math.h"
 #include "blockmgr/eviction/select.h"
 
 namespace blockmgr {
@@ -110,6 +113,35 @@ TEST(PageTotalTest, EveryFormulaKeepsTheModelsTotal) {
     // 160 positions: more than twice 79, fewer than twice 81.
     EXPECT_EQ(PageTotal(policy, Tokens(79), {3, 8, 16}, {160, 161}), 118);
     EXPECT_EQ(PageTotal(policy, Tokens(81), {3, 8, 16}, {160, 161}), 121);
+  }
+}
+
+// Known without dividing it.
+TEST(PageTotalTest, IsTheSumOverItsScopes) {
+  std::mt19937 random(7);
+  const auto up_to = [&random](int32_t most) {
+    return 1 + static_cast<int32_t>(random() % most);
+  };
+  for (int32_t trial = 0; trial < 2000; ++trial) {
+    SCOPED_TRACE(trial);
+    EvictionPolicy policy = Unprotected(Rounding::kPage);
+    for (const BudgetKind kind :
+         {BudgetKind::kUniform, BudgetKind::kAdaKv, BudgetKind::kPyramid,
+          BudgetKind::kAdaPyramid, BudgetKind::kGlobal}) {
+      policy.budget.kind = kind;
+      policy.budget.beta = up_to(40);
+      policy.protect = {.sinks = up_to(40) - 1, .recent = up_to(80) - 1};
+      const HeadShape shape = {up_to(12), up_to(9), 1 << up_to(5)};
+      const int32_t cut = up_to(400);
+      const EvictionRange range = {cut, cut + up_to(20) - 1};
+      const EvictionTarget target = Tokens(up_to(500) - 1);
+      int64_t sum = 0;
+      for (const BudgetScope& scope :
+           BudgetScopes(policy, target, shape, range)) {
+        sum += scope.pages;
+      }
+      ASSERT_EQ(PageTotal(policy, target, shape, range), sum);
+    }
   }
 }
 
