@@ -22,6 +22,12 @@ int32_t LargestCut(int32_t length, int32_t page_size) {
 
 namespace {
 
+HeadShape ShardShapeOf(const ModelLayout& layout) {
+  HeadShape shape = ShapeOf(layout);
+  shape.num_heads = layout.shard_heads();
+  return shape;
+}
+
 // By budgets per head: what the shard's own add up to.
 int64_t ExternalPages(const CompressionPoint& point, const ModelLayout& layout,
                       int32_t shard) {
@@ -42,7 +48,7 @@ int64_t ExternalPages(const CompressionPoint& point, const ModelLayout& layout,
 
 int64_t PagesOf(const CompressionPoint& point, const ModelLayout& layout) {
   if (point.budgets == nullptr) {
-    return PageTotal(point.policy, point.target, ShapeOf(layout.ShardLayout()),
+    return PageTotal(point.policy, point.target, ShardShapeOf(layout),
                      {.cut = point.cut, .length = point.length});
   }
   int64_t most = 0;
@@ -64,9 +70,14 @@ std::vector<int64_t> ShardPagesOf(const CompressionPoint& point,
 
 int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout) {
   return static_cast<int32_t>(
-      CeilDiv<int64_t>(PagesOf(point, layout), layout.shard_pages_per_block()));
+      CeilDiv<int64_t>(point.page_total, layout.shard_pages_per_block()));
 }
 
+namespace {
+
+// headkv and lukv become budgets of a caller: neither page counts nor engines
+// need the table. `range` is what the target is measured by; where it covers
+// nothing, nothing is evicted, and the point stays as it is.
 void ResolveTable(const std::shared_ptr<const BudgetTable>& table,
                   const EvictionRange& range, const ModelLayout& layout,
                   CompressionPoint* point) {
@@ -75,6 +86,15 @@ void ResolveTable(const std::shared_ptr<const BudgetTable>& table,
       point->policy, point->target, ShapeOf(layout), range, *table));
   point->policy.budget = BudgetSpec();
   point->policy.budget.kind = BudgetKind::kExternal;
+}
+
+}  // namespace
+
+void ResolvePoint(const std::shared_ptr<const BudgetTable>& table,
+                  const ModelLayout& layout, CompressionPoint* point) {
+  ResolveTable(table, {.cut = point->cut, .length = point->length}, layout,
+               point);
+  point->page_total = point->cut > 0 ? PagesOf(*point, layout) : 0;
 }
 
 namespace {
@@ -101,7 +121,7 @@ CompressionPoint PointAt(const CompressionPoint& any,
   CompressionPoint point = any;
   point.length = length;
   point.cut = LargestCut(length, layout.page_size);
-  ResolveTable(table, {.cut = point.cut, .length = length}, layout, &point);
+  ResolvePoint(table, layout, &point);
   return point;
 }
 
@@ -140,6 +160,7 @@ std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
     } else {
       point.length = length;
       point.cut = LargestCut(length, layout.page_size);
+      ResolvePoint(nullptr, layout, &point);
     }
     if (point.cut > 0 &&
         RegionBlocks(point, layout) < point.cut / layout.page_size) {

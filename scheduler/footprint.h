@@ -18,7 +18,7 @@
 
 namespace blockmgr {
 
-// All heads. Those of one shard: ShapeOf(layout.ShardLayout()).
+// All heads.
 HeadShape ShapeOf(const ModelLayout& layout);
 
 // The largest cut of an eviction when `length` tokens are computed: whole
@@ -33,7 +33,15 @@ int64_t PagesOf(const CompressionPoint& point, const ModelLayout& layout);
 std::vector<int64_t> ShardPagesOf(const CompressionPoint& point,
                                   const ModelLayout& layout);
 
-// Whole blocks to hold those pages.
+// Settles what follows from a point's length and cut: budgets of a caller in
+// place of headkv's and lukv's, so that neither page counts nor engines need
+// the table, and its page total. O(1); by budgets per head, O(heads). Where
+// nothing is covered, nothing is evicted: a table is not asked, and the total
+// is 0.
+void ResolvePoint(const std::shared_ptr<const BudgetTable>& table,
+                  const ModelLayout& layout, CompressionPoint* point);
+
+// Whole blocks to hold its page total.
 int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout);
 
 // The compressions of its prompt that a request asks for, ascending: those that
@@ -57,13 +65,6 @@ CompressionPoint SharedPointAt(const SharedCompression& sharing, int32_t length,
 // How RegionName::history tells the lengths of compressions, and back.
 std::string EncodeHistory(std::span<const CompressionPoint> points);
 std::vector<int32_t> DecodeHistory(absl::string_view history);
-
-// headkv and lukv become budgets of a caller: neither page counts nor engines
-// need the table. `range` is what the target is measured by; where it covers
-// nothing, nothing is evicted, and the point stays as it is.
-void ResolveTable(const std::shared_ptr<const BudgetTable>& table,
-                  const EvictionRange& range, const ModelLayout& layout,
-                  CompressionPoint* point);
 
 // The point of `decode` that comes next when `length` tokens are computed.
 CompressionPoint NextPoint(const DecodeCompression& decode, int32_t length,

@@ -27,6 +27,7 @@ struct CompressionPoint {
   EvictionTarget target;
   std::shared_ptr<const std::vector<float>> scores;
   std::shared_ptr<const std::vector<int32_t>> budgets;
+  int64_t page_total = 0;  // that its region may have: PagesOf
   uint64_t command = 0;    // to be answered; 0: none
   bool is_planned = true;  // in RequestState::compressions before it is ordered
   bool is_shared = false;  // others may start with the region it makes
@@ -41,7 +42,7 @@ struct CompressionPoint {
 
 // EvictionMode::kDecode: compressions of lengths begin + k * every, k >= 1.
 struct DecodeCompression {
-  CompressionPoint point;  // any of its points, but for length, cut and budgets
+  CompressionPoint point;  // what its points have in common
   std::shared_ptr<const BudgetTable> table;
   int32_t begin = 0;  // length of the prompt
   int32_t every = 0;
@@ -56,7 +57,7 @@ struct DecodeCompression {
 // RequestEviction::share_prefix: what sharers have in common.
 struct SharedCompression {
   std::string plan;        // names it, see RegionName
-  CompressionPoint point;  // any of its points, but for length, cut and budgets
+  CompressionPoint point;  // what its points have in common
   std::shared_ptr<const BudgetTable> table;
 };
 

@@ -289,7 +289,7 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
   for (const StepDecision::Order& order : decision_.orders) {
     if (!order.futile &&
         order.num_fresh * int64_t{layout().shard_pages_per_block()} <
-            order.page_total) {
+            order.point.page_total) {
       return;
     }
   }

@@ -198,7 +198,7 @@ void SchedulerImpl::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
     out.policy = order.point.policy;
     out.target = order.point.target;
     out.destination_begin = std::ssize(plan->destinations);
-    out.page_total = order.page_total;
+    out.page_total = order.point.page_total;
     out.shard_page_totals = ShardPagesOf(order.point, layout());
     out.scores = order.point.scores;
     out.budgets = order.point.budgets;

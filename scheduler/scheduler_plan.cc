@@ -139,8 +139,7 @@ bool SchedulerImpl::PlanUnplannedPoint(const RequestState& request,
   point->target = command.target;
   point->scores = command.scores;
   point->budgets = command.budgets;
-  ResolveTable(command.table, {.cut = point->cut, .length = length}, layout(),
-               point);
+  ResolvePoint(command.table, layout(), point);
   return true;
 }
 
@@ -162,9 +161,7 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
   const int32_t cut_now = region == nullptr ? 0 : region->cut;
   order->futile = order->point.cut <= cut_now;
   if (order->futile) return true;
-  order->page_total = PagesOf(order->point, layout());
-  const auto num_destinations = static_cast<int32_t>(
-      CeilDiv<int64_t>(order->page_total, layout().shard_pages_per_block()));
+  const int32_t num_destinations = RegionBlocks(order->point, layout());
   const int32_t num_below =
       (order->point.cut - cut_now) / layout().page_size +
       (region == nullptr ? 0 : static_cast<int32_t>(region->blocks.size()));
@@ -195,8 +192,7 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
 int32_t SchedulerImpl::FreshForOrder(const StepDecision::Order& order,
                                      int32_t num_own, int32_t headroom) const {
   if (order.futile) return 0;
-  const auto num_destinations = static_cast<int32_t>(
-      CeilDiv<int64_t>(order.page_total, layout().shard_pages_per_block()));
+  const int32_t num_destinations = RegionBlocks(order.point, layout());
   const bool copies =
       options_.compaction == CompactionPreference::kFreshFirst &&
       !order.point.in_place && num_destinations <= headroom;

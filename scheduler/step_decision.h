@@ -32,7 +32,6 @@ struct StepDecision {
   };
   struct Order {
     CompressionPoint point;
-    int64_t page_total = 0;
     int32_t num_own = 0;  // blocks below the cut that nobody else uses
     int32_t num_fresh = 0;
     // Blocks below the cut that nobody else uses, less those of the region:

@@ -20,12 +20,14 @@ using ::testing::SizeIs;
 // Without windows it does not matter.
 constexpr int32_t kChunk = 64;
 
-CompressionPoint PointAt(int32_t length, int32_t cut, int32_t tokens) {
+CompressionPoint PointAt(int32_t length, int32_t cut, int32_t tokens,
+                         const ModelLayout& layout) {
   CompressionPoint point;
   point.length = length;
   point.cut = cut;
   point.policy = Recency(tokens).policy;
   point.target = Recency(tokens).target;
+  ResolvePoint(nullptr, layout, &point);
   return point;
 }
 
@@ -41,17 +43,18 @@ TEST(FootprintTest, LargestCutIsWholePagesAndLeavesTheLastToken) {
 TEST(FootprintTest, RegionBlocksRoundPagesUpToWholeBlocks) {
   // Two heads of 6 entries: 3 pages of 4 in each of 2 layers; 4 in a block.
   const ModelLayout layout = SmallLayout(4, 100, 2, 2);
-  const CompressionPoint point = PointAt(41, 40, 6);
+  const CompressionPoint point = PointAt(41, 40, 6, layout);
   EXPECT_EQ(PagesOf(point, layout), 6);
   EXPECT_EQ(RegionBlocks(point, layout), 2);
 }
 
 TEST(FootprintTest, CallersBudgetsCount) {
   const ModelLayout layout = SmallLayout(4, 100, 2, 2);
-  CompressionPoint point = PointAt(41, 40, 6);
+  CompressionPoint point = PointAt(41, 40, 6, layout);
   point.policy.budget.kind = BudgetKind::kExternal;
   point.budgets = std::make_shared<const std::vector<int32_t>>(
       std::vector<int32_t>{1, 4, 5, 40});
+  ResolvePoint(nullptr, layout, &point);
   EXPECT_EQ(PagesOf(point, layout), 1 + 1 + 2 + 10);
   EXPECT_EQ(RegionBlocks(point, layout), 4);
 }
@@ -61,7 +64,7 @@ TEST(FootprintTest, PagesAreThoseOfTheShardWithMost) {
   layout.num_shards = 2;
   // Every shard by itself: two heads of 7 entries, 3 pages of 4 in each of 2
   // layers; all heads together would have 14, not 12.
-  CompressionPoint point = PointAt(41, 40, 7);
+  CompressionPoint point = PointAt(41, 40, 7, layout);
   EXPECT_EQ(PagesOf(point, layout), 6);
   EXPECT_EQ(RegionBlocks(point, layout), 2);
   EXPECT_THAT(ShardPagesOf(point, layout), IsEmpty());
@@ -70,6 +73,7 @@ TEST(FootprintTest, PagesAreThoseOfTheShardWithMost) {
   point.policy.rounding = Rounding::kToken;
   point.budgets = std::make_shared<const std::vector<int32_t>>(
       std::vector<int32_t>{5, 4, 40, 0, 1, 0, 12, 3});
+  ResolvePoint(nullptr, layout, &point);
   EXPECT_EQ(PagesOf(point, layout), 14);
   EXPECT_THAT(ShardPagesOf(point, layout), ElementsAre(4, 14));
   EXPECT_EQ(RegionBlocks(point, layout), 4);
@@ -87,7 +91,7 @@ TEST(FootprintTest, PeakWithoutEvictionIsEveryPosition) {
 
 TEST(FootprintTest, PeakWithEvictionIsThePromptOrWhatFollows) {
   const ModelLayout layout = SmallLayout(4, 100, 2, 2);
-  const std::vector<CompressionPoint> points = {PointAt(41, 40, 6)};
+  const std::vector<CompressionPoint> points = {PointAt(41, 40, 6, layout)};
   EXPECT_EQ(PeakBlocks(40, kChunk, points, layout), 10);  // not compressed yet
   EXPECT_EQ(PeakBlocks(60, kChunk, points, layout), 11);  // the prompt
   EXPECT_EQ(PeakBlocks(76, kChunk, points, layout), 11);  // 2 + 9
@@ -96,8 +100,8 @@ TEST(FootprintTest, PeakWithEvictionIsThePromptOrWhatFollows) {
 
 TEST(FootprintTest, LaterEvictionsShrinkThePeakAgain) {
   const ModelLayout layout = SmallLayout(4, 100, 2, 2);
-  const std::vector<CompressionPoint> points = {PointAt(41, 40, 6),
-                                                PointAt(81, 80, 8)};
+  const std::vector<CompressionPoint> points = {PointAt(41, 40, 6, layout),
+                                                PointAt(81, 80, 8, layout)};
   // Up to 81: 2 + 11 blocks; then 2 for [0, 80) and the rest.
   EXPECT_EQ(PeakBlocks(81, kChunk, points, layout), 13);
   EXPECT_EQ(PeakBlocks(120, kChunk, points, layout), 13);
@@ -106,7 +110,7 @@ TEST(FootprintTest, LaterEvictionsShrinkThePeakAgain) {
 
 TEST(FootprintTest, FutileEvictionsDoNotCount) {
   const ModelLayout layout = SmallLayout(4, 100);
-  const std::vector<CompressionPoint> points = {PointAt(41, 40, 40)};
+  const std::vector<CompressionPoint> points = {PointAt(41, 40, 40, layout)};
   EXPECT_EQ(PeakBlocks(60, kChunk, points, layout), 15);
 }
 
@@ -206,6 +210,7 @@ std::vector<CompressionPoint> AllPoints(const RequestEviction& eviction,
     point.cut = (end - 1) / layout.page_size * layout.page_size;
     point.policy = eviction.policy;
     point.target = eviction.target;
+    ResolvePoint(nullptr, layout, &point);
     points.push_back(point);
   }
   return points;
@@ -293,7 +298,7 @@ TEST(RemainingBlocksTest, FollowsTheRequestToItsEnd) {
   RequestState request;
   for (const int32_t length : {16, 32, 45}) {
     request.compressions.push_back(
-        PointAt(length, LargestCut(length, layout.page_size), 8));
+        PointAt(length, LargestCut(length, layout.page_size), 8, layout));
   }
   for (int32_t begin = 0; begin <= 60; ++begin) {
     SequenceCache sequence;
