@@ -3,6 +3,7 @@
 #define BLOCKMGR_PREFIX_MATCH_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "blockmgr/base/ids.h"
@@ -58,6 +59,10 @@ struct PrefixMatch {
     return cached == nullptr ? source_region : cached->record.get();
   }
   int32_t cut() const { return record() == nullptr ? 0 : record()->cut; }
+  // Without the one of which only the first rows are of use.
+  std::span<const BlockId> full_blocks() const {
+    return std::span(blocks).first(blocks.size() - (has_part ? 1 : 0));
+  }
   // Tokens computed when the region was made; 0: without one.
   int32_t length() const {
     return cached == nullptr ? source_length : cached->length;

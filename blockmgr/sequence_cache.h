@@ -12,9 +12,12 @@
 #ifndef BLOCKMGR_SEQUENCE_CACHE_H_
 #define BLOCKMGR_SEQUENCE_CACHE_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "blockmgr/base/bits.h"
@@ -83,6 +86,33 @@ struct SequenceCache {
                               : static_cast<int32_t>(region->blocks.size()));
   }
 };
+
+// [region] + tail, of a sequence or of what one is about to have.
+struct HeldBlocks {
+  const RegionRecord* region = nullptr;
+  int32_t cut = 0;
+  std::span<const BlockId> tail;
+};
+
+// Whether both hold the same region, or the same block of some page. (A block
+// is never of different pages.) O(pages that both have).
+inline bool ShareBlocks(const HeldBlocks& a, const HeldBlocks& b,
+                        int32_t page_size) {
+  if (a.region != nullptr && a.region == b.region) return true;
+  const int32_t begin = std::max(a.cut, b.cut);
+  const auto from_begin = [begin, page_size](const HeldBlocks& held) {
+    const auto skipped = static_cast<size_t>((begin - held.cut) / page_size);
+    return held.tail.subspan(std::min(skipped, held.tail.size()));
+  };
+  const std::span<const BlockId> pages_a = from_begin(a);
+  const std::span<const BlockId> pages_b = from_begin(b);
+  const size_t num_pages = std::min(pages_a.size(), pages_b.size());
+  int32_t num_shared = 0;  // all are counted: no branch for each
+  for (size_t i = 0; i < num_pages; ++i) {
+    num_shared += pages_a[i] == pages_b[i] ? 1 : 0;
+  }
+  return num_shared > 0;
+}
 
 }  // namespace blockmgr
 

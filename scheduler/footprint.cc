@@ -171,7 +171,8 @@ std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
 }
 
 SharedCompression ShareCompression(const RequestEviction& eviction,
-                                   int32_t num_prompt) {
+                                   int32_t num_prompt,
+                                   const ModelLayout& layout) {
   SharedCompression sharing;
   sharing.point = PointOf(eviction, num_prompt);
   const EvictionTarget& target = sharing.point.target;
@@ -190,6 +191,10 @@ SharedCompression ShareCompression(const RequestEviction& eviction,
   if (eviction.mode == EvictionMode::kEveryChunk) {
     absl::StrAppend(&sharing.plan, " every ", eviction.compress_every);
   }
+  // Nor one that was compressed at other lengths: its sharer leaves out what
+  // would have come before of its own, and that may be what makes it fit.
+  absl::StrAppend(&sharing.plan, " multiple of ",
+                  std::max(eviction.share_multiple, layout.page_size));
   return sharing;
 }
 
@@ -220,10 +225,12 @@ std::vector<int32_t> DecodeHistory(absl::string_view history) {
 
 namespace {
 
+// INT32_MAX: beyond every request.
 int32_t NextLength(const DecodeCompression& decode, int32_t length) {
-  const int32_t num_past =
+  const int64_t num_past =
       std::max(0, length - decode.begin) / decode.every + 1;
-  return decode.begin + num_past * decode.every;
+  return static_cast<int32_t>(
+      std::min<int64_t>(decode.begin + num_past * decode.every, INT32_MAX));
 }
 
 // With whole pages and one shard a table only divides a total that is known
@@ -259,7 +266,7 @@ std::unique_ptr<const DecodeCompression> WithEnd(
   longer->end = std::max(decode.end, end);
   if (KnowsTotals(decode, layout)) return longer;
   for (int32_t length = NextLength(decode, decode.end); length <= end;
-       length += decode.every) {
+       length = NextLength(decode, length)) {
     longer->region_blocks =
         std::max(longer->region_blocks,
                  RegionBlocks(NextPoint(decode, length - 1, layout), layout));

@@ -56,7 +56,8 @@ std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
 // The same of a request that shares its compressed prefix: what its points have
 // in common, its name included. O(table). REQUIRES: eviction.share_prefix.
 SharedCompression ShareCompression(const RequestEviction& eviction,
-                                   int32_t num_prompt);
+                                   int32_t num_prompt,
+                                   const ModelLayout& layout);
 
 // Its point when `length` tokens are computed: the same for all sharers.
 CompressionPoint SharedPointAt(const SharedCompression& sharing, int32_t length,

@@ -10,12 +10,15 @@
 
 namespace blockmgr {
 
-// InvalidArgument naming the field unless low <= value <= high.
+// InvalidArgument naming the field unless low <= value <= high. `why`: where
+// the limits come from, if others than the field's own say.
 inline absl::Status RequireRange(absl::string_view field, int64_t value,
-                                 int64_t low, int64_t high) {
+                                 int64_t low, int64_t high,
+                                 absl::string_view why = "") {
   if (value >= low && value <= high) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": expected ", low, " to ", high, ", got ", value));
+  return absl::InvalidArgumentError(absl::StrCat(
+      field, ": expected ", low, " to ", high,
+      why.empty() ? "" : absl::StrCat(" (", why, ")"), ", got ", value));
 }
 
 }  // namespace blockmgr

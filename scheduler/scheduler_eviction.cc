@@ -73,7 +73,7 @@ PlannedEviction SchedulerImpl::PlanEviction(const Request& request) const {
   }
   if (eviction.share_prefix) {
     planned.sharing = std::make_unique<const SharedCompression>(
-        ShareCompression(eviction, num_prompt));
+        ShareCompression(eviction, num_prompt, layout()));
   }
   return planned;
 }
@@ -157,9 +157,17 @@ absl::Status SchedulerImpl::ValidateEviction(
                        page_size, " (page_size) and at least ", least, ", got ",
                        eviction.compress_every));
     }
+  } else if (eviction.compress_every != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "eviction.compress_every: expected 0, or mode every_chunk or decode, "
+        "got ",
+        eviction.compress_every, " with another mode"));
   }
   return RequireRange("eviction.policy: window", policy.query_window(), 0,
-                      MaxQueryWindow());
+                      MaxQueryWindow(),
+                      options_.long_prefill_token_threshold == MaxQueryWindow()
+                          ? "to long_prefill_token_threshold"
+                          : "to max_num_batched_tokens - max_num_seqs + 1");
 }
 
 int32_t SchedulerImpl::MaxQueryWindow() const {

@@ -26,12 +26,9 @@ bool SchedulerImpl::IsCopied(const RequestState& request,
         other->next_compression == std::ssize(other->compressions)) {
       return false;
     }
-    if (match.record() != nullptr || sequence.region != nullptr) {
-      return match.record() == sequence.region.get();
-    }
-    // Whoever shares blocks shares the first.
-    return !sequence.tail.empty() && !match.blocks.empty() &&
-           match.blocks.front() == sequence.tail.front();
+    return ShareBlocks({match.record(), match.cut(), match.full_blocks()},
+                       {sequence.region.get(), sequence.cut(), sequence.tail},
+                       layout().page_size);
   };
   return NumInUse(match) > 0 && std::ranges::any_of(running_, copies);
 }

@@ -11,7 +11,9 @@
 namespace blockmgr {
 namespace {
 
-// Whoever shares blocks shares the region, or else the first of them.
+// Whoever shares blocks shares the region, or else, as a rule, the first of
+// them. (Not who has found what another one with a region computed behind it: a
+// step may be lost on waiting for those.)
 using FirstHeld = std::pair<const RegionRecord*, BlockId>;
 
 FirstHeld FirstOf(const SequenceCache& sequence) {
@@ -84,11 +86,13 @@ int32_t SchedulerImpl::CutToCome(const RequestState& request) const {
 }
 
 bool SchedulerImpl::IsLeftBySharer(const RequestState& request) const {
-  const FirstHeld first = FirstOf(manager_.sequence(request.slot));
+  const SequenceCache& sequence = manager_.sequence(request.slot);
   return std::ranges::any_of(running_, [&](const RequestState* other) {
-    return other != &request &&
-           FirstOf(manager_.sequence(other->slot)) == first &&
-           CutToCome(*other) > 0;
+    if (other == &request || CutToCome(*other) == 0) return false;
+    const SequenceCache& its = manager_.sequence(other->slot);
+    return ShareBlocks({sequence.region.get(), sequence.cut(), sequence.tail},
+                       {its.region.get(), its.cut(), its.tail},
+                       layout().page_size);
   });
 }
 

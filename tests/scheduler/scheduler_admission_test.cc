@@ -370,5 +370,45 @@ TEST_F(EqualProgressTest, TheObservationWindowIsNotCut) {
   driver.CheckQuiescent();
 }
 
+// Numbers from a client that are beyond every request.
+TEST(HugeNumbersTest, AreBeyondTheEnd) {
+  for (const int32_t huge :
+       {INT32_MAX, INT32_MAX - 3, INT32_MAX / 4 * 4 - 28}) {
+    for (const EvictionMode mode :
+         {EvictionMode::kAfterPrefill, EvictionMode::kEveryChunk,
+          EvictionMode::kDecode, EvictionMode::kPressure}) {
+      const bool has_interval =
+          mode == EvictionMode::kEveryChunk || mode == EvictionMode::kDecode;
+      for (const bool protects : {false, true}) {
+        SCOPED_TRACE(testing::Message()
+                     << huge << " " << static_cast<int>(mode));
+        SchedulerDriver driver(SmallLayout(4, 100), PlainOptions());
+        Request request = MakeRequest("a", 20, 8);
+        request.eviction = Recency(8);
+        request.eviction.mode = mode;
+        if (has_interval) request.eviction.compress_every = huge / 4 * 4;
+        if (protects) {
+          request.eviction.policy.protect = {.sinks = huge, .recent = huge};
+          if (has_interval) request.eviction.compress_every = 4;
+        }
+        const RequestId id = Submit(&driver, request);
+        driver.Drain();
+        EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kLength);
+        driver.CheckQuiescent();
+      }
+    }
+  }
+}
+
+TEST(IntervalTest, IsForModesThatHaveOne) {
+  SchedulerDriver driver(SmallLayout(4, 100), PlainOptions());
+  Request request = MakeRequest("a", 20, 8);
+  request.eviction = Recency(8);
+  request.eviction.compress_every = 8;
+  EXPECT_THAT(driver.Submit(request),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("eviction.compress_every: expected 0")));
+}
+
 }  // namespace
 }  // namespace blockmgr

@@ -245,5 +245,30 @@ TEST_F(PromiseTest, WhoAreCompressedAtOnceTakeTurns) {
   }
 }
 
+// "a" has compressed its past, and computed a page behind it that "b" finds in
+// the cache, after pages that nobody has any more: "a" leaves that page when it
+// is compressed again, and gives back one block less.
+TEST_F(PromiseTest, WhatIsFoundBehindAnothersRegionIsShared) {
+  for (int32_t num_blocks = 15; num_blocks < 40; ++num_blocks) {
+    for (const int32_t max_tokens : {4, 8, 12}) {
+      SCOPED_TRACE(testing::Message() << num_blocks << " " << max_tokens);
+      SchedulerOptions options = Options();
+      options.long_prefill_token_threshold = 0;
+      options.policy = SchedulingPolicy::kPriority;
+      SchedulerDriver driver(SmallLayout(1, num_blocks), options,
+                             {.keeps_all = true});
+      Request a = MakeRequest("a", 8, 24);
+      a.eviction = Recency(4, EvictionMode::kDecode, 4);
+      const absl::StatusOr<RequestId> first = driver.Submit(a);
+      if (!first.ok()) continue;  // does not fit
+      driver.RunUntil([&] { return !driver.served(*first).outputs.empty(); });
+      Request b = MakeRequest("b", 9, max_tokens);
+      b.priority = -1;
+      if (!driver.Submit(b).ok()) continue;
+      ExpectKept(&driver);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace blockmgr

@@ -195,6 +195,43 @@ TEST_P(SharedCompressionTest, EveryChunkGoesOnFromTheLastChunk) {
                           CanaryEviction{.length = 68, .cut = 64}));
 }
 
+// A prefix that was compressed where its sharer would not have been: by a table
+// it may be larger than what the sharer was let in for.
+TEST_P(SharedCompressionTest, WhatIsFoundFitsWhereItsSharerDoes) {
+  ModelLayout layout = SmallLayout(4, 64, 1, 8);
+  layout.num_shards = 8;
+  const auto sharer = [&](const char* id, int32_t num_prompt,
+                          int32_t max_tokens, int32_t share_multiple) {
+    Request request = MakeRequest(id, num_prompt, max_tokens);
+    request.eviction.mode = EvictionMode::kAfterPrefill;
+    request.eviction.policy.scorer.kind = ScorerKind::kStreaming;
+    request.eviction.policy.scorer.sinks = 20;
+    request.eviction.target.ratio = *KeepRatio::Parse("0.5");
+    UseTable(HeadScores{.num_layers = 1,
+                        .num_heads = 8,
+                        .scores = {1, 0, 0, 0, 0, 0, 0, 0}},
+             &request.eviction);
+    request.eviction.policy.budget.share = 1.0;
+    request.eviction.share_prefix = true;
+    request.eviction.share_multiple = share_multiple;
+    return request;
+  };
+  int32_t num_served = 0;
+  for (int32_t num_blocks = 14; num_blocks < 40; ++num_blocks) {
+    SCOPED_TRACE(num_blocks);
+    layout.num_blocks = num_blocks;
+    SchedulerDriver driver(layout, CachingOptions(GetParam()),
+                           {.keeps_all = true});
+    if (!driver.Submit(sharer("a", 49, 1, 0)).ok()) continue;
+    driver.Drain();
+    if (!driver.Submit(sharer("b", 50, 60, 44)).ok()) continue;
+    driver.Drain();
+    driver.CheckQuiescent();
+    ++num_served;
+  }
+  EXPECT_GT(num_served, 10);
+}
+
 // Budgets by a table are those of each length, whoever's prompt goes on: the
 // canary engine keeps the counts that it is told.
 TEST_P(SharedCompressionTest, TablesAreSharedByTheirContent) {

@@ -50,9 +50,8 @@ TEST(TableFootprintTest, AnEarlyRegionMayBeTheLargest) {
   layout.num_shards = 2;
   RequestEviction eviction = DecodeByTable(
       100, 40,
-      HeadScores{.num_layers = 1,
-                 .num_heads = 4,
-                 .scores = {2.0f, 0.0f, 1.0f, 1.0f}});
+      HeadScores{
+          .num_layers = 1, .num_heads = 4, .scores = {2.0f, 0.0f, 1.0f, 1.0f}});
   eviction.policy.budget.share = 1.0;
   const auto decode = DecodeCompressionOf(eviction, 100, 340, layout);
   const auto points = AllPoints(*decode, 340, layout);
@@ -70,10 +69,10 @@ TEST(TableFootprintTest, PeakBoundsThatOfFollowingEveryPoint) {
     std::mt19937 random(seed);
     ModelLayout layout = SmallLayout(4, 100000, 2, 4);
     layout.num_shards = 1 << random() % 3;
-    RequestEviction eviction = DecodeByTable(
-        static_cast<int32_t>(20 + random() % 200),
-        static_cast<int32_t>(4 * (1 + random() % 20)),
-        SkewedTable(layout, seed));
+    RequestEviction eviction =
+        DecodeByTable(static_cast<int32_t>(20 + random() % 200),
+                      static_cast<int32_t>(4 * (1 + random() % 20)),
+                      SkewedTable(layout, seed));
     const bool by_page = random() % 2 == 0;
     eviction.policy.protect.recent =
         random() % 3 == 0 ? static_cast<int32_t>(random() % 60) : 0;
@@ -143,8 +142,8 @@ TEST(TableFootprintTest, SharersAgreeOnBudgets) {
       SCOPED_TRACE(testing::Message() << "seed " << seed);
       RequestEviction eviction = ChunksByTable(layout, seed);
       eviction.mode = mode;
-      const SharedCompression sharing = ShareCompression(eviction, 700);
-      ASSERT_EQ(sharing.plan, ShareCompression(eviction, 901).plan);
+      const SharedCompression sharing = ShareCompression(eviction, 700, layout);
+      ASSERT_EQ(sharing.plan, ShareCompression(eviction, 901, layout).plan);
       for (const int32_t num_prompt : {700, 901}) {
         const auto points = PlanCompressions(eviction, num_prompt, layout);
         ASSERT_THAT(points, Not(IsEmpty()));
@@ -155,11 +154,11 @@ TEST(TableFootprintTest, SharersAgreeOnBudgets) {
           ASSERT_EQ(shared.policy, point.policy);
           ASSERT_EQ(shared.policy.budget.kind, BudgetKind::kExternal);
           ASSERT_EQ(*shared.budgets, *point.budgets);
-          ASSERT_EQ(*shared.budgets,
-                    TableBudgets(eviction.policy, eviction.target,
-                                 ShapeOf(layout),
-                                 {.cut = point.cut, .length = point.length},
-                                 *eviction.table));
+          ASSERT_EQ(
+              *shared.budgets,
+              TableBudgets(eviction.policy, eviction.target, ShapeOf(layout),
+                           {.cut = point.cut, .length = point.length},
+                           *eviction.table));
         }
       }
     }
@@ -170,13 +169,13 @@ TEST(TableFootprintTest, SharersAgreeOnBudgets) {
 TEST(TableFootprintTest, SharingIsByTheTablesContent) {
   const ModelLayout layout = SmallLayout(4, 1000, 2, 4);
   RequestEviction eviction = ChunksByTable(layout, 2);
-  const std::string plan = ShareCompression(eviction, 100).plan;
+  const std::string plan = ShareCompression(eviction, 100, layout).plan;
   UseTable(SkewedScores(layout, 2), &eviction);
-  EXPECT_EQ(ShareCompression(eviction, 100).plan, plan);
+  EXPECT_EQ(ShareCompression(eviction, 100, layout).plan, plan);
   HeadScores other = SkewedScores(layout, 2);
   other.scores.back() += 1.0f;
   UseTable(other, &eviction);
-  EXPECT_NE(ShareCompression(eviction, 100).plan, plan);
+  EXPECT_NE(ShareCompression(eviction, 100, layout).plan, plan);
 }
 
 // Admission counts on it: who goes on from what another prompt has left never
@@ -196,11 +195,12 @@ TEST(TableFootprintTest, AnothersCompressionsDoNotRaiseThePeak) {
     const int32_t end = num_prompt + 30;
     const auto own = PlanCompressions(eviction, num_prompt, layout);
     const int32_t peak = PeakBlocks(end, kChunk, own, layout);
-    const SharedCompression sharing = ShareCompression(eviction, num_prompt);
+    const SharedCompression sharing =
+        ShareCompression(eviction, num_prompt, layout);
     for (int32_t length = page_size; length < num_prompt; length += page_size) {
       const CompressionPoint found = SharedPointAt(sharing, length, layout);
-      if (found.cut == 0 || RegionBlocks(found, layout) >=
-                                found.cut / layout.page_size) {
+      if (found.cut == 0 ||
+          RegionBlocks(found, layout) >= found.cut / layout.page_size) {
         continue;
       }
       std::vector<CompressionPoint> adopted = own;

@@ -78,6 +78,7 @@ constexpr Field kFields[] = {
     {"retention_percent", &SimOptions::retention_percent},
     {"media_percent", &SimOptions::media_percent},
     {"table_percent", &SimOptions::table_percent},
+    {"keeps_all", &SimOptions::keeps_all},
 };
 
 // Layer groups in a third of the runs, and in a tenth a window alone.
@@ -240,6 +241,7 @@ CanaryOptions SimOptions::Canary() const {
   return {.seed = static_cast<uint64_t>(seed) + 1,
           .vocabulary = vocabulary,
           .same_choice_on_replay = other_choices == 0,
+          .keeps_all = keeps_all != 0,
           .refuse_one_in = refuse_one_in,
           .num_host_blocks = num_host_blocks,
           .max_drafts = max_drafts,
@@ -308,6 +310,7 @@ SimOptions OptionsForSeed(int32_t seed) {
       random.Pick<int32_t>({0, 0, 1, 2});
   options.media_percent = random.Pick<int32_t>({0, 40});
   options.table_percent = random.Pick<int32_t>({0, 0, 30, 80});
+  options.keeps_all = random.OneIn(2) ? 1 : 0;
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());
   return options;

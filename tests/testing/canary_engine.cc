@@ -370,7 +370,7 @@ KeepSets CanaryEngine::ChooseSurvivors(const CanaryTable& table,
   std::vector<int32_t> heads(num_heads);
   std::iota(heads.begin(), heads.end(), 0);
   random.Shuffle(&heads);
-  const bool greedy = random.UpTo(2) == 0;
+  const bool greedy = random.UpTo(2) == 0 || options_.keeps_all;
   std::vector<int64_t> pages_left = PageTotals(order);
   std::vector<int64_t> counts(num_heads);
   for (const int32_t h : heads) {

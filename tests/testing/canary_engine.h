@@ -49,6 +49,9 @@ struct CanaryOptions {
   // Whether a recomputed sequence keeps the entries it kept before. Real
   // engines do; the bookkeeping must survive one that does not.
   bool same_choice_on_replay = true;
+  // Whether heads keep all that an order leaves them, in order of their choice:
+  // regions as large as promised. Else one compression in three does.
+  bool keeps_all = false;
   // Of so many eviction orders one is refused; 0: none.
   int32_t refuse_one_in = 0;
   int32_t num_host_blocks = 0;
