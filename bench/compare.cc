@@ -74,7 +74,21 @@ std::string Eviction(const Json& report) {
       keep->is_null() && tokens != report.end()
           ? absl::StrCat(tokens->dump(), " tokens per head")
           : keep->dump();
-  return absl::StrCat("keep ", kept, ", ", policy->get<std::string>());
+  std::string text =
+      absl::StrCat("keep ", kept, ", ", policy->get<std::string>());
+  const auto mode = report.find("eviction_mode");
+  if (mode != report.end() && mode->is_string()) {
+    absl::StrAppend(&text, ", ", mode->get<std::string>());
+  }
+  const auto every = report.find("compress_every");
+  if (every != report.end() && every->is_number()) {
+    absl::StrAppend(&text, " ", every->dump());
+  }
+  const auto shared = report.find("share_prefix");
+  if (shared != report.end() && *shared == true) {
+    absl::StrAppend(&text, ", shared prefixes");
+  }
+  return text;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/keep_ratio.h"
 #include "blockmgr/eviction/policy.h"
+#include "scheduler/server/scheduler_flags.h"
 
 namespace blockmgr {
 namespace {
@@ -121,8 +122,8 @@ void AddEvictionFlags(CLI::App* app, EvictionFlags* flags) {
                   "after the prompt and along the output; pressure, when "
                   "blocks are short, before anybody is preempted [default: "
                   "every_chunk with --compress-every, else after_prefill]")
-      ->transform(CLI::CheckedTransformer(ModeNames()).description(
-          "after_prefill|every_chunk|decode|pressure"))
+      ->transform(
+          NameIn(ModeNames(), "after_prefill|every_chunk|decode|pressure"))
       ->group(kGroup);
   app->add_option("--compress-every", flags->compress_every,
                   "evict after every so many tokens, of the prompt "

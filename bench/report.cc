@@ -34,6 +34,11 @@ Json NumberOrInf(double value) {
 
 std::string PercentileName(double q) { return absl::StrCat("p", q); }
 
+// Labels may be in any encoding; a result is not thrown away for that.
+std::string Text(const Json& report) {
+  return report.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
 void AddInput(const BenchOptions& options, const BenchPlan& plan, Json* json) {
   const bool trace = options.dataset.name != "random";
   (*json)["num_prompts"] = plan.workload.requests.size();
@@ -63,6 +68,18 @@ void AddInput(const BenchOptions& options, const BenchPlan& plan, Json* json) {
   (*json)["compress_every"] = plan.eviction.compress_every > 0
                                   ? Json(plan.eviction.compress_every)
                                   : Json(nullptr);
+  (*json)["share_prefix"] = plan.eviction.share_prefix;
+  (*json)["share_multiple"] = plan.eviction.share_multiple > 0
+                                  ? Json(plan.eviction.share_multiple)
+                                  : Json(nullptr);
+  const auto random = [&](auto value) {
+    return trace ? Json(nullptr) : Json(value);
+  };
+  const RandomDatasetOptions& dataset = options.dataset.random;
+  (*json)["random_input_len"] = random(dataset.input_tokens);
+  (*json)["random_output_len"] = random(dataset.output_tokens);
+  (*json)["random_range_ratio"] = random(dataset.range_ratio);
+  (*json)["random_prefix_len"] = random(dataset.prefix_tokens);
   Json metadata = Json::object();
   for (const auto& [key, value] : plan.metadata) metadata[key] = value;
   (*json)["metadata"] = std::move(metadata);
@@ -272,6 +289,7 @@ Json BuildReport(const BenchOptions& options, const BenchPlan& plan,
                       ? Json(static_cast<int64_t>(value))
                       : Json(value);
   }
+  for (const auto& [key, name] : result.choices) config[key] = name;
   json["config"] = std::move(config);
   if (options.save_detailed) AddDetails(result, &json);
   return json;
@@ -346,7 +364,7 @@ absl::Status WriteReport(const std::string& path, const Json& report) {
   const std::string temporary = absl::StrCat(path, ".tmp");
   if (!error) {
     std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    out << report.dump(2) << "\n";
+    out << Text(report) << "\n";
     out.close();
     if (!out) error = std::make_error_code(std::errc::io_error);
   }
@@ -361,7 +379,7 @@ absl::Status WriteReport(const std::string& path, const Json& report) {
 absl::Status PublishReport(const BenchOptions& options, const Json& report,
                            const std::string& time) {
   const std::string text =
-      options.json ? absl::StrCat(report.dump(2), "\n") : FormatReport(report);
+      options.json ? absl::StrCat(Text(report), "\n") : FormatReport(report);
   std::fwrite(text.data(), 1, text.size(), stdout);
   if (std::fflush(stdout) != 0) {
     return absl::UnavailableError("result: cannot write standard output");

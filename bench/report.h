@@ -46,6 +46,7 @@ struct RunResult {
   std::string model_id;
   // What ran it, named as its flags.
   std::vector<std::pair<std::string, double>> config;
+  std::vector<std::pair<std::string, std::string>> choices;  // of it, by name
 };
 
 // `date`: wall-clock time of the run. Unset for a simulation, whose report

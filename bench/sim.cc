@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <deque>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -240,6 +241,24 @@ absl::StatusOr<RunResult> Simulation::Run() {
   return result;
 }
 
+template <typename Enum>
+std::string ChoiceName(const std::map<std::string, Enum>& names, Enum value) {
+  const auto found = std::ranges::find(
+      names, value,
+      [](const auto& name) -> const Enum& { return name.second; });
+  BM_CHECK(found != names.end());
+  return found->first;
+}
+
+std::vector<std::pair<std::string, std::string>> Choices(
+    const SchedulerOptions& scheduler) {
+  return {
+      {"scheduling_policy",
+       ChoiceName(SchedulingPolicyNames(), scheduler.policy)},
+      {"admission", ChoiceName(AdmissionPolicyNames(), scheduler.admission)},
+      {"chunk_policy", ChoiceName(ChunkPolicyNames(), scheduler.chunk_policy)}};
+}
+
 std::vector<std::pair<std::string, double>> Config(const SimOptions& options) {
   const SchedulerOptions& scheduler = options.scheduler;
   const SimModel& model = options.model;
@@ -253,10 +272,6 @@ std::vector<std::pair<std::string, double>> Config(const SimOptions& options) {
       {"watermark", scheduler.watermark},
       {"max_steps_in_flight", scheduler.max_steps_in_flight},
       {"num_speculative_tokens", scheduler.num_speculative_tokens},
-      // As enums number them.
-      {"scheduling_policy", static_cast<double>(scheduler.policy)},
-      {"admission", static_cast<double>(scheduler.admission)},
-      {"chunk_policy", static_cast<double>(scheduler.chunk_policy)},
       {"prefix_aging", scheduler.prefix_aging},
       {"max_bypasses", scheduler.max_bypasses},
       {"min_prefix_wait_tokens", scheduler.min_prefix_wait_tokens},
@@ -276,6 +291,7 @@ std::vector<std::pair<std::string, double>> Config(const SimOptions& options) {
       {"flops", model.flops},
       {"bandwidth", model.bandwidth},
       {"step_overhead_s", model.step_overhead_s},
+      {"host_bandwidth", model.host_bandwidth},
       {"head_concentration", model.head_concentration},
       {"num_drafts", model.num_drafts},
       {"draft_acceptance", model.draft_acceptance},
@@ -299,6 +315,9 @@ constexpr SchedulerFlagTexts kSchedulerTexts{
     .num_speculative_tokens =
         "drafts of a sequence that a step verifies at most, of those of "
         "--sim-drafts",
+    .max_num_blocks =
+        "blocks that the pool, or host memory, may have; each takes 250 bytes "
+        "of this process, over 1 KB with regions",
     .enable_prefix_caching = "share the blocks of equal prefixes [default: on]",
     .reuse_partial_blocks =
         "copy the first rows of a cached block where a prompt goes on as it "
@@ -307,7 +326,7 @@ constexpr SchedulerFlagTexts kSchedulerTexts{
 constexpr PolicyFlagTexts kPolicyTexts{
     .scheduling_policy =
         "who is next of those that wait: the first to come, the lowest "
-        "priority value, or the longest cached prefix",
+        "priority value (here all have the same), or the longest cached prefix",
     .admission =
         "what must be free to admit a request: its whole prompt and the "
         "watermark; all it and those running will ever need; its next step",
@@ -362,6 +381,7 @@ absl::StatusOr<RunResult> RunSim(const SimOptions& options,
   BM_ASSIGN_OR_RETURN(RunResult result, simulation.Run());
   result.model_id = "sim";
   result.config = Config(options);
+  result.choices = Choices(options.scheduler);
   return result;
 }
 

@@ -89,6 +89,8 @@ struct Request {
 
 // An eviction ordered from outside for a live request.
 struct EvictionCommand {
+  // Observes no more queries than the engine has kept of the sequence
+  // (SchedulerOptions::query_window), whatever its window says.
   EvictionPolicy policy;
   EvictionTarget target;
   // Positions [0, cut) are covered; a multiple of page_size, or 0: as many as

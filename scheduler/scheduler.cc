@@ -76,6 +76,10 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(
     const ModelLayout& layout, const SchedulerOptions& options) {
   BM_RETURN_IF_ERROR(layout.Validate());
   BM_RETURN_IF_ERROR(options.Validate());
+  BM_RETURN_IF_ERROR(RequireRange("num_blocks", layout.num_blocks, 2,
+                                  options.max_num_blocks, "to max_num_blocks"));
+  BM_RETURN_IF_ERROR(RequireRange("num_host_blocks", options.num_host_blocks, 0,
+                                  options.max_num_blocks, "to max_num_blocks"));
   return std::make_unique<SchedulerImpl>(layout, options);
 }
 

@@ -32,8 +32,9 @@ absl::Status ValidateLimits(const std::string& field,
 
 absl::Status SchedulerOptions::Validate() const {
   BM_RETURN_IF_ERROR(RequireRange("max_num_seqs", max_num_seqs, 1, 1 << 20));
-  BM_RETURN_IF_ERROR(RequireRange(
-      "max_num_batched_tokens", max_num_batched_tokens, max_num_seqs, 1 << 28));
+  BM_RETURN_IF_ERROR(RequireRange("max_num_batched_tokens",
+                                  max_num_batched_tokens, max_num_seqs, 1 << 28,
+                                  "from max_num_seqs on"));
   BM_RETURN_IF_ERROR(RequireRange("max_model_len", max_model_len, 2, 1 << 28));
   BM_RETURN_IF_ERROR(RequireRange("prefix_aging", prefix_aging, 1, 1 << 28));
   BM_RETURN_IF_ERROR(RequireRange("max_bypasses", max_bypasses, 0, 1 << 28));
@@ -55,6 +56,8 @@ absl::Status SchedulerOptions::Validate() const {
   BM_RETURN_IF_ERROR(
       RequireRange("num_speculative_tokens", num_speculative_tokens, 0, 1024));
   BM_RETURN_IF_ERROR(RequireRange("max_waiting", max_waiting, 1, 1 << 28));
+  BM_RETURN_IF_ERROR(
+      RequireRange("max_num_blocks", max_num_blocks, 2, 1 << 30));
   BM_RETURN_IF_ERROR(RequireRange("query_window", query_window, 0, 1 << 16));
   BM_RETURN_IF_ERROR(
       RequireRange("num_scorer_states", num_scorer_states, 0, INT32_MAX));
@@ -134,11 +137,11 @@ absl::Status ParseTenant(const std::string& text, SchedulerOptions* options) {
   const std::string name = text.substr(0, colon);
   BM_RETURN_IF_ERROR(
       ValidateLimits(absl::StrCat("tenant '", name, "'"), limits));
-  if (name == "*") {
-    options->tenant_limits = limits;
-  } else if (!options->tenants.emplace(name, limits).second) {
-    return error(absl::StrCat("'", name, "' comes twice"));
-  }
+  const bool is_new = name == "*"
+                          ? options->tenant_limits == TenantLimits()
+                          : options->tenants.emplace(name, limits).second;
+  if (!is_new) return error(absl::StrCat("'", name, "' comes twice"));
+  if (name == "*") options->tenant_limits = limits;
   return absl::OkStatus();
 }
 

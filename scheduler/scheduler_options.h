@@ -52,12 +52,17 @@ struct TenantLimits {
   int32_t max_requests = 0;       // waiting and running; more are refused
   int64_t max_queued_tokens = 0;  // of prompts that wait; more are refused
   int32_t weight = 1;             // of its fair share, 1..1000
+
+  friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
 };
 
 struct SchedulerOptions {
-  int32_t max_num_batched_tokens = 2048;  // token budget of a step
-  int32_t max_num_seqs = 256;             // sequences that hold blocks
-  int32_t max_model_len = 131072;         // prompt and output together
+  // Token budget of a step; at least max_num_seqs. How many queries a policy of
+  // a request may observe follows: max_num_batched_tokens - max_num_seqs + 1,
+  // or long_prefill_token_threshold, if that is less.
+  int32_t max_num_batched_tokens = 2048;
+  int32_t max_num_seqs = 256;      // sequences that hold blocks
+  int32_t max_model_len = 131072;  // prompt and output together
 
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   // kPrefix: tokens of cached prefix that one more step of waiting is worth. No
@@ -89,6 +94,10 @@ struct SchedulerOptions {
   // as far as the engine has some; 0..1024. 0: none, whatever it has.
   int32_t num_speculative_tokens = 0;
   int32_t max_waiting = 65536;  // requests; one more is refused
+  // Of an engine's pool, and of its host memory: what is known of every block
+  // (250 bytes, over 1 KB with regions) is this process's memory. A pool with
+  // more is refused.
+  int32_t max_num_blocks = 1 << 22;
   // Queries per layer that an engine keeps of every sequence for evictions
   // ordered from outside; policies of requests raise it for their own.
   int32_t query_window = 32;

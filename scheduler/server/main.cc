@@ -46,6 +46,13 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "Seconds that requests may take to finish after the first "
                   "SIGTERM or SIGINT; a second signal cancels them at once")
       ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            return text.find("nan") == std::string::npos
+                       ? ""
+                       : "expected seconds, got '" + text + "'";
+          },
+          ""))
       ->capture_default_str();
   app->add_option("--log-level", flags->log_level, "Of the log on stderr")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))
@@ -86,9 +93,12 @@ constexpr SchedulerFlagTexts kSchedulerTexts{
         "has some (0: none)",
     .max_waiting =
         "Requests that may wait; more are refused with RESOURCE_EXHAUSTED",
+    .max_num_blocks =
+        "Blocks that an engine's pool, or its host memory, may have; each "
+        "takes 250 bytes of this process, over 1 KB with regions",
     .query_window =
         "Queries that the engine keeps of every sequence, for evictions "
-        "ordered from outside",
+        "ordered from outside, which observe no more",
     .enable_prefix_caching =
         "Reuse the blocks of equal prefixes (on by default)",
     .reuse_partial_blocks =
@@ -166,7 +176,8 @@ int Serve(const Flags& flags, const sigset_t& signals) {
         return Scheduler::Create(layout, options);
       });
   if (!started.ok()) {
-    spdlog::error("{}", std::string(started.status().message()));
+    std::fprintf(stderr, "blockmgrd: %s\n",
+                 std::string(started.status().message()).c_str());
     return EXIT_FAILURE;
   }
   Server& server = **started;

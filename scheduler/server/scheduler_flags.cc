@@ -23,7 +23,7 @@ void AddChoice(CLI::App* app, const char* group, const char* flag, Enum* value,
                const char* chosen, const char* text) {
   if (text == nullptr) return;
   app->add_option(flag, *value, text)
-      ->transform(CLI::CheckedTransformer(names).description(choices))
+      ->transform(NameIn(names, choices))
       ->default_str(chosen)
       ->group(group);
 }
@@ -47,6 +47,7 @@ void AddSchedulerFlags(CLI::App* app, const SchedulerFlagTexts& texts,
   add("--num-speculative-tokens", &options->num_speculative_tokens,
       texts.num_speculative_tokens);
   add("--max-waiting", &options->max_waiting, texts.max_waiting);
+  add("--max-num-blocks", &options->max_num_blocks, texts.max_num_blocks);
   add("--query-window", &options->query_window, texts.query_window);
   if (texts.enable_prefix_caching != nullptr) {
     app->add_flag("--enable-prefix-caching,!--no-enable-prefix-caching",

@@ -5,11 +5,32 @@
 #ifndef SCHEDULER_SERVER_SCHEDULER_FLAGS_H_
 #define SCHEDULER_SERVER_SCHEDULER_FLAGS_H_
 
+#include <map>
+#include <string>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
 #include <CLI/CLI.hpp>
 
 #include "scheduler/scheduler_options.h"
 
 namespace blockmgr {
+
+// For CLI::Option::transform: takes one of `names`, which `choices` lists for
+// help and errors. (CLI::CheckedTransformer prints enums of a byte as bytes.)
+template <typename Enum>
+CLI::Validator NameIn(std::map<std::string, Enum> names, std::string choices) {
+  CLI::Validator validator(choices);
+  validator.operation([names = std::move(names), choices](std::string& input) {
+    const auto found = names.find(input);
+    if (found == names.end()) {
+      return absl::StrCat("expected ", choices, ", got '", input, "'");
+    }
+    input = std::to_string(static_cast<int>(found->second));
+    return std::string();
+  });
+  return validator;
+}
 
 // Help of each flag; without one there is no such flag.
 struct SchedulerFlagTexts {
@@ -21,6 +42,7 @@ struct SchedulerFlagTexts {
   const char* max_steps_in_flight = nullptr;
   const char* num_speculative_tokens = nullptr;
   const char* max_waiting = nullptr;
+  const char* max_num_blocks = nullptr;
   const char* query_window = nullptr;
   const char* enable_prefix_caching = nullptr;
   const char* reuse_partial_blocks = nullptr;

@@ -68,6 +68,51 @@ absl::Status CheckId(absl::string_view field, const std::string& id) {
   return absl::OkStatus();
 }
 
+namespace {
+
+absl::StatusOr<RequestEviction> EvictionFromProto(
+    const v1::RequestEviction& proto) {
+  RequestEviction eviction;
+  switch (proto.mode()) {
+    case v1::EVICTION_MODE_NONE:
+      // Nobody who asks for an eviction wants none.
+      if (proto.ByteSizeLong() > 0) {
+        return Invalid(
+            "eviction.mode: expected one of the modes with the eviction's "
+            "other fields, got EVICTION_MODE_NONE");
+      }
+      return eviction;
+    case v1::EVICTION_MODE_AFTER_PREFILL:
+      eviction.mode = EvictionMode::kAfterPrefill;
+      break;
+    case v1::EVICTION_MODE_EVERY_CHUNK:
+      eviction.mode = EvictionMode::kEveryChunk;
+      break;
+    case v1::EVICTION_MODE_DECODE:
+      eviction.mode = EvictionMode::kDecode;
+      break;
+    case v1::EVICTION_MODE_PRESSURE:
+      eviction.mode = EvictionMode::kPressure;
+      break;
+    default:
+      return Invalid("eviction.mode: unknown value ", proto.mode());
+  }
+  eviction.compress_every = proto.compress_every();
+  eviction.share_prefix = proto.share_prefix();
+  eviction.share_multiple = proto.share_multiple();
+  BM_ASSIGN_OR_RETURN(eviction.policy, FromProto(proto.policy()));
+  BM_ASSIGN_OR_RETURN(eviction.target, FromProto(proto.target()));
+  if (eviction.policy.scorer.kind == ScorerKind::kExternal ||
+      eviction.policy.budget.kind == BudgetKind::kExternal) {
+    return Invalid(
+        "eviction.policy: external scores and budgets come with "
+        "EvictionService, not with the request");
+  }
+  return eviction;
+}
+
+}  // namespace
+
 absl::StatusOr<Request> FromProto(const v1::SubmitRequest& proto) {
   BM_RETURN_IF_ERROR(CheckId("client_session", proto.client_session()));
   BM_RETURN_IF_ERROR(CheckId("request_id", proto.request_id()));
@@ -100,38 +145,7 @@ absl::StatusOr<Request> FromProto(const v1::SubmitRequest& proto) {
     if (wish.has_priority()) out.priority = wish.priority();
     out.duration_ms = wish.duration_ms();
   }
-  switch (proto.eviction().mode()) {
-    case v1::EVICTION_MODE_NONE:
-      return request;
-    case v1::EVICTION_MODE_AFTER_PREFILL:
-      request.eviction.mode = EvictionMode::kAfterPrefill;
-      break;
-    case v1::EVICTION_MODE_EVERY_CHUNK:
-      request.eviction.mode = EvictionMode::kEveryChunk;
-      request.eviction.compress_every = proto.eviction().compress_every();
-      break;
-    case v1::EVICTION_MODE_DECODE:
-      request.eviction.mode = EvictionMode::kDecode;
-      request.eviction.compress_every = proto.eviction().compress_every();
-      break;
-    case v1::EVICTION_MODE_PRESSURE:
-      request.eviction.mode = EvictionMode::kPressure;
-      break;
-    default:
-      return Invalid("eviction.mode: unknown value ", proto.eviction().mode());
-  }
-  request.eviction.share_prefix = proto.eviction().share_prefix();
-  request.eviction.share_multiple = proto.eviction().share_multiple();
-  BM_ASSIGN_OR_RETURN(request.eviction.policy,
-                      FromProto(proto.eviction().policy()));
-  BM_ASSIGN_OR_RETURN(request.eviction.target,
-                      FromProto(proto.eviction().target()));
-  if (request.eviction.policy.scorer.kind == ScorerKind::kExternal ||
-      request.eviction.policy.budget.kind == BudgetKind::kExternal) {
-    return Invalid(
-        "eviction.policy: external scores and budgets come with "
-        "EvictionService, not with the request");
-  }
+  BM_ASSIGN_OR_RETURN(request.eviction, EvictionFromProto(proto.eviction()));
   return request;
 }
 

@@ -46,10 +46,15 @@ TEST(FormatComparisonTest, PutsValuesAndRatiosSideBySide) {
                      {"evicted_bytes", 3221225472},
                      {"kept_entries_min", 32},
                      {"eviction", "snapkv | adakv | topk"},
-                     {"keep_ratio", 0.2}};
+                     {"keep_ratio", 0.2},
+                     {"eviction_mode", "decode"},
+                     {"compress_every", 512},
+                     {"share_prefix", true}};
   const std::string text = FormatComparison("full.json", full, "b.json", kept);
   EXPECT_THAT(text, HasSubstr("A  full.json: no eviction\n"));
-  EXPECT_THAT(text, HasSubstr("B  b.json: keep 0.2, snapkv | adakv | topk\n"));
+  EXPECT_THAT(
+      text, HasSubstr("B  b.json: keep 0.2, snapkv | adakv | topk, decode 512, "
+                      "shared prefixes\n"));
   EXPECT_EQ(LineOf(text, "requests in flight, mean"), "10.0 38.0 3.80x");
   EXPECT_EQ(LineOf(text, "requests in flight, max"), "12 60 5.00x");
   EXPECT_EQ(LineOf(text, "TTFT p50 (ms)"), "2000.0 500.0 0.25x");

@@ -49,6 +49,7 @@ struct Example {
     result.counters.prompt_tokens = 100;
     result.counters.cached_tokens = 25;
     result.config = {{"num_blocks", 64}, {"watermark", 0.01}};
+    result.choices = {{"admission", "vllm"}};
   }
 
   Json Build() const {
@@ -135,6 +136,7 @@ TEST(BuildReportTest, ValuesAreThoseOfTheRun) {
   EXPECT_EQ(report["metadata"]["gpu"], "none");
   EXPECT_EQ(report["config"]["num_blocks"].dump(), "64");
   EXPECT_EQ(report["config"]["watermark"], 0.01);
+  EXPECT_EQ(report["config"]["admission"], "vllm");
   EXPECT_TRUE(report["eviction"].is_null());
   EXPECT_TRUE(report["max_concurrency"].is_null());
 }

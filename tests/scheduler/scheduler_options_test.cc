@@ -41,6 +41,7 @@ TEST(SchedulerOptionsTest, NamesTheFieldAtFault) {
       {"num_speculative_tokens",
        [](SchedulerOptions* o) { o->num_speculative_tokens = 1025; }},
       {"max_waiting", [](SchedulerOptions* o) { o->max_waiting = 0; }},
+      {"max_num_blocks", [](SchedulerOptions* o) { o->max_num_blocks = 1; }},
       {"query_window", [](SchedulerOptions* o) { o->query_window = -1; }},
       {"num_host_blocks", [](SchedulerOptions* o) { o->num_host_blocks = -1; }},
       {"num_host_blocks",
@@ -94,6 +95,12 @@ TEST(ParseTenantTest, RejectsWhatItCannotRead) {
     EXPECT_EQ(options.tenants.size(), 1u);
     EXPECT_EQ(options.tenants.at("taken").weight, 5);
   }
+  SchedulerOptions options;
+  EXPECT_THAT(ParseTenant("*:weight=2", &options), IsOk());
+  EXPECT_THAT(ParseTenant("*:weight=3", &options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("'*' comes twice")));
+  EXPECT_EQ(options.tenant_limits.weight, 2);
 }
 
 }  // namespace

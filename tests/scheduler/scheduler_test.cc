@@ -53,6 +53,19 @@ TEST(SchedulerOptionsTest, CreateChecksTheLayout) {
               StatusIs(kInvalid, HasSubstr("num_heads")));
 }
 
+TEST(SchedulerOptionsTest, PoolsAreNoLargerThanTheirBookkeepingMayBe) {
+  SchedulerOptions options = PlainOptions();
+  options.max_num_blocks = 9;  // the null block among them
+  EXPECT_THAT(Scheduler::Create(SmallLayout(4, 8), options), IsOk());
+  EXPECT_THAT(Scheduler::Create(SmallLayout(4, 9), options),
+              StatusIs(kInvalid,
+                       "num_blocks: expected 2 to 9 (to max_num_blocks), got "
+                       "10"));
+  options.num_host_blocks = 10;
+  EXPECT_THAT(Scheduler::Create(SmallLayout(4, 8), options),
+              StatusIs(kInvalid, HasSubstr("num_host_blocks")));
+}
+
 // The driver checks that a refusal leaves the state as it was.
 TEST(SchedulerSubmitTest, NamesTheFieldAtFault) {
   SchedulerOptions options = PlainOptions();

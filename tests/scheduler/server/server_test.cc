@@ -241,9 +241,11 @@ TEST_F(ServerTest, CutsOffAClientThatDoesNotRead) {
   std::thread answers([&engine] { engine->AnswerAll(); });
   FakeFrontend slow(address(), "slow");
   slow.Open();
+  // It may be cut off before the last of them.
+  ASSERT_TRUE(slow.Submit(std::string(100, 'x'), 1 << 30).ok());
   for (int i = 0; i < 50; ++i) {
-    ASSERT_TRUE(
-        slow.Submit(absl::StrCat(std::string(100, 'x'), i), 1 << 30).ok());
+    const std::string id = absl::StrCat(std::string(100, 'x'), i);
+    if (!slow.Submit(id, 1 << 30).ok()) break;
   }
   // Meanwhile others are served.
   FakeFrontend quick(address(), "quick");

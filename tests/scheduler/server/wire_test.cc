@@ -128,6 +128,22 @@ StepPlan FullPlan() {
   return plan;
 }
 
+// A frontend that forgets the mode is told so.
+TEST(SubmitRequestTest, AnEvictionHasAMode) {
+  v1::SubmitRequest proto;
+  proto.set_client_session("client");
+  proto.set_request_id("a");
+  proto.add_prompt_token_ids(1);
+  proto.set_max_tokens(1);
+  proto.mutable_eviction();
+  EXPECT_THAT(FromProto(proto), IsOk());
+  proto.mutable_eviction()->set_share_prefix(true);
+  EXPECT_THAT(FromProto(proto), StatusIs(kInvalid, HasSubstr("eviction.mode")));
+  proto.mutable_eviction()->set_share_prefix(false);
+  proto.mutable_eviction()->mutable_target()->set_tokens_per_head(8);
+  EXPECT_THAT(FromProto(proto), StatusIs(kInvalid, HasSubstr("eviction.mode")));
+}
+
 TEST(WireTest, PlanCarriesEveryField) {
   v1::StepPlan proto;
   ToProto(FullPlan(), &proto);
