@@ -34,7 +34,7 @@ while [ $# -gt 0 ]; do
     --no-setup) setup=0 ;;
     --results)
       [ $# -ge 2 ] || { echo "demo.sh: --results needs a folder" >&2; exit 2; }
-      results=$2; shift ;;
+      results=$(realpath -m -- "$2"); shift ;;
     -h|--help) usage; exit 0 ;;
     *) echo "demo.sh: unknown argument '$1'" >&2; usage >&2; exit 2 ;;
   esac
