@@ -19,7 +19,8 @@ namespace blockmgr {
 // For CLI::Option::transform: takes one of `names`, which `choices` lists for
 // help and errors. (CLI::CheckedTransformer prints enums of a byte as bytes.)
 template <typename Enum>
-CLI::Validator NameIn(std::map<std::string, Enum> names, std::string choices) {
+CLI::Validator NameIn(std::map<std::string, Enum> names,
+                      const std::string& choices) {
   CLI::Validator validator(choices);
   validator.operation([names = std::move(names), choices](std::string& input) {
     const auto found = names.find(input);
