@@ -52,7 +52,8 @@ struct RequestEviction {
   bool share_prefix = false;
   // For share_prefix: the prompt is compressed at the last multiple of so many
   // tokens, itself a multiple of page_size, instead; 0: page_size. Prompts that
-  // go on from others often agree in whole messages or chunks only.
+  // go on from others often agree in whole messages or chunks only. Requests
+  // with different ones share nothing.
   int32_t share_multiple = 0;
 };
 

@@ -79,6 +79,7 @@ constexpr Field kFields[] = {
     {"media_percent", &SimOptions::media_percent},
     {"table_percent", &SimOptions::table_percent},
     {"keeps_all", &SimOptions::keeps_all},
+    {"again_percent", &SimOptions::again_percent},
 };
 
 // Layer groups in a third of the runs, and in a tenth a window alone.
@@ -311,6 +312,7 @@ SimOptions OptionsForSeed(int32_t seed) {
   options.media_percent = random.Pick<int32_t>({0, 40});
   options.table_percent = random.Pick<int32_t>({0, 0, 30, 80});
   options.keeps_all = random.OneIn(2) ? 1 : 0;
+  options.again_percent = random.Pick<int32_t>({0, 0, 20, 60});
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());
   return options;

@@ -353,6 +353,11 @@ Request World::RandomRequest() {
       EvictLater(&eviction);
     }
   }
+  // Stored runs of worlds without draw what they drew.
+  if (options_.again_percent > 0 &&
+      random_.Between(1, 100) <= options_.again_percent) {
+    GoOn(&request);
+  }
   const bool may_fork = !request.eviction.share_prefix || random_.OneIn(4);
   if (may_fork && random_.Between(1, 100) <= options_.fork_percent) {
     ForkRecent(&request);
