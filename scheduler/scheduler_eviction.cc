@@ -157,11 +157,6 @@ absl::Status SchedulerImpl::ValidateEviction(
                        page_size, " (page_size) and at least ", least, ", got ",
                        eviction.compress_every));
     }
-  } else if (eviction.compress_every != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "eviction.compress_every: expected 0, or mode every_chunk or decode, "
-        "got ",
-        eviction.compress_every, " with another mode"));
   }
   return RequireRange("eviction.policy: window", policy.query_window(), 0,
                       MaxQueryWindow(),

@@ -400,15 +400,5 @@ TEST(HugeNumbersTest, AreBeyondTheEnd) {
   }
 }
 
-TEST(IntervalTest, IsForModesThatHaveOne) {
-  SchedulerDriver driver(SmallLayout(4, 100), PlainOptions());
-  Request request = MakeRequest("a", 20, 8);
-  request.eviction = Recency(8);
-  request.eviction.compress_every = 8;
-  EXPECT_THAT(driver.Submit(request),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("eviction.compress_every: expected 0")));
-}
-
 }  // namespace
 }  // namespace blockmgr

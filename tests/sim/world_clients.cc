@@ -236,7 +236,6 @@ void World::EvictLater(RequestEviction* eviction) {
       options_.page_size * random_.Between(1, 1 + 8 / options_.page_size);
   if (!eviction->share_prefix && random_.OneIn(2)) {
     eviction->mode = EvictionMode::kPressure;
-    eviction->compress_every = 0;
   }
 }
 

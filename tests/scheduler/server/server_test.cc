@@ -89,7 +89,8 @@ TEST_F(ServerTest, RefusesMalformedRequests) {
   FakeFrontend frontend(address(), "a");
   frontend.Open();
   const v1::SubmitRequest good = MakeSubmit("a", "r", 1);
-  const auto refused = [&](const v1::SubmitRequest& request, const char* field) {
+  const auto refused = [&](const v1::SubmitRequest& request,
+                           const char* field) {
     EXPECT_THAT(frontend.Submit(request),
                 GrpcError(grpc::INVALID_ARGUMENT, field));
   };
