@@ -317,7 +317,7 @@ constexpr SchedulerFlagTexts kSchedulerTexts{
         "--sim-drafts",
     .max_num_blocks =
         "blocks that the pool, or host memory, may have; each takes 250 bytes "
-        "of this process, over 1 KB with regions",
+        "of this process, or 740 with regions",
     .enable_prefix_caching = "share the blocks of equal prefixes [default: on]",
     .reuse_partial_blocks =
         "copy the first rows of a cached block where a prompt goes on as it "

@@ -95,7 +95,7 @@ struct SchedulerOptions {
   int32_t num_speculative_tokens = 0;
   int32_t max_waiting = 65536;  // requests; one more is refused
   // Of an engine's pool, and of its host memory: what is known of every block
-  // (250 bytes, over 1 KB with regions) is this process's memory. A pool with
+  // (250 bytes, or 740 with regions) is this process's memory. A pool with
   // more is refused.
   int32_t max_num_blocks = 1 << 22;
   // Queries per layer that an engine keeps of every sequence for evictions

@@ -1,5 +1,6 @@
 // blockmgrd: the daemon.
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -48,9 +49,9 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->check(CLI::NonNegativeNumber)
       ->check(CLI::Validator(
           [](const std::string& text) {
-            return text.find("nan") == std::string::npos
-                       ? ""
-                       : "expected seconds, got '" + text + "'";
+            return std::isnan(std::strtod(text.c_str(), nullptr))
+                       ? "expected seconds, got '" + text + "'"
+                       : "";
           },
           ""))
       ->capture_default_str();
@@ -95,7 +96,7 @@ constexpr SchedulerFlagTexts kSchedulerTexts{
         "Requests that may wait; more are refused with RESOURCE_EXHAUSTED",
     .max_num_blocks =
         "Blocks that an engine's pool, or its host memory, may have; each "
-        "takes 250 bytes of this process, over 1 KB with regions",
+        "takes 250 bytes of this process, or 740 with regions",
     .query_window =
         "Queries that the engine keeps of every sequence, for evictions "
         "ordered from outside, which observe no more",

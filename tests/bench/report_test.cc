@@ -225,6 +225,17 @@ TEST_F(ReportFileTest, WritesAndReadsBack) {
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
 }
 
+TEST_F(ReportFileTest, ALabelInAnyEncodingIsNoLoss) {
+  Example example;
+  example.options.label = "x\xff";
+  const Json report = example.Build();
+  const std::string path = (folder_ / "run.json").string();
+  ASSERT_OK(WriteReport(path, report));
+  ASSERT_OK_AND_ASSIGN(const Json again, ReadReport(path));
+  EXPECT_EQ(again["label"], "x\uFFFD");
+  EXPECT_EQ(again["completed"], report["completed"]);
+}
+
 TEST_F(ReportFileTest, NamesTheFileThatCannotBeWritten) {
   EXPECT_THAT(
       WriteReport((folder_ / "").string(), Json::object()),

@@ -1,6 +1,5 @@
 #include "blockmgr/sequence_cache.h"
 
-#include <memory>
 #include <random>
 #include <set>
 #include <vector>
