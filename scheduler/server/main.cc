@@ -1,6 +1,5 @@
 // blockmgrd: the daemon.
 #include <chrono>
-#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -10,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <absl/strings/numbers.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
@@ -46,14 +46,15 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--drain-timeout", flags->drain_timeout_s,
                   "Seconds that requests may take to finish after the first "
                   "SIGTERM or SIGINT; a second signal cancels them at once")
-      ->check(CLI::NonNegativeNumber)
       ->check(CLI::Validator(
           [](const std::string& text) {
-            return std::isnan(std::strtod(text.c_str(), nullptr))
-                       ? "expected seconds, got '" + text + "'"
-                       : "";
+            // Not so for nan either.
+            double seconds = -1;
+            return absl::SimpleAtod(text, &seconds) && seconds >= 0
+                       ? ""
+                       : "expected at least 0, got '" + text + "'";
           },
-          ""))
+          "SECONDS"))
       ->capture_default_str();
   app->add_option("--log-level", flags->log_level, "Of the log on stderr")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))
