@@ -52,6 +52,14 @@ void* DeviceProblem::AllocateBytes(int64_t bytes) {
   return memory;
 }
 
+uint16_t* DeviceProblem::AllocateElements(int64_t count, uint64_t seed) {
+  uint16_t* elements = Allocate<uint16_t>(count);
+  if (!status_.ok()) return nullptr;
+  status_ = CudaStatus(LaunchFillElements(elements, count, seed, nullptr),
+                       "elements");
+  return elements;
+}
+
 DeviceProblem::~DeviceProblem() {
   for (void* memory : memory_) static_cast<void>(cudaFree(memory));
 }
@@ -75,8 +83,9 @@ absl::StatusOr<std::unique_ptr<DeviceProblem>> DeviceProblem::Create(
   result->AddSnapKv();
   result->AddKeyScores();
   result->AddValueNorms();
-  result->AddSelection("select_uniform", SelectBudget::kEqual);
-  result->AddSelection("select_adakv", SelectBudget::kBlend);
+  const float* scores = result->SendScores();
+  result->AddSelection("select_uniform", SelectBudget::kEqual, scores);
+  result->AddSelection("select_adakv", SelectBudget::kBlend, scores);
   BM_RETURN_IF_ERROR(result->status_);
   // Timers have streams of their own.
   BM_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "set-up"));
@@ -97,22 +106,16 @@ absl::Status DeviceProblem::FillPools(int64_t rotated_bytes) {
   const int64_t num_copies = std::clamp<int64_t>(
       CeilDiv(rotated_bytes, problem_.kv_bytes()), 1, kMaxCopies);
   for (int64_t copy = 0; copy < num_copies; ++copy) {
-    uint16_t* pool = Allocate<uint16_t>(num_elements);
+    uint16_t* pool = AllocateElements(num_elements, problem_.seed);
     BM_RETURN_IF_ERROR(status_);
-    BM_RETURN_IF_ERROR(CudaStatus(
-        LaunchFillElements(pool, num_elements, problem_.seed, nullptr),
-        "elements"));
     pools_.push_back(reinterpret_cast<char*>(pool));
   }
   const int64_t num_q_elements =
       num_lists() * problem_.group_size * problem_.head_dim;
-  queries_ = Allocate<uint16_t>(num_q_elements);
+  queries_ = AllocateElements(num_q_elements, problem_.seed + 1);
   output_ = Allocate<uint16_t>(num_q_elements);
   error_ = Allocate<uint32_t>(1);
-  BM_RETURN_IF_ERROR(status_);
-  return CudaStatus(
-      LaunchFillElements(queries_, num_q_elements, problem_.seed + 1, nullptr),
-      "elements");
+  return status_;
 }
 
 PagedPool DeviceProblem::PoolOf(int32_t copy) const {
@@ -249,7 +252,6 @@ void DeviceProblem::AddChunk() {
   const int64_t num_elements = int64_t{query_offsets.back()} *
                                problem_.num_heads * problem_.group_size *
                                problem_.head_dim;
-  uint16_t* queries = Allocate<uint16_t>(num_elements);
   ChunkParams params;
   params.lists = lists_;
   params.lists.num_sequences = num_sequences;
@@ -258,15 +260,10 @@ void DeviceProblem::AddChunk() {
   params.lists.tail_lengths = Send<int32_t>(tail_lengths);
   params.query_offsets = Send<int32_t>(query_offsets);
   params.block_offsets = Send<int32_t>(block_offsets);
-  params.queries = queries;
+  params.queries = AllocateElements(num_elements, problem_.seed + 2);
   params.output = Allocate<uint16_t>(num_elements);
   params.group_size = problem_.group_size;
   params.scale = 1.0f / std::sqrt(static_cast<float>(problem_.head_dim));
-  if (status_.ok()) {
-    status_ = CudaStatus(
-        LaunchFillElements(queries, num_elements, problem_.seed + 2, nullptr),
-        "elements");
-  }
   const int32_t num_ctas = block_offsets.back();
   cases_.push_back({"chunk", KernelCeiling::kNone, 0,
                     4.0 * problem_.head_dim * problem_.group_size * num_pairs,
@@ -287,12 +284,16 @@ void DeviceProblem::AddRows() {
   std::vector<int64_t> mapping;
   for (int64_t i = 0; i < num_tokens; ++i) mapping.push_back(i);
   const int64_t token_bytes = problem_.num_heads * problem_.row_bytes();
-  const char* rows = Allocate<char>(2 * num_tokens * token_bytes);
+  // As many as pools, for the cache; and no zeros, which cost less power and
+  // would be what the kernels after this one read.
+  std::vector<const char*> rows;
+  for (int32_t copy = 0; copy < num_copies(); ++copy) {
+    rows.push_back(reinterpret_cast<const char*>(
+        AllocateElements(num_tokens * token_bytes, problem_.seed + 5)));
+  }
   AppendRows append;
   append.num_tokens = num_tokens;
   append.slot_mapping = Send<int64_t>(mapping);
-  append.keys = rows;
-  append.values = rows + num_tokens * token_bytes;
   append.token_stride = token_bytes;
   append.head_stride = problem_.row_bytes();
   append.error = error_;
@@ -302,6 +303,8 @@ void DeviceProblem::AddRows() {
        [=, this](int32_t copy, cudaStream_t stream) {
          AppendRows p = append;
          p.pool = PoolOf(copy).view;
+         p.keys = rows[copy];
+         p.values = rows[copy] + num_tokens * token_bytes;
          return LaunchAppend(p, RowConversion::kNone, max_blocks, stream);
        }});
   // Survivors to holes, as many as a compaction of each list moves.

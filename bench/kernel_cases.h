@@ -67,6 +67,8 @@ class DeviceProblem {
     return static_cast<T*>(
         AllocateBytes(std::max<int64_t>(1, count) * int64_t{sizeof(T)}));
   }
+  // [count] of bf16, Element(seed, i) of kernel_problem.h.
+  uint16_t* AllocateElements(int64_t count, uint64_t seed);
   template <typename T>
   T* Send(std::span<const T> values) {
     T* memory = Allocate<T>(std::ssize(values));
@@ -85,7 +87,10 @@ class DeviceProblem {
   void AddSnapKv();
   void AddKeyScores();
   void AddValueNorms();
-  void AddSelection(const char* name, SelectBudget budget);
+  // Scores of all entries, as skewed as those of attention are (exponentially
+  // distributed): those that a kernel has left would depend on which ran.
+  const float* SendScores();
+  void AddSelection(const char* name, SelectBudget budget, const float* scores);
   PagedPool PoolOf(int32_t copy) const;
   int64_t num_lists() const {
     return static_cast<int64_t>(problem_.lengths.size());

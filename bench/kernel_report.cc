@@ -72,6 +72,13 @@ std::string FormatKernelReport(const nlohmann::ordered_json& report) {
         percent.is_null() ? ""
                           : absl::StrFormat("%.1f", percent.get<double>()));
   }
+  for (const auto& problem : report.at("not_run")) {
+    absl::StrAppendFormat(&text, "not run: %s G=%d %.0f MiB: %s\n",
+                          problem.at("distribution").get<std::string>(),
+                          problem.at("group_size").get<int>(),
+                          problem.at("kv_bytes").get<double>() / (1 << 20),
+                          problem.at("why").get<std::string>());
+  }
   return text;
 }
 

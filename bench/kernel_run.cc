@@ -17,6 +17,7 @@
 #include "bench/kernel_timer.h"
 #include "bench/kernels.h"
 #include "blockmgr/base/status_macros.h"
+#include "kernels/cuda/cuda_device_runtime.h"
 
 namespace blockmgr {
 namespace {
@@ -35,12 +36,25 @@ bool IsWanted(const KernelBenchOptions& options, const std::string& kernel) {
              options.kernels.end();
 }
 
+// Names in --kernels that are not in the table.
+absl::Status CheckNames(const KernelBenchOptions& options,
+                        const std::vector<KernelCase>& cases) {
+  for (const std::string& name : options.kernels) {
+    const auto is_it = [&](const KernelCase& c) { return c.kernel == name; };
+    if (std::any_of(cases.begin(), cases.end(), is_it)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--kernels: expected names in the table, got '", name, "'"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TimeProblem(const KernelBenchOptions& options,
                          const KernelProblem& problem,
                          const std::string& distribution, int64_t l2_bytes,
                          nlohmann::ordered_json* results) {
   BM_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceProblem> device,
                       DeviceProblem::Create(problem, kRotatedL2s * l2_bytes));
+  BM_RETURN_IF_ERROR(CheckNames(options, device->cases()));
   BM_ASSIGN_OR_RETURN(const std::unique_ptr<KernelTimer> timer,
                       KernelTimer::Create());
   Ceilings ceilings;
@@ -75,31 +89,15 @@ absl::Status TimeProblem(const KernelBenchOptions& options,
       absl::StrCat("the row mover's error word: expected 0, got ", error));
 }
 
-// Names in --kernels that are not in the table.
-absl::Status CheckNames(const KernelBenchOptions& options,
-                        const nlohmann::ordered_json& results) {
-  for (const std::string& name : options.kernels) {
-    std::vector<std::string> known;
-    for (const auto& result : results) known.push_back(result.at("kernel"));
-    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--kernels: expected names in the table, got '", name, "'"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<nlohmann::ordered_json> RunKernels(
     const KernelBenchOptions& options) {
-  int num_devices = 0;
-  const cudaError_t error = cudaGetDeviceCount(&num_devices);
-  if (error != cudaSuccess || options.device >= num_devices) {
-    return absl::UnavailableError(
-        absl::StrCat("--device: expected one of the ", num_devices,
-                     " CUDA devices that this process can use, got ",
-                     options.device, error != cudaSuccess ? ": " : "",
-                     error != cudaSuccess ? cudaGetErrorString(error) : ""));
+  BM_ASSIGN_OR_RETURN(const int32_t num_devices, CountCudaDevices());
+  if (options.device >= num_devices) {
+    return absl::UnavailableError(absl::StrCat(
+        "--device: expected one of the ", num_devices,
+        " CUDA devices that this process can use, got ", options.device));
   }
   BM_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(options.device), "device"));
   cudaDeviceProp properties;
@@ -114,11 +112,21 @@ absl::StatusOr<nlohmann::ordered_json> RunKernels(
   report["l2_bytes"] = properties.l2CacheSize;
   report["seed"] = options.seed;
   report["results"] = nlohmann::ordered_json::array();
+  report["not_run"] = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < problems.size(); ++i) {
-    BM_RETURN_IF_ERROR(TimeProblem(options, problems[i], names[i],
-                                   properties.l2CacheSize, &report["results"]));
+    const KernelProblem& problem = problems[i];
+    const absl::Status status = TimeProblem(
+        options, problem, names[i], properties.l2CacheSize, &report["results"]);
+    // The device is too small for this one: those before it count all the same.
+    if (absl::IsResourceExhausted(status)) {
+      report["not_run"].push_back({{"distribution", names[i]},
+                                   {"group_size", problem.group_size},
+                                   {"kv_bytes", problem.kv_bytes()},
+                                   {"why", status.message()}});
+      continue;
+    }
+    BM_RETURN_IF_ERROR(status);
   }
-  BM_RETURN_IF_ERROR(CheckNames(options, report["results"]));
   return report;
 }
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "bench/ceiling_kernels.h"
 #include "bench/kernel_cases.h"
 #include "blockmgr/base/bits.h"
 #include "kernels/cuda/select_launch.h"
@@ -24,9 +23,9 @@ void DeviceProblem::AddSnapKv() {
   const int64_t num_rows = int64_t{problem_.num_sequences} * kWindow *
                            problem_.num_heads * problem_.group_size;
   WindowParams window;
-  uint16_t* queries = Allocate<uint16_t>(num_rows * problem_.head_dim);
   window.entries = entries_;
-  window.queries = queries;
+  window.queries =
+      AllocateElements(num_rows * problem_.head_dim, problem_.seed + 3);
   window.window = kWindow;
   window.lengths = lengths_;
   window.group_size = problem_.group_size;
@@ -37,12 +36,6 @@ void DeviceProblem::AddSnapKv() {
       Allocate<float>(num_lists() * window.num_splits *
                       WindowRows(problem_.group_size, kWindow) * 2);
   window.attention = Allocate<float>(num_entries * problem_.group_size);
-  if (status_.ok()) {
-    status_ =
-        CudaStatus(LaunchFillElements(queries, num_rows * problem_.head_dim,
-                                      problem_.seed + 3, nullptr),
-                   "elements");
-  }
   PoolParams pooling;
   pooling.entries = entries_;
   pooling.lengths = lengths_;
@@ -89,18 +82,12 @@ void DeviceProblem::AddValueNorms() {
   const int64_t num_weights = int64_t{problem_.num_heads} *
                               problem_.group_size * problem_.head_dim *
                               kModelDim;
-  uint16_t* projection = Allocate<uint16_t>(num_weights);
   ValueNormParams params;
   params.entries = entries_;
-  params.projection = projection;
+  params.projection = AllocateElements(num_weights, problem_.seed + 4);
   params.model_dim = kModelDim;
   params.group_size = problem_.group_size;
   params.norms = scores_;
-  if (status_.ok()) {
-    status_ = CudaStatus(
-        LaunchFillElements(projection, num_weights, problem_.seed + 4, nullptr),
-        "elements");
-  }
   cases_.push_back({"value_norms", KernelCeiling::kNone, 0,
                     2.0 * static_cast<double>(slots_.size()) *
                         problem_.group_size * problem_.head_dim * kModelDim,
@@ -111,8 +98,21 @@ void DeviceProblem::AddValueNorms() {
                     }});
 }
 
+const float* DeviceProblem::SendScores() {
+  std::vector<float> scores;
+  scores.reserve(slots_.size());
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const uint64_t bits = SplitMix64(((problem_.seed + 6) << 40) + i) >> 40;
+    // (0, 1]: 24 bits, and half of one.
+    const double share = (static_cast<double>(bits) + 0.5) * 0x1p-24;
+    scores.push_back(static_cast<float>(-std::log(share)));
+  }
+  return Send<float>(scores);
+}
+
 // Heads of the first sequences, one layer each, at the default keep ratio.
-void DeviceProblem::AddSelection(const char* name, SelectBudget budget) {
+void DeviceProblem::AddSelection(const char* name, SelectBudget budget,
+                                 const float* scores) {
   const int32_t num_heads =
       static_cast<int32_t>(std::min<int64_t>(num_lists(), 65535));
   std::vector<SelectScope> scopes;
@@ -136,7 +136,7 @@ void DeviceProblem::AddSelection(const char* name, SelectBudget budget) {
   select.scopes = Send<SelectScope>(scopes);
   select.offsets = entries_.offsets;
   select.positions = entries_.positions;
-  select.scores = scores_;
+  select.scores = scores;
   select.budget = budget;
   select.alpha = budget == SelectBudget::kBlend ? 200'000'000 : 0;
   select.page_size = problem_.page_size;

@@ -84,8 +84,12 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(
   BM_RETURN_IF_ERROR(CheckLayout(layout));
   BM_RETURN_IF_ERROR(runtime->status());
   BM_ASSIGN_OR_RETURN(char* pool, runtime->Allocate(layout.pool_bytes()));
-  return std::unique_ptr<CudaBackend>(
+  std::unique_ptr<CudaBackend> backend(
       new CudaBackend(layout, options, std::move(runtime), pool));
+  // A device that cannot run the kernels says so when it is asked how many of
+  // their CTAs it holds.
+  BM_RETURN_IF_ERROR(backend->runtime_->status());
+  return backend;
 }
 
 CudaBackend::CudaBackend(const ModelLayout& layout,

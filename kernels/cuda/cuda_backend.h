@@ -73,7 +73,8 @@ struct CudaBackendOptions {
 class CudaBackend final : public Backend {
  public:
   // InvalidArgument for a layout that kernels do not exist for, naming the
-  // field; ResourceExhausted where the device has no room for the pool.
+  // field; ResourceExhausted where the device has no room for the pool; the
+  // device's own error where it cannot run the kernels.
   static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(
       const ModelLayout& layout, const CudaBackendOptions& options,
       std::unique_ptr<DeviceRuntime> runtime);

@@ -15,6 +15,12 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
+// What two sums are multiplied by before they are added.
+struct PartScales {
+  float mine = 1.0f;
+  float theirs = 1.0f;
+};
+
 // An output element of a query head: the weighted sum, not divided yet, of rows
 // whose weights, relative to 2^max, add up to `sum`.
 struct WeightedSum {
@@ -24,14 +30,21 @@ struct WeightedSum {
 
   // Order matters to the last bit: parts come in order along the list.
   SIMT_DEVICE void Add(float part_max, float part_sum, float part_value) {
+    const PartScales scales = AddWeights(part_max, part_sum);
+    value = value * scales.mine + part_value * scales.theirs;
+  }
+  // The value is the caller's to add.
+  SIMT_DEVICE PartScales AddWeights(float part_max, float part_sum) {
     const float joint = fmaxf(max, part_max);
     const float base = FiniteMax(joint);
-    const bool ignore = BM_PLANTED(kMergeIgnoresMax);
-    const float mine = ignore ? 1.0f : simt::Exp2(max - base);
-    const float theirs = ignore ? 1.0f : simt::Exp2(part_max - base);
-    sum = sum * mine + part_sum * theirs;
-    value = value * mine + part_value * theirs;
+    PartScales scales;
+    if (!BM_PLANTED(kMergeIgnoresMax)) {
+      scales.mine = simt::Exp2(max - base);
+      scales.theirs = simt::Exp2(part_max - base);
+    }
+    sum = sum * scales.mine + part_sum * scales.theirs;
     max = joint;
+    return scales;
   }
 };
 
@@ -142,9 +155,8 @@ SIMT_DEVICE void AttendDecodeTile(
   }
   const int32_t row = LaneIndex() / 4;
   const bool all = BM_PLANTED(kMaskLost);
-  const bool live[2] = {
-      (row >= num_before && row < num_live) || all,
-      (row + 8 >= num_before && row + 8 < num_live) || all};
+  const bool live[2] = {(row >= num_before && row < num_live) || all,
+                        (row + 8 >= num_before && row + 8 < num_live) || all};
   DecodeRows<T, kDim, kQTiles>(rows + Shape::kRows * kDim, live,
                                params.scale * kLog2E, logits, state);
   if (!BM_PLANTED(kNoBarrierBeforeReuse)) simt::SyncWarp();
@@ -204,42 +216,30 @@ SIMT_DEVICE int32_t OwnerOfTile(const DecodeParams& params, int32_t num_tiles,
   return cta;
 }
 
-// Adds up the parts of a list for one element.
-template <int kDim>
-SIMT_DEVICE WeightedSum MergeParts(const DecodeParams& params, int32_t list,
-                                   TileRange parts, int32_t q_head,
-                                   int32_t element) {
-  const int32_t num_tiles = NumTiles(params);
-  const int32_t list_begin = params.tile_offsets[list];
-  const int32_t q_rows = params.group_size > 8 ? 16 : 8;
-  if (BM_PLANTED(kMergeSkipsLast)) --parts.end;
-  WeightedSum total;
-  for (int32_t part = parts.begin; part < parts.end; ++part) {
-    int64_t slot;
-    if (params.chunk_tiles > 0) {
-      slot = SlotOfChunk(params, list, list_begin, part);
-    } else {
-      const bool idle = ShareBegin(num_tiles, part, params.num_ctas) ==
-                        ShareBegin(num_tiles, part + 1, params.num_ctas);
-      if (idle) continue;
-      const int32_t begin = ShareBegin(num_tiles, part, params.num_ctas);
-      slot = SlotOfCta(part, begin <= list_begin);
-    }
-    const int64_t row = slot * q_rows + q_head;
-    total.Add(params.partial_stats[row * 2], params.partial_stats[row * 2 + 1],
-              params.partial_output[row * kDim + element]);
-  }
-  return total;
-}
+// Elements of a query head that one lane adds up, 32 apart.
+template <int kElements>
+struct LaneSums {
+  float max = -INFINITY;
+  float sum = 0.0f;
+  float values[kElements] = {};
 
-// Grid: one block per list; those of lists in one piece return at once.
-template <typename T, int kDim>
-SIMT_KERNEL(kDecodeThreads, 8)
-void MergeDecodeAttention(DecodeParams params) {
-  const int32_t list = static_cast<int32_t>(simt::BlockX());
+  SIMT_DEVICE void Add(float part_max, float part_sum, const float* part) {
+    WeightedSum head{max, sum, 0.0f};
+    const PartScales scales = head.AddWeights(part_max, part_sum);
+    max = head.max;
+    sum = head.sum;
+    SIMT_UNROLL
+    for (int i = 0; i < kElements; ++i) {
+      values[i] = values[i] * scales.mine + part[i * 32] * scales.theirs;
+    }
+  }
+};
+
+// Parts of a list: its chunks, or the CTAs that share it.
+SIMT_DEVICE TileRange PartsOf(const DecodeParams& params, int32_t list) {
   const int32_t begin = params.tile_offsets[list];
   const int32_t end = params.tile_offsets[list + 1];
-  TileRange parts;  // of CTAs or of chunks
+  TileRange parts;
   if (params.chunk_tiles > 0) {
     parts.end = (end - begin + params.chunk_tiles - 1) / params.chunk_tiles;
   } else {
@@ -247,12 +247,95 @@ void MergeDecodeAttention(DecodeParams params) {
     parts.begin = OwnerOfTile(params, num_tiles, begin);
     parts.end = OwnerOfTile(params, num_tiles, end - 1) + 1;
   }
-  if (parts.end - parts.begin == 1) return;
-  for (int32_t e = Thread(); e < params.group_size * kDim;
-       e += kDecodeThreads) {
-    StoreFinal<T, kDim>(
-        params, list, e / kDim, e % kDim,
-        MergeParts<kDim>(params, list, parts, e / kDim, e % kDim));
+  return parts;
+}
+
+// Adds up some parts, in order, for the lane's elements of a query head.
+template <int kElements>
+SIMT_DEVICE LaneSums<kElements> MergeParts(const DecodeParams& params,
+                                           int32_t list, TileRange parts,
+                                           int32_t q_head) {
+  const int32_t list_begin = params.tile_offsets[list];
+  const int32_t q_rows = params.group_size > 8 ? 16 : 8;
+  LaneSums<kElements> total;
+  const auto add = [&](int64_t slot) {
+    const int64_t row = slot * q_rows + q_head;
+    total.Add(params.partial_stats[row * 2], params.partial_stats[row * 2 + 1],
+              params.partial_output + row * (kElements * 32) + LaneIndex());
+  };
+  if (params.chunk_tiles > 0) {
+    const int64_t first = SlotOfChunk(params, list, list_begin, 0);
+    SIMT_UNROLL_BY(4)
+    for (int32_t part = parts.begin; part < parts.end; ++part) {
+      add(first + part);
+    }
+    return total;
+  }
+  const int32_t num_tiles = NumTiles(params);
+  int32_t begin = ShareBegin(num_tiles, parts.begin, params.num_ctas);
+  for (int32_t part = parts.begin; part < parts.end; ++part) {
+    const int32_t end = ShareBegin(num_tiles, part + 1, params.num_ctas);
+    // One with an empty share has no slot.
+    if (begin < end) add(SlotOfCta(part, begin <= list_begin));
+    begin = end;
+  }
+  return total;
+}
+
+// What warps found: {max, sum} of each, then their elements.
+template <int kDim>
+struct MergeShape {
+  static constexpr int kWarps = kDecodeThreads / 32;
+  static constexpr int kStatFloats = 2 * kWarps;
+  static constexpr int kSharedBytes = 4 * (kStatFloats + kWarps * kDim);
+};
+
+// Grid: {lists, any number of blocks that share the query heads}; those of
+// lists in one piece return at once. Shared memory: MergeShape::kSharedBytes.
+//
+// Each warp takes a quarter of the parts, which depends on nothing but their
+// number, and the quarters are added up in order.
+template <typename T, int kDim>
+SIMT_KERNEL(kDecodeThreads, 8)
+void MergeDecodeAttention(DecodeParams params) {
+  using Shape = MergeShape<kDim>;
+  constexpr int kElements = kDim / 32;
+  const int32_t list = static_cast<int32_t>(simt::BlockX());
+  TileRange parts = PartsOf(params, list);
+  const int32_t num_parts = parts.end - parts.begin;
+  if (num_parts == 1) return;
+  const int32_t warp = WarpIndex();
+  const bool skips_last =
+      BM_PLANTED(kMergeSkipsLast) && warp == Shape::kWarps - 1;
+  const int32_t first = parts.begin;
+  parts.begin = first + num_parts * warp / Shape::kWarps;
+  parts.end = first + num_parts * (warp + 1) / Shape::kWarps - skips_last;
+  const auto stats = simt::Shared<float>(0, Shape::kStatFloats);
+  const auto values =
+      simt::Shared<float>(4 * Shape::kStatFloats, Shape::kWarps * kDim);
+  for (int32_t q_head = static_cast<int32_t>(simt::BlockY());
+       q_head < params.group_size;
+       q_head += static_cast<int32_t>(simt::NumBlocksY())) {
+    const LaneSums<kElements> mine =
+        MergeParts<kElements>(params, list, parts, q_head);
+    if (LaneIndex() == 0) {
+      stats.Store(warp * 2, mine.max);
+      stats.Store(warp * 2 + 1, mine.sum);
+    }
+    SIMT_UNROLL
+    for (int i = 0; i < kElements; ++i) {
+      values.Store(warp * kDim + i * 32 + LaneIndex(), mine.values[i]);
+    }
+    if (!BM_PLANTED(kNoBarrierBeforeMerge)) simt::SyncBlock();
+    for (int32_t e = Thread(); e < kDim; e += kDecodeThreads) {
+      WeightedSum total;
+      for (int32_t w = 0; w < Shape::kWarps; ++w) {
+        total.Add(stats.Load(w * 2), stats.Load(w * 2 + 1),
+                  values.Load(w * kDim + e));
+      }
+      StoreFinal<T, kDim>(params, list, q_head, e, total);
+    }
+    if (!BM_PLANTED(kNoBarrierAfterMerge)) simt::SyncBlock();
   }
 }
 

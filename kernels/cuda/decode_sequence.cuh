@@ -25,6 +25,15 @@ bool RunAttention(const DecodeParams& params, Launcher&& launch) {
                 DecodeAttention<T, kDim, kQTiles>, params);
 }
 
+// Query heads get blocks of their own where few lists would leave the device
+// idle; where there are many, most are whole, and blocks have nothing to do.
+template <int kDim>
+LaunchSize MergeDecodeSize(int64_t num_lists, int32_t group_size) {
+  constexpr int64_t kManyLists = 1024;
+  return SizeOf(num_lists, num_lists < kManyLists ? group_size : 1,
+                kDecodeThreads, MergeShape<kDim>::kSharedBytes);
+}
+
 template <typename Launcher>
 bool RunDecodeAttention(const DecodeParams& params, const RowShape& shape,
                         Launcher& launch) {
@@ -37,7 +46,7 @@ bool RunDecodeAttention(const DecodeParams& params, const RowShape& shape,
     const bool done = params.group_size <= 8
                           ? RunAttention<T, kDim, 1>(params, launch)
                           : RunAttention<T, kDim, 2>(params, launch);
-    return done && launch(SizeOf(num_lists, 1, kDecodeThreads),
+    return done && launch(MergeDecodeSize<kDim>(num_lists, params.group_size),
                           MergeDecodeAttention<T, kDim>, params);
   });
 }

@@ -1,7 +1,7 @@
 // What host code asks of a device: memory, copies and kernels. CudaBackend is
 // written against it, so that all of it but the launches themselves runs
-// without a GPU: one implementation drives CUDA (cuda_runtime.h), the other is
-// the tests', on the emulator.
+// without a GPU: one implementation drives CUDA (cuda_device_runtime.h), the
+// other is the tests', on the emulator.
 #ifndef KERNELS_CUDA_DEVICE_RUNTIME_H_
 #define KERNELS_CUDA_DEVICE_RUNTIME_H_
 

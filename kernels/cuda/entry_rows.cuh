@@ -35,6 +35,14 @@ SIMT_DEVICE EntrySpan LoadEntries(const EntryLists& lists, int32_t list) {
   return span;
 }
 
+// Whether a list has entries in a split: grids are as wide as the longest list
+// needs, and the blocks of the others are to end at once.
+SIMT_DEVICE bool HasSplit(const EntryLists& lists, int32_t list,
+                          int32_t split) {
+  return lists.offsets[list + 1] - lists.offsets[list] >
+         int64_t{split} * kSplitEntries;
+}
+
 // Starts copies of 16 rows by one warp: K (or V, `shift` bytes further) of the
 // entries [begin, begin + 16) below `end`, zeros for the rest. Every lane finds
 // the address of one row. Commits nothing. kDim elements, swizzled.

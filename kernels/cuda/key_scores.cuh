@@ -92,8 +92,8 @@ void SumKeys(KeyScoreParams params) {
   using Lanes = KeyLanes<T, kDim>;
   const int32_t list = static_cast<int32_t>(simt::BlockY());
   const int32_t split = static_cast<int32_t>(simt::BlockX());
+  if (!HasSplit(params.entries, list, split)) return;
   const EntrySpan entries = LoadEntries(params.entries, list);
-  if (split * kSplitEntries >= entries.size) return;
   float sums[kChunk] = {};
   const float floor =
       params.anchor == KeyAnchor::kPairwise ? kKeyCosineFloor : kKeyAnchorFloor;
@@ -148,6 +148,7 @@ void FinishAnchors(KeyScoreParams params) {
   float square = 0.0f;
   for (int32_t i = Thread(); i < kDim; i += kKeyThreads) {
     double sum = 0.0;
+    SIMT_UNROLL_BY(8)
     for (int32_t split = 0; split < num_splits; ++split) {
       sum += static_cast<double>(
           params
@@ -206,6 +207,7 @@ void CompareKeys(KeyScoreParams params) {
   using Lanes = KeyLanes<T, kDim>;
   const int32_t list = static_cast<int32_t>(simt::BlockY());
   const int32_t split = static_cast<int32_t>(simt::BlockX());
+  if (!HasSplit(params.entries, list, split)) return;
   const EntrySpan entries = LoadEntries(params.entries, list);
   const bool has_anchor = params.metric != KeyMetric::kNorm;
   float anchor[kChunk] = {};

@@ -29,8 +29,10 @@ enum class AttentionBug {
   kMergeSkipsLast,          // the last part of a cut list is lost
   kNoBarrierBeforeCombine,  // warps read each other's results too early
   kNoBarrierAfterCombine,   // and overwrite them too early
-  kChunkBoundaryLost,       // chunks depend on the CTA's range
-  kTailWindowOffByOne,      // the row before the window counts as live
+  kNoBarrierBeforeMerge,    // the same where parts are merged
+  kNoBarrierAfterMerge,
+  kChunkBoundaryLost,   // chunks depend on the CTA's range
+  kTailWindowOffByOne,  // the row before the window counts as live
   // Chunk attention.
   kCausalOffByOne,
   kNoBarrierBetweenTiles,

@@ -94,8 +94,9 @@ SIMT_DEVICE float PoolProducts(const PoolBlock& block, int32_t entry) {
     StageWeights(block, [row](int32_t e) { return row[e]; });
     const float pooled = PoolStaged(block, entry);
     if (entry < block.num_past) {
-      product += (pooled + params.product_eps) *
-                 norms[int64_t{g} * block.entries.size + entry];
+      product +=
+          simt::Multiply(pooled + params.product_eps,
+                         norms[int64_t{g} * block.entries.size + entry]);
     }
   }
   return product / static_cast<float>(params.group_size);

@@ -17,6 +17,8 @@
 #define SIMT_KERNEL(threads, min_blocks) \
   __global__ __launch_bounds__(threads, min_blocks)
 #define SIMT_UNROLL _Pragma("unroll")
+#define SIMT_UNROLL_BY(count) SIMT_UNROLL_TEXT(unroll count)
+#define SIMT_UNROLL_TEXT(text) _Pragma(#text)
 
 namespace blockmgr::simt {
 
@@ -243,6 +245,8 @@ SIMT_DEVICE uint32_t Pack2(float low, float high) {
   return packed;
 }
 
+// Rounded by itself, never fused with an addition after it.
+SIMT_DEVICE float Multiply(float a, float b) { return __fmul_rn(a, b); }
 SIMT_DEVICE float Exp2(float x) { return exp2f(x); }
 SIMT_DEVICE float Log2(float x) { return log2f(x); }
 SIMT_DEVICE float Sqrt(float x) { return __fsqrt_rn(x); }

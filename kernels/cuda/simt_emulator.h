@@ -28,6 +28,7 @@
 // nvcc wants these numbers; here they bound nothing.
 #define SIMT_KERNEL(threads, min_blocks) inline
 #define SIMT_UNROLL
+#define SIMT_UNROLL_BY(count)
 
 namespace blockmgr::simt {
 
@@ -338,6 +339,7 @@ uint32_t Pack2(float low, float high) {
                                       << 16;
 }
 
+inline float Multiply(float a, float b) { return a * b; }
 inline float Exp2(float x) { return std::exp2(x); }
 inline float Log2(float x) { return std::log2(x); }
 inline float Sqrt(float x) { return std::sqrt(x); }

@@ -27,6 +27,17 @@ struct RowStats {
   }
 };
 
+// Of lanes whose numbers differ in the bits up to `last_mask`: all get the sum.
+SIMT_DEVICE RowStats SumOverLanes(RowStats total, uint32_t last_mask) {
+  for (uint32_t mask = 1; mask <= last_mask; mask *= 2) {
+    RowStats other;
+    other.max = simt::ShuffleXor(total.max, mask);
+    other.sum = simt::ShuffleXor(total.sum, mask);
+    total.Add(other);
+  }
+  return total;
+}
+
 // Adds the keys of a tile to the statistics of a lane's two rows. Each lane
 // keeps its own columns apart until the end.
 SIMT_DEVICE void AddLogits(const float (&logits)[kEntryTile / 8][4],
@@ -58,8 +69,8 @@ void WindowStats(WindowParams params) {
   using Shape = WindowShape<T, kDim>;
   const int32_t list = static_cast<int32_t>(simt::BlockZ());
   const int32_t split = static_cast<int32_t>(simt::BlockX());
+  if (!HasSplit(params.entries, list, split)) return;
   const WindowBlock block = MakeWindowBlock(params, list, split, false);
-  if (block.begin >= block.end) return;
   const int32_t first_m_tile =
       static_cast<int32_t>(simt::BlockY()) * Shape::kBlockMTiles +
       WarpIndex() * Shape::kMTiles;
@@ -86,13 +97,7 @@ void WindowStats(WindowParams params) {
   for (int m = 0; m < Shape::kMTiles; ++m) {
     SIMT_UNROLL
     for (int half = 0; half < 2; ++half) {
-      RowStats total = stats[m][half];
-      for (uint32_t mask = 1; mask <= 2; mask *= 2) {
-        RowStats other;
-        other.max = simt::ShuffleXor(total.max, mask);
-        other.sum = simt::ShuffleXor(total.sum, mask);
-        total.Add(other);
-      }
+      const RowStats total = SumOverLanes(stats[m][half], 2);
       const int32_t m_tile = first_m_tile + m;
       const int32_t row = m_tile * 16 + LaneIndex() / 4 + half * 8;
       if (LaneIndex() % 4 == 0 && m_tile < block.num_m_tiles(params)) {
@@ -103,24 +108,26 @@ void WindowStats(WindowParams params) {
   }
 }
 
-// Grid: {lists}. Adds up the splits of a list, in order.
+// Grid: {lists, any number of blocks that share the rows}. Adds up the splits
+// of a list, a warp to a row: a lane those that are 32 apart, then the lanes.
 SIMT_KERNEL(kWindowThreads, 8)
 void MergeWindowStats(WindowParams params) {
+  constexpr int32_t kWarps = kWindowThreads / 32;
   const int32_t list = static_cast<int32_t>(simt::BlockX());
   const WindowBlock block = MakeWindowBlock(params, list, 0, false);
   const int64_t rows = int64_t{block.num_m_tiles(params)} * 16;
-  const int32_t size = block.entries.size;
-  int32_t num_splits = (size + kSplitEntries - 1) / kSplitEntries;
+  int32_t num_splits = (block.entries.size + kSplitEntries - 1) / kSplitEntries;
   if (BM_PLANTED(kStatsOfOneSplit) && num_splits > 1) num_splits = 1;
   const int64_t num_q_heads =
       int64_t{params.entries.num_heads} * params.group_size;
-  for (int32_t i = Thread(); i < params.window * params.group_size;
-       i += kWindowThreads) {
+  for (int32_t i = static_cast<int32_t>(simt::BlockY()) * kWarps + WarpIndex();
+       i < params.window * params.group_size;
+       i += static_cast<int32_t>(simt::NumBlocksY()) * kWarps) {
     const int32_t q_head = i / params.window;
     const int32_t query = i % params.window;
     const int64_t row = int64_t{q_head} * block.tiles_per_head * 16 + query;
     RowStats total;
-    for (int32_t split = 0; split < num_splits; ++split) {
+    for (int32_t split = LaneIndex(); split < num_splits; split += 32) {
       const float* stats =
           params.partial_stats +
           ((int64_t{list} * params.num_splits + split) * rows + row) * 2;
@@ -129,6 +136,8 @@ void MergeWindowStats(WindowParams params) {
       part.sum = stats[1];
       total.Add(part);
     }
+    total = SumOverLanes(total, 16);
+    if (LaneIndex() != 0) continue;
     params.lse[(int64_t{block.sequence} * params.window + query) * num_q_heads +
                block.head * params.group_size + q_head] =
         total.sum == 0.0f ? -INFINITY
@@ -230,9 +239,11 @@ template <typename T, int kDim>
 SIMT_KERNEL(kWindowThreads, 2)
 void WindowColumns(WindowParams params) {
   using Shape = WindowShape<T, kDim>;
-  const WindowBlock block = MakeWindowBlock(
-      params, static_cast<int32_t>(simt::BlockZ()),
-      static_cast<int32_t>(simt::BlockX()), params.sums == nullptr);
+  const int32_t list = static_cast<int32_t>(simt::BlockZ());
+  const int32_t split = static_cast<int32_t>(simt::BlockX());
+  if (!HasSplit(params.entries, list, split)) return;
+  const WindowBlock block =
+      MakeWindowBlock(params, list, split, params.sums == nullptr);
   if (block.begin >= block.end) return;
   const int32_t num_m_tiles = block.num_m_tiles(params);
   for (int32_t pass = 0; pass * Shape::kBlockMTiles < num_m_tiles; ++pass) {

@@ -12,6 +12,16 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
+// A warp to a row where that does not make for very many blocks.
+inline LaunchSize MergeStatsSize(int64_t num_lists,
+                                 const WindowParams& params) {
+  constexpr int64_t kManyBlocks = 4096;
+  const int64_t most = CeilDivide(int64_t{params.window} * params.group_size,
+                                  kWindowThreads / 32);
+  const int64_t shares = CeilDivide(kManyBlocks, num_lists < 1 ? 1 : num_lists);
+  return SizeOf(num_lists, shares < most ? shares : most, kWindowThreads);
+}
+
 template <typename Launcher>
 bool RunWindowStats(const WindowParams& params, const RowShape& shape,
                     Launcher& launch) {
@@ -26,8 +36,7 @@ bool RunWindowStats(const WindowParams& params, const RowShape& shape,
     return launch(SizeOf(params.num_splits, row_blocks, kWindowThreads,
                          Shape::kSharedBytes, num_lists),
                   WindowStats<T, kDim>, params) &&
-           launch(SizeOf(num_lists, 1, kWindowThreads), MergeWindowStats,
-                  params);
+           launch(MergeStatsSize(num_lists, params), MergeWindowStats, params);
   });
 }
 

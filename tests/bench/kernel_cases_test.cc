@@ -11,19 +11,12 @@
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/dtype.h"
+#include "tests/testing/gpu_test.h"
 
 namespace blockmgr {
 namespace {
 
-class KernelCasesTest : public testing::Test {
- protected:
-  void SetUp() override {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
-      GTEST_SKIP() << "no GPU: cudaGetDeviceCount finds no device";
-    }
-  }
-};
+class KernelCasesTest : public GpuTest {};
 
 double Element(uint64_t seed, int64_t index) {
   const uint64_t bits =

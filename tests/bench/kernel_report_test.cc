@@ -65,8 +65,13 @@ TEST(KernelReportTest, TheTableHasALinePerResult) {
                             .samples_us = {8}};
   report["results"].push_back(KernelResultJson(SmallProblem(), result, 1000));
   report["results"].push_back(KernelResultJson(SmallProblem(), result, 1000));
+  report["not_run"].push_back({{"distribution", "one-huge"},
+                               {"group_size", 8},
+                               {"kv_bytes", 3 << 20},
+                               {"why", "no room"}});
   const std::string text = FormatKernelReport(report);
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5);
+  EXPECT_TRUE(absl::StrContains(text, "not run: one-huge G=8 3 MiB: no room"));
   EXPECT_TRUE(absl::StrContains(text, "a device"));
   EXPECT_TRUE(absl::StrContains(text, "compact"));
   EXPECT_TRUE(absl::StrContains(text, "50.0"));

@@ -1,22 +1,18 @@
 // A whole run of the benchmark on tiny inputs, where there is a GPU.
 #include <string>
 
-#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "bench/kernels.h"
+#include "tests/testing/gpu_test.h"
 
 namespace blockmgr {
 namespace {
 
-class KernelRunTest : public testing::Test {
+class KernelRunTest : public GpuTest {
  protected:
-  void SetUp() override {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
-      GTEST_SKIP() << "no GPU: cudaGetDeviceCount finds no device";
-    }
+  KernelRunTest() {
     options_.kv_mib = {2};
     options_.mean_length = 128;
     options_.num_samples = 3;

@@ -5,19 +5,12 @@
 #include <gtest/gtest.h>
 
 #include "bench/kernel_cases.h"
+#include "tests/testing/gpu_test.h"
 
 namespace blockmgr {
 namespace {
 
-class KernelScoreCasesTest : public testing::Test {
- protected:
-  void SetUp() override {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
-      GTEST_SKIP() << "no GPU: cudaGetDeviceCount finds no device";
-    }
-  }
-};
+class KernelScoreCasesTest : public GpuTest {};
 
 TEST_F(KernelScoreCasesTest, EveryKernelRuns) {
   for (const LengthDistribution distribution :

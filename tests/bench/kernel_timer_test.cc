@@ -6,22 +6,12 @@
 
 #include <gtest/gtest.h>
 
-#include "bench/kernels.h"
-
-#include <nlohmann/json.hpp>
+#include "tests/testing/gpu_test.h"
 
 namespace blockmgr {
 namespace {
 
-class KernelTimerTest : public testing::Test {
- protected:
-  void SetUp() override {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
-      GTEST_SKIP() << "no GPU: cudaGetDeviceCount finds no device";
-    }
-  }
-};
+class KernelTimerTest : public GpuTest {};
 
 TEST_F(KernelTimerTest, SamplesAreOfAllCopies) {
   const auto timer = KernelTimer::Create();

@@ -173,6 +173,27 @@ TEST(DecodeAttentionTest, OneHugeHeadIsSharedByAllCtas) {
   ExpectMatches(runner, kBFloat16Tolerance);
 }
 
+// Parts for every warp of the merge, more than one each and fewer than one, and
+// query heads for every block of it.
+TEST(DecodeAttentionTest, PartsAreMergedByAnyNumberOfBlocks) {
+  AttentionShape shape = RaggedShape(128, 5);
+  shape.region_lengths = {700, 150, 33, 0, 90, 460};
+  shape.tail_lengths = {5, 90, 17};
+  DecodeRunner<simt::BFloat16> runner(shape, 19);
+  for (const int32_t chunk_tiles : {0, 1}) {
+    SCOPED_TRACE(chunk_tiles);
+    DecodeOptions options{.num_ctas = 23, .chunk_tiles = chunk_tiles};
+    ASSERT_EQ(runner.Run(options), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+    const auto expected = runner.Bits();
+    for (const uint32_t merge_blocks : {2u, 5u}) {
+      options.merge_blocks = merge_blocks;
+      ASSERT_EQ(runner.Run(options), "");
+      EXPECT_EQ(runner.Bits(), expected) << merge_blocks;
+    }
+  }
+}
+
 TEST(DecodeAttentionTest, InChunksTheBatchDoesNotMatter) {
   AttentionShape shape = RaggedShape(64, 4);
   shape.region_lengths = {300, 7, 140, 64, 0, 200};

@@ -21,6 +21,7 @@ namespace blockmgr {
 struct DecodeOptions {
   int32_t num_ctas = 1;
   int32_t chunk_tiles = 0;
+  uint32_t merge_blocks = 1;  // that share a list's query heads
   bool with_logits = false;
   // Of the case; -1: all from the first on.
   int32_t first_sequence = 0;
@@ -66,15 +67,18 @@ class DecodeRunner {
     Kernel attention = nullptr;
     Kernel merge = nullptr;
     std::size_t shared_bytes = 0;
+    std::size_t merge_bytes = 0;
   };
   template <int kDim>
   static Kernels Find(int32_t group_size) {
     if (group_size <= 8) {
       return {DecodeAttention<T, kDim, 1>, MergeDecodeAttention<T, kDim>,
-              DecodeShape<T, kDim, 1>::kSharedBytes};
+              DecodeShape<T, kDim, 1>::kSharedBytes,
+              MergeShape<kDim>::kSharedBytes};
     }
     return {DecodeAttention<T, kDim, 2>, MergeDecodeAttention<T, kDim>,
-            DecodeShape<T, kDim, 2>::kSharedBytes};
+            DecodeShape<T, kDim, 2>::kSharedBytes,
+            MergeShape<kDim>::kSharedBytes};
   }
 
   AttentionCase<T> test_;
@@ -152,7 +156,9 @@ std::string DecodeRunner<T>::Run(const DecodeOptions& options) {
   if (!attention.ok()) return attention.error;
   const uint32_t num_lists = params.lists.num_sequences * shape.num_heads;
   return simt::Launch(options.schedule,
-                      {.grid = {num_lists}, .threads = kDecodeThreads},
+                      {.grid = {num_lists, options.merge_blocks},
+                       .threads = kDecodeThreads,
+                       .shared_bytes = kernels.merge_bytes},
                       kernels.merge, params)
       .error;
 }

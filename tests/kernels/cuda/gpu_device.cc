@@ -5,8 +5,9 @@
 #include <utility>
 
 #include "blockmgr/base/check.h"
-#include "kernels/cuda/cuda_runtime.h"
+#include "kernels/cuda/cuda_device_runtime.h"
 #include "tests/kernels/cuda/device_cases.h"
+#include "tests/testing/gpu_test.h"
 
 namespace blockmgr {
 namespace {
@@ -19,9 +20,7 @@ int32_t FactorUnlessSmall(int32_t factor) {
 
 }  // namespace
 
-std::string WhyNoDevice() {
-  return CountCudaDevices() > 0 ? "" : "cudaGetDeviceCount finds no device";
-}
+std::string WhyNoDevice() { return WhyNoGpu(); }
 
 std::unique_ptr<DeviceRuntime> MakeTestRuntime(uint64_t) {
   auto runtime = CreateCudaRuntime(0);

@@ -44,7 +44,7 @@ class WindowRunner {
         Launch(options, {splits(), row_blocks, lists()}, kernels.shared_bytes,
                kernels.stats, params);
     if (!error.empty()) return error;
-    return Launch(options, {lists()}, 0, MergeWindowStats, params);
+    return Launch(options, {lists(), 3}, 0, MergeWindowStats, params);
   }
   std::string RunColumns(const WindowOptions& options) {
     attention_.assign(test_.num_entries() * test_.shape().group_size,

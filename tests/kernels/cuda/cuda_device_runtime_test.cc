@@ -1,10 +1,12 @@
 // What only a real device shows: copies larger than the staging memory, memory
 // that runs out, and errors that stay.
-#include "kernels/cuda/cuda_runtime.h"
+#include "kernels/cuda/cuda_device_runtime.h"
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -18,7 +20,9 @@ class CudaRuntimeTest : public DeviceTest {};
 
 // With or without a GPU.
 TEST(CudaRuntimeWithoutDeviceTest, RefusesDevicesThatAreNotThere) {
-  for (const int32_t device : {-1, CountCudaDevices()}) {
+  const absl::StatusOr<int32_t> num_devices = CountCudaDevices();
+  ASSERT_TRUE(num_devices.ok()) << num_devices.status();
+  for (const int32_t device : {-1, *num_devices}) {
     EXPECT_EQ(CreateCudaRuntime(device).status().code(),
               absl::StatusCode::kUnavailable)
         << device;
@@ -45,6 +49,34 @@ TEST_F(CudaRuntimeTest, CopiesOfAnySizeArriveInOrder) {
     EXPECT_EQ(got, std::vector<uint8_t>(size, 7)) << size;
     runtime->Free(*memory);
     EXPECT_TRUE(runtime->status().ok()) << runtime->status();
+  }
+}
+
+// As when another thread, or another part of this one, uses another device.
+TEST_F(CudaRuntimeTest, TheCallersDeviceMayBeAnother) {
+  const absl::StatusOr<int32_t> num_devices = CountCudaDevices();
+  ASSERT_TRUE(num_devices.ok());
+  std::vector<std::unique_ptr<DeviceRuntime>> runtimes;
+  std::vector<char*> memories;
+  for (int32_t device = 0; device < *num_devices; ++device) {
+    auto runtime = CreateCudaRuntime(device);
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    runtimes.push_back(*std::move(runtime));
+  }
+  for (const auto& runtime : runtimes) {
+    std::thread([&] {
+      const auto memory = runtime->Allocate(100);
+      ASSERT_TRUE(memory.ok()) << memory.status();
+      memories.push_back(*memory);
+      runtime->Fill(*memory, 5, 100);
+    }).join();
+  }
+  for (std::size_t i = 0; i < runtimes.size(); ++i) {
+    std::vector<uint8_t> got(100);
+    runtimes[i]->Download(std::as_writable_bytes(std::span(got)), memories[i]);
+    EXPECT_EQ(got, std::vector<uint8_t>(100, 5)) << i;
+    runtimes[i]->Free(memories[i]);
+    EXPECT_TRUE(runtimes[i]->status().ok()) << runtimes[i]->status();
   }
 }
 

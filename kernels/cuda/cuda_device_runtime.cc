@@ -1,4 +1,4 @@
-#include "kernels/cuda/cuda_runtime.h"
+#include "kernels/cuda/cuda_device_runtime.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -20,6 +20,9 @@ namespace blockmgr {
 namespace {
 
 constexpr int64_t kStagingBytes = int64_t{8} << 20;
+// Of a block, on compute capability 8.0: what the largest kernels fit in. 8.6,
+// 8.9 and 12.0 have 99 KiB.
+constexpr int32_t kSharedBytes = 163 << 10;
 // Blocks of the row mover per multiprocessor (row_mover_launch.h).
 constexpr uint32_t kRowBlocksPerProcessor = 4;
 
@@ -34,9 +37,9 @@ absl::Status ToStatus(cudaError_t error, absl::string_view what) {
 
 class CudaRuntime final : public DeviceRuntime {
  public:
-  explicit CudaRuntime(int32_t device) {
+  explicit CudaRuntime(int32_t device) : device_(device) {
     int32_t num_processors = 0;
-    Keep(cudaSetDevice(device), "choosing the device");
+    if (!Use()) return;
     Keep(cudaDeviceGetAttribute(&num_processors, cudaDevAttrMultiProcessorCount,
                                 device),
          "multiprocessors");
@@ -52,6 +55,7 @@ class CudaRuntime final : public DeviceRuntime {
   CudaRuntime& operator=(const CudaRuntime&) = delete;
   // Errors have nobody to go to by now.
   ~CudaRuntime() override {
+    static_cast<void>(cudaSetDevice(device_));
     if (stream_ != nullptr) {
       static_cast<void>(cudaStreamSynchronize(stream_));
       static_cast<void>(cudaStreamDestroy(stream_));
@@ -63,7 +67,7 @@ class CudaRuntime final : public DeviceRuntime {
 
   absl::StatusOr<char*> Allocate(int64_t bytes) override {
     BM_CHECK(bytes > 0);
-    BM_RETURN_IF_ERROR(status_);
+    if (!Use()) return status_;
     void* memory = nullptr;
     const cudaError_t error =
         cudaMalloc(&memory, static_cast<std::size_t>(bytes));
@@ -78,12 +82,14 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   void Free(char* memory) override {
+    // Memory goes back after a failure too.
+    static_cast<void>(cudaSetDevice(device_));
     Wait();
     Keep(cudaFree(memory), "freeing");
   }
 
   void Upload(char* to, std::span<const std::byte> host) override {
-    while (!host.empty() && status_.ok()) {
+    while (!host.empty() && Use()) {
       if (staged_ == kStagingBytes) Wait();
       const int64_t size =
           std::min<int64_t>(std::ssize(host), kStagingBytes - staged_);
@@ -99,7 +105,7 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   void Download(std::span<std::byte> host, const char* from) override {
-    if (!status_.ok()) return;
+    if (!Use()) return;
     Keep(cudaMemcpyAsync(host.data(), from, host.size(), cudaMemcpyDeviceToHost,
                          stream_),
          "download");
@@ -107,94 +113,103 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   void Fill(char* to, uint8_t byte, int64_t bytes) override {
-    if (!status_.ok()) return;
+    if (!Use()) return;
     Keep(cudaMemsetAsync(to, byte, static_cast<std::size_t>(bytes), stream_),
          "fill");
   }
 
   int32_t CountDecodeCtas(const RowShape& shape, int32_t group_size) override {
     int32_t num_ctas = 1;
+    if (!Use()) return num_ctas;
     Keep(blockmgr::CountDecodeCtas(shape, group_size, &num_ctas),
          "decode attention");
     return num_ctas;
   }
 
   void Append(const AppendRows& append, RowConversion conversion) override {
-    if (!status_.ok()) return;
-    Keep(LaunchAppend(append, conversion, max_row_blocks_, stream_), "append");
+    Do("append", [&] {
+      return LaunchAppend(append, conversion, max_row_blocks_, stream_);
+    });
   }
   void Gather(const GatherRows& gather, RowConversion conversion) override {
-    if (!status_.ok()) return;
-    Keep(LaunchGather(gather, conversion, max_row_blocks_, stream_), "gather");
+    Do("gather", [&] {
+      return LaunchGather(gather, conversion, max_row_blocks_, stream_);
+    });
   }
   void Move(const MoveRows& move) override {
-    if (!status_.ok()) return;
-    Keep(LaunchMove(move, max_row_blocks_, stream_), "move");
+    Do("move", [&] { return LaunchMove(move, max_row_blocks_, stream_); });
   }
   void CopyBlocks(const CopyBlockRows& copy) override {
-    if (!status_.ok()) return;
-    Keep(LaunchCopyBlocks(copy, max_row_blocks_, stream_), "copy of blocks");
+    Do("copy of blocks",
+       [&] { return LaunchCopyBlocks(copy, max_row_blocks_, stream_); });
   }
   void PackPages(const StagePages& stage) override {
-    if (!status_.ok()) return;
-    Keep(LaunchPackPages(stage, max_row_blocks_, stream_), "packing of pages");
+    Do("packing of pages",
+       [&] { return LaunchPackPages(stage, max_row_blocks_, stream_); });
   }
   void UnpackPages(const StagePages& stage) override {
-    if (!status_.ok()) return;
-    Keep(LaunchUnpackPages(stage, max_row_blocks_, stream_),
-         "unpacking of pages");
+    Do("unpacking of pages",
+       [&] { return LaunchUnpackPages(stage, max_row_blocks_, stream_); });
   }
   void PlanDecode(const DecodePlanParams& params) override {
-    if (!status_.ok()) return;
-    Keep(LaunchPlanDecode(params, stream_), "plan of decode attention");
+    Do("plan of decode attention",
+       [&] { return LaunchPlanDecode(params, stream_); });
   }
   void Decode(const DecodeParams& params, const RowShape& shape) override {
-    if (!status_.ok()) return;
-    Keep(LaunchDecodeAttention(params, shape, stream_), "decode attention");
+    Do("decode attention",
+       [&] { return LaunchDecodeAttention(params, shape, stream_); });
   }
   void Chunk(const ChunkParams& params, const RowShape& shape,
              int32_t num_blocks) override {
-    if (!status_.ok()) return;
-    Keep(LaunchChunkAttention(params, shape, num_blocks, stream_),
-         "chunk attention");
+    Do("chunk attention", [&] {
+      return LaunchChunkAttention(params, shape, num_blocks, stream_);
+    });
   }
   void WindowStats(const WindowParams& params, const RowShape& shape) override {
-    if (!status_.ok()) return;
-    Keep(LaunchWindowStats(params, shape, stream_), "window statistics");
+    Do("window statistics",
+       [&] { return LaunchWindowStats(params, shape, stream_); });
   }
   void WindowColumns(const WindowParams& params,
                      const RowShape& shape) override {
-    if (!status_.ok()) return;
-    Keep(LaunchWindowColumns(params, shape, stream_), "window columns");
+    Do("window columns",
+       [&] { return LaunchWindowColumns(params, shape, stream_); });
   }
   void PoolWindow(const PoolParams& params, int32_t longest_list) override {
-    if (!status_.ok()) return;
-    Keep(LaunchPoolWindowScores(params, longest_list, stream_), "pooling");
+    Do("pooling",
+       [&] { return LaunchPoolWindowScores(params, longest_list, stream_); });
   }
   void FinishH2o(const H2oScoreParams& params, int32_t longest_list) override {
-    if (!status_.ok()) return;
-    Keep(LaunchFinishH2oScores(params, longest_list, stream_), "h2o");
+    Do("h2o",
+       [&] { return LaunchFinishH2oScores(params, longest_list, stream_); });
   }
   void KeyScores(const KeyScoreParams& params, const RowShape& shape) override {
-    if (!status_.ok()) return;
-    Keep(LaunchKeyScores(params, shape, stream_), "scores of keys");
+    Do("scores of keys",
+       [&] { return LaunchKeyScores(params, shape, stream_); });
   }
   void ValueNorms(const ValueNormParams& params, const RowShape& shape,
                   int32_t longest_list) override {
-    if (!status_.ok()) return;
-    Keep(LaunchValueNorms(params, shape, longest_list, stream_),
-         "sizes of values");
+    Do("sizes of values",
+       [&] { return LaunchValueNorms(params, shape, longest_list, stream_); });
   }
   void Select(const SelectProblem& problem) override {
-    if (!status_.ok()) return;
-    Keep(LaunchSelect(problem, stream_), "selection");
+    Do("selection", [&] { return LaunchSelect(problem, stream_); });
   }
   void PlanMoves(const SelectMoves& moves) override {
-    if (!status_.ok()) return;
-    Keep(LaunchSelectMoves(moves, stream_), "plan of moves");
+    Do("plan of moves", [&] { return LaunchSelectMoves(moves, stream_); });
   }
 
  private:
+  // What `work` returns is kept, unless something has failed before.
+  template <typename Work>
+  void Do(absl::string_view what, const Work& work) {
+    if (Use()) Keep(work(), what);
+  }
+  // The calling thread may have used another device, or none: calls without a
+  // stream, and launches on one, are for the thread's current one.
+  bool Use() {
+    if (status_.ok()) Keep(cudaSetDevice(device_), "choosing the device");
+    return status_.ok();
+  }
   void Keep(cudaError_t error, absl::string_view what) {
     if (status_.ok()) status_ = ToStatus(error, what);
   }
@@ -204,6 +219,7 @@ class CudaRuntime final : public DeviceRuntime {
     staged_ = 0;
   }
 
+  const int32_t device_;
   cudaStream_t stream_ = nullptr;
   std::byte* staging_ = nullptr;
   int64_t staged_ = 0;  // bytes since the last wait
@@ -213,22 +229,37 @@ class CudaRuntime final : public DeviceRuntime {
 
 }  // namespace
 
-int32_t CountCudaDevices() {
+absl::StatusOr<int32_t> CountCudaDevices() {
   int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-    return 0;
-  }
-  return count;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess) return count;
+  static_cast<void>(cudaGetLastError());
+  // Without a driver the runtime says that it is too old.
+  int driver = 0;
+  const bool has_driver =
+      cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0;
+  if (error == cudaErrorNoDevice || !has_driver) return 0;
+  return ToStatus(error, "counting the devices");
 }
 
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(
     int32_t device) {
-  const int32_t num_devices = CountCudaDevices();
+  BM_ASSIGN_OR_RETURN(const int32_t num_devices, CountCudaDevices());
   if (device < 0 || device >= num_devices) {
     return absl::UnavailableError(
         absl::StrCat("device: expected one of the ", num_devices,
                      " CUDA devices that this process can use, got ", device));
+  }
+  cudaDeviceProp properties;
+  BM_RETURN_IF_ERROR(ToStatus(cudaGetDeviceProperties(&properties, device),
+                              "properties of the device"));
+  if (properties.sharedMemPerBlockOptin < std::size_t{kSharedBytes}) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "device: expected at least ", kSharedBytes,
+        " bytes of shared memory for a block (compute capability 8.0, 9.0 or "
+        "10.0), got ",
+        properties.sharedMemPerBlockOptin, " on ", properties.name, ", ",
+        properties.major, ".", properties.minor));
   }
   auto runtime = std::make_unique<CudaRuntime>(device);
   BM_RETURN_IF_ERROR(runtime->status());

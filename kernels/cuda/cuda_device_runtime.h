@@ -1,0 +1,37 @@
+// DeviceRuntime on a GPU.
+#ifndef KERNELS_CUDA_CUDA_DEVICE_RUNTIME_H_
+#define KERNELS_CUDA_CUDA_DEVICE_RUNTIME_H_
+
+#include <cstdint>
+#include <memory>
+
+#include <absl/status/statusor.h>
+
+#include "blockmgr/base/model_layout.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device_runtime.h"
+
+namespace blockmgr {
+
+// How many GPUs the process can use; 0 without a driver too. What keeps it from
+// using those that are there, such as a driver older than the runtime, is an
+// error.
+absl::StatusOr<int32_t> CountCudaDevices();
+
+// One stream of its own on device `device`, which each call makes the calling
+// thread's current one: several, on one device or more, may be used in turn by
+// one thread, and each by different threads at different times. Uploads go
+// through 8 MiB of pinned memory, so that they overlap with what the device
+// still does; one that does not fit waits. Unavailable where there is no such
+// device, FailedPrecondition where it is one that the kernels do not fit.
+absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(
+    int32_t device);
+
+// A CudaBackend on a GPU.
+absl::StatusOr<std::unique_ptr<CudaBackend>> CreateCudaBackend(
+    const ModelLayout& layout, const CudaBackendOptions& options,
+    int32_t device);
+
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_CUDA_DEVICE_RUNTIME_H_
