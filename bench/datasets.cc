@@ -99,8 +99,8 @@ absl::StatusOr<int32_t> TokenCount(const LineReader& reader,
   BM_ASSIGN_OR_RETURN(const TraceJson* value, Field(reader, object, name));
   if (!value->is_number_integer() || *value < 1 || *value > kMaxTokens) {
     return reader.Error(
-        name,
-        absl::StrCat("expected an integer of at least 1, got ", Shown(*value)));
+        name, absl::StrCat("expected an integer of 1 to ", kMaxTokens, ", got ",
+                           Shown(*value)));
   }
   return value->get<int32_t>();
 }
@@ -152,9 +152,8 @@ absl::StatusOr<int32_t> CsvTokenCount(const LineReader& reader,
                                       absl::string_view text) {
   int32_t value = 0;
   if (!absl::SimpleAtoi(text, &value) || value < 1 || value > kMaxTokens) {
-    return reader.Error(
-        name,
-        absl::StrCat("expected an integer of at least 1, got '", text, "'"));
+    return reader.Error(name, absl::StrCat("expected an integer of 1 to ",
+                                           kMaxTokens, ", got '", text, "'"));
   }
   return value;
 }

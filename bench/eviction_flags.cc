@@ -9,7 +9,7 @@
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/keep_ratio.h"
 #include "blockmgr/eviction/policy.h"
-#include "scheduler/server/scheduler_flags.h"
+#include "scheduler/server/flag_checks.h"
 
 namespace blockmgr {
 namespace {

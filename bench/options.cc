@@ -9,6 +9,7 @@
 #include <absl/strings/str_split.h>
 
 #include "blockmgr/base/status_macros.h"
+#include "scheduler/server/flag_checks.h"
 
 namespace blockmgr {
 namespace {
@@ -94,7 +95,7 @@ void AddReportFlags(CLI::App* app, BenchOptions* options) {
   app->add_option("--metric-percentiles", options->metric_percentiles,
                   "percentiles besides 50 and 99, comma separated")
       ->delimiter(',')
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(NumberIn(0, 100))
       ->group(group);
   app->add_flag("--json", options->json,
                 "print the report as JSON to standard output, nothing else")

@@ -153,15 +153,7 @@ void SchedulerImpl::WriteStart(const RequestState& request, SequenceSlot source,
   if (source == kNoSequenceSlot && sequence.region != nullptr) {
     start.region = sequence.region->id;
   }
-  start.query_window = options_.query_window;
-  for (const CompressionPoint& point : request.compressions) {
-    start.query_window =
-        std::max(start.query_window, point.policy.query_window());
-  }
-  if (request.squeeze != nullptr) {
-    start.query_window =
-        std::max(start.query_window, request.squeeze->policy.query_window());
-  }
+  start.query_window = QueriesKept(request);
   start.scorer_state = request.scorer_state;
   if (start.scorer_state == ScorerState::kQueryStatistics) {
     start.state_begin = request.state_begin;

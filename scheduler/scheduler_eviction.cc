@@ -184,18 +184,41 @@ void SchedulerImpl::ListNextPoint(RequestState* request) const {
   if (next.length < request->last_length()) points.push_back(std::move(next));
 }
 
+int32_t SchedulerImpl::QueriesKept(const RequestState& request) const {
+  int32_t num_queries = options_.query_window;
+  for (const CompressionPoint& point : request.compressions) {
+    num_queries = std::max(num_queries, point.policy.query_window());
+  }
+  if (request.squeeze != nullptr) {
+    num_queries = std::max(num_queries, request.squeeze->policy.query_window());
+  }
+  return num_queries;
+}
+
+absl::Status SchedulerImpl::ValidateObserved(
+    const RequestState& request, const EvictionPolicy& policy) const {
+  if (policy.scorer_state() != ScorerState::kNone &&
+      policy.scorer_state() != request.scorer_state) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "policy: ", FormatPolicy(policy),
+        " needs scores accumulated from the first token on; expected a request "
+        "whose own policy has them, got one without"));
+  }
+  if (policy.query_window() > 0 && QueriesKept(request) == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "policy: ", FormatPolicy(policy),
+        " observes queries; expected a scheduler, or a request's own policy, "
+        "that has the engine keep some, got query_window 0"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SchedulerImpl::ValidateCommand(
     const RequestState& request, const EvictionCommand& command) const {
   BM_RETURN_IF_ERROR(ValidateLayers());
   BM_RETURN_IF_ERROR(ValidatePolicy(command.policy, command.table));
   BM_RETURN_IF_ERROR(ValidateTarget(command.target));
-  if (command.policy.scorer_state() != ScorerState::kNone &&
-      command.policy.scorer_state() != request.scorer_state) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "policy: ", FormatPolicy(command.policy),
-        " needs scores accumulated from the first token on; expected a request "
-        "whose own policy has them, got one without"));
-  }
+  BM_RETURN_IF_ERROR(ValidateObserved(request, command.policy));
   const int32_t page_size = layout().page_size;
   const int32_t cut_now =
       request.running ? manager_.sequence(request.slot).cut() : 0;

@@ -93,6 +93,11 @@ class SchedulerImpl : public Scheduler {
   absl::Status ValidatePolicy(
       const EvictionPolicy& policy,
       const std::shared_ptr<const BudgetTable>& table) const;
+  // Queries per layer that the engine keeps of it.
+  int32_t QueriesKept(const RequestState& request) const;
+  // Whether the engine has what the policy of a command observes.
+  absl::Status ValidateObserved(const RequestState& request,
+                                const EvictionPolicy& policy) const;
   absl::Status ValidateCommand(const RequestState& request,
                                const EvictionCommand& command) const;
   void AbortCommand(RequestState* request, const char* why, Effects* effects);

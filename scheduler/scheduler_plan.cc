@@ -55,8 +55,8 @@ const StepDecision::Run* StepDecision::RunOf(
   return has_run ? &runs[planned.run] : nullptr;
 }
 
-int32_t StepDecision::ReservedBy(TenantId tenant) const {
-  int32_t blocks = 0;
+int64_t StepDecision::ReservedBy(TenantId tenant) const {
+  int64_t blocks = 0;
   for (const Run& run : std::span(runs).last(matches.size())) {
     if (run.request->tenant == tenant) blocks += run.request->peak_blocks;
   }

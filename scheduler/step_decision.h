@@ -85,7 +85,7 @@ struct StepDecision {
   // Null: it has none.
   const Run* RunOf(const RequestState& request) const;
   // Blocks at the peaks of the tenant's requests that are admitted. O(those).
-  int32_t ReservedBy(TenantId tenant) const;
+  int64_t ReservedBy(TenantId tenant) const;
 };
 
 // What became of blocks while a step is decided.

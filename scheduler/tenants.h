@@ -58,10 +58,10 @@ class Tenants {
     return tenants_[Index(tenant)].limits;
   }
   // Whether it may run beside those of its tenant that do.
-  bool MayReserve(TenantId tenant, int32_t blocks) const {
+  bool MayReserve(TenantId tenant, int64_t blocks) const {
     const Tenant& entry = tenants_[Index(tenant)];
     return entry.limits.max_blocks == 0 ||
-           entry.reserved_blocks + int64_t{blocks} <= entry.limits.max_blocks;
+           entry.reserved_blocks + blocks <= entry.limits.max_blocks;
   }
   // It runs; `first`: for the first time, so that its prompt leaves the queue.
   void Admit(TenantId tenant, const TenantDemand& demand, bool first);

@@ -27,6 +27,7 @@
 #include "blockmgr/base/status_macros.h"
 #include "kernels/backend.h"
 #include "scheduler/server/default_address.h"
+#include "scheduler/server/flag_checks.h"
 
 namespace blockmgr {
 namespace {
@@ -123,7 +124,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
                 "Attach again when the daemon goes away");
   app->add_option("--attach-timeout", flags->attach_timeout_s,
                   "Seconds to look for a daemon; 0: for ever")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(NumberIn(0, 1e6))
       ->capture_default_str();
   app->add_option("--num-blocks", flags->num_blocks,
                   "Blocks of the pool (default: 4096 for tiny, 22528 for sim)")
@@ -136,7 +137,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
   AddSimModelFlags(app, &flags->sim);
   app->add_option("--time-scale", flags->time_scale,
                   "Seconds slept per modelled second; 0: as fast as possible")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(NumberIn(0, 1e6))
       ->capture_default_str()
       ->group(kSimModelGroup);
 }

@@ -1,5 +1,7 @@
 #include "bench/engine/sim_flags.h"
 
+#include "scheduler/server/flag_checks.h"
+
 namespace blockmgr {
 
 void AddShardsFlag(CLI::App* app, int32_t* num_shards) {
@@ -17,8 +19,7 @@ void AddSimModelFlags(CLI::App* app, SimModel* model) {
         ->capture_default_str()
         ->group(kSimModelGroup);
   };
-  add("--sim-layers", &model->num_layers, "Layers of each group")
-      ->check(shape);
+  add("--sim-layers", &model->num_layers, "Layers of each group")->check(shape);
   add("--sim-heads", &model->num_heads, "KV heads of a layer")->check(shape);
   add("--sim-q-heads", &model->num_q_heads, "Query heads of a layer")
       ->check(shape);
@@ -37,30 +38,30 @@ void AddSimModelFlags(CLI::App* app, SimModel* model) {
       ->check(CLI::Range(1, 1 << 30))
       ->group(kSimModelGroup);
   add("--sim-params", &model->num_params, "Parameters of the model")
-      ->check(CLI::PositiveNumber);
+      ->check(NumberIn(1));
   add("--sim-weight-bytes", &model->weight_bytes, "Bytes of one parameter")
       ->check(CLI::Range(1, 8));
   add("--sim-flops", &model->flops, "Effective compute, FLOP/s")
-      ->check(CLI::PositiveNumber);
+      ->check(NumberIn(1));
   add("--sim-bandwidth", &model->bandwidth,
       "Effective memory bandwidth, bytes/s")
-      ->check(CLI::PositiveNumber);
+      ->check(NumberIn(1));
   add("--sim-host-bandwidth", &model->host_bandwidth,
       "Effective bandwidth to host memory, bytes/s")
-      ->check(CLI::PositiveNumber);
+      ->check(NumberIn(1));
   add("--sim-step-overhead", &model->step_overhead_s,
       "Seconds added to every step")
-      ->check(CLI::NonNegativeNumber);
+      ->check(NumberIn(0));
   add("--head-concentration", &model->head_concentration,
       "How unevenly heads share what an adaptive eviction keeps: sigma of the "
       "lognormal shares; 0: evenly")
-      ->check(CLI::Range(0.0, 4.0));
+      ->check(NumberIn(0, 4));
   add("--sim-drafts", &model->num_drafts,
       "Drafts proposed after every token, for --num-speculative-tokens")
       ->check(CLI::Range(0, 1024));
   add("--sim-draft-acceptance", &model->draft_acceptance,
       "How likely a draft is right when those before it are")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(NumberIn(0, 1));
 }
 
 }  // namespace blockmgr

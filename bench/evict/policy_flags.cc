@@ -46,7 +46,7 @@ absl::StatusOr<const BudgetTable*> FindTable(
   return found;
 }
 
-// Entries per (layer, head), whole and >= 0.
+// Entries per (layer, head), whole and >= 0, of which one is kept.
 absl::Status ReadBudgets(const std::string& path, PolicyRunOptions* options) {
   const absl::StatusOr<NpyArray> array = ReadNpy(path);
   if (!array.ok()) return Prefixed("--budgets", array.status());
@@ -65,6 +65,10 @@ absl::Status ReadBudgets(const std::string& path, PolicyRunOptions* options) {
       return bad("whole numbers of at least 0", absl::StrCat(value));
     }
     options->budgets.push_back(static_cast<int32_t>(std::min(value, 0x1p30f)));
+  }
+  const auto keeps = [](int32_t budget) { return budget > 0; };
+  if (std::none_of(options->budgets.begin(), options->budgets.end(), keeps)) {
+    return bad("one above 0", "none");
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,6 @@
 #include "bench/evict/tensor_flags.h"
 
 #include <array>
-#include <cmath>
 #include <vector>
 
 #include <absl/strings/numbers.h>
@@ -9,6 +8,7 @@
 #include <absl/strings/str_split.h>
 
 #include "blockmgr/base/status_macros.h"
+#include "scheduler/server/flag_checks.h"
 
 namespace blockmgr {
 namespace {
@@ -85,16 +85,7 @@ void AddTensorFlags(CLI::App& app, TensorFlags* flags) {
   app.add_option("--rope-theta", flags->rope_theta,
                  "base of the rotary embedding, for expected_attention")
       ->capture_default_str()
-      // Not CLI::Range, which lets NaN pass.
-      ->check(CLI::Validator(
-          [](const std::string& text) {
-            double base = 0.0;
-            const bool good = absl::SimpleAtod(text, &base) && base >= 1.0 &&
-                              std::isfinite(base);
-            return good ? std::string()
-                        : "expected a finite number of at least 1, got " + text;
-          },
-          "NUMBER >= 1"))
+      ->check(NumberIn(1))
       ->group(group);
 }
 

@@ -14,6 +14,7 @@
 #include "bench/serve/client.h"
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/server/default_address.h"
+#include "scheduler/server/flag_checks.h"
 #include "scheduler/server/wire.h"
 
 namespace blockmgr {
@@ -186,7 +187,7 @@ void AddServeFlags(CLI::App* app, ServeOptions* options) {
       ->group("Daemon");
   app->add_option("--ready-check-timeout-sec", options->ready_check_timeout_s,
                   "wait this long for a daemon with an engine attached")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NumberIn(0))
       ->capture_default_str()
       ->group("Daemon");
 }

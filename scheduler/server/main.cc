@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include <absl/strings/numbers.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
@@ -17,6 +16,7 @@
 #include "blockmgr/base/run_main.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/server/default_address.h"
+#include "scheduler/server/flag_checks.h"
 #include "scheduler/server/scheduler_flags.h"
 #include "scheduler/server/server.h"
 
@@ -46,15 +46,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--drain-timeout", flags->drain_timeout_s,
                   "Seconds that requests may take to finish after the first "
                   "SIGTERM or SIGINT; a second signal cancels them at once")
-      ->check(CLI::Validator(
-          [](const std::string& text) {
-            // Not so for nan either.
-            double seconds = -1;
-            return absl::SimpleAtod(text, &seconds) && seconds >= 0
-                       ? ""
-                       : "expected at least 0, got '" + text + "'";
-          },
-          "SECONDS"))
+      ->check(NumberIn(0))
       ->capture_default_str();
   app->add_option("--log-level", flags->log_level, "Of the log on stderr")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))

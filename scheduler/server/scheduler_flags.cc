@@ -3,6 +3,8 @@
 #include <map>
 #include <string>
 
+#include "scheduler/server/flag_checks.h"
+
 namespace blockmgr {
 namespace {
 

@@ -7,31 +7,12 @@
 
 #include <map>
 #include <string>
-#include <utility>
 
-#include <absl/strings/str_cat.h>
 #include <CLI/CLI.hpp>
 
 #include "scheduler/scheduler_options.h"
 
 namespace blockmgr {
-
-// For CLI::Option::transform: takes one of `names`, which `choices` lists for
-// help and errors. (CLI::CheckedTransformer prints enums of a byte as bytes.)
-template <typename Enum>
-CLI::Validator NameIn(std::map<std::string, Enum> names,
-                      const std::string& choices) {
-  CLI::Validator validator(choices);
-  validator.operation([names = std::move(names), choices](std::string& input) {
-    const auto found = names.find(input);
-    if (found == names.end()) {
-      return absl::StrCat("expected ", choices, ", got '", input, "'");
-    }
-    input = std::to_string(static_cast<int>(found->second));
-    return std::string();
-  });
-  return validator;
-}
 
 // Help of each flag; without one there is no such flag.
 struct SchedulerFlagTexts {

@@ -84,7 +84,7 @@ TEST(MooncakeTest, NamesFileLineFieldAndReason) {
        "timestamp", "earlier than the row before"},
       {"{\"timestamp\": 6, \"input_length\": 0, \"output_length\": 1, "
        "\"hash_ids\": []}",
-       "input_length", "at least 1, got 0"},
+       "input_length", "of 1 to 1073741824, got 0"},
       {"{\"timestamp\": 6, \"input_length\": 1, \"output_length\": 1.5, "
        "\"hash_ids\": [1]}",
        "output_length", "got 1.5"},

@@ -11,7 +11,6 @@
 
 #include "bench/sim.h"
 #include "blockmgr/base/status_macros.h"
-#include "scheduler/server/scheduler_flags.h"
 #include "tests/testing/parse_flags.h"
 #include "tests/testing/status_matchers.h"
 
@@ -141,20 +140,6 @@ TEST(SimFlagsTest, UnknownPoliciesAreErrors) {
   EXPECT_FALSE(ParseSim({"--scheduling-policy", "lifo"}).ok());
   EXPECT_FALSE(ParseSim({"--admission", "none"}).ok());
   EXPECT_FALSE(ParseSim({"--chunk-policy", "random"}).ok());
-  CLI::App app;
-  ChunkPolicy chosen = ChunkPolicy::kFirstCome;
-  app.add_option("--chunk-policy", chosen)
-      ->transform(NameIn(ChunkPolicyNames(), "first_come|equal_progress"));
-  app.parse("--chunk-policy equal_progress");
-  EXPECT_EQ(chosen, ChunkPolicy::kEqualProgress);
-  try {
-    app.parse("--chunk-policy random");
-    ADD_FAILURE() << "a policy that there is not";
-  } catch (const CLI::ValidationError& error) {
-    EXPECT_STREQ(error.what(),
-                 "--chunk-policy: expected first_come|equal_progress, got "
-                 "'random'");
-  }
 }
 
 }  // namespace

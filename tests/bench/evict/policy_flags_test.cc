@@ -162,6 +162,8 @@ TEST(PolicyFlagsTest, ReadsBudgetsForExternalOnes) {
     EXPECT_THAT(read({1, 1}, {bad}).status(),
                 Refuses(flags.budgets, "whole numbers of at least 0"));
   }
+  EXPECT_THAT(read({1, 3}, {0, 0, 0}).status(),
+              Refuses(flags.budgets, "one above 0, got none"));
   flags.policies = {"knorm"};
   EXPECT_THAT(read({1, 1}, {4}).status(),
               Refuses("--budgets: expected a policy", "got none"));

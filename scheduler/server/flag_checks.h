@@ -1,0 +1,55 @@
+// Checks of flags' values that CLI11 lacks.
+#ifndef SCHEDULER_SERVER_FLAG_CHECKS_H_
+#define SCHEDULER_SERVER_FLAG_CHECKS_H_
+
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+#include <CLI/CLI.hpp>
+
+namespace blockmgr {
+
+// For CLI::Option::transform: takes one of `names`, which `choices` lists for
+// help and errors. (CLI::CheckedTransformer prints enums of a byte as bytes.)
+template <typename Enum>
+CLI::Validator NameIn(std::map<std::string, Enum> names,
+                      const std::string& choices) {
+  CLI::Validator validator(choices);
+  validator.operation([names = std::move(names), choices](std::string& input) {
+    const auto found = names.find(input);
+    if (found == names.end()) {
+      return absl::StrCat("expected ", choices, ", got '", input, "'");
+    }
+    input = std::to_string(static_cast<int>(found->second));
+    return std::string();
+  });
+  return validator;
+}
+
+// For CLI::Option::check: takes a finite number of least to most. (CLI::Range
+// lets nan pass, which is below and above nothing.)
+inline CLI::Validator NumberIn(
+    double least, double most = std::numeric_limits<double>::max()) {
+  const bool is_bounded = most < std::numeric_limits<double>::max();
+  const std::string range = is_bounded
+                                ? absl::StrCat("of ", least, " to ", most)
+                                : absl::StrCat("of at least ", least);
+  CLI::Validator validator("NUMBER " + range);
+  validator.operation([least, most, range](std::string& input) {
+    double number = std::numeric_limits<double>::quiet_NaN();
+    const bool is_in =
+        absl::SimpleAtod(input, &number) && number >= least && number <= most;
+    return is_in ? std::string()
+                 : absl::StrCat("expected a finite number ", range, ", got ",
+                                input);
+  });
+  return validator;
+}
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_SERVER_FLAG_CHECKS_H_
