@@ -127,6 +127,15 @@ std::string BlockChain::Media(int32_t begin, int32_t end) const {
   return bytes;
 }
 
+bool BlockChain::HasMediaOf(const BlockChain& other, int32_t end) const {
+  const auto before = [end](const std::vector<MediaItem>& media) {
+    const auto last = std::ranges::partition_point(
+        media, [end](const MediaItem& item) { return item.begin < end; });
+    return std::span(media.begin(), last);
+  };
+  return std::ranges::equal(before(media_), before(other.media_));
+}
+
 void BlockChain::SetRetention(std::vector<RetentionRange> ranges) {
   retention_ = std::move(ranges);
   std::ranges::stable_sort(retention_, std::greater<>(), [](const auto& range) {

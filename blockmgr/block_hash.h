@@ -37,6 +37,8 @@ struct MediaItem {
   int32_t begin = 0;
   int32_t length = 0;
   std::string hash = {};  // of the input, any bytes, 1..64
+
+  friend bool operator==(const MediaItem&, const MediaItem&) = default;
 };
 
 // What a sequence's K and V depend on besides its tokens. Sequences share
@@ -89,6 +91,9 @@ class BlockChain {
   // The media in positions [begin, end), encoded; empty without any.
   // O(1) without media, else O(log media + items found).
   std::string Media(int32_t begin, int32_t end) const;
+  int64_t num_media() const { return std::ssize(media_); }
+  // Whether both have the same media before `end`. O(those).
+  bool HasMediaOf(const BlockChain& other, int32_t end) const;
 
   // Wishes of this sequence for its blocks, not part of their names. Where
   // ranges overlap, the highest priority holds.

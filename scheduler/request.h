@@ -70,12 +70,12 @@ struct Request {
   std::string id;               // unique among live requests, 1..128 bytes
   std::vector<int32_t> prompt;  // at least one token, all >= 0
   int32_t max_tokens = 16;      // at least one
-  std::vector<int32_t> stop_token_ids;
+  std::vector<int32_t> stop_token_ids;  // at most 4,096
   RequestEviction eviction;
   // Its tenant (also for quotas and fair share), who may share its prefix, and
   // what its tokens stand for.
   ContentScope scope;
-  // How long the cache should keep its blocks.
+  // How long the cache should keep its blocks; at most 64.
   std::vector<RetentionWish> retention;
   int32_t priority = 0;  // SchedulingPolicy::kPriority: lower is served first
   // A live request of the same tenant, adapter and salt, by id; empty: none.

@@ -161,7 +161,7 @@ struct RequestState {
   std::unique_ptr<const EvictionCommand> squeeze;    // under pressure, or null
   std::unique_ptr<const SharedCompression> sharing;  // null: shares nothing
   std::unique_ptr<PendingCommand> command;
-  std::vector<int32_t> stop_token_ids;
+  std::vector<int32_t> stop_token_ids;  // ascending
 
   // Names the full blocks of `tokens`; extended when needed.
   BlockChain chain;

@@ -19,6 +19,11 @@ namespace blockmgr {
 namespace {
 
 constexpr size_t kMaxIdBytes = 128;
+// Of a request. Wishes are looked through once for each of its blocks.
+constexpr int64_t kMaxStopTokens = 4096;
+constexpr int64_t kMaxRetentionWishes = 64;
+// Whose ids a block of SchedulerOptions::max_num_blocks is counted with.
+constexpr int64_t kTokensPerBlock = 16;
 
 absl::Status ValidateTokens(const char* field,
                             const std::vector<int32_t>& tokens) {
@@ -30,6 +35,13 @@ absl::Status ValidateTokens(const char* field,
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status RequireCount(absl::string_view field, int64_t count,
+                          int64_t most) {
+  if (count <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": expected at most ", most, ", got ", count));
 }
 
 absl::Status ValidateWish(size_t index, const RetentionWish& wish) {
@@ -78,6 +90,13 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(
   BM_RETURN_IF_ERROR(options.Validate());
   BM_RETURN_IF_ERROR(RequireRange("num_blocks", layout.num_blocks, 2,
                                   options.max_num_blocks, "to max_num_blocks"));
+  const int64_t max_tokens = int64_t{options.max_num_blocks} * kTokensPerBlock;
+  if (layout.num_blocks > max_tokens / layout.page_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "num_blocks: expected at most ", max_tokens / layout.page_size, " of ",
+        layout.page_size, " tokens (max_num_blocks of ", kTokensPerBlock,
+        "), got ", layout.num_blocks));
+  }
   BM_RETURN_IF_ERROR(RequireRange("num_host_blocks", options.num_host_blocks, 0,
                                   options.max_num_blocks, "to max_num_blocks"));
   return std::make_unique<SchedulerImpl>(layout, options);
@@ -108,6 +127,8 @@ absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
   }
   BM_RETURN_IF_ERROR(ValidateTokens("prompt", request.prompt));
   BM_RETURN_IF_ERROR(ValidateTokens("stop_token_ids", request.stop_token_ids));
+  BM_RETURN_IF_ERROR(RequireCount(
+      "stop_token_ids", std::ssize(request.stop_token_ids), kMaxStopTokens));
   BM_RETURN_IF_ERROR(RequireRange("max_tokens", request.max_tokens, 1,
                                   options_.max_model_len));
   const int64_t length = std::ssize(request.prompt) + request.max_tokens;
@@ -118,6 +139,8 @@ absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
                      request.prompt.size(), " + ", request.max_tokens));
   }
   BM_RETURN_IF_ERROR(ValidateScope(request.scope, std::ssize(request.prompt)));
+  BM_RETURN_IF_ERROR(RequireCount("retention", std::ssize(request.retention),
+                                  kMaxRetentionWishes));
   for (size_t i = 0; i < request.retention.size(); ++i) {
     BM_RETURN_IF_ERROR(ValidateWish(i, request.retention[i]));
   }
@@ -157,6 +180,7 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   state->num_prompt = num_prompt;
   state->max_tokens = request.max_tokens;
   state->stop_token_ids = std::move(request.stop_token_ids);
+  std::ranges::sort(state->stop_token_ids);
   state->chain = BlockChain(request.scope);
   state->chain.SetRetention(RetentionOf(request, now_ms_));
   if (!request.fork_of.empty()) {

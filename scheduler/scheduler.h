@@ -98,6 +98,9 @@ class Scheduler {
   // FailedPrecondition (still in prefill, or an eviction is under way).
   virtual absl::StatusOr<uint64_t> Evict(RequestId request,
                                          EvictionCommand command) = 0;
+  // Takes an eviction back that is not part of a step yet: it will not be, and
+  // has no effect to come. False: there is none of that number that waits.
+  virtual bool WithdrawEviction(RequestId request, uint64_t command) = 0;
   // The live request with this id, if any.
   virtual absl::StatusOr<RequestId> Find(absl::string_view id) const = 0;
 
@@ -112,6 +115,7 @@ class Scheduler {
 
   // The engine is gone, and with it all KV. Everything in flight is forgotten,
   // running requests wait again (they will be recomputed), the cache is empty.
+  // Evictions under way end with Aborted; others still wait for their step.
   virtual void LoseEngine(Effects* effects) = 0;
 
   // Drops all cached prefixes that no request uses.

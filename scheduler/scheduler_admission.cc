@@ -14,6 +14,8 @@ namespace {
 // cached blocks that it compares for them: about 200 us.
 constexpr int32_t kMaxLooks = 16;
 constexpr int64_t kMaxLookedBlocks = 4096;
+// Compressions and media that a look at a fork compares in the time of a block.
+constexpr int64_t kForkItemsPerBlock = 4;
 // Forks whose parents are not as far yet, and requests that were found to wait
 // for another one's prefix: a look at each is cheap.
 constexpr int32_t kMaxAwaiting = 2048;
@@ -233,6 +235,11 @@ SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
           request->peak_blocks + decision_.ReservedBy(request->tenant))) {
     return Verdict::kTenantIsFull;
   }
+  if (request->fork_of != RequestId{0}) {
+    decision_.num_looked_blocks +=
+        (std::ssize(request->compressions) + request->chain.num_media()) /
+        kForkItemsPerBlock;
+  }
   ForkPoint fork = FindFork(request);
   if (fork.waits) {
     decision_.Await(request);
@@ -283,6 +290,14 @@ SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
   return Verdict::kDoesNotFit;
 }
 
+int32_t SchedulerImpl::LookOutsideLane(RequestState* request, uint8_t lane) {
+  if ((request->lane & lane) != 0) return 0;
+  // It has lost what spared it: a swap, or its parent. Others are long, and
+  // have little to compute: they are in no lane.
+  if ((LaneOf(*request) & lane) != 0) decision_.misplaced.push_back(request);
+  return 1;
+}
+
 void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
   // Blocks that an eviction takes in place may leave the prefix cache: nobody
   // is admitted on them in the same step.
@@ -325,12 +340,11 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
         ++num_looks;
         break;
       case Verdict::kIsTooLong:
-        // Some that are long have little to compute: they are in no lane.
-        if ((request->lane & kLongPromptLane) == 0) ++num_looks;
+        num_looks += LookOutsideLane(request, kLongPromptLane);
         walk.Bar(kLongPromptLane);
         break;
       case Verdict::kLacksScorerState:
-        if ((request->lane & kScorerStateLane) == 0) ++num_looks;
+        num_looks += LookOutsideLane(request, kScorerStateLane);
         walk.Bar(kScorerStateLane);
         break;
       case Verdict::kAwaits:

@@ -65,6 +65,11 @@ void SchedulerImpl::ApplyWaits() {
     wait.request->prefix_wait = wait.found;
   }
   totals_.num_prefix_waits += decision_.prefix_waits.size();
+  for (RequestState* request : decision_.misplaced) {
+    waiting_.Erase(request);
+    request->lane = LaneOf(*request);
+    waiting_.Insert(request);
+  }
 }
 
 void SchedulerImpl::Admit(RequestState* request, const PrefixMatch& match) {

@@ -292,6 +292,17 @@ absl::StatusOr<uint64_t> SchedulerImpl::Evict(RequestId request,
   return number;
 }
 
+bool SchedulerImpl::WithdrawEviction(RequestId request, uint64_t command) {
+  const auto found = requests_.find(request);
+  if (found == requests_.end()) return false;
+  RequestState* state = found->second;
+  if (state->command == nullptr || state->command->number != command) {
+    return false;
+  }
+  state->command.reset();
+  return true;
+}
+
 void SchedulerImpl::AbortCommand(RequestState* request, const char* why,
                                  Effects* effects) {
   if (request->command == nullptr) return;

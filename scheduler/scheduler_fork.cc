@@ -130,9 +130,7 @@ int32_t SchedulerImpl::ForkLength(const RequestState& parent,
       std::min(MaxCachedTokens(*request, compressed), request->num_common);
   // What comes before a compression cannot be computed after it.
   if (length < compressed) return 0;
-  const bool has_same_media =
-      parent.chain.Media(0, length) == request->chain.Media(0, length);
-  return has_same_media ? length : 0;
+  return parent.chain.HasMediaOf(request->chain, length) ? length : 0;
 }
 
 SchedulerImpl::ForkPoint SchedulerImpl::FindFork(RequestState* request) const {

@@ -36,6 +36,7 @@ class SchedulerImpl : public Scheduler {
   absl::Status Cancel(RequestId request, Effects* effects) override;
   absl::StatusOr<uint64_t> Evict(RequestId request,
                                  EvictionCommand command) override;
+  bool WithdrawEviction(RequestId request, uint64_t command) override;
   absl::StatusOr<RequestId> Find(absl::string_view id) const override;
   bool Schedule(StepPlan* plan) override;
   absl::Status Update(const StepResult& result, Effects* effects) override;
@@ -135,6 +136,9 @@ class SchedulerImpl : public Scheduler {
   WaitingPlace PlaceOf(const RequestState& request,
                        int32_t num_cached_tokens) const;
   uint8_t LaneOf(const RequestState& request) const;
+  // Looks that it cost to see that a request needs the turn of a lane: none if
+  // it is in it, where the walk leaves out those behind it.
+  int32_t LookOutsideLane(RequestState* request, uint8_t lane);
   // Whether the tenant's first request would exceed its quota; then the tenant
   // is barred from the queue's walks. Said again when either changes.
   bool IsFull(TenantId tenant) const;

@@ -96,7 +96,8 @@ struct SchedulerOptions {
   int32_t max_waiting = 65536;  // requests; one more is refused
   // Of an engine's pool, and of its host memory: what is known of every block
   // (250 bytes, or 740 with regions) is this process's memory. A pool with
-  // more is refused.
+  // more is refused, and one with as many blocks of more than 16 tokens, by as
+  // much as they are larger.
   int32_t max_num_blocks = 1 << 22;
   // Queries per layer that an engine keeps of every sequence for evictions
   // ordered from outside; policies of requests raise it for their own.

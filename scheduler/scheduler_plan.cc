@@ -25,6 +25,7 @@ void StepDecision::Clear() {
   orders.clear();
   passed.clear();
   prefix_waits.clear();
+  misplaced.clear();
   squeezed.clear();
   if (!computing.empty()) computing.clear();
   promised = {};

@@ -46,11 +46,12 @@ int64_t SchedulerImpl::ServiceOf(const RequestState& request) const {
 }
 
 uint8_t SchedulerImpl::LaneOf(const RequestState& request) const {
-  // A fork has nearly all of its prompt from its parent, whose scores it may
-  // go on with; who comes back from the host tier has all of it.
-  if (request.fork_of != RequestId{0}) return 0;
   uint8_t lane = 0;
-  if (IsLong(request) && request.swap == kNoSwap) lane |= kLongPromptLane;
+  // A fork has nearly all of its prompt from its parent, as long as there is
+  // one; who comes back from the host tier has all of it.
+  const bool is_at_hand =
+      request.swap != kNoSwap || requests_.contains(request.fork_of);
+  if (IsLong(request) && !is_at_hand) lane |= kLongPromptLane;
   if (request.scorer_state != ScorerState::kNone) lane |= kScorerStateLane;
   return lane;
 }

@@ -97,8 +97,7 @@ bool SchedulerImpl::AddOutput(RequestState* request, int32_t token,
     tenants_.Serve(request->tenant, kOutputTokenService);
     served_tenants_.push_back(request->tenant);
   }
-  return std::ranges::find(request->stop_token_ids, token) !=
-         request->stop_token_ids.end();
+  return std::ranges::binary_search(request->stop_token_ids, token);
 }
 
 void SchedulerImpl::SettleRun(const StepInFlight::Run& run,

@@ -66,6 +66,7 @@ struct StepDecision {
   std::vector<Order> orders;
   std::vector<Passed> passed;
   std::vector<Wait> prefix_waits;
+  std::vector<RequestState*> misplaced;       // waiting, in another lane by now
   std::vector<const RequestState*> squeezed;  // of the running ones
   uint64_t number = 0;       // of the decision, see RequestState::planned
   int32_t num_awaiting = 0;  // another one, as was known before

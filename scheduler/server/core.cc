@@ -345,7 +345,7 @@ void Core::Do(EngineResult& command) {
   if (!status.ok()) {
     // The two no longer agree on what the pool holds.
     engine_->Close(status);
-    DropEngine(status);
+    DropEngine();
     return;
   }
   read_next_ = true;
@@ -353,18 +353,21 @@ void Core::Do(EngineResult& command) {
 
 void Core::Do(EngineLost& command) {
   if (command.sink != engine_) return;
-  DropEngine(absl::UnavailableError("the engine is gone"));
+  DropEngine();
 }
 
-void Core::DropEngine(const absl::Status& reason) {
+void Core::DropEngine() {
   engine_.reset();
   read_next_ = false;
   ++engine_session_;  // a new stream needs a new attachment
   scheduler_->LoseEngine(&effects_);
+  for (EvictionEffect& effect : effects_.evictions) EndEviction(&effect);
+  // Others have not been part of a step, and whoever is answered now need not
+  // fear that they will be.
   for (auto& [id, request] : requests_) {
     if (request.eviction == 0) continue;
-    request.eviction = 0;
-    request.evicted(absl::AbortedError(reason.message()));
+    scheduler_->WithdrawEviction(id, std::exchange(request.eviction, 0));
+    request.evicted(absl::AbortedError("the engine is gone"));
   }
   if (options_.on_engine_change) options_.on_engine_change(false);
 }
@@ -417,7 +420,7 @@ void Core::Do(CloseAll& command) {
   clients_.clear();
   if (engine_ != nullptr) {
     engine_->Close(command.reason);
-    DropEngine(command.reason);
+    DropEngine();
   }
 }
 

@@ -99,7 +99,7 @@ class Core {
   }
 
   void IssuePlans();
-  void DropEngine(const absl::Status& reason);
+  void DropEngine();
   // Hands effects_ to the clients; cuts off those too far behind.
   void DeliverEffects();
   void FillOutboxes();

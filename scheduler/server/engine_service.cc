@@ -71,13 +71,26 @@ class EngineStream final
     core_->Post(
         OpenSteps{epoch_, session_, shared_from_this(),
                   [self = shared_from_this()](const absl::Status& status) {
-                    if (status.ok()) {
-                      self->ReadNext();
-                    } else {
-                      self->End(ToGrpc(status));
-                    }
+                    self->OnOpened(status);
                   }});
     return absl::OkStatus();
+  }
+
+  // The end of a stream overtakes its beginning when the core's queue is full:
+  // then the core has yet to hear of it.
+  void OnOpened(const absl::Status& status) {
+    if (!status.ok()) {
+      End(ToGrpc(status));
+      return;
+    }
+    {
+      MutexLock lock(&mutex_);
+      if (!finished_) {
+        StartRead(&message_);
+        return;
+      }
+    }
+    core_->Post(EngineLost{shared_from_this()});
   }
 
   absl::Status TakeResult() {

@@ -129,10 +129,16 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
       End(ToGrpc(status));
       return;
     }
-    MutexLock lock(&mutex_);
-    if (finished_) return;
-    busy_ = true;
-    StartWrite(&message_);  // empty: the client now knows the stream is open
+    {
+      MutexLock lock(&mutex_);
+      if (!finished_) {
+        busy_ = true;
+        StartWrite(&message_);  // empty: the client knows the stream is open
+        return;
+      }
+    }
+    // Its end has overtaken its beginning, whose queue was full.
+    core_->Post(ClientGone{session_, shared_from_this()});
   }
 
   // REQUIRES: busy_, set by the caller, and no write is out.

@@ -100,6 +100,27 @@ TEST(BlockHashTest, MediaIsNamedInEveryBlockItReachesInto) {
   }
 }
 
+TEST(BlockHashTest, MediaAreComparedUpToAnEnd) {
+  const std::vector<MediaItem> media = {{3, 2, "a"}, {8, 4, "b"}};
+  const BlockChain chain(ContentScope{.media = media});
+  const BlockChain none(ContentScope{});
+  for (const int32_t end : {0, 3, 4, 8, 9, 100}) {
+    SCOPED_TRACE(end);
+    EXPECT_TRUE(chain.HasMediaOf(chain, end));
+    EXPECT_EQ(chain.HasMediaOf(none, end), end <= 3);
+    EXPECT_EQ(none.HasMediaOf(chain, end), end <= 3);
+    // As what blocks are named after.
+    for (const MediaItem& other :
+         {MediaItem{8, 4, "c"}, MediaItem{8, 3, "b"}, MediaItem{9, 4, "b"}}) {
+      const BlockChain changed(ContentScope{.media = {media[0], other}});
+      EXPECT_EQ(chain.HasMediaOf(changed, end), end <= 8);
+      EXPECT_EQ(chain.HasMediaOf(changed, end),
+                chain.Media(0, end) == changed.Media(0, end));
+    }
+  }
+  EXPECT_EQ(chain.num_media(), 2);
+}
+
 TEST(BlockHashTest, LongBlocksAreHashedWhole) {
   std::vector<int32_t> tokens(1024, 5);
   const BlockKey key = KeysOf({}, tokens, 1024)[0];

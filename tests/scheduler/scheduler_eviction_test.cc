@@ -416,31 +416,6 @@ TEST(ScorerStateTest, CommandsNeedAStateThatIsKept) {
   driver.CheckQuiescent();
 }
 
-TEST(QueryWindowTest, CommandsObserveQueriesThatAreKept) {
-  SchedulerOptions options = PlainOptions();
-  options.query_window = 0;
-  SchedulerDriver driver(SmallLayout(4, 200), options);
-  const RequestId plain = Submit(&driver, MakeRequest("a", 40, 20));
-  Request observed = MakeRequest("b", 40, 20, 1);
-  observed.eviction = Recency(20);
-  ASSERT_OK_AND_ASSIGN(observed.eviction.policy,
-                       ParsePolicy("snapkv(window=4)"));
-  const RequestId kept = Submit(&driver, std::move(observed));
-  driver.RunUntil([&] {
-    return driver.served(plain).outputs.size() >= 2 &&
-           driver.served(kept).outputs.size() >= 2;
-  });
-  EvictionCommand command = RecencyCommand(4);
-  ASSERT_OK_AND_ASSIGN(command.policy, ParsePolicy("snapkv(window=2)"));
-  EXPECT_THAT(driver.Evict(plain, command),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("got query_window 0")));
-  EXPECT_THAT(driver.Evict(plain, RecencyCommand(4)), IsOk());
-  EXPECT_THAT(driver.Evict(kept, command), IsOk());
-  driver.Drain();
-  driver.CheckQuiescent();
-}
-
 // The sequence is shorter than a page: there are no positions whose budgets a
 // table could tell, and nothing to evict.
 TEST(TableCommandTest, FindsNothingBeforeTheFirstWholePage) {

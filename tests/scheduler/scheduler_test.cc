@@ -64,6 +64,14 @@ TEST(SchedulerOptionsTest, PoolsAreNoLargerThanTheirBookkeepingMayBe) {
   options.num_host_blocks = 10;
   EXPECT_THAT(Scheduler::Create(SmallLayout(4, 8), options),
               StatusIs(kInvalid, HasSubstr("num_host_blocks")));
+  // Tokens are kept by page: few blocks may have many.
+  options.num_host_blocks = 0;
+  options.max_num_blocks = 40;
+  EXPECT_THAT(Scheduler::Create(SmallLayout(64, 9), options), IsOk());
+  EXPECT_THAT(Scheduler::Create(SmallLayout(64, 10), options),
+              StatusIs(kInvalid,
+                       "num_blocks: expected at most 10 of 64 tokens "
+                       "(max_num_blocks of 16), got 11"));
 }
 
 // The driver checks that a refusal leaves the state as it was.
@@ -79,6 +87,10 @@ TEST(SchedulerSubmitTest, NamesTheFieldAtFault) {
           {"prompt[1]", [](Request* r) { r->prompt[1] = -1; }},
           {"prompt", [](Request* r) { r->prompt.resize(512, 1); }},
           {"stop_token_ids[0]", [](Request* r) { r->stop_token_ids = {-5}; }},
+          {"stop_token_ids: expected at most 4096, got 4097",
+           [](Request* r) { r->stop_token_ids.assign(4097, 1); }},
+          {"retention: expected at most 64, got 65",
+           [](Request* r) { r->retention.assign(65, {}); }},
           {"max_tokens", [](Request* r) { r->max_tokens = 0; }},
           {"max_tokens", [](Request* r) { r->max_tokens = 513; }},
           {"lora", [](Request* r) { r->scope.lora = std::string(257, 'a'); }},

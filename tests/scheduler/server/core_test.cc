@@ -1,4 +1,4 @@
-#include "scheduler/server/core.h"
+// What the core does with commands, one pass each.
 
 #include <memory>
 #include <optional>
@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/scheduler/server/fake_scheduler.h"
+#include "tests/scheduler/server/core_harness.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -18,142 +18,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-struct RecordingTokens : TokenSink {
-  bool Deliver(std::span<const TokenItem> items) override {
-    for (const TokenItem& item : items) {
-      lines.push_back(
-          item.finish == nullptr
-              ? absl::StrCat(item.stream->id, "[", item.index, "]=", item.token)
-              : absl::StrCat(item.stream->id, " ends ",
-                             static_cast<int>(item.finish->reason)));
-    }
-    return !overflow;
-  }
-  void Close(const absl::Status& status) override { closed = status; }
-
-  std::vector<std::string> lines;
-  bool overflow = false;
-  std::optional<absl::Status> closed;
-};
-
-struct RecordingEngine : EngineSink {
-  void SendPlan(const StepPlan& plan) override { plans.push_back(plan); }
-  void ReadNext() override { ++num_reads; }
-  void Close(const absl::Status& status) override { closed = status; }
-
-  // An answer to plan `i`: every sequence samples 7.
-  StepResult Answer(size_t i) const {
-    StepResult result;
-    result.id = plans.at(i).id;
-    result.sampled.assign(plans[i].slots.size(), 7);
-    result.evictions.resize(plans[i].evictions.size());
-    for (EvictionOutcome& outcome : result.evictions) outcome.counts = {1, 2};
-    return result;
-  }
-
-  std::vector<StepPlan> plans;
-  int num_reads = 0;
-  std::optional<absl::Status> closed;
-};
-
-// Runs each command as a pass of its own, at a time the test sets.
-class CoreTest : public ::testing::Test {
- protected:
-  explicit CoreTest(SchedulerFactory factory = FakeScheduler::Make)
-      : core_(Options(), std::move(factory)) {}
-
-  CoreOptions Options() {
-    CoreOptions options;
-    options.epoch = 77;
-    options.on_engine_change = [this](bool attached) {
-      engine_changes_.push_back(attached);
-    };
-    return options;
-  }
-
-  void Run(Command command) {
-    core_.BeginPass(now_);
-    core_.Handle(&command);
-    core_.EndPass();
-  }
-
-  absl::StatusOr<Attachment> Attach(const ModelLayout& layout,
-                                    int32_t num_host_blocks = 0) {
-    absl::StatusOr<Attachment> result = absl::UnknownError("no reply");
-    Run(AttachEngine{
-        .layout = layout,
-        .name = "fake",
-        .done =
-            [&result](absl::StatusOr<Attachment> a) { result = std::move(a); },
-        .num_host_blocks = num_host_blocks});
-    return result;
-  }
-
-  absl::Status Open(uint64_t epoch, uint64_t session,
-                    std::shared_ptr<RecordingEngine> engine) {
-    absl::Status result = absl::UnknownError("no reply");
-    Run(OpenSteps{epoch, session, std::move(engine),
-                  [&result](absl::Status s) { result = std::move(s); }});
-    return result;
-  }
-
-  std::shared_ptr<RecordingEngine> AttachAndOpen(
-      const ModelLayout& layout = SmallLayout()) {
-    auto engine = std::make_shared<RecordingEngine>();
-    const absl::StatusOr<Attachment> attached = Attach(layout);
-    EXPECT_OK(attached);
-    EXPECT_OK(Open(77, attached->session, engine));
-    return engine;
-  }
-
-  std::shared_ptr<RecordingTokens> OpenStream(const std::string& session) {
-    auto tokens = std::make_shared<RecordingTokens>();
-    Run(OpenClient{session, tokens,
-                   [](const absl::Status& s) { EXPECT_OK(s); }});
-    return tokens;
-  }
-
-  absl::Status Submit(const std::string& session, const std::string& id,
-                      int32_t max_tokens) {
-    Request request;
-    request.id = id;
-    request.prompt = {1, 2, 3};
-    request.max_tokens = max_tokens;
-    return Submit(session, std::move(request));
-  }
-
-  absl::Status Submit(const std::string& session, Request request) {
-    absl::Status result = absl::UnknownError("no reply");
-    Run(SubmitCommand{session, std::move(request),
-                      [&result](absl::Status s) { result = std::move(s); }});
-    return result;
-  }
-
-  absl::Status Cancel(const std::string& id) {
-    absl::Status result = absl::UnknownError("no reply");
-    Run(CancelCommand{id,
-                      [&result](absl::Status s) { result = std::move(s); }});
-    return result;
-  }
-
-  void Answer(const std::shared_ptr<RecordingEngine>& engine, size_t plan) {
-    const StepResult result = engine->Answer(plan);
-    Run(EngineResult{engine, &result});
-  }
-
-  CoreStats Stats(bool reset_peaks) {
-    CoreStats result;
-    Run(GetStats{reset_peaks, [&result](absl::StatusOr<CoreStats> s) {
-                   result = *std::move(s);
-                 }});
-    return result;
-  }
-
-  double now_ = 100;
-  std::vector<bool> engine_changes_;
-  Core core_;
-};
 
 TEST_F(CoreTest, SubmitNeedsAnEngineAndAStream) {
   EXPECT_THAT(Submit("a", "r", 1),
@@ -390,6 +254,73 @@ TEST_F(EvictCoreTest, RepliesWhenTheRequestOrTheEngineEndsFirst) {
   Run(EngineLost{engine});
   ASSERT_TRUE(s->has_value());
   EXPECT_THAT((*s)->status(), StatusIs(absl::StatusCode::kAborted));
+}
+
+class RealCoreTest : public CoreTest {
+ protected:
+  RealCoreTest() : CoreTest(Scheduler::Create) {}
+
+  // Every sequence samples 7, every eviction keeps one entry per head.
+  void AnswerAll(const std::shared_ptr<RecordingEngine>& engine, size_t plan) {
+    const StepPlan& answered = engine->plans.at(plan);
+    StepResult result;
+    result.id = answered.id;
+    for (const uint8_t samples : answered.samples) {
+      result.sampled.push_back(samples != 0 ? 7 : -1);
+    }
+    result.evictions.resize(answered.evictions.size());
+    for (EvictionOutcome& outcome : result.evictions) {
+      outcome.counts.assign(SmallLayout().pages_per_block(), 1);
+    }
+    Run(EngineResult{engine, &result});
+  }
+};
+
+// It had been part of no step, and is to be part of none.
+TEST_F(RealCoreTest, AnEvictionAnsweredWithTheEnginesEndIsNotCarriedOut) {
+  ModelLayout layout = SmallLayout();
+  layout.page_size = 2;
+  const auto first = AttachAndOpen(layout);
+  const auto tokens = OpenStream("a");
+  Request request;
+  request.id = "r";
+  request.prompt.assign(20, 3);
+  request.max_tokens = 20;
+  ASSERT_OK(Submit("a", std::move(request)));
+  AnswerAll(first, 0);
+  AnswerAll(first, 1);
+  // As many steps are in flight as may be.
+  EvictionCommand command;
+  command.policy.scorer.kind = ScorerKind::kStreaming;
+  command.policy.scorer.sinks = 0;
+  command.target.kind = EvictionTarget::Kind::kTokens;
+  command.target.tokens = 4;
+  std::optional<absl::StatusOr<EvictionEffect>> reply;
+  Run(EvictCommand{"r", command, [&reply](absl::StatusOr<EvictionEffect> e) {
+                     reply = std::move(e);
+                   }});
+  for (const StepPlan& plan : first->plans) EXPECT_TRUE(plan.evictions.empty());
+  EXPECT_FALSE(reply.has_value());
+  Run(EngineLost{first});
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_THAT(reply->status(), StatusIs(absl::StatusCode::kAborted));
+  const auto second = AttachAndOpen(layout);
+  AnswerAll(second, 0);
+  AnswerAll(second, 1);
+  EXPECT_GT(second->plans.size(), 2u);
+  for (const StepPlan& plan : second->plans) {
+    EXPECT_TRUE(plan.evictions.empty());
+  }
+  // Whoever still wants it asks again.
+  reply.reset();
+  Run(EvictCommand{"r", command, [&reply](absl::StatusOr<EvictionEffect> e) {
+                     reply = std::move(e);
+                   }});
+  for (size_t i = 2; i < second->plans.size() && !reply.has_value(); ++i) {
+    AnswerAll(second, i);
+  }
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_OK(reply->status());
 }
 
 class RetentionCoreTest : public CoreTest {

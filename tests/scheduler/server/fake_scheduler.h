@@ -16,7 +16,7 @@
 
 namespace blockmgr {
 
-class FakeScheduler final : public Scheduler {
+class FakeScheduler : public Scheduler {
  public:
   static absl::StatusOr<std::unique_ptr<Scheduler>> Make(
       const ModelLayout& layout, const SchedulerOptions& options) {
@@ -54,6 +54,13 @@ class FakeScheduler final : public Scheduler {
     live->second.eviction = ++next_eviction_;
     live->second.command = std::move(command);
     return live->second.eviction;
+  }
+
+  bool WithdrawEviction(RequestId request, uint64_t command) override {
+    const auto live = live_.find(request);
+    if (live == live_.end() || live->second.eviction != command) return false;
+    live->second.eviction = 0;
+    return true;
   }
 
   absl::StatusOr<RequestId> Find(absl::string_view id) const override {
@@ -127,16 +134,19 @@ class FakeScheduler final : public Scheduler {
   }
 
   void LoseEngine(Effects* effects) override {
-    in_flight_.clear();
-    for (auto& [id, live] : live_) {
-      live.in_flight = false;
-      if (live.eviction == 0) continue;
-      EvictionEffect effect;
-      effect.request = id;
-      effect.command = std::exchange(live.eviction, 0);
-      effect.status = absl::AbortedError("the engine was lost");
-      effects->evictions.push_back(std::move(effect));
+    for (const StepPlan& plan : in_flight_) {
+      for (const EvictionOrder& order : plan.evictions) {
+        const auto live = FindSlot(order.slot);
+        if (live == live_.end()) continue;
+        EvictionEffect effect;
+        effect.request = live->first;
+        effect.command = std::exchange(live->second.eviction, 0);
+        effect.status = absl::AbortedError("the engine was lost");
+        effects->evictions.push_back(std::move(effect));
+      }
     }
+    in_flight_.clear();
+    for (auto& [id, live] : live_) live.in_flight = false;
   }
 
   CacheReset ResetPrefixCache() override {

@@ -1,0 +1,160 @@
+// A core without threads or streams, and peers that record what they get.
+#ifndef TESTS_SCHEDULER_SERVER_CORE_HARNESS_H_
+#define TESTS_SCHEDULER_SERVER_CORE_HARNESS_H_
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gtest/gtest.h>
+
+#include "scheduler/server/core.h"
+#include "tests/scheduler/server/fake_scheduler.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+
+struct RecordingTokens : TokenSink {
+  bool Deliver(std::span<const TokenItem> items) override {
+    for (const TokenItem& item : items) {
+      lines.push_back(
+          item.finish == nullptr
+              ? absl::StrCat(item.stream->id, "[", item.index, "]=", item.token)
+              : absl::StrCat(item.stream->id, " ends ",
+                             static_cast<int>(item.finish->reason)));
+    }
+    return !overflow;
+  }
+  void Close(const absl::Status& status) override { closed = status; }
+
+  std::vector<std::string> lines;
+  bool overflow = false;
+  std::optional<absl::Status> closed;
+};
+
+struct RecordingEngine : EngineSink {
+  void SendPlan(const StepPlan& plan) override { plans.push_back(plan); }
+  void ReadNext() override { ++num_reads; }
+  void Close(const absl::Status& status) override { closed = status; }
+
+  // An answer to plan `i`: every sequence samples 7.
+  StepResult Answer(size_t i) const {
+    StepResult result;
+    result.id = plans.at(i).id;
+    result.sampled.assign(plans[i].slots.size(), 7);
+    result.evictions.resize(plans[i].evictions.size());
+    for (EvictionOutcome& outcome : result.evictions) outcome.counts = {1, 2};
+    return result;
+  }
+
+  std::vector<StepPlan> plans;
+  int num_reads = 0;
+  std::optional<absl::Status> closed;
+};
+
+// Runs each command as a pass of its own, at a time the test sets.
+class CoreTest : public ::testing::Test {
+ protected:
+  explicit CoreTest(SchedulerFactory factory = FakeScheduler::Make)
+      : core_(Options(), std::move(factory)) {}
+
+  CoreOptions Options() {
+    CoreOptions options;
+    options.epoch = 77;
+    options.on_engine_change = [this](bool attached) {
+      engine_changes_.push_back(attached);
+    };
+    return options;
+  }
+
+  void Run(Command command) {
+    core_.BeginPass(now_);
+    core_.Handle(&command);
+    core_.EndPass();
+  }
+
+  absl::StatusOr<Attachment> Attach(const ModelLayout& layout,
+                                    int32_t num_host_blocks = 0) {
+    absl::StatusOr<Attachment> result = absl::UnknownError("no reply");
+    Run(AttachEngine{
+        .layout = layout,
+        .name = "fake",
+        .done =
+            [&result](absl::StatusOr<Attachment> a) { result = std::move(a); },
+        .num_host_blocks = num_host_blocks});
+    return result;
+  }
+
+  absl::Status Open(uint64_t epoch, uint64_t session,
+                    std::shared_ptr<RecordingEngine> engine) {
+    absl::Status result = absl::UnknownError("no reply");
+    Run(OpenSteps{epoch, session, std::move(engine),
+                  [&result](absl::Status s) { result = std::move(s); }});
+    return result;
+  }
+
+  std::shared_ptr<RecordingEngine> AttachAndOpen(
+      const ModelLayout& layout = SmallLayout()) {
+    auto engine = std::make_shared<RecordingEngine>();
+    const absl::StatusOr<Attachment> attached = Attach(layout);
+    EXPECT_OK(attached);
+    EXPECT_OK(Open(77, attached->session, engine));
+    return engine;
+  }
+
+  std::shared_ptr<RecordingTokens> OpenStream(const std::string& session) {
+    auto tokens = std::make_shared<RecordingTokens>();
+    Run(OpenClient{session, tokens,
+                   [](const absl::Status& s) { EXPECT_OK(s); }});
+    return tokens;
+  }
+
+  absl::Status Submit(const std::string& session, const std::string& id,
+                      int32_t max_tokens) {
+    Request request;
+    request.id = id;
+    request.prompt = {1, 2, 3};
+    request.max_tokens = max_tokens;
+    return Submit(session, std::move(request));
+  }
+
+  absl::Status Submit(const std::string& session, Request request) {
+    absl::Status result = absl::UnknownError("no reply");
+    Run(SubmitCommand{session, std::move(request),
+                      [&result](absl::Status s) { result = std::move(s); }});
+    return result;
+  }
+
+  absl::Status Cancel(const std::string& id) {
+    absl::Status result = absl::UnknownError("no reply");
+    Run(CancelCommand{id,
+                      [&result](absl::Status s) { result = std::move(s); }});
+    return result;
+  }
+
+  void Answer(const std::shared_ptr<RecordingEngine>& engine, size_t plan) {
+    const StepResult result = engine->Answer(plan);
+    Run(EngineResult{engine, &result});
+  }
+
+  CoreStats Stats(bool reset_peaks) {
+    CoreStats result;
+    Run(GetStats{reset_peaks, [&result](absl::StatusOr<CoreStats> s) {
+                   result = *std::move(s);
+                 }});
+    return result;
+  }
+
+  double now_ = 100;
+  std::vector<bool> engine_changes_;
+  Core core_;
+};
+
+}  // namespace blockmgr
+
+#endif  // TESTS_SCHEDULER_SERVER_CORE_HARNESS_H_
