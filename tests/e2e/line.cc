@@ -63,6 +63,10 @@ Line::Line(LineOptions options) : options_(std::move(options)) {
     EngineHandlers handlers;
     handlers.reset = [this] { engine_->Reset(); };
     handlers.run = [this](const StepPlan& plan, StepResult* result) {
+      if (++num_steps_ == options_.hold_at_step) {
+        held_ = true;
+        held_.notify_all();
+      }
       held_.wait(true);
       return engine_->Run(plan, result);
     };

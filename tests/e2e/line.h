@@ -37,6 +37,9 @@ struct LineOptions {
   int32_t num_host_blocks = 0;
   TinyHostFault host_fault = {};
   int32_t max_drafts = 0;  // that the engine proposes
+  // This step, counted from 1, begins after the SubmitTogether that follows
+  // WaitForHold; 0: none.
+  int32_t hold_at_step = 0;
 };
 
 // A tiny engine with the pool, the host tier and the drafts of these options;
@@ -65,6 +68,8 @@ class Line {
   // The engine runs no step until all are submitted: how many contend for the
   // pool is not a question of who is faster.
   void SubmitTogether(const std::vector<v1::SubmitRequest>& requests);
+  // Until the engine has come to hold_at_step.
+  void WaitForHold() { held_.wait(false); }
   // A request with greedy decoding of exactly `max_tokens` tokens.
   static v1::SubmitRequest MakeRequest(const std::string& id,
                                        const std::vector<int32_t>& prompt,
@@ -103,6 +108,7 @@ class Line {
   std::unique_ptr<EngineClient> client_;
   std::thread engine_thread_;
   absl::Status engine_status_;
+  int32_t num_steps_ = 0;           // that have begun; the engine's thread
   std::atomic<bool> held_ = false;  // no step begins
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::RequestService::Stub> requests_;

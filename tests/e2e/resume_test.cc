@@ -187,32 +187,73 @@ TEST_P(SharedRegionLineTest, ComputesWhatTheDenseModelSays) {
   EXPECT_GE(stats.num_preemptions(), 2u);
 }
 
-// Prefix caching, mode of eviction.
-class ForkLineTest
-    : public ::testing::TestWithParam<std::tuple<bool, v1::EvictionMode>> {};
+// Prefix caching, mode of eviction, share_prefix.
+class ForkLineTest : public ::testing::TestWithParam<
+                         std::tuple<bool, v1::EvictionMode, bool>> {
+ protected:
+  static constexpr int32_t kPrompt = 90;
+  // Beams go on from so many outputs, in mode decode behind a compression.
+  static constexpr int32_t kOutputs = 40;
+
+  // Samples are forks of a prompt that nobody compresses, or whose compressed
+  // prefix is shared; beams are forks of all.
+  void ExpectForks(const std::map<std::string, Answer>& answers,
+                   uint64_t num_forks) const {
+    const auto [caching, mode, shares] = GetParam();
+    const bool are_samples_forks = mode == v1::EVICTION_MODE_NONE || shares;
+    EXPECT_GE(num_forks, are_samples_forks ? 5u : 2u);
+    for (const auto& [id, answer] : answers) {
+      SCOPED_TRACE(id);
+      EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << answer.error;
+      if (id == "same" || id == "other") {
+        EXPECT_EQ(answer.num_cached_tokens, kPrompt + kOutputs - 1);
+      } else if (id != "leader" && are_samples_forks) {
+        // What is compressed ends at the last whole page; a page is not waited
+        // for.
+        EXPECT_GE(answer.num_cached_tokens, shares ? 80 : kPrompt - 1 - 16);
+      }
+    }
+  }
+};
 
 INSTANTIATE_TEST_SUITE_P(
     CachingAndModes, ForkLineTest,
     ::testing::Combine(::testing::Bool(),
                        ::testing::Values(v1::EVICTION_MODE_NONE,
                                          v1::EVICTION_MODE_AFTER_PREFILL,
-                                         v1::EVICTION_MODE_DECODE)));
+                                         v1::EVICTION_MODE_EVERY_CHUNK,
+                                         v1::EVICTION_MODE_DECODE),
+                       ::testing::Values(false)));
+
+INSTANTIATE_TEST_SUITE_P(
+    SharedPrefixes, ForkLineTest,
+    ::testing::Combine(::testing::Bool(),
+                       ::testing::Values(v1::EVICTION_MODE_AFTER_PREFILL,
+                                         v1::EVICTION_MODE_EVERY_CHUNK,
+                                         v1::EVICTION_MODE_DECODE),
+                       ::testing::Values(true)));
 
 // Four samples of each prompt, and two beams that go on from the middle of an
-// output, one with the token that comes there anyway: all logits are those of
-// the dense model, which masks what the parents have evicted.
+// output, one with the token that comes there anyway: they attend to what is
+// left of their leader's prompt, and all logits are those of the dense model,
+// which masks what the leader has evicted.
 TEST_P(ForkLineTest, ForksComputeWhatTheyWouldAlone) {
-  const auto [caching, mode] = GetParam();
+  const auto [caching, mode, shares] = GetParam();
+  // The leader is between kOutputs and its next compression in mode decode when
+  // the beams come.
   Line line({.model = SmallModel(37),
              .num_blocks = 400,
              .page_size = 16,
-             .scheduler = SmallScheduler(caching, 3)});
+             .scheduler = SmallScheduler(caching, 3),
+             .hold_at_step = 56});
   line.Open();
   std::mt19937_64 random(37);
-  const std::vector<int32_t> prompt = RandomTokens(90, &random);
+  const std::vector<int32_t> prompt = RandomTokens(kPrompt, &random);
   v1::SubmitRequest leader = Line::MakeRequest("leader", prompt, 120);
   if (mode != v1::EVICTION_MODE_NONE) {
-    SetEviction(mode, &leader)->set_compress_every(32);
+    v1::RequestEviction* eviction = SetEviction(mode, &leader);
+    eviction->set_compress_every(32);
+    eviction->set_share_prefix(shares);
   }
   std::vector<v1::SubmitRequest> requests = {leader};
   for (int32_t i = 0; i < 3; ++i) {
@@ -221,28 +262,26 @@ TEST_P(ForkLineTest, ForksComputeWhatTheyWouldAlone) {
     requests.back().set_fork_of("leader");
   }
   line.SubmitTogether(requests);
-  line.WaitForTokens("leader", 50);
-  std::vector<int32_t> outputs = line.TokensOf("leader");
+  line.WaitForHold();
+  line.WaitForTokens("leader", kOutputs);
+  const std::vector<int32_t> outputs = line.TokensOf("leader");
+  std::vector<v1::SubmitRequest> beams;
   for (const bool same : {true, false}) {
     std::vector<int32_t> tokens = prompt;
-    tokens.insert(tokens.end(), outputs.begin(), outputs.begin() + 49);
-    tokens.push_back(same ? outputs[49] : (outputs[49] + 1) % 64);
-    v1::SubmitRequest beam =
-        Line::MakeRequest(same ? "same" : "other", tokens, 30);
-    beam.set_fork_of("leader");
-    ASSERT_TRUE(line.Submit(beam).ok());
+    tokens.insert(tokens.end(), outputs.begin(), outputs.begin() + kOutputs);
+    if (!same) tokens.back() = (tokens.back() + 1) % kVocabulary;
+    beams.push_back(Line::MakeRequest(same ? "same" : "other", tokens, 30));
+    beams.back().set_fork_of("leader");
   }
+  line.SubmitTogether(beams);
   const std::map<std::string, Answer> answers = line.WaitForAnswers(6);
   line.ExpectNothingLeaked();
-  const v1::GetStatsResponse stats = line.GetStats();
+  ExpectForks(answers, line.GetStats().num_forks());
   line.Close();
-  // Samples of a compressed prompt begin before its compression.
-  EXPECT_GE(stats.num_forks(), mode == v1::EVICTION_MODE_NONE ? 5u : 1u);
   const std::vector<int32_t>& alone = answers.at("leader").tokens;
   for (const auto& [id, answer] : answers) {
-    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
     if (id == "other") continue;
-    const auto begin = alone.begin() + (id == "same" ? 50 : 0);
+    const auto begin = alone.begin() + (id == "same" ? kOutputs : 0);
     EXPECT_TRUE(std::equal(answer.tokens.begin(), answer.tokens.end(), begin))
         << id;
   }
