@@ -1,6 +1,7 @@
 // Preempted at random steps, by urgent requests that come and take the pool:
-// every output is that of a run in which nobody is preempted, no prefix is
-// shared, no token is drafted and no step is issued ahead.
+// every output is that of a run of one at a time, in which nobody is preempted,
+// no prefix is shared, nor by forks, no token is drafted and no step is issued
+// ahead.
 //
 // Scheduler and engine are called directly, so that there is time for many
 // seeds. A seed draws the model (some with windows, some in two shards), the
@@ -32,6 +33,7 @@ namespace {
 
 constexpr int32_t kPageSize = 8;
 constexpr int32_t kNumJobs = 8;
+constexpr int32_t kNumForks = 4;
 constexpr int32_t kNumUrgent = 8;
 constexpr int32_t kPlentyOfBlocks = 1000;
 constexpr int32_t kPrefixTokens = 40;
@@ -48,6 +50,20 @@ struct Job {
   Request request;
 };
 
+// A request that goes on from the first outputs of a job, as soon as that has
+// them; with another token in place of the last one, or as the job does.
+struct Fork {
+  size_t job = 0;
+  int32_t num_outputs = 0;
+  int32_t other = 0;  // is added to that token
+  Request request;    // without its prompt
+};
+
+struct Work {
+  std::vector<Job> jobs;  // in order of their turns
+  std::vector<Fork> forks;
+};
+
 struct Outcome {
   std::map<std::string, std::vector<int32_t>> outputs;
   SchedulerStats stats;
@@ -57,6 +73,8 @@ struct Outcome {
   uint64_t num_preempted = 0;
   uint64_t num_in_prefill = 0;
   uint64_t num_compressed = 0;
+  // Of those that began as forks, on what is left of a compression.
+  uint64_t num_over_regions = 0;
 };
 
 // One run. A turn issues a step; or answers one where none can be issued.
@@ -76,15 +94,16 @@ class DirectLine {
 
   const ModelLayout& layout() const { return scheduler_->layout(); }
 
-  // `jobs` in order of their turns.
-  Outcome Serve(const std::vector<Job>& jobs,
-                const std::vector<Request>& urgent, std::mt19937_64* random) {
+  Outcome Serve(const Work& work, const std::vector<Request>& urgent,
+                std::mt19937_64* random) {
     constexpr int32_t kMaxTurns = 20'000;  // only a hung run has so many
-    auto job = jobs.begin();
-    while (!HasFailure() && (job != jobs.end() || !live_.empty())) {
-      for (; job != jobs.end() && job->turn <= outcome_.num_turns; ++job) {
+    auto job = work.jobs.begin();
+    while (!HasFailure() && (job != work.jobs.end() || !live_.empty())) {
+      for (; job != work.jobs.end() && job->turn <= outcome_.num_turns; ++job) {
         Submit(job->request);
+        outcome_.outputs[job->request.id] = {};
       }
+      SubmitForks(work);
       ComeOrGo(urgent, random);
       if (!Issue() && !plans_.empty()) Answer();
       scheduler_->CheckInvariants();
@@ -105,8 +124,29 @@ class DirectLine {
     const auto id = scheduler_->Submit(request);
     EXPECT_TRUE(id.ok()) << id.status();
     if (!id.ok()) return RequestId{0};
-    live_[*id] = &request;
+    live_[*id] = request;
     return *id;
+  }
+
+  void SubmitForks(const Work& work) {
+    for (const Fork& fork : work.forks) {
+      const Request& parent = work.jobs[fork.job].request;
+      const auto outputs = outcome_.outputs.find(parent.id);
+      if (outputs == outcome_.outputs.end() ||
+          std::ssize(outputs->second) < fork.num_outputs ||
+          outcome_.outputs.contains(fork.request.id)) {
+        continue;
+      }
+      Request request = fork.request;
+      request.fork_of = parent.id;
+      request.prompt = parent.prompt;
+      request.prompt.insert(request.prompt.end(), outputs->second.begin(),
+                            outputs->second.begin() + fork.num_outputs);
+      request.prompt.back() =
+          (request.prompt.back() + fork.other) % kVocabulary;
+      Submit(request);
+      outcome_.outputs[request.id] = {};
+    }
   }
 
   // An urgent request may come when none is there. It may be cancelled when it
@@ -139,13 +179,20 @@ class DirectLine {
     StepResult result;
     const absl::Status run = engine_->Run(plans_.front(), &result);
     ASSERT_TRUE(run.ok()) << run;
+    for (const SequenceStart& start : plans_.front().starts) {
+      const bool is_fork =
+          start.source != kNoSequenceSlot && start.source != start.slot;
+      if (is_fork && engine_->tables().row(start.slot).cut > 0) {
+        ++outcome_.num_over_regions;
+      }
+    }
     plans_.pop_front();
     Effects effects;
     const absl::Status update = scheduler_->Update(result, &effects);
     ASSERT_TRUE(update.ok()) << update;
     for (const TokenEffect& effect : effects.tokens) {
       std::vector<int32_t>& output =
-          outcome_.outputs[live_.at(effect.request)->id];
+          outcome_.outputs[live_.at(effect.request).id];
       EXPECT_EQ(effect.index, std::ssize(output));
       output.push_back(effect.token);
     }
@@ -165,7 +212,7 @@ class DirectLine {
       const auto found = live_.find(row.request);
       if (found == live_.end()) continue;
       ++outcome_.num_preempted;
-      if (row.num_computed < std::ssize(found->second->prompt)) {
+      if (row.num_computed < std::ssize(found->second.prompt)) {
         ++outcome_.num_in_prefill;
       }
       if (row.cut > 0) ++outcome_.num_compressed;
@@ -174,11 +221,11 @@ class DirectLine {
 
   std::unique_ptr<TinyEngine> engine_;
   std::unique_ptr<Scheduler> scheduler_;
-  std::deque<StepPlan> plans_;                // in flight
-  std::map<RequestId, const Request*> live_;  // those of Serve
-  size_t num_urgent_ = 0;                     // that have come
-  RequestId urgent_{0};                       // the last of them
-  uint64_t num_seen_ = 0;                     // preemptions
+  std::deque<StepPlan> plans_;  // in flight
+  std::map<RequestId, Request> live_;
+  size_t num_urgent_ = 0;  // that have come
+  RequestId urgent_{0};    // the last of them
+  uint64_t num_seen_ = 0;  // preemptions
   Outcome outcome_;
 };
 
@@ -248,6 +295,23 @@ std::vector<Job> DrawJobs(EvictionMode mode, const ModelLayout& layout,
   return jobs;
 }
 
+// Samples and beams of some of the jobs. A job with drafts has four more
+// outputs after a step at most: it has not ended when its forks come.
+std::vector<Fork> DrawForks(const std::vector<Job>& jobs,
+                            std::mt19937_64* random) {
+  std::vector<Fork> forks(kNumForks);
+  for (Fork& fork : forks) {
+    fork.job = static_cast<size_t>(Draw(0, kNumJobs - 1, random));
+    const int32_t most = jobs[fork.job].request.max_tokens - 5;
+    if (Draw(0, 2, random) > 0) fork.num_outputs = Draw(1, most, random);
+    if (fork.num_outputs > 0) fork.other = Draw(0, 1, random);
+    fork.request.id = absl::StrCat("fork", &fork - forks.data());
+    fork.request.max_tokens = Draw(4, 16, random);
+    fork.request.priority = Draw(0, 2, random);
+  }
+  return forks;
+}
+
 LineOptions FreshOptions(std::mt19937_64* random) {
   static const auto& windows =
       *new std::vector<std::vector<int32_t>>{{}, {}, {}, {20, 0}, {12, 0, 40}};
@@ -267,14 +331,14 @@ LineOptions FreshOptions(std::mt19937_64* random) {
 }
 
 // A pool that the jobs hardly fit in, and what should not matter.
-LineOptions ContestedOptions(LineOptions options, const Outcome& fresh,
+LineOptions ContestedOptions(LineOptions options, const Outcome& calm,
                              std::mt19937_64* random) {
   SchedulerOptions& scheduler = options.scheduler;
   // Every job fits alone, with a table for each group of layers.
   const auto least =
       static_cast<int32_t>(24 + 8 * options.model->shape().windows.size());
   options.num_blocks =
-      std::max(least, fresh.peak_blocks * Draw(60, 100, random) / 100);
+      std::max(least, calm.peak_blocks * Draw(60, 100, random) / 100);
   scheduler.max_steps_in_flight = Draw(1, 4, random);
   scheduler.enable_prefix_caching = Draw(0, 4, random) > 0;
   scheduler.reuse_partial_blocks = Draw(0, 1, random) > 0;
@@ -328,7 +392,10 @@ void ExpectAllWays(const std::vector<Outcome>& runs, bool evicts, bool swaps) {
   EXPECT_GE(Sum(runs, [](auto& x) { return x.stats.num_cached_tokens; }),
             kPageSize * num_runs);
   EXPECT_GT(Sum(runs, [](auto& x) { return x.stats.num_accepted_tokens; }), 0u);
+  EXPECT_GE(Sum(runs, [](auto& x) { return x.stats.num_forks; }), num_runs);
   if (!evicts) return;
+  EXPECT_GE(Sum(runs, [](auto& x) { return x.num_over_regions; }),
+            num_runs / 2);
   EXPECT_GE(Sum(runs, [](auto& x) { return x.num_compressed; }), num_runs);
   EXPECT_GT(Sum(runs, [](auto& x) { return x.stats.num_cached_region_tokens; }),
             0u);
@@ -359,18 +426,27 @@ TEST_P(RandomPreemptionsTest, OutputsEqualThoseOfARunThatIsNeverPreempted) {
   for (uint64_t seed = 0; seed < num_seeds; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937_64 random(seed);
-    const LineOptions fresh_options = FreshOptions(&random);
+    const LineOptions calm_options = FreshOptions(&random);
+    LineOptions fresh_options = calm_options;
+    fresh_options.scheduler.max_num_seqs = 1;
     DirectLine line(fresh_options);
-    const std::vector<Job> jobs = DrawJobs(mode, line.layout(), &random);
-    const Outcome fresh = line.Serve(jobs, {}, &random);
+    Work work;
+    work.jobs = DrawJobs(mode, line.layout(), &random);
+    work.forks = DrawForks(work.jobs, &random);
+    const Outcome fresh = line.Serve(work, {}, &random);
     ASSERT_FALSE(HasFailure());
     ASSERT_EQ(fresh.stats.num_preemptions, 0u);
+    ASSERT_EQ(fresh.stats.num_forks, 0u);
+    ASSERT_EQ(fresh.outputs.size(), size_t{kNumJobs + kNumForks});
+    const Outcome calm = DirectLine(calm_options).Serve(work, {}, &random);
+    ASSERT_FALSE(HasFailure());
+    EXPECT_EQ(calm.outputs, fresh.outputs);
     for (const bool swaps : {false, true}) {
       SCOPED_TRACE(swaps ? "swap" : "replay");
-      LineOptions options = ContestedOptions(fresh_options, fresh, &random);
+      LineOptions options = ContestedOptions(calm_options, calm, &random);
       if (swaps) options.num_host_blocks = Draw(10, 100, &random);
       runs[swaps].push_back(DirectLine(options).Serve(
-          jobs, DrawUrgent(options.num_blocks, &random), &random));
+          work, DrawUrgent(options.num_blocks, &random), &random));
       ASSERT_FALSE(HasFailure());
       for (const auto& [id, output] : fresh.outputs) {
         EXPECT_EQ(runs[swaps].back().outputs.at(id), output) << id;
