@@ -170,13 +170,17 @@ TEST_P(PressureTest, AnEngineThatRefusesIsNotAskedAgain) {
 
 // Random mixes in small pools. What all that run need for as many steps as can
 // be in flight, and one more, is found by squeezes as long as one is worth
-// making: nobody is preempted beside one.
+// making: nobody is preempted beside one. What only the prefix cache holds is
+// as good as free; what two requests share is nobody's to give. Nor is anybody
+// squeezed while there are blocks.
 class PressureJudge {
  public:
   explicit PressureJudge(uint64_t seed)
       : random_(seed),
         most_in_flight_(1 + static_cast<int32_t>(seed % 4)),
-        driver_(SmallLayout(kPage, random_.Between(24, 60), 2, 2), Options()) {
+        caches_(random_.Between(0, 1) > 0),
+        num_shards_(random_.Between(1, 2)),
+        driver_(Layout(random_.Between(24, 60)), Options()) {
     driver_.AllowOtherReplaysOfLess();
   }
 
@@ -196,7 +200,8 @@ class PressureJudge {
     }
     driver_.CheckQuiescent();
   }
-  uint64_t num_squeezes() { return driver_.scheduler().stats().num_squeezes; }
+  SchedulerStats stats() { return driver_.scheduler().stats(); }
+  int32_t num_shared_squeezes() const { return num_shared_squeezes_; }
   int32_t num_preempting_steps() const { return num_preempting_steps_; }
   int32_t num_spent_steps() const { return num_spent_steps_; }
 
@@ -209,8 +214,14 @@ class PressureJudge {
     bool needs_block = false;  // with its next step
   };
 
+  ModelLayout Layout(int32_t num_usable) const {
+    ModelLayout layout = SmallLayout(kPage, num_usable, 2, 2);
+    layout.num_shards = num_shards_;
+    return layout;
+  }
   SchedulerOptions Options() const {
     SchedulerOptions options = PlainOptions();
+    options.enable_prefix_caching = caches_;
     options.max_steps_in_flight = most_in_flight_;
     options.max_num_batched_tokens = 1024;  // never too few
     return options;
@@ -218,30 +229,63 @@ class PressureJudge {
   void SubmitRandom(int32_t number) {
     const int32_t num_prompt = random_.Between(1, 40);
     const int32_t max_tokens = random_.Between(1, 95 - num_prompt);
-    Request request =
-        PressureRequest(std::to_string(number), num_prompt, max_tokens,
-                        kPage * random_.Between(1, 4), number);
+    Request request = PressureRequest(std::to_string(number), num_prompt,
+                                      max_tokens, kPage * random_.Between(1, 4),
+                                      caches_ ? random_.Between(1, 3) : number);
     if (random_.Between(1, 3) == 1) request.eviction = RequestEviction();
-    Submit(&driver_, std::move(request));
+    // A beam of somebody, whose eviction it has.
+    std::vector<RequestId> live;
+    for (const auto& [id, served] : driver_.all()) {
+      if (!served.finish.has_value()) live.push_back(id);
+    }
+    RequestEviction eviction = request.eviction;
+    if (!live.empty() && random_.Between(1, 3) == 1) {
+      const auto last = static_cast<int32_t>(live.size()) - 1;
+      const RequestId parent = live[random_.Between(0, last)];
+      const Served& served = driver_.served(parent);
+      request.fork_of = served.request.id;
+      request.prompt = served.request.prompt;
+      request.prompt.insert(request.prompt.end(), served.outputs.begin(),
+                            served.outputs.end());
+      const auto length = static_cast<int32_t>(request.prompt.size());
+      request.max_tokens = random_.Between(1, 96 - length);
+      request.eviction = RequestEviction();
+      eviction = evictions_.at(parent);
+    }
+    evictions_[Submit(&driver_, std::move(request))] = eviction;
   }
 
-  // What all pages before that of the next token hold, but those it keeps; 0
-  // if that is less than an eighth of its blocks.
-  static int32_t Released(const Served& served, const SequenceCache& sequence) {
+  // Blocks before `cut` that no other request had before the step.
+  int32_t NumOwn(const SequenceCache& sequence, int32_t cut) const {
+    const auto is_own = [&](BlockId block) {
+      const auto found = holders_.find(block);
+      return found == holders_.end() || found->second == 1;
+    };
+    const int32_t num_tail = (cut - sequence.cut()) / kPage;
+    const auto own = std::ranges::count_if(
+        std::span(sequence.tail).first(static_cast<size_t>(num_tail)), is_own);
+    if (sequence.region == nullptr ||
+        !std::ranges::all_of(sequence.region->blocks, is_own)) {
+      return static_cast<int32_t>(own);
+    }
+    return static_cast<int32_t>(own + std::ssize(sequence.region->blocks));
+  }
+
+  // What is its own of all pages before that of the next token, but those it
+  // keeps; 0 if that is less than an eighth of its blocks, or if it would keep
+  // some on blocks that it does not have.
+  int32_t Released(RequestId id, const SequenceCache& sequence) const {
+    const RequestEviction& eviction = evictions_.at(id);
     const int32_t computed = sequence.num_reserved;
-    if (served.request.eviction.mode != EvictionMode::kPressure ||
+    if (eviction.mode != EvictionMode::kPressure ||
         sequence.pending.has_value() ||
-        computed < std::ssize(served.request.prompt)) {
+        computed < std::ssize(driver_.served(id).request.prompt)) {
       return 0;
     }
     const int32_t cut = computed / kPage * kPage;
-    const int32_t held = sequence.num_blocks();
-    const int32_t behind = static_cast<int32_t>(sequence.tail.size()) -
-                           (cut - sequence.cut()) / kPage;
-    const int32_t kept =
-        std::min(served.request.eviction.target.tokens, cut) / kPage;
-    const int32_t released = held - behind - kept;
-    return 8 * released >= held ? std::max(0, released) : 0;
+    const int32_t kept = std::min(eviction.target.tokens, cut) / kPage;
+    const int32_t released = NumOwn(sequence, cut) - kept;
+    return 8 * released >= sequence.num_blocks() ? std::max(0, released) : 0;
   }
 
   // Destinations of an order that the sequence did not have.
@@ -258,10 +302,25 @@ class PressureJudge {
         destinations, [&](BlockId block) { return !held.contains(block); }));
   }
 
+  void CountHolders() {
+    holders_.clear();
+    for (const auto& [id, served] : driver_.all()) {
+      const SequenceSlot slot = driver_.SlotOf(id);
+      if (served.finish.has_value() || slot == kNoSequenceSlot) continue;
+      const SequenceCache& sequence =
+          driver_.scheduler().manager().sequence(slot);
+      for (const BlockId block : sequence.tail) ++holders_[block];
+      if (sequence.region == nullptr) continue;
+      for (const BlockId block : sequence.region->blocks) ++holders_[block];
+    }
+  }
+
   // The blocks that are lacking before a step, and what squeezes would give.
   int32_t Look(std::map<RequestId, Squeeze>* squeezes) {
     const BlockManagerStats blocks = driver_.scheduler().stats().blocks;
-    int32_t lacking = -blocks.free_blocks - blocks.fenced_blocks;
+    int32_t lacking =
+        -blocks.free_blocks - blocks.cached_blocks - blocks.fenced_blocks;
+    CountHolders();
     for (const auto& [id, served] : driver_.all()) {
       const SequenceSlot slot = driver_.SlotOf(id);
       if (served.finish.has_value() || slot == kNoSequenceSlot) continue;
@@ -277,7 +336,7 @@ class PressureJudge {
       lacking += std::max(0, CeilDiv(end - sequence.cut(), kPage) -
                                  static_cast<int32_t>(sequence.tail.size()));
       if (sequence.pending.has_value()) lacking -= ordered_.at(slot);
-      const int32_t released = Released(served, sequence);
+      const int32_t released = Released(id, sequence);
       if (released == 0) continue;
       (*squeezes)[id] = {slot, released, sequence.num_reserved < last,
                          sequence.num_reserved % kPage == 0};
@@ -285,27 +344,36 @@ class PressureJudge {
     return lacking;
   }
 
+  // Whether two requests had a block in common before the step.
+  bool HasShared() const {
+    return std::ranges::any_of(
+        holders_, [](const auto& block) { return block.second > 1; });
+  }
+
   bool Issue() {
     std::map<RequestId, Squeeze> squeezes;
     int32_t lacking = Look(&squeezes);
-    const uint64_t before = driver_.scheduler().stats().num_preemptions;
+    const SchedulerStats before = stats();
     if (!driver_.Issue()) return false;
-    if (driver_.scheduler().stats().num_preemptions > before) {
+    if (stats().num_squeezes > before.num_squeezes) {
+      EXPECT_GT(lacking, 0);
+      num_shared_squeezes_ += HasShared() ? 1 : 0;
+    }
+    if (stats().num_preemptions > before.num_preemptions) {
       ++num_preempting_steps_;
       num_spent_steps_ += squeezes.empty() ? 1 : 0;
     }
     std::set<SequenceSlot> orders;
     for (const EvictionOrder& order : driver_.plan().evictions) {
       orders.insert(order.slot);
-      // Replays, too. A block has four pages. What is copied to other blocks
-      // comes back whole.
+      // Replays, too. What is copied to other blocks comes back whole.
       const SequenceCache& sequence =
           driver_.scheduler().manager().sequence(order.slot);
-      const int32_t region =
-          sequence.num_blocks() - static_cast<int32_t>(sequence.tail.size());
-      ordered_[order.slot] = region + (order.cut - sequence.cut()) / kPage -
-                             static_cast<int32_t>(order.page_total) / 4 +
-                             NumFresh(order, sequence);
+      const int32_t num_own = NumOwn(sequence, order.cut);
+      const int64_t kept = order.page_total /
+                           driver_.scheduler().layout().shard_pages_per_block();
+      ordered_[order.slot] =
+          num_own - static_cast<int32_t>(kept) + NumFresh(order, sequence);
     }
     bool is_left = false;
     for (const auto& [id, squeeze] : squeezes) {
@@ -325,25 +393,39 @@ class PressureJudge {
 
   long_queue::SeededRandom random_;
   const int32_t most_in_flight_;
+  const bool caches_;
+  const int32_t num_shards_;
   SchedulerDriver driver_;
-  std::map<SequenceSlot, int32_t> ordered_;  // blocks, by the last order
+  std::map<RequestId, RequestEviction> evictions_;  // forks have their own
+  std::map<BlockId, int32_t> holders_;              // before the step
+  std::map<SequenceSlot, int32_t> ordered_;         // blocks, by the last order
   int32_t num_preempting_steps_ = 0;
-  int32_t num_spent_steps_ = 0;  // of those, without any squeeze to make
+  int32_t num_spent_steps_ = 0;      // of those, without any squeeze to make
+  int32_t num_shared_squeezes_ = 0;  // beside shared blocks
 };
 
 TEST(PressureJudgeTest, NoSqueezeIsLeftWhileBlocksAreLacking) {
   uint64_t num_squeezes = 0;
+  uint64_t num_forks = 0;
+  uint64_t num_cached_tokens = 0;
+  int32_t num_shared_squeezes = 0;
   int32_t num_preempting_steps = 0;
   int32_t num_spent_steps = 0;
   for (uint64_t seed = 1; seed <= 600 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     PressureJudge judge(seed);
     judge.Run();
-    num_squeezes += judge.num_squeezes();
+    num_squeezes += judge.stats().num_squeezes;
+    num_forks += judge.stats().num_forks;
+    num_cached_tokens += judge.stats().num_cached_tokens;
+    num_shared_squeezes += judge.num_shared_squeezes();
     num_preempting_steps += judge.num_preempting_steps();
     num_spent_steps += judge.num_spent_steps();
   }
-  EXPECT_GT(num_squeezes, 400u);
+  EXPECT_GT(num_squeezes, 1000u);
+  EXPECT_GT(num_forks, 400u);
+  EXPECT_GT(num_cached_tokens, 10000u);
+  EXPECT_GT(num_shared_squeezes, 300);
   EXPECT_GT(num_preempting_steps, 100);
   EXPECT_GT(num_spent_steps, 20);
 }
