@@ -1,8 +1,10 @@
 // Shapes in which other schedulers stood still, and the edge of what fits.
 // Tests are named after the thread that describes the shape.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
@@ -53,36 +55,62 @@ struct Shape {
 
 class TwoShapes : public testing::TestWithParam<Shape> {};
 
+// The pool of a shape, where all prompts of those that run are computed in one
+// step and are compressed in place.
+Scenario PoolOfShape(const Shape& shape, AdmissionPolicy admission,
+                     int32_t in_flight) {
+  Scenario scenario = Pool(shape.usable, in_flight);
+  scenario.options.admission = admission;
+  scenario.options.max_num_batched_tokens = 1024;
+  scenario.options.long_prefill_token_threshold = 256;
+  scenario.options.compaction = CompactionPreference::kInPlace;
+  return scenario;
+}
+
+void ServeShape(const Shape& shape, AdmissionPolicy admission, const char* mode,
+                int32_t in_flight) {
+  Scripted scripted(PoolOfShape(shape, admission, in_flight));
+  // Seven that run. They grow; where nobody may be preempted, no further than
+  // there are blocks.
+  constexpr int32_t kNumActive = 7;
+  const int32_t growth =
+      admission == AdmissionPolicy::kGuaranteed
+          ? std::min(12, (shape.usable - shape.active) / kNumActive)
+          : 12;
+  std::vector<std::string> names;
+  for (int32_t i = 0; i < kNumActive; ++i) {
+    names.push_back(absl::StrCat("active", i));
+    const int32_t num_blocks = (shape.active + i) / kNumActive;
+    Request request = Blocks(names.back(), num_blocks, growth, i + 1);
+    request.eviction = Eviction(mode, kPageSize);
+    scripted.Submit(std::move(request));
+  }
+  ASSERT_TRUE(scripted.Issue());
+  ASSERT_EQ(BlocksOf(scripted).used_blocks, shape.active);
+  // The head of the queue does not fit now.
+  ASSERT_LT(shape.usable - shape.active, shape.head);
+  names.push_back("head");
+  Request head = Blocks("head", shape.head - 1, 1, 20);
+  head.eviction = Eviction(mode, kPageSize);
+  scripted.Submit(std::move(head));
+  names.push_back("behind");
+  scripted.Submit(Blocks("behind", 2, 1, 21));
+  scripted.Drain();
+  EXPECT_EQ(scripted.report().message(), "");
+  ExpectEnded(scripted, names);
+}
+
 TEST_P(TwoShapes, Dynamo11015HeadNeedsMoreThanIsLeft) {
-  const Shape shape = GetParam();
-  for (const int32_t in_flight : {1, 2, 4}) {
-    SCOPED_TRACE(in_flight);
-    Scenario scenario = Pool(shape.usable, in_flight);
-    scenario.options.max_num_batched_tokens = 512;
-    scenario.options.long_prefill_token_threshold = 256;
-    Scripted scripted(scenario);
-    // Seven that run, each of a seventh of the active blocks; they grow.
-    std::vector<std::string> names;
-    for (int32_t i = 0; i < 7; ++i) {
-      names.push_back(absl::StrCat("active", i));
-      scripted.Submit(Blocks(names.back(), shape.active / 7, 12, i + 1));
+  for (const AdmissionPolicy admission :
+       {AdmissionPolicy::kWatermark, AdmissionPolicy::kGuaranteed,
+        AdmissionPolicy::kMaxUtilization}) {
+    for (const char* mode : {"plain", "after", "pressure"}) {
+      for (const int32_t in_flight : {1, 2, 4}) {
+        SCOPED_TRACE(absl::StrCat("admission ", static_cast<int>(admission),
+                                  ", ", mode, ", ", in_flight, " in flight"));
+        ServeShape(GetParam(), admission, mode, in_flight);
+      }
     }
-    for (int32_t i = 0;
-         i < 200 && BlocksOf(scripted).used_blocks + kPageSize < shape.active;
-         ++i) {
-      ASSERT_TRUE(scripted.Issue());
-      scripted.Answer();
-    }
-    ASSERT_GE(BlocksOf(scripted).used_blocks + 2 * kPageSize, shape.active);
-    // The head of the queue does not fit now.
-    ASSERT_LT(shape.usable - BlocksOf(scripted).used_blocks, shape.head);
-    names.push_back("head");
-    scripted.Submit(Blocks("head", shape.head - 1, 1, 20));
-    names.push_back("behind");
-    scripted.Submit(Blocks("behind", 2, 1, 21));
-    scripted.Drain();
-    EXPECT_EQ(scripted.report().message(), "");
-    ExpectEnded(scripted, names);
   }
 }
 
