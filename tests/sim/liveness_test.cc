@@ -2,8 +2,10 @@
 // Tests are named after the thread that describes the shape.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -137,10 +139,72 @@ TEST(LivenessTest, Vllm45388NoTwoFitTogether) {
   }
 }
 
+enum class EdgeLayout : uint8_t { kPlain, kShards, kWindow };
+
+// The pools whose edges are met: the layout, whether prefixes are cached, and
+// who is admitted.
+class EdgeOfThePool : public testing::TestWithParam<
+                          std::tuple<EdgeLayout, bool, AdmissionPolicy>> {
+ protected:
+  // `num_full` blocks for the layers that attend to everything. A window of 8
+  // tokens takes 4 more, wherever in its page the first of them is: chunks are
+  // as small as a page where the pool asks for it.
+  static Scenario EdgePool(int32_t num_full, int32_t in_flight) {
+    const auto [layout, caches, admission] = GetParam();
+    const bool has_window = layout == EdgeLayout::kWindow;
+    Scenario scenario = Pool(num_full + (has_window ? 4 : 0), in_flight);
+    if (layout == EdgeLayout::kShards) {
+      scenario.layout.num_heads = scenario.layout.num_q_heads = 2;
+      scenario.layout.num_shards = 2;
+    }
+    if (has_window) scenario.layout.group_windows = {2 * kPageSize};
+    scenario.options.enable_prefix_caching = caches;
+    scenario.options.admission = admission;
+    return scenario;
+  }
+
+  // The request ends if it fits, and is refused if not; so ends another one.
+  static void ServeAtTheEdge(const Scenario& scenario, Request edge,
+                             bool fits) {
+    Scripted scripted(scenario);
+    scripted.Submit(std::move(edge));
+    scripted.Submit(MakeRequest("later", 5, 3, 2));
+    scripted.Drain();
+    EXPECT_EQ(scripted.report().message(), "");
+    ExpectEnded(scripted, {"later"});
+    if (fits) {
+      ExpectEnded(scripted, {"edge"});
+    } else {
+      EXPECT_TRUE(absl::IsResourceExhausted(scripted.SubmitStatus("edge")));
+    }
+  }
+};
+
+std::string NameOfPool(
+    const testing::TestParamInfo<EdgeOfThePool::ParamType>& info) {
+  static constexpr const char* kLayouts[] = {"Plain", "Shards", "Window"};
+  static constexpr const char* kAdmissions[] = {"Watermark", "Guaranteed",
+                                                "MaxUtilization"};
+  const auto [layout, caches, admission] = info.param;
+  return absl::StrCat(kLayouts[static_cast<size_t>(layout)],
+                      caches ? "Cached" : "Uncached",
+                      kAdmissions[static_cast<size_t>(admission)]);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Pools, EdgeOfThePool,
+    testing::Combine(testing::Values(EdgeLayout::kPlain, EdgeLayout::kShards,
+                                     EdgeLayout::kWindow),
+                     testing::Bool(),
+                     testing::Values(AdmissionPolicy::kWatermark,
+                                     AdmissionPolicy::kGuaranteed,
+                                     AdmissionPolicy::kMaxUtilization)),
+    NameOfPool);
+
 // vllm 39734, RBLN 957, vllm PR 52530: what needs one token less than the pool,
 // the whole pool, and one more; by a long prompt and by a long output. The null
 // block is not usable.
-TEST(LivenessTest, Vllm39734AndRbln957AtTheEdgeOfThePool) {
+TEST_P(EdgeOfThePool, Vllm39734AndRbln957AtTheEdgeOfThePool) {
   constexpr int32_t kUsable = 9;
   constexpr int32_t kTokens = kUsable * kPageSize;
   for (const int32_t in_flight : {1, 2, 4}) {
@@ -148,19 +212,11 @@ TEST(LivenessTest, Vllm39734AndRbln957AtTheEdgeOfThePool) {
       for (const int32_t excess : {-1, 0, 1}) {
         SCOPED_TRACE(absl::StrCat(in_flight, " in flight, prompt ", num_prompt,
                                   ", excess ", excess));
-        Scripted scripted(Pool(kUsable, in_flight));
         // The last output is never an input: it needs no slot.
         const int32_t num_output = kTokens + excess - num_prompt + 1;
-        scripted.Submit(MakeRequest("edge", num_prompt, num_output, 1));
-        scripted.Submit(MakeRequest("later", 5, 3, 2));
-        scripted.Drain();
-        EXPECT_EQ(scripted.report().message(), "");
-        ExpectEnded(scripted, {"later"});
-        if (excess <= 0) {
-          ExpectEnded(scripted, {"edge"});
-        } else {
-          EXPECT_TRUE(absl::IsResourceExhausted(scripted.SubmitStatus("edge")));
-        }
+        ServeAtTheEdge(EdgePool(kUsable, in_flight),
+                       MakeRequest("edge", num_prompt, num_output, 1),
+                       excess <= 0);
       }
     }
   }
@@ -168,29 +224,22 @@ TEST(LivenessTest, Vllm39734AndRbln957AtTheEdgeOfThePool) {
 
 // The same with an eviction after the prompt: only the prompt, and what is kept
 // of it with the output, have to fit.
-TEST(LivenessTest, CompressedAtTheEdgeOfThePool) {
+TEST_P(EdgeOfThePool, CompressedAtTheEdgeOfThePool) {
   constexpr int32_t kUsable = 9;
-  for (const int32_t excess : {-1, 0, 1}) {
-    SCOPED_TRACE(excess);
-    Scripted scripted(Pool(kUsable));
-    Request request = MakeRequest("edge", kUsable * kPageSize + excess, 8, 1);
-    request.eviction = Eviction("after", kPageSize);
-    scripted.Submit(request);
-    scripted.Submit(MakeRequest("later", 5, 3, 2));
-    scripted.Drain();
-    EXPECT_EQ(scripted.report().message(), "");
-    ExpectEnded(scripted, {"later"});
-    if (excess <= 0) {
-      ExpectEnded(scripted, {"edge"});
-    } else {
-      EXPECT_TRUE(absl::IsResourceExhausted(scripted.SubmitStatus("edge")));
+  for (const int32_t in_flight : {1, 2, 4}) {
+    for (const int32_t excess : {-1, 0, 1}) {
+      SCOPED_TRACE(absl::StrCat(in_flight, " in flight, excess ", excess));
+      Request request = MakeRequest("edge", kUsable * kPageSize + excess, 8, 1);
+      request.eviction = Eviction("after", kPageSize);
+      ServeAtTheEdge(EdgePool(kUsable, in_flight), std::move(request),
+                     excess <= 0);
     }
   }
 }
 
 // The same of compressions on the way, every eight tokens down to one block:
 // what is kept, and three blocks behind it before the next one.
-TEST(LivenessTest, CompressedOnTheWayAtTheEdgeOfThePool) {
+TEST_P(EdgeOfThePool, CompressedOnTheWayAtTheEdgeOfThePool) {
   constexpr int32_t kLeast = 4;
   for (const char* mode : {"every", "decode"}) {
     const bool is_decode = mode == std::string("decode");
@@ -198,20 +247,11 @@ TEST(LivenessTest, CompressedOnTheWayAtTheEdgeOfThePool) {
       for (const int32_t usable : {kLeast - 1, kLeast, kLeast + 1}) {
         SCOPED_TRACE(absl::StrCat(mode, ", ", in_flight, " in flight, ", usable,
                                   " usable"));
-        Scripted scripted(Pool(usable, in_flight));
         Request request =
             MakeRequest("edge", is_decode ? 4 : 80, is_decode ? 80 : 8, 1);
         request.eviction = Eviction(mode, kPageSize);
-        scripted.Submit(request);
-        scripted.Submit(MakeRequest("later", 5, 3, 2));
-        scripted.Drain();
-        EXPECT_EQ(scripted.report().message(), "");
-        ExpectEnded(scripted, {"later"});
-        if (usable >= kLeast) {
-          ExpectEnded(scripted, {"edge"});
-        } else {
-          EXPECT_TRUE(absl::IsResourceExhausted(scripted.SubmitStatus("edge")));
-        }
+        ServeAtTheEdge(EdgePool(usable, in_flight), std::move(request),
+                       usable >= kLeast);
       }
     }
   }
