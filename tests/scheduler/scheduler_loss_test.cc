@@ -153,26 +153,86 @@ TEST_P(LossTest, KeepsItsRegionAndLosesTheTail) {
   driver.CheckQuiescent();
 }
 
+// Its compression is still to come, and does where it would.
+TEST_P(LossTest, IsCompressedAfterALossBeforeThat) {
+  SchedulerOptions options = Options();
+  options.max_num_batched_tokens = 16;
+  SchedulerDriver driver(SmallLayout(4, 61, 2, 2), options);
+  Request request = MakeRequest("a", 200, 6);
+  request.eviction = Recency(6);
+  const RequestId id = Submit(&driver, request);
+  for (int32_t i = 0; i < 3; ++i) driver.Step();
+  const SequenceSlot slot = driver.SlotOf(id);
+  Lose(&driver, {TailBlock(driver, id, 5), TailBlock(driver, id, 9)});
+  driver.RunUntil([&] { return StartInPlan(driver, id) != nullptr; });
+  EXPECT_EQ(StartInPlan(driver, id)->source, slot);
+  EXPECT_EQ(StartInPlan(driver, id)->num_cached_tokens, 20);
+  driver.Drain();
+  ASSERT_THAT(driver.served(id).recorded, SizeIs(1));
+  EXPECT_EQ(driver.served(id).recorded[0].length, 200);
+  driver.CheckQuiescent();
+}
+
 // What was computed before the compression cannot be computed after it; nor is
-// anything left of who lost its region.
+// anything left of who lost its region. The prefix cache may have what was
+// there before: five pages.
 TEST_P(LossTest, ReplaysItsCompressionWhenItMust) {
-  for (const bool of_region : {false, true}) {
-    SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
-    Request request = MakeRequest("a", 22, 30);
-    request.eviction = Recency(6);
-    const RequestId id = Submit(&driver, request);
-    RunUntilOutputs(&driver, id, 16);
-    const SequenceCache& sequence =
-        driver.scheduler().manager().sequence(driver.SlotOf(id));
-    const BlockId block =
-        of_region ? sequence.region->blocks.front() : sequence.tail.front();
-    Lose(&driver, {block});
-    driver.RunUntil([&] { return StartInPlan(driver, id) != nullptr; });
-    EXPECT_EQ(StartInPlan(driver, id)->source, kNoSequenceSlot);
-    EXPECT_EQ(StartInPlan(driver, id)->num_cached_tokens, 0);
-    driver.Drain();
-    EXPECT_EQ(driver.scheduler().stats().num_evictions, 2u);
-    driver.CheckQuiescent();
+  for (const bool caches : {false, true}) {
+    for (const bool of_region : {false, true}) {
+      SchedulerOptions options = Options();
+      options.enable_prefix_caching = caches;
+      SchedulerDriver driver(SmallLayout(4, 61, 2, 2), options);
+      Request request = MakeRequest("a", 22, 30);
+      request.eviction = Recency(6);
+      const RequestId id = Submit(&driver, request);
+      RunUntilOutputs(&driver, id, 16);
+      const SequenceCache& sequence =
+          driver.scheduler().manager().sequence(driver.SlotOf(id));
+      const BlockId block =
+          of_region ? sequence.region->blocks.front() : sequence.tail.front();
+      Lose(&driver, {block});
+      driver.RunUntil([&] { return StartInPlan(driver, id) != nullptr; });
+      EXPECT_EQ(StartInPlan(driver, id)->source, kNoSequenceSlot);
+      EXPECT_EQ(StartInPlan(driver, id)->region, kNoRegion);
+      EXPECT_EQ(StartInPlan(driver, id)->num_cached_tokens, caches ? 20 : 0);
+      driver.Drain();
+      EXPECT_EQ(driver.scheduler().stats().num_evictions, 2u);
+      driver.CheckQuiescent();
+    }
+  }
+}
+
+// A page counts in all groups, and a prefix as long as the window before its
+// end is there: in the tables, or else in the prefix cache.
+TEST_P(LossTest, GoesOnAsFarAsEveryGroupHasIt) {
+  for (const bool caches : {false, true}) {
+    for (const int32_t group : {0, 1}) {
+      for (const bool has_moved : {false, true}) {
+        SCOPED_TRACE(testing::Message() << "caches " << caches << ", group "
+                                        << group << ", moved " << has_moved);
+        SchedulerOptions options = Options();
+        options.enable_prefix_caching = caches;
+        ModelLayout layout = SmallLayout(4, 61, 2, 2);
+        layout.group_windows = {20};
+        SchedulerDriver driver(layout, options);
+        const RequestId id = Submit(&driver, MakeRequest("a", 10, 60));
+        // The window of 20 has them all, or not what comes before 44.
+        RunUntilOutputs(&driver, id, has_moved ? 41 : 5);
+        const size_t page = has_moved ? 11 : 2;
+        const int32_t length = has_moved ? 44 : 8;
+        const SequenceSlot slot = driver.SlotOf(id);
+        Lose(&driver, {group == 0 ? TailBlock(driver, id, page)
+                                  : driver.scheduler().manager().window_tail(
+                                        slot, 1)[page]});
+        driver.RunUntil([&] { return StartInPlan(driver, id) != nullptr; });
+        EXPECT_EQ(StartInPlan(driver, id)->source,
+                  has_moved ? kNoSequenceSlot : slot);
+        EXPECT_EQ(StartInPlan(driver, id)->num_cached_tokens,
+                  has_moved && !caches ? 0 : length);
+        driver.Drain();
+        driver.CheckQuiescent();
+      }
+    }
   }
 }
 
