@@ -1,7 +1,8 @@
 // Tenants that ask for the very same prompts, under keys of 8 bits, so that
 // contents of all of them collide: whoever has computed a prompt finds all of
 // it, another tenant, whose scope differs in nothing else, finds nothing. Every
-// prompt is new, and looked up once by each of the two.
+// prompt is new, and looked up once by each of the two. Nor does the owner find
+// it with other media, or with the same somewhere else.
 
 #include <cstdint>
 #include <memory>
@@ -23,6 +24,11 @@ using Prompt = std::vector<int32_t>;
 constexpr int32_t kNumKeys = 256;
 constexpr int32_t kPromptsPerRound = 500;
 
+// An input that begins in the first block.
+std::vector<MediaItem> Media(const char* hash, int32_t begin) {
+  return {{.begin = begin, .length = 1, .hash = hash}};
+}
+
 // Each and the one next to it differ in the tenant alone.
 const ContentScope kScopes[] = {
     {.tenant = "a"},
@@ -31,8 +37,21 @@ const ContentScope kScopes[] = {
     {.tenant = "b", .lora = "l"},
     {.tenant = "a", .cache_salt = "s"},
     {.tenant = "b", .cache_salt = "s"},
+    {.tenant = "a", .media = Media("x", 0)},
+    {.tenant = "b", .media = Media("x", 0)},
+    {.tenant = "a", .media = Media("y", 0)},
+    {.tenant = "b", .media = Media("y", 0)},
+    {.tenant = "a", .media = Media("x", 1)},
+    {.tenant = "b", .media = Media("x", 1)},
 };
 constexpr size_t kNumScopes = std::size(kScopes);
+
+bool HasMedia(size_t scope) { return !kScopes[scope].media.empty(); }
+
+// Whether media, which both have, are all that tells them apart.
+bool DifferInMedia(size_t a, size_t b) {
+  return HasMedia(a) && HasMedia(b) && kScopes[a].tenant == kScopes[b].tenant;
+}
 
 Prompt PromptOf(int32_t number, int32_t num_tokens) {
   Prompt tokens(num_tokens);
@@ -53,8 +72,8 @@ class BlocksRound {
  public:
   static constexpr int32_t kPageSize = 2;
   static constexpr int32_t kNumTokens = 4;
-  static constexpr int32_t kNumFindable = 4;
 
+  static int32_t NumFindable(size_t) { return kNumTokens; }
   static BlockKey KeyOf(const BlockChain& chain) { return chain.keys()[0]; }
 
   void Publish(const Prompt& tokens, const BlockChain& chain) {
@@ -88,8 +107,8 @@ class RegionsRound {
  public:
   static constexpr int32_t kPageSize = 2;
   static constexpr int32_t kNumTokens = 6;
-  static constexpr int32_t kNumFindable = 6;
 
+  static int32_t NumFindable(size_t) { return kNumTokens; }
   static BlockKey KeyOf(const BlockChain& chain) {
     return chain.RegionKey(kLength / kPageSize, "p");
   }
@@ -143,8 +162,9 @@ class ManagerRound {
  public:
   static constexpr int32_t kPageSize = 4;
   static constexpr int32_t kNumTokens = 8;
-  static constexpr int32_t kNumFindable = 7 + 3;
 
+  // Rows of a block with media are not shared.
+  static int32_t NumFindable(size_t scope) { return HasMedia(scope) ? 7 : 10; }
   static BlockKey KeyOf(const BlockChain& chain) { return chain.keys()[0]; }
 
   void Publish(const Prompt& tokens, const BlockChain& chain) {
@@ -181,13 +201,14 @@ class ManagerRound {
 };
 
 // Pairs of lookups, of the owner and of the other tenant; of some prompts in
-// the scopes with another adapter or salt, too.
+// the scopes with another adapter, salt or media, too.
 template <typename Round>
 void LookUpPairs(int32_t num_pairs) {
   const auto chain_of = [](const Prompt& tokens, size_t scope) {
     return ChainOf(tokens, scope, Round::kPageSize);
   };
   int64_t num_collisions = 0;
+  int64_t num_media_collisions = 0;
   for (int32_t first = 0; first < num_pairs; first += kPromptsPerRound) {
     auto round = std::make_unique<Round>();
     for (int32_t i = first; i < first + kPromptsPerRound; ++i) {
@@ -203,12 +224,18 @@ void LookUpPairs(int32_t num_pairs) {
       const BlockChain own = chain_of(tokens, owner);
       const BlockChain foreign = chain_of(tokens, owner ^ 1);
       num_own_misses +=
-          round->NumFound(tokens, own) == Round::kNumFindable ? 0 : 1;
+          round->NumFound(tokens, own) == Round::NumFindable(owner) ? 0 : 1;
       num_foreign += round->NumFound(tokens, foreign);
       num_collisions += Round::KeyOf(own) == Round::KeyOf(foreign) ? 1 : 0;
-      for (size_t scope = 0; i % 16 == 0 && scope < kNumScopes; ++scope) {
+      // Of all scopes' prompts in turn.
+      for (size_t scope = 0; i % 13 == 0 && scope < kNumScopes; ++scope) {
         if (scope == owner) continue;
-        num_foreign += round->NumFound(tokens, chain_of(tokens, scope));
+        const BlockChain other = chain_of(tokens, scope);
+        num_foreign += round->NumFound(tokens, other);
+        num_media_collisions += DifferInMedia(owner, scope) &&
+                                        Round::KeyOf(own) == Round::KeyOf(other)
+                                    ? 1
+                                    : 0;
       }
     }
     ASSERT_EQ(num_own_misses, 0) << "prompts from " << first;
@@ -216,6 +243,8 @@ void LookUpPairs(int32_t num_pairs) {
   }
   // With equal tokens under an equal key only the scope tells them apart.
   EXPECT_GT(num_collisions, num_pairs / kNumKeys / 2);
+  // Two others to each prompt with media, which half of them have.
+  EXPECT_GT(num_media_collisions, num_pairs / 13 / kNumKeys / 2);
 }
 
 TEST(PrefixCacheIsolationTest, NoTenantFindsTheOthersBlocks) {

@@ -72,13 +72,14 @@ class PrefixCacheTest : public ::testing::Test {
   // those that `chain` names, whose block is `tail`.
   int32_t PublishRegion(uint64_t id, const std::vector<BlockId>& blocks,
                         const Tokens& tokens, const BlockChain& chain,
-                        BlockId tail, const std::string& history = "h") {
+                        BlockId tail, const std::string& history = "h",
+                        const std::string& plan = "p") {
     auto record = std::make_shared<RegionRecord>();
     record->id = RegionId{id};
     record->cut = static_cast<int32_t>(tokens.size()) - 2;
     record->blocks = blocks;
     const EntrySerial root = cache_.AcquireRoot(chain.root());
-    const RegionName name = {.plan = "p",
+    const RegionName name = {.plan = plan,
                              .history = history,
                              .length = static_cast<int32_t>(tokens.size())};
     int32_t entry = cache_.FindRegion(name, chain, root, tokens);
@@ -95,10 +96,11 @@ class PrefixCacheTest : public ::testing::Test {
   int32_t MatchRegion(const Tokens& tokens, int32_t max_tokens = 100,
                       const ContentScope& scope = {},
                       const std::optional<std::string>& history = {},
-                      const std::string& plan = "p") const {
+                      const std::string& plan = "p",
+                      int32_t key_bits = 128) const {
     const auto limit = [max_tokens](int32_t) { return max_tokens; };
     int64_t num_looks = 0;
-    return cache_.MatchRegion(Chain(tokens, scope), tokens,
+    return cache_.MatchRegion(Chain(tokens, scope, key_bits), tokens,
                               {.plan = plan,
                                .history = history.value_or(""),
                                .any_history = !history.has_value(),
@@ -155,17 +157,23 @@ TEST_F(PrefixCacheTest, ScopesShareNothing) {
       {.cache_salt = "a"},
       {.media = {{.begin = 2, .length = 1, .hash = "a"}}},
       {.media = {{.begin = 2, .length = 1, .hash = "b"}}},
-      {.media = {{.begin = 2, .length = 2, .hash = "a"}}}};
-  for (size_t i = 0; i < scopes.size(); ++i) {
-    for (size_t j = 0; j < scopes.size(); ++j) {
-      Publish({kA, kB}, tokens, scopes[i]);
-      // Media reaches only into the second block.
-      const size_t common = i == j                                     ? 2
-                            : (i == 0 || i >= 4) && (j == 0 || j >= 4) ? 1
-                                                                       : 0;
-      EXPECT_EQ(Match(tokens, scopes[j]).size(), common) << i << " " << j;
-      Remove(kA);
-      Remove(kB);
+      {.media = {{.begin = 2, .length = 2, .hash = "a"}}},
+      {.media = {{.begin = 3, .length = 1, .hash = "a"}}}};
+  // Also with two keys for all contents: some of the media share one.
+  for (const int32_t key_bits : {128, 1}) {
+    for (size_t i = 0; i < scopes.size(); ++i) {
+      for (size_t j = 0; j < scopes.size(); ++j) {
+        Publish({kA, kB}, tokens, Chain(tokens, scopes[i], key_bits));
+        // Media reaches only into the second block.
+        const size_t common = i == j                                     ? 2
+                              : (i == 0 || i >= 4) && (j == 0 || j >= 4) ? 1
+                                                                         : 0;
+        EXPECT_EQ(Match(tokens, Chain(tokens, scopes[j], key_bits)).size(),
+                  common)
+            << i << " " << j << ", bits of a key: " << key_bits;
+        Remove(kA);
+        Remove(kB);
+      }
     }
   }
 }
@@ -272,6 +280,42 @@ TEST_F(PrefixCacheTest, RegionIsFoundByTheSameTokensPlanAndHistory) {
   EXPECT_EQ(MatchRegion({1, 2, 3, 4, 5, 7}), PrefixCache::kNone);
   EXPECT_EQ(MatchRegion({1, 2, 3, 4}), PrefixCache::kNone);
   EXPECT_EQ(MatchRegion(tokens, 100, {.tenant = "t"}), PrefixCache::kNone);
+}
+
+// Regions of two contents under keys of one bit: of three policies two have the
+// same key.
+TEST_F(PrefixCacheTest, RegionOfAnotherPolicyIsAMissThoughTheKeyIsTheSame) {
+  const Tokens tokens = {1, 2, 3, 4};
+  const Tokens others = {1, 2, 5, 6};
+  const auto chain = [](const Tokens& of) { return Chain(of, {}, 1); };
+  const std::vector<std::string> plans = {"p", "q", "r"};
+  const auto key = [&](const std::string& plan) {
+    return chain(tokens).RegionKey(2, plan);
+  };
+  int32_t num_collisions = 0;
+  for (const std::string& plan : plans) {
+    for (const std::string& asked : plans) {
+      if (asked == plan) continue;
+      num_collisions += key(plan) == key(asked) ? 1 : 0;
+      Publish({kA, kB}, tokens, chain(tokens));
+      const int32_t entry =
+          PublishRegion(1, {BlockId{4}}, tokens, chain(tokens), kB, "h", plan);
+      // One that makes the length worth a look.
+      Publish({BlockId{5}, kC}, others, chain(others));
+      const int32_t other =
+          PublishRegion(2, {BlockId{6}}, others, chain(others), kC, "h", asked);
+      EXPECT_EQ(MatchRegion(tokens, 100, {}, {}, plan, 1), entry);
+      EXPECT_EQ(MatchRegion(tokens, 100, {}, {}, asked, 1), PrefixCache::kNone)
+          << plan << " looked for as " << asked;
+      // Nor is it taken for one of this policy when that is made.
+      const int32_t third =
+          PublishRegion(3, {BlockId{7}}, tokens, chain(tokens), kB, "h", asked);
+      ASSERT_THAT(inserted_, ElementsAre(true));
+      for (const int32_t gone : {entry, other, third}) cache_.Remove(gone);
+      for (const BlockId gone : {kA, kB, kC}) Remove(gone);
+    }
+  }
+  EXPECT_GT(num_collisions, 0);
 }
 
 TEST_F(PrefixCacheTest, BlocksOverARegionAreNotThoseOfThePlainPrefix) {
