@@ -386,7 +386,10 @@ uint64_t BlockManager::StateHash() const {
     mix(Index(copy.blocks.source));
     mix(Index(copy.blocks.destination));
   }
-  for (const BlockCopy& copy : window_copies_) mix(Index(copy.source));
+  for (const BlockCopy& copy : window_copies_) {
+    mix(Index(copy.source));
+    mix(Index(copy.destination));
+  }
   for (const SequenceSlot slot : free_slots_) mix(Index(slot));
   return hash;
 }

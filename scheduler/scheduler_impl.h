@@ -66,9 +66,12 @@ class SchedulerImpl : public Scheduler {
   SchedulerStats stats() const override;
   void CheckInvariants() const override;
 
-  // Equal for equal states. O(pool), for tests; the second: of the requests
-  // alone, in the order in which they are served.
+  // Equal for equal states. O(pool), for tests. FutureHash leaves out what
+  // tells of the past alone: counters, numbers given out, preemptions.
+  // RequestsHash is of the requests alone, in the order in which they are
+  // served.
   uint64_t StateHash() const;
+  uint64_t FutureHash() const;
   uint64_t RequestsHash() const;
   const BlockManager& manager() const { return manager_; }
 

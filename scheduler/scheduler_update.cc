@@ -293,43 +293,6 @@ void SchedulerImpl::LoseEngine(Effects* effects) {
   RefreshPlaces();
 }
 
-uint64_t SchedulerImpl::RequestsHash() const {
-  uint64_t hash = 0;
-  const auto mix = [&hash](uint64_t value) { hash = SplitMix64(hash ^ value); };
-  const auto mix_request = [&mix](const RequestState& request) {
-    mix(Index(request.id));
-    mix(request.tokens.size());
-    mix(request.num_computed);
-    mix(request.num_placeholders);
-    mix(request.num_drafts);
-    mix(request.num_unverified);
-    mix(request.next_compression);
-    // Until it runs a fork has those of its parent.
-    mix(request.fork_of == RequestId{0} ? request.compressions.size() : 0);
-    mix(request.command != nullptr ? request.command->number : 0);
-    mix(request.restarts ? 1 : 0);
-    mix(request.squeeze != nullptr ? 1 : 0);
-    mix(Index(request.swap));
-    mix(request.times_passed);
-    mix(request.prefix_waits);
-    mix(Index(request.prefix_wait.id));
-    mix(static_cast<uint64_t>(request.place.rank));
-  };
-  for (const RequestState* request : running_) mix_request(*request);
-  for (const RequestState* request : waiting_.All()) mix_request(*request);
-  return hash;
-}
-
-uint64_t SchedulerImpl::StateHash() const {
-  uint64_t hash = manager_.StateHash();
-  for (const uint64_t value :
-       {RequestsHash(), tenants_.StateHash(),
-        static_cast<uint64_t>(in_flight_.size()), next_step_}) {
-    hash = SplitMix64(hash ^ value);
-  }
-  return hash;
-}
-
 void SchedulerImpl::CheckInvariants() const {
   manager_.CheckInvariants();
   BM_CHECK(num_running() + waiting_.size() == std::ssize(requests_));

@@ -174,6 +174,9 @@ std::vector<Scenario> MoreEvictingScenarios() {
            "submit:a,20,6,1,after submit:b,17,6,2,after issue:2 drain"),
       Make("shards_commanded", shards, 1,
            "submit:a,12,9 issue answer evict:a,2 issue answer drain"),
+      Make("equal_regions", ScriptLayout(2, 30), 1,
+           "submit:a,12,6,1,shared submit:b,12,6,1,shared issue answer "
+           "cancel:nobody drain"),
       Make("commanded_and_swapped", ScriptLayout(2, 14), 1,
            "submit:a,10,12,1 submit:b,10,12,2 issue answer evict:a,4 issue "
            "answer drain"),
@@ -195,6 +198,9 @@ std::vector<Scenario> SwappingScenarios() {
       Make("swapped_and_cancelled", ScriptLayout(2, 8), 1,
            "submit:a,6,8,1 submit:b,6,8,2 issue answer issue answer issue "
            "answer cancel:b drain"),
+      Make("swapped_and_cancelled_twice", ScriptLayout(2, 8), 1,
+           "submit:a,6,8,1 submit:b,6,8,2 issue answer issue answer issue "
+           "answer issue answer issue answer cancel:b cancel:b drain"),
       Make("swapped_in_turn", ScriptLayout(2, 12), 1,
            "submit:a,6,14,1 submit:b,6,14,2 submit:c,6,14,3 drain"),
       Make("swapped_behind_a_prefix", ScriptLayout(2, 16), 1,

@@ -190,6 +190,7 @@ TEST_P(FaultTest, ARefusedCallLeavesNoTrace) {
         EXPECT_EQ(faulty.scheduler().StateHash(),
                   plain.scheduler().StateHash());
         EXPECT_EQ(faulty.num_steps(), plain.num_steps());
+        EXPECT_EQ(faulty.plans(), plain.plans());
       });
   EXPECT_GT(num_points, 10);
 }

@@ -56,6 +56,7 @@ RequestEviction Eviction(absl::string_view mode, int32_t page_size) {
     eviction.compress_every = 2 * page_size;
   }
   if (mode == "pressure") eviction.mode = EvictionMode::kPressure;
+  eviction.share_prefix = mode == "shared";
   return eviction;
 }
 
@@ -315,7 +316,7 @@ void Scripted::CheckRefused(StepId step) {
 
 void Scripted::NoteAftermath(StepId step) {
   aftermath_ = {.step = step,
-                .state = scheduler_.StateHash(),
+                .state = scheduler_.FutureHash(),
                 .requests = scheduler_.RequestsHash(),
                 .stats = scheduler_.stats(),
                 .commands = {},
@@ -448,8 +449,7 @@ void Scripted::Drain() {
   const int64_t limit = num_steps() + scheduler_.ledger().StepsToDrain();
   while (report_.ok() &&
          (scheduler_.has_unfinished_requests() || engine_.num_queued() > 0)) {
-    while (Issue()) {
-    }
+    while (Issue()) continue;
     if (engine_.num_queued() > 0 || is_held_) Answer();
     if (num_steps() > limit) report_.Fail("no end after ", limit, " steps");
   }

@@ -2,7 +2,7 @@
 // text.
 //
 //   submit:NAME,PROMPT,OUTPUT[,TOPIC[,MODE]]   prompts of one topic share what
-//                  they can; MODE: plain, after, every, snap (see Eviction)
+//                  they can; MODE: plain, after, ... (see Eviction)
 //   issue  answer  one step; both are repeated by a number: issue:3
 //   fork:NAME,OTHER,AT,OUTPUT   goes on from the first AT outputs of OTHER
 //   cancel:NAME  evict:NAME,TOKENS  lose  reset
@@ -62,7 +62,7 @@ struct Twin {
 // What a run has come to with a fault, or with what is in its place.
 struct Aftermath {
   StepId step{0};         // that was answered, or would have been
-  uint64_t state = 0;     // hashes
+  uint64_t state = 0;     // hashes: FutureHash
   uint64_t requests = 0;  // of these alone
   SchedulerStats stats;
   // Commands that were answered with an error, and requests that failed.
@@ -174,8 +174,9 @@ inline ModelLayout ScriptLayout(int32_t page_size, int32_t num_usable,
 }
 // No watermark, no waiting for others' prefixes.
 SchedulerOptions ScriptOptions(int32_t steps_in_flight = 1);
-// MODE "after": recency, once; "every": recency, every two pages; "snap":
-// SnapKV with a window of 3, once.
+// MODE "after": recency, once; "shared": the same, and others may start with
+// it; "every": recency, every two pages; "snap": SnapKV with a window of 3,
+// once.
 RequestEviction Eviction(absl::string_view mode, int32_t page_size);
 
 }  // namespace blockmgr::sim
