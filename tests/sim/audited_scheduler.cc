@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "tests/sim/plan_trace.h"
+
 namespace blockmgr::sim {
 namespace {
 
@@ -82,38 +84,6 @@ absl::StatusOr<uint64_t> AuditedScheduler::Evict(RequestId request,
   return number;
 }
 
-void AuditedScheduler::MixPlan(const StepPlan& plan) {
-  report_->Mix(Index(plan.id));
-  for (const SequenceSlot slot : plan.released) report_->Mix(Index(slot));
-  for (const SequenceStart& start : plan.starts) {
-    report_->Mix(Index(start.slot));
-    report_->Mix(Index(start.request));
-    report_->Mix(start.num_cached_tokens);
-    report_->Mix(Index(start.source));
-  }
-  for (size_t i = 0; i < plan.slots.size(); ++i) {
-    report_->Mix(Index(plan.slots[i]));
-    report_->Mix(plan.positions[i]);
-    report_->Mix(plan.num_tokens[i]);
-    report_->Mix(plan.num_drafts.empty() ? 0 : plan.num_drafts[i]);
-    report_->Mix(plan.block_offsets[i + 1]);
-  }
-  for (const CopyOnWrite& copy : plan.copies) {
-    report_->Mix(Index(copy.slot));
-    report_->Mix(Index(copy.blocks.destination));
-  }
-  for (const int64_t offset : plan.window_offsets) report_->Mix(offset);
-  for (const BlockId block : plan.window_blocks) report_->Mix(Index(block));
-  for (const BlockId block : plan.blocks) report_->Mix(Index(block));
-  for (const EvictionOrder& order : plan.evictions) {
-    report_->Mix(Index(order.slot));
-    report_->Mix(order.cut);
-    report_->Mix(order.page_total);
-    for (const int64_t total : order.shard_page_totals) report_->Mix(total);
-  }
-  for (const BlockId block : plan.destinations) report_->Mix(Index(block));
-}
-
 bool AuditedScheduler::Schedule(StepPlan* plan) {
   const uint64_t before = StateHash();
   if (!SchedulerImpl::Schedule(plan)) {
@@ -129,7 +99,7 @@ bool AuditedScheduler::Schedule(StepPlan* plan) {
                 plan->slots.size(), " run ", plan->total_tokens(), " tokens, ",
                 plan->blocks.size(), " blocks, ", plan->evictions.size(),
                 " evictions");
-  MixPlan(*plan);
+  MixPlan(*plan, report_);
   ledger_.OnPlan(*plan);
   Audit();
   return true;

@@ -33,7 +33,6 @@ class AuditedScheduler : public SchedulerImpl {
  private:
   void Audit();
   void ExpectUnchanged(uint64_t before, const char* call);
-  void MixPlan(const StepPlan& plan);
 
   Report* const report_;
   Ledger ledger_;
