@@ -260,8 +260,7 @@ class Ledger {
                 int32_t num_tokens);
   // The evictions before the page of a window group from `begin` on was
   // computed; nothing if there was one meanwhile.
-  std::optional<std::string> ContextAt(const Table& table,
-                                       int32_t begin) const;
+  std::optional<std::string> ContextAt(const Table& table, int32_t begin) const;
   void CheckFresh(BlockId block);
   int32_t CountHolders(BlockId block) const;
 
@@ -310,6 +309,8 @@ class Ledger {
                  const Effects& effects, size_t* next_token);
   void SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
                    const Effects& effects);
+  // One that is carried out, not recorded yet if it is new.
+  void CountEviction(const Served& served, const EvictionEffect& effect);
   void BuildRegion(const std::vector<int32_t>& counts,
                    const EvictionEffect& effect, Table* table);
   // Remembers what the engine keeps. REQUIRES: the table has the region.

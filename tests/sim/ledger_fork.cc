@@ -59,6 +59,7 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
   }
   if (std::ssize(served->issued) > num_both) served->recorded = served->issued;
   ++report_->counts().forks;
+  report_->counts().region_forks += table->cut > 0 ? 1 : 0;
 }
 
 void Ledger::TakeCopies(const StepPlan& plan) {

@@ -56,6 +56,7 @@ void Ledger::OnPlan(const StepPlan& plan) {
   if (replays_) CheckReplay(plan);
   CheckQuotas();
   commanded_.clear();
+  report_->counts().deep_steps += in_flight_.size() >= 3 ? 1 : 0;
   dispatched_ = Index(plan.id);
   in_flight_.push_back(std::move(step));
 }
@@ -131,6 +132,7 @@ void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
   table.num_shared_windows = start.num_cached_tokens / layout_.page_size;
   if (start.swap != kNoSwap) {
     TakeSwapIn(plan, start, &served, &table);
+    report_->counts().region_swap_ins += table.cut > 0 ? 1 : 0;
   }
   for (const auto& [id, swap] : swaps_) {
     if (swap.table.request == start.request) {

@@ -228,6 +228,18 @@ void Ledger::NoteContent(const Served& served, const Table& table) {
   }
 }
 
+void Ledger::CountEviction(const Served& served, const EvictionEffect& effect) {
+  RunCounts& counts = report_->counts();
+  ++counts.evictions;
+  const Request& request = served.request;
+  const bool is_orphan = !request.fork_of.empty() && !IsLive(request.fork_of);
+  counts.orphan_evictions += is_orphan ? 1 : 0;
+  const bool is_new = served.issued.size() > served.recorded.size();
+  const bool is_squeeze = is_new && effect.command == 0 &&
+                          request.eviction.mode == EvictionMode::kPressure;
+  counts.squeezes += is_squeeze ? 1 : 0;
+}
+
 void Ledger::SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
                          const Effects& effects) {
   Table* table = Find(run);
@@ -268,13 +280,10 @@ void Ledger::SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
       KeepRegion(region, *table, served, tail_context);
     }
     const size_t index = served.issued.size() - 1;
+    CountEviction(served, *effect);
     if (index == served.recorded.size()) {
       served.recorded.push_back(served.issued[index]);
     }
-    ++report_->counts().evictions;
-    const std::string& parent = served.request.fork_of;
-    const bool is_orphan = !parent.empty() && !IsLive(parent);
-    report_->counts().orphan_evictions += is_orphan ? 1 : 0;
     return;
   }
   for (const BlockId block : table->pending->destinations) {

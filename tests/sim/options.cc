@@ -188,6 +188,36 @@ void ChooseEvictions(Random* random, SimOptions* options) {
   }
 }
 
+// In some of the runs a few compressed sequences with long outputs crowd the
+// pool: they are squeezed, forked, swapped out and come back.
+void ChooseCrowds(Random* random, SimOptions* options) {
+  const bool may_crowd =
+      options->window == 0 && options->share_percent == 0 &&
+      options->admission != static_cast<int32_t>(AdmissionPolicy::kGuaranteed);
+  if (!may_crowd || !random->OneIn(2)) return;
+  const auto num_groups = static_cast<int32_t>(options->Layout().num_groups());
+  options->page_size = std::min(options->page_size, random->Between(1, 2));
+  options->num_blocks = num_groups * random->Between(16, 40);
+  options->tenant_max_blocks = 0;
+  options->max_num_seqs = random->Between(4, 8);
+  options->max_num_batched_tokens =
+      std::max(options->max_num_batched_tokens, 24);
+  options->max_prompt = 10 * options->page_size;
+  options->max_output = 32 * options->page_size;
+  options->max_waiting = 3;
+  options->vocabulary = 1000;
+  options->media_percent = 0;
+  options->evict_percent = 90;
+  options->later_percent = random->Pick<int32_t>({20, 60, 90});
+  options->fork_percent = random->Pick<int32_t>({20, 70});
+  options->num_host_blocks = 4 * options->num_blocks;
+  options->watermark_percent = random->Pick<int32_t>({0, 1});
+  // No more than it serves, or nobody would find the one it is a fork of.
+  auto& weights = options->weights;
+  weights[static_cast<size_t>(EventKind::kSubmit)] =
+      weights[static_cast<size_t>(EventKind::kAdvance)] / 6;
+}
+
 }  // namespace
 
 ModelLayout SimOptions::Layout() const {
@@ -313,6 +343,7 @@ SimOptions OptionsForSeed(int32_t seed) {
   options.table_percent = random.Pick<int32_t>({0, 0, 30, 80});
   options.keeps_all = random.OneIn(2) ? 1 : 0;
   options.again_percent = random.Pick<int32_t>({0, 0, 20, 60});
+  ChooseCrowds(&random, &options);
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());
   return options;

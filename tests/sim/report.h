@@ -17,7 +17,8 @@ namespace blockmgr::sim {
 
 struct RunCounts {
   uint64_t events = 0;
-  uint64_t steps = 0;  // plans issued
+  uint64_t steps = 0;       // plans issued
+  uint64_t deep_steps = 0;  // of those: with three others in flight
   uint64_t requests = 0;
   uint64_t finished = 0;
   uint64_t refused = 0;
@@ -28,18 +29,21 @@ struct RunCounts {
   uint64_t scored_evictions = 0;  // ordered, by a scorer state
   uint64_t table_evictions = 0;   // ordered, by a table that is known
   uint64_t orphan_evictions = 0;  // of forks whose parent has ended
+  uint64_t squeezes = 0;          // under pressure, not those done again
   uint64_t evicted_again = 0;  // commanded before a step after the one before
-  uint64_t region_hits = 0;  // starts on another's compressed prefix
-  uint64_t table_hits = 0;   // of those: made by a table's budgets
+  uint64_t region_hits = 0;    // starts on another's compressed prefix
+  uint64_t table_hits = 0;     // of those: made by a table's budgets
   uint64_t engine_losses = 0;
   uint64_t cut_requests = 0;  // by the loss of blocks
   uint64_t forks = 0;         // starts on another's table
+  uint64_t region_forks = 0;  // of those: with a region
   uint64_t other_media = 0;   // forks of other media than their parent
   uint64_t media_hits = 0;    // prefix hits on what media stand for
   uint64_t full_states = 0;   // plans with all scorer states in use
   uint64_t parts = 0;         // starts on a part of a cached block
   uint64_t swap_outs = 0;
   uint64_t swap_ins = 0;
+  uint64_t region_swap_ins = 0;  // of those: with a region
   uint64_t accepted_drafts = 0;
   uint64_t rejected_drafts = 0;
   uint64_t left_behind = 0;  // pages, by windows

@@ -123,6 +123,8 @@ TEST(RunTest, WorldsAreFull) {
   RunCounts counts;
   RunCounts calm;      // of those with rare faults
   RunCounts promised;  // of those with guaranteed admission
+  RunCounts windowed;  // of those with window groups
+  RunCounts sharded;   // of those with several shards
   int32_t num_calm = 0;
   for (int32_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -134,6 +136,8 @@ TEST(RunTest, WorldsAreFull) {
     if (options.Scheduler().admission == AdmissionPolicy::kGuaranteed) {
       promised.Add(report.counts());
     }
+    if (options.group_window_1 > 0) windowed.Add(report.counts());
+    if (options.num_shards > 1) sharded.Add(report.counts());
     if (options.weights[static_cast<size_t>(EventKind::kAdvance)] <= 100) {
       continue;
     }
@@ -146,8 +150,12 @@ TEST(RunTest, WorldsAreFull) {
   EXPECT_GE(calm.steps, 150 * calm.engine_losses);
   EXPECT_LE(3 * counts.refused, 2 * counts.requests);
   EXPECT_GE(counts.preemptions, 300);
+  EXPECT_GE(counts.deep_steps, 2100);
+  EXPECT_GE(counts.squeezes, 47);
   EXPECT_GE(counts.swap_ins, 90);
+  EXPECT_GE(counts.region_swap_ins, 27);
   EXPECT_GE(counts.forks, 70);
+  EXPECT_GE(counts.region_forks, 14);
   EXPECT_GE(counts.other_media, 36);
   EXPECT_GE(counts.media_hits, 77);
   EXPECT_GE(counts.full_states, 490);
@@ -163,6 +171,8 @@ TEST(RunTest, WorldsAreFull) {
   EXPECT_GE(counts.wire_faults, 55);
   EXPECT_GE(counts.held_streams, 95);
   EXPECT_GE(counts.lost_plans, 80);
+  EXPECT_GE(windowed.region_hits, 28);
+  EXPECT_GE(sharded.region_hits, 20);
   // What the ledger's rule of promised blocks is about.
   SCOPED_TRACE(promised.ToString());
   EXPECT_GE(promised.steps, 7000);
