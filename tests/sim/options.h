@@ -68,8 +68,9 @@ struct SimOptions {
   int32_t refuse_one_in = 0;  // of eviction orders
   int32_t max_drafts = 0;     // ready after a token
   int32_t wrong_draft_one_in = 4;
-  int32_t engine_delay = 2;  // at most, from plan to execution, ticks
-  int32_t result_delay = 2;  // at most, from execution to core, ticks
+  int32_t engine_delay = 2;         // at most, from plan to execution, ticks
+  int32_t result_delay = 2;         // at most, from execution to core, ticks
+  int32_t answer_fault_one_in = 0;  // of answers: lost, sent twice, overtaken
 
   // Clients.
   int32_t num_clients = 2;
@@ -77,11 +78,11 @@ struct SimOptions {
   int32_t grammar_tokens = 3;  // of prompts: the fewer the more hits
   int32_t max_prompt = 40;
   int32_t max_output = 12;
-  int32_t evict_percent = 0;  // of requests
-  int32_t share_percent = 0;  // of those: share what they compress
-  int32_t later_percent = 0;  // of those: in decode, or under pressure
-  int32_t fork_percent = 0;   // of requests
-  int32_t scope_percent = 0;  // of requests: with an adapter or a salt
+  int32_t evict_percent = 0;      // of requests
+  int32_t share_percent = 0;      // of those: share what they compress
+  int32_t later_percent = 0;      // of those: in decode, or under pressure
+  int32_t fork_percent = 0;       // of requests
+  int32_t scope_percent = 0;      // of requests: with an adapter or a salt
   int32_t retention_percent = 0;  // of requests: wish that blocks stay
   int32_t media_percent = 0;  // of requests, forks included: media of its own
   int32_t table_percent = 0;  // of evictions: budgets by a table

@@ -209,7 +209,10 @@ void World::SendAnswer(const std::shared_ptr<StepSink>& sink,
   const Transport::Delivery receive = [sink, result = std::move(result)] {
     sink->Receive(result);
   };
-  const WireFault fault = std::exchange(wire_fault_, WireFault::kNone);
+  WireFault fault = std::exchange(wire_fault_, WireFault::kNone);
+  if (faults_ && random_.OneIn(options_.answer_fault_one_in)) {
+    fault = static_cast<WireFault>(random_.Between(1, 3));
+  }
   if (fault != WireFault::kNone) {
     ++report_->counts().wire_faults;
     report_->Note("  wire fault ", static_cast<int>(fault));
