@@ -1,6 +1,7 @@
 #include "blockmgr/block_manager.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <absl/container/flat_hash_set.h>
 
@@ -155,9 +156,9 @@ void BlockManager::CountUnused(PrefixMatch* match) const {
 
 PrefixMatch BlockManager::Match(const BlockChain& chain,
                                 std::span<const int32_t> tokens,
-                                int32_t max_tokens,
-                                const RegionQuery* query) const {
-  PrefixMatch match;
+                                int32_t max_tokens, const RegionQuery* query,
+                                PrefixMatch used) const {
+  PrefixMatch match = PrefixMatch::InMemoryOf(std::move(used));
   if (!prefix_caching_) return match;
   const int32_t page_size = layout_.page_size;
   cache_.Match(chain,

@@ -34,8 +34,8 @@
 //   used + cached + fenced + free == num_blocks - 1
 //
 // Cost: O(blocks named or changed by the call), independent of layers and heads
-// except for the eviction calls. No allocation in a decode step that crosses no
-// block boundary. Threads: core thread.
+// except for the eviction calls. A steady decode step allocates nothing, though
+// it publishes, and reclaims, blocks. Threads: core thread.
 #ifndef BLOCKMGR_BLOCK_MANAGER_H_
 #define BLOCKMGR_BLOCK_MANAGER_H_
 
@@ -122,9 +122,10 @@ class BlockManager {
   // tokens and as far as `chain` names them. With a query, a compressed prefix
   // that covers no less is preferred (whose limit the query has). As long as
   // every group has what is in its window there. Valid until the cache changes.
+  // Without a query, what `used` has memory for takes no more.
   PrefixMatch Match(const BlockChain& chain, std::span<const int32_t> tokens,
-                    int32_t max_tokens,
-                    const RegionQuery* query = nullptr) const;
+                    int32_t max_tokens, const RegionQuery* query = nullptr,
+                    PrefixMatch used = {}) const;
 
   // Extends what Match has found by the first rows of a block that begins as
   // the sequence goes on, up to max_tokens; Open's sequence copies them with
@@ -307,8 +308,7 @@ class BlockManager {
   void TakeDroppedRegions(std::vector<RegionId>* regions);
   // For durations of retention; milliseconds of any clock, never back.
   void SetTime(int64_t now_ms) { cache_.SetTime(now_ms); }
-  // O(pool), for tests: equal for equal states (free-list order aside), and a
-  // full recount of every holder.
+  // O(pool), for tests: equal for equal states; a recount of every holder.
   uint64_t StateHash() const;
   void CheckInvariants() const;
 

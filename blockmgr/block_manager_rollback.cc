@@ -139,11 +139,7 @@ std::optional<int32_t> BlockManager::SoundTokens(
 }
 
 void BlockManager::DropFromCache(int32_t entry) {
-  if (!window_tails_.empty()) {
-    std::vector<int32_t> orphans;
-    cache_.Unlink(entry, &orphans);
-    for (const int32_t orphan : orphans) DropAnyEntry(orphan);
-  }
+  for (const int32_t orphan : cache_.Unlink(entry)) DropAnyEntry(orphan);
   const CachedRegion* cached = cache_.region(entry);
   if (cached == nullptr) {
     cache_.Remove(entry);

@@ -1,6 +1,7 @@
 // Layer groups with a window: what they have of a sequence, and of a prefix.
 
 #include <algorithm>
+#include <array>
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
@@ -162,7 +163,8 @@ int32_t BlockManager::PagesInWindows(const PrefixMatch& match,
                                      int32_t num_least) const {
   int32_t num_pages = match.num_tokens / layout_.page_size;
   // Of each group, pages [found, num_pages) are there.
-  std::vector<int32_t> found(layout_.num_groups(), num_pages);
+  std::array<int32_t, 1 + ModelLayout::kMaxWindowGroups> found{};
+  found.fill(num_pages);
   for (int32_t group = 1; group < layout_.num_groups();) {
     const int32_t first =
         layout_.FirstPage(group, num_pages * layout_.page_size);

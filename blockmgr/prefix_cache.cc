@@ -20,8 +20,11 @@ PrefixCache::PrefixCache(int32_t num_blocks, int32_t page_size,
       entries_(num_blocks),
       order_(num_blocks),
       tokens_(static_cast<size_t>(num_blocks) * page_size) {
-  index_.reserve(num_blocks);
-  starts_.reserve(num_blocks);
+  // More than what there can be: a table as full as it may be grows when enough
+  // of it has been erased and inserted, whatever its size.
+  index_.reserve(num_blocks + num_blocks / 8);
+  starts_.reserve(num_blocks + num_blocks / 8);
+  orphans_.reserve(num_window_groups);
 }
 
 int32_t PrefixCache::num_blocks(int32_t entry) const {
@@ -247,6 +250,7 @@ int32_t PrefixCache::InsertRegion(std::shared_ptr<const RegionRecord> record,
   if (free_regions_.empty()) {
     entries_.emplace_back();
     regions_.emplace_back();
+    free_regions_.reserve(regions_.capacity());
     order_.Grow(entry_limit());
   } else {
     entry = free_regions_.back();
@@ -265,6 +269,7 @@ int32_t PrefixCache::InsertRegion(std::shared_ptr<const RegionRecord> record,
     ++window_links_[Index(block)].num_regions;
     cached->window_serials.push_back(serial(Index(block)));
   }
+  orphans_.reserve(window_blocks.size());
   cached->window_blocks = std::move(window_blocks);
   ++roots_.at(*root_names_.at(root)).plans[name.plan][name.length];
   region_entries_.emplace(cached->record->id, entry);
@@ -376,8 +381,8 @@ int64_t PrefixCache::metadata_bytes(
     absl::flat_hash_set<const RegionContent*>* counted) const {
   int64_t bytes = HeapBytes(entries_) + order_.metadata_bytes() +
                   HeapBytes(window_blocks_) + HeapBytes(window_links_) +
-                  HeapBytes(tokens_) + HeapBytes(index_) + HeapBytes(starts_) +
-                  HeapBytes(media_) + HeapBytes(roots_) +
+                  HeapBytes(orphans_) + HeapBytes(tokens_) + HeapBytes(index_) +
+                  HeapBytes(starts_) + HeapBytes(media_) + HeapBytes(roots_) +
                   HeapBytes(root_names_) + HeapBytes(regions_) +
                   HeapBytes(free_regions_) + HeapBytes(region_index_) +
                   HeapBytes(region_entries_);

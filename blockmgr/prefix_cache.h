@@ -210,9 +210,10 @@ class PrefixCache {
   // block's; kNone: for a region to link. REQUIRES: it is not in the cache, nor
   // is there one of this entry and group.
   void InsertWindow(int32_t entry, int32_t group, BlockId block);
-  // Appends the window blocks that only this entry leads to, which is about to
-  // be removed; nothing leads to them any more. They are to be removed.
-  void Unlink(int32_t entry, std::vector<int32_t>* orphans);
+  // The window blocks that only this entry leads to, which is about to be
+  // removed; nothing leads to them any more. They are to be removed. Valid
+  // until the next call for an entry that is no window block's.
+  std::span<const int32_t> Unlink(int32_t entry);
   // The content of some blocks is lost: entries that have one of them, or can
   // be found only through such an entry, to be removed. A block that follows a
   // lost one but is also the tail block of a sound region stays; `gone` tells
@@ -321,6 +322,7 @@ class PrefixCache {
   // Of a block's entry, the blocks of the window groups: [num_blocks, groups].
   std::vector<BlockId> window_blocks_;
   std::vector<WindowLinks> window_links_;            // [num_blocks], or empty
+  std::vector<int32_t> orphans_;                     // of the last Unlink
   std::vector<Entry> entries_;                       // by block, then regions
   ReclaimOrder order_;                               // of the entries
   std::vector<int32_t> tokens_;                      // [num_blocks, page_size]

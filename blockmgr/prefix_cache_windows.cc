@@ -22,11 +22,13 @@ void PrefixCache::InsertWindow(int32_t entry, int32_t group, BlockId block) {
   link = block;
 }
 
-void PrefixCache::Unlink(int32_t entry, std::vector<int32_t>* orphans) {
+std::span<const int32_t> PrefixCache::Unlink(int32_t entry) {
+  if (num_window_groups_ == 0 || IsWindow(entry)) return {};
+  orphans_.clear();
   const auto check = [&](int32_t block) {
     const WindowLinks& links = window_links_[block];
     if (links.entry == kNone && links.num_regions == 0) {
-      orphans->push_back(block);
+      orphans_.push_back(block);
     }
   };
   const CachedRegion* cached = region(entry);
@@ -37,7 +39,7 @@ void PrefixCache::Unlink(int32_t entry, std::vector<int32_t>* orphans) {
       --window_links_[Index(block)].num_regions;
       check(Index(block));
     }
-    return;
+    return orphans_;
   }
   for (int32_t group = 0; group < num_window_groups_; ++group) {
     BlockId& link =
@@ -47,6 +49,7 @@ void PrefixCache::Unlink(int32_t entry, std::vector<int32_t>* orphans) {
     check(Index(link));
     link = kNullBlock;
   }
+  return orphans_;
 }
 
 bool PrefixCache::HasWindows(const CachedRegion& cached) const {

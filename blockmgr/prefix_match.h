@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "blockmgr/base/ids.h"
@@ -53,6 +54,16 @@ struct PrefixMatch {
   // Of `source`, or of `swap`.
   const RegionRecord* source_region = nullptr;
   int32_t source_length = 0;  // see length(); set by whoever knows
+
+  // An empty one that takes the memory of one that is of no use any more.
+  static PrefixMatch InMemoryOf(PrefixMatch used) {
+    PrefixMatch match;
+    match.blocks = std::move(used.blocks);
+    match.window_blocks = std::move(used.window_blocks);
+    match.blocks.clear();
+    match.window_blocks.clear();
+    return match;
+  }
 
   // Null without a region.
   const RegionRecord* record() const {

@@ -1,6 +1,8 @@
 #include "blockmgr/reclaim_order.h"
 
+#include <algorithm>
 #include <bit>
+#include <functional>
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
@@ -60,12 +62,54 @@ void ReclaimOrder::SetPriority(int32_t entry, uint8_t priority) {
   if (node.listed) Link(entry);
 }
 
+void ReclaimOrder::ReserveExpiries() {
+  expiry_of_.resize(nodes_.size(), kNone);
+  if (expiries_.capacity() < nodes_.size()) {
+    expiries_.reserve(nodes_.capacity());
+  }
+}
+
+void ReclaimOrder::Grow(int32_t limit) {
+  nodes_.resize(limit);
+  if (!expiry_of_.empty()) ReserveExpiries();
+}
+
+void ReclaimOrder::SettleExpiry(size_t hole, const Expiry& expiry) {
+  const auto put = [this](size_t place, const Expiry& what) {
+    expiries_[place] = what;
+    expiry_of_[what.entry] = static_cast<int32_t>(place);
+  };
+  while (hole > 0 && expiry < expiries_[(hole - 1) / 2]) {
+    put(hole, expiries_[(hole - 1) / 2]);
+    hole = (hole - 1) / 2;
+  }
+  while (true) {
+    size_t child = 2 * hole + 1;
+    if (child + 1 < expiries_.size() &&
+        expiries_[child + 1] < expiries_[child]) {
+      ++child;
+    }
+    if (child >= expiries_.size() || expiry < expiries_[child]) break;
+    put(hole, expiries_[child]);
+    hole = child;
+  }
+  put(hole, expiry);
+}
+
+void ReclaimOrder::AddExpiry(int32_t entry, int64_t ms) {
+  if (expiry_of_.empty()) ReserveExpiries();
+  nodes_[entry].expires = true;
+  const Expiry expiry = {.ms = ms, .wish = next_wish_++, .entry = entry};
+  expiries_.push_back(expiry);
+  SettleExpiry(expiries_.size() - 1, expiry);
+}
+
 void ReclaimOrder::DropExpiry(int32_t entry) {
   if (!nodes_[entry].expires) return;
-  const auto expiry = expiry_of_.find(entry);
-  BM_CHECK(expiries_.erase(expiry->second) == 1);
-  expiry_of_.erase(expiry);
   nodes_[entry].expires = false;
+  const Expiry last = expiries_.back();
+  expiries_.pop_back();
+  if (last.entry != entry) SettleExpiry(expiry_of_[entry], last);
 }
 
 void ReclaimOrder::SetRetention(int32_t entry, Retention retention) {
@@ -75,10 +119,7 @@ void ReclaimOrder::SetRetention(int32_t entry, Retention retention) {
   if (retention.expires_ms <= now_ms_) retention = {};
   SetPriority(entry, retention.priority);
   if (retention.expires_ms == Retention::kNever) return;
-  nodes_[entry].expires = true;
-  const Expiry expiry(retention.expires_ms, next_wish_++);
-  expiry_of_[entry] = expiry;
-  expiries_.emplace(expiry, entry);
+  AddExpiry(entry, retention.expires_ms);
 }
 
 void ReclaimOrder::SetSuperseded(int32_t entry, bool superseded) {
@@ -99,8 +140,8 @@ void ReclaimOrder::Forget(int32_t entry) {
 void ReclaimOrder::SetTime(int64_t now_ms) {
   BM_CHECK(now_ms >= now_ms_);
   now_ms_ = now_ms;
-  while (!expiries_.empty() && expiries_.begin()->first.first <= now_ms) {
-    const int32_t entry = expiries_.begin()->second;
+  while (!expiries_.empty() && expiries_.front().ms <= now_ms) {
+    const int32_t entry = expiries_.front().entry;
     DropExpiry(entry);
     SetPriority(entry, kDefaultPriority);
   }
@@ -118,9 +159,11 @@ uint64_t ReclaimOrder::StateHash() const {
     if (nodes_[i].priority == kDefaultPriority) continue;
     hash += SplitMix64(SplitMix64(i) ^ nodes_[i].priority);
   }
-  for (const auto& [expiry, entry] : expiries_) {
-    hash = SplitMix64(hash ^ static_cast<uint64_t>(expiry.first) ^
-                      SplitMix64(static_cast<uint64_t>(entry)));
+  std::vector<Expiry> in_order = expiries_;
+  std::ranges::sort(in_order);
+  for (const Expiry& expiry : in_order) {
+    hash = SplitMix64(hash ^ static_cast<uint64_t>(expiry.ms) ^
+                      SplitMix64(static_cast<uint64_t>(expiry.entry)));
   }
   return hash;
 }
@@ -129,12 +172,16 @@ void ReclaimOrder::CheckInvariants() const {
   size_t num_listed = 0;
   size_t num_expiring = 0;
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    const auto entry = static_cast<int32_t>(i);
     num_listed += nodes_[i].listed ? 1 : 0;
     num_expiring += nodes_[i].expires ? 1 : 0;
-    BM_CHECK(nodes_[i].expires == expiry_of_.contains(entry));
   }
   BM_CHECK(num_expiring == expiries_.size());
+  BM_CHECK(std::ranges::is_heap(expiries_, std::greater<>()));
+  for (size_t i = 0; i < expiries_.size(); ++i) {
+    const int32_t entry = expiries_[i].entry;
+    BM_CHECK(nodes_[entry].expires);
+    BM_CHECK(expiry_of_[entry] == static_cast<int32_t>(i));
+  }
   size_t walked = 0;
   for (size_t level = 0; level < kNumLevels; ++level) {
     const bool occupied = ((occupied_[level / 64] >> (level % 64)) & 1) != 0;

@@ -7,18 +7,16 @@
 // with its duration, whereupon it is the last of the default priority.
 //
 // Cost: O(1) (intrusive lists, a bitmap of levels), O(log n) for an entry with
-// a duration. Threads: core thread.
+// a duration (a heap). The first duration takes memory for all entries; nothing
+// else does, but for Grow. Threads: core thread.
 #ifndef BLOCKMGR_RECLAIM_ORDER_H_
 #define BLOCKMGR_RECLAIM_ORDER_H_
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <limits>
-#include <map>
-#include <utility>
 #include <vector>
-
-#include <absl/container/flat_hash_map.h>
 
 #include "blockmgr/base/heap_bytes.h"
 
@@ -40,7 +38,7 @@ class ReclaimOrder {
  public:
   // Entries are below `limit`, which may grow.
   explicit ReclaimOrder(int32_t limit) : nodes_(limit) {}
-  void Grow(int32_t limit) { nodes_.resize(limit); }
+  void Grow(int32_t limit);
 
   bool IsListed(int32_t entry) const { return nodes_[entry].listed; }
   // As the last of its priority. REQUIRES: not listed.
@@ -60,11 +58,11 @@ class ReclaimOrder {
   // Ends the wishes that expire until now; time never goes back.
   void SetTime(int64_t now_ms);
 
-  // Bytes of memory of its own: a part for entries, one for expiring wishes.
+  // Bytes of memory of its own: more once a wish has had a duration.
   int64_t metadata_bytes() const {
-    return HeapBytes(nodes_) + HeapBytes(expiry_of_) + HeapBytes(expiries_);
+    return HeapBytes(nodes_) + HeapBytes(expiries_) + HeapBytes(expiry_of_);
   }
-  // O(entries), for tests.
+  // O(entries log entries), for tests.
   uint64_t StateHash() const;
   void CheckInvariants() const;
 
@@ -77,23 +75,34 @@ class ReclaimOrder {
     uint8_t priority = kDefaultPriority;
     bool listed = false;
     bool superseded = false;
-    bool expires = false;  // then expiry_of_ tells when
+    bool expires = false;  // then it is in expiries_
   };
   struct Level {
     int32_t head = kNone;  // goes first
     int32_t tail = kNone;
   };
-  using Expiry = std::pair<int64_t, uint64_t>;  // ms, number of the wish
+  struct Expiry {
+    int64_t ms = 0;
+    uint64_t wish = 0;  // its number: of two at one time the older goes first
+    int32_t entry = kNone;
+    // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 misreads it
+    friend auto operator<=>(const Expiry&, const Expiry&) = default;
+  };
   void Link(int32_t entry);
   void Unlink(int32_t entry);
   void SetPriority(int32_t entry, uint8_t priority);
+  void AddExpiry(int32_t entry, int64_t ms);
   void DropExpiry(int32_t entry);
+  // Room in the heap for an expiry of every entry.
+  void ReserveExpiries();
+  // Puts one into the heap, whose place `hole` is free.
+  void SettleExpiry(size_t hole, const Expiry& expiry);
 
   std::vector<Node> nodes_;  // by entry
   std::array<Level, kNumLevels> levels_;
   std::array<uint64_t, (kNumLevels + 63) / 64> occupied_{};  // bit per level
-  absl::flat_hash_map<int32_t, Expiry> expiry_of_;
-  std::map<Expiry, int32_t> expiries_;  // entries
+  std::vector<Expiry> expiries_;    // a heap, the first to come on top
+  std::vector<int32_t> expiry_of_;  // by entry, into expiries_; or empty
   uint64_t next_wish_ = 1;
   int64_t now_ms_ = std::numeric_limits<int64_t>::min();
 };

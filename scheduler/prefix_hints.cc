@@ -8,6 +8,27 @@
 
 namespace blockmgr {
 
+void PrefixHints::Reserve(int32_t num_requests) {
+  const auto num_lists = static_cast<size_t>(num_requests);
+  if (spare_.capacity() < num_lists) spare_.reserve(2 * num_lists);
+  while (lists_.size() + spare_.size() < num_lists) {
+    Lists made;
+    made.try_emplace({});
+    spare_.push_back(made.extract(made.begin()));
+  }
+}
+
+PrefixHintList* PrefixHints::ListOf(const BlockKey& block) {
+  const PrefixHintKey key = {.block = block};
+  const auto found = lists_.lower_bound(key);
+  if (found != lists_.end() && !(key < found->first)) return &found->second;
+  if (spare_.empty()) Reserve(static_cast<int32_t>(lists_.size()) + 1);
+  Lists::node_type node = std::move(spare_.back());
+  spare_.pop_back();
+  node.key() = node.mapped().key = key;
+  return &lists_.insert(found, std::move(node))->second;
+}
+
 void PrefixHints::Add(RequestState* request, int32_t num_blocks,
                       int32_t max_blocks) {
   PrefixHint& hint = request->hint;
@@ -15,64 +36,60 @@ void PrefixHints::Add(RequestState* request, int32_t num_blocks,
   hint.num_blocks = num_blocks;
   const std::span<const BlockKey> keys = request->chain.keys();
   if (num_blocks >= std::min<int64_t>(std::ssize(keys), max_blocks)) return;
-  std::unique_ptr<PrefixHintList>& list = lists_[KeyOf(keys[num_blocks])];
-  if (list == nullptr) {
-    list = std::make_unique<PrefixHintList>();
-    list->key = keys[num_blocks];
-  }
-  hint.list = list.get();
-  hint.index = static_cast<int32_t>(list->requests.size());
-  list->requests.push_back(request);
+  hint.list = ListOf(keys[num_blocks]);
+  hint.previous = nullptr;
+  hint.next = hint.list->first;
+  if (hint.next != nullptr) hint.next->hint.previous = request;
+  hint.list->first = request;
   ++num_requests_;
 }
 
 void PrefixHints::Remove(RequestState* request) {
-  PrefixHintList* list = request->hint.list;
-  if (list == nullptr) return;
-  const int32_t index = request->hint.index;
-  BM_CHECK(list->requests[index] == request);
-  list->requests[index] = list->requests.back();
-  list->requests[index]->hint.index = index;
-  list->requests.pop_back();
-  request->hint.list = nullptr;
+  PrefixHint& hint = request->hint;
+  if (hint.list == nullptr) return;
+  (hint.previous == nullptr ? hint.list->first : hint.previous->hint.next) =
+      hint.next;
+  if (hint.next != nullptr) hint.next->hint.previous = hint.previous;
+  if (hint.list->first == nullptr) {
+    spare_.push_back(lists_.extract(lists_.find(hint.list->key)));
+  }
+  hint.list = nullptr;
   --num_requests_;
-  if (list->requests.empty() && !list->stale) lists_.erase(KeyOf(list->key));
 }
 
 void PrefixHints::OnPublished(const BlockKey& key) {
-  const auto found = lists_.find(KeyOf(key));
+  const auto found = lists_.find({.block = key});
   if (found == lists_.end()) return;
-  found->second->stale = true;
-  stale_.push_back(std::move(found->second));
-  lists_.erase(found);
+  Lists::node_type node = lists_.extract(found);
+  node.key().published = node.mapped().key.published = ++num_published_;
+  lists_.insert(lists_.end(), std::move(node));
 }
 
 RequestState* PrefixHints::PopStale() {
-  while (!stale_.empty() && stale_.back()->requests.empty()) stale_.pop_back();
-  if (stale_.empty()) return nullptr;
-  RequestState* request = stale_.back()->requests.back();
+  if (lists_.empty()) return nullptr;
+  const PrefixHintList& last = lists_.rbegin()->second;
+  if (last.key.published == 0) return nullptr;
+  RequestState* request = last.first;
   Remove(request);
   return request;
 }
 
 void PrefixHints::CheckInvariants() const {
-  size_t num_requests = 0;
-  const auto check = [&num_requests](const PrefixHintList& list, bool stale) {
-    BM_CHECK(list.stale == stale);
-    num_requests += list.requests.size();
-    for (size_t i = 0; i < list.requests.size(); ++i) {
-      BM_CHECK(list.requests[i]->hint.list == &list);
-      BM_CHECK(list.requests[i]->hint.index == static_cast<int32_t>(i));
-      BM_CHECK(!list.requests[i]->running);
-    }
-  };
+  int32_t num_requests = 0;
   for (const auto& [key, list] : lists_) {
-    BM_CHECK(KeyOf(list->key) == key);
-    BM_CHECK(!list->requests.empty());
-    check(*list, false);
+    BM_CHECK(!(key < list.key) && !(list.key < key));
+    BM_CHECK(list.first != nullptr);
+    const RequestState* previous = nullptr;
+    for (const RequestState* request = list.first; request != nullptr;
+         request = request->hint.next) {
+      BM_CHECK(request->hint.list == &list);
+      BM_CHECK(request->hint.previous == previous);
+      BM_CHECK(!request->running);
+      previous = request;
+      ++num_requests;
+    }
   }
-  for (const auto& list : stale_) check(*list, true);
-  BM_CHECK(num_requests == static_cast<size_t>(num_requests_));
+  BM_CHECK(num_requests == num_requests_);
 }
 
 }  // namespace blockmgr

@@ -6,30 +6,41 @@
 // at once, and is looked at again a few at a time. What is reclaimed is not
 // followed: a hint is only where to look first.
 //
-// Cost: O(log requests) for each call. Thread-compatible.
+// Cost: O(log requests) for each call but Reserve. Thread-compatible.
 #ifndef SCHEDULER_PREFIX_HINTS_H_
 #define SCHEDULER_PREFIX_HINTS_H_
 
 #include <cstdint>
-#include <memory>
-#include <utility>
+#include <map>
+#include <tuple>
 #include <vector>
-
-#include <absl/container/btree_map.h>
 
 #include "scheduler/request_state.h"
 
 namespace blockmgr {
 
+// Where a list is: those that are not stale by the block that they miss, then
+// the stale ones by when the block was published.
+struct PrefixHintKey {
+  uint64_t published = 0;  // a number; 0: not since
+  BlockKey block;
+  friend bool operator<(const PrefixHintKey& a, const PrefixHintKey& b) {
+    return std::tie(a.published, a.block.low, a.block.high) <
+           std::tie(b.published, b.block.low, b.block.high);
+  }
+};
+
 // Requests that miss the same block next.
 struct PrefixHintList {
-  BlockKey key;
-  std::vector<RequestState*> requests;
-  bool stale = false;  // the block has been published since
+  PrefixHintKey key;
+  RequestState* first = nullptr;  // the others follow in PrefixHint::next
 };
 
 class PrefixHints {
  public:
+  // Takes memory for so many requests: as long as there are no more of them,
+  // nothing else does. O(those it had none for).
+  void Reserve(int32_t num_requests);
   // Remembers that `num_blocks` are cached; `max_blocks` is as far as a hit may
   // go. REQUIRES: not remembered.
   void Add(RequestState* request, int32_t num_blocks, int32_t max_blocks);
@@ -46,12 +57,15 @@ class PrefixHints {
 
  private:
   // In a tree: a hash table as large as the queue would now and then be built
-  // anew within one step.
-  using Key = std::pair<uint64_t, uint64_t>;
-  static Key KeyOf(const BlockKey& key) { return {key.low, key.high}; }
+  // anew within one step. One whose nodes can be taken out: list and place stay
+  // in one piece of memory, which is kept for the next list.
+  using Lists = std::map<PrefixHintKey, PrefixHintList>;
+  // The list of those that miss a block, made if there is none.
+  PrefixHintList* ListOf(const BlockKey& block);
 
-  absl::btree_map<Key, std::unique_ptr<PrefixHintList>> lists_;
-  std::vector<std::unique_ptr<PrefixHintList>> stale_;
+  Lists lists_;                          // none is empty
+  std::vector<Lists::node_type> spare_;  // with room for all
+  uint64_t num_published_ = 0;
   int32_t num_requests_ = 0;
 };
 

@@ -92,17 +92,17 @@ inline constexpr uint8_t kScorerStateLane = 2;  // a state in the engine
 inline constexpr int32_t kNumLanes = 4;
 
 struct PrefixHintList;  // prefix_hints.h
+struct RequestState;
 
 // What PrefixHints and PrefillFront remember of a request.
 struct PrefixHint {
-  PrefixHintList* list = nullptr;     // null: on none
-  int32_t index = 0;                  // into it
+  PrefixHintList* list = nullptr;    // null: on none
+  RequestState* previous = nullptr;  // on it
+  RequestState* next = nullptr;
   int32_t num_blocks = 0;             // cached prefix when last looked at
   uint64_t dropped = 0;               // entries of the cache, then
   std::optional<BlockKey> computing;  // the next one to be published by it
 };
-
-struct RequestState;
 
 // What a look at a waiting request found another one about to compute for it.
 // As long as that goes on there is no need to look again.

@@ -36,13 +36,14 @@ int32_t SchedulerImpl::MaxCachedTokens(const RequestState& request,
   return std::max(limit, 0);
 }
 
-PrefixMatch SchedulerImpl::FindPrefix(RequestState* request) const {
+PrefixMatch SchedulerImpl::FindPrefix(RequestState* request,
+                                      PrefixMatch used) const {
   if (!manager_.prefix_caching()) return {};
   request->chain.Extend(request->tokens, layout().page_size);
   const int32_t max_tokens = MaxCachedTokens(*request, 0);
   if (request->sharing == nullptr) {
-    PrefixMatch match =
-        manager_.Match(request->chain, request->tokens, max_tokens);
+    PrefixMatch match = manager_.Match(request->chain, request->tokens,
+                                       max_tokens, nullptr, std::move(used));
     MatchPart(*request, max_tokens, &match);
     return match;
   }
@@ -169,8 +170,9 @@ bool SchedulerImpl::MayPrefill(const RequestState& request) {
   return *decision_.num_long_prefills < options_.max_long_prefills;
 }
 
-bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
+bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch* taken,
                                   BlockBudget* budget, int32_t* token_budget) {
+  const PrefixMatch& match = *taken;
   const int32_t page_size = layout().page_size;
   const int32_t num_cached = match.num_tokens;
   const int32_t next = NextCompression(*request, match);
@@ -222,7 +224,7 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch match,
   }
   budget->available -= needed + num_fresh;
   budget->coming -= match.num_cooling;
-  decision_.matches.push_back(std::move(match));
+  decision_.matches.push_back(std::move(*taken));
   *token_budget -= num_tokens;
   return true;
 }
@@ -253,12 +255,13 @@ SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
   if (!HasScorerState(*request)) return Verdict::kLacksScorerState;
   // Nearly all of a fork's prompt is computed, however long.
   if (fork.match.num_tokens > 0 &&
-      PlanAdmission(request, std::move(fork.match), budget, token_budget)) {
+      PlanAdmission(request, &fork.match, budget, token_budget)) {
     return Verdict::kAdmitted;
   }
   const bool may_prefill = MayPrefill(*request);
   if (!may_prefill && request->swap == kNoSwap) return Verdict::kIsTooLong;
-  PrefixMatch match = FindPrefix(request);
+  match_ = FindPrefix(request, std::move(match_));
+  PrefixMatch& match = match_;
   decision_.num_looked_blocks += match.num_looks;
   if (request->swap != kNoSwap) MatchSwapped(*request, &match);
   if (!may_prefill && IsPrefill(*request, match)) return Verdict::kIsTooLong;
@@ -272,20 +275,23 @@ SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
   const bool matched = match.num_tokens > 0;
   if (match.part_is_reclaimable) {
     // The source of a copy takes a block until the copy is made.
-    if (PlanAdmission(request, match, budget, token_budget)) {
+    if (PlanAdmission(request, &match, budget, token_budget)) {
       return Verdict::kAdmitted;
     }
     match.DropPart(layout().page_size);
   }
-  if (PlanAdmission(request, std::move(match), budget, token_budget)) {
+  if (PlanAdmission(request, &match, budget, token_budget)) {
     return Verdict::kAdmitted;
   }
   // Alone in the pool, a request that cannot afford both its cached prefix
   // and a copy of its survivors starts from nothing.
   const bool alone = running_.empty() && decision_.runs.empty() &&
                      in_flight_.empty() && matched;
-  if (alone && PlanAdmission(request, {}, budget, token_budget)) {
-    return Verdict::kAdmitted;
+  if (alone) {
+    match = PrefixMatch::InMemoryOf(std::move(match));
+    if (PlanAdmission(request, &match, budget, token_budget)) {
+      return Verdict::kAdmitted;
+    }
   }
   return Verdict::kDoesNotFit;
 }
@@ -313,11 +319,11 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
   int32_t num_looks = 0;
   // Admissions before one of those passed has been passed too often.
   int32_t passes_left = INT32_MAX;
-  WaitingQueue::Walk walk(waiting_);
+  walk_.Restart();
   while (*token_budget > 0 && std::ssize(decision_.matches) < num_open &&
          num_looks < kMaxLooks && decision_.num_awaiting < kMaxAwaiting &&
          decision_.num_looked_blocks < kMaxLookedBlocks && passes_left > 0) {
-    RequestState* request = walk.Next();
+    RequestState* request = walk_.Next();
     if (request == nullptr) return;
     switch (TryAdmit(request, budget, token_budget)) {
       case Verdict::kAdmitted:
@@ -327,7 +333,7 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
             IsPrefill(*request, decision_.matches.back())) {
           ++*decision_.num_long_prefills;
         }
-        walk.Serve(ServiceOf(*request));
+        walk_.Serve(ServiceOf(*request));
         break;
       case Verdict::kDoesNotFit:
         ++num_looks;
@@ -341,17 +347,17 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
         break;
       case Verdict::kIsTooLong:
         num_looks += LookOutsideLane(request, kLongPromptLane);
-        walk.Bar(kLongPromptLane);
+        walk_.Bar(kLongPromptLane);
         break;
       case Verdict::kLacksScorerState:
         num_looks += LookOutsideLane(request, kScorerStateLane);
-        walk.Bar(kScorerStateLane);
+        walk_.Bar(kScorerStateLane);
         break;
       case Verdict::kAwaits:
         break;
       case Verdict::kTenantIsFull:
         // By what this step has admitted: else it would be barred.
-        walk.SkipTenant();
+        walk_.SkipTenant();
         break;
     }
   }

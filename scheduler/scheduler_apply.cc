@@ -327,7 +327,8 @@ void SchedulerImpl::Apply(StepPlan* plan) {
   }
   // Last: making room for this step may have dropped some.
   plan->dropped_swaps.swap(dropped_swaps_);
-  plan->dropped_regions.swap(dropped_regions_);
+  plan->dropped_regions = dropped_regions_;
+  dropped_regions_.clear();
   manager_.TakeDroppedRegions(&plan->dropped_regions);
   manager_.Dispatch(plan->id);
   in_flight_.push_back(std::move(record));

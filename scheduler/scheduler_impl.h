@@ -253,17 +253,17 @@ class SchedulerImpl : public Scheduler {
   void PlanWaiting(BlockBudget* budget, int32_t* token_budget);
   Verdict TryAdmit(RequestState* request, BlockBudget* budget,
                    int32_t* token_budget);
-  // Tries to admit on `match`; false, with nothing decided, when blocks are
-  // short.
-  bool PlanAdmission(RequestState* request, PrefixMatch match,
+  // Tries to admit on `match`, which is taken then; false, with nothing
+  // decided, when blocks are short.
+  bool PlanAdmission(RequestState* request, PrefixMatch* match,
                      BlockBudget* budget, int32_t* token_budget);
   bool IsAffordable(const RequestState& request, const PrefixMatch& match,
                     const BlockBudget& budget);
   // Tokens that may come from the prefix cache, when the last compression that
   // does was made at `length`; 0: without any.
   int32_t MaxCachedTokens(const RequestState& request, int32_t length) const;
-  // The longest cached prefix.
-  PrefixMatch FindPrefix(RequestState* request) const;
+  // The longest cached prefix. `used`: see BlockManager::Match.
+  PrefixMatch FindPrefix(RequestState* request, PrefixMatch used = {}) const;
   // Extends it by a part of a block, if that is wanted.
   void MatchPart(const RequestState& request, int32_t max_tokens,
                  PrefixMatch* match) const;
@@ -408,7 +408,9 @@ class SchedulerImpl : public Scheduler {
   absl::flat_hash_map<RequestId, RequestState*> requests_;  // live
   absl::flat_hash_map<std::string, RequestId> names_;       // of live requests
   WaitingQueue waiting_;
+  WaitingQueue::Walk walk_{waiting_};    // scratch of those who plan
   PrefixHints prefix_hints_;             // of those that wait; for kPrefix
+  PrefixMatch match_;                    // scratch of looks at those that wait
   PrefillFront prefill_front_;           // of those that run
   std::vector<RequestState*> running_;   // in order of RunsBefore
   std::vector<StepInFlight> in_flight_;  // oldest first, at most 4

@@ -305,9 +305,9 @@ void SchedulerImpl::PlanShares(int32_t token_budget) {
   const int32_t page_size = layout().page_size;
   const int32_t num_new = std::min({waiting_.size(), manager_.num_open_slots(),
                                     std::max(1, token_budget / page_size)});
-  WaitingQueue::Walk walk(waiting_);
+  walk_.Restart();
   for (int32_t i = 0; i < std::min(num_new, kMaxSharers); ++i) {
-    const RequestState* request = walk.Next();
+    const RequestState* request = walk_.Next();
     if (request == nullptr) break;
     gaps_.push_back(static_cast<int32_t>(request->tokens.size()));
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "blockmgr/base/check.h"
 #include "scheduler/scheduler_impl.h"
@@ -79,6 +80,7 @@ void SchedulerImpl::JoinQueue(RequestState* request) {
   RefreshBar(request->tenant);
   // Who has run keeps its place whatever the cache has.
   if (is_new && options_.policy == SchedulingPolicy::kPrefix) {
+    prefix_hints_.Reserve(waiting_.size());
     RefreshPlace(request);
   }
 }
@@ -93,13 +95,13 @@ void SchedulerImpl::LeaveQueue(RequestState* request) {
 int32_t SchedulerImpl::RefreshPlace(RequestState* request) {
   if (!manager_.prefix_caching()) return 0;
   prefix_hints_.Remove(request);
-  const PrefixMatch match = FindPrefix(request);
+  match_ = FindPrefix(request, std::move(match_));
   const int32_t page_size = layout().page_size;
-  const int32_t num_pages = match.num_tokens / page_size;
+  const int32_t num_pages = match_.num_tokens / page_size;
   request->hint.dropped = manager_.stats().dropped_entries;
   prefix_hints_.Add(request, num_pages,
                     MaxCachedTokens(*request, 0) / page_size);
-  waiting_.Move(request, PlaceOf(*request, match.num_tokens));
+  waiting_.Move(request, PlaceOf(*request, match_.num_tokens));
   RefreshBar(request->tenant);
   return num_pages;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "blockmgr/base/check.h"
 
@@ -39,11 +40,28 @@ void WaitingQueue::RefreshFirst(Tenant* tenant) {
       first = &*entries.begin();
     }
   }
-  if (first != nullptr && first->request == tenant->first) return;
-  if (tenant->has_head()) heads_.erase(tenant->head);
-  tenant->first = first == nullptr ? nullptr : first->request;
-  if (first != nullptr) tenant->head.place = first->place;
-  if (tenant->has_head()) heads_.insert(tenant->head);
+  if (first == nullptr) {
+    if (tenant->has_head()) heads_.erase(tenant->head);
+    tenant->first = nullptr;
+    return;
+  }
+  Head head = tenant->head;
+  head.place = first->place;
+  const bool waited = tenant->first != nullptr;
+  tenant->first = first->request;
+  if (waited) return MoveHead(tenant, head);
+  tenant->head = head;
+  if (tenant->has_head()) heads_.insert(head);
+}
+
+void WaitingQueue::MoveHead(Tenant* tenant, const Head& head) {
+  if (head == tenant->head) return;
+  if (tenant->has_head()) {
+    Heads::node_type node = heads_.extract(tenant->head);
+    node.value() = head;
+    heads_.insert(std::move(node));
+  }
+  tenant->head = head;
 }
 
 void WaitingQueue::Insert(RequestState* request) {
@@ -68,17 +86,21 @@ void WaitingQueue::Erase(RequestState* request) {
 
 void WaitingQueue::Move(RequestState* request, const WaitingPlace& place) {
   if (place == request->place) return;
-  Erase(request);
-  request->place = place;
-  Insert(request);
+  BM_CHECK(Waits(request->tenant));
+  Tenant& tenant = tenants_[Index(request->tenant)];
+  Entries& entries = tenant.lanes[request->lane];
+  Entries::node_type node = entries.extract({request->place, nullptr});
+  BM_CHECK(!node.empty() && node.value().request == request);
+  node.value().place = request->place = place;
+  BM_CHECK(entries.insert(std::move(node)).inserted);
+  RefreshFirst(&tenant);
 }
 
 void WaitingQueue::SetService(TenantId tenant, int64_t service) {
   Tenant& entry = At(tenant);
-  if (entry.head.service == service) return;
-  if (entry.has_head()) heads_.erase(entry.head);
-  entry.head.service = service;
-  if (entry.has_head()) heads_.insert(entry.head);
+  Head head = entry.head;
+  head.service = service;
+  MoveHead(&entry, head);
 }
 
 void WaitingQueue::SetBarred(TenantId tenant, bool barred) {
@@ -100,6 +122,13 @@ void WaitingQueue::SetBarred(TenantId tenant, bool barred) {
 
 WaitingQueue::Walk::Walk(const WaitingQueue& queue)
     : queue_(queue), next_head_(queue.heads_.begin()) {}
+
+void WaitingQueue::Walk::Restart() {
+  next_head_ = queue_.heads_.begin();
+  begun_.clear();
+  skip_ = true;
+  barred_lanes_ = 0;
+}
 
 bool WaitingQueue::Walk::FindLane(Cursor* cursor) const {
   const Tenant& tenant = queue_.tenants_[Index(cursor->tenant)];

@@ -10,16 +10,16 @@
 // said once in a walk, which then gives none of that kind.
 //
 // Cost: O(log requests) for a change, O(log tenants) for a step of a walk:
-// nothing sorts, and nothing looks at all that wait. Thread-compatible.
+// nothing sorts, and nothing looks at all that wait. Only Insert, a tenant that
+// is new and first walks allocate. Thread-compatible.
 #ifndef SCHEDULER_WAITING_QUEUE_H_
 #define SCHEDULER_WAITING_QUEUE_H_
 
 #include <array>
 #include <compare>
 #include <cstdint>
+#include <set>
 #include <vector>
-
-#include <absl/container/btree_set.h>
 
 #include "scheduler/request_state.h"
 
@@ -42,8 +42,9 @@ class WaitingQueue {
     // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 misreads it
     friend auto operator<=>(const Head&, const Head&) = default;
   };
-  using Entries = absl::btree_set<Entry>;
-  using Heads = absl::btree_set<Head>;
+  // Trees whose nodes can be taken out and put back elsewhere.
+  using Entries = std::set<Entry>;
+  using Heads = std::set<Head>;
 
  public:
   int32_t size() const { return num_requests_; }
@@ -81,6 +82,8 @@ class WaitingQueue {
   class Walk {
    public:
     explicit Walk(const WaitingQueue& queue);
+    // Begins again, with the memory of the last time.
+    void Restart();
     // Null at the end.
     RequestState* Next();
     // The tenant of the last request gives no more in this walk.
@@ -125,8 +128,10 @@ class WaitingQueue {
     bool has_head() const { return first != nullptr && !is_barred(); }
   };
   // Looks for the tenant's first request again, and moves its head if it is
-  // another one.
+  // another one, or elsewhere.
   void RefreshFirst(Tenant* tenant);
+  // The same tenant, with another head, which is where it belongs.
+  void MoveHead(Tenant* tenant, const Head& head);
   Tenant& At(TenantId tenant);  // made if there is none
 
   std::vector<Tenant> tenants_;  // by TenantId

@@ -26,7 +26,6 @@ absl::Status RequireAtMost(const char* field, int64_t value, int64_t maximum) {
 // Far above any model; with them 2^31 pages are below 2^63 bytes.
 constexpr int64_t kMaxRowElements = 1 << 14;
 constexpr int64_t kMaxPageSize = 1 << 14;
-constexpr int64_t kMaxGroups = 64;  // likewise
 
 }  // namespace
 
@@ -72,8 +71,8 @@ absl::Status ModelLayout::Validate() const {
         "window groups, got ",
         window));
   }
-  BM_RETURN_IF_ERROR(
-      RequireAtMost("group_windows.size()", num_window_groups(), kMaxGroups));
+  BM_RETURN_IF_ERROR(RequireAtMost("group_windows.size()", num_window_groups(),
+                                   kMaxWindowGroups));
   for (size_t i = 0; i < group_windows.size(); ++i) {
     if (group_windows[i] < page_size) {
       return absl::InvalidArgumentError(

@@ -40,6 +40,8 @@ namespace blockmgr {
 // memory does so with ShardLayout(), in which heads and pages are the shard's
 // own.
 struct ModelLayout {
+  static constexpr int32_t kMaxWindowGroups = 64;  // far above any model
+
   int32_t num_layers = 0;  // of each group
   int32_t num_heads = 0;   // KV heads of each layer
   int32_t num_q_heads =

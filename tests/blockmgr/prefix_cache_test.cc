@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <absl/container/flat_hash_set.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -393,6 +394,29 @@ TEST_F(PrefixCacheTest, RegionWithoutItsTailBlockIsAMiss) {
   // Not even by an equal block: what follows the region names the old one.
   Publish({BlockId{5}, kB}, tokens);
   EXPECT_EQ(MatchRegion(tokens), PrefixCache::kNone);
+}
+
+// Tables that are full, and of which entries come and go, do not grow.
+TEST(PrefixCacheMemoryTest, DoesNotDependOnWhatIsCached) {
+  // Of a power of two, as full as a table is ever filled.
+  for (const int32_t num_blocks : {3584, 7168}) {
+    PrefixCache cache(num_blocks, 1);
+    const EntrySerial root = cache.AcquireRoot(BlockChain().root());
+    absl::flat_hash_set<const RegionContent*> counted;
+    const int64_t bytes = cache.metadata_bytes(&counted);
+    for (int32_t i = 0; i < 20 * num_blocks; ++i) {
+      const BlockId block{i % num_blocks};
+      if (cache.Contains(block)) cache.Remove(Index(block));
+      const Tokens tokens = {i};
+      BlockChain chain;
+      chain.Extend(tokens, 1);
+      bool inserted = false;
+      cache.Insert(block, chain.keys()[0], chain, root, tokens, 0, &inserted);
+      EXPECT_TRUE(inserted);
+    }
+    EXPECT_EQ(cache.num_blocks_held(), num_blocks);
+    EXPECT_EQ(cache.metadata_bytes(&counted), bytes);
+  }
 }
 
 using PrefixCacheDeathTest = PrefixCacheTest;

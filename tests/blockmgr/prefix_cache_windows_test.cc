@@ -59,9 +59,10 @@ TEST_F(PrefixCacheWindowsTest, CanBeReclaimedAlone) {
 TEST_F(PrefixCacheWindowsTest, NothingLeadsToTheOrphansOfAnEntry) {
   cache_.InsertWindow(1, 0, BlockId{7});
   cache_.InsertWindow(1, 1, BlockId{8});
-  std::vector<int32_t> orphans;
-  cache_.Unlink(1, &orphans);
+  const std::span<const int32_t> orphans = cache_.Unlink(1);
   EXPECT_THAT(orphans, ElementsAre(7, 8));
+  // They lead to none themselves.
+  EXPECT_THAT(cache_.Unlink(7), IsEmpty());
   for (const int32_t orphan : orphans) cache_.Remove(orphan);
   cache_.Remove(1);
   cache_.CheckInvariants();
@@ -85,9 +86,7 @@ TEST_F(PrefixCacheWindowsTest, RegionKeepsWhatItLinks) {
   const CachedRegion& cached = *cache_.region(entry);
   EXPECT_EQ(cache_.WindowBlockOf(cached, 0), BlockId{7});
   // What else led to it is gone.
-  std::vector<int32_t> orphans;
-  cache_.Unlink(1, &orphans);
-  EXPECT_THAT(orphans, IsEmpty());
+  EXPECT_THAT(cache_.Unlink(1), IsEmpty());
   cache_.CheckInvariants();
   EXPECT_EQ(cache_.WindowBlockOf(cached, 0), BlockId{7});
   // Another block by this number is not meant.
@@ -95,8 +94,7 @@ TEST_F(PrefixCacheWindowsTest, RegionKeepsWhatItLinks) {
   cache_.InsertWindow(1, 1, BlockId{8});
   cache_.CheckInvariants();
   EXPECT_EQ(cache_.WindowBlockOf(cached, 1), kNullBlock);
-  cache_.Unlink(entry, &orphans);
-  EXPECT_THAT(orphans, ElementsAre(7));
+  EXPECT_THAT(cache_.Unlink(entry), ElementsAre(7));
 }
 
 }  // namespace

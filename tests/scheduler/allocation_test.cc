@@ -56,15 +56,22 @@ struct Case {
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   ChunkPolicy chunk_policy = ChunkPolicy::kFirstCome;
   int32_t num_waiting = 0;  // for a sequence slot
+  bool has_slots = false;   // those wait for blocks instead
   int32_t num_drafts = 0;   // of every run; half of them are accepted
   int32_t num_window_groups = 0;
+  // The pool is full of what plain and compressed requests left that ended, so
+  // that every block that is taken is reclaimed; those that wait begin as they.
+  bool is_full = false;
+  int64_t wish_ms = 0;  // for all blocks, outputs too; a step takes 1; 0: none
+  bool one_tenant = false;
 };
 
 class SteadyDecode {
  public:
   explicit SteadyDecode(const Case& c) : case_(c) {
     SchedulerOptions options;
-    options.max_num_seqs = kNumRunning;
+    options.max_num_seqs = kNumRunning + (c.has_slots ? 1 : 0);
+    options.max_model_len = 1 << 20;
     options.max_steps_in_flight = c.steps_in_flight;
     // All sequences enter blocks, and are compressed, in the same steps.
     options.max_num_batched_tokens = kNumRunning * c.num_prompt;
@@ -73,16 +80,18 @@ class SteadyDecode {
     options.chunk_policy = c.chunk_policy;
     options.fair_share = c.fair_share;
     options.num_speculative_tokens = c.num_drafts;
-    ModelLayout layout = SmallLayout(kPageSize, 12000);
+    ModelLayout layout = SmallLayout(kPageSize, kNumBlocks);
     layout.group_windows.assign(c.num_window_groups, 64);
     scheduler_ = *Scheduler::Create(layout, options);
-    for (int32_t i = 0; i < kNumRunning + c.num_waiting; ++i) {
-      Request request = MakeRequest(absl::StrCat(i), c.num_prompt, 1100, i);
-      request.scope.tenant = i % 2 == 0 ? "a" : "b";
-      if (c.mode != EvictionMode::kNone) {
-        request.eviction = Recency(c.keep, c.mode, kCompressEvery);
-      }
-      EXPECT_TRUE(scheduler_->Submit(std::move(request)).ok());
+    // The caller's buffers.
+    for (StepPlan& plan : plans_) plan.dropped_regions.reserve(8);
+    if (c.is_full) FillPool();
+    for (int32_t i = 0; i < kNumRunning; ++i) Submit(i, c.num_prompt, i);
+    Step();
+    for (int32_t i = kNumRunning; i < kNumRunning + c.num_waiting; ++i) {
+      const int32_t topic = c.is_full ? kNumRunning + i % kNumEnded : i;
+      Submit(i, c.has_slots ? kNumBlocks * kPageSize - 2000 : c.num_prompt,
+             topic);
     }
   }
 
@@ -90,9 +99,11 @@ class SteadyDecode {
   void Step() {
     const int32_t most = case_.num_drafts == 0 ? case_.steps_in_flight : 1;
     StepPlan& plan = plans_[num_issued_ % 4];
+    scheduler_->SetTime(++now_ms_);
     const bool issued = scheduler_->Schedule(&plan);
     num_issued_ += issued ? 1 : 0;
     has_evictions_ = issued && !plan.evictions.empty();
+    num_dropped_regions_ += issued ? std::ssize(plan.dropped_regions) : 0;
     // A compression may wait for the one before.
     if (issued && scheduler_->num_steps_in_flight() < most) return;
     const StepPlan& oldest = plans_[num_answered_++ % 4];
@@ -114,14 +125,47 @@ class SteadyDecode {
   // Of the plan that was issued, or answered, last.
   bool has_evictions() const { return has_evictions_; }
   int64_t num_freed_blocks() const { return num_freed_blocks_; }
+  int64_t num_dropped_regions() const { return num_dropped_regions_; }
   size_t num_tokens() const { return effects_.tokens.size(); }
+  SchedulerStats stats() const { return scheduler_->stats(); }
   // Steps in which no sequence enters a new block, and those in which all do,
   // come in turns of kPageSize.
   static constexpr int32_t kPageSize = 16;
   static constexpr int32_t kNumRunning = 64;
+  static constexpr int32_t kNumBlocks = 14000;
   static constexpr int32_t kCompressEvery = 160;
 
  private:
+  static constexpr int32_t kNumEnded = 20;  // whose prompts are waited with
+
+  void Submit(int32_t i, int32_t num_prompt, int32_t topic) {
+    Request request = MakeRequest(absl::StrCat(i), num_prompt, 1100, topic);
+    if (case_.mode != EvictionMode::kNone) {
+      request.eviction = Recency(case_.keep, case_.mode, kCompressEvery);
+    }
+    Submit(std::move(request));
+  }
+  void Submit(Request request) {
+    const bool is_even = request.prompt.front() % 20000 == 0;
+    request.scope.tenant = is_even || case_.one_tenant ? "a" : "b";
+    if (case_.wish_ms > 0) {
+      request.retention = {{.priority = 60, .duration_ms = case_.wish_ms}};
+    }
+    EXPECT_TRUE(scheduler_->Submit(std::move(request)).ok());
+  }
+  void FillPool() {
+    for (int32_t i = 0; stats().blocks.reclaimed_blocks == 0; ++i) {
+      const int32_t topic = kNumRunning + i;
+      Submit(MakeRequest(absl::StrCat("plain ", i), 9600, 1, topic));
+      Request compressed =
+          MakeRequest(absl::StrCat("compressed ", i), 640, 1, topic);
+      compressed.eviction = Recency(64);
+      compressed.eviction.share_prefix = true;
+      Submit(std::move(compressed));
+      while (scheduler_->has_unfinished_requests()) Step();
+    }
+    num_freed_blocks_ = 0;
+  }
   // Of one head all pages that it may keep.
   void AnswerEvictions(const StepPlan& plan) {
     result_.evictions.resize(plan.evictions.size());
@@ -148,6 +192,8 @@ class SteadyDecode {
   int32_t num_answered_ = 0;
   bool has_evictions_ = false;
   int64_t num_freed_blocks_ = 0;
+  int64_t num_dropped_regions_ = 0;
+  int64_t now_ms_ = 0;
   StepResult result_;
   Effects effects_;
 };
@@ -159,6 +205,8 @@ void ExpectNoAllocations(const Case& c) {
   // at 32 and 64.
   constexpr int32_t kNumPages = 48;
   for (int32_t i = 0; i < 18 * SteadyDecode::kPageSize; ++i) decode.Step();
+  const int64_t num_dropped_regions = decode.num_dropped_regions();
+  const uint64_t num_reclaimed = decode.stats().blocks.reclaimed_blocks;
   int64_t allocations = 0;
   int64_t num_tokens = 0;
   int32_t num_evicting_steps = 0;
@@ -179,6 +227,12 @@ void ExpectNoAllocations(const Case& c) {
   const bool compresses =
       c.mode != EvictionMode::kNone && c.mode != EvictionMode::kPressure;
   EXPECT_EQ(decode.num_freed_blocks() > 0, compresses && c.keep < c.num_prompt);
+  if (!c.is_full) return;
+  const BlockManagerStats blocks = decode.stats().blocks;
+  EXPECT_EQ(blocks.reclaimed_blocks - num_reclaimed,
+            uint64_t{kNumPages} * SteadyDecode::kNumRunning *
+                (1 + c.num_window_groups));
+  EXPECT_GT(decode.num_dropped_regions(), num_dropped_regions);
 }
 
 TEST(AllocationTest, NoneInASteadyDecodeStep) {
@@ -228,6 +282,47 @@ TEST(AllocationTest, NoneWithAQueueFairSharesAndEqualProgress) {
                          .policy = policy,
                          .chunk_policy = ChunkPolicy::kEqualProgress,
                          .num_waiting = 10});
+  }
+}
+
+TEST(AllocationTest, NoneInAFullPool) {
+  ExpectNoAllocations({.is_full = true});
+}
+
+TEST(AllocationTest, NoneWhileWindowsMoveOnInAFullPool) {
+  ExpectNoAllocations({.num_window_groups = 3, .is_full = true});
+}
+
+TEST(AllocationTest, NoneWithWishesThatExpire) {
+  for (const bool is_full : {false, true}) {
+    ExpectNoAllocations({.is_full = is_full, .wish_ms = 1 << 30});
+    ExpectNoAllocations({.is_full = is_full, .wish_ms = 500});
+  }
+}
+
+TEST(AllocationTest, NoneWithAQueueInOrderOfPrefixes) {
+  for (const int32_t num_waiting : {10, 1000}) {
+    ExpectNoAllocations({.num_prompt = 200,
+                         .policy = SchedulingPolicy::kPrefix,
+                         .num_waiting = num_waiting,
+                         .is_full = true});
+  }
+}
+
+TEST(AllocationTest, NoneWithOneTenantInTheQueue) {
+  ExpectNoAllocations(
+      {.fair_share = true, .num_waiting = 10, .one_tenant = true});
+}
+
+TEST(AllocationTest, NoneWithAQueueThatLacksBlocks) {
+  for (const ChunkPolicy chunk_policy :
+       {ChunkPolicy::kFirstCome, ChunkPolicy::kEqualProgress}) {
+    for (const bool is_full : {false, true}) {
+      ExpectNoAllocations({.chunk_policy = chunk_policy,
+                           .num_waiting = 5,
+                           .has_slots = true,
+                           .is_full = is_full});
+    }
   }
 }
 

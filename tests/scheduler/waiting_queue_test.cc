@@ -40,6 +40,11 @@ class WaitingQueueTest : public testing::Test {
   std::vector<uint64_t> Arrivals(uint64_t when = 0, uint8_t lanes = 0) const {
     std::vector<uint64_t> arrivals;
     WaitingQueue::Walk walk(queue_);
+    // One that begins again knows nothing of the time before.
+    if (walk.Next() != nullptr) walk.Serve(1000);
+    walk.Next();
+    walk.Bar(kLongPromptLane | kScorerStateLane);
+    walk.Restart();
     if (when == 0) walk.Bar(lanes);
     while (const RequestState* request = walk.Next()) {
       arrivals.push_back(request->place.arrival);
