@@ -75,6 +75,13 @@ class SchedulerImpl : public Scheduler {
   uint64_t RequestsHash() const;
   const BlockManager& manager() const { return manager_; }
 
+ protected:
+  // BlockManager::SwapOut, which tests let fail.
+  virtual SwapId TakeHostBlocks(SequenceSlot slot,
+                                std::vector<BlockTransfer>* transfers) {
+    return manager_.SwapOut(slot, transfers);
+  }
+
  private:
   // Submission (scheduler.cc).
   absl::Status ValidateRequest(const Request& request) const;

@@ -31,7 +31,7 @@ void SchedulerImpl::WriteSwapOut(RequestState* request, StepPlan* plan) {
   SwapOut out = {.slot = request->slot,
                  .num_tokens = sequence.num_settled,
                  .transfer_begin = std::ssize(plan->transfers_out)};
-  out.swap = manager_.SwapOut(request->slot, &plan->transfers_out);
+  out.swap = TakeHostBlocks(request->slot, &plan->transfers_out);
   if (out.swap == kNoSwap) return;
   out.num_transfers = static_cast<int32_t>(std::ssize(plan->transfers_out) -
                                            out.transfer_begin);

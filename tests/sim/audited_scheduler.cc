@@ -47,6 +47,20 @@ void AuditedScheduler::ExpectUnchanged(uint64_t before, const char* call) {
   if (StateHash() != before) report_->Fail("a refused ", call, " left a trace");
 }
 
+SwapId AuditedScheduler::TakeHostBlocks(SequenceSlot slot,
+                                        std::vector<BlockTransfer>* transfers) {
+  if (failing_swap_outs_.contains(num_swap_outs_++)) return kNoSwap;
+  const uint64_t before = StateHash();
+  const size_t num_transfers = transfers->size();
+  const SwapId swap = SchedulerImpl::TakeHostBlocks(slot, transfers);
+  if (swap != kNoSwap) return swap;
+  ExpectUnchanged(before, "SwapOut");
+  if (transfers->size() != num_transfers) {
+    report_->Fail("a refused SwapOut has copies");
+  }
+  return swap;
+}
+
 absl::StatusOr<RequestId> AuditedScheduler::Submit(Request request) {
   const uint64_t before = StateHash();
   const Request copy = request;

@@ -5,6 +5,9 @@
 #define TESTS_SIM_AUDITED_SCHEDULER_H_
 
 #include <cstdint>
+#include <set>
+#include <utility>
+#include <vector>
 
 #include "scheduler/scheduler_impl.h"
 #include "tests/sim/ledger.h"
@@ -27,8 +30,17 @@ class AuditedScheduler : public SchedulerImpl {
   CacheReset ResetPrefixCache() override;
 
   const Ledger& ledger() const { return ledger_; }
+  // Calls that took host blocks, or would have, of which these find too few.
+  int64_t num_swap_outs() const { return num_swap_outs_; }
+  void FailSwapOuts(std::set<int64_t> calls) {
+    failing_swap_outs_ = std::move(calls);
+  }
   // Everything has ended: all books are empty but the cache's.
   void CheckQuiescent();
+
+ protected:
+  SwapId TakeHostBlocks(SequenceSlot slot,
+                        std::vector<BlockTransfer>* transfers) override;
 
  private:
   void Audit();
@@ -36,6 +48,8 @@ class AuditedScheduler : public SchedulerImpl {
 
   Report* const report_;
   Ledger ledger_;
+  int64_t num_swap_outs_ = 0;
+  std::set<int64_t> failing_swap_outs_;
 };
 
 }  // namespace blockmgr::sim

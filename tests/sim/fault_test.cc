@@ -1,10 +1,13 @@
 // Fault at Nth: in many scenarios every call that can be refused is refused
 // once in every way, every eviction is refused once by the engine, what is
-// copied to or from the host tier is lost once, and every answer is once the
-// engine's last. A refused call leaves the state as it was, to the last bit of
-// its hash, and the end as if it had never been made. After any other fault the
-// state and all plans to come are those of a twin: a run in which what has
-// failed was never begun.
+// copied to or from the host tier is lost once, the tier has once no room for
+// each that is swapped out, and every answer is once the engine's last. (To
+// order an eviction, and to take blocks for a step, cannot fail in a scheduler:
+// it has counted them, and checks that.) A refused call leaves the state as it
+// was, to the last bit of its hash, and the end as if it had never been made.
+// After any other fault the state and all plans to come are those of a twin: a
+// run in which what has failed was never begun. (But what is lost on its way
+// back was: there the end is compared.)
 
 #include <algorithm>
 #include <cstdint>
@@ -161,6 +164,24 @@ AfterLoss CompareLost(const Scenario& scenario, const Scripted& plain,
   return is_exact ? AfterLoss::kAll : AfterLoss::kPlans;
 }
 
+// What is lost on its way to the host tier, or there once it is back, is as if
+// the tier had had no room for it.
+void CompareLostCopies(const Scenario& scenario, const Scripted& faulty) {
+  const Aftermath& after = faulty.aftermath();
+  Scripted twin(scenario, -1, FaultKind::kLostCopies,
+                {.step = after.step, .swap_outs = after.swap_outs});
+  twin.Run();
+  EXPECT_EQ(twin.report().message(), "");
+  EXPECT_EQ(twin.OutcomeHash(), faulty.OutcomeHash());
+  EXPECT_EQ(PlansUntil(twin), PlansUntil(faulty));
+  EXPECT_EQ(PlansAfter(twin), PlansAfter(faulty));
+  EXPECT_EQ(twin.aftermath().requests, after.requests);
+  // Later steps in flight keep from the tier what has left it.
+  if (scenario.options.max_steps_in_flight == 1 || after.swap_outs.empty()) {
+    EXPECT_EQ(twin.aftermath().state, after.state);
+  }
+}
+
 class FaultTest : public testing::TestWithParam<Scenario> {
  protected:
   // Runs the scenario once for every point, a fault there; `check` sees each.
@@ -187,8 +208,8 @@ TEST_P(FaultTest, ARefusedCallLeavesNoTrace) {
   const int32_t num_points =
       Sweep(FaultKind::kRefusedCall, [](Scripted& plain, Scripted& faulty) {
         EXPECT_EQ(faulty.OutcomeHash(), plain.OutcomeHash());
-        EXPECT_EQ(faulty.scheduler().StateHash(),
-                  plain.scheduler().StateHash());
+        EXPECT_EQ(faulty.scheduler().FutureHash(),
+                  plain.scheduler().FutureHash());
         EXPECT_EQ(faulty.num_steps(), plain.num_steps());
         EXPECT_EQ(faulty.plans(), plain.plans());
       });
@@ -224,6 +245,7 @@ TEST_P(FaultTest, ARefusedOrderHarmsNobodyElse) {
 TEST_P(FaultTest, LostCopiesLoseNoRequest) {
   Sweep(FaultKind::kLostCopies, [](Scripted& plain, Scripted& faulty) {
     EXPECT_EQ(faulty.OutcomeHash(), plain.OutcomeHash());
+    CompareLostCopies(GetParam(), faulty);
   });
   Scripted faulty(GetParam(), Scripted::kEverywhere, FaultKind::kLostCopies);
   faulty.Run();
@@ -234,6 +256,27 @@ TEST_P(FaultTest, LostCopiesLoseNoRequest) {
   twin.Run();
   EXPECT_EQ(faulty.plans(), twin.plans());
   EXPECT_EQ(faulty.OutcomeHash(), twin.OutcomeHash());
+}
+
+// Nor is it there when the copy back fails: what it was copied to is lost.
+TEST_P(FaultTest, LostReturnsLoseNoRequest) {
+  Sweep(FaultKind::kLostReturns, [](Scripted& plain, Scripted& faulty) {
+    EXPECT_EQ(faulty.OutcomeHash(), plain.OutcomeHash());
+    EXPECT_GT(faulty.aftermath().stats.num_cut_requests, 0);
+  });
+}
+
+// Who finds none is computed again; the next ones may find some.
+TEST_P(FaultTest, ATierWithoutRoomLosesNoRequest) {
+  Scripted plain(GetParam());
+  plain.Run();
+  for (int64_t i = 0; i < plain.scheduler().num_swap_outs(); ++i) {
+    SCOPED_TRACE(testing::Message() << "swap-out " << i);
+    Scripted faulty(GetParam(), -1, FaultKind::kLostCopies, {.swap_outs = {i}});
+    faulty.Run();
+    EXPECT_EQ(faulty.report().message(), "");
+    EXPECT_EQ(faulty.OutcomeHash(), plain.OutcomeHash());
+  }
 }
 
 std::string NameOf(const testing::TestParamInfo<Scenario>& scenario) {
@@ -247,7 +290,8 @@ TEST(FaultSweepTest, OrdersAndCopiesOfManyScenariosFail) {
   std::map<FaultKind, int32_t> num_scenarios;
   for (const Scenario& scenario : FaultScenarios()) {
     for (const FaultKind kind :
-         {FaultKind::kRefusedOrder, FaultKind::kLostCopies}) {
+         {FaultKind::kRefusedOrder, FaultKind::kLostCopies,
+          FaultKind::kLostReturns}) {
       Scripted plain(scenario, -1, kind);
       plain.Run();
       num_scenarios[kind] += plain.num_points() > 0 ? 1 : 0;
@@ -255,6 +299,7 @@ TEST(FaultSweepTest, OrdersAndCopiesOfManyScenariosFail) {
   }
   EXPECT_GE(num_scenarios[FaultKind::kRefusedOrder], 30);
   EXPECT_GE(num_scenarios[FaultKind::kLostCopies], 5);
+  EXPECT_GE(num_scenarios[FaultKind::kLostReturns], 5);
 }
 
 // So that whatever CompareRefused leaves out cannot grow unseen.

@@ -1,7 +1,6 @@
 #include "tests/sim/scripted.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
 #include <absl/strings/numbers.h>
@@ -17,21 +16,6 @@ int32_t Number(absl::string_view text) {
   int32_t number = 0;
   BM_CHECK(absl::SimpleAtoi(text, &number));
   return number;
-}
-
-std::vector<HostBlockId> HostBlocksOf(const StepPlan& plan) {
-  std::vector<HostBlockId> blocks;
-  for (const auto& transfers : {plan.transfers_out, plan.transfers_in}) {
-    for (const BlockTransfer& transfer : transfers) {
-      blocks.push_back(transfer.host);
-    }
-  }
-  return blocks;
-}
-
-bool IsBeginning(std::span<const BlockId> blocks,
-                 const std::vector<BlockId>& tail) {
-  return std::equal(blocks.begin(), blocks.end(), tail.begin());
 }
 
 }  // namespace
@@ -74,6 +58,7 @@ Scripted::Scripted(const Scenario& scenario, int32_t fault_at, FaultKind fault,
                .max_drafts = scenario.options.num_speculative_tokens}) {
   BM_CHECK(scenario.layout.Validate().ok());
   BM_CHECK(scenario.options.Validate().ok());
+  scheduler_.FailSwapOuts(twin_.swap_outs);
 }
 
 bool Scripted::AtPoint() {
@@ -261,21 +246,16 @@ bool Scripted::Issue() {
              scheduler_.has_unfinished_requests();
   std::map<RequestId, Held> before;
   if (fault_ == FaultKind::kRefusedOrder) before = HeldNow();
+  const int64_t num_swap_outs = scheduler_.num_swap_outs();
   if (!report_.ok() || is_held_ || !scheduler_.Schedule(&plan_)) return false;
   before_[plan_.id] = std::move(before);
+  for (int64_t i = num_swap_outs; i < scheduler_.num_swap_outs(); ++i) {
+    swap_outs_[plan_.id].insert(i);
+  }
   WritePlan();
   const absl::Status status = engine_.Enqueue(plan_);
   if (!status.ok()) report_.Fail(status.ToString());
   return true;
-}
-
-std::map<RequestId, Scripted::Held> Scripted::HeldNow() const {
-  std::map<RequestId, Held> held;
-  for (const auto& [slot, request] : running_) {
-    const SequenceCache& sequence = scheduler_.manager().sequence(slot);
-    if (sequence.open) held[request] = {slot, sequence};
-  }
-  return held;
 }
 
 void Scripted::WritePlan() {
@@ -292,47 +272,6 @@ void Scripted::WritePlan() {
         ", ", plan_.num_drafts.empty() ? 0 : plan_.num_drafts[i], " drafts; ");
   }
   plans_.push_back(std::move(text));
-}
-
-void Scripted::CheckRefused(StepId step) {
-  for (const EvictionEffect& effect : effects_.evictions) {
-    const auto was = before_.at(step).find(effect.request);
-    if (effect.status.ok() || was == before_.at(step).end()) continue;
-    const auto& [slot, sequence] = was->second;
-    const SequenceCache& now = scheduler_.manager().sequence(slot);
-    if (!now.open) continue;  // the request has failed
-    ++aftermath_.num_as_before;
-    // The step may have copied its last block.
-    const int32_t page_size = scenario_.layout.page_size;
-    const int32_t num_full = (sequence.num_settled - now.cut()) / page_size;
-    if (now.region != sequence.region || now.pending.has_value() ||
-        now.BlocksFor(0, page_size) != 0 || std::ssize(now.tail) < num_full ||
-        !IsBeginning(std::span(sequence.tail).first(num_full), now.tail)) {
-      report_.Fail("request ", Index(effect.request),
-                   ": a refused order has changed its table");
-    }
-  }
-}
-
-void Scripted::NoteAftermath(StepId step) {
-  aftermath_ = {.step = step,
-                .state = scheduler_.FutureHash(),
-                .requests = scheduler_.RequestsHash(),
-                .stats = scheduler_.stats(),
-                .commands = {},
-                .failed = {},
-                .num_finished = static_cast<int32_t>(effects_.finished.size()),
-                .num_plans = std::ssize(plans_)};
-  for (const EvictionEffect& effect : effects_.evictions) {
-    if (effect.status.ok()) continue;
-    ++aftermath_.num_refused;
-    if (effect.command != 0) aftermath_.commands.insert(effect.command);
-  }
-  for (const FinishEffect& effect : effects_.finished) {
-    if (effect.reason == FinishReason::kFailed) {
-      aftermath_.failed.insert(effect.request);
-    }
-  }
 }
 
 void Scripted::RefuseAnswers(const StepResult& good) {
@@ -409,6 +348,8 @@ bool Scripted::IsPoint(const StepPlan& plan) const {
       return true;
     case FaultKind::kLostCopies:
       return !plan.transfers_out.empty() || !plan.transfers_in.empty();
+    case FaultKind::kLostReturns:
+      return !plan.transfers_in.empty();
   }
   return false;
 }
@@ -423,9 +364,8 @@ void Scripted::Answer() {
     return TakeEffects();
   }
   engine_.RefuseOrders(fires && fault_ == FaultKind::kRefusedOrder);
-  if (fires && fault_ == FaultKind::kLostCopies) {
-    engine_.LoseHostBlocks(HostBlocksOf(engine_.next()));
-  }
+  if (fires && fault_ == FaultKind::kLostCopies) LoseCopies();
+  if (fires && fault_ == FaultKind::kLostReturns) LoseReturns();
   absl::StatusOr<StepResult> result = engine_.Execute();
   if (!result.ok()) return report_.Fail(result.status().ToString());
   RefuseAnswers(*result);
@@ -435,13 +375,6 @@ void Scripted::Answer() {
   if (!status.ok()) report_.Fail(status.ToString());
   if (fires || is_twins) NoteAftermath(step);
   if (fires && fault_ == FaultKind::kRefusedOrder) CheckRefused(step);
-  TakeEffects();
-}
-
-void Scripted::Cancel(const std::set<RequestId>& requests) {
-  for (const RequestId request : requests) {
-    (void)scheduler_.Cancel(request, &effects_);
-  }
   TakeEffects();
 }
 

@@ -41,7 +41,8 @@ enum class FaultKind : uint8_t {
   kRefusedCall,   // a wrong call: refused, state and end are the same
   kRefusedOrder,  // the engine refuses the evictions of a step
   kLostEngine,    // the engine dies instead of answering
-  kLostCopies,    // what a step copies to or from the host tier is lost
+  kLostCopies,    // what the host tier has of a step's copies is lost
+  kLostReturns,   // the blocks that a step copies back to are lost
 };
 
 struct Scenario {
@@ -57,6 +58,8 @@ struct Twin {
   bool is_held = false;  // that step, and all after it, are not issued
   std::set<uint64_t> commands = {};  // these are not given
   std::set<RequestId> cancel = {};   // before the answer
+  // These find no host blocks, see AuditedScheduler; whatever the step.
+  std::set<int64_t> swap_outs = {};
 };
 
 // What a run has come to with a fault, or with what is in its place.
@@ -68,6 +71,7 @@ struct Aftermath {
   // Commands that were answered with an error, and requests that failed.
   std::set<uint64_t> commands;
   std::set<RequestId> failed;
+  std::set<int64_t> swap_outs;   // of the step, in vain or not
   int32_t num_refused = 0;       // orders, with those of both
   int32_t num_finished = 0;      // requests, with those that failed
   int32_t num_as_before = 0;     // of the orders, whose sequences go on
@@ -142,6 +146,9 @@ class Scripted {
   void TakeEffects();
   void WritePlan();
   void NoteAftermath(StepId step);
+  // Of the next step: kLostCopies, kLostReturns.
+  void LoseCopies();
+  void LoseReturns();
   // Whose order was refused holds what it held before that was made.
   void CheckRefused(StepId step);
 
@@ -163,6 +170,7 @@ class Scripted {
   std::vector<std::string> plans_;
   std::map<SequenceSlot, RequestId> running_;
   std::map<StepId, std::map<RequestId, Held>> before_;  // each was issued
+  std::map<StepId, std::set<int64_t>> swap_outs_;       // of each
   uint64_t num_commands_ = 0;                           // accepted
   bool is_held_ = false;  // a step is not issued, see Twin
 };
