@@ -125,11 +125,13 @@ class ErrorSum {
       error_ += std::pow(got - expected.output[i], 2);
       norm_ += std::pow(expected.output[i], 2);
     }
-    if (std::isinf(expected.lse)) {
-      if (lse != -std::numeric_limits<float>::infinity()) lse_ = 1e30;
-    } else if (!(std::abs(lse - expected.lse) <= lse_)) {
-      lse_ = std::abs(lse - expected.lse);  // NaN too
+    double difference = std::abs(lse - expected.lse);
+    if (std::isinf(expected.lse) &&
+        lse == -std::numeric_limits<float>::infinity()) {
+      difference = 0.0;
     }
+    // No later row may hide what is NaN or infinite.
+    lse_ = std::max(lse_, std::isfinite(difference) ? difference : 1e30);
   }
   AttentionError Get() const {
     return {

@@ -1,0 +1,47 @@
+// That the sums of errors forget nothing.
+
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/simt.h"
+#include "tests/kernels/cuda/attention_cases.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// Of a row with this lse and a good one after it.
+AttentionError ErrorOfTwoRows(double expected, float lse) {
+  const simt::Half one = simt::FromFloat<simt::Half>(1.0f);
+  ErrorSum sum;
+  sum.Add({.output = {1.0}, .lse = expected}, &one, lse);
+  sum.Add({.output = {1.0}, .lse = 2.0}, &one, 2.0f);
+  return sum.Get();
+}
+
+TEST(ErrorSumTest, AGoodRowHidesNoBadOne) {
+  EXPECT_EQ(ErrorOfTwoRows(3.0, 3.0f).lse, 0.0);
+  EXPECT_EQ(ErrorOfTwoRows(3.0, 3.5f).lse, 0.5);
+  EXPECT_EQ(ErrorOfTwoRows(-kInfinity, -kInfinity).lse, 0.0);
+  for (const float lse : {std::nanf(""), kInfinity, -kInfinity}) {
+    EXPECT_GE(ErrorOfTwoRows(3.0, lse).lse, 1e30) << lse;
+  }
+  for (const float lse : {std::nanf(""), kInfinity, 3.0f}) {
+    EXPECT_GE(ErrorOfTwoRows(-kInfinity, lse).lse, 1e30) << lse;
+  }
+}
+
+TEST(ErrorSumTest, AGoodRowHidesNoNanOutput) {
+  const simt::Half one = simt::FromFloat<simt::Half>(1.0f);
+  const simt::Half nan{0x7FFF};
+  ErrorSum sum;
+  sum.Add({.output = {1.0}, .lse = 2.0}, &nan, 2.0f);
+  sum.Add({.output = {1.0}, .lse = 2.0}, &one, 2.0f);
+  EXPECT_FALSE(sum.Get().relative <= 1.0);
+}
+
+}  // namespace
+}  // namespace blockmgr
