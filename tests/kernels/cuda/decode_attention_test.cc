@@ -35,6 +35,37 @@ TEST(DecodeAttentionTest, MatchesFloat64OnRaggedLists) {
   }
 }
 
+// A list with a region and a tail at every shape that kernels exist for, in
+// either mode: each of them is its own instance of the kernel.
+template <typename T>
+void CheckEveryShape(double tolerance) {
+  for (const int32_t head_dim : {64, 128, 256}) {
+    for (const int32_t page_size : {16, 32}) {
+      for (const int32_t group_size : {1, 2, 3, 4, 5, 6, 7, 8, 16}) {
+        SCOPED_TRACE(testing::Message()
+                     << head_dim << " " << page_size << " " << group_size);
+        const AttentionShape shape = {.num_heads = 2,
+                                      .group_size = group_size,
+                                      .head_dim = head_dim,
+                                      .page_size = page_size,
+                                      .region_lengths = {20, 33},
+                                      .tail_lengths = {19}};
+        DecodeRunner<T> runner(shape, 17);
+        for (const int32_t chunk_tiles : {0, 1}) {
+          ASSERT_EQ(runner.Run({.num_ctas = 2, .chunk_tiles = chunk_tiles}),
+                    "");
+          ExpectMatches(runner, tolerance);
+        }
+      }
+    }
+  }
+}
+
+TEST(DecodeAttentionTest, MatchesFloat64AtEveryShape) {
+  CheckEveryShape<simt::BFloat16>(kBFloat16Tolerance);
+  CheckEveryShape<simt::Half>(kHalfTolerance);
+}
+
 TEST(DecodeAttentionTest, MatchesFloat64AtOtherRowSizes) {
   for (const int32_t head_dim : {64, 256}) {
     SCOPED_TRACE(head_dim);
@@ -56,19 +87,27 @@ TEST(DecodeAttentionTest, MatchesFloat64WithSixteenQueryHeads) {
   }
 }
 
-TEST(DecodeAttentionTest, ReadsTheTensorsOfEngines) {
+template <typename T>
+void CheckTensorsOfEngines(double tolerance) {
   for (const PoolOrderInMemory order :
        {PoolOrderInMemory::kHnd, PoolOrderInMemory::kNhd}) {
     for (const int32_t page_size : {16, 32}) {
-      SCOPED_TRACE(page_size);
-      AttentionShape shape = RaggedShape(64, 4);
-      shape.order = order;
-      shape.page_size = page_size;
-      DecodeRunner<simt::BFloat16> runner(shape, 5);
-      ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
-      ExpectMatches(runner, kBFloat16Tolerance);
+      for (const int32_t head_dim : {64, 128, 256}) {
+        SCOPED_TRACE(testing::Message() << page_size << " " << head_dim);
+        AttentionShape shape = RaggedShape(head_dim, 4);
+        shape.order = order;
+        shape.page_size = page_size;
+        DecodeRunner<T> runner(shape, 5);
+        ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
+        ExpectMatches(runner, tolerance);
+      }
     }
   }
+}
+
+TEST(DecodeAttentionTest, ReadsTheTensorsOfEngines) {
+  CheckTensorsOfEngines<simt::BFloat16>(kBFloat16Tolerance);
+  CheckTensorsOfEngines<simt::Half>(kHalfTolerance);
 }
 
 TEST(DecodeAttentionTest, NeedsNoRegions) {
@@ -220,13 +259,30 @@ TEST(DecodeAttentionTest, InChunksTheBatchDoesNotMatter) {
   }
 }
 
+template <typename T>
+void CheckLiveLogits() {
+  for (const int32_t head_dim : {64, 128}) {
+    for (const int32_t group_size : {3, 16}) {
+      SCOPED_TRACE(testing::Message() << head_dim << " " << group_size);
+      AttentionShape shape = RaggedShape(head_dim, group_size);
+      shape.region_lengths = {20, 70, 0, 0};
+      shape.tail_lengths = {19, 0};
+      DecodeRunner<T> runner(shape, 11);
+      for (const int32_t chunk_tiles : {0, 1, kInvariantChunkTiles}) {
+        SCOPED_TRACE(chunk_tiles);
+        ASSERT_EQ(runner.Run({.num_ctas = 2,
+                              .chunk_tiles = chunk_tiles,
+                              .with_logits = true}),
+                  "");
+        runner.CheckLogits();
+      }
+    }
+  }
+}
+
 TEST(DecodeAttentionTest, WritesLogitsOfLiveRanksOnly) {
-  AttentionShape shape = RaggedShape(64, 3);
-  shape.region_lengths = {20, 70, 0, 0};
-  shape.tail_lengths = {19, 0};
-  DecodeRunner<simt::BFloat16> runner(shape, 11);
-  ASSERT_EQ(runner.Run({.num_ctas = 2, .with_logits = true}), "");
-  runner.CheckLogits();
+  CheckLiveLogits<simt::BFloat16>();
+  CheckLiveLogits<simt::Half>();
 }
 
 TEST(DecodeAttentionTest, NanInALiveRowReachesItsListOnly) {
