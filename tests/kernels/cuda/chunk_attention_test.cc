@@ -62,6 +62,32 @@ TEST(ChunkAttentionTest, NeedsNoRegions) {
   ExpectMatches(runner, kBFloat16Tolerance);
 }
 
+// Blocks of queries far from the first, over many tiles, where both ends are in
+// the middle of a page.
+TEST(ChunkAttentionTest, MatchesFloat64OnLongChunks) {
+  for (const int32_t group_size : {1, 3}) {
+    SCOPED_TRACE(group_size);
+    const int32_t num_queries = group_size == 1 ? 2048 : 300;
+    ChunkRunner<simt::BFloat16> runner({.num_heads = 1,
+                                        .group_size = group_size,
+                                        .head_dim = 64,
+                                        .region_lengths = {77},
+                                        .tail_lengths = {num_queries + 5}},
+                                       {num_queries}, 13);
+    ASSERT_EQ(runner.Run({}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+  }
+}
+
+TEST(ChunkAttentionTest, MatchesFloat64WithOneHugeHead) {
+  AttentionShape shape = ShapeWithTails(64, 3);
+  shape.region_lengths = {3, 1500, 0, 20};
+  shape.tail_lengths = {90, 33};
+  ChunkRunner<simt::BFloat16> runner(shape, {70, 33}, 14);
+  ASSERT_EQ(runner.Run({}), "");
+  ExpectMatches(runner, kBFloat16Tolerance);
+}
+
 // Prompt tokens in one chunk or in two give the same bits.
 TEST(ChunkAttentionTest, ChunksDoNotMatter) {
   AttentionShape shape = ShapeWithTails(64, 3);
