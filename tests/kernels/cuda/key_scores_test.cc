@@ -90,32 +90,39 @@ void ExpectNaive(EntryCase<T>& test, KeyRunner<T>& runner, KeyAnchor anchor,
   }
 }
 
-TEST(KeyScoresTest, MatchFloat64) {
-  for (const int32_t head_dim : {64, 128, 256}) {
-    SCOPED_TRACE(head_dim);
-    EntryCase<simt::BFloat16> test({.head_dim = head_dim,
-                                    .page_size = head_dim == 64 ? 32 : 16,
-                                    .order = PoolOrderInMemory::kHnd,
-                                    .sizes = {70, 1, 300, 33}},
-                                   head_dim);
-    KeyRunner<simt::BFloat16> runner(&test);
-    for (const auto& [anchor, metric] :
-         {std::pair{KeyAnchor::kNormalized, KeyMetric::kCosine},
-          std::pair{KeyAnchor::kNormalized, KeyMetric::kEuclidean},
-          std::pair{KeyAnchor::kRaw, KeyMetric::kCosine},
-          std::pair{KeyAnchor::kRaw, KeyMetric::kDot},
-          std::pair{KeyAnchor::kPairwise, KeyMetric::kCosine},
-          std::pair{KeyAnchor::kNormalized, KeyMetric::kNorm}}) {
-      SCOPED_TRACE(static_cast<int32_t>(metric));
-      ASSERT_EQ(runner.Run(anchor, metric, {}), "");
-      ExpectNaive(test, runner, anchor, metric);
-    }
+template <typename T>
+void CheckKeyScores(int32_t head_dim) {
+  EntryCase<T> test({.head_dim = head_dim,
+                     .page_size = head_dim == 64 ? 32 : 16,
+                     .order = PoolOrderInMemory::kHnd,
+                     .sizes = {70, 1, 300, 33}},
+                    head_dim);
+  KeyRunner<T> runner(&test);
+  for (const auto& [anchor, metric] :
+       {std::pair{KeyAnchor::kNormalized, KeyMetric::kCosine},
+        std::pair{KeyAnchor::kNormalized, KeyMetric::kEuclidean},
+        std::pair{KeyAnchor::kRaw, KeyMetric::kCosine},
+        std::pair{KeyAnchor::kRaw, KeyMetric::kDot},
+        std::pair{KeyAnchor::kPairwise, KeyMetric::kCosine},
+        std::pair{KeyAnchor::kNormalized, KeyMetric::kNorm}}) {
+    SCOPED_TRACE(static_cast<int32_t>(metric));
+    ASSERT_EQ(runner.Run(anchor, metric, {}), "");
+    ExpectNaive(test, runner, anchor, metric);
   }
 }
 
+TEST(KeyScoresTest, MatchFloat64) {
+  for (const int32_t head_dim : {64, 128, 256}) {
+    SCOPED_TRACE(head_dim);
+    CheckKeyScores<simt::BFloat16>(head_dim);
+    CheckKeyScores<simt::Half>(head_dim);
+  }
+}
+
+// A list of several splits among lists of one or none, which have no more than
+// their own to add up.
 TEST(KeyScoresTest, AnchorsCoverAllSplits) {
-  EntryCase<simt::Half> test(
-      {.num_heads = 1, .sizes = {2 * kSplitEntries + 90}}, 2);
+  EntryCase<simt::Half> test({.sizes = {2 * kSplitEntries + 90, 0, 5, 70}}, 2);
   // The last keys point elsewhere, so that leaving them out shows.
   for (int32_t e = 2 * kSplitEntries; e < test.size(0); ++e) {
     test.cache().SetValue(test.slot(e), false, 5, 40.0f);
@@ -123,6 +130,8 @@ TEST(KeyScoresTest, AnchorsCoverAllSplits) {
   KeyRunner<simt::Half> runner(&test);
   ASSERT_EQ(runner.Run(KeyAnchor::kNormalized, KeyMetric::kCosine, {}), "");
   ExpectNaive(test, runner, KeyAnchor::kNormalized, KeyMetric::kCosine);
+  ASSERT_EQ(runner.Run(KeyAnchor::kRaw, KeyMetric::kEuclidean, {}), "");
+  ExpectNaive(test, runner, KeyAnchor::kRaw, KeyMetric::kEuclidean);
 }
 
 TEST(KeyScoresTest, AgreeWithTheCpuBackend) {

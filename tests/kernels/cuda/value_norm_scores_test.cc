@@ -96,6 +96,16 @@ TEST(ValueNormScoresTest, SeveralCtasCoverALongList) {
   ExpectNaive(test, runner, false, false);
 }
 
+TEST(ValueNormScoresTest, ListsOfOtherLengthsBesideALongOne) {
+  EntryCase<simt::Half> test(
+      {.group_size = 2, .sizes = {2 * kSplitEntries + 90, 0, 5, 70}}, 6);
+  NormRunner<simt::Half> runner(&test, 24);
+  for (const bool per_query_head : {false, true}) {
+    ASSERT_EQ(runner.Run({.per_query_head = per_query_head}), "");
+    ExpectNaive(test, runner, false, per_query_head);
+  }
+}
+
 TEST(ValueNormScoresTest, AgreeWithTheCpuBackend) {
   EntryCase<simt::BFloat16> test({.group_size = 2, .sizes = {40, 65}}, 4);
   NormRunner<simt::BFloat16> runner(&test, 136);

@@ -126,6 +126,18 @@ TEST(WindowScoresTest, MatchFloat64AcrossSplitsAndPasses) {
   ExpectAttentionMatches(wide, wide_runner.attention());
 }
 
+TEST(WindowScoresTest, MatchFloat64WhereOneListHasMoreSplits) {
+  EntryCase<simt::Half> test({.group_size = 1,
+                              .sizes = {2 * kSplitEntries + 90, 0, 5, 70},
+                              .window = 4},
+                             10);
+  WindowRunner<simt::Half> runner(&test);
+  ASSERT_EQ(runner.RunStats({}), "");
+  ExpectLseMatches(test, runner.lse());
+  ASSERT_EQ(runner.RunColumns({}), "");
+  ExpectAttentionMatches(test, runner.attention());
+}
+
 TEST(WindowScoresTest, TakesTheCallersLogSumExp) {
   EntryCase<simt::BFloat16> test(
       {.group_size = 2, .sizes = {70, 35}, .window = 9}, 6);
