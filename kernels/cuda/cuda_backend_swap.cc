@@ -16,9 +16,13 @@ void CudaBackend::AddPages(std::span<const BlockTransfer> transfers,
                                           layout().pages_per_block());
   int32_t* page = memory_.Host(staging->pages).data();
   for (const BlockTransfer& transfer : transfers) {
+    // The ids of a block outside the pool would be those of other layers.
+    const int32_t block = Index(transfer.block);
+    const bool inside = block >= 0 && block < layout().num_blocks;
     for (int32_t layer = 0; layer < layout().num_layers; ++layer) {
       for (int32_t head = 0; head < layout().num_heads; ++head) {
-        *page++ = Index(layout().page_id(layer, transfer.block, head));
+        *page++ =
+            inside ? Index(layout().page_id(layer, transfer.block, head)) : -1;
       }
     }
   }

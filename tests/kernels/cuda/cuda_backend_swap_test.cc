@@ -1,6 +1,9 @@
-#include <gtest/gtest.h>
+#include <cstddef>
+#include <vector>
 
+#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
+#include <gtest/gtest.h>
 
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/kernels/cuda/device_cases.h"
@@ -29,6 +32,25 @@ TEST_F(CudaSwapTest, CopiesBlocksToHostMemoryAndBack) {
     ASSERT_TRUE(device->Flush().ok());
     EXPECT_TRUE(model.Matches(*device));
   }
+}
+
+TEST_F(CudaSwapTest, PagesOutsideThePoolAreReportedAndWriteNothing) {
+  Rng rng(7);
+  PoolModel model(DeviceLayout(rng, 0, 4));
+  model.FillAll(rng);
+  const auto device = MakeDeviceBackend(model.layout(), 7);
+  model.CopyTo(device.get());
+  const std::vector<std::byte> host(model.layout().block_bytes());
+  for (const int32_t block : {-1, 4}) {
+    const std::vector<BlockTransfer> outside = {
+        {BlockId{block}, HostBlockId{0}}};
+    device->CopyFromHost(outside, host);
+    const absl::Status status = device->Flush();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(absl::StrContains(status.message(), "pages")) << block;
+  }
+  EXPECT_TRUE(device->Flush().ok());
+  EXPECT_TRUE(model.Matches(*device));
 }
 
 }  // namespace

@@ -358,6 +358,10 @@ TEST_F(CudaBackendTest, IdsOutsideThePoolAreReportedAndWriteNothing) {
   const absl::Status copy = device->Flush();
   EXPECT_EQ(copy.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(absl::StrContains(copy.message(), "blocks"));
+  // The source alone is outside.
+  const std::vector<BlockCopy> from_outside = {{BlockId{4}, BlockId{1}}};
+  device->CopyBlocks(from_outside);
+  EXPECT_TRUE(absl::StrContains(device->Flush().message(), "blocks"));
   device->Move({.phase1 = {{.source = 0, .destination = -1}}, .phase2 = {}});
   EXPECT_FALSE(device->Flush().ok());
   EXPECT_TRUE(model.Matches(*device));
