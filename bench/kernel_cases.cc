@@ -183,12 +183,18 @@ void DeviceProblem::AddCeilings() {
                       return LaunchReadCeiling(pools_[copy], num_vectors, sink,
                                                num_blocks, stream);
                     }});
-  // Half of a pool to its other half: the bytes of K and V are moved once.
+  // Half of a pool to memory beside it: the bytes of K and V are moved once,
+  // and decode after it reads what the problem says. One such memory per pool,
+  // for the cache.
+  std::vector<char*> copies;
+  for (int32_t copy = 0; copy < num_copies(); ++copy) {
+    copies.push_back(Allocate<char>(num_vectors / 2 * 16));
+  }
   cases_.push_back({"copy_ceiling", KernelCeiling::kCopy, kv_bytes_, 0,
                     [=, this](int32_t copy, cudaStream_t stream) {
-                      return LaunchCopyCeiling(
-                          pools_[copy], pools_[copy] + num_vectors / 2 * 16,
-                          num_vectors / 2, num_blocks, stream);
+                      return LaunchCopyCeiling(pools_[copy], copies[copy],
+                                               num_vectors / 2, num_blocks,
+                                               stream);
                     }});
 }
 
