@@ -290,6 +290,7 @@ LaunchReport RunGrid(const Schedule& schedule, const LaunchShape& shape,
                      const std::function<void()>& thread_body) {
   constexpr uint32_t kMaxThreads = 1024;
   constexpr size_t kMaxSharedBytes = 227 << 10;  // sm_90 and sm_100
+  constexpr uint32_t kMaxBlocksYz = 65535;       // of every GPU
   LaunchReport report;
   if (shape.threads == 0 || shape.threads % kWarpThreads != 0 ||
       shape.threads > kMaxThreads) {
@@ -300,6 +301,12 @@ LaunchReport RunGrid(const Schedule& schedule, const LaunchShape& shape,
   if (shape.shared_bytes > kMaxSharedBytes) {
     report.error = absl::StrCat("shared_bytes: expected at most ",
                                 kMaxSharedBytes, ", got ", shape.shared_bytes);
+    return report;
+  }
+  if (shape.grid.y > kMaxBlocksYz || shape.grid.z > kMaxBlocksYz) {
+    report.error =
+        absl::StrCat("grid: expected y and z of at most ", kMaxBlocksYz,
+                     ", got ", shape.grid.y, " and ", shape.grid.z);
     return report;
   }
   const uint64_t per_layer = uint64_t{shape.grid.x} * shape.grid.y;

@@ -77,6 +77,9 @@ TEST(SimtEmulatorTest, RefusesShapesThatNoGpuHas) {
   }
   EXPECT_THAT(Launch({}, {.shared_bytes = 228 << 10}, Nothing).error,
               HasSubstr("shared_bytes"));
+  EXPECT_THAT(Launch({}, {.grid = {1, 65536}}, Nothing).error, HasSubstr("y"));
+  EXPECT_THAT(Launch({}, {.grid = {1, 1, 65536}}, Nothing).error,
+              HasSubstr("z"));
 }
 
 struct Lanes {
