@@ -58,12 +58,21 @@ TEST(AttentionListTest, AddressesAreThoseOfTheLayoutInLargePools) {
   view.num_blocks = layout.num_blocks;
   view.num_heads = layout.num_heads;
   view.page_size = layout.page_size;
-  const PagedPool pool = MakePagedPool(view);
+  PoolView apart = view;
+  std::vector<char*> layer_bases;
+  for (int64_t layer = 0; layer < layout.num_layers; ++layer) {
+    layer_bases.push_back(view.base + layer * view.layer_stride);
+  }
+  apart.base = nullptr;
+  apart.layer_bases = layer_bases.data();
+  apart.layer_stride = 0;
   Rng rng(2);
-  for (int32_t i = 0; i < 1000; ++i) {
-    const int32_t layer = i == 0 ? 79 : RandomInt(rng, 0, 79);
-    const int32_t block = i == 0 ? 2'999'999 : RandomInt(rng, 0, 2'999'999);
-    const int32_t head = i == 0 ? 7 : RandomInt(rng, 0, 7);
+  for (int32_t i = 0; i < 2000; ++i) {
+    // Layers in one allocation and with an address each, in turn.
+    const PagedPool pool = MakePagedPool(i % 2 == 0 ? view : apart);
+    const int32_t layer = i < 2 ? 79 : RandomInt(rng, 0, 79);
+    const int32_t block = i < 2 ? 2'999'999 : RandomInt(rng, 0, 2'999'999);
+    const int32_t head = i < 2 ? 7 : RandomInt(rng, 0, 7);
     const int32_t offset = RandomInt(rng, 0, 31);
     const int64_t expected =
         strides.row_offset(layer, BlockId{block}, head, offset);

@@ -1,4 +1,6 @@
-// What copies of rows do with ids that no pool has, from either side.
+// What copies of rows do with ids that no pool has, from either side, and with
+// offsets that 32 bits do not hold.
+#include <sys/mman.h>
 
 #include <cstdint>
 #include <cstring>
@@ -141,6 +143,175 @@ TEST_F(RowMoverIdsTest, PagesOutsideThePool) {
     ExpectRuns(MakeUnpackParams(stage));
     ExpectReport(kPageOutOfPool);
   }
+}
+
+// 24 GB of address space, of which a few pages are ever touched: two layers in
+// one allocation, or with an address each.
+class LargePoolTest : public testing::TestWithParam<bool> {
+ protected:
+  static constexpr int64_t kRowBytes = 256;
+  static constexpr int32_t kHeads = 8;
+  static constexpr int32_t kBlocks = 196'608;
+  static constexpr int64_t kPageBytes = kRowBytes * 2 * 16;
+  static constexpr int64_t kLayerBytes = kBlocks * int64_t{kHeads} * kPageBytes;
+
+  void SetUp() override {
+    void* memory = mmap(nullptr, 2 * kLayerBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    memory_ = static_cast<char*>(memory);
+    layer_bases_ = {memory_, memory_ + kLayerBytes};
+    pool_.base = GetParam() ? nullptr : memory_;
+    pool_.layer_bases = GetParam() ? layer_bases_.data() : nullptr;
+    pool_.layer_stride = GetParam() ? 0 : kLayerBytes;
+    pool_.block_stride = kHeads * kPageBytes;
+    pool_.head_stride = kPageBytes;
+    pool_.kv_stride = 16 * kRowBytes;
+    pool_.token_stride = kRowBytes;
+    pool_.num_layers = 2;
+    pool_.num_blocks = kBlocks;
+    pool_.num_heads = kHeads;
+    pool_.page_size = 16;
+    pool_.row_bytes = kRowBytes;
+    last_ = pool_.num_slots() - 1;
+  }
+  void TearDown() override {
+    EXPECT_EQ(error_, 0u);
+    if (memory_ != nullptr) munmap(memory_, 2 * kLayerBytes);
+  }
+
+  char* Key(int64_t slot) const {
+    return memory_ + slot / 16 * kPageBytes + slot % 16 * kRowBytes;
+  }
+  void Fill(int64_t slot, int byte) const {
+    std::memset(Key(slot), byte, kRowBytes);
+    std::memset(Key(slot) + pool_.kv_stride, byte + 1, kRowBytes);
+  }
+  static bool HasRow(const char* row, int byte) {
+    for (int64_t i = 0; i < kRowBytes; ++i) {
+      if (row[i] != byte) return false;
+    }
+    return true;
+  }
+  void ExpectHas(int64_t slot, int byte) const {
+    EXPECT_TRUE(HasRow(Key(slot), byte)) << slot;
+    EXPECT_TRUE(HasRow(Key(slot) + pool_.kv_stride, byte + 1)) << slot;
+  }
+
+  char* memory_ = nullptr;
+  std::vector<char*> layer_bases_;
+  PoolView pool_;
+  int64_t last_ = 0;  // slot
+  uint32_t error_ = 0;
+};
+
+INSTANTIATE_TEST_SUITE_P(LayerBases, LargePoolTest, testing::Bool());
+
+TEST_P(LargePoolTest, Move) {
+  Fill(last_ - 1000, 0x11);
+  const RowMove move = {last_ - 1000, last_};
+  ExpectRuns(MakeParams(MoveRows{
+      .pool = pool_, .rows = {.count = 1}, .moves = &move, .error = &error_}));
+  ExpectHas(last_, 0x11);
+}
+
+// Tokens far apart, as those of a fused tensor of a large model may be.
+TEST_P(LargePoolTest, Append) {
+  constexpr int64_t kTokenStride = int64_t{3} << 30;
+  constexpr int64_t kHeadStride = int64_t{300} << 20;
+  std::vector<int64_t> slots;
+  for (int64_t token = 0; token < 3; ++token) {
+    slots.push_back(int64_t{kBlocks} * 16 - 1 - token * 16);
+    for (int64_t head = 0; head < kHeads; ++head) {
+      char* row = memory_ + token * kTokenStride + head * kHeadStride;
+      std::memset(row, static_cast<int>(0x20 + token), kRowBytes);
+      std::memset(row + kLayerBytes, static_cast<int>(0x21 + token), kRowBytes);
+    }
+  }
+  ExpectRuns(MakeParams(AppendRows{.pool = pool_,
+                                   .layer = 1,
+                                   .num_tokens = 3,
+                                   .slot_mapping = slots.data(),
+                                   .keys = memory_,
+                                   .values = memory_ + kLayerBytes,
+                                   .token_stride = kTokenStride,
+                                   .head_stride = kHeadStride,
+                                   .error = &error_}));
+  for (int64_t token = 0; token < 3; ++token) {
+    for (int64_t head = 0; head < kHeads; ++head) {
+      const int64_t page =
+          (int64_t{kBlocks} + kBlocks - 1 - token) * kHeads + head;
+      ExpectHas(page * 16 + 15, static_cast<int>(0x20 + token));
+    }
+  }
+}
+
+TEST_P(LargePoolTest, CopyBlocks) {
+  const auto slot_of = [](int64_t layer, int64_t block) {
+    return ((layer * kBlocks + block) * kHeads + kHeads - 1) * 16 + 15;
+  };
+  Fill(slot_of(0, kBlocks - 9), 0x31);
+  Fill(slot_of(1, kBlocks - 9), 0x33);
+  const BlockPair pair = {kBlocks - 9, kBlocks - 1};
+  ExpectRuns(MakeParams(CopyBlockRows{
+      .pool = pool_, .num_pairs = 1, .pairs = &pair, .error = &error_}));
+  ExpectHas(slot_of(0, kBlocks - 1), 0x31);
+  ExpectHas(slot_of(1, kBlocks - 1), 0x33);
+}
+
+TEST_P(LargePoolTest, GatherAndStage) {
+  Fill(last_, 0x41);
+  std::vector<simt::Vector16> rows(2 * kRowBytes / 16);
+  auto* out = reinterpret_cast<char*>(rows.data());
+  ExpectRuns(MakeParams(GatherRows{.pool = pool_,
+                                   .rows = {.count = 1},
+                                   .slots = &last_,
+                                   .out = out,
+                                   .error = &error_},
+                        1));
+  EXPECT_TRUE(HasRow(out, 0x41));
+  EXPECT_TRUE(HasRow(out + kRowBytes, 0x42));
+  auto page = static_cast<int32_t>(last_ / 16);
+  std::vector<simt::Vector16> staged(kPageBytes / 16);
+  StagePages stage = {.pool = pool_,
+                      .num_pages = 1,
+                      .pages = &page,
+                      .staged = reinterpret_cast<char*>(staged.data()),
+                      .error = &error_};
+  ExpectRuns(MakePackParams(stage));
+  EXPECT_TRUE(HasRow(stage.staged + 15 * kRowBytes, 0x41));
+  EXPECT_TRUE(HasRow(stage.staged + 31 * kRowBytes, 0x42));
+  page -= 77;
+  ExpectRuns(MakeUnpackParams(stage));
+  ExpectHas(last_ - 77 * 16, 0x41);
+}
+
+// Of what is beside the pool only addresses are formed: it would take the
+// emulator long to get there.
+TEST(RowMoverTest, AddressesBesideThePoolHave64Bits) {
+  char* const base = reinterpret_cast<char*>(uintptr_t{1} << 20);
+  auto* const positions = reinterpret_cast<int32_t*>(uintptr_t{1} << 50);
+  uint32_t error = 0;
+  for (const int64_t row :
+       {int64_t{17}, (int64_t{1} << 24) + 18, (int64_t{5} << 31) + 19}) {
+    const RowPlace packed =
+        PackedDestination{base, positions, 512}.At(row, &error);
+    EXPECT_EQ(packed.key - base, row * 1024);
+    EXPECT_EQ(packed.position - positions, row);
+    const RowPlace staged =
+        StagedRows<kNoBug>{base, positions, 256, 16}.At(row, &error);
+    EXPECT_EQ(staged.key - base, row / 16 * 8192 + row % 16 * 256);
+    EXPECT_EQ(staged.position - positions, row);
+    const AppendRows append = {.pool = {.num_heads = 8},
+                               .positions = positions,
+                               .keys = base,
+                               .token_stride = 6144,
+                               .head_stride = 256};
+    const RowPlace token = TokenSource{append}.At(row, &error);
+    EXPECT_EQ(token.key - base, row / 8 * 6144 + row % 8 * 256);
+    EXPECT_EQ(token.position - positions, row / 8);
+  }
+  EXPECT_EQ(error, 0u);
 }
 
 }  // namespace

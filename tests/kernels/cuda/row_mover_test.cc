@@ -1,7 +1,5 @@
 // Every copy of rows on the emulator, against the CPU backend bit for bit, and
 // the proof that these tests find bugs.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -410,47 +408,6 @@ TEST(RowMoverTest, HalvesAreRoundedAndWidened) {
               std::bit_cast<uint32_t>(FromFloat16(ToFloat16(value))))
         << i;
   }
-}
-
-// 24 GB of address space, of which a few pages are ever touched.
-TEST(RowMoverTest, OffsetsBeyond32BitsAreRight) {
-  constexpr int64_t kRowBytes = 256;
-  constexpr int32_t kHeads = 8;
-  constexpr int32_t kBlocks = 196'608;
-  constexpr int64_t kPageBytes = kRowBytes * 2 * 16;
-  constexpr int64_t kBytes = kBlocks * int64_t{kHeads} * kPageBytes * 2;
-  void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  ASSERT_NE(memory, MAP_FAILED);
-  PoolView pool;
-  pool.base = static_cast<char*>(memory);
-  pool.layer_stride = kBlocks * int64_t{kHeads} * kPageBytes;
-  pool.block_stride = kHeads * kPageBytes;
-  pool.head_stride = kPageBytes;
-  pool.kv_stride = 16 * kRowBytes;
-  pool.token_stride = kRowBytes;
-  pool.num_layers = 2;
-  pool.num_blocks = kBlocks;
-  pool.num_heads = kHeads;
-  pool.page_size = 16;
-  pool.row_bytes = kRowBytes;
-  const int64_t last = pool.num_slots() - 1;
-  const int64_t source = last - 1000;
-  const auto key = [&](int64_t slot) {
-    return pool.base + slot / 16 * kPageBytes + slot % 16 * kRowBytes;
-  };
-  std::memset(key(source), 0x11, kRowBytes);
-  std::memset(key(source) + pool.kv_stride, 0x22, kRowBytes);
-  const RowMove move = {source, last};
-  uint32_t error = 0;
-  const MoveRows moves = {
-      .pool = pool, .rows = {.count = 1}, .moves = &move, .error = &error};
-  EXPECT_EQ(RunMover<RowConversion::kNone>({}, MakeParams(moves)), "");
-  EXPECT_EQ(error, 0u);
-  EXPECT_EQ(std::memcmp(key(last), key(source), kRowBytes), 0);
-  EXPECT_EQ(key(last)[0], 0x11);
-  EXPECT_EQ(key(last)[pool.kv_stride + kRowBytes - 1], 0x22);
-  munmap(memory, kBytes);
 }
 
 // Whether some case of the check above finds the bug.
