@@ -175,6 +175,8 @@ DeviceSelector::MoveArrays DeviceSelector::AddMoves(
   BM_CHECK(std::ssize(compaction.page_offsets) == num_heads + 1);
   BM_CHECK(std::ssize(compaction.held_pages) == num_heads);
   BM_CHECK(std::ssize(keep.offsets) == num_heads + 1);
+  BM_CHECK(std::ssize(compaction.slots) == compaction.offsets.back());
+  BM_CHECK(std::ssize(compaction.pages) == compaction.page_offsets.back());
   const int64_t num_kept = std::ssize(keep.ranks);
   MoveArrays arrays;
   arrays.survivors = AddSurvivors(compaction.offsets, keep);
@@ -226,6 +228,8 @@ void DeviceSelector::Compact(const DeviceCompaction& compaction) {
   plan.held_pages = memory.Device(arrays.held);
   plan.kept = memory.Device(arrays.kept);
   plan.kept_offsets = memory.Device(arrays.kept_offsets);
+  plan.num_pages = pool_.layout.num_pages();
+  plan.error = memory.device_error();
   plan.page_places = page_places_;
   plan.strays = memory.Device(arrays.strays);
   plan.filled = memory.Device(arrays.filled);

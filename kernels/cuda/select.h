@@ -143,9 +143,13 @@ struct SelectMoves {
   const int32_t* held_pages = nullptr;    // [num_heads]
   const int32_t* kept = nullptr;          // [num_heads]
   const int64_t* kept_offsets = nullptr;  // [num_heads + 1], sums of kept
+  // Of the pool. Pages and slots outside it are reported, as by the kernels of
+  // row_mover.h; their moves are listed all the same, for those to refuse.
+  int64_t num_pages = 0;
+  uint32_t* error = nullptr;
 
   // Work space.
-  int32_t* page_places = nullptr;  // [pages of the pool]: -1, and so at the end
+  int32_t* page_places = nullptr;  // [num_pages]: -1, and so at the end
   int64_t* strays = nullptr;       // [kept_offsets[num_heads]]
   uint32_t* filled = nullptr;      // [SurvivorWords(kept.., num_heads)]: zero,
                                    // and so at the end

@@ -12,6 +12,10 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
+SIMT_DEVICE bool IsPageOfPool(const SelectMoves& p, int64_t page) {
+  return page >= 0 && page < p.num_pages;
+}
+
 // Says of each page of the new region where in the list it is.
 template <int kBug = kNoBug>
 SIMT_KERNEL(kSelectThreads, 4)
@@ -21,7 +25,12 @@ void MovesMarkPages(SelectMoves p) {
            p.page_offsets[head] + static_cast<int32_t>(simt::ThreadIndex());
        i < p.page_offsets[head + 1];
        i += static_cast<int32_t>(simt::NumThreads())) {
-    p.page_places[p.pages[i]] = i;
+    const int32_t page = p.pages[i];
+    if (IsPageOfPool(p, page)) {
+      p.page_places[page] = i;
+    } else {
+      simt::AtomicOr(p.error, static_cast<uint32_t>(kPageOutOfPool));
+    }
   }
 }
 
@@ -30,6 +39,10 @@ void MovesMarkPages(SelectMoves p) {
 template <int kBug>
 SIMT_DEVICE int64_t PlaceOf(const SelectMoves& p, uint32_t head, int64_t slot) {
   const int64_t page = slot / p.page_size;
+  if (slot < 0 || page >= p.num_pages) {
+    simt::AtomicOr(p.error, static_cast<uint32_t>(kSlotOutOfPool));
+    return -1;
+  }
   const int32_t listed = p.page_places[page];
   const int32_t begin = p.page_offsets[head];
   if (listed < begin || listed >= p.page_offsets[head + 1]) return -1;
@@ -142,7 +155,8 @@ void MovesFillHoles(SelectMoves p) {
            p.page_offsets[head] + static_cast<int32_t>(simt::ThreadIndex());
        i < p.page_offsets[head + 1];
        i += static_cast<int32_t>(simt::NumThreads())) {
-    p.page_places[p.pages[i]] = -1;
+    const int32_t page = p.pages[i];
+    if (IsPageOfPool(p, page)) p.page_places[page] = -1;
   }
 }
 

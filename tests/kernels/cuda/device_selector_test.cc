@@ -6,9 +6,11 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
+#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 
@@ -155,6 +157,43 @@ TEST_F(DeviceSelectorTest, CompactionsEqualTheCpus) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     ExpectSameCompaction(seed, seed == 0 ? 0.0 : 0.9);
   }
+}
+
+// Keeps one entry of the first head, on one page.
+void CompactOne(CudaBackend* device, SlotIndex slot, PageId page) {
+  const std::vector<int64_t> offsets = {0, 1, 1, 1, 1};
+  const std::vector<int32_t> page_offsets = {0, 1, 1, 1, 1};
+  const std::vector<int32_t> held(4, 0);
+  const KeepSets keep{.offsets = offsets, .ranks = {0}};
+  device->Compact({.offsets = offsets,
+                   .slots = std::span(&slot, 1),
+                   .keep = &keep,
+                   .page_offsets = page_offsets,
+                   .pages = std::span(&page, 1),
+                   .held_pages = held});
+}
+
+TEST_F(DeviceSelectorTest, IdsOutsideThePoolAreReportedAndWriteNothing) {
+  Rng rng(9);
+  const ModelLayout layout = SmallLayout();
+  PoolModel model(layout);
+  model.FillAll(rng);
+  const auto device = MakeDeviceBackend(layout, 9);
+  model.CopyTo(device.get());
+  const auto num_pages = static_cast<int32_t>(layout.num_pages());
+  for (const int32_t page : {-1, num_pages, num_pages + 1000}) {
+    CompactOne(device.get(), 3, PageId{page});
+    const absl::Status status = device->Flush();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(absl::StrContains(status.message(), "pages")) << page;
+    CompactOne(device.get(), int64_t{page} * layout.page_size, PageId{4});
+    EXPECT_TRUE(absl::StrContains(device->Flush().message(), "slots")) << page;
+  }
+  EXPECT_TRUE(model.Matches(*device));
+  // It stays where it is.
+  CompactOne(device.get(), 0, PageId{0});
+  EXPECT_TRUE(device->Flush().ok());
+  EXPECT_TRUE(model.Matches(*device));
 }
 
 TEST_F(DeviceSelectorTest, KeepingNothingMovesNothing) {

@@ -75,6 +75,7 @@ std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
   auto strays = Poisoned<int64_t>(num_kept);
   std::vector<uint32_t> filled(SurvivorWords(num_kept, num_heads));
   auto counts = Poisoned<int32_t>(2 * num_heads);
+  uint32_t error = 0;
   for (std::vector<RowMove>& phase : plan->phases) {
     phase = Poisoned<RowMove>(num_kept);
   }
@@ -89,6 +90,8 @@ std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
       .held_pages = held.data(),
       .kept = next.kept().data(),
       .kept_offsets = kept_offsets.data(),
+      .num_pages = layout.num_pages(),
+      .error = &error,
       .page_places = page_places.data(),
       .strays = strays.data(),
       .filled = filled.data(),
@@ -98,6 +101,7 @@ std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
   EmulatedLauncher launcher(schedule);
   RunSelectMoves<kBug>(moves, launcher);
   if (!launcher.error().empty()) return launcher.error();
+  if (error != 0) return absl::StrCat("error word ", error);
   for (const int32_t place : page_places) {
     if (place != -1) return "page_places is not -1 again";
   }
@@ -242,6 +246,96 @@ TEST(SelectMovesTest, EqualTheCpuOverAHistory) {
 TEST(SelectMovesTest, LongHeadsEqualTheCpuAndAreCarriedOut) {
   for (uint64_t seed = 0; seed < 8; ++seed) {
     ASSERT_EQ(CheckLong(seed), "") << "seed " << seed;
+  }
+}
+
+// Two heads of a pool of six pages, with memory of others on both sides of what
+// is written per page.
+struct MovesOutside {
+  static constexpr int32_t kNumPages = 6;
+  static constexpr int32_t kGuard = 8;
+
+  MovesOutside() : page_places(kNumPages + 2 * kGuard, -1) {
+    std::fill_n(page_places.begin(), kGuard, 0);
+    std::fill_n(page_places.end() - kGuard, kGuard, 0);
+  }
+
+  void Run() {
+    const std::vector<int64_t> offsets = {0, 3, 5};
+    const std::vector<uint32_t> survivors = {0b111, 0b11, 0};
+    const std::vector<int32_t> page_offsets = {0, 1, 2};
+    const std::vector<int32_t> held = {1, 1};
+    const std::vector<int32_t> kept = {3, 2};
+    std::vector<int64_t> strays(5);
+    std::vector<uint32_t> filled(SurvivorWords(5, 2));
+    std::vector<int32_t> counts(4);
+    const SelectMoves moves = {.num_heads = 2,
+                               .page_size = 4,
+                               .offsets = offsets.data(),
+                               .slots = slots.data(),
+                               .survivors = survivors.data(),
+                               .page_offsets = page_offsets.data(),
+                               .pages = pages.data(),
+                               .held_pages = held.data(),
+                               .kept = kept.data(),
+                               .kept_offsets = offsets.data(),
+                               .num_pages = kNumPages,
+                               .error = &error,
+                               .page_places = page_places.data() + kGuard,
+                               .strays = strays.data(),
+                               .filled = filled.data(),
+                               .counts = counts.data(),
+                               .moves = {phases[0].data(), phases[1].data()},
+                               .num_moves = num_moves.data()};
+    EmulatedLauncher launcher({});
+    RunSelectMoves(moves, launcher);
+    EXPECT_EQ(launcher.error(), "");
+    for (int32_t i = 0; i < std::ssize(page_places); ++i) {
+      const bool inside = i >= kGuard && i < kGuard + kNumPages;
+      EXPECT_EQ(page_places[i], inside ? -1 : 0) << i - kGuard;
+    }
+  }
+  void ExpectMove(int32_t i, int64_t source, int64_t destination) const {
+    EXPECT_EQ(phases[0][i].source, source) << i;
+    EXPECT_EQ(phases[0][i].destination, destination) << i;
+  }
+
+  // Head 0 has one entry on its page, head 1 both on its own.
+  std::vector<int64_t> slots = {20, 4, 21, 12, 13};
+  std::vector<int32_t> pages = {1, 3};
+  std::vector<int32_t> page_places;
+  std::vector<RowMove> phases[2] = {std::vector<RowMove>(5),
+                                    std::vector<RowMove>(5)};
+  std::vector<int64_t> num_moves = {-1, -1};
+  uint32_t error = 0;
+};
+
+TEST(SelectMovesTest, SlotsOutsideThePoolAreReported) {
+  constexpr int64_t kEnd = MovesOutside::kNumPages * 4;
+  for (const int64_t slot : {int64_t{22}, int64_t{-1}, int64_t{-4}, int64_t{-9},
+                             kEnd, kEnd + 1, kEnd + 9}) {
+    SCOPED_TRACE(slot);
+    MovesOutside test;
+    test.slots[2] = slot;
+    test.Run();
+    EXPECT_EQ(test.error, slot == 22 ? 0u : uint32_t{kSlotOutOfPool});
+    EXPECT_EQ(test.num_moves, (std::vector<int64_t>{2, 0}));
+    test.ExpectMove(0, 20, 5);
+    test.ExpectMove(1, slot, 6);
+  }
+}
+
+TEST(SelectMovesTest, PagesOutsideThePoolAreReportedAndMarkNothing) {
+  for (const int32_t page :
+       {-1, -5, MovesOutside::kNumPages, MovesOutside::kNumPages + 3}) {
+    SCOPED_TRACE(page);
+    MovesOutside test;
+    test.pages[0] = page;
+    test.Run();
+    EXPECT_EQ(test.error, uint32_t{kPageOutOfPool});
+    EXPECT_EQ(test.num_moves, (std::vector<int64_t>{3, 0}));
+    test.ExpectMove(0, 20, int64_t{page} * 4);
+    test.ExpectMove(2, 21, int64_t{page} * 4 + 2);
   }
 }
 
