@@ -1,4 +1,5 @@
 // Decode attention under the emulator, against float64.
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cmath>
@@ -108,6 +109,76 @@ void CheckTensorsOfEngines(double tolerance) {
 TEST(DecodeAttentionTest, ReadsTheTensorsOfEngines) {
   CheckTensorsOfEngines<simt::BFloat16>(kBFloat16Tolerance);
   CheckTensorsOfEngines<simt::Half>(kHalfTolerance);
+}
+
+// The blocks of a case far apart in tens of GB of address space, of which no
+// more is touched than rows that live: offsets do not fit 32 bits.
+class FarPool {
+ public:
+  explicit FarPool(AttentionCase<simt::BFloat16>& test)
+      : num_bytes_(test.layout().num_layers * test.layout().num_blocks *
+                   kBlockStride) {
+    const PagedPool near = test.Pool();
+    void* memory = mmap(nullptr, num_bytes_, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return;
+    memory_ = static_cast<char*>(memory);
+    const int64_t layer_bytes = test.layout().num_blocks * kBlockStride;
+    PoolView view = near.view;
+    view.block_stride = kBlockStride;
+    if (view.layer_bases != nullptr) {
+      layer_bases_ = {memory_, memory_ + layer_bytes};
+      view.layer_bases = layer_bases_.data();
+    } else {
+      view.base = memory_;
+      view.layer_stride = layer_bytes;
+    }
+    pool_ = MakePagedPool(view);
+    const ModelLayout& layout = test.layout();
+    for (int32_t list = 0; list < test.num_lists(); ++list) {
+      for (const SlotIndex slot : test.slots(list)) {
+        const PageId page{static_cast<int32_t>(slot / layout.page_size)};
+        const char* from = near.view.RowOfSlot(slot).key;
+        char* to = memory_ + layout.page_layer(page) * layer_bytes +
+                   Index(layout.page_block(page)) * kBlockStride +
+                   layout.page_head(page) * view.head_stride +
+                   slot % layout.page_size * view.token_stride;
+        std::memcpy(to, from, view.row_bytes);
+        std::memcpy(to + view.kv_stride, from + view.kv_stride, view.row_bytes);
+      }
+    }
+  }
+  ~FarPool() {
+    if (memory_ != nullptr) munmap(memory_, num_bytes_);
+  }
+  FarPool(const FarPool&) = delete;
+  FarPool& operator=(const FarPool&) = delete;
+
+  bool is_mapped() const { return memory_ != nullptr; }
+  const PagedPool& pool() const { return pool_; }
+
+ private:
+  static constexpr int64_t kBlockStride = (int64_t{1} << 30) + 4096;
+  const int64_t num_bytes_;
+  char* memory_ = nullptr;
+  std::vector<char*> layer_bases_;
+  PagedPool pool_;
+};
+
+TEST(DecodeAttentionTest, OffsetsBeyond32BitsAreRight) {
+  for (const PoolOrderInMemory order :
+       {PoolOrderInMemory::kPages, PoolOrderInMemory::kHnd}) {
+    AttentionShape shape = RaggedShape(64, 4);
+    shape.order = order;
+    DecodeRunner<simt::BFloat16> runner(shape, 18);
+    ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+    const auto expected = runner.Bits();
+    const FarPool far(runner.test());
+    ASSERT_TRUE(far.is_mapped());
+    ASSERT_EQ(runner.Run({.num_ctas = 3, .pool = &far.pool()}), "");
+    EXPECT_EQ(runner.Bits(), expected);
+  }
 }
 
 TEST(DecodeAttentionTest, NeedsNoRegions) {
