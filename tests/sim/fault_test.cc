@@ -208,8 +208,8 @@ TEST_P(FaultTest, ARefusedCallLeavesNoTrace) {
   const int32_t num_points =
       Sweep(FaultKind::kRefusedCall, [](Scripted& plain, Scripted& faulty) {
         EXPECT_EQ(faulty.OutcomeHash(), plain.OutcomeHash());
-        EXPECT_EQ(faulty.scheduler().FutureHash(),
-                  plain.scheduler().FutureHash());
+        EXPECT_EQ(faulty.scheduler().StateHash(),
+                  plain.scheduler().StateHash());
         EXPECT_EQ(faulty.num_steps(), plain.num_steps());
         EXPECT_EQ(faulty.plans(), plain.plans());
       });
