@@ -78,7 +78,8 @@ absl::StatusOr<std::unique_ptr<DeviceProblem>> DeviceProblem::Create(
   result->AddCeilings();
   result->AddDecode("decode", 0);
   result->AddDecode("decode_invariant", kInvariantChunkTiles);
-  result->AddRows();
+  result->AddAppend();
+  result->AddCopies();
   result->AddChunk();
   result->AddSnapKv();
   result->AddKeyScores();
@@ -116,6 +117,10 @@ absl::Status DeviceProblem::FillPools(int64_t rotated_bytes) {
   output_ = Allocate<uint16_t>(num_q_elements);
   error_ = Allocate<uint32_t>(1);
   return status_;
+}
+
+uint32_t DeviceProblem::max_row_blocks() const {
+  return static_cast<uint32_t>(num_processors_ * kRowBlocksPerProcessor);
 }
 
 PagedPool DeviceProblem::PoolOf(int32_t copy) const {
@@ -280,10 +285,8 @@ void DeviceProblem::AddChunk() {
                     }});
 }
 
-void DeviceProblem::AddRows() {
-  const auto max_blocks =
-      static_cast<uint32_t>(num_processors_ * kRowBlocksPerProcessor);
-  const double pair_bytes = 2.0 * static_cast<double>(problem_.row_bytes());
+void DeviceProblem::AddAppend() {
+  const uint32_t max_blocks = max_row_blocks();
   // A prompt's rows: every slot of at most half of the pool's blocks.
   const int64_t num_tokens =
       int64_t{(num_blocks_ + 1) / 2} * problem_.page_size;
@@ -305,14 +308,18 @@ void DeviceProblem::AddRows() {
   append.error = error_;
   cases_.push_back(
       {"append", KernelCeiling::kCopy,
-       2 * pair_bytes * static_cast<double>(num_tokens) * problem_.num_heads, 0,
-       [=, this](int32_t copy, cudaStream_t stream) {
+       2 * pair_bytes() * static_cast<double>(num_tokens) * problem_.num_heads,
+       0, [=, this](int32_t copy, cudaStream_t stream) {
          AppendRows p = append;
          p.pool = PoolOf(copy).view;
          p.keys = rows[copy];
          p.values = rows[copy] + num_tokens * token_bytes;
          return LaunchAppend(p, RowConversion::kNone, max_blocks, stream);
        }});
+}
+
+void DeviceProblem::AddCopies() {
+  const uint32_t max_blocks = max_row_blocks();
   // Survivors to holes, as many as a compaction of each list moves.
   std::vector<RowMove> moves;
   for (std::size_t list = 0; list + 1 < offsets_.size(); ++list) {
@@ -331,7 +338,7 @@ void DeviceProblem::AddRows() {
   move.moves = Send<RowMove>(moves);
   move.error = error_;
   cases_.push_back({"compact", KernelCeiling::kCopy,
-                    2 * pair_bytes * static_cast<double>(moves.size()), 0,
+                    2 * pair_bytes() * static_cast<double>(moves.size()), 0,
                     [=, this](int32_t copy, cudaStream_t stream) {
                       MoveRows p = move;
                       p.pool = PoolOf(copy).view;
@@ -346,7 +353,7 @@ void DeviceProblem::AddRows() {
   copy_blocks.pairs = Send<BlockPair>(pairs);
   copy_blocks.error = error_;
   cases_.push_back({"copy_blocks", KernelCeiling::kCopy,
-                    2 * pair_bytes * static_cast<double>(pairs.size()) *
+                    2 * pair_bytes() * static_cast<double>(pairs.size()) *
                         problem_.page_size * problem_.num_heads,
                     0, [=, this](int32_t copy, cudaStream_t stream) {
                       CopyBlockRows p = copy_blocks;

@@ -83,7 +83,8 @@ class DeviceProblem {
   void AddCeilings();
   void AddDecode(const char* name, int32_t chunk_tiles);
   void AddChunk();
-  void AddRows();
+  void AddAppend();
+  void AddCopies();
   void AddSnapKv();
   void AddKeyScores();
   void AddValueNorms();
@@ -92,6 +93,12 @@ class DeviceProblem {
   const float* SendScores();
   void AddSelection(const char* name, SelectBudget budget, const float* scores);
   PagedPool PoolOf(int32_t copy) const;
+  // Of the row mover's launches.
+  uint32_t max_row_blocks() const;
+  // A row of K and one of V.
+  double pair_bytes() const {
+    return 2.0 * static_cast<double>(problem_.row_bytes());
+  }
   int64_t num_lists() const {
     return static_cast<int64_t>(problem_.lengths.size());
   }

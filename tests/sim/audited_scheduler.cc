@@ -98,6 +98,20 @@ absl::StatusOr<uint64_t> AuditedScheduler::Evict(RequestId request,
   return number;
 }
 
+bool AuditedScheduler::WithdrawEviction(RequestId request, uint64_t command) {
+  const uint64_t before = StateHash();
+  const bool withdrawn = SchedulerImpl::WithdrawEviction(request, command);
+  report_->Note("  withdraw ", command, " of ", Index(request), ": ",
+                withdrawn);
+  if (withdrawn) {
+    ledger_.OnWithdraw(command);
+  } else {
+    ExpectUnchanged(before, "WithdrawEviction");
+  }
+  Audit();
+  return withdrawn;
+}
+
 bool AuditedScheduler::Schedule(StepPlan* plan) {
   const uint64_t before = StateHash();
   if (!SchedulerImpl::Schedule(plan)) {

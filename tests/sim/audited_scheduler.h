@@ -24,6 +24,7 @@ class AuditedScheduler : public SchedulerImpl {
   absl::Status Cancel(RequestId request, Effects* effects) override;
   absl::StatusOr<uint64_t> Evict(RequestId request,
                                  EvictionCommand command) override;
+  bool WithdrawEviction(RequestId request, uint64_t command) override;
   bool Schedule(StepPlan* plan) override;
   absl::Status Update(const StepResult& result, Effects* effects) override;
   void LoseEngine(Effects* effects) override;

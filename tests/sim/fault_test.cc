@@ -176,9 +176,10 @@ void CompareLostCopies(const Scenario& scenario, const Scripted& faulty) {
   EXPECT_EQ(PlansUntil(twin), PlansUntil(faulty));
   EXPECT_EQ(PlansAfter(twin), PlansAfter(faulty));
   EXPECT_EQ(twin.aftermath().requests, after.requests);
-  // Later steps in flight keep from the tier what has left it.
+  // Later steps in flight keep from the tier what has left it. The rest of the
+  // state has the copies that the engine is yet to be told to forget.
   if (scenario.options.max_steps_in_flight == 1 || after.swap_outs.empty()) {
-    EXPECT_EQ(twin.aftermath().state, after.state);
+    EXPECT_EQ(twin.aftermath().memory, after.memory);
   }
 }
 

@@ -212,6 +212,12 @@ void Ledger::OnEvict(RequestId request,
   report_->counts().evicted_again += commanded_.count(request);
 }
 
+void Ledger::OnWithdraw(uint64_t command) {
+  if (commands_.erase(command) == 0) {
+    report_->Fail("command ", command, " was withdrawn, and did not wait");
+  }
+}
+
 void Ledger::OnReset() {
   for (int32_t i = 1; i < layout_.num_blocks; ++i) {
     if (CountHolders(BlockId{i}) == 0) blocks_[i].content.clear();

@@ -59,6 +59,7 @@ class Ledger {
   void OnCancel(RequestId request, const absl::Status& status,
                 const Effects& effects);
   void OnEvict(RequestId request, const absl::StatusOr<uint64_t>& number);
+  void OnWithdraw(uint64_t command);
   void OnPlan(const StepPlan& plan);
   void OnResult(const StepResult& result, const absl::Status& status,
                 const Effects& effects);

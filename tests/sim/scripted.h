@@ -67,6 +67,7 @@ struct Aftermath {
   StepId step{0};         // that was answered, or would have been
   uint64_t state = 0;     // hashes: FutureHash
   uint64_t requests = 0;  // of these alone
+  uint64_t memory = 0;    // of the block manager alone
   SchedulerStats stats;
   // Commands that were answered with an error, and requests that failed.
   std::set<uint64_t> commands;

@@ -67,6 +67,7 @@ void Scripted::NoteAftermath(StepId step) {
   aftermath_ = {.step = step,
                 .state = scheduler_.FutureHash(),
                 .requests = scheduler_.RequestsHash(),
+                .memory = scheduler_.manager().StateHash(),
                 .stats = scheduler_.stats(),
                 .commands = {},
                 .failed = {},

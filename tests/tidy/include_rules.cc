@@ -58,17 +58,19 @@ const std::vector<Layer>& Layers() {
                        "proto"},
        .grpc = true,
        .threads_and_clocks = false},
-      // Where a client finds the daemon is the one thing of the server's that
-      // its peers share.
+      // Where a client finds the daemon, and how flags are checked, is all of
+      // the server's that its peers share.
       {.folder = "bench/engine",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
                        "kernels", "proto", "wire",
-                       "scheduler/server/default_address.h"},
+                       "scheduler/server/default_address.h",
+                       "scheduler/server/flag_checks.h"},
        .grpc = true},
       {.folder = "bench/evict",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
                        "kernels", "proto", "bench/engine",
-                       "scheduler/server/default_address.h"},
+                       "scheduler/server/default_address.h",
+                       "scheduler/server/flag_checks.h"},
        .grpc = true},
       // What a user of the library sees.
       {.folder = "examples",
