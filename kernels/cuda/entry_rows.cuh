@@ -60,6 +60,7 @@ SIMT_DEVICE void CopyEntryRows(const PagedPool& pool, const EntrySpan& entries,
     const int32_t element = i * 32 + LaneIndex();
     const int32_t row = element / kChunks;
     const int32_t chunk = element % kChunks;
+    // Shuffles take numbers: NOLINTNEXTLINE(performance-no-int-to-ptr)
     const char* const from = reinterpret_cast<const char*>(simt::Shuffle(
         reinterpret_cast<uint64_t>(row_address), static_cast<uint32_t>(row)));
     const bool live = begin + row < end;

@@ -63,10 +63,11 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
       End(ToGrpc(status));
       return;
     }
-    core_->Post(OpenClient{session_, self_,
-                           [self = shared_from_this()](absl::Status opened) {
-                             self->OnOpened(opened);
-                           }});
+    core_->Post(
+        OpenClient{session_, self_,
+                   [self = shared_from_this()](const absl::Status& opened) {
+                     self->OnOpened(opened);
+                   }});
   }
 
   // From the core thread.
@@ -274,9 +275,10 @@ grpc::ServerUnaryReactor* RequestService::Submit(
     reactor->Finish(ToGrpc(parsed.status()));
     return reactor;
   }
-  core_->Post(SubmitCommand{
-      request->client_session(), *std::move(parsed),
-      [reactor](absl::Status status) { reactor->Finish(ToGrpc(status)); }});
+  core_->Post(SubmitCommand{request->client_session(), *std::move(parsed),
+                            [reactor](const absl::Status& status) {
+                              reactor->Finish(ToGrpc(status));
+                            }});
   return reactor;
 }
 
@@ -293,9 +295,10 @@ grpc::ServerUnaryReactor* RequestService::Cancel(
     grpc::CallbackServerContext* context, const v1::CancelRequest* request,
     v1::CancelResponse* /*response*/) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  core_->Post(CancelCommand{
-      request->request_id(),
-      [reactor](absl::Status status) { reactor->Finish(ToGrpc(status)); }});
+  core_->Post(CancelCommand{request->request_id(),
+                            [reactor](const absl::Status& status) {
+                              reactor->Finish(ToGrpc(status));
+                            }});
   return reactor;
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <span>
 #include <utility>
@@ -203,8 +204,8 @@ void AttentionCase<T>::MakeLists() {
   Shuffle(&blocks, rng_);
   // Tables in an order of their own, as slots that sequences come and go in.
   const int32_t num_slots = num_sequences() + 1;
-  std::vector<int32_t> slots;
-  for (int32_t i = 0; i < num_slots; ++i) slots.push_back(i);
+  std::vector<int32_t> slots(num_slots);
+  std::iota(slots.begin(), slots.end(), 0);
   Shuffle(&slots, rng_);
   sequence_slots_.assign(slots.begin(), slots.begin() + num_sequences());
   for (const int32_t length : shape_.tail_lengths) {

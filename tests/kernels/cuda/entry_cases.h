@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "blockmgr/base/check.h"
@@ -117,8 +118,8 @@ EntryCase<T>::EntryCase(const EntryShape& shape, uint64_t seed)
     const int32_t length = lengths_[list / heads];
     const bool whole = shape.whole_window && size(list) >= shape.window;
     const int32_t kept = whole ? shape.window : 0;
-    std::vector<int32_t> others;
-    for (int32_t p = 0; p < length - kept; ++p) others.push_back(p);
+    std::vector<int32_t> others(length - kept);
+    std::iota(others.begin(), others.end(), 0);
     Shuffle(&others, rng);
     others.resize(size(list) - kept);
     for (int32_t p = length - kept; p < length; ++p) others.push_back(p);

@@ -40,9 +40,8 @@ class WindowRunner {
     const WindowParams params = Params(options);
     const uint32_t row_blocks =
         (rows_ / 16 + kernels.block_m_tiles - 1) / kernels.block_m_tiles;
-    const std::string error =
-        Launch(options, {splits(), row_blocks, lists()}, kernels.shared_bytes,
-               kernels.stats, params);
+    std::string error = Launch(options, {splits(), row_blocks, lists()},
+                               kernels.shared_bytes, kernels.stats, params);
     if (!error.empty()) return error;
     return Launch(options, {lists(), 3}, 0, MergeWindowStats, params);
   }
