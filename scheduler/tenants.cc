@@ -52,9 +52,9 @@ absl::Status Tenants::CheckSubmit(const std::string& name,
         "tenant '", name, "' is one too many: expected at most ",
         options_.max_tenants, " with requests at a time (max_tenants)"));
   }
-  static const Tenant kUnknown;
+  static const Tenant unknown;
   const Tenant& tenant =
-      found == names_.end() ? kUnknown : tenants_[Index(found->second)];
+      found == names_.end() ? unknown : tenants_[Index(found->second)];
   if (limits.max_requests > 0 && tenant.num_requests >= limits.max_requests) {
     return OverQuota(name, "max_requests", limits.max_requests,
                      tenant.num_requests, 1);

@@ -421,6 +421,7 @@ std::vector<float> AttentionCase<T>::AttentionOnCpu(
     query_offsets.push_back(query_offsets.back() + num_queries[s]);
   }
   std::vector<float> floats;
+  floats.reserve(queries.size());
   for (const T x : queries) floats.push_back(simt::ToFloat(x));
   std::vector<float> output(floats.size());
   backend.Attention({.layer = kLayer,

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -15,10 +16,10 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Of a row with this lse and a good one after it.
 AttentionError ErrorOfTwoRows(double expected, float lse) {
-  const simt::Half one = simt::FromFloat<simt::Half>(1.0f);
+  const std::vector<simt::Half> one = {simt::FromFloat<simt::Half>(1.0f)};
   ErrorSum sum;
-  sum.Add({.output = {1.0}, .lse = expected}, &one, lse);
-  sum.Add({.output = {1.0}, .lse = 2.0}, &one, 2.0f);
+  sum.Add({.output = {1.0}, .lse = expected}, one.data(), lse);
+  sum.Add({.output = {1.0}, .lse = 2.0}, one.data(), 2.0f);
   return sum.Get();
 }
 
@@ -35,11 +36,11 @@ TEST(ErrorSumTest, AGoodRowHidesNoBadOne) {
 }
 
 TEST(ErrorSumTest, AGoodRowHidesNoNanOutput) {
-  const simt::Half one = simt::FromFloat<simt::Half>(1.0f);
-  const simt::Half nan{0x7FFF};
+  const std::vector<simt::Half> one = {simt::FromFloat<simt::Half>(1.0f)};
+  const std::vector<simt::Half> nan = {simt::Half{0x7FFF}};
   ErrorSum sum;
-  sum.Add({.output = {1.0}, .lse = 2.0}, &nan, 2.0f);
-  sum.Add({.output = {1.0}, .lse = 2.0}, &one, 2.0f);
+  sum.Add({.output = {1.0}, .lse = 2.0}, nan.data(), 2.0f);
+  sum.Add({.output = {1.0}, .lse = 2.0}, one.data(), 2.0f);
   EXPECT_FALSE(sum.Get().relative <= 1.0);
 }
 

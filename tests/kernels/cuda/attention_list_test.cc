@@ -48,6 +48,7 @@ TEST(AttentionListTest, AddressesAreThoseOfTheLayoutInLargePools) {
   ASSERT_TRUE(layout.Validate().ok());
   const KvPoolLayout strides = KvPoolLayout::PageContiguous(layout);
   PoolView view;
+  // Never followed: NOLINTNEXTLINE(performance-no-int-to-ptr)
   view.base = reinterpret_cast<char*>(uintptr_t{1} << 20);
   view.layer_stride = strides.layer_stride;
   view.block_stride = strides.block_stride;

@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "blockmgr/base/check.h"
 #include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/decode_kernels.cuh"
 #include "kernels/cuda/decode_plan.cuh"
@@ -143,6 +144,7 @@ class FarPool {
                    Index(layout.page_block(page)) * kBlockStride +
                    layout.page_head(page) * view.head_stride +
                    slot % layout.page_size * view.token_stride;
+        BM_CHECK(from != nullptr);
         std::memcpy(to, from, view.row_bytes);
         std::memcpy(to + view.kv_stride, from + view.kv_stride, view.row_bytes);
       }

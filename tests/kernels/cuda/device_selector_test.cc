@@ -131,6 +131,7 @@ void ExpectSameCompaction(uint64_t seed, double ratio_of_last) {
         RaggedRegion::LayOut(layout, view, destinations, kept, cut);
     cpu->Move(PlanCompaction(layout, entries, keep, next).moves);
     std::vector<int32_t> held;
+    held.reserve(4);
     for (int32_t head = 0; head < 4; ++head) {
       held.push_back(next.num_held_pages(head));
     }

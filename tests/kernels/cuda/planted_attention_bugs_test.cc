@@ -58,11 +58,11 @@ std::string ProbeDecode(const simt::Schedule& schedule) {
   DecodeRunner<BF16> runner(shape, 1);
   for (const int32_t chunk_tiles : {0, 2}) {
     // So that some CTA holds two cut lists, and so that one cuts a chunk.
-    const std::string error = runner.Run({.num_ctas = chunk_tiles == 0 ? 3 : 4,
-                                          .chunk_tiles = chunk_tiles,
-                                          .schedule = schedule});
+    std::string error = runner.Run({.num_ctas = chunk_tiles == 0 ? 3 : 4,
+                                    .chunk_tiles = chunk_tiles,
+                                    .schedule = schedule});
     if (!error.empty()) return error;
-    const std::string differs = Differs(runner.Error());
+    std::string differs = Differs(runner.Error());
     if (!differs.empty()) return differs;
   }
   return "";
@@ -143,7 +143,7 @@ std::string ProbeKeys(const simt::Schedule& schedule) {
     }
   }
   KeyRunner<BF16> runner(&test);
-  const std::string error =
+  std::string error =
       runner.Run(KeyAnchor::kNormalized, KeyMetric::kDot, schedule);
   if (!error.empty()) return error;
   return Differs(runner.scores()[kSplitEntries], -20.0 / test.size(0), 1e-6);

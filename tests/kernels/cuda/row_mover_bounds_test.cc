@@ -289,8 +289,11 @@ TEST_P(LargePoolTest, GatherAndStage) {
 // Of what is beside the pool only addresses are formed: it would take the
 // emulator long to get there.
 TEST(RowMoverTest, AddressesBesideThePoolHave64Bits) {
+  // Neither is followed.
+  // NOLINTBEGIN(performance-no-int-to-ptr)
   char* const base = reinterpret_cast<char*>(uintptr_t{1} << 20);
   auto* const positions = reinterpret_cast<int32_t*>(uintptr_t{1} << 50);
+  // NOLINTEND(performance-no-int-to-ptr)
   uint32_t error = 0;
   for (const int64_t row :
        {int64_t{17}, (int64_t{1} << 24) + 18, (int64_t{5} << 31) + 19}) {
