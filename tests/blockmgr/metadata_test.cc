@@ -1,12 +1,8 @@
 // The bytes of metadata that a BlockManager reports are those it allocates. A
-// program of its own: it counts what operator new gives out.
+// program of its own: operator new is counted in it.
 
-#include <atomic>
-#include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <numeric>
 #include <span>
 #include <string>
@@ -16,45 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "blockmgr/block_manager.h"
-
-namespace {
-
-std::atomic<int64_t> live_bytes{0};
-
-// As asked for, kept in front of the memory.
-constexpr std::size_t kHeader = alignof(std::max_align_t);
-
-void* Allocate(std::size_t size) {
-  auto* memory = static_cast<char*>(std::malloc(size + kHeader));
-  if (memory == nullptr) std::abort();
-  *reinterpret_cast<std::size_t*>(memory) = size;
-  live_bytes += static_cast<int64_t>(size);
-  return memory + kHeader;
-}
-
-void Free(void* memory) {
-  if (memory == nullptr) return;
-  char* const begin = static_cast<char*>(memory) - kHeader;
-  live_bytes -= static_cast<int64_t>(*reinterpret_cast<std::size_t*>(begin));
-  std::free(begin);
-}
-
-}  // namespace
-
-// The other forms end up in these. Over-aligned types are not used here.
-void* operator new(std::size_t size) { return Allocate(size); }
-void* operator new[](std::size_t size) { return Allocate(size); }
-// Of std::stable_sort's memory: sanitizers would keep a form of their own.
-void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-  return Allocate(size);
-}
-void operator delete(void* memory, const std::nothrow_t&) noexcept {
-  Free(memory);
-}
-void operator delete(void* memory) noexcept { Free(memory); }
-void operator delete[](void* memory) noexcept { Free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { Free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { Free(memory); }
+#include "tests/testing/counted_new.h"
 
 namespace blockmgr {
 namespace {
@@ -79,18 +37,18 @@ class MetadataTest : public ::testing::Test {
   static constexpr int32_t kSequences = 32;
 
   MetadataTest() {
-    const int64_t before = live_bytes;
+    const int64_t before = AllocatedBytes();
     manager_ = std::make_unique<BlockManager>(Llama(kBlocks), kSequences, true);
     allocated_ =
-        live_bytes - before - static_cast<int64_t>(sizeof(BlockManager));
+        AllocatedBytes() - before - static_cast<int64_t>(sizeof(BlockManager));
   }
 
   // Whatever `change` allocates, and the caller does not keep, is metadata.
   template <typename Change>
   void Do(const Change& change) {
-    const int64_t before = live_bytes;
+    const int64_t before = AllocatedBytes();
     change();
-    allocated_ += live_bytes - before;
+    allocated_ += AllocatedBytes() - before;
   }
 
   void ExpectReportIsTrue(const char* when) {
@@ -151,12 +109,12 @@ class MetadataTest : public ::testing::Test {
 };
 
 TEST_F(MetadataTest, TheCounterCounts) {
-  const int64_t before = live_bytes;
+  const int64_t before = AllocatedBytes();
   auto numbers = std::make_unique<std::vector<int32_t>>(1000);
-  EXPECT_EQ(live_bytes - before,
+  EXPECT_EQ(AllocatedBytes() - before,
             static_cast<int64_t>(sizeof(std::vector<int32_t>)) + 4000);
   numbers.reset();
-  EXPECT_EQ(live_bytes, before);
+  EXPECT_EQ(AllocatedBytes(), before);
 }
 
 TEST_F(MetadataTest, OfAnEmptyPool) { ExpectReportIsTrue("at first"); }

@@ -1,49 +1,18 @@
 // A decode step allocates nothing. A program of its own: it counts every call
 // of operator new.
 
-#include <atomic>
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 
 #include "scheduler/scheduler.h"
+#include "tests/testing/counted_new.h"
 #include "tests/testing/test_requests.h"
-
-namespace {
-
-std::atomic<int64_t> num_allocations{0};
-
-void* Allocate(std::size_t size) {
-  num_allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(size)) return memory;
-  std::abort();
-}
-
-}  // namespace
-
-// The other forms end up in these. Over-aligned types are not used here.
-void* operator new(std::size_t size) { return Allocate(size); }
-void* operator new[](std::size_t size) { return Allocate(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
 
 namespace blockmgr {
 namespace {
-
-TEST(AllocationTest, TheCounterCounts) {
-  const int64_t before = num_allocations;
-  auto* memory = new std::vector<int32_t>(1000);
-  EXPECT_EQ(num_allocations - before, 2);
-  delete memory;
-}
 
 struct Case {
   bool prefix_caching = true;
@@ -211,13 +180,13 @@ void ExpectNoAllocations(const Case& c) {
   int64_t num_tokens = 0;
   int32_t num_evicting_steps = 0;
   for (int32_t i = 0; i < kNumPages * SteadyDecode::kPageSize; ++i) {
-    const int64_t before = num_allocations;
+    const int64_t before = NumAllocations();
     decode.Step();
     num_tokens += static_cast<int64_t>(decode.num_tokens());
     if (decode.has_evictions()) {
       ++num_evicting_steps;
     } else {
-      allocations += num_allocations - before;
+      allocations += NumAllocations() - before;
     }
   }
   EXPECT_EQ(allocations, 0);
@@ -330,13 +299,13 @@ TEST(AllocationTest, NoneWithAQueueThatLacksBlocks) {
 TEST(AllocationTest, NoneInASteadyStepWithDrafts) {
   SteadyDecode decode({.num_drafts = 2});
   for (int32_t i = 0; i < 9 * SteadyDecode::kPageSize; ++i) decode.Step();
-  const int64_t before = num_allocations;
+  const int64_t before = NumAllocations();
   int64_t num_tokens = 0;
   for (int32_t i = 0; i < 4 * SteadyDecode::kPageSize; ++i) {
     decode.Step();
     num_tokens += static_cast<int64_t>(decode.num_tokens());
   }
-  const int64_t allocations = num_allocations - before;
+  const int64_t allocations = NumAllocations() - before;
   EXPECT_EQ(allocations, 0);
   EXPECT_EQ(num_tokens,
             4 * SteadyDecode::kPageSize * 2 * SteadyDecode::kNumRunning);
