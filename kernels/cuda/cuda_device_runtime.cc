@@ -178,6 +178,11 @@ class CudaRuntime final : public DeviceRuntime {
     Do("pooling",
        [&] { return LaunchPoolWindowScores(params, longest_list, stream_); });
   }
+  void AddDecodeAttention(const DecodeSumParams& params,
+                          int32_t longest_list) override {
+    Do("sums of decode attention",
+       [&] { return LaunchAddDecodeAttention(params, longest_list, stream_); });
+  }
   void FinishH2o(const H2oScoreParams& params, int32_t longest_list) override {
     Do("h2o",
        [&] { return LaunchFinishH2oScores(params, longest_list, stream_); });

@@ -28,8 +28,8 @@ int32_t RandomInt(Rng& rng, int32_t low, int32_t high);
 float RandomFloat(Rng& rng);
 std::vector<float> RandomFloats(Rng& rng, int64_t count);
 
-template <typename T>
-void Shuffle(std::vector<T>* values, Rng& rng) {
+template <typename Values>
+void Shuffle(Values* values, Rng& rng) {
   for (int32_t i = static_cast<int32_t>(values->size()) - 1; i > 0; --i) {
     std::swap((*values)[i], (*values)[RandomInt(rng, 0, i)]);
   }

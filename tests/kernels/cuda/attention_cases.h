@@ -1,6 +1,6 @@
-// Random ragged caches for the attention kernels under the emulator: a pool in
-// any of the layouts engines use, lists over shuffled pages, NaN in every slot
-// that is not live, and attention in float64 from the definition.
+// Random ragged caches for the attention kernels: a pool in any of the layouts
+// engines use, lists over shuffled pages, NaN in every slot that is not live,
+// and attention in float64 from the definition.
 #ifndef TESTS_KERNELS_CUDA_ATTENTION_CASES_H_
 #define TESTS_KERNELS_CUDA_ATTENTION_CASES_H_
 
@@ -20,6 +20,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/attention_lists.h"
 #include "kernels/cuda/simt.h"
+#include "tests/kernels/cuda/test_device.h"
 #include "tests/kernels/kernel_cases.h"
 
 namespace blockmgr {
@@ -69,6 +70,9 @@ class AttentionCase {
     return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
   }
   static constexpr int32_t kLayer = 1;
+  RowShape row_shape() const {
+    return {.type = ElementTypeOf<T>(), .head_dim = shape_.head_dim};
+  }
 
   AttentionLists Lists() const;
   PagedPool Pool();
@@ -81,7 +85,7 @@ class AttentionCase {
   }
   float Value(SlotIndex slot, bool is_value, int32_t element) const;
   void SetValue(SlotIndex slot, bool is_value, int32_t element, float value);
-  std::vector<T> RandomQueries(int64_t num_tokens);
+  SharedVector<T> RandomQueries(int64_t num_tokens);
   // Rows of a sequence before `row` become NaN, and pages that only they are on
   // get ids that no pool has.
   void DropBefore(int32_t sequence, int32_t row);
@@ -92,7 +96,7 @@ class AttentionCase {
   // num_queries[i] tokens of every sequence.
   std::vector<float> AttentionOnCpu(Backend& backend,
                                     const std::vector<int32_t>& num_queries,
-                                    const std::vector<T>& queries) const;
+                                    std::span<const T> queries) const;
   Rng& rng() { return rng_; }
 
  private:
@@ -104,15 +108,15 @@ class AttentionCase {
   ModelLayout layout_;
   KvPoolLayout strides_;
   int64_t base_ = 0;
-  std::vector<uint16_t> pool_;
-  std::vector<char*> layer_bases_;
-  std::vector<int32_t> sequence_slots_;
-  std::vector<int32_t> region_lengths_;
-  std::vector<int64_t> region_offsets_;
-  std::vector<int32_t> region_pages_;
-  std::vector<int32_t> tail_blocks_;
+  SharedVector<uint16_t> pool_;
+  SharedVector<char*> layer_bases_;
+  SharedVector<int32_t> sequence_slots_;
+  SharedVector<int32_t> region_lengths_;
+  SharedVector<int64_t> region_offsets_;
+  SharedVector<int32_t> region_pages_;
+  SharedVector<int32_t> tail_blocks_;
   int64_t tail_stride_ = 0;
-  std::vector<int32_t> tail_lengths_;
+  SharedVector<int32_t> tail_lengths_;
   std::vector<std::vector<SlotIndex>> slots_;
 };
 
@@ -331,8 +335,8 @@ void AttentionCase<T>::SetValue(SlotIndex slot, bool is_value, int32_t element,
 }
 
 template <typename T>
-std::vector<T> AttentionCase<T>::RandomQueries(int64_t num_tokens) {
-  std::vector<T> queries;
+SharedVector<T> AttentionCase<T>::RandomQueries(int64_t num_tokens) {
+  SharedVector<T> queries;
   const int64_t count = num_tokens * num_q_heads() * shape_.head_dim;
   for (int64_t i = 0; i < count; ++i) {
     queries.push_back(simt::FromFloat<T>(2.0f * RandomFloat(rng_)));
@@ -390,7 +394,7 @@ HeadAttention AttentionCase<T>::Reference(int32_t list, int64_t num_rows,
 template <typename T>
 std::vector<float> AttentionCase<T>::AttentionOnCpu(
     Backend& backend, const std::vector<int32_t>& num_queries,
-    const std::vector<T>& queries) const {
+    std::span<const T> queries) const {
   const int32_t heads = shape_.num_heads;
   const int32_t page_size = shape_.page_size;
   std::vector<TestSequence> sequences(num_sequences());

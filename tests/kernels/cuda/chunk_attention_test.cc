@@ -1,4 +1,4 @@
-// Chunk attention under the emulator, against float64 and the CPU backend.
+// Chunk attention, against float64 and the CPU backend.
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +11,7 @@
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/attention_checks.h"
 #include "tests/kernels/cuda/chunk_runner.h"
+#include "tests/kernels/cuda/test_device.h"
 
 namespace blockmgr {
 namespace {
@@ -24,7 +25,9 @@ AttentionShape ShapeWithTails(int32_t head_dim, int32_t group_size) {
   return shape;
 }
 
-TEST(ChunkAttentionTest, MatchesFloat64OnRaggedLists) {
+class ChunkAttentionTest : public DeviceTest {};
+
+TEST_F(ChunkAttentionTest, MatchesFloat64OnRaggedLists) {
   for (const int32_t group_size : {1, 3, 4}) {
     SCOPED_TRACE(group_size);
     ChunkRunner<simt::BFloat16> runner(ShapeWithTails(64, group_size),
@@ -37,7 +40,7 @@ TEST(ChunkAttentionTest, MatchesFloat64OnRaggedLists) {
   ExpectMatches(half, kHalfTolerance);
 }
 
-TEST(ChunkAttentionTest, MatchesFloat64AtOtherSizes) {
+TEST_F(ChunkAttentionTest, MatchesFloat64AtOtherSizes) {
   for (const int32_t head_dim : {128, 256}) {
     SCOPED_TRACE(head_dim);
     AttentionShape shape = ShapeWithTails(head_dim, 8);
@@ -53,7 +56,7 @@ TEST(ChunkAttentionTest, MatchesFloat64AtOtherSizes) {
   }
 }
 
-TEST(ChunkAttentionTest, NeedsNoRegions) {
+TEST_F(ChunkAttentionTest, NeedsNoRegions) {
   AttentionShape shape = ShapeWithTails(64, 2);
   shape.region_lengths = {};
   shape.tail_lengths = {130};
@@ -64,7 +67,7 @@ TEST(ChunkAttentionTest, NeedsNoRegions) {
 
 // Blocks of queries far from the first, over many tiles, where both ends are in
 // the middle of a page.
-TEST(ChunkAttentionTest, MatchesFloat64OnLongChunks) {
+TEST_F(ChunkAttentionTest, MatchesFloat64OnLongChunks) {
   for (const int32_t group_size : {1, 3}) {
     SCOPED_TRACE(group_size);
     const int32_t num_queries = group_size == 1 ? 2048 : 300;
@@ -79,7 +82,7 @@ TEST(ChunkAttentionTest, MatchesFloat64OnLongChunks) {
   }
 }
 
-TEST(ChunkAttentionTest, MatchesFloat64WithOneHugeHead) {
+TEST_F(ChunkAttentionTest, MatchesFloat64WithOneHugeHead) {
   AttentionShape shape = ShapeWithTails(64, 3);
   shape.region_lengths = {3, 1500, 0, 20};
   shape.tail_lengths = {90, 33};
@@ -89,7 +92,7 @@ TEST(ChunkAttentionTest, MatchesFloat64WithOneHugeHead) {
 }
 
 // Prompt tokens in one chunk or in two give the same bits.
-TEST(ChunkAttentionTest, ChunksDoNotMatter) {
+TEST_F(ChunkAttentionTest, ChunksDoNotMatter) {
   AttentionShape shape = ShapeWithTails(64, 3);
   shape.region_lengths = {50, 7, 0, 20};
   shape.tail_lengths = {90, 33};
@@ -111,7 +114,7 @@ AttentionShape ShapeWithWindow(int32_t page_size, int32_t window) {
   return shape;
 }
 
-TEST(ChunkAttentionTest, ReadsNoMoreThanTheWindow) {
+TEST_F(ChunkAttentionTest, ReadsNoMoreThanTheWindow) {
   for (const int32_t page_size : {16, 32}) {
     for (const int32_t window : {1, 16, 63, 64, 130}) {
       SCOPED_TRACE(window);
@@ -126,7 +129,7 @@ TEST(ChunkAttentionTest, ReadsNoMoreThanTheWindow) {
 }
 
 // Nor what other tokens of the chunk see, and pages leave meanwhile.
-TEST(ChunkAttentionTest, ChunksDoNotMatterUnderAWindow) {
+TEST_F(ChunkAttentionTest, ChunksDoNotMatterUnderAWindow) {
   for (const int32_t window : {5, 70, 1000}) {
     SCOPED_TRACE(window);
     ChunkRunner<simt::BFloat16> runner(ShapeWithWindow(16, window), {150, 101},
@@ -153,13 +156,13 @@ TEST(ChunkAttentionTest, ChunksDoNotMatterUnderAWindow) {
   EXPECT_EQ(most.Bits(), all.Bits());
 }
 
-TEST(ChunkAttentionTest, AgreesWithTheCpuBackendUnderAWindow) {
+TEST_F(ChunkAttentionTest, AgreesWithTheCpuBackendUnderAWindow) {
   ChunkRunner<simt::BFloat16> runner(ShapeWithWindow(16, 50), {12, 33}, 12);
   ASSERT_EQ(runner.Run({}), "");
   ExpectAgreesWithCpu(runner, {12, 33}, kBFloat16Tolerance);
 }
 
-TEST(ChunkAttentionTest, SchedulesDoNotMatter) {
+TEST_F(ChunkAttentionTest, SchedulesDoNotMatter) {
   AttentionShape shape = ShapeWithTails(64, 4);
   ChunkRunner<simt::BFloat16> runner(shape, {19, 1, 20}, 6);
   ASSERT_EQ(runner.Run({}), "");
@@ -173,7 +176,7 @@ TEST(ChunkAttentionTest, SchedulesDoNotMatter) {
   }
 }
 
-TEST(ChunkAttentionTest, NanInALiveRowReachesThoseWhoSeeIt) {
+TEST_F(ChunkAttentionTest, NanInALiveRowReachesThoseWhoSeeIt) {
   AttentionShape shape = ShapeWithTails(64, 2);
   shape.region_lengths = {};
   shape.tail_lengths = {40};
@@ -189,7 +192,7 @@ TEST(ChunkAttentionTest, NanInALiveRowReachesThoseWhoSeeIt) {
   }
 }
 
-TEST(ChunkAttentionTest, AgreesWithTheCpuBackend) {
+TEST_F(ChunkAttentionTest, AgreesWithTheCpuBackend) {
   AttentionShape shape = ShapeWithTails(64, 3);
   shape.region_lengths = {50, 7, 0, 21};
   shape.tail_lengths = {30, 33};

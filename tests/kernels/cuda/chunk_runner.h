@@ -1,4 +1,4 @@
-// Runs chunk attention under the emulator on an AttentionCase.
+// Runs chunk attention on an AttentionCase.
 #ifndef TESTS_KERNELS_CUDA_CHUNK_RUNNER_H_
 #define TESTS_KERNELS_CUDA_CHUNK_RUNNER_H_
 
@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "kernels/cuda/chunk_attention.h"
-#include "kernels/cuda/chunk_kernel.cuh"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/attention_cases.h"
+#include "tests/kernels/cuda/test_device.h"
 
 namespace blockmgr {
 
@@ -30,8 +30,7 @@ class ChunkRunner {
                 std::numeric_limits<float>::quiet_NaN());
   }
 
-  // All queries. Returns what the emulator found, or "". Outputs are poisoned
-  // before.
+  // All queries. Returns what went wrong, or "". Outputs are poisoned before.
   std::string Run(const simt::Schedule& schedule) {
     std::ranges::fill(output_, T{0x7FFF});
     std::ranges::fill(lse_, std::numeric_limits<float>::quiet_NaN());
@@ -52,29 +51,16 @@ class ChunkRunner {
   }
 
   AttentionCase<T>& test() { return test_; }
-  const std::vector<T>& queries() const { return queries_; }
+  const SharedVector<T>& queries() const { return queries_; }
   const std::vector<T>& output() const { return output_; }
   const std::vector<float>& lse() const { return lse_; }
   int64_t bank_conflicts() const { return bank_conflicts_; }
 
  private:
-  template <int kDim>
-  simt::LaunchReport Launch(const simt::Schedule& schedule,
-                            const simt::Grid& grid, const ChunkParams& params) {
-    return simt::Launch(schedule,
-                        {.grid = grid,
-                         .threads = kChunkThreads,
-                         .shared_bytes = ChunkShape<T, kDim>::kSharedBytes},
-                        params.lists.window > 0
-                            ? ChunkAttention<T, kDim, true>
-                            : ChunkAttention<T, kDim, false>,
-                        params);
-  }
-
   AttentionCase<T> test_;
   std::vector<int32_t> num_queries_;
   std::vector<int32_t> query_offsets_ = {0};
-  std::vector<T> queries_;
+  SharedVector<T> queries_;
   std::vector<T> output_;
   std::vector<float> lse_;
   int64_t bank_conflicts_ = 0;
@@ -91,11 +77,11 @@ std::string ChunkRunner<T>::RunPart(const std::vector<int32_t>& begins,
   params.pool = test_.Pool();
   // Tails that end with the last query of the part; queries side by side.
   const int32_t num_slots = test_.num_sequences() + 1;
-  std::vector<int32_t> tail_lengths(params.lists.tail_lengths,
-                                    params.lists.tail_lengths + num_slots);
-  std::vector<int32_t> offsets = {0};
-  std::vector<int32_t> block_offsets = {0};
-  std::vector<T> queries;
+  SharedVector<int32_t> tail_lengths(params.lists.tail_lengths,
+                                     params.lists.tail_lengths + num_slots);
+  SharedVector<int32_t> offsets = {0};
+  SharedVector<int32_t> block_offsets = {0};
+  SharedVector<T> queries;
   for (int32_t s = 0; s < test_.num_sequences(); ++s) {
     tail_lengths[params.lists.sequence_slots[s]] -= num_queries_[s] - ends[s];
     const int32_t count = ends[s] - begins[s];
@@ -106,9 +92,9 @@ std::string ChunkRunner<T>::RunPart(const std::vector<int32_t>& begins,
         queries_.begin() + (query_offsets_[s] + begins[s]) * token_size;
     queries.insert(queries.end(), first, first + count * token_size);
   }
-  std::vector<T> output(queries.size(), T{0x7FFF});
-  std::vector<float> lse(queries.size() / shape.head_dim,
-                         std::numeric_limits<float>::quiet_NaN());
+  SharedVector<T> output(queries.size(), T{0x7FFF});
+  SharedVector<float> lse(queries.size() / shape.head_dim,
+                          std::numeric_limits<float>::quiet_NaN());
   params.lists.tail_lengths = tail_lengths.data();
   params.query_offsets = offsets.data();
   params.block_offsets = block_offsets.data();
@@ -117,12 +103,9 @@ std::string ChunkRunner<T>::RunPart(const std::vector<int32_t>& begins,
   params.lse = lse.data();
   params.group_size = shape.group_size;
   params.scale = test_.scale();
-  const simt::Grid grid = {static_cast<uint32_t>(block_offsets.back()),
-                           static_cast<uint32_t>(shape.num_heads)};
-  const simt::LaunchReport report =
-      shape.head_dim == 64    ? Launch<64>(schedule, grid, params)
-      : shape.head_dim == 128 ? Launch<128>(schedule, grid, params)
-                              : Launch<256>(schedule, grid, params);
+  const KernelReport report = RunKernels(schedule, [&](DeviceRuntime& device) {
+    device.Chunk(params, test_.row_shape(), block_offsets.back());
+  });
   bank_conflicts_ = report.bank_conflicts;
   for (int32_t s = 0; s < test_.num_sequences(); ++s) {
     const int64_t to = query_offsets_[s] + begins[s];

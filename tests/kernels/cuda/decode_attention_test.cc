@@ -1,5 +1,4 @@
-// Decode attention under the emulator, against float64.
-#include <sys/mman.h>
+// Decode attention, against float64.
 
 #include <algorithm>
 #include <cmath>
@@ -13,19 +12,20 @@
 
 #include "blockmgr/base/check.h"
 #include "kernels/cuda/decode_attention.h"
-#include "kernels/cuda/decode_kernels.cuh"
-#include "kernels/cuda/decode_plan.cuh"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/attention_cases.h"
 #include "tests/kernels/cuda/attention_checks.h"
 #include "tests/kernels/cuda/decode_runner.h"
+#include "tests/kernels/cuda/test_device.h"
 
 namespace blockmgr {
 namespace {
 
 using Order = simt::Schedule::Order;
 
-TEST(DecodeAttentionTest, MatchesFloat64OnRaggedLists) {
+class DecodeAttentionTest : public DeviceTest {};
+
+TEST_F(DecodeAttentionTest, MatchesFloat64OnRaggedLists) {
   for (const int32_t group_size : {1, 3, 4, 8}) {
     SCOPED_TRACE(group_size);
     DecodeRunner<simt::BFloat16> runner(RaggedShape(128, group_size), 1);
@@ -63,12 +63,12 @@ void CheckEveryShape(double tolerance) {
   }
 }
 
-TEST(DecodeAttentionTest, MatchesFloat64AtEveryShape) {
+TEST_F(DecodeAttentionTest, MatchesFloat64AtEveryShape) {
   CheckEveryShape<simt::BFloat16>(kBFloat16Tolerance);
   CheckEveryShape<simt::Half>(kHalfTolerance);
 }
 
-TEST(DecodeAttentionTest, MatchesFloat64AtOtherRowSizes) {
+TEST_F(DecodeAttentionTest, MatchesFloat64AtOtherRowSizes) {
   for (const int32_t head_dim : {64, 256}) {
     SCOPED_TRACE(head_dim);
     DecodeRunner<simt::BFloat16> runner(RaggedShape(head_dim, 5), 3);
@@ -77,7 +77,7 @@ TEST(DecodeAttentionTest, MatchesFloat64AtOtherRowSizes) {
   }
 }
 
-TEST(DecodeAttentionTest, MatchesFloat64WithSixteenQueryHeads) {
+TEST_F(DecodeAttentionTest, MatchesFloat64WithSixteenQueryHeads) {
   for (const int32_t head_dim : {64, 128, 256}) {
     SCOPED_TRACE(head_dim);
     AttentionShape shape = RaggedShape(head_dim, 16);
@@ -107,7 +107,7 @@ void CheckTensorsOfEngines(double tolerance) {
   }
 }
 
-TEST(DecodeAttentionTest, ReadsTheTensorsOfEngines) {
+TEST_F(DecodeAttentionTest, ReadsTheTensorsOfEngines) {
   CheckTensorsOfEngines<simt::BFloat16>(kBFloat16Tolerance);
   CheckTensorsOfEngines<simt::Half>(kHalfTolerance);
 }
@@ -118,12 +118,9 @@ class FarPool {
  public:
   explicit FarPool(AttentionCase<simt::BFloat16>& test)
       : num_bytes_(test.layout().num_layers * test.layout().num_blocks *
-                   kBlockStride) {
+                   kBlockStride),
+        memory_(static_cast<char*>(AllocateShared(num_bytes_))) {
     const PagedPool near = test.Pool();
-    void* memory = mmap(nullptr, num_bytes_, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) return;
-    memory_ = static_cast<char*>(memory);
     const int64_t layer_bytes = test.layout().num_blocks * kBlockStride;
     PoolView view = near.view;
     view.block_stride = kBlockStride;
@@ -150,24 +147,21 @@ class FarPool {
       }
     }
   }
-  ~FarPool() {
-    if (memory_ != nullptr) munmap(memory_, num_bytes_);
-  }
+  ~FarPool() { FreeShared(memory_, num_bytes_); }
   FarPool(const FarPool&) = delete;
   FarPool& operator=(const FarPool&) = delete;
 
-  bool is_mapped() const { return memory_ != nullptr; }
   const PagedPool& pool() const { return pool_; }
 
  private:
   static constexpr int64_t kBlockStride = (int64_t{1} << 30) + 4096;
-  const int64_t num_bytes_;
-  char* memory_ = nullptr;
-  std::vector<char*> layer_bases_;
+  const std::size_t num_bytes_;
+  char* const memory_;
+  SharedVector<char*> layer_bases_;
   PagedPool pool_;
 };
 
-TEST(DecodeAttentionTest, OffsetsBeyond32BitsAreRight) {
+TEST_F(DecodeAttentionTest, OffsetsBeyond32BitsAreRight) {
   for (const PoolOrderInMemory order :
        {PoolOrderInMemory::kPages, PoolOrderInMemory::kHnd}) {
     AttentionShape shape = RaggedShape(64, 4);
@@ -177,13 +171,12 @@ TEST(DecodeAttentionTest, OffsetsBeyond32BitsAreRight) {
     ExpectMatches(runner, kBFloat16Tolerance);
     const auto expected = runner.Bits();
     const FarPool far(runner.test());
-    ASSERT_TRUE(far.is_mapped());
     ASSERT_EQ(runner.Run({.num_ctas = 3, .pool = &far.pool()}), "");
     EXPECT_EQ(runner.Bits(), expected);
   }
 }
 
-TEST(DecodeAttentionTest, NeedsNoRegions) {
+TEST_F(DecodeAttentionTest, NeedsNoRegions) {
   AttentionShape shape = RaggedShape(64, 2);
   shape.region_lengths = {};
   shape.tail_lengths = {33, 1, 100};
@@ -202,7 +195,7 @@ AttentionShape TailWindowShape(int32_t page_size, int32_t window) {
   return shape;
 }
 
-TEST(DecodeAttentionTest, ReadsNoMoreThanTheWindow) {
+TEST_F(DecodeAttentionTest, ReadsNoMoreThanTheWindow) {
   for (const int32_t page_size : {16, 32}) {
     for (const int32_t window : {1, 16, 63, 64, 65, 130}) {
       SCOPED_TRACE(window);
@@ -222,7 +215,7 @@ TEST(DecodeAttentionTest, ReadsNoMoreThanTheWindow) {
   }
 }
 
-TEST(DecodeAttentionTest, AWindowOverEverythingChangesNoBit) {
+TEST_F(DecodeAttentionTest, AWindowOverEverythingChangesNoBit) {
   AttentionShape shape = TailWindowShape(16, 0);
   DecodeRunner<simt::BFloat16> all(shape, 16);
   shape.window = 300;
@@ -232,7 +225,7 @@ TEST(DecodeAttentionTest, AWindowOverEverythingChangesNoBit) {
   EXPECT_EQ(window.Bits(), all.Bits());
 }
 
-TEST(DecodeAttentionTest, EmptyListsGiveZeroAndMinusInfinity) {
+TEST_F(DecodeAttentionTest, EmptyListsGiveZeroAndMinusInfinity) {
   AttentionShape shape = RaggedShape(64, 4);
   shape.region_lengths = {0, 20, 0, 0};
   shape.tail_lengths = {0, 0};
@@ -250,7 +243,7 @@ TEST(DecodeAttentionTest, EmptyListsGiveZeroAndMinusInfinity) {
   ExpectMatches(runner, kBFloat16Tolerance);
 }
 
-TEST(DecodeAttentionTest, SchedulesDoNotMatter) {
+TEST_F(DecodeAttentionTest, SchedulesDoNotMatter) {
   for (const int32_t chunk_tiles : {0, 1}) {
     AttentionShape shape = RaggedShape(64, 4);
     shape.region_lengths = {0, 300, 33, 0};
@@ -270,7 +263,7 @@ TEST(DecodeAttentionTest, SchedulesDoNotMatter) {
 }
 
 // One list as long as all others together, and more CTAs than tiles.
-TEST(DecodeAttentionTest, OneHugeHeadIsSharedByAllCtas) {
+TEST_F(DecodeAttentionTest, OneHugeHeadIsSharedByAllCtas) {
   AttentionShape shape = RaggedShape(64, 8);
   shape.region_lengths = {10, 900, 3, 0};
   shape.tail_lengths = {5, 17};
@@ -285,28 +278,22 @@ TEST(DecodeAttentionTest, OneHugeHeadIsSharedByAllCtas) {
   ExpectMatches(runner, kBFloat16Tolerance);
 }
 
-// Parts for every warp of the merge, more than one each and fewer than one, and
-// query heads for every block of it.
-TEST(DecodeAttentionTest, PartsAreMergedByAnyNumberOfBlocks) {
-  AttentionShape shape = RaggedShape(128, 5);
-  shape.region_lengths = {700, 150, 33, 0, 90, 460};
-  shape.tail_lengths = {5, 90, 17};
-  DecodeRunner<simt::BFloat16> runner(shape, 19);
+// The merge has one block for a list then.
+TEST_F(DecodeAttentionTest, MatchesFloat64WithOverAThousandLists) {
+  AttentionShape shape = RaggedShape(64, 2);
+  shape.region_lengths.assign(2 * 513, 3);
+  shape.tail_lengths.assign(513, 2);
+  // Some that are cut, in all modes.
+  shape.region_lengths[6] = 900;
+  shape.region_lengths[1025] = 300;
+  DecodeRunner<simt::BFloat16> runner(shape, 20);
   for (const int32_t chunk_tiles : {0, 1}) {
-    SCOPED_TRACE(chunk_tiles);
-    DecodeOptions options{.num_ctas = 23, .chunk_tiles = chunk_tiles};
-    ASSERT_EQ(runner.Run(options), "");
+    ASSERT_EQ(runner.Run({.num_ctas = 50, .chunk_tiles = chunk_tiles}), "");
     ExpectMatches(runner, kBFloat16Tolerance);
-    const auto expected = runner.Bits();
-    for (const uint32_t merge_blocks : {2u, 5u}) {
-      options.merge_blocks = merge_blocks;
-      ASSERT_EQ(runner.Run(options), "");
-      EXPECT_EQ(runner.Bits(), expected) << merge_blocks;
-    }
   }
 }
 
-TEST(DecodeAttentionTest, InChunksTheBatchDoesNotMatter) {
+TEST_F(DecodeAttentionTest, InChunksTheBatchDoesNotMatter) {
   AttentionShape shape = RaggedShape(64, 4);
   shape.region_lengths = {300, 7, 140, 64, 0, 200};
   shape.tail_lengths = {19, 80, 3};
@@ -353,12 +340,12 @@ void CheckLiveLogits() {
   }
 }
 
-TEST(DecodeAttentionTest, WritesLogitsOfLiveRanksOnly) {
+TEST_F(DecodeAttentionTest, WritesLogitsOfLiveRanksOnly) {
   CheckLiveLogits<simt::BFloat16>();
   CheckLiveLogits<simt::Half>();
 }
 
-TEST(DecodeAttentionTest, NanInALiveRowReachesItsListOnly) {
+TEST_F(DecodeAttentionTest, NanInALiveRowReachesItsListOnly) {
   AttentionShape shape = RaggedShape(64, 2);
   shape.region_lengths = {20, 170, 0, 30};
   shape.tail_lengths = {19, 3};
@@ -374,12 +361,12 @@ TEST(DecodeAttentionTest, NanInALiveRowReachesItsListOnly) {
 }
 
 // More lists than the planning block has threads.
-TEST(DecodeAttentionTest, DevicePlansAsTheHostDoes) {
+TEST_F(DecodeAttentionTest, DevicePlansAsTheHostDoes) {
   Rng rng(15);
   constexpr int32_t kSequences = 700;
-  std::vector<int32_t> regions;
-  std::vector<int32_t> tails;
-  std::vector<int32_t> slots;
+  SharedVector<int32_t> regions;
+  SharedVector<int32_t> tails;
+  SharedVector<int32_t> slots;
   for (int32_t s = 0; s < kSequences; ++s) {
     slots.push_back(s);
     tails.push_back(RandomInt(rng, 0, 3) == 0 ? 0 : RandomInt(rng, 0, 300));
@@ -397,14 +384,13 @@ TEST(DecodeAttentionTest, DevicePlansAsTheHostDoes) {
     params.lists.window = with_regions ? 0 : 100;
     params.lists.tail_lengths = tails.data();
     params.num_heads = MakeDivider(3);
-    std::vector<int32_t> offsets(kSequences * 3 + 1, -1);
+    SharedVector<int32_t> offsets(kSequences * 3 + 1, -1);
     params.tile_offsets = offsets.data();
-    ASSERT_EQ(simt::Launch({.order = Order::kRandom, .seed = 1},
-                           {.threads = kDecodePlanThreads,
-                            .shared_bytes = kDecodePlanSharedBytes},
-                           PlanDecode, params)
-                  .error,
-              "");
+    ASSERT_EQ(
+        RunKernels({.order = Order::kRandom, .seed = 1},
+                   [&](DeviceRuntime& device) { device.PlanDecode(params); })
+            .error,
+        "");
     int32_t expected = 0;
     for (int32_t list = 0; list < kSequences * 3; ++list) {
       ASSERT_EQ(offsets[list], expected) << list;
@@ -416,7 +402,7 @@ TEST(DecodeAttentionTest, DevicePlansAsTheHostDoes) {
   }
 }
 
-TEST(DecodeAttentionTest, AgreesWithTheCpuBackend) {
+TEST_F(DecodeAttentionTest, AgreesWithTheCpuBackend) {
   AttentionShape shape = RaggedShape(64, 3);
   shape.tail_lengths = {19, 1, 64};
   DecodeRunner<simt::BFloat16> runner(shape, 14);
@@ -425,7 +411,7 @@ TEST(DecodeAttentionTest, AgreesWithTheCpuBackend) {
 }
 
 // Rows are read without two of them in one bank.
-TEST(DecodeAttentionTest, FragmentsHaveNoBankConflicts) {
+TEST_F(DecodeAttentionTest, FragmentsHaveNoBankConflicts) {
   for (const int32_t head_dim : {64, 128, 256}) {
     AttentionShape shape = RaggedShape(head_dim, 4);
     shape.region_lengths = {};

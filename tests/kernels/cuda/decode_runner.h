@@ -1,4 +1,4 @@
-// Runs decode attention under the emulator on an AttentionCase.
+// Runs decode attention on an AttentionCase.
 #ifndef TESTS_KERNELS_CUDA_DECODE_RUNNER_H_
 #define TESTS_KERNELS_CUDA_DECODE_RUNNER_H_
 
@@ -12,16 +12,15 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/decode_attention.h"
-#include "kernels/cuda/decode_kernels.cuh"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/attention_cases.h"
+#include "tests/kernels/cuda/test_device.h"
 
 namespace blockmgr {
 
 struct DecodeOptions {
   int32_t num_ctas = 1;
   int32_t chunk_tiles = 0;
-  uint32_t merge_blocks = 1;  // that share a list's query heads
   bool with_logits = false;
   // Of the case; -1: all from the first on.
   int32_t first_sequence = 0;
@@ -37,8 +36,8 @@ class DecodeRunner {
       : test_(shape, seed),
         queries_(test_.RandomQueries(test_.num_sequences())) {}
 
-  // Both kernels; returns what the emulator found, or "". Outputs, workspace
-  // and logits are poisoned before.
+  // Both kernels; returns what went wrong, or "". Outputs, workspace and
+  // logits are poisoned before.
   std::string Run(const DecodeOptions& options);
   AttentionError Error() const;
   // Of the last run, output and lse.
@@ -54,43 +53,24 @@ class DecodeRunner {
   void CheckLogits() const;
 
   AttentionCase<T>& test() { return test_; }
-  const std::vector<T>& queries() const { return queries_; }
-  const std::vector<T>& output() const { return output_; }
-  const std::vector<float>& lse() const { return lse_; }
-  const std::vector<float>& logits() const { return logits_; }
-  const std::vector<int32_t>& tile_offsets() const { return tile_offsets_; }
+  const SharedVector<T>& queries() const { return queries_; }
+  const SharedVector<T>& output() const { return output_; }
+  const SharedVector<float>& lse() const { return lse_; }
+  const SharedVector<float>& logits() const { return logits_; }
+  const SharedVector<int32_t>& tile_offsets() const { return tile_offsets_; }
   int64_t bank_conflicts() const { return bank_conflicts_; }
+  // For one launch; its arrays are the runner's.
   DecodeParams Params(const DecodeOptions& options);
 
  private:
-  using Kernel = void (*)(DecodeParams);
-  struct Kernels {
-    Kernel attention = nullptr;
-    Kernel merge = nullptr;
-    std::size_t shared_bytes = 0;
-    std::size_t merge_bytes = 0;
-  };
-  template <int kDim>
-  static Kernels Find(int32_t group_size) {
-    if (group_size <= 8) {
-      return {DecodeAttention<T, kDim, 1>, MergeDecodeAttention<T, kDim>,
-              DecodeShape<T, kDim, 1>::kSharedBytes,
-              MergeShape<kDim>::kSharedBytes};
-    }
-    return {DecodeAttention<T, kDim, 2>, MergeDecodeAttention<T, kDim>,
-            DecodeShape<T, kDim, 2>::kSharedBytes,
-            MergeShape<kDim>::kSharedBytes};
-  }
-
   AttentionCase<T> test_;
-  std::vector<T> queries_;
-  std::vector<T> output_;
-  std::vector<float> lse_;
-  std::vector<float> logits_;
-  std::vector<int32_t> tile_offsets_;
-  std::vector<int32_t> sequence_slots_;
-  std::vector<float> partial_output_;
-  std::vector<float> partial_stats_;
+  SharedVector<T> queries_;
+  SharedVector<T> output_;
+  SharedVector<float> lse_;
+  SharedVector<float> logits_;
+  SharedVector<int32_t> tile_offsets_;
+  SharedVector<float> partial_output_;
+  SharedVector<float> partial_stats_;
   int64_t bank_conflicts_ = 0;
 };
 
@@ -143,25 +123,11 @@ DecodeParams DecodeRunner<T>::Params(const DecodeOptions& options) {
 template <typename T>
 std::string DecodeRunner<T>::Run(const DecodeOptions& options) {
   const DecodeParams params = Params(options);
-  const AttentionShape& shape = test_.shape();
-  const Kernels kernels = shape.head_dim == 64    ? Find<64>(shape.group_size)
-                          : shape.head_dim == 128 ? Find<128>(shape.group_size)
-                                                  : Find<256>(shape.group_size);
-  const simt::LaunchReport attention =
-      simt::Launch(options.schedule,
-                   {.grid = {static_cast<uint32_t>(options.num_ctas)},
-                    .threads = kDecodeThreads,
-                    .shared_bytes = kernels.shared_bytes},
-                   kernels.attention, params);
-  bank_conflicts_ = attention.bank_conflicts;
-  if (!attention.ok()) return attention.error;
-  const uint32_t num_lists = params.lists.num_sequences * shape.num_heads;
-  return simt::Launch(options.schedule,
-                      {.grid = {num_lists, options.merge_blocks},
-                       .threads = kDecodeThreads,
-                       .shared_bytes = kernels.merge_bytes},
-                      kernels.merge, params)
-      .error;
+  const KernelReport report = RunKernels(
+      options.schedule,
+      [&](DeviceRuntime& device) { device.Decode(params, test_.row_shape()); });
+  bank_conflicts_ = report.bank_conflicts;
+  return report.error;
 }
 
 template <typename T>

@@ -1,5 +1,5 @@
 // CudaBackend next to CpuBackend, for tests that run on whatever device the
-// program has: the emulator (emulated_device.cc) or a GPU (gpu_device.cc).
+// program has.
 #ifndef TESTS_KERNELS_CUDA_DEVICE_CASES_H_
 #define TESTS_KERNELS_CUDA_DEVICE_CASES_H_
 
@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,34 +15,10 @@
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/model_layout.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/device_runtime.h"
+#include "tests/kernels/cuda/test_device.h"
 #include "tests/kernels/kernel_cases.h"
-#include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
-
-// Why the program has no device, or "".
-std::string WhyNoDevice();
-// REQUIRES: there is a device. The seed is the emulator's.
-std::unique_ptr<DeviceRuntime> MakeTestRuntime(uint64_t seed);
-// Factors on the lengths and on the number of cases.
-int32_t TestLengthFactor();
-int32_t TestCaseFactor();
-
-// How many random cases to run where the emulator affords `count`: sanitizers
-// make it several times slower.
-inline uint64_t NumCases(uint64_t count) {
-  return SlowCases(count) * static_cast<uint64_t>(TestCaseFactor());
-}
-
-class DeviceTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string why = WhyNoDevice(); !why.empty()) {
-      GTEST_SKIP() << "no GPU: " << why;
-    }
-  }
-};
 
 // A layout that kernels exist for; all of them in turn by `index`.
 inline ModelLayout DeviceLayout(Rng& rng, uint64_t index, int32_t num_blocks) {

@@ -46,6 +46,13 @@ void EmulatedRuntime::PoolWindow(const PoolParams& params,
   });
 }
 
+void EmulatedRuntime::AddDecodeAttention(const DecodeSumParams& params,
+                                         int32_t longest_list) {
+  Do([&](EmulatedLauncher& launch) {
+    return RunAddDecodeAttention(params, longest_list, launch);
+  });
+}
+
 void EmulatedRuntime::FinishH2o(const H2oScoreParams& params,
                                 int32_t longest_list) {
   Do([&](EmulatedLauncher& launch) {

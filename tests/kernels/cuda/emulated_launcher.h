@@ -2,7 +2,9 @@
 #ifndef TESTS_KERNELS_CUDA_EMULATED_LAUNCHER_H_
 #define TESTS_KERNELS_CUDA_EMULATED_LAUNCHER_H_
 
+#include <cstdint>
 #include <string>
+#include <utility>
 
 #include "kernels/cuda/launch_shapes.cuh"
 #include "kernels/cuda/simt_emulator.h"
@@ -19,20 +21,25 @@ class EmulatedLauncher {
   bool operator()(const LaunchSize& size, void (*kernel)(Params...),
                   const Arguments&... arguments) {
     if (size.x == 0 || size.y == 0 || size.z == 0) return true;
-    error_ = simt::Launch(schedule_,
-                          {.grid = {size.x, size.y, size.z},
-                           .threads = size.threads,
-                           .shared_bytes = size.shared_bytes},
-                          kernel, arguments...)
-                 .error;
+    simt::LaunchReport report =
+        simt::Launch(schedule_,
+                     {.grid = {size.x, size.y, size.z},
+                      .threads = size.threads,
+                      .shared_bytes = size.shared_bytes},
+                     kernel, arguments...);
+    bank_conflicts_ += report.bank_conflicts;
+    error_ = std::move(report.error);
     return error_.empty();
   }
 
   const std::string& error() const { return error_; }
+  // Of all launches.
+  int64_t bank_conflicts() const { return bank_conflicts_; }
 
  private:
   const simt::Schedule schedule_;
   std::string error_;
+  int64_t bank_conflicts_ = 0;
 };
 
 }  // namespace blockmgr

@@ -24,9 +24,13 @@ constexpr int32_t kDecodeCtas = 6;
 EmulatedRuntime::EmulatedRuntime(uint64_t seed, int64_t max_bytes)
     : seed_(seed), max_bytes_(max_bytes) {}
 
+EmulatedRuntime::EmulatedRuntime(const simt::Schedule& schedule)
+    : schedule_(schedule) {}
+
 EmulatedRuntime::~EmulatedRuntime() { BM_CHECK(memory_.empty()); }
 
 simt::Schedule EmulatedRuntime::NextSchedule() {
+  if (schedule_.has_value()) return *schedule_;
   seed_ = SplitMix64(seed_ + 1);
   return {static_cast<simt::Schedule::Order>(seed_ % 3), seed_};
 }

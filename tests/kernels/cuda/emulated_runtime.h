@@ -1,5 +1,5 @@
 // DeviceRuntime on the emulator: device memory is the host's, kernels run
-// there and then, under one schedule after another.
+// there and then, under one schedule after another, or under a given one.
 #ifndef TESTS_KERNELS_CUDA_EMULATED_RUNTIME_H_
 #define TESTS_KERNELS_CUDA_EMULATED_RUNTIME_H_
 
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include <absl/status/status.h>
@@ -23,6 +24,8 @@ class EmulatedRuntime : public DeviceRuntime {
   // Schedules follow from the seed. Allocations beyond `max_bytes` together
   // fail, and all memory must be free at the end.
   EmulatedRuntime(uint64_t seed, int64_t max_bytes);
+  // Every kernel under this schedule; no memory of its own.
+  explicit EmulatedRuntime(const simt::Schedule& schedule);
   ~EmulatedRuntime() override;
 
   const absl::Status& status() const override { return status_; }
@@ -47,6 +50,8 @@ class EmulatedRuntime : public DeviceRuntime {
   void WindowColumns(const WindowParams& params,
                      const RowShape& shape) override;
   void PoolWindow(const PoolParams& params, int32_t longest_list) override;
+  void AddDecodeAttention(const DecodeSumParams& params,
+                          int32_t longest_list) override;
   void FinishH2o(const H2oScoreParams& params, int32_t longest_list) override;
   void KeyScores(const KeyScoreParams& params, const RowShape& shape) override;
   void ValueNorms(const ValueNormParams& params, const RowShape& shape,
@@ -55,6 +60,8 @@ class EmulatedRuntime : public DeviceRuntime {
   void PlanMoves(const SelectMoves& moves) override;
 
   int64_t num_allocations() const { return num_allocations_; }
+  // See simt::LaunchReport; of all kernels together.
+  int64_t bank_conflicts() const { return bank_conflicts_; }
 
  private:
   struct Memory {
@@ -68,16 +75,19 @@ class EmulatedRuntime : public DeviceRuntime {
     if (!status_.ok()) return;
     EmulatedLauncher launcher(NextSchedule());
     if (!run(launcher)) status_ = Failure(launcher.error());
+    bank_conflicts_ += launcher.bank_conflicts();
   }
   simt::Schedule NextSchedule();
   static absl::Status Failure(const std::string& error);
   // Whether the range is inside one allocation; else it is a failure.
   bool CheckRange(const char* begin, int64_t bytes);
 
-  uint64_t seed_;
-  const int64_t max_bytes_;
+  uint64_t seed_ = 0;
+  const std::optional<simt::Schedule> schedule_;
+  const int64_t max_bytes_ = 0;
   int64_t num_bytes_ = 0;
   int64_t num_allocations_ = 0;
+  int64_t bank_conflicts_ = 0;
   absl::Status status_;
   std::map<const char*, Memory> memory_;
 };

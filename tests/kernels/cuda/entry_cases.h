@@ -1,5 +1,5 @@
-// Random entries of some sequences in one layer for the score kernels under the
-// emulator, and attention weights in float64 from the definition.
+// Random entries of some sequences in one layer for the score kernels, and
+// attention weights in float64 from the definition.
 #ifndef TESTS_KERNELS_CUDA_ENTRY_CASES_H_
 #define TESTS_KERNELS_CUDA_ENTRY_CASES_H_
 
@@ -16,6 +16,7 @@
 #include "kernels/cuda/entry_lists.h"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/attention_cases.h"
+#include "tests/kernels/cuda/test_device.h"
 #include "tests/kernels/kernel_cases.h"
 
 namespace blockmgr {
@@ -50,8 +51,8 @@ class EntryCase {
   int32_t size(int32_t list) const { return shape_.sizes[list]; }
   int32_t position(int64_t entry) const { return positions_[entry]; }
   SlotIndex slot(int64_t entry) const { return slots_[entry]; }
-  const std::vector<int32_t>& lengths() const { return lengths_; }
-  const std::vector<T>& queries() const { return queries_; }
+  const SharedVector<int32_t>& lengths() const { return lengths_; }
+  const SharedVector<T>& queries() const { return queries_; }
   int32_t LongestList() const {
     return *std::ranges::max_element(shape_.sizes);
   }
@@ -97,11 +98,11 @@ class EntryCase {
 
   EntryShape shape_;
   AttentionCase<T> cache_;
-  std::vector<int64_t> offsets_ = {0};
-  std::vector<SlotIndex> slots_;
-  std::vector<int32_t> positions_;
-  std::vector<int32_t> lengths_;
-  std::vector<T> queries_;
+  SharedVector<int64_t> offsets_ = {0};
+  SharedVector<SlotIndex> slots_;
+  SharedVector<int32_t> positions_;
+  SharedVector<int32_t> lengths_;
+  SharedVector<T> queries_;
 };
 
 template <typename T>

@@ -1,12 +1,17 @@
 // The device of tests that run on a GPU, where there is one.
+#include <cstddef>
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include <cuda_runtime_api.h>
+
+#include <absl/strings/str_cat.h>
+
 #include "blockmgr/base/check.h"
 #include "kernels/cuda/cuda_device_runtime.h"
-#include "tests/kernels/cuda/device_cases.h"
+#include "tests/kernels/cuda/test_device.h"
 #include "tests/testing/gpu_test.h"
 
 namespace blockmgr {
@@ -15,6 +20,7 @@ namespace {
 // compute-sanitizer is some hundred times slower: its run asks for the
 // emulator's sizes.
 int32_t FactorUnlessSmall(int32_t factor) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody changes the environment
   return std::getenv("BLOCKMGR_TEST_SMALL") == nullptr ? factor : 1;
 }
 
@@ -30,5 +36,29 @@ std::unique_ptr<DeviceRuntime> MakeTestRuntime(uint64_t) {
 
 int32_t TestLengthFactor() { return FactorUnlessSmall(40); }
 int32_t TestCaseFactor() { return FactorUnlessSmall(4); }
+
+// Managed: pages go to whoever touches them.
+void* AllocateShared(std::size_t bytes) {
+  void* memory = nullptr;
+  if (bytes > 0) BM_CHECK(cudaMallocManaged(&memory, bytes) == cudaSuccess);
+  return memory;
+}
+
+void FreeShared(void* memory, std::size_t) {
+  // A failed kernel's error comes up here again; RunKernels has reported it.
+  static_cast<void>(cudaFree(memory));
+}
+
+KernelReport RunKernels(const simt::Schedule&,
+                        const std::function<void(DeviceRuntime&)>& launch) {
+  const std::unique_ptr<DeviceRuntime> runtime = MakeTestRuntime(0);
+  launch(*runtime);
+  const cudaError_t error = cudaDeviceSynchronize();
+  if (!runtime->status().ok()) {
+    return {.error = std::string(runtime->status().message())};
+  }
+  if (error == cudaSuccess) return {};
+  return {.error = absl::StrCat("CUDA: ", cudaGetErrorString(error))};
+}
 
 }  // namespace blockmgr

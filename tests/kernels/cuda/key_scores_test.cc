@@ -1,4 +1,4 @@
-// keydiff and knorm under the emulator, against float64 and the CPU backend.
+// keydiff and knorm against float64 and the CPU backend.
 
 #include <algorithm>
 #include <cmath>
@@ -14,6 +14,7 @@
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/entry_cases.h"
 #include "tests/kernels/cuda/key_runner.h"
+#include "tests/kernels/cuda/test_device.h"
 
 namespace blockmgr {
 namespace {
@@ -111,7 +112,9 @@ void CheckKeyScores(int32_t head_dim) {
   }
 }
 
-TEST(KeyScoresTest, MatchFloat64) {
+class KeyScoresTest : public DeviceTest {};
+
+TEST_F(KeyScoresTest, MatchFloat64) {
   for (const int32_t head_dim : {64, 128, 256}) {
     SCOPED_TRACE(head_dim);
     CheckKeyScores<simt::BFloat16>(head_dim);
@@ -121,7 +124,7 @@ TEST(KeyScoresTest, MatchFloat64) {
 
 // A list of several splits among lists of one or none, which have no more than
 // their own to add up.
-TEST(KeyScoresTest, AnchorsCoverAllSplits) {
+TEST_F(KeyScoresTest, AnchorsCoverAllSplits) {
   EntryCase<simt::Half> test({.sizes = {2 * kSplitEntries + 90, 0, 5, 70}}, 2);
   // The last keys point elsewhere, so that leaving them out shows.
   for (int32_t e = 2 * kSplitEntries; e < test.size(0); ++e) {
@@ -134,7 +137,7 @@ TEST(KeyScoresTest, AnchorsCoverAllSplits) {
   ExpectNaive(test, runner, KeyAnchor::kRaw, KeyMetric::kEuclidean);
 }
 
-TEST(KeyScoresTest, AgreeWithTheCpuBackend) {
+TEST_F(KeyScoresTest, AgreeWithTheCpuBackend) {
   EntryCase<simt::BFloat16> test({.sizes = {70, 5, 130, 33}}, 3);
   KeyRunner<simt::BFloat16> runner(&test);
   const auto backend = test.MakeBackend();
@@ -158,7 +161,7 @@ TEST(KeyScoresTest, AgreeWithTheCpuBackend) {
   }
 }
 
-TEST(KeyScoresTest, ZeroKeyScoresZeroAndNanStaysInItsList) {
+TEST_F(KeyScoresTest, ZeroKeyScoresZeroAndNanStaysInItsList) {
   EntryCase<simt::BFloat16> test({.sizes = {40, 50}}, 4);
   for (int32_t i = 0; i < 64; ++i) {
     test.cache().SetValue(test.slot(3), false, i, 0.0f);
@@ -172,11 +175,11 @@ TEST(KeyScoresTest, ZeroKeyScoresZeroAndNanStaysInItsList) {
   }
 }
 
-TEST(KeyScoresTest, SchedulesDoNotMatter) {
+TEST_F(KeyScoresTest, SchedulesDoNotMatter) {
   EntryCase<simt::BFloat16> test({.head_dim = 128, .sizes = {140, 50}}, 5);
   KeyRunner<simt::BFloat16> runner(&test);
   ASSERT_EQ(runner.Run(KeyAnchor::kNormalized, KeyMetric::kCosine, {}), "");
-  const std::vector<float> expected = runner.scores();
+  const auto expected = runner.scores();
   for (uint64_t seed = 0; seed < 3; ++seed) {
     SCOPED_TRACE(seed);
     const simt::Schedule schedule = {

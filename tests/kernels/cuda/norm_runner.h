@@ -1,16 +1,15 @@
-// Runs sizes of projected values under the emulator on an EntryCase.
+// Runs sizes of projected values on an EntryCase.
 #ifndef TESTS_KERNELS_CUDA_NORM_RUNNER_H_
 #define TESTS_KERNELS_CUDA_NORM_RUNNER_H_
 
 #include <cstdint>
 #include <limits>
 #include <string>
-#include <vector>
 
 #include "kernels/cuda/simt.h"
-#include "kernels/cuda/value_norm_scores.cuh"
 #include "kernels/cuda/value_norm_scores.h"
 #include "tests/kernels/cuda/entry_cases.h"
+#include "tests/kernels/cuda/test_device.h"
 
 namespace blockmgr {
 
@@ -34,22 +33,8 @@ class NormRunner {
     }
   }
 
-  // Returns what the emulator found, or "".
+  // Returns what went wrong, or "".
   std::string Run(const NormOptions& options) {
-    const int32_t head_dim = test_.shape().head_dim;
-    return head_dim == 64    ? RunDim<64>(options)
-           : head_dim == 128 ? RunDim<128>(options)
-                             : RunDim<256>(options);
-  }
-
-  int64_t model_dim() const { return model_dim_; }
-  const std::vector<T>& projection() const { return projection_; }
-  const std::vector<float>& norms() const { return norms_; }
-  int64_t bank_conflicts() const { return bank_conflicts_; }
-
- private:
-  template <int kDim>
-  std::string RunDim(const NormOptions& options) {
     const int32_t group_size = test_.shape().group_size;
     norms_.assign(
         test_.num_entries() * (options.per_query_head ? group_size : 1),
@@ -63,21 +48,25 @@ class NormRunner {
     params.l2 = options.l2;
     params.per_query_head = options.per_query_head;
     params.norms = norms_.data();
-    const uint32_t blocks = (test_.LongestList() + kNormRows - 1) / kNormRows;
-    const simt::LaunchReport report = simt::Launch(
-        options.schedule,
-        {.grid = {blocks, static_cast<uint32_t>(test_.num_lists())},
-         .threads = kNormThreads,
-         .shared_bytes = NormShape<T, kDim>::kSharedBytes},
-        ValueNorms<T, kDim>, params);
+    const KernelReport report =
+        RunKernels(options.schedule, [&](DeviceRuntime& device) {
+          device.ValueNorms(params, test_.cache().row_shape(),
+                            test_.LongestList());
+        });
     bank_conflicts_ = report.bank_conflicts;
     return report.error;
   }
 
+  int64_t model_dim() const { return model_dim_; }
+  const SharedVector<T>& projection() const { return projection_; }
+  const SharedVector<float>& norms() const { return norms_; }
+  int64_t bank_conflicts() const { return bank_conflicts_; }
+
+ private:
   EntryCase<T>& test_;
   int64_t model_dim_;
-  std::vector<T> projection_;
-  std::vector<float> norms_;
+  SharedVector<T> projection_;
+  SharedVector<float> norms_;
   int64_t bank_conflicts_ = 0;
 };
 

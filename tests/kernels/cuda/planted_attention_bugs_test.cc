@@ -21,6 +21,7 @@
 #include "tests/kernels/cuda/key_runner.h"
 #include "tests/kernels/cuda/norm_runner.h"
 #include "tests/kernels/cuda/pool_runner.h"
+#include "tests/kernels/cuda/test_device.h"
 #include "tests/kernels/cuda/window_runner.h"
 
 namespace blockmgr {
@@ -66,6 +67,21 @@ std::string ProbeDecode(const simt::Schedule& schedule) {
     if (!differs.empty()) return differs;
   }
   return "";
+}
+
+// So many lists that a block merges all query heads of one.
+std::string ProbeManyLists(const simt::Schedule& schedule) {
+  AttentionShape shape{.num_heads = 8,
+                       .group_size = 4,
+                       .head_dim = 64,
+                       .page_size = 32,
+                       .region_lengths = std::vector<int32_t>(128 * 8, 1),
+                       .tail_lengths = std::vector<int32_t>(128, 1)};
+  shape.region_lengths[9] = 400;
+  DecodeRunner<BF16> runner(shape, 9);
+  const std::string error =
+      runner.Run({.num_ctas = 2, .chunk_tiles = 1, .schedule = schedule});
+  return error.empty() ? Differs(runner.Error()) : error;
 }
 
 std::string ProbeChunk(const simt::Schedule& schedule) {
@@ -120,7 +136,7 @@ std::string ProbePool(const simt::Schedule& schedule) {
   EntryCase<BF16> test(
       {.num_heads = 1, .group_size = 2, .sizes = {60}, .window = 4}, 4);
   PoolRunner<BF16> runner(&test);
-  const std::vector<float> rows = RandomFloats(test.cache().rng(), 120);
+  const auto rows = Shared(RandomFloats(test.cache().rng(), 120));
   const ScorerSpec scorer{.window = 4};
   std::string error = runner.Run(scorer, rows, {.schedule = schedule});
   std::vector<float> past(rows.begin(), rows.begin() + 56);
@@ -197,7 +213,8 @@ const std::vector<PlantedCase>& Cases() {
        ProbeDecode},
       {"NoBarrierBeforeMerge", AttentionBug::kNoBarrierBeforeMerge,
        ProbeDecode},
-      {"NoBarrierAfterMerge", AttentionBug::kNoBarrierAfterMerge, ProbeDecode},
+      {"NoBarrierAfterMerge", AttentionBug::kNoBarrierAfterMerge,
+       ProbeManyLists},
       {"ChunkBoundaryLost", AttentionBug::kChunkBoundaryLost, ProbeDecode},
       {"CausalOffByOne", AttentionBug::kCausalOffByOne, ProbeChunk},
       {"NoBarrierBetweenTiles", AttentionBug::kNoBarrierBetweenTiles,
@@ -242,8 +259,9 @@ INSTANTIATE_TEST_SUITE_P(All, PlantedAttentionBugsTest,
 
 // The probes themselves complain about nothing.
 TEST(PlantedAttentionProbesTest, WithoutBugsNothingIsFound) {
-  for (const auto& probe : {ProbeDecode, ProbeChunk, ProbeTailWindow,
-                            ProbeWindow, ProbePool, ProbeKeys, ProbeNorms}) {
+  for (const auto& probe :
+       {ProbeDecode, ProbeManyLists, ProbeChunk, ProbeTailWindow, ProbeWindow,
+        ProbePool, ProbeKeys, ProbeNorms}) {
     EXPECT_EQ(probe(Schedules().back()), "");
   }
 }

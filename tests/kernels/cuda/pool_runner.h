@@ -1,23 +1,21 @@
-// Runs snapkv's pooling under the emulator on an EntryCase.
+// Runs snapkv's pooling on an EntryCase.
 #ifndef TESTS_KERNELS_CUDA_POOL_RUNNER_H_
 #define TESTS_KERNELS_CUDA_POOL_RUNNER_H_
 
 #include <cstdint>
 #include <limits>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "blockmgr/eviction/policy.h"
-#include "kernels/cuda/pooled_scores.cuh"
 #include "kernels/cuda/pooled_scores.h"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/entry_cases.h"
+#include "tests/kernels/cuda/test_device.h"
 
 namespace blockmgr {
 
 struct PoolOptions {
-  std::span<const float> norms = {};  // of products; empty: none
+  const SharedVector<float>* norms = nullptr;  // of products
   float eps = 0.0f;
   simt::Schedule schedule = {};
 };
@@ -28,8 +26,9 @@ class PoolRunner {
   // The case is borrowed.
   explicit PoolRunner(EntryCase<T>* test) : test_(*test) {}
 
-  // Returns what the emulator found, or "".
-  std::string Run(const ScorerSpec& scorer, const std::vector<float>& attention,
+  // Returns what went wrong, or "".
+  std::string Run(const ScorerSpec& scorer,
+                  const SharedVector<float>& attention,
                   const PoolOptions& options) {
     constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
     scores_.assign(test_.num_entries(), kNan);
@@ -46,27 +45,23 @@ class PoolRunner {
     params.group_max = scorer.group == GroupReduce::kMax;
     params.scores = scores_.data();
     params.q_head_norms =
-        options.norms.empty() ? nullptr : options.norms.data();
+        options.norms == nullptr ? nullptr : options.norms->data();
     params.product_eps = options.eps;
     params.products = products_.data();
-    const uint32_t blocks =
-        (test_.LongestList() + kPoolThreads - 1) / kPoolThreads;
-    return simt::Launch(
-               options.schedule,
-               {.grid = {blocks, static_cast<uint32_t>(test_.num_lists())},
-                .threads = kPoolThreads,
-                .shared_bytes = kPoolSharedBytes},
-               PoolWindowScores, params)
+    return RunKernels(options.schedule,
+                      [&](DeviceRuntime& device) {
+                        device.PoolWindow(params, test_.LongestList());
+                      })
         .error;
   }
 
-  const std::vector<float>& scores() const { return scores_; }
-  const std::vector<float>& products() const { return products_; }
+  const SharedVector<float>& scores() const { return scores_; }
+  const SharedVector<float>& products() const { return products_; }
 
  private:
   EntryCase<T>& test_;
-  std::vector<float> scores_;
-  std::vector<float> products_;
+  SharedVector<float> scores_;
+  SharedVector<float> products_;
 };
 
 }  // namespace blockmgr

@@ -1,4 +1,4 @@
-// Pooling, and h2o's sums, under the emulator: against the CPU and float64.
+// Pooling, and h2o's sums: against the CPU and float64.
 
 #include <algorithm>
 #include <cmath>
@@ -12,12 +12,12 @@
 #include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/select.h"
 #include "kernels/backend.h"
-#include "kernels/cuda/pooled_scores.cuh"
 #include "kernels/cuda/pooled_scores.h"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/decode_runner.h"
 #include "tests/kernels/cuda/entry_cases.h"
 #include "tests/kernels/cuda/pool_runner.h"
+#include "tests/kernels/cuda/test_device.h"
 #include "tests/kernels/cuda/window_runner.h"
 
 namespace blockmgr {
@@ -47,14 +47,16 @@ std::string Spelled(const ScorerSpec& scorer) {
   return FormatPolicy(policy);
 }
 
+class PooledScoresTest : public DeviceTest {};
+
 // The same weights give the same bits as the reduction that the CPU uses.
-TEST(PooledScoresTest, EqualTheReductionOfTheCpuBitForBit) {
+TEST_F(PooledScoresTest, EqualTheReductionOfTheCpuBitForBit) {
   for (const int32_t kernel : {1, 7, 601}) {
     EntryCase<simt::BFloat16> test(
         {.group_size = 3, .sizes = {290, 5, 0, 40}, .window = 4}, 1);
     PoolRunner<simt::BFloat16> runner(&test);
-    std::vector<float> attention =
-        RandomFloats(test.cache().rng(), test.num_entries() * 3);
+    auto attention =
+        Shared(RandomFloats(test.cache().rng(), test.num_entries() * 3));
     attention[17] = std::nanf("");
     attention[40] = -std::numeric_limits<float>::infinity();
     for (const ScorerSpec& scorer : AllPoolings(4, kernel)) {
@@ -85,7 +87,7 @@ TEST(PooledScoresTest, EqualTheReductionOfTheCpuBitForBit) {
 
 // From keys to scores: what Backend::Score of the CPU gives, up to the order of
 // additions.
-TEST(PooledScoresTest, SnapKvAgreesWithTheCpuBackend) {
+TEST_F(PooledScoresTest, SnapKvAgreesWithTheCpuBackend) {
   EntryCase<simt::BFloat16> test(
       {.group_size = 4, .sizes = {150, 64, 90, 40}, .window = 19}, 2);
   WindowRunner<simt::BFloat16> window(&test);
@@ -115,19 +117,18 @@ TEST(PooledScoresTest, SnapKvAgreesWithTheCpuBackend) {
 }
 
 // critical(gqa_product).
-TEST(PooledScoresTest, ProductsAgreeWithTheCpuBackend) {
+TEST_F(PooledScoresTest, ProductsAgreeWithTheCpuBackend) {
   EntryCase<simt::BFloat16> test(
       {.group_size = 2, .sizes = {80, 41}, .window = 5}, 3);
   WindowRunner<simt::BFloat16> window(&test);
   ASSERT_EQ(window.RunStats({}), "");
   ASSERT_EQ(window.RunColumns({}), "");
   PoolRunner<simt::BFloat16> runner(&test);
-  std::vector<float> norms =
-      RandomFloats(test.cache().rng(), test.num_entries() * 2);
+  auto norms = Shared(RandomFloats(test.cache().rng(), test.num_entries() * 2));
   for (float& norm : norms) norm = std::abs(norm);
   const ScorerSpec scorer{.window = 5, .kernel = 5};
   ASSERT_EQ(
-      runner.Run(scorer, window.attention(), {.norms = norms, .eps = 1e-3f}),
+      runner.Run(scorer, window.attention(), {.norms = &norms, .eps = 1e-3f}),
       "");
   const auto cpu = test.OnCpu(0);
   std::vector<float> scores(test.num_entries());
@@ -147,7 +148,7 @@ TEST(PooledScoresTest, ProductsAgreeWithTheCpuBackend) {
   }
 }
 
-TEST(PooledScoresTest, DecodeSumsMatchFloat64) {
+TEST_F(PooledScoresTest, DecodeSumsMatchFloat64) {
   AttentionShape shape{.num_heads = 2,
                        .group_size = 3,
                        .head_dim = 64,
@@ -157,8 +158,8 @@ TEST(PooledScoresTest, DecodeSumsMatchFloat64) {
   DecodeRunner<simt::BFloat16> decode(shape, 4);
   ASSERT_EQ(decode.Run({.num_ctas = 3, .with_logits = true}), "");
   // A hole before each list must stay as it is.
-  std::vector<int64_t> offsets;
-  std::vector<float> sums;
+  SharedVector<int64_t> offsets;
+  SharedVector<float> sums;
   for (int32_t list = 0; list < 6; ++list) {
     sums.push_back(-7.0f);
     offsets.push_back(std::ssize(sums));
@@ -175,8 +176,11 @@ TEST(PooledScoresTest, DecodeSumsMatchFloat64) {
                                   .group_size = 3,
                                   .sum_offsets = offsets.data(),
                                   .sums = sums.data()};
-  ASSERT_EQ(simt::Launch({}, {.grid = {3, 6}, .threads = kDecodeTileRanks},
-                         AddDecodeAttention, params)
+  const int32_t longest_list = 3;  // tiles
+  ASSERT_EQ(RunKernels({},
+                       [&](DeviceRuntime& device) {
+                         device.AddDecodeAttention(params, longest_list);
+                       })
                 .error,
             "");
   for (int32_t list = 0; list < 6; ++list) {
@@ -202,7 +206,7 @@ TEST(PooledScoresTest, DecodeSumsMatchFloat64) {
   }
 }
 
-TEST(PooledScoresTest, H2oAgreesWithTheCpuBackend) {
+TEST_F(PooledScoresTest, H2oAgreesWithTheCpuBackend) {
   EntryCase<simt::BFloat16> test({.group_size = 2,
                                   .sizes = {80, 41, 1, 30},
                                   .window = 11,
@@ -214,16 +218,18 @@ TEST(PooledScoresTest, H2oAgreesWithTheCpuBackend) {
   ASSERT_EQ(window.RunColumns({.into_sums = true}), "");
   const auto backend = test.MakeBackend();
   for (const H2oNorm norm : {H2oNorm::kNone, H2oNorm::kCount}) {
-    std::vector<float> scores = window.sums();
-    const std::vector<int32_t> num_queries(2, 11);
+    SharedVector<float> scores = window.sums();
+    const SharedVector<int32_t> num_queries(2, 11);
     const H2oScoreParams params = {
         .entries = test.Lists(),
         .lengths = test.lengths().data(),
         .num_queries = norm == H2oNorm::kCount ? num_queries.data() : nullptr,
         .group_size = 2,
         .scores = scores.data()};
-    ASSERT_EQ(simt::Launch({}, {.grid = {1, 4}, .threads = kPoolThreads},
-                           FinishH2oScores, params)
+    ASSERT_EQ(RunKernels({},
+                         [&](DeviceRuntime& device) {
+                           device.FinishH2o(params, test.LongestList());
+                         })
                   .error,
               "");
     for (int32_t s = 0; s < 2; ++s) {
@@ -241,15 +247,15 @@ TEST(PooledScoresTest, H2oAgreesWithTheCpuBackend) {
   }
 }
 
-TEST(PooledScoresTest, SchedulesDoNotMatter) {
+TEST_F(PooledScoresTest, SchedulesDoNotMatter) {
   EntryCase<simt::BFloat16> test(
       {.group_size = 3, .sizes = {290, 40}, .window = 4}, 6);
   PoolRunner<simt::BFloat16> runner(&test);
-  const std::vector<float> attention =
-      RandomFloats(test.cache().rng(), test.num_entries() * 3);
+  const auto attention =
+      Shared(RandomFloats(test.cache().rng(), test.num_entries() * 3));
   const ScorerSpec scorer{.window = 4, .order = PoolOrder::kKvPress};
   ASSERT_EQ(runner.Run(scorer, attention, {}), "");
-  const std::vector<float> expected = runner.scores();
+  const auto expected = runner.scores();
   for (uint64_t seed = 0; seed < 3; ++seed) {
     SCOPED_TRACE(seed);
     ASSERT_EQ(runner.Run(scorer, attention,

@@ -1,4 +1,4 @@
-// Sizes of projected values under the emulator, against float64 and the CPU.
+// Sizes of projected values against float64 and the CPU.
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +13,7 @@
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/entry_cases.h"
 #include "tests/kernels/cuda/norm_runner.h"
+#include "tests/kernels/cuda/test_device.h"
 
 namespace blockmgr {
 namespace {
@@ -64,7 +65,9 @@ void ExpectNaive(EntryCase<T>& test, const NormRunner<T>& runner, bool l2,
   }
 }
 
-TEST(ValueNormScoresTest, MatchFloat64) {
+class ValueNormScoresTest : public DeviceTest {};
+
+TEST_F(ValueNormScoresTest, MatchFloat64) {
   for (const int32_t head_dim : {64, 128, 256}) {
     SCOPED_TRACE(head_dim);
     EntryCase<simt::BFloat16> test({.num_heads = head_dim == 64 ? 2 : 1,
@@ -81,14 +84,14 @@ TEST(ValueNormScoresTest, MatchFloat64) {
   }
 }
 
-TEST(ValueNormScoresTest, PerQueryHeadAndL2MatchFloat64) {
+TEST_F(ValueNormScoresTest, PerQueryHeadAndL2MatchFloat64) {
   EntryCase<simt::Half> test({.group_size = 3, .sizes = {40, 0}}, 2);
   NormRunner<simt::Half> runner(&test, 72);
   ASSERT_EQ(runner.Run({.l2 = true, .per_query_head = true}), "");
   ExpectNaive(test, runner, true, true);
 }
 
-TEST(ValueNormScoresTest, SeveralCtasCoverALongList) {
+TEST_F(ValueNormScoresTest, SeveralCtasCoverALongList) {
   EntryCase<simt::BFloat16> test(
       {.num_heads = 1, .group_size = 1, .sizes = {kNormRows + 40}}, 3);
   NormRunner<simt::BFloat16> runner(&test, 24);
@@ -96,7 +99,7 @@ TEST(ValueNormScoresTest, SeveralCtasCoverALongList) {
   ExpectNaive(test, runner, false, false);
 }
 
-TEST(ValueNormScoresTest, ListsOfOtherLengthsBesideALongOne) {
+TEST_F(ValueNormScoresTest, ListsOfOtherLengthsBesideALongOne) {
   EntryCase<simt::Half> test(
       {.group_size = 2, .sizes = {2 * kSplitEntries + 90, 0, 5, 70}}, 6);
   NormRunner<simt::Half> runner(&test, 24);
@@ -106,7 +109,7 @@ TEST(ValueNormScoresTest, ListsOfOtherLengthsBesideALongOne) {
   }
 }
 
-TEST(ValueNormScoresTest, AgreeWithTheCpuBackend) {
+TEST_F(ValueNormScoresTest, AgreeWithTheCpuBackend) {
   EntryCase<simt::BFloat16> test({.group_size = 2, .sizes = {40, 65}}, 4);
   NormRunner<simt::BFloat16> runner(&test, 136);
   ASSERT_EQ(runner.Run({}), "");
@@ -128,12 +131,12 @@ TEST(ValueNormScoresTest, AgreeWithTheCpuBackend) {
   }
 }
 
-TEST(ValueNormScoresTest, SchedulesDoNotMatter) {
+TEST_F(ValueNormScoresTest, SchedulesDoNotMatter) {
   EntryCase<simt::BFloat16> test(
       {.num_heads = 1, .group_size = 2, .head_dim = 128, .sizes = {40}}, 5);
   NormRunner<simt::BFloat16> runner(&test, 64);
   ASSERT_EQ(runner.Run({}), "");
-  const std::vector<float> expected = runner.norms();
+  const auto expected = runner.norms();
   for (uint64_t seed = 0; seed < 3; ++seed) {
     SCOPED_TRACE(seed);
     ASSERT_EQ(runner.Run({.schedule = {.order = seed == 0 ? Order::kReverse

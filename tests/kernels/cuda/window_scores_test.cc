@@ -1,17 +1,18 @@
-// Attention of a window's queries under the emulator, against float64.
+// Attention of a window's queries, against float64.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/simt.h"
-#include "kernels/cuda/window_kernels.cuh"
 #include "kernels/cuda/window_scores.h"
 #include "tests/kernels/cuda/entry_cases.h"
+#include "tests/kernels/cuda/test_device.h"
 #include "tests/kernels/cuda/window_runner.h"
 
 namespace blockmgr {
@@ -25,7 +26,7 @@ constexpr double kTolerance = 2e-5;
 
 template <typename T>
 void ExpectAttentionMatches(const EntryCase<T>& test,
-                            const std::vector<float>& attention) {
+                            std::span<const float> attention) {
   const int32_t group_size = test.shape().group_size;
   double error = 0.0;
   double norm = 0.0;
@@ -55,7 +56,7 @@ void ExpectAttentionMatches(const EntryCase<T>& test,
 }
 
 template <typename T>
-void ExpectLseMatches(const EntryCase<T>& test, const std::vector<float>& lse) {
+void ExpectLseMatches(const EntryCase<T>& test, std::span<const float> lse) {
   for (int32_t list = 0; list < test.num_lists(); ++list) {
     for (int32_t q = 0; q < test.shape().window; ++q) {
       for (int32_t g = 0; g < test.shape().group_size; ++g) {
@@ -72,7 +73,9 @@ void ExpectLseMatches(const EntryCase<T>& test, const std::vector<float>& lse) {
   }
 }
 
-TEST(WindowScoresTest, MatchFloat64) {
+class WindowScoresTest : public DeviceTest {};
+
+TEST_F(WindowScoresTest, MatchFloat64) {
   for (const int32_t window : {1, 16, 23}) {
     SCOPED_TRACE(window);
     EntryCase<simt::BFloat16> test(
@@ -85,7 +88,7 @@ TEST(WindowScoresTest, MatchFloat64) {
   }
 }
 
-TEST(WindowScoresTest, MatchFloat64AtOtherSizes) {
+TEST_F(WindowScoresTest, MatchFloat64AtOtherSizes) {
   for (const int32_t head_dim : {128, 256}) {
     SCOPED_TRACE(head_dim);
     EntryCase<simt::Half> test({.num_heads = 1,
@@ -107,7 +110,7 @@ TEST(WindowScoresTest, MatchFloat64AtOtherSizes) {
 
 // More entries than a split has, so that statistics are merged; and a window
 // that takes several passes over the queries.
-TEST(WindowScoresTest, MatchFloat64AcrossSplitsAndPasses) {
+TEST_F(WindowScoresTest, MatchFloat64AcrossSplitsAndPasses) {
   EntryCase<simt::BFloat16> split({.num_heads = 1,
                                    .group_size = 1,
                                    .sizes = {kSplitEntries + 70},
@@ -126,7 +129,7 @@ TEST(WindowScoresTest, MatchFloat64AcrossSplitsAndPasses) {
   ExpectAttentionMatches(wide, wide_runner.attention());
 }
 
-TEST(WindowScoresTest, MatchFloat64WhereOneListHasMoreSplits) {
+TEST_F(WindowScoresTest, MatchFloat64WhereOneListHasMoreSplits) {
   EntryCase<simt::Half> test({.group_size = 1,
                               .sizes = {2 * kSplitEntries + 90, 0, 5, 70},
                               .window = 4},
@@ -138,7 +141,7 @@ TEST(WindowScoresTest, MatchFloat64WhereOneListHasMoreSplits) {
   ExpectAttentionMatches(test, runner.attention());
 }
 
-TEST(WindowScoresTest, TakesTheCallersLogSumExp) {
+TEST_F(WindowScoresTest, TakesTheCallersLogSumExp) {
   EntryCase<simt::BFloat16> test(
       {.group_size = 2, .sizes = {70, 35}, .window = 9}, 6);
   WindowRunner<simt::BFloat16> runner(&test);
@@ -157,7 +160,7 @@ TEST(WindowScoresTest, TakesTheCallersLogSumExp) {
 
 // h2o: every entry a query sees, the window's own included; added to what is
 // there.
-TEST(WindowScoresTest, SumsMatchFloat64) {
+TEST_F(WindowScoresTest, SumsMatchFloat64) {
   for (const bool whole : {true, false}) {
     SCOPED_TRACE(whole);
     EntryCase<simt::BFloat16> test({.group_size = 5,
@@ -185,7 +188,7 @@ TEST(WindowScoresTest, SumsMatchFloat64) {
   }
 }
 
-TEST(WindowScoresTest, SchedulesDoNotMatter) {
+TEST_F(WindowScoresTest, SchedulesDoNotMatter) {
   EntryCase<simt::BFloat16> test(
       {.group_size = 3, .sizes = {170, 35}, .window = 19}, 8);
   WindowRunner<simt::BFloat16> runner(&test);
@@ -202,7 +205,7 @@ TEST(WindowScoresTest, SchedulesDoNotMatter) {
   }
 }
 
-TEST(WindowScoresTest, NanKeyIsInEveryWeightOfItsListOnly) {
+TEST_F(WindowScoresTest, NanKeyIsInEveryWeightOfItsListOnly) {
   EntryCase<simt::BFloat16> test(
       {.num_heads = 3, .group_size = 2, .sizes = {60, 80, 40}, .window = 5}, 9);
   test.cache().SetValue(test.slot(test.offset(1) + 7), false, 3, std::nanf(""));
