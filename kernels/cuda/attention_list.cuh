@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention_lists.h"
-#include "kernels/cuda/planted_attention_bugs.h"
+#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/simt.h"
 
 namespace blockmgr {

@@ -8,7 +8,7 @@
 #include "kernels/cuda/attention_list.cuh"
 #include "kernels/cuda/chunk_attention.h"
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_attention_bugs.h"
+#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/rank_rows.cuh"
 #include "kernels/cuda/simt.h"
 

@@ -9,7 +9,7 @@
 #include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/decode_pieces.cuh"
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_attention_bugs.h"
+#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/rank_rows.cuh"
 #include "kernels/cuda/simt.h"
 
@@ -189,8 +189,7 @@ SIMT_DEVICE void StoreLogits(const DecodeParams& params, int64_t first_row,
 // (Milakov and Gimelshein, 1805.02867), then O^T += V^T P.
 template <typename T, int kDim, int kQTiles>
 SIMT_DEVICE void DecodeRows(const T* values, const bool (&live)[2],
-                            float scale_log2,
-                            float (&logits)[kQTiles][4],
+                            float scale_log2, float (&logits)[kQTiles][4],
                             DecodeState<kDim / 16, kQTiles>* state) {
   uint32_t b[kQTiles][2];
   SIMT_UNROLL

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/planted_attention_bugs.h"
+#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/simt.h"
 
 namespace blockmgr {

@@ -9,7 +9,7 @@
 #include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/entry_rows.cuh"
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_attention_bugs.h"
+#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/pooled_scores.h"
 #include "kernels/cuda/simt.h"
 
@@ -94,9 +94,8 @@ SIMT_DEVICE float PoolProducts(const PoolBlock& block, int32_t entry) {
     StageWeights(block, [row](int32_t e) { return row[e]; });
     const float pooled = PoolStaged(block, entry);
     if (entry < block.num_past) {
-      product +=
-          simt::Multiply(pooled + params.product_eps,
-                         norms[int64_t{g} * block.entries.size + entry]);
+      product += simt::Multiply(pooled + params.product_eps,
+                                norms[int64_t{g} * block.entries.size + entry]);
     }
   }
   return product / static_cast<float>(params.group_size);

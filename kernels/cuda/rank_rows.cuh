@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/attention_list.cuh"
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_attention_bugs.h"
+#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/simt.h"
 
 namespace blockmgr {

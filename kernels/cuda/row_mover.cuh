@@ -10,22 +10,12 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/planted_bug.h"
+#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/row_mover.h"
 #include "kernels/cuda/simt.h"
 
 namespace blockmgr {
 inline namespace SIMT_SPACE {
-
-enum RowMoverBug : int {
-  kMoveDropsLastRow = 1,
-  kMoveSkipsValueRow,
-  kMoveLosesPosition,
-  kAppendHidesError,
-  kMoveIgnoresDeviceCount,
-  kStageSwapsStrides,
-  kAppendTruncates,
-};
 
 SIMT_DEVICE void ReportRowError(uint32_t* error, uint32_t bit) {
   if (simt::Lane() == 0) simt::AtomicOr(error, bit);
@@ -89,7 +79,6 @@ struct TokenSource {
   }
 };
 
-template <int kBug>
 struct TailDestination {
   PoolView pool;
   int32_t layer;
@@ -104,7 +93,7 @@ struct TailDestination {
     const bool inside =
         slot >= 0 && slot < num_slots && layer >= 0 && layer < pool.num_layers;
     if (!inside) {
-      if (kBug != kAppendHidesError) *error = kSlotOutOfPool;
+      if (!BM_PLANTED(kAppendHidesError)) *error = kSlotOutOfPool;
       return RowPlace();
     }
     const int64_t block = slot / pool.page_size;
@@ -167,7 +156,6 @@ struct PageRows {
   SIMT_DEVICE int64_t KvStride() const { return pool.kv_stride; }
 };
 
-template <int kBug>
 struct StagedRows {
   char* staged;
   int32_t* positions;
@@ -183,7 +171,7 @@ struct StagedRows {
     return pair;
   }
   SIMT_DEVICE int64_t KvStride() const {
-    return kBug == kStageSwapsStrides ? row_bytes : row_bytes * page_size;
+    return BM_PLANTED(kStageSwapsStrides) ? row_bytes : row_bytes * page_size;
   }
 };
 
@@ -206,7 +194,7 @@ SIMT_DEVICE float HalfToFloat(uint16_t bits) {
 }
 
 // 16 bytes of the destination, from vector `index` of a source row.
-template <RowConversion kConversion, int kBug>
+template <RowConversion kConversion>
 SIMT_DEVICE simt::Vector16 LoadConverted(const char* row, uint32_t index) {
   if constexpr (kConversion == RowConversion::kNone) {
     return simt::LoadGlobal16(row + index * 16);
@@ -222,12 +210,11 @@ SIMT_DEVICE simt::Vector16 LoadConverted(const char* row, uint32_t index) {
         const uint32_t low = in.words[pair * 2];
         const uint32_t high = in.words[pair * 2 + 1];
         uint32_t word;
-        if constexpr (kBug == kAppendTruncates) {
+        if (BM_PLANTED(kAppendTruncates)) {
           word = low >> 16 | (high & 0xFFFF0000u);
         } else if constexpr (kConversion == RowConversion::kFloatToHalf) {
           word = HalfBits(simt::BitsToFloat(low)) |
-                 static_cast<uint32_t>(HalfBits(simt::BitsToFloat(high)))
-                     << 16;
+                 static_cast<uint32_t>(HalfBits(simt::BitsToFloat(high))) << 16;
         } else {
           word =
               simt::BFloat16Bits(simt::BitsToFloat(low)) |
@@ -265,23 +252,22 @@ struct RowMoverParams {
   uint32_t* error;
 };
 
-template <RowConversion kConversion, typename Source, typename Destination,
-          int kBug = kNoBug>
+template <RowConversion kConversion, typename Source, typename Destination>
 SIMT_KERNEL(kRowMoverThreads, 3)
 void RowMover(RowMoverParams<Source, Destination> p) {
   constexpr uint32_t kRows = kRowsPerWarp;
   int64_t num_rows = p.rows.count;
-  if (p.rows.device_count != nullptr && kBug != kMoveIgnoresDeviceCount) {
+  if (p.rows.device_count != nullptr && !BM_PLANTED(kMoveIgnoresDeviceCount)) {
     const int64_t device_count = *p.rows.device_count;
     if (device_count < num_rows) num_rows = device_count;
   }
-  if (kBug == kMoveDropsLastRow) --num_rows;
+  if (BM_PLANTED(kMoveDropsLastRow)) --num_rows;
   const int64_t warps_per_block = simt::NumThreads() / simt::kWarpThreads;
   const int64_t stride = simt::NumBlocksX() * warps_per_block * kRows;
   const int64_t first = (simt::BlockX() * warps_per_block + simt::Warp()) *
                         static_cast<int64_t>(kRows);
   const uint32_t num_vectors =
-      kBug == kMoveSkipsValueRow ? p.row_vectors : 2 * p.row_vectors;
+      BM_PLANTED(kMoveSkipsValueRow) ? p.row_vectors : 2 * p.row_vectors;
   const int64_t from_stride = p.source.KvStride();
   const int64_t to_stride = p.destination.KvStride();
   for (int64_t row = first; row < num_rows; row += stride) {
@@ -300,7 +286,7 @@ void RowMover(RowMoverParams<Source, Destination> p) {
       from[i] = source.key;
       to[i] = destination.key;
       if (simt::Lane() == i && source.position != nullptr &&
-          destination.position != nullptr && kBug != kMoveLosesPosition) {
+          destination.position != nullptr && !BM_PLANTED(kMoveLosesPosition)) {
         *destination.position = *source.position;
       }
     }
@@ -311,7 +297,7 @@ void RowMover(RowMoverParams<Source, Destination> p) {
       SIMT_UNROLL
       for (uint32_t i = 0; i < kRows; ++i) {
         if (to[i] == nullptr) continue;
-        vectors[i] = LoadConverted<kConversion, kBug>(
+        vectors[i] = LoadConverted<kConversion>(
             from[i] + (is_key ? 0 : from_stride), index);
       }
       SIMT_UNROLL
@@ -330,11 +316,9 @@ SIMT_HOST_DEVICE uint32_t RowVectors(const PoolView& pool) {
   return static_cast<uint32_t>(pool.row_bytes) / 16;
 }
 
-template <int kBug = kNoBug>
-using AppendParams = RowMoverParams<TokenSource, TailDestination<kBug>>;
+using AppendParams = RowMoverParams<TokenSource, TailDestination>;
 
-template <int kBug = kNoBug>
-SIMT_HOST_DEVICE AppendParams<kBug> MakeParams(const AppendRows& append) {
+SIMT_HOST_DEVICE AppendParams MakeParams(const AppendRows& append) {
   return {{append},
           {append.pool, append.layer, append.slot_mapping},
           {append.num_tokens * append.pool.num_heads, nullptr},
@@ -377,25 +361,22 @@ SIMT_HOST_DEVICE CopyBlockParams MakeParams(const CopyBlockRows& copy) {
           copy.error};
 }
 
-template <int kBug = kNoBug>
-SIMT_HOST_DEVICE StagedRows<kBug> MakeStagedRows(const StagePages& stage) {
+SIMT_HOST_DEVICE StagedRows MakeStagedRows(const StagePages& stage) {
   return {stage.staged, stage.positions, stage.pool.row_bytes,
           stage.pool.page_size};
 }
 
-template <int kBug = kNoBug>
-using PackParams = RowMoverParams<PageRows, StagedRows<kBug>>;
+using PackParams = RowMoverParams<PageRows, StagedRows>;
 
-template <int kBug = kNoBug>
-SIMT_HOST_DEVICE PackParams<kBug> MakePackParams(const StagePages& stage) {
+SIMT_HOST_DEVICE PackParams MakePackParams(const StagePages& stage) {
   return {{stage.pool, stage.pages},
-          MakeStagedRows<kBug>(stage),
+          MakeStagedRows(stage),
           {stage.num_pages * stage.pool.page_size, nullptr},
           RowVectors(stage.pool),
           stage.error};
 }
 
-using UnpackParams = RowMoverParams<StagedRows<kNoBug>, PageRows>;
+using UnpackParams = RowMoverParams<StagedRows, PageRows>;
 
 SIMT_HOST_DEVICE UnpackParams MakeUnpackParams(const StagePages& stage) {
   return {MakeStagedRows(stage),

@@ -61,7 +61,6 @@ SIMT_DEVICE int64_t CountBelow(const int32_t* positions, int64_t count,
 }
 
 // Grid: num_heads, one warp each. Which entries are protected.
-template <int kBug = kNoBug>
 SIMT_KERNEL(32, 16)
 void SelectSplit(SelectProblem p) {
   const auto head = static_cast<int32_t>(simt::BlockX());
@@ -118,7 +117,6 @@ SIMT_DEVICE int64_t FloorOf(const SelectProblem& p, int64_t mean,
 
 // Grid: num_scopes, one warp each. What heads get whatever their scores, and
 // the searches of their floors.
-template <int kBug = kNoBug>
 SIMT_KERNEL(32, 8)
 void SelectBeginScope(SelectProblem p) {
   const SelectScope scope = p.scopes[simt::BlockX()];
@@ -137,7 +135,6 @@ void SelectBeginScope(SelectProblem p) {
 
 // Grid: num_scopes, one warp each. The search of the scope's pool: what its
 // heads' pasts hold beyond what they took for themselves.
-template <int kBug = kNoBug>
 SIMT_KERNEL(32, 8)
 void SelectBeginPool(SelectProblem p) {
   const SelectScope scope = p.scopes[simt::BlockX()];
@@ -163,7 +160,6 @@ void SelectBeginPool(SelectProblem p) {
 // Largest remainder under bounds, as Apportion of eviction/apportion.h: the
 // claims are those of the scope's heads. One warp; every lane has the claims of
 // its own heads, and reads those of others between barriers only.
-template <int kBug>
 class WarpApportion {
  public:
   SIMT_DEVICE WarpApportion(SelectHead* heads, uint32_t num_heads)
@@ -262,7 +258,7 @@ class WarpApportion {
       for (uint32_t other = 0; other < num_heads_; ++other) {
         if (heads_[other].open == 0) continue;
         const bool lower =
-            kBug == kSelectFractionTiesToHigher ? other > i : other < i;
+            BM_PLANTED(kSelectFractionTiesToHigher) ? other > i : other < i;
         const bool first =
             heads_[other].fraction > heads_[i].fraction ||
             (heads_[other].fraction == heads_[i].fraction && lower);
@@ -280,7 +276,6 @@ class WarpApportion {
 };
 
 // f_h: how much of the scope's best is each head's; ties go to the lower head.
-template <int kBug>
 SIMT_DEVICE void WeighHeads(const SelectProblem& p, const SelectScope& scope,
                             const RadixSearch& pool) {
   const int64_t mean = scope.entries / scope.num_heads;
@@ -312,7 +307,6 @@ SIMT_DEVICE void WeighHeads(const SelectProblem& p, const SelectScope& scope,
 }
 
 // What becomes of a head's entries under its budget.
-template <int kBug>
 SIMT_DEVICE void KeepWithin(const SelectProblem& p, int64_t head,
                             int64_t budget) {
   SelectHead* state = p.heads + head;
@@ -324,7 +318,7 @@ SIMT_DEVICE void KeepWithin(const SelectProblem& p, int64_t head,
     budget = NumEntries(*state);
     state->take_first = static_cast<int32_t>(budget);
   } else if (budget < NumProtected(*state) &&
-             kBug != kSelectForgetsProtection) {
+             !BM_PLANTED(kSelectForgetsProtection)) {
     const int64_t sinks = Smaller(state->num_sinks, budget);
     state->take_first = static_cast<int32_t>(sinks);
     state->take_last = static_cast<int32_t>(budget - sinks);
@@ -354,14 +348,13 @@ SIMT_DEVICE int64_t GivenBudget(const SelectProblem& p,
 }
 
 // Grid: num_scopes, one warp each. Budgets, and the searches of the heads.
-template <int kBug = kNoBug>
 SIMT_KERNEL(32, 4)
 void SelectEndScope(SelectProblem p) {
   const SelectScope scope = p.scopes[simt::BlockX()];
   const auto num_heads = static_cast<uint32_t>(scope.num_heads);
   const bool scored =
       p.budget == SelectBudget::kBlend || p.budget == SelectBudget::kFloor;
-  if (scored) WeighHeads<kBug>(p, scope, p.searches[simt::BlockX()]);
+  if (scored) WeighHeads(p, scope, p.searches[simt::BlockX()]);
   int64_t fixed = 0;
   for (uint32_t i = simt::Lane(); i < num_heads; i += simt::kWarpThreads) {
     SelectHead* state = p.heads + scope.first_head + i;
@@ -380,7 +373,7 @@ void SelectEndScope(SelectProblem p) {
   }
   fixed = WarpSum(fixed);
   if (p.budget != SelectBudget::kGiven) {
-    WarpApportion<kBug> apportion(p.heads + scope.first_head, num_heads);
+    WarpApportion apportion(p.heads + scope.first_head, num_heads);
     apportion.Run(p.by_page ? scope.pages : scope.entries - fixed);
   }
   for (uint32_t i = simt::Lane(); i < num_heads; i += simt::kWarpThreads) {
@@ -390,13 +383,12 @@ void SelectEndScope(SelectProblem p) {
         p.budget == SelectBudget::kGiven ? GivenBudget(p, scope, head)
         : p.by_page ? Smaller(state.units * p.page_size, NumEntries(state))
                     : state.fixed + state.units;
-    KeepWithin<kBug>(p, head, budget);
+    KeepWithin(p, head, budget);
   }
 }
 
 // Grid: one thread per head. Searches of critical's second stage, in what the
 // first one left.
-template <int kBug = kNoBug>
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectBeginSecond(SelectProblem p) {
   const int64_t head =

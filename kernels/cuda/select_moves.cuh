@@ -17,7 +17,6 @@ SIMT_DEVICE bool IsPageOfPool(const SelectMoves& p, int64_t page) {
 }
 
 // Says of each page of the new region where in the list it is.
-template <int kBug = kNoBug>
 SIMT_KERNEL(kSelectThreads, 4)
 void MovesMarkPages(SelectMoves p) {
   const uint32_t head = simt::BlockX();
@@ -36,7 +35,6 @@ void MovesMarkPages(SelectMoves p) {
 
 // The slot's number along the head's new page list, or -1 if the slot is not
 // among those in use.
-template <int kBug>
 SIMT_DEVICE int64_t PlaceOf(const SelectMoves& p, uint32_t head, int64_t slot) {
   const int64_t page = slot / p.page_size;
   if (slot < 0 || page >= p.num_pages) {
@@ -48,14 +46,13 @@ SIMT_DEVICE int64_t PlaceOf(const SelectMoves& p, uint32_t head, int64_t slot) {
   if (listed < begin || listed >= p.page_offsets[head + 1]) return -1;
   int64_t place = static_cast<int64_t>(listed - begin) * p.page_size +
                   (slot - page * p.page_size);
-  if (kBug == kMovesOffByOnePage) place += p.page_size;
+  if (BM_PLANTED(kMovesOffByOnePage)) place += p.page_size;
   return place < p.kept[head] ? place : -1;
 }
 
 // Survivors that stay are marked in `filled`; the others are strays, in
 // position order. Counts the moves of both phases: holes in pages the head
 // holds come first in its list.
-template <int kBug = kNoBug>
 SIMT_KERNEL(kSelectThreads, 4)
 void MovesFindStrays(SelectMoves p) {
   const uint32_t head = simt::BlockX();
@@ -75,7 +72,7 @@ void MovesFindStrays(SelectMoves p) {
     if (i < num_entries &&
         (p.survivors[first_word + i / 32] >> (i % 32) & 1u) != 0) {
       slot = p.slots[begin + i];
-      const int64_t place = PlaceOf<kBug>(p, head, slot);
+      const int64_t place = PlaceOf(p, head, slot);
       is_stray = place < 0;
       if (!is_stray) {
         simt::AtomicOr(p.filled + filled_word + place / 32, 1u << (place % 32));
@@ -83,7 +80,7 @@ void MovesFindStrays(SelectMoves p) {
       }
     }
     uint32_t total;
-    const uint32_t before = BlockPrefix<kBug>(is_stray ? 1 : 0, 0, &total);
+    const uint32_t before = BlockPrefix(is_stray ? 1 : 0, 0, &total);
     const int64_t stray = num_strays + before;
     if (is_stray && stray < p.kept[head]) {
       p.strays[p.kept_offsets[head] + stray] = slot;
@@ -91,7 +88,7 @@ void MovesFindStrays(SelectMoves p) {
     num_strays += total;
   }
   uint32_t total;
-  BlockPrefix<kNoBug>(filled_held, 0, &total);
+  BlockPrefix(filled_held, 0, &total);
   if (simt::ThreadIndex() != 0) return;
   const auto phase1 = static_cast<int32_t>(held_slots - total);
   p.counts[head * 2] = phase1;
@@ -99,14 +96,13 @@ void MovesFindStrays(SelectMoves p) {
 }
 
 // Gives the i-th hole to the i-th stray, and leaves the work space as it was.
-template <int kBug = kNoBug>
 SIMT_KERNEL(kSelectThreads, 4)
 void MovesFillHoles(SelectMoves p) {
   const uint32_t head = simt::BlockX();
   const int32_t kept = p.kept[head];
   const int64_t filled_word = SurvivorWord(p.kept_offsets[head], head);
   const int64_t held_slots =
-      kBug == kMovesIgnoreHeldPages
+      BM_PLANTED(kMovesIgnoreHeldPages)
           ? kept
           : static_cast<int64_t>(p.held_pages[head]) * p.page_size;
   // Moves of the heads before this one. Each phase's sum fits 32 bits, for a
@@ -117,8 +113,8 @@ void MovesFillHoles(SelectMoves p) {
     sums[1] += static_cast<uint32_t>(p.counts[h * 2 + 1]);
   }
   uint32_t first[2];
-  BlockPrefix<kNoBug>(sums[0], 0, &first[0]);
-  BlockPrefix<kNoBug>(sums[1], 0, &first[1]);
+  BlockPrefix(sums[0], 0, &first[0]);
+  BlockPrefix(sums[1], 0, &first[1]);
   int64_t num_holes = 0;
   const int64_t num_phase1 = p.counts[head * 2];
   for (int64_t base = 0; base < kept; base += kSelectThreads) {
@@ -127,7 +123,7 @@ void MovesFillHoles(SelectMoves p) {
         place < kept &&
         (p.filled[filled_word + place / 32] >> (place % 32) & 1u) == 0;
     uint32_t total;
-    const uint32_t before = BlockPrefix<kBug>(is_hole ? 1 : 0, 0, &total);
+    const uint32_t before = BlockPrefix(is_hole ? 1 : 0, 0, &total);
     if (is_hole) {
       const int64_t hole = num_holes + before;
       const int64_t page = p.pages[p.page_offsets[head] + place / p.page_size];

@@ -10,57 +10,37 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/planted_bug.h"
+#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/select.h"
 #include "kernels/cuda/simt.h"
 
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-enum SelectBug : int {
-  kSelectOrdersNanBySign = 101,
-  kSelectSplitsZeros,
-  kSelectForgetsPrefix,
-  kSelectNoBarrierAfterClear,
-  kSelectNoBarrierBeforePick,
-  kSelectPicksEarly,
-  kSelectIgnoresEarlierChunks,
-  kSelectIgnoresEarlierWarps,
-  kSelectTiesToHigher,
-  kSelectFloorCountsTwice,
-  kSelectFractionTiesToHigher,
-  kSelectForgetsProtection,
-  kMovesIgnoreHeldPages,
-  kMovesOffByOnePage,
-  kMovesNoBarrier,
-};
-
 // As ScoreKey of eviction/score_order.h.
-template <int kBug>
 SIMT_DEVICE uint32_t OrderKey(float score) {
   uint32_t bits = simt::FloatBits(score);
   constexpr uint32_t kSign = 0x80000000u;
-  if (bits == kSign && kBug != kSelectSplitsZeros) bits = 0;  // -0 is +0
-  if ((bits & ~kSign) > 0x7F800000u && kBug != kSelectOrdersNanBySign) {
+  if (bits == kSign && !BM_PLANTED(kSelectSplitsZeros)) bits = 0;  // -0 is +0
+  if ((bits & ~kSign) > 0x7F800000u && !BM_PLANTED(kSelectOrdersNanBySign)) {
     return 0xFFFFFFFFu;
   }
   return (bits & kSign) != 0 ? ~bits : bits | kSign;
 }
 
 // Key of an entry: of its score, or in critical's second stage of its product.
-template <int kBug>
 SIMT_DEVICE uint32_t EntryKey(const SelectProblem& p, int64_t entry,
                               bool second) {
   if (second) {
-    if (p.products != nullptr) return OrderKey<kBug>(p.products[entry]);
+    if (p.products != nullptr) return OrderKey(p.products[entry]);
     const float score = p.scores != nullptr
                             ? p.scores[entry]
                             : static_cast<float>(p.positions[entry]);
-    return OrderKey<kBug>((score + p.eps) * p.value_norms[entry]);
+    return OrderKey((score + p.eps) * p.value_norms[entry]);
   }
   // Positions are in order as they are, and exact.
   if (p.scores == nullptr) return static_cast<uint32_t>(p.positions[entry]);
-  return OrderKey<kBug>(p.scores[entry]);
+  return OrderKey(p.scores[entry]);
 }
 
 SIMT_DEVICE bool IsTaken(const SelectProblem& p, int32_t head, int64_t index) {
@@ -70,7 +50,6 @@ SIMT_DEVICE bool IsTaken(const SelectProblem& p, int32_t head, int64_t index) {
 
 // Sum of the values of all lower threads of the block, and of all. Uses 64
 // bytes of shared memory at `offset`. All threads.
-template <int kBug>
 SIMT_DEVICE uint32_t BlockPrefix(uint32_t value, uint32_t offset,
                                  uint32_t* total) {
   constexpr uint32_t kWarps = kSelectThreads / simt::kWarpThreads;
@@ -86,17 +65,16 @@ SIMT_DEVICE uint32_t BlockPrefix(uint32_t value, uint32_t offset,
   *total = 0;
   for (uint32_t warp = 0; warp < kWarps; ++warp) {
     const uint32_t other = sums.Load(warp);
-    if (warp < simt::Warp() && kBug != kSelectIgnoresEarlierWarps) {
+    if (warp < simt::Warp() && !BM_PLANTED(kSelectIgnoresEarlierWarps)) {
       before += other;
     }
     *total += other;
   }
-  if (kBug != kMovesNoBarrier) simt::SyncBlock();
+  if (!BM_PLANTED(kMovesNoBarrier)) simt::SyncBlock();
   return before + sum - value;
 }
 
 // Adds the digits of one chunk of one head to shared memory.
-template <int kBug>
 SIMT_DEVICE void CountDigits(const SelectProblem& p, int32_t head,
                              bool of_scope, bool second, uint32_t shift,
                              uint32_t mask, const RadixSearch& search,
@@ -109,18 +87,18 @@ SIMT_DEVICE void CountDigits(const SelectProblem& p, int32_t head,
                           : state.num_past;
   const auto floor_mode = of_scope ? state.floor.mode : RadixSearch::kNone;
   if (floor_mode == RadixSearch::kAll) return;
-  const uint32_t known = kBug == kSelectForgetsPrefix ? 0 : search.known;
+  const uint32_t known = BM_PLANTED(kSelectForgetsPrefix) ? 0 : search.known;
   const auto matches = [&](uint32_t key) {
     return (key & known) == (search.prefix & known);
   };
   for (int64_t i = begin + simt::ThreadIndex(); i < end;
        i += simt::NumThreads()) {
     if (second && IsTaken(p, head, state.num_sinks + i)) continue;
-    const uint32_t key = EntryKey<kBug>(p, first + i, second);
+    const uint32_t key = EntryKey(p, first + i, second);
     // What the head took for itself is not in the pool: all above its own
     // threshold, and some of those equal to it.
     if (floor_mode == RadixSearch::kSearch && key > state.floor.prefix &&
-        kBug != kSelectFloorCountsTwice) {
+        !BM_PLANTED(kSelectFloorCountsTwice)) {
       continue;
     }
     if (matches(key)) bins.AtomicAdd(key >> shift & mask, 1u);
@@ -134,7 +112,6 @@ SIMT_DEVICE void CountDigits(const SelectProblem& p, int32_t head,
 
 // One digit of a search. The last block of the group finds the bin where the
 // group's wanted best end.
-template <int kBug>
 SIMT_DEVICE void PickBin(const SelectProblem& p, int64_t group, uint32_t shift,
                          uint32_t mask) {
   constexpr uint32_t kBinsPerThread = kRadixBins / kSelectThreads;
@@ -152,7 +129,7 @@ SIMT_DEVICE void PickBin(const SelectProblem& p, int64_t group, uint32_t shift,
     sum += counts[i];
   }
   uint32_t total;
-  int64_t before = BlockPrefix<kBug>(sum, kRadixBins * 4, &total);
+  int64_t before = BlockPrefix(sum, kRadixBins * 4, &total);
   if (before >= wanted || before + sum < wanted) return;
   SIMT_UNROLL
   for (uint32_t i = 0; i < kBinsPerThread; ++i) {
@@ -166,7 +143,6 @@ SIMT_DEVICE void PickBin(const SelectProblem& p, int64_t group, uint32_t shift,
 }
 
 // Grid: (num_heads, num_chunks). Searches of heads, or of scopes.
-template <int kBug = kNoBug>
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectRadixPass(SelectProblem p, uint32_t digit, bool of_scope,
                      bool second) {
@@ -182,9 +158,9 @@ void SelectRadixPass(SelectProblem p, uint32_t digit, bool of_scope,
        i += simt::NumThreads()) {
     bins.Store(i, 0);
   }
-  if (kBug != kSelectNoBarrierAfterClear) simt::SyncBlock();
-  CountDigits<kBug>(p, head, of_scope, second, shift, mask, search, bins);
-  if (kBug != kSelectNoBarrierBeforePick) simt::SyncBlock();
+  if (!BM_PLANTED(kSelectNoBarrierAfterClear)) simt::SyncBlock();
+  CountDigits(p, head, of_scope, second, shift, mask, search, bins);
+  if (!BM_PLANTED(kSelectNoBarrierBeforePick)) simt::SyncBlock();
   for (uint32_t i = simt::ThreadIndex(); i < kRadixBins;
        i += simt::NumThreads()) {
     const uint32_t count = bins.Load(i);
@@ -195,9 +171,9 @@ void SelectRadixPass(SelectProblem p, uint32_t digit, bool of_scope,
   const uint32_t num_heads =
       of_scope ? static_cast<uint32_t>(p.scopes[scope].num_heads) : 1;
   uint32_t num_blocks = num_heads * simt::NumBlocksY();
-  if (kBug == kSelectPicksEarly && num_blocks > 1) --num_blocks;
+  if (BM_PLANTED(kSelectPicksEarly) && num_blocks > 1) --num_blocks;
   if (simt::LastBlockDone(p.counters + group, num_blocks)) {
-    PickBin<kBug>(p, group, shift, mask);
+    PickBin(p, group, shift, mask);
   }
 }
 
@@ -205,7 +181,6 @@ inline constexpr uint32_t kRadixSharedBytes = kRadixBins * 4 + 64;
 
 // Grid: (num_heads, num_chunks). Of every head's pool, how much is above its
 // scope's threshold and equal to it; adds to heads[].above and .equal.
-template <int kBug = kNoBug>
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectCountAtCut(SelectProblem p) {
   const auto head = static_cast<int32_t>(simt::BlockX());
@@ -225,8 +200,9 @@ void SelectCountAtCut(SelectProblem p) {
   uint32_t equal = 0;
   for (int64_t i = begin + simt::ThreadIndex(); i < end;
        i += simt::NumThreads()) {
-    const uint32_t key = EntryKey<kBug>(p, first + i, false);
-    if (has_floor && key > floor.prefix && kBug != kSelectFloorCountsTwice) {
+    const uint32_t key = EntryKey(p, first + i, false);
+    if (has_floor && key > floor.prefix &&
+        !BM_PLANTED(kSelectFloorCountsTwice)) {
       continue;
     }
     above += key > search.prefix ? 1 : 0;
@@ -253,7 +229,6 @@ void SelectCountAtCut(SelectProblem p) {
 
 // Grid: (num_heads, num_chunks). Keys of a head's past equal to its threshold,
 // chunk by chunk of all its entries.
-template <int kBug = kNoBug>
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectCountEquals(SelectProblem p, bool second) {
   const auto head = static_cast<int32_t>(simt::BlockX());
@@ -268,11 +243,11 @@ void SelectCountEquals(SelectProblem p, bool second) {
        i += simt::NumThreads()) {
     if (i < past_begin || i >= past_end) continue;
     if (second && IsTaken(p, head, i)) continue;
-    const uint32_t key = EntryKey<kBug>(p, p.offsets[head] + i, second);
+    const uint32_t key = EntryKey(p, p.offsets[head] + i, second);
     equal += key == search.prefix ? 1 : 0;
   }
   uint32_t total;
-  BlockPrefix<kNoBug>(equal, 0, &total);
+  BlockPrefix(equal, 0, &total);
   if (simt::ThreadIndex() == 0) {
     p.chunk_equals[static_cast<int64_t>(head) * p.num_chunks + simt::BlockY()] =
         static_cast<int32_t>(total);
@@ -282,7 +257,6 @@ void SelectCountEquals(SelectProblem p, bool second) {
 // How an entry stands to its head's threshold.
 enum Standing : uint32_t { kBelow, kEqualTo, kAbove };
 
-template <int kBug>
 SIMT_DEVICE Standing StandingOf(const SelectProblem& p, int32_t head,
                                 const SelectHead& state,
                                 const RadixSearch& search, int64_t i,
@@ -298,7 +272,7 @@ SIMT_DEVICE Standing StandingOf(const SelectProblem& p, int32_t head,
     return kBelow;
   }
   if (search.mode == RadixSearch::kAll) return kAbove;
-  const uint32_t key = EntryKey<kBug>(p, p.offsets[head] + i, second);
+  const uint32_t key = EntryKey(p, p.offsets[head] + i, second);
   return key > search.prefix    ? kAbove
          : key == search.prefix ? kEqualTo
                                 : kBelow;
@@ -306,7 +280,6 @@ SIMT_DEVICE Standing StandingOf(const SelectProblem& p, int32_t head,
 
 // Grid: (num_heads, num_chunks). Writes the survivors of a chunk, a word per
 // warp and turn; ties go to the lower position.
-template <int kBug = kNoBug>
 SIMT_KERNEL(kSelectThreads, 3)
 void SelectEmit(SelectProblem p, bool second) {
   constexpr uint32_t kLanes = simt::kWarpThreads;
@@ -323,8 +296,7 @@ void SelectEmit(SelectProblem p, bool second) {
   uint32_t num_nan = 0;
   for (int32_t j = 0; j < warp_entries; j += kLanes) {
     const int64_t i = begin + j + simt::Lane();
-    const Standing standing =
-        StandingOf<kBug>(p, head, state, search, i, second);
+    const Standing standing = StandingOf(p, head, state, search, i, second);
     warp_equals += simt::PopCount(simt::Ballot(standing == kEqualTo));
     if (second || p.scores == nullptr) continue;
     const bool is_nan =
@@ -338,23 +310,22 @@ void SelectEmit(SelectProblem p, bool second) {
   // Equals before this warp: of earlier chunks, and of earlier warps.
   int64_t equals = 0;
   if (search.mode == RadixSearch::kSearch &&
-      kBug != kSelectIgnoresEarlierChunks) {
+      !BM_PLANTED(kSelectIgnoresEarlierChunks)) {
     for (uint32_t c = 0; c < simt::BlockY(); ++c) {
       equals += p.chunk_equals[static_cast<int64_t>(head) * p.num_chunks + c];
     }
   }
   uint32_t total;
   const uint32_t before =
-      BlockPrefix<kBug>(simt::Lane() == 0 ? warp_equals : 0, 0, &total);
+      BlockPrefix(simt::Lane() == 0 ? warp_equals : 0, 0, &total);
   equals += simt::Shuffle(before, 0u);
   const int64_t first_word = SurvivorWord(p.offsets[head], head);
   for (int32_t j = 0; j < warp_entries && begin + j < num_entries;
        j += kLanes) {
     const int64_t i = begin + j + simt::Lane();
-    const Standing standing =
-        StandingOf<kBug>(p, head, state, search, i, second);
+    const Standing standing = StandingOf(p, head, state, search, i, second);
     const uint32_t ties = simt::Ballot(standing == kEqualTo);
-    const uint32_t lower = kBug == kSelectTiesToHigher
+    const uint32_t lower = BM_PLANTED(kSelectTiesToHigher)
                                ? ~0u << simt::Lane() << 1
                                : (1u << simt::Lane()) - 1;
     const bool wins = standing == kEqualTo &&

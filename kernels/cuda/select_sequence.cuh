@@ -18,7 +18,7 @@ inline namespace SIMT_SPACE {
 // after the one before it has ended; stops at the first that returns false.
 // Eight launches for equal budgets, thirteen for adakv, sixteen with floors;
 // six more for critical.
-template <int kBug = kNoBug, typename Launch>
+template <typename Launch>
 bool RunSelect(const SelectProblem& p, Launch&& launch) {
   if (p.num_heads == 0) return true;
   const auto heads = static_cast<uint32_t>(p.num_heads);
@@ -31,7 +31,7 @@ bool RunSelect(const SelectProblem& p, Launch&& launch) {
   const LaunchSize radix = {heads, chunks, kSelectThreads, kRadixSharedBytes};
   const auto passes = [&](bool of_scope, bool second) {
     for (uint32_t digit = 0; digit < 3; ++digit) {
-      if (!launch(radix, SelectRadixPass<kBug>, p, digit, of_scope, second)) {
+      if (!launch(radix, SelectRadixPass, p, digit, of_scope, second)) {
         return false;
       }
     }
@@ -39,35 +39,34 @@ bool RunSelect(const SelectProblem& p, Launch&& launch) {
   };
   const auto survivors = [&](bool second) {
     return passes(false, second) &&
-           launch(counting, SelectCountEquals<kBug>, p, second) &&
-           launch(counting, SelectEmit<kBug>, p, second);
+           launch(counting, SelectCountEquals, p, second) &&
+           launch(counting, SelectEmit, p, second);
   };
   const bool scored =
       p.budget == SelectBudget::kBlend || p.budget == SelectBudget::kFloor;
-  if (!launch(per_head, SelectSplit<kBug>, p)) return false;
-  if (!launch(per_scope, SelectBeginScope<kBug>, p)) return false;
+  if (!launch(per_head, SelectSplit, p)) return false;
+  if (!launch(per_scope, SelectBeginScope, p)) return false;
   if (HasFloors(p) && !passes(false, false)) return false;
   if (scored &&
-      (!launch(per_scope, SelectBeginPool<kBug>, p) || !passes(true, false) ||
-       !launch(counting, SelectCountAtCut<kBug>, p))) {
+      (!launch(per_scope, SelectBeginPool, p) || !passes(true, false) ||
+       !launch(counting, SelectCountAtCut, p))) {
     return false;
   }
-  if (!launch(per_scope, SelectEndScope<kBug>, p)) return false;
+  if (!launch(per_scope, SelectEndScope, p)) return false;
   if (!survivors(false)) return false;
   if (!p.critical) return true;
   const LaunchSize per_thread = {(heads + kSelectThreads - 1) / kSelectThreads,
                                  1, kSelectThreads, 0};
-  return launch(per_thread, SelectBeginSecond<kBug>, p) && survivors(true);
+  return launch(per_thread, SelectBeginSecond, p) && survivors(true);
 }
 
-template <int kBug = kNoBug, typename Launch>
+template <typename Launch>
 bool RunSelectMoves(const SelectMoves& p, Launch&& launch) {
   if (p.num_heads == 0) return true;
   const LaunchSize grid = {static_cast<uint32_t>(p.num_heads), 1,
                            kSelectThreads, kPrefixSharedBytes};
-  return launch(grid, MovesMarkPages<kBug>, p) &&
-         launch(grid, MovesFindStrays<kBug>, p) &&
-         launch(grid, MovesFillHoles<kBug>, p);
+  return launch(grid, MovesMarkPages, p) && launch(grid, MovesFindStrays, p) &&
+         launch(grid, MovesFillHoles, p);
 }
 
 }  // namespace SIMT_SPACE

@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/entry_rows.cuh"
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_attention_bugs.h"
+#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/simt.h"
 #include "kernels/cuda/value_norm_scores.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_attention_bugs.h"
+#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/simt.h"
 #include "kernels/cuda/window_scores.cuh"
 #include "kernels/cuda/window_scores.h"

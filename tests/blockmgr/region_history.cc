@@ -14,14 +14,6 @@ constexpr int32_t kBlocksPerBlock = 12;
 
 }  // namespace
 
-int32_t RandomInt(std::mt19937_64& random, int32_t low, int32_t high) {
-  return std::uniform_int_distribution<int32_t>(low, high)(random);
-}
-
-bool RandomChance(std::mt19937_64& random, double probability) {
-  return std::bernoulli_distribution(probability)(random);
-}
-
 RegionHistory::RegionHistory(std::mt19937_64& random, int32_t num_blocks) {
   constexpr std::array<int32_t, 4> kPageSizes = {1, 2, 4, 16};
   layout_ = {.num_layers = RandomInt(random, 1, 3),

@@ -16,13 +16,10 @@
 #include "blockmgr/eviction/select.h"
 #include "blockmgr/ragged_region.h"
 #include "tests/blockmgr/naive_layout.h"
+#include "tests/testing/random.h"
 #include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
-
-// A uniform integer in [low, high].
-int32_t RandomInt(std::mt19937_64& random, int32_t low, int32_t high);
-bool RandomChance(std::mt19937_64& random, double probability);
 
 // One random eviction of the positions below cut.
 struct RandomEviction {

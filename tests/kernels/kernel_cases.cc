@@ -15,14 +15,10 @@
 
 namespace blockmgr {
 
-int32_t RandomInt(Rng& rng, int32_t low, int32_t high) {
-  return low + static_cast<int32_t>(rng() % (int64_t{high} - low + 1));
-}
-
 float RandomFloat(Rng& rng) {
   double sum = -6.0;
   for (int i = 0; i < 12; ++i) {
-    sum += static_cast<double>(rng() >> 11) * 0x1p-53;
+    sum += RandomFraction(rng);
   }
   return static_cast<float>(sum);
 }

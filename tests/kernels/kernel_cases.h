@@ -5,10 +5,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -17,23 +15,13 @@
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
 #include "kernels/backend.h"
+#include "tests/testing/random.h"
 
 namespace blockmgr {
 
-using Rng = std::mt19937_64;
-
-// Uniform in [low, high], from the seed alone on every platform.
-int32_t RandomInt(Rng& rng, int32_t low, int32_t high);
 // Sum of uniform numbers: roughly normal with variance 1.
 float RandomFloat(Rng& rng);
 std::vector<float> RandomFloats(Rng& rng, int64_t count);
-
-template <typename Values>
-void Shuffle(Values* values, Rng& rng) {
-  for (int32_t i = static_cast<int32_t>(values->size()) - 1; i > 0; --i) {
-    std::swap((*values)[i], (*values)[RandomInt(rng, 0, i)]);
-  }
-}
 
 // 1..8 heads, 1..8 q_heads each, 1..3 layers, rows of 8..128 elements, pages of
 // 1, 2, 4 or 16 tokens.

@@ -13,7 +13,7 @@
 
 #include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/select.h"
-#include "kernels/cuda/planted_attention_bugs.h"
+#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/chunk_runner.h"
 #include "tests/kernels/cuda/decode_runner.h"
@@ -188,60 +188,54 @@ std::string ProbeNorms(const simt::Schedule& schedule) {
 
 struct PlantedCase {
   std::string name;
-  AttentionBug bug;
+  PlantedBug bug;
   std::function<std::string(const simt::Schedule&)> probe;
 };
 
 const std::vector<PlantedCase>& Cases() {
   static const auto& cases = *new std::vector<PlantedCase>{
-      {"TooFewWaits", AttentionBug::kTooFewWaits, ProbeDecode},
-      {"NoBarrierAfterWait", AttentionBug::kNoBarrierAfterWait, ProbeDecode},
-      {"NoBarrierBeforeReuse", AttentionBug::kNoBarrierBeforeReuse,
+      {"TooFewWaits", PlantedBug::kTooFewWaits, ProbeDecode},
+      {"NoBarrierAfterWait", PlantedBug::kNoBarrierAfterWait, ProbeDecode},
+      {"NoBarrierBeforeReuse", PlantedBug::kNoBarrierBeforeReuse, ProbeDecode},
+      {"WrongSwizzle", PlantedBug::kWrongSwizzle, ProbeDecode},
+      {"WrongPage", PlantedBug::kWrongPage, ProbeDecode},
+      {"PageOffsetLost", PlantedBug::kPageOffsetLost, ProbeDecode},
+      {"LengthOffByOne", PlantedBug::kLengthOffByOne, ProbeDecode},
+      {"MaskLost", PlantedBug::kMaskLost, ProbeDecode},
+      {"DeadValuesNotZeroed", PlantedBug::kDeadValuesNotZeroed, ProbeDecode},
+      {"SlotCollision", PlantedBug::kSlotCollision, ProbeDecode},
+      {"MergeIgnoresMax", PlantedBug::kMergeIgnoresMax, ProbeDecode},
+      {"MergeSkipsLast", PlantedBug::kMergeSkipsLast, ProbeDecode},
+      {"NoBarrierBeforeCombine", PlantedBug::kNoBarrierBeforeCombine,
        ProbeDecode},
-      {"WrongSwizzle", AttentionBug::kWrongSwizzle, ProbeDecode},
-      {"WrongPage", AttentionBug::kWrongPage, ProbeDecode},
-      {"PageOffsetLost", AttentionBug::kPageOffsetLost, ProbeDecode},
-      {"LengthOffByOne", AttentionBug::kLengthOffByOne, ProbeDecode},
-      {"MaskLost", AttentionBug::kMaskLost, ProbeDecode},
-      {"DeadValuesNotZeroed", AttentionBug::kDeadValuesNotZeroed, ProbeDecode},
-      {"SlotCollision", AttentionBug::kSlotCollision, ProbeDecode},
-      {"MergeIgnoresMax", AttentionBug::kMergeIgnoresMax, ProbeDecode},
-      {"MergeSkipsLast", AttentionBug::kMergeSkipsLast, ProbeDecode},
-      {"NoBarrierBeforeCombine", AttentionBug::kNoBarrierBeforeCombine,
+      {"NoBarrierAfterCombine", PlantedBug::kNoBarrierAfterCombine,
        ProbeDecode},
-      {"NoBarrierAfterCombine", AttentionBug::kNoBarrierAfterCombine,
-       ProbeDecode},
-      {"NoBarrierBeforeMerge", AttentionBug::kNoBarrierBeforeMerge,
-       ProbeDecode},
-      {"NoBarrierAfterMerge", AttentionBug::kNoBarrierAfterMerge,
-       ProbeManyLists},
-      {"ChunkBoundaryLost", AttentionBug::kChunkBoundaryLost, ProbeDecode},
-      {"CausalOffByOne", AttentionBug::kCausalOffByOne, ProbeChunk},
-      {"NoBarrierBetweenTiles", AttentionBug::kNoBarrierBetweenTiles,
-       ProbeChunk},
-      {"RegionMaskLost", AttentionBug::kRegionMaskLost, ProbeChunk},
-      {"TailWindowOffByOne", AttentionBug::kTailWindowOffByOne,
-       ProbeTailWindow},
-      {"TailWindowMaskLost", AttentionBug::kTailWindowMaskLost,
-       ProbeTailWindow},
-      {"NoBarrierBetweenKeyTiles", AttentionBug::kNoBarrierBetweenTiles,
+      {"NoBarrierBeforeMerge", PlantedBug::kNoBarrierBeforeMerge, ProbeDecode},
+      {"NoBarrierAfterMerge", PlantedBug::kNoBarrierAfterMerge, ProbeManyLists},
+      {"ChunkBoundaryLost", PlantedBug::kChunkBoundaryLost, ProbeDecode},
+      {"CausalOffByOne", PlantedBug::kCausalOffByOne, ProbeChunk},
+      {"NoBarrierBetweenTiles", PlantedBug::kNoBarrierBetweenTiles, ProbeChunk},
+      {"RegionMaskLost", PlantedBug::kRegionMaskLost, ProbeChunk},
+      {"TailWindowOffByOne", PlantedBug::kTailWindowOffByOne, ProbeTailWindow},
+      {"TailWindowMaskLost", PlantedBug::kTailWindowMaskLost, ProbeTailWindow},
+      {"NoBarrierBetweenKeyTiles", PlantedBug::kNoBarrierBetweenTiles,
        ProbeWindow},
-      {"WindowMaskLost", AttentionBug::kWindowMaskLost, ProbeWindow},
-      {"StatsOfOneSplit", AttentionBug::kStatsOfOneSplit, ProbeWindow},
-      {"PoolingReach", AttentionBug::kPoolingReach, ProbePool},
-      {"AnchorLosesSplit", AttentionBug::kAnchorLosesSplit, ProbeKeys},
-      {"NormLosesColumns", AttentionBug::kNormLosesColumns, ProbeNorms},
-      {"NoBarrierBeforeSlab", AttentionBug::kNoBarrierBeforeSlab, ProbeNorms}};
+      {"WindowMaskLost", PlantedBug::kWindowMaskLost, ProbeWindow},
+      {"StatsOfOneSplit", PlantedBug::kStatsOfOneSplit, ProbeWindow},
+      {"PoolingReach", PlantedBug::kPoolingReach, ProbePool},
+      {"AnchorLosesSplit", PlantedBug::kAnchorLosesSplit, ProbeKeys},
+      {"NormLosesColumns", PlantedBug::kNormLosesColumns, ProbeNorms},
+      {"NoBarrierBeforeSlab", PlantedBug::kNoBarrierBeforeSlab, ProbeNorms}};
   return cases;
 }
 
 class PlantedAttentionBugsTest : public testing::TestWithParam<PlantedCase> {
  protected:
-  void TearDown() override { planted_attention_bug = AttentionBug::kNone; }
+  void TearDown() override { planted_bug = PlantedBug::kNone; }
 };
 
 TEST_P(PlantedAttentionBugsTest, IsCaught) {
-  planted_attention_bug = GetParam().bug;
+  planted_bug = GetParam().bug;
   std::string caught;
   for (const simt::Schedule& schedule : Schedules()) {
     caught = GetParam().probe(schedule);

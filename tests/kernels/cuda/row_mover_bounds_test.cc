@@ -1,9 +1,9 @@
 // What copies of rows do with ids that no pool has, from either side, and with
 // offsets that 32 bits do not hold.
-#include <sys/mman.h>
 
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -11,43 +11,44 @@
 #include <gtest/gtest.h>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/row_mover.cuh"
 #include "kernels/cuda/row_mover.h"
-#include "tests/kernels/cuda/emulated_pool.h"
+#include "kernels/cuda/simt.h"
+#include "tests/kernels/cuda/test_device.h"
+#include "tests/kernels/cuda/test_pool.h"
 #include "tests/kernels/kernel_cases.h"
 
 namespace blockmgr {
 namespace {
 
-template <typename Source, typename Destination>
-void ExpectRuns(const RowMoverParams<Source, Destination>& params) {
-  const simt::LaunchShape shape = {
-      .grid = {RowMoverBlocks(params.rows.count, 2)},
-      .threads = kRowMoverThreads};
-  EXPECT_EQ(
-      simt::Launch({}, shape,
-                   RowMover<RowConversion::kNone, Source, Destination, kNoBug>,
-                   params)
-          .error,
-      "");
+template <typename T>
+SharedVector<T> One(T value) {
+  return {value};
+}
+
+void ExpectRuns(const std::function<void(DeviceRuntime&)>& launch) {
+  EXPECT_EQ(RunKernels({}, launch).error, "");
 }
 
 // A pool next to what must stay in it.
-class RowMoverIdsTest : public testing::Test {
+class RowMoverIdsTest : public DeviceTest {
  protected:
-  RowMoverIdsTest() : pool_(kLayout, PoolStrides::kHnd) {
+  void SetUp() override {
+    DeviceTest::SetUp();
+    if (IsSkipped()) return;
     Rng rng(3);
     PoolModel model(kLayout);
     model.FillAll(rng);
     backend_ = model.MakeBackend();
-    pool_.CopyFrom(*backend_);
+    pool_ = std::make_unique<TestPool>(kLayout, PoolStrides::kHnd);
+    pool_->CopyFrom(*backend_);
+    error_ = {0};
   }
 
   // That the last launch said this, and wrote to no row of the pool.
   void ExpectReport(uint32_t bits) {
-    EXPECT_EQ(error_, bits);
-    EXPECT_EQ(pool_.Difference(*backend_), "");
-    error_ = 0;
+    EXPECT_EQ(error_[0], bits);
+    EXPECT_EQ(pool_->Difference(*backend_), "");
+    error_[0] = 0;
   }
 
   static constexpr ModelLayout kLayout = {.num_layers = 2,
@@ -59,95 +60,109 @@ class RowMoverIdsTest : public testing::Test {
                                           .num_blocks = 3};
   static constexpr int64_t kRow = kLayout.head_dim * 4;
 
-  EmulatedPool pool_;
+  std::unique_ptr<TestPool> pool_;
   std::unique_ptr<Backend> backend_;
-  uint32_t error_ = 0;
+  SharedVector<uint32_t> error_;
 };
 
 TEST_F(RowMoverIdsTest, AppendToALayerOutsideThePool) {
-  const std::vector<simt::Vector16> rows(4 * kRow / 16);
-  const int64_t slot = 1;
+  const SharedVector<simt::Vector16> rows(4 * kRow / 16);
+  const auto slot = One<int64_t>(1);
   for (const int32_t layer : {-1, kLayout.num_layers}) {
     const auto* bytes = reinterpret_cast<const char*>(rows.data());
-    ExpectRuns(MakeParams(AppendRows{.pool = pool_.view(),
-                                     .layer = layer,
-                                     .num_tokens = 1,
-                                     .slot_mapping = &slot,
-                                     .keys = bytes,
-                                     .values = bytes + 2 * kRow,
-                                     .token_stride = 2 * kRow,
-                                     .head_stride = kRow,
-                                     .error = &error_}));
+    ExpectRuns([&](DeviceRuntime& device) {
+      device.Append(AppendRows{.pool = pool_->view(),
+                               .layer = layer,
+                               .num_tokens = 1,
+                               .slot_mapping = slot.data(),
+                               .keys = bytes,
+                               .values = bytes + 2 * kRow,
+                               .token_stride = 2 * kRow,
+                               .head_stride = kRow,
+                               .error = error_.data()},
+                    RowConversion::kNone);
+    });
     ExpectReport(kSlotOutOfPool);
   }
 }
 
 TEST_F(RowMoverIdsTest, GatherOfASlotOutsideThePool) {
-  std::vector<simt::Vector16> out(2 * kRow / 16);
+  SharedVector<simt::Vector16> out(2 * kRow / 16);
   std::memset(out.data(), 0x5A, 2 * kRow);
-  const std::vector<simt::Vector16> before = out;
-  for (const int64_t slot : {int64_t{-1}, pool_.num_slots()}) {
-    int32_t position = -9;
-    ExpectRuns(MakeParams(GatherRows{.pool = pool_.view(),
-                                     .rows = {.count = 1},
-                                     .slots = &slot,
-                                     .out = reinterpret_cast<char*>(out.data()),
-                                     .positions = &position,
-                                     .error = &error_},
-                          1));
+  const SharedVector<simt::Vector16> before = out;
+  for (const int64_t id : {int64_t{-1}, pool_->num_slots()}) {
+    const auto slot = One(id);
+    auto position = One<int32_t>(-9);
+    ExpectRuns([&](DeviceRuntime& device) {
+      device.Gather(GatherRows{.pool = pool_->view(),
+                               .rows = {.count = 1},
+                               .slots = slot.data(),
+                               .out = reinterpret_cast<char*>(out.data()),
+                               .positions = position.data(),
+                               .error = error_.data()},
+                    RowConversion::kNone);
+    });
     ExpectReport(kSlotOutOfPool);
     EXPECT_EQ(std::memcmp(out.data(), before.data(), 2 * kRow), 0);
-    EXPECT_EQ(position, -9);
+    EXPECT_EQ(position[0], -9);
   }
 }
 
 TEST_F(RowMoverIdsTest, MoveWithOneSideOutsideThePool) {
-  const int64_t end = pool_.num_slots();
-  for (const RowMove move :
+  const int64_t end = pool_->num_slots();
+  for (const RowMove ids :
        {RowMove{-1, 0}, RowMove{end, 0}, RowMove{0, -1}, RowMove{0, end}}) {
-    ExpectRuns(MakeParams(MoveRows{.pool = pool_.view(),
-                                   .rows = {.count = 1},
-                                   .moves = &move,
-                                   .error = &error_}));
+    const auto move = One(ids);
+    ExpectRuns([&](DeviceRuntime& device) {
+      device.Move(MoveRows{.pool = pool_->view(),
+                           .rows = {.count = 1},
+                           .moves = move.data(),
+                           .error = error_.data()});
+    });
     ExpectReport(kSlotOutOfPool);
   }
 }
 
 TEST_F(RowMoverIdsTest, CopyWithOneSideOutsideThePool) {
   const int32_t end = kLayout.num_blocks;
-  for (const BlockPair pair : {BlockPair{-1, 0}, BlockPair{end, 0},
-                               BlockPair{0, -1}, BlockPair{0, end}}) {
-    ExpectRuns(MakeParams(CopyBlockRows{.pool = pool_.view(),
-                                        .num_pairs = 1,
-                                        .pairs = &pair,
-                                        .error = &error_}));
+  for (const BlockPair ids : {BlockPair{-1, 0}, BlockPair{end, 0},
+                              BlockPair{0, -1}, BlockPair{0, end}}) {
+    const auto pair = One(ids);
+    ExpectRuns([&](DeviceRuntime& device) {
+      device.CopyBlocks(CopyBlockRows{.pool = pool_->view(),
+                                      .num_pairs = 1,
+                                      .pairs = pair.data(),
+                                      .error = error_.data()});
+    });
     ExpectReport(kBlockOutOfPool);
   }
 }
 
 TEST_F(RowMoverIdsTest, PagesOutsideThePool) {
   const int64_t bytes = kLayout.page_bytes();
-  std::vector<simt::Vector16> staged(bytes / 16);
+  SharedVector<simt::Vector16> staged(bytes / 16);
   std::memset(staged.data(), 0x5A, bytes);
-  const std::vector<simt::Vector16> before = staged;
-  for (const int32_t page : {-1, static_cast<int32_t>(kLayout.num_pages()),
-                             std::numeric_limits<int32_t>::max()}) {
-    const StagePages stage = {.pool = pool_.view(),
+  const SharedVector<simt::Vector16> before = staged;
+  for (const int32_t id : {-1, static_cast<int32_t>(kLayout.num_pages()),
+                           std::numeric_limits<int32_t>::max()}) {
+    const auto page = One(id);
+    const StagePages stage = {.pool = pool_->view(),
                               .num_pages = 1,
-                              .pages = &page,
+                              .pages = page.data(),
                               .staged = reinterpret_cast<char*>(staged.data()),
-                              .error = &error_};
-    ExpectRuns(MakePackParams(stage));
+                              .error = error_.data()};
+    ExpectRuns([&](DeviceRuntime& device) { device.PackPages(stage); });
     ExpectReport(kPageOutOfPool);
     EXPECT_EQ(std::memcmp(staged.data(), before.data(), bytes), 0);
-    ExpectRuns(MakeUnpackParams(stage));
+    ExpectRuns([&](DeviceRuntime& device) { device.UnpackPages(stage); });
     ExpectReport(kPageOutOfPool);
   }
 }
 
 // 24 GB of address space, of which a few pages are ever touched: two layers in
 // one allocation, or with an address each.
-class LargePoolTest : public testing::TestWithParam<bool> {
+class LargePoolTest : public DeviceTest,
+                      public testing::WithParamInterface<bool> {
  protected:
   static constexpr int64_t kRowBytes = 256;
   static constexpr int32_t kHeads = 8;
@@ -156,10 +171,10 @@ class LargePoolTest : public testing::TestWithParam<bool> {
   static constexpr int64_t kLayerBytes = kBlocks * int64_t{kHeads} * kPageBytes;
 
   void SetUp() override {
-    void* memory = mmap(nullptr, 2 * kLayerBytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    ASSERT_NE(memory, MAP_FAILED);
-    memory_ = static_cast<char*>(memory);
+    DeviceTest::SetUp();
+    if (IsSkipped()) return;
+    memory_ = static_cast<char*>(AllocateShared(2 * kLayerBytes));
+    error_ = {0};
     layer_bases_ = {memory_, memory_ + kLayerBytes};
     pool_.base = GetParam() ? nullptr : memory_;
     pool_.layer_bases = GetParam() ? layer_bases_.data() : nullptr;
@@ -176,8 +191,9 @@ class LargePoolTest : public testing::TestWithParam<bool> {
     last_ = pool_.num_slots() - 1;
   }
   void TearDown() override {
-    EXPECT_EQ(error_, 0u);
-    if (memory_ != nullptr) munmap(memory_, 2 * kLayerBytes);
+    if (memory_ == nullptr) return;
+    EXPECT_EQ(error_[0], 0u);
+    FreeShared(memory_, 2 * kLayerBytes);
   }
 
   char* Key(int64_t slot) const {
@@ -199,19 +215,23 @@ class LargePoolTest : public testing::TestWithParam<bool> {
   }
 
   char* memory_ = nullptr;
-  std::vector<char*> layer_bases_;
+  SharedVector<char*> layer_bases_;
   PoolView pool_;
   int64_t last_ = 0;  // slot
-  uint32_t error_ = 0;
+  SharedVector<uint32_t> error_;
 };
 
 INSTANTIATE_TEST_SUITE_P(LayerBases, LargePoolTest, testing::Bool());
 
 TEST_P(LargePoolTest, Move) {
   Fill(last_ - 1000, 0x11);
-  const RowMove move = {last_ - 1000, last_};
-  ExpectRuns(MakeParams(MoveRows{
-      .pool = pool_, .rows = {.count = 1}, .moves = &move, .error = &error_}));
+  const auto move = One(RowMove{last_ - 1000, last_});
+  ExpectRuns([&](DeviceRuntime& device) {
+    device.Move(MoveRows{.pool = pool_,
+                         .rows = {.count = 1},
+                         .moves = move.data(),
+                         .error = error_.data()});
+  });
   ExpectHas(last_, 0x11);
 }
 
@@ -219,7 +239,7 @@ TEST_P(LargePoolTest, Move) {
 TEST_P(LargePoolTest, Append) {
   constexpr int64_t kTokenStride = int64_t{3} << 30;
   constexpr int64_t kHeadStride = int64_t{300} << 20;
-  std::vector<int64_t> slots;
+  SharedVector<int64_t> slots;
   for (int64_t token = 0; token < 3; ++token) {
     slots.push_back(int64_t{kBlocks} * 16 - 1 - token * 16);
     for (int64_t head = 0; head < kHeads; ++head) {
@@ -228,15 +248,18 @@ TEST_P(LargePoolTest, Append) {
       std::memset(row + kLayerBytes, static_cast<int>(0x21 + token), kRowBytes);
     }
   }
-  ExpectRuns(MakeParams(AppendRows{.pool = pool_,
-                                   .layer = 1,
-                                   .num_tokens = 3,
-                                   .slot_mapping = slots.data(),
-                                   .keys = memory_,
-                                   .values = memory_ + kLayerBytes,
-                                   .token_stride = kTokenStride,
-                                   .head_stride = kHeadStride,
-                                   .error = &error_}));
+  ExpectRuns([&](DeviceRuntime& device) {
+    device.Append(AppendRows{.pool = pool_,
+                             .layer = 1,
+                             .num_tokens = 3,
+                             .slot_mapping = slots.data(),
+                             .keys = memory_,
+                             .values = memory_ + kLayerBytes,
+                             .token_stride = kTokenStride,
+                             .head_stride = kHeadStride,
+                             .error = error_.data()},
+                  RowConversion::kNone);
+  });
   for (int64_t token = 0; token < 3; ++token) {
     for (int64_t head = 0; head < kHeads; ++head) {
       const int64_t page =
@@ -252,69 +275,45 @@ TEST_P(LargePoolTest, CopyBlocks) {
   };
   Fill(slot_of(0, kBlocks - 9), 0x31);
   Fill(slot_of(1, kBlocks - 9), 0x33);
-  const BlockPair pair = {kBlocks - 9, kBlocks - 1};
-  ExpectRuns(MakeParams(CopyBlockRows{
-      .pool = pool_, .num_pairs = 1, .pairs = &pair, .error = &error_}));
+  const auto pair = One(BlockPair{kBlocks - 9, kBlocks - 1});
+  ExpectRuns([&](DeviceRuntime& device) {
+    device.CopyBlocks(CopyBlockRows{.pool = pool_,
+                                    .num_pairs = 1,
+                                    .pairs = pair.data(),
+                                    .error = error_.data()});
+  });
   ExpectHas(slot_of(0, kBlocks - 1), 0x31);
   ExpectHas(slot_of(1, kBlocks - 1), 0x33);
 }
 
 TEST_P(LargePoolTest, GatherAndStage) {
   Fill(last_, 0x41);
-  std::vector<simt::Vector16> rows(2 * kRowBytes / 16);
+  const auto slot = One(last_);
+  SharedVector<simt::Vector16> rows(2 * kRowBytes / 16);
   auto* out = reinterpret_cast<char*>(rows.data());
-  ExpectRuns(MakeParams(GatherRows{.pool = pool_,
-                                   .rows = {.count = 1},
-                                   .slots = &last_,
-                                   .out = out,
-                                   .error = &error_},
-                        1));
+  ExpectRuns([&](DeviceRuntime& device) {
+    device.Gather(GatherRows{.pool = pool_,
+                             .rows = {.count = 1},
+                             .slots = slot.data(),
+                             .out = out,
+                             .error = error_.data()},
+                  RowConversion::kNone);
+  });
   EXPECT_TRUE(HasRow(out, 0x41));
   EXPECT_TRUE(HasRow(out + kRowBytes, 0x42));
-  auto page = static_cast<int32_t>(last_ / 16);
-  std::vector<simt::Vector16> staged(kPageBytes / 16);
+  auto page = One(static_cast<int32_t>(last_ / 16));
+  SharedVector<simt::Vector16> staged(kPageBytes / 16);
   StagePages stage = {.pool = pool_,
                       .num_pages = 1,
-                      .pages = &page,
+                      .pages = page.data(),
                       .staged = reinterpret_cast<char*>(staged.data()),
-                      .error = &error_};
-  ExpectRuns(MakePackParams(stage));
+                      .error = error_.data()};
+  ExpectRuns([&](DeviceRuntime& device) { device.PackPages(stage); });
   EXPECT_TRUE(HasRow(stage.staged + 15 * kRowBytes, 0x41));
   EXPECT_TRUE(HasRow(stage.staged + 31 * kRowBytes, 0x42));
-  page -= 77;
-  ExpectRuns(MakeUnpackParams(stage));
+  page[0] -= 77;
+  ExpectRuns([&](DeviceRuntime& device) { device.UnpackPages(stage); });
   ExpectHas(last_ - 77 * 16, 0x41);
-}
-
-// Of what is beside the pool only addresses are formed: it would take the
-// emulator long to get there.
-TEST(RowMoverTest, AddressesBesideThePoolHave64Bits) {
-  // Neither is followed.
-  // NOLINTBEGIN(performance-no-int-to-ptr)
-  char* const base = reinterpret_cast<char*>(uintptr_t{1} << 20);
-  auto* const positions = reinterpret_cast<int32_t*>(uintptr_t{1} << 50);
-  // NOLINTEND(performance-no-int-to-ptr)
-  uint32_t error = 0;
-  for (const int64_t row :
-       {int64_t{17}, (int64_t{1} << 24) + 18, (int64_t{5} << 31) + 19}) {
-    const RowPlace packed =
-        PackedDestination{base, positions, 512}.At(row, &error);
-    EXPECT_EQ(packed.key - base, row * 1024);
-    EXPECT_EQ(packed.position - positions, row);
-    const RowPlace staged =
-        StagedRows<kNoBug>{base, positions, 256, 16}.At(row, &error);
-    EXPECT_EQ(staged.key - base, row / 16 * 8192 + row % 16 * 256);
-    EXPECT_EQ(staged.position - positions, row);
-    const AppendRows append = {.pool = {.num_heads = 8},
-                               .positions = positions,
-                               .keys = base,
-                               .token_stride = 6144,
-                               .head_stride = 256};
-    const RowPlace token = TokenSource{append}.At(row, &error);
-    EXPECT_EQ(token.key - base, row / 8 * 6144 + row % 8 * 256);
-    EXPECT_EQ(token.position - positions, row / 8);
-  }
-  EXPECT_EQ(error, 0u);
 }
 
 }  // namespace

@@ -1,42 +1,43 @@
-// Runs the device selection on the emulator, with its work space poisoned.
+// Runs the device selection, with its work space poisoned.
 #ifndef TESTS_KERNELS_CUDA_SELECT_RUNNER_H_
 #define TESTS_KERNELS_CUDA_SELECT_RUNNER_H_
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "blockmgr/eviction/select.h"
 #include "kernels/cuda/select_problem.h"
-#include "kernels/cuda/select_sequence.cuh"
-#include "kernels/cuda/simt_emulator.h"
+#include "kernels/cuda/simt.h"
 #include "tests/blockmgr/eviction/random_case.h"
-#include "tests/kernels/cuda/emulated_launcher.h"
+#include "tests/kernels/cuda/test_device.h"
 
 namespace blockmgr {
 
 template <typename T>
-std::vector<T> Poisoned(int64_t count) {
-  std::vector<T> values(count);
+SharedVector<T> Poisoned(int64_t count) {
+  SharedVector<T> values(count);
   std::memset(static_cast<void*>(values.data()), 0xFF, count * sizeof(T));
   return values;
 }
 
 struct SelectOutcome {
   std::string error;
-  std::vector<int32_t> budgets;
-  std::vector<uint32_t> survivors;
+  SharedVector<int32_t> budgets;
+  SharedVector<uint32_t> survivors;
   KeepSets keep;  // from the survivors
 };
 
 // The inputs of several sequences of one policy, one after another.
 struct SelectInputs {
   explicit SelectInputs(const std::vector<EvictionCase>& cases) {
+    std::vector<SelectScope> all_scopes;
     for (const EvictionCase& c : cases) {
       AppendSelectScopes(c.policy, c.target, c.shape, c.range,
-                         static_cast<int32_t>(offsets.size()) - 1, &scopes);
+                         static_cast<int32_t>(offsets.size()) - 1, &all_scopes);
       const FlatEntries flat(c);
       const EntriesView view = flat.view();
       const int64_t begin = offsets.back();
@@ -51,6 +52,7 @@ struct SelectInputs {
       Append(view.products, &products);
       Append(c.external, &given);
     }
+    scopes = Shared(all_scopes);
     has_scores = !cases[0].scores.empty();
     // An array even when every head is empty.
     scores.reserve(1);
@@ -71,23 +73,23 @@ struct SelectInputs {
   }
 
   template <typename From, typename T>
-  static void Append(const From& from, std::vector<T>* to) {
+  static void Append(const From& from, SharedVector<T>* to) {
     to->insert(to->end(), from.begin(), from.end());
   }
 
-  std::vector<SelectScope> scopes;
-  std::vector<int64_t> offsets = {0};
-  std::vector<int32_t> positions;
-  std::vector<float> scores;
-  std::vector<float> value_norms;
-  std::vector<float> products;
-  std::vector<int32_t> given;
+  SharedVector<SelectScope> scopes;
+  SharedVector<int64_t> offsets = {0};
+  SharedVector<int32_t> positions;
+  SharedVector<float> scores;
+  SharedVector<float> value_norms;
+  SharedVector<float> products;
+  SharedVector<int32_t> given;
   int64_t longest = 1;
   bool has_scores = true;
 };
 
 // Ranks, from the words of survivors.
-inline void ReadSurvivors(const std::vector<int64_t>& offsets,
+inline void ReadSurvivors(std::span<const int64_t> offsets,
                           SelectOutcome* outcome) {
   outcome->keep.offsets = {0};
   for (size_t head = 0; head + 1 < offsets.size(); ++head) {
@@ -104,10 +106,9 @@ inline void ReadSurvivors(const std::vector<int64_t>& offsets,
 }
 
 // Sequences of one policy, selected in one call: their heads one after another.
-template <int kBug = kNoBug>
-SelectOutcome RunEmulatedSelect(const std::vector<EvictionCase>& cases,
-                                int32_t chunk_entries,
-                                const simt::Schedule& schedule) {
+inline SelectOutcome SelectOnDevice(const std::vector<EvictionCase>& cases,
+                                    int32_t chunk_entries,
+                                    const simt::Schedule& schedule) {
   const SelectInputs inputs(cases);
   SelectProblem problem = MakeSelectProblem(cases[0].policy);
   problem.page_size = cases[0].shape.page_size;
@@ -117,8 +118,8 @@ SelectOutcome RunEmulatedSelect(const std::vector<EvictionCase>& cases,
   const int64_t num_groups = num_heads + problem.num_scopes;
   auto heads = Poisoned<SelectHead>(num_heads);
   auto searches = Poisoned<RadixSearch>(num_groups);
-  std::vector<uint32_t> histograms(num_groups * kRadixBins);
-  std::vector<uint32_t> counters(num_groups);
+  SharedVector<uint32_t> histograms(num_groups * kRadixBins);
+  SharedVector<uint32_t> counters(num_groups);
   auto equals = Poisoned<int32_t>(num_heads * problem.num_chunks);
   SelectOutcome outcome;
   outcome.budgets = Poisoned<int32_t>(num_heads);
@@ -131,11 +132,13 @@ SelectOutcome RunEmulatedSelect(const std::vector<EvictionCase>& cases,
   problem.chunk_equals = equals.data();
   problem.budgets = outcome.budgets.data();
   problem.survivors = outcome.survivors.data();
-  problem.num_nan = &outcome.keep.num_nan;
+  SharedVector<int64_t> num_nan = {0};
+  problem.num_nan = num_nan.data();
 
-  EmulatedLauncher launcher(schedule);
-  RunSelect<kBug>(problem, launcher);
-  outcome.error = launcher.error();
+  outcome.error = RunKernels(schedule, [&](DeviceRuntime& device) {
+                    device.Select(problem);
+                  }).error;
+  outcome.keep.num_nan = num_nan[0];
   if (!outcome.error.empty()) return outcome;
   const auto is_zero = [](uint32_t value) { return value == 0; };
   if (!std::all_of(histograms.begin(), histograms.end(), is_zero) ||

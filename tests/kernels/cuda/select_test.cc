@@ -1,7 +1,6 @@
-// The device selection on the emulator, against the CPU's bit for bit, and the
-// proof that these tests find bugs.
+// The device selection against the CPU's, bit for bit.
+#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <random>
 #include <string>
@@ -12,106 +11,50 @@
 
 #include "blockmgr/eviction/select.h"
 #include "tests/blockmgr/eviction/random_case.h"
-#include "tests/kernels/cuda/emulated_pool.h"
+#include "tests/kernels/cuda/select_checks.h"
 #include "tests/kernels/cuda/select_runner.h"
+#include "tests/kernels/cuda/test_device.h"
+#include "tests/kernels/cuda/test_pool.h"
+#include "tests/testing/random.h"
 
 namespace blockmgr {
 namespace {
 
-// A case whose policy the device knows.
-EvictionCase DrawCase(Rng& rng) {
-  while (true) {
-    EvictionCase eviction = RandomCase(rng);
-    if (eviction.policy.parity == Parity::kNone) return eviction;
+class SelectTest : public DeviceTest {};
+
+TEST_F(SelectTest, ShortHeadsEqualTheCpu) {
+  for (uint64_t seed = 0; seed < NumCases(40); ++seed) {
+    ASSERT_EQ(CheckSelect(seed, false, false), "") << "seed " << seed;
   }
 }
 
-// Heads of several chunks, among them one long and one empty.
-void MakeLong(Rng& rng, EvictionCase* eviction) {
-  eviction->range.cut = RandomInt(rng, 300, 1100);
-  eviction->range.length = eviction->range.cut + RandomInt(rng, 0, 40);
-  eviction->target.tokens = RandomInt(rng, 1, eviction->range.cut);
-  for (size_t head = 0; head < eviction->positions.size(); ++head) {
-    const int32_t keep_one_in = head == 1 ? 1 << 20 : RandomInt(rng, 1, 3);
-    std::vector<int32_t>& positions = eviction->positions[head];
-    positions.clear();
-    for (int32_t i = 0; i < eviction->range.cut; ++i) {
-      if (RandomInt(rng, 1, keep_one_in) == 1) positions.push_back(i);
-    }
-    eviction->external[head] = RandomInt(rng, 0, eviction->range.cut);
-  }
-  DrawScores(rng, eviction);
-  // Some long heads full of ties.
-  if (RandomInt(rng, 0, 2) != 0) return;
-  for (std::vector<float>& scores : eviction->scores) {
-    for (float& score : scores) {
-      score = static_cast<float>(RandomInt(rng, 0, 2)) / 3;
-    }
+TEST_F(SelectTest, LongHeadsEqualTheCpu) {
+  for (uint64_t seed = 1000; seed < 1000 + NumCases(16); ++seed) {
+    ASSERT_EQ(CheckSelect(seed, true, false), "") << "seed " << seed;
   }
 }
 
-std::string Difference(const EvictionCase& c, const SelectOutcome& got) {
-  if (!got.error.empty()) return got.error;
-  if (got.budgets != Budgets(c)) return "budgets differ";
-  const KeepSets want = Select(c);
-  if (got.keep.offsets != want.offsets) return "survivors per head differ";
-  if (got.keep.ranks != want.ranks) return "survivors differ";
-  if (got.keep.num_nan != want.num_nan) {
-    return absl::StrCat(got.keep.num_nan, " NaN, expected ", want.num_nan);
-  }
-  return "";
-}
-
-// One random selection; what is wrong, or "".
-template <int kBug = kNoBug, bool kFloors = false>
-std::string CheckSelect(uint64_t seed, bool is_long) {
-  Rng rng(seed);
-  EvictionCase c = DrawCase(rng);
-  while (kFloors && c.policy.budget.kind != BudgetKind::kAdaKv) {
-    c = DrawCase(rng);
-  }
-  if (kFloors) c.policy.budget.mode = AdaKvMode::kFloor;
-  if (is_long) MakeLong(rng, &c);
-  std::string difference = Difference(
-      c, RunEmulatedSelect<kBug>({c}, 256, SomeSchedules(rng)[seed % 4]));
-  if (difference.empty() || kBug != kNoBug) return difference;
-  return absl::StrCat(difference, " in ", Describe(c));
-}
-
-TEST(SelectTest, ShortHeadsEqualTheCpu) {
-  for (uint64_t seed = 0; seed < 40 / kEmulatedCaseDivisor; ++seed) {
-    ASSERT_EQ(CheckSelect(seed, false), "") << "seed " << seed;
-  }
-}
-
-TEST(SelectTest, LongHeadsEqualTheCpu) {
-  for (uint64_t seed = 1000; seed < 1000 + 16 / kEmulatedCaseDivisor; ++seed) {
-    ASSERT_EQ(CheckSelect(seed, true), "") << "seed " << seed;
-  }
-}
-
-TEST(SelectTest, FloorsEqualTheCpu) {
-  for (uint64_t seed = 2000; seed < 2000 + 12 / kEmulatedCaseDivisor; ++seed) {
-    ASSERT_EQ((CheckSelect<kNoBug, true>(seed, seed % 2 == 1)), "")
-        << "seed " << seed;
+TEST_F(SelectTest, FloorsEqualTheCpu) {
+  for (uint64_t seed = 2000; seed < 2000 + NumCases(12); ++seed) {
+    ASSERT_EQ(CheckSelect(seed, seed % 2 == 1, true), "") << "seed " << seed;
   }
 }
 
 // Two sequences in a call get what each gets alone.
-TEST(SelectTest, SequencesDoNotMeet) {
-  for (uint64_t seed = 0; seed < 8 / kEmulatedCaseDivisor; ++seed) {
+TEST_F(SelectTest, SequencesDoNotMeet) {
+  for (uint64_t seed = 0; seed < NumCases(8); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Rng rng(seed);
     const EvictionCase first = DrawCase(rng);
     EvictionCase second = first;
     MakeLong(rng, &second);
     const SelectOutcome both =
-        RunEmulatedSelect({first, second}, 512, SomeSchedules(rng)[seed % 4]);
+        SelectOnDevice({first, second}, 512, SomeSchedules(rng)[seed % 4]);
     ASSERT_EQ(both.error, "");
     std::vector<int32_t> budgets = Budgets(first);
     const std::vector<int32_t> others = Budgets(second);
     budgets.insert(budgets.end(), others.begin(), others.end());
-    EXPECT_EQ(both.budgets, budgets);
+    EXPECT_TRUE(std::ranges::equal(both.budgets, budgets));
     std::vector<int32_t> ranks = Select(first).ranks;
     const std::vector<int32_t> other_ranks = Select(second).ranks;
     ranks.insert(ranks.end(), other_ranks.begin(), other_ranks.end());
@@ -122,7 +65,7 @@ TEST(SelectTest, SequencesDoNotMeet) {
 }
 
 // Every budget of one head from nothing to everything.
-TEST(SelectTest, EveryBudgetOfEqualScores) {
+TEST_F(SelectTest, EveryBudgetOfEqualScores) {
   Rng rng(4);
   EvictionCase c = DrawCase(rng);
   c.policy = EvictionPolicy();
@@ -144,7 +87,7 @@ TEST(SelectTest, EveryBudgetOfEqualScores) {
   for (const float score : {0.0f, -0.0f, std::numeric_limits<float>::infinity(),
                             std::numeric_limits<float>::quiet_NaN(), -1.5f}) {
     c.scores.assign(41, std::vector<float>(40, score));
-    const SelectOutcome got = RunEmulatedSelect({c}, 256, {});
+    const SelectOutcome got = SelectOnDevice({c}, 256, {});
     EXPECT_EQ(Difference(c, got), "") << "score " << score;
   }
 }
@@ -187,45 +130,23 @@ EvictionCase ManyHeads(BudgetKind kind, AdaKvMode mode, int32_t num_heads,
 void CheckManyHeads(BudgetKind kind, AdaKvMode mode, uint64_t seed) {
   const auto check = [&](int32_t num_heads, uint64_t case_seed) {
     const EvictionCase c = ManyHeads(kind, mode, num_heads, case_seed);
-    EXPECT_EQ(Difference(c, RunEmulatedSelect({c}, 256, {})), "")
+    EXPECT_EQ(Difference(c, SelectOnDevice({c}, 256, {})), "")
         << num_heads << " heads, seed " << case_seed;
   };
   for (uint64_t i = 0; i < 4; ++i) check(40, i);
   check(256, seed);
 }
 
-TEST(SelectTest, ManyHeadsShareABlendAsOnTheCpu) {
+TEST_F(SelectTest, ManyHeadsShareABlendAsOnTheCpu) {
   CheckManyHeads(BudgetKind::kAdaKv, AdaKvMode::kBlend, 0);
 }
 
-TEST(SelectTest, ManyHeadsShareAboveFloorsAsOnTheCpu) {
+TEST_F(SelectTest, ManyHeadsShareAboveFloorsAsOnTheCpu) {
   CheckManyHeads(BudgetKind::kAdaKv, AdaKvMode::kFloor, 3);
 }
 
-TEST(SelectTest, ManyHeadsOfAModelShareAsOnTheCpu) {
+TEST_F(SelectTest, ManyHeadsOfAModelShareAsOnTheCpu) {
   CheckManyHeads(BudgetKind::kGlobal, AdaKvMode::kBlend, 1);
-}
-
-bool IsFound(const std::function<std::string(uint64_t, bool)>& check) {
-  for (uint64_t seed = 0; seed < 40; ++seed) {
-    if (!check(seed, seed % 2 == 1).empty()) return true;
-  }
-  return false;
-}
-
-TEST(SelectMutationTest, EachPlantedBugIsFound) {
-  EXPECT_TRUE(IsFound(CheckSelect<kSelectOrdersNanBySign>));
-  EXPECT_TRUE(IsFound(CheckSelect<kSelectSplitsZeros>));
-  EXPECT_TRUE(IsFound(CheckSelect<kSelectForgetsPrefix>));
-  EXPECT_TRUE(IsFound(CheckSelect<kSelectNoBarrierAfterClear>));
-  EXPECT_TRUE(IsFound(CheckSelect<kSelectNoBarrierBeforePick>));
-  EXPECT_TRUE(IsFound(CheckSelect<kSelectPicksEarly>));
-  EXPECT_TRUE(IsFound(CheckSelect<kSelectIgnoresEarlierChunks>));
-  EXPECT_TRUE(IsFound(CheckSelect<kSelectIgnoresEarlierWarps>));
-  EXPECT_TRUE(IsFound(CheckSelect<kSelectTiesToHigher>));
-  EXPECT_TRUE(IsFound(CheckSelect<kSelectFloorCountsTwice, true>));
-  EXPECT_TRUE(IsFound(CheckSelect<kSelectFractionTiesToHigher>));
-  EXPECT_TRUE(IsFound(CheckSelect<kSelectForgetsProtection>));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "tests/kernels/cuda/emulated_pool.h"
+#include "tests/kernels/cuda/test_pool.h"
 
 #include <bit>
 #include <cstring>
@@ -23,7 +23,7 @@ std::vector<simt::Schedule> SomeSchedules(Rng& rng) {
   return schedules;
 }
 
-EmulatedPool::EmulatedPool(const ModelLayout& layout, PoolStrides strides)
+TestPool::TestPool(const ModelLayout& layout, PoolStrides strides)
     : layout_(layout), positions_(layout.num_pages() * layout.page_size, -1) {
   const int64_t row = layout.row_bytes();
   const int64_t heads = layout.num_heads;
@@ -67,9 +67,9 @@ EmulatedPool::EmulatedPool(const ModelLayout& layout, PoolStrides strides)
   const int64_t pitch =
       LayerBytes() + (strides == PoolStrides::kOwn ? 0 : kPaddingBytes);
   num_bytes_ = pitch * layout.num_layers;
-  bytes_.reset(new simt::Vector16[num_bytes_ / 16]);
-  std::memset(bytes_.get(), 0xFF, num_bytes_);
-  char* base = reinterpret_cast<char*>(bytes_.get());
+  bytes_.resize(num_bytes_ / 16);
+  char* base = reinterpret_cast<char*>(bytes_.data());
+  std::memset(base, 0xFF, num_bytes_);
   if (strides == PoolStrides::kOwn) {
     view_.base = base;
     return;
@@ -81,11 +81,11 @@ EmulatedPool::EmulatedPool(const ModelLayout& layout, PoolStrides strides)
   view_.layer_bases = layer_bases_.data();
 }
 
-int64_t EmulatedPool::LayerBytes() const {
+int64_t TestPool::LayerBytes() const {
   return layout_.page_bytes() * layout_.num_blocks * layout_.num_heads;
 }
 
-char* EmulatedPool::KeyRow(SlotIndex slot) const {
+char* TestPool::KeyRow(SlotIndex slot) const {
   const PageId page{static_cast<int32_t>(slot / layout_.page_size)};
   const int32_t layer = layout_.page_layer(page);
   char* base = layer_bases_.empty() ? view_.base + layer * view_.layer_stride
@@ -95,7 +95,7 @@ char* EmulatedPool::KeyRow(SlotIndex slot) const {
          slot % layout_.page_size * view_.token_stride;
 }
 
-void EmulatedPool::CopyFrom(const Backend& backend) {
+void TestPool::CopyFrom(const Backend& backend) {
   std::vector<float> values(2 * layout_.head_dim);
   for (SlotIndex slot = 0; slot < num_slots(); ++slot) {
     backend.ReadSlot(slot, values);
@@ -114,7 +114,7 @@ void EmulatedPool::CopyFrom(const Backend& backend) {
   }
 }
 
-std::vector<char> EmulatedPool::SlotBytes(SlotIndex slot) const {
+std::vector<char> TestPool::SlotBytes(SlotIndex slot) const {
   const char* key = KeyRow(slot);
   std::vector<char> bytes(key, key + view_.row_bytes);
   const char* value = key + view_.kv_stride;
@@ -122,7 +122,7 @@ std::vector<char> EmulatedPool::SlotBytes(SlotIndex slot) const {
   return bytes;
 }
 
-std::vector<float> EmulatedPool::ReadSlot(SlotIndex slot) const {
+std::vector<float> TestPool::ReadSlot(SlotIndex slot) const {
   const std::vector<char> bytes = SlotBytes(slot);
   std::vector<float> values(2 * layout_.head_dim);
   for (size_t i = 0; i < values.size(); ++i) {
@@ -137,7 +137,7 @@ std::vector<float> EmulatedPool::ReadSlot(SlotIndex slot) const {
   return values;
 }
 
-std::string EmulatedPool::Difference(const Backend& backend) const {
+std::string TestPool::Difference(const Backend& backend) const {
   std::vector<float> want(2 * layout_.head_dim);
   for (SlotIndex slot = 0; slot < num_slots(); ++slot) {
     backend.ReadSlot(slot, want);

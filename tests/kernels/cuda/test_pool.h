@@ -1,10 +1,9 @@
-// A pool of any strides in host memory, for kernels that run on the emulator,
-// next to the CPU backend that says what must be in it.
-#ifndef TESTS_KERNELS_CUDA_EMULATED_POOL_H_
-#define TESTS_KERNELS_CUDA_EMULATED_POOL_H_
+// A pool of any strides, for kernels, next to the CPU backend that says what
+// must be in it.
+#ifndef TESTS_KERNELS_CUDA_TEST_POOL_H_
+#define TESTS_KERNELS_CUDA_TEST_POOL_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,9 +11,9 @@
 #include "blockmgr/base/model_layout.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/pool_view.h"
-#include "kernels/cuda/simt_emulator.h"
-#include "tests/kernels/kernel_cases.h"
-#include "tests/testing/sanitizers.h"
+#include "kernels/cuda/simt.h"
+#include "tests/kernels/cuda/test_device.h"
+#include "tests/testing/random.h"
 
 namespace blockmgr {
 
@@ -29,22 +28,18 @@ inline constexpr PoolStrides kAllPoolStrides[] = {
     PoolStrides::kOwn, PoolStrides::kHnd, PoolStrides::kNhd,
     PoolStrides::kFlashInfer};
 
-// Factor on the number of random cases: sanitizers make the emulator several
-// times slower.
-inline constexpr uint64_t kEmulatedCaseDivisor = kSanitized ? 4 : 1;
-
 // Forward, reverse, and two random schedules drawn from `rng`.
 std::vector<simt::Schedule> SomeSchedules(Rng& rng);
 
-class EmulatedPool {
+class TestPool {
  public:
   // All bytes 0xFF, positions -1. Unless the strides are our own, each layer
   // has its own base, with padding behind it.
-  EmulatedPool(const ModelLayout& layout, PoolStrides strides);
+  TestPool(const ModelLayout& layout, PoolStrides strides);
 
   const PoolView& view() const { return view_; }
   int64_t num_slots() const { return view_.num_slots(); }
-  std::vector<int32_t>& positions() { return positions_; }
+  SharedVector<int32_t>& positions() { return positions_; }
 
   // What the backend has in every slot.
   void CopyFrom(const Backend& backend);
@@ -62,12 +57,12 @@ class EmulatedPool {
 
   ModelLayout layout_;
   PoolView view_;
-  std::unique_ptr<simt::Vector16[]> bytes_;  // aligned
+  SharedVector<simt::Vector16> bytes_;  // aligned
   int64_t num_bytes_ = 0;
-  std::vector<char*> layer_bases_;
-  std::vector<int32_t> positions_;
+  SharedVector<char*> layer_bases_;
+  SharedVector<int32_t> positions_;
 };
 
 }  // namespace blockmgr
 
-#endif  // TESTS_KERNELS_CUDA_EMULATED_POOL_H_
+#endif  // TESTS_KERNELS_CUDA_TEST_POOL_H_

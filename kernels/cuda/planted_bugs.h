@@ -1,18 +1,17 @@
-// Bugs that tests plant in the attention and score kernels, to see that the
-// suite and the emulator catch them. Only the emulator's builds, which are
-// tests, know them; for nvcc every switch is the constant false.
-#ifndef KERNELS_CUDA_PLANTED_ATTENTION_BUGS_H_
-#define KERNELS_CUDA_PLANTED_ATTENTION_BUGS_H_
+// Bugs that tests plant in kernels, to see that the suite and the emulator
+// catch them. Only the emulator's builds, which are tests, know them; for nvcc
+// every switch is the constant false.
+#ifndef KERNELS_CUDA_PLANTED_BUGS_H_
+#define KERNELS_CUDA_PLANTED_BUGS_H_
 
 #if defined(__CUDACC__)
 #define BM_PLANTED(bug) false
 #else
-#define BM_PLANTED(bug) \
-  (::blockmgr::planted_attention_bug == ::blockmgr::AttentionBug::bug)
+#define BM_PLANTED(bug) (::blockmgr::planted_bug == ::blockmgr::PlantedBug::bug)
 
 namespace blockmgr {
 
-enum class AttentionBug {
+enum class PlantedBug {
   kNone,
   // Decode attention.
   kTooFewWaits,             // one copy group too many left pending
@@ -45,11 +44,36 @@ enum class AttentionBug {
   kAnchorLosesSplit,
   kNormLosesColumns,
   kNoBarrierBeforeSlab,
+  // Copies of rows.
+  kMoveDropsLastRow,
+  kMoveSkipsValueRow,
+  kMoveLosesPosition,
+  kMoveIgnoresDeviceCount,
+  kAppendHidesError,
+  kAppendTruncates,
+  kStageSwapsStrides,
+  // Selection.
+  kSelectOrdersNanBySign,
+  kSelectSplitsZeros,
+  kSelectForgetsPrefix,
+  kSelectNoBarrierAfterClear,
+  kSelectNoBarrierBeforePick,
+  kSelectPicksEarly,
+  kSelectIgnoresEarlierChunks,
+  kSelectIgnoresEarlierWarps,
+  kSelectTiesToHigher,
+  kSelectFloorCountsTwice,
+  kSelectFractionTiesToHigher,
+  kSelectForgetsProtection,
+  // Plans of moves.
+  kMovesIgnoreHeldPages,
+  kMovesOffByOnePage,
+  kMovesNoBarrier,
 };
 
-inline AttentionBug planted_attention_bug = AttentionBug::kNone;
+inline PlantedBug planted_bug = PlantedBug::kNone;
 
 }  // namespace blockmgr
 #endif
 
-#endif  // KERNELS_CUDA_PLANTED_ATTENTION_BUGS_H_
+#endif  // KERNELS_CUDA_PLANTED_BUGS_H_

@@ -1,0 +1,27 @@
+// Random selections on a device and on the CPU: bit for bit the same.
+#ifndef TESTS_KERNELS_CUDA_SELECT_CHECKS_H_
+#define TESTS_KERNELS_CUDA_SELECT_CHECKS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "tests/blockmgr/eviction/random_case.h"
+#include "tests/kernels/cuda/select_runner.h"
+#include "tests/testing/random.h"
+
+namespace blockmgr {
+
+// A random case whose policy the device knows.
+EvictionCase DrawCase(Rng& rng);
+// Gives it heads of several chunks, among them one long and one empty.
+void MakeLong(Rng& rng, EvictionCase* eviction);
+
+// What is wrong with what the device chose, or "".
+std::string Difference(const EvictionCase& c, const SelectOutcome& got);
+
+// One random selection; what is wrong, or "".
+std::string CheckSelect(uint64_t seed, bool is_long, bool floors);
+
+}  // namespace blockmgr
+
+#endif  // TESTS_KERNELS_CUDA_SELECT_CHECKS_H_
