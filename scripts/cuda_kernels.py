@@ -4,12 +4,15 @@
   cuda_kernels.py compile --log FILE -- nvcc ...
       Runs nvcc. Its warnings, and ptxas's (spills), are the caller's to make
       errors of; what ptxas says about each kernel goes to FILE.
-  cuda_kernels.py check --table FILE --compiler VERSION [--write] LOG..
+  cuda_kernels.py check --table FILE --compiler VERSION --shared PROGRAM
+                        [--write] LOG..
       Compares registers, shared memory and local memory of every kernel and
-      architecture in the logs with the committed table. Fails when a kernel
-      uses more than its line says, has no line, or has one and is gone; with
-      --write, rewrites the table instead. Other versions of the compiler
-      allocate otherwise: with them only spills count.
+      architecture in the logs with the committed table. PROGRAM says how much
+      shared memory kernels are launched with, which no log does: "SYMBOL BYTES"
+      a line. Fails when a kernel uses more than its line says, has no line, has
+      one and is gone, is never launched, or has more shared memory than a block
+      may have; with --write, rewrites the table instead. Other versions of the
+      compiler allocate otherwise: with them only spills and that limit count.
 """
 import argparse
 import re
@@ -20,6 +23,8 @@ ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(sm_\w+)'")
 SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, "
                     r"(\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
+# What a block may have on sm_80, the smallest of them.
+MOST_SHARED = 163 << 10
 SHARED = re.compile(r"(\d+) bytes smem")
 
 
@@ -43,7 +48,8 @@ def demangle(names):
         return {name: name for name in names}
     readable = {}
     for name, line in zip(names, text.splitlines()):
-        for prefix in ("blockmgr::", "device_code::", "simt::"):
+        for prefix in ("blockmgr::", "device_code::", "emulated_code::",
+                       "simt::"):
             line = line.replace(prefix, "")
         # Without result and parameters: the last '(' that closes the line.
         depth = 0
@@ -82,6 +88,15 @@ def read_logs(paths):
             [f"{readable.get(name, name)} {arch}" for name, arch in spilling])
 
 
+def read_shared(program):
+    """{kernel: bytes of shared memory that it is launched with}"""
+    lines = subprocess.run([program], stdout=subprocess.PIPE, text=True,
+                           check=True).stdout.splitlines()
+    shared = dict(line.split() for line in lines)
+    readable = demangle(sorted(shared))
+    return {readable[name]: int(size) for name, size in shared.items()}
+
+
 def read_table(path):
     compiler = ""
     table = {}
@@ -101,8 +116,8 @@ def read_table(path):
 def write_table(path, compiler, found):
     with open(path, "w") as out:
         out.write("# What each device kernel uses: registers per thread, bytes "
-                  "of static shared memory,\n# bytes of local memory. Written "
-                  "by `ninja cuda_resources_update`, checked by CTest.\n"
+                  "of shared memory per\n# block, bytes of local memory. Written "
+                  "by `ninja cuda_resources_update`, checked by\n# CTest.\n"
                   f"# compiler: {compiler}\n")
         for (kernel, arch), used in sorted(found.items()):
             out.write(f"{kernel} {arch} {used[0]} {used[1]} {used[2]}\n")
@@ -111,10 +126,19 @@ def write_table(path, compiler, found):
 def check(arguments):
     found, spilling = read_logs(arguments.logs)
     problems = [f"spills: {kernel}" for kernel in spilling]
+    launched = read_shared(arguments.shared)
+    for kernel in sorted({kernel for kernel, _ in found} - set(launched)):
+        problems.append(f"never launched: {kernel}")
+    found = {(kernel, arch): (used[0], used[1] + launched.get(kernel, 0), used[2])
+             for (kernel, arch), used in found.items()}
     if not found:
         problems.append("no kernel in the logs")
     if arguments.write:
         write_table(arguments.table, arguments.compiler, found)
+    for (kernel, arch), used in sorted(found.items()):
+        if used[1] > MOST_SHARED:
+            problems.append(f"too much shared memory: {kernel} {arch}: expected "
+                            f"at most {MOST_SHARED} bytes, got {used[1]}")
     compiler, table = read_table(arguments.table)
     if compiler != arguments.compiler:
         print(f"the table is of {compiler or 'no compiler'}, this is "
@@ -147,6 +171,7 @@ def main():
     checking = commands.add_parser("check")
     checking.add_argument("--table", required=True)
     checking.add_argument("--compiler", required=True)
+    checking.add_argument("--shared", required=True)
     checking.add_argument("--write", action="store_true")
     checking.add_argument("logs", nargs="+")
     arguments = parser.parse_args()

@@ -3,6 +3,7 @@
 #define TESTS_KERNELS_CUDA_EMULATED_LAUNCHER_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -11,16 +12,25 @@
 
 namespace blockmgr {
 
-// Launches kernels one after another until one fails.
+// A kernel's address, and the size of one launch of it.
+using LaunchObserver = std::function<void(const void*, const LaunchSize&)>;
+
+// Launches kernels one after another until one fails; or, with an observer,
+// tells it of them instead.
 class EmulatedLauncher {
  public:
-  explicit EmulatedLauncher(const simt::Schedule& schedule)
-      : schedule_(schedule) {}
+  EmulatedLauncher(const simt::Schedule& schedule,
+                   const LaunchObserver& observer)
+      : schedule_(schedule), observer_(observer) {}
 
   template <typename... Params, typename... Arguments>
   bool operator()(const LaunchSize& size, void (*kernel)(Params...),
                   const Arguments&... arguments) {
     if (size.x == 0 || size.y == 0 || size.z == 0) return true;
+    if (observer_ != nullptr) {
+      observer_(reinterpret_cast<const void*>(kernel), size);
+      return true;
+    }
     simt::LaunchReport report =
         simt::Launch(schedule_,
                      {.grid = {size.x, size.y, size.z},
@@ -38,6 +48,7 @@ class EmulatedLauncher {
 
  private:
   const simt::Schedule schedule_;
+  const LaunchObserver& observer_;
   std::string error_;
   int64_t bank_conflicts_ = 0;
 };

@@ -27,6 +27,9 @@ EmulatedRuntime::EmulatedRuntime(uint64_t seed, int64_t max_bytes)
 EmulatedRuntime::EmulatedRuntime(const simt::Schedule& schedule)
     : schedule_(schedule) {}
 
+EmulatedRuntime::EmulatedRuntime(LaunchObserver observer)
+    : observer_(std::move(observer)) {}
+
 EmulatedRuntime::~EmulatedRuntime() { BM_CHECK(memory_.empty()); }
 
 simt::Schedule EmulatedRuntime::NextSchedule() {

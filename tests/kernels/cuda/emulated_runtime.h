@@ -26,6 +26,8 @@ class EmulatedRuntime : public DeviceRuntime {
   EmulatedRuntime(uint64_t seed, int64_t max_bytes);
   // Every kernel under this schedule; no memory of its own.
   explicit EmulatedRuntime(const simt::Schedule& schedule);
+  // No kernel is run, the observer is told of each.
+  explicit EmulatedRuntime(LaunchObserver observer);
   ~EmulatedRuntime() override;
 
   const absl::Status& status() const override { return status_; }
@@ -73,7 +75,7 @@ class EmulatedRuntime : public DeviceRuntime {
   template <typename Run>
   void Do(const Run& run) {
     if (!status_.ok()) return;
-    EmulatedLauncher launcher(NextSchedule());
+    EmulatedLauncher launcher(NextSchedule(), observer_);
     if (!run(launcher)) status_ = Failure(launcher.error());
     bank_conflicts_ += launcher.bank_conflicts();
   }
@@ -84,6 +86,7 @@ class EmulatedRuntime : public DeviceRuntime {
 
   uint64_t seed_ = 0;
   const std::optional<simt::Schedule> schedule_;
+  const LaunchObserver observer_;
   const int64_t max_bytes_ = 0;
   int64_t num_bytes_ = 0;
   int64_t num_allocations_ = 0;

@@ -1,0 +1,115 @@
+// Prints, for every kernel that some launch has, its symbol and the bytes of
+// shared memory it is launched with: what a compiler cannot say of memory that
+// is given at run time. For scripts/cuda_kernels.py.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iostream>
+#include <map>
+#include <string>
+
+#include "blockmgr/base/check.h"
+#include "tests/kernels/cuda/emulated_runtime.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr RowConversion kConversions[] = {RowConversion::kNone,
+                                          RowConversion::kFloatToBFloat16,
+                                          RowConversion::kFloatToHalf};
+constexpr RowConversion kWidenings[] = {RowConversion::kNone,
+                                        RowConversion::kBFloat16ToFloat,
+                                        RowConversion::kHalfToFloat};
+
+// All kernels that one shape of rows has, on one list.
+void LaunchShaped(DeviceRuntime& device, const RowShape& shape) {
+  DecodeParams decode;
+  decode.lists = {.num_sequences = 1, .num_heads = 1};
+  decode.num_ctas = 1;
+  for (const int32_t group_size : {8, 16}) {
+    decode.group_size = group_size;
+    device.Decode(decode, shape);
+  }
+  ChunkParams chunk;
+  chunk.lists = decode.lists;
+  for (const int32_t window : {0, 1}) {
+    chunk.lists.window = window;
+    device.Chunk(chunk, shape, 1);
+  }
+  const EntryLists entries = {.num_sequences = 1, .num_heads = 1};
+  WindowParams window;
+  window.entries = entries;
+  window.window = 1;
+  window.group_size = 1;
+  window.num_splits = 1;
+  device.WindowStats(window, shape);
+  device.WindowColumns(window, shape);
+  KeyScoreParams keys;
+  keys.entries = entries;
+  keys.num_splits = 1;
+  device.KeyScores(keys, shape);
+  ValueNormParams norms;
+  norms.entries = entries;
+  device.ValueNorms(norms, shape, 1);
+}
+
+void LaunchOthers(DeviceRuntime& device) {
+  const EntryLists entries = {.num_sequences = 1, .num_heads = 1};
+  const AttentionLists lists = {.num_sequences = 1, .num_heads = 1};
+  for (const RowConversion conversion : kConversions) {
+    device.Append({.pool = {.num_heads = 1}, .num_tokens = 1}, conversion);
+  }
+  for (const RowConversion conversion : kWidenings) {
+    device.Gather({.pool = {}, .rows = {.count = 1}}, conversion);
+  }
+  device.Move({.pool = {}, .rows = {.count = 1}});
+  const PoolView pool = {.num_layers = 1, .num_heads = 1, .page_size = 16};
+  device.CopyBlocks({.pool = pool, .num_pairs = 1});
+  device.PackPages({.pool = pool, .num_pages = 1});
+  device.UnpackPages({.pool = pool, .num_pages = 1});
+  DecodePlanParams plan;
+  plan.lists = lists;
+  device.PlanDecode(plan);
+  PoolParams pooling;
+  pooling.entries = entries;
+  device.PoolWindow(pooling, 1);
+  DecodeSumParams sums;
+  sums.lists = lists;
+  device.AddDecodeAttention(sums, 1);
+  device.FinishH2o({.entries = entries}, 1);
+  SelectProblem select;
+  select.num_heads = 1;
+  select.num_scopes = 1;
+  select.num_chunks = 1;
+  select.budget = SelectBudget::kFloor;
+  select.critical = true;
+  device.Select(select);
+  device.PlanMoves({.num_heads = 1});
+}
+
+int Main() {
+  std::map<std::string, uint32_t> shared_bytes;
+  EmulatedRuntime device([&](const void* kernel, const LaunchSize& size) {
+    Dl_info symbol;
+    BM_CHECK(dladdr(kernel, &symbol) != 0 && symbol.dli_sname != nullptr);
+    uint32_t& most = shared_bytes[symbol.dli_sname];
+    most = std::max(most, size.shared_bytes);
+  });
+  for (const ElementType type : {ElementType::kBFloat16, ElementType::kHalf}) {
+    for (const int32_t head_dim : {64, 128, 256}) {
+      LaunchShaped(device, {.type = type, .head_dim = head_dim});
+    }
+  }
+  LaunchOthers(device);
+  BM_CHECK(device.status().ok());
+  for (const auto& [kernel, bytes] : shared_bytes) {
+    std::cout << kernel << ' ' << bytes << '\n';
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace blockmgr
+
+int main() { return blockmgr::Main(); }
