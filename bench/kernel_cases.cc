@@ -6,10 +6,8 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "bench/ceiling_kernels.h"
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/status_macros.h"
-#include "kernels/cuda/row_mover_launch.h"
 
 namespace blockmgr {
 namespace {
@@ -17,110 +15,112 @@ namespace {
 constexpr int32_t kMaxCopies = 16;
 // What a launch of scores takes (attention_launch.h).
 constexpr std::size_t kMaxLists = 65535;
-// As the launchers recommend.
-constexpr int32_t kRowBlocksPerProcessor = 4;
 
 }  // namespace
 
-absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
-  if (error == cudaSuccess) return absl::OkStatus();
-  const std::string message =
-      absl::StrCat("CUDA: ", what, ": ", cudaGetErrorString(error));
-  return error == cudaErrorMemoryAllocation
-             ? absl::ResourceExhaustedError(message)
-             : absl::InternalError(message);
-}
-
-DeviceProblem::DeviceProblem(const KernelProblem& problem)
+DeviceProblem::DeviceProblem(const KernelProblem& problem,
+                             const DeviceProblemOptions& options,
+                             KernelDevice* device)
     : problem_(problem),
+      options_(options),
+      device_(*device),
       shape_{ElementType::kBFloat16, problem.head_dim},
       kv_bytes_(static_cast<double>(problem.kv_bytes())),
       num_blocks_(CeilDiv(problem.num_pages, problem.num_heads)) {}
 
-void* DeviceProblem::AllocateBytes(int64_t bytes) {
+char* DeviceProblem::AllocateBytes(int64_t bytes) {
   if (!status_.ok()) return nullptr;
-  void* memory = nullptr;
-  status_ = CudaStatus(cudaMalloc(&memory, static_cast<std::size_t>(bytes)),
-                       absl::StrCat("allocating ", bytes, " bytes"));
-  if (!status_.ok()) {
-    static_cast<void>(cudaGetLastError());
+  const absl::StatusOr<char*> memory = runtime().Allocate(bytes);
+  if (!memory.ok()) {
+    status_ = memory.status();
     return nullptr;
   }
-  memory_.push_back(memory);
-  status_ = CudaStatus(cudaMemset(memory, 0, static_cast<std::size_t>(bytes)),
-                       "fill");
-  return memory;
+  memory_.push_back(*memory);
+  runtime().Fill(*memory, 0, bytes);
+  return *memory;
 }
 
 uint16_t* DeviceProblem::AllocateElements(int64_t count, uint64_t seed) {
   uint16_t* elements = Allocate<uint16_t>(count);
-  if (!status_.ok()) return nullptr;
-  status_ = CudaStatus(LaunchFillElements(elements, count, seed, nullptr),
-                       "elements");
+  if (elements != nullptr) device_.FillElements(elements, count, seed);
   return elements;
 }
 
 DeviceProblem::~DeviceProblem() {
-  for (void* memory : memory_) static_cast<void>(cudaFree(memory));
+  for (char* memory : memory_) runtime().Free(memory);
 }
 
 absl::StatusOr<std::unique_ptr<DeviceProblem>> DeviceProblem::Create(
-    const KernelProblem& problem, int64_t rotated_bytes) {
+    const KernelProblem& problem, const DeviceProblemOptions& options,
+    KernelDevice* device) {
   BM_RETURN_IF_ERROR(problem.Validate());
   if (problem.lengths.size() > kMaxLists) {
     return absl::InvalidArgumentError(
         absl::StrCat("lists: expected at most ", kMaxLists,
                      " (sequences times heads), got ", problem.lengths.size()));
   }
-  std::unique_ptr<DeviceProblem> result(new DeviceProblem(problem));
-  BM_RETURN_IF_ERROR(result->FillPools(rotated_bytes));
+  std::unique_ptr<DeviceProblem> result(
+      new DeviceProblem(problem, options, device));
+  result->FillPools();
+  BM_RETURN_IF_ERROR(result->status_);
   result->SendLists();
   result->AddCeilings();
-  result->AddDecode("decode", 0);
-  result->AddDecode("decode_invariant", kInvariantChunkTiles);
-  result->AddAppend();
-  result->AddCopies();
+  const DecodeParams decode = result->MakeDecode(0);
+  result->AddDecode("decode", decode);
+  result->AddDecode("decode_invariant",
+                    result->MakeDecode(kInvariantChunkTiles));
+  result->AddDecodeSums(decode);
+  // What reads only, while pools hold what the problem says.
   result->AddChunk();
   result->AddSnapKv();
   result->AddKeyScores();
   result->AddValueNorms();
   const float* scores = result->SendScores();
-  result->AddSelection("select_uniform", SelectBudget::kEqual, scores);
-  result->AddSelection("select_adakv", SelectBudget::kBlend, scores);
+  SelectProblem select;
+  select.scores = scores;
+  result->AddSelection("select_uniform", select, problem.num_heads);
+  select.budget = SelectBudget::kBlend;
+  result->AddSelection("select_global", select,
+                       static_cast<int32_t>(result->num_lists()));
+  select.alpha = 200'000'000;
+  result->AddSelection("select_adakv", select, problem.num_heads);
+  select.critical = true;
+  select.first_share = 500'000'000;
+  select.value_norms = scores;
+  result->AddSelection("select_critical", select, problem.num_heads);
+  select.critical = false;
+  select.budget = SelectBudget::kFloor;
+  result->AddSelection("select_floor", select, problem.num_heads);
+  result->AddMovePlan();
+  result->AddGather();
+  result->AddMoves();
+  result->AddBlockCopies();
+  result->AddSwap();
+  result->AddAppend();
   BM_RETURN_IF_ERROR(result->status_);
-  // Timers have streams of their own.
-  BM_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "set-up"));
+  BM_RETURN_IF_ERROR(device->status());
   return result;
 }
 
-absl::Status DeviceProblem::FillPools(int64_t rotated_bytes) {
-  int device = 0;
-  BM_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), "device"));
-  BM_RETURN_IF_ERROR(
-      CudaStatus(cudaDeviceGetAttribute(&num_processors_,
-                                        cudaDevAttrMultiProcessorCount, device),
-                 "multiprocessors"));
-  const int64_t page_elements =
-      int64_t{2} * problem_.page_size * problem_.head_dim;
-  const int64_t num_elements =
-      int64_t{num_blocks_} * problem_.num_heads * page_elements;
+void DeviceProblem::FillPools() {
+  const int64_t num_elements = int64_t{num_blocks_} * problem_.num_heads * 2 *
+                               problem_.page_size * problem_.head_dim;
   const int64_t num_copies = std::clamp<int64_t>(
-      CeilDiv(rotated_bytes, problem_.kv_bytes()), 1, kMaxCopies);
+      CeilDiv(options_.rotated_bytes, problem_.kv_bytes()), 1, kMaxCopies);
+  // Whole blocks.
+  const int64_t num_beside =
+      int64_t{(num_blocks_ + 1) / 2} * (num_elements / num_blocks_);
   for (int64_t copy = 0; copy < num_copies; ++copy) {
-    uint16_t* pool = AllocateElements(num_elements, problem_.seed);
-    BM_RETURN_IF_ERROR(status_);
-    pools_.push_back(reinterpret_cast<char*>(pool));
+    pools_.push_back(
+        reinterpret_cast<char*>(AllocateElements(num_elements, problem_.seed)));
+    besides_.push_back(reinterpret_cast<char*>(
+        AllocateElements(num_beside, problem_.seed + 5)));
   }
   const int64_t num_q_elements =
       num_lists() * problem_.group_size * problem_.head_dim;
   queries_ = AllocateElements(num_q_elements, problem_.seed + 1);
   output_ = Allocate<uint16_t>(num_q_elements);
   error_ = Allocate<uint32_t>(1);
-  return status_;
-}
-
-uint32_t DeviceProblem::max_row_blocks() const {
-  return static_cast<uint32_t>(num_processors_ * kRowBlocksPerProcessor);
 }
 
 PagedPool DeviceProblem::PoolOf(int32_t copy) const {
@@ -181,41 +181,28 @@ void DeviceProblem::SendLists() {
 
 void DeviceProblem::AddCeilings() {
   const int64_t num_vectors = problem_.kv_bytes() / 16;
-  const int32_t num_blocks = num_processors_ * 4;
   uint32_t* sink = Allocate<uint32_t>(1);
   cases_.push_back({"read_ceiling", KernelCeiling::kRead, kv_bytes_, 0,
-                    [=, this](int32_t copy, cudaStream_t stream) {
-                      return LaunchReadCeiling(pools_[copy], num_vectors, sink,
-                                               num_blocks, stream);
+                    [=, this](int32_t copy) {
+                      device_.ReadCeiling(pools_[copy], num_vectors, sink);
                     }});
-  // Half of a pool to memory beside it: the bytes of K and V are moved once,
-  // and decode after it reads what the problem says. One such memory per pool,
-  // for the cache.
-  std::vector<char*> copies;
-  for (int32_t copy = 0; copy < num_copies(); ++copy) {
-    copies.push_back(Allocate<char>(num_vectors / 2 * 16));
-  }
+  // Half of a pool to memory beside it: the bytes of K and V are moved once.
   cases_.push_back({"copy_ceiling", KernelCeiling::kCopy, kv_bytes_, 0,
-                    [=, this](int32_t copy, cudaStream_t stream) {
-                      return LaunchCopyCeiling(pools_[copy], copies[copy],
-                                               num_vectors / 2, num_blocks,
-                                               stream);
+                    [=, this](int32_t copy) {
+                      device_.CopyCeiling(pools_[copy], besides_[copy],
+                                          num_vectors / 2);
                     }});
 }
 
-void DeviceProblem::AddDecode(const char* name, int32_t chunk_tiles) {
+DecodeParams DeviceProblem::MakeDecode(int32_t chunk_tiles) {
   std::vector<int32_t> tile_offsets = {0};
   for (const int32_t length : problem_.lengths) {
     tile_offsets.push_back(tile_offsets.back() +
                            DecodeTiles(length, 0, problem_.page_size));
   }
-  int32_t num_ctas = 1;
-  if (status_.ok()) {
-    status_ =
-        CudaStatus(CountDecodeCtas(shape_, problem_.group_size, &num_ctas),
-                   "decode attention");
-  }
-  num_ctas = std::clamp(num_ctas, 1, tile_offsets.back());
+  const int32_t num_ctas =
+      std::clamp(runtime().CountDecodeCtas(shape_, problem_.group_size), 1,
+                 tile_offsets.back());
   const int64_t num_slots = DecodeWorkspaceSlots(
       tile_offsets.back(), num_lists(), num_ctas, chunk_tiles);
   const int32_t q_rows = problem_.group_size > 8 ? 16 : 8;
@@ -231,12 +218,55 @@ void DeviceProblem::AddDecode(const char* name, int32_t chunk_tiles) {
   params.num_ctas = num_ctas;
   params.chunk_tiles = chunk_tiles;
   params.scale = 1.0f / std::sqrt(static_cast<float>(problem_.head_dim));
-  cases_.push_back({name, KernelCeiling::kRead, kv_bytes_, 0,
-                    [=, this](int32_t copy, cudaStream_t stream) {
-                      DecodeParams p = params;
-                      p.pool = PoolOf(copy);
-                      return LaunchDecodeAttention(p, shape_, stream);
-                    }});
+  return params;
+}
+
+void DeviceProblem::AddDecode(const char* name, const DecodeParams& params) {
+  cases_.push_back(
+      {name, KernelCeiling::kRead, kv_bytes_, 0, [=, this](int32_t copy) {
+         DecodeParams p = params;
+         p.pool = PoolOf(copy);
+         runtime().Decode(p, shape_);
+       }});
+}
+
+void DeviceProblem::AddDecodeSums(const DecodeParams& decode) {
+  int32_t num_tiles = 0;
+  int32_t most_tiles = 0;
+  for (const int32_t length : problem_.lengths) {
+    const int32_t tiles = DecodeTiles(length, 0, problem_.page_size);
+    num_tiles += tiles;
+    most_tiles = std::max(most_tiles, tiles);
+  }
+  DecodeParams with_logits = decode;
+  with_logits.logits = Allocate<float>(int64_t{num_tiles} * kDecodeTileRanks *
+                                       problem_.group_size);
+  with_logits.lse = Allocate<float>(num_lists() * problem_.group_size);
+  AddDecode("decode_logits", with_logits);
+  DecodeSumParams sums;
+  sums.lists = lists_;
+  sums.page_shift = problem_.page_size == 32 ? 5 : 4;
+  sums.num_heads = MakeDivider(problem_.num_heads);
+  sums.tile_offsets = decode.tile_offsets;
+  sums.logits = with_logits.logits;
+  sums.lse = with_logits.lse;
+  sums.group_size = problem_.group_size;
+  sums.sum_offsets = entries_.offsets;
+  sums.sums = scores_;
+  const auto num_entries = static_cast<double>(slots_.size());
+  // Logits are read, sums read and written.
+  cases_.push_back(
+      {"h2o_add", KernelCeiling::kCopy,
+       4.0 * (problem_.group_size + 2) * num_entries, 0,
+       [=, this](int32_t) { runtime().AddDecodeAttention(sums, most_tiles); }});
+  H2oScoreParams finish;
+  finish.entries = entries_;
+  finish.lengths = lengths_;
+  finish.group_size = problem_.group_size;
+  finish.scores = scores_;
+  cases_.push_back(
+      {"h2o_finish", KernelCeiling::kCopy, 8.0 * num_entries, 0,
+       [=, this](int32_t) { runtime().FinishH2o(finish, longest_); }});
 }
 
 // The last queries of every sequence over its lists, as a chunk of a prompt
@@ -278,28 +308,20 @@ void DeviceProblem::AddChunk() {
   const int32_t num_ctas = block_offsets.back();
   cases_.push_back({"chunk", KernelCeiling::kNone, 0,
                     4.0 * problem_.head_dim * problem_.group_size * num_pairs,
-                    [=, this](int32_t copy, cudaStream_t stream) {
+                    [=, this](int32_t copy) {
                       ChunkParams p = params;
                       p.pool = PoolOf(copy);
-                      return LaunchChunkAttention(p, shape_, num_ctas, stream);
+                      runtime().Chunk(p, shape_, num_ctas);
                     }});
 }
 
 void DeviceProblem::AddAppend() {
-  const uint32_t max_blocks = max_row_blocks();
-  // A prompt's rows: every slot of at most half of the pool's blocks.
+  // A prompt's rows: every slot of half of the pool's blocks.
   const int64_t num_tokens =
       int64_t{(num_blocks_ + 1) / 2} * problem_.page_size;
   std::vector<int64_t> mapping;
   for (int64_t i = 0; i < num_tokens; ++i) mapping.push_back(i);
   const int64_t token_bytes = problem_.num_heads * problem_.row_bytes();
-  // As many as pools, for the cache; and no zeros, which cost less power and
-  // would be what the kernels after this one read.
-  std::vector<const char*> rows;
-  for (int32_t copy = 0; copy < num_copies(); ++copy) {
-    rows.push_back(reinterpret_cast<const char*>(
-        AllocateElements(num_tokens * token_bytes, problem_.seed + 5)));
-  }
   AppendRows append;
   append.num_tokens = num_tokens;
   append.slot_mapping = Send<int64_t>(mapping);
@@ -309,18 +331,37 @@ void DeviceProblem::AddAppend() {
   cases_.push_back(
       {"append", KernelCeiling::kCopy,
        2 * pair_bytes() * static_cast<double>(num_tokens) * problem_.num_heads,
-       0, [=, this](int32_t copy, cudaStream_t stream) {
+       0, [=, this](int32_t copy) {
          AppendRows p = append;
          p.pool = PoolOf(copy).view;
-         p.keys = rows[copy];
-         p.values = rows[copy] + num_tokens * token_bytes;
-         return LaunchAppend(p, RowConversion::kNone, max_blocks, stream);
+         p.keys = besides_[copy];
+         p.values = besides_[copy] + num_tokens * token_bytes;
+         runtime().Append(p, RowConversion::kNone);
        }});
 }
 
-void DeviceProblem::AddCopies() {
-  const uint32_t max_blocks = max_row_blocks();
-  // Survivors to holes, as many as a compaction of each list moves.
+// What is read back of half of the entries, every other one.
+void DeviceProblem::AddGather() {
+  std::vector<int64_t> slots;
+  for (std::size_t i = 0; i + 1 < slots_.size(); i += 2) {
+    slots.push_back(slots_[i]);
+  }
+  GatherRows gather;
+  gather.rows.count = std::ssize(slots);
+  gather.slots = Send<int64_t>(slots);
+  gather.error = error_;
+  cases_.push_back({"gather", KernelCeiling::kCopy,
+                    2 * pair_bytes() * static_cast<double>(slots.size()), 0,
+                    [=, this](int32_t copy) {
+                      GatherRows p = gather;
+                      p.pool = PoolOf(copy).view;
+                      p.out = besides_[copy];
+                      runtime().Gather(p, RowConversion::kNone);
+                    }});
+}
+
+// Survivors to holes, as many as a compaction of each list moves.
+void DeviceProblem::AddMoves() {
   std::vector<RowMove> moves;
   for (std::size_t list = 0; list + 1 < offsets_.size(); ++list) {
     const int64_t size = offsets_[list + 1] - offsets_[list];
@@ -339,12 +380,16 @@ void DeviceProblem::AddCopies() {
   move.error = error_;
   cases_.push_back({"compact", KernelCeiling::kCopy,
                     2 * pair_bytes() * static_cast<double>(moves.size()), 0,
-                    [=, this](int32_t copy, cudaStream_t stream) {
+                    [=, this](int32_t copy) {
                       MoveRows p = move;
                       p.pool = PoolOf(copy).view;
-                      return LaunchMove(p, max_blocks, stream);
+                      runtime().Move(p);
                     }});
+}
+
+void DeviceProblem::AddBlockCopies() {
   std::vector<BlockPair> pairs;
+  pairs.reserve(num_blocks_ / 2);
   for (int32_t block = 0; block < num_blocks_ / 2; ++block) {
     pairs.push_back({block, num_blocks_ / 2 + block});
   }
@@ -355,30 +400,47 @@ void DeviceProblem::AddCopies() {
   cases_.push_back({"copy_blocks", KernelCeiling::kCopy,
                     2 * pair_bytes() * static_cast<double>(pairs.size()) *
                         problem_.page_size * problem_.num_heads,
-                    0, [=, this](int32_t copy, cudaStream_t stream) {
+                    0, [=, this](int32_t copy) {
                       CopyBlockRows p = copy_blocks;
                       p.pool = PoolOf(copy).view;
-                      return LaunchCopyBlocks(p, max_blocks, stream);
+                      runtime().CopyBlocks(p);
                     }});
+}
+
+// Half of the lists' pages to staging memory on the device, and back.
+void DeviceProblem::AddSwap() {
+  const std::vector<int32_t> pages(
+      problem_.page_ids.begin(),
+      problem_.page_ids.begin() + std::ssize(problem_.page_ids) / 2);
+  StagePages stage;
+  stage.num_pages = std::ssize(pages);
+  stage.pages = Send<int32_t>(pages);
+  stage.error = error_;
+  const double bytes =
+      2 * pair_bytes() * static_cast<double>(pages.size()) * problem_.page_size;
+  const auto add = [&](const char* name, auto launch) {
+    cases_.push_back(
+        {name, KernelCeiling::kCopy, bytes, 0, [=, this](int32_t copy) {
+           StagePages p = stage;
+           p.pool = PoolOf(copy).view;
+           p.staged = besides_[copy];
+           (runtime().*launch)(p);
+         }});
+  };
+  add("swap_pack", &DeviceRuntime::PackPages);
+  add("swap_unpack", &DeviceRuntime::UnpackPages);
 }
 
 absl::StatusOr<std::vector<uint16_t>> DeviceProblem::ReadDecodeOutput() const {
   std::vector<uint16_t> output(static_cast<std::size_t>(
       num_lists() * problem_.group_size * problem_.head_dim));
-  BM_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "waiting"));
-  BM_RETURN_IF_ERROR(
-      CudaStatus(cudaMemcpy(output.data(), output_, output.size() * 2,
-                            cudaMemcpyDeviceToHost),
-                 "download"));
+  BM_RETURN_IF_ERROR(Read<uint16_t>(output_, output));
   return output;
 }
 
 absl::StatusOr<uint32_t> DeviceProblem::ReadErrorWord() const {
   uint32_t error = 0;
-  BM_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "waiting"));
-  BM_RETURN_IF_ERROR(CudaStatus(
-      cudaMemcpy(&error, error_, sizeof(error), cudaMemcpyDeviceToHost),
-      "download"));
+  BM_RETURN_IF_ERROR(Read<uint32_t>(error_, {&error, 1}));
   return error;
 }
 

@@ -1,4 +1,4 @@
-// A problem on a GPU, and every kernel that can be launched on it.
+// A problem on a device, and every kernel that can be launched on it.
 #ifndef BENCH_KERNEL_CASES_H_
 #define BENCH_KERNEL_CASES_H_
 
@@ -10,14 +10,15 @@
 #include <string>
 #include <vector>
 
-#include <cuda_runtime_api.h>
-
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
+#include "bench/kernel_device.h"
 #include "bench/kernel_problem.h"
 #include "bench/kernel_report.h"
-#include "kernels/cuda/attention_launch.h"
+#include "kernels/cuda/attention_lists.h"
+#include "kernels/cuda/decode_attention.h"
+#include "kernels/cuda/entry_lists.h"
 #include "kernels/cuda/row_mover.h"
 #include "kernels/cuda/select.h"
 
@@ -30,20 +31,25 @@ struct KernelCase {
   double useful_bytes = 0;
   double flops = 0;
   // On copy `copy` of the pool.
-  std::function<cudaError_t(int32_t copy, cudaStream_t stream)> launch;
+  std::function<void(int32_t copy)> launch;
 };
 
-absl::Status CudaStatus(cudaError_t error, absl::string_view what);
+struct DeviceProblemOptions {
+  // As many copies of the pool as take so many bytes; one to 16 of them.
+  int64_t rotated_bytes = 0;
+  // Columns of the output projection; those of Llama-3.1-8B.
+  int32_t model_dim = 4096;
+};
 
 // DeviceProblem holds copies of a problem's pool, so that launches that take
 // them in turn find nothing in the second-level cache, and everything that the
-// kernels need beside it. Owns its device memory. Thread-compatible.
+// kernels need beside it. Owns its memory of the device. Thread-compatible.
 class DeviceProblem {
  public:
-  // At least one copy, and as many as `rotated_bytes` takes, at most 16.
-  // ResourceExhausted where the device has no room.
+  // The device is borrowed. ResourceExhausted where it has no room.
   static absl::StatusOr<std::unique_ptr<DeviceProblem>> Create(
-      const KernelProblem& problem, int64_t rotated_bytes);
+      const KernelProblem& problem, const DeviceProblemOptions& options,
+      KernelDevice* device);
   DeviceProblem(const DeviceProblem&) = delete;
   DeviceProblem& operator=(const DeviceProblem&) = delete;
   ~DeviceProblem();
@@ -58,13 +64,15 @@ class DeviceProblem {
   absl::StatusOr<uint32_t> ReadErrorWord() const;
 
  private:
-  explicit DeviceProblem(const KernelProblem& problem);
+  DeviceProblem(const KernelProblem& problem,
+                const DeviceProblemOptions& options, KernelDevice* device);
 
-  // Zeroed device memory; null, and a status, once something has failed.
-  void* AllocateBytes(int64_t bytes);
+  DeviceRuntime& runtime() const { return device_.runtime(); }
+  // Zeroed memory of the device; null, and a status, once something has failed.
+  char* AllocateBytes(int64_t bytes);
   template <typename T>
   T* Allocate(int64_t count) {
-    return static_cast<T*>(
+    return reinterpret_cast<T*>(
         AllocateBytes(std::max<int64_t>(1, count) * int64_t{sizeof(T)}));
   }
   // [count] of bf16, Element(seed, i) of kernel_problem.h.
@@ -72,29 +80,42 @@ class DeviceProblem {
   template <typename T>
   T* Send(std::span<const T> values) {
     T* memory = Allocate<T>(std::ssize(values));
-    if (!status_.ok()) return nullptr;
-    status_ = CudaStatus(cudaMemcpy(memory, values.data(), values.size_bytes(),
-                                    cudaMemcpyHostToDevice),
-                         "upload");
+    if (memory == nullptr) return nullptr;
+    runtime().Upload(reinterpret_cast<char*>(memory), std::as_bytes(values));
     return memory;
   }
-  absl::Status FillPools(int64_t rotated_bytes);
+  // Of the device, as bytes of `out`.
+  template <typename T>
+  absl::Status Read(const T* from, std::span<T> out) const {
+    runtime().Download(std::as_writable_bytes(out),
+                       reinterpret_cast<const char*>(from));
+    return device_.status();
+  }
+  void FillPools();
   void SendLists();
   void AddCeilings();
-  void AddDecode(const char* name, int32_t chunk_tiles);
+  // All of a launch but the pool.
+  DecodeParams MakeDecode(int32_t chunk_tiles);
+  void AddDecode(const char* name, const DecodeParams& params);
+  // h2o: logits, what is added up of them, and scores.
+  void AddDecodeSums(const DecodeParams& decode);
   void AddChunk();
   void AddAppend();
-  void AddCopies();
+  void AddGather();
+  void AddMoves();
+  void AddBlockCopies();
+  void AddSwap();
   void AddSnapKv();
   void AddKeyScores();
   void AddValueNorms();
   // Scores of all entries, as skewed as those of attention are (exponentially
   // distributed): those that a kernel has left would depend on which ran.
   const float* SendScores();
-  void AddSelection(const char* name, SelectBudget budget, const float* scores);
+  // Heads share in scopes of so many. What is not set is filled in.
+  void AddSelection(const char* name, SelectProblem select,
+                    int32_t scope_heads);
+  void AddMovePlan();
   PagedPool PoolOf(int32_t copy) const;
-  // Of the row mover's launches.
-  uint32_t max_row_blocks() const;
   // A row of K and one of V.
   double pair_bytes() const {
     return 2.0 * static_cast<double>(problem_.row_bytes());
@@ -108,13 +129,17 @@ class DeviceProblem {
   static constexpr double kKeepRatio = 0.2;
 
   const KernelProblem problem_;
+  const DeviceProblemOptions options_;
+  KernelDevice& device_;
   const RowShape shape_;
   const double kv_bytes_;
   absl::Status status_;
-  std::vector<void*> memory_;
-  int32_t num_processors_ = 1;
+  std::vector<char*> memory_;
   int32_t num_blocks_ = 0;
   std::vector<char*> pools_;
+  // Half a pool beside each, of elements too: zeros would cost less power.
+  // Copies go there, and appended rows come from there.
+  std::vector<char*> besides_;
   uint16_t* queries_ = nullptr;
   uint16_t* output_ = nullptr;
   uint32_t* error_ = nullptr;

@@ -93,7 +93,8 @@ absl::StatusOr<LengthDistribution> ParseDistribution(absl::string_view name) {
   if (name == "ragged") return LengthDistribution::kRagged;
   if (name == "one-huge") return LengthDistribution::kOneHuge;
   return absl::InvalidArgumentError(absl::StrCat(
-      "distribution: expected uniform, ragged or one-huge, got '", name, "'"));
+      "distribution: expected uniform, ragged, one-huge or prompt, got '", name,
+      "'"));
 }
 
 int64_t KernelProblem::num_entries() const {

@@ -11,6 +11,7 @@
 #include <cuda_runtime_api.h>
 #include <nlohmann/json.hpp>
 
+#include "bench/cuda_kernel_device.h"
 #include "bench/kernel_cases.h"
 #include "bench/kernel_problem.h"
 #include "bench/kernel_report.h"
@@ -49,16 +50,17 @@ absl::Status CheckNames(const KernelBenchOptions& options,
 }
 
 absl::Status TimeProblem(const KernelBenchOptions& options,
+                         KernelDevice& device, KernelTimer& timer,
                          const KernelProblem& problem,
                          const std::string& distribution, int64_t l2_bytes,
                          nlohmann::ordered_json* results) {
-  BM_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceProblem> device,
-                      DeviceProblem::Create(problem, kRotatedL2s * l2_bytes));
-  BM_RETURN_IF_ERROR(CheckNames(options, device->cases()));
-  BM_ASSIGN_OR_RETURN(const std::unique_ptr<KernelTimer> timer,
-                      KernelTimer::Create());
+  BM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<DeviceProblem> on_device,
+      DeviceProblem::Create(problem, {.rotated_bytes = kRotatedL2s * l2_bytes},
+                            &device));
+  BM_RETURN_IF_ERROR(CheckNames(options, on_device->cases()));
   Ceilings ceilings;
-  for (const KernelCase& c : device->cases()) {
+  for (const KernelCase& c : on_device->cases()) {
     const bool is_read = c.kernel == "read_ceiling";
     const bool is_copy = c.kernel == "copy_ceiling";
     if (!is_read && !is_copy && !IsWanted(options, c.kernel)) continue;
@@ -70,9 +72,13 @@ absl::Status TimeProblem(const KernelBenchOptions& options,
     result.ceiling = c.ceiling;
     result.useful_bytes = c.useful_bytes;
     result.flops = c.flops;
+    const auto launch = [&](int32_t copy) {
+      c.launch(copy);
+      return device.status();
+    };
     BM_ASSIGN_OR_RETURN(
         result.samples_us,
-        timer->Time(c.launch, device->num_copies(), options.num_samples));
+        timer.Time(launch, on_device->num_copies(), options.num_samples));
     const double gb_per_s =
         c.useful_bytes / SamplePercentile(result.samples_us, 50) * 1e-3;
     if (is_read) ceilings.read_gb_per_s = gb_per_s;
@@ -83,7 +89,7 @@ absl::Status TimeProblem(const KernelBenchOptions& options,
         : c.ceiling == KernelCeiling::kCopy ? ceilings.copy_gb_per_s
                                             : 0));
   }
-  BM_ASSIGN_OR_RETURN(const uint32_t error, device->ReadErrorWord());
+  BM_ASSIGN_OR_RETURN(const uint32_t error, on_device->ReadErrorWord());
   if (error == 0) return absl::OkStatus();
   return absl::InternalError(
       absl::StrCat("the row mover's error word: expected 0, got ", error));
@@ -103,6 +109,8 @@ absl::StatusOr<nlohmann::ordered_json> RunKernels(
   cudaDeviceProp properties;
   BM_RETURN_IF_ERROR(CudaStatus(
       cudaGetDeviceProperties(&properties, options.device), "device"));
+  BM_ASSIGN_OR_RETURN(const std::unique_ptr<KernelTimer> timer,
+                      KernelTimer::Create());
   std::vector<std::string> names;
   BM_ASSIGN_OR_RETURN(const std::vector<KernelProblem> problems,
                       KernelProblems(options, &names));
@@ -115,8 +123,13 @@ absl::StatusOr<nlohmann::ordered_json> RunKernels(
   report["not_run"] = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < problems.size(); ++i) {
     const KernelProblem& problem = problems[i];
-    const absl::Status status = TimeProblem(
-        options, problem, names[i], properties.l2CacheSize, &report["results"]);
+    // One per problem: a device that was too small for one stays usable.
+    BM_ASSIGN_OR_RETURN(
+        const std::unique_ptr<KernelDevice> device,
+        CreateCudaKernelDevice(options.device, timer->stream()));
+    const absl::Status status =
+        TimeProblem(options, *device, *timer, problem, names[i],
+                    properties.l2CacheSize, &report["results"]);
     // The device is too small for this one: those before it count all the same.
     if (absl::IsResourceExhausted(status)) {
       report["not_run"].push_back({{"distribution", names[i]},

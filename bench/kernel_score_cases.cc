@@ -6,15 +6,13 @@
 
 #include "bench/kernel_cases.h"
 #include "blockmgr/base/bits.h"
-#include "kernels/cuda/select_launch.h"
+#include "kernels/cuda/select.h"
 
 namespace blockmgr {
 namespace {
 
 // snapkv's default.
 constexpr int32_t kPoolKernel = 7;
-// Of Llama-3.1-8B.
-constexpr int32_t kModelDim = 4096;
 
 }  // namespace
 
@@ -45,16 +43,14 @@ void DeviceProblem::AddSnapKv() {
   pooling.kernel = kPoolKernel;
   pooling.scores = scores_;
   // Keys twice.
-  cases_.push_back({"snapkv", KernelCeiling::kRead, kv_bytes_, 0,
-                    [=, this](int32_t copy, cudaStream_t stream) {
-                      WindowParams p = window;
-                      p.pool = PoolOf(copy);
-                      cudaError_t error = LaunchWindowStats(p, shape_, stream);
-                      if (error != cudaSuccess) return error;
-                      error = LaunchWindowColumns(p, shape_, stream);
-                      if (error != cudaSuccess) return error;
-                      return LaunchPoolWindowScores(pooling, longest_, stream);
-                    }});
+  cases_.push_back(
+      {"snapkv", KernelCeiling::kRead, kv_bytes_, 0, [=, this](int32_t copy) {
+         WindowParams p = window;
+         p.pool = PoolOf(copy);
+         runtime().WindowStats(p, shape_);
+         runtime().WindowColumns(p, shape_);
+         runtime().PoolWindow(pooling, longest_);
+       }});
 }
 
 void DeviceProblem::AddKeyScores() {
@@ -68,10 +64,10 @@ void DeviceProblem::AddKeyScores() {
   const auto add = [&](const char* name, KeyMetric metric, double reads) {
     params.metric = metric;
     cases_.push_back({name, KernelCeiling::kRead, reads * kv_bytes_ / 2, 0,
-                      [params, this](int32_t copy, cudaStream_t stream) {
+                      [params, this](int32_t copy) {
                         KeyScoreParams p = params;
                         p.pool = PoolOf(copy);
-                        return LaunchKeyScores(p, shape_, stream);
+                        runtime().KeyScores(p, shape_);
                       }});
   };
   add("keydiff", KeyMetric::kCosine, 2);
@@ -81,20 +77,21 @@ void DeviceProblem::AddKeyScores() {
 void DeviceProblem::AddValueNorms() {
   const int64_t num_weights = int64_t{problem_.num_heads} *
                               problem_.group_size * problem_.head_dim *
-                              kModelDim;
+                              options_.model_dim;
   ValueNormParams params;
   params.entries = entries_;
   params.projection = AllocateElements(num_weights, problem_.seed + 4);
-  params.model_dim = kModelDim;
+  params.model_dim = options_.model_dim;
   params.group_size = problem_.group_size;
   params.norms = scores_;
   cases_.push_back({"value_norms", KernelCeiling::kNone, 0,
                     2.0 * static_cast<double>(slots_.size()) *
-                        problem_.group_size * problem_.head_dim * kModelDim,
-                    [=, this](int32_t copy, cudaStream_t stream) {
+                        problem_.group_size * problem_.head_dim *
+                        options_.model_dim,
+                    [=, this](int32_t copy) {
                       ValueNormParams p = params;
                       p.pool = PoolOf(copy);
-                      return LaunchValueNorms(p, shape_, longest_, stream);
+                      runtime().ValueNorms(p, shape_, longest_);
                     }});
 }
 
@@ -110,16 +107,15 @@ const float* DeviceProblem::SendScores() {
   return Send<float>(scores);
 }
 
-// Heads of the first sequences, one layer each, at the default keep ratio.
-void DeviceProblem::AddSelection(const char* name, SelectBudget budget,
-                                 const float* scores) {
-  const int32_t num_heads =
-      static_cast<int32_t>(std::min<int64_t>(num_lists(), 65535));
+// Of all lists, at the default keep ratio.
+void DeviceProblem::AddSelection(const char* name, SelectProblem select,
+                                 int32_t scope_heads) {
+  const auto num_heads = static_cast<int32_t>(num_lists());
   std::vector<SelectScope> scopes;
-  for (int32_t head = 0; head < num_heads; head += problem_.num_heads) {
+  for (int32_t head = 0; head < num_heads; head += scope_heads) {
     SelectScope scope{};
     scope.first_head = head;
-    scope.num_heads = std::min(problem_.num_heads, num_heads - head);
+    scope.num_heads = std::min(scope_heads, num_heads - head);
     const double held =
         static_cast<double>(offsets_[head + scope.num_heads] - offsets_[head]);
     scope.entries = static_cast<int64_t>(kKeepRatio * held);
@@ -130,15 +126,11 @@ void DeviceProblem::AddSelection(const char* name, SelectBudget budget,
     scope.recent_begin = longest_;
     scopes.push_back(scope);
   }
-  SelectProblem select;
   select.num_heads = num_heads;
   select.num_scopes = static_cast<int32_t>(scopes.size());
   select.scopes = Send<SelectScope>(scopes);
   select.offsets = entries_.offsets;
   select.positions = entries_.positions;
-  select.scores = scores;
-  select.budget = budget;
-  select.alpha = budget == SelectBudget::kBlend ? 200'000'000 : 0;
   select.page_size = problem_.page_size;
   select.num_chunks = std::max(1, CeilDiv(longest_, select.chunk_entries));
   const int64_t num_groups = int64_t{num_heads} + select.num_scopes;
@@ -155,9 +147,60 @@ void DeviceProblem::AddSelection(const char* name, SelectBudget budget,
   // Scores once at least; latency is what counts.
   cases_.push_back({name, KernelCeiling::kNone,
                     4.0 * static_cast<double>(offsets_[num_heads]), 0,
-                    [=](int32_t, cudaStream_t stream) {
-                      return LaunchSelect(select, stream);
-                    }});
+                    [=, this](int32_t) { runtime().Select(select); }});
+}
+
+// In place: every fifth entry of a list stays, on its first pages.
+void DeviceProblem::AddMovePlan() {
+  constexpr int32_t kEvery = 5;
+  static_assert(kEvery * kKeepRatio == 1.0);
+  const int64_t num_entries = std::ssize(slots_);
+  std::vector<uint32_t> survivors(SurvivorWords(num_entries, num_lists()));
+  std::vector<int32_t> page_offsets = {0};
+  std::vector<int32_t> pages;
+  std::vector<int32_t> held;
+  std::vector<int32_t> kept;
+  std::vector<int64_t> kept_offsets = {0};
+  auto first_page = problem_.page_ids.begin();
+  for (int64_t list = 0; list < num_lists(); ++list) {
+    const int32_t length = problem_.lengths[list];
+    const int64_t word = SurvivorWord(offsets_[list], list);
+    for (int32_t i = 0; i < length; i += kEvery) {
+      survivors[word + i / 32] |= 1u << (i % 32);
+    }
+    kept.push_back(CeilDiv(length, kEvery));
+    kept_offsets.push_back(kept_offsets.back() + kept.back());
+    held.push_back(CeilDiv(kept.back(), problem_.page_size));
+    pages.insert(pages.end(), first_page, first_page + held.back());
+    page_offsets.push_back(static_cast<int32_t>(pages.size()));
+    first_page += CeilDiv(length, problem_.page_size);
+  }
+  const std::vector<int32_t> no_places(
+      int64_t{num_blocks_} * problem_.num_heads, -1);
+  const int64_t num_kept = kept_offsets.back();
+  SelectMoves moves;
+  moves.num_heads = static_cast<int32_t>(num_lists());
+  moves.page_size = problem_.page_size;
+  moves.offsets = entries_.offsets;
+  moves.slots = entries_.slots;
+  moves.survivors = Send<uint32_t>(survivors);
+  moves.page_offsets = Send<int32_t>(page_offsets);
+  moves.pages = Send<int32_t>(pages);
+  moves.held_pages = Send<int32_t>(held);
+  moves.kept = Send<int32_t>(kept);
+  moves.kept_offsets = Send<int64_t>(kept_offsets);
+  moves.num_pages = std::ssize(no_places);
+  moves.error = error_;
+  moves.page_places = Send<int32_t>(no_places);
+  moves.strays = Allocate<int64_t>(num_kept);
+  moves.filled = Allocate<uint32_t>(SurvivorWords(num_kept, num_lists()));
+  moves.counts = Allocate<int32_t>(2 * num_lists());
+  for (RowMove*& phase : moves.moves) phase = Allocate<RowMove>(num_kept);
+  moves.num_moves = Allocate<int64_t>(2);
+  // Survivors' slots are read, their moves written; latency is what counts.
+  cases_.push_back({"plan_moves", KernelCeiling::kNone,
+                    (8.0 + sizeof(RowMove)) * static_cast<double>(num_kept), 0,
+                    [=, this](int32_t) { runtime().PlanMoves(moves); }});
 }
 
 }  // namespace blockmgr

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "bench/kernel_cases.h"
+#include "bench/cuda_kernel_device.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -38,16 +38,18 @@ absl::StatusOr<cudaGraphExec_t> KernelTimer::Record(const Launch& launch,
   BM_RETURN_IF_ERROR(CudaStatus(
       cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
       "capture"));
-  cudaError_t error = cudaSuccess;
-  for (int32_t i = 0; i < num_launches && error == cudaSuccess; ++i) {
-    error = launch(i % num_copies, stream_);
+  absl::Status status;
+  for (int32_t i = 0; i < num_launches && status.ok(); ++i) {
+    status = launch(i % num_copies);
   }
   cudaGraph_t graph = nullptr;
-  const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
+  cudaError_t error = cudaStreamEndCapture(stream_, &graph);
   cudaGraphExec_t result = nullptr;
-  if (error == cudaSuccess) error = ended;
-  if (error == cudaSuccess) error = cudaGraphInstantiate(&result, graph, 0);
+  if (status.ok() && error == cudaSuccess) {
+    error = cudaGraphInstantiate(&result, graph, 0);
+  }
   if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+  BM_RETURN_IF_ERROR(status);
   BM_RETURN_IF_ERROR(CudaStatus(error, "recording launches"));
   return result;
 }

@@ -9,6 +9,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
 namespace blockmgr {
@@ -18,12 +19,16 @@ namespace blockmgr {
 // far as launches overlap. Owns a stream. Thread-compatible.
 class KernelTimer {
  public:
-  using Launch = std::function<cudaError_t(int32_t copy, cudaStream_t stream)>;
+  // Enqueues on stream().
+  using Launch = std::function<absl::Status(int32_t copy)>;
 
+  // On the current device.
   static absl::StatusOr<std::unique_ptr<KernelTimer>> Create();
   KernelTimer(const KernelTimer&) = delete;
   KernelTimer& operator=(const KernelTimer&) = delete;
   ~KernelTimer();
+
+  cudaStream_t stream() const { return stream_; }
 
   // Microseconds of one launch, num_samples times, after some that do not
   // count. Launches go through copies 0 .. num_copies - 1 in turn.

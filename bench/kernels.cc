@@ -24,7 +24,9 @@ void AddKernelFlags(CLI::App* command, KernelBenchOptions* options) {
       ->capture_default_str();
   command
       ->add_option("--distribution", options->distributions,
-                   "lengths of lists: uniform, ragged (lognormal), one-huge")
+                   "lengths of lists: uniform, ragged (lognormal), one-huge; "
+                   "prompt: one sequence alone, of whatever size, as an "
+                   "eviction after a prefill finds it")
       ->delimiter(',')
       ->capture_default_str();
   command
@@ -45,6 +47,11 @@ void AddKernelFlags(CLI::App* command, KernelBenchOptions* options) {
   command
       ->add_option("--mean-length", options->mean_length,
                    "tokens of a list, on average")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--prompt-length", options->prompt_length,
+                   "tokens of every list of 'prompt'")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--seed", options->seed, "of lengths, pages, elements")
@@ -78,18 +85,26 @@ absl::StatusOr<std::vector<KernelProblem>> KernelProblems(
     return problems;
   }
   for (const std::string& name : options.distributions) {
+    const bool is_prompt = name == "prompt";
     BM_ASSIGN_OR_RETURN(const LengthDistribution distribution,
-                        ParseDistribution(name));
+                        ParseDistribution(is_prompt ? "uniform" : name));
+    std::vector<int64_t> sizes;  // bytes of K and V
+    for (const int64_t mib : options.kv_mib) sizes.push_back(mib << 20);
+    if (is_prompt) {
+      sizes = {int64_t{4} * options.num_heads * options.prompt_length *
+               options.head_dim};
+    }
     for (const int32_t group_size : options.group_sizes) {
-      for (const int64_t kv_mib : options.kv_mib) {
+      for (const int64_t kv_bytes : sizes) {
         BM_ASSIGN_OR_RETURN(
             KernelProblem problem,
             MakeKernelProblem({.num_heads = options.num_heads,
                                .group_size = group_size,
                                .head_dim = options.head_dim,
                                .page_size = options.page_size,
-                               .mean_length = options.mean_length,
-                               .kv_bytes = kv_mib << 20,
+                               .mean_length = is_prompt ? options.prompt_length
+                                                        : options.mean_length,
+                               .kv_bytes = kv_bytes,
                                .distribution = distribution,
                                .seed = options.seed}));
         problems.push_back(std::move(problem));

@@ -20,12 +20,14 @@ namespace blockmgr {
 struct KernelBenchOptions {
   int32_t device = 0;
   std::vector<int64_t> kv_mib = {64, 256, 1024, 4096};
-  std::vector<std::string> distributions = {"uniform", "ragged", "one-huge"};
+  std::vector<std::string> distributions = {"uniform", "ragged", "one-huge",
+                                            "prompt"};
   std::vector<int32_t> group_sizes = {1, 4, 8};
   int32_t num_heads = 8;
   int32_t head_dim = 128;
   int32_t page_size = 16;
   int32_t mean_length = 4096;
+  int32_t prompt_length = 32768;
   uint64_t seed = 1;
   int32_t num_samples = 31;
   std::vector<std::string> kernels;  // empty: all

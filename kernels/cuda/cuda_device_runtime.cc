@@ -37,13 +37,18 @@ absl::Status ToStatus(cudaError_t error, absl::string_view what) {
 
 class CudaRuntime final : public DeviceRuntime {
  public:
-  explicit CudaRuntime(int32_t device) : device_(device) {
+  // Makes a stream of its own where there is none.
+  CudaRuntime(int32_t device, cudaStream_t stream)
+      : device_(device), owns_stream_(stream == nullptr), stream_(stream) {
     int32_t num_processors = 0;
     if (!Use()) return;
     Keep(cudaDeviceGetAttribute(&num_processors, cudaDevAttrMultiProcessorCount,
                                 device),
          "multiprocessors");
-    Keep(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
+    if (owns_stream_) {
+      Keep(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
+           "stream");
+    }
     void* staging = nullptr;
     Keep(cudaHostAlloc(&staging, kStagingBytes, cudaHostAllocDefault),
          "pinned memory");
@@ -58,7 +63,7 @@ class CudaRuntime final : public DeviceRuntime {
     static_cast<void>(cudaSetDevice(device_));
     if (stream_ != nullptr) {
       static_cast<void>(cudaStreamSynchronize(stream_));
-      static_cast<void>(cudaStreamDestroy(stream_));
+      if (owns_stream_) static_cast<void>(cudaStreamDestroy(stream_));
     }
     if (staging_ != nullptr) static_cast<void>(cudaFreeHost(staging_));
   }
@@ -225,6 +230,7 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   const int32_t device_;
+  const bool owns_stream_;
   cudaStream_t stream_ = nullptr;
   std::byte* staging_ = nullptr;
   int64_t staged_ = 0;  // bytes since the last wait
@@ -249,6 +255,11 @@ absl::StatusOr<int32_t> CountCudaDevices() {
 
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(
     int32_t device) {
+  return CreateCudaRuntime(device, nullptr);
+}
+
+absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(
+    int32_t device, cudaStream_t stream) {
   BM_ASSIGN_OR_RETURN(const int32_t num_devices, CountCudaDevices());
   if (device < 0 || device >= num_devices) {
     return absl::UnavailableError(
@@ -266,7 +277,7 @@ absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(
         properties.sharedMemPerBlockOptin, " on ", properties.name, ", ",
         properties.major, ".", properties.minor));
   }
-  auto runtime = std::make_unique<CudaRuntime>(device);
+  auto runtime = std::make_unique<CudaRuntime>(device, stream);
   BM_RETURN_IF_ERROR(runtime->status());
   return runtime;
 }

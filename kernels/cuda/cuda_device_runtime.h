@@ -6,6 +6,7 @@
 #include <memory>
 
 #include <absl/status/statusor.h>
+#include <cuda_runtime_api.h>
 
 #include "blockmgr/base/model_layout.h"
 #include "kernels/cuda/cuda_backend.h"
@@ -18,7 +19,9 @@ namespace blockmgr {
 // error.
 absl::StatusOr<int32_t> CountCudaDevices();
 
-// One stream of its own on device `device`, which each call makes the calling
+// One stream of its own on device `device`, or the caller's (of that device; it
+// outlives the runtime, and what else is enqueued there runs in order with it),
+// which each call makes the calling
 // thread's current one: several, on one device or more, may be used in turn by
 // one thread, and each by different threads at different times. Uploads go
 // through 8 MiB of pinned memory, so that they overlap with what the device
@@ -26,6 +29,8 @@ absl::StatusOr<int32_t> CountCudaDevices();
 // device, FailedPrecondition where it is one that the kernels do not fit.
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(
     int32_t device);
+absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(
+    int32_t device, cudaStream_t stream);
 
 // A CudaBackend on a GPU.
 absl::StatusOr<std::unique_ptr<CudaBackend>> CreateCudaBackend(

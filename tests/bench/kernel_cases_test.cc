@@ -1,5 +1,5 @@
-// The benchmark's decode attention, where there is a GPU, against float64 from
-// the file format's definition.
+// The benchmark's decode attention against float64 from the file format's
+// definition.
 #include "bench/kernel_cases.h"
 
 #include <cmath>
@@ -11,12 +11,13 @@
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/dtype.h"
-#include "tests/testing/gpu_test.h"
+#include "tests/bench/kernel_test_device.h"
+#include "tests/kernels/cuda/test_device.h"
 
 namespace blockmgr {
 namespace {
 
-class KernelCasesTest : public GpuTest {};
+class KernelCasesTest : public DeviceTest {};
 
 double Element(uint64_t seed, int64_t index) {
   const uint64_t bits =
@@ -63,18 +64,18 @@ TEST_F(KernelCasesTest, DecodeIsAttentionOfTheProblem) {
       MakeKernelProblem({.num_heads = 2,
                          .group_size = 3,
                          .mean_length = 100,
-                         .kv_bytes = 6 * 100 * 512,
+                         .kv_bytes = int64_t{6} * 100 * 512,
                          .distribution = LengthDistribution::kRagged});
   ASSERT_TRUE(problem.ok());
   for (const char* name : {"decode", "decode_invariant"}) {
-    const auto device = DeviceProblem::Create(*problem, 1);
-    ASSERT_TRUE(device.ok()) << device.status();
-    for (const KernelCase& c : (*device)->cases()) {
-      if (c.kernel == name) {
-        ASSERT_EQ(c.launch(0, nullptr), cudaSuccess);
-      }
+    const auto device = MakeKernelTestDevice();
+    const auto on_device = DeviceProblem::Create(
+        *problem, {.rotated_bytes = 1, .model_dim = 64}, device.get());
+    ASSERT_TRUE(on_device.ok()) << on_device.status();
+    for (const KernelCase& c : (*on_device)->cases()) {
+      if (c.kernel == name) c.launch(0);
     }
-    const auto output = (*device)->ReadDecodeOutput();
+    const auto output = (*on_device)->ReadDecodeOutput();
     ASSERT_TRUE(output.ok()) << output.status();
     double error = 0;
     double norm = 0;

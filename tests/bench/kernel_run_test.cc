@@ -15,6 +15,7 @@ class KernelRunTest : public GpuTest {
   KernelRunTest() {
     options_.kv_mib = {2};
     options_.mean_length = 128;
+    options_.prompt_length = 300;
     options_.num_samples = 3;
   }
 
@@ -25,7 +26,8 @@ TEST_F(KernelRunTest, ReportsEveryKernelOfEveryProblem) {
   const auto report = RunKernels(options_);
   ASSERT_TRUE(report.ok()) << report.status();
   const auto& results = report->at("results");
-  EXPECT_EQ(results.size() % 9, 0u);
+  // Three distributions and the prompt, each with three group sizes.
+  EXPECT_EQ(results.size() % 12, 0u);
   for (const auto& result : results) {
     EXPECT_GT(result.at("median_us").get<double>(), 0);
     EXPECT_EQ(result.at("num_samples"), 3);

@@ -1,37 +1,63 @@
-// Every kernel of the benchmark on small problems, where there is a GPU.
+// Every kernel of the benchmark on small problems.
 #include <cstdint>
+#include <set>
+#include <string>
 
-#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include "bench/kernel_cases.h"
-#include "tests/testing/gpu_test.h"
+#include "tests/bench/kernel_test_device.h"
+#include "tests/kernels/cuda/test_device.h"
 
 namespace blockmgr {
 namespace {
 
-class KernelScoreCasesTest : public GpuTest {};
+class KernelScoreCasesTest : public DeviceTest {};
 
-TEST_F(KernelScoreCasesTest, EveryKernelRuns) {
+TEST_F(KernelScoreCasesTest, EveryKernelRunsOnEveryCopy) {
   for (const LengthDistribution distribution :
-       {LengthDistribution::kUniform, LengthDistribution::kOneHuge}) {
-    const auto problem = MakeKernelProblem({.mean_length = 200,
-                                            .kv_bytes = 4 << 20,
-                                            .distribution = distribution});
+       {LengthDistribution::kUniform, LengthDistribution::kRagged,
+        LengthDistribution::kOneHuge}) {
+    const int32_t length = 40 * TestLengthFactor();
+    const auto problem =
+        MakeKernelProblem({.num_heads = 2,
+                           .group_size = 2,
+                           .head_dim = 64,
+                           .page_size = 32,
+                           .mean_length = length,
+                           .kv_bytes = int64_t{3} * 2 * length * 256,
+                           .distribution = distribution});
     ASSERT_TRUE(problem.ok());
-    const auto device = DeviceProblem::Create(*problem, 16 << 20);
-    ASSERT_TRUE(device.ok()) << device.status();
-    EXPECT_GE((*device)->num_copies(), 4);
-    for (const KernelCase& c : (*device)->cases()) {
-      for (int32_t copy = 0; copy < (*device)->num_copies(); ++copy) {
-        EXPECT_EQ(c.launch(copy, nullptr), cudaSuccess) << c.kernel;
-      }
-      EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << c.kernel;
+    const auto device = MakeKernelTestDevice();
+    const auto on_device = DeviceProblem::Create(
+        *problem, {.rotated_bytes = 2 * problem->kv_bytes(), .model_dim = 72},
+        device.get());
+    ASSERT_TRUE(on_device.ok()) << on_device.status();
+    EXPECT_EQ((*on_device)->num_copies(), 2);
+    std::set<std::string> names;
+    for (const KernelCase& c : (*on_device)->cases()) {
+      EXPECT_TRUE(names.insert(c.kernel).second) << c.kernel;
+      EXPECT_GT(c.useful_bytes + c.flops, 0) << c.kernel;
+      for (int32_t copy = 0; copy < 2; ++copy) c.launch(copy);
+      const auto error = (*on_device)->ReadErrorWord();
+      ASSERT_TRUE(error.ok()) << c.kernel << ": " << error.status();
+      EXPECT_EQ(*error, 0u) << c.kernel;
     }
-    const auto error = (*device)->ReadErrorWord();
-    ASSERT_TRUE(error.ok()) << error.status();
-    EXPECT_EQ(*error, 0u);
+    EXPECT_EQ(names.size(), 24u);
   }
+}
+
+TEST_F(KernelScoreCasesTest, ADeviceThatIsTooSmallIsAnError) {
+  const auto problem = MakeKernelProblem(
+      {.num_heads = 1, .mean_length = 100000, .kv_bytes = int64_t{1} << 36});
+  ASSERT_TRUE(problem.ok());
+  const auto device = MakeKernelTestDevice();
+  EXPECT_EQ(DeviceProblem::Create(*problem, {.rotated_bytes = int64_t{1} << 40},
+                                  device.get())
+                .status()
+                .code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(device->status().ok());
 }
 
 }  // namespace

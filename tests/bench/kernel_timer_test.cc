@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <set>
 
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include "bench/cuda_kernel_device.h"
 #include "tests/testing/gpu_test.h"
 
 namespace blockmgr {
@@ -20,10 +22,12 @@ TEST_F(KernelTimerTest, SamplesAreOfAllCopies) {
   ASSERT_EQ(cudaMalloc(&memory, 3 << 20), cudaSuccess);
   std::set<int32_t> seen;
   const auto samples = (*timer)->Time(
-      [&](int32_t copy, cudaStream_t stream) {
+      [&](int32_t copy) {
         seen.insert(copy);
-        return cudaMemsetAsync(static_cast<char*>(memory) + (copy << 20), 1,
-                               1 << 20, stream);
+        return CudaStatus(
+            cudaMemsetAsync(static_cast<char*>(memory) + (copy << 20), 1,
+                            1 << 20, (*timer)->stream()),
+            "fill");
       },
       3, 5);
   ASSERT_TRUE(samples.ok()) << samples.status();
@@ -36,11 +40,10 @@ TEST_F(KernelTimerTest, SamplesAreOfAllCopies) {
 TEST_F(KernelTimerTest, AFailedLaunchIsAStatus) {
   const auto timer = KernelTimer::Create();
   ASSERT_TRUE(timer.ok()) << timer.status();
-  EXPECT_FALSE(
-      (*timer)
-          ->Time([](int32_t, cudaStream_t) { return cudaErrorInvalidValue; }, 1,
-                 1)
-          .ok());
+  EXPECT_EQ((*timer)
+                ->Time([](int32_t) { return absl::InternalError("no"); }, 1, 1)
+                .status(),
+            absl::InternalError("no"));
 }
 
 }  // namespace

@@ -48,6 +48,22 @@ TEST(KernelsTest, FlagsMakeTheProblems) {
   EXPECT_FALSE(KernelProblems(options, &names).ok());
 }
 
+// One sequence of all heads, whatever sizes the others have.
+TEST(KernelsTest, APromptIsOneSequence) {
+  KernelBenchOptions options;
+  ASSERT_TRUE(
+      Parses("--kv-mib 1,2 --distribution uniform,prompt "
+             "--group-size 4 --prompt-length 1000 --page-size 32",
+             &options));
+  std::vector<std::string> names;
+  const auto problems = KernelProblems(options, &names);
+  ASSERT_TRUE(problems.ok()) << problems.status();
+  EXPECT_EQ(names, (std::vector<std::string>{"uniform", "uniform", "prompt"}));
+  const KernelProblem& prompt = problems->back();
+  EXPECT_EQ(prompt.num_sequences, 1);
+  EXPECT_EQ(prompt.lengths, std::vector<int32_t>(8, 1000));
+}
+
 TEST(KernelsTest, AProblemFileIsWrittenOnceAndThenRead) {
   KernelBenchOptions options;
   options.kv_mib = {1, 2};
