@@ -7,6 +7,7 @@
 #include <absl/container/inlined_vector.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
+#include <absl/strings/strip.h>
 
 // Header-only, so that an installed blockmgr needs no xxHash to link.
 #define XXH_INLINE_ALL
@@ -41,22 +42,6 @@ void AppendInt(uint32_t value, std::string* bytes) {
 void AppendText(absl::string_view text, std::string* bytes) {
   AppendInt(static_cast<uint32_t>(text.size()), bytes);
   bytes->append(text.data(), text.size());
-}
-
-// `media` needs no length: nothing follows it.
-BlockKey HashBlock(const BlockKey& parent, std::span<const int32_t> tokens,
-                   absl::string_view media) {
-  const EncodingHeader header{kTokensTag, static_cast<uint32_t>(tokens.size()),
-                              parent};
-  absl::InlinedVector<unsigned char, 256> bytes(
-      sizeof(header) + tokens.size_bytes() + media.size());
-  unsigned char* out = bytes.data();
-  std::memcpy(out, &header, sizeof(header));
-  out += sizeof(header);
-  std::memcpy(out, tokens.data(), tokens.size_bytes());
-  out += tokens.size_bytes();
-  std::copy(media.begin(), media.end(), out);
-  return ToKey(XXH3_128bits(bytes.data(), bytes.size()));
 }
 
 absl::Status ValidateName(absl::string_view field, absl::string_view name) {
@@ -113,18 +98,39 @@ BlockChain::BlockChain(const ContentScope& scope, int32_t key_bits)
   root_key_ = ToKey(XXH3_128bits(root_.data(), root_.size()));
 }
 
-std::string BlockChain::Media(int32_t begin, int32_t end) const {
-  std::string bytes;
-  if (media_.empty()) return bytes;
+template <typename Visit>
+bool BlockChain::VisitMedia(int32_t begin, int32_t end,
+                            const Visit& visit) const {
+  if (media_.empty()) return true;
   auto item = std::ranges::partition_point(
       media_, [begin](const auto& m) { return m.begin + m.length <= begin; });
   for (; item != media_.end() && item->begin < end; ++item) {
     // Where the item starts from here: negative when it began before.
-    AppendInt(static_cast<uint32_t>(item->begin - begin), &bytes);
-    AppendInt(static_cast<uint32_t>(item->length), &bytes);
-    AppendText(item->hash, &bytes);
+    const int32_t numbers[] = {item->begin - begin, item->length,
+                               static_cast<int32_t>(item->hash.size())};
+    char bytes[sizeof numbers];
+    std::memcpy(bytes, numbers, sizeof numbers);
+    if (!visit(absl::string_view(bytes, sizeof bytes))) return false;
+    if (!visit(absl::string_view(item->hash))) return false;
   }
+  return true;
+}
+
+std::string BlockChain::Media(int32_t begin, int32_t end) const {
+  std::string bytes;
+  VisitMedia(begin, end, [&](absl::string_view part) {
+    absl::StrAppend(&bytes, part);
+    return true;
+  });
   return bytes;
+}
+
+bool BlockChain::HasMedia(int32_t begin, int32_t end,
+                          absl::string_view encoded) const {
+  const bool all = VisitMedia(begin, end, [&](absl::string_view part) {
+    return absl::ConsumePrefix(&encoded, part);
+  });
+  return all && encoded.empty();
 }
 
 bool BlockChain::HasMediaOf(const BlockChain& other, int32_t end) const {
@@ -170,18 +176,31 @@ BlockKey BlockChain::RegionKey(int32_t num_blocks,
                                absl::string_view plan) const {
   BM_CHECK(num_blocks >= 1 && num_blocks <= std::ssize(keys_));
   const BlockKey& key = keys_[num_blocks - 1];
-  std::string bytes;
-  AppendInt(kRegionTag, &bytes);
-  bytes.append(reinterpret_cast<const char*>(&key), sizeof(key));
-  AppendText(plan, &bytes);
-  return Mask(ToKey(XXH3_128bits(bytes.data(), bytes.size())));
+  const auto size = static_cast<uint32_t>(plan.size());
+  XXH3_state_t state;
+  XXH3_128bits_reset(&state);
+  XXH3_128bits_update(&state, &kRegionTag, sizeof(kRegionTag));
+  XXH3_128bits_update(&state, &key, sizeof(key));
+  XXH3_128bits_update(&state, &size, sizeof(size));
+  XXH3_128bits_update(&state, plan.data(), plan.size());
+  return Mask(ToKey(XXH3_128bits_digest(&state)));
 }
 
 BlockKey BlockChain::KeyAfter(const BlockKey& parent,
                               std::span<const int32_t> tokens, int32_t begin,
                               int32_t page_size) const {
-  return Mask(HashBlock(parent, tokens.subspan(begin, page_size),
-                        Media(begin, begin + page_size)));
+  const EncodingHeader header{kTokensTag, static_cast<uint32_t>(page_size),
+                              parent};
+  const std::span<const int32_t> own = tokens.subspan(begin, page_size);
+  absl::InlinedVector<char, 256> bytes(sizeof(header) + own.size_bytes());
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  std::memcpy(bytes.data() + sizeof(header), own.data(), own.size_bytes());
+  // They need no length: nothing follows them.
+  VisitMedia(begin, begin + page_size, [&](absl::string_view part) {
+    bytes.insert(bytes.end(), part.begin(), part.end());
+    return true;
+  });
+  return Mask(ToKey(XXH3_128bits(bytes.data(), bytes.size())));
 }
 
 void BlockChain::Extend(std::span<const int32_t> tokens, int32_t page_size) {

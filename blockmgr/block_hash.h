@@ -91,6 +91,12 @@ class BlockChain {
   // The media in positions [begin, end), encoded; empty without any.
   // O(1) without media, else O(log media + items found).
   std::string Media(int32_t begin, int32_t end) const;
+  // Whether `encoded` is what that returns, and whether that is empty: nothing
+  // is allocated.
+  bool HasMedia(int32_t begin, int32_t end, absl::string_view encoded) const;
+  bool HasNoMedia(int32_t begin, int32_t end) const {
+    return HasMedia(begin, end, {});
+  }
   int64_t num_media() const { return std::ssize(media_); }
   // Whether both have the same media before `end`. O(those).
   bool HasMediaOf(const BlockChain& other, int32_t end) const;
@@ -108,6 +114,10 @@ class BlockChain {
   const Retention* RetentionOfTail(int32_t cut, int32_t end) const;
 
  private:
+  // Calls visit(bytes) with what Media() is made of, in order, until it returns
+  // false; returns whether it never did.
+  template <typename Visit>
+  bool VisitMedia(int32_t begin, int32_t end, const Visit& visit) const;
   BlockKey Mask(const BlockKey& key) const {
     return {key.low & key_mask_.low, key.high & key_mask_.high};
   }

@@ -161,18 +161,19 @@ PrefixMatch BlockManager::Match(const BlockChain& chain,
   PrefixMatch match = PrefixMatch::InMemoryOf(std::move(used));
   if (!prefix_caching_) return match;
   const int32_t page_size = layout_.page_size;
-  cache_.Match(chain,
-               std::min(chain.keys().size(),
-                        static_cast<size_t>(std::max(max_tokens, 0)) /
-                            static_cast<size_t>(page_size)),
-               tokens, &match.blocks);
+  const auto num_pages =
+      static_cast<size_t>(std::max(max_tokens, 0) / page_size);
+  cache_.Match(chain, std::min(chain.keys().size(), num_pages), tokens,
+               &match.blocks);
   match.num_tokens = static_cast<int32_t>(match.blocks.size()) * page_size;
   int64_t num_looks = std::ssize(match.blocks);
   if (layout_.has_windows()) FitWindows(&match);
   if (query != nullptr) {
-    PrefixMatch over = MatchOver(chain, tokens, *query, &num_looks);
+    PrefixMatch over =
+        MatchOver(chain, tokens, *query, match.TakeSpare(), &num_looks);
     const bool is_longer = over.num_tokens >= match.num_tokens;
-    if (over.cached != nullptr && is_longer) match = std::move(over);
+    if (over.cached != nullptr && is_longer) std::swap(match, over);
+    match.GiveSpare(std::move(over));
   }
   match.num_looks = num_looks;
   CountUnused(&match);

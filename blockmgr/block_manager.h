@@ -122,7 +122,7 @@ class BlockManager {
   // tokens and as far as `chain` names them. With a query, a compressed prefix
   // that covers no less is preferred (whose limit the query has). As long as
   // every group has what is in its window there. Valid until the cache changes.
-  // Without a query, what `used` has memory for takes no more.
+  // What `used` has memory for takes no more.
   PrefixMatch Match(const BlockChain& chain, std::span<const int32_t> tokens,
                     int32_t max_tokens, const RegionQuery* query = nullptr,
                     PrefixMatch used = {}) const;
@@ -343,11 +343,11 @@ class BlockManager {
   int32_t PagesInWindows(const PrefixMatch& match, int32_t num_least) const;
   // Shortens a match to those and names the window blocks. False: to nothing.
   bool FitWindows(PrefixMatch* match) const;
-  // Of Match: what nobody uses; regions.
+  // Of Match: what nobody uses; regions, in the memory of `used`.
   void CountUnused(PrefixMatch* match) const;
   PrefixMatch MatchOver(const BlockChain& chain,
                         std::span<const int32_t> tokens, RegionQuery query,
-                        int64_t* num_looks) const;
+                        PrefixMatch used, int64_t* num_looks) const;
   // The block of a match in a window group that has this page, or null.
   BlockId WindowBlock(const PrefixMatch& match, int32_t page,
                       int32_t group) const;

@@ -205,10 +205,10 @@ bool BlockManager::FitWindows(PrefixMatch* match) const {
 
 PrefixMatch BlockManager::MatchOver(const BlockChain& chain,
                                     std::span<const int32_t> tokens,
-                                    RegionQuery query,
+                                    RegionQuery query, PrefixMatch used,
                                     int64_t* num_looks) const {
   for (int32_t i = 0; i < kMaxRegionsWithoutWindows; ++i) {
-    PrefixMatch match;
+    PrefixMatch match = PrefixMatch::InMemoryOf(std::move(used));
     match.region = cache_.MatchRegion(chain, tokens, query, num_looks);
     if (match.region == PrefixCache::kNone) return match;
     match.cached = cache_.region(match.region);
@@ -220,8 +220,9 @@ PrefixMatch BlockManager::MatchOver(const BlockChain& chain,
     *num_looks += std::ssize(match.blocks);
     if (!layout_.has_windows() || FitWindows(&match)) return match;
     query.max_length = match.length() - 1;
+    used = std::move(match);
   }
-  return {};
+  return PrefixMatch::InMemoryOf(std::move(used));
 }
 
 void BlockManager::OpenWindows(const BlockChain& chain,

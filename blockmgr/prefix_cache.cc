@@ -66,17 +66,20 @@ void PrefixCache::ReleaseRoot(EntrySerial root) {
 }
 
 int32_t PrefixCache::Find(const BlockKey& key, EntrySerial parent,
+                          const BlockChain& chain,
                           std::span<const int32_t> tokens,
-                          absl::string_view media) const {
+                          int32_t begin) const {
+  const std::span<const int32_t> own = tokens.subspan(begin, page_size_);
   const auto found = index_.find(key);
   int32_t block = found == index_.end() ? kNone : found->second;
   for (; block != kNone; block = entries_[block].next_same_key) {
     const Entry& entry = entries_[block];
-    if (entry.parent != parent || entry.has_media == media.empty() ||
-        !std::ranges::equal(TokensOf(block), tokens)) {
+    if (entry.parent != parent || !std::ranges::equal(TokensOf(block), own)) {
       continue;
     }
-    if (!entry.has_media || media_.at(block) == media) return block;
+    const absl::string_view media =
+        entry.has_media ? media_.at(block) : absl::string_view();
+    if (chain.HasMedia(begin, begin + page_size_, media)) return block;
   }
   return kNone;
 }
@@ -90,9 +93,7 @@ void PrefixCache::Match(const BlockChain& chain, size_t num_blocks,
   EntrySerial parent = root->second.serial;
   for (size_t i = 0; i < num_blocks; ++i) {
     const auto begin = static_cast<int32_t>(i) * page_size_;
-    const int32_t block =
-        Find(chain.keys()[i], parent, tokens.subspan(begin, page_size_),
-             chain.Media(begin, begin + page_size_));
+    const int32_t block = Find(chain.keys()[i], parent, chain, tokens, begin);
     if (block == kNone) return;
     blocks->push_back(BlockId{block});
     parent = entries_[block].serial;
@@ -165,8 +166,7 @@ void PrefixCache::MatchOver(int32_t region_entry, const BlockChain& chain,
     const BlockKey key =
         chain.KeyAfter(entries_[before].key, tokens, begin, page_size_);
     const int32_t block =
-        Find(key, entries_[before].serial, tokens.subspan(begin, page_size_),
-             chain.Media(begin, begin + page_size_));
+        Find(key, entries_[before].serial, chain, tokens, begin);
     if (block == kNone) return;
     blocks->push_back(BlockId{block});
     before = block;
@@ -197,11 +197,10 @@ int32_t PrefixCache::Insert(BlockId block, const BlockKey& key,
   BM_CHECK(!Contains(block));
   BM_CHECK(parent != kNoSerial);
   const std::span<const int32_t> own = tokens.subspan(begin, page_size_);
-  const std::string media = chain.Media(begin, begin + page_size_);
-  const int32_t existing = Find(key, parent, own, media);
+  const int32_t existing = Find(key, parent, chain, tokens, begin);
   *inserted = existing == kNone;
   if (existing != kNone) return existing;
-  AddBlock(block, key, parent, own, media);
+  AddBlock(block, key, parent, own, chain.Media(begin, begin + page_size_));
   return Index(block);
 }
 

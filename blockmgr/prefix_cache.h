@@ -306,9 +306,10 @@ class PrefixCache {
   bool CheckStart(int32_t block) const;
   // One region less of this length.
   void ForgetLength(const CachedRegion& cached);
-  // The block with this content, or kNone.
-  int32_t Find(const BlockKey& key, EntrySerial parent,
-               std::span<const int32_t> tokens, absl::string_view media) const;
+  // The block with the content of positions [begin, begin + page_size_), or
+  // kNone.
+  int32_t Find(const BlockKey& key, EntrySerial parent, const BlockChain& chain,
+               std::span<const int32_t> tokens, int32_t begin) const;
   // The region with this content and a history that may be: all of `history`,
   // or a prefix of it, or any; or kNone.
   enum class Histories : uint8_t { kEqual, kPrefix, kAny };

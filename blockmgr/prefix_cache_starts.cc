@@ -12,7 +12,7 @@ int32_t PrefixCache::MatchPart(int32_t before, const BlockChain& chain,
                                int32_t max_tokens, BlockId* block) const {
   const int32_t end = std::min({max_tokens, begin + page_size_ - 1,
                                 static_cast<int32_t>(tokens.size())});
-  if (end <= begin || !chain.Media(begin, end).empty()) return 0;
+  if (end <= begin || !chain.HasNoMedia(begin, end)) return 0;
   EntrySerial parent = kNoSerial;
   if (before == kNone) {
     const auto root = roots_.find(chain.root());

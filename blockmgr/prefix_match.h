@@ -54,15 +54,36 @@ struct PrefixMatch {
   // Of `source`, or of `swap`.
   const RegionRecord* source_region = nullptr;
   int32_t source_length = 0;  // see length(); set by whoever knows
+  // Memory of matches that were not as long as this one.
+  std::vector<BlockId> spare_blocks;
+  std::vector<BlockId> spare_window_blocks;
 
   // An empty one that takes the memory of one that is of no use any more.
   static PrefixMatch InMemoryOf(PrefixMatch used) {
     PrefixMatch match;
     match.blocks = std::move(used.blocks);
     match.window_blocks = std::move(used.window_blocks);
+    match.spare_blocks = std::move(used.spare_blocks);
+    match.spare_window_blocks = std::move(used.spare_window_blocks);
     match.blocks.clear();
     match.window_blocks.clear();
     return match;
+  }
+  // Another match in this one's spare memory, and back: then either has room
+  // for as many blocks as the other, whichever is kept.
+  PrefixMatch TakeSpare() {
+    PrefixMatch match;
+    match.blocks = std::move(spare_blocks);
+    match.window_blocks = std::move(spare_window_blocks);
+    return InMemoryOf(std::move(match));
+  }
+  void GiveSpare(PrefixMatch match) {
+    spare_blocks = std::move(match.blocks);
+    spare_window_blocks = std::move(match.window_blocks);
+    spare_blocks.reserve(blocks.capacity());
+    blocks.reserve(spare_blocks.capacity());
+    spare_window_blocks.reserve(window_blocks.capacity());
+    window_blocks.reserve(spare_window_blocks.capacity());
   }
 
   // Null without a region.

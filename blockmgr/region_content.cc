@@ -46,7 +46,7 @@ bool RegionContent::Begins(std::span<const int32_t> all_tokens,
     }
     const auto own = all_tokens.subspan(part->begin, part->tokens.size());
     if (!std::ranges::equal(part->tokens, own)) return false;
-    if (part->media != chain.Media(part->begin, part->end())) return false;
+    if (!chain.HasMedia(part->begin, part->end(), part->media)) return false;
   }
   return true;
 }

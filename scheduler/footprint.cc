@@ -206,12 +206,17 @@ CompressionPoint SharedPointAt(const SharedCompression& sharing, int32_t length,
 std::string EncodeHistory(std::span<const CompressionPoint> points) {
   std::string history;
   history.reserve(points.size() * sizeof(int32_t));
+  AppendHistory(points, &history);
+  return history;
+}
+
+void AppendHistory(std::span<const CompressionPoint> points,
+                   std::string* history) {
   for (const CompressionPoint& point : points) {
     char bytes[sizeof point.length];
     std::memcpy(bytes, &point.length, sizeof bytes);
-    history.append(bytes, sizeof bytes);
+    history->append(bytes, sizeof bytes);
   }
-  return history;
 }
 
 std::vector<int32_t> DecodeHistory(absl::string_view history) {

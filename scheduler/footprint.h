@@ -65,6 +65,9 @@ CompressionPoint SharedPointAt(const SharedCompression& sharing, int32_t length,
 
 // How RegionName::history tells the lengths of compressions, and back.
 std::string EncodeHistory(std::span<const CompressionPoint> points);
+// Likewise, behind what is there.
+void AppendHistory(std::span<const CompressionPoint> points,
+                   std::string* history);
 std::vector<int32_t> DecodeHistory(absl::string_view history);
 
 // The point of `decode` that comes next when `length` tokens are computed.

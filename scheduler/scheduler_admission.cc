@@ -36,8 +36,7 @@ int32_t SchedulerImpl::MaxCachedTokens(const RequestState& request,
   return std::max(limit, 0);
 }
 
-PrefixMatch SchedulerImpl::FindPrefix(RequestState* request,
-                                      PrefixMatch used) const {
+PrefixMatch SchedulerImpl::FindPrefix(RequestState* request, PrefixMatch used) {
   if (!manager_.prefix_caching()) return {};
   request->chain.Extend(request->tokens, layout().page_size);
   const int32_t max_tokens = MaxCachedTokens(*request, 0);
@@ -51,9 +50,11 @@ PrefixMatch SchedulerImpl::FindPrefix(RequestState* request,
   const std::vector<CompressionPoint>& points = request->compressions;
   const auto end =
       std::ranges::find(points, false, &CompressionPoint::is_shared);
-  const std::string history = EncodeHistory({points.begin(), end});
+  prefix_history_.clear();
+  AppendHistory({points.begin(), end}, &prefix_history_);
   // MaxCachedTokens by the number of compressions that are not to come.
-  std::vector<int32_t> limits(points.size() + 1);
+  std::vector<int32_t>& limits = prefix_limits_;
+  limits.resize(points.size() + 1);
   limits.back() = MaxCachedTokens(*request, INT32_MAX);
   for (size_t i = points.size(); i-- > 0;) {
     limits[i] =
@@ -68,11 +69,11 @@ PrefixMatch SchedulerImpl::FindPrefix(RequestState* request,
   };
   const RegionQuery query = {
       .plan = request->sharing->plan,
-      .history = history,
+      .history = prefix_history_,
       .any_history = !request->was_admitted && request->fork_of == RequestId{0},
       .max_tokens_over = limit};
-  PrefixMatch match =
-      manager_.Match(request->chain, request->tokens, max_tokens, &query);
+  PrefixMatch match = manager_.Match(request->chain, request->tokens,
+                                     max_tokens, &query, std::move(used));
   MatchPart(*request,
             match.cached == nullptr ? max_tokens : limit(match.length()),
             &match);

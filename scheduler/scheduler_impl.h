@@ -270,7 +270,7 @@ class SchedulerImpl : public Scheduler {
   // does was made at `length`; 0: without any.
   int32_t MaxCachedTokens(const RequestState& request, int32_t length) const;
   // The longest cached prefix. `used`: see BlockManager::Match.
-  PrefixMatch FindPrefix(RequestState* request, PrefixMatch used = {}) const;
+  PrefixMatch FindPrefix(RequestState* request, PrefixMatch used = {});
   // Extends it by a part of a block, if that is wanted.
   void MatchPart(const RequestState& request, int32_t max_tokens,
                  PrefixMatch* match) const;
@@ -415,9 +415,11 @@ class SchedulerImpl : public Scheduler {
   absl::flat_hash_map<RequestId, RequestState*> requests_;  // live
   absl::flat_hash_map<std::string, RequestId> names_;       // of live requests
   WaitingQueue waiting_;
-  WaitingQueue::Walk walk_{waiting_};    // scratch of those who plan
-  PrefixHints prefix_hints_;             // of those that wait; for kPrefix
-  PrefixMatch match_;                    // scratch of looks at those that wait
+  WaitingQueue::Walk walk_{waiting_};  // scratch of those who plan
+  PrefixHints prefix_hints_;           // of those that wait; for kPrefix
+  PrefixMatch match_;                  // scratch of looks at those that wait
+  std::string prefix_history_;         // scratch of FindPrefix, as are
+  std::vector<int32_t> prefix_limits_;
   PrefillFront prefill_front_;           // of those that run
   std::vector<RequestState*> running_;   // in order of RunsBefore
   std::vector<StepInFlight> in_flight_;  // oldest first, at most 4

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <random>
+#include <set>
 #include <span>
 #include <string>
 #include <tuple>
@@ -119,6 +120,34 @@ TEST(BlockHashTest, MediaAreComparedUpToAnEnd) {
     }
   }
   EXPECT_EQ(chain.num_media(), 2);
+}
+
+// In every range, those of other ranges and of other media included.
+TEST(BlockHashTest, HasWhatMediaReturnsAndNothingElse) {
+  const std::vector<MediaItem> media = {
+      {3, 2, "a"}, {5, 1, "aa"}, {8, 4, std::string(64, 'b')}, {20, 9, "b"}};
+  std::set<std::string> encodings = {"x"};
+  for (int32_t begin = 0; begin < 32; ++begin) {
+    for (int32_t end = begin; end <= 32; ++end) {
+      encodings.insert(
+          BlockChain(ContentScope{.media = media}).Media(begin, end));
+    }
+  }
+  ASSERT_GT(encodings.size(), 50u);
+  for (const auto& items : {media, std::vector<MediaItem>{}}) {
+    const BlockChain chain(ContentScope{.media = items});
+    for (int32_t begin = 0; begin < 32; ++begin) {
+      for (int32_t end = begin; end <= 32; ++end) {
+        const std::string own = chain.Media(begin, end);
+        EXPECT_EQ(chain.HasNoMedia(begin, end), own.empty());
+        for (const std::string& encoded : encodings) {
+          ASSERT_EQ(chain.HasMedia(begin, end, encoded), encoded == own)
+              << begin << " " << end;
+        }
+        EXPECT_FALSE(chain.HasMedia(begin, end, own + "x"));
+      }
+    }
+  }
 }
 
 TEST(BlockHashTest, LongBlocksAreHashedWhole) {

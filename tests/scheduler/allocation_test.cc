@@ -33,6 +33,10 @@ struct Case {
   bool is_full = false;
   int64_t wish_ms = 0;  // for all blocks, outputs too; a step takes 1; 0: none
   bool one_tenant = false;
+  // Of those that wait: compressed, and let in over compressed prefixes; an
+  // image with as long a name as there is.
+  bool waiting_share = false;
+  bool waiting_has_media = false;
 };
 
 class SteadyDecode {
@@ -111,6 +115,13 @@ class SteadyDecode {
     Request request = MakeRequest(absl::StrCat(i), num_prompt, 1100, topic);
     if (case_.mode != EvictionMode::kNone) {
       request.eviction = Recency(case_.keep, case_.mode, kCompressEvery);
+    }
+    if (i >= kNumRunning && case_.waiting_share) {
+      request.eviction = Recency(64);
+      request.eviction.share_prefix = true;
+    }
+    if (i >= kNumRunning && case_.waiting_has_media) {
+      request.scope.media = {{.length = 10, .hash = std::string(64, 'm')}};
     }
     Submit(std::move(request));
   }
@@ -292,6 +303,24 @@ TEST(AllocationTest, NoneWithAQueueThatLacksBlocks) {
                            .has_slots = true,
                            .is_full = is_full});
     }
+  }
+}
+
+TEST(AllocationTest, NoneWithAQueueOfSharersThatLacksBlocks) {
+  for (const bool is_full : {false, true}) {
+    ExpectNoAllocations({.num_waiting = 5,
+                         .has_slots = true,
+                         .is_full = is_full,
+                         .waiting_share = true});
+  }
+}
+
+TEST(AllocationTest, NoneWithAQueueOfMediaThatLacksBlocks) {
+  for (const bool is_full : {false, true}) {
+    ExpectNoAllocations({.num_waiting = 5,
+                         .has_slots = true,
+                         .is_full = is_full,
+                         .waiting_has_media = true});
   }
 }
 
