@@ -54,6 +54,7 @@ class CudaKernelDevice final : public KernelDevice {
 
 absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
   if (error == cudaSuccess) return absl::OkStatus();
+  static_cast<void>(cudaGetLastError());
   const std::string message =
       absl::StrCat("CUDA: ", what, ": ", cudaGetErrorString(error));
   return error == cudaErrorMemoryAllocation

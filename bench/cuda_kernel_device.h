@@ -15,6 +15,8 @@
 
 namespace blockmgr {
 
+// An error is no longer the runtime's last one then, which the next launch
+// would be blamed for, unless it stays.
 absl::Status CudaStatus(cudaError_t error, absl::string_view what);
 
 // On the caller's stream of that device, which outlives it.

@@ -222,12 +222,16 @@ DecodeParams DeviceProblem::MakeDecode(int32_t chunk_tiles) {
 }
 
 void DeviceProblem::AddDecode(const char* name, const DecodeParams& params) {
-  cases_.push_back(
-      {name, KernelCeiling::kRead, kv_bytes_, 0, [=, this](int32_t copy) {
-         DecodeParams p = params;
-         p.pool = PoolOf(copy);
-         runtime().Decode(p, shape_);
-       }});
+  const double logit_bytes =
+      params.logits == nullptr
+          ? 0.0
+          : 4.0 * problem_.group_size * static_cast<double>(slots_.size());
+  cases_.push_back({name, KernelCeiling::kRead, kv_bytes_ + logit_bytes, 0,
+                    [=, this](int32_t copy) {
+                      DecodeParams p = params;
+                      p.pool = PoolOf(copy);
+                      runtime().Decode(p, shape_);
+                    }});
 }
 
 void DeviceProblem::AddDecodeSums(const DecodeParams& decode) {
@@ -254,9 +258,10 @@ void DeviceProblem::AddDecodeSums(const DecodeParams& decode) {
   sums.sum_offsets = entries_.offsets;
   sums.sums = scores_;
   const auto num_entries = static_cast<double>(slots_.size());
-  // Logits are read, sums read and written.
+  // Logits are read, sums read and written. Both may well stay in the cache, as
+  // they do in a step, so that memory is no ceiling.
   cases_.push_back(
-      {"h2o_add", KernelCeiling::kCopy,
+      {"h2o_add", KernelCeiling::kNone,
        4.0 * (problem_.group_size + 2) * num_entries, 0,
        [=, this](int32_t) { runtime().AddDecodeAttention(sums, most_tiles); }});
   H2oScoreParams finish;
@@ -265,7 +270,7 @@ void DeviceProblem::AddDecodeSums(const DecodeParams& decode) {
   finish.group_size = problem_.group_size;
   finish.scores = scores_;
   cases_.push_back(
-      {"h2o_finish", KernelCeiling::kCopy, 8.0 * num_entries, 0,
+      {"h2o_finish", KernelCeiling::kNone, 8.0 * num_entries, 0,
        [=, this](int32_t) { runtime().FinishH2o(finish, longest_); }});
 }
 

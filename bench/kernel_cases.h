@@ -96,6 +96,7 @@ class DeviceProblem {
   void AddCeilings();
   // All of a launch but the pool.
   DecodeParams MakeDecode(int32_t chunk_tiles);
+  // Writes logits if there is room for them.
   void AddDecode(const char* name, const DecodeParams& params);
   // h2o: logits, what is added up of them, and scores.
   void AddDecodeSums(const DecodeParams& decode);

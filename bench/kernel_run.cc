@@ -76,9 +76,14 @@ absl::Status TimeProblem(const KernelBenchOptions& options,
       c.launch(copy);
       return device.status();
     };
-    BM_ASSIGN_OR_RETURN(
-        result.samples_us,
-        timer.Time(launch, on_device->num_copies(), options.num_samples));
+    auto samples =
+        timer.Time(launch, on_device->num_copies(), options.num_samples);
+    if (!samples.ok()) {
+      return absl::Status(
+          samples.status().code(),
+          absl::StrCat(c.kernel, ": ", samples.status().message()));
+    }
+    result.samples_us = *std::move(samples);
     const double gb_per_s =
         c.useful_bytes / SamplePercentile(result.samples_us, 50) * 1e-3;
     if (is_read) ceilings.read_gb_per_s = gb_per_s;
@@ -97,8 +102,8 @@ absl::Status TimeProblem(const KernelBenchOptions& options,
 
 }  // namespace
 
-absl::StatusOr<nlohmann::ordered_json> RunKernels(
-    const KernelBenchOptions& options) {
+absl::Status RunKernels(const KernelBenchOptions& options,
+                        nlohmann::ordered_json* report) {
   BM_ASSIGN_OR_RETURN(const int32_t num_devices, CountCudaDevices());
   if (options.device >= num_devices) {
     return absl::UnavailableError(absl::StrCat(
@@ -114,13 +119,12 @@ absl::StatusOr<nlohmann::ordered_json> RunKernels(
   std::vector<std::string> names;
   BM_ASSIGN_OR_RETURN(const std::vector<KernelProblem> problems,
                       KernelProblems(options, &names));
-  nlohmann::ordered_json report;
-  report["device"] = properties.name;
-  report["sm_count"] = properties.multiProcessorCount;
-  report["l2_bytes"] = properties.l2CacheSize;
-  report["seed"] = options.seed;
-  report["results"] = nlohmann::ordered_json::array();
-  report["not_run"] = nlohmann::ordered_json::array();
+  (*report)["device"] = properties.name;
+  (*report)["sm_count"] = properties.multiProcessorCount;
+  (*report)["l2_bytes"] = properties.l2CacheSize;
+  (*report)["seed"] = options.seed;
+  (*report)["results"] = nlohmann::ordered_json::array();
+  (*report)["not_run"] = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < problems.size(); ++i) {
     const KernelProblem& problem = problems[i];
     // One per problem: a device that was too small for one stays usable.
@@ -129,18 +133,23 @@ absl::StatusOr<nlohmann::ordered_json> RunKernels(
         CreateCudaKernelDevice(options.device, timer->stream()));
     const absl::Status status =
         TimeProblem(options, *device, *timer, problem, names[i],
-                    properties.l2CacheSize, &report["results"]);
+                    properties.l2CacheSize, &(*report)["results"]);
     // The device is too small for this one: those before it count all the same.
     if (absl::IsResourceExhausted(status)) {
-      report["not_run"].push_back({{"distribution", names[i]},
-                                   {"group_size", problem.group_size},
-                                   {"kv_bytes", problem.kv_bytes()},
-                                   {"why", status.message()}});
+      (*report)["not_run"].push_back({{"distribution", names[i]},
+                                      {"group_size", problem.group_size},
+                                      {"kv_bytes", problem.kv_bytes()},
+                                      {"why", status.message()}});
       continue;
     }
-    BM_RETURN_IF_ERROR(status);
+    if (!status.ok()) {
+      return absl::Status(
+          status.code(),
+          absl::StrCat(names[i], ", ", problem.group_size, " query heads, ",
+                       problem.kv_bytes(), " bytes: ", status.message()));
+    }
   }
-  return report;
+  return absl::OkStatus();
 }
 
 }  // namespace blockmgr

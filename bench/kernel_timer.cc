@@ -70,7 +70,12 @@ absl::StatusOr<double> KernelTimer::Replay(cudaGraphExec_t graph) {
 absl::StatusOr<std::vector<double>> KernelTimer::Time(const Launch& launch,
                                                       int32_t num_copies,
                                                       int32_t num_samples) {
-  // The first ones also load the code.
+  // The first ones load the code, which not every driver does while recording;
+  // and a fault of a kernel is one of its launch, not of its timing.
+  for (int32_t copy = 0; copy < num_copies; ++copy) {
+    BM_RETURN_IF_ERROR(launch(copy));
+    BM_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "running"));
+  }
   double once_us = 0;
   {
     BM_ASSIGN_OR_RETURN(const cudaGraphExec_t graph,

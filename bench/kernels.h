@@ -43,11 +43,12 @@ void AddKernelFlags(CLI::App* command, KernelBenchOptions* options);
 absl::StatusOr<std::vector<KernelProblem>> KernelProblems(
     const KernelBenchOptions& options, std::vector<std::string>* names);
 
-// Runs everything and returns the report of kernel_report.h. Unavailable, and
-// why, where the build or the machine has no CUDA. Takes seconds per problem;
-// progress goes to stderr.
-absl::StatusOr<nlohmann::ordered_json> RunKernels(
-    const KernelBenchOptions& options);
+// Runs everything into the report of kernel_report.h. Unavailable, and why, and
+// no report, where the build or the machine has no CUDA. Any other error names
+// the problem and the kernel, and what was measured before it is reported.
+// Takes seconds per problem; progress goes to stderr.
+absl::Status RunKernels(const KernelBenchOptions& options,
+                        nlohmann::ordered_json* report);
 
 // The subcommand: RunKernels, then the table or the JSON to stdout.
 absl::Status BenchKernels(const KernelBenchOptions& options);

@@ -1,4 +1,6 @@
 // The benchmark's device on a GPU.
+#include <cstdlib>
+#include <iostream>
 #include <memory>
 #include <utility>
 
@@ -19,7 +21,10 @@ std::unique_ptr<KernelDevice> MakeKernelTestDevice() {
     return created;
   }();
   auto device = CreateCudaKernelDevice(0, stream);
-  BM_CHECK(device.ok());
+  if (!device.ok()) {
+    std::cerr << device.status() << '\n';
+    std::abort();
+  }
   return *std::move(device);
 }
 

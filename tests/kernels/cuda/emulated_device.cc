@@ -2,6 +2,8 @@
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <new>
 #include <string>
@@ -44,6 +46,8 @@ void FreeShared(void* memory, std::size_t bytes) {
     BM_CHECK(munmap(memory, bytes) == 0);
   }
 }
+
+int64_t FreeSharedBytes() { return std::numeric_limits<int64_t>::max(); }
 
 KernelReport RunKernels(const simt::Schedule& schedule,
                         const std::function<void(DeviceRuntime&)>& launch) {

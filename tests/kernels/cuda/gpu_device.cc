@@ -1,6 +1,8 @@
 // The device of tests that run on a GPU, where there is one.
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,8 +10,8 @@
 #include <cuda_runtime_api.h>
 
 #include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
 
-#include "blockmgr/base/check.h"
 #include "kernels/cuda/cuda_device_runtime.h"
 #include "tests/kernels/cuda/test_device.h"
 #include "tests/testing/gpu_test.h"
@@ -24,13 +26,19 @@ int32_t FactorUnlessSmall(int32_t factor) {
   return std::getenv("BLOCKMGR_TEST_SMALL") == nullptr ? factor : 1;
 }
 
+// Tests cannot go on; what a fault of an earlier kernel left comes up here.
+[[noreturn]] void Stop(absl::string_view what, absl::string_view why) {
+  std::cerr << "the device gives no " << what << ": " << why << '\n';
+  std::abort();
+}
+
 }  // namespace
 
 std::string WhyNoDevice() { return WhyNoGpu(); }
 
 std::unique_ptr<DeviceRuntime> MakeTestRuntime(uint64_t) {
   auto runtime = CreateCudaRuntime(0);
-  BM_CHECK(runtime.ok());
+  if (!runtime.ok()) Stop("a runtime", runtime.status().message());
   return *std::move(runtime);
 }
 
@@ -40,13 +48,25 @@ int32_t TestCaseFactor() { return FactorUnlessSmall(4); }
 // Managed: pages go to whoever touches them.
 void* AllocateShared(std::size_t bytes) {
   void* memory = nullptr;
-  if (bytes > 0) BM_CHECK(cudaMallocManaged(&memory, bytes) == cudaSuccess);
+  const cudaError_t error = cudaMallocManaged(&memory, bytes);
+  if (error != cudaSuccess) {
+    Stop(absl::StrCat(bytes, " bytes"), cudaGetErrorString(error));
+  }
   return memory;
 }
 
 void FreeShared(void* memory, std::size_t) {
   // A failed kernel's error comes up here again; RunKernels has reported it.
   static_cast<void>(cudaFree(memory));
+}
+
+// More managed memory than a device has free can stop it.
+int64_t FreeSharedBytes() {
+  constexpr int64_t kOthers = int64_t{1} << 30;
+  std::size_t free = 0;
+  std::size_t total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess) return 0;
+  return static_cast<int64_t>(free) - kOthers;
 }
 
 KernelReport RunKernels(const simt::Schedule&,

@@ -47,10 +47,12 @@ class DeviceTest : public testing::Test {
 };
 
 // Memory that kernels and, while none runs, the host see at one address.
-// Aligned to 16 bytes at least. `bytes` may be more than the machine has, of
-// which only what is touched is taken.
+// Aligned to 16 bytes at least. Aborts where there is no room.
 void* AllocateShared(std::size_t bytes);
 void FreeShared(void* memory, std::size_t bytes);
+
+// How much room there is: the emulator takes only what is touched.
+int64_t FreeSharedBytes();
 
 template <typename T>
 class SharedAllocator {
