@@ -1,4 +1,6 @@
 // blockmgr-engine: the reference host engine as a program.
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -13,7 +15,9 @@
 #include <vector>
 
 #include <absl/status/status.h>
+#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
@@ -21,6 +25,7 @@
 #include "bench/engine/client.h"
 #include "bench/engine/sim_engine.h"
 #include "bench/engine/sim_flags.h"
+#include "bench/engine/tiny_backends.h"
 #include "bench/engine/tiny_engine.h"
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/base/run_main.h"
@@ -38,10 +43,18 @@ constexpr char kAbout[] =
     "daemon plans.\n\n"
     "  --mode tiny  a small transformer with random weights that really "
     "computes, on the CPU\n"
+    "               or, what concerns its cache, on a GPU (--backend cuda)\n"
     "  --mode sim   a large model of which only the step times are modelled\n\n"
     "Examples:\n"
     "  blockmgr-engine --mode tiny --reconnect\n"
+    "  blockmgr-engine --mode tiny --backend cuda --cuda-decode balanced\n"
     "  blockmgr-engine --mode sim --time-scale 0.1 --num-blocks 4096\n";
+
+// The smallest that has kernels.
+constexpr int32_t kCudaHeadDim = 64;
+// In the order of CudaBackendOptions::Decode.
+constexpr std::array<absl::string_view, 3> kDecodeNames = {
+    "invariant", "balanced", "chunked"};
 
 // 64 MiB of bf16 for the default tiny model.
 constexpr int32_t kTinyBlocks = 4096;
@@ -59,6 +72,10 @@ struct Flags {
   std::string dtype = "bfloat16";
   int32_t page_size = 16;
   TinyShape tiny;
+  std::optional<int32_t> tiny_head_dim;
+  std::string backend = "cpu";
+  int32_t cuda_device = 0;
+  std::string cuda_decode = "chunked";
   int32_t tiny_drafts = 0;
   SimModel sim;
   double time_scale = 1.0;
@@ -81,7 +98,10 @@ void AddTinyFlags(CLI::App* app, Flags* flags) {
   add("--tiny-layers", &flags->tiny.num_layers, "Layers");
   add("--tiny-heads", &flags->tiny.num_heads, "KV heads of a layer");
   add("--tiny-q-heads", &flags->tiny.num_q_heads, "Query heads of a layer");
-  add("--tiny-head-dim", &flags->tiny.head_dim, "Elements of one row");
+  app->add_option("--tiny-head-dim", flags->tiny_head_dim,
+                  "Elements of one row (default: 32, with CUDA 64)")
+      ->check(CLI::Range(1, 1 << 14))
+      ->group(kTinyGroup);
   add("--tiny-hidden", &flags->tiny.hidden, "Width of the residual stream");
   add("--tiny-mlp", &flags->tiny.mlp, "Width of the MLP");
   add("--tiny-vocabulary", &flags->tiny.vocabulary, "Tokens");
@@ -95,6 +115,28 @@ void AddTinyFlags(CLI::App* app, Flags* flags) {
                   "Drafts proposed after a token, by prompt lookup, for a "
                   "daemon with --num-speculative-tokens")
       ->check(CLI::Range(0, 1024))
+      ->capture_default_str()
+      ->group(kTinyGroup);
+}
+
+void AddBackendFlags(CLI::App* app, Flags* flags) {
+  app->add_option("--backend", flags->backend,
+                  "What computes attention and scores, and moves K and V")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str()
+      ->group(kTinyGroup);
+  app->add_option("--cuda-device", flags->cuda_device,
+                  "The GPU that all shards are on")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group(kTinyGroup);
+  app->add_option(
+         "--cuda-decode", flags->cuda_decode,
+         "What computes a single query: chunked (a token's bits do not "
+         "depend on how it came to be computed), invariant (nor on "
+         "the batch) or balanced (the fastest)")
+      ->check(CLI::IsMember(
+          std::vector<std::string>(kDecodeNames.begin(), kDecodeNames.end())))
       ->capture_default_str()
       ->group(kTinyGroup);
 }
@@ -134,6 +176,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "Of the weights (tiny) or the drawn budgets and tokens (sim)")
       ->capture_default_str();
   AddTinyFlags(app, flags);
+  AddBackendFlags(app, flags);
   AddSimModelFlags(app, &flags->sim);
   app->add_option("--time-scale", flags->time_scale,
                   "Seconds slept per modelled second; 0: as fast as possible")
@@ -142,26 +185,45 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->group(kSimModelGroup);
 }
 
-// Refuses what only the other mode looks at.
-absl::Status CheckModeFlags(const CLI::App& app, const std::string& mode) {
-  const std::string other = mode == "tiny" ? kSimModelGroup : kTinyGroup;
+// Refuses what only the other mode, or the other backend, looks at.
+absl::Status CheckModeFlags(const CLI::App& app, const Flags& flags) {
+  const std::string other = flags.mode == "tiny" ? kSimModelGroup : kTinyGroup;
   for (const CLI::Option* option : app.get_options()) {
-    if (option->count() == 0 || option->get_group() != other) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(option->get_name(), ": has no effect with --mode ", mode));
+    if (option->count() == 0) continue;
+    const std::string name = option->get_name();
+    if (option->get_group() == other) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": has no effect with --mode ", flags.mode));
+    }
+    if (flags.backend != "cuda" && absl::StartsWith(name, "--cuda-")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": has no effect without --backend cuda"));
+    }
   }
   return absl::OkStatus();
 }
 
+TinyBackendOptions BackendOptions(const Flags& flags) {
+  return {.cuda = flags.backend == "cuda",
+          .device = flags.cuda_device,
+          .decode = static_cast<CudaBackendOptions::Decode>(
+              std::ranges::find(kDecodeNames, flags.cuda_decode) -
+              kDecodeNames.begin())};
+}
+
 absl::Status ServeTiny(const Flags& flags, EngineClient* client) {
-  BM_RETURN_IF_ERROR(flags.tiny.Validate());
+  const TinyBackendOptions options = BackendOptions(flags);
+  TinyShape shape = flags.tiny;
+  if (options.cuda) shape.head_dim = kCudaHeadDim;
+  shape.head_dim = flags.tiny_head_dim.value_or(shape.head_dim);
+  BM_RETURN_IF_ERROR(shape.Validate());
   ModelLayout layout =
-      MakeLayout(flags.tiny, flags.page_size, DTypeNamed(flags.dtype),
+      MakeLayout(shape, flags.page_size, DTypeNamed(flags.dtype),
                  flags.num_blocks.value_or(kTinyBlocks));
   layout.num_shards = flags.num_shards;
   BM_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Backend>> backends,
-                      CreateCpuShards(layout));
-  TinyEngine engine(std::make_shared<TinyModel>(flags.tiny, flags.seed), layout,
+                      CreateTinyBackends(layout, options));
+  TinyEngine engine(std::make_shared<TinyModel>(shape, flags.seed), layout,
                     std::move(backends),
                     {.max_sequences = kMaxSequenceSlots,
                      .num_host_blocks = flags.client.num_host_blocks,
@@ -214,7 +276,7 @@ int Main(int argc, char** argv) {
   CLI::App app(kAbout, "blockmgr-engine");
   AddFlags(&app, &flags);
   CLI11_PARSE(app, argc, argv);
-  const absl::Status valid = CheckModeFlags(app, flags.mode);
+  const absl::Status valid = CheckModeFlags(app, flags);
   if (!valid.ok()) {
     spdlog::error("{}", valid.ToString());
     return 1;

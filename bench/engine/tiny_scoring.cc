@@ -56,7 +56,10 @@ TinyScoring::TinyScoring(const TinyModel* model, const ModelLayout& whole,
       shard_(shard),
       layout_(backend->layout()),
       scale_(1.0f / std::sqrt(static_cast<float>(layout_.head_dim))),
-      max_drafts_(max_drafts) {
+      max_drafts_(max_drafts),
+      sums_queries_(
+          backend->SupportsScorer({.kind = ScorerKind::kExpectedAttention})
+              .ok()) {
   for (int32_t i = 0; i < layout_.head_dim / 2; ++i) {
     inverse_frequencies_.push_back(
         std::pow(model_.shape().rope_theta, -2.0 * i / layout_.head_dim));
@@ -74,6 +77,8 @@ void TinyScoring::Start(const SequenceStart& start, ScoringState* state) const {
   if (state->kind == ScorerState::kAttentionSums) {
     state->attention_sums.resize(
         static_cast<size_t>(layout_.pages_per_block()));
+  } else if (state->kind == ScorerState::kQueryStatistics && !sums_queries_) {
+    state->kind = ScorerState::kNone;  // its evictions are refused
   } else if (state->kind == ScorerState::kQueryStatistics) {
     const auto width = q_width();
     state->statistics.resize(
@@ -173,6 +178,7 @@ void TinyScoring::CopyWindow(const ScoringState& state, int32_t layer,
 absl::Status TinyScoring::CheckState(const EvictionOrder& order,
                                      const SequenceTable& table,
                                      const ScoringState& state) const {
+  BM_RETURN_IF_ERROR(backend_.SupportsScorer(order.policy.scorer));
   const ScorerState needed = order.policy.scorer_state();
   if (needed != ScorerState::kNone && needed != state.kind) {
     return absl::FailedPreconditionError(absl::StrCat(

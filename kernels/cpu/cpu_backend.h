@@ -7,9 +7,12 @@
 #include <span>
 #include <vector>
 
+#include <absl/status/status.h>
+
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/base/moves.h"
+#include "blockmgr/eviction/policy.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/attention_scores.h"
 #include "kernels/cpu/expected_attention.h"
@@ -39,6 +42,9 @@ class CpuBackend final : public Backend {
   explicit CpuBackend(KvArena arena);
 
   const ModelLayout& layout() const override { return arena_.layout(); }
+  absl::Status SupportsScorer(const ScorerSpec& /*scorer*/) const override {
+    return absl::OkStatus();
+  }
   void Append(const AppendBatch& batch) override;
   void Attention(const AttentionBatch& batch) override;
   void Score(const ScoreBatch& batch) override;

@@ -76,6 +76,17 @@ DevicePool MakePool(const ModelLayout& layout, char* base,
   return pool;
 }
 
+absl::Status CheckScorer(const ScorerSpec& scorer) {
+  switch (scorer.kind) {
+    case ScorerKind::kStreaming:
+    case ScorerKind::kRandom:
+    case ScorerKind::kExternal:
+      return absl::OkStatus();
+    default:
+      return DeviceScorer::Supports(scorer);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(
@@ -108,14 +119,11 @@ CudaBackend::~CudaBackend() { runtime_->Free(pool_.pool.view.base); }
 
 absl::Status CudaBackend::Supports(const EvictionPolicy& policy) {
   BM_RETURN_IF_ERROR(DeviceSelector::Supports(policy));
-  switch (policy.scorer.kind) {
-    case ScorerKind::kStreaming:
-    case ScorerKind::kRandom:
-    case ScorerKind::kExternal:
-      return absl::OkStatus();
-    default:
-      return DeviceScorer::Supports(policy.scorer);
-  }
+  return CheckScorer(policy.scorer);
+}
+
+absl::Status CudaBackend::SupportsScorer(const ScorerSpec& scorer) const {
+  return CheckScorer(scorer);
 }
 
 void CudaBackend::Append(const AppendBatch& batch) {

@@ -85,6 +85,7 @@ class CudaBackend final : public Backend {
   static absl::Status Supports(const EvictionPolicy& policy);
 
   const ModelLayout& layout() const override { return pool_.layout; }
+  absl::Status SupportsScorer(const ScorerSpec& scorer) const override;
   void Append(const AppendBatch& batch) override;
   void Attention(const AttentionBatch& batch) override;
   void Score(const ScoreBatch& batch) override { scorer_.Score(batch); }

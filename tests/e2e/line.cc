@@ -25,9 +25,9 @@ std::unique_ptr<TinyEngine> MakeEngine(const LineOptions& options,
                                        int32_t num_blocks,
                                        int32_t max_sequences) {
   ModelLayout layout = MakeLayout(options.model->shape(), options.page_size,
-                                  DType::kFloat32, num_blocks);
+                                  options.dtype, num_blocks);
   layout.num_shards = options.num_shards;
-  auto backends = CreateCpuShards(layout);
+  auto backends = options.backends(layout);
   EXPECT_TRUE(backends.ok()) << backends.status();
   // What is read before it is written must show.
   for (const auto& backend : *backends) backend->Poison();
@@ -54,7 +54,8 @@ Line::Line(LineOptions options) : options_(std::move(options)) {
                        options_.scheduler.max_num_seqs);
   engine_->set_fault(options_.fault);
   engine_->set_host_fault(options_.host_fault);
-  checker_ = std::make_unique<ReferenceChecker>(engine_.get(), options_.model);
+  checker_ = std::make_unique<ReferenceChecker>(engine_.get(), options_.model,
+                                                options_.margins);
   client_ = std::make_unique<EngineClient>(
       EngineClientOptions{.address = server_->address(),
                           .num_scorer_states = options_.num_scorer_states,

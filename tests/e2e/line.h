@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,10 +14,14 @@
 #include <vector>
 
 #include <absl/status/status.h>
+#include <absl/status/statusor.h>
 #include <grpcpp/grpcpp.h>
 
 #include "bench/engine/client.h"
 #include "bench/engine/tiny_engine.h"
+#include "blockmgr/base/dtype.h"
+#include "blockmgr/base/model_layout.h"
+#include "kernels/backend.h"
 #include "proto/blockmgr/v1/admin.grpc.pb.h"
 #include "proto/blockmgr/v1/eviction.grpc.pb.h"
 #include "proto/blockmgr/v1/request.grpc.pb.h"
@@ -24,6 +29,11 @@
 #include "tests/e2e/reference_checker.h"
 
 namespace blockmgr {
+
+// Makes the backends of a layout, one for each shard.
+using BackendFactory =
+    std::function<absl::StatusOr<std::vector<std::unique_ptr<Backend>>>(
+        const ModelLayout& layout)>;
 
 struct LineOptions {
   std::shared_ptr<const TinyModel> model;
@@ -40,6 +50,9 @@ struct LineOptions {
   // This step, counted from 1, begins after the SubmitTogether that follows
   // WaitForHold; 0: none.
   int32_t hold_at_step = 0;
+  DType dtype = DType::kFloat32;
+  BackendFactory backends = &CreateCpuShards;
+  ReferenceMargins margins = {};
 };
 
 // A tiny engine with the pool, the host tier and the drafts of these options;

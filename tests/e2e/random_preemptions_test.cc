@@ -45,7 +45,7 @@ int32_t Draw(int32_t first, int32_t last, std::mt19937_64* random) {
 }
 
 // A request, and the turn of a run that it comes before.
-struct Job {
+struct TimedJob {
   int32_t turn = 0;
   Request request;
 };
@@ -60,7 +60,7 @@ struct Fork {
 };
 
 struct Work {
-  std::vector<Job> jobs;  // in order of their turns
+  std::vector<TimedJob> jobs;  // in order of their turns
   std::vector<Fork> forks;
 };
 
@@ -263,8 +263,8 @@ RequestEviction DrawEviction(const Evictions& evictions, bool shares,
 
 // Two of five begin alike, and share that compressed where there is eviction;
 // two begin like some others, and share that as it is.
-std::vector<Job> DrawJobs(EvictionMode mode, const ModelLayout& layout,
-                          std::mt19937_64* random) {
+std::vector<TimedJob> DrawJobs(EvictionMode mode, const ModelLayout& layout,
+                               std::mt19937_64* random) {
   const Evictions evictions = {
       .mode = mode,
       .table = SkewedTable(layout, static_cast<uint32_t>((*random)())),
@@ -273,9 +273,9 @@ std::vector<Job> DrawJobs(EvictionMode mode, const ModelLayout& layout,
   for (int32_t i = 0; i < 3; ++i) {
     prefixes[i] = RandomTokens(kPrefixTokens, random);
   }
-  std::vector<Job> jobs(kNumJobs);
+  std::vector<TimedJob> jobs(kNumJobs);
   int32_t turn = 0;
-  for (Job& job : jobs) {
+  for (TimedJob& job : jobs) {
     Request& request = job.request;
     const int32_t prefix = std::max(0, Draw(-1, 3, random));
     const bool shares = prefix == 0;
@@ -297,7 +297,7 @@ std::vector<Job> DrawJobs(EvictionMode mode, const ModelLayout& layout,
 
 // Samples and beams of some of the jobs. A job with drafts has four more
 // outputs after a step at most: it has not ended when its forks come.
-std::vector<Fork> DrawForks(const std::vector<Job>& jobs,
+std::vector<Fork> DrawForks(const std::vector<TimedJob>& jobs,
                             std::mt19937_64* random) {
   std::vector<Fork> forks(kNumForks);
   for (Fork& fork : forks) {

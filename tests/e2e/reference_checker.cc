@@ -13,7 +13,6 @@
 namespace blockmgr {
 namespace {
 
-constexpr double kLogitTolerance = 1e-3;
 // Two scores nearer than this (relative) may be told apart by either side only
 // by rounding: fp32 in the engine, float64 here.
 constexpr double kScoreMargin = 1e-4;
@@ -41,9 +40,11 @@ bool EqualButForRounding(const std::vector<int32_t>& a,
 }  // namespace
 
 ReferenceChecker::ReferenceChecker(TinyEngine* engine,
-                                   std::shared_ptr<const TinyModel> model)
+                                   std::shared_ptr<const TinyModel> model,
+                                   const ReferenceMargins& margins)
     : engine_(engine),
       model_(std::move(model)),
+      margins_(margins),
       merger_(engine->tables().layout()) {
   TinyObserver observer;
   observer.on_start = [this](const SequenceStart& start) { OnStart(start); };
@@ -149,13 +150,13 @@ void ReferenceChecker::OnLogits(SequenceSlot slot, int32_t position,
   for (size_t i = 0; i < logits.size(); ++i) {
     worst = std::max(worst, std::abs(logits[i] - expected[i]));
   }
-  EXPECT_LE(worst, kLogitTolerance)
+  EXPECT_LE(worst, margins_.logits)
       << "request " << Index(engine_->tables().row(slot).request)
       << ", position " << position;
   const int32_t token =
       static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
   const int32_t best = Argmax(expected);
-  EXPECT_LE(expected[best] - expected[token], kLogitTolerance)
+  EXPECT_LE(expected[best] - expected[token], margins_.logits)
       << "a token other than the reference's, beyond its margin";
 }
 
@@ -201,8 +202,7 @@ KeepSets ReferenceChecker::SelectDensely(const EvictionOrder& order,
     };
     for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
       for (int32_t i = 0; i < num_heads; ++i) {
-        const auto index = static_cast<size_t>(layer * shape.num_heads +
-                                               shard * num_heads + i);
+        const int32_t index = layer * shape.num_heads + shard * num_heads + i;
         const int64_t begin = candidates.offsets[index];
         const int64_t end = candidates.offsets[index + 1];
         copy(candidates.positions, begin, end, &positions);
@@ -242,6 +242,26 @@ KeepSets ReferenceChecker::SelectDensely(const EvictionOrder& order,
   return all;
 }
 
+void ReferenceChecker::ExpectNear(const std::vector<int64_t>& offsets,
+                                  const std::vector<float>& own,
+                                  const std::vector<float>& dense) const {
+  ASSERT_EQ(own.size(), dense.size());
+  if (own.empty()) return;
+  const auto num_heads = static_cast<size_t>(model_->shape().num_heads);
+  for (size_t head = 0; head + 1 < offsets.size(); head += num_heads) {
+    double error = 0;
+    double norm = 0;
+    for (int64_t i = offsets[head]; i < offsets[head + num_heads]; ++i) {
+      EXPECT_EQ(std::isinf(own[i]), std::isinf(dense[i])) << "entry " << i;
+      if (std::isinf(dense[i])) continue;
+      error += std::pow(double{own[i]} - dense[i], 2);
+      norm += std::pow(dense[i], 2);
+    }
+    EXPECT_LE(std::sqrt(error), margins_.scores * std::sqrt(norm))
+        << "layer slot " << head / num_heads;
+  }
+}
+
 void ReferenceChecker::OnEviction(const EvictionOrder& order,
                                   const ScoredEntries& scored,
                                   const KeepSets& keep) {
@@ -269,8 +289,18 @@ void ReferenceChecker::OnEviction(const EvictionOrder& order,
   Advance(order.slot, &sequence, order.length);
   ASSERT_EQ(sequence.reference->length(), order.length);
   ExpectAttended(order, sequence, candidates);
-  const DenseScores dense = ScoreDensely(order, *sequence.reference, *model_,
-                                         engine_->tables().layout().num_shards);
+  DenseScores dense = ScoreDensely(order, *sequence.reference, *model_,
+                                   engine_->tables().layout().num_shards);
+  if (margins_.scores > 0) {
+    ExpectNear(candidates.offsets, scored.scores, dense.scores);
+    ExpectNear(candidates.offsets, scored.products, dense.products);
+    if (scored.products.empty()) {  // which they would be part of
+      ExpectNear(candidates.offsets, scored.value_norms, dense.value_norms);
+    }
+    dense = {.scores = scored.scores,
+             .value_norms = scored.value_norms,
+             .products = scored.products};
+  }
   const KeepSets expected = SelectDensely(order, candidates, dense);
   for (size_t i = 0; i < num_heads; ++i) {
     const auto begin = static_cast<size_t>(candidates.offsets[i]);

@@ -30,13 +30,25 @@
 
 namespace blockmgr {
 
+// How far an engine's results may be from those of the dense model.
+struct ReferenceMargins {
+  double logits = 1e-3;
+  // 0: an engine keeps what the policy keeps by the dense scores, but for
+  // entries whose scores are equal but for rounding. Else it keeps what the
+  // policy keeps by the engine's own scores, value norms and products, which
+  // are, layer by layer, as near the dense ones:
+  // ||own - dense|| <= scores * ||dense||.
+  double scores = 0;
+};
+
 class ReferenceChecker {
  public:
   // Logits of a request by position: as the engine computed them.
   using LogitsByPosition = std::map<int32_t, std::vector<float>>;
 
   // Borrows the engine and becomes its observer.
-  ReferenceChecker(TinyEngine* engine, std::shared_ptr<const TinyModel> model);
+  ReferenceChecker(TinyEngine* engine, std::shared_ptr<const TinyModel> model,
+                   const ReferenceMargins& margins = {});
 
   int64_t num_logits_checked() const { return num_logits_checked_; }
   int64_t num_evictions_checked() const { return num_evictions_checked_; }
@@ -69,6 +81,9 @@ class ReferenceChecker {
                 std::span<const float> logits);
   void OnEviction(const EvictionOrder& order, const ScoredEntries& scored,
                   const KeepSets& keep);
+  void ExpectNear(const std::vector<int64_t>& offsets,
+                  const std::vector<float>& own,
+                  const std::vector<float>& dense) const;
   // What the policy keeps by these scores, shard by shard.
   KeepSets SelectDensely(const EvictionOrder& order,
                          const EntryIndex& candidates,
@@ -90,6 +105,7 @@ class ReferenceChecker {
 
   TinyEngine* const engine_;
   const std::shared_ptr<const TinyModel> model_;
+  const ReferenceMargins margins_;
   ShardMerger merger_;
   std::map<RequestId, Sequence> sequences_;
   std::map<RegionId, Evictions> regions_;  // that made those that are kept

@@ -39,7 +39,7 @@ const WindowCase kOneWindow = {"OneWindow", {32, 0, 0}, 44};
 const WindowCase kTwoWindows = {"TwoWindows", {20, 0, 48, 20}, 90};
 const WindowCase kAllWindows = {"AllWindows", {40, 40}, 18};
 
-constexpr int32_t kPlentyOfBlocks = 4000;
+constexpr int32_t kAmpleBlocks = 4000;
 
 class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
  protected:
@@ -135,7 +135,7 @@ TEST_P(WindowsLineTest, EqualsTheDenseModelAndItselfAloneUnderPreemption) {
 TEST_P(WindowsLineTest, OutputsEqualThoseOfARunThatIsNeverSwapped) {
   std::mt19937_64 random(62);
   const std::vector<Job> jobs = RandomJobs(40, 120, 3, &random);
-  const Outcome fresh = Serve(Options(62, kPlentyOfBlocks), jobs);
+  const Outcome fresh = Serve(Options(62, kAmpleBlocks), jobs);
   EXPECT_EQ(fresh.stats.num_preemptions(), 0u);
   for (const int32_t num_host_blocks : {200, 15}) {
     SCOPED_TRACE(num_host_blocks);
@@ -168,7 +168,7 @@ TEST_P(WindowsLineTest, DraftsChangeNoOutput) {
 TEST_P(WindowsLineTest, OutputsEqualThoseOfARunThatLosesNothing) {
   std::mt19937_64 random(64);
   const std::vector<Job> jobs = RandomJobs(12, 120, 3, &random);
-  const Outcome fresh = Serve(Options(64, kPlentyOfBlocks), jobs);
+  const Outcome fresh = Serve(Options(64, kAmpleBlocks), jobs);
   const int32_t num_blocks = 2 * GetParam().num_blocks;
   LineOptions options = Options(64, num_blocks);
   int32_t num_steps = 0;
@@ -240,7 +240,7 @@ TEST_P(HybridLineTest, ResumedOutputsEqualFreshOnesThroughEvictions) {
     SCOPED_TRACE(v1::EvictionMode_Name(mode));
     std::mt19937_64 random(66);
     const std::vector<Job> jobs = RandomJobs(40, 120, 3, &random);
-    const Outcome fresh = Serve(Options(66, kPlentyOfBlocks), jobs, mode);
+    const Outcome fresh = Serve(Options(66, kAmpleBlocks), jobs, mode);
     EXPECT_GE(fresh.stats.num_evictions(), 10u);
     EXPECT_EQ(fresh.stats.num_preemptions(), 0u);
     for (const int32_t num_host_blocks : {0, 100}) {

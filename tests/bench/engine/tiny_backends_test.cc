@@ -1,0 +1,62 @@
+#include "bench/engine/tiny_backends.h"
+
+#include <memory>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bench/engine/tiny_model.h"
+#include "tests/bench/engine/test_util.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+ModelLayout Layout(int32_t num_shards) {
+  ModelLayout layout =
+      MakeLayout(SmallModel(1)->shape(), 16, DType::kBFloat16, 8);
+  layout.num_shards = num_shards;
+  return layout;
+}
+
+TEST(TinyBackendsTest, MakesOneForEachShard) {
+  for (const int32_t num_shards : {1, 2}) {
+    ASSERT_OK_AND_ASSIGN(const std::vector<std::unique_ptr<Backend>> backends,
+                         CreateTinyBackends(Layout(num_shards), {}));
+    ASSERT_EQ(std::ssize(backends), num_shards);
+    for (const std::unique_ptr<Backend>& backend : backends) {
+      EXPECT_EQ(backend->layout(), Layout(num_shards).ShardLayout());
+    }
+  }
+}
+
+TEST(TinyBackendsTest, RefusesWhatIsNotThere) {
+  EXPECT_FALSE(CreateTinyBackends(Layout(3), {}).ok());
+  EXPECT_FALSE(CreateTinyBackends(Layout(3), {.cuda = true}).ok());
+  // Rows of 16 have no kernels, if there is a GPU, and if this can use one.
+  const auto backends = CreateTinyBackends(Layout(1), {.cuda = true});
+  ASSERT_FALSE(backends.ok());
+  EXPECT_THAT(backends.status().message(),
+              AnyOf(HasSubstr("head_dim: expected 64, 128 or 256"),
+                    HasSubstr("device: expected"), HasSubstr("driver"),
+                    HasSubstr("backend: expected cpu")));
+}
+
+// It is the device that says so, and no device has so many siblings.
+TEST(TinyBackendsTest, RefusesADeviceThatIsNotThere) {
+  ModelLayout layout = Layout(1);
+  layout.head_dim = 64;
+  const auto backends =
+      CreateTinyBackends(layout, {.cuda = true, .device = 1000});
+  ASSERT_FALSE(backends.ok());
+  EXPECT_THAT(backends.status().message(),
+              AnyOf(HasSubstr("device: expected"), HasSubstr("driver"),
+                    HasSubstr("backend: expected cpu")));
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,268 @@
+// The whole line with an engine whose cache is on a device: the emulator or a
+// GPU, whichever the program is linked with. What it computes is the dense
+// float64 model's to the error of 16-bit elements, what it keeps is what the
+// policy keeps by scores as near the dense ones.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/policy.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "tests/e2e/jobs.h"
+#include "tests/e2e/line.h"
+#include "tests/kernels/cuda/test_device.h"
+#include "tests/testing/status_matchers.h"
+#include "wire/policy_wire.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::HasSubstr;
+using Decode = CudaBackendOptions::Decode;
+
+constexpr ReferenceMargins kHalfMargins = {.logits = 0.03, .scores = 2.5e-3};
+
+// The smallest that kernels exist for, with a layer for each of the windows.
+std::shared_ptr<const TinyModel> Model(int32_t num_shards,
+                                       const std::vector<int32_t>& windows) {
+  return std::make_shared<TinyModel>(
+      TinyShape{.num_layers = static_cast<int32_t>(windows.size()),
+                .num_q_heads = 4 * num_shards,
+                .num_heads = 2 * num_shards,
+                .head_dim = 64,
+                .hidden = 64,
+                .mlp = 128,
+                .vocabulary = kVocabulary,
+                .windows = windows},
+      7);
+}
+
+BackendFactory OnDevice(Decode decode) {
+  return [decode](const ModelLayout& layout)
+             -> absl::StatusOr<std::vector<std::unique_ptr<Backend>>> {
+    std::vector<std::unique_ptr<Backend>> backends;
+    for (int32_t shard = 0; shard < layout.num_shards; ++shard) {
+      BM_ASSIGN_OR_RETURN(
+          backends.emplace_back(),
+          CudaBackend::Create(layout.ShardLayout(), {.decode = decode},
+                              MakeTestRuntime(static_cast<uint64_t>(shard))));
+    }
+    return backends;
+  };
+}
+
+LineOptions Options(Decode decode, int32_t num_shards, int32_t num_blocks) {
+  return {.model = Model(num_shards, {0, 0}),
+          .num_blocks = num_blocks,
+          .page_size = 16,
+          .num_shards = num_shards,
+          .scheduler = SmallScheduler(true, 2),
+          .num_scorer_states = 8,
+          .dtype = DType::kFloat16,
+          .backends = OnDevice(decode),
+          .margins = kHalfMargins};
+}
+
+// Of prompts that are longer than a chunk, which is what every_chunk is about.
+std::vector<v1::SubmitRequest> Requests(int32_t count, int32_t num_outputs,
+                                        std::mt19937_64* random) {
+  std::vector<v1::SubmitRequest> requests;
+  requests.reserve(count);
+  for (int32_t i = 0; i < count; ++i) {
+    requests.push_back(Line::MakeRequest(
+        absl::StrCat("r", i), RandomTokens(100 + 29 * i, random), num_outputs));
+  }
+  return requests;
+}
+
+void SetPolicy(const char* policy, v1::EvictionMode mode,
+               v1::SubmitRequest* request) {
+  v1::RequestEviction* eviction = SetEviction(mode, request);
+  ToProto(*ParsePolicy(policy), eviction->mutable_policy());
+  if (mode == v1::EVICTION_MODE_EVERY_CHUNK) eviction->set_compress_every(48);
+  if (mode == v1::EVICTION_MODE_DECODE) eviction->set_compress_every(16);
+}
+
+// Serves them all; nothing may leak.
+std::map<std::string, Answer> Serve(
+    const LineOptions& options, const std::vector<v1::SubmitRequest>& requests,
+    v1::GetStatsResponse* stats) {
+  Line line(options);
+  line.Open();
+  line.SubmitTogether(requests);
+  std::map<std::string, Answer> answers = line.WaitForAnswers(requests.size());
+  for (const auto& [id, answer] : answers) {
+    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
+  }
+  line.ExpectNothingLeaked();
+  *stats = line.GetStats();
+  line.Close();
+  EXPECT_GE(line.checker().num_logits_checked(),
+            static_cast<int64_t>(stats->num_output_tokens()));
+  EXPECT_GE(line.checker().num_evictions_checked(),
+            static_cast<int64_t>(stats->num_evictions()));
+  return answers;
+}
+
+// Policy, mode, shards.
+using Method = std::tuple<const char*, v1::EvictionMode, int32_t>;
+
+class CudaMethodTest : public DeviceTest,
+                       public testing::WithParamInterface<Method> {};
+
+constexpr const char* kPolicies[] = {
+    "snapkv(window=8) | adakv",
+    "snapkv(window=8,pool=avg,kernel=5,order=kvpress,group=max) | pyramid",
+    "h2o | adakv",
+    "h2o(obs_window=16) | uniform",
+    "keydiff | adakv(alpha=0.3,mode=floor) | topk | protect(sinks=4,recent=1)",
+    "keydiff(anchor=raw,metric=dot) | global",
+    "keydiff(anchor=pairwise) | adakv",
+    "keydiff(metric=euclidean) | uniform",
+    "streaming(sinks=4)",
+    "knorm | uniform",
+    "random(seed=3) | global",
+    "snapkv(window=8) | adakv | critical",
+    "snapkv(window=8) | uniform | critical(gqa_product=true,norm=l2)",
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Chunks, CudaMethodTest,
+    testing::Combine(testing::ValuesIn(kPolicies),
+                     testing::Values(v1::EVICTION_MODE_EVERY_CHUNK),
+                     testing::Values(1)));
+INSTANTIATE_TEST_SUITE_P(
+    LaterInShards, CudaMethodTest,
+    testing::Combine(testing::Values("snapkv(window=8) | adakv",
+                                     "h2o | uniform",
+                                     "keydiff | adakv | critical"),
+                     testing::Values(v1::EVICTION_MODE_DECODE),
+                     testing::Values(2)));
+
+TEST_P(CudaMethodTest, KeepsAndComputesWhatTheDenseModelSays) {
+  const auto& [policy, mode, num_shards] = GetParam();
+  SCOPED_TRACE(policy);
+  std::mt19937_64 random(11);
+  const bool later = mode == v1::EVICTION_MODE_DECODE;
+  std::vector<v1::SubmitRequest> requests =
+      Requests(2, later ? 40 : 6, &random);
+  for (v1::SubmitRequest& request : requests) {
+    SetPolicy(policy, mode, &request);
+  }
+  v1::GetStatsResponse stats;
+  Serve(Options(Decode::kInvariant, num_shards, 48), requests, &stats);
+  EXPECT_GT(stats.evicted_blocks(), 0U);
+  // At 48, 96 and the end; or at the end of the prompt and 32 tokens later.
+  EXPECT_GE(stats.num_evictions(), 4U);
+}
+
+class CudaLineTest : public DeviceTest {};
+
+TEST_F(CudaLineTest, ComputesInBFloat16) {
+  std::mt19937_64 random(13);
+  std::vector<v1::SubmitRequest> requests = Requests(2, 6, &random);
+  for (v1::SubmitRequest& request : requests) {
+    SetPolicy("snapkv(window=8) | adakv", v1::EVICTION_MODE_AFTER_PREFILL,
+              &request);
+  }
+  LineOptions options = Options(Decode::kBalanced, 1, 48);
+  options.dtype = DType::kBFloat16;
+  options.margins = {.logits = 0.12, .scores = 0.02};
+  v1::GetStatsResponse stats;
+  Serve(options, requests, &stats);
+  EXPECT_EQ(stats.num_evictions(), 2U);
+}
+
+// Windows beside layers that attend to all, in two shards, with drafts.
+TEST_F(CudaLineTest, ComputesHybridModelsAndDrafts) {
+  std::mt19937_64 random(17);
+  std::vector<v1::SubmitRequest> requests = Requests(2, 24, &random);
+  SetPolicy("keydiff | adakv", v1::EVICTION_MODE_AFTER_PREFILL, &requests[0]);
+  LineOptions options = Options(Decode::kInvariant, 2, 64);
+  options.model = Model(2, {32, 0, 20});
+  options.scheduler.num_speculative_tokens = 3;
+  options.max_drafts = 3;
+  v1::GetStatsResponse stats;
+  Serve(options, requests, &stats);
+  EXPECT_EQ(stats.num_evictions(), 1U);
+  EXPECT_GT(stats.num_draft_tokens(), 0U);
+}
+
+// With chunk attention for everything a token has the same bits however it came
+// to be computed: in which chunk, beside whom, after a preemption or a swap.
+TEST_F(CudaLineTest, OutputsEqualThoseOfARunThatIsNeverPreempted) {
+  std::mt19937_64 random(19);
+  std::vector<v1::SubmitRequest> requests;
+  const std::vector<int32_t> prefix = RandomTokens(40, &random);
+  for (int32_t i = 0; i < 4; ++i) {
+    std::vector<int32_t> prompt = prefix;
+    const std::vector<int32_t> own = RandomTokens(20 + 5 * i, &random);
+    prompt.insert(prompt.end(), own.begin(), own.end());
+    requests.push_back(Line::MakeRequest(absl::StrCat("r", i), prompt, 30));
+    if (i % 2 == 0) continue;
+    SetPolicy("snapkv(window=8) | adakv", v1::EVICTION_MODE_DECODE,
+              &requests.back());
+  }
+  LineOptions options = Options(Decode::kChunked, 1, 200);
+  options.scheduler.admission = AdmissionPolicy::kMaxUtilization;
+  v1::GetStatsResponse stats;
+  const auto fresh = Serve(options, requests, &stats);
+  EXPECT_EQ(stats.num_preemptions(), 0U);
+  options.num_blocks = 13;
+  for (const int32_t num_host_blocks : {0, 12}) {
+    options.num_host_blocks = num_host_blocks;
+    const auto resumed = Serve(options, requests, &stats);
+    EXPECT_GT(stats.num_preemptions(), 0U);  // or this shows nothing
+    EXPECT_EQ(stats.num_swap_ins() > 0, num_host_blocks > 0);
+    for (const auto& [id, answer] : resumed) {
+      EXPECT_EQ(answer.tokens, fresh.at(id).tokens) << id;
+    }
+  }
+}
+
+// What has no kernel is refused by name: a command, after which the request
+// goes on, and a request that cannot do without.
+TEST_F(CudaLineTest, RefusesScorersWithoutKernels) {
+  std::mt19937_64 random(23);
+  Line line(Options(Decode::kInvariant, 1, 48));
+  line.Open();
+  ASSERT_TRUE(
+      line.Submit(Line::MakeRequest("plain", RandomTokens(40, &random), 80))
+          .ok());
+  line.WaitForTokens("plain", 1);
+  v1::EvictRequest command;
+  command.set_request_id("plain");
+  command.mutable_target()->set_keep_ratio("0.5");
+  for (const char* policy : {"tova", "keydiff(anchor=median)"}) {
+    ToProto(*ParsePolicy(policy), command.mutable_policy());
+    v1::EvictResponse response;
+    const grpc::Status status = line.Evict(command, &response);
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(status.error_message(), HasSubstr("no CUDA kernel")) << policy;
+  }
+  v1::SubmitRequest request =
+      Line::MakeRequest("needy", RandomTokens(40, &random), 40);
+  SetPolicy("expected_attention", v1::EVICTION_MODE_AFTER_PREFILL, &request);
+  ASSERT_TRUE(line.Submit(request).ok());
+  const std::map<std::string, Answer>& answers = line.WaitForAnswers(2);
+  EXPECT_EQ(answers.at("plain").tokens.size(), 80U);
+  EXPECT_EQ(answers.at("plain").reason, v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(answers.at("needy").reason, v1::FINISH_REASON_FAILED);
+  EXPECT_THAT(answers.at("needy").error, HasSubstr("no CUDA kernel"));
+  line.ExpectNothingLeaked();
+  EXPECT_EQ(line.GetStats().num_evictions(), 0U);
+  line.Close();
+}
+
+}  // namespace
+}  // namespace blockmgr
