@@ -132,9 +132,9 @@ void AddBackendFlags(CLI::App* app, Flags* flags) {
       ->group(kTinyGroup);
   app->add_option(
          "--cuda-decode", flags->cuda_decode,
-         "What computes a single query: chunked (a token's bits do not "
-         "depend on how it came to be computed), invariant (nor on "
-         "the batch) or balanced (the fastest)")
+         "What computes a single query: chunked (bits depend neither on the "
+         "batch nor on how tokens were split into steps), invariant "
+         "(not on the batch) or balanced (on both; the fastest)")
       ->check(CLI::IsMember(
           std::vector<std::string>(kDecodeNames.begin(), kDecodeNames.end())))
       ->capture_default_str()

@@ -19,7 +19,8 @@ struct TinyBackendOptions {
   // Of CUDA:
   int32_t device = 0;  // all shards are there
   // Only kChunked has what TinyEngine says of bits: that they depend neither on
-  // the batch nor on how tokens were split into steps.
+  // the batch nor on how tokens were split into steps; but for the scores of
+  // all queries that h2o adds up (CudaBackend).
   CudaBackendOptions::Decode decode = CudaBackendOptions::Decode::kChunked;
 };
 

@@ -1,4 +1,4 @@
-// Early returns for absl::Status and absl::StatusOr.
+// Early returns for absl::Status and absl::StatusOr, and a check of them.
 #ifndef BLOCKMGR_BASE_STATUS_MACROS_H_
 #define BLOCKMGR_BASE_STATUS_MACROS_H_
 
@@ -6,6 +6,8 @@
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
+
+#include "blockmgr/base/check.h"
 
 // Returns the status from the enclosing function unless it is OK.
 #define BM_RETURN_IF_ERROR(expression)       \
@@ -25,5 +27,16 @@
   auto result = (expression);                          \
   if (!result.ok()) return std::move(result).status(); \
   lhs = *std::move(result)
+
+// BM_CHECK (check.h) of a status, whose text it prints: for what leaves no way
+// on and is not our own mistake alone, such as a device that fails.
+#define BM_CHECK_OK(expression)                                         \
+  do {                                                                  \
+    const absl::Status& bm_status_ = (expression);                      \
+    if (!bm_status_.ok()) [[unlikely]] {                                \
+      ::blockmgr::internal::CheckFailed(__FILE__, __LINE__,             \
+                                        bm_status_.ToString().c_str()); \
+    }                                                                   \
+  } while (false)
 
 #endif  // BLOCKMGR_BASE_STATUS_MACROS_H_

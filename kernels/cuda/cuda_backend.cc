@@ -21,31 +21,6 @@ absl::Status Expected(absl::string_view field, absl::string_view expected,
       field, ": expected ", expected, " (what has CUDA kernels), got ", got));
 }
 
-absl::Status CheckLayout(const ModelLayout& layout) {
-  BM_RETURN_IF_ERROR(layout.Validate());
-  if (layout.dtype == DType::kFloat32) {
-    return absl::InvalidArgumentError(
-        "dtype: expected bfloat16 or float16 (what has CUDA kernels), got "
-        "float32");
-  }
-  if (layout.num_shards != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_shards: expected the layout of one shard, got ",
-                     layout.num_shards, " shards"));
-  }
-  const int32_t dim = layout.head_dim;
-  if (dim != 64 && dim != 128 && dim != 256) {
-    return Expected("head_dim", "64, 128 or 256", dim);
-  }
-  if (layout.page_size != 16 && layout.page_size != 32) {
-    return Expected("page_size", "16 or 32", layout.page_size);
-  }
-  if (layout.group_size() > kMaxGroupSize) {
-    return Expected("num_q_heads / num_heads", "1 to 16", layout.group_size());
-  }
-  return absl::OkStatus();
-}
-
 PoolView MakeView(const ModelLayout& layout, char* base) {
   const KvPoolLayout own = KvPoolLayout::PageContiguous(layout);
   PoolView view;
@@ -89,6 +64,31 @@ absl::Status CheckScorer(const ScorerSpec& scorer) {
 
 }  // namespace
 
+absl::Status CudaBackend::CheckLayout(const ModelLayout& layout) {
+  BM_RETURN_IF_ERROR(layout.Validate());
+  if (layout.dtype == DType::kFloat32) {
+    return absl::InvalidArgumentError(
+        "dtype: expected bfloat16 or float16 (what has CUDA kernels), got "
+        "float32");
+  }
+  if (layout.num_shards != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_shards: expected the layout of one shard, got ",
+                     layout.num_shards, " shards"));
+  }
+  const int32_t dim = layout.head_dim;
+  if (dim != 64 && dim != 128 && dim != 256) {
+    return Expected("head_dim", "64, 128 or 256", dim);
+  }
+  if (layout.page_size != 16 && layout.page_size != 32) {
+    return Expected("page_size", "16 or 32", layout.page_size);
+  }
+  if (layout.group_size() > kMaxGroupSize) {
+    return Expected("num_q_heads / num_heads", "1 to 16", layout.group_size());
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(
     const ModelLayout& layout, const CudaBackendOptions& options,
     std::unique_ptr<DeviceRuntime> runtime) {
@@ -100,6 +100,8 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(
   // A device that cannot run the kernels says so when it is asked how many of
   // their CTAs it holds.
   BM_RETURN_IF_ERROR(backend->runtime_->status());
+  // Nor may the first call find that the pool has left no room at all.
+  BM_RETURN_IF_ERROR(backend->Flush());
   return backend;
 }
 

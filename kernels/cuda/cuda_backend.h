@@ -54,7 +54,8 @@ struct CudaBackendOptions {
 // scores against float64 on the same inputs ||out - ref|| <= 4e-3 ||ref|| in
 // bf16, 5e-4 in fp16); moves, copies
 // and selections bit for bit. What Backend says of bits across calls holds as
-// far as CudaBackendOptions::Decode says.
+// far as CudaBackendOptions::Decode says, and not for AddAttention: the last
+// bits of its sums depend on how queries were split into calls.
 //
 // Kernels exist for bf16 and fp16 rows of 64, 128 or 256 elements, pages of 16
 // or 32 tokens, groups of 1 to 16 query heads. None exists for tova,
@@ -72,9 +73,12 @@ struct CudaBackendOptions {
 // allocated in a steady step. Thread-compatible.
 class CudaBackend final : public Backend {
  public:
-  // InvalidArgument for a layout that kernels do not exist for, naming the
-  // field; ResourceExhausted where the device has no room for the pool; the
-  // device's own error where it cannot run the kernels.
+  // OK for a layout that kernels exist for; else InvalidArgument, naming the
+  // field.
+  static absl::Status CheckLayout(const ModelLayout& layout);
+
+  // What CheckLayout says; ResourceExhausted where the device has no room for
+  // the pool; the device's own error where it cannot run the kernels.
   static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(
       const ModelLayout& layout, const CudaBackendOptions& options,
       std::unique_ptr<DeviceRuntime> runtime);

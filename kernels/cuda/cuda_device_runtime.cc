@@ -285,6 +285,7 @@ absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(
 absl::StatusOr<std::unique_ptr<CudaBackend>> CreateCudaBackend(
     const ModelLayout& layout, const CudaBackendOptions& options,
     int32_t device) {
+  BM_RETURN_IF_ERROR(CudaBackend::CheckLayout(layout));
   BM_ASSIGN_OR_RETURN(std::unique_ptr<DeviceRuntime> runtime,
                       CreateCudaRuntime(device));
   return CudaBackend::Create(layout, options, std::move(runtime));

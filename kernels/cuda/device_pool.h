@@ -10,6 +10,7 @@
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/base/model_layout.h"
+#include "blockmgr/base/status_macros.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/attention_lists.h"
 #include "kernels/cuda/call_memory.h"
@@ -30,11 +31,11 @@ struct DevicePool {
   // that fails in the middle of a step: there is no way on.
   void Receive() const {
     memory->Receive();
-    BM_CHECK(runtime->status().ok());
+    BM_CHECK_OK(runtime->status());
     const bool ids_are_in_the_pool = memory->error() == 0;
     BM_CHECK(ids_are_in_the_pool);
   }
-  void Send() const { BM_CHECK(memory->Send().ok()); }
+  void Send() const { BM_CHECK_OK(memory->Send()); }
 
   // fp32 to the bits of the pool's elements. REQUIRES: as many of both.
   void Round(const float* values, std::span<uint16_t> out) const {

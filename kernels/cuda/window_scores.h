@@ -7,8 +7,8 @@
 // once per kernel; weights are fp32 throughout and never stored one by one.
 //
 // Deterministic, and a list's results depend on its own entries and queries
-// alone: keys are cut into splits of kSplitEntries, and sums run in the order
-// of queries.
+// alone: keys are cut into splits of kSplitEntries, and sums run in an order
+// that depends on the number of queries alone.
 #ifndef KERNELS_CUDA_WINDOW_SCORES_H_
 #define KERNELS_CUDA_WINDOW_SCORES_H_
 

@@ -9,6 +9,7 @@
 #include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 
+#include "blockmgr/base/status_macros.h"
 #include "kernels/backend.h"
 #include "scheduler/scheduler.h"
 
@@ -28,7 +29,7 @@ std::unique_ptr<TinyEngine> MakeEngine(const LineOptions& options,
                                   options.dtype, num_blocks);
   layout.num_shards = options.num_shards;
   auto backends = options.backends(layout);
-  EXPECT_TRUE(backends.ok()) << backends.status();
+  BM_CHECK_OK(backends.status());
   // What is read before it is written must show.
   for (const auto& backend : *backends) backend->Poison();
   return std::make_unique<TinyEngine>(

@@ -59,3 +59,9 @@ if "$engine_program" --mode sim --tiny-layers 3 >"$work/mode.log" 2>&1; then
   fail "blockmgr-engine took --tiny-layers with --mode sim"
 fi
 grep -q -- '--tiny-layers' "$work/mode.log" || fail "no word of --tiny-layers"
+# Or of the other backend.
+if "$engine_program" --cuda-device 1 >"$work/backend.log" 2>&1; then
+  fail "blockmgr-engine took --cuda-device with --backend cpu"
+fi
+grep -q -- '--cuda-device: has no effect without --backend cuda' \
+  "$work/backend.log" || fail "no word of --cuda-device"

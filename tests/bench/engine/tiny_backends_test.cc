@@ -37,25 +37,18 @@ TEST(TinyBackendsTest, MakesOneForEachShard) {
 TEST(TinyBackendsTest, RefusesWhatIsNotThere) {
   EXPECT_FALSE(CreateTinyBackends(Layout(3), {}).ok());
   EXPECT_FALSE(CreateTinyBackends(Layout(3), {.cuda = true}).ok());
-  // Rows of 16 have no kernels, if there is a GPU, and if this can use one.
+  // Rows of 16 elements, which no kernel has.
   const auto backends = CreateTinyBackends(Layout(1), {.cuda = true});
   ASSERT_FALSE(backends.ok());
   EXPECT_THAT(backends.status().message(),
               AnyOf(HasSubstr("head_dim: expected 64, 128 or 256"),
-                    HasSubstr("device: expected"), HasSubstr("driver"),
                     HasSubstr("backend: expected cpu")));
 }
 
-// It is the device that says so, and no device has so many siblings.
 TEST(TinyBackendsTest, RefusesADeviceThatIsNotThere) {
   ModelLayout layout = Layout(1);
   layout.head_dim = 64;
-  const auto backends =
-      CreateTinyBackends(layout, {.cuda = true, .device = 1000});
-  ASSERT_FALSE(backends.ok());
-  EXPECT_THAT(backends.status().message(),
-              AnyOf(HasSubstr("device: expected"), HasSubstr("driver"),
-                    HasSubstr("backend: expected cpu")));
+  EXPECT_FALSE(CreateTinyBackends(layout, {.cuda = true, .device = 1000}).ok());
 }
 
 }  // namespace

@@ -34,6 +34,12 @@ TEST(StatusMacrosTest, ReturnIfErrorGoesOnWhenOk) {
   EXPECT_TRUE(went_on);
 }
 
+TEST(StatusMacrosTest, CheckOkPrintsTheError) {
+  BM_CHECK_OK(absl::OkStatus());
+  EXPECT_DEATH(BM_CHECK_OK(absl::NotFoundError("the device is gone")),
+               "NOT_FOUND: the device is gone");
+}
+
 absl::StatusOr<int> AddBoxes(BoxOr a, BoxOr b) {
   BM_ASSIGN_OR_RETURN(const std::unique_ptr<int> left, std::move(a));
   BM_ASSIGN_OR_RETURN(const std::unique_ptr<int> right, std::move(b));
