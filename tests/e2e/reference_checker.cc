@@ -312,7 +312,8 @@ void ReferenceChecker::OnEviction(const EvictionOrder& order,
       want.push_back(positions[expected.ranks[k]]);
     }
     const auto close = [&](const std::vector<float>& values) {
-      return !values.empty() &&
+      // The same scores, by the same rule: nothing is rounded.
+      return margins_.scores == 0 && !values.empty() &&
              EqualButForRounding(kept[i], want, positions,
                                  std::span(values).subspan(begin, count));
     };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <absl/status/status.h>
+#include <absl/strings/string_view.h>
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -13,22 +14,28 @@
 namespace blockmgr {
 namespace {
 
-// Fails when it is asked how many CTAs it holds, as CUDA does for a kernel that
-// there is no code for, or that wants more shared memory than there is.
-class UnfitRuntime final : public EmulatedRuntime {
+// Has failed once it was told so.
+class FailingRuntime : public EmulatedRuntime {
  public:
-  UnfitRuntime() : EmulatedRuntime(1, int64_t{1} << 28) {}
+  FailingRuntime() : EmulatedRuntime(1, int64_t{1} << 28) {}
 
   const absl::Status& status() const override {
     return failure_.ok() ? EmulatedRuntime::status() : failure_;
   }
-  int32_t CountDecodeCtas(const RowShape&, int32_t) override {
-    failure_ = absl::InternalError("no kernel image");
-    return 1;
-  }
+  void Fail(absl::string_view why) { failure_ = absl::InternalError(why); }
 
  private:
   absl::Status failure_;
+};
+
+// Fails when it is asked how many CTAs it holds, as CUDA does for a kernel that
+// there is no code for, or that wants more shared memory than there is.
+class UnfitRuntime final : public FailingRuntime {
+ public:
+  int32_t CountDecodeCtas(const RowShape&, int32_t) override {
+    Fail("no kernel image");
+    return 1;
+  }
 };
 
 ModelLayout SmallLayout() {
@@ -57,24 +64,12 @@ TEST(UnfitDeviceTest, AFullDeviceSaysSoBeforeTheFirstCall) {
   }
 }
 
-// Dies in the middle of a step.
-class FrailRuntime final : public EmulatedRuntime {
- public:
-  FrailRuntime() : EmulatedRuntime(1, int64_t{1} << 28) {}
-
-  const absl::Status& status() const override { return failure_; }
-  void Fail() { failure_ = absl::InternalError("fell off the bus"); }
-
- private:
-  absl::Status failure_;
-};
-
 TEST(UnfitDeviceTest, TheDevicesOwnErrorIsPrintedWhereThereIsNoWayOn) {
-  auto owned = std::make_unique<FrailRuntime>();
-  FrailRuntime* runtime = owned.get();
+  auto owned = std::make_unique<FailingRuntime>();
+  FailingRuntime* runtime = owned.get();
   const auto backend = CudaBackend::Create(SmallLayout(), {}, std::move(owned));
   ASSERT_TRUE(backend.ok()) << backend.status();
-  runtime->Fail();
+  runtime->Fail("fell off the bus");
   std::vector<float> row(128);
   EXPECT_DEATH((*backend)->ReadSlot(16, row), "INTERNAL: fell off the bus");
 }
