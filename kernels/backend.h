@@ -38,14 +38,21 @@ struct SequenceKv {
   const PageId* region_pages = nullptr;
   const int32_t* region_offsets = nullptr;  // [num_heads + 1]
   const int32_t* region_lengths = nullptr;  // [num_heads]
+  // Position of the token in each slot of the lists: slot i of head h's has
+  // region_positions[region_offsets[h] * page_size + i]. May be null where
+  // nobody asks: without a window.
+  const int32_t* region_positions = nullptr;
   const BlockId* tail_blocks = nullptr;
   // Tokens in the tail, those of this call included; the same for every head.
   int32_t tail_length = 0;
+  // Position of the tail's first token; read with region_positions only.
+  int32_t cut = 0;
 };
 
 // Queries of one layer. Sequence i has the query tokens
 // [query_offsets[i], query_offsets[i + 1]); they are the last tokens of its
-// tail, in order. Query j attends the whole region and the tail up to itself.
+// tail, in order. Query j attends the whole region and the tail up to itself,
+// as far as they are in the window.
 struct AttentionBatch {
   int32_t layer = 0;
   std::span<const SequenceKv> sequences;
@@ -53,9 +60,9 @@ struct AttentionBatch {
   const float* queries = nullptr;          // [tokens, num_q_heads, head_dim]
   float* output = nullptr;                 // [tokens, num_q_heads, head_dim]
   float scale = 1.0f;                      // 1 / sqrt(head_dim) as a rule
-  // A query attends to the last `window` positions of the tail, its own
-  // included; 0: to all. Blocks that no query attends to are not looked at and
-  // may be null. REQUIRES: 0, or no sequence has a region.
+  // A query attends to the last `window` positions, its own included; 0: to
+  // all. Without a region, blocks that no query attends to are not looked at
+  // and may be null. REQUIRES: 0, or regions come with their positions.
   int32_t window = 0;
 };
 

@@ -86,6 +86,11 @@ CpuBackend::HeadList CpuBackend::MakeHeadList(const SequenceKv& sequence,
   const int32_t begin = sequence.region_offsets[head];
   const int64_t num_pages = sequence.region_offsets[head + 1] - begin;
   list.region_pages = sequence.region_pages + begin;
+  if (sequence.region_positions != nullptr) {
+    list.region_positions =
+        sequence.region_positions + int64_t{begin} * layout().page_size;
+  }
+  list.cut = sequence.cut;
   list.region_length = sequence.region_lengths[head];
   BM_CHECK(list.region_length >= 0);
   BM_CHECK(list.region_length <= num_pages * layout().page_size);
@@ -130,6 +135,27 @@ const KvTile& CpuBackend::TileFrom(int32_t first_row, int32_t num_rows) {
   return window_tile_;
 }
 
+const KvTile& CpuBackend::TileInWindow(const HeadList& list, int64_t begin,
+                                       int64_t first_position,
+                                       int32_t* num_rows) {
+  window_tile_.kv_stride = tile_.kv_stride;
+  window_tile_.head_dim = tile_.head_dim;
+  window_tile_.dtype = tile_.dtype;
+  int32_t num_left = 0;
+  for (int32_t row = 0; row < *num_rows; ++row) {
+    const int64_t rank = begin + row;
+    const int64_t position = rank < list.region_length
+                                 ? list.region_positions[rank]
+                                 : list.cut + rank - list.region_length;
+    if (position < first_position) continue;
+    window_tile_.keys[num_left++] = tile_.keys[row];
+  }
+  std::fill(window_tile_.keys.begin() + num_left, window_tile_.keys.end(),
+            window_tile_.keys[0]);
+  *num_rows = num_left;
+  return window_tile_;
+}
+
 void CpuBackend::AttendBlock(const AttentionBatch& batch, const HeadList& list,
                              const QueryBlock& block) {
   const int64_t group_size = layout().group_size();
@@ -144,9 +170,14 @@ void CpuBackend::AttendBlock(const AttentionBatch& batch, const HeadList& list,
     std::fill_n(output + j * token_stride, group_size * head_dim, 0.0f);
   }
 
+  // A region's rows are in no order: which of them are in the window, only
+  // their positions tell.
+  const bool by_position = batch.window > 0 && list.region_length > 0;
   // The first rank that a query with so many rows up to its own attends to.
-  const auto first_rank = [&batch](int64_t length) {
-    return batch.window == 0 ? 0 : std::max<int64_t>(0, length - batch.window);
+  const auto first_rank = [&](int64_t length) {
+    return batch.window == 0 || by_position
+               ? 0
+               : std::max<int64_t>(0, length - batch.window);
   };
   const int64_t last_length = block.first_length + block.num_tokens - 1;
   const int64_t first = first_rank(block.first_length);
@@ -160,10 +191,17 @@ void CpuBackend::AttendBlock(const AttentionBatch& batch, const HeadList& list,
     for (int32_t j = 0; j < block.num_tokens; ++j) {
       const int64_t length = block.first_length + j;
       const int32_t first_row = row_of(first_rank(length));
-      const int32_t num_rows = row_of(length);
-      if (first_row >= num_rows) continue;
-      AttendTile(TileFrom(first_row, num_rows), num_rows - first_row,
-                 batch.scale, queries + j * token_stride,
+      int32_t num_rows = row_of(length) - first_row;
+      if (num_rows <= 0) continue;
+      const KvTile* tile = &tile_;
+      if (by_position) {
+        const int64_t end = list.cut + length - list.region_length;
+        tile = &TileInWindow(list, begin, end - batch.window, &num_rows);
+        if (num_rows == 0) continue;
+      } else {
+        tile = &TileFrom(first_row, first_row + num_rows);
+      }
+      AttendTile(*tile, num_rows, batch.scale, queries + j * token_stride,
                  std::span(states_).subspan(j * group_size, group_size),
                  output + j * token_stride);
     }
@@ -184,7 +222,9 @@ void CpuBackend::Attention(const AttentionBatch& batch) {
   BM_CHECK(batch.window >= 0);
   for (std::size_t s = 0; s < batch.sequences.size(); ++s) {
     const SequenceKv& sequence = batch.sequences[s];
-    BM_CHECK(batch.window == 0 || sequence.region_pages == nullptr);
+    const bool region_has_positions = sequence.region_positions != nullptr;
+    BM_CHECK(batch.window == 0 || sequence.region_pages == nullptr ||
+             region_has_positions);
     const int32_t query_begin = batch.query_offsets[s];
     const int32_t num_queries = batch.query_offsets[s + 1] - query_begin;
     BM_CHECK(num_queries >= 0);

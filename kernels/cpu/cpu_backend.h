@@ -32,7 +32,7 @@ namespace blockmgr {
 // Neither batch, nor chunk, nor page boundaries move a tile. So a region that
 // keeps every entry in position order even gives the bits of the sequence it
 // replaced. A window moves no tile either: it leaves rows out of the first one,
-// and tiles before it altogether.
+// and tiles before it altogether; of a region, rows out of any.
 //
 // Cost: Attention reads each row once per query that attends to it and pair of
 // q_heads, from the cache of the CPU after the first time. Scores: see the
@@ -65,7 +65,9 @@ class CpuBackend final : public Backend {
   // The attention list of one head of one sequence.
   struct HeadList {
     const PageId* region_pages = nullptr;
+    const int32_t* region_positions = nullptr;
     int32_t region_length = 0;
+    int32_t cut = 0;
     const BlockId* tail_blocks = nullptr;
     int32_t layer = 0;
     int32_t head = 0;
@@ -85,6 +87,10 @@ class CpuBackend final : public Backend {
                   int32_t num_rows);
   // The tile's rows [first_row, num_rows) as a tile; valid until the next call.
   const KvTile& TileFrom(int32_t first_row, int32_t num_rows);
+  // Of those that begin at rank `begin` of a list with positions, the rows from
+  // a position on; *num_rows becomes their number.
+  const KvTile& TileInWindow(const HeadList& list, int64_t begin,
+                             int64_t first_position, int32_t* num_rows);
   void AttendBlock(const AttentionBatch& batch, const HeadList& list,
                    const QueryBlock& block);
   void MoveRows(std::span<const SlotMove> moves);

@@ -45,15 +45,27 @@ SIMT_DEVICE const char* Nowhere(const PagedPool& pool) {
 // One list, in registers.
 struct AttentionList {
   const int32_t* region_pages = nullptr;
+  const int32_t* region_positions = nullptr;  // by rank; null: no window
   const int32_t* tail_blocks = nullptr;
   int32_t region_length = 0;  // live ranks of the region
   int32_t region_slots = 0;   // its ranks
   int32_t num_ranks = 0;      // of region and tail
-  int32_t first_rank = 0;     // nobody attends to those before
+  // Of the tail, ranks before it are not attended to by anybody. Where there is
+  // no region: of the list.
+  int32_t first_rank = 0;
+  // With positions: a query with so many ranks up to its own attends to the
+  // region's rows from position position_shift + num_ranks on.
+  int32_t position_shift = 0;
   int32_t head = 0;
+
+  // Of tiles, which are none where nobody looks.
+  SIMT_DEVICE int32_t FirstRead() const {
+    return region_slots > 0 ? 0 : first_rank;
+  }
 };
 
-// The first rank that a query with so many ranks up to its own attends to.
+// The first rank of the tail that a query with so many ranks up to its own
+// attends to, or less.
 SIMT_DEVICE int32_t FirstRank(const AttentionLists& lists, int32_t num_ranks) {
   return lists.window == 0 || num_ranks <= lists.window
              ? 0
@@ -75,6 +87,11 @@ SIMT_DEVICE AttentionList LoadList(const AttentionLists& lists,
     list.region_pages = lists.region_pages + lists.region_offsets[index];
     const int32_t mask = (1 << page_shift) - 1;
     list.region_slots = (list.region_length + mask) & ~mask;
+    if (lists.window > 0) {
+      list.region_positions =
+          lists.region_positions + (lists.region_offsets[index] << page_shift);
+      list.position_shift = lists.cuts[slot] - list.region_slots - lists.window;
+    }
   }
   list.tail_blocks = lists.tail_blocks + slot * lists.tail_stride;
   list.num_ranks = list.region_slots + lists.tail_lengths[slot];

@@ -67,13 +67,15 @@ inline PagedPool MakePagedPool(const PoolView& view) {
 //   region_slots = region_length rounded up to pages.
 //
 // Dead slots may hold anything, NaN included. With a window, a query attends to
-// the last `window` ranks up to its own; pages that no query attends to are not
-// looked at.
+// the last `window` positions up to its own. Where the list has no region these
+// are ranks, and pages that no query attends to are not looked at; the rows of
+// a region, in no order, are all read, and those before the window get no
+// weight.
 struct AttentionLists {
   int32_t num_sequences = 0;
   int32_t num_heads = 0;
   int32_t layer = 0;
-  int32_t window = 0;  // 0: all ranks. REQUIRES: 0, or no regions
+  int32_t window = 0;  // 0: all ranks
   // Row of each sequence of the launch in the tables below; null: its own
   // number. Tables keep their address while sequences come and go.
   const int32_t* sequence_slots = nullptr;  // [num_sequences]
@@ -82,6 +84,11 @@ struct AttentionLists {
   const int64_t* region_offsets = nullptr;  // [slots, num_heads]
   // Page ids; those of a list begin at its offset.
   const int32_t* region_pages = nullptr;
+  // With a window: positions of the tokens in their slots, page_size for every
+  // page of region_pages, and of each tail's first token. REQUIRES: not null
+  // where there are regions and a window.
+  const int32_t* region_positions = nullptr;
+  const int32_t* cuts = nullptr;         // [slots]
   const int32_t* tail_blocks = nullptr;  // [slots, tail_stride]
   int64_t tail_stride = 0;
   const int32_t* tail_lengths = nullptr;  // [slots]

@@ -193,6 +193,13 @@ SIMT_DEVICE bool IsOutOfWindow(const AttentionLists& lists, int32_t rank,
   return limit - rank > lists.window && !BM_PLANTED(kTailWindowMaskLost);
 }
 
+// Whether one of the region's ranks is in the window of a row.
+SIMT_DEVICE bool IsInWindow(const AttentionList& list, int32_t rank,
+                            int32_t limit) {
+  return list.region_positions[rank] >= list.position_shift + limit ||
+         BM_PLANTED(kRegionWindowMaskLost);
+}
+
 // -infinity where a row does not see a rank, or nobody does.
 template <bool kWindow>
 SIMT_DEVICE void MaskChunk(const AttentionLists& lists,
@@ -204,11 +211,14 @@ SIMT_DEVICE void MaskChunk(const AttentionLists& lists,
     SIMT_UNROLL
     for (int j = 0; j < 4; ++j) {
       const int32_t rank = first_rank + n * 8 + LaneIndex() % 4 * 2 + j % 2;
-      const bool live = IsLive(list, rank) || BM_PLANTED(kRegionMaskLost);
-      if (!live || rank >= limit[j / 2] ||
-          (kWindow && IsOutOfWindow(lists, rank, limit[j / 2]))) {
-        logits[n][j] = -INFINITY;
+      bool live = IsLive(list, rank) || BM_PLANTED(kRegionMaskLost);
+      live = live && rank < limit[j / 2];
+      if constexpr (kWindow) {
+        live = live && (rank < list.region_slots
+                            ? IsInWindow(list, rank, limit[j / 2])
+                            : !IsOutOfWindow(lists, rank, limit[j / 2]));
       }
+      if (!live) logits[n][j] = -INFINITY;
     }
   }
 }

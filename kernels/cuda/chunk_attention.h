@@ -4,8 +4,9 @@
 // Like FlashAttention-2 (2307.08691): a CTA holds 64 rows of queries, a warp 16
 // of them, and tiles of 64 ranks stream through shared memory. A row is one
 // (token, query head of the group), so that the group shares the K and V it
-// reads. A query sees the whole region and the tail up to itself, or the last
-// ranks of it: a CTA begins with the first tile that one of its rows sees.
+// reads. A query sees the whole region and the tail up to itself, or what of
+// them is in its window: without a region, a CTA begins with the first tile
+// that one of its rows sees.
 //
 // Deterministic; a token's bits depend on its query and on the rows it sees
 // (with a window also on their ranks), not on the batch or on how its prompt

@@ -20,14 +20,17 @@ SIMT_DEVICE bool AllSeen(const AttentionLists& lists, const AttentionList& list,
                          int32_t first_rank, int32_t least_limit,
                          int32_t most_limit) {
   const int32_t end = first_rank + kChunkRanks;
-  if (kWindow && IsOutOfWindow(lists, first_rank, most_limit)) return false;
+  if (kWindow && (IsOutOfWindow(lists, first_rank, most_limit) ||
+                  first_rank < list.region_slots)) {
+    return false;
+  }
   return end <= least_limit && (end <= list.region_length ||
                                 list.region_length == list.region_slots ||
                                 first_rank >= list.region_slots);
 }
 
-// Grid: {block_offsets[num_sequences], num_heads}. kWindow: lists have a window
-// and no regions. A kernel of its own, for registers are scarce.
+// Grid: {block_offsets[num_sequences], num_heads}. kWindow: lists have a
+// window. A kernel of its own, for registers are scarce.
 template <typename T, int kDim, bool kWindow>
 SIMT_KERNEL(kChunkThreads, 2)
 void ChunkAttention(ChunkParams params) {
@@ -44,10 +47,9 @@ void ChunkAttention(ChunkParams params) {
       (RowLimit(params, block, last_row) + kChunkRanks - 1) / kChunkRanks;
   int32_t first_tile = 0;
   if constexpr (kWindow) {
-    block.list.region_length = block.list.region_slots = 0;
     // Nobody sees what is before: leaving it out changes no bit.
     block.list.first_rank = FirstRank(params.lists, least_limit);
-    first_tile = block.list.first_rank / kChunkRanks;
+    first_tile = block.list.FirstRead() / kChunkRanks;
   } else {
     block.list.first_rank = 0;
   }

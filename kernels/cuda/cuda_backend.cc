@@ -171,7 +171,9 @@ void CudaBackend::SplitBatch(const AttentionBatch& batch) {
     BM_CHECK(num_queries >= 0);
     // A query's own row is in the tail, so no list is empty.
     BM_CHECK(num_queries <= sequence.tail_length);
-    BM_CHECK(batch.window == 0 || sequence.region_pages == nullptr);
+    const bool region_has_positions = sequence.region_positions != nullptr;
+    BM_CHECK(batch.window == 0 || sequence.region_pages == nullptr ||
+             region_has_positions);
     if (num_queries == 0) continue;
     QuerySet& set = decodes && num_queries == 1 ? decode_ : chunk_;
     set.sequences.push_back(s);
@@ -199,7 +201,9 @@ CudaBackend::TailPart CudaBackend::TailOf(const AttentionBatch& batch,
   TailPart tail;
   tail.end = CeilDiv(length, page_size);
   tail.length = length;
-  if (batch.window == 0) return tail;
+  // Behind a region no page has fallen out of the window yet.
+  const bool has_region = batch.sequences[sequence].region_pages != nullptr;
+  if (batch.window == 0 || has_region) return tail;
   const int32_t num_queries =
       batch.query_offsets[sequence + 1] - batch.query_offsets[sequence];
   const int32_t first = std::max(0, length - num_queries + 1 - batch.window);
@@ -234,6 +238,12 @@ CudaBackend::Tables CudaBackend::AddTables(const AttentionBatch& batch) {
     tables.region_lengths = memory_.Input<int32_t>(num_rows * shape.num_heads);
     tables.region_offsets = memory_.Input<int64_t>(num_rows * shape.num_heads);
     tables.region_pages = memory_.Input<int32_t>(num_pages);
+    tables.has_positions = batch.window > 0;
+  }
+  if (tables.has_positions) {
+    tables.cuts = memory_.Input<int32_t>(num_rows);
+    tables.region_positions =
+        memory_.Input<int32_t>(num_pages * shape.page_size);
   }
   int32_t row = 0;
   int32_t pages_filled = 0;
@@ -266,6 +276,9 @@ void CudaBackend::FillRow(const SequenceKv& sequence, const TailPart& tail,
     int32_t* lengths = memory_.Host(tables.region_lengths).data() + first;
     int64_t* offsets = memory_.Host(tables.region_offsets).data() + first;
     int32_t* pages = memory_.Host(tables.region_pages).data();
+    if (tables.has_positions) {
+      memory_.Host(tables.cuts)[row] = sequence.cut;
+    }
     for (int32_t head = 0; head < shape.num_heads; ++head) {
       offsets[head] = *num_pages;
       lengths[head] = 0;
@@ -275,6 +288,13 @@ void CudaBackend::FillRow(const SequenceKv& sequence, const TailPart& tail,
       const int32_t begin = sequence.region_offsets[head];
       const int32_t count = CeilDiv(lengths[head], shape.page_size);
       BM_CHECK(count <= sequence.region_offsets[head + 1] - begin);
+      if (tables.has_positions) {
+        std::copy_n(
+            sequence.region_positions + int64_t{begin} * shape.page_size,
+            int64_t{count} * shape.page_size,
+            memory_.Host(tables.region_positions).data() +
+                int64_t{*num_pages} * shape.page_size);
+      }
       for (int32_t i = 0; i < count; ++i) {
         const int32_t page = Index(sequence.region_pages[begin + i]);
         inside &= page >= 0 && page < shape.num_pages();
@@ -328,6 +348,10 @@ AttentionLists CudaBackend::Lists(const AttentionBatch& batch,
     lists.region_lengths = memory_.Device(tables.region_lengths) + first;
     lists.region_offsets = memory_.Device(tables.region_offsets) + first;
     lists.region_pages = memory_.Device(tables.region_pages);
+  }
+  if (tables.has_positions) {
+    lists.region_positions = memory_.Device(tables.region_positions);
+    lists.cuts = memory_.Device(tables.cuts) + first_row;
   }
   lists.tail_blocks =
       memory_.Device(tables.tail_blocks) + first_row * tables.tail_stride;

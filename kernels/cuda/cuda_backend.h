@@ -132,7 +132,8 @@ class CudaBackend final : public Backend {
   int64_t scratch_bytes() const { return memory_.capacity_bytes(); }
 
  private:
-  // The part of a tail's block table that kernels get: without a window all.
+  // The part of a tail's block table that kernels get: without a window, and
+  // behind a region, all.
   // They begin with a whole tile, so that their tiles are those of the tail.
   struct TailPart {
     int32_t begin = 0;       // first page
@@ -151,10 +152,13 @@ class CudaBackend final : public Backend {
     CallMemory::Array<int32_t> region_lengths;
     CallMemory::Array<int64_t> region_offsets;
     CallMemory::Array<int32_t> region_pages;
+    CallMemory::Array<int32_t> region_positions;
+    CallMemory::Array<int32_t> cuts;
     CallMemory::Array<int32_t> tail_blocks;
     CallMemory::Array<int32_t> tail_lengths;
     int64_t tail_stride = 0;
     bool has_regions = false;
+    bool has_positions = false;
   };
   // Arrays of decode attention.
   struct DecodeCall {

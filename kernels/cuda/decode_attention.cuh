@@ -42,7 +42,7 @@ struct DecodeShape {
 
 // First rank of a list's tile.
 SIMT_DEVICE int32_t RankOfTile(const AttentionList& list, int32_t tile) {
-  return (list.first_rank / kDecodeTileRanks + tile) * kDecodeTileRanks;
+  return (list.FirstRead() / kDecodeTileRanks + tile) * kDecodeTileRanks;
 }
 
 // Copies a CTA's tiles to shared memory, ahead of their use and across lists:

@@ -56,7 +56,8 @@ struct DecodeParams {
   float scale = 1.0f;
 };
 
-// Tiles of a list, without those before the window. Tiles begin at multiples of
+// Tiles of a list, without those before the window if it has no region. Tiles
+// begin at multiples of
 // their size all the same. An empty list has one too: its output must be
 // written.
 inline int32_t DecodeTiles(int32_t region_length, int32_t tail_length,
@@ -65,7 +66,9 @@ inline int32_t DecodeTiles(int32_t region_length, int32_t tail_length,
       (region_length + page_size - 1) / page_size * page_size;
   const int32_t num_ranks = region_slots + tail_length;
   const int32_t first_rank =
-      window == 0 || num_ranks <= window ? 0 : num_ranks - window;
+      window == 0 || num_ranks <= window || region_length > 0
+          ? 0
+          : num_ranks - window;
   const int32_t tiles = (num_ranks + kDecodeTileRanks - 1) / kDecodeTileRanks -
                         first_rank / kDecodeTileRanks;
   return tiles > 0 ? tiles : 1;

@@ -155,8 +155,15 @@ SIMT_DEVICE void AttendDecodeTile(
   }
   const int32_t row = LaneIndex() / 4;
   const bool all = BM_PLANTED(kMaskLost);
-  const bool live[2] = {(row >= num_before && row < num_live) || all,
-                        (row + 8 >= num_before && row + 8 < num_live) || all};
+  bool live[2] = {(row >= num_before && row < num_live) || all,
+                  (row + 8 >= num_before && row + 8 < num_live) || all};
+  if (list.region_positions != nullptr && rank < list.region_slots &&
+      !BM_PLANTED(kRegionWindowMaskLost)) {
+    const int32_t first = list.position_shift + list.num_ranks;
+    const int32_t* positions = list.region_positions + rank + row;
+    live[0] = live[0] && positions[0] >= first;
+    live[1] = live[1] && positions[8] >= first;
+  }
   DecodeRows<T, kDim, kQTiles>(rows + Shape::kRows * kDim, live,
                                params.scale * kLog2E, logits, state);
   if (!BM_PLANTED(kNoBarrierBeforeReuse)) simt::SyncWarp();

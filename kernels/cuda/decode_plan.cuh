@@ -29,9 +29,11 @@ SIMT_DEVICE int32_t TilesOfList(const DecodePlanParams& params, int32_t list) {
                           int64_t{sequence} * lists.num_heads;
     ranks = (lists.region_lengths[index] + mask) & ~mask;
   }
+  const bool has_region = ranks > 0;
   ranks += lists.tail_lengths[slot];
+  const int32_t first_read = has_region ? 0 : FirstRank(lists, ranks);
   const int32_t tiles = (ranks + kDecodeTileRanks - 1) / kDecodeTileRanks -
-                        FirstRank(lists, ranks) / kDecodeTileRanks;
+                        first_read / kDecodeTileRanks;
   return tiles > 0 ? tiles : 1;
 }
 

@@ -30,8 +30,9 @@ enum class PlantedBug {
   kNoBarrierAfterCombine,   // and overwrite them too early
   kNoBarrierBeforeMerge,    // the same where parts are merged
   kNoBarrierAfterMerge,
-  kChunkBoundaryLost,   // chunks depend on the CTA's range
-  kTailWindowOffByOne,  // the row before the window counts as live
+  kChunkBoundaryLost,     // chunks depend on the CTA's range
+  kTailWindowOffByOne,    // the row before the window counts as live
+  kRegionWindowMaskLost,  // rows of a region never leave the window
   // Chunk attention.
   kCausalOffByOne,
   kNoBarrierBetweenTiles,

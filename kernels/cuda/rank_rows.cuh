@@ -18,6 +18,7 @@ inline constexpr int32_t kRankRows = 16;
 // Of the kRankRows ranks from `rank`, a multiple of kRankRows, on the first so
 // many are outside every window. May be negative.
 SIMT_DEVICE int32_t RowsBeforeWindow(const AttentionList& list, int32_t rank) {
+  if (rank < list.region_slots) return 0;
   return list.first_rank - rank - (BM_PLANTED(kTailWindowOffByOne) ? 1 : 0);
 }
 

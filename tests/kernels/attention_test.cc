@@ -94,12 +94,16 @@ struct AttentionCase {
     for (int32_t head = 0; head < layout().num_heads; ++head) {
       const std::vector<SlotIndex> slots =
           query.sequence->Slots(layout(), head);
+      const std::vector<int32_t> positions =
+          query.sequence->Positions(layout(), head);
       const int64_t unseen = query.sequence->tail_length - query.tail_length;
       for (int64_t j = 0; j < num_tokens; ++j) {
-        auto visible = std::span(slots).first(slots.size() - unseen -
-                                              (num_tokens - 1 - j));
-        if (window > 0 && std::ssize(visible) > window) {
-          visible = visible.last(window);
+        const std::size_t num_before =
+            slots.size() - unseen - (num_tokens - 1 - j);
+        std::vector<SlotIndex> visible;
+        for (std::size_t i = 0; i < num_before; ++i) {
+          const int32_t age = positions[num_before - 1] - positions[i];
+          if (window == 0 || age < window) visible.push_back(slots[i]);
         }
         for (int32_t g = 0; g < layout().group_size(); ++g) {
           const int64_t begin =
@@ -353,7 +357,66 @@ TEST_P(AttentionTest, WithAWindowTheResultIsIndependentOfChunks) {
   }
 }
 
-TEST_P(AttentionTest, AbortsOnARegionUnderAWindow) {
+// Sequences with a region, none of whose rows has fallen out of the window of
+// the first query, or some, or all; and one without.
+std::vector<TestSequence> SequencesUnderWindow(AttentionCase* test,
+                                               PagePicker* picker) {
+  std::vector<TestSequence> sequences;
+  for (int32_t i = 0; i < 4; ++i) {
+    const int32_t max_region = i == 3 ? 0 : RandomInt(test->rng, 1, 60);
+    sequences.push_back(picker->MakeSequence(
+        0, max_region, RandomInt(test->rng, 1, 70), &test->model, test->rng));
+    if (max_region == 0) continue;
+    sequences[i].TakePositions(
+        test->layout(), max_region + RandomInt(test->rng, 0, 80), test->rng);
+  }
+  return sequences;
+}
+
+TEST_P(AttentionTest, RegionsUnderAWindowMatchDenseReference) {
+  for (uint64_t seed = 400; seed < 400 + SlowCases(24); ++seed) {
+    SCOPED_TRACE(seed);
+    Rng shape_rng(seed);
+    AttentionCase test(RandomLayout(shape_rng, GetParam(), 700), seed);
+    test.window = RandomInt(test.rng, 1, RandomInt(test.rng, 1, 250));
+    PagePicker picker(test.layout(), 350, test.rng);
+    const std::vector<TestSequence> sequences =
+        SequencesUnderWindow(&test, &picker);
+    std::vector<std::vector<float>> queries;
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      const int32_t num_queries =
+          i == 0 ? 1 : RandomInt(test.rng, 1, sequences[i].tail_length);
+      queries.push_back(
+          RandomFloats(test.rng, num_queries * test.token_floats()));
+    }
+    const std::unique_ptr<Backend> backend = test.model.MakeBackend();
+    std::vector<Query> batch;
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      batch.push_back({&sequences[i], sequences[i].tail_length, queries[i]});
+    }
+    const std::vector<float> output = test.Run(*backend, 0, batch);
+    int64_t begin = 0;
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      const int64_t size = std::ssize(queries[i]);
+      test.ExpectDense(batch[i], std::span(output).subspan(begin, size), 2e-6);
+      // Whatever it is cut into.
+      const int64_t token = test.token_floats();
+      const auto num_queries = static_cast<int32_t>(size / token);
+      for (int32_t j = 0; j < num_queries; j += 7) {
+        const Query alone{&sequences[i],
+                          sequences[i].tail_length - num_queries + j + 1,
+                          std::span(queries[i]).subspan(j * token, token)};
+        EXPECT_TRUE(
+            SameBits(test.Run(*backend, 0, {&alone, 1}),
+                     std::span(output).subspan(begin + j * token, token)))
+            << "sequence " << i << " query " << j;
+      }
+      begin += size;
+    }
+  }
+}
+
+TEST_P(AttentionTest, AbortsOnARegionWithoutPositionsUnderAWindow) {
   Rng shape_rng(1);
   AttentionCase test(RandomLayout(shape_rng, GetParam(), 40), 1);
   PagePicker picker(test.layout(), 20, test.rng);
@@ -364,7 +427,7 @@ TEST_P(AttentionTest, AbortsOnARegionUnderAWindow) {
   const Query query{&sequence, sequence.tail_length, queries};
   const auto backend = test.model.MakeBackend();
   test.window = 3;
-  EXPECT_DEATH(test.Run(*backend, 0, {&query, 1}), "window");
+  EXPECT_DEATH(test.Run(*backend, 0, {&query, 1}), "positions");
 }
 
 // The list alone counts: the same rows on other pages, in a region instead of

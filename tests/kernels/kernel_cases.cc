@@ -131,6 +131,10 @@ SequenceKv TestSequence::View(int32_t length) const {
     view.region_pages = region_pages.data();
     view.region_offsets = region_offsets.data();
     view.region_lengths = region_lengths.data();
+    if (!region_positions.empty()) {
+      view.region_positions = region_positions.data();
+      view.cut = cut;
+    }
   }
   view.tail_blocks = tail_blocks.data();
   view.tail_length = length;
@@ -153,6 +157,41 @@ std::vector<SlotIndex> TestSequence::Slots(const ModelLayout& layout,
     slots.push_back(layout.slot(page, i % layout.page_size));
   }
   return slots;
+}
+
+void TestSequence::TakePositions(const ModelLayout& layout, int32_t new_cut,
+                                 Rng& rng) {
+  cut = new_cut;
+  // Nobody may look at the slots behind a list's last.
+  region_positions.assign(region_pages.size() * layout.page_size, 1 << 30);
+  std::vector<int32_t> all(cut);
+  std::iota(all.begin(), all.end(), 0);
+  for (std::size_t head = 0; head < region_lengths.size(); ++head) {
+    BM_CHECK(region_lengths[head] <= cut);
+    Shuffle(&all, rng);
+    std::copy_n(
+        all.begin(), region_lengths[head],
+        region_positions.begin() + region_offsets[head] * layout.page_size);
+  }
+}
+
+std::vector<int32_t> TestSequence::Positions(const ModelLayout& layout,
+                                             int32_t head) const {
+  std::vector<int32_t> positions;
+  int32_t tail_begin = 0;
+  if (!region_offsets.empty()) {
+    tail_begin = region_positions.empty() ? region_lengths[head] : cut;
+    for (int32_t i = 0; i < region_lengths[head]; ++i) {
+      positions.push_back(
+          region_positions.empty()
+              ? i
+              : region_positions[region_offsets[head] * layout.page_size + i]);
+    }
+  }
+  for (int32_t i = 0; i < tail_length; ++i) {
+    positions.push_back(tail_begin + i);
+  }
+  return positions;
 }
 
 PagePicker::PagePicker(const ModelLayout& layout, int32_t num_tail_blocks,

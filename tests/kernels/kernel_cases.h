@@ -80,6 +80,9 @@ struct TestSequence {
   std::vector<PageId> region_pages;
   std::vector<int32_t> region_offsets;
   std::vector<int32_t> region_lengths;
+  // As SequenceKv has them; empty: none.
+  std::vector<int32_t> region_positions;
+  int32_t cut = 0;
   std::vector<BlockId> tail_blocks;
   int32_t tail_length = 0;
 
@@ -88,6 +91,11 @@ struct TestSequence {
   SequenceKv View() const { return View(tail_length); }
   // Slots of head's list: the region, then the tail.
   std::vector<SlotIndex> Slots(const ModelLayout& layout, int32_t head) const;
+  // Gives the region of each head some of the positions [0, cut), in no order.
+  // REQUIRES: no length exceeds the cut.
+  void TakePositions(const ModelLayout& layout, int32_t cut, Rng& rng);
+  // Position of each of Slots(). Without positions, their ranks.
+  std::vector<int32_t> Positions(const ModelLayout& layout, int32_t head) const;
 };
 
 // Hands out pages and blocks of a pool in random order, each once.

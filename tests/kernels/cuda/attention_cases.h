@@ -39,7 +39,10 @@ struct AttentionShape {
   // Kept lengths per list; empty: no regions at all.
   std::vector<int32_t> region_lengths;  // [sequences, num_heads]
   std::vector<int32_t> tail_lengths;    // [sequences]
-  int32_t window = 0;                   // not with regions
+  int32_t window = 0;
+  // With regions: position of every tail's first token. The rows of regions
+  // have any positions before it, in no order.
+  int32_t cut = 0;
 };
 
 struct HeadAttention {
@@ -83,14 +86,18 @@ class AttentionCase {
   int32_t region_length(int32_t list) const {
     return shape_.region_lengths.empty() ? 0 : shape_.region_lengths[list];
   }
+  // Of their tokens, where there is a window.
+  const std::vector<int32_t>& positions(int32_t list) const {
+    return positions_[list];
+  }
   float Value(SlotIndex slot, bool is_value, int32_t element) const;
   void SetValue(SlotIndex slot, bool is_value, int32_t element, float value);
   SharedVector<T> RandomQueries(int64_t num_tokens);
   // Rows of a sequence before `row` become NaN, and pages that only they are on
   // get ids that no pool has.
   void DropBefore(int32_t sequence, int32_t row);
-  // One query's attention over the first `num_rows` rows of a list, or the last
-  // `window` of them.
+  // The attention over the first `num_rows` rows of a list of the last one's
+  // query.
   HeadAttention Reference(int32_t list, int64_t num_rows, const T* query) const;
   // The same lists on a backend that holds the pool: attention of the last
   // num_queries[i] tokens of every sequence.
@@ -102,6 +109,7 @@ class AttentionCase {
  private:
   int64_t RowOffset(SlotIndex slot, bool is_value) const;
   void MakeLists();
+  void MakePositions();
 
   Rng rng_;
   AttentionShape shape_;
@@ -114,10 +122,13 @@ class AttentionCase {
   SharedVector<int32_t> region_lengths_;
   SharedVector<int64_t> region_offsets_;
   SharedVector<int32_t> region_pages_;
+  SharedVector<int32_t> region_positions_;
+  SharedVector<int32_t> cuts_;
   SharedVector<int32_t> tail_blocks_;
   int64_t tail_stride_ = 0;
   SharedVector<int32_t> tail_lengths_;
   std::vector<std::vector<SlotIndex>> slots_;
+  std::vector<std::vector<int32_t>> positions_;
 };
 
 // Sums up differences of many rows.
@@ -198,6 +209,38 @@ AttentionCase<T>::AttentionCase(const AttentionShape& shape, uint64_t seed)
   // Every bit set is NaN in both element types.
   pool_.assign((kLayers * strides_.layer_stride + 128) / 2, 0xFFFF);
   MakeLists();
+  if (shape.window > 0) MakePositions();
+}
+
+template <typename T>
+void AttentionCase<T>::MakePositions() {
+  const bool regions = !shape_.region_lengths.empty();
+  // Slots that are not live have positions that nobody may look at.
+  if (regions) {
+    region_positions_.assign(region_pages_.size() * shape_.page_size, 1 << 30);
+    cuts_.assign(num_sequences() + 1, -1);
+  }
+  std::vector<int32_t> before(shape_.cut);
+  std::iota(before.begin(), before.end(), 0);
+  Rng rng(7);  // of its own: a window changes nothing else of a case
+  positions_.resize(num_lists());
+  for (int32_t list = 0; list < num_lists(); ++list) {
+    const int64_t slot = sequence_slots_[list / shape_.num_heads];
+    std::vector<int32_t>& out = positions_[list];
+    if (regions) {
+      cuts_[slot] = shape_.cut;
+      Shuffle(&before, rng);
+      out.assign(before.begin(), before.begin() + region_length(list));
+      const int64_t index = slot * shape_.num_heads + list % shape_.num_heads;
+      std::ranges::copy(out, region_positions_.begin() +
+                                 region_offsets_[index] * shape_.page_size);
+    }
+    while (out.size() < slots_[list].size()) {
+      const auto in_tail =
+          static_cast<int32_t>(out.size()) - region_length(list);
+      out.push_back((regions ? shape_.cut : 0) + in_tail);
+    }
+  }
 }
 
 template <typename T>
@@ -281,6 +324,9 @@ AttentionLists AttentionCase<T>::Lists() const {
           .region_lengths = regions ? region_lengths_.data() : nullptr,
           .region_offsets = regions ? region_offsets_.data() : nullptr,
           .region_pages = regions ? region_pages_.data() : nullptr,
+          .region_positions =
+              region_positions_.empty() ? nullptr : region_positions_.data(),
+          .cuts = cuts_.empty() ? nullptr : cuts_.data(),
           .tail_blocks = tail_blocks_.data(),
           .tail_stride = tail_stride_,
           .tail_lengths = tail_lengths_.data()};
@@ -367,10 +413,16 @@ HeadAttention AttentionCase<T>::Reference(int32_t list, int64_t num_rows,
   HeadAttention result;
   result.output.assign(head_dim, 0.0);
   if (num_rows == 0) return result;
+  std::vector<int64_t> rows;  // that it sees
+  for (int64_t r = 0; r < num_rows; ++r) {
+    if (shape_.window > 0 &&
+        positions_[list][num_rows - 1] - positions_[list][r] >= shape_.window) {
+      continue;
+    }
+    rows.push_back(r);
+  }
   std::vector<double> logits;
-  const int64_t first =
-      shape_.window == 0 ? 0 : std::max<int64_t>(0, num_rows - shape_.window);
-  for (int64_t r = first; r < num_rows; ++r) {
+  for (const int64_t r : rows) {
     double dot = 0.0;
     for (int32_t i = 0; i < head_dim; ++i) {
       dot += double{simt::ToFloat(query[i])} *
@@ -381,10 +433,10 @@ HeadAttention AttentionCase<T>::Reference(int32_t list, int64_t num_rows,
   const double max = *std::ranges::max_element(logits);
   double sum = 0.0;
   for (double& logit : logits) sum += logit = std::exp(logit - max);
-  for (int64_t r = first; r < num_rows; ++r) {
+  for (std::size_t row = 0; row < rows.size(); ++row) {
     for (int32_t i = 0; i < head_dim; ++i) {
       result.output[i] +=
-          logits[r - first] / sum * Value(slots_[list][r], true, i);
+          logits[row] / sum * Value(slots_[list][rows[row]], true, i);
     }
   }
   result.lse = max + std::log(sum);
@@ -403,9 +455,11 @@ std::vector<float> AttentionCase<T>::AttentionOnCpu(
   for (int32_t s = 0; s < num_sequences(); ++s) {
     TestSequence& sequence = sequences[s];
     sequence.layer = kLayer;
-    if (shape_.window == 0) sequence.region_offsets = {0};
+    sequence.cut = shape_.cut;
+    const bool regions = !shape_.region_lengths.empty();
+    if (regions) sequence.region_offsets = {0};
     sequence.tail_length = shape_.tail_lengths[s];
-    for (int32_t head = 0; shape_.window == 0 && head < heads; ++head) {
+    for (int32_t head = 0; regions && head < heads; ++head) {
       const int32_t list = s * heads + head;
       for (int32_t r = 0; r < region_length(list); r += page_size) {
         sequence.region_pages.push_back(
@@ -414,6 +468,11 @@ std::vector<float> AttentionCase<T>::AttentionOnCpu(
       sequence.region_offsets.push_back(
           static_cast<int32_t>(std::ssize(sequence.region_pages)));
       sequence.region_lengths.push_back(region_length(list));
+      if (shape_.window == 0) continue;
+      std::vector<int32_t>& positions = sequence.region_positions;
+      positions.insert(positions.end(), positions_[list].begin(),
+                       positions_[list].begin() + region_length(list));
+      positions.resize(sequence.region_pages.size() * page_size, -1);
     }
     const int32_t first = region_length(s * heads);
     for (int32_t r = 0; r < sequence.tail_length; r += page_size) {

@@ -156,6 +156,47 @@ TEST_F(ChunkAttentionTest, ChunksDoNotMatterUnderAWindow) {
   EXPECT_EQ(most.Bits(), all.Bits());
 }
 
+AttentionShape RegionsUnderWindow(int32_t page_size, int32_t window) {
+  AttentionShape shape = ShapeWithTails(64, 3);
+  shape.page_size = page_size;
+  shape.region_lengths = {50, 7, 0, 140};
+  shape.tail_lengths = {90, 33};
+  shape.window = window;
+  shape.cut = 160;
+  return shape;
+}
+
+// Rows of a region leave the window of one query of the chunk after the other.
+TEST_F(ChunkAttentionTest, MatchesFloat64OverRegionsUnderAWindow) {
+  for (const int32_t page_size : {16, 32}) {
+    for (const int32_t window : {1, 40, 100, 170, 250}) {
+      SCOPED_TRACE(testing::Message() << page_size << " " << window);
+      ChunkRunner<simt::BFloat16> runner(RegionsUnderWindow(page_size, window),
+                                         {60, 33}, 15);
+      ASSERT_EQ(runner.Run({}), "");
+      ExpectMatches(runner, kBFloat16Tolerance);
+      ExpectAgreesWithCpu(runner, {60, 33}, kBFloat16Tolerance);
+      const auto expected = runner.Bits();
+      ASSERT_EQ(runner.RunPart({0, 0}, {17, 1}, {}), "");
+      ASSERT_EQ(runner.RunPart({17, 1}, {60, 33}, {}), "");
+      EXPECT_EQ(runner.Bits(), expected);
+    }
+  }
+}
+
+TEST_F(ChunkAttentionTest, AWindowOverRegionsAndAllChangesNoBit) {
+  for (const int32_t head_dim : {64, 256}) {
+    AttentionShape shape = RegionsUnderWindow(16, 0);
+    shape.head_dim = head_dim;
+    ChunkRunner<simt::Half> all(shape, {60, 33}, 16);
+    shape.window = 250;
+    ChunkRunner<simt::Half> window(shape, {60, 33}, 16);
+    ASSERT_EQ(all.Run({}), "");
+    ASSERT_EQ(window.Run({}), "");
+    EXPECT_EQ(window.Bits(), all.Bits());
+  }
+}
+
 TEST_F(ChunkAttentionTest, AgreesWithTheCpuBackendUnderAWindow) {
   ChunkRunner<simt::BFloat16> runner(ShapeWithWindow(16, 50), {12, 33}, 12);
   ASSERT_EQ(runner.Run({}), "");

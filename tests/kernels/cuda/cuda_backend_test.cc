@@ -233,6 +233,33 @@ TEST_F(CudaBackendTest, AttentionUnderAWindowEqualsTheCpus) {
   }
 }
 
+TEST_F(CudaBackendTest, AttentionOverRegionsUnderAWindowEqualsTheCpus) {
+  const int32_t length = 100 * TestLengthFactor();
+  for (uint64_t seed = 0; seed < NumCases(9); ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    AttentionSetup test(seed, length);
+    test.batch.window = RandomInt(test.rng, 1, 2 * length);
+    const int32_t chunk = RandomInt(test.rng, 2, 20);
+    test.Add(length, RandomInt(test.rng, 1, length), 1);
+    test.Add(0, RandomInt(test.rng, 1, length), 1);
+    test.Add(length, RandomInt(test.rng, chunk, length), chunk);
+    test.Add(0, RandomInt(test.rng, chunk, length), chunk);
+    for (TestSequence& sequence : test.batch.sequences) {
+      if (sequence.region_offsets.empty()) continue;
+      sequence.TakePositions(test.layout,
+                             length + RandomInt(test.rng, 0, length), test.rng);
+    }
+    const auto cpu = test.model.MakeBackend();
+    const std::vector<float> want = test.batch.Run(*cpu);
+    for (const Decode decode :
+         {Decode::kInvariant, Decode::kBalanced, Decode::kChunked}) {
+      const auto device = test.MakeDevice(decode);
+      EXPECT_LE(RelativeError(test.batch.Run(*device), want),
+                Tolerance(test.layout.dtype));
+    }
+  }
+}
+
 TEST_F(CudaBackendTest, OneHugeHeadEqualsTheCpus) {
   AttentionSetup test(1, 900);
   TestSequence sequence =

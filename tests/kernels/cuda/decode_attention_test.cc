@@ -230,6 +230,38 @@ TEST_F(DecodeAttentionTest, AWindowOverEverythingChangesNoBit) {
   EXPECT_EQ(window.Bits(), all.Bits());
 }
 
+// Regions all of whose rows are in the window, or some, or none.
+TEST_F(DecodeAttentionTest, MatchesFloat64OverRegionsUnderAWindow) {
+  for (const int32_t page_size : {16, 32}) {
+    for (const int32_t window : {1, 16, 100, 230, 400}) {
+      SCOPED_TRACE(testing::Message() << page_size << " " << window);
+      AttentionShape shape = RaggedShape(64, 4);
+      shape.page_size = page_size;
+      shape.tail_lengths = {19, 1, 64};
+      shape.window = window;
+      shape.cut = 200;
+      DecodeRunner<simt::BFloat16> runner(shape, 19);
+      ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
+      ExpectMatches(runner, kBFloat16Tolerance);
+      ASSERT_EQ(runner.Run({.num_ctas = 2, .chunk_tiles = 1}), "");
+      ExpectMatches(runner, kBFloat16Tolerance);
+      ExpectAgreesWithCpu(runner, {1, 1, 1}, kBFloat16Tolerance);
+    }
+  }
+}
+
+TEST_F(DecodeAttentionTest, AWindowOverRegionsAndAllChangesNoBit) {
+  AttentionShape shape = RaggedShape(128, 16);
+  shape.tail_lengths = {19, 1, 64};
+  DecodeRunner<simt::Half> all(shape, 20);
+  shape.window = 264;
+  shape.cut = 200;
+  DecodeRunner<simt::Half> window(shape, 20);
+  ASSERT_EQ(all.Run({.num_ctas = 3}), "");
+  ASSERT_EQ(window.Run({.num_ctas = 3}), "");
+  EXPECT_EQ(window.Bits(), all.Bits());
+}
+
 TEST_F(DecodeAttentionTest, EmptyListsGiveZeroAndMinusInfinity) {
   AttentionShape shape = RaggedShape(64, 4);
   shape.region_lengths = {0, 20, 0, 0};
@@ -380,13 +412,14 @@ TEST_F(DecodeAttentionTest, DevicePlansAsTheHostDoes) {
     }
   }
   Shuffle(&slots, rng);
-  for (const bool with_regions : {true, false}) {
+  for (const int32_t kind : {0, 1, 2}) {
+    const bool with_regions = kind > 0;
     DecodePlanParams params;
     params.lists.num_sequences = kSequences;
     params.lists.num_heads = 3;
     params.lists.sequence_slots = slots.data();
     if (with_regions) params.lists.region_lengths = regions.data();
-    params.lists.window = with_regions ? 0 : 100;
+    params.lists.window = kind == 1 ? 0 : 100;
     params.lists.tail_lengths = tails.data();
     params.num_heads = MakeDivider(3);
     SharedVector<int32_t> offsets(kSequences * 3 + 1, -1);

@@ -114,6 +114,29 @@ std::string ProbeTailWindow(const simt::Schedule& schedule) {
   return error.empty() ? Differs(chunk.Error()) : error;
 }
 
+AttentionShape RegionUnderWindow() {
+  return {.num_heads = 2,
+          .group_size = 4,
+          .head_dim = 64,
+          .page_size = 16,
+          .region_lengths = {70, 7},
+          .tail_lengths = {40},
+          .window = 90,
+          .cut = 96};
+}
+
+std::string ProbeRegionWindow(const simt::Schedule& schedule) {
+  DecodeRunner<BF16> runner(RegionUnderWindow(), 10);
+  const std::string error = runner.Run({.num_ctas = 2, .schedule = schedule});
+  return error.empty() ? Differs(runner.Error()) : error;
+}
+
+std::string ProbeRegionWindowOfChunk(const simt::Schedule& schedule) {
+  ChunkRunner<BF16> runner(RegionUnderWindow(), {20}, 11);
+  const std::string error = runner.Run(schedule);
+  return error.empty() ? Differs(runner.Error()) : error;
+}
+
 std::string ProbeWindow(const simt::Schedule& schedule) {
   EntryCase<BF16> test({.num_heads = 1,
                         .group_size = 1,
@@ -218,6 +241,10 @@ const std::vector<PlantedCase>& Cases() {
       {"RegionMaskLost", PlantedBug::kRegionMaskLost, ProbeChunk},
       {"TailWindowOffByOne", PlantedBug::kTailWindowOffByOne, ProbeTailWindow},
       {"TailWindowMaskLost", PlantedBug::kTailWindowMaskLost, ProbeTailWindow},
+      {"RegionWindowMaskLost", PlantedBug::kRegionWindowMaskLost,
+       ProbeRegionWindow},
+      {"RegionWindowMaskOfChunkLost", PlantedBug::kRegionWindowMaskLost,
+       ProbeRegionWindowOfChunk},
       {"NoBarrierBetweenKeyTiles", PlantedBug::kNoBarrierBetweenTiles,
        ProbeWindow},
       {"WindowMaskLost", PlantedBug::kWindowMaskLost, ProbeWindow},
@@ -254,8 +281,9 @@ INSTANTIATE_TEST_SUITE_P(All, PlantedAttentionBugsTest,
 // The probes themselves complain about nothing.
 TEST(PlantedAttentionProbesTest, WithoutBugsNothingIsFound) {
   for (const auto& probe :
-       {ProbeDecode, ProbeManyLists, ProbeChunk, ProbeTailWindow, ProbeWindow,
-        ProbePool, ProbeKeys, ProbeNorms}) {
+       {ProbeDecode, ProbeManyLists, ProbeChunk, ProbeTailWindow,
+        ProbeRegionWindow, ProbeRegionWindowOfChunk, ProbeWindow, ProbePool,
+        ProbeKeys, ProbeNorms}) {
     EXPECT_EQ(probe(Schedules().back()), "");
   }
 }
