@@ -18,8 +18,8 @@ BlockManager::BlockManager(const ModelLayout& layout, int32_t max_sequences,
       cache_(layout.num_blocks, layout.page_size, layout.num_window_groups()),
       host_(num_host_blocks),
       sequences_(max_sequences),
-      window_tails_(max_sequences * layout.group_windows.size()),
-      cooling_tickets_(layout.num_blocks, 0) {
+      windows_(max_sequences * layout.group_windows.size()),
+      cooling_(layout.num_blocks) {
   BM_CHECK(layout.Validate().ok());
   BM_CHECK(max_sequences > 0);
   free_slots_.reserve(max_sequences);
@@ -43,7 +43,7 @@ const SequenceCache& BlockManager::at(SequenceSlot slot) const {
 BlockManagerStats BlockManager::stats() const {
   BlockManagerStats stats = {.num_blocks = layout_.num_blocks};
   stats.free_blocks = pool_.num_free();
-  stats.cached_blocks = cache_.num_reclaimable() + num_cooling_;
+  stats.cached_blocks = cache_.num_reclaimable() + cooling_.num_blocks();
   stats.fenced_blocks = pool_.num_fenced();
   stats.used_blocks = pool_.num_held() - stats.cached_blocks;
   stats.reclaimed_blocks = reclaimed_blocks_;
@@ -55,25 +55,31 @@ int64_t BlockManager::metadata_bytes() const {
   absl::flat_hash_set<const RegionContent*> contents;
   int64_t bytes = pool_.metadata_bytes() + cache_.metadata_bytes(&contents) +
                   host_.metadata_bytes() + HeapBytes(sequences_) +
-                  HeapBytes(window_tails_) + HeapBytes(free_slots_) +
-                  HeapBytes(cooling_tickets_) + HeapBytes(cooling_);
-  for (const std::vector<BlockId>& tail : window_tails_) {
-    bytes += HeapBytes(tail);
-  }
+                  HeapBytes(windows_) + HeapBytes(free_slots_) +
+                  cooling_.metadata_bytes();
   absl::flat_hash_set<RegionId> counted;  // forks share theirs
+  const auto add_region = [&](const RegionRecord* region) {
+    if (region == nullptr ||
+        cache_.FindRegion(region->id) != PrefixCache::kNone) {
+      return;
+    }
+    if (counted.insert(region->id).second) bytes += region->metadata_bytes();
+  };
+  const auto add_pending = [&](const PendingEviction& pending) {
+    bytes += HeapBytes(pending.destinations) + HeapBytes(pending.page_totals);
+  };
+  for (const WindowCache& window : windows_) {
+    bytes += HeapBytes(window.tail);
+    add_region(window.region.get());
+    if (window.pending == nullptr) continue;
+    bytes += static_cast<int64_t>(sizeof(PendingEviction));
+    add_pending(*window.pending);
+  }
   for (const SequenceCache& sequence : sequences_) {
     bytes += HeapBytes(sequence.tail) +
              RegionContent::CountBytes(sequence.content.get(), &contents);
-    if (sequence.pending) {
-      bytes += HeapBytes(sequence.pending->destinations) +
-               HeapBytes(sequence.pending->page_totals);
-    }
-    const RegionRecord* region = sequence.region.get();
-    if (region == nullptr ||
-        cache_.FindRegion(region->id) != PrefixCache::kNone) {
-      continue;
-    }
-    if (counted.insert(region->id).second) bytes += region->metadata_bytes();
+    if (sequence.pending) add_pending(*sequence.pending);
+    add_region(sequence.region.get());
   }
   return bytes;
 }
@@ -81,18 +87,12 @@ int64_t BlockManager::metadata_bytes() const {
 void BlockManager::Acknowledge(StepId step) {
   pool_.Acknowledge(step);
   host_.Acknowledge(step);
-  for (; first_cooling_ < cooling_.size(); ++first_cooling_) {
-    const auto [entry, ticket] = cooling_[first_cooling_];
-    if (cooling_tickets_[entry] != ticket) continue;
+  for (int32_t entry = cooling_.Front(); entry != CoolingEntries::kNone;
+       entry = cooling_.Front()) {
     if (!pool_.IsPastFence(SomeBlock(entry))) break;
-    StopCooling(entry);
+    cooling_.Remove(entry, cache_.num_blocks(entry));
     cache_.AddReclaimable(entry);
   }
-  if (2 * first_cooling_ < cooling_.size()) return;  // memory is kept
-  cooling_.erase(
-      cooling_.begin(),
-      cooling_.begin() + static_cast<std::ptrdiff_t>(first_cooling_));
-  first_cooling_ = 0;
 }
 
 BlockId BlockManager::SomeBlock(int32_t entry) const {
@@ -100,34 +100,19 @@ BlockId BlockManager::SomeBlock(int32_t entry) const {
   return cached == nullptr ? BlockId{entry} : cached->record->blocks.front();
 }
 
-bool BlockManager::IsCooling(int32_t entry) const {
-  return entry < std::ssize(cooling_tickets_) && cooling_tickets_[entry] != 0;
-}
-
-void BlockManager::StopCooling(int32_t entry) {
-  BM_CHECK(cooling_tickets_[entry] != 0);
-  cooling_tickets_[entry] = 0;
-  num_cooling_ -= cache_.num_blocks(entry);
-}
-
 void BlockManager::BecomeUnused(int32_t entry) {
   if (pool_.IsPastFence(SomeBlock(entry))) {
     cache_.AddReclaimable(entry);
     return;
   }
-  if (std::ssize(cooling_tickets_) < cache_.entry_limit()) {
-    cooling_tickets_.resize(cache_.entry_limit(), 0);
-  }
-  cooling_tickets_[entry] = next_cooling_ticket_;
-  cooling_.push_back({entry, next_cooling_ticket_++});
-  num_cooling_ += cache_.num_blocks(entry);
+  cooling_.Add(entry, cache_.num_blocks(entry));
 }
 
 void BlockManager::Wake(int32_t entry) {
   if (cache_.IsReclaimable(entry)) {
     cache_.RemoveReclaimable(entry);
   } else if (pool_.num_holders(SomeBlock(entry)) == 1) {
-    StopCooling(entry);
+    cooling_.Remove(entry, cache_.num_blocks(entry));
   }
 }
 
@@ -136,7 +121,7 @@ void BlockManager::CountUnused(PrefixMatch* match) const {
     const int32_t num_blocks = cache_.num_blocks(entry);
     if (cache_.IsReclaimable(entry)) {
       match->num_reclaimable += num_blocks;
-    } else if (IsCooling(entry)) {
+    } else if (cooling_.Contains(entry)) {
       match->num_cooling += num_blocks;
     } else {
       return num_blocks;
@@ -208,7 +193,7 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
     ApplyRetention(match.region, chain.RetentionOfRegion(sequence.cut()));
     cache_.SetSuperseded(match.region, false);
   }
-  if (!window_tails_.empty() && match.swap == kNoSwap) {
+  if (!windows_.empty() && match.swap == kNoSwap) {
     OpenWindows(chain, match, &sequence);
   }
   for (const BlockId block : match.blocks) {
@@ -300,7 +285,7 @@ bool BlockManager::Reserve(std::span<const TokenDemand> demands,
     };
     add(&sequence.tail);
     if (num_groups > 1) {
-      for (std::vector<BlockId>& tail : WindowTails(sequence)) add(&tail);
+      for (WindowCache& window : Windows(sequence)) add(&window.tail);
     }
     if (demand.num_tokens > 0) {
       if (sequence.num_reserved == sequence.num_settled) {
@@ -336,7 +321,13 @@ void BlockManager::Commit(SequenceSlot slot, int32_t num_tokens,
   if (NumPublishable(sequence, 0) > sequence.num_published) {
     Publish(&sequence, tokens, chain);
   }
-  if (layout_.has_windows()) ReleaseBehindWindows(&sequence, num_before);
+  if (!layout_.has_windows()) return;
+  for (const WindowCache& window : Windows(sequence)) {
+    // An order covers what is in the window then.
+    BM_CHECK(window.pending == nullptr ||
+             sequence.num_settled <= window.pending_length);
+  }
+  ReleaseBehindWindows(&sequence, num_before);
 }
 
 void BlockManager::Publish(SequenceCache* sequence,
@@ -347,9 +338,7 @@ void BlockManager::Publish(SequenceCache* sequence,
   for (int32_t i = sequence->num_published; i < num_full; ++i) {
     const BlockId block = sequence->tail[i - sequence->cut() / page_size];
     if (sequence->pending.has_value()) {
-      const std::vector<BlockId>& doomed = sequence->pending->destinations;
-      const auto own_end = doomed.begin() + sequence->pending->num_own;
-      if (std::find(doomed.begin(), own_end, block) != own_end) {
+      if (sequence->pending->Overwrites(block)) {
         sequence->chain_serial = kNoSerial;
         return;
       }
@@ -440,14 +429,32 @@ void BlockManager::ReleaseRegion(const RegionRecord& region) {
   }
 }
 
+void BlockManager::AbortEvictions(SequenceSlot slot) {
+  if (at(slot).pending.has_value()) AbortEviction(slot);
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    if (window(slot, group).pending != nullptr) AbortEviction(slot, group);
+  }
+}
+
+void BlockManager::ReleaseRegions(SequenceCache* sequence) {
+  if (sequence->region != nullptr) {
+    ReleaseRegion(*sequence->region);
+    sequence->region.reset();
+  }
+  for (WindowCache& window : Windows(*sequence)) {
+    window.region_length = 0;
+    if (window.region == nullptr) continue;
+    ReleaseRegion(*window.region);
+    window.region.reset();
+  }
+}
+
 void BlockManager::Close(SequenceSlot slot) {
   SequenceCache& sequence = at(slot);
-  if (sequence.pending.has_value()) AbortEviction(slot);
+  AbortEvictions(slot);
   if (!copies_.empty()) UndoCopy(slot);
   Shrink(&sequence, 0, [this](BlockId block) { ReleaseFrom(block); });
-  if (sequence.region != nullptr) {
-    ReleaseRegion(*sequence.region);
-  }
+  ReleaseRegions(&sequence);
   if (prefix_caching_) cache_.ReleaseRoot(sequence.root_serial);
   // Keeps the table's memory for the next sequence of this slot.
   std::vector<BlockId> tail = std::move(sequence.tail);
@@ -455,46 +462,6 @@ void BlockManager::Close(SequenceSlot slot) {
   sequence = SequenceCache{};
   sequence.tail = std::move(tail);
   free_slots_.push_back(slot);
-}
-
-bool BlockManager::IsOwn(BlockId block) const {
-  if (block == kNullBlock) return false;
-  const int32_t holders = pool_.num_holders(block);
-  return holders == 1 || (holders == 2 && cache_.Contains(block));
-}
-
-bool BlockManager::IsOwnRegion(const RegionRecord& region) const {
-  if (region.blocks.empty()) return true;
-  const bool cached = cache_.FindRegion(region.id) != PrefixCache::kNone;
-  return pool_.num_holders(region.blocks.front()) == (cached ? 2 : 1);
-}
-
-int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
-  const SequenceCache& sequence = at(slot);
-  int32_t count = 0;
-  const auto count_own = [&](std::span<const BlockId> tail) {
-    for (const BlockId block : tail) count += IsOwn(block) ? 1 : 0;
-  };
-  count_own(std::span(sequence.tail).subspan(FirstHeld(slot, 0)));
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    count_own(
-        std::span(window_tail(slot, group)).subspan(FirstHeld(slot, group)));
-  }
-  if (sequence.region != nullptr && IsOwnRegion(*sequence.region)) {
-    count += static_cast<int32_t>(sequence.region->blocks.size());
-  }
-  if (sequence.pending.has_value()) {
-    count += static_cast<int32_t>(sequence.pending->destinations.size()) -
-             sequence.pending->num_own;
-  }
-  for (size_t i = 0; i < copies_.size(); ++i) {
-    if (copies_[i].slot != slot) continue;
-    count += IsOwn(copies_[i].blocks.source) ? 1 : 0;
-    for (const BlockCopy& copy : WindowCopies(i)) {
-      count += IsOwn(copy.source) ? 1 : 0;
-    }
-  }
-  return count;
 }
 
 }  // namespace blockmgr

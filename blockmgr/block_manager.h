@@ -26,6 +26,7 @@
 // from FirstPage(group, num_settled) on (or one less, having gone back): what
 // falls out of the window of what is settled, not of what is only scheduled, is
 // released by Commit, and stays in the prefix cache as long as there is room.
+// A region of its own in place of the first of them is released whole.
 //
 // Every call either succeeds or changes nothing. Scarcity is a value (false);
 // broken REQUIRES abort. A block is used (by sequences), cached (only the
@@ -57,6 +58,7 @@
 #include "blockmgr/block_hash.h"
 #include "blockmgr/block_manager_types.h"
 #include "blockmgr/block_pool.h"
+#include "blockmgr/cooling_entries.h"
 #include "blockmgr/host_tier.h"
 #include "blockmgr/prefix_cache.h"
 #include "blockmgr/prefix_match.h"
@@ -78,7 +80,9 @@ class BlockManager {
     return pool_.num_free() + cache_.num_reclaimable();
   }
   // Released blocks, available when the steps in flight are acknowledged.
-  int32_t num_fenced() const { return pool_.num_fenced() + num_cooling_; }
+  int32_t num_fenced() const {
+    return pool_.num_fenced() + cooling_.num_blocks();
+  }
   // Blocks that one sequence could ever use: all but the null block.
   int32_t num_usable() const { return layout_.num_blocks - 1; }
   int32_t num_open_slots() const {
@@ -87,11 +91,15 @@ class BlockManager {
   const SequenceCache& sequence(SequenceSlot slot) const {
     return sequences_[Index(slot)];
   }
+  // REQUIRES: 1 <= group < layout().num_groups().
+  const WindowCache& window(SequenceSlot slot, int32_t group) const {
+    return windows_[WindowIndex(slot, group)];
+  }
   // The table of a window group: its block i has page i, null before FirstPage
-  // of what is settled. REQUIRES: 1 <= group < layout().num_groups().
+  // of what is settled and below its region's cut. REQUIRES: as window().
   const std::vector<BlockId>& window_tail(SequenceSlot slot,
                                           int32_t group) const {
-    return window_tails_[WindowIndex(slot, group)];
+    return window(slot, group).tail;
   }
   // Blocks that it holds, in all groups.
   int32_t NumBlocks(SequenceSlot slot) const;
@@ -239,9 +247,10 @@ class BlockManager {
   // closed, for its region first, then the tail, then what the window groups
   // have; appends the copies, which are made before the next step to be
   // dispatched, or any later one, writes to blocks. kNoSwap, with nothing
-  // changed, when the tier has too few left, no entry is left to copy, or it
-  // has gone back and a window lacks a page. REQUIRES: something is settled; no
-  // eviction is pending, nor a copy. O(its blocks).
+  // changed, when the tier has too few left, no entry is left to copy, it has
+  // gone back and a window lacks a page, or was evicted from in a window group.
+  // REQUIRES: something is settled; no eviction is pending, nor a copy. O(its
+  // blocks).
   SwapId SwapOut(SequenceSlot slot, std::vector<BlockTransfer>* transfers);
   // Extends what Match has found of the same tokens by what comes back of a
   // sequence that was swapped out: its first num_tokens, unless the cache has
@@ -269,23 +278,27 @@ class BlockManager {
   // Blocks of positions [0, cut) that no other sequence holds. Positions not
   // reserved yet count: their blocks will be its own.
   int32_t NumOwnBlocks(SequenceSlot slot, int32_t cut) const;
-  // Orders an eviction of [0, cut): takes num_fresh available blocks and, for
-  // the rest of CeilDiv(page_total, shard_pages_per_block), blocks below cut
-  // that only this sequence (and the cache, whose entry is dropped) holds.
-  // Appends the destinations. False, with nothing changed, when there are too
-  // few. page_total: the most pages that any shard may use, shard_page_totals:
-  // that each may, where they differ.
-  // REQUIRES: cut is a multiple of page_size, above the region's cut, at most
-  // num_reserved; no eviction is pending; no shard's total exceeds page_total.
-  [[nodiscard]] bool ReserveEviction(
-      SequenceSlot slot, int32_t cut, int64_t page_total, int32_t num_fresh,
-      std::vector<BlockId>* destinations,
-      std::span<const int64_t> shard_page_totals = {});
+  // Blocks that a window group has of them when `length` tokens are computed,
+  // and how many of these nobody else holds, likewise. REQUIRES: cut <= length.
+  CoveredBlocks CoveredInWindow(SequenceSlot slot, int32_t group, int32_t cut,
+                                int32_t length) const;
+  // Orders an eviction of [0, cut) in one group: takes num_fresh available
+  // blocks and, for the rest of CeilDiv(page_total, shard_pages_per_block),
+  // blocks below cut that only this sequence (and the cache, whose entry is
+  // dropped) holds. Appends the destinations. False, with nothing changed, when
+  // there are too few. Of a window group it covers what the token after those
+  // reserved attends to. REQUIRES: cut is a multiple of page_size, above the
+  // group's region's cut and what is left out, at most num_reserved; no
+  // eviction of the group is pending; no shard's total exceeds page_total.
+  [[nodiscard]] bool ReserveEviction(SequenceSlot slot,
+                                     const EvictionDemand& demand,
+                                     std::vector<BlockId>* destinations);
   // Whether counts [num_layers * num_heads], of all shards' heads in the order
-  // of the whole model, are a legal answer to the pending order;
+  // of the whole model, are a legal answer to the group's pending order;
   // InvalidArgument names the (layer, head) or the shard at fault.
   absl::Status ValidateCounts(SequenceSlot slot,
-                              std::span<const int32_t> counts) const;
+                              std::span<const int32_t> counts,
+                              int32_t group = 0) const;
   // The pending order was carried out. With a publication, whose length must be
   // one page above the cut, the region can be found by others from now on,
   // together with the block after it, wherever what is before the cut went; not
@@ -295,12 +308,17 @@ class BlockManager {
   EvictionReceipt CommitEviction(
       SequenceSlot slot, std::span<const int32_t> counts,
       const RegionPublication* publication = nullptr);
-  // The pending order was refused; the engine has moved nothing.
-  void AbortEviction(SequenceSlot slot);
+  // The same of a window group. Nothing that the sequence computes from now on
+  // is published, nor is it swapped out. REQUIRES: what was reserved when it
+  // was ordered is settled, and nothing since; ValidateCounts(...).ok().
+  EvictionReceipt CommitWindowEviction(SequenceSlot slot, int32_t group,
+                                       std::span<const int32_t> counts);
+  // The group's pending order was refused; the engine has moved nothing.
+  void AbortEviction(SequenceSlot slot, int32_t group = 0);
 
-  // The region of a sequence with its page lists, derived on demand.
+  // The region of a group with its page lists, derived on demand.
   // REQUIRES: it has one. O(pages).
-  RaggedRegion DeriveRegion(SequenceSlot slot) const;
+  RaggedRegion DeriveRegion(SequenceSlot slot, int32_t group = 0) const;
 
   CacheReset ResetPrefixCache();  // of what no sequence uses
   // Regions that the cache has dropped since the last call: no sequence will be
@@ -313,22 +331,15 @@ class BlockManager {
   void CheckInvariants() const;
 
  private:
-  // The sequences of copies_ that leave one block.
-  struct Leaving {
-    int32_t num_sequences = 0;
-    int32_t max_tokens = 0;  // of their copies
-    friend bool operator==(const Leaving&, const Leaving&) = default;
-  };
-
+  enum class Owned : uint8_t { kAny, kOwn };
+  int32_t NumFalling(SequenceSlot slot, Owned owned) const;
   size_t WindowIndex(SequenceSlot slot, int32_t group) const {
     return static_cast<size_t>(Index(slot)) * layout_.group_windows.size() +
            static_cast<size_t>(group - 1);
   }
-  // The tables of its window groups.
-  std::span<std::vector<BlockId>> WindowTails(const SequenceCache& sequence);
-  std::span<const std::vector<BlockId>> WindowTails(
-      const SequenceCache& sequence) const;
-  // The first page that a group has; whether every one has FirstPage.
+  std::span<WindowCache> Windows(const SequenceCache& sequence);
+  std::span<const WindowCache> Windows(const SequenceCache& sequence) const;
+  // The first page that a group's table has; whether every one has FirstPage.
   int32_t FirstHeld(SequenceSlot slot, int32_t group) const;
   bool HasWindows(SequenceSlot slot) const;
   void ReserveTables(SequenceSlot slot, int32_t num_tokens);
@@ -336,7 +347,11 @@ class BlockManager {
   // positions; `release` tells how.
   void Shrink(SequenceCache* sequence, int32_t num_tokens,
               absl::FunctionRef<void(BlockId)> release);
-  // Releases what fell out of the windows since num_before tokens were settled.
+  // Whether it has, had, or is to have a region in one.
+  bool IsEvictedInWindows(SequenceSlot slot) const;
+  void ReleaseRegionBehind(WindowCache* window, int32_t group,
+                           int32_t num_settled);
+  // Releases what left the windows since num_before tokens were settled.
   void ReleaseBehindWindows(SequenceCache* sequence, int32_t num_before);
   // The most pages of the match, at least num_least, for which every group has
   // its window; -1: there are none.
@@ -360,23 +375,20 @@ class BlockManager {
   // What a region of `length` is to link.
   std::vector<BlockId> LinkWindows(const SequenceCache& sequence,
                                    int32_t length, const Retention* wish);
-  // Audits the tables of the window groups; adds their holds.
-  void CheckWindowTails(const SequenceCache& sequence,
-                        absl::FunctionRef<void(BlockId)> hold) const;
+  // Of its region: all blocks, or none if they are not its own.
+  int32_t RegionBlocksOf(const WindowCache& window, Owned owned) const;
+  // The highest cut of the evictions that are pending, in any group; 0: none.
+  int32_t PendingCut(const SequenceCache& sequence) const;
 
   SequenceCache& at(SequenceSlot slot);
   const SequenceCache& at(SequenceSlot slot) const;
   // A new sequence that is the same, reserved positions too.
   SequenceSlot Duplicate(SequenceSlot slot);
-  // The blocks that positions [0, cut) are in, in table order.
-  std::vector<BlockId> BlocksBelow(const SequenceCache& sequence,
-                                   int32_t cut) const;
   // Whether no other sequence holds a block of the tail. What the cache holds
   // can be taken from it.
   bool IsOwn(BlockId block) const;
-  // Of BlocksBelow, those that are the sequence's own.
-  std::vector<BlockId> OwnBlocksBelow(const SequenceCache& sequence,
-                                      int32_t cut) const;
+  // Of those covered, the ones that are the sequence's own, in table order.
+  std::vector<BlockId> OwnOf(const HeldBlocks& covered) const;
   // Takes available blocks, reclaiming cached ones when none is free. REQUIRES:
   // enough are available.
   void Take(std::span<BlockId> blocks);
@@ -387,12 +399,11 @@ class BlockManager {
   void BecomeUnused(int32_t entry);
   // A sequence is about to use the entry.
   void Wake(int32_t entry);
-  bool IsCooling(int32_t entry) const;
-  // The entry no longer waits for its fence. REQUIRES: it did.
-  void StopCooling(int32_t entry);
   // Drops a sequence's hold on a block of its tail, or its region.
   void ReleaseFrom(BlockId block);
   void ReleaseRegion(const RegionRecord& region);
+  void ReleaseRegions(SequenceCache* sequence);  // of all groups
+  void AbortEvictions(SequenceSlot slot);
   // Whether writing after the last position needs a copy of the last block:
   // somebody besides those in copies_ holds it, or one of those has rows there
   // that would be lost if it came back.
@@ -409,7 +420,7 @@ class BlockManager {
   void UndoCopy(SequenceSlot slot);
   // The first positions after the settled ones were given back, if all were.
   void ReturnToSettled(SequenceSlot slot);
-  absl::flat_hash_map<BlockId, Leaving> CountLeaving() const;
+  absl::flat_hash_map<BlockId, LeavingSequences> CountLeaving() const;
   void ReleaseCopySources();
   // The sequence ends earlier than before: what it publishes next comes after
   // the last full block it has left.
@@ -428,29 +439,30 @@ class BlockManager {
   void ContinueAfter(int32_t entry, SequenceCache* sequence) const;
   void Publish(SequenceCache* sequence, std::span<const int32_t> tokens,
                const BlockChain& chain);
-  RegionLayout DeriveLayout(const RegionRecord& region) const;
-  // What the order made, with blocks left over given up.
-  std::shared_ptr<const RegionRecord> BuildRegion(
-      const SequenceCache& sequence, const PendingEviction& pending,
-      std::span<const int32_t> counts);
+  // For an order that covers those. False, with nothing changed: too few.
+  bool TakeDestinations(const HeldBlocks& covered, const EvictionDemand& demand,
+                        PendingEviction* pending);
+  const PendingEviction& PendingOf(SequenceSlot slot, int32_t group) const;
+  // What the group's pending order covers.
+  HeldBlocks CoveredBy(SequenceSlot slot, int32_t group) const;
   // Gives up what the new region stands for, or has no use for.
-  void ReleaseReplaced(const SequenceCache& sequence,
-                       const PendingEviction& pending,
-                       const RegionRecord& region);
-  // Audits copies_ and who may write to shared blocks; adds sources' holds.
-  void CheckCopies(std::vector<int32_t>* holders) const;
+  EvictionReceipt Replace(const HeldBlocks& covered,
+                          const PendingEviction& pending,
+                          const RegionRecord& region);
   // A region can be found now in place of these blocks: those behind the first
   // num_found positions, which nobody has ever found or uses, go before others.
   // The same of a region that it goes on from.
   void Supersede(int32_t num_found, std::span<const BlockId> blocks);
   void Supersede(RegionId region);
-  // Appends num_own of the candidates, blocks that only this sequence and the
-  // cache hold, in their order, and drops what the cache has of them. REQUIRES:
-  // there are so many.
-  void TakeOwn(const SequenceCache& sequence,
-               std::span<const BlockId> candidates, int64_t num_own,
-               std::vector<BlockId>* taken);
-  // Audits the cache's holds; `holders`: of sequences, by block.
+  // Appends num_own of the candidates, which are its own, in their order, and
+  // drops what the cache has of them.
+  void TakeOwn(const RegionRecord* region, std::span<const BlockId> candidates,
+               int64_t num_own, std::vector<BlockId>* taken);
+  // Audits: of the window groups' tables, of copies_ and who may write to
+  // shared blocks, of the cache. Those before add up the holders of blocks.
+  void CheckWindowTails(const SequenceCache& sequence,
+                        absl::FunctionRef<void(BlockId)> hold) const;
+  void CheckCopies(std::vector<int32_t>* holders) const;
   void CheckCacheHolds(std::span<const int32_t> holders) const;
   // Publishes the sequence's new region and continues its chain over it; false
   // when it cannot be found again. `is_cached`: whether the cache took it, or
@@ -470,26 +482,14 @@ class BlockManager {
   PrefixCache cache_;
   HostTier host_;
   std::vector<SequenceCache> sequences_;  // by slot
-  // Of the window groups, [slots, groups].
-  std::vector<std::vector<BlockId>> window_tails_;
+  std::vector<WindowCache> windows_;      // [slots, window groups]
   std::vector<SequenceSlot> free_slots_;  // stack
   // Of the step being planned, at most one per sequence. A source keeps the
   // hold that the sequence had, so that Abort finds it.
-  std::vector<CopyOnWrite> copies_;                // of group 0
-  std::vector<BlockCopy> window_copies_;           // [copies, window groups]
-  absl::flat_hash_map<BlockId, Leaving> leaving_;  // copies_ by source
-  // Entries that only the cache holds and that wait for their fence, in order
-  // of release, hence of fences. One is stale, and ignored, when the entry has
-  // been used since: its ticket is not the entry's.
-  struct Cooling {
-    int32_t entry;
-    uint64_t ticket;
-  };
-  std::vector<Cooling> cooling_;  // from first_cooling_ on
-  size_t first_cooling_ = 0;
-  std::vector<uint64_t> cooling_tickets_;  // by entry; 0: not cooling
-  uint64_t next_cooling_ticket_ = 1;
-  int32_t num_cooling_ = 0;  // blocks
+  std::vector<CopyOnWrite> copies_;       // of group 0
+  std::vector<BlockCopy> window_copies_;  // [copies, window groups]
+  absl::flat_hash_map<BlockId, LeavingSequences> leaving_;  // copies_ by source
+  CoolingEntries cooling_;  // that only the cache holds
   uint64_t next_region_ = 1;
   std::vector<RegionId> dropped_regions_;
   uint64_t reclaimed_blocks_ = 0;

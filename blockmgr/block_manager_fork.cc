@@ -10,7 +10,7 @@
 namespace blockmgr {
 
 bool BlockManager::CanFork(SequenceSlot slot) const {
-  return !free_slots_.empty() && !at(slot).pending.has_value() &&
+  return !free_slots_.empty() && PendingCut(at(slot)) == 0 &&
          !IsComingBack(slot) &&
          std::ranges::count(copies_, slot, &CopyOnWrite::slot) == 0;
 }
@@ -30,13 +30,15 @@ SequenceSlot BlockManager::Duplicate(SequenceSlot slot) {
   };
   hold(child.tail);
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    std::vector<BlockId>& tail = window_tails_[WindowIndex(child_slot, group)];
-    tail = window_tail(slot, group);
-    hold(tail);
+    const WindowCache& from = window(slot, group);
+    WindowCache& to = windows_[WindowIndex(child_slot, group)];
+    to.tail = from.tail;
+    to.region = from.region;
+    to.region_length = from.region_length;
+    hold(to.tail);
+    if (to.region != nullptr) hold(to.region->blocks);
   }
-  if (child.region != nullptr) {
-    for (const BlockId block : child.region->blocks) pool_.AddRef(block);
-  }
+  if (child.region != nullptr) hold(child.region->blocks);
   if (prefix_caching_) cache_.AddRootUser(child.root_serial);
   return child_slot;
 }
@@ -72,7 +74,8 @@ PrefixMatch BlockManager::MatchFork(SequenceSlot source,
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
     // As in group 0, less a part, which is copied.
     match.num_window_blocks +=
-        num_tokens / layout_.page_size - FirstHeld(source, group);
+        num_tokens / layout_.page_size - FirstHeld(source, group) +
+        RegionBlocksOf(window(source, group), Owned::kAny);
   }
   match.num_moving = match.num_window_blocks +
                      (layout_.window > 0 ? num_full - match.num_out : 0);
@@ -117,8 +120,8 @@ bool BlockManager::NeedsCopy(const SequenceCache& sequence) const {
     return pool_.num_holders(block) - num_leaving > 1;
   };
   return is_shared(sequence.tail.back()) ||
-         std::ranges::any_of(WindowTails(sequence), [&](const auto& tail) {
-           return is_shared(tail.back());
+         std::ranges::any_of(Windows(sequence), [&](const auto& window) {
+           return is_shared(window.tail.back());
          });
 }
 
@@ -137,19 +140,19 @@ void BlockManager::PlanCopy(SequenceSlot slot) {
   copies_.push_back({.slot = slot,
                      .blocks = {source, kNullBlock},
                      .num_tokens = sequence.num_reserved % layout_.page_size});
-  for (const std::vector<BlockId>& tail : WindowTails(sequence)) {
-    window_copies_.push_back({tail.back(), kNullBlock});
+  for (const WindowCache& window : Windows(sequence)) {
+    window_copies_.push_back({window.tail.back(), kNullBlock});
   }
-  Leaving& leaving = leaving_[source];
+  LeavingSequences& leaving = leaving_[source];
   ++leaving.num_sequences;
   leaving.max_tokens = std::max(leaving.max_tokens, copies_.back().num_tokens);
 }
 
-absl::flat_hash_map<BlockId, BlockManager::Leaving> BlockManager::CountLeaving()
+absl::flat_hash_map<BlockId, LeavingSequences> BlockManager::CountLeaving()
     const {
-  absl::flat_hash_map<BlockId, Leaving> by_source;
+  absl::flat_hash_map<BlockId, LeavingSequences> by_source;
   for (const CopyOnWrite& copy : copies_) {
-    Leaving& leaving = by_source[copy.blocks.source];
+    LeavingSequences& leaving = by_source[copy.blocks.source];
     ++leaving.num_sequences;
     leaving.max_tokens = std::max(leaving.max_tokens, copy.num_tokens);
   }
@@ -174,12 +177,12 @@ void BlockManager::CarryOut(size_t copy, std::vector<CopyOnWrite>* copies) {
   Take(std::span(&first.blocks.destination, 1));
   sequence.tail.back() = first.blocks.destination;
   copies->push_back(first);
-  const std::span<std::vector<BlockId>> tails = WindowTails(sequence);
+  const std::span<WindowCache> windows = Windows(sequence);
   const std::span<BlockCopy> others =
-      std::span(window_copies_).subspan(copy * tails.size(), tails.size());
+      std::span(window_copies_).subspan(copy * windows.size(), windows.size());
   for (size_t i = 0; i < others.size(); ++i) {
     Take(std::span(&others[i].destination, 1));
-    tails[i].back() = others[i].destination;
+    windows[i].tail.back() = others[i].destination;
     CopyOnWrite other = first;
     other.blocks = others[i];
     other.group = static_cast<int32_t>(i) + 1;
@@ -201,8 +204,10 @@ void BlockManager::UndoCopy(SequenceSlot slot) {
   undo(copy->blocks, &sequence.tail[page - sequence.cut() / layout_.page_size]);
   const std::span<const BlockCopy> others =
       WindowCopies(static_cast<size_t>(copy - copies_.begin()));
-  const std::span<std::vector<BlockId>> tails = WindowTails(sequence);
-  for (size_t i = 0; i < others.size(); ++i) undo(others[i], &tails[i][page]);
+  const std::span<WindowCache> windows = Windows(sequence);
+  for (size_t i = 0; i < others.size(); ++i) {
+    undo(others[i], &windows[i].tail[page]);
+  }
   sequence.shares_last_block = true;
   const auto first_other = (copy - copies_.begin()) * std::ssize(others);
   window_copies_.erase(

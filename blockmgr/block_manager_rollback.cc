@@ -12,13 +12,20 @@
 
 namespace blockmgr {
 
+int32_t BlockManager::PendingCut(const SequenceCache& sequence) const {
+  int32_t cut = sequence.pending.has_value() ? sequence.pending->cut : 0;
+  for (const WindowCache& window : Windows(sequence)) {
+    if (window.pending != nullptr) cut = std::max(cut, window.pending->cut);
+  }
+  return cut;
+}
+
 void BlockManager::Abort(SequenceSlot slot, int32_t num_tokens) {
   SequenceCache& sequence = at(slot);
   BM_CHECK(num_tokens >= 0);
   BM_CHECK(sequence.num_reserved - num_tokens >= sequence.num_settled);
   sequence.num_reserved -= num_tokens;
-  BM_CHECK(!sequence.pending.has_value() ||
-           sequence.pending->cut <= sequence.num_reserved);
+  BM_CHECK(PendingCut(sequence) <= sequence.num_reserved);
   Shrink(&sequence, sequence.num_reserved,
          [this](BlockId block) { pool_.ReleaseUntouched(block); });
   if (num_tokens > 0) ReturnToSettled(slot);
@@ -29,7 +36,7 @@ void BlockManager::Rollback(SequenceSlot slot, int32_t num_tokens) {
   BM_CHECK(num_tokens >= 0);
   const int32_t end = sequence.num_reserved - num_tokens;
   BM_CHECK(end >= sequence.num_settled);
-  BM_CHECK(!sequence.pending.has_value() || sequence.pending->cut <= end);
+  BM_CHECK(PendingCut(sequence) <= end);
   sequence.num_reserved = end;
   Shrink(&sequence, end, [this](BlockId block) { ReleaseFrom(block); });
   if (num_tokens > 0) ReturnToSettled(slot);
@@ -37,16 +44,15 @@ void BlockManager::Rollback(SequenceSlot slot, int32_t num_tokens) {
 
 void BlockManager::CutBack(SequenceSlot slot, int32_t num_tokens) {
   SequenceCache& sequence = at(slot);
-  BM_CHECK(!sequence.pending.has_value());
+  BM_CHECK(PendingCut(sequence) == 0);
   BM_CHECK(num_tokens <= sequence.num_settled);
   BM_CHECK(num_tokens == 0 || num_tokens >= sequence.cut());
   BM_CHECK(CanGoBack(slot, num_tokens));
   if (!copies_.empty()) UndoCopy(slot);
   Shrink(&sequence, num_tokens, [this](BlockId block) { ReleaseFrom(block); });
-  if (num_tokens == 0 && sequence.region != nullptr) {
-    ReleaseRegion(*sequence.region);
-    sequence.region.reset();
-    sequence.content.reset();
+  if (num_tokens == 0) {
+    if (sequence.region != nullptr) sequence.content.reset();
+    ReleaseRegions(&sequence);
   }
   sequence.num_found = std::min(sequence.num_found, num_tokens);
   sequence.num_reserved = num_tokens;
@@ -87,18 +93,24 @@ std::optional<int32_t> BlockManager::SoundTokens(
     SequenceSlot slot, const absl::flat_hash_set<BlockId>& lost) const {
   const SequenceCache& sequence = at(slot);
   const auto is_lost = [&lost](BlockId block) { return lost.contains(block); };
-  bool has_lost = std::ranges::any_of(sequence.tail, is_lost);
-  if (sequence.region != nullptr) {
-    has_lost |= std::ranges::any_of(sequence.region->blocks, is_lost);
-  }
-  std::span<const BlockId> overwritten;
-  if (sequence.pending.has_value()) {
-    const std::vector<BlockId>& destinations = sequence.pending->destinations;
-    has_lost |= std::ranges::any_of(destinations, is_lost);
-    overwritten = std::span(destinations).first(sequence.pending->num_own);
-  }
-  for (const std::vector<BlockId>& tail : WindowTails(sequence)) {
+  bool has_lost = false;
+  absl::flat_hash_set<BlockId> moved;  // entries have been moved into those
+  const auto look = [&](const std::vector<BlockId>& tail,
+                        const RegionRecord* region,
+                        const PendingEviction* pending) {
     has_lost |= std::ranges::any_of(tail, is_lost);
+    if (region != nullptr) {
+      has_lost |= std::ranges::any_of(region->blocks, is_lost);
+    }
+    if (pending == nullptr) return;
+    has_lost |= std::ranges::any_of(pending->destinations, is_lost);
+    moved.insert(pending->destinations.begin(),
+                 pending->destinations.begin() + pending->num_own);
+  };
+  look(sequence.tail, sequence.region.get(),
+       sequence.pending.has_value() ? &*sequence.pending : nullptr);
+  for (const WindowCache& window : Windows(sequence)) {
+    look(window.tail, window.region.get(), window.pending.get());
   }
   const auto copy = std::ranges::find(copies_, slot, &CopyOnWrite::slot);
   const bool lost_source = copy != copies_.end() && [&] {
@@ -109,23 +121,22 @@ std::optional<int32_t> BlockManager::SoundTokens(
   }();
   if (!has_lost && !lost_source) return std::nullopt;
 
-  const absl::flat_hash_set<BlockId> moved(overwritten.begin(),
-                                           overwritten.end());
   const auto is_unsound = [&](BlockId block) {
     return lost.contains(block) || moved.contains(block);
   };
-  if (sequence.region != nullptr &&
-      std::ranges::any_of(sequence.region->blocks, is_unsound)) {
-    return 0;
-  }
+  const auto region_is_unsound = [&](const RegionRecord* region) {
+    return region != nullptr && std::ranges::any_of(region->blocks, is_unsound);
+  };
+  if (region_is_unsound(sequence.region.get())) return 0;
   const auto first_unsound = [&](const std::vector<BlockId>& tail) {
     return static_cast<int32_t>(std::ranges::find_if(tail, is_unsound) -
                                 tail.begin());
   };
   int32_t num_sound =
       sequence.cut() / layout_.page_size + first_unsound(sequence.tail);
-  for (const std::vector<BlockId>& tail : WindowTails(sequence)) {
-    num_sound = std::min(num_sound, first_unsound(tail));
+  for (const WindowCache& window : Windows(sequence)) {
+    if (region_is_unsound(window.region.get())) return 0;
+    num_sound = std::min(num_sound, first_unsound(window.tail));
   }
   if (lost_source) {
     // In the place of the copy, where the last settled position is.
@@ -163,7 +174,9 @@ void BlockManager::ReclaimNext() {
 
 void BlockManager::DropAnyEntry(int32_t entry) {
   const bool is_reclaimable = cache_.IsReclaimable(entry);
-  if (IsCooling(entry)) StopCooling(entry);
+  if (cooling_.Contains(entry)) {
+    cooling_.Remove(entry, cache_.num_blocks(entry));
+  }
   if (is_reclaimable) cache_.RemoveReclaimable(entry);
   DropFromCache(entry);
 }
@@ -194,7 +207,7 @@ absl::StatusOr<LossReport> BlockManager::LoseBlocks(
   }
   report.dropped_blocks = num_held - cache_.num_blocks_held();
   for (const CutSequence& cut : report.sequences) {
-    if (at(cut.slot).pending.has_value()) AbortEviction(cut.slot);
+    AbortEvictions(cut.slot);
     CutBack(cut.slot, cut.num_tokens);
   }
   for (SequenceCache& sequence : sequences_) {
@@ -214,15 +227,12 @@ void BlockManager::LoseEngine() {
 CacheReset BlockManager::ResetPrefixCache() {
   const int32_t before = cache_.num_blocks_held();
   while (cache_.num_reclaimable() > 0) ReclaimNext();
-  for (size_t i = first_cooling_; i < cooling_.size(); ++i) {
-    const auto [entry, ticket] = cooling_[i];
-    if (cooling_tickets_[entry] != ticket) continue;
-    StopCooling(entry);
+  for (int32_t entry = cooling_.Front(); entry != CoolingEntries::kNone;
+       entry = cooling_.Front()) {
+    cooling_.Remove(entry, cache_.num_blocks(entry));
     DropFromCache(entry);
   }
-  cooling_.clear();
-  first_cooling_ = 0;
-  BM_CHECK(num_cooling_ == 0);
+  BM_CHECK(cooling_.num_blocks() == 0);
   return {.num_dropped = before - cache_.num_blocks_held(),
           .num_in_use = cache_.num_blocks_held()};
 }

@@ -42,10 +42,10 @@ int32_t NumWindowBlocks(const ModelLayout& layout, int32_t length) {
 SwapId BlockManager::SwapOut(SequenceSlot slot,
                              std::vector<BlockTransfer>* transfers) {
   const SequenceCache& sequence = at(slot);
-  BM_CHECK(!sequence.pending.has_value());
+  BM_CHECK(PendingCut(sequence) == 0);
   BM_CHECK(copies_.empty());
   BM_CHECK(sequence.num_settled > 0);
-  if (!HasWindows(slot)) return kNoSwap;
+  if (!HasWindows(slot) || IsEvictedInWindows(slot)) return kNoSwap;
   const int32_t num_pages = CeilDiv(sequence.num_settled, layout_.page_size);
   std::vector<BlockId> blocks;
   if (sequence.region != nullptr) blocks = sequence.region->blocks;
@@ -102,7 +102,7 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
   }
   for (const BlockId block : match->window_blocks) {
     match->num_reclaimable -= cache_.IsReclaimable(Index(block)) ? 1 : 0;
-    match->num_cooling -= IsCooling(Index(block)) ? 1 : 0;
+    match->num_cooling -= cooling_.Contains(Index(block)) ? 1 : 0;
   }
   match->window_blocks.clear();
   match->num_moving = 0;
@@ -160,10 +160,10 @@ void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
          CeilDiv(swapped.num_tokens - swapped.cut(), layout_.page_size) -
          num_out;
   int32_t group = 0;
-  for (std::vector<BlockId>& tail : WindowTails(sequence)) {
+  for (WindowCache& window : Windows(sequence)) {
     const int32_t first = layout_.FirstPage(++group, match.num_tokens);
-    tail.assign(first, kNullBlock);
-    add(take(next, num_pages - first), &tail);
+    window.tail.assign(first, kNullBlock);
+    add(take(next, num_pages - first), &window.tail);
     next += CeilDiv(swapped.num_tokens, layout_.page_size) - first;
   }
   sequence.num_reserved = match.num_tokens;

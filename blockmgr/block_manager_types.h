@@ -41,6 +41,30 @@ struct TokenDemand {
   int32_t num_tokens = 0;
 };
 
+// An eviction to be ordered: of what a layer group has of positions [0, cut).
+struct EvictionDemand {
+  int32_t group = 0;
+  int32_t cut = 0;         // a multiple of page_size
+  int64_t page_total = 0;  // the most pages that any shard may use
+  int32_t num_fresh = 0;   // of the destination blocks, the others are its own
+  // What each shard may use, where they differ; empty: all the same.
+  std::span<const int64_t> shard_page_totals = {};
+};
+
+// Sequences whose next step copies the rows they have of one block.
+struct LeavingSequences {
+  int32_t num_sequences = 0;
+  int32_t max_tokens = 0;  // of their copies
+  friend bool operator==(const LeavingSequences&,
+                         const LeavingSequences&) = default;
+};
+
+// What an eviction covers: blocks, and those of them that nobody else holds.
+struct CoveredBlocks {
+  int32_t num_blocks = 0;
+  int32_t num_own = 0;
+};
+
 // What became of the prefix cache.
 struct CacheReset {
   int32_t num_dropped = 0;  // blocks

@@ -15,18 +15,17 @@ constexpr int32_t kMaxRegionsWithoutWindows = 4;
 
 }  // namespace
 
-std::span<std::vector<BlockId>> BlockManager::WindowTails(
-    const SequenceCache& sequence) {
+std::span<WindowCache> BlockManager::Windows(const SequenceCache& sequence) {
   const auto slot = static_cast<size_t>(&sequence - sequences_.data());
   const size_t num_groups = layout_.group_windows.size();
-  return std::span(window_tails_).subspan(slot * num_groups, num_groups);
+  return std::span(windows_).subspan(slot * num_groups, num_groups);
 }
 
-std::span<const std::vector<BlockId>> BlockManager::WindowTails(
+std::span<const WindowCache> BlockManager::Windows(
     const SequenceCache& sequence) const {
   const auto slot = static_cast<size_t>(&sequence - sequences_.data());
   const size_t num_groups = layout_.group_windows.size();
-  return std::span(window_tails_).subspan(slot * num_groups, num_groups);
+  return std::span(windows_).subspan(slot * num_groups, num_groups);
 }
 
 void BlockManager::ReserveTables(SequenceSlot slot, int32_t num_tokens) {
@@ -34,16 +33,19 @@ void BlockManager::ReserveTables(SequenceSlot slot, int32_t num_tokens) {
       static_cast<size_t>(CeilDiv(num_tokens, layout_.page_size));
   SequenceCache& sequence = sequences_[Index(slot)];
   sequence.tail.reserve(num_pages);
-  for (std::vector<BlockId>& tail : WindowTails(sequence)) {
-    tail.reserve(num_pages);
+  for (WindowCache& window : Windows(sequence)) {
+    window.tail.reserve(num_pages);
   }
 }
 
 int32_t BlockManager::FirstHeld(SequenceSlot slot, int32_t group) const {
   const SequenceCache& sequence = at(slot);
+  const int32_t page = layout_.FirstPage(group, sequence.num_settled);
+  if (group > 0 && window(slot, group).region != nullptr) {
+    return window(slot, group).cut() / layout_.page_size;
+  }
   const std::vector<BlockId>& tail =
       group == 0 ? sequence.tail : window_tail(slot, group);
-  const int32_t page = layout_.FirstPage(group, sequence.num_settled);
   const bool is_held = page == std::ssize(tail) || tail[page] != kNullBlock;
   return is_held ? page : page + 1;
 }
@@ -53,35 +55,45 @@ int32_t BlockManager::NumBlocks(SequenceSlot slot) const {
   if (!layout_.has_windows()) return num_blocks;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     if (group > 0) {
-      num_blocks += static_cast<int32_t>(window_tail(slot, group).size());
+      const WindowCache& cache = window(slot, group);
+      num_blocks += static_cast<int32_t>(cache.tail.size()) +
+                    RegionBlocksOf(cache, Owned::kAny);
     }
     num_blocks -= FirstHeld(slot, group);
   }
   return num_blocks;
 }
 
-int32_t BlockManager::NumFalling(SequenceSlot slot) const {
+int32_t BlockManager::NumFalling(SequenceSlot slot, Owned owned) const {
   const SequenceCache& sequence = at(slot);
   int32_t num_blocks = 0;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    const int32_t end = layout_.FirstPage(group, sequence.num_reserved);
+    int32_t length = sequence.num_reserved;
+    if (group > 0) {
+      const WindowCache& cache = window(slot, group);
+      // What an order covers is its to give back.
+      if (cache.pending != nullptr) length = cache.pending_length;
+      if (cache.IsPast(layout_, group, length)) {
+        num_blocks += RegionBlocksOf(cache, owned);
+      }
+    }
+    const int32_t end = layout_.FirstPage(group, length);
     if (end == layout_.FirstPage(group, sequence.num_settled)) continue;
     const std::vector<BlockId>& tail =
         group == 0 ? sequence.tail : window_tail(slot, group);
     for (int32_t i = FirstHeld(slot, group); i < end; ++i) {
-      num_blocks += IsOwn(tail[i]) ? 1 : 0;
+      num_blocks += owned == Owned::kAny || IsOwn(tail[i]) ? 1 : 0;
     }
   }
   return num_blocks;
 }
 
+int32_t BlockManager::NumFalling(SequenceSlot slot) const {
+  return NumFalling(slot, Owned::kOwn);
+}
+
 int32_t BlockManager::NumFallingOrShared(SequenceSlot slot) const {
-  int32_t num_blocks = 0;
-  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    const int32_t end = layout_.FirstPage(group, at(slot).num_reserved);
-    num_blocks += std::max(0, end - FirstHeld(slot, group));
-  }
-  return num_blocks;
+  return NumFalling(slot, Owned::kAny);
 }
 
 int32_t BlockManager::NumOwnInWindows(SequenceSlot slot) const {
@@ -91,9 +103,18 @@ int32_t BlockManager::NumOwnInWindows(SequenceSlot slot) const {
        ++group) {
     const std::vector<BlockId>& tail =
         group == 0 ? sequence.tail : window_tail(slot, group);
-    const int32_t first =
-        std::max(FirstHeld(slot, group),
-                 layout_.FirstPage(group, sequence.num_reserved));
+    int32_t first = std::max(FirstHeld(slot, group),
+                             layout_.FirstPage(group, sequence.num_reserved));
+    if (group > 0) {
+      const WindowCache& cache = window(slot, group);
+      const PendingEviction* pending = cache.pending.get();
+      if (pending != nullptr) {
+        first = std::max(first, pending->cut / layout_.page_size);
+        num_blocks += static_cast<int32_t>(pending->destinations.size());
+      } else if (!cache.IsPast(layout_, group, sequence.num_reserved)) {
+        num_blocks += RegionBlocksOf(cache, Owned::kOwn);
+      }
+    }
     num_blocks += static_cast<int32_t>(
         std::count_if(tail.begin() + first, tail.end(),
                       [this](BlockId block) { return IsOwn(block); }));
@@ -104,7 +125,10 @@ int32_t BlockManager::NumOwnInWindows(SequenceSlot slot) const {
 bool BlockManager::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {
   if (num_tokens == 0) return true;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    if (layout_.FirstPage(group, num_tokens + 1) < FirstHeld(slot, group)) {
+    if (group > 0 && window(slot, group).region != nullptr) {
+      if (num_tokens < window(slot, group).region_length) return false;
+    } else if (layout_.FirstPage(group, num_tokens + 1) <
+               FirstHeld(slot, group)) {
       return false;
     }
   }
@@ -122,7 +146,7 @@ void BlockManager::Shrink(SequenceCache* sequence, int32_t num_tokens,
     }
   };
   shrink(sequence->cut(), &sequence->tail);
-  for (std::vector<BlockId>& tail : WindowTails(*sequence)) shrink(0, &tail);
+  for (WindowCache& window : Windows(*sequence)) shrink(0, &window.tail);
 }
 
 void BlockManager::ReleaseBehindWindows(SequenceCache* sequence,
@@ -137,8 +161,11 @@ void BlockManager::ReleaseBehindWindows(SequenceCache* sequence,
   };
   release(0, &sequence->tail);
   int32_t group = 0;
-  for (std::vector<BlockId>& tail : WindowTails(*sequence)) {
-    release(++group, &tail);
+  for (WindowCache& window : Windows(*sequence)) {
+    release(++group, &window.tail);
+    if (window.region != nullptr) {
+      ReleaseRegionBehind(&window, group, sequence->num_settled);
+    }
   }
 }
 
@@ -232,7 +259,8 @@ void BlockManager::OpenWindows(const BlockChain& chain,
   const int32_t num_pages = match.num_tokens / page_size;
   auto block = match.window_blocks.begin();
   int32_t group = 0;
-  for (std::vector<BlockId>& tail : WindowTails(*sequence)) {
+  for (WindowCache& window : Windows(*sequence)) {
+    std::vector<BlockId>& tail = window.tail;
     tail.assign(layout_.FirstPage(++group, match.num_tokens), kNullBlock);
     for (auto i = static_cast<int32_t>(tail.size()); i < num_pages; ++i) {
       BM_CHECK(cache_.Contains(*block));
@@ -248,10 +276,13 @@ void BlockManager::OpenWindows(const BlockChain& chain,
 void BlockManager::PublishWindows(const SequenceCache& sequence, int32_t page,
                                   int32_t entry, const Retention* wish) {
   int32_t group = -1;
-  for (const std::vector<BlockId>& tail : WindowTails(sequence)) {
+  for (const WindowCache& window : Windows(sequence)) {
     ++group;
-    const BlockId block = tail[page];
+    const BlockId block = window.tail[page];
     if (block == kNullBlock || cache_.Contains(block)) continue;
+    if (window.pending != nullptr && window.pending->Overwrites(block)) {
+      continue;
+    }
     const BlockId cached = cache_.WindowBlock(entry, group);
     if (cached == kNullBlock) {
       cache_.InsertWindow(entry, group, block);
@@ -277,9 +308,9 @@ std::vector<BlockId> BlockManager::LinkWindows(const SequenceCache& sequence,
   std::vector<BlockId> blocks;
   const int32_t end = length / layout_.page_size;
   int32_t group = 0;
-  for (const std::vector<BlockId>& tail : WindowTails(sequence)) {
+  for (const WindowCache& window : Windows(sequence)) {
     for (int32_t i = layout_.FirstPage(++group, length); i < end; ++i) {
-      const BlockId block = tail[i];
+      const BlockId block = window.tail[i];
       BM_CHECK(block != kNullBlock);
       if (!cache_.Contains(block)) {
         cache_.InsertWindow(PrefixCache::kNone, group - 1, block);
@@ -290,28 +321,6 @@ std::vector<BlockId> BlockManager::LinkWindows(const SequenceCache& sequence,
     }
   }
   return blocks;
-}
-
-void BlockManager::CheckWindowTails(
-    const SequenceCache& sequence,
-    absl::FunctionRef<void(BlockId)> hold) const {
-  const auto check = [&](int32_t group, const std::vector<BlockId>& tail) {
-    // Who has gone back by a token may have one page less.
-    const int32_t first = layout_.FirstPage(group, sequence.num_settled);
-    const int32_t needed = layout_.FirstPage(group, sequence.num_settled + 1);
-    for (int32_t i = 0; i < std::ssize(tail); ++i) {
-      const bool is_held = tail[i] != kNullBlock;
-      BM_CHECK(i < first ? !is_held : is_held || i < needed);
-      if (group > 0 && is_held) hold(tail[i]);
-    }
-  };
-  if (layout_.window > 0) check(0, sequence.tail);
-  int32_t group = 0;
-  for (const std::vector<BlockId>& tail : WindowTails(sequence)) {
-    BM_CHECK(std::ssize(tail) ==
-             CeilDiv(sequence.num_reserved, layout_.page_size));
-    check(++group, tail);
-  }
 }
 
 }  // namespace blockmgr

@@ -4,8 +4,8 @@
 //               |  region    |  tail blocks, one per page_size tokens        |
 //
 // A plain record, owned and changed by BlockManager; the const members are the
-// arithmetic everybody needs. Of layer group 0; the tables of window groups,
-// which are no more than tables, are BlockManager's (window_tail).
+// arithmetic everybody needs. Of layer group 0; what window groups have is a
+// WindowCache each.
 //
 // num_reserved: positions with a slot. num_settled <= num_reserved: positions
 // whose step has been acknowledged.
@@ -22,21 +22,12 @@
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/ids.h"
+#include "blockmgr/base/model_layout.h"
+#include "blockmgr/pending_eviction.h"
 #include "blockmgr/prefix_cache.h"
 #include "blockmgr/region_record.h"
 
 namespace blockmgr {
-
-// An eviction between its order and its acknowledgement.
-struct PendingEviction {
-  RegionId region = kNoRegion;  // that it makes
-  int32_t cut = 0;
-  int32_t num_own = 0;               // of the destinations
-  std::vector<int64_t> page_totals;  // that shards may use, [num_shards]
-  // Own blocks first, in table order, then fresh ones. Fresh blocks are held
-  // once; own blocks keep the reference of the table they are in.
-  std::vector<BlockId> destinations;
-};
 
 // Three cache lines: a decode step goes through one of each running sequence.
 struct SequenceCache {
@@ -79,6 +70,14 @@ struct SequenceCache {
     return CeilDiv(num_reserved + num_tokens - cut(), page_size) -
            static_cast<int32_t>(tail.size());
   }
+  // What an eviction of positions [0, cut_position) covers.
+  HeldBlocks Covered(int32_t cut_position, int32_t page_size) const {
+    const size_t num_tail = std::min(
+        static_cast<size_t>((cut_position - cut()) / page_size), tail.size());
+    return {.region = region.get(),
+            .cut = cut(),
+            .tail = std::span(tail).first(num_tail)};
+  }
   // Blocks that positions [0, cut_position) are in.
   int32_t BlocksBelow(int32_t cut_position, int32_t page_size) const {
     return (cut_position - cut()) / page_size +
@@ -87,32 +86,57 @@ struct SequenceCache {
   }
 };
 
-// [region] + tail, of a sequence or of what one is about to have.
-struct HeldBlocks {
-  const RegionRecord* region = nullptr;
-  int32_t cut = 0;
-  std::span<const BlockId> tail;
+struct PageRange {
+  int32_t begin = 0;
+  int32_t end = 0;
+
+  int32_t size() const { return end - begin; }
 };
 
-// Whether both hold the same region, or the same block of some page. (A block
-// is never of different pages.) O(pages that both have).
-inline bool ShareBlocks(const HeldBlocks& a, const HeldBlocks& b,
-                        int32_t page_size) {
-  if (a.region != nullptr && a.region == b.region) return true;
-  const int32_t begin = std::max(a.cut, b.cut);
-  const auto from_begin = [begin, page_size](const HeldBlocks& held) {
-    const auto skipped = static_cast<size_t>((begin - held.cut) / page_size);
-    return held.tail.subspan(std::min(skipped, held.tail.size()));
-  };
-  const std::span<const BlockId> pages_a = from_begin(a);
-  const std::span<const BlockId> pages_b = from_begin(b);
-  const size_t num_pages = std::min(pages_a.size(), pages_b.size());
-  int32_t num_shared = 0;  // all are counted: no branch for each
-  for (size_t i = 0; i < num_pages; ++i) {
-    num_shared += pages_a[i] == pages_b[i] ? 1 : 0;
+// What a sequence holds in a layer group with a window.
+//
+//   positions   0 .. first .......... cut ................ num_reserved
+//               | out |    region     |  blocks of the tail              |
+//
+// `first` moves on with every settled token. Entries of the region that it has
+// passed count for nothing; when it passes the cut, the region is released.
+struct WindowCache {
+  // By page, from position 0 on; null: fell out, or the region stands for it.
+  std::vector<BlockId> tail;
+  std::shared_ptr<const RegionRecord> region;
+  // Tokens computed when the region, or the last one, was made: it has what
+  // queries from there on attend to, as far as kept. 0: there was none.
+  int32_t region_length = 0;
+  int32_t pending_length = 0;  // the same of the region that `pending` makes
+  std::unique_ptr<PendingEviction> pending;
+
+  int32_t cut() const { return region == nullptr ? 0 : region->cut; }
+  // Whether there is no region that is in the window of what comes after
+  // `length` tokens.
+  bool IsPast(const ModelLayout& layout, int32_t group, int32_t length) const {
+    return cut() <= layout.FirstPage(group, length) * layout.page_size;
   }
-  return num_shared > 0;
-}
+  // What an eviction of positions [0, cut_position) covers when `length` tokens
+  // are computed, of all that the next one attends to: pages of the tail, and
+  // the region unless that is past then.
+  PageRange CoveredPages(const ModelLayout& layout, int32_t group,
+                         int32_t cut_position, int32_t length) const {
+    const int32_t end = cut_position / layout.page_size;
+    const int32_t begin =
+        std::max(cut() / layout.page_size, layout.FirstPage(group, length + 1));
+    return {std::min(begin, end), end};
+  }
+  // REQUIRES: those pages are in the table.
+  HeldBlocks Covered(const ModelLayout& layout, int32_t group,
+                     int32_t cut_position, int32_t length) const {
+    const PageRange pages = CoveredPages(layout, group, cut_position, length);
+    return {
+        .region = IsPast(layout, group, length + 1) ? nullptr : region.get(),
+        .cut = pages.begin * layout.page_size,
+        .tail = std::span(tail).subspan(static_cast<size_t>(pages.begin),
+                                        static_cast<size_t>(pages.size()))};
+  }
+};
 
 }  // namespace blockmgr
 

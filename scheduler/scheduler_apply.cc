@@ -199,9 +199,13 @@ void SchedulerImpl::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
     out.shard_page_totals = ShardPagesOf(order.point, layout());
     out.scores = order.point.scores;
     out.budgets = order.point.budgets;
-    BM_CHECK(manager_.ReserveEviction(request.slot, out.cut, out.page_total,
-                                      order.num_fresh, &plan->destinations,
-                                      out.shard_page_totals));
+    BM_CHECK(
+        manager_.ReserveEviction(request.slot,
+                                 {.cut = out.cut,
+                                  .page_total = out.page_total,
+                                  .num_fresh = order.num_fresh,
+                                  .shard_page_totals = out.shard_page_totals},
+                                 &plan->destinations));
     out.num_destinations = static_cast<int32_t>(std::ssize(plan->destinations) -
                                                 out.destination_begin);
     if (order.point.is_shared && manager_.prefix_caching()) {

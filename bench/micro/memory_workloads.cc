@@ -93,7 +93,7 @@ SequenceSlot ComputePrompt(BlockManager* manager, const BlockChain& chain,
 
 // The same in all, with so many entries of every other head to its neighbour.
 std::vector<int32_t> MoveEntries(std::vector<int32_t> counts,
-                               int32_t num_entries) {
+                                 int32_t num_entries) {
   for (size_t i = 0; i + 1 < counts.size(); i += 2) {
     counts[i] -= num_entries;
     counts[i + 1] += num_entries;
@@ -112,8 +112,11 @@ EvictionReceipt EvictTo(BlockManager* manager, SequenceSlot slot, int32_t cut,
   const auto num_fresh = static_cast<int32_t>(
       CeilDiv<int64_t>(page_total, layout.pages_per_block()));
   std::vector<BlockId> destinations;
-  BM_CHECK(manager->ReserveEviction(slot, cut, page_total,
-                                    in_place ? 0 : num_fresh, &destinations));
+  BM_CHECK(manager->ReserveEviction(slot,
+                                    {.cut = cut,
+                                     .page_total = page_total,
+                                     .num_fresh = in_place ? 0 : num_fresh},
+                                    &destinations));
   return manager->CommitEviction(slot, counts, publication);
 }
 

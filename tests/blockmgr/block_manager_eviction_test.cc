@@ -23,8 +23,9 @@ class BlockManagerEvictionTest : public ManagerTest {
   std::vector<BlockId> Order(SequenceSlot slot, int32_t cut, int64_t page_total,
                              int32_t num_fresh) {
     std::vector<BlockId> destinations;
-    ordered_ = manager_.ReserveEviction(slot, cut, page_total, num_fresh,
-                                        &destinations);
+    ordered_ = manager_.ReserveEviction(
+        slot, {.cut = cut, .page_total = page_total, .num_fresh = num_fresh},
+        &destinations);
     manager_.CheckInvariants();
     return destinations;
   }

@@ -45,7 +45,8 @@ class BlockManagerForkTest : public ManagerTest {
   // Replaces [0, 8) of a sequence by a region on one fresh block.
   void Compress(SequenceSlot slot) {
     std::vector<BlockId> destinations;
-    ASSERT_TRUE(manager_.ReserveEviction(slot, 8, 4, 1, &destinations));
+    ASSERT_TRUE(manager_.ReserveEviction(
+        slot, {.cut = 8, .page_total = 4, .num_fresh = 1}, &destinations));
     manager_.CommitEviction(slot, std::vector<int32_t>(4, 4));
     manager_.CheckInvariants();
   }
@@ -66,7 +67,8 @@ TEST_F(BlockManagerForkTest, ForkSharesEveryBlockAndTakesNone) {
 TEST_F(BlockManagerForkTest, CannotForkWhatIsAboutToMove) {
   const SequenceSlot slot = Compute(Prompt(1, 8));
   std::vector<BlockId> destinations;
-  ASSERT_TRUE(manager_.ReserveEviction(slot, 8, 4, 1, &destinations));
+  ASSERT_TRUE(manager_.ReserveEviction(
+      slot, {.cut = 8, .page_total = 4, .num_fresh = 1}, &destinations));
   EXPECT_FALSE(manager_.CanFork(slot));
   EXPECT_DEATH(manager_.Fork(slot), "");
 }
@@ -325,7 +327,8 @@ TEST_F(BlockManagerForkTest, CompressingAForkLeavesTheOther) {
   const std::vector<BlockId> before = Tail(parent);
   std::vector<BlockId> destinations;
   // None of the shared blocks may be written to.
-  EXPECT_FALSE(manager_.ReserveEviction(child, 8, 4, 0, &destinations));
+  EXPECT_FALSE(manager_.ReserveEviction(
+      child, {.cut = 8, .page_total = 4, .num_fresh = 0}, &destinations));
   Compress(child);
   EXPECT_EQ(Tail(parent), before);
   EXPECT_EQ(manager_.sequence(parent).region, nullptr);

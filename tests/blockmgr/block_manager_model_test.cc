@@ -214,6 +214,30 @@ TEST_P(BlockManagerModelTest, AgreesWithNaiveModelOfWindowGroups) {
       });
 }
 
+TEST_P(BlockManagerModelTest, AgreesWithNaiveModelOfRegionsInWindows) {
+  const int32_t page_size = std::get<0>(GetParam());
+  const bool caching = std::get<1>(GetParam());
+  RunModelTest(
+      GetParam(), DriverWindows::kEvictedGroups, kNumOps / 2, true,
+      [&](const DriverTally& tally, Counts* counts) {
+        CountTheUsual(tally, GetParam(), counts);
+        CountSwaps(tally, GetParam(), counts);
+        counts->Add("refused_orders", tally.refused_orders);
+        counts->Add("undone_orders", tally.undone_orders);
+        counts->Add("dropped_entries", tally.dropped_entries, caching);
+        counts->Add("window_regions", tally.naive.window_regions, true, 100);
+        counts->Add("window_regions_again", tally.naive.window_regions_again);
+        counts->Add("fallen_regions", tally.naive.fallen_regions);
+        counts->Add("spared_windows", tally.naive.spared_windows, caching);
+        counts->Add("stuck_swap_outs", tally.stuck_swap_outs);
+        counts->Add("part_forks", tally.part_forks);
+        counts->Add("refused_backs", tally.refused_backs);
+        counts->Add("stuck", tally.naive.stuck);
+        counts->Add("group_copies", tally.group_copies, page_size > 1);
+        counts->Add("published_regions", tally.published_regions, caching);
+      });
+}
+
 TEST_P(BlockManagerModelTest, AgreesWithNaiveModelOfWindowsOnly) {
   RunModelTest(GetParam(), DriverWindows::kAll, kNumOps / 2, false,
                [&](const DriverTally& tally, Counts* counts) {

@@ -76,7 +76,8 @@ TEST_F(BlockManagerRollbackTest, SettledPositionsAndCutsCannotBeRejected) {
   ASSERT_TRUE(Reserve(slot, 5));
   EXPECT_DEATH(manager_.Rollback(slot, 6), "");
   std::vector<BlockId> destinations;
-  ASSERT_TRUE(manager_.ReserveEviction(slot, 8, 4, 1, &destinations));
+  ASSERT_TRUE(manager_.ReserveEviction(
+      slot, {.cut = 8, .page_total = 4, .num_fresh = 1}, &destinations));
   EXPECT_DEATH(manager_.Rollback(slot, 2), "");
   manager_.Rollback(slot, 1);
   manager_.CheckInvariants();
@@ -149,7 +150,8 @@ TEST_F(BlockManagerRollbackTest, CutBackToItsRegionPublishesOverItAgain) {
   const BlockChain chain = Chain(prompt);
   const SequenceSlot slot = Compute({prompt.begin(), prompt.begin() + 12});
   std::vector<BlockId> destinations;
-  ASSERT_TRUE(manager_.ReserveEviction(slot, 8, 4, 1, &destinations));
+  ASSERT_TRUE(manager_.ReserveEviction(
+      slot, {.cut = 8, .page_total = 4, .num_fresh = 1}, &destinations));
   const RegionPublication publication = {
       .name = {.plan = "p", .history = "a", .length = 12},
       .chain = &chain,
@@ -180,7 +182,8 @@ TEST_F(BlockManagerRollbackTest, CutBackBehindItsRegionsPagePublishesNoMore) {
   const BlockChain chain = Chain(prompt);
   const SequenceSlot slot = Compute({prompt.begin(), prompt.begin() + 12});
   std::vector<BlockId> destinations;
-  ASSERT_TRUE(manager_.ReserveEviction(slot, 8, 4, 1, &destinations));
+  ASSERT_TRUE(manager_.ReserveEviction(
+      slot, {.cut = 8, .page_total = 4, .num_fresh = 1}, &destinations));
   const RegionPublication publication = {
       .name = {.plan = "p", .history = "a", .length = 12},
       .chain = &chain,
@@ -240,7 +243,8 @@ TEST_F(BlockManagerRollbackTest, LostBlocksWaitForStepsInFlight) {
 TEST_F(BlockManagerRollbackTest, LostRegionLeavesNothing) {
   const SequenceSlot slot = Compute(Prompt(1, 10));
   std::vector<BlockId> destinations;
-  ASSERT_TRUE(manager_.ReserveEviction(slot, 8, 4, 1, &destinations));
+  ASSERT_TRUE(manager_.ReserveEviction(
+      slot, {.cut = 8, .page_total = 4, .num_fresh = 1}, &destinations));
   manager_.CommitEviction(slot, std::vector<int32_t>(4, 4));
   const SequenceSlot child = manager_.Fork(slot);
   const absl::StatusOr<LossReport> report = manager_.LoseBlocks(destinations);
@@ -255,7 +259,8 @@ TEST_F(BlockManagerRollbackTest, LostRegionLeavesNothing) {
 TEST_F(BlockManagerRollbackTest, LossBehindARegionLeavesTheRegion) {
   const SequenceSlot slot = Compute(Prompt(1, 10));
   std::vector<BlockId> destinations;
-  ASSERT_TRUE(manager_.ReserveEviction(slot, 8, 4, 1, &destinations));
+  ASSERT_TRUE(manager_.ReserveEviction(
+      slot, {.cut = 8, .page_total = 4, .num_fresh = 1}, &destinations));
   manager_.CommitEviction(slot, std::vector<int32_t>(4, 4));
   const std::vector<BlockId> lost = At(slot).tail;
   const absl::StatusOr<LossReport> report = manager_.LoseBlocks(lost);
@@ -268,7 +273,8 @@ TEST_F(BlockManagerRollbackTest, LossBehindARegionLeavesTheRegion) {
 TEST_F(BlockManagerRollbackTest, LossUnderAPendingOrderCountsItsBlocksToo) {
   const SequenceSlot slot = Compute(Prompt(1, 12));
   std::vector<BlockId> destinations;
-  ASSERT_TRUE(manager_.ReserveEviction(slot, 8, 8, 1, &destinations));
+  ASSERT_TRUE(manager_.ReserveEviction(
+      slot, {.cut = 8, .page_total = 8, .num_fresh = 1}, &destinations));
   const std::vector<BlockId> lost = {At(slot).tail[2]};
   const absl::StatusOr<LossReport> report = manager_.LoseBlocks(lost);
   manager_.CheckInvariants();

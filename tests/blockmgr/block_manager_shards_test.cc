@@ -45,8 +45,12 @@ class BlockManagerShardsTest : public ::testing::Test {
                              int32_t num_fresh,
                              const std::vector<int64_t>& by_shard = {}) {
     std::vector<BlockId> destinations;
-    EXPECT_TRUE(manager_.ReserveEviction(slot, 16, page_total, num_fresh,
-                                         &destinations, by_shard));
+    EXPECT_TRUE(manager_.ReserveEviction(slot,
+                                         {.cut = 16,
+                                          .page_total = page_total,
+                                          .num_fresh = num_fresh,
+                                          .shard_page_totals = by_shard},
+                                         &destinations));
     manager_.CheckInvariants();
     return destinations;
   }

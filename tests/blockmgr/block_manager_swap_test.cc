@@ -49,8 +49,9 @@ class BlockManagerSwapTest : public ManagerTest {
     int64_t num_pages = 0;
     for (const int32_t count : counts) num_pages += (count + 3) / 4;
     std::vector<BlockId> destinations;
-    ASSERT_TRUE(manager_.ReserveEviction(slot, cut, num_pages, num_fresh,
-                                         &destinations));
+    ASSERT_TRUE(manager_.ReserveEviction(
+        slot, {.cut = cut, .page_total = num_pages, .num_fresh = num_fresh},
+        &destinations));
     ASSERT_OK(manager_.ValidateCounts(slot, counts));
     manager_.CommitEviction(slot, counts);
     manager_.CheckInvariants();
@@ -313,7 +314,8 @@ using BlockManagerSwapDeathTest = BlockManagerSwapTest;
 TEST_F(BlockManagerSwapDeathTest, WhatIsMovedCannotLeave) {
   const SequenceSlot slot = Compute(Prompt(1, 17));
   std::vector<BlockId> destinations;
-  ASSERT_TRUE(manager_.ReserveEviction(slot, 16, 4, 1, &destinations));
+  ASSERT_TRUE(manager_.ReserveEviction(
+      slot, {.cut = 16, .page_total = 4, .num_fresh = 1}, &destinations));
   EXPECT_DEATH(manager_.SwapOut(slot, &out_), "");
   const SequenceSlot empty = manager_.Open({}, {});
   EXPECT_DEATH(manager_.SwapOut(empty, &out_), "");

@@ -308,7 +308,8 @@ TEST_F(BlockManagerWindowsTest, RegionIsFoundWithTheWindowBeforeItsCut) {
   const std::vector<int32_t> tokens = Prompt(1, 24);
   const SequenceSlot slot = Compute(tokens, 24);
   std::vector<BlockId> destinations;
-  ASSERT_TRUE(manager_->ReserveEviction(slot, 20, 8, 2, &destinations));
+  ASSERT_TRUE(manager_->ReserveEviction(
+      slot, {.cut = 20, .page_total = 8, .num_fresh = 2}, &destinations));
   const BlockChain chain = Chain(tokens);
   const RegionPublication publication{
       .name = {.plan = "p", .history = "h", .length = 24},

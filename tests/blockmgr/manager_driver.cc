@@ -44,7 +44,8 @@ DriverConfig RandomConfig(std::mt19937_64& random, int32_t page_size,
     return page_size + more;
   };
   if (windows == DriverWindows::kAll) config.layout.window = random_window();
-  if (windows != DriverWindows::kGroups) return config;
+  if (windows == DriverWindows::kAll) return config;
+  config.evicts_in_windows = windows == DriverWindows::kEvictedGroups;
   config.layout.group_windows.resize(RandomInt(random, 1, 3));
   for (int32_t& window : config.layout.group_windows) window = random_window();
   // As many pages of tokens find a place.
@@ -103,6 +104,7 @@ void ManagerDriver::Check() {
   if (Chance(0.05)) {
     for (const auto& [slot, sequence] : model_.sequences()) {
       model_.CheckRegion(manager_, slot);
+      CheckWindowRegions(slot);
       const int32_t cut =
           sequence.cut + config_.layout.page_size *
                              Int(0, static_cast<int32_t>(sequence.tail.size()));
@@ -302,6 +304,7 @@ bool ManagerDriver::Reserve() {
     // can be published.
     const double haste = config_.layout.has_windows() ? 0.02 : 0.1;
     if (!Chance(sequence.pending.has_value() ? haste : 0.5)) continue;
+    if (HasWindowOrder(slot)) continue;
     if (IsReady(sequence) && Chance(0.7)) continue;
     const int32_t page_size = config_.layout.page_size;
     const int32_t missing =
@@ -381,6 +384,7 @@ SequenceSlot ManagerDriver::SlotToCompress() {
 
 bool ManagerDriver::OrderEviction() {
   if (model_.sequences().empty()) return false;
+  if (config_.evicts_in_windows && Chance(0.7)) return OrderWindowEviction();
   const SequenceSlot slot = SlotToCompress();
   const NaiveSequence& sequence = model_.at(slot);
   const int32_t page_size = config_.layout.page_size;
@@ -406,42 +410,9 @@ bool ManagerDriver::OrderEviction() {
     order.page_totals[Int(0, config_.layout.num_shards - 1)] = page_total;
     told = order.page_totals;
   }
-  const auto num_destinations =
-      static_cast<int32_t>(CeilDiv<int64_t>(page_total, num_pages));
   const auto num_own =
       static_cast<int32_t>(model_.OwnBlocks(slot, order.cut).size());
-  int32_t num_fresh = Int(0, num_destinations);
-  if (Chance(0.3)) num_fresh = std::max(0, num_destinations - num_own);
-  const bool fits = num_fresh <= manager_.num_available() &&
-                    num_destinations - num_fresh <= num_own;
-
-  const BlockManagerStats before = manager_.stats();
-  const uint64_t hash = manager_.StateHash();
-  std::vector<BlockId> destinations;
-  const bool done = manager_.ReserveEviction(slot, order.cut, page_total,
-                                             num_fresh, &destinations, told);
-  EXPECT_EQ(done, fits);
-  if (!done) {
-    EXPECT_EQ(manager_.StateHash(), hash);
-    EXPECT_TRUE(destinations.empty());
-    ++tally_->refused_orders;
-    return false;
-  }
-  EXPECT_EQ(std::ssize(destinations), num_destinations);
-  const auto own_end = destinations.end() - num_fresh;
-  order.own.assign(destinations.begin(), own_end);
-  order.fresh.assign(own_end, destinations.end());
-  // Own blocks leave the cache before fresh ones are taken.
-  const std::vector<BlockId> fresh = order.fresh;
-  const int32_t dropped = model_.ReserveEviction(slot, std::move(order));
-  model_.at(slot).pending->fresh.clear();
-  const int32_t reclaimed = model_.HandOut(fresh, before.free_blocks);
-  model_.at(slot).pending->fresh = fresh;
-  tally_->dropped_entries += dropped;
-  tally_->reclaimed_blocks += reclaimed;
-  cache_was_touched_ = dropped + reclaimed > 0;
-  step_.orders.push_back({slot, incarnations_.at(slot)});
-  return true;
+  return PlaceOrder(slot, std::move(order), page_total, num_own, told);
 }
 
 void ManagerDriver::AbortRun() {
@@ -449,9 +420,12 @@ void ManagerDriver::AbortRun() {
   const Run run = step_.runs.back();
   if (!IsStale(run.slot, run.incarnation)) {
     const NaiveSequence& sequence = model_.at(run.slot);
-    if (sequence.pending.has_value() &&
-        sequence.pending->cut > sequence.num_reserved - run.num_tokens) {
+    const int32_t num_left = sequence.num_reserved - run.num_tokens;
+    if (sequence.pending.has_value() && sequence.pending->cut > num_left) {
       return;
+    }
+    for (const auto& [group, order] : sequence.window_pending) {
+      if (order.length > num_left) return;
     }
     Undo(run);
   }

@@ -28,12 +28,14 @@ struct DriverConfig {
   bool caching = false;
   int32_t max_steps_in_flight = 0;
   int32_t num_host_blocks = 0;
+  bool evicts_in_windows = false;
 };
 
 // Which layers have a window.
 enum class DriverWindows : uint8_t {
   kNone,
-  kGroups,  // some, in one to three window groups
+  kGroups,         // some, in one to three window groups
+  kEvictedGroups,  // likewise, and evictions concern them, too
   kAll,
 };
 
@@ -50,7 +52,7 @@ struct DriverTally {
   int64_t undone_orders = 0;
   int64_t reclaimed_blocks = 0;
   int64_t matched_blocks = 0;
-  int64_t matched_parts = 0;  // of a block
+  int64_t matched_parts = 0;           // of a block
   int64_t matched_waiting_blocks = 0;  // only the cache's, and fenced
   int64_t in_place_evictions = 0;
   int64_t copying_evictions = 0;
@@ -113,14 +115,15 @@ class ManagerDriver {
     uint64_t incarnation;
     int32_t num_tokens;
   };
-  struct Order {
+  struct Ordered {
     SequenceSlot slot;
     uint64_t incarnation;
+    int32_t group = 0;
   };
   struct Step {
     uint64_t id = 0;
     std::vector<Run> runs;
-    std::vector<Order> orders;
+    std::vector<Ordered> orders;
   };
 
   int32_t Int(int32_t low, int32_t high);
@@ -144,12 +147,23 @@ class ManagerDriver {
   SequenceSlot SlotToCompress();
   // Orders an eviction of some sequence; true if it was done.
   bool OrderEviction();
+  // In a group of layers with a window.
+  bool OrderWindowEviction();
+  // Asks for destinations, `num_own` of which there are, and tells the model.
+  bool PlaceOrder(SequenceSlot slot, NaiveSequence::Order order,
+                  int64_t page_total, int32_t num_own,
+                  std::span<const int64_t> told);
   void Fork();
   // What Reserve has to say about shared blocks.
   void CheckCopies(const std::vector<TokenDemand>& demands,
                    const std::vector<TokenDemand>& leavers,
                    const std::vector<CopyOnWrite>& copies);
   void AbortRun();
+  // Whether the step being planned evicts from one of its windows: what that
+  // covers follows from what is reserved then.
+  bool HasWindowOrder(SequenceSlot slot) const;
+  // The regions, and what an eviction would cover.
+  void CheckWindowRegions(SequenceSlot slot);
   void Undo(const Run& run);
   void UndoReserve();
   void UndoOrder();
@@ -172,9 +186,13 @@ class ManagerDriver {
   void LoseBlocks();
   // Other tokens will follow those that the sequence still holds.
   void Forget(SequenceSlot slot);
-  void Conclude(const Order& order);
+  void Conclude(const Ordered& order);
+  void ConcludeInWindow(const Ordered& order);
   // A legal answer to the pending order of `slot`.
   std::vector<int32_t> RandomCounts(SequenceSlot slot);
+  // For an order of which each head has so many entries.
+  std::vector<int32_t> RandomCounts(const NaiveSequence::Order& order,
+                                    std::span<const int32_t> held);
   int32_t ShardOf(int32_t head_index) const;
   // Makes a shard keep all that it holds; whether that is more than its total.
   bool ExceedTotal(SequenceSlot slot, int32_t shard,
@@ -208,8 +226,8 @@ class ManagerDriver {
   // Scope and tokens of the regions that were published.
   std::vector<std::pair<int32_t, std::vector<int32_t>>> compressed_;
   std::set<SequenceSlot> returning_;  // with the step being planned
-  std::set<RegionId> findable_;  // in the cache, as far as it told
-  Step step_;                    // being planned
+  std::set<RegionId> findable_;       // in the cache, as far as it told
+  Step step_;                         // being planned
   std::deque<Step> in_flight_;
   bool cache_was_touched_ = false;  // by the last Reserve or OrderEviction
 };

@@ -38,6 +38,7 @@ void ManagerDriver::Fork() {
   }
   EXPECT_EQ(manager_.num_available(), available);
   model_.CheckRegion(manager_, child);
+  CheckWindowRegions(child);
   incarnations_[child] = next_incarnation_++;
   ++tally_->forks;
 }
@@ -83,6 +84,9 @@ void ManagerDriver::RollbackSome(SequenceSlot slot) {
   if (sequence.pending.has_value()) {
     first = std::max(first, sequence.pending->cut);
   }
+  for (const auto& [group, order] : sequence.window_pending) {
+    first = std::max(first, order.length);
+  }
   if (first > sequence.num_reserved) return;
   Rollback(slot, Int(0, sequence.num_reserved - first), {});
 }
@@ -110,7 +114,7 @@ void ManagerDriver::Rollback(SequenceSlot slot, int32_t num_tokens,
 
 void ManagerDriver::CutBack(SequenceSlot slot) {
   const NaiveSequence& sequence = model_.at(slot);
-  if (sequence.pending.has_value()) return;
+  if (model_.HasPending(slot)) return;
   int32_t num_tokens = 0;
   if (Chance(0.8) && sequence.num_settled >= sequence.cut) {
     num_tokens = RandomBack(slot, sequence.cut);

@@ -37,13 +37,17 @@ void ManagerDriver::Acknowledge() {
   in_flight_.pop_front();
   manager_.Acknowledge(StepId{step.id});
   model_.Acknowledge(step.id);
+  // What one of these releases may be wished for by the next.
+  model_.Line();
   for (size_t i = 0; i < step.runs.size(); ++i) {
-    if (!IsStale(step.runs[i].slot, step.runs[i].incarnation)) {
-      Settle(&step, i);
-    }
+    if (IsStale(step.runs[i].slot, step.runs[i].incarnation)) continue;
+    Settle(&step, i);
+    model_.Line();
   }
-  for (const Order& order : step.orders) {
-    if (!IsStale(order.slot, order.incarnation)) Conclude(order);
+  for (const Ordered& order : step.orders) {
+    if (IsStale(order.slot, order.incarnation)) continue;
+    order.group == 0 ? Conclude(order) : ConcludeInWindow(order);
+    model_.Line();
   }
 }
 
@@ -57,6 +61,7 @@ void ManagerDriver::Settle(Step* step, size_t i) {
       sequence.pending->cut > sequence.num_settled + num_accepted) {
     num_accepted = run.num_tokens;
   }
+  if (!sequence.window_pending.empty()) num_accepted = run.num_tokens;
   EXPECT_EQ(manager_.WillPublish(run.slot, num_accepted),
             model_.WillPublish(run.slot, num_accepted));
   if (manager_.WillPublish(run.slot, num_accepted)) {
@@ -74,9 +79,9 @@ void ManagerDriver::Settle(Step* step, size_t i) {
 void ManagerDriver::UndoOrder() {
   const uint64_t hash = manager_.StateHash();
   if (!OrderEviction()) return;
-  const SequenceSlot slot = step_.orders.back().slot;
-  manager_.AbortEviction(slot);
-  model_.AbortEviction(slot);
+  const Ordered order = step_.orders.back();
+  manager_.AbortEviction(order.slot, order.group);
+  model_.AbortEviction(order.slot, order.group);
   step_.orders.pop_back();
   // With steps in flight the fresh blocks are fenced, as if they had seen them.
   if (cache_was_touched_ || model_.has_steps_in_flight()) return;
@@ -99,20 +104,28 @@ int32_t ManagerDriver::ShardOf(int32_t head_index) const {
 
 std::vector<int32_t> ManagerDriver::RandomCounts(SequenceSlot slot) {
   const NaiveSequence& sequence = model_.at(slot);
+  std::vector<int32_t> held;
+  for (int32_t i = 0; i < config_.layout.pages_per_block(); ++i) {
+    held.push_back(sequence.pending->cut - sequence.cut +
+                   (sequence.kept.empty() ? 0 : sequence.kept[i]));
+  }
+  return RandomCounts(*sequence.pending, held);
+}
+
+std::vector<int32_t> ManagerDriver::RandomCounts(
+    const NaiveSequence::Order& order, std::span<const int32_t> held) {
   const int32_t num_heads = config_.layout.pages_per_block();
   const int32_t page_size = config_.layout.page_size;
-  std::vector<int64_t> pages_left = sequence.pending->page_totals;
+  std::vector<int64_t> pages_left = order.page_totals;
   std::vector<int32_t> counts(num_heads, 0);
-  std::vector<int32_t> order(num_heads);
-  for (int32_t i = 0; i < num_heads; ++i) order[i] = i;
-  std::ranges::shuffle(order, random_);
+  std::vector<int32_t> heads(num_heads);
+  for (int32_t i = 0; i < num_heads; ++i) heads[i] = i;
+  std::ranges::shuffle(heads, random_);
   const bool greedy = Chance(0.5);
-  for (const int32_t i : order) {
-    const int32_t held = sequence.pending->cut - sequence.cut +
-                         (sequence.kept.empty() ? 0 : sequence.kept[i]);
+  for (const int32_t i : heads) {
     int64_t& left = pages_left[ShardOf(i)];
     const auto most =
-        static_cast<int32_t>(std::min<int64_t>(held, left * page_size));
+        static_cast<int32_t>(std::min<int64_t>(held[i], left * page_size));
     counts[i] = greedy && Chance(0.7) ? most : Int(0, most);
     left -= CeilDiv(counts[i], page_size);
   }
@@ -155,7 +168,7 @@ bool ManagerDriver::ExceedTotal(SequenceSlot slot, int32_t shard,
   return num_pages > sequence.pending->page_totals[shard];
 }
 
-void ManagerDriver::Conclude(const Order& order) {
+void ManagerDriver::Conclude(const Ordered& order) {
   const SequenceSlot slot = order.slot;
   const NaiveSequence::Order& pending = *model_.at(slot).pending;
   const bool has_own = !pending.own.empty();

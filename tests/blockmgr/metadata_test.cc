@@ -89,8 +89,11 @@ class MetadataTest : public ::testing::Test {
   void Evict(SequenceSlot slot, int32_t cut, int32_t pages, bool in_place,
              const RegionPublication* publication = nullptr) {
     std::vector<BlockId> destinations;
-    EXPECT_TRUE(manager_->ReserveEviction(slot, cut, int64_t{pages} * 256,
-                                          in_place ? 0 : pages, &destinations));
+    EXPECT_TRUE(manager_->ReserveEviction(slot,
+                                          {.cut = cut,
+                                           .page_total = int64_t{pages} * 256,
+                                           .num_fresh = in_place ? 0 : pages},
+                                          &destinations));
     const std::vector<int32_t> counts(256, pages * kPageSize);
     const EvictionReceipt receipt =
         manager_->CommitEviction(slot, counts, publication);

@@ -22,9 +22,8 @@ std::vector<int32_t> NaiveModel::Holders() const {
   std::vector<int32_t> holders(layout_.num_blocks, 0);
   for (const auto& [slot, sequence] : sequences_) {
     for (const BlockId block : Held(sequence)) ++holders[Index(block)];
-    if (!sequence.pending.has_value()) continue;
-    for (const BlockId block : sequence.pending->fresh) {
-      ++holders[Index(block)];
+    for (const NaiveSequence::Order& order : Orders(sequence)) {
+      for (const BlockId block : order.fresh) ++holders[Index(block)];
     }
   }
   for (const CopyOnWrite& copy : copies_) {
@@ -334,7 +333,9 @@ void NaiveModel::Released(BlockId block) {
 }
 
 void NaiveModel::Close(SequenceSlot slot) {
-  if (at(slot).pending.has_value()) AbortEviction(slot);
+  for (const NaiveSequence::Order& order : Orders(at(slot))) {
+    AbortEviction(slot, order.group);
+  }
   Return(slot);
   std::erase_if(writers_, [slot = slot](const auto& writer) {
     return writer.second == slot;
@@ -343,6 +344,9 @@ void NaiveModel::Close(SequenceSlot slot) {
   sequences_.erase(slot);
   Pop(&sequence, 0, true);
   for (const BlockId block : sequence.region_blocks) Released(block);
+  for (const NaiveRegion& region : sequence.window_regions) {
+    for (const BlockId block : region.blocks) Released(block);
+  }
 }
 
 void NaiveModel::Uncache(BlockId block) {

@@ -21,6 +21,15 @@
 
 namespace blockmgr {
 
+// What an eviction has made.
+struct NaiveRegion {
+  int32_t cut = 0;
+  int32_t length = 0;  // tokens computed when it was made
+  std::vector<BlockId> blocks;
+  std::vector<int32_t> kept;  // by (layer, head); empty: there is none
+  NaivePages pages;
+};
+
 struct NaiveSequence {
   std::vector<int32_t> tokens;  // from position 0
   int32_t scope = 0;            // sequences of other scopes share nothing
@@ -30,6 +39,7 @@ struct NaiveSequence {
   std::vector<BlockId> tail;  // null: fell out of the window
   // Of each window group, by page.
   std::vector<std::map<int32_t, BlockId>> windows;
+  std::vector<NaiveRegion> window_regions;
   int32_t cut = 0;
   int32_t length = 0;  // tokens computed when the region was made
   int32_t num_reserved = 0;
@@ -40,12 +50,16 @@ struct NaiveSequence {
   NaivePages pages;
 
   struct Order {
+    int32_t group = 0;
     int32_t cut = 0;
+    int32_t length = 0;                     // tokens reserved then
     std::vector<int64_t> page_totals = {};  // by shard
     std::vector<BlockId> own;
     std::vector<BlockId> fresh;
   };
   std::optional<Order> pending;
+  std::map<int32_t, Order> window_pending = {};  // by group
+  bool was_evicted_in_windows = false;
   // What a region was published as; empty for one that was not.
   std::string context;
 
@@ -89,6 +103,10 @@ struct NaiveTally {
   int64_t regions_with_windows = 0;  // matched, with pages before the cut
   int64_t replaced_regions = 0;      // equal ones that lacked a window
   int64_t stuck = 0;                 // emptied by loss: it could not go back
+  int64_t window_regions = 0;        // made
+  int64_t window_regions_again = 0;  // in place of one before
+  int64_t fallen_regions = 0;        // out of windows
+  int64_t spared_windows = 0;        // not published: about to be overwritten
 };
 
 class NaiveModel {
@@ -157,8 +175,25 @@ class NaiveModel {
   void Commit(SequenceSlot slot, int32_t num_tokens);
   void Close(SequenceSlot slot);
 
+  // Whether an order of it is on its way, in any group.
+  bool HasPending(SequenceSlot slot) const {
+    return at(slot).pending.has_value() || !at(slot).window_pending.empty();
+  }
   // Blocks of [0, cut) that are taken already and held by this sequence alone.
   std::vector<BlockId> OwnBlocks(SequenceSlot slot, int32_t cut) const;
+  // What an eviction of [0, cut) covers in a window group when `length` tokens
+  // are computed, of what the next one attends to: pages of its table, and its
+  // region if the second is true.
+  std::pair<std::vector<BlockId>, bool> CoveredInWindow(SequenceSlot slot,
+                                                        int32_t group,
+                                                        int32_t cut,
+                                                        int32_t length) const;
+  // Those that are taken already and held by this sequence alone.
+  std::vector<BlockId> OwnInWindow(SequenceSlot slot, int32_t group,
+                                   int32_t cut, int32_t length) const;
+  EvictionReceipt CommitWindowEviction(SequenceSlot slot, int32_t group,
+                                       const std::vector<int32_t>& counts);
+  void CheckWindowRegions(const BlockManager& manager, SequenceSlot slot) const;
   int32_t NumOwnBlocks(SequenceSlot slot, int32_t cut) const;
   int32_t NumReleasable(SequenceSlot slot) const;
   // Takes over the order, whose fresh blocks HandOut has seen. Returns how many
@@ -167,7 +202,7 @@ class NaiveModel {
   EvictionReceipt CommitEviction(SequenceSlot slot,
                                  const std::vector<int32_t>& counts,
                                  const RegionName* name);
-  void AbortEviction(SequenceSlot slot);
+  void AbortEviction(SequenceSlot slot, int32_t group = 0);
 
   // Host blocks that swapping the sequence out takes; none: it cannot be, as a
   // window lacks a page.
@@ -252,6 +287,27 @@ class NaiveModel {
   // The region a sequence can start with, 0 without any.
   uint64_t MatchRegion(int32_t scope, const std::vector<int32_t>& tokens,
                        const RegionQuery& query, int32_t max_length) const;
+  // On their way, of all groups.
+  static std::vector<NaiveSequence::Order> Orders(
+      const NaiveSequence& sequence) {
+    std::vector<NaiveSequence::Order> orders;
+    if (sequence.pending.has_value()) orders.push_back(*sequence.pending);
+    for (const auto& [group, order] : sequence.window_pending) {
+      orders.push_back(order);
+    }
+    return orders;
+  }
+  // Puts a region on the order's blocks in place of those and of the region
+  // before.
+  EvictionReceipt Rebuild(const NaiveSequence::Order& order,
+                          const std::vector<BlockId>& tail,
+                          const std::vector<int32_t>& counts,
+                          NaiveRegion* region);
+  // Nothing computed from now on is anybody else's.
+  void BreakChain(NaiveSequence* sequence);
+  // Whether some of a window group's region is in the window.
+  bool IsRegionInWindow(const NaiveRegion& region, int32_t group,
+                        int32_t num_tokens) const;
   // Publishes what an eviction made, or ends the sequence's chain.
   void PublishOrBreak(SequenceSlot slot, const RegionName* name,
                       EvictionReceipt* receipt);

@@ -50,9 +50,8 @@ int32_t NaiveModel::NumReleasable(SequenceSlot slot) const {
   const std::vector<int32_t> holders = Holders();
   const NaiveSequence& sequence = at(slot);
   std::vector<BlockId> held = Held(sequence);
-  if (sequence.pending.has_value()) {
-    held.insert(held.end(), sequence.pending->fresh.begin(),
-                sequence.pending->fresh.end());
+  for (const NaiveSequence::Order& order : Orders(sequence)) {
+    held.insert(held.end(), order.fresh.begin(), order.fresh.end());
   }
   for (const CopyOnWrite& copy : copies_) {
     if (copy.slot == slot) held.push_back(copy.blocks.source);
@@ -63,13 +62,16 @@ int32_t NaiveModel::NumReleasable(SequenceSlot slot) const {
 
 int32_t NaiveModel::ReserveEviction(SequenceSlot slot,
                                     NaiveSequence::Order order) {
-  const std::vector<BlockId> candidates = OwnBlocks(slot, order.cut);
+  const std::vector<BlockId> candidates =
+      order.group == 0
+          ? OwnBlocks(slot, order.cut)
+          : OwnInWindow(slot, order.group, order.cut, order.length);
   int32_t num_uncached = 0;
   for (const BlockId block : candidates) {
     num_uncached += IsCached(block) ? 0 : 1;
   }
   // A region and its tail go last.
-  const uint64_t region = at(slot).region_blocks.empty()
+  const uint64_t region = order.group > 0 || at(slot).region_blocks.empty()
                               ? 0
                               : RegionWith(at(slot).region_blocks[0]);
   const auto is_region = [&](BlockId block) {
@@ -107,31 +109,37 @@ int32_t NaiveModel::ReserveEviction(SequenceSlot slot,
             std::max<int32_t>(
                 0, static_cast<int32_t>(order.own.size()) - num_uncached))
       << "a cached block is taken only when there is no other";
-  EXPECT_FALSE(at(slot).pending.has_value());
-  at(slot).pending = std::move(order);
+  if (order.group == 0) {
+    EXPECT_FALSE(at(slot).pending.has_value());
+    at(slot).pending = std::move(order);
+  } else {
+    const int32_t group = order.group;
+    EXPECT_TRUE(
+        at(slot).window_pending.emplace(group, std::move(order)).second);
+  }
   return num_dropped;
 }
 
-void NaiveModel::AbortEviction(SequenceSlot slot) {
-  const NaiveSequence::Order order = *std::move(at(slot).pending);
-  at(slot).pending.reset();
+void NaiveModel::AbortEviction(SequenceSlot slot, int32_t group) {
+  NaiveSequence::Order order;
+  if (group == 0) {
+    order = *std::move(at(slot).pending);
+    at(slot).pending.reset();
+  } else {
+    order = std::move(at(slot).window_pending.at(group));
+    at(slot).window_pending.erase(group);
+  }
   for (const BlockId block : order.fresh) Released(block);
 }
 
-EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
-                                           const std::vector<int32_t>& counts,
-                                           const RegionName* name) {
-  NaiveSequence& sequence = at(slot);
-  const NaiveSequence::Order order = *std::move(sequence.pending);
-  sequence.pending.reset();
-  const std::vector<BlockId> before = Below(sequence, order.cut);
-  const int32_t num_tail = (order.cut - sequence.cut) / layout_.page_size;
-  const int32_t cut_before = sequence.cut;
-  const uint64_t region_before = sequence.region_blocks.empty()
-                                     ? 0
-                                     : RegionWith(sequence.region_blocks[0]);
-
-  std::vector<BlockId> involved = before;
+EvictionReceipt NaiveModel::Rebuild(const NaiveSequence::Order& order,
+                                    const std::vector<BlockId>& tail,
+                                    const std::vector<int32_t>& counts,
+                                    NaiveRegion* region) {
+  std::vector<BlockId> involved = region->blocks;
+  involved.insert(involved.end(), tail.begin(), tail.end());
+  EvictionReceipt receipt;
+  receipt.freed_blocks = static_cast<int32_t>(involved.size());
   involved.insert(involved.end(), order.fresh.begin(), order.fresh.end());
   std::vector<BlockId> destination_blocks = order.own;
   destination_blocks.insert(destination_blocks.end(), order.fresh.begin(),
@@ -141,46 +149,71 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
                          [](BlockId block) { return Index(block); });
   NaivePages lists;
   std::map<NaiveHead, int32_t> wanted;
-  EvictionReceipt receipt;
   for (int32_t i = 0; i < layout_.pages_per_block(); ++i) {
     const NaiveHead head{i / layout_.num_heads, i % layout_.num_heads};
-    if (!sequence.kept.empty()) lists[head] = sequence.pages.at(head);
-    for (int32_t j = 0; j < num_tail; ++j) {
-      lists[head].push_back({head.first, Index(sequence.tail[j]), head.second});
+    if (!region->kept.empty()) lists[head] = region->pages.at(head);
+    for (const BlockId block : tail) {
+      lists[head].push_back({head.first, Index(block), head.second});
     }
     wanted[head] = CeilDiv(counts[i], layout_.page_size);
-    const int32_t held = num_tail * layout_.page_size +
-                         (sequence.kept.empty() ? 0 : sequence.kept[i]);
+    const int32_t held = static_cast<int32_t>(tail.size()) * layout_.page_size +
+                         (region->kept.empty() ? 0 : region->kept[i]);
     receipt.evicted_entries += held - counts[i];
   }
-  sequence.pages =
+  region->pages =
       NaiveLayout({layout_.num_layers, layout_.num_heads, layout_.num_shards},
                   destinations, lists, wanted);
 
   std::set<int32_t> used;
-  for (const auto& [head, pages] : sequence.pages) {
+  for (const auto& [head, pages] : region->pages) {
     for (const NaivePage& page : pages) used.insert(page[1]);
   }
-  sequence.region_blocks.clear();
+  region->blocks.clear();
   for (const BlockId block : destination_blocks) {
-    if (used.contains(Index(block))) sequence.region_blocks.push_back(block);
+    if (used.contains(Index(block))) region->blocks.push_back(block);
     written_.erase(block);
     for (int32_t i = 0; i < layout_.page_size; ++i) rows_.erase({block, i});
   }
-  sequence.lineage = next_lineage_++;
-  receipt.freed_blocks = static_cast<int32_t>(before.size()) -
-                         static_cast<int32_t>(sequence.region_blocks.size());
-  sequence.tail.erase(sequence.tail.begin(), sequence.tail.begin() + num_tail);
-  sequence.cut = order.cut;
-  sequence.kept = counts;
+  receipt.freed_blocks -= static_cast<int32_t>(region->blocks.size());
+  region->cut = order.cut;
+  region->length = order.length;
+  region->kept = counts;
   // The end of the table first.
   for (auto block = involved.rbegin(); block != involved.rend(); ++block) {
     if (!used.contains(Index(*block))) Released(*block);
   }
+  return receipt;
+}
+
+EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
+                                           const std::vector<int32_t>& counts,
+                                           const RegionName* name) {
+  NaiveSequence& sequence = at(slot);
+  const NaiveSequence::Order order = *std::move(sequence.pending);
+  sequence.pending.reset();
+  const int32_t num_tail = (order.cut - sequence.cut) / layout_.page_size;
+  const std::vector<BlockId> tail(sequence.tail.begin(),
+                                  sequence.tail.begin() + num_tail);
+  const int32_t cut_before = sequence.cut;
+  const uint64_t region_before = sequence.region_blocks.empty()
+                                     ? 0
+                                     : RegionWith(sequence.region_blocks[0]);
+  NaiveRegion region{.cut = sequence.cut,
+                     .length = sequence.length,
+                     .blocks = sequence.region_blocks,
+                     .kept = sequence.kept,
+                     .pages = sequence.pages};
+  EvictionReceipt receipt = Rebuild(order, tail, counts, &region);
+  sequence.region_blocks = region.blocks;
+  sequence.pages = region.pages;
+  sequence.lineage = next_lineage_++;
+  sequence.tail.erase(sequence.tail.begin(), sequence.tail.begin() + num_tail);
+  sequence.cut = order.cut;
+  sequence.kept = counts;
   PublishOrBreak(slot, name, &receipt);
   for (int32_t i = num_tail; receipt.cached && i-- > 0;) {
     if (cut_before + i * layout_.page_size >= sequence.num_found) {
-      Supersede(before[before.size() - static_cast<size_t>(num_tail - i)]);
+      Supersede(tail[static_cast<size_t>(i)]);
     }
   }
   if (receipt.cached && sequence.num_found <= cut_before) {
@@ -194,11 +227,16 @@ void NaiveModel::PublishOrBreak(SequenceSlot slot, const RegionName* name,
   NaiveSequence& sequence = at(slot);
   sequence.length = sequence.num_settled;
   receipt->published = caching_ && name != nullptr &&
+                       !sequence.was_evicted_in_windows &&
+                       sequence.window_pending.empty() &&
                        PublishRegion(&sequence, *name, &receipt->cached);
-  if (receipt->published) return;
-  sequence.chain = 0;
+  if (!receipt->published) BreakChain(&sequence);
+}
+
+void NaiveModel::BreakChain(NaiveSequence* sequence) {
+  sequence->chain = 0;
   // Nobody else's, unless a region stands for it again.
-  sequence.context = "private " + std::to_string(next_entry_++);
+  sequence->context = "private " + std::to_string(next_entry_++);
 }
 
 bool NaiveModel::PublishRegion(NaiveSequence* sequence, const RegionName& name,

@@ -27,7 +27,7 @@ std::vector<BlockId> NaiveModel::PartBlocks(
 
 bool NaiveModel::CanFork(SequenceSlot slot) const {
   // What has come back is published with its next tokens.
-  return !at(slot).pending.has_value() && !WillPublish(slot, 0) &&
+  return !HasPending(slot) && !WillPublish(slot, 0) &&
          std::ranges::none_of(copies_, [slot](const CopyOnWrite& copy) {
            return copy.slot == slot;
          });
@@ -181,6 +181,9 @@ void NaiveModel::CheckRows(SequenceSlot slot) const {
     const int32_t window = WindowOf(group);
     int32_t i = group == 0 ? sequence.cut : 0;
     if (window > 0) i = std::max(i, sequence.num_settled - window + 1);
+    if (group > 0) {
+      i = std::max(i, sequence.window_regions.at(group - 1).cut);
+    }
     for (; i < std::ssize(values); ++i) {
       const BlockId block = BlockAt(sequence, group, i / layout_.page_size);
       const auto row = rows_.find({block, i % layout_.page_size});

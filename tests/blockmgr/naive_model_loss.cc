@@ -23,7 +23,9 @@ void NaiveModel::CutBack(SequenceSlot slot, int32_t num_tokens) {
     values.resize(num_tokens);
   }
   const std::vector<BlockId> region_blocks = sequence.region_blocks;
-  if (num_tokens == 0 && !sequence.kept.empty()) {
+  const bool was_evicted =
+      !sequence.kept.empty() || sequence.was_evicted_in_windows;
+  if (num_tokens == 0 && was_evicted) {
     sequence.region_blocks.clear();
     for (const BlockId block : region_blocks) Released(block);
     sequence.kept.clear();
@@ -32,6 +34,11 @@ void NaiveModel::CutBack(SequenceSlot slot, int32_t num_tokens) {
     sequence.lineage = 0;
     sequence.length = 0;
     sequence.cut = 0;
+    sequence.was_evicted_in_windows = false;
+    for (NaiveRegion& region : sequence.window_regions) {
+      for (const BlockId block : region.blocks) Released(block);
+      region = NaiveRegion();
+    }
   }
   StopWriting(slot);
 
@@ -103,9 +110,8 @@ std::map<SequenceSlot, int32_t> NaiveModel::LoseBlocks(
     for (const CopyOnWrite& copy : copies_) {
       if (copy.slot == slot) held.push_back(copy.blocks.source);
     }
-    if (sequence.pending.has_value()) {
-      held.insert(held.end(), sequence.pending->fresh.begin(),
-                  sequence.pending->fresh.end());
+    for (const NaiveSequence::Order& order : Orders(sequence)) {
+      held.insert(held.end(), order.fresh.begin(), order.fresh.end());
     }
     bool has_lost = false;
     for (const BlockId block : held) has_lost |= lost.contains(block);
@@ -121,10 +127,9 @@ std::map<SequenceSlot, int32_t> NaiveModel::LoseBlocks(
         unsound.insert(copy.blocks.source);
       }
     }
-    if (sequence.pending.has_value()) {
-      unsound.insert(sequence.pending->own.begin(),
-                     sequence.pending->own.end());
-      AbortEviction(slot);
+    for (const NaiveSequence::Order& order : Orders(sequence)) {
+      unsound.insert(order.own.begin(), order.own.end());
+      AbortEviction(slot, order.group);
     }
     Return(slot);
     int32_t num_tokens = 0;
@@ -142,6 +147,11 @@ std::map<SequenceSlot, int32_t> NaiveModel::LoseBlocks(
     if (num_tokens < sequence.cut) num_tokens = 0;
     for (const BlockId block : sequence.region_blocks) {
       if (unsound.contains(block)) num_tokens = 0;
+    }
+    for (const NaiveRegion& region : sequence.window_regions) {
+      for (const BlockId block : region.blocks) {
+        if (unsound.contains(block)) num_tokens = 0;
+      }
     }
     if (!CanGoBack(slot, num_tokens)) {
       num_tokens = 0;

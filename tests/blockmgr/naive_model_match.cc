@@ -169,6 +169,7 @@ void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
     cached_.at(block).superseded = false;
   };
   sequence.windows.resize(layout_.group_windows.size());
+  sequence.window_regions.resize(layout_.group_windows.size());
   auto next = match.window_blocks.begin();
   for (int32_t group = 1; group < num_groups(); ++group) {
     if (match.swap != kNoSwap) break;  // these come back

@@ -30,6 +30,7 @@ std::vector<std::pair<int32_t, int32_t>> NaiveModel::PagesInWindows(
 
 std::optional<int32_t> NaiveModel::HostBlocksNeeded(SequenceSlot slot) const {
   const NaiveSequence& sequence = at(slot);
+  if (sequence.was_evicted_in_windows) return std::nullopt;
   auto count = static_cast<int32_t>(sequence.region_blocks.size());
   for (const auto& [group, page] :
        PagesInWindows(sequence, sequence.num_settled)) {

@@ -51,6 +51,9 @@ std::vector<BlockId> NaiveModel::Held(const NaiveSequence& sequence) const {
   for (const std::map<int32_t, BlockId>& window : sequence.windows) {
     for (const auto& [page, block] : window) held.push_back(block);
   }
+  for (const NaiveRegion& region : sequence.window_regions) {
+    held.insert(held.end(), region.blocks.begin(), region.blocks.end());
+  }
   return held;
 }
 
@@ -68,17 +71,39 @@ void NaiveModel::CheckWindows(const BlockManager& manager, SequenceSlot slot,
   int32_t num_own_staying = 0;
   for (int32_t group = 0; group < num_groups(); ++group) {
     std::vector<BlockId> table;
+    // What an order covers is its to give back.
+    const auto pending = sequence.window_pending.find(group);
+    const bool has_order = pending != sequence.window_pending.end();
+    const int32_t cut = has_order ? pending->second.cut : 0;
+    const int32_t num_falls =
+        has_order ? pending->second.length : sequence.num_reserved;
+    const auto count = [&](BlockId block, bool falls, bool stays) {
+      const bool is_own = holders[Index(block)] == 1;
+      num_falling += falls ? 1 : 0;
+      num_own_falling += falls && is_own ? 1 : 0;
+      num_own_staying += stays && is_own ? 1 : 0;
+    };
     for (int32_t i = 0; i < num_pages; ++i) {
       table.push_back(BlockAt(sequence, group, i));
       if (!IsInWindow(group, i, sequence.num_settled)) {
         EXPECT_EQ(table.back(), kNullBlock);
       }
       if (table.back() == kNullBlock || WindowOf(group) == 0) continue;
-      const bool falls = !IsInWindow(group, i, sequence.num_reserved);
-      const bool is_own = holders[Index(table.back())] == 1;
-      num_falling += falls ? 1 : 0;
-      num_own_falling += falls && is_own ? 1 : 0;
-      num_own_staying += !falls && is_own ? 1 : 0;
+      const bool replaced = i * layout_.page_size < cut;
+      count(table.back(), !IsInWindow(group, i, num_falls),
+            !replaced && IsInWindow(group, i, sequence.num_reserved));
+    }
+    if (has_order) {
+      num_own_staying += static_cast<int32_t>(pending->second.own.size() +
+                                              pending->second.fresh.size());
+    }
+    if (group > 0) {
+      const NaiveRegion& region = sequence.window_regions.at(group - 1);
+      const bool falls = !IsRegionInWindow(region, group, num_falls);
+      const bool stays = IsRegionInWindow(region, group, sequence.num_reserved);
+      for (const BlockId block : region.blocks) {
+        count(block, falls, stays && !has_order);
+      }
     }
     if (group > 0) {
       EXPECT_EQ(manager.window_tail(slot, group), table);
@@ -95,6 +120,11 @@ bool NaiveModel::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {
   for (int32_t group = 0; group < num_groups(); ++group) {
     const int32_t window = WindowOf(group);
     if (window == 0) continue;
+    if (group > 0 && !sequence.window_regions.at(group - 1).kept.empty()) {
+      // What a query before that attends to is not all there.
+      if (num_tokens < sequence.window_regions[group - 1].length) return false;
+      continue;
+    }
     for (int32_t i = std::max(0, num_tokens - window + 1); i <= num_tokens;
          ++i) {
       const int32_t page = i / layout_.page_size;
@@ -110,6 +140,9 @@ bool NaiveModel::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {
 int32_t NaiveModel::NumFullBlocks(SequenceSlot slot, int32_t num_tokens) const {
   const NaiveSequence& sequence = at(slot);
   auto num_blocks = static_cast<int32_t>(sequence.region_blocks.size());
+  for (const NaiveRegion& region : sequence.window_regions) {
+    num_blocks += static_cast<int32_t>(region.blocks.size());
+  }
   for (int32_t group = 0; group < num_groups(); ++group) {
     for (int32_t i = 0; (i + 1) * layout_.page_size <= num_tokens; ++i) {
       num_blocks += BlockAt(sequence, group, i) != kNullBlock ? 1 : 0;
@@ -169,6 +202,15 @@ void NaiveModel::LeaveWindows(NaiveSequence* sequence) {
         sequence->windows[group - 1].erase(i);
       }
     }
+    if (group == 0) continue;
+    NaiveRegion& region = sequence->window_regions.at(group - 1);
+    if (region.kept.empty() ||
+        IsRegionInWindow(region, group, sequence->num_settled)) {
+      continue;
+    }
+    for (const BlockId block : region.blocks) Released(block);
+    region = NaiveRegion();
+    ++tally_->fallen_regions;
   }
 }
 
@@ -189,6 +231,12 @@ void NaiveModel::PublishWindows(const NaiveSequence& sequence, int32_t page,
   for (int32_t group = 1; group < num_groups(); ++group) {
     const BlockId block = BlockAt(sequence, group, page);
     if (block == kNullBlock || cached_.contains(block)) continue;
+    const auto pending = sequence.window_pending.find(group);
+    if (pending != sequence.window_pending.end() &&
+        std::ranges::count(pending->second.own, block) > 0) {
+      ++tally_->spared_windows;
+      continue;
+    }
     const auto one = std::ranges::find_if(cached_, [&](const auto& other) {
       return other.second.group == group && other.second.of == of;
     });

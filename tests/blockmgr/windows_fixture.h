@@ -79,7 +79,8 @@ class WindowsTest : public ::testing::Test {
   EvictionReceipt Compress(SequenceSlot slot, int32_t cut,
                            const std::vector<int32_t>& tokens) {
     std::vector<BlockId> destinations;
-    EXPECT_TRUE(manager_->ReserveEviction(slot, cut, 8, 2, &destinations));
+    EXPECT_TRUE(manager_->ReserveEviction(
+        slot, {.cut = cut, .page_total = 8, .num_fresh = 2}, &destinations));
     const BlockChain chain = Chain(tokens);
     const RegionPublication publication{
         .name = {.plan = "p", .history = "h", .length = cut + 4},

@@ -158,8 +158,9 @@ void Taker::Order(SequenceSlot slot, int32_t cut, int32_t num_blocks,
       int64_t{num_blocks} * manager_.layout().shard_pages_per_block();
   Take(
       [&] {
-        return manager_.ReserveEviction(slot, cut, num_pages, num_fresh,
-                                        &destinations);
+        return manager_.ReserveEviction(
+            slot, {.cut = cut, .page_total = num_pages, .num_fresh = num_fresh},
+            &destinations);
       },
       [&] { return destinations.empty(); });
   takings_.back().kind =
@@ -171,8 +172,10 @@ void Taker::ExpectOwn(SequenceSlot slot, int32_t cut, int32_t num_own) {
   std::vector<BlockId> destinations;
   const auto order = [&](int32_t num_blocks) {
     return manager_.ReserveEviction(
-        slot, cut,
-        int64_t{num_blocks} * manager_.layout().shard_pages_per_block(), 0,
+        slot,
+        {.cut = cut,
+         .page_total =
+             int64_t{num_blocks} * manager_.layout().shard_pages_per_block()},
         &destinations);
   };
   if (IsDue(KindOf("order in place"), 1)) {
@@ -362,8 +365,11 @@ void Taker::LeaveAvailable(int32_t num_blocks) {
   const int32_t rest = ransom % num_groups;
   if (rest > 0) {
     ASSERT_TRUE(manager_.ReserveEviction(
-        hostage_, kPageSize,
-        int64_t{rest} * manager_.layout().shard_pages_per_block(), rest,
+        hostage_,
+        {.cut = kPageSize,
+         .page_total =
+             int64_t{rest} * manager_.layout().shard_pages_per_block(),
+         .num_fresh = rest},
         &blocks));
   }
   ASSERT_EQ(manager_.num_available(), num_blocks);

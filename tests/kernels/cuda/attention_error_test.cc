@@ -1,4 +1,5 @@
 // That the sums of errors forget nothing.
+#include "tests/kernels/cuda/attention_error.h"
 
 #include <cmath>
 #include <limits>
@@ -7,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/simt.h"
-#include "tests/kernels/cuda/attention_cases.h"
 
 namespace blockmgr {
 namespace {

@@ -1,0 +1,204 @@
+// The audit of BlockManager, for tests.
+
+#include <algorithm>
+
+#include <absl/container/flat_hash_set.h>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
+#include "blockmgr/block_manager.h"
+
+namespace blockmgr {
+namespace {
+
+// Audits that no page serves a head of another shard.
+void CheckShards(const ModelLayout& layout, const RaggedRegion& region) {
+  for (int32_t i = 0; i < layout.pages_per_block(); ++i) {
+    const int32_t shard = layout.shard_of(i % layout.num_heads);
+    for (const PageId page : region.pages(i)) {
+      BM_CHECK(layout.shard_of(layout.page_head(page)) == shard);
+    }
+  }
+}
+
+// Audits the page lists of a region on these blocks.
+void CheckRegion(const ModelLayout& layout, const RaggedRegion& region,
+                 std::span<const BlockId> blocks) {
+  absl::flat_hash_set<PageId> pages;
+  for (const PageId page : region.page_list()) {
+    BM_CHECK(pages.insert(page).second);
+    BM_CHECK(std::ranges::count(blocks, layout.page_block(page)) == 1);
+  }
+  CheckShards(layout, region);
+}
+
+}  // namespace
+
+uint64_t BlockManager::StateHash() const {
+  uint64_t hash =
+      pool_.StateHash() + 5 * cache_.StateHash() + 7 * host_.StateHash();
+  const auto mix = [&hash](uint64_t value) { hash = SplitMix64(hash ^ value); };
+  for (const SequenceCache& sequence : sequences_) {
+    mix(sequence.open ? 1 : 0);
+    if (!sequence.open) continue;
+    mix(static_cast<uint64_t>(sequence.num_reserved));
+    mix(static_cast<uint64_t>(sequence.num_settled));
+    mix(static_cast<uint64_t>(sequence.num_published));
+    mix(sequence.chain_serial);
+    mix(sequence.chain_key.low);
+    // A flag that nobody is there to heed is no part of the state.
+    const bool shares = sequence.shares_last_block &&
+                        pool_.num_holders(sequence.tail.back()) > 1;
+    mix(shares ? 1 : 0);
+    for (const BlockId block : sequence.tail) mix(Index(block));
+    const auto mix_region = [&](const RegionRecord* region) {
+      if (region == nullptr) return;
+      mix(region->cut);
+      for (const BlockId block : region->blocks) mix(Index(block));
+      for (const int32_t kept : region->kept) mix(kept);
+    };
+    const auto mix_pending = [&](const PendingEviction* pending) {
+      if (pending == nullptr) return;
+      mix(pending->cut);
+      for (const BlockId block : pending->destinations) mix(Index(block));
+    };
+    for (const WindowCache& window : Windows(sequence)) {
+      for (const BlockId block : window.tail) mix(Index(block));
+      mix_region(window.region.get());
+      mix_pending(window.pending.get());
+    }
+    mix_region(sequence.region.get());
+    mix_pending(sequence.pending.has_value() ? &*sequence.pending : nullptr);
+  }
+  for (const CopyOnWrite& copy : copies_) {
+    mix(Index(copy.slot));
+    mix(Index(copy.blocks.source));
+    mix(Index(copy.blocks.destination));
+  }
+  for (const BlockCopy& copy : window_copies_) {
+    mix(Index(copy.source));
+    mix(Index(copy.destination));
+  }
+  for (const SequenceSlot slot : free_slots_) mix(Index(slot));
+  return hash;
+}
+
+void BlockManager::CheckInvariants() const {
+  pool_.CheckInvariants();
+  cache_.CheckInvariants();
+  host_.CheckInvariants();
+  std::vector<int32_t> holders(layout_.num_blocks, 0);
+  int32_t num_open = 0;
+  absl::flat_hash_set<BlockId> seen;
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    const SequenceCache& sequence = sequences_[i];
+    if (!sequence.open) continue;
+    ++num_open;
+    BM_CHECK(sequence.num_settled <= sequence.num_reserved);
+    BM_CHECK(sequence.BlocksFor(0, layout_.page_size) == 0);
+    seen.clear();
+    const auto hold = [&](BlockId block) {
+      BM_CHECK(block != kNullBlock);
+      BM_CHECK(seen.insert(block).second);
+      ++holders[Index(block)];
+    };
+    for (const BlockId block : sequence.tail) {
+      if (layout_.window == 0 || block != kNullBlock) hold(block);
+    }
+    CheckWindowTails(sequence, hold);
+    if (sequence.shares_last_block) {
+      BM_CHECK(sequence.num_settled == sequence.num_reserved);
+      BM_CHECK(!sequence.tail.empty());
+      BM_CHECK(sequence.num_reserved % layout_.page_size != 0);
+    }
+    const SequenceSlot slot{static_cast<int32_t>(i)};
+    for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+      const RegionRecord* region =
+          group == 0 ? sequence.region.get() : window(slot, group).region.get();
+      if (region == nullptr) continue;
+      for (const BlockId block : region->blocks) hold(block);
+      CheckRegion(layout_, DeriveRegion(slot, group), region->blocks);
+    }
+    // Of all groups, after all holds: what an order takes is in some table.
+    for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+      if (group == 0 ? !sequence.pending.has_value()
+                     : window(slot, group).pending == nullptr) {
+        continue;
+      }
+      const PendingEviction& pending = PendingOf(slot, group);
+      BM_CHECK(pending.cut <= sequence.num_reserved);
+      for (size_t j = 0; j < pending.destinations.size(); ++j) {
+        const BlockId block = pending.destinations[j];
+        if (static_cast<int32_t>(j) < pending.num_own) {
+          BM_CHECK(seen.contains(block));
+          BM_CHECK(!cache_.Contains(block));
+          BM_CHECK(pool_.num_holders(block) == 1);
+        } else {
+          hold(block);
+        }
+      }
+    }
+  }
+  BM_CHECK(num_open + std::ssize(free_slots_) == std::ssize(sequences_));
+  CheckCopies(&holders);
+  CheckCacheHolds(holders);
+}
+
+void BlockManager::CheckCacheHolds(std::span<const int32_t> holders) const {
+  std::vector<int32_t> in_regions(layout_.num_blocks, 0);
+  int32_t num_cooling = 0;
+  for (int32_t i = layout_.num_blocks; i < cache_.entry_limit(); ++i) {
+    const CachedRegion* cached = cache_.region(i);
+    if (cached == nullptr) continue;
+    bool used = false;
+    for (const BlockId block : cached->record->blocks) {
+      BM_CHECK(++in_regions[Index(block)] == 1);
+      BM_CHECK(!cache_.Contains(block));
+      used |= holders[Index(block)] > 0;
+    }
+    BM_CHECK(!cache_.IsReclaimable(i) || !used);
+    if (!used && !cache_.IsReclaimable(i)) num_cooling += cache_.num_blocks(i);
+  }
+  for (int32_t i = 1; i < layout_.num_blocks; ++i) {
+    const BlockId block{i};
+    const bool only_cached = cache_.Contains(block) && holders[i] == 0;
+    BM_CHECK(!cache_.IsReclaimable(i) || only_cached);
+    num_cooling += only_cached && !cache_.IsReclaimable(i) ? 1 : 0;
+    BM_CHECK(pool_.num_holders(block) ==
+             holders[i] + in_regions[i] + (cache_.Contains(block) ? 1 : 0));
+  }
+  BM_CHECK(num_cooling == cooling_.num_blocks());
+}
+
+void BlockManager::CheckWindowTails(
+    const SequenceCache& sequence,
+    absl::FunctionRef<void(BlockId)> hold) const {
+  const auto check = [&](int32_t group, const std::vector<BlockId>& tail,
+                         int32_t cut) {
+    // Who has gone back by a token may have one page less.
+    const int32_t first =
+        std::max(layout_.FirstPage(group, sequence.num_settled),
+                 cut / layout_.page_size);
+    const int32_t needed = layout_.FirstPage(group, sequence.num_settled + 1);
+    for (int32_t i = 0; i < std::ssize(tail); ++i) {
+      const bool is_held = tail[i] != kNullBlock;
+      BM_CHECK(i < first ? !is_held : is_held || i < needed);
+      if (group > 0 && is_held) hold(tail[i]);
+    }
+  };
+  if (layout_.window > 0) check(0, sequence.tail, 0);
+  int32_t group = 0;
+  for (const WindowCache& window : Windows(sequence)) {
+    BM_CHECK(std::ssize(window.tail) ==
+             CeilDiv(sequence.num_reserved, layout_.page_size));
+    check(++group, window.tail, window.cut());
+    if (window.region == nullptr) continue;
+    BM_CHECK(!window.IsPast(layout_, group, sequence.num_settled));
+    BM_CHECK(window.cut() <= window.region_length);
+    BM_CHECK(window.region_length <= sequence.num_settled);
+    BM_CHECK(cache_.FindRegion(window.region->id) == PrefixCache::kNone);
+    BM_CHECK(sequence.chain_serial == kNoSerial);
+  }
+}
+
+}  // namespace blockmgr

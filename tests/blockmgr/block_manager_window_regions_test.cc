@@ -1,0 +1,237 @@
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/blockmgr/windows_fixture.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+// One window group of 16 tokens, four to a page.
+class WindowRegionsTest : public WindowsTest {
+ protected:
+  void SetUp() override { Make(WithWindows(60, 0, {16}), 20); }
+
+  // All of the tokens computed at once.
+  SequenceSlot Computed(int32_t num_tokens, int32_t kind = 1) {
+    tokens_ = Prompt(kind, 60);
+    const SequenceSlot slot = manager_->Open({}, {});
+    EXPECT_TRUE(Reserve(slot, num_tokens));
+    Commit(slot, tokens_, num_tokens);
+    return slot;
+  }
+  std::vector<BlockId> Order(SequenceSlot slot, int32_t cut, int32_t num_blocks,
+                             int32_t num_fresh) {
+    std::vector<BlockId> destinations;
+    EXPECT_TRUE(
+        manager_->ReserveEviction(slot,
+                                  {.group = 1,
+                                   .cut = cut,
+                                   .page_total = int64_t{num_blocks} * 4,
+                                   .num_fresh = num_fresh},
+                                  &destinations));
+    manager_->CheckInvariants();
+    return destinations;
+  }
+  // Keeps so many entries of every head.
+  EvictionReceipt Evict(SequenceSlot slot, int32_t cut, int32_t kept,
+                        int32_t num_blocks, int32_t num_fresh) {
+    Order(slot, cut, num_blocks, num_fresh);
+    const std::vector<int32_t> counts(4, kept);
+    EXPECT_OK(manager_->ValidateCounts(slot, counts, 1));
+    const EvictionReceipt receipt =
+        manager_->CommitWindowEviction(slot, 1, counts);
+    manager_->CheckInvariants();
+    return receipt;
+  }
+  void Decode(SequenceSlot slot, int32_t num_tokens) {
+    for (int32_t i = 0; i < num_tokens; ++i) {
+      ASSERT_TRUE(Reserve(slot, 1));
+      Commit(slot, tokens_, 1);
+    }
+  }
+
+  std::vector<int32_t> tokens_;
+};
+
+TEST_F(WindowRegionsTest, IsReleasedWholeWhenItsCutFallsOut) {
+  const SequenceSlot slot = Computed(41);
+  // Positions 25 to 40 are in the window: pages 6 to 10.
+  EXPECT_EQ(NumHeld(slot, 1), 5);
+  const CoveredBlocks covered = manager_->CoveredInWindow(slot, 1, 40, 41);
+  EXPECT_EQ(covered.num_blocks, 4);
+  EXPECT_EQ(covered.num_own, 4);
+  const EvictionReceipt receipt = Evict(slot, 40, 4, 1, 1);
+  EXPECT_EQ(receipt.freed_blocks, 3);
+  EXPECT_EQ(receipt.evicted_entries, 4 * (16 - 4));
+  EXPECT_EQ(manager_->window(slot, 1).cut(), 40);
+  EXPECT_EQ(NumHeld(slot, 1), 1);
+  EXPECT_EQ(manager_->NumBlocks(slot), 11 + 1 + 1);
+  EXPECT_THAT(manager_->DeriveRegion(slot, 1).kept(), Each(4));
+  // Until position 39, and one more to go back to, is out of the window.
+  Decode(slot, 14);
+  EXPECT_EQ(manager_->sequence(slot).num_settled, 55);
+  EXPECT_NE(manager_->window(slot, 1).region, nullptr);
+  EXPECT_EQ(manager_->NumBlocks(slot), 14 + 4 + 1);
+  ASSERT_TRUE(Reserve(slot, 1));
+  EXPECT_EQ(manager_->NumFalling(slot), 1);
+  Commit(slot, tokens_, 1);
+  EXPECT_EQ(manager_->window(slot, 1).region, nullptr);
+  EXPECT_EQ(manager_->NumBlocks(slot), 14 + 4);
+  manager_->Close(slot);
+  EXPECT_EQ(manager_->num_available(), 59);
+}
+
+TEST_F(WindowRegionsTest, GoesOnFromTheRegionThatIsStillInTheWindow) {
+  const SequenceSlot slot = Computed(41);
+  Evict(slot, 40, 4, 1, 0);
+  Decode(slot, 8);
+  const CoveredBlocks covered = manager_->CoveredInWindow(slot, 1, 48, 49);
+  EXPECT_EQ(covered.num_blocks, 1 + 2);
+  Order(slot, 48, 2, 0);
+  const std::vector<int32_t> too_many(4, 4 + 8 + 1);
+  EXPECT_THAT(
+      manager_->ValidateCounts(slot, too_many, 1),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 to 12")));
+  const std::vector<int32_t> counts = {5, 8, 0, 8};
+  ASSERT_OK(manager_->ValidateCounts(slot, counts, 1));
+  EXPECT_EQ(manager_->CommitWindowEviction(slot, 1, counts).evicted_entries,
+            4 * 12 - 21);
+  manager_->CheckInvariants();
+  EXPECT_EQ(manager_->window(slot, 1).cut(), 48);
+  // What is past by then is not gone on from.
+  Decode(slot, 11);
+  EXPECT_EQ(manager_->CoveredInWindow(slot, 1, 56, 63).num_blocks, 2);
+}
+
+TEST_F(WindowRegionsTest, TheGroupsAreEvictedFromOneByOne) {
+  Make(WithWindows(90, 0, {16, 24}));
+  const SequenceSlot slot = Computed(41);
+  std::vector<BlockId> destinations;
+  for (const int32_t group : {2, 0, 1}) {
+    ASSERT_TRUE(manager_->ReserveEviction(slot,
+                                          {.group = group,
+                                           .cut = 40,
+                                           .page_total = 4,
+                                           .num_fresh = group == 1 ? 0 : 1},
+                                          &destinations));
+    manager_->CheckInvariants();
+  }
+  EXPECT_THAT(destinations, SizeIs(3));
+  const std::vector<int32_t> counts(4, 4);
+  manager_->CommitEviction(slot, counts);
+  manager_->AbortEviction(slot, 2);
+  manager_->CommitWindowEviction(slot, 1, counts);
+  manager_->CheckInvariants();
+  EXPECT_EQ(manager_->sequence(slot).cut(), 40);
+  EXPECT_EQ(manager_->window(slot, 1).cut(), 40);
+  EXPECT_EQ(manager_->window(slot, 2).cut(), 0);
+  EXPECT_EQ(manager_->NumBlocks(slot), 2 + 2 + 7);
+  manager_->Close(slot);
+  EXPECT_EQ(manager_->num_available(), 89);
+}
+
+TEST_F(WindowRegionsTest, TooFewBlocksChangeNothing) {
+  const SequenceSlot slot = Computed(41);
+  const SequenceSlot fork = manager_->Fork(slot);
+  const uint64_t before = manager_->StateHash();
+  std::vector<BlockId> destinations;
+  // The fork holds them as well.
+  EXPECT_EQ(manager_->CoveredInWindow(slot, 1, 40, 41).num_own, 0);
+  EXPECT_FALSE(manager_->ReserveEviction(
+      slot, {.group = 1, .cut = 40, .page_total = 4, .num_fresh = 0},
+      &destinations));
+  EXPECT_FALSE(manager_->ReserveEviction(
+      slot, {.group = 1, .cut = 40, .page_total = 400, .num_fresh = 100},
+      &destinations));
+  EXPECT_EQ(manager_->StateHash(), before);
+  EXPECT_THAT(destinations, SizeIs(0));
+  manager_->Close(fork);
+}
+
+TEST_F(WindowRegionsTest, ForksShareItUntilTheLastHasMovedOn) {
+  const SequenceSlot slot = Computed(41);
+  Evict(slot, 40, 4, 1, 1);
+  const int32_t available = manager_->num_available();
+  const SequenceSlot fork = manager_->Fork(slot);
+  EXPECT_EQ(manager_->num_available(), available);
+  EXPECT_EQ(manager_->window(fork, 1).region, manager_->window(slot, 1).region);
+  EXPECT_FALSE(manager_->CanGoBack(slot, 40));
+  EXPECT_TRUE(manager_->CanGoBack(slot, 41));
+  manager_->Close(slot);
+  manager_->CheckInvariants();
+  EXPECT_EQ(manager_->NumReleasable(fork), 11 + 1 + 1);
+  manager_->Close(fork);
+  EXPECT_EQ(manager_->num_available(), 59);
+}
+
+TEST_F(WindowRegionsTest, NothingOfItIsPublishedOrSwappedOut) {
+  tokens_ = Prompt(1, 60);
+  const SequenceSlot slot = manager_->Open(Chain(tokens_), {});
+  ASSERT_TRUE(Reserve(slot, 41));
+  const std::vector<BlockId> own = Order(slot, 40, 2, 0);
+  Commit(slot, tokens_, 41);
+  // What was computed before it is, but for the blocks that it takes.
+  EXPECT_EQ(Match(tokens_).num_tokens, 24);
+  manager_->CommitWindowEviction(slot, 1, std::vector<int32_t>(4, 8));
+  manager_->CheckInvariants();
+  EXPECT_EQ(Match(tokens_).num_tokens, 24);
+  Decode(slot, 15);
+  EXPECT_EQ(manager_->sequence(slot).chain_serial, kNoSerial);
+  // Not when it is gone, either: the rest was computed over it.
+  EXPECT_EQ(manager_->window(slot, 1).region, nullptr);
+  std::vector<BlockTransfer> transfers;
+  EXPECT_EQ(manager_->SwapOut(slot, &transfers), kNoSwap);
+  EXPECT_FALSE(Compress(slot, 52, tokens_).published);
+  manager_->CheckInvariants();
+  // Empty, it is like any other.
+  manager_->CutBack(slot, 0);
+  ASSERT_TRUE(Reserve(slot, 20));
+  Commit(slot, tokens_, 20);
+  EXPECT_NE(manager_->SwapOut(slot, &transfers), kNoSwap);
+}
+
+TEST_F(WindowRegionsTest, ALostBlockOfItIsTheEndOfTheSequence) {
+  for (const bool is_pending : {false, true}) {
+    const SequenceSlot slot = Computed(41);
+    std::vector<BlockId> lost;
+    if (is_pending) {
+      lost = Order(slot, 40, 1, 0);
+    } else {
+      Evict(slot, 40, 4, 1, 0);
+      lost = manager_->window(slot, 1).region->blocks;
+    }
+    const absl::StatusOr<LossReport> report =
+        manager_->LoseBlocks(std::span(lost));
+    ASSERT_OK(report);
+    manager_->CheckInvariants();
+    EXPECT_THAT(report->sequences, ::testing::ElementsAre(CutSequence{slot, 0}))
+        << is_pending;
+    manager_->Close(slot);
+    EXPECT_EQ(manager_->num_available(), 59);
+  }
+}
+
+using WindowRegionsDeathTest = WindowRegionsTest;
+
+TEST_F(WindowRegionsDeathTest, WhatIsCoveredFollowsFromWhatIsReserved) {
+  const SequenceSlot slot = Computed(41);
+  Order(slot, 40, 1, 1);
+  ASSERT_TRUE(Reserve(slot, 1));
+  EXPECT_DEATH(manager_->Commit(slot, 1, tokens_, Chain(tokens_)), "");
+  EXPECT_DEATH(manager_->CutBack(slot, 41), "");
+  manager_->Rollback(slot, 1);
+  EXPECT_DEATH(manager_->Rollback(slot, 1), "");
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,155 @@
+// Orders of evictions by ManagerDriver, and those from layer groups with a
+// window.
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "blockmgr/base/bits.h"
+#include "tests/blockmgr/manager_driver.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+
+bool ManagerDriver::PlaceOrder(SequenceSlot slot, NaiveSequence::Order order,
+                               int64_t page_total, int32_t num_own,
+                               std::span<const int64_t> told) {
+  const int32_t num_pages =
+      config_.layout.pages_per_block() / config_.layout.num_shards;
+  const auto num_destinations =
+      static_cast<int32_t>(CeilDiv<int64_t>(page_total, num_pages));
+  int32_t num_fresh = Int(0, num_destinations);
+  if (Chance(0.3)) num_fresh = std::max(0, num_destinations - num_own);
+  const bool fits = num_fresh <= manager_.num_available() &&
+                    num_destinations - num_fresh <= num_own;
+
+  const BlockManagerStats before = manager_.stats();
+  const uint64_t hash = manager_.StateHash();
+  std::vector<BlockId> destinations;
+  const bool done = manager_.ReserveEviction(slot,
+                                             {.group = order.group,
+                                              .cut = order.cut,
+                                              .page_total = page_total,
+                                              .num_fresh = num_fresh,
+                                              .shard_page_totals = told},
+                                             &destinations);
+  EXPECT_EQ(done, fits);
+  if (!done) {
+    EXPECT_EQ(manager_.StateHash(), hash);
+    EXPECT_TRUE(destinations.empty());
+    ++tally_->refused_orders;
+    return false;
+  }
+  EXPECT_EQ(std::ssize(destinations), num_destinations);
+  const auto own_end = destinations.end() - num_fresh;
+  order.own.assign(destinations.begin(), own_end);
+  order.fresh.assign(own_end, destinations.end());
+  // Own blocks leave the cache before fresh ones are taken.
+  const std::vector<BlockId> fresh = order.fresh;
+  const int32_t group = order.group;
+  const int32_t dropped = model_.ReserveEviction(slot, std::move(order));
+  NaiveSequence& sequence = model_.at(slot);
+  NaiveSequence::Order& pending =
+      group == 0 ? *sequence.pending : sequence.window_pending.at(group);
+  pending.fresh.clear();
+  const int32_t reclaimed = model_.HandOut(fresh, before.free_blocks);
+  pending.fresh = fresh;
+  tally_->dropped_entries += dropped;
+  tally_->reclaimed_blocks += reclaimed;
+  cache_was_touched_ = dropped + reclaimed > 0;
+  step_.orders.push_back({slot, incarnations_.at(slot), group});
+  return true;
+}
+
+bool ManagerDriver::HasWindowOrder(SequenceSlot slot) const {
+  return std::ranges::any_of(step_.orders, [&](const Ordered& order) {
+    return order.slot == slot && order.group > 0 &&
+           !IsStale(slot, order.incarnation);
+  });
+}
+
+void ManagerDriver::CheckWindowRegions(SequenceSlot slot) {
+  model_.CheckWindowRegions(manager_, slot);
+  const NaiveSequence& sequence = model_.at(slot);
+  const int32_t page_size = config_.layout.page_size;
+  for (int32_t group = 1; group < config_.layout.num_groups(); ++group) {
+    const int32_t length = sequence.num_reserved;
+    const int32_t cut = page_size * Int(0, length / page_size);
+    if (cut <= manager_.window(slot, group).cut()) continue;
+    const CoveredBlocks covered =
+        manager_.CoveredInWindow(slot, group, cut, length);
+    const auto [pages, with_region] =
+        model_.CoveredInWindow(slot, group, cut, length);
+    const size_t num_blocks =
+        pages.size() +
+        (with_region ? sequence.window_regions[group - 1].blocks.size() : 0);
+    EXPECT_EQ(covered.num_blocks, num_blocks);
+    EXPECT_EQ(covered.num_own,
+              model_.OwnInWindow(slot, group, cut, length).size());
+  }
+}
+
+bool ManagerDriver::OrderWindowEviction() {
+  const SequenceSlot slot = AnySlot();
+  const NaiveSequence& sequence = model_.at(slot);
+  const int32_t page_size = config_.layout.page_size;
+  NaiveSequence::Order order;
+  order.group = Int(1, config_.layout.num_groups() - 1);
+  order.length = sequence.num_reserved;
+  if (sequence.window_pending.contains(order.group)) return false;
+  order.cut = page_size * Int(0, sequence.num_reserved / page_size);
+  if (Chance(0.7)) {
+    order.cut = (sequence.num_reserved - 1) / page_size * page_size;
+  }
+  if (order.cut <= sequence.window_regions[order.group - 1].cut) return false;
+  const auto [pages, with_region] =
+      model_.CoveredInWindow(slot, order.group, order.cut, order.length);
+  if (pages.empty()) return false;
+  const int32_t num_pages =
+      config_.layout.pages_per_block() / config_.layout.num_shards;
+  const int64_t page_total =
+      Int(1, num_pages * (1 + static_cast<int32_t>(pages.size())));
+  order.page_totals.assign(config_.layout.num_shards, page_total);
+  const auto num_own = static_cast<int32_t>(
+      model_.OwnInWindow(slot, order.group, order.cut, order.length).size());
+  return PlaceOrder(slot, std::move(order), page_total, num_own, {});
+}
+
+void ManagerDriver::ConcludeInWindow(const Ordered& order) {
+  const auto [slot, incarnation, group] = order;
+  const NaiveSequence& sequence = model_.at(slot);
+  const NaiveSequence::Order& pending = sequence.window_pending.at(group);
+  if (Chance(0.1)) {
+    manager_.AbortEviction(slot, group);
+    model_.AbortEviction(slot, group);
+    ++tally_->refused_evictions;
+    return;
+  }
+  const auto [pages, with_region] =
+      model_.CoveredInWindow(slot, group, pending.cut, pending.length);
+  const NaiveRegion& region = sequence.window_regions[group - 1];
+  std::vector<int32_t> held;
+  for (int32_t i = 0; i < config_.layout.pages_per_block(); ++i) {
+    held.push_back(static_cast<int32_t>(pages.size()) *
+                       config_.layout.page_size +
+                   (with_region ? region.kept[i] : 0));
+  }
+  const std::vector<int32_t> counts = RandomCounts(pending, held);
+  EXPECT_OK(manager_.ValidateCounts(slot, counts, group));
+  std::vector<int32_t> illegal = counts;
+  illegal.front() = Chance(0.5) ? held.front() + 1 : -1;
+  EXPECT_THAT(manager_.ValidateCounts(slot, illegal, group),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  const EvictionReceipt receipt =
+      manager_.CommitWindowEviction(slot, group, counts);
+  const EvictionReceipt expected =
+      model_.CommitWindowEviction(slot, group, counts);
+  EXPECT_EQ(receipt.evicted_entries, expected.evicted_entries);
+  EXPECT_EQ(receipt.freed_blocks, expected.freed_blocks);
+  EXPECT_FALSE(receipt.published);
+  CheckWindowRegions(slot);
+}
+
+}  // namespace blockmgr
