@@ -53,8 +53,9 @@ EvictionReceipt NaiveModel::CommitWindowEviction(
       std::move(sequence.window_pending.at(group));
   EXPECT_EQ(sequence.num_settled, order.length);
   sequence.window_pending.erase(group);
-  const auto [pages, with_region] =
-      CoveredInWindow(slot, group, order.cut, order.length);
+  const auto covered = CoveredInWindow(slot, group, order.cut, order.length);
+  const auto& pages = covered.first;
+  const bool with_region = covered.second;
   NaiveRegion& region = sequence.window_regions.at(group - 1);
   tally_->window_regions_again += with_region ? 1 : 0;
   ++tally_->window_regions;
