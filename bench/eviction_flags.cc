@@ -28,6 +28,15 @@ const std::map<std::string, EvictionMode>& ModeNames() {
 
 absl::StatusOr<EvictionTarget> ResolveTarget(const EvictionFlags& flags) {
   EvictionTarget target;
+  if (!flags.window_keep_ratio.empty()) {
+    const absl::StatusOr<KeepRatio> ratio =
+        KeepRatio::Parse(flags.window_keep_ratio);
+    if (!ratio.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("window-keep-ratio: ", ratio.status().message()));
+    }
+    target.window_ratio = *ratio;
+  }
   if (flags.keep_tokens.has_value()) {
     if (!flags.keep_ratio.empty()) {
       return absl::InvalidArgumentError(
@@ -87,6 +96,7 @@ absl::StatusOr<EvictionMode> ResolveMode(const EvictionFlags& flags) {
 // The flag that asks for something without --keep-ratio or --keep-tokens.
 const char* FirstOrphan(const EvictionFlags& flags) {
   if (!flags.policy.empty()) return "eviction";
+  if (!flags.window_keep_ratio.empty()) return "window-keep-ratio";
   if (flags.mode.has_value()) return "eviction-mode";
   if (flags.compress_every > 0) return "compress-every";
   if (flags.share_prefix) return "share-compressed-prefixes";
@@ -112,6 +122,10 @@ void AddEvictionFlags(CLI::App* app, EvictionFlags* flags) {
                   "evict, keeping so many entries per head on average, instead "
                   "of --keep-ratio")
       ->check(CLI::PositiveNumber)
+      ->group(kGroup);
+  app->add_option("--window-keep-ratio", flags->window_keep_ratio,
+                  "of what layers with a sliding window attend to, keep this "
+                  "fraction when the others are evicted from [default: all]")
       ->group(kGroup);
   app->add_option("--eviction", flags->policy,
                   absl::StrCat("policy, scorer | budget | selector [default: ",

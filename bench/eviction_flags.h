@@ -18,6 +18,7 @@ struct EvictionFlags {
   std::string policy = {};      // --eviction; empty: none or the default
   std::string keep_ratio = {};  // decimal text; empty: not given
   std::optional<int32_t> keep_tokens = {};  // per head
+  std::string window_keep_ratio = {};       // likewise; empty: not given
   // --eviction-mode; none given: every_chunk with compress_every, else
   // after_prefill.
   std::optional<EvictionMode> mode = {};

@@ -63,6 +63,9 @@ void AddInput(const BenchOptions& options, const BenchPlan& plan, Json* json) {
       evicts && !by_tokens ? Json(target.ratio.value()) : Json(nullptr);
   (*json)["keep_tokens"] =
       evicts && by_tokens ? Json(target.tokens) : Json(nullptr);
+  (*json)["window_keep_ratio"] = evicts && target.evicts_in_windows()
+                                     ? Json(target.window_ratio.value())
+                                     : Json(nullptr);
   (*json)["eviction_mode"] =
       evicts ? Json(NameOf(plan.eviction.mode)) : Json(nullptr);
   (*json)["compress_every"] = plan.eviction.compress_every > 0
@@ -199,6 +202,7 @@ constexpr Line kLines[] = {
     {"Eviction policy:", "eviction"},
     {"Keep ratio:", "keep_ratio"},
     {"Keep tokens per head:", "keep_tokens"},
+    {"Keep ratio in windows:", "window_keep_ratio"},
     {"Eviction mode:", "eviction_mode"},
     {"Benchmark duration (s):", "duration"},
     {"Total input tokens:", "total_input_tokens"},

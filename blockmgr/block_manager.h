@@ -107,7 +107,7 @@ class BlockManager {
   // its own, or all; and its own that stay in windows then. O(windows).
   int32_t NumFalling(SequenceSlot slot) const;
   int32_t NumFallingOrShared(SequenceSlot slot) const;
-  int32_t NumOwnInWindows(SequenceSlot slot) const;
+  OwnInWindows NumOwnInWindows(SequenceSlot slot) const;
   const HostTier& host() const { return host_; }
   BlockManagerStats stats() const;
   // Host memory that keeps account of the pool: of blocks, the prefix cache,

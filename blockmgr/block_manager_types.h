@@ -51,6 +51,12 @@ struct EvictionDemand {
   std::span<const int64_t> shard_page_totals = {};
 };
 
+// What a sequence alone holds in groups with a window.
+struct OwnInWindows {
+  int32_t num_blocks = 0;
+  int32_t num_in_regions = 0;  // of these
+};
+
 // Sequences whose next step copies the rows they have of one block.
 struct LeavingSequences {
   int32_t num_sequences = 0;

@@ -96,9 +96,9 @@ int32_t BlockManager::NumFallingOrShared(SequenceSlot slot) const {
   return NumFalling(slot, Owned::kAny);
 }
 
-int32_t BlockManager::NumOwnInWindows(SequenceSlot slot) const {
+OwnInWindows BlockManager::NumOwnInWindows(SequenceSlot slot) const {
   const SequenceCache& sequence = at(slot);
-  int32_t num_blocks = 0;
+  OwnInWindows own;
   for (int32_t group = layout_.window > 0 ? 0 : 1; group < layout_.num_groups();
        ++group) {
     const std::vector<BlockId>& tail =
@@ -110,16 +110,18 @@ int32_t BlockManager::NumOwnInWindows(SequenceSlot slot) const {
       const PendingEviction* pending = cache.pending.get();
       if (pending != nullptr) {
         first = std::max(first, pending->cut / layout_.page_size);
-        num_blocks += static_cast<int32_t>(pending->destinations.size());
+        own.num_in_regions +=
+            static_cast<int32_t>(pending->destinations.size());
       } else if (!cache.IsPast(layout_, group, sequence.num_reserved)) {
-        num_blocks += RegionBlocksOf(cache, Owned::kOwn);
+        own.num_in_regions += RegionBlocksOf(cache, Owned::kOwn);
       }
     }
-    num_blocks += static_cast<int32_t>(
+    own.num_blocks += static_cast<int32_t>(
         std::count_if(tail.begin() + first, tail.end(),
                       [this](BlockId block) { return IsOwn(block); }));
   }
-  return num_blocks;
+  own.num_blocks += own.num_in_regions;
+  return own;
 }
 
 bool BlockManager::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {
@@ -162,6 +164,9 @@ void BlockManager::ReleaseBehindWindows(SequenceCache* sequence,
   release(0, &sequence->tail);
   int32_t group = 0;
   for (WindowCache& window : Windows(*sequence)) {
+    // An order covers what is in the window then.
+    BM_CHECK(window.pending == nullptr ||
+             sequence->num_settled <= window.pending_length);
     release(++group, &window.tail);
     if (window.region != nullptr) {
       ReleaseRegionBehind(&window, group, sequence->num_settled);

@@ -12,10 +12,11 @@ namespace blockmgr {
 
 EntryIndex IndexEntries(const ModelLayout& layout, const CacheView& now,
                         std::span<const int32_t> region_positions,
-                        int32_t limit) {
+                        int32_t limit, int32_t first) {
   const int32_t num_heads = layout.pages_per_block();
   const int32_t page_size = layout.page_size;
-  const int32_t cut = now.region == nullptr ? 0 : now.region->cut();
+  const int32_t cut =
+      now.region == nullptr ? now.tail_begin : now.region->cut();
   const int32_t num_tail = std::max(0, limit - cut);
   BM_CHECK(num_tail <= std::ssize(now.tail_blocks) * page_size);
   EntryIndex index;
@@ -30,7 +31,7 @@ EntryIndex IndexEntries(const ModelLayout& layout, const CacheView& now,
       region_entries.clear();
       for (int32_t j = 0; j < kept; ++j) {
         const int32_t position = region_positions[region_begin + j];
-        if (position >= limit) continue;
+        if (position < first || position >= limit) continue;
         region_entries.emplace_back(
             position, layout.slot(pages[j / page_size], j % page_size));
       }
@@ -41,7 +42,7 @@ EntryIndex IndexEntries(const ModelLayout& layout, const CacheView& now,
         index.slots.push_back(slot);
       }
     }
-    for (int32_t j = 0; j < num_tail; ++j) {
+    for (int32_t j = std::max(0, first - cut); j < num_tail; ++j) {
       const PageId page =
           layout.page_id(i / layout.num_heads, now.tail_blocks[j / page_size],
                          i % layout.num_heads);

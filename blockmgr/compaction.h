@@ -25,14 +25,14 @@ struct EntryIndex {
   std::vector<int32_t> positions;  // [offsets.back()]
 };
 
-// Indexes the entries with positions in [0, limit). `region_positions` holds
-// the token position of every region slot, head after head in list order
+// Indexes the entries with positions in [first, limit). `region_positions`
+// holds the token position of every region slot, head after head in list order
 // ([region->num_entries()]; empty without a region). The tail starts at the
-// region's cut (0 without one) and must reach `limit`.
+// region's cut and must reach `limit`.
 // Cost: O(E log E) per head with a region, O(E) without.
 EntryIndex IndexEntries(const ModelLayout& layout, const CacheView& now,
                         std::span<const int32_t> region_positions,
-                        int32_t limit);
+                        int32_t limit, int32_t first = 0);
 
 struct CompactionPlan {
   CompactionMoves moves;

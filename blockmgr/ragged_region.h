@@ -32,6 +32,7 @@ class RaggedRegion;
 struct CacheView {
   const RaggedRegion* region = nullptr;
   std::span<const BlockId> tail_blocks;
+  int32_t tail_begin = 0;  // without a region: the tail's first position
 };
 
 class RaggedRegion {

@@ -10,13 +10,16 @@
 // once (the others). Steps are executed and acknowledged in order of id.
 //
 // A model with window groups (ModelLayout) has a block table for each of them
-// as well, without region: its block i has page i of the sequence, from
-// position 0 on. kNullBlock stands for a page that has fallen out of the
-// window; so also in the tail of a model whose only group has a window. What a
-// table still names before FirstPage of the tokens computed means nothing any
-// more; nor does that page in a sequence that goes on from one token before
-// what was computed: no query will attend to it. Wherever the tail's blocks are
-// named, those of the window groups follow, group by group.
+// as well: its block i has page i of the sequence, from position 0 on, or is
+// void, below the cut of a region of the group's own. kNullBlock stands for a
+// page that has fallen out of the window; so also in the tail of a model whose
+// only group has a window. A region whose cut is not above the page of the
+// first token that the next one attends to means nothing any more, but to a
+// sequence that goes back after a loss. What a table still names before
+// FirstPage of the tokens computed means nothing either; nor does that page in
+// a sequence that goes on from one token before what was computed: no query
+// will attend to it. Wherever the tail's blocks are named, those of the window
+// groups follow, group by group.
 #ifndef BLOCKMGR_STEP_PLAN_H_
 #define BLOCKMGR_STEP_PLAN_H_
 
@@ -91,10 +94,13 @@ struct SwapOut {
   int32_t num_transfers = 0;
 };
 
-// Evict: replace the entries of positions [0, cut) by a region on
-// `destinations` after this step has been computed.
+// Evict: replace the entries of positions [0, cut) of a layer group by a region
+// on `destinations` after this step has been computed. Of a window group, which
+// has an order of its own after that of group 0, these are the entries that the
+// token at position `length` attends to: see WindowEviction.
 struct EvictionOrder {
   SequenceSlot slot = kNoSequenceSlot;
+  int32_t group = 0;
   int32_t cut = 0;     // a multiple of page_size, below length
   int32_t length = 0;  // tokens of the sequence after this step
   EvictionPolicy policy;
@@ -109,7 +115,8 @@ struct EvictionOrder {
   std::vector<int64_t> shard_page_totals;
   // The name under which the engine keeps the region it makes, as long as it is
   // not dropped, for other sequences to start with: lists and positions, not
-  // the blocks, which stay where they are. kNoRegion: for this sequence alone.
+  // the blocks, which stay where they are. kNoRegion: for this sequence alone,
+  // as always in a window group.
   RegionId region = kNoRegion;
   // Caller's own scores or budgets (ScorerKind/BudgetKind::kExternal), else
   // null. Scores: [num_layers, num_heads, cut] indexed by position; budgets:

@@ -7,6 +7,7 @@
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
+#include "blockmgr/eviction/window_eviction.h"
 
 namespace blockmgr {
 
@@ -71,6 +72,36 @@ std::vector<int64_t> ShardPagesOf(const CompressionPoint& point,
 int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout) {
   return static_cast<int32_t>(
       CeilDiv<int64_t>(point.page_total, layout.shard_pages_per_block()));
+}
+
+int64_t WindowPagesOf(const CompressionPoint& point, int32_t group,
+                      const ModelLayout& layout) {
+  const int32_t window = layout.window_of(group);
+  if (!point.target.evicts_in_windows() ||
+      !WindowEviction::IsCovered(window, point.cut, point.length)) {
+    return 0;
+  }
+  const WindowEviction eviction =
+      WindowEviction::Of(point.policy, window, point.cut, point.length);
+  return PageTotal(eviction.policy, point.target.InWindow(),
+                   ShardShapeOf(layout), eviction.range);
+}
+
+int32_t WindowRegionBlocks(const CompressionPoint& point,
+                           const ModelLayout& layout) {
+  if (!point.target.evicts_in_windows()) return 0;
+  int32_t num_blocks = 0;
+  for (int32_t group = 1; group < layout.num_groups(); ++group) {
+    // A range as long as the window, with one token behind it, is longer than
+    // any, and protects more.
+    const int32_t window = layout.window_of(group);
+    const int64_t num_pages =
+        PageTotal(point.policy, point.target.InWindow(), ShardShapeOf(layout),
+                  {.cut = window, .length = window + 1});
+    num_blocks += static_cast<int32_t>(
+        CeilDiv<int64_t>(num_pages, layout.shard_pages_per_block()));
+  }
+  return num_blocks;
 }
 
 namespace {
@@ -384,6 +415,16 @@ int32_t PeakBlocks(int32_t length, int32_t chunk,
   walk.ComputeUntil(length);
   int32_t peak =
       layout.window > 0 ? WindowPeak(length, chunk, 0, layout) : walk.peak();
+  // All points of a request ask the same of windows, or nothing.
+  const auto evicts = [](const CompressionPoint& point) {
+    return point.target.evicts_in_windows();
+  };
+  const auto point = std::ranges::find_if(compressions, evicts);
+  if (point != compressions.end()) {
+    peak += WindowRegionBlocks(*point, layout);
+  } else if (decode != nullptr) {
+    peak += WindowRegionBlocks(decode->point, layout);
+  }
   for (int32_t group = 1; group < layout.num_groups(); ++group) {
     peak += WindowPeak(length, chunk, group, layout);
   }
@@ -391,9 +432,9 @@ int32_t PeakBlocks(int32_t length, int32_t chunk,
 }
 
 int32_t RemainingBlocks(const RequestState& request,
-                        const SequenceCache& sequence, int32_t num_in_windows,
-                        int32_t length, int32_t chunk,
-                        const ModelLayout& layout) {
+                        const SequenceCache& sequence,
+                        const OwnInWindows& in_windows, int32_t length,
+                        int32_t chunk, const ModelLayout& layout) {
   Holding now{.cut = sequence.cut()};
   if (sequence.pending.has_value()) {
     now.cut = sequence.pending->cut;
@@ -403,16 +444,18 @@ int32_t RemainingBlocks(const RequestState& request,
     now.region_blocks = static_cast<int32_t>(sequence.region->blocks.size());
   }
   if (length <= sequence.num_reserved) return 0;
-  int32_t held = num_in_windows;
+  int32_t held = in_windows.num_blocks;
   if (layout.window == 0) {
     held += now.region_blocks +
             CeilDiv(sequence.num_reserved - now.cut, layout.page_size);
   }
   const auto to_come = std::span<const CompressionPoint>(request.compressions)
                            .subspan(request.next_compression);
+  // Where there are regions to come, there is room for those that are.
+  const bool makes_regions = request.decode != nullptr || !to_come.empty();
   return std::max(
-      0, PeakBlocks(length, chunk, to_come, layout, now, request.decode.get()) -
-             held);
+      0, PeakBlocks(length, chunk, to_come, layout, now, request.decode.get()) +
+             (makes_regions ? 0 : in_windows.num_in_regions) - held);
 }
 
 int32_t WindowGrowth(int32_t num_reserved, int32_t num_tokens, int32_t chunk,

@@ -11,6 +11,7 @@
 #include <absl/strings/string_view.h>
 
 #include "blockmgr/base/model_layout.h"
+#include "blockmgr/block_manager_types.h"
 #include "blockmgr/eviction/select.h"
 #include "blockmgr/sequence_cache.h"
 #include "scheduler/request.h"
@@ -43,6 +44,16 @@ void ResolvePoint(const std::shared_ptr<const BudgetTable>& table,
 
 // Whole blocks to hold its page total.
 int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout);
+
+// The most pages that the point's region in a window group has in any shard; 0:
+// it makes none. REQUIRES: a policy that ValidateWindows accepts.
+int64_t WindowPagesOf(const CompressionPoint& point, int32_t group,
+                      const ModelLayout& layout);
+
+// Blocks that the regions of all window groups have at most, whatever the
+// length: until their cuts fall out, beside what the windows hold.
+int32_t WindowRegionBlocks(const CompressionPoint& point,
+                           const ModelLayout& layout);
 
 // The compressions of its prompt that a request asks for, ascending: those that
 // free at least one block. Their budgets are fixed by the whole prompt, for
@@ -94,7 +105,8 @@ struct Holding {
 
 // Blocks at the peak of a sequence that computes on from `now`, alone in the
 // pool, until `length` positions are computed, at most `chunk` of them in a
-// step: groups with a window hold what is in it, and that. Compressions to come
+// step: groups with a window hold what is in it, and that, and their regions,
+// if there are to be any. Compressions to come
 // (ascending; those above `length` do not matter) replace what is below their
 // cut by their region, as far as that frees blocks; `decode`, if any, goes on
 // after the last of them. An upper bound where that has a table, exact without.
@@ -107,14 +119,14 @@ int32_t PeakBlocks(int32_t length, int32_t chunk,
 // Blocks that a running request will still take until it has computed `length`
 // positions, at most `chunk` in a step, in the worst of the steps until then:
 // what its orders in flight and those to come give back is counted, when they
-// free blocks at all. num_in_windows: what groups with a window hold when the
-// steps in flight are settled, but for what others use: that does not come back
-// when it falls out (BlockManager::NumOwnInWindows). Not counted: destinations
-// of copies, which orders do without when blocks are short.
+// free blocks at all. in_windows: what groups with a window hold when the steps
+// in flight are settled, but for what others use: that does not come back when
+// it falls out (BlockManager::NumOwnInWindows). Not counted: destinations of
+// copies, which orders do without when blocks are short.
 int32_t RemainingBlocks(const RequestState& request,
-                        const SequenceCache& sequence, int32_t num_in_windows,
-                        int32_t length, int32_t chunk,
-                        const ModelLayout& layout);
+                        const SequenceCache& sequence,
+                        const OwnInWindows& in_windows, int32_t length,
+                        int32_t chunk, const ModelLayout& layout);
 
 // Blocks that groups with a window take for the next num_tokens of a sequence
 // with so many positions reserved, at most `chunk` of them in a step.

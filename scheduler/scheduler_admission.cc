@@ -198,8 +198,7 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch* taken,
       PlanOrder(*request, num_cached + num_tokens, &match, &order);
   int32_t num_fresh = 0;
   if (has_order) {
-    num_fresh = FreshForOrder(order, order.num_own,
-                              Headroom(budget->available - needed));
+    num_fresh = FreshForOrder(order, Headroom(budget->available - needed));
   }
   if (needed + num_fresh > budget->available) return false;
   StepDecision::Run run;
@@ -309,11 +308,7 @@ void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
   // Blocks that an eviction takes in place may leave the prefix cache: nobody
   // is admitted on them in the same step.
   for (const StepDecision::Order& order : decision_.orders) {
-    if (!order.futile &&
-        order.num_fresh * int64_t{layout().shard_pages_per_block()} <
-            order.point.page_total) {
-      return;
-    }
+    if (!order.futile && order.num_fresh < order.num_copied()) return;
   }
   const int32_t num_open = manager_.num_open_slots();
   if (waiting_.empty() || num_open == 0 || *token_budget <= 0) return;

@@ -168,6 +168,21 @@ void SchedulerImpl::WriteStart(const RequestState& request, SequenceSlot source,
   plan->starts.push_back(start);
 }
 
+void SchedulerImpl::TakeDestinations(int32_t num_fresh, EvictionOrder* order,
+                                     StepPlan* plan) {
+  order->destination_begin = std::ssize(plan->destinations);
+  BM_CHECK(
+      manager_.ReserveEviction(order->slot,
+                               {.group = order->group,
+                                .cut = order->cut,
+                                .page_total = order->page_total,
+                                .num_fresh = num_fresh,
+                                .shard_page_totals = order->shard_page_totals},
+                               &plan->destinations));
+  order->num_destinations = static_cast<int32_t>(
+      std::ssize(plan->destinations) - order->destination_begin);
+}
+
 void SchedulerImpl::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
                                StepInFlight* record) {
   RequestState& request = *run.request;
@@ -188,31 +203,43 @@ void SchedulerImpl::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
   }
   request.order_in_flight = true;
   if (!order.futile) {
+    const bool copies = order.num_fresh == order.num_copied();
+    const auto num_fresh = [copies](int32_t num_destinations, int32_t num_own) {
+      return copies ? num_destinations
+                    : std::max(0, num_destinations - num_own);
+    };
     EvictionOrder out;
     out.slot = request.slot;
     out.cut = order.point.cut;
     out.length = order.point.length;
     out.policy = order.point.policy;
     out.target = order.point.target;
-    out.destination_begin = std::ssize(plan->destinations);
     out.page_total = order.point.page_total;
     out.shard_page_totals = ShardPagesOf(order.point, layout());
     out.scores = order.point.scores;
     out.budgets = order.point.budgets;
-    BM_CHECK(
-        manager_.ReserveEviction(request.slot,
-                                 {.cut = out.cut,
-                                  .page_total = out.page_total,
-                                  .num_fresh = order.num_fresh,
-                                  .shard_page_totals = out.shard_page_totals},
-                                 &plan->destinations));
-    out.num_destinations = static_cast<int32_t>(std::ssize(plan->destinations) -
-                                                out.destination_begin);
+    TakeDestinations(num_fresh(order.num_destinations, order.num_own), &out,
+                     plan);
     if (order.point.is_shared && manager_.prefix_caching()) {
       out.region = manager_.sequence(request.slot).pending->region;
       in_flight.region = out.region;
     }
     plan->evictions.push_back(std::move(out));
+    for (const StepDecision::Order::Window& window : order.windows) {
+      EvictionOrder of_window;
+      of_window.slot = request.slot;
+      of_window.group = window.group;
+      of_window.cut = order.point.cut;
+      of_window.length = order.point.length;
+      of_window.policy = order.point.policy;
+      of_window.target = order.point.target.InWindow();
+      of_window.page_total = window.page_total;
+      TakeDestinations(
+          num_fresh(window.num_destinations, window.covered.num_own),
+          &of_window, plan);
+      plan->evictions.push_back(std::move(of_window));
+      in_flight.window_groups.push_back(window.group);
+    }
   }
   in_flight.point = std::move(order.point);
   record->orders.push_back(std::move(in_flight));

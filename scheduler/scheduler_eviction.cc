@@ -37,9 +37,35 @@ absl::Status ValidateSharing(const RequestEviction& eviction,
   return absl::OkStatus();
 }
 
+// What is evicted from windows is planned, by scores at hand, and shared with
+// nobody.
+absl::Status ValidateWindows(const RequestEviction& eviction,
+                             const ModelLayout& layout) {
+  if (!eviction.target.evicts_in_windows()) return absl::OkStatus();
+  const auto fail = [&](const auto&... parts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("eviction.target.window_keep_ratio: expected 1 ", parts...,
+                     ", got ", eviction.target.window_ratio.ToString()));
+  };
+  if (layout.num_window_groups() == 0) {
+    return fail("for a model of which no group of layers has a window");
+  }
+  if (eviction.mode == EvictionMode::kPressure) {
+    return fail("in mode pressure");
+  }
+  if (eviction.share_prefix) return fail("with share_prefix");
+  const EvictionPolicy& policy = eviction.policy;
+  if (policy.scorer_state() != ScorerState::kNone || policy.needs_table()) {
+    return fail("with scores accumulated from the first token on, or budgets ",
+                "of a table (", FormatPolicy(policy), ")");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateTarget(const EvictionTarget& target) {
   if (target.kind == EvictionTarget::Kind::kTokens) {
-    return RequireRange("tokens_per_head", target.tokens, 1, INT32_MAX);
+    BM_RETURN_IF_ERROR(
+        RequireRange("tokens_per_head", target.tokens, 1, INT32_MAX));
   }
   return target.Validate();
 }
@@ -147,6 +173,7 @@ absl::Status SchedulerImpl::ValidateEviction(
   }
   const int32_t page_size = layout().page_size;
   BM_RETURN_IF_ERROR(ValidateSharing(eviction, page_size));
+  BM_RETURN_IF_ERROR(ValidateWindows(eviction, layout()));
   if (eviction.mode == EvictionMode::kEveryChunk ||
       eviction.mode == EvictionMode::kDecode) {
     const int32_t least = std::max(page_size, policy.query_window());
@@ -218,6 +245,12 @@ absl::Status SchedulerImpl::ValidateCommand(
   BM_RETURN_IF_ERROR(ValidateLayers());
   BM_RETURN_IF_ERROR(ValidatePolicy(command.policy, command.table));
   BM_RETURN_IF_ERROR(ValidateTarget(command.target));
+  if (command.target.evicts_in_windows()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "target.window_keep_ratio: expected 1 for a request that runs: its "
+        "windows have no room for a region, got ",
+        command.target.window_ratio.ToString()));
+  }
   BM_RETURN_IF_ERROR(ValidateObserved(request, command.policy));
   const int32_t page_size = layout().page_size;
   const int32_t cut_now =

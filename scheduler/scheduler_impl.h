@@ -202,6 +202,9 @@ class SchedulerImpl : public Scheduler {
   // null.
   bool PlanOrder(const RequestState& request, int32_t length,
                  const PrefixMatch* match, StepDecision::Order* order) const;
+  // Of an order that is worth it: the window groups that are evicted from, too.
+  void PlanWindows(const RequestState& request, const PrefixMatch* match,
+                   StepDecision::Order* order) const;
   // Whether PlanPressure has chosen it.
   bool IsSqueezed(const RequestState& request) const;
   // The point of one that is not planned: a command, or a squeeze. False: it
@@ -219,7 +222,7 @@ class SchedulerImpl : public Scheduler {
   }
   // Fresh destinations: at least what own blocks cannot give; all of them when
   // preferred and the headroom has them.
-  int32_t FreshForOrder(const StepDecision::Order& order, int32_t num_own,
+  int32_t FreshForOrder(const StepDecision::Order& order,
                         int32_t headroom) const;
   BlockBudget BlocksNow() const;
   // Hands out the tokens that equal shares have left.
@@ -357,6 +360,9 @@ class SchedulerImpl : public Scheduler {
                 StepPlan* plan, StepInFlight* record);
   void WriteOrder(const StepDecision::Run& run, StepPlan* plan,
                   StepInFlight* record);
+  // For what the order says it covers.
+  void TakeDestinations(int32_t num_fresh, EvictionOrder* order,
+                        StepPlan* plan);
 
   // Swap (scheduler_swap.cc).
   // Copies what a request that is preempted has settled to the host tier, if
@@ -384,7 +390,7 @@ class SchedulerImpl : public Scheduler {
   // Tells the token. True: it is a stop token.
   bool AddOutput(RequestState* request, int32_t token, Effects* effects);
   void SettleOrder(const StepInFlight& step, const StepInFlight::Order& order,
-                   const EvictionOutcome& outcome, Effects* effects);
+                   std::span<const EvictionOutcome> outcomes, Effects* effects);
   // Drafts (scheduler_speculation.cc).
   absl::Status ValidateDrafts(const StepInFlight& step,
                               const StepResult& result) const;
@@ -400,7 +406,7 @@ class SchedulerImpl : public Scheduler {
   // Carries out and publishes.
   EvictionReceipt CommitOrder(RequestState* request,
                               const StepInFlight::Order& order,
-                              std::span<const int32_t> counts);
+                              std::span<const EvictionOutcome> outcomes);
   static bool IsStale(const StepInFlight::Run& run) {
     return run.request->id != run.id ||
            run.request->incarnation != run.incarnation;

@@ -163,6 +163,7 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
   order->futile = order->point.cut <= cut_now;
   if (order->futile) return true;
   const int32_t num_destinations = RegionBlocks(order->point, layout());
+  order->num_destinations = num_destinations;
   const int32_t num_below =
       (order->point.cut - cut_now) / layout().page_size +
       (region == nullptr ? 0 : static_cast<int32_t>(region->blocks.size()));
@@ -187,17 +188,54 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
     num_shared = match->num_saved();
   }
   order->num_gained = num_below - num_destinations - num_shared;
+  PlanWindows(request, match, order);
   return true;
 }
 
+void SchedulerImpl::PlanWindows(const RequestState& request,
+                                const PrefixMatch* match,
+                                StepDecision::Order* order) const {
+  order->windows.clear();
+  const CompressionPoint& point = order->point;
+  if (!point.target.evicts_in_windows()) return;
+  const int32_t page_size = layout().page_size;
+  const bool is_open = match == nullptr || match->source != kNoSequenceSlot;
+  const SequenceSlot slot = match == nullptr ? request.slot : match->source;
+  for (int32_t group = 1; group < layout().num_groups(); ++group) {
+    StepDecision::Order::Window window{.group = group};
+    window.page_total = WindowPagesOf(point, group, layout());
+    window.num_destinations = static_cast<int32_t>(
+        CeilDiv<int64_t>(window.page_total, layout().shard_pages_per_block()));
+    const int32_t end = point.cut / page_size;
+    int32_t begin = std::min(end, layout().FirstPage(group, point.length + 1));
+    window.covered.num_blocks = end - begin;
+    if (is_open) {
+      window.covered =
+          manager_.CoveredInWindow(slot, group, point.cut, point.length);
+    }
+    if (match != nullptr) {
+      // As in group 0: what it is about to take, or what comes back.
+      if (match->swap == kNoSwap) {
+        begin = std::max(begin, match->num_tokens / page_size);
+      }
+      window.covered.num_own = std::max(0, end - begin);
+    }
+    if (window.page_total == 0 ||
+        window.num_destinations >= window.covered.num_blocks) {
+      continue;
+    }
+    order->num_gained += window.covered.num_own - window.num_destinations;
+    order->windows.push_back(window);
+  }
+}
+
 int32_t SchedulerImpl::FreshForOrder(const StepDecision::Order& order,
-                                     int32_t num_own, int32_t headroom) const {
+                                     int32_t headroom) const {
   if (order.futile) return 0;
-  const int32_t num_destinations = RegionBlocks(order.point, layout());
   const bool copies =
       options_.compaction == CompactionPreference::kFreshFirst &&
-      !order.point.in_place && num_destinations <= headroom;
-  return copies ? num_destinations : std::max(0, num_destinations - num_own);
+      !order.point.in_place && order.num_copied() <= headroom;
+  return copies ? order.num_copied() : order.num_lacking();
 }
 
 BlockBudget SchedulerImpl::BlocksNow() const {
@@ -255,7 +293,7 @@ bool SchedulerImpl::PlanRunWithOrder(size_t index, StepDecision::Run* run,
   }
   // In place, as far as blocks are its own: who runs after it comes before
   // copies.
-  const int32_t num_fresh = FreshForOrder(order, order.num_own, 0);
+  const int32_t num_fresh = FreshForOrder(order, 0);
   const int32_t needed = run->num_blocks + num_fresh;
   // What another is about to leave is its own afterwards, and need not be
   // copied: nobody is preempted for that.
@@ -267,8 +305,11 @@ bool SchedulerImpl::PlanRunWithOrder(size_t index, StepDecision::Run* run,
     // Nobody is left to share with.
     order.num_own = manager_.sequence(request.slot)
                         .BlocksBelow(order.point.cut, layout().page_size);
+    for (StepDecision::Order::Window& window : order.windows) {
+      window.covered.num_own = window.covered.num_blocks;
+    }
   }
-  order.num_fresh = FreshForOrder(order, order.num_own, 0);
+  order.num_fresh = FreshForOrder(order, 0);
   BM_CHECK(order.num_fresh == 0 ||
            run->num_blocks + order.num_fresh <= budget->available);
   budget->available -= order.num_fresh;
@@ -281,8 +322,8 @@ void SchedulerImpl::PlanCopies(BlockBudget* budget) {
   for (StepDecision::Order& order : decision_.orders) {
     // A squeeze takes nothing from those who are short of blocks.
     if (order.point.is_squeeze()) continue;
-    const int32_t num_fresh = FreshForOrder(
-        order, order.num_own, Headroom(budget->available + order.num_fresh));
+    const int32_t num_fresh =
+        FreshForOrder(order, Headroom(budget->available + order.num_fresh));
     budget->available -= num_fresh - order.num_fresh;
     order.num_fresh = num_fresh;
   }

@@ -45,7 +45,7 @@ bool SchedulerImpl::TrySqueeze(const RequestState& request, int32_t* released) {
       !order.futile &&
       order.num_released() * kLeastGain >= manager_.NumBlocks(request.slot) &&
       // Blocks are short: it takes none, even where it shares its own.
-      FreshForOrder(order, order.num_own, 0) == 0;
+      FreshForOrder(order, 0) == 0;
   if (!worth_it) decision_.squeezed.pop_back();
   *released = order.num_released();
   return worth_it;

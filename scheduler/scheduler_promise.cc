@@ -68,7 +68,8 @@ int64_t SchedulerImpl::BlocksPromised(Promise promise) const {
     if (request->num_computed >= length) continue;
     int32_t remaining = RemainingBlocks(
         *request, manager_.sequence(request->slot),
-        layout().has_windows() ? manager_.NumOwnInWindows(request->slot) : 0,
+        layout().has_windows() ? manager_.NumOwnInWindows(request->slot)
+                               : OwnInWindows(),
         length,
         MaxChunk(*request, std::ssize(request->tokens) - request->num_computed),
         layout());

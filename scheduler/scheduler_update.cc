@@ -39,8 +39,10 @@ absl::Status SchedulerImpl::ValidateResult(const StepResult& result) const {
     }
   }
   BM_RETURN_IF_ERROR(ValidateDrafts(step, result));
-  const int64_t num_orders =
-      std::ranges::count(step.orders, false, &StepInFlight::Order::futile);
+  int64_t num_orders = 0;
+  for (const StepInFlight::Order& order : step.orders) {
+    num_orders += order.num_outcomes();
+  }
   if (std::ssize(result.evictions) != num_orders) {
     return absl::InvalidArgumentError(
         absl::StrCat("evictions: expected ", num_orders, " outcomes, got ",
@@ -63,12 +65,13 @@ absl::Status SchedulerImpl::ValidateResult(const StepResult& result) const {
   }
   size_t next = 0;
   for (const StepInFlight::Order& order : step.orders) {
-    if (order.futile) continue;
-    const EvictionOutcome& outcome = result.evictions[next++];
     const StepInFlight::Run& run = step.runs[order.run];
-    if (!outcome.ok || IsStale(run)) continue;
-    BM_RETURN_IF_ERROR(
-        manager_.ValidateCounts(run.request->slot, outcome.counts));
+    for (int32_t i = 0; i < order.num_outcomes(); ++i) {
+      const EvictionOutcome& outcome = result.evictions[next++];
+      if (!outcome.ok || IsStale(run)) continue;
+      BM_RETURN_IF_ERROR(manager_.ValidateCounts(
+          run.request->slot, outcome.counts, order.group_of(i)));
+    }
   }
   return absl::OkStatus();
 }
@@ -146,10 +149,10 @@ void SchedulerImpl::SettleRun(const StepInFlight::Run& run,
 
 void SchedulerImpl::SettleOrder(const StepInFlight& step,
                                 const StepInFlight::Order& order,
-                                const EvictionOutcome& outcome,
+                                std::span<const EvictionOutcome> outcomes,
                                 Effects* effects) {
   const StepInFlight::Run& run = step.runs[order.run];
-  if (IsStale(run) && order.region != kNoRegion && outcome.ok) {
+  if (IsStale(run) && order.region != kNoRegion && outcomes.front().ok) {
     dropped_regions_.push_back(order.region);
   }
   EvictionEffect effect;
@@ -170,10 +173,14 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
     if (effect.command != 0) effects->evictions.push_back(std::move(effect));
     return;
   }
-  if (!outcome.ok) {
-    manager_.AbortEviction(request.slot);
+  const auto refused = std::ranges::find(outcomes, false, &EvictionOutcome::ok);
+  if (refused != outcomes.end()) {
+    // Whatever has been moved meanwhile: who has windows is retired.
+    for (int32_t i = 0; i < order.num_outcomes(); ++i) {
+      manager_.AbortEviction(request.slot, order.group_of(i));
+    }
     effect.status = absl::InternalError(
-        absl::StrCat("the engine refused the eviction: ", outcome.error));
+        absl::StrCat("the engine refused the eviction: ", refused->error));
     effects->evictions.push_back(effect);
     if (order.point.is_planned) {
       // Without the memory it promised to give back it may not fit.
@@ -185,16 +192,16 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
     }
     return;
   }
-  const EvictionReceipt receipt = CommitOrder(&request, order, outcome.counts);
+  const EvictionReceipt receipt = CommitOrder(&request, order, outcomes);
   effect.evicted_entries = receipt.evicted_entries;
   effect.freed_blocks = receipt.freed_blocks;
   effect.freed_bytes = receipt.freed_blocks * layout().block_bytes();
-  effect.kept_entries = outcome.counts;
+  effect.kept_entries = outcomes.front().counts;
   ++totals_.num_evictions;
   totals_.evicted_entries += effect.evicted_entries;
   totals_.evicted_blocks += effect.freed_blocks;
   totals_.evicted_bytes += effect.freed_bytes;
-  kept_.Add(outcome.counts);
+  for (const EvictionOutcome& outcome : outcomes) kept_.Add(outcome.counts);
   if (!order.point.is_planned) {
     // From now on a part of the request: a recomputation replays it.
     CompressionPoint recorded = order.point;
@@ -208,11 +215,20 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
   effects->evictions.push_back(std::move(effect));
 }
 
-EvictionReceipt SchedulerImpl::CommitOrder(RequestState* request,
-                                           const StepInFlight::Order& order,
-                                           std::span<const int32_t> counts) {
+EvictionReceipt SchedulerImpl::CommitOrder(
+    RequestState* request, const StepInFlight::Order& order,
+    std::span<const EvictionOutcome> outcomes) {
+  const std::vector<int32_t>& counts = outcomes.front().counts;
   if (order.region == kNoRegion) {
-    return manager_.CommitEviction(request->slot, counts);
+    EvictionReceipt receipt = manager_.CommitEviction(request->slot, counts);
+    for (int32_t i = 1; i < order.num_outcomes(); ++i) {
+      const EvictionReceipt more = manager_.CommitWindowEviction(
+          request->slot, order.group_of(i),
+          outcomes[static_cast<size_t>(i)].counts);
+      receipt.evicted_entries += more.evicted_entries;
+      receipt.freed_blocks += more.freed_blocks;
+    }
+    return receipt;
   }
   // Orders are carried out one at a time: it is the last of those begun.
   const int32_t end = request->next_compression;
@@ -250,10 +266,12 @@ absl::Status SchedulerImpl::Update(const StepResult& result, Effects* effects) {
     SettleRun(step.runs[i], answer, effects);
   }
   size_t next = 0;
-  static const EvictionOutcome futile;
   for (const StepInFlight::Order& order : step.orders) {
-    SettleOrder(step, order, order.futile ? futile : result.evictions[next++],
+    const auto num_outcomes = static_cast<size_t>(order.num_outcomes());
+    SettleOrder(step, order,
+                std::span(result.evictions).subspan(next, num_outcomes),
                 effects);
+    next += num_outcomes;
   }
   if (!effects->finished.empty()) ForgetLeft();
   for (const TenantId tenant : served_tenants_) {

@@ -32,15 +32,40 @@ struct StepDecision {
   };
   struct Order {
     CompressionPoint point;
+    int32_t num_destinations = 0;
     int32_t num_own = 0;  // blocks below the cut that nobody else uses
-    int32_t num_fresh = 0;
-    // Blocks below the cut that nobody else uses, less those of the region:
+    // Likewise of window groups, those that are evicted from.
+    struct Window {
+      int32_t group = 0;
+      int64_t page_total = 0;
+      int32_t num_destinations = 0;
+      CoveredBlocks covered = {};
+    };
+    std::vector<Window> windows;
+    int32_t num_fresh = 0;  // of all groups
+    // Blocks below the cut that nobody else uses, less those of the regions:
     // negative where many are shared.
     int32_t num_gained = 0;
     bool futile = false;  // a command that would free nothing: only answered
 
     // Blocks it will give back. What is copied comes back whole.
     int32_t num_released() const { return std::max(0, num_gained + num_fresh); }
+    // Fresh blocks if all is copied, or as little as can be.
+    int32_t num_copied() const {
+      int32_t num_blocks = num_destinations;
+      for (const Window& window : windows) {
+        num_blocks += window.num_destinations;
+      }
+      return num_blocks;
+    }
+    int32_t num_lacking() const {
+      int32_t num_blocks = std::max(0, num_destinations - num_own);
+      for (const Window& window : windows) {
+        num_blocks +=
+            std::max(0, window.num_destinations - window.covered.num_own);
+      }
+      return num_blocks;
+    }
   };
   // A waiting request that did not fit, and how many were admitted before that.
   struct Passed {
@@ -112,8 +137,17 @@ struct StepInFlight {
     size_t run = 0;  // into runs
     CompressionPoint point;
     int32_t num_released = 0;
-    bool futile = false;          // not part of the plan
-    RegionId region = kNoRegion;  // that the engine keeps
+    std::vector<int32_t> window_groups;  // with an order of their own
+    bool futile = false;                 // not part of the plan
+    RegionId region = kNoRegion;         // that the engine keeps
+
+    // One for each group.
+    int32_t num_outcomes() const {
+      return futile ? 0 : 1 + static_cast<int32_t>(window_groups.size());
+    }
+    int32_t group_of(int32_t outcome) const {
+      return outcome == 0 ? 0 : window_groups[outcome - 1];
+    }
   };
   StepId id{0};
   std::vector<Run> runs;

@@ -277,6 +277,12 @@ void ToProto(const EvictionPolicy& policy, v1::EvictionPolicy* proto) {
 
 absl::StatusOr<EvictionTarget> FromProto(const v1::EvictionTarget& proto) {
   EvictionTarget target;
+  if (!proto.window_keep_ratio().empty()) {
+    const absl::StatusOr<KeepRatio> ratio =
+        KeepRatio::Parse(proto.window_keep_ratio());
+    if (!ratio.ok()) return Within("target.window_keep_ratio", ratio.status());
+    target.window_ratio = *ratio;
+  }
   switch (proto.target_case()) {
     case v1::EvictionTarget::kKeepRatio: {
       const absl::StatusOr<KeepRatio> ratio =
@@ -304,6 +310,9 @@ void ToProto(const EvictionTarget& target, v1::EvictionTarget* proto) {
     proto->set_tokens_per_head(target.tokens);
   } else {
     proto->set_keep_ratio(target.ratio.ToString());
+  }
+  if (target.evicts_in_windows()) {
+    proto->set_window_keep_ratio(target.window_ratio.ToString());
   }
 }
 

@@ -14,6 +14,7 @@
 #include "blockmgr/eviction/apportion.h"
 #include "blockmgr/eviction/page_math.h"
 #include "blockmgr/eviction/protection.h"
+#include "blockmgr/eviction/window_eviction.h"
 
 namespace blockmgr {
 namespace {
@@ -253,10 +254,17 @@ double SimEngine::ShardSeconds(const StepPlan& plan, int32_t shard) const {
     const Reads group_0 = ReadsOf(n, tail, layout_.window);
     live += region + num_heads * group_0.live;
     attended += n * region + num_heads * group_0.attended;
-    for (const int32_t window : layout_.group_windows) {
-      const Reads reads = ReadsOf(n, table.num_computed, window);
-      live += num_heads * reads.live;
-      attended += num_heads * reads.attended;
+    for (size_t j = 0; j < layout_.group_windows.size(); ++j) {
+      const TableRegion* of_window =
+          table.window_region(static_cast<int32_t>(j) + 1);
+      const int32_t cut = of_window == nullptr ? 0 : of_window->cut;
+      const Reads reads =
+          ReadsOf(n, table.num_computed - cut, layout_.group_windows[j]);
+      // As if all of it stayed in the window until it is gone.
+      const double kept =
+          of_window == nullptr ? 0.0 : ShardEntries(of_window->kept, shard);
+      live += kept + num_heads * reads.live;
+      attended += n * kept + num_heads * reads.attended;
     }
   }
   if (tokens == 0) return 0;
@@ -265,6 +273,16 @@ double SimEngine::ShardSeconds(const StepPlan& plan, int32_t shard) const {
   const double bytes = num_params * model_.weight_bytes +
                        live * 2.0 * static_cast<double>(layout_.row_bytes());
   return std::max(flops / model_.flops, bytes / model_.bandwidth);
+}
+
+double SimEngine::ShardEntries(std::span<const int32_t> kept,
+                               int32_t shard) const {
+  double entries = 0;
+  for (size_t head = 0; head < kept.size(); ++head) {
+    const auto of_layer = static_cast<int32_t>(head) % layout_.num_heads;
+    if (layout_.shard_of(of_layer) == shard) entries += kept[head];
+  }
+  return entries;
 }
 
 absl::Status SimEngine::Evict(const StepPlan& plan, const EvictionOrder& order,
@@ -285,32 +303,45 @@ absl::StatusOr<std::vector<int32_t>> SimEngine::DrawCounts(
   return counts;
 }
 
+uint64_t SimEngine::KeyOf(const EvictionOrder& order) const {
+  const SequenceTable& table = tables_.row(order.slot);
+  if (order.region == kNoRegion) {
+    return SplitMix64(RequestKey(seed_, table.request) +
+                      static_cast<uint64_t>(table.num_evictions));
+  }
+  // What others may start with depends on the tokens alone.
+  const auto num_tokens = static_cast<size_t>(order.length);
+  return SplitMix64(seed_ ^
+                    HashTokens(std::span(table.tokens).first(num_tokens)));
+}
+
 absl::Status SimEngine::DrawShard(const EvictionOrder& order, int32_t shard,
                                   std::vector<int32_t>* counts) const {
   const HeadShape shape{layout_.num_layers, layout_.shard_heads(),
                         layout_.page_size};
-  const EvictionRange range{order.cut, order.length};
+  EvictionRange range{order.cut, order.length};
+  EvictionPolicy policy = order.policy;
+  if (order.group > 0) {
+    const WindowEviction eviction = WindowEviction::Of(
+        policy, layout_.window_of(order.group), order.cut, order.length);
+    range = eviction.range;
+    policy = eviction.policy;
+  }
   const auto num_heads = static_cast<size_t>(layout_.shard_pages_per_block());
   // By the shard's own (layer, head): its place among all.
   std::vector<size_t> places(num_heads);
   // Shared out in units: whole pages, or entries.
-  const bool by_page = order.policy.rounding == Rounding::kPage;
+  const bool by_page = policy.rounding == Rounding::kPage;
   const int64_t unit = by_page ? layout_.page_size : 1;
-  const int64_t min_units =
-      by_page ? MinHeadPages(order.policy, shape, range)
-              : ProtectedPositions(order.policy, range).count();
+  const int64_t mean = MeanEntries(policy, order.target, range);
+  const int64_t num_protected = ProtectedPositions(policy, range).count();
+  // Page budgets are never below what is protected; others take it to fit.
+  const int64_t min_units = by_page ? MinHeadPages(policy, shape, range)
+                                    : std::min(num_protected, mean);
 
-  const SequenceTable& table = tables_.row(order.slot);
-  std::vector<int32_t> held(num_heads, order.cut - table.cut);
+  std::vector<int32_t> held(num_heads);
   std::vector<Claim> claims(num_heads);
-  // What others may start with depends on the tokens alone.
-  const uint64_t key =
-      order.region != kNoRegion
-          ? SplitMix64(seed_ ^ HashTokens(std::span(table.tokens)
-                                              .first(static_cast<size_t>(
-                                                  order.length))))
-          : SplitMix64(RequestKey(seed_, table.request) +
-                       static_cast<uint64_t>(table.num_evictions));
+  const uint64_t key = KeyOf(order);
   const BudgetKind kind = order.policy.budget.kind;
   const bool adaptive = kind == BudgetKind::kAdaKv ||
                         kind == BudgetKind::kAdaPyramid ||
@@ -319,7 +350,10 @@ absl::Status SimEngine::DrawShard(const EvictionOrder& order, int32_t shard,
   for (size_t head = 0; head < num_heads; ++head) {
     places[head] = static_cast<size_t>(
         layout_.shard_head_index(shard, static_cast<int32_t>(head)));
-    if (!table.kept.empty()) held[head] += table.kept[places[head]];
+    // No more than there are positions: the sim follows none of them.
+    held[head] =
+        std::min(range.cut,
+                 tables_.HeldBelow(order, static_cast<int32_t>(places[head])));
     const double share =
         adaptive ? LogNormal(model_.head_concentration, key, places[head])
                  : 1.0;
@@ -332,8 +366,7 @@ absl::Status SimEngine::DrawShard(const EvictionOrder& order, int32_t shard,
 
   int64_t total = order.page_total_of(shard);
   if (!by_page) {
-    total = std::max(sum_min, MeanEntries(order.policy, order.target, range) *
-                                  static_cast<int64_t>(num_heads));
+    total = mean * static_cast<int64_t>(num_heads);
   }
   if (total < sum_min) {
     return absl::InvalidArgumentError(

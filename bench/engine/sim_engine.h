@@ -96,6 +96,8 @@ class SimEngine {
 
  private:
   double StepSeconds(const StepPlan& plan) const;
+  // Of a region's counts, those of one shard's heads.
+  double ShardEntries(std::span<const int32_t> kept, int32_t shard) const;
   // Without the overhead.
   double ShardSeconds(const StepPlan& plan, int32_t shard) const;
   void Sample(const StepPlan& plan, StepResult* result);
@@ -107,6 +109,8 @@ class SimEngine {
   // Kept entries per (layer, head). REQUIRES: the order was checked.
   absl::StatusOr<std::vector<int32_t>> DrawCounts(
       const EvictionOrder& order) const;
+  // Of its draws.
+  uint64_t KeyOf(const EvictionOrder& order) const;
   // The same of one shard's heads: fills their places in `counts`.
   absl::Status DrawShard(const EvictionOrder& order, int32_t shard,
                          std::vector<int32_t>* counts) const;

@@ -295,6 +295,7 @@ void EngineTables::Release(SequenceSlot slot) {
   table.shard_entries.clear();
   table.tail_blocks.clear();
   CutWindows(0, &table);
+  std::ranges::fill(table.window_regions, TableRegion());
   table.num_evictions = 0;
   table.drafts.clear();
 }
@@ -311,6 +312,7 @@ void EngineTables::Start(const StepPlan& plan, const SequenceStart& start) {
     table.num_evictions = 0;
   }
   table.window_blocks.resize(layout_.group_windows.size());
+  table.window_regions.resize(layout_.group_windows.size());
   table.in_use = true;
   table.drafts.clear();
   table.request = start.request;
@@ -320,7 +322,7 @@ void EngineTables::Start(const StepPlan& plan, const SequenceStart& start) {
   table.num_computed = start.num_cached_tokens;
   if (start.swap != kNoSwap) ComeBack(plan, start, &table);
   if (start.region == kNoRegion) return;  // none, or the source's
-  const Region& region = regions_.at(start.region);
+  const TableRegion& region = regions_.at(start.region);
   table.cut = region.cut;
   table.region_blocks = region.blocks;
   SetKept(region.kept, &table);
@@ -344,148 +346,6 @@ void EngineTables::AddSampled(SequenceSlot slot, int32_t token) {
   BM_CHECK(table.in_use);
   BM_CHECK(table.num_computed == static_cast<int64_t>(table.tokens.size()));
   table.tokens.push_back(token);
-}
-
-absl::Status EngineTables::CheckDestinations(const StepPlan& plan,
-                                             const EvictionOrder& order) const {
-  if (!IsSlice(order.destination_begin, order.num_destinations,
-               plan.destinations.size())) {
-    return Invalid("destinations: expected a part of ",
-                   plan.destinations.size(), ", got [", order.destination_begin,
-                   ", +", order.num_destinations, ")");
-  }
-  const SequenceTable& table = row(order.slot);
-  // Tail blocks behind the cut stay in the table: a region on one of them would
-  // overwrite live tokens.
-  const auto stay = (order.cut - table.cut) / layout_.page_size;
-  absl::flat_hash_set<int32_t> taken;
-  for (size_t i = static_cast<size_t>(stay); i < table.tail_blocks.size();
-       ++i) {
-    taken.insert(Index(table.tail_blocks[i]));
-  }
-  for (const BlockId block : LiveWindowBlocks(table)) {
-    taken.insert(Index(block));
-  }
-  for (const BlockId block : Destinations(plan, order)) {
-    if (!IsBlock(block)) {
-      return Invalid("destinations: expected block ids in [1, ",
-                     layout_.num_blocks, "), got ", Index(block));
-    }
-    if (!taken.insert(Index(block)).second) {
-      return Invalid("destinations: block ", Index(block),
-                     " is named twice or holds tokens that stay");
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status EngineTables::CheckOrder(const StepPlan& plan,
-                                      const EvictionOrder& order) {
-  BM_RETURN_IF_ERROR(CheckSlot("slot", order.slot));
-  if (!InUse(order.slot)) {
-    return Invalid("slot: ", Index(order.slot), " is not in use");
-  }
-  if (layout_.window > 0) {
-    return Invalid("cut: expected no order in a model with a window, got ",
-                   order.cut);
-  }
-  const SequenceTable& table = row(order.slot);
-  if (PendingOf(order.slot).evicted) {
-    return Invalid("slot: a second order for slot ", Index(order.slot),
-                   " in one step");
-  }
-  if (order.length != table.num_computed) {
-    return Invalid("length: expected ", table.num_computed, ", got ",
-                   order.length);
-  }
-  if (order.cut < std::max(table.cut, 1) || order.cut >= order.length ||
-      order.cut % layout_.page_size != 0) {
-    return Invalid("cut: expected a positive multiple of ", layout_.page_size,
-                   " in [", table.cut, ", ", order.length, "), got ",
-                   order.cut);
-  }
-  BM_RETURN_IF_ERROR(order.policy.Validate());
-  if (order.region != kNoRegion && regions_.contains(order.region)) {
-    return Invalid("region: expected a name that is not in use, got ",
-                   Index(order.region));
-  }
-  if (!order.shard_page_totals.empty() &&
-      std::ssize(order.shard_page_totals) != layout_.num_shards) {
-    return Invalid("shard_page_totals: expected none or ", layout_.num_shards,
-                   " values, got ", order.shard_page_totals.size());
-  }
-  BM_RETURN_IF_ERROR(CheckDestinations(plan, order));
-  const int64_t num_heads = layout_.pages_per_block();
-  if (order.policy.scorer.kind == ScorerKind::kExternal) {
-    const int64_t expected = num_heads * order.cut;
-    const int64_t size =
-        order.scores ? static_cast<int64_t>(order.scores->size()) : 0;
-    if (size != expected) {
-      return Invalid("scores: expected ", expected, " values, got ", size);
-    }
-  }
-  if (order.policy.budget.kind == BudgetKind::kExternal) {
-    const int64_t size =
-        order.budgets ? static_cast<int64_t>(order.budgets->size()) : 0;
-    if (size != num_heads) {
-      return Invalid("budgets: expected ", num_heads, " values, got ", size);
-    }
-    const auto bad = std::find_if(order.budgets->begin(), order.budgets->end(),
-                                  [](int32_t budget) { return budget < 0; });
-    if (bad != order.budgets->end()) {
-      return Invalid("budgets: expected no negative value, got ", *bad);
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status EngineTables::CheckCounts(const EvictionOrder& order,
-                                       std::span<const int32_t> counts) const {
-  const SequenceTable& table = row(order.slot);
-  BM_CHECK(static_cast<int64_t>(counts.size()) == layout_.pages_per_block());
-  for (size_t head = 0; head < counts.size(); ++head) {
-    const int32_t held =
-        (table.kept.empty() ? 0 : table.kept[head]) + order.cut - table.cut;
-    if (counts[head] < 0 || counts[head] > held) {
-      return Invalid("counts: expected at most ", held,
-                     " entries for head index ", head, ", got ", counts[head]);
-    }
-  }
-  for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
-    const int64_t num_pages = ShardPages(layout_, shard, counts);
-    const std::string where =
-        layout_.num_shards == 1 ? "" : absl::StrCat(" in shard ", shard);
-    const int64_t page_total = order.page_total_of(shard);
-    if (num_pages > page_total) {
-      return Invalid("counts: expected at most page_total ", page_total,
-                     " pages", where, ", got ", num_pages);
-    }
-    const int64_t destination_pages =
-        int64_t{order.num_destinations} * layout_.shard_pages_per_block();
-    if (num_pages > destination_pages) {
-      return Invalid("counts: expected at most the destinations' ",
-                     destination_pages, " pages", where, ", got ", num_pages);
-    }
-  }
-  return absl::OkStatus();
-}
-
-void EngineTables::Commit(const StepPlan& plan, const EvictionOrder& order,
-                          std::span<const int32_t> counts) {
-  SequenceTable& table = rows_[static_cast<size_t>(Index(order.slot))];
-  const auto gone = (order.cut - table.cut) / layout_.page_size;
-  table.tail_blocks.erase(table.tail_blocks.begin(),
-                          table.tail_blocks.begin() + gone);
-  table.cut = order.cut;
-  const std::span<const BlockId> destinations = Destinations(plan, order);
-  table.region_blocks.assign(destinations.begin(), destinations.end());
-  SetKept(counts, &table);
-  ++table.num_evictions;
-  if (order.region != kNoRegion) {
-    regions_[order.region] = {
-        .cut = table.cut, .blocks = table.region_blocks, .kept = table.kept};
-  }
-  PendingOf(order.slot).evicted = true;
 }
 
 void EngineTables::Reset() {

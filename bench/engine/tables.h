@@ -8,6 +8,7 @@
 //   cut <= num_computed <= tokens.size()
 //   num_computed - cut <= tail_blocks.size() * page_size
 //   cut / page_size + tail_blocks.size() == window_blocks[group].size()
+//   window_regions[group].cut < num_computed
 //
 // once its first step has been applied. Drafts that the engine has announced
 // for the next run of a row are tokens of it from a plan that takes them on
@@ -34,6 +35,17 @@
 
 namespace blockmgr {
 
+// What is left of the positions below a cut, in one layer group.
+struct TableRegion {
+  int32_t cut = 0;
+  std::vector<BlockId> blocks;
+  std::vector<int32_t> kept;  // entries, [num_layers, num_heads]
+  // Of a window group: tokens of the sequence when it was made; what they do
+  // not attend to is gone. And whether the run before had nothing of it left.
+  int32_t length = 0;
+  bool is_past = false;
+};
+
 struct SequenceTable {
   bool in_use = false;
   RequestId request{0};
@@ -45,8 +57,8 @@ struct SequenceTable {
   // The region stands for [0, cut); all empty or 0 without one.
   int32_t cut = 0;
   std::vector<BlockId> region_blocks;
-  std::vector<int32_t> kept;   // entries, [num_layers, num_heads]
-  int64_t region_entries = 0;  // sum of kept
+  std::vector<int32_t> kept;           // entries, [num_layers, num_heads]
+  int64_t region_entries = 0;          // sum of kept
   std::vector<int64_t> shard_entries;  // of it, each shard's, [num_shards]
   // Positions from cut on, page_size to a block. In a model with a window, null
   // where a start left pages out.
@@ -54,11 +66,20 @@ struct SequenceTable {
   // Of each window group, from position 0 on; null as above. Pages before
   // FirstPage of what is computed mean nothing. [num_window_groups]
   std::vector<std::vector<BlockId>> window_blocks;
+  // The last region of each; below its cut the table means nothing.
+  // [num_window_groups]
+  std::vector<TableRegion> window_regions;
   int32_t num_evictions = 0;  // since the start
   // Announced for the next run.
   std::vector<int32_t> drafts;
 
   int32_t tail_length() const { return num_computed - cut; }
+  // Of a window group, while something of it is attended to; else null. A
+  // sequence that goes back after a loss may have it again.
+  const TableRegion* window_region(int32_t group) const {
+    const TableRegion& region = window_regions[static_cast<size_t>(group - 1)];
+    return region.cut == 0 || region.is_past ? nullptr : &region;
+  }
 };
 
 // Slots are handed out densely; one above this is a broken plan.
@@ -99,6 +120,17 @@ class EngineTables {
   // page total and no more pages than the destinations have.
   absl::Status CheckCounts(const EvictionOrder& order,
                            std::span<const int32_t> counts) const;
+  // Positions that an order covers in blocks: behind its group's region, and of
+  // a window group only those of whole pages that the next token attends to.
+  struct CoveredTail {
+    const TableRegion* region = nullptr;  // null: none, or it is past
+    int32_t begin = 0;
+    int32_t end = 0;  // the cut
+  };
+  CoveredTail CoveredInWindow(const EvictionOrder& order) const;
+  // Entries that a head has below an order's cut, or, in a window group, at
+  // most: what is left of a region there, the tables do not know.
+  int32_t HeldBelow(const EvictionOrder& order, int32_t head_index) const;
   // Puts the region in place of positions [0, order.cut).
   // REQUIRES: both checks passed.
   void Commit(const StepPlan& plan, const EvictionOrder& order,
@@ -128,21 +160,14 @@ class EngineTables {
     uint64_t plan = 0;  // the rest is void unless this is num_plans_
     bool released = false;
     bool scheduled = false;
-    size_t run = 0;  // index into slots, if scheduled
-    bool evicted = false;
+    size_t run = 0;          // index into slots, if scheduled
+    int32_t next_group = 0;  // of which it may be evicted from
     int32_t num_copied = 0;  // groups
-    int32_t start = -1;  // index into starts
+    int32_t start = -1;      // index into starts
   };
 
   absl::Status CheckSlot(const char* field, SequenceSlot slot) const;
   absl::Status CheckShapes(const StepPlan& plan) const;
-  // What is left of the positions below a cut.
-  struct Region {
-    int32_t cut = 0;
-    std::vector<BlockId> blocks;
-    std::vector<int32_t> kept;
-  };
-
   // What the host tier has of a sequence.
   struct Swapped {
     std::vector<int32_t> tokens;
@@ -201,8 +226,6 @@ class EngineTables {
   // `num_tail_blocks`, from 1 on.
   BlockId LastBlock(const SequenceTable& table, int32_t group,
                     int64_t num_tail_blocks) const;
-  // Those of the window groups that later steps read.
-  std::vector<BlockId> LiveWindowBlocks(const SequenceTable& table) const;
   // Pages that a group has of `length` tokens from position `cut` on.
   int32_t NumPages(int32_t group, int32_t length, int32_t cut = 0) const {
     return CeilDiv(length - cut, layout_.page_size) -
@@ -213,6 +236,18 @@ class EngineTables {
   void AddWindows(const StepPlan& plan, size_t run, SequenceTable* table) const;
   // Leaves the pages of the first num_tokens tokens.
   void CutWindows(int32_t num_tokens, SequenceTable* table) const;
+
+  // Regions of window groups (tables_window_regions.cc).
+  // Whether something of it is attended to after `length` tokens.
+  bool IsInWindow(const TableRegion& region, int32_t group,
+                  int32_t length) const {
+    return region.cut >
+           layout_.FirstPage(group, length + 1) * layout_.page_size;
+  }
+  void NotePastRegions(SequenceTable* table) const;
+  absl::Status CheckWindowOrder(const EvictionOrder& order) const;
+  void CommitInWindow(const StepPlan& plan, const EvictionOrder& order,
+                      std::span<const int32_t> counts);
 
   absl::Status CheckStarts(const StepPlan& plan);
   absl::Status CheckStart(const StepPlan& plan,
@@ -257,7 +292,7 @@ class EngineTables {
   const int32_t max_sequences_;
   std::vector<SequenceTable> rows_;  // by slot; grows to the highest seen
   std::vector<Pending> pending_;     // by slot
-  absl::flat_hash_map<RegionId, Region> regions_;  // kept
+  absl::flat_hash_map<RegionId, TableRegion> regions_;  // kept
   absl::flat_hash_map<SwapId, Swapped> swapped_;
   std::vector<HostBlock> host_blocks_;
   uint64_t num_plans_ = 0;

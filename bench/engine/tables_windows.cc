@@ -119,8 +119,22 @@ absl::Status EngineTables::CheckSourceWindows(
     if (layout_.window_of(group) == 0) continue;
     const std::vector<BlockId>& blocks = TableOf(source, group);
     const int32_t end = CeilDiv(num_tokens, layout_.page_size);
+    int32_t cut = 0;
+    if (group > 0) {
+      const TableRegion& region =
+          source.window_regions[static_cast<size_t>(group - 1)];
+      cut = region.cut;
+      if (num_tokens < region.length && IsInWindow(region, group, num_tokens)) {
+        return BadWindow("plan.starts of slot ", Index(start.slot),
+                         ": expected at least the ", region.length,
+                         " tokens of the region of group ", group, " in slot ",
+                         Index(start.source), ", got ", num_tokens);
+      }
+    }
     // What the next token attends to: a source may have gone on by one.
-    for (int32_t i = layout_.FirstPage(group, num_tokens + 1); i < end; ++i) {
+    for (int32_t i = std::max(layout_.FirstPage(group, num_tokens + 1),
+                              cut / layout_.page_size);
+         i < end; ++i) {
       if (blocks[static_cast<size_t>(i)] != kNullBlock) continue;
       return BadWindow("plan.starts of slot ", Index(start.slot),
                        ": expected a source that has what ", num_tokens,
@@ -198,19 +212,6 @@ BlockId EngineTables::LastBlock(const SequenceTable& table, int32_t group,
                  group)[static_cast<size_t>(before + num_tail_blocks - 1)];
 }
 
-std::vector<BlockId> EngineTables::LiveWindowBlocks(
-    const SequenceTable& table) const {
-  std::vector<BlockId> blocks;
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    const std::vector<BlockId>& own = TableOf(table, group);
-    blocks.insert(
-        blocks.end(),
-        own.begin() + layout_.FirstPage(group, table.num_computed + 1),
-        own.end());
-  }
-  return blocks;
-}
-
 int32_t EngineTables::NumWindowPages(int32_t length) const {
   int32_t num_pages = 0;
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
@@ -221,6 +222,7 @@ int32_t EngineTables::NumWindowPages(int32_t length) const {
 
 void EngineTables::AddWindows(const StepPlan& plan, size_t run,
                               SequenceTable* table) const {
+  NotePastRegions(table);
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
     const std::span<const BlockId> blocks = NewBlocks(plan, run, group);
     std::vector<BlockId>& own =

@@ -97,14 +97,18 @@ bool TinyEngine::IsLostTo(const SequenceTable& table, int32_t length) const {
         [this](BlockId block) { return lost_.contains(block); });
   };
   if (is_lost(0, table.tail_blocks)) return true;
+  const auto region_is_lost = [this](const std::vector<BlockId>& blocks) {
+    return std::ranges::any_of(
+        blocks, [this](BlockId block) { return lost_.contains(block); });
+  };
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    if (is_lost(group, table.window_blocks[static_cast<size_t>(group - 1)])) {
+    const TableRegion* region = table.window_region(group);
+    if (is_lost(group, table.window_blocks[static_cast<size_t>(group - 1)]) ||
+        (region != nullptr && region_is_lost(region->blocks))) {
       return true;
     }
   }
-  return std::ranges::any_of(table.region_blocks, [this](BlockId block) {
-    return lost_.contains(block);
-  });
+  return region_is_lost(table.region_blocks);
 }
 
 bool TinyEngine::IsDamaged(SequenceSlot slot) const {

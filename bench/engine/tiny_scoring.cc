@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <absl/strings/str_cat.h>
 
@@ -70,8 +71,9 @@ void TinyScoring::Start(const SequenceStart& start, ScoringState* state) const {
   state->first_query = start.num_cached_tokens;
   state->num_rows =
       start.query_window == 0 ? 0 : start.query_window + max_drafts_;
-  state->queries.resize(static_cast<size_t>(layout_.num_layers) *
-                        static_cast<size_t>(state->num_rows) * q_width());
+  state->queries.resize(
+      static_cast<size_t>(layout_.num_groups() * layout_.num_layers) *
+      static_cast<size_t>(state->num_rows) * q_width());
   state->kind = start.scorer_state;
   state->begin = start.state_begin;
   if (state->kind == ScorerState::kAttentionSums) {
@@ -109,18 +111,24 @@ TinyScoring::LayerEntries TinyScoring::SliceLayer(const EntryIndex& entries,
   return slice;
 }
 
+void TinyScoring::KeepQueries(int32_t row, int32_t begin, int32_t count,
+                              const float* queries, ScoringState* state) const {
+  const auto width = q_width();
+  const int32_t num_rows = state->num_rows;
+  float* ring = state->queries.data() + static_cast<size_t>(row) *
+                                            static_cast<size_t>(num_rows) *
+                                            width;
+  for (int32_t i = std::max(0, count - num_rows); i < count; ++i) {
+    std::copy_n(queries + static_cast<size_t>(i) * width, width,
+                ring + static_cast<size_t>((begin + i) % num_rows) * width);
+  }
+}
+
 void TinyScoring::Observe(int32_t layer, int32_t begin, int32_t count,
                           const float* queries, const float* raw_queries,
                           const EntryIndex& entries, ScoringState* state) {
   const auto width = q_width();
-  const int32_t num_rows = state->num_rows;
-  float* ring = state->queries.data() + static_cast<size_t>(layer) *
-                                            static_cast<size_t>(num_rows) *
-                                            width;
-  for (int32_t row = std::max(0, count - num_rows); row < count; ++row) {
-    std::copy_n(queries + static_cast<size_t>(row) * width, width,
-                ring + static_cast<size_t>((begin + row) % num_rows) * width);
-  }
+  KeepQueries(layer, begin, count, queries, state);
   const int32_t skipped = std::clamp(state->begin - begin, 0, count);
   const size_t offset = static_cast<size_t>(skipped) * width;
   if (skipped == count) return;
@@ -180,6 +188,7 @@ absl::Status TinyScoring::CheckState(const EvictionOrder& order,
                                      const ScoringState& state) const {
   BM_RETURN_IF_ERROR(backend_.SupportsScorer(order.policy.scorer));
   const ScorerState needed = order.policy.scorer_state();
+  BM_CHECK(needed == ScorerState::kNone || order.group == 0);
   if (needed != ScorerState::kNone && needed != state.kind) {
     return absl::FailedPreconditionError(absl::StrCat(
         "policy: expected a sequence started with the scorer state of ",
@@ -203,11 +212,13 @@ absl::Status TinyScoring::CheckState(const EvictionOrder& order,
   return absl::OkStatus();
 }
 
-void TinyScoring::AddValueNorms(const SelectorSpec& selector,
+void TinyScoring::AddValueNorms(const EvictionOrder& order,
                                 const LayerEntries& slice, ScoreBatch* batch,
                                 ScoredEntries* whole) {
+  const SelectorSpec& selector = order.policy.selector;
   const bool product = selector.gqa_product;
-  const auto layer = static_cast<size_t>(model_.groups().LayerAt(batch->layer));
+  const auto layer =
+      static_cast<size_t>(model_.groups().LayerAt(batch->layer, order.group));
   const auto begin = static_cast<size_t>(slice.begin);
   // Rows of the shard's first query head.
   const size_t projection = static_cast<size_t>(shard_) * q_width() *
@@ -240,6 +251,15 @@ void TinyScoring::ScoreLayer(const EvictionOrder& order,
                              const EntryIndex& all, ScoredEntries* whole) {
   const EvictionPolicy& policy = order.policy;
   const LayerEntries slice = SliceLayer(all, layer);
+  if (model_.groups().LayerAt(layer, order.group) < 0) {
+    // Padding, which nobody has written: behind all others.
+    if (!whole->scores.empty()) {
+      std::fill_n(whole->scores.begin() + slice.begin, slice.offsets.back(),
+                  -std::numeric_limits<float>::infinity());
+    }
+    return;
+  }
+  const int32_t row = order.group * layout_.num_layers + layer;
   const auto begin = static_cast<size_t>(slice.begin);
   const auto count = static_cast<size_t>(slice.offsets.back());
   ScoreBatch batch;
@@ -252,7 +272,7 @@ void TinyScoring::ScoreLayer(const EvictionOrder& order,
   if (policy.query_window() > 0) {
     batch.window.count = std::min({policy.query_window(), table.query_window,
                                    order.length - state.first_query});
-    CopyWindow(state, layer, order.length - batch.window.count,
+    CopyWindow(state, row, order.length - batch.window.count,
                batch.window.count);
     batch.window.queries = window_.data();
   }
@@ -270,7 +290,7 @@ void TinyScoring::ScoreLayer(const EvictionOrder& order,
     batch.statistics = &state.statistics[static_cast<size_t>(layer)];
   }
   if (policy.selector.kind == SelectorKind::kCritical) {
-    AddValueNorms(policy.selector, slice, &batch, whole);
+    AddValueNorms(order, slice, &batch, whole);
   }
   const std::span<float> scores =
       std::span(whole->scores).subspan(begin, count);
@@ -278,7 +298,7 @@ void TinyScoring::ScoreLayer(const EvictionOrder& order,
     for (size_t head = 0; head + 1 < slice.offsets.size(); ++head) {
       const auto from = static_cast<size_t>(slice.offsets[head]);
       const auto size = static_cast<size_t>(slice.offsets[head + 1]) - from;
-      RandomScores(policy.scorer.seed, layer,
+      RandomScores(policy.scorer.seed, row,
                    shard_ * layout_.num_heads + static_cast<int32_t>(head),
                    slice.list.positions.subspan(from, size),
                    scores.subspan(from, size));

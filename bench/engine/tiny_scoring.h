@@ -25,7 +25,8 @@ namespace blockmgr {
 struct ScoringState {
   // Queries of the last positions, position p in row p % num_rows: of the last
   // query_window, and as many more as drafts may be rejected, whose rows are
-  // not those of what is still wanted. [num_layers, num_rows, q_width].
+  // not those of what is still wanted. [num_groups * num_layers, num_rows,
+  // q_width].
   std::vector<float> queries;
   int32_t num_rows = 0;
   int32_t first_query = 0;  // queries before this position never existed
@@ -45,9 +46,9 @@ struct ScoredEntries {
   std::vector<float> products;
 };
 
-// Of the heads of one shard in layer group 0: queries, entries and scores are
-// those of its heads, a layer is a slot of the group. Thread-compatible. Model
-// and backend are borrowed.
+// Of the heads of one shard: queries, entries and scores are those of its
+// heads, a layer is a slot of a layer group, group 0 unless another is named.
+// Thread-compatible. Model and backend are borrowed.
 class TinyScoring {
  public:
   // max_drafts: that a step may verify of a sequence. Nothing is accumulated
@@ -65,7 +66,11 @@ class TinyScoring {
                const float* queries, const float* raw_queries,
                const EntryIndex& entries, ScoringState* state);
 
-  // `all`: every live entry of the sequence. FailedPrecondition when the
+  // The same without what is accumulated. row: group * num_layers + layer.
+  void KeepQueries(int32_t row, int32_t begin, int32_t count,
+                   const float* queries, ScoringState* state) const;
+
+  // `all`: every live entry of the order's group. FailedPrecondition when the
   // sequence was not started with what the policy needs.
   absl::Status Score(const EvictionOrder& order, const SequenceTable& table,
                      const ScoringState& state, const EntryIndex& all,
@@ -90,7 +95,7 @@ class TinyScoring {
                           const ScoringState& state) const;
   // Sizes of values for a critical selector: into `whole`, or for products
   // into `batch`, which makes them.
-  void AddValueNorms(const SelectorSpec& selector, const LayerEntries& slice,
+  void AddValueNorms(const EvictionOrder& order, const LayerEntries& slice,
                      ScoreBatch* batch, ScoredEntries* whole);
   void ScoreLayer(const EvictionOrder& order, const SequenceTable& table,
                   const ScoringState& state, int32_t layer,

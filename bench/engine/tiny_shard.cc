@@ -7,6 +7,7 @@
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/window_eviction.h"
 
 namespace blockmgr {
 
@@ -37,12 +38,15 @@ void TinyShard::Start(const StepPlan& plan) {
     const auto index = static_cast<size_t>(Index(start.slot));
     if (index >= sequences_.size()) sequences_.resize(index + 1);
     scoring_.Start(start, &sequences_[index].scoring);
+    sequences_[index].window_regions.resize(
+        static_cast<size_t>(layout_.num_window_groups()));
     if (start.swap != kNoSwap) {
       sequences_[index].region = SwapIn(plan, start);
     } else if (start.region != kNoRegion) {
       sequences_[index].region = regions_.at(start.region);
     } else if (start.source != kNoSequenceSlot) {
       sequences_[index].region = sequence(start.source).region;
+      sequences_[index].window_regions = sequence(start.source).window_regions;
     }
   }
   for (const RegionId region : plan.dropped_regions) regions_.erase(region);
@@ -84,18 +88,32 @@ SequenceKv TinyShard::KvOf(SequenceSlot slot, const LayerPlace& place) const {
   const SequenceTable& table = tables_.row(slot);
   if (place.group > 0) {
     const auto index = static_cast<size_t>(place.group - 1);
-    return {.tail_blocks = table.window_blocks[index].data(),
-            .tail_length = table.num_computed};
+    const TableRegion* in_window = table.window_region(place.group);
+    const int32_t cut = in_window == nullptr ? 0 : in_window->cut;
+    SequenceKv kv{.tail_blocks = table.window_blocks[index].data() +
+                                 cut / layout_.page_size,
+                  .tail_length = table.num_computed - cut,
+                  .cut = cut};
+    if (in_window == nullptr) return kv;
+    const Region& region = *sequence(slot).window_regions[index];
+    AddRegion(region.layout, place.slot, &kv);
+    kv.region_positions = region.page_positions.data();
+    return kv;
   }
   SequenceKv kv{.tail_blocks = table.tail_blocks.data(),
                 .tail_length = table.tail_length()};
   if (const RaggedRegion* region = sequence(slot).layout()) {
-    const int32_t first_head = layout_.head_index(place.slot, 0);
-    kv.region_pages = region->page_list().data();
-    kv.region_offsets = region->page_offsets().data() + first_head;
-    kv.region_lengths = region->kept().data() + first_head;
+    AddRegion(*region, place.slot, &kv);
   }
   return kv;
+}
+
+void TinyShard::AddRegion(const RaggedRegion& region, int32_t layer,
+                          SequenceKv* kv) const {
+  const int32_t first_head = layout_.head_index(layer, 0);
+  kv->region_pages = region.page_list().data();
+  kv->region_offsets = region.page_offsets().data() + first_head;
+  kv->region_lengths = region.kept().data() + first_head;
 }
 
 void TinyShard::RunLayer(const StepPlan& plan, const TinyBatch& batch,
@@ -111,6 +129,8 @@ void TinyShard::RunLayer(const StepPlan& plan, const TinyBatch& batch,
   if (place.group == 0) {
     Observe(plan, batch, place.slot, queries,
             Columns(forward->raw_queries(), num_rows, &raw_queries_));
+  } else {
+    KeepQueries(plan, batch, place, queries);
   }
   kv_.clear();
   for (const SequenceSlot slot : plan.slots) kv_.push_back(KvOf(slot, place));
@@ -130,6 +150,19 @@ void TinyShard::RunLayer(const StepPlan& plan, const TinyBatch& batch,
     std::copy_n(attention_.data() + row * own_width, own_width,
                 all.data() + row * (all.size() / num_rows) +
                     static_cast<size_t>(shard_) * own_width);
+  }
+}
+
+void TinyShard::KeepQueries(const StepPlan& plan, const TinyBatch& batch,
+                            const LayerPlace& place, const float* queries) {
+  const auto width = static_cast<size_t>(layout_.num_q_heads) *
+                     static_cast<size_t>(layout_.head_dim);
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    const int32_t begin = batch.query_offsets[i];
+    scoring_.KeepQueries(place.group * layout_.num_layers + place.slot,
+                         plan.positions[i], batch.query_offsets[i + 1] - begin,
+                         queries + static_cast<size_t>(begin) * width,
+                         &sequence(plan.slots[i]).scoring);
   }
 }
 
@@ -158,12 +191,88 @@ EntryIndex TinyShard::AllEntries(SequenceSlot slot) const {
                       table.num_computed);
 }
 
+CacheView TinyShard::CoveredBy(const EvictionOrder& order) const {
+  const SequenceTable& table = tables_.row(order.slot);
+  const Sequence& state = sequence(order.slot);
+  const auto pages = [&](const std::vector<BlockId>& blocks, int32_t begin,
+                         int32_t end) {
+    return std::span(blocks).subspan(
+        static_cast<size_t>(begin / layout_.page_size),
+        static_cast<size_t>((end - begin) / layout_.page_size));
+  };
+  if (order.group == 0) {
+    return {state.layout(), pages(table.tail_blocks, 0, order.cut - table.cut)};
+  }
+  const auto index = static_cast<size_t>(order.group - 1);
+  const EngineTables::CoveredTail covered = tables_.CoveredInWindow(order);
+  return {covered.region == nullptr ? nullptr
+                                    : &state.window_regions[index]->layout,
+          pages(table.window_blocks[index], covered.begin, covered.end),
+          covered.begin};
+}
+
+EntryIndex TinyShard::EntriesOf(const EvictionOrder& order) const {
+  if (order.group == 0) return AllEntries(order.slot);
+  const SequenceTable& table = tables_.row(order.slot);
+  const auto index = static_cast<size_t>(order.group - 1);
+  CacheView now = CoveredBy(order);
+  // To the end of the table.
+  now.tail_blocks =
+      std::span(table.window_blocks[index])
+          .subspan(static_cast<size_t>(now.tail_begin / layout_.page_size));
+  const int32_t window = layout_.window_of(order.group);
+  return IndexEntries(
+      layout_, now,
+      now.region == nullptr
+          ? std::span<const int32_t>()
+          : std::span(sequence(order.slot).window_regions[index]->positions),
+      table.num_computed, WindowEviction::FirstOf(window, order.length));
+}
+
+KeepSets TinyShard::SelectIn(const EvictionOrder& order,
+                             const ScoredEntries& scored,
+                             std::span<const int32_t> external) const {
+  const HeadShape shape{layout_.num_layers, layout_.num_heads,
+                        layout_.page_size};
+  const auto select = [&](const EvictionPolicy& policy,
+                          const EvictionRange& range,
+                          std::span<const int32_t> positions) {
+    return SelectEntries(
+        policy, order.target, shape, range,
+        EntriesView{scored.candidates.offsets, positions, scored.scores,
+                    scored.value_norms, scored.products},
+        external);
+  };
+  if (order.group == 0) {
+    return select(order.policy, {order.cut, order.length},
+                  scored.candidates.positions);
+  }
+  const WindowEviction eviction = WindowEviction::Of(
+      order.policy, layout_.window_of(order.group), order.cut, order.length);
+  std::vector<int32_t> positions = scored.candidates.positions;
+  for (int32_t& position : positions) position -= eviction.first;
+  const KeepSets all = select(eviction.policy, eviction.range, positions);
+  // Slots that no layer has keep nothing.
+  KeepSets keep;
+  keep.num_nan = all.num_nan;
+  keep.offsets.push_back(0);
+  for (int32_t i = 0; i < layout_.pages_per_block(); ++i) {
+    const auto head = static_cast<size_t>(i);
+    if (model_.groups().LayerAt(i / layout_.num_heads, order.group) >= 0) {
+      keep.ranks.insert(keep.ranks.end(), all.ranks.begin() + all.offsets[head],
+                        all.ranks.begin() + all.offsets[head + 1]);
+    }
+    keep.offsets.push_back(std::ssize(keep.ranks));
+  }
+  return keep;
+}
+
 absl::StatusOr<TinySelection> TinyShard::Select(const EvictionOrder& order) {
   TinySelection selection;
   ScoredEntries& scored = selection.scored;
   BM_RETURN_IF_ERROR(scoring_.Score(order, tables_.row(order.slot),
                                     sequence(order.slot).scoring,
-                                    AllEntries(order.slot), &scored));
+                                    EntriesOf(order), &scored));
   std::vector<int32_t> external;
   if (order.policy.budget.kind == BudgetKind::kExternal) {
     for (int32_t i = 0; i < layout_.pages_per_block(); ++i) {
@@ -171,36 +280,44 @@ absl::StatusOr<TinySelection> TinyShard::Select(const EvictionOrder& order) {
           tables_.layout().shard_head_index(shard_, i))]);
     }
   }
-  selection.keep = SelectEntries(
-      order.policy, order.target,
-      HeadShape{layout_.num_layers, layout_.num_heads, layout_.page_size},
-      EvictionRange{order.cut, order.length},
-      EntriesView{scored.candidates.offsets, scored.candidates.positions,
-                  scored.scores, scored.value_norms, scored.products},
-      external);
+  selection.keep = SelectIn(order, scored, external);
   return selection;
 }
 
 void TinyShard::Evict(const StepPlan& plan, const EvictionOrder& order,
                       const TinySelection& selection) {
-  const SequenceTable& table = tables_.row(order.slot);
   Sequence& state = sequence(order.slot);
   std::vector<int32_t> counts;
   for (size_t i = 0; i + 1 < selection.keep.offsets.size(); ++i) {
     counts.push_back(selection.count(i));
   }
-  const CacheView covered{
-      state.layout(), std::span(table.tail_blocks)
-                          .first(static_cast<size_t>((order.cut - table.cut) /
-                                                     layout_.page_size))};
   RaggedRegion next = RaggedRegion::LayOut(
-      layout_, covered, EngineTables::Destinations(plan, order), counts,
-      order.cut);
+      layout_, CoveredBy(order), EngineTables::Destinations(plan, order),
+      counts, order.cut);
   CompactionPlan compaction = PlanCompaction(
       layout_, selection.scored.candidates, selection.keep, next);
   backend_->Move(compaction.moves);
-  state.region = std::make_shared<const Region>(
-      Region{std::move(next), std::move(compaction.positions)});
+  auto region = std::make_shared<Region>(
+      Region{std::move(next), std::move(compaction.positions), {}});
+  if (order.group > 0) {
+    // With the slots behind the last of every head.
+    auto from = region->positions.begin();
+    for (int32_t i = 0; i < layout_.pages_per_block(); ++i) {
+      const int32_t count = region->layout.kept()[static_cast<size_t>(i)];
+      region->page_positions.insert(region->page_positions.end(), from,
+                                    from + count);
+      region->page_positions.resize(
+          static_cast<size_t>(
+              region->layout.page_offsets()[static_cast<size_t>(i) + 1]) *
+              static_cast<size_t>(layout_.page_size),
+          -1);
+      from += count;
+    }
+    state.window_regions[static_cast<size_t>(order.group - 1)] =
+        std::move(region);
+    return;
+  }
+  state.region = std::move(region);
   if (order.region != kNoRegion) regions_[order.region] = state.region;
 }
 

@@ -2,7 +2,7 @@
 //
 // It has the KV heads of one shard in a memory of its own, knows which of its
 // pages the regions of its sequences have, attends with its query heads, and
-// scores, selects and moves the entries of its heads, those of layer group 0.
+// scores, selects and moves the entries of its heads.
 // It hears of block ids and counts from the tables that all shards share, and
 // never of another shard's pages. With one shard it is all of the engine's
 // cache.
@@ -92,10 +92,15 @@ class TinyShard {
   struct Region {
     RaggedRegion layout;
     std::vector<int32_t> positions;  // by slot of the region
+    // The same with all slots of its pages, as attention has them; of window
+    // groups only.
+    std::vector<int32_t> page_positions = {};
   };
   // What the tables do not know of a sequence.
   struct Sequence {
     std::shared_ptr<const Region> region;  // null: none
+    // Of window groups; means something where the tables have one.
+    std::vector<std::shared_ptr<const Region>> window_regions;
     ScoringState scoring;
 
     const RaggedRegion* layout() const {
@@ -112,12 +117,24 @@ class TinyShard {
 
   // The cache of a scheduled sequence in a layer.
   SequenceKv KvOf(SequenceSlot slot, const LayerPlace& place) const;
+  void AddRegion(const RaggedRegion& region, int32_t layer,
+                 SequenceKv* kv) const;
   // Copies it back. Its region, if any.
   std::shared_ptr<const Region> SwapIn(const StepPlan& plan,
                                        const SequenceStart& start);
+  // Of an order's group, what it covers.
+  CacheView CoveredBy(const EvictionOrder& order) const;
+  // Live entries that an order's group has, of a window what the next token
+  // attends to.
+  EntryIndex EntriesOf(const EvictionOrder& order) const;
+  KeepSets SelectIn(const EvictionOrder& order, const ScoredEntries& scored,
+                    std::span<const int32_t> external) const;
   // Shows the queries of a slot of group 0 to what scores will be made of.
   void Observe(const StepPlan& plan, const TinyBatch& batch, int32_t layer,
                const float* queries, const float* raw_queries);
+  // The same of a window group, of which no sums are made.
+  void KeepQueries(const StepPlan& plan, const TinyBatch& batch,
+                   const LayerPlace& place, const float* queries);
   // Live entries of a sequence, those of this step included.
   EntryIndex AllEntries(SequenceSlot slot) const;
   // The shard's columns of rows that have those of all shards side by side:

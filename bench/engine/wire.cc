@@ -57,6 +57,7 @@ absl::Status SwapsFromProto(const v1::StepPlan& proto, StepPlan* plan) {
 absl::StatusOr<EvictionOrder> OrderFromProto(const v1::EvictionOrder& proto) {
   EvictionOrder order;
   order.slot = SequenceSlot{proto.slot()};
+  order.group = proto.group();
   order.cut = proto.cut();
   order.length = proto.length();
   BM_ASSIGN_OR_RETURN(order.policy, FromProto(proto.policy()));

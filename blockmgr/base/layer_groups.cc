@@ -37,11 +37,11 @@ LayerPlace TakeSlot(int32_t window, std::vector<OpenGroup>* open,
 
 }  // namespace
 
-int32_t LayerGroups::LayerAt(int32_t slot) const {
-  const auto found = std::ranges::find_if(layers, [slot](LayerPlace place) {
-    return place.group == 0 && place.slot == slot;
+int32_t LayerGroups::LayerAt(int32_t slot, int32_t group) const {
+  const auto found = std::ranges::find_if(layers, [&](LayerPlace place) {
+    return place.group == group && place.slot == slot;
   });
-  BM_CHECK(found != layers.end());
+  if (found == layers.end()) return -1;
   return static_cast<int32_t>(found - layers.begin());
 }
 

@@ -29,8 +29,9 @@ struct LayerGroups {
 
   std::vector<LayerPlace> layers;  // [layers of the model]
 
-  // The layer that has a slot of group 0, which has no padding.
-  int32_t LayerAt(int32_t slot) const;
+  // The layer that has a slot of a group; -1: nobody has, it is padding. Group
+  // 0 has none.
+  int32_t LayerAt(int32_t slot, int32_t group = 0) const;
 };
 
 // Groups layers by how many tokens each attends to (0: all). Layers that attend

@@ -166,20 +166,28 @@ int32_t EvictionPolicy::protected_recent() const {
   return scorer.kind == ScorerKind::kH2o ? scorer.recent : query_window();
 }
 
-absl::Status EvictionTarget::Validate() const {
-  if (kind == Kind::kTokens) {
-    if (tokens >= 1) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("target: tokens: expected at least 1, got ", tokens));
-  }
+namespace {
+
+absl::Status CheckRatio(absl::string_view field, const KeepRatio& ratio) {
   if (ratio.numerator >= 1 && ratio.denominator >= ratio.numerator &&
       ratio.denominator <= 1'000'000'000) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "target: ratio: expected a fraction in (0, 1] with a denominator of at "
-      "most 10^9, got ",
-      ratio.numerator, "/", ratio.denominator));
+  return absl::InvalidArgumentError(
+      absl::StrCat("target: ", field,
+                   ": expected a fraction in (0, 1] with a denominator of at "
+                   "most 10^9, got ",
+                   ratio.numerator, "/", ratio.denominator));
+}
+
+}  // namespace
+
+absl::Status EvictionTarget::Validate() const {
+  BM_RETURN_IF_ERROR(CheckRatio("window_ratio", window_ratio));
+  if (kind == Kind::kRatio) return CheckRatio("ratio", ratio);
+  if (tokens >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("target: tokens: expected at least 1, got ", tokens));
 }
 
 int32_t EvictionTarget::TokensPerHead(int32_t covered) const {

@@ -212,9 +212,20 @@ struct EvictionTarget {
   Kind kind = Kind::kRatio;
   KeepRatio ratio;
   int32_t tokens = 0;
+  // Of what layers with a sliding window attend to when the others are evicted
+  // from; 1: they are not.
+  KeepRatio window_ratio = {};
 
-  // tokens >= 1 or 0 < ratio <= 1. InvalidArgument names expected and got.
+  // tokens >= 1 or 0 < ratio <= 1, and so window_ratio. InvalidArgument names
+  // expected and got.
   absl::Status Validate() const;
+  bool evicts_in_windows() const { return window_ratio != KeepRatio(); }
+  // What it says of a window group: a ratio.
+  EvictionTarget InWindow() const {
+    EvictionTarget target;
+    target.ratio = window_ratio;
+    return target;
+  }
   // Mean entries per head to keep out of `covered` positions: floor(ratio *
   // covered), at least 1; or min(tokens, covered). REQUIRES: covered > 0.
   int32_t TokensPerHead(int32_t covered) const;

@@ -197,6 +197,7 @@ void AddTransfers(const std::vector<BlockTransfer>& all, int64_t begin,
 
 void ToProto(const EvictionOrder& order, v1::EvictionOrder* proto) {
   proto->set_slot(Index(order.slot));
+  proto->set_group(order.group);
   proto->set_cut(order.cut);
   proto->set_length(order.length);
   ToProto(order.policy, proto->mutable_policy());

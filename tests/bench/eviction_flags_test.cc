@@ -37,6 +37,22 @@ TEST(EvictionFlagsTest, KeepRatioAloneMeansTheDefaultPolicyAfterThePrompt) {
   EXPECT_FALSE(eviction.share_prefix);
 }
 
+TEST(EvictionFlagsTest, WindowsAreEvictedFromOnRequest) {
+  ASSERT_OK_AND_ASSIGN(RequestEviction eviction,
+                       Resolve({"--keep-ratio", "0.2"}));
+  EXPECT_FALSE(eviction.target.evicts_in_windows());
+  ASSERT_OK_AND_ASSIGN(
+      eviction, Resolve({"--keep-tokens", "9", "--window-keep-ratio", "0.3"}));
+  EXPECT_EQ(eviction.target.window_ratio, (KeepRatio{3, 10}));
+  EXPECT_EQ(eviction.target.tokens, 9);
+  EXPECT_THAT(Resolve({"--window-keep-ratio", "0.3"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("window-keep-ratio: needs --keep-ratio")));
+  EXPECT_THAT(Resolve({"--keep-ratio", "0.2", "--window-keep-ratio", "3"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("window-keep-ratio: ")));
+}
+
 TEST(EvictionFlagsTest, NothingMeansNoEviction) {
   ASSERT_OK_AND_ASSIGN(const RequestEviction eviction, Resolve({}));
   EXPECT_EQ(eviction.mode, EvictionMode::kNone);

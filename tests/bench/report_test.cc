@@ -107,6 +107,7 @@ TEST(BuildReportTest, HasTheKeysOfVllmAndOurs) {
                           "compress_every",
                           "keep_ratio",
                           "keep_tokens",
+                          "window_keep_ratio",
                           "failures",
                           "config",
                           "metadata"}) {

@@ -199,6 +199,34 @@ TEST(CompactionTest, KeepingNothingMovesNothing) {
   EXPECT_THAT(plan.positions, IsEmpty());
 }
 
+// What a window has left behind is not there.
+TEST(CompactionTest, IndexBeginsWhereAWindowDoes) {
+  const ModelLayout layout{.num_layers = 1,
+                           .num_heads = 2,
+                           .num_q_heads = 2,
+                           .head_dim = 8,
+                           .page_size = 4,
+                           .dtype = DType::kFloat32,
+                           .num_blocks = 9};
+  const std::vector<BlockId> tail = {BlockId{5}, BlockId{3}};
+  // Positions 8 to 15, of which those from 10 on are asked for.
+  const EntryIndex without =
+      IndexEntries(layout, {nullptr, tail, 8}, {}, 15, 10);
+  EXPECT_EQ(without.offsets, (std::vector<int64_t>{0, 5, 10}));
+  EXPECT_EQ(
+      std::vector(without.positions.begin(), without.positions.begin() + 5),
+      (std::vector<int32_t>{10, 11, 12, 13, 14}));
+  EXPECT_EQ(without.slots[0], layout.slot(layout.page_id(0, BlockId{5}, 0), 2));
+  // Behind a region of three entries of each head.
+  const std::vector<BlockId> fresh = {BlockId{7}};
+  const std::vector<int32_t> kept = {3, 3};
+  const RaggedRegion region = RaggedRegion::LayOut(layout, {}, fresh, kept, 8);
+  const std::vector<int32_t> positions = {6, 1, 4, 7, 5, 2};
+  const EntryIndex over =
+      IndexEntries(layout, {&region, tail}, positions, 10, 5);
+  EXPECT_EQ(over.positions, (std::vector<int32_t>{6, 8, 9, 5, 7, 8, 9}));
+}
+
 TEST(CompactionTest, IndexOfAnEmptyCacheIsEmpty) {
   const EntryIndex index = IndexEntries(OneHeadLayout(), {}, {}, 0);
   EXPECT_THAT(index.offsets, ElementsAre(0, 0));

@@ -111,7 +111,7 @@ void NaiveModel::CheckWindows(const BlockManager& manager, SequenceSlot slot,
   }
   EXPECT_EQ(manager.NumFalling(slot), num_own_falling);
   EXPECT_EQ(manager.NumFallingOrShared(slot), num_falling);
-  EXPECT_EQ(manager.NumOwnInWindows(slot), num_own_staying);
+  EXPECT_EQ(manager.NumOwnInWindows(slot).num_blocks, num_own_staying);
 }
 
 bool NaiveModel::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {

@@ -32,19 +32,21 @@ Row Softmax(Row logits) {
   return logits;
 }
 
-// Scores of the layer that has a slot of group 0; heads in turn.
+// Scores of the layer that has a slot of the order's group; heads in turn.
 class LayerScorer {
  public:
-  LayerScorer(const EvictionOrder& order, const DenseReference& reference,
-              const TinyModel& model, int32_t num_shards, int32_t slot)
+  LayerScorer(const EvictionOrder& order, int32_t first,
+              const DenseReference& reference, const TinyModel& model,
+              int32_t num_shards, int32_t slot)
       : order_(order),
+        first_(first),
         spec_(order.policy.scorer),
         reference_(reference),
         model_(model),
         shape_(model.shape()),
         num_shards_(num_shards),
         slot_(slot),
-        layer_(model.groups().LayerAt(slot)),
+        layer_(model.groups().LayerAt(slot, order.group)),
         group_(shape_.num_q_heads / shape_.num_heads) {
     for (int32_t i = 0; i < shape_.head_dim / 2; ++i) {
       const double frequency =
@@ -124,7 +126,7 @@ class LayerScorer {
 
  private:
   std::vector<int32_t> Entries(int32_t head) const {
-    return reference_.Attended(layer_, head, order_.length);
+    return reference_.Attended(layer_, head, order_.length, first_);
   }
   std::span<const double> Key(int32_t head, int32_t position) const {
     return reference_.Key(layer_, head, position);
@@ -372,7 +374,8 @@ class LayerScorer {
   Row Random(int32_t head) const {
     const std::vector<int32_t> entries = Entries(head);
     std::vector<float> scores(entries.size());
-    RandomScores(spec_.seed, slot_, head, entries, scores);
+    RandomScores(spec_.seed, order_.group * model_.groups().num_layers + slot_,
+                 head, entries, scores);
     return {scores.begin(), scores.end()};
   }
 
@@ -386,6 +389,7 @@ class LayerScorer {
   }
 
   const EvictionOrder& order_;
+  const int32_t first_;
   const ScorerSpec& spec_;
   const DenseReference& reference_;
   const TinyModel& model_;
@@ -405,16 +409,33 @@ void AppendBelow(size_t count, const Row& from, std::vector<float>* to) {
 
 }  // namespace
 
-DenseScores ScoreDensely(const EvictionOrder& order,
+DenseScores ScoreDensely(const EvictionOrder& order, int32_t first,
+                         std::span<const int64_t> offsets,
                          const DenseReference& reference,
                          const TinyModel& model, int32_t num_shards) {
   DenseScores dense;
   const SelectorSpec& selector = order.policy.selector;
   for (int32_t slot = 0; slot < model.groups().num_layers; ++slot) {
-    const int32_t layer = model.groups().LayerAt(slot);
-    const LayerScorer scorer(order, reference, model, num_shards, slot);
-    for (int32_t head = 0; head < model.shape().num_heads; ++head) {
-      const size_t count = reference.Attended(layer, head, order.cut).size();
+    const int32_t num_heads = model.shape().num_heads;
+    const int32_t layer = model.groups().LayerAt(slot, order.group);
+    if (layer < 0) {
+      const auto index = static_cast<size_t>(slot * num_heads);
+      const auto count = static_cast<size_t>(
+          offsets[index + static_cast<size_t>(num_heads)] - offsets[index]);
+      if (order.policy.scorer.kind != ScorerKind::kStreaming) {
+        dense.scores.resize(dense.scores.size() + count, -kInfinity);
+      }
+      if (selector.kind != SelectorKind::kCritical) continue;
+      dense.value_norms.resize(dense.value_norms.size() + count);
+      if (selector.gqa_product) {
+        dense.products.resize(dense.products.size() + count);
+      }
+      continue;
+    }
+    const LayerScorer scorer(order, first, reference, model, num_shards, slot);
+    for (int32_t head = 0; head < num_heads; ++head) {
+      const size_t count =
+          reference.Attended(layer, head, order.cut, first).size();
       const Row scores = scorer.Score(head);
       AppendBelow(count, scores, &dense.scores);
       if (selector.kind != SelectorKind::kCritical) continue;

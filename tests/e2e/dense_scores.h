@@ -3,6 +3,8 @@
 #ifndef TESTS_E2E_DENSE_SCORES_H_
 #define TESTS_E2E_DENSE_SCORES_H_
 
+#include <cstdint>
+#include <span>
 #include <vector>
 
 #include "bench/engine/tiny_model.h"
@@ -19,9 +21,13 @@ struct DenseScores {
   std::vector<float> products;
 };
 
-// Every shard scores by its own query heads. REQUIRES: the reference has
-// computed order.length positions.
-DenseScores ScoreDensely(const EvictionOrder& order,
+// Every shard scores by its own query heads. `first`: the first position that
+// the order's group attends to; what is before is as good as not there.
+// `offsets`: of the entries, CSR, so that those of slots that no layer has find
+// their place; their score is -infinity. REQUIRES: the reference has computed
+// order.length positions.
+DenseScores ScoreDensely(const EvictionOrder& order, int32_t first,
+                         std::span<const int64_t> offsets,
                          const DenseReference& reference,
                          const TinyModel& model, int32_t num_shards);
 

@@ -80,13 +80,27 @@ void ReferenceChecker::Advance(SequenceSlot slot, Sequence* sequence,
 }
 
 void ReferenceChecker::Keep(const std::vector<std::vector<int32_t>>& kept,
-                            int32_t cut, DenseReference* reference) const {
+                            const Point& point,
+                            DenseReference* reference) const {
   const int32_t num_heads = model_->shape().num_heads;
   for (size_t i = 0; i < kept.size(); ++i) {
-    const int32_t slot = static_cast<int32_t>(i) / num_heads;
-    reference->Keep(model_->groups().LayerAt(slot),
-                    static_cast<int32_t>(i) % num_heads, cut, kept[i]);
+    const int32_t layer = model_->groups().LayerAt(
+        static_cast<int32_t>(i) / num_heads, point.group);
+    if (layer < 0) {
+      EXPECT_TRUE(kept[i].empty()) << "of what is padding";
+      continue;
+    }
+    reference->Keep(layer, static_cast<int32_t>(i) % num_heads, point.cut,
+                    kept[i]);
   }
+}
+
+int32_t ReferenceChecker::FirstOf(const EvictionOrder& order) const {
+  if (order.group == 0) return 0;
+  // The next token attends to itself, and to so many before less one.
+  const int32_t window =
+      engine_->tables().layout().group_windows.at(order.group - 1);
+  return std::max(0, order.length + 1 - window);
 }
 
 void ReferenceChecker::OnStart(const SequenceStart& start) {
@@ -105,10 +119,9 @@ void ReferenceChecker::OnStart(const SequenceStart& start) {
     return;
   }
   for (const auto& [point, kept] : evictions) {
-    const auto [length, cut] = point;
-    if (length > start.num_cached_tokens) break;
-    Advance(start.slot, &sequence, length);
-    Keep(kept, cut, sequence.reference.get());
+    if (point.length > start.num_cached_tokens) break;
+    Advance(start.slot, &sequence, point.length);
+    Keep(kept, point, sequence.reference.get());
     sequence.kept.emplace(point, kept);
   }
 }
@@ -165,13 +178,14 @@ void ReferenceChecker::ExpectAttended(const EvictionOrder& order,
                                       const EntryIndex& candidates) const {
   const TinyShape& shape = model_->shape();
   for (int32_t slot = 0; slot < model_->groups().num_layers; ++slot) {
-    const int32_t layer = model_->groups().LayerAt(slot);
+    const int32_t layer = model_->groups().LayerAt(slot, order.group);
+    if (layer < 0) continue;
     for (int32_t head = 0; head < shape.num_heads; ++head) {
       const size_t index = static_cast<size_t>(slot) * shape.num_heads + head;
       const int64_t begin = candidates.offsets[index];
       const int64_t end = candidates.offsets[index + 1];
       const std::vector<int32_t> attended =
-          sequence.reference->Attended(layer, head, order.cut);
+          sequence.reference->Attended(layer, head, order.cut, FirstOf(order));
       EXPECT_TRUE(std::equal(attended.begin(), attended.end(),
                              candidates.positions.begin() + begin,
                              candidates.positions.begin() + end))
@@ -215,22 +229,30 @@ KeepSets ReferenceChecker::SelectDensely(const EvictionOrder& order,
         }
       }
     }
-    const KeepSets keep =
-        SelectEntries(order.policy, order.target,
-                      {.num_layers = layout.num_layers,
-                       .num_heads = num_heads,
-                       .page_size = layout.page_size},
-                      {.cut = order.cut, .length = order.length},
-                      {.offsets = offsets,
-                       .positions = positions,
-                       .scores = own.scores,
-                       .value_norms = own.value_norms,
-                       .products = own.products},
-                      budgets);
+    // A window begins at its first position, and has the sequence's sinks only
+    // if that is 0.
+    const int32_t first = FirstOf(order);
+    EvictionPolicy policy = order.policy;
+    if (first > 0) policy.protect.sinks = policy.scorer.sinks = 0;
+    for (int32_t& position : positions) position -= first;
+    const KeepSets keep = SelectEntries(
+        policy, order.target,
+        {.num_layers = layout.num_layers,
+         .num_heads = num_heads,
+         .page_size = layout.page_size},
+        {.cut = order.cut - first, .length = order.length - first},
+        {.offsets = offsets,
+         .positions = positions,
+         .scores = own.scores,
+         .value_norms = own.value_norms,
+         .products = own.products},
+        budgets);
     for (int32_t i = 0; i < layout.num_layers * num_heads; ++i) {
-      ranks[{i / num_heads, shard * num_heads + i % num_heads}].assign(
-          keep.ranks.begin() + keep.offsets[i],
-          keep.ranks.begin() + keep.offsets[i + 1]);
+      std::vector<int32_t>& of_head =
+          ranks[{i / num_heads, shard * num_heads + i % num_heads}];
+      if (model_->groups().LayerAt(i / num_heads, order.group) < 0) continue;
+      of_head.assign(keep.ranks.begin() + keep.offsets[i],
+                     keep.ranks.begin() + keep.offsets[i + 1]);
     }
   }
   KeepSets all;
@@ -276,7 +298,8 @@ void ReferenceChecker::OnEviction(const EvictionOrder& order,
     }
   }
   ++num_evictions_checked_;
-  const auto key = std::make_pair(order.length, order.cut);
+  num_window_evictions_checked_ += order.group > 0 ? 1 : 0;
+  const Point key{order.length, order.cut, order.group};
   if (const auto found = sequence.kept.find(key);
       found != sequence.kept.end()) {
     ++num_replays_checked_;
@@ -289,7 +312,8 @@ void ReferenceChecker::OnEviction(const EvictionOrder& order,
   Advance(order.slot, &sequence, order.length);
   ASSERT_EQ(sequence.reference->length(), order.length);
   ExpectAttended(order, sequence, candidates);
-  DenseScores dense = ScoreDensely(order, *sequence.reference, *model_,
+  DenseScores dense = ScoreDensely(order, FirstOf(order), candidates.offsets,
+                                   *sequence.reference, *model_,
                                    engine_->tables().layout().num_shards);
   if (margins_.scores > 0) {
     ExpectNear(candidates.offsets, scored.scores, dense.scores);
@@ -321,7 +345,7 @@ void ReferenceChecker::OnEviction(const EvictionOrder& order,
         << "head " << i << " kept other entries than the policy does on "
         << "dense tensors";
   }
-  Keep(kept, order.cut, sequence.reference.get());
+  Keep(kept, key, sequence.reference.get());
   sequence.kept.emplace(key, std::move(kept));
   if (order.region != kNoRegion) regions_[order.region] = sequence.kept;
 }

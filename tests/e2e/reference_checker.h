@@ -12,6 +12,7 @@
 #ifndef TESTS_E2E_REFERENCE_CHECKER_H_
 #define TESTS_E2E_REFERENCE_CHECKER_H_
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -52,7 +53,11 @@ class ReferenceChecker {
 
   int64_t num_logits_checked() const { return num_logits_checked_; }
   int64_t num_evictions_checked() const { return num_evictions_checked_; }
-  // Of those, on sequences that had been through them before.
+  // Of those, of layer groups with a window.
+  int64_t num_window_evictions_checked() const {
+    return num_window_evictions_checked_;
+  }
+  // Likewise, on sequences that had been through them before.
   int64_t num_replays_checked() const { return num_replays_checked_; }
   // By prompt, for comparing runs whose request ids differ.
   const std::map<std::vector<int32_t>, LogitsByPosition>& logits() const {
@@ -66,9 +71,16 @@ class ReferenceChecker {
   }
 
  private:
-  // Kept positions per head, by (length, cut).
-  using Evictions =
-      std::map<std::pair<int32_t, int32_t>, std::vector<std::vector<int32_t>>>;
+  // Of one layer group.
+  struct Point {
+    int32_t length = 0;
+    int32_t cut = 0;
+    int32_t group = 0;
+    // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 misreads it
+    friend auto operator<=>(const Point&, const Point&) = default;
+  };
+  // Kept positions per head.
+  using Evictions = std::map<Point, std::vector<std::vector<int32_t>>>;
   struct Sequence {
     std::unique_ptr<DenseReference> reference;
     std::map<int32_t, std::vector<double>> expected;  // logits by position
@@ -94,8 +106,10 @@ class ReferenceChecker {
   // The candidates are what the reference's heads attend.
   void ExpectAttended(const EvictionOrder& order, const Sequence& sequence,
                       const EntryIndex& candidates) const;
-  void Keep(const std::vector<std::vector<int32_t>>& kept, int32_t cut,
+  void Keep(const std::vector<std::vector<int32_t>>& kept, const Point& point,
             DenseReference* reference) const;
+  // The first position that an order's group attends to.
+  int32_t FirstOf(const EvictionOrder& order) const;
   void FileLogits(SequenceSlot slot, int32_t position,
                   std::span<const float> logits);
   // The longest expected prompt that these tokens go on from and is no
@@ -114,6 +128,7 @@ class ReferenceChecker {
   std::map<std::vector<int32_t>, LogitsByPosition> logits_;
   int64_t num_logits_checked_ = 0;
   int64_t num_evictions_checked_ = 0;
+  int64_t num_window_evictions_checked_ = 0;
   int64_t num_replays_checked_ = 0;
 };
 

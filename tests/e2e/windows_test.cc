@@ -46,6 +46,7 @@ class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
   struct Outcome {
     std::map<std::string, Answer> answers;
     v1::GetStatsResponse stats;
+    int64_t num_window_evictions = 0;
   };
 
   LineOptions Options(uint64_t seed, int32_t num_blocks) const {
@@ -59,7 +60,8 @@ class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
 
   // Requests for the jobs, each with this mode of eviction.
   static Outcome Serve(const LineOptions& options, const std::vector<Job>& jobs,
-                       v1::EvictionMode mode = v1::EVICTION_MODE_NONE) {
+                       v1::EvictionMode mode = v1::EVICTION_MODE_NONE,
+                       const std::string& window_keep_ratio = "") {
     Line line(options);
     line.Open();
     std::vector<v1::SubmitRequest> requests;
@@ -68,6 +70,7 @@ class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
           absl::StrCat("r", i), jobs[i].prompt, jobs[i].max_tokens);
       if (mode != v1::EVICTION_MODE_NONE) {
         v1::RequestEviction* eviction = SetEviction(mode, &request);
+        eviction->mutable_target()->set_window_keep_ratio(window_keep_ratio);
         if (mode != v1::EVICTION_MODE_AFTER_PREFILL) {
           eviction->set_compress_every(32);
         }
@@ -82,6 +85,8 @@ class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
     line.Close();
     EXPECT_GE(line.checker().num_logits_checked(),
               static_cast<int64_t>(outcome.stats.num_output_tokens()));
+    outcome.num_window_evictions =
+        line.checker().num_window_evictions_checked();
     return outcome;
   }
 
@@ -247,6 +252,28 @@ TEST_P(HybridLineTest, ResumedOutputsEqualFreshOnesThroughEvictions) {
       LineOptions options = Options(66, GetParam().num_blocks);
       options.num_host_blocks = num_host_blocks;
       const Outcome resumed = Serve(options, jobs, mode);
+      EXPECT_GE(resumed.stats.num_preemptions(), 1u);
+      ExpectSameTokens(resumed.answers, fresh.answers);
+    }
+  }
+}
+
+// Evictions from windows, too, as a target may ask.
+TEST_P(HybridLineTest, RegionsInWindowsComputeWhatTheDenseModelDoes) {
+  for (const v1::EvictionMode mode :
+       {v1::EVICTION_MODE_AFTER_PREFILL, v1::EVICTION_MODE_EVERY_CHUNK,
+        v1::EVICTION_MODE_DECODE}) {
+    SCOPED_TRACE(v1::EvictionMode_Name(mode));
+    std::mt19937_64 random(68);
+    const std::vector<Job> jobs = RandomJobs(40, 120, 3, &random);
+    const Outcome fresh = Serve(Options(68, kAmpleBlocks), jobs, mode, "0.3");
+    EXPECT_GE(fresh.stats.num_evictions(), 10u);
+    EXPECT_GE(fresh.num_window_evictions, 10);
+    EXPECT_EQ(fresh.stats.num_preemptions(), 0u);
+    for (const int32_t num_host_blocks : {0, 100}) {
+      LineOptions options = Options(68, GetParam().num_blocks);
+      options.num_host_blocks = num_host_blocks;
+      const Outcome resumed = Serve(options, jobs, mode, "0.3");
       EXPECT_GE(resumed.stats.num_preemptions(), 1u);
       ExpectSameTokens(resumed.answers, fresh.answers);
     }

@@ -320,7 +320,7 @@ TEST(RemainingBlocksTest, FollowsTheRequestToItsEnd) {
       rest.compressions.assign(
           request.compressions.begin() + request.next_compression,
           request.compressions.end());
-      ASSERT_EQ(RemainingBlocks(request, sequence, 0, end, kChunk, layout),
+      ASSERT_EQ(RemainingBlocks(request, sequence, {}, end, kChunk, layout),
                 RemainingByWalking(rest, region, cut, begin, end, layout))
           << begin << " to " << end;
     }
@@ -333,13 +333,13 @@ TEST(RemainingBlocksTest, AnOrderInFlightCountsAsDone) {
   RequestState request;
   SequenceCache sequence;
   sequence.num_reserved = 41;
-  EXPECT_EQ(RemainingBlocks(request, sequence, 0, 44, kChunk, layout), 0);
-  EXPECT_EQ(RemainingBlocks(request, sequence, 0, 45, kChunk, layout), 1);
+  EXPECT_EQ(RemainingBlocks(request, sequence, {}, 44, kChunk, layout), 0);
+  EXPECT_EQ(RemainingBlocks(request, sequence, {}, 45, kChunk, layout), 1);
   sequence.pending.emplace();
   sequence.pending->cut = 40;
   sequence.pending->destinations.resize(3);
-  EXPECT_EQ(RemainingBlocks(request, sequence, 0, 44, kChunk, layout), 0);
-  EXPECT_EQ(RemainingBlocks(request, sequence, 0, 53, kChunk, layout), 3);
+  EXPECT_EQ(RemainingBlocks(request, sequence, {}, 44, kChunk, layout), 0);
+  EXPECT_EQ(RemainingBlocks(request, sequence, {}, 53, kChunk, layout), 3);
 }
 
 // What the window groups and a tail with a window hold at most, walked step by
@@ -407,10 +407,75 @@ TEST(FootprintTest, WhatFallsOutOfWindowsIsStillToBeTakenAgain) {
   sequence.tail.assign(9, BlockId{1});
   // When 36 are settled the groups hold 9 and 2; a chunk of 8 more until 128
   // takes 32 and at most (8 + 8) / 4 + 1.
-  EXPECT_EQ(RemainingBlocks(request, sequence, 2, 128, 8, layout), 23 + 3);
-  EXPECT_EQ(RemainingBlocks(request, sequence, 2, 36, 8, layout), 0);
+  EXPECT_EQ(
+      RemainingBlocks(request, sequence, {.num_blocks = 2}, 128, 8, layout),
+      23 + 3);
+  EXPECT_EQ(
+      RemainingBlocks(request, sequence, {.num_blocks = 2}, 36, 8, layout), 0);
   // One of the two is somebody else's, too.
-  EXPECT_EQ(RemainingBlocks(request, sequence, 1, 128, 8, layout), 23 + 4);
+  EXPECT_EQ(
+      RemainingBlocks(request, sequence, {.num_blocks = 1}, 128, 8, layout),
+      23 + 4);
+}
+
+TEST(WindowRegionFootprintTest, PagesAreOfWhatTheNextTokenAttendsTo) {
+  ModelLayout layout = SmallLayout(4, 100, 1, 2);
+  layout.group_windows = {16};
+  CompressionPoint point = PointAt(42, 40, 8, layout);
+  EXPECT_EQ(WindowPagesOf(point, 1, layout), 0);
+  EXPECT_EQ(WindowRegionBlocks(point, layout), 0);
+  point.target.window_ratio = {1, 2};
+  // Positions 27 to 39, half of which are 6: 12 entries of two heads.
+  EXPECT_EQ(WindowPagesOf(point, 1, layout), 3);
+  // Of all 16 they are 8.
+  EXPECT_EQ(WindowRegionBlocks(point, layout), 2);
+  // All below the cut has fallen out.
+  point.cut = 24;
+  EXPECT_EQ(WindowPagesOf(point, 1, layout), 0);
+}
+
+TEST(WindowRegionFootprintTest, NoPointHasMoreBlocksThanTheBound) {
+  for (const int32_t window : {4, 7, 16, 30}) {
+    ModelLayout layout = SmallLayout(4, 100, 2, 3);
+    layout.group_windows = {window};
+    for (const Rounding rounding : {Rounding::kPage, Rounding::kToken}) {
+      for (const int32_t sinks : {0, 3}) {
+        for (int32_t length = 5; length < 60; ++length) {
+          CompressionPoint point = PointAt(length, 4, 8, layout);
+          point.policy.scorer.sinks = sinks;
+          point.policy.rounding = rounding;
+          point.target.window_ratio = {3, 10};
+          for (; point.cut < length; point.cut += 4) {
+            EXPECT_LE(WindowPagesOf(point, 1, layout),
+                      WindowRegionBlocks(point, layout) * 6)
+                << window << ' ' << length << ' ' << point.cut;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(WindowRegionFootprintTest, PeaksHaveRoomForRegions) {
+  ModelLayout layout = SmallLayout(4, 100, 1, 2);
+  layout.group_windows = {16, 40};
+  const CompressionPoint plain = PointAt(42, 40, 8, layout);
+  CompressionPoint point = plain;
+  point.target.window_ratio = {1, 2};
+  // 2 heads with half of 16 and of 40: 4 and 10 pages.
+  EXPECT_EQ(PeakBlocks(80, 16, std::vector{point}, layout),
+            PeakBlocks(80, 16, std::vector{plain}, layout) + 2 + 5);
+  // There are none to come; what there is of them is not there for the rest.
+  RequestState request;
+  SequenceCache sequence;
+  sequence.num_reserved = 36;
+  sequence.tail.assign(9, BlockId{1});
+  const int32_t without = RemainingBlocks(
+      request, sequence, {.num_blocks = 8, .num_in_regions = 0}, 80, 8, layout);
+  EXPECT_EQ(
+      RemainingBlocks(request, sequence, {.num_blocks = 8, .num_in_regions = 3},
+                      80, 8, layout),
+      without + 3);
 }
 
 }  // namespace

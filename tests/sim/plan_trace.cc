@@ -48,6 +48,10 @@ class PlanMixer {
         order.target.ratio.denominator, order.destination_begin,
         order.num_destinations, order.page_total, Index(order.region),
         order.budgets != nullptr, order.scores != nullptr);
+    if (order.group > 0 || order.target.evicts_in_windows()) {
+      Mix(order.group, order.target.window_ratio.numerator,
+          order.target.window_ratio.denominator);
+    }
     report_->MixText(FormatPolicy(order.policy));
     MixNumbers(order.shard_page_totals);
     if (order.budgets != nullptr) MixNumbers(*order.budgets);

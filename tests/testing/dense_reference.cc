@@ -166,11 +166,12 @@ void DenseReference::Keep(int32_t layer, int32_t head, int32_t cut,
 }
 
 std::vector<int32_t> DenseReference::Attended(int32_t layer, int32_t head,
-                                              int32_t limit) const {
+                                              int32_t limit,
+                                              int32_t first) const {
   const std::vector<bool>& evicted =
       layers_[static_cast<size_t>(layer)].evicted[static_cast<size_t>(head)];
   std::vector<int32_t> positions;
-  for (int32_t p = 0; p < limit; ++p) {
+  for (int32_t p = first; p < limit; ++p) {
     if (!evicted[static_cast<size_t>(p)]) positions.push_back(p);
   }
   return positions;

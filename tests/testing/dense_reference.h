@@ -32,10 +32,10 @@ class DenseReference {
             std::span<const int32_t> kept);
 
   int32_t length() const { return length_; }
-  // Positions below `limit` that a head attends, ascending; of a layer without
-  // a window.
-  std::vector<int32_t> Attended(int32_t layer, int32_t head,
-                                int32_t limit) const;
+  // Positions in [first, limit) that a head attends, ascending, but for those
+  // that are out of its layer's window.
+  std::vector<int32_t> Attended(int32_t layer, int32_t head, int32_t limit,
+                                int32_t first = 0) const;
   // After RoPE, [head_dim].
   std::span<const double> Query(int32_t layer, int32_t q_head,
                                 int32_t position) const;

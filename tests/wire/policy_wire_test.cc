@@ -213,7 +213,9 @@ TEST(PolicyWireTest, TargetsComeBack) {
   EvictionTarget tokens;
   tokens.kind = EvictionTarget::Kind::kTokens;
   tokens.tokens = 128;
-  for (const EvictionTarget& target : {ratio, tokens}) {
+  EvictionTarget in_windows = tokens;
+  in_windows.window_ratio = *KeepRatio::Parse("0.3");
+  for (const EvictionTarget& target : {ratio, tokens, in_windows}) {
     v1::EvictionTarget proto;
     ToProto(target, &proto);
     ASSERT_OK_AND_ASSIGN(const EvictionTarget back, FromProto(proto));
@@ -228,7 +230,12 @@ TEST(PolicyWireTest, BadTargetsAreRefused) {
   EXPECT_THAT(FromProto(target),
               StatusIs(kInvalid, HasSubstr("tokens_per_head")));
   target.set_keep_ratio("1.5");
-  EXPECT_THAT(FromProto(target), StatusIs(kInvalid, HasSubstr("keep_ratio")));
+  EXPECT_THAT(FromProto(target),
+              StatusIs(kInvalid, HasSubstr("target.keep_ratio")));
+  target.set_keep_ratio("0.5");
+  target.set_window_keep_ratio("-1");
+  EXPECT_THAT(FromProto(target),
+              StatusIs(kInvalid, HasSubstr("target.window_keep_ratio")));
 }
 
 }  // namespace

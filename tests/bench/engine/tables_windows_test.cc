@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "bench/engine/tables.h"
-#include "tests/bench/engine/tables_fixture.h"
+#include "tests/bench/engine/tables_windows_fixture.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -20,90 +20,6 @@ using ::testing::IsEmpty;
 constexpr BlockId kNone = kNullBlock;
 constexpr SequenceSlot kOther{4};
 constexpr SwapId kWindowSwap{5};
-
-ModelLayout Windowed(int32_t window, std::vector<int32_t> group_windows) {
-  ModelLayout layout = kTablesLayout;
-  layout.window = window;
-  layout.group_windows = std::move(group_windows);
-  return layout;
-}
-
-std::vector<BlockId> Ids(const std::vector<int32_t>& numbers) {
-  std::vector<BlockId> ids;
-  ids.reserve(numbers.size());
-  for (const int32_t number : numbers) ids.push_back(BlockId{number});
-  return ids;
-}
-
-// A run of one slot, with new blocks of group 0 and of the window groups.
-StepPlan RunPlan(SequenceSlot slot, int32_t position, int32_t num_tokens,
-                 const std::vector<std::vector<int32_t>>& blocks) {
-  StepPlan plan;
-  plan.slots = {slot};
-  plan.positions = {position};
-  plan.num_tokens = {num_tokens};
-  plan.samples = {position + num_tokens == 70 ? uint8_t{1} : uint8_t{0}};
-  plan.blocks = Ids(blocks[0]);
-  plan.block_offsets = {0, std::ssize(plan.blocks)};
-  if (blocks.size() > 1) plan.window_offsets = {0};
-  for (size_t group = 1; group < blocks.size(); ++group) {
-    for (const BlockId block : Ids(blocks[group])) {
-      plan.window_blocks.push_back(block);
-    }
-    plan.window_offsets.push_back(std::ssize(plan.window_blocks));
-  }
-  return plan;
-}
-
-// The same, of a sequence of 70 tokens that starts behind `num_cached`.
-StepPlan StartRun(SequenceSlot slot, int32_t num_cached, int32_t num_tokens,
-                  const std::vector<std::vector<int32_t>>& blocks) {
-  StepPlan plan = RunPlan(slot, num_cached, num_tokens, blocks);
-  plan.starts = {{.slot = slot,
-                  .request = RequestId{7},
-                  .num_tokens = 70,
-                  .num_cached_tokens = num_cached}};
-  plan.start_tokens.assign(70, 5);
-  return plan;
-}
-
-// Pages of 16 tokens, windows of 20 and 48.
-class EngineTablesWindowsTest : public ::testing::Test {
- protected:
-  EngineTablesWindowsTest() : tables_(Windowed(0, {20, 48}), 8, 16) {}
-
-  void ExpectRefused(StepPlan plan, const std::function<void(StepPlan*)>& spoil,
-                     const char* message) {
-    spoil(&plan);
-    EXPECT_THAT(
-        tables_.Apply(plan),
-        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
-  }
-  // Of a slot that some plan has started.
-  std::vector<std::vector<BlockId>> Windows(SequenceSlot slot) {
-    return tables_.row(slot).window_blocks;
-  }
-  // All 70 tokens in kTestSlot.
-  void ComputeAll() {
-    ASSERT_OK(tables_.Apply(
-        StartRun(kTestSlot, 0, 40, {{1, 2, 3}, {11, 12, 13}, {21, 22, 23}})));
-    ASSERT_OK(tables_.Apply(
-        RunPlan(kTestSlot, 40, 30, {{4, 5}, {14, 15}, {24, 25}})));
-    tables_.AddSampled(kTestSlot, 9);
-  }
-  // The next token, or the first drafts, of kTestSlot.
-  static StepPlan Decode(int32_t num_tokens,
-                         const std::vector<std::vector<int32_t>>& blocks) {
-    StepPlan plan = RunPlan(kTestSlot, 70, num_tokens, blocks);
-    plan.samples = {1};
-    return plan;
-  }
-  static BlockTransfer Transfer(int32_t block, int32_t host) {
-    return {.block = BlockId{block}, .host = HostBlockId{host}};
-  }
-
-  EngineTables tables_;
-};
 
 TEST_F(EngineTablesWindowsTest, AllTablesGrowInStep) {
   ComputeAll();
@@ -191,7 +107,7 @@ TEST_F(EngineTablesWindowsTest, RejectedDraftsLeaveNoPages) {
 }
 
 // A sequence of the first 69 tokens and one more.
-StepPlan ForkPlan() {
+StepPlan WindowsForkPlan() {
   StepPlan plan = RunPlan(kOther, 69, 1, {{}, {}, {}});
   plan.starts = {{.slot = kOther,
                   .request = RequestId{8},
@@ -211,7 +127,7 @@ StepPlan ForkPlan() {
 
 TEST_F(EngineTablesWindowsTest, AForkSharesEveryTableAndCopiesEveryLastBlock) {
   ComputeAll();
-  ASSERT_OK(tables_.Apply(ForkPlan()));
+  ASSERT_OK(tables_.Apply(WindowsForkPlan()));
   EXPECT_THAT(tables_.row(kOther).tail_blocks,
               testing::ElementsAreArray(Ids({1, 2, 3, 4, 50})));
   EXPECT_THAT(Windows(kOther), ElementsAre(Ids({11, 12, 13, 14, 51}),
@@ -222,21 +138,22 @@ TEST_F(EngineTablesWindowsTest, AForkSharesEveryTableAndCopiesEveryLastBlock) {
 TEST_F(EngineTablesWindowsTest, RefusesCopiesOfSomeGroups) {
   ComputeAll();
   ExpectRefused(
-      ForkPlan(), [](StepPlan* p) { p->copies.pop_back(); },
+      WindowsForkPlan(), [](StepPlan* p) { p->copies.pop_back(); },
       "plan.copies of slot 4: expected a copy for each of 3 layer groups, got "
       "2");
   ExpectRefused(
-      ForkPlan(), [](StepPlan* p) { p->copies[1].group = 2; },
+      WindowsForkPlan(), [](StepPlan* p) { p->copies[1].group = 2; },
       "in order, got group 2");
   ExpectRefused(
-      ForkPlan(),
+      WindowsForkPlan(),
       [](StepPlan* p) {
         p->copies.push_back(p->copies[2]);
         p->copies[3].group = 3;
       },
       "once for each of 3 layer groups, in order, got group 3");
   ExpectRefused(
-      ForkPlan(), [](StepPlan* p) { p->copies[1].blocks.source = BlockId{14}; },
+      WindowsForkPlan(),
+      [](StepPlan* p) { p->copies[1].blocks.source = BlockId{14}; },
       "expected its last block 15 as source, got 14");
 }
 
@@ -244,7 +161,7 @@ TEST_F(EngineTablesWindowsTest, RefusesASourceWithoutThePagesNeeded) {
   ASSERT_OK(tables_.Apply(
       StartRun(kTestSlot, 64, 6,
                {{1, 2, 3, 4, 5}, {0, 0, 13, 14, 15}, {0, 22, 23, 24, 25}})));
-  StepPlan plan = ForkPlan();
+  StepPlan plan = WindowsForkPlan();
   plan.copies.clear();
   plan.starts[0].num_cached_tokens = 48;
   plan.positions = {48};

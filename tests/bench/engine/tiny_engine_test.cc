@@ -26,11 +26,11 @@ void ExpectNear(const std::vector<float>& logits,
 }
 
 // Logits after the prompt and after each of `num_decodes` greedy tokens.
-using Trace = std::vector<std::vector<float>>;
+using LogitRows = std::vector<std::vector<float>>;
 
-Trace Generate(EngineHarness* host, int32_t slot,
+LogitRows Generate(EngineHarness* host, int32_t slot,
                std::span<const int32_t> chunks, int32_t num_decodes) {
-  Trace trace = {host->Prefill(slot, chunks)};
+  LogitRows trace = {host->Prefill(slot, chunks)};
   for (int32_t i = 0; i < num_decodes; ++i) {
     trace.push_back(host->Decode(slot));
   }
@@ -48,7 +48,7 @@ TEST(TinyEngineTest, LogitsMatchTheDenseReference) {
     EngineHarness host(model, DType::kFloat32);
     const int32_t length = seed == 1 ? 70 : 150;
     host.Start(0, RandomTokens(length, model->shape().vocabulary, &random));
-    const Trace trace =
+    const LogitRows trace =
         Generate(&host, 0, RandomSplit(length, 64, &random), 12);
     DenseReference reference(model.get());
     const std::span<const int32_t> tokens = host.tokens(0);
@@ -78,12 +78,12 @@ TEST_P(TinyEngineDTypeTest, ChunksDoNotChangeABit) {
   std::vector<std::vector<int32_t>> splits = {
       {133}, std::vector<int32_t>(133, 1), {16, 32, 85}, {1, 131, 1}};
   for (int i = 0; i < 4; ++i) splits.push_back(RandomSplit(133, 50, &random));
-  Trace first;
+  LogitRows first;
   for (const std::vector<int32_t>& split : splits) {
     SCOPED_TRACE(::testing::PrintToString(split));
     EngineHarness host(model, GetParam());
     host.Start(0, prompt);
-    const Trace trace = Generate(&host, 0, split, 6);
+    const LogitRows trace = Generate(&host, 0, split, 6);
     if (first.empty()) first = trace;
     EXPECT_EQ(trace, first);
   }
@@ -93,7 +93,7 @@ TEST_P(TinyEngineDTypeTest, TheBatchDoesNotChangeABit) {
   const auto model = SmallModel(5);
   std::mt19937_64 random(5);
   std::vector<std::vector<int32_t>> prompts;
-  std::vector<Trace> alone;
+  std::vector<LogitRows> alone;
   for (const int32_t length : {5, 40, 17, 90}) {
     prompts.push_back(RandomTokens(length, 64, &random));
     EngineHarness host(model, GetParam());
@@ -102,7 +102,7 @@ TEST_P(TinyEngineDTypeTest, TheBatchDoesNotChangeABit) {
   }
   // Prompts in random chunks and decodes mixed, slots in random order.
   EngineHarness host(model, GetParam());
-  std::vector<Trace> together(prompts.size());
+  std::vector<LogitRows> together(prompts.size());
   std::vector<int32_t> left;
   std::vector<int32_t> order;
   for (size_t i = 0; i < prompts.size(); ++i) {
@@ -137,7 +137,7 @@ TEST_P(TinyEngineDTypeTest, ACachedPrefixDoesNotChangeABit) {
   const std::vector<int32_t> prompt = RandomTokens(100, 64, &random);
   EngineHarness host(model, GetParam());
   host.Start(0, prompt);
-  const Trace first = Generate(&host, 0, std::vector{100}, 6);
+  const LogitRows first = Generate(&host, 0, std::vector{100}, 6);
   host.Start(1, prompt, 32, std::span(host.tail_blocks(0)).first(5));
   EXPECT_EQ(Generate(&host, 1, std::vector{20}, 6), first);
 }
@@ -149,7 +149,7 @@ TEST(TinyEngineTest, AReusedSlotStartsAfresh) {
   const std::vector<int32_t> b = RandomTokens(60, 64, &random);
   EngineHarness fresh(model, DType::kFloat32);
   fresh.Start(0, b);
-  const Trace expected = Generate(&fresh, 0, std::vector{60}, 3);
+  const LogitRows expected = Generate(&fresh, 0, std::vector{60}, 3);
   EngineHarness host(model, DType::kFloat32);
   host.Start(0, a);
   Generate(&host, 0, std::vector{40}, 3);

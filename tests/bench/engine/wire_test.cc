@@ -39,13 +39,13 @@ TEST(EngineWireTest, EveryFieldOfAPlanArrives) {
   order->mutable_policy()->mutable_external_scores();
   order->mutable_policy()->mutable_external_budgets();
   order->mutable_target()->set_tokens_per_head(4);
-  order->set_destination_begin(0);
   order->set_num_destinations(1);
   order->set_page_total(6);
   order->add_scores(0.5f);
   order->add_budgets(4);
   order->add_shard_page_totals(5);
   order->add_shard_page_totals(6);
+  order->set_group(2);
 
   StepPlan plan;
   plan.slots = {SequenceSlot{99}};  // of the plan before
@@ -79,6 +79,7 @@ TEST(EngineWireTest, EveryFieldOfAPlanArrives) {
   EXPECT_THAT(*plan.evictions[0].scores, ElementsAre(0.5f));
   EXPECT_THAT(*plan.evictions[0].budgets, ElementsAre(4));
   EXPECT_THAT(plan.evictions[0].shard_page_totals, ElementsAre(5, 6));
+  EXPECT_EQ(plan.evictions[0].group, 2);
 }
 
 TEST(EngineWireTest, DraftsArrive) {

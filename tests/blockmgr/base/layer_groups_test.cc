@@ -70,6 +70,9 @@ TEST(LayerGroupsTest, SlidingLayersFillGroupsOfAsManySlots) {
                           LayerPlace{6, 0, 32}));
   EXPECT_EQ(groups.LayerAt(0), 5);
   EXPECT_EQ(groups.LayerAt(1), 11);
+  EXPECT_EQ(groups.LayerAt(1, 3), 6);
+  EXPECT_EQ(groups.LayerAt(0, 6), 12);
+  EXPECT_EQ(groups.LayerAt(1, 6), -1) << "padding";
 }
 
 TEST(LayerGroupsTest, EachWindowHasGroupsOfItsOwn) {

@@ -123,6 +123,7 @@ StepPlan FullPlan() {
   order.scores = std::make_shared<std::vector<float>>(3, 0.5f);
   order.budgets = std::make_shared<std::vector<int32_t>>(2, 8);
   order.shard_page_totals = {6, 2};
+  order.group = 3;
   plan.evictions = {order};
   plan.destinations = {BlockId{12}};
   return plan;
@@ -200,7 +201,8 @@ TEST(WireTest, PlanCarriesEveryField) {
   EXPECT_THAT(proto.evictions(0).scores(), ElementsAre(0.5f, 0.5f, 0.5f));
   EXPECT_THAT(proto.evictions(0).budgets(), ElementsAre(8, 8));
   EXPECT_THAT(proto.evictions(0).shard_page_totals(), ElementsAre(6, 2));
-  EXPECT_EQ(proto.evictions(0).GetDescriptor()->field_count(), 12);
+  EXPECT_EQ(proto.evictions(0).group(), 3);
+  EXPECT_EQ(proto.evictions(0).GetDescriptor()->field_count(), 13);
   EXPECT_THAT(proto.destinations(), ElementsAre(12));
   EXPECT_THAT(proto.num_drafts(), ElementsAre(0, 3));
   // A field added to the message must be filled, and tested, here.

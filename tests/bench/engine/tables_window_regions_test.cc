@@ -1,0 +1,255 @@
+// Regions of window groups, as tables have them.
+
+#include <functional>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bench/engine/tables.h"
+#include "tests/bench/engine/tables_windows_fixture.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsNull;
+using ::testing::NotNull;
+
+// All 70 tokens are computed: pages 1 to 5 in group 0, 11 to 15 in the group
+// with a window of 20, 21 to 25 in that of 48.
+class EngineTablesWindowRegionsTest : public EngineTablesWindowsTest {
+ protected:
+  EngineTablesWindowRegionsTest() { ComputeAll(); }
+
+  static EvictionOrder OrderIn(int32_t group, int32_t destination_begin) {
+    EvictionOrder order;
+    order.slot = kTestSlot;
+    order.group = group;
+    order.cut = 64;
+    order.length = 71;
+    order.destination_begin = destination_begin;
+    order.num_destinations = 1;
+    order.page_total = 4;
+    order.policy.scorer.kind = ScorerKind::kStreaming;
+    return order;
+  }
+  // The next token, then an order in every group, on blocks 30, 31 and 32.
+  static StepPlan OrdersPlan() {
+    StepPlan plan = Decode(1, {{}, {}, {}});
+    for (int32_t group = 0; group < 3; ++group) {
+      plan.evictions.push_back(OrderIn(group, group));
+    }
+    plan.destinations = Blocks(30, 3);
+    return plan;
+  }
+  void CommitAll(const StepPlan& plan, const std::vector<int32_t>& counts) {
+    for (const EvictionOrder& order : plan.evictions) {
+      ASSERT_OK(tables_.CheckOrder(plan, order));
+      ASSERT_OK(tables_.CheckCounts(order, counts));
+      tables_.Commit(plan, order, counts);
+    }
+  }
+  // Token by token until so many are computed. REQUIRES: from 71 on.
+  void DecodeTo(int32_t length) {
+    for (int32_t n = row().num_computed; n < length; ++n) {
+      tables_.AddSampled(kTestSlot, 9);
+      const bool is_page = n % 16 == 0;
+      const int32_t block = 40 + 3 * (n / 16 - 5);
+      using New = std::vector<std::vector<int32_t>>;
+      StepPlan plan = RunPlan(
+          kTestSlot, n, 1,
+          is_page ? New{{block}, {block + 1}, {block + 2}} : New{{}, {}, {}});
+      plan.samples = {1};
+      ASSERT_OK(tables_.Apply(plan));
+    }
+  }
+  const SequenceTable& row() { return tables_.row(kTestSlot); }
+
+  // The order in this group, spoilt, after those of the groups before.
+  void ExpectOrderRefused(
+      int32_t group,
+      const std::function<void(StepPlan*, EvictionOrder*)>& spoil,
+      const char* message) {
+    StepPlan plan = OrdersPlan();
+    EvictionOrder& order = plan.evictions[static_cast<size_t>(group)];
+    spoil(&plan, &order);
+    EngineTables tables = tables_;
+    ASSERT_OK(tables.Apply(plan));
+    EXPECT_THAT(
+        tables.CheckOrder(plan, order),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  }
+};
+
+TEST_F(EngineTablesWindowRegionsTest, EveryGroupHasItsOwn) {
+  const StepPlan plan = OrdersPlan();
+  ASSERT_OK(tables_.Apply(plan));
+  // Of the last token's window only: from page 3 on, and from page 1 on.
+  EXPECT_EQ(tables_.HeldBelow(plan.evictions[0], 0), 64);
+  EXPECT_EQ(tables_.HeldBelow(plan.evictions[1], 0), 16);
+  EXPECT_EQ(tables_.HeldBelow(plan.evictions[2], 0), 48);
+  CommitAll(plan, {16, 3, 0, 16});
+  EXPECT_EQ(row().cut, 64);
+  EXPECT_THAT(row().tail_blocks, ElementsAre(BlockId{5}));
+  ASSERT_THAT(row().window_region(1), NotNull());
+  EXPECT_EQ(row().window_region(1)->cut, 64);
+  EXPECT_EQ(row().window_region(1)->length, 71);
+  EXPECT_THAT(row().window_region(1)->blocks, ElementsAre(BlockId{31}));
+  EXPECT_THAT(row().window_region(2)->blocks, ElementsAre(BlockId{32}));
+  EXPECT_THAT(row().window_region(2)->kept, ElementsAre(16, 3, 0, 16));
+  EXPECT_THAT(row().window_blocks,
+              ElementsAre(Ids({0, 0, 0, 0, 15}), Ids({0, 0, 0, 0, 25})));
+}
+
+TEST_F(EngineTablesWindowRegionsTest, OneGroupMayHaveOneAlone) {
+  StepPlan plan = OrdersPlan();
+  plan.evictions = {OrderIn(2, 2)};
+  ASSERT_OK(tables_.Apply(plan));
+  CommitAll(plan, {1, 2, 3, 4});
+  EXPECT_EQ(row().cut, 0);
+  EXPECT_THAT(row().window_region(1), IsNull());
+  EXPECT_THAT(row().window_blocks,
+              ElementsAre(Blocks(11, 5), Ids({0, 0, 0, 0, 25})));
+}
+
+TEST_F(EngineTablesWindowRegionsTest, IsPastWhenItsCutHasFallenOut) {
+  const StepPlan plan = OrdersPlan();
+  ASSERT_OK(tables_.Apply(plan));
+  CommitAll(plan, {16, 3, 0, 16});
+  // The token at position 82 attends to 63, the next one does not.
+  DecodeTo(83);
+  EXPECT_THAT(row().window_region(1), NotNull());
+  DecodeTo(84);
+  EXPECT_THAT(row().window_region(1), IsNull());
+  EXPECT_THAT(row().window_region(2), NotNull());
+  DecodeTo(112);
+  EXPECT_THAT(row().window_region(2), IsNull());
+}
+
+TEST_F(EngineTablesWindowRegionsTest, TheNextOneIsMadeOfTheLastAndTheTail) {
+  StepPlan plan = OrdersPlan();
+  ASSERT_OK(tables_.Apply(plan));
+  CommitAll(plan, {16, 3, 0, 16});
+  DecodeTo(99);
+  tables_.AddSampled(kTestSlot, 9);
+  EvictionOrder order = OrderIn(2, 2);
+  order.cut = 96;
+  order.length = 99;
+  // What is behind the cut of 64, and at most what the last one kept.
+  EXPECT_EQ(tables_.HeldBelow(order, 0), 16 + 32);
+  EXPECT_EQ(tables_.HeldBelow(order, 2), 32);
+  // Nothing is left of the other.
+  order.group = 1;
+  EXPECT_EQ(tables_.HeldBelow(order, 0), 16);
+}
+
+TEST_F(EngineTablesWindowRegionsTest, ASequenceGoesBackToItsLengthAtMost) {
+  const StepPlan plan = OrdersPlan();
+  ASSERT_OK(tables_.Apply(plan));
+  CommitAll(plan, {16, 3, 0, 16});
+  DecodeTo(84);
+  tables_.AddSampled(kTestSlot, 9);
+  const auto again = [](int32_t num_cached) {
+    StepPlan restart = RunPlan(
+        kTestSlot, num_cached, 85 - num_cached,
+        num_cached > 80 ? std::vector<std::vector<int32_t>>{{}, {}, {}}
+                        : std::vector<std::vector<int32_t>>{{50}, {51}, {52}});
+    restart.samples = {1};
+    restart.starts = {{.slot = kTestSlot,
+                       .request = RequestId{7},
+                       .num_tokens = 85,
+                       .num_cached_tokens = num_cached,
+                       .source = kTestSlot}};
+    restart.start_tokens.assign(70, 5);
+    restart.start_tokens.resize(85, 9);
+    return restart;
+  };
+  EXPECT_THAT(
+      tables_.Apply(again(70)),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("expected at least the 71 tokens of the region "
+                         "of group 1 in slot 3, got 70")));
+  // It has been past, and is not any more.
+  EXPECT_THAT(row().window_region(1), IsNull());
+  ASSERT_OK(tables_.Apply(again(76)));
+  ASSERT_THAT(row().window_region(1), NotNull());
+  EXPECT_EQ(row().window_region(1)->cut, 64);
+}
+
+TEST_F(EngineTablesWindowRegionsTest, RefusesOrdersOutOfTurn) {
+  const StepPlan plan = OrdersPlan();
+  ASSERT_OK(tables_.Apply(plan));
+  CommitAll(plan, {16, 3, 0, 16});
+  for (const int32_t group : {0, 1, 2}) {
+    EXPECT_THAT(tables_.CheckOrder(plan, OrderIn(group, group)),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("a second order for slot 3 in one step")));
+  }
+}
+
+TEST_F(EngineTablesWindowRegionsTest, RefusesBadOrders) {
+  for (const int32_t group : {-1, 3}) {
+    ExpectOrderRefused(
+        1, [=](StepPlan*, EvictionOrder* order) { order->group = group; },
+        "group: expected 0 to 2, got ");
+  }
+  ExpectOrderRefused(
+      1, [](StepPlan*, EvictionOrder* order) { order->region = RegionId{3}; },
+      "region: expected none of a group with a window, got 3");
+  ExpectOrderRefused(
+      1, [](StepPlan*, EvictionOrder* order) { order->cut = 48; },
+      "cut: expected one above 52, from which on the group attends, got 48");
+  ExpectOrderRefused(
+      2, [](StepPlan*, EvictionOrder* order) { order->cut = 16; },
+      "cut: expected one above 24");
+  ExpectOrderRefused(
+      1,
+      [](StepPlan*, EvictionOrder* order) {
+        order->policy.scorer.kind = ScorerKind::kExternal;
+      },
+      "policy: expected scores and budgets of what a group with a window has");
+  ExpectOrderRefused(
+      1,
+      [](StepPlan*, EvictionOrder* order) {
+        order->policy.scorer.kind = ScorerKind::kH2o;
+      },
+      "policy: expected scores and budgets of what a group with a window has");
+}
+
+TEST_F(EngineTablesWindowRegionsTest, DestinationsAreNoBlocksThatStay) {
+  const auto to = [](int32_t block) {
+    return [block](StepPlan* plan, EvictionOrder*) {
+      plan->destinations[1] = BlockId{block};
+    };
+  };
+  // Of the tail, of another group, and its own behind the cut.
+  for (const int32_t block : {1, 24, 15}) {
+    ExpectOrderRefused(1, to(block),
+                       "is named twice or holds tokens that stay");
+  }
+  // Below the cut they are its own, and what has fallen out is nobody's.
+  for (const int32_t block : {13, 14, 21}) {
+    StepPlan plan = OrdersPlan();
+    to(block)(&plan, nullptr);
+    EngineTables tables = tables_;
+    ASSERT_OK(tables.Apply(plan));
+    EXPECT_OK(tables.CheckOrder(plan, plan.evictions[1])) << block;
+  }
+}
+
+TEST_F(EngineTablesWindowRegionsTest, CountsAreOfWhatIsInTheWindow) {
+  const StepPlan plan = OrdersPlan();
+  ASSERT_OK(tables_.Apply(plan));
+  EXPECT_THAT(
+      tables_.CheckCounts(plan.evictions[1], std::vector<int32_t>{17, 0, 0, 0}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("at most 16 entries for head index 0, got 17")));
+  EXPECT_OK(tables_.CheckCounts(plan.evictions[2],
+                                std::vector<int32_t>{48, 0, 0, 16}));
+}
+
+}  // namespace
+}  // namespace blockmgr
