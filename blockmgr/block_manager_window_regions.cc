@@ -68,8 +68,8 @@ EvictionReceipt BlockManager::CommitWindowEviction(
 
 void BlockManager::ReleaseRegionBehind(WindowCache* window, int32_t group,
                                        int32_t num_settled) {
-  if (window->region == nullptr || !window->IsPast(layout_, group, num_settled))
-    return;
+  if (window->region == nullptr) return;
+  if (!window->IsPast(layout_, group, num_settled)) return;
   ReleaseRegion(*window->region);
   window->region.reset();
 }

@@ -128,10 +128,10 @@ struct EvictionEffect {
   uint64_t command = 0;  // Scheduler::Evict's answer; 0: the request's own
   absl::Status status;   // not OK: nothing was evicted
   int32_t cut = 0;
-  int64_t evicted_entries = 0;  // summed over layers and heads
+  int64_t evicted_entries = 0;  // summed over groups, layers and heads
   int32_t freed_blocks = 0;     // whole blocks given up by the sequence
   int64_t freed_bytes = 0;
-  std::vector<int32_t> kept_entries;  // [num_layers, num_heads]
+  std::vector<int32_t> kept_entries;  // of group 0, [num_layers, num_heads]
 };
 
 // What an Update, Cancel or engine loss brought about, in order.

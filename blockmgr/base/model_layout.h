@@ -23,8 +23,9 @@ namespace blockmgr {
 // group_windows[group - 1] tokens, and keeps no others. All groups have
 // num_layers layer slots, so that their blocks are interchangeable; a model
 // with more sliding-window layers than num_layers has several groups of them,
-// and pads the last. `layer` is a slot of a group everywhere. The scheduler
-// orders evictions from group 0 alone, as the methods do.
+// and pads the last. `layer` is a slot of a group everywhere. Evictions are
+// from group 0, as the methods do it, and from window groups only on request
+// (EvictionTarget::window_ratio).
 //
 // `head` always means KV head; query heads are `q_head`. PageIds are dense:
 //

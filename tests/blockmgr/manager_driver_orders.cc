@@ -130,11 +130,11 @@ void ManagerDriver::ConcludeInWindow(const Ordered& order) {
   const auto [pages, with_region] =
       model_.CoveredInWindow(slot, group, pending.cut, pending.length);
   const NaiveRegion& region = sequence.window_regions[group - 1];
-  std::vector<int32_t> held;
-  for (int32_t i = 0; i < config_.layout.pages_per_block(); ++i) {
-    held.push_back(static_cast<int32_t>(pages.size()) *
-                       config_.layout.page_size +
-                   (with_region ? region.kept[i] : 0));
+  std::vector<int32_t> held(config_.layout.pages_per_block(),
+                            static_cast<int32_t>(pages.size()) *
+                                config_.layout.page_size);
+  for (size_t i = 0; with_region && i < held.size(); ++i) {
+    held[i] += region.kept[i];
   }
   const std::vector<int32_t> counts = RandomCounts(pending, held);
   EXPECT_OK(manager_.ValidateCounts(slot, counts, group));

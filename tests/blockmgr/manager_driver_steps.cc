@@ -104,10 +104,10 @@ int32_t ManagerDriver::ShardOf(int32_t head_index) const {
 
 std::vector<int32_t> ManagerDriver::RandomCounts(SequenceSlot slot) {
   const NaiveSequence& sequence = model_.at(slot);
-  std::vector<int32_t> held;
-  for (int32_t i = 0; i < config_.layout.pages_per_block(); ++i) {
-    held.push_back(sequence.pending->cut - sequence.cut +
-                   (sequence.kept.empty() ? 0 : sequence.kept[i]));
+  std::vector<int32_t> held(config_.layout.pages_per_block(),
+                            sequence.pending->cut - sequence.cut);
+  for (size_t i = 0; i < sequence.kept.size(); ++i) {
+    held[i] += sequence.kept[i];
   }
   return RandomCounts(*sequence.pending, held);
 }
