@@ -419,11 +419,13 @@ DenseScores ScoreDensely(const EvictionOrder& order, int32_t first,
     const int32_t num_heads = model.shape().num_heads;
     const int32_t layer = model.groups().LayerAt(slot, order.group);
     if (layer < 0) {
-      const auto index = static_cast<size_t>(slot * num_heads);
+      const auto index =
+          static_cast<size_t>(slot) * static_cast<size_t>(num_heads);
       const auto count = static_cast<size_t>(
           offsets[index + static_cast<size_t>(num_heads)] - offsets[index]);
       if (order.policy.scorer.kind != ScorerKind::kStreaming) {
-        dense.scores.resize(dense.scores.size() + count, -kInfinity);
+        dense.scores.resize(dense.scores.size() + count,
+                            static_cast<float>(-kInfinity));
       }
       if (selector.kind != SelectorKind::kCritical) continue;
       dense.value_norms.resize(dense.value_norms.size() + count);

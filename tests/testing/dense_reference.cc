@@ -181,7 +181,7 @@ std::span<const double> DenseReference::HeadRow(const std::vector<double>& rows,
                                                 int32_t width, int32_t head,
                                                 int32_t position) const {
   const int32_t dim = model_.shape().head_dim;
-  const int64_t begin = int64_t{position} * width + head * dim;
+  const int64_t begin = int64_t{position} * width + int64_t{head} * dim;
   return std::span(rows).subspan(static_cast<size_t>(begin),
                                  static_cast<size_t>(dim));
 }
