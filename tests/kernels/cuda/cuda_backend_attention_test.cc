@@ -91,6 +91,17 @@ struct AttentionSetup {
   Batch batch;
 };
 
+void ExpectWhatTheCpuComputes(AttentionSetup& test) {
+  const auto cpu = test.model.MakeBackend();
+  const std::vector<float> want = test.batch.Run(*cpu);
+  for (const Decode decode :
+       {Decode::kInvariant, Decode::kBalanced, Decode::kChunked}) {
+    const auto device = test.MakeDevice(decode);
+    EXPECT_LE(RelativeError(test.batch.Run(*device), want),
+              Tolerance(test.layout.dtype));
+  }
+}
+
 TEST_F(CudaBackendAttentionTest, AttentionEqualsTheCpus) {
   const int32_t length = 40 * TestLengthFactor();
   for (uint64_t seed = 0; seed < NumCases(15); ++seed) {
@@ -171,14 +182,7 @@ TEST_F(CudaBackendAttentionTest,
       sequence.TakePositions(test.layout,
                              length + RandomInt(test.rng, 0, length), test.rng);
     }
-    const auto cpu = test.model.MakeBackend();
-    const std::vector<float> want = test.batch.Run(*cpu);
-    for (const Decode decode :
-         {Decode::kInvariant, Decode::kBalanced, Decode::kChunked}) {
-      const auto device = test.MakeDevice(decode);
-      EXPECT_LE(RelativeError(test.batch.Run(*device), want),
-                Tolerance(test.layout.dtype));
-    }
+    ExpectWhatTheCpuComputes(test);
   }
 }
 
@@ -208,14 +212,7 @@ TEST_F(CudaBackendAttentionTest, OneHugeHeadEqualsTheCpus) {
   test.batch.Add(
       sequence, 1,
       RoundedFloats(test.rng, test.layout.dtype, test.token_floats()));
-  const auto cpu = test.model.MakeBackend();
-  const std::vector<float> want = test.batch.Run(*cpu);
-  for (const Decode decode :
-       {Decode::kInvariant, Decode::kBalanced, Decode::kChunked}) {
-    const auto device = test.MakeDevice(decode);
-    EXPECT_LE(RelativeError(test.batch.Run(*device), want),
-              Tolerance(test.layout.dtype));
-  }
+  ExpectWhatTheCpuComputes(test);
 }
 
 TEST_F(CudaBackendAttentionTest, InvariantDecodeDoesNotDependOnTheBatch) {
