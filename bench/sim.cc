@@ -375,6 +375,7 @@ absl::StatusOr<RunResult> RunSim(const SimOptions& options,
   SchedulerOptions scheduling = options.scheduler;
   // The engine only pretends to accumulate scores.
   scheduling.num_scorer_states = scheduling.max_num_seqs;
+  scheduling.supports_window_evictions = true;
   BM_ASSIGN_OR_RETURN(std::unique_ptr<Scheduler> scheduler,
                       Scheduler::Create(layout, scheduling));
   Simulation simulation(plan, std::move(scheduler), options, progress);

@@ -395,6 +395,19 @@ int32_t WindowPeak(int32_t length, int32_t chunk, int32_t group,
                         CeilDiv<int64_t>(tokens - 1, layout.page_size) + 1));
 }
 
+// The same of all of them, beside regions of so many blocks. These stand for
+// more pages than they have blocks, so there are never more than without any
+// window.
+int32_t WindowPeaks(int32_t length, int32_t chunk, int32_t region_blocks,
+                    const ModelLayout& layout) {
+  int32_t num_blocks = region_blocks;
+  for (int32_t group = 1; group < layout.num_groups(); ++group) {
+    num_blocks += WindowPeak(length, chunk, group, layout);
+  }
+  return std::min(num_blocks, layout.num_window_groups() *
+                                  CeilDiv(length, layout.page_size));
+}
+
 }  // namespace
 
 int32_t PeakBlocks(int32_t length, int32_t chunk,
@@ -413,29 +426,28 @@ int32_t PeakBlocks(int32_t length, int32_t chunk,
     WalkDecode(*decode, std::max(last, decode->begin), length, layout, &walk);
   }
   walk.ComputeUntil(length);
-  int32_t peak =
-      layout.window > 0 ? WindowPeak(length, chunk, 0, layout) : walk.peak();
-  // All points of a request ask the same of windows, or nothing.
+  if (layout.window > 0) return WindowPeak(length, chunk, 0, layout);
+  // All points of a request ask the same of windows, or nothing. Where there
+  // are regions to come, there is room for those that are.
   const auto evicts = [](const CompressionPoint& point) {
     return point.target.evicts_in_windows();
   };
+  int32_t in_regions = now.window_region_blocks;
   const auto point = std::ranges::find_if(compressions, evicts);
   if (point != compressions.end()) {
-    peak += WindowRegionBlocks(*point, layout);
-  } else if (decode != nullptr) {
-    peak += WindowRegionBlocks(decode->point, layout);
+    in_regions = WindowRegionBlocks(*point, layout);
+  } else if (decode != nullptr && evicts(decode->point)) {
+    in_regions = WindowRegionBlocks(decode->point, layout);
   }
-  for (int32_t group = 1; group < layout.num_groups(); ++group) {
-    peak += WindowPeak(length, chunk, group, layout);
-  }
-  return peak;
+  return walk.peak() + WindowPeaks(length, chunk, in_regions, layout);
 }
 
 int32_t RemainingBlocks(const RequestState& request,
                         const SequenceCache& sequence,
                         const OwnInWindows& in_windows, int32_t length,
                         int32_t chunk, const ModelLayout& layout) {
-  Holding now{.cut = sequence.cut()};
+  Holding now{.cut = sequence.cut(),
+              .window_region_blocks = in_windows.num_in_regions};
   if (sequence.pending.has_value()) {
     now.cut = sequence.pending->cut;
     now.region_blocks =
@@ -451,11 +463,9 @@ int32_t RemainingBlocks(const RequestState& request,
   }
   const auto to_come = std::span<const CompressionPoint>(request.compressions)
                            .subspan(request.next_compression);
-  // Where there are regions to come, there is room for those that are.
-  const bool makes_regions = request.decode != nullptr || !to_come.empty();
   return std::max(
-      0, PeakBlocks(length, chunk, to_come, layout, now, request.decode.get()) +
-             (makes_regions ? 0 : in_windows.num_in_regions) - held);
+      0, PeakBlocks(length, chunk, to_come, layout, now, request.decode.get()) -
+             held);
 }
 
 int32_t WindowGrowth(int32_t num_reserved, int32_t num_tokens, int32_t chunk,

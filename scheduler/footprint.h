@@ -101,6 +101,8 @@ std::unique_ptr<const DecodeCompression> WithEnd(
 struct Holding {
   int32_t region_blocks = 0;
   int32_t cut = 0;
+  // Of its regions in groups with a window.
+  int32_t window_region_blocks = 0;
 };
 
 // Blocks at the peak of a sequence that computes on from `now`, alone in the

@@ -174,6 +174,13 @@ absl::Status SchedulerImpl::ValidateEviction(
   const int32_t page_size = layout().page_size;
   BM_RETURN_IF_ERROR(ValidateSharing(eviction, page_size));
   BM_RETURN_IF_ERROR(ValidateWindows(eviction, layout()));
+  if (eviction.target.evicts_in_windows() &&
+      !options_.supports_window_evictions) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "eviction.target.window_keep_ratio: expected 1 for an engine that did "
+        "not announce supports_window_evictions, got ",
+        eviction.target.window_ratio.ToString()));
+  }
   if (eviction.mode == EvictionMode::kEveryChunk ||
       eviction.mode == EvictionMode::kDecode) {
     const int32_t least = std::max(page_size, policy.query_window());

@@ -23,9 +23,11 @@ void MixPoint(const CompressionPoint& point, StateMixer* mixer) {
   mixer->Mix(point.length, point.cut, point.policy.scorer.kind,
              point.policy.budget.kind, point.target.tokens,
              point.target.ratio.numerator, point.target.ratio.denominator,
-             point.scores != nullptr, point.budgets != nullptr,
-             point.page_total, point.command, point.is_planned, point.is_shared,
-             point.is_recorded, point.in_place);
+             point.target.window_ratio.numerator,
+             point.target.window_ratio.denominator, point.scores != nullptr,
+             point.budgets != nullptr, point.page_total, point.command,
+             point.is_planned, point.is_shared, point.is_recorded,
+             point.in_place);
 }
 
 void MixStep(const StepInFlight& step, StateMixer* mixer) {
@@ -36,8 +38,9 @@ void MixStep(const StepInFlight& step, StateMixer* mixer) {
   }
   for (const StepInFlight::Order& order : step.orders) {
     MixPoint(order.point, mixer);
-    mixer->Mix(order.run, order.num_released, order.futile,
-               Index(order.region));
+    mixer->Mix(order.run, order.num_released, order.futile, Index(order.region),
+               order.window_groups.size());
+    for (const int32_t group : order.window_groups) mixer->Mix(group);
   }
 }
 

@@ -110,6 +110,10 @@ struct SchedulerOptions {
   // as there is room their KV is copied there, and back when they run again.
   // The others are computed again. 0: all of them.
   int32_t num_host_blocks = 0;
+  // Whether the engine carries out orders of window groups
+  // (EvictionOrder::group). A request whose target evicts in windows is refused
+  // otherwise.
+  bool supports_window_evictions = false;
   bool enable_prefix_caching = true;
   // Whether the first rows of a cached block are copied where a prompt goes on
   // as the block begins: saves computing less than a page of tokens per

@@ -149,6 +149,7 @@ absl::StatusOr<EngineClient::Attachment> EngineClient::Attach(
   request.set_engine_name(options_.engine_name);
   request.set_num_scorer_states(options_.num_scorer_states);
   request.set_num_host_blocks(options_.num_host_blocks);
+  request.set_supports_window_evictions(options_.supports_window_evictions);
   const auto begin = std::chrono::steady_clock::now();
   std::chrono::milliseconds backoff = options_.first_backoff;
   bool told = false;

@@ -33,6 +33,8 @@ struct EngineClientOptions {
   int32_t num_scorer_states = 0;
   // Of host memory, for preempted requests; 0: they are computed again.
   int32_t num_host_blocks = 0;
+  // Whether it carries out eviction orders of layer groups with a window.
+  bool supports_window_evictions = false;
   bool reconnect = false;  // attach again when the daemon goes away
   // How long to look for a daemon; zero: for ever.
   std::chrono::milliseconds attach_timeout{0};

@@ -162,6 +162,8 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "they are computed again")
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 24));
+  // Both engines do.
+  flags->client.supports_window_evictions = true;
   app->add_flag("--reconnect", flags->client.reconnect,
                 "Attach again when the daemon goes away");
   app->add_option("--attach-timeout", flags->attach_timeout_s,

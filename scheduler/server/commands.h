@@ -119,6 +119,7 @@ struct AttachEngine {
   Reply<absl::StatusOr<Attachment>> done;
   int32_t num_scorer_states = 0;
   int32_t num_host_blocks = 0;
+  bool supports_window_evictions = false;
 };
 
 // FailedPrecondition STALE_EPOCH: not the daemon's epoch, or not the session

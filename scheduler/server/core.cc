@@ -34,7 +34,9 @@ std::string DescribeDifference(const ModelLayout& want,
        got.num_window_groups()},
       {"layout.num_blocks", want.num_blocks, got.num_blocks},
       {"num_scorer_states", had.num_scorer_states, has.num_scorer_states},
-      {"num_host_blocks", had.num_host_blocks, has.num_host_blocks}};
+      {"num_host_blocks", had.num_host_blocks, has.num_host_blocks},
+      {"supports_window_evictions", had.supports_window_evictions,
+       has.supports_window_evictions}};
   for (const auto& [field, needed, offered] : fields) {
     if (needed == offered) continue;
     return absl::StrCat(field, ": live requests need ", needed, ", got ",
@@ -304,6 +306,7 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
   SchedulerOptions scheduler = options_.scheduler;
   scheduler.num_scorer_states = command->num_scorer_states;
   scheduler.num_host_blocks = command->num_host_blocks;
+  scheduler.supports_window_evictions = command->supports_window_evictions;
   const std::string difference =
       scheduler_ == nullptr
           ? "there was none"

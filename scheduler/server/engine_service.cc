@@ -188,7 +188,8 @@ grpc::ServerUnaryReactor* EngineService::Attach(
         }
         reactor->Finish(ToGrpc(attachment.status()));
       },
-      request->num_scorer_states(), request->num_host_blocks()});
+      request->num_scorer_states(), request->num_host_blocks(),
+      request->supports_window_evictions()});
   return reactor;
 }
 

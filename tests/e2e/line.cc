@@ -60,7 +60,8 @@ Line::Line(LineOptions options) : options_(std::move(options)) {
   client_ = std::make_unique<EngineClient>(
       EngineClientOptions{.address = server_->address(),
                           .num_scorer_states = options_.num_scorer_states,
-                          .num_host_blocks = options_.num_host_blocks});
+                          .num_host_blocks = options_.num_host_blocks,
+                          .supports_window_evictions = true});
   engine_thread_ = std::thread([this] {
     EngineHandlers handlers;
     handlers.reset = [this] { engine_->Reset(); };

@@ -465,6 +465,15 @@ TEST(WindowRegionFootprintTest, PeaksHaveRoomForRegions) {
   // 2 heads with half of 16 and of 40: 4 and 10 pages.
   EXPECT_EQ(PeakBlocks(80, 16, std::vector{point}, layout),
             PeakBlocks(80, 16, std::vector{plain}, layout) + 2 + 5);
+  // All pages there are: a region stands for more of them than it has blocks.
+  for (const int32_t length : {12, 16, 20}) {
+    point.length = length - 2;
+    point.cut = 8;
+    CompressionPoint without = point;
+    without.target.window_ratio = {};
+    EXPECT_EQ(PeakBlocks(length, 16, std::vector{point}, layout),
+              PeakBlocks(length, 16, std::vector{without}, layout));
+  }
   // There are none to come; what there is of them is not there for the rest.
   RequestState request;
   SequenceCache sequence;

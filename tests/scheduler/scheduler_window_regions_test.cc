@@ -43,6 +43,7 @@ class WindowRegionsTest : public ::testing::Test {
   static SchedulerOptions Options() {
     SchedulerOptions options = PlainOptions();
     options.num_scorer_states = 1;
+    options.supports_window_evictions = true;
     return options;
   }
 
@@ -141,6 +142,24 @@ TEST_F(WindowRegionsTest, NamesWhatItCannotPlan) {
         scheduler_->Submit(request),
         StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
   }
+}
+
+TEST_F(WindowRegionsTest, AnEngineThatDoesNotSayItEvictsThereIsNotAskedTo) {
+  SchedulerOptions options = Options();
+  options.supports_window_evictions = false;
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Scheduler> scheduler,
+                       Scheduler::Create(HybridLayout({8, 40}), options));
+  Request request = MakeRequest("a", 60, 10);
+  request.eviction = HalfOfWindows();
+  EXPECT_THAT(
+      scheduler->Submit(request),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               HasSubstr("eviction.target.window_keep_ratio: expected 1 for an "
+                         "engine that did not announce "
+                         "supports_window_evictions, got 0.5")));
+  EXPECT_EQ(scheduler->stats().num_waiting, 0);
+  request.eviction.target.window_ratio = {};
+  EXPECT_OK(scheduler->Submit(request));
 }
 
 TEST_F(WindowRegionsTest, CommandsAreOfTheOthersOnly) {

@@ -186,6 +186,32 @@ std::vector<Scenario> MoreEvictingScenarios() {
   return scenarios;
 }
 
+// Windows are evicted from, too, until the regions fall out of them.
+std::vector<Scenario> WindowEvictingScenarios() {
+  ModelLayout layout = ScriptLayout(4, 60);
+  layout.group_windows = {16, 24};
+  std::vector<Scenario> scenarios = {
+      Make("window_regions", layout, 1,
+           "submit:a,20,24,1,after_windows submit:b,13,9,2 drain"),
+      Make("window_regions_in_flight", layout, 3,
+           "submit:a,20,40,1,decode_windows submit:b,26,20,2,after_windows "
+           "issue:3 drain"),
+      Make("window_regions_in_place", layout, 2,
+           "submit:a,20,40,1,decode_windows drain"),
+      Make("window_regions_forked", layout, 1,
+           "submit:a,20,24,1,after_windows issue answer issue answer "
+           "fork:b,a,1,9 issue answer cancel:a drain"),
+      Make("window_regions_lost", layout, 2,
+           "submit:a,20,24,1,after_windows issue:2 answer:2 issue "
+           "lose_blocks:a,1 answer drain"),
+  };
+  for (Scenario& scenario : scenarios) {
+    scenario.options.supports_window_evictions = true;
+  }
+  scenarios[2].options.compaction = CompactionPreference::kInPlace;
+  return scenarios;
+}
+
 // Preempted into host memory, with room for all of it or for one.
 std::vector<Scenario> SwappingScenarios() {
   std::vector<Scenario> scenarios = {
@@ -256,6 +282,9 @@ std::vector<Scenario> FaultScenarios() {
     all.push_back(std::move(scenario));
   }
   for (Scenario& scenario : MoreEvictingScenarios()) {
+    all.push_back(std::move(scenario));
+  }
+  for (Scenario& scenario : WindowEvictingScenarios()) {
     all.push_back(std::move(scenario));
   }
   for (Scenario& scenario : SpeculatingScenarios()) {

@@ -335,8 +335,8 @@ TEST(FaultSweepTest, MostLostEnginesAreComparedToTheLastPlan) {
       ++num_points[CompareLost(scenario, plain, faulty)];
     }
   }
-  EXPECT_GE(num_points[AfterLoss::kAll], 720);
-  EXPECT_LE(num_points[AfterLoss::kPlans], 220);
+  EXPECT_GE(num_points[AfterLoss::kAll], 800);
+  EXPECT_LE(num_points[AfterLoss::kPlans], 286);
   EXPECT_LE(num_points[AfterLoss::kRequests], 20);
   EXPECT_LE(num_points[AfterLoss::kEnd], 14);
 }

@@ -17,8 +17,14 @@ std::set<BlockId> Ledger::Table::Blocks() const {
     blocks.insert(window.begin(), window.end());
   }
   blocks.erase(kNullBlock);
-  if (pending.has_value()) {
-    blocks.insert(pending->destinations.begin(), pending->destinations.end());
+  const auto add_pending = [&blocks](const std::optional<Order>& order) {
+    if (!order.has_value()) return;
+    blocks.insert(order->destinations.begin(), order->destinations.end());
+  };
+  add_pending(pending);
+  for (const WindowRegion& region : window_regions) {
+    blocks.insert(region.blocks.begin(), region.blocks.end());
+    add_pending(region.pending);
   }
   return blocks;
 }
@@ -73,12 +79,12 @@ void Ledger::OnSubmit(const Request& request,
                       const absl::StatusOr<RequestId>& id) {
   report_->Mix(static_cast<uint64_t>(id.status().code()));
   const bool in_use = names_.contains(request.id);
-  const Peaks peaks = PeaksOf(request);
-  const bool fits_plain = peaks.most <= layout_.num_blocks - 1;
   const Served* const parent = ParentOf(request);
   const bool is_fork = !request.fork_of.empty();
   const RequestEviction eviction =
       parent == nullptr ? request.eviction : parent->request.eviction;
+  const Peaks peaks = PeaksOf(request, eviction.target);
+  const bool fits_plain = peaks.most <= layout_.num_blocks - 1;
   // An eviction ordered from outside makes room, too.
   const bool is_plain =
       eviction.mode == EvictionMode::kNone &&

@@ -20,7 +20,8 @@
 //     or compressed by command
 //   * recorded evictions are replayed, no others before them
 //   * a page leaves a sequence when what is settled has left it behind the
-//     window of its layer group, and not before
+//     window of its layer group, and not before; the region of such a group
+//     leaves as a whole, with its cut
 //
 // Cost: O(everything), fit for small pools only.
 #ifndef TESTS_SIM_LEDGER_H_
@@ -115,9 +116,32 @@ class Ledger {
   struct Order {
     RegionId region = kNoRegion;  // the engine keeps it
     int32_t cut = 0;
+    int32_t length = 0;
     std::vector<int64_t> page_totals = {};  // by shard
     std::vector<BlockId> destinations;
     std::set<BlockId> own;
+  };
+  // What a window group has below `cut`, in place of pages.
+  struct WindowRegion {
+    int32_t cut = 0;            // 0: none
+    std::vector<int32_t> kept;  // empty: none
+    NaivePages pages;
+    std::set<BlockId> blocks;
+    std::optional<Order> pending;
+  };
+  // What an eviction covers, in blocks.
+  struct Covered {
+    NaivePages region_pages;
+    std::set<BlockId> region_blocks;
+    std::vector<int32_t> kept;
+    std::vector<BlockId> tail;
+
+    std::set<BlockId> Blocks() const;
+  };
+  // What evictions of one order came to.
+  struct Receipt {
+    int64_t evicted_entries = 0;
+    int32_t freed_blocks = 0;
   };
   struct Table {
     RequestId request{0};
@@ -125,6 +149,7 @@ class Ledger {
     std::vector<BlockId> tail;
     // Of the window groups, by page. Null, here and in the tail: left behind.
     std::vector<std::vector<BlockId>> windows;
+    std::vector<WindowRegion> window_regions;
     int32_t cut = 0;
     std::vector<int32_t> kept;  // of the region; empty: none
     NaivePages region_pages;
@@ -168,8 +193,13 @@ class Ledger {
     };
     StepId id{0};
     std::vector<Run> runs;
-    std::vector<size_t> orders;     // into runs, in order of the plan
-    std::vector<RegionId> regions;  // of the orders
+    // In order of the plan: those of a run follow each other.
+    struct GroupOrder {
+      size_t run = 0;
+      int32_t group = 0;
+      RegionId region = kNoRegion;
+    };
+    std::vector<GroupOrder> orders;
   };
   struct Block {
     uint64_t fence = 0;            // newest step that may touch it
@@ -243,17 +273,48 @@ class Ledger {
   // The positions before the first lost block of any group.
   int32_t SoundBefore(const Table& table,
                       const std::vector<BlockId>& lost) const;
-  // Bounds of the blocks that a request without evictions has at its peak.
+  // Bounds of the blocks that a request has at its peak without evictions, or
+  // with those in windows alone.
   struct Peaks {
     int32_t least = 0;
     int32_t most = 0;
   };
-  Peaks PeaksOf(const Request& request) const;
+  Peaks PeaksOf(const Request& request, const EvictionTarget& target) const;
   void CompareWindows(const BlockManager& manager, SequenceSlot slot,
                       const Table& table);
+  void CompareWindowRegion(const BlockManager& manager, SequenceSlot slot,
+                           int32_t group, const Table& table);
+  void ReleaseRegionsBehind(Table* table);
   void TakeBlocks(const StepPlan& plan, size_t index, int32_t group,
                   Table* table);
   void TakeOrder(const StepPlan& plan, const EvictionOrder& order, Step* step);
+  // The order, with its destinations taken from `below` or the pool.
+  std::optional<Order> TakeDestinations(const StepPlan& plan,
+                                        const EvictionOrder& order,
+                                        const std::set<BlockId>& below);
+  // Regions of window groups (ledger_window_regions.cc).
+  void TakeWindowOrder(const StepPlan& plan, const EvictionOrder& order,
+                       Step* step);
+  // Whether the tokens from `length` on attend to something below the region's
+  // cut, if there is one.
+  bool IsInWindow(const WindowRegion& region, int32_t group,
+                  int32_t length) const;
+  Covered CoveredBy(const Table& table, int32_t group, int32_t cut,
+                    int32_t length) const;
+  // The order of the group that is not answered.
+  static const std::optional<Order>& PendingOf(const Table& table,
+                                               int32_t group);
+  Receipt BuildWindowRegion(int32_t group, const std::vector<int32_t>& counts,
+                            Table* table);
+  static std::set<BlockId> BlocksOf(const NaivePages& pages);
+  // Where the region lies that takes the place of what was covered.
+  NaivePages LayOut(const Order& order, const Covered& covered,
+                    const std::vector<int32_t>& counts) const;
+  Receipt ReceiptOf(const Covered& covered, const std::vector<int32_t>& counts,
+                    const std::set<BlockId>& region_blocks) const;
+  // Gives up blocks that the sequence had before, or that were reserved for it.
+  void ReleaseGone(const std::set<BlockId>& before, const Order& order,
+                   const Table& table);
   void CheckReplay(const StepPlan& plan);
   // That the block may have the page of this group from `begin` on, for the
   // first num_tokens of the sequence.
@@ -300,7 +361,7 @@ class Ledger {
   void SettleDrafts(const Step::Run& run, int32_t num_tokens, Table* table);
 
   // Answers (ledger_settle.cc).
-  bool CountsAreValid(const Table& table,
+  bool CountsAreValid(const Table& table, int32_t group,
                       const std::vector<int32_t>& counts) const;
   std::vector<int64_t> PagesByShard(const std::vector<int32_t>& counts) const;
   Table* Find(const Step::Run& run);
@@ -308,12 +369,18 @@ class Ledger {
               const Effects& effects);
   void SettleRun(const Step::Run& run, std::vector<int32_t> sampled,
                  const Effects& effects, size_t* next_token);
-  void SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
-                   const Effects& effects);
+  // Of one run, and what was answered to each.
+  void SettleOrders(const Step::Run& run,
+                    std::span<const Step::GroupOrder> orders,
+                    std::span<const EvictionOutcome> outcomes,
+                    const Effects& effects);
+  // Reserved blocks that were not used.
+  void AbortOrders(Table* table);
   // One that is carried out, not recorded yet if it is new.
   void CountEviction(const Served& served, const EvictionEffect& effect);
-  void BuildRegion(const std::vector<int32_t>& counts,
-                   const EvictionEffect& effect, Table* table);
+  Receipt BuildRegion(const std::vector<int32_t>& counts, Table* table);
+  void CheckReceipt(const EvictionEffect& effect, const Receipt& receipt,
+                    const std::vector<int32_t>& counts);
   // Remembers what the engine keeps. REQUIRES: the table has the region.
   void KeepRegion(RegionId id, const Table& table, const Served& served,
                   const std::string& tail_context);

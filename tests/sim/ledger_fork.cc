@@ -40,6 +40,7 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
         .assign(blocks.begin(),
                 blocks.begin() + CeilDiv(length, layout_.page_size));
   }
+  table->window_regions = source.window_regions;
   table->cut = source.cut;
   table->kept = source.kept;
   table->region_pages = source.region_pages;
@@ -60,6 +61,10 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
   if (std::ssize(served->issued) > num_both) served->recorded = served->issued;
   ++report_->counts().forks;
   report_->counts().region_forks += table->cut > 0 ? 1 : 0;
+  const bool has_window_region = std::ranges::any_of(
+      source.window_regions,
+      [](const WindowRegion& region) { return region.cut > 0; });
+  report_->counts().window_region_forks += has_window_region ? 1 : 0;
 }
 
 void Ledger::TakeCopies(const StepPlan& plan) {

@@ -16,10 +16,13 @@ void Ledger::SettleLoss(const std::vector<BlockId>& lost) {
   for (auto& [slot, table] : tables_) {
     const std::set<BlockId> blocks = table.Blocks();
     if (std::ranges::none_of(blocks, is_lost)) continue;
+    bool has_lost_region = std::ranges::any_of(table.region_blocks, is_lost);
+    for (const WindowRegion& region : table.window_regions) {
+      has_lost_region |= std::ranges::any_of(region.blocks, is_lost);
+    }
     table.num_sound =
-        std::ranges::any_of(table.region_blocks, is_lost)
-            ? 0
-            : std::min(table.num_settled, SoundBefore(table, lost));
+        has_lost_region ? 0
+                        : std::min(table.num_settled, SoundBefore(table, lost));
     // Whatever is in flight for it counts for nothing.
     table.stay = next_stay_++;
     table.takes_more = true;

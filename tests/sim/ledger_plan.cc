@@ -41,10 +41,15 @@ void Ledger::OnPlan(const StepPlan& plan) {
   TakeReturning();
   TakeCopies(plan);
   if (!report_->ok()) return;
-  Step step{.id = plan.id, .runs = {}, .orders = {}, .regions = {}};
+  Step step{.id = plan.id, .runs = {}, .orders = {}};
   for (size_t i = 0; i < plan.slots.size(); ++i) TakeRun(plan, i, &step);
   for (const EvictionOrder& order : plan.evictions) {
-    if (report_->ok()) TakeOrder(plan, order, &step);
+    if (!report_->ok()) break;
+    if (order.group == 0) {
+      TakeOrder(plan, order, &step);
+    } else {
+      TakeWindowOrder(plan, order, &step);
+    }
   }
   if (!report_->ok()) return;
   if (plan.total_tokens() > options_.max_num_batched_tokens ||
@@ -120,6 +125,7 @@ void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
   table.num_reserved = start.num_cached_tokens;
   table.num_settled = start.num_cached_tokens;
   table.windows.resize(layout_.group_windows.size());
+  table.window_regions.resize(layout_.group_windows.size());
   table.has_scores = start.scorer_state != ScorerState::kNone;
   if (is_fork) TakeFork(start, &served, &table);
   if (start.region != kNoRegion) TakeRegion(start, &served, &table);
@@ -354,19 +360,33 @@ void Ledger::TakeOrder(const StepPlan& plan, const EvictionOrder& order,
                table.tail.begin() + (order.cut - table.cut) / page_size);
   CheckRegionOrder(requests_.at(table.request), order);
   CheckBudgets(requests_.at(table.request), order);
-  Order pending{.region = order.region,
-                .cut = order.cut,
-                .page_totals = order.shard_page_totals,
-                .destinations = {},
-                .own = {}};
-  if (pending.page_totals.empty()) {
-    pending.page_totals.assign(layout_.num_shards, order.page_total);
+  std::optional<Order> pending = TakeDestinations(plan, order, below);
+  if (!pending.has_value()) return;
+  table.pending = *std::move(pending);
+  step->orders.push_back({.run = static_cast<size_t>(run - step->runs.begin()),
+                          .group = 0,
+                          .region = order.region});
+  requests_.at(table.request)
+      .issued.push_back({.length = order.length, .cut = order.cut});
+}
+
+std::optional<Ledger::Order> Ledger::TakeDestinations(
+    const StepPlan& plan, const EvictionOrder& order,
+    const std::set<BlockId>& below) {
+  Order taken{.region = order.region,
+              .cut = order.cut,
+              .length = order.length,
+              .page_totals = order.shard_page_totals,
+              .destinations = {},
+              .own = {}};
+  if (taken.page_totals.empty()) {
+    taken.page_totals.assign(layout_.num_shards, order.page_total);
   }
-  if (std::ssize(pending.page_totals) != layout_.num_shards ||
-      std::ranges::max(pending.page_totals) != order.page_total) {
-    report_->Fail("an eviction with ", pending.page_totals.size(),
+  if (std::ssize(taken.page_totals) != layout_.num_shards ||
+      std::ranges::max(taken.page_totals) != order.page_total) {
+    report_->Fail("an eviction with ", taken.page_totals.size(),
                   " page totals, the most of them not ", order.page_total);
-    return;
+    return std::nullopt;
   }
   // Every shard has the same blocks, and its own pages of them.
   const int32_t shard_pages = layout_.pages_per_block() / layout_.num_shards;
@@ -375,29 +395,25 @@ void Ledger::TakeOrder(const StepPlan& plan, const EvictionOrder& order,
       order.num_destinations >= std::ssize(below)) {
     report_->Fail("an eviction from ", below.size(), " to ",
                   order.num_destinations, " blocks for ", order.page_total,
-                  " pages");
+                  " pages, group ", order.group);
   }
   for (int32_t i = 0; i < order.num_destinations; ++i) {
     const BlockId block = plan.destinations[order.destination_begin + i];
-    if (std::ranges::count(pending.destinations, block) > 0) {
+    if (std::ranges::count(taken.destinations, block) > 0) {
       report_->Fail("block ", Index(block), " is a destination twice");
     }
-    pending.destinations.push_back(block);
+    taken.destinations.push_back(block);
     if (!below.contains(block)) {
       CheckFresh(block);
       continue;
     }
-    pending.own.insert(block);
+    taken.own.insert(block);
     blocks_[Index(block)].content.clear();
     if (CountHolders(block) != 1) {
       report_->Fail("shared block ", Index(block), " is a destination");
     }
   }
-  table.pending = std::move(pending);
-  step->orders.push_back(static_cast<size_t>(run - step->runs.begin()));
-  step->regions.push_back(order.region);
-  requests_.at(table.request)
-      .issued.push_back({.length = order.length, .cut = order.cut});
+  return taken;
 }
 
 void Ledger::CheckRegionOrder(const Served& served,

@@ -16,24 +16,6 @@ namespace {
 // issue 963); twice that is thrashing.
 constexpr int32_t kMaxPreemptions = 8;
 
-// The pages that every head uses now: those of the region, then its page of
-// every tail block below the cut.
-NaivePages PagesNow(const ModelLayout& layout, const NaivePages& region,
-                    std::span<const BlockId> tail) {
-  NaivePages pages;
-  for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
-    for (int32_t head = 0; head < layout.num_heads; ++head) {
-      std::vector<NaivePage>& list = pages[{layer, head}];
-      const auto found = region.find({layer, head});
-      if (found != region.end()) list = found->second;
-      for (const BlockId block : tail) {
-        list.push_back({layer, Index(block), head});
-      }
-    }
-  }
-  return pages;
-}
-
 }  // namespace
 
 Ledger::Table* Ledger::Find(const Step::Run& run) {
@@ -42,17 +24,20 @@ Ledger::Table* Ledger::Find(const Step::Run& run) {
   return &found->second;
 }
 
-bool Ledger::CountsAreValid(const Table& table,
+bool Ledger::CountsAreValid(const Table& table, int32_t group,
                             const std::vector<int32_t>& counts) const {
   if (std::ssize(counts) != layout_.pages_per_block()) return false;
-  const int32_t in_tail = table.pending->cut - table.cut;
+  const Order& order = *PendingOf(table, group);
+  const Covered covered = CoveredBy(table, group, order.cut, order.length);
+  const auto in_tail =
+      static_cast<int32_t>(covered.tail.size()) * layout_.page_size;
   for (size_t i = 0; i < counts.size(); ++i) {
-    const int32_t held = in_tail + (table.kept.empty() ? 0 : table.kept[i]);
+    const int32_t held = in_tail + (covered.kept.empty() ? 0 : covered.kept[i]);
     if (counts[i] < 0 || counts[i] > held) return false;
   }
   const std::vector<int64_t> num_pages = PagesByShard(counts);
   for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
-    if (num_pages[shard] > table.pending->page_totals[shard]) return false;
+    if (num_pages[shard] > order.page_totals[shard]) return false;
   }
   return true;
 }
@@ -89,11 +74,12 @@ bool Ledger::IsValid(const StepResult& result) const {
     }
   }
   for (size_t i = 0; i < step.orders.size(); ++i) {
-    const Step::Run& run = step.runs[step.orders[i]];
+    const Step::Run& run = step.runs[step.orders[i].run];
     const auto found = tables_.find(run.slot);
     const bool stale = found == tables_.end() || found->second.stay != run.stay;
     if (stale || !result.evictions[i].ok) continue;
-    if (!CountsAreValid(found->second, result.evictions[i].counts)) {
+    if (!CountsAreValid(found->second, step.orders[i].group,
+                        result.evictions[i].counts)) {
       return false;
     }
   }
@@ -145,12 +131,18 @@ void Ledger::Settle(const Step& step, const StepResult& result,
     report_->Fail(effects.tokens.size(), " tokens were told, ", next_token,
                   " were sampled");
   }
-  for (size_t i = 0; i < step.orders.size() && report_->ok(); ++i) {
-    const bool kept = step.regions[i] != kNoRegion && result.evictions[i].ok;
-    if (kept && Find(step.runs[step.orders[i]]) == nullptr) {
-      lost_regions_.insert(step.regions[i]);
+  for (size_t i = 0; i < step.orders.size() && report_->ok();) {
+    const Step::GroupOrder& first = step.orders[i];
+    size_t end = i + 1;
+    while (end < step.orders.size() && step.orders[end].run == first.run) ++end;
+    const bool kept = first.region != kNoRegion && result.evictions[i].ok;
+    if (kept && Find(step.runs[first.run]) == nullptr) {
+      lost_regions_.insert(first.region);
     }
-    SettleOrder(step.runs[step.orders[i]], result.evictions[i], effects);
+    SettleOrders(step.runs[first.run],
+                 std::span(step.orders).subspan(i, end - i),
+                 std::span(result.evictions).subspan(i, end - i), effects);
+    i = end;
   }
   if (num_finished_ - finished_before != effects.finished.size()) {
     report_->Fail(effects.finished.size(), " ends were told, expected ",
@@ -222,7 +214,10 @@ void Ledger::NoteContent(const Served& served, const Table& table) {
          begin += page_size) {
       const BlockId block = BlocksOf(table, group)[begin / page_size];
       const std::optional<std::string> context = ContextAt(table, begin);
-      if (block == kNullBlock || !context.has_value()) continue;
+      const std::optional<Order>& pending = PendingOf(table, group);
+      const bool is_doomed =
+          pending.has_value() && pending->own.contains(block);
+      if (block == kNullBlock || is_doomed || !context.has_value()) continue;
       note(group, begin, block, *context);
     }
   }
@@ -240,8 +235,10 @@ void Ledger::CountEviction(const Served& served, const EvictionEffect& effect) {
   counts.squeezes += is_squeeze ? 1 : 0;
 }
 
-void Ledger::SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
-                         const Effects& effects) {
+void Ledger::SettleOrders(const Step::Run& run,
+                          std::span<const Step::GroupOrder> orders,
+                          std::span<const EvictionOutcome> outcomes,
+                          const Effects& effects) {
   Table* table = Find(run);
   if (table == nullptr) return;
   const EvictionEffect* effect = nullptr;
@@ -252,21 +249,31 @@ void Ledger::SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
       effect = &candidate;
     }
   }
-  if (effect == nullptr || effect->status.ok() != outcome.ok ||
+  // All groups are evicted from, or none.
+  const bool ok = std::ranges::all_of(outcomes, &EvictionOutcome::ok);
+  if (effect == nullptr || effect->status.ok() != ok ||
       effect->cut != table->pending->cut) {
     report_->Fail("request ", Index(run.request),
                   ": its eviction was answered and nobody said so");
     return;
   }
   Served& served = requests_.at(run.request);
-  if (outcome.ok) {
+  if (ok) {
+    const std::vector<int32_t>& counts = outcomes.front().counts;
     const RegionId region = table->pending->region;
     const int32_t length = served.issued.back().length;
     served.kept_less |=
         served.request.eviction.mode > EvictionMode::kAfterPrefill &&
-        PagesByShard(outcome.counts) != table->pending->page_totals;
+        PagesByShard(counts) != table->pending->page_totals;
     const std::string tail_context = table->context;
-    BuildRegion(outcome.counts, *effect, table);
+    Receipt receipt = BuildRegion(counts, table);
+    for (size_t i = 1; i < orders.size(); ++i) {
+      const Receipt more =
+          BuildWindowRegion(orders[i].group, outcomes[i].counts, table);
+      receipt.evicted_entries += more.evicted_entries;
+      receipt.freed_blocks += more.freed_blocks;
+    }
+    CheckReceipt(*effect, receipt, counts);
     table->last_length = length;
     table->takes_more |= effect->command != 0;
     // What is not shared is nobody else's context.
@@ -286,10 +293,7 @@ void Ledger::SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
     }
     return;
   }
-  for (const BlockId block : table->pending->destinations) {
-    if (!table->pending->own.contains(block)) Release(block);
-  }
-  table->pending.reset();
+  AbortOrders(table);
   served.issued.pop_back();
   if (effect->command != 0) return;
   // A squeeze that the engine refuses is not missed; its replay would be. Of
@@ -308,58 +312,34 @@ void Ledger::SettleOrder(const Step::Run& run, const EvictionOutcome& outcome,
   End(*finish, FinishReason::kFailed);
 }
 
-void Ledger::BuildRegion(const std::vector<int32_t>& counts,
-                         const EvictionEffect& effect, Table* table) {
+Ledger::Receipt Ledger::BuildRegion(const std::vector<int32_t>& counts,
+                                    Table* table) {
   const Order order = *std::move(table->pending);
   const std::set<BlockId> before = table->Blocks();
   table->pending.reset();
-  const int32_t num_tail = (order.cut - table->cut) / layout_.page_size;
-  const auto num_below =
-      static_cast<int32_t>(table->region_blocks.size()) + num_tail;
-  int64_t evicted = std::accumulate(
-      table->kept.begin(), table->kept.end(),
-      int64_t{order.cut - table->cut} * layout_.pages_per_block());
-  std::map<NaiveHead, int32_t> pages_per_head;
-  for (int32_t i = 0; i < layout_.pages_per_block(); ++i) {
-    evicted -= counts[i];
-    pages_per_head[{i / layout_.num_heads, i % layout_.num_heads}] =
-        CeilDiv(counts[i], layout_.page_size);
-  }
-  std::vector<int32_t> destinations;
-  for (const BlockId block : order.destinations) {
-    destinations.push_back(Index(block));
-  }
-  table->region_pages = NaiveLayout(
-      {layout_.num_layers, layout_.num_heads, layout_.num_shards}, destinations,
-      PagesNow(layout_, table->region_pages,
-               std::span(table->tail).first(num_tail)),
-      pages_per_head);
-  table->region_blocks.clear();
-  for (const auto& [head, pages] : table->region_pages) {
-    for (const NaivePage& page : pages) {
-      table->region_blocks.insert(BlockId{page[1]});
-    }
-  }
+  const Covered covered = CoveredBy(*table, 0, order.cut, order.length);
+  table->region_pages = LayOut(order, covered, counts);
+  table->region_blocks = BlocksOf(table->region_pages);
   table->kept = counts;
   table->cut = order.cut;
-  table->tail.erase(table->tail.begin(), table->tail.begin() + num_tail);
-  std::set<BlockId> after = table->Blocks();
-  for (const BlockId block : order.destinations) {
-    if (!after.contains(block)) Release(block);
+  table->tail.erase(table->tail.begin(),
+                    table->tail.begin() + std::ssize(covered.tail));
+  ReleaseGone(before, order, *table);
+  return ReceiptOf(covered, counts, table->region_blocks);
+}
+
+void Ledger::CheckReceipt(const EvictionEffect& effect, const Receipt& receipt,
+                          const std::vector<int32_t>& counts) {
+  if (effect.evicted_entries == receipt.evicted_entries &&
+      effect.freed_blocks == receipt.freed_blocks &&
+      effect.freed_bytes == receipt.freed_blocks * layout_.block_bytes() &&
+      effect.kept_entries == counts) {
+    return;
   }
-  for (const BlockId block : before) {
-    if (!after.contains(block)) Release(block);
-  }
-  const int32_t freed =
-      num_below - static_cast<int32_t>(table->region_blocks.size());
-  if (effect.evicted_entries != evicted || effect.freed_blocks != freed ||
-      effect.freed_bytes != freed * layout_.block_bytes() ||
-      effect.kept_entries != counts) {
-    report_->Fail("request ", Index(table->request), ": ",
-                  effect.evicted_entries, " entries evicted (expected ",
-                  evicted, "), ", effect.freed_blocks,
-                  " blocks freed (expected ", freed, ")");
-  }
+  report_->Fail("request ", Index(effect.request), ": ", effect.evicted_entries,
+                " entries evicted (expected ", receipt.evicted_entries, "), ",
+                effect.freed_blocks, " blocks freed (expected ",
+                receipt.freed_blocks, ")");
 }
 
 void Ledger::KeepRegion(RegionId id, const Table& table, const Served& served,

@@ -69,7 +69,11 @@ bool Ledger::CanGoOn(const Table& table, int32_t length) const {
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     const int32_t cut = group == 0 ? table.cut : 0;
     const int32_t num_pages = CeilDiv(length - cut, layout_.page_size);
-    for (int32_t i = 0; i < num_pages; ++i) {
+    // A region stands for the pages below its cut.
+    const int32_t first =
+        group == 0 ? 0
+                   : table.window_regions[group - 1].cut / layout_.page_size;
+    for (int32_t i = first; i < num_pages; ++i) {
       // The next token is the last of one more.
       if (BlocksOf(table, group)[i] == kNullBlock &&
           !IsOut(group, i, length + 1)) {
@@ -93,6 +97,7 @@ void Ledger::CutTables(int32_t length, Table* table) {
 }
 
 void Ledger::ReleaseBehindWindows(Table* table) {
+  ReleaseRegionsBehind(table);
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     std::vector<BlockId>& own = BlocksOf(table, group);
     for (int32_t i = 0; IsOut(group, i, table->num_settled); ++i) {
@@ -129,7 +134,9 @@ std::optional<std::string> Ledger::ContextAt(const Table& table,
   return found;
 }
 
-Ledger::Peaks Ledger::PeaksOf(const Request& request) const {
+Ledger::Peaks Ledger::PeaksOf(const Request& request,
+                              const EvictionTarget& target) const {
+  const bool has_window_regions = target.evicts_in_windows();
   const int32_t length =
       static_cast<int32_t>(request.prompt.size()) + request.max_tokens - 1;
   const int32_t all = CeilDiv(length, layout_.page_size);
@@ -149,9 +156,10 @@ Ledger::Peaks Ledger::PeaksOf(const Request& request) const {
     // be looked at: that is a page more.
     const int32_t window = layout_.window_of(group);
     const int32_t tokens = window + options_.max_num_batched_tokens;
-    peaks.most +=
-        window == 0 ? all
-                    : std::min(all, CeilDiv(tokens - 1, layout_.page_size) + 1);
+    const int32_t num_pages = CeilDiv(tokens - 1, layout_.page_size) + 1;
+    // A region stays, as a whole, beside what the window holds without it.
+    const int32_t most = (has_window_regions ? 2 : 1) * num_pages;
+    peaks.most += window == 0 ? all : std::min(all, most);
   }
   return peaks;
 }
@@ -161,6 +169,7 @@ void Ledger::CompareWindows(const BlockManager& manager, SequenceSlot slot,
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
     const std::vector<BlockId>& own = BlocksOf(table, group);
     const std::vector<BlockId>& theirs = manager.window_tail(slot, group);
+    CompareWindowRegion(manager, slot, group, table);
     if (own == theirs) continue;
     const auto count = [](const std::vector<BlockId>& blocks) {
       return std::ssize(blocks) - std::ranges::count(blocks, kNullBlock);

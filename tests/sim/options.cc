@@ -81,6 +81,7 @@ constexpr Field kFields[] = {
     {"keeps_all", &SimOptions::keeps_all},
     {"again_percent", &SimOptions::again_percent},
     {"answer_fault_one_in", &SimOptions::answer_fault_one_in},
+    {"window_evict_percent", &SimOptions::window_evict_percent},
 };
 
 // Layer groups in a third of the runs, and in a tenth a window alone.
@@ -229,6 +230,39 @@ void ChooseAnswerFaults(Random* random, SimOptions* options) {
   options->answer_fault_one_in = random->Between(7, 10);
 }
 
+// In most runs of hybrid models their windows are evicted from, too; in some of
+// these sequences longer than the windows crowd the pool, with regions beside
+// what the windows hold.
+void ChooseWindowEvictions(Random* random, SimOptions* options) {
+  if (options->group_window_1 == 0 || options->evict_percent == 0) return;
+  options->window_evict_percent = random->Pick<int32_t>({0, 50, 90, 90});
+  if (options->window_evict_percent == 0 || random->OneIn(2)) return;
+  options->page_size = std::min(options->page_size, random->Between(1, 2));
+  for (int32_t* window : {&options->group_window_1, &options->group_window_2,
+                          &options->group_window_3}) {
+    if (*window > 0) *window = options->page_size * random->Between(4, 12);
+  }
+  const auto num_groups = static_cast<int32_t>(options->Layout().num_groups());
+  options->num_blocks = num_groups * random->Between(14, 40);
+  options->tenant_max_blocks = 0;
+  options->max_num_seqs = random->Between(3, 8);
+  options->max_num_batched_tokens = random->Between(8, 24);
+  options->max_prompt = 14 * options->page_size;
+  options->max_output = 20 * options->page_size;
+  options->vocabulary = 1000;
+  options->evict_percent = 90;
+  options->share_percent = 0;
+  options->later_percent = random->Pick<int32_t>({0, 40, 80});
+  options->fork_percent = random->Pick<int32_t>({20, 70});
+  options->keeps_all = 1;
+  if (random->OneIn(2)) {
+    options->weights[static_cast<size_t>(EventKind::kLoseBlocks)] = 6;
+  }
+  if (random->OneIn(2)) {
+    options->admission = static_cast<int32_t>(AdmissionPolicy::kGuaranteed);
+  }
+}
+
 }  // namespace
 
 ModelLayout SimOptions::Layout() const {
@@ -261,6 +295,7 @@ SchedulerOptions SimOptions::Scheduler() const {
   options.query_window = query_window;
   options.num_scorer_states = num_scorer_states;
   options.num_host_blocks = num_host_blocks;
+  options.supports_window_evictions = window_evict_percent > 0;
   options.enable_prefix_caching = prefix_caching != 0;
   options.reuse_partial_blocks = reuse_parts != 0;
   options.compaction = in_place != 0 ? CompactionPreference::kInPlace
@@ -356,6 +391,7 @@ SimOptions OptionsForSeed(int32_t seed) {
   options.again_percent = random.Pick<int32_t>({0, 0, 20, 60});
   ChooseCrowds(&random, &options);
   ChooseAnswerFaults(&random, &options);
+  ChooseWindowEvictions(&random, &options);
   BM_CHECK(options.Layout().Validate().ok());
   BM_CHECK(options.Scheduler().Validate().ok());
   return options;

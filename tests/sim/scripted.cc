@@ -34,6 +34,10 @@ RequestEviction Eviction(absl::string_view mode, int32_t page_size) {
   if (mode == "plain") return {};
   if (mode == "snap") return SnapKv(3, page_size);
   RequestEviction eviction = Recency(page_size);
+  // In layer groups with a window, too.
+  if (absl::ConsumeSuffix(&mode, "_windows")) {
+    eviction.target.window_ratio = {5, 10};
+  }
   if (mode == "every" || mode == "decode") {
     eviction.mode =
         mode == "every" ? EvictionMode::kEveryChunk : EvictionMode::kDecode;

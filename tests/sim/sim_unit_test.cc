@@ -182,6 +182,8 @@ TEST(RunTest, WorldsAreFull) {
   EXPECT_GE(counts.evictions, 900);
   EXPECT_GE(counts.rejected_drafts, 1400);
   EXPECT_GE(counts.left_behind, 12000);
+  EXPECT_GE(counts.window_evictions, 240);
+  EXPECT_GE(counts.left_regions, 85);
   EXPECT_GE(counts.cut_requests, 120);
   EXPECT_GE(counts.wrong_results, 160);
   EXPECT_GE(counts.wire_faults, 55);

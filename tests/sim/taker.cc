@@ -151,20 +151,26 @@ void Taker::Close(SequenceSlot slot) {
 }
 
 void Taker::Order(SequenceSlot slot, int32_t cut, int32_t num_blocks,
-                  int32_t num_fresh) {
+                  int32_t num_fresh, int32_t group) {
   std::vector<BlockId> destinations;
-  const bool again = manager_.sequence(slot).region != nullptr;
+  const bool again = group == 0
+                         ? manager_.sequence(slot).region != nullptr
+                         : manager_.window(slot, group).region != nullptr;
   const int64_t num_pages =
       int64_t{num_blocks} * manager_.layout().shard_pages_per_block();
   Take(
       [&] {
-        return manager_.ReserveEviction(
-            slot, {.cut = cut, .page_total = num_pages, .num_fresh = num_fresh},
-            &destinations);
+        return manager_.ReserveEviction(slot,
+                                        {.group = group,
+                                         .cut = cut,
+                                         .page_total = num_pages,
+                                         .num_fresh = num_fresh},
+                                        &destinations);
       },
       [&] { return destinations.empty(); });
   takings_.back().kind =
-      KindOf(std::string("order") + (again ? " again" : "") +
+      KindOf(std::string("order") + (group > 0 ? " of a window" : "") +
+             (again ? " again" : "") +
              (num_fresh < num_blocks ? ", partly in place" : ""));
 }
 
@@ -185,6 +191,19 @@ void Taker::ExpectOwn(SequenceSlot slot, int32_t cut, int32_t num_own) {
   EXPECT_TRUE(order(num_own));
   EXPECT_EQ(std::ssize(destinations), num_own);
   manager_.AbortEviction(slot);
+  manager_.CheckInvariants();
+}
+
+void Taker::CommitWindowOrder(SequenceSlot slot, int32_t group, int32_t kept) {
+  const std::vector<int32_t> counts(manager_.layout().pages_per_block(), kept);
+  if (IsDue(KindOf("counts of a window"), 1)) {
+    std::vector<int32_t> too_many = counts;
+    too_many.back() = manager_.window(slot, group).pending->cut + 1;
+    Refuse([&] { return manager_.ValidateCounts(slot, too_many, group).ok(); },
+           [] { return true; });
+  }
+  ASSERT_TRUE(manager_.ValidateCounts(slot, counts, group).ok());
+  manager_.CommitWindowEviction(slot, group, counts);
   manager_.CheckInvariants();
 }
 

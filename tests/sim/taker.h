@@ -69,13 +69,15 @@ class Taker {
   void Close(SequenceSlot slot);
   // Orders an eviction into num_fresh fresh blocks and own ones for the rest.
   void Order(SequenceSlot slot, int32_t cut, int32_t num_blocks,
-             int32_t num_fresh);
+             int32_t num_fresh, int32_t group = 0);
   // The sequence has so many own blocks below the cut: an order in place for
   // one more is refused, one for all of them is not; it is aborted.
   void ExpectOwn(SequenceSlot slot, int32_t cut, int32_t num_own);
   // Every head keeps `kept` entries. With tokens the region is published.
   void CommitOrder(SequenceSlot slot, int32_t kept,
                    const std::vector<int32_t>& tokens = {});
+  // Of a layer group with a window.
+  void CommitWindowOrder(SequenceSlot slot, int32_t group, int32_t kept);
   void Dispatch() { manager_.Dispatch(StepId{next_step_++}); }
   void Acknowledge();
   // Swaps the sequence out, and closes it.

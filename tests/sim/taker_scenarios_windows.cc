@@ -138,6 +138,28 @@ void EvictionBesideAWindow(Taker* taker) {
   taker->manager().AbortEviction(a);
 }
 
+void EvictionsFromAWindow(Taker* taker) {
+  const auto tokens = Taker::Tokens(1, 60);
+  const SequenceSlot a = taker->Compute(Taker::Tokens(1, 22));
+  // The next token attends to those from 11 on.
+  taker->Order(a, 20, 2, 2);
+  taker->Order(a, 20, 1, 1, 1);
+  taker->CommitOrder(a, 8);
+  taker->CommitWindowOrder(a, 1, 3);
+  const SequenceSlot b = taker->Fork(a);
+  taker->GoOn(b, tokens, 3);
+  taker->Close(b);
+  taker->GoOn(a, tokens, 4);
+  taker->Order(a, 24, 2, 2);
+  taker->Order(a, 24, 1, 0, 1);
+  taker->CommitOrder(a, 6);
+  taker->CommitWindowOrder(a, 1, 4);
+  taker->ExpectNoSwapOut(a);
+  // Until the region has fallen out, and on.
+  taker->GoOn(a, tokens, 9);
+  taker->GoOn(a, tokens, 2);
+}
+
 void WindowsAreSwapped(Taker* taker) {
   const auto tokens = Taker::Tokens(1, 40);
   const SequenceSlot a = taker->Compute(Taker::Tokens(1, 22));
@@ -182,6 +204,7 @@ std::vector<TakerScenario> HostAndWindowScenarios() {
        WindowsReclaimed},
       {"WindowsGoneBack", swapping, WindowsGoneBack},
       {"EvictionBesideAWindow", one, EvictionBesideAWindow},
+      {"EvictionsFromAWindow", swapping, EvictionsFromAWindow},
       {"WindowsAreSwapped", swapping, WindowsAreSwapped},
       {"WindowBlocksAreLost", one, WindowBlocksAreLost},
   };

@@ -119,6 +119,7 @@ class World {
                      std::shared_ptr<const BudgetTable>* table) const;
   // In decode, or under pressure, instead of when it was.
   void EvictLater(RequestEviction* eviction);
+  void MaybeEvictInWindows(RequestEviction* eviction);
   // Makes it one of a few that requests share.
   void ShareEviction(RequestEviction* eviction);
   // Makes it a later turn of a recent one.

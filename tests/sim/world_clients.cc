@@ -239,6 +239,20 @@ void World::EvictLater(RequestEviction* eviction) {
   }
 }
 
+void World::MaybeEvictInWindows(RequestEviction* eviction) {
+  if (options_.window_evict_percent == 0 ||
+      random_.Between(1, 100) > options_.window_evict_percent) {
+    return;
+  }
+  const bool is_allowed =
+      eviction->mode != EvictionMode::kPressure && !eviction->share_prefix &&
+      eviction->policy.scorer_state() == ScorerState::kNone &&
+      eviction->table == nullptr;
+  // A few ask for what is refused.
+  if (!is_allowed && !random_.OneIn(20)) return;
+  eviction->target.window_ratio = {random_.Between(1, 8), 10};
+}
+
 void World::GoOn(Request* request) {
   const auto num_served = static_cast<int32_t>(served_.size());
   if (num_served == 0 || random_.OneIn(4)) return;
@@ -351,6 +365,7 @@ Request World::RandomRequest() {
     if (may_be_later && random_.Between(1, 100) <= options_.later_percent) {
       EvictLater(&eviction);
     }
+    MaybeEvictInWindows(&eviction);
   }
   // Stored runs of worlds without draw what they drew.
   if (options_.again_percent > 0 &&

@@ -210,13 +210,6 @@ absl::Status CanaryEngine::Write(const CanaryTable& table, int32_t group,
   return absl::OkStatus();
 }
 
-CacheView CanaryEngine::ViewBelow(const CanaryTable& table, int32_t cut) const {
-  return {
-      .region = table.region.has_value() ? &*table.region : nullptr,
-      .tail_blocks = std::span(table.tail)
-                         .first(CeilDiv(cut - table.cut(), layout_.page_size))};
-}
-
 absl::Status CanaryEngine::ReadAll(const CanaryTable& table) const {
   if (IsDamaged(table)) return absl::OkStatus();
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
@@ -224,9 +217,11 @@ absl::Status CanaryEngine::ReadAll(const CanaryTable& table) const {
     BM_RETURN_IF_ERROR(ReadWindow(table, group));
   }
   if (layout_.window > 0) return absl::OkStatus();
-  const EntryIndex entries =
-      IndexEntries(layout_, ViewBelow(table, table.length()),
-                   table.region_positions, table.length());
+  const EntryIndex entries = IndexEntries(
+      layout_,
+      {.region = table.region.has_value() ? &*table.region : nullptr,
+       .tail_blocks = table.tail},
+      table.region_positions, table.length());
   for (int32_t h = 0; h < layout_.pages_per_block(); ++h) {
     for (int64_t i = entries.offsets[h]; i < entries.offsets[h + 1]; ++i) {
       BM_RETURN_IF_ERROR(
@@ -261,13 +256,7 @@ absl::Status CanaryEngine::CheckOrder(
     const Queued& queued, const EvictionOrder& order,
     std::span<const BlockId> destinations) const {
   const CanaryTable& table = tables_[Index(order.slot)];
-  const int32_t page_size = layout_.page_size;
-  if (order.length != table.length() || order.cut % page_size != 0 ||
-      order.cut >= order.length || order.cut <= table.cut()) {
-    return Wrong("order: cut ", order.cut, ", length ", order.length,
-                 " for a sequence of ", table.length(), " tokens and cut ",
-                 table.cut());
-  }
+  BM_RETURN_IF_ERROR(CheckCut(table, order));
   const std::vector<int64_t> page_totals = PageTotals(order);
   const int64_t page_total = std::ranges::max(page_totals);
   for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
@@ -277,12 +266,11 @@ absl::Status CanaryEngine::CheckOrder(
                    page_totals[shard]);
     }
   }
-  std::vector<BlockId> below(
-      table.tail.begin(),
-      table.tail.begin() + (order.cut - table.cut()) / page_size);
-  if (table.region.has_value()) {
-    below.insert(below.end(), table.region->blocks().begin(),
-                 table.region->blocks().end());
+  const CacheView now = ViewBelow(table, order);
+  std::vector<BlockId> below(now.tail_blocks.begin(), now.tail_blocks.end());
+  if (now.region != nullptr) {
+    below.insert(below.end(), now.region->blocks().begin(),
+                 now.region->blocks().end());
   }
   if (order.page_total != page_total ||
       order.num_destinations !=
@@ -323,18 +311,28 @@ std::vector<int64_t> CanaryEngine::PageTotals(
   const HeadShape shape{.num_layers = layout_.num_layers,
                         .num_heads = layout_.num_heads / layout_.num_shards,
                         .page_size = layout_.page_size};
-  const EvictionRange range{.cut = order.cut, .length = order.length};
+  EvictionRange range{.cut = order.cut, .length = order.length};
+  EvictionPolicy policy = order.policy;
+  if (order.group > 0) {
+    const int32_t first = FirstAttended(order.group, order.length);
+    range = {.cut = order.cut - first, .length = order.length - first};
+    // Sinks that have fallen out are nobody's.
+    if (first > 0) policy.protect.sinks = 0;
+    if (first > 0 && policy.scorer.kind == ScorerKind::kStreaming) {
+      policy.scorer.sinks = 0;
+    }
+  }
   std::vector<int64_t> totals;
   for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
     if (order.budgets == nullptr) {
-      totals.push_back(PageTotal(order.policy, order.target, shape, range));
+      totals.push_back(PageTotal(policy, order.target, shape, range));
       continue;
     }
     std::vector<int32_t> own;
     for (int32_t h = 0; h < std::ssize(*order.budgets); ++h) {
       if (ShardOf(h) == shard) own.push_back((*order.budgets)[h]);
     }
-    totals.push_back(PageTotalExternal(own, order.policy, shape, range));
+    totals.push_back(PageTotalExternal(own, policy, shape, range));
   }
   return totals;
 }
@@ -354,7 +352,8 @@ bool CanaryEngine::IsRefused(const EvictionOrder& order) const {
   if (refuses_all_) return true;
   if (options_.refuse_one_in == 0) return false;
   const CanaryTable& table = tables_[Index(order.slot)];
-  Random random(options_.seed ^ (table.incarnation * 7919 + order.length));
+  Random random(options_.seed ^ (table.incarnation * 7919 + order.length) ^
+                static_cast<uint64_t>(order.group) << 40);
   return random.UpTo(options_.refuse_one_in - 1) == 0;
 }
 
@@ -411,9 +410,8 @@ absl::Status CanaryEngine::CarryOut(const StepPlan& plan,
     outcome->error = "refused at random";
     return absl::OkStatus();
   }
-  const CacheView now = ViewBelow(table, order.cut);
-  const EntryIndex entries =
-      IndexEntries(layout_, now, table.region_positions, order.cut);
+  const CacheView now = ViewBelow(table, order);
+  const EntryIndex entries = EntriesBelow(table, order);
   const KeepSets keep = ChooseSurvivors(table, entries, order);
   for (int32_t h = 0; h < layout_.pages_per_block(); ++h) {
     outcome->counts.push_back(
@@ -437,11 +435,7 @@ absl::Status CanaryEngine::CarryOut(const StepPlan& plan,
   }
   Move(std::move(compaction.moves.phase1), table.history + 1);
   Move(std::move(compaction.moves.phase2), table.history + 2);
-  table.tail.erase(table.tail.begin(),
-                   table.tail.begin() + std::ssize(now.tail_blocks));
-  table.region = std::move(next);
-  table.region_positions = std::move(compaction.positions);
-  table.evictions.push_back({.length = order.length, .cut = order.cut});
+  Replace(order, std::move(next), std::move(compaction.positions), &table);
   table.history = Extend(Extend(table.history, order.length), order.cut);
   for (const int32_t rank : keep.ranks) {
     table.history = Extend(table.history, rank);

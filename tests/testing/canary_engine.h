@@ -69,6 +69,13 @@ struct CanaryEviction {
                          const CanaryEviction&) = default;
 };
 
+// A region of a layer group with a window. Its entries are read as long as
+// their positions are in the window.
+struct CanaryWindowRegion {
+  RaggedRegion layout;
+  std::vector<int32_t> positions;
+};
+
 // What the engine knows of one sequence slot.
 struct CanaryTable {
   bool open = false;
@@ -89,8 +96,10 @@ struct CanaryTable {
   std::optional<RaggedRegion> region;
   std::vector<int32_t> region_positions;
   std::vector<BlockId> tail;
-  std::vector<std::vector<BlockId>> windows;  // of the window groups
-  int32_t first_query = 0;                    // of the last run
+  // Of the window groups; null below the cut of a region.
+  std::vector<std::vector<BlockId>> windows;
+  std::vector<std::optional<CanaryWindowRegion>> window_regions;
+  int32_t first_query = 0;  // of the last run
   // It has computed with lost content: what follows from that stays wrong, even
   // if the window has left it behind.
   bool is_tainted = false;
@@ -243,6 +252,23 @@ class CanaryEngine {
   // The pages that a group has of `length` tokens, in order.
   std::vector<BlockId> PagesOf(const CanaryTable& table, int32_t group,
                                int32_t length) const;
+  // Their regions (canary_window_regions.cc). The region of a group, if one of
+  // its positions from `first` on may be in it; else null.
+  static const CanaryWindowRegion* RegionFrom(const CanaryTable& table,
+                                              int32_t group, int32_t first);
+  // The first position that the token after `length` attends to.
+  int32_t FirstAttended(int32_t group, int32_t length) const;
+  // What an order covers: what the next token attends to, below the cut.
+  absl::Status CheckCut(const CanaryTable& table,
+                        const EvictionOrder& order) const;
+  CacheView ViewBelow(const CanaryTable& table,
+                      const EvictionOrder& order) const;
+  EntryIndex EntriesBelow(const CanaryTable& table,
+                          const EvictionOrder& order) const;
+  // Puts a region in its place.
+  void Replace(const EvictionOrder& order, RaggedRegion next,
+               std::vector<int32_t> positions, CanaryTable* table) const;
+  absl::Status ReadRegion(const CanaryTable& table, int32_t group) const;
   // What the last run of a table has touched.
   void Touch(const CanaryTable& table, StepId step);
   // Leaves what the first `length` tokens need. REQUIRES: it is there.
@@ -262,7 +288,6 @@ class CanaryEngine {
   // The pages that each shard may have by the order's policy.
   std::vector<int64_t> PageTotals(const EvictionOrder& order) const;
   absl::Status CheckShards(const RaggedRegion& region) const;
-  CacheView ViewBelow(const CanaryTable& table, int32_t cut) const;
   std::vector<int32_t> CountHolders() const;
   int32_t SampleAfter(uint64_t chain) const;
 
@@ -279,7 +304,7 @@ class CanaryEngine {
   absl::flat_hash_map<StepId, absl::flat_hash_set<HostBlockId>> touched_host_;
   std::vector<HostBlockId> host_losses_;        // to be reported
   absl::flat_hash_set<HostBlockId> lost_host_;  // and not written since
-  std::vector<BlockId> losses_;        // to be reported
+  std::vector<BlockId> losses_;                 // to be reported
   absl::flat_hash_set<BlockId> lost_;  // and not written by a step since
   uint64_t next_incarnation_ = 1;
   bool refuses_all_ = false;

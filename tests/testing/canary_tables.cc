@@ -65,6 +65,7 @@ absl::Status CanaryEngine::ApplyStart(const Queued& queued,
   table.query_window = start.query_window;
   table.num_cached = start.num_cached_tokens;
   table.windows.resize(layout_.group_windows.size());
+  table.window_regions.resize(layout_.group_windows.size());
   uint64_t chain = 0;
   for (int32_t i = 0; i < start.num_tokens; ++i) {
     table.tokens.push_back(plan.start_tokens[start.token_begin + i]);
@@ -116,6 +117,7 @@ absl::Status CanaryEngine::StartFrom(const CanaryTable& source,
   table->region_positions = source.region_positions;
   table->tail = source.tail;
   table->windows = source.windows;
+  table->window_regions = source.window_regions;
   CutTables(length, table);
   return CheckSourceWindows(source, start);
 }
@@ -145,6 +147,12 @@ bool CanaryEngine::IsDamaged(const CanaryTable& table) const {
   const auto is_lost = [this](BlockId block) { return lost_.contains(block); };
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     if (std::ranges::any_of(ReadBlocks(table, group), is_lost)) return true;
+    const CanaryWindowRegion* const region =
+        RegionFrom(table, group, FirstRead(table, group));
+    if (region != nullptr &&
+        std::ranges::any_of(region->layout.blocks(), is_lost)) {
+      return true;
+    }
   }
   return table.region.has_value() &&
          std::ranges::any_of(table.region->blocks(), is_lost);
@@ -233,6 +241,12 @@ std::vector<int32_t> CanaryEngine::CountHolders() const {
   for (const CanaryTable& table : tables_) {
     for (int32_t group = 0; group < layout_.num_groups(); ++group) {
       for (const BlockId block : LiveBlocks(table, group)) {
+        ++holders[Index(block)];
+      }
+      const CanaryWindowRegion* const region =
+          RegionFrom(table, group, FirstAttended(group, table.length()));
+      if (region == nullptr) continue;
+      for (const BlockId block : region->layout.blocks()) {
         ++holders[Index(block)];
       }
     }

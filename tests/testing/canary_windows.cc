@@ -66,7 +66,11 @@ std::vector<BlockId> CanaryEngine::PagesOf(const CanaryTable& table,
 absl::Status CanaryEngine::ReadWindow(const CanaryTable& table,
                                       int32_t group) const {
   const std::vector<BlockId>& blocks = BlocksOf(table, group);
-  for (int32_t p = FirstRead(table, group); p < table.length(); ++p) {
+  const int32_t first = FirstRead(table, group);
+  const CanaryWindowRegion* const region = RegionFrom(table, group, first);
+  if (region != nullptr) BM_RETURN_IF_ERROR(ReadRegion(table, group));
+  const int32_t begin = region == nullptr ? first : region->layout.cut();
+  for (int32_t p = begin; p < table.length(); ++p) {
     const BlockId block = blocks[p / layout_.page_size];
     if (block == kNullBlock) {
       return Wrong("request ", Index(table.request), " reads position ", p,
@@ -87,6 +91,11 @@ void CanaryEngine::Touch(const CanaryTable& table, StepId step) {
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     const std::span<const BlockId> blocks = ReadBlocks(table, group);
     touched.insert(blocks.begin(), blocks.end());
+    const CanaryWindowRegion* const region =
+        RegionFrom(table, group, FirstRead(table, group));
+    if (region == nullptr) continue;
+    touched.insert(region->layout.blocks().begin(),
+                   region->layout.blocks().end());
   }
   if (!table.region.has_value()) return;
   touched.insert(table.region->blocks().begin(), table.region->blocks().end());
@@ -106,8 +115,12 @@ absl::Status CanaryEngine::CheckSourceWindows(
     // Who starts one token before what the source has settled may lack a page
     // that it does not need.
     const int32_t num_tokens = start.num_cached_tokens;
-    const int32_t first = layout_.FirstPage(group, num_tokens + 1) -
-                          layout_.FirstPage(group, num_tokens);
+    int32_t first = layout_.FirstPage(group, num_tokens + 1);
+    const CanaryWindowRegion* const region =
+        RegionFrom(source, group, FirstAttended(group, num_tokens));
+    // It stands for the pages below its cut.
+    if (region != nullptr) first = region->layout.cut() / layout_.page_size;
+    first -= layout_.FirstPage(group, num_tokens);
     const std::vector<BlockId> pages = PagesOf(source, group, num_tokens);
     if (std::count(pages.begin() + first, pages.end(), kNullBlock) == 0) {
       continue;

@@ -122,6 +122,7 @@ class Swarm {
     options.max_model_len = 1024;
     options.max_steps_in_flight = Between(1, 4);
     options.query_window = Between(0, 6);
+    options.supports_window_evictions = true;
     options.watermark = Pick<double>({0.0, 0.05});
     options.enable_prefix_caching = OneIn(2);
     options.compaction = OneIn(2) ? CompactionPreference::kInPlace

@@ -142,6 +142,16 @@ TEST_F(CoreTest, RequestsWaitForTheNextEngine) {
   EXPECT_THAT(Attach(SmallLayout(), 5),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        "num_host_blocks: live requests need 0, got 5"));
+  absl::StatusOr<Attachment> attachment;
+  Run(AttachEngine{
+      .layout = SmallLayout(),
+      .name = "fake",
+      .done = [&](absl::StatusOr<Attachment> a) { attachment = std::move(a); },
+      .supports_window_evictions = true});
+  EXPECT_THAT(
+      attachment,
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               "supports_window_evictions: live requests need 0, got 1"));
   ModelLayout halved = SmallLayout();
   halved.dtype = DType::kFloat16;
   EXPECT_THAT(Attach(halved),

@@ -1,0 +1,235 @@
+// The canary must die of wrong evictions from layer groups with windows, too.
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/testing/canary_engine.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+// Pages of 2 tokens, and a group with a window of 8. Slot 0 has computed 12 of
+// 20 tokens, on blocks 1 to 6 and 11 to 16, when it is evicted from: the next
+// token attends to those from 5 on.
+class CanaryWindowRegionsTest : public testing::Test {
+ protected:
+  CanaryWindowRegionsTest()
+      : engine_({.num_layers = 2,
+                 .num_heads = 2,
+                 .num_q_heads = 2,
+                 .head_dim = 8,
+                 .page_size = 2,
+                 .dtype = DType::kFloat32,
+                 .num_blocks = 40,
+                 .group_windows = {8}},
+                4, {}) {}
+
+  absl::Status Run(const StepPlan& plan) {
+    const absl::Status status = engine_.Enqueue(plan);
+    return status.ok() ? engine_.Execute().status() : status;
+  }
+  static StepPlan PlanOf(uint64_t id) {
+    StepPlan plan;
+    plan.id = StepId{id};
+    plan.block_offsets = {0};
+    plan.window_offsets = {0};
+    return plan;
+  }
+  static void AddRun(int32_t slot, int32_t position, int32_t num_tokens,
+                     int32_t first_block, int32_t first_window_block,
+                     StepPlan* plan) {
+    plan->slots.push_back(SequenceSlot{slot});
+    plan->positions.push_back(position);
+    plan->num_tokens.push_back(num_tokens);
+    plan->samples.push_back(0);
+    const int32_t num_pages =
+        (position + num_tokens + 1) / 2 - (position + 1) / 2;
+    for (int32_t i = 0; i < num_pages; ++i) {
+      plan->blocks.push_back(BlockId{first_block + i});
+      plan->window_blocks.push_back(BlockId{first_window_block + i});
+    }
+    plan->block_offsets.push_back(std::ssize(plan->blocks));
+    plan->window_offsets.push_back(std::ssize(plan->window_blocks));
+  }
+  static SequenceStart& AddStart(int32_t slot, int32_t num_tokens,
+                                 StepPlan* plan) {
+    for (int32_t i = 0; i < num_tokens; ++i) plan->start_tokens.push_back(i);
+    plan->starts.push_back({.slot = SequenceSlot{slot},
+                            .request = RequestId{100},
+                            .token_begin = 0,
+                            .num_tokens = num_tokens});
+    return plan->starts.back();
+  }
+  // Two entries per head.
+  static void AddOrder(int32_t group, int32_t length, int32_t destination,
+                       StepPlan* plan) {
+    EvictionOrder order;
+    order.slot = SequenceSlot{0};
+    order.group = group;
+    order.cut = length - 2;
+    order.length = length;
+    order.policy.scorer.kind = ScorerKind::kStreaming;
+    order.policy.scorer.sinks = 0;
+    order.target.kind = EvictionTarget::Kind::kTokens;
+    order.target.tokens = 2;
+    order.destination_begin = std::ssize(plan->destinations);
+    order.num_destinations = 1;
+    order.page_total = 4;
+    plan->evictions.push_back(order);
+    plan->destinations.push_back(BlockId{destination});
+  }
+  static StepPlan WithOrders(int32_t destination) {
+    StepPlan plan = PlanOf(1);
+    AddStart(0, 20, &plan);
+    AddRun(0, 0, 12, 1, 11, &plan);
+    AddOrder(0, 12, 20, &plan);
+    AddOrder(1, 12, destination, &plan);
+    return plan;
+  }
+  // Tokens after those.
+  static StepPlan More(int32_t num_tokens) {
+    StepPlan plan = PlanOf(2);
+    AddRun(0, 12, num_tokens, 7, 17, &plan);
+    return plan;
+  }
+  // Another sequence, on this block of the window group.
+  static StepPlan Other(int32_t block) {
+    StepPlan plan = PlanOf(9);
+    AddStart(1, 3, &plan);
+    AddRun(1, 0, 2, 30, block, &plan);
+    return plan;
+  }
+
+  CanaryEngine engine_;
+};
+
+TEST_F(CanaryWindowRegionsTest, CarriesOutARightOrderAndReadsWhatIsLeft) {
+  for (const int32_t destination : {21, 13, 14, 15}) {
+    engine_.Restart();
+    ASSERT_OK(Run(WithOrders(destination)));
+    ASSERT_OK(Run(More(2)));
+    const CanaryTable& table = engine_.table(SequenceSlot{0});
+    ASSERT_TRUE(table.window_regions[0].has_value());
+    const CanaryWindowRegion& region = *table.window_regions[0];
+    EXPECT_EQ(region.layout.cut(), 10);
+    EXPECT_THAT(region.positions,
+                Each(testing::AllOf(testing::Ge(5), testing::Lt(10))));
+    EXPECT_EQ(table.windows[0][4], kNullBlock);
+    EXPECT_EQ(table.windows[0][5], BlockId{16});
+  }
+}
+
+TEST_F(CanaryWindowRegionsTest, WhatIsEvictedMayBeOfAnother) {
+  for (const int32_t block : {11, 12, 13, 14, 15}) {
+    engine_.Restart();
+    ASSERT_OK(Run(WithOrders(21)));
+    ASSERT_OK(Run(Other(block)));
+    StepPlan more = More(1);
+    more.id = StepId{10};
+    EXPECT_OK(Run(more));
+  }
+  for (const int32_t block : {16, 20, 21}) {
+    engine_.Restart();
+    ASSERT_OK(Run(WithOrders(21)));
+    EXPECT_THAT(Run(Other(block)), StatusIs(absl::StatusCode::kInternal,
+                                            HasSubstr("in a table already")));
+  }
+}
+
+TEST_F(CanaryWindowRegionsTest, ARegionIsReadUntilItsCutFallsOut) {
+  // After 16 tokens the next one attends to 9, after 17 to 10.
+  for (const int32_t num_tokens : {4, 5}) {
+    engine_.Restart();
+    ASSERT_OK(Run(WithOrders(21)));
+    ASSERT_OK(Run(More(num_tokens)));
+    EXPECT_EQ(Run(Other(21)).ok(), num_tokens == 5);
+  }
+}
+
+TEST_F(CanaryWindowRegionsTest, ARegionIsEvictedFromAgain) {
+  const auto again = [](int32_t destination) {
+    StepPlan plan = More(2);
+    AddOrder(0, 14, 22, &plan);
+    AddOrder(1, 14, destination, &plan);
+    return plan;
+  };
+  // Its own block, the tail's, and a fresh one.
+  for (const int32_t destination : {21, 16, 23}) {
+    engine_.Restart();
+    ASSERT_OK(Run(WithOrders(21)));
+    ASSERT_OK(Run(again(destination)));
+    const CanaryWindowRegion& region =
+        *engine_.table(SequenceSlot{0}).window_regions[0];
+    EXPECT_EQ(region.layout.cut(), 12);
+    EXPECT_THAT(region.positions, Each(testing::Ge(7)));
+    EXPECT_EQ(Run(Other(21)).ok(), destination != 21);
+  }
+  engine_.Restart();
+  ASSERT_OK(Run(WithOrders(21)));
+  EXPECT_THAT(
+      Run(again(17)),  // behind the cut
+      StatusIs(absl::StatusCode::kInternal, HasSubstr("is in other tables")));
+}
+
+TEST_F(CanaryWindowRegionsTest, NoticesWrongOrders) {
+  const std::vector<std::pair<const char*, std::function<void(EvictionOrder*)>>>
+      cases = {
+          {"order: group 2", [](EvictionOrder* order) { order->group = 2; }},
+          {"order: group -1", [](EvictionOrder* order) { order->group = -1; }},
+          {"region 7",
+           [](EvictionOrder* order) { order->region = RegionId{7}; }},
+          // Nobody attends to it.
+          {"and cut 5", [](EvictionOrder* order) { order->cut = 4; }},
+          {"order: group 1, cut 12",
+           [](EvictionOrder* order) { order->cut = 12; }},
+          {"order: group 1, cut 9",
+           [](EvictionOrder* order) { order->cut = 9; }},
+          {"length 14", [](EvictionOrder* order) { order->length = 14; }},
+          {"has page total 5",
+           [](EvictionOrder* order) { order->page_total = 5; }},
+          // All that there is.
+          {"destinations for 1 blocks",
+           [](EvictionOrder* order) { order->cut = 6; }},
+      };
+  for (const auto& [message, spoil] : cases) {
+    engine_.Restart();
+    StepPlan plan = WithOrders(21);
+    spoil(&plan.evictions[1]);
+    EXPECT_THAT(Run(plan),
+                StatusIs(absl::StatusCode::kInternal, HasSubstr(message)));
+  }
+}
+
+TEST_F(CanaryWindowRegionsTest, AForkReadsTheRegionOfItsSource) {
+  ASSERT_OK(Run(WithOrders(21)));
+  StepPlan fork = PlanOf(2);
+  SequenceStart& start = AddStart(2, 15, &fork);
+  start.num_cached_tokens = 12;
+  start.source = SequenceSlot{0};
+  AddRun(2, 12, 2, 7, 17, &fork);
+  ASSERT_OK(Run(fork));
+  StepPlan end = PlanOf(3);
+  end.released = {SequenceSlot{0}};
+  AddRun(2, 14, 1, 8, 18, &end);
+  ASSERT_OK(Run(end));
+  EXPECT_THAT(Run(Other(21)), StatusIs(absl::StatusCode::kInternal,
+                                       HasSubstr("in a table already")));
+}
+
+TEST_F(CanaryWindowRegionsTest, IsDamagedByTheLossOfARegion) {
+  ASSERT_OK(Run(WithOrders(21)));
+  engine_.LoseBlocks({BlockId{21}});
+  ASSERT_OK(Run(More(1)));
+  EXPECT_TRUE(engine_.IsDamaged(engine_.table(SequenceSlot{0})));
+}
+
+}  // namespace
+}  // namespace blockmgr
