@@ -98,7 +98,7 @@ void SetPolicy(const char* policy, v1::EvictionMode mode,
 // Serves them all; nothing may leak.
 std::map<std::string, Answer> Serve(
     const LineOptions& options, const std::vector<v1::SubmitRequest>& requests,
-    v1::GetStatsResponse* stats) {
+    v1::GetStatsResponse* stats, int64_t* num_window_evictions = nullptr) {
   Line line(options);
   line.Open();
   line.SubmitTogether(requests);
@@ -113,6 +113,9 @@ std::map<std::string, Answer> Serve(
             static_cast<int64_t>(stats->num_output_tokens()));
   EXPECT_GE(line.checker().num_evictions_checked(),
             static_cast<int64_t>(stats->num_evictions()));
+  if (num_window_evictions != nullptr) {
+    *num_window_evictions = line.checker().num_window_evictions_checked();
+  }
   return answers;
 }
 
@@ -198,6 +201,31 @@ TEST_F(CudaLineTest, ComputesHybridModelsAndDrafts) {
   Serve(options, requests, &stats);
   EXPECT_EQ(stats.num_evictions(), 1U);
   EXPECT_GT(stats.num_draft_tokens(), 0U);
+}
+
+// Regions under windows, in the chunks that a prompt is computed in and behind
+// it: masked by position, scored and selected from as far as they are attended
+// to.
+TEST_F(CudaLineTest, EvictsFromWindowsWhatTheDenseModelSays) {
+  for (const v1::EvictionMode mode :
+       {v1::EVICTION_MODE_EVERY_CHUNK, v1::EVICTION_MODE_DECODE}) {
+    SCOPED_TRACE(v1::EvictionMode_Name(mode));
+    std::mt19937_64 random(18);
+    const bool later = mode == v1::EVICTION_MODE_DECODE;
+    std::vector<v1::SubmitRequest> requests =
+        Requests(2, later ? 40 : 6, &random);
+    for (v1::SubmitRequest& request : requests) {
+      SetPolicy("snapkv(window=8) | adakv", mode, &request);
+      request.mutable_eviction()->mutable_target()->set_window_keep_ratio(
+          "0.3");
+    }
+    LineOptions options = Options(Decode::kInvariant, 1, 96);
+    options.model = Model(1, {96, 0, 64});
+    v1::GetStatsResponse stats;
+    int64_t num_window_evictions = 0;
+    Serve(options, requests, &stats, &num_window_evictions);
+    EXPECT_GE(num_window_evictions, 4);
+  }
 }
 
 // With chunk attention for everything a token has the same bits however it came
