@@ -244,11 +244,11 @@ class BlockManager {
   int32_t NumReleasable(SequenceSlot slot) const;
 
   // Takes host blocks for the settled tokens of a sequence that is about to be
-  // closed, for its region first, then the tail, then what the window groups
-  // have; appends the copies, which are made before the next step to be
+  // closed, for its region first, then the tail, then the same of the window
+  // groups; appends the copies, which are made before the next step to be
   // dispatched, or any later one, writes to blocks. kNoSwap, with nothing
-  // changed, when the tier has too few left, no entry is left to copy, it has
-  // gone back and a window lacks a page, or was evicted from in a window group.
+  // changed, when the tier has too few left, no entry is left to copy, or it
+  // has gone back and a window lacks a page.
   // REQUIRES: something is settled; no eviction is pending, nor a copy. O(its
   // blocks).
   SwapId SwapOut(SequenceSlot slot, std::vector<BlockTransfer>* transfers);

@@ -27,12 +27,13 @@ std::shared_ptr<const RegionRecord> OnBlocks(const RegionRecord& region,
   return record;
 }
 
-// Blocks that the window groups have of `length` settled tokens.
-int32_t NumWindowBlocks(const ModelLayout& layout, int32_t length) {
-  const int32_t num_pages = CeilDiv(length, layout.page_size);
-  int32_t num_blocks = 0;
+// Blocks that the window groups have of its first `length` tokens.
+int32_t NumWindowBlocks(const ModelLayout& layout,
+                        const SwappedSequence& swapped, int32_t length) {
+  int32_t num_blocks = swapped.num_window_region_blocks();
   for (int32_t group = 1; group < layout.num_groups(); ++group) {
-    num_blocks += num_pages - layout.FirstPage(group, length);
+    num_blocks +=
+        swapped.window(group).PagesBehind(layout, group, length).size();
   }
   return num_blocks;
 }
@@ -45,7 +46,7 @@ SwapId BlockManager::SwapOut(SequenceSlot slot,
   BM_CHECK(PendingCut(sequence) == 0);
   BM_CHECK(copies_.empty());
   BM_CHECK(sequence.num_settled > 0);
-  if (!HasWindows(slot) || IsEvictedInWindows(slot)) return kNoSwap;
+  if (!HasWindows(slot)) return kNoSwap;
   const int32_t num_pages = CeilDiv(sequence.num_settled, layout_.page_size);
   std::vector<BlockId> blocks;
   if (sequence.region != nullptr) blocks = sequence.region->blocks;
@@ -55,14 +56,23 @@ SwapId BlockManager::SwapOut(SequenceSlot slot,
   };
   add(sequence.tail, layout_.FirstPage(0, sequence.num_settled),
       num_pages - sequence.cut() / layout_.page_size);
+  std::vector<WindowRegion> windows;
+  const bool is_evicted_in_windows = IsEvictedInWindows(slot);
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    add(window_tail(slot, group),
-        layout_.FirstPage(group, sequence.num_settled), num_pages);
+    const WindowCache& cache = window(slot, group);
+    if (is_evicted_in_windows) windows.push_back(cache);
+    if (cache.region != nullptr) {
+      add(cache.region->blocks, 0, cache.num_blocks());
+    }
+    const PageRange pages =
+        cache.PagesBehind(layout_, group, sequence.num_settled);
+    add(cache.tail, pages.begin, pages.end);
   }
   if (blocks.empty()) return kNoSwap;
   const SwapId swap = host_.Add({.num_tokens = sequence.num_settled,
                                  .region = sequence.region,
                                  .content = sequence.content,
+                                 .windows = std::move(windows),
                                  .blocks = {}},
                                 static_cast<int32_t>(blocks.size()));
   if (swap == kNoSwap) return swap;
@@ -81,16 +91,20 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
   BM_CHECK(num_tokens <= swapped.num_tokens);
   if (match->num_tokens >= num_tokens) return;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    if (layout_.FirstPage(group, num_tokens) <
-        layout_.FirstPage(group, swapped.num_tokens)) {
+    const WindowRegion region =
+        group == 0 ? WindowRegion() : swapped.window(group);
+    if (region.PagesBehind(layout_, group, num_tokens).begin <
+        region.PagesBehind(layout_, group, swapped.num_tokens).begin) {
       return;
     }
+    BM_CHECK(num_tokens >= region.region_length);
   }
   match->DropPart(layout_.page_size);
   // What is cached may be before the rest only with the same past. The block
-  // between a region and what was computed over it comes with the region.
+  // between a region and what was computed over it comes with the region. What
+  // was computed after an eviction in windows alone is not told apart.
   const bool has_same_past =
-      layout_.window > 0 ? false
+      layout_.window > 0 || !swapped.windows.empty() ? false
       : swapped.region == nullptr
           ? match->record() == nullptr
           : match->cached != nullptr && match->cut() == swapped.cut() &&
@@ -106,7 +120,8 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
   }
   match->window_blocks.clear();
   match->num_moving = 0;
-  match->num_window_blocks = NumWindowBlocks(layout_, num_tokens);
+  match->num_window_blocks = NumWindowBlocks(layout_, swapped, num_tokens);
+  match->num_window_region_ins = swapped.num_window_region_blocks();
   match->num_tokens = num_tokens;
   match->swap = swap;
   match->num_tail_ins = CeilDiv(num_tokens - swapped.cut(), layout_.page_size) -
@@ -151,7 +166,6 @@ void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
     sequence.tail.assign(num_out, kNullBlock);
     sequence.chain_serial = kNoSerial;
   }
-  const int32_t num_pages = CeilDiv(match.num_tokens, layout_.page_size);
   int32_t next = swapped.num_region_blocks() +
                  static_cast<int32_t>(sequence.tail.size()) - num_out;
   add(take(next, match.num_tail_ins), &sequence.tail);
@@ -161,11 +175,20 @@ void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
          num_out;
   int32_t group = 0;
   for (WindowCache& window : Windows(sequence)) {
-    const int32_t first = layout_.FirstPage(++group, match.num_tokens);
-    window.tail.assign(first, kNullBlock);
-    add(take(next, num_pages - first), &window.tail);
-    next += CeilDiv(swapped.num_tokens, layout_.page_size) - first;
+    const WindowRegion was = swapped.window(++group);
+    window.region_length = was.region_length;
+    if (was.region != nullptr) {
+      window.region = OnBlocks(*was.region, RegionId{next_region_++},
+                               take(next, was.num_blocks()));
+      next += was.num_blocks();
+    }
+    const PageRange pages = was.PagesBehind(layout_, group, match.num_tokens);
+    window.tail.assign(pages.begin, kNullBlock);
+    add(take(next, pages.size()), &window.tail);
+    next += was.PagesBehind(layout_, group, swapped.num_tokens).size();
   }
+  // What is computed after evictions in windows is found by nobody.
+  if (!swapped.windows.empty()) sequence.chain_serial = kNoSerial;
   sequence.num_reserved = match.num_tokens;
   sequence.num_settled = match.num_tokens;
   host_.DropAfterNextStep(match.swap);

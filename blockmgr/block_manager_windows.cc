@@ -300,6 +300,8 @@ void BlockManager::PublishWindows(const SequenceCache& sequence, int32_t page,
 bool BlockManager::HasWindows(SequenceSlot slot) const {
   const int32_t num_settled = at(slot).num_settled;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    // A region stands for the pages before its cut.
+    if (group > 0 && window(slot, group).region != nullptr) continue;
     if (FirstHeld(slot, group) > layout_.FirstPage(group, num_settled)) {
       return false;
     }

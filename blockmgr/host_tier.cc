@@ -88,6 +88,10 @@ int64_t HostTier::metadata_bytes() const {
     bytes += static_cast<int64_t>(sizeof(swap) + sizeof(sequence)) +
              HeapBytes(sequence.blocks);
     if (sequence.region != nullptr) bytes += sequence.region->metadata_bytes();
+    bytes += HeapBytes(sequence.windows);
+    for (const WindowRegion& window : sequence.windows) {
+      if (window.region != nullptr) bytes += window.region->metadata_bytes();
+    }
   }
   return bytes;
 }
@@ -100,6 +104,10 @@ uint64_t HostTier::StateHash() const {
     const auto mix = [&own](uint64_t value) { own = SplitMix64(own ^ value); };
     mix(static_cast<uint64_t>(sequence.num_tokens));
     mix(static_cast<uint64_t>(sequence.cut()));
+    for (const WindowRegion& window : sequence.windows) {
+      mix(static_cast<uint64_t>(window.cut()));
+      mix(static_cast<uint64_t>(window.region_length));
+    }
     for (const HostBlockId block : sequence.blocks) {
       mix(static_cast<uint64_t>(Index(block)));
     }

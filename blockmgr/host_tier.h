@@ -26,6 +26,7 @@
 #include "blockmgr/block_pool.h"
 #include "blockmgr/region_content.h"
 #include "blockmgr/region_record.h"
+#include "blockmgr/sequence_cache.h"
 
 namespace blockmgr {
 
@@ -36,12 +37,28 @@ struct SwappedSequence {
   // order, still means something.
   std::shared_ptr<const RegionRecord> region;
   std::shared_ptr<const RegionContent> content;
-  // For the region's blocks, in order, then the tail's from its cut on.
+  // Of every window group; empty if none was ever evicted from.
+  std::vector<WindowRegion> windows = {};
+  // For the region's blocks, in order, then the tail's from its cut on, then
+  // the same of every window group.
   std::vector<HostBlockId> blocks;
 
   int32_t cut() const { return region == nullptr ? 0 : region->cut; }
   int32_t num_region_blocks() const {
     return region == nullptr ? 0 : static_cast<int32_t>(region->blocks.size());
+  }
+  // Of a window group.
+  WindowRegion window(int32_t group) const {
+    return windows.empty() ? WindowRegion()
+                           : windows[static_cast<size_t>(group - 1)];
+  }
+  // Blocks that the regions of all window groups have.
+  int32_t num_window_region_blocks() const {
+    int32_t num_blocks = 0;
+    for (const WindowRegion& window : windows) {
+      num_blocks += window.num_blocks();
+    }
+    return num_blocks;
   }
 };
 

@@ -93,23 +93,16 @@ struct PageRange {
   int32_t size() const { return end - begin; }
 };
 
-// What a sequence holds in a layer group with a window.
-//
-//   positions   0 .. first .......... cut ................ num_reserved
-//               | out |    region     |  blocks of the tail              |
-//
-// `first` moves on with every settled token. Entries of the region that it has
-// passed count for nothing; when it passes the cut, the region is released.
-struct WindowCache {
-  // By page, from position 0 on; null: fell out, or the region stands for it.
-  std::vector<BlockId> tail;
-  std::shared_ptr<const RegionRecord> region;
+// The region of a layer group with a window.
+struct WindowRegion {
+  std::shared_ptr<const RegionRecord> region;  // null: none
   // Tokens computed when the region, or the last one, was made: it has what
   // queries from there on attend to, as far as kept. 0: there was none.
   int32_t region_length = 0;
-  int32_t pending_length = 0;  // the same of the region that `pending` makes
-  std::unique_ptr<PendingEviction> pending;
 
+  int32_t num_blocks() const {
+    return region == nullptr ? 0 : static_cast<int32_t>(region->blocks.size());
+  }
   int32_t cut() const { return region == nullptr ? 0 : region->cut; }
   // Whether there is no region that is in the window of what comes after
   // `length` tokens.
@@ -126,6 +119,28 @@ struct WindowCache {
         std::max(cut() / layout.page_size, layout.FirstPage(group, length + 1));
     return {std::min(begin, end), end};
   }
+  // Pages behind the region that `length` settled tokens need. REQUIRES: it is
+  // not past then.
+  PageRange PagesBehind(const ModelLayout& layout, int32_t group,
+                        int32_t length) const {
+    return {std::max(cut() / layout.page_size, layout.FirstPage(group, length)),
+            CeilDiv(length, layout.page_size)};
+  }
+};
+
+// What a sequence holds in a layer group with a window.
+//
+//   positions   0 .. first .......... cut ................ num_reserved
+//               | out |    region     |  blocks of the tail              |
+//
+// `first` moves on with every settled token. Entries of the region that it has
+// passed count for nothing; when it passes the cut, the region is released.
+struct WindowCache : WindowRegion {
+  // By page, from position 0 on; null: fell out, or the region stands for it.
+  std::vector<BlockId> tail;
+  int32_t pending_length = 0;  // region_length of what `pending` makes
+  std::unique_ptr<PendingEviction> pending;
+
   // REQUIRES: those pages are in the table.
   HeldBlocks Covered(const ModelLayout& layout, int32_t group,
                      int32_t cut_position, int32_t length) const {

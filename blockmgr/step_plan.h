@@ -67,7 +67,8 @@ struct SequenceStart {
   // before this step computes anything. First, unless `region` stands for it,
   // its region, which is on these blocks from now on, in the order of those
   // before; then the last of its tail, whose blocks are among this step's new
-  // ones; then, of every window group, all pages from FirstPage on.
+  // ones; then, of every window group, its region's, and all pages behind it
+  // or from FirstPage on.
   SwapId swap = kNoSwap;
   int64_t transfer_begin = 0;
   int32_t num_transfers = 0;
@@ -83,9 +84,10 @@ struct SequenceStart {
 // whose KV is copied to the host tier: of its first num_tokens tokens, as the
 // plans before have left them. plan.transfers_out[transfer_begin ..
 // + num_transfers) names the blocks of its region that have pages of it, in
-// order, then of its tail, then of every window group from FirstPage of
-// num_tokens on. The blocks may be written by this very step: they are copied
-// (to where they are safe) before.
+// order, then of its tail, then the same of every window group: of its region,
+// if its cut is above the page FirstPage of num_tokens, and of the pages behind
+// it, else from FirstPage on. The blocks may be written by this very step: they
+// are copied (to where they are safe) before.
 struct SwapOut {
   SequenceSlot slot = kNoSequenceSlot;
   SwapId swap = kNoSwap;  // names it until it starts again or is dropped

@@ -213,11 +213,18 @@ void SchedulerImpl::PlanWindows(const RequestState& request,
       window.covered =
           manager_.CoveredInWindow(slot, group, point.cut, point.length);
     }
-    if (match != nullptr) {
-      // As in group 0: what it is about to take, or what comes back.
-      if (match->swap == kNoSwap) {
-        begin = std::max(begin, match->num_tokens / page_size);
+    if (match != nullptr && match->swap != kNoSwap) {
+      // As in group 0: what comes back.
+      const WindowRegion was = manager_.host().at(match->swap).window(group);
+      window.covered.num_blocks =
+          was.CoveredPages(layout(), group, point.cut, point.length).size();
+      if (!was.IsPast(layout(), group, point.length + 1)) {
+        window.covered.num_blocks += was.num_blocks();
       }
+      window.covered.num_own = window.covered.num_blocks;
+    } else if (match != nullptr) {
+      // What it is about to take.
+      begin = std::max(begin, match->num_tokens / page_size);
       window.covered.num_own = std::max(0, end - begin);
     }
     if (window.page_total == 0 ||

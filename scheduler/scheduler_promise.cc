@@ -42,7 +42,9 @@ int32_t SchedulerImpl::NeededOn(const RequestState& request,
       LengthOf(request, promise),
       MaxChunk(request, std::ssize(request.tokens) - match.num_tokens), to_come,
       layout(),
-      {.region_blocks = match.num_region_blocks(), .cut = match.cut()},
+      {.region_blocks = match.num_region_blocks(),
+       .cut = match.cut(),
+       .window_region_blocks = match.num_window_region_ins},
       request.decode.get());
   const bool is_copied =
       promise == Promise::kCompletion && IsCopied(request, match);

@@ -174,6 +174,8 @@ class EngineTables {
     int32_t cut = 0;
     std::vector<int32_t> kept;
     size_t num_region_blocks = 0;  // those with pages of it
+    // Of every window group; `blocks`: those with pages of it, void.
+    std::vector<TableRegion> window_regions;
     std::vector<HostBlockId> blocks;
     uint64_t leaves = 0;  // the check whose plan drops it or has it back
   };
@@ -189,10 +191,13 @@ class EngineTables {
   absl::Status CheckTransfersIn(const StepPlan& plan,
                                 const SequenceStart& start,
                                 const Swapped& swapped) const;
-  // Where Swapped::blocks has what a start with num_cached tokens has as its
-  // `index`-th page: first of the tail, then of the window groups.
-  size_t PlaceInHost(const Swapped& swapped, int32_t num_cached,
-                     size_t index) const;
+  // Where Swapped::blocks has what comes back of the first num_cached tokens,
+  // behind the region of group 0: pages of the tail, then regions and pages of
+  // the window groups.
+  std::vector<size_t> PlacesInHost(const Swapped& swapped,
+                                   int32_t num_cached) const;
+  // Blocks of the regions and pages of all window groups that come back.
+  int64_t NumWindowIns(const Swapped& swapped, int32_t num_cached) const;
   // That copies to its tail go to the blocks of its run.
   absl::Status CheckSwappedTail(const StepPlan& plan,
                                 const SequenceStart& start);
@@ -211,10 +216,14 @@ class EngineTables {
                             int64_t num_pages);
   // That a source has what sequences of its first num_tokens tokens attend to.
   absl::Status CheckSourceWindows(const SequenceStart& start) const;
-  // That what a swap copies behind the region is the tail, and the pages of the
-  // window groups.
-  absl::Status CheckPagesOut(const SwapOut& out,
-                             std::span<const BlockTransfer> transfers) const;
+  // What a swap copies of a group behind its region; and the blocks of that, of
+  // which some may have no pages of it: which, the tables do not know.
+  std::span<const BlockId> PagesOut(const SwapOut& out, int32_t group) const;
+  std::vector<BlockId> RegionOut(const SwapOut& out, int32_t group) const;
+  // How many of these copies are of each group's region, if they are those of
+  // regions and pages, group by group.
+  absl::StatusOr<std::vector<size_t>> SplitSwapOut(
+      const SwapOut& out, std::span<const BlockTransfer> transfers) const;
   // That copies to window groups, the start's transfers from `first` on, go to
   // the blocks of its run.
   absl::Status CheckWindowsIn(const StepPlan& plan, const SequenceStart& start,
@@ -228,11 +237,12 @@ class EngineTables {
                     int64_t num_tail_blocks) const;
   // Pages that a group has of `length` tokens from position `cut` on.
   int32_t NumPages(int32_t group, int32_t length, int32_t cut = 0) const {
-    return CeilDiv(length - cut, layout_.page_size) -
-           layout_.FirstPage(group, length);
+    return CeilDiv(length, layout_.page_size) -
+           std::max(cut / layout_.page_size, layout_.FirstPage(group, length));
   }
-  // Those of all window groups.
-  int32_t NumWindowPages(int32_t length) const;
+  // Those of all window groups, behind their regions.
+  int32_t NumWindowPages(std::span<const TableRegion> regions,
+                         int32_t length) const;
   void AddWindows(const StepPlan& plan, size_t run, SequenceTable* table) const;
   // Leaves the pages of the first num_tokens tokens.
   void CutWindows(int32_t num_tokens, SequenceTable* table) const;
@@ -244,6 +254,10 @@ class EngineTables {
     return region.cut >
            layout_.FirstPage(group, length + 1) * layout_.page_size;
   }
+  // The cut of the region that goes with `length` tokens into the host tier,
+  // where the last of them counts, too; 0: none.
+  int32_t SwappedCut(std::span<const TableRegion> regions, int32_t group,
+                     int32_t length) const;
   void NotePastRegions(SequenceTable* table) const;
   absl::Status CheckWindowOrder(const EvictionOrder& order) const;
   void CommitInWindow(const StepPlan& plan, const EvictionOrder& order,

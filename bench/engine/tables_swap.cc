@@ -69,28 +69,15 @@ absl::Status EngineTables::CheckSwapOut(const StepPlan& plan,
   }
   const auto transfers =
       Slice(plan.transfers_out, out.transfer_begin, out.num_transfers);
-  const auto num_tail =
-      static_cast<size_t>(NumPages(0, out.num_tokens, table.cut));
-  const auto num_last =
-      num_tail + static_cast<size_t>(NumWindowPages(out.num_tokens));
-  if (!transfers.has_value() || transfers->size() < num_last) {
-    return fail("expected at least ", num_last, " out of ",
+  const int64_t num_pages =
+      NumPages(0, out.num_tokens, table.cut) +
+      NumWindowPages(table.window_regions, out.num_tokens);
+  if (!transfers.has_value() || std::ssize(*transfers) < num_pages) {
+    return fail("expected at least ", num_pages, " out of ",
                 plan.transfers_out.size(), " transfers, got [",
                 out.transfer_begin, ", +", out.num_transfers, ")");
   }
-  // Of the region those blocks that have pages of it: which, the tables do not
-  // know.
-  auto block = table.region_blocks.begin();
-  for (const BlockTransfer& transfer :
-       transfers->first(transfers->size() - num_last)) {
-    block = std::find(block, table.region_blocks.end(), transfer.block);
-    if (block == table.region_blocks.end()) {
-      return fail("expected blocks of its region, in order, got ",
-                  Index(transfer.block));
-    }
-    ++block;
-  }
-  BM_RETURN_IF_ERROR(CheckPagesOut(out, transfers->last(num_last)));
+  BM_RETURN_IF_ERROR(SplitSwapOut(out, *transfers).status());
   for (const BlockTransfer& transfer : *transfers) {
     const int32_t host = Index(transfer.host);
     if (host < 0 || host >= num_host_blocks()) {
@@ -123,7 +110,10 @@ absl::Status EngineTables::CheckSwapIn(const StepPlan& plan,
   swapped.leaves = num_swap_checks_;
   const int32_t num_cached = start.num_cached_tokens;
   const auto num_swapped = static_cast<int32_t>(std::ssize(swapped.tokens));
-  const int32_t least = std::max(swapped.cut, 1);
+  int32_t least = std::max(swapped.cut, 1);
+  for (const TableRegion& region : swapped.window_regions) {
+    least = std::max(least, region.length);
+  }
   if (num_cached < least || num_cached > num_swapped) {
     return fail("expected num_cached_tokens in [", least, ", ", num_swapped,
                 "], got ", num_cached);
@@ -138,8 +128,14 @@ absl::Status EngineTables::CheckSwapIn(const StepPlan& plan,
                 Index(start.region), " of cut ", regions_.at(start.region).cut);
   }
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    const int32_t first = layout_.FirstPage(group, num_swapped);
-    if (layout_.FirstPage(group, num_cached) == first) continue;
+    const int32_t cut =
+        group == 0 ? 0 : SwappedCut(swapped.window_regions, group, num_swapped);
+    const int32_t first = std::max(layout_.FirstPage(group, num_swapped),
+                                   cut / layout_.page_size);
+    if (std::max(layout_.FirstPage(group, num_cached),
+                 cut / layout_.page_size) == first) {
+      continue;
+    }
     return fail("expected num_cached_tokens whose first page in group ", group,
                 " is ", first, ", as swapped out, got ", num_cached);
   }
@@ -158,7 +154,7 @@ absl::Status EngineTables::CheckTransfersIn(const StepPlan& plan,
   const auto num_tail =
       static_cast<size_t>(NumPages(0, num_cached, swapped.cut));
   const size_t least =
-      num_region + static_cast<size_t>(NumWindowPages(num_cached));
+      num_region + static_cast<size_t>(NumWindowIns(swapped, num_cached));
   const auto transfers =
       Slice(plan.transfers_in, start.transfer_begin, start.num_transfers);
   if (!transfers.has_value() || transfers->size() < least ||
@@ -169,11 +165,10 @@ absl::Status EngineTables::CheckTransfersIn(const StepPlan& plan,
   }
   // What is not copied back, the first of the tail, is in cached blocks.
   const size_t num_shared = least + num_tail - transfers->size();
+  const std::vector<size_t> places = PlacesInHost(swapped, num_cached);
   for (size_t i = 0; i < transfers->size(); ++i) {
     const size_t place =
-        i < num_region
-            ? i
-            : PlaceInHost(swapped, num_cached, num_shared + i - num_region);
+        i < num_region ? i : places[num_shared + i - num_region];
     const BlockTransfer& transfer = (*transfers)[i];
     if (!IsBlock(transfer.block) || transfer.host != swapped.blocks[place]) {
       return fail("expected a copy of host block ",
@@ -192,7 +187,7 @@ absl::Status EngineTables::CheckSwappedTail(const StepPlan& plan,
   const int64_t num_region =
       start.region == kNoRegion ? std::ssize(RegionOf(plan, start)) : 0;
   const int64_t num_ins = start.num_transfers - num_region -
-                          NumWindowPages(start.num_cached_tokens);
+                          NumWindowIns(swapped, start.num_cached_tokens);
   const int64_t end =
       plan.block_offsets[PendingOf(start.slot).run] +
       CeilDiv(start.num_cached_tokens - swapped.cut, layout_.page_size);
@@ -228,9 +223,26 @@ void EngineTables::Leave(const StepPlan& plan, const SwapOut& out) {
                         table.tokens.begin() + out.num_tokens);
   swapped.cut = table.cut;
   swapped.kept = table.kept;
-  swapped.num_region_blocks = static_cast<size_t>(
-      out.num_transfers - NumPages(0, out.num_tokens, table.cut) -
-      NumWindowPages(out.num_tokens));
+  const auto transfers = std::span(plan.transfers_out)
+                             .subspan(static_cast<size_t>(out.transfer_begin),
+                                      static_cast<size_t>(out.num_transfers));
+  const auto num_blocks = SplitSwapOut(out, transfers);
+  BM_CHECK(num_blocks.ok());  // CheckSwapOut has passed
+  swapped.num_region_blocks = num_blocks->front();
+  auto transfer = transfers.begin() +
+                  static_cast<int64_t>(swapped.num_region_blocks) +
+                  std::ssize(PagesOut(out, 0));
+  swapped.window_regions = table.window_regions;
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    const auto index = static_cast<size_t>(group - 1);
+    TableRegion& region = swapped.window_regions[index];
+    if (RegionOut(out, group).empty()) region = TableRegion();
+    region.blocks.clear();
+    for (size_t i = 0; i < (*num_blocks)[index + 1]; ++i) {
+      region.blocks.push_back((transfer++)->block);
+    }
+    transfer += std::ssize(PagesOut(out, group));
+  }
   for (int32_t i = 0; i < out.num_transfers; ++i) {
     const HostBlockId host =
         plan.transfers_out[static_cast<size_t>(out.transfer_begin + i)].host;
@@ -246,6 +258,15 @@ void EngineTables::ComeBack(const StepPlan& plan, const SequenceStart& start,
     table->region_blocks = RegionOf(plan, start);
     table->cut = swapped.cut;
     SetKept(swapped.kept, table);
+  }
+  table->window_regions = swapped.window_regions;
+  auto transfer = plan.transfers_in.begin() + start.transfer_begin +
+                  start.num_transfers -
+                  NumWindowIns(swapped, start.num_cached_tokens);
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    TableRegion& region = table->window_regions[static_cast<size_t>(group - 1)];
+    for (BlockId& block : region.blocks) block = (transfer++)->block;
+    transfer += NumPages(group, start.num_cached_tokens, region.cut);
   }
   swapped_.erase(start.swap);
 }

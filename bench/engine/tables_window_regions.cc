@@ -10,6 +10,12 @@
 
 namespace blockmgr {
 
+int32_t EngineTables::SwappedCut(std::span<const TableRegion> regions,
+                                 int32_t group, int32_t length) const {
+  const int32_t cut = regions[static_cast<size_t>(group - 1)].cut;
+  return cut > layout_.FirstPage(group, length) * layout_.page_size ? cut : 0;
+}
+
 void EngineTables::NotePastRegions(SequenceTable* table) const {
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
     TableRegion& region = table->window_regions[static_cast<size_t>(group - 1)];

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <absl/container/flat_hash_set.h>
 #include <absl/strings/str_cat.h>
 
 #include "bench/engine/tables.h"
@@ -99,8 +100,14 @@ absl::Status EngineTables::CheckWindows(const StepPlan& plan, size_t run,
                     num_pages, ", as in group 0), got ", blocks.size());
       }
     }
-    const int64_t first =
+    int64_t first =
         is_new ? layout_.FirstPage(group, start->num_cached_tokens) : 0;
+    if (is_new && group > 0 && start->swap != kNoSwap) {
+      // A region that comes back stands for the pages below its cut.
+      const int32_t cut = SwappedCut(swapped_.at(start->swap).window_regions,
+                                     group, start->num_cached_tokens);
+      first = std::max<int64_t>(first, cut / layout_.page_size);
+    }
     for (int64_t i = 0; i < std::ssize(blocks); ++i) {
       const BlockId block = blocks[static_cast<size_t>(i)];
       if ((block == kNullBlock) == (i < first)) continue;
@@ -145,26 +152,71 @@ absl::Status EngineTables::CheckSourceWindows(
   return absl::OkStatus();
 }
 
-absl::Status EngineTables::CheckPagesOut(
-    const SwapOut& out, std::span<const BlockTransfer> transfers) const {
+std::span<const BlockId> EngineTables::PagesOut(const SwapOut& out,
+                                                int32_t group) const {
   const SequenceTable& table = row(out.slot);
+  const int32_t cut =
+      group == 0 ? table.cut
+                 : SwappedCut(table.window_regions, group, out.num_tokens);
+  const auto num_pages =
+      static_cast<size_t>(NumPages(group, out.num_tokens, cut));
+  const auto end = static_cast<size_t>(
+      CeilDiv(out.num_tokens - (group == 0 ? cut : 0), layout_.page_size));
+  return std::span(TableOf(table, group)).subspan(end - num_pages, num_pages);
+}
+
+std::vector<BlockId> EngineTables::RegionOut(const SwapOut& out,
+                                             int32_t group) const {
+  const SequenceTable& table = row(out.slot);
+  if (group == 0) return table.region_blocks;
+  const bool is_in_window =
+      SwappedCut(table.window_regions, group, out.num_tokens) > 0;
+  return is_in_window
+             ? table.window_regions[static_cast<size_t>(group - 1)].blocks
+             : std::vector<BlockId>();
+}
+
+absl::StatusOr<std::vector<size_t>> EngineTables::SplitSwapOut(
+    const SwapOut& out, std::span<const BlockTransfer> transfers) const {
+  const auto fail = [&](const auto&... parts) {
+    return BadWindow("plan.swap_outs of swap ", Index(out.swap), ": ",
+                     parts...);
+  };
+  // What a region did not need of its blocks may be in a table again.
+  absl::flat_hash_set<BlockId> in_tables;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const std::span<const BlockId> pages = PagesOut(out, group);
+    in_tables.insert(pages.begin(), pages.end());
+  }
+  std::vector<size_t> num_blocks;
   auto transfer = transfers.begin();
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    const std::vector<BlockId>& blocks = TableOf(table, group);
-    const int32_t first = layout_.FirstPage(group, out.num_tokens);
-    const int32_t num_pages =
-        NumPages(group, out.num_tokens, group == 0 ? table.cut : 0);
-    for (int32_t i = first; i < first + num_pages; ++i, ++transfer) {
-      const BlockId expected = blocks[static_cast<size_t>(i)];
-      if (transfer->block == expected && expected != kNullBlock) continue;
-      return BadWindow(
-          "plan.swap_outs of swap ", Index(out.swap), ": expected block ",
-          Index(expected), " of its ",
-          group == 0 ? "tail" : absl::StrCat("window group ", group), ", got ",
-          Index(transfer->block));
+    const std::vector<BlockId> region = RegionOut(out, group);
+    const auto begin = transfer;
+    for (auto block = region.begin();
+         !region.empty() && transfer != transfers.end(); ++transfer, ++block) {
+      if (in_tables.contains(transfer->block)) break;
+      block = std::find(block, region.end(), transfer->block);
+      if (block == region.end()) {
+        return fail("expected blocks of its region, in order, got ",
+                    Index(transfer->block));
+      }
+    }
+    num_blocks.push_back(static_cast<size_t>(transfer - begin));
+    for (const BlockId expected : PagesOut(out, group)) {
+      const BlockId got =
+          transfer == transfers.end() ? kNullBlock : transfer->block;
+      if (got != expected || expected == kNullBlock) {
+        return fail("expected block ", Index(expected), " of its ",
+                    group == 0 ? "tail" : absl::StrCat("window group ", group),
+                    ", got ", Index(got));
+      }
+      ++transfer;
     }
   }
-  return absl::OkStatus();
+  if (transfer == transfers.end()) return num_blocks;
+  return fail("expected the blocks of its region and tables, got ",
+              Index(transfer->block), " behind them");
 }
 
 absl::Status EngineTables::CheckWindowsIn(const StepPlan& plan,
@@ -172,13 +224,20 @@ absl::Status EngineTables::CheckWindowsIn(const StepPlan& plan,
                                           int64_t first) {
   auto transfer = plan.transfers_in.begin() + start.transfer_begin + first;
   const size_t run = PendingOf(start.slot).run;
+  const std::vector<TableRegion>& regions =
+      swapped_.at(start.swap).window_regions;
   const int32_t num_cached = start.num_cached_tokens;
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    const auto blocks =
-        NewBlocks(plan, run, group)
-            .subspan(static_cast<size_t>(layout_.FirstPage(group, num_cached)),
-                     static_cast<size_t>(NumPages(group, num_cached)));
-    for (const BlockId expected : blocks) {
+    const int32_t cut = SwappedCut(regions, group, num_cached);
+    if (cut > 0) {
+      transfer += std::ssize(regions[static_cast<size_t>(group - 1)].blocks);
+    }
+    const auto end =
+        static_cast<size_t>(CeilDiv(num_cached, layout_.page_size));
+    const auto num_pages =
+        static_cast<size_t>(NumPages(group, num_cached, cut));
+    for (const BlockId expected :
+         NewBlocks(plan, run, group).subspan(end - num_pages, num_pages)) {
       const BlockId got = transfer->block;
       ++transfer;
       if (got == expected) continue;
@@ -190,19 +249,36 @@ absl::Status EngineTables::CheckWindowsIn(const StepPlan& plan,
   return absl::OkStatus();
 }
 
-size_t EngineTables::PlaceInHost(const Swapped& swapped, int32_t num_cached,
-                                 size_t index) const {
+std::vector<size_t> EngineTables::PlacesInHost(const Swapped& swapped,
+                                               int32_t num_cached) const {
   const auto num_swapped = static_cast<int32_t>(swapped.tokens.size());
-  size_t place = swapped.num_region_blocks;
+  std::vector<size_t> places;
+  size_t begin = swapped.num_region_blocks;
+  const auto add = [&](size_t count) {
+    for (size_t i = 0; i < count; ++i) places.push_back(begin + i);
+  };
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    const int32_t cut = group == 0 ? swapped.cut : 0;
-    const auto num_pages =
-        static_cast<size_t>(NumPages(group, num_cached, cut));
-    if (index < num_pages) break;
-    index -= num_pages;
-    place += static_cast<size_t>(NumPages(group, num_swapped, cut));
+    int32_t cut = swapped.cut;
+    if (group > 0) {
+      cut = SwappedCut(swapped.window_regions, group, num_swapped);
+      const size_t num_blocks =
+          swapped.window_regions[static_cast<size_t>(group - 1)].blocks.size();
+      add(num_blocks);
+      begin += num_blocks;
+    }
+    add(static_cast<size_t>(NumPages(group, num_cached, cut)));
+    begin += static_cast<size_t>(NumPages(group, num_swapped, cut));
   }
-  return place + index;
+  return places;
+}
+
+int64_t EngineTables::NumWindowIns(const Swapped& swapped,
+                                   int32_t num_cached) const {
+  int64_t num_blocks = NumWindowPages(swapped.window_regions, num_cached);
+  for (const TableRegion& region : swapped.window_regions) {
+    num_blocks += std::ssize(region.blocks);
+  }
+  return num_blocks;
 }
 
 BlockId EngineTables::LastBlock(const SequenceTable& table, int32_t group,
@@ -212,10 +288,11 @@ BlockId EngineTables::LastBlock(const SequenceTable& table, int32_t group,
                  group)[static_cast<size_t>(before + num_tail_blocks - 1)];
 }
 
-int32_t EngineTables::NumWindowPages(int32_t length) const {
+int32_t EngineTables::NumWindowPages(std::span<const TableRegion> regions,
+                                     int32_t length) const {
   int32_t num_pages = 0;
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    num_pages += NumPages(group, length);
+    num_pages += NumPages(group, length, SwappedCut(regions, group, length));
   }
   return num_pages;
 }

@@ -41,7 +41,7 @@ void TinyShard::Start(const StepPlan& plan) {
     sequences_[index].window_regions.resize(
         static_cast<size_t>(layout_.num_window_groups()));
     if (start.swap != kNoSwap) {
-      sequences_[index].region = SwapIn(plan, start);
+      SwapIn(plan, start);
     } else if (start.region != kNoRegion) {
       sequences_[index].region = regions_.at(start.region);
     } else if (start.source != kNoSequenceSlot) {

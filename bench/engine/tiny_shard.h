@@ -112,16 +112,16 @@ class TinyShard {
   // those of its region, all shards', first.
   struct Swapped {
     std::shared_ptr<const Region> region;
-    std::vector<BlockId> blocks;
+    std::vector<std::shared_ptr<const Region>> window_regions;
+    absl::flat_hash_map<HostBlockId, BlockId> blocks;  // where they were
   };
 
   // The cache of a scheduled sequence in a layer.
   SequenceKv KvOf(SequenceSlot slot, const LayerPlace& place) const;
   void AddRegion(const RaggedRegion& region, int32_t layer,
                  SequenceKv* kv) const;
-  // Copies it back. Its region, if any.
-  std::shared_ptr<const Region> SwapIn(const StepPlan& plan,
-                                       const SequenceStart& start);
+  // Copies it back, and has its regions on the blocks that the tables say.
+  void SwapIn(const StepPlan& plan, const SequenceStart& start);
   // Of an order's group, what it covers.
   CacheView CoveredBy(const EvictionOrder& order) const;
   // Live entries that an order's group has, of a window what the next token

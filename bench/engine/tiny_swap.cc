@@ -17,12 +17,12 @@ void TinyShard::Leave(const StepPlan& plan) {
   for (const SwapOut& out : plan.swap_outs) {
     Swapped& swapped = swapped_[out.swap];
     swapped.region = sequence(out.slot).region;
-    // As the tables have seen, first those of the region.
+    swapped.window_regions = sequence(out.slot).window_regions;
     for (const BlockTransfer& transfer :
          std::span(plan.transfers_out)
              .subspan(static_cast<size_t>(out.transfer_begin),
                       static_cast<size_t>(out.num_transfers))) {
-      swapped.blocks.push_back(transfer.block);
+      swapped.blocks.emplace(transfer.host, transfer.block);
     }
   }
   if (!plan.transfers_out.empty()) {
@@ -30,8 +30,7 @@ void TinyShard::Leave(const StepPlan& plan) {
   }
 }
 
-std::shared_ptr<const TinyShard::Region> TinyShard::SwapIn(
-    const StepPlan& plan, const SequenceStart& start) {
+void TinyShard::SwapIn(const StepPlan& plan, const SequenceStart& start) {
   const auto found = swapped_.find(start.swap);
   BM_CHECK(found != swapped_.end());  // as the tables have seen
   const Swapped swapped = std::move(found->second);
@@ -40,13 +39,28 @@ std::shared_ptr<const TinyShard::Region> TinyShard::SwapIn(
                              .subspan(static_cast<size_t>(start.transfer_begin),
                                       static_cast<size_t>(start.num_transfers));
   backend_->CopyFromHost(transfers, host_);
-  if (start.region != kNoRegion) return regions_.at(start.region);
-  if (swapped.region == nullptr) return nullptr;
-  const std::vector<BlockId>& now = tables_.row(start.slot).region_blocks;
-  return std::make_shared<const Region>(
-      Region{swapped.region->layout.OnBlocks(
-                 layout_, std::span(swapped.blocks).first(now.size()), now),
-             swapped.region->positions});
+  const SequenceTable& table = tables_.row(start.slot);
+  Sequence& state = sequence(start.slot);
+  std::vector<BlockId> before;
+  std::vector<BlockId> now;
+  for (const BlockTransfer& transfer : transfers) {
+    before.push_back(swapped.blocks.at(transfer.host));
+    now.push_back(transfer.block);
+  }
+  const auto on_blocks = [&](const Region& region) {
+    Region moved = region;
+    moved.layout = region.layout.OnBlocks(layout_, before, now);
+    return std::make_shared<const Region>(std::move(moved));
+  };
+  if (start.region != kNoRegion) {
+    state.region = regions_.at(start.region);
+  } else if (swapped.region != nullptr) {
+    state.region = on_blocks(*swapped.region);
+  }
+  for (size_t i = 0; i < table.window_regions.size(); ++i) {
+    if (table.window_regions[i].cut == 0) continue;
+    state.window_regions[i] = on_blocks(*swapped.window_regions[i]);
+  }
 }
 
 void TinyShard::LoseHost(std::span<const HostBlockId> blocks) {

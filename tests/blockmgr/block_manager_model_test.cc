@@ -228,6 +228,7 @@ TEST_P(BlockManagerModelTest, AgreesWithNaiveModelOfRegionsInWindows) {
         counts->Add("window_regions", tally.naive.window_regions, true, 100);
         counts->Add("window_regions_again", tally.naive.window_regions_again);
         counts->Add("fallen_regions", tally.naive.fallen_regions);
+        counts->Add("window_region_ins", tally.window_region_ins);
         counts->Add("spared_windows", tally.naive.spared_windows, caching);
         counts->Add("stuck_swap_outs", tally.stuck_swap_outs);
         counts->Add("part_forks", tally.part_forks);

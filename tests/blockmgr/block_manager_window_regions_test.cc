@@ -174,7 +174,7 @@ TEST_F(WindowRegionsTest, ForksShareItUntilTheLastHasMovedOn) {
   EXPECT_EQ(manager_->num_available(), 59);
 }
 
-TEST_F(WindowRegionsTest, NothingOfItIsPublishedOrSwappedOut) {
+TEST_F(WindowRegionsTest, NothingOfItIsPublished) {
   tokens_ = Prompt(1, 60);
   const SequenceSlot slot = manager_->Open(Chain(tokens_), {});
   ASSERT_TRUE(Reserve(slot, 41));
@@ -189,15 +189,57 @@ TEST_F(WindowRegionsTest, NothingOfItIsPublishedOrSwappedOut) {
   EXPECT_EQ(manager_->sequence(slot).chain_serial, kNoSerial);
   // Not when it is gone, either: the rest was computed over it.
   EXPECT_EQ(manager_->window(slot, 1).region, nullptr);
-  std::vector<BlockTransfer> transfers;
-  EXPECT_EQ(manager_->SwapOut(slot, &transfers), kNoSwap);
   EXPECT_FALSE(Compress(slot, 52, tokens_).published);
   manager_->CheckInvariants();
-  // Empty, it is like any other.
-  manager_->CutBack(slot, 0);
-  ASSERT_TRUE(Reserve(slot, 20));
-  Commit(slot, tokens_, 20);
-  EXPECT_NE(manager_->SwapOut(slot, &transfers), kNoSwap);
+}
+
+TEST_F(WindowRegionsTest, LeavesForTheHostTierAndComesBack) {
+  const SequenceSlot slot = Computed(41);
+  Evict(slot, 40, 6, 2, 2);
+  const std::shared_ptr<const RegionRecord> was =
+      manager_->window(slot, 1).region;
+  ASSERT_EQ(was->blocks.size(), 2u);
+  const std::vector<BlockId> window = manager_->window_tail(slot, 1);
+  const std::vector<BlockId> tail = manager_->sequence(slot).tail;
+  std::vector<BlockTransfer> out;
+  const SwapId swap = manager_->SwapOut(slot, &out);
+  ASSERT_NE(swap, kNoSwap);
+  // The tail, then the region of the window group, and the page behind it.
+  ASSERT_EQ(out.size(), 11u + 2 + 1);
+  EXPECT_EQ(out[10].block, tail[10]);
+  EXPECT_EQ(out[11].block, was->blocks[0]);
+  EXPECT_EQ(out[12].block, was->blocks[1]);
+  EXPECT_EQ(out[13].block, window[10]);
+  manager_->Close(slot);
+  manager_->CheckInvariants();
+
+  PrefixMatch match;
+  manager_->MatchSwapped(swap, 41, 41, &match);
+  EXPECT_EQ(match.num_ins(), 14);
+  EXPECT_EQ(match.num_window_region_ins, 2);
+  const SequenceSlot back = manager_->Open(Chain(tokens_), match);
+  std::vector<BlockTransfer> in;
+  manager_->SwapIn(back, match, &in);
+  manager_->CheckInvariants();
+  const WindowCache& cache = manager_->window(back, 1);
+  ASSERT_NE(cache.region, nullptr);
+  EXPECT_EQ(cache.cut(), 40);
+  EXPECT_EQ(cache.region_length, 41);
+  EXPECT_EQ(cache.region->kept, was->kept);
+  EXPECT_NE(cache.region->id, was->id);
+  ASSERT_EQ(in.size(), 14u);
+  for (size_t i = 0; i < in.size(); ++i) EXPECT_EQ(in[i].host, out[i].host);
+  EXPECT_EQ(cache.region->blocks,
+            (std::vector<BlockId>{in[11].block, in[12].block}));
+  EXPECT_EQ(cache.tail[10], in[13].block);
+  EXPECT_EQ(cache.tail[9], kNullBlock);
+  // What it computes is found by nobody, nor the region kept too long.
+  EXPECT_EQ(manager_->sequence(back).chain_serial, kNoSerial);
+  manager_->Dispatch(StepId{100});
+  manager_->Acknowledge(StepId{100});
+  Decode(back, 15);
+  EXPECT_EQ(manager_->window(back, 1).region, nullptr);
+  manager_->CheckInvariants();
 }
 
 TEST_F(WindowRegionsTest, ALostBlockOfItIsTheEndOfTheSequence) {

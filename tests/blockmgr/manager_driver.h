@@ -87,6 +87,7 @@ struct DriverTally {
   int64_t swap_ins = 0;
   int64_t shortened_ins = 0;      // of those, of fewer tokens
   int64_t region_ins = 0;         // likewise, with the region
+  int64_t window_region_ins = 0;  // likewise, with regions in windows
   int64_t ins_behind_cache = 0;   // likewise, behind cached blocks
   int64_t ins_behind_region = 0;  // of those, on a cached region
   int64_t refused_ins = 0;        // for want of blocks

@@ -109,7 +109,10 @@ void ManagerDriver::MatchPastOf(SwapId swap, const NaiveSequence& sequence,
 
 void ManagerDriver::SwapIn(SwapId swap) {
   NaiveSequence sequence = model_.SwappedAt(swap);
-  const int32_t least = std::max({sequence.cut, sequence.length, 1});
+  int32_t least = std::max({sequence.cut, sequence.length, 1});
+  for (const NaiveRegion& region : sequence.window_regions) {
+    least = std::max(least, region.length);
+  }
   if (sequence.num_settled < least) return;
   int32_t num_tokens = sequence.num_settled;
   if (Chance(0.4)) num_tokens = Int(least, num_tokens);
@@ -146,6 +149,7 @@ void ManagerDriver::SwapIn(SwapId swap) {
   ++tally_->swap_ins;
   tally_->shortened_ins += num_tokens < sequence.num_settled ? 1 : 0;
   tally_->region_ins += match.num_region_ins() > 0 ? 1 : 0;
+  tally_->window_region_ins += match.num_window_region_ins > 0 ? 1 : 0;
   tally_->ins_behind_cache += match.blocks.empty() ? 0 : 1;
   tally_->ins_behind_region += match.cached == nullptr ? 0 : 1;
 }

@@ -379,15 +379,25 @@ class NaiveModel {
   void CountReclaimable(NaiveMatch* match) const;
   // Nothing leads to a window block any more.
   void DropOrphan(BlockId block);
+  // Of a sequence, a page by its group and number; or a block of the group's
+  // region, the last of which is number -1.
+  using Piece = std::pair<int32_t, int32_t>;
   // What the host tier has of a sequence.
   struct Swap {
     NaiveSequence sequence;  // with its blocks, when it left
-    std::vector<HostBlockId> region;
-    std::map<std::pair<int32_t, int32_t>, HostBlockId> pages;  // group, page
+    std::map<Piece, HostBlockId> pieces;
   };
-  // The pages, by group, of the first num_tokens that are in windows.
-  std::vector<std::pair<int32_t, int32_t>> PagesInWindows(
-      const NaiveSequence& sequence, int32_t num_tokens) const;
+  // Those that the first num_tokens need, in order.
+  std::vector<Piece> PiecesOf(const NaiveSequence& sequence,
+                              int32_t num_tokens) const;
+  static const std::vector<BlockId>& RegionBlocksOf(
+      const NaiveSequence& sequence, int32_t group);
+  BlockId BlockOf(const NaiveSequence& sequence, const Piece& piece) const;
+  // The same pages when each block of `from` has moved to that of `to`.
+  static NaivePages OnBlocks(NaivePages pages, std::span<const BlockId> from,
+                             std::span<const BlockId> to);
+  // What comes back with the blocks of regions in windows.
+  void ReturnWindowRegions(const NaiveSequence& from, NaiveSequence* sequence);
   static std::vector<HostBlockId> HostBlocksOf(const Swap& swap);
   void CheckHost(const BlockManager& manager) const;
   // Copies rows to or from the host tier.

@@ -15,34 +15,50 @@
 
 namespace blockmgr {
 
-std::vector<std::pair<int32_t, int32_t>> NaiveModel::PagesInWindows(
+const std::vector<BlockId>& NaiveModel::RegionBlocksOf(
+    const NaiveSequence& sequence, int32_t group) {
+  return group == 0 ? sequence.region_blocks
+                    : sequence.window_regions.at(group - 1).blocks;
+}
+
+std::vector<NaiveModel::Piece> NaiveModel::PiecesOf(
     const NaiveSequence& sequence, int32_t num_tokens) const {
-  std::vector<std::pair<int32_t, int32_t>> pages;
+  std::vector<Piece> pieces;
   for (int32_t group = 0; group < num_groups(); ++group) {
+    const auto num_blocks =
+        static_cast<int32_t>(RegionBlocksOf(sequence, group).size());
+    for (int32_t i = -num_blocks; i < 0; ++i) pieces.emplace_back(group, i);
+    const int32_t cut =
+        group == 0 ? sequence.cut : sequence.window_regions.at(group - 1).cut;
     for (int32_t i = 0; i < CeilDiv(num_tokens, layout_.page_size); ++i) {
-      const bool in_region = group == 0 && i * layout_.page_size < sequence.cut;
+      const bool in_region = i * layout_.page_size < cut;
       if (in_region || !IsInWindow(group, i, num_tokens)) continue;
-      pages.emplace_back(group, i);
+      pieces.emplace_back(group, i);
     }
   }
-  return pages;
+  return pieces;
+}
+
+BlockId NaiveModel::BlockOf(const NaiveSequence& sequence,
+                            const Piece& piece) const {
+  const auto& [group, index] = piece;
+  if (index >= 0) return BlockAt(sequence, group, index);
+  const std::vector<BlockId>& blocks = RegionBlocksOf(sequence, group);
+  return blocks.at(blocks.size() - static_cast<size_t>(-index));
 }
 
 std::optional<int32_t> NaiveModel::HostBlocksNeeded(SequenceSlot slot) const {
   const NaiveSequence& sequence = at(slot);
-  if (sequence.was_evicted_in_windows) return std::nullopt;
-  auto count = static_cast<int32_t>(sequence.region_blocks.size());
-  for (const auto& [group, page] :
-       PagesInWindows(sequence, sequence.num_settled)) {
-    if (BlockAt(sequence, group, page) == kNullBlock) return std::nullopt;
-    ++count;
+  const std::vector<Piece> pieces = PiecesOf(sequence, sequence.num_settled);
+  for (const Piece& piece : pieces) {
+    if (BlockOf(sequence, piece) == kNullBlock) return std::nullopt;
   }
-  return count;
+  return static_cast<int32_t>(pieces.size());
 }
 
 std::vector<HostBlockId> NaiveModel::HostBlocksOf(const Swap& swap) {
-  std::vector<HostBlockId> blocks = swap.region;
-  for (const auto& [page, block] : swap.pages) blocks.push_back(block);
+  std::vector<HostBlockId> blocks;
+  for (const auto& [piece, block] : swap.pieces) blocks.push_back(block);
   return blocks;
 }
 
@@ -98,34 +114,29 @@ void NaiveModel::CopyIn(const BlockTransfer& transfer) {
 
 void NaiveModel::SwapOut(SequenceSlot slot, SwapId id,
                          std::span<const BlockTransfer> transfers) {
-  Swap swap = {.sequence = at(slot), .region = {}, .pages = {}};
+  Swap swap = {.sequence = at(slot), .pieces = {}};
   std::set<HostBlockId> used;
   for (const auto& [other, swapped] : swaps_) {
     for (const HostBlockId block : HostBlocksOf(swapped)) used.insert(block);
   }
-  const auto pages = PagesInWindows(swap.sequence, swap.sequence.num_settled);
-  const size_t num_region = swap.sequence.region_blocks.size();
-  ASSERT_EQ(transfers.size(), num_region + pages.size());
+  const std::vector<Piece> pieces =
+      PiecesOf(swap.sequence, swap.sequence.num_settled);
+  ASSERT_EQ(transfers.size(), pieces.size());
   for (size_t i = 0; i < transfers.size(); ++i) {
     const auto& [block, host] = transfers[i];
     EXPECT_TRUE(used.insert(host).second) << "a host block has two holders";
     EXPECT_LE(host_released_[host], acknowledged_)
         << "a step in flight may touch the host block";
     CopyOut(transfers[i]);
-    if (i < num_region) {
-      EXPECT_EQ(block, swap.sequence.region_blocks[i]);
-      swap.region.push_back(host);
-      continue;
-    }
-    const auto& [group, page] = pages[i - num_region];
-    EXPECT_EQ(block, BlockAt(swap.sequence, group, page));
-    swap.pages[{group, page}] = host;
+    EXPECT_EQ(block, BlockOf(swap.sequence, pieces[i]));
+    swap.pieces[pieces[i]] = host;
   }
   EXPECT_TRUE(swaps_.emplace(id, std::move(swap)).second);
 }
 
 bool NaiveModel::HasPastOf(SwapId id, const PrefixMatch& match) const {
   const NaiveSequence& sequence = SwappedAt(id);
+  if (sequence.was_evicted_in_windows) return false;
   if (match.region == PrefixCache::kNone) return sequence.kept.empty();
   const Region& region = regions_.at(static_cast<uint64_t>(match.region));
   return ContextOf(region.name) == sequence.context;
@@ -135,9 +146,9 @@ void NaiveModel::MatchSwapped(SwapId id, int32_t num_tokens,
                               NaiveMatch* match) const {
   if (match->num_tokens >= num_tokens) return;
   const Swap& swap = swaps_.at(id);
-  const auto pages = PagesInWindows(swap.sequence, num_tokens);
-  for (const std::pair<int32_t, int32_t>& page : pages) {
-    if (!swap.pages.contains(page)) return;
+  const std::vector<Piece> pieces = PiecesOf(swap.sequence, num_tokens);
+  for (const Piece& piece : pieces) {
+    if (!swap.pieces.contains(piece)) return;
   }
   match->DropPart(layout_.page_size);
   // A prefix that has left its window cannot be found again.
@@ -148,27 +159,36 @@ void NaiveModel::MatchSwapped(SwapId id, int32_t num_tokens,
   CountReclaimable(match);
   match->num_tokens = num_tokens;
   match->swap = id;
-  match->num_window_blocks = static_cast<int32_t>(std::ranges::count_if(
-      pages, [](const auto& page) { return page.first > 0; }));
-  match->num_ins = static_cast<int32_t>(pages.size() - match->blocks.size());
-  match->num_tail_ins = match->num_ins - match->num_window_blocks;
+  const auto count = [&](const auto& is_wanted) {
+    return static_cast<int32_t>(std::ranges::count_if(pieces, is_wanted));
+  };
+  match->num_window_blocks =
+      count([](const Piece& piece) { return piece.first > 0; });
+  match->num_tail_ins = count([](const Piece& piece) {
+                          return piece.first == 0 && piece.second >= 0;
+                        }) -
+                        static_cast<int32_t>(match->blocks.size());
+  match->num_ins = match->num_window_blocks + match->num_tail_ins;
   if (match->region == PrefixCache::kNone) {
-    match->num_ins += static_cast<int32_t>(swap.region.size());
+    match->num_ins += static_cast<int32_t>(swap.sequence.region_blocks.size());
   }
+}
+
+NaivePages NaiveModel::OnBlocks(NaivePages pages, std::span<const BlockId> from,
+                                std::span<const BlockId> to) {
+  std::map<int32_t, int32_t> moved;
+  for (size_t i = 0; i < to.size(); ++i) moved[Index(from[i])] = Index(to[i]);
+  for (auto& [head, list] : pages) {
+    for (NaivePage& page : list) page[1] = moved.at(page[1]);
+  }
+  return pages;
 }
 
 void NaiveModel::MoveRegion(const NaiveSequence& from,
                             std::span<const BlockId> blocks,
                             NaiveSequence* sequence) {
   sequence->region_blocks.assign(blocks.begin(), blocks.end());
-  std::map<int32_t, int32_t> moved;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    moved[Index(from.region_blocks[i])] = Index(blocks[i]);
-  }
-  sequence->pages = from.pages;
-  for (auto& [head, pages] : sequence->pages) {
-    for (NaivePage& page : pages) page[1] = moved.at(page[1]);
-  }
+  sequence->pages = OnBlocks(from.pages, from.region_blocks, blocks);
   sequence->kept = from.kept;
   sequence->cut = from.cut;
   sequence->length = from.length;
@@ -203,27 +223,36 @@ void NaiveModel::SwapIn(SequenceSlot slot, const NaiveMatch& match,
   NaiveSequence& sequence = at(slot);
   size_t next = 0;
   if (match.region == PrefixCache::kNone && !from.kept.empty()) {
-    next = swap.region.size();
-    for (size_t i = 0; i < next; ++i) {
-      EXPECT_EQ(transfers[i].host, swap.region[i]);
-    }
+    next = from.region_blocks.size();
     MoveRegion(from, std::span(taken).first(next), &sequence);
     sequence.num_offered = match.num_tokens / page_size;
   }
-  for (const auto& [group, page] : PagesInWindows(from, match.num_tokens)) {
+  const std::vector<Piece> pieces = PiecesOf(from, match.num_tokens);
+  for (size_t i = 0; i < next; ++i) {
+    EXPECT_EQ(transfers[i].host, swap.pieces.at(pieces[i]));
+  }
+  for (const Piece& piece : pieces) {
+    const auto& [group, page] = piece;
     const int32_t in_tail = page - sequence.cut / page_size;
-    if (group == 0 && in_tail < std::ssize(match.blocks)) continue;
-    EXPECT_EQ(transfers[next].host, swap.pages.at({group, page}));
-    CopyIn(transfers[next]);
-    if (group > 0) {
-      sequence.windows[group - 1][page] = taken[next++];
+    if (group == 0 && (page < 0 || in_tail < std::ssize(match.blocks))) {
       continue;
     }
-    // Of what is behind the window nothing is left to find it by.
-    if (in_tail > std::ssize(sequence.tail)) sequence.chain = 0;
-    sequence.tail.resize(static_cast<size_t>(in_tail), kNullBlock);
-    sequence.tail.push_back(taken[next++]);
+    EXPECT_EQ(transfers[next].host, swap.pieces.at(piece));
+    const BlockId block = taken[next];
+    if (page >= 0) CopyIn(transfers[next]);
+    ++next;
+    if (page < 0) {
+      sequence.window_regions[group - 1].blocks.push_back(block);
+    } else if (group > 0) {
+      sequence.windows[group - 1][page] = block;
+    } else {
+      // Of what is behind the window nothing is left to find it by.
+      if (in_tail > std::ssize(sequence.tail)) sequence.chain = 0;
+      sequence.tail.resize(static_cast<size_t>(in_tail), kNullBlock);
+      sequence.tail.push_back(block);
+    }
   }
+  if (from.was_evicted_in_windows) ReturnWindowRegions(from, &sequence);
   sequence.num_reserved = match.num_tokens;
   sequence.num_settled = match.num_tokens;
   for (int32_t i = cached.num_tokens; i < match.num_tokens; ++i) {

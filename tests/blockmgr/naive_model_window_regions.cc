@@ -76,6 +76,20 @@ EvictionReceipt NaiveModel::CommitWindowEviction(
   return receipt;
 }
 
+void NaiveModel::ReturnWindowRegions(const NaiveSequence& from,
+                                     NaiveSequence* sequence) {
+  for (size_t i = 0; i < from.window_regions.size(); ++i) {
+    NaiveRegion& region = sequence->window_regions[i];
+    std::vector<BlockId> blocks = std::move(region.blocks);
+    region = from.window_regions[i];
+    region.pages = OnBlocks(region.pages, region.blocks, blocks);
+    region.blocks = std::move(blocks);
+  }
+  sequence->was_evicted_in_windows = true;
+  sequence->lineage = from.lineage;
+  BreakChain(sequence);
+}
+
 void NaiveModel::CheckWindowRegions(const BlockManager& manager,
                                     SequenceSlot slot) const {
   for (int32_t group = 1; group < num_groups(); ++group) {

@@ -275,6 +275,7 @@ TEST_P(HybridLineTest, RegionsInWindowsComputeWhatTheDenseModelDoes) {
       options.num_host_blocks = num_host_blocks;
       const Outcome resumed = Serve(options, jobs, mode, "0.3");
       EXPECT_GE(resumed.stats.num_preemptions(), 1u);
+      EXPECT_EQ(resumed.stats.num_swap_ins() > 0, num_host_blocks > 0);
       ExpectSameTokens(resumed.answers, fresh.answers);
     }
   }

@@ -179,8 +179,9 @@ class Ledger {
     Table table;
     std::vector<CanaryEviction> issued;
     std::vector<HostBlockId> blocks;
-    std::vector<BlockId> region_blocks;  // in order of the copies
-    bool is_due = false;                 // to be dropped with the next plan
+    // Of every group's region, in order of the copies.
+    std::vector<std::vector<BlockId>> region_blocks;
+    bool is_due = false;  // to be dropped with the next plan
   };
   struct Step {
     struct Run {
@@ -256,8 +257,10 @@ class Ledger {
   // Window groups, and pages left behind (ledger_windows.cc).
   // Whether the tokens from the last of `length` on need the page no more.
   bool IsOut(int32_t group, int32_t page, int32_t length) const;
-  // Pages that a group has of `length` tokens; of group 0 from the cut on.
-  int32_t NumPages(int32_t group, int32_t length, int32_t cut) const;
+  // The pages that a group has of `length` tokens behind its region, by their
+  // places in its table.
+  PageRange PagesBehind(const Table& table, int32_t group,
+                        int32_t length) const;
   int32_t FirstPage(int32_t group, int32_t length) const;
   std::vector<BlockId>& BlocksOf(Table* table, int32_t group) const;
   const std::vector<BlockId>& BlocksOf(const Table& table, int32_t group) const;
@@ -333,8 +336,14 @@ class Ledger {
                   Served* served, Table* table);
   // Whether the host tier has all pages of the first num_tokens tokens.
   bool CanReturn(const Table& was, int32_t num_tokens) const;
-  // Behind the region's, the host blocks of those pages.
-  std::vector<HostBlockId> HostsOf(const Swap& swap, int32_t num_tokens) const;
+  // Behind those of the region of group 0: the host blocks of those pages, and
+  // of regions of the window groups, by group.
+  struct HostPlace {
+    HostBlockId host{0};
+    int32_t region_group = 0;  // 0: of a page
+  };
+  std::vector<HostPlace> HostsOf(const Swap& swap, int32_t num_tokens) const;
+  static const std::set<BlockId>& RegionOf(const Table& table, int32_t group);
   // Once it is known which regions the plan drops.
   void TakeReturning();
   // The copies of the step `fence` are the last to touch its host blocks.
@@ -412,7 +421,12 @@ class Ledger {
   std::map<SwapId, Swap> swaps_;
   std::vector<uint64_t> host_fences_;  // as Block::fence, by host block
   // Blocks that regions come back to, of the plan at hand.
-  std::vector<std::pair<SequenceSlot, BlockId>> returning_;
+  struct Returning {
+    SequenceSlot slot = kNoSequenceSlot;
+    int32_t group = 0;
+    BlockId block{0};
+  };
+  std::vector<Returning> returning_;
   uint64_t dispatched_ = 0;
   uint64_t acknowledged_ = 0;
   uint64_t next_stay_ = 1;

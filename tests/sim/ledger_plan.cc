@@ -267,7 +267,9 @@ void Ledger::TakeBlocks(const StepPlan& plan, size_t index, int32_t group,
   for (const BlockId block : NewBlocks(plan, index, group)) {
     const auto place = static_cast<int32_t>(own.size());
     const int32_t begin = cut + place * layout_.page_size;
-    if (is_new && IsOut(group, place, table->num_reserved)) {
+    const bool is_in_region =
+        group > 0 && begin < table->window_regions.at(group - 1).cut;
+    if (is_new && (is_in_region || IsOut(group, place, table->num_reserved))) {
       if (block != kNullBlock) {
         report_->Fail("request ", Index(table->request), " starts with page ",
                       place, " of group ", group, ", which is left behind");

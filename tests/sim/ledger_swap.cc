@@ -54,22 +54,27 @@ void Ledger::TakeSwapOut(const StepPlan& plan, const SwapOut& out) {
     return;
   }
   const Table& table = found->second;
-  // Behind the region.
-  std::vector<BlockId> pages;
+  // Of a page its block; null: one of a region, given by its group.
+  std::vector<std::pair<int32_t, BlockId>> pieces;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    pieces.insert(pieces.end(), RegionOf(table, group).size(),
+                  {group, kNullBlock});
     const std::vector<BlockId>& own = BlocksOf(table, group);
-    const int32_t first = FirstPage(group, table.num_settled);
-    const int32_t num_pages = NumPages(group, table.num_settled, table.cut);
-    pages.insert(pages.end(), own.begin() + first,
-                 own.begin() + first + num_pages);
+    const PageRange pages = PagesBehind(table, group, table.num_settled);
+    for (int32_t i = pages.begin; i < pages.end; ++i) {
+      if (own[i] == kNullBlock) {
+        report_->Fail("slot ", Index(out.slot), " has lost page ", i,
+                      " of group ", group, " and is swapped out");
+        return;
+      }
+      pieces.emplace_back(group, own[i]);
+    }
   }
-  const auto num_pages = static_cast<int32_t>(pages.size());
-  const int64_t num_blocks = std::ssize(table.region_blocks) + num_pages;
   if (out.num_tokens != table.num_settled || out.num_tokens < 1 ||
-      out.num_transfers != num_blocks) {
+      out.num_transfers != std::ssize(pieces)) {
     report_->Fail("slot ", Index(out.slot), " swaps out ", out.num_tokens,
                   " tokens in ", out.num_transfers, " blocks, expected ",
-                  table.num_settled, " in ", num_blocks);
+                  table.num_settled, " in ", pieces.size());
     return;
   }
   Swap swap{.table = table,
@@ -77,45 +82,58 @@ void Ledger::TakeSwapOut(const StepPlan& plan, const SwapOut& out) {
             .blocks = {},
             .region_blocks = {},
             .is_due = false};
+  swap.region_blocks.resize(layout_.num_groups());
   for (int32_t i = 0; i < out.num_transfers; ++i) {
     const auto [block, host] = plan.transfers_out[out.transfer_begin + i];
-    const int32_t place = i - (out.num_transfers - num_pages);
-    const bool is_right =
-        place < 0 ? table.region_blocks.contains(block) : pages[place] == block;
+    const auto& [group, page] = pieces[i];
+    std::vector<BlockId>& of_region = swap.region_blocks.at(group);
+    const bool is_right = page == kNullBlock
+                              ? RegionOf(table, group).contains(block) &&
+                                    std::ranges::count(of_region, block) == 0
+                              : page == block;
     const bool is_host =
         Index(host) >= 0 && Index(host) < options_.num_host_blocks;
-    if (!is_right || block == kNullBlock || !is_host ||
-        host_fences_[Index(host)] > acknowledged_ || IsHeldInHost(host) ||
-        std::ranges::count(swap.blocks, host) > 0) {
+    if (!is_right || !is_host || host_fences_[Index(host)] > acknowledged_ ||
+        IsHeldInHost(host) || std::ranges::count(swap.blocks, host) > 0) {
       report_->Fail("slot ", Index(out.slot), " swaps out block ", Index(block),
                     " to host block ", Index(host));
       return;
     }
-    if (place < 0) swap.region_blocks.push_back(block);
+    if (page == kNullBlock) of_region.push_back(block);
     swap.blocks.push_back(host);
   }
   swaps_.emplace(out.swap, std::move(swap));
   ++report_->counts().swap_outs;
 }
 
+const std::set<BlockId>& Ledger::RegionOf(const Table& table, int32_t group) {
+  return group == 0 ? table.region_blocks
+                    : table.window_regions.at(group - 1).blocks;
+}
+
 bool Ledger::CanReturn(const Table& was, int32_t num_tokens) const {
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    if (FirstPage(group, num_tokens) != FirstPage(group, was.num_settled)) {
+    if (PagesBehind(was, group, num_tokens).begin !=
+        PagesBehind(was, group, was.num_settled).begin) {
       return false;
     }
   }
   return true;
 }
 
-std::vector<HostBlockId> Ledger::HostsOf(const Swap& swap,
-                                         int32_t num_tokens) const {
-  const int32_t cut = swap.table.cut;
-  const int32_t num_swapped = swap.table.num_settled;
-  std::vector<HostBlockId> hosts;
-  auto next = swap.blocks.begin() + std::ssize(swap.region_blocks);
+std::vector<Ledger::HostPlace> Ledger::HostsOf(const Swap& swap,
+                                               int32_t num_tokens) const {
+  std::vector<HostPlace> hosts;
+  auto next = swap.blocks.begin() + std::ssize(swap.region_blocks[0]);
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    hosts.insert(hosts.end(), next, next + NumPages(group, num_tokens, cut));
-    next += NumPages(group, num_swapped, cut);
+    const int64_t num_region =
+        group == 0 ? 0 : std::ssize(swap.region_blocks[group]);
+    for (int64_t i = 0; i < num_region; ++i) {
+      hosts.push_back({.host = *next++, .region_group = group});
+    }
+    const int32_t num_pages = PagesBehind(swap.table, group, num_tokens).size();
+    for (int32_t i = 0; i < num_pages; ++i) hosts.push_back({.host = next[i]});
+    next += PagesBehind(swap.table, group, swap.table.num_settled).size();
   }
   return hosts;
 }
@@ -146,9 +164,9 @@ void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
                   Index(start.region), ", which is not as its own");
     return;
   }
-  const int64_t num_ins = is_shared ? 0 : std::ssize(swap.region_blocks);
-  const int32_t num_tail = NumPages(0, num_tokens, was.cut);
-  const std::vector<HostBlockId> hosts = HostsOf(swap, num_tokens);
+  const int64_t num_ins = is_shared ? 0 : std::ssize(swap.region_blocks[0]);
+  const int32_t num_tail = PagesBehind(was, 0, num_tokens).size();
+  const std::vector<HostPlace> hosts = HostsOf(swap, num_tokens);
   const int64_t num_shared = num_ins + std::ssize(hosts) - start.num_transfers;
   if (num_shared < 0 || num_shared > num_tail) {
     report_->Fail("request ", Index(start.request), " gets back ",
@@ -160,26 +178,41 @@ void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
   // Those of the window groups all come from the host.
   table->num_shared_windows = 0;
   std::map<int32_t, int32_t> renamed;
+  std::vector<size_t> num_back(layout_.num_groups());
   for (int32_t i = 0; i < start.num_transfers; ++i) {
     const auto [block, host] = plan.transfers_in[start.transfer_begin + i];
-    const HostBlockId expected =
-        i < num_ins ? swap.blocks[i] : hosts[num_shared + i - num_ins];
-    if (host != expected) {
+    const HostPlace expected = i < num_ins ? HostPlace{.host = swap.blocks[i]}
+                                           : hosts[num_shared + i - num_ins];
+    if (host != expected.host) {
       report_->Fail("request ", Index(start.request), " gets host block ",
-                    Index(host), " back, expected ", Index(expected));
+                    Index(host), " back, expected ", Index(expected.host));
       return;
     }
-    if (i >= num_ins) continue;  // its run names the block
-    renamed[Index(swap.region_blocks[i])] = Index(block);
-    returning_.emplace_back(start.slot, block);
+    const int32_t group = expected.region_group;
+    if (i >= num_ins && group == 0) continue;  // its run names the block
+    const BlockId was_block = swap.region_blocks[group][num_back[group]++];
+    renamed[Index(was_block)] = Index(block);
+    returning_.push_back({start.slot, group, block});
+  }
+  const auto on_blocks = [&renamed](NaivePages pages) {
+    for (auto& [head, list] : pages) {
+      for (NaivePage& page : list) page[1] = renamed.at(page[1]);
+    }
+    return pages;
+  };
+  for (size_t i = 0; i < was.window_regions.size(); ++i) {
+    const WindowRegion& region = was.window_regions[i];
+    table->window_regions[i] = {.cut = region.cut,
+                                .kept = region.kept,
+                                .pages = on_blocks(region.pages),
+                                .blocks = {},
+                                .pending = {}};
+    report_->counts().window_region_ins += region.cut > 0 ? 1 : 0;
   }
   if (!is_shared) {
     table->cut = was.cut;
     table->kept = was.kept;
-    table->region_pages = was.region_pages;
-    for (auto& [head, pages] : table->region_pages) {
-      for (NaivePage& page : pages) page[1] = renamed.at(page[1]);
-    }
+    table->region_pages = on_blocks(was.region_pages);
     table->last_length = was.last_length;
     table->context = was.context;
     table->tail_context = was.tail_context;
@@ -192,9 +225,14 @@ void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
 }
 
 void Ledger::TakeReturning() {
-  for (const auto& [slot, block] : std::exchange(returning_, {})) {
-    CheckFresh(block);
-    tables_.at(slot).region_blocks.insert(block);
+  for (const Returning& returning : std::exchange(returning_, {})) {
+    CheckFresh(returning.block);
+    Table& table = tables_.at(returning.slot);
+    std::set<BlockId>& region =
+        returning.group == 0
+            ? table.region_blocks
+            : table.window_regions.at(returning.group - 1).blocks;
+    region.insert(returning.block);
   }
 }
 

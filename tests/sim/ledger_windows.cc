@@ -25,9 +25,15 @@ int32_t Ledger::FirstPage(int32_t group, int32_t length) const {
   return page;
 }
 
-int32_t Ledger::NumPages(int32_t group, int32_t length, int32_t cut) const {
-  const int32_t begin = group == 0 ? cut : 0;
-  return CeilDiv(length - begin, layout_.page_size) - FirstPage(group, length);
+PageRange Ledger::PagesBehind(const Table& table, int32_t group,
+                              int32_t length) const {
+  const int32_t page_size = layout_.page_size;
+  if (group == 0) {
+    return {FirstPage(0, length), CeilDiv(length - table.cut, page_size)};
+  }
+  const WindowRegion& region = table.window_regions.at(group - 1);
+  return {std::max(FirstPage(group, length), region.cut / page_size),
+          CeilDiv(length, page_size)};
 }
 
 std::vector<BlockId>& Ledger::BlocksOf(Table* table, int32_t group) const {

@@ -45,6 +45,7 @@ constexpr Count kCounts[] = {
     {"left_behind", &RunCounts::left_behind},
     {"window_evictions", &RunCounts::window_evictions},
     {"window_region_forks", &RunCounts::window_region_forks},
+    {"window_region_ins", &RunCounts::window_region_ins},
     {"left_regions", &RunCounts::left_regions},
     {"wrong_results", &RunCounts::wrong_results},
     {"wire_faults", &RunCounts::wire_faults},

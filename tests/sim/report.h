@@ -49,7 +49,8 @@ struct RunCounts {
   uint64_t left_behind = 0;       // pages, by windows
   uint64_t window_evictions = 0;  // from groups with a window
   uint64_t window_region_forks = 0;
-  uint64_t left_regions = 0;  // by windows
+  uint64_t window_region_ins = 0;  // from the host tier
+  uint64_t left_regions = 0;       // by windows
   uint64_t wrong_results = 0;
   uint64_t wire_faults = 0;  // answers lost, sent twice or overtaken
   uint64_t broken_streams = 0;

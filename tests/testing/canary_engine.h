@@ -193,10 +193,15 @@ class CanaryEngine {
   // Starts with what comes back.
   absl::Status StartFromHost(const Queued& queued, const SequenceStart& start,
                              StepResult* result, CanaryTable* table);
-  // Where the host blocks are of what the first `length` tokens get back, but
-  // the region, if they have one, and the first pages of the tail.
-  std::vector<int64_t> PlacesInHost(const CanaryTable& was, bool has_region,
-                                    int32_t length, int64_t num_cached) const;
+  // A host block of a swap: of a page, or of the region of a group.
+  struct HostPlace {
+    int64_t place = 0;
+    int32_t region_group = -1;  // -1: of a page
+  };
+  // Those of what the first `length` tokens get back, but the region, if they
+  // have one, and the first pages of the tail.
+  std::vector<HostPlace> PlacesInHost(const CanaryTable& was, bool has_region,
+                                      int32_t length, int64_t num_cached) const;
   void CopyTags(const BlockTransfer& transfer, bool to_host);
   absl::Status CheckFreshHost(const Queued& queued, HostBlockId block) const;
   void CarryOutHostLosses(StepResult* result);
@@ -256,6 +261,10 @@ class CanaryEngine {
   // its positions from `first` on may be in it; else null.
   static const CanaryWindowRegion* RegionFrom(const CanaryTable& table,
                                               int32_t group, int32_t first);
+  // The cut of the region that goes into the host tier with `length` tokens,
+  // where the last of them counts, too; 0: none does.
+  int32_t SwappedCut(const CanaryTable& table, int32_t group,
+                     int32_t length) const;
   // The first position that the token after `length` attends to.
   int32_t FirstAttended(int32_t group, int32_t length) const;
   // What an order covers: what the next token attends to, below the cut.

@@ -59,6 +59,11 @@ absl::Status CanaryEngine::ApplySwapOut(const Queued& queued,
     blocks.assign(table.region->blocks().begin(), table.region->blocks().end());
   }
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    if (SwappedCut(table, group, out.num_tokens) > 0) {
+      const std::span<const BlockId> region =
+          table.window_regions.at(group - 1)->layout.blocks();
+      blocks.insert(blocks.end(), region.begin(), region.end());
+    }
     const std::vector<BlockId> pages = PagesOf(table, group, out.num_tokens);
     if (std::ranges::count(pages, kNullBlock) > 0) {
       return Wrong("slot ", Index(out.slot), " swaps out pages of group ",
@@ -131,8 +136,10 @@ absl::Status CanaryEngine::CheckReturn(const SequenceStart& start,
                  Index(start.swap), ", compressed at ", compressed);
   }
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    // A region has what is below its cut, however little comes back.
     if (layout_.FirstPage(group, length) >=
-        layout_.FirstPage(group, was.length())) {
+            layout_.FirstPage(group, was.length()) ||
+        SwappedCut(was, group, was.length()) > 0) {
       continue;
     }
     return Wrong("slot ", Index(start.slot), " starts with ", length,
@@ -147,20 +154,26 @@ absl::Status CanaryEngine::CheckReturn(const SequenceStart& start,
   return absl::OkStatus();
 }
 
-std::vector<int64_t> CanaryEngine::PlacesInHost(const CanaryTable& was,
-                                                bool has_region, int32_t length,
-                                                int64_t num_cached) const {
-  const int64_t num_region =
-      was.region.has_value() ? std::ssize(was.region->blocks()) : 0;
-  std::vector<int64_t> places;
-  const auto add = [&places](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) places.push_back(i);
+std::vector<CanaryEngine::HostPlace> CanaryEngine::PlacesInHost(
+    const CanaryTable& was, bool has_region, int32_t length,
+    int64_t num_cached) const {
+  std::vector<HostPlace> places;
+  int64_t begin = 0;
+  const auto add_region = [&](const RaggedRegion& region, int32_t group) {
+    for (int64_t i = 0; i < std::ssize(region.blocks()); ++i) {
+      places.push_back({.place = begin++, .region_group = group});
+    }
   };
-  if (!has_region) add(0, num_region);
-  int64_t begin = num_region;
+  if (was.region.has_value()) add_region(*was.region, 0);
+  if (has_region) places.clear();
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    if (SwappedCut(was, group, was.length()) > 0) {
+      add_region(was.window_regions.at(group - 1)->layout, group);
+    }
     const int64_t num_pages = std::ssize(PagesOf(was, group, length));
-    add(begin + (group == 0 ? num_cached : 0), begin + num_pages);
+    for (int64_t i = group == 0 ? num_cached : 0; i < num_pages; ++i) {
+      places.push_back({.place = begin + i});
+    }
     begin += std::ssize(PagesOf(was, group, was.length()));
   }
   return places;
@@ -181,9 +194,6 @@ absl::Status CanaryEngine::StartFromHost(const Queued& queued,
   const auto transfers =
       std::span(plan.transfers_in)
           .subspan(start.transfer_begin, start.num_transfers);
-  const int64_t num_region_ins = has_region || !was.region.has_value()
-                                     ? 0
-                                     : std::ssize(was.region->blocks());
   // The first of the tail may be cached.
   const int64_t num_all = std::ssize(PlacesInHost(was, has_region, length, 0));
   const int64_t num_tail = std::ssize(PagesOf(was, 0, length));
@@ -192,17 +202,18 @@ absl::Status CanaryEngine::StartFromHost(const Queued& queued,
     return Wrong("slot ", Index(start.slot), " gets back ", transfers.size(),
                  " blocks of ", num_all, ", ", num_tail, " of them its tail's");
   }
-  const std::vector<int64_t> places =
+  const std::vector<HostPlace> places =
       PlacesInHost(was, has_region, length, num_cached);
   // Those of the window groups all come from the host.
   table->num_shared_windows = 0;
   table->num_shared =
       static_cast<int32_t>(layout_.FirstPage(0, length) + num_cached);
   const std::vector<int32_t> holders = CountHolders();
-  std::vector<BlockId> region_blocks;
+  std::vector<std::vector<BlockId>> region_blocks(
+      static_cast<size_t>(layout_.num_groups()));
   for (int64_t i = 0; i < std::ssize(transfers); ++i) {
     const BlockTransfer& transfer = transfers[i];
-    const HostBlockId expected = swap.blocks[places[i]];
+    const HostBlockId expected = swap.blocks[places[i].place];
     BM_RETURN_IF_ERROR(CheckFresh(queued, transfer.block));
     if (transfer.host != expected || holders[Index(transfer.block)] > 0) {
       return Wrong("slot ", Index(start.slot), " gets host block ",
@@ -210,7 +221,10 @@ absl::Status CanaryEngine::StartFromHost(const Queued& queued,
                    ") back to block ", Index(transfer.block), " with ",
                    holders[Index(transfer.block)], " holders");
     }
-    if (i < num_region_ins) region_blocks.push_back(transfer.block);
+    const int32_t region_group = places[i].region_group;
+    if (region_group >= 0) {
+      region_blocks.at(region_group).push_back(transfer.block);
+    }
     touched_host_[plan.id].insert(transfer.host);
     CopyTags(transfer, false);
     lost_.erase(transfer.block);
@@ -219,12 +233,19 @@ absl::Status CanaryEngine::StartFromHost(const Queued& queued,
     result->lost_blocks.push_back(transfer.block);
   }
   table->content.assign(was.content.begin(), was.content.begin() + length);
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    if (SwappedCut(was, group, was.length()) == 0) continue;
+    CanaryWindowRegion region = *was.window_regions.at(group - 1);
+    region.layout = region.layout.OnBlocks(layout_, region.layout.blocks(),
+                                           region_blocks.at(group));
+    table->window_regions.at(group - 1) = std::move(region);
+  }
   if (has_region) return absl::OkStatus();
   table->history = was.history;
   table->evictions = was.evictions;
   if (was.region.has_value()) {
     table->region =
-        was.region->OnBlocks(layout_, was.region->blocks(), region_blocks);
+        was.region->OnBlocks(layout_, was.region->blocks(), region_blocks[0]);
     table->region_positions = was.region_positions;
   }
   return absl::OkStatus();

@@ -300,7 +300,10 @@ absl::Status CanaryEngine::AddBlocks(const Queued& queued, size_t run,
   int32_t num_left_out = 0;
   int32_t num_shared = 0;
   if (own.empty()) {
-    num_left_out = layout_.FirstPage(group, table.num_cached);
+    // A region that has come back stands for the pages below its cut.
+    num_left_out = std::max(
+        layout_.FirstPage(group, table.num_cached),
+        SwappedCut(table, group, table.num_cached) / layout_.page_size);
     num_shared = group == 0 ? table.num_shared : table.num_shared_windows;
   }
   for (const BlockId block : NewBlocks(plan, run, group)) {

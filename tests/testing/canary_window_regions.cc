@@ -18,6 +18,13 @@ const CanaryWindowRegion* CanaryEngine::RegionFrom(const CanaryTable& table,
                                                             : nullptr;
 }
 
+int32_t CanaryEngine::SwappedCut(const CanaryTable& table, int32_t group,
+                                 int32_t length) const {
+  const CanaryWindowRegion* const region = RegionFrom(
+      table, group, layout_.FirstPage(group, length) * layout_.page_size);
+  return region == nullptr ? 0 : region->layout.cut();
+}
+
 int32_t CanaryEngine::FirstAttended(int32_t group, int32_t length) const {
   const int32_t window = layout_.window_of(group);
   return window == 0 ? 0 : std::max(0, length + 1 - window);

@@ -58,9 +58,14 @@ std::vector<BlockId> CanaryEngine::PagesOf(const CanaryTable& table,
                                            int32_t group,
                                            int32_t length) const {
   const std::vector<BlockId>& blocks = BlocksOf(table, group);
-  const int32_t cut = group == 0 ? table.cut() : 0;
-  return {blocks.begin() + layout_.FirstPage(group, length),
-          blocks.begin() + CeilDiv(length - cut, layout_.page_size)};
+  if (group == 0) {
+    return {blocks.begin() + layout_.FirstPage(group, length),
+            blocks.begin() + CeilDiv(length - table.cut(), layout_.page_size)};
+  }
+  return {blocks.begin() +
+              std::max(layout_.FirstPage(group, length),
+                       SwappedCut(table, group, length) / layout_.page_size),
+          blocks.begin() + CeilDiv(length, layout_.page_size)};
 }
 
 absl::Status CanaryEngine::ReadWindow(const CanaryTable& table,
@@ -115,14 +120,13 @@ absl::Status CanaryEngine::CheckSourceWindows(
     // Who starts one token before what the source has settled may lack a page
     // that it does not need.
     const int32_t num_tokens = start.num_cached_tokens;
-    int32_t first = layout_.FirstPage(group, num_tokens + 1);
-    const CanaryWindowRegion* const region =
-        RegionFrom(source, group, FirstAttended(group, num_tokens));
-    // It stands for the pages below its cut.
-    if (region != nullptr) first = region->layout.cut() / layout_.page_size;
-    first -= layout_.FirstPage(group, num_tokens);
-    const std::vector<BlockId> pages = PagesOf(source, group, num_tokens);
-    if (std::count(pages.begin() + first, pages.end(), kNullBlock) == 0) {
+    const int32_t needed = CeilDiv(num_tokens, layout_.page_size) -
+                           layout_.FirstPage(group, num_tokens + 1);
+    std::vector<BlockId> pages = PagesOf(source, group, num_tokens);
+    if (std::ssize(pages) > needed) {
+      pages.erase(pages.begin(), pages.end() - needed);
+    }
+    if (std::ranges::count(pages, kNullBlock) == 0) {
       continue;
     }
     return Wrong("slot ", Index(start.slot), " starts with ",

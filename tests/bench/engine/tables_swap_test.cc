@@ -175,7 +175,7 @@ TEST_F(EngineTablesSwapTest, RefusesWhatCannotLeave) {
         plan->swap_outs[0].num_transfers = 4;
         plan->transfers_out.insert(plan->transfers_out.begin(), Transfer(9, 1));
       },
-      "expected blocks of its region, in order, got 9");
+      "expected block 1 of its tail, got 9");
   ExpectRefused(
       LeavePlan(), [](StepPlan* plan) { plan->dropped_swaps = {kTableSwap}; },
       "plan.dropped_swaps of swap 4");

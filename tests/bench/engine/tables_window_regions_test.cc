@@ -115,6 +115,99 @@ TEST_F(EngineTablesWindowRegionsTest, OneGroupMayHaveOneAlone) {
               ElementsAre(Blocks(11, 5), Ids({0, 0, 0, 0, 25})));
 }
 
+// Into the host tier, group by group: the region's block, and the page behind.
+class EngineTablesSwappedRegionsTest : public EngineTablesWindowRegionsTest {
+ protected:
+  EngineTablesSwappedRegionsTest() {
+    const StepPlan plan = OrdersPlan();
+    EXPECT_OK(tables_.Apply(plan));
+    CommitAll(plan, {16, 3, 0, 16});
+    tables_.AddSampled(kTestSlot, 9);
+    tokens_ = row().tokens;
+  }
+
+  static StepPlan LeavePlan() {
+    StepPlan plan;
+    plan.block_offsets = {0};
+    plan.released = {kTestSlot};
+    plan.swap_outs = {{.slot = kTestSlot,
+                       .swap = SwapId{5},
+                       .num_tokens = 71,
+                       .num_transfers = 6}};
+    int32_t host = 0;
+    for (const BlockId block : Ids({30, 5, 31, 15, 32, 25})) {
+      plan.transfers_out.push_back({block, HostBlockId{host++}});
+    }
+    return plan;
+  }
+  StepPlan ReturnPlan() const {
+    StepPlan plan =
+        RunPlan(kTestSlot, 71, 1, {{41}, {0, 0, 0, 0, 43}, {0, 0, 0, 0, 45}});
+    plan.samples = {1};
+    plan.start_tokens = tokens_;
+    plan.starts = {{.slot = kTestSlot,
+                    .request = RequestId{7},
+                    .num_tokens = 72,
+                    .num_cached_tokens = 71,
+                    .swap = SwapId{5},
+                    .num_transfers = 6}};
+    int32_t host = 0;
+    for (const BlockId block : Blocks(40, 6)) {
+      plan.transfers_in.push_back({block, HostBlockId{host++}});
+    }
+    return plan;
+  }
+
+  std::vector<int32_t> tokens_;
+};
+
+TEST_F(EngineTablesSwappedRegionsTest, LeaveAndComeBack) {
+  ASSERT_OK(tables_.Apply(LeavePlan()));
+  ASSERT_OK(tables_.Apply(ReturnPlan()));
+  EXPECT_EQ(row().cut, 64);
+  EXPECT_THAT(row().region_blocks, ElementsAre(BlockId{40}));
+  EXPECT_THAT(row().tail_blocks, ElementsAre(BlockId{41}));
+  ASSERT_THAT(row().window_region(1), NotNull());
+  EXPECT_EQ(row().window_region(1)->cut, 64);
+  EXPECT_EQ(row().window_region(1)->length, 71);
+  EXPECT_THAT(row().window_region(1)->blocks, ElementsAre(BlockId{42}));
+  EXPECT_THAT(row().window_region(1)->kept, ElementsAre(16, 3, 0, 16));
+  EXPECT_THAT(row().window_region(2)->blocks, ElementsAre(BlockId{44}));
+  EXPECT_THAT(row().window_blocks,
+              ElementsAre(Ids({0, 0, 0, 0, 43}), Ids({0, 0, 0, 0, 45})));
+}
+
+TEST_F(EngineTablesSwappedRegionsTest, RefusesOthers) {
+  ExpectRefused(
+      LeavePlan(), [](StepPlan* p) { p->transfers_out[2].block = BlockId{33}; },
+      "expected blocks of its region, in order, got 33");
+  ExpectRefused(
+      LeavePlan(), [](StepPlan* p) { p->transfers_out[3].block = BlockId{14}; },
+      "expected blocks of its region, in order, got 14");
+  ExpectRefused(
+      LeavePlan(),
+      [](StepPlan* p) {
+        p->transfers_out.push_back({BlockId{33}, HostBlockId{9}});
+        p->swap_outs[0].num_transfers = 7;
+      },
+      "got 33 behind them");
+  ASSERT_OK(tables_.Apply(LeavePlan()));
+  ExpectRefused(
+      ReturnPlan(),
+      [](StepPlan* p) { p->transfers_in[2].host = HostBlockId{3}; },
+      "expected a copy of host block 2");
+  ExpectRefused(
+      ReturnPlan(), [](StepPlan* p) { p->transfers_in[3].block = BlockId{46}; },
+      "expected a copy to block 43 of its run, group 1, got 46");
+  ExpectRefused(
+      ReturnPlan(), [](StepPlan* p) { p->window_blocks[3] = BlockId{46}; },
+      "expected no block as number 3, got 46");
+  ExpectRefused(
+      ReturnPlan(), [](StepPlan* p) { p->starts[0].num_cached_tokens = 70; },
+      "expected num_cached_tokens in [71, 71], got 70");
+  EXPECT_OK(tables_.Apply(ReturnPlan()));
+}
+
 TEST_F(EngineTablesWindowRegionsTest, IsPastWhenItsCutHasFallenOut) {
   const StepPlan plan = OrdersPlan();
   ASSERT_OK(tables_.Apply(plan));
