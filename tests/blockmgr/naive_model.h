@@ -396,6 +396,9 @@ class NaiveModel {
   // The same pages when each block of `from` has moved to that of `to`.
   static NaivePages OnBlocks(NaivePages pages, std::span<const BlockId> from,
                              std::span<const BlockId> to);
+  // What was written at settled positions that were not cached.
+  static void ReturnValues(const NaiveSequence& from, int32_t num_cached,
+                           NaiveSequence* sequence);
   // What comes back with the blocks of regions in windows.
   void ReturnWindowRegions(const NaiveSequence& from, NaiveSequence* sequence);
   static std::vector<HostBlockId> HostBlocksOf(const Swap& swap);

@@ -197,6 +197,17 @@ void NaiveModel::MoveRegion(const NaiveSequence& from,
   sequence->chain = 0;
 }
 
+void NaiveModel::ReturnValues(const NaiveSequence& from, int32_t num_cached,
+                              NaiveSequence* sequence) {
+  sequence->values.insert(sequence->values.end(),
+                          from.values.begin() + num_cached,
+                          from.values.begin() + sequence->num_settled);
+  sequence->window_values = from.window_values;
+  for (std::vector<uint64_t>& values : sequence->window_values) {
+    values.resize(static_cast<size_t>(sequence->num_settled));
+  }
+}
+
 void NaiveModel::SwapIn(SequenceSlot slot, const NaiveMatch& match,
                         std::span<const BlockTransfer> transfers,
                         int32_t num_free) {
@@ -255,13 +266,7 @@ void NaiveModel::SwapIn(SequenceSlot slot, const NaiveMatch& match,
   if (from.was_evicted_in_windows) ReturnWindowRegions(from, &sequence);
   sequence.num_reserved = match.num_tokens;
   sequence.num_settled = match.num_tokens;
-  for (int32_t i = cached.num_tokens; i < match.num_tokens; ++i) {
-    sequence.values.push_back(from.values[i]);
-  }
-  sequence.window_values = from.window_values;
-  for (std::vector<uint64_t>& values : sequence.window_values) {
-    values.resize(match.num_tokens);
-  }
+  ReturnValues(from, cached.num_tokens, &sequence);
   for (const BlockId part : PartBlocks(sequence)) writers_[part] = slot;
   for (int32_t i = 0; i < match.num_tokens / page_size; ++i) {
     Write(sequence, i);

@@ -343,6 +343,11 @@ class Ledger {
     int32_t region_group = 0;  // 0: of a page
   };
   std::vector<HostPlace> HostsOf(const Swap& swap, int32_t num_tokens) const;
+  // The regions of a swap on the blocks that the plan copies these places to,
+  // the first num_ins of which are of group 0's; false: these are others.
+  bool ReturnRegions(const StepPlan& plan, const SequenceStart& start,
+                     const Swap& swap, const std::vector<HostPlace>& hosts,
+                     int64_t num_ins, Table* table);
   static const std::set<BlockId>& RegionOf(const Table& table, int32_t group);
   // Once it is known which regions the plan drops.
   void TakeReturning();
@@ -383,6 +388,11 @@ class Ledger {
                     std::span<const Step::GroupOrder> orders,
                     std::span<const EvictionOutcome> outcomes,
                     const Effects& effects);
+  // The regions that its orders, all carried out, have made.
+  void TakeRegions(const Step::Run& run,
+                   std::span<const Step::GroupOrder> orders,
+                   std::span<const EvictionOutcome> outcomes,
+                   const EvictionEffect& effect, Table* table);
   // Reserved blocks that were not used.
   void AbortOrders(Table* table);
   // One that is carried out, not recorded yet if it is new.

@@ -257,42 +257,11 @@ void Ledger::SettleOrders(const Step::Run& run,
                   ": its eviction was answered and nobody said so");
     return;
   }
-  Served& served = requests_.at(run.request);
   if (ok) {
-    const std::vector<int32_t>& counts = outcomes.front().counts;
-    const RegionId region = table->pending->region;
-    const int32_t length = served.issued.back().length;
-    served.kept_less |=
-        served.request.eviction.mode > EvictionMode::kAfterPrefill &&
-        PagesByShard(counts) != table->pending->page_totals;
-    const std::string tail_context = table->context;
-    Receipt receipt = BuildRegion(counts, table);
-    for (size_t i = 1; i < orders.size(); ++i) {
-      const Receipt more =
-          BuildWindowRegion(orders[i].group, outcomes[i].counts, table);
-      receipt.evicted_entries += more.evicted_entries;
-      receipt.freed_blocks += more.freed_blocks;
-    }
-    CheckReceipt(*effect, receipt, counts);
-    table->last_length = length;
-    table->takes_more |= effect->command != 0;
-    // What is not shared is nobody else's context.
-    table->context = absl::StrCat(
-        tail_context,
-        region == kNoRegion ? absl::StrCat("of request ", Index(run.request))
-                            : PlanOf(served),
-        " at ", length, ";");
-    table->contexts.emplace_back(length, table->context);
-    if (region != kNoRegion) {
-      KeepRegion(region, *table, served, tail_context);
-    }
-    const size_t index = served.issued.size() - 1;
-    CountEviction(served, *effect);
-    if (index == served.recorded.size()) {
-      served.recorded.push_back(served.issued[index]);
-    }
+    TakeRegions(run, orders, outcomes, *effect, table);
     return;
   }
+  Served& served = requests_.at(run.request);
   AbortOrders(table);
   served.issued.pop_back();
   if (effect->command != 0) return;
@@ -310,6 +279,43 @@ void Ledger::SettleOrders(const Step::Run& run,
     return;
   }
   End(*finish, FinishReason::kFailed);
+}
+
+void Ledger::TakeRegions(const Step::Run& run,
+                         std::span<const Step::GroupOrder> orders,
+                         std::span<const EvictionOutcome> outcomes,
+                         const EvictionEffect& effect, Table* table) {
+  Served& served = requests_.at(run.request);
+  const std::vector<int32_t>& counts = outcomes.front().counts;
+  const RegionId region = table->pending->region;
+  const int32_t length = served.issued.back().length;
+  served.kept_less |=
+      served.request.eviction.mode > EvictionMode::kAfterPrefill &&
+      PagesByShard(counts) != table->pending->page_totals;
+  const std::string tail_context = table->context;
+  Receipt receipt = BuildRegion(counts, table);
+  for (size_t i = 1; i < orders.size(); ++i) {
+    const Receipt more =
+        BuildWindowRegion(orders[i].group, outcomes[i].counts, table);
+    receipt.evicted_entries += more.evicted_entries;
+    receipt.freed_blocks += more.freed_blocks;
+  }
+  CheckReceipt(effect, receipt, counts);
+  table->last_length = length;
+  table->takes_more |= effect.command != 0;
+  // What is not shared is nobody else's context.
+  table->context = absl::StrCat(
+      tail_context,
+      region == kNoRegion ? absl::StrCat("of request ", Index(run.request))
+                          : PlanOf(served),
+      " at ", length, ";");
+  table->contexts.emplace_back(length, table->context);
+  if (region != kNoRegion) KeepRegion(region, *table, served, tail_context);
+  const size_t index = served.issued.size() - 1;
+  CountEviction(served, effect);
+  if (index == served.recorded.size()) {
+    served.recorded.push_back(served.issued[index]);
+  }
 }
 
 Ledger::Receipt Ledger::BuildRegion(const std::vector<int32_t>& counts,

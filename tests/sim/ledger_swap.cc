@@ -166,7 +166,7 @@ void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
   }
   const int64_t num_ins = is_shared ? 0 : std::ssize(swap.region_blocks[0]);
   const int32_t num_tail = PagesBehind(was, 0, num_tokens).size();
-  const std::vector<HostPlace> hosts = HostsOf(swap, num_tokens);
+  std::vector<HostPlace> hosts = HostsOf(swap, num_tokens);
   const int64_t num_shared = num_ins + std::ssize(hosts) - start.num_transfers;
   if (num_shared < 0 || num_shared > num_tail) {
     report_->Fail("request ", Index(start.request), " gets back ",
@@ -177,18 +177,39 @@ void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
       static_cast<int32_t>(FirstPage(0, num_tokens) + num_shared);
   // Those of the window groups all come from the host.
   table->num_shared_windows = 0;
+  hosts.erase(hosts.begin(), hosts.begin() + num_shared);
+  for (int64_t i = 0; i < num_ins; ++i) {
+    hosts.insert(hosts.begin() + i, {.host = swap.blocks[i]});
+  }
+  if (!ReturnRegions(plan, start, swap, hosts, num_ins, table)) return;
+  if (!is_shared) {
+    table->cut = was.cut;
+    table->kept = was.kept;
+    table->last_length = was.last_length;
+    table->context = was.context;
+    table->tail_context = was.tail_context;
+    table->contexts = was.contexts;
+    served->issued = swap.issued;
+  }
+  // Read by this very step.
+  DropSwap(start.swap, Index(plan.id));
+  ++report_->counts().swap_ins;
+}
+
+bool Ledger::ReturnRegions(const StepPlan& plan, const SequenceStart& start,
+                           const Swap& swap,
+                           const std::vector<HostPlace>& hosts, int64_t num_ins,
+                           Table* table) {
   std::map<int32_t, int32_t> renamed;
   std::vector<size_t> num_back(layout_.num_groups());
   for (int32_t i = 0; i < start.num_transfers; ++i) {
     const auto [block, host] = plan.transfers_in[start.transfer_begin + i];
-    const HostPlace expected = i < num_ins ? HostPlace{.host = swap.blocks[i]}
-                                           : hosts[num_shared + i - num_ins];
-    if (host != expected.host) {
+    if (host != hosts[i].host) {
       report_->Fail("request ", Index(start.request), " gets host block ",
-                    Index(host), " back, expected ", Index(expected.host));
-      return;
+                    Index(host), " back, expected ", Index(hosts[i].host));
+      return false;
     }
-    const int32_t group = expected.region_group;
+    const int32_t group = hosts[i].region_group;
     if (i >= num_ins && group == 0) continue;  // its run names the block
     const BlockId was_block = swap.region_blocks[group][num_back[group]++];
     renamed[Index(was_block)] = Index(block);
@@ -200,8 +221,11 @@ void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
     }
     return pages;
   };
-  for (size_t i = 0; i < was.window_regions.size(); ++i) {
-    const WindowRegion& region = was.window_regions[i];
+  if (start.region == kNoRegion) {
+    table->region_pages = on_blocks(swap.table.region_pages);
+  }
+  for (size_t i = 0; i < table->window_regions.size(); ++i) {
+    const WindowRegion& region = swap.table.window_regions[i];
     table->window_regions[i] = {.cut = region.cut,
                                 .kept = region.kept,
                                 .pages = on_blocks(region.pages),
@@ -209,19 +233,7 @@ void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
                                 .pending = {}};
     report_->counts().window_region_ins += region.cut > 0 ? 1 : 0;
   }
-  if (!is_shared) {
-    table->cut = was.cut;
-    table->kept = was.kept;
-    table->region_pages = on_blocks(was.region_pages);
-    table->last_length = was.last_length;
-    table->context = was.context;
-    table->tail_context = was.tail_context;
-    table->contexts = was.contexts;
-    served->issued = swap.issued;
-  }
-  // Read by this very step.
-  DropSwap(start.swap, Index(plan.id));
-  ++report_->counts().swap_ins;
+  return true;
 }
 
 void Ledger::TakeReturning() {

@@ -263,6 +263,12 @@ void ChooseWindowEvictions(Random* random, SimOptions* options) {
   }
 }
 
+SimOptions Checked(const SimOptions& options) {
+  BM_CHECK(options.Layout().Validate().ok());
+  BM_CHECK(options.Scheduler().Validate().ok());
+  return options;
+}
+
 }  // namespace
 
 ModelLayout SimOptions::Layout() const {
@@ -392,9 +398,7 @@ SimOptions OptionsForSeed(int32_t seed) {
   ChooseCrowds(&random, &options);
   ChooseAnswerFaults(&random, &options);
   ChooseWindowEvictions(&random, &options);
-  BM_CHECK(options.Layout().Validate().ok());
-  BM_CHECK(options.Scheduler().Validate().ok());
-  return options;
+  return Checked(options);
 }
 
 Event NextEvent(const SimOptions& options, Random* random) {

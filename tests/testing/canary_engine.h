@@ -202,6 +202,10 @@ class CanaryEngine {
   // have one, and the first pages of the tail.
   std::vector<HostPlace> PlacesInHost(const CanaryTable& was, bool has_region,
                                       int32_t length, int64_t num_cached) const;
+  // The regions on the blocks, by group, that they come back to.
+  void ReturnRegions(const CanaryTable& was,
+                     const std::vector<std::vector<BlockId>>& blocks,
+                     CanaryTable* table) const;
   void CopyTags(const BlockTransfer& transfer, bool to_host);
   absl::Status CheckFreshHost(const Queued& queued, HostBlockId block) const;
   void CarryOutHostLosses(StepResult* result);

@@ -233,22 +233,28 @@ absl::Status CanaryEngine::StartFromHost(const Queued& queued,
     result->lost_blocks.push_back(transfer.block);
   }
   table->content.assign(was.content.begin(), was.content.begin() + length);
+  ReturnRegions(was, region_blocks, table);
+  if (has_region) return absl::OkStatus();
+  table->history = was.history;
+  table->evictions = was.evictions;
+  return absl::OkStatus();
+}
+
+void CanaryEngine::ReturnRegions(
+    const CanaryTable& was, const std::vector<std::vector<BlockId>>& blocks,
+    CanaryTable* table) const {
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
     if (SwappedCut(was, group, was.length()) == 0) continue;
     CanaryWindowRegion region = *was.window_regions.at(group - 1);
     region.layout = region.layout.OnBlocks(layout_, region.layout.blocks(),
-                                           region_blocks.at(group));
+                                           blocks.at(group));
     table->window_regions.at(group - 1) = std::move(region);
   }
-  if (has_region) return absl::OkStatus();
-  table->history = was.history;
-  table->evictions = was.evictions;
-  if (was.region.has_value()) {
-    table->region =
-        was.region->OnBlocks(layout_, was.region->blocks(), region_blocks[0]);
-    table->region_positions = was.region_positions;
-  }
-  return absl::OkStatus();
+  // It may start on one that others share.
+  if (!was.region.has_value() || table->region.has_value()) return;
+  table->region =
+      was.region->OnBlocks(layout_, was.region->blocks(), blocks[0]);
+  table->region_positions = was.region_positions;
 }
 
 void CanaryEngine::LoseHostBlocks(const std::vector<HostBlockId>& blocks) {
