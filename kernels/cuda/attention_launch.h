@@ -15,6 +15,7 @@
 #include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/key_scores.h"
 #include "kernels/cuda/pooled_scores.h"
+#include "kernels/cuda/tova_scores.h"
 #include "kernels/cuda/value_norm_scores.h"
 #include "kernels/cuda/window_scores.h"
 
@@ -43,6 +44,9 @@ cudaError_t LaunchWindowColumns(const WindowParams& params,
 // longest_list: entries.
 cudaError_t LaunchPoolWindowScores(const PoolParams& params,
                                    int32_t longest_list, cudaStream_t stream);
+// longest_sequence: tokens.
+cudaError_t LaunchTovaScores(const TovaParams& params, int32_t longest_sequence,
+                             cudaStream_t stream);
 // longest_list: tiles.
 cudaError_t LaunchAddDecodeAttention(const DecodeSumParams& params,
                                      int32_t longest_list, cudaStream_t stream);

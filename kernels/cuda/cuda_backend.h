@@ -58,7 +58,7 @@ struct CudaBackendOptions {
 // bits of its sums depend on how queries were split into calls.
 //
 // Kernels exist for bf16 and fp16 rows of 64, 128 or 256 elements, pages of 16
-// or 32 tokens, groups of 1 to 16 query heads. None exists for tova,
+// or 32 tokens, groups of 1 to 16 query heads. None exists for
 // expected_attention (nor AddQueries) and keydiff(anchor=median): Supports()
 // refuses policies that need them, calls with them abort; nothing is computed
 // on the host instead.

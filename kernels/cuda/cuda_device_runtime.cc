@@ -183,6 +183,10 @@ class CudaRuntime final : public DeviceRuntime {
     Do("pooling",
        [&] { return LaunchPoolWindowScores(params, longest_list, stream_); });
   }
+  void Tova(const TovaParams& params, int32_t longest_sequence) override {
+    Do("tova",
+       [&] { return LaunchTovaScores(params, longest_sequence, stream_); });
+  }
   void AddDecodeAttention(const DecodeSumParams& params,
                           int32_t longest_list) override {
     Do("sums of decode attention",

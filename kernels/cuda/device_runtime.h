@@ -19,6 +19,7 @@
 #include "kernels/cuda/pooled_scores.h"
 #include "kernels/cuda/row_mover.h"
 #include "kernels/cuda/select.h"
+#include "kernels/cuda/tova_scores.h"
 #include "kernels/cuda/value_norm_scores.h"
 #include "kernels/cuda/window_scores.h"
 
@@ -69,6 +70,8 @@ class DeviceRuntime {
                              const RowShape& shape) = 0;
   // longest_list, here and below, but where it says otherwise: entries.
   virtual void PoolWindow(const PoolParams& params, int32_t longest_list) = 0;
+  // longest_sequence: tokens.
+  virtual void Tova(const TovaParams& params, int32_t longest_sequence) = 0;
   // longest_list: tiles.
   virtual void AddDecodeAttention(const DecodeSumParams& params,
                                   int32_t longest_list) = 0;

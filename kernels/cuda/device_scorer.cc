@@ -38,6 +38,10 @@ void CheckWindow(const QueryWindow& window) {
   BM_CHECK(window.queries != nullptr);
 }
 
+bool HasProducts(const ScoreBatch& batch) {
+  return !batch.q_head_norms.empty();
+}
+
 template <typename T>
 void CopyOut(std::span<const T> from, std::span<T> to) {
   std::ranges::copy(from, to.begin());
@@ -48,6 +52,7 @@ void CopyOut(std::span<const T> from, std::span<T> to) {
 absl::Status DeviceScorer::Supports(const ScorerSpec& scorer) {
   switch (scorer.kind) {
     case ScorerKind::kSnapKv:
+    case ScorerKind::kTova:
     case ScorerKind::kH2o:
     case ScorerKind::kKnorm:
       return absl::OkStatus();
@@ -56,11 +61,10 @@ absl::Status DeviceScorer::Supports(const ScorerSpec& scorer) {
       return absl::UnimplementedError(
           "keydiff: anchor: expected normalized, raw or pairwise on a device, "
           "got median: it has no CUDA kernel");
-    case ScorerKind::kTova:
     case ScorerKind::kExpectedAttention:
       return absl::UnimplementedError(
-          "scorer: expected snapkv, h2o, keydiff or knorm on a device, got "
-          "tova or expected_attention: they have no CUDA kernel");
+          "scorer: expected snapkv, h2o, tova, keydiff or knorm on a device, "
+          "got expected_attention: it has no CUDA kernel");
     case ScorerKind::kStreaming:
     case ScorerKind::kRandom:
     case ScorerKind::kExternal:
@@ -144,6 +148,28 @@ WindowParams DeviceScorer::MakeWindow(const QueryWindow& queries, float scale,
   return params;
 }
 
+DeviceScorer::Scores DeviceScorer::AddScores(const ScoreBatch& batch) {
+  CallMemory& memory = *pool_.memory;
+  const int64_t num_entries = std::ssize(batch.scores);
+  Scores scores;
+  scores.scores = memory.Result<float>(num_entries);
+  if (!HasProducts(batch)) return scores;
+  BM_CHECK(batch.products.size() == batch.scores.size());
+  BM_CHECK(std::ssize(batch.q_head_norms) ==
+           num_entries * pool_.layout.group_size());
+  scores.norms = memory.InputOf(batch.q_head_norms);
+  scores.products = memory.Result<float>(num_entries);
+  return scores;
+}
+
+void DeviceScorer::StoreScores(const Scores& scores, const ScoreBatch& batch) {
+  pool_.Receive();
+  CallMemory& memory = *pool_.memory;
+  CopyOut<float>(memory.Host(scores.scores), batch.scores);
+  if (!HasProducts(batch)) return;
+  CopyOut<float>(memory.Host(scores.products), batch.products);
+}
+
 void DeviceScorer::Score(const ScoreBatch& batch) {
   const absl::Status supported = Supports(batch.scorer);
   BM_CHECK(supported.ok());
@@ -151,6 +177,8 @@ void DeviceScorer::Score(const ScoreBatch& batch) {
   switch (batch.scorer.kind) {
     case ScorerKind::kSnapKv:
       return SnapKv(batch);
+    case ScorerKind::kTova:
+      return Tova(batch);
     case ScorerKind::kH2o:
       return H2o(batch);
     default:
@@ -158,50 +186,67 @@ void DeviceScorer::Score(const ScoreBatch& batch) {
   }
 }
 
-void DeviceScorer::SnapKv(const ScoreBatch& batch) {
+WindowParams DeviceScorer::Weigh(const ScoreBatch& batch, Entries* entries,
+                                 Scores* scores) {
   CallMemory& memory = *pool_.memory;
-  DeviceRuntime& runtime = *pool_.runtime;
-  const int32_t group_size = pool_.layout.group_size();
-  const int64_t num_entries = std::ssize(batch.scores);
-  const bool has_products = !batch.q_head_norms.empty();
   memory.Begin();
-  const Entries entries = AddEntries(batch.entries, batch.layer);
-  const Window window = AddWindow(batch.window, entries);
-  const auto attention = memory.Work<float>(num_entries * group_size);
-  const auto scores = memory.Result<float>(num_entries);
-  CallMemory::Array<float> norms;
-  CallMemory::Array<float> products;
-  if (has_products) {
-    BM_CHECK(batch.products.size() == batch.scores.size());
-    BM_CHECK(std::ssize(batch.q_head_norms) == num_entries * group_size);
-    norms = memory.InputOf(batch.q_head_norms);
-    products = memory.Result<float>(num_entries);
-  }
+  *entries = AddEntries(batch.entries, batch.layer);
+  const Window window = AddWindow(batch.window, *entries);
+  const auto attention =
+      memory.Work<float>(std::ssize(batch.scores) * pool_.layout.group_size());
+  *scores = AddScores(batch);
   pool_.Send();
-  WindowParams params = MakeWindow(batch.window, batch.scale, entries, window);
+  WindowParams params = MakeWindow(batch.window, batch.scale, *entries, window);
   params.attention = memory.Device(attention);
-  runtime.WindowStats(params, pool_.shape);
-  runtime.WindowColumns(params, pool_.shape);
-  PoolParams pooling;
-  pooling.entries = params.entries;
-  pooling.lengths = params.lengths;
-  pooling.window = batch.window.count;
-  pooling.group_size = group_size;
-  pooling.attention = params.attention;
-  pooling.max_pool = batch.scorer.pool == PoolKind::kMax;
-  pooling.kernel = batch.scorer.kernel;
-  pooling.pool_first = batch.scorer.order == PoolOrder::kKvPress;
-  pooling.group_max = batch.scorer.group == GroupReduce::kMax;
-  pooling.scores = memory.Device(scores);
-  if (has_products) {
-    pooling.q_head_norms = memory.Device(norms);
-    pooling.product_eps = batch.product_eps;
-    pooling.products = memory.Device(products);
+  pool_.runtime->WindowStats(params, pool_.shape);
+  pool_.runtime->WindowColumns(params, pool_.shape);
+  return params;
+}
+
+void DeviceScorer::SnapKv(const ScoreBatch& batch) {
+  const CallMemory& memory = *pool_.memory;
+  Entries entries;
+  Scores scores;
+  const WindowParams window = Weigh(batch, &entries, &scores);
+  PoolParams params;
+  params.entries = window.entries;
+  params.lengths = window.lengths;
+  params.window = batch.window.count;
+  params.group_size = window.group_size;
+  params.attention = window.attention;
+  params.max_pool = batch.scorer.pool == PoolKind::kMax;
+  params.kernel = batch.scorer.kernel;
+  params.pool_first = batch.scorer.order == PoolOrder::kKvPress;
+  params.group_max = batch.scorer.group == GroupReduce::kMax;
+  params.scores = memory.Device(scores.scores);
+  if (HasProducts(batch)) {
+    params.q_head_norms = memory.Device(scores.norms);
+    params.product_eps = batch.product_eps;
+    params.products = memory.Device(scores.products);
   }
-  runtime.PoolWindow(pooling, entries.longest);
-  pool_.Receive();
-  CopyOut<float>(memory.Host(scores), batch.scores);
-  if (has_products) CopyOut<float>(memory.Host(products), batch.products);
+  pool_.runtime->PoolWindow(params, entries.longest);
+  StoreScores(scores, batch);
+}
+
+void DeviceScorer::Tova(const ScoreBatch& batch) {
+  BM_CHECK(batch.window.count == 1);
+  const CallMemory& memory = *pool_.memory;
+  Entries entries;
+  Scores scores;
+  const WindowParams window = Weigh(batch, &entries, &scores);
+  TovaParams params;
+  params.entries = window.entries;
+  params.lengths = window.lengths;
+  params.group_size = window.group_size;
+  params.attention = window.attention;
+  params.scores = memory.Device(scores.scores);
+  if (HasProducts(batch)) {
+    params.q_head_norms = memory.Device(scores.norms);
+    params.product_eps = batch.product_eps;
+    params.products = memory.Device(scores.products);
+  }
+  pool_.runtime->Tova(params, batch.window.length);
+  StoreScores(scores, batch);
 }
 
 void DeviceScorer::H2o(const ScoreBatch& batch) {

@@ -50,14 +50,26 @@ class DeviceScorer {
     CallMemory::Array<float> lse;
     CallMemory::Array<float> partial_stats;
   };
+  // Arrays of what comes back, and of norms; no norms: no products.
+  struct Scores {
+    CallMemory::Array<float> scores;
+    CallMemory::Array<float> norms;
+    CallMemory::Array<float> products;
+  };
 
   Entries AddEntries(const EntryList& list, int32_t layer);
   Window AddWindow(const QueryWindow& window, const Entries& entries);
+  Scores AddScores(const ScoreBatch& batch);
   EntryLists Lists(const Entries& entries) const;
   // Without attention and sums.
   WindowParams MakeWindow(const QueryWindow& queries, float scale,
                           const Entries& entries, const Window& window) const;
+  // Sends the call, and has the weights of its window computed.
+  WindowParams Weigh(const ScoreBatch& batch, Entries* entries, Scores* scores);
+  // Waits for the device.
+  void StoreScores(const Scores& scores, const ScoreBatch& batch);
   void SnapKv(const ScoreBatch& batch);
+  void Tova(const ScoreBatch& batch);
   void H2o(const ScoreBatch& batch);
   void Keys(const ScoreBatch& batch);
 

@@ -1,5 +1,5 @@
 // Instances and launchers of scores other than a window's attention: pooling,
-// h2o's sums, keys, and sizes of projected values.
+// tova, h2o's sums, keys, and sizes of projected values.
 #include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/cuda_launcher.cuh"
 #include "kernels/cuda/entry_sequence.cuh"
@@ -10,6 +10,12 @@ cudaError_t LaunchPoolWindowScores(const PoolParams& params,
                                    int32_t longest_list, cudaStream_t stream) {
   CudaLauncher launcher(stream);
   return launcher.Result(RunPoolWindowScores(params, longest_list, launcher));
+}
+
+cudaError_t LaunchTovaScores(const TovaParams& params, int32_t longest_sequence,
+                             cudaStream_t stream) {
+  CudaLauncher launcher(stream);
+  return launcher.Result(RunTovaScores(params, longest_sequence, launcher));
 }
 
 cudaError_t LaunchAddDecodeAttention(const DecodeSumParams& params,

@@ -9,6 +9,7 @@
 #include "kernels/cuda/key_scores.cuh"
 #include "kernels/cuda/launch_shapes.cuh"
 #include "kernels/cuda/pooled_scores.cuh"
+#include "kernels/cuda/tova_scores.cuh"
 #include "kernels/cuda/value_norm_scores.cuh"
 
 namespace blockmgr {
@@ -26,6 +27,16 @@ bool RunPoolWindowScores(const PoolParams& params, int32_t longest_list,
       SizeOf(CeilDivide(longest_list, kPoolThreads), NumLists(params.entries),
              kPoolThreads, kPoolSharedBytes),
       PoolWindowScores, params);
+}
+
+// longest_sequence: tokens.
+template <typename Launcher>
+bool RunTovaScores(const TovaParams& params, int32_t longest_sequence,
+                   Launcher& launch) {
+  return launch(SizeOf(CeilDivide(longest_sequence, kTovaThreads),
+                       params.entries.num_sequences, kTovaThreads,
+                       TovaSharedBytes(params.entries.num_heads)),
+                TovaScores, params);
 }
 
 template <typename Launcher>

@@ -45,6 +45,8 @@ enum class PlantedBug {
   kAnchorLosesSplit,
   kNormLosesColumns,
   kNoBarrierBeforeSlab,
+  kTovaLosesPosition,  // the first of a tile
+  kTovaNoBarrierBetweenHeads,
   // Copies of rows.
   kMoveDropsLastRow,
   kMoveSkipsValueRow,

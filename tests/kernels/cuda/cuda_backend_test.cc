@@ -172,12 +172,13 @@ TEST_F(CudaBackendTest, SaysWhatItDoesNotSupport) {
     return CudaBackend::Supports(*policy).code();
   };
   for (const absl::string_view text :
-       {"snapkv", "h2o", "keydiff", "keydiff(anchor=pairwise)", "knorm",
-        "streaming", "random", "external", "snapkv | adakv | critical"}) {
+       {"snapkv", "h2o", "tova", "keydiff", "keydiff(anchor=pairwise)", "knorm",
+        "streaming", "random", "external", "snapkv | adakv | critical",
+        "tova | uniform | critical(gqa_product=true)"}) {
     EXPECT_EQ(supports(text), absl::StatusCode::kOk) << text;
   }
   for (const absl::string_view text :
-       {"tova", "expected_attention", "keydiff(anchor=median)",
+       {"expected_attention", "keydiff(anchor=median)",
         "snapkv | round(token) | parity(kvpress)"}) {
     EXPECT_EQ(supports(text), absl::StatusCode::kUnimplemented) << text;
   }

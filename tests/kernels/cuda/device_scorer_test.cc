@@ -72,25 +72,38 @@ TEST_F(DeviceScorerTest, SnapKvEqualsTheCpus) {
   }
 }
 
-TEST_F(DeviceScorerTest, ProductsPerQueryHeadEqualTheCpus) {
-  Pair pair(1, 8, 70);
-  const int64_t size = pair.test.size();
-  const std::vector<float> norms =
-      RandomFloats(pair.test.rng, size * pair.test.model.layout().group_size());
-  std::vector<float> results[2];
-  Backend* const backends[2] = {pair.cpu.get(), pair.device.get()};
-  for (int32_t side = 0; side < 2; ++side) {
-    std::vector<float> scores(size, kNan);
-    results[side].assign(size, kNan);
-    ScoreBatch batch =
-        pair.test.Batch({.kind = ScorerKind::kSnapKv, .window = 8});
-    batch.q_head_norms = norms;
-    batch.product_eps = 1e-3f;
-    batch.scores = scores;
-    batch.products = results[side];
-    backends[side]->Score(batch);
+TEST_F(DeviceScorerTest, TovaEqualsTheCpus) {
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    // Some sequences lack their last token's entries, some heads all but one.
+    const Pair pair(seed, 1, 60 * TestLengthFactor(), seed % 2 == 0);
+    pair.Compare({.kind = ScorerKind::kTova});
   }
-  EXPECT_LE(RelativeError(results[1], results[0]), kTolerance);
+}
+
+TEST_F(DeviceScorerTest, ProductsPerQueryHeadEqualTheCpus) {
+  for (const ScorerKind kind : {ScorerKind::kSnapKv, ScorerKind::kTova}) {
+    SCOPED_TRACE(static_cast<int32_t>(kind));
+    Pair pair(1, kind == ScorerKind::kTova ? 1 : 8, 70);
+    const int64_t size = pair.test.size();
+    const std::vector<float> norms = RandomFloats(
+        pair.test.rng, size * pair.test.model.layout().group_size());
+    std::vector<float> scores[2];
+    std::vector<float> products[2];
+    Backend* const backends[2] = {pair.cpu.get(), pair.device.get()};
+    for (int32_t side = 0; side < 2; ++side) {
+      scores[side].assign(size, kNan);
+      products[side].assign(size, kNan);
+      ScoreBatch batch = pair.test.Batch({.kind = kind, .window = 8});
+      batch.q_head_norms = norms;
+      batch.product_eps = 1e-3f;
+      batch.scores = scores[side];
+      batch.products = products[side];
+      backends[side]->Score(batch);
+    }
+    EXPECT_LE(RelativeError(scores[1], scores[0]), kTolerance);
+    EXPECT_LE(RelativeError(products[1], products[0]), kTolerance);
+  }
 }
 
 TEST_F(DeviceScorerTest, KeyScoresEqualTheCpus) {
@@ -199,8 +212,9 @@ TEST_F(DeviceScorerTest, ListsOfSeveralCtasEqualTheCpus) {
 
 TEST_F(DeviceScorerTest, AbortsOnScorersWithoutAKernel) {
   const Pair pair(0, 1, 20);
-  EXPECT_DEATH(pair.test.Run(*pair.device, {.kind = ScorerKind::kTova}),
-               "supported");
+  EXPECT_DEATH(
+      pair.test.Run(*pair.device, {.kind = ScorerKind::kExpectedAttention}),
+      "supported");
   EXPECT_DEATH(pair.test.Run(*pair.device, {.kind = ScorerKind::kKeyDiff,
                                             .anchor = KeyDiffAnchor::kMedian}),
                "supported");

@@ -46,6 +46,12 @@ void EmulatedRuntime::PoolWindow(const PoolParams& params,
   });
 }
 
+void EmulatedRuntime::Tova(const TovaParams& params, int32_t longest_sequence) {
+  Do([&](EmulatedLauncher& launch) {
+    return RunTovaScores(params, longest_sequence, launch);
+  });
+}
+
 void EmulatedRuntime::AddDecodeAttention(const DecodeSumParams& params,
                                          int32_t longest_list) {
   Do([&](EmulatedLauncher& launch) {

@@ -52,6 +52,7 @@ class EmulatedRuntime : public DeviceRuntime {
   void WindowColumns(const WindowParams& params,
                      const RowShape& shape) override;
   void PoolWindow(const PoolParams& params, int32_t longest_list) override;
+  void Tova(const TovaParams& params, int32_t longest_sequence) override;
   void AddDecodeAttention(const DecodeSumParams& params,
                           int32_t longest_list) override;
   void FinishH2o(const H2oScoreParams& params, int32_t longest_list) override;

@@ -74,6 +74,7 @@ void LaunchOthers(DeviceRuntime& device) {
   PoolParams pooling;
   pooling.entries = entries;
   device.PoolWindow(pooling, 1);
+  device.Tova({.entries = entries}, 1);
   DecodeSumParams sums;
   sums.lists = lists;
   device.AddDecodeAttention(sums, 1);

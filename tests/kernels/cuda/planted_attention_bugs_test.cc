@@ -22,6 +22,7 @@
 #include "tests/kernels/cuda/norm_runner.h"
 #include "tests/kernels/cuda/pool_runner.h"
 #include "tests/kernels/cuda/test_device.h"
+#include "tests/kernels/cuda/tova_runner.h"
 #include "tests/kernels/cuda/window_runner.h"
 
 namespace blockmgr {
@@ -209,6 +210,23 @@ std::string ProbeNorms(const simt::Schedule& schedule) {
   return error;
 }
 
+// Weights of 1, so that scores say in how many heads a position is.
+std::string ProbeTova(const simt::Schedule& schedule) {
+  EntryCase<BF16> test(
+      {.num_heads = 3, .group_size = 1, .sizes = {400, 350, 300}}, 12);
+  TovaRunner<BF16> runner(&test);
+  const SharedVector<float> attention(test.num_entries(), 1.0f);
+  std::string error = runner.Run(attention, {.schedule = schedule});
+  std::vector<int32_t> heads(test.lengths()[0]);
+  for (int64_t i = 0; i < test.num_entries(); ++i) ++heads[test.position(i)];
+  for (int64_t i = 0; i < test.num_entries() && error.empty(); ++i) {
+    const int32_t position = test.position(i);
+    if (position == test.lengths()[0] - 1) continue;
+    error = Differs(runner.scores()[i], heads[position] / 3.0, 1e-6);
+  }
+  return error;
+}
+
 struct PlantedCase {
   std::string name;
   PlantedBug bug;
@@ -252,7 +270,10 @@ const std::vector<PlantedCase>& Cases() {
       {"PoolingReach", PlantedBug::kPoolingReach, ProbePool},
       {"AnchorLosesSplit", PlantedBug::kAnchorLosesSplit, ProbeKeys},
       {"NormLosesColumns", PlantedBug::kNormLosesColumns, ProbeNorms},
-      {"NoBarrierBeforeSlab", PlantedBug::kNoBarrierBeforeSlab, ProbeNorms}};
+      {"NoBarrierBeforeSlab", PlantedBug::kNoBarrierBeforeSlab, ProbeNorms},
+      {"TovaLosesPosition", PlantedBug::kTovaLosesPosition, ProbeTova},
+      {"TovaNoBarrierBetweenHeads", PlantedBug::kTovaNoBarrierBetweenHeads,
+       ProbeTova}};
   return cases;
 }
 
@@ -283,7 +304,7 @@ TEST(PlantedAttentionProbesTest, WithoutBugsNothingIsFound) {
   for (const auto& probe :
        {ProbeDecode, ProbeManyLists, ProbeChunk, ProbeTailWindow,
         ProbeRegionWindow, ProbeRegionWindowOfChunk, ProbeWindow, ProbePool,
-        ProbeKeys, ProbeNorms}) {
+        ProbeKeys, ProbeNorms, ProbeTova}) {
     EXPECT_EQ(probe(Schedules().back()), "");
   }
 }
