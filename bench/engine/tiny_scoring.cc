@@ -57,10 +57,7 @@ TinyScoring::TinyScoring(const TinyModel* model, const ModelLayout& whole,
       shard_(shard),
       layout_(backend->layout()),
       scale_(1.0f / std::sqrt(static_cast<float>(layout_.head_dim))),
-      max_drafts_(max_drafts),
-      sums_queries_(
-          backend->SupportsScorer({.kind = ScorerKind::kExpectedAttention})
-              .ok()) {
+      max_drafts_(max_drafts) {
   for (int32_t i = 0; i < layout_.head_dim / 2; ++i) {
     inverse_frequencies_.push_back(
         std::pow(model_.shape().rope_theta, -2.0 * i / layout_.head_dim));
@@ -79,8 +76,6 @@ void TinyScoring::Start(const SequenceStart& start, ScoringState* state) const {
   if (state->kind == ScorerState::kAttentionSums) {
     state->attention_sums.resize(
         static_cast<size_t>(layout_.pages_per_block()));
-  } else if (state->kind == ScorerState::kQueryStatistics && !sums_queries_) {
-    state->kind = ScorerState::kNone;  // its evictions are refused
   } else if (state->kind == ScorerState::kQueryStatistics) {
     const auto width = q_width();
     state->statistics.resize(

@@ -113,7 +113,6 @@ class TinyScoring {
   const ModelLayout layout_;  // of the shard
   const float scale_;         // 1 / sqrt(head_dim)
   const int32_t max_drafts_;
-  const bool sums_queries_;  // before rotation: the backend can
   std::vector<double> inverse_frequencies_;
   std::vector<float> window_;  // scratch
   std::vector<float> sums_;    // scratch

@@ -13,6 +13,7 @@
 #include "kernels/cuda/attention_lists.h"
 #include "kernels/cuda/chunk_attention.h"
 #include "kernels/cuda/decode_attention.h"
+#include "kernels/cuda/expected_scores.h"
 #include "kernels/cuda/key_scores.h"
 #include "kernels/cuda/pooled_scores.h"
 #include "kernels/cuda/tova_scores.h"
@@ -55,6 +56,9 @@ cudaError_t LaunchFinishH2oScores(const H2oScoreParams& params,
 // The anchor, unless the metric is kNorm, and the comparison.
 cudaError_t LaunchKeyScores(const KeyScoreParams& params, const RowShape& shape,
                             cudaStream_t stream);
+cudaError_t LaunchExpectedScores(const ExpectedParams& params,
+                                 const RowShape& shape, int32_t longest_list,
+                                 cudaStream_t stream);
 cudaError_t LaunchValueNorms(const ValueNormParams& params,
                              const RowShape& shape, int32_t longest_list,
                              cudaStream_t stream);

@@ -8,6 +8,7 @@
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
+#include "kernels/cpu/query_statistics.h"
 
 namespace blockmgr {
 namespace {
@@ -155,9 +156,9 @@ void CudaBackend::Append(const AppendBatch& batch) {
                                : RowConversion::kFloatToBFloat16);
 }
 
-void CudaBackend::AddQueries(const float*, int32_t, QueryStatistics*) {
-  const bool expected_attention_has_cuda_kernels = false;
-  BM_CHECK(expected_attention_has_cuda_kernels);
+void CudaBackend::AddQueries(const float* queries, int32_t num_tokens,
+                             QueryStatistics* statistics) {
+  AddQueriesTo(layout(), queries, num_tokens, statistics);
 }
 
 void CudaBackend::Move(const CompactionMoves& moves) {

@@ -59,9 +59,9 @@ struct CudaBackendOptions {
 //
 // Kernels exist for bf16 and fp16 rows of 64, 128 or 256 elements, pages of 16
 // or 32 tokens, groups of 1 to 16 query heads. None exists for
-// expected_attention (nor AddQueries) and keydiff(anchor=median): Supports()
-// refuses policies that need them, calls with them abort; nothing is computed
-// on the host instead.
+// keydiff(anchor=median): Supports() refuses policies that need it, calls with
+// it abort. The statistics of expected_attention are the host's: queries come
+// from there, and sums of squares want double.
 //
 // Append, Move, CopyBlocks and Compact return before the device is done. Ids
 // outside the pool are the caller's bug; kernels write nothing for them and set
@@ -100,7 +100,7 @@ class CudaBackend final : public Backend {
   void ValueNorms(const ValueNormBatch& batch) override {
     scorer_.ValueNorms(batch);
   }
-  // Aborts: expected_attention has no kernels.
+  // On the host; equal to CpuBackend's bit for bit.
   void AddQueries(const float* queries, int32_t num_tokens,
                   QueryStatistics* statistics) override;
   void Move(const CompactionMoves& moves) override;

@@ -200,6 +200,12 @@ class CudaRuntime final : public DeviceRuntime {
     Do("scores of keys",
        [&] { return LaunchKeyScores(params, shape, stream_); });
   }
+  void ExpectedScores(const ExpectedParams& params, const RowShape& shape,
+                      int32_t longest_list) override {
+    Do("expected attention", [&] {
+      return LaunchExpectedScores(params, shape, longest_list, stream_);
+    });
+  }
   void ValueNorms(const ValueNormParams& params, const RowShape& shape,
                   int32_t longest_list) override {
     Do("sizes of values",

@@ -15,6 +15,7 @@
 #include "kernels/cuda/attention_lists.h"
 #include "kernels/cuda/chunk_attention.h"
 #include "kernels/cuda/decode_attention.h"
+#include "kernels/cuda/expected_scores.h"
 #include "kernels/cuda/key_scores.h"
 #include "kernels/cuda/pooled_scores.h"
 #include "kernels/cuda/row_mover.h"
@@ -79,6 +80,8 @@ class DeviceRuntime {
                          int32_t longest_list) = 0;
   virtual void KeyScores(const KeyScoreParams& params,
                          const RowShape& shape) = 0;
+  virtual void ExpectedScores(const ExpectedParams& params,
+                              const RowShape& shape, int32_t longest_list) = 0;
   virtual void ValueNorms(const ValueNormParams& params, const RowShape& shape,
                           int32_t longest_list) = 0;
   virtual void Select(const SelectProblem& problem) = 0;

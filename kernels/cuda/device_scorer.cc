@@ -4,6 +4,8 @@
 #include <limits>
 
 #include "blockmgr/base/check.h"
+#include "kernels/cpu/query_statistics.h"
+#include "kernels/cuda/split_covariance.h"
 
 namespace blockmgr {
 namespace {
@@ -53,6 +55,7 @@ absl::Status DeviceScorer::Supports(const ScorerSpec& scorer) {
   switch (scorer.kind) {
     case ScorerKind::kSnapKv:
     case ScorerKind::kTova:
+    case ScorerKind::kExpectedAttention:
     case ScorerKind::kH2o:
     case ScorerKind::kKnorm:
       return absl::OkStatus();
@@ -61,10 +64,6 @@ absl::Status DeviceScorer::Supports(const ScorerSpec& scorer) {
       return absl::UnimplementedError(
           "keydiff: anchor: expected normalized, raw or pairwise on a device, "
           "got median: it has no CUDA kernel");
-    case ScorerKind::kExpectedAttention:
-      return absl::UnimplementedError(
-          "scorer: expected snapkv, h2o, tova, keydiff or knorm on a device, "
-          "got expected_attention: it has no CUDA kernel");
     case ScorerKind::kStreaming:
     case ScorerKind::kRandom:
     case ScorerKind::kExternal:
@@ -181,6 +180,8 @@ void DeviceScorer::Score(const ScoreBatch& batch) {
       return Tova(batch);
     case ScorerKind::kH2o:
       return H2o(batch);
+    case ScorerKind::kExpectedAttention:
+      return Expected(batch);
     default:
       return Keys(batch);
   }
@@ -319,6 +320,78 @@ void DeviceScorer::Keys(const ScoreBatch& batch) {
   pool_.runtime->KeyScores(params, pool_.shape);
   pool_.Receive();
   CopyOut<float>(memory.Host(scores), batch.scores);
+}
+
+DeviceScorer::Future DeviceScorer::AddFuture(const ScoreBatch& batch) {
+  const ModelLayout& layout = pool_.layout;
+  const ScorerSpec& scorer = batch.scorer;
+  BM_CHECK(batch.statistics != nullptr);
+  BM_CHECK(std::ssize(batch.inverse_frequencies) * 2 == layout.head_dim);
+  CallMemory& memory = *pool_.memory;
+  const int64_t head_dim = layout.head_dim;
+  const int64_t num_parts = 2 * head_dim * head_dim;
+  Future future;
+  future.means = memory.Input<float>(layout.num_q_heads * head_dim);
+  future.units = memory.Input<float>(layout.num_q_heads);
+  future.covariances =
+      memory.Input<uint16_t>(scorer.cov ? layout.num_q_heads * num_parts : 0);
+  const std::span<float> means = memory.Host(future.means);
+  const std::span<float> units = memory.Host(future.units);
+  const std::span<uint16_t> covariances = memory.Host(future.covariances);
+  std::ranges::fill(means, 0.0f);
+  std::ranges::fill(units, 0.0f);
+  std::ranges::fill(covariances, uint16_t{0});
+  const MeanRotation rotation = AverageRotation(
+      batch.inverse_frequencies, batch.window.length, scorer.n_future);
+  for (int32_t q_head = 0; q_head < layout.num_q_heads; ++q_head) {
+    // Where only sinks are left there may have been no queries.
+    const int32_t head = q_head / layout.group_size();
+    const int64_t begin = batch.entries.offsets[head];
+    const int64_t end = batch.entries.offsets[head + 1];
+    if (begin == end || batch.entries.positions[end - 1] < scorer.n_sink) {
+      continue;
+    }
+    const FutureQueries queries =
+        PredictQueries(*batch.statistics, rotation, q_head);
+    std::ranges::copy(queries.mean, means.begin() + q_head * head_dim);
+    if (!scorer.cov) continue;
+    units[q_head] =
+        SplitCovariance(queries.covariance, layout.head_dim, layout.dtype,
+                        covariances.subspan(q_head * num_parts, num_parts));
+  }
+  return future;
+}
+
+void DeviceScorer::Expected(const ScoreBatch& batch) {
+  CallMemory& memory = *pool_.memory;
+  const ModelLayout& layout = pool_.layout;
+  BM_CHECK(!HasProducts(batch));
+  memory.Begin();
+  const Entries entries = AddEntries(batch.entries, batch.layer);
+  const Future future = AddFuture(batch);
+  const auto logits =
+      memory.Work<float>(std::ssize(batch.scores) * layout.group_size());
+  const auto lse = memory.Work<float>(layout.num_q_heads);
+  const Scores scores = AddScores(batch);
+  pool_.Send();
+  ExpectedParams params;
+  params.entries = Lists(entries);
+  params.pool = pool_.pool;
+  params.group_size = layout.group_size();
+  params.scale = batch.scale;
+  params.n_sink = batch.scorer.n_sink;
+  params.means = memory.Device(future.means);
+  if (batch.scorer.cov) {
+    params.covariances = memory.Device(future.covariances);
+    params.units = memory.Device(future.units);
+  }
+  params.vnorm = batch.scorer.vnorm;
+  params.eps = static_cast<float>(batch.scorer.eps);
+  params.logits = memory.Device(logits);
+  params.lse = memory.Device(lse);
+  params.scores = memory.Device(scores.scores);
+  pool_.runtime->ExpectedScores(params, pool_.shape, entries.longest);
+  StoreScores(scores, batch);
 }
 
 void DeviceScorer::AddAttention(const AttentionSumBatch& batch) {

@@ -17,10 +17,12 @@ namespace blockmgr {
 //
 // Queries and projections are rounded to the pool's elements on the way: scores
 // are those of rounded inputs, within the error that the kernels' headers
-// state.
+// state. Covariances go as two such elements each.
 //
 // Cost: two to five kernels and one wait per call. A projection is sent with
-// every call. Thread-compatible.
+// every call, and so are the covariances of expected_attention, num_q_heads *
+// head_dim^2 * 4 bytes, which the host predicts in as many steps.
+// Thread-compatible.
 class DeviceScorer {
  public:
   // The pool is borrowed.
@@ -50,6 +52,12 @@ class DeviceScorer {
     CallMemory::Array<float> lse;
     CallMemory::Array<float> partial_stats;
   };
+  // Arrays of the queries that expected_attention predicts.
+  struct Future {
+    CallMemory::Array<float> means;
+    CallMemory::Array<uint16_t> covariances;  // none: cov=false
+    CallMemory::Array<float> units;
+  };
   // Arrays of what comes back, and of norms; no norms: no products.
   struct Scores {
     CallMemory::Array<float> scores;
@@ -59,6 +67,7 @@ class DeviceScorer {
 
   Entries AddEntries(const EntryList& list, int32_t layer);
   Window AddWindow(const QueryWindow& window, const Entries& entries);
+  Future AddFuture(const ScoreBatch& batch);
   Scores AddScores(const ScoreBatch& batch);
   EntryLists Lists(const Entries& entries) const;
   // Without attention and sums.
@@ -72,6 +81,7 @@ class DeviceScorer {
   void Tova(const ScoreBatch& batch);
   void H2o(const ScoreBatch& batch);
   void Keys(const ScoreBatch& batch);
+  void Expected(const ScoreBatch& batch);
 
   const DevicePool& pool_;
 };

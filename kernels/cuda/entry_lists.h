@@ -26,6 +26,13 @@ inline constexpr int32_t kEntryTile = 64;
 inline constexpr int32_t kSplitTiles = 16;
 inline constexpr int32_t kSplitEntries = kEntryTile * kSplitTiles;
 
+// Of a CTA that goes through a split row by row.
+inline constexpr int32_t kSplitThreads = 128;
+
+// Entries whose rows one CTA multiplies with matrices, one for each thread.
+inline constexpr int32_t kProductRows = 256;
+inline constexpr int32_t kProductThreads = 256;
+
 // CTAs along a list; grids take those of the longest one.
 inline int32_t EntrySplits(int64_t num_entries) {
   return static_cast<int32_t>((num_entries + kSplitEntries - 1) /

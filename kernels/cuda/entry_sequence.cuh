@@ -66,14 +66,14 @@ bool RunKeyScores(const KeyScoreParams& params, const RowShape& shape,
     constexpr int kDim = decltype(instance)::kDim;
     if (params.metric != KeyMetric::kNorm) {
       const bool done =
-          launch(SizeOf(params.num_splits, num_lists, kKeyThreads,
-                        KeyLanes<T, kDim>::kSharedBytes),
+          launch(SizeOf(params.num_splits, num_lists, kSplitThreads,
+                        kSumSharedBytes<kDim>),
                  SumKeys<T, kDim>, params) &&
-          launch(SizeOf(num_lists, 1, kKeyThreads, kAnchorSharedBytes),
+          launch(SizeOf(num_lists, 1, kSplitThreads, kAnchorSharedBytes),
                  FinishAnchors<kDim>, params);
       if (!done) return false;
     }
-    return launch(SizeOf(params.num_splits, num_lists, kKeyThreads),
+    return launch(SizeOf(params.num_splits, num_lists, kSplitThreads),
                   CompareKeys<T, kDim>, params);
   });
 }
@@ -85,8 +85,8 @@ bool RunValueNorms(const ValueNormParams& params, const RowShape& shape,
     using T = typename decltype(instance)::Element;
     constexpr int kDim = decltype(instance)::kDim;
     return launch(
-        SizeOf(CeilDivide(longest_list, kNormRows), NumLists(params.entries),
-               kNormThreads, NormShape<T, kDim>::kSharedBytes),
+        SizeOf(CeilDivide(longest_list, kProductRows), NumLists(params.entries),
+               kProductThreads, ProductShape<T, kDim>::kSharedBytes),
         ValueNorms<T, kDim>, params);
   });
 }

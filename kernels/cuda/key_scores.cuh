@@ -8,6 +8,7 @@
 #include "kernels/cuda/key_scores.h"
 #include "kernels/cuda/mma_rows.cuh"
 #include "kernels/cuda/planted_bugs.h"
+#include "kernels/cuda/row_lanes.cuh"
 #include "kernels/cuda/simt.h"
 
 namespace blockmgr {
@@ -18,78 +19,14 @@ SIMT_DEVICE float AtLeast(float value, float floor) {
   return value < floor ? floor : value;
 }
 
-// Several lanes hold a row, 16 bytes each, and a warp several rows.
+template <int kDim>
+inline constexpr int32_t kSumSharedBytes = kSplitThreads / 32 * kDim * 4;
+
+// Grid: {num_splits, lists}. Shared memory: kSumSharedBytes.
 template <typename T, int kDim>
-struct KeyLanes {
-  static constexpr int kRowLanes = kDim / kChunk;  // 8, 16 or 32
-  static constexpr int kRows = 32 / kRowLanes;     // at a time
-  static constexpr int kBatch = 4;                 // loads under way
-  static constexpr int kSharedBytes = kKeyThreads / 32 * kDim * 4;
-
-  // Sum over the lanes of a row.
-  static SIMT_DEVICE float Sum(float x) {
-    SIMT_UNROLL
-    for (int mask = 1; mask < kRowLanes; mask *= 2) {
-      x += simt::ShuffleXor(x, static_cast<uint32_t>(mask));
-    }
-    return x;
-  }
-};
-
-// 8 elements of a row.
-template <typename T>
-struct KeyChunk {
-  float x[kChunk];
-
-  SIMT_DEVICE void Unpack(const simt::Vector16& bits) {
-    SIMT_UNROLL
-    for (int i = 0; i < kChunk; ++i) {
-      const uint32_t word = bits.words[i / 2] >> (i % 2 * 16);
-      x[i] = simt::ToFloat(T{static_cast<uint16_t>(word)});
-    }
-  }
-};
-
-// Calls use(entry, chunk, exists) for the rows of this warp's share of a split,
-// all lanes together; lanes of rows beyond the end get zeros.
-template <typename T, int kDim, typename Use>
-SIMT_DEVICE void ForEachKey(const KeyScoreParams& params,
-                            const EntrySpan& entries, int32_t split,
-                            const Use& use) {
-  using Lanes = KeyLanes<T, kDim>;
-  constexpr int kStep = Lanes::kRows * Lanes::kBatch;
-  constexpr int32_t kShare = kSplitEntries / (kKeyThreads / 32);
-  const int32_t begin = split * kSplitEntries + WarpIndex() * kShare;
-  const int32_t end =
-      begin + kShare < entries.size ? begin + kShare : entries.size;
-  const int32_t lane_row = LaneIndex() / Lanes::kRowLanes;
-  const int32_t lane_bytes = LaneIndex() % Lanes::kRowLanes * 16;
-  for (int32_t first = begin; first < end; first += kStep) {
-    simt::Vector16 bits[Lanes::kBatch];
-    SIMT_UNROLL
-    for (int i = 0; i < Lanes::kBatch; ++i) {
-      const int32_t entry = first + i * Lanes::kRows + lane_row;
-      bits[i] = simt::Vector16{{0, 0, 0, 0}};
-      if (entry < end) {
-        bits[i] = simt::LoadGlobal16(
-            SlotAddress(params.pool, entries.slots[entry]) + lane_bytes);
-      }
-    }
-    SIMT_UNROLL
-    for (int i = 0; i < Lanes::kBatch; ++i) {
-      const int32_t entry = first + i * Lanes::kRows + lane_row;
-      KeyChunk<T> chunk;
-      chunk.Unpack(bits[i]);
-      use(entry, chunk, entry < end);
-    }
-  }
-}
-
-// Grid: {num_splits, lists}. Shared memory: KeyLanes::kSharedBytes.
-template <typename T, int kDim>
-SIMT_KERNEL(kKeyThreads, 4)
+SIMT_KERNEL(kSplitThreads, 4)
 void SumKeys(KeyScoreParams params) {
-  using Lanes = KeyLanes<T, kDim>;
+  using Lanes = RowLanes<T, kDim>;
   const int32_t list = static_cast<int32_t>(simt::BlockY());
   const int32_t split = static_cast<int32_t>(simt::BlockX());
   if (!HasSplit(params.entries, list, split)) return;
@@ -97,9 +34,9 @@ void SumKeys(KeyScoreParams params) {
   float sums[kChunk] = {};
   const float floor =
       params.anchor == KeyAnchor::kPairwise ? kKeyCosineFloor : kKeyAnchorFloor;
-  ForEachKey<T, kDim>(
-      params, entries, split,
-      [&](int32_t, const KeyChunk<T>& chunk, bool exists) {
+  ForEachRow<T, kDim>(
+      params.pool, entries, RowPart::kKeys, split,
+      [&](int32_t, const RowChunk<T>& chunk, bool exists) {
         float weight = 1.0f;
         if (params.anchor != KeyAnchor::kRaw) {
           float square = 0.0f;
@@ -112,7 +49,7 @@ void SumKeys(KeyScoreParams params) {
           if (exists) sums[i] += weight * chunk.x[i];
         }
       });
-  const auto warps = simt::Shared<float>(0, kKeyThreads / 32 * kDim);
+  const auto warps = simt::Shared<float>(0, kSplitThreads / 32 * kDim);
   SIMT_UNROLL
   for (int i = 0; i < kChunk; ++i) {
     for (int mask = Lanes::kRowLanes; mask < 32; mask *= 2) {
@@ -125,9 +62,9 @@ void SumKeys(KeyScoreParams params) {
   simt::SyncBlock();
   float* out =
       params.partial_sums + (int64_t{list} * params.num_splits + split) * kDim;
-  for (int32_t i = Thread(); i < kDim; i += kKeyThreads) {
+  for (int32_t i = Thread(); i < kDim; i += kSplitThreads) {
     float sum = 0.0f;
-    for (int32_t warp = 0; warp < kKeyThreads / 32; ++warp) {
+    for (int32_t warp = 0; warp < kSplitThreads / 32; ++warp) {
       sum += warps.Load(warp * kDim + i);
     }
     out[i] = sum;
@@ -135,10 +72,10 @@ void SumKeys(KeyScoreParams params) {
 }
 
 // Grid: {lists}. Shared memory: kAnchorSharedBytes.
-inline constexpr int32_t kAnchorSharedBytes = kKeyThreads / 32 * 4;
+inline constexpr int32_t kAnchorSharedBytes = kSplitThreads / 32 * 4;
 
 template <int kDim>
-SIMT_KERNEL(kKeyThreads, 4)
+SIMT_KERNEL(kSplitThreads, 4)
 void FinishAnchors(KeyScoreParams params) {
   const int32_t list = static_cast<int32_t>(simt::BlockX());
   const int32_t size = LoadEntries(params.entries, list).size;
@@ -146,7 +83,7 @@ void FinishAnchors(KeyScoreParams params) {
   if (BM_PLANTED(kAnchorLosesSplit) && num_splits > 1) --num_splits;
   float* anchor = params.anchors + int64_t{list} * (kDim + 1);
   float square = 0.0f;
-  for (int32_t i = Thread(); i < kDim; i += kKeyThreads) {
+  for (int32_t i = Thread(); i < kDim; i += kSplitThreads) {
     double sum = 0.0;
     SIMT_UNROLL_BY(8)
     for (int32_t split = 0; split < num_splits; ++split) {
@@ -163,12 +100,12 @@ void FinishAnchors(KeyScoreParams params) {
   for (uint32_t mask = 1; mask < 32; mask *= 2) {
     square += simt::ShuffleXor(square, mask);
   }
-  const auto squares = simt::Shared<float>(0, kKeyThreads / 32);
+  const auto squares = simt::Shared<float>(0, kSplitThreads / 32);
   if (LaneIndex() == 0) squares.Store(WarpIndex(), square);
   simt::SyncBlock();
   if (Thread() != 0) return;
   float total = 0.0f;
-  for (int32_t warp = 0; warp < kKeyThreads / 32; ++warp) {
+  for (int32_t warp = 0; warp < kSplitThreads / 32; ++warp) {
     total += squares.Load(warp);
   }
   anchor[kDim] = params.anchor == KeyAnchor::kPairwise
@@ -202,9 +139,9 @@ SIMT_DEVICE float KeyScore(KeyMetric metric, const KeyProducts& products,
 
 // Grid: {num_splits, lists}.
 template <typename T, int kDim>
-SIMT_KERNEL(kKeyThreads, 4)
+SIMT_KERNEL(kSplitThreads, 4)
 void CompareKeys(KeyScoreParams params) {
-  using Lanes = KeyLanes<T, kDim>;
+  using Lanes = RowLanes<T, kDim>;
   const int32_t list = static_cast<int32_t>(simt::BlockY());
   const int32_t split = static_cast<int32_t>(simt::BlockX());
   if (!HasSplit(params.entries, list, split)) return;
@@ -220,9 +157,9 @@ void CompareKeys(KeyScoreParams params) {
     }
     anchor_length = row[kDim];
   }
-  ForEachKey<T, kDim>(
-      params, entries, split,
-      [&](int32_t entry, const KeyChunk<T>& chunk, bool exists) {
+  ForEachRow<T, kDim>(
+      params.pool, entries, RowPart::kKeys, split,
+      [&](int32_t entry, const RowChunk<T>& chunk, bool exists) {
         KeyProducts products;
         SIMT_UNROLL
         for (int i = 0; i < kChunk; ++i) {

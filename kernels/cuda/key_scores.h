@@ -15,7 +15,6 @@
 
 namespace blockmgr {
 
-inline constexpr int32_t kKeyThreads = 128;
 // Below these a length counts as this long (the method's reference code).
 inline constexpr float kKeyAnchorFloor = 1e-12f;
 inline constexpr float kKeyCosineFloor = 1e-8f;

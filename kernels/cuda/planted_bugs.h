@@ -45,6 +45,9 @@ enum class PlantedBug {
   kAnchorLosesSplit,
   kNormLosesColumns,
   kNoBarrierBeforeSlab,
+  kExpectedSecondPartLost,  // of covariances
+  kExpectedPaysSinks,
+  kExpectedNoBarrierBeforeMerge,
   kTovaLosesPosition,  // the first of a tile
   kTovaNoBarrierBetweenHeads,
   // Copies of rows.

@@ -16,9 +16,6 @@
 
 namespace blockmgr {
 
-inline constexpr int32_t kNormThreads = 256;
-inline constexpr int32_t kNormRows = 256;  // entries of one CTA
-
 struct ValueNormParams {
   EntryLists entries;
   PagedPool pool;

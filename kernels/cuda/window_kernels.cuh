@@ -6,37 +6,13 @@
 
 #include "kernels/cuda/mma_rows.cuh"
 #include "kernels/cuda/planted_bugs.h"
+#include "kernels/cuda/row_stats.cuh"
 #include "kernels/cuda/simt.h"
 #include "kernels/cuda/window_scores.cuh"
 #include "kernels/cuda/window_scores.h"
 
 namespace blockmgr {
 inline namespace SIMT_SPACE {
-
-// Softmax statistics of one row, in log2, of the keys so far.
-struct RowStats {
-  float max = -INFINITY;
-  float sum = 0.0f;
-
-  SIMT_DEVICE void Add(const RowStats& other) {
-    const float joint = fmaxf(max, other.max);
-    const float base = FiniteMax(joint);
-    sum =
-        sum * simt::Exp2(max - base) + other.sum * simt::Exp2(other.max - base);
-    max = joint;
-  }
-};
-
-// Of lanes whose numbers differ in the bits up to `last_mask`: all get the sum.
-SIMT_DEVICE RowStats SumOverLanes(RowStats total, uint32_t last_mask) {
-  for (uint32_t mask = 1; mask <= last_mask; mask *= 2) {
-    RowStats other;
-    other.max = simt::ShuffleXor(total.max, mask);
-    other.sum = simt::ShuffleXor(total.sum, mask);
-    total.Add(other);
-  }
-  return total;
-}
 
 // Adds the keys of a tile to the statistics of a lane's two rows. Each lane
 // keeps its own columns apart until the end.
@@ -139,9 +115,7 @@ void MergeWindowStats(WindowParams params) {
     total = SumOverLanes(total, 16);
     if (LaneIndex() != 0) continue;
     params.lse[(int64_t{block.sequence} * params.window + query) * num_q_heads +
-               block.head * params.group_size + q_head] =
-        total.sum == 0.0f ? -INFINITY
-                          : kLn2 * (total.max + simt::Log2(total.sum));
+               block.head * params.group_size + q_head] = kLn2 * total.Lse();
   }
 }
 

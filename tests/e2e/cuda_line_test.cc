@@ -134,6 +134,8 @@ constexpr const char* kPolicies[] = {
     "keydiff(anchor=raw,metric=dot) | global",
     "keydiff(anchor=pairwise) | adakv",
     "keydiff(metric=euclidean) | uniform",
+    "expected_attention(n_future=64) | adakv",
+    "expected_attention(n_future=64,cov=false,vnorm=false) | global",
     "streaming(sinks=4)",
     "tova | adakv",
     "knorm | uniform",
@@ -152,6 +154,7 @@ INSTANTIATE_TEST_SUITE_P(
     LaterInShards, CudaMethodTest,
     testing::Combine(testing::Values("snapkv(window=8) | adakv",
                                      "h2o | uniform",
+                                     "expected_attention(n_future=64)",
                                      "keydiff | adakv | critical"),
                      testing::Values(v1::EVICTION_MODE_DECODE),
                      testing::Values(2)));
@@ -284,7 +287,8 @@ TEST_F(CudaLineTest, RefusesScorersWithoutKernels) {
   EXPECT_THAT(status.error_message(), HasSubstr("no CUDA kernel"));
   v1::SubmitRequest request =
       Line::MakeRequest("needy", RandomTokens(40, &random), 40);
-  SetPolicy("expected_attention", v1::EVICTION_MODE_AFTER_PREFILL, &request);
+  SetPolicy("keydiff(anchor=median)", v1::EVICTION_MODE_AFTER_PREFILL,
+            &request);
   ASSERT_TRUE(line.Submit(request).ok());
   const std::map<std::string, Answer>& answers = line.WaitForAnswers(2);
   EXPECT_EQ(std::ssize(answers.at("plain").tokens), num_outputs);

@@ -2,6 +2,7 @@
 #include "kernels/cuda/chunk_sequence.cuh"
 #include "kernels/cuda/decode_sequence.cuh"
 #include "kernels/cuda/entry_sequence.cuh"
+#include "kernels/cuda/expected_sequence.cuh"
 #include "kernels/cuda/window_sequence.cuh"
 #include "tests/kernels/cuda/emulated_runtime.h"
 
@@ -70,6 +71,14 @@ void EmulatedRuntime::KeyScores(const KeyScoreParams& params,
                                 const RowShape& shape) {
   Do([&](EmulatedLauncher& launch) {
     return RunKeyScores(params, shape, launch);
+  });
+}
+
+void EmulatedRuntime::ExpectedScores(const ExpectedParams& params,
+                                     const RowShape& shape,
+                                     int32_t longest_list) {
+  Do([&](EmulatedLauncher& launch) {
+    return RunExpectedScores(params, shape, longest_list, launch);
   });
 }
 

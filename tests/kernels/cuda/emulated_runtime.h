@@ -57,6 +57,8 @@ class EmulatedRuntime : public DeviceRuntime {
                           int32_t longest_list) override;
   void FinishH2o(const H2oScoreParams& params, int32_t longest_list) override;
   void KeyScores(const KeyScoreParams& params, const RowShape& shape) override;
+  void ExpectedScores(const ExpectedParams& params, const RowShape& shape,
+                      int32_t longest_list) override;
   void ValueNorms(const ValueNormParams& params, const RowShape& shape,
                   int32_t longest_list) override;
   void Select(const SelectProblem& problem) override;

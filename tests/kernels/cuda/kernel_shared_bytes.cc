@@ -49,6 +49,9 @@ void LaunchShaped(DeviceRuntime& device, const RowShape& shape) {
   keys.entries = entries;
   keys.num_splits = 1;
   device.KeyScores(keys, shape);
+  ExpectedParams expected;
+  expected.entries = entries;
+  device.ExpectedScores(expected, shape, 1);
   ValueNormParams norms;
   norms.entries = entries;
   device.ValueNorms(norms, shape, 1);

@@ -18,6 +18,7 @@
 #include "tests/kernels/cuda/chunk_runner.h"
 #include "tests/kernels/cuda/decode_runner.h"
 #include "tests/kernels/cuda/entry_cases.h"
+#include "tests/kernels/cuda/expected_runner.h"
 #include "tests/kernels/cuda/key_runner.h"
 #include "tests/kernels/cuda/norm_runner.h"
 #include "tests/kernels/cuda/pool_runner.h"
@@ -227,6 +228,16 @@ std::string ProbeTova(const simt::Schedule& schedule) {
   return error;
 }
 
+std::string ProbeExpected(const simt::Schedule& schedule) {
+  EntryCase<BF16> test({.num_heads = 1, .group_size = 2, .sizes = {90}}, 13);
+  ExpectedRunner<BF16> runner(&test);
+  // So that the sinks are some.
+  const ExpectedOptions options = {.n_sink = test.position(10),
+                                   .schedule = schedule};
+  const std::string error = runner.Run(options);
+  return error.empty() ? Differs(runner.Error(options), 0.0, 1e-5) : error;
+}
+
 struct PlantedCase {
   std::string name;
   PlantedBug bug;
@@ -271,6 +282,13 @@ const std::vector<PlantedCase>& Cases() {
       {"AnchorLosesSplit", PlantedBug::kAnchorLosesSplit, ProbeKeys},
       {"NormLosesColumns", PlantedBug::kNormLosesColumns, ProbeNorms},
       {"NoBarrierBeforeSlab", PlantedBug::kNoBarrierBeforeSlab, ProbeNorms},
+      {"NoBarrierBeforeSlabOfCovariance", PlantedBug::kNoBarrierBeforeSlab,
+       ProbeExpected},
+      {"ExpectedSecondPartLost", PlantedBug::kExpectedSecondPartLost,
+       ProbeExpected},
+      {"ExpectedPaysSinks", PlantedBug::kExpectedPaysSinks, ProbeExpected},
+      {"ExpectedNoBarrierBeforeMerge",
+       PlantedBug::kExpectedNoBarrierBeforeMerge, ProbeExpected},
       {"TovaLosesPosition", PlantedBug::kTovaLosesPosition, ProbeTova},
       {"TovaNoBarrierBetweenHeads", PlantedBug::kTovaNoBarrierBetweenHeads,
        ProbeTova}};
@@ -304,7 +322,7 @@ TEST(PlantedAttentionProbesTest, WithoutBugsNothingIsFound) {
   for (const auto& probe :
        {ProbeDecode, ProbeManyLists, ProbeChunk, ProbeTailWindow,
         ProbeRegionWindow, ProbeRegionWindowOfChunk, ProbeWindow, ProbePool,
-        ProbeKeys, ProbeNorms, ProbeTova}) {
+        ProbeKeys, ProbeNorms, ProbeExpected, ProbeTova}) {
     EXPECT_EQ(probe(Schedules().back()), "");
   }
 }

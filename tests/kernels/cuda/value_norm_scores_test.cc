@@ -93,7 +93,7 @@ TEST_F(ValueNormScoresTest, PerQueryHeadAndL2MatchFloat64) {
 
 TEST_F(ValueNormScoresTest, SeveralCtasCoverALongList) {
   EntryCase<simt::BFloat16> test(
-      {.num_heads = 1, .group_size = 1, .sizes = {kNormRows + 40}}, 3);
+      {.num_heads = 1, .group_size = 1, .sizes = {kProductRows + 40}}, 3);
   NormRunner<simt::BFloat16> runner(&test, 24);
   ASSERT_EQ(runner.Run({}), "");
   ExpectNaive(test, runner, false, false);

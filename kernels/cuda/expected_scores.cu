@@ -1,0 +1,16 @@
+// Instances and launcher of expected_attention.
+#include "kernels/cuda/attention_launch.h"
+#include "kernels/cuda/cuda_launcher.cuh"
+#include "kernels/cuda/expected_sequence.cuh"
+
+namespace blockmgr {
+
+cudaError_t LaunchExpectedScores(const ExpectedParams& params,
+                                 const RowShape& shape, int32_t longest_list,
+                                 cudaStream_t stream) {
+  CudaLauncher launcher(stream);
+  return launcher.Result(
+      RunExpectedScores(params, shape, longest_list, launcher));
+}
+
+}  // namespace blockmgr
