@@ -51,17 +51,6 @@ DevicePool MakePool(const ModelLayout& layout, char* base,
   return pool;
 }
 
-absl::Status CheckScorer(const ScorerSpec& scorer) {
-  switch (scorer.kind) {
-    case ScorerKind::kStreaming:
-    case ScorerKind::kRandom:
-    case ScorerKind::kExternal:
-      return absl::OkStatus();
-    default:
-      return DeviceScorer::Supports(scorer);
-  }
-}
-
 }  // namespace
 
 absl::Status CudaBackend::CheckLayout(const ModelLayout& layout) {
@@ -120,12 +109,7 @@ CudaBackend::CudaBackend(const ModelLayout& layout,
 CudaBackend::~CudaBackend() { runtime_->Free(pool_.pool.view.base); }
 
 absl::Status CudaBackend::Supports(const EvictionPolicy& policy) {
-  BM_RETURN_IF_ERROR(DeviceSelector::Supports(policy));
-  return CheckScorer(policy.scorer);
-}
-
-absl::Status CudaBackend::SupportsScorer(const ScorerSpec& scorer) const {
-  return CheckScorer(scorer);
+  return DeviceSelector::Supports(policy);
 }
 
 void CudaBackend::Append(const AppendBatch& batch) {

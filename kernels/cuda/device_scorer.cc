@@ -16,8 +16,9 @@ KeyAnchor AnchorOf(KeyDiffAnchor anchor) {
       return KeyAnchor::kRaw;
     case KeyDiffAnchor::kPairwise:
       return KeyAnchor::kPairwise;
-    case KeyDiffAnchor::kNormalized:
     case KeyDiffAnchor::kMedian:
+      return KeyAnchor::kMedian;
+    case KeyDiffAnchor::kNormalized:
       break;
   }
   return KeyAnchor::kNormalized;
@@ -50,29 +51,6 @@ void CopyOut(std::span<const T> from, std::span<T> to) {
 }
 
 }  // namespace
-
-absl::Status DeviceScorer::Supports(const ScorerSpec& scorer) {
-  switch (scorer.kind) {
-    case ScorerKind::kSnapKv:
-    case ScorerKind::kTova:
-    case ScorerKind::kExpectedAttention:
-    case ScorerKind::kH2o:
-    case ScorerKind::kKnorm:
-      return absl::OkStatus();
-    case ScorerKind::kKeyDiff:
-      if (scorer.anchor != KeyDiffAnchor::kMedian) return absl::OkStatus();
-      return absl::UnimplementedError(
-          "keydiff: anchor: expected normalized, raw or pairwise on a device, "
-          "got median: it has no CUDA kernel");
-    case ScorerKind::kStreaming:
-    case ScorerKind::kRandom:
-    case ScorerKind::kExternal:
-      break;
-  }
-  return absl::UnimplementedError(
-      "scorer: expected one that reads keys, got streaming, random or "
-      "external: nothing to compute on a device");
-}
 
 DeviceScorer::Entries DeviceScorer::AddEntries(const EntryList& list,
                                                int32_t layer) {
@@ -170,8 +148,6 @@ void DeviceScorer::StoreScores(const Scores& scores, const ScoreBatch& batch) {
 }
 
 void DeviceScorer::Score(const ScoreBatch& batch) {
-  const absl::Status supported = Supports(batch.scorer);
-  BM_CHECK(supported.ok());
   BM_CHECK(batch.scores.size() == batch.entries.slots.size());
   switch (batch.scorer.kind) {
     case ScorerKind::kSnapKv:
@@ -182,9 +158,16 @@ void DeviceScorer::Score(const ScoreBatch& batch) {
       return H2o(batch);
     case ScorerKind::kExpectedAttention:
       return Expected(batch);
-    default:
+    case ScorerKind::kKeyDiff:
+    case ScorerKind::kKnorm:
       return Keys(batch);
+    case ScorerKind::kStreaming:
+    case ScorerKind::kRandom:
+    case ScorerKind::kExternal:
+      break;
   }
+  const bool reads_keys = false;
+  BM_CHECK(reads_keys);
 }
 
 WindowParams DeviceScorer::Weigh(const ScoreBatch& batch, Entries* entries,
@@ -300,8 +283,13 @@ void DeviceScorer::Keys(const ScoreBatch& batch) {
   memory.Begin();
   const Entries entries = AddEntries(batch.entries, batch.layer);
   const int32_t num_splits = EntrySplits(entries.longest);
-  const auto sums = memory.Work<float>(int64_t{layout.num_heads} * num_splits *
-                                       layout.head_dim);
+  const bool median = batch.scorer.kind == ScorerKind::kKeyDiff &&
+                      batch.scorer.anchor == KeyDiffAnchor::kMedian;
+  const int64_t num_channels = int64_t{layout.num_heads} * layout.head_dim;
+  const auto sums = memory.Work<float>(median ? 0 : num_channels * num_splits);
+  const auto lengths =
+      memory.Work<float>(median ? std::ssize(batch.scores) : int64_t{0});
+  const auto medians = memory.Work<float>(median ? num_channels : 0);
   const auto anchors =
       memory.Work<float>(int64_t{layout.num_heads} * (layout.head_dim + 1));
   const auto scores = memory.Result<float>(std::ssize(batch.scores));
@@ -315,6 +303,8 @@ void DeviceScorer::Keys(const ScoreBatch& batch) {
                       : MetricOf(batch.scorer.metric);
   params.num_splits = num_splits;
   params.partial_sums = memory.Device(sums);
+  params.lengths = memory.Device(lengths);
+  params.medians = memory.Device(medians);
   params.anchors = memory.Device(anchors);
   params.scores = memory.Device(scores);
   pool_.runtime->KeyScores(params, pool_.shape);

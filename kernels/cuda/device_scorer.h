@@ -4,8 +4,6 @@
 
 #include <cstdint>
 
-#include <absl/status/status.h>
-
 #include "blockmgr/eviction/policy.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/device_pool.h"
@@ -28,10 +26,7 @@ class DeviceScorer {
   // The pool is borrowed.
   explicit DeviceScorer(const DevicePool* pool) : pool_(*pool) {}
 
-  // Unimplemented, with a name and what there is, for scorers without a kernel.
-  static absl::Status Supports(const ScorerSpec& scorer);
-
-  // REQUIRES: Supports(batch.scorer).
+  // REQUIRES: a scorer that reads keys.
   void Score(const ScoreBatch& batch);
   void AddAttention(const AttentionSumBatch& batch);
   // REQUIRES: batch.model_dim % 8 == 0.

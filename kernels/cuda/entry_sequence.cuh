@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/entry_lists.h"
+#include "kernels/cuda/key_medians.cuh"
 #include "kernels/cuda/key_scores.cuh"
 #include "kernels/cuda/launch_shapes.cuh"
 #include "kernels/cuda/pooled_scores.cuh"
@@ -57,6 +58,22 @@ bool RunFinishH2oScores(const H2oScoreParams& params, int32_t longest_list,
                 FinishH2oScores, params);
 }
 
+// What FinishAnchors reads.
+template <typename T, int kDim, typename Launcher>
+bool RunKeyAnchors(const KeyScoreParams& params, int64_t num_lists,
+                   Launcher& launch) {
+  if (params.anchor != KeyAnchor::kMedian) {
+    return launch(SizeOf(params.num_splits, num_lists, kSplitThreads,
+                         kSumSharedBytes<kDim>),
+                  SumKeys<T, kDim>, params);
+  }
+  return launch(SizeOf(params.num_splits, num_lists, kSplitThreads),
+                MeasureKeys<T, kDim>, params) &&
+         launch(SizeOf(kDim / kChunk, num_lists, kMedianThreads,
+                       kMedianSharedBytes),
+                FindMedians<T, kDim>, params);
+}
+
 template <typename Launcher>
 bool RunKeyScores(const KeyScoreParams& params, const RowShape& shape,
                   Launcher& launch) {
@@ -66,9 +83,7 @@ bool RunKeyScores(const KeyScoreParams& params, const RowShape& shape,
     constexpr int kDim = decltype(instance)::kDim;
     if (params.metric != KeyMetric::kNorm) {
       const bool done =
-          launch(SizeOf(params.num_splits, num_lists, kSplitThreads,
-                        kSumSharedBytes<kDim>),
-                 SumKeys<T, kDim>, params) &&
+          RunKeyAnchors<T, kDim>(params, num_lists, launch) &&
           launch(SizeOf(num_lists, 1, kSplitThreads, kAnchorSharedBytes),
                  FinishAnchors<kDim>, params);
       if (!done) return false;

@@ -14,11 +14,6 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// NaN is kept.
-SIMT_DEVICE float AtLeast(float value, float floor) {
-  return value < floor ? floor : value;
-}
-
 template <int kDim>
 inline constexpr int32_t kSumSharedBytes = kSplitThreads / 32 * kDim * 4;
 
@@ -71,30 +66,38 @@ void SumKeys(KeyScoreParams params) {
   }
 }
 
-// Grid: {lists}. Shared memory: kAnchorSharedBytes.
 inline constexpr int32_t kAnchorSharedBytes = kSplitThreads / 32 * 4;
 
+// The mean of a list's keys in one channel.
+template <int kDim>
+SIMT_DEVICE float MeanOfKeys(const KeyScoreParams& params, int32_t list,
+                             int32_t size, int32_t channel) {
+  int32_t num_splits = (size + kSplitEntries - 1) / kSplitEntries;
+  if (BM_PLANTED(kAnchorLosesSplit) && num_splits > 1) --num_splits;
+  const float* sums =
+      params.partial_sums + int64_t{list} * params.num_splits * kDim + channel;
+  double sum = 0.0;
+  SIMT_UNROLL_BY(8)
+  for (int32_t split = 0; split < num_splits; ++split) {
+    sum += static_cast<double>(sums[int64_t{split} * kDim]);
+  }
+  return static_cast<float>(sum / static_cast<double>(size));
+}
+
+// Grid: {lists}. Shared memory: kAnchorSharedBytes.
 template <int kDim>
 SIMT_KERNEL(kSplitThreads, 4)
 void FinishAnchors(KeyScoreParams params) {
   const int32_t list = static_cast<int32_t>(simt::BlockX());
   const int32_t size = LoadEntries(params.entries, list).size;
-  int32_t num_splits = (size + kSplitEntries - 1) / kSplitEntries;
-  if (BM_PLANTED(kAnchorLosesSplit) && num_splits > 1) --num_splits;
   float* anchor = params.anchors + int64_t{list} * (kDim + 1);
   float square = 0.0f;
   for (int32_t i = Thread(); i < kDim; i += kSplitThreads) {
-    double sum = 0.0;
-    SIMT_UNROLL_BY(8)
-    for (int32_t split = 0; split < num_splits; ++split) {
-      sum += static_cast<double>(
-          params
-              .partial_sums[(int64_t{list} * params.num_splits + split) * kDim +
-                            i]);
-    }
-    const float mean = static_cast<float>(sum / static_cast<double>(size));
-    anchor[i] = mean;
-    square += mean * mean;
+    const float x = params.anchor == KeyAnchor::kMedian
+                        ? params.medians[int64_t{list} * kDim + i]
+                        : MeanOfKeys<kDim>(params, list, size, i);
+    anchor[i] = x;
+    square += x * x;
   }
   SIMT_UNROLL
   for (uint32_t mask = 1; mask < 32; mask *= 2) {

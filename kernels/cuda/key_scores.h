@@ -5,7 +5,12 @@
 // comparison; knorm needs the last one only. K is read once by the first and
 // once by the last kernel. Sums run in a fixed order, in fp32 inside a split
 // and in fp64 over splits: deterministic, and a list's scores depend on its own
-// keys alone. anchor=median is the CPU's.
+// keys alone.
+//
+// anchor=median: lengths of keys instead of sums, then the medians of all
+// channels, found digit by digit: K is read five times more, by one CTA for
+// eight channels of a list, and counted in its shared memory. They are exact:
+// those of the normalized keys as fp32 has them.
 #ifndef KERNELS_CUDA_KEY_SCORES_H_
 #define KERNELS_CUDA_KEY_SCORES_H_
 
@@ -20,7 +25,7 @@ inline constexpr float kKeyAnchorFloor = 1e-12f;
 inline constexpr float kKeyCosineFloor = 1e-8f;
 
 // kPairwise: the mean cosine with every key, itself included.
-enum class KeyAnchor : int32_t { kNormalized, kRaw, kPairwise };
+enum class KeyAnchor : int32_t { kNormalized, kRaw, kPairwise, kMedian };
 enum class KeyMetric : int32_t { kCosine, kDot, kEuclidean, kNorm };
 
 struct KeyScoreParams {
@@ -29,8 +34,11 @@ struct KeyScoreParams {
   KeyAnchor anchor = KeyAnchor::kNormalized;
   KeyMetric metric = KeyMetric::kCosine;  // kNorm: knorm, no anchor
   int32_t num_splits = 0;                 // EntrySplits of the longest list
-  float* partial_sums = nullptr;          // [lists, num_splits, head_dim]
-  // The mean, and then the length that cosines are divided by.
+  // Workspace: of the median the second and third, else the first.
+  float* partial_sums = nullptr;  // [lists, num_splits, head_dim]
+  float* lengths = nullptr;       // [offsets[num_lists]]
+  float* medians = nullptr;       // [lists, head_dim]
+  // The mean or median, and then the length that cosines are divided by.
   float* anchors = nullptr;  // [lists, head_dim + 1]
   float* scores = nullptr;   // [offsets[num_lists]]
 };

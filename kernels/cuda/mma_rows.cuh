@@ -103,6 +103,11 @@ SIMT_DEVICE int32_t CountLeading(int32_t count, const Holds& holds) {
 // weights 0, not NaN.
 SIMT_DEVICE float FiniteMax(float max) { return max == -INFINITY ? 0.0f : max; }
 
+// NaN is kept.
+SIMT_DEVICE float AtLeast(float value, float floor) {
+  return value < floor ? floor : value;
+}
+
 // Sum and maximum over the lanes that hold one column of an accumulator
 // (lane % 4 equal): same order on every lane.
 SIMT_DEVICE float SumOverRows(float x) {

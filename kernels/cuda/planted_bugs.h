@@ -43,6 +43,10 @@ enum class PlantedBug {
   kStatsOfOneSplit,
   kPoolingReach,
   kAnchorLosesSplit,
+  kMedianIsTheUpper,  // of the middle two
+  kMedianForgetsNan,
+  kMedianNoBarrierBeforeCount,
+  kMedianNoBarrierBeforePick,
   kNormLosesColumns,
   kNoBarrierBeforeSlab,
   kExpectedSecondPartLost,  // of covariances

@@ -10,23 +10,13 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/order_key.cuh"
 #include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/select.h"
 #include "kernels/cuda/simt.h"
 
 namespace blockmgr {
 inline namespace SIMT_SPACE {
-
-// As ScoreKey of eviction/score_order.h.
-SIMT_DEVICE uint32_t OrderKey(float score) {
-  uint32_t bits = simt::FloatBits(score);
-  constexpr uint32_t kSign = 0x80000000u;
-  if (bits == kSign && !BM_PLANTED(kSelectSplitsZeros)) bits = 0;  // -0 is +0
-  if ((bits & ~kSign) > 0x7F800000u && !BM_PLANTED(kSelectOrdersNanBySign)) {
-    return 0xFFFFFFFFu;
-  }
-  return (bits & kSign) != 0 ? ~bits : bits | kSign;
-}
 
 // Key of an entry: of its score, or in critical's second stage of its product.
 SIMT_DEVICE uint32_t EntryKey(const SelectProblem& p, int64_t entry,

@@ -116,7 +116,8 @@ TEST_F(DeviceScorerTest, KeyScoresEqualTheCpus) {
          {KeyDiffMetric::kCosine, KeyDiffMetric::kDot,
           KeyDiffMetric::kEuclidean}) {
       for (const KeyDiffAnchor anchor :
-           {KeyDiffAnchor::kNormalized, KeyDiffAnchor::kRaw}) {
+           {KeyDiffAnchor::kNormalized, KeyDiffAnchor::kRaw,
+            KeyDiffAnchor::kMedian}) {
         pair.Compare(
             {.kind = ScorerKind::kKeyDiff, .anchor = anchor, .metric = metric});
       }
@@ -267,6 +268,8 @@ TEST_F(DeviceScorerTest, ListsOfSeveralCtasEqualTheCpus) {
   ASSERT_GT(pair.test.head_size(0), 1024);
   pair.Compare({.kind = ScorerKind::kSnapKv, .window = 8});
   pair.Compare({.kind = ScorerKind::kKeyDiff});
+  pair.Compare(
+      {.kind = ScorerKind::kKeyDiff, .anchor = KeyDiffAnchor::kMedian});
   pair.Compare({.kind = ScorerKind::kKnorm});
   pair.Compare({.kind = ScorerKind::kH2o, .obs_window = 8});
   const std::vector<float> projection =
@@ -285,11 +288,10 @@ TEST_F(DeviceScorerTest, ListsOfSeveralCtasEqualTheCpus) {
   EXPECT_LE(RelativeError(norms[1], norms[0]), kTolerance);
 }
 
-TEST_F(DeviceScorerTest, AbortsOnScorersWithoutAKernel) {
+TEST_F(DeviceScorerTest, AbortsOnScorersThatReadNoKeys) {
   const Pair pair(0, 1, 20);
-  EXPECT_DEATH(pair.test.Run(*pair.device, {.kind = ScorerKind::kKeyDiff,
-                                            .anchor = KeyDiffAnchor::kMedian}),
-               "supported");
+  EXPECT_DEATH(pair.test.Run(*pair.device, {.kind = ScorerKind::kStreaming}),
+               "reads_keys");
 }
 
 }  // namespace

@@ -48,7 +48,10 @@ void LaunchShaped(DeviceRuntime& device, const RowShape& shape) {
   KeyScoreParams keys;
   keys.entries = entries;
   keys.num_splits = 1;
-  device.KeyScores(keys, shape);
+  for (const KeyAnchor anchor : {KeyAnchor::kNormalized, KeyAnchor::kMedian}) {
+    keys.anchor = anchor;
+    device.KeyScores(keys, shape);
+  }
   ExpectedParams expected;
   expected.entries = entries;
   device.ExpectedScores(expected, shape, 1);

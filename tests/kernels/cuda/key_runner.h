@@ -33,9 +33,13 @@ class KeyRunner {
     params.num_splits = EntrySplits(test_.LongestList());
     SharedVector<float> partial_sums(lists * params.num_splits * head_dim,
                                      kNan);
+    lengths_.assign(test_.num_entries(), kNan);
+    medians_.assign(lists * head_dim, kNan);
     SharedVector<float> anchors(lists * (head_dim + 1), kNan);
     scores_.assign(test_.num_entries(), kNan);
     params.partial_sums = partial_sums.data();
+    params.lengths = lengths_.data();
+    params.medians = medians_.data();
     params.anchors = anchors.data();
     params.scores = scores_.data();
     return RunKernels(schedule,
@@ -46,10 +50,15 @@ class KeyRunner {
   }
 
   const SharedVector<float>& scores() const { return scores_; }
+  // Of a run with the median.
+  const SharedVector<float>& lengths() const { return lengths_; }
+  const SharedVector<float>& medians() const { return medians_; }
 
  private:
   EntryCase<T>& test_;
   SharedVector<float> scores_;
+  SharedVector<float> lengths_;
+  SharedVector<float> medians_;
 };
 
 }  // namespace blockmgr

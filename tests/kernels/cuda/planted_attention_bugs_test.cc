@@ -190,6 +190,23 @@ std::string ProbeKeys(const simt::Schedule& schedule) {
   return Differs(runner.scores()[kSplitEntries], -20.0 / test.size(0), 1e-6);
 }
 
+// Keys of length 1 or none, so that medians are plain; and one with a NaN.
+std::string ProbeMedians(const simt::Schedule& schedule) {
+  EntryCase<BF16> test({.num_heads = 2, .sizes = {300, 40}}, 14);
+  for (int32_t e = 0; e < test.num_entries(); ++e) {
+    for (int32_t i = 0; i < 64; ++i) {
+      const bool first = e % 2 == 0 && i == 0;
+      test.cache().SetValue(test.slot(e), false, i, first ? 1.0f : 0.0f);
+    }
+  }
+  test.cache().SetValue(test.slot(test.offset(1)), false, 5, std::nanf(""));
+  KeyRunner<BF16> runner(&test);
+  std::string error = runner.Run(KeyAnchor::kMedian, KeyMetric::kDot, schedule);
+  if (!error.empty()) return error;
+  if (!std::isnan(runner.scores()[test.offset(1) + 1])) return "NaN is lost";
+  return Differs(runner.scores()[0], -0.5, 1e-6);
+}
+
 std::string ProbeNorms(const simt::Schedule& schedule) {
   EntryCase<BF16> test({.num_heads = 1, .group_size = 2, .sizes = {20}}, 6);
   NormRunner<BF16> runner(&test, 264);
@@ -280,6 +297,12 @@ const std::vector<PlantedCase>& Cases() {
       {"StatsOfOneSplit", PlantedBug::kStatsOfOneSplit, ProbeWindow},
       {"PoolingReach", PlantedBug::kPoolingReach, ProbePool},
       {"AnchorLosesSplit", PlantedBug::kAnchorLosesSplit, ProbeKeys},
+      {"MedianIsTheUpper", PlantedBug::kMedianIsTheUpper, ProbeMedians},
+      {"MedianForgetsNan", PlantedBug::kMedianForgetsNan, ProbeMedians},
+      {"MedianNoBarrierBeforeCount", PlantedBug::kMedianNoBarrierBeforeCount,
+       ProbeMedians},
+      {"MedianNoBarrierBeforePick", PlantedBug::kMedianNoBarrierBeforePick,
+       ProbeMedians},
       {"NormLosesColumns", PlantedBug::kNormLosesColumns, ProbeNorms},
       {"NoBarrierBeforeSlab", PlantedBug::kNoBarrierBeforeSlab, ProbeNorms},
       {"NoBarrierBeforeSlabOfCovariance", PlantedBug::kNoBarrierBeforeSlab,
@@ -322,7 +345,7 @@ TEST(PlantedAttentionProbesTest, WithoutBugsNothingIsFound) {
   for (const auto& probe :
        {ProbeDecode, ProbeManyLists, ProbeChunk, ProbeTailWindow,
         ProbeRegionWindow, ProbeRegionWindowOfChunk, ProbeWindow, ProbePool,
-        ProbeKeys, ProbeNorms, ProbeExpected, ProbeTova}) {
+        ProbeKeys, ProbeMedians, ProbeNorms, ProbeExpected, ProbeTova}) {
     EXPECT_EQ(probe(Schedules().back()), "");
   }
 }

@@ -1,0 +1,35 @@
+// Floats as integers of the same order, for radix searches.
+#ifndef KERNELS_CUDA_ORDER_KEY_CUH_
+#define KERNELS_CUDA_ORDER_KEY_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/planted_bugs.h"
+#include "kernels/cuda/simt.h"
+
+namespace blockmgr {
+inline namespace SIMT_SPACE {
+
+inline constexpr uint32_t kNanKey = 0xFFFFFFFFu;
+
+// As ScoreKey of eviction/score_order.h.
+SIMT_DEVICE uint32_t OrderKey(float score) {
+  uint32_t bits = simt::FloatBits(score);
+  constexpr uint32_t kSign = 0x80000000u;
+  if (bits == kSign && !BM_PLANTED(kSelectSplitsZeros)) bits = 0;  // -0 is +0
+  if ((bits & ~kSign) > 0x7F800000u && !BM_PLANTED(kSelectOrdersNanBySign)) {
+    return kNanKey;
+  }
+  return (bits & kSign) != 0 ? ~bits : bits | kSign;
+}
+
+// The number that has a key. REQUIRES: key != kNanKey.
+SIMT_DEVICE float NumberOfKey(uint32_t key) {
+  constexpr uint32_t kSign = 0x80000000u;
+  return simt::BitsToFloat((key & kSign) != 0 ? key ^ kSign : ~key);
+}
+
+}  // namespace SIMT_SPACE
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_ORDER_KEY_CUH_
