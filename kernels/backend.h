@@ -18,7 +18,6 @@
 #include <span>
 #include <vector>
 
-#include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
 #include "blockmgr/base/ids.h"
@@ -161,11 +160,6 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual const ModelLayout& layout() const = 0;
-  // OK if Score, and AddAttention or AddQueries before it, compute this scorer,
-  // or it is one that needs no keys. Else Unimplemented, naming what is not
-  // there. REQUIRES of those calls: OK.
-  virtual absl::Status SupportsScorer(const ScorerSpec& scorer) const = 0;
-
   virtual void Append(const AppendBatch& batch) = 0;
   // Decode (one query per sequence) and causal chunked prefill alike.
   virtual void Attention(const AttentionBatch& batch) = 0;

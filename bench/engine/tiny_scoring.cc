@@ -181,7 +181,6 @@ void TinyScoring::CopyWindow(const ScoringState& state, int32_t layer,
 absl::Status TinyScoring::CheckState(const EvictionOrder& order,
                                      const SequenceTable& table,
                                      const ScoringState& state) const {
-  BM_RETURN_IF_ERROR(backend_.SupportsScorer(order.policy.scorer));
   const ScorerState needed = order.policy.scorer_state();
   BM_CHECK(needed == ScorerState::kNone || order.group == 0);
   if (needed != ScorerState::kNone && needed != state.kind) {

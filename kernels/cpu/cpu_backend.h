@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include <absl/status/status.h>
 
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
@@ -42,9 +41,6 @@ class CpuBackend final : public Backend {
   explicit CpuBackend(KvArena arena);
 
   const ModelLayout& layout() const override { return arena_.layout(); }
-  absl::Status SupportsScorer(const ScorerSpec& /*scorer*/) const override {
-    return absl::OkStatus();
-  }
   void Append(const AppendBatch& batch) override;
   void Attention(const AttentionBatch& batch) override;
   void Score(const ScoreBatch& batch) override;

@@ -88,9 +88,6 @@ class CudaBackend final : public Backend {
   static absl::Status Supports(const EvictionPolicy& policy);
 
   const ModelLayout& layout() const override { return pool_.layout; }
-  absl::Status SupportsScorer(const ScorerSpec& /*scorer*/) const override {
-    return absl::OkStatus();
-  }
   void Append(const AppendBatch& batch) override;
   void Attention(const AttentionBatch& batch) override;
   void Score(const ScoreBatch& batch) override { scorer_.Score(batch); }
