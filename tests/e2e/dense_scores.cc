@@ -133,10 +133,10 @@ class LayerScorer {
   }
   template <typename Function>
   Row Each(int32_t head, Function score) const {
+    const std::vector<int32_t> entries = Entries(head);
     Row scores;
-    for (const int32_t position : Entries(head)) {
-      scores.push_back(score(position));
-    }
+    scores.reserve(entries.size());
+    for (const int32_t position : entries) scores.push_back(score(position));
     return scores;
   }
 
@@ -145,6 +145,7 @@ class LayerScorer {
     const int32_t head = q / group_;
     const std::vector<int32_t> entries = Entries(head);
     Row logits;
+    logits.reserve(entries.size());
     for (const int32_t p : entries) {
       if (p > position) break;
       logits.push_back(

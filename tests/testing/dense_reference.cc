@@ -24,6 +24,7 @@ Row RmsNorm(const Row& row, const std::vector<float>& gains) {
   const double rms =
       std::sqrt(squares / static_cast<double>(row.size()) + 1e-5);
   Row result;
+  result.reserve(row.size());
   for (size_t i = 0; i < row.size(); ++i) {
     result.push_back(row[i] / rms * double{gains[i]});
   }
@@ -88,6 +89,8 @@ std::vector<double> DenseReference::Attend(Layer* attended) const {
                      dim);
     Row weights;
     std::vector<size_t> positions;
+    weights.reserve(static_cast<size_t>(length_) + 1);
+    positions.reserve(weights.capacity());
     for (size_t p = 0; p <= static_cast<size_t>(length_); ++p) {
       if (layer.evicted[head][p]) continue;
       const int32_t age = length_ - static_cast<int32_t>(p);
@@ -171,6 +174,7 @@ std::vector<int32_t> DenseReference::Attended(int32_t layer, int32_t head,
   const std::vector<bool>& evicted =
       layers_[static_cast<size_t>(layer)].evicted[static_cast<size_t>(head)];
   std::vector<int32_t> positions;
+  positions.reserve(static_cast<size_t>(std::max(0, limit - first)));
   for (int32_t p = first; p < limit; ++p) {
     if (!evicted[static_cast<size_t>(p)]) positions.push_back(p);
   }

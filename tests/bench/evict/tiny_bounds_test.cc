@@ -280,6 +280,14 @@ TEST(TinyBoundsTest, CriticalKvsThetaIsNeverAboveTopKs) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     Tensors tensors = TinyTensors(shape, seed);
     ScoreByAttention(&tensors);
+    std::vector<std::vector<double>> all_weights;  // [layers * heads]
+    std::vector<std::vector<double>> all_sizes;    // the same
+    for (int32_t layer = 0; layer < tensors.num_layers(); ++layer) {
+      for (int32_t head = 0; head < tensors.num_heads; ++head) {
+        all_weights.push_back(LastWeights(tensors, layer, head));
+        all_sizes.push_back(ValueSizes(tensors, layer, head));
+      }
+    }
     for (const char* ratio : {"0.05", "0.2", "0.8"}) {
       SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << ratio);
       const std::vector<KeepSets> keep = Select(
@@ -292,8 +300,8 @@ TEST(TinyBoundsTest, CriticalKvsThetaIsNeverAboveTopKs) {
       for (int32_t layer = 0; layer < tensors.num_layers(); ++layer) {
         for (int32_t head = 0; head < tensors.num_heads; ++head) {
           const auto row = int64_t{layer} * tensors.num_heads + head;
-          const std::vector<double> weights = LastWeights(tensors, layer, head);
-          const std::vector<double> sizes = ValueSizes(tensors, layer, head);
+          const std::vector<double>& weights = all_weights[row];
+          const std::vector<double>& sizes = all_sizes[row];
           const double mass = StageOneMass(
               weights, keep[1].offsets[row + 1] - keep[1].offsets[row]);
           if (mass <= 0.5) continue;

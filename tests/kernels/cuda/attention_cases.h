@@ -86,9 +86,12 @@ class AttentionCase {
   // Rows of a sequence before `row` become NaN, and pages that only they are on
   // get ids that no pool has.
   void DropBefore(int32_t sequence, int32_t row);
-  // The attention over the first `num_rows` rows of a list of the last one's
-  // query.
-  HeadAttention Reference(int32_t list, int64_t num_rows, const T* query) const;
+  // The rows of a list, as they are now.
+  ListRows Rows(int32_t list) const;
+  // The attention over the first `num_rows` rows of a list, which `rows` are
+  // of, of the last one's query.
+  HeadAttention Reference(const ListRows& rows, int32_t list, int64_t num_rows,
+                          const T* query) const;
   // The same lists on a backend that holds the pool: attention of the last
   // num_queries[i] tokens of every sequence.
   std::vector<float> AttentionOnCpu(Backend& backend,
@@ -367,40 +370,40 @@ void AttentionCase<T>::DropBefore(int32_t sequence, int32_t row) {
 }
 
 template <typename T>
-HeadAttention AttentionCase<T>::Reference(int32_t list, int64_t num_rows,
+ListRows AttentionCase<T>::Rows(int32_t list) const {
+  const std::size_t num_elements = slots_[list].size() * shape_.head_dim;
+  ListRows rows;
+  rows.keys.reserve(num_elements);
+  rows.values.reserve(num_elements);
+  for (const SlotIndex slot : slots_[list]) {
+    const uint16_t* key = &pool_[RowOffset(slot, false)];
+    const uint16_t* value = &pool_[RowOffset(slot, true)];
+    for (int32_t i = 0; i < shape_.head_dim; ++i) {
+      rows.keys.push_back(double{simt::ToFloat(T{key[i]})});
+      rows.values.push_back(double{simt::ToFloat(T{value[i]})});
+    }
+  }
+  return rows;
+}
+
+template <typename T>
+HeadAttention AttentionCase<T>::Reference(const ListRows& rows, int32_t list,
+                                          int64_t num_rows,
                                           const T* query) const {
-  const int32_t head_dim = shape_.head_dim;
-  HeadAttention result;
-  result.output.assign(head_dim, 0.0);
-  if (num_rows == 0) return result;
-  std::vector<int64_t> rows;  // that it sees
+  std::vector<double> wide_query;
+  wide_query.reserve(shape_.head_dim);
+  for (int32_t i = 0; i < shape_.head_dim; ++i) {
+    wide_query.push_back(double{simt::ToFloat(query[i])});
+  }
+  std::vector<int64_t> seen;
   for (int64_t r = 0; r < num_rows; ++r) {
     if (shape_.window > 0 &&
         positions_[list][num_rows - 1] - positions_[list][r] >= shape_.window) {
       continue;
     }
-    rows.push_back(r);
+    seen.push_back(r);
   }
-  std::vector<double> logits;
-  for (const int64_t r : rows) {
-    double dot = 0.0;
-    for (int32_t i = 0; i < head_dim; ++i) {
-      dot += double{simt::ToFloat(query[i])} *
-             double{Value(slots_[list][r], false, i)};
-    }
-    logits.push_back(dot * scale());
-  }
-  const double max = *std::ranges::max_element(logits);
-  double sum = 0.0;
-  for (double& logit : logits) sum += logit = std::exp(logit - max);
-  for (std::size_t row = 0; row < rows.size(); ++row) {
-    for (int32_t i = 0; i < head_dim; ++i) {
-      result.output[i] +=
-          logits[row] / sum * Value(slots_[list][rows[row]], true, i);
-    }
-  }
-  result.lse = max + std::log(sum);
-  return result;
+  return AttendByDefinition(wide_query, rows, seen, scale());
 }
 
 template <typename T>

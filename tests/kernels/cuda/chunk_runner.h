@@ -123,17 +123,20 @@ template <typename T>
 AttentionError ChunkRunner<T>::Error() const {
   const AttentionShape& shape = test_.shape();
   ErrorSum sum;
-  for (int32_t s = 0; s < test_.num_sequences(); ++s) {
+  for (int32_t list = 0; list < test_.num_lists(); ++list) {
+    const int32_t s = list / shape.num_heads;
+    const int32_t first_q_head = list % shape.num_heads * shape.group_size;
+    const ListRows rows = test_.Rows(list);
     for (int32_t j = 0; j < num_queries_[s]; ++j) {
-      for (int32_t q_head = 0; q_head < test_.num_q_heads(); ++q_head) {
-        const int32_t list = s * shape.num_heads + q_head / shape.group_size;
+      for (int32_t g = 0; g < shape.group_size; ++g) {
         const int64_t row =
-            int64_t{query_offsets_[s] + j} * test_.num_q_heads() + q_head;
+            int64_t{query_offsets_[s] + j} * test_.num_q_heads() +
+            first_q_head + g;
         const int64_t num_rows =
             std::ssize(test_.slots(list)) - num_queries_[s] + j + 1;
-        sum.Add(
-            test_.Reference(list, num_rows, &queries_[row * shape.head_dim]),
-            &output_[row * shape.head_dim], lse_[row]);
+        sum.Add(test_.Reference(rows, list, num_rows,
+                                &queries_[row * shape.head_dim]),
+                &output_[row * shape.head_dim], lse_[row]);
       }
     }
   }

@@ -135,10 +135,11 @@ AttentionError DecodeRunner<T>::Error() const {
   const int32_t group_size = test_.shape().group_size;
   ErrorSum sum;
   for (int32_t list = 0; list < test_.num_lists(); ++list) {
+    const ListRows rows = test_.Rows(list);
     for (int32_t g = 0; g < group_size; ++g) {
       const int64_t row = int64_t{list} * group_size + g;
       const int64_t begin = row * test_.shape().head_dim;
-      sum.Add(test_.Reference(list, std::ssize(test_.slots(list)),
+      sum.Add(test_.Reference(rows, list, std::ssize(test_.slots(list)),
                               &queries_[begin]),
               &output_[begin], lse_[row]);
     }

@@ -186,11 +186,12 @@ TEST_F(PooledScoresTest, DecodeSumsMatchFloat64) {
   for (int32_t list = 0; list < 6; ++list) {
     EXPECT_EQ(sums[offsets[list] - 1], -7.0f);
     const std::vector<SlotIndex>& slots = decode.test().slots(list);
+    const ListRows rows = decode.test().Rows(list);
     std::vector<double> expected(slots.size(), 0.25);
     for (int32_t g = 0; g < 3; ++g) {
       const simt::BFloat16* query = &decode.queries()[(list * 3 + g) * 64];
       const double lse =
-          decode.test().Reference(list, std::ssize(slots), query).lse;
+          decode.test().Reference(rows, list, std::ssize(slots), query).lse;
       for (std::size_t i = 0; i < slots.size(); ++i) {
         double dot = 0.0;
         for (int32_t k = 0; k < 64; ++k) {
