@@ -1,6 +1,8 @@
 // Kernels that show what memory gives at best; see ceiling_kernels.h.
 #include "bench/ceiling_kernels.h"
 
+#include <cuda_fp16.h>
+
 namespace blockmgr {
 namespace {
 
@@ -61,12 +63,17 @@ __device__ uint64_t Mix(uint64_t x) {
 
 __global__ __launch_bounds__(kThreads) void FillElements(uint16_t* out,
                                                          int64_t count,
-                                                         uint64_t seed) {
+                                                         uint64_t seed,
+                                                         ElementType type) {
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
        i += stride) {
     const uint64_t high = Mix((seed << 40) + static_cast<uint64_t>(i)) >> 48;
     const float value = static_cast<float>(high) / 32768.0f - 1.0f;
+    if (type == ElementType::kHalf) {
+      out[i] = __half_as_ushort(__float2half_rn(value));
+      continue;
+    }
     const uint32_t bits = __float_as_uint(value);
     out[i] =
         static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
@@ -91,8 +98,8 @@ cudaError_t LaunchCopyCeiling(const void* from, void* to, int64_t num_vectors,
 }
 
 cudaError_t LaunchFillElements(uint16_t* out, int64_t count, uint64_t seed,
-                               cudaStream_t stream) {
-  FillElements<<<4096, kThreads, 0, stream>>>(out, count, seed);
+                               ElementType type, cudaStream_t stream) {
+  FillElements<<<4096, kThreads, 0, stream>>>(out, count, seed, type);
   return cudaGetLastError();
 }
 

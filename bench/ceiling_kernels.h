@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/attention_lists.h"
+
 namespace blockmgr {
 
 // Reads num_vectors 16-byte vectors; `sink` is written for a sum that never
@@ -18,7 +20,7 @@ cudaError_t LaunchCopyCeiling(const void* from, void* to, int64_t num_vectors,
                               int32_t num_blocks, cudaStream_t stream);
 // out[i] = Element(seed, i) of kernel_problem.h, for i < count.
 cudaError_t LaunchFillElements(uint16_t* out, int64_t count, uint64_t seed,
-                               cudaStream_t stream);
+                               ElementType type, cudaStream_t stream);
 
 }  // namespace blockmgr
 

@@ -4,8 +4,9 @@
   blockmgr-bench kernels --kv-mib 256 --problem ragged.bin --json > ours.json
   bench/compare_pytorch.py --problem ragged.bin > theirs.json
 
-PyTorch has no kernel for ragged lists of pages: keys and values of each list
-are gathered to contiguous tensors first, which is not timed. Then one decode
+PyTorch has no kernel for ragged lists of pages: keys and values of each list,
+of its region and then of its tail, are gathered to contiguous tensors of the
+problem's type first, which is not timed. Then one decode
 step is a call of scaled_dot_product_attention per list (--mode loop), or one
 call for all of them padded to the longest, with a mask (--mode padded). The
 report has the keys of kernel_report.h; percent_of_ceiling is null, for the
@@ -22,7 +23,10 @@ import struct
 import sys
 
 MAGIC = b"BMKVPRB1"
-HEADER = struct.Struct("<8sII6iQq")  # bench/kernel_problem.h
+COMMON = struct.Struct("<8sI")  # of all versions
+VERSION = 2
+HEADER = struct.Struct("<8sII6iQqq")  # bench/kernel_problem.h
+DTYPES = ["bf16", "fp16"]
 STEP = 0x9E3779B97F4A7C15
 MIX = [(30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)]
 
@@ -33,41 +37,80 @@ class Problem:
     def __init__(self, path):
         with open(path, "rb") as file:
             data = file.read()
+        if len(data) < COMMON.size:
+            raise ValueError(f"{path}: expected a problem of blockmgr-bench "
+                             f"kernels, got {len(data)} bytes")
+        magic, version = COMMON.unpack_from(data)
+        if magic != MAGIC or version != VERSION:
+            raise ValueError(f"{path}: expected {MAGIC} version {VERSION}, "
+                             f"got {magic} version {version}")
         if len(data) < HEADER.size:
             raise ValueError(f"{path}: expected a header of {HEADER.size} "
                              f"bytes, got {len(data)}")
-        (magic, version, element_type, self.num_sequences, self.num_heads,
+        (_, _, element_type, self.num_sequences, self.num_heads,
          self.group_size, self.head_dim, self.page_size, self.num_pages,
-         self.seed, num_page_ids) = HEADER.unpack_from(data)
-        if magic != MAGIC or version != 1 or element_type != 0:
-            raise ValueError(f"{path}: expected {MAGIC} version 1 with elements"
-                             f" of type 0, got {magic} version {version} type "
-                             f"{element_type}")
+         self.seed, num_page_ids, num_tail_blocks) = HEADER.unpack_from(data)
+        if element_type >= len(DTYPES):
+            raise ValueError(f"{path}: expected elements of type 0 (bf16) or 1 "
+                             f"(fp16), got type {element_type}")
+        self.dtype = DTYPES[element_type]
         num_lists = self.num_sequences * self.num_heads
-        expected = HEADER.size + 4 * (num_lists + num_page_ids)
-        if num_lists < 1 or num_page_ids < 0 or len(data) != expected:
+        counts = [num_lists, self.num_sequences, num_page_ids, num_tail_blocks]
+        expected = HEADER.size + 4 * sum(counts)
+        if num_lists < 1 or min(counts) < 0 or len(data) != expected:
             raise ValueError(f"{path}: expected {expected} bytes, "
                              f"got {len(data)}")
+        if self.page_size < 1:
+            raise ValueError(f"{path}: expected a page size of at least 1, "
+                             f"got {self.page_size}")
         words = array.array("i", data[HEADER.size:])
         if sys.byteorder != "little":
             words.byteswap()
-        self.lengths = words[:num_lists]
-        self.page_ids = words[num_lists:]
-        self.pages_of = [-(-n // self.page_size) for n in self.lengths]
-        if min(self.lengths) < 0 or sum(self.pages_of) != num_page_ids:
-            raise ValueError(f"{path}: expected lengths of {num_page_ids} "
-                             f"pages, got {sum(self.pages_of)}")
-        if num_page_ids and (min(self.page_ids) < 0 or
-                             max(self.page_ids) >= self.num_pages):
-            raise ValueError(f"{path}: expected page ids in [0, "
-                             f"{self.num_pages})")
+        arrays = []
+        for count in counts:
+            arrays.append(words[:count])
+            words = words[count:]
+        self.lengths, self.tail_lengths, page_ids, tail_blocks = arrays
+        self.set_pages(path, page_ids, tail_blocks)
+
+    def set_pages(self, path, page_ids, tail_blocks):
+        """Pages of every list: those of its region and of its tail."""
+        pages_of = [-(-n // self.page_size) for n in self.lengths]
+        blocks_of = [-(-n // self.page_size) for n in self.tail_lengths]
+        for what, lengths, sizes, ids in (
+                ("page ids", self.lengths, pages_of, page_ids),
+                ("tail blocks", self.tail_lengths, blocks_of, tail_blocks)):
+            if min(lengths) < 0 or sum(sizes) != len(ids):
+                raise ValueError(f"{path}: expected lengths of {len(ids)} "
+                                 f"{what}, got {sum(sizes)}")
+        num_blocks = self.num_pages // self.num_heads
+        for what, ids, limit in (("page ids", page_ids, self.num_pages),
+                                 ("tail blocks", tail_blocks, num_blocks)):
+            if ids and (min(ids) < 0 or max(ids) >= limit):
+                raise ValueError(f"{path}: expected {what} in [0, {limit})")
+        self.region_pages, self.tail_pages = [], []
+        page, block = 0, 0
+        for index, num_pages in enumerate(pages_of):
+            self.region_pages.append(page_ids[page:page + num_pages])
+            page += num_pages
+            sequence, head = divmod(index, self.num_heads)
+            end = block + blocks_of[sequence]
+            self.tail_pages.append([b * self.num_heads + head
+                                    for b in tail_blocks[block:end]])
+            if head == self.num_heads - 1:
+                block = end
+
+    def list_length(self, index):
+        return self.lengths[index] + self.tail_lengths[index // self.num_heads]
 
     def kv_bytes(self):
-        return sum(self.lengths) * self.head_dim * 4
+        num_tokens = (sum(self.lengths) +
+                      sum(self.tail_lengths) * self.num_heads)
+        return num_tokens * self.head_dim * 4
 
 
 def element(seed, index):
-    """Element(seed, index) of kernel_problem.h before it is rounded to bf16."""
+    """Element(seed, index) of kernel_problem.h before it is rounded."""
     x = ((seed << 40) + index + STEP) % 2**64
     for shift, factor in MIX:
         x = (x ^ (x >> shift)) * factor % 2**64
@@ -87,36 +130,45 @@ def elements(seed, indices):
             numpy.float32(32768) - numpy.float32(1))
 
 
-def gather_list(problem, index, first_page):
-    """K and V of one list, [2, length, head_dim]."""
+def gather_pages(problem, page_ids, length):
+    """The first K and V of some pages, [2, length, head_dim]."""
     import numpy
-    num_pages = problem.pages_of[index]
-    pages = numpy.array(problem.page_ids[first_page:first_page + num_pages],
-                        dtype=numpy.int64)
+    pages = numpy.array(page_ids, dtype=numpy.int64)
     shape = (2, problem.page_size, problem.head_dim)
     within = numpy.arange(math.prod(shape), dtype=numpy.int64)
     at = pages[:, None] * math.prod(shape) + within
-    rows = elements(problem.seed, at).reshape(num_pages, *shape)
-    rows = rows.transpose(1, 0, 2, 3).reshape(2, -1, problem.head_dim)
-    return rows[:, :problem.lengths[index]]
+    rows = elements(problem.seed, at).reshape(len(pages), *shape)
+    rows = rows.transpose(1, 0, 2, 3)
+    rows = rows.reshape(2, len(pages) * problem.page_size, problem.head_dim)
+    return rows[:, :length]
+
+
+def gather_list(problem, index):
+    """K and V of one list, region and tail, [2, length, head_dim]."""
+    import numpy
+    tail_length = problem.tail_lengths[index // problem.num_heads]
+    return numpy.concatenate(
+        [gather_pages(problem, problem.region_pages[index],
+                      problem.lengths[index]),
+         gather_pages(problem, problem.tail_pages[index], tail_length)],
+        axis=1)
 
 
 def load(problem, torch, device):
-    """Queries [lists, group_size, head_dim] and K, V per list, bf16."""
+    """Queries [lists, group_size, head_dim] and K, V per list, rounded."""
     import numpy
+    dtype = torch.float16 if problem.dtype == "fp16" else torch.bfloat16
     num_lists = len(problem.lengths)
     shape = (num_lists, problem.group_size, problem.head_dim)
     queries = elements(problem.seed + 1,
                        numpy.arange(math.prod(shape))).reshape(shape)
     keys, values = [], []
-    first_page = 0
     for index in range(num_lists):
-        rows = torch.from_numpy(gather_list(problem, index, first_page).copy())
-        rows = rows.to(device=device, dtype=torch.bfloat16)
+        rows = torch.from_numpy(gather_list(problem, index))
+        rows = rows.to(device=device, dtype=dtype)
         keys.append(rows[0])
         values.append(rows[1])
-        first_page += problem.pages_of[index]
-    queries = torch.from_numpy(queries).to(device=device, dtype=torch.bfloat16)
+    queries = torch.from_numpy(queries).to(device=device, dtype=dtype)
     return queries, keys, values
 
 
@@ -133,7 +185,8 @@ def make_step(problem, torch, device, mode):
     pad = torch.nn.utils.rnn.pad_sequence
     all_keys = pad(keys, batch_first=True)[:, None]
     all_values = pad(values, batch_first=True)[:, None]
-    lengths = torch.tensor(problem.lengths.tolist(), device=device)
+    lengths = torch.tensor([problem.list_length(index)
+                            for index in range(len(keys))], device=device)
     ranks = torch.arange(all_keys.shape[2], device=device)
     mask = (ranks[None] < lengths[:, None])[:, None, None]
     return lambda: attention(queries[:, None], all_keys, all_values,
@@ -165,7 +218,9 @@ def result_of(problem, mode, samples):
     useful_bytes = problem.kv_bytes()
     return {
         "kernel": f"pytorch_sdpa_{mode}", "distribution": "file",
-        "group_size": problem.group_size, "kv_bytes": problem.kv_bytes(),
+        "group_size": problem.group_size, "dtype": problem.dtype,
+        "kv_bytes": problem.kv_bytes(),
+        "tail_tokens": sum(problem.tail_lengths),
         "num_sequences": problem.num_sequences, "num_heads": problem.num_heads,
         "head_dim": problem.head_dim, "page_size": problem.page_size,
         "useful_bytes": useful_bytes, "flops": 0, "median_us": median,
@@ -193,14 +248,19 @@ def main():
         sys.exit(f"compare_pytorch.py: {error}")
     if arguments.check:
         page_elements = 2 * problem.page_size * problem.head_dim
-        first = problem.page_ids[0] * page_elements if problem.page_ids else 0
+        first = [pages[0] * page_elements if pages else 0
+                 for pages in (problem.region_pages[0], problem.tail_pages[-1])]
         print(json.dumps({
             "num_sequences": problem.num_sequences,
             "num_heads": problem.num_heads, "group_size": problem.group_size,
-            "kv_bytes": problem.kv_bytes(),
-            "max_length": max(problem.lengths),
-            "first_elements": [element(problem.seed, first + i)
-                               for i in range(4)]}))
+            "dtype": problem.dtype, "kv_bytes": problem.kv_bytes(),
+            "tail_tokens": sum(problem.tail_lengths),
+            "max_length": max(map(problem.list_length,
+                                  range(len(problem.lengths)))),
+            "first_elements": [element(problem.seed, first[0] + i)
+                               for i in range(4)],
+            "last_tail_elements": [element(problem.seed, first[1] + i)
+                                   for i in range(4)]}))
         return
     try:
         import numpy  # noqa: F401

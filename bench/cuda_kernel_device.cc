@@ -35,8 +35,9 @@ class CudaKernelDevice final : public KernelDevice {
     Keep(LaunchCopyCeiling(from, to, num_vectors, num_blocks_, stream_),
          "copy ceiling");
   }
-  void FillElements(uint16_t* out, int64_t count, uint64_t seed) override {
-    Keep(LaunchFillElements(out, count, seed, stream_), "elements");
+  void FillElements(uint16_t* out, int64_t count, uint64_t seed,
+                    ElementType type) override {
+    Keep(LaunchFillElements(out, count, seed, type, stream_), "elements");
   }
 
  private:

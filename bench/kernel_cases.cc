@@ -24,7 +24,7 @@ DeviceProblem::DeviceProblem(const KernelProblem& problem,
     : problem_(problem),
       options_(options),
       device_(*device),
-      shape_{ElementType::kBFloat16, problem.head_dim},
+      shape_{problem.element_type, problem.head_dim},
       kv_bytes_(static_cast<double>(problem.kv_bytes())),
       num_blocks_(CeilDiv(problem.num_pages, problem.num_heads)) {}
 
@@ -42,7 +42,9 @@ char* DeviceProblem::AllocateBytes(int64_t bytes) {
 
 uint16_t* DeviceProblem::AllocateElements(int64_t count, uint64_t seed) {
   uint16_t* elements = Allocate<uint16_t>(count);
-  if (elements != nullptr) device_.FillElements(elements, count, seed);
+  if (elements != nullptr) {
+    device_.FillElements(elements, count, seed, problem_.element_type);
+  }
   return elements;
 }
 
@@ -64,6 +66,7 @@ absl::StatusOr<std::unique_ptr<DeviceProblem>> DeviceProblem::Create(
   result->FillPools();
   BM_RETURN_IF_ERROR(result->status_);
   result->SendLists();
+  result->SendEntries();
   result->AddCeilings();
   const DecodeParams decode = result->MakeDecode(0);
   result->AddDecode("decode", decode);
@@ -140,36 +143,74 @@ PagedPool DeviceProblem::PoolOf(int32_t copy) const {
 }
 
 void DeviceProblem::SendLists() {
-  std::vector<int64_t> page_offsets;
-  std::vector<int32_t> positions;
-  std::vector<int32_t> sequence_lengths;
-  int64_t page = 0;
-  offsets_.push_back(0);
-  for (std::size_t list = 0; list < problem_.lengths.size(); ++list) {
-    const int32_t length = problem_.lengths[list];
-    page_offsets.push_back(page);
-    for (int32_t i = 0; i < length; ++i) {
-      slots_.push_back(
-          int64_t{problem_.page_ids[page + i / problem_.page_size]} *
-              problem_.page_size +
-          i % problem_.page_size);
-      positions.push_back(i);
-    }
-    page += CeilDiv(length, problem_.page_size);
-    offsets_.push_back(std::ssize(slots_));
-    longest_ = std::max(longest_, length);
-    if (list % problem_.num_heads == 0) sequence_lengths.push_back(kWindow);
-    sequence_lengths.back() = std::max(sequence_lengths.back(), length);
+  const int32_t page_size = problem_.page_size;
+  tail_block_offsets_.push_back(0);
+  for (const int32_t length : problem_.tail_lengths) {
+    const int32_t num_blocks = CeilDiv(length, page_size);
+    lists_.tail_stride = std::max<int64_t>(lists_.tail_stride, num_blocks);
+    tail_block_offsets_.push_back(tail_block_offsets_.back() + num_blocks);
   }
-  const std::vector<int32_t> no_tails(sequence_lengths.size(), 0);
+  lists_.tail_stride = std::max<int64_t>(lists_.tail_stride, 1);
+  std::vector<int32_t> tail_blocks(problem_.num_sequences * lists_.tail_stride);
+  for (int32_t s = 0; s < problem_.num_sequences; ++s) {
+    std::copy(problem_.tail_blocks.begin() + tail_block_offsets_[s],
+              problem_.tail_blocks.begin() + tail_block_offsets_[s + 1],
+              tail_blocks.begin() + s * lists_.tail_stride);
+  }
+  std::vector<int64_t> region_offsets;
+  int64_t page = 0;
+  page_offsets_.push_back(0);
+  for (int64_t list = 0; list < num_lists(); ++list) {
+    region_offsets.push_back(page);
+    const auto first = problem_.page_ids.begin() + page;
+    const int32_t num_pages = CeilDiv(problem_.lengths[list], page_size);
+    pages_.insert(pages_.end(), first, first + num_pages);
+    page += num_pages;
+    const int64_t s = list / problem_.num_heads;
+    for (int64_t i = tail_block_offsets_[s]; i < tail_block_offsets_[s + 1];
+         ++i) {
+      pages_.push_back(problem_.tail_blocks[i] * problem_.num_heads +
+                       static_cast<int32_t>(list % problem_.num_heads));
+    }
+    page_offsets_.push_back(std::ssize(pages_));
+  }
   lists_.num_sequences = problem_.num_sequences;
   lists_.num_heads = problem_.num_heads;
   lists_.region_lengths = Send<int32_t>(problem_.lengths);
-  lists_.region_offsets = Send<int64_t>(page_offsets);
+  lists_.region_offsets = Send<int64_t>(region_offsets);
   lists_.region_pages = Send<int32_t>(problem_.page_ids);
-  lists_.tail_blocks = Allocate<int32_t>(problem_.num_sequences);
-  lists_.tail_stride = 1;
-  lists_.tail_lengths = Send<int32_t>(no_tails);
+  lists_.tail_blocks = Send<int32_t>(tail_blocks);
+  lists_.tail_lengths = Send<int32_t>(problem_.tail_lengths);
+}
+
+// A tail is the last tokens of its sequence, which is as long as its longest
+// list, or as a window.
+void DeviceProblem::SendEntries() {
+  const int32_t page_size = problem_.page_size;
+  std::vector<int32_t> positions;
+  std::vector<int32_t> sequence_lengths(problem_.num_sequences, kWindow);
+  for (int64_t list = 0; list < num_lists(); ++list) {
+    int32_t& length = sequence_lengths[list / problem_.num_heads];
+    length = std::max(length, list_length(list));
+  }
+  offsets_.push_back(0);
+  for (int64_t list = 0; list < num_lists(); ++list) {
+    const int32_t region = problem_.lengths[list];
+    const int32_t cut =
+        sequence_lengths[list / problem_.num_heads] - tail_length(list);
+    // The tail begins on a page of its own.
+    const int32_t tail_rank = CeilDiv(region, page_size) * page_size;
+    for (int32_t i = 0; i < list_length(list); ++i) {
+      const int32_t rank = i < region ? i : tail_rank + i - region;
+      slots_.push_back(int64_t{pages_[page_offsets_[list] + rank / page_size]} *
+                           page_size +
+                       rank % page_size);
+      positions.push_back(i < region ? i : cut + i - region);
+    }
+    offsets_.push_back(std::ssize(slots_));
+    longest_ = std::max(longest_, list_length(list));
+  }
+  max_length_ = *std::ranges::max_element(sequence_lengths);
   entries_.num_sequences = problem_.num_sequences;
   entries_.num_heads = problem_.num_heads;
   entries_.offsets = Send<int64_t>(offsets_);
@@ -196,9 +237,8 @@ void DeviceProblem::AddCeilings() {
 
 DecodeParams DeviceProblem::MakeDecode(int32_t chunk_tiles) {
   std::vector<int32_t> tile_offsets = {0};
-  for (const int32_t length : problem_.lengths) {
-    tile_offsets.push_back(tile_offsets.back() +
-                           DecodeTiles(length, 0, problem_.page_size));
+  for (int64_t list = 0; list < num_lists(); ++list) {
+    tile_offsets.push_back(tile_offsets.back() + num_tiles(list));
   }
   const int32_t num_ctas =
       std::clamp(runtime().CountDecodeCtas(shape_, problem_.group_size), 1,
@@ -235,15 +275,14 @@ void DeviceProblem::AddDecode(const char* name, const DecodeParams& params) {
 }
 
 void DeviceProblem::AddDecodeSums(const DecodeParams& decode) {
-  int32_t num_tiles = 0;
+  int32_t all_tiles = 0;
   int32_t most_tiles = 0;
-  for (const int32_t length : problem_.lengths) {
-    const int32_t tiles = DecodeTiles(length, 0, problem_.page_size);
-    num_tiles += tiles;
-    most_tiles = std::max(most_tiles, tiles);
+  for (int64_t list = 0; list < num_lists(); ++list) {
+    all_tiles += num_tiles(list);
+    most_tiles = std::max(most_tiles, num_tiles(list));
   }
   DecodeParams with_logits = decode;
-  with_logits.logits = Allocate<float>(int64_t{num_tiles} * kDecodeTileRanks *
+  with_logits.logits = Allocate<float>(int64_t{all_tiles} * kDecodeTileRanks *
                                        problem_.group_size);
   with_logits.lse = Allocate<float>(num_lists() * problem_.group_size);
   AddDecode("decode_logits", with_logits);
@@ -275,26 +314,34 @@ void DeviceProblem::AddDecodeSums(const DecodeParams& decode) {
 }
 
 // The last queries of every sequence over its lists, as a chunk of a prompt
-// whose own tokens are the first pages of other lists.
+// whose own tokens follow those of the tail, on the pool's first blocks.
 void DeviceProblem::AddChunk() {
   const int32_t num_sequences = std::min(problem_.num_sequences, 4);
   const int32_t num_queries = std::min(512, num_blocks_ * problem_.page_size);
-  const int32_t num_tail_blocks = CeilDiv(num_queries, problem_.page_size);
+  const auto most_blocks =
+      lists_.tail_stride + CeilDiv(num_queries, problem_.page_size);
   std::vector<int32_t> tail_blocks;
+  std::vector<int32_t> tail_lengths;
   std::vector<int32_t> query_offsets = {0};
   std::vector<int32_t> block_offsets = {0};
   double num_pairs = 0;
   for (int32_t s = 0; s < num_sequences; ++s) {
-    for (int32_t i = 0; i < num_tail_blocks; ++i) tail_blocks.push_back(i);
+    tail_blocks.insert(
+        tail_blocks.end(),
+        problem_.tail_blocks.begin() + tail_block_offsets_[s],
+        problem_.tail_blocks.begin() + tail_block_offsets_[s + 1]);
+    for (int32_t i = 0; std::ssize(tail_blocks) < (s + 1) * most_blocks; ++i) {
+      tail_blocks.push_back(i % num_blocks_);
+    }
+    tail_lengths.push_back(problem_.tail_lengths[s] + num_queries);
     query_offsets.push_back(query_offsets.back() + num_queries);
     block_offsets.push_back(block_offsets.back() +
                             ChunkBlocks(num_queries, problem_.group_size));
     for (int32_t head = 0; head < problem_.num_heads; ++head) {
-      const double length = problem_.lengths[s * problem_.num_heads + head];
+      const double length = list_length(s * problem_.num_heads + head);
       num_pairs += num_queries * (length + (num_queries + 1) / 2.0);
     }
   }
-  const std::vector<int32_t> tail_lengths(num_sequences, num_queries);
   const int64_t num_elements = int64_t{query_offsets.back()} *
                                problem_.num_heads * problem_.group_size *
                                problem_.head_dim;
@@ -302,7 +349,7 @@ void DeviceProblem::AddChunk() {
   params.lists = lists_;
   params.lists.num_sequences = num_sequences;
   params.lists.tail_blocks = Send<int32_t>(tail_blocks);
-  params.lists.tail_stride = num_tail_blocks;
+  params.lists.tail_stride = most_blocks;
   params.lists.tail_lengths = Send<int32_t>(tail_lengths);
   params.query_offsets = Send<int32_t>(query_offsets);
   params.block_offsets = Send<int32_t>(block_offsets);
@@ -414,9 +461,8 @@ void DeviceProblem::AddBlockCopies() {
 
 // Half of the lists' pages to staging memory on the device, and back.
 void DeviceProblem::AddSwap() {
-  const std::vector<int32_t> pages(
-      problem_.page_ids.begin(),
-      problem_.page_ids.begin() + std::ssize(problem_.page_ids) / 2);
+  const std::vector<int32_t> pages(pages_.begin(),
+                                   pages_.begin() + std::ssize(pages_) / 2);
   StagePages stage;
   stage.num_pages = std::ssize(pages);
   stage.pages = Send<int32_t>(pages);

@@ -58,7 +58,8 @@ class DeviceProblem {
   // Ceilings first. Valid as long as this is; each may be launched any number
   // of times, in any order.
   const std::vector<KernelCase>& cases() const { return cases_; }
-  // The bf16 output of the last decode, [num_sequences, q_heads, head_dim].
+  // The output of the last decode, of the problem's type, [num_sequences,
+  // q_heads, head_dim].
   absl::StatusOr<std::vector<uint16_t>> ReadDecodeOutput() const;
   // What kernels of the row mover complained about; 0 if nothing.
   absl::StatusOr<uint32_t> ReadErrorWord() const;
@@ -75,7 +76,7 @@ class DeviceProblem {
     return reinterpret_cast<T*>(
         AllocateBytes(std::max<int64_t>(1, count) * int64_t{sizeof(T)}));
   }
-  // [count] of bf16, Element(seed, i) of kernel_problem.h.
+  // [count], Element(seed, i) of kernel_problem.h.
   uint16_t* AllocateElements(int64_t count, uint64_t seed);
   template <typename T>
   T* Send(std::span<const T> values) {
@@ -92,7 +93,9 @@ class DeviceProblem {
     return device_.status();
   }
   void FillPools();
+  // Lists with tails as kernels of attention read them, and their entries.
   void SendLists();
+  void SendEntries();
   void AddCeilings();
   // All of a launch but the pool.
   DecodeParams MakeDecode(int32_t chunk_tiles);
@@ -124,6 +127,17 @@ class DeviceProblem {
   int64_t num_lists() const {
     return static_cast<int64_t>(problem_.lengths.size());
   }
+  int32_t tail_length(int64_t list) const {
+    return problem_.tail_lengths[list / problem_.num_heads];
+  }
+  int32_t list_length(int64_t list) const {
+    return problem_.lengths[list] + tail_length(list);
+  }
+  // Of a decode step.
+  int32_t num_tiles(int64_t list) const {
+    return DecodeTiles(problem_.lengths[list], tail_length(list),
+                       problem_.page_size);
+  }
 
   // snapkv's default window, and what evictions keep.
   static constexpr int32_t kWindow = 32;
@@ -147,8 +161,13 @@ class DeviceProblem {
   AttentionLists lists_;
   EntryLists entries_;
   int32_t longest_ = 0;         // entries
+  int32_t max_length_ = 0;      // tokens of a sequence
   int32_t* lengths_ = nullptr;  // of sequences: the longest of their lists
-  std::vector<int64_t> slots_;  // of all entries
+  // Pages list after list: those of the region, then those of the tail.
+  std::vector<int32_t> pages_;
+  std::vector<int64_t> page_offsets_;        // [num_lists + 1]
+  std::vector<int64_t> tail_block_offsets_;  // [num_sequences + 1]
+  std::vector<int64_t> slots_;               // of all entries
   std::vector<int64_t> offsets_;
   float* scores_ = nullptr;  // [entries]
   std::vector<KernelCase> cases_;

@@ -28,7 +28,8 @@ class KernelDevice {
                            uint32_t* sink) = 0;
   virtual void CopyCeiling(const char* from, char* to, int64_t num_vectors) = 0;
   // out[i] = Element(seed, i) of kernel_problem.h, for i < count.
-  virtual void FillElements(uint16_t* out, int64_t count, uint64_t seed) = 0;
+  virtual void FillElements(uint16_t* out, int64_t count, uint64_t seed,
+                            ElementType type) = 0;
 };
 
 }  // namespace blockmgr

@@ -22,7 +22,7 @@ static_assert(std::endian::native == std::endian::little,
               "problems are written as they are in memory");
 
 constexpr std::array<char, 8> kMagic = {'B', 'M', 'K', 'V', 'P', 'R', 'B', '1'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 // Of the logarithm of a ragged length: puts the largest of some hundred at
 // about four times the mean.
 constexpr double kSpread = 0.6;
@@ -39,8 +39,14 @@ struct Header {
   int32_t num_pages = 0;
   uint64_t seed = 0;
   int64_t num_page_ids = 0;
+  int64_t num_tail_blocks = 0;
 };
-static_assert(sizeof(Header) == 56, "no padding");
+static_assert(sizeof(Header) == 64, "no padding");
+// What all versions have: magic and version.
+constexpr std::streamsize kCommonBytes = 12;
+
+// In the order of ElementType.
+constexpr std::array<absl::string_view, 2> kElementNames = {"bf16", "fp16"};
 
 absl::Status Expected(absl::string_view field, absl::string_view expected,
                       int64_t got) {
@@ -73,6 +79,75 @@ std::vector<double> Weights(const KernelProblemShape& shape, int64_t count) {
   return weights;
 }
 
+// Of lists of these lengths. `name`: of one, should it be negative.
+absl::StatusOr<int64_t> CountPages(absl::string_view name,
+                                   const std::vector<int32_t>& lengths,
+                                   int32_t page_size) {
+  int64_t num_pages = 0;
+  for (const int32_t length : lengths) {
+    if (length < 0) return Expected(name, "at least 0", length);
+    num_pages += CeilDiv<int64_t>(length, page_size);
+  }
+  return num_pages;
+}
+
+// Ids in range, none twice.
+absl::Status ValidatePages(const KernelProblem& problem) {
+  std::vector<int32_t> sorted = problem.page_ids;
+  for (const int32_t block : problem.tail_blocks) {
+    if (block < 0 || block >= problem.num_pages / problem.num_heads) {
+      return Expected(
+          "tail block",
+          absl::StrCat("below ", problem.num_pages / problem.num_heads), block);
+    }
+    for (int32_t head = 0; head < problem.num_heads; ++head) {
+      sorted.push_back(block * problem.num_heads + head);
+    }
+  }
+  std::ranges::sort(sorted);
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    if (sorted[i] < 0 || sorted[i] >= problem.num_pages) {
+      return Expected("page id", absl::StrCat("below ", problem.num_pages),
+                      sorted[i]);
+    }
+    if (i > 0 && sorted[i] == sorted[i - 1]) {
+      return Expected("page id", "each once", sorted[i]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The same order for the same seed.
+void Shuffle(uint64_t seed, std::vector<int32_t>* values) {
+  for (std::size_t i = values->size(); i-- > 1;) {
+    std::swap((*values)[i],
+              (*values)[SplitMix64(seed ^ (uint64_t{i} << 20)) % (i + 1)]);
+  }
+}
+
+// Pages of a pool of `num_blocks` but for those of the tails' blocks, which are
+// any of them.
+void PickPages(int64_t num_blocks, int64_t num_tail_blocks, int64_t num_pages,
+               KernelProblem* problem) {
+  std::vector<int32_t> blocks(static_cast<std::size_t>(num_blocks));
+  std::iota(blocks.begin(), blocks.end(), 0);
+  const auto rest = blocks.begin() + num_tail_blocks;
+  if (num_tail_blocks > 0) {
+    Shuffle(problem->seed + 1, &blocks);
+    problem->tail_blocks.assign(blocks.begin(), rest);
+    std::sort(rest, blocks.end());
+  }
+  std::vector<int32_t>& ids = problem->page_ids;
+  ids.reserve((blocks.size() - num_tail_blocks) * problem->num_heads);
+  for (auto block = rest; block != blocks.end(); ++block) {
+    for (int32_t head = 0; head < problem->num_heads; ++head) {
+      ids.push_back(*block * problem->num_heads + head);
+    }
+  }
+  Shuffle(problem->seed, &ids);
+  ids.resize(static_cast<std::size_t>(num_pages));
+}
+
 template <typename T>
 void WriteArray(std::ofstream& file, const std::vector<T>& values) {
   file.write(reinterpret_cast<const char*>(values.data()),
@@ -97,8 +172,25 @@ absl::StatusOr<LengthDistribution> ParseDistribution(absl::string_view name) {
       "'"));
 }
 
+absl::string_view ElementName(ElementType type) {
+  return kElementNames[static_cast<std::size_t>(type)];
+}
+
+absl::StatusOr<ElementType> ParseElementType(absl::string_view name) {
+  for (const ElementType type : {ElementType::kBFloat16, ElementType::kHalf}) {
+    if (ElementName(type) == name) return type;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("dtype: expected bf16 or fp16, got '", name, "'"));
+}
+
 int64_t KernelProblem::num_entries() const {
-  return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  return std::accumulate(lengths.begin(), lengths.end(),
+                         num_heads * tail_tokens());
+}
+
+int64_t KernelProblem::tail_tokens() const {
+  return std::accumulate(tail_lengths.begin(), tail_lengths.end(), int64_t{0});
 }
 
 absl::Status KernelProblem::Validate() const {
@@ -121,29 +213,30 @@ absl::Status KernelProblem::Validate() const {
   if (std::ssize(lengths) != num_lists) {
     return Expected("lengths", absl::StrCat(num_lists), std::ssize(lengths));
   }
-  int64_t num_needed = 0;
-  for (const int32_t length : lengths) {
-    if (length < 0) return Expected("length", "at least 0", length);
-    num_needed += CeilDiv<int64_t>(length, page_size);
+  if (std::ssize(tail_lengths) != num_sequences) {
+    return Expected("tail_lengths", absl::StrCat(num_sequences),
+                    std::ssize(tail_lengths));
   }
+  BM_ASSIGN_OR_RETURN(const int64_t num_needed,
+                      CountPages("length", lengths, page_size));
   if (std::ssize(page_ids) != num_needed) {
     return Expected("page_ids", absl::StrCat(num_needed), std::ssize(page_ids));
   }
-  if (num_pages < num_needed) {
-    return Expected("num_pages", absl::StrCat("at least ", num_needed),
+  BM_ASSIGN_OR_RETURN(const int64_t num_blocks,
+                      CountPages("tail length", tail_lengths, page_size));
+  if (std::ssize(tail_blocks) != num_blocks) {
+    return Expected("tail_blocks", absl::StrCat(num_blocks),
+                    std::ssize(tail_blocks));
+  }
+  const int64_t num_all = num_needed + num_blocks * num_heads;
+  if (num_pages < num_all) {
+    return Expected("num_pages", absl::StrCat("at least ", num_all), num_pages);
+  }
+  if (num_blocks > 0 && num_pages % num_heads != 0) {
+    return Expected("num_pages", absl::StrCat("a multiple of ", num_heads),
                     num_pages);
   }
-  std::vector<int32_t> sorted = page_ids;
-  std::ranges::sort(sorted);
-  for (std::size_t i = 0; i < sorted.size(); ++i) {
-    if (sorted[i] < 0 || sorted[i] >= num_pages) {
-      return Expected("page id", absl::StrCat("below ", num_pages), sorted[i]);
-    }
-    if (i > 0 && sorted[i] == sorted[i - 1]) {
-      return Expected("page id", "each once", sorted[i]);
-    }
-  }
-  return absl::OkStatus();
+  return ValidatePages(*this);
 }
 
 absl::StatusOr<KernelProblem> MakeKernelProblem(
@@ -154,10 +247,14 @@ absl::StatusOr<KernelProblem> MakeKernelProblem(
   problem.head_dim = shape.head_dim;
   problem.page_size = shape.page_size;
   problem.seed = shape.seed;
+  problem.element_type = shape.element_type;
   if (shape.num_heads < 1 || shape.head_dim < 1 || shape.mean_length < 1 ||
       shape.page_size < 1) {
     return absl::InvalidArgumentError(
         "num_heads, head_dim, page_size and mean_length: expected at least 1");
+  }
+  if (shape.tail_tokens < 0) {
+    return Expected("tail_tokens", "at least 0", shape.tail_tokens);
   }
   const int64_t num_tokens = shape.kv_bytes / (2 * problem.row_bytes());
   const int64_t num_sequences = std::max<int64_t>(
@@ -167,6 +264,13 @@ absl::StatusOr<KernelProblem> MakeKernelProblem(
       num_tokens > int64_t{std::numeric_limits<int32_t>::max()}) {
     return Expected("kv_bytes", "one token a list, and fewer than 2^31 tokens",
                     shape.kv_bytes);
+  }
+  const int64_t num_tail_blocks =
+      num_sequences * CeilDiv<int64_t>(shape.tail_tokens, shape.page_size);
+  if (num_tail_blocks * shape.num_heads * shape.page_size >
+      int64_t{std::numeric_limits<int32_t>::max()} - num_tokens) {
+    return Expected("tail_tokens", "fewer than 2^31 tokens in all lists",
+                    shape.tail_tokens);
   }
   problem.num_sequences = static_cast<int32_t>(num_sequences);
   const std::vector<double> weights = Weights(shape, num_lists);
@@ -178,17 +282,12 @@ absl::StatusOr<KernelProblem> MakeKernelProblem(
         std::max<int32_t>(1, static_cast<int32_t>(share)));
     num_pages += CeilDiv<int64_t>(problem.lengths.back(), shape.page_size);
   }
-  // Whole blocks.
-  problem.num_pages = static_cast<int32_t>(
-      CeilDiv<int64_t>(num_pages, shape.num_heads) * shape.num_heads);
-  std::vector<int32_t> ids(static_cast<std::size_t>(problem.num_pages));
-  std::iota(ids.begin(), ids.end(), 0);
-  for (std::size_t i = ids.size() - 1; i > 0; --i) {
-    std::swap(ids[i],
-              ids[SplitMix64(shape.seed ^ (uint64_t{i} << 20)) % (i + 1)]);
-  }
-  ids.resize(static_cast<std::size_t>(num_pages));
-  problem.page_ids = std::move(ids);
+  problem.tail_lengths.assign(static_cast<std::size_t>(num_sequences),
+                              shape.tail_tokens);
+  const int64_t num_blocks =
+      CeilDiv<int64_t>(num_pages, shape.num_heads) + num_tail_blocks;
+  problem.num_pages = static_cast<int32_t>(num_blocks * shape.num_heads);
+  PickPages(num_blocks, num_tail_blocks, num_pages, &problem);
   BM_RETURN_IF_ERROR(problem.Validate());
   return problem;
 }
@@ -196,6 +295,7 @@ absl::StatusOr<KernelProblem> MakeKernelProblem(
 absl::Status WriteKernelProblem(const std::string& path,
                                 const KernelProblem& problem) {
   Header header;
+  header.element_type = static_cast<uint32_t>(problem.element_type);
   header.num_sequences = problem.num_sequences;
   header.num_heads = problem.num_heads;
   header.group_size = problem.group_size;
@@ -204,10 +304,13 @@ absl::Status WriteKernelProblem(const std::string& path,
   header.num_pages = problem.num_pages;
   header.seed = problem.seed;
   header.num_page_ids = std::ssize(problem.page_ids);
+  header.num_tail_blocks = std::ssize(problem.tail_blocks);
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file.write(reinterpret_cast<const char*>(&header), sizeof(header));
   WriteArray(file, problem.lengths);
+  WriteArray(file, problem.tail_lengths);
   WriteArray(file, problem.page_ids);
+  WriteArray(file, problem.tail_blocks);
   file.flush();
   if (file) return absl::OkStatus();
   return absl::UnavailableError(
@@ -226,20 +329,36 @@ absl::StatusOr<KernelProblem> ReadKernelProblem(const std::string& path) {
   };
   Header header;
   file.read(reinterpret_cast<char*>(&header), sizeof(header));
-  if (file.gcount() != sizeof(header) || header.magic != kMagic) {
+  const std::streamsize num_read = file.gcount();
+  if (num_read < kCommonBytes || header.magic != kMagic) {
     return refuse("expected a problem of blockmgr-bench kernels");
   }
-  if (header.version != kVersion || header.element_type != 0) {
-    return refuse("expected version 1 with elements of type 0");
+  if (header.version != kVersion) {
+    return refuse(absl::StrCat("expected version ", kVersion,
+                               " of the format, got version ", header.version));
+  }
+  if (num_read != sizeof(header)) {
+    return refuse(absl::StrCat("expected a header of ", sizeof(header),
+                               " bytes, got ", num_read));
+  }
+  if (header.element_type >= kElementNames.size()) {
+    return refuse(
+        absl::StrCat("expected elements of type 0 (bf16) or 1 (fp16)"
+                     ", got type ",
+                     header.element_type));
   }
   // What the file has room for, before anything is allocated.
   const int64_t num_words =
       (num_bytes - int64_t{sizeof(header)}) / int64_t{sizeof(int32_t)};
+  const int64_t num_lists = int64_t{header.num_sequences} * header.num_heads;
   if (header.num_sequences < 1 || header.num_heads < 1 ||
       header.num_page_ids < 0 || header.num_page_ids > num_words ||
-      int64_t{header.num_sequences} * header.num_heads !=
-          num_words - header.num_page_ids) {
-    return refuse("expected as many lengths and page ids as its header says");
+      header.num_tail_blocks < 0 || header.num_tail_blocks > num_words ||
+      num_lists + header.num_sequences + header.num_page_ids +
+              header.num_tail_blocks !=
+          num_words) {
+    return refuse(
+        "expected as many lengths, page ids and blocks as its header says");
   }
   KernelProblem problem;
   problem.num_sequences = header.num_sequences;
@@ -248,12 +367,16 @@ absl::StatusOr<KernelProblem> ReadKernelProblem(const std::string& path) {
   problem.head_dim = header.head_dim;
   problem.page_size = header.page_size;
   problem.num_pages = header.num_pages;
+  problem.element_type = static_cast<ElementType>(header.element_type);
   problem.seed = header.seed;
-  problem.lengths.resize(
-      static_cast<std::size_t>(num_words - header.num_page_ids));
+  problem.lengths.resize(static_cast<std::size_t>(num_lists));
+  problem.tail_lengths.resize(static_cast<std::size_t>(header.num_sequences));
   problem.page_ids.resize(static_cast<std::size_t>(header.num_page_ids));
+  problem.tail_blocks.resize(static_cast<std::size_t>(header.num_tail_blocks));
   if (!ReadArray(file, &problem.lengths) ||
-      !ReadArray(file, &problem.page_ids)) {
+      !ReadArray(file, &problem.tail_lengths) ||
+      !ReadArray(file, &problem.page_ids) ||
+      !ReadArray(file, &problem.tail_blocks)) {
     return refuse("expected all of its arrays");
   }
   const absl::Status valid = problem.Validate();

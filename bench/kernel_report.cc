@@ -29,7 +29,9 @@ nlohmann::ordered_json KernelResultJson(const KernelProblem& problem,
   json["kernel"] = result.kernel;
   json["distribution"] = result.distribution;
   json["group_size"] = problem.group_size;
+  json["dtype"] = std::string(ElementName(problem.element_type));
   json["kv_bytes"] = problem.kv_bytes();
+  json["tail_tokens"] = problem.tail_tokens();
   json["num_sequences"] = problem.num_sequences;
   json["num_heads"] = problem.num_heads;
   json["head_dim"] = problem.head_dim;
@@ -53,19 +55,23 @@ nlohmann::ordered_json KernelResultJson(const KernelProblem& problem,
 }
 
 std::string FormatKernelReport(const nlohmann::ordered_json& report) {
-  std::string text = absl::StrFormat(
-      "%s\n%-16s %-9s %2s %8s %10s %17s %8s %8s %9s\n",
-      report.at("device").get<std::string>(), "kernel", "lengths", "G",
-      "KV MiB", "median us", "p10 .. p90", "GB/s", "TFLOP/s", "% ceiling");
+  std::string text =
+      absl::StrFormat("%s\n%-16s %-9s %2s %-5s %8s %7s %10s %17s %8s %8s %9s\n",
+                      report.at("device").get<std::string>(), "kernel",
+                      "lengths", "G", "dtype", "KV MiB", "tails", "median us",
+                      "p10 .. p90", "GB/s", "TFLOP/s", "% ceiling");
   for (const auto& result : report.at("results")) {
     const auto& flops = result.at("tflop_per_s");
     const auto& percent = result.at("percent_of_ceiling");
     absl::StrAppendFormat(
-        &text, "%-16s %-9s %2d %8.0f %10.1f %8.1f %8.1f %8.0f %8s %9s\n",
+        &text,
+        "%-16s %-9s %2d %-5s %8.0f %7d %10.1f %8.1f %8.1f %8.0f %8s %9s\n",
         result.at("kernel").get<std::string>(),
         result.at("distribution").get<std::string>(),
         result.at("group_size").get<int>(),
+        result.at("dtype").get<std::string>(),
         result.at("kv_bytes").get<double>() / (1 << 20),
+        result.at("tail_tokens").get<int64_t>(),
         result.at("median_us").get<double>(), result.at("p10_us").get<double>(),
         result.at("p90_us").get<double>(), result.at("gb_per_s").get<double>(),
         flops.is_null() ? "" : absl::StrFormat("%.1f", flops.get<double>()),

@@ -1,7 +1,8 @@
 // The report of `blockmgr-bench kernels`: JSON, and a table made from it.
 //
 //   device, sm_count, l2_bytes, commit-independent facts of the run
-//   results[]: kernel, distribution, group_size, kv_bytes, num_sequences,
+//   results[]: kernel, distribution, group_size, dtype ("bf16" or "fp16"),
+//     kv_bytes (with tails), tail_tokens (of all sequences), num_sequences,
 //     num_heads, head_dim, page_size, useful_bytes, flops, median_us, p10_us,
 //     p90_us, num_samples, gb_per_s, tflop_per_s (null without flops),
 //     ceiling ("read", "copy" or null) and percent_of_ceiling, of the ceiling

@@ -123,7 +123,7 @@ void DeviceProblem::AddSelection(const char* name, SelectProblem select,
     scope.pages =
         std::max<int64_t>(scope.entries / problem_.page_size, scope.num_heads);
     scope.min_pages = 1;
-    scope.recent_begin = longest_;
+    scope.recent_begin = max_length_;
     scopes.push_back(scope);
   }
   select.num_heads = num_heads;
@@ -150,7 +150,7 @@ void DeviceProblem::AddSelection(const char* name, SelectProblem select,
                     [=, this](int32_t) { runtime().Select(select); }});
 }
 
-// In place: every fifth entry of a list stays, on its first pages.
+// In place: every fifth entry of a list stays, on the list's first pages.
 void DeviceProblem::AddMovePlan() {
   constexpr int32_t kEvery = 5;
   static_assert(kEvery * kKeepRatio == 1.0);
@@ -161,9 +161,8 @@ void DeviceProblem::AddMovePlan() {
   std::vector<int32_t> held;
   std::vector<int32_t> kept;
   std::vector<int64_t> kept_offsets = {0};
-  auto first_page = problem_.page_ids.begin();
   for (int64_t list = 0; list < num_lists(); ++list) {
-    const int32_t length = problem_.lengths[list];
+    const int32_t length = list_length(list);
     const int64_t word = SurvivorWord(offsets_[list], list);
     for (int32_t i = 0; i < length; i += kEvery) {
       survivors[word + i / 32] |= 1u << (i % 32);
@@ -171,9 +170,9 @@ void DeviceProblem::AddMovePlan() {
     kept.push_back(CeilDiv(length, kEvery));
     kept_offsets.push_back(kept_offsets.back() + kept.back());
     held.push_back(CeilDiv(kept.back(), problem_.page_size));
+    const auto first_page = pages_.begin() + page_offsets_[list];
     pages.insert(pages.end(), first_page, first_page + held.back());
     page_offsets.push_back(static_cast<int32_t>(pages.size()));
-    first_page += CeilDiv(length, problem_.page_size);
   }
   const std::vector<int32_t> no_places(
       int64_t{num_blocks_} * problem_.num_heads, -1);

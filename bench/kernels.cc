@@ -18,7 +18,8 @@ void AddKernelFlags(CLI::App* command, KernelBenchOptions* options) {
       ->check(CLI::NonNegativeNumber);
   command
       ->add_option("--kv-mib", options->kv_mib,
-                   "live K and V of a problem, MiB, several with commas")
+                   "live K and V of a problem's regions, MiB, several with "
+                   "commas")
       ->delimiter(',')
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
@@ -54,6 +55,17 @@ void AddKernelFlags(CLI::App* command, KernelBenchOptions* options) {
                    "tokens of every list of 'prompt'")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  command
+      ->add_option("--dtype", options->dtype,
+                   "of K, V and queries: bf16 or fp16")
+      ->check(CLI::IsMember({"bf16", "fp16"}))
+      ->capture_default_str();
+  command
+      ->add_option("--tail", options->tail_tokens,
+                   "tokens in the uncompressed tail of every sequence, after "
+                   "its regions and beside their MiB")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
   command->add_option("--seed", options->seed, "of lengths, pages, elements")
       ->capture_default_str();
   command
@@ -84,6 +96,8 @@ absl::StatusOr<std::vector<KernelProblem>> KernelProblems(
     names->push_back("file");
     return problems;
   }
+  BM_ASSIGN_OR_RETURN(const ElementType element_type,
+                      ParseElementType(options.dtype));
   for (const std::string& name : options.distributions) {
     const bool is_prompt = name == "prompt";
     BM_ASSIGN_OR_RETURN(const LengthDistribution distribution,
@@ -105,6 +119,8 @@ absl::StatusOr<std::vector<KernelProblem>> KernelProblems(
                                .mean_length = is_prompt ? options.prompt_length
                                                         : options.mean_length,
                                .kv_bytes = kv_bytes,
+                               .tail_tokens = options.tail_tokens,
+                               .element_type = element_type,
                                .distribution = distribution,
                                .seed = options.seed}));
         problems.push_back(std::move(problem));

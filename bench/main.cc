@@ -37,7 +37,9 @@ constexpr char kFooter[] =
     "\\\n      --spread-ticks --keep-ratio 0.2 --json > kept.json\n"
     "  blockmgr-bench compare full.json kept.json\n"
     "  blockmgr-bench micro --filter decode --json\n"
-    "  blockmgr-bench kernels --kv-mib 256 --json > kernels.json\n";
+    "  blockmgr-bench kernels --kv-mib 256 --json > kernels.json\n"
+    "  blockmgr-bench kernels --dtype fp16 --tail 512 --kernels decode,chunk"
+    "\n";
 
 // vLLM's spelling of times in reports and file names.
 std::string Now() {

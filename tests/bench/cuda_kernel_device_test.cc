@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "bench/kernel_problem.h"
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/dtype.h"
 #include "tests/bench/kernel_test_device.h"
@@ -35,19 +36,24 @@ TEST_F(CudaKernelDeviceTest, ElementsAreThoseOfTheFormatAndCopiesArrive) {
   const auto from = runtime.Allocate(kCount * 2);
   const auto to = runtime.Allocate(kCount * 2 + 16);
   ASSERT_TRUE(from.ok() && to.ok());
-  runtime.Fill(*to, 0xA5, kCount * 2 + 16);
-  device->FillElements(reinterpret_cast<uint16_t*>(*from), kCount, kSeed);
-  device->CopyCeiling(*from, *to, kCount * 2 / 16);
-  std::vector<uint16_t> got(kCount + 8);
-  runtime.Download(std::as_writable_bytes(std::span(got)), *to);
-  ASSERT_TRUE(device->status().ok()) << device->status();
-  for (int64_t i = 0; i < kCount; ++i) {
-    const uint64_t bits =
-        SplitMix64((kSeed << 40) + static_cast<uint64_t>(i)) >> 48;
-    ASSERT_EQ(got[i], ToBFloat16(static_cast<float>(bits) / 32768.0f - 1.0f))
-        << i;
+  for (const ElementType type : {ElementType::kBFloat16, ElementType::kHalf}) {
+    runtime.Fill(*to, 0xA5, kCount * 2 + 16);
+    device->FillElements(reinterpret_cast<uint16_t*>(*from), kCount, kSeed,
+                         type);
+    device->CopyCeiling(*from, *to, kCount * 2 / 16);
+    std::vector<uint16_t> got(kCount + 8);
+    runtime.Download(std::as_writable_bytes(std::span(got)), *to);
+    ASSERT_TRUE(device->status().ok()) << device->status();
+    for (int64_t i = 0; i < kCount; ++i) {
+      const uint64_t bits =
+          SplitMix64((kSeed << 40) + static_cast<uint64_t>(i)) >> 48;
+      const float value = static_cast<float>(bits) / 32768.0f - 1.0f;
+      ASSERT_EQ(got[i], type == ElementType::kHalf ? ToFloat16(value)
+                                                   : ToBFloat16(value))
+          << ElementName(type) << " " << i;
+    }
+    for (int64_t i = kCount; i < kCount + 8; ++i) ASSERT_EQ(got[i], 0xA5A5);
   }
-  for (int64_t i = kCount; i < kCount + 8; ++i) ASSERT_EQ(got[i], 0xA5A5);
   runtime.Free(*from);
   runtime.Free(*to);
 }

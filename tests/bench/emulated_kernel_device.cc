@@ -28,11 +28,14 @@ class EmulatedKernelDevice final : public KernelDevice {
     std::memcpy(to, from, static_cast<std::size_t>(num_vectors) * 16);
   }
   // As kernel_problem.h says.
-  void FillElements(uint16_t* out, int64_t count, uint64_t seed) override {
+  void FillElements(uint16_t* out, int64_t count, uint64_t seed,
+                    ElementType type) override {
     for (int64_t i = 0; i < count; ++i) {
       const uint64_t bits =
           SplitMix64((seed << 40) + static_cast<uint64_t>(i)) >> 48;
-      out[i] = ToBFloat16(static_cast<float>(bits) / 32768.0f - 1.0f);
+      const float value = static_cast<float>(bits) / 32768.0f - 1.0f;
+      out[i] =
+          type == ElementType::kHalf ? ToFloat16(value) : ToBFloat16(value);
     }
   }
 

@@ -96,33 +96,82 @@ TEST(KernelProblemTest, TheFileIsAsItsHeaderSays) {
                               .group_size = 4,
                               .head_dim = 64,
                               .page_size = 16,
-                              .num_pages = 6,
+                              .num_pages = 8,
+                              .element_type = ElementType::kHalf,
                               .seed = 9,
                               .lengths = {17, 3},
-                              .page_ids = {5, 0, 2}};
+                              .tail_lengths = {10},
+                              .page_ids = {5, 0, 2},
+                              .tail_blocks = {3}};
   const std::string path = PathFor("format");
   ASSERT_TRUE(WriteKernelProblem(path, problem).ok());
   const std::string bytes = ReadAll(path);
   std::string want = "BMKVPRB1";
   for (const int32_t word :
-       {1, 0, 1, 2, 4, 64, 16, 6, 9, 0, 3, 0, 17, 3, 5, 0, 2}) {
+       {2, 1, 1, 2, 4, 64, 16, 8, 9, 0, 3, 0, 1, 0, 17, 3, 10, 5, 0, 2, 3}) {
     want.append(reinterpret_cast<const char*>(&word), sizeof(word));
   }
   EXPECT_EQ(bytes, want);
   const auto read = ReadKernelProblem(path);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(*read, problem);
+  // Both lists have the tail.
+  EXPECT_EQ(problem.num_entries(), 17 + 3 + 2 * 10);
+  EXPECT_EQ(problem.tail_tokens(), 10);
+  EXPECT_EQ(problem.kv_bytes(), 40 * 64 * 2 * 2);
+}
+
+// On top of the regions, which are what they are without; in blocks of their
+// own, anywhere in the pool.
+TEST(KernelProblemTest, TailsAreBesideTheRegions) {
+  KernelProblemShape shape{.num_heads = 4,
+                           .mean_length = 100,
+                           .kv_bytes = int64_t{4} << 20,
+                           .distribution = LengthDistribution::kRagged};
+  const auto without = MakeKernelProblem(shape);
+  shape.tail_tokens = 37;
+  shape.element_type = ElementType::kHalf;
+  const auto with = MakeKernelProblem(shape);
+  ASSERT_TRUE(without.ok() && with.ok()) << with.status();
+  EXPECT_EQ(without->tail_tokens(), 0);
+  EXPECT_TRUE(without->tail_blocks.empty());
+  EXPECT_EQ(with->lengths, without->lengths);
+  EXPECT_EQ(with->num_sequences, without->num_sequences);
+  EXPECT_EQ(with->tail_lengths, std::vector<int32_t>(with->num_sequences, 37));
+  EXPECT_EQ(with->tail_blocks.size(), 3u * with->num_sequences);
+  EXPECT_EQ(with->num_pages - without->num_pages, 12 * with->num_sequences);
+  EXPECT_EQ(with->kv_bytes() - without->kv_bytes(),
+            int64_t{37} * 512 * 4 * with->num_sequences);
+  EXPECT_FALSE(std::ranges::is_sorted(with->tail_blocks));
+  shape.tail_tokens = -1;
+  EXPECT_EQ(MakeKernelProblem(shape).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  shape.tail_tokens = 1 << 30;
+  EXPECT_EQ(MakeKernelProblem(shape).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(KernelProblemTest, ElementTypesHaveNames) {
+  for (const ElementType type : {ElementType::kBFloat16, ElementType::kHalf}) {
+    const auto parsed = ParseElementType(ElementName(type));
+    ASSERT_TRUE(parsed.ok());
+    EXPECT_EQ(*parsed, type);
+  }
+  const auto other = ParseElementType("float32");
+  EXPECT_EQ(other.status().message(),
+            "dtype: expected bf16 or fp16, got 'float32'");
 }
 
 TEST(KernelProblemTest, RefusesFilesThatAreNotProblems) {
   EXPECT_EQ(ReadKernelProblem(PathFor("none")).status().code(),
             absl::StatusCode::kNotFound);
-  const auto problem = MakeKernelProblem({.kv_bytes = 1 << 20});
+  const auto problem =
+      MakeKernelProblem({.kv_bytes = 1 << 20, .tail_tokens = 20});
   ASSERT_TRUE(problem.ok());
   const std::string path = PathFor("broken");
   ASSERT_TRUE(WriteKernelProblem(path, *problem).ok());
   const std::string good = ReadAll(path);
-  const auto refused = [&](std::string bytes) {
+  const auto refused = [&](const std::string& bytes) {
     WriteAll(path, bytes);
     return ReadKernelProblem(path).status().code() ==
            absl::StatusCode::kInvalidArgument;
@@ -132,9 +181,9 @@ TEST(KernelProblemTest, RefusesFilesThatAreNotProblems) {
   EXPECT_TRUE(refused(good.substr(0, 40)));
   EXPECT_TRUE(refused(good.substr(0, good.size() - 4)));
   EXPECT_TRUE(refused(good + "1234"));
-  // Words of the header that are more than there can be, and a page named
+  // Words of the header that are more than there can be, and a block named
   // twice.
-  for (const std::size_t offset : {0, 8, 12, 16, 20, 24, 28, 32, 48}) {
+  for (const std::size_t offset : {0, 8, 12, 16, 20, 24, 28, 32, 48, 56}) {
     std::string bytes = good;
     bytes[offset] = '\x7F';
     bytes[offset + 3] = '\x7F';
@@ -143,6 +192,61 @@ TEST(KernelProblemTest, RefusesFilesThatAreNotProblems) {
   std::string twice = good;
   twice.replace(twice.size() - 4, 4, twice, twice.size() - 8, 4);
   EXPECT_TRUE(refused(twice));
+}
+
+TEST(KernelProblemTest, OtherVersionsAndTypesAreNamed) {
+  const auto problem = MakeKernelProblem({.kv_bytes = 1 << 20});
+  ASSERT_TRUE(problem.ok());
+  const std::string path = PathFor("versions");
+  ASSERT_TRUE(WriteKernelProblem(path, *problem).ok());
+  const std::string good = ReadAll(path);
+  const auto refusal = [&](std::size_t offset, char value, std::size_t size) {
+    std::string bytes = good;
+    bytes[offset] = value;
+    WriteAll(path, bytes.substr(0, size));
+    return std::string(ReadKernelProblem(path).status().message());
+  };
+  EXPECT_EQ(refusal(8, 1, good.size()),
+            path + ": expected version 2 of the format, got version 1");
+  // However little of it there is.
+  EXPECT_EQ(refusal(8, 3, 12),
+            path + ": expected version 2 of the format, got version 3");
+  EXPECT_EQ(refusal(8, 2, 63),
+            path + ": expected a header of 64 bytes, got 63");
+  EXPECT_EQ(refusal(12, 2, good.size()),
+            path +
+                ": expected elements of type 0 (bf16) or 1 (fp16), got "
+                "type 2");
+}
+
+// A block's pages are the tail's alone, and blocks are whole.
+TEST(KernelProblemTest, RefusesTailsThatCannotBe) {
+  const KernelProblem good{.num_sequences = 1,
+                           .num_heads = 2,
+                           .group_size = 4,
+                           .head_dim = 64,
+                           .page_size = 16,
+                           .num_pages = 8,
+                           .lengths = {17, 3},
+                           .tail_lengths = {10},
+                           .page_ids = {5, 0, 2},
+                           .tail_blocks = {3}};
+  EXPECT_TRUE(good.Validate().ok()) << good.Validate();
+  for (const int32_t block : {-1, 0, 1, 2, 4}) {
+    KernelProblem bad = good;
+    bad.tail_blocks = {block};
+    EXPECT_FALSE(bad.Validate().ok()) << block;
+  }
+  KernelProblem bad = good;
+  bad.tail_lengths = {17};
+  EXPECT_FALSE(bad.Validate().ok());
+  bad.tail_lengths = {-1};
+  EXPECT_FALSE(bad.Validate().ok());
+  bad.tail_lengths = {};
+  EXPECT_FALSE(bad.Validate().ok());
+  bad = good;
+  bad.num_pages = 9;
+  EXPECT_FALSE(bad.Validate().ok());
 }
 
 }  // namespace

@@ -17,10 +17,13 @@ KernelProblem SmallProblem() {
           .group_size = 4,
           .head_dim = 128,
           .page_size = 16,
-          .num_pages = 1,
+          .num_pages = 2,
+          .element_type = ElementType::kHalf,
           .seed = 1,
           .lengths = {10},
-          .page_ids = {0}};
+          .tail_lengths = {7},
+          .page_ids = {0},
+          .tail_blocks = {1}};
 }
 
 TEST(KernelReportTest, PercentilesAreSamples) {
@@ -46,7 +49,9 @@ TEST(KernelReportTest, RatesFollowFromTheMedian) {
   EXPECT_DOUBLE_EQ(json.at("tflop_per_s").get<double>(), 1.5);
   EXPECT_DOUBLE_EQ(json.at("percent_of_ceiling").get<double>(), 50);
   EXPECT_EQ(json.at("ceiling"), "read");
-  EXPECT_EQ(json.at("kv_bytes"), 10 * 512);
+  EXPECT_EQ(json.at("kv_bytes"), 17 * 512);
+  EXPECT_EQ(json.at("dtype"), "fp16");
+  EXPECT_EQ(json.at("tail_tokens"), 7);
   result.ceiling = KernelCeiling::kNone;
   result.flops = 0;
   const auto other = KernelResultJson(SmallProblem(), result, 2000);
@@ -75,6 +80,7 @@ TEST(KernelReportTest, TheTableHasALinePerResult) {
   EXPECT_TRUE(absl::StrContains(text, "a device"));
   EXPECT_TRUE(absl::StrContains(text, "compact"));
   EXPECT_TRUE(absl::StrContains(text, "50.0"));
+  EXPECT_TRUE(absl::StrContains(text, "fp16"));
 }
 
 }  // namespace

@@ -36,6 +36,21 @@ TEST_F(KernelRunTest, ReportsEveryKernelOfEveryProblem) {
   }
 }
 
+TEST_F(KernelRunTest, RunsHalfPrecisionWithTails) {
+  options_.distributions = {"ragged"};
+  options_.group_sizes = {4};
+  options_.dtype = "fp16";
+  options_.tail_tokens = 100;
+  nlohmann::ordered_json report;
+  const absl::Status status = RunKernels(options_, &report);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(report.at("results").size(), 24u);
+  for (const auto& result : report.at("results")) {
+    EXPECT_EQ(result.at("dtype"), "fp16");
+    EXPECT_GT(result.at("tail_tokens").get<int64_t>(), 0);
+  }
+}
+
 TEST_F(KernelRunTest, RefusesKernelsThatDoNotExist) {
   options_.kernels = {"decoed"};
   options_.distributions = {"uniform"};

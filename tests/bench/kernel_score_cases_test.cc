@@ -14,10 +14,21 @@ namespace {
 
 class KernelScoreCasesTest : public DeviceTest {};
 
+struct SmallProblem {
+  LengthDistribution distribution;
+  ElementType type;
+  int32_t tail_tokens;
+};
+
 TEST_F(KernelScoreCasesTest, EveryKernelRunsOnEveryCopy) {
-  for (const LengthDistribution distribution :
-       {LengthDistribution::kUniform, LengthDistribution::kRagged,
-        LengthDistribution::kOneHuge}) {
+  using enum LengthDistribution;
+  using enum ElementType;
+  // The last one's tail is longer than its regions: where these are a page, an
+  // eviction keeps rows on the tail's pages, too.
+  for (const SmallProblem& small :
+       {SmallProblem{kUniform, kBFloat16, 0}, SmallProblem{kRagged, kHalf, 0},
+        SmallProblem{kOneHuge, kBFloat16, 0},
+        SmallProblem{kRagged, kBFloat16, 150}}) {
     const int32_t length = 40 * TestLengthFactor();
     const auto problem =
         MakeKernelProblem({.num_heads = 2,
@@ -26,8 +37,12 @@ TEST_F(KernelScoreCasesTest, EveryKernelRunsOnEveryCopy) {
                            .page_size = 32,
                            .mean_length = length,
                            .kv_bytes = int64_t{3} * 2 * length * 256,
-                           .distribution = distribution});
+                           .tail_tokens = small.tail_tokens,
+                           .element_type = small.type,
+                           .distribution = small.distribution});
     ASSERT_TRUE(problem.ok());
+    SCOPED_TRACE(testing::Message()
+                 << ElementName(small.type) << ", tail " << small.tail_tokens);
     const auto device = MakeKernelTestDevice();
     const auto on_device = DeviceProblem::Create(
         *problem, {.rotated_bytes = 2 * problem->kv_bytes(), .model_dim = 72},

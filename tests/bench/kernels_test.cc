@@ -38,14 +38,36 @@ TEST(KernelsTest, FlagsMakeTheProblems) {
   EXPECT_EQ(names.back(), "uniform");
   EXPECT_EQ(problems->back().group_size, 8);
   EXPECT_EQ(problems->back().kv_bytes(), 2 << 20);
+  EXPECT_EQ(problems->back().element_type, ElementType::kBFloat16);
+  EXPECT_EQ(problems->back().tail_tokens(), 0);
   for (const std::string bad :
-       {"--kv-mib 0", "--group-size 17", "--head-dim 96", "--page-size 8",
+       {"--dtype fp32", "--dtype float16", "--tail -1", "--tail x",
+        "--kv-mib 0", "--group-size 17", "--head-dim 96", "--page-size 8",
         "--num-samples 0", "--what"}) {
     KernelBenchOptions unused;
     EXPECT_FALSE(Parses(bad, &unused)) << bad;
   }
   options.distributions = {"normal"};
   EXPECT_FALSE(KernelProblems(options, &names).ok());
+}
+
+TEST(KernelsTest, ElementsAndTailsAreOfEveryProblem) {
+  KernelBenchOptions options;
+  ASSERT_TRUE(
+      Parses("--kv-mib 1 --distribution ragged,prompt --group-size 4 "
+             "--mean-length 64 --prompt-length 100 --dtype fp16 --tail 50",
+             &options));
+  std::vector<std::string> names;
+  const auto problems = KernelProblems(options, &names);
+  ASSERT_TRUE(problems.ok()) << problems.status();
+  ASSERT_EQ(problems->size(), 2u);
+  for (const KernelProblem& problem : *problems) {
+    EXPECT_EQ(problem.element_type, ElementType::kHalf);
+    EXPECT_EQ(problem.tail_tokens(), 50 * problem.num_sequences);
+  }
+  options.dtype = "fp32";
+  EXPECT_EQ(KernelProblems(options, &names).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 // One sequence of all heads, whatever sizes the others have.
