@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "blockmgr/base/bits.h"
+#include "blockmgr/base/status_macros.h"
 #include "tests/testing/canary_engine.h"
 
 namespace blockmgr {
@@ -116,9 +116,8 @@ absl::Status CanaryEngine::ReadRegion(const CanaryTable& table,
                    region.positions, region.layout.cut(), first);
   for (int32_t h = 0; h < layout_.pages_per_block(); ++h) {
     for (int64_t i = entries.offsets[h]; i < entries.offsets[h + 1]; ++i) {
-      const absl::Status status =
-          CheckTag(table, group, h, entries.positions[i], entries.slots[i]);
-      if (!status.ok()) return status;
+      BM_RETURN_IF_ERROR(
+          CheckTag(table, group, h, entries.positions[i], entries.slots[i]));
     }
   }
   return absl::OkStatus();
