@@ -193,7 +193,7 @@ void CpuBackend::AttendBlock(const AttentionBatch& batch, const HeadList& list,
       const int32_t first_row = row_of(first_rank(length));
       int32_t num_rows = row_of(length) - first_row;
       if (num_rows <= 0) continue;
-      const KvTile* tile = &tile_;
+      const KvTile* tile = nullptr;
       if (by_position) {
         const int64_t end = list.cut + length - list.region_length;
         tile = &TileInWindow(list, begin, end - batch.window, &num_rows);
