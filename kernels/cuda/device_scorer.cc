@@ -187,48 +187,45 @@ WindowParams DeviceScorer::Weigh(const ScoreBatch& batch, Entries* entries,
   return params;
 }
 
-void DeviceScorer::SnapKv(const ScoreBatch& batch) {
+template <typename Params>
+Params DeviceScorer::ScoresOf(const ScoreBatch& batch,
+                              const WindowParams& window,
+                              const Scores& scores) const {
   const CallMemory& memory = *pool_.memory;
-  Entries entries;
-  Scores scores;
-  const WindowParams window = Weigh(batch, &entries, &scores);
-  PoolParams params;
+  Params params;
   params.entries = window.entries;
   params.lengths = window.lengths;
-  params.window = batch.window.count;
   params.group_size = window.group_size;
   params.attention = window.attention;
-  params.max_pool = batch.scorer.pool == PoolKind::kMax;
-  params.kernel = batch.scorer.kernel;
-  params.pool_first = batch.scorer.order == PoolOrder::kKvPress;
-  params.group_max = batch.scorer.group == GroupReduce::kMax;
   params.scores = memory.Device(scores.scores);
   if (HasProducts(batch)) {
     params.q_head_norms = memory.Device(scores.norms);
     params.product_eps = batch.product_eps;
     params.products = memory.Device(scores.products);
   }
+  return params;
+}
+
+void DeviceScorer::SnapKv(const ScoreBatch& batch) {
+  Entries entries;
+  Scores scores;
+  const WindowParams window = Weigh(batch, &entries, &scores);
+  auto params = ScoresOf<PoolParams>(batch, window, scores);
+  params.window = batch.window.count;
+  params.max_pool = batch.scorer.pool == PoolKind::kMax;
+  params.kernel = batch.scorer.kernel;
+  params.pool_first = batch.scorer.order == PoolOrder::kKvPress;
+  params.group_max = batch.scorer.group == GroupReduce::kMax;
   pool_.runtime->PoolWindow(params, entries.longest);
   StoreScores(scores, batch);
 }
 
 void DeviceScorer::Tova(const ScoreBatch& batch) {
   BM_CHECK(batch.window.count == 1);
-  const CallMemory& memory = *pool_.memory;
   Entries entries;
   Scores scores;
   const WindowParams window = Weigh(batch, &entries, &scores);
-  TovaParams params;
-  params.entries = window.entries;
-  params.lengths = window.lengths;
-  params.group_size = window.group_size;
-  params.attention = window.attention;
-  params.scores = memory.Device(scores.scores);
-  if (HasProducts(batch)) {
-    params.q_head_norms = memory.Device(scores.norms);
-    params.product_eps = batch.product_eps;
-    params.products = memory.Device(scores.products);
-  }
+  const auto params = ScoresOf<TovaParams>(batch, window, scores);
   pool_.runtime->Tova(params, batch.window.length);
   StoreScores(scores, batch);
 }

@@ -70,6 +70,10 @@ class DeviceScorer {
                           const Entries& entries, const Window& window) const;
   // Sends the call, and has the weights of its window computed.
   WindowParams Weigh(const ScoreBatch& batch, Entries* entries, Scores* scores);
+  // What the kernels behind those weights have in common.
+  template <typename Params>
+  Params ScoresOf(const ScoreBatch& batch, const WindowParams& window,
+                  const Scores& scores) const;
   // Waits for the device.
   void StoreScores(const Scores& scores, const ScoreBatch& batch);
   void SnapKv(const ScoreBatch& batch);

@@ -3,22 +3,15 @@
 #define TESTS_KERNELS_CUDA_POOL_RUNNER_H_
 
 #include <cstdint>
-#include <limits>
 #include <string>
 
 #include "blockmgr/eviction/policy.h"
 #include "kernels/cuda/pooled_scores.h"
-#include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/entry_cases.h"
 #include "tests/kernels/cuda/test_device.h"
+#include "tests/kernels/cuda/window_results.h"
 
 namespace blockmgr {
-
-struct PoolOptions {
-  const SharedVector<float>* norms = nullptr;  // of products
-  float eps = 0.0f;
-  simt::Schedule schedule = {};
-};
 
 template <typename T>
 class PoolRunner {
@@ -29,25 +22,14 @@ class PoolRunner {
   // Returns what went wrong, or "".
   std::string Run(const ScorerSpec& scorer,
                   const SharedVector<float>& attention,
-                  const PoolOptions& options) {
-    constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-    scores_.assign(test_.num_entries(), kNan);
-    products_.assign(test_.num_entries(), kNan);
-    PoolParams params;
-    params.entries = test_.Lists();
-    params.lengths = test_.lengths().data();
+                  const WindowResultOptions& options) {
+    auto params =
+        results_.template Poisoned<PoolParams>(test_, attention, options);
     params.window = scorer.window;
-    params.group_size = test_.shape().group_size;
-    params.attention = attention.data();
     params.max_pool = scorer.pool == PoolKind::kMax;
     params.kernel = scorer.kernel;
     params.pool_first = scorer.order == PoolOrder::kKvPress;
     params.group_max = scorer.group == GroupReduce::kMax;
-    params.scores = scores_.data();
-    params.q_head_norms =
-        options.norms == nullptr ? nullptr : options.norms->data();
-    params.product_eps = options.eps;
-    params.products = products_.data();
     return RunKernels(options.schedule,
                       [&](DeviceRuntime& device) {
                         device.PoolWindow(params, test_.LongestList());
@@ -55,13 +37,12 @@ class PoolRunner {
         .error;
   }
 
-  const SharedVector<float>& scores() const { return scores_; }
-  const SharedVector<float>& products() const { return products_; }
+  const SharedVector<float>& scores() const { return results_.scores(); }
+  const SharedVector<float>& products() const { return results_.products(); }
 
  private:
   EntryCase<T>& test_;
-  SharedVector<float> scores_;
-  SharedVector<float> products_;
+  WindowResults results_;
 };
 
 }  // namespace blockmgr
