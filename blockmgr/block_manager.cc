@@ -136,7 +136,15 @@ void BlockManager::CountUnused(PrefixMatch* match) const {
   for (const BlockId block : match->window_blocks) {
     match->num_moving += count(Index(block));
   }
-  if (match->cached != nullptr) count(match->region);
+  if (match->cached == nullptr) return;
+  count(match->region);
+  if (match->swap != kNoSwap) return;  // what is in windows comes back
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    const WindowRegion& window = match->cached->window(group);
+    if (window.num_blocks() == 0) continue;
+    if (window.IsPast(layout_, group, match->num_tokens)) continue;
+    match->num_moving += count(cache_.FindRegion(window.region->id));
+  }
 }
 
 PrefixMatch BlockManager::Match(const BlockChain& chain,
@@ -361,7 +369,7 @@ bool BlockManager::PublishRegion(SequenceSlot slot,
   SequenceCache* sequence = &at(slot);
   BM_CHECK(name.length == sequence->cut() + layout_.page_size);
   if (sequence->region->blocks.empty() ||
-      sequence->num_settled != name.length) {
+      sequence->num_settled != name.length || PendingCut(*sequence) > 0) {
     return false;
   }
   int32_t entry = cache_.FindRegion(name, *publication.chain,

@@ -302,15 +302,17 @@ class BlockManager {
   // The pending order was carried out. With a publication, whose length must be
   // one page above the cut, the region can be found by others from now on,
   // together with the block after it, wherever what is before the cut went; not
-  // so when more or less than that length is settled, nothing is kept, or it
-  // has gone back and a window lacks a page. REQUIRES: everything below the cut
-  // is settled, ValidateCounts(...).ok().
+  // so when more or less than that length is settled, nothing is kept, an order
+  // of a window group is pending, or it has gone back and a window lacks a
+  // page. REQUIRES: everything below the cut is settled,
+  // ValidateCounts(...).ok().
   EvictionReceipt CommitEviction(
       SequenceSlot slot, std::span<const int32_t> counts,
       const RegionPublication* publication = nullptr);
   // The same of a window group. Nothing that the sequence computes from now on
-  // is published, nor is it swapped out. REQUIRES: what was reserved when it
-  // was ordered is settled, and nothing since; ValidateCounts(...).ok().
+  // is published, until a region of group 0 is, with those that the windows
+  // have. REQUIRES: what was reserved when it was ordered is settled, and
+  // nothing since; ValidateCounts(...).ok().
   EvictionReceipt CommitWindowEviction(SequenceSlot slot, int32_t group,
                                        std::span<const int32_t> counts);
   // The group's pending order was refused; the engine has moved nothing.
@@ -347,8 +349,6 @@ class BlockManager {
   // positions; `release` tells how.
   void Shrink(SequenceCache* sequence, int32_t num_tokens,
               absl::FunctionRef<void(BlockId)> release);
-  // Whether it has, had, or is to have a region in one.
-  bool IsEvictedInWindows(SequenceSlot slot) const;
   void ReleaseRegionBehind(WindowCache* window, int32_t group,
                            int32_t num_settled);
   // Releases what left the windows since num_before tokens were settled.
@@ -372,9 +372,9 @@ class BlockManager {
   // Publishes what the window groups have of a page with `entry`.
   void PublishWindows(const SequenceCache& sequence, int32_t page,
                       int32_t entry, const Retention* wish);
-  // What a region of `length` is to link.
-  std::vector<BlockId> LinkWindows(const SequenceCache& sequence,
-                                   int32_t length, const Retention* wish);
+  // What a region of `length` is to link; likewise.
+  RegionWindows LinkWindows(const SequenceCache& sequence, int32_t length,
+                            const Retention* wish);
   // Of its region: all blocks, or none if they are not its own.
   int32_t RegionBlocksOf(const WindowCache& window, Owned owned) const;
   // The highest cut of the evictions that are pending, in any group; 0: none.

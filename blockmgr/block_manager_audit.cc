@@ -196,8 +196,6 @@ void BlockManager::CheckWindowTails(
     BM_CHECK(!window.IsPast(layout_, group, sequence.num_settled));
     BM_CHECK(window.cut() <= window.region_length);
     BM_CHECK(window.region_length <= sequence.num_settled);
-    BM_CHECK(cache_.FindRegion(window.region->id) == PrefixCache::kNone);
-    BM_CHECK(sequence.chain_serial == kNoSerial);
   }
 }
 

@@ -100,7 +100,8 @@ void BlockManager::TakeOwn(const RegionRecord* region,
         region_entries[block] = entry;
       }
       const CachedRegion& cached = *cache_.region(entry);
-      if (cache_.serial(Index(cached.tail)) == cached.tail_serial) {
+      if (!cached.in_window &&
+          cache_.serial(Index(cached.tail)) == cached.tail_serial) {
         region_entries[cached.tail] = Index(cached.tail);
       }
     }
@@ -310,7 +311,6 @@ EvictionReceipt BlockManager::CommitEviction(
                       sequence.tail.begin() + std::ssize(before));
   sequence.region = std::move(region);
   receipt.published = publication != nullptr && prefix_caching_ &&
-                      !IsEvictedInWindows(slot) &&
                       PublishRegion(slot, *publication, &receipt.cached);
   if (!receipt.published) sequence.chain_serial = kNoSerial;
   if (receipt.cached) {

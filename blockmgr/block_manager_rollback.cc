@@ -158,7 +158,8 @@ void BlockManager::DropFromCache(int32_t entry) {
     return;
   }
   const std::shared_ptr<const RegionRecord> record = cached->record;
-  dropped_regions_.push_back(record->id);
+  // An engine knows those of windows by that of group 0.
+  if (!cached->in_window) dropped_regions_.push_back(record->id);
   cache_.Remove(entry);
   for (const BlockId block : record->blocks) pool_.ReleaseUntouched(block);
 }

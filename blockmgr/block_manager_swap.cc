@@ -57,7 +57,9 @@ SwapId BlockManager::SwapOut(SequenceSlot slot,
   add(sequence.tail, layout_.FirstPage(0, sequence.num_settled),
       num_pages - sequence.cut() / layout_.page_size);
   std::vector<WindowRegion> windows;
-  const bool is_evicted_in_windows = IsEvictedInWindows(slot);
+  const bool is_evicted_in_windows = std::ranges::any_of(
+      Windows(sequence),
+      [](const WindowCache& window) { return window.region_length > 0; });
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
     const WindowCache& cache = window(slot, group);
     if (is_evicted_in_windows) windows.push_back(cache);
@@ -114,16 +116,13 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
     *match = PrefixMatch();
     match->num_looks = num_looks;
   }
-  for (const BlockId block : match->window_blocks) {
-    match->num_reclaimable -= cache_.IsReclaimable(Index(block)) ? 1 : 0;
-    match->num_cooling -= cooling_.Contains(Index(block)) ? 1 : 0;
-  }
   match->window_blocks.clear();
-  match->num_moving = 0;
+  match->swap = swap;
+  match->num_reclaimable = match->num_cooling = match->num_moving = 0;
+  CountUnused(match);
   match->num_window_blocks = NumWindowBlocks(layout_, swapped, num_tokens);
   match->num_window_region_ins = swapped.num_window_region_blocks();
   match->num_tokens = num_tokens;
-  match->swap = swap;
   match->num_tail_ins = CeilDiv(num_tokens - swapped.cut(), layout_.page_size) -
                         layout_.FirstPage(0, num_tokens) -
                         static_cast<int32_t>(match->blocks.size());

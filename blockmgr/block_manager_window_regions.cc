@@ -74,12 +74,4 @@ void BlockManager::ReleaseRegionBehind(WindowCache* window, int32_t group,
   window->region.reset();
 }
 
-bool BlockManager::IsEvictedInWindows(SequenceSlot slot) const {
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    const WindowCache& cache = window(slot, group);
-    if (cache.region_length > 0 || cache.pending != nullptr) return true;
-  }
-  return false;
-}
-
 }  // namespace blockmgr

@@ -183,12 +183,14 @@ BlockId BlockManager::WindowBlock(const PrefixMatch& match, int32_t page,
         cache_.WindowBlock(Index(match.blocks[page - num_before]), group - 1);
     if (block != kNullBlock || page >= num_linked) return block;
   }
+  const auto first = [&](int32_t of_group) {
+    return match.cached->window(of_group)
+        .PagesBehind(layout_, of_group, match.length())
+        .begin;
+  };
   size_t index = 0;
-  for (int32_t i = 1; i < group; ++i) {
-    index += num_linked - layout_.FirstPage(i, match.length());
-  }
-  return cache_.WindowBlockOf(
-      *match.cached, index + page - layout_.FirstPage(group, match.length()));
+  for (int32_t i = 1; i < group; ++i) index += num_linked - first(i);
+  return cache_.WindowBlockOf(*match.cached, index + page - first(group));
 }
 
 int32_t BlockManager::PagesInWindows(const PrefixMatch& match,
@@ -200,12 +202,19 @@ int32_t BlockManager::PagesInWindows(const PrefixMatch& match,
   for (int32_t group = 1; group < layout_.num_groups();) {
     const int32_t first =
         layout_.FirstPage(group, num_pages * layout_.page_size);
+    int32_t behind = first;
+    if (match.cached != nullptr) {
+      const WindowRegion& window = match.cached->window(group);
+      behind = std::max(behind, window.cut() / layout_.page_size);
+      // Every shorter prefix needs it as well.
+      if (behind > first && !cache_.HasWindowRegion(window)) return -1;
+    }
     int32_t& next = found[group];
     next = std::min(next, num_pages);
-    while (next > first && WindowBlock(match, next - 1, group) != kNullBlock) {
+    while (next > behind && WindowBlock(match, next - 1, group) != kNullBlock) {
       --next;
     }
-    if (next <= first) {
+    if (next <= behind) {
       ++group;
       continue;
     }
@@ -223,13 +232,21 @@ bool BlockManager::FitWindows(PrefixMatch* match) const {
   if (num_pages < 0) return false;
   match->num_tokens = num_pages * page_size;
   match->blocks.resize(num_pages - match->cut() / page_size);
+  match->num_window_blocks = 0;
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    for (int32_t i = layout_.FirstPage(group, match->num_tokens); i < num_pages;
-         ++i) {
+    int32_t first = layout_.FirstPage(group, match->num_tokens);
+    if (match->cached != nullptr) {
+      const WindowRegion& window = match->cached->window(group);
+      if (!window.IsPast(layout_, group, match->num_tokens)) {
+        first = window.cut() / page_size;
+        match->num_window_blocks += window.num_blocks();
+      }
+    }
+    for (int32_t i = first; i < num_pages; ++i) {
       match->window_blocks.push_back(WindowBlock(*match, i, group));
     }
   }
-  match->num_window_blocks = static_cast<int32_t>(match->window_blocks.size());
+  match->num_window_blocks += static_cast<int32_t>(match->window_blocks.size());
   match->num_out = layout_.FirstPage(0, match->num_tokens);
   std::fill_n(match->blocks.begin(), match->num_out, kNullBlock);
   return true;
@@ -265,8 +282,23 @@ void BlockManager::OpenWindows(const BlockChain& chain,
   auto block = match.window_blocks.begin();
   int32_t group = 0;
   for (WindowCache& window : Windows(*sequence)) {
+    ++group;
+    if (match.cached != nullptr) {
+      const WindowRegion& cached = match.cached->window(group);
+      window.region_length = cached.region_length;
+      if (!cached.IsPast(layout_, group, match.num_tokens)) {
+        window.region = cached.region;
+      }
+    }
+    if (window.num_blocks() > 0) {
+      const int32_t entry = cache_.FindRegion(window.region->id);
+      Wake(entry);
+      for (const BlockId held : window.region->blocks) pool_.AddRef(held);
+      ApplyRetention(entry, chain.RetentionOfRegion(match.cut()));
+    }
     std::vector<BlockId>& tail = window.tail;
-    tail.assign(layout_.FirstPage(++group, match.num_tokens), kNullBlock);
+    tail.assign(window.PagesBehind(layout_, group, match.num_tokens).begin,
+                kNullBlock);
     for (auto i = static_cast<int32_t>(tail.size()); i < num_pages; ++i) {
       BM_CHECK(cache_.Contains(*block));
       ApplyRetention(Index(*block),
@@ -309,14 +341,21 @@ bool BlockManager::HasWindows(SequenceSlot slot) const {
   return true;
 }
 
-std::vector<BlockId> BlockManager::LinkWindows(const SequenceCache& sequence,
-                                               int32_t length,
-                                               const Retention* wish) {
-  std::vector<BlockId> blocks;
-  const int32_t end = length / layout_.page_size;
+RegionWindows BlockManager::LinkWindows(const SequenceCache& sequence,
+                                        int32_t length, const Retention* wish) {
+  RegionWindows windows;
   int32_t group = 0;
   for (const WindowCache& window : Windows(sequence)) {
-    for (int32_t i = layout_.FirstPage(++group, length); i < end; ++i) {
+    // Without what it remembers of one that is past.
+    windows.regions.emplace_back();
+    if (window.region != nullptr) windows.regions.back() = window;
+    if (!cache_.HasWindowRegion(window)) {
+      const int32_t entry = cache_.InsertWindowRegion(window.region);
+      for (const BlockId block : window.region->blocks) pool_.AddRef(block);
+      ApplyRetention(entry, wish);
+    }
+    const PageRange pages = window.PagesBehind(layout_, ++group, length);
+    for (int32_t i = pages.begin; i < pages.end; ++i) {
       const BlockId block = window.tail[i];
       BM_CHECK(block != kNullBlock);
       if (!cache_.Contains(block)) {
@@ -324,10 +363,10 @@ std::vector<BlockId> BlockManager::LinkWindows(const SequenceCache& sequence,
         pool_.AddRef(block);
         ApplyRetention(Index(block), wish);
       }
-      blocks.push_back(block);
+      windows.blocks.push_back(block);
     }
   }
-  return blocks;
+  return windows;
 }
 
 }  // namespace blockmgr

@@ -239,22 +239,12 @@ int32_t PrefixCache::InsertRegion(std::shared_ptr<const RegionRecord> record,
                                   const BlockChain& chain, EntrySerial root,
                                   std::span<const int32_t> tokens, BlockId tail,
                                   std::shared_ptr<const RegionContent> before,
-                                  std::vector<BlockId> window_blocks) {
+                                  RegionWindows windows) {
   BM_CHECK(record->id != kNoRegion);
   BM_CHECK(name.length == record->cut + page_size_);
   BM_CHECK(Contains(tail));
   BM_CHECK(FindRegion(name, chain, root, tokens) == kNone);
   tokens = tokens.first(name.length);
-  int32_t entry = entry_limit();
-  if (free_regions_.empty()) {
-    entries_.emplace_back();
-    regions_.emplace_back();
-    free_regions_.reserve(regions_.capacity());
-    order_.Grow(entry_limit());
-  } else {
-    entry = free_regions_.back();
-    free_regions_.pop_back();
-  }
   auto cached = std::make_unique<CachedRegion>();
   cached->record = std::move(record);
   cached->plan = name.plan;
@@ -264,18 +254,37 @@ int32_t PrefixCache::InsertRegion(std::shared_ptr<const RegionRecord> record,
   cached->root = root;
   cached->tail = tail;
   cached->tail_serial = serial(Index(tail));
-  for (const BlockId block : window_blocks) {
-    ++window_links_[Index(block)].num_regions;
-    cached->window_serials.push_back(serial(Index(block)));
-  }
-  orphans_.reserve(window_blocks.size());
-  cached->window_blocks = std::move(window_blocks);
+  LinkWindows(windows, cached.get());
+  cached->windows = std::move(windows);
   ++roots_.at(*root_names_.at(root)).plans[name.plan][name.length];
-  region_entries_.emplace(cached->record->id, entry);
-  const BlockKey key = chain.RegionKey(name.length / page_size_, name.plan);
-  regions_[entry - num_blocks_] = std::move(cached);
-  Add(entry, key, root);
+  const int32_t entry = AddRegion(std::move(cached));
+  Add(entry, chain.RegionKey(name.length / page_size_, name.plan), root);
   return entry;
+}
+
+int32_t PrefixCache::AddRegion(std::unique_ptr<const CachedRegion> cached) {
+  int32_t entry = entry_limit();
+  if (free_regions_.empty()) {
+    entries_.emplace_back();
+    regions_.emplace_back();
+    num_links_.emplace_back();
+    free_regions_.reserve(regions_.capacity());
+    order_.Grow(entry_limit());
+  } else {
+    entry = free_regions_.back();
+    free_regions_.pop_back();
+  }
+  region_entries_.emplace(cached->record->id, entry);
+  regions_[entry - num_blocks_] = std::move(cached);
+  return entry;
+}
+
+void PrefixCache::RemoveRegion(int32_t entry) {
+  std::unique_ptr<const CachedRegion>& cached = regions_[entry - num_blocks_];
+  region_entries_.erase(cached->record->id);
+  num_links_[entry - num_blocks_] = 0;
+  cached.reset();
+  free_regions_.push_back(entry);
 }
 
 void PrefixCache::RemoveFromIndex(int32_t entry) {
@@ -317,7 +326,8 @@ std::vector<int32_t> PrefixCache::FindLost(
         [&lost](BlockId block) { return lost.contains(block); });
     if (has_lost || lost.contains(cached->tail)) {
       gone->insert(serial(i));
-    } else if (serial(Index(cached->tail)) == cached->tail_serial) {
+    } else if (!cached->in_window &&
+               serial(Index(cached->tail)) == cached->tail_serial) {
       sound_tails.insert(Index(cached->tail));
     }
   }
@@ -348,8 +358,12 @@ void PrefixCache::Remove(int32_t entry) {
   ++num_removed_;
   order_.Forget(entry);
   if (IsWindow(entry)) return RemoveWindow(entry);
-  RemoveFromIndex(entry);
   num_blocks_held_ -= num_blocks(entry);
+  if (IsWindowRegion(entry)) {
+    own = Entry{};
+    return RemoveRegion(entry);
+  }
+  RemoveFromIndex(entry);
   if (own.has_media) media_.erase(entry);
   if (entry < num_blocks_) {
     RemoveStart(entry);
@@ -358,11 +372,7 @@ void PrefixCache::Remove(int32_t entry) {
   }
   if (own.follows_root) ReleaseRoot(own.parent);
   own = Entry{};
-  if (entry < num_blocks_) return;
-  std::unique_ptr<const CachedRegion>& cached = regions_[entry - num_blocks_];
-  region_entries_.erase(cached->record->id);
-  cached.reset();
-  free_regions_.push_back(entry);
+  if (entry >= num_blocks_) RemoveRegion(entry);
 }
 
 void PrefixCache::AddReclaimable(int32_t entry) {
@@ -383,8 +393,8 @@ int64_t PrefixCache::metadata_bytes(
                   HeapBytes(orphans_) + HeapBytes(tokens_) + HeapBytes(index_) +
                   HeapBytes(starts_) + HeapBytes(media_) + HeapBytes(roots_) +
                   HeapBytes(root_names_) + HeapBytes(regions_) +
-                  HeapBytes(free_regions_) + HeapBytes(region_index_) +
-                  HeapBytes(region_entries_);
+                  HeapBytes(free_regions_) + HeapBytes(num_links_) +
+                  HeapBytes(region_index_) + HeapBytes(region_entries_);
   for (const auto& [block, media] : media_) bytes += HeapBytes(media);
   for (const auto& [name, root] : roots_) {
     bytes += HeapBytes(name) + HeapBytes(root.plans);
@@ -394,11 +404,11 @@ int64_t PrefixCache::metadata_bytes(
   }
   for (const auto& cached : regions_) {
     if (cached == nullptr) continue;
-    bytes += static_cast<int64_t>(sizeof(CachedRegion)) +
-             HeapBytes(cached->plan) + cached->record->metadata_bytes() +
-             HeapBytes(cached->window_blocks) +
-             HeapBytes(cached->window_serials) +
-             RegionContent::CountBytes(cached->content.get(), counted);
+    bytes +=
+        static_cast<int64_t>(sizeof(CachedRegion)) + HeapBytes(cached->plan) +
+        cached->record->metadata_bytes() + HeapBytes(cached->windows.regions) +
+        HeapBytes(cached->windows.blocks) + HeapBytes(cached->window_serials) +
+        RegionContent::CountBytes(cached->content.get(), counted);
   }
   return bytes;
 }
@@ -432,6 +442,11 @@ void PrefixCache::CheckInvariants() const {
     num_held += num_blocks(i);
     num_listed += IsReclaimable(i) ? num_blocks(i) : 0;
     if (IsWindow(i)) continue;  // see CheckWindows
+    if (IsWindowRegion(i)) {
+      ++num_regions;
+      BM_CHECK(FindRegion(region(i)->record->id) == i);
+      continue;
+    }
     const KeyIndex& index = i < num_blocks_ ? index_ : region_index_;
     const auto found = index.find(entry.key);
     BM_CHECK(found != index.end());

@@ -27,7 +27,8 @@
 // block of group 0, and go with it: so they need no keys, and are as verified.
 // They can be reclaimed alone, as those are that nobody's window has any more.
 // A region links what is before its length in every window: it stands for
-// blocks that are not there.
+// blocks that are not there. If the sequence was evicted from in a window, that
+// is a region, too, an entry of its own likewise, and the blocks behind it.
 //
 // Cost: Match O(blocks matched); the rest O(1), O(length) for a region.
 // Threads: core thread.
@@ -54,6 +55,7 @@
 #include "blockmgr/reclaim_order.h"
 #include "blockmgr/region_content.h"
 #include "blockmgr/region_record.h"
+#include "blockmgr/window_region.h"
 
 namespace blockmgr {
 
@@ -83,20 +85,35 @@ struct RegionQuery {
   int32_t max_length = std::numeric_limits<int32_t>::max();
 };
 
+// What the window groups have of a sequence when its region is published.
+struct RegionWindows {
+  // Of every window group: its region, if that is in the window.
+  std::vector<WindowRegion> regions;
+  // Of each in turn, the blocks behind its region, or in the window.
+  std::vector<BlockId> blocks;
+};
+
 // A region in the cache, and all that a hit is verified against. Immutable.
 struct CachedRegion {
   std::shared_ptr<const RegionRecord> record;
+  // Of a window group: found through others, and the rest means nothing.
+  bool in_window = false;
   std::string plan;                              // as in RegionName
   int32_t length = 0;                            // likewise
   std::shared_ptr<const RegionContent> content;  // of [0, length)
   EntrySerial root = kNoSerial;
   BlockId tail = kNullBlock;  // with positions [cut, length)
   EntrySerial tail_serial = kNoSerial;
-  // Of each window group in turn, the blocks before `length` that are in the
-  // window there; gone, if they have other serials. That of the tail's page is
+  // What was in the windows at `length`. A block is gone if it has another
+  // serial, a region if it is not in the cache. The block of the tail's page is
   // of use where the tail leads to none.
-  std::vector<BlockId> window_blocks = {};
-  std::vector<EntrySerial> window_serials = {};
+  RegionWindows windows = {};
+  std::vector<EntrySerial> window_serials = {};  // of its blocks
+
+  // REQUIRES: the model has this group, from 1 on.
+  const WindowRegion& window(int32_t group) const {
+    return windows.regions[static_cast<size_t>(group - 1)];
+  }
 };
 
 class PrefixCache {
@@ -146,9 +163,15 @@ class PrefixCache {
   }
   // Of a region, the i-th of its window blocks; kNullBlock if it is gone.
   BlockId WindowBlockOf(const CachedRegion& cached, size_t i) const {
-    const BlockId block = cached.window_blocks[i];
+    const BlockId block = cached.windows.blocks[i];
     return serial(Index(block)) == cached.window_serials[i] ? block
                                                             : kNullBlock;
+  }
+
+  // Whether a region of a window group, if it is one, is there: what holds no
+  // block always is.
+  bool HasWindowRegion(const WindowRegion& window) const {
+    return window.num_blocks() == 0 || FindRegion(window.region->id) != kNone;
   }
 
   // The longest verified run of blocks for the first `num_blocks` blocks of
@@ -197,22 +220,25 @@ class PrefixCache {
   // Publishes a region that stands for the first name.length - page_size of
   // `tokens`; `tail`, the block after it, is in the cache. Returns its entry.
   // `before`: of the region that the sequence went on from, or null; shared as
-  // far as it is the beginning of this one. `window_blocks`: see CachedRegion;
-  // they are in the cache, see InsertWindow. REQUIRES: FindRegion finds none
-  // with this name and content.
+  // far as it is the beginning of this one. `windows`: see CachedRegion; they
+  // are in the cache, see InsertWindow and InsertWindowRegion. REQUIRES:
+  // FindRegion finds none with this name and content.
   int32_t InsertRegion(std::shared_ptr<const RegionRecord> record,
                        const RegionName& name, const BlockChain& chain,
                        EntrySerial root, std::span<const int32_t> tokens,
                        BlockId tail,
                        std::shared_ptr<const RegionContent> before = nullptr,
-                       std::vector<BlockId> window_blocks = {});
+                       RegionWindows windows = {});
   // Publishes a block of a window group (from 0) with the tokens of `entry`, a
   // block's; kNone: for a region to link. REQUIRES: it is not in the cache, nor
   // is there one of this entry and group.
   void InsertWindow(int32_t entry, int32_t group, BlockId block);
-  // The window blocks that only this entry leads to, which is about to be
-  // removed; nothing leads to them any more. They are to be removed. Valid
-  // until the next call for an entry that is no window block's.
+  // Publishes the region of a window group for others to link. Returns its
+  // entry. REQUIRES: it has blocks, and is not in the cache.
+  int32_t InsertWindowRegion(std::shared_ptr<const RegionRecord> record);
+  // The window blocks and regions that only this entry leads to, which is about
+  // to be removed; nothing leads to them any more. They are to be removed.
+  // Valid until the next call for an entry that can lead to some.
   std::span<const int32_t> Unlink(int32_t entry);
   // The content of some blocks is lost: entries that have one of them, or can
   // be found only through such an entry, to be removed. A block that follows a
@@ -291,6 +317,14 @@ class PrefixCache {
     return entry < std::ssize(window_links_) && window_links_[entry].cached;
   }
   void RemoveWindow(int32_t block);
+  bool IsWindowRegion(int32_t entry) const {
+    return entry >= num_blocks_ && region(entry)->in_window;
+  }
+  // Counts what leads to them, and remembers their serials.
+  void LinkWindows(const RegionWindows& windows, CachedRegion* cached);
+  // An entry for a region that has neither name nor serial yet.
+  int32_t AddRegion(std::unique_ptr<const CachedRegion> cached);
+  void RemoveRegion(int32_t entry);
   // Whether all that the region links is there.
   bool HasWindows(const CachedRegion& cached) const;
   void CheckWindows() const;
@@ -334,6 +368,7 @@ class PrefixCache {
   absl::flat_hash_map<EntrySerial, const std::string*> root_names_;
   std::vector<std::unique_ptr<const CachedRegion>> regions_;
   std::vector<int32_t> free_regions_;  // entries without a region
+  std::vector<int32_t> num_links_;     // [regions_], to those of window groups
   KeyIndex region_index_;              // first region of a key
   absl::flat_hash_map<RegionId, int32_t> region_entries_;
   EntrySerial next_serial_ = kNoSerial + 1;

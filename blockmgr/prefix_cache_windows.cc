@@ -1,6 +1,8 @@
 // Blocks of window groups in the prefix cache.
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/prefix_cache.h"
@@ -22,8 +24,38 @@ void PrefixCache::InsertWindow(int32_t entry, int32_t group, BlockId block) {
   link = block;
 }
 
+int32_t PrefixCache::InsertWindowRegion(
+    std::shared_ptr<const RegionRecord> record) {
+  BM_CHECK(!record->blocks.empty());
+  BM_CHECK(FindRegion(record->id) == kNone);
+  auto cached = std::make_unique<CachedRegion>();
+  cached->record = std::move(record);
+  cached->in_window = true;
+  const int32_t entry = AddRegion(std::move(cached));
+  entries_[entry].serial = next_serial_++;
+  num_blocks_held_ += num_blocks(entry);
+  return entry;
+}
+
+void PrefixCache::LinkWindows(const RegionWindows& windows,
+                              CachedRegion* cached) {
+  for (const WindowRegion& window : windows.regions) {
+    if (window.num_blocks() == 0) continue;
+    const int32_t entry = FindRegion(window.region->id);
+    BM_CHECK(entry != kNone);
+    ++num_links_[entry - num_blocks_];
+  }
+  for (const BlockId block : windows.blocks) {
+    ++window_links_[Index(block)].num_regions;
+    cached->window_serials.push_back(serial(Index(block)));
+  }
+  orphans_.reserve(windows.regions.size() + windows.blocks.size());
+}
+
 std::span<const int32_t> PrefixCache::Unlink(int32_t entry) {
-  if (num_window_groups_ == 0 || IsWindow(entry)) return {};
+  if (num_window_groups_ == 0 || IsWindow(entry) || IsWindowRegion(entry)) {
+    return {};
+  }
   orphans_.clear();
   const auto check = [&](int32_t block) {
     const WindowLinks& links = window_links_[block];
@@ -33,7 +65,13 @@ std::span<const int32_t> PrefixCache::Unlink(int32_t entry) {
   };
   const CachedRegion* cached = region(entry);
   if (cached != nullptr) {
-    for (size_t i = 0; i < cached->window_blocks.size(); ++i) {
+    for (const WindowRegion& window : cached->windows.regions) {
+      if (window.num_blocks() == 0) continue;
+      const int32_t linked = FindRegion(window.region->id);
+      if (linked == kNone) continue;
+      if (--num_links_[linked - num_blocks_] == 0) orphans_.push_back(linked);
+    }
+    for (size_t i = 0; i < cached->windows.blocks.size(); ++i) {
       const BlockId block = WindowBlockOf(*cached, i);
       if (block == kNullBlock) continue;
       --window_links_[Index(block)].num_regions;
@@ -53,10 +91,12 @@ std::span<const int32_t> PrefixCache::Unlink(int32_t entry) {
 }
 
 bool PrefixCache::HasWindows(const CachedRegion& cached) const {
-  for (size_t i = 0; i < cached.window_blocks.size(); ++i) {
+  for (size_t i = 0; i < cached.windows.blocks.size(); ++i) {
     if (WindowBlockOf(cached, i) == kNullBlock) return false;
   }
-  return true;
+  return std::ranges::all_of(
+      cached.windows.regions,
+      [this](const WindowRegion& window) { return HasWindowRegion(window); });
 }
 
 void PrefixCache::RemoveWindow(int32_t block) {
@@ -73,13 +113,23 @@ void PrefixCache::RemoveWindow(int32_t block) {
 void PrefixCache::CheckWindows() const {
   if (num_window_groups_ == 0) return;
   std::vector<int32_t> num_regions(num_blocks_, 0);
+  std::vector<int32_t> num_links(regions_.size(), 0);
   for (const auto& cached : regions_) {
     if (cached == nullptr) continue;
-    BM_CHECK(cached->window_blocks.size() == cached->window_serials.size());
-    for (size_t i = 0; i < cached->window_blocks.size(); ++i) {
+    BM_CHECK(cached->windows.blocks.size() == cached->window_serials.size());
+    for (size_t i = 0; i < cached->windows.blocks.size(); ++i) {
       const BlockId block = WindowBlockOf(*cached, i);
       if (block != kNullBlock) ++num_regions[Index(block)];
     }
+    for (const WindowRegion& window : cached->windows.regions) {
+      if (window.num_blocks() == 0 || !HasWindowRegion(window)) continue;
+      ++num_links[FindRegion(window.region->id) - num_blocks_];
+    }
+  }
+  BM_CHECK(num_links == num_links_);
+  for (size_t i = 0; i < regions_.size(); ++i) {
+    const bool in_window = regions_[i] != nullptr && regions_[i]->in_window;
+    BM_CHECK(in_window == (num_links[i] > 0));
   }
   for (int32_t i = 0; i < num_blocks_; ++i) {
     const WindowLinks& links = window_links_[i];

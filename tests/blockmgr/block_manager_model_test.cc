@@ -132,6 +132,19 @@ void CountSwaps(const DriverTally& tally, const ModelTestCase& instance,
   counts->Add("refused_ins", tally.refused_ins);
 }
 
+void CountPublishedInWindows(const NaiveTally& tally, bool caching,
+                             Counts* counts) {
+  counts->Add("published_window_regions", tally.published_window_regions,
+              caching, 10);
+  counts->Add("linked_window_regions", tally.linked_window_regions, caching);
+  counts->Add("found_window_regions", tally.found_window_regions, caching);
+  counts->Add("passed_window_regions", tally.passed_window_regions, caching);
+  counts->Add("missing_window_regions", tally.missing_window_regions, caching);
+  counts->Add("reclaimed_window_regions", tally.reclaimed_window_regions,
+              caching);
+  counts->Add("dropped_window_regions", tally.dropped_window_regions, caching);
+}
+
 void CountRegionSwaps(const DriverTally& tally, const ModelTestCase& instance,
                       Counts* counts) {
   counts->Add("region_outs", tally.region_outs);
@@ -236,6 +249,7 @@ TEST_P(BlockManagerModelTest, AgreesWithNaiveModelOfRegionsInWindows) {
         counts->Add("stuck", tally.naive.stuck);
         counts->Add("group_copies", tally.group_copies, page_size > 1);
         counts->Add("published_regions", tally.published_regions, caching);
+        CountPublishedInWindows(tally.naive, caching, counts);
       });
 }
 

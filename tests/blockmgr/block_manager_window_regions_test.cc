@@ -174,7 +174,7 @@ TEST_F(WindowRegionsTest, ForksShareItUntilTheLastHasMovedOn) {
   EXPECT_EQ(manager_->num_available(), 59);
 }
 
-TEST_F(WindowRegionsTest, NothingOfItIsPublished) {
+TEST_F(WindowRegionsTest, NothingOfItIsPublishedWithoutARegionOfGroup0) {
   tokens_ = Prompt(1, 60);
   const SequenceSlot slot = manager_->Open(Chain(tokens_), {});
   ASSERT_TRUE(Reserve(slot, 41));
@@ -187,10 +187,155 @@ TEST_F(WindowRegionsTest, NothingOfItIsPublished) {
   EXPECT_EQ(Match(tokens_).num_tokens, 24);
   Decode(slot, 15);
   EXPECT_EQ(manager_->sequence(slot).chain_serial, kNoSerial);
-  // Not when it is gone, either: the rest was computed over it.
+  // The rest was computed over it: only by the name of a region that stands for
+  // that, too, it can be found.
   EXPECT_EQ(manager_->window(slot, 1).region, nullptr);
-  EXPECT_FALSE(Compress(slot, 52, tokens_).published);
+  EXPECT_TRUE(Compress(slot, 52, tokens_).published);
   manager_->CheckInvariants();
+  EXPECT_EQ(MatchRegion(tokens_).num_tokens, 56);
+}
+
+// A compressed prefix of 44 tokens, evicted from in both groups.
+class SharedWindowRegionsTest : public WindowRegionsTest {
+ protected:
+  // Who computed and published it. Two blocks have the region of the window.
+  SequenceSlot Published() {
+    tokens_ = Prompt(1, 60);
+    const SequenceSlot slot = manager_->Open(Chain(tokens_), {});
+    EXPECT_TRUE(Reserve(slot, 44));
+    Commit(slot, tokens_, 44);
+    Evict(slot, 40, 6, 2, 2);
+    EXPECT_TRUE(Compress(slot, 40, tokens_).cached);
+    manager_->CheckInvariants();
+    return slot;
+  }
+  // The longest prefix of at most so many tokens.
+  PrefixMatch MatchUpTo(int32_t max_tokens) const {
+    const auto limit = [&](int32_t) { return max_tokens; };
+    const RegionQuery query{
+        .plan = "p", .any_history = true, .max_tokens_over = limit};
+    return manager_->Match(Chain(tokens_), tokens_, 0, &query);
+  }
+};
+
+TEST_F(SharedWindowRegionsTest, IsFoundWithTheRegionOfGroup0) {
+  const SequenceSlot slot = Published();
+  const PrefixMatch match = MatchUpTo(60);
+  EXPECT_EQ(match.num_tokens, 44);
+  // The page after the cut, and the region.
+  EXPECT_THAT(match.window_blocks, SizeIs(1));
+  EXPECT_EQ(match.num_window_blocks, 1 + 2);
+  EXPECT_EQ(match.num_moving, 1 + 2);
+  EXPECT_EQ(match.num_reclaimable, 0);
+  const int32_t available = manager_->num_available();
+  const SequenceSlot other = manager_->Open(Chain(tokens_), match);
+  manager_->CheckInvariants();
+  EXPECT_EQ(manager_->num_available(), available);
+  EXPECT_EQ(manager_->NumBlocks(other), match.num_blocks());
+  EXPECT_EQ(manager_->window(other, 1).region,
+            manager_->window(slot, 1).region);
+  EXPECT_EQ(manager_->window(other, 1).region_length, 44);
+  EXPECT_FALSE(manager_->CanGoBack(other, 43));
+  // What either computes over it, the other finds.
+  ASSERT_TRUE(Reserve(other, 8));
+  Commit(other, tokens_, 8);
+  EXPECT_EQ(MatchUpTo(60).num_tokens, 52);
+  manager_->Close(slot);
+  manager_->Close(other);
+  EXPECT_EQ(manager_->num_available(), 59);
+  EXPECT_EQ(MatchUpTo(60).num_reclaimable, MatchUpTo(60).num_blocks());
+}
+
+TEST_F(SharedWindowRegionsTest, IsNotNeededWhereTheWindowHasMovedOn) {
+  const SequenceSlot slot = Published();
+  Decode(slot, 11);
+  EXPECT_NE(manager_->window(slot, 1).region, nullptr);
+  EXPECT_EQ(MatchUpTo(52).num_window_blocks, 3 + 2);
+  Decode(slot, 5);
+  EXPECT_EQ(manager_->window(slot, 1).region, nullptr);
+  EXPECT_EQ(MatchUpTo(60).num_tokens, 60);
+  EXPECT_EQ(MatchUpTo(60).num_window_blocks, 4);
+  // Nobody uses it any more, nor the page after its cut: they are reclaimed
+  // alone.
+  EXPECT_EQ(MatchUpTo(52).num_reclaimable, 2 + 1);
+  manager_->ResetPrefixCache();
+  manager_->CheckInvariants();
+  EXPECT_EQ(MatchUpTo(52).cached, nullptr);
+  const PrefixMatch match = MatchUpTo(60);
+  EXPECT_EQ(match.num_tokens, 60);
+  const SequenceSlot other = manager_->Open(Chain(tokens_), match);
+  manager_->CheckInvariants();
+  EXPECT_EQ(manager_->window(other, 1).region, nullptr);
+  EXPECT_EQ(manager_->window(other, 1).region_length, 44);
+}
+
+TEST_F(SharedWindowRegionsTest, LeavesTheCacheWithTheRegionOfGroup0) {
+  const SequenceSlot slot = Published();
+  manager_->Close(slot);
+  const PrefixMatch match = MatchUpTo(60);
+  const std::vector<BlockId> lost = match.cached->record->blocks;
+  const int32_t available = manager_->num_available();
+  ASSERT_OK(manager_->LoseBlocks(lost));
+  manager_->CheckInvariants();
+  EXPECT_EQ(MatchUpTo(60).cached, nullptr);
+  EXPECT_EQ(manager_->num_available(), available);
+  // The engine knows it by the other's name.
+  std::vector<RegionId> dropped;
+  manager_->TakeDroppedRegions(&dropped);
+  EXPECT_THAT(dropped, SizeIs(1));
+}
+
+TEST_F(SharedWindowRegionsTest, WhoEvictsAgainLeavesItToTheOthers) {
+  const SequenceSlot slot = Published();
+  const SequenceSlot other = manager_->Open(Chain(tokens_), MatchUpTo(44));
+  ASSERT_TRUE(Reserve(other, 8));
+  Commit(other, tokens_, 8);
+  // Of region and two pages, only the pages that it computed are its own.
+  EXPECT_EQ(manager_->CoveredInWindow(other, 1, 48, 52).num_blocks, 2 + 2);
+  EXPECT_EQ(manager_->CoveredInWindow(other, 1, 48, 52).num_own, 1);
+  const std::shared_ptr<const RegionRecord> was =
+      manager_->window(slot, 1).region;
+  Evict(other, 48, 6, 2, 1);
+  EXPECT_NE(manager_->window(other, 1).region, was);
+  EXPECT_EQ(manager_->window(slot, 1).region, was);
+  EXPECT_EQ(MatchUpTo(44).num_tokens, 44);
+  // The last who holds it may write to it: nobody finds it then.
+  manager_->Close(other);
+  ASSERT_TRUE(Reserve(slot, 8));
+  Commit(slot, tokens_, 8);
+  EXPECT_EQ(manager_->CoveredInWindow(slot, 1, 48, 52).num_own, 2 + 2);
+  Order(slot, 48, 3, 0);
+  EXPECT_EQ(MatchUpTo(44).cached, nullptr);
+  manager_->Close(slot);
+  EXPECT_EQ(manager_->num_available(), 59);
+}
+
+TEST_F(SharedWindowRegionsTest, IsNotPublishedWhileAnOrderIsPending) {
+  tokens_ = Prompt(1, 60);
+  const SequenceSlot slot = manager_->Open(Chain(tokens_), {});
+  ASSERT_TRUE(Reserve(slot, 44));
+  Commit(slot, tokens_, 44);
+  Order(slot, 40, 2, 2);
+  EXPECT_FALSE(Compress(slot, 40, tokens_).published);
+  EXPECT_EQ(MatchUpTo(60).cached, nullptr);
+  manager_->CheckInvariants();
+}
+
+TEST_F(SharedWindowRegionsTest, LeavesForTheHostTierAndTheCacheKeepsIt) {
+  const SequenceSlot slot = Published();
+  std::vector<BlockTransfer> out;
+  const SwapId swap = manager_->SwapOut(slot, &out);
+  ASSERT_NE(swap, kNoSwap);
+  manager_->Close(slot);
+  PrefixMatch match = MatchUpTo(44);
+  EXPECT_EQ(match.num_tokens, 44);
+  // Nothing need come back; of a shorter match nothing is of use.
+  manager_->MatchSwapped(swap, 44, 44, &match);
+  EXPECT_EQ(match.swap, kNoSwap);
+  PrefixMatch back;
+  manager_->MatchSwapped(swap, 44, 44, &back);
+  EXPECT_EQ(back.num_ins(), static_cast<int32_t>(out.size()));
+  EXPECT_EQ(back.num_reclaimable, 0);
 }
 
 TEST_F(WindowRegionsTest, LeavesForTheHostTierAndComesBack) {

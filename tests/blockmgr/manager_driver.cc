@@ -148,7 +148,8 @@ void ManagerDriver::Grow() {
   } else if (kind < 7) {
     Reserve();
   } else if (kind < 9) {
-    OrderEviction();
+    config_.evicts_in_windows && Chance(0.5) ? OrderInAllGroups()
+                                             : OrderEviction();
   } else {
     Chance(0.5) ? UndoReserve() : UndoOrder();
   }
@@ -384,8 +385,13 @@ SequenceSlot ManagerDriver::SlotToCompress() {
 
 bool ManagerDriver::OrderEviction() {
   if (model_.sequences().empty()) return false;
-  if (config_.evicts_in_windows && Chance(0.7)) return OrderWindowEviction();
-  const SequenceSlot slot = SlotToCompress();
+  if (config_.evicts_in_windows && Chance(0.7)) {
+    return OrderWindowEviction(AnySlot(), Int(1, NumWindows()));
+  }
+  return OrderFirstEviction(SlotToCompress());
+}
+
+bool ManagerDriver::OrderFirstEviction(SequenceSlot slot) {
   const NaiveSequence& sequence = model_.at(slot);
   const int32_t page_size = config_.layout.page_size;
   const int32_t num_full = (sequence.num_reserved - sequence.cut) / page_size;

@@ -149,7 +149,11 @@ class ManagerDriver {
   // Orders an eviction of some sequence; true if it was done.
   bool OrderEviction();
   // In a group of layers with a window.
-  bool OrderWindowEviction();
+  bool OrderWindowEviction(SequenceSlot slot, int32_t group);
+  bool OrderFirstEviction(SequenceSlot slot);  // of group 0
+  // So that what they make can be published.
+  bool OrderInAllGroups();
+  int32_t NumWindows() const { return config_.layout.num_window_groups(); }
   // Asks for destinations, `num_own` of which there are, and tells the model.
   bool PlaceOrder(SequenceSlot slot, NaiveSequence::Order order,
                   int64_t page_total, int32_t num_own,

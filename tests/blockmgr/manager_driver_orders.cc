@@ -91,12 +91,11 @@ void ManagerDriver::CheckWindowRegions(SequenceSlot slot) {
   }
 }
 
-bool ManagerDriver::OrderWindowEviction() {
-  const SequenceSlot slot = AnySlot();
+bool ManagerDriver::OrderWindowEviction(SequenceSlot slot, int32_t group) {
   const NaiveSequence& sequence = model_.at(slot);
   const int32_t page_size = config_.layout.page_size;
   NaiveSequence::Order order;
-  order.group = Int(1, config_.layout.num_groups() - 1);
+  order.group = group;
   order.length = sequence.num_reserved;
   if (sequence.window_pending.contains(order.group)) return false;
   order.cut = page_size * Int(0, sequence.num_reserved / page_size);
@@ -115,6 +114,16 @@ bool ManagerDriver::OrderWindowEviction() {
   const auto num_own = static_cast<int32_t>(
       model_.OwnInWindow(slot, order.group, order.cut, order.length).size());
   return PlaceOrder(slot, std::move(order), page_total, num_own, {});
+}
+
+bool ManagerDriver::OrderInAllGroups() {
+  if (model_.sequences().empty()) return false;
+  const SequenceSlot slot = SlotToCompress();
+  for (int32_t group = 1; group <= NumWindows(); ++group) {
+    if (Chance(0.8)) OrderWindowEviction(slot, group);
+    model_.Line();
+  }
+  return OrderFirstEviction(slot);
 }
 
 void ManagerDriver::ConcludeInWindow(const Ordered& order) {

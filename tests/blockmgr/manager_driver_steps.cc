@@ -91,6 +91,14 @@ void ManagerDriver::UndoOrder() {
 
 void ManagerDriver::Close(SequenceSlot slot) {
   tally_->closed_in_flight += model_.has_steps_in_flight() ? 1 : 0;
+  const NaiveSequence& sequence = model_.at(slot);
+  if (config_.evicts_in_windows && !sequence.kept.empty() &&
+      sequence.chain != 0) {
+    // What was computed over its regions, too, is to be found again.
+    const auto end = sequence.tokens.begin() + sequence.num_settled;
+    compressed_.emplace_back(sequence.scope,
+                             std::vector(sequence.tokens.begin(), end));
+  }
   manager_.Close(slot);
   model_.Close(slot);
   incarnations_.erase(slot);

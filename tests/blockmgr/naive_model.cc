@@ -219,6 +219,8 @@ int32_t NaiveModel::HandOut(std::span<const BlockId> blocks, int32_t num_free) {
     if (num_free + num_freed_ >= std::ssize(blocks)) break;
     if (!line_.contains(entry)) continue;  // it went with another
     if (entry.second != 0) {
+      tally_->reclaimed_window_regions +=
+          regions_.at(entry.second).group > 0 ? 1 : 0;
       DropRegion(entry.second);
       continue;
     }
@@ -396,7 +398,9 @@ void NaiveModel::ResetPrefixCache() {
       unused_regions.push_back(id);
     }
   }
-  for (const uint64_t id : unused_regions) DropRegion(id);
+  for (const uint64_t id : unused_regions) {
+    if (regions_.contains(id)) DropRegion(id);
+  }
   fences_are_bounds_ = has_steps_in_flight();
 }
 

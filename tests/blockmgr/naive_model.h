@@ -7,6 +7,7 @@
 #define TESTS_BLOCKMGR_NAIVE_MODEL_H_
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -107,6 +108,13 @@ struct NaiveTally {
   int64_t window_regions_again = 0;  // in place of one before
   int64_t fallen_regions = 0;        // out of windows
   int64_t spared_windows = 0;        // not published: about to be overwritten
+  int64_t published_window_regions = 0;
+  int64_t linked_window_regions = 0;   // that others have linked before
+  int64_t found_window_regions = 0;    // by matches
+  int64_t passed_window_regions = 0;   // the match has left them behind
+  int64_t missing_window_regions = 0;  // so that a match is refused
+  int64_t reclaimed_window_regions = 0;
+  int64_t dropped_window_regions = 0;  // with the last that led to them
 };
 
 class NaiveModel {
@@ -122,9 +130,7 @@ class NaiveModel {
   const NaiveSequence& at(SequenceSlot slot) const {
     return sequences_.at(slot);
   }
-  int32_t num_cached_regions() const {
-    return static_cast<int32_t>(regions_.size());
-  }
+  int32_t num_cached_regions() const;  // of group 0
   int32_t num_cached_blocks() const;
   // Blocks that regions have in windows, and nobody uses.
   std::vector<BlockId> IdleWindowsOfRegions() const;
@@ -267,8 +273,12 @@ class NaiveModel {
     NaivePages pages;
     BlockId tail = kNullBlock;
     uint64_t tail_id = 0;  // entry of the tail block
-    // Of each window group, by page: what is in the window at name.length.
+    // Above 0: of a window group, without name; only others lead to it.
+    int32_t group = 0;
+    // Of each window group, by page: what is in the window at name.length, or
+    // behind the group's region; that, and its entry (0: it has no block).
     std::vector<std::map<int32_t, Link>> windows;
+    std::vector<std::pair<NaiveRegion, uint64_t>> window_regions;
     uint64_t lineage = 0;
     bool superseded = false;  // by a later one; then the priority tells
     Retention retention;
@@ -363,12 +373,22 @@ class NaiveModel {
   void CacheWindow(const NaiveSequence& sequence, BlockId block, int32_t group,
                    uint64_t of);
   // What a region of `length` tokens links.
-  std::vector<std::map<int32_t, Link>> LinkWindows(
-      const NaiveSequence& sequence, int32_t length);
+  void LinkWindows(const NaiveSequence& sequence, int32_t length,
+                   Region* region);
+  // The region that one of the cache has in a window group after so many
+  // tokens, and its entry; null: none, or it has been left behind.
+  const std::pair<NaiveRegion, uint64_t>* CachedWindowRegion(
+      uint64_t id, int32_t group, int32_t num_tokens) const;
+  std::pair<NaiveRegion, uint64_t> LinkWindowRegion(
+      const NaiveSequence& sequence, int32_t group);
+  // What is matched starts with it.
+  void OpenWindowRegion(const PrefixMatch& match, int32_t group,
+                        NaiveSequence* sequence);
   bool HasWindows(const NaiveSequence& sequence) const;
   bool IsAlive(const Link& link) const;
   bool IsComplete(const Region& region) const;
   bool IsLinked(BlockId block) const;
+  bool IsLinked(uint64_t region) const;
   // The block of a window group that a match has of a page; null: none.
   BlockId MatchedWindow(const PrefixMatch& match, int32_t group,
                         int32_t page) const;
@@ -377,8 +397,9 @@ class NaiveModel {
   bool FitWindows(const std::vector<int32_t>& tokens, NaiveMatch* match) const;
   bool FitsWindows(const PrefixMatch& match, int32_t num_pages) const;
   void CountReclaimable(NaiveMatch* match) const;
-  // Nothing leads to a window block any more.
+  // Nothing leads to a window's block, or region, any more.
   void DropOrphan(BlockId block);
+  void DropOrphanRegion(uint64_t id);
   // Of a sequence, a page by its group and number; or a block of the group's
   // region, the last of which is number -1.
   using Piece = std::pair<int32_t, int32_t>;
@@ -464,7 +485,7 @@ class NaiveModel {
   uint64_t next_in_line_ = 1;
   int32_t num_freed_ = 0;  // blocks of the line, since Line
   uint64_t next_wish_ = 1;
-  int64_t now_ms_ = 0;
+  int64_t now_ms_ = std::numeric_limits<int64_t>::min();  // as yet unknown
   uint64_t dispatched_ = 0;
   uint64_t acknowledged_ = 0;
   std::vector<uint64_t> touched_;   // newest step that saw the block in a table

@@ -71,9 +71,10 @@ int32_t NaiveModel::ReserveEviction(SequenceSlot slot,
     num_uncached += IsCached(block) ? 0 : 1;
   }
   // A region and its tail go last.
-  const uint64_t region = order.group > 0 || at(slot).region_blocks.empty()
-                              ? 0
-                              : RegionWith(at(slot).region_blocks[0]);
+  const std::vector<BlockId>& region_blocks =
+      RegionBlocksOf(at(slot), order.group);
+  const uint64_t region =
+      region_blocks.empty() ? 0 : RegionWith(region_blocks[0]);
   const auto is_region = [&](BlockId block) {
     if (region == 0) return false;
     const auto entry = cached_.find(block);
@@ -227,7 +228,6 @@ void NaiveModel::PublishOrBreak(SequenceSlot slot, const RegionName* name,
   NaiveSequence& sequence = at(slot);
   sequence.length = sequence.num_settled;
   receipt->published = caching_ && name != nullptr &&
-                       !sequence.was_evicted_in_windows &&
                        sequence.window_pending.empty() &&
                        PublishRegion(&sequence, *name, &receipt->cached);
   if (!receipt->published) BreakChain(&sequence);
@@ -252,8 +252,9 @@ bool NaiveModel::PublishRegion(NaiveSequence* sequence, const RegionName& name,
     const bool usable =
         tail_entry != cached_.end() && tail_entry->second.id == region.tail_id;
     const bool equal =
-        usable && region.scope == sequence->scope && region.tokens == tokens &&
-        region.name.plan == name.plan && name.history == region.name.history;
+        region.group == 0 && usable && region.scope == sequence->scope &&
+        region.tokens == tokens && region.name.plan == name.plan &&
+        name.history == region.name.history;
     if (!equal) continue;
     if (IsComplete(region)) {
       id = other;
@@ -282,20 +283,19 @@ bool NaiveModel::PublishRegion(NaiveSequence* sequence, const RegionName& name,
                 sequence->cut);
     PublishWindows(*sequence, sequence->cut / layout_.page_size,
                    cached_.at(tail).id, sequence->cut);
+    Region region;
+    region.scope = sequence->scope;
+    region.name = name;
+    region.tokens = tokens;
+    region.blocks = sequence->region_blocks;
+    region.kept = sequence->kept;
+    region.pages = sequence->pages;
+    region.tail = tail;
+    region.tail_id = cached_.at(tail).id;
+    region.lineage = sequence->lineage;
+    LinkWindows(*sequence, name.length, &region);
     id = next_entry_++;
-    regions_[id] = {.scope = sequence->scope,
-                    .name = name,
-                    .tokens = tokens,
-                    .blocks = sequence->region_blocks,
-                    .kept = sequence->kept,
-                    .pages = sequence->pages,
-                    .tail = tail,
-                    .tail_id = cached_.at(tail).id,
-                    .windows = LinkWindows(*sequence, name.length),
-                    .lineage = sequence->lineage,
-                    .superseded = false,
-                    .retention = {},
-                    .wish = 0};
+    regions_[id] = std::move(region);
     ApplyWishes(*sequence, {kNullBlock, id}, 0, 0, sequence->cut);
   }
   sequence->chain = id;
@@ -306,6 +306,11 @@ bool NaiveModel::PublishRegion(NaiveSequence* sequence, const RegionName& name,
 
 std::string NaiveModel::ContextOf(const RegionName& name) {
   return name.plan + "/" + name.history + "/" + std::to_string(name.length);
+}
+
+int32_t NaiveModel::num_cached_regions() const {
+  return static_cast<int32_t>(std::ranges::count_if(
+      regions_, [](const auto& region) { return region.second.group == 0; }));
 }
 
 int32_t NaiveModel::num_cached_blocks() const {
@@ -357,6 +362,11 @@ void NaiveModel::DropRegion(uint64_t id) {
     for (const auto& [page, link] : window) {
       if (!IsAlive(link) || cached_.at(link.first).of != 0) continue;
       if (!IsLinked(link.first)) DropOrphan(link.first);
+    }
+  }
+  for (const auto& [window, linked] : region.window_regions) {
+    if (regions_.contains(linked) && !IsLinked(linked)) {
+      DropOrphanRegion(linked);
     }
   }
 }

@@ -97,7 +97,9 @@ std::set<uint64_t> NaiveModel::LoseEntries(const std::set<BlockId>& lost) {
   for (const BlockId block : dropped) {
     if (cached_.contains(block)) Uncache(block);
   }
-  for (const uint64_t id : lost_regions) DropRegion(id);
+  for (const uint64_t id : lost_regions) {
+    if (regions_.contains(id)) DropRegion(id);
+  }
   return gone;
 }
 

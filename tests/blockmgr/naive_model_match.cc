@@ -19,6 +19,7 @@ uint64_t NaiveModel::MatchRegion(int32_t scope,
   uint64_t best = 0;
   for (const auto& [id, region] : regions_) {
     const int32_t length = region.name.length;
+    if (region.group > 0) continue;
     if (region.scope != scope || region.name.plan != query.plan) continue;
     if (length > std::min<int64_t>(std::ssize(tokens), max_length)) continue;
     if (length > query.max_tokens_over(length)) continue;
@@ -101,7 +102,13 @@ void NaiveModel::CountReclaimable(NaiveMatch* match) const {
   const int32_t in_tail = count(match->blocks);
   if (layout_.window > 0) match->num_moving += in_tail;
   if (match->region == PrefixCache::kNone) return;
-  count(regions_.at(static_cast<uint64_t>(match->region)).blocks);
+  const auto id = static_cast<uint64_t>(match->region);
+  count(regions_.at(id).blocks);
+  if (match->swap != kNoSwap) return;
+  for (int32_t group = 1; group < num_groups(); ++group) {
+    const auto* window = CachedWindowRegion(id, group, match->num_tokens);
+    if (window != nullptr) match->num_moving += count(window->first.blocks);
+  }
 }
 
 void NaiveModel::MatchPart(int32_t scope, const std::vector<int32_t>& tokens,
@@ -173,8 +180,10 @@ void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
   auto next = match.window_blocks.begin();
   for (int32_t group = 1; group < num_groups(); ++group) {
     if (match.swap != kNoSwap) break;  // these come back
+    OpenWindowRegion(match, group, &sequence);
     for (int32_t i = 0; i < match.num_tokens / page_size; ++i) {
       if (!IsInWindow(group, i, match.num_tokens)) continue;
+      if (i * page_size < sequence.window_regions[group - 1].cut) continue;
       const BlockId block = *next++;
       use(block);
       ApplyWishes(sequence, {block, 0}, i * page_size, (i + 1) * page_size);

@@ -154,11 +154,11 @@ void NaiveModel::MatchSwapped(SwapId id, int32_t num_tokens,
   // A prefix that has left its window cannot be found again.
   if (layout_.window > 0 || !HasPastOf(id, *match)) *match = NaiveMatch();
   match->window_blocks.clear();
+  match->swap = id;
   match->num_reclaimable = 0;
   match->num_cooling = 0;
   CountReclaimable(match);
   match->num_tokens = num_tokens;
-  match->swap = id;
   const auto count = [&](const auto& is_wanted) {
     return static_cast<int32_t>(std::ranges::count_if(pieces, is_wanted));
   };

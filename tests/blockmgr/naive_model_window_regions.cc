@@ -59,9 +59,10 @@ EvictionReceipt NaiveModel::CommitWindowEviction(
   NaiveRegion& region = sequence.window_regions.at(group - 1);
   tally_->window_regions_again += with_region ? 1 : 0;
   ++tally_->window_regions;
+  std::vector<BlockId> past;
   if (!with_region) {
     // The next position attends to nothing of it.
-    for (const BlockId block : region.blocks) Released(block);
+    past = region.blocks;
     region = NaiveRegion();
   }
   const EvictionReceipt receipt = Rebuild(order, pages, counts, &region);
@@ -70,6 +71,7 @@ EvictionReceipt NaiveModel::CommitWindowEviction(
     if (std::ranges::count(pages, page.second) == 0) Released(page.second);
     return true;
   });
+  for (const BlockId block : past) Released(block);
   sequence.was_evicted_in_windows = true;
   sequence.lineage = next_lineage_++;
   BreakChain(&sequence);
@@ -88,6 +90,72 @@ void NaiveModel::ReturnWindowRegions(const NaiveSequence& from,
   sequence->was_evicted_in_windows = true;
   sequence->lineage = from.lineage;
   BreakChain(sequence);
+}
+
+std::pair<NaiveRegion, uint64_t> NaiveModel::LinkWindowRegion(
+    const NaiveSequence& sequence, int32_t group) {
+  const NaiveRegion& own = sequence.window_regions.at(group - 1);
+  if (own.blocks.empty()) return {own, 0};
+  const uint64_t known = RegionWith(own.blocks.front());
+  if (known != 0) {
+    ++tally_->linked_window_regions;
+    return {own, known};
+  }
+  const uint64_t id = next_entry_++;
+  Region region;
+  region.group = group;
+  region.blocks = own.blocks;
+  regions_[id] = std::move(region);
+  ApplyWishes(sequence, {kNullBlock, id}, 0, 0, sequence.cut);
+  ++tally_->published_window_regions;
+  return {own, id};
+}
+
+const std::pair<NaiveRegion, uint64_t>* NaiveModel::CachedWindowRegion(
+    uint64_t id, int32_t group, int32_t num_tokens) const {
+  const auto found = regions_.find(id);
+  if (found == regions_.end()) return nullptr;
+  const auto& window = found->second.window_regions.at(group - 1);
+  return IsRegionInWindow(window.first, group, num_tokens) ? &window : nullptr;
+}
+
+void NaiveModel::OpenWindowRegion(const PrefixMatch& match, int32_t group,
+                                  NaiveSequence* sequence) {
+  if (match.region == PrefixCache::kNone) return;
+  const auto id = static_cast<uint64_t>(match.region);
+  const NaiveRegion& cached =
+      regions_.at(id).window_regions.at(group - 1).first;
+  if (cached.kept.empty()) return;
+  sequence->was_evicted_in_windows = true;
+  const auto* window = CachedWindowRegion(id, group, match.num_tokens);
+  if (window == nullptr) {
+    ++tally_->passed_window_regions;
+    return;
+  }
+  ++tally_->found_window_regions;
+  sequence->window_regions.at(group - 1) = window->first;
+  if (window->first.blocks.empty()) return;
+  line_.erase({kNullBlock, window->second});
+  for (const BlockId block : window->first.blocks) left_.erase(block);
+  ApplyWishes(*sequence, {kNullBlock, window->second}, 0, 0, sequence->cut);
+}
+
+bool NaiveModel::IsLinked(uint64_t region) const {
+  for (const auto& [id, other] : regions_) {
+    for (const auto& [window, linked] : other.window_regions) {
+      if (linked == region) return true;
+    }
+  }
+  return false;
+}
+
+void NaiveModel::DropOrphanRegion(uint64_t id) {
+  const BlockId block = regions_.at(id).blocks.front();
+  const bool used = Holders()[Index(block)] > 0;
+  const bool waits = !used && released_[Index(block)] > acknowledged_;
+  fences_are_bounds_ |= waits;
+  ++tally_->dropped_window_regions;
+  DropRegion(id);
 }
 
 void NaiveModel::CheckWindowRegions(const BlockManager& manager,

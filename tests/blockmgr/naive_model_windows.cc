@@ -256,7 +256,8 @@ void NaiveModel::PublishWindows(const NaiveSequence& sequence, int32_t page,
 bool NaiveModel::HasWindows(const NaiveSequence& sequence) const {
   const int32_t num_pages = CeilDiv(sequence.num_settled, layout_.page_size);
   for (int32_t group = 1; group < num_groups(); ++group) {
-    for (int32_t i = 0; i < num_pages; ++i) {
+    const int32_t cut = sequence.window_regions.at(group - 1).cut;
+    for (int32_t i = cut / layout_.page_size; i < num_pages; ++i) {
       if (IsInWindow(group, i, sequence.num_settled) &&
           BlockAt(sequence, group, i) == kNullBlock) {
         return false;
@@ -266,11 +267,14 @@ bool NaiveModel::HasWindows(const NaiveSequence& sequence) const {
   return true;
 }
 
-std::vector<std::map<int32_t, NaiveModel::Link>> NaiveModel::LinkWindows(
-    const NaiveSequence& sequence, int32_t length) {
+void NaiveModel::LinkWindows(const NaiveSequence& sequence, int32_t length,
+                             Region* region) {
   std::vector<std::map<int32_t, Link>> links(layout_.group_windows.size());
   for (int32_t group = 1; group < num_groups(); ++group) {
+    region->window_regions.push_back(LinkWindowRegion(sequence, group));
+    const int32_t cut = region->window_regions.back().first.cut;
     for (int32_t i = 0; i < length / layout_.page_size; ++i) {
+      if (i * layout_.page_size < cut) continue;
       if (!IsInWindow(group, i, length)) continue;
       const BlockId block = BlockAt(sequence, group, i);
       if (!cached_.contains(block)) {
@@ -281,7 +285,7 @@ std::vector<std::map<int32_t, NaiveModel::Link>> NaiveModel::LinkWindows(
       links[group - 1][i] = {block, cached_.at(block).id};
     }
   }
-  return links;
+  region->windows = std::move(links);
 }
 
 std::vector<BlockId> NaiveModel::IdleWindowsOfRegions() const {
@@ -305,6 +309,9 @@ bool NaiveModel::IsComplete(const Region& region) const {
     for (const auto& [page, link] : window) {
       if (!IsAlive(link)) return false;
     }
+  }
+  for (const auto& [window, linked] : region.window_regions) {
+    if (!window.blocks.empty() && !regions_.contains(linked)) return false;
   }
   return true;
 }
@@ -353,7 +360,19 @@ BlockId NaiveModel::MatchedWindow(const PrefixMatch& match, int32_t group,
 bool NaiveModel::FitsWindows(const PrefixMatch& match,
                              int32_t num_pages) const {
   for (int32_t group = 1; group < num_groups(); ++group) {
-    for (int32_t i = 0; i < num_pages; ++i) {
+    const auto* window =
+        CachedWindowRegion(static_cast<uint64_t>(match.region), group,
+                           num_pages * layout_.page_size);
+    int32_t first = 0;
+    if (window != nullptr) {
+      const auto& [region, id] = *window;
+      if (!region.blocks.empty() && !regions_.contains(id)) {
+        ++tally_->missing_window_regions;
+        return false;
+      }
+      first = region.cut / layout_.page_size;
+    }
+    for (int32_t i = first; i < num_pages; ++i) {
       if (IsInWindow(group, i, num_pages * layout_.page_size) &&
           MatchedWindow(match, group, i) == kNullBlock) {
         return false;
@@ -378,8 +397,16 @@ bool NaiveModel::FitWindows(const std::vector<int32_t>& tokens,
   if (num_pages < least) return false;
   match->num_tokens = num_pages * layout_.page_size;
   match->blocks.resize(num_pages - (over ? least - 1 : 0));
+  match->num_window_blocks = 0;
   for (int32_t group = 1; group < num_groups(); ++group) {
-    for (int32_t i = 0; i < num_pages; ++i) {
+    const auto* window = CachedWindowRegion(
+        static_cast<uint64_t>(match->region), group, match->num_tokens);
+    const int32_t cut = window == nullptr ? 0 : window->first.cut;
+    if (window != nullptr) {
+      match->num_window_blocks +=
+          static_cast<int32_t>(window->first.blocks.size());
+    }
+    for (int32_t i = cut / layout_.page_size; i < num_pages; ++i) {
       if (!IsInWindow(group, i, match->num_tokens)) continue;
       const BlockId block = MatchedWindow(*match, group, i);
       match->window_blocks.push_back(block);
@@ -393,7 +420,7 @@ bool NaiveModel::FitWindows(const std::vector<int32_t>& tokens,
       tally_->regions_with_windows += before ? 1 : 0;
     }
   }
-  match->num_window_blocks = static_cast<int32_t>(match->window_blocks.size());
+  match->num_window_blocks += static_cast<int32_t>(match->window_blocks.size());
   if (layout_.window == 0) return true;
   for (int32_t i = 0; i < num_pages; ++i) {
     if (IsInWindow(0, i, match->num_tokens)) continue;
