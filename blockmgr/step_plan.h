@@ -47,10 +47,11 @@ struct SequenceStart {
   // Tokens whose KV is in a shared region and shared blocks already (prefix
   // hit); the blocks, of the positions from the region's cut on, come first in
   // this step's new blocks, and those of the window groups, from position 0 on,
-  // in its new window blocks (null before FirstPage). If it is no multiple of
-  // page_size (and there is no source), the last of them are the first rows of
-  // a cached block: a copy of this step brings them into the block that comes
-  // next, the sequence's own.
+  // in its new window blocks (null before FirstPage, and below the cut of a
+  // region that it takes there). If it is no multiple of page_size (and there
+  // is no source), the last of them are the first rows of a cached block: a
+  // copy of this step brings them into the block that comes next, the
+  // sequence's own.
   int32_t num_cached_tokens = 0;
   // The sequence that has computed the cached tokens (which are its own first
   // ones, too), or kNoSequenceSlot. The start takes over its region, if any,
@@ -59,7 +60,10 @@ struct SequenceStart {
   // which is not `released` then: the sequence starts again after its first
   // num_cached_tokens, because the rest is lost.
   SequenceSlot source = kNoSequenceSlot;
-  // The shared region, which an earlier order told to keep.
+  // The shared regions, which an earlier order told to keep, at a length that
+  // num_cached_tokens is not below: group 0's, and of every window group the
+  // one kept by this name, if its cut is above the page FirstPage of
+  // num_cached_tokens. With `swap`, group 0's alone: the others come back.
   RegionId region = kNoRegion;
   // The sequence that was swapped out, whose first num_cached_tokens these are
   // and whose past this one has; the engine forgets it. What is not in shared
@@ -115,10 +119,13 @@ struct EvictionOrder {
   // Where shards differ (budgets per head), what each of them may use instead,
   // [num_shards]; page_total is the largest. Else empty.
   std::vector<int64_t> shard_page_totals;
-  // The name under which the engine keeps the region it makes, as long as it is
-  // not dropped, for other sequences to start with: lists and positions, not
-  // the blocks, which stay where they are. kNoRegion: for this sequence alone,
-  // as always in a window group.
+  // The name under which the engine keeps the regions that the sequence has in
+  // all layer groups when the orders of this step are carried out, as long as
+  // it is not dropped, for other sequences to start with: the one made here,
+  // and of every window group the one that an order of this step makes there,
+  // or an older one, if its cut is above the page FirstPage of `length`. Lists
+  // and positions, not the blocks, which stay where they are. kNoRegion: they
+  // are for this sequence alone. Orders of window groups have no name.
   RegionId region = kNoRegion;
   // Caller's own scores or budgets (ScorerKind/BudgetKind::kExternal), else
   // null. Scores: [num_layers, num_heads, cut] indexed by position; budgets:

@@ -113,9 +113,10 @@ absl::Status EngineTables::CheckStart(const StepPlan& plan,
   if (region == regions_.end()) {
     return fail("expected a region that is kept, got ", Index(start.region));
   }
-  if (start.num_cached_tokens < region->second.cut) {
-    return fail("expected num_cached_tokens to be at least ",
-                region->second.cut, " (the cut of region ", Index(start.region),
+  const int32_t least = region->second.region.length;
+  if (start.num_cached_tokens < least) {
+    return fail("expected num_cached_tokens to be at least ", least,
+                " (of the sequence that made region ", Index(start.region),
                 "), got ", start.num_cached_tokens);
   }
   return absl::OkStatus();
@@ -172,7 +173,7 @@ absl::Status EngineTables::CheckScheduled(const StepPlan& plan, size_t i) {
         plan.starts[static_cast<size_t>(pending.start)];
     known = start.num_tokens;
     computed = start.num_cached_tokens;
-    if (start.region != kNoRegion) cut = regions_.at(start.region).cut;
+    if (start.region != kNoRegion) cut = regions_.at(start.region).region.cut;
     if (start.swap != kNoSwap) cut = swapped_.at(start.swap).cut;
     if (start.source != kNoSequenceSlot) {
       cut = row(start.source).cut;
@@ -322,10 +323,13 @@ void EngineTables::Start(const StepPlan& plan, const SequenceStart& start) {
   table.num_computed = start.num_cached_tokens;
   if (start.swap != kNoSwap) ComeBack(plan, start, &table);
   if (start.region == kNoRegion) return;  // none, or the source's
-  const TableRegion& region = regions_.at(start.region);
-  table.cut = region.cut;
-  table.region_blocks = region.blocks;
-  SetKept(region.kept, &table);
+  const KeptRegions& kept = regions_.at(start.region);
+  table.cut = kept.region.cut;
+  table.region_blocks = kept.region.blocks;
+  SetKept(kept.region.kept, &table);
+  if (start.swap != kNoSwap) return;  // the others have come back
+  table.window_regions =
+      RegionsWith(kept.window_regions, start.num_cached_tokens);
 }
 
 void EngineTables::SetKept(std::span<const int32_t> kept,

@@ -12,8 +12,9 @@
 //
 // once its first step has been applied. Drafts that the engine has announced
 // for the next run of a row are tokens of it from a plan that takes them on
-// until they are verified. Regions that orders tell to keep, and sequences that
-// are swapped out, are remembered by name until they are dropped, or come back.
+// until they are verified. Regions that orders tell to keep, of all layer
+// groups by one name, and sequences that are swapped out, are remembered until
+// they are dropped, or come back.
 // A plan is checked as a whole before anything changes: the scheduler's
 // mistakes and the wire's are found here, not by a kernel.
 //
@@ -40,9 +41,10 @@ struct TableRegion {
   int32_t cut = 0;
   std::vector<BlockId> blocks;
   std::vector<int32_t> kept;  // entries, [num_layers, num_heads]
-  // Of a window group: tokens of the sequence when it was made; what they do
-  // not attend to is gone. And whether the run before had nothing of it left.
+  // Tokens of the sequence when it was made; what these do not attend to, in a
+  // window group, is gone.
   int32_t length = 0;
+  // Of a window group: whether the run before had nothing of it left.
   bool is_past = false;
 };
 
@@ -135,6 +137,10 @@ class EngineTables {
   // REQUIRES: both checks passed.
   void Commit(const StepPlan& plan, const EvictionOrder& order,
               std::span<const int32_t> counts);
+  // The name by which an order of the plan applied last has told to keep the
+  // slot's regions, once it is committed; else kNoRegion. REQUIRES: an order of
+  // this plan for the slot has passed CheckOrder.
+  RegionId KeptName(SequenceSlot slot) const;
 
   // Forgets every sequence and region.
   void Reset();
@@ -157,13 +163,21 @@ class EngineTables {
  private:
   // What the plan being checked has said about a slot so far.
   struct Pending {
-    uint64_t plan = 0;  // the rest is void unless this is num_plans_
+    uint64_t plan = 0;          // the rest is void unless this is num_plans_
     bool released = false;
     bool scheduled = false;
-    size_t run = 0;          // index into slots, if scheduled
-    int32_t next_group = 0;  // of which it may be evicted from
-    int32_t num_copied = 0;  // groups
-    int32_t start = -1;      // index into starts
+    size_t run = 0;             // index into slots, if scheduled
+    int32_t next_group = 0;     // of which it may be evicted from
+    RegionId name = kNoRegion;  // of its regions, as orders tell to keep them
+    int32_t num_copied = 0;     // groups
+    int32_t start = -1;         // index into starts
+  };
+
+  // What one name stands for.
+  struct KeptRegions {
+    TableRegion region;
+    // Of every window group; cut 0: none. [num_window_groups]
+    std::vector<TableRegion> window_regions;
   };
 
   absl::Status CheckSlot(const char* field, SequenceSlot slot) const;
@@ -254,10 +268,17 @@ class EngineTables {
     return region.cut >
            layout_.FirstPage(group, length + 1) * layout_.page_size;
   }
-  // The cut of the region that goes with `length` tokens into the host tier,
-  // where the last of them counts, too; 0: none.
+  // The cut of the region that goes with `length` tokens into the host tier, or
+  // to a start with so many cached, where the last of them counts, too; 0:
+  // none.
   int32_t SwappedCut(std::span<const TableRegion> regions, int32_t group,
                      int32_t length) const;
+  // Of all window groups those that a start without a source takes, as far as
+  // SwappedCut says so; or empty.
+  std::span<const TableRegion> RegionsFor(const SequenceStart& start) const;
+  // The same, without those that do not go with `length` tokens.
+  std::vector<TableRegion> RegionsWith(std::span<const TableRegion> regions,
+                                       int32_t length) const;
   void NotePastRegions(SequenceTable* table) const;
   absl::Status CheckWindowOrder(const EvictionOrder& order) const;
   void CommitInWindow(const StepPlan& plan, const EvictionOrder& order,
@@ -306,7 +327,7 @@ class EngineTables {
   const int32_t max_sequences_;
   std::vector<SequenceTable> rows_;  // by slot; grows to the highest seen
   std::vector<Pending> pending_;     // by slot
-  absl::flat_hash_map<RegionId, TableRegion> regions_;  // kept
+  absl::flat_hash_map<RegionId, KeptRegions> regions_;
   absl::flat_hash_map<SwapId, Swapped> swapped_;
   std::vector<HostBlock> host_blocks_;
   uint64_t num_plans_ = 0;

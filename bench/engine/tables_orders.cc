@@ -164,7 +164,8 @@ absl::Status EngineTables::CheckCounts(const EvictionOrder& order,
 
 void EngineTables::Commit(const StepPlan& plan, const EvictionOrder& order,
                           std::span<const int32_t> counts) {
-  PendingOf(order.slot).next_group = order.group + 1;
+  Pending& pending = PendingOf(order.slot);
+  pending.next_group = order.group + 1;
   if (order.group > 0) return CommitInWindow(plan, order, counts);
   SequenceTable& table = rows_[static_cast<size_t>(Index(order.slot))];
   const auto gone = (order.cut - table.cut) / layout_.page_size;
@@ -175,10 +176,19 @@ void EngineTables::Commit(const StepPlan& plan, const EvictionOrder& order,
   table.region_blocks.assign(destinations.begin(), destinations.end());
   SetKept(counts, &table);
   ++table.num_evictions;
-  if (order.region != kNoRegion) {
-    regions_[order.region] = {
-        .cut = table.cut, .blocks = table.region_blocks, .kept = table.kept};
-  }
+  if (order.region == kNoRegion) return;
+  pending.name = order.region;
+  regions_[order.region] = {
+      .region = {.cut = table.cut,
+                 .blocks = table.region_blocks,
+                 .kept = table.kept,
+                 .length = order.length},
+      .window_regions = RegionsWith(table.window_regions, order.length)};
+}
+
+RegionId EngineTables::KeptName(SequenceSlot slot) const {
+  const Pending& pending = pending_[static_cast<size_t>(Index(slot))];
+  return pending.plan == num_plans_ ? pending.name : kNoRegion;
 }
 
 }  // namespace blockmgr

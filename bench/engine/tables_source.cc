@@ -113,7 +113,7 @@ absl::Status EngineTables::CheckPart(const StepPlan& plan,
   }
   // That the run has blocks for all its tokens has been checked.
   const int64_t cut =
-      start.region == kNoRegion ? 0 : regions_.at(start.region).cut;
+      start.region == kNoRegion ? 0 : regions_.at(start.region).region.cut;
   const int64_t place = plan.block_offsets[PendingOf(copy.slot).run] +
                         (start.num_cached_tokens - cut) / layout_.page_size;
   const BlockId own = plan.blocks[static_cast<size_t>(place)];

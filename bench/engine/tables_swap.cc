@@ -122,10 +122,12 @@ absl::Status EngineTables::CheckSwapIn(const StepPlan& plan,
                   plan.start_tokens.begin() + start.token_begin)) {
     return fail("expected the first ", num_cached, " tokens to be its own");
   }
-  if (start.region != kNoRegion &&
-      regions_.at(start.region).cut != swapped.cut) {
+  const int32_t cut_now = start.region == kNoRegion
+                              ? swapped.cut
+                              : regions_.at(start.region).region.cut;
+  if (cut_now != swapped.cut) {
     return fail("expected a region of cut ", swapped.cut, ", got region ",
-                Index(start.region), " of cut ", regions_.at(start.region).cut);
+                Index(start.region), " of cut ", cut_now);
   }
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     const int32_t cut =

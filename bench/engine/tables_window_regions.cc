@@ -16,6 +16,23 @@ int32_t EngineTables::SwappedCut(std::span<const TableRegion> regions,
   return cut > layout_.FirstPage(group, length) * layout_.page_size ? cut : 0;
 }
 
+std::span<const TableRegion> EngineTables::RegionsFor(
+    const SequenceStart& start) const {
+  if (start.swap != kNoSwap) return swapped_.at(start.swap).window_regions;
+  if (start.region == kNoRegion) return {};
+  return regions_.at(start.region).window_regions;
+}
+
+std::vector<TableRegion> EngineTables::RegionsWith(
+    std::span<const TableRegion> regions, int32_t length) const {
+  std::vector<TableRegion> with(regions.begin(), regions.end());
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    TableRegion& region = with[static_cast<size_t>(group - 1)];
+    if (SwappedCut(regions, group, length) == 0) region = TableRegion();
+  }
+  return with;
+}
+
 void EngineTables::NotePastRegions(SequenceTable* table) const {
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
     TableRegion& region = table->window_regions[static_cast<size_t>(group - 1)];
@@ -86,6 +103,9 @@ void EngineTables::CommitInWindow(const StepPlan& plan,
       .length = order.length};
   std::vector<BlockId>& blocks = table.window_blocks[index];
   std::fill_n(blocks.begin(), order.cut / layout_.page_size, kNullBlock);
+  const RegionId name = KeptName(order.slot);
+  if (name == kNoRegion) return;
+  regions_.at(name).window_regions[index] = table.window_regions[index];
 }
 
 }  // namespace blockmgr

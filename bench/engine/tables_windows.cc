@@ -79,6 +79,8 @@ absl::Status EngineTables::CheckWindows(const StepPlan& plan, size_t run,
       pending.start < 0 ? nullptr
                         : &plan.starts[static_cast<size_t>(pending.start)];
   const bool is_new = start != nullptr && start->source == kNoSequenceSlot;
+  const std::span<const TableRegion> regions =
+      is_new ? RegionsFor(*start) : std::span<const TableRegion>();
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     // CheckShapes has seen that none is null.
     if (layout_.window_of(group) == 0) continue;
@@ -102,10 +104,9 @@ absl::Status EngineTables::CheckWindows(const StepPlan& plan, size_t run,
     }
     int64_t first =
         is_new ? layout_.FirstPage(group, start->num_cached_tokens) : 0;
-    if (is_new && group > 0 && start->swap != kNoSwap) {
-      // A region that comes back stands for the pages below its cut.
-      const int32_t cut = SwappedCut(swapped_.at(start->swap).window_regions,
-                                     group, start->num_cached_tokens);
+    if (group > 0 && !regions.empty()) {
+      // A region that it takes stands for the pages below its cut.
+      const int32_t cut = SwappedCut(regions, group, start->num_cached_tokens);
       first = std::max<int64_t>(first, cut / layout_.page_size);
     }
     for (int64_t i = 0; i < std::ssize(blocks); ++i) {

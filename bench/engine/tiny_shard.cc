@@ -43,7 +43,9 @@ void TinyShard::Start(const StepPlan& plan) {
     if (start.swap != kNoSwap) {
       SwapIn(plan, start);
     } else if (start.region != kNoRegion) {
-      sequences_[index].region = regions_.at(start.region);
+      const KeptRegions& kept = regions_.at(start.region);
+      sequences_[index].region = kept.region;
+      sequences_[index].window_regions = kept.window_regions;
     } else if (start.source != kNoSequenceSlot) {
       sequences_[index].region = sequence(start.source).region;
       sequences_[index].window_regions = sequence(start.source).window_regions;
@@ -313,12 +315,16 @@ void TinyShard::Evict(const StepPlan& plan, const EvictionOrder& order,
           -1);
       from += count;
     }
-    state.window_regions[static_cast<size_t>(order.group - 1)] =
-        std::move(region);
+    const auto index = static_cast<size_t>(order.group - 1);
+    state.window_regions[index] = std::move(region);
+    const RegionId name = tables_.KeptName(order.slot);
+    if (name == kNoRegion) return;
+    regions_.at(name).window_regions[index] = state.window_regions[index];
     return;
   }
   state.region = std::move(region);
-  if (order.region != kNoRegion) regions_[order.region] = state.region;
+  if (order.region == kNoRegion) return;
+  regions_[order.region] = {state.region, state.window_regions};
 }
 
 void TinyShard::Lose(std::span<const BlockId> blocks) {

@@ -108,6 +108,12 @@ class TinyShard {
     }
   };
 
+  // What one name stands for, as in a Sequence.
+  struct KeptRegions {
+    std::shared_ptr<const Region> region;
+    std::vector<std::shared_ptr<const Region>> window_regions;
+  };
+
   // A sequence in the host tier: what it had, and the blocks that it left,
   // those of its region, all shards', first.
   struct Swapped {
@@ -157,7 +163,7 @@ class TinyShard {
   TinyScoring scoring_;
   std::vector<Sequence> sequences_;  // by slot
   // Kept for sequences to come.
-  absl::flat_hash_map<RegionId, std::shared_ptr<const Region>> regions_;
+  absl::flat_hash_map<RegionId, KeptRegions> regions_;
   absl::flat_hash_map<SwapId, Swapped> swapped_;
   std::vector<std::byte> host_;
 

@@ -53,7 +53,7 @@ void TinyShard::SwapIn(const StepPlan& plan, const SequenceStart& start) {
     return std::make_shared<const Region>(std::move(moved));
   };
   if (start.region != kNoRegion) {
-    state.region = regions_.at(start.region);
+    state.region = regions_.at(start.region).region;
   } else if (swapped.region != nullptr) {
     state.region = on_blocks(*swapped.region);
   }

@@ -440,16 +440,7 @@ absl::Status CanaryEngine::CarryOut(const StepPlan& plan,
   for (const int32_t rank : keep.ranks) {
     table.history = Extend(table.history, rank);
   }
-  if (order.region == kNoRegion) return absl::OkStatus();
-  const auto [kept, is_new] = regions_.try_emplace(
-      order.region, CanaryRegion{.layout = *table.region,
-                                 .positions = table.region_positions,
-                                 .content = table.content,
-                                 .chain = table.chain[order.length - 1],
-                                 .history = table.history,
-                                 .evictions = table.evictions});
-  if (!is_new) return Wrong("region ", Index(order.region), " is made twice");
-  return absl::OkStatus();
+  return Keep(plan, order);
 }
 
 }  // namespace blockmgr

@@ -115,11 +115,13 @@ struct CanarySwap {
   std::vector<HostBlockId> blocks;
 };
 
-// A region that orders told to keep, with all that it stands for.
+// What orders told to keep by one name, with all that it stands for.
 struct CanaryRegion {
+  // Of group 0, and of the window groups that had one.
   RaggedRegion layout;
   std::vector<int32_t> positions;
-  std::vector<uint64_t> content;  // of the positions when it was made
+  std::vector<std::optional<CanaryWindowRegion>> window_regions;
+  std::vector<uint64_t> content;  // of the positions when they were made
   uint64_t chain = 0;             // hash of the tokens, then
   uint64_t history = 0;
   std::vector<CanaryEviction> evictions;
@@ -278,6 +280,13 @@ class CanaryEngine {
                       const EvictionOrder& order) const;
   EntryIndex EntriesBelow(const CanaryTable& table,
                           const EvictionOrder& order) const;
+  // Keeps what an order that has been carried out has made: by a name of its
+  // own, or, in a window group, with what an order before it made.
+  absl::Status Keep(const StepPlan& plan, const EvictionOrder& order);
+  // Removes those that have nothing of what `length` tokens need.
+  void LeavePastRegions(
+      int32_t length,
+      std::vector<std::optional<CanaryWindowRegion>>* regions) const;
   // Puts a region in its place.
   void Replace(const EvictionOrder& order, RaggedRegion next,
                std::vector<int32_t> positions, CanaryTable* table) const;

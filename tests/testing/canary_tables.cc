@@ -233,6 +233,10 @@ absl::Status CanaryEngine::StartOnRegion(const SequenceStart& start,
   table->evictions = region.evictions;
   table->region = region.layout;
   table->region_positions = region.positions;
+  // What comes back has those of window groups with it.
+  if (start.swap != kNoSwap) return absl::OkStatus();
+  table->window_regions = region.window_regions;
+  LeavePastRegions(table->num_cached, &table->window_regions);
   return absl::OkStatus();
 }
 
@@ -277,6 +281,12 @@ absl::Status CanaryEngine::ApplyBlocks(const Queued& queued) {
   // What sequences may yet start on is nobody else's.
   for (const auto& [id, region] : regions_) {
     for (const BlockId block : region.layout.blocks()) ++holders[Index(block)];
+    for (const auto& window_region : region.window_regions) {
+      if (!window_region.has_value()) continue;
+      for (const BlockId block : window_region->layout.blocks()) {
+        ++holders[Index(block)];
+      }
+    }
   }
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     CanaryTable& table = tables_[Index(plan.slots[i])];
@@ -300,7 +310,7 @@ absl::Status CanaryEngine::AddBlocks(const Queued& queued, size_t run,
   int32_t num_left_out = 0;
   int32_t num_shared = 0;
   if (own.empty()) {
-    // A region that has come back stands for the pages below its cut.
+    // A region that it has taken stands for the pages below its cut.
     num_left_out = std::max(
         layout_.FirstPage(group, table.num_cached),
         SwappedCut(table, group, table.num_cached) / layout_.page_size);

@@ -107,6 +107,45 @@ void CanaryEngine::Replace(const EvictionOrder& order, RaggedRegion next,
   table->evictions.push_back({.length = order.length, .cut = order.cut});
 }
 
+absl::Status CanaryEngine::Keep(const StepPlan& plan,
+                                const EvictionOrder& order) {
+  const CanaryTable& table = tables_[Index(order.slot)];
+  if (order.group > 0) {
+    for (const EvictionOrder& earlier : plan.evictions) {
+      if (earlier.slot != order.slot || earlier.group > 0) continue;
+      const auto kept = regions_.find(earlier.region);
+      if (kept == regions_.end()) continue;  // no name, or it was refused
+      kept->second.window_regions.at(order.group - 1) =
+          table.window_regions.at(order.group - 1);
+      kept->second.history = table.history;
+    }
+    return absl::OkStatus();
+  }
+  if (order.region == kNoRegion) return absl::OkStatus();
+  CanaryRegion kept{.layout = *table.region,
+                    .positions = table.region_positions,
+                    .window_regions = table.window_regions,
+                    .content = table.content,
+                    .chain = table.chain[order.length - 1],
+                    .history = table.history,
+                    .evictions = table.evictions};
+  LeavePastRegions(order.length, &kept.window_regions);
+  if (regions_.try_emplace(order.region, std::move(kept)).second) {
+    return absl::OkStatus();
+  }
+  return Wrong("region ", Index(order.region), " is made twice");
+}
+
+void CanaryEngine::LeavePastRegions(
+    int32_t length,
+    std::vector<std::optional<CanaryWindowRegion>>* regions) const {
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    std::optional<CanaryWindowRegion>& region = regions->at(group - 1);
+    const int32_t first = layout_.FirstPage(group, length) * layout_.page_size;
+    if (region.has_value() && region->layout.cut() <= first) region.reset();
+  }
+}
+
 absl::Status CanaryEngine::ReadRegion(const CanaryTable& table,
                                       int32_t group) const {
   const int32_t first = FirstRead(table, group);

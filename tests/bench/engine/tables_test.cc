@@ -184,7 +184,7 @@ TEST_F(EngineTablesTest, SequencesStartOnARegionUntilItIsDropped) {
   refused([](StepPlan* p) { p->starts[0].region = RegionId{9}; },
           "expected a region that is kept, got 9");
   refused([](StepPlan* p) { p->starts[0].num_cached_tokens = 16; },
-          "at least 32 (the cut of region 8), got 16");
+          "at least 41 (of the sequence that made region 8), got 16");
   refused(
       [](StepPlan* p) {
         p->block_offsets = {0, 1}, p->blocks.pop_back();
