@@ -102,6 +102,72 @@ class EngineTablesWindowsTest : public ::testing::Test {
   EngineTables tables_;
 };
 
+// All 70 tokens are computed: pages 1 to 5 in group 0, 11 to 15 in the group
+// with a window of 20, 21 to 25 in that of 48.
+class EngineTablesWindowRegionsTest : public EngineTablesWindowsTest {
+ protected:
+  EngineTablesWindowRegionsTest() { ComputeAll(); }
+
+  static EvictionOrder OrderIn(int32_t group, int32_t destination_begin) {
+    EvictionOrder order;
+    order.slot = kTestSlot;
+    order.group = group;
+    order.cut = 64;
+    order.length = 71;
+    order.destination_begin = destination_begin;
+    order.num_destinations = 1;
+    order.page_total = 4;
+    order.policy.scorer.kind = ScorerKind::kStreaming;
+    return order;
+  }
+  // The next token, then an order in every group, on blocks 30, 31 and 32.
+  static StepPlan OrdersPlan() {
+    StepPlan plan = Decode(1, {{}, {}, {}});
+    for (int32_t group = 0; group < 3; ++group) {
+      plan.evictions.push_back(OrderIn(group, group));
+    }
+    plan.destinations = Blocks(30, 3);
+    return plan;
+  }
+  void CommitAll(const StepPlan& plan, const std::vector<int32_t>& counts) {
+    for (const EvictionOrder& order : plan.evictions) {
+      ASSERT_OK(tables_.CheckOrder(plan, order));
+      ASSERT_OK(tables_.CheckCounts(order, counts));
+      tables_.Commit(plan, order, counts);
+    }
+  }
+  // Token by token until so many are computed. REQUIRES: from 71 on.
+  void DecodeTo(int32_t length) {
+    for (int32_t n = row().num_computed; n < length; ++n) {
+      tables_.AddSampled(kTestSlot, 9);
+      const bool is_page = n % 16 == 0;
+      const int32_t block = 40 + 3 * (n / 16 - 5);
+      using New = std::vector<std::vector<int32_t>>;
+      StepPlan plan = RunPlan(
+          kTestSlot, n, 1,
+          is_page ? New{{block}, {block + 1}, {block + 2}} : New{{}, {}, {}});
+      plan.samples = {1};
+      ASSERT_OK(tables_.Apply(plan));
+    }
+  }
+  const SequenceTable& row() { return tables_.row(kTestSlot); }
+
+  // The order in this group, spoilt, after those of the groups before.
+  void ExpectOrderRefused(
+      int32_t group,
+      const std::function<void(StepPlan*, EvictionOrder*)>& spoil,
+      const char* message) {
+    StepPlan plan = OrdersPlan();
+    EvictionOrder& order = plan.evictions[static_cast<size_t>(group)];
+    spoil(&plan, &order);
+    EngineTables tables = tables_;
+    ASSERT_OK(tables.Apply(plan));
+    EXPECT_THAT(tables.CheckOrder(plan, order),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         testing::HasSubstr(message)));
+  }
+};
+
 }  // namespace blockmgr
 
 #endif  // TESTS_BENCH_ENGINE_TABLES_WINDOWS_FIXTURE_H_
