@@ -1,5 +1,6 @@
 // The canary must die of wrong evictions from layer groups with windows, too.
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@ namespace blockmgr {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Pages of 2 tokens, and a group with a window of 8. Slot 0 has computed 12 of
@@ -30,7 +32,7 @@ class CanaryWindowRegionsTest : public testing::Test {
                  .dtype = DType::kFloat32,
                  .num_blocks = 40,
                  .group_windows = {8}},
-                4, {}) {}
+                4, {.num_host_blocks = 8}) {}
 
   absl::Status Run(const StepPlan& plan) {
     const absl::Status status = engine_.Enqueue(plan);
@@ -229,6 +231,222 @@ TEST_F(CanaryWindowRegionsTest, IsDamagedByTheLossOfARegion) {
   engine_.LoseBlocks({BlockId{21}});
   ASSERT_OK(Run(More(1)));
   EXPECT_TRUE(engine_.IsDamaged(engine_.table(SequenceSlot{0})));
+}
+
+// The name of group 0's region is 7: for whoever has the same tokens.
+class CanaryKeptRegionsTest : public CanaryWindowRegionsTest {
+ protected:
+  static StepPlan Named(StepPlan plan, uint64_t name) {
+    plan.evictions.front().region = RegionId{name};
+    return plan;
+  }
+  // Slot 1 starts behind so many tokens, and computes two on blocks of its own,
+  // 34 and 35.
+  static StepPlan StartOn(uint64_t name, int32_t num_cached,
+                          const std::vector<int32_t>& blocks,
+                          const std::vector<int32_t>& window_blocks) {
+    StepPlan plan = PlanOf(11);
+    SequenceStart& start = AddStart(1, 20, &plan);
+    start.request = RequestId{101};
+    start.num_cached_tokens = num_cached;
+    start.region = RegionId{name};
+    AddRun(1, num_cached, 2, 34, 35, &plan);
+    plan.blocks.insert(plan.blocks.begin(), blocks.size(), kNullBlock);
+    plan.window_blocks.insert(plan.window_blocks.begin(), window_blocks.size(),
+                              kNullBlock);
+    std::ranges::transform(blocks, plan.blocks.begin(),
+                           [](int32_t block) { return BlockId{block}; });
+    std::ranges::transform(window_blocks, plan.window_blocks.begin(),
+                           [](int32_t block) { return BlockId{block}; });
+    plan.block_offsets = {0, std::ssize(plan.blocks)};
+    plan.window_offsets = {0, std::ssize(plan.window_blocks)};
+    return plan;
+  }
+  static StepPlan StartOn12() {
+    return StartOn(7, 12, {6}, {0, 0, 0, 0, 0, 16});
+  }
+  static StepPlan ReleaseFirst() {
+    StepPlan plan = Other(22);
+    plan.released = {SequenceSlot{0}};
+    plan.starts[0].slot = SequenceSlot{3};
+    plan.slots[0] = SequenceSlot{3};
+    return plan;
+  }
+  const CanaryTable& started() { return engine_.table(SequenceSlot{1}); }
+};
+
+TEST_F(CanaryKeptRegionsTest, AStartReadsThoseOfItsName) {
+  ASSERT_OK(Run(Named(WithOrders(21), 7)));
+  ASSERT_OK(Run(StartOn12()));
+  ASSERT_TRUE(started().window_regions[0].has_value());
+  EXPECT_EQ(started().window_regions[0]->layout.cut(), 10);
+  // And is damaged by their loss.
+  engine_.LoseBlocks({BlockId{21}});
+  StepPlan more = More(1);
+  more.id = StepId{12};
+  ASSERT_OK(Run(more));
+  EXPECT_TRUE(engine_.IsDamaged(started()));
+}
+
+// What was computed over all regions of the step is the same past for both.
+TEST_F(CanaryKeptRegionsTest, AStartGoesOnBehindWhatWasComputedOverThem) {
+  for (const int32_t num_cached : {14, 16}) {
+    engine_.Restart();
+    ASSERT_OK(Run(Named(WithOrders(21), 7)));
+    ASSERT_OK(Run(More(4)));
+    StepPlan start = StartOn(7, 16, {6, 7, 8}, {0, 0, 0, 0, 0, 16, 17, 18});
+    if (num_cached == 14) {
+      start = StartOn(7, 14, {6, 7}, {0, 0, 0, 0, 0, 16, 17});
+    }
+    ASSERT_OK(Run(start));
+    EXPECT_TRUE(started().window_regions[0].has_value());
+  }
+}
+
+TEST_F(CanaryKeptRegionsTest, WhatTheWindowHasPassedIsNotTaken) {
+  ASSERT_OK(Run(Named(WithOrders(21), 7)));
+  ASSERT_OK(Run(More(6)));
+  ASSERT_OK(Run(StartOn(7, 18, {6, 7, 8, 9}, {0, 0, 0, 0, 0, 16, 17, 18, 19})));
+  EXPECT_FALSE(started().window_regions[0].has_value());
+}
+
+TEST_F(CanaryKeptRegionsTest, NoticesWrongTables) {
+  const std::vector<std::pair<const char*, StepPlan>> cases = {
+      {"page 4 of group 1 is on block 15, 5 are left out",
+       StartOn(7, 12, {6}, {0, 0, 0, 0, 15, 16})},
+      {"page 5 of group 1 is on block 0, 5 are left out",
+       StartOn(7, 12, {6}, {0, 0, 0, 0, 0, 0})},
+      {"expected request 101", StartOn(7, 12, {6}, {0, 0, 0, 0, 0, 17})},
+      {"starts with 10 cached tokens on region 7 of 12 other tokens",
+       StartOn(7, 10, {}, {0, 0, 0, 0, 15})},
+      {"starts on region 8, which is not kept",
+       StartOn(8, 12, {6}, {0, 0, 0, 0, 0, 16})},
+  };
+  for (const auto& [message, plan] : cases) {
+    engine_.Restart();
+    ASSERT_OK(Run(Named(WithOrders(21), 7)));
+    EXPECT_THAT(Run(plan),
+                StatusIs(absl::StatusCode::kInternal, HasSubstr(message)));
+  }
+}
+
+TEST_F(CanaryKeptRegionsTest, TheirBlocksAreNobodyElsesUntilTheyAreDropped) {
+  for (const bool is_dropped : {false, true}) {
+    engine_.Restart();
+    ASSERT_OK(Run(Named(WithOrders(21), 7)));
+    StepPlan release = ReleaseFirst();
+    if (is_dropped) release.dropped_regions = {RegionId{7}};
+    ASSERT_OK(Run(release));
+    StepPlan other = Other(21);
+    other.id = StepId{10};
+    other.blocks = {BlockId{31}};
+    EXPECT_EQ(Run(other).ok(), is_dropped);
+  }
+}
+
+TEST_F(CanaryKeptRegionsTest, NoticesEvictionsToWhatOthersStartedOn) {
+  ASSERT_OK(Run(Named(WithOrders(21), 7)));
+  ASSERT_OK(Run(StartOn12()));
+  // Slot 1 evicts, in place, what slot 0 attends to as well.
+  StepPlan more = PlanOf(12);
+  AddRun(1, 14, 2, 36, 37, &more);
+  for (const int32_t group : {0, 1}) {
+    AddOrder(group, 16, group == 0 ? 24 : 21, &more);
+    more.evictions.back().slot = SequenceSlot{1};
+  }
+  EXPECT_THAT(Run(more), StatusIs(absl::StatusCode::kInternal,
+                                  HasSubstr("21 is in other tables")));
+}
+
+TEST_F(CanaryKeptRegionsTest, TheNameStandsForTheLastOfEveryGroup) {
+  // At 14 tokens the window begins behind position 6.
+  for (const bool has_order : {false, true}) {
+    engine_.Restart();
+    ASSERT_OK(Run(Named(WithOrders(21), 7)));
+    StepPlan more = More(2);
+    AddOrder(0, 14, 22, &more);
+    if (has_order) AddOrder(1, 14, 23, &more);
+    ASSERT_OK(Run(Named(more, 9)));
+    ASSERT_OK(
+        Run(StartOn(9, 14, {7}, {0, 0, 0, 0, 0, has_order ? 0 : 16, 17})));
+    EXPECT_EQ(started().window_regions[0]->layout.cut(), has_order ? 12 : 10);
+    // The one before is what it was.
+    StepPlan again = StartOn12();
+    again.released = {SequenceSlot{1}};
+    ASSERT_OK(Run(again));
+    EXPECT_EQ(started().window_regions[0]->layout.cut(), 10);
+  }
+}
+
+TEST_F(CanaryKeptRegionsTest, WhatWasPastIsNotKept) {
+  ASSERT_OK(Run(Named(WithOrders(21), 7)));
+  StepPlan more = More(6);
+  AddOrder(0, 18, 22, &more);
+  more.dropped_regions = {RegionId{7}};
+  ASSERT_OK(Run(Named(more, 9)));
+  // Its block may be another's, though the name is kept.
+  ASSERT_OK(Run(Other(21)));
+  EXPECT_FALSE(engine_.region(RegionId{9}).window_regions[0].has_value());
+}
+
+TEST_F(CanaryKeptRegionsTest, ARefusedOrderLeavesNothing) {
+  engine_.RefuseOrders(true);
+  ASSERT_OK(Run(Named(WithOrders(21), 7)));
+  EXPECT_THAT(Run(StartOn12()),
+              StatusIs(absl::StatusCode::kInternal,
+                       HasSubstr("starts on region 7, which is not kept")));
+}
+
+// Only group 0's region is shared with what comes back.
+TEST_F(CanaryKeptRegionsTest, WhatComesBackBringsItsOwn) {
+  ASSERT_OK(Run(Named(WithOrders(21), 7)));
+  ASSERT_OK(Run(More(2)));
+  StepPlan out = ReleaseFirst();
+  out.swap_outs = {{.slot = SequenceSlot{0},
+                    .swap = SwapId{5},
+                    .num_tokens = 14,
+                    .num_transfers = 6}};
+  for (const int32_t block : {20, 6, 7, 21, 16, 17}) {
+    const auto host = static_cast<int32_t>(out.transfers_out.size());
+    out.transfers_out.push_back({BlockId{block}, HostBlockId{host}});
+  }
+  ASSERT_OK(Run(out));
+  StepPlan in = StartOn(7, 14, {6, 36}, {0, 0, 0, 0, 0, 31, 32});
+  in.starts[0].swap = SwapId{5};
+  in.starts[0].num_transfers = 4;
+  int32_t host = 2;
+  for (const int32_t block : {36, 33, 31, 32}) {
+    in.transfers_in.push_back({BlockId{block}, HostBlockId{host++}});
+  }
+  ASSERT_OK(Run(in));
+  EXPECT_THAT(started().region->blocks(), ElementsAre(BlockId{20}));
+  EXPECT_THAT(started().window_regions[0]->layout.blocks(),
+              ElementsAre(BlockId{33}));
+}
+
+TEST_F(CanaryKeptRegionsTest, AStartIsForkedAndEvictedFrom) {
+  ASSERT_OK(Run(Named(WithOrders(21), 7)));
+  ASSERT_OK(Run(StartOn12()));
+  StepPlan fork = PlanOf(12);
+  SequenceStart& start = AddStart(2, 20, &fork);
+  start.num_cached_tokens = 14;
+  start.source = SequenceSlot{1};
+  AddRun(2, 14, 2, 36, 37, &fork);
+  ASSERT_OK(Run(fork));
+  const CanaryTable& forked = engine_.table(SequenceSlot{2});
+  EXPECT_EQ(forked.window_regions[0]->layout.cut(), 10);
+  // To blocks of its own, and all others read what they had.
+  StepPlan more = PlanOf(13);
+  AddRun(2, 16, 2, 38, 39, &more);
+  AddRun(1, 14, 1, 27, 28, &more);
+  AddRun(0, 12, 1, 7, 17, &more);
+  for (const int32_t group : {0, 1}) {
+    AddOrder(group, 18, 24 + group, &more);
+    more.evictions.back().slot = SequenceSlot{2};
+  }
+  ASSERT_OK(Run(more));
+  EXPECT_EQ(forked.window_regions[0]->layout.cut(), 16);
+  EXPECT_EQ(started().window_regions[0]->layout.cut(), 10);
 }
 
 }  // namespace
