@@ -1,12 +1,14 @@
 #include "tests/bench/engine/engine_harness.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/select.h"
+#include "blockmgr/eviction/window_eviction.h"
 #include "kernels/backend.h"
 
 namespace blockmgr {
@@ -77,20 +79,33 @@ void EngineHarness::Extend(int32_t num_pages, std::vector<BlockId>* table,
 
 void EngineHarness::FreeOwn(const Sequence& sequence,
                             std::span<const BlockId> blocks) {
-  for (size_t i = sequence.num_shared; i < blocks.size(); ++i) {
-    if (blocks[i] != kNullBlock) free_.push_back(blocks[i]);
+  for (const BlockId block : blocks) {
+    if (block == kNullBlock || sequence.shared.contains(block)) continue;
+    free_.push_back(block);
   }
+}
+
+int32_t EngineHarness::FirstPage(const Sequence& sequence, int32_t group,
+                                 int32_t length) const {
+  return std::max(
+      layout().FirstPage(group, length),
+      sequence.cuts[static_cast<size_t>(group)] / layout().page_size);
 }
 
 void EngineHarness::LeaveBehind(Sequence* sequence) {
   for (int32_t group = 0; group < layout().num_groups(); ++group) {
+    if (layout().window_of(group) == 0) continue;
     std::vector<BlockId>& blocks =
         group == 0 ? sequence->tail
                    : sequence->windows[static_cast<size_t>(group - 1)];
-    const auto first =
-        static_cast<size_t>(layout().FirstPage(group, sequence->computed));
-    FreeOwn(*sequence, std::span(blocks).first(first));
+    const int32_t first = layout().FirstPage(group, sequence->computed);
+    FreeOwn(*sequence, std::span(blocks).first(static_cast<size_t>(first)));
     std::fill_n(blocks.begin(), first, kNullBlock);
+    std::vector<BlockId>& region =
+        sequence->regions[static_cast<size_t>(group)];
+    if (FirstPage(*sequence, group, sequence->computed) > first) continue;
+    FreeOwn(*sequence, region);
+    region.clear();
   }
 }
 
@@ -103,7 +118,9 @@ void EngineHarness::Start(int32_t slot, std::vector<int32_t> prompt,
   sequence = Sequence();
   sequence.tokens = std::move(prompt);
   sequence.computed = cached;
-  sequence.num_shared = shared.size();
+  sequence.shared.insert(shared.begin(), shared.end());
+  sequence.cuts.resize(static_cast<size_t>(layout().num_groups()));
+  sequence.regions.resize(sequence.cuts.size());
   sequence.tail.assign(shared.begin(), shared.end());
   sequence.windows.resize(static_cast<size_t>(layout().num_window_groups()));
   sequence.start =
@@ -128,18 +145,33 @@ void EngineHarness::StartOnPages(int32_t slot, std::vector<int32_t> prompt,
   for (size_t i = 0; i < sequence.windows.size(); ++i) {
     sequence.windows[i] =
         pages_of(static_cast<int32_t>(i) + 1, from.windows[i]);
+    sequence.shared.insert(sequence.windows[i].begin(),
+                           sequence.windows[i].end());
   }
 }
 
 void EngineHarness::StartOnRegion(int32_t slot, std::vector<int32_t> prompt,
-                                  int32_t source, RegionId region) {
+                                  int32_t source, RegionId region,
+                                  int32_t num_pages) {
   const Sequence& from = sequences_[static_cast<size_t>(source)];
-  const BlockId tail = from.tail.front();
-  const int32_t cut = from.cut;
-  Start(slot, std::move(prompt), 32, std::span(&tail, 1));
+  const std::vector<int32_t>& cuts = kept_.at(region);
+  Start(slot, std::move(prompt), 32,
+        std::span(from.tail).first(static_cast<size_t>(num_pages)));
   Sequence& sequence = sequences_[static_cast<size_t>(slot)];
-  sequence.cut = cut;
-  sequence.computed = cut + layout().page_size;
+  const int32_t page_size = layout().page_size;
+  const int32_t end = cuts[0] / page_size + num_pages;
+  sequence.cuts[0] = cuts[0];
+  sequence.computed = end * page_size;
+  for (size_t i = 0; i < sequence.windows.size(); ++i) {
+    const auto group = static_cast<int32_t>(i) + 1;
+    const int32_t first = layout().FirstPage(group, sequence.computed);
+    if (cuts[i + 1] > first * page_size) sequence.cuts[i + 1] = cuts[i + 1];
+    std::vector<BlockId>& pages = sequence.windows[i];
+    pages.assign(from.windows[i].begin(), from.windows[i].begin() + end);
+    std::fill_n(pages.begin(), FirstPage(sequence, group, sequence.computed),
+                kNullBlock);
+    sequence.shared.insert(pages.begin(), pages.end());
+  }
   sequence.start->num_cached_tokens = sequence.computed;
   sequence.start->region = region;
 }
@@ -167,8 +199,8 @@ void EngineHarness::Schedule(int32_t slot, int32_t num_tokens) {
       sequence.computed == static_cast<int32_t>(sequence.tokens.size());
   plan_.samples.push_back(all ? 1 : 0);
   const int32_t page_size = layout().page_size;
-  Extend(CeilDiv(sequence.computed - sequence.cut, page_size), &sequence.tail,
-         &blocks);
+  Extend(CeilDiv(sequence.computed - sequence.cuts[0], page_size),
+         &sequence.tail, &blocks);
   for (size_t i = 0; i < sequence.windows.size(); ++i) {
     Extend(CeilDiv(sequence.computed, page_size), &sequence.windows[i],
            &window_blocks[i]);
@@ -186,7 +218,9 @@ void EngineHarness::Schedule(int32_t slot, int32_t num_tokens) {
 void EngineHarness::Release(int32_t slot) {
   Sequence& sequence = sequences_[static_cast<size_t>(slot)];
   plan_.released.push_back(SequenceSlot{slot});
-  free_.insert(free_.end(), sequence.region.begin(), sequence.region.end());
+  for (const std::vector<BlockId>& blocks : sequence.regions) {
+    FreeOwn(sequence, blocks);
+  }
   FreeOwn(sequence, sequence.tail);
   for (const std::vector<BlockId>& blocks : sequence.windows) {
     FreeOwn(sequence, blocks);
@@ -196,26 +230,67 @@ void EngineHarness::Release(int32_t slot) {
 
 void EngineHarness::Evict(int32_t slot, int32_t cut, const std::string& policy,
                           const EvictionTarget& target, DestinationKind kind) {
-  const Sequence& sequence = sequences_[static_cast<size_t>(slot)];
+  const absl::StatusOr<EvictionPolicy> parsed = ParsePolicy(policy);
+  BM_CHECK(parsed.ok());
   EvictionOrder order;
   order.slot = SequenceSlot{slot};
   order.cut = cut;
-  order.length = sequence.computed;
-  order.target = target;
-  const absl::StatusOr<EvictionPolicy> parsed = ParsePolicy(policy);
-  BM_CHECK(parsed.ok());
   order.policy = *parsed;
-  order.page_total = PageTotal(
-      order.policy, target,
-      {layout().num_layers, layout().shard_heads(), layout().page_size},
-      {cut, order.length});
+  order.target = target;
+  AddOrder(std::move(order), kind);
+}
+
+void EngineHarness::EvictEverywhere(int32_t slot, int32_t cut,
+                                    const std::string& policy,
+                                    const EvictionTarget& target,
+                                    DestinationKind kind) {
+  Evict(slot, cut, policy, target, kind);
+  for (int32_t group = 1; group < layout().num_groups(); ++group) {
+    EvictionOrder order;
+    order.slot = SequenceSlot{slot};
+    order.group = group;
+    order.cut = cut;
+    order.policy = plan_.evictions.back().policy;
+    order.target = target;
+    AddOrder(std::move(order), kind);
+  }
+}
+
+void EngineHarness::AddOrder(EvictionOrder order, DestinationKind kind) {
+  const Sequence& sequence = sequences_[static_cast<size_t>(Index(order.slot))];
+  const auto group = static_cast<size_t>(order.group);
+  order.length = sequence.computed;
+  const HeadShape shape{layout().num_layers, layout().shard_heads(),
+                        layout().page_size};
+  std::vector<BlockId> own = sequence.regions[group];
+  std::span<const BlockId> below = sequence.tail;
+  if (order.group == 0) {
+    order.page_total =
+        PageTotal(order.policy, order.target, shape, {order.cut, order.length});
+    below = below.first(static_cast<size_t>((order.cut - sequence.cuts[0]) /
+                                            layout().page_size));
+  } else {
+    const WindowEviction eviction = WindowEviction::Of(
+        order.policy, layout().window_of(order.group), order.cut, order.length);
+    order.page_total =
+        PageTotal(eviction.policy, order.target, shape, eviction.range);
+    const int32_t first = FirstPage(sequence, order.group, order.length + 1);
+    below = std::span(sequence.windows[group - 1])
+                .first(static_cast<size_t>(order.cut / layout().page_size))
+                .subspan(static_cast<size_t>(first));
+    // Of one that it has passed nothing is moved.
+    if (sequence.cuts[group] <=
+        layout().FirstPage(order.group, order.length + 1) *
+            layout().page_size) {
+      own.clear();
+    }
+  }
+  std::ranges::copy_if(below, std::back_inserter(own), [&](BlockId block) {
+    return !sequence.shared.contains(block);
+  });
   order.destination_begin = static_cast<int64_t>(plan_.destinations.size());
   order.num_destinations = static_cast<int32_t>(
       CeilDiv<int64_t>(order.page_total, layout().shard_pages_per_block()));
-  std::vector<BlockId> own = sequence.region;
-  own.insert(own.end(),
-             sequence.tail.begin() + static_cast<int64_t>(sequence.num_shared),
-             sequence.tail.begin() + (cut - sequence.cut) / layout().page_size);
   // The last ones first: then list order, block order and age all differ.
   for (int32_t i = 0; i < order.num_destinations; ++i) {
     const bool use_own = kind == DestinationKind::kOwn ||
@@ -232,24 +307,39 @@ void EngineHarness::Evict(int32_t slot, int32_t cut, const std::string& policy,
 
 void EngineHarness::Commit(const EvictionOrder& order) {
   Sequence& sequence = sequences_[static_cast<size_t>(Index(order.slot))];
+  const auto group = static_cast<size_t>(order.group);
   const std::span<const BlockId> destinations =
       EngineTables::Destinations(plan_, order);
-  const auto end =
-      sequence.tail.begin() + (order.cut - sequence.cut) / layout().page_size;
-  const auto give_back = [&](BlockId block) {
-    if (std::find(destinations.begin(), destinations.end(), block) ==
-        destinations.end()) {
-      free_.push_back(block);
+  const int32_t page_size = layout().page_size;
+  std::vector<BlockId>& table =
+      group == 0 ? sequence.tail : sequence.windows[group - 1];
+  const int32_t num_gone =
+      (order.cut - (group == 0 ? sequence.cuts[0] : 0)) / page_size;
+  std::vector<BlockId> gone = sequence.regions[group];
+  gone.insert(gone.end(), table.begin(), table.begin() + num_gone);
+  std::erase_if(gone, [&](BlockId block) {
+    return std::ranges::count(destinations, block) > 0;
+  });
+  FreeOwn(sequence, gone);
+  if (group == 0) {
+    table.erase(table.begin(), table.begin() + num_gone);
+  } else {
+    std::fill_n(table.begin(), num_gone, kNullBlock);
+  }
+  sequence.regions[group].assign(destinations.begin(), destinations.end());
+  sequence.cuts[group] = order.cut;
+}
+
+void EngineHarness::Keep(const EvictionOrder& order) {
+  const Sequence& sequence = sequences_[static_cast<size_t>(Index(order.slot))];
+  std::vector<int32_t>& cuts = kept_[order.region];
+  cuts = sequence.cuts;
+  for (int32_t group = 1; group < layout().num_groups(); ++group) {
+    int32_t& cut = cuts[static_cast<size_t>(group)];
+    if (cut <= layout().FirstPage(group, order.length) * layout().page_size) {
+      cut = 0;
     }
-  };
-  std::for_each(sequence.region.begin(), sequence.region.end(), give_back);
-  std::for_each(
-      sequence.tail.begin() + static_cast<int64_t>(sequence.num_shared), end,
-      give_back);
-  sequence.num_shared = 0;
-  sequence.tail.erase(sequence.tail.begin(), end);
-  sequence.region.assign(destinations.begin(), destinations.end());
-  sequence.cut = order.cut;
+  }
 }
 
 absl::Status EngineHarness::Run() {
@@ -273,6 +363,10 @@ absl::Status EngineHarness::Run() {
     if (!result_.evictions[i].ok) continue;
     evictions_[seen++].outcome = result_.evictions[i];
     Commit(plan_.evictions[i]);
+  }
+  for (size_t i = 0; i < plan_.evictions.size(); ++i) {
+    const EvictionOrder& order = plan_.evictions[i];
+    if (result_.evictions[i].ok && order.region != kNoRegion) Keep(order);
   }
   plan_.Clear();
   return absl::OkStatus();

@@ -1,13 +1,16 @@
 // Drives a TinyEngine with hand-written plans: the smallest block manager that
 // can. It allocates from a free list, never shares blocks by itself, and keeps
-// per slot what a manager would. Blocks that fall out of a window are free
-// after the step, and the first to be taken again.
+// per slot what a manager would. Blocks that fall out of a window, and regions
+// there that it has passed, are free after the step, and the first to be taken
+// again.
 #ifndef TESTS_BENCH_ENGINE_ENGINE_HARNESS_H_
 #define TESTS_BENCH_ENGINE_ENGINE_HARNESS_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,14 +48,18 @@ class EngineHarness {
   // further; that slot is released last.
   void StartOnPages(int32_t slot, std::vector<int32_t> prompt, int32_t source,
                     int32_t num_pages);
-  // Starts on the region of another slot, which is kept by this name, and the
-  // block after it.
+  // Starts on the regions that are kept by this name, and on so many pages
+  // behind group 0's of another slot, which has not run much further; that slot
+  // is released last.
   void StartOnRegion(int32_t slot, std::vector<int32_t> prompt, int32_t source,
-                     RegionId region);
+                     RegionId region, int32_t num_pages = 1);
   void Schedule(int32_t slot, int32_t num_tokens);
   void Release(int32_t slot);
   void Evict(int32_t slot, int32_t cut, const std::string& policy,
              const EvictionTarget& target, DestinationKind kind);
+  // The same in every layer group.
+  void EvictEverywhere(int32_t slot, int32_t cut, const std::string& policy,
+                       const EvictionTarget& target, DestinationKind kind);
   // The plan so far, to spoil.
   StepPlan& plan() { return plan_; }
 
@@ -95,12 +102,12 @@ class EngineHarness {
   struct Sequence {
     std::vector<int32_t> tokens;
     int32_t computed = 0;
-    int32_t cut = 0;
-    size_t num_shared = 0;  // first tail blocks that are not its own
-    std::vector<BlockId> region;
+    std::set<BlockId> shared;                   // blocks that are not its own
+    std::vector<int32_t> cuts;                  // by layer group
+    std::vector<std::vector<BlockId>> regions;  // the same; its own
     std::vector<BlockId> tail;
     std::vector<std::vector<BlockId>> windows;  // by window group
-    std::optional<SequenceStart> start;  // not scheduled yet
+    std::optional<SequenceStart> start;         // not scheduled yet
   };
 
   BlockId Allocate();
@@ -110,12 +117,22 @@ class EngineHarness {
   void FreeOwn(const Sequence& sequence, std::span<const BlockId> blocks);
   // Frees what has fallen out of windows.
   void LeaveBehind(Sequence* sequence);
+  // With slot, group, cut, policy and target; finds the rest.
+  void AddOrder(EvictionOrder order, DestinationKind kind);
+  // Pages of a window group that queries from position length - 1 on need, or
+  // are behind its region, begin here.
+  int32_t FirstPage(const Sequence& sequence, int32_t group,
+                    int32_t length) const;
   void Commit(const EvictionOrder& order);
+  // What an order's name stands for, once all orders of its step are committed.
+  void Keep(const EvictionOrder& order);
 
   std::unique_ptr<TinyEngine> engine_;
   std::unique_ptr<ShardMerger> merger_;
   std::vector<BlockId> free_;
   std::vector<Sequence> sequences_;
+  // Cuts by layer group, of what a name stands for.
+  std::map<RegionId, std::vector<int32_t>> kept_;
   StepPlan plan_;
   StepResult result_;
   uint64_t num_steps_ = 0;

@@ -19,8 +19,8 @@ using ::testing::HasSubstr;
 using ::testing::IsNull;
 using ::testing::NotNull;
 
-constexpr SequenceSlot kOther{1};
-constexpr RegionId kName{8};
+constexpr SequenceSlot kStarter{1};
+constexpr RegionId kKeptName{8};
 
 // A step that evicts from every group at a length of 71 and keeps the regions,
 // on blocks 30, 31 and 32, by a name.
@@ -28,7 +28,7 @@ class EngineTablesKeptRegionsTest : public EngineTablesWindowRegionsTest {
  protected:
   static StepPlan NamedPlan() {
     StepPlan plan = OrdersPlan();
-    plan.evictions[0].region = kName;
+    plan.evictions[0].region = kKeptName;
     return plan;
   }
   void KeepAll() {
@@ -54,13 +54,13 @@ class EngineTablesKeptRegionsTest : public EngineTablesWindowRegionsTest {
     ASSERT_OK(tables_.Apply(plan));
     CommitAll(plan, {2, 2, 2, 2});
   }
-  // A sequence that starts in kOther behind so many tokens, and computes 16.
+  // A sequence that starts in kStarter behind so many tokens, and computes 16.
   static StepPlan StartOn(int32_t num_cached,
                           const std::vector<std::vector<int32_t>>& blocks) {
-    StepPlan plan = StartRun(kOther, num_cached, 16, blocks);
+    StepPlan plan = StartRun(kStarter, num_cached, 16, blocks);
     plan.samples = {0};
     plan.starts[0].num_tokens = 160;
-    plan.starts[0].region = kName;
+    plan.starts[0].region = kKeptName;
     plan.start_tokens.assign(160, 5);
     return plan;
   }
@@ -68,7 +68,7 @@ class EngineTablesKeptRegionsTest : public EngineTablesWindowRegionsTest {
   static StepPlan StartOn80() {
     return StartOn(80, {{5, 50}, {0, 0, 0, 0, 15, 51}, {0, 0, 0, 0, 25, 52}});
   }
-  const SequenceTable& other() { return tables_.row(kOther); }
+  const SequenceTable& other() { return tables_.row(kStarter); }
 };
 
 TEST_F(EngineTablesKeptRegionsTest, AStartTakesWhatItsWindowsReach) {
@@ -101,7 +101,7 @@ TEST_F(EngineTablesKeptRegionsTest, WhatTheWindowHasPassedIsNotTaken) {
   StepPlan plan = StartOn(112, {{5, 40, 43, 50},
                                 {0, 0, 0, 0, 0, 41, 44, 51},
                                 {0, 0, 0, 0, 25, 42, 45, 52}});
-  plan.released = {kOther};
+  plan.released = {kStarter};
   ASSERT_OK(tables_.Apply(plan));
   EXPECT_EQ(other().cut, 64);
   EXPECT_EQ(other().window_regions[0].cut, 0);
@@ -153,7 +153,7 @@ TEST_F(EngineTablesKeptRegionsTest, TheNameStandsForTheLastOfEveryGroup) {
   EXPECT_THAT(other().window_regions[1].blocks, ElementsAre(BlockId{32}));
   // The name before stands for what it did.
   start = StartOn80();
-  start.released = {kOther};
+  start.released = {kStarter};
   ASSERT_OK(tables_.Apply(start));
   EXPECT_EQ(other().cut, 64);
   EXPECT_THAT(other().window_regions[0].blocks, ElementsAre(BlockId{31}));
@@ -178,7 +178,7 @@ TEST_F(EngineTablesKeptRegionsTest, IsMadeBeforeOrAfterByNoOtherStep) {
   plan.evictions.resize(1);
   ASSERT_OK(tables_.Apply(plan));
   CommitAll(plan, {2, 2, 2, 2});
-  EXPECT_EQ(tables_.KeptName(kTestSlot), kName);
+  EXPECT_EQ(tables_.KeptName(kTestSlot), kKeptName);
   tables_.AddSampled(kTestSlot, 9);
   plan = RunPlan(kTestSlot, 71, 1, {{}, {}, {}});
   plan.samples = {1};
@@ -218,7 +218,7 @@ TEST_F(EngineTablesKeptRegionsTest, ANameInUseStandsForNothingElse) {
   plan.samples = {1};
   plan.evictions = {OrderIn(0, 0), OrderIn(1, 1)};
   for (EvictionOrder& order : plan.evictions) order.length = 72;
-  plan.evictions[0].region = kName;
+  plan.evictions[0].region = kKeptName;
   plan.destinations = Blocks(60, 2);
   ASSERT_OK(tables_.Apply(plan));
   EXPECT_THAT(tables_.CheckOrder(plan, plan.evictions[0]),
@@ -233,11 +233,11 @@ TEST_F(EngineTablesKeptRegionsTest, ANameInUseStandsForNothingElse) {
 TEST_F(EngineTablesKeptRegionsTest, GoesWithItsName) {
   KeepAll();
   StepPlan last = StartOn80();
-  last.dropped_regions = {kName};  // after the starts
+  last.dropped_regions = {kKeptName};  // after the starts
   ASSERT_OK(tables_.Apply(last));
   EXPECT_EQ(other().window_regions[0].cut, 64);
   StepPlan late = StartOn80();
-  late.released = {kOther};
+  late.released = {kStarter};
   EXPECT_THAT(tables_.Apply(late),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("expected a region that is kept, got 8")));
@@ -264,15 +264,15 @@ TEST_F(EngineTablesKeptRegionsTest, WhatComesBackBringsItsOwn) {
   }
   ASSERT_OK(tables_.Apply(out));
   // All but the region, and the page behind it, which is cached.
-  StepPlan in = RunPlan(kOther, 81, 1,
+  StepPlan in = RunPlan(kStarter, 81, 1,
                         {{5, 50}, {0, 0, 0, 0, 52, 53}, {0, 0, 0, 0, 55, 56}});
   in.samples = {1};
   in.start_tokens = tokens;
-  in.starts = {{.slot = kOther,
+  in.starts = {{.slot = kStarter,
                 .request = RequestId{7},
                 .num_tokens = 82,
                 .num_cached_tokens = 81,
-                .region = kName,
+                .region = kKeptName,
                 .swap = SwapId{5},
                 .num_transfers = 7}};
   for (int32_t i = 0; i < 7; ++i) {
@@ -293,17 +293,17 @@ TEST_F(EngineTablesKeptRegionsTest, AreForkedAndSwappedOutAndEvictedFrom) {
   // A fork of the start, at its last token.
   StepPlan fork = StartOn(96, {{53}, {54}, {55}});
   fork.starts[0].slot = SequenceSlot{2};
-  fork.starts[0].source = kOther;
+  fork.starts[0].source = kStarter;
   fork.starts[0].region = kNoRegion;
   fork.slots = {SequenceSlot{2}};
   ASSERT_OK(tables_.Apply(fork));
   EXPECT_THAT(tables_.row(SequenceSlot{2}).window_region(2)->blocks,
               ElementsAre(BlockId{32}));
   // An eviction of what is left of its windows.
-  StepPlan more = RunPlan(kOther, 96, 16, {{56}, {57}, {58}});
+  StepPlan more = RunPlan(kStarter, 96, 16, {{56}, {57}, {58}});
   for (const int32_t group : {0, 1, 2}) {
     EvictionOrder& order = more.evictions.emplace_back(OrderIn(group, group));
-    order.slot = kOther;
+    order.slot = kStarter;
     order.cut = 96;
     order.length = 112;
   }
@@ -316,8 +316,8 @@ TEST_F(EngineTablesKeptRegionsTest, AreForkedAndSwappedOutAndEvictedFrom) {
   // And out: the regions as they are now.
   StepPlan out;
   out.block_offsets = {0};
-  out.released = {kOther};
-  out.swap_outs = {{.slot = kOther,
+  out.released = {kStarter};
+  out.swap_outs = {{.slot = kStarter,
                     .swap = SwapId{5},
                     .num_tokens = 112,
                     .num_transfers = 6}};
