@@ -24,8 +24,14 @@ void TinyEngine::ForgetLosses(const StepPlan& plan, StepResult* result) {
     const int32_t num_pages =
         CeilDiv(start.num_cached_tokens, layout_.page_size);
     for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+      // Its region, if that came back, too, and the pages behind it.
+      const TableRegion& region =
+          table.window_regions[static_cast<size_t>(group - 1)];
+      const int32_t first =
+          std::max(layout_.FirstPage(group, start.num_cached_tokens),
+                   region.cut / layout_.page_size);
       num_tail_transfers -=
-          num_pages - layout_.FirstPage(group, start.num_cached_tokens);
+          static_cast<int32_t>(std::ssize(region.blocks)) + num_pages - first;
     }
     num_cached[start.slot] =
         CeilDiv(num_tokens, layout_.page_size) - num_tail_transfers;

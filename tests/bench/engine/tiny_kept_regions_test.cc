@@ -358,7 +358,14 @@ TEST_P(TinyKeptRegionsTest, AStartGoesOnAfterASwap) {
     // Its blocks are another's from here on.
     host_.Start(2, RandomTokens(60, 64, &random_));
     host_.Schedule(2, 60);
+    // What it comes back to is written then, whatever was lost there.
+    host_.engine().set_fault([&](const StepPlan&) {
+      std::vector<BlockId> blocks;
+      for (int32_t i = 300; i < 380; ++i) blocks.push_back(BlockId{i});
+      return blocks;
+    });
     ASSERT_OK(host_.Run());
+    host_.engine().set_fault({});
     SwapIn(4, SwapId{3}, was, is_shared ? kName : kNoRegion);
     if (HasFatalFailure()) return;
     const std::vector<double> expected =
