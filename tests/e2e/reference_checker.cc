@@ -304,9 +304,7 @@ void ReferenceChecker::OnEviction(const EvictionOrder& order,
       found != sequence.kept.end()) {
     ++num_replays_checked_;
     EXPECT_EQ(found->second, kept) << "a replay kept other entries";
-    if (order.region != kNoRegion) {
-      regions_[order.region] = {sequence.kept.begin(), std::next(found)};
-    }
+    NoteName(order, &sequence);
     return;
   }
   Advance(order.slot, &sequence, order.length);
@@ -347,7 +345,23 @@ void ReferenceChecker::OnEviction(const EvictionOrder& order,
   }
   Keep(kept, key, sequence.reference.get());
   sequence.kept.emplace(key, std::move(kept));
-  if (order.region != kNoRegion) regions_[order.region] = sequence.kept;
+  NoteName(order, &sequence);
+}
+
+void ReferenceChecker::NoteName(const EvictionOrder& order,
+                                Sequence* sequence) {
+  if (order.group == 0) {
+    sequence->name = order.region;
+    sequence->name_length = order.length;
+  }
+  if (sequence->name == kNoRegion || sequence->name_length != order.length) {
+    return;
+  }
+  Evictions& kept = regions_[sequence->name];
+  const auto found =
+      sequence->kept.find({order.length, order.cut, order.group});
+  if (order.group == 0) kept = {sequence->kept.begin(), found};
+  kept.insert(*found);
 }
 
 }  // namespace blockmgr

@@ -85,6 +85,9 @@ class ReferenceChecker {
     std::unique_ptr<DenseReference> reference;
     std::map<int32_t, std::vector<double>> expected;  // logits by position
     Evictions kept;
+    // Of its last order of group 0.
+    RegionId name = kNoRegion;
+    int32_t name_length = 0;
   };
 
   // A new sequence begins with what others have evicted.
@@ -108,6 +111,9 @@ class ReferenceChecker {
                       const EntryIndex& candidates) const;
   void Keep(const std::vector<std::vector<int32_t>>& kept, const Point& point,
             DenseReference* reference) const;
+  // Notes what an order, which sequence->kept has, made for the name of its
+  // step, if there is one.
+  void NoteName(const EvictionOrder& order, Sequence* sequence);
   // The first position that an order's group attends to.
   int32_t FirstOf(const EvictionOrder& order) const;
   void FileLogits(SequenceSlot slot, int32_t position,
