@@ -138,8 +138,8 @@ class EngineTables {
   void Commit(const StepPlan& plan, const EvictionOrder& order,
               std::span<const int32_t> counts);
   // The name by which an order of the plan applied last has told to keep the
-  // slot's regions, once it is committed; else kNoRegion. REQUIRES: an order of
-  // this plan for the slot has passed CheckOrder.
+  // slot's regions, once it is committed; else kNoRegion. REQUIRES: the slot is
+  // in use.
   RegionId KeptName(SequenceSlot slot) const;
 
   // Forgets every sequence and region.

@@ -179,6 +179,9 @@ TEST_F(EngineTablesKeptRegionsTest, IsMadeBeforeOrAfterByNoOtherStep) {
   ASSERT_OK(tables_.Apply(plan));
   CommitAll(plan, {2, 2, 2, 2});
   EXPECT_EQ(tables_.KeptName(kTestSlot), kKeptName);
+  ASSERT_OK(
+      tables_.Apply(StartRun(SequenceSlot{2}, 0, 16, {{50}, {51}, {52}})));
+  EXPECT_EQ(tables_.KeptName(kTestSlot), kNoRegion);
   tables_.AddSampled(kTestSlot, 9);
   plan = RunPlan(kTestSlot, 71, 1, {{}, {}, {}});
   plan.samples = {1};
@@ -188,10 +191,10 @@ TEST_F(EngineTablesKeptRegionsTest, IsMadeBeforeOrAfterByNoOtherStep) {
   }
   plan.destinations = Blocks(33, 3);
   ASSERT_OK(tables_.Apply(plan));
-  EXPECT_EQ(tables_.KeptName(kTestSlot), kNoRegion);
   CommitAll(plan, {2, 2, 2, 2});
+  EXPECT_EQ(tables_.KeptName(kTestSlot), kNoRegion);
   ASSERT_OK(tables_.Apply(
-      StartOn(80, {{5, 50}, {0, 0, 0, 14, 15, 51}, {0, 0, 23, 24, 25, 52}})));
+      StartOn(80, {{5, 53}, {0, 0, 0, 14, 15, 54}, {0, 0, 23, 24, 25, 55}})));
   EXPECT_EQ(other().window_regions[0].cut, 0);
   EXPECT_EQ(other().window_regions[1].cut, 0);
 }

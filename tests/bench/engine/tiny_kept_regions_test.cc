@@ -289,6 +289,41 @@ TEST_P(TinyKeptRegionsTest, OlderOnesAreKeptAsLongAsWindowsReachThem) {
   }
 }
 
+// Each time in other groups; the last name is the one that is started on.
+TEST_P(TinyKeptRegionsTest, RandomOrdersAreKeptAsTheyWereMade) {
+  const auto up_to = [this](uint64_t limit) {
+    return static_cast<int32_t>(random_() % (limit + 1));
+  };
+  uint64_t num_names = 0;
+  for (int32_t round = 0; round < 8; ++round) {
+    SCOPED_TRACE(round);
+    maker_.emplace(model_.get());
+    host_.Start(0, prompt_);
+    int32_t cut = kPage * (1 + up_to(3));
+    for (; cut + kPage <= 144; cut += kPage * (1 + up_to(2))) {
+      const int32_t begin = maker_->length();
+      host_.Schedule(0, cut + kPage - begin);
+      Order(0, cut, RegionId{++num_names}, true);
+      std::erase_if(host_.plan().evictions, [&](const EvictionOrder& order) {
+        return order.group > 0 && up_to(1) == 0;
+      });
+      maker_->Forward(std::span(prompt_)
+                          .first(static_cast<size_t>(cut + kPage))
+                          .subspan(static_cast<size_t>(begin)));
+      RunOrders(&*maker_);
+      if (HasFatalFailure()) return;
+    }
+    const int32_t last_cut = row(0).cut;
+    const int32_t num_pages = 1 + up_to(2);
+    MakeMore(last_cut + kPage * num_pages);
+    host_.StartOnRegion(1, prompt_, 0, RegionId{num_names}, num_pages);
+    ExpectBothGoOn(*maker_);
+    host_.Release(1);
+    host_.Release(0);
+    ASSERT_OK(host_.Run());
+  }
+}
+
 // An order that fails in a window group leaves its positions where they are.
 TEST_P(TinyKeptRegionsTest, WhatAnOrderDidNotMakeIsNotKept) {
   host_.Start(0, prompt_);
