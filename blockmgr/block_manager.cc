@@ -143,7 +143,9 @@ void BlockManager::CountUnused(PrefixMatch* match) const {
     const WindowRegion& window = match->cached->window(group);
     if (window.num_blocks() == 0) continue;
     if (window.IsPast(layout_, group, match->num_tokens)) continue;
-    match->num_moving += count(cache_.FindRegion(window.region->id));
+    const int32_t num_used = count(cache_.FindRegion(window.region->id));
+    match->num_moving += num_used;
+    match->num_window_region_blocks += window.num_blocks() - num_used;
   }
 }
 

@@ -121,7 +121,7 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
   match->num_reclaimable = match->num_cooling = match->num_moving = 0;
   CountUnused(match);
   match->num_window_blocks = NumWindowBlocks(layout_, swapped, num_tokens);
-  match->num_window_region_ins = swapped.num_window_region_blocks();
+  match->num_window_region_blocks = swapped.num_window_region_blocks();
   match->num_tokens = num_tokens;
   match->num_tail_ins = CeilDiv(num_tokens - swapped.cut(), layout_.page_size) -
                         layout_.FirstPage(0, num_tokens) -

@@ -51,7 +51,8 @@ struct PrefixMatch {
   // region unless it is cached.
   SwapId swap = kNoSwap;
   int32_t num_tail_ins = 0;
-  int32_t num_window_region_ins = 0;  // of num_window_blocks, its regions'
+  // Of num_window_blocks, those of regions that others do not use.
+  int32_t num_window_region_blocks = 0;
   // Of `source`, or of `swap`.
   const RegionRecord* source_region = nullptr;
   int32_t source_length = 0;  // see length(); set by whoever knows

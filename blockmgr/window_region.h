@@ -47,6 +47,12 @@ struct WindowRegion {
         std::max(cut() / layout.page_size, layout.FirstPage(group, length + 1));
     return {std::min(begin, end), end};
   }
+  // Blocks of those.
+  int32_t NumCovered(const ModelLayout& layout, int32_t group,
+                     int32_t cut_position, int32_t length) const {
+    return CoveredPages(layout, group, cut_position, length).size() +
+           (IsPast(layout, group, length + 1) ? 0 : num_blocks());
+  }
   // Pages behind the region that `length` settled tokens need. REQUIRES: it is
   // not past then.
   PageRange PagesBehind(const ModelLayout& layout, int32_t group,

@@ -217,6 +217,9 @@ SharedCompression ShareCompression(const RequestEviction& eviction,
   } else {
     absl::StrAppend(&sharing.plan, " ratio ", target.ratio.ToString());
   }
+  if (target.evicts_in_windows()) {
+    absl::StrAppend(&sharing.plan, " windows ", target.window_ratio.ToString());
+  }
   // A prefix that was compressed less often than every so many tokens took more
   // blocks to make than its sharer may ever get.
   if (eviction.mode == EvictionMode::kEveryChunk) {

@@ -37,8 +37,7 @@ absl::Status ValidateSharing(const RequestEviction& eviction,
   return absl::OkStatus();
 }
 
-// What is evicted from windows is planned, by scores at hand, and shared with
-// nobody.
+// What is evicted from windows is planned, by scores at hand.
 absl::Status ValidateWindows(const RequestEviction& eviction,
                              const ModelLayout& layout) {
   if (!eviction.target.evicts_in_windows()) return absl::OkStatus();
@@ -53,7 +52,6 @@ absl::Status ValidateWindows(const RequestEviction& eviction,
   if (eviction.mode == EvictionMode::kPressure) {
     return fail("in mode pressure");
   }
-  if (eviction.share_prefix) return fail("with share_prefix");
   const EvictionPolicy& policy = eviction.policy;
   if (policy.scorer_state() != ScorerState::kNone || policy.needs_table()) {
     return fail("with scores accumulated from the first token on, or budgets ",

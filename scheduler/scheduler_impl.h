@@ -407,6 +407,9 @@ class SchedulerImpl : public Scheduler {
   EvictionReceipt CommitOrder(RequestState* request,
                               const StepInFlight::Order& order,
                               std::span<const EvictionOutcome> outcomes);
+  EvictionReceipt CommitFirstGroup(RequestState* request,
+                                   const StepInFlight::Order& order,
+                                   std::span<const int32_t> counts);
   static bool IsStale(const StepInFlight::Run& run) {
     return run.request->id != run.id ||
            run.request->incarnation != run.incarnation;

@@ -198,7 +198,6 @@ void SchedulerImpl::PlanWindows(const RequestState& request,
   order->windows.clear();
   const CompressionPoint& point = order->point;
   if (!point.target.evicts_in_windows()) return;
-  const int32_t page_size = layout().page_size;
   const bool is_open = match == nullptr || match->source != kNoSequenceSlot;
   const SequenceSlot slot = match == nullptr ? request.slot : match->source;
   for (int32_t group = 1; group < layout().num_groups(); ++group) {
@@ -206,26 +205,28 @@ void SchedulerImpl::PlanWindows(const RequestState& request,
     window.page_total = WindowPagesOf(point, group, layout());
     window.num_destinations = static_cast<int32_t>(
         CeilDiv<int64_t>(window.page_total, layout().shard_pages_per_block()));
-    const int32_t end = point.cut / page_size;
-    int32_t begin = std::min(end, layout().FirstPage(group, point.length + 1));
-    window.covered.num_blocks = end - begin;
     if (is_open) {
       window.covered =
           manager_.CoveredInWindow(slot, group, point.cut, point.length);
+    } else {
+      WindowRegion was;
+      if (match->swap != kNoSwap) {
+        was = manager_.host().at(match->swap).window(group);
+      } else if (match->cached != nullptr) {
+        was = match->cached->window(group);
+      }
+      window.covered.num_blocks =
+          was.NumCovered(layout(), group, point.cut, point.length);
     }
     if (match != nullptr && match->swap != kNoSwap) {
-      // As in group 0: what comes back.
-      const WindowRegion was = manager_.host().at(match->swap).window(group);
-      window.covered.num_blocks =
-          was.CoveredPages(layout(), group, point.cut, point.length).size();
-      if (!was.IsPast(layout(), group, point.length + 1)) {
-        window.covered.num_blocks += was.num_blocks();
-      }
-      window.covered.num_own = window.covered.num_blocks;
+      window.covered.num_own = window.covered.num_blocks;  // what comes back
     } else if (match != nullptr) {
       // What it is about to take.
-      begin = std::max(begin, match->num_tokens / page_size);
-      window.covered.num_own = std::max(0, end - begin);
+      const int32_t begin =
+          std::max(layout().FirstPage(group, point.length + 1),
+                   match->num_tokens / layout().page_size);
+      window.covered.num_own =
+          std::max(0, point.cut / layout().page_size - begin);
     }
     if (window.page_total == 0 ||
         window.num_destinations >= window.covered.num_blocks) {

@@ -44,7 +44,7 @@ int32_t SchedulerImpl::NeededOn(const RequestState& request,
       layout(),
       {.region_blocks = match.num_region_blocks(),
        .cut = match.cut(),
-       .window_region_blocks = match.num_window_region_ins},
+       .window_region_blocks = match.num_window_region_blocks},
       request.decode.get());
   const bool is_copied =
       promise == Promise::kCompletion && IsCopied(request, match);

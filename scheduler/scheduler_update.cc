@@ -175,6 +175,9 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
   }
   const auto refused = std::ranges::find(outcomes, false, &EvictionOutcome::ok);
   if (refused != outcomes.end()) {
+    if (order.region != kNoRegion && outcomes.front().ok) {
+      dropped_regions_.push_back(order.region);  // the engine has kept it
+    }
     // Whatever has been moved meanwhile: who has windows is retired.
     for (int32_t i = 0; i < order.num_outcomes(); ++i) {
       manager_.AbortEviction(request.slot, order.group_of(i));
@@ -218,17 +221,27 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
 EvictionReceipt SchedulerImpl::CommitOrder(
     RequestState* request, const StepInFlight::Order& order,
     std::span<const EvictionOutcome> outcomes) {
-  const std::vector<int32_t>& counts = outcomes.front().counts;
+  // Those of windows first: all are published by the name of group 0's.
+  EvictionReceipt windows;
+  for (int32_t i = 1; i < order.num_outcomes(); ++i) {
+    const EvictionReceipt of_group =
+        manager_.CommitWindowEviction(request->slot, order.group_of(i),
+                                      outcomes[static_cast<size_t>(i)].counts);
+    windows.evicted_entries += of_group.evicted_entries;
+    windows.freed_blocks += of_group.freed_blocks;
+  }
+  EvictionReceipt receipt =
+      CommitFirstGroup(request, order, outcomes.front().counts);
+  receipt.evicted_entries += windows.evicted_entries;
+  receipt.freed_blocks += windows.freed_blocks;
+  return receipt;
+}
+
+EvictionReceipt SchedulerImpl::CommitFirstGroup(
+    RequestState* request, const StepInFlight::Order& order,
+    std::span<const int32_t> counts) {
   if (order.region == kNoRegion) {
-    EvictionReceipt receipt = manager_.CommitEviction(request->slot, counts);
-    for (int32_t i = 1; i < order.num_outcomes(); ++i) {
-      const EvictionReceipt more = manager_.CommitWindowEviction(
-          request->slot, order.group_of(i),
-          outcomes[static_cast<size_t>(i)].counts);
-      receipt.evicted_entries += more.evicted_entries;
-      receipt.freed_blocks += more.freed_blocks;
-    }
-    return receipt;
+    return manager_.CommitEviction(request->slot, counts);
   }
   // Orders are carried out one at a time: it is the last of those begun.
   const int32_t end = request->next_compression;

@@ -79,6 +79,7 @@ absl::Status EngineTables::CheckWindows(const StepPlan& plan, size_t run,
       pending.start < 0 ? nullptr
                         : &plan.starts[static_cast<size_t>(pending.start)];
   const bool is_new = start != nullptr && start->source == kNoSequenceSlot;
+  const int32_t num_cached = is_new ? start->num_cached_tokens : 0;
   const std::span<const TableRegion> regions =
       is_new ? RegionsFor(*start) : std::span<const TableRegion>();
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
@@ -102,11 +103,10 @@ absl::Status EngineTables::CheckWindows(const StepPlan& plan, size_t run,
                     num_pages, ", as in group 0), got ", blocks.size());
       }
     }
-    int64_t first =
-        is_new ? layout_.FirstPage(group, start->num_cached_tokens) : 0;
+    int64_t first = layout_.FirstPage(group, num_cached);
     if (group > 0 && !regions.empty()) {
       // A region that it takes stands for the pages below its cut.
-      const int32_t cut = SwappedCut(regions, group, start->num_cached_tokens);
+      const int32_t cut = SwappedCut(regions, group, num_cached);
       first = std::max<int64_t>(first, cut / layout_.page_size);
     }
     for (int64_t i = 0; i < std::ssize(blocks); ++i) {

@@ -361,7 +361,7 @@ TEST_F(WindowRegionsTest, LeavesForTheHostTierAndComesBack) {
   PrefixMatch match;
   manager_->MatchSwapped(swap, 41, 41, &match);
   EXPECT_EQ(match.num_ins(), 14);
-  EXPECT_EQ(match.num_window_region_ins, 2);
+  EXPECT_EQ(match.num_window_region_blocks, 2);
   const SequenceSlot back = manager_->Open(Chain(tokens_), match);
   std::vector<BlockTransfer> in;
   manager_->SwapIn(back, match, &in);

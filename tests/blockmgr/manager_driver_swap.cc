@@ -149,7 +149,7 @@ void ManagerDriver::SwapIn(SwapId swap) {
   ++tally_->swap_ins;
   tally_->shortened_ins += num_tokens < sequence.num_settled ? 1 : 0;
   tally_->region_ins += match.num_region_ins() > 0 ? 1 : 0;
-  tally_->window_region_ins += match.num_window_region_ins > 0 ? 1 : 0;
+  tally_->window_region_ins += match.num_window_region_blocks > 0 ? 1 : 0;
   tally_->ins_behind_cache += match.blocks.empty() ? 0 : 1;
   tally_->ins_behind_region += match.cached == nullptr ? 0 : 1;
 }

@@ -192,6 +192,7 @@ void SchedulerDriver::CheckPlan() {
 
 void SchedulerDriver::CheckOrders() {
   for (const EvictionOrder& order : plan_.evictions) {
+    if (order.group > 0) continue;  // of the one before
     const RequestId id = slots_.at(order.slot);
     Served& served = served_.at(id);
     const CanaryEviction point{.length = order.length, .cut = order.cut};

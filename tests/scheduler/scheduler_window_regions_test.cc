@@ -13,12 +13,14 @@
 #include <gtest/gtest.h>
 
 #include "scheduler/scheduler.h"
+#include "tests/scheduler/scheduler_driver.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
 
 namespace blockmgr {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -122,8 +124,6 @@ TEST_F(WindowRegionsTest, NamesWhatItCannotPlan) {
       cases = {
           {"in mode pressure",
            [](Request* r) { r->eviction.mode = EvictionMode::kPressure; }},
-          {"with share_prefix",
-           [](Request* r) { r->eviction.share_prefix = true; }},
           {"with scores accumulated",
            [](Request* r) {
              r->eviction.policy.scorer.kind = ScorerKind::kH2o;
@@ -176,6 +176,118 @@ TEST_F(WindowRegionsTest, CommandsAreOfTheOthersOnly) {
                          "got 0.5")));
   command.target.window_ratio = {};
   EXPECT_OK(scheduler_->Evict(id, command));
+}
+
+// Compressed prefixes that are shared, with what is left of their windows;
+// every read is checked.
+class SharedWindowRegionsTest : public testing::TestWithParam<int32_t> {
+ protected:
+  static SchedulerOptions Options() {
+    SchedulerOptions options = PlainOptions();
+    options.enable_prefix_caching = true;
+    options.supports_window_evictions = true;
+    options.max_steps_in_flight = GetParam();
+    return options;
+  }
+  // Compressed when 60 of 61 tokens are computed, unless it is longer.
+  static Request Sharer(const char* id, int32_t max_tokens = 9) {
+    Request request = MakeRequest(id, 61, max_tokens);
+    request.eviction = HalfOfWindows();
+    request.eviction.share_prefix = true;
+    return request;
+  }
+  // Runs a request to its end; how it started is in plan_.
+  RequestId Serve(const Request& request) {
+    const RequestId id = Submit(&driver_, request);
+    while (driver_.ok() && driver_.scheduler().has_unfinished_requests()) {
+      while (driver_.Issue()) {
+        if (!driver_.plan().starts.empty()) plan_ = driver_.plan();
+      }
+      driver_.Answer();
+    }
+    return id;
+  }
+  // Of the run of the request that started last: pages without a block before
+  // its first one.
+  int32_t NumNullPages(int32_t group) const {
+    const auto begin = plan_.window_offsets[static_cast<size_t>(group - 1)];
+    int32_t num_pages = 0;
+    while (plan_.window_blocks[static_cast<size_t>(begin + num_pages)] ==
+           kNullBlock) {
+      ++num_pages;
+    }
+    return num_pages;
+  }
+
+  SchedulerDriver driver_{HybridLayout({8, 40}), Options()};
+  StepPlan plan_;
+};
+
+INSTANTIATE_TEST_SUITE_P(StepsInFlight, SharedWindowRegionsTest,
+                         testing::Values(1, 4));
+
+TEST_P(SharedWindowRegionsTest, SharersStartOnTheRegionsOfAllGroups) {
+  const RequestId a = Serve(Sharer("a"));
+  EXPECT_EQ(plan_.evictions.size(), 2u);
+  EXPECT_NE(plan_.evictions[0].region, kNoRegion);
+  EXPECT_EQ(plan_.evictions[1].group, 2);
+  EXPECT_EQ(plan_.evictions[1].region, kNoRegion);
+  const RegionId region = plan_.evictions[0].region;
+  const RequestId b = Serve(Sharer("b"));
+  EXPECT_EQ(plan_.starts[0].region, region);
+  EXPECT_EQ(plan_.starts[0].num_cached_tokens, 60);
+  EXPECT_THAT(plan_.evictions, SizeIs(0));
+  // Group 1 has no region, and its window begins in page 13; that of group 2
+  // stands for the pages below the cut.
+  EXPECT_EQ(NumNullPages(1), 13);
+  EXPECT_EQ(NumNullPages(2), 14);
+  EXPECT_EQ(driver_.served(b).recorded, driver_.served(a).recorded);
+  driver_.CheckQuiescent();
+}
+
+TEST_P(SharedWindowRegionsTest, WhoGoesOnFarEnoughNeedsNone) {
+  const RequestId a = Serve(Sharer("a", 60));
+  Request b = Sharer("b");
+  // The conversation goes on behind what "a" was answered.
+  const std::vector<int32_t>& outputs = driver_.served(a).outputs;
+  b.prompt.insert(b.prompt.end(), outputs.begin(), outputs.end() - 12);
+  ASSERT_THAT(b.prompt, SizeIs(109));
+  b.eviction.share_multiple = 0;
+  Serve(b);
+  EXPECT_NE(plan_.starts[0].region, kNoRegion);
+  // What is computed up to 107 is of use; the region was gone at 96.
+  EXPECT_EQ(plan_.starts[0].num_cached_tokens, 104);
+  EXPECT_EQ(NumNullPages(2), (104 - 40) / 4);
+  driver_.CheckQuiescent();
+}
+
+TEST_P(SharedWindowRegionsTest, WhoKeepsOtherwiseInWindowsSharesNothing) {
+  Serve(Sharer("a"));
+  Request b = Sharer("b");
+  b.eviction.target.window_ratio = {4, 10};
+  Serve(b);
+  EXPECT_EQ(plan_.starts[0].region, kNoRegion);
+  Request c = Sharer("c");
+  c.eviction.target.window_ratio = {};
+  Serve(c);
+  EXPECT_EQ(plan_.starts[0].region, kNoRegion);
+}
+
+TEST_P(SharedWindowRegionsTest, WhatIsKeptInVainIsDropped) {
+  const RequestId a = Submit(&driver_, Sharer("a"));
+  ASSERT_TRUE(driver_.Issue());
+  const RegionId region = driver_.plan().evictions[0].region;
+  driver_.AnswerWith([](StepResult* result) {
+    result->evictions[1] = {.ok = false, .error = "no memory", .counts = {}};
+  });
+  while (driver_.ok() && !driver_.served(a).finish.has_value())
+    driver_.Answer();
+  EXPECT_EQ(driver_.served(a).finish->reason, FinishReason::kFailed);
+  Submit(&driver_, MakeRequest("b", 5, 2));
+  ASSERT_TRUE(driver_.Issue());
+  EXPECT_THAT(driver_.plan().dropped_regions, ElementsAre(region));
+  driver_.Drain();
+  driver_.CheckQuiescent();
 }
 
 class NoWindowsTest : public WindowRegionsTest {

@@ -235,6 +235,7 @@ void Ledger::OnReset() {
     lost_regions_.insert(region.first);
     return true;
   });
+  LoseWindowRegions([this](BlockId block) { return CountHolders(block) == 0; });
 }
 
 void Ledger::OnLoseEngine(const Effects& effects) {
@@ -307,6 +308,10 @@ void Ledger::Compare(const BlockManager& manager, const SchedulerStats& stats) {
   std::set<BlockId> in_regions;
   for (const auto& [id, region] : regions_) {
     in_regions.insert(region.blocks.begin(), region.blocks.end());
+    for (const WindowRegion& window : region.windows) {
+      if (window.is_gone) continue;
+      in_regions.insert(window.blocks.begin(), window.blocks.end());
+    }
   }
   int32_t num_cacheable = 0;
   for (int32_t i = 1; i < layout_.num_blocks; ++i) {

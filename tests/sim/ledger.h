@@ -37,6 +37,7 @@
 #include <utility>
 #include <vector>
 
+#include <absl/functional/function_ref.h>
 #include <absl/status/statusor.h>
 
 #include "blockmgr/base/model_layout.h"
@@ -128,6 +129,7 @@ class Ledger {
     NaivePages pages;
     std::set<BlockId> blocks;
     std::optional<Order> pending;
+    bool is_gone = false;  // of one that the engine keeps: nobody has it
   };
   // What an eviction covers, in blocks.
   struct Covered {
@@ -221,6 +223,7 @@ class Ledger {
     std::vector<int32_t> kept;
     NaivePages pages;
     std::set<BlockId> blocks;
+    std::vector<WindowRegion> windows;      // of the other groups, beside it
     std::vector<CanaryEviction> evictions;  // that made it
   };
 
@@ -250,6 +253,11 @@ class Ledger {
   void TakePart(const StepPlan& plan, const CopyOnWrite& copy,
                 const Table& table);
   void TakeRegion(const SequenceStart& start, Served* served, Table* table);
+  // Those that are in the windows of what starts on a kept one.
+  void TakeWindowRegions(const SequenceStart& start, const Region& kept,
+                         Table* table);
+  // Of what is kept for windows: it has lost blocks to others.
+  void LoseWindowRegions(absl::FunctionRef<bool(BlockId)> is_lost);
   void TakeDropped(const StepPlan& plan);
   void CheckRegionOrder(const Served& served, const EvictionOrder& order);
   void CheckBudgets(const Served& served, const EvictionOrder& order);

@@ -29,6 +29,7 @@ void Ledger::SettleLoss(const std::vector<BlockId>& lost) {
     ++report_->counts().cut_requests;
   }
   for (const BlockId block : lost) blocks_[Index(block)].content.clear();
+  LoseWindowRegions(is_lost);
   std::erase_if(regions_, [&](const auto& region) {
     if (std::ranges::none_of(region.second.blocks, is_lost)) return false;
     lost_regions_.insert(region.first);

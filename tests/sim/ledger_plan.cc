@@ -186,6 +186,8 @@ void Ledger::TakeRegion(const SequenceStart& start, Served* served,
     }
     served->recorded = served->issued;
   }
+  // Who comes back from the host tier brings its own.
+  if (start.swap == kNoSwap) TakeWindowRegions(start, region, table);
   ++report_->counts().region_hits;
   const bool by_table = served->request.eviction.table != nullptr;
   report_->counts().table_hits += by_table ? 1 : 0;
@@ -215,6 +217,7 @@ void Ledger::CheckFresh(BlockId block) {
                   " was in flight; answered so far: ", acknowledged_);
   }
   blocks_[Index(block)] = Block{};
+  LoseWindowRegions([block](BlockId other) { return other == block; });
   for (const auto& [id, region] : regions_) {
     if (region.blocks.contains(block)) {
       report_->Fail("block ", Index(block), " of region ", Index(id),
@@ -411,6 +414,7 @@ std::optional<Ledger::Order> Ledger::TakeDestinations(
     }
     taken.own.insert(block);
     blocks_[Index(block)].content.clear();
+    LoseWindowRegions([block](BlockId other) { return other == block; });
     if (CountHolders(block) != 1) {
       report_->Fail("shared block ", Index(block), " is a destination");
     }

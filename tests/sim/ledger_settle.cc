@@ -135,13 +135,14 @@ void Ledger::Settle(const Step& step, const StepResult& result,
     const Step::GroupOrder& first = step.orders[i];
     size_t end = i + 1;
     while (end < step.orders.size() && step.orders[end].run == first.run) ++end;
-    const bool kept = first.region != kNoRegion && result.evictions[i].ok;
-    if (kept && Find(step.runs[first.run]) == nullptr) {
-      lost_regions_.insert(first.region);
-    }
+    const auto outcomes = std::span(result.evictions).subspan(i, end - i);
+    const bool kept = first.region != kNoRegion && outcomes.front().ok;
+    const bool in_vain =
+        Find(step.runs[first.run]) == nullptr ||
+        !std::ranges::all_of(outcomes, &EvictionOutcome::ok);
+    if (kept && in_vain) lost_regions_.insert(first.region);
     SettleOrders(step.runs[first.run],
-                 std::span(step.orders).subspan(i, end - i),
-                 std::span(result.evictions).subspan(i, end - i), effects);
+                 std::span(step.orders).subspan(i, end - i), outcomes, effects);
     i = end;
   }
   if (num_finished_ - finished_before != effects.finished.size()) {
@@ -362,6 +363,13 @@ void Ledger::KeepRegion(RegionId id, const Table& table, const Served& served,
   region.kept = table.kept;
   region.pages = table.region_pages;
   region.blocks = table.region_blocks;
+  for (const WindowRegion& window : table.window_regions) {
+    region.windows.push_back({.cut = window.cut,
+                              .kept = window.kept,
+                              .pages = window.pages,
+                              .blocks = window.blocks,
+                              .pending = std::nullopt});
+  }
   region.evictions = served.issued;
 }
 

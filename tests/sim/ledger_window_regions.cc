@@ -197,6 +197,30 @@ void Ledger::ReleaseRegionsBehind(Table* table) {
   }
 }
 
+void Ledger::TakeWindowRegions(const SequenceStart& start, const Region& kept,
+                               Table* table) {
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    const WindowRegion& region = kept.windows.at(group - 1);
+    if (!IsInWindow(region, group, start.num_cached_tokens)) continue;
+    if (region.is_gone) {
+      report_->Fail("request ", Index(start.request), " starts on region ",
+                    Index(start.region), " with ", start.num_cached_tokens,
+                    " tokens, whose region of group ", group, " is gone");
+      return;
+    }
+    table->window_regions.at(group - 1) = region;
+    ++report_->counts().window_region_hits;
+  }
+}
+
+void Ledger::LoseWindowRegions(absl::FunctionRef<bool(BlockId)> is_lost) {
+  for (auto& [id, region] : regions_) {
+    for (WindowRegion& window : region.windows) {
+      window.is_gone |= std::ranges::any_of(window.blocks, is_lost);
+    }
+  }
+}
+
 void Ledger::CompareWindowRegion(const BlockManager& manager, SequenceSlot slot,
                                  int32_t group, const Table& table) {
   const WindowRegion& own = table.window_regions.at(group - 1);

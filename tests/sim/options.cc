@@ -261,6 +261,11 @@ void ChooseWindowEvictions(Random* random, SimOptions* options) {
   if (random->OneIn(2)) {
     options->admission = static_cast<int32_t>(AdmissionPolicy::kGuaranteed);
   }
+  // Of compressed prefixes that are shared, those that are still in windows.
+  if (options->other_choices == 0 && random->OneIn(2)) {
+    options->share_percent = 80;
+    options->prefix_caching = 1;
+  }
 }
 
 SimOptions Checked(const SimOptions& options) {

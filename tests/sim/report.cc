@@ -47,6 +47,7 @@ constexpr Count kCounts[] = {
     {"window_region_forks", &RunCounts::window_region_forks},
     {"window_region_ins", &RunCounts::window_region_ins},
     {"left_regions", &RunCounts::left_regions},
+    {"window_region_hits", &RunCounts::window_region_hits},
     {"wrong_results", &RunCounts::wrong_results},
     {"wire_faults", &RunCounts::wire_faults},
     {"broken_streams", &RunCounts::broken_streams},

@@ -245,12 +245,14 @@ void World::MaybeEvictInWindows(RequestEviction* eviction) {
     return;
   }
   const bool is_allowed =
-      eviction->mode != EvictionMode::kPressure && !eviction->share_prefix &&
+      eviction->mode != EvictionMode::kPressure &&
       eviction->policy.scorer_state() == ScorerState::kNone &&
       eviction->table == nullptr;
   // A few ask for what is refused.
   if (!is_allowed && !random_.OneIn(20)) return;
-  eviction->target.window_ratio = {random_.Between(1, 8), 10};
+  // One for all sharers, so that they meet.
+  const int32_t tenths = eviction->share_prefix ? 4 : random_.Between(1, 8);
+  eviction->target.window_ratio = {tenths, 10};
 }
 
 void World::GoOn(Request* request) {

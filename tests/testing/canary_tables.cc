@@ -278,15 +278,10 @@ absl::Status CanaryEngine::CheckFresh(const Queued& queued,
 absl::Status CanaryEngine::ApplyBlocks(const Queued& queued) {
   const StepPlan& plan = queued.plan;
   std::vector<int32_t> holders = CountHolders();
-  // What sequences may yet start on is nobody else's.
+  // What sequences may yet start on is nobody else's, but for what it has in
+  // windows: who starts behind those does not need that.
   for (const auto& [id, region] : regions_) {
     for (const BlockId block : region.layout.blocks()) ++holders[Index(block)];
-    for (const auto& window_region : region.window_regions) {
-      if (!window_region.has_value()) continue;
-      for (const BlockId block : window_region->layout.blocks()) {
-        ++holders[Index(block)];
-      }
-    }
   }
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     CanaryTable& table = tables_[Index(plan.slots[i])];

@@ -330,18 +330,34 @@ TEST_F(CanaryKeptRegionsTest, NoticesWrongTables) {
   }
 }
 
-TEST_F(CanaryKeptRegionsTest, TheirBlocksAreNobodyElsesUntilTheyAreDropped) {
+TEST_F(CanaryKeptRegionsTest, BlocksOfGroup0AreNobodyElsesUntilTheyAreDropped) {
   for (const bool is_dropped : {false, true}) {
     engine_.Restart();
     ASSERT_OK(Run(Named(WithOrders(21), 7)));
     StepPlan release = ReleaseFirst();
     if (is_dropped) release.dropped_regions = {RegionId{7}};
     ASSERT_OK(Run(release));
-    StepPlan other = Other(21);
+    StepPlan other = Other(33);
     other.id = StepId{10};
-    other.blocks = {BlockId{31}};
+    other.blocks = {BlockId{20}};
     EXPECT_EQ(Run(other).ok(), is_dropped);
   }
+}
+
+// Those of windows may be given to others while the name is kept: whoever needs
+// them then is noticed.
+TEST_F(CanaryKeptRegionsTest, NoticesAStartOnARegionThatIsAnothers) {
+  ASSERT_OK(Run(Named(WithOrders(21), 7)));
+  ASSERT_OK(Run(ReleaseFirst()));
+  StepPlan other = Other(21);
+  other.id = StepId{10};
+  other.blocks = {BlockId{31}};
+  ASSERT_OK(Run(other));
+  StepPlan start = StartOn12();
+  start.id = StepId{11};
+  start.released = {SequenceSlot{1}};
+  EXPECT_THAT(Run(start), StatusIs(absl::StatusCode::kInternal,
+                                   HasSubstr("group 1 head 0 position 5")));
 }
 
 TEST_F(CanaryKeptRegionsTest, NoticesEvictionsToWhatOthersStartedOn) {

@@ -16,7 +16,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsNull;
 using ::testing::NotNull;
 
 constexpr SequenceSlot kStarter{1};

@@ -119,7 +119,7 @@ class TinyKeptRegionsTest : public ::testing::TestWithParam<KeptRegionsCase> {
   // Swaps a slot out, whose regions are all in the window, and frees its
   // blocks; returns what it had.
   SequenceTable SwapOut(int32_t slot, SwapId swap) {
-    const SequenceTable was = row(slot);
+    SequenceTable was = row(slot);
     host_.Release(slot);
     std::vector<BlockTransfer>& transfers = host_.plan().transfers_out;
     const auto add = [&](std::span<const BlockId> blocks) {
@@ -302,13 +302,14 @@ TEST_P(TinyKeptRegionsTest, RandomOrdersAreKeptAsTheyWereMade) {
     int32_t cut = kPage * (1 + up_to(3));
     for (; cut + kPage <= 144; cut += kPage * (1 + up_to(2))) {
       const int32_t begin = maker_->length();
-      host_.Schedule(0, cut + kPage - begin);
+      const int32_t length = cut + kPage;
+      host_.Schedule(0, length - begin);
       Order(0, cut, RegionId{++num_names}, true);
       std::erase_if(host_.plan().evictions, [&](const EvictionOrder& order) {
         return order.group > 0 && up_to(1) == 0;
       });
       maker_->Forward(std::span(prompt_)
-                          .first(static_cast<size_t>(cut + kPage))
+                          .first(static_cast<size_t>(length))
                           .subspan(static_cast<size_t>(begin)));
       RunOrders(&*maker_);
       if (HasFatalFailure()) return;
