@@ -204,6 +204,14 @@ std::vector<Scenario> WindowEvictingScenarios() {
       Make("window_regions_lost", layout, 2,
            "submit:a,20,24,1,after_windows issue:2 answer:2 issue "
            "lose_blocks:a,1 answer drain"),
+      Make("window_regions_shared", layout, 2,
+           "submit:a,21,12,1,shared_windows issue:2 answer:2 "
+           "submit:b,21,9,1,shared_windows submit:c,21,9,1,shared_windows "
+           "issue:2 answer:2 cancel:a drain submit:d,21,3,1,shared_windows "
+           "drain"),
+      Make("window_regions_shared_and_lost", layout, 1,
+           "submit:a,21,12,1,shared_windows issue answer issue answer "
+           "submit:b,21,9,1,shared_windows issue lose_blocks:b,1 answer drain"),
   };
   for (Scenario& scenario : scenarios) {
     scenario.options.supports_window_evictions = true;

@@ -162,6 +162,27 @@ void EvictionsFromAWindow(Taker* taker) {
   taker->GoOn(back, tokens, 2);
 }
 
+void EvictionsFromAWindowThatOthersFind(Taker* taker) {
+  const auto tokens = Taker::Tokens(1, 60);
+  const SequenceSlot a = taker->Compute(Taker::Tokens(1, 24));
+  taker->Order(a, 20, 2, 2);
+  taker->Order(a, 20, 1, 1, 1);
+  taker->CommitWindowOrder(a, 1, 3);
+  taker->CommitOrder(a, 8, Taker::Tokens(1, 24));
+  const SequenceSlot b = taker->OpenOnRegion(tokens);
+  taker->GoOn(b, tokens, 4);
+  // Others have the region: only what came after it is its own.
+  taker->Order(b, 24, 2, 2);
+  taker->Order(b, 24, 1, 1, 1);
+  taker->Close(a);
+  taker->CommitWindowOrder(b, 1, 4);
+  taker->CommitOrder(b, 6);
+  taker->GoOn(b, tokens, 9);
+  taker->Close(b);
+  // What nobody uses makes room.
+  taker->Compute(Taker::Tokens(2, 40));
+}
+
 void WindowsAreSwapped(Taker* taker) {
   const auto tokens = Taker::Tokens(1, 40);
   const SequenceSlot a = taker->Compute(Taker::Tokens(1, 22));
@@ -207,6 +228,8 @@ std::vector<TakerScenario> HostAndWindowScenarios() {
       {"WindowsGoneBack", swapping, WindowsGoneBack},
       {"EvictionBesideAWindow", one, EvictionBesideAWindow},
       {"EvictionsFromAWindow", swapping, EvictionsFromAWindow},
+      {"EvictionsFromAWindowThatOthersFind", one,
+       EvictionsFromAWindowThatOthersFind},
       {"WindowsAreSwapped", swapping, WindowsAreSwapped},
       {"WindowBlocksAreLost", one, WindowBlocksAreLost},
   };
