@@ -183,14 +183,16 @@ BlockId BlockManager::WindowBlock(const PrefixMatch& match, int32_t page,
         cache_.WindowBlock(Index(match.blocks[page - num_before]), group - 1);
     if (block != kNullBlock || page >= num_linked) return block;
   }
+  BM_CHECK(match.cached != nullptr);
+  const CachedRegion& cached = *match.cached;
   const auto first = [&](int32_t of_group) {
-    return match.cached->window(of_group)
-        .PagesBehind(layout_, of_group, match.length())
+    return cached.window(of_group)
+        .PagesBehind(layout_, of_group, cached.length)
         .begin;
   };
   size_t index = 0;
   for (int32_t i = 1; i < group; ++i) index += num_linked - first(i);
-  return cache_.WindowBlockOf(*match.cached, index + page - first(group));
+  return cache_.WindowBlockOf(cached, index + page - first(group));
 }
 
 int32_t BlockManager::PagesInWindows(const PrefixMatch& match,

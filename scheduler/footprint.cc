@@ -416,7 +416,8 @@ int32_t WindowPeaks(int32_t length, int32_t chunk, int32_t region_blocks,
 int32_t PeakBlocks(int32_t length, int32_t chunk,
                    std::span<const CompressionPoint> compressions,
                    const ModelLayout& layout, Holding now,
-                   const DecodeCompression* decode) {
+                   const DecodeCompression* decode,
+                   const EvictionCommand* squeeze) {
   Walk walk(layout, now);
   for (const CompressionPoint& point : compressions) {
     if (point.length > length) break;
@@ -441,6 +442,11 @@ int32_t PeakBlocks(int32_t length, int32_t chunk,
     in_regions = WindowRegionBlocks(*point, layout);
   } else if (decode != nullptr && evicts(decode->point)) {
     in_regions = WindowRegionBlocks(decode->point, layout);
+  } else if (squeeze != nullptr && squeeze->target.evicts_in_windows()) {
+    CompressionPoint to_come;
+    to_come.policy = squeeze->policy;
+    to_come.target = squeeze->target;
+    in_regions = WindowRegionBlocks(to_come, layout);
   }
   return walk.peak() + WindowPeaks(length, chunk, in_regions, layout);
 }
@@ -466,9 +472,9 @@ int32_t RemainingBlocks(const RequestState& request,
   }
   const auto to_come = std::span<const CompressionPoint>(request.compressions)
                            .subspan(request.next_compression);
-  return std::max(
-      0, PeakBlocks(length, chunk, to_come, layout, now, request.decode.get()) -
-             held);
+  return std::max(0, PeakBlocks(length, chunk, to_come, layout, now,
+                                request.decode.get(), request.squeeze.get()) -
+                         held);
 }
 
 int32_t WindowGrowth(int32_t num_reserved, int32_t num_tokens, int32_t chunk,

@@ -111,12 +111,14 @@ struct Holding {
 // if there are to be any. Compressions to come
 // (ascending; those above `length` do not matter) replace what is below their
 // cut by their region, as far as that frees blocks; `decode`, if any, goes on
-// after the last of them. An upper bound where that has a table, exact without.
-// REQUIRES: a table is known until `length`. Cost: O(compressions).
+// after the last of them; a `squeeze` may come at any time. An upper bound
+// where that has a table, exact without. REQUIRES: a table is known until
+// `length`. Cost: O(compressions).
 int32_t PeakBlocks(int32_t length, int32_t chunk,
                    std::span<const CompressionPoint> compressions,
                    const ModelLayout& layout, Holding now = {},
-                   const DecodeCompression* decode = nullptr);
+                   const DecodeCompression* decode = nullptr,
+                   const EvictionCommand* squeeze = nullptr);
 
 // Blocks that a running request will still take until it has computed `length`
 // positions, at most `chunk` in a step, in the worst of the steps until then:

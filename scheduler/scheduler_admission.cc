@@ -124,7 +124,7 @@ SchedulerImpl::Fit SchedulerImpl::FitPool(
   while (true) {
     fit.peak_blocks = PeakBlocks(length, std::max(fit.max_chunk, least),
                                  eviction.compressions, layout(), Holding{},
-                                 eviction.decode.get());
+                                 eviction.decode.get(), eviction.squeeze.get());
     // Windows hold what a step computes, too: it is less where that is much.
     if (!layout().has_windows() || fit.max_chunk <= least ||
         fit.peak_blocks <= manager_.num_usable()) {

@@ -37,7 +37,7 @@ absl::Status ValidateSharing(const RequestEviction& eviction,
   return absl::OkStatus();
 }
 
-// What is evicted from windows is planned, by scores at hand.
+// What is evicted from windows is the request's own, by scores at hand.
 absl::Status ValidateWindows(const RequestEviction& eviction,
                              const ModelLayout& layout) {
   if (!eviction.target.evicts_in_windows()) return absl::OkStatus();
@@ -48,9 +48,6 @@ absl::Status ValidateWindows(const RequestEviction& eviction,
   };
   if (layout.num_window_groups() == 0) {
     return fail("for a model of which no group of layers has a window");
-  }
-  if (eviction.mode == EvictionMode::kPressure) {
-    return fail("in mode pressure");
   }
   const EvictionPolicy& policy = eviction.policy;
   if (policy.scorer_state() != ScorerState::kNone || policy.needs_table()) {

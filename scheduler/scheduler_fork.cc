@@ -99,7 +99,8 @@ bool SchedulerImpl::InheritAgain(const RequestState& parent,
   // A parent that began with another's compressions may have fewer.
   const int32_t peak = PeakBlocks(
       request->last_length(), MaxChunk(*request, request->last_length()),
-      inherited.compressions, layout(), Holding{}, inherited.decode.get());
+      inherited.compressions, layout(), Holding{}, inherited.decode.get(),
+      inherited.squeeze.get());
   if (peak > request->peak_blocks) return false;
   // Nor may its steps be as large as its parent's.
   const bool fits_steps = std::ranges::all_of(

@@ -403,6 +403,10 @@ class SchedulerImpl : public Scheduler {
                        bool* stops);
   // Voids the positions of the other drafts.
   void VoidRejected(const StepInFlight::Run& run, int32_t num_settled);
+  // Of one that the engine has refused, at least for a group.
+  void AbortOrder(RequestState* request, const StepInFlight::Order& order,
+                  std::span<const EvictionOutcome> outcomes, absl::Status why,
+                  Effects* effects);
   // Carries out and publishes.
   EvictionReceipt CommitOrder(RequestState* request,
                               const StepInFlight::Order& order,

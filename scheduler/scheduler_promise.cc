@@ -45,7 +45,7 @@ int32_t SchedulerImpl::NeededOn(const RequestState& request,
       {.region_blocks = match.num_region_blocks(),
        .cut = match.cut(),
        .window_region_blocks = match.num_window_region_blocks},
-      request.decode.get());
+      request.decode.get(), request.squeeze.get());
   const bool is_copied =
       promise == Promise::kCompletion && IsCopied(request, match);
   return peak + (is_copied ? NumInUse(match) : 0);

@@ -465,6 +465,11 @@ TEST(WindowRegionFootprintTest, PeaksHaveRoomForRegions) {
   // 2 heads with half of 16 and of 40: 4 and 10 pages.
   EXPECT_EQ(PeakBlocks(80, 16, std::vector{point}, layout),
             PeakBlocks(80, 16, std::vector{plain}, layout) + 2 + 5);
+  EvictionCommand squeeze;
+  squeeze.policy = point.policy;
+  squeeze.target = point.target;
+  EXPECT_EQ(PeakBlocks(80, 16, {}, layout, Holding{}, nullptr, &squeeze),
+            PeakBlocks(80, 16, {}, layout) + 2 + 5);
   // All pages there are: a region stands for more of them than it has blocks.
   for (const int32_t length : {12, 16, 20}) {
     point.length = length - 2;

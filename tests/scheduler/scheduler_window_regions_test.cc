@@ -2,6 +2,7 @@
 // refused. That every entry is the right one, the tests over the whole line
 // say.
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -122,8 +123,6 @@ TEST_F(WindowRegionsTest, ARegionGoesWhenItsCutFallsOut) {
 TEST_F(WindowRegionsTest, NamesWhatItCannotPlan) {
   const std::vector<std::pair<std::string, std::function<void(Request*)>>>
       cases = {
-          {"in mode pressure",
-           [](Request* r) { r->eviction.mode = EvictionMode::kPressure; }},
           {"with scores accumulated",
            [](Request* r) {
              r->eviction.policy.scorer.kind = ScorerKind::kH2o;
@@ -280,14 +279,75 @@ TEST_P(SharedWindowRegionsTest, WhatIsKeptInVainIsDropped) {
   driver_.AnswerWith([](StepResult* result) {
     result->evictions[1] = {.ok = false, .error = "no memory", .counts = {}};
   });
-  while (driver_.ok() && !driver_.served(a).finish.has_value())
+  while (driver_.ok() && !driver_.served(a).finish.has_value()) {
     driver_.Answer();
+  }
   EXPECT_EQ(driver_.served(a).finish->reason, FinishReason::kFailed);
   Submit(&driver_, MakeRequest("b", 5, 2));
   ASSERT_TRUE(driver_.Issue());
   EXPECT_THAT(driver_.plan().dropped_regions, ElementsAre(region));
   driver_.Drain();
   driver_.CheckQuiescent();
+}
+
+// Squeezed before anybody is preempted, in windows too: the regions have been
+// counted from the start.
+TEST_P(SharedWindowRegionsTest, ArePartOfASqueeze) {
+  SchedulerOptions options = Options();
+  options.admission = AdmissionPolicy::kMaxUtilization;
+  ModelLayout layout = HybridLayout({24, 40});
+  layout.num_blocks = 60;
+  SchedulerDriver driver(layout, options);
+  for (const char* id : {"a", "b"}) {
+    Request request = MakeRequest(id, 40, 60, id[0]);
+    request.eviction = HalfOfWindows();
+    request.eviction.mode = EvictionMode::kPressure;
+    Submit(&driver, request);
+  }
+  int64_t num_window_orders = 0;
+  while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
+    while (driver.Issue()) {
+      num_window_orders += std::ranges::count_if(
+          driver.plan().evictions,
+          [](const auto& order) { return order.group > 0; });
+    }
+    driver.Answer();
+  }
+  EXPECT_GT(driver.scheduler().stats().num_squeezes, 0);
+  EXPECT_GT(num_window_orders, 0);
+  driver.CheckQuiescent();
+}
+
+// What an engine has moved in one group cannot be undone in another.
+TEST_P(SharedWindowRegionsTest, ASqueezeThatIsHalfRefusedEndsTheRequest) {
+  SchedulerOptions options = Options();
+  options.admission = AdmissionPolicy::kMaxUtilization;
+  ModelLayout layout = HybridLayout({24, 40});
+  layout.num_blocks = 60;
+  SchedulerDriver driver(layout, options);
+  for (const char* id : {"a", "b"}) {
+    Request request = MakeRequest(id, 40, 60, id[0]);
+    request.eviction = HalfOfWindows();
+    request.eviction.mode = EvictionMode::kPressure;
+    Submit(&driver, request);
+  }
+  int32_t num_refused = 0;
+  while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
+    while (driver.Issue()) {
+    }
+    driver.AnswerWith([&num_refused](StepResult* result) {
+      if (num_refused > 0 || result->evictions.size() < 2) return;
+      ++num_refused;
+      result->evictions.back() = {.ok = false, .error = "no", .counts = {}};
+    });
+  }
+  EXPECT_EQ(num_refused, 1);
+  const auto num_failed =
+      std::ranges::count_if(driver.all(), [](const auto& served) {
+        return served.second.finish->reason == FinishReason::kFailed;
+      });
+  EXPECT_EQ(num_failed, 1);
+  driver.CheckQuiescent();
 }
 
 class NoWindowsTest : public WindowRegionsTest {

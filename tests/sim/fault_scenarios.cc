@@ -204,6 +204,9 @@ std::vector<Scenario> WindowEvictingScenarios() {
       Make("window_regions_lost", layout, 2,
            "submit:a,20,24,1,after_windows issue:2 answer:2 issue "
            "lose_blocks:a,1 answer drain"),
+      Make("window_regions_under_pressure", ScriptLayout(4, 64), 2,
+           "submit:a,13,44,1,pressure_windows submit:b,9,40,2,pressure_windows "
+           "drain"),
       Make("window_regions_shared", layout, 2,
            "submit:a,21,12,1,shared_windows issue:2 answer:2 "
            "submit:b,21,9,1,shared_windows submit:c,21,9,1,shared_windows "
@@ -217,6 +220,7 @@ std::vector<Scenario> WindowEvictingScenarios() {
     scenario.options.supports_window_evictions = true;
   }
   scenarios[2].options.compaction = CompactionPreference::kInPlace;
+  scenarios[5].layout.group_windows = layout.group_windows;
   return scenarios;
 }
 

@@ -234,6 +234,8 @@ void Ledger::CountEviction(const Served& served, const EvictionEffect& effect) {
   const bool is_squeeze = is_new && effect.command == 0 &&
                           request.eviction.mode == EvictionMode::kPressure;
   counts.squeezes += is_squeeze ? 1 : 0;
+  const bool in_windows = request.eviction.target.evicts_in_windows();
+  counts.window_squeezes += is_squeeze && in_windows ? 1 : 0;
 }
 
 void Ledger::SettleOrders(const Step::Run& run,
@@ -270,8 +272,9 @@ void Ledger::SettleOrders(const Step::Run& run,
   // those of its parent, a fork may have to replay more than it has done.
   const bool is_new = served.issued.size() >= served.recorded.size();
   const FinishEffect* finish = FindFinish(effects, run.request);
+  const bool has_moved = std::ranges::any_of(outcomes, &EvictionOutcome::ok);
   if (served.request.eviction.mode == EvictionMode::kPressure && is_new &&
-      (finish == nullptr || served.request.fork_of.empty())) {
+      !has_moved && (finish == nullptr || served.request.fork_of.empty())) {
     return;
   }
   if (finish == nullptr) {

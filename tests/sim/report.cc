@@ -48,6 +48,7 @@ constexpr Count kCounts[] = {
     {"window_region_ins", &RunCounts::window_region_ins},
     {"left_regions", &RunCounts::left_regions},
     {"window_region_hits", &RunCounts::window_region_hits},
+    {"window_squeezes", &RunCounts::window_squeezes},
     {"wrong_results", &RunCounts::wrong_results},
     {"wire_faults", &RunCounts::wire_faults},
     {"broken_streams", &RunCounts::broken_streams},

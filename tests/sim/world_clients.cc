@@ -245,7 +245,6 @@ void World::MaybeEvictInWindows(RequestEviction* eviction) {
     return;
   }
   const bool is_allowed =
-      eviction->mode != EvictionMode::kPressure &&
       eviction->policy.scorer_state() == ScorerState::kNone &&
       eviction->table == nullptr;
   // A few ask for what is refused.
