@@ -1,6 +1,7 @@
 // Random requests that are evicted from in windows too, on random hybrid models
-// and tiny pools: every plan is one the engine's tables accept, every request
-// ends with all its tokens, and everything is free again.
+// and tiny pools, some of which share what is left: every plan is one the
+// engine's tables accept, every request ends with all its tokens, and
+// everything is free again.
 
 #include <algorithm>
 #include <cstdint>
@@ -33,7 +34,8 @@ struct Tally {
   int64_t num_window_orders = 0;
   int64_t num_window_commits = 0;
   int64_t num_refused = 0;
-  int64_t num_again = 0;  // orders of a group that has a region
+  int64_t num_again = 0;           // orders of a group that has a region
+  int64_t num_window_regions = 0;  // of others, that sequences begin with
   uint64_t num_preemptions = 0;
   uint64_t num_swap_ins = 0;
   uint64_t num_cached_tokens = 0;
@@ -48,12 +50,13 @@ class Swarm {
         model_(RandomModel()),
         layout_(MakeLayout(model_, Between(10, 50) * (1 + NumWindows()))),
         options_(RandomOptions()),
+        shared_(RandomSharing()),
         scheduler_(Scheduler::Create(layout_, options_).value()),
         engine_(layout_, model_, seed, options_.num_host_blocks),
         tally_(tally) {}
 
   void Run() {
-    int32_t to_submit = Between(2, 10);
+    int32_t to_submit = Between(2, 14);
     // Every round of steps in flight, the oldest request goes on.
     int32_t num_ticks = 20'000;
     while ((to_submit > 0 || scheduler_->has_unfinished_requests()) &&
@@ -124,7 +127,7 @@ class Swarm {
     options.query_window = Between(0, 6);
     options.supports_window_evictions = true;
     options.watermark = Pick<double>({0.0, 0.05});
-    options.enable_prefix_caching = OneIn(2);
+    options.enable_prefix_caching = !OneIn(3);
     options.compaction = OneIn(2) ? CompactionPreference::kInPlace
                                   : CompactionPreference::kFreshFirst;
     options.admission = Pick<AdmissionPolicy>(
@@ -161,14 +164,32 @@ class Swarm {
     return eviction;
   }
 
+  // One for all sharers, so that they meet: down to as many tokens each,
+  // however long their prompts.
+  RequestEviction RandomSharing() {
+    RequestEviction eviction = RandomEviction();
+    eviction.target.kind = EvictionTarget::Kind::kTokens;
+    eviction.target.tokens = Between(1, 2 * model_.page_size);
+    eviction.target.window_ratio = {Between(1, 8), 10};
+    eviction.share_prefix = true;
+    eviction.share_multiple = model_.page_size * Pick<int32_t>({0, 3, 8});
+    return eviction;
+  }
+
   void Submit() {
     Request request;
     request.id = absl::StrCat("r", ++num_requests_);
     request.prompt.resize(
         static_cast<size_t>(Between(1, OneIn(2) ? 30 * model_.page_size : 40)));
-    for (int32_t& token : request.prompt) token = OneIn(40) ? 1 : 0;
+    const bool shares = OneIn(2);
+    const int32_t oddity = shares ? 30 * model_.page_size : 40;
+    for (int32_t& token : request.prompt) token = OneIn(oddity) ? 1 : 0;
     request.max_tokens = Between(1, OneIn(3) ? 12 * model_.page_size : 20);
-    if (!OneIn(5)) request.eviction = RandomEviction();
+    if (shares) {
+      request.eviction = shared_;
+    } else if (!OneIn(5)) {
+      request.eviction = RandomEviction();
+    }
     const int32_t max_tokens = request.max_tokens;
     const absl::StatusOr<RequestId> id = scheduler_->Submit(std::move(request));
     if (id.ok()) {
@@ -193,6 +214,19 @@ class Swarm {
                    .cut > 0;
   }
 
+  void CountRegions(const StepPlan& plan) {
+    for (const SequenceStart& start : plan.starts) {
+      // Who comes back from the host tier brings its own.
+      if (start.region == kNoRegion || start.swap != kNoSwap) continue;
+      tally_->num_window_regions += std::ranges::count_if(
+          engine_.tables().row(start.slot).window_regions,
+          [&](const TableRegion& region) {
+            // And not one that this step has made.
+            return region.cut > 0 && region.length <= start.num_cached_tokens;
+          });
+    }
+  }
+
   void Issue() {
     Step step;
     if (!scheduler_->Schedule(&step.plan)) return;
@@ -208,6 +242,7 @@ class Swarm {
     const absl::StatusOr<double> seconds =
         engine_.TryRun(carried_out, &step.result);
     ASSERT_OK(seconds);
+    CountRegions(step.plan);
     for (size_t i = 0; i < step.plan.evictions.size(); ++i) {
       const bool is_ok = step.result.evictions[i].ok;
       EXPECT_TRUE(is_ok || faults_.refusals) << step.result.evictions[i].error;
@@ -278,6 +313,7 @@ class Swarm {
   const SimModel model_;
   const ModelLayout layout_;
   const SchedulerOptions options_;
+  const RequestEviction shared_;
   const std::unique_ptr<Scheduler> scheduler_;
   SimEngine engine_;
   Tally* const tally_;
@@ -300,6 +336,7 @@ Tally RunSeeds(uint64_t first_seed, const Faults& faults) {
   EXPECT_GE(tally.num_preemptions, kNumSeeds / 20);
   EXPECT_GE(tally.num_swap_ins, kNumSeeds / 100);
   EXPECT_GE(tally.num_cached_tokens, kNumSeeds);
+  EXPECT_GE(tally.num_window_regions, static_cast<int64_t>(kNumSeeds / 20));
   return tally;
 }
 
