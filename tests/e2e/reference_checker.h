@@ -90,7 +90,8 @@ class ReferenceChecker {
     int32_t name_length = 0;
   };
 
-  // A new sequence begins with what others have evicted.
+  // A sequence begins with what others have evicted, or comes back to it, or
+  // to more than that.
   void OnStart(const SequenceStart& start);
   void OnLogits(SequenceSlot slot, int32_t position,
                 std::span<const float> logits);
