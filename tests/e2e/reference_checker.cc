@@ -107,6 +107,12 @@ void ReferenceChecker::OnStart(const SequenceStart& start) {
   const bool is_fork =
       start.source != kNoSequenceSlot && start.source != start.slot;
   if (!is_fork && start.region == kNoRegion) return;
+  // Who comes back from the host tier brings its own.
+  if (!is_fork && start.swap == kNoSwap) {
+    num_window_regions_taken_ += std::ranges::count_if(
+        engine_->tables().row(start.slot).window_regions,
+        [](const TableRegion& region) { return region.cut > 0; });
+  }
   const Evictions evictions =
       is_fork ? sequences_[engine_->tables().row(start.source).request].kept
               : regions_.at(start.region);

@@ -59,6 +59,9 @@ class ReferenceChecker {
   }
   // Likewise, on sequences that had been through them before.
   int64_t num_replays_checked() const { return num_replays_checked_; }
+  // Regions of groups with a window that sequences have begun with, as parts of
+  // compressed prefixes.
+  int64_t num_window_regions_taken() const { return num_window_regions_taken_; }
   // By prompt, for comparing runs whose request ids differ.
   const std::map<std::vector<int32_t>, LogitsByPosition>& logits() const {
     return logits_;
@@ -137,6 +140,7 @@ class ReferenceChecker {
   int64_t num_evictions_checked_ = 0;
   int64_t num_window_evictions_checked_ = 0;
   int64_t num_replays_checked_ = 0;
+  int64_t num_window_regions_taken_ = 0;
 };
 
 }  // namespace blockmgr

@@ -47,6 +47,7 @@ class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
     std::map<std::string, Answer> answers;
     v1::GetStatsResponse stats;
     int64_t num_window_evictions = 0;
+    int64_t num_window_regions_taken = 0;
   };
 
   LineOptions Options(uint64_t seed, int32_t num_blocks) const {
@@ -62,8 +63,6 @@ class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
   static Outcome Serve(const LineOptions& options, const std::vector<Job>& jobs,
                        v1::EvictionMode mode = v1::EVICTION_MODE_NONE,
                        const std::string& window_keep_ratio = "") {
-    Line line(options);
-    line.Open();
     std::vector<v1::SubmitRequest> requests;
     for (size_t i = 0; i < jobs.size(); ++i) {
       v1::SubmitRequest request = Line::MakeRequest(
@@ -77,9 +76,16 @@ class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
       }
       requests.push_back(request);
     }
+    return Serve(options, requests);
+  }
+
+  static Outcome Serve(const LineOptions& options,
+                       const std::vector<v1::SubmitRequest>& requests) {
+    Line line(options);
+    line.Open();
     line.SubmitTogether(requests);
     Outcome outcome;
-    outcome.answers = line.WaitForAnswers(jobs.size());
+    outcome.answers = line.WaitForAnswers(requests.size());
     line.ExpectNothingLeaked();
     outcome.stats = line.GetStats();
     line.Close();
@@ -87,6 +93,8 @@ class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
               static_cast<int64_t>(outcome.stats.num_output_tokens()));
     outcome.num_window_evictions =
         line.checker().num_window_evictions_checked();
+    outcome.num_window_regions_taken =
+        line.checker().num_window_regions_taken();
     return outcome;
   }
 
@@ -277,6 +285,101 @@ TEST_P(HybridLineTest, RegionsInWindowsComputeWhatTheDenseModelDoes) {
       EXPECT_GE(resumed.stats.num_preemptions(), 1u);
       EXPECT_EQ(resumed.stats.num_swap_ins() > 0, num_host_blocks > 0);
       ExpectSameTokens(resumed.answers, fresh.answers);
+    }
+  }
+}
+
+// What is left of prompts is shared, that of windows with the rest. A page
+// after the cut is whole, so the windows are wide enough to gain by that.
+const WindowCase kOneWide = {"OneWideWindow", {64, 0, 0}, 44};
+const WindowCase kTwoWide = {"TwoWideWindows", {44, 0, 76, 44}, 90};
+
+class SharedWindowsLineTest : public WindowsLineTest {
+ protected:
+  static constexpr int32_t kPrefix = 80;
+  static constexpr int32_t kRequests = 24;
+
+  // Requests that begin with one of two prefixes, compressed at the last
+  // multiple of so many tokens; 0: of page_size.
+  static std::vector<v1::SubmitRequest> Sharers(v1::EvictionMode mode,
+                                                int32_t share_multiple,
+                                                std::mt19937_64* random) {
+    const std::vector<int32_t> prefixes[] = {RandomTokens(kPrefix, random),
+                                             RandomTokens(kPrefix, random)};
+    std::vector<v1::SubmitRequest> requests;
+    for (int32_t i = 0; i < kRequests; ++i) {
+      std::vector<int32_t> prompt = prefixes[i % 2];
+      const auto num_own = static_cast<int32_t>(1 + (*random)() % 60);
+      const std::vector<int32_t> own = RandomTokens(num_own, random);
+      prompt.insert(prompt.end(), own.begin(), own.end());
+      requests.push_back(
+          Line::MakeRequest(absl::StrCat("r", i), prompt,
+                            static_cast<int32_t>(1 + (*random)() % 50)));
+      v1::RequestEviction* eviction = SetEviction(mode, &requests.back());
+      // As many, however long the prompt.
+      eviction->mutable_target()->set_tokens_per_head(32);
+      eviction->mutable_target()->set_window_keep_ratio("0.5");
+      eviction->set_share_prefix(true);
+      eviction->set_share_multiple(share_multiple);
+      if (mode != v1::EVICTION_MODE_AFTER_PREFILL) {
+        eviction->set_compress_every(32);
+      }
+    }
+    return requests;
+  }
+
+  // Or what the outcome shows is little.
+  static void ExpectShared(const Outcome& outcome) {
+    for (const auto& [id, answer] : outcome.answers) {
+      EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
+    }
+    EXPECT_GE(outcome.stats.num_cached_region_tokens(), 100u);
+    EXPECT_GE(outcome.num_window_evictions, 2);
+    EXPECT_GE(outcome.num_window_regions_taken, 4);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Models, SharedWindowsLineTest,
+                         ::testing::Values(kOneWide, kTwoWide), NameOfCase);
+
+// Prompts that are compressed wherever they end: what a request computes
+// depends on whose prefix it finds, and is what the dense model computes with
+// all that made that masked.
+TEST_P(SharedWindowsLineTest, ComputesWhatTheDenseModelDoes) {
+  for (const v1::EvictionMode mode :
+       {v1::EVICTION_MODE_AFTER_PREFILL, v1::EVICTION_MODE_EVERY_CHUNK,
+        v1::EVICTION_MODE_DECODE}) {
+    SCOPED_TRACE(v1::EvictionMode_Name(mode));
+    std::mt19937_64 random(69);
+    const std::vector<v1::SubmitRequest> requests = Sharers(mode, 0, &random);
+    LineOptions options = Options(69, GetParam().num_blocks);
+    options.num_host_blocks = 100;
+    const Outcome outcome = Serve(options, requests);
+    ExpectShared(outcome);
+    EXPECT_GE(outcome.stats.num_swap_ins(), 1u);
+  }
+}
+
+// Prompts that are compressed where their prefixes end: it does not matter
+// whether one finds what another has left, nor when.
+TEST_P(SharedWindowsLineTest, OutputsEqualThoseOfRequestsThatShareNothing) {
+  for (const v1::EvictionMode mode :
+       {v1::EVICTION_MODE_AFTER_PREFILL, v1::EVICTION_MODE_EVERY_CHUNK,
+        v1::EVICTION_MODE_DECODE}) {
+    SCOPED_TRACE(v1::EvictionMode_Name(mode));
+    std::mt19937_64 random(70);
+    const std::vector<v1::SubmitRequest> requests =
+        Sharers(mode, kPrefix, &random);
+    LineOptions options = Options(70, kAmpleBlocks);
+    options.scheduler = SmallScheduler(false, 3);
+    const Outcome fresh = Serve(options, requests);
+    EXPECT_EQ(fresh.stats.num_cached_tokens(), 0u);
+    EXPECT_EQ(fresh.num_window_regions_taken, 0);
+    for (const int32_t num_blocks : {kAmpleBlocks, GetParam().num_blocks}) {
+      const Outcome shared = Serve(Options(70, num_blocks), requests);
+      ExpectShared(shared);
+      EXPECT_EQ(shared.stats.num_preemptions() > 0, num_blocks < kAmpleBlocks);
+      ExpectSameTokens(shared.answers, fresh.answers);
     }
   }
 }
