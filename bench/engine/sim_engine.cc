@@ -305,7 +305,9 @@ absl::StatusOr<std::vector<int32_t>> SimEngine::DrawCounts(
 
 uint64_t SimEngine::KeyOf(const EvictionOrder& order) const {
   const SequenceTable& table = tables_.row(order.slot);
-  if (order.region == kNoRegion) {
+  const RegionId name =
+      order.group == 0 ? order.region : tables_.KeptName(order.slot);
+  if (name == kNoRegion) {
     return SplitMix64(RequestKey(seed_, table.request) +
                       static_cast<uint64_t>(table.num_evictions));
   }
