@@ -124,8 +124,10 @@ struct EvictionOrder {
   // it is not dropped, for other sequences to start with: the one made here,
   // and of every window group the one that an order of this step makes there,
   // or an older one, if its cut is above the page FirstPage of `length`. Lists
-  // and positions, not the blocks, which stay where they are. kNoRegion: they
-  // are for this sequence alone. Orders of window groups have no name.
+  // and positions, not the blocks, which stay where they are; those of window
+  // groups may become others' before the name is dropped, and nobody starts
+  // with them then. kNoRegion: they are for this sequence alone. Orders of
+  // window groups have no name.
   RegionId region = kNoRegion;
   // Caller's own scores or budgets (ScorerKind/BudgetKind::kExternal), else
   // null. Scores: [num_layers, num_heads, cut] indexed by position; budgets:
