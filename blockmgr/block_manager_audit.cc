@@ -196,6 +196,8 @@ void BlockManager::CheckWindowTails(
     BM_CHECK(!window.IsPast(layout_, group, sequence.num_settled));
     BM_CHECK(window.cut() <= window.region_length);
     BM_CHECK(window.region_length <= sequence.num_settled);
+    // What is computed over it can be found only by what published it.
+    BM_CHECK(sequence.chain_serial == kNoSerial || sequence.region != nullptr);
   }
 }
 

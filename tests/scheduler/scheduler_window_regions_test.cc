@@ -290,64 +290,73 @@ TEST_P(SharedWindowRegionsTest, WhatIsKeptInVainIsDropped) {
   driver_.CheckQuiescent();
 }
 
-// Squeezed before anybody is preempted, in windows too: the regions have been
-// counted from the start.
-TEST_P(SharedWindowRegionsTest, ArePartOfASqueeze) {
-  SchedulerOptions options = Options();
-  options.admission = AdmissionPolicy::kMaxUtilization;
-  ModelLayout layout = HybridLayout({24, 40});
-  layout.num_blocks = 60;
-  SchedulerDriver driver(layout, options);
-  for (const char* id : {"a", "b"}) {
-    Request request = MakeRequest(id, 40, 60, id[0]);
-    request.eviction = HalfOfWindows();
-    request.eviction.mode = EvictionMode::kPressure;
-    Submit(&driver, request);
-  }
-  int64_t num_window_orders = 0;
-  while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
-    while (driver.Issue()) {
-      num_window_orders += std::ranges::count_if(
-          driver.plan().evictions,
-          [](const auto& order) { return order.group > 0; });
+// Two that crowd a pool, and are squeezed before one is preempted.
+class SqueezedWindowsTest : public testing::TestWithParam<int32_t> {
+ protected:
+  SqueezedWindowsTest() {
+    for (const char* id : {"a", "b"}) {
+      Request request = MakeRequest(id, 40, 60, id[0]);
+      request.eviction = HalfOfWindows();
+      request.eviction.mode = EvictionMode::kPressure;
+      Submit(&driver_, request);
     }
-    driver.Answer();
   }
-  EXPECT_GT(driver.scheduler().stats().num_squeezes, 0);
-  EXPECT_GT(num_window_orders, 0);
-  driver.CheckQuiescent();
+  static ModelLayout Layout() {
+    ModelLayout layout = HybridLayout({24, 40});
+    layout.num_blocks = 60;
+    return layout;
+  }
+  static SchedulerOptions Options() {
+    SchedulerOptions options = PlainOptions();
+    options.enable_prefix_caching = true;
+    options.supports_window_evictions = true;
+    options.max_steps_in_flight = GetParam();
+    options.admission = AdmissionPolicy::kMaxUtilization;
+    return options;
+  }
+  // Runs both to their ends; `change` is made to every answer.
+  template <typename Change>
+  void Serve(Change change) {
+    while (driver_.ok() && driver_.scheduler().has_unfinished_requests()) {
+      while (driver_.Issue()) {
+      }
+      driver_.AnswerWith(change);
+    }
+    driver_.CheckQuiescent();
+  }
+
+  SchedulerDriver driver_{Layout(), Options()};
+};
+
+INSTANTIATE_TEST_SUITE_P(StepsInFlight, SqueezedWindowsTest,
+                         testing::Values(1, 4));
+
+TEST_P(SqueezedWindowsTest, RegionsInWindowsArePartOfASqueeze) {
+  size_t num_squeezes = 0;
+  size_t num_outcomes = 0;
+  Serve([&](StepResult* result) {
+    num_squeezes += result->evictions.empty() ? 0 : 1;
+    num_outcomes += result->evictions.size();
+  });
+  EXPECT_GT(driver_.scheduler().stats().num_squeezes, 0);
+  // One for each group that gains by it.
+  EXPECT_GT(num_outcomes, num_squeezes);
 }
 
 // What an engine has moved in one group cannot be undone in another.
-TEST_P(SharedWindowRegionsTest, ASqueezeThatIsHalfRefusedEndsTheRequest) {
-  SchedulerOptions options = Options();
-  options.admission = AdmissionPolicy::kMaxUtilization;
-  ModelLayout layout = HybridLayout({24, 40});
-  layout.num_blocks = 60;
-  SchedulerDriver driver(layout, options);
-  for (const char* id : {"a", "b"}) {
-    Request request = MakeRequest(id, 40, 60, id[0]);
-    request.eviction = HalfOfWindows();
-    request.eviction.mode = EvictionMode::kPressure;
-    Submit(&driver, request);
-  }
+TEST_P(SqueezedWindowsTest, ASqueezeThatIsHalfRefusedEndsTheRequest) {
   int32_t num_refused = 0;
-  while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
-    while (driver.Issue()) {
-    }
-    driver.AnswerWith([&num_refused](StepResult* result) {
-      if (num_refused > 0 || result->evictions.size() < 2) return;
-      ++num_refused;
-      result->evictions.back() = {.ok = false, .error = "no", .counts = {}};
-    });
-  }
+  Serve([&num_refused](StepResult* result) {
+    if (num_refused > 0 || result->evictions.size() < 2) return;
+    ++num_refused;
+    result->evictions.back() = {.ok = false, .error = "no", .counts = {}};
+  });
   EXPECT_EQ(num_refused, 1);
   const auto num_failed =
-      std::ranges::count_if(driver.all(), [](const auto& served) {
+      std::ranges::count_if(driver_.all(), [](const auto& served) {
         return served.second.finish->reason == FinishReason::kFailed;
       });
   EXPECT_EQ(num_failed, 1);
-  driver.CheckQuiescent();
 }
 
 class NoWindowsTest : public WindowRegionsTest {
