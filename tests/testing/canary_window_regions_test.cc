@@ -102,6 +102,16 @@ class CanaryWindowRegionsTest : public testing::Test {
     AddRun(0, 12, num_tokens, 7, 17, &plan);
     return plan;
   }
+  // Slot 2 begins behind so many tokens of another, and computes two.
+  static StepPlan ForkOf(int32_t source, int32_t num_cached, uint64_t step,
+                         int32_t block, int32_t window_block) {
+    StepPlan plan = PlanOf(step);
+    SequenceStart& start = AddStart(2, num_cached + 6, &plan);
+    start.num_cached_tokens = num_cached;
+    start.source = SequenceSlot{source};
+    AddRun(2, num_cached, 2, block, window_block, &plan);
+    return plan;
+  }
   // Another sequence, on this block of the window group.
   static StepPlan Other(int32_t block) {
     StepPlan plan = PlanOf(9);
@@ -212,12 +222,7 @@ TEST_F(CanaryWindowRegionsTest, NoticesWrongOrders) {
 
 TEST_F(CanaryWindowRegionsTest, AForkReadsTheRegionOfItsSource) {
   ASSERT_OK(Run(WithOrders(21)));
-  StepPlan fork = PlanOf(2);
-  SequenceStart& start = AddStart(2, 15, &fork);
-  start.num_cached_tokens = 12;
-  start.source = SequenceSlot{0};
-  AddRun(2, 12, 2, 7, 17, &fork);
-  ASSERT_OK(Run(fork));
+  ASSERT_OK(Run(ForkOf(0, 12, 2, 7, 17)));
   StepPlan end = PlanOf(3);
   end.released = {SequenceSlot{0}};
   AddRun(2, 14, 1, 8, 18, &end);
@@ -443,12 +448,7 @@ TEST_F(CanaryKeptRegionsTest, WhatComesBackBringsItsOwn) {
 TEST_F(CanaryKeptRegionsTest, AStartIsForkedAndEvictedFrom) {
   ASSERT_OK(Run(Named(WithOrders(21), 7)));
   ASSERT_OK(Run(StartOn12()));
-  StepPlan fork = PlanOf(12);
-  SequenceStart& start = AddStart(2, 20, &fork);
-  start.num_cached_tokens = 14;
-  start.source = SequenceSlot{1};
-  AddRun(2, 14, 2, 36, 37, &fork);
-  ASSERT_OK(Run(fork));
+  ASSERT_OK(Run(ForkOf(1, 14, 12, 36, 37)));
   const CanaryTable& forked = engine_.table(SequenceSlot{2});
   EXPECT_EQ(forked.window_regions[0]->layout.cut(), 10);
   // To blocks of its own, and all others read what they had.

@@ -55,11 +55,12 @@ class EngineTablesKeptRegionsTest : public EngineTablesWindowRegionsTest {
   }
   // A sequence that starts in kStarter behind so many tokens, and computes 16.
   static StepPlan StartOn(int32_t num_cached,
-                          const std::vector<std::vector<int32_t>>& blocks) {
+                          const std::vector<std::vector<int32_t>>& blocks,
+                          RegionId region = kKeptName) {
     StepPlan plan = StartRun(kStarter, num_cached, 16, blocks);
     plan.samples = {0};
     plan.starts[0].num_tokens = 160;
-    plan.starts[0].region = kKeptName;
+    plan.starts[0].region = region;
     plan.start_tokens.assign(160, 5);
     return plan;
   }
@@ -138,10 +139,9 @@ TEST_F(EngineTablesKeptRegionsTest, TheNameStandsForTheLastOfEveryGroup) {
   DecodeTo(85);
   // In group 1 with an order of its own, in group 2 with what it has.
   KeepMore({0, 1}, 80, RegionId{9});
-  StepPlan start = StartOn(
-      96, {{40, 50}, {0, 0, 0, 0, 0, 41, 51}, {0, 0, 0, 0, 25, 42, 52}});
-  start.starts[0].region = RegionId{9};
-  ASSERT_OK(tables_.Apply(start));
+  ASSERT_OK(tables_.Apply(
+      StartOn(96, {{40, 50}, {0, 0, 0, 0, 0, 41, 51}, {0, 0, 0, 0, 25, 42, 52}},
+              RegionId{9})));
   EXPECT_EQ(other().cut, 80);
   EXPECT_THAT(other().region_blocks, ElementsAre(BlockId{60}));
   EXPECT_EQ(other().window_regions[0].cut, 80);
@@ -151,7 +151,7 @@ TEST_F(EngineTablesKeptRegionsTest, TheNameStandsForTheLastOfEveryGroup) {
   EXPECT_EQ(other().window_regions[1].length, 71);
   EXPECT_THAT(other().window_regions[1].blocks, ElementsAre(BlockId{32}));
   // The name before stands for what it did.
-  start = StartOn80();
+  StepPlan start = StartOn80();
   start.released = {kStarter};
   ASSERT_OK(tables_.Apply(start));
   EXPECT_EQ(other().cut, 64);
@@ -163,10 +163,9 @@ TEST_F(EngineTablesKeptRegionsTest, WhatWasPastIsNotKept) {
   DecodeTo(84);
   KeepMore({0, 2}, 80, RegionId{9});
   // Of group 1 there is none, though there was one before.
-  StepPlan start = StartOn(
-      96, {{40, 50}, {0, 0, 0, 0, 15, 41, 51}, {0, 0, 0, 0, 0, 42, 52}});
-  start.starts[0].region = RegionId{9};
-  ASSERT_OK(tables_.Apply(start));
+  ASSERT_OK(tables_.Apply(
+      StartOn(96, {{40, 50}, {0, 0, 0, 0, 15, 41, 51}, {0, 0, 0, 0, 0, 42, 52}},
+              RegionId{9})));
   EXPECT_EQ(other().window_regions[0].cut, 0);
   EXPECT_EQ(other().window_regions[1].cut, 80);
 }
