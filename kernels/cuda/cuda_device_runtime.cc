@@ -211,6 +211,11 @@ class CudaRuntime final : public DeviceRuntime {
     Do("sizes of values",
        [&] { return LaunchValueNorms(params, shape, longest_list, stream_); });
   }
+  void IndexEntries(const EntryIndexParams& params,
+                    int32_t longest_tail) override {
+    Do("index of entries",
+       [&] { return LaunchIndexEntries(params, longest_tail, stream_); });
+  }
   void Select(const SelectProblem& problem) override {
     Do("selection", [&] { return LaunchSelect(problem, stream_); });
   }

@@ -15,6 +15,7 @@
 #include "kernels/cuda/attention_lists.h"
 #include "kernels/cuda/chunk_attention.h"
 #include "kernels/cuda/decode_attention.h"
+#include "kernels/cuda/entry_index.h"
 #include "kernels/cuda/expected_scores.h"
 #include "kernels/cuda/key_scores.h"
 #include "kernels/cuda/pooled_scores.h"
@@ -84,6 +85,9 @@ class DeviceRuntime {
                               const RowShape& shape, int32_t longest_list) = 0;
   virtual void ValueNorms(const ValueNormParams& params, const RowShape& shape,
                           int32_t longest_list) = 0;
+  // longest_tail: tokens.
+  virtual void IndexEntries(const EntryIndexParams& params,
+                            int32_t longest_tail) = 0;
   virtual void Select(const SelectProblem& problem) = 0;
   virtual void PlanMoves(const SelectMoves& moves) = 0;
 };

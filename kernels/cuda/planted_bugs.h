@@ -75,10 +75,17 @@ enum class PlantedBug {
   kSelectFloorCountsTwice,
   kSelectFractionTiesToHigher,
   kSelectForgetsProtection,
+  kSelectForgetsCut,
   // Plans of moves.
   kMovesIgnoreHeldPages,
   kMovesOffByOnePage,
   kMovesNoBarrier,
+  kMovesLosePosition,
+  // Lists of entries.
+  kIndexForgetsHead,
+  kIndexForgetsEarlierWords,
+  kIndexNoBarrierAfterMarks,
+  kIndexNoBarrierAfterWords,
 };
 
 inline PlantedBug planted_bug = PlantedBug::kNone;

@@ -20,6 +20,9 @@ enum RowError : uint32_t {
   kSlotOutOfPool = 1,
   kBlockOutOfPool = 2,
   kPageOutOfPool = 4,
+  // Of entry_index.h.
+  kPositionOutOfCut = 8,
+  kOffsetsOutOfLists = 16,
 };
 
 // How many rows there are: `count`, or *device_count when only the device knows

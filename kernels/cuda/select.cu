@@ -1,9 +1,15 @@
-// Instances and launchers of the selection.
+// Instances and launchers of the selection, and of the index that it reads.
 #include "kernels/cuda/cuda_launcher.cuh"
 #include "kernels/cuda/select_launch.h"
 #include "kernels/cuda/select_sequence.cuh"
 
 namespace blockmgr {
+
+cudaError_t LaunchIndexEntries(const EntryIndexParams& params,
+                               int32_t longest_tail, cudaStream_t stream) {
+  CudaLauncher launcher(stream);
+  return launcher.Result(RunIndexEntries(params, longest_tail, launcher));
+}
 
 cudaError_t LaunchSelect(const SelectProblem& problem, cudaStream_t stream) {
   CudaLauncher launcher(stream);

@@ -27,6 +27,9 @@ struct SelectScope {
   // Positions in [0, sinks_end) and from recent_begin on are protected.
   int32_t sinks_end;
   int32_t recent_begin;
+  // Entries from this position on are no candidates: scores may be there for
+  // those of a sequence's last, partial block. They are not survivors either.
+  int32_t cut;
 };
 
 enum class SelectBudget : int32_t {
@@ -135,6 +138,8 @@ struct SelectMoves {
   int32_t page_size = 0;
   const int64_t* offsets = nullptr;     // [num_heads + 1], CSR of entries
   const int64_t* slots = nullptr;       // [entries], where they are now
+  const int32_t* positions = nullptr;   // [entries]; read for
+                                        // region_positions only
   const uint32_t* survivors = nullptr;  // as above
   // The new region: page lists, how many of each head's pages it held before,
   // and how many slots are in use. Laid out by the host from `budgets`.
@@ -149,15 +154,20 @@ struct SelectMoves {
   uint32_t* error = nullptr;
 
   // Work space.
-  int32_t* page_places = nullptr;  // [num_pages]: -1, and so at the end
-  int64_t* strays = nullptr;       // [kept_offsets[num_heads]]
-  uint32_t* filled = nullptr;      // [SurvivorWords(kept.., num_heads)]: zero,
-                                   // and so at the end
-  int32_t* counts = nullptr;       // [num_heads, 2], moves of each phase
+  int32_t* page_places = nullptr;      // [num_pages]: -1, and so at the end
+  int64_t* strays = nullptr;           // [kept_offsets[num_heads]]
+  int32_t* stray_positions = nullptr;  // the same; for region_positions
+  uint32_t* filled = nullptr;  // [SurvivorWords(kept.., num_heads)]: zero,
+                               // and so at the end
+  int32_t* counts = nullptr;   // [num_heads, 2], moves of each phase
 
   // Results: moves of both phases, head by head; as many as the counts say.
   RowMove* moves[2] = {nullptr, nullptr};  // [kept_offsets[num_heads]] each
   int64_t* num_moves = nullptr;            // [2]
+  // Null, or the position of every entry of the new region, as AttentionLists
+  // has them: page_size for each of `pages`. Those behind a head's last are
+  // left as they are.
+  int32_t* region_positions = nullptr;
 };
 
 }  // namespace blockmgr

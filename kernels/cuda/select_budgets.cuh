@@ -73,7 +73,9 @@ void SelectSplit(SelectProblem p) {
   }
   const SelectScope limits = p.scopes[scope];
   const int32_t* positions = p.positions + p.offsets[head];
-  const int64_t count = p.offsets[head + 1] - p.offsets[head];
+  const int64_t count =
+      CountBelow(positions, p.offsets[head + 1] - p.offsets[head],
+                 BM_PLANTED(kSelectForgetsCut) ? INT32_MAX : limits.cut);
   const int64_t sinks = CountBelow(positions, count, limits.sinks_end);
   const int64_t past =
       CountBelow(positions + sinks, count - sinks, limits.recent_begin);
@@ -96,9 +98,6 @@ SIMT_DEVICE RadixSearch BeginSearch(int64_t wanted, int64_t size) {
   return search;
 }
 
-SIMT_DEVICE int64_t NumEntries(const SelectHead& head) {
-  return static_cast<int64_t>(head.num_sinks) + head.num_past + head.num_recent;
-}
 SIMT_DEVICE int64_t NumProtected(const SelectHead& head) {
   return static_cast<int64_t>(head.num_sinks) + head.num_recent;
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/block_prefix.cuh"
 #include "kernels/cuda/select.h"
 #include "kernels/cuda/select_radix.cuh"
 #include "kernels/cuda/simt.h"
@@ -50,6 +51,12 @@ SIMT_DEVICE int64_t PlaceOf(const SelectMoves& p, uint32_t head, int64_t slot) {
   return place < p.kept[head] ? place : -1;
 }
 
+SIMT_DEVICE int32_t* RegionPosition(const SelectMoves& p, uint32_t head,
+                                    int64_t place) {
+  return p.region_positions +
+         static_cast<int64_t>(p.page_offsets[head]) * p.page_size + place;
+}
+
 // Survivors that stay are marked in `filled`; the others are strays, in
 // position order. Counts the moves of both phases: holes in pages the head
 // holds come first in its list.
@@ -63,20 +70,24 @@ void MovesFindStrays(SelectMoves p) {
   const int64_t all_held =
       static_cast<int64_t>(p.held_pages[head]) * p.page_size;
   const int64_t held_slots = all_held < p.kept[head] ? all_held : p.kept[head];
+  const bool has_positions = p.region_positions != nullptr;
   int64_t num_strays = 0;
   uint32_t filled_held = 0;  // by this thread
   for (int64_t base = 0; base < num_entries; base += kSelectThreads) {
     const int64_t i = base + simt::ThreadIndex();
     bool is_stray = false;
     int64_t slot = 0;
+    int32_t position = 0;
     if (i < num_entries &&
         (p.survivors[first_word + i / 32] >> (i % 32) & 1u) != 0) {
       slot = p.slots[begin + i];
+      if (has_positions) position = p.positions[begin + i];
       const int64_t place = PlaceOf(p, head, slot);
       is_stray = place < 0;
       if (!is_stray) {
         simt::AtomicOr(p.filled + filled_word + place / 32, 1u << (place % 32));
         filled_held += place < held_slots ? 1 : 0;
+        if (has_positions) *RegionPosition(p, head, place) = position;
       }
     }
     uint32_t total;
@@ -84,6 +95,9 @@ void MovesFindStrays(SelectMoves p) {
     const int64_t stray = num_strays + before;
     if (is_stray && stray < p.kept[head]) {
       p.strays[p.kept_offsets[head] + stray] = slot;
+      if (has_positions) {
+        p.stray_positions[p.kept_offsets[head] + stray] = position;
+      }
     }
     num_strays += total;
   }
@@ -127,8 +141,12 @@ void MovesFillHoles(SelectMoves p) {
     if (is_hole) {
       const int64_t hole = num_holes + before;
       const int64_t page = p.pages[p.page_offsets[head] + place / p.page_size];
-      const RowMove move = {p.strays[p.kept_offsets[head] + hole],
+      const int64_t stray = p.kept_offsets[head] + hole;
+      const RowMove move = {p.strays[stray],
                             page * p.page_size + place % p.page_size};
+      if (p.region_positions != nullptr && !BM_PLANTED(kMovesLosePosition)) {
+        *RegionPosition(p, head, place) = p.stray_positions[stray];
+      }
       if (place < held_slots) {
         p.moves[0][first[0] + hole] = move;
       } else {

@@ -80,7 +80,8 @@ inline void AppendSelectScopes(const EvictionPolicy& policy,
          .num_heads = static_cast<int32_t>(scope.num_heads),
          .min_pages = static_cast<int32_t>(min_pages),
          .sinks_end = sinks_end,
-         .recent_begin = recent_begin});
+         .recent_begin = recent_begin,
+         .cut = range.cut});
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/block_prefix.cuh"
 #include "kernels/cuda/order_key.cuh"
 #include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/select.h"
@@ -33,35 +34,14 @@ SIMT_DEVICE uint32_t EntryKey(const SelectProblem& p, int64_t entry,
   return OrderKey(p.scores[entry]);
 }
 
+// Candidates of a head: what comes after them is not looked at.
+SIMT_DEVICE int64_t NumEntries(const SelectHead& head) {
+  return static_cast<int64_t>(head.num_sinks) + head.num_past + head.num_recent;
+}
+
 SIMT_DEVICE bool IsTaken(const SelectProblem& p, int32_t head, int64_t index) {
   const int64_t word = SurvivorWord(p.offsets[head], head) + index / 32;
   return (p.survivors[word] >> (index % 32) & 1u) != 0;
-}
-
-// Sum of the values of all lower threads of the block, and of all. Uses 64
-// bytes of shared memory at `offset`. All threads.
-SIMT_DEVICE uint32_t BlockPrefix(uint32_t value, uint32_t offset,
-                                 uint32_t* total) {
-  constexpr uint32_t kWarps = kSelectThreads / simt::kWarpThreads;
-  const auto sums = simt::Shared<uint32_t>(offset, kWarps);
-  uint32_t sum = value;
-  for (uint32_t delta = 1; delta < simt::kWarpThreads; delta *= 2) {
-    const uint32_t below = simt::ShuffleUp(sum, delta);
-    if (simt::Lane() >= delta) sum += below;
-  }
-  if (simt::Lane() == simt::kWarpThreads - 1) sums.Store(simt::Warp(), sum);
-  simt::SyncBlock();
-  uint32_t before = 0;
-  *total = 0;
-  for (uint32_t warp = 0; warp < kWarps; ++warp) {
-    const uint32_t other = sums.Load(warp);
-    if (warp < simt::Warp() && !BM_PLANTED(kSelectIgnoresEarlierWarps)) {
-      before += other;
-    }
-    *total += other;
-  }
-  if (!BM_PLANTED(kMovesNoBarrier)) simt::SyncBlock();
-  return before + sum - value;
 }
 
 // Adds the digits of one chunk of one head to shared memory.
@@ -251,7 +231,7 @@ SIMT_DEVICE Standing StandingOf(const SelectProblem& p, int32_t head,
                                 const SelectHead& state,
                                 const RadixSearch& search, int64_t i,
                                 bool second) {
-  const int64_t num_entries = p.offsets[head + 1] - p.offsets[head];
+  const int64_t num_entries = NumEntries(state);
   if (i >= num_entries) return kBelow;
   if (second && IsTaken(p, head, i)) return kAbove;
   if (i < state.take_first || i >= num_entries - state.take_last) {
@@ -276,6 +256,8 @@ void SelectEmit(SelectProblem p, bool second) {
   const auto head = static_cast<int32_t>(simt::BlockX());
   const SelectHead state = p.heads[head];
   const RadixSearch search = p.searches[p.num_scopes + head];
+  const int64_t num_candidates = NumEntries(state);
+  // Words behind the last candidate's are written, too.
   const int64_t num_entries = p.offsets[head + 1] - p.offsets[head];
   const int64_t chunk = static_cast<int64_t>(simt::BlockY()) * p.chunk_entries;
   if (chunk >= num_entries) return;
@@ -290,8 +272,8 @@ void SelectEmit(SelectProblem p, bool second) {
     warp_equals += simt::PopCount(simt::Ballot(standing == kEqualTo));
     if (second || p.scores == nullptr) continue;
     const bool is_nan =
-        i < num_entries && (simt::FloatBits(p.scores[p.offsets[head] + i]) &
-                            0x7FFFFFFFu) > 0x7F800000u;
+        i < num_candidates && (simt::FloatBits(p.scores[p.offsets[head] + i]) &
+                               0x7FFFFFFFu) > 0x7F800000u;
     num_nan += simt::PopCount(simt::Ballot(is_nan));
   }
   if (num_nan > 0 && simt::Lane() == 0) {
@@ -327,8 +309,6 @@ void SelectEmit(SelectProblem p, bool second) {
     if (simt::Lane() == 0) p.survivors[first_word + (begin + j) / 32] = word;
   }
 }
-
-inline constexpr uint32_t kPrefixSharedBytes = 64;
 
 }  // namespace SIMT_SPACE
 }  // namespace blockmgr

@@ -1,10 +1,12 @@
-// The order of the selection's kernels: one list for nvcc's launches and for
-// the emulator. C++17.
+// The order of the kernels of an index and of a selection: one list for nvcc's
+// launches and for the emulator. C++17.
 #ifndef KERNELS_CUDA_SELECT_SEQUENCE_CUH_
 #define KERNELS_CUDA_SELECT_SEQUENCE_CUH_
 
 #include <cstdint>
 
+#include "kernels/cuda/entry_index.cuh"
+#include "kernels/cuda/entry_index.h"
 #include "kernels/cuda/launch_shapes.cuh"
 #include "kernels/cuda/select.h"
 #include "kernels/cuda/select_budgets.cuh"
@@ -13,6 +15,23 @@
 
 namespace blockmgr {
 inline namespace SIMT_SPACE {
+
+// longest_tail: tokens.
+template <typename Launch>
+bool RunIndexEntries(const EntryIndexParams& params, int32_t longest_tail,
+                     Launch&& launch) {
+  const int64_t num_lists =
+      int64_t{params.lists.num_sequences} * params.lists.num_heads;
+  const auto size = [&](int64_t x, int64_t shared_bytes) {
+    return SizeOf(x, num_lists, kIndexThreads, shared_bytes, params.num_layers);
+  };
+  if (!launch(size(CeilDivide(longest_tail, kIndexTailEntries), 0), IndexTails,
+              params)) {
+    return false;
+  }
+  return params.lists.region_lengths == nullptr ||
+         launch(size(1, kPrefixSharedBytes), IndexRegions, params);
+}
 
 // Calls launch(size, kernel, arguments..) for every kernel, in order, each
 // after the one before it has ended; stops at the first that returns false.

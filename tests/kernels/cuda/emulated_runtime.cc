@@ -137,6 +137,13 @@ void EmulatedRuntime::UnpackPages(const StagePages& stage) {
   });
 }
 
+void EmulatedRuntime::IndexEntries(const EntryIndexParams& params,
+                                   int32_t longest_tail) {
+  Do([&](EmulatedLauncher& launch) {
+    return RunIndexEntries(params, longest_tail, launch);
+  });
+}
+
 void EmulatedRuntime::Select(const SelectProblem& problem) {
   Do([&](EmulatedLauncher& launch) { return RunSelect(problem, launch); });
 }

@@ -61,6 +61,8 @@ class EmulatedRuntime : public DeviceRuntime {
                       int32_t longest_list) override;
   void ValueNorms(const ValueNormParams& params, const RowShape& shape,
                   int32_t longest_list) override;
+  void IndexEntries(const EntryIndexParams& params,
+                    int32_t longest_tail) override;
   void Select(const SelectProblem& problem) override;
   void PlanMoves(const SelectMoves& moves) override;
 

@@ -93,6 +93,12 @@ void LaunchOthers(DeviceRuntime& device) {
   select.critical = true;
   device.Select(select);
   device.PlanMoves({.num_heads = 1});
+  // Only looked at for being there.
+  const int32_t region_length = 1;
+  EntryIndexParams index;
+  index.lists = lists;
+  index.lists.region_lengths = &region_length;
+  device.IndexEntries(index, 1);
 }
 
 int Main() {

@@ -63,10 +63,34 @@ SharedVector<uint32_t> Survivors(const EntryIndex& entries,
   return survivors;
 }
 
+// Positions of the new region: list by list, in whole pages.
+std::string ComparePositions(const ModelLayout& layout,
+                             const RaggedRegion& next,
+                             const std::vector<int32_t>& want,
+                             const SharedVector<int32_t>& got) {
+  size_t entry = 0;
+  for (int32_t head = 0; head < layout.pages_per_block(); ++head) {
+    const int64_t begin = int64_t{next.page_offsets()[head]} * layout.page_size;
+    const int64_t end =
+        int64_t{next.page_offsets()[head + 1]} * layout.page_size;
+    for (int64_t i = begin; i < end; ++i) {
+      // 0xFF in all bytes where nothing was written.
+      const int32_t expected =
+          i - begin < next.kept()[head] ? want[entry++] : -1;
+      if (got[i] != expected) {
+        return absl::StrCat("place ", i - begin, " of head ", head,
+                            " is of position ", got[i], ", expected ",
+                            expected);
+      }
+    }
+  }
+  return "";
+}
+
 // Runs the device's plan; what differs from `want`, or "".
 std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
                       const KeepSets& keep, const RaggedRegion& next,
-                      const CompactionMoves& want,
+                      const CompactionPlan& want,
                       const simt::Schedule& schedule, DevicePlan* plan) {
   const int32_t num_heads = layout.pages_per_block();
   const SharedVector<uint32_t> survivors = Survivors(entries, keep, num_heads);
@@ -82,13 +106,17 @@ std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
   const int64_t num_kept = kept_offsets.back() + 1;
   SharedVector<int32_t> page_places(layout.num_pages(), -1);
   auto strays = Poisoned<int64_t>(num_kept);
+  auto stray_positions = Poisoned<int32_t>(num_kept);
   SharedVector<uint32_t> filled(SurvivorWords(num_kept, num_heads));
   auto counts = Poisoned<int32_t>(2 * num_heads);
   SharedVector<uint32_t> error = {0};
   const auto offsets = Shared(entries.offsets);
   const auto slots = Shared(entries.slots);
+  const auto positions = Shared(entries.positions);
   const auto page_offsets = Shared(next.page_offsets());
   const auto kept = Shared(next.kept());
+  auto region_positions =
+      Poisoned<int32_t>(std::ssize(pages) * layout.page_size);
   for (SharedVector<RowMove>& phase : plan->phases) {
     phase = Poisoned<RowMove>(num_kept);
   }
@@ -97,6 +125,7 @@ std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
       .page_size = layout.page_size,
       .offsets = offsets.data(),
       .slots = slots.data(),
+      .positions = positions.data(),
       .survivors = survivors.data(),
       .page_offsets = page_offsets.data(),
       .pages = pages.data(),
@@ -107,10 +136,12 @@ std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
       .error = error.data(),
       .page_places = page_places.data(),
       .strays = strays.data(),
+      .stray_positions = stray_positions.data(),
       .filled = filled.data(),
       .counts = counts.data(),
       .moves = {plan->phases[0].data(), plan->phases[1].data()},
-      .num_moves = plan->num_moves.data()};
+      .num_moves = plan->num_moves.data(),
+      .region_positions = region_positions.data()};
   std::string failure = RunKernels(schedule, [&](DeviceRuntime& device) {
                           device.PlanMoves(moves);
                         }).error;
@@ -123,11 +154,12 @@ std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
     if (word != 0) return "filled is not zero again";
   }
   const std::string first =
-      Compare(want.phase1, plan->phases[0], plan->num_moves[0]);
+      Compare(want.moves.phase1, plan->phases[0], plan->num_moves[0]);
   if (!first.empty()) return absl::StrCat("phase 1: ", first);
   const std::string second =
-      Compare(want.phase2, plan->phases[1], plan->num_moves[1]);
-  return second.empty() ? "" : absl::StrCat("phase 2: ", second);
+      Compare(want.moves.phase2, plan->phases[1], plan->num_moves[1]);
+  if (!second.empty()) return absl::StrCat("phase 2: ", second);
+  return ComparePositions(layout, next, want.positions, region_positions);
 }
 
 // Carries the device's plan out, both phases, by the device's own counts, on a
@@ -198,9 +230,8 @@ std::string CheckHistory(uint64_t seed) {
         IndexEntries(layout, view, history.region_positions(), eviction.cut);
     CompactionPlan plan = PlanCompaction(layout, entries, eviction.keep, next);
     DevicePlan device;
-    std::string difference =
-        CheckPlan(layout, entries, eviction.keep, next, plan.moves,
-                  ScheduleOf(seed + round), &device);
+    std::string difference = CheckPlan(layout, entries, eviction.keep, next,
+                                       plan, ScheduleOf(seed + round), &device);
     if (!difference.empty()) return difference;
     history.Advance(eviction, std::move(next), std::move(plan.positions));
     history.Grow(RandomInt(random, 1, 3));
@@ -241,8 +272,8 @@ std::string CheckLong(uint64_t seed) {
       RaggedRegion::LayOut(layout, view, destinations, kept, 720);
   const CompactionPlan plan = PlanCompaction(layout, entries, keep, next);
   DevicePlan device;
-  std::string difference = CheckPlan(layout, entries, keep, next, plan.moves,
-                                     ScheduleOf(seed), &device);
+  std::string difference =
+      CheckPlan(layout, entries, keep, next, plan, ScheduleOf(seed), &device);
   if (!difference.empty()) return difference;
   return CheckCarriedOut(layout, entries, next, plan, device, random);
 }

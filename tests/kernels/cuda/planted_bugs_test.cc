@@ -1,6 +1,6 @@
-// Bugs planted in copies of rows, selections and plans of moves: the emulator
-// or the comparison with the CPU notices each. A check that lets one pass would
-// let a real one pass too.
+// Bugs planted in copies of rows, lists of entries, selections and plans of
+// moves: the emulator or the comparison with the CPU notices each. A check that
+// lets one pass would let a real one pass too.
 
 #include <cstdint>
 #include <functional>
@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/planted_bugs.h"
+#include "tests/kernels/cuda/index_checks.h"
 #include "tests/kernels/cuda/move_checks.h"
 #include "tests/kernels/cuda/row_checks.h"
 #include "tests/kernels/cuda/select_checks.h"
@@ -63,12 +64,21 @@ const std::vector<PlantedCase>& Cases() {
        CheckAnySelect, 40},
       {"SelectForgetsProtection", PlantedBug::kSelectForgetsProtection,
        CheckAnySelect, 40},
+      {"SelectForgetsCut", PlantedBug::kSelectForgetsCut, CheckAnySelect, 40},
       {"SelectFloorCountsTwice", PlantedBug::kSelectFloorCountsTwice,
        CheckFloors, 40},
       {"MovesIgnoreHeldPages", PlantedBug::kMovesIgnoreHeldPages, CheckHistory,
        12},
       {"MovesOffByOnePage", PlantedBug::kMovesOffByOnePage, CheckHistory, 12},
       {"MovesNoBarrier", PlantedBug::kMovesNoBarrier, CheckLong, 12},
+      {"MovesLosePosition", PlantedBug::kMovesLosePosition, CheckHistory, 12},
+      {"IndexForgetsHead", PlantedBug::kIndexForgetsHead, CheckIndex, 16},
+      {"IndexForgetsEarlierWords", PlantedBug::kIndexForgetsEarlierWords,
+       CheckIndex, 16},
+      {"IndexNoBarrierAfterMarks", PlantedBug::kIndexNoBarrierAfterMarks,
+       CheckIndex, 16},
+      {"IndexNoBarrierAfterWords", PlantedBug::kIndexNoBarrierAfterWords,
+       CheckIndex, 16},
   };
   return cases;
 }

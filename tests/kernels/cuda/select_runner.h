@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,7 +32,8 @@ struct SelectOutcome {
   KeepSets keep;  // from the survivors
 };
 
-// The inputs of several sequences of one policy, one after another.
+// The inputs of several sequences of one policy, one after another. Most heads
+// have entries behind the cut, too, with scores that nobody may look at.
 struct SelectInputs {
   explicit SelectInputs(const std::vector<EvictionCase>& cases) {
     std::vector<SelectScope> all_scopes;
@@ -40,17 +42,22 @@ struct SelectInputs {
                          static_cast<int32_t>(offsets.size()) - 1, &all_scopes);
       const FlatEntries flat(c);
       const EntriesView view = flat.view();
-      const int64_t begin = offsets.back();
       for (size_t head = 0; head + 1 < view.offsets.size(); ++head) {
-        longest =
-            std::max(longest, view.offsets[head + 1] - view.offsets[head]);
-        offsets.push_back(begin + view.offsets[head + 1]);
+        // Arrays without entries would not say which of them there are.
+        const auto beyond =
+            static_cast<int32_t>(view.positions.empty() ? 0 : head * 5 % 40);
+        AppendHead(view.positions, view, head, beyond, c.range.cut, &positions);
+        const float score = head % 2 == 0
+                                ? std::numeric_limits<float>::infinity()
+                                : std::numeric_limits<float>::quiet_NaN();
+        AppendHead(view.scores, view, head, beyond, score, &scores);
+        AppendHead(view.value_norms, view, head, beyond, score, &value_norms);
+        AppendHead(view.products, view, head, beyond, score, &products);
+        const int64_t size = view.offsets[head + 1] - view.offsets[head];
+        longest = std::max(longest, size + beyond);
+        offsets.push_back(offsets.back() + size + beyond);
       }
-      Append(view.positions, &positions);
-      Append(view.scores, &scores);
-      Append(view.value_norms, &value_norms);
-      Append(view.products, &products);
-      Append(c.external, &given);
+      given.insert(given.end(), c.external.begin(), c.external.end());
     }
     scopes = Shared(all_scopes);
     has_scores = !cases[0].scores.empty();
@@ -72,9 +79,16 @@ struct SelectInputs {
         (longest + problem->chunk_entries - 1) / problem->chunk_entries);
   }
 
-  template <typename From, typename T>
-  static void Append(const From& from, SharedVector<T>* to) {
-    to->insert(to->end(), from.begin(), from.end());
+  // Those of a head, and `beyond` of its own behind them; nothing where the
+  // policy has none.
+  template <typename T>
+  static void AppendHead(std::span<const T> from, const EntriesView& view,
+                         size_t head, int32_t beyond, T value,
+                         SharedVector<T>* to) {
+    if (from.empty()) return;
+    to->insert(to->end(), from.begin() + view.offsets[head],
+               from.begin() + view.offsets[head + 1]);
+    to->insert(to->end(), beyond, value);
   }
 
   SharedVector<SelectScope> scopes;

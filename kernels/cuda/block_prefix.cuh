@@ -1,0 +1,46 @@
+// Prefix sums over the threads of a block.
+#ifndef KERNELS_CUDA_BLOCK_PREFIX_CUH_
+#define KERNELS_CUDA_BLOCK_PREFIX_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/planted_bugs.h"
+#include "kernels/cuda/simt.h"
+
+namespace blockmgr {
+inline namespace SIMT_SPACE {
+
+// Threads of a block that forms them, and the shared memory that it needs.
+inline constexpr uint32_t kPrefixThreads = 256;
+inline constexpr uint32_t kPrefixSharedBytes = 64;
+
+// Sum of the values of all lower threads of the block, and of all. Uses
+// kPrefixSharedBytes of shared memory at `offset`. All threads.
+SIMT_DEVICE uint32_t BlockPrefix(uint32_t value, uint32_t offset,
+                                 uint32_t* total) {
+  constexpr uint32_t kWarps = kPrefixThreads / simt::kWarpThreads;
+  const auto sums = simt::Shared<uint32_t>(offset, kWarps);
+  uint32_t sum = value;
+  for (uint32_t delta = 1; delta < simt::kWarpThreads; delta *= 2) {
+    const uint32_t below = simt::ShuffleUp(sum, delta);
+    if (simt::Lane() >= delta) sum += below;
+  }
+  if (simt::Lane() == simt::kWarpThreads - 1) sums.Store(simt::Warp(), sum);
+  simt::SyncBlock();
+  uint32_t before = 0;
+  *total = 0;
+  for (uint32_t warp = 0; warp < kWarps; ++warp) {
+    const uint32_t other = sums.Load(warp);
+    if (warp < simt::Warp() && !BM_PLANTED(kSelectIgnoresEarlierWarps)) {
+      before += other;
+    }
+    *total += other;
+  }
+  if (!BM_PLANTED(kMovesNoBarrier)) simt::SyncBlock();
+  return before + sum - value;
+}
+
+}  // namespace SIMT_SPACE
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_BLOCK_PREFIX_CUH_
