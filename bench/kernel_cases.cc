@@ -75,7 +75,11 @@ absl::StatusOr<std::unique_ptr<DeviceProblem>> DeviceProblem::Create(
   result->AddDecodeSums(decode);
   // What reads only, while pools hold what the problem says.
   result->AddChunk();
+  const EntryIndexParams index = result->MakeIndex();
+  result->AddIndex(index);
   result->AddSnapKv();
+  result->AddTova();
+  result->AddExpected();
   result->AddKeyScores();
   result->AddValueNorms();
   const float* scores = result->SendScores();
@@ -85,7 +89,7 @@ absl::StatusOr<std::unique_ptr<DeviceProblem>> DeviceProblem::Create(
   select.budget = SelectBudget::kBlend;
   result->AddSelection("select_global", select,
                        static_cast<int32_t>(result->num_lists()));
-  select.alpha = 200'000'000;
+  select.alpha = kAdaKvAlpha;
   result->AddSelection("select_adakv", select, problem.num_heads);
   select.critical = true;
   select.first_share = 500'000'000;
@@ -100,6 +104,7 @@ absl::StatusOr<std::unique_ptr<DeviceProblem>> DeviceProblem::Create(
   result->AddBlockCopies();
   result->AddSwap();
   result->AddAppend();
+  result->AddEvictions(index);
   BM_RETURN_IF_ERROR(result->status_);
   BM_RETURN_IF_ERROR(device->status());
   return result;
@@ -148,6 +153,7 @@ void DeviceProblem::SendLists() {
   for (const int32_t length : problem_.tail_lengths) {
     const int32_t num_blocks = CeilDiv(length, page_size);
     lists_.tail_stride = std::max<int64_t>(lists_.tail_stride, num_blocks);
+    longest_tail_ = std::max(longest_tail_, length);
     tail_block_offsets_.push_back(tail_block_offsets_.back() + num_blocks);
   }
   lists_.tail_stride = std::max<int64_t>(lists_.tail_stride, 1);
@@ -188,16 +194,16 @@ void DeviceProblem::SendLists() {
 void DeviceProblem::SendEntries() {
   const int32_t page_size = problem_.page_size;
   std::vector<int32_t> positions;
-  std::vector<int32_t> sequence_lengths(problem_.num_sequences, kWindow);
+  sequence_lengths_.assign(problem_.num_sequences, kWindow);
   for (int64_t list = 0; list < num_lists(); ++list) {
-    int32_t& length = sequence_lengths[list / problem_.num_heads];
+    int32_t& length = sequence_lengths_[list / problem_.num_heads];
     length = std::max(length, list_length(list));
   }
   offsets_.push_back(0);
   for (int64_t list = 0; list < num_lists(); ++list) {
     const int32_t region = problem_.lengths[list];
     const int32_t cut =
-        sequence_lengths[list / problem_.num_heads] - tail_length(list);
+        sequence_lengths_[list / problem_.num_heads] - tail_length(list);
     // The tail begins on a page of its own.
     const int32_t tail_rank = CeilDiv(region, page_size) * page_size;
     for (int32_t i = 0; i < list_length(list); ++i) {
@@ -210,13 +216,13 @@ void DeviceProblem::SendEntries() {
     offsets_.push_back(std::ssize(slots_));
     longest_ = std::max(longest_, list_length(list));
   }
-  max_length_ = *std::ranges::max_element(sequence_lengths);
+  max_length_ = *std::ranges::max_element(sequence_lengths_);
   entries_.num_sequences = problem_.num_sequences;
   entries_.num_heads = problem_.num_heads;
   entries_.offsets = Send<int64_t>(offsets_);
   entries_.slots = Send<int64_t>(slots_);
   entries_.positions = Send<int32_t>(positions);
-  lengths_ = Send<int32_t>(sequence_lengths);
+  lengths_ = Send<int32_t>(sequence_lengths_);
   scores_ = Allocate<float>(std::ssize(slots_));
 }
 

@@ -18,9 +18,13 @@
 #include "bench/kernel_report.h"
 #include "kernels/cuda/attention_lists.h"
 #include "kernels/cuda/decode_attention.h"
+#include "kernels/cuda/entry_index.h"
 #include "kernels/cuda/entry_lists.h"
+#include "kernels/cuda/key_scores.h"
+#include "kernels/cuda/pooled_scores.h"
 #include "kernels/cuda/row_mover.h"
 #include "kernels/cuda/select.h"
+#include "kernels/cuda/window_scores.h"
 
 namespace blockmgr {
 
@@ -32,6 +36,8 @@ struct KernelCase {
   double flops = 0;
   // On copy `copy` of the pool.
   std::function<void(int32_t copy)> launch;
+  // Whether it waits for the device in between.
+  bool waits = false;
 };
 
 struct DeviceProblemOptions {
@@ -79,10 +85,13 @@ class DeviceProblem {
   // [count], Element(seed, i) of kernel_problem.h.
   uint16_t* AllocateElements(int64_t count, uint64_t seed);
   template <typename T>
+  void Upload(T* to, std::span<const T> values) const {
+    runtime().Upload(reinterpret_cast<char*>(to), std::as_bytes(values));
+  }
+  template <typename T>
   T* Send(std::span<const T> values) {
     T* memory = Allocate<T>(std::ssize(values));
-    if (memory == nullptr) return nullptr;
-    runtime().Upload(reinterpret_cast<char*>(memory), std::as_bytes(values));
+    if (memory != nullptr) Upload(memory, values);
     return memory;
   }
   // Of the device, as bytes of `out`.
@@ -109,16 +118,34 @@ class DeviceProblem {
   void AddMoves();
   void AddBlockCopies();
   void AddSwap();
+  // Attention of the last queries, all but its pool.
+  WindowParams MakeWindow(int32_t window);
+  PoolParams MakePooling(const WindowParams& window) const;
+  KeyScoreParams MakeKeyScores();
   void AddSnapKv();
+  void AddTova();
+  void AddExpected();
   void AddKeyScores();
   void AddValueNorms();
   // Scores of all entries, as skewed as those of attention are (exponentially
   // distributed): those that a kernel has left would depend on which ran.
   const float* SendScores();
   // Heads share in scopes of so many. What is not set is filled in.
-  void AddSelection(const char* name, SelectProblem select,
+  SelectProblem MakeSelection(SelectProblem select, int32_t scope_heads);
+  void AddSelection(const char* name, const SelectProblem& problem,
                     int32_t scope_heads);
   void AddMovePlan();
+  EntryIndexParams MakeIndex();
+  void AddIndex(const EntryIndexParams& index);
+  // The new regions are the caller's to set.
+  SelectMoves MakeMovePlan(const EntryLists& entries, const uint32_t* survivors,
+                           int64_t most_kept);
+  // What an eviction does once scores_ are there, the host's part included.
+  std::function<void(int32_t copy)> MakeSelectAndMove(
+      const EntryLists& entries);
+  // Everything that an eviction does, of the problem's sequences; or, which is
+  // the same, of as many layers of one.
+  void AddEvictions(const EntryIndexParams& index);
   PagedPool PoolOf(int32_t copy) const;
   // A row of K and one of V.
   double pair_bytes() const {
@@ -142,6 +169,8 @@ class DeviceProblem {
   // snapkv's default window, and what evictions keep.
   static constexpr int32_t kWindow = 32;
   static constexpr double kKeepRatio = 0.2;
+  // adakv's default, in multiples of 10^-9.
+  static constexpr int64_t kAdaKvAlpha = 200'000'000;
 
   const KernelProblem problem_;
   const DeviceProblemOptions options_;
@@ -160,9 +189,12 @@ class DeviceProblem {
   uint32_t* error_ = nullptr;
   AttentionLists lists_;
   EntryLists entries_;
-  int32_t longest_ = 0;         // entries
-  int32_t max_length_ = 0;      // tokens of a sequence
-  int32_t* lengths_ = nullptr;  // of sequences: the longest of their lists
+  int32_t longest_ = 0;       // entries
+  int32_t max_length_ = 0;    // tokens of a sequence
+  int32_t longest_tail_ = 0;  // tokens
+  // Of sequences: the longest of their lists.
+  std::vector<int32_t> sequence_lengths_;
+  int32_t* lengths_ = nullptr;
   // Pages list after list: those of the region, then those of the tail.
   std::vector<int32_t> pages_;
   std::vector<int64_t> page_offsets_;        // [num_lists + 1]

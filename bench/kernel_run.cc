@@ -76,8 +76,10 @@ absl::Status TimeProblem(const KernelBenchOptions& options,
       c.launch(copy);
       return device.status();
     };
+    const int32_t num_copies = on_device->num_copies();
     auto samples =
-        timer.Time(launch, on_device->num_copies(), options.num_samples);
+        c.waits ? timer.TimeWaiting(launch, num_copies, options.num_samples)
+                : timer.Time(launch, num_copies, options.num_samples);
     if (!samples.ok()) {
       return absl::Status(
           samples.status().code(),

@@ -6,7 +6,9 @@
 
 #include "bench/kernel_cases.h"
 #include "blockmgr/base/bits.h"
+#include "kernels/cuda/expected_scores.h"
 #include "kernels/cuda/select.h"
+#include "kernels/cuda/tova_scores.h"
 
 namespace blockmgr {
 namespace {
@@ -16,32 +18,41 @@ constexpr int32_t kPoolKernel = 7;
 
 }  // namespace
 
-void DeviceProblem::AddSnapKv() {
-  const int64_t num_entries = std::ssize(slots_);
-  const int64_t num_rows = int64_t{problem_.num_sequences} * kWindow *
+WindowParams DeviceProblem::MakeWindow(int32_t window) {
+  const int64_t num_rows = int64_t{problem_.num_sequences} * window *
                            problem_.num_heads * problem_.group_size;
-  WindowParams window;
-  window.entries = entries_;
-  window.queries =
+  WindowParams params;
+  params.entries = entries_;
+  params.queries =
       AllocateElements(num_rows * problem_.head_dim, problem_.seed + 3);
-  window.window = kWindow;
-  window.lengths = lengths_;
-  window.group_size = problem_.group_size;
-  window.scale = 1.0f / std::sqrt(static_cast<float>(problem_.head_dim));
-  window.lse = Allocate<float>(num_rows);
-  window.num_splits = EntrySplits(longest_);
-  window.partial_stats =
-      Allocate<float>(num_lists() * window.num_splits *
-                      WindowRows(problem_.group_size, kWindow) * 2);
-  window.attention = Allocate<float>(num_entries * problem_.group_size);
-  PoolParams pooling;
-  pooling.entries = entries_;
-  pooling.lengths = lengths_;
-  pooling.window = kWindow;
-  pooling.group_size = problem_.group_size;
-  pooling.attention = window.attention;
-  pooling.kernel = kPoolKernel;
-  pooling.scores = scores_;
+  params.window = window;
+  params.lengths = lengths_;
+  params.group_size = problem_.group_size;
+  params.scale = 1.0f / std::sqrt(static_cast<float>(problem_.head_dim));
+  params.lse = Allocate<float>(num_rows);
+  params.num_splits = EntrySplits(longest_);
+  params.partial_stats =
+      Allocate<float>(num_lists() * params.num_splits *
+                      WindowRows(problem_.group_size, window) * 2);
+  params.attention = Allocate<float>(std::ssize(slots_) * problem_.group_size);
+  return params;
+}
+
+PoolParams DeviceProblem::MakePooling(const WindowParams& window) const {
+  PoolParams params;
+  params.entries = window.entries;
+  params.lengths = lengths_;
+  params.window = window.window;
+  params.group_size = problem_.group_size;
+  params.attention = window.attention;
+  params.kernel = kPoolKernel;
+  params.scores = scores_;
+  return params;
+}
+
+void DeviceProblem::AddSnapKv() {
+  const WindowParams window = MakeWindow(kWindow);
+  const PoolParams pooling = MakePooling(window);
   // Keys twice.
   cases_.push_back(
       {"snapkv", KernelCeiling::kRead, kv_bytes_, 0, [=, this](int32_t copy) {
@@ -53,7 +64,56 @@ void DeviceProblem::AddSnapKv() {
        }});
 }
 
-void DeviceProblem::AddKeyScores() {
+void DeviceProblem::AddTova() {
+  const WindowParams window = MakeWindow(1);
+  TovaParams tova;
+  tova.entries = entries_;
+  tova.lengths = lengths_;
+  tova.group_size = problem_.group_size;
+  tova.attention = window.attention;
+  tova.scores = scores_;
+  // Keys twice.
+  cases_.push_back(
+      {"tova", KernelCeiling::kRead, kv_bytes_, 0, [=, this](int32_t copy) {
+         WindowParams p = window;
+         p.pool = PoolOf(copy);
+         runtime().WindowStats(p, shape_);
+         runtime().WindowColumns(p, shape_);
+         runtime().Tova(tova, max_length_);
+       }});
+}
+
+void DeviceProblem::AddExpected() {
+  const int64_t num_q_heads = num_lists() * problem_.group_size;
+  const int64_t dim = problem_.head_dim;
+  ExpectedParams params;
+  params.entries = entries_;
+  params.group_size = problem_.group_size;
+  params.scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  // One query head's for all, small enough for logits to stay moderate.
+  std::vector<float> means(num_q_heads * dim);
+  for (std::size_t i = 0; i < means.size(); ++i) {
+    means[i] = static_cast<float>(i % dim) / static_cast<float>(dim) - 0.5f;
+  }
+  params.means = Send<float>(means);
+  params.covariances =
+      AllocateElements(num_q_heads * dim * 2 * dim, problem_.seed + 7);
+  params.units = Send<float>(std::vector<float>(num_q_heads, 0x1p-6f));
+  params.logits = Allocate<float>(std::ssize(slots_) * problem_.group_size);
+  params.lse = Allocate<float>(num_q_heads);
+  params.scores = scores_;
+  // <k, S k> of covariances in two parts. K and V are read, too.
+  const double flops = 4.0 * static_cast<double>(slots_.size()) *
+                       problem_.group_size * static_cast<double>(dim * dim);
+  cases_.push_back({"expected_attention", KernelCeiling::kNone, kv_bytes_,
+                    flops, [=, this](int32_t copy) {
+                      ExpectedParams p = params;
+                      p.pool = PoolOf(copy);
+                      runtime().ExpectedScores(p, shape_, longest_);
+                    }});
+}
+
+KeyScoreParams DeviceProblem::MakeKeyScores() {
   KeyScoreParams params;
   params.entries = entries_;
   params.num_splits = EntrySplits(longest_);
@@ -61,7 +121,16 @@ void DeviceProblem::AddKeyScores() {
       Allocate<float>(num_lists() * params.num_splits * problem_.head_dim);
   params.anchors = Allocate<float>(num_lists() * (problem_.head_dim + 1));
   params.scores = scores_;
-  const auto add = [&](const char* name, KeyMetric metric, double reads) {
+  return params;
+}
+
+void DeviceProblem::AddKeyScores() {
+  KeyScoreParams params = MakeKeyScores();
+  params.lengths = Allocate<float>(std::ssize(slots_));
+  params.medians = Allocate<float>(num_lists() * problem_.head_dim);
+  const auto add = [&](const char* name, KeyAnchor anchor, KeyMetric metric,
+                       double reads) {
+    params.anchor = anchor;
     params.metric = metric;
     cases_.push_back({name, KernelCeiling::kRead, reads * kv_bytes_ / 2, 0,
                       [params, this](int32_t copy) {
@@ -70,8 +139,10 @@ void DeviceProblem::AddKeyScores() {
                         runtime().KeyScores(p, shape_);
                       }});
   };
-  add("keydiff", KeyMetric::kCosine, 2);
-  add("knorm", KeyMetric::kNorm, 1);
+  add("keydiff", KeyAnchor::kNormalized, KeyMetric::kCosine, 2);
+  // Lengths, four digits, the lower of the middle two, the comparison.
+  add("keydiff_median", KeyAnchor::kMedian, KeyMetric::kCosine, 7);
+  add("knorm", KeyAnchor::kNormalized, KeyMetric::kNorm, 1);
 }
 
 void DeviceProblem::AddValueNorms() {
@@ -108,8 +179,8 @@ const float* DeviceProblem::SendScores() {
 }
 
 // Of all lists, at the default keep ratio.
-void DeviceProblem::AddSelection(const char* name, SelectProblem select,
-                                 int32_t scope_heads) {
+SelectProblem DeviceProblem::MakeSelection(SelectProblem select,
+                                           int32_t scope_heads) {
   const auto num_heads = static_cast<int32_t>(num_lists());
   std::vector<SelectScope> scopes;
   for (int32_t head = 0; head < num_heads; head += scope_heads) {
@@ -124,6 +195,7 @@ void DeviceProblem::AddSelection(const char* name, SelectProblem select,
         std::max<int64_t>(scope.entries / problem_.page_size, scope.num_heads);
     scope.min_pages = 1;
     scope.recent_begin = max_length_;
+    scope.cut = max_length_;
     scopes.push_back(scope);
   }
   select.num_heads = num_heads;
@@ -144,62 +216,16 @@ void DeviceProblem::AddSelection(const char* name, SelectProblem select,
   select.survivors =
       Allocate<uint32_t>(SurvivorWords(offsets_[num_heads], num_heads));
   select.num_nan = Allocate<int64_t>(1);
-  // Scores once at least; latency is what counts.
-  cases_.push_back({name, KernelCeiling::kNone,
-                    4.0 * static_cast<double>(offsets_[num_heads]), 0,
-                    [=, this](int32_t) { runtime().Select(select); }});
+  return select;
 }
 
-// In place: every fifth entry of a list stays, on the list's first pages.
-void DeviceProblem::AddMovePlan() {
-  constexpr int32_t kEvery = 5;
-  static_assert(kEvery * kKeepRatio == 1.0);
-  const int64_t num_entries = std::ssize(slots_);
-  std::vector<uint32_t> survivors(SurvivorWords(num_entries, num_lists()));
-  std::vector<int32_t> page_offsets = {0};
-  std::vector<int32_t> pages;
-  std::vector<int32_t> held;
-  std::vector<int32_t> kept;
-  std::vector<int64_t> kept_offsets = {0};
-  for (int64_t list = 0; list < num_lists(); ++list) {
-    const int32_t length = list_length(list);
-    const int64_t word = SurvivorWord(offsets_[list], list);
-    for (int32_t i = 0; i < length; i += kEvery) {
-      survivors[word + i / 32] |= 1u << (i % 32);
-    }
-    kept.push_back(CeilDiv(length, kEvery));
-    kept_offsets.push_back(kept_offsets.back() + kept.back());
-    held.push_back(CeilDiv(kept.back(), problem_.page_size));
-    const auto first_page = pages_.begin() + page_offsets_[list];
-    pages.insert(pages.end(), first_page, first_page + held.back());
-    page_offsets.push_back(static_cast<int32_t>(pages.size()));
-  }
-  const std::vector<int32_t> no_places(
-      int64_t{num_blocks_} * problem_.num_heads, -1);
-  const int64_t num_kept = kept_offsets.back();
-  SelectMoves moves;
-  moves.num_heads = static_cast<int32_t>(num_lists());
-  moves.page_size = problem_.page_size;
-  moves.offsets = entries_.offsets;
-  moves.slots = entries_.slots;
-  moves.survivors = Send<uint32_t>(survivors);
-  moves.page_offsets = Send<int32_t>(page_offsets);
-  moves.pages = Send<int32_t>(pages);
-  moves.held_pages = Send<int32_t>(held);
-  moves.kept = Send<int32_t>(kept);
-  moves.kept_offsets = Send<int64_t>(kept_offsets);
-  moves.num_pages = std::ssize(no_places);
-  moves.error = error_;
-  moves.page_places = Send<int32_t>(no_places);
-  moves.strays = Allocate<int64_t>(num_kept);
-  moves.filled = Allocate<uint32_t>(SurvivorWords(num_kept, num_lists()));
-  moves.counts = Allocate<int32_t>(2 * num_lists());
-  for (RowMove*& phase : moves.moves) phase = Allocate<RowMove>(num_kept);
-  moves.num_moves = Allocate<int64_t>(2);
-  // Survivors' slots are read, their moves written; latency is what counts.
-  cases_.push_back({"plan_moves", KernelCeiling::kNone,
-                    (8.0 + sizeof(RowMove)) * static_cast<double>(num_kept), 0,
-                    [=, this](int32_t) { runtime().PlanMoves(moves); }});
+void DeviceProblem::AddSelection(const char* name, const SelectProblem& problem,
+                                 int32_t scope_heads) {
+  const SelectProblem select = MakeSelection(problem, scope_heads);
+  // Scores once at least; latency is what counts.
+  cases_.push_back({name, KernelCeiling::kNone,
+                    4.0 * static_cast<double>(slots_.size()), 0,
+                    [=, this](int32_t) { runtime().Select(select); }});
 }
 
 }  // namespace blockmgr

@@ -14,6 +14,18 @@ constexpr double kSampleUs = 2000;
 constexpr int32_t kMaxLaunches = 64;
 constexpr int32_t kWarmUps = 3;
 
+// Samples of measure(i), i from 0 on, after some that do not count.
+template <typename OneSample>
+absl::StatusOr<std::vector<double>> Sample(const OneSample& measure,
+                                           int32_t num_samples) {
+  std::vector<double> samples;
+  for (int32_t i = 0; i < kWarmUps + num_samples; ++i) {
+    BM_ASSIGN_OR_RETURN(const double time_us, measure(i));
+    if (i >= kWarmUps) samples.push_back(time_us);
+  }
+  return samples;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KernelTimer>> KernelTimer::Create() {
@@ -54,10 +66,11 @@ absl::StatusOr<cudaGraphExec_t> KernelTimer::Record(const Launch& launch,
   return result;
 }
 
-absl::StatusOr<double> KernelTimer::Replay(cudaGraphExec_t graph) {
-  cudaError_t error = cudaEventRecord(begin_, stream_);
-  if (error == cudaSuccess) error = cudaGraphLaunch(graph, stream_);
-  if (error == cudaSuccess) error = cudaEventRecord(end_, stream_);
+template <typename Enqueue>
+absl::StatusOr<double> KernelTimer::Measure(const Enqueue& enqueue) {
+  BM_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(begin_, stream_), "timing"));
+  BM_RETURN_IF_ERROR(enqueue());
+  cudaError_t error = cudaEventRecord(end_, stream_);
   if (error == cudaSuccess) error = cudaEventSynchronize(end_);
   float milliseconds = 0;
   if (error == cudaSuccess) {
@@ -65,6 +78,11 @@ absl::StatusOr<double> KernelTimer::Replay(cudaGraphExec_t graph) {
   }
   BM_RETURN_IF_ERROR(CudaStatus(error, "timing"));
   return double{milliseconds} * 1000;
+}
+
+absl::StatusOr<double> KernelTimer::Replay(cudaGraphExec_t graph) {
+  return Measure(
+      [&] { return CudaStatus(cudaGraphLaunch(graph, stream_), "timing"); });
 }
 
 absl::StatusOr<std::vector<double>> KernelTimer::Time(const Launch& launch,
@@ -93,16 +111,21 @@ absl::StatusOr<std::vector<double>> KernelTimer::Time(const Launch& launch,
       (wanted + num_copies - 1) / num_copies * num_copies;
   BM_ASSIGN_OR_RETURN(const cudaGraphExec_t graph,
                       Record(launch, num_copies, num_launches));
-  std::vector<double> samples;
-  absl::Status status;
-  for (int32_t i = -kWarmUps; i < num_samples && status.ok(); ++i) {
-    const absl::StatusOr<double> time = Replay(graph);
-    status = time.status();
-    if (status.ok() && i >= 0) samples.push_back(*time / num_launches);
-  }
+  absl::StatusOr<std::vector<double>> samples =
+      Sample([&](int32_t) { return Replay(graph); }, num_samples);
   static_cast<void>(cudaGraphExecDestroy(graph));
-  BM_RETURN_IF_ERROR(status);
+  BM_RETURN_IF_ERROR(samples.status());
+  for (double& sample : *samples) sample /= num_launches;
   return samples;
+}
+
+absl::StatusOr<std::vector<double>> KernelTimer::TimeWaiting(
+    const Launch& launch, int32_t num_copies, int32_t num_samples) {
+  return Sample(
+      [&](int32_t i) {
+        return Measure([&] { return launch(i % num_copies); });
+      },
+      num_samples);
 }
 
 }  // namespace blockmgr

@@ -35,6 +35,11 @@ class KernelTimer {
   absl::StatusOr<std::vector<double>> Time(const Launch& launch,
                                            int32_t num_copies,
                                            int32_t num_samples);
+  // The same for launches that wait for the device in between, which no graph
+  // can: one each time, with what the host does meanwhile.
+  absl::StatusOr<std::vector<double>> TimeWaiting(const Launch& launch,
+                                                  int32_t num_copies,
+                                                  int32_t num_samples);
 
  private:
   KernelTimer() = default;
@@ -43,7 +48,10 @@ class KernelTimer {
   absl::StatusOr<cudaGraphExec_t> Record(const Launch& launch,
                                          int32_t num_copies,
                                          int32_t num_launches);
-  // Microseconds of the whole graph.
+  // Microseconds of all that is enqueued by enqueue().
+  template <typename Enqueue>
+  absl::StatusOr<double> Measure(const Enqueue& enqueue);
+  // Of the whole graph.
   absl::StatusOr<double> Replay(cudaGraphExec_t graph);
 
   cudaStream_t stream_ = nullptr;

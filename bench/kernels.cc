@@ -56,6 +56,12 @@ void AddKernelFlags(CLI::App* command, KernelBenchOptions* options) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command
+      ->add_option("--prompt-layers", options->prompt_layers,
+                   "layers of 'prompt': with all of a model's, evict_snapkv "
+                   "and evict_keydiff are what an eviction adds to a prefill")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command
       ->add_option("--dtype", options->dtype,
                    "of K, V and queries: bf16 or fp16")
       ->check(CLI::IsMember({"bf16", "fp16"}))
@@ -106,7 +112,7 @@ absl::StatusOr<std::vector<KernelProblem>> KernelProblems(
     for (const int64_t mib : options.kv_mib) sizes.push_back(mib << 20);
     if (is_prompt) {
       sizes = {int64_t{4} * options.num_heads * options.prompt_length *
-               options.head_dim};
+               options.head_dim * options.prompt_layers};
     }
     for (const int32_t group_size : options.group_sizes) {
       for (const int64_t kv_bytes : sizes) {

@@ -28,6 +28,7 @@ struct KernelBenchOptions {
   int32_t page_size = 16;
   int32_t mean_length = 4096;
   int32_t prompt_length = 32768;
+  int32_t prompt_layers = 1;
   std::string dtype = "bf16";
   int32_t tail_tokens = 0;
   uint64_t seed = 1;

@@ -58,7 +58,7 @@ TEST_F(KernelScoreCasesTest, EveryKernelRunsOnEveryCopy) {
       ASSERT_TRUE(error.ok()) << c.kernel << ": " << error.status();
       EXPECT_EQ(*error, 0u) << c.kernel;
     }
-    EXPECT_EQ(names.size(), 24u);
+    EXPECT_EQ(names.size(), 30u);
   }
 }
 

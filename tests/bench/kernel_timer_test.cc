@@ -37,6 +37,22 @@ TEST_F(KernelTimerTest, SamplesAreOfAllCopies) {
   EXPECT_EQ(cudaFree(memory), cudaSuccess);
 }
 
+TEST_F(KernelTimerTest, LaunchesMayWaitForTheDevice) {
+  const auto timer = KernelTimer::Create();
+  ASSERT_TRUE(timer.ok()) << timer.status();
+  std::set<int32_t> seen;
+  const auto samples = (*timer)->TimeWaiting(
+      [&](int32_t copy) {
+        seen.insert(copy);
+        return CudaStatus(cudaStreamSynchronize((*timer)->stream()), "wait");
+      },
+      2, 3);
+  ASSERT_TRUE(samples.ok()) << samples.status();
+  EXPECT_EQ(samples->size(), 3u);
+  for (const double sample : *samples) EXPECT_GT(sample, 0);
+  EXPECT_EQ(seen, (std::set<int32_t>{0, 1}));
+}
+
 TEST_F(KernelTimerTest, AFailedLaunchIsAStatus) {
   const auto timer = KernelTimer::Create();
   ASSERT_TRUE(timer.ok()) << timer.status();
@@ -44,6 +60,11 @@ TEST_F(KernelTimerTest, AFailedLaunchIsAStatus) {
                 ->Time([](int32_t) { return absl::InternalError("no"); }, 1, 1)
                 .status(),
             absl::InternalError("no"));
+  EXPECT_EQ(
+      (*timer)
+          ->TimeWaiting([](int32_t) { return absl::InternalError("no"); }, 1, 1)
+          .status(),
+      absl::InternalError("no"));
 }
 
 }  // namespace

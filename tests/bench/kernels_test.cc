@@ -86,6 +86,22 @@ TEST(KernelsTest, APromptIsOneSequence) {
   EXPECT_EQ(prompt.lengths, std::vector<int32_t>(8, 1000));
 }
 
+// Which are the sequences of the problem: as many lists of the same length.
+TEST(KernelsTest, APromptMayHaveSeveralLayers) {
+  KernelBenchOptions options;
+  ASSERT_TRUE(
+      Parses("--distribution prompt --group-size 4 --prompt-length 1000 "
+             "--prompt-layers 3",
+             &options));
+  std::vector<std::string> names;
+  const auto problems = KernelProblems(options, &names);
+  ASSERT_TRUE(problems.ok()) << problems.status();
+  ASSERT_EQ(problems->size(), 1u);
+  EXPECT_EQ(problems->front().num_sequences, 3);
+  EXPECT_EQ(problems->front().lengths, std::vector<int32_t>(24, 1000));
+  EXPECT_FALSE(Parses("--prompt-layers 0", &options));
+}
+
 TEST(KernelsTest, AProblemFileIsWrittenOnceAndThenRead) {
   KernelBenchOptions options;
   options.kv_mib = {1, 2};

@@ -1,0 +1,224 @@
+// All that an eviction does on a device whose tables are there already: lists
+// of entries, scores, a selection and moves.
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "bench/kernel_cases.h"
+#include "blockmgr/base/bits.h"
+#include "kernels/cuda/entry_index.h"
+#include "kernels/cuda/select.h"
+
+namespace blockmgr {
+namespace {
+
+// What the host lays out of budgets: survivors of a list are moved together on
+// the first of its pages.
+struct NextRegions {
+  // Pages that lists have: CSR.
+  void LayOut(std::span<const int64_t> page_offsets_now,
+              std::span<const int32_t> pages_now, int32_t page_size) {
+    kept_offsets.assign(1, 0);
+    page_offsets.assign(1, 0);
+    held.clear();
+    pages.clear();
+    for (std::size_t list = 0; list < kept.size(); ++list) {
+      held.push_back(CeilDiv(kept[list], page_size));
+      const auto first = pages_now.begin() + page_offsets_now[list];
+      pages.insert(pages.end(), first, first + held.back());
+      page_offsets.push_back(static_cast<int32_t>(pages.size()));
+      kept_offsets.push_back(kept_offsets.back() + kept[list]);
+    }
+  }
+
+  std::vector<int32_t> kept;
+  std::vector<int64_t> kept_offsets;
+  std::vector<int32_t> held;
+  std::vector<int32_t> page_offsets;
+  std::vector<int32_t> pages;
+};
+
+}  // namespace
+
+EntryIndexParams DeviceProblem::MakeIndex() {
+  const int32_t page_size = problem_.page_size;
+  EntryIndexParams index;
+  index.lists = lists_;
+  index.num_blocks = num_blocks_;
+  index.page_shift = page_size == 32 ? 5 : 4;
+  // What SendEntries says of regions and tails.
+  std::vector<int32_t> region_positions;
+  std::vector<int32_t> cuts;
+  for (int64_t list = 0; list < num_lists(); ++list) {
+    const int32_t num_slots =
+        CeilDiv(problem_.lengths[list], page_size) * page_size;
+    for (int32_t i = 0; i < num_slots; ++i) region_positions.push_back(i);
+  }
+  for (int32_t s = 0; s < problem_.num_sequences; ++s) {
+    cuts.push_back(sequence_lengths_[s] - problem_.tail_lengths[s]);
+  }
+  const int64_t num_entries = std::ssize(slots_);
+  index.num_words = CeilDiv(*std::ranges::max_element(cuts), 32);
+  index.lists.region_positions = Send<int32_t>(region_positions);
+  index.lists.cuts = Send<int32_t>(cuts);
+  index.offsets = entries_.offsets;
+  index.marks = Allocate<uint32_t>(num_lists() * index.num_words);
+  index.words = Allocate<IndexWord>(num_lists() * index.num_words);
+  index.slots = Allocate<int64_t>(num_entries);
+  index.positions = Allocate<int32_t>(num_entries);
+  index.error = error_;
+  return index;
+}
+
+void DeviceProblem::AddIndex(const EntryIndexParams& index) {
+  // A region's positions are read, a slot and a position written of each entry.
+  cases_.push_back(
+      {"index_entries", KernelCeiling::kNone,
+       16.0 * static_cast<double>(slots_.size()), 0,
+       [=, this](int32_t) { runtime().IndexEntries(index, longest_tail_); }});
+}
+
+SelectMoves DeviceProblem::MakeMovePlan(const EntryLists& entries,
+                                        const uint32_t* survivors,
+                                        int64_t most_kept) {
+  SelectMoves plan;
+  plan.num_heads = static_cast<int32_t>(num_lists());
+  plan.page_size = problem_.page_size;
+  plan.offsets = entries.offsets;
+  plan.slots = entries.slots;
+  plan.positions = entries.positions;
+  plan.survivors = survivors;
+  plan.num_pages = int64_t{num_blocks_} * problem_.num_heads;
+  plan.error = error_;
+  plan.page_places = Send<int32_t>(std::vector<int32_t>(plan.num_pages, -1));
+  plan.strays = Allocate<int64_t>(most_kept);
+  plan.stray_positions = Allocate<int32_t>(most_kept);
+  plan.filled = Allocate<uint32_t>(SurvivorWords(most_kept, num_lists()));
+  plan.counts = Allocate<int32_t>(2 * num_lists());
+  for (RowMove*& phase : plan.moves) phase = Allocate<RowMove>(most_kept);
+  plan.num_moves = Allocate<int64_t>(2);
+  plan.region_positions =
+      Allocate<int32_t>(std::ssize(pages_) * problem_.page_size);
+  return plan;
+}
+
+// In place: every fifth entry of a list stays.
+void DeviceProblem::AddMovePlan() {
+  constexpr int32_t kEvery = 5;
+  static_assert(kEvery * kKeepRatio == 1.0);
+  std::vector<uint32_t> survivors(
+      SurvivorWords(std::ssize(slots_), num_lists()));
+  NextRegions next;
+  for (int64_t list = 0; list < num_lists(); ++list) {
+    const int32_t length = list_length(list);
+    const int64_t word = SurvivorWord(offsets_[list], list);
+    for (int32_t i = 0; i < length; i += kEvery) {
+      survivors[word + i / 32] |= 1u << (i % 32);
+    }
+    next.kept.push_back(CeilDiv(length, kEvery));
+  }
+  next.LayOut(page_offsets_, pages_, problem_.page_size);
+  const int64_t num_kept = next.kept_offsets.back();
+  SelectMoves plan =
+      MakeMovePlan(entries_, Send<uint32_t>(survivors), num_kept);
+  plan.kept = Send<int32_t>(next.kept);
+  plan.kept_offsets = Send<int64_t>(next.kept_offsets);
+  plan.held_pages = Send<int32_t>(next.held);
+  plan.page_offsets = Send<int32_t>(next.page_offsets);
+  plan.pages = Send<int32_t>(next.pages);
+  // A survivor's slot and position are read, its move and position written;
+  // latency is what counts.
+  cases_.push_back({"plan_moves", KernelCeiling::kNone,
+                    (16.0 + sizeof(RowMove)) * static_cast<double>(num_kept), 0,
+                    [=, this](int32_t) { runtime().PlanMoves(plan); }});
+}
+
+std::function<void(int32_t copy)> DeviceProblem::MakeSelectAndMove(
+    const EntryLists& entries) {
+  SelectProblem select;
+  select.scores = scores_;
+  select.budget = SelectBudget::kBlend;
+  select.alpha = kAdaKvAlpha;
+  select = MakeSelection(select, problem_.num_heads);
+  select.positions = entries.positions;
+  // No list keeps more than it has.
+  SelectMoves plan =
+      MakeMovePlan(entries, select.survivors, std::ssize(slots_));
+  auto* const kept = Allocate<int32_t>(num_lists());
+  auto* const kept_offsets = Allocate<int64_t>(num_lists() + 1);
+  auto* const held = Allocate<int32_t>(num_lists());
+  auto* const page_offsets = Allocate<int32_t>(num_lists() + 1);
+  auto* const pages = Allocate<int32_t>(std::ssize(pages_));
+  plan.kept = kept;
+  plan.kept_offsets = kept_offsets;
+  plan.held_pages = held;
+  plan.page_offsets = page_offsets;
+  plan.pages = pages;
+  const auto next = std::make_shared<NextRegions>();
+  next->kept.resize(static_cast<std::size_t>(num_lists()));
+  return [=, this](int32_t copy) {
+    runtime().Select(select);
+    // A failure is the runtime's to keep.
+    if (!Read<int32_t>(select.budgets, next->kept).ok()) return;
+    next->LayOut(page_offsets_, pages_, problem_.page_size);
+    Upload<int32_t>(kept, next->kept);
+    Upload<int64_t>(kept_offsets, next->kept_offsets);
+    Upload<int32_t>(held, next->held);
+    Upload<int32_t>(page_offsets, next->page_offsets);
+    Upload<int32_t>(pages, next->pages);
+    runtime().PlanMoves(plan);
+    for (int phase = 0; phase < 2; ++phase) {
+      MoveRows move;
+      move.pool = PoolOf(copy).view;
+      move.rows.count = next->kept_offsets.back();
+      move.rows.device_count = plan.num_moves + phase;
+      move.moves = plan.moves[phase];
+      move.error = error_;
+      runtime().Move(move);
+    }
+  };
+}
+
+void DeviceProblem::AddEvictions(const EntryIndexParams& index) {
+  EntryLists entries = entries_;
+  entries.slots = index.slots;
+  entries.positions = index.positions;
+  const auto select_and_move = MakeSelectAndMove(entries);
+  const auto add = [&](const char* name, const auto& score) {
+    // Keys twice.
+    cases_.push_back({.kernel = name,
+                      .ceiling = KernelCeiling::kNone,
+                      .useful_bytes = kv_bytes_,
+                      .flops = 0,
+                      .launch =
+                          [=, this](int32_t copy) {
+                            runtime().IndexEntries(index, longest_tail_);
+                            score(PoolOf(copy));
+                            select_and_move(copy);
+                          },
+                      .waits = true});
+  };
+  WindowParams window = MakeWindow(kWindow);
+  window.entries = entries;
+  const PoolParams pooling = MakePooling(window);
+  add("evict_snapkv", [=, this](const PagedPool& pool) {
+    WindowParams p = window;
+    p.pool = pool;
+    runtime().WindowStats(p, shape_);
+    runtime().WindowColumns(p, shape_);
+    runtime().PoolWindow(pooling, longest_);
+  });
+  KeyScoreParams keys = MakeKeyScores();
+  keys.entries = entries;
+  add("evict_keydiff", [=, this](const PagedPool& pool) {
+    KeyScoreParams p = keys;
+    p.pool = pool;
+    runtime().KeyScores(p, shape_);
+  });
+}
+
+}  // namespace blockmgr
