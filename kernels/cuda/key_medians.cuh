@@ -65,17 +65,32 @@ inline constexpr int32_t kMedianSharedBytes =
 template <typename T, typename Use>
 SIMT_DEVICE void ForEachChunkKeys(const KeyScoreParams& params,
                                   const EntrySpan& entries, const Use& use) {
+  constexpr int kBatch = 4;  // rows of a thread under way
   const int64_t chunk_bytes = int64_t{simt::BlockX()} * 16;
-  for (int32_t entry = Thread(); entry < entries.size;
-       entry += kMedianThreads) {
-    RowChunk<T> chunk;
-    chunk.Unpack(simt::LoadGlobal16(
-        SlotAddress(params.pool, entries.slots[entry]) + chunk_bytes));
-    const float length = params.lengths[entries.offset + entry];
-    uint32_t keys[kChunk];
+  for (int32_t first = Thread(); first < entries.size;
+       first += kBatch * kMedianThreads) {
+    simt::Vector16 rows[kBatch] = {};
+    float lengths[kBatch] = {};
     SIMT_UNROLL
-    for (int i = 0; i < kChunk; ++i) keys[i] = OrderKey(chunk.x[i] / length);
-    use(keys);
+    for (int j = 0; j < kBatch; ++j) {
+      const int32_t entry = first + j * kMedianThreads;
+      if (entry >= entries.size) continue;
+      rows[j] = simt::LoadGlobal16(
+          SlotAddress(params.pool, entries.slots[entry]) + chunk_bytes);
+      lengths[j] = params.lengths[entries.offset + entry];
+    }
+    SIMT_UNROLL
+    for (int j = 0; j < kBatch; ++j) {
+      if (first + j * kMedianThreads >= entries.size) continue;
+      RowChunk<T> chunk;
+      chunk.Unpack(rows[j]);
+      uint32_t keys[kChunk];
+      SIMT_UNROLL
+      for (int i = 0; i < kChunk; ++i) {
+        keys[i] = OrderKey(chunk.x[i] / lengths[j]);
+      }
+      use(keys);
+    }
   }
 }
 

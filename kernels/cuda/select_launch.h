@@ -1,6 +1,17 @@
 // Launchers of the selection, and of the index that it reads, for host code
 // that knows CUDA. Each enqueues its kernels on `stream`, checks nothing that
 // its caller has checked, and returns the first error of a launch.
+//
+// An eviction of sequences whose tables are on the device, of one layer or of
+// all at once (bench/kernel_eviction_cases.cc does it):
+//   1. LaunchIndexEntries: lists of entries, from the tables;
+//   2. scores of them (attention_launch.h);
+//   3. LaunchSelect: budgets and survivors. The host waits for the budgets, and
+//      has the new regions' pages laid out (RaggedRegion::LayOut);
+//   4. LaunchSelectMoves, with what was laid out: moves of both phases, and the
+//      positions of the new regions' entries;
+//   5. LaunchMove of phase 1, then of phase 2 (row_mover_launch.h).
+// The host touches pages and counts, and no entry.
 #ifndef KERNELS_CUDA_SELECT_LAUNCH_H_
 #define KERNELS_CUDA_SELECT_LAUNCH_H_
 
