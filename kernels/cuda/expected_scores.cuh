@@ -85,12 +85,12 @@ void ExpectedLogits(ExpectedParams params) {
       params.logits + rows.entries.offset * params.group_size + entry;
   ForEachProduct<T, kDim>(
       rows, matrices,
-      [&](const MatrixSlab& slab, ProductTiles<Shape>* tiles) {
-        const int64_t q_head = first_q_head + slab.matrix;
+      [&](int32_t matrix, int32_t block, ProductTiles<Shape>* tiles) {
+        const int64_t q_head = first_q_head + matrix;
         const float factor =
             cov ? 0.5f * params.scale * params.units[q_head] : 0.0f;
-        AddForms<Shape, T, kDim>(params.means + q_head * kDim, factor,
-                                 slab.block, tiles);
+        AddForms<Shape, T, kDim>(params.means + q_head * kDim, factor, block,
+                                 tiles);
       },
       [&](int32_t q_head, float sum) {
         if (entry >= rows.entries.size) return;

@@ -37,6 +37,10 @@ struct ProductShape {
   static constexpr size_t kSharedBytes =
       kRowBytes + kSlabBytes + sizeof(float) * 2 * kProductRows;
   static_assert(kSharedBytes <= kMaxSharedBytes, "does not fit an SM");
+
+  static SIMT_DEVICE int32_t StageAfter(int32_t stage) {
+    return stage + 1 < kStages ? stage + 1 : 0;
+  }
 };
 
 // Matrices [count, kDim, num_columns], one after another.
@@ -55,15 +59,22 @@ struct MatrixSlab {
   int32_t part = 0;
 };
 
+// Goes through the slabs in the order that they are multiplied in, matrix after
+// matrix and block after block, and through their stages.
 template <typename Shape>
-SIMT_DEVICE MatrixSlab SlabAt(int32_t index, int32_t num_blocks) {
+struct SlabCursor {
   MatrixSlab slab;
-  slab.part = index % Shape::kSlabsPerBlock;
-  const int32_t rest = index / Shape::kSlabsPerBlock;
-  slab.block = rest % num_blocks;
-  slab.matrix = rest / num_blocks;
-  return slab;
-}
+  int32_t stage = 0;
+
+  SIMT_DEVICE void Advance(int32_t num_blocks) {
+    stage = Shape::StageAfter(stage);
+    if (++slab.part < Shape::kSlabsPerBlock) return;
+    slab.part = 0;
+    if (++slab.block < num_blocks) return;
+    slab.block = 0;
+    ++slab.matrix;
+  }
+};
 
 // Columns beyond the last are zeros: they add nothing.
 template <typename Shape, typename T, int kDim>
@@ -168,10 +179,10 @@ struct ProductRows {
   int64_t shift = 0;
 };
 
-// For every matrix in turn: calls add(block, &tiles) as soon as the products
-// with the columns [128 block, 128 block + 128) are there, which is to add to
-// the sums; in the end finish(matrix, sum), and thread r has the sum of row r.
-// The rows are in shared memory from its first byte on, swizzled.
+// For every matrix in turn: calls add(matrix, block, &tiles) as soon as the
+// products with the columns [128 block, 128 block + 128) are there, which is to
+// add to the sums; in the end finish(matrix, sum), and thread r has the sum of
+// row r. The rows are in shared memory from its first byte on, swizzled.
 template <typename T, int kDim, typename Add, typename Finish>
 SIMT_DEVICE void ForEachProduct(const ProductRows& rows,
                                 const MatrixList<T>& matrices, const Add& add,
@@ -185,35 +196,37 @@ SIMT_DEVICE void ForEachProduct(const ProductRows& rows,
   }
   const int32_t num_blocks = static_cast<int32_t>(
       (matrices.num_columns + Shape::kColumns - 1) / Shape::kColumns);
-  const int32_t num_slabs = matrices.count * num_blocks * Shape::kSlabsPerBlock;
-  const auto copy = [&](int32_t index) {
-    if (index < num_slabs && matrices.first != nullptr) {
-      CopySlab<Shape, T, kDim>(
-          matrices, SlabAt<Shape>(index, num_blocks),
-          slabs + index % Shape::kStages * Shape::kSlabElements);
+  SlabCursor<Shape> next;  // to be copied
+  const auto copy_next = [&] {
+    if (next.slab.matrix < matrices.count && matrices.first != nullptr) {
+      CopySlab<Shape, T, kDim>(matrices, next.slab,
+                               slabs + next.stage * Shape::kSlabElements);
     }
     simt::CommitCopies();  // the first group holds the rows too
+    next.Advance(num_blocks);
   };
-  for (int32_t i = 0; i < Shape::kStages - 1; ++i) copy(i);
+  for (int32_t i = 0; i < Shape::kStages - 1; ++i) copy_next();
   ProductTiles<Shape> tiles;
-  tiles.ResetProducts();
-  tiles.ResetSums();
-  for (int32_t index = 0; index < num_slabs; ++index) {
-    simt::WaitCopies<Shape::kStages - 2>();
-    if (!BM_PLANTED(kNoBarrierBeforeSlab)) simt::SyncBlock();
-    copy(index + Shape::kStages - 1);
-    const MatrixSlab slab = SlabAt<Shape>(index, num_blocks);
-    if (matrices.first != nullptr) {
-      MultiplySlab<Shape, T, kDim>(
-          tile, slabs + index % Shape::kStages * Shape::kSlabElements,
-          slab.part, &tiles);
-    }
-    if (slab.part < Shape::kSlabsPerBlock - 1) continue;
-    add(slab, &tiles);
-    tiles.ResetProducts();
-    if (slab.block < num_blocks - 1) continue;
-    finish(slab.matrix, SumOfRow<Shape>(tiles));
+  int32_t stage = 0;
+  for (int32_t matrix = 0; matrix < matrices.count; ++matrix) {
     tiles.ResetSums();
+    for (int32_t block = 0; block < num_blocks; ++block) {
+      // Unrolled, so that the first products have nothing to be added to.
+      tiles.ResetProducts();
+      SIMT_UNROLL
+      for (int32_t part = 0; part < Shape::kSlabsPerBlock; ++part) {
+        simt::WaitCopies<Shape::kStages - 2>();
+        if (!BM_PLANTED(kNoBarrierBeforeSlab)) simt::SyncBlock();
+        copy_next();
+        if (matrices.first != nullptr) {
+          MultiplySlab<Shape, T, kDim>(
+              tile, slabs + stage * Shape::kSlabElements, part, &tiles);
+        }
+        stage = Shape::StageAfter(stage);
+      }
+      add(matrix, block, &tiles);
+    }
+    finish(matrix, SumOfRow<Shape>(tiles));
   }
 }
 

@@ -82,6 +82,7 @@
 //   float ToFloat(BFloat16), ToFloat(Half);  T FromFloat<T>(float);  (nearest)
 //   uint32_t Pack2<T>(float low, float high);
 //   float Exp2(float), Log2(float), Sqrt(float), ReverseSqrt(float);
+//     Exp2 may be 0 where the result is below 2^-126.
 //   int PopCount(uint32_t), LeadingZeros(uint32_t), FirstBit(uint32_t);
 // simt_types.h: BFloat16, Half, Vector16, FloatBits, BitsToFloat, BFloat16Bits.
 #ifndef KERNELS_CUDA_SIMT_H_

@@ -14,8 +14,8 @@ namespace blockmgr {
 inline namespace SIMT_SPACE {
 
 // Adds the sizes of a block's products to the sums.
-template <typename Shape>
-SIMT_DEVICE void AddSizes(bool l2, ProductTiles<Shape>* tiles) {
+template <bool kL2, typename Shape>
+SIMT_DEVICE void AddSizes(ProductTiles<Shape>* tiles) {
   SIMT_UNROLL
   for (int m = 0; m < Shape::kMTiles; ++m) {
     SIMT_UNROLL
@@ -23,7 +23,7 @@ SIMT_DEVICE void AddSizes(bool l2, ProductTiles<Shape>* tiles) {
       SIMT_UNROLL
       for (int j = 0; j < 4; ++j) {
         const float x = tiles->products[m][n][j];
-        tiles->sums[m][j / 2] += l2 ? x * x : fabsf(x);
+        tiles->sums[m][j / 2] += kL2 ? x * x : fabsf(x);
       }
     }
   }
@@ -54,8 +54,13 @@ void ValueNorms(ValueNormParams params) {
   float mean = 0.0f;
   ForEachProduct<T, kDim>(
       rows, matrices,
-      [&](const MatrixSlab&, ProductTiles<Shape>* tiles) {
-        AddSizes(params.l2, tiles);
+      [&](int32_t, int32_t, ProductTiles<Shape>* tiles) {
+        // Asked once per block, not per product.
+        if (params.l2) {
+          AddSizes<true>(tiles);
+        } else {
+          AddSizes<false>(tiles);
+        }
       },
       [&](int32_t q_head, float sum) {
         const float norm = params.l2 ? simt::Sqrt(sum) : sum;

@@ -164,16 +164,20 @@ SIMT_DEVICE void WindowLogits(const WindowParams& params,
       simt::Mma16816<T>(logits[n + 1], queries.a[i], b[2], b[3]);
     }
   }
+  SIMT_UNROLL
+  for (int n = 0; n < kEntryTile / 8; ++n) {
+    SIMT_UNROLL
+    for (int j = 0; j < 4; ++j) logits[n][j] *= scale_log2;
+  }
   const bool all_seen = (first_entry + kEntryTile <= block.num_past) ||
                         BM_PLANTED(kWindowMaskLost);
+  if (all_seen) return;
   const int32_t query[2] = {WindowRow(block, m_tile, 0).query,
                             WindowRow(block, m_tile, 1).query};
   SIMT_UNROLL
   for (int n = 0; n < kEntryTile / 8; ++n) {
     SIMT_UNROLL
     for (int j = 0; j < 4; ++j) {
-      logits[n][j] *= scale_log2;
-      if (all_seen) continue;
       const int32_t entry = first_entry + n * 8 + LaneIndex() % 4 * 2 + j % 2;
       const bool seen =
           entry < block.end &&
