@@ -1,4 +1,4 @@
-// Prefix sums over the threads of a block.
+// Sums over the threads of a warp, and prefix sums over those of a block.
 #ifndef KERNELS_CUDA_BLOCK_PREFIX_CUH_
 #define KERNELS_CUDA_BLOCK_PREFIX_CUH_
 
@@ -9,6 +9,15 @@
 
 namespace blockmgr {
 inline namespace SIMT_SPACE {
+
+// C. The sum of all lanes' values, in every lane.
+template <typename T>
+SIMT_DEVICE T WarpSum(T value) {
+  for (uint32_t mask = simt::kWarpThreads / 2; mask > 0; mask /= 2) {
+    value += simt::ShuffleXor(value, mask);
+  }
+  return value;
+}
 
 // Threads of a block that forms them, and the shared memory that it needs.
 inline constexpr uint32_t kPrefixThreads = 256;

@@ -84,7 +84,8 @@ struct SelectProblem {
   int32_t num_heads = 0;
   int32_t num_scopes = 0;
   const SelectScope* scopes = nullptr;  // [num_scopes], covering all heads
-  const int64_t* offsets = nullptr;     // [num_heads + 1], CSR of entries
+  const int64_t* offsets = nullptr;     // [num_heads + 1], CSR of entries,
+                                        // fewer than 2^30 of a head
   const int32_t* positions = nullptr;   // [entries], ascending per head
   const float* scores = nullptr;        // [entries]; null: the positions
   const float* value_norms = nullptr;   // [entries]: critical, or null
@@ -98,8 +99,10 @@ struct SelectProblem {
   int64_t first_share = 0;  // critical: of the first stage, multiples of 10^-9
   float eps = 0.0f;         // critical
   // Entries that one block looks at: a multiple of kSelectThreads. num_chunks
-  // of them, at least 1 and at most 65535, must cover the longest head.
-  int32_t chunk_entries = 4096;
+  // of them, at least 1 and at most 65535, must cover the longest head. So many
+  // are what a block has under way at once, and eight heads of 32,000 entries
+  // fill a large device.
+  int32_t chunk_entries = 2048;
   int32_t num_chunks = 0;
 
   // Work space. Searches: first those of scopes, then of heads.

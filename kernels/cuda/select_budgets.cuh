@@ -21,13 +21,6 @@ __extension__ typedef __int128 Int128;
 SIMT_DEVICE int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 SIMT_DEVICE int64_t Larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-template <typename T>
-SIMT_DEVICE T WarpSum(T value) {
-  for (uint32_t mask = simt::kWarpThreads / 2; mask > 0; mask /= 2) {
-    value += simt::ShuffleXor(value, mask);
-  }
-  return value;
-}
 SIMT_DEVICE Int128 WarpSum128(Int128 value) {
   for (uint32_t mask = simt::kWarpThreads / 2; mask > 0; mask /= 2) {
     const auto low = static_cast<uint64_t>(value);

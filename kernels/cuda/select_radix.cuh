@@ -19,29 +19,91 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Key of an entry: of its score, or in critical's second stage of its product.
-SIMT_DEVICE uint32_t EntryKey(const SelectProblem& p, int64_t entry,
-                              bool second) {
-  if (second) {
-    if (p.products != nullptr) return OrderKey(p.products[entry]);
-    const float score = p.scores != nullptr
-                            ? p.scores[entry]
-                            : static_cast<float>(p.positions[entry]);
-    return OrderKey((score + p.eps) * p.value_norms[entry]);
-  }
-  // Positions are in order as they are, and exact.
-  if (p.scores == nullptr) return static_cast<uint32_t>(p.positions[entry]);
-  return OrderKey(p.scores[entry]);
-}
-
 // Candidates of a head: what comes after them is not looked at.
-SIMT_DEVICE int64_t NumEntries(const SelectHead& head) {
-  return static_cast<int64_t>(head.num_sinks) + head.num_past + head.num_recent;
+SIMT_DEVICE int32_t NumEntries(const SelectHead& head) {
+  return head.num_sinks + head.num_past + head.num_recent;
 }
 
-SIMT_DEVICE bool IsTaken(const SelectProblem& p, int32_t head, int64_t index) {
-  const int64_t word = SurvivorWord(p.offsets[head], head) + index / 32;
-  return (p.survivors[word] >> (index % 32) & 1u) != 0;
+// Entries that a thread loads before it looks at the first: a wait for memory
+// is then one for all of them.
+inline constexpr int32_t kKeyBatch = 8;
+
+// Of a head, entries first, first + stride, .. below `end`: the keys of their
+// scores, or in critical's second stage of their products. Loads have no branch
+// of their own, which would have each wait for the one before it; those that
+// do not exist load another's. REQUIRES: the head has entries.
+struct KeyBatch {
+  uint32_t keys[kKeyBatch];
+  bool exist[kKeyBatch];
+  bool taken[kKeyBatch];  // by the first stage, in the second
+
+  SIMT_DEVICE KeyBatch(const SelectProblem& p, int32_t head, int32_t first,
+                       int32_t stride, int32_t end, bool second) {
+    const int64_t offset = p.offsets[head];
+    const bool products = second && p.products != nullptr;
+    const bool positions = !products && p.scores == nullptr;
+    const void* const words = products ? static_cast<const void*>(p.products)
+                              : positions
+                                  ? static_cast<const void*>(p.positions)
+                                  : p.scores;
+    int32_t entries[kKeyBatch];
+    SIMT_UNROLL
+    for (int32_t k = 0; k < kKeyBatch; ++k) {
+      const int32_t i = first + k * stride;
+      exist[k] = i < end;
+      entries[k] = exist[k] ? i : end > 0 ? end - 1 : 0;
+      keys[k] = static_cast<const uint32_t*>(words)[offset + entries[k]];
+      taken[k] = false;
+    }
+    if (second) FindTaken(p, SurvivorWord(offset, head), entries);
+    if (second && !products) {
+      Multiply(p, offset, positions, entries);
+    } else if (!positions) {  // which are in order as they are, and exact
+      SIMT_UNROLL
+      for (int32_t k = 0; k < kKeyBatch; ++k) {
+        keys[k] = OrderKey(simt::BitsToFloat(keys[k]));
+      }
+    }
+  }
+
+ private:
+  SIMT_DEVICE void FindTaken(const SelectProblem& p, int64_t first_word,
+                             const int32_t (&entries)[kKeyBatch]) {
+    SIMT_UNROLL
+    for (int32_t k = 0; k < kKeyBatch; ++k) {
+      const uint32_t word = p.survivors[first_word + entries[k] / 32];
+      taken[k] = exist[k] && (word >> (entries[k] % 32) & 1u) != 0;
+    }
+  }
+
+  // From scores, or positions, to (score + eps) norm.
+  SIMT_DEVICE void Multiply(const SelectProblem& p, int64_t offset,
+                            bool positions,
+                            const int32_t (&entries)[kKeyBatch]) {
+    SIMT_UNROLL
+    for (int32_t k = 0; k < kKeyBatch; ++k) {
+      const float score =
+          positions ? static_cast<float>(static_cast<int32_t>(keys[k]))
+                    : simt::BitsToFloat(keys[k]);
+      keys[k] = OrderKey((score + p.eps) * p.value_norms[offset + entries[k]]);
+    }
+  }
+};
+
+// Calls use(key) for those entries of a head in [begin, end) that are this
+// thread's and not taken.
+template <typename Use>
+SIMT_DEVICE void ForEachKey(const SelectProblem& p, int32_t head, int32_t begin,
+                            int32_t end, bool second, const Use& use) {
+  constexpr auto kThreads = static_cast<int32_t>(kSelectThreads);
+  for (int32_t first = begin + static_cast<int32_t>(simt::ThreadIndex());
+       first < end; first += kKeyBatch * kThreads) {
+    const KeyBatch batch(p, head, first, kThreads, end, second);
+    SIMT_UNROLL
+    for (int32_t k = 0; k < kKeyBatch; ++k) {
+      if (batch.exist[k] && !batch.taken[k]) use(batch.keys[k]);
+    }
+  }
 }
 
 // Adds the digits of one chunk of one head to shared memory.
@@ -50,9 +112,8 @@ SIMT_DEVICE void CountDigits(const SelectProblem& p, int32_t head,
                              uint32_t mask, const RadixSearch& search,
                              const simt::SharedArray<uint32_t>& bins) {
   const SelectHead state = p.heads[head];
-  const int64_t first = p.offsets[head] + state.num_sinks;
-  const int64_t begin = static_cast<int64_t>(simt::BlockY()) * p.chunk_entries;
-  const int64_t end = begin + p.chunk_entries < state.num_past
+  const int32_t begin = static_cast<int32_t>(simt::BlockY()) * p.chunk_entries;
+  const int32_t end = begin + p.chunk_entries < state.num_past
                           ? begin + p.chunk_entries
                           : state.num_past;
   const auto floor_mode = of_scope ? state.floor.mode : RadixSearch::kNone;
@@ -61,18 +122,17 @@ SIMT_DEVICE void CountDigits(const SelectProblem& p, int32_t head,
   const auto matches = [&](uint32_t key) {
     return (key & known) == (search.prefix & known);
   };
-  for (int64_t i = begin + simt::ThreadIndex(); i < end;
-       i += simt::NumThreads()) {
-    if (second && IsTaken(p, head, state.num_sinks + i)) continue;
-    const uint32_t key = EntryKey(p, first + i, second);
+  const auto add = [&](uint32_t key) {
     // What the head took for itself is not in the pool: all above its own
     // threshold, and some of those equal to it.
     if (floor_mode == RadixSearch::kSearch && key > state.floor.prefix &&
         !BM_PLANTED(kSelectFloorCountsTwice)) {
-      continue;
+      return;
     }
     if (matches(key)) bins.AtomicAdd(key >> shift & mask, 1u);
-  }
+  };
+  ForEachKey(p, head, state.num_sinks + begin, state.num_sinks + end, second,
+             add);
   if (floor_mode == RadixSearch::kSearch && begin == 0 &&
       simt::ThreadIndex() == 0 && matches(state.floor.prefix)) {
     bins.AtomicAdd(state.floor.prefix >> shift & mask,
@@ -161,32 +221,29 @@ void SelectCountAtCut(SelectProblem p) {
   if (search.mode != RadixSearch::kSearch || floor.mode == RadixSearch::kAll) {
     return;
   }
-  const int64_t first = p.offsets[head] + state->num_sinks;
-  const int64_t begin = static_cast<int64_t>(simt::BlockY()) * p.chunk_entries;
-  const int64_t chunk_end = begin + p.chunk_entries;
-  const int64_t end = chunk_end < state->num_past ? chunk_end : state->num_past;
+  const int32_t begin = static_cast<int32_t>(simt::BlockY()) * p.chunk_entries;
+  const int32_t chunk_end = begin + p.chunk_entries;
+  const int32_t end = chunk_end < state->num_past ? chunk_end : state->num_past;
   const bool has_floor = floor.mode == RadixSearch::kSearch;
   uint32_t above = 0;
   uint32_t equal = 0;
-  for (int64_t i = begin + simt::ThreadIndex(); i < end;
-       i += simt::NumThreads()) {
-    const uint32_t key = EntryKey(p, first + i, false);
+  const auto add = [&](uint32_t key) {
     if (has_floor && key > floor.prefix &&
         !BM_PLANTED(kSelectFloorCountsTwice)) {
-      continue;
+      return;
     }
     above += key > search.prefix ? 1 : 0;
     equal += key == search.prefix ? 1 : 0;
-  }
+  };
+  ForEachKey(p, head, state->num_sinks + begin, state->num_sinks + end, false,
+             add);
   if (has_floor && chunk_is_first && simt::ThreadIndex() == 0) {
     const auto taken = static_cast<uint32_t>(floor.wanted);
     above -= floor.prefix > search.prefix ? taken : 0;
     equal -= floor.prefix == search.prefix ? taken : 0;
   }
-  for (uint32_t mask = simt::kWarpThreads / 2; mask > 0; mask /= 2) {
-    above += simt::ShuffleXor(above, mask);
-    equal += simt::ShuffleXor(equal, mask);
-  }
+  above = WarpSum(above);
+  equal = WarpSum(equal);
   if (simt::Lane() != 0) return;
   // As signed numbers: the warp that subtracts may be below zero.
   const auto widen = [](uint32_t count) {
@@ -205,17 +262,14 @@ void SelectCountEquals(SelectProblem p, bool second) {
   const SelectHead state = p.heads[head];
   const RadixSearch search = p.searches[p.num_scopes + head];
   if (search.mode != RadixSearch::kSearch) return;
-  const int64_t begin = static_cast<int64_t>(simt::BlockY()) * p.chunk_entries;
-  const int64_t past_begin = state.num_sinks;
-  const int64_t past_end = past_begin + state.num_past;
+  const int32_t chunk = static_cast<int32_t>(simt::BlockY()) * p.chunk_entries;
+  const int32_t chunk_end = chunk + p.chunk_entries;
+  const int32_t past_begin = state.num_sinks;
+  const int32_t past_end = past_begin + state.num_past;
   uint32_t equal = 0;
-  for (int64_t i = begin + simt::ThreadIndex(); i < begin + p.chunk_entries;
-       i += simt::NumThreads()) {
-    if (i < past_begin || i >= past_end) continue;
-    if (second && IsTaken(p, head, i)) continue;
-    const uint32_t key = EntryKey(p, p.offsets[head] + i, second);
-    equal += key == search.prefix ? 1 : 0;
-  }
+  ForEachKey(p, head, chunk > past_begin ? chunk : past_begin,
+             chunk_end < past_end ? chunk_end : past_end, second,
+             [&](uint32_t key) { equal += key == search.prefix ? 1 : 0; });
   uint32_t total;
   BlockPrefix(equal, 0, &total);
   if (simt::ThreadIndex() == 0) {
@@ -227,14 +281,12 @@ void SelectCountEquals(SelectProblem p, bool second) {
 // How an entry stands to its head's threshold.
 enum Standing : uint32_t { kBelow, kEqualTo, kAbove };
 
-SIMT_DEVICE Standing StandingOf(const SelectProblem& p, int32_t head,
-                                const SelectHead& state,
-                                const RadixSearch& search, int64_t i,
-                                bool second) {
-  const int64_t num_entries = NumEntries(state);
-  if (i >= num_entries) return kBelow;
-  if (second && IsTaken(p, head, i)) return kAbove;
-  if (i < state.take_first || i >= num_entries - state.take_last) {
+SIMT_DEVICE Standing StandingOf(const SelectHead& state,
+                                const RadixSearch& search, int32_t i,
+                                const KeyBatch& batch, int32_t k) {
+  if (!batch.exist[k]) return kBelow;
+  if (batch.taken[k]) return kAbove;
+  if (i < state.take_first || i >= NumEntries(state) - state.take_last) {
     return kAbove;
   }
   if (search.mode == RadixSearch::kNone || i < state.num_sinks ||
@@ -242,71 +294,113 @@ SIMT_DEVICE Standing StandingOf(const SelectProblem& p, int32_t head,
     return kBelow;
   }
   if (search.mode == RadixSearch::kAll) return kAbove;
-  const uint32_t key = EntryKey(p, p.offsets[head] + i, second);
+  const uint32_t key = batch.keys[k];
   return key > search.prefix    ? kAbove
          : key == search.prefix ? kEqualTo
                                 : kBelow;
+}
+
+// Entries of a chunk that one warp looks at, 32 at a time.
+struct EmitRange {
+  int32_t begin;
+  int32_t end;         // of the warp's
+  int32_t candidates;  // of the head
+
+  SIMT_DEVICE KeyBatch Load(const SelectProblem& p, int32_t head, int32_t first,
+                            bool second) const {
+    return KeyBatch(p, head, first + static_cast<int32_t>(simt::Lane()),
+                    simt::kWarpThreads, end < candidates ? end : candidates,
+                    second);
+  }
+};
+
+// C. How many of the warp's entries are equal to the threshold. Adds its NaN to
+// *num_nan.
+SIMT_DEVICE uint32_t CountWarpEquals(const SelectProblem& p, int32_t head,
+                                     const SelectHead& state,
+                                     const RadixSearch& search,
+                                     const EmitRange& range, bool second,
+                                     uint32_t* num_nan) {
+  constexpr int32_t kLanes = simt::kWarpThreads;
+  uint32_t equals = 0;
+  for (int32_t first = range.begin; first < range.end;
+       first += kKeyBatch * kLanes) {
+    const KeyBatch batch = range.Load(p, head, first, second);
+    SIMT_UNROLL
+    for (int32_t k = 0; k < kKeyBatch; ++k) {
+      const int32_t i = first + k * kLanes + static_cast<int32_t>(simt::Lane());
+      const bool equal = StandingOf(state, search, i, batch, k) == kEqualTo;
+      equals += simt::PopCount(simt::Ballot(equal));
+      // Positions, which are keys where there are no scores, are no NaN.
+      const bool is_nan = batch.exist[k] && batch.keys[k] == kNanKey;
+      *num_nan += simt::PopCount(simt::Ballot(is_nan));
+    }
+  }
+  return equals;
 }
 
 // Grid: (num_heads, num_chunks). Writes the survivors of a chunk, a word per
 // warp and turn; ties go to the lower position.
 SIMT_KERNEL(kSelectThreads, 3)
 void SelectEmit(SelectProblem p, bool second) {
-  constexpr uint32_t kLanes = simt::kWarpThreads;
+  constexpr int32_t kLanes = simt::kWarpThreads;
   const auto head = static_cast<int32_t>(simt::BlockX());
   const SelectHead state = p.heads[head];
   const RadixSearch search = p.searches[p.num_scopes + head];
-  const int64_t num_candidates = NumEntries(state);
   // Words behind the last candidate's are written, too.
-  const int64_t num_entries = p.offsets[head + 1] - p.offsets[head];
-  const int64_t chunk = static_cast<int64_t>(simt::BlockY()) * p.chunk_entries;
+  const auto num_entries =
+      static_cast<int32_t>(p.offsets[head + 1] - p.offsets[head]);
+  const int32_t chunk = static_cast<int32_t>(simt::BlockY()) * p.chunk_entries;
   if (chunk >= num_entries) return;
   const int32_t warp_entries =
       p.chunk_entries / static_cast<int32_t>(kSelectThreads / kLanes);
-  const int64_t begin = chunk + simt::Warp() * warp_entries;
-  uint32_t warp_equals = 0;
+  EmitRange range;
+  range.begin = chunk + static_cast<int32_t>(simt::Warp()) * warp_entries;
+  range.end = range.begin + warp_entries < num_entries
+                  ? range.begin + warp_entries
+                  : num_entries;
+  range.candidates = NumEntries(state);
   uint32_t num_nan = 0;
-  for (int32_t j = 0; j < warp_entries; j += kLanes) {
-    const int64_t i = begin + j + simt::Lane();
-    const Standing standing = StandingOf(p, head, state, search, i, second);
-    warp_equals += simt::PopCount(simt::Ballot(standing == kEqualTo));
-    if (second || p.scores == nullptr) continue;
-    const bool is_nan =
-        i < num_candidates && (simt::FloatBits(p.scores[p.offsets[head] + i]) &
-                               0x7FFFFFFFu) > 0x7F800000u;
-    num_nan += simt::PopCount(simt::Ballot(is_nan));
-  }
-  if (num_nan > 0 && simt::Lane() == 0) {
+  const uint32_t warp_equals =
+      CountWarpEquals(p, head, state, search, range, second, &num_nan);
+  if (!second && num_nan > 0 && simt::Lane() == 0) {
     simt::AtomicAdd(reinterpret_cast<uint64_t*>(p.num_nan), uint64_t{num_nan});
   }
   // Equals before this warp: of earlier chunks, and of earlier warps.
   int64_t equals = 0;
   if (search.mode == RadixSearch::kSearch &&
       !BM_PLANTED(kSelectIgnoresEarlierChunks)) {
-    for (uint32_t c = 0; c < simt::BlockY(); ++c) {
+    for (uint32_t c = simt::Lane(); c < simt::BlockY(); c += kLanes) {
       equals += p.chunk_equals[static_cast<int64_t>(head) * p.num_chunks + c];
     }
+    equals = WarpSum(equals);
   }
   uint32_t total;
   const uint32_t before =
       BlockPrefix(simt::Lane() == 0 ? warp_equals : 0, 0, &total);
   equals += simt::Shuffle(before, 0u);
   const int64_t first_word = SurvivorWord(p.offsets[head], head);
-  for (int32_t j = 0; j < warp_entries && begin + j < num_entries;
-       j += kLanes) {
-    const int64_t i = begin + j + simt::Lane();
-    const Standing standing = StandingOf(p, head, state, search, i, second);
-    const uint32_t ties = simt::Ballot(standing == kEqualTo);
-    const uint32_t lower = BM_PLANTED(kSelectTiesToHigher)
-                               ? ~0u << simt::Lane() << 1
-                               : (1u << simt::Lane()) - 1;
-    const bool wins = standing == kEqualTo &&
-                      equals + simt::PopCount(ties & lower) < search.wanted;
-    const uint32_t word = simt::Ballot(standing == kAbove || wins);
-    equals += simt::PopCount(ties);
-    // Nobody reads this word any more but its own warp.
+  for (int32_t first = range.begin; first < range.end;
+       first += kKeyBatch * kLanes) {
+    const KeyBatch batch = range.Load(p, head, first, second);
+    // Nobody reads these words any more.
     simt::SyncWarp();
-    if (simt::Lane() == 0) p.survivors[first_word + (begin + j) / 32] = word;
+    SIMT_UNROLL
+    for (int32_t k = 0; k < kKeyBatch; ++k) {
+      const int32_t i = first + k * kLanes + static_cast<int32_t>(simt::Lane());
+      const Standing standing = StandingOf(state, search, i, batch, k);
+      const uint32_t ties = simt::Ballot(standing == kEqualTo);
+      const uint32_t lower = BM_PLANTED(kSelectTiesToHigher)
+                                 ? ~0u << simt::Lane() << 1
+                                 : (1u << simt::Lane()) - 1;
+      const bool wins = standing == kEqualTo &&
+                        equals + simt::PopCount(ties & lower) < search.wanted;
+      const uint32_t word = simt::Ballot(standing == kAbove || wins);
+      equals += simt::PopCount(ties);
+      if (simt::Lane() == 0 && i < range.end) {
+        p.survivors[first_word + i / 32] = word;
+      }
+    }
   }
 }
 
