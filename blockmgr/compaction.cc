@@ -1,10 +1,8 @@
 #include "blockmgr/compaction.h"
 
 #include <algorithm>
-#include <numeric>
+#include <cstddef>
 #include <utility>
-
-#include <absl/container/flat_hash_map.h>
 
 #include "blockmgr/base/check.h"
 
@@ -54,57 +52,26 @@ EntryIndex IndexEntries(const ModelLayout& layout, const CacheView& now,
   return index;
 }
 
+Compaction CompactionInto(const RaggedRegion& next, const EntryIndex& entries,
+                          const KeepSets& keep) {
+  for (size_t i = 0; i < next.kept().size(); ++i) {
+    BM_CHECK(keep.offsets[i + 1] - keep.offsets[i] == next.kept()[i]);
+  }
+  return {.offsets = entries.offsets,
+          .slots = entries.slots,
+          .positions = entries.positions,
+          .keep = &keep,
+          .page_offsets = next.page_offsets(),
+          .pages = next.page_list(),
+          .held_pages = next.held_pages()};
+}
+
 CompactionPlan PlanCompaction(const ModelLayout& layout,
                               const EntryIndex& entries, const KeepSets& keep,
                               const RaggedRegion& next) {
-  const int32_t num_heads = layout.pages_per_block();
-  const int32_t page_size = layout.page_size;
   CompactionPlan plan;
-  plan.positions.resize(next.num_entries());
-  absl::flat_hash_map<PageId, int32_t> rank_of_page;
-  std::vector<int64_t> strays;  // into entries
-  std::vector<bool> filled;
-  int64_t begin = 0;  // of the head in plan.positions
-  for (int32_t i = 0; i < num_heads; ++i) {
-    const int32_t kept = next.kept()[i];
-    BM_CHECK(keep.offsets[i + 1] - keep.offsets[i] == kept);
-    const std::span<const PageId> pages = next.pages(i);
-    rank_of_page.clear();
-    for (size_t j = 0; j < pages.size(); ++j) {
-      rank_of_page.emplace(pages[j], static_cast<int32_t>(j));
-    }
-    strays.clear();
-    filled.assign(kept, false);
-    for (int64_t k = keep.offsets[i]; k < keep.offsets[i + 1]; ++k) {
-      const int64_t entry = entries.offsets[i] + keep.ranks[k];
-      const SlotIndex slot = entries.slots[entry];
-      const auto found =
-          rank_of_page.find(PageId{static_cast<int32_t>(slot / page_size)});
-      const int64_t place =
-          found == rank_of_page.end()
-              ? kept
-              : int64_t{found->second} * page_size + slot % page_size;
-      if (place < kept) {
-        filled[place] = true;
-        plan.positions[begin + place] = entries.positions[entry];
-      } else {
-        strays.push_back(entry);
-      }
-    }
-    size_t stray = 0;
-    const int32_t held_slots = next.num_held_pages(i) * page_size;
-    for (int32_t place = 0; place < kept; ++place) {
-      if (filled[place]) continue;
-      const int64_t entry = strays[stray++];
-      plan.positions[begin + place] = entries.positions[entry];
-      auto& phase = place < held_slots ? plan.moves.phase1 : plan.moves.phase2;
-      phase.push_back(
-          {entries.slots[entry],
-           layout.slot(pages[place / page_size], place % page_size)});
-    }
-    BM_CHECK(stray == strays.size());
-    begin += kept;
-  }
+  plan.positions =
+      PlaceSurvivors(layout, CompactionInto(next, entries, keep), &plan.moves);
   return plan;
 }
 

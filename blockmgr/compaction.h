@@ -13,6 +13,7 @@
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/base/moves.h"
+#include "blockmgr/eviction/compaction_moves.h"
 #include "blockmgr/eviction/select.h"
 #include "blockmgr/ragged_region.h"
 
@@ -41,12 +42,14 @@ struct CompactionPlan {
   std::vector<int32_t> positions;  // [next.num_entries()]
 };
 
-// Moves the entries kept by `keep` (ranks into `entries`, which must index
-// exactly the positions below next.cut()) into `next`. Per head let D be its
-// slots in the new region and S its surviving slots: strays S \ D, in position
-// order, go to holes D \ S, in list order, i-th to i-th; holes in pages the
-// head already holds are phase 1, the others phase 2. REQUIRES: `next` was laid
-// out from the cache that `entries` indexes, for the counts of `keep`.
+// The move of the entries kept by `keep` (ranks into `entries`, which must
+// index exactly the positions below next.cut()) into `next`, as backends take
+// it. Borrows all three. REQUIRES: `next` was laid out from the cache that
+// `entries` indexes, for the counts of `keep`.
+Compaction CompactionInto(const RaggedRegion& next, const EntryIndex& entries,
+                          const KeepSets& keep);
+
+// The same, planned with PlaceSurvivors: for engines that move rows themselves.
 CompactionPlan PlanCompaction(const ModelLayout& layout,
                               const EntryIndex& entries, const KeepSets& keep,
                               const RaggedRegion& next);

@@ -54,9 +54,7 @@ class RaggedRegion {
   int32_t cut() const { return layout_.cut(); }
   std::span<const BlockId> blocks() const { return layout_.blocks(); }
   std::span<const int32_t> kept() const { return layout_.kept(); }
-  int32_t num_held_pages(int32_t head_index) const {
-    return layout_.num_held_pages(head_index);
-  }
+  std::span<const int32_t> held_pages() const { return layout_.held_pages(); }
   int64_t num_entries() const { return layout_.num_entries(); }
   // Pages of one head, in list order; its slots are numbered along them.
   std::span<const PageId> pages(int32_t head_index) const {

@@ -71,11 +71,9 @@ class RegionLayout {
         run_offsets_[head_index],
         run_offsets_[head_index + 1] - run_offsets_[head_index]);
   }
-  // Pages of a head that it held before the region was laid out (or that are
-  // its own in fresh blocks); they come first in its list. For PlanCompaction.
-  int32_t num_held_pages(int32_t head_index) const {
-    return held_pages_[head_index];
-  }
+  // How many pages each (layer, head) held before the region was laid out (or
+  // are its own in fresh blocks); they come first in its list. For compaction.
+  std::span<const int32_t> held_pages() const { return held_pages_; }
   // Bytes of memory of its own, without this object.
   int64_t metadata_bytes() const {
     return HeapBytes(blocks_) + HeapBytes(kept_) + HeapBytes(run_offsets_) +

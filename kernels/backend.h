@@ -23,7 +23,9 @@
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/base/moves.h"
+#include "blockmgr/eviction/compaction_moves.h"
 #include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/select.h"
 
 namespace blockmgr {
 
@@ -155,6 +157,17 @@ struct ValueNormBatch {
   std::span<float> norms;
 };
 
+// What one eviction of a sequence chooses from, over all layers and heads; the
+// arguments of SelectEntries.
+struct SelectBatch {
+  EvictionPolicy policy;
+  EvictionTarget target;
+  HeadShape shape;
+  EvictionRange range;
+  EntriesView entries;
+  std::span<const int32_t> external;  // budgets, [num_layers * num_heads]
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -169,6 +182,12 @@ class Backend {
   // Adds queries before rotation, [num_tokens, num_q_heads, head_dim].
   virtual void AddQueries(const float* queries, int32_t num_tokens,
                           QueryStatistics* statistics) = 0;
+  // What SelectEntries keeps, bit for bit. Unimplemented, naming what, for
+  // policies that the backend cannot select by; the CPU can by all.
+  virtual absl::StatusOr<KeepSets> Select(const SelectBatch& batch) = 0;
+  // Moves survivors to the pages of a new region, as PlaceSurvivors places
+  // them. The position of every slot of the region, as it says.
+  virtual std::vector<int32_t> Compact(const Compaction& compaction) = 0;
   // Executes phase 1, then phase 2.
   virtual void Move(const CompactionMoves& moves) = 0;
   // Copies whole blocks, all layers and heads. No block is both a source and a

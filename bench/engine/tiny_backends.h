@@ -1,4 +1,4 @@
-// Where a tiny engine's attention, scores and moves are computed.
+// Where a tiny engine's attention, scores, selections and moves are computed.
 #ifndef BENCH_ENGINE_TINY_BACKENDS_H_
 #define BENCH_ENGINE_TINY_BACKENDS_H_
 

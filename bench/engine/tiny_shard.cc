@@ -231,29 +231,26 @@ EntryIndex TinyShard::EntriesOf(const EvictionOrder& order) const {
       table.num_computed, WindowEviction::FirstOf(window, order.length));
 }
 
-KeepSets TinyShard::SelectIn(const EvictionOrder& order,
-                             const ScoredEntries& scored,
-                             std::span<const int32_t> external) const {
-  const HeadShape shape{layout_.num_layers, layout_.num_heads,
-                        layout_.page_size};
-  const auto select = [&](const EvictionPolicy& policy,
-                          const EvictionRange& range,
-                          std::span<const int32_t> positions) {
-    return SelectEntries(
-        policy, order.target, shape, range,
-        EntriesView{scored.candidates.offsets, positions, scored.scores,
-                    scored.value_norms, scored.products},
-        external);
-  };
-  if (order.group == 0) {
-    return select(order.policy, {order.cut, order.length},
-                  scored.candidates.positions);
-  }
+absl::StatusOr<KeepSets> TinyShard::SelectIn(
+    const EvictionOrder& order, const ScoredEntries& scored,
+    std::span<const int32_t> external) {
+  SelectBatch batch{
+      .policy = order.policy,
+      .target = order.target,
+      .shape = {layout_.num_layers, layout_.num_heads, layout_.page_size},
+      .range = {order.cut, order.length},
+      .entries = {scored.candidates.offsets, scored.candidates.positions,
+                  scored.scores, scored.value_norms, scored.products},
+      .external = external};
+  if (order.group == 0) return backend_->Select(batch);
   const WindowEviction eviction = WindowEviction::Of(
       order.policy, layout_.window_of(order.group), order.cut, order.length);
   std::vector<int32_t> positions = scored.candidates.positions;
   for (int32_t& position : positions) position -= eviction.first;
-  const KeepSets all = select(eviction.policy, eviction.range, positions);
+  batch.policy = eviction.policy;
+  batch.range = eviction.range;
+  batch.entries.positions = positions;
+  BM_ASSIGN_OR_RETURN(const KeepSets all, backend_->Select(batch));
   // Slots that no layer has keep nothing.
   KeepSets keep;
   keep.num_nan = all.num_nan;
@@ -282,7 +279,7 @@ absl::StatusOr<TinySelection> TinyShard::Select(const EvictionOrder& order) {
           tables_.layout().shard_head_index(shard_, i))]);
     }
   }
-  selection.keep = SelectIn(order, scored, external);
+  BM_ASSIGN_OR_RETURN(selection.keep, SelectIn(order, scored, external));
   return selection;
 }
 
@@ -296,11 +293,10 @@ void TinyShard::Evict(const StepPlan& plan, const EvictionOrder& order,
   RaggedRegion next = RaggedRegion::LayOut(
       layout_, CoveredBy(order), EngineTables::Destinations(plan, order),
       counts, order.cut);
-  CompactionPlan compaction = PlanCompaction(
-      layout_, selection.scored.candidates, selection.keep, next);
-  backend_->Move(compaction.moves);
+  std::vector<int32_t> positions = backend_->Compact(
+      CompactionInto(next, selection.scored.candidates, selection.keep));
   auto region = std::make_shared<Region>(
-      Region{std::move(next), std::move(compaction.positions), {}});
+      Region{std::move(next), std::move(positions), {}});
   if (order.group > 0) {
     // With the slots behind the last of every head.
     auto from = region->positions.begin();

@@ -2,7 +2,7 @@
 //
 // It has the KV heads of one shard in a memory of its own, knows which of its
 // pages the regions of its sequences have, attends with its query heads, and
-// scores, selects and moves the entries of its heads.
+// has its backend score, select and move the entries of its heads.
 // It hears of block ids and counts from the tables that all shards share, and
 // never of another shard's pages. With one shard it is all of the engine's
 // cache.
@@ -78,6 +78,7 @@ class TinyShard {
                 TinyForward* forward);
 
   // What an order that the tables have checked would keep; changes nothing.
+  // What the backend cannot select by is its error.
   absl::StatusOr<TinySelection> Select(const EvictionOrder& order);
   // Moves what is kept, before the tables commit the order.
   void Evict(const StepPlan& plan, const EvictionOrder& order,
@@ -133,8 +134,9 @@ class TinyShard {
   // Live entries that an order's group has, of a window what the next token
   // attends to.
   EntryIndex EntriesOf(const EvictionOrder& order) const;
-  KeepSets SelectIn(const EvictionOrder& order, const ScoredEntries& scored,
-                    std::span<const int32_t> external) const;
+  absl::StatusOr<KeepSets> SelectIn(const EvictionOrder& order,
+                                    const ScoredEntries& scored,
+                                    std::span<const int32_t> external);
   // Shows the queries of a slot of group 0 to what scores will be made of.
   void Observe(const StepPlan& plan, const TinyBatch& batch, int32_t layer,
                const float* queries, const float* raw_queries);

@@ -281,6 +281,18 @@ void CpuBackend::AddQueries(const float* queries, int32_t num_tokens,
   AddQueriesTo(layout(), queries, num_tokens, statistics);
 }
 
+absl::StatusOr<KeepSets> CpuBackend::Select(const SelectBatch& batch) {
+  return SelectEntries(batch.policy, batch.target, batch.shape, batch.range,
+                       batch.entries, batch.external);
+}
+
+std::vector<int32_t> CpuBackend::Compact(const Compaction& compaction) {
+  CompactionMoves moves;
+  std::vector<int32_t> positions = PlaceSurvivors(layout(), compaction, &moves);
+  Move(moves);
+  return positions;
+}
+
 void CpuBackend::MoveRows(std::span<const SlotMove> moves) {
   const std::size_t row_bytes = static_cast<std::size_t>(layout().row_bytes());
   for (const SlotMove& move : moves) {

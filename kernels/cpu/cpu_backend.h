@@ -7,11 +7,13 @@
 #include <span>
 #include <vector>
 
+#include <absl/status/statusor.h>
 
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/base/moves.h"
-#include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/compaction_moves.h"
+#include "blockmgr/eviction/select.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/attention_scores.h"
 #include "kernels/cpu/expected_attention.h"
@@ -48,6 +50,8 @@ class CpuBackend final : public Backend {
   void ValueNorms(const ValueNormBatch& batch) override;
   void AddQueries(const float* queries, int32_t num_tokens,
                   QueryStatistics* statistics) override;
+  absl::StatusOr<KeepSets> Select(const SelectBatch& batch) override;
+  std::vector<int32_t> Compact(const Compaction& compaction) override;
   void Move(const CompactionMoves& moves) override;
   void CopyBlocks(std::span<const BlockCopy> copies) override;
   void CopyToHost(std::span<const BlockTransfer> transfers,

@@ -108,10 +108,6 @@ CudaBackend::CudaBackend(const ModelLayout& layout,
 
 CudaBackend::~CudaBackend() { runtime_->Free(pool_.pool.view.base); }
 
-absl::Status CudaBackend::Supports(const EvictionPolicy& policy) {
-  return DeviceSelector::Supports(policy);
-}
-
 void CudaBackend::Append(const AppendBatch& batch) {
   const ModelLayout& shape = layout();
   BM_CHECK(batch.layer >= 0 && batch.layer < shape.num_layers);

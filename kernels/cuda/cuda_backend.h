@@ -13,7 +13,7 @@
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/base/moves.h"
-#include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/compaction_moves.h"
 #include "blockmgr/eviction/select.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/call_memory.h"
@@ -58,9 +58,9 @@ struct CudaBackendOptions {
 // bits of its sums depend on how queries were split into calls.
 //
 // Kernels exist for bf16 and fp16 rows of 64, 128 or 256 elements, pages of 16
-// or 32 tokens, groups of 1 to 16 query heads, and for every scorer. The
-// statistics of expected_attention are the host's: queries come from there, and
-// sums of squares want double.
+// or 32 tokens, groups of 1 to 16 query heads, for every scorer, and for every
+// policy without parity. The statistics of expected_attention are the host's:
+// queries come from there, and sums of squares want double.
 //
 // Append, Move, CopyBlocks and Compact return before the device is done. Ids
 // outside the pool are the caller's bug; kernels write nothing for them and set
@@ -83,10 +83,6 @@ class CudaBackend final : public Backend {
       std::unique_ptr<DeviceRuntime> runtime);
   ~CudaBackend() override;
 
-  // OK if a policy's selection runs on a device; all scorers do. Else
-  // Unimplemented, naming what has no kernel.
-  static absl::Status Supports(const EvictionPolicy& policy);
-
   const ModelLayout& layout() const override { return pool_.layout; }
   void Append(const AppendBatch& batch) override;
   void Attention(const AttentionBatch& batch) override;
@@ -101,6 +97,12 @@ class CudaBackend final : public Backend {
   // On the host; equal to CpuBackend's bit for bit.
   void AddQueries(const float* queries, int32_t num_tokens,
                   QueryStatistics* statistics) override;
+  absl::StatusOr<KeepSets> Select(const SelectBatch& batch) override {
+    return selector_.Select(batch);
+  }
+  std::vector<int32_t> Compact(const Compaction& compaction) override {
+    return selector_.Compact(compaction);
+  }
   void Move(const CompactionMoves& moves) override;
   void CopyBlocks(std::span<const BlockCopy> copies) override;
   void CopyToHost(std::span<const BlockTransfer> transfers,
@@ -109,18 +111,6 @@ class CudaBackend final : public Backend {
                     std::span<const std::byte> host) override;
   void ReadSlot(SlotIndex slot, std::span<float> out) const override;
   void Poison() override;
-
-  // See DeviceSelector.
-  void Select(const EvictionPolicy& policy, const EvictionTarget& target,
-              const HeadShape& shape, const EvictionRange& range,
-              const EntriesView& entries, std::span<const int32_t> external,
-              DeviceSelection* selection) {
-    selector_.Select(policy, target, shape, range, entries, external,
-                     selection);
-  }
-  void Compact(const DeviceCompaction& compaction) {
-    selector_.Compact(compaction);
-  }
 
   // Waits for everything enqueued. What went wrong since the last Flush: the
   // device's failure, or InvalidArgument with the ids that kernels refused.

@@ -4,7 +4,7 @@
 #include <bit>
 #include <numeric>
 
-#include <absl/status/statusor.h>
+#include <absl/status/status.h>
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
@@ -18,22 +18,23 @@ namespace {
 constexpr int32_t kChunkEntries = 4096;
 
 // Ranks, from the words of survivors.
-void ReadSurvivors(std::span<const int64_t> offsets,
-                   std::span<const uint32_t> survivors, KeepSets* keep) {
-  keep->offsets.assign(1, 0);
-  keep->ranks.clear();
+KeepSets ReadSurvivors(std::span<const int64_t> offsets,
+                       std::span<const uint32_t> survivors) {
+  KeepSets keep;
+  keep.offsets.push_back(0);
   for (int64_t head = 0; head + 1 < std::ssize(offsets); ++head) {
     const int64_t first_word = SurvivorWord(offsets[head], head);
     const int64_t count = offsets[head + 1] - offsets[head];
     for (int64_t begin = 0; begin < count; begin += 32) {
       uint32_t word = survivors[first_word + begin / 32];
       for (; word != 0; word &= word - 1) {
-        keep->ranks.push_back(
+        keep.ranks.push_back(
             static_cast<int32_t>(begin + std::countr_zero(word)));
       }
     }
-    keep->offsets.push_back(std::ssize(keep->ranks));
+    keep.offsets.push_back(std::ssize(keep.ranks));
   }
+  return keep;
 }
 
 void FillWords(DeviceRuntime* runtime, void* words, uint8_t byte,
@@ -50,21 +51,13 @@ DeviceSelector::~DeviceSelector() {
   }
 }
 
-absl::Status DeviceSelector::Supports(const EvictionPolicy& policy) {
-  if (policy.parity == Parity::kNone) return absl::OkStatus();
-  return absl::UnimplementedError(
-      "policy: parity: expected none on a device, got kvpress or released: "
-      "they run on the CPU only");
-}
-
-SelectProblem DeviceSelector::AddSelection(const EvictionPolicy& policy,
-                                           const HeadShape& shape,
-                                           const EntriesView& entries,
+SelectProblem DeviceSelector::AddSelection(const SelectBatch& batch,
                                            SelectionArrays* arrays) {
   CallMemory& memory = *pool_.memory;
-  SelectProblem problem = MakeSelectProblem(policy);
-  problem.page_size = shape.page_size;
-  problem.num_heads = shape.num_layers * shape.num_heads;
+  const EntriesView& entries = batch.entries;
+  SelectProblem problem = MakeSelectProblem(batch.policy);
+  problem.page_size = batch.shape.page_size;
+  problem.num_heads = batch.shape.num_layers * batch.shape.num_heads;
   problem.num_scopes = static_cast<int32_t>(scopes_.size());
   problem.chunk_entries = kChunkEntries;
   BM_CHECK(std::ssize(entries.offsets) == problem.num_heads + 1);
@@ -88,7 +81,7 @@ SelectProblem DeviceSelector::AddSelection(const EvictionPolicy& policy,
   arrays->zeros = memory.Work<uint32_t>(num_groups * (kRadixBins + 1));
   arrays->equals =
       memory.Work<int32_t>(int64_t{problem.num_heads} * problem.num_chunks);
-  arrays->budgets = memory.Result<int32_t>(problem.num_heads);
+  arrays->budgets = memory.Work<int32_t>(problem.num_heads);
   arrays->survivors = memory.Result<uint32_t>(
       SurvivorWords(entries.offsets.back(), problem.num_heads));
   arrays->num_nan = memory.Result<int64_t>(1);
@@ -122,32 +115,31 @@ void DeviceSelector::PointTo(const SelectionArrays& arrays,
   problem->num_nan = memory.Device(arrays.num_nan);
 }
 
-void DeviceSelector::Select(const EvictionPolicy& policy,
-                            const EvictionTarget& target,
-                            const HeadShape& shape, const EvictionRange& range,
-                            const EntriesView& entries,
-                            std::span<const int32_t> external,
-                            DeviceSelection* selection) {
-  BM_CHECK(Supports(policy).ok());
+absl::StatusOr<KeepSets> DeviceSelector::Select(const SelectBatch& batch) {
+  if (batch.policy.parity != Parity::kNone) {
+    return absl::UnimplementedError(
+        "policy: parity: expected none on a device, got kvpress or released: "
+        "they run on the CPU only");
+  }
   CallMemory& memory = *pool_.memory;
   scopes_.clear();
-  AppendSelectScopes(policy, target, shape, range, 0, &scopes_);
+  AppendSelectScopes(batch.policy, batch.target, batch.shape, batch.range, 0,
+                     &scopes_);
   memory.Begin();
   SelectionArrays arrays;
-  SelectProblem problem = AddSelection(policy, shape, entries, &arrays);
-  const auto given = memory.InputOf(external);
+  SelectProblem problem = AddSelection(batch, &arrays);
+  const auto given = memory.InputOf(batch.external);
   pool_.Send();
-  PointTo(arrays, entries, &problem);
+  PointTo(arrays, batch.entries, &problem);
   problem.given = memory.Device(given);
   FillWords(pool_.runtime, problem.histograms, 0, arrays.zeros.count);
   FillWords(pool_.runtime, problem.num_nan, 0, 2);
   pool_.runtime->Select(problem);
   pool_.Receive();
-  const std::span<const int32_t> budgets = memory.Host(arrays.budgets);
-  selection->budgets.assign(budgets.begin(), budgets.end());
-  ReadSurvivors(entries.offsets, memory.Host(arrays.survivors),
-                &selection->keep);
-  selection->keep.num_nan = memory.Host(arrays.num_nan)[0];
+  KeepSets keep =
+      ReadSurvivors(batch.entries.offsets, memory.Host(arrays.survivors));
+  keep.num_nan = memory.Host(arrays.num_nan)[0];
+  return keep;
 }
 
 CallMemory::Array<uint32_t> DeviceSelector::AddSurvivors(
@@ -167,16 +159,10 @@ CallMemory::Array<uint32_t> DeviceSelector::AddSurvivors(
 }
 
 DeviceSelector::MoveArrays DeviceSelector::AddMoves(
-    const DeviceCompaction& compaction) {
+    const Compaction& compaction) {
   CallMemory& memory = *pool_.memory;
   const int32_t num_heads = pool_.layout.pages_per_block();
   const KeepSets& keep = *compaction.keep;
-  BM_CHECK(std::ssize(compaction.offsets) == num_heads + 1);
-  BM_CHECK(std::ssize(compaction.page_offsets) == num_heads + 1);
-  BM_CHECK(std::ssize(compaction.held_pages) == num_heads);
-  BM_CHECK(std::ssize(keep.offsets) == num_heads + 1);
-  BM_CHECK(std::ssize(compaction.slots) == compaction.offsets.back());
-  BM_CHECK(std::ssize(compaction.pages) == compaction.page_offsets.back());
   const int64_t num_kept = std::ssize(keep.ranks);
   MoveArrays arrays;
   arrays.survivors = AddSurvivors(compaction.offsets, keep);
@@ -209,10 +195,12 @@ void DeviceSelector::NeedPagePlaces() {
   FillWords(pool_.runtime, page_places_, 0xFF, num_pages);
 }
 
-void DeviceSelector::Compact(const DeviceCompaction& compaction) {
+std::vector<int32_t> DeviceSelector::Compact(const Compaction& compaction) {
   CallMemory& memory = *pool_.memory;
-  const int64_t num_kept = std::ssize(compaction.keep->ranks);
-  if (num_kept == 0) return;
+  std::vector<int32_t> positions =
+      PlaceSurvivors(pool_.layout, compaction, nullptr);
+  const int64_t num_kept = std::ssize(positions);
+  if (num_kept == 0) return positions;
   NeedPagePlaces();
   memory.Begin();
   const MoveArrays arrays = AddMoves(compaction);
@@ -248,6 +236,7 @@ void DeviceSelector::Compact(const DeviceCompaction& compaction) {
     move.error = memory.device_error();
     pool_.runtime->Move(move);
   }
+  return positions;
 }
 
 }  // namespace blockmgr

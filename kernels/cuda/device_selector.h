@@ -6,41 +6,23 @@
 #include <span>
 #include <vector>
 
-#include <absl/status/status.h>
+#include <absl/status/statusor.h>
 
-#include "blockmgr/base/ids.h"
-#include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/compaction_moves.h"
 #include "blockmgr/eviction/select.h"
+#include "kernels/backend.h"
 #include "kernels/cuda/device_pool.h"
 #include "kernels/cuda/select.h"
 
 namespace blockmgr {
 
-// What a selection found: as SelectEntries and AllocateBudgets.
-struct DeviceSelection {
-  std::vector<int32_t> budgets;  // [num_layers * num_heads]
-  KeepSets keep;
-};
-
-// A new region that survivors are to be moved to, over all layers and heads of
-// the pool. Borrowed for the call.
-struct DeviceCompaction {
-  // Candidates as they are now: CSR over heads, [num_layers * num_heads + 1].
-  std::span<const int64_t> offsets;
-  std::span<const SlotIndex> slots;  // [offsets.back()]
-  const KeepSets* keep = nullptr;    // ranks into them
-  // The region's page lists, and how many pages of each it held before.
-  std::span<const int32_t> page_offsets;  // CSR
-  std::span<const PageId> pages;
-  std::span<const int32_t> held_pages;  // [num_layers * num_heads]
-};
-
 // DeviceSelector chooses what SelectEntries chooses, and moves what
-// PlanCompaction would, bit for bit.
+// PlaceSurvivors would, bit for bit.
 //
-// Cost: 8 to 22 small kernels and a wait per selection, five kernels per
-// compaction; 4 bytes of device memory per page of the pool from the first
-// compaction on. Thread-compatible.
+// Cost: 8 to 22 small kernels and a wait per selection; five kernels per
+// compaction, and PlaceSurvivors on the host, for the positions alone; 4 bytes
+// of device memory per page of the pool from the first compaction on.
+// Thread-compatible.
 class DeviceSelector {
  public:
   // The pool is borrowed.
@@ -50,16 +32,10 @@ class DeviceSelector {
   ~DeviceSelector();
 
   // Unimplemented for policies with parity, which are the CPU's alone.
-  static absl::Status Supports(const EvictionPolicy& policy);
+  absl::StatusOr<KeepSets> Select(const SelectBatch& batch);
 
-  // One sequence; arguments as of SelectEntries. REQUIRES: Supports(policy).
-  void Select(const EvictionPolicy& policy, const EvictionTarget& target,
-              const HeadShape& shape, const EvictionRange& range,
-              const EntriesView& entries, std::span<const int32_t> external,
-              DeviceSelection* selection);
-
-  // Plans the moves and carries both phases out. Does not wait.
-  void Compact(const DeviceCompaction& compaction);
+  // Plans the moves and carries both phases out, on the device. Does not wait.
+  std::vector<int32_t> Compact(const Compaction& compaction);
 
  private:
   // Arrays of a selection and of a compaction; see SelectProblem, SelectMoves.
@@ -95,15 +71,13 @@ class DeviceSelector {
   };
 
   // Adds the arrays to the call; the problem has everything but pointers.
-  SelectProblem AddSelection(const EvictionPolicy& policy,
-                             const HeadShape& shape, const EntriesView& entries,
-                             SelectionArrays* arrays);
+  SelectProblem AddSelection(const SelectBatch& batch, SelectionArrays* arrays);
   void PointTo(const SelectionArrays& arrays, const EntriesView& entries,
                SelectProblem* problem) const;
   // Keep sets as the selection's kernels leave them.
   CallMemory::Array<uint32_t> AddSurvivors(std::span<const int64_t> offsets,
                                            const KeepSets& keep);
-  MoveArrays AddMoves(const DeviceCompaction& compaction);
+  MoveArrays AddMoves(const Compaction& compaction);
   void NeedPagePlaces();
 
   const DevicePool& pool_;

@@ -37,7 +37,7 @@ TEST(RaggedRegionTest, ListsThePagesOfTheRuns) {
                   page(1, 3, 1), page(1, 7, 1), page(0, 3, 1)));
   EXPECT_THAT(region.pages(3),
               ElementsAre(page(1, 3, 1), page(1, 7, 1), page(0, 3, 1)));
-  EXPECT_EQ(region.num_held_pages(3), 2);
+  EXPECT_EQ(region.held_pages()[3], 2);
   EXPECT_THAT(region.layout().runs(0), ElementsAre(PageRun{0, 0, 2}));
   EXPECT_THAT(region.layout().runs(3),
               ElementsAre(PageRun{3, 0, 2}, PageRun{1, 0, 1}));
@@ -56,7 +56,7 @@ TEST(RaggedRegionTest, IsTheSameOnOtherBlocks) {
   EXPECT_EQ(moved.cut(), 12);
   EXPECT_EQ(moved.num_entries(), 15);
   for (int32_t i = 0; i < layout.pages_per_block(); ++i) {
-    EXPECT_EQ(moved.num_held_pages(i), region.num_held_pages(i));
+    EXPECT_EQ(moved.held_pages()[i], region.held_pages()[i]);
     ASSERT_EQ(moved.pages(i).size(), region.pages(i).size());
     for (size_t j = 0; j < moved.pages(i).size(); ++j) {
       const PageId was = region.pages(i)[j];

@@ -59,7 +59,7 @@ void ExpectConsistent(const ModelLayout& layout, const RandomEviction& eviction,
   for (int32_t i = 0; i < layout.pages_per_block(); ++i) {
     EXPECT_EQ(std::ssize(region.pages(i)),
               CeilDiv(eviction.kept[i], layout.page_size));
-    EXPECT_LE(region.num_held_pages(i), std::ssize(region.pages(i)));
+    EXPECT_LE(region.held_pages()[i], std::ssize(region.pages(i)));
     for (const PageId page : region.pages(i)) {
       EXPECT_TRUE(pages.insert(page).second) << "page twice";
       blocks.insert(layout.page_block(page));
@@ -195,7 +195,7 @@ TEST(RegionLayoutTest, ShortHeadTakesItsOwnLayerFirst) {
                            std::vector<int32_t>{5, 0, 0, 4}, 8);
   EXPECT_THAT(region.pages(0),
               ElementsAre(Page(layout, 0, 3, 0), Page(layout, 0, 3, 1)));
-  EXPECT_EQ(region.num_held_pages(0), 1);
+  EXPECT_EQ(region.held_pages()[0], 1);
   EXPECT_THAT(region.pages(3), ElementsAre(Page(layout, 1, 3, 1)));
 }
 

@@ -129,8 +129,8 @@ void ExpectSameLists(const ModelLayout& whole, const RaggedRegion& region,
     const std::span<const PageId> of_all = region.pages(rank.WholeIndex(i));
     const std::span<const PageId> of_rank = rank.region()->pages(i);
     ASSERT_EQ(of_all.size(), of_rank.size());
-    EXPECT_EQ(region.num_held_pages(rank.WholeIndex(i)),
-              rank.region()->num_held_pages(i));
+    EXPECT_EQ(region.held_pages()[rank.WholeIndex(i)],
+              rank.region()->held_pages()[i]);
     for (size_t j = 0; j < of_all.size(); ++j) {
       EXPECT_EQ(whole.page_layer(of_all[j]), own.page_layer(of_rank[j]));
       EXPECT_EQ(whole.page_block(of_all[j]), own.page_block(of_rank[j]));

@@ -1,4 +1,5 @@
-// What moves rows: append, moves, block copies, read-back, the arena.
+// What moves rows: append, compaction, moves, block copies, read-back, the
+// arena. And selection.
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +14,10 @@
 
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/base/moves.h"
+#include "blockmgr/compaction.h"
+#include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/select.h"
+#include "blockmgr/ragged_region.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/kv_arena.h"
 #include "tests/kernels/kernel_cases.h"
@@ -20,6 +25,7 @@
 namespace blockmgr {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 ModelLayout SmallLayout(DType dtype) {
@@ -145,6 +151,56 @@ TEST_P(CpuBackendTest, MovesMatchTheModelInAnyOrderOfAPhase) {
   }
 }
 
+// Half of the tail's blocks stay, so that there are moves of both phases.
+TEST_P(CpuBackendTest, CompactedRowsAreWhereTheirPositionsSay) {
+  const ModelLayout layout = SmallLayout(GetParam());
+  const std::vector<BlockId> tail = {BlockId{1}, BlockId{2}, BlockId{3},
+                                     BlockId{4}};
+  const std::vector<BlockId> destinations = {BlockId{2}, BlockId{4}, BlockId{6},
+                                             BlockId{7}, BlockId{8}};
+  const CacheView view{.tail_blocks = tail};
+  const int32_t cut = 4 * layout.page_size;
+  const EntryIndex entries = IndexEntries(layout, view, {}, cut);
+  for (uint64_t seed = 50; seed < 70; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    PoolModel model(layout);
+    model.FillAll(rng);
+    const auto backend = model.MakeBackend();
+    KeepSets keep = {.offsets = {0}, .ranks = {}};
+    std::vector<int32_t> kept;
+    for (int32_t i = 0; i < layout.pages_per_block(); ++i) {
+      const double ratio = RandomFraction(rng);
+      for (int32_t rank = 0; rank < cut; ++rank) {
+        if (RandomChance(rng, ratio)) keep.ranks.push_back(rank);
+      }
+      kept.push_back(
+          static_cast<int32_t>(std::ssize(keep.ranks) - keep.offsets.back()));
+      keep.offsets.push_back(std::ssize(keep.ranks));
+    }
+    const RaggedRegion next =
+        RaggedRegion::LayOut(layout, view, destinations, kept, cut);
+    std::vector<int32_t> positions =
+        backend->Compact(CompactionInto(next, entries, keep));
+    ASSERT_EQ(positions.size(), keep.ranks.size());
+    const PoolModel before = model;
+    for (int32_t i = 0; i < layout.pages_per_block(); ++i) {
+      const std::span<int32_t> of_head =
+          std::span(positions).subspan(keep.offsets[i], kept[i]);
+      for (int32_t j = 0; j < kept[i]; ++j) {
+        const SlotIndex from = entries.slots[entries.offsets[i] + of_head[j]];
+        const SlotIndex to = layout.slot(next.pages(i)[j / layout.page_size],
+                                         j % layout.page_size);
+        std::ranges::copy(before.key(from), model.key(to).begin());
+        std::ranges::copy(before.value(from), model.value(to).begin());
+      }
+      std::ranges::sort(of_head);
+    }
+    EXPECT_EQ(positions, keep.ranks);
+    EXPECT_TRUE(model.Matches(*backend));
+  }
+}
+
 TEST_P(CpuBackendTest, BlockCopiesTakeEveryLayerAndHead) {
   const ModelLayout layout = SmallLayout(GetParam());
   Rng rng(5);
@@ -199,6 +255,36 @@ TEST_P(CpuBackendTest, PoisonMakesEverySlotNaN) {
 
 INSTANTIATE_TEST_SUITE_P(DTypes, CpuBackendTest, testing::ValuesIn(kEveryDType),
                          DTypeParamName);
+
+// Published programs' policies too, which are the CPU's alone.
+TEST(CpuBackendSelectTest, SelectsByEveryPolicy) {
+  auto backend = CreateCpuBackend(SmallLayout(DType::kFloat32));
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  const std::vector<int64_t> offsets = {0, 8};
+  const std::vector<int32_t> positions = {0, 1, 2, 3, 4, 5, 6, 7};
+  const std::vector<float> scores = {5, 1, 7, 3, 8, 2, 6, 4};
+  for (const char* parity : {"", " | round(token) | parity(kvpress)"}) {
+    const auto policy =
+        ParsePolicy(absl::StrCat("knorm | uniform | topk", parity));
+    ASSERT_TRUE(policy.ok()) << policy.status();
+    const auto keep = (*backend)->Select(
+        {.policy = *policy,
+         .target = {.kind = EvictionTarget::Kind::kTokens,
+                    .ratio = {},
+                    .tokens = 4},
+         .shape = {.num_layers = 1, .num_heads = 1, .page_size = 4},
+         .range = {.cut = 8, .length = 9},
+         .entries = {.offsets = offsets,
+                     .positions = positions,
+                     .scores = scores,
+                     .value_norms = {},
+                     .products = {}},
+         .external = {}});
+    ASSERT_TRUE(keep.ok()) << keep.status();
+    EXPECT_THAT(keep->offsets, ElementsAre(0, 4));
+    EXPECT_THAT(keep->ranks, ElementsAre(0, 2, 4, 6)) << parity;
+  }
+}
 
 TEST(CpuBackendCreateTest, ReportsTheLayoutItWasMadeFor) {
   const ModelLayout layout = SmallLayout(DType::kBFloat16);

@@ -12,6 +12,22 @@
 #include "kernels/backend.h"
 
 namespace blockmgr {
+namespace {
+
+ModelLayout WholeLayout(const TinyModel& model, DType dtype, int32_t num_blocks,
+                        int32_t num_shards) {
+  ModelLayout whole = MakeLayout(model.shape(), 16, dtype, num_blocks);
+  whole.num_shards = num_shards;
+  return whole;
+}
+
+std::vector<std::unique_ptr<Backend>> CpuShards(const ModelLayout& whole) {
+  auto backends = CreateCpuShards(whole);
+  BM_CHECK(backends.ok());
+  return *std::move(backends);
+}
+
+}  // namespace
 
 std::vector<int32_t> EngineHarness::Eviction::KeptPositions(
     size_t head_index) const {
@@ -25,23 +41,29 @@ std::vector<int32_t> EngineHarness::Eviction::KeptPositions(
   return positions;
 }
 
-EngineHarness::EngineHarness(std::shared_ptr<const TinyModel> model,
+EngineHarness::EngineHarness(const std::shared_ptr<const TinyModel>& model,
                              DType dtype, int32_t num_blocks,
                              int32_t num_shards, int32_t num_host_blocks)
+    : EngineHarness(
+          model, CpuShards(WholeLayout(*model, dtype, num_blocks, num_shards)),
+          num_host_blocks) {}
+
+EngineHarness::EngineHarness(std::shared_ptr<const TinyModel> model,
+                             std::vector<std::unique_ptr<Backend>> backends,
+                             int32_t num_host_blocks)
     : sequences_(kNumSlots), logits_(kNumSlots) {
-  ModelLayout whole = MakeLayout(model->shape(), 16, dtype, num_blocks);
-  whole.num_shards = num_shards;
-  absl::StatusOr<std::vector<std::unique_ptr<Backend>>> backends =
-      CreateCpuShards(whole);
-  BM_CHECK(backends.ok());
+  const ModelLayout& of_shard = backends.front()->layout();
+  const ModelLayout whole =
+      WholeLayout(*model, of_shard.dtype, of_shard.num_blocks,
+                  static_cast<int32_t>(backends.size()));
   // Whatever is read without having been written shows up as NaN.
-  for (const std::unique_ptr<Backend>& backend : *backends) backend->Poison();
+  for (const std::unique_ptr<Backend>& backend : backends) backend->Poison();
   engine_ = std::make_unique<TinyEngine>(
-      std::move(model), whole, *std::move(backends),
+      std::move(model), whole, std::move(backends),
       TinyEngineOptions{.max_sequences = static_cast<int32_t>(kNumSlots),
                         .num_host_blocks = num_host_blocks});
   merger_ = std::make_unique<ShardMerger>(whole);
-  for (int32_t block = num_blocks - 1; block > 0; --block) {
+  for (int32_t block = whole.num_blocks - 1; block > 0; --block) {
     free_.push_back(BlockId{block});
   }
   engine_->set_observer(TinyObserver{

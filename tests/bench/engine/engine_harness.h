@@ -17,6 +17,7 @@
 
 #include "bench/engine/tiny_engine.h"
 #include "blockmgr/step_plan.h"
+#include "kernels/backend.h"
 #include "tests/bench/engine/shard_merger.h"
 
 namespace blockmgr {
@@ -37,8 +38,12 @@ class EngineHarness {
     std::vector<int32_t> KeptPositions(size_t head_index) const;
   };
 
-  EngineHarness(std::shared_ptr<const TinyModel> model, DType dtype,
+  EngineHarness(const std::shared_ptr<const TinyModel>& model, DType dtype,
                 int32_t num_blocks = 512, int32_t num_shards = 1,
+                int32_t num_host_blocks = 0);
+  // On these, one for each shard, of pages of 16 tokens.
+  EngineHarness(std::shared_ptr<const TinyModel> model,
+                std::vector<std::unique_ptr<Backend>> backends,
                 int32_t num_host_blocks = 0);
 
   // These add to the next plan. `shared`: blocks of a cached prefix.

@@ -14,7 +14,6 @@
 #include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 
-#include "blockmgr/eviction/policy.h"
 #include "kernels/backend.h"
 #include "tests/kernels/cuda/device_cases.h"
 #include "tests/kernels/kernel_cases.h"
@@ -163,23 +162,6 @@ TEST_F(CudaBackendTest, RefusesLayoutsWithoutKernels) {
   EXPECT_TRUE(
       absl::StrContains(refusal([](ModelLayout& l) { l.num_blocks = 1 << 30; }),
                         "RESOURCE_EXHAUSTED"));
-}
-
-TEST_F(CudaBackendTest, SaysWhatItDoesNotSupport) {
-  const auto supports = [](absl::string_view text) {
-    const auto policy = ParsePolicy(text);
-    EXPECT_TRUE(policy.ok()) << text;
-    return CudaBackend::Supports(*policy).code();
-  };
-  for (const absl::string_view text :
-       {"snapkv", "h2o", "tova", "expected_attention", "keydiff",
-        "keydiff(anchor=median)", "keydiff(anchor=pairwise)", "knorm",
-        "streaming", "random", "external", "snapkv | adakv | critical",
-        "tova | uniform | critical(gqa_product=true)"}) {
-    EXPECT_EQ(supports(text), absl::StatusCode::kOk) << text;
-  }
-  EXPECT_EQ(supports("snapkv | round(token) | parity(kvpress)"),
-            absl::StatusCode::kUnimplemented);
 }
 
 }  // namespace

@@ -36,11 +36,13 @@ ModelLayout SmallLayout() {
           .num_blocks = 40};
 }
 
-EvictionCase DrawCase(Rng& rng) {
-  while (true) {
-    EvictionCase eviction = RandomCase(rng);
-    if (eviction.policy.parity == Parity::kNone) return eviction;
-  }
+SelectBatch BatchOf(const EvictionCase& c, const FlatEntries& flat) {
+  return {.policy = c.policy,
+          .target = c.target,
+          .shape = c.shape,
+          .range = c.range,
+          .entries = flat.view(),
+          .external = c.external};
 }
 
 // Heads of more entries than a CTA looks at, one of them without any.
@@ -62,17 +64,14 @@ void MakeLong(Rng& rng, EvictionCase* eviction) {
   DrawScores(rng, eviction);
 }
 
-void ExpectSame(CudaBackend* device, const EvictionCase& c) {
+void ExpectSame(Backend* device, const EvictionCase& c) {
   SCOPED_TRACE(Describe(c));
-  const FlatEntries flat(c);
-  DeviceSelection got;
-  device->Select(c.policy, c.target, c.shape, c.range, flat.view(), c.external,
-                 &got);
-  EXPECT_EQ(got.budgets, Budgets(c));
+  const auto got = device->Select(BatchOf(c, FlatEntries(c)));
+  ASSERT_TRUE(got.ok()) << got.status();
   const KeepSets want = Select(c);
-  EXPECT_EQ(got.keep.offsets, want.offsets);
-  EXPECT_EQ(got.keep.ranks, want.ranks);
-  EXPECT_EQ(got.keep.num_nan, want.num_nan);
+  EXPECT_EQ(got->offsets, want.offsets);
+  EXPECT_EQ(got->ranks, want.ranks);
+  EXPECT_EQ(got->num_nan, want.num_nan);
 }
 
 TEST_F(DeviceSelectorTest, SelectsWhatTheCpuSelects) {
@@ -80,7 +79,7 @@ TEST_F(DeviceSelectorTest, SelectsWhatTheCpuSelects) {
   for (uint64_t seed = 0; seed < NumCases(20); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Rng rng(seed);
-    ExpectSame(device.get(), DrawCase(rng));
+    ExpectSame(device.get(), RandomCase(rng));
   }
 }
 
@@ -89,9 +88,23 @@ TEST_F(DeviceSelectorTest, LongHeadsToo) {
   for (uint64_t seed = 50; seed < 50 + NumCases(2); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Rng rng(seed);
-    EvictionCase c = DrawCase(rng);
+    EvictionCase c = RandomCase(rng);
     MakeLong(rng, &c);
     ExpectSame(device.get(), c);
+  }
+}
+
+// A call that is refused has changed nothing: the next one is as good as ever.
+TEST_F(DeviceSelectorTest, RefusesPoliciesWithParity) {
+  const auto device = MakeDeviceBackend(SmallLayout(), 1);
+  Rng rng(70);
+  for (int32_t i = 0; i < 2; ++i) {
+    EvictionCase c = RandomCase(rng);
+    c.policy.parity = i == 0 ? Parity::kKvPress : Parity::kReleased;
+    const auto got = device->Select(BatchOf(c, FlatEntries(c)));
+    EXPECT_EQ(got.status().code(), absl::StatusCode::kUnimplemented);
+    EXPECT_TRUE(absl::StrContains(got.status().message(), "policy: parity"));
+    ExpectSame(device.get(), RandomCase(rng));
   }
 }
 
@@ -129,18 +142,9 @@ void ExpectSameCompaction(uint64_t seed, double ratio_of_last) {
     }
     const RaggedRegion next =
         RaggedRegion::LayOut(layout, view, destinations, kept, cut);
-    cpu->Move(PlanCompaction(layout, entries, keep, next).moves);
-    std::vector<int32_t> held;
-    held.reserve(4);
-    for (int32_t head = 0; head < 4; ++head) {
-      held.push_back(next.num_held_pages(head));
-    }
-    device->Compact({.offsets = entries.offsets,
-                     .slots = entries.slots,
-                     .keep = &keep,
-                     .page_offsets = next.page_offsets(),
-                     .pages = next.page_list(),
-                     .held_pages = held});
+    const Compaction compaction = CompactionInto(next, entries, keep);
+    const std::vector<int32_t> positions = cpu->Compact(compaction);
+    EXPECT_EQ(device->Compact(compaction), positions);
     ASSERT_TRUE(device->Flush().ok());
     std::vector<float> got(2 * layout.head_dim);
     std::vector<float> want(2 * layout.head_dim);
@@ -166,12 +170,16 @@ void CompactOne(CudaBackend* device, SlotIndex slot, PageId page) {
   const std::vector<int32_t> page_offsets = {0, 1, 1, 1, 1};
   const std::vector<int32_t> held(4, 0);
   const KeepSets keep{.offsets = offsets, .ranks = {0}};
-  device->Compact({.offsets = offsets,
-                   .slots = std::span(&slot, 1),
-                   .keep = &keep,
-                   .page_offsets = page_offsets,
-                   .pages = std::span(&page, 1),
-                   .held_pages = held});
+  const int32_t position = 70;
+  const std::vector<int32_t> positions =
+      device->Compact({.offsets = offsets,
+                       .slots = std::span(&slot, 1),
+                       .positions = std::span(&position, 1),
+                       .keep = &keep,
+                       .page_offsets = page_offsets,
+                       .pages = std::span(&page, 1),
+                       .held_pages = held});
+  EXPECT_EQ(positions, std::vector<int32_t>{position});
 }
 
 TEST_F(DeviceSelectorTest, IdsOutsideThePoolAreReportedAndWriteNothing) {
@@ -203,12 +211,15 @@ TEST_F(DeviceSelectorTest, KeepingNothingMovesNothing) {
   const std::vector<int32_t> page_offsets(5, 0);
   const std::vector<int32_t> held(4, 0);
   const KeepSets keep{.offsets = offsets, .ranks = {}};
-  device->Compact({.offsets = offsets,
-                   .slots = {},
-                   .keep = &keep,
-                   .page_offsets = page_offsets,
-                   .pages = {},
-                   .held_pages = held});
+  EXPECT_TRUE(device
+                  ->Compact({.offsets = offsets,
+                             .slots = {},
+                             .positions = {},
+                             .keep = &keep,
+                             .page_offsets = page_offsets,
+                             .pages = {},
+                             .held_pages = held})
+                  .empty());
   EXPECT_TRUE(device->Flush().ok());
 }
 

@@ -95,10 +95,8 @@ std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
   const int32_t num_heads = layout.pages_per_block();
   const SharedVector<uint32_t> survivors = Survivors(entries, keep, num_heads);
   SharedVector<int64_t> kept_offsets = {0};
-  SharedVector<int32_t> held;
   for (int32_t head = 0; head < num_heads; ++head) {
     kept_offsets.push_back(kept_offsets.back() + next.kept()[head]);
-    held.push_back(next.num_held_pages(head));
   }
   SharedVector<int32_t> pages;
   for (const PageId page : next.page_list()) pages.push_back(Index(page));
@@ -117,6 +115,7 @@ std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
   const auto kept = Shared(next.kept());
   auto region_positions =
       Poisoned<int32_t>(std::ssize(pages) * layout.page_size);
+  const auto held = Shared(next.held_pages());
   for (SharedVector<RowMove>& phase : plan->phases) {
     phase = Poisoned<RowMove>(num_kept);
   }

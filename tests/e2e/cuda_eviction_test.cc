@@ -1,0 +1,141 @@
+// Who evicts where an engine's cache is on a device: the device. Without gRPC,
+// for what a line cannot ask for; and on the emulator only, for bugs can be
+// planted in its kernels.
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/match.h>
+#include <gtest/gtest.h>
+
+#include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/select.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/planted_bugs.h"
+#include "tests/bench/engine/engine_harness.h"
+#include "tests/bench/engine/test_util.h"
+#include "tests/kernels/cuda/test_device.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr int32_t kVocabularySize = 64;
+constexpr int32_t kCut = 96;
+
+std::shared_ptr<const TinyModel> SmallestModel() {
+  return std::make_shared<TinyModel>(TinyShape{.num_layers = 2,
+                                               .num_q_heads = 4,
+                                               .num_heads = 2,
+                                               .head_dim = 64,
+                                               .hidden = 64,
+                                               .mlp = 128,
+                                               .vocabulary = kVocabularySize},
+                                     7);
+}
+
+std::unique_ptr<Backend> DeviceFor(const TinyModel& model) {
+  auto backend = CudaBackend::Create(
+      MakeLayout(model.shape(), 16, DType::kFloat16, 32),
+      {.decode = CudaBackendOptions::Decode::kChunked}, MakeTestRuntime(3));
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  return *std::move(backend);
+}
+
+// A prompt, an eviction, and the tokens behind it.
+struct Trace {
+  std::string error;
+  std::vector<EngineHarness::Eviction> evictions;
+  std::vector<std::vector<float>> logits;
+};
+
+// With a bug while it evicts.
+Trace RunWith(std::unique_ptr<Backend> backend, const std::string& policy,
+              Parity parity, PlantedBug bug = PlantedBug::kNone) {
+  std::vector<std::unique_ptr<Backend>> backends;
+  backends.push_back(std::move(backend));
+  EngineHarness host(SmallestModel(), std::move(backends));
+  std::mt19937_64 random(5);
+  host.Start(0, RandomTokens(100, kVocabularySize, &random));
+  host.Schedule(0, 100);
+  EXPECT_OK(host.Run());
+  Trace trace;
+  if (!policy.empty()) {
+    host.Evict(
+        0, kCut, policy,
+        {.kind = EvictionTarget::Kind::kTokens, .ratio = {}, .tokens = 48},
+        DestinationKind::kMixed);
+    host.plan().evictions[0].policy.parity = parity;
+    planted_bug = bug;
+    EXPECT_OK(host.Run());
+    planted_bug = PlantedBug::kNone;
+    trace.error = host.result().evictions[0].error;
+  }
+  trace.evictions = host.evictions();
+  for (int32_t i = 0; i < 4; ++i) trace.logits.push_back(host.Decode(0));
+  return trace;
+}
+
+// What the CPU would keep by the scores that the engine saw.
+KeepSets SelectedByCpu(const EngineHarness::Eviction& eviction) {
+  const EvictionOrder& order = eviction.order;
+  return SelectEntries(order.policy, order.target, {2, 2, 16},
+                       {order.cut, order.length},
+                       {.offsets = eviction.candidates.offsets,
+                        .positions = eviction.candidates.positions,
+                        .scores = eviction.scores,
+                        .value_norms = {},
+                        .products = {}},
+                       {});
+}
+
+class CudaEvictionTest : public DeviceTest {};
+
+constexpr char kPolicy[] = "snapkv(window=8) | adakv";
+
+// And a bug in its kernels shows.
+TEST_F(CudaEvictionTest, TheDeviceSelects) {
+  const auto model = SmallestModel();
+  const Trace right = RunWith(DeviceFor(*model), kPolicy, Parity::kNone);
+  ASSERT_EQ(right.error, "");
+  EXPECT_EQ(right.evictions[0].keep.ranks,
+            SelectedByCpu(right.evictions[0]).ranks);
+  const Trace wrong = RunWith(DeviceFor(*model), kPolicy, Parity::kNone,
+                              PlantedBug::kSelectForgetsPrefix);
+  ASSERT_EQ(wrong.error, "");
+  EXPECT_EQ(wrong.evictions[0].scores, right.evictions[0].scores);
+  EXPECT_NE(wrong.evictions[0].keep.ranks, right.evictions[0].keep.ranks);
+}
+
+TEST_F(CudaEvictionTest, TheDeviceMoves) {
+  const auto model = SmallestModel();
+  const Trace right = RunWith(DeviceFor(*model), kPolicy, Parity::kNone);
+  const Trace wrong = RunWith(DeviceFor(*model), kPolicy, Parity::kNone,
+                              PlantedBug::kMovesOffByOnePage);
+  EXPECT_EQ(wrong.evictions[0].keep.ranks, right.evictions[0].keep.ranks);
+  EXPECT_NE(wrong.logits, right.logits);
+}
+
+// Published programs' policies come over no wire, but an engine may have them.
+TEST_F(CudaEvictionTest, WhatTheDeviceCannotSelectByChangesNothing) {
+  const auto model = SmallestModel();
+  const std::string policy = "knorm | uniform | round(token)";
+  const Trace refused = RunWith(DeviceFor(*model), policy, Parity::kKvPress);
+  EXPECT_TRUE(absl::StrContains(refused.error, "policy: parity: expected none"))
+      << refused.error;
+  EXPECT_TRUE(refused.evictions.empty());
+  const Trace never = RunWith(DeviceFor(*model), "", Parity::kNone);
+  EXPECT_EQ(refused.logits, never.logits);
+  auto cpu = CreateCpuBackend(DeviceFor(*model)->layout());
+  ASSERT_TRUE(cpu.ok());
+  const Trace carried_out = RunWith(*std::move(cpu), policy, Parity::kKvPress);
+  EXPECT_EQ(carried_out.error, "");
+  EXPECT_EQ(carried_out.evictions.size(), 1U);
+}
+
+}  // namespace
+}  // namespace blockmgr
