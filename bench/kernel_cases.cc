@@ -418,33 +418,6 @@ void DeviceProblem::AddGather() {
                     }});
 }
 
-// Survivors to holes, as many as a compaction of each list moves.
-void DeviceProblem::AddMoves() {
-  std::vector<RowMove> moves;
-  for (std::size_t list = 0; list + 1 < offsets_.size(); ++list) {
-    const int64_t size = offsets_[list + 1] - offsets_[list];
-    const auto kept =
-        static_cast<int64_t>(kKeepRatio * static_cast<double>(size));
-    for (int64_t i = 0; i < kept; ++i) {
-      const int64_t from =
-          kept + i * (size - kept) / std::max<int64_t>(kept, 1);
-      moves.push_back(
-          {slots_[offsets_[list] + from], slots_[offsets_[list] + i]});
-    }
-  }
-  MoveRows move;
-  move.rows.count = std::ssize(moves);
-  move.moves = Send<RowMove>(moves);
-  move.error = error_;
-  cases_.push_back({"compact", KernelCeiling::kCopy,
-                    2 * pair_bytes() * static_cast<double>(moves.size()), 0,
-                    [=, this](int32_t copy) {
-                      MoveRows p = move;
-                      p.pool = PoolOf(copy).view;
-                      runtime().Move(p);
-                    }});
-}
-
 void DeviceProblem::AddBlockCopies() {
   std::vector<BlockPair> pairs;
   pairs.reserve(num_blocks_ / 2);

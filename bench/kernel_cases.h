@@ -67,7 +67,9 @@ class DeviceProblem {
   // The output of the last decode, of the problem's type, [num_sequences,
   // q_heads, head_dim].
   absl::StatusOr<std::vector<uint16_t>> ReadDecodeOutput() const;
-  // What kernels of the row mover complained about; 0 if nothing.
+  // How many entries each list kept in the last of the evictions.
+  absl::StatusOr<std::vector<int32_t>> ReadKept() const;
+  // What kernels complained about (RowError); 0 if nothing.
   absl::StatusOr<uint32_t> ReadErrorWord() const;
 
  private:
@@ -187,6 +189,7 @@ class DeviceProblem {
   uint16_t* queries_ = nullptr;
   uint16_t* output_ = nullptr;
   uint32_t* error_ = nullptr;
+  const int32_t* budgets_ = nullptr;  // of evictions
   AttentionLists lists_;
   EntryLists entries_;
   int32_t longest_ = 0;       // entries

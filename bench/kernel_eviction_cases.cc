@@ -1,5 +1,5 @@
 // All that an eviction does on a device whose tables are there already: lists
-// of entries, scores, a selection and moves.
+// of entries, scores, a selection and moves; and its parts alone.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -10,6 +10,7 @@
 
 #include "bench/kernel_cases.h"
 #include "blockmgr/base/bits.h"
+#include "blockmgr/base/status_macros.h"
 #include "kernels/cuda/entry_index.h"
 #include "kernels/cuda/select.h"
 
@@ -137,6 +138,33 @@ void DeviceProblem::AddMovePlan() {
                     [=, this](int32_t) { runtime().PlanMoves(plan); }});
 }
 
+// Survivors to holes, as many as a compaction of each list moves.
+void DeviceProblem::AddMoves() {
+  std::vector<RowMove> moves;
+  for (std::size_t list = 0; list + 1 < offsets_.size(); ++list) {
+    const int64_t size = offsets_[list + 1] - offsets_[list];
+    const auto kept =
+        static_cast<int64_t>(kKeepRatio * static_cast<double>(size));
+    for (int64_t i = 0; i < kept; ++i) {
+      const int64_t from =
+          kept + i * (size - kept) / std::max<int64_t>(kept, 1);
+      moves.push_back(
+          {slots_[offsets_[list] + from], slots_[offsets_[list] + i]});
+    }
+  }
+  MoveRows move;
+  move.rows.count = std::ssize(moves);
+  move.moves = Send<RowMove>(moves);
+  move.error = error_;
+  cases_.push_back({"compact", KernelCeiling::kCopy,
+                    2 * pair_bytes() * static_cast<double>(moves.size()), 0,
+                    [=, this](int32_t copy) {
+                      MoveRows p = move;
+                      p.pool = PoolOf(copy).view;
+                      runtime().Move(p);
+                    }});
+}
+
 std::function<void(int32_t copy)> DeviceProblem::MakeSelectAndMove(
     const EntryLists& entries) {
   SelectProblem select;
@@ -148,6 +176,7 @@ std::function<void(int32_t copy)> DeviceProblem::MakeSelectAndMove(
   // No list keeps more than it has.
   SelectMoves plan =
       MakeMovePlan(entries, select.survivors, std::ssize(slots_));
+  budgets_ = select.budgets;
   auto* const kept = Allocate<int32_t>(num_lists());
   auto* const kept_offsets = Allocate<int64_t>(num_lists() + 1);
   auto* const held = Allocate<int32_t>(num_lists());
@@ -181,6 +210,12 @@ std::function<void(int32_t copy)> DeviceProblem::MakeSelectAndMove(
       runtime().Move(move);
     }
   };
+}
+
+absl::StatusOr<std::vector<int32_t>> DeviceProblem::ReadKept() const {
+  std::vector<int32_t> kept(static_cast<std::size_t>(num_lists()));
+  BM_RETURN_IF_ERROR(Read<int32_t>(budgets_, kept));
+  return kept;
 }
 
 void DeviceProblem::AddEvictions(const EntryIndexParams& index) {

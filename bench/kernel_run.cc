@@ -60,6 +60,14 @@ absl::Status TimeProblem(const KernelBenchOptions& options,
                             &device));
   BM_RETURN_IF_ERROR(CheckNames(options, on_device->cases()));
   Ceilings ceilings;
+  const int32_t num_copies = on_device->num_copies();
+  const KernelCase& first = on_device->cases().front();
+  BM_RETURN_IF_ERROR(timer.WarmUp(
+      [&](int32_t copy) {
+        first.launch(copy);
+        return device.status();
+      },
+      num_copies));
   for (const KernelCase& c : on_device->cases()) {
     const bool is_read = c.kernel == "read_ceiling";
     const bool is_copy = c.kernel == "copy_ceiling";
@@ -76,7 +84,6 @@ absl::Status TimeProblem(const KernelBenchOptions& options,
       c.launch(copy);
       return device.status();
     };
-    const int32_t num_copies = on_device->num_copies();
     auto samples =
         c.waits ? timer.TimeWaiting(launch, num_copies, options.num_samples)
                 : timer.Time(launch, num_copies, options.num_samples);

@@ -1,6 +1,7 @@
 #include "bench/kernel_timer.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "bench/cuda_kernel_device.h"
 #include "blockmgr/base/status_macros.h"
@@ -11,7 +12,8 @@ namespace {
 // A sample is about so long: far above the events' resolution of half a
 // microsecond, and short enough for clocks to stay as they are.
 constexpr double kSampleUs = 2000;
-constexpr int32_t kMaxLaunches = 64;
+constexpr int32_t kMaxLaunches = 512;
+constexpr std::chrono::milliseconds kWarmUpTime{200};
 constexpr int32_t kWarmUps = 3;
 
 // Samples of measure(i), i from 0 on, after some that do not count.
@@ -81,8 +83,22 @@ absl::StatusOr<double> KernelTimer::Measure(const Enqueue& enqueue) {
 }
 
 absl::StatusOr<double> KernelTimer::Replay(cudaGraphExec_t graph) {
-  return Measure(
-      [&] { return CudaStatus(cudaGraphLaunch(graph, stream_), "timing"); });
+  // Once before: the stream is busy then while the host submits what is timed,
+  // which would else be part of it.
+  const auto launch = [&] {
+    return CudaStatus(cudaGraphLaunch(graph, stream_), "timing");
+  };
+  BM_RETURN_IF_ERROR(launch());
+  return Measure(launch);
+}
+
+absl::Status KernelTimer::WarmUp(const Launch& launch, int32_t num_copies) {
+  const auto end = std::chrono::steady_clock::now() + kWarmUpTime;
+  for (int32_t i = 0; std::chrono::steady_clock::now() < end; ++i) {
+    BM_RETURN_IF_ERROR(launch(i % num_copies));
+    BM_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "warming"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<double>> KernelTimer::Time(const Launch& launch,

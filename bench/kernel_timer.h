@@ -30,6 +30,10 @@ class KernelTimer {
 
   cudaStream_t stream() const { return stream_; }
 
+  // Launches until the device has been busy long enough to have its clocks up,
+  // which start from a fifth.
+  absl::Status WarmUp(const Launch& launch, int32_t num_copies);
+
   // Microseconds of one launch, num_samples times, after some that do not
   // count. Launches go through copies 0 .. num_copies - 1 in turn.
   absl::StatusOr<std::vector<double>> Time(const Launch& launch,

@@ -13,16 +13,9 @@
 
 namespace blockmgr {
 
-void AddKernelFlags(CLI::App* command, KernelBenchOptions* options) {
-  command->add_option("--device", options->device, "CUDA device")
-      ->check(CLI::NonNegativeNumber);
-  command
-      ->add_option("--kv-mib", options->kv_mib,
-                   "live K and V of a problem's regions, MiB, several with "
-                   "commas")
-      ->delimiter(',')
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
+namespace {
+
+void AddShapeFlags(CLI::App* command, KernelBenchOptions* options) {
   command
       ->add_option("--distribution", options->distributions,
                    "lengths of lists: uniform, ragged (lognormal), one-huge; "
@@ -61,6 +54,21 @@ void AddKernelFlags(CLI::App* command, KernelBenchOptions* options) {
                    "and evict_keydiff are what an eviction adds to a prefill")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+}
+
+}  // namespace
+
+void AddKernelFlags(CLI::App* command, KernelBenchOptions* options) {
+  command->add_option("--device", options->device, "CUDA device")
+      ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--kv-mib", options->kv_mib,
+                   "live K and V of a problem's regions, MiB, several with "
+                   "commas")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  AddShapeFlags(command, options);
   command
       ->add_option("--dtype", options->dtype,
                    "of K, V and queries: bf16 or fp16")

@@ -24,16 +24,18 @@ void CallMemory::Begin() {
 absl::Status CallMemory::Grow(int64_t bytes) {
   // By half at least, so that slowly growing calls settle.
   const int64_t capacity = Padded(std::max(bytes, capacity_ + capacity_ / 2));
+  // The old memory goes first: both need not fit. What kernels have reported
+  // until now must not be lost, whatever comes of it.
+  if (base_ != nullptr) {
+    runtime_->Download(std::as_writable_bytes(std::span(&reported_, 1)), base_);
+    runtime_->Free(base_);
+    base_ = nullptr;
+    capacity_ = 0;
+  }
   absl::StatusOr<char*> memory = runtime_->Allocate(capacity);
   BM_RETURN_IF_ERROR(memory.status());
   runtime_->Fill(*memory, 0, kAlignment);
-  if (base_ != nullptr) {
-    // What kernels have reported until now must not be lost.
-    std::byte word[sizeof(uint32_t)] = {};
-    runtime_->Download(word, base_);
-    runtime_->Upload(*memory, word);
-    runtime_->Free(base_);
-  }
+  runtime_->Upload(*memory, std::as_bytes(std::span(&reported_, 1)));
   base_ = *memory;
   capacity_ = capacity;
   return runtime_->status();
@@ -69,6 +71,7 @@ void CallMemory::Receive() {
 
 void CallMemory::ClearError() {
   error_ = 0;
+  reported_ = 0;
   if (base_ != nullptr) runtime_->Fill(base_, 0, sizeof(uint32_t));
 }
 

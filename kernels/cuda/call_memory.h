@@ -135,6 +135,7 @@ class CallMemory {
   char* base_ = nullptr;
   int64_t capacity_ = 0;
   uint32_t error_ = 0;
+  uint32_t reported_ = 0;  // the error word of the memory before this one
   std::array<int64_t, kNumParts> sizes_ = {};   // bytes
   std::array<int64_t, kNumParts> begins_ = {};  // from base_
   // What is on the host of each part; none of kWork. They do not shrink.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -37,9 +38,12 @@ absl::Status ToStatus(cudaError_t error, absl::string_view what) {
 
 class CudaRuntime final : public DeviceRuntime {
  public:
-  // Makes a stream of its own where there is none.
-  CudaRuntime(int32_t device, cudaStream_t stream)
-      : device_(device), owns_stream_(stream == nullptr), stream_(stream) {
+  // Without a stream, which may be the device's default one, null, it makes
+  // its own.
+  CudaRuntime(int32_t device, std::optional<cudaStream_t> stream)
+      : device_(device),
+        owns_stream_(!stream.has_value()),
+        stream_(stream.value_or(nullptr)) {
     int32_t num_processors = 0;
     if (!Use()) return;
     Keep(cudaDeviceGetAttribute(&num_processors, cudaDevAttrMultiProcessorCount,
@@ -61,9 +65,10 @@ class CudaRuntime final : public DeviceRuntime {
   // Errors have nobody to go to by now.
   ~CudaRuntime() override {
     static_cast<void>(cudaSetDevice(device_));
-    if (stream_ != nullptr) {
-      static_cast<void>(cudaStreamSynchronize(stream_));
-      if (owns_stream_) static_cast<void>(cudaStreamDestroy(stream_));
+    const bool has_stream = stream_ != nullptr || !owns_stream_;
+    if (has_stream) static_cast<void>(cudaStreamSynchronize(stream_));
+    if (has_stream && owns_stream_) {
+      static_cast<void>(cudaStreamDestroy(stream_));
     }
     if (staging_ != nullptr) static_cast<void>(cudaFreeHost(staging_));
   }
@@ -269,12 +274,7 @@ absl::StatusOr<int32_t> CountCudaDevices() {
 }
 
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(
-    int32_t device) {
-  return CreateCudaRuntime(device, nullptr);
-}
-
-absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(
-    int32_t device, cudaStream_t stream) {
+    int32_t device, std::optional<cudaStream_t> stream) {
   BM_ASSIGN_OR_RETURN(const int32_t num_devices, CountCudaDevices());
   if (device < 0 || device >= num_devices) {
     return absl::UnavailableError(

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include <absl/status/statusor.h>
 #include <cuda_runtime_api.h>
@@ -20,17 +21,15 @@ namespace blockmgr {
 absl::StatusOr<int32_t> CountCudaDevices();
 
 // One stream of its own on device `device`, or the caller's (of that device; it
-// outlives the runtime, and what else is enqueued there runs in order with it),
-// which each call makes the calling
+// outlives the runtime, and what else is enqueued there runs in order with it;
+// null is the device's default stream). Each call makes the device the calling
 // thread's current one: several, on one device or more, may be used in turn by
 // one thread, and each by different threads at different times. Uploads go
 // through 8 MiB of pinned memory, so that they overlap with what the device
 // still does; one that does not fit waits. Unavailable where there is no such
 // device, FailedPrecondition where it is one that the kernels do not fit.
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(
-    int32_t device);
-absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(
-    int32_t device, cudaStream_t stream);
+    int32_t device, std::optional<cudaStream_t> stream = std::nullopt);
 
 // A CudaBackend on a GPU.
 absl::StatusOr<std::unique_ptr<CudaBackend>> CreateCudaBackend(

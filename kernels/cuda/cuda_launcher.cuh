@@ -4,9 +4,29 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+
 #include "kernels/cuda/launch_shapes.cuh"
 
 namespace blockmgr {
+
+// Lets a kernel have so much shared memory, and as many of its blocks on a
+// multiprocessor as that has room for: all of it is to be shared memory then,
+// which the driver need not choose by itself.
+template <typename Kernel>
+cudaError_t AllowSharedBytes(Kernel* kernel, int64_t bytes) {
+  cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(bytes));
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(kernel,
+                                 cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared);
+  }
+  // Not the next launch's.
+  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
+  return error;
+}
 
 class CudaLauncher {
  public:
@@ -18,9 +38,7 @@ class CudaLauncher {
     if (size.x == 0 || size.y == 0 || size.z == 0) return true;
     // More than this a kernel may use only if it has leave to.
     if (size.shared_bytes > 48 * 1024) {
-      error_ = cudaFuncSetAttribute(kernel,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(size.shared_bytes));
+      error_ = AllowSharedBytes(kernel, size.shared_bytes);
       if (error_ != cudaSuccess) return false;
     }
     kernel<<<dim3(size.x, size.y, size.z), size.threads, size.shared_bytes,

@@ -19,9 +19,7 @@ cudaError_t CountCtas(int32_t* num_ctas) {
                                    cudaDevAttrMultiProcessorCount, device);
   }
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(kernel,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(kBytes));
+    error = AllowSharedBytes(kernel, kBytes);
   }
   if (error == cudaSuccess) {
     error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(

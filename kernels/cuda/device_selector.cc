@@ -13,10 +13,6 @@
 namespace blockmgr {
 namespace {
 
-// Entries of a head that one CTA looks at: enough CTAs for eight heads of
-// 32,000 entries to fill a large device, and few for short heads.
-constexpr int32_t kChunkEntries = 4096;
-
 // Ranks, from the words of survivors.
 KeepSets ReadSurvivors(std::span<const int64_t> offsets,
                        std::span<const uint32_t> survivors) {
@@ -59,7 +55,6 @@ SelectProblem DeviceSelector::AddSelection(const SelectBatch& batch,
   problem.page_size = batch.shape.page_size;
   problem.num_heads = batch.shape.num_layers * batch.shape.num_heads;
   problem.num_scopes = static_cast<int32_t>(scopes_.size());
-  problem.chunk_entries = kChunkEntries;
   BM_CHECK(std::ssize(entries.offsets) == problem.num_heads + 1);
   int64_t longest = 1;
   for (int32_t head = 0; head < problem.num_heads; ++head) {
@@ -67,7 +62,7 @@ SelectProblem DeviceSelector::AddSelection(const SelectBatch& batch,
         std::max(longest, entries.offsets[head + 1] - entries.offsets[head]);
   }
   problem.num_chunks =
-      static_cast<int32_t>(CeilDiv<int64_t>(longest, kChunkEntries));
+      static_cast<int32_t>(CeilDiv<int64_t>(longest, problem.chunk_entries));
   const int64_t num_groups = int64_t{problem.num_heads} + problem.num_scopes;
   arrays->scopes = memory.InputOf(std::span<const SelectScope>(scopes_));
   arrays->offsets = memory.InputOf(entries.offsets);

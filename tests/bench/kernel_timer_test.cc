@@ -56,15 +56,11 @@ TEST_F(KernelTimerTest, LaunchesMayWaitForTheDevice) {
 TEST_F(KernelTimerTest, AFailedLaunchIsAStatus) {
   const auto timer = KernelTimer::Create();
   ASSERT_TRUE(timer.ok()) << timer.status();
-  EXPECT_EQ((*timer)
-                ->Time([](int32_t) { return absl::InternalError("no"); }, 1, 1)
-                .status(),
-            absl::InternalError("no"));
-  EXPECT_EQ(
-      (*timer)
-          ->TimeWaiting([](int32_t) { return absl::InternalError("no"); }, 1, 1)
-          .status(),
-      absl::InternalError("no"));
+  const absl::Status failure = absl::InternalError("no");
+  const auto launch = [&](int32_t) { return failure; };
+  EXPECT_EQ((*timer)->Time(launch, 1, 1).status(), failure);
+  EXPECT_EQ((*timer)->TimeWaiting(launch, 1, 1).status(), failure);
+  EXPECT_EQ((*timer)->WarmUp(launch, 1), failure);
 }
 
 }  // namespace

@@ -133,7 +133,7 @@ TEST_F(CudaBackendAttentionTest, AttentionEqualsTheCpus) {
 }
 
 TEST_F(CudaBackendAttentionTest, AttentionUnderAWindowEqualsTheCpus) {
-  const int32_t length = 200 * TestLengthFactor();
+  const int32_t length = 200 * PoolLengthFactor();
   for (uint64_t seed = 0; seed < NumCases(9); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     AttentionSetup test(seed, length);
@@ -167,7 +167,7 @@ TEST_F(CudaBackendAttentionTest, AttentionUnderAWindowEqualsTheCpus) {
 
 TEST_F(CudaBackendAttentionTest,
        AttentionOverRegionsUnderAWindowEqualsTheCpus) {
-  const int32_t length = 100 * TestLengthFactor();
+  const int32_t length = 100 * PoolLengthFactor();
   for (uint64_t seed = 0; seed < NumCases(9); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     AttentionSetup test(seed, length);

@@ -47,6 +47,7 @@ std::string Compare(const std::vector<SlotMove>& want,
 struct DevicePlan {
   SharedVector<RowMove> phases[2];
   SharedVector<int64_t> num_moves = {-1, -1};
+  SharedVector<int32_t> region_positions;
 };
 
 SharedVector<uint32_t> Survivors(const EntryIndex& entries,
@@ -87,6 +88,17 @@ std::string ComparePositions(const ModelLayout& layout,
   return "";
 }
 
+std::string ComparePlan(const ModelLayout& layout, const RaggedRegion& next,
+                        const CompactionPlan& want, const DevicePlan& got) {
+  const std::string first =
+      Compare(want.moves.phase1, got.phases[0], got.num_moves[0]);
+  if (!first.empty()) return absl::StrCat("phase 1: ", first);
+  const std::string second =
+      Compare(want.moves.phase2, got.phases[1], got.num_moves[1]);
+  if (!second.empty()) return absl::StrCat("phase 2: ", second);
+  return ComparePositions(layout, next, want.positions, got.region_positions);
+}
+
 // Runs the device's plan; what differs from `want`, or "".
 std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
                       const KeepSets& keep, const RaggedRegion& next,
@@ -113,7 +125,7 @@ std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
   const auto positions = Shared(entries.positions);
   const auto page_offsets = Shared(next.page_offsets());
   const auto kept = Shared(next.kept());
-  auto region_positions =
+  plan->region_positions =
       Poisoned<int32_t>(std::ssize(pages) * layout.page_size);
   const auto held = Shared(next.held_pages());
   for (SharedVector<RowMove>& phase : plan->phases) {
@@ -140,7 +152,7 @@ std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
       .counts = counts.data(),
       .moves = {plan->phases[0].data(), plan->phases[1].data()},
       .num_moves = plan->num_moves.data(),
-      .region_positions = region_positions.data()};
+      .region_positions = plan->region_positions.data()};
   std::string failure = RunKernels(schedule, [&](DeviceRuntime& device) {
                           device.PlanMoves(moves);
                         }).error;
@@ -152,13 +164,7 @@ std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
   for (const uint32_t word : filled) {
     if (word != 0) return "filled is not zero again";
   }
-  const std::string first =
-      Compare(want.moves.phase1, plan->phases[0], plan->num_moves[0]);
-  if (!first.empty()) return absl::StrCat("phase 1: ", first);
-  const std::string second =
-      Compare(want.moves.phase2, plan->phases[1], plan->num_moves[1]);
-  if (!second.empty()) return absl::StrCat("phase 2: ", second);
-  return ComparePositions(layout, next, want.positions, region_positions);
+  return ComparePlan(layout, next, want, *plan);
 }
 
 // Carries the device's plan out, both phases, by the device's own counts, on a

@@ -3,6 +3,7 @@
 #ifndef TESTS_KERNELS_CUDA_TEST_DEVICE_H_
 #define TESTS_KERNELS_CUDA_TEST_DEVICE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -30,6 +31,9 @@ std::unique_ptr<DeviceRuntime> MakeTestRuntime(uint64_t seed);
 // Factors on the lengths and on the number of cases.
 int32_t TestLengthFactor();
 int32_t TestCaseFactor();
+// The first where every case fills pools and has the CPU attend to them, which
+// takes minutes long before it does a GPU's size any justice.
+inline int32_t PoolLengthFactor() { return std::min(TestLengthFactor(), 8); }
 
 // How many random cases to run where the emulator affords `count`: sanitizers
 // make it several times slower.
