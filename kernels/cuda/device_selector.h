@@ -19,7 +19,7 @@ namespace blockmgr {
 // DeviceSelector chooses what SelectEntries chooses, and moves what
 // PlaceSurvivors would, bit for bit.
 //
-// Cost: 8 to 22 small kernels and a wait per selection; five kernels per
+// Cost: 6 to 20 small kernels and a wait per selection; five kernels per
 // compaction, and PlaceSurvivors on the host, for the positions alone; 4 bytes
 // of device memory per page of the pool from the first compaction on.
 // Thread-compatible.

@@ -53,17 +53,22 @@ SIMT_DEVICE int64_t CountBelow(const int32_t* positions, int64_t count,
   return first;
 }
 
-// Grid: num_heads, one warp each. Which entries are protected.
-SIMT_KERNEL(32, 16)
-void SelectSplit(SelectProblem p) {
-  const auto head = static_cast<int32_t>(simt::BlockX());
+// The last scope that begins at or before a head.
+SIMT_DEVICE int32_t ScopeOf(const SelectProblem& p, int32_t head) {
   int32_t scope = 0;
   int32_t num_scopes = p.num_scopes;
-  while (num_scopes > 1) {  // the last scope that begins at or before the head
+  while (num_scopes > 1) {
     const int32_t half = num_scopes / 2;
     if (p.scopes[scope + half].first_head <= head) scope += half;
     num_scopes -= half;
   }
+  return scope;
+}
+
+// Which entries of a head are candidates, and which of them are protected. One
+// warp.
+SIMT_DEVICE void SplitHead(const SelectProblem& p, int32_t head,
+                           int32_t scope) {
   const SelectScope limits = p.scopes[scope];
   const int32_t* positions = p.positions + p.offsets[head];
   const int64_t count =
@@ -107,13 +112,16 @@ SIMT_DEVICE int64_t FloorOf(const SelectProblem& p, int64_t mean,
   return HasFloors(p) && head.fixed == 0 ? Larger(floor, 1) : floor;
 }
 
-// Grid: num_scopes, one warp each. What heads get whatever their scores, and
-// the searches of their floors.
-SIMT_KERNEL(32, 8)
-void SelectBeginScope(SelectProblem p) {
-  const SelectScope scope = p.scopes[simt::BlockX()];
-  const bool scored =
-      p.budget == SelectBudget::kBlend || p.budget == SelectBudget::kFloor;
+// Whether budgets depend on scores.
+SIMT_HOST_DEVICE bool IsScored(const SelectProblem& p) {
+  return p.budget == SelectBudget::kBlend || p.budget == SelectBudget::kFloor;
+}
+
+// What a scope's heads get whatever their scores, and the searches of their
+// floors. One warp.
+SIMT_DEVICE void BeginScope(const SelectProblem& p, int32_t index) {
+  const SelectScope scope = p.scopes[index];
+  const bool scored = IsScored(p);
   const int64_t mean = scope.entries / scope.num_heads;
   for (uint32_t i = simt::Lane(); i < static_cast<uint32_t>(scope.num_heads);
        i += simt::kWarpThreads) {
@@ -125,11 +133,10 @@ void SelectBeginScope(SelectProblem p) {
   }
 }
 
-// Grid: num_scopes, one warp each. The search of the scope's pool: what its
-// heads' pasts hold beyond what they took for themselves.
-SIMT_KERNEL(32, 8)
-void SelectBeginPool(SelectProblem p) {
-  const SelectScope scope = p.scopes[simt::BlockX()];
+// The search of a scope's pool: what its heads' pasts hold beyond what they
+// took for themselves. One warp.
+SIMT_DEVICE void BeginPool(const SelectProblem& p, int32_t index) {
+  const SelectScope scope = p.scopes[index];
   int64_t taken = 0;
   int64_t pool = 0;
   for (uint32_t i = simt::Lane(); i < static_cast<uint32_t>(scope.num_heads);
@@ -145,8 +152,14 @@ void SelectBeginPool(SelectProblem p) {
   taken = WarpSum(taken);
   pool = WarpSum(pool);
   if (simt::Lane() == 0) {
-    p.searches[simt::BlockX()] = BeginSearch(scope.entries - taken, pool);
+    p.searches[index] = BeginSearch(scope.entries - taken, pool);
   }
+}
+
+// Grid: num_scopes, one warp each. After the floors.
+SIMT_KERNEL(32, 8)
+void SelectBeginPool(SelectProblem p) {
+  BeginPool(p, static_cast<int32_t>(simt::BlockX()));
 }
 
 // Largest remainder under bounds, as Apportion of eviction/apportion.h: the
@@ -339,14 +352,12 @@ SIMT_DEVICE int64_t GivenBudget(const SelectProblem& p,
   return Smaller(units * unit, NumEntries(p.heads[head]));
 }
 
-// Grid: num_scopes, one warp each. Budgets, and the searches of the heads.
-SIMT_KERNEL(32, 4)
-void SelectEndScope(SelectProblem p) {
-  const SelectScope scope = p.scopes[simt::BlockX()];
+// Budgets, and the searches of a scope's heads. One warp.
+SIMT_DEVICE void EndScope(const SelectProblem& p, int32_t index) {
+  const SelectScope scope = p.scopes[index];
   const auto num_heads = static_cast<uint32_t>(scope.num_heads);
-  const bool scored =
-      p.budget == SelectBudget::kBlend || p.budget == SelectBudget::kFloor;
-  if (scored) WeighHeads(p, scope, p.searches[simt::BlockX()]);
+  const bool scored = IsScored(p);
+  if (scored) WeighHeads(p, scope, p.searches[index]);
   int64_t fixed = 0;
   for (uint32_t i = simt::Lane(); i < num_heads; i += simt::kWarpThreads) {
     SelectHead* state = p.heads + scope.first_head + i;
@@ -376,6 +387,38 @@ void SelectEndScope(SelectProblem p) {
         : p.by_page ? Smaller(state.units * p.page_size, NumEntries(state))
                     : state.fixed + state.units;
     KeepWithin(p, head, budget);
+  }
+}
+
+// Grid: num_heads, one warp each. Splits the heads; a scope's last block goes
+// on with the scope, as far as no key has to be looked at.
+SIMT_KERNEL(32, 16)
+void SelectSplit(SelectProblem p) {
+  const auto head = static_cast<int32_t>(simt::BlockX());
+  const int32_t scope = ScopeOf(p, head);
+  SplitHead(p, head, scope);
+  const auto num_heads = static_cast<uint32_t>(p.scopes[scope].num_heads);
+  if (!simt::LastBlockDone(p.counters + scope, num_heads)) return;
+  BeginScope(p, scope);
+  simt::SyncWarp();
+  if (!IsScored(p)) {
+    EndScope(p, scope);
+  } else if (!HasFloors(p)) {
+    BeginPool(p, scope);
+  }
+}
+
+// Grid: (num_heads, num_chunks). Counts at the threshold of every scope; its
+// last block has its budgets.
+SIMT_KERNEL(kSelectThreads, 4)
+void SelectCountAtCut(SelectProblem p) {
+  const auto head = static_cast<int32_t>(simt::BlockX());
+  CountAtCut(p, head);
+  const int32_t scope = p.heads[head].scope;
+  const auto num_heads = static_cast<uint32_t>(p.scopes[scope].num_heads);
+  if (simt::LastBlockDone(p.counters + scope, num_heads * simt::NumBlocksY()) &&
+      simt::Warp() == 0) {
+    EndScope(p, scope);
   }
 }
 

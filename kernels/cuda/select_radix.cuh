@@ -209,11 +209,9 @@ void SelectRadixPass(SelectProblem p, uint32_t digit, bool of_scope,
 
 inline constexpr uint32_t kRadixSharedBytes = kRadixBins * 4 + 64;
 
-// Grid: (num_heads, num_chunks). Of every head's pool, how much is above its
-// scope's threshold and equal to it; adds to heads[].above and .equal.
-SIMT_KERNEL(kSelectThreads, 4)
-void SelectCountAtCut(SelectProblem p) {
-  const auto head = static_cast<int32_t>(simt::BlockX());
+// Of a chunk of a head's pool, how much is above its scope's threshold and
+// equal to it; adds to heads[].above and .equal. All threads of a block.
+SIMT_DEVICE void CountAtCut(const SelectProblem& p, int32_t head) {
   SelectHead* state = p.heads + head;
   const RadixSearch search = p.searches[state->scope];
   const RadixSearch floor = state->floor;

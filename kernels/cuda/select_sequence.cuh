@@ -35,8 +35,8 @@ bool RunIndexEntries(const EntryIndexParams& params, int32_t longest_tail,
 
 // Calls launch(size, kernel, arguments..) for every kernel, in order, each
 // after the one before it has ended; stops at the first that returns false.
-// Eight launches for equal budgets, thirteen for adakv, sixteen with floors;
-// six more for critical.
+// Six launches for equal budgets, ten for adakv, fourteen with floors; six more
+// for critical.
 template <typename Launch>
 bool RunSelect(const SelectProblem& p, Launch&& launch) {
   if (p.num_heads == 0) return true;
@@ -61,17 +61,15 @@ bool RunSelect(const SelectProblem& p, Launch&& launch) {
            launch(counting, SelectCountEquals, p, second) &&
            launch(counting, SelectEmit, p, second);
   };
-  const bool scored =
-      p.budget == SelectBudget::kBlend || p.budget == SelectBudget::kFloor;
   if (!launch(per_head, SelectSplit, p)) return false;
-  if (!launch(per_scope, SelectBeginScope, p)) return false;
-  if (HasFloors(p) && !passes(false, false)) return false;
-  if (scored &&
-      (!launch(per_scope, SelectBeginPool, p) || !passes(true, false) ||
-       !launch(counting, SelectCountAtCut, p))) {
+  if (HasFloors(p) &&
+      (!passes(false, false) || !launch(per_scope, SelectBeginPool, p))) {
     return false;
   }
-  if (!launch(per_scope, SelectEndScope, p)) return false;
+  if (IsScored(p) &&
+      (!passes(true, false) || !launch(counting, SelectCountAtCut, p))) {
+    return false;
+  }
   if (!survivors(false)) return false;
   if (!p.critical) return true;
   const LaunchSize per_thread = {(heads + kSelectThreads - 1) / kSelectThreads,
