@@ -11,20 +11,9 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-SIMT_DEVICE int32_t Divide(int32_t n, const Divider& by) {
-  return static_cast<int32_t>(
-      (static_cast<uint64_t>(static_cast<uint32_t>(n)) * by.multiplier) >>
-      by.shift);
-}
-
 // K row of a page's first token.
 SIMT_DEVICE const char* PageAddress(const PagedPool& pool, int32_t page) {
-  const int32_t layer_block = Divide(page, pool.num_heads);
-  const int32_t layer = Divide(layer_block, pool.num_blocks);
-  return pool.view
-      .Row(layer, layer_block - layer * pool.view.num_blocks,
-           page - layer_block * pool.view.num_heads, 0)
-      .key;
+  return pool.RowOfPage(page, 0).key;
 }
 
 // K row of a slot. Slots exceed 32 bits, page ids do not.

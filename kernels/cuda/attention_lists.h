@@ -9,28 +9,6 @@
 
 namespace blockmgr {
 
-// Division by a number known to the host: n / d = (n * multiplier) >> shift,
-// exact for 0 <= n < 2^31 (Granlund and Montgomery, 1994: the multiplier is
-// 2^shift / d rounded up, with 31 + ceil(log2 d) bits of shift).
-struct Divider {
-  uint32_t divisor = 1;
-  uint32_t multiplier = 1u << 31;
-  uint32_t shift = 31;
-};
-
-// REQUIRES: 0 < divisor < 2^31.
-inline Divider MakeDivider(uint32_t divisor) {
-  uint32_t log2 = 0;
-  while ((uint64_t{1} << log2) < divisor) ++log2;
-  Divider result;
-  result.divisor = divisor;
-  result.shift = 31 + log2;
-  // At most 2^32 - 1: only powers of two reach 2^shift / d = 2^31 exactly.
-  result.multiplier = static_cast<uint32_t>(
-      ((uint64_t{1} << result.shift) + divisor - 1) / divisor);
-  return result;
-}
-
 // What rows, queries and outputs consist of.
 enum class ElementType : int32_t { kBFloat16, kHalf };
 
@@ -39,24 +17,6 @@ struct RowShape {
   ElementType type = ElementType::kBFloat16;
   int32_t head_dim = 128;
 };
-
-// The pool, and what makes the way from page ids to addresses short.
-struct PagedPool {
-  PoolView view;  // token positions are not used
-  Divider num_heads;
-  Divider num_blocks;
-  int32_t page_shift = 4;  // page_size = 1 << page_shift
-};
-
-// REQUIRES: view.page_size is 16 or 32.
-inline PagedPool MakePagedPool(const PoolView& view) {
-  PagedPool pool;
-  pool.view = view;
-  pool.num_heads = MakeDivider(static_cast<uint32_t>(view.num_heads));
-  pool.num_blocks = MakeDivider(static_cast<uint32_t>(view.num_blocks));
-  pool.page_shift = view.page_size == 16 ? 4 : 5;
-  return pool;
-}
 
 // What the heads of one layer attend. A list is the rows of one (sequence,
 // head), list = sequence * num_heads + head: the pages of its region, then

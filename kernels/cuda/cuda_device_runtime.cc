@@ -24,8 +24,6 @@ constexpr int64_t kStagingBytes = int64_t{8} << 20;
 // Of a block, on compute capability 8.0: what the largest kernels fit in. 8.6,
 // 8.9 and 12.0 have 99 KiB.
 constexpr int32_t kSharedBytes = 163 << 10;
-// Blocks of the row mover per multiprocessor (row_mover_launch.h).
-constexpr uint32_t kRowBlocksPerProcessor = 4;
 
 absl::Status ToStatus(cudaError_t error, absl::string_view what) {
   if (error == cudaSuccess) return absl::OkStatus();

@@ -59,6 +59,7 @@ enum class PlantedBug {
   kMoveSkipsValueRow,
   kMoveLosesPosition,
   kMoveIgnoresDeviceCount,
+  kMoveRepeatsPairs,  // the first of a turn, for those in flight later
   kAppendHidesError,
   kAppendTruncates,
   kStageSwapsStrides,

@@ -40,55 +40,104 @@ struct PoolView {
   // Token position of every slot, or null.
   int32_t* positions = nullptr;  // [num_slots()]
 
-  SIMT_HOST_DEVICE int64_t num_slots() const {
-    return static_cast<int64_t>(num_layers) * num_blocks * num_heads *
-           page_size;
+  SIMT_HOST_DEVICE int64_t num_pages() const {
+    return static_cast<int64_t>(num_layers) * num_blocks * num_heads;
   }
+  SIMT_HOST_DEVICE int64_t num_slots() const { return num_pages() * page_size; }
 
   // REQUIRES: layer, block, head and offset are inside the pool.
-  SIMT_HOST_DEVICE RowPlace Row(int32_t layer, int32_t block, int32_t head,
+  SIMT_HOST_DEVICE char* KeyRow(int32_t layer, int32_t block, int32_t head,
                                 int32_t offset) const {
-    RowPlace row;
     char* layer_base = layer_bases != nullptr ? layer_bases[layer]
                                               : base + layer * layer_stride;
-    row.key = layer_base + block * block_stride + head * head_stride +
-              offset * token_stride;
-    if (positions != nullptr) {
-      const int64_t page =
-          (static_cast<int64_t>(layer) * num_blocks + block) * num_heads + head;
-      row.position = positions + page * page_size + offset;
-    }
-    row.valid = true;
-    return row;
+    return layer_base + block * block_stride + head * head_stride +
+           offset * token_stride;
   }
-
-  // Not valid outside the pool. Page ids fit 31 bits, so that divisions by
-  // anything but the page size are short ones.
-  SIMT_HOST_DEVICE RowPlace RowOfSlot(int64_t slot) const {
-    if (slot < 0 || slot >= num_slots()) return RowPlace();
-    const auto size = static_cast<uint32_t>(page_size);
-    const uint64_t wide = static_cast<uint64_t>(slot);
-    // Nearly every page size is a power of two.
-    const bool shifts = (size & (size - 1)) == 0;
-    uint32_t page;
-    if (shifts) {
-      uint32_t shift = 0;
-      while ((1u << shift) < size) ++shift;
-      page = static_cast<uint32_t>(wide >> shift);
-    } else {
-      page = static_cast<uint32_t>(wide / size);
-    }
-    const auto offset =
-        static_cast<int32_t>(wide - static_cast<uint64_t>(page) * size);
-    const auto heads = static_cast<uint32_t>(num_heads);
-    const uint32_t line = page / heads;
-    const uint32_t layer = line / static_cast<uint32_t>(num_blocks);
-    return Row(
-        static_cast<int32_t>(layer),
-        static_cast<int32_t>(line - layer * static_cast<uint32_t>(num_blocks)),
-        static_cast<int32_t>(page - line * heads), offset);
+  SIMT_HOST_DEVICE RowPlace Row(int32_t layer, int32_t block, int32_t head,
+                                int32_t offset) const {
+    const int64_t page =
+        (static_cast<int64_t>(layer) * num_blocks + block) * num_heads + head;
+    return {
+        KeyRow(layer, block, head, offset),
+        positions == nullptr ? nullptr : positions + page * page_size + offset,
+        true};
   }
 };
+
+// Division by a number known to the host: n / d = (n * multiplier) >> shift,
+// exact for 0 <= n < 2^31 (Granlund and Montgomery, 1994: the multiplier is
+// 2^shift / d rounded up, with 31 + ceil(log2 d) bits of shift).
+struct Divider {
+  uint32_t divisor = 1;
+  uint32_t multiplier = 1u << 31;
+  uint32_t shift = 31;
+};
+
+// REQUIRES: 0 < divisor < 2^31.
+inline Divider MakeDivider(uint32_t divisor) {
+  uint32_t log2 = 0;
+  while ((uint64_t{1} << log2) < divisor) ++log2;
+  Divider result;
+  result.divisor = divisor;
+  result.shift = 31 + log2;
+  // At most 2^32 - 1: only powers of two reach 2^shift / d = 2^31 exactly.
+  result.multiplier = static_cast<uint32_t>(
+      ((uint64_t{1} << result.shift) + divisor - 1) / divisor);
+  return result;
+}
+
+SIMT_HOST_DEVICE int32_t Divide(int32_t n, const Divider& by) {
+  return static_cast<int32_t>(
+      (static_cast<uint64_t>(static_cast<uint32_t>(n)) * by.multiplier) >>
+      by.shift);
+}
+
+// Of any n >= 0. Rows and slots may be more than 2^31, but those of a device's
+// memory hardly ever are: the long division is there, and not made.
+SIMT_HOST_DEVICE int64_t DivideWide(int64_t n, const Divider& by) {
+  return n >> 31 == 0 ? Divide(static_cast<int32_t>(n), by) : n / by.divisor;
+}
+
+// The pool, and what makes the way from page ids to addresses short.
+struct PagedPool {
+  PoolView view;
+  Divider num_heads;
+  Divider num_blocks;
+  Divider page_size;
+  int32_t page_shift = 4;  // the binary logarithm of page_size, rounded down
+
+  // REQUIRES: page and offset are inside the pool. Page ids fit 31 bits.
+  SIMT_HOST_DEVICE RowPlace RowOfPage(int32_t page, int32_t offset) const {
+    const int32_t line = Divide(page, num_heads);
+    const int32_t layer = Divide(line, num_blocks);
+    return {view.KeyRow(layer, line - layer * view.num_blocks,
+                        page - line * view.num_heads, offset),
+            view.positions == nullptr
+                ? nullptr
+                : view.positions + int64_t{page} * view.page_size + offset,
+            true};
+  }
+
+  // Not valid outside the pool.
+  SIMT_HOST_DEVICE RowPlace RowOfSlot(int64_t slot) const {
+    if (slot < 0 || slot >= view.num_slots()) return RowPlace();
+    const int64_t page = DivideWide(slot, page_size);
+    return RowOfPage(static_cast<int32_t>(page),
+                     static_cast<int32_t>(slot - page * view.page_size));
+  }
+};
+
+// REQUIRES: the view has layers, blocks, heads and tokens.
+inline PagedPool MakePagedPool(const PoolView& view) {
+  PagedPool pool;
+  pool.view = view;
+  pool.num_heads = MakeDivider(static_cast<uint32_t>(view.num_heads));
+  pool.num_blocks = MakeDivider(static_cast<uint32_t>(view.num_blocks));
+  pool.page_size = MakeDivider(static_cast<uint32_t>(view.page_size));
+  pool.page_shift = 0;
+  while (view.page_size >> pool.page_shift > 1) ++pool.page_shift;
+  return pool;
+}
 
 }  // namespace blockmgr
 

@@ -1,10 +1,12 @@
 // One kernel for every copy of K and V rows; see row_mover.h.
 //
 // A warp takes kRowsPerWarp pairs at a time. A source functor and a destination
-// functor turn the number of a pair into addresses; lanes then copy 16-byte
-// vectors, the K row's first, then the V row's, all loads of the pairs in
-// flight before the stores. At head_dim 128 and 2 bytes that is one vector per
-// lane and pair: 2 KiB in flight per warp.
+// functor turn the number of a pair into addresses, each lane those of one
+// pair: found by all lanes alike, one pair after another, they would take far
+// more instructions than the copy. All lanes then copy 16-byte vectors of each
+// pair, the K row's first, then the V row's, all loads of kRowsInFlight pairs
+// before the stores. At head_dim 128 and 2 bytes that is one vector per lane
+// and pair: 2 KiB in flight per warp.
 #ifndef KERNELS_CUDA_ROW_MOVER_CUH_
 #define KERNELS_CUDA_ROW_MOVER_CUH_
 
@@ -17,51 +19,48 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-SIMT_DEVICE void ReportRowError(uint32_t* error, uint32_t bit) {
-  if (simt::Lane() == 0) simt::AtomicOr(error, bit);
-}
-
 // Number of pair -> its rows. `error` is the bit for a pair out of the pool, 0
 // where that is not one.
 
 struct SlotSource {
-  PoolView pool;
+  PagedPool pool;
   const int64_t* slots;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
     const RowPlace pair = pool.RowOfSlot(slots[row]);
     if (!pair.valid) *error = kSlotOutOfPool;
     return pair;
   }
-  SIMT_DEVICE int64_t KvStride() const { return pool.kv_stride; }
+  SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
 };
 
 struct MoveSource {
-  PoolView pool;
+  PagedPool pool;
   const RowMove* moves;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
     const RowPlace pair = pool.RowOfSlot(moves[row].source);
     if (!pair.valid) *error = kSlotOutOfPool;
     return pair;
   }
-  SIMT_DEVICE int64_t KvStride() const { return pool.kv_stride; }
+  SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
 };
 
 struct MoveDestination {
-  PoolView pool;
+  PagedPool pool;
   const RowMove* moves;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
     const RowPlace pair = pool.RowOfSlot(moves[row].destination);
     if (!pair.valid) *error = kSlotOutOfPool;
     return pair;
   }
-  SIMT_DEVICE int64_t KvStride() const { return pool.kv_stride; }
+  SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
 };
 
 // Rows of one layer's new tokens: pair = token * num_heads + head.
 struct TokenSource {
   AppendRows append;
+  Divider num_heads;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t*) const {
-    const int64_t token = row / append.pool.num_heads;
+    const int64_t token = DivideWide(row, num_heads);
     const int64_t head = row - token * append.pool.num_heads;
     const int64_t offset =
         token * append.token_stride + head * append.head_stride;
@@ -80,27 +79,28 @@ struct TokenSource {
 };
 
 struct TailDestination {
-  PoolView pool;
+  PagedPool pool;
   int32_t layer;
   const int64_t* slot_mapping;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
-    const int64_t token = row / pool.num_heads;
-    const auto head = static_cast<int32_t>(row - token * pool.num_heads);
+    const PoolView& view = pool.view;
+    const int64_t token = DivideWide(row, pool.num_heads);
+    const auto head = static_cast<int32_t>(row - token * view.num_heads);
     const int64_t slot = slot_mapping[token];
     if (slot == -1) return RowPlace();
     const int64_t num_slots =
-        static_cast<int64_t>(pool.num_blocks) * pool.page_size;
+        static_cast<int64_t>(view.num_blocks) * view.page_size;
     const bool inside =
-        slot >= 0 && slot < num_slots && layer >= 0 && layer < pool.num_layers;
+        slot >= 0 && slot < num_slots && layer >= 0 && layer < view.num_layers;
     if (!inside) {
       if (!BM_PLANTED(kAppendHidesError)) *error = kSlotOutOfPool;
       return RowPlace();
     }
-    const int64_t block = slot / pool.page_size;
-    return pool.Row(layer, static_cast<int32_t>(block), head,
-                    static_cast<int32_t>(slot - block * pool.page_size));
+    const int64_t block = DivideWide(slot, pool.page_size);
+    return view.Row(layer, static_cast<int32_t>(block), head,
+                    static_cast<int32_t>(slot - block * view.page_size));
   }
-  SIMT_DEVICE int64_t KvStride() const { return pool.kv_stride; }
+  SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
 };
 
 // Packed rows: [row][K, V][row_bytes].
@@ -121,57 +121,61 @@ struct PackedDestination {
 // Pair = ((copy * num_layers + layer) * num_heads + head) * page_size + offset.
 template <bool kIsSource>
 struct BlockRows {
-  PoolView pool;
+  PagedPool pool;
+  Divider num_layers;
   const BlockPair* pairs;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
-    const int64_t page = row / pool.page_size;
-    const auto offset = static_cast<int32_t>(row - page * pool.page_size);
-    const int64_t line = page / pool.num_heads;
-    const auto head = static_cast<int32_t>(page - line * pool.num_heads);
-    const int64_t copy = line / pool.num_layers;
-    const auto layer = static_cast<int32_t>(line - copy * pool.num_layers);
+    const PoolView& view = pool.view;
+    const auto page = static_cast<int32_t>(DivideWide(row, pool.page_size));
+    const int32_t line = Divide(page, pool.num_heads);
+    const int32_t copy = Divide(line, num_layers);
     const int32_t block =
         kIsSource ? pairs[copy].source : pairs[copy].destination;
-    if (block < 0 || block >= pool.num_blocks) {
+    if (block < 0 || block >= view.num_blocks) {
       *error = kBlockOutOfPool;
       return RowPlace();
     }
-    return pool.Row(layer, block, head, offset);
+    return view.Row(line - copy * view.num_layers, block,
+                    page - line * view.num_heads,
+                    static_cast<int32_t>(row - int64_t{page} * view.page_size));
   }
-  SIMT_DEVICE int64_t KvStride() const { return pool.kv_stride; }
+  SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
 };
 
 // Pair = page in the list * page_size + offset.
 struct PageRows {
-  PoolView pool;
+  PagedPool pool;
   const int32_t* pages;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
-    const int64_t index = row / pool.page_size;
-    const int64_t slot = static_cast<int64_t>(pages[index]) * pool.page_size +
-                         (row - index * pool.page_size);
-    const RowPlace pair = pool.RowOfSlot(slot);
-    if (!pair.valid) *error = kPageOutOfPool;
-    return pair;
+    const int64_t index = DivideWide(row, pool.page_size);
+    const int32_t page = pages[index];
+    if (page < 0 || page >= pool.view.num_pages()) {
+      *error = kPageOutOfPool;
+      return RowPlace();
+    }
+    return pool.RowOfPage(
+        page, static_cast<int32_t>(row - index * pool.view.page_size));
   }
-  SIMT_DEVICE int64_t KvStride() const { return pool.kv_stride; }
+  SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
 };
 
 struct StagedRows {
   char* staged;
   int32_t* positions;
   int64_t row_bytes;
-  int32_t page_size;
+  Divider page_size;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t*) const {
-    const int64_t page = row / page_size;
-    const int64_t offset = row - page * page_size;
+    const int64_t page = DivideWide(row, page_size);
     RowPlace pair;
-    pair.key = staged + page * 2 * row_bytes * page_size + offset * row_bytes;
+    // The pages before it have V rows as well.
+    pair.key = staged + (row + page * page_size.divisor) * row_bytes;
     pair.position = positions == nullptr ? nullptr : positions + row;
     pair.valid = true;
     return pair;
   }
   SIMT_DEVICE int64_t KvStride() const {
-    return BM_PLANTED(kStageSwapsStrides) ? row_bytes : row_bytes * page_size;
+    return BM_PLANTED(kStageSwapsStrides) ? row_bytes
+                                          : row_bytes * page_size.divisor;
   }
 };
 
@@ -193,54 +197,70 @@ SIMT_DEVICE float HalfToFloat(uint16_t bits) {
   return simt::ToFloat(simt::Half{bits});
 }
 
-// 16 bytes of the destination, from vector `index` of a source row.
+// Bytes of the source that become 16 of the destination.
 template <RowConversion kConversion>
-SIMT_DEVICE simt::Vector16 LoadConverted(const char* row, uint32_t index) {
-  if constexpr (kConversion == RowConversion::kNone) {
-    return simt::LoadGlobal16(row + index * 16);
-  } else if constexpr (kConversion == RowConversion::kFloatToBFloat16 ||
-                       kConversion == RowConversion::kFloatToHalf) {
-    simt::Vector16 result;
-    SIMT_UNROLL
-    for (uint32_t half = 0; half < 2; ++half) {
-      const simt::Vector16 in =
-          simt::LoadGlobal16(row + index * 32 + half * 16);
-      SIMT_UNROLL
-      for (uint32_t pair = 0; pair < 2; ++pair) {
-        const uint32_t low = in.words[pair * 2];
-        const uint32_t high = in.words[pair * 2 + 1];
-        uint32_t word;
-        if (BM_PLANTED(kAppendTruncates)) {
-          word = low >> 16 | (high & 0xFFFF0000u);
-        } else if constexpr (kConversion == RowConversion::kFloatToHalf) {
-          word = HalfBits(simt::BitsToFloat(low)) |
-                 static_cast<uint32_t>(HalfBits(simt::BitsToFloat(high))) << 16;
-        } else {
-          word =
-              simt::BFloat16Bits(simt::BitsToFloat(low)) |
-              static_cast<uint32_t>(simt::BFloat16Bits(simt::BitsToFloat(high)))
-                  << 16;
-        }
-        result.words[half * 2 + pair] = word;
-      }
-    }
-    return result;
+inline constexpr uint32_t kSourceBytes = 8;
+template <>
+inline constexpr uint32_t kSourceBytes<RowConversion::kNone> = 16;
+template <>
+inline constexpr uint32_t kSourceBytes<RowConversion::kFloatToBFloat16> = 32;
+template <>
+inline constexpr uint32_t kSourceBytes<RowConversion::kFloatToHalf> = 32;
+
+// Those bytes, as loaded: conversions branch, and a load behind a branch would
+// wait for the one before it.
+template <RowConversion kConversion>
+struct SourceWords {
+  uint32_t words[kSourceBytes<kConversion> / 4];
+};
+
+template <RowConversion kConversion>
+SIMT_DEVICE SourceWords<kConversion> LoadSource(const char* from) {
+  SourceWords<kConversion> source;
+  if constexpr (kSourceBytes<kConversion> == 8) {
+    const uint64_t words = *reinterpret_cast<const uint64_t*>(from);
+    source.words[0] = static_cast<uint32_t>(words);
+    source.words[1] = static_cast<uint32_t>(words >> 32);
   } else {
-    // Four floats from 8 bytes; neighbours share a vector of the source.
-    const simt::Vector16 in = simt::LoadGlobal16(row + index / 2 * 16);
-    simt::Vector16 result;
     SIMT_UNROLL
-    for (uint32_t i = 0; i < 4; ++i) {
-      const uint32_t word =
-          index % 2 == 0 ? in.words[i / 2] : in.words[2 + i / 2];
-      const auto bits = static_cast<uint16_t>(word >> (i % 2 * 16));
-      const float value = kConversion == RowConversion::kBFloat16ToFloat
-                              ? simt::ToFloat(simt::BFloat16{bits})
-                              : HalfToFloat(bits);
-      result.words[i] = simt::FloatBits(value);
+    for (uint32_t i = 0; i < kSourceBytes<kConversion> / 4; i += 4) {
+      const simt::Vector16 in = simt::LoadGlobal16(from + i * 4);
+      SIMT_UNROLL
+      for (uint32_t j = 0; j < 4; ++j) source.words[i + j] = in.words[j];
     }
-    return result;
   }
+  return source;
+}
+
+// Bits of a float -> those of the pool's element.
+template <RowConversion kConversion>
+SIMT_DEVICE uint32_t Narrow(uint32_t bits) {
+  if (BM_PLANTED(kAppendTruncates)) return bits >> 16;
+  const float value = simt::BitsToFloat(bits);
+  return kConversion == RowConversion::kFloatToHalf ? HalfBits(value)
+                                                    : simt::BFloat16Bits(value);
+}
+
+template <RowConversion kConversion>
+SIMT_DEVICE simt::Vector16 Convert(const SourceWords<kConversion>& source) {
+  simt::Vector16 result;
+  SIMT_UNROLL
+  for (uint32_t i = 0; i < 4; ++i) {
+    if constexpr (kSourceBytes<kConversion> == 16) {
+      result.words[i] = source.words[i];
+    } else if constexpr (kSourceBytes<kConversion> == 32) {
+      result.words[i] = Narrow<kConversion>(source.words[2 * i]) |
+                        Narrow<kConversion>(source.words[2 * i + 1]) << 16;
+    } else {
+      const auto bits =
+          static_cast<uint16_t>(source.words[i / 2] >> (i % 2 * 16));
+      result.words[i] =
+          simt::FloatBits(kConversion == RowConversion::kBFloat16ToFloat
+                              ? simt::ToFloat(simt::BFloat16{bits})
+                              : HalfToFloat(bits));
+    }
+  }
+  return result;
 }
 
 template <typename Source, typename Destination>
@@ -252,10 +272,83 @@ struct RowMoverParams {
   uint32_t* error;
 };
 
+// K rows of a pair, or nulls: nothing to copy. A token position, and where it
+// goes to, or null.
+struct RowPair {
+  const char* from = nullptr;
+  char* to = nullptr;
+  int32_t* position_to = nullptr;
+  int32_t position = 0;
+};
+
+template <typename Source, typename Destination>
+SIMT_DEVICE RowPair FindPair(const RowMoverParams<Source, Destination>& p,
+                             int64_t row) {
+  uint32_t error = 0;
+  const RowPlace source = p.source.At(row, &error);
+  const RowPlace destination = p.destination.At(row, &error);
+  if (error != 0) simt::AtomicOr(p.error, error);
+  if (!source.valid || !destination.valid) return RowPair();
+  const bool has_position = source.position != nullptr &&
+                            destination.position != nullptr &&
+                            !BM_PLANTED(kMoveLosesPosition);
+  return {source.key, destination.key,
+          has_position ? destination.position : nullptr,
+          has_position ? *source.position : 0};
+}
+
+// C. An address of another lane's, moved: for lanes without a pair, a number
+// that nobody makes a pointer of.
+SIMT_DEVICE uint64_t ShuffleAddress(const char* address, uint32_t source_lane,
+                                    int64_t offset) {
+  return simt::Shuffle(reinterpret_cast<uint64_t>(address), source_lane) +
+         static_cast<uint64_t>(offset);
+}
+
+// C. Copies the pairs that the first kRowsPerWarp lanes have found.
 template <RowConversion kConversion, typename Source, typename Destination>
-SIMT_KERNEL(kRowMoverThreads, 3)
+SIMT_DEVICE void CopyPairs(const RowMoverParams<Source, Destination>& p,
+                           const RowPair& mine) {
+  const uint32_t num_vectors =
+      BM_PLANTED(kMoveSkipsValueRow) ? p.row_vectors : 2 * p.row_vectors;
+  const uint32_t found = simt::Ballot(mine.to != nullptr);
+  for (uint32_t turn = 0; turn < num_vectors; turn += simt::kWarpThreads) {
+    const uint32_t v = turn + simt::Lane();
+    const bool is_key = v < p.row_vectors;
+    const uint32_t index = is_key ? v : v - p.row_vectors;
+    const int64_t from_offset =
+        (is_key ? 0 : p.source.KvStride()) + index * kSourceBytes<kConversion>;
+    const int64_t to_offset =
+        (is_key ? 0 : p.destination.KvStride()) + index * 16;
+    const uint32_t copied = v < num_vectors ? found : 0;
+    SIMT_UNROLL
+    for (uint32_t first = 0; first < kRowsPerWarp; first += kRowsInFlight) {
+      SourceWords<kConversion> sources[kRowsInFlight];
+      SIMT_UNROLL
+      for (uint32_t i = 0; i < kRowsInFlight; ++i) {
+        const uint64_t from = ShuffleAddress(
+            mine.from, BM_PLANTED(kMoveRepeatsPairs) ? i : first + i,
+            from_offset);
+        if ((copied >> (first + i) & 1) == 0) continue;
+        // Shuffles take numbers: NOLINTNEXTLINE(performance-no-int-to-ptr)
+        const char* const bytes = reinterpret_cast<const char*>(from);
+        sources[i] = LoadSource<kConversion>(bytes);
+      }
+      SIMT_UNROLL
+      for (uint32_t i = 0; i < kRowsInFlight; ++i) {
+        const uint64_t to = ShuffleAddress(mine.to, first + i, to_offset);
+        if ((copied >> (first + i) & 1) == 0) continue;
+        // NOLINTNEXTLINE(performance-no-int-to-ptr)
+        char* const bytes = reinterpret_cast<char*>(to);
+        simt::StoreGlobal16(bytes, Convert<kConversion>(sources[i]));
+      }
+    }
+  }
+}
+
+template <RowConversion kConversion, typename Source, typename Destination>
+SIMT_KERNEL(kRowMoverThreads, kRowBlocksPerProcessor)
 void RowMover(RowMoverParams<Source, Destination> p) {
-  constexpr uint32_t kRows = kRowsPerWarp;
   int64_t num_rows = p.rows.count;
   if (p.rows.device_count != nullptr && !BM_PLANTED(kMoveIgnoresDeviceCount)) {
     const int64_t device_count = *p.rows.device_count;
@@ -263,64 +356,33 @@ void RowMover(RowMoverParams<Source, Destination> p) {
   }
   if (BM_PLANTED(kMoveDropsLastRow)) --num_rows;
   const int64_t warps_per_block = simt::NumThreads() / simt::kWarpThreads;
-  const int64_t stride = simt::NumBlocksX() * warps_per_block * kRows;
+  const int64_t stride = simt::NumBlocksX() * warps_per_block * kRowsPerWarp;
   const int64_t first = (simt::BlockX() * warps_per_block + simt::Warp()) *
-                        static_cast<int64_t>(kRows);
-  const uint32_t num_vectors =
-      BM_PLANTED(kMoveSkipsValueRow) ? p.row_vectors : 2 * p.row_vectors;
-  const int64_t from_stride = p.source.KvStride();
-  const int64_t to_stride = p.destination.KvStride();
+                        static_cast<int64_t>(kRowsPerWarp);
   for (int64_t row = first; row < num_rows; row += stride) {
-    const char* from[kRows];
-    char* to[kRows];  // null: nothing to copy
-    SIMT_UNROLL
-    for (uint32_t i = 0; i < kRows; ++i) {
-      to[i] = nullptr;
-      from[i] = nullptr;
-      if (row + i >= num_rows) continue;
-      uint32_t error = 0;
-      const RowPlace source = p.source.At(row + i, &error);
-      const RowPlace destination = p.destination.At(row + i, &error);
-      if (error != 0) ReportRowError(p.error, error);
-      if (!source.valid || !destination.valid) continue;
-      from[i] = source.key;
-      to[i] = destination.key;
-      if (simt::Lane() == i && source.position != nullptr &&
-          destination.position != nullptr && !BM_PLANTED(kMoveLosesPosition)) {
-        *destination.position = *source.position;
-      }
+    const int64_t my_row = row + simt::Lane();
+    RowPair mine;
+    if (simt::Lane() < kRowsPerWarp && my_row < num_rows) {
+      mine = FindPair(p, my_row);
     }
-    for (uint32_t v = simt::Lane(); v < num_vectors; v += simt::kWarpThreads) {
-      const bool is_key = v < p.row_vectors;
-      const uint32_t index = is_key ? v : v - p.row_vectors;
-      simt::Vector16 vectors[kRows];
-      SIMT_UNROLL
-      for (uint32_t i = 0; i < kRows; ++i) {
-        if (to[i] == nullptr) continue;
-        vectors[i] = LoadConverted<kConversion>(
-            from[i] + (is_key ? 0 : from_stride), index);
-      }
-      SIMT_UNROLL
-      for (uint32_t i = 0; i < kRows; ++i) {
-        if (to[i] == nullptr) continue;
-        simt::StoreGlobal16(to[i] + (is_key ? 0 : to_stride) + index * 16,
-                            vectors[i]);
-      }
-    }
+    CopyPairs<kConversion>(p, mine);
+    // Last: rows need not wait for it to be read.
+    if (mine.position_to != nullptr) *mine.position_to = mine.position;
   }
 }
 
 // The kernels' parameters, from what the operations are given.
 
-SIMT_HOST_DEVICE uint32_t RowVectors(const PoolView& pool) {
+inline uint32_t RowVectors(const PoolView& pool) {
   return static_cast<uint32_t>(pool.row_bytes) / 16;
 }
 
 using AppendParams = RowMoverParams<TokenSource, TailDestination>;
 
-SIMT_HOST_DEVICE AppendParams MakeParams(const AppendRows& append) {
-  return {{append},
-          {append.pool, append.layer, append.slot_mapping},
+inline AppendParams MakeParams(const AppendRows& append) {
+  const PagedPool pool = MakePagedPool(append.pool);
+  return {{append, pool.num_heads},
+          {pool, append.layer, append.slot_mapping},
           {append.num_tokens * append.pool.num_heads, nullptr},
           RowVectors(append.pool),
           append.error};
@@ -329,9 +391,8 @@ SIMT_HOST_DEVICE AppendParams MakeParams(const AppendRows& append) {
 using GatherParams = RowMoverParams<SlotSource, PackedDestination>;
 
 // `widening`: 2 where rows of 2-byte elements are given out as float, else 1.
-SIMT_HOST_DEVICE GatherParams MakeParams(const GatherRows& gather,
-                                         int32_t widening) {
-  return {{gather.pool, gather.slots},
+inline GatherParams MakeParams(const GatherRows& gather, int32_t widening) {
+  return {{MakePagedPool(gather.pool), gather.slots},
           {gather.out, gather.positions,
            static_cast<int64_t>(gather.pool.row_bytes) * widening},
           gather.rows,
@@ -341,9 +402,10 @@ SIMT_HOST_DEVICE GatherParams MakeParams(const GatherRows& gather,
 
 using MoveParams = RowMoverParams<MoveSource, MoveDestination>;
 
-SIMT_HOST_DEVICE MoveParams MakeParams(const MoveRows& move) {
-  return {{move.pool, move.moves},
-          {move.pool, move.moves},
+inline MoveParams MakeParams(const MoveRows& move) {
+  const PagedPool pool = MakePagedPool(move.pool);
+  return {{pool, move.moves},
+          {pool, move.moves},
           move.rows,
           RowVectors(move.pool),
           move.error};
@@ -351,25 +413,28 @@ SIMT_HOST_DEVICE MoveParams MakeParams(const MoveRows& move) {
 
 using CopyBlockParams = RowMoverParams<BlockRows<true>, BlockRows<false>>;
 
-SIMT_HOST_DEVICE CopyBlockParams MakeParams(const CopyBlockRows& copy) {
+inline CopyBlockParams MakeParams(const CopyBlockRows& copy) {
+  const PagedPool pool = MakePagedPool(copy.pool);
+  const Divider num_layers =
+      MakeDivider(static_cast<uint32_t>(copy.pool.num_layers));
   const int64_t rows_per_block = static_cast<int64_t>(copy.pool.num_layers) *
                                  copy.pool.num_heads * copy.pool.page_size;
-  return {{copy.pool, copy.pairs},
-          {copy.pool, copy.pairs},
+  return {{pool, num_layers, copy.pairs},
+          {pool, num_layers, copy.pairs},
           {copy.num_pairs * rows_per_block, nullptr},
           RowVectors(copy.pool),
           copy.error};
 }
 
-SIMT_HOST_DEVICE StagedRows MakeStagedRows(const StagePages& stage) {
+inline StagedRows MakeStagedRows(const StagePages& stage) {
   return {stage.staged, stage.positions, stage.pool.row_bytes,
-          stage.pool.page_size};
+          MakeDivider(static_cast<uint32_t>(stage.pool.page_size))};
 }
 
 using PackParams = RowMoverParams<PageRows, StagedRows>;
 
-SIMT_HOST_DEVICE PackParams MakePackParams(const StagePages& stage) {
-  return {{stage.pool, stage.pages},
+inline PackParams MakePackParams(const StagePages& stage) {
+  return {{MakePagedPool(stage.pool), stage.pages},
           MakeStagedRows(stage),
           {stage.num_pages * stage.pool.page_size, nullptr},
           RowVectors(stage.pool),
@@ -378,9 +443,9 @@ SIMT_HOST_DEVICE PackParams MakePackParams(const StagePages& stage) {
 
 using UnpackParams = RowMoverParams<StagedRows, PageRows>;
 
-SIMT_HOST_DEVICE UnpackParams MakeUnpackParams(const StagePages& stage) {
+inline UnpackParams MakeUnpackParams(const StagePages& stage) {
   return {MakeStagedRows(stage),
-          {stage.pool, stage.pages},
+          {MakePagedPool(stage.pool), stage.pages},
           {stage.num_pages * stage.pool.page_size, nullptr},
           RowVectors(stage.pool),
           stage.error};

@@ -81,7 +81,8 @@ struct BlockPair {
   int32_t destination;
 };
 
-// Whole blocks, all layers and heads (copy-on-write).
+// Whole blocks, all layers and heads (copy-on-write). REQUIRES: their pages are
+// less than 2^31, as those of any pool are.
 struct CopyBlockRows {
   PoolView pool;
   int64_t num_pairs = 0;
@@ -109,9 +110,13 @@ enum class RowConversion {
   kHalfToFloat,      // gather
 };
 
-// Threads of a block, and pairs that a warp has in flight.
+// Threads of a block, pairs whose addresses a warp finds at a time, those of
+// them in flight, and blocks that a multiprocessor holds at once. Those leave
+// 64 registers to a thread, too few for twice as many pairs in flight.
 inline constexpr uint32_t kRowMoverThreads = 256;
-inline constexpr uint32_t kRowsPerWarp = 4;
+inline constexpr uint32_t kRowsPerWarp = 8;
+inline constexpr uint32_t kRowsInFlight = 4;
+inline constexpr uint32_t kRowBlocksPerProcessor = 4;
 inline constexpr uint32_t kRowsPerBlock =
     kRowMoverThreads / simt::kWarpThreads * kRowsPerWarp;
 

@@ -12,8 +12,9 @@
 
 namespace blockmgr {
 
-// max_blocks: how many thread blocks share the work, as a rule the device's
-// multiprocessors times 4. REQUIRES: the conversion fits the operation.
+// max_blocks: how many thread blocks share the work, as a rule
+// kRowBlocksPerProcessor times the device's multiprocessors. REQUIRES: the
+// conversion fits the operation.
 cudaError_t LaunchAppend(const AppendRows& append, RowConversion conversion,
                          uint32_t max_blocks, cudaStream_t stream);
 cudaError_t LaunchGather(const GatherRows& gather, RowConversion conversion,

@@ -135,7 +135,7 @@ class FarPool {
     for (int32_t list = 0; list < test.num_lists(); ++list) {
       for (const SlotIndex slot : test.slots(list)) {
         const PageId page{static_cast<int32_t>(slot / layout.page_size)};
-        const char* from = near.view.RowOfSlot(slot).key;
+        const char* from = near.RowOfSlot(slot).key;
         char* to = memory_ + layout.page_layer(page) * layer_bytes +
                    Index(layout.page_block(page)) * kBlockStride +
                    layout.page_head(page) * view.head_stride +

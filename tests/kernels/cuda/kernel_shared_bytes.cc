@@ -63,14 +63,15 @@ void LaunchShaped(DeviceRuntime& device, const RowShape& shape) {
 void LaunchOthers(DeviceRuntime& device) {
   const EntryLists entries = {.num_sequences = 1, .num_heads = 1};
   const AttentionLists lists = {.num_sequences = 1, .num_heads = 1};
+  const PoolView pool = {
+      .num_layers = 1, .num_blocks = 1, .num_heads = 1, .page_size = 16};
   for (const RowConversion conversion : kConversions) {
-    device.Append({.pool = {.num_heads = 1}, .num_tokens = 1}, conversion);
+    device.Append({.pool = pool, .num_tokens = 1}, conversion);
   }
   for (const RowConversion conversion : kWidenings) {
-    device.Gather({.pool = {}, .rows = {.count = 1}}, conversion);
+    device.Gather({.pool = pool, .rows = {.count = 1}}, conversion);
   }
-  device.Move({.pool = {}, .rows = {.count = 1}});
-  const PoolView pool = {.num_layers = 1, .num_heads = 1, .page_size = 16};
+  device.Move({.pool = pool, .rows = {.count = 1}});
   device.CopyBlocks({.pool = pool, .num_pairs = 1});
   device.PackPages({.pool = pool, .num_pages = 1});
   device.UnpackPages({.pool = pool, .num_pages = 1});

@@ -41,6 +41,7 @@ const std::vector<PlantedCase>& Cases() {
       {"MoveLosesPosition", PlantedBug::kMoveLosesPosition, CheckGather, 16},
       {"MoveIgnoresDeviceCount", PlantedBug::kMoveIgnoresDeviceCount,
        CheckGather, 16},
+      {"MoveRepeatsPairs", PlantedBug::kMoveRepeatsPairs, CheckSwap, 16},
       {"StageSwapsStrides", PlantedBug::kStageSwapsStrides, CheckSwap, 16},
       {"AppendTruncates", PlantedBug::kAppendTruncates, CheckAppend, 16},
       {"AppendHidesError", PlantedBug::kAppendHidesError, CheckAppend, 16},

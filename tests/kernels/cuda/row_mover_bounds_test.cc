@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -105,6 +106,47 @@ TEST_F(RowMoverIdsTest, GatherOfASlotOutsideThePool) {
     ExpectReport(kSlotOutOfPool);
     EXPECT_EQ(std::memcmp(out.data(), before.data(), 2 * kRow), 0);
     EXPECT_EQ(position[0], -9);
+  }
+}
+
+// Lanes look rows up side by side: one that is not there, anywhere in a turn
+// and among any number of others, costs those nothing.
+TEST_F(RowMoverIdsTest, RowsNextToOneOutsideThePoolAreGathered) {
+  constexpr int64_t kMax = 2 * kRowsPerWarp + 1;
+  SharedVector<int32_t>& kept = pool_->positions();
+  std::iota(kept.begin(), kept.end(), 100);
+  for (int64_t count = 1; count <= kMax; ++count) {
+    for (int64_t bad = 0; bad < count; ++bad) {
+      SharedVector<int64_t> slots(kMax);
+      for (int64_t i = 0; i < kMax; ++i) {
+        slots[i] = (i * 5 + count) % pool_->num_slots();
+      }
+      slots[bad] = -1 - bad;
+      SharedVector<simt::Vector16> out(kMax * 2 * kRow / 16);
+      std::memset(out.data(), 0x5A, kMax * 2 * kRow);
+      const std::vector<char> untouched(2 * kRow, 0x5A);
+      SharedVector<int32_t> positions(kMax, -9);
+      const auto device_count = One(count);
+      ExpectRuns([&](DeviceRuntime& device) {
+        device.Gather(GatherRows{.pool = pool_->view(),
+                                 .rows = {.count = kMax,
+                                          .device_count = device_count.data()},
+                                 .slots = slots.data(),
+                                 .out = reinterpret_cast<char*>(out.data()),
+                                 .positions = positions.data(),
+                                 .error = error_.data()},
+                      RowConversion::kNone);
+      });
+      ExpectReport(kSlotOutOfPool);
+      for (int64_t i = 0; i < kMax; ++i) {
+        const bool written = i < count && i != bad;
+        const char* row = reinterpret_cast<char*>(out.data()) + i * 2 * kRow;
+        EXPECT_EQ(std::vector<char>(row, row + 2 * kRow),
+                  written ? pool_->SlotBytes(slots[i]) : untouched)
+            << "row " << i << " of " << count << " without " << bad;
+        EXPECT_EQ(positions[i], written ? kept[slots[i]] : -9);
+      }
+    }
   }
 }
 
