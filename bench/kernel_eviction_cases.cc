@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <utility>
@@ -59,9 +60,8 @@ EntryIndexParams DeviceProblem::MakeIndex() {
         CeilDiv(problem_.lengths[list], page_size) * page_size;
     for (int32_t i = 0; i < num_slots; ++i) region_positions.push_back(i);
   }
-  for (int32_t s = 0; s < problem_.num_sequences; ++s) {
-    cuts.push_back(sequence_lengths_[s] - problem_.tail_lengths[s]);
-  }
+  std::ranges::transform(sequence_lengths_, problem_.tail_lengths,
+                         std::back_inserter(cuts), std::minus());
   const int64_t num_entries = std::ssize(slots_);
   index.num_words = CeilDiv(*std::ranges::max_element(cuts), 32);
   index.lists.region_positions = Send<int32_t>(region_positions);
