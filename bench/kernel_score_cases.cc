@@ -116,7 +116,7 @@ void DeviceProblem::AddExpected() {
 KeyScoreParams DeviceProblem::MakeKeyScores() {
   KeyScoreParams params;
   params.entries = entries_;
-  params.num_splits = EntrySplits(longest_);
+  params.num_splits = RowSplits(longest_);
   params.partial_sums =
       Allocate<float>(num_lists() * params.num_splits * problem_.head_dim);
   params.anchors = Allocate<float>(num_lists() * (problem_.head_dim + 1));

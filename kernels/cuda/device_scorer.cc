@@ -279,7 +279,7 @@ void DeviceScorer::Keys(const ScoreBatch& batch) {
   const ModelLayout& layout = pool_.layout;
   memory.Begin();
   const Entries entries = AddEntries(batch.entries, batch.layer);
-  const int32_t num_splits = EntrySplits(entries.longest);
+  const int32_t num_splits = RowSplits(entries.longest);
   const bool median = batch.scorer.kind == ScorerKind::kKeyDiff &&
                       batch.scorer.anchor == KeyDiffAnchor::kMedian;
   const int64_t num_channels = int64_t{layout.num_heads} * layout.head_dim;

@@ -26,8 +26,12 @@ inline constexpr int32_t kEntryTile = 64;
 inline constexpr int32_t kSplitTiles = 16;
 inline constexpr int32_t kSplitEntries = kEntryTile * kSplitTiles;
 
-// Of a CTA that goes through a split row by row.
-inline constexpr int32_t kSplitThreads = 128;
+// Entries of a CTA that goes through them row by row: so few that many CTAs
+// read at once. 8 lists of 32,768 entries are 1,024 CTAs, and an H100 has room
+// for eight of kRowSplitThreads and 64 registers on each of 132
+// multiprocessors.
+inline constexpr int32_t kRowSplitEntries = 256;
+inline constexpr int32_t kRowSplitThreads = 128;
 
 // Entries whose rows one CTA multiplies with matrices, one for each thread.
 inline constexpr int32_t kProductRows = 256;
@@ -37,6 +41,10 @@ inline constexpr int32_t kProductThreads = 256;
 inline int32_t EntrySplits(int64_t num_entries) {
   return static_cast<int32_t>((num_entries + kSplitEntries - 1) /
                               kSplitEntries);
+}
+inline int32_t RowSplits(int64_t num_entries) {
+  return static_cast<int32_t>((num_entries + kRowSplitEntries - 1) /
+                              kRowSplitEntries);
 }
 
 }  // namespace blockmgr

@@ -37,10 +37,10 @@ SIMT_DEVICE EntrySpan LoadEntries(const EntryLists& lists, int32_t list) {
 
 // Whether a list has entries in a split: grids are as wide as the longest list
 // needs, and the blocks of the others are to end at once.
-SIMT_DEVICE bool HasSplit(const EntryLists& lists, int32_t list,
-                          int32_t split) {
+SIMT_DEVICE bool HasSplit(const EntryLists& lists, int32_t list, int32_t split,
+                          int32_t split_entries = kSplitEntries) {
   return lists.offsets[list + 1] - lists.offsets[list] >
-         int64_t{split} * kSplitEntries;
+         int64_t{split} * split_entries;
 }
 
 // Starts copies of 16 rows by one warp: K (or V, `shift` bytes further) of the

@@ -63,15 +63,35 @@ template <typename T, int kDim, typename Launcher>
 bool RunKeyAnchors(const KeyScoreParams& params, int64_t num_lists,
                    Launcher& launch) {
   if (params.anchor != KeyAnchor::kMedian) {
-    return launch(SizeOf(params.num_splits, num_lists, kSplitThreads,
+    return launch(SizeOf(params.num_splits, num_lists, kRowSplitThreads,
                          kSumSharedBytes<kDim>),
                   SumKeys<T, kDim>, params);
   }
-  return launch(SizeOf(params.num_splits, num_lists, kSplitThreads),
+  return launch(SizeOf(params.num_splits, num_lists, kRowSplitThreads),
                 MeasureKeys<T, kDim>, params) &&
          launch(SizeOf(kDim / kChunk, num_lists, kMedianThreads,
                        kMedianSharedBytes),
                 FindMedians<T, kDim>, params);
+}
+
+template <typename T, int kDim, typename Launcher>
+bool RunCompareKeys(const KeyScoreParams& params, int64_t num_lists,
+                    Launcher& launch) {
+  const auto run = [&](auto kernel) {
+    return launch(SizeOf(params.num_splits, num_lists, kRowSplitThreads),
+                  kernel, params);
+  };
+  switch (params.metric) {
+    case KeyMetric::kCosine:
+      return run(CompareKeys<T, kDim, KeyMetric::kCosine>);
+    case KeyMetric::kDot:
+      return run(CompareKeys<T, kDim, KeyMetric::kDot>);
+    case KeyMetric::kEuclidean:
+      return run(CompareKeys<T, kDim, KeyMetric::kEuclidean>);
+    case KeyMetric::kNorm:
+      return run(CompareKeys<T, kDim, KeyMetric::kNorm>);
+  }
+  return false;
 }
 
 template <typename Launcher>
@@ -84,12 +104,11 @@ bool RunKeyScores(const KeyScoreParams& params, const RowShape& shape,
     if (params.metric != KeyMetric::kNorm) {
       const bool done =
           RunKeyAnchors<T, kDim>(params, num_lists, launch) &&
-          launch(SizeOf(num_lists, 1, kSplitThreads, kAnchorSharedBytes),
+          launch(SizeOf(num_lists, 1, kAnchorThreads, kAnchorSharedBytes),
                  FinishAnchors<kDim>, params);
       if (!done) return false;
     }
-    return launch(SizeOf(params.num_splits, num_lists, kSplitThreads),
-                  CompareKeys<T, kDim>, params);
+    return RunCompareKeys<T, kDim>(params, num_lists, launch);
   });
 }
 

@@ -149,37 +149,45 @@ void ExpectedStats(ExpectedParams params) {
   params.lse[int64_t{list} * params.group_size + q_head] = total.Lse();
 }
 
-// Grid: {num_splits, lists}. The query heads of an entry are shared out among
-// the lanes that hold its row.
+// Of an entry.
+struct ExpectedWeight {
+  float sum = 0.0f;     // over query heads
+  float square = 0.0f;  // |v|^2
+};
+
+// Grid: {RowSplits of the longest list, lists}. The query heads of an entry are
+// shared out among the lanes that hold its row.
 template <typename T, int kDim>
-SIMT_KERNEL(kSplitThreads, 4)
+SIMT_KERNEL(kRowSplitThreads, 8)
 void ExpectedScores(ExpectedParams params) {
   using Lanes = RowLanes<T, kDim>;
   const int32_t list = static_cast<int32_t>(simt::BlockY());
   const int32_t split = static_cast<int32_t>(simt::BlockX());
-  if (!HasSplit(params.entries, list, split)) return;
+  if (!HasSplit(params.entries, list, split, kRowSplitEntries)) return;
   const EntrySpan entries = LoadEntries(params.entries, list);
   const float* const logits =
       params.logits + entries.offset * params.group_size;
   const float* const lse = params.lse + int64_t{list} * params.group_size;
   const int32_t row_lane = LaneIndex() % Lanes::kRowLanes;
-  ForEachRow<T, kDim>(
+  ForEachRow<T, kDim, 4>(
       params.pool, entries, params.vnorm ? RowPart::kValues : RowPart::kNone,
-      split, [&](int32_t entry, const RowChunk<T>& value, bool exists) {
-        float square = 0.0f;
-        SIMT_UNROLL
-        for (int i = 0; i < kChunk; ++i) square += value.x[i] * value.x[i];
-        float weight = 0.0f;
+      split,
+      [&](int32_t entry, const RowChunk<T>& value, bool exists) {
+        ExpectedWeight weight;
         for (int32_t g = row_lane; exists && g < params.group_size;
              g += Lanes::kRowLanes) {
-          weight +=
+          weight.sum +=
               simt::Exp2(logits[int64_t{g} * entries.size + entry] - lse[g]);
         }
-        square = Lanes::Sum(square);
-        weight = Lanes::Sum(weight);
-        if (!exists || row_lane != 0) return;
-        float score = weight / static_cast<float>(params.group_size);
-        if (params.vnorm) score = (score + params.eps) * simt::Sqrt(square);
+        weight.sum = Lanes::Sum(weight.sum);
+        weight.square = Lanes::Sum(value.Square());
+        return weight;
+      },
+      [&](int32_t entry, const ExpectedWeight& weight) {
+        float score = weight.sum / static_cast<float>(params.group_size);
+        if (params.vnorm) {
+          score = (score + params.eps) * simt::Sqrt(weight.square);
+        }
         params.scores[entries.offset + entry] =
             entries.positions[entry] < params.n_sink ? INFINITY : score;
       });

@@ -26,7 +26,7 @@ bool RunExpectedScores(const ExpectedParams& params, const RowShape& shape,
            launch(SizeOf(params.group_size, num_lists, kExpectedStatsThreads,
                          kExpectedStatsBytes),
                   ExpectedStats, params) &&
-           launch(SizeOf(EntrySplits(longest_list), num_lists, kSplitThreads),
+           launch(SizeOf(RowSplits(longest_list), num_lists, kRowSplitThreads),
                   ExpectedScores<T, kDim>, params);
   });
 }

@@ -19,24 +19,21 @@ inline namespace SIMT_SPACE {
 
 // Grid: {num_splits, lists}. Writes params.lengths.
 template <typename T, int kDim>
-SIMT_KERNEL(kSplitThreads, 4)
+SIMT_KERNEL(kRowSplitThreads, 8)
 void MeasureKeys(KeyScoreParams params) {
   using Lanes = RowLanes<T, kDim>;
   const int32_t list = static_cast<int32_t>(simt::BlockY());
   const int32_t split = static_cast<int32_t>(simt::BlockX());
-  if (!HasSplit(params.entries, list, split)) return;
+  if (!HasSplit(params.entries, list, split, kRowSplitEntries)) return;
   const EntrySpan entries = LoadEntries(params.entries, list);
-  ForEachRow<T, kDim>(
+  ForEachRow<T, kDim, 8>(
       params.pool, entries, RowPart::kKeys, split,
-      [&](int32_t entry, const RowChunk<T>& chunk, bool exists) {
-        float square = 0.0f;
-        SIMT_UNROLL
-        for (int i = 0; i < kChunk; ++i) square += chunk.x[i] * chunk.x[i];
-        const float length = simt::Sqrt(Lanes::Sum(square));
-        if (exists && LaneIndex() % Lanes::kRowLanes == 0) {
-          params.lengths[entries.offset + entry] =
-              AtLeast(length, kKeyAnchorFloor);
-        }
+      [](int32_t, const RowChunk<T>& chunk, bool) {
+        return Lanes::Sum(chunk.Square());
+      },
+      [&](int32_t entry, float square) {
+        params.lengths[entries.offset + entry] =
+            AtLeast(simt::Sqrt(square), kKeyAnchorFloor);
       });
 }
 

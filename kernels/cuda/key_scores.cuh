@@ -15,36 +15,38 @@ namespace blockmgr {
 inline namespace SIMT_SPACE {
 
 template <int kDim>
-inline constexpr int32_t kSumSharedBytes = kSplitThreads / 32 * kDim * 4;
+inline constexpr int32_t kSumSharedBytes = kRowSplitThreads / 32 * kDim * 4;
 
 // Grid: {num_splits, lists}. Shared memory: kSumSharedBytes.
 template <typename T, int kDim>
-SIMT_KERNEL(kSplitThreads, 4)
+SIMT_KERNEL(kRowSplitThreads, 8)
 void SumKeys(KeyScoreParams params) {
   using Lanes = RowLanes<T, kDim>;
   const int32_t list = static_cast<int32_t>(simt::BlockY());
   const int32_t split = static_cast<int32_t>(simt::BlockX());
-  if (!HasSplit(params.entries, list, split)) return;
+  if (!HasSplit(params.entries, list, split, kRowSplitEntries)) return;
   const EntrySpan entries = LoadEntries(params.entries, list);
   float sums[kChunk] = {};
-  const float floor =
-      params.anchor == KeyAnchor::kPairwise ? kKeyCosineFloor : kKeyAnchorFloor;
-  ForEachRow<T, kDim>(
+  const bool raw = params.anchor == KeyAnchor::kRaw;
+  const float largest_weight =
+      1.0f / (params.anchor == KeyAnchor::kPairwise ? kKeyCosineFloor
+                                                    : kKeyAnchorFloor);
+  ForEachRow<T, kDim, 4>(
       params.pool, entries, RowPart::kKeys, split,
       [&](int32_t, const RowChunk<T>& chunk, bool exists) {
-        float weight = 1.0f;
-        if (params.anchor != KeyAnchor::kRaw) {
-          float square = 0.0f;
-          SIMT_UNROLL
-          for (int i = 0; i < kChunk; ++i) square += chunk.x[i] * chunk.x[i];
-          weight = 1.0f / AtLeast(simt::Sqrt(Lanes::Sum(square)), floor);
-        }
+        // Not 1 / length, for no row is to wait on the branches of a division.
+        // NaN is kept.
+        float weight = simt::ReverseSqrt(Lanes::Sum(chunk.Square()));
+        if (weight > largest_weight) weight = largest_weight;
+        if (raw) weight = 1.0f;
         SIMT_UNROLL
         for (int i = 0; i < kChunk; ++i) {
           if (exists) sums[i] += weight * chunk.x[i];
         }
-      });
-  const auto warps = simt::Shared<float>(0, kSplitThreads / 32 * kDim);
+        return 0;
+      },
+      [](int32_t, int) {});
+  const auto warps = simt::Shared<float>(0, kRowSplitThreads / 32 * kDim);
   SIMT_UNROLL
   for (int i = 0; i < kChunk; ++i) {
     for (int mask = Lanes::kRowLanes; mask < 32; mask *= 2) {
@@ -57,79 +59,97 @@ void SumKeys(KeyScoreParams params) {
   simt::SyncBlock();
   float* out =
       params.partial_sums + (int64_t{list} * params.num_splits + split) * kDim;
-  for (int32_t i = Thread(); i < kDim; i += kSplitThreads) {
+  for (int32_t i = Thread(); i < kDim; i += kRowSplitThreads) {
     float sum = 0.0f;
-    for (int32_t warp = 0; warp < kSplitThreads / 32; ++warp) {
+    for (int32_t warp = 0; warp < kRowSplitThreads / 32; ++warp) {
       sum += warps.Load(warp * kDim + i);
     }
     out[i] = sum;
   }
 }
 
-inline constexpr int32_t kAnchorSharedBytes = kSplitThreads / 32 * 4;
+// Of FinishAnchors: several threads add up a channel, each every 16th, 8th or
+// 4th split.
+inline constexpr int32_t kAnchorThreads = 1024;
+inline constexpr int32_t kAnchorSharedBytes =
+    kAnchorThreads * 8 + kAnchorThreads / 32 * 4;
 
-// The mean of a list's keys in one channel.
+// This thread's part of the sum of a list's keys in a channel.
 template <int kDim>
-SIMT_DEVICE float MeanOfKeys(const KeyScoreParams& params, int32_t list,
-                             int32_t size, int32_t channel) {
-  int32_t num_splits = (size + kSplitEntries - 1) / kSplitEntries;
+SIMT_DEVICE double PartOfSum(const KeyScoreParams& params, int32_t list,
+                             int32_t size) {
+  int32_t num_splits = (size + kRowSplitEntries - 1) / kRowSplitEntries;
   if (BM_PLANTED(kAnchorLosesSplit) && num_splits > 1) --num_splits;
-  const float* sums =
-      params.partial_sums + int64_t{list} * params.num_splits * kDim + channel;
+  const float* sums = params.partial_sums +
+                      int64_t{list} * params.num_splits * kDim +
+                      Thread() % kDim;
   double sum = 0.0;
   SIMT_UNROLL_BY(8)
-  for (int32_t split = 0; split < num_splits; ++split) {
+  for (int32_t split = Thread() / kDim; split < num_splits;
+       split += kAnchorThreads / kDim) {
     sum += static_cast<double>(sums[int64_t{split} * kDim]);
   }
-  return static_cast<float>(sum / static_cast<double>(size));
+  return sum;
 }
 
 // Grid: {lists}. Shared memory: kAnchorSharedBytes.
 template <int kDim>
-SIMT_KERNEL(kSplitThreads, 4)
+SIMT_KERNEL(kAnchorThreads, 1)
 void FinishAnchors(KeyScoreParams params) {
   const int32_t list = static_cast<int32_t>(simt::BlockX());
   const int32_t size = LoadEntries(params.entries, list).size;
+  const bool median = params.anchor == KeyAnchor::kMedian;
+  const auto parts = simt::Shared<double>(0, kAnchorThreads);
+  const auto squares =
+      simt::Shared<float>(kAnchorThreads * 8, kAnchorThreads / 32);
+  if (!median) parts.Store(Thread(), PartOfSum<kDim>(params, list, size));
+  simt::SyncBlock();
   float* anchor = params.anchors + int64_t{list} * (kDim + 1);
-  float square = 0.0f;
-  for (int32_t i = Thread(); i < kDim; i += kSplitThreads) {
-    const float x = params.anchor == KeyAnchor::kMedian
-                        ? params.medians[int64_t{list} * kDim + i]
-                        : MeanOfKeys<kDim>(params, list, size, i);
-    anchor[i] = x;
-    square += x * x;
+  float x = 0.0f;
+  if (Thread() < kDim && median) {
+    x = params.medians[int64_t{list} * kDim + Thread()];
+  } else if (Thread() < kDim) {
+    double sum = 0.0;
+    SIMT_UNROLL
+    for (int32_t part = Thread(); part < kAnchorThreads; part += kDim) {
+      sum += parts.Load(part);
+    }
+    x = static_cast<float>(sum / static_cast<double>(size));
   }
+  if (Thread() < kDim) anchor[Thread()] = x;
+  float square = x * x;
   SIMT_UNROLL
   for (uint32_t mask = 1; mask < 32; mask *= 2) {
     square += simt::ShuffleXor(square, mask);
   }
-  const auto squares = simt::Shared<float>(0, kSplitThreads / 32);
   if (LaneIndex() == 0) squares.Store(WarpIndex(), square);
   simt::SyncBlock();
   if (Thread() != 0) return;
   float total = 0.0f;
-  for (int32_t warp = 0; warp < kSplitThreads / 32; ++warp) {
-    total += squares.Load(warp);
-  }
+  SIMT_UNROLL
+  for (int32_t warp = 0; warp < kDim / 32; ++warp) total += squares.Load(warp);
   anchor[kDim] = params.anchor == KeyAnchor::kPairwise
                      ? 1.0f
                      : AtLeast(simt::Sqrt(total), kKeyCosineFloor);
 }
 
-// What of a key and the anchor a metric needs, over one lane's elements.
+// What of a key and the anchor a metric needs; the rest is zero.
 struct KeyProducts {
   float square = 0.0f;    // |k|^2
   float dot = 0.0f;       // <k, a>
   float distance = 0.0f;  // |k - a|^2
 };
 
-SIMT_DEVICE float KeyScore(KeyMetric metric, const KeyProducts& products,
-                           float anchor_length) {
-  switch (metric) {
+template <int kDim, KeyMetric kMetric>
+SIMT_DEVICE float KeyScore(const KeyScoreParams& params, int32_t list,
+                           const KeyProducts& products) {
+  switch (kMetric) {
     case KeyMetric::kCosine:
+      // The anchor's length is loaded here, for a register less while rows are
+      // under way.
       return -products.dot /
              (AtLeast(simt::Sqrt(products.square), kKeyCosineFloor) *
-              anchor_length);
+              params.anchors[int64_t{list} * (kDim + 1) + kDim]);
     case KeyMetric::kDot:
       return -products.dot;
     case KeyMetric::kEuclidean:
@@ -141,45 +161,52 @@ SIMT_DEVICE float KeyScore(KeyMetric metric, const KeyProducts& products,
 }
 
 // Grid: {num_splits, lists}.
-template <typename T, int kDim>
-SIMT_KERNEL(kSplitThreads, 4)
+template <typename T, int kDim, KeyMetric kMetric>
+SIMT_KERNEL(kRowSplitThreads, 8)
 void CompareKeys(KeyScoreParams params) {
   using Lanes = RowLanes<T, kDim>;
   const int32_t list = static_cast<int32_t>(simt::BlockY());
   const int32_t split = static_cast<int32_t>(simt::BlockX());
-  if (!HasSplit(params.entries, list, split)) return;
+  if (!HasSplit(params.entries, list, split, kRowSplitEntries)) return;
   const EntrySpan entries = LoadEntries(params.entries, list);
-  const bool has_anchor = params.metric != KeyMetric::kNorm;
   float anchor[kChunk] = {};
-  float anchor_length = 1.0f;
-  if (has_anchor) {
+  if constexpr (kMetric != KeyMetric::kNorm) {
     const float* row = params.anchors + int64_t{list} * (kDim + 1);
     SIMT_UNROLL
     for (int i = 0; i < kChunk; ++i) {
       anchor[i] = row[LaneIndex() % Lanes::kRowLanes * kChunk + i];
     }
-    anchor_length = row[kDim];
   }
-  ForEachRow<T, kDim>(
+  ForEachRow<T, kDim, 8>(
       params.pool, entries, RowPart::kKeys, split,
-      [&](int32_t entry, const RowChunk<T>& chunk, bool exists) {
-        KeyProducts products;
+      [&](int32_t, const RowChunk<T>& chunk, bool) {
+        float square = 0.0f;
+        float dot = 0.0f;
+        float distance = 0.0f;
         SIMT_UNROLL
         for (int i = 0; i < kChunk; ++i) {
           const float x = chunk.x[i];
-          products.square += x * x;
-          products.dot += x * anchor[i];
-          products.distance += (x - anchor[i]) * (x - anchor[i]);
+          square += x * x;
+          dot += x * anchor[i];
+          distance += (x - anchor[i]) * (x - anchor[i]);
         }
-        products.square = Lanes::Sum(products.square);
-        products.dot = Lanes::Sum(products.dot);
-        if (params.metric == KeyMetric::kEuclidean) {
-          products.distance = Lanes::Sum(products.distance);
+        KeyProducts sums;
+        if constexpr (kMetric == KeyMetric::kEuclidean) {
+          sums.distance = Lanes::Sum(distance);
         }
-        if (exists && LaneIndex() % Lanes::kRowLanes == 0) {
-          params.scores[entries.offset + entry] =
-              KeyScore(params.metric, products, anchor_length);
+        if constexpr (kMetric == KeyMetric::kCosine ||
+                      kMetric == KeyMetric::kNorm) {
+          sums.square = Lanes::Sum(square);
         }
+        if constexpr (kMetric == KeyMetric::kCosine ||
+                      kMetric == KeyMetric::kDot) {
+          sums.dot = Lanes::Sum(dot);
+        }
+        return sums;
+      },
+      [&](int32_t entry, const KeyProducts& sums) {
+        params.scores[entries.offset + entry] =
+            KeyScore<kDim, kMetric>(params, list, sums);
       });
 }
 

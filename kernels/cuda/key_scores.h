@@ -1,11 +1,12 @@
 // Scores from the keys alone: keydiff (2504.15364) and knorm (2406.11430), as
 // kernels/cpu/key_scores.h states them.
 //
-// Three kernels: sums of keys per split of kSplitEntries, the anchor, then the
-// comparison; knorm needs the last one only. K is read once by the first and
-// once by the last kernel. Sums run in a fixed order, in fp32 inside a split
-// and in fp64 over splits: deterministic, and a list's scores depend on its own
-// keys alone.
+// Three kernels: sums of keys per split of kRowSplitEntries, the anchor, then
+// the comparison; knorm needs the last one only. K is read once by the first
+// and once by the last kernel. Sums run in a fixed order, in fp32 inside a
+// split and in fp64 over splits: deterministic, and a list's scores depend on
+// its own keys alone. The sums have 1 / 128 of the bytes of K, and one CTA adds
+// up those of a list, a channel by several threads.
 //
 // anchor=median: lengths of keys instead of sums, then the medians of all
 // channels, found digit by digit: K is read five times more, by one CTA for
@@ -33,7 +34,7 @@ struct KeyScoreParams {
   PagedPool pool;
   KeyAnchor anchor = KeyAnchor::kNormalized;
   KeyMetric metric = KeyMetric::kCosine;  // kNorm: knorm, no anchor
-  int32_t num_splits = 0;                 // EntrySplits of the longest list
+  int32_t num_splits = 0;                 // RowSplits of the longest list
   // Workspace: of the median the second and third, else the first.
   float* partial_sums = nullptr;  // [lists, num_splits, head_dim]
   float* lengths = nullptr;       // [offsets[num_lists]]

@@ -17,7 +17,6 @@ template <typename T, int kDim>
 struct RowLanes {
   static constexpr int kRowLanes = kDim / kChunk;  // 8, 16 or 32
   static constexpr int kRows = 32 / kRowLanes;     // at a time
-  static constexpr int kBatch = 4;                 // loads under way
 
   // Sum over the lanes of a row.
   static SIMT_DEVICE float Sum(float x) {
@@ -41,43 +40,82 @@ struct RowChunk {
       x[i] = simt::ToFloat(T{static_cast<uint16_t>(word)});
     }
   }
+
+  SIMT_DEVICE float Square() const {
+    float sum = 0.0f;
+    SIMT_UNROLL
+    for (int i = 0; i < kChunk; ++i) sum += x[i] * x[i];
+    return sum;
+  }
 };
 
 // Which rows are read; of none all elements are zeros.
 enum class RowPart { kNone, kKeys, kValues };
 
-// Calls use(entry, chunk, exists) for the rows of this warp's share of a split,
-// all lanes together; lanes of rows beyond the end get zeros. kSplitThreads.
-template <typename T, int kDim, typename Use>
+// The rows of this warp's share of a split of kRowSplitEntries, in turns.
+// Calls measure(entry, chunk, exists), all lanes together, which returns the
+// same on all lanes of a row; rows beyond the end are the last one once more.
+// What it returned goes to store(entry, ..) at the end of the turn, by one lane
+// for each row that exists: lanes finish many rows at once, and no store is in
+// the way of a load. kRowSplitThreads.
+//
+// Slots are loaded and addresses found by one lane per row, 32 rows at once,
+// the slots of the next 32 before the rows of these. kBatch loads of a lane are
+// under way, 512 bytes of a warp each: with 32 warps of a multiprocessor at
+// least 64 KiB for 4, where an H100 needs about 40 KiB. More mean fewer turns.
+template <typename T, int kDim, int kBatch, typename Measure, typename Store>
 SIMT_DEVICE void ForEachRow(const PagedPool& pool, const EntrySpan& entries,
-                            RowPart part, int32_t split, const Use& use) {
+                            RowPart part, int32_t split, const Measure& measure,
+                            const Store& store) {
   using Lanes = RowLanes<T, kDim>;
-  constexpr int kStep = Lanes::kRows * Lanes::kBatch;
-  constexpr int32_t kShare = kSplitEntries / (kSplitThreads / 32);
-  const int32_t begin = split * kSplitEntries + WarpIndex() * kShare;
+  static_assert(kBatch <= Lanes::kRowLanes, "a lane to store each row");
+  constexpr int32_t kShare = kRowSplitEntries / (kRowSplitThreads / 32);
+  const int32_t begin = split * kRowSplitEntries + WarpIndex() * kShare;
   const int32_t end =
       begin + kShare < entries.size ? begin + kShare : entries.size;
+  if (begin >= end) return;
   const int32_t lane_row = LaneIndex() / Lanes::kRowLanes;
-  const int64_t lane_bytes =
-      (part == RowPart::kValues ? pool.view.kv_stride : 0) +
-      LaneIndex() % Lanes::kRowLanes * 16;
-  for (int32_t first = begin; first < end; first += kStep) {
-    simt::Vector16 bits[Lanes::kBatch];
-    SIMT_UNROLL
-    for (int i = 0; i < Lanes::kBatch; ++i) {
-      const int32_t entry = first + i * Lanes::kRows + lane_row;
-      bits[i] = simt::Vector16{{0, 0, 0, 0}};
-      if (entry < end && part != RowPart::kNone) {
-        bits[i] = simt::LoadGlobal16(SlotAddress(pool, entries.slots[entry]) +
-                                     lane_bytes);
+  const int32_t row_lane = LaneIndex() % Lanes::kRowLanes;
+  // Lanes hand on places relative to it: of an address that was a number a
+  // compiler does not know that it is one of global memory.
+  const char* const origin = Nowhere(pool);
+  const char* const lane_origin =
+      origin + (part == RowPart::kValues ? pool.view.kv_stride : 0) +
+      row_lane * 16;
+  const auto load_slot = [&](int32_t entry) -> int64_t {
+    if (part == RowPart::kNone) return 0;
+    return entries.slots[entry < end ? entry : end - 1];
+  };
+  int64_t slot = load_slot(begin + LaneIndex());
+  for (int32_t first = begin; first < end; first += 32) {
+    const int64_t place =
+        part == RowPart::kNone ? 0 : SlotAddress(pool, slot) - origin;
+    slot = load_slot(first + 32 + LaneIndex());
+    for (int32_t turn = 0; turn < 32 && first + turn < end;
+         turn += Lanes::kRows * kBatch) {
+      simt::Vector16 bits[kBatch] = {};
+      SIMT_UNROLL
+      for (int i = 0; i < kBatch; ++i) {
+        const int64_t from = simt::Shuffle(
+            place, static_cast<uint32_t>(turn + i * Lanes::kRows + lane_row));
+        if (part != RowPart::kNone) {
+          bits[i] = simt::LoadGlobal16(lane_origin + from);
+        }
       }
-    }
-    SIMT_UNROLL
-    for (int i = 0; i < Lanes::kBatch; ++i) {
-      const int32_t entry = first + i * Lanes::kRows + lane_row;
-      RowChunk<T> chunk;
-      chunk.Unpack(bits[i]);
-      use(entry, chunk, entry < end);
+      // All loads before what uses them: short of registers, a compiler would
+      // have the first rows waited for before it loads the others.
+      simt::SyncWarp();
+      decltype(measure(0, RowChunk<T>(), true)) mine{};
+      SIMT_UNROLL
+      for (int i = 0; i < kBatch; ++i) {
+        const int32_t entry = first + turn + i * Lanes::kRows + lane_row;
+        RowChunk<T> chunk;
+        chunk.Unpack(bits[i]);
+        const auto measured = measure(entry, chunk, entry < end);
+        if (row_lane == i) mine = measured;
+      }
+      const int32_t entry = first + turn + row_lane * Lanes::kRows + lane_row;
+      if (row_lane < kBatch && entry < end) store(entry, mine);
     }
   }
 }

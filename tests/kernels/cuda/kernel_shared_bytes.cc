@@ -50,7 +50,11 @@ void LaunchShaped(DeviceRuntime& device, const RowShape& shape) {
   keys.num_splits = 1;
   for (const KeyAnchor anchor : {KeyAnchor::kNormalized, KeyAnchor::kMedian}) {
     keys.anchor = anchor;
-    device.KeyScores(keys, shape);
+    for (const KeyMetric metric : {KeyMetric::kCosine, KeyMetric::kDot,
+                                   KeyMetric::kEuclidean, KeyMetric::kNorm}) {
+      keys.metric = metric;
+      device.KeyScores(keys, shape);
+    }
   }
   ExpectedParams expected;
   expected.entries = entries;

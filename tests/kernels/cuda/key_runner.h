@@ -30,7 +30,7 @@ class KeyRunner {
     params.pool = test_.cache().Pool();
     params.anchor = anchor;
     params.metric = metric;
-    params.num_splits = EntrySplits(test_.LongestList());
+    params.num_splits = RowSplits(test_.LongestList());
     SharedVector<float> partial_sums(lists * params.num_splits * head_dim,
                                      kNan);
     lengths_.assign(test_.num_entries(), kNan);

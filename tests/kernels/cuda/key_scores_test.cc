@@ -122,12 +122,13 @@ TEST_F(KeyScoresTest, MatchFloat64) {
   }
 }
 
-// A list of several splits among lists of one or none, which have no more than
-// their own to add up.
+// A list of more splits than threads add up a channel, among lists of one or
+// none, which have no more than their own to add up.
 TEST_F(KeyScoresTest, AnchorsCoverAllSplits) {
-  EntryCase<simt::Half> test({.sizes = {2 * kSplitEntries + 90, 0, 5, 70}}, 2);
+  EntryCase<simt::Half> test(
+      {.head_dim = 128, .sizes = {9 * kRowSplitEntries + 90, 0, 5, 70}}, 2);
   // The last keys point elsewhere, so that leaving them out shows.
-  for (int32_t e = 2 * kSplitEntries; e < test.size(0); ++e) {
+  for (int32_t e = 9 * kRowSplitEntries; e < test.size(0); ++e) {
     test.cache().SetValue(test.slot(e), false, 5, 40.0f);
   }
   KeyRunner<simt::Half> runner(&test);
@@ -176,7 +177,7 @@ TEST_F(KeyScoresTest, ZeroKeyScoresZeroAndNanStaysInItsList) {
 }
 
 TEST_F(KeyScoresTest, SchedulesDoNotMatter) {
-  EntryCase<simt::BFloat16> test({.head_dim = 128, .sizes = {140, 50}}, 5);
+  EntryCase<simt::BFloat16> test({.head_dim = 128, .sizes = {600, 50}}, 5);
   KeyRunner<simt::BFloat16> runner(&test);
   ASSERT_EQ(runner.Run(KeyAnchor::kNormalized, KeyMetric::kCosine, {}), "");
   const auto expected = runner.scores();

@@ -175,19 +175,19 @@ std::string ProbePool(const simt::Schedule& schedule) {
 }
 
 std::string ProbeKeys(const simt::Schedule& schedule) {
-  EntryCase<BF16> test({.num_heads = 1, .sizes = {kSplitEntries + 20}}, 5);
+  EntryCase<BF16> test({.num_heads = 1, .sizes = {kRowSplitEntries + 20}}, 5);
   // All keys alike, but those of the second split point elsewhere.
   for (int32_t e = 0; e < test.size(0); ++e) {
     for (int32_t i = 0; i < 64; ++i) {
       test.cache().SetValue(test.slot(e), false, i,
-                            i == (e < kSplitEntries ? 0 : 1) ? 1.0f : 0.0f);
+                            i == (e < kRowSplitEntries ? 0 : 1) ? 1.0f : 0.0f);
     }
   }
   KeyRunner<BF16> runner(&test);
   std::string error =
       runner.Run(KeyAnchor::kNormalized, KeyMetric::kDot, schedule);
   if (!error.empty()) return error;
-  return Differs(runner.scores()[kSplitEntries], -20.0 / test.size(0), 1e-6);
+  return Differs(runner.scores()[kRowSplitEntries], -20.0 / test.size(0), 1e-6);
 }
 
 // Keys of length 1 or none, so that medians are plain; and one with a NaN.
