@@ -1,5 +1,6 @@
 // Whole evictions of the benchmark on small problems.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <numeric>
 #include <string>
@@ -41,7 +42,7 @@ std::vector<int32_t> Evict(const DeviceProblem& problem,
 void ExpectAFifth(const KernelProblem& problem,
                   const std::vector<int32_t>& kept) {
   for (int32_t s = 0; s < problem.num_sequences; ++s) {
-    const auto first = kept.begin() + s * kNumHeads;
+    const auto first = kept.begin() + std::ptrdiff_t{s} * kNumHeads;
     int64_t held = 0;
     for (int32_t head = 0; head < kNumHeads; ++head) {
       const int32_t length = problem.lengths[s * kNumHeads + head];
