@@ -122,6 +122,7 @@ class DeviceProblem {
   void AddSwap();
   // Attention of the last queries, all but its pool.
   WindowParams MakeWindow(int32_t window);
+  void Weigh(WindowParams window, int32_t copy) const;
   PoolParams MakePooling(const WindowParams& window) const;
   KeyScoreParams MakeKeyScores();
   void AddSnapKv();

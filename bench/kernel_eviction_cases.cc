@@ -232,7 +232,7 @@ void DeviceProblem::AddEvictions(const EntryIndexParams& index) {
                       .launch =
                           [=, this](int32_t copy) {
                             runtime().IndexEntries(index, longest_tail_);
-                            score(PoolOf(copy));
+                            score(copy);
                             select_and_move(copy);
                           },
                       .waits = true});
@@ -240,18 +240,15 @@ void DeviceProblem::AddEvictions(const EntryIndexParams& index) {
   WindowParams window = MakeWindow(kWindow);
   window.entries = entries;
   const PoolParams pooling = MakePooling(window);
-  add("evict_snapkv", [=, this](const PagedPool& pool) {
-    WindowParams p = window;
-    p.pool = pool;
-    runtime().WindowStats(p, shape_);
-    runtime().WindowColumns(p, shape_);
+  add("evict_snapkv", [=, this](int32_t copy) {
+    Weigh(window, copy);
     runtime().PoolWindow(pooling, longest_);
   });
   KeyScoreParams keys = MakeKeyScores();
   keys.entries = entries;
-  add("evict_keydiff", [=, this](const PagedPool& pool) {
+  add("evict_keydiff", [=, this](int32_t copy) {
     KeyScoreParams p = keys;
-    p.pool = pool;
+    p.pool = PoolOf(copy);
     runtime().KeyScores(p, shape_);
   });
 }

@@ -38,6 +38,12 @@ WindowParams DeviceProblem::MakeWindow(int32_t window) {
   return params;
 }
 
+void DeviceProblem::Weigh(WindowParams window, int32_t copy) const {
+  window.pool = PoolOf(copy);
+  runtime().WindowStats(window, shape_);
+  runtime().WindowColumns(window, shape_);
+}
+
 PoolParams DeviceProblem::MakePooling(const WindowParams& window) const {
   PoolParams params;
   params.entries = window.entries;
@@ -56,10 +62,7 @@ void DeviceProblem::AddSnapKv() {
   // Keys twice.
   cases_.push_back(
       {"snapkv", KernelCeiling::kRead, kv_bytes_, 0, [=, this](int32_t copy) {
-         WindowParams p = window;
-         p.pool = PoolOf(copy);
-         runtime().WindowStats(p, shape_);
-         runtime().WindowColumns(p, shape_);
+         Weigh(window, copy);
          runtime().PoolWindow(pooling, longest_);
        }});
 }
@@ -75,10 +78,7 @@ void DeviceProblem::AddTova() {
   // Keys twice.
   cases_.push_back(
       {"tova", KernelCeiling::kRead, kv_bytes_, 0, [=, this](int32_t copy) {
-         WindowParams p = window;
-         p.pool = PoolOf(copy);
-         runtime().WindowStats(p, shape_);
-         runtime().WindowColumns(p, shape_);
+         Weigh(window, copy);
          runtime().Tova(tova, max_length_);
        }});
 }

@@ -56,8 +56,8 @@ TEST_F(KernelTimerTest, LaunchesMayWaitForTheDevice) {
 TEST_F(KernelTimerTest, AFailedLaunchIsAStatus) {
   const auto timer = KernelTimer::Create();
   ASSERT_TRUE(timer.ok()) << timer.status();
-  const absl::Status failure = absl::InternalError("no");
-  const auto launch = [&](int32_t) { return failure; };
+  const auto launch = [](int32_t) { return absl::InternalError("no"); };
+  const absl::Status failure = launch(0);
   EXPECT_EQ((*timer)->Time(launch, 1, 1).status(), failure);
   EXPECT_EQ((*timer)->TimeWaiting(launch, 1, 1).status(), failure);
   EXPECT_EQ((*timer)->WarmUp(launch, 1), failure);
