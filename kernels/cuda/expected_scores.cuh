@@ -169,7 +169,7 @@ void ExpectedScores(ExpectedParams params) {
       params.logits + entries.offset * params.group_size;
   const float* const lse = params.lse + int64_t{list} * params.group_size;
   const int32_t row_lane = LaneIndex() % Lanes::kRowLanes;
-  ForEachRow<T, kDim, 4>(
+  ForEachRow<T, kDim>(
       params.pool, entries, params.vnorm ? RowPart::kValues : RowPart::kNone,
       split,
       [&](int32_t entry, const RowChunk<T>& value, bool exists) {

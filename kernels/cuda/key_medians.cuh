@@ -26,7 +26,7 @@ void MeasureKeys(KeyScoreParams params) {
   const int32_t split = static_cast<int32_t>(simt::BlockX());
   if (!HasSplit(params.entries, list, split, kRowSplitEntries)) return;
   const EntrySpan entries = LoadEntries(params.entries, list);
-  ForEachRow<T, kDim, 8>(
+  ForEachRow<T, kDim>(
       params.pool, entries, RowPart::kKeys, split,
       [](int32_t, const RowChunk<T>& chunk, bool) {
         return Lanes::Sum(chunk.Square());

@@ -31,7 +31,7 @@ void SumKeys(KeyScoreParams params) {
   const float largest_weight =
       1.0f / (params.anchor == KeyAnchor::kPairwise ? kKeyCosineFloor
                                                     : kKeyAnchorFloor);
-  ForEachRow<T, kDim, 4>(
+  ForEachRow<T, kDim>(
       params.pool, entries, RowPart::kKeys, split,
       [&](int32_t, const RowChunk<T>& chunk, bool exists) {
         // Not 1 / length, for no row is to wait on the branches of a division.
@@ -177,7 +177,7 @@ void CompareKeys(KeyScoreParams params) {
       anchor[i] = row[LaneIndex() % Lanes::kRowLanes * kChunk + i];
     }
   }
-  ForEachRow<T, kDim, 8>(
+  ForEachRow<T, kDim>(
       params.pool, entries, RowPart::kKeys, split,
       [&](int32_t, const RowChunk<T>& chunk, bool) {
         float square = 0.0f;

@@ -17,6 +17,11 @@ template <typename T, int kDim>
 struct RowLanes {
   static constexpr int kRowLanes = kDim / kChunk;  // 8, 16 or 32
   static constexpr int kRows = 32 / kRowLanes;     // at a time
+  // Loads of a lane under way. 512 bytes of a warp each: 64 KiB of the 32 warps
+  // that a multiprocessor has at 64 registers, where an H100 needs about 40.
+  // More than four do not fit these registers: ptxas waits for the first row
+  // before it loads the last.
+  static constexpr int kBatch = 4;
 
   // Sum over the lanes of a row.
   static SIMT_DEVICE float Sum(float x) {
@@ -60,15 +65,13 @@ enum class RowPart { kNone, kKeys, kValues };
 // the way of a load. kRowSplitThreads.
 //
 // Slots are loaded and addresses found by one lane per row, 32 rows at once,
-// the slots of the next 32 before the rows of these. kBatch loads of a lane are
-// under way, 512 bytes of a warp each: with 32 warps of a multiprocessor at
-// least 64 KiB for 4, where an H100 needs about 40 KiB. More mean fewer turns.
-template <typename T, int kDim, int kBatch, typename Measure, typename Store>
+// the slots of the next 32 before the rows of these.
+template <typename T, int kDim, typename Measure, typename Store>
 SIMT_DEVICE void ForEachRow(const PagedPool& pool, const EntrySpan& entries,
                             RowPart part, int32_t split, const Measure& measure,
                             const Store& store) {
   using Lanes = RowLanes<T, kDim>;
-  static_assert(kBatch <= Lanes::kRowLanes, "a lane to store each row");
+  constexpr int kBatch = Lanes::kBatch;
   constexpr int32_t kShare = kRowSplitEntries / (kRowSplitThreads / 32);
   const int32_t begin = split * kRowSplitEntries + WarpIndex() * kShare;
   const int32_t end =
@@ -102,8 +105,8 @@ SIMT_DEVICE void ForEachRow(const PagedPool& pool, const EntrySpan& entries,
           bits[i] = simt::LoadGlobal16(lane_origin + from);
         }
       }
-      // All loads before what uses them: short of registers, a compiler would
-      // have the first rows waited for before it loads the others.
+      // All loads before what uses them: a compiler mixes the two to save
+      // registers, and then the first rows are waited for before the others.
       simt::SyncWarp();
       decltype(measure(0, RowChunk<T>(), true)) mine{};
       SIMT_UNROLL
