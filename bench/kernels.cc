@@ -3,11 +3,14 @@
 #include <cstdio>
 #include <filesystem>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 #include <nlohmann/json.hpp>
 
+#include "bench/kernel_figures.h"
 #include "bench/kernel_report.h"
 #include "blockmgr/base/status_macros.h"
 
@@ -96,6 +99,18 @@ void AddKernelFlags(CLI::App* command, KernelBenchOptions* options) {
                       "the first one of the flags to it (bench/"
                       "kernel_problem.h has the format)");
   command->add_flag("--json", options->json, "print JSON instead of a table");
+  CLI::Option* check = command->add_flag(
+      "--check", options->check,
+      "measure what is promised of an H100, next to it, and fail where it is "
+      "missed; problems and kernels are those that this takes");
+  for (CLI::Option* option : command->get_options()) {
+    const std::string name = option->get_name();
+    const bool stays = name == "--device" || name == "--dtype" ||
+                       name == "--seed" || name == "--num-samples" ||
+                       name == "--json" || name == "--check" ||
+                       name == "--help";
+    if (!stays) check->excludes(option);
+  }
 }
 
 absl::StatusOr<std::vector<KernelProblem>> KernelProblems(
@@ -157,15 +172,45 @@ absl::Status RunKernels(const KernelBenchOptions&, nlohmann::ordered_json*) {
 }
 #endif
 
+namespace {
+
+// Results of all runs in one report; of those before a failure, too.
+absl::Status RunFigures(const KernelBenchOptions& options,
+                        nlohmann::ordered_json* report) {
+  for (const KernelBenchOptions& run : FigureRuns(options)) {
+    nlohmann::ordered_json part;
+    const absl::Status status = RunKernels(run, &part);
+    if (report->empty()) {
+      *report = std::move(part);
+    } else if (part.contains("results")) {
+      for (const char* key : {"results", "not_run"}) {
+        report->at(key).insert(report->at(key).end(), part.at(key).begin(),
+                               part.at(key).end());
+      }
+    }
+    BM_RETURN_IF_ERROR(status);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status BenchKernels(const KernelBenchOptions& options) {
   nlohmann::ordered_json report;
-  absl::Status status = RunKernels(options, &report);
-  if (report.contains("results")) {
-    const std::string text =
-        options.json ? report.dump(2) + "\n" : FormatKernelReport(report);
-    absl::PrintF("%s", text);
+  absl::Status status = options.check ? RunFigures(options, &report)
+                                      : RunKernels(options, &report);
+  if (!report.contains("results")) return status;
+  std::vector<KernelFigure> figures;
+  if (options.check) figures = KernelFigures(report);
+  if (options.json) {
+    if (options.check) report["figures"] = KernelFiguresToJson(figures);
+    absl::PrintF("%s\n", report.dump(2));
+  } else {
+    absl::PrintF("%s", FormatKernelReport(report));
+    if (options.check) absl::PrintF("\n%s", FormatKernelFigures(figures));
   }
-  return status;
+  BM_RETURN_IF_ERROR(status);
+  return CheckKernelFigures(figures);
 }
 
 }  // namespace blockmgr

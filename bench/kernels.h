@@ -36,6 +36,8 @@ struct KernelBenchOptions {
   std::vector<std::string> kernels;  // empty: all
   std::string problem;               // file; written unless it exists
   bool json = false;
+  // Only what is promised of an H100 (kernel_figures.h), and whether it is met.
+  bool check = false;
 };
 
 void AddKernelFlags(CLI::App* command, KernelBenchOptions* options);
@@ -53,7 +55,8 @@ absl::StatusOr<std::vector<KernelProblem>> KernelProblems(
 absl::Status RunKernels(const KernelBenchOptions& options,
                         nlohmann::ordered_json* report);
 
-// The subcommand: RunKernels, then the table or the JSON to stdout.
+// The subcommand: RunKernels, then the table or the JSON to stdout. With a
+// check, figures as well, and FailedPrecondition if some are missed.
 absl::Status BenchKernels(const KernelBenchOptions& options);
 
 }  // namespace blockmgr

@@ -38,6 +38,7 @@ constexpr char kFooter[] =
     "  blockmgr-bench compare full.json kept.json\n"
     "  blockmgr-bench micro --filter decode --json\n"
     "  blockmgr-bench kernels --kv-mib 256 --json > kernels.json\n"
+    "  blockmgr-bench kernels --check\n"
     "  blockmgr-bench kernels --dtype fp16 --tail 512 --kernels decode,chunk"
     "\n";
 

@@ -102,6 +102,20 @@ TEST(KernelsTest, APromptMayHaveSeveralLayers) {
   EXPECT_FALSE(Parses("--prompt-layers 0", &options));
 }
 
+TEST(KernelsTest, ACheckTakesNoProblems) {
+  KernelBenchOptions options;
+  ASSERT_TRUE(
+      Parses("--check --device 1 --dtype fp16 --seed 3 --num-samples 5 --json",
+             &options));
+  EXPECT_TRUE(options.check);
+  for (const std::string other :
+       {"--kv-mib 1", "--distribution prompt", "--prompt-layers 2",
+        "--kernels decode", "--problem file", "--tail 3"}) {
+    KernelBenchOptions unused;
+    EXPECT_FALSE(Parses("--check " + other, &unused)) << other;
+  }
+}
+
 TEST(KernelsTest, AProblemFileIsWrittenOnceAndThenRead) {
   KernelBenchOptions options;
   options.kv_mib = {1, 2};

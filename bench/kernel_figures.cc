@@ -1,0 +1,182 @@
+#include "bench/kernel_figures.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
+#include <nlohmann/json.hpp>
+
+namespace blockmgr {
+namespace {
+
+// Llama-3.1-8B.
+constexpr int32_t kModelLayers = 32;
+// Below this a launch costs more than the memory.
+constexpr int64_t kMinKvBytes = int64_t{256} << 20;
+
+// Which results a promise is about, and which of their numbers.
+struct Promise {
+  const char* kernel;
+  const char* distribution;
+  int32_t num_layers;  // of a prompt; 0: any sequences
+  const char* field;
+  const char* unit;
+  bool at_least;
+  double limit;
+};
+
+constexpr Promise kPromises[] = {
+    {"decode", "uniform", 0, "percent_of_ceiling", "% of read", true, 85},
+    {"decode", "ragged", 0, "percent_of_ceiling", "% of read", true, 85},
+    {"compact", "uniform", 0, "percent_of_ceiling", "% of copy", true, 80},
+    {"compact", "ragged", 0, "percent_of_ceiling", "% of copy", true, 80},
+    {"append", "uniform", 0, "percent_of_ceiling", "% of copy", true, 80},
+    {"copy_blocks", "uniform", 0, "percent_of_ceiling", "% of copy", true, 80},
+    {"select_uniform", "prompt", 1, "median_us", "us", false, 30},
+    {"select_adakv", "prompt", 1, "median_us", "us", false, 30},
+    {"snapkv", "prompt", 1, "median_us", "us", false, 100},
+    {"keydiff", "prompt", 1, "median_us", "us", false, 70},
+    {"value_norms", "prompt", 1, "tflop_per_s", "TFLOP/s", true, 350},
+    {"evict_snapkv", "prompt", kModelLayers, "median_us", "us", false, 6000},
+    {"evict_keydiff", "prompt", kModelLayers, "median_us", "us", false, 6000},
+};
+
+// Ragged decode next to uniform, of as many bytes.
+constexpr double kRaggedShare = 0.95;
+
+void KeepWorst(double value, KernelFigure* figure) {
+  if (!figure->worst.has_value()) figure->worst = value;
+  figure->worst = figure->at_least ? std::min(*figure->worst, value)
+                                   : std::max(*figure->worst, value);
+}
+
+bool IsAbout(const Promise& promise, const nlohmann::ordered_json& result) {
+  if (result.at("kernel") != promise.kernel ||
+      result.at("distribution") != promise.distribution ||
+      result.at(promise.field).is_null()) {
+    return false;
+  }
+  return promise.num_layers == 0
+             ? result.at("kv_bytes").get<int64_t>() >= kMinKvBytes
+             : result.at("num_sequences") == promise.num_layers;
+}
+
+KernelFigure RaggedNextToUniform(const nlohmann::ordered_json& results) {
+  KernelFigure figure = {.name = "decode, ragged / uniform",
+                         .unit = "of GB/s",
+                         .at_least = true,
+                         .limit = kRaggedShare};
+  // Sizes are rounded to whole tokens of all lists.
+  constexpr double kMiB = 1 << 20;
+  const auto size = [](const nlohmann::ordered_json& result) {
+    return std::llround(result.at("kv_bytes").get<double>() / kMiB);
+  };
+  for (const auto& ragged : results) {
+    if (!IsAbout(kPromises[1], ragged)) continue;
+    for (const auto& uniform : results) {
+      if (!IsAbout(kPromises[0], uniform) || size(uniform) != size(ragged) ||
+          uniform.at("group_size") != ragged.at("group_size")) {
+        continue;
+      }
+      KeepWorst(ragged.at("gb_per_s").get<double>() /
+                    uniform.at("gb_per_s").get<double>(),
+                &figure);
+    }
+  }
+  return figure;
+}
+
+std::string FormatWorst(const KernelFigure& figure) {
+  return figure.worst.has_value() ? absl::StrFormat("%.2f", *figure.worst)
+                                  : "not measured";
+}
+
+}  // namespace
+
+std::vector<KernelBenchOptions> FigureRuns(const KernelBenchOptions& options) {
+  KernelBenchOptions common;
+  common.device = options.device;
+  common.dtype = options.dtype;
+  common.seed = options.seed;
+  common.num_samples = options.num_samples;
+  KernelBenchOptions memory = common;
+  memory.kv_mib = {256, 1024, 4096};
+  memory.distributions = {"uniform", "ragged"};
+  memory.kernels = {"decode", "compact", "append", "copy_blocks"};
+  KernelBenchOptions prompt = common;
+  prompt.distributions = {"prompt"};
+  prompt.group_sizes = {4};
+  prompt.kernels = {"select_uniform", "select_adakv", "snapkv", "keydiff",
+                    "value_norms"};
+  KernelBenchOptions eviction = prompt;
+  eviction.prompt_layers = kModelLayers;
+  eviction.kernels = {"evict_snapkv", "evict_keydiff"};
+  return {memory, prompt, eviction};
+}
+
+std::vector<KernelFigure> KernelFigures(const nlohmann::ordered_json& report) {
+  std::vector<KernelFigure> figures;
+  for (const Promise& promise : kPromises) {
+    KernelFigure figure = {
+        .name = absl::StrCat(promise.kernel, ", ", promise.distribution),
+        .unit = promise.unit,
+        .at_least = promise.at_least,
+        .limit = promise.limit};
+    for (const auto& result : report.at("results")) {
+      if (!IsAbout(promise, result)) continue;
+      KeepWorst(result.at(promise.field).get<double>(), &figure);
+    }
+    figures.push_back(std::move(figure));
+  }
+  figures.push_back(RaggedNextToUniform(report.at("results")));
+  return figures;
+}
+
+absl::Status CheckKernelFigures(const std::vector<KernelFigure>& figures) {
+  std::vector<std::string> missed;
+  for (const KernelFigure& figure : figures) {
+    if (figure.met()) continue;
+    missed.push_back(
+        absl::StrFormat("%s: expected %s %g %s, got %s", figure.name,
+                        figure.at_least ? "at least" : "at most", figure.limit,
+                        figure.unit, FormatWorst(figure)));
+  }
+  if (missed.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(missed.size(), " of ", figures.size(),
+                   " figures are missed: ", absl::StrJoin(missed, "; ")));
+}
+
+std::string FormatKernelFigures(const std::vector<KernelFigure>& figures) {
+  std::string text = absl::StrFormat("%-26s %12s %-10s %10s\n", "figure",
+                                     "worst", "unit", "limit");
+  for (const KernelFigure& figure : figures) {
+    absl::StrAppendFormat(&text, "%-26s %12s %-10s %s %7g%s\n", figure.name,
+                          FormatWorst(figure), figure.unit,
+                          figure.at_least ? ">=" : "<=", figure.limit,
+                          figure.met() ? "" : "  missed");
+  }
+  return text;
+}
+
+nlohmann::ordered_json KernelFiguresToJson(
+    const std::vector<KernelFigure>& figures) {
+  auto json = nlohmann::ordered_json::array();
+  for (const KernelFigure& figure : figures) {
+    nlohmann::ordered_json one = {
+        {"name", figure.name},
+        {"unit", figure.unit},
+        {"worst", nullptr},
+        {figure.at_least ? "min" : "max", figure.limit},
+        {"met", figure.met()}};
+    if (figure.worst.has_value()) one["worst"] = *figure.worst;
+    json.push_back(std::move(one));
+  }
+  return json;
+}
+
+}  // namespace blockmgr
