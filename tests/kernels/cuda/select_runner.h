@@ -21,6 +21,8 @@ namespace blockmgr {
 template <typename T>
 SharedVector<T> Poisoned(int64_t count) {
   SharedVector<T> values(count);
+  // Memory of nothing may be null, which memset must not get.
+  if (count == 0) return values;
   std::memset(static_cast<void*>(values.data()), 0xFF, count * sizeof(T));
   return values;
 }
