@@ -25,10 +25,10 @@ bool RunIndexEntries(const EntryIndexParams& params, int32_t longest_tail,
   const auto size = [&](int64_t x, int64_t shared_bytes) {
     return SizeOf(x, num_lists, kIndexThreads, shared_bytes, params.num_layers);
   };
-  if (!launch(size(CeilDivide(longest_tail, kIndexTailEntries), 0), IndexTails,
-              params)) {
-    return false;
-  }
+  // Without tails, too: it is what looks at the offsets.
+  const int64_t num_blocks =
+      longest_tail == 0 ? 1 : CeilDivide(longest_tail, kIndexTailEntries);
+  if (!launch(size(num_blocks, 0), IndexTails, params)) return false;
   return params.lists.region_lengths == nullptr ||
          launch(size(1, kPrefixSharedBytes), IndexRegions, params);
 }

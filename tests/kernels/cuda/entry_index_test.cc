@@ -82,5 +82,16 @@ TEST_F(EntryIndexTest, OffsetsThatDoNotFitAreReported) {
   ExpectReportOfRoom(-2);
 }
 
+TEST_F(EntryIndexTest, OffsetsAreLookedAtWithoutTailsToo) {
+  Rng rng(9);
+  IndexCase index(rng, true);
+  ASSERT_GT(index.longest_tail, 0);
+  // Offsets have room for what tails had.
+  std::ranges::fill(index.tail_lengths, 0);
+  index.longest_tail = 0;
+  index.Run({});
+  EXPECT_EQ(index.error[0], uint32_t{kOffsetsOutOfLists});
+}
+
 }  // namespace
 }  // namespace blockmgr
