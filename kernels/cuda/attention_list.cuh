@@ -24,11 +24,13 @@ SIMT_DEVICE const char* SlotAddress(const PagedPool& pool, int64_t slot) {
          offset * pool.view.token_stride;
 }
 
-// What a copy that reads nothing may name as its source.
+// What a copy that reads nothing may name as its source: aligned to 16 bytes
+// all the same, which a table of addresses need not be.
 SIMT_DEVICE const char* Nowhere(const PagedPool& pool) {
-  return pool.view.base != nullptr
-             ? pool.view.base
-             : reinterpret_cast<const char*>(pool.view.layer_bases);
+  if (pool.view.base != nullptr) return pool.view.base;
+  const char* const table =
+      reinterpret_cast<const char*>(pool.view.layer_bases);
+  return table - reinterpret_cast<uintptr_t>(table) % 16;
 }
 
 // One list, in registers.

@@ -302,9 +302,10 @@ PagedPool AttentionCase<T>::Pool() {
   view.base = base;
   view.layer_stride = strides_.layer_stride;
   if (shape_.order == PoolOrderInMemory::kHnd) {
-    // One tensor per layer, as engines have them.
-    layer_bases_ = {base, base + strides_.layer_stride};
-    view.layer_bases = layer_bases_.data();
+    // One tensor per layer, as engines have them: part of a larger table, and
+    // so aligned to no more than an address is.
+    layer_bases_ = {nullptr, base, base + strides_.layer_stride};
+    view.layer_bases = layer_bases_.data() + 1;
     view.base = nullptr;
     view.layer_stride = 0;
   }
