@@ -282,10 +282,8 @@ void DeviceProblem::AddDecode(const char* name, const DecodeParams& params) {
 
 void DeviceProblem::AddDecodeSums(const DecodeParams& decode) {
   int32_t all_tiles = 0;
-  int32_t most_tiles = 0;
   for (int64_t list = 0; list < num_lists(); ++list) {
     all_tiles += num_tiles(list);
-    most_tiles = std::max(most_tiles, num_tiles(list));
   }
   DecodeParams with_logits = decode;
   with_logits.logits = Allocate<float>(int64_t{all_tiles} * kDecodeTileRanks *
@@ -299,6 +297,7 @@ void DeviceProblem::AddDecodeSums(const DecodeParams& decode) {
   sums.tile_offsets = decode.tile_offsets;
   sums.logits = with_logits.logits;
   sums.lse = with_logits.lse;
+  sums.max_tiles = all_tiles;
   sums.group_size = problem_.group_size;
   sums.sum_offsets = entries_.offsets;
   sums.sums = scores_;
@@ -308,7 +307,7 @@ void DeviceProblem::AddDecodeSums(const DecodeParams& decode) {
   cases_.push_back(
       {"h2o_add", KernelCeiling::kNone,
        4.0 * (problem_.group_size + 2) * num_entries, 0,
-       [=, this](int32_t) { runtime().AddDecodeAttention(sums, most_tiles); }});
+       [=, this](int32_t) { runtime().AddDecodeAttention(sums); }});
   H2oScoreParams finish;
   finish.entries = entries_;
   finish.lengths = lengths_;

@@ -48,9 +48,8 @@ cudaError_t LaunchPoolWindowScores(const PoolParams& params,
 // longest_sequence: tokens.
 cudaError_t LaunchTovaScores(const TovaParams& params, int32_t longest_sequence,
                              cudaStream_t stream);
-// longest_list: tiles.
 cudaError_t LaunchAddDecodeAttention(const DecodeSumParams& params,
-                                     int32_t longest_list, cudaStream_t stream);
+                                     cudaStream_t stream);
 cudaError_t LaunchFinishH2oScores(const H2oScoreParams& params,
                                   int32_t longest_list, cudaStream_t stream);
 // The anchor, unless the metric is kNorm, and the comparison.

@@ -190,10 +190,9 @@ class CudaRuntime final : public DeviceRuntime {
     Do("tova",
        [&] { return LaunchTovaScores(params, longest_sequence, stream_); });
   }
-  void AddDecodeAttention(const DecodeSumParams& params,
-                          int32_t longest_list) override {
+  void AddDecodeAttention(const DecodeSumParams& params) override {
     Do("sums of decode attention",
-       [&] { return LaunchAddDecodeAttention(params, longest_list, stream_); });
+       [&] { return LaunchAddDecodeAttention(params, stream_); });
   }
   void FinishH2o(const H2oScoreParams& params, int32_t longest_list) override {
     Do("h2o",

@@ -70,13 +70,11 @@ class DeviceRuntime {
                            const RowShape& shape) = 0;
   virtual void WindowColumns(const WindowParams& params,
                              const RowShape& shape) = 0;
-  // longest_list, here and below, but where it says otherwise: entries.
+  // longest_list, here and below: entries.
   virtual void PoolWindow(const PoolParams& params, int32_t longest_list) = 0;
   // longest_sequence: tokens.
   virtual void Tova(const TovaParams& params, int32_t longest_sequence) = 0;
-  // longest_list: tiles.
-  virtual void AddDecodeAttention(const DecodeSumParams& params,
-                                  int32_t longest_list) = 0;
+  virtual void AddDecodeAttention(const DecodeSumParams& params) = 0;
   virtual void FinishH2o(const H2oScoreParams& params,
                          int32_t longest_list) = 0;
   virtual void KeyScores(const KeyScoreParams& params,

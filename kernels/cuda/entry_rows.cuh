@@ -43,6 +43,22 @@ SIMT_DEVICE bool HasSplit(const EntryLists& lists, int32_t list, int32_t split,
          int64_t{split} * split_entries;
 }
 
+// The piece of a list that a CTA has.
+struct ListSplit {
+  int32_t list = 0;
+  int32_t split = 0;  // of the list
+};
+
+// C. Of the last list that begins with the CTA or before it: it has entries.
+SIMT_DEVICE ListSplit FindSplit(const int32_t* offsets, int32_t num_lists,
+                                int32_t cta) {
+  ListSplit found;
+  found.list =
+      CountLeading(num_lists, [&](int32_t i) { return offsets[i] <= cta; }) - 1;
+  found.split = cta - offsets[found.list];
+  return found;
+}
+
 // Starts copies of 16 rows by one warp: K (or V, `shift` bytes further) of the
 // entries [begin, begin + 16) below `end`, zeros for the rest. Every lane finds
 // the address of one row. Commits nothing. kDim elements, swizzled.

@@ -19,10 +19,9 @@ cudaError_t LaunchTovaScores(const TovaParams& params, int32_t longest_sequence,
 }
 
 cudaError_t LaunchAddDecodeAttention(const DecodeSumParams& params,
-                                     int32_t longest_list,
                                      cudaStream_t stream) {
   CudaLauncher launcher(stream);
-  return launcher.Result(RunAddDecodeAttention(params, longest_list, launcher));
+  return launcher.Result(RunAddDecodeAttention(params, launcher));
 }
 
 cudaError_t LaunchFinishH2oScores(const H2oScoreParams& params,

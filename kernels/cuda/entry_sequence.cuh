@@ -20,7 +20,7 @@ inline int64_t NumLists(const EntryLists& entries) {
   return int64_t{entries.num_sequences} * entries.num_heads;
 }
 
-// longest_list: entries; of RunAddDecodeAttention tiles.
+// longest_list: entries.
 template <typename Launcher>
 bool RunPoolWindowScores(const PoolParams& params, int32_t longest_list,
                          Launcher& launch) {
@@ -41,13 +41,9 @@ bool RunTovaScores(const TovaParams& params, int32_t longest_sequence,
 }
 
 template <typename Launcher>
-bool RunAddDecodeAttention(const DecodeSumParams& params, int32_t longest_list,
-                           Launcher& launch) {
-  return launch(
-      SizeOf(longest_list,
-             int64_t{params.lists.num_sequences} * params.lists.num_heads,
-             kDecodeTileRanks),
-      AddDecodeAttention, params);
+bool RunAddDecodeAttention(const DecodeSumParams& params, Launcher& launch) {
+  return launch(SizeOf(params.max_tiles, 1, kDecodeTileRanks),
+                AddDecodeAttention, params);
 }
 
 template <typename Launcher>

@@ -134,19 +134,21 @@ void PoolWindowScores(PoolParams params) {
   }
 }
 
-// Grid: {tiles of the longest list, lists} of kDecodeTileRanks threads.
+// Grid: {max_tiles} of kDecodeTileRanks threads.
 SIMT_KERNEL(kDecodeTileRanks, 8)
 void AddDecodeAttention(DecodeSumParams params) {
-  const int32_t list_index = static_cast<int32_t>(simt::BlockY());
+  const int32_t num_lists = params.lists.num_sequences * params.lists.num_heads;
+  const int32_t tile = static_cast<int32_t>(simt::BlockX());
+  if (tile >= params.tile_offsets[num_lists]) return;
+  const ListSplit mine = FindSplit(params.tile_offsets, num_lists, tile);
+  const int32_t list_index = mine.list;
   const int32_t sequence = Divide(list_index, params.num_heads);
   const AttentionList list =
       LoadList(params.lists, params.page_shift, sequence,
                list_index - sequence * params.lists.num_heads);
-  const int32_t rank =
-      static_cast<int32_t>(simt::BlockX()) * kDecodeTileRanks + Thread();
+  const int32_t rank = mine.split * kDecodeTileRanks + Thread();
   if (!IsLive(list, rank)) return;
-  const int64_t row =
-      int64_t{params.tile_offsets[list_index]} * kDecodeTileRanks + rank;
+  const int64_t row = int64_t{tile} * kDecodeTileRanks + Thread();
   const float* logits = params.logits + row * params.group_size;
   const float* lse = params.lse + int64_t{list_index} * params.group_size;
   const int32_t entry = rank < list.region_length

@@ -47,8 +47,9 @@ struct DecodeSumParams {
   int32_t page_shift = 4;
   Divider num_heads;
   const int32_t* tile_offsets = nullptr;  // [num_lists + 1], of the decode
-  const float* logits = nullptr;          // [64 * tiles, group_size]
+  const float* logits = nullptr;          // [64 * max_tiles, group_size]
   const float* lse = nullptr;             // [num_sequences, num_q_heads]
+  int32_t max_tiles = 0;  // tile_offsets[num_lists] at least: the grid
   int32_t group_size = 1;
   // A list's sums begin at its offset, live entries in order of rank: those of
   // the region, then those of the tail.

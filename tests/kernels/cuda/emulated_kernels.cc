@@ -53,10 +53,9 @@ void EmulatedRuntime::Tova(const TovaParams& params, int32_t longest_sequence) {
   });
 }
 
-void EmulatedRuntime::AddDecodeAttention(const DecodeSumParams& params,
-                                         int32_t longest_list) {
+void EmulatedRuntime::AddDecodeAttention(const DecodeSumParams& params) {
   Do([&](EmulatedLauncher& launch) {
-    return RunAddDecodeAttention(params, longest_list, launch);
+    return RunAddDecodeAttention(params, launch);
   });
 }
 

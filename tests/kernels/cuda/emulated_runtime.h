@@ -53,8 +53,7 @@ class EmulatedRuntime : public DeviceRuntime {
                      const RowShape& shape) override;
   void PoolWindow(const PoolParams& params, int32_t longest_list) override;
   void Tova(const TovaParams& params, int32_t longest_sequence) override;
-  void AddDecodeAttention(const DecodeSumParams& params,
-                          int32_t longest_list) override;
+  void AddDecodeAttention(const DecodeSumParams& params) override;
   void FinishH2o(const H2oScoreParams& params, int32_t longest_list) override;
   void KeyScores(const KeyScoreParams& params, const RowShape& shape) override;
   void ExpectedScores(const ExpectedParams& params, const RowShape& shape,

@@ -88,7 +88,8 @@ void LaunchOthers(DeviceRuntime& device) {
   device.Tova({.entries = entries}, 1);
   DecodeSumParams sums;
   sums.lists = lists;
-  device.AddDecodeAttention(sums, 1);
+  sums.max_tiles = 1;
+  device.AddDecodeAttention(sums);
   device.FinishH2o({.entries = entries}, 1);
   SelectProblem select;
   select.num_heads = 1;

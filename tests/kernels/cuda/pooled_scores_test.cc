@@ -173,16 +173,15 @@ TEST_F(PooledScoresTest, DecodeSumsMatchFloat64) {
                                   .tile_offsets = decode.tile_offsets().data(),
                                   .logits = decode.logits().data(),
                                   .lse = decode.lse().data(),
+                                  .max_tiles = decode.tile_offsets().back(),
                                   .group_size = 3,
                                   .sum_offsets = offsets.data(),
                                   .sums = sums.data()};
-  const int32_t longest_list = 3;  // tiles
-  ASSERT_EQ(RunKernels({},
-                       [&](DeviceRuntime& device) {
-                         device.AddDecodeAttention(params, longest_list);
-                       })
-                .error,
-            "");
+  ASSERT_EQ(
+      RunKernels(
+          {}, [&](DeviceRuntime& device) { device.AddDecodeAttention(params); })
+          .error,
+      "");
   for (int32_t list = 0; list < 6; ++list) {
     EXPECT_EQ(sums[offsets[list] - 1], -7.0f);
     const std::vector<SlotIndex>& slots = decode.test().slots(list);
@@ -205,6 +204,43 @@ TEST_F(PooledScoresTest, DecodeSumsMatchFloat64) {
       ASSERT_NEAR(sums[offsets[list] + i], expected[i], 2e-5 * expected[i]);
     }
   }
+}
+
+// More than a grid has room for in y, and hardly one with an entry.
+TEST_F(PooledScoresTest, DecodeSumsOfVeryManyLists) {
+  constexpr int32_t kHeads = 8;
+  constexpr int32_t kSequences = 8200;
+  SharedVector<int32_t> tail_lengths(kSequences, 0);
+  tail_lengths[3] = 70;
+  tail_lengths[kSequences - 1] = 5;
+  SharedVector<int32_t> tile_offsets = {0};
+  SharedVector<int64_t> offsets = {0};
+  for (int32_t list = 0; list < kSequences * kHeads; ++list) {
+    const int32_t length = tail_lengths[list / kHeads];
+    tile_offsets.push_back(tile_offsets.back() + DecodeTiles(0, length, 16));
+    offsets.push_back(offsets.back() + length);
+  }
+  const SharedVector<float> logits(
+      int64_t{tile_offsets.back()} * kDecodeTileRanks, 1.0f);
+  const SharedVector<float> lse(kSequences * kHeads, 1.0f);
+  SharedVector<float> sums(offsets.back(), 0.25f);
+  DecodeSumParams params;
+  params.lists.num_sequences = kSequences;
+  params.lists.num_heads = kHeads;
+  params.lists.tail_lengths = tail_lengths.data();
+  params.num_heads = MakeDivider(kHeads);
+  params.tile_offsets = tile_offsets.data();
+  params.max_tiles = tile_offsets.back();
+  params.logits = logits.data();
+  params.lse = lse.data();
+  params.sum_offsets = offsets.data();
+  params.sums = sums.data();
+  ASSERT_EQ(
+      RunKernels(
+          {}, [&](DeviceRuntime& device) { device.AddDecodeAttention(params); })
+          .error,
+      "");
+  EXPECT_EQ(sums, SharedVector<float>(offsets.back(), 1.25f));
 }
 
 TEST_F(PooledScoresTest, H2oAgreesWithTheCpuBackend) {
