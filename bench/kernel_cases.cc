@@ -222,8 +222,18 @@ void DeviceProblem::SendEntries() {
   entries_.offsets = Send<int64_t>(offsets_);
   entries_.slots = Send<int64_t>(slots_);
   entries_.positions = Send<int32_t>(positions);
+  entries_.row_splits = SendSplits(offsets_, kRowSplitEntries);
+  entries_.window_splits = SendSplits(offsets_, kSplitEntries);
   lengths_ = Send<int32_t>(sequence_lengths_);
   scores_ = Allocate<float>(std::ssize(slots_));
+}
+
+ListSplits DeviceProblem::SendSplits(std::span<const int64_t> offsets,
+                                     int32_t split_entries) {
+  std::vector<int32_t> splits(offsets.size());
+  const int32_t count = FillSplitOffsets(
+      offsets.data(), std::ssize(offsets) - 1, split_entries, splits.data());
+  return {Send<int32_t>(splits), count};
 }
 
 void DeviceProblem::AddCeilings() {
@@ -295,9 +305,9 @@ void DeviceProblem::AddDecodeSums(const DecodeParams& decode) {
   sums.page_shift = problem_.page_size == 32 ? 5 : 4;
   sums.num_heads = MakeDivider(problem_.num_heads);
   sums.tile_offsets = decode.tile_offsets;
+  sums.max_tiles = all_tiles;
   sums.logits = with_logits.logits;
   sums.lse = with_logits.lse;
-  sums.max_tiles = all_tiles;
   sums.group_size = problem_.group_size;
   sums.sum_offsets = entries_.offsets;
   sums.sums = scores_;
@@ -313,9 +323,8 @@ void DeviceProblem::AddDecodeSums(const DecodeParams& decode) {
   finish.lengths = lengths_;
   finish.group_size = problem_.group_size;
   finish.scores = scores_;
-  cases_.push_back(
-      {"h2o_finish", KernelCeiling::kNone, 8.0 * num_entries, 0,
-       [=, this](int32_t) { runtime().FinishH2o(finish, longest_); }});
+  cases_.push_back({"h2o_finish", KernelCeiling::kNone, 8.0 * num_entries, 0,
+                    [=, this](int32_t) { runtime().FinishH2o(finish); }});
 }
 
 // The last queries of every sequence over its lists, as a chunk of a prompt

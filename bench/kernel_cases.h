@@ -107,6 +107,9 @@ class DeviceProblem {
   // Lists with tails as kernels of attention read them, and their entries.
   void SendLists();
   void SendEntries();
+  // Of lists that begin at offsets[0 .. size - 1], the last one being the end.
+  ListSplits SendSplits(std::span<const int64_t> offsets,
+                        int32_t split_entries);
   void AddCeilings();
   // All of a launch but the pool.
   DecodeParams MakeDecode(int32_t chunk_tiles);

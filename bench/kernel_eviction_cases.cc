@@ -242,7 +242,7 @@ void DeviceProblem::AddEvictions(const EntryIndexParams& index) {
   const PoolParams pooling = MakePooling(window);
   add("evict_snapkv", [=, this](int32_t copy) {
     Weigh(window, copy);
-    runtime().PoolWindow(pooling, longest_);
+    runtime().PoolWindow(pooling);
   });
   KeyScoreParams keys = MakeKeyScores();
   keys.entries = entries;

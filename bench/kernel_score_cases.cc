@@ -30,9 +30,8 @@ WindowParams DeviceProblem::MakeWindow(int32_t window) {
   params.group_size = problem_.group_size;
   params.scale = 1.0f / std::sqrt(static_cast<float>(problem_.head_dim));
   params.lse = Allocate<float>(num_rows);
-  params.num_splits = EntrySplits(longest_);
   params.partial_stats =
-      Allocate<float>(num_lists() * params.num_splits *
+      Allocate<float>(int64_t{entries_.window_splits.count} *
                       WindowRows(problem_.group_size, window) * 2);
   params.attention = Allocate<float>(std::ssize(slots_) * problem_.group_size);
   return params;
@@ -63,15 +62,20 @@ void DeviceProblem::AddSnapKv() {
   cases_.push_back(
       {"snapkv", KernelCeiling::kRead, kv_bytes_, 0, [=, this](int32_t copy) {
          Weigh(window, copy);
-         runtime().PoolWindow(pooling, longest_);
+         runtime().PoolWindow(pooling);
        }});
 }
 
 void DeviceProblem::AddTova() {
   const WindowParams window = MakeWindow(1);
+  std::vector<int64_t> token_offsets = {0};
+  for (const int32_t length : sequence_lengths_) {
+    token_offsets.push_back(token_offsets.back() + length);
+  }
   TovaParams tova;
   tova.entries = entries_;
   tova.lengths = lengths_;
+  tova.tiles = SendSplits(token_offsets, kTovaThreads);
   tova.group_size = problem_.group_size;
   tova.attention = window.attention;
   tova.scores = scores_;
@@ -79,7 +83,7 @@ void DeviceProblem::AddTova() {
   cases_.push_back(
       {"tova", KernelCeiling::kRead, kv_bytes_, 0, [=, this](int32_t copy) {
          Weigh(window, copy);
-         runtime().Tova(tova, max_length_);
+         runtime().Tova(tova);
        }});
 }
 
@@ -109,16 +113,15 @@ void DeviceProblem::AddExpected() {
                     flops, [=, this](int32_t copy) {
                       ExpectedParams p = params;
                       p.pool = PoolOf(copy);
-                      runtime().ExpectedScores(p, shape_, longest_);
+                      runtime().ExpectedScores(p, shape_);
                     }});
 }
 
 KeyScoreParams DeviceProblem::MakeKeyScores() {
   KeyScoreParams params;
   params.entries = entries_;
-  params.num_splits = RowSplits(longest_);
   params.partial_sums =
-      Allocate<float>(num_lists() * params.num_splits * problem_.head_dim);
+      Allocate<float>(int64_t{entries_.row_splits.count} * problem_.head_dim);
   params.anchors = Allocate<float>(num_lists() * (problem_.head_dim + 1));
   params.scores = scores_;
   return params;
@@ -162,7 +165,7 @@ void DeviceProblem::AddValueNorms() {
                     [=, this](int32_t copy) {
                       ValueNormParams p = params;
                       p.pool = PoolOf(copy);
-                      runtime().ValueNorms(p, shape_, longest_);
+                      runtime().ValueNorms(p, shape_);
                     }});
 }
 

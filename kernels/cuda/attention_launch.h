@@ -1,8 +1,7 @@
 // Launchers of attention and scores, for host code that knows CUDA. Each
 // enqueues its kernels on `stream`, checks nothing that its caller has checked,
 // and returns the first error of a launch; cudaErrorInvalidValue for a head_dim
-// other than 64, 128 and 256. Empty work launches nothing. Scores take at most
-// 65,535 lists (sequences times heads) a launch, what a grid has room for.
+// other than 64, 128 and 256. Empty work launches nothing.
 #ifndef KERNELS_CUDA_ATTENTION_LAUNCH_H_
 #define KERNELS_CUDA_ATTENTION_LAUNCH_H_
 
@@ -37,30 +36,24 @@ cudaError_t LaunchDecodeAttention(const DecodeParams& params,
 cudaError_t LaunchChunkAttention(const ChunkParams& params,
                                  const RowShape& shape, int32_t num_blocks,
                                  cudaStream_t stream);
-// params.num_splits covers the longest list.
 cudaError_t LaunchWindowStats(const WindowParams& params, const RowShape& shape,
                               cudaStream_t stream);
 cudaError_t LaunchWindowColumns(const WindowParams& params,
                                 const RowShape& shape, cudaStream_t stream);
-// longest_list: entries.
 cudaError_t LaunchPoolWindowScores(const PoolParams& params,
-                                   int32_t longest_list, cudaStream_t stream);
-// longest_sequence: tokens.
-cudaError_t LaunchTovaScores(const TovaParams& params, int32_t longest_sequence,
-                             cudaStream_t stream);
+                                   cudaStream_t stream);
+cudaError_t LaunchTovaScores(const TovaParams& params, cudaStream_t stream);
 cudaError_t LaunchAddDecodeAttention(const DecodeSumParams& params,
                                      cudaStream_t stream);
 cudaError_t LaunchFinishH2oScores(const H2oScoreParams& params,
-                                  int32_t longest_list, cudaStream_t stream);
+                                  cudaStream_t stream);
 // The anchor, unless the metric is kNorm, and the comparison.
 cudaError_t LaunchKeyScores(const KeyScoreParams& params, const RowShape& shape,
                             cudaStream_t stream);
 cudaError_t LaunchExpectedScores(const ExpectedParams& params,
-                                 const RowShape& shape, int32_t longest_list,
-                                 cudaStream_t stream);
+                                 const RowShape& shape, cudaStream_t stream);
 cudaError_t LaunchValueNorms(const ValueNormParams& params,
-                             const RowShape& shape, int32_t longest_list,
-                             cudaStream_t stream);
+                             const RowShape& shape, cudaStream_t stream);
 
 }  // namespace blockmgr
 

@@ -182,36 +182,32 @@ class CudaRuntime final : public DeviceRuntime {
     Do("window columns",
        [&] { return LaunchWindowColumns(params, shape, stream_); });
   }
-  void PoolWindow(const PoolParams& params, int32_t longest_list) override {
-    Do("pooling",
-       [&] { return LaunchPoolWindowScores(params, longest_list, stream_); });
+  void PoolWindow(const PoolParams& params) override {
+    Do("pooling", [&] { return LaunchPoolWindowScores(params, stream_); });
   }
-  void Tova(const TovaParams& params, int32_t longest_sequence) override {
-    Do("tova",
-       [&] { return LaunchTovaScores(params, longest_sequence, stream_); });
+  void Tova(const TovaParams& params) override {
+    Do("tova", [&] { return LaunchTovaScores(params, stream_); });
   }
   void AddDecodeAttention(const DecodeSumParams& params) override {
     Do("sums of decode attention",
        [&] { return LaunchAddDecodeAttention(params, stream_); });
   }
-  void FinishH2o(const H2oScoreParams& params, int32_t longest_list) override {
-    Do("h2o",
-       [&] { return LaunchFinishH2oScores(params, longest_list, stream_); });
+  void FinishH2o(const H2oScoreParams& params) override {
+    Do("h2o", [&] { return LaunchFinishH2oScores(params, stream_); });
   }
   void KeyScores(const KeyScoreParams& params, const RowShape& shape) override {
     Do("scores of keys",
        [&] { return LaunchKeyScores(params, shape, stream_); });
   }
-  void ExpectedScores(const ExpectedParams& params, const RowShape& shape,
-                      int32_t longest_list) override {
-    Do("expected attention", [&] {
-      return LaunchExpectedScores(params, shape, longest_list, stream_);
-    });
+  void ExpectedScores(const ExpectedParams& params,
+                      const RowShape& shape) override {
+    Do("expected attention",
+       [&] { return LaunchExpectedScores(params, shape, stream_); });
   }
-  void ValueNorms(const ValueNormParams& params, const RowShape& shape,
-                  int32_t longest_list) override {
+  void ValueNorms(const ValueNormParams& params,
+                  const RowShape& shape) override {
     Do("sizes of values",
-       [&] { return LaunchValueNorms(params, shape, longest_list, stream_); });
+       [&] { return LaunchValueNorms(params, shape, stream_); });
   }
   void IndexEntries(const EntryIndexParams& params,
                     int32_t longest_tail) override {

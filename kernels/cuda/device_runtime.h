@@ -70,19 +70,16 @@ class DeviceRuntime {
                            const RowShape& shape) = 0;
   virtual void WindowColumns(const WindowParams& params,
                              const RowShape& shape) = 0;
-  // longest_list, here and below: entries.
-  virtual void PoolWindow(const PoolParams& params, int32_t longest_list) = 0;
-  // longest_sequence: tokens.
-  virtual void Tova(const TovaParams& params, int32_t longest_sequence) = 0;
+  virtual void PoolWindow(const PoolParams& params) = 0;
+  virtual void Tova(const TovaParams& params) = 0;
   virtual void AddDecodeAttention(const DecodeSumParams& params) = 0;
-  virtual void FinishH2o(const H2oScoreParams& params,
-                         int32_t longest_list) = 0;
+  virtual void FinishH2o(const H2oScoreParams& params) = 0;
   virtual void KeyScores(const KeyScoreParams& params,
                          const RowShape& shape) = 0;
   virtual void ExpectedScores(const ExpectedParams& params,
-                              const RowShape& shape, int32_t longest_list) = 0;
-  virtual void ValueNorms(const ValueNormParams& params, const RowShape& shape,
-                          int32_t longest_list) = 0;
+                              const RowShape& shape) = 0;
+  virtual void ValueNorms(const ValueNormParams& params,
+                          const RowShape& shape) = 0;
   // longest_tail: tokens.
   virtual void IndexEntries(const EntryIndexParams& params,
                             int32_t longest_tail) = 0;

@@ -1,6 +1,7 @@
 #include "kernels/cuda/device_scorer.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "blockmgr/base/check.h"
@@ -73,9 +74,25 @@ DeviceScorer::Entries DeviceScorer::AddEntries(const EntryList& list,
   for (int32_t head = 0; head < layout.num_heads; ++head) {
     const int64_t size = list.offsets[head + 1] - list.offsets[head];
     BM_CHECK(size >= 0 && size <= std::numeric_limits<int32_t>::max());
-    entries.longest = std::max(entries.longest, static_cast<int32_t>(size));
   }
+  entries.row_splits = AddSplits(list.offsets, kRowSplitEntries);
+  entries.window_splits = AddSplits(list.offsets, kSplitEntries);
   return entries;
+}
+
+DeviceScorer::Splits DeviceScorer::AddSplits(std::span<const int64_t> offsets,
+                                             int32_t split_entries) {
+  CallMemory& memory = *pool_.memory;
+  Splits splits;
+  splits.offsets = memory.Input<int32_t>(std::ssize(offsets));
+  splits.count =
+      FillSplitOffsets(offsets.data(), std::ssize(offsets) - 1, split_entries,
+                       memory.Host(splits.offsets).data());
+  return splits;
+}
+
+ListSplits DeviceScorer::Device(const Splits& splits) const {
+  return {pool_.memory->Device(splits.offsets), splits.count};
 }
 
 EntryLists DeviceScorer::Lists(const Entries& entries) const {
@@ -86,6 +103,8 @@ EntryLists DeviceScorer::Lists(const Entries& entries) const {
   lists.offsets = memory.Device(entries.offsets);
   lists.slots = memory.Device(entries.slots);
   lists.positions = memory.Device(entries.positions);
+  lists.row_splits = Device(entries.row_splits);
+  lists.window_splits = Device(entries.window_splits);
   return lists;
 }
 
@@ -101,9 +120,11 @@ DeviceScorer::Window DeviceScorer::AddWindow(const QueryWindow& queries,
   window.length =
       memory.InputOf<int32_t>(std::span<const int32_t>(&queries.length, 1));
   window.lse = memory.Work<float>(num_rows);
-  window.partial_stats = memory.Work<float>(
-      int64_t{2} * layout.num_heads * EntrySplits(entries.longest) *
-      WindowRows(layout.group_size(), queries.count));
+  window.partial_stats =
+      memory.Work<float>(int64_t{2} * entries.window_splits.count *
+                         WindowRows(layout.group_size(), queries.count));
+  const std::array<int64_t, 2> tokens = {0, queries.length};
+  window.tiles = AddSplits(tokens, kTovaThreads);
   return window;
 }
 
@@ -121,7 +142,6 @@ WindowParams DeviceScorer::MakeWindow(const QueryWindow& queries, float scale,
   params.scale = scale;
   params.lse = memory.Device(window.lse);
   params.partial_stats = memory.Device(window.partial_stats);
-  params.num_splits = EntrySplits(entries.longest);
   return params;
 }
 
@@ -170,17 +190,17 @@ void DeviceScorer::Score(const ScoreBatch& batch) {
   BM_CHECK(reads_keys);
 }
 
-WindowParams DeviceScorer::Weigh(const ScoreBatch& batch, Entries* entries,
+WindowParams DeviceScorer::Weigh(const ScoreBatch& batch, Window* window,
                                  Scores* scores) {
   CallMemory& memory = *pool_.memory;
   memory.Begin();
-  *entries = AddEntries(batch.entries, batch.layer);
-  const Window window = AddWindow(batch.window, *entries);
+  const Entries entries = AddEntries(batch.entries, batch.layer);
+  *window = AddWindow(batch.window, entries);
   const auto attention =
       memory.Work<float>(std::ssize(batch.scores) * pool_.layout.group_size());
   *scores = AddScores(batch);
   pool_.Send();
-  WindowParams params = MakeWindow(batch.window, batch.scale, *entries, window);
+  WindowParams params = MakeWindow(batch.window, batch.scale, entries, *window);
   params.attention = memory.Device(attention);
   pool_.runtime->WindowStats(params, pool_.shape);
   pool_.runtime->WindowColumns(params, pool_.shape);
@@ -207,26 +227,27 @@ Params DeviceScorer::ScoresOf(const ScoreBatch& batch,
 }
 
 void DeviceScorer::SnapKv(const ScoreBatch& batch) {
-  Entries entries;
+  Window window;
   Scores scores;
-  const WindowParams window = Weigh(batch, &entries, &scores);
-  auto params = ScoresOf<PoolParams>(batch, window, scores);
+  const WindowParams weights = Weigh(batch, &window, &scores);
+  auto params = ScoresOf<PoolParams>(batch, weights, scores);
   params.window = batch.window.count;
   params.max_pool = batch.scorer.pool == PoolKind::kMax;
   params.kernel = batch.scorer.kernel;
   params.pool_first = batch.scorer.order == PoolOrder::kKvPress;
   params.group_max = batch.scorer.group == GroupReduce::kMax;
-  pool_.runtime->PoolWindow(params, entries.longest);
+  pool_.runtime->PoolWindow(params);
   StoreScores(scores, batch);
 }
 
 void DeviceScorer::Tova(const ScoreBatch& batch) {
   BM_CHECK(batch.window.count == 1);
-  Entries entries;
+  Window window;
   Scores scores;
-  const WindowParams window = Weigh(batch, &entries, &scores);
-  const auto params = ScoresOf<TovaParams>(batch, window, scores);
-  pool_.runtime->Tova(params, batch.window.length);
+  const WindowParams weights = Weigh(batch, &window, &scores);
+  auto params = ScoresOf<TovaParams>(batch, weights, scores);
+  params.tiles = Device(window.tiles);
+  pool_.runtime->Tova(params);
   StoreScores(scores, batch);
 }
 
@@ -268,7 +289,7 @@ void DeviceScorer::H2o(const ScoreBatch& batch) {
   }
   finish.group_size = pool_.layout.group_size();
   finish.scores = memory.Device(scores);
-  pool_.runtime->FinishH2o(finish, entries.longest);
+  pool_.runtime->FinishH2o(finish);
   pool_.Receive();
   CopyOut<float>(memory.Host(scores), batch.scores);
 }
@@ -279,11 +300,11 @@ void DeviceScorer::Keys(const ScoreBatch& batch) {
   const ModelLayout& layout = pool_.layout;
   memory.Begin();
   const Entries entries = AddEntries(batch.entries, batch.layer);
-  const int32_t num_splits = RowSplits(entries.longest);
   const bool median = batch.scorer.kind == ScorerKind::kKeyDiff &&
                       batch.scorer.anchor == KeyDiffAnchor::kMedian;
   const int64_t num_channels = int64_t{layout.num_heads} * layout.head_dim;
-  const auto sums = memory.Work<float>(median ? 0 : num_channels * num_splits);
+  const auto sums = memory.Work<float>(
+      median ? 0 : int64_t{entries.row_splits.count} * layout.head_dim);
   const auto lengths =
       memory.Work<float>(median ? std::ssize(batch.scores) : int64_t{0});
   const auto medians = memory.Work<float>(median ? num_channels : 0);
@@ -298,7 +319,6 @@ void DeviceScorer::Keys(const ScoreBatch& batch) {
   params.metric = batch.scorer.kind == ScorerKind::kKnorm
                       ? KeyMetric::kNorm
                       : MetricOf(batch.scorer.metric);
-  params.num_splits = num_splits;
   params.partial_sums = memory.Device(sums);
   params.lengths = memory.Device(lengths);
   params.medians = memory.Device(medians);
@@ -377,7 +397,7 @@ void DeviceScorer::Expected(const ScoreBatch& batch) {
   params.logits = memory.Device(logits);
   params.lse = memory.Device(lse);
   params.scores = memory.Device(scores.scores);
-  pool_.runtime->ExpectedScores(params, pool_.shape, entries.longest);
+  pool_.runtime->ExpectedScores(params, pool_.shape);
   StoreScores(scores, batch);
 }
 
@@ -420,7 +440,7 @@ void DeviceScorer::ValueNorms(const ValueNormBatch& batch) {
   params.l2 = batch.norm == ValueNorm::kL2;
   params.per_query_head = batch.per_query_head;
   params.norms = memory.Device(norms);
-  pool_.runtime->ValueNorms(params, pool_.shape, entries.longest);
+  pool_.runtime->ValueNorms(params, pool_.shape);
   pool_.Receive();
   CopyOut<float>(memory.Host(norms), batch.norms);
 }

@@ -3,6 +3,7 @@
 #define KERNELS_CUDA_DEVICE_SCORER_H_
 
 #include <cstdint>
+#include <span>
 
 #include "blockmgr/eviction/policy.h"
 #include "kernels/backend.h"
@@ -33,12 +34,18 @@ class DeviceScorer {
   void ValueNorms(const ValueNormBatch& batch);
 
  private:
+  // ListSplits, before their array is sent.
+  struct Splits {
+    CallMemory::Array<int32_t> offsets;
+    int32_t count = 0;
+  };
   // Arrays of the call's entries, before and after they are sent.
   struct Entries {
     CallMemory::Array<int64_t> offsets;
     CallMemory::Array<int64_t> slots;
     CallMemory::Array<int32_t> positions;
-    int32_t longest = 0;
+    Splits row_splits;
+    Splits window_splits;
   };
   // Arrays of a window of queries.
   struct Window {
@@ -46,6 +53,7 @@ class DeviceScorer {
     CallMemory::Array<int32_t> length;
     CallMemory::Array<float> lse;
     CallMemory::Array<float> partial_stats;
+    Splits tiles;  // of the sequence, for tova
   };
   // Arrays of the queries that expected_attention predicts.
   struct Future {
@@ -64,12 +72,14 @@ class DeviceScorer {
   Window AddWindow(const QueryWindow& window, const Entries& entries);
   Future AddFuture(const ScoreBatch& batch);
   Scores AddScores(const ScoreBatch& batch);
+  Splits AddSplits(std::span<const int64_t> offsets, int32_t split_entries);
+  ListSplits Device(const Splits& splits) const;
   EntryLists Lists(const Entries& entries) const;
   // Without attention and sums.
   WindowParams MakeWindow(const QueryWindow& queries, float scale,
                           const Entries& entries, const Window& window) const;
   // Sends the call, and has the weights of its window computed.
-  WindowParams Weigh(const ScoreBatch& batch, Entries* entries, Scores* scores);
+  WindowParams Weigh(const ScoreBatch& batch, Window* window, Scores* scores);
   // What the kernels behind those weights have in common.
   template <typename Params>
   Params ScoresOf(const ScoreBatch& batch, const WindowParams& window,

@@ -35,14 +35,6 @@ SIMT_DEVICE EntrySpan LoadEntries(const EntryLists& lists, int32_t list) {
   return span;
 }
 
-// Whether a list has entries in a split: grids are as wide as the longest list
-// needs, and the blocks of the others are to end at once.
-SIMT_DEVICE bool HasSplit(const EntryLists& lists, int32_t list, int32_t split,
-                          int32_t split_entries = kSplitEntries) {
-  return lists.offsets[list + 1] - lists.offsets[list] >
-         int64_t{split} * split_entries;
-}
-
 // The piece of a list that a CTA has.
 struct ListSplit {
   int32_t list = 0;
@@ -57,6 +49,12 @@ SIMT_DEVICE ListSplit FindSplit(const int32_t* offsets, int32_t num_lists,
       CountLeading(num_lists, [&](int32_t i) { return offsets[i] <= cta; }) - 1;
   found.split = cta - offsets[found.list];
   return found;
+}
+
+// C. In flat grids of row_splits.count.
+SIMT_DEVICE ListSplit FindRowSplit(const EntryLists& lists) {
+  return FindSplit(lists.row_splits.offsets, NumLists(lists),
+                   static_cast<int32_t>(simt::BlockX()));
 }
 
 // Starts copies of 16 rows by one warp: K (or V, `shift` bytes further) of the

@@ -7,15 +7,14 @@
 namespace blockmgr {
 
 cudaError_t LaunchPoolWindowScores(const PoolParams& params,
-                                   int32_t longest_list, cudaStream_t stream) {
+                                   cudaStream_t stream) {
   CudaLauncher launcher(stream);
-  return launcher.Result(RunPoolWindowScores(params, longest_list, launcher));
+  return launcher.Result(RunPoolWindowScores(params, launcher));
 }
 
-cudaError_t LaunchTovaScores(const TovaParams& params, int32_t longest_sequence,
-                             cudaStream_t stream) {
+cudaError_t LaunchTovaScores(const TovaParams& params, cudaStream_t stream) {
   CudaLauncher launcher(stream);
-  return launcher.Result(RunTovaScores(params, longest_sequence, launcher));
+  return launcher.Result(RunTovaScores(params, launcher));
 }
 
 cudaError_t LaunchAddDecodeAttention(const DecodeSumParams& params,
@@ -25,9 +24,9 @@ cudaError_t LaunchAddDecodeAttention(const DecodeSumParams& params,
 }
 
 cudaError_t LaunchFinishH2oScores(const H2oScoreParams& params,
-                                  int32_t longest_list, cudaStream_t stream) {
+                                  cudaStream_t stream) {
   CudaLauncher launcher(stream);
-  return launcher.Result(RunFinishH2oScores(params, longest_list, launcher));
+  return launcher.Result(RunFinishH2oScores(params, launcher));
 }
 
 cudaError_t LaunchKeyScores(const KeyScoreParams& params, const RowShape& shape,
@@ -37,10 +36,9 @@ cudaError_t LaunchKeyScores(const KeyScoreParams& params, const RowShape& shape,
 }
 
 cudaError_t LaunchValueNorms(const ValueNormParams& params,
-                             const RowShape& shape, int32_t longest_list,
-                             cudaStream_t stream) {
+                             const RowShape& shape, cudaStream_t stream) {
   CudaLauncher launcher(stream);
-  return launcher.Result(RunValueNorms(params, shape, longest_list, launcher));
+  return launcher.Result(RunValueNorms(params, shape, launcher));
 }
 
 }  // namespace blockmgr

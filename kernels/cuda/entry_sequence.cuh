@@ -16,26 +16,21 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-inline int64_t NumLists(const EntryLists& entries) {
-  return int64_t{entries.num_sequences} * entries.num_heads;
+// A block for every piece of a list.
+inline LaunchSize RowSplitsSize(const EntryLists& entries, int64_t threads,
+                                int64_t shared_bytes = 0) {
+  return SizeOf(entries.row_splits.count, 1, threads, shared_bytes);
 }
 
-// longest_list: entries.
 template <typename Launcher>
-bool RunPoolWindowScores(const PoolParams& params, int32_t longest_list,
-                         Launcher& launch) {
-  return launch(
-      SizeOf(CeilDivide(longest_list, kPoolThreads), NumLists(params.entries),
-             kPoolThreads, kPoolSharedBytes),
-      PoolWindowScores, params);
+bool RunPoolWindowScores(const PoolParams& params, Launcher& launch) {
+  return launch(RowSplitsSize(params.entries, kPoolThreads, kPoolSharedBytes),
+                PoolWindowScores, params);
 }
 
-// longest_sequence: tokens.
 template <typename Launcher>
-bool RunTovaScores(const TovaParams& params, int32_t longest_sequence,
-                   Launcher& launch) {
-  return launch(SizeOf(CeilDivide(longest_sequence, kTovaThreads),
-                       params.entries.num_sequences, kTovaThreads,
+bool RunTovaScores(const TovaParams& params, Launcher& launch) {
+  return launch(SizeOf(params.tiles.count, 1, kTovaThreads,
                        TovaSharedBytes(params.entries.num_heads)),
                 TovaScores, params);
 }
@@ -47,35 +42,32 @@ bool RunAddDecodeAttention(const DecodeSumParams& params, Launcher& launch) {
 }
 
 template <typename Launcher>
-bool RunFinishH2oScores(const H2oScoreParams& params, int32_t longest_list,
-                        Launcher& launch) {
-  return launch(SizeOf(CeilDivide(longest_list, kPoolThreads),
-                       NumLists(params.entries), kPoolThreads),
-                FinishH2oScores, params);
+bool RunFinishH2oScores(const H2oScoreParams& params, Launcher& launch) {
+  return launch(RowSplitsSize(params.entries, kPoolThreads), FinishH2oScores,
+                params);
 }
 
 // What FinishAnchors reads.
 template <typename T, int kDim, typename Launcher>
-bool RunKeyAnchors(const KeyScoreParams& params, int64_t num_lists,
-                   Launcher& launch) {
+bool RunKeyAnchors(const KeyScoreParams& params, Launcher& launch) {
+  const EntryLists& entries = params.entries;
   if (params.anchor != KeyAnchor::kMedian) {
-    return launch(SizeOf(params.num_splits, num_lists, kRowSplitThreads,
-                         kSumSharedBytes<kDim>),
-                  SumKeys<T, kDim>, params);
+    return launch(
+        RowSplitsSize(entries, kRowSplitThreads, kSumSharedBytes<kDim>),
+        SumKeys<T, kDim>, params);
   }
-  return launch(SizeOf(params.num_splits, num_lists, kRowSplitThreads),
-                MeasureKeys<T, kDim>, params) &&
-         launch(SizeOf(kDim / kChunk, num_lists, kMedianThreads,
-                       kMedianSharedBytes),
+  return launch(RowSplitsSize(entries, kRowSplitThreads), MeasureKeys<T, kDim>,
+                params) &&
+         launch(SizeOf(int64_t{NumLists(entries)} * (kDim / kChunk), 1,
+                       kMedianThreads, kMedianSharedBytes),
                 FindMedians<T, kDim>, params);
 }
 
 template <typename T, int kDim, typename Launcher>
-bool RunCompareKeys(const KeyScoreParams& params, int64_t num_lists,
-                    Launcher& launch) {
+bool RunCompareKeys(const KeyScoreParams& params, Launcher& launch) {
   const auto run = [&](auto kernel) {
-    return launch(SizeOf(params.num_splits, num_lists, kRowSplitThreads),
-                  kernel, params);
+    return launch(RowSplitsSize(params.entries, kRowSplitThreads), kernel,
+                  params);
   };
   switch (params.metric) {
     case KeyMetric::kCosine:
@@ -93,31 +85,29 @@ bool RunCompareKeys(const KeyScoreParams& params, int64_t num_lists,
 template <typename Launcher>
 bool RunKeyScores(const KeyScoreParams& params, const RowShape& shape,
                   Launcher& launch) {
-  const int64_t num_lists = NumLists(params.entries);
   return ForShape(shape, [&](auto instance) {
     using T = typename decltype(instance)::Element;
     constexpr int kDim = decltype(instance)::kDim;
     if (params.metric != KeyMetric::kNorm) {
-      const bool done =
-          RunKeyAnchors<T, kDim>(params, num_lists, launch) &&
-          launch(SizeOf(num_lists, 1, kAnchorThreads, kAnchorSharedBytes),
-                 FinishAnchors<kDim>, params);
+      const bool done = RunKeyAnchors<T, kDim>(params, launch) &&
+                        launch(SizeOf(NumLists(params.entries), 1,
+                                      kAnchorThreads, kAnchorSharedBytes),
+                               FinishAnchors<kDim>, params);
       if (!done) return false;
     }
-    return RunCompareKeys<T, kDim>(params, num_lists, launch);
+    return RunCompareKeys<T, kDim>(params, launch);
   });
 }
 
 template <typename Launcher>
 bool RunValueNorms(const ValueNormParams& params, const RowShape& shape,
-                   int32_t longest_list, Launcher& launch) {
+                   Launcher& launch) {
   return ForShape(shape, [&](auto instance) {
     using T = typename decltype(instance)::Element;
     constexpr int kDim = decltype(instance)::kDim;
-    return launch(
-        SizeOf(CeilDivide(longest_list, kProductRows), NumLists(params.entries),
-               kProductThreads, ProductShape<T, kDim>::kSharedBytes),
-        ValueNorms<T, kDim>, params);
+    return launch(RowSplitsSize(params.entries, kProductThreads,
+                                ProductShape<T, kDim>::kSharedBytes),
+                  ValueNorms<T, kDim>, params);
   });
 }
 

@@ -6,11 +6,9 @@
 namespace blockmgr {
 
 cudaError_t LaunchExpectedScores(const ExpectedParams& params,
-                                 const RowShape& shape, int32_t longest_list,
-                                 cudaStream_t stream) {
+                                 const RowShape& shape, cudaStream_t stream) {
   CudaLauncher launcher(stream);
-  return launcher.Result(
-      RunExpectedScores(params, shape, longest_list, launcher));
+  return launcher.Result(RunExpectedScores(params, shape, launcher));
 }
 
 }  // namespace blockmgr

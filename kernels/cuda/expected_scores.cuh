@@ -58,19 +58,17 @@ SIMT_DEVICE void AddForms(const float* mean, float factor, int32_t block,
   }
 }
 
-// Grid: {entries of the longest list / kProductRows, rounded up; lists}. Shared
-// memory: ProductShape::kSharedBytes.
+// Grid: {row_splits.count}. Shared memory: ProductShape::kSharedBytes.
 template <typename T, int kDim>
 SIMT_KERNEL(kProductThreads, 1)
 void ExpectedLogits(ExpectedParams params) {
   using Shape = ProductShape<T, kDim>;
-  const int32_t list = static_cast<int32_t>(simt::BlockY());
+  const ListSplit mine = FindRowSplit(params.entries);
   ProductRows rows;
   rows.pool = params.pool;
-  rows.entries = LoadEntries(params.entries, list);
-  rows.begin = static_cast<int32_t>(simt::BlockX()) * kProductRows;
-  if (rows.begin >= rows.entries.size) return;
-  const int64_t first_q_head = int64_t{list} * params.group_size;
+  rows.entries = LoadEntries(params.entries, mine.list);
+  rows.begin = mine.split * kProductRows;
+  const int64_t first_q_head = int64_t{mine.list} * params.group_size;
   const bool cov = params.covariances != nullptr;
   MatrixList<T> matrices;
   matrices.count = params.group_size;
@@ -99,7 +97,7 @@ void ExpectedLogits(ExpectedParams params) {
       });
 }
 
-// Grid: {group_size, lists}. Shared memory: kExpectedStatsBytes.
+// Grid: {lists * group_size}. Shared memory: kExpectedStatsBytes.
 inline constexpr int32_t kExpectedStatsThreads = 256;
 inline constexpr int32_t kExpectedStatsBytes = kExpectedStatsThreads / 32 * 8;
 
@@ -107,8 +105,9 @@ SIMT_KERNEL(kExpectedStatsThreads, 4)
 void ExpectedStats(ExpectedParams params) {
   constexpr int32_t kWarps = kExpectedStatsThreads / 32;
   constexpr int kBatch = 4;  // loads under way
-  const int32_t q_head = static_cast<int32_t>(simt::BlockX());
-  const int32_t list = static_cast<int32_t>(simt::BlockY());
+  const int32_t row = static_cast<int32_t>(simt::BlockX());
+  const int32_t list = row / params.group_size;
+  const int32_t q_head = row - list * params.group_size;
   const EntrySpan entries = LoadEntries(params.entries, list);
   const int32_t num_sinks =
       entries.CountBelow(BM_PLANTED(kExpectedPaysSinks) ? 0 : params.n_sink);
@@ -146,7 +145,7 @@ void ExpectedStats(ExpectedParams params) {
     part.sum = sums.Load(warp);
     total.Add(part);
   }
-  params.lse[int64_t{list} * params.group_size + q_head] = total.Lse();
+  params.lse[row] = total.Lse();
 }
 
 // Of an entry.
@@ -155,23 +154,21 @@ struct ExpectedWeight {
   float square = 0.0f;  // |v|^2
 };
 
-// Grid: {RowSplits of the longest list, lists}. The query heads of an entry are
-// shared out among the lanes that hold its row.
+// Grid: {row_splits.count}. The query heads of an entry are shared out among
+// the lanes that hold its row.
 template <typename T, int kDim>
 SIMT_KERNEL(kRowSplitThreads, 8)
 void ExpectedScores(ExpectedParams params) {
   using Lanes = RowLanes<T, kDim>;
-  const int32_t list = static_cast<int32_t>(simt::BlockY());
-  const int32_t split = static_cast<int32_t>(simt::BlockX());
-  if (!HasSplit(params.entries, list, split, kRowSplitEntries)) return;
-  const EntrySpan entries = LoadEntries(params.entries, list);
+  const ListSplit mine = FindRowSplit(params.entries);
+  const EntrySpan entries = LoadEntries(params.entries, mine.list);
   const float* const logits =
       params.logits + entries.offset * params.group_size;
-  const float* const lse = params.lse + int64_t{list} * params.group_size;
+  const float* const lse = params.lse + int64_t{mine.list} * params.group_size;
   const int32_t row_lane = LaneIndex() % Lanes::kRowLanes;
   ForEachRow<T, kDim>(
       params.pool, entries, params.vnorm ? RowPart::kValues : RowPart::kNone,
-      split,
+      mine.split,
       [&](int32_t entry, const RowChunk<T>& value, bool exists) {
         ExpectedWeight weight;
         for (int32_t g = row_lane; exists && g < params.group_size;

@@ -14,19 +14,18 @@ inline namespace SIMT_SPACE {
 
 template <typename Launcher>
 bool RunExpectedScores(const ExpectedParams& params, const RowShape& shape,
-                       int32_t longest_list, Launcher& launch) {
-  const int64_t num_lists =
-      int64_t{params.entries.num_sequences} * params.entries.num_heads;
+                       Launcher& launch) {
+  const EntryLists& entries = params.entries;
   return ForShape(shape, [&](auto instance) {
     using T = typename decltype(instance)::Element;
     constexpr int kDim = decltype(instance)::kDim;
-    return launch(SizeOf(CeilDivide(longest_list, kProductRows), num_lists,
-                         kProductThreads, ProductShape<T, kDim>::kSharedBytes),
+    return launch(SizeOf(entries.row_splits.count, 1, kProductThreads,
+                         ProductShape<T, kDim>::kSharedBytes),
                   ExpectedLogits<T, kDim>, params) &&
-           launch(SizeOf(params.group_size, num_lists, kExpectedStatsThreads,
-                         kExpectedStatsBytes),
+           launch(SizeOf(int64_t{NumLists(entries)} * params.group_size, 1,
+                         kExpectedStatsThreads, kExpectedStatsBytes),
                   ExpectedStats, params) &&
-           launch(SizeOf(RowSplits(longest_list), num_lists, kRowSplitThreads),
+           launch(SizeOf(entries.row_splits.count, 1, kRowSplitThreads),
                   ExpectedScores<T, kDim>, params);
   });
 }

@@ -17,17 +17,15 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Grid: {num_splits, lists}. Writes params.lengths.
+// Grid: {row_splits.count}. Writes params.lengths.
 template <typename T, int kDim>
 SIMT_KERNEL(kRowSplitThreads, 8)
 void MeasureKeys(KeyScoreParams params) {
   using Lanes = RowLanes<T, kDim>;
-  const int32_t list = static_cast<int32_t>(simt::BlockY());
-  const int32_t split = static_cast<int32_t>(simt::BlockX());
-  if (!HasSplit(params.entries, list, split, kRowSplitEntries)) return;
-  const EntrySpan entries = LoadEntries(params.entries, list);
+  const ListSplit mine = FindRowSplit(params.entries);
+  const EntrySpan entries = LoadEntries(params.entries, mine.list);
   ForEachRow<T, kDim>(
-      params.pool, entries, RowPart::kKeys, split,
+      params.pool, entries, RowPart::kKeys, mine.split,
       [](int32_t, const RowChunk<T>& chunk, bool) {
         return Lanes::Sum(chunk.Square());
       },
@@ -57,13 +55,27 @@ struct MedianMemory {
 inline constexpr int32_t kMedianSharedBytes =
     4 * (kChunk * (kMedianBins + 1) + 1);
 
+// What a CTA looks at: one piece of all rows of a list.
+template <int kDim>
+struct MedianBlock {
+  static constexpr uint32_t kChunks = kDim / kChunk;
+  int32_t list = static_cast<int32_t>(simt::BlockX() / kChunks);
+  int32_t chunk = static_cast<int32_t>(simt::BlockX() % kChunks);
+  EntrySpan entries;
+
+  SIMT_DEVICE explicit MedianBlock(const KeyScoreParams& params)
+      : entries(LoadEntries(params.entries, list)) {}
+};
+
 // Calls use(keys) with the order keys of the CTA's channels for every entry of
 // this thread.
-template <typename T, typename Use>
+template <typename T, int kDim, typename Use>
 SIMT_DEVICE void ForEachChunkKeys(const KeyScoreParams& params,
-                                  const EntrySpan& entries, const Use& use) {
+                                  const MedianBlock<kDim>& block,
+                                  const Use& use) {
   constexpr int kBatch = 4;  // rows of a thread under way
-  const int64_t chunk_bytes = int64_t{simt::BlockX()} * 16;
+  const EntrySpan& entries = block.entries;
+  const int64_t chunk_bytes = int64_t{block.chunk} * 16;
   for (int32_t first = Thread(); first < entries.size;
        first += kBatch * kMedianThreads) {
     simt::Vector16 rows[kBatch] = {};
@@ -92,10 +104,10 @@ SIMT_DEVICE void ForEachChunkKeys(const KeyScoreParams& params,
 }
 
 // Adds the digits at `shift` of the keys that have the prefix to the bins.
-template <typename T>
+template <typename T, int kDim>
 SIMT_DEVICE void CountMedianDigits(const KeyScoreParams& params,
-                                   const EntrySpan& entries, uint32_t shift,
-                                   const MedianMemory& memory) {
+                                   const MedianBlock<kDim>& block,
+                                   uint32_t shift, const MedianMemory& memory) {
   constexpr uint32_t kFirstShift = 32 - kMedianDigitBits;
   const uint32_t known =
       shift == kFirstShift ? 0 : ~0u << (shift + kMedianDigitBits);
@@ -103,7 +115,7 @@ SIMT_DEVICE void CountMedianDigits(const KeyScoreParams& params,
   SIMT_UNROLL
   for (int i = 0; i < kChunk; ++i) prefixes[i] = memory.prefixes.Load(i);
   uint32_t nans = 0;
-  ForEachChunkKeys<T>(params, entries, [&](const uint32_t(&keys)[kChunk]) {
+  ForEachChunkKeys<T>(params, block, [&](const uint32_t(&keys)[kChunk]) {
     SIMT_UNROLL
     for (int i = 0; i < kChunk; ++i) {
       if (keys[i] == kNanKey) nans |= 1u << i;
@@ -149,15 +161,15 @@ SIMT_DEVICE uint32_t PickMedianDigit(const MedianMemory& memory,
   return simt::Shuffle(digit, source);
 }
 
-// Grid: {kDim / kChunk, lists}. Shared memory: kMedianSharedBytes. Writes
+// Grid: {lists * kDim / kChunk}. Shared memory: kMedianSharedBytes. Writes
 // params.medians: of an even number of values the mean of the middle two, NaN
 // where one is NaN.
 template <typename T, int kDim>
 SIMT_KERNEL(kMedianThreads, 2)
 void FindMedians(KeyScoreParams params) {
-  const int32_t list = static_cast<int32_t>(simt::BlockY());
-  const EntrySpan entries = LoadEntries(params.entries, list);
-  if (entries.size == 0) return;
+  const MedianBlock<kDim> block(params);
+  const int32_t size = block.entries.size;
+  if (size == 0) return;
   const MedianMemory memory;
   for (int32_t i = Thread(); i < kChunk * kMedianBins; i += kMedianThreads) {
     memory.bins.Store(i, 0);
@@ -165,25 +177,25 @@ void FindMedians(KeyScoreParams params) {
   if (Thread() < kChunk) memory.prefixes.Store(Thread(), 0);
   if (Thread() == 0) memory.nans.Store(0, 0);
   // The upper of the middle two, in the warp's channel.
-  uint32_t rank = static_cast<uint32_t>(entries.size) / 2;
+  uint32_t rank = static_cast<uint32_t>(size) / 2;
   uint32_t upper = 0;
   for (int32_t shift = 32 - kMedianDigitBits; shift >= 0;
        shift -= kMedianDigitBits) {
     // Bins are clear, prefixes there.
     if (!BM_PLANTED(kMedianNoBarrierBeforeCount)) simt::SyncBlock();
-    CountMedianDigits<T>(params, entries, static_cast<uint32_t>(shift), memory);
+    CountMedianDigits<T>(params, block, static_cast<uint32_t>(shift), memory);
     if (!BM_PLANTED(kMedianNoBarrierBeforePick)) simt::SyncBlock();
     upper |= PickMedianDigit(memory, &rank) << shift;
     if (LaneIndex() == 0) memory.prefixes.Store(WarpIndex(), upper);
   }
   simt::SyncBlock();
   // The largest of those below: the lower one, unless both are the same.
-  if (entries.size % 2 == 0) {
+  if (size % 2 == 0) {
     uint32_t prefixes[kChunk];
     uint32_t largest[kChunk] = {};
     SIMT_UNROLL
     for (int i = 0; i < kChunk; ++i) prefixes[i] = memory.prefixes.Load(i);
-    ForEachChunkKeys<T>(params, entries, [&](const uint32_t(&keys)[kChunk]) {
+    ForEachChunkKeys<T>(params, block, [&](const uint32_t(&keys)[kChunk]) {
       SIMT_UNROLL
       for (int i = 0; i < kChunk; ++i) {
         const bool below = keys[i] < prefixes[i];
@@ -195,7 +207,7 @@ void FindMedians(KeyScoreParams params) {
     simt::SyncBlock();
   }
   if (LaneIndex() != 0) return;
-  const bool same = entries.size % 2 == 1 || rank > 0;
+  const bool same = size % 2 == 1 || rank > 0;
   const double high = static_cast<double>(NumberOfKey(upper));
   const double low =
       same || BM_PLANTED(kMedianIsTheUpper)
@@ -203,8 +215,7 @@ void FindMedians(KeyScoreParams params) {
           : static_cast<double>(NumberOfKey(memory.bins.Load(simt::Warp())));
   const bool has_nan = (memory.nans.Load(0) >> WarpIndex() & 1u) != 0 &&
                        !BM_PLANTED(kMedianForgetsNan);
-  params.medians[int64_t{list} * kDim +
-                 static_cast<int32_t>(simt::BlockX()) * kChunk + WarpIndex()] =
+  params.medians[int64_t{simt::BlockX()} * kChunk + WarpIndex()] =
       has_nan ? NAN : static_cast<float>((low + high) / 2.0);
 }
 

@@ -17,22 +17,20 @@ inline namespace SIMT_SPACE {
 template <int kDim>
 inline constexpr int32_t kSumSharedBytes = kRowSplitThreads / 32 * kDim * 4;
 
-// Grid: {num_splits, lists}. Shared memory: kSumSharedBytes.
+// Grid: {row_splits.count}. Shared memory: kSumSharedBytes.
 template <typename T, int kDim>
 SIMT_KERNEL(kRowSplitThreads, 8)
 void SumKeys(KeyScoreParams params) {
   using Lanes = RowLanes<T, kDim>;
-  const int32_t list = static_cast<int32_t>(simt::BlockY());
-  const int32_t split = static_cast<int32_t>(simt::BlockX());
-  if (!HasSplit(params.entries, list, split, kRowSplitEntries)) return;
-  const EntrySpan entries = LoadEntries(params.entries, list);
+  const ListSplit mine = FindRowSplit(params.entries);
+  const EntrySpan entries = LoadEntries(params.entries, mine.list);
   float sums[kChunk] = {};
   const bool raw = params.anchor == KeyAnchor::kRaw;
   const float largest_weight =
       1.0f / (params.anchor == KeyAnchor::kPairwise ? kKeyCosineFloor
                                                     : kKeyAnchorFloor);
   ForEachRow<T, kDim>(
-      params.pool, entries, RowPart::kKeys, split,
+      params.pool, entries, RowPart::kKeys, mine.split,
       [&](int32_t, const RowChunk<T>& chunk, bool exists) {
         // Not 1 / length, for no row is to wait on the branches of a division.
         // NaN is kept.
@@ -57,8 +55,7 @@ void SumKeys(KeyScoreParams params) {
     }
   }
   simt::SyncBlock();
-  float* out =
-      params.partial_sums + (int64_t{list} * params.num_splits + split) * kDim;
+  float* out = params.partial_sums + int64_t{simt::BlockX()} * kDim;
   for (int32_t i = Thread(); i < kDim; i += kRowSplitThreads) {
     float sum = 0.0f;
     for (int32_t warp = 0; warp < kRowSplitThreads / 32; ++warp) {
@@ -76,16 +73,14 @@ inline constexpr int32_t kAnchorSharedBytes =
 
 // This thread's part of the sum of a list's keys in a channel.
 template <int kDim>
-SIMT_DEVICE double PartOfSum(const KeyScoreParams& params, int32_t list,
-                             int32_t size) {
-  int32_t num_splits = (size + kRowSplitEntries - 1) / kRowSplitEntries;
-  if (BM_PLANTED(kAnchorLosesSplit) && num_splits > 1) --num_splits;
-  const float* sums = params.partial_sums +
-                      int64_t{list} * params.num_splits * kDim +
-                      Thread() % kDim;
+SIMT_DEVICE double PartOfSum(const KeyScoreParams& params, int32_t list) {
+  const int32_t begin = params.entries.row_splits.offsets[list];
+  int32_t end = params.entries.row_splits.offsets[list + 1];
+  if (BM_PLANTED(kAnchorLosesSplit) && end - begin > 1) --end;
+  const float* sums = params.partial_sums + Thread() % kDim;
   double sum = 0.0;
   SIMT_UNROLL_BY(8)
-  for (int32_t split = Thread() / kDim; split < num_splits;
+  for (int32_t split = begin + Thread() / kDim; split < end;
        split += kAnchorThreads / kDim) {
     sum += static_cast<double>(sums[int64_t{split} * kDim]);
   }
@@ -102,7 +97,7 @@ void FinishAnchors(KeyScoreParams params) {
   const auto parts = simt::Shared<double>(0, kAnchorThreads);
   const auto squares =
       simt::Shared<float>(kAnchorThreads * 8, kAnchorThreads / 32);
-  if (!median) parts.Store(Thread(), PartOfSum<kDim>(params, list, size));
+  if (!median) parts.Store(Thread(), PartOfSum<kDim>(params, list));
   simt::SyncBlock();
   float* anchor = params.anchors + int64_t{list} * (kDim + 1);
   float x = 0.0f;
@@ -160,25 +155,23 @@ SIMT_DEVICE float KeyScore(const KeyScoreParams& params, int32_t list,
   return -simt::Sqrt(products.square);
 }
 
-// Grid: {num_splits, lists}.
+// Grid: {row_splits.count}.
 template <typename T, int kDim, KeyMetric kMetric>
 SIMT_KERNEL(kRowSplitThreads, 8)
 void CompareKeys(KeyScoreParams params) {
   using Lanes = RowLanes<T, kDim>;
-  const int32_t list = static_cast<int32_t>(simt::BlockY());
-  const int32_t split = static_cast<int32_t>(simt::BlockX());
-  if (!HasSplit(params.entries, list, split, kRowSplitEntries)) return;
-  const EntrySpan entries = LoadEntries(params.entries, list);
+  const ListSplit mine = FindRowSplit(params.entries);
+  const EntrySpan entries = LoadEntries(params.entries, mine.list);
   float anchor[kChunk] = {};
   if constexpr (kMetric != KeyMetric::kNorm) {
-    const float* row = params.anchors + int64_t{list} * (kDim + 1);
+    const float* row = params.anchors + int64_t{mine.list} * (kDim + 1);
     SIMT_UNROLL
     for (int i = 0; i < kChunk; ++i) {
       anchor[i] = row[LaneIndex() % Lanes::kRowLanes * kChunk + i];
     }
   }
   ForEachRow<T, kDim>(
-      params.pool, entries, RowPart::kKeys, split,
+      params.pool, entries, RowPart::kKeys, mine.split,
       [&](int32_t, const RowChunk<T>& chunk, bool) {
         float square = 0.0f;
         float dot = 0.0f;
@@ -206,7 +199,7 @@ void CompareKeys(KeyScoreParams params) {
       },
       [&](int32_t entry, const KeyProducts& sums) {
         params.scores[entries.offset + entry] =
-            KeyScore<kDim, kMetric>(params, list, sums);
+            KeyScore<kDim, kMetric>(params, mine.list, sums);
       });
 }
 

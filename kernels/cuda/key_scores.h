@@ -34,9 +34,8 @@ struct KeyScoreParams {
   PagedPool pool;
   KeyAnchor anchor = KeyAnchor::kNormalized;
   KeyMetric metric = KeyMetric::kCosine;  // kNorm: knorm, no anchor
-  int32_t num_splits = 0;                 // RowSplits of the longest list
   // Workspace: of the median the second and third, else the first.
-  float* partial_sums = nullptr;  // [lists, num_splits, head_dim]
+  float* partial_sums = nullptr;  // [row_splits.count, head_dim]
   float* lengths = nullptr;       // [offsets[num_lists]]
   float* medians = nullptr;       // [lists, head_dim]
   // The mean or median, and then the length that cosines are divided by.

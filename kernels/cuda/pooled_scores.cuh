@@ -101,18 +101,16 @@ SIMT_DEVICE float PoolProducts(const PoolBlock& block, int32_t entry) {
   return product / static_cast<float>(params.group_size);
 }
 
-// Grid: {entries of the longest list / kPoolThreads, rounded up; lists}. Shared
-// memory: kPoolSharedBytes.
+// Grid: {row_splits.count}. Shared memory: kPoolSharedBytes.
 inline constexpr int32_t kPoolSharedBytes =
     4 * (kPoolThreads + kMaxPoolKernel - 1);
 
 SIMT_KERNEL(kPoolThreads, 2)
 void PoolWindowScores(PoolParams params) {
-  const int32_t list = static_cast<int32_t>(simt::BlockY());
-  PoolBlock block{params, LoadEntries(params.entries, list)};
-  block.begin = static_cast<int32_t>(simt::BlockX()) * kPoolThreads;
-  if (block.begin >= block.entries.size) return;
-  const int32_t sequence = list / params.entries.num_heads;
+  const ListSplit mine = FindRowSplit(params.entries);
+  PoolBlock block{params, LoadEntries(params.entries, mine.list)};
+  block.begin = mine.split * kPoolThreads;
+  const int32_t sequence = mine.list / params.entries.num_heads;
   block.num_past =
       block.entries.CountBelow(params.lengths[sequence] - params.window);
   block.reach = params.kernel / 2;
@@ -162,18 +160,17 @@ void AddDecodeAttention(DecodeSumParams params) {
   *sum = total;
 }
 
-// Grid: {entries of the longest list / kPoolThreads, rounded up; lists}.
+// Grid: {row_splits.count}.
 SIMT_KERNEL(kPoolThreads, 2)
 void FinishH2oScores(H2oScoreParams params) {
-  const int32_t list = static_cast<int32_t>(simt::BlockY());
-  const EntrySpan entries = LoadEntries(params.entries, list);
-  const int32_t entry =
-      static_cast<int32_t>(simt::BlockX()) * kPoolThreads + Thread();
+  const ListSplit mine = FindRowSplit(params.entries);
+  const EntrySpan entries = LoadEntries(params.entries, mine.list);
+  const int32_t entry = mine.split * kPoolThreads + Thread();
   if (entry >= entries.size) return;
   float score = params.scores[entries.offset + entry] /
                 static_cast<float>(params.group_size);
   if (params.num_queries != nullptr) {
-    const int32_t sequence = list / params.entries.num_heads;
+    const int32_t sequence = mine.list / params.entries.num_heads;
     const int32_t since = params.lengths[sequence] - entries.positions[entry];
     const int32_t queries = params.num_queries[sequence];
     score /= static_cast<float>(since < queries ? since : queries);

@@ -10,7 +10,7 @@
 
 namespace blockmgr {
 
-inline constexpr int32_t kPoolThreads = 256;
+inline constexpr int32_t kPoolThreads = kRowSplitEntries;
 // Largest pooling kernel, as in eviction/policy.h: a tile and the entries
 // around it must fit shared memory.
 inline constexpr int32_t kMaxPoolKernel = 1023;

@@ -59,20 +59,20 @@ inline int64_t TovaSharedBytes(int32_t num_heads) {
   return int64_t{4} * (kTovaThreads + num_heads);
 }
 
-// Grid: {tokens of the longest sequence / kTovaThreads, rounded up; sequences}.
-// Shared memory: TovaSharedBytes.
+// Grid: {tiles.count}. Shared memory: TovaSharedBytes.
 SIMT_KERNEL(kTovaThreads, 2)
 void TovaScores(TovaParams params) {
-  const int32_t sequence = static_cast<int32_t>(simt::BlockY());
-  const int32_t length = params.lengths[sequence];
+  const ListSplit share =
+      FindSplit(params.tiles.offsets, params.entries.num_sequences,
+                static_cast<int32_t>(simt::BlockX()));
+  const int32_t length = params.lengths[share.list];
   TovaTile tile;
-  tile.begin = static_cast<int32_t>(simt::BlockX()) * kTovaThreads;
-  if (tile.begin >= length) return;
+  tile.begin = share.split * kTovaThreads;
   tile.end =
       length - tile.begin < kTovaThreads ? length : tile.begin + kTovaThreads;
   tile.last_position = length - 1;
   const int32_t num_heads = params.entries.num_heads;
-  const int32_t first_list = sequence * num_heads;
+  const int32_t first_list = share.list * num_heads;
   const auto sums = simt::Shared<float>(0, kTovaThreads);
   const auto begins = simt::Shared<int32_t>(4 * kTovaThreads, num_heads);
   for (int32_t h = WarpIndex(); h < num_heads; h += kTovaThreads / 32) {

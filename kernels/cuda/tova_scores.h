@@ -10,7 +10,7 @@
 namespace blockmgr {
 
 // Positions that one CTA scores at a time.
-inline constexpr int32_t kTovaThreads = 256;
+inline constexpr int32_t kTovaThreads = kRowSplitEntries;
 
 // AttentionScorer::Tova of kernels/cpu for every sequence: the same operations
 // in the same order, and so the same bits from the same weights. The last
@@ -23,6 +23,7 @@ inline constexpr int32_t kTovaThreads = 256;
 struct TovaParams {
   EntryLists entries;
   const int32_t* lengths = nullptr;  // [sequences], tokens
+  ListSplits tiles;  // of sequences and not lists, kTovaThreads tokens each
   int32_t group_size = 1;
   // What WindowColumns wrote for the last query; of the last token's entries
   // nothing is read.

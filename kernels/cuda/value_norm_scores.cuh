@@ -29,20 +29,18 @@ SIMT_DEVICE void AddSizes(ProductTiles<Shape>* tiles) {
   }
 }
 
-// Grid: {entries of the longest list / kProductRows, rounded up; lists}. Shared
-// memory: ProductShape::kSharedBytes.
+// Grid: {row_splits.count}. Shared memory: ProductShape::kSharedBytes.
 template <typename T, int kDim>
 SIMT_KERNEL(kProductThreads, 1)
 void ValueNorms(ValueNormParams params) {
   using Shape = ProductShape<T, kDim>;
-  const int32_t list = static_cast<int32_t>(simt::BlockY());
+  const ListSplit mine = FindRowSplit(params.entries);
   ProductRows rows;
   rows.pool = params.pool;
-  rows.entries = LoadEntries(params.entries, list);
-  rows.begin = static_cast<int32_t>(simt::BlockX()) * kProductRows;
+  rows.entries = LoadEntries(params.entries, mine.list);
+  rows.begin = mine.split * kProductRows;
   rows.shift = params.pool.view.kv_stride;
-  if (rows.begin >= rows.entries.size) return;
-  const int32_t head = list % params.entries.num_heads;
+  const int32_t head = mine.list % params.entries.num_heads;
   MatrixList<T> matrices;
   matrices.num_columns = params.model_dim;
   matrices.count = params.group_size;

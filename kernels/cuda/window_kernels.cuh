@@ -37,19 +37,20 @@ SIMT_DEVICE void AddLogits(const float (&logits)[kEntryTile / 8][4],
   }
 }
 
-// Grid: {num_splits, blocks of WindowShape::kBlockMTiles tiles of queries,
-// lists}.
+// Grid: {window_splits.count * WindowShape::RowBlocks}: blocks of queries that
+// read the same keys are side by side.
 template <typename T, int kDim>
 SIMT_KERNEL(kWindowThreads, 2)
 void WindowStats(WindowParams params) {
   using Shape = WindowShape<T, kDim>;
-  const int32_t list = static_cast<int32_t>(simt::BlockZ());
-  const int32_t split = static_cast<int32_t>(simt::BlockX());
-  if (!HasSplit(params.entries, list, split)) return;
-  const WindowBlock block = MakeWindowBlock(params, list, split, false);
+  const int32_t row_blocks = Shape::RowBlocks(params);
+  const int32_t split = static_cast<int32_t>(simt::BlockX()) / row_blocks;
+  const int32_t row_block =
+      static_cast<int32_t>(simt::BlockX()) - split * row_blocks;
+  const WindowBlock block =
+      MakeWindowBlock(params, FindWindowSplit(params.entries, split), false);
   const int32_t first_m_tile =
-      static_cast<int32_t>(simt::BlockY()) * Shape::kBlockMTiles +
-      WarpIndex() * Shape::kMTiles;
+      row_block * Shape::kBlockMTiles + WarpIndex() * Shape::kMTiles;
   WindowQueries<kDim> queries[Shape::kMTiles];
   RowStats stats[Shape::kMTiles][2];
   SIMT_UNROLL
@@ -67,8 +68,7 @@ void WindowStats(WindowParams params) {
         }
       });
   const int64_t rows = int64_t{block.num_m_tiles(params)} * 16;
-  float* out = params.partial_stats +
-               (int64_t{list} * params.num_splits + split) * rows * 2;
+  float* out = params.partial_stats + split * rows * 2;
   SIMT_UNROLL
   for (int m = 0; m < Shape::kMTiles; ++m) {
     SIMT_UNROLL
@@ -90,10 +90,11 @@ SIMT_KERNEL(kWindowThreads, 8)
 void MergeWindowStats(WindowParams params) {
   constexpr int32_t kWarps = kWindowThreads / 32;
   const int32_t list = static_cast<int32_t>(simt::BlockX());
-  const WindowBlock block = MakeWindowBlock(params, list, 0, false);
+  const WindowBlock block = MakeWindowBlock(params, {list, 0}, false);
   const int64_t rows = int64_t{block.num_m_tiles(params)} * 16;
-  int32_t num_splits = (block.entries.size + kSplitEntries - 1) / kSplitEntries;
-  if (BM_PLANTED(kStatsOfOneSplit) && num_splits > 1) num_splits = 1;
+  const int32_t begin = params.entries.window_splits.offsets[list];
+  int32_t end = params.entries.window_splits.offsets[list + 1];
+  if (BM_PLANTED(kStatsOfOneSplit) && end - begin > 1) end = begin + 1;
   const int64_t num_q_heads =
       int64_t{params.entries.num_heads} * params.group_size;
   for (int32_t i = static_cast<int32_t>(simt::BlockY()) * kWarps + WarpIndex();
@@ -103,10 +104,8 @@ void MergeWindowStats(WindowParams params) {
     const int32_t query = i % params.window;
     const int64_t row = int64_t{q_head} * block.tiles_per_head * 16 + query;
     RowStats total;
-    for (int32_t split = LaneIndex(); split < num_splits; split += 32) {
-      const float* stats =
-          params.partial_stats +
-          ((int64_t{list} * params.num_splits + split) * rows + row) * 2;
+    for (int32_t split = begin + LaneIndex(); split < end; split += 32) {
+      const float* stats = params.partial_stats + (split * rows + row) * 2;
       RowStats part;
       part.max = stats[0];
       part.sum = stats[1];
@@ -208,16 +207,15 @@ SIMT_DEVICE void AddColumns(const WindowParams& params,
   }
 }
 
-// Grid: {num_splits, 1, lists}.
+// Grid: {window_splits.count}.
 template <typename T, int kDim>
 SIMT_KERNEL(kWindowThreads, 2)
 void WindowColumns(WindowParams params) {
   using Shape = WindowShape<T, kDim>;
-  const int32_t list = static_cast<int32_t>(simt::BlockZ());
-  const int32_t split = static_cast<int32_t>(simt::BlockX());
-  if (!HasSplit(params.entries, list, split)) return;
-  const WindowBlock block =
-      MakeWindowBlock(params, list, split, params.sums == nullptr);
+  const WindowBlock block = MakeWindowBlock(
+      params,
+      FindWindowSplit(params.entries, static_cast<int32_t>(simt::BlockX())),
+      params.sums == nullptr);
   if (block.begin >= block.end) return;
   const int32_t num_m_tiles = block.num_m_tiles(params);
   for (int32_t pass = 0; pass * Shape::kBlockMTiles < num_m_tiles; ++pass) {

@@ -28,7 +28,18 @@ struct WindowShape {
   static constexpr size_t kSharedBytes =
       kTileBytes + sizeof(float) * kSumFloats;
   static_assert(kSharedBytes <= kMaxSharedBytes, "does not fit an SM");
+
+  static SIMT_HOST_DEVICE int32_t RowBlocks(const WindowParams& params) {
+    constexpr int32_t kBlockRows = 16 * kBlockMTiles;
+    return (WindowRows(params.group_size, params.window) + kBlockRows - 1) /
+           kBlockRows;
+  }
 };
+
+// C. Whose the split is.
+SIMT_DEVICE ListSplit FindWindowSplit(const EntryLists& lists, int32_t split) {
+  return FindSplit(lists.window_splits.offsets, NumLists(lists), split);
+}
 
 // What a CTA works on.
 struct WindowBlock {
@@ -47,17 +58,16 @@ struct WindowBlock {
 };
 
 SIMT_DEVICE WindowBlock MakeWindowBlock(const WindowParams& params,
-                                        int32_t list, int32_t split,
-                                        bool past_only) {
+                                        const ListSplit& mine, bool past_only) {
   WindowBlock block;
-  block.entries = LoadEntries(params.entries, list);
-  block.sequence = Divide(list, params.pool.num_heads);
-  block.head = list - block.sequence * params.entries.num_heads;
+  block.entries = LoadEntries(params.entries, mine.list);
+  block.sequence = Divide(mine.list, params.pool.num_heads);
+  block.head = mine.list - block.sequence * params.entries.num_heads;
   block.first_position = params.lengths[block.sequence] - params.window;
   block.num_past = block.entries.CountBelow(block.first_position);
   block.tiles_per_head = (params.window + 15) / 16;
   const int32_t size = past_only ? block.num_past : block.entries.size;
-  block.begin = split * kSplitEntries;
+  block.begin = mine.split * kSplitEntries;
   block.end =
       block.begin + kSplitEntries < size ? block.begin + kSplitEntries : size;
   return block;

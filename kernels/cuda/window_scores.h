@@ -33,8 +33,7 @@ struct WindowParams {
   // positions up to its own. Written by MergeWindowStats or by the caller.
   float* lse = nullptr;  // [sequences, window, num_q_heads]
   // Workspace of WindowStats: {max, sum} in log2.
-  float* partial_stats = nullptr;  // [lists, num_splits, WindowRows, 2]
-  int32_t num_splits = 0;          // EntrySplits of the longest list
+  float* partial_stats = nullptr;  // [window_splits.count, WindowRows, 2]
   // Either: per query head, the mean of the weights over the window, for
   // entries before the window only. A list's matrix begins at group_size *
   // offsets[list]: [group_size, entries of the list].
@@ -44,7 +43,7 @@ struct WindowParams {
 };
 
 // Rows of queries of one list: those of a query head rounded up to 16.
-inline int32_t WindowRows(int32_t group_size, int32_t window) {
+SIMT_HOST_DEVICE int32_t WindowRows(int32_t group_size, int32_t window) {
   return group_size * ((window + 15) / 16 * 16);
 }
 

@@ -25,31 +25,28 @@ inline LaunchSize MergeStatsSize(int64_t num_lists,
 template <typename Launcher>
 bool RunWindowStats(const WindowParams& params, const RowShape& shape,
                     Launcher& launch) {
-  const int64_t num_lists =
-      int64_t{params.entries.num_sequences} * params.entries.num_heads;
+  const EntryLists& entries = params.entries;
   return ForShape(shape, [&](auto instance) {
     using T = typename decltype(instance)::Element;
     constexpr int kDim = decltype(instance)::kDim;
     using Shape = WindowShape<T, kDim>;
-    const int64_t row_blocks = CeilDivide(
-        WindowRows(params.group_size, params.window), 16 * Shape::kBlockMTiles);
-    return launch(SizeOf(params.num_splits, row_blocks, kWindowThreads,
-                         Shape::kSharedBytes, num_lists),
+    const int64_t num_blocks =
+        int64_t{entries.window_splits.count} * Shape::RowBlocks(params);
+    return launch(SizeOf(num_blocks, 1, kWindowThreads, Shape::kSharedBytes),
                   WindowStats<T, kDim>, params) &&
-           launch(MergeStatsSize(num_lists, params), MergeWindowStats, params);
+           launch(MergeStatsSize(NumLists(entries), params), MergeWindowStats,
+                  params);
   });
 }
 
 template <typename Launcher>
 bool RunWindowColumns(const WindowParams& params, const RowShape& shape,
                       Launcher& launch) {
-  const int64_t num_lists =
-      int64_t{params.entries.num_sequences} * params.entries.num_heads;
   return ForShape(shape, [&](auto instance) {
     using T = typename decltype(instance)::Element;
     constexpr int kDim = decltype(instance)::kDim;
-    return launch(SizeOf(params.num_splits, 1, kWindowThreads,
-                         WindowShape<T, kDim>::kSharedBytes, num_lists),
+    return launch(SizeOf(params.entries.window_splits.count, 1, kWindowThreads,
+                         WindowShape<T, kDim>::kSharedBytes),
                   WindowColumns<T, kDim>, params);
   });
 }

@@ -40,17 +40,14 @@ void EmulatedRuntime::WindowColumns(const WindowParams& params,
   });
 }
 
-void EmulatedRuntime::PoolWindow(const PoolParams& params,
-                                 int32_t longest_list) {
+void EmulatedRuntime::PoolWindow(const PoolParams& params) {
   Do([&](EmulatedLauncher& launch) {
-    return RunPoolWindowScores(params, longest_list, launch);
+    return RunPoolWindowScores(params, launch);
   });
 }
 
-void EmulatedRuntime::Tova(const TovaParams& params, int32_t longest_sequence) {
-  Do([&](EmulatedLauncher& launch) {
-    return RunTovaScores(params, longest_sequence, launch);
-  });
+void EmulatedRuntime::Tova(const TovaParams& params) {
+  Do([&](EmulatedLauncher& launch) { return RunTovaScores(params, launch); });
 }
 
 void EmulatedRuntime::AddDecodeAttention(const DecodeSumParams& params) {
@@ -59,10 +56,9 @@ void EmulatedRuntime::AddDecodeAttention(const DecodeSumParams& params) {
   });
 }
 
-void EmulatedRuntime::FinishH2o(const H2oScoreParams& params,
-                                int32_t longest_list) {
+void EmulatedRuntime::FinishH2o(const H2oScoreParams& params) {
   Do([&](EmulatedLauncher& launch) {
-    return RunFinishH2oScores(params, longest_list, launch);
+    return RunFinishH2oScores(params, launch);
   });
 }
 
@@ -74,17 +70,16 @@ void EmulatedRuntime::KeyScores(const KeyScoreParams& params,
 }
 
 void EmulatedRuntime::ExpectedScores(const ExpectedParams& params,
-                                     const RowShape& shape,
-                                     int32_t longest_list) {
+                                     const RowShape& shape) {
   Do([&](EmulatedLauncher& launch) {
-    return RunExpectedScores(params, shape, longest_list, launch);
+    return RunExpectedScores(params, shape, launch);
   });
 }
 
 void EmulatedRuntime::ValueNorms(const ValueNormParams& params,
-                                 const RowShape& shape, int32_t longest_list) {
+                                 const RowShape& shape) {
   Do([&](EmulatedLauncher& launch) {
-    return RunValueNorms(params, shape, longest_list, launch);
+    return RunValueNorms(params, shape, launch);
   });
 }
 

@@ -51,15 +51,15 @@ class EmulatedRuntime : public DeviceRuntime {
   void WindowStats(const WindowParams& params, const RowShape& shape) override;
   void WindowColumns(const WindowParams& params,
                      const RowShape& shape) override;
-  void PoolWindow(const PoolParams& params, int32_t longest_list) override;
-  void Tova(const TovaParams& params, int32_t longest_sequence) override;
+  void PoolWindow(const PoolParams& params) override;
+  void Tova(const TovaParams& params) override;
   void AddDecodeAttention(const DecodeSumParams& params) override;
-  void FinishH2o(const H2oScoreParams& params, int32_t longest_list) override;
+  void FinishH2o(const H2oScoreParams& params) override;
   void KeyScores(const KeyScoreParams& params, const RowShape& shape) override;
-  void ExpectedScores(const ExpectedParams& params, const RowShape& shape,
-                      int32_t longest_list) override;
-  void ValueNorms(const ValueNormParams& params, const RowShape& shape,
-                  int32_t longest_list) override;
+  void ExpectedScores(const ExpectedParams& params,
+                      const RowShape& shape) override;
+  void ValueNorms(const ValueNormParams& params,
+                  const RowShape& shape) override;
   void IndexEntries(const EntryIndexParams& params,
                     int32_t longest_tail) override;
   void Select(const SelectProblem& problem) override;

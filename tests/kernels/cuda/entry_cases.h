@@ -33,6 +33,15 @@ struct EntryShape {
   bool whole_window = true;
 };
 
+// ListSplits::offsets of lists at `offsets`.
+inline SharedVector<int32_t> SharedSplits(const SharedVector<int64_t>& offsets,
+                                          int32_t split_entries) {
+  SharedVector<int32_t> splits(offsets.size());
+  FillSplitOffsets(offsets.data(), std::ssize(offsets) - 1, split_entries,
+                   splits.data());
+  return splits;
+}
+
 // T: simt::BFloat16 or simt::Half. Slots are in no order, positions are sorted
 // and have gaps.
 template <typename T>
@@ -53,9 +62,6 @@ class EntryCase {
   SlotIndex slot(int64_t entry) const { return slots_[entry]; }
   const SharedVector<int32_t>& lengths() const { return lengths_; }
   const SharedVector<T>& queries() const { return queries_; }
-  int32_t LongestList() const {
-    return *std::ranges::max_element(shape_.sizes);
-  }
   // Entries of a list before the window.
   int32_t NumPast(int32_t list) const;
   EntryLists Lists() const {
@@ -63,7 +69,9 @@ class EntryCase {
             .num_heads = shape_.num_heads,
             .offsets = offsets_.data(),
             .slots = slots_.data(),
-            .positions = positions_.data()};
+            .positions = positions_.data(),
+            .row_splits = {row_splits_.data(), row_splits_.back()},
+            .window_splits = {window_splits_.data(), window_splits_.back()}};
   }
   // Row of (sequence, query, q_head of the group) in arrays [sequences, window,
   // num_q_heads].
@@ -101,6 +109,8 @@ class EntryCase {
   SharedVector<int64_t> offsets_ = {0};
   SharedVector<SlotIndex> slots_;
   SharedVector<int32_t> positions_;
+  SharedVector<int32_t> row_splits_;
+  SharedVector<int32_t> window_splits_;
   SharedVector<int32_t> lengths_;
   SharedVector<T> queries_;
 };
@@ -131,6 +141,8 @@ EntryCase<T>::EntryCase(const EntryShape& shape, uint64_t seed)
     slots_.insert(slots_.end(), slots.begin(), slots.end());
     offsets_.push_back(std::ssize(slots_));
   }
+  row_splits_ = SharedSplits(offsets_, kRowSplitEntries);
+  window_splits_ = SharedSplits(offsets_, kSplitEntries);
   queries_ = cache_.RandomQueries(int64_t{num_sequences()} * shape.window);
 }
 

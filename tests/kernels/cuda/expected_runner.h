@@ -116,8 +116,7 @@ std::string ExpectedRunner<T>::Run(const ExpectedOptions& options) {
   params.scores = scores_.data();
   const KernelReport report =
       RunKernels(options.schedule, [&](DeviceRuntime& device) {
-        device.ExpectedScores(params, test_.cache().row_shape(),
-                              test_.LongestList());
+        device.ExpectedScores(params, test_.cache().row_shape());
       });
   bank_conflicts_ = report.bank_conflicts;
   return report.error;

@@ -22,6 +22,11 @@ constexpr RowConversion kWidenings[] = {RowConversion::kNone,
                                         RowConversion::kBFloat16ToFloat,
                                         RowConversion::kHalfToFloat};
 
+constexpr EntryLists kOneList = {.num_sequences = 1,
+                                 .num_heads = 1,
+                                 .row_splits = {.count = 1},
+                                 .window_splits = {.count = 1}};
+
 // All kernels that one shape of rows has, on one list.
 void LaunchShaped(DeviceRuntime& device, const RowShape& shape) {
   DecodeParams decode;
@@ -37,17 +42,14 @@ void LaunchShaped(DeviceRuntime& device, const RowShape& shape) {
     chunk.lists.window = window;
     device.Chunk(chunk, shape, 1);
   }
-  const EntryLists entries = {.num_sequences = 1, .num_heads = 1};
   WindowParams window;
-  window.entries = entries;
+  window.entries = kOneList;
   window.window = 1;
   window.group_size = 1;
-  window.num_splits = 1;
   device.WindowStats(window, shape);
   device.WindowColumns(window, shape);
   KeyScoreParams keys;
-  keys.entries = entries;
-  keys.num_splits = 1;
+  keys.entries = kOneList;
   for (const KeyAnchor anchor : {KeyAnchor::kNormalized, KeyAnchor::kMedian}) {
     keys.anchor = anchor;
     for (const KeyMetric metric : {KeyMetric::kCosine, KeyMetric::kDot,
@@ -57,15 +59,14 @@ void LaunchShaped(DeviceRuntime& device, const RowShape& shape) {
     }
   }
   ExpectedParams expected;
-  expected.entries = entries;
-  device.ExpectedScores(expected, shape, 1);
+  expected.entries = kOneList;
+  device.ExpectedScores(expected, shape);
   ValueNormParams norms;
-  norms.entries = entries;
-  device.ValueNorms(norms, shape, 1);
+  norms.entries = kOneList;
+  device.ValueNorms(norms, shape);
 }
 
 void LaunchOthers(DeviceRuntime& device) {
-  const EntryLists entries = {.num_sequences = 1, .num_heads = 1};
   const AttentionLists lists = {.num_sequences = 1, .num_heads = 1};
   const PoolView pool = {
       .num_layers = 1, .num_blocks = 1, .num_heads = 1, .page_size = 16};
@@ -83,14 +84,14 @@ void LaunchOthers(DeviceRuntime& device) {
   plan.lists = lists;
   device.PlanDecode(plan);
   PoolParams pooling;
-  pooling.entries = entries;
-  device.PoolWindow(pooling, 1);
-  device.Tova({.entries = entries}, 1);
+  pooling.entries = kOneList;
+  device.PoolWindow(pooling);
+  device.Tova({.entries = kOneList, .tiles = {.count = 1}});
   DecodeSumParams sums;
   sums.lists = lists;
   sums.max_tiles = 1;
   device.AddDecodeAttention(sums);
-  device.FinishH2o({.entries = entries}, 1);
+  device.FinishH2o({.entries = kOneList});
   SelectProblem select;
   select.num_heads = 1;
   select.num_scopes = 1;

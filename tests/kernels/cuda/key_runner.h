@@ -30,9 +30,8 @@ class KeyRunner {
     params.pool = test_.cache().Pool();
     params.anchor = anchor;
     params.metric = metric;
-    params.num_splits = RowSplits(test_.LongestList());
-    SharedVector<float> partial_sums(lists * params.num_splits * head_dim,
-                                     kNan);
+    SharedVector<float> partial_sums(
+        int64_t{params.entries.row_splits.count} * head_dim, kNan);
     lengths_.assign(test_.num_entries(), kNan);
     medians_.assign(lists * head_dim, kNan);
     SharedVector<float> anchors(lists * (head_dim + 1), kNan);

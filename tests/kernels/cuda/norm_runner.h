@@ -50,8 +50,7 @@ class NormRunner {
     params.norms = norms_.data();
     const KernelReport report =
         RunKernels(options.schedule, [&](DeviceRuntime& device) {
-          device.ValueNorms(params, test_.cache().row_shape(),
-                            test_.LongestList());
+          device.ValueNorms(params, test_.cache().row_shape());
         });
     bank_conflicts_ = report.bank_conflicts;
     return report.error;

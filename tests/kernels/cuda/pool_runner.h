@@ -31,9 +31,7 @@ class PoolRunner {
     params.pool_first = scorer.order == PoolOrder::kKvPress;
     params.group_max = scorer.group == GroupReduce::kMax;
     return RunKernels(options.schedule,
-                      [&](DeviceRuntime& device) {
-                        device.PoolWindow(params, test_.LongestList());
-                      })
+                      [&](DeviceRuntime& device) { device.PoolWindow(params); })
         .error;
   }
 

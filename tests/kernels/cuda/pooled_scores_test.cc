@@ -263,12 +263,10 @@ TEST_F(PooledScoresTest, H2oAgreesWithTheCpuBackend) {
         .num_queries = norm == H2oNorm::kCount ? num_queries.data() : nullptr,
         .group_size = 2,
         .scores = scores.data()};
-    ASSERT_EQ(RunKernels({},
-                         [&](DeviceRuntime& device) {
-                           device.FinishH2o(params, test.LongestList());
-                         })
-                  .error,
-              "");
+    ASSERT_EQ(
+        RunKernels({}, [&](DeviceRuntime& device) { device.FinishH2o(params); })
+            .error,
+        "");
     for (int32_t s = 0; s < 2; ++s) {
       const auto cpu = test.OnCpu(s);
       std::vector<float> expected(cpu->offsets.back());

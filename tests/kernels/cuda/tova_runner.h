@@ -2,7 +2,6 @@
 #ifndef TESTS_KERNELS_CUDA_TOVA_RUNNER_H_
 #define TESTS_KERNELS_CUDA_TOVA_RUNNER_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -22,13 +21,16 @@ class TovaRunner {
   // Returns what went wrong, or "".
   std::string Run(const SharedVector<float>& attention,
                   const WindowResultOptions& options) {
-    const auto params =
+    auto params =
         results_.template Poisoned<TovaParams>(test_, attention, options);
-    const int32_t longest_sequence = *std::ranges::max_element(test_.lengths());
+    SharedVector<int64_t> tokens = {0};
+    for (const int32_t length : test_.lengths()) {
+      tokens.push_back(tokens.back() + length);
+    }
+    const auto tiles = SharedSplits(tokens, kTovaThreads);
+    params.tiles = {tiles.data(), tiles.back()};
     return RunKernels(options.schedule,
-                      [&](DeviceRuntime& device) {
-                        device.Tova(params, longest_sequence);
-                      })
+                      [&](DeviceRuntime& device) { device.Tova(params); })
         .error;
   }
 

@@ -27,9 +27,8 @@ class WindowRunner {
     const EntryShape& shape = test_.shape();
     constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
     lse_.assign(test_.queries().size() / shape.head_dim, kNan);
-    num_splits_ = EntrySplits(test_.LongestList());
     const int64_t rows = WindowRows(shape.group_size, shape.window);
-    partial_stats_.assign(test_.num_lists() * num_splits_ * rows * 2, kNan);
+    partial_stats_.assign(test_.Lists().window_splits.count * rows * 2, kNan);
   }
 
   // Both return what went wrong, or "".
@@ -71,7 +70,6 @@ class WindowRunner {
     params.scale = test_.cache().scale();
     params.lse = lse_.data();
     params.partial_stats = partial_stats_.data();
-    params.num_splits = num_splits_;
     params.attention = options.into_sums ? nullptr : attention_.data();
     params.sums = options.into_sums ? sums_.data() : nullptr;
     return params;
@@ -88,7 +86,6 @@ class WindowRunner {
   SharedVector<float> partial_stats_;
   SharedVector<float> attention_;
   SharedVector<float> sums_;
-  int32_t num_splits_ = 0;
   int64_t bank_conflicts_ = 0;
 };
 
