@@ -274,6 +274,8 @@ DecodeParams DeviceProblem::MakeDecode(int32_t chunk_tiles) {
   params.num_ctas = num_ctas;
   params.chunk_tiles = chunk_tiles;
   params.scale = 1.0f / std::sqrt(static_cast<float>(problem_.head_dim));
+  params.max_tiles = tile_offsets.back();
+  params.error = error_;
   return params;
 }
 
@@ -291,13 +293,9 @@ void DeviceProblem::AddDecode(const char* name, const DecodeParams& params) {
 }
 
 void DeviceProblem::AddDecodeSums(const DecodeParams& decode) {
-  int32_t all_tiles = 0;
-  for (int64_t list = 0; list < num_lists(); ++list) {
-    all_tiles += num_tiles(list);
-  }
   DecodeParams with_logits = decode;
-  with_logits.logits = Allocate<float>(int64_t{all_tiles} * kDecodeTileRanks *
-                                       problem_.group_size);
+  with_logits.logits = Allocate<float>(int64_t{decode.max_tiles} *
+                                       kDecodeTileRanks * problem_.group_size);
   with_logits.lse = Allocate<float>(num_lists() * problem_.group_size);
   AddDecode("decode_logits", with_logits);
   DecodeSumParams sums;
@@ -305,12 +303,13 @@ void DeviceProblem::AddDecodeSums(const DecodeParams& decode) {
   sums.page_shift = problem_.page_size == 32 ? 5 : 4;
   sums.num_heads = MakeDivider(problem_.num_heads);
   sums.tile_offsets = decode.tile_offsets;
-  sums.max_tiles = all_tiles;
+  sums.max_tiles = decode.max_tiles;
   sums.logits = with_logits.logits;
   sums.lse = with_logits.lse;
   sums.group_size = problem_.group_size;
   sums.sum_offsets = entries_.offsets;
   sums.sums = scores_;
+  sums.error = error_;
   const auto num_entries = static_cast<double>(slots_.size());
   // Logits are read, sums read and written. Both may well stay in the cache, as
   // they do in a step, so that memory is no ceiling.

@@ -287,6 +287,8 @@ void CudaBackend::RunDecode(const AttentionBatch& batch, const Tables& tables,
   params.num_ctas = call.num_ctas;
   params.chunk_tiles = call.chunk_tiles;
   params.scale = batch.scale;
+  params.max_tiles = decode_.work_offsets.back();
+  params.error = memory_.device_error();
   runtime_->Decode(params, pool_.shape);
 }
 

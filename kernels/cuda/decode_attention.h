@@ -45,15 +45,20 @@ struct DecodeParams {
   // scale * <q, k> of every live rank, for AddDecodeAttention; dead ranks are
   // not written. The rows of a list begin at 64 * its tile offset. May be null,
   // and is with a window.
-  float* logits = nullptr;  // [64 * tiles, group_size]
-  // Workspace of DecodeWorkspaceSlots slots. A slot's rows are the q_heads of a
-  // group rounded up to 8.
+  float* logits = nullptr;  // [64 * max_tiles, group_size]
+  // Workspace of DecodeWorkspaceSlots slots, for max_tiles. A slot's rows are
+  // the q_heads of a group rounded up to 8.
   float* partial_output = nullptr;  // [slots, q_rows, head_dim]
   float* partial_stats = nullptr;   // [slots, q_rows, {max, sum}] in log2
   int32_t group_size = 1;           // 1 .. 16
   int32_t num_ctas = 1;             // of the attention kernel's grid
   int32_t chunk_tiles = 0;          // 0: stream-K
   float scale = 1.0f;
+  // Tiles that there is room for where logits, or chunks, take room of each. Of
+  // lists with more, as lengths on the device may have become, nothing is
+  // computed, and *error gets kTilesOutOfRoom; see RowError.
+  int32_t max_tiles = 0;
+  uint32_t* error = nullptr;
 };
 
 // Tiles of a list, without those before the window if it has no region. Tiles

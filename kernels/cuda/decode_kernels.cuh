@@ -10,6 +10,7 @@
 #include "kernels/cuda/decode_pieces.cuh"
 #include "kernels/cuda/mma_rows.cuh"
 #include "kernels/cuda/planted_bugs.h"
+#include "kernels/cuda/row_mover.h"
 #include "kernels/cuda/simt.h"
 
 namespace blockmgr {
@@ -174,6 +175,12 @@ template <typename T, int kDim, int kQTiles>
 SIMT_KERNEL(kDecodeThreads, 2)
 void DecodeAttention(DecodeParams params) {
   using Shape = DecodeShape<T, kDim, kQTiles>;
+  if (!HasRoom(params)) {
+    if (simt::BlockX() == 0 && Thread() == 0) {
+      simt::AtomicOr(params.error, static_cast<uint32_t>(kTilesOutOfRoom));
+    }
+    return;
+  }
   const TileRange range =
       RangeOfCta(params, static_cast<int32_t>(simt::BlockX()));
   if (range.begin >= range.end) return;
@@ -307,6 +314,7 @@ SIMT_KERNEL(kDecodeThreads, 8)
 void MergeDecodeAttention(DecodeParams params) {
   using Shape = MergeShape<kDim>;
   constexpr int kElements = kDim / 32;
+  if (!HasRoom(params)) return;
   const int32_t list = static_cast<int32_t>(simt::BlockX());
   TileRange parts = PartsOf(params, list);
   const int32_t num_parts = parts.end - parts.begin;

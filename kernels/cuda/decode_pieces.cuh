@@ -20,6 +20,13 @@ SIMT_DEVICE int32_t NumTiles(const DecodeParams& params) {
   return params.tile_offsets[NumLists(params)];
 }
 
+// Whether what is written of every tile has room.
+SIMT_DEVICE bool HasRoom(const DecodeParams& params) {
+  const bool needs_room = params.logits != nullptr || params.chunk_tiles > 0;
+  return !needs_room || NumTiles(params) <= params.max_tiles ||
+         BM_PLANTED(kDecodeIgnoresRoom);
+}
+
 // C. The list that holds a tile: every list has at least one.
 SIMT_DEVICE int32_t ListOfTile(const DecodeParams& params, int32_t tile) {
   return CountLeading(

@@ -33,6 +33,7 @@ enum class PlantedBug {
   kChunkBoundaryLost,     // chunks depend on the CTA's range
   kTailWindowOffByOne,    // the row before the window counts as live
   kRegionWindowMaskLost,  // rows of a region never leave the window
+  kDecodeIgnoresRoom,
   // Chunk attention.
   kCausalOffByOne,
   kNoBarrierBetweenTiles,
@@ -42,6 +43,8 @@ enum class PlantedBug {
   kWindowMaskLost,
   kStatsOfOneSplit,
   kPoolingReach,
+  kSumsIgnoreTiles,  // that there are too many
+  kSumsIgnoreRoom,   // of a list
   kAnchorLosesSplit,
   kMedianIsTheUpper,  // of the middle two
   kMedianForgetsNan,

@@ -11,6 +11,7 @@
 #include "kernels/cuda/mma_rows.cuh"
 #include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/pooled_scores.h"
+#include "kernels/cuda/row_mover.h"
 #include "kernels/cuda/simt.h"
 
 namespace blockmgr {
@@ -136,23 +137,36 @@ void PoolWindowScores(PoolParams params) {
 SIMT_KERNEL(kDecodeTileRanks, 8)
 void AddDecodeAttention(DecodeSumParams params) {
   const int32_t num_lists = params.lists.num_sequences * params.lists.num_heads;
+  const int32_t num_tiles = params.tile_offsets[num_lists];
   const int32_t tile = static_cast<int32_t>(simt::BlockX());
-  if (tile >= params.tile_offsets[num_lists]) return;
+  if (num_tiles > params.max_tiles && !BM_PLANTED(kSumsIgnoreTiles)) {
+    if (tile == 0 && Thread() == 0) {
+      simt::AtomicOr(params.error, static_cast<uint32_t>(kTilesOutOfRoom));
+    }
+    return;
+  }
+  if (tile >= num_tiles) return;
   const ListSplit mine = FindSplit(params.tile_offsets, num_lists, tile);
   const int32_t list_index = mine.list;
   const int32_t sequence = Divide(list_index, params.num_heads);
   const AttentionList list =
       LoadList(params.lists, params.page_shift, sequence,
                list_index - sequence * params.lists.num_heads);
+  const int64_t begin = params.sum_offsets[list_index];
+  const int64_t room = params.sum_offsets[list_index + 1] - begin;
+  // Even of an empty list there is a first tile.
+  const int32_t gap = list.region_slots - list.region_length;
+  if (mine.split == 0 && Thread() == 0 && list.num_ranks - gap > room) {
+    simt::AtomicOr(params.error, static_cast<uint32_t>(kOffsetsOutOfLists));
+  }
   const int32_t rank = mine.split * kDecodeTileRanks + Thread();
-  if (!IsLive(list, rank)) return;
+  const int32_t entry = rank < list.region_length ? rank : rank - gap;
+  const bool fits = entry < room || BM_PLANTED(kSumsIgnoreRoom);
+  if (!IsLive(list, rank) || !fits) return;
   const int64_t row = int64_t{tile} * kDecodeTileRanks + Thread();
   const float* logits = params.logits + row * params.group_size;
   const float* lse = params.lse + int64_t{list_index} * params.group_size;
-  const int32_t entry = rank < list.region_length
-                            ? rank
-                            : rank - list.region_slots + list.region_length;
-  float* sum = params.sums + params.sum_offsets[list_index] + entry;
+  float* sum = params.sums + begin + entry;
   float total = *sum;
   for (int32_t g = 0; g < params.group_size; ++g) {
     total += simt::Exp2((logits[g] - lse[g]) * kLog2E);

@@ -40,8 +40,10 @@ struct PoolParams {
 };
 
 // h2o: adds what one decode step's query paid to every live entry, summed over
-// the group: exp(logit - lse) of the logits that DecodeAttention left.
-// REQUIRES: no window.
+// the group: exp(logit - lse) of the logits that DecodeAttention left. Of more
+// tiles than max_tiles, as lengths on the device may have come to, nothing is
+// added, and *error gets kTilesOutOfRoom; of entries beyond a list's room none
+// is, and it gets kOffsetsOutOfLists. See RowError. REQUIRES: no window.
 struct DecodeSumParams {
   AttentionLists lists;
   int32_t page_shift = 4;
@@ -49,12 +51,13 @@ struct DecodeSumParams {
   const int32_t* tile_offsets = nullptr;  // [num_lists + 1], of the decode
   const float* logits = nullptr;          // [64 * max_tiles, group_size]
   const float* lse = nullptr;             // [num_sequences, num_q_heads]
-  int32_t max_tiles = 0;  // tile_offsets[num_lists] at least: the grid
+  int32_t max_tiles = 0;                  // the grid
   int32_t group_size = 1;
   // A list's sums begin at its offset, live entries in order of rank: those of
-  // the region, then those of the tail.
-  const int64_t* sum_offsets = nullptr;  // [num_lists]
-  float* sums = nullptr;
+  // the region, then those of the tail. Its room ends at the next one's.
+  const int64_t* sum_offsets = nullptr;  // [num_lists + 1]
+  float* sums = nullptr;                 // [sum_offsets[num_lists]]
+  uint32_t* error = nullptr;
 };
 
 // h2o's scores from its sums: / group_size and, by count, / the number of

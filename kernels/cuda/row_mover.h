@@ -22,7 +22,9 @@ enum RowError : uint32_t {
   kPageOutOfPool = 4,
   // Of entry_index.h.
   kPositionOutOfCut = 8,
-  kOffsetsOutOfLists = 16,
+  kOffsetsOutOfLists = 16,  // and of pooled_scores.h
+  // Of decode_attention.h and pooled_scores.h.
+  kTilesOutOfRoom = 32,
 };
 
 // How many rows there are: `count`, or *device_count when only the device knows

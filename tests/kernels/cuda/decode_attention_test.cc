@@ -12,6 +12,7 @@
 
 #include "blockmgr/base/check.h"
 #include "kernels/cuda/decode_attention.h"
+#include "kernels/cuda/row_mover.h"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/attention_cases.h"
 #include "tests/kernels/cuda/attention_checks.h"
@@ -380,6 +381,29 @@ void CheckLiveLogits() {
 TEST_F(DecodeAttentionTest, WritesLogitsOfLiveRanksOnly) {
   CheckLiveLogits<simt::BFloat16>();
   CheckLiveLogits<simt::Half>();
+}
+
+// Of every tile something is written, but in stream-K without logits.
+TEST_F(DecodeAttentionTest, WritesNothingOfMoreTilesThanThereIsRoomFor) {
+  DecodeRunner<simt::BFloat16> runner(RaggedShape(64, 4), 21);
+  for (const int32_t chunk_tiles : {0, 1}) {
+    for (const bool with_logits : {false, true}) {
+      SCOPED_TRACE(testing::Message() << chunk_tiles << " " << with_logits);
+      DecodeOptions options{.num_ctas = 3,
+                            .chunk_tiles = chunk_tiles,
+                            .with_logits = with_logits,
+                            .lacking_tiles = 1};
+      ASSERT_EQ(runner.Run(options), "");
+      const bool needs_room = chunk_tiles > 0 || with_logits;
+      EXPECT_EQ(runner.WroteNothing(), needs_room);
+      EXPECT_EQ(runner.error_word(),
+                needs_room ? uint32_t{kTilesOutOfRoom} : 0u);
+      options.lacking_tiles = 0;
+      ASSERT_EQ(runner.Run(options), "");
+      ExpectMatches(runner, kBFloat16Tolerance);
+      EXPECT_EQ(runner.error_word(), 0);
+    }
+  }
 }
 
 TEST_F(DecodeAttentionTest, NanInALiveRowReachesItsListOnly) {

@@ -25,6 +25,8 @@ struct DecodeOptions {
   // Of the case; -1: all from the first on.
   int32_t first_sequence = 0;
   int32_t num_sequences = -1;
+  // Fewer than there are: told, not given.
+  int32_t lacking_tiles = 0;
   simt::Schedule schedule = {};
   const PagedPool* pool = nullptr;  // instead of the case's own
 };
@@ -51,6 +53,8 @@ class DecodeRunner {
             bits.begin() + (sequence + 1) * size};
   }
   void CheckLogits() const;
+  // Whether all that the last run was to write is as it was before.
+  bool WroteNothing() const;
 
   AttentionCase<T>& test() { return test_; }
   const SharedVector<T>& queries() const { return queries_; }
@@ -58,6 +62,7 @@ class DecodeRunner {
   const SharedVector<float>& lse() const { return lse_; }
   const SharedVector<float>& logits() const { return logits_; }
   const SharedVector<int32_t>& tile_offsets() const { return tile_offsets_; }
+  uint32_t error_word() const { return error_word_[0]; }
   int64_t bank_conflicts() const { return bank_conflicts_; }
   // For one launch; its arrays are the runner's.
   DecodeParams Params(const DecodeOptions& options);
@@ -71,6 +76,7 @@ class DecodeRunner {
   SharedVector<int32_t> tile_offsets_;
   SharedVector<float> partial_output_;
   SharedVector<float> partial_stats_;
+  SharedVector<uint32_t> error_word_ = {0};
   int64_t bank_conflicts_ = 0;
 };
 
@@ -117,6 +123,9 @@ DecodeParams DecodeRunner<T>::Params(const DecodeOptions& options) {
   params.num_ctas = options.num_ctas;
   params.chunk_tiles = options.chunk_tiles;
   params.scale = test_.scale();
+  params.max_tiles = num_tiles - options.lacking_tiles;
+  error_word_[0] = 0;
+  params.error = error_word_.data();
   return params;
 }
 
@@ -145,6 +154,16 @@ AttentionError DecodeRunner<T>::Error() const {
     }
   }
   return sum.Get();
+}
+
+template <typename T>
+bool DecodeRunner<T>::WroteNothing() const {
+  const auto is_nan = [](float x) { return std::isnan(x); };
+  return std::ranges::all_of(logits_, is_nan) &&
+         std::ranges::all_of(partial_output_, is_nan) &&
+         std::ranges::all_of(partial_stats_, is_nan) &&
+         std::ranges::all_of(lse_, is_nan) &&
+         std::ranges::all_of(output_, [](T x) { return x.bits == 0x7FFF; });
 }
 
 template <typename T>

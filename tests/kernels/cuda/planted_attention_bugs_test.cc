@@ -17,6 +17,7 @@
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/chunk_runner.h"
 #include "tests/kernels/cuda/decode_runner.h"
+#include "tests/kernels/cuda/decode_sum_runner.h"
 #include "tests/kernels/cuda/entry_cases.h"
 #include "tests/kernels/cuda/expected_runner.h"
 #include "tests/kernels/cuda/key_runner.h"
@@ -69,6 +70,35 @@ std::string ProbeDecode(const simt::Schedule& schedule) {
     if (!differs.empty()) return differs;
   }
   return "";
+}
+
+// A tile more than there is room for.
+std::string ProbeDecodeRoom(const simt::Schedule& schedule) {
+  DecodeRunner<BF16> runner({.num_heads = 2,
+                             .group_size = 4,
+                             .head_dim = 64,
+                             .region_lengths = {},
+                             .tail_lengths = {100}},
+                            15);
+  const std::string error = runner.Run({.num_ctas = 2,
+                                        .chunk_tiles = 1,
+                                        .lacking_tiles = 1,
+                                        .schedule = schedule});
+  if (!error.empty()) return error;
+  return runner.WroteNothing() ? "" : "wrote beyond its room";
+}
+
+// An entry too many, and a tile.
+std::string ProbeSumRoom(const simt::Schedule& schedule) {
+  DecodeSumRunner runner(2, {70, 64});
+  runner.SetTails({71, 64});
+  std::string error = runner.Run(schedule);
+  if (error.empty() && !runner.AllSumsAre(1.0f)) error = "added to others";
+  if (!error.empty()) return error;
+  runner.SetTails({70, 65});
+  error = runner.Run(schedule);
+  if (error.empty() && !runner.AllSumsAre(0.0f)) error = "added what is not";
+  return error;
 }
 
 // So many lists that a block merges all query heads of one.
@@ -282,6 +312,7 @@ const std::vector<PlantedCase>& Cases() {
       {"NoBarrierBeforeMerge", PlantedBug::kNoBarrierBeforeMerge, ProbeDecode},
       {"NoBarrierAfterMerge", PlantedBug::kNoBarrierAfterMerge, ProbeManyLists},
       {"ChunkBoundaryLost", PlantedBug::kChunkBoundaryLost, ProbeDecode},
+      {"DecodeIgnoresRoom", PlantedBug::kDecodeIgnoresRoom, ProbeDecodeRoom},
       {"CausalOffByOne", PlantedBug::kCausalOffByOne, ProbeChunk},
       {"NoBarrierBetweenTiles", PlantedBug::kNoBarrierBetweenTiles, ProbeChunk},
       {"RegionMaskLost", PlantedBug::kRegionMaskLost, ProbeChunk},
@@ -296,6 +327,8 @@ const std::vector<PlantedCase>& Cases() {
       {"WindowMaskLost", PlantedBug::kWindowMaskLost, ProbeWindow},
       {"StatsOfOneSplit", PlantedBug::kStatsOfOneSplit, ProbeWindow},
       {"PoolingReach", PlantedBug::kPoolingReach, ProbePool},
+      {"SumsIgnoreTiles", PlantedBug::kSumsIgnoreTiles, ProbeSumRoom},
+      {"SumsIgnoreRoom", PlantedBug::kSumsIgnoreRoom, ProbeSumRoom},
       {"AnchorLosesSplit", PlantedBug::kAnchorLosesSplit, ProbeKeys},
       {"MedianIsTheUpper", PlantedBug::kMedianIsTheUpper, ProbeMedians},
       {"MedianForgetsNan", PlantedBug::kMedianForgetsNan, ProbeMedians},
@@ -343,9 +376,10 @@ INSTANTIATE_TEST_SUITE_P(All, PlantedAttentionBugsTest,
 // The probes themselves complain about nothing.
 TEST(PlantedAttentionProbesTest, WithoutBugsNothingIsFound) {
   for (const auto& probe :
-       {ProbeDecode, ProbeManyLists, ProbeChunk, ProbeTailWindow,
-        ProbeRegionWindow, ProbeRegionWindowOfChunk, ProbeWindow, ProbePool,
-        ProbeKeys, ProbeMedians, ProbeNorms, ProbeExpected, ProbeTova}) {
+       {ProbeDecode, ProbeDecodeRoom, ProbeSumRoom, ProbeManyLists, ProbeChunk,
+        ProbeTailWindow, ProbeRegionWindow, ProbeRegionWindowOfChunk,
+        ProbeWindow, ProbePool, ProbeKeys, ProbeMedians, ProbeNorms,
+        ProbeExpected, ProbeTova}) {
     EXPECT_EQ(probe(Schedules().back()), "");
   }
 }

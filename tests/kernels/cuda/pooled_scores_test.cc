@@ -13,12 +13,15 @@
 #include "blockmgr/eviction/select.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/pooled_scores.h"
+#include "kernels/cuda/row_mover.h"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/decode_runner.h"
+#include "tests/kernels/cuda/decode_sum_runner.h"
 #include "tests/kernels/cuda/entry_cases.h"
 #include "tests/kernels/cuda/pool_runner.h"
 #include "tests/kernels/cuda/test_device.h"
 #include "tests/kernels/cuda/window_runner.h"
+#include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
 namespace {
@@ -167,6 +170,7 @@ TEST_F(PooledScoresTest, DecodeSumsMatchFloat64) {
       sums.push_back(0.25f);
     }
   }
+  offsets.push_back(std::ssize(sums));
   const DecodeSumParams params = {.lists = decode.test().Lists(),
                                   .page_shift = 5,
                                   .num_heads = MakeDivider(2),
@@ -208,39 +212,32 @@ TEST_F(PooledScoresTest, DecodeSumsMatchFloat64) {
 
 // More than a grid has room for in y, and hardly one with an entry.
 TEST_F(PooledScoresTest, DecodeSumsOfVeryManyLists) {
-  constexpr int32_t kHeads = 8;
-  constexpr int32_t kSequences = 8200;
-  SharedVector<int32_t> tail_lengths(kSequences, 0);
+  // Sanitizers take too long over so many blocks.
+  std::vector<int32_t> tail_lengths(kSanitized ? 820 : 8200, 0);
   tail_lengths[3] = 70;
-  tail_lengths[kSequences - 1] = 5;
-  SharedVector<int32_t> tile_offsets = {0};
-  SharedVector<int64_t> offsets = {0};
-  for (int32_t list = 0; list < kSequences * kHeads; ++list) {
-    const int32_t length = tail_lengths[list / kHeads];
-    tile_offsets.push_back(tile_offsets.back() + DecodeTiles(0, length, 16));
-    offsets.push_back(offsets.back() + length);
-  }
-  const SharedVector<float> logits(
-      int64_t{tile_offsets.back()} * kDecodeTileRanks, 1.0f);
-  const SharedVector<float> lse(kSequences * kHeads, 1.0f);
-  SharedVector<float> sums(offsets.back(), 0.25f);
-  DecodeSumParams params;
-  params.lists.num_sequences = kSequences;
-  params.lists.num_heads = kHeads;
-  params.lists.tail_lengths = tail_lengths.data();
-  params.num_heads = MakeDivider(kHeads);
-  params.tile_offsets = tile_offsets.data();
-  params.max_tiles = tile_offsets.back();
-  params.logits = logits.data();
-  params.lse = lse.data();
-  params.sum_offsets = offsets.data();
-  params.sums = sums.data();
-  ASSERT_EQ(
-      RunKernels(
-          {}, [&](DeviceRuntime& device) { device.AddDecodeAttention(params); })
-          .error,
-      "");
-  EXPECT_EQ(sums, SharedVector<float>(offsets.back(), 1.25f));
+  tail_lengths.back() = 5;
+  DecodeSumRunner runner(8, tail_lengths);
+  ASSERT_EQ(runner.Run({}), "");
+  EXPECT_TRUE(runner.AllSumsAre(1.0f));
+  EXPECT_EQ(runner.error_word(), 0);
+}
+
+// As where a step on the device has appended a token that the host had not
+// counted: in the last tile, and in one that there is no room for.
+TEST_F(PooledScoresTest, DecodeSumsStayInTheirRoom) {
+  DecodeSumRunner runner(2, {70, 64, 5});
+  runner.SetTails({71, 64, 5});
+  ASSERT_EQ(runner.Run({}), "");
+  EXPECT_EQ(runner.error_word(), kOffsetsOutOfLists);
+  EXPECT_TRUE(runner.AllSumsAre(1.0f));
+  runner.SetTails({70, 65, 5});
+  ASSERT_EQ(runner.Run({}), "");
+  EXPECT_EQ(runner.error_word(), kTilesOutOfRoom);
+  EXPECT_TRUE(runner.AllSumsAre(0.0f));
+  runner.SetTails({70, 63, 5});
+  ASSERT_EQ(runner.Run({}), "");
+  EXPECT_EQ(runner.error_word(), 0);
+  EXPECT_FALSE(runner.AllSumsAre(1.0f));
 }
 
 TEST_F(PooledScoresTest, H2oAgreesWithTheCpuBackend) {
