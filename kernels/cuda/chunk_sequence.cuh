@@ -17,12 +17,11 @@ bool RunChunkAttention(const ChunkParams& params, const RowShape& shape,
   return ForShape(shape, [&](auto instance) {
     using T = typename decltype(instance)::Element;
     constexpr int kDim = decltype(instance)::kDim;
-    const auto size =
-        SizeOf(num_blocks, params.lists.num_heads, kChunkThreads,
-               ChunkShape<T, kDim>::kSharedBytes);
+    const auto size = SizeOf(num_blocks, params.lists.num_heads, kChunkThreads,
+                             ChunkShape<T, kDim>::kSharedBytes);
     return params.lists.window > 0
-               ? launch(size, ChunkAttention<T, kDim, true>, params)
-               : launch(size, ChunkAttention<T, kDim, false>, params);
+               ? launch(size, kKernel<ChunkAttention<T, kDim, true>>, params)
+               : launch(size, kKernel<ChunkAttention<T, kDim, false>>, params);
   });
 }
 

@@ -7,21 +7,31 @@
 #include <cstdint>
 
 #include "kernels/cuda/launch_shapes.cuh"
+#include "kernels/cuda/shared_leave.h"
 
 namespace blockmgr {
 
-// Lets a kernel have so much shared memory, and as many of its blocks on a
-// multiprocessor as that has room for: all of it is to be shared memory then,
-// which the driver need not choose by itself.
-template <typename Kernel>
-cudaError_t AllowSharedBytes(Kernel* kernel, int64_t bytes) {
-  cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           static_cast<int>(bytes));
+// Lets a kernel have so much shared memory on the current device, and as many
+// of its blocks on a multiprocessor as that has room for: all of it is to be
+// shared memory then, which the driver need not choose by itself. REQUIRES:
+// nobody resets the device, for that takes leave away.
+template <auto kFunction>
+cudaError_t AllowSharedBytes(int64_t bytes) {
+  static SharedLeave leave;
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(kernel,
-                                 cudaFuncAttributePreferredSharedMemoryCarveout,
-                                 cudaSharedmemCarveoutMaxShared);
+    error = leave.Ensure<cudaError_t>(device, bytes, [bytes] {
+      const cudaError_t set = cudaFuncSetAttribute(
+          kFunction, cudaFuncAttributeMaxDynamicSharedMemorySize,
+          static_cast<int>(bytes));
+      return set != cudaSuccess
+                 ? set
+                 : cudaFuncSetAttribute(
+                       kFunction,
+                       cudaFuncAttributePreferredSharedMemoryCarveout,
+                       cudaSharedmemCarveoutMaxShared);
+    });
   }
   // Not the next launch's.
   if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
@@ -32,17 +42,17 @@ class CudaLauncher {
  public:
   explicit CudaLauncher(cudaStream_t stream) : stream_(stream) {}
 
-  template <typename... Params, typename... Arguments>
-  bool operator()(const LaunchSize& size, void (*kernel)(Params...),
+  template <auto kFunction, typename... Arguments>
+  bool operator()(const LaunchSize& size, Kernel<kFunction>,
                   const Arguments&... arguments) {
     if (size.x == 0 || size.y == 0 || size.z == 0) return true;
     // More than this a kernel may use only if it has leave to.
     if (size.shared_bytes > 48 * 1024) {
-      error_ = AllowSharedBytes(kernel, size.shared_bytes);
+      error_ = AllowSharedBytes<kFunction>(size.shared_bytes);
       if (error_ != cudaSuccess) return false;
     }
-    kernel<<<dim3(size.x, size.y, size.z), size.threads, size.shared_bytes,
-             stream_>>>(arguments...);
+    kFunction<<<dim3(size.x, size.y, size.z), size.threads, size.shared_bytes,
+                stream_>>>(arguments...);
     error_ = cudaGetLastError();
     return error_ == cudaSuccess;
   }

@@ -19,7 +19,7 @@ cudaError_t CountCtas(int32_t* num_ctas) {
                                    cudaDevAttrMultiProcessorCount, device);
   }
   if (error == cudaSuccess) {
-    error = AllowSharedBytes(kernel, kBytes);
+    error = AllowSharedBytes<DecodeAttention<T, kDim, kQTiles>>(kBytes);
   }
   if (error == cudaSuccess) {
     error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(

@@ -15,14 +15,14 @@ inline namespace SIMT_SPACE {
 template <typename Launcher>
 bool RunPlanDecode(const DecodePlanParams& params, Launcher&& launch) {
   return launch(SizeOf(1, 1, kDecodePlanThreads, kDecodePlanSharedBytes),
-                PlanDecode, params);
+                kKernel<PlanDecode>, params);
 }
 
 template <typename T, int kDim, int kQTiles, typename Launcher>
 bool RunAttention(const DecodeParams& params, Launcher&& launch) {
   return launch(SizeOf(params.num_ctas, 1, kDecodeThreads,
                        DecodeShape<T, kDim, kQTiles>::kSharedBytes),
-                DecodeAttention<T, kDim, kQTiles>, params);
+                kKernel<DecodeAttention<T, kDim, kQTiles>>, params);
 }
 
 // Query heads get blocks of their own where few lists would leave the device
@@ -47,7 +47,7 @@ bool RunDecodeAttention(const DecodeParams& params, const RowShape& shape,
                           ? RunAttention<T, kDim, 1>(params, launch)
                           : RunAttention<T, kDim, 2>(params, launch);
     return done && launch(MergeDecodeSize<kDim>(num_lists, params.group_size),
-                          MergeDecodeAttention<T, kDim>, params);
+                          kKernel<MergeDecodeAttention<T, kDim>>, params);
   });
 }
 

@@ -25,14 +25,14 @@ inline LaunchSize RowSplitsSize(const EntryLists& entries, int64_t threads,
 template <typename Launcher>
 bool RunPoolWindowScores(const PoolParams& params, Launcher& launch) {
   return launch(RowSplitsSize(params.entries, kPoolThreads, kPoolSharedBytes),
-                PoolWindowScores, params);
+                kKernel<PoolWindowScores>, params);
 }
 
 template <typename Launcher>
 bool RunTovaScores(const TovaParams& params, Launcher& launch) {
   return launch(SizeOf(params.tiles.count, 1, kTovaThreads,
                        TovaSharedBytes(params.entries.num_heads)),
-                TovaScores, params);
+                kKernel<TovaScores>, params);
 }
 
 template <typename Launcher>
@@ -41,13 +41,13 @@ bool RunAddDecodeAttention(const DecodeSumParams& params, Launcher& launch) {
   // Without room for a tile, too: then it is what complains.
   const int32_t num_blocks = params.max_tiles > 0 ? params.max_tiles : 1;
   return launch(SizeOf(num_blocks, 1, kDecodeTileRanks),
-                AddDecodeAttention, params);
+                kKernel<AddDecodeAttention>, params);
 }
 
 template <typename Launcher>
 bool RunFinishH2oScores(const H2oScoreParams& params, Launcher& launch) {
-  return launch(RowSplitsSize(params.entries, kPoolThreads), FinishH2oScores,
-                params);
+  return launch(RowSplitsSize(params.entries, kPoolThreads),
+                kKernel<FinishH2oScores>, params);
 }
 
 // What FinishAnchors reads.
@@ -57,13 +57,13 @@ bool RunKeyAnchors(const KeyScoreParams& params, Launcher& launch) {
   if (params.anchor != KeyAnchor::kMedian) {
     return launch(
         RowSplitsSize(entries, kRowSplitThreads, kSumSharedBytes<kDim>),
-        SumKeys<T, kDim>, params);
+        kKernel<SumKeys<T, kDim>>, params);
   }
-  return launch(RowSplitsSize(entries, kRowSplitThreads), MeasureKeys<T, kDim>,
-                params) &&
+  return launch(RowSplitsSize(entries, kRowSplitThreads),
+                kKernel<MeasureKeys<T, kDim>>, params) &&
          launch(SizeOf(int64_t{NumLists(entries)} * (kDim / kChunk), 1,
                        kMedianThreads, kMedianSharedBytes),
-                FindMedians<T, kDim>, params);
+                kKernel<FindMedians<T, kDim>>, params);
 }
 
 template <typename T, int kDim, typename Launcher>
@@ -74,13 +74,13 @@ bool RunCompareKeys(const KeyScoreParams& params, Launcher& launch) {
   };
   switch (params.metric) {
     case KeyMetric::kCosine:
-      return run(CompareKeys<T, kDim, KeyMetric::kCosine>);
+      return run(kKernel<CompareKeys<T, kDim, KeyMetric::kCosine>>);
     case KeyMetric::kDot:
-      return run(CompareKeys<T, kDim, KeyMetric::kDot>);
+      return run(kKernel<CompareKeys<T, kDim, KeyMetric::kDot>>);
     case KeyMetric::kEuclidean:
-      return run(CompareKeys<T, kDim, KeyMetric::kEuclidean>);
+      return run(kKernel<CompareKeys<T, kDim, KeyMetric::kEuclidean>>);
     case KeyMetric::kNorm:
-      return run(CompareKeys<T, kDim, KeyMetric::kNorm>);
+      return run(kKernel<CompareKeys<T, kDim, KeyMetric::kNorm>>);
   }
   return false;
 }
@@ -95,7 +95,7 @@ bool RunKeyScores(const KeyScoreParams& params, const RowShape& shape,
       const bool done = RunKeyAnchors<T, kDim>(params, launch) &&
                         launch(SizeOf(NumLists(params.entries), 1,
                                       kAnchorThreads, kAnchorSharedBytes),
-                               FinishAnchors<kDim>, params);
+                               kKernel<FinishAnchors<kDim>>, params);
       if (!done) return false;
     }
     return RunCompareKeys<T, kDim>(params, launch);
@@ -110,7 +110,7 @@ bool RunValueNorms(const ValueNormParams& params, const RowShape& shape,
     constexpr int kDim = decltype(instance)::kDim;
     return launch(RowSplitsSize(params.entries, kProductThreads,
                                 ProductShape<T, kDim>::kSharedBytes),
-                  ValueNorms<T, kDim>, params);
+                  kKernel<ValueNorms<T, kDim>>, params);
   });
 }
 

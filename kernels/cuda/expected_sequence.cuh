@@ -21,12 +21,12 @@ bool RunExpectedScores(const ExpectedParams& params, const RowShape& shape,
     constexpr int kDim = decltype(instance)::kDim;
     return launch(SizeOf(entries.row_splits.count, 1, kProductThreads,
                          ProductShape<T, kDim>::kSharedBytes),
-                  ExpectedLogits<T, kDim>, params) &&
+                  kKernel<ExpectedLogits<T, kDim>>, params) &&
            launch(SizeOf(int64_t{NumLists(entries)} * params.group_size, 1,
                          kExpectedStatsThreads, kExpectedStatsBytes),
-                  ExpectedStats, params) &&
+                  kKernel<ExpectedStats>, params) &&
            launch(SizeOf(entries.row_splits.count, 1, kRowSplitThreads),
-                  ExpectedScores<T, kDim>, params);
+                  kKernel<ExpectedScores<T, kDim>>, params);
   });
 }
 

@@ -1,7 +1,7 @@
 // From run-time shapes to instances of kernels, and the sizes of their grids:
 // what the sequences of launches (*_sequence.cuh) are written with.
 //
-// A sequence is host code that calls launch(size, kernel, params) for each
+// A sequence is host code that calls launch(size, kKernel<..>, params) for each
 // kernel of an operation, in order, and stops at the first that returns false.
 // nvcc's launches and the emulator's go through the same one, so that a wrong
 // grid is found without a GPU. C++17.
@@ -23,6 +23,12 @@ struct LaunchSize {
   uint32_t shared_bytes = 0;
   uint32_t z = 1;
 };
+
+// A kernel as a type, for launchers to have variables of its own.
+template <auto kKernelFunction>
+struct Kernel {};
+template <auto kKernelFunction>
+inline constexpr Kernel<kKernelFunction> kKernel = {};
 
 // Counts are signed everywhere else.
 inline LaunchSize SizeOf(int64_t x, int64_t y, int64_t threads,

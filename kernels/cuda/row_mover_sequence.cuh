@@ -19,7 +19,7 @@ bool RunRows(const RowMoverParams<Source, Destination>& params,
   if (params.rows.count <= 0) return true;
   return launch(SizeOf(RowMoverBlocks(params.rows.count, max_blocks), 1,
                        kRowMoverThreads),
-                RowMover<kConversion, Source, Destination>, params);
+                kKernel<RowMover<kConversion, Source, Destination>>, params);
 }
 
 // False for a conversion that does not fit the operation.

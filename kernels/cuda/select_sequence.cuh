@@ -28,9 +28,9 @@ bool RunIndexEntries(const EntryIndexParams& params, int32_t longest_tail,
   // Without tails, too: it is what looks at the offsets.
   const int64_t num_blocks =
       longest_tail == 0 ? 1 : CeilDivide(longest_tail, kIndexTailEntries);
-  if (!launch(size(num_blocks, 0), IndexTails, params)) return false;
+  if (!launch(size(num_blocks, 0), kKernel<IndexTails>, params)) return false;
   return params.lists.region_lengths == nullptr ||
-         launch(size(1, kPrefixSharedBytes), IndexRegions, params);
+         launch(size(1, kPrefixSharedBytes), kKernel<IndexRegions>, params);
 }
 
 // Calls launch(size, kernel, arguments..) for every kernel, in order, each
@@ -50,7 +50,8 @@ bool RunSelect(const SelectProblem& p, Launch&& launch) {
   const LaunchSize radix = {heads, chunks, kSelectThreads, kRadixSharedBytes};
   const auto passes = [&](bool of_scope, bool second) {
     for (uint32_t digit = 0; digit < 3; ++digit) {
-      if (!launch(radix, SelectRadixPass, p, digit, of_scope, second)) {
+      if (!launch(radix, kKernel<SelectRadixPass>, p, digit, of_scope,
+                  second)) {
         return false;
       }
     }
@@ -58,23 +59,23 @@ bool RunSelect(const SelectProblem& p, Launch&& launch) {
   };
   const auto survivors = [&](bool second) {
     return passes(false, second) &&
-           launch(counting, SelectCountEquals, p, second) &&
-           launch(counting, SelectEmit, p, second);
+           launch(counting, kKernel<SelectCountEquals>, p, second) &&
+           launch(counting, kKernel<SelectEmit>, p, second);
   };
-  if (!launch(per_head, SelectSplit, p)) return false;
-  if (HasFloors(p) &&
-      (!passes(false, false) || !launch(per_scope, SelectBeginPool, p))) {
+  if (!launch(per_head, kKernel<SelectSplit>, p)) return false;
+  if (HasFloors(p) && (!passes(false, false) ||
+                       !launch(per_scope, kKernel<SelectBeginPool>, p))) {
     return false;
   }
-  if (IsScored(p) &&
-      (!passes(true, false) || !launch(counting, SelectCountAtCut, p))) {
+  if (IsScored(p) && (!passes(true, false) ||
+                      !launch(counting, kKernel<SelectCountAtCut>, p))) {
     return false;
   }
   if (!survivors(false)) return false;
   if (!p.critical) return true;
   const LaunchSize per_thread = {(heads + kSelectThreads - 1) / kSelectThreads,
                                  1, kSelectThreads, 0};
-  return launch(per_thread, SelectBeginSecond, p) && survivors(true);
+  return launch(per_thread, kKernel<SelectBeginSecond>, p) && survivors(true);
 }
 
 template <typename Launch>
@@ -82,8 +83,9 @@ bool RunSelectMoves(const SelectMoves& p, Launch&& launch) {
   if (p.num_heads == 0) return true;
   const LaunchSize grid = {static_cast<uint32_t>(p.num_heads), 1,
                            kSelectThreads, kPrefixSharedBytes};
-  return launch(grid, MovesMarkPages, p) && launch(grid, MovesFindStrays, p) &&
-         launch(grid, MovesFillHoles, p);
+  return launch(grid, kKernel<MovesMarkPages>, p) &&
+         launch(grid, kKernel<MovesFindStrays>, p) &&
+         launch(grid, kKernel<MovesFillHoles>, p);
 }
 
 }  // namespace SIMT_SPACE

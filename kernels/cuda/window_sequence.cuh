@@ -33,9 +33,9 @@ bool RunWindowStats(const WindowParams& params, const RowShape& shape,
     const int64_t num_blocks =
         int64_t{entries.window_splits.count} * Shape::RowBlocks(params);
     return launch(SizeOf(num_blocks, 1, kWindowThreads, Shape::kSharedBytes),
-                  WindowStats<T, kDim>, params) &&
-           launch(MergeStatsSize(NumLists(entries), params), MergeWindowStats,
-                  params);
+                  kKernel<WindowStats<T, kDim>>, params) &&
+           launch(MergeStatsSize(NumLists(entries), params),
+                  kKernel<MergeWindowStats>, params);
   });
 }
 
@@ -47,7 +47,7 @@ bool RunWindowColumns(const WindowParams& params, const RowShape& shape,
     constexpr int kDim = decltype(instance)::kDim;
     return launch(SizeOf(params.entries.window_splits.count, 1, kWindowThreads,
                          WindowShape<T, kDim>::kSharedBytes),
-                  WindowColumns<T, kDim>, params);
+                  kKernel<WindowColumns<T, kDim>>, params);
   });
 }
 

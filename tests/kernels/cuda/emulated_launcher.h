@@ -23,12 +23,12 @@ class EmulatedLauncher {
                    const LaunchObserver& observer)
       : schedule_(schedule), observer_(observer) {}
 
-  template <typename... Params, typename... Arguments>
-  bool operator()(const LaunchSize& size, void (*kernel)(Params...),
+  template <auto kFunction, typename... Arguments>
+  bool operator()(const LaunchSize& size, Kernel<kFunction>,
                   const Arguments&... arguments) {
     if (size.x == 0 || size.y == 0 || size.z == 0) return true;
     if (observer_ != nullptr) {
-      observer_(reinterpret_cast<const void*>(kernel), size);
+      observer_(reinterpret_cast<const void*>(kFunction), size);
       return true;
     }
     simt::LaunchReport report =
@@ -36,7 +36,7 @@ class EmulatedLauncher {
                      {.grid = {size.x, size.y, size.z},
                       .threads = size.threads,
                       .shared_bytes = size.shared_bytes},
-                     kernel, arguments...);
+                     kFunction, arguments...);
     bank_conflicts_ += report.bank_conflicts;
     error_ = std::move(report.error);
     return error_.empty();
