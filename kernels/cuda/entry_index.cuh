@@ -25,11 +25,11 @@ struct IndexedList {
   const int32_t* region_positions = nullptr;  // by rank
 };
 
-// Grids are {.., lists of a layer, layers}.
+// Grids are {lists of a layer, .., layers}.
 SIMT_DEVICE IndexedList LoadIndexedList(const EntryIndexParams& params) {
   AttentionLists lists = params.lists;
   const int32_t layer = static_cast<int32_t>(simt::BlockZ());
-  const int32_t in_layer = static_cast<int32_t>(simt::BlockY());
+  const int32_t in_layer = static_cast<int32_t>(simt::BlockX());
   const int32_t sequence = in_layer / lists.num_heads;
   const int32_t head = in_layer - sequence * lists.num_heads;
   const int32_t slot = lists.sequence_slots == nullptr
@@ -55,15 +55,15 @@ SIMT_DEVICE IndexedList LoadIndexedList(const EntryIndexParams& params) {
   return result;
 }
 
-// Grid: {entries of the longest tail / kIndexTailEntries, rounded up; lists of
-// a layer; layers}.
+// Grid: {lists of a layer; entries of the longest tail / kIndexTailEntries,
+// rounded up; layers}.
 SIMT_KERNEL(kIndexThreads, 4)
 void IndexTails(EntryIndexParams params) {
   const IndexedList mine = LoadIndexedList(params);
   const AttentionList& list = mine.list;
   const int64_t num_tail = mine.size - list.region_length;
   const int64_t tail_length = list.num_ranks - list.region_slots;
-  const int64_t first = int64_t{simt::BlockX()} * kIndexTailEntries;
+  const int64_t first = int64_t{simt::BlockY()} * kIndexTailEntries;
   const bool fits = num_tail >= 0 && num_tail <= tail_length;
   if (!fits && first == 0 && simt::ThreadIndex() == 0) {
     simt::AtomicOr(params.error, static_cast<uint32_t>(kOffsetsOutOfLists));
@@ -84,7 +84,7 @@ void IndexTails(EntryIndexParams params) {
   }
 }
 
-// Grid: {1; lists of a layer; layers}. Shared memory: kPrefixSharedBytes.
+// Grid: {lists of a layer; 1; layers}. Shared memory: kPrefixSharedBytes.
 SIMT_KERNEL(kIndexThreads, 4)
 void IndexRegions(EntryIndexParams params) {
   static_assert(kIndexThreads == kPrefixThreads);

@@ -22,8 +22,8 @@ bool RunIndexEntries(const EntryIndexParams& params, int32_t longest_tail,
                      Launch&& launch) {
   const int64_t num_lists =
       int64_t{params.lists.num_sequences} * params.lists.num_heads;
-  const auto size = [&](int64_t x, int64_t shared_bytes) {
-    return SizeOf(x, num_lists, kIndexThreads, shared_bytes, params.num_layers);
+  const auto size = [&](int64_t y, int64_t shared_bytes) {
+    return SizeOf(num_lists, y, kIndexThreads, shared_bytes, params.num_layers);
   };
   // Without tails, too: it is what looks at the offsets.
   const int64_t num_blocks =

@@ -96,6 +96,17 @@ TEST_F(ScoreGridsTest, AreAsLargeAsTheListsTogether) {
   ExpectAtMost(5000);
 }
 
+// What an eviction reads is made of as many lists.
+TEST_F(ScoreGridsTest, EntriesOfAsManyListsAreIndexed) {
+  const int32_t region_length = 1;  // only looked at for being there
+  EntryIndexParams index;
+  index.lists.num_sequences = kLists / 8;
+  index.lists.num_heads = 8;
+  index.lists.region_lengths = &region_length;
+  device_.IndexEntries(index, 2 * kIndexTailEntries);
+  ExpectAtMost(2 * kLists);
+}
+
 TEST_F(ScoreGridsTest, BlocksFindTheirLists) {
   const ManyLists lists(1600, 20 * kRowSplitEntries + 1);
   const int64_t num_entries = lists.offsets.back();
