@@ -45,8 +45,8 @@ TEST_F(ChunkAttentionTest, MatchesFloat64AtOtherSizes) {
     SCOPED_TRACE(head_dim);
     AttentionShape shape = ShapeWithTails(head_dim, 8);
     shape.page_size = 32;
-    shape.order =
-        head_dim == 128 ? PoolOrderInMemory::kHnd : PoolOrderInMemory::kNhd;
+    shape.order = head_dim == 128 ? PoolOrderInMemory::kHnd
+                                  : PoolOrderInMemory::kNhdApart;
     shape.region_lengths = {40, 3};
     shape.tail_lengths = {30};
     ChunkRunner<simt::BFloat16> runner(shape, {9}, 3);
@@ -54,6 +54,21 @@ TEST_F(ChunkAttentionTest, MatchesFloat64AtOtherSizes) {
     ExpectMatches(runner, kBFloat16Tolerance);
     EXPECT_EQ(runner.bank_conflicts(), 0);
   }
+}
+
+void CheckChunkPools(bool far) {
+  AttentionShape shape = ShapeWithTails(64, 3);
+  shape.far = far;
+  ForEveryPoolOrder(shape, [](const AttentionShape& in_order) {
+    ChunkRunner<simt::BFloat16> runner(in_order, {5, 0, 12}, 17);
+    ASSERT_EQ(runner.Run({}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+  });
+}
+
+TEST_F(ChunkAttentionTest, ReadsPoolsInEveryOrder) { CheckChunkPools(false); }
+TEST_F(ChunkAttentionTest, OffsetsBeyond32BitsAreRight) {
+  CheckChunkPools(true);
 }
 
 TEST_F(ChunkAttentionTest, NeedsNoRegions) {

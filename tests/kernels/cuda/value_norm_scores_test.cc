@@ -73,7 +73,7 @@ TEST_F(ValueNormScoresTest, MatchFloat64) {
     EntryCase<simt::BFloat16> test({.num_heads = head_dim == 64 ? 2 : 1,
                                     .group_size = 2,
                                     .head_dim = head_dim,
-                                    .order = PoolOrderInMemory::kNhd,
+                                    .order = PoolOrderInMemory::kNhdApart,
                                     .sizes = {70, 33}},
                                    head_dim);
     // Not a multiple of the columns of a block.
@@ -82,6 +82,24 @@ TEST_F(ValueNormScoresTest, MatchFloat64) {
     ExpectNaive(test, runner, false, false);
     EXPECT_EQ(runner.bank_conflicts(), 0);
   }
+}
+
+void CheckValueNormPools(bool far) {
+  const EntryShape shape = {
+      .group_size = 2, .far = far, .sizes = {40, 3, 0, 70}};
+  ForEveryPoolOrder(shape, [](const EntryShape& in_order) {
+    EntryCase<simt::BFloat16> test(in_order, 7);
+    NormRunner<simt::BFloat16> runner(&test, 24);
+    ASSERT_EQ(runner.Run({}), "");
+    ExpectNaive(test, runner, false, false);
+  });
+}
+
+TEST_F(ValueNormScoresTest, ReadPoolsInEveryOrder) {
+  CheckValueNormPools(false);
+}
+TEST_F(ValueNormScoresTest, OffsetsBeyond32BitsAreRight) {
+  CheckValueNormPools(true);
 }
 
 TEST_F(ValueNormScoresTest, PerQueryHeadAndL2MatchFloat64) {

@@ -95,7 +95,7 @@ TEST_F(WindowScoresTest, MatchFloat64AtOtherSizes) {
                                 .group_size = 8,
                                 .head_dim = head_dim,
                                 .page_size = 32,
-                                .order = PoolOrderInMemory::kNhd,
+                                .order = PoolOrderInMemory::kNhdApart,
                                 .sizes = {90},
                                 .window = 32},
                                3);
@@ -106,6 +106,24 @@ TEST_F(WindowScoresTest, MatchFloat64AtOtherSizes) {
     ExpectAttentionMatches(test, runner.attention());
     EXPECT_EQ(runner.bank_conflicts(), 0);
   }
+}
+
+void CheckWindowPools(bool far) {
+  const EntryShape shape = {
+      .group_size = 3, .far = far, .sizes = {70, 5, 0, 90}, .window = 7};
+  ForEveryPoolOrder(shape, [](const EntryShape& in_order) {
+    EntryCase<simt::BFloat16> test(in_order, 11);
+    WindowRunner<simt::BFloat16> runner(&test);
+    ASSERT_EQ(runner.RunStats({}), "");
+    ExpectLseMatches(test, runner.lse());
+    ASSERT_EQ(runner.RunColumns({}), "");
+    ExpectAttentionMatches(test, runner.attention());
+  });
+}
+
+TEST_F(WindowScoresTest, ReadPoolsInEveryOrder) { CheckWindowPools(false); }
+TEST_F(WindowScoresTest, OffsetsBeyond32BitsAreRight) {
+  CheckWindowPools(true);
 }
 
 // More entries than a split has, so that statistics are merged; and a window
