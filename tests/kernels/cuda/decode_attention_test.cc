@@ -66,6 +66,23 @@ TEST_F(DecodeAttentionTest, MatchesFloat64AtEveryShape) {
   CheckEveryShape<simt::Half>(kHalfTolerance);
 }
 
+// Instances of 16 query heads, some of them nobody's.
+TEST_F(DecodeAttentionTest, MatchesFloat64WithNineToFifteenQueryHeads) {
+  for (int32_t group_size = 9; group_size < 16; ++group_size) {
+    SCOPED_TRACE(group_size);
+    AttentionShape shape = RaggedShape(64, group_size);
+    shape.region_lengths = {70, 0};
+    shape.tail_lengths = {30};
+    DecodeRunner<simt::BFloat16> runner(shape, 21);
+    ASSERT_EQ(runner.Run({.num_ctas = 2, .with_logits = true}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+    runner.CheckLogits();
+    DecodeRunner<simt::Half> half(shape, 21);
+    ASSERT_EQ(half.Run({.num_ctas = 2, .chunk_tiles = 1}), "");
+    ExpectMatches(half, kHalfTolerance);
+  }
+}
+
 TEST_F(DecodeAttentionTest, MatchesFloat64AtOtherRowSizes) {
   for (const int32_t head_dim : {64, 256}) {
     SCOPED_TRACE(head_dim);
@@ -302,7 +319,7 @@ TEST_F(DecodeAttentionTest, InChunksTheBatchDoesNotMatter) {
 
 template <typename T>
 void CheckLiveLogits() {
-  for (const int32_t head_dim : {64, 128}) {
+  for (const int32_t head_dim : {64, 128, 256}) {
     for (const int32_t group_size : {3, 16}) {
       SCOPED_TRACE(testing::Message() << head_dim << " " << group_size);
       AttentionShape shape = RaggedShape(head_dim, group_size);

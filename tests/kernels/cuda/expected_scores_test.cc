@@ -65,6 +65,13 @@ TEST_F(ExpectedScoresTest, MatchFloat64AtOtherSizes) {
   }
 }
 
+TEST_F(ExpectedScoresTest, MatchFloat64WithNineToFifteenQueryHeads) {
+  for (int32_t group_size = 9; group_size < 16; ++group_size) {
+    SCOPED_TRACE(group_size);
+    CheckShape<simt::BFloat16>(64, group_size);
+  }
+}
+
 void CheckExpectedPools(bool far) {
   const EntryShape shape = {
       .group_size = 2, .far = far, .sizes = {40, 3, 0, 70}};
