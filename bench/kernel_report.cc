@@ -79,7 +79,8 @@ std::string FormatKernelReport(const nlohmann::ordered_json& report) {
                           : absl::StrFormat("%.1f", percent.get<double>()));
   }
   for (const auto& problem : report.at("not_run")) {
-    absl::StrAppendFormat(&text, "not run: %s G=%d %.0f MiB: %s\n",
+    absl::StrAppendFormat(&text, "not run: %s %s G=%d %.0f MiB: %s\n",
+                          problem.value("kernel", "all kernels of"),
                           problem.at("distribution").get<std::string>(),
                           problem.at("group_size").get<int>(),
                           problem.at("kv_bytes").get<double>() / (1 << 20),

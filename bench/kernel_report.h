@@ -7,6 +7,8 @@
 //     p90_us, num_samples, gb_per_s, tflop_per_s (null without flops),
 //     ceiling ("read", "copy" or null) and percent_of_ceiling, of the ceiling
 //     that the same process measured at the same size
+//   not_run[]: what the device has no room for: kernel (if not all of the
+//     problem), distribution, group_size, kv_bytes, why
 //
 // compare_pytorch.py prints the same keys.
 #ifndef BENCH_KERNEL_REPORT_H_

@@ -76,7 +76,8 @@ TEST(KernelReportTest, TheTableHasALinePerResult) {
                                {"why", "no room"}});
   const std::string text = FormatKernelReport(report);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5);
-  EXPECT_TRUE(absl::StrContains(text, "not run: one-huge G=8 3 MiB: no room"));
+  EXPECT_TRUE(absl::StrContains(
+      text, "not run: all kernels of one-huge G=8 3 MiB: no room"));
   EXPECT_TRUE(absl::StrContains(text, "a device"));
   EXPECT_TRUE(absl::StrContains(text, "compact"));
   EXPECT_TRUE(absl::StrContains(text, "50.0"));
