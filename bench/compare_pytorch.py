@@ -103,6 +103,11 @@ class Problem:
     def list_length(self, index):
         return self.lengths[index] + self.tail_lengths[index // self.num_heads]
 
+    def max_over_mean(self):
+        lengths = [self.list_length(index)
+                   for index in range(len(self.lengths))]
+        return max(lengths) * len(lengths) / max(sum(lengths), 1)
+
     def kv_bytes(self):
         num_tokens = (sum(self.lengths) +
                       sum(self.tail_lengths) * self.num_heads)
@@ -223,6 +228,7 @@ def result_of(problem, mode, samples):
         "tail_tokens": sum(problem.tail_lengths),
         "num_sequences": problem.num_sequences, "num_heads": problem.num_heads,
         "head_dim": problem.head_dim, "page_size": problem.page_size,
+        "max_over_mean": problem.max_over_mean(),
         "useful_bytes": useful_bytes, "flops": 0, "median_us": median,
         "p10_us": percentile(samples, 10), "p90_us": percentile(samples, 90),
         "num_samples": len(samples), "gb_per_s": useful_bytes / median * 1e-3,

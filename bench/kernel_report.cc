@@ -36,6 +36,7 @@ nlohmann::ordered_json KernelResultJson(const KernelProblem& problem,
   json["num_heads"] = problem.num_heads;
   json["head_dim"] = problem.head_dim;
   json["page_size"] = problem.page_size;
+  json["max_over_mean"] = problem.max_over_mean();
   json["useful_bytes"] = result.useful_bytes;
   json["flops"] = result.flops;
   json["median_us"] = median;

@@ -3,10 +3,11 @@
 //   device, sm_count, l2_bytes, commit-independent facts of the run
 //   results[]: kernel, distribution, group_size, dtype ("bf16" or "fp16"),
 //     kv_bytes (with tails), tail_tokens (of all sequences), num_sequences,
-//     num_heads, head_dim, page_size, useful_bytes, flops, median_us, p10_us,
-//     p90_us, num_samples, gb_per_s, tflop_per_s (null without flops),
-//     ceiling ("read", "copy" or null) and percent_of_ceiling, of the ceiling
-//     that the same process measured at the same size
+//     num_heads, head_dim, page_size, max_over_mean (of the lists' lengths,
+//     with tails), useful_bytes, flops, median_us, p10_us, p90_us,
+//     num_samples, gb_per_s, tflop_per_s (null without flops), ceiling ("read",
+//     "copy" or null) and percent_of_ceiling, of the ceiling that the same
+//     process measured at the same size
 //   not_run[]: what the device has no room for: kernel (if not all of the
 //     problem), distribution, group_size, kv_bytes, why
 //

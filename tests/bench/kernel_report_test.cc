@@ -52,6 +52,7 @@ TEST(KernelReportTest, RatesFollowFromTheMedian) {
   EXPECT_EQ(json.at("kv_bytes"), 17 * 512);
   EXPECT_EQ(json.at("dtype"), "fp16");
   EXPECT_EQ(json.at("tail_tokens"), 7);
+  EXPECT_EQ(json.at("max_over_mean"), 1.0);
   result.ceiling = KernelCeiling::kNone;
   result.flops = 0;
   const auto other = KernelResultJson(SmallProblem(), result, 2000);
