@@ -8,6 +8,7 @@
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
+#include <absl/time/clock.h>
 #include <cuda_runtime_api.h>
 #include <nlohmann/json.hpp>
 
@@ -155,12 +156,16 @@ absl::Status RunKernels(const KernelBenchOptions& options,
   std::vector<std::string> names;
   BM_ASSIGN_OR_RETURN(const std::vector<KernelProblem> problems,
                       KernelProblems(options, &names));
-  (*report)["device"] = properties.name;
-  (*report)["sm_count"] = properties.multiProcessorCount;
-  (*report)["l2_bytes"] = properties.l2CacheSize;
-  (*report)["seed"] = options.seed;
-  (*report)["results"] = nlohmann::ordered_json::array();
-  (*report)["not_run"] = nlohmann::ordered_json::array();
+  KernelRun facts = {.date = absl::Now(),
+                     .device = properties.name,
+                     .sm_count = properties.multiProcessorCount,
+                     .l2_bytes = properties.l2CacheSize,
+                     .seed = options.seed};
+  BM_RETURN_IF_ERROR(
+      CudaStatus(cudaDriverGetVersion(&facts.cuda_driver), "driver"));
+  BM_RETURN_IF_ERROR(
+      CudaStatus(cudaRuntimeGetVersion(&facts.cuda_runtime), "runtime"));
+  *report = KernelReportJson(facts);
   for (std::size_t i = 0; i < problems.size(); ++i) {
     const KernelProblem& problem = problems[i];
     // One per problem: a device that was too small for one stays usable.

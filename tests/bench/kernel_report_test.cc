@@ -5,6 +5,8 @@
 #include <vector>
 
 #include <absl/strings/match.h>
+#include <absl/time/time.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -60,9 +62,28 @@ TEST(KernelReportTest, RatesFollowFromTheMedian) {
   EXPECT_TRUE(other.at("tflop_per_s").is_null());
 }
 
+TEST(KernelReportTest, SaysWhatRanWhenAndOnWhat) {
+  const auto report =
+      KernelReportJson({.date = absl::FromUnixSeconds(1'700'000'000),
+                        .device = "a device",
+                        .sm_count = 132,
+                        .l2_bytes = 50 << 20,
+                        .cuda_driver = 13020,
+                        .cuda_runtime = 12080,
+                        .seed = 3});
+  EXPECT_EQ(report.at("date"), "2023-11-14T22:13:20Z");
+  EXPECT_EQ(report.at("cuda_driver"), "13.2");
+  EXPECT_EQ(report.at("cuda_runtime"), "12.8");
+  EXPECT_EQ(report.at("sm_count"), 132);
+  EXPECT_EQ(report.at("seed"), 3);
+  EXPECT_TRUE(report.at("results").is_array());
+  EXPECT_TRUE(report.at("not_run").is_array());
+  EXPECT_THAT(report.at("commit").get<std::string>(),
+              testing::MatchesRegex("unknown|[0-9a-f]+|[0-9a-f]+-dirty"));
+}
+
 TEST(KernelReportTest, TheTableHasALinePerResult) {
-  nlohmann::ordered_json report;
-  report["device"] = "a device";
+  nlohmann::ordered_json report = KernelReportJson({.device = "a device"});
   const KernelResult result{.kernel = "compact",
                             .distribution = "uniform",
                             .ceiling = KernelCeiling::kCopy,
