@@ -8,25 +8,33 @@ PyTorch has no kernel for ragged lists of pages: keys and values of each list,
 of its region and then of its tail, are gathered to contiguous tensors of the
 problem's type first, which is not timed. Then one decode
 step is a call of scaled_dot_product_attention per list (--mode loop), or one
-call for all of them padded to the longest, with a mask (--mode padded). The
-report has the keys of kernel_report.h; percent_of_ceiling is null, for the
-ceilings are in our report of the same problem.
+call for all of them padded to the longest, with a mask (--mode padded). As many
+copies of the tensors take turns as ours do, so that none is in the cache. A
+mode that fails, such as for want of memory, is in not_run with the reason, and
+the other one in the results all the same. The report has the keys of
+kernel_report.h; percent_of_ceiling is null, for the ceilings are in our report
+of the same problem.
 
 --check reads the problem, prints what is in it and needs Python alone; the rest
 needs numpy and PyTorch.
 """
 import argparse
 import array
+import gc
 import json
 import math
 import struct
 import sys
+import time
 
 MAGIC = b"BMKVPRB1"
 COMMON = struct.Struct("<8sI")  # of all versions
 VERSION = 2
 HEADER = struct.Struct("<8sII6iQqq")  # bench/kernel_problem.h
 DTYPES = ["bf16", "fp16"]
+ROTATED_L2S = 6  # bench/kernel_run.cc
+MAX_COPIES = 16  # bench/kernel_cases.cc
+UNKNOWN_L2_BYTES = 64 << 20  # of a PyTorch that does not say
 STEP = 0x9E3779B97F4A7C15
 MIX = [(30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)]
 
@@ -103,6 +111,11 @@ class Problem:
     def list_length(self, index):
         return self.lengths[index] + self.tail_lengths[index // self.num_heads]
 
+    def max_over_mean(self):
+        lengths = [self.list_length(index)
+                   for index in range(len(self.lengths))]
+        return max(lengths) * len(lengths) / max(sum(lengths), 1)
+
     def kv_bytes(self):
         num_tokens = (sum(self.lengths) +
                       sum(self.tail_lengths) * self.num_heads)
@@ -154,59 +167,142 @@ def gather_list(problem, index):
         axis=1)
 
 
-def load(problem, torch, device):
-    """Queries [lists, group_size, head_dim] and K, V per list, rounded."""
+def num_copies(num_bytes, l2_bytes):
+    """How many copies take turns: as in kernel_run.cc and kernel_cases.cc."""
+    return min(max(-(-ROTATED_L2S * l2_bytes // num_bytes), 1), MAX_COPIES)
+
+
+def padded_bytes(problem):
+    longest = max(map(problem.list_length, range(len(problem.lengths))))
+    return len(problem.lengths) * longest * problem.head_dim * 4
+
+
+def load_queries(problem, torch, device):
+    """[lists, group_size, head_dim], rounded."""
     import numpy
-    dtype = torch.float16 if problem.dtype == "fp16" else torch.bfloat16
-    num_lists = len(problem.lengths)
-    shape = (num_lists, problem.group_size, problem.head_dim)
+    shape = (len(problem.lengths), problem.group_size, problem.head_dim)
     queries = elements(problem.seed + 1,
                        numpy.arange(math.prod(shape))).reshape(shape)
-    keys, values = [], []
-    for index in range(num_lists):
-        rows = torch.from_numpy(gather_list(problem, index))
-        rows = rows.to(device=device, dtype=dtype)
-        keys.append(rows[0])
-        values.append(rows[1])
-    queries = torch.from_numpy(queries).to(device=device, dtype=dtype)
-    return queries, keys, values
+    return torch.from_numpy(queries).to(device=device,
+                                        dtype=dtype_of(problem, torch))
 
 
-def make_step(problem, torch, device, mode):
+def dtype_of(problem, torch):
+    return torch.float16 if problem.dtype == "fp16" else torch.bfloat16
+
+
+def load_list(problem, torch, device, index):
+    """K and V of a list, [2, length, head_dim], rounded."""
+    rows = torch.from_numpy(gather_list(problem, index))
+    return rows.to(device=device, dtype=dtype_of(problem, torch))
+
+
+def make_loop(problem, torch, device, l2_bytes):
+    """A step, which takes the number of a copy, and how many there are."""
     attention = torch.nn.functional.scaled_dot_product_attention
-    queries, keys, values = load(problem, torch, device)
-    if mode == "loop":
-        lists = [(q[None, None], k[None, None], v[None, None])
-                 for q, k, v in zip(queries, keys, values)]
+    queries = load_queries(problem, torch, device)
+    count = num_copies(problem.kv_bytes(), l2_bytes)
+    first = [load_list(problem, torch, device, index)
+             for index in range(len(problem.lengths))]
+    copies = [first] + [[rows.clone() for rows in first]
+                        for _ in range(count - 1)]
+    lists = [[(q[None, None], rows[None, None, 0], rows[None, None, 1])
+              for q, rows in zip(queries, copy)] for copy in copies]
 
-        def loop():
-            return [attention(q, k, v) for q, k, v in lists]
-        return loop
-    pad = torch.nn.utils.rnn.pad_sequence
-    all_keys = pad(keys, batch_first=True)[:, None]
-    all_values = pad(values, batch_first=True)[:, None]
-    lengths = torch.tensor([problem.list_length(index)
-                            for index in range(len(keys))], device=device)
-    ranks = torch.arange(all_keys.shape[2], device=device)
-    mask = (ranks[None] < lengths[:, None])[:, None, None]
-    return lambda: attention(queries[:, None], all_keys, all_values,
-                             attn_mask=mask)
+    def step(copy):
+        return [attention(q, k, v) for q, k, v in lists[copy]]
+    return step, count
 
 
-def time_step(torch, step, num_samples):
+def make_padded(problem, torch, device, l2_bytes):
+    attention = torch.nn.functional.scaled_dot_product_attention
+    num_bytes = padded_bytes(problem)
+    count = num_copies(num_bytes, l2_bytes)
+    lengths = [problem.list_length(index)
+               for index in range(len(problem.lengths))]
+    # One list beside it at a time: all of them may not fit twice.
+    first = torch.zeros((2, len(lengths), 1, max(lengths), problem.head_dim),
+                        dtype=dtype_of(problem, torch), device=device)
+    for index, length in enumerate(lengths):
+        first[:, index, 0, :length] = load_list(problem, torch, device, index)
+    copies = [first] + [first.clone() for _ in range(count - 1)]
+    ranks = torch.arange(max(lengths), device=device)
+    mask = (ranks[None] < torch.tensor(lengths, device=device)[:, None])
+    mask = mask[:, None, None]
+    queries = load_queries(problem, torch, device)[:, None]
+    return lambda copy: attention(queries, copies[copy][0], copies[copy][1],
+                                  attn_mask=mask), count
+
+
+MAKERS = {"loop": make_loop, "padded": make_padded}
+
+
+def time_step(torch, step, count, num_samples):
     """Microseconds of each call, between events of the device."""
-    for _ in range(3):
-        step()
+    for i in range(max(3, count)):
+        step(i % count)
     samples = []
-    for _ in range(num_samples):
+    for i in range(num_samples):
         begin = torch.cuda.Event(enable_timing=True)
         end = torch.cuda.Event(enable_timing=True)
         begin.record()
-        step()
+        step(i % count)
         end.record()
         end.synchronize()
         samples.append(begin.elapsed_time(end) * 1000)
     return samples
+
+
+def check_room(problem, torch, device, mode):
+    """Before the host has made what the device cannot hold."""
+    if mode != "padded":
+        return
+    free, _ = torch.cuda.mem_get_info(device)
+    num_bytes = padded_bytes(problem)
+    if num_bytes > free:
+        raise MemoryError(
+            f"lists padded to the longest take {num_bytes / 1e9:.1f} GB, "
+            f"{free / 1e9:.1f} GB are free")
+
+
+def run_mode(problem, torch, device, mode, num_samples):
+    """The mode's samples, or (None, why there are none). Nothing it has
+    allocated is left."""
+    why = ""
+    try:
+        check_room(problem, torch, device, mode)
+        properties = torch.cuda.get_device_properties(device)
+        l2_bytes = getattr(properties, "L2_cache_size", UNKNOWN_L2_BYTES)
+        step, count = MAKERS[mode](problem, torch, device, l2_bytes)
+        return time_step(torch, step, count, num_samples), ""
+    # PyTorch's errors of memory and of the device are RuntimeErrors.
+    except (MemoryError, RuntimeError) as error:
+        why = str(error) or type(error).__name__
+    finally:
+        step = None
+        gc.collect()
+        torch.cuda.empty_cache()
+    return None, why
+
+
+def run_modes(problem, torch, device, modes, num_samples):
+    """results[] and not_run[] of the report."""
+    results, not_run = [], []
+    for mode in modes:
+        samples, why = run_mode(problem, torch, device, mode, num_samples)
+        if samples is not None:
+            results.append(result_of(problem, mode, samples))
+            continue
+        not_run.append({
+            "kernel": kernel_of(mode), "distribution": "file",
+            "group_size": problem.group_size, "kv_bytes": problem.kv_bytes(),
+            "why": why})
+        print(f"{kernel_of(mode)}: not run: {why}", file=sys.stderr)
+    return results, not_run
+
+
+def kernel_of(mode):
+    return f"pytorch_sdpa_{mode}"
 
 
 def percentile(samples, percent):
@@ -217,12 +313,13 @@ def result_of(problem, mode, samples):
     median = percentile(samples, 50)
     useful_bytes = problem.kv_bytes()
     return {
-        "kernel": f"pytorch_sdpa_{mode}", "distribution": "file",
+        "kernel": kernel_of(mode), "distribution": "file",
         "group_size": problem.group_size, "dtype": problem.dtype,
         "kv_bytes": problem.kv_bytes(),
         "tail_tokens": sum(problem.tail_lengths),
         "num_sequences": problem.num_sequences, "num_heads": problem.num_heads,
         "head_dim": problem.head_dim, "page_size": problem.page_size,
+        "max_over_mean": problem.max_over_mean(),
         "useful_bytes": useful_bytes, "flops": 0, "median_us": median,
         "p10_us": percentile(samples, 10), "p90_us": percentile(samples, 90),
         "num_samples": len(samples), "gb_per_s": useful_bytes / median * 1e-3,
@@ -270,15 +367,18 @@ def main():
     if not torch.cuda.is_available():
         sys.exit("compare_pytorch.py: PyTorch finds no GPU")
     modes = ["loop", "padded"] if arguments.mode == "both" else [arguments.mode]
-    results = []
-    for mode in modes:
-        step = make_step(problem, torch, arguments.device, mode)
-        samples = time_step(torch, step, arguments.num_samples)
-        results.append(result_of(problem, mode, samples))
+    torch.cuda.set_device(arguments.device)
+    device = torch.device("cuda", torch.cuda.current_device())
+    results, not_run = run_modes(problem, torch, device, modes,
+                                 arguments.num_samples)
     print(json.dumps({
-        "device": torch.cuda.get_device_name(arguments.device),
-        "pytorch": torch.__version__, "seed": problem.seed,
-        "results": results}, indent=2))
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "device": torch.cuda.get_device_name(device),
+        "pytorch": torch.__version__, "cuda_runtime": torch.version.cuda,
+        "seed": problem.seed, "results": results, "not_run": not_run},
+        indent=2))
+    if not results:
+        sys.exit("compare_pytorch.py: no mode ran")
 
 
 if __name__ == "__main__":

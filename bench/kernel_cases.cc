@@ -35,7 +35,9 @@ char* DeviceProblem::AllocateBytes(int64_t bytes) {
     status_ = memory.status();
     return nullptr;
   }
-  memory_.push_back(*memory);
+  memory_.push_back({*memory, bytes});
+  num_bytes_ += bytes;
+  most_bytes_ = std::max(most_bytes_, num_bytes_);
   runtime().Fill(*memory, 0, bytes);
   return *memory;
 }
@@ -48,9 +50,15 @@ uint16_t* DeviceProblem::AllocateElements(int64_t count, uint64_t seed) {
   return elements;
 }
 
-DeviceProblem::~DeviceProblem() {
-  for (char* memory : memory_) runtime().Free(memory);
+void DeviceProblem::FreeDownTo(std::size_t num_allocations) {
+  while (memory_.size() > num_allocations) {
+    runtime().Free(memory_.back().place);
+    num_bytes_ -= memory_.back().bytes;
+    memory_.pop_back();
+  }
 }
+
+DeviceProblem::~DeviceProblem() { FreeDownTo(0); }
 
 absl::StatusOr<std::unique_ptr<DeviceProblem>> DeviceProblem::Create(
     const KernelProblem& problem, const DeviceProblemOptions& options,
@@ -67,44 +75,6 @@ absl::StatusOr<std::unique_ptr<DeviceProblem>> DeviceProblem::Create(
   BM_RETURN_IF_ERROR(result->status_);
   result->SendLists();
   result->SendEntries();
-  result->AddCeilings();
-  const DecodeParams decode = result->MakeDecode(0);
-  result->AddDecode("decode", decode);
-  result->AddDecode("decode_invariant",
-                    result->MakeDecode(kInvariantChunkTiles));
-  result->AddDecodeSums(decode);
-  // What reads only, while pools hold what the problem says.
-  result->AddChunk();
-  const EntryIndexParams index = result->MakeIndex();
-  result->AddIndex(index);
-  result->AddSnapKv();
-  result->AddTova();
-  result->AddExpected();
-  result->AddKeyScores();
-  result->AddValueNorms();
-  const float* scores = result->SendScores();
-  SelectProblem select;
-  select.scores = scores;
-  result->AddSelection("select_uniform", select, problem.num_heads);
-  select.budget = SelectBudget::kBlend;
-  result->AddSelection("select_global", select,
-                       static_cast<int32_t>(result->num_lists()));
-  select.alpha = kAdaKvAlpha;
-  result->AddSelection("select_adakv", select, problem.num_heads);
-  select.critical = true;
-  select.first_share = 500'000'000;
-  select.value_norms = scores;
-  result->AddSelection("select_critical", select, problem.num_heads);
-  select.critical = false;
-  select.budget = SelectBudget::kFloor;
-  result->AddSelection("select_floor", select, problem.num_heads);
-  result->AddMovePlan();
-  result->AddGather();
-  result->AddMoves();
-  result->AddBlockCopies();
-  result->AddSwap();
-  result->AddAppend();
-  result->AddEvictions(index);
   BM_RETURN_IF_ERROR(result->status_);
   BM_RETURN_IF_ERROR(device->status());
   return result;
@@ -292,7 +262,8 @@ void DeviceProblem::AddDecode(const char* name, const DecodeParams& params) {
                     }});
 }
 
-void DeviceProblem::AddDecodeSums(const DecodeParams& decode) {
+void DeviceProblem::AddDecodeSums() {
+  const DecodeParams decode = MakeDecode(0);
   DecodeParams with_logits = decode;
   with_logits.logits = Allocate<float>(int64_t{decode.max_tiles} *
                                        kDecodeTileRanks * problem_.group_size);

@@ -35,9 +35,12 @@ struct KernelCase {
   double useful_bytes = 0;
   double flops = 0;
   // On copy `copy` of the pool.
-  std::function<void(int32_t copy)> launch;
+  std::function<void(int32_t copy)> launch = nullptr;
   // Whether it waits for the device in between.
   bool waits = false;
+  // ResourceExhausted where the device has no room for the case, which has
+  // nothing but its name then.
+  absl::Status status = absl::OkStatus();
 };
 
 struct DeviceProblemOptions {
@@ -48,10 +51,17 @@ struct DeviceProblemOptions {
 };
 
 // DeviceProblem holds copies of a problem's pool, so that launches that take
-// them in turn find nothing in the second-level cache, and everything that the
-// kernels need beside it. Owns its memory of the device. Thread-compatible.
+// them in turn find nothing in the second-level cache, and the lists over it.
+// What a case needs beside them is there while the case is visited: no two
+// families of cases are at a time, whose work space may be larger than the
+// pools. Owns its memory of the device. Thread-compatible.
 class DeviceProblem {
  public:
+  using Visit = std::function<absl::Status(const KernelCase&)>;
+
+  // Of all cases, ceilings first.
+  static std::vector<std::string> KernelNames();
+
   // The device is borrowed. ResourceExhausted where it has no room.
   static absl::StatusOr<std::unique_ptr<DeviceProblem>> Create(
       const KernelProblem& problem, const DeviceProblemOptions& options,
@@ -61,18 +71,34 @@ class DeviceProblem {
   ~DeviceProblem();
 
   int32_t num_copies() const { return static_cast<int32_t>(pools_.size()); }
-  // Ceilings first. Valid as long as this is; each may be launched any number
-  // of times, in any order.
-  const std::vector<KernelCase>& cases() const { return cases_; }
+  // Visits the cases of these names, or with none all, in the order of
+  // KernelNames(). A case may be launched any number of times during its visit.
+  // The first error of the device or of a visit ends it all and is returned.
+  absl::Status ForEachCase(std::span<const std::string> kernels,
+                           const Visit& visit);
+  // The most memory of the device that this has held.
+  int64_t most_bytes() const { return most_bytes_; }
   // The output of the last decode, of the problem's type, [num_sequences,
   // q_heads, head_dim].
   absl::StatusOr<std::vector<uint16_t>> ReadDecodeOutput() const;
   // How many entries each list kept in the last of the evictions.
+  // REQUIRES: one is visited.
   absl::StatusOr<std::vector<int32_t>> ReadKept() const;
   // What kernels complained about (RowError); 0 if nothing.
   absl::StatusOr<uint32_t> ReadErrorWord() const;
 
  private:
+  // Cases that share what they need beside the problem.
+  struct Family {
+    std::vector<std::string> kernels;
+    void (*add)(DeviceProblem& problem);
+  };
+  struct Memory {
+    char* place = nullptr;
+    int64_t bytes = 0;
+  };
+  static const std::vector<Family>& Families();
+
   DeviceProblem(const KernelProblem& problem,
                 const DeviceProblemOptions& options, KernelDevice* device);
 
@@ -103,6 +129,8 @@ class DeviceProblem {
                        reinterpret_cast<const char*>(from));
     return device_.status();
   }
+  // Frees what was allocated last until so many allocations are left.
+  void FreeDownTo(std::size_t num_allocations);
   void FillPools();
   // Lists with tails as kernels of attention read them, and their entries.
   void SendLists();
@@ -116,7 +144,7 @@ class DeviceProblem {
   // Writes logits if there is room for them.
   void AddDecode(const char* name, const DecodeParams& params);
   // h2o: logits, what is added up of them, and scores.
-  void AddDecodeSums(const DecodeParams& decode);
+  void AddDecodeSums();
   void AddChunk();
   void AddAppend();
   void AddGather();
@@ -138,11 +166,11 @@ class DeviceProblem {
   const float* SendScores();
   // Heads share in scopes of so many. What is not set is filled in.
   SelectProblem MakeSelection(SelectProblem select, int32_t scope_heads);
-  void AddSelection(const char* name, const SelectProblem& problem,
+  void AddSelection(const char* name, SelectProblem problem,
                     int32_t scope_heads);
   void AddMovePlan();
   EntryIndexParams MakeIndex();
-  void AddIndex(const EntryIndexParams& index);
+  void AddIndex();
   // The new regions are the caller's to set.
   SelectMoves MakeMovePlan(const EntryLists& entries, const uint32_t* survivors,
                            int64_t most_kept);
@@ -150,8 +178,13 @@ class DeviceProblem {
   std::function<void(int32_t copy)> MakeSelectAndMove(
       const EntryLists& entries);
   // Everything that an eviction does, of the problem's sequences; or, which is
-  // the same, of as many layers of one.
-  void AddEvictions(const EntryIndexParams& index);
+  // the same, of as many layers of one. `score` scores the index's entries.
+  void AddEviction(const char* name, const EntryIndexParams& index,
+                   const std::function<void(int32_t copy)>& score);
+  void AddSnapKvEviction();
+  void AddKeyDiffEviction();
+  // The problem's lists, of the entries that the index writes.
+  EntryLists IndexedEntries(const EntryIndexParams& index) const;
   PagedPool PoolOf(int32_t copy) const;
   // A row of K and one of V.
   double pair_bytes() const {
@@ -184,7 +217,9 @@ class DeviceProblem {
   const RowShape shape_;
   const double kv_bytes_;
   absl::Status status_;
-  std::vector<char*> memory_;
+  std::vector<Memory> memory_;
+  int64_t num_bytes_ = 0;
+  int64_t most_bytes_ = 0;
   int32_t num_blocks_ = 0;
   std::vector<char*> pools_;
   // Half a pool beside each, of elements too: zeros would cost less power.
@@ -208,8 +243,8 @@ class DeviceProblem {
   std::vector<int64_t> tail_block_offsets_;  // [num_sequences + 1]
   std::vector<int64_t> slots_;               // of all entries
   std::vector<int64_t> offsets_;
-  float* scores_ = nullptr;  // [entries]
-  std::vector<KernelCase> cases_;
+  float* scores_ = nullptr;        // [entries]
+  std::vector<KernelCase> cases_;  // of the family that is visited
 };
 
 }  // namespace blockmgr

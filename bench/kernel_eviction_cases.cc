@@ -75,7 +75,8 @@ EntryIndexParams DeviceProblem::MakeIndex() {
   return index;
 }
 
-void DeviceProblem::AddIndex(const EntryIndexParams& index) {
+void DeviceProblem::AddIndex() {
+  const EntryIndexParams index = MakeIndex();
   // A region's positions are read, a slot and a position written of each entry.
   cases_.push_back(
       {"index_entries", KernelCeiling::kNone,
@@ -218,35 +219,47 @@ absl::StatusOr<std::vector<int32_t>> DeviceProblem::ReadKept() const {
   return kept;
 }
 
-void DeviceProblem::AddEvictions(const EntryIndexParams& index) {
+EntryLists DeviceProblem::IndexedEntries(const EntryIndexParams& index) const {
   EntryLists entries = entries_;
   entries.slots = index.slots;
   entries.positions = index.positions;
-  const auto select_and_move = MakeSelectAndMove(entries);
-  const auto add = [&](const char* name, const auto& score) {
-    // Keys twice.
-    cases_.push_back({.kernel = name,
-                      .ceiling = KernelCeiling::kNone,
-                      .useful_bytes = kv_bytes_,
-                      .flops = 0,
-                      .launch =
-                          [=, this](int32_t copy) {
-                            runtime().IndexEntries(index, longest_tail_);
-                            score(copy);
-                            select_and_move(copy);
-                          },
-                      .waits = true});
-  };
+  return entries;
+}
+
+void DeviceProblem::AddEviction(
+    const char* name, const EntryIndexParams& index,
+    const std::function<void(int32_t copy)>& score) {
+  const auto select_and_move = MakeSelectAndMove(IndexedEntries(index));
+  // Keys twice.
+  cases_.push_back({.kernel = name,
+                    .ceiling = KernelCeiling::kNone,
+                    .useful_bytes = kv_bytes_,
+                    .flops = 0,
+                    .launch =
+                        [=, this](int32_t copy) {
+                          runtime().IndexEntries(index, longest_tail_);
+                          score(copy);
+                          select_and_move(copy);
+                        },
+                    .waits = true});
+}
+
+void DeviceProblem::AddSnapKvEviction() {
+  const EntryIndexParams index = MakeIndex();
   WindowParams window = MakeWindow(kWindow);
-  window.entries = entries;
+  window.entries = IndexedEntries(index);
   const PoolParams pooling = MakePooling(window);
-  add("evict_snapkv", [=, this](int32_t copy) {
+  AddEviction("evict_snapkv", index, [=, this](int32_t copy) {
     Weigh(window, copy);
     runtime().PoolWindow(pooling);
   });
+}
+
+void DeviceProblem::AddKeyDiffEviction() {
+  const EntryIndexParams index = MakeIndex();
   KeyScoreParams keys = MakeKeyScores();
-  keys.entries = entries;
-  add("evict_keydiff", [=, this](int32_t copy) {
+  keys.entries = IndexedEntries(index);
+  AddEviction("evict_keydiff", index, [=, this](int32_t copy) {
     KeyScoreParams p = keys;
     p.pool = PoolOf(copy);
     runtime().KeyScores(p, shape_);

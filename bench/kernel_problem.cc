@@ -23,9 +23,11 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr std::array<char, 8> kMagic = {'B', 'M', 'K', 'V', 'P', 'R', 'B', '1'};
 constexpr uint32_t kVersion = 2;
-// Of the logarithm of a ragged length: puts the largest of some hundred at
-// about four times the mean.
-constexpr double kSpread = 0.6;
+// The longest of ragged lists, in multiples of the mean.
+constexpr double kRaggedMaxOverMean = 4.0;
+// Of the logarithm of a ragged length, at most: a few lists have no such
+// longest one, or next to nothing in all others.
+constexpr double kMaxSpread = 2.0;
 
 struct Header {
   std::array<char, 8> magic = kMagic;
@@ -66,14 +68,43 @@ double Normal(uint64_t seed, uint64_t index) {
   return radius * std::cos(6.283185307179586 * Uniform(seed, 2 * index + 1));
 }
 
-std::vector<double> Weights(const KernelProblemShape& shape, int64_t count) {
-  std::vector<double> weights(static_cast<std::size_t>(count), 1.0);
-  if (shape.distribution == LengthDistribution::kRagged) {
-    for (int64_t i = 0; i < count; ++i) {
-      weights[i] =
-          std::exp(kSpread * Normal(shape.seed, static_cast<uint64_t>(i)));
+// Lognormal, of the spread that these draws need: of one that is the same for
+// any number of lists the longest of many is too long, and of few too short.
+std::vector<double> RaggedWeights(uint64_t seed, int64_t count) {
+  std::vector<double> normals;
+  normals.reserve(static_cast<std::size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    normals.push_back(Normal(seed, static_cast<uint64_t>(i)));
+  }
+  const double most = *std::ranges::max_element(normals);
+  // In multiples of the longest.
+  const auto weights = [&](double spread) {
+    std::vector<double> result;
+    result.reserve(normals.size());
+    for (const double x : normals) {
+      result.push_back(std::exp(spread * (x - most)));
     }
-  } else if (shape.distribution == LengthDistribution::kOneHuge) {
+    return result;
+  };
+  // The longest over the mean grows with the spread.
+  double low = 0.0;
+  double high = kMaxSpread;
+  for (int step = 0; step < 40; ++step) {
+    const double spread = (low + high) / 2;
+    const std::vector<double> tried = weights(spread);
+    const double mean = std::accumulate(tried.begin(), tried.end(), 0.0) /
+                        static_cast<double>(count);
+    (mean * kRaggedMaxOverMean > 1.0 ? low : high) = spread;
+  }
+  return weights(high);
+}
+
+std::vector<double> Weights(const KernelProblemShape& shape, int64_t count) {
+  if (shape.distribution == LengthDistribution::kRagged) {
+    return RaggedWeights(shape.seed, count);
+  }
+  std::vector<double> weights(static_cast<std::size_t>(count), 1.0);
+  if (shape.distribution == LengthDistribution::kOneHuge) {
     weights[count / 2] = static_cast<double>(std::max<int64_t>(1, count - 1));
   }
   return weights;
@@ -191,6 +222,16 @@ int64_t KernelProblem::num_entries() const {
 
 int64_t KernelProblem::tail_tokens() const {
   return std::accumulate(tail_lengths.begin(), tail_lengths.end(), int64_t{0});
+}
+
+double KernelProblem::max_over_mean() const {
+  int64_t longest = 0;
+  for (std::size_t list = 0; list < lengths.size(); ++list) {
+    longest = std::max<int64_t>(
+        longest, lengths[list] + int64_t{tail_lengths[list / num_heads]});
+  }
+  return static_cast<double>(longest) * static_cast<double>(lengths.size()) /
+         static_cast<double>(std::max<int64_t>(num_entries(), 1));
 }
 
 absl::Status KernelProblem::Validate() const {

@@ -51,7 +51,9 @@ namespace blockmgr {
 // How lengths differ between lists of the same total.
 enum class LengthDistribution : uint8_t {
   kUniform,
-  kRagged,   // lognormal, max / mean about 4: what Ada-KV budgets look like
+  // Lognormal, what Ada-KV budgets look like. The longest list is four times
+  // the mean, where there are more than some ten.
+  kRagged,
   kOneHuge,  // one list has half of all tokens
 };
 absl::StatusOr<LengthDistribution> ParseDistribution(absl::string_view name);
@@ -90,6 +92,8 @@ struct KernelProblem {
   int64_t num_entries() const;  // live tokens of all lists, with their tails
   int64_t tail_tokens() const;  // of all sequences
   int64_t row_bytes() const { return int64_t{2} * head_dim; }
+  // The longest list's tokens in those of an average one, with their tails.
+  double max_over_mean() const;
   // Live K and V.
   int64_t kv_bytes() const { return 2 * row_bytes() * num_entries(); }
   // Ranges and sums of every field. InvalidArgument names the field, what was

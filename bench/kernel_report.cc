@@ -7,6 +7,7 @@
 #include <absl/strings/str_format.h>
 #include <nlohmann/json.hpp>
 
+#include "bench/build_commit.h"
 #include "blockmgr/base/check.h"
 
 namespace blockmgr {
@@ -18,6 +19,23 @@ double SamplePercentile(std::vector<double> samples, double percent) {
   const auto place = samples.begin() + static_cast<std::ptrdiff_t>(rank - 1);
   std::nth_element(samples.begin(), place, samples.end());
   return *place;
+}
+
+nlohmann::ordered_json KernelReportJson(const KernelRun& run) {
+  const auto version = [](int32_t number) {
+    return absl::StrCat(number / 1000, ".", number % 1000 / 10);
+  };
+  return {{"date", absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", run.date,
+                                    absl::UTCTimeZone())},
+          {"commit", BuildCommit()},
+          {"device", run.device},
+          {"sm_count", run.sm_count},
+          {"l2_bytes", run.l2_bytes},
+          {"cuda_driver", version(run.cuda_driver)},
+          {"cuda_runtime", version(run.cuda_runtime)},
+          {"seed", run.seed},
+          {"results", nlohmann::ordered_json::array()},
+          {"not_run", nlohmann::ordered_json::array()}};
 }
 
 nlohmann::ordered_json KernelResultJson(const KernelProblem& problem,
@@ -36,6 +54,7 @@ nlohmann::ordered_json KernelResultJson(const KernelProblem& problem,
   json["num_heads"] = problem.num_heads;
   json["head_dim"] = problem.head_dim;
   json["page_size"] = problem.page_size;
+  json["max_over_mean"] = problem.max_over_mean();
   json["useful_bytes"] = result.useful_bytes;
   json["flops"] = result.flops;
   json["median_us"] = median;
@@ -55,11 +74,13 @@ nlohmann::ordered_json KernelResultJson(const KernelProblem& problem,
 }
 
 std::string FormatKernelReport(const nlohmann::ordered_json& report) {
-  std::string text =
-      absl::StrFormat("%s\n%-16s %-9s %2s %-5s %8s %7s %10s %17s %8s %8s %9s\n",
-                      report.at("device").get<std::string>(), "kernel",
-                      "lengths", "G", "dtype", "KV MiB", "tails", "median us",
-                      "p10 .. p90", "GB/s", "TFLOP/s", "% ceiling");
+  std::string text = absl::StrFormat(
+      "%s, commit %s, %s\n%-16s %-9s %2s %-5s %8s %7s %10s %17s %8s %8s %9s\n",
+      report.at("device").get<std::string>(),
+      report.at("commit").get<std::string>(),
+      report.at("date").get<std::string>(), "kernel", "lengths", "G", "dtype",
+      "KV MiB", "tails", "median us", "p10 .. p90", "GB/s", "TFLOP/s",
+      "% ceiling");
   for (const auto& result : report.at("results")) {
     const auto& flops = result.at("tflop_per_s");
     const auto& percent = result.at("percent_of_ceiling");
@@ -79,7 +100,8 @@ std::string FormatKernelReport(const nlohmann::ordered_json& report) {
                           : absl::StrFormat("%.1f", percent.get<double>()));
   }
   for (const auto& problem : report.at("not_run")) {
-    absl::StrAppendFormat(&text, "not run: %s G=%d %.0f MiB: %s\n",
+    absl::StrAppendFormat(&text, "not run: %s %s G=%d %.0f MiB: %s\n",
+                          problem.value("kernel", "all kernels of"),
                           problem.at("distribution").get<std::string>(),
                           problem.at("group_size").get<int>(),
                           problem.at("kv_bytes").get<double>() / (1 << 20),

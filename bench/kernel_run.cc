@@ -8,6 +8,7 @@
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
+#include <absl/time/clock.h>
 #include <cuda_runtime_api.h>
 #include <nlohmann/json.hpp>
 
@@ -26,67 +27,74 @@ namespace {
 // Copies of the pool together: several times any second-level cache.
 constexpr int64_t kRotatedL2s = 6;
 
-struct Ceilings {
-  double read_gb_per_s = 0;
-  double copy_gb_per_s = 0;
-};
-
-bool IsWanted(const KernelBenchOptions& options, const std::string& kernel) {
-  return options.kernels.empty() ||
-         std::find(options.kernels.begin(), options.kernels.end(), kernel) !=
-             options.kernels.end();
-}
-
 // Names in --kernels that are not in the table.
-absl::Status CheckNames(const KernelBenchOptions& options,
-                        const std::vector<KernelCase>& cases) {
+absl::Status CheckNames(const KernelBenchOptions& options) {
+  const std::vector<std::string> names = DeviceProblem::KernelNames();
   for (const std::string& name : options.kernels) {
-    const auto is_it = [&](const KernelCase& c) { return c.kernel == name; };
-    if (std::any_of(cases.begin(), cases.end(), is_it)) continue;
+    if (std::ranges::find(names, name) != names.end()) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "--kernels: expected names in the table, got '", name, "'"));
   }
   return absl::OkStatus();
 }
 
-absl::Status TimeProblem(const KernelBenchOptions& options,
-                         KernelDevice& device, KernelTimer& timer,
-                         const KernelProblem& problem,
-                         const std::string& distribution, int64_t l2_bytes,
-                         nlohmann::ordered_json* results) {
-  BM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<DeviceProblem> on_device,
-      DeviceProblem::Create(problem, {.rotated_bytes = kRotatedL2s * l2_bytes},
-                            &device));
-  BM_RETURN_IF_ERROR(CheckNames(options, on_device->cases()));
-  Ceilings ceilings;
-  const int32_t num_copies = on_device->num_copies();
-  const KernelCase& first = on_device->cases().front();
-  BM_RETURN_IF_ERROR(timer.WarmUp(
-      [&](int32_t copy) {
-        first.launch(copy);
-        return device.status();
-      },
-      num_copies));
-  for (const KernelCase& c : on_device->cases()) {
-    const bool is_read = c.kernel == "read_ceiling";
-    const bool is_copy = c.kernel == "copy_ceiling";
-    if (!is_read && !is_copy && !IsWanted(options, c.kernel)) continue;
-    absl::FPrintF(stderr, "%s G=%d %d MiB: %s\n", distribution,
-                  problem.group_size, problem.kv_bytes() >> 20, c.kernel);
+// Times the cases of one problem into a report.
+class ProblemRun {
+ public:
+  // All borrowed.
+  ProblemRun(const KernelBenchOptions& options, const KernelProblem& problem,
+             const std::string& distribution, KernelDevice* device,
+             KernelTimer* timer, nlohmann::ordered_json* report)
+      : options_(options),
+        problem_(problem),
+        distribution_(distribution),
+        device_(*device),
+        timer_(*timer),
+        report_(*report) {}
+
+  absl::Status TimeAll(int64_t l2_bytes) {
+    BM_ASSIGN_OR_RETURN(
+        const std::unique_ptr<DeviceProblem> on_device,
+        DeviceProblem::Create(
+            problem_, {.rotated_bytes = kRotatedL2s * l2_bytes}, &device_));
+    num_copies_ = on_device->num_copies();
+    std::vector<std::string> kernels = options_.kernels;
+    if (!kernels.empty()) {
+      kernels.insert(kernels.end(), {"read_ceiling", "copy_ceiling"});
+    }
+    BM_RETURN_IF_ERROR(on_device->ForEachCase(
+        kernels, [&](const KernelCase& c) { return Time(c); }));
+    BM_ASSIGN_OR_RETURN(const uint32_t error, on_device->ReadErrorWord());
+    if (error == 0) return absl::OkStatus();
+    return absl::InternalError(
+        absl::StrCat("the row mover's error word: expected 0, got ", error));
+  }
+
+  // "": no kernel at all.
+  void ReportNotRun(const std::string& kernel, const absl::Status& why) {
+    nlohmann::ordered_json entry = {{"distribution", distribution_},
+                                    {"group_size", problem_.group_size},
+                                    {"kv_bytes", problem_.kv_bytes()},
+                                    {"why", why.message()}};
+    if (!kernel.empty()) entry["kernel"] = kernel;
+    report_["not_run"].push_back(std::move(entry));
+  }
+
+ private:
+  absl::Status Time(const KernelCase& c) {
+    absl::FPrintF(stderr, "%s G=%d %d MiB: %s\n", distribution_,
+                  problem_.group_size, problem_.kv_bytes() >> 20, c.kernel);
+    if (!c.status.ok()) {
+      ReportNotRun(c.kernel, c.status);
+      return absl::OkStatus();
+    }
     KernelResult result;
     result.kernel = c.kernel;
-    result.distribution = distribution;
+    result.distribution = distribution_;
     result.ceiling = c.ceiling;
     result.useful_bytes = c.useful_bytes;
     result.flops = c.flops;
-    const auto launch = [&](int32_t copy) {
-      c.launch(copy);
-      return device.status();
-    };
-    auto samples =
-        c.waits ? timer.TimeWaiting(launch, num_copies, options.num_samples)
-                : timer.Time(launch, num_copies, options.num_samples);
+    auto samples = Sample(c);
     if (!samples.ok()) {
       return absl::Status(
           samples.status().code(),
@@ -95,19 +103,38 @@ absl::Status TimeProblem(const KernelBenchOptions& options,
     result.samples_us = *std::move(samples);
     const double gb_per_s =
         c.useful_bytes / SamplePercentile(result.samples_us, 50) * 1e-3;
-    if (is_read) ceilings.read_gb_per_s = gb_per_s;
-    if (is_copy) ceilings.copy_gb_per_s = gb_per_s;
-    results->push_back(KernelResultJson(
-        problem, result,
-        c.ceiling == KernelCeiling::kRead   ? ceilings.read_gb_per_s
-        : c.ceiling == KernelCeiling::kCopy ? ceilings.copy_gb_per_s
-                                            : 0));
+    if (c.kernel == "read_ceiling") read_gb_per_s_ = gb_per_s;
+    if (c.kernel == "copy_ceiling") copy_gb_per_s_ = gb_per_s;
+    report_["results"].push_back(
+        KernelResultJson(problem_, result,
+                         c.ceiling == KernelCeiling::kRead   ? read_gb_per_s_
+                         : c.ceiling == KernelCeiling::kCopy ? copy_gb_per_s_
+                                                             : 0));
+    return absl::OkStatus();
   }
-  BM_ASSIGN_OR_RETURN(const uint32_t error, on_device->ReadErrorWord());
-  if (error == 0) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("the row mover's error word: expected 0, got ", error));
-}
+
+  absl::StatusOr<std::vector<double>> Sample(const KernelCase& c) {
+    const auto launch = [&](int32_t copy) {
+      c.launch(copy);
+      return device_.status();
+    };
+    // The device has waited for the host to make the case.
+    BM_RETURN_IF_ERROR(timer_.WarmUp(launch, num_copies_));
+    return c.waits
+               ? timer_.TimeWaiting(launch, num_copies_, options_.num_samples)
+               : timer_.Time(launch, num_copies_, options_.num_samples);
+  }
+
+  const KernelBenchOptions& options_;
+  const KernelProblem& problem_;
+  const std::string& distribution_;
+  KernelDevice& device_;
+  KernelTimer& timer_;
+  nlohmann::ordered_json& report_;
+  int32_t num_copies_ = 0;
+  double read_gb_per_s_ = 0;
+  double copy_gb_per_s_ = 0;
+};
 
 }  // namespace
 
@@ -119,6 +146,7 @@ absl::Status RunKernels(const KernelBenchOptions& options,
         "--device: expected one of the ", num_devices,
         " CUDA devices that this process can use, got ", options.device));
   }
+  BM_RETURN_IF_ERROR(CheckNames(options));
   BM_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(options.device), "device"));
   cudaDeviceProp properties;
   BM_RETURN_IF_ERROR(CudaStatus(
@@ -128,27 +156,28 @@ absl::Status RunKernels(const KernelBenchOptions& options,
   std::vector<std::string> names;
   BM_ASSIGN_OR_RETURN(const std::vector<KernelProblem> problems,
                       KernelProblems(options, &names));
-  (*report)["device"] = properties.name;
-  (*report)["sm_count"] = properties.multiProcessorCount;
-  (*report)["l2_bytes"] = properties.l2CacheSize;
-  (*report)["seed"] = options.seed;
-  (*report)["results"] = nlohmann::ordered_json::array();
-  (*report)["not_run"] = nlohmann::ordered_json::array();
+  KernelRun facts = {.date = absl::Now(),
+                     .device = properties.name,
+                     .sm_count = properties.multiProcessorCount,
+                     .l2_bytes = properties.l2CacheSize,
+                     .seed = options.seed};
+  BM_RETURN_IF_ERROR(
+      CudaStatus(cudaDriverGetVersion(&facts.cuda_driver), "driver"));
+  BM_RETURN_IF_ERROR(
+      CudaStatus(cudaRuntimeGetVersion(&facts.cuda_runtime), "runtime"));
+  *report = KernelReportJson(facts);
   for (std::size_t i = 0; i < problems.size(); ++i) {
     const KernelProblem& problem = problems[i];
     // One per problem: a device that was too small for one stays usable.
     BM_ASSIGN_OR_RETURN(
         const std::unique_ptr<KernelDevice> device,
         CreateCudaKernelDevice(options.device, timer->stream()));
-    const absl::Status status =
-        TimeProblem(options, *device, *timer, problem, names[i],
-                    properties.l2CacheSize, &(*report)["results"]);
+    ProblemRun run(options, problem, names[i], device.get(), timer.get(),
+                   report);
+    const absl::Status status = run.TimeAll(properties.l2CacheSize);
     // The device is too small for this one: those before it count all the same.
     if (absl::IsResourceExhausted(status)) {
-      (*report)["not_run"].push_back({{"distribution", names[i]},
-                                      {"group_size", problem.group_size},
-                                      {"kv_bytes", problem.kv_bytes()},
-                                      {"why", status.message()}});
+      run.ReportNotRun("", status);
       continue;
     }
     if (!status.ok()) {

@@ -222,8 +222,10 @@ SelectProblem DeviceProblem::MakeSelection(SelectProblem select,
   return select;
 }
 
-void DeviceProblem::AddSelection(const char* name, const SelectProblem& problem,
+void DeviceProblem::AddSelection(const char* name, SelectProblem problem,
                                  int32_t scope_heads) {
+  problem.scores = SendScores();
+  if (problem.critical) problem.value_norms = problem.scores;
   const SelectProblem select = MakeSelection(problem, scope_heads);
   // Scores once at least; latency is what counts.
   cases_.push_back({name, KernelCeiling::kNone,

@@ -97,6 +97,7 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   void Upload(char* to, std::span<const std::byte> host) override {
+    if (!host.empty()) RefuseCapture();
     while (!host.empty() && Use()) {
       if (staged_ == kStagingBytes) Wait();
       const int64_t size =
@@ -235,6 +236,16 @@ class CudaRuntime final : public DeviceRuntime {
   }
   void Keep(cudaError_t error, absl::string_view what) {
     if (status_.ok()) status_ = ToStatus(error, what);
+  }
+  // A graph would upload what the staging memory holds when it is launched.
+  void RefuseCapture() {
+    if (!Use()) return;
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    Keep(cudaStreamIsCapturing(stream_, &capture), "upload");
+    if (!status_.ok() || capture == cudaStreamCaptureStatusNone) return;
+    status_ = absl::FailedPreconditionError(
+        "upload: expected a stream that no graph is captured from, got one "
+        "that is: its graph would upload other bytes");
   }
   // For the stream: then nothing reads the staging memory any more.
   void Wait() {

@@ -26,8 +26,11 @@ absl::StatusOr<int32_t> CountCudaDevices();
 // thread's current one: several, on one device or more, may be used in turn by
 // one thread, and each by different threads at different times. Uploads go
 // through 8 MiB of pinned memory, so that they overlap with what the device
-// still does; one that does not fit waits. Unavailable where there is no such
-// device, FailedPrecondition where it is one that the kernels do not fit.
+// still does; one that does not fit waits. A caller who captures a graph from
+// the stream gets fills and kernels into it: uploads are refused meanwhile, and
+// CUDA refuses what waits, both for good, as any failure. Unavailable where
+// there is no such device, FailedPrecondition where it is one that the kernels
+// do not fit.
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(
     int32_t device, std::optional<cudaStream_t> stream = std::nullopt);
 

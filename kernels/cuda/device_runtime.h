@@ -44,7 +44,8 @@ class DeviceRuntime {
   // Waits for all earlier work.
   virtual void Free(char* memory) = 0;
 
-  // Takes the bytes before it returns.
+  // Takes the bytes before it returns. FailedPrecondition while a graph is
+  // captured from the stream: it could not take them again.
   virtual void Upload(char* to, std::span<const std::byte> host) = 0;
   // Waits for all earlier work.
   virtual void Download(std::span<std::byte> host, const char* from) = 0;

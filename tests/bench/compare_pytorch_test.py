@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 """What of bench/compare_pytorch.py needs no GPU: reading problems."""
+import contextlib
 import importlib.util
+import io
 import json
 import os
 import struct
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
+import unittest.mock
 
 SCRIPT = os.path.join(os.path.dirname(__file__), "..", "..", "bench",
                       "compare_pytorch.py")
@@ -22,6 +26,100 @@ def problem_bytes(magic=b"BMKVPRB1", version=2, element_type=1,
     # As in kernel_problem_test.cc.
     return struct.pack("<8sII6iQqq3i3ii", magic, version, element_type, 1, 2, 4,
                        64, 16, 8, 9, 3, 1, 17, 3, 10, *page_ids, tail_block)
+
+
+class FakeCuda:
+    """As much of torch.cuda as times a step: one takes a millisecond."""
+
+    def __init__(self, free_bytes):
+        self.free_bytes = free_bytes
+        self.num_frees = 0
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            pass
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, _):
+            return 1.0
+
+    def mem_get_info(self, _):
+        return self.free_bytes, self.free_bytes
+
+    def get_device_properties(self, _):
+        return types.SimpleNamespace(L2_cache_size=50 << 20)
+
+    def empty_cache(self):
+        self.num_frees += 1
+
+
+class OutOfMemoryError(RuntimeError):
+    """PyTorch's is one, too."""
+
+
+class ModesTest(unittest.TestCase):
+    def run_modes(self, makers, free_bytes=1 << 40):
+        self.cuda = FakeCuda(free_bytes)
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(problem_bytes())
+            file.flush()
+            problem = compare.Problem(file.name)
+        with unittest.mock.patch.dict(compare.MAKERS, makers), \
+                contextlib.redirect_stderr(io.StringIO()) as log:
+            results, not_run = compare.run_modes(
+                problem, types.SimpleNamespace(cuda=self.cuda), "cuda",
+                ["loop", "padded"], 5)
+        self.log = log.getvalue()
+        return results, not_run
+
+    @staticmethod
+    def good(*_):
+        return lambda copy: None, 2
+
+    @staticmethod
+    def too_large(*_):
+        raise OutOfMemoryError("CUDA out of memory")
+
+    def test_a_mode_without_room_leaves_the_other(self):
+        for first in (True, False):
+            makers = {"loop": self.too_large if first else self.good,
+                      "padded": self.good if first else self.too_large}
+            results, not_run = self.run_modes(makers)
+            names = ["pytorch_sdpa_loop", "pytorch_sdpa_padded"]
+            self.assertEqual(results[0]["kernel"], names[first])
+            self.assertEqual(results[0]["median_us"], 1000)
+            self.assertEqual(results[0]["num_samples"], 5)
+            self.assertEqual(len(results), 1)
+            self.assertEqual([(entry["kernel"], entry["why"])
+                              for entry in not_run],
+                             [(names[not first], "CUDA out of memory")])
+            self.assertIn("not run: CUDA out of memory", self.log)
+            self.assertEqual(self.cuda.num_frees, 2)
+
+    def test_what_cannot_fit_is_not_made(self):
+        made = []
+        results, not_run = self.run_modes(
+            {"loop": self.good, "padded": lambda *_: made.append(1)},
+            free_bytes=2 * 27 * 64 * 4 - 1)
+        self.assertEqual((len(results), made), (1, []))
+        self.assertIn("padded to the longest take", not_run[0]["why"])
+
+    def test_the_copies_take_turns(self):
+        taken = []
+        compare.time_step(types.SimpleNamespace(cuda=FakeCuda(0)),
+                          taken.append, 4, 6)
+        self.assertEqual(taken, [0, 1, 2, 3, 0, 1, 2, 3, 0, 1])
+
+    def test_as_many_copies_as_ours(self):
+        self.assertEqual(compare.num_copies(64 << 20, 50 << 20), 5)
+        self.assertEqual(compare.num_copies(1 << 30, 50 << 20), 1)
+        self.assertEqual(compare.num_copies(1 << 20, 50 << 20), 16)
+        self.assertEqual(compare.num_copies(300 << 20, 50 << 20), 1)
 
 
 class CompareTest(unittest.TestCase):

@@ -108,9 +108,13 @@ void ExpectDecodeIsAttention(const KernelProblem& problem, const char* name,
   const auto on_device = DeviceProblem::Create(
       problem, {.rotated_bytes = 1, .model_dim = 64}, device.get());
   ASSERT_TRUE(on_device.ok()) << on_device.status();
-  for (const KernelCase& c : (*on_device)->cases()) {
-    if (c.kernel == name) c.launch(0);
-  }
+  const std::string kernels[] = {name};
+  const absl::Status status =
+      (*on_device)->ForEachCase(kernels, [](const KernelCase& c) {
+        c.launch(0);
+        return c.status;
+      });
+  ASSERT_TRUE(status.ok()) << status;
   const auto output = (*on_device)->ReadDecodeOutput();
   ASSERT_TRUE(output.ok()) << output.status();
   double error = 0;
@@ -171,9 +175,12 @@ TEST_F(KernelCasesTest, UsefulBytesAndOperationsCountTheTail) {
         *problem, {.rotated_bytes = 1, .model_dim = 64}, device.get());
     ASSERT_TRUE(on_device.ok()) << on_device.status();
     const double sign = tail_tokens == 0 ? -1 : 1;
-    for (const KernelCase& c : (*on_device)->cases()) {
-      added[c.kernel] += sign * (c.useful_bytes + c.flops);
-    }
+    const absl::Status status =
+        (*on_device)->ForEachCase({}, [&](const KernelCase& c) {
+          added[c.kernel] += sign * (c.useful_bytes + c.flops);
+          return c.status;
+        });
+    ASSERT_TRUE(status.ok()) << status;
     num_added += sign * static_cast<double>(problem->num_entries());
   }
   EXPECT_EQ(num_added, 3 * 2 * kTail);
@@ -209,11 +216,14 @@ TEST_F(KernelCasesTest, AChunkSeesTheTailBeforeIt) {
   // Every slot of the pool's blocks.
   const int32_t num_queries =
       problem->num_pages / problem->num_heads * problem->page_size;
-  for (const KernelCase& c : (*on_device)->cases()) {
-    if (c.kernel != "chunk") continue;
-    EXPECT_EQ(c.flops, 4.0 * 64 * 2 * num_queries *
-                           (40 + kTail + (num_queries + 1) / 2.0));
-  }
+  const std::string kernels[] = {"chunk"};
+  const absl::Status status =
+      (*on_device)->ForEachCase(kernels, [&](const KernelCase& c) {
+        EXPECT_EQ(c.flops, 4.0 * 64 * 2 * num_queries *
+                               (40 + kTail + (num_queries + 1) / 2.0));
+        return c.status;
+      });
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 }  // namespace

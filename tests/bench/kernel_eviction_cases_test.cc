@@ -22,19 +22,22 @@ class KernelEvictionCasesTest : public DeviceTest {};
 
 // Runs one of the evictions twice, the second time over what it has moved; the
 // entries that each list keeps.
-std::vector<int32_t> Evict(const DeviceProblem& problem,
-                           const std::string& name) {
-  const auto found = std::ranges::find(problem.cases(), name,
-                                       [](const auto& c) { return c.kernel; });
-  EXPECT_TRUE(found->waits);
-  found->launch(0);
-  const auto first = problem.ReadKept();
-  EXPECT_TRUE(first.ok()) << first.status();
-  found->launch(0);
-  const auto error = problem.ReadErrorWord();
-  EXPECT_TRUE(error.ok()) << error.status();
-  EXPECT_EQ(*error, 0u);
-  return *first;
+std::vector<int32_t> Evict(DeviceProblem& problem, const std::string& name) {
+  std::vector<int32_t> first;
+  const auto evict = [&](const KernelCase& c) {
+    EXPECT_TRUE(c.waits);
+    c.launch(0);
+    const auto kept = problem.ReadKept();
+    if (!kept.ok()) return kept.status();
+    first = *kept;
+    c.launch(0);
+    const auto error = problem.ReadErrorWord();
+    EXPECT_EQ(error.value_or(1), 0u);
+    return error.status();
+  };
+  const absl::Status status = problem.ForEachCase({&name, 1}, evict);
+  EXPECT_TRUE(status.ok()) << status;
+  return first;
 }
 
 // Each sequence keeps a fifth of its entries, in whole pages, and its heads

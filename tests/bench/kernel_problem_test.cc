@@ -29,12 +29,6 @@ void WriteAll(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-double MaxOverMean(const KernelProblem& problem) {
-  const double mean = static_cast<double>(problem.num_entries()) /
-                      static_cast<double>(problem.lengths.size());
-  return *std::ranges::max_element(problem.lengths) / mean;
-}
-
 TEST(KernelProblemTest, HoldsTheBytesAskedForInEveryDistribution) {
   for (const LengthDistribution distribution :
        {LengthDistribution::kUniform, LengthDistribution::kRagged,
@@ -49,14 +43,13 @@ TEST(KernelProblemTest, HoldsTheBytesAskedForInEveryDistribution) {
     EXPECT_EQ(problem->lengths.size(), 256u);
     switch (distribution) {
       case LengthDistribution::kUniform:
-        EXPECT_EQ(MaxOverMean(*problem), 1.0);
+        EXPECT_EQ(problem->max_over_mean(), 1.0);
         break;
       case LengthDistribution::kRagged:
-        EXPECT_GT(MaxOverMean(*problem), 3.0);
-        EXPECT_LT(MaxOverMean(*problem), 5.5);
+        EXPECT_NEAR(problem->max_over_mean(), 4.0, 0.05);
         break;
       case LengthDistribution::kOneHuge:
-        EXPECT_NEAR(MaxOverMean(*problem), 128.0, 2.0);
+        EXPECT_NEAR(problem->max_over_mean(), 128.0, 2.0);
         break;
     }
     // Shuffled: hardly any page follows its predecessor in the pool.
@@ -65,6 +58,42 @@ TEST(KernelProblemTest, HoldsTheBytesAskedForInEveryDistribution) {
       num_neighbours += problem->page_ids[i] == problem->page_ids[i - 1] + 1;
     }
     EXPECT_LT(num_neighbours, 20);
+  }
+}
+
+// However many lists there are: from a sequence or two to 4 GiB of them.
+TEST(KernelProblemTest, RaggedListsAreAsRaggedAtEverySize) {
+  for (const int64_t num_lists : {16, 32, 256, 2048, 16384}) {
+    for (uint64_t seed = 1; seed < 4; ++seed) {
+      SCOPED_TRACE(testing::Message() << num_lists << " seed " << seed);
+      const auto problem =
+          MakeKernelProblem({.head_dim = 64,
+                             .mean_length = 1024,
+                             .kv_bytes = num_lists * 1024 * 256,
+                             .distribution = LengthDistribution::kRagged,
+                             .seed = seed});
+      ASSERT_TRUE(problem.ok()) << problem.status();
+      ASSERT_EQ(std::ssize(problem->lengths), num_lists);
+      EXPECT_NEAR(problem->max_over_mean(), 4.0, 0.05);
+      // No list has half, as in one-huge: the others are ragged as well.
+      std::vector<int32_t> sorted = problem->lengths;
+      std::ranges::sort(sorted);
+      EXPECT_LT(sorted[num_lists / 4] * 1.25, sorted[num_lists * 3 / 4]);
+    }
+  }
+}
+
+TEST(KernelProblemTest, AFewRaggedListsAreRaggedToo) {
+  for (const int32_t num_heads : {1, 2, 5, 8}) {
+    const auto problem =
+        MakeKernelProblem({.num_heads = num_heads,
+                           .mean_length = 1000,
+                           .kv_bytes = int64_t{num_heads} * 1000 * 512,
+                           .distribution = LengthDistribution::kRagged});
+    ASSERT_TRUE(problem.ok()) << problem.status();
+    EXPECT_LE(problem->max_over_mean(), std::min(4.05, 1.0 * num_heads));
+    EXPECT_GE(problem->max_over_mean(), num_heads == 1 ? 1.0 : 1.1);
+    EXPECT_LE(problem->num_entries(), int64_t{num_heads} * 1000);
   }
 }
 
@@ -119,6 +148,8 @@ TEST(KernelProblemTest, TheFileIsAsItsHeaderSays) {
   EXPECT_EQ(problem.num_entries(), 17 + 3 + 2 * 10);
   EXPECT_EQ(problem.tail_tokens(), 10);
   EXPECT_EQ(problem.kv_bytes(), 40 * 64 * 2 * 2);
+  // With the tail, 27 and 13.
+  EXPECT_EQ(problem.max_over_mean(), 27.0 / 20.0);
 }
 
 // On top of the regions, which are what they are without; in blocks of their

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include <absl/strings/match.h>
+#include <absl/time/time.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -52,6 +54,7 @@ TEST(KernelReportTest, RatesFollowFromTheMedian) {
   EXPECT_EQ(json.at("kv_bytes"), 17 * 512);
   EXPECT_EQ(json.at("dtype"), "fp16");
   EXPECT_EQ(json.at("tail_tokens"), 7);
+  EXPECT_EQ(json.at("max_over_mean"), 1.0);
   result.ceiling = KernelCeiling::kNone;
   result.flops = 0;
   const auto other = KernelResultJson(SmallProblem(), result, 2000);
@@ -59,9 +62,28 @@ TEST(KernelReportTest, RatesFollowFromTheMedian) {
   EXPECT_TRUE(other.at("tflop_per_s").is_null());
 }
 
+TEST(KernelReportTest, SaysWhatRanWhenAndOnWhat) {
+  const auto report =
+      KernelReportJson({.date = absl::FromUnixSeconds(1'700'000'000),
+                        .device = "a device",
+                        .sm_count = 132,
+                        .l2_bytes = 50 << 20,
+                        .cuda_driver = 13020,
+                        .cuda_runtime = 12080,
+                        .seed = 3});
+  EXPECT_EQ(report.at("date"), "2023-11-14T22:13:20Z");
+  EXPECT_EQ(report.at("cuda_driver"), "13.2");
+  EXPECT_EQ(report.at("cuda_runtime"), "12.8");
+  EXPECT_EQ(report.at("sm_count"), 132);
+  EXPECT_EQ(report.at("seed"), 3);
+  EXPECT_TRUE(report.at("results").is_array());
+  EXPECT_TRUE(report.at("not_run").is_array());
+  EXPECT_THAT(report.at("commit").get<std::string>(),
+              testing::MatchesRegex("unknown|[0-9a-f]+|[0-9a-f]+-dirty"));
+}
+
 TEST(KernelReportTest, TheTableHasALinePerResult) {
-  nlohmann::ordered_json report;
-  report["device"] = "a device";
+  nlohmann::ordered_json report = KernelReportJson({.device = "a device"});
   const KernelResult result{.kernel = "compact",
                             .distribution = "uniform",
                             .ceiling = KernelCeiling::kCopy,
@@ -76,7 +98,8 @@ TEST(KernelReportTest, TheTableHasALinePerResult) {
                                {"why", "no room"}});
   const std::string text = FormatKernelReport(report);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5);
-  EXPECT_TRUE(absl::StrContains(text, "not run: one-huge G=8 3 MiB: no room"));
+  EXPECT_TRUE(absl::StrContains(
+      text, "not run: all kernels of one-huge G=8 3 MiB: no room"));
   EXPECT_TRUE(absl::StrContains(text, "a device"));
   EXPECT_TRUE(absl::StrContains(text, "compact"));
   EXPECT_TRUE(absl::StrContains(text, "50.0"));

@@ -14,10 +14,12 @@ namespace blockmgr {
 
 // Why the process has no GPU, or "". One that is there and cannot be used is a
 // failure of the test: the suite would pass without having run.
+// sanitize_gpu_tests.py knows the text that is of none being there.
 inline std::string WhyNoGpu() {
   const absl::StatusOr<int32_t> count = CountCudaDevices();
   EXPECT_TRUE(count.ok()) << count.status();
-  return count.ok() && *count > 0 ? "" : "the CUDA runtime finds no device";
+  if (!count.ok()) return count.status().ToString();
+  return *count > 0 ? "" : "the CUDA runtime finds no device";
 }
 
 class GpuTest : public testing::Test {

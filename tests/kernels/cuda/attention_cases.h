@@ -1,6 +1,6 @@
-// Random ragged caches for the attention kernels: a pool in any of the layouts
-// engines use, lists over shuffled pages, NaN in every slot that is not live,
-// and attention in float64 from the definition.
+// Random ragged caches for the attention kernels: lists over shuffled pages,
+// NaN in every slot that is not live, and attention in float64 from the
+// definition.
 #ifndef TESTS_KERNELS_CUDA_ATTENTION_CASES_H_
 #define TESTS_KERNELS_CUDA_ATTENTION_CASES_H_
 
@@ -15,21 +15,18 @@
 #include <utility>
 #include <vector>
 
+#include "blockmgr/base/bits.h"
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/attention_lists.h"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/attention_error.h"
+#include "tests/kernels/cuda/case_pool.h"
 #include "tests/kernels/cuda/test_device.h"
 #include "tests/kernels/kernel_cases.h"
 
 namespace blockmgr {
-
-// kPages: our own. kHnd: [block][K, V][head][token], kNhd: [block][token][head]
-// with K and V apart, each with some padding between layers. kHnd has an
-// address per layer.
-enum class PoolOrderInMemory : uint8_t { kPages, kHnd, kNhd };
 
 struct AttentionShape {
   int32_t num_heads = 2;
@@ -37,6 +34,7 @@ struct AttentionShape {
   int32_t head_dim = 128;
   int32_t page_size = 16;
   PoolOrderInMemory order = PoolOrderInMemory::kPages;
+  bool far = false;  // as CasePool says
   // Kept lengths per list; empty: no regions at all.
   std::vector<int32_t> region_lengths;  // [sequences, num_heads]
   std::vector<int32_t> tail_lengths;    // [sequences]
@@ -45,6 +43,32 @@ struct AttentionShape {
   // have any positions before it, in no order.
   int32_t cut = 0;
 };
+
+// Of two layers; blocks for all tails and regions, and a few more.
+inline ModelLayout LayoutOf(const AttentionShape& shape) {
+  constexpr int32_t kLayers = 2;
+  int32_t num_tail_blocks = 0;
+  int32_t num_region_pages = 0;
+  for (const int32_t length : shape.tail_lengths) {
+    num_tail_blocks += CeilDiv(length, shape.page_size);
+  }
+  for (const int32_t length : shape.region_lengths) {
+    num_region_pages += CeilDiv(length, shape.page_size);
+  }
+  return {.num_layers = kLayers,
+          .num_heads = shape.num_heads,
+          .num_q_heads = shape.num_heads * shape.group_size,
+          .head_dim = shape.head_dim,
+          .page_size = shape.page_size,
+          .dtype = DType::kBFloat16,
+          .num_blocks = num_tail_blocks +
+                        num_region_pages / (kLayers * shape.num_heads) + 3};
+}
+
+// Of a case's pool.
+inline int64_t PoolBytes(const AttentionShape& shape) {
+  return CasePool::NumBytes(LayoutOf(shape), shape.order, shape.far);
+}
 
 // T: simt::BFloat16 or simt::Half.
 template <typename T>
@@ -68,7 +92,7 @@ class AttentionCase {
   }
 
   AttentionLists Lists() const;
-  PagedPool Pool();
+  PagedPool Pool() const { return pool_.View(); }
   // Slots of a list, in order.
   const std::vector<SlotIndex>& slots(int32_t list) const {
     return slots_[list];
@@ -100,17 +124,13 @@ class AttentionCase {
   Rng& rng() { return rng_; }
 
  private:
-  int64_t RowOffset(SlotIndex slot, bool is_value) const;
   void MakeLists();
   void MakePositions();
 
   Rng rng_;
   AttentionShape shape_;
   ModelLayout layout_;
-  KvPoolLayout strides_;
-  int64_t base_ = 0;
-  SharedVector<uint16_t> pool_;
-  SharedVector<char*> layer_bases_;
+  CasePool pool_;
   SharedVector<int32_t> sequence_slots_;
   SharedVector<int32_t> region_lengths_;
   SharedVector<int64_t> region_offsets_;
@@ -126,51 +146,10 @@ class AttentionCase {
 
 template <typename T>
 AttentionCase<T>::AttentionCase(const AttentionShape& shape, uint64_t seed)
-    : rng_(seed), shape_(shape) {
-  const int32_t page_size = shape.page_size;
-  int32_t num_tail_blocks = 0;
-  int32_t num_region_pages = 0;
-  for (const int32_t length : shape.tail_lengths) {
-    num_tail_blocks += (length + page_size - 1) / page_size;
-  }
-  for (const int32_t length : shape.region_lengths) {
-    num_region_pages += (length + page_size - 1) / page_size;
-  }
-  constexpr int32_t kLayers = 2;
-  const int32_t per_block = kLayers * shape.num_heads;
-  layout_ = {.num_layers = kLayers,
-             .num_heads = shape.num_heads,
-             .num_q_heads = shape.num_heads * shape.group_size,
-             .head_dim = shape.head_dim,
-             .page_size = page_size,
-             .dtype = DType::kBFloat16,
-             .num_blocks = num_tail_blocks + num_region_pages / per_block + 3};
-  const int64_t row = layout_.row_bytes();
-  const int64_t heads = shape.num_heads;
-  const int64_t block = 2 * heads * page_size * row;
-  switch (shape.order) {
-    case PoolOrderInMemory::kPages:
-      strides_ = KvPoolLayout::PageContiguous(layout_);
-      break;
-    case PoolOrderInMemory::kHnd:
-      strides_ = {.layer_stride = block * layout_.num_blocks + 64,
-                  .block_stride = block,
-                  .head_stride = page_size * row,
-                  .kv_stride = heads * page_size * row,
-                  .token_stride = row};
-      break;
-    case PoolOrderInMemory::kNhd:
-      // V before K: strides may be negative.
-      base_ = layout_.num_blocks * block / 2;
-      strides_ = {.layer_stride = block * layout_.num_blocks + 32,
-                  .block_stride = block / 2,
-                  .head_stride = row,
-                  .kv_stride = -base_,
-                  .token_stride = heads * row};
-      break;
-  }
-  // Every bit set is NaN in both element types.
-  pool_.assign((kLayers * strides_.layer_stride + 128) / 2, 0xFFFF);
+    : rng_(seed),
+      shape_(shape),
+      layout_(LayoutOf(shape)),
+      pool_(layout_, shape.order, shape.far) {
   MakeLists();
   if (shape.window > 0) MakePositions();
 }
@@ -296,52 +275,15 @@ AttentionLists AttentionCase<T>::Lists() const {
 }
 
 template <typename T>
-PagedPool AttentionCase<T>::Pool() {
-  PoolView view;
-  char* const base = reinterpret_cast<char*>(pool_.data()) + base_;
-  view.base = base;
-  view.layer_stride = strides_.layer_stride;
-  if (shape_.order == PoolOrderInMemory::kHnd) {
-    // One tensor per layer, as engines have them: part of a larger table, and
-    // so aligned to no more than an address is.
-    layer_bases_ = {nullptr, base, base + strides_.layer_stride};
-    view.layer_bases = layer_bases_.data() + 1;
-    view.base = nullptr;
-    view.layer_stride = 0;
-  }
-  view.block_stride = strides_.block_stride;
-  view.head_stride = strides_.head_stride;
-  view.kv_stride = strides_.kv_stride;
-  view.token_stride = strides_.token_stride;
-  view.num_layers = layout_.num_layers;
-  view.num_blocks = layout_.num_blocks;
-  view.num_heads = layout_.num_heads;
-  view.page_size = layout_.page_size;
-  view.row_bytes = static_cast<int32_t>(layout_.row_bytes());
-  return MakePagedPool(view);
-}
-
-template <typename T>
-int64_t AttentionCase<T>::RowOffset(SlotIndex slot, bool is_value) const {
-  const PageId page{static_cast<int32_t>(slot / shape_.page_size)};
-  const int64_t bytes =
-      base_ + (is_value ? strides_.kv_stride : 0) +
-      strides_.row_offset(layout_.page_layer(page), layout_.page_block(page),
-                          layout_.page_head(page),
-                          static_cast<int32_t>(slot % shape_.page_size));
-  return bytes / 2;
-}
-
-template <typename T>
 float AttentionCase<T>::Value(SlotIndex slot, bool is_value,
                               int32_t element) const {
-  return simt::ToFloat(T{pool_[RowOffset(slot, is_value) + element]});
+  return simt::ToFloat(T{pool_.Row(slot, is_value)[element]});
 }
 
 template <typename T>
 void AttentionCase<T>::SetValue(SlotIndex slot, bool is_value, int32_t element,
                                 float value) {
-  pool_[RowOffset(slot, is_value) + element] = simt::FromFloat<T>(value).bits;
+  pool_.Row(slot, is_value)[element] = simt::FromFloat<T>(value).bits;
 }
 
 template <typename T>
@@ -377,8 +319,8 @@ ListRows AttentionCase<T>::Rows(int32_t list) const {
   rows.keys.reserve(num_elements);
   rows.values.reserve(num_elements);
   for (const SlotIndex slot : slots_[list]) {
-    const uint16_t* key = &pool_[RowOffset(slot, false)];
-    const uint16_t* value = &pool_[RowOffset(slot, true)];
+    const uint16_t* key = pool_.Row(slot, false);
+    const uint16_t* value = pool_.Row(slot, true);
     for (int32_t i = 0; i < shape_.head_dim; ++i) {
       rows.keys.push_back(double{simt::ToFloat(T{key[i]})});
       rows.values.push_back(double{simt::ToFloat(T{value[i]})});

@@ -40,20 +40,53 @@ TEST_F(ChunkAttentionTest, MatchesFloat64OnRaggedLists) {
   ExpectMatches(half, kHalfTolerance);
 }
 
-TEST_F(ChunkAttentionTest, MatchesFloat64AtOtherSizes) {
+template <typename T>
+void CheckOtherSizes(double tolerance) {
   for (const int32_t head_dim : {128, 256}) {
     SCOPED_TRACE(head_dim);
     AttentionShape shape = ShapeWithTails(head_dim, 8);
     shape.page_size = 32;
-    shape.order =
-        head_dim == 128 ? PoolOrderInMemory::kHnd : PoolOrderInMemory::kNhd;
+    shape.order = head_dim == 128 ? PoolOrderInMemory::kHnd
+                                  : PoolOrderInMemory::kNhdApart;
     shape.region_lengths = {40, 3};
     shape.tail_lengths = {30};
-    ChunkRunner<simt::BFloat16> runner(shape, {9}, 3);
+    ChunkRunner<T> runner(shape, {9}, 3);
     ASSERT_EQ(runner.Run({}), "");
-    ExpectMatches(runner, kBFloat16Tolerance);
+    ExpectMatches(runner, tolerance);
     EXPECT_EQ(runner.bank_conflicts(), 0);
   }
+}
+
+TEST_F(ChunkAttentionTest, MatchesFloat64AtOtherSizes) {
+  CheckOtherSizes<simt::BFloat16>(kBFloat16Tolerance);
+  CheckOtherSizes<simt::Half>(kHalfTolerance);
+}
+
+TEST_F(ChunkAttentionTest, MatchesFloat64WithNineToSixteenQueryHeads) {
+  for (int32_t group_size = 9; group_size <= 16; ++group_size) {
+    SCOPED_TRACE(group_size);
+    AttentionShape shape = ShapeWithTails(64, group_size);
+    shape.region_lengths = {40, 3};
+    shape.tail_lengths = {30};
+    ChunkRunner<simt::BFloat16> runner(shape, {7}, 18);
+    ASSERT_EQ(runner.Run({}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+  }
+}
+
+void CheckChunkPools(bool far) {
+  AttentionShape shape = ShapeWithTails(64, 3);
+  shape.far = far;
+  ForEveryPoolOrder(shape, [](const AttentionShape& in_order) {
+    ChunkRunner<simt::BFloat16> runner(in_order, {5, 0, 12}, 17);
+    ASSERT_EQ(runner.Run({}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+  });
+}
+
+TEST_F(ChunkAttentionTest, ReadsPoolsInEveryOrder) { CheckChunkPools(false); }
+TEST_F(ChunkAttentionTest, OffsetsBeyond32BitsAreRight) {
+  CheckChunkPools(true);
 }
 
 TEST_F(ChunkAttentionTest, NeedsNoRegions) {

@@ -2,6 +2,7 @@
 // that runs out, and errors that stay.
 #include "kernels/cuda/cuda_device_runtime.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include "tests/kernels/cuda/device_cases.h"
@@ -88,6 +90,37 @@ TEST_F(CudaRuntimeTest, ShortageIsNotAFailureOfTheDevice) {
   const auto memory = runtime->Allocate(1);
   ASSERT_TRUE(memory.ok());
   runtime->Free(*memory);
+}
+
+TEST_F(CudaRuntimeTest, NoUploadGetsIntoAGraph) {
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+            cudaSuccess);
+  {
+    const auto runtime = CreateCudaRuntime(0, stream);
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    const auto memory = (*runtime)->Allocate(100);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    const std::vector<uint8_t> bytes(100, 3);
+    (*runtime)->Upload(*memory, std::as_bytes(std::span(bytes)));
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+              cudaSuccess);
+    (*runtime)->Fill(*memory, 7, 100);
+    (*runtime)->Upload(*memory, {});
+    EXPECT_TRUE((*runtime)->status().ok()) << (*runtime)->status();
+    (*runtime)->Upload(*memory, std::as_bytes(std::span(bytes)));
+    EXPECT_EQ((*runtime)->status().code(),
+              absl::StatusCode::kFailedPrecondition);
+    // The capture is as good as before.
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    std::size_t num_nodes = 0;
+    EXPECT_EQ(cudaGraphGetNodes(graph, nullptr, &num_nodes), cudaSuccess);
+    EXPECT_EQ(num_nodes, 1u);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    (*runtime)->Free(*memory);
+  }
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
 TEST_F(CudaRuntimeTest, TheFirstFailureStays) {

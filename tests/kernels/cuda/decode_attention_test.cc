@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "blockmgr/base/check.h"
 #include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/row_mover.h"
 #include "kernels/cuda/simt.h"
@@ -69,6 +67,23 @@ TEST_F(DecodeAttentionTest, MatchesFloat64AtEveryShape) {
   CheckEveryShape<simt::Half>(kHalfTolerance);
 }
 
+// Instances of 16 query heads, some of them nobody's.
+TEST_F(DecodeAttentionTest, MatchesFloat64WithNineToFifteenQueryHeads) {
+  for (int32_t group_size = 9; group_size < 16; ++group_size) {
+    SCOPED_TRACE(group_size);
+    AttentionShape shape = RaggedShape(64, group_size);
+    shape.region_lengths = {70, 0};
+    shape.tail_lengths = {30};
+    DecodeRunner<simt::BFloat16> runner(shape, 21);
+    ASSERT_EQ(runner.Run({.num_ctas = 2, .with_logits = true}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+    runner.CheckLogits();
+    DecodeRunner<simt::Half> half(shape, 21);
+    ASSERT_EQ(half.Run({.num_ctas = 2, .chunk_tiles = 1}), "");
+    ExpectMatches(half, kHalfTolerance);
+  }
+}
+
 TEST_F(DecodeAttentionTest, MatchesFloat64AtOtherRowSizes) {
   for (const int32_t head_dim : {64, 256}) {
     SCOPED_TRACE(head_dim);
@@ -93,7 +108,7 @@ TEST_F(DecodeAttentionTest, MatchesFloat64WithSixteenQueryHeads) {
 template <typename T>
 void CheckTensorsOfEngines(double tolerance) {
   for (const PoolOrderInMemory order :
-       {PoolOrderInMemory::kHnd, PoolOrderInMemory::kNhd}) {
+       {PoolOrderInMemory::kHnd, PoolOrderInMemory::kNhdApart}) {
     for (const int32_t page_size : {16, 32}) {
       for (const int32_t head_dim : {64, 128, 256}) {
         SCOPED_TRACE(testing::Message() << page_size << " " << head_dim);
@@ -113,73 +128,19 @@ TEST_F(DecodeAttentionTest, ReadsTheTensorsOfEngines) {
   CheckTensorsOfEngines<simt::Half>(kHalfTolerance);
 }
 
-// The blocks of a case far apart in tens of GB of address space, of which no
-// more is touched than rows that live: offsets do not fit 32 bits.
-class FarPool {
- public:
-  explicit FarPool(AttentionCase<simt::BFloat16>& test)
-      : num_bytes_(static_cast<std::size_t>(NumBytes(test))),
-        memory_(static_cast<char*>(AllocateShared(num_bytes_))) {
-    const PagedPool near = test.Pool();
-    const int64_t layer_bytes = test.layout().num_blocks * kBlockStride;
-    PoolView view = near.view;
-    view.block_stride = kBlockStride;
-    if (view.layer_bases != nullptr) {
-      layer_bases_ = {memory_, memory_ + layer_bytes};
-      view.layer_bases = layer_bases_.data();
-    } else {
-      view.base = memory_;
-      view.layer_stride = layer_bytes;
-    }
-    pool_ = MakePagedPool(view);
-    const ModelLayout& layout = test.layout();
-    for (int32_t list = 0; list < test.num_lists(); ++list) {
-      for (const SlotIndex slot : test.slots(list)) {
-        const PageId page{static_cast<int32_t>(slot / layout.page_size)};
-        const char* from = near.RowOfSlot(slot).key;
-        char* to = memory_ + layout.page_layer(page) * layer_bytes +
-                   Index(layout.page_block(page)) * kBlockStride +
-                   layout.page_head(page) * view.head_stride +
-                   slot % layout.page_size * view.token_stride;
-        BM_CHECK(from != nullptr);
-        std::memcpy(to, from, view.row_bytes);
-        std::memcpy(to + view.kv_stride, from + view.kv_stride, view.row_bytes);
-      }
-    }
-  }
-  ~FarPool() { FreeShared(memory_, num_bytes_); }
-  FarPool(const FarPool&) = delete;
-  FarPool& operator=(const FarPool&) = delete;
-
-  static int64_t NumBytes(const AttentionCase<simt::BFloat16>& test) {
-    return test.layout().num_layers * test.layout().num_blocks * kBlockStride;
-  }
-  const PagedPool& pool() const { return pool_; }
-
- private:
-  static constexpr int64_t kBlockStride = (int64_t{1} << 30) + 4096;
-  const std::size_t num_bytes_;
-  char* const memory_;
-  SharedVector<char*> layer_bases_;
-  PagedPool pool_;
-};
-
-TEST_F(DecodeAttentionTest, OffsetsBeyond32BitsAreRight) {
-  for (const PoolOrderInMemory order :
-       {PoolOrderInMemory::kPages, PoolOrderInMemory::kHnd}) {
-    AttentionShape shape = RaggedShape(64, 4);
-    shape.order = order;
-    DecodeRunner<simt::BFloat16> runner(shape, 18);
+void CheckDecodePools(bool far) {
+  AttentionShape shape = RaggedShape(64, 4);
+  shape.far = far;
+  ForEveryPoolOrder(shape, [](const AttentionShape& in_order) {
+    DecodeRunner<simt::BFloat16> runner(in_order, 18);
     ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
     ExpectMatches(runner, kBFloat16Tolerance);
-    const auto expected = runner.Bits();
-    if (FreeSharedBytes() < FarPool::NumBytes(runner.test())) {
-      GTEST_SKIP() << "no GPU: none with so much memory free";
-    }
-    const FarPool far(runner.test());
-    ASSERT_EQ(runner.Run({.num_ctas = 3, .pool = &far.pool()}), "");
-    EXPECT_EQ(runner.Bits(), expected);
-  }
+  });
+}
+
+TEST_F(DecodeAttentionTest, ReadsPoolsInEveryOrder) { CheckDecodePools(false); }
+TEST_F(DecodeAttentionTest, OffsetsBeyond32BitsAreRight) {
+  CheckDecodePools(true);
 }
 
 TEST_F(DecodeAttentionTest, NeedsNoRegions) {
@@ -359,7 +320,7 @@ TEST_F(DecodeAttentionTest, InChunksTheBatchDoesNotMatter) {
 
 template <typename T>
 void CheckLiveLogits() {
-  for (const int32_t head_dim : {64, 128}) {
+  for (const int32_t head_dim : {64, 128, 256}) {
     for (const int32_t group_size : {3, 16}) {
       SCOPED_TRACE(testing::Message() << head_dim << " " << group_size);
       AttentionShape shape = RaggedShape(head_dim, group_size);

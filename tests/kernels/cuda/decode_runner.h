@@ -28,7 +28,6 @@ struct DecodeOptions {
   // Fewer than there are: told, not given.
   int32_t lacking_tiles = 0;
   simt::Schedule schedule = {};
-  const PagedPool* pool = nullptr;  // instead of the case's own
 };
 
 template <typename T>
@@ -86,7 +85,7 @@ DecodeParams DecodeRunner<T>::Params(const DecodeOptions& options) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   DecodeParams params;
   params.lists = test_.Lists();
-  params.pool = options.pool != nullptr ? *options.pool : test_.Pool();
+  params.pool = test_.Pool();
   const int32_t first = options.first_sequence;
   if (options.num_sequences >= 0) {
     params.lists.num_sequences = options.num_sequences;

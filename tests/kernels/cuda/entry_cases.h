@@ -27,6 +27,7 @@ struct EntryShape {
   int32_t head_dim = 64;
   int32_t page_size = 16;
   PoolOrderInMemory order = PoolOrderInMemory::kPages;
+  bool far = false;            // as CasePool says
   std::vector<int32_t> sizes;  // [sequences, num_heads], entries per list
   int32_t window = 1;          // queries
   // Lists of at least `window` entries hold the window's positions.
@@ -40,6 +41,24 @@ inline SharedVector<int32_t> SharedSplits(const SharedVector<int64_t>& offsets,
   FillSplitOffsets(offsets.data(), std::ssize(offsets) - 1, split_entries,
                    splits.data());
   return splits;
+}
+
+// Regions of which the entries are.
+inline AttentionShape CacheShape(const EntryShape& shape) {
+  const std::size_t num_sequences = shape.sizes.size() / shape.num_heads;
+  return {.num_heads = shape.num_heads,
+          .group_size = shape.group_size,
+          .head_dim = shape.head_dim,
+          .page_size = shape.page_size,
+          .order = shape.order,
+          .far = shape.far,
+          .region_lengths = shape.sizes,
+          .tail_lengths = std::vector<int32_t>(num_sequences, 0)};
+}
+
+// Of a case's pool.
+inline int64_t PoolBytes(const EntryShape& shape) {
+  return PoolBytes(CacheShape(shape));
 }
 
 // T: simt::BFloat16 or simt::Half. Slots are in no order, positions are sorted
@@ -93,17 +112,6 @@ class EntryCase {
   std::unique_ptr<Sequence> OnCpu(int32_t sequence) const;
 
  private:
-  static AttentionShape CacheShape(const EntryShape& shape) {
-    return {.num_heads = shape.num_heads,
-            .group_size = shape.group_size,
-            .head_dim = shape.head_dim,
-            .page_size = shape.page_size,
-            .order = shape.order,
-            .region_lengths = shape.sizes,
-            .tail_lengths =
-                std::vector<int32_t>(shape.sizes.size() / shape.num_heads, 0)};
-  }
-
   EntryShape shape_;
   AttentionCase<T> cache_;
   SharedVector<int64_t> offsets_ = {0};

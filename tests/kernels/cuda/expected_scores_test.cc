@@ -46,7 +46,7 @@ void CheckShape(int32_t head_dim, int32_t group_size) {
                      .group_size = group_size,
                      .head_dim = head_dim,
                      .page_size = 32,
-                     .order = PoolOrderInMemory::kNhd,
+                     .order = PoolOrderInMemory::kNhdApart,
                      .sizes = {90}},
                     static_cast<uint64_t>(head_dim));
   ExpectedRunner<T> runner(&test);
@@ -63,6 +63,30 @@ TEST_F(ExpectedScoresTest, MatchFloat64AtOtherSizes) {
     CheckShape<simt::Half>(head_dim, 2);
     CheckShape<simt::BFloat16>(head_dim, 1);
   }
+}
+
+TEST_F(ExpectedScoresTest, MatchFloat64WithNineToFifteenQueryHeads) {
+  for (int32_t group_size = 9; group_size < 16; ++group_size) {
+    SCOPED_TRACE(group_size);
+    CheckShape<simt::BFloat16>(64, group_size);
+  }
+}
+
+void CheckExpectedPools(bool far) {
+  const EntryShape shape = {
+      .group_size = 2, .far = far, .sizes = {40, 3, 0, 70}};
+  ForEveryPoolOrder(shape, [](const EntryShape& in_order) {
+    EntryCase<simt::BFloat16> test(in_order, 6);
+    ExpectedRunner<simt::BFloat16> runner(&test);
+    const ExpectedOptions options;
+    ASSERT_EQ(runner.Run(options), "");
+    EXPECT_LE(runner.Error(options), kTolerance);
+  });
+}
+
+TEST_F(ExpectedScoresTest, ReadPoolsInEveryOrder) { CheckExpectedPools(false); }
+TEST_F(ExpectedScoresTest, OffsetsBeyond32BitsAreRight) {
+  CheckExpectedPools(true);
 }
 
 // More entries than a CTA of any of the kernels takes, beside fewer and none.

@@ -155,6 +155,21 @@ TEST_F(KeyMediansTest, MatchFloat64) {
   }
 }
 
+void CheckMedianPools(bool far) {
+  const EntryShape shape = {.far = far, .sizes = {70, 1, 90, 2}};
+  ForEveryPoolOrder(shape, [](const EntryShape& in_order) {
+    EntryCase<simt::BFloat16> test(in_order, 6);
+    KeyRunner<simt::BFloat16> runner(&test);
+    ASSERT_EQ(runner.Run(KeyAnchor::kMedian, KeyMetric::kCosine, {}), "");
+    ExpectScores(test, runner, KeyMetric::kCosine);
+    ExpectLengths(test, runner);
+    ExpectExactMedians(test, runner);
+  });
+}
+
+TEST_F(KeyMediansTest, AreOfPoolsInEveryOrder) { CheckMedianPools(false); }
+TEST_F(KeyMediansTest, OffsetsBeyond32BitsAreRight) { CheckMedianPools(true); }
+
 // More than a thread and a split has, beside lists of a few entries and none.
 TEST_F(KeyMediansTest, AreExactWhereOneListIsLong) {
   EntryCase<simt::Half> test({.sizes = {2 * kSplitEntries + 90, 0, 5, 70}}, 2);

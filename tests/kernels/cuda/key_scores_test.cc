@@ -122,6 +122,19 @@ TEST_F(KeyScoresTest, MatchFloat64) {
   }
 }
 
+void CheckKeyScorePools(bool far) {
+  const EntryShape shape = {.far = far, .sizes = {70, 1, 90, 33}};
+  ForEveryPoolOrder(shape, [](const EntryShape& in_order) {
+    EntryCase<simt::BFloat16> test(in_order, 6);
+    KeyRunner<simt::BFloat16> runner(&test);
+    ASSERT_EQ(runner.Run(KeyAnchor::kNormalized, KeyMetric::kCosine, {}), "");
+    ExpectNaive(test, runner, KeyAnchor::kNormalized, KeyMetric::kCosine);
+  });
+}
+
+TEST_F(KeyScoresTest, ReadPoolsInEveryOrder) { CheckKeyScorePools(false); }
+TEST_F(KeyScoresTest, OffsetsBeyond32BitsAreRight) { CheckKeyScorePools(true); }
+
 // A list of more splits than threads add up a channel, among lists of one or
 // none, which have no more than their own to add up.
 TEST_F(KeyScoresTest, AnchorsCoverAllSplits) {

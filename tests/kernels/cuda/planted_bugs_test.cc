@@ -3,10 +3,10 @@
 // lets one pass would let a real one pass too.
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/planted_bugs.h"
@@ -18,11 +18,20 @@
 namespace blockmgr {
 namespace {
 
-struct PlantedCase {
-  std::string name;
-  PlantedBug bug;
-  std::function<std::string(uint64_t)> check;
+// A check, and the seeds that bugs are looked for with.
+struct Probe {
+  const char* name;
+  std::string (*check)(uint64_t);
   uint64_t num_seeds;
+
+  // The first complaint, or "".
+  std::string Find() const {
+    for (uint64_t seed = 0; seed < num_seeds; ++seed) {
+      const std::string found = check(seed);
+      if (!found.empty()) return absl::StrCat("seed ", seed, ": ", found);
+    }
+    return "";
+  }
 };
 
 std::string CheckAnySelect(uint64_t seed) {
@@ -33,53 +42,63 @@ std::string CheckFloors(uint64_t seed) {
   return CheckSelect(seed, seed % 2 == 1, true);
 }
 
+constexpr Probe kAppend = {"Append", CheckAppend, 16};
+constexpr Probe kGather = {"Gather", CheckGather, 16};
+constexpr Probe kMoves = {"Moves", CheckMoves, 16};
+constexpr Probe kCopyBlocks = {"CopyBlocks", CheckCopyBlocks, 16};
+constexpr Probe kSwap = {"Swap", CheckSwap, 16};
+constexpr Probe kAnySelect = {"AnySelect", CheckAnySelect, 40};
+constexpr Probe kFloors = {"Floors", CheckFloors, 40};
+constexpr Probe kHistory = {"History", CheckHistory, 12};
+constexpr Probe kLong = {"Long", CheckLong, 12};
+constexpr Probe kIndex = {"Index", CheckIndex, 16};
+
+struct PlantedCase {
+  const char* name;
+  PlantedBug bug;
+  Probe probe;
+};
+
 const std::vector<PlantedCase>& Cases() {
   static const auto& cases = *new std::vector<PlantedCase>{
-      {"MoveDropsLastRow", PlantedBug::kMoveDropsLastRow, CheckMoves, 16},
-      {"MoveSkipsValueRow", PlantedBug::kMoveSkipsValueRow, CheckCopyBlocks,
-       16},
-      {"MoveLosesPosition", PlantedBug::kMoveLosesPosition, CheckGather, 16},
-      {"MoveIgnoresDeviceCount", PlantedBug::kMoveIgnoresDeviceCount,
-       CheckGather, 16},
-      {"MoveRepeatsPairs", PlantedBug::kMoveRepeatsPairs, CheckSwap, 16},
-      {"StageSwapsStrides", PlantedBug::kStageSwapsStrides, CheckSwap, 16},
-      {"AppendTruncates", PlantedBug::kAppendTruncates, CheckAppend, 16},
-      {"AppendHidesError", PlantedBug::kAppendHidesError, CheckAppend, 16},
-      {"SelectOrdersNanBySign", PlantedBug::kSelectOrdersNanBySign,
-       CheckAnySelect, 40},
-      {"SelectSplitsZeros", PlantedBug::kSelectSplitsZeros, CheckAnySelect, 40},
-      {"SelectForgetsPrefix", PlantedBug::kSelectForgetsPrefix, CheckAnySelect,
-       40},
+      {"MoveDropsLastRow", PlantedBug::kMoveDropsLastRow, kMoves},
+      {"MoveSkipsValueRow", PlantedBug::kMoveSkipsValueRow, kCopyBlocks},
+      {"MoveLosesPosition", PlantedBug::kMoveLosesPosition, kGather},
+      {"MoveIgnoresDeviceCount", PlantedBug::kMoveIgnoresDeviceCount, kGather},
+      {"MoveRepeatsPairs", PlantedBug::kMoveRepeatsPairs, kSwap},
+      {"StageSwapsStrides", PlantedBug::kStageSwapsStrides, kSwap},
+      {"AppendTruncates", PlantedBug::kAppendTruncates, kAppend},
+      {"AppendHidesError", PlantedBug::kAppendHidesError, kAppend},
+      {"SelectOrdersNanBySign", PlantedBug::kSelectOrdersNanBySign, kAnySelect},
+      {"SelectSplitsZeros", PlantedBug::kSelectSplitsZeros, kAnySelect},
+      {"SelectForgetsPrefix", PlantedBug::kSelectForgetsPrefix, kAnySelect},
       {"SelectNoBarrierAfterClear", PlantedBug::kSelectNoBarrierAfterClear,
-       CheckAnySelect, 40},
+       kAnySelect},
       {"SelectNoBarrierBeforePick", PlantedBug::kSelectNoBarrierBeforePick,
-       CheckAnySelect, 40},
-      {"SelectPicksEarly", PlantedBug::kSelectPicksEarly, CheckAnySelect, 40},
+       kAnySelect},
+      {"SelectPicksEarly", PlantedBug::kSelectPicksEarly, kAnySelect},
       {"SelectIgnoresEarlierChunks", PlantedBug::kSelectIgnoresEarlierChunks,
-       CheckAnySelect, 40},
+       kAnySelect},
       {"SelectIgnoresEarlierWarps", PlantedBug::kSelectIgnoresEarlierWarps,
-       CheckAnySelect, 40},
-      {"SelectTiesToHigher", PlantedBug::kSelectTiesToHigher, CheckAnySelect,
-       40},
+       kAnySelect},
+      {"SelectTiesToHigher", PlantedBug::kSelectTiesToHigher, kAnySelect},
       {"SelectFractionTiesToHigher", PlantedBug::kSelectFractionTiesToHigher,
-       CheckAnySelect, 40},
+       kAnySelect},
       {"SelectForgetsProtection", PlantedBug::kSelectForgetsProtection,
-       CheckAnySelect, 40},
-      {"SelectForgetsCut", PlantedBug::kSelectForgetsCut, CheckAnySelect, 40},
-      {"SelectFloorCountsTwice", PlantedBug::kSelectFloorCountsTwice,
-       CheckFloors, 40},
-      {"MovesIgnoreHeldPages", PlantedBug::kMovesIgnoreHeldPages, CheckHistory,
-       12},
-      {"MovesOffByOnePage", PlantedBug::kMovesOffByOnePage, CheckHistory, 12},
-      {"MovesNoBarrier", PlantedBug::kMovesNoBarrier, CheckLong, 12},
-      {"MovesLosePosition", PlantedBug::kMovesLosePosition, CheckHistory, 12},
-      {"IndexForgetsHead", PlantedBug::kIndexForgetsHead, CheckIndex, 16},
+       kAnySelect},
+      {"SelectForgetsCut", PlantedBug::kSelectForgetsCut, kAnySelect},
+      {"SelectFloorCountsTwice", PlantedBug::kSelectFloorCountsTwice, kFloors},
+      {"MovesIgnoreHeldPages", PlantedBug::kMovesIgnoreHeldPages, kHistory},
+      {"MovesOffByOnePage", PlantedBug::kMovesOffByOnePage, kHistory},
+      {"MovesNoBarrier", PlantedBug::kMovesNoBarrier, kLong},
+      {"MovesLosePosition", PlantedBug::kMovesLosePosition, kHistory},
+      {"IndexForgetsHead", PlantedBug::kIndexForgetsHead, kIndex},
       {"IndexForgetsEarlierWords", PlantedBug::kIndexForgetsEarlierWords,
-       CheckIndex, 16},
+       kIndex},
       {"IndexNoBarrierAfterMarks", PlantedBug::kIndexNoBarrierAfterMarks,
-       CheckIndex, 16},
+       kIndex},
       {"IndexNoBarrierAfterWords", PlantedBug::kIndexNoBarrierAfterWords,
-       CheckIndex, 16},
+       kIndex},
   };
   return cases;
 }
@@ -91,17 +110,28 @@ class PlantedBugsTest : public testing::TestWithParam<PlantedCase> {
 
 TEST_P(PlantedBugsTest, IsCaught) {
   planted_bug = GetParam().bug;
-  std::string caught;
-  for (uint64_t seed = 0; seed < GetParam().num_seeds && caught.empty();
-       ++seed) {
-    caught = GetParam().check(seed);
-  }
+  const std::string caught = GetParam().probe.Find();
   EXPECT_NE(caught, "");
   RecordProperty("caught", caught);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PlantedBugsTest, testing::ValuesIn(Cases()),
                          [](const testing::TestParamInfo<PlantedCase>& param) {
+                           return param.param.name;
+                         });
+
+// Else a complaint about a planted bug could be one about something else.
+class PlantedBugsProbesTest : public testing::TestWithParam<Probe> {};
+
+TEST_P(PlantedBugsProbesTest, FindNothingWithoutBugs) {
+  EXPECT_EQ(GetParam().Find(), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlantedBugsProbesTest,
+                         testing::Values(kAppend, kGather, kMoves, kCopyBlocks,
+                                         kSwap, kAnySelect, kFloors, kHistory,
+                                         kLong, kIndex),
+                         [](const testing::TestParamInfo<Probe>& param) {
                            return param.param.name;
                          });
 

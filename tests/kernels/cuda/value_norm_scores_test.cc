@@ -67,21 +67,55 @@ void ExpectNaive(EntryCase<T>& test, const NormRunner<T>& runner, bool l2,
 
 class ValueNormScoresTest : public DeviceTest {};
 
+template <typename T>
+void CheckValueNorms(int32_t head_dim, int32_t group_size) {
+  SCOPED_TRACE(testing::Message() << head_dim << " " << group_size);
+  EntryCase<T> test({.num_heads = head_dim == 64 ? 2 : 1,
+                     .group_size = group_size,
+                     .head_dim = head_dim,
+                     .order = PoolOrderInMemory::kNhdApart,
+                     .sizes = {70, 33}},
+                    static_cast<uint64_t>(head_dim));
+  // Not a multiple of the columns of a block.
+  NormRunner<T> runner(&test, 136);
+  ASSERT_EQ(runner.Run({}), "");
+  ExpectNaive(test, runner, false, false);
+  EXPECT_EQ(runner.bank_conflicts(), 0);
+}
+
 TEST_F(ValueNormScoresTest, MatchFloat64) {
   for (const int32_t head_dim : {64, 128, 256}) {
-    SCOPED_TRACE(head_dim);
-    EntryCase<simt::BFloat16> test({.num_heads = head_dim == 64 ? 2 : 1,
-                                    .group_size = 2,
-                                    .head_dim = head_dim,
-                                    .order = PoolOrderInMemory::kNhd,
-                                    .sizes = {70, 33}},
-                                   head_dim);
-    // Not a multiple of the columns of a block.
-    NormRunner<simt::BFloat16> runner(&test, 136);
+    CheckValueNorms<simt::BFloat16>(head_dim, 2);
+    CheckValueNorms<simt::Half>(head_dim, 1);
+  }
+}
+
+TEST_F(ValueNormScoresTest, MatchFloat64WithNineToSixteenQueryHeads) {
+  for (int32_t group_size = 9; group_size <= 16; ++group_size) {
+    SCOPED_TRACE(group_size);
+    EntryCase<simt::Half> test({.group_size = group_size, .sizes = {17, 3}}, 8);
+    NormRunner<simt::Half> runner(&test, 24);
+    ASSERT_EQ(runner.Run({.per_query_head = true}), "");
+    ExpectNaive(test, runner, false, true);
+  }
+}
+
+void CheckValueNormPools(bool far) {
+  const EntryShape shape = {
+      .group_size = 2, .far = far, .sizes = {40, 3, 0, 70}};
+  ForEveryPoolOrder(shape, [](const EntryShape& in_order) {
+    EntryCase<simt::BFloat16> test(in_order, 7);
+    NormRunner<simt::BFloat16> runner(&test, 24);
     ASSERT_EQ(runner.Run({}), "");
     ExpectNaive(test, runner, false, false);
-    EXPECT_EQ(runner.bank_conflicts(), 0);
-  }
+  });
+}
+
+TEST_F(ValueNormScoresTest, ReadPoolsInEveryOrder) {
+  CheckValueNormPools(false);
+}
+TEST_F(ValueNormScoresTest, OffsetsBeyond32BitsAreRight) {
+  CheckValueNormPools(true);
 }
 
 TEST_F(ValueNormScoresTest, PerQueryHeadAndL2MatchFloat64) {

@@ -88,24 +88,54 @@ TEST_F(WindowScoresTest, MatchFloat64) {
   }
 }
 
+template <typename T>
+void CheckWindowShape(int32_t head_dim, int32_t group_size, int32_t window) {
+  SCOPED_TRACE(testing::Message() << head_dim << " " << group_size);
+  EntryCase<T> test({.num_heads = 1,
+                     .group_size = group_size,
+                     .head_dim = head_dim,
+                     .page_size = 32,
+                     .order = PoolOrderInMemory::kNhdApart,
+                     .sizes = {90},
+                     .window = window},
+                    3);
+  WindowRunner<T> runner(&test);
+  ASSERT_EQ(runner.RunStats({}), "");
+  ExpectLseMatches(test, runner.lse());
+  ASSERT_EQ(runner.RunColumns({}), "");
+  ExpectAttentionMatches(test, runner.attention());
+  EXPECT_EQ(runner.bank_conflicts(), 0);
+}
+
 TEST_F(WindowScoresTest, MatchFloat64AtOtherSizes) {
   for (const int32_t head_dim : {128, 256}) {
-    SCOPED_TRACE(head_dim);
-    EntryCase<simt::Half> test({.num_heads = 1,
-                                .group_size = 8,
-                                .head_dim = head_dim,
-                                .page_size = 32,
-                                .order = PoolOrderInMemory::kNhd,
-                                .sizes = {90},
-                                .window = 32},
-                               3);
-    WindowRunner<simt::Half> runner(&test);
+    CheckWindowShape<simt::Half>(head_dim, 8, 32);
+    CheckWindowShape<simt::BFloat16>(head_dim, 4, 20);
+  }
+}
+
+TEST_F(WindowScoresTest, MatchFloat64WithNineToSixteenQueryHeads) {
+  for (int32_t group_size = 9; group_size <= 16; ++group_size) {
+    CheckWindowShape<simt::BFloat16>(64, group_size, 3);
+  }
+}
+
+void CheckWindowPools(bool far) {
+  const EntryShape shape = {
+      .group_size = 3, .far = far, .sizes = {70, 5, 0, 90}, .window = 7};
+  ForEveryPoolOrder(shape, [](const EntryShape& in_order) {
+    EntryCase<simt::BFloat16> test(in_order, 11);
+    WindowRunner<simt::BFloat16> runner(&test);
     ASSERT_EQ(runner.RunStats({}), "");
     ExpectLseMatches(test, runner.lse());
     ASSERT_EQ(runner.RunColumns({}), "");
     ExpectAttentionMatches(test, runner.attention());
-    EXPECT_EQ(runner.bank_conflicts(), 0);
-  }
+  });
+}
+
+TEST_F(WindowScoresTest, ReadPoolsInEveryOrder) { CheckWindowPools(false); }
+TEST_F(WindowScoresTest, OffsetsBeyond32BitsAreRight) {
+  CheckWindowPools(true);
 }
 
 // More entries than a split has, so that statistics are merged; and a window

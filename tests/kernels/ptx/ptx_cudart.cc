@@ -279,6 +279,14 @@ cudaError_t CUDARTAPI cudaGraphLaunch(cudaGraphExec_t exec,
     return error;
   });
 }
+// How many there are: nodes have no handles here.
+cudaError_t CUDARTAPI cudaGraphGetNodes(cudaGraph_t graph,
+                                        cudaGraphNode_t* nodes,
+                                        std::size_t* count) {
+  if (graph == nullptr || nodes != nullptr) return cudaErrorInvalidValue;
+  *count = graph->work.size();
+  return cudaSuccess;
+}
 cudaError_t CUDARTAPI cudaGraphDestroy(cudaGraph_t graph) {
   return Delete(graph);
 }

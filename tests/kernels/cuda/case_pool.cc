@@ -1,0 +1,114 @@
+#include "tests/kernels/cuda/case_pool.h"
+
+#include <cstddef>
+#include <cstring>
+
+namespace blockmgr {
+namespace {
+
+// Not a power of two: offsets that wrap are other rows' nowhere.
+constexpr int64_t kFarBlockBytes = (int64_t{1} << 30) + 4096;
+constexpr int64_t kPaddingBytes = 64;
+
+}  // namespace
+
+struct CasePool::Places {
+  KvPoolLayout strides;
+  int64_t first_key = 0;  // offset
+  int64_t num_bytes = 0;
+};
+
+CasePool::Places CasePool::PlacesOf(const ModelLayout& layout,
+                                    PoolOrderInMemory order, bool far) {
+  const bool own = order == PoolOrderInMemory::kPages;
+  const bool apart = order == PoolOrderInMemory::kHndApart ||
+                     order == PoolOrderInMemory::kNhdApart;
+  const bool token_first =
+      order == PoolOrderInMemory::kNhd || order == PoolOrderInMemory::kNhdApart;
+  const int64_t row = layout.row_bytes();
+  const int64_t page = layout.page_size * row;  // of K or V
+  const int64_t heads = layout.num_heads;
+  Places places;
+  KvPoolLayout& strides = places.strides;
+  strides.token_stride = token_first ? heads * row : row;
+  strides.head_stride = token_first ? row : own ? 2 * page : page;
+  strides.block_stride = far ? kFarBlockBytes : (apart ? 1 : 2) * heads * page;
+  const int64_t all_blocks = layout.num_blocks * strides.block_stride;
+  strides.kv_stride = own ? page : apart ? all_blocks : heads * page;
+  strides.layer_stride = (apart ? 2 : 1) * all_blocks + kPaddingBytes;
+  places.num_bytes = layout.num_layers * strides.layer_stride;
+  if (order == PoolOrderInMemory::kNhdApart) {
+    places.first_key = all_blocks;
+    strides.kv_stride = -all_blocks;
+  }
+  return places;
+}
+
+CasePool::CasePool(const ModelLayout& layout, PoolOrderInMemory order, bool far)
+    : layout_(layout) {
+  const Places places = PlacesOf(layout, order, far);
+  strides_ = places.strides;
+  num_bytes_ = places.num_bytes;
+  memory_ =
+      static_cast<char*>(AllocateShared(static_cast<std::size_t>(num_bytes_)));
+  first_key_ = memory_ + places.first_key;
+  if (order != PoolOrderInMemory::kPages &&
+      order != PoolOrderInMemory::kNhdApart) {
+    // Part of a larger table, and so aligned to no more than an address is.
+    layer_bases_.push_back(nullptr);
+    for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+      layer_bases_.push_back(first_key_ + layer * strides_.layer_stride);
+    }
+  }
+  if (!far) {
+    std::memset(memory_, 0xFF, static_cast<std::size_t>(num_bytes_));
+    return;
+  }
+  const SlotIndex num_slots = layout.num_pages() * layout.page_size;
+  for (SlotIndex slot = 0; slot < num_slots; ++slot) {
+    for (const bool is_value : {false, true}) {
+      std::memset(Row(slot, is_value), 0xFF,
+                  static_cast<std::size_t>(layout.row_bytes()));
+    }
+  }
+}
+
+CasePool::~CasePool() {
+  FreeShared(memory_, static_cast<std::size_t>(num_bytes_));
+}
+
+int64_t CasePool::NumBytes(const ModelLayout& layout, PoolOrderInMemory order,
+                           bool far) {
+  return PlacesOf(layout, order, far).num_bytes;
+}
+
+uint16_t* CasePool::Row(SlotIndex slot, bool is_value) const {
+  const PageId page{static_cast<int32_t>(slot / layout_.page_size)};
+  return reinterpret_cast<uint16_t*>(
+      first_key_ + (is_value ? strides_.kv_stride : 0) +
+      strides_.row_offset(layout_.page_layer(page), layout_.page_block(page),
+                          layout_.page_head(page),
+                          static_cast<int32_t>(slot % layout_.page_size)));
+}
+
+PagedPool CasePool::View() const {
+  PoolView view;
+  if (layer_bases_.empty()) {
+    view.base = first_key_;
+    view.layer_stride = strides_.layer_stride;
+  } else {
+    view.layer_bases = layer_bases_.data() + 1;
+  }
+  view.block_stride = strides_.block_stride;
+  view.head_stride = strides_.head_stride;
+  view.kv_stride = strides_.kv_stride;
+  view.token_stride = strides_.token_stride;
+  view.num_layers = layout_.num_layers;
+  view.num_blocks = layout_.num_blocks;
+  view.num_heads = layout_.num_heads;
+  view.page_size = layout_.page_size;
+  view.row_bytes = static_cast<int32_t>(layout_.row_bytes());
+  return MakePagedPool(view);
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,83 @@
+// The pools of cases for attention and scores, in any of the orders that
+// engines have.
+#ifndef TESTS_KERNELS_CUDA_CASE_POOL_H_
+#define TESTS_KERNELS_CUDA_CASE_POOL_H_
+
+#include <cstdint>
+
+#include <gtest/gtest.h>
+
+#include "blockmgr/base/ids.h"
+#include "blockmgr/base/model_layout.h"
+#include "kernels/cuda/pool_view.h"
+#include "tests/kernels/cuda/test_device.h"
+
+namespace blockmgr {
+
+// The dimensions of a layer before those of a row.
+enum class PoolOrderInMemory : uint8_t {
+  kPages,     // [block, head, 2, token]: our own
+  kHnd,       // [block, 2, head, token]
+  kHndApart,  // [2, block, head, token]: vLLM
+  kNhd,       // [block, 2, token, head]: FlashInfer
+  kNhdApart,  // [2, block, token, head], V before K: strides may be negative
+};
+inline constexpr PoolOrderInMemory kAllPoolOrders[] = {
+    PoolOrderInMemory::kPages, PoolOrderInMemory::kHnd,
+    PoolOrderInMemory::kHndApart, PoolOrderInMemory::kNhd,
+    PoolOrderInMemory::kNhdApart};
+
+// CasePool has rows of elements of two bytes. Until a row is written all of its
+// bits are set, which is NaN in bf16 and fp16. All but our own and the last
+// order have an address per layer, with something between layers.
+class CasePool {
+ public:
+  // far: blocks are a GiB apart, of which no more than their rows is touched,
+  // so that offsets do not fit 32 bits.
+  CasePool(const ModelLayout& layout, PoolOrderInMemory order, bool far);
+  CasePool(const CasePool&) = delete;
+  CasePool& operator=(const CasePool&) = delete;
+  ~CasePool();
+
+  // What the constructor takes of AllocateShared.
+  static int64_t NumBytes(const ModelLayout& layout, PoolOrderInMemory order,
+                          bool far);
+
+  uint16_t* Row(SlotIndex slot, bool is_value) const;
+  // Borrows the pool.
+  PagedPool View() const;
+
+ private:
+  struct Places;
+  static Places PlacesOf(const ModelLayout& layout, PoolOrderInMemory order,
+                         bool far);
+
+  const ModelLayout layout_;
+  KvPoolLayout strides_;
+  int64_t num_bytes_ = 0;
+  char* memory_ = nullptr;
+  char* first_key_ = nullptr;
+  SharedVector<char*> layer_bases_;
+};
+
+// Calls check(shape) with the shape's pool in every order. Where the device has
+// no room for one of them, the test is skipped but for the others.
+template <typename Shape, typename Check>
+void ForEveryPoolOrder(Shape shape, const Check& check) {
+  bool has_room = true;
+  for (const PoolOrderInMemory order : kAllPoolOrders) {
+    SCOPED_TRACE(testing::Message() << "order " << static_cast<int>(order));
+    shape.order = order;
+    if (PoolBytes(shape) > FreeSharedBytes()) {
+      has_room = false;
+      continue;
+    }
+    check(shape);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+  if (!has_room) GTEST_SKIP() << "no GPU: none with so much memory free";
+}
+
+}  // namespace blockmgr
+
+#endif  // TESTS_KERNELS_CUDA_CASE_POOL_H_
