@@ -68,18 +68,15 @@ TEST_F(KernelScoreCasesTest, EveryKernelRunsOnEveryCopy) {
 }
 
 TEST_F(KernelScoreCasesTest, ADeviceThatIsTooSmallIsAnError) {
-  // With all its copies 768 GiB.
+  // More than any device has.
   const auto problem = MakeKernelProblem({.num_heads = 1,
                                           .head_dim = 256,
                                           .page_size = 32,
                                           .mean_length = 100000,
-                                          .kv_bytes = int64_t{32} << 30});
+                                          .kv_bytes = int64_t{256} << 30});
   ASSERT_TRUE(problem.ok());
   const auto device = MakeKernelTestDevice();
-  EXPECT_EQ(DeviceProblem::Create(*problem, {.rotated_bytes = int64_t{1} << 40},
-                                  device.get())
-                .status()
-                .code(),
+  EXPECT_EQ(DeviceProblem::Create(*problem, {}, device.get()).status().code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(device->status().ok());
 }

@@ -186,7 +186,7 @@ cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* properties,
   properties->sharedMemPerBlockOptin = Device::kSharedBytesPerBlock;
   properties->totalGlobalMem = blockmgr::ptx::DeviceMemory::kCapacity;
   // Small: programs rotate their buffers past it.
-  properties->l2CacheSize = 1 << 20;
+  properties->l2CacheSize = 1 << 16;
   return cudaSuccess;
 }
 

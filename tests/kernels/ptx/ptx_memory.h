@@ -31,7 +31,7 @@ class DeviceMemory {
     return FindPiece(address, bytes);
   }
 
-  static constexpr std::size_t kCapacity = std::size_t{64} << 30;
+  static constexpr std::size_t kCapacity = std::size_t{128} << 30;
   std::size_t used() const { return used_; }
 
  private:
