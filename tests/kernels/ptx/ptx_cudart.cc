@@ -58,6 +58,12 @@ cudaError_t Delete(T* handle) {
 
 }  // namespace
 
+namespace blockmgr::ptx {
+
+Device& TheDevice() { return TheRuntime().device; }
+
+}  // namespace blockmgr::ptx
+
 extern "C" {
 
 void** CUDARTAPI __cudaRegisterFatBinary(void* binary) {

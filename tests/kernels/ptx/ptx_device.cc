@@ -69,8 +69,10 @@ cudaError_t Device::Load(Function& function) {
     std::cerr << "no PTX of " << function.name << '\n';
     return cudaErrorInvalidDeviceFunction;
   }
+  std::string text = *it->second.text;
+  if (edit_) edit_(function.name, &text);
   absl::StatusOr<Kernel> kernel =
-      ParseKernel(function.name, *it->second.text, *it->second.files);
+      ParseKernel(function.name, text, *it->second.files);
   if (!kernel.ok()) {
     std::cerr << kernel.status() << '\n';
     return cudaErrorInvalidPtx;
@@ -281,6 +283,14 @@ cudaError_t Device::EndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   *graph = std::make_unique<CUgraph_st>().release();
   (*graph)->work = std::exchange(stream->captured, {});
   return cudaSuccess;
+}
+
+void Device::SetEdit(Edit edit) {
+  edit_ = std::move(edit);
+  for (auto& [stub, function] : functions_) function.kernel = nullptr;
+  // What was behind a failure never ran.
+  for (const cudaStream_t stream : streams_) stream->queue.clear();
+  lasting_error_ = cudaSuccess;
 }
 
 void Device::WriteCounts() const {

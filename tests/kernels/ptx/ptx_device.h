@@ -51,6 +51,9 @@ struct CUgraphExec_st {
 
 namespace blockmgr::ptx {
 
+// Changes the text of a kernel before it is read.
+using Edit = std::function<void(const std::string& name, std::string* text)>;
+
 // Thread-compatible: the API locks it.
 class Device {
  public:
@@ -90,6 +93,10 @@ class Device {
   cudaError_t EndCapture(cudaStream_t stream, cudaGraph_t* graph);
   bool captures(cudaStream_t stream) { return Find(stream)->captures; }
 
+  // For tests of tests: kernels are read anew, with the edit, and what has
+  // failed is forgotten.
+  void SetEdit(Edit edit);
+
   // Once something has failed on the device, everything does.
   cudaError_t lasting_error() const { return lasting_error_; }
 
@@ -121,11 +128,15 @@ class Device {
   absl::flat_hash_map<const void*, Function> functions_;
   std::vector<std::unique_ptr<Module>> modules_;
   absl::flat_hash_map<std::string, KernelText> kernels_;
+  Edit edit_;
   CUstream_st default_stream_;
   std::set<cudaStream_t> streams_;
   cudaError_t lasting_error_ = cudaSuccess;
   uint64_t num_launches_ = 0;
 };
+
+// The one that the process's CUDA runtime has.
+Device& TheDevice();
 
 }  // namespace blockmgr::ptx
 
