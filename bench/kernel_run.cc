@@ -20,6 +20,7 @@
 #include "bench/kernels.h"
 #include "blockmgr/base/status_macros.h"
 #include "kernels/cuda/cuda_device_runtime.h"
+#include "kernels/cuda/row_error.h"
 
 namespace blockmgr {
 namespace {
@@ -67,7 +68,7 @@ class ProblemRun {
     BM_ASSIGN_OR_RETURN(const uint32_t error, on_device->ReadErrorWord());
     if (error == 0) return absl::OkStatus();
     return absl::InternalError(
-        absl::StrCat("the row mover's error word: expected 0, got ", error));
+        absl::StrCat("the device's error word: ", RowErrorText(error)));
   }
 
   // "": no kernel at all.

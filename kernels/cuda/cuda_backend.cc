@@ -9,6 +9,7 @@
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 #include "kernels/cpu/query_statistics.h"
+#include "kernels/cuda/row_error.h"
 
 namespace blockmgr {
 namespace {
@@ -208,11 +209,9 @@ absl::Status CudaBackend::Flush() {
   const uint32_t error = memory_.error();
   if (error == 0) return absl::OkStatus();
   memory_.ClearError();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "ids: expected those of ", layout().ToString(),
-      ", got others of:", (error & kSlotOutOfPool) != 0 ? " slots" : "",
-      (error & kBlockOutOfPool) != 0 ? " blocks" : "",
-      (error & kPageOutOfPool) != 0 ? " pages" : ""));
+  return absl::InvalidArgumentError(absl::StrCat("ids: expected those of ",
+                                                 layout().ToString(), ", got ",
+                                                 RowErrorText(error)));
 }
 
 }  // namespace blockmgr

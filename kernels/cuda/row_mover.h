@@ -15,7 +15,7 @@
 
 namespace blockmgr {
 
-// Bits of the error word.
+// Bits of the error word; row_error.h has words for them.
 enum RowError : uint32_t {
   kSlotOutOfPool = 1,
   kBlockOutOfPool = 2,
