@@ -4,7 +4,9 @@
 #include <cuda_fp16.h>
 
 namespace blockmgr {
-namespace {
+// Not a nameless one, which nvcc names by the path: the interpreter of PTX
+// finds kernels by their names.
+namespace ceilings {
 
 constexpr int kThreads = 512;
 // 16-byte loads that a thread has in flight.
@@ -54,7 +56,7 @@ __global__ __launch_bounds__(kThreads) void CopyAll(const uint4* from,
   }
 }
 
-__device__ uint64_t Mix(uint64_t x) {
+static __device__ uint64_t Mix(uint64_t x) {
   x += 0x9E3779B97F4A7C15ull;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
@@ -80,26 +82,29 @@ __global__ __launch_bounds__(kThreads) void FillElements(uint16_t* out,
   }
 }
 
-}  // namespace
+}  // namespace ceilings
 
 cudaError_t LaunchReadCeiling(const void* from, int64_t num_vectors,
                               uint32_t* sink, int32_t num_blocks,
                               cudaStream_t stream) {
-  ReadAll<<<static_cast<unsigned>(num_blocks), kThreads, 0, stream>>>(
-      static_cast<const uint4*>(from), num_vectors, sink);
+  ceilings::ReadAll<<<static_cast<unsigned>(num_blocks), ceilings::kThreads, 0,
+                      stream>>>(static_cast<const uint4*>(from), num_vectors,
+                                sink);
   return cudaGetLastError();
 }
 
 cudaError_t LaunchCopyCeiling(const void* from, void* to, int64_t num_vectors,
                               int32_t num_blocks, cudaStream_t stream) {
-  CopyAll<<<static_cast<unsigned>(num_blocks), kThreads, 0, stream>>>(
-      static_cast<const uint4*>(from), static_cast<uint4*>(to), num_vectors);
+  ceilings::CopyAll<<<static_cast<unsigned>(num_blocks), ceilings::kThreads, 0,
+                      stream>>>(static_cast<const uint4*>(from),
+                                static_cast<uint4*>(to), num_vectors);
   return cudaGetLastError();
 }
 
 cudaError_t LaunchFillElements(uint16_t* out, int64_t count, uint64_t seed,
                                ElementType type, cudaStream_t stream) {
-  FillElements<<<4096, kThreads, 0, stream>>>(out, count, seed, type);
+  ceilings::FillElements<<<4096, ceilings::kThreads, 0, stream>>>(out, count,
+                                                                  seed, type);
   return cudaGetLastError();
 }
 
