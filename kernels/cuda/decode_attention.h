@@ -56,7 +56,7 @@ struct DecodeParams {
   float scale = 1.0f;
   // Tiles that there is room for where logits, or chunks, take room of each. Of
   // lists with more, as lengths on the device may have become, nothing is
-  // computed, and *error gets kTilesOutOfRoom; see RowError.
+  // computed, and *error gets kTilesOutOfRoom; see RowError. Not null then.
   int32_t max_tiles = 0;
   uint32_t* error = nullptr;
 };

@@ -7,8 +7,6 @@
 #include <limits>
 #include <string>
 
-#include <absl/container/flat_hash_map.h>
-
 #include "tests/kernels/ptx/ptx_halves.h"
 #include "tests/kernels/ptx/ptx_machine.h"
 #include "tests/kernels/ptx/ptx_operations.h"
@@ -110,8 +108,6 @@ void Part2(Warp& warp, const Instruction& in, LaneMask mask) {
   warp.Store(in.rows[1], high, mask);
 }
 
-using Operations = absl::flat_hash_map<std::string, Form>;
-
 template <typename Out, typename In>
 void Add(const std::string& out, const std::string& in, Operations* all) {
   (*all)["cvt." + out + "." + in] = {Convert<Out, In>, "xx"};
@@ -159,9 +155,7 @@ Operations MakeOperations() {
 
 std::optional<Form> FindConversion(absl::string_view opcode) {
   static const auto* const kAll = new Operations(MakeOperations());
-  const auto it = kAll->find(opcode);
-  if (it == kAll->end()) return std::nullopt;
-  return it->second;
+  return FindIn(*kAll, opcode);
 }
 
 }  // namespace blockmgr::ptx

@@ -298,7 +298,7 @@ void Device::WriteCounts() const {
   std::ofstream out(std::getenv("BLOCKMGR_PTX_COUNTS"));
   std::map<std::string, LaunchCounts> by_name;
   for (const auto& [stub, function] : functions_) {
-    if (function.counts.launches > 0) by_name[function.name] = function.counts;
+    if (function.counts.launches > 0) by_name[function.name] += function.counts;
   }
   for (const auto& [name, counts] : by_name) {
     out << name << ' ' << counts.ToString() << '\n';

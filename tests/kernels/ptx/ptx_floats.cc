@@ -3,8 +3,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include <absl/container/flat_hash_map.h>
-
 #include "tests/kernels/ptx/ptx_machine.h"
 #include "tests/kernels/ptx/ptx_operations.h"
 #include "tests/kernels/ptx/ptx_rows.h"
@@ -41,8 +39,6 @@ float Flush(float x) {
   return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x;
 }
 float ExponentialFlushed(float x) { return Flush(std::exp2(Flush(x))); }
-
-using Operations = absl::flat_hash_map<std::string, Form>;
 
 constexpr auto kAdd = [](auto a, auto b) { return a + b; };
 constexpr auto kSubtract = [](auto a, auto b) { return a - b; };
@@ -113,9 +109,7 @@ Operations MakeOperations() {
 
 std::optional<Form> FindFloatOperation(absl::string_view opcode) {
   static const auto* const kAll = new Operations(MakeOperations());
-  const auto it = kAll->find(opcode);
-  if (it == kAll->end()) return std::nullopt;
-  return it->second;
+  return FindIn(*kAll, opcode);
 }
 
 }  // namespace blockmgr::ptx

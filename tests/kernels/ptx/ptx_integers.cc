@@ -5,8 +5,6 @@
 #include <limits>
 #include <type_traits>
 
-#include <absl/container/flat_hash_map.h>
-
 #include "tests/kernels/ptx/ptx_machine.h"
 #include "tests/kernels/ptx/ptx_operations.h"
 #include "tests/kernels/ptx/ptx_rows.h"
@@ -127,8 +125,6 @@ void NotPredicate(Warp& warp, const Instruction& in, LaneMask mask) {
 void MovePredicate(Warp& warp, const Instruction& in, LaneMask mask) {
   warp.SetPredicate(in.rows[0], warp.Predicate(in.rows[1]), mask);
 }
-
-using Operations = absl::flat_hash_map<std::string, Form>;
 
 constexpr auto kAdd = [](auto a, auto b) { return a + b; };
 constexpr auto kSubtract = [](auto a, auto b) { return a - b; };
@@ -260,9 +256,7 @@ Operations MakeOperations() {
 
 std::optional<Form> FindIntegerOperation(absl::string_view opcode) {
   static const auto* const kAll = new Operations(MakeOperations());
-  const auto it = kAll->find(opcode);
-  if (it == kAll->end()) return std::nullopt;
-  return it->second;
+  return FindIn(*kAll, opcode);
 }
 
 }  // namespace blockmgr::ptx

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include <absl/container/flat_hash_map.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_split.h>
 
@@ -188,7 +187,6 @@ constexpr auto kMax = [](auto a, auto b) { return std::max(a, b); };
 constexpr auto kExchange = [](auto, auto b) { return b; };
 
 std::optional<Form> FindAtomic(absl::string_view operation, Space space) {
-  using Operations = absl::flat_hash_map<absl::string_view, Form>;
   static const auto* const kAll =
       new Operations{{"add.u32", {Atomic<uint32_t, kAdd>, "waw"}},
                      {"add.s32", {Atomic<uint32_t, kAdd>, "waw"}},
@@ -206,11 +204,10 @@ std::optional<Form> FindAtomic(absl::string_view operation, Space space) {
                      {"exch.b64", {Atomic<uint64_t, kExchange>, "dad"}},
                      {"cas.b32", {CompareAndSwap<uint32_t>, "waww"}},
                      {"cas.b64", {CompareAndSwap<uint64_t>, "dadd"}}};
-  const auto it = kAll->find(operation);
-  if (it == kAll->end()) return std::nullopt;
-  Form form = it->second;
-  form.pipe = Pipe::kMemory;
-  form.space = space;
+  std::optional<Form> form = FindIn(*kAll, operation);
+  if (!form.has_value()) return std::nullopt;
+  form->pipe = Pipe::kMemory;
+  form->space = space;
   return form;
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include <absl/container/flat_hash_map.h>
 #include <absl/strings/string_view.h>
 
 #include "tests/kernels/ptx/ptx_kernel.h"
@@ -27,6 +28,16 @@ struct Form {
   uint8_t element_bytes = 0;
   bool sign_extends = false;
 };
+
+// By opcode, with all its suffixes.
+using Operations = absl::flat_hash_map<std::string, Form>;
+
+inline std::optional<Form> FindIn(const Operations& operations,
+                                  absl::string_view opcode) {
+  const auto it = operations.find(opcode);
+  if (it == operations.end()) return std::nullopt;
+  return it->second;
+}
 
 // Of an opcode with all its suffixes, as in "add.s32"; none if unknown.
 std::optional<Form> FindIntegerOperation(absl::string_view opcode);
