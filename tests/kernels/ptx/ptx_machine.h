@@ -56,6 +56,8 @@ struct AsyncCopy {
   const std::byte* from;
 };
 
+// 32 lanes of a block, which outlives it: their registers, where in the code
+// they are, and the copies that they wait for. Thread-compatible.
 class Warp {
  public:
   enum class State { kRunning, kAtBarrier, kDone };
