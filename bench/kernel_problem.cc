@@ -122,27 +122,26 @@ absl::StatusOr<int64_t> CountPages(absl::string_view name,
   return num_pages;
 }
 
-// Ids in range, none twice.
+// Ids in range, none twice. In one pass over a bit per page of the pool.
 absl::Status ValidatePages(const KernelProblem& problem) {
-  std::vector<int32_t> sorted = problem.page_ids;
+  std::vector<bool> taken(static_cast<std::size_t>(problem.num_pages));
+  for (const int32_t page : problem.page_ids) {
+    if (page < 0 || page >= problem.num_pages) {
+      return Expected("page id", absl::StrCat("below ", problem.num_pages),
+                      page);
+    }
+    if (taken[page]) return Expected("page id", "each once", page);
+    taken[page] = true;
+  }
+  const int32_t num_blocks = problem.num_pages / problem.num_heads;
   for (const int32_t block : problem.tail_blocks) {
-    if (block < 0 || block >= problem.num_pages / problem.num_heads) {
-      return Expected(
-          "tail block",
-          absl::StrCat("below ", problem.num_pages / problem.num_heads), block);
+    if (block < 0 || block >= num_blocks) {
+      return Expected("tail block", absl::StrCat("below ", num_blocks), block);
     }
     for (int32_t head = 0; head < problem.num_heads; ++head) {
-      sorted.push_back(block * problem.num_heads + head);
-    }
-  }
-  std::ranges::sort(sorted);
-  for (std::size_t i = 0; i < sorted.size(); ++i) {
-    if (sorted[i] < 0 || sorted[i] >= problem.num_pages) {
-      return Expected("page id", absl::StrCat("below ", problem.num_pages),
-                      sorted[i]);
-    }
-    if (i > 0 && sorted[i] == sorted[i - 1]) {
-      return Expected("page id", "each once", sorted[i]);
+      const int32_t page = block * problem.num_heads + head;
+      if (taken[page]) return Expected("page id", "each once", page);
+      taken[page] = true;
     }
   }
   return absl::OkStatus();

@@ -31,7 +31,8 @@ namespace blockmgr::simt::emulator {
 std::string Name(const char* what, Site site);
 
 inline bool SamePlace(Site a, Site b) {
-  return a.line == b.line && std::strcmp(a.file, b.file) == 0;
+  return a.line == b.line &&
+         (a.file == b.file || std::strcmp(a.file, b.file) == 0);
 }
 
 // A fiber that was left in the middle has not unpoisoned its frames.

@@ -68,13 +68,14 @@ TEST_F(KernelScoreCasesTest, EveryKernelRunsOnEveryCopy) {
 }
 
 TEST_F(KernelScoreCasesTest, ADeviceThatIsTooSmallIsAnError) {
-  // More than any device has.
-  const auto problem = MakeKernelProblem({.num_heads = 1,
-                                          .head_dim = 256,
-                                          .page_size = 32,
-                                          .mean_length = 100000,
-                                          .kv_bytes = int64_t{256} << 30});
+  auto problem = MakeKernelProblem({.num_heads = 1,
+                                    .head_dim = 256,
+                                    .page_size = 32,
+                                    .mean_length = 1000,
+                                    .kv_bytes = int64_t{1} << 20});
   ASSERT_TRUE(problem.ok());
+  // 256 GiB of pages: more than any device has.
+  problem->num_pages = 1 << 23;
   const auto device = MakeKernelTestDevice();
   EXPECT_EQ(DeviceProblem::Create(*problem, {}, device.get()).status().code(),
             absl::StatusCode::kResourceExhausted);

@@ -71,7 +71,7 @@ LuKvProfile RandomProfile(const HeadShape& shape, uint64_t seed) {
   return profile;
 }
 
-HeadScores RandomScores(const HeadShape& shape, uint64_t seed) {
+HeadScores DrawHeadScores(const HeadShape& shape, uint64_t seed) {
   std::mt19937_64 random(SplitMix64(seed));
   HeadScores table{shape.num_layers, shape.num_heads, {}};
   table.scores.resize(size_t{1} * shape.num_layers * shape.num_heads);
@@ -167,7 +167,7 @@ struct RandomTableCase {
     if (lukv) {
       table = RandomProfile(shape, seed);
     } else {
-      table = RandomScores(shape, seed);
+      table = DrawHeadScores(shape, seed);
     }
   }
 };
@@ -290,7 +290,7 @@ TEST(BudgetTableTest, HeadKvIsTheReleasedProgramWithItsTotalConserved) {
   policy.protect.recent = 32;
   policy.budget.share = 1.5;
   for (uint64_t seed = 0; seed < 200; ++seed) {
-    const HeadScores scores = RandomScores(shape, seed);
+    const HeadScores scores = DrawHeadScores(shape, seed);
     const std::vector<int32_t> budgets =
         TableBudgets(policy, Tokens(96 + 32), shape, range, scores);
     const std::vector<int64_t> released =
@@ -412,7 +412,7 @@ TEST(BudgetTableTest, CheckTableRefusesWhatDoesNotFit) {
   const EvictionPolicy headkv = Policy(BudgetKind::kHeadKv, Rounding::kPage);
   const EvictionPolicy lukv = Policy(BudgetKind::kLuKv, Rounding::kPage);
   const EvictionPolicy uniform = Policy(BudgetKind::kUniform, Rounding::kPage);
-  const HeadScores scores = RandomScores(shape, 1);
+  const HeadScores scores = DrawHeadScores(shape, 1);
   const LuKvProfile profile = RandomProfile(shape, 1);
   EXPECT_THAT(CheckTable(headkv, shape, scores), IsOk());
   EXPECT_THAT(CheckTable(lukv, shape, profile), IsOk());

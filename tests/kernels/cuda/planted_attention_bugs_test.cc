@@ -79,10 +79,10 @@ std::string ProbeDecodeRoom(const simt::Schedule& schedule) {
                              .region_lengths = {},
                              .tail_lengths = {100}},
                             15);
-  const std::string error = runner.Run({.num_ctas = 2,
-                                        .chunk_tiles = 1,
-                                        .lacking_tiles = 1,
-                                        .schedule = schedule});
+  std::string error = runner.Run({.num_ctas = 2,
+                                  .chunk_tiles = 1,
+                                  .lacking_tiles = 1,
+                                  .schedule = schedule});
   if (!error.empty()) return error;
   return runner.WroteNothing() ? "" : "wrote beyond its room";
 }
