@@ -17,9 +17,10 @@ build/PRESET. Without one: dev. Presets: $(presets | xargs).
 
   dev      everyday build: optimised, asserts on
   release  what users get: no asserts, and every header stands alone
-  asan     AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer
+  asan     clang, with its thread-safety analysis, AddressSanitizer, LeakSanitizer
+           and UndefinedBehaviorSanitizer
   tsan     ThreadSanitizer: what has threads, without what speaks gRPC
-  clang    clang, with its thread-safety analysis
+  clang    clang, without sanitizers
 
 Options:
   --label REGEX          run only tests whose CTest label matches
