@@ -122,7 +122,7 @@ absl::StatusOr<int64_t> CountPages(absl::string_view name,
   return num_pages;
 }
 
-// Ids in range, none twice. In one pass over a bit per page of the pool.
+// Ids in range, none twice. Takes a bit of memory per page of the pool.
 absl::Status ValidatePages(const KernelProblem& problem) {
   std::vector<bool> taken(static_cast<std::size_t>(problem.num_pages));
   for (const int32_t page : problem.page_ids) {

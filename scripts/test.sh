@@ -30,7 +30,7 @@ Options:
   -h, --help             print this
 
 Labels in use: slow (seconds to minutes), emulator (CUDA kernels without a GPU),
-gpu (on one).
+ptx (what nvcc makes of them, interpreted), gpu (on one).
 Into a terminal every test is a line, elsewhere only those that did not pass
 (all are in build/PRESET/ctest.log). What failed is listed again at the end,
 and the last line counts the tests of all presets: "N passed, N failed". A

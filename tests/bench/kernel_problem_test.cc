@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -278,6 +279,36 @@ TEST(KernelProblemTest, RefusesTailsThatCannotBe) {
   bad = good;
   bad.num_pages = 9;
   EXPECT_FALSE(bad.Validate().ok());
+}
+
+TEST(KernelProblemTest, NamesPagesThatArePagesOfNoneOrOfTwo) {
+  const KernelProblem good{.num_sequences = 1,
+                           .num_heads = 2,
+                           .group_size = 4,
+                           .head_dim = 64,
+                           .page_size = 16,
+                           .num_pages = 8,
+                           .lengths = {17, 3},
+                           .tail_lengths = {17},
+                           .page_ids = {5, 0, 1},
+                           .tail_blocks = {3, 1}};
+  const auto refusal = [&](std::vector<int32_t> page_ids,
+                           std::vector<int32_t> tail_blocks) {
+    KernelProblem bad = good;
+    bad.page_ids = std::move(page_ids);
+    bad.tail_blocks = std::move(tail_blocks);
+    return std::string(bad.Validate().message());
+  };
+  EXPECT_EQ(refusal({4, 0, 1}, {3, 1}), "");
+  EXPECT_EQ(refusal({4, 0, 8}, {3, 1}), "page id: expected below 8, got 8");
+  EXPECT_EQ(refusal({4, -1, 1}, {3, 1}), "page id: expected below 8, got -1");
+  EXPECT_EQ(refusal({4, 0, 0}, {3, 1}), "page id: expected each once, got 0");
+  // Of a tail and of a list; of two tails; of none.
+  EXPECT_EQ(refusal({4, 0, 3}, {3, 1}), "page id: expected each once, got 3");
+  EXPECT_EQ(refusal({4, 0, 1}, {3, 3}), "page id: expected each once, got 6");
+  EXPECT_EQ(refusal({4, 0, 1}, {3, 4}), "tail block: expected below 4, got 4");
+  EXPECT_EQ(refusal({4, 0, 1}, {-1, 1}),
+            "tail block: expected below 4, got -1");
 }
 
 }  // namespace
