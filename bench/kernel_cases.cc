@@ -184,7 +184,6 @@ void DeviceProblem::SendEntries() {
       positions.push_back(i < region ? i : cut + i - region);
     }
     offsets_.push_back(std::ssize(slots_));
-    longest_ = std::max(longest_, list_length(list));
   }
   max_length_ = *std::ranges::max_element(sequence_lengths_);
   entries_.num_sequences = problem_.num_sequences;
@@ -199,10 +198,12 @@ void DeviceProblem::SendEntries() {
 }
 
 ListSplits DeviceProblem::SendSplits(std::span<const int64_t> offsets,
-                                     int32_t split_entries) {
+                                     int32_t split_entries,
+                                     int32_t min_splits) {
   std::vector<int32_t> splits(offsets.size());
-  const int32_t count = FillSplitOffsets(
-      offsets.data(), std::ssize(offsets) - 1, split_entries, splits.data());
+  const int32_t count =
+      FillSplitOffsets(offsets.data(), std::ssize(offsets) - 1, split_entries,
+                       splits.data(), min_splits);
   return {Send<int32_t>(splits), count};
 }
 

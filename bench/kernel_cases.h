@@ -136,8 +136,8 @@ class DeviceProblem {
   void SendLists();
   void SendEntries();
   // Of lists that begin at offsets[0 .. size - 1], the last one being the end.
-  ListSplits SendSplits(std::span<const int64_t> offsets,
-                        int32_t split_entries);
+  ListSplits SendSplits(std::span<const int64_t> offsets, int32_t split_entries,
+                        int32_t min_splits = 0);
   void AddCeilings();
   // All of a launch but the pool.
   DecodeParams MakeDecode(int32_t chunk_tiles);
@@ -231,7 +231,6 @@ class DeviceProblem {
   const int32_t* budgets_ = nullptr;  // of evictions
   AttentionLists lists_;
   EntryLists entries_;
-  int32_t longest_ = 0;       // entries
   int32_t max_length_ = 0;    // tokens of a sequence
   int32_t longest_tail_ = 0;  // tokens
   // Of sequences: the longest of their lists.

@@ -207,14 +207,13 @@ SelectProblem DeviceProblem::MakeSelection(SelectProblem select,
   select.offsets = entries_.offsets;
   select.positions = entries_.positions;
   select.page_size = problem_.page_size;
-  select.num_chunks = std::max(1, CeilDiv(longest_, select.chunk_entries));
+  select.chunks = SendSplits(offsets_, select.chunk_entries, 1);
   const int64_t num_groups = int64_t{num_heads} + select.num_scopes;
   select.heads = Allocate<SelectHead>(num_heads);
   select.searches = Allocate<RadixSearch>(num_groups);
   select.histograms = Allocate<uint32_t>(num_groups * kRadixBins);
   select.counters = Allocate<uint32_t>(num_groups);
-  select.chunk_equals =
-      Allocate<int32_t>(int64_t{num_heads} * select.num_chunks);
+  select.chunk_equals = Allocate<int32_t>(select.chunks.count);
   select.budgets = Allocate<int32_t>(num_heads);
   select.survivors =
       Allocate<uint32_t>(SurvivorWords(offsets_[num_heads], num_heads));

@@ -19,27 +19,35 @@ SIMT_DEVICE T WarpSum(T value) {
   return value;
 }
 
+// C. The sum of the values of this lane and of all lower ones.
+template <typename T>
+SIMT_DEVICE T WarpPrefix(T value) {
+  SIMT_UNROLL
+  for (uint32_t delta = 1; delta < simt::kWarpThreads; delta *= 2) {
+    const T below = simt::ShuffleUp(value, delta);
+    if (simt::Lane() >= delta) value += below;
+  }
+  return value;
+}
+
 // Threads of a block that forms them, and the shared memory that it needs.
 inline constexpr uint32_t kPrefixThreads = 256;
 inline constexpr uint32_t kPrefixSharedBytes = 64;
 
-// Sum of the values of all lower threads of the block, and of all. Uses
-// kPrefixSharedBytes of shared memory at `offset`. All threads.
-SIMT_DEVICE uint32_t BlockPrefix(uint32_t value, uint32_t offset,
-                                 uint32_t* total) {
+// Sum of the values of all lower threads of the block, and of all; T of 4 or 8
+// bytes. Uses kPrefixSharedBytes of shared memory at `offset`. All threads.
+template <typename T>
+SIMT_DEVICE T BlockPrefix(T value, uint32_t offset, T* total) {
   constexpr uint32_t kWarps = kPrefixThreads / simt::kWarpThreads;
-  const auto sums = simt::Shared<uint32_t>(offset, kWarps);
-  uint32_t sum = value;
-  for (uint32_t delta = 1; delta < simt::kWarpThreads; delta *= 2) {
-    const uint32_t below = simt::ShuffleUp(sum, delta);
-    if (simt::Lane() >= delta) sum += below;
-  }
+  static_assert(kWarps * sizeof(T) <= kPrefixSharedBytes);
+  const auto sums = simt::Shared<T>(offset, kWarps);
+  const T sum = WarpPrefix(value);
   if (simt::Lane() == simt::kWarpThreads - 1) sums.Store(simt::Warp(), sum);
   simt::SyncBlock();
-  uint32_t before = 0;
+  T before = 0;
   *total = 0;
   for (uint32_t warp = 0; warp < kWarps; ++warp) {
-    const uint32_t other = sums.Load(warp);
+    const T other = sums.Load(warp);
     if (warp < simt::Warp() && !BM_PLANTED(kSelectIgnoresEarlierWarps)) {
       before += other;
     }

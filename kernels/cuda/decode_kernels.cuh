@@ -220,31 +220,40 @@ void DecodeAttention(DecodeParams params) {
   }
 }
 
-// The CTA whose share holds a tile.
+// The CTA whose share holds a tile: the last one whose share begins there or
+// before, c T / n < tile + 1.
 SIMT_DEVICE int32_t OwnerOfTile(const DecodeParams& params, int32_t num_tiles,
                                 int32_t tile) {
-  const int32_t n = params.num_ctas;
-  int32_t cta = static_cast<int32_t>(int64_t{tile} * n / num_tiles);
-  while (ShareBegin(num_tiles, cta, n) > tile) --cta;
-  while (ShareBegin(num_tiles, cta + 1, n) <= tile) ++cta;
-  return cta;
+  return static_cast<int32_t>(((int64_t{tile} + 1) * params.num_ctas - 1) /
+                              num_tiles);
 }
 
-// Elements of a query head that one lane adds up, 32 apart.
+// What one part found for a query head: a lane's elements, 32 apart.
 template <int kElements>
-struct LaneSums {
+struct LanePart {
   float max = -INFINITY;
   float sum = 0.0f;
   float values[kElements] = {};
 
-  SIMT_DEVICE void Add(float part_max, float part_sum, const float* part) {
+  SIMT_DEVICE void Load(const DecodeParams& params, int64_t slot,
+                        int32_t q_head) {
+    const int64_t row = slot * (params.group_size > 8 ? 16 : 8) + q_head;
+    max = params.partial_stats[row * 2];
+    sum = params.partial_stats[row * 2 + 1];
+    const float* const output =
+        params.partial_output + row * (kElements * 32) + LaneIndex();
+    SIMT_UNROLL
+    for (int i = 0; i < kElements; ++i) values[i] = output[i * 32];
+  }
+
+  SIMT_DEVICE void Add(const LanePart& part) {
     WeightedSum head{max, sum, 0.0f};
-    const PartScales scales = head.AddWeights(part_max, part_sum);
+    const PartScales scales = head.AddWeights(part.max, part.sum);
     max = head.max;
     sum = head.sum;
     SIMT_UNROLL
     for (int i = 0; i < kElements; ++i) {
-      values[i] = values[i] * scales.mine + part[i * 32] * scales.theirs;
+      values[i] = values[i] * scales.mine + part.values[i] * scales.theirs;
     }
   }
 };
@@ -264,34 +273,76 @@ SIMT_DEVICE TileRange PartsOf(const DecodeParams& params, int32_t list) {
   return parts;
 }
 
-// Adds up some parts, in order, for the lane's elements of a query head.
+// Slots of parts, one after another.
+class PartSlots {
+ public:
+  static constexpr int64_t kNoSlot = -1;
+
+  SIMT_DEVICE PartSlots(const DecodeParams& params, int32_t list, int32_t part)
+      : list_begin_(params.tile_offsets[list]),
+        chunked_(params.chunk_tiles > 0),
+        cta_(part) {
+    if (chunked_) {
+      chunk_ = SlotOfChunk(params, list, list_begin_, part);
+      return;
+    }
+    const int32_t num_tiles = NumTiles(params);
+    num_ctas_ = params.num_ctas;
+    begin_ = ShareBegin(num_tiles, part, num_ctas_);
+    rest_ = static_cast<int32_t>(int64_t{num_tiles} * part -
+                                 int64_t{begin_} * num_ctas_);
+    tiles_ = num_tiles / num_ctas_;
+    more_ = num_tiles - tiles_ * num_ctas_;
+  }
+
+  // kNoSlot: the share is empty.
+  SIMT_DEVICE int64_t Next() {
+    if (chunked_) return chunk_++;
+    // The next ShareBegin, without its division.
+    const int32_t begin = begin_;
+    rest_ += more_;
+    const bool carries = rest_ >= num_ctas_;
+    rest_ -= carries ? num_ctas_ : 0;
+    begin_ += tiles_ + (carries ? 1 : 0);
+    const int32_t cta = cta_++;
+    return begin < begin_ ? SlotOfCta(cta, begin <= list_begin_) : kNoSlot;
+  }
+
+ private:
+  int32_t list_begin_;
+  bool chunked_;
+  int32_t cta_;
+  int32_t num_ctas_ = 0;
+  int32_t begin_ = 0;  // of the CTA's share: (tiles cta - rest_) / num_ctas_
+  int32_t rest_ = 0;
+  int32_t tiles_ = 0;  // of a share, and what is left of all of them
+  int32_t more_ = 0;
+  int64_t chunk_ = 0;
+};
+
+// Adds up some parts, in order, for the lane's elements of a query head. A few
+// are under way at once: a list of millions of tokens has hundreds.
 template <int kElements>
-SIMT_DEVICE LaneSums<kElements> MergeParts(const DecodeParams& params,
+SIMT_DEVICE LanePart<kElements> MergeParts(const DecodeParams& params,
                                            int32_t list, TileRange parts,
                                            int32_t q_head) {
-  const int32_t list_begin = params.tile_offsets[list];
-  const int32_t q_rows = params.group_size > 8 ? 16 : 8;
-  LaneSums<kElements> total;
-  const auto add = [&](int64_t slot) {
-    const int64_t row = slot * q_rows + q_head;
-    total.Add(params.partial_stats[row * 2], params.partial_stats[row * 2 + 1],
-              params.partial_output + row * (kElements * 32) + LaneIndex());
-  };
-  if (params.chunk_tiles > 0) {
-    const int64_t first = SlotOfChunk(params, list, list_begin, 0);
-    SIMT_UNROLL_BY(4)
-    for (int32_t part = parts.begin; part < parts.end; ++part) {
-      add(first + part);
+  constexpr int kBatch = kElements > 4 ? 2 : 4;  // of registers
+  PartSlots slots(params, list, parts.begin);
+  LanePart<kElements> total;
+  for (int32_t first = parts.begin; first < parts.end; first += kBatch) {
+    LanePart<kElements> batch[kBatch];
+    bool exist[kBatch];
+    SIMT_UNROLL
+    for (int k = 0; k < kBatch; ++k) {
+      const int64_t slot =
+          first + k < parts.end ? slots.Next() : PartSlots::kNoSlot;
+      exist[k] = slot != PartSlots::kNoSlot;
+      if (exist[k]) batch[k].Load(params, slot, q_head);
     }
-    return total;
-  }
-  const int32_t num_tiles = NumTiles(params);
-  int32_t begin = ShareBegin(num_tiles, parts.begin, params.num_ctas);
-  for (int32_t part = parts.begin; part < parts.end; ++part) {
-    const int32_t end = ShareBegin(num_tiles, part + 1, params.num_ctas);
-    // One with an empty share has no slot.
-    if (begin < end) add(SlotOfCta(part, begin <= list_begin));
-    begin = end;
+    SIMT_UNROLL
+    for (int k = 0; k < kBatch; ++k) {
+      if (exist[k]) total.Add(batch[k]);
+    }
   }
   return total;
 }
@@ -331,7 +382,7 @@ void MergeDecodeAttention(DecodeParams params) {
   for (int32_t q_head = static_cast<int32_t>(simt::BlockY());
        q_head < params.group_size;
        q_head += static_cast<int32_t>(simt::NumBlocksY())) {
-    const LaneSums<kElements> mine =
+    const LanePart<kElements> mine =
         MergeParts<kElements>(params, list, parts, q_head);
     if (LaneIndex() == 0) {
       stats.Store(warp * 2, mine.max);

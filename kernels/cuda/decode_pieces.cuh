@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/attention_list.cuh"
 #include "kernels/cuda/decode_attention.h"
+#include "kernels/cuda/list_splits.cuh"
 #include "kernels/cuda/mma_rows.cuh"
 #include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/simt.h"

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention_list.cuh"
+#include "kernels/cuda/block_prefix.cuh"
 #include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/mma_rows.cuh"
 #include "kernels/cuda/simt.h"
@@ -37,16 +38,6 @@ SIMT_DEVICE int32_t TilesOfList(const DecodePlanParams& params, int32_t list) {
   return tiles > 0 ? tiles : 1;
 }
 
-// Inclusive prefix sum over the lanes of a warp.
-SIMT_DEVICE int32_t ScanLanes(int32_t value) {
-  SIMT_UNROLL
-  for (uint32_t delta = 1; delta < 32; delta *= 2) {
-    const int32_t below = simt::ShuffleUp(value, delta);
-    if (simt::Lane() >= delta) value += below;
-  }
-  return value;
-}
-
 // Grid: one block.
 SIMT_KERNEL(kDecodePlanThreads, 1)
 void PlanDecode(DecodePlanParams params) {
@@ -56,13 +47,13 @@ void PlanDecode(DecodePlanParams params) {
   for (int32_t first = 0; first < num_lists; first += kDecodePlanThreads) {
     const int32_t list = first + Thread();
     const int32_t tiles = list < num_lists ? TilesOfList(params, list) : 0;
-    const int32_t in_warp = ScanLanes(tiles);
+    const int32_t in_warp = WarpPrefix(tiles);
     if (LaneIndex() == 31) {
       warp_sums.Store(static_cast<uint32_t>(WarpIndex()), in_warp);
     }
     simt::SyncBlock();
     // Every warp scans the sums of all warps.
-    const int32_t warps = ScanLanes(warp_sums.Load(simt::Lane()));
+    const int32_t warps = WarpPrefix(warp_sums.Load(simt::Lane()));
     const int32_t total = simt::Shuffle(warps, 31);
     const int32_t below = simt::Shuffle(
         warps, static_cast<uint32_t>(WarpIndex() > 0 ? WarpIndex() - 1 : 0));

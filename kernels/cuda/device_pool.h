@@ -15,8 +15,31 @@
 #include "kernels/cuda/attention_lists.h"
 #include "kernels/cuda/call_memory.h"
 #include "kernels/cuda/device_runtime.h"
+#include "kernels/cuda/list_splits.h"
 
 namespace blockmgr {
+
+// ListSplits, before their array is sent; see FillSplitOffsets.
+struct CallSplits {
+  CallMemory::Array<int32_t> offsets;
+  int32_t count = 0;
+};
+
+inline CallSplits AddSplits(CallMemory* memory,
+                            std::span<const int64_t> offsets,
+                            int32_t split_entries, int32_t min_splits = 0) {
+  CallSplits splits;
+  splits.offsets = memory->Input<int32_t>(std::ssize(offsets));
+  splits.count =
+      FillSplitOffsets(offsets.data(), std::ssize(offsets) - 1, split_entries,
+                       memory->Host(splits.offsets).data(), min_splits);
+  return splits;
+}
+
+inline ListSplits DeviceSplits(const CallMemory& memory,
+                               const CallSplits& splits) {
+  return {memory.Device(splits.offsets), splits.count};
+}
 
 // Plain data; everything in it outlives the backend's parts.
 struct DevicePool {

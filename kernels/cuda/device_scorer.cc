@@ -75,24 +75,9 @@ DeviceScorer::Entries DeviceScorer::AddEntries(const EntryList& list,
     const int64_t size = list.offsets[head + 1] - list.offsets[head];
     BM_CHECK(size >= 0 && size <= std::numeric_limits<int32_t>::max());
   }
-  entries.row_splits = AddSplits(list.offsets, kRowSplitEntries);
-  entries.window_splits = AddSplits(list.offsets, kSplitEntries);
+  entries.row_splits = AddSplits(pool_.memory, list.offsets, kRowSplitEntries);
+  entries.window_splits = AddSplits(pool_.memory, list.offsets, kSplitEntries);
   return entries;
-}
-
-DeviceScorer::Splits DeviceScorer::AddSplits(std::span<const int64_t> offsets,
-                                             int32_t split_entries) {
-  CallMemory& memory = *pool_.memory;
-  Splits splits;
-  splits.offsets = memory.Input<int32_t>(std::ssize(offsets));
-  splits.count =
-      FillSplitOffsets(offsets.data(), std::ssize(offsets) - 1, split_entries,
-                       memory.Host(splits.offsets).data());
-  return splits;
-}
-
-ListSplits DeviceScorer::Device(const Splits& splits) const {
-  return {pool_.memory->Device(splits.offsets), splits.count};
 }
 
 EntryLists DeviceScorer::Lists(const Entries& entries) const {
@@ -103,8 +88,8 @@ EntryLists DeviceScorer::Lists(const Entries& entries) const {
   lists.offsets = memory.Device(entries.offsets);
   lists.slots = memory.Device(entries.slots);
   lists.positions = memory.Device(entries.positions);
-  lists.row_splits = Device(entries.row_splits);
-  lists.window_splits = Device(entries.window_splits);
+  lists.row_splits = DeviceSplits(memory, entries.row_splits);
+  lists.window_splits = DeviceSplits(memory, entries.window_splits);
   return lists;
 }
 
@@ -124,7 +109,7 @@ DeviceScorer::Window DeviceScorer::AddWindow(const QueryWindow& queries,
       memory.Work<float>(int64_t{2} * entries.window_splits.count *
                          WindowRows(layout.group_size(), queries.count));
   const std::array<int64_t, 2> tokens = {0, queries.length};
-  window.tiles = AddSplits(tokens, kTovaThreads);
+  window.tiles = AddSplits(pool_.memory, tokens, kTovaThreads);
   return window;
 }
 
@@ -241,12 +226,13 @@ void DeviceScorer::SnapKv(const ScoreBatch& batch) {
 }
 
 void DeviceScorer::Tova(const ScoreBatch& batch) {
+  const CallMemory& memory = *pool_.memory;
   BM_CHECK(batch.window.count == 1);
   Window window;
   Scores scores;
   const WindowParams weights = Weigh(batch, &window, &scores);
   auto params = ScoresOf<TovaParams>(batch, weights, scores);
-  params.tiles = Device(window.tiles);
+  params.tiles = DeviceSplits(memory, window.tiles);
   pool_.runtime->Tova(params);
   StoreScores(scores, batch);
 }

@@ -34,18 +34,13 @@ class DeviceScorer {
   void ValueNorms(const ValueNormBatch& batch);
 
  private:
-  // ListSplits, before their array is sent.
-  struct Splits {
-    CallMemory::Array<int32_t> offsets;
-    int32_t count = 0;
-  };
   // Arrays of the call's entries, before and after they are sent.
   struct Entries {
     CallMemory::Array<int64_t> offsets;
     CallMemory::Array<int64_t> slots;
     CallMemory::Array<int32_t> positions;
-    Splits row_splits;
-    Splits window_splits;
+    CallSplits row_splits;
+    CallSplits window_splits;
   };
   // Arrays of a window of queries.
   struct Window {
@@ -53,7 +48,7 @@ class DeviceScorer {
     CallMemory::Array<int32_t> length;
     CallMemory::Array<float> lse;
     CallMemory::Array<float> partial_stats;
-    Splits tiles;  // of the sequence, for tova
+    CallSplits tiles;  // of the sequence, for tova
   };
   // Arrays of the queries that expected_attention predicts.
   struct Future {
@@ -72,8 +67,6 @@ class DeviceScorer {
   Window AddWindow(const QueryWindow& window, const Entries& entries);
   Future AddFuture(const ScoreBatch& batch);
   Scores AddScores(const ScoreBatch& batch);
-  Splits AddSplits(std::span<const int64_t> offsets, int32_t split_entries);
-  ListSplits Device(const Splits& splits) const;
   EntryLists Lists(const Entries& entries) const;
   // Without attention and sums.
   WindowParams MakeWindow(const QueryWindow& queries, float scale,

@@ -56,16 +56,11 @@ SelectProblem DeviceSelector::AddSelection(const SelectBatch& batch,
   problem.num_heads = batch.shape.num_layers * batch.shape.num_heads;
   problem.num_scopes = static_cast<int32_t>(scopes_.size());
   BM_CHECK(std::ssize(entries.offsets) == problem.num_heads + 1);
-  int64_t longest = 1;
-  for (int32_t head = 0; head < problem.num_heads; ++head) {
-    longest =
-        std::max(longest, entries.offsets[head + 1] - entries.offsets[head]);
-  }
-  problem.num_chunks =
-      static_cast<int32_t>(CeilDiv<int64_t>(longest, problem.chunk_entries));
   const int64_t num_groups = int64_t{problem.num_heads} + problem.num_scopes;
   arrays->scopes = memory.InputOf(std::span<const SelectScope>(scopes_));
   arrays->offsets = memory.InputOf(entries.offsets);
+  arrays->chunks =
+      AddSplits(&memory, entries.offsets, problem.chunk_entries, 1);
   arrays->positions = memory.InputOf(entries.positions);
   arrays->scores = memory.InputOf(entries.scores);
   arrays->value_norms = memory.InputOf(entries.value_norms);
@@ -74,8 +69,7 @@ SelectProblem DeviceSelector::AddSelection(const SelectBatch& batch,
   arrays->searches = memory.Work<RadixSearch>(num_groups);
   // Side by side: one fill zeroes both.
   arrays->zeros = memory.Work<uint32_t>(num_groups * (kRadixBins + 1));
-  arrays->equals =
-      memory.Work<int32_t>(int64_t{problem.num_heads} * problem.num_chunks);
+  arrays->equals = memory.Work<int32_t>(arrays->chunks.count);
   arrays->budgets = memory.Work<int32_t>(problem.num_heads);
   arrays->survivors = memory.Result<uint32_t>(
       SurvivorWords(entries.offsets.back(), problem.num_heads));
@@ -89,6 +83,7 @@ void DeviceSelector::PointTo(const SelectionArrays& arrays,
   const CallMemory& memory = *pool_.memory;
   problem->scopes = memory.Device(arrays.scopes);
   problem->offsets = memory.Device(arrays.offsets);
+  problem->chunks = DeviceSplits(memory, arrays.chunks);
   problem->positions = memory.Device(arrays.positions);
   // streaming has no scores; a sequence without entries has none either.
   const bool scored = !entries.scores.empty() || entries.offsets.back() == 0;

@@ -42,6 +42,7 @@ class DeviceSelector {
   struct SelectionArrays {
     CallMemory::Array<SelectScope> scopes;
     CallMemory::Array<int64_t> offsets;
+    CallSplits chunks;
     CallMemory::Array<int32_t> positions;
     CallMemory::Array<float> scores;
     CallMemory::Array<float> value_norms;

@@ -6,17 +6,9 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention_lists.h"
+#include "kernels/cuda/list_splits.h"
 
 namespace blockmgr {
-
-// How the CTAs of a kernel share lists: list l has those from offsets[l] on, as
-// many as it has pieces, and without entries none. Grids are flat; one of
-// {pieces of the longest list, lists} is mostly of CTAs that have nothing to do
-// where one list is long.
-struct ListSplits {
-  const int32_t* offsets = nullptr;  // [num_lists + 1]
-  int32_t count = 0;                 // offsets[num_lists]: what the host knows
-};
 
 // Live entries of some sequences in one layer: per list (sequence * num_heads +
 // head) slots in ascending position order. A compacted region holds entries in
@@ -27,8 +19,9 @@ struct EntryLists {
   const int64_t* offsets = nullptr;    // [num_lists + 1]
   const int64_t* slots = nullptr;      // [offsets[num_lists]]
   const int32_t* positions = nullptr;  // [offsets[num_lists]]
-  ListSplits row_splits;               // of kRowSplitEntries
-  ListSplits window_splits;            // of kSplitEntries
+  // Lists without entries have none.
+  ListSplits row_splits;     // of kRowSplitEntries
+  ListSplits window_splits;  // of kSplitEntries
 };
 
 SIMT_HOST_DEVICE int32_t NumLists(const EntryLists& lists) {
@@ -52,19 +45,6 @@ inline constexpr int32_t kRowSplitThreads = 128;
 // Entries whose rows one CTA multiplies with matrices, one for each thread.
 inline constexpr int32_t kProductRows = kRowSplitEntries;
 inline constexpr int32_t kProductThreads = kProductRows;
-
-// ListSplits of lists that begin at offsets[0 .. num_lists], in pieces of
-// split_entries, to out[0 .. num_lists]. Returns the last one.
-inline int32_t FillSplitOffsets(const int64_t* offsets, int64_t num_lists,
-                                int32_t split_entries, int32_t* out) {
-  out[0] = 0;
-  for (int64_t list = 0; list < num_lists; ++list) {
-    const int64_t size = offsets[list + 1] - offsets[list];
-    out[list + 1] = out[list] + static_cast<int32_t>(
-                                    (size + split_entries - 1) / split_entries);
-  }
-  return out[num_lists];
-}
 
 }  // namespace blockmgr
 

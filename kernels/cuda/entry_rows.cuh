@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/attention_list.cuh"
 #include "kernels/cuda/entry_lists.h"
+#include "kernels/cuda/list_splits.cuh"
 #include "kernels/cuda/mma_rows.cuh"
 #include "kernels/cuda/simt.h"
 
@@ -33,22 +34,6 @@ SIMT_DEVICE EntrySpan LoadEntries(const EntryLists& lists, int32_t list) {
   span.slots = lists.slots + span.offset;
   span.positions = lists.positions + span.offset;
   return span;
-}
-
-// The piece of a list that a CTA has.
-struct ListSplit {
-  int32_t list = 0;
-  int32_t split = 0;  // of the list
-};
-
-// C. Of the last list that begins with the CTA or before it: it has entries.
-SIMT_DEVICE ListSplit FindSplit(const int32_t* offsets, int32_t num_lists,
-                                int32_t cta) {
-  ListSplit found;
-  found.list =
-      CountLeading(num_lists, [&](int32_t i) { return offsets[i] <= cta; }) - 1;
-  found.split = cta - offsets[found.list];
-  return found;
 }
 
 // C. In flat grids of row_splits.count.

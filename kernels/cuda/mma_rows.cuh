@@ -79,26 +79,6 @@ SIMT_DEVICE void LoadColumnsB(const T* tile, int32_t row, int32_t c,
       b, tile + SwizzledChunk<kDim>(row + lane % 16, c + lane / 16));
 }
 
-// C. How many of holds(0), holds(1), .. are true before the first false, for a
-// condition that stays false from there on, in [0, count]. All lanes look at
-// once: three loads after one another for 32,768, where halving needs fifteen.
-template <typename Holds>
-SIMT_DEVICE int32_t CountLeading(int32_t count, const Holds& holds) {
-  int32_t begin = 0;  // true before, unknown in [begin, begin + count)
-  while (count > 0) {
-    const int32_t step = (count + 31) / 32;
-    const int32_t first = LaneIndex() * step;
-    const int32_t last = first + step < count ? first + step - 1 : count - 1;
-    const int32_t whole =
-        simt::PopCount(simt::Ballot(first < count && holds(begin + last)));
-    begin += whole * step < count ? whole * step : count;
-    // The last one of the next piece is false.
-    const int32_t rest = count - whole * step;
-    count = (rest < step ? rest : step) - 1;
-  }
-  return begin;
-}
-
 // A softmax reference that is never -infinity: rows without a live entry give
 // weights 0, not NaN.
 SIMT_DEVICE float FiniteMax(float max) { return max == -INFINITY ? 0.0f : max; }

@@ -80,6 +80,11 @@ enum class PlantedBug {
   kSelectFractionTiesToHigher,
   kSelectForgetsProtection,
   kSelectForgetsCut,
+  kSelectNoBarrierAfterSearch,
+  kApportionNoBarrierAfterSum,
+  kApportionNoBarrierAfterClear,
+  kApportionNoBarrierAfterPick,
+  kApportionForgetsTurns,  // heads before the last 256
   // Plans of moves.
   kMovesIgnoreHeldPages,
   kMovesOffByOnePage,

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/list_splits.h"
 #include "kernels/cuda/row_mover.h"
 #include "kernels/cuda/simt_types.h"
 
@@ -44,8 +45,7 @@ struct RadixSearch {
   enum Mode : int32_t { kNone, kAll, kSearch };
   int64_t wanted;   // of the keys with this prefix, these many best; at the end
                     // of those equal to the threshold
-  uint32_t prefix;  // at the end the threshold
-  uint32_t known;   // mask of the digits in `prefix`
+  uint32_t prefix;  // highest digits; at the end the threshold
   int32_t mode;     // kNone: nothing is taken, kAll: everything
 };
 
@@ -98,19 +98,18 @@ struct SelectProblem {
   bool critical = false;    // CriticalKV's two stages
   int64_t first_share = 0;  // critical: of the first stage, multiples of 10^-9
   float eps = 0.0f;         // critical
-  // Entries that one block looks at: a multiple of kSelectThreads. num_chunks
-  // of them, at least 1 and at most 65535, must cover the longest head. So many
-  // are what a block has under way at once, and eight heads of 32,000 entries
-  // fill a large device.
+  // Entries that one block looks at: a multiple of kSelectThreads. So many are
+  // what a block has under way at once, and eight heads of 32,000 entries fill
+  // a large device.
   int32_t chunk_entries = 2048;
-  int32_t num_chunks = 0;
+  ListSplits chunks;  // of chunk_entries; heads without entries have one, too
 
   // Work space. Searches: first those of scopes, then of heads.
   SelectHead* heads = nullptr;      // [num_heads]
   RadixSearch* searches = nullptr;  // [num_scopes + num_heads]
   uint32_t* histograms = nullptr;   // [num_scopes + num_heads, kRadixBins]
   uint32_t* counters = nullptr;     // [num_scopes + num_heads]
-  int32_t* chunk_equals = nullptr;  // [num_heads, num_chunks]
+  int32_t* chunk_equals = nullptr;  // [chunks.count]
   // histograms and counters must be zero, and are zero again at the end.
 
   // Results. Survivors of head h are bits of the words from SurvivorWord(h) on,

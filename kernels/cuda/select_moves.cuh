@@ -91,7 +91,7 @@ void MovesFindStrays(SelectMoves p) {
       }
     }
     uint32_t total;
-    const uint32_t before = BlockPrefix(is_stray ? 1 : 0, 0, &total);
+    const uint32_t before = BlockPrefix(is_stray ? 1u : 0u, 0, &total);
     const int64_t stray = num_strays + before;
     if (is_stray && stray < p.kept[head]) {
       p.strays[p.kept_offsets[head] + stray] = slot;
@@ -137,7 +137,7 @@ void MovesFillHoles(SelectMoves p) {
         place < kept &&
         (p.filled[filled_word + place / 32] >> (place % 32) & 1u) == 0;
     uint32_t total;
-    const uint32_t before = BlockPrefix(is_hole ? 1 : 0, 0, &total);
+    const uint32_t before = BlockPrefix(is_hole ? 1u : 0u, 0, &total);
     if (is_hole) {
       const int64_t hole = num_holes + before;
       const int64_t page = p.pages[p.page_offsets[head] + place / p.page_size];

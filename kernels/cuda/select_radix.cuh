@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/block_prefix.cuh"
+#include "kernels/cuda/list_splits.cuh"
 #include "kernels/cuda/order_key.cuh"
 #include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/select.h"
@@ -24,23 +25,37 @@ SIMT_DEVICE int32_t NumEntries(const SelectHead& head) {
   return head.num_sinks + head.num_past + head.num_recent;
 }
 
+// C. The chunk of a block of a flat grid.
+SIMT_DEVICE ListSplit FindChunk(const SelectProblem& p) {
+  return FindSplit(p.chunks.offsets, p.num_heads,
+                   static_cast<int32_t>(simt::BlockX()));
+}
+
+// Blocks that have chunks of some heads.
+SIMT_DEVICE uint32_t NumChunks(const SelectProblem& p, int32_t first_head,
+                               int32_t num_heads) {
+  return static_cast<uint32_t>(p.chunks.offsets[first_head + num_heads] -
+                               p.chunks.offsets[first_head]);
+}
+
 // Entries that a thread loads before it looks at the first: a wait for memory
 // is then one for all of them.
 inline constexpr int32_t kKeyBatch = 8;
 
 // Of a head, entries first, first + stride, .. below `end`: the keys of their
-// scores, or in critical's second stage of their products. Loads have no branch
-// of their own, which would have each wait for the one before it; those that
-// do not exist load another's. REQUIRES: the head has entries.
+// scores, or in critical's second stage, kSecond, of their products. Loads have
+// no branch of their own, which would have each wait for the one before it;
+// those that do not exist load another's. REQUIRES: the head has entries.
+template <bool kSecond>
 struct KeyBatch {
   uint32_t keys[kKeyBatch];
   bool exist[kKeyBatch];
   bool taken[kKeyBatch];  // by the first stage, in the second
 
   SIMT_DEVICE KeyBatch(const SelectProblem& p, int32_t head, int32_t first,
-                       int32_t stride, int32_t end, bool second) {
+                       int32_t stride, int32_t end) {
     const int64_t offset = p.offsets[head];
-    const bool products = second && p.products != nullptr;
+    const bool products = kSecond && p.products != nullptr;
     const bool positions = !products && p.scores == nullptr;
     const void* const words = products ? static_cast<const void*>(p.products)
                               : positions
@@ -55,8 +70,8 @@ struct KeyBatch {
       keys[k] = static_cast<const uint32_t*>(words)[offset + entries[k]];
       taken[k] = false;
     }
-    if (second) FindTaken(p, SurvivorWord(offset, head), entries);
-    if (second && !products) {
+    if constexpr (kSecond) FindTaken(p, SurvivorWord(offset, head), entries);
+    if (kSecond && !products) {
       Multiply(p, offset, positions, entries);
     } else if (!positions) {  // which are in order as they are, and exact
       SIMT_UNROLL
@@ -92,13 +107,13 @@ struct KeyBatch {
 
 // Calls use(key) for those entries of a head in [begin, end) that are this
 // thread's and not taken.
-template <typename Use>
+template <bool kSecond, typename Use>
 SIMT_DEVICE void ForEachKey(const SelectProblem& p, int32_t head, int32_t begin,
-                            int32_t end, bool second, const Use& use) {
+                            int32_t end, const Use& use) {
   constexpr auto kThreads = static_cast<int32_t>(kSelectThreads);
   for (int32_t first = begin + static_cast<int32_t>(simt::ThreadIndex());
        first < end; first += kKeyBatch * kThreads) {
-    const KeyBatch batch(p, head, first, kThreads, end, second);
+    const KeyBatch<kSecond> batch(p, head, first, kThreads, end);
     SIMT_UNROLL
     for (int32_t k = 0; k < kKeyBatch; ++k) {
       if (batch.exist[k] && !batch.taken[k]) use(batch.keys[k]);
@@ -106,19 +121,33 @@ SIMT_DEVICE void ForEachKey(const SelectProblem& p, int32_t head, int32_t begin,
   }
 }
 
+// A digit of the keys, the highest first, and those known before it is picked.
+template <int kDigit>
+struct RadixDigit {
+  static constexpr uint32_t kShift = kDigit == 0 ? 21 : kDigit == 1 ? 10 : 0;
+  static constexpr uint32_t kMask = kDigit == 2 ? 0x3FF : 0x7FF;
+  static constexpr uint32_t kKnown = kDigit == 0   ? 0
+                                     : kDigit == 1 ? ~0u << 21
+                                                   : ~0u << 10;
+
+  SIMT_DEVICE static uint32_t Of(uint32_t key) { return key >> kShift & kMask; }
+};
+
 // Adds the digits of one chunk of one head to shared memory.
-SIMT_DEVICE void CountDigits(const SelectProblem& p, int32_t head,
-                             bool of_scope, bool second, uint32_t shift,
-                             uint32_t mask, const RadixSearch& search,
+template <int kDigit, bool kSecond>
+SIMT_DEVICE void CountDigits(const SelectProblem& p, const ListSplit& chunk,
+                             bool of_scope, const RadixSearch& search,
                              const simt::SharedArray<uint32_t>& bins) {
+  const int32_t head = chunk.list;
   const SelectHead state = p.heads[head];
-  const int32_t begin = static_cast<int32_t>(simt::BlockY()) * p.chunk_entries;
+  const int32_t begin = chunk.split * p.chunk_entries;
   const int32_t end = begin + p.chunk_entries < state.num_past
                           ? begin + p.chunk_entries
                           : state.num_past;
   const auto floor_mode = of_scope ? state.floor.mode : RadixSearch::kNone;
   if (floor_mode == RadixSearch::kAll) return;
-  const uint32_t known = BM_PLANTED(kSelectForgetsPrefix) ? 0 : search.known;
+  using Digit = RadixDigit<kDigit>;
+  const uint32_t known = BM_PLANTED(kSelectForgetsPrefix) ? 0 : Digit::kKnown;
   const auto matches = [&](uint32_t key) {
     return (key & known) == (search.prefix & known);
   };
@@ -129,21 +158,21 @@ SIMT_DEVICE void CountDigits(const SelectProblem& p, int32_t head,
         !BM_PLANTED(kSelectFloorCountsTwice)) {
       return;
     }
-    if (matches(key)) bins.AtomicAdd(key >> shift & mask, 1u);
+    if (matches(key)) bins.AtomicAdd(Digit::Of(key), 1u);
   };
-  ForEachKey(p, head, state.num_sinks + begin, state.num_sinks + end, second,
-             add);
+  ForEachKey<kSecond>(p, head, state.num_sinks + begin, state.num_sinks + end,
+                      add);
   if (floor_mode == RadixSearch::kSearch && begin == 0 &&
       simt::ThreadIndex() == 0 && matches(state.floor.prefix)) {
-    bins.AtomicAdd(state.floor.prefix >> shift & mask,
+    bins.AtomicAdd(Digit::Of(state.floor.prefix),
                    0u - static_cast<uint32_t>(state.floor.wanted));
   }
 }
 
 // One digit of a search. The last block of the group finds the bin where the
 // group's wanted best end.
-SIMT_DEVICE void PickBin(const SelectProblem& p, int64_t group, uint32_t shift,
-                         uint32_t mask) {
+template <int kDigit>
+SIMT_DEVICE void PickBin(const SelectProblem& p, int64_t group) {
   constexpr uint32_t kBinsPerThread = kRadixBins / kSelectThreads;
   uint32_t* histogram = p.histograms + group * kRadixBins;
   RadixSearch* search = p.searches + group;
@@ -164,32 +193,30 @@ SIMT_DEVICE void PickBin(const SelectProblem& p, int64_t group, uint32_t shift,
   SIMT_UNROLL
   for (uint32_t i = 0; i < kBinsPerThread; ++i) {
     if (before < wanted && before + counts[i] >= wanted) {
-      search->prefix |= (top - i) << shift;
-      search->known |= mask << shift;
+      search->prefix |= (top - i) << RadixDigit<kDigit>::kShift;
       search->wanted = wanted - before;
     }
     before += counts[i];
   }
 }
 
-// Grid: (num_heads, num_chunks). Searches of heads, or of scopes.
+// Grid: chunks.count. Searches of heads, or of scopes.
+template <int kDigit, bool kSecond>
 SIMT_KERNEL(kSelectThreads, 4)
-void SelectRadixPass(SelectProblem p, uint32_t digit, bool of_scope,
-                     bool second) {
-  const auto head = static_cast<int32_t>(simt::BlockX());
+void SelectRadixPass(SelectProblem p, bool of_scope) {
+  const ListSplit chunk = FindChunk(p);
+  const int32_t head = chunk.list;
   const int32_t scope = p.heads[head].scope;
   const int64_t group = of_scope ? scope : p.num_scopes + head;
   const RadixSearch search = p.searches[group];
   if (search.mode != RadixSearch::kSearch) return;
-  const uint32_t shift = digit == 0 ? 21 : digit == 1 ? 10 : 0;
-  const uint32_t mask = digit == 2 ? 0x3FFu : 0x7FFu;
   const auto bins = simt::Shared<uint32_t>(0, kRadixBins);
   for (uint32_t i = simt::ThreadIndex(); i < kRadixBins;
        i += simt::NumThreads()) {
     bins.Store(i, 0);
   }
   if (!BM_PLANTED(kSelectNoBarrierAfterClear)) simt::SyncBlock();
-  CountDigits(p, head, of_scope, second, shift, mask, search, bins);
+  CountDigits<kDigit, kSecond>(p, chunk, of_scope, search, bins);
   if (!BM_PLANTED(kSelectNoBarrierBeforePick)) simt::SyncBlock();
   for (uint32_t i = simt::ThreadIndex(); i < kRadixBins;
        i += simt::NumThreads()) {
@@ -198,12 +225,12 @@ void SelectRadixPass(SelectProblem p, uint32_t digit, bool of_scope,
       simt::AtomicAdd(p.histograms + group * kRadixBins + i, count);
     }
   }
-  const uint32_t num_heads =
-      of_scope ? static_cast<uint32_t>(p.scopes[scope].num_heads) : 1;
-  uint32_t num_blocks = num_heads * simt::NumBlocksY();
+  uint32_t num_blocks = of_scope ? NumChunks(p, p.scopes[scope].first_head,
+                                             p.scopes[scope].num_heads)
+                                 : NumChunks(p, head, 1);
   if (BM_PLANTED(kSelectPicksEarly) && num_blocks > 1) --num_blocks;
   if (simt::LastBlockDone(p.counters + group, num_blocks)) {
-    PickBin(p, group, shift, mask);
+    PickBin<kDigit>(p, group);
   }
 }
 
@@ -211,15 +238,15 @@ inline constexpr uint32_t kRadixSharedBytes = kRadixBins * 4 + 64;
 
 // Of a chunk of a head's pool, how much is above its scope's threshold and
 // equal to it; adds to heads[].above and .equal. All threads of a block.
-SIMT_DEVICE void CountAtCut(const SelectProblem& p, int32_t head) {
+SIMT_DEVICE void CountAtCut(const SelectProblem& p, const ListSplit& chunk) {
+  const int32_t head = chunk.list;
   SelectHead* state = p.heads + head;
   const RadixSearch search = p.searches[state->scope];
   const RadixSearch floor = state->floor;
-  const bool chunk_is_first = simt::BlockY() == 0;
   if (search.mode != RadixSearch::kSearch || floor.mode == RadixSearch::kAll) {
     return;
   }
-  const int32_t begin = static_cast<int32_t>(simt::BlockY()) * p.chunk_entries;
+  const int32_t begin = chunk.split * p.chunk_entries;
   const int32_t chunk_end = begin + p.chunk_entries;
   const int32_t end = chunk_end < state->num_past ? chunk_end : state->num_past;
   const bool has_floor = floor.mode == RadixSearch::kSearch;
@@ -233,9 +260,9 @@ SIMT_DEVICE void CountAtCut(const SelectProblem& p, int32_t head) {
     above += key > search.prefix ? 1 : 0;
     equal += key == search.prefix ? 1 : 0;
   };
-  ForEachKey(p, head, state->num_sinks + begin, state->num_sinks + end, false,
-             add);
-  if (has_floor && chunk_is_first && simt::ThreadIndex() == 0) {
+  ForEachKey<false>(p, head, state->num_sinks + begin, state->num_sinks + end,
+                    add);
+  if (has_floor && begin == 0 && simt::ThreadIndex() == 0) {
     const auto taken = static_cast<uint32_t>(floor.wanted);
     above -= floor.prefix > search.prefix ? taken : 0;
     equal -= floor.prefix == search.prefix ? taken : 0;
@@ -252,36 +279,39 @@ SIMT_DEVICE void CountAtCut(const SelectProblem& p, int32_t head) {
   simt::AtomicAdd(reinterpret_cast<uint64_t*>(&state->equal), widen(equal));
 }
 
-// Grid: (num_heads, num_chunks). Keys of a head's past equal to its threshold,
+// Grid: chunks.count. Keys of a head's past equal to its threshold,
 // chunk by chunk of all its entries.
+template <bool kSecond>
 SIMT_KERNEL(kSelectThreads, 4)
-void SelectCountEquals(SelectProblem p, bool second) {
-  const auto head = static_cast<int32_t>(simt::BlockX());
+void SelectCountEquals(SelectProblem p) {
+  const ListSplit mine = FindChunk(p);
+  const int32_t head = mine.list;
   const SelectHead state = p.heads[head];
   const RadixSearch search = p.searches[p.num_scopes + head];
   if (search.mode != RadixSearch::kSearch) return;
-  const int32_t chunk = static_cast<int32_t>(simt::BlockY()) * p.chunk_entries;
+  const int32_t chunk = mine.split * p.chunk_entries;
   const int32_t chunk_end = chunk + p.chunk_entries;
   const int32_t past_begin = state.num_sinks;
   const int32_t past_end = past_begin + state.num_past;
   uint32_t equal = 0;
-  ForEachKey(p, head, chunk > past_begin ? chunk : past_begin,
-             chunk_end < past_end ? chunk_end : past_end, second,
-             [&](uint32_t key) { equal += key == search.prefix ? 1 : 0; });
+  ForEachKey<kSecond>(
+      p, head, chunk > past_begin ? chunk : past_begin,
+      chunk_end < past_end ? chunk_end : past_end,
+      [&](uint32_t key) { equal += key == search.prefix ? 1 : 0; });
   uint32_t total;
   BlockPrefix(equal, 0, &total);
   if (simt::ThreadIndex() == 0) {
-    p.chunk_equals[static_cast<int64_t>(head) * p.num_chunks + simt::BlockY()] =
-        static_cast<int32_t>(total);
+    p.chunk_equals[simt::BlockX()] = static_cast<int32_t>(total);
   }
 }
 
 // How an entry stands to its head's threshold.
 enum Standing : uint32_t { kBelow, kEqualTo, kAbove };
 
+template <bool kSecond>
 SIMT_DEVICE Standing StandingOf(const SelectHead& state,
                                 const RadixSearch& search, int32_t i,
-                                const KeyBatch& batch, int32_t k) {
+                                const KeyBatch<kSecond>& batch, int32_t k) {
   if (!batch.exist[k]) return kBelow;
   if (batch.taken[k]) return kAbove;
   if (i < state.take_first || i >= NumEntries(state) - state.take_last) {
@@ -304,26 +334,28 @@ struct EmitRange {
   int32_t end;         // of the warp's
   int32_t candidates;  // of the head
 
-  SIMT_DEVICE KeyBatch Load(const SelectProblem& p, int32_t head, int32_t first,
-                            bool second) const {
-    return KeyBatch(p, head, first + static_cast<int32_t>(simt::Lane()),
-                    simt::kWarpThreads, end < candidates ? end : candidates,
-                    second);
+  template <bool kSecond>
+  SIMT_DEVICE KeyBatch<kSecond> Load(const SelectProblem& p, int32_t head,
+                                     int32_t first) const {
+    return KeyBatch<kSecond>(
+        p, head, first + static_cast<int32_t>(simt::Lane()), simt::kWarpThreads,
+        end < candidates ? end : candidates);
   }
 };
 
 // C. How many of the warp's entries are equal to the threshold. Adds its NaN to
 // *num_nan.
+template <bool kSecond>
 SIMT_DEVICE uint32_t CountWarpEquals(const SelectProblem& p, int32_t head,
                                      const SelectHead& state,
                                      const RadixSearch& search,
-                                     const EmitRange& range, bool second,
+                                     const EmitRange& range,
                                      uint32_t* num_nan) {
   constexpr int32_t kLanes = simt::kWarpThreads;
   uint32_t equals = 0;
   for (int32_t first = range.begin; first < range.end;
        first += kKeyBatch * kLanes) {
-    const KeyBatch batch = range.Load(p, head, first, second);
+    const auto batch = range.Load<kSecond>(p, head, first);
     SIMT_UNROLL
     for (int32_t k = 0; k < kKeyBatch; ++k) {
       const int32_t i = first + k * kLanes + static_cast<int32_t>(simt::Lane());
@@ -337,18 +369,20 @@ SIMT_DEVICE uint32_t CountWarpEquals(const SelectProblem& p, int32_t head,
   return equals;
 }
 
-// Grid: (num_heads, num_chunks). Writes the survivors of a chunk, a word per
+// Grid: chunks.count. Writes the survivors of a chunk, a word per
 // warp and turn; ties go to the lower position.
+template <bool kSecond>
 SIMT_KERNEL(kSelectThreads, 3)
-void SelectEmit(SelectProblem p, bool second) {
+void SelectEmit(SelectProblem p) {
   constexpr int32_t kLanes = simt::kWarpThreads;
-  const auto head = static_cast<int32_t>(simt::BlockX());
+  const ListSplit mine = FindChunk(p);
+  const int32_t head = mine.list;
   const SelectHead state = p.heads[head];
   const RadixSearch search = p.searches[p.num_scopes + head];
   // Words behind the last candidate's are written, too.
   const auto num_entries =
       static_cast<int32_t>(p.offsets[head + 1] - p.offsets[head]);
-  const int32_t chunk = static_cast<int32_t>(simt::BlockY()) * p.chunk_entries;
+  const int32_t chunk = mine.split * p.chunk_entries;
   if (chunk >= num_entries) return;
   const int32_t warp_entries =
       p.chunk_entries / static_cast<int32_t>(kSelectThreads / kLanes);
@@ -360,16 +394,18 @@ void SelectEmit(SelectProblem p, bool second) {
   range.candidates = NumEntries(state);
   uint32_t num_nan = 0;
   const uint32_t warp_equals =
-      CountWarpEquals(p, head, state, search, range, second, &num_nan);
-  if (!second && num_nan > 0 && simt::Lane() == 0) {
+      CountWarpEquals<kSecond>(p, head, state, search, range, &num_nan);
+  if (!kSecond && num_nan > 0 && simt::Lane() == 0) {
     simt::AtomicAdd(reinterpret_cast<uint64_t*>(p.num_nan), uint64_t{num_nan});
   }
   // Equals before this warp: of earlier chunks, and of earlier warps.
   int64_t equals = 0;
   if (search.mode == RadixSearch::kSearch &&
       !BM_PLANTED(kSelectIgnoresEarlierChunks)) {
-    for (uint32_t c = simt::Lane(); c < simt::BlockY(); c += kLanes) {
-      equals += p.chunk_equals[static_cast<int64_t>(head) * p.num_chunks + c];
+    const int32_t* const before = p.chunk_equals + p.chunks.offsets[head];
+    for (int32_t c = static_cast<int32_t>(simt::Lane()); c < mine.split;
+         c += kLanes) {
+      equals += before[c];
     }
     equals = WarpSum(equals);
   }
@@ -380,7 +416,7 @@ void SelectEmit(SelectProblem p, bool second) {
   const int64_t first_word = SurvivorWord(p.offsets[head], head);
   for (int32_t first = range.begin; first < range.end;
        first += kKeyBatch * kLanes) {
-    const KeyBatch batch = range.Load(p, head, first, second);
+    const auto batch = range.Load<kSecond>(p, head, first);
     // Nobody reads these words any more.
     simt::SyncWarp();
     SIMT_UNROLL

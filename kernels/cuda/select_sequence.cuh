@@ -4,6 +4,7 @@
 #define KERNELS_CUDA_SELECT_SEQUENCE_CUH_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/entry_index.cuh"
 #include "kernels/cuda/entry_index.h"
@@ -42,40 +43,42 @@ bool RunSelect(const SelectProblem& p, Launch&& launch) {
   if (p.num_heads == 0) return true;
   const auto heads = static_cast<uint32_t>(p.num_heads);
   const auto scopes = static_cast<uint32_t>(p.num_scopes);
-  const auto chunks = static_cast<uint32_t>(p.num_chunks);
-  const LaunchSize per_head = {heads, 1, simt::kWarpThreads, 0};
-  const LaunchSize per_scope = {scopes, 1, simt::kWarpThreads, 0};
-  const LaunchSize counting = {heads, chunks, kSelectThreads,
-                               kPrefixSharedBytes};
-  const LaunchSize radix = {heads, chunks, kSelectThreads, kRadixSharedBytes};
-  const auto passes = [&](bool of_scope, bool second) {
-    for (uint32_t digit = 0; digit < 3; ++digit) {
-      if (!launch(radix, kKernel<SelectRadixPass>, p, digit, of_scope,
-                  second)) {
-        return false;
-      }
-    }
-    return true;
+  const auto chunks = static_cast<uint32_t>(p.chunks.count);
+  const auto size = [](uint32_t blocks, uint32_t shared_bytes) {
+    return LaunchSize{blocks, 1, kSelectThreads, shared_bytes};
   };
-  const auto survivors = [&](bool second) {
+  const LaunchSize radix = size(chunks, kRadixSharedBytes);
+  const auto passes = [&](bool of_scope, auto second) {
+    constexpr bool kSecond = decltype(second)::value;
+    return launch(radix, kKernel<SelectRadixPass<0, kSecond>>, p, of_scope) &&
+           launch(radix, kKernel<SelectRadixPass<1, kSecond>>, p, of_scope) &&
+           launch(radix, kKernel<SelectRadixPass<2, kSecond>>, p, of_scope);
+  };
+  const LaunchSize counting = size(chunks, kPrefixSharedBytes);
+  const auto survivors = [&](auto second) {
+    constexpr bool kSecond = decltype(second)::value;
     return passes(false, second) &&
-           launch(counting, kKernel<SelectCountEquals>, p, second) &&
-           launch(counting, kKernel<SelectEmit>, p, second);
+           launch(counting, kKernel<SelectCountEquals<kSecond>>, p) &&
+           launch(counting, kKernel<SelectEmit<kSecond>>, p);
   };
-  if (!launch(per_head, kKernel<SelectSplit>, p)) return false;
-  if (HasFloors(p) && (!passes(false, false) ||
-                       !launch(per_scope, kKernel<SelectBeginPool>, p))) {
+  if (!launch(size(heads, kScopeSharedBytes), kKernel<SelectSplit>, p)) {
     return false;
   }
-  if (IsScored(p) && (!passes(true, false) ||
-                      !launch(counting, kKernel<SelectCountAtCut>, p))) {
+  if (HasFloors(p) &&
+      (!passes(false, std::false_type()) ||
+       !launch(size(scopes, kScopeSharedBytes), kKernel<SelectBeginPool>, p))) {
     return false;
   }
-  if (!survivors(false)) return false;
+  if (IsScored(p) && (!passes(true, std::false_type()) ||
+                      !launch(size(chunks, kScopeSharedBytes),
+                              kKernel<SelectCountAtCut>, p))) {
+    return false;
+  }
+  if (!survivors(std::false_type())) return false;
   if (!p.critical) return true;
-  const LaunchSize per_thread = {(heads + kSelectThreads - 1) / kSelectThreads,
-                                 1, kSelectThreads, 0};
-  return launch(per_thread, kKernel<SelectBeginSecond>, p) && survivors(true);
+  return launch(size((heads + kSelectThreads - 1) / kSelectThreads, 0),
+                kKernel<SelectBeginSecond>, p) &&
+         survivors(std::true_type());
 }
 
 template <typename Launch>

@@ -9,7 +9,7 @@
 #include "blockmgr/base/model_layout.h"
 #include "kernels/cuda/attention_list.cuh"
 #include "kernels/cuda/attention_lists.h"
-#include "kernels/cuda/mma_rows.cuh"
+#include "kernels/cuda/list_splits.cuh"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/kernel_cases.h"
 
@@ -102,7 +102,7 @@ struct CountParams {
 void CountOnce(CountParams params) {
   const int32_t result =
       CountLeading(params.count, [&](int32_t i) { return i < params.leading; });
-  params.result[LaneIndex()] = result;
+  params.result[simt::Lane()] = result;
 }
 
 TEST(CountLeadingTest, FindsEveryPlace) {

@@ -59,5 +59,35 @@ TEST(DecodeMergeTest, AnyNumberOfBlocksMergesAlike) {
   }
 }
 
+// Shares in order, each tile in the one that the merge looks for it in, and the
+// slots of parts those that decode attention wrote, whatever the numbers leave
+// over.
+TEST(DecodeMergeTest, PartsAreWhereSharesAre) {
+  for (const int32_t num_tiles : {1, 2, 7, 23, 131, 264, 4097}) {
+    for (const int32_t num_ctas : {1, 2, 3, 16, 23, 132, 264}) {
+      SCOPED_TRACE(testing::Message() << num_tiles << " tiles " << num_ctas);
+      const int32_t list_begin = num_tiles / 3;
+      const std::vector<int32_t> offsets{list_begin, num_tiles};
+      DecodeParams params;
+      params.lists.num_sequences = 1;
+      params.lists.num_heads = 1;
+      params.num_ctas = num_ctas;
+      params.tile_offsets = offsets.data();
+      PartSlots slots(params, 0, 0);
+      for (int32_t cta = 0; cta < num_ctas; ++cta) {
+        const int32_t begin = ShareBegin(num_tiles, cta, num_ctas);
+        const int32_t end = ShareBegin(num_tiles, cta + 1, num_ctas);
+        for (int32_t tile = begin; tile < end; ++tile) {
+          ASSERT_EQ(OwnerOfTile(params, num_tiles, tile), cta) << tile;
+        }
+        const int64_t slot = PartSlots(params, 0, cta).Next();
+        EXPECT_EQ(slot, begin == end ? PartSlots::kNoSlot
+                                     : SlotOfCta(cta, begin <= list_begin));
+        EXPECT_EQ(slots.Next(), slot) << cta;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace blockmgr

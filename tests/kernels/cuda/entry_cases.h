@@ -34,15 +34,6 @@ struct EntryShape {
   bool whole_window = true;
 };
 
-// ListSplits::offsets of lists at `offsets`.
-inline SharedVector<int32_t> SharedSplits(const SharedVector<int64_t>& offsets,
-                                          int32_t split_entries) {
-  SharedVector<int32_t> splits(offsets.size());
-  FillSplitOffsets(offsets.data(), std::ssize(offsets) - 1, split_entries,
-                   splits.data());
-  return splits;
-}
-
 // Regions of which the entries are.
 inline AttentionShape CacheShape(const EntryShape& shape) {
   const std::size_t num_sequences = shape.sizes.size() / shape.num_heads;

@@ -95,7 +95,7 @@ void LaunchOthers(DeviceRuntime& device) {
   SelectProblem select;
   select.num_heads = 1;
   select.num_scopes = 1;
-  select.num_chunks = 1;
+  select.chunks.count = 1;
   select.budget = SelectBudget::kFloor;
   select.critical = true;
   device.Select(select);

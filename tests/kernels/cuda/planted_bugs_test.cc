@@ -42,6 +42,11 @@ std::string CheckFloors(uint64_t seed) {
   return CheckSelect(seed, seed % 2 == 1, true);
 }
 
+std::string CheckManyEqualHeads(uint64_t seed) {
+  return CheckManyHeads(BudgetKind::kAdaKv, AdaKvMode::kBlend,
+                        seed == 0 ? 40 : 304, seed);
+}
+
 constexpr Probe kAppend = {"Append", CheckAppend, 16};
 constexpr Probe kGather = {"Gather", CheckGather, 16};
 constexpr Probe kMoves = {"Moves", CheckMoves, 16};
@@ -49,6 +54,7 @@ constexpr Probe kCopyBlocks = {"CopyBlocks", CheckCopyBlocks, 16};
 constexpr Probe kSwap = {"Swap", CheckSwap, 16};
 constexpr Probe kAnySelect = {"AnySelect", CheckAnySelect, 40};
 constexpr Probe kFloors = {"Floors", CheckFloors, 40};
+constexpr Probe kManyHeads = {"ManyHeads", CheckManyEqualHeads, 12};
 constexpr Probe kHistory = {"History", CheckHistory, 12};
 constexpr Probe kLong = {"Long", CheckLong, 12};
 constexpr Probe kIndex = {"Index", CheckIndex, 16};
@@ -88,6 +94,15 @@ const std::vector<PlantedCase>& Cases() {
        kAnySelect},
       {"SelectForgetsCut", PlantedBug::kSelectForgetsCut, kAnySelect},
       {"SelectFloorCountsTwice", PlantedBug::kSelectFloorCountsTwice, kFloors},
+      {"SelectNoBarrierAfterSearch", PlantedBug::kSelectNoBarrierAfterSearch,
+       kAnySelect},
+      {"ApportionNoBarrierAfterSum", PlantedBug::kApportionNoBarrierAfterSum,
+       kManyHeads},
+      {"ApportionNoBarrierAfterClear",
+       PlantedBug::kApportionNoBarrierAfterClear, kManyHeads},
+      {"ApportionNoBarrierAfterPick", PlantedBug::kApportionNoBarrierAfterPick,
+       kManyHeads},
+      {"ApportionForgetsTurns", PlantedBug::kApportionForgetsTurns, kManyHeads},
       {"MovesIgnoreHeldPages", PlantedBug::kMovesIgnoreHeldPages, kHistory},
       {"MovesOffByOnePage", PlantedBug::kMovesOffByOnePage, kHistory},
       {"MovesNoBarrier", PlantedBug::kMovesNoBarrier, kLong},
@@ -129,8 +144,8 @@ TEST_P(PlantedBugsProbesTest, FindNothingWithoutBugs) {
 
 INSTANTIATE_TEST_SUITE_P(All, PlantedBugsProbesTest,
                          testing::Values(kAppend, kGather, kMoves, kCopyBlocks,
-                                         kSwap, kAnySelect, kFloors, kHistory,
-                                         kLong, kIndex),
+                                         kSwap, kAnySelect, kFloors, kManyHeads,
+                                         kHistory, kLong, kIndex),
                          [](const testing::TestParamInfo<Probe>& param) {
                            return param.param.name;
                          });

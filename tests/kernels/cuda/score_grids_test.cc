@@ -1,4 +1,4 @@
-// How many blocks kernels of scores are launched with.
+// How many blocks kernels of scores and of selections are launched with.
 
 #include <algorithm>
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/entry_lists.h"
 #include "kernels/cuda/launch_shapes.cuh"
+#include "kernels/cuda/select.h"
 #include "tests/kernels/cuda/emulated_runtime.h"
 #include "tests/kernels/cuda/entry_cases.h"
 #include "tests/kernels/cuda/test_device.h"
@@ -94,6 +95,24 @@ TEST_F(ScoreGridsTest, AreAsLargeAsTheListsTogether) {
   tova.tiles.count = 5000;
   device_.Tova(tova);
   ExpectAtMost(5000);
+}
+
+TEST_F(ScoreGridsTest, SelectionsAreAsLargeAsTheHeadsTogether) {
+  SelectProblem select;
+  const SharedVector<int32_t> chunks =
+      SharedSplits(lists_.offsets, select.chunk_entries, 1);
+  // The huge one has its chunks, every other head one.
+  ASSERT_EQ(chunks.back(), kHuge / select.chunk_entries + kLists - 1);
+  select.num_heads = kLists;
+  select.num_scopes = kLists / 8;
+  select.chunks = {chunks.data(), chunks.back()};
+  select.critical = true;
+  for (const auto budget : {SelectBudget::kEqual, SelectBudget::kBlend,
+                            SelectBudget::kFloor, SelectBudget::kGiven}) {
+    select.budget = budget;
+    device_.Select(select);
+    ExpectAtMost(chunks.back());
+  }
 }
 
 // What an eviction reads is made of as many lists.

@@ -70,4 +70,45 @@ std::string CheckSelect(uint64_t seed, bool is_long, bool floors) {
   return absl::StrCat(difference, " in ", Describe(c));
 }
 
+namespace {
+
+EvictionCase ManyHeads(BudgetKind kind, AdaKvMode mode, int32_t num_heads,
+                       uint64_t seed) {
+  Rng rng(seed);
+  EvictionCase c;
+  c.policy.scorer.kind = ScorerKind::kExternal;
+  c.policy.budget.kind = kind;
+  c.policy.budget.mode = mode;
+  c.policy.budget.alpha = 0.2;
+  c.policy.rounding = seed % 2 == 0 ? Rounding::kToken : Rounding::kPage;
+  c.policy.protect = {.sinks = 0, .recent = seed % 3 == 0 ? 2 : 0};
+  const int32_t num_layers = kind == BudgetKind::kGlobal ? num_heads / 8 : 1;
+  c.shape = {.num_layers = num_layers,
+             .num_heads = num_heads / num_layers,
+             .page_size = 4};
+  c.range = {.cut = 21, .length = 23};
+  c.target.ratio = {60, 100};
+  const bool all_equal = seed / 2 % 2 == 0;
+  for (int32_t head = 0; head < num_heads; ++head) {
+    c.positions.emplace_back();
+    c.scores.emplace_back();
+    for (int32_t i = 0; i < c.range.cut; ++i) {
+      c.positions.back().push_back(i);
+      c.scores.back().push_back(
+          all_equal ? 1.0f
+                    : static_cast<float>(RandomInt(rng, 0, 8 + head / 4)));
+    }
+  }
+  c.external.assign(num_heads, 0);
+  return c;
+}
+
+}  // namespace
+
+std::string CheckManyHeads(BudgetKind kind, AdaKvMode mode, int32_t num_heads,
+                           uint64_t seed) {
+  const EvictionCase c = ManyHeads(kind, mode, num_heads, seed);
+  return Difference(c, SelectOnDevice({c}, 256, {}));
+}
+
 }  // namespace blockmgr

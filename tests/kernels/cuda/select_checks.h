@@ -22,6 +22,12 @@ std::string Difference(const EvictionCase& c, const SelectOutcome& got);
 // One random selection; what is wrong, or "".
 std::string CheckSelect(uint64_t seed, bool is_long, bool floors);
 
+// One scope of more heads than a warp has lanes: all of a layer's, or for
+// kGlobal all of a model's, eight a layer. By token or by page, scores all
+// equal or not, by `seed`.
+std::string CheckManyHeads(BudgetKind kind, AdaKvMode mode, int32_t num_heads,
+                           uint64_t seed);
+
 }  // namespace blockmgr
 
 #endif  // TESTS_KERNELS_CUDA_SELECT_CHECKS_H_

@@ -37,7 +37,7 @@ struct SelectOutcome {
 // The inputs of several sequences of one policy, one after another. Most heads
 // have entries behind the cut, too, with scores that nobody may look at.
 struct SelectInputs {
-  explicit SelectInputs(const std::vector<EvictionCase>& cases) {
+  SelectInputs(const std::vector<EvictionCase>& cases, int32_t chunk_entries) {
     std::vector<SelectScope> all_scopes;
     for (const EvictionCase& c : cases) {
       AppendSelectScopes(c.policy, c.target, c.shape, c.range,
@@ -56,12 +56,12 @@ struct SelectInputs {
         AppendHead(view.value_norms, view, head, beyond, score, &value_norms);
         AppendHead(view.products, view, head, beyond, score, &products);
         const int64_t size = view.offsets[head + 1] - view.offsets[head];
-        longest = std::max(longest, size + beyond);
         offsets.push_back(offsets.back() + size + beyond);
       }
       given.insert(given.end(), c.external.begin(), c.external.end());
     }
     scopes = Shared(all_scopes);
+    chunks = SharedSplits(offsets, chunk_entries, 1);
     has_scores = !cases[0].scores.empty();
     // An array even when every head is empty.
     scores.reserve(1);
@@ -77,8 +77,7 @@ struct SelectInputs {
     problem->value_norms = value_norms.empty() ? nullptr : value_norms.data();
     problem->products = products.empty() ? nullptr : products.data();
     problem->given = given.data();
-    problem->num_chunks = static_cast<int32_t>(
-        (longest + problem->chunk_entries - 1) / problem->chunk_entries);
+    problem->chunks = {chunks.data(), chunks.back()};
   }
 
   // Those of a head, and `beyond` of its own behind them; nothing where the
@@ -95,12 +94,12 @@ struct SelectInputs {
 
   SharedVector<SelectScope> scopes;
   SharedVector<int64_t> offsets = {0};
+  SharedVector<int32_t> chunks;
   SharedVector<int32_t> positions;
   SharedVector<float> scores;
   SharedVector<float> value_norms;
   SharedVector<float> products;
   SharedVector<int32_t> given;
-  int64_t longest = 1;
   bool has_scores = true;
 };
 
@@ -125,7 +124,7 @@ inline void ReadSurvivors(std::span<const int64_t> offsets,
 inline SelectOutcome SelectOnDevice(const std::vector<EvictionCase>& cases,
                                     int32_t chunk_entries,
                                     const simt::Schedule& schedule) {
-  const SelectInputs inputs(cases);
+  const SelectInputs inputs(cases, chunk_entries);
   SelectProblem problem = MakeSelectProblem(cases[0].policy);
   problem.page_size = cases[0].shape.page_size;
   problem.chunk_entries = chunk_entries;
@@ -136,7 +135,7 @@ inline SelectOutcome SelectOnDevice(const std::vector<EvictionCase>& cases,
   auto searches = Poisoned<RadixSearch>(num_groups);
   SharedVector<uint32_t> histograms(num_groups * kRadixBins);
   SharedVector<uint32_t> counters(num_groups);
-  auto equals = Poisoned<int32_t>(num_heads * problem.num_chunks);
+  auto equals = Poisoned<int32_t>(problem.chunks.count);
   SelectOutcome outcome;
   outcome.budgets = Poisoned<int32_t>(num_heads);
   outcome.survivors =

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 
 #include "kernels/cuda/attention_lists.h"
 #include "kernels/cuda/device_runtime.h"
+#include "kernels/cuda/list_splits.h"
 #include "kernels/cuda/simt.h"
 #include "tests/testing/sanitizers.h"
 
@@ -84,6 +86,16 @@ template <typename Values>
 auto Shared(const Values& values) {
   using T = std::remove_cvref_t<decltype(*values.begin())>;
   return SharedVector<T>(values.begin(), values.end());
+}
+
+// ListSplits::offsets of lists at `offsets`.
+inline SharedVector<int32_t> SharedSplits(const SharedVector<int64_t>& offsets,
+                                          int32_t split_entries,
+                                          int32_t min_splits = 0) {
+  SharedVector<int32_t> splits(offsets.size());
+  FillSplitOffsets(offsets.data(), std::ssize(offsets) - 1, split_entries,
+                   splits.data(), min_splits);
+  return splits;
 }
 
 struct KernelReport {
