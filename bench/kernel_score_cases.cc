@@ -213,10 +213,10 @@ SelectProblem DeviceProblem::MakeSelection(SelectProblem select,
   select.searches = Allocate<RadixSearch>(num_groups);
   select.histograms = Allocate<uint32_t>(num_groups * kRadixBins);
   select.counters = Allocate<uint32_t>(num_groups);
-  select.chunk_equals = Allocate<int32_t>(select.chunks.count);
   select.budgets = Allocate<int32_t>(num_heads);
-  select.survivors =
-      Allocate<uint32_t>(SurvivorWords(offsets_[num_heads], num_heads));
+  const int64_t num_words = SurvivorWords(offsets_[num_heads], num_heads);
+  select.ties = Allocate<uint32_t>(num_words);
+  select.survivors = Allocate<uint32_t>(num_words);
   select.num_nan = Allocate<int64_t>(1);
   return select;
 }

@@ -69,10 +69,11 @@ SelectProblem DeviceSelector::AddSelection(const SelectBatch& batch,
   arrays->searches = memory.Work<RadixSearch>(num_groups);
   // Side by side: one fill zeroes both.
   arrays->zeros = memory.Work<uint32_t>(num_groups * (kRadixBins + 1));
-  arrays->equals = memory.Work<int32_t>(arrays->chunks.count);
+  const int64_t num_words =
+      SurvivorWords(entries.offsets.back(), problem.num_heads);
+  arrays->ties = memory.Work<uint32_t>(num_words);
   arrays->budgets = memory.Work<int32_t>(problem.num_heads);
-  arrays->survivors = memory.Result<uint32_t>(
-      SurvivorWords(entries.offsets.back(), problem.num_heads));
+  arrays->survivors = memory.Result<uint32_t>(num_words);
   arrays->num_nan = memory.Result<int64_t>(1);
   return problem;
 }
@@ -99,7 +100,7 @@ void DeviceSelector::PointTo(const SelectionArrays& arrays,
   problem->searches = memory.Device(arrays.searches);
   problem->histograms = memory.Device(arrays.zeros);
   problem->counters = problem->histograms + num_groups * kRadixBins;
-  problem->chunk_equals = memory.Device(arrays.equals);
+  problem->ties = memory.Device(arrays.ties);
   problem->budgets = memory.Device(arrays.budgets);
   problem->survivors = memory.Device(arrays.survivors);
   problem->num_nan = memory.Device(arrays.num_nan);

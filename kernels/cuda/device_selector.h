@@ -19,7 +19,7 @@ namespace blockmgr {
 // DeviceSelector chooses what SelectEntries chooses, and moves what
 // PlaceSurvivors would, bit for bit.
 //
-// Cost: 6 to 20 small kernels and a wait per selection; five kernels per
+// Cost: 5 to 18 small kernels and a wait per selection; five kernels per
 // compaction, and PlaceSurvivors on the host, for the positions alone; 4 bytes
 // of device memory per page of the pool from the first compaction on.
 // Thread-compatible.
@@ -50,7 +50,7 @@ class DeviceSelector {
     CallMemory::Array<SelectHead> heads;
     CallMemory::Array<RadixSearch> searches;
     CallMemory::Array<uint32_t> zeros;  // histograms, then counters
-    CallMemory::Array<int32_t> equals;
+    CallMemory::Array<uint32_t> ties;
     CallMemory::Array<int32_t> budgets;
     CallMemory::Array<uint32_t> survivors;
     CallMemory::Array<int64_t> num_nan;

@@ -43,8 +43,10 @@ enum class SelectBudget : int32_t {
 // What the passes of a radix select know so far.
 struct RadixSearch {
   enum Mode : int32_t { kNone, kAll, kSearch };
-  int64_t wanted;   // of the keys with this prefix, these many best; at the end
-                    // of those equal to the threshold
+  // Of the keys with this prefix, these many best. At the end, of those equal
+  // to the threshold: where all of them are, the threshold is the number below
+  // and none are.
+  int64_t wanted;
   uint32_t prefix;  // highest digits; at the end the threshold
   int32_t mode;     // kNone: nothing is taken, kAll: everything
 };
@@ -109,7 +111,7 @@ struct SelectProblem {
   RadixSearch* searches = nullptr;  // [num_scopes + num_heads]
   uint32_t* histograms = nullptr;   // [num_scopes + num_heads, kRadixBins]
   uint32_t* counters = nullptr;     // [num_scopes + num_heads]
-  int32_t* chunk_equals = nullptr;  // [chunks.count]
+  uint32_t* ties = nullptr;  // as survivors: entries equal to the threshold
   // histograms and counters must be zero, and are zero again at the end.
 
   // Results. Survivors of head h are bits of the words from SurvivorWord(h) on,

@@ -2,9 +2,10 @@
 // of 11, 11 and 10 bits; then survivors in one more.
 //
 // A search is for the k best keys of a group: of one head, or of a scope's
-// heads. Every block counts the digit of its chunk in shared memory and adds it
-// to the group's histogram with integer atomics, whose order does not show; the
-// last block of the group picks the bin and leaves the histogram zero.
+// heads. Every block counts the digit of its chunk in shared memory and, unless
+// it is the only one, adds it to the group's histogram with integer atomics,
+// whose order does not show; the last block of the group picks the bin and
+// leaves the histogram zero.
 #ifndef KERNELS_CUDA_SELECT_RADIX_CUH_
 #define KERNELS_CUDA_SELECT_RADIX_CUH_
 
@@ -169,22 +170,20 @@ SIMT_DEVICE void CountDigits(const SelectProblem& p, const ListSplit& chunk,
   }
 }
 
-// One digit of a search. The last block of the group finds the bin where the
-// group's wanted best end.
+// One digit of a search: the bin where the group's wanted best end. All threads
+// of the group's last block.
 template <int kDigit>
-SIMT_DEVICE void PickBin(const SelectProblem& p, int64_t group) {
+SIMT_DEVICE void PickBin(const simt::SharedArray<uint32_t>& bins,
+                         RadixSearch* search) {
   constexpr uint32_t kBinsPerThread = kRadixBins / kSelectThreads;
-  uint32_t* histogram = p.histograms + group * kRadixBins;
-  RadixSearch* search = p.searches + group;
   const int64_t wanted = search->wanted;
-  // Thread 0 has the highest bins. Exchanged, not loaded: from where the
-  // atomics of other blocks went, and back to zero for the next pass.
+  // Thread 0 has the highest bins.
   const uint32_t top = kRadixBins - 1 - simt::ThreadIndex() * kBinsPerThread;
   uint32_t counts[kBinsPerThread];
   uint32_t sum = 0;
   SIMT_UNROLL
   for (uint32_t i = 0; i < kBinsPerThread; ++i) {
-    counts[i] = simt::AtomicExchange(histogram + (top - i), 0u);
+    counts[i] = bins.Load(top - i);
     sum += counts[i];
   }
   uint32_t total;
@@ -195,9 +194,36 @@ SIMT_DEVICE void PickBin(const SelectProblem& p, int64_t group) {
     if (before < wanted && before + counts[i] >= wanted) {
       search->prefix |= (top - i) << RadixDigit<kDigit>::kShift;
       search->wanted = wanted - before;
+      // Not 0 before: not all keys are wanted.
+      if (kDigit == 2 && before + counts[i] == wanted) {
+        --search->prefix;
+        search->wanted = 0;
+      }
     }
     before += counts[i];
   }
+}
+
+// Adds the bins of all blocks of a group up, in the last one's; whether this is
+// that one. All threads of all blocks.
+SIMT_DEVICE bool SumBins(const SelectProblem& p, int64_t group,
+                         uint32_t num_blocks,
+                         const simt::SharedArray<uint32_t>& bins) {
+  uint32_t* const histogram = p.histograms + group * kRadixBins;
+  for (uint32_t i = simt::ThreadIndex(); i < kRadixBins;
+       i += simt::NumThreads()) {
+    const uint32_t count = bins.Load(i);
+    if (count != 0) simt::AtomicAdd(histogram + i, count);
+  }
+  if (!simt::LastBlockDone(p.counters + group, num_blocks)) return false;
+  // Exchanged, not loaded: from where the atomics of other blocks went, and
+  // back to zero for the next pass.
+  for (uint32_t i = simt::ThreadIndex(); i < kRadixBins;
+       i += simt::NumThreads()) {
+    bins.Store(i, simt::AtomicExchange(histogram + i, 0u));
+  }
+  if (!BM_PLANTED(kSelectNoBarrierAfterSum)) simt::SyncBlock();
+  return true;
 }
 
 // Grid: chunks.count. Searches of heads, or of scopes.
@@ -218,20 +244,14 @@ void SelectRadixPass(SelectProblem p, bool of_scope) {
   if (!BM_PLANTED(kSelectNoBarrierAfterClear)) simt::SyncBlock();
   CountDigits<kDigit, kSecond>(p, chunk, of_scope, search, bins);
   if (!BM_PLANTED(kSelectNoBarrierBeforePick)) simt::SyncBlock();
-  for (uint32_t i = simt::ThreadIndex(); i < kRadixBins;
-       i += simt::NumThreads()) {
-    const uint32_t count = bins.Load(i);
-    if (count != 0) {
-      simt::AtomicAdd(p.histograms + group * kRadixBins + i, count);
-    }
-  }
   uint32_t num_blocks = of_scope ? NumChunks(p, p.scopes[scope].first_head,
                                              p.scopes[scope].num_heads)
                                  : NumChunks(p, head, 1);
-  if (BM_PLANTED(kSelectPicksEarly) && num_blocks > 1) --num_blocks;
-  if (simt::LastBlockDone(p.counters + group, num_blocks)) {
-    PickBin<kDigit>(p, group);
+  if (num_blocks > 1) {
+    if (BM_PLANTED(kSelectPicksEarly)) --num_blocks;
+    if (!SumBins(p, group, num_blocks, bins)) return;
   }
+  PickBin<kDigit>(bins, p.searches + group);
 }
 
 inline constexpr uint32_t kRadixSharedBytes = kRadixBins * 4 + 64;
@@ -279,32 +299,6 @@ SIMT_DEVICE void CountAtCut(const SelectProblem& p, const ListSplit& chunk) {
   simt::AtomicAdd(reinterpret_cast<uint64_t*>(&state->equal), widen(equal));
 }
 
-// Grid: chunks.count. Keys of a head's past equal to its threshold,
-// chunk by chunk of all its entries.
-template <bool kSecond>
-SIMT_KERNEL(kSelectThreads, 4)
-void SelectCountEquals(SelectProblem p) {
-  const ListSplit mine = FindChunk(p);
-  const int32_t head = mine.list;
-  const SelectHead state = p.heads[head];
-  const RadixSearch search = p.searches[p.num_scopes + head];
-  if (search.mode != RadixSearch::kSearch) return;
-  const int32_t chunk = mine.split * p.chunk_entries;
-  const int32_t chunk_end = chunk + p.chunk_entries;
-  const int32_t past_begin = state.num_sinks;
-  const int32_t past_end = past_begin + state.num_past;
-  uint32_t equal = 0;
-  ForEachKey<kSecond>(
-      p, head, chunk > past_begin ? chunk : past_begin,
-      chunk_end < past_end ? chunk_end : past_end,
-      [&](uint32_t key) { equal += key == search.prefix ? 1 : 0; });
-  uint32_t total;
-  BlockPrefix(equal, 0, &total);
-  if (simt::ThreadIndex() == 0) {
-    p.chunk_equals[simt::BlockX()] = static_cast<int32_t>(total);
-  }
-}
-
 // How an entry stands to its head's threshold.
 enum Standing : uint32_t { kBelow, kEqualTo, kAbove };
 
@@ -328,51 +322,61 @@ SIMT_DEVICE Standing StandingOf(const SelectHead& state,
                                 : kBelow;
 }
 
-// Entries of a chunk that one warp looks at, 32 at a time.
-struct EmitRange {
-  int32_t begin;
-  int32_t end;         // of the warp's
-  int32_t candidates;  // of the head
-
-  template <bool kSecond>
-  SIMT_DEVICE KeyBatch<kSecond> Load(const SelectProblem& p, int32_t head,
-                                     int32_t first) const {
-    return KeyBatch<kSecond>(
-        p, head, first + static_cast<int32_t>(simt::Lane()), simt::kWarpThreads,
-        end < candidates ? end : candidates);
+// The lowest `count` of a word's bits.
+SIMT_DEVICE uint32_t LowestBits(uint32_t word, int64_t count) {
+  const int size = simt::PopCount(word);
+  if (count >= size) return word;
+  const bool highest = BM_PLANTED(kSelectTiesToHigher);
+  uint32_t others = word;
+  for (int64_t i = highest ? size - count : count; i > 0; --i) {
+    others &= others - 1;
   }
-};
-
-// C. How many of the warp's entries are equal to the threshold. Adds its NaN to
-// *num_nan.
-template <bool kSecond>
-SIMT_DEVICE uint32_t CountWarpEquals(const SelectProblem& p, int32_t head,
-                                     const SelectHead& state,
-                                     const RadixSearch& search,
-                                     const EmitRange& range,
-                                     uint32_t* num_nan) {
-  constexpr int32_t kLanes = simt::kWarpThreads;
-  uint32_t equals = 0;
-  for (int32_t first = range.begin; first < range.end;
-       first += kKeyBatch * kLanes) {
-    const auto batch = range.Load<kSecond>(p, head, first);
-    SIMT_UNROLL
-    for (int32_t k = 0; k < kKeyBatch; ++k) {
-      const int32_t i = first + k * kLanes + static_cast<int32_t>(simt::Lane());
-      const bool equal = StandingOf(state, search, i, batch, k) == kEqualTo;
-      equals += simt::PopCount(simt::Ballot(equal));
-      // Positions, which are keys where there are no scores, are no NaN.
-      const bool is_nan = batch.exist[k] && batch.keys[k] == kNanKey;
-      *num_nan += simt::PopCount(simt::Ballot(is_nan));
-    }
-  }
-  return equals;
+  return highest ? others : word ^ others;
 }
 
-// Grid: chunks.count. Writes the survivors of a chunk, a word per
-// warp and turn; ties go to the lower position.
+// Words of ties that a thread loads before it looks at the first.
+inline constexpr int32_t kTieWords = 4;
+
+// Of the entries equal to a head's threshold, the first `wanted` survive. All
+// threads of a block, when all words of the head are written.
+SIMT_DEVICE void TakeFirstTies(const SelectProblem& p, int32_t head,
+                               int64_t wanted) {
+  constexpr auto kThreads = static_cast<int32_t>(kSelectThreads);
+  const auto num_entries =
+      static_cast<int32_t>(p.offsets[head + 1] - p.offsets[head]);
+  const int32_t num_words = (num_entries + 31) / 32;
+  const int64_t first_word = SurvivorWord(p.offsets[head], head);
+  const uint32_t* const ties = p.ties + first_word;
+  uint32_t* const survivors = p.survivors + first_word;
+  for (int32_t base = 0; base < num_words && wanted > 0;
+       base += kTieWords * kThreads) {
+    const int32_t first =
+        base + kTieWords * static_cast<int32_t>(simt::ThreadIndex());
+    uint32_t words[kTieWords];
+    uint32_t count = 0;
+    SIMT_UNROLL
+    for (int32_t k = 0; k < kTieWords; ++k) {
+      words[k] = first + k < num_words ? ties[first + k] : 0;
+      count += simt::PopCount(words[k]);
+    }
+    uint32_t total;
+    int64_t left = wanted - BlockPrefix(count, 0, &total);
+    SIMT_UNROLL
+    for (int32_t k = 0; k < kTieWords; ++k) {
+      if (left > 0 && words[k] != 0) {
+        survivors[first + k] |= LowestBits(words[k], left);
+      }
+      left -= simt::PopCount(words[k]);
+    }
+    if (!BM_PLANTED(kSelectForgetsEarlierTies)) wanted -= total;
+  }
+}
+
+// Grid: chunks.count. Writes the survivors of a chunk, a word per warp and
+// turn. Where not all entries equal to the threshold survive, the head's last
+// block takes those at the lowest positions.
 template <bool kSecond>
-SIMT_KERNEL(kSelectThreads, 3)
+SIMT_KERNEL(kSelectThreads, 4)
 void SelectEmit(SelectProblem p) {
   constexpr int32_t kLanes = simt::kWarpThreads;
   const ListSplit mine = FindChunk(p);
@@ -386,55 +390,43 @@ void SelectEmit(SelectProblem p) {
   if (chunk >= num_entries) return;
   const int32_t warp_entries =
       p.chunk_entries / static_cast<int32_t>(kSelectThreads / kLanes);
-  EmitRange range;
-  range.begin = chunk + static_cast<int32_t>(simt::Warp()) * warp_entries;
-  range.end = range.begin + warp_entries < num_entries
-                  ? range.begin + warp_entries
-                  : num_entries;
-  range.candidates = NumEntries(state);
-  uint32_t num_nan = 0;
-  const uint32_t warp_equals =
-      CountWarpEquals<kSecond>(p, head, state, search, range, &num_nan);
-  if (!kSecond && num_nan > 0 && simt::Lane() == 0) {
-    simt::AtomicAdd(reinterpret_cast<uint64_t*>(p.num_nan), uint64_t{num_nan});
-  }
-  // Equals before this warp: of earlier chunks, and of earlier warps.
-  int64_t equals = 0;
-  if (search.mode == RadixSearch::kSearch &&
-      !BM_PLANTED(kSelectIgnoresEarlierChunks)) {
-    const int32_t* const before = p.chunk_equals + p.chunks.offsets[head];
-    for (int32_t c = static_cast<int32_t>(simt::Lane()); c < mine.split;
-         c += kLanes) {
-      equals += before[c];
-    }
-    equals = WarpSum(equals);
-  }
-  uint32_t total;
-  const uint32_t before =
-      BlockPrefix(simt::Lane() == 0 ? warp_equals : 0, 0, &total);
-  equals += simt::Shuffle(before, 0u);
+  const int32_t begin =
+      chunk + static_cast<int32_t>(simt::Warp()) * warp_entries;
+  const int32_t end =
+      begin + warp_entries < num_entries ? begin + warp_entries : num_entries;
+  const int32_t candidates = NumEntries(state);
   const int64_t first_word = SurvivorWord(p.offsets[head], head);
-  for (int32_t first = range.begin; first < range.end;
-       first += kKeyBatch * kLanes) {
-    const auto batch = range.Load<kSecond>(p, head, first);
+  const bool splits_ties =
+      search.mode == RadixSearch::kSearch && search.wanted > 0;
+  uint32_t num_nan = 0;
+  for (int32_t first = begin; first < end; first += kKeyBatch * kLanes) {
+    const KeyBatch<kSecond> batch(p, head,
+                                  first + static_cast<int32_t>(simt::Lane()),
+                                  kLanes, end < candidates ? end : candidates);
     // Nobody reads these words any more.
     simt::SyncWarp();
     SIMT_UNROLL
     for (int32_t k = 0; k < kKeyBatch; ++k) {
       const int32_t i = first + k * kLanes + static_cast<int32_t>(simt::Lane());
       const Standing standing = StandingOf(state, search, i, batch, k);
+      const uint32_t above = simt::Ballot(standing == kAbove);
       const uint32_t ties = simt::Ballot(standing == kEqualTo);
-      const uint32_t lower = BM_PLANTED(kSelectTiesToHigher)
-                                 ? ~0u << simt::Lane() << 1
-                                 : (1u << simt::Lane()) - 1;
-      const bool wins = standing == kEqualTo &&
-                        equals + simt::PopCount(ties & lower) < search.wanted;
-      const uint32_t word = simt::Ballot(standing == kAbove || wins);
-      equals += simt::PopCount(ties);
-      if (simt::Lane() == 0 && i < range.end) {
-        p.survivors[first_word + i / 32] = word;
-      }
+      // Positions, which are keys where there are no scores, are no NaN.
+      const bool is_nan = batch.exist[k] && batch.keys[k] == kNanKey;
+      num_nan += simt::PopCount(simt::Ballot(is_nan));
+      if (simt::Lane() != 0 || i >= end) continue;
+      p.survivors[first_word + i / 32] = above;
+      if (splits_ties) p.ties[first_word + i / 32] = ties;
     }
+  }
+  if (!kSecond && num_nan > 0 && simt::Lane() == 0) {
+    simt::AtomicAdd(reinterpret_cast<uint64_t*>(p.num_nan), uint64_t{num_nan});
+  }
+  if (!splits_ties) return;
+  uint32_t num_blocks = NumChunks(p, head, 1);
+  if (BM_PLANTED(kSelectTakesTiesEarly) && num_blocks > 1) --num_blocks;
+  if (simt::LastBlockDone(p.counters + p.num_scopes + head, num_blocks)) {
+    TakeFirstTies(p, head, search.wanted);
   }
 }
 

@@ -36,8 +36,8 @@ bool RunIndexEntries(const EntryIndexParams& params, int32_t longest_tail,
 
 // Calls launch(size, kernel, arguments..) for every kernel, in order, each
 // after the one before it has ended; stops at the first that returns false.
-// Six launches for equal budgets, ten for adakv, fourteen with floors; six more
-// for critical.
+// Five launches for equal budgets, nine for adakv, thirteen with floors; five
+// more for critical.
 template <typename Launch>
 bool RunSelect(const SelectProblem& p, Launch&& launch) {
   if (p.num_heads == 0) return true;
@@ -54,12 +54,10 @@ bool RunSelect(const SelectProblem& p, Launch&& launch) {
            launch(radix, kKernel<SelectRadixPass<1, kSecond>>, p, of_scope) &&
            launch(radix, kKernel<SelectRadixPass<2, kSecond>>, p, of_scope);
   };
-  const LaunchSize counting = size(chunks, kPrefixSharedBytes);
   const auto survivors = [&](auto second) {
     constexpr bool kSecond = decltype(second)::value;
-    return passes(false, second) &&
-           launch(counting, kKernel<SelectCountEquals<kSecond>>, p) &&
-           launch(counting, kKernel<SelectEmit<kSecond>>, p);
+    return passes(false, second) && launch(size(chunks, kPrefixSharedBytes),
+                                           kKernel<SelectEmit<kSecond>>, p);
   };
   if (!launch(size(heads, kScopeSharedBytes), kKernel<SelectSplit>, p)) {
     return false;

@@ -52,6 +52,7 @@ constexpr Probe kGather = {"Gather", CheckGather, 16};
 constexpr Probe kMoves = {"Moves", CheckMoves, 16};
 constexpr Probe kCopyBlocks = {"CopyBlocks", CheckCopyBlocks, 16};
 constexpr Probe kSwap = {"Swap", CheckSwap, 16};
+constexpr Probe kManyTies = {"ManyTies", CheckManyTies, 1};
 constexpr Probe kAnySelect = {"AnySelect", CheckAnySelect, 40};
 constexpr Probe kFloors = {"Floors", CheckFloors, 40};
 constexpr Probe kManyHeads = {"ManyHeads", CheckManyEqualHeads, 12};
@@ -83,8 +84,11 @@ const std::vector<PlantedCase>& Cases() {
       {"SelectNoBarrierBeforePick", PlantedBug::kSelectNoBarrierBeforePick,
        kAnySelect},
       {"SelectPicksEarly", PlantedBug::kSelectPicksEarly, kAnySelect},
-      {"SelectIgnoresEarlierChunks", PlantedBug::kSelectIgnoresEarlierChunks,
+      {"SelectNoBarrierAfterSum", PlantedBug::kSelectNoBarrierAfterSum,
        kAnySelect},
+      {"SelectForgetsEarlierTies", PlantedBug::kSelectForgetsEarlierTies,
+       kManyTies},
+      {"SelectTakesTiesEarly", PlantedBug::kSelectTakesTiesEarly, kAnySelect},
       {"SelectIgnoresEarlierWarps", PlantedBug::kSelectIgnoresEarlierWarps,
        kAnySelect},
       {"SelectTiesToHigher", PlantedBug::kSelectTiesToHigher, kAnySelect},
@@ -144,8 +148,8 @@ TEST_P(PlantedBugsProbesTest, FindNothingWithoutBugs) {
 
 INSTANTIATE_TEST_SUITE_P(All, PlantedBugsProbesTest,
                          testing::Values(kAppend, kGather, kMoves, kCopyBlocks,
-                                         kSwap, kAnySelect, kFloors, kManyHeads,
-                                         kHistory, kLong, kIndex),
+                                         kSwap, kAnySelect, kManyTies, kFloors,
+                                         kManyHeads, kHistory, kLong, kIndex),
                          [](const testing::TestParamInfo<Probe>& param) {
                            return param.param.name;
                          });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -109,6 +110,30 @@ std::string CheckManyHeads(BudgetKind kind, AdaKvMode mode, int32_t num_heads,
                            uint64_t seed) {
   const EvictionCase c = ManyHeads(kind, mode, num_heads, seed);
   return Difference(c, SelectOnDevice({c}, 256, {}));
+}
+
+std::string CheckManyTies(uint64_t seed) {
+  Rng rng(seed);
+  EvictionCase c;
+  c.policy.scorer.kind = ScorerKind::kExternal;
+  c.policy.budget.kind = BudgetKind::kExternal;
+  c.policy.rounding = Rounding::kToken;
+  c.policy.protect = {.sinks = 4, .recent = 8};
+  c.shape = {.num_layers = 1, .num_heads = 2, .page_size = 16};
+  c.range = {.cut = 70000, .length = 70000};
+  // Half of a head has the lowest score, and of these the first one most of
+  // what it keeps beyond the others.
+  for (const int32_t size : {c.range.cut, 100}) {
+    c.positions.emplace_back(size);
+    std::iota(c.positions.back().begin(), c.positions.back().end(), 0);
+    for (int32_t i = 0; i < size; ++i) {
+      const int32_t drawn = RandomInt(rng, 0, 5);
+      c.scores.resize(c.positions.size());
+      c.scores.back().push_back(drawn < 2 ? 3.0f : drawn < 3 ? 2.0f : 1.0f);
+    }
+  }
+  c.external = {RandomInt(rng, 55000, 65000), RandomInt(rng, 1, 100)};
+  return Difference(c, SelectOnDevice({c}, 2048, {}));
 }
 
 }  // namespace blockmgr

@@ -28,6 +28,9 @@ std::string CheckSelect(uint64_t seed, bool is_long, bool floors);
 std::string CheckManyHeads(BudgetKind kind, AdaKvMode mode, int32_t num_heads,
                            uint64_t seed);
 
+// A head whose ties are in more words than its last block takes at once.
+std::string CheckManyTies(uint64_t seed);
+
 }  // namespace blockmgr
 
 #endif  // TESTS_KERNELS_CUDA_SELECT_CHECKS_H_

@@ -135,16 +135,16 @@ inline SelectOutcome SelectOnDevice(const std::vector<EvictionCase>& cases,
   auto searches = Poisoned<RadixSearch>(num_groups);
   SharedVector<uint32_t> histograms(num_groups * kRadixBins);
   SharedVector<uint32_t> counters(num_groups);
-  auto equals = Poisoned<int32_t>(problem.chunks.count);
+  const int64_t num_words = SurvivorWords(inputs.offsets.back(), num_heads);
+  auto ties = Poisoned<uint32_t>(num_words);
   SelectOutcome outcome;
   outcome.budgets = Poisoned<int32_t>(num_heads);
-  outcome.survivors =
-      Poisoned<uint32_t>(SurvivorWords(inputs.offsets.back(), num_heads));
+  outcome.survivors = Poisoned<uint32_t>(num_words);
   problem.heads = heads.data();
   problem.searches = searches.data();
   problem.histograms = histograms.data();
   problem.counters = counters.data();
-  problem.chunk_equals = equals.data();
+  problem.ties = ties.data();
   problem.budgets = outcome.budgets.data();
   problem.survivors = outcome.survivors.data();
   SharedVector<int64_t> num_nan = {0};

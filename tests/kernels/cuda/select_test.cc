@@ -92,6 +92,10 @@ TEST_F(SelectTest, EveryBudgetOfEqualScores) {
   }
 }
 
+TEST_F(SelectTest, ManyTiesGoToTheLowestPositions) {
+  EXPECT_EQ(CheckManyTies(7), "");
+}
+
 // All scores equal and not, by token and by page, for 40 heads; one of these,
 // `seed`, for 304, which take the emulator long.
 void ExpectManyHeads(BudgetKind kind, AdaKvMode mode, uint64_t seed) {
