@@ -1,7 +1,12 @@
-// Kernels that show what memory gives at best; see ceiling_kernels.h.
+// Kernels that show what memory gives at best; see ceiling_kernels.h. Launched
+// as those that are held against them.
 #include "bench/ceiling_kernels.h"
 
 #include <cuda_fp16.h>
+
+#include "kernels/cuda/cuda_launcher.cuh"
+#include "kernels/cuda/launch_shapes.cuh"
+#include "kernels/cuda/simt.h"
 
 namespace blockmgr {
 // Not a nameless one, which nvcc names by the path: the interpreter of PTX
@@ -16,6 +21,7 @@ constexpr int kUnroll = 8;
 __global__ __launch_bounds__(kThreads) void ReadAll(const uint4* from,
                                                     int64_t num_vectors,
                                                     uint32_t* sink) {
+  simt::AwaitEarlierKernels();
   constexpr int64_t kTile = int64_t{kThreads} * kUnroll;
   uint32_t sum = 0;
   for (int64_t begin = blockIdx.x * kTile; begin < num_vectors;
@@ -39,6 +45,7 @@ __global__ __launch_bounds__(kThreads) void ReadAll(const uint4* from,
 __global__ __launch_bounds__(kThreads) void CopyAll(const uint4* from,
                                                     uint4* to,
                                                     int64_t num_vectors) {
+  simt::AwaitEarlierKernels();
   constexpr int64_t kTile = int64_t{kThreads} * kUnroll;
   for (int64_t begin = blockIdx.x * kTile; begin < num_vectors;
        begin += gridDim.x * kTile) {
@@ -67,6 +74,7 @@ __global__ __launch_bounds__(kThreads) void FillElements(uint16_t* out,
                                                          int64_t count,
                                                          uint64_t seed,
                                                          ElementType type) {
+  simt::AwaitEarlierKernels();
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
        i += stride) {
@@ -84,28 +92,36 @@ __global__ __launch_bounds__(kThreads) void FillElements(uint16_t* out,
 
 }  // namespace ceilings
 
+namespace {
+
+LaunchSize GridOf(int32_t num_blocks) {
+  return SizeOf(num_blocks, 1, ceilings::kThreads);
+}
+
+}  // namespace
+
 cudaError_t LaunchReadCeiling(const void* from, int64_t num_vectors,
                               uint32_t* sink, int32_t num_blocks,
                               cudaStream_t stream) {
-  ceilings::ReadAll<<<static_cast<unsigned>(num_blocks), ceilings::kThreads, 0,
-                      stream>>>(static_cast<const uint4*>(from), num_vectors,
-                                sink);
-  return cudaGetLastError();
+  CudaLauncher launcher(stream);
+  return launcher.Result(
+      launcher(GridOf(num_blocks), kKernel<ceilings::ReadAll>,
+               static_cast<const uint4*>(from), num_vectors, sink));
 }
 
 cudaError_t LaunchCopyCeiling(const void* from, void* to, int64_t num_vectors,
                               int32_t num_blocks, cudaStream_t stream) {
-  ceilings::CopyAll<<<static_cast<unsigned>(num_blocks), ceilings::kThreads, 0,
-                      stream>>>(static_cast<const uint4*>(from),
-                                static_cast<uint4*>(to), num_vectors);
-  return cudaGetLastError();
+  CudaLauncher launcher(stream);
+  return launcher.Result(launcher(
+      GridOf(num_blocks), kKernel<ceilings::CopyAll>,
+      static_cast<const uint4*>(from), static_cast<uint4*>(to), num_vectors));
 }
 
 cudaError_t LaunchFillElements(uint16_t* out, int64_t count, uint64_t seed,
                                ElementType type, cudaStream_t stream) {
-  ceilings::FillElements<<<4096, ceilings::kThreads, 0, stream>>>(out, count,
-                                                                  seed, type);
-  return cudaGetLastError();
+  CudaLauncher launcher(stream);
+  return launcher.Result(launcher(GridOf(4096), kKernel<ceilings::FillElements>,
+                                  out, count, seed, type));
 }
 
 }  // namespace blockmgr

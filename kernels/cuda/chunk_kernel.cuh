@@ -34,6 +34,7 @@ SIMT_DEVICE bool AllSeen(const AttentionLists& lists, const AttentionList& list,
 template <typename T, int kDim, bool kWindow>
 SIMT_KERNEL(kChunkThreads, 2)
 void ChunkAttention(ChunkParams params) {
+  simt::AwaitEarlierKernels();
   using Shape = ChunkShape<T, kDim>;
   T* const query_tile = reinterpret_cast<T*>(simt::SharedBytes());
   T* const tiles = query_tile + Shape::kQueryElements;

@@ -4,6 +4,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 
 #include "kernels/cuda/launch_shapes.cuh"
@@ -38,6 +40,30 @@ cudaError_t AllowSharedBytes(int64_t bytes) {
   return error;
 }
 
+// Whether what the current device runs of a kernel awaits earlier kernels by
+// itself: code for architectures before sm_90 does not, on whatever device.
+template <auto kFunction>
+bool AwaitsEarlierKernels() {
+  static std::array<std::atomic<int>, 64> versions = {};  // 0: not known yet
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return false;
+  const bool known_later = device < static_cast<int>(versions.size());
+  int version = known_later ? versions[device].load() : 0;
+  if (version == 0) {
+    cudaFuncAttributes attributes;
+    if (cudaFuncGetAttributes(&attributes, kFunction) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());  // the launch's, if it is one
+      return false;
+    }
+    version = attributes.ptxVersion;
+    if (known_later) versions[device].store(version);
+  }
+  return version >= 90;
+}
+
+// From sm_90 on a kernel may begin while the one before it on the stream ends
+// (programmatic dependent launch): the gap between them is a good part of what
+// a short kernel takes.
 class CudaLauncher {
  public:
   explicit CudaLauncher(cudaStream_t stream) : stream_(stream) {}
@@ -51,9 +77,19 @@ class CudaLauncher {
       error_ = AllowSharedBytes<kFunction>(size.shared_bytes);
       if (error_ != cudaSuccess) return false;
     }
-    kFunction<<<dim3(size.x, size.y, size.z), size.threads, size.shared_bytes,
-                stream_>>>(arguments...);
-    error_ = cudaGetLastError();
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(size.x, size.y, size.z);
+    config.blockDim = dim3(size.threads);
+    config.dynamicSmemBytes = size.shared_bytes;
+    config.stream = stream_;
+    config.attrs = &overlap;
+    config.numAttrs = AwaitsEarlierKernels<kFunction>() ? 1 : 0;
+    error_ = cudaLaunchKernelEx(&config, kFunction, arguments...);
+    // Not the next launch's.
+    if (error_ != cudaSuccess) static_cast<void>(cudaGetLastError());
     return error_ == cudaSuccess;
   }
 

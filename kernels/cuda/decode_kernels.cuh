@@ -174,6 +174,7 @@ SIMT_DEVICE void AttendDecodeTile(
 template <typename T, int kDim, int kQTiles>
 SIMT_KERNEL(kDecodeThreads, 2)
 void DecodeAttention(DecodeParams params) {
+  simt::AwaitEarlierKernels();
   using Shape = DecodeShape<T, kDim, kQTiles>;
   if (!HasRoom(params)) {
     if (simt::BlockX() == 0 && Thread() == 0) {
@@ -363,6 +364,7 @@ struct MergeShape {
 template <typename T, int kDim>
 SIMT_KERNEL(kDecodeThreads, 8)
 void MergeDecodeAttention(DecodeParams params) {
+  simt::AwaitEarlierKernels();
   using Shape = MergeShape<kDim>;
   constexpr int kElements = kDim / 32;
   if (!HasRoom(params)) return;

@@ -41,6 +41,7 @@ SIMT_DEVICE int32_t TilesOfList(const DecodePlanParams& params, int32_t list) {
 // Grid: one block.
 SIMT_KERNEL(kDecodePlanThreads, 1)
 void PlanDecode(DecodePlanParams params) {
+  simt::AwaitEarlierKernels();
   const auto warp_sums = simt::Shared<int32_t>(0, 32);
   const int32_t num_lists = params.lists.num_sequences * params.lists.num_heads;
   int32_t before = 0;

@@ -59,6 +59,7 @@ SIMT_DEVICE IndexedList LoadIndexedList(const EntryIndexParams& params) {
 // rounded up; layers}.
 SIMT_KERNEL(kIndexThreads, 4)
 void IndexTails(EntryIndexParams params) {
+  simt::AwaitEarlierKernels();
   const IndexedList mine = LoadIndexedList(params);
   const AttentionList& list = mine.list;
   const int64_t num_tail = mine.size - list.region_length;
@@ -87,6 +88,7 @@ void IndexTails(EntryIndexParams params) {
 // Grid: {lists of a layer; 1; layers}. Shared memory: kPrefixSharedBytes.
 SIMT_KERNEL(kIndexThreads, 4)
 void IndexRegions(EntryIndexParams params) {
+  simt::AwaitEarlierKernels();
   static_assert(kIndexThreads == kPrefixThreads);
   const IndexedList mine = LoadIndexedList(params);
   const int32_t num_region = mine.list.region_length;

@@ -62,6 +62,7 @@ SIMT_DEVICE void AddForms(const float* mean, float factor, int32_t block,
 template <typename T, int kDim>
 SIMT_KERNEL(kProductThreads, 1)
 void ExpectedLogits(ExpectedParams params) {
+  simt::AwaitEarlierKernels();
   using Shape = ProductShape<T, kDim>;
   const ListSplit mine = FindRowSplit(params.entries);
   ProductRows rows;
@@ -103,6 +104,7 @@ inline constexpr int32_t kExpectedStatsBytes = kExpectedStatsThreads / 32 * 8;
 
 SIMT_KERNEL(kExpectedStatsThreads, 4)
 void ExpectedStats(ExpectedParams params) {
+  simt::AwaitEarlierKernels();
   constexpr int32_t kWarps = kExpectedStatsThreads / 32;
   constexpr int kBatch = 4;  // loads under way
   const int32_t row = static_cast<int32_t>(simt::BlockX());
@@ -159,6 +161,7 @@ struct ExpectedWeight {
 template <typename T, int kDim>
 SIMT_KERNEL(kRowSplitThreads, 8)
 void ExpectedScores(ExpectedParams params) {
+  simt::AwaitEarlierKernels();
   using Lanes = RowLanes<T, kDim>;
   const ListSplit mine = FindRowSplit(params.entries);
   const EntrySpan entries = LoadEntries(params.entries, mine.list);

@@ -21,6 +21,7 @@ inline namespace SIMT_SPACE {
 template <typename T, int kDim>
 SIMT_KERNEL(kRowSplitThreads, 8)
 void MeasureKeys(KeyScoreParams params) {
+  simt::AwaitEarlierKernels();
   using Lanes = RowLanes<T, kDim>;
   const ListSplit mine = FindRowSplit(params.entries);
   const EntrySpan entries = LoadEntries(params.entries, mine.list);
@@ -167,6 +168,7 @@ SIMT_DEVICE uint32_t PickMedianDigit(const MedianMemory& memory,
 template <typename T, int kDim>
 SIMT_KERNEL(kMedianThreads, 2)
 void FindMedians(KeyScoreParams params) {
+  simt::AwaitEarlierKernels();
   const MedianBlock<kDim> block(params);
   const int32_t size = block.entries.size;
   if (size == 0) return;

@@ -21,6 +21,7 @@ inline constexpr int32_t kSumSharedBytes = kRowSplitThreads / 32 * kDim * 4;
 template <typename T, int kDim>
 SIMT_KERNEL(kRowSplitThreads, 8)
 void SumKeys(KeyScoreParams params) {
+  simt::AwaitEarlierKernels();
   using Lanes = RowLanes<T, kDim>;
   const ListSplit mine = FindRowSplit(params.entries);
   const EntrySpan entries = LoadEntries(params.entries, mine.list);
@@ -91,6 +92,7 @@ SIMT_DEVICE double PartOfSum(const KeyScoreParams& params, int32_t list) {
 template <int kDim>
 SIMT_KERNEL(kAnchorThreads, 1)
 void FinishAnchors(KeyScoreParams params) {
+  simt::AwaitEarlierKernels();
   const int32_t list = static_cast<int32_t>(simt::BlockX());
   const int32_t size = LoadEntries(params.entries, list).size;
   const bool median = params.anchor == KeyAnchor::kMedian;
@@ -159,6 +161,7 @@ SIMT_DEVICE float KeyScore(const KeyScoreParams& params, int32_t list,
 template <typename T, int kDim, KeyMetric kMetric>
 SIMT_KERNEL(kRowSplitThreads, 8)
 void CompareKeys(KeyScoreParams params) {
+  simt::AwaitEarlierKernels();
   using Lanes = RowLanes<T, kDim>;
   const ListSplit mine = FindRowSplit(params.entries);
   const EntrySpan entries = LoadEntries(params.entries, mine.list);

@@ -108,6 +108,7 @@ inline constexpr int32_t kPoolSharedBytes =
 
 SIMT_KERNEL(kPoolThreads, 2)
 void PoolWindowScores(PoolParams params) {
+  simt::AwaitEarlierKernels();
   const ListSplit mine = FindRowSplit(params.entries);
   PoolBlock block{params, LoadEntries(params.entries, mine.list)};
   block.begin = mine.split * kPoolThreads;
@@ -136,6 +137,7 @@ void PoolWindowScores(PoolParams params) {
 // Grid: {max_tiles} of kDecodeTileRanks threads.
 SIMT_KERNEL(kDecodeTileRanks, 8)
 void AddDecodeAttention(DecodeSumParams params) {
+  simt::AwaitEarlierKernels();
   const int32_t num_lists = params.lists.num_sequences * params.lists.num_heads;
   const int32_t num_tiles = params.tile_offsets[num_lists];
   const int32_t tile = static_cast<int32_t>(simt::BlockX());
@@ -177,6 +179,7 @@ void AddDecodeAttention(DecodeSumParams params) {
 // Grid: {row_splits.count}.
 SIMT_KERNEL(kPoolThreads, 2)
 void FinishH2oScores(H2oScoreParams params) {
+  simt::AwaitEarlierKernels();
   const ListSplit mine = FindRowSplit(params.entries);
   const EntrySpan entries = LoadEntries(params.entries, mine.list);
   const int32_t entry = mine.split * kPoolThreads + Thread();

@@ -349,6 +349,7 @@ SIMT_DEVICE void CopyPairs(const RowMoverParams<Source, Destination>& p,
 template <RowConversion kConversion, typename Source, typename Destination>
 SIMT_KERNEL(kRowMoverThreads, kRowBlocksPerProcessor)
 void RowMover(RowMoverParams<Source, Destination> p) {
+  simt::AwaitEarlierKernels();
   int64_t num_rows = p.rows.count;
   if (p.rows.device_count != nullptr && !BM_PLANTED(kMoveIgnoresDeviceCount)) {
     const int64_t device_count = *p.rows.device_count;

@@ -125,6 +125,7 @@ SIMT_DEVICE void BeginPool(const SelectProblem& p, const ScopeThreads& threads,
 // Grid: num_scopes. After the floors. Shared memory: kScopeSharedBytes.
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectBeginPool(SelectProblem p) {
+  simt::AwaitEarlierKernels();
   const auto scope = static_cast<int32_t>(simt::BlockX());
   const ScopeThreads threads(p.scopes[scope].num_heads);
   if (threads.HasThisThread()) BeginPool(p, threads, scope);
@@ -244,6 +245,7 @@ SIMT_DEVICE void EndScope(const SelectProblem& p, const ScopeThreads& threads,
 // kScopeSharedBytes.
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectSplit(SelectProblem p) {
+  simt::AwaitEarlierKernels();
   const auto head = static_cast<int32_t>(simt::BlockX());
   const int32_t scope =
       CountLeading(p.num_scopes,
@@ -269,6 +271,7 @@ void SelectSplit(SelectProblem p) {
 // has its budgets. Shared memory: kScopeSharedBytes.
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectCountAtCut(SelectProblem p) {
+  simt::AwaitEarlierKernels();
   const ListSplit chunk = FindChunk(p);
   CountAtCut(p, chunk);
   const int32_t index = p.heads[chunk.list].scope;
@@ -285,6 +288,7 @@ void SelectCountAtCut(SelectProblem p) {
 // first one left.
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectBeginSecond(SelectProblem p) {
+  simt::AwaitEarlierKernels();
   const int64_t head =
       static_cast<int64_t>(simt::BlockX()) * simt::NumThreads() +
       simt::ThreadIndex();

@@ -20,6 +20,7 @@ SIMT_DEVICE bool IsPageOfPool(const SelectMoves& p, int64_t page) {
 // Says of each page of the new region where in the list it is.
 SIMT_KERNEL(kSelectThreads, 4)
 void MovesMarkPages(SelectMoves p) {
+  simt::AwaitEarlierKernels();
   const uint32_t head = simt::BlockX();
   for (int32_t i =
            p.page_offsets[head] + static_cast<int32_t>(simt::ThreadIndex());
@@ -62,6 +63,7 @@ SIMT_DEVICE int32_t* RegionPosition(const SelectMoves& p, uint32_t head,
 // holds come first in its list.
 SIMT_KERNEL(kSelectThreads, 4)
 void MovesFindStrays(SelectMoves p) {
+  simt::AwaitEarlierKernels();
   const uint32_t head = simt::BlockX();
   const int64_t begin = p.offsets[head];
   const int64_t num_entries = p.offsets[head + 1] - begin;
@@ -112,6 +114,7 @@ void MovesFindStrays(SelectMoves p) {
 // Gives the i-th hole to the i-th stray, and leaves the work space as it was.
 SIMT_KERNEL(kSelectThreads, 4)
 void MovesFillHoles(SelectMoves p) {
+  simt::AwaitEarlierKernels();
   const uint32_t head = simt::BlockX();
   const int32_t kept = p.kept[head];
   const int64_t filled_word = SurvivorWord(p.kept_offsets[head], head);

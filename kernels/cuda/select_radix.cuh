@@ -230,6 +230,7 @@ SIMT_DEVICE bool SumBins(const SelectProblem& p, int64_t group,
 template <int kDigit, bool kSecond>
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectRadixPass(SelectProblem p, bool of_scope) {
+  simt::AwaitEarlierKernels();
   const ListSplit chunk = FindChunk(p);
   const int32_t head = chunk.list;
   const int32_t scope = p.heads[head].scope;
@@ -378,6 +379,7 @@ SIMT_DEVICE void TakeFirstTies(const SelectProblem& p, int32_t head,
 template <bool kSecond>
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectEmit(SelectProblem p) {
+  simt::AwaitEarlierKernels();
   constexpr int32_t kLanes = simt::kWarpThreads;
   const ListSplit mine = FindChunk(p);
   const int32_t head = mine.list;

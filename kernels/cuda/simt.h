@@ -9,6 +9,7 @@
 //   inline namespace SIMT_SPACE {
 //   template <int kDim>
 //   SIMT_KERNEL(128, 2) void Scale(ScaleParams p) {
+//     simt::AwaitEarlierKernels();
 //     const auto tile = simt::Shared<float>(0, 128);
 //     tile.Store(simt::ThreadIndex(), p.in[simt::ThreadIndex()]);
 //     simt::SyncBlock();
@@ -17,7 +18,7 @@
 //   }  // inline namespace SIMT_SPACE
 //   }  // namespace blockmgr
 //
-//   .cu:      Scale<4><<<grid, 128, bytes, stream>>>(params);
+//   .cu:      launcher(SizeOf(grid, 1, 128, bytes), kKernel<Scale<4>>, params);
 //   test.cc:  simt::Launch(schedule, {.grid = {grid}, .threads = 128,
 //                          .shared_bytes = bytes}, Scale<4>, params);
 //
@@ -27,6 +28,10 @@
 // Rules a kernel obeys:
 // * It includes simt.h and POD headers only, in C++17; no CUDA name, PTX,
 //   __shared__, assert or printf. Parameters are one POD struct, by value.
+// * It calls AwaitEarlierKernels first of all, in every thread. From sm_90 on
+// it
+//   may begin while the one before it on the stream runs (programmatic
+//   dependent launch), and nothing else keeps the two apart.
 // * Blocks have one dimension, a multiple of 32 threads; grids up to three.
 // * Shared memory is dynamic. Plain accesses go through Shared<T>; a raw
 //   pointer into SharedBytes() is for CopyAsync16 and LoadMatrix only.
@@ -52,6 +57,8 @@
 //   SIMT_KERNEL(threads, min_blocks_per_sm)   SIMT_DEVICE   SIMT_UNROLL
 //   uint32_t ThreadIndex(), Lane(), Warp(), NumThreads();
 //   uint32_t BlockX(), BlockY(), BlockZ(), NumBlocksX(), -Y(), -Z();
+//   void AwaitEarlierKernels();      until what the stream had before has ended
+//     and can be seen; then lets the next kernel begin, which waits likewise
 //   void SyncBlock();                all threads
 //   bool SyncBlockOr(bool);          all threads: barrier, then "any of them"
 //   void SyncWarp();                                   C, orders memory

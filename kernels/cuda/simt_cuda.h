@@ -35,6 +35,13 @@ SIMT_DEVICE uint32_t NumBlocksX() { return gridDim.x; }
 SIMT_DEVICE uint32_t NumBlocksY() { return gridDim.y; }
 SIMT_DEVICE uint32_t NumBlocksZ() { return gridDim.z; }
 
+SIMT_DEVICE void AwaitEarlierKernels() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 SIMT_DEVICE void SyncBlock() { __syncthreads(); }
 SIMT_DEVICE bool SyncBlockOr(bool value) {
   return __syncthreads_or(value ? 1 : 0) != 0;

@@ -137,6 +137,8 @@ inline uint32_t NumBlocksX() { return emulator::Place().num_blocks.x; }
 inline uint32_t NumBlocksY() { return emulator::Place().num_blocks.y; }
 inline uint32_t NumBlocksZ() { return emulator::Place().num_blocks.z; }
 
+// Launches end before the next one begins here.
+inline void AwaitEarlierKernels() {}
 inline void SyncBlock(SIMT_SITE) {
   emulator::BlockBarrier("SyncBlock", false, site);
 }

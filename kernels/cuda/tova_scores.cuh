@@ -62,6 +62,7 @@ inline int64_t TovaSharedBytes(int32_t num_heads) {
 // Grid: {tiles.count}. Shared memory: TovaSharedBytes.
 SIMT_KERNEL(kTovaThreads, 2)
 void TovaScores(TovaParams params) {
+  simt::AwaitEarlierKernels();
   const ListSplit share =
       FindSplit(params.tiles.offsets, params.entries.num_sequences,
                 static_cast<int32_t>(simt::BlockX()));

@@ -33,6 +33,7 @@ SIMT_DEVICE void AddSizes(ProductTiles<Shape>* tiles) {
 template <typename T, int kDim>
 SIMT_KERNEL(kProductThreads, 1)
 void ValueNorms(ValueNormParams params) {
+  simt::AwaitEarlierKernels();
   using Shape = ProductShape<T, kDim>;
   const ListSplit mine = FindRowSplit(params.entries);
   ProductRows rows;

@@ -42,6 +42,7 @@ SIMT_DEVICE void AddLogits(const float (&logits)[kEntryTile / 8][4],
 template <typename T, int kDim>
 SIMT_KERNEL(kWindowThreads, 2)
 void WindowStats(WindowParams params) {
+  simt::AwaitEarlierKernels();
   using Shape = WindowShape<T, kDim>;
   const int32_t row_blocks = Shape::RowBlocks(params);
   const int32_t split = static_cast<int32_t>(simt::BlockX()) / row_blocks;
@@ -88,6 +89,7 @@ void WindowStats(WindowParams params) {
 // of a list, a warp to a row: a lane those that are 32 apart, then the lanes.
 SIMT_KERNEL(kWindowThreads, 8)
 void MergeWindowStats(WindowParams params) {
+  simt::AwaitEarlierKernels();
   constexpr int32_t kWarps = kWindowThreads / 32;
   const int32_t list = static_cast<int32_t>(simt::BlockX());
   const WindowBlock block = MakeWindowBlock(params, {list, 0}, false);
@@ -211,6 +213,7 @@ SIMT_DEVICE void AddColumns(const WindowParams& params,
 template <typename T, int kDim>
 SIMT_KERNEL(kWindowThreads, 2)
 void WindowColumns(WindowParams params) {
+  simt::AwaitEarlierKernels();
   using Shape = WindowShape<T, kDim>;
   const WindowBlock block = MakeWindowBlock(
       params,

@@ -155,11 +155,14 @@ std::string WhyNotOwn(const Layer& layer, absl::string_view header) {
   return absl::StrCat("is above or beside it (", target->folder, ")");
 }
 
-// Why device code in `folder` may not include the header, or "".
+// Why device code in `folder` may not include the header, or "": it sees its
+// own folder, and the one of all that kernels and their launches are made of.
 std::string WhyNotInDeviceCode(absl::string_view folder, bool own,
                                absl::string_view header) {
-  const bool allowed = own ? absl::StartsWith(header, absl::StrCat(folder, "/"))
-                           : IsStandardHeader(header) || IsCudaHeader(header);
+  const bool allowed =
+      own ? absl::StartsWith(header, absl::StrCat(folder, "/")) ||
+                absl::StartsWith(header, "kernels/cuda/")
+          : IsStandardHeader(header) || IsCudaHeader(header);
   return allowed ? "" : "is not for device code";
 }
 

@@ -147,7 +147,7 @@ TEST(IncludesTest, CoreHasNoThreadsOrClocks) {
   }
 }
 
-TEST(IncludesTest, DeviceCodeSeesCudaAndItsOwnFolder) {
+TEST(IncludesTest, DeviceCodeSeesCudaAndTheKernels) {
   const std::string allowed = IncludeLibrary("cuda_bf16.h") +
                               IncludeLibrary("cstdint") +
                               Include("kernels/cuda/simt.h");
@@ -155,7 +155,8 @@ TEST(IncludesTest, DeviceCodeSeesCudaAndItsOwnFolder) {
                               Include("blockmgr/base/ids.h") +
                               Include("kernels/backend.h") +
                               IncludeLibrary("boost/context/fiber.hpp");
-  for (const char* path : {"kernels/cuda/a.cu", "kernels/cuda/a.cuh"}) {
+  for (const char* path :
+       {"kernels/cuda/a.cu", "kernels/cuda/a.cuh", "bench/a.cu"}) {
     EXPECT_THAT(CheckIncludes(path, allowed), IsEmpty());
     EXPECT_THAT(CheckIncludes(path, refused),
                 ElementsAre(At(1, "device"), At(2, "device"), At(3, "device"),

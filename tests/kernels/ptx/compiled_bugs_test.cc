@@ -1,6 +1,6 @@
-// Bugs planted in what the compiler made: each barrier, and each wait for
-// copies, is taken out of the PTX of decode attention. The interpreter, or the
-// comparison with float64, notices every one.
+// Bugs planted in what the compiler made: each barrier, each wait for copies
+// and the one for earlier kernels is taken out of the PTX of decode attention.
+// The interpreter, or the comparison with float64, notices every one.
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -68,7 +68,8 @@ TEST_P(CompiledBugsTest, EachIsNoticed) {
 
 INSTANTIATE_TEST_SUITE_P(All, CompiledBugsTest,
                          testing::Values("bar.sync", "bar.warp.sync",
-                                         "cp.async.wait_group"));
+                                         "cp.async.wait_group",
+                                         "griddepcontrol.wait"));
 
 }  // namespace
 }  // namespace blockmgr

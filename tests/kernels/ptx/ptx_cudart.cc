@@ -92,17 +92,36 @@ cudaError_t CUDARTAPI __cudaPopCallConfiguration(dim3* grid, dim3* block,
   return cudaSuccess;
 }
 
+cudaError_t CUDARTAPI cudaLaunchKernelExC(const cudaLaunchConfig_t* config,
+                                          const void* stub, void** params) {
+  return Do([&](Device& device) {
+    const dim3& grid = config->gridDim;
+    const dim3& block = config->blockDim;
+    if (block.y != 1 || block.z != 1) return cudaErrorInvalidConfiguration;
+    LaunchShape shape = {
+        .grid = {grid.x, grid.y, grid.z},
+        .threads = block.x,
+        .shared_bytes = static_cast<uint32_t>(config->dynamicSmemBytes)};
+    for (unsigned i = 0; i < config->numAttrs; ++i) {
+      const cudaLaunchAttribute& attribute = config->attrs[i];
+      if (attribute.id != cudaLaunchAttributeProgrammaticStreamSerialization) {
+        return cudaErrorNotSupported;
+      }
+      shape.overlaps =
+          attribute.val.programmaticStreamSerializationAllowed != 0;
+    }
+    return device.Launch(stub, shape, params, config->stream);
+  });
+}
 cudaError_t CUDARTAPI cudaLaunchKernel(const void* stub, dim3 grid, dim3 block,
                                        void** params, std::size_t shared_bytes,
                                        cudaStream_t stream) {
-  return Do([&](Device& device) {
-    if (block.y != 1 || block.z != 1) return cudaErrorInvalidConfiguration;
-    const LaunchShape shape = {
-        .grid = {grid.x, grid.y, grid.z},
-        .threads = block.x,
-        .shared_bytes = static_cast<uint32_t>(shared_bytes)};
-    return device.Launch(stub, shape, params, stream);
-  });
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  return cudaLaunchKernelExC(&config, stub, params);
 }
 // A kernel's handle is its stub.
 cudaError_t CUDARTAPI __cudaGetKernel(cudaKernel_t* kernel, const void* stub) {
@@ -131,6 +150,15 @@ cudaError_t CUDARTAPI cudaFuncSetAttribute(const void* stub,
                    value >= -1 && value <= 100
                ? cudaSuccess
                : cudaErrorInvalidValue;
+  });
+}
+cudaError_t CUDARTAPI cudaFuncGetAttributes(cudaFuncAttributes* attributes,
+                                            const void* stub) {
+  return Do([&](Device& device) {
+    *attributes = cudaFuncAttributes();
+    attributes->ptxVersion = BLOCKMGR_PTX_ARCHITECTURE;
+    return device.HasFunction(stub) ? cudaSuccess
+                                    : cudaErrorInvalidDeviceFunction;
   });
 }
 // Registers are not known here.

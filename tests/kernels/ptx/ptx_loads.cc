@@ -273,7 +273,10 @@ std::optional<Form> FindMemoryOperation(absl::string_view opcode) {
     return FindAtomic(std::string(words[0]) + "." + std::string(words[1]),
                       space);
   }
-  if (name == "membar" || name == "fence") return Form{Fence, ""};
+  // Launches end before the next one begins here.
+  if (name == "membar" || name == "fence" || name == "griddepcontrol") {
+    return Form{Fence, ""};
+  }
   if (opcode == "cvta.to.global.u64" || opcode == "cvta.global.u64") {
     return Form{Unary<uint64_t, uint64_t, kSame>, "dd"};
   }

@@ -337,6 +337,12 @@ void RunBlock(Block& block, std::vector<Warp>& warps, uint64_t seed) {
 }  // namespace
 
 absl::Status CheckShape(const Kernel& kernel, const LaunchShape& shape) {
+  if (shape.overlaps && !kernel.awaits_earlier) {
+    return absl::InvalidArgumentError(
+        kernel.name +
+        " does not begin with griddepcontrol.wait, but may overlap what was "
+        "launched before it");
+  }
   const bool fits = shape.grid[0] > 0 && shape.grid[0] < 1u << 31 &&
                     shape.grid[1] > 0 && shape.grid[1] < 1u << 16 &&
                     shape.grid[2] > 0 && shape.grid[2] < 1u << 16 &&

@@ -30,6 +30,8 @@ struct LaunchShape {
   std::array<uint32_t, 3> grid = {1, 1, 1};
   uint32_t threads = 0;
   uint32_t shared_bytes = 0;
+  // May begin before the launch before it has ended.
+  bool overlaps = false;
 };
 
 // What the warps of a block have in common.
@@ -136,7 +138,8 @@ class Warp {
   std::array<uint32_t, kLanes> copy_groups_ = {};
 };
 
-// InvalidArgument for a shape that the kernel cannot have.
+// InvalidArgument for a shape that the kernel cannot have; one that overlaps is
+// for those that await what came before.
 absl::Status CheckShape(const Kernel& kernel, const LaunchShape& shape);
 
 // Internal, with the place, for the first fault. `params` are as the kernel has

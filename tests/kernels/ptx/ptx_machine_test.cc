@@ -337,5 +337,33 @@ TEST_F(PtxMachineTest, ShapesThatNoGridHasAreRefused) {
   EXPECT_FALSE(CheckShape(kernel, {.grid = {0, 1, 1}, .threads = 32}).ok());
 }
 
+TEST_F(PtxMachineTest, WhatOverlapsAwaitsEarlierKernelsFirst) {
+  const auto may_overlap = [](const std::string& body) {
+    const std::string text = R"(
+.visible .entry k(
+	.param .u64 k_param_0
+)
+.maxntid 32, 1, 1
+{
+	.reg .pred %p<9>;
+	.reg .b32 %r<9>;
+	.reg .b64 %rd<9>;
+)" + body + "\tret;\n}\n";
+    const auto kernel = ParseKernel("k", text, {});
+    BM_CHECK(kernel.ok());
+    EXPECT_TRUE(CheckShape(*kernel, {.threads = 32}).ok());
+    return CheckShape(*kernel, {.threads = 32, .overlaps = true}).ok();
+  };
+  const std::string param = "ld.param.u64 %rd1, [k_param_0];\n";
+  const std::string load = "ld.global.u32 %r1, [%rd1];\n";
+  const std::string branch = "setp.eq.u64 %p1, %rd1, 0;\n@%p1 bra $L;\n$L:\n";
+  const std::string wait = "griddepcontrol.wait;\n";
+  EXPECT_TRUE(may_overlap(param + wait + load));
+  EXPECT_FALSE(may_overlap(param + load));
+  EXPECT_FALSE(may_overlap(param + load + wait));
+  EXPECT_FALSE(may_overlap(param + branch + wait + load));
+  EXPECT_FALSE(may_overlap(param + "griddepcontrol.launch_dependents;\n"));
+}
+
 }  // namespace
 }  // namespace blockmgr::ptx
