@@ -63,12 +63,17 @@ EntryIndexParams DeviceProblem::MakeIndex() {
   std::ranges::transform(sequence_lengths_, problem_.tail_lengths,
                          std::back_inserter(cuts), std::minus());
   const int64_t num_entries = std::ssize(slots_);
-  index.num_words = CeilDiv(*std::ranges::max_element(cuts), 32);
   index.lists.region_positions = Send<int32_t>(region_positions);
   index.lists.cuts = Send<int32_t>(cuts);
   index.offsets = entries_.offsets;
-  index.marks = Allocate<uint32_t>(num_lists() * index.num_words);
-  index.words = Allocate<IndexWord>(num_lists() * index.num_words);
+  std::vector<int64_t> word_offsets = {0};
+  for (const int32_t cut : cuts) {
+    word_offsets.push_back(word_offsets.back() + CeilDiv(cut, 32));
+  }
+  const int64_t num_words = word_offsets.back() * problem_.num_heads;
+  index.word_offsets = Send<int64_t>(word_offsets);
+  index.marks = Allocate<uint32_t>(num_words);
+  index.words = Allocate<IndexWord>(num_words);
   index.slots = Allocate<int64_t>(num_entries);
   index.positions = Allocate<int32_t>(num_entries);
   index.error = error_;

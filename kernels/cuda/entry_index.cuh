@@ -85,58 +85,147 @@ void IndexTails(EntryIndexParams params) {
   }
 }
 
+// What a list's positions are marked in.
+struct MarkedWords {
+  uint32_t* marks;
+  IndexWord* words;
+  int32_t count;
+
+  SIMT_DEVICE MarkedWords(const EntryIndexParams& params,
+                          const IndexedList& mine) {
+    const AttentionLists& lists = params.lists;
+    const int64_t* const offsets = params.word_offsets;
+    const auto sequence =
+        static_cast<int32_t>(simt::BlockX()) / lists.num_heads;
+    const int64_t num_words = offsets[sequence + 1] - offsets[sequence];
+    const int64_t first =
+        (simt::BlockZ() * offsets[lists.num_sequences] + offsets[sequence]) *
+            lists.num_heads +
+        mine.list.head * num_words;
+    marks = params.marks + first;
+    words = params.words + first;
+    count = (mine.cut + 31) / 32;
+    if (count > num_words) count = static_cast<int32_t>(num_words);
+  }
+};
+
+// Places in a region that a thread looks at together: a wait for memory is then
+// one for all of them.
+struct RegionBatch {
+  static constexpr int32_t kSize = 8;
+
+  int32_t places[kSize];
+  int32_t positions[kSize];
+  bool inside[kSize];  // below the cut
+
+  // Those from `first` on, kIndexThreads apart. The last ones may not exist;
+  // they load the first one's.
+  SIMT_DEVICE RegionBatch(const IndexedList& mine, const MarkedWords& marked,
+                          int32_t first, uint32_t* error) {
+    const int32_t num_region = mine.list.region_length;
+    SIMT_UNROLL
+    for (int32_t k = 0; k < kSize; ++k) {
+      const int32_t i = first + k * kIndexThreads;
+      places[k] = i < num_region ? i : first;
+      positions[k] = mine.region_positions[places[k]];
+    }
+    bool all_inside = true;
+    SIMT_UNROLL
+    for (int32_t k = 0; k < kSize; ++k) {
+      inside[k] = positions[k] >= 0 && positions[k] < mine.cut &&
+                  positions[k] / 32 < marked.count;
+      all_inside = all_inside && inside[k];
+      inside[k] = inside[k] && first + k * kIndexThreads < num_region;
+    }
+    if (!all_inside) {
+      simt::AtomicOr(error, static_cast<uint32_t>(kPositionOutOfCut));
+    }
+  }
+};
+
+// From marks to words. All threads of a block.
+SIMT_DEVICE void CountMarks(const MarkedWords& marked) {
+  constexpr int32_t kPerThread = 4;
+  uint32_t before = 0;
+  for (int32_t turn = 0; turn < marked.count;
+       turn += kPerThread * kIndexThreads) {
+    const int32_t first =
+        turn + kPerThread * static_cast<int32_t>(simt::ThreadIndex());
+    uint32_t found[kPerThread];
+    uint32_t sum = 0;
+    SIMT_UNROLL
+    for (int32_t k = 0; k < kPerThread; ++k) {
+      // Exchanged, not loaded: from where the atomics went, and back to zero.
+      found[k] = first + k < marked.count
+                     ? simt::AtomicExchange(marked.marks + first + k, 0u)
+                     : 0;
+      sum += static_cast<uint32_t>(simt::PopCount(found[k]));
+    }
+    uint32_t total;
+    uint32_t lower = before + BlockPrefix(sum, 0, &total);
+    SIMT_UNROLL
+    for (int32_t k = 0; k < kPerThread; ++k) {
+      if (first + k < marked.count) marked.words[first + k] = {found[k], lower};
+      lower += static_cast<uint32_t>(simt::PopCount(found[k]));
+    }
+    if (!BM_PLANTED(kIndexForgetsEarlierWords)) before += total;
+  }
+}
+
+// Writes the entries of some places, when all words are written.
+SIMT_DEVICE void PlaceEntries(const EntryIndexParams& params,
+                              const IndexedList& mine,
+                              const MarkedWords& marked,
+                              const RegionBatch& batch) {
+  constexpr int32_t kSize = RegionBatch::kSize;
+  IndexWord words[kSize];
+  int64_t pages[kSize];
+  SIMT_UNROLL
+  for (int32_t k = 0; k < kSize; ++k) {
+    words[k] = marked.words[batch.inside[k] ? batch.positions[k] / 32 : 0];
+    pages[k] = mine.list.region_pages[batch.places[k] >> params.page_shift];
+  }
+  const int32_t mask = (1 << params.page_shift) - 1;
+  SIMT_UNROLL
+  for (int32_t k = 0; k < kSize; ++k) {
+    const uint32_t lower = (1u << (batch.positions[k] & 31)) - 1;
+    const int64_t rank =
+        words[k].before + simt::PopCount(words[k].marks & lower);
+    if (!batch.inside[k] || rank >= mine.size) continue;
+    const int64_t entry = mine.begin + rank;
+    params.slots[entry] =
+        (pages[k] << params.page_shift) + (batch.places[k] & mask);
+    params.positions[entry] = batch.positions[k];
+  }
+}
+
 // Grid: {lists of a layer; 1; layers}. Shared memory: kPrefixSharedBytes.
 SIMT_KERNEL(kIndexThreads, 4)
 void IndexRegions(EntryIndexParams params) {
   simt::AwaitEarlierKernels();
   static_assert(kIndexThreads == kPrefixThreads);
   const IndexedList mine = LoadIndexedList(params);
+  if (mine.list.region_length == 0) return;
+  const MarkedWords marked(params, mine);
+  constexpr int32_t kStep = RegionBatch::kSize * kIndexThreads;
   const int32_t num_region = mine.list.region_length;
-  if (num_region == 0) return;
-  uint32_t* const marks = params.marks + mine.index * params.num_words;
-  IndexWord* const words = params.words + mine.index * params.num_words;
-  const auto is_inside = [&](int32_t position) {
-    return position >= 0 && position < mine.cut &&
-           position / 32 < params.num_words;
-  };
   const auto thread = static_cast<int32_t>(simt::ThreadIndex());
-  for (int32_t i = thread; i < num_region; i += kIndexThreads) {
-    const int32_t position = mine.region_positions[i];
-    if (is_inside(position)) {
-      simt::AtomicOr(marks + position / 32, 1u << (position % 32));
-    } else {
-      simt::AtomicOr(params.error, static_cast<uint32_t>(kPositionOutOfCut));
+  for (int32_t first = thread; first < num_region; first += kStep) {
+    const RegionBatch batch(mine, marked, first, params.error);
+    SIMT_UNROLL
+    for (int32_t k = 0; k < RegionBatch::kSize; ++k) {
+      const int32_t position = batch.positions[k];
+      if (!batch.inside[k]) continue;
+      simt::AtomicOr(marked.marks + position / 32, 1u << (position % 32));
     }
   }
   if (!BM_PLANTED(kIndexNoBarrierAfterMarks)) simt::SyncBlock();
-  const int64_t num_words = (mine.cut + 31) / 32 < params.num_words
-                                ? (mine.cut + 31) / 32
-                                : params.num_words;
-  uint32_t before = 0;
-  for (int64_t first = 0; first < num_words; first += kIndexThreads) {
-    const int64_t i = first + thread;
-    // Exchanged, not loaded: from where the atomics went, and back to zero.
-    const uint32_t found =
-        i < num_words ? simt::AtomicExchange(marks + i, 0u) : 0;
-    uint32_t total;
-    const uint32_t lower =
-        BlockPrefix(static_cast<uint32_t>(simt::PopCount(found)), 0, &total);
-    if (i < num_words) words[i] = {found, before + lower};
-    if (!BM_PLANTED(kIndexForgetsEarlierWords)) before += total;
-  }
+  if (marked.count == 0) return;  // not one position was inside
+  CountMarks(marked);
   if (!BM_PLANTED(kIndexNoBarrierAfterWords)) simt::SyncBlock();
-  const int32_t mask = (1 << params.page_shift) - 1;
-  for (int32_t i = thread; i < num_region; i += kIndexThreads) {
-    const int32_t position = mine.region_positions[i];
-    if (!is_inside(position)) continue;
-    const IndexWord word = words[position / 32];
-    const uint32_t lower = (1u << (position % 32)) - 1;
-    const int64_t rank = word.before + simt::PopCount(word.marks & lower);
-    if (rank >= mine.size) continue;
-    const int64_t entry = mine.begin + rank;
-    const int64_t page = mine.list.region_pages[i >> params.page_shift];
-    params.slots[entry] = (page << params.page_shift) + (i & mask);
-    params.positions[entry] = position;
+  for (int32_t first = thread; first < num_region; first += kStep) {
+    PlaceEntries(params, mine, marked,
+                 RegionBatch(mine, marked, first, params.error));
   }
 }
 

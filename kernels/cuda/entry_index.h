@@ -35,11 +35,15 @@ struct EntryIndexParams {
   int32_t page_shift = 4;  // page_size = 1 << page_shift
   // From the host, which knows all lengths. [num_lists + 1]
   const int64_t* offsets = nullptr;
-  // Work space, without regions none: words of 32 positions, as many as the
-  // longest cut takes. Marks are zero, and zero again at the end.
-  int64_t num_words = 0;
-  uint32_t* marks = nullptr;   // [num_lists, num_words]
-  IndexWord* words = nullptr;  // [num_lists, num_words]
+  // Work space, without regions none: for every list a word per 32 positions
+  // below its sequence's cut. word_offsets, from the host, are sums of the
+  // words of one list of each sequence, [num_sequences + 1]: lists have their
+  // words in the order that they have entries, so there are num_layers *
+  // num_heads * word_offsets[num_sequences]. Marks are zero, and zero again at
+  // the end.
+  const int64_t* word_offsets = nullptr;
+  uint32_t* marks = nullptr;
+  IndexWord* words = nullptr;
   // Results; see EntryLists.
   int64_t* slots = nullptr;      // [offsets[num_lists]]
   int32_t* positions = nullptr;  // [offsets[num_lists]]

@@ -40,9 +40,9 @@ void IndexCase::DrawTables(Rng& rng, bool has_regions) {
   std::shuffle(sequence_slots.begin(), sequence_slots.end(), rng);
   tail_stride = 80;
   for (int32_t slot = 0; slot < num_slots; ++slot) {
-    // Sometimes more words than a block has threads.
+    // Sometimes more words than a block takes in a turn.
     cuts.push_back(has_regions ? RandomInt(rng, 1, 1000) *
-                                     (RandomInt(rng, 0, 3) == 0 ? 20 : 1)
+                                     (RandomInt(rng, 0, 3) == 0 ? 70 : 1)
                                : RandomInt(rng, 0, 1) * 48);
     tail_lengths.push_back(RandomInt(rng, 0, 80 << page_shift));
     longest_tail = std::max(longest_tail, tail_lengths.back());
@@ -104,10 +104,15 @@ void IndexCase::Expect(int32_t layer, int32_t sequence, int32_t head,
 }
 
 EntryIndexParams IndexCase::Params() {
-  const int64_t num_words = CeilDiv(*std::ranges::max_element(cuts), 32);
-  marks_.assign(num_lists() * num_words, 0);
+  word_offsets_.assign(1, 0);
+  for (int32_t i = 0; i < num_sequences; ++i) {
+    word_offsets_.push_back(word_offsets_.back() +
+                            CeilDiv(cuts[sequence_slots[i]], 32));
+  }
+  const int64_t num_words = word_offsets_.back() * num_heads * num_layers;
+  marks_.assign(num_words, 0);
   // Read too early they would send entries anywhere if they were poisoned.
-  words_.assign(num_lists() * num_words, {0, 0});
+  words_.assign(num_words, {0, 0});
   slots = Poisoned<int64_t>(num_entries() + 1);
   positions = Poisoned<int32_t>(num_entries() + 1);
   error.assign(1, 0);
@@ -122,7 +127,7 @@ EntryIndexParams IndexCase::Params() {
     params.lists.region_pages = region_pages.data();
     params.lists.region_positions = region_positions.data();
     params.region_stride = std::ssize(cuts) * num_heads;
-    params.num_words = num_words;
+    params.word_offsets = word_offsets_.data();
     params.marks = marks_.data();
     params.words = words_.data();
   }

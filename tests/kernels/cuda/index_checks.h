@@ -60,6 +60,7 @@ class IndexCase {
   // The list's region, sorted, then the first `num_tail` of its tail's tokens.
   void Expect(int32_t layer, int32_t sequence, int32_t head, int32_t num_tail);
 
+  SharedVector<int64_t> word_offsets_;
   SharedVector<uint32_t> marks_;
   SharedVector<IndexWord> words_;
 };
