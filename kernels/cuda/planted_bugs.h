@@ -91,6 +91,8 @@ enum class PlantedBug {
   kMovesIgnoreHeldPages,
   kMovesOffByOnePage,
   kMovesNoBarrier,
+  kMovesForgetEarlierStrays,
+  kMovesForgetEarlierHoles,
   kMovesLosePosition,
   // Lists of entries.
   kIndexForgetsHead,

@@ -9,6 +9,7 @@
 #include "kernels/cuda/entry_index.cuh"
 #include "kernels/cuda/entry_index.h"
 #include "kernels/cuda/launch_shapes.cuh"
+#include "kernels/cuda/pool_view.h"
 #include "kernels/cuda/select.h"
 #include "kernels/cuda/select_budgets.cuh"
 #include "kernels/cuda/select_moves.cuh"
@@ -84,9 +85,10 @@ bool RunSelectMoves(const SelectMoves& p, Launch&& launch) {
   if (p.num_heads == 0) return true;
   const LaunchSize grid = {static_cast<uint32_t>(p.num_heads), 1,
                            kSelectThreads, kPrefixSharedBytes};
+  const Divider page_size = MakeDivider(static_cast<uint32_t>(p.page_size));
   return launch(grid, kKernel<MovesMarkPages>, p) &&
-         launch(grid, kKernel<MovesFindStrays>, p) &&
-         launch(grid, kKernel<MovesFillHoles>, p);
+         launch(grid, kKernel<MovesFindStrays>, p, page_size) &&
+         launch(grid, kKernel<MovesFillHoles>, p, page_size);
 }
 
 }  // namespace SIMT_SPACE

@@ -99,7 +99,7 @@ void LaunchOthers(DeviceRuntime& device) {
   select.budget = SelectBudget::kFloor;
   select.critical = true;
   device.Select(select);
-  device.PlanMoves({.num_heads = 1});
+  device.PlanMoves({.num_heads = 1, .page_size = 16});
   // Only looked at for being there.
   const int32_t region_length = 1;
   EntryIndexParams index;

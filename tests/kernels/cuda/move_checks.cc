@@ -250,18 +250,20 @@ std::string CheckLong(uint64_t seed) {
                               .num_heads = 2,
                               .num_q_heads = 2,
                               .head_dim = 8,
-                              .page_size = 4,
+                              .page_size = 16,
                               .dtype = DType::kFloat32,
                               .num_blocks = 260};
   std::vector<BlockId> tail;
-  for (int32_t block = 1; block < 181; ++block) tail.push_back(BlockId{block});
+  for (int32_t block = 1; block < 189; ++block) tail.push_back(BlockId{block});
+  // More than a block takes in a turn; a head keeps more than that, too.
+  constexpr int32_t kEntries = 16 * 188;
   const CacheView view{.tail_blocks = tail};
-  const EntryIndex entries = IndexEntries(layout, view, {}, 720);
+  const EntryIndex entries = IndexEntries(layout, view, {}, kEntries);
   KeepSets keep = {.offsets = {0}, .ranks = {}};
   std::vector<int32_t> kept;
   for (int32_t head = 0; head < 4; ++head) {
     const double ratio = std::array{0.9, 0.05, 0.5, 0.0}[(head + seed) % 4];
-    for (int32_t rank = 0; rank < 720; ++rank) {
+    for (int32_t rank = 0; rank < kEntries; ++rank) {
       if (RandomChance(random, ratio)) keep.ranks.push_back(rank);
     }
     keep.offsets.push_back(std::ssize(keep.ranks));
@@ -270,11 +272,11 @@ std::string CheckLong(uint64_t seed) {
   }
   // Own blocks from the middle, then fresh ones.
   std::vector<BlockId> destinations(tail.begin() + 40, tail.begin() + 90);
-  for (int32_t block = 181; block < 259; ++block) {
+  for (int32_t block = 189; block < 259; ++block) {
     destinations.push_back(BlockId{block});
   }
   const RaggedRegion next =
-      RaggedRegion::LayOut(layout, view, destinations, kept, 720);
+      RaggedRegion::LayOut(layout, view, destinations, kept, kEntries);
   const CompactionPlan plan = PlanCompaction(layout, entries, keep, next);
   DevicePlan device;
   std::string difference =
