@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
 #include <gtest/gtest.h>
 
 #include "blockmgr/base/status_macros.h"
@@ -85,7 +86,7 @@ std::vector<v1::SubmitRequest> Requests(int32_t count, int32_t num_outputs,
   return requests;
 }
 
-void SetPolicy(const char* policy, v1::EvictionMode mode,
+void SetPolicy(absl::string_view policy, v1::EvictionMode mode,
                v1::SubmitRequest* request) {
   v1::RequestEviction* eviction = SetEviction(mode, request);
   ToProto(*ParsePolicy(policy), eviction->mutable_policy());
@@ -118,7 +119,7 @@ std::map<std::string, Answer> Serve(
 }
 
 // Policy, mode, shards.
-using Method = std::tuple<const char*, v1::EvictionMode, int32_t>;
+using Method = std::tuple<std::string, v1::EvictionMode, int32_t>;
 
 class CudaMethodTest : public DeviceTest,
                        public testing::WithParamInterface<Method> {};
@@ -144,9 +145,14 @@ constexpr const char* kPolicies[] = {
     "tova | uniform | critical(gqa_product=true)",
 };
 
+// Strings, whose text is in the names of tests; of pointers the address is.
+std::vector<std::string> Policies() {
+  return {std::begin(kPolicies), std::end(kPolicies)};
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Chunks, CudaMethodTest,
-    testing::Combine(testing::ValuesIn(kPolicies),
+    testing::Combine(testing::ValuesIn(Policies()),
                      testing::Values(v1::EVICTION_MODE_EVERY_CHUNK),
                      testing::Values(1)));
 INSTANTIATE_TEST_SUITE_P(

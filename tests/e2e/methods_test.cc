@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
@@ -115,14 +116,19 @@ constexpr const char* kPolicies[] = {
     "keydiff | uniform | critical(first=0.25) | round(token)",
 };
 
+// Strings, whose text is in the names of tests; of pointers the address is.
+std::vector<std::string> Policies() {
+  return {std::begin(kPolicies), std::end(kPolicies)};
+}
+
 // The last: shards of tensor parallelism, 1 or 2.
-using Method = std::tuple<const char*, v1::EvictionMode, int32_t>;
+using Method = std::tuple<std::string, v1::EvictionMode, int32_t>;
 
 class MethodTest : public testing::TestWithParam<Method> {};
 
 INSTANTIATE_TEST_SUITE_P(
     Modes, MethodTest,
-    testing::Combine(testing::ValuesIn(kPolicies),
+    testing::Combine(testing::ValuesIn(Policies()),
                      testing::Values(v1::EVICTION_MODE_AFTER_PREFILL,
                                      v1::EVICTION_MODE_EVERY_CHUNK),
                      testing::Values(1)));
@@ -130,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(
 // Every shard allocates budgets among its own heads.
 INSTANTIATE_TEST_SUITE_P(
     Shards, MethodTest,
-    testing::Combine(testing::ValuesIn(kPolicies),
+    testing::Combine(testing::ValuesIn(Policies()),
                      testing::Values(v1::EVICTION_MODE_EVERY_CHUNK),
                      testing::Values(2)));
 
