@@ -218,14 +218,16 @@ void MovesFindStrays(SelectMoves p, Divider page_size) {
     const TurnCounts counts(batch.strays);
     SIMT_UNROLL
     for (int32_t k = 0; k < kMoveBatch; ++k) {
-      const int32_t stray = num_strays + counts.Before(k);
+      const int32_t earlier =
+          BM_PLANTED(kMovesForgetEarlierStrays) ? 0 : num_strays;
+      const int32_t stray = earlier + counts.Before(k);
       if (!batch.strays[k] || stray >= region.kept) continue;
       p.strays[first_stray + stray] = batch.slots[k];
       if (p.region_positions != nullptr) {
         p.stray_positions[first_stray + stray] = batch.positions[k];
       }
     }
-    if (!BM_PLANTED(kMovesForgetEarlierStrays)) num_strays += counts.Total();
+    num_strays += counts.Total();
   }
   uint32_t total;
   BlockPrefix(filled_held, 0, &total);
@@ -266,8 +268,10 @@ SIMT_DEVICE void FillHoles(const NewRegion& region, uint32_t head,
     SIMT_UNROLL
     for (int32_t k = 0; k < kMoveBatch; ++k) {
       // Those that are no holes load another's.
+      const int32_t earlier =
+          BM_PLANTED(kMovesForgetEarlierHoles) ? 0 : num_holes;
       const int64_t stray =
-          first_stray + (holes[k] ? num_holes + counts.Before(k) : 0);
+          first_stray + (holes[k] ? earlier + counts.Before(k) : 0);
       const int32_t place = holes[k] ? base + InTurn(k) : base;
       const int32_t page = Divide(place, region.page_size);
       moves[k].source = p.strays[stray];
@@ -285,7 +289,7 @@ SIMT_DEVICE void FillHoles(const NewRegion& region, uint32_t head,
       (place < held_slots ? moves1 : moves2)[hole] = moves[k];
       if (has_positions) *region.PositionAt(place) = positions[k];
     }
-    if (!BM_PLANTED(kMovesForgetEarlierHoles)) num_holes += counts.Total();
+    num_holes += counts.Total();
   }
 }
 

@@ -58,7 +58,9 @@ class OvertakingTest : public ServerTest {
 
   void HoldCore() {
     hold_.wanted = true;
-    stats_ = std::thread([this] { IsAttached(); });
+    stats_ = std::thread([this] {
+      while (!IsAttached().has_value()) std::this_thread::yield();
+    });
     ASSERT_TRUE(WaitUntil([this] { return hold_.reached.load(); }));
   }
   void ReleaseCore() {
@@ -100,7 +102,11 @@ TEST_F(OvertakingTest, AnEngineThatHungUpBeforeItWasOpenedIsGone) {
 }
 
 TEST_F(OvertakingTest, AClientThatHungUpBeforeItWasOpenedIsGone) {
-  const std::unique_ptr<FakeEngine> engine = StartEngine(SmallLayout());
+  // Not StartEngine, whose questions may find the queue full.
+  FakeEngine engine(address());
+  ASSERT_TRUE(engine.Attach(SmallLayout()).ok());
+  engine.OpenStream();
+  ASSERT_TRUE(WaitUntil([this] { return IsAttached() == true; }));
   HoldCore();
   const auto stub = v1::RequestService::NewStub(Connect(address()));
   v1::StreamTokensRequest request;
