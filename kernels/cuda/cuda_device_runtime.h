@@ -27,10 +27,13 @@ absl::StatusOr<int32_t> CountCudaDevices();
 // one thread, and each by different threads at different times. Uploads go
 // through 8 MiB of pinned memory, so that they overlap with what the device
 // still does; one that does not fit waits. A caller who captures a graph from
-// the stream gets fills and kernels into it: uploads are refused meanwhile, and
-// CUDA refuses what waits, both for good, as any failure. Unavailable where
-// there is no such device, FailedPrecondition where it is one that the kernels
-// do not fit.
+// the stream gets fills and kernels into it, from sm_90 on with programmatic
+// edges between kernels (who asks CUDA for the edges must ask for their data,
+// too): uploads are refused meanwhile, and CUDA refuses what waits, both for
+// good, as any failure. A kernel of the caller's that is launched on this
+// stream with programmatic serialization must execute griddepcontrol.wait: ours
+// may still write when it begins. Unavailable where there is no such device,
+// FailedPrecondition where it is one that the kernels do not fit.
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(
     int32_t device, std::optional<cudaStream_t> stream = std::nullopt);
 
