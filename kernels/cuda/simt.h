@@ -28,9 +28,8 @@
 // Rules a kernel obeys:
 // * It includes simt.h and POD headers only, in C++17; no CUDA name, PTX,
 //   __shared__, assert or printf. Parameters are one POD struct, by value.
-// * It calls AwaitEarlierKernels first of all, in every thread. From sm_90 on
-// it
-//   may begin while the one before it on the stream runs (programmatic
+// * It calls AwaitEarlierKernels first of all, in every thread: from sm_90 on
+//   it may begin while the one before it on the stream runs (programmatic
 //   dependent launch), and nothing else keeps the two apart.
 // * Blocks have one dimension, a multiple of 32 threads; grids up to three.
 // * Shared memory is dynamic. Plain accesses go through Shared<T>; a raw

@@ -20,9 +20,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// A kernel `k(uint32_t* data)` whose body may use %rd1, the address of this
-// thread's word of `data`, and %r1, the thread.
-constexpr char kHead[] = R"(
+// A kernel `k(uint32_t* data)`, up to where its instructions begin.
+constexpr char kDeclarations[] = R"(
 .visible .entry k(
 	.param .u64 k_param_0
 )
@@ -33,6 +32,10 @@ constexpr char kHead[] = R"(
 	.reg .b32 %r<40>;
 	.reg .f32 %f<40>;
 	.reg .b64 %rd<9>;
+)";
+
+// %rd1, the address of this thread's word of `data`, and %r1, the thread.
+constexpr char kOwnWord[] = R"(
 	ld.param.u64 %rd2, [k_param_0];
 	cvta.to.global.u64 %rd3, %rd2;
 	mov.u32 %r1, %tid.x;
@@ -42,13 +45,17 @@ constexpr char kHead[] = R"(
 	mov.b32 %f2, %r2;
 )";
 
+std::string KernelOf(const std::string& body) {
+  return kDeclarations + body + "\tret;\n}\n";
+}
+
 class PtxMachineTest : public testing::Test {
  protected:
   // Words of so many threads, before and after; the status says what failed.
   absl::StatusOr<std::vector<uint32_t>> Run(const std::string& body,
                                             std::vector<uint32_t> words,
                                             uint64_t seed = 2) {
-    const auto module = ReadModule(kHead + body + "\tret;\n}\n");
+    const auto module = ReadModule(KernelOf(kOwnWord + body));
     BM_CHECK(module.ok());
     const auto kernel =
         ParseKernel("k", module->kernels.at("k"), module->files);
@@ -339,17 +346,7 @@ TEST_F(PtxMachineTest, ShapesThatNoGridHasAreRefused) {
 
 TEST_F(PtxMachineTest, WhatOverlapsAwaitsEarlierKernelsFirst) {
   const auto may_overlap = [](const std::string& body) {
-    const std::string text = R"(
-.visible .entry k(
-	.param .u64 k_param_0
-)
-.maxntid 32, 1, 1
-{
-	.reg .pred %p<9>;
-	.reg .b32 %r<9>;
-	.reg .b64 %rd<9>;
-)" + body + "\tret;\n}\n";
-    const auto kernel = ParseKernel("k", text, {});
+    const auto kernel = ParseKernel("k", KernelOf(body), {});
     BM_CHECK(kernel.ok());
     EXPECT_TRUE(CheckShape(*kernel, {.threads = 32}).ok());
     return CheckShape(*kernel, {.threads = 32, .overlaps = true}).ok();
