@@ -57,6 +57,32 @@ SIMT_DEVICE T BlockPrefix(T value, uint32_t offset, T* total) {
   return before + sum - value;
 }
 
+// Words that a block takes in a turn, neighbouring ones to a thread, and how
+// many bits are set in the turn's words before the thread's, and in all.
+struct WordTurn {
+  static constexpr int32_t kSize = 4;  // of a thread
+  static constexpr int32_t kStep = kSize * static_cast<int32_t>(kPrefixThreads);
+
+  int32_t first;
+  uint32_t words[kSize];
+  uint32_t before;
+  uint32_t total;
+
+  // Of words base .. base + kStep - 1, those below `count`; load(i) is word i.
+  // Shared memory as BlockPrefix, at 0. All threads of a block.
+  template <typename Load>
+  SIMT_DEVICE WordTurn(int32_t base, int32_t count, const Load& load)
+      : first(base + kSize * static_cast<int32_t>(simt::ThreadIndex())) {
+    uint32_t num_set = 0;
+    SIMT_UNROLL
+    for (int32_t k = 0; k < kSize; ++k) {
+      words[k] = first + k < count ? load(first + k) : 0;
+      num_set += static_cast<uint32_t>(simt::PopCount(words[k]));
+    }
+    before = BlockPrefix(num_set, 0, &total);
+  }
+};
+
 }  // namespace SIMT_SPACE
 }  // namespace blockmgr
 

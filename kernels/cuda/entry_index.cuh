@@ -145,30 +145,21 @@ struct RegionBatch {
 
 // From marks to words. All threads of a block.
 SIMT_DEVICE void CountMarks(const MarkedWords& marked) {
-  constexpr int32_t kPerThread = 4;
+  static_assert(kIndexThreads == kPrefixThreads);
   uint32_t before = 0;
-  for (int32_t turn = 0; turn < marked.count;
-       turn += kPerThread * kIndexThreads) {
-    const int32_t first =
-        turn + kPerThread * static_cast<int32_t>(simt::ThreadIndex());
-    uint32_t found[kPerThread];
-    uint32_t sum = 0;
+  for (int32_t base = 0; base < marked.count; base += WordTurn::kStep) {
+    // Exchanged, not loaded: from where the atomics went, and back to zero.
+    const WordTurn turn(base, marked.count, [&](int32_t i) {
+      return simt::AtomicExchange(marked.marks + i, 0u);
+    });
+    uint32_t lower = before + turn.before;
     SIMT_UNROLL
-    for (int32_t k = 0; k < kPerThread; ++k) {
-      // Exchanged, not loaded: from where the atomics went, and back to zero.
-      found[k] = first + k < marked.count
-                     ? simt::AtomicExchange(marked.marks + first + k, 0u)
-                     : 0;
-      sum += static_cast<uint32_t>(simt::PopCount(found[k]));
+    for (int32_t k = 0; k < WordTurn::kSize; ++k) {
+      const int32_t i = turn.first + k;
+      if (i < marked.count) marked.words[i] = {turn.words[k], lower};
+      lower += static_cast<uint32_t>(simt::PopCount(turn.words[k]));
     }
-    uint32_t total;
-    uint32_t lower = before + BlockPrefix(sum, 0, &total);
-    SIMT_UNROLL
-    for (int32_t k = 0; k < kPerThread; ++k) {
-      if (first + k < marked.count) marked.words[first + k] = {found[k], lower};
-      lower += static_cast<uint32_t>(simt::PopCount(found[k]));
-    }
-    if (!BM_PLANTED(kIndexForgetsEarlierWords)) before += total;
+    if (!BM_PLANTED(kIndexForgetsEarlierWords)) before += turn.total;
   }
 }
 
@@ -203,7 +194,6 @@ SIMT_DEVICE void PlaceEntries(const EntryIndexParams& params,
 SIMT_KERNEL(kIndexThreads, 4)
 void IndexRegions(EntryIndexParams params) {
   simt::AwaitEarlierKernels();
-  static_assert(kIndexThreads == kPrefixThreads);
   const IndexedList mine = LoadIndexedList(params);
   if (mine.list.region_length == 0) return;
   const MarkedWords marked(params, mine);

@@ -335,14 +335,11 @@ SIMT_DEVICE uint32_t LowestBits(uint32_t word, int64_t count) {
   return highest ? others : word ^ others;
 }
 
-// Words of ties that a thread loads before it looks at the first.
-inline constexpr int32_t kTieWords = 4;
-
 // Of the entries equal to a head's threshold, the first `wanted` survive. All
 // threads of a block, when all words of the head are written.
 SIMT_DEVICE void TakeFirstTies(const SelectProblem& p, int32_t head,
                                int64_t wanted) {
-  constexpr auto kThreads = static_cast<int32_t>(kSelectThreads);
+  static_assert(kSelectThreads == kPrefixThreads);
   const auto num_entries =
       static_cast<int32_t>(p.offsets[head + 1] - p.offsets[head]);
   const int32_t num_words = (num_entries + 31) / 32;
@@ -350,26 +347,17 @@ SIMT_DEVICE void TakeFirstTies(const SelectProblem& p, int32_t head,
   const uint32_t* const ties = p.ties + first_word;
   uint32_t* const survivors = p.survivors + first_word;
   for (int32_t base = 0; base < num_words && wanted > 0;
-       base += kTieWords * kThreads) {
-    const int32_t first =
-        base + kTieWords * static_cast<int32_t>(simt::ThreadIndex());
-    uint32_t words[kTieWords];
-    uint32_t count = 0;
+       base += WordTurn::kStep) {
+    const WordTurn turn(base, num_words, [&](int32_t i) { return ties[i]; });
+    int64_t left = wanted - turn.before;
     SIMT_UNROLL
-    for (int32_t k = 0; k < kTieWords; ++k) {
-      words[k] = first + k < num_words ? ties[first + k] : 0;
-      count += simt::PopCount(words[k]);
-    }
-    uint32_t total;
-    int64_t left = wanted - BlockPrefix(count, 0, &total);
-    SIMT_UNROLL
-    for (int32_t k = 0; k < kTieWords; ++k) {
-      if (left > 0 && words[k] != 0) {
-        survivors[first + k] |= LowestBits(words[k], left);
+    for (int32_t k = 0; k < WordTurn::kSize; ++k) {
+      if (left > 0 && turn.words[k] != 0) {
+        survivors[turn.first + k] |= LowestBits(turn.words[k], left);
       }
-      left -= simt::PopCount(words[k]);
+      left -= simt::PopCount(turn.words[k]);
     }
-    if (!BM_PLANTED(kSelectForgetsEarlierTies)) wanted -= total;
+    if (!BM_PLANTED(kSelectForgetsEarlierTies)) wanted -= turn.total;
   }
 }
 

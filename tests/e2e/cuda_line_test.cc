@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
@@ -124,30 +123,29 @@ using Method = std::tuple<std::string, v1::EvictionMode, int32_t>;
 class CudaMethodTest : public DeviceTest,
                        public testing::WithParamInterface<Method> {};
 
-constexpr const char* kPolicies[] = {
-    "snapkv(window=8) | adakv",
-    "snapkv(window=8,pool=avg,kernel=5,order=kvpress,group=max) | pyramid",
-    "h2o | adakv",
-    "h2o(obs_window=16) | uniform",
-    "keydiff | adakv(alpha=0.3,mode=floor) | topk | protect(sinks=4,recent=1)",
-    "keydiff(anchor=raw,metric=dot) | global",
-    "keydiff(anchor=pairwise) | adakv",
-    "keydiff(metric=euclidean) | uniform",
-    "keydiff(anchor=median) | global",
-    "expected_attention(n_future=64) | adakv",
-    "expected_attention(n_future=64,cov=false,vnorm=false) | global",
-    "streaming(sinks=4)",
-    "tova | adakv",
-    "knorm | uniform",
-    "random(seed=3) | global",
-    "snapkv(window=8) | adakv | critical",
-    "snapkv(window=8) | uniform | critical(gqa_product=true,norm=l2)",
-    "tova | uniform | critical(gqa_product=true)",
-};
-
 // Strings, whose text is in the names of tests; of pointers the address is.
 std::vector<std::string> Policies() {
-  return {std::begin(kPolicies), std::end(kPolicies)};
+  return {
+      "snapkv(window=8) | adakv",
+      "snapkv(window=8,pool=avg,kernel=5,order=kvpress,group=max) | pyramid",
+      "h2o | adakv",
+      "h2o(obs_window=16) | uniform",
+      "keydiff | adakv(alpha=0.3,mode=floor) | topk | "
+      "protect(sinks=4,recent=1)",
+      "keydiff(anchor=raw,metric=dot) | global",
+      "keydiff(anchor=pairwise) | adakv",
+      "keydiff(metric=euclidean) | uniform",
+      "keydiff(anchor=median) | global",
+      "expected_attention(n_future=64) | adakv",
+      "expected_attention(n_future=64,cov=false,vnorm=false) | global",
+      "streaming(sinks=4)",
+      "tova | adakv",
+      "knorm | uniform",
+      "random(seed=3) | global",
+      "snapkv(window=8) | adakv | critical",
+      "snapkv(window=8) | uniform | critical(gqa_product=true,norm=l2)",
+      "tova | uniform | critical(gqa_product=true)",
+  };
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
@@ -87,38 +86,37 @@ class TableFiles {
   std::filesystem::path folder_;
 };
 
-constexpr const char* kPolicies[] = {
-    "snapkv(window=8)",
-    "snapkv(window=8,pool=avg,kernel=5,order=kvpress,group=max) | adakv",
-    "h2o | adakv",
-    "h2o(norm=count,recent=8)",
-    "h2o(obs_window=16) | uniform",
-    "tova",
-    "tova | uniform | critical(gqa_product=true)",
-    "keydiff | adakv(alpha=0.3,mode=floor) | topk | protect(sinks=4,recent=1)",
-    "keydiff | lukv(profile=measured) | topk | protect(sinks=4,recent=1)",
-    "keydiff(anchor=raw)",
-    "keydiff(anchor=raw,metric=dot) | adakv",
-    "keydiff(anchor=median) | global",
-    "keydiff(anchor=pairwise) | adakv",
-    "keydiff(metric=euclidean) | uniform",
-    "expected_attention(n_future=64)",
-    "expected_attention(n_future=64,cov=false,vnorm=false) | adakv",
-    "streaming(sinks=4) | pyramid",
-    "knorm | ada_pyramid(beta=4)",
-    "random(seed=3) | global",
-    "snapkv(window=8) | headkv(profile=needle)",
-    "snapkv(window=8) | pyramid(formula=kvpress,beta=3)",
-    "snapkv(window=8) | pyramid(formula=factory,beta=3)",
-    "snapkv(window=8) | global",
-    "snapkv(window=8) | adakv | critical",
-    "snapkv(window=8) | uniform | critical(gqa_product=true,norm=l2)",
-    "keydiff | uniform | critical(first=0.25) | round(token)",
-};
-
 // Strings, whose text is in the names of tests; of pointers the address is.
 std::vector<std::string> Policies() {
-  return {std::begin(kPolicies), std::end(kPolicies)};
+  return {
+      "snapkv(window=8)",
+      "snapkv(window=8,pool=avg,kernel=5,order=kvpress,group=max) | adakv",
+      "h2o | adakv",
+      "h2o(norm=count,recent=8)",
+      "h2o(obs_window=16) | uniform",
+      "tova",
+      "tova | uniform | critical(gqa_product=true)",
+      "keydiff | adakv(alpha=0.3,mode=floor) | topk | "
+      "protect(sinks=4,recent=1)",
+      "keydiff | lukv(profile=measured) | topk | protect(sinks=4,recent=1)",
+      "keydiff(anchor=raw)",
+      "keydiff(anchor=raw,metric=dot) | adakv",
+      "keydiff(anchor=median) | global",
+      "keydiff(anchor=pairwise) | adakv",
+      "keydiff(metric=euclidean) | uniform",
+      "expected_attention(n_future=64)",
+      "expected_attention(n_future=64,cov=false,vnorm=false) | adakv",
+      "streaming(sinks=4) | pyramid",
+      "knorm | ada_pyramid(beta=4)",
+      "random(seed=3) | global",
+      "snapkv(window=8) | headkv(profile=needle)",
+      "snapkv(window=8) | pyramid(formula=kvpress,beta=3)",
+      "snapkv(window=8) | pyramid(formula=factory,beta=3)",
+      "snapkv(window=8) | global",
+      "snapkv(window=8) | adakv | critical",
+      "snapkv(window=8) | uniform | critical(gqa_product=true,norm=l2)",
+      "keydiff | uniform | critical(first=0.25) | round(token)",
+  };
 }
 
 // The last: shards of tensor parallelism, 1 or 2.
@@ -211,7 +209,7 @@ TEST_P(MethodTest, KeepsAndComputesWhatTheDenseModelSays) {
 
 TEST(MethodsTest, EveryNameIsAmongThem) {
   std::set<absl::string_view> all;
-  for (const char* text : kPolicies) {
+  for (const std::string& text : Policies()) {
     const EvictionPolicy policy = *ParsePolicy(text);
     all.insert({EnumName(policy.scorer.kind), EnumName(policy.budget.kind),
                 EnumName(policy.selector.kind)});

@@ -1,6 +1,7 @@
 #include "tests/kernels/cuda/select_checks.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <numeric>
 #include <string>
@@ -112,23 +113,35 @@ std::string CheckManyHeads(BudgetKind kind, AdaKvMode mode, int32_t num_heads,
   return Difference(c, SelectOnDevice({c}, 256, {}));
 }
 
-std::string CheckManyTies(uint64_t seed) {
-  Rng rng(seed);
+EvictionCase GivenBudgets(const std::vector<int32_t>& sizes,
+                          int32_t page_size) {
   EvictionCase c;
   c.policy.scorer.kind = ScorerKind::kExternal;
   c.policy.budget.kind = BudgetKind::kExternal;
   c.policy.rounding = Rounding::kToken;
-  c.policy.protect = {.sinks = 4, .recent = 8};
-  c.shape = {.num_layers = 1, .num_heads = 2, .page_size = 16};
-  c.range = {.cut = 70000, .length = 70000};
-  // Half of a head has the lowest score, and of these the first one most of
-  // what it keeps beyond the others.
-  for (const int32_t size : {c.range.cut, 100}) {
+  c.shape = {.num_layers = 1,
+             .num_heads = static_cast<int32_t>(sizes.size()),
+             .page_size = page_size};
+  const int32_t cut = *std::ranges::max_element(sizes);
+  c.range = {.cut = cut, .length = cut};
+  for (const int32_t size : sizes) {
     c.positions.emplace_back(size);
     std::iota(c.positions.back().begin(), c.positions.back().end(), 0);
-    for (int32_t i = 0; i < size; ++i) {
+  }
+  c.external.assign(sizes.size(), 0);
+  return c;
+}
+
+std::string CheckManyTies(uint64_t seed) {
+  Rng rng(seed);
+  EvictionCase c = GivenBudgets({70000, 100}, 16);
+  c.policy.protect = {.sinks = 4, .recent = 8};
+  // Half of a head has the lowest score, and of these the first one most of
+  // what it keeps beyond the others.
+  for (const std::vector<int32_t>& positions : c.positions) {
+    c.scores.emplace_back();
+    for (std::size_t i = 0; i < positions.size(); ++i) {
       const int32_t drawn = RandomInt(rng, 0, 5);
-      c.scores.resize(c.positions.size());
       c.scores.back().push_back(drawn < 2 ? 3.0f : drawn < 3 ? 2.0f : 1.0f);
     }
   }

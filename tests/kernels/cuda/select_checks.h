@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tests/blockmgr/eviction/random_case.h"
 #include "tests/kernels/cuda/select_runner.h"
@@ -15,6 +16,10 @@ namespace blockmgr {
 EvictionCase DrawCase(Rng& rng);
 // Gives it heads of several chunks, among them one long and one empty.
 void MakeLong(Rng& rng, EvictionCase* eviction);
+
+// Heads of one layer with so many entries each, at positions from 0 on below
+// the cut. No scores yet; budgets are given by token, zero.
+EvictionCase GivenBudgets(const std::vector<int32_t>& sizes, int32_t page_size);
 
 // What is wrong with what the device chose, or "".
 std::string Difference(const EvictionCase& c, const SelectOutcome& got);

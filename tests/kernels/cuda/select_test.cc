@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -66,24 +67,10 @@ TEST_F(SelectTest, SequencesDoNotMeet) {
 
 // Every budget of one head from nothing to everything.
 TEST_F(SelectTest, EveryBudgetOfEqualScores) {
-  Rng rng(4);
-  EvictionCase c = DrawCase(rng);
-  c.policy = EvictionPolicy();
-  c.policy.scorer.kind = ScorerKind::kExternal;
-  c.policy.budget.kind = BudgetKind::kExternal;
+  EvictionCase c = GivenBudgets(std::vector<int32_t>(41, 40), 4);
   c.policy.selector.kind = SelectorKind::kTopK;
-  c.policy.rounding = Rounding::kToken;
   c.policy.protect = {.sinks = 2, .recent = 3};
-  c.shape = {.num_layers = 1, .num_heads = 41, .page_size = 4};
-  c.range = {.cut = 40, .length = 40};
-  c.positions.assign(41, {});
-  c.external.assign(41, 0);
-  for (int32_t head = 0; head < 41; ++head) {
-    for (int32_t i = 0; i < 40; ++i) c.positions[head].push_back(i);
-    c.external[head] = head;
-  }
-  c.value_norms.clear();
-  c.products.clear();
+  std::iota(c.external.begin(), c.external.end(), 0);
   for (const float score : {0.0f, -0.0f, std::numeric_limits<float>::infinity(),
                             std::numeric_limits<float>::quiet_NaN(), -1.5f}) {
     c.scores.assign(41, std::vector<float>(40, score));
