@@ -130,8 +130,8 @@ std::vector<std::string> Policies() {
       "snapkv(window=8,pool=avg,kernel=5,order=kvpress,group=max) | pyramid",
       "h2o | adakv",
       "h2o(obs_window=16) | uniform",
-      "keydiff | adakv(alpha=0.3,mode=floor) | topk | "
-      "protect(sinks=4,recent=1)",
+      ("keydiff | adakv(alpha=0.3,mode=floor) | topk | "
+       "protect(sinks=4,recent=1)"),
       "keydiff(anchor=raw,metric=dot) | global",
       "keydiff(anchor=pairwise) | adakv",
       "keydiff(metric=euclidean) | uniform",

@@ -96,8 +96,8 @@ std::vector<std::string> Policies() {
       "h2o(obs_window=16) | uniform",
       "tova",
       "tova | uniform | critical(gqa_product=true)",
-      "keydiff | adakv(alpha=0.3,mode=floor) | topk | "
-      "protect(sinks=4,recent=1)",
+      ("keydiff | adakv(alpha=0.3,mode=floor) | topk | "
+       "protect(sinks=4,recent=1)"),
       "keydiff | lukv(profile=measured) | topk | protect(sinks=4,recent=1)",
       "keydiff(anchor=raw)",
       "keydiff(anchor=raw,metric=dot) | adakv",
