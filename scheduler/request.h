@@ -106,6 +106,7 @@ struct EvictionCommand {
 };
 
 enum class FinishReason : uint8_t { kLength, kStop, kCancelled, kFailed };
+inline constexpr int32_t kNumFinishReasons = 4;
 
 struct TokenEffect {
   RequestId request{0};

@@ -22,6 +22,7 @@
 #include "blockmgr/step_plan.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/server/request_metrics.h"
 
 namespace blockmgr {
 
@@ -149,6 +150,7 @@ struct CoreStats {
   std::optional<ModelLayout> layout;  // unset before the first attachment
   uint64_t epoch = 0;
   SchedulerStats scheduler;
+  RequestMetrics requests;  // of this process, whatever engines came and went
   // Integral of num_running over time, and the time it covers.
   double running_request_seconds = 0;
   double clock_seconds = 0;

@@ -64,7 +64,10 @@ absl::Status StaleEpoch(absl::string_view what, uint64_t want, uint64_t got) {
 }  // namespace
 
 Core::Core(CoreOptions options, SchedulerFactory factory)
-    : options_(std::move(options)), factory_(std::move(factory)) {}
+    : options_(std::move(options)),
+      factory_(std::move(factory)),
+      issue_seconds_(
+          static_cast<size_t>(options_.scheduler.max_steps_in_flight)) {}
 
 Core::~Core() {
   const absl::Status status = absl::UnavailableError("the daemon has stopped");
@@ -108,6 +111,13 @@ void Core::IssuePlans() {
   if (engine_ == nullptr) return;
   while (scheduler_->Schedule(&plan_)) {
     engine_->SendPlan(plan_);
+    issue_seconds_.push_back(now_seconds_);
+    for (const SequenceStart& start : plan_.starts) {
+      LiveRequest& live = requests_.at(start.request);
+      if (live.started_seconds >= 0) continue;  // it was preempted
+      live.started_seconds = now_seconds_;
+      metrics_.queue.Observe(now_seconds_ - live.submitted_seconds);
+    }
     plan_.evictions.clear();  // lets go of callers' scores
   }
 }
@@ -126,7 +136,11 @@ absl::Status Core::CheckEngine() const {
   return absl::OkStatus();
 }
 
-void Core::Do(SubmitCommand& command) { command.done(Submit(&command)); }
+void Core::Do(SubmitCommand& command) {
+  absl::Status status = Submit(&command);
+  if (!status.ok()) ++metrics_.refused[static_cast<size_t>(status.code())];
+  command.done(std::move(status));
+}
 
 absl::Status Core::Submit(SubmitCommand* command) {
   if (draining_) return ShuttingDown();
@@ -150,6 +164,7 @@ absl::Status Core::Submit(SubmitCommand* command) {
   live.stream->id = std::move(id);
   live.client = client->second.get();
   live.session = client->first;
+  live.submitted_seconds = now_seconds_;
   client->second->requests.insert(request);
   return absl::OkStatus();
 }
@@ -265,8 +280,12 @@ void Core::FillOutboxes() {
     live->client->outbox.push_back(item);
   };
   for (const TokenEffect& effect : effects_.tokens) {
-    add(&requests_.at(effect.request),
-        TokenItem{nullptr, effect.token, effect.index, nullptr});
+    LiveRequest& live = requests_.at(effect.request);
+    if (effect.index == 0) {
+      live.first_token_seconds = now_seconds_;
+      metrics_.first_token.Observe(now_seconds_ - live.submitted_seconds);
+    }
+    add(&live, TokenItem{nullptr, effect.token, effect.index, nullptr});
   }
   for (EvictionEffect& effect : effects_.evictions) EndEviction(&effect);
   for (const FinishEffect& effect : effects_.finished) {
@@ -275,8 +294,21 @@ void Core::FillOutboxes() {
       live.eviction = 0;
       live.evicted(absl::AbortedError("the request ended first"));
     }
+    ObserveEnd(live, effect);
     add(&live, TokenItem{nullptr, 0, 0, &effect});
   }
+}
+
+void Core::ObserveEnd(const LiveRequest& live, const FinishEffect& effect) {
+  ++metrics_.finished[static_cast<size_t>(effect.reason)];
+  if (effect.reason != FinishReason::kLength &&
+      effect.reason != FinishReason::kStop) {
+    return;
+  }
+  metrics_.request.Observe(now_seconds_ - live.submitted_seconds);
+  if (effect.num_output_tokens < 2) return;
+  metrics_.output_token.Observe((now_seconds_ - live.first_token_seconds) /
+                                (effect.num_output_tokens - 1));
 }
 
 void Core::EndEviction(EvictionEffect* effect) {
@@ -351,6 +383,8 @@ void Core::Do(EngineResult& command) {
     DropEngine();
     return;
   }
+  metrics_.step.Observe(now_seconds_ - issue_seconds_.front());
+  issue_seconds_.pop_front();
   read_next_ = true;
 }
 
@@ -362,6 +396,7 @@ void Core::Do(EngineLost& command) {
 void Core::DropEngine() {
   engine_.reset();
   read_next_ = false;
+  issue_seconds_.clear();
   ++engine_session_;  // a new stream needs a new attachment
   scheduler_->LoseEngine(&effects_);
   for (EvictionEffect& effect : effects_.evictions) EndEviction(&effect);
@@ -386,6 +421,7 @@ void Core::Do(GetStats& command) {
     stats.layout = scheduler_->layout();
     stats.scheduler = scheduler_->stats();
   }
+  stats.requests = metrics_;
   stats.running_request_seconds = running_request_seconds_;
   stats.clock_seconds = now_seconds_ - start_seconds_;
   stats.max_running = std::max(max_running_, stats.scheduler.num_running);

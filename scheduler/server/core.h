@@ -25,6 +25,7 @@
 #include <absl/container/flat_hash_set.h>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
+#include <boost/circular_buffer.hpp>
 
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
@@ -68,6 +69,10 @@ class Core {
     std::shared_ptr<RequestStream> stream = std::make_shared<RequestStream>();
     Client* client = nullptr;  // null once the client is gone
     std::string session;
+    // Below 0: not yet.
+    double submitted_seconds = -1;
+    double started_seconds = -1;  // first step
+    double first_token_seconds = -1;
     uint64_t eviction = 0;  // commanded and under way; 0: none
     Reply<absl::StatusOr<EvictionEffect>> evicted;
   };
@@ -104,6 +109,8 @@ class Core {
   void DeliverEffects();
   void FillOutboxes();
   void EndEviction(EvictionEffect* effect);
+  // What the end of a request adds to metrics_.
+  void ObserveEnd(const LiveRequest& live, const FinishEffect& effect);
   // Forgets the session and cancels its requests; the sink is not closed.
   void RemoveClient(const std::string& session);
   void Sample();
@@ -124,6 +131,7 @@ class Core {
   std::string engine_name_;
   std::shared_ptr<EngineSink> engine_;  // null: no open step stream
   bool read_next_ = false;              // the last result has been consumed
+  boost::circular_buffer<double> issue_seconds_;  // of plans out, oldest first
 
   bool draining_ = false;
   std::vector<StatusReply> drained_;
@@ -134,6 +142,7 @@ class Core {
   int32_t num_running_ = 0;
   int32_t max_running_ = 0;
   int32_t max_used_blocks_ = 0;
+  RequestMetrics metrics_;
 };
 
 }  // namespace blockmgr

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -17,6 +18,8 @@
 #include <absl/strings/string_view.h>
 #include <absl/strings/strip.h>
 #include <arpa/inet.h>
+
+#include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
 namespace {
@@ -51,25 +54,33 @@ absl::StatusOr<ListenAddress> ParseUnix(const std::string& text) {
 
 }  // namespace
 
-absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& text) {
-  if (absl::StartsWith(text, "unix:")) return ParseUnix(text);
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view field,
+                                       absl::string_view expected,
+                                       const std::string& text) {
   const size_t colon = text.rfind(':');
   int32_t port = 0;
   if (colon == std::string::npos || colon == 0 ||
       !absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 0 ||
       port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "listen: expected unix:PATH or HOST:PORT, got \"", text, "\""));
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": expected ", expected, ", got \"", text, "\""));
   }
   std::string host = text.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
-  if (!IsLoopback(host)) {
+  return HostPort{std::move(host), port};
+}
+
+absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& text) {
+  if (absl::StartsWith(text, "unix:")) return ParseUnix(text);
+  BM_ASSIGN_OR_RETURN(const HostPort address,
+                      ParseHostPort("listen", "unix:PATH or HOST:PORT", text));
+  if (!IsLoopback(address.host)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "listen: expected a loopback host (127.0.0.1, ::1, localhost), because "
         "the connection is neither encrypted nor authenticated, got \"",
-        host, "\""));
+        address.host, "\""));
   }
   return ListenAddress{text, ""};
 }

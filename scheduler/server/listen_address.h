@@ -2,10 +2,12 @@
 #ifndef SCHEDULER_SERVER_LISTEN_ADDRESS_H_
 #define SCHEDULER_SERVER_LISTEN_ADDRESS_H_
 
+#include <cstdint>
 #include <string>
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
+#include <absl/strings/string_view.h>
 
 namespace blockmgr {
 
@@ -13,6 +15,17 @@ struct ListenAddress {
   std::string target;  // for gRPC
   std::string path;    // of the unix socket; empty: TCP
 };
+
+struct HostPort {
+  std::string host;  // without the brackets of an IPv6 address
+  int32_t port = 0;
+};
+
+// HOST:PORT, as in 127.0.0.1:9464, [::1]:9464 or localhost:0. InvalidArgument
+// names `field` and says that `expected` was.
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view field,
+                                       absl::string_view expected,
+                                       const std::string& text);
 
 // InvalidArgument: not an address, a path too long for a socket, or TCP beyond
 // the loopback, where anyone could read prompts.

@@ -43,6 +43,10 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--listen", server.listen,
                   "unix:PATH, or HOST:PORT on the loopback (port 0: any)")
       ->capture_default_str();
+  app->add_option(
+      "--metrics-listen", server.metrics_listen,
+      "HOST:PORT to serve metrics at, for Prometheus: GET /metrics, "
+      "plain HTTP (port 0: any; default: nowhere)");
   app->add_option("--drain-timeout", flags->drain_timeout_s,
                   "Seconds that requests may take to finish after the first "
                   "SIGTERM or SIGINT; a second signal cancels them at once")
@@ -176,6 +180,9 @@ int Serve(const Flags& flags, const sigset_t& signals) {
   }
   Server& server = **started;
   spdlog::info("listening on {}", server.address());
+  if (!server.metrics_address().empty()) {
+    spdlog::info("metrics at http://{}/metrics", server.metrics_address());
+  }
 
   while (WaitForSignal(signals, kHealthPeriod) == 0) server.UpdateHealth();
 

@@ -130,6 +130,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   core.spin_us = options.spin_us;
   server->core_ =
       std::make_unique<CoreThread>(std::move(core), std::move(factory));
+  if (!options.metrics_listen.empty()) {
+    BM_ASSIGN_OR_RETURN(
+        server->metrics_,
+        MetricsExporter::Start(options.metrics_listen, server->core_.get()));
+  }
   server->services_ = std::make_unique<Services>(server->core_.get(), options);
 
   grpc::EnableDefaultHealthCheckService(true);
@@ -171,7 +176,7 @@ void Server::BeginDrain() {
   draining_ = true;
   // From here on the default service reports NOT_SERVING whatever is set.
   grpc_->GetHealthCheckService()->Shutdown();
-  core_->Post(Drain{[this](absl::Status status) {
+  core_->Post(Drain{[this](const absl::Status& status) {
     if (status.ok()) drained_.store(true);
   }});
 }
@@ -182,6 +187,7 @@ void Server::Shutdown(std::chrono::milliseconds grace) {
   core_->Post(CloseAll{absl::UnavailableError("the daemon is shutting down")});
   // The core thread still runs: it answers the calls that this ends.
   grpc_->Shutdown(std::chrono::system_clock::now() + grace);
+  metrics_.reset();
   core_->Stop();
   health_.store(nullptr);
   grpc_.reset();

@@ -16,6 +16,7 @@
 
 #include "scheduler/scheduler.h"
 #include "scheduler/server/core_thread.h"
+#include "scheduler/server/metrics_exporter.h"
 
 namespace grpc {
 class Server;
@@ -25,6 +26,8 @@ namespace blockmgr {
 
 struct ServerOptions {
   std::string listen;  // see listen_address.h; port 0: any
+  // HOST:PORT that Prometheus is served at (metrics_exporter.h); empty: none.
+  std::string metrics_listen;
   SchedulerOptions scheduler;
   // Budget tables that policies may name, as NAME=FILE.
   std::vector<std::string> budget_tables;
@@ -48,6 +51,10 @@ class Server {
 
   // What clients connect to.
   const std::string& address() const { return address_; }
+  // HOST:PORT of the metrics; empty: none are served.
+  std::string metrics_address() const {
+    return metrics_ == nullptr ? "" : metrics_->address();
+  }
 
   // Sets the health of "" by whether the core thread has turned since the last
   // call. For a timer of about a second.
@@ -59,7 +66,7 @@ class Server {
   bool drained() const { return drained_.load(); }
 
   // Cancels what is left, gives streams up to `grace` to take it, and stops.
-  // Bounded by `grace` and a little, whatever peers do.
+  // Bounded by `grace` and a little (with metrics 2 s), whatever peers do.
   void Shutdown(std::chrono::milliseconds grace);
 
  private:
@@ -73,6 +80,7 @@ class Server {
   std::atomic<grpc::Server*> health_{nullptr};
   // Outlives the services, which outlive the gRPC server.
   std::unique_ptr<CoreThread> core_;
+  std::unique_ptr<MetricsExporter> metrics_;  // null: none
   std::unique_ptr<Services> services_;
   std::unique_ptr<grpc::Server> grpc_;
 };

@@ -20,6 +20,7 @@
 namespace blockmgr {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 constexpr int kServing = 1;
@@ -32,6 +33,7 @@ class Daemon {
     std::vector<std::string> words = {BLOCKMGRD_PATH};
     words.insert(words.end(), flags.begin(), flags.end());
     std::vector<char*> argv;
+    argv.reserve(words.size() + 1);
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
     posix_spawn_file_actions_t actions;
@@ -152,7 +154,7 @@ TEST_F(BlockmgrdTest, ReplacesTheSocketOfADeadDaemonOnly) {
 }
 
 TEST_F(BlockmgrdTest, RefusesBadFlags) {
-  const auto refused = [this](std::vector<std::string> flags,
+  const auto refused = [this](const std::vector<std::string>& flags,
                               const std::string& text) {
     Daemon daemon(log(), flags);
     EXPECT_GT(daemon.Wait(), 0);
@@ -164,6 +166,19 @@ TEST_F(BlockmgrdTest, RefusesBadFlags) {
   refused({"--listen", address_, "--compaction", "sideways"}, "sideways");
   refused({"--listen", address_, "--no-such-flag"}, "--no-such-flag");
   refused({"--listen", address_, "--queue-capacity", "0"}, "queue_capacity");
+  refused({"--listen", address_, "--metrics-listen", "9464"},
+          "metrics_listen: expected HOST:PORT");
+}
+
+TEST_F(BlockmgrdTest, SaysWhereMetricsAre) {
+  Daemon daemon(log(),
+                {"--listen", address_, "--metrics-listen", "127.0.0.1:0"});
+  ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
+  daemon.Signal(SIGTERM);
+  EXPECT_EQ(daemon.Wait(), 0) << daemon.Log();
+  EXPECT_THAT(daemon.Log(), ContainsRegex("metrics at "
+                                          "http://127.0.0.1:[1-9][0-9]+/"
+                                          "metrics"));
 }
 
 }  // namespace

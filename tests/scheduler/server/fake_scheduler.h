@@ -75,6 +75,12 @@ class FakeScheduler : public Scheduler {
     for (auto& [id, live] : live_) {
       if (live.in_flight) continue;
       live.in_flight = true;
+      if (!std::exchange(live.started, true)) {
+        SequenceStart start;
+        start.slot = SequenceSlot{static_cast<int32_t>(Index(id))};
+        start.request = id;
+        plan->starts.push_back(start);
+      }
       plan->slots.push_back(SequenceSlot{static_cast<int32_t>(Index(id))});
       plan->positions.push_back(live.num_outputs);
       plan->num_tokens.push_back(1);
@@ -180,6 +186,7 @@ class FakeScheduler : public Scheduler {
     Request request;
     int32_t num_outputs = 0;
     bool in_flight = false;
+    bool started = false;
     uint64_t eviction = 0;
     EvictionCommand command;
   };

@@ -1,0 +1,297 @@
+#include "scheduler/server/metrics_exporter.h"
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <future>
+#include <limits>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <prometheus/collectable.h>
+#include <prometheus/exposer.h>
+#include <prometheus/metric_family.h>
+
+#include "blockmgr/base/status_macros.h"
+#include "scheduler/server/listen_address.h"
+
+namespace blockmgr {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+// Below the 10 s after which Prometheus gives up by default.
+constexpr std::chrono::seconds kPatience{2};
+
+class FamilyList {
+ public:
+  void Gauge(const char* name, const char* help, double value) {
+    Add(name, help, MetricType::Gauge).gauge.value = value;
+  }
+  void Counter(const char* name, const char* help, double value) {
+    Add(name, help, MetricType::Counter).counter.value = value;
+  }
+  // Further values of the family named last, under the same label.
+  void Family(const char* name, const char* help, MetricType type) {
+    families_.push_back(MetricFamily{name, help, type, {}});
+  }
+  void Labelled(const char* label, std::string label_value, double value) {
+    ClientMetric metric;
+    metric.label = {{label, std::move(label_value)}};
+    if (families_.back().type == MetricType::Gauge) {
+      metric.gauge.value = value;
+    } else {
+      metric.counter.value = value;
+    }
+    families_.back().metric.push_back(std::move(metric));
+  }
+  void Histogram(const char* name, const char* help,
+                 const DurationHistogram& histogram) {
+    ClientMetric::Histogram& metric =
+        Add(name, help, MetricType::Histogram).histogram;
+    for (size_t i = 0; i < histogram.counts.size(); ++i) {
+      metric.sample_count += histogram.counts[i];
+      metric.bucket.push_back(
+          {metric.sample_count, i < DurationHistogram::kBounds.size()
+                                    ? DurationHistogram::kBounds[i]
+                                    : std::numeric_limits<double>::infinity()});
+    }
+    metric.sample_sum = histogram.sum_seconds;
+  }
+
+  std::vector<MetricFamily> Take() { return std::move(families_); }
+
+ private:
+  ClientMetric& Add(const char* name, const char* help, MetricType type) {
+    Family(name, help, type);
+    return families_.back().metric.emplace_back();
+  }
+
+  std::vector<MetricFamily> families_;
+};
+
+const char* ReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+void AddRequests(const CoreStats& stats, FamilyList* list) {
+  const SchedulerStats& s = stats.scheduler;
+  const RequestMetrics& requests = stats.requests;
+  list->Gauge("blockmgr_requests_waiting", "Requests without blocks now",
+              s.num_waiting);
+  list->Gauge("blockmgr_requests_running", "Requests that hold blocks now",
+              s.num_running);
+  list->Gauge("blockmgr_requests_swapped",
+              "Waiting requests whose KV is in host memory now", s.num_swapped);
+  list->Family("blockmgr_requests_finished_total",
+               "Requests that ended, by why", MetricType::Counter);
+  for (int32_t i = 0; i < kNumFinishReasons; ++i) {
+    list->Labelled("reason", ReasonName(static_cast<FinishReason>(i)),
+                   static_cast<double>(requests.finished[i]));
+  }
+  list->Family("blockmgr_submissions_refused_total",
+               "Submissions that were not accepted, by status code",
+               MetricType::Counter);
+  for (size_t code = 1; code < RequestMetrics::kNumStatusCodes; ++code) {
+    if (requests.refused[code] == 0) continue;
+    list->Labelled(
+        "code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code)),
+        static_cast<double>(requests.refused[code]));
+  }
+  list->Histogram("blockmgr_request_queue_seconds",
+                  "From submission to the first step", requests.queue);
+  list->Histogram("blockmgr_request_first_token_seconds",
+                  "From submission to the first token", requests.first_token);
+  list->Histogram("blockmgr_request_output_token_seconds",
+                  "Mean time of a request's tokens after the first, of those "
+                  "that ended by length or a stop token",
+                  requests.output_token);
+  list->Histogram(
+      "blockmgr_request_seconds",
+      "From submission to the end, of requests that ended by length "
+      "or a stop token",
+      requests.request);
+  list->Counter(
+      "blockmgr_running_request_seconds_total",
+      "Time that requests ran, summed up: its rate is the mean number "
+      "in flight",
+      stats.running_request_seconds);
+  list->Counter("blockmgr_preemptions_total",
+                "Running requests that gave up their blocks",
+                static_cast<double>(s.num_preemptions));
+  list->Counter("blockmgr_forks_total",
+                "Requests that began with another's blocks",
+                static_cast<double>(s.num_forks));
+}
+
+void AddTokens(const SchedulerStats& s, FamilyList* list) {
+  const auto counter = [list](const char* name, const char* help,
+                              uint64_t value) {
+    list->Counter(name, help, static_cast<double>(value));
+  };
+  counter("blockmgr_prompt_tokens_total", "Of admitted requests",
+          s.num_prompt_tokens);
+  counter("blockmgr_cached_tokens_total",
+          "Prompt tokens that were not computed: prefix hits and forks",
+          s.num_cached_tokens);
+  counter("blockmgr_cached_region_tokens_total",
+          "Of the cached tokens, those of compressed prefixes",
+          s.num_cached_region_tokens);
+  counter("blockmgr_computed_tokens_total", "Computed by the engine",
+          s.num_computed_tokens);
+  counter("blockmgr_recomputed_tokens_total",
+          "Of the computed tokens, those computed before",
+          s.num_recomputed_tokens);
+  counter("blockmgr_output_tokens_total", "Sampled", s.num_output_tokens);
+  counter("blockmgr_draft_tokens_total", "Drafts that the engine verified",
+          s.num_draft_tokens);
+  counter("blockmgr_accepted_draft_tokens_total",
+          "Of those, outputs of their requests", s.num_accepted_tokens);
+}
+
+void AddEvictions(const SchedulerStats& s, FamilyList* list) {
+  list->Counter("blockmgr_evictions_total", "Evictions carried out",
+                static_cast<double>(s.num_evictions));
+  list->Counter("blockmgr_squeezes_total",
+                "Evictions ordered because blocks were short",
+                static_cast<double>(s.num_squeezes));
+  list->Counter("blockmgr_evicted_entries_total",
+                "Entries dropped, of all layers and heads",
+                static_cast<double>(s.evicted_entries));
+  list->Counter("blockmgr_evicted_blocks_total",
+                "Blocks that sequences gave up by evictions",
+                static_cast<double>(s.evicted_blocks));
+  list->Counter("blockmgr_evicted_bytes_total",
+                "The same in bytes, of all shards",
+                static_cast<double>(s.evicted_bytes));
+}
+
+void AddMemory(const SchedulerStats& s, FamilyList* list) {
+  list->Gauge("blockmgr_pool_blocks", "Blocks that can be allocated",
+              s.blocks.num_blocks > 0 ? s.blocks.num_blocks - 1 : 0);
+  list->Family(
+      "blockmgr_blocks",
+      "Blocks of the pool now: free, cached (only the prefix cache "
+      "holds them), fenced (released, a step in flight may touch them) "
+      "or used (held by sequences)",
+      MetricType::Gauge);
+  list->Labelled("state", "free", s.blocks.free_blocks);
+  list->Labelled("state", "cached", s.blocks.cached_blocks);
+  list->Labelled("state", "fenced", s.blocks.fenced_blocks);
+  list->Labelled("state", "used", s.blocks.used_blocks);
+  list->Counter("blockmgr_reclaimed_blocks_total",
+                "Cached blocks that others needed",
+                static_cast<double>(s.blocks.reclaimed_blocks));
+  list->Counter("blockmgr_lost_blocks_total",
+                "Blocks whose content the engine has lost",
+                static_cast<double>(s.num_lost_blocks));
+  list->Gauge("blockmgr_host_blocks", "Blocks of the host tier", s.host_blocks);
+  list->Gauge("blockmgr_used_host_blocks", "Of those, with KV now",
+              s.used_host_blocks);
+  list->Counter("blockmgr_swap_outs_total",
+                "Preemptions whose KV was copied to the host",
+                static_cast<double>(s.num_swap_outs));
+  list->Counter("blockmgr_swap_ins_total", "Of those, that came back",
+                static_cast<double>(s.num_swap_ins));
+  list->Counter("blockmgr_lost_host_blocks_total",
+                "Host blocks whose content the engine has lost",
+                static_cast<double>(s.num_lost_host_blocks));
+  list->Gauge("blockmgr_metadata_bytes",
+              "Memory of the daemon that keeps account of the blocks",
+              static_cast<double>(s.metadata_bytes));
+}
+
+MetricFamily Up(bool up) {
+  FamilyList list;
+  list.Gauge("blockmgr_up", "1 while the core thread answers", up ? 1 : 0);
+  return std::move(list.Take().front());
+}
+
+// Called by the HTTP server's threads.
+class CoreCollectable final : public prometheus::Collectable {
+ public:
+  explicit CoreCollectable(CoreThread* core) : core_(core) {}
+
+  std::vector<MetricFamily> Collect() const override {
+    // Shared: the answer may come when nobody waits any more.
+    const auto answer =
+        std::make_shared<std::promise<absl::StatusOr<CoreStats>>>();
+    core_->Post(GetStats{.done = [answer](absl::StatusOr<CoreStats> stats) {
+      answer->set_value(std::move(stats));
+    }});
+    auto future = answer->get_future();
+    if (future.wait_for(kPatience) != std::future_status::ready) {
+      return {Up(false)};
+    }
+    const absl::StatusOr<CoreStats> stats = future.get();
+    if (!stats.ok()) return {Up(false)};
+    std::vector<MetricFamily> families = ToMetricFamilies(*stats);
+    families.push_back(Up(true));
+    return families;
+  }
+
+ private:
+  CoreThread* const core_;
+};
+
+}  // namespace
+
+std::vector<MetricFamily> ToMetricFamilies(const CoreStats& stats) {
+  FamilyList list;
+  const SchedulerStats& scheduler = stats.scheduler;
+  list.Gauge("blockmgr_engine_attached", "1 while an engine runs steps",
+             stats.engine_attached ? 1 : 0);
+  list.Counter("blockmgr_steps_total", "Steps that the engine has answered",
+               static_cast<double>(scheduler.num_steps));
+  list.Gauge("blockmgr_steps_in_flight", "Plans without a result now",
+             scheduler.num_steps_in_flight);
+  list.Histogram("blockmgr_step_seconds",
+                 "From the issue of a plan to its result, the steps before it "
+                 "included",
+                 stats.requests.step);
+  AddRequests(stats, &list);
+  AddTokens(scheduler, &list);
+  AddEvictions(scheduler, &list);
+  AddMemory(scheduler, &list);
+  return list.Take();
+}
+
+absl::StatusOr<std::unique_ptr<MetricsExporter>> MetricsExporter::Start(
+    const std::string& listen, CoreThread* core) {
+  BM_ASSIGN_OR_RETURN(const HostPort address,
+                      ParseHostPort("metrics_listen", "HOST:PORT", listen));
+  std::unique_ptr<MetricsExporter> exporter(new MetricsExporter);
+  exporter->collectable_ = std::make_shared<CoreCollectable>(core);
+  try {
+    // Two threads: a peer that reads slowly does not keep the next one out, and
+    // is cut off in the end.
+    exporter->exposer_ = std::make_unique<prometheus::Exposer>(
+        std::vector<std::string>{"listening_ports", listen, "num_threads", "2",
+                                 "request_timeout_ms", "10000"});
+    exporter->exposer_->RegisterCollectable(exporter->collectable_);
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrCat(
+        "metrics_listen: cannot listen on ", listen, ": ", error.what()));
+  }
+  const std::vector<int> ports = exporter->exposer_->GetListeningPorts();
+  exporter->address_ =
+      absl::StrCat(listen.substr(0, listen.rfind(':') + 1),
+                   ports.empty() ? address.port : ports.front());
+  return exporter;
+}
+
+MetricsExporter::~MetricsExporter() = default;
+
+}  // namespace blockmgr
