@@ -8,6 +8,10 @@
 #include "kernels/backend.h"
 #include "scheduler/scheduler.h"
 
+#if CONSUMER_HAS_CUDA
+bool UseCuda(const blockmgr::ModelLayout& layout);
+#endif
+
 int main() {
   const blockmgr::ModelLayout layout = {.num_layers = 2,
                                         .num_heads = 2,
@@ -21,6 +25,9 @@ int main() {
   if (!backend.ok() || !scheduler.ok()) return 1;
   blockmgr::StepPlan plan;
   const bool idle = !(*scheduler)->Schedule(&plan);
+#if CONSUMER_HAS_CUDA
+  if (!UseCuda(layout)) return 1;
+#endif
   std::printf("%s: idle %d\n", (*backend)->layout().ToString().c_str(), idle);
   return idle ? 0 : 1;
 }
