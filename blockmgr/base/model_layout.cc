@@ -1,6 +1,7 @@
 #include "blockmgr/base/model_layout.h"
 
 #include <limits>
+#include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
@@ -115,13 +116,25 @@ std::string ModelLayout::ToString() const {
       num_blocks, shards, windows);
 }
 
-KvPoolLayout KvPoolLayout::PageContiguous(const ModelLayout& layout) {
+KvPoolLayout KvPoolLayout::Of(const ModelLayout& layout, KvTensorOrder order) {
+  // Strides from the innermost dimension outwards.
+  int64_t stride = layout.row_bytes();
+  const auto take = [&stride](int64_t size) {
+    return std::exchange(stride, stride * size);
+  };
   KvPoolLayout pool;
-  pool.token_stride = layout.row_bytes();
-  pool.kv_stride = pool.token_stride * layout.page_size;
-  pool.head_stride = layout.page_bytes();
-  pool.block_stride = pool.head_stride * layout.num_heads;
-  pool.layer_stride = pool.block_stride * layout.num_blocks;
+  const bool token_first =
+      order == KvTensorOrder::kNhd || order == KvTensorOrder::kNhdApart;
+  const bool apart =
+      order == KvTensorOrder::kHndApart || order == KvTensorOrder::kNhdApart;
+  if (token_first) pool.head_stride = take(layout.num_heads);
+  pool.token_stride = take(layout.page_size);
+  if (order == KvTensorOrder::kPages) pool.kv_stride = take(2);
+  if (!token_first) pool.head_stride = take(layout.num_heads);
+  if (order != KvTensorOrder::kPages && !apart) pool.kv_stride = take(2);
+  pool.block_stride = take(layout.num_blocks);
+  if (apart) pool.kv_stride = take(2);
+  pool.layer_stride = stride;
   return pool;
 }
 

@@ -134,6 +134,19 @@ struct ModelLayout {
   friend bool operator==(const ModelLayout&, const ModelLayout&) = default;
 };
 
+// The dimensions of one layer's tensor before those of a row, outermost first.
+// 2: K, then V.
+enum class KvTensorOrder : uint8_t {
+  kPages,     // [num_blocks, num_heads, 2, page_size]: our own
+  kHnd,       // [num_blocks, 2, num_heads, page_size]: FlashInfer, HND
+  kNhd,       // [num_blocks, 2, page_size, num_heads]: FlashInfer, NHD
+  kHndApart,  // [2, num_blocks, num_heads, page_size]: vLLM, HND
+  kNhdApart,  // [2, num_blocks, page_size, num_heads]: vLLM, NHD
+};
+inline constexpr KvTensorOrder kAllKvTensorOrders[] = {
+    KvTensorOrder::kPages, KvTensorOrder::kHnd, KvTensorOrder::kNhd,
+    KvTensorOrder::kHndApart, KvTensorOrder::kNhdApart};
+
 // Where the bytes of a pool are: a base per layer and byte strides, so that one
 // set of kernels runs on our own arena and on tensors an engine already has
 // (vLLM/FlashInfer HND and NHD). A row (one token of K or V) is contiguous. Of
@@ -145,8 +158,12 @@ struct KvPoolLayout {
   int64_t kv_stride = 0;  // from a token's K row to its V row
   int64_t token_stride = 0;
 
-  // The default: [layer][block][head][K, V][token][head_dim], no padding.
-  static KvPoolLayout PageContiguous(const ModelLayout& layout);
+  // Tensors without padding, one layer's behind the other.
+  static KvPoolLayout Of(const ModelLayout& layout, KvTensorOrder order);
+  // Our own: kPages.
+  static KvPoolLayout PageContiguous(const ModelLayout& layout) {
+    return Of(layout, KvTensorOrder::kPages);
+  }
 
   // Byte offset of a token's K row; its V row is kv_stride further.
   int64_t row_offset(int32_t layer, BlockId block, int32_t head,

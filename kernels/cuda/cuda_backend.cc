@@ -22,28 +22,12 @@ absl::Status Expected(absl::string_view field, absl::string_view expected,
       field, ": expected ", expected, " (what has CUDA kernels), got ", got));
 }
 
-PoolView MakeView(const ModelLayout& layout, char* base) {
-  const KvPoolLayout own = KvPoolLayout::PageContiguous(layout);
-  PoolView view;
-  view.base = base;
-  view.layer_stride = own.layer_stride;
-  view.block_stride = own.block_stride;
-  view.head_stride = own.head_stride;
-  view.kv_stride = own.kv_stride;
-  view.token_stride = own.token_stride;
-  view.num_layers = layout.num_layers;
-  view.num_blocks = layout.num_blocks;
-  view.num_heads = layout.num_heads;
-  view.page_size = layout.page_size;
-  view.row_bytes = static_cast<int32_t>(layout.row_bytes());
-  return view;
-}
-
 DevicePool MakePool(const ModelLayout& layout, char* base,
                     DeviceRuntime* runtime, CallMemory* memory) {
   DevicePool pool;
   pool.layout = layout;
-  pool.pool = MakePagedPool(MakeView(layout, base));
+  pool.pool = MakePagedPool(
+      MakePoolView(layout, KvPoolLayout::PageContiguous(layout), base));
   pool.shape.type = layout.dtype == DType::kFloat16 ? ElementType::kHalf
                                                     : ElementType::kBFloat16;
   pool.shape.head_dim = layout.head_dim;

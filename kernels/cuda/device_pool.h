@@ -1,5 +1,5 @@
-// What the parts of CudaBackend share: the pool on a device, and the memory of
-// calls.
+// The pool on a device, from a model's layout, and what the parts of
+// CudaBackend share: that, and the memory of calls. Host code.
 #ifndef KERNELS_CUDA_DEVICE_POOL_H_
 #define KERNELS_CUDA_DEVICE_POOL_H_
 
@@ -16,8 +16,28 @@
 #include "kernels/cuda/call_memory.h"
 #include "kernels/cuda/device_runtime.h"
 #include "kernels/cuda/list_splits.h"
+#include "kernels/cuda/pool_view.h"
 
 namespace blockmgr {
+
+// The pool as kernels see it, without positions. For one tensor per layer set
+// layer_bases of the result, and `base` does not matter.
+inline PoolView MakePoolView(const ModelLayout& layout,
+                             const KvPoolLayout& strides, char* base) {
+  PoolView view;
+  view.base = base;
+  view.layer_stride = strides.layer_stride;
+  view.block_stride = strides.block_stride;
+  view.head_stride = strides.head_stride;
+  view.kv_stride = strides.kv_stride;
+  view.token_stride = strides.token_stride;
+  view.num_layers = layout.num_layers;
+  view.num_blocks = layout.num_blocks;
+  view.num_heads = layout.num_heads;
+  view.page_size = layout.page_size;
+  view.row_bytes = static_cast<int32_t>(layout.row_bytes());
+  return view;
+}
 
 // ListSplits, before their array is sent; see FillSplitOffsets.
 struct CallSplits {

@@ -289,6 +289,62 @@ TEST(KvPoolLayoutTest, PageContiguousRowsTileThePool) {
   EXPECT_EQ(expected, layout.pool_bytes());
 }
 
+// Where an index of a tensor of this shape is, in rows: row-major.
+int64_t RowMajor(const std::vector<int64_t>& shape,
+                 const std::vector<int64_t>& index) {
+  int64_t row = 0;
+  for (size_t i = 0; i < shape.size(); ++i) row = row * shape[i] + index[i];
+  return row;
+}
+
+TEST(KvPoolLayoutTest, TensorsOfEnginesAreRowMajor) {
+  const ModelLayout layout = SmallLayout();
+  const int64_t blocks = layout.num_blocks;
+  const int64_t heads = layout.num_heads;
+  const int64_t tokens = layout.page_size;
+  for (const KvTensorOrder order : kAllKvTensorOrders) {
+    SCOPED_TRACE(static_cast<int>(order));
+    const KvPoolLayout pool = KvPoolLayout::Of(layout, order);
+    const auto row_of = [&](int64_t block, int64_t head, int64_t token,
+                            int64_t is_value) {
+      switch (order) {
+        case KvTensorOrder::kPages:
+          return RowMajor({blocks, heads, 2, tokens},
+                          {block, head, is_value, token});
+        case KvTensorOrder::kHnd:
+          return RowMajor({blocks, 2, heads, tokens},
+                          {block, is_value, head, token});
+        case KvTensorOrder::kNhd:
+          return RowMajor({blocks, 2, tokens, heads},
+                          {block, is_value, token, head});
+        case KvTensorOrder::kHndApart:
+          return RowMajor({2, blocks, heads, tokens},
+                          {is_value, block, head, token});
+        case KvTensorOrder::kNhdApart:
+          return RowMajor({2, blocks, tokens, heads},
+                          {is_value, block, token, head});
+      }
+      return int64_t{-1};
+    };
+    for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+      for (int32_t block = 0; block < blocks; ++block) {
+        for (int32_t head = 0; head < heads; ++head) {
+          for (int32_t token = 0; token < tokens; ++token) {
+            const int64_t key =
+                pool.row_offset(layer, BlockId{block}, head, token);
+            const int64_t first = layer * blocks * heads * 2 * tokens;
+            ASSERT_EQ(key, layout.row_bytes() *
+                               (first + row_of(block, head, token, 0)));
+            ASSERT_EQ(
+                key + pool.kv_stride,
+                layout.row_bytes() * (first + row_of(block, head, token, 1)));
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(KvPoolLayoutTest, LastRowOfALargePoolEndsThePool) {
   const ModelLayout layout = LargeLayout();
   const KvPoolLayout pool = KvPoolLayout::PageContiguous(layout);

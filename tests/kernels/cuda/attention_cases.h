@@ -33,7 +33,7 @@ struct AttentionShape {
   int32_t group_size = 4;
   int32_t head_dim = 128;
   int32_t page_size = 16;
-  PoolOrderInMemory order = PoolOrderInMemory::kPages;
+  KvTensorOrder order = KvTensorOrder::kPages;
   bool far = false;  // as CasePool says
   // Kept lengths per list; empty: no regions at all.
   std::vector<int32_t> region_lengths;  // [sequences, num_heads]

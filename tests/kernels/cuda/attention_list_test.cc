@@ -9,6 +9,7 @@
 #include "blockmgr/base/model_layout.h"
 #include "kernels/cuda/attention_list.cuh"
 #include "kernels/cuda/attention_lists.h"
+#include "kernels/cuda/device_pool.h"
 #include "kernels/cuda/list_splits.cuh"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/kernel_cases.h"
@@ -47,18 +48,9 @@ TEST(AttentionListTest, AddressesAreThoseOfTheLayoutInLargePools) {
                            .num_blocks = 3'000'000};
   ASSERT_TRUE(layout.Validate().ok());
   const KvPoolLayout strides = KvPoolLayout::PageContiguous(layout);
-  PoolView view;
   // Never followed: NOLINTNEXTLINE(performance-no-int-to-ptr)
-  view.base = reinterpret_cast<char*>(uintptr_t{1} << 20);
-  view.layer_stride = strides.layer_stride;
-  view.block_stride = strides.block_stride;
-  view.head_stride = strides.head_stride;
-  view.kv_stride = strides.kv_stride;
-  view.token_stride = strides.token_stride;
-  view.num_layers = layout.num_layers;
-  view.num_blocks = layout.num_blocks;
-  view.num_heads = layout.num_heads;
-  view.page_size = layout.page_size;
+  auto* const base = reinterpret_cast<char*>(uintptr_t{1} << 20);
+  const PoolView view = MakePoolView(layout, strides, base);
   PoolView apart = view;
   std::vector<char*> layer_bases;
   for (int64_t layer = 0; layer < layout.num_layers; ++layer) {

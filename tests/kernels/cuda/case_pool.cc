@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "kernels/cuda/device_pool.h"
+
 namespace blockmgr {
 namespace {
 
@@ -19,12 +21,12 @@ struct CasePool::Places {
 };
 
 CasePool::Places CasePool::PlacesOf(const ModelLayout& layout,
-                                    PoolOrderInMemory order, bool far) {
-  const bool own = order == PoolOrderInMemory::kPages;
-  const bool apart = order == PoolOrderInMemory::kHndApart ||
-                     order == PoolOrderInMemory::kNhdApart;
+                                    KvTensorOrder order, bool far) {
+  const bool own = order == KvTensorOrder::kPages;
+  const bool apart =
+      order == KvTensorOrder::kHndApart || order == KvTensorOrder::kNhdApart;
   const bool token_first =
-      order == PoolOrderInMemory::kNhd || order == PoolOrderInMemory::kNhdApart;
+      order == KvTensorOrder::kNhd || order == KvTensorOrder::kNhdApart;
   const int64_t row = layout.row_bytes();
   const int64_t page = layout.page_size * row;  // of K or V
   const int64_t heads = layout.num_heads;
@@ -37,14 +39,14 @@ CasePool::Places CasePool::PlacesOf(const ModelLayout& layout,
   strides.kv_stride = own ? page : apart ? all_blocks : heads * page;
   strides.layer_stride = (apart ? 2 : 1) * all_blocks + kPaddingBytes;
   places.num_bytes = layout.num_layers * strides.layer_stride;
-  if (order == PoolOrderInMemory::kNhdApart) {
+  if (order == KvTensorOrder::kNhdApart) {
     places.first_key = all_blocks;
     strides.kv_stride = -all_blocks;
   }
   return places;
 }
 
-CasePool::CasePool(const ModelLayout& layout, PoolOrderInMemory order, bool far)
+CasePool::CasePool(const ModelLayout& layout, KvTensorOrder order, bool far)
     : layout_(layout) {
   const Places places = PlacesOf(layout, order, far);
   strides_ = places.strides;
@@ -52,8 +54,7 @@ CasePool::CasePool(const ModelLayout& layout, PoolOrderInMemory order, bool far)
   memory_ =
       static_cast<char*>(AllocateShared(static_cast<std::size_t>(num_bytes_)));
   first_key_ = memory_ + places.first_key;
-  if (order != PoolOrderInMemory::kPages &&
-      order != PoolOrderInMemory::kNhdApart) {
+  if (order != KvTensorOrder::kPages && order != KvTensorOrder::kNhdApart) {
     // Part of a larger table, and so aligned to no more than an address is.
     layer_bases_.push_back(nullptr);
     for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
@@ -77,7 +78,7 @@ CasePool::~CasePool() {
   FreeShared(memory_, static_cast<std::size_t>(num_bytes_));
 }
 
-int64_t CasePool::NumBytes(const ModelLayout& layout, PoolOrderInMemory order,
+int64_t CasePool::NumBytes(const ModelLayout& layout, KvTensorOrder order,
                            bool far) {
   return PlacesOf(layout, order, far).num_bytes;
 }
@@ -92,22 +93,11 @@ uint16_t* CasePool::Row(SlotIndex slot, bool is_value) const {
 }
 
 PagedPool CasePool::View() const {
-  PoolView view;
-  if (layer_bases_.empty()) {
-    view.base = first_key_;
-    view.layer_stride = strides_.layer_stride;
-  } else {
+  PoolView view = MakePoolView(layout_, strides_, first_key_);
+  if (!layer_bases_.empty()) {
+    view.base = nullptr;
     view.layer_bases = layer_bases_.data() + 1;
   }
-  view.block_stride = strides_.block_stride;
-  view.head_stride = strides_.head_stride;
-  view.kv_stride = strides_.kv_stride;
-  view.token_stride = strides_.token_stride;
-  view.num_layers = layout_.num_layers;
-  view.num_blocks = layout_.num_blocks;
-  view.num_heads = layout_.num_heads;
-  view.page_size = layout_.page_size;
-  view.row_bytes = static_cast<int32_t>(layout_.row_bytes());
   return MakePagedPool(view);
 }
 

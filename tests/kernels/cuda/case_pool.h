@@ -14,33 +14,21 @@
 
 namespace blockmgr {
 
-// The dimensions of a layer before those of a row.
-enum class PoolOrderInMemory : uint8_t {
-  kPages,     // [block, head, 2, token]: our own
-  kHnd,       // [block, 2, head, token]
-  kHndApart,  // [2, block, head, token]: vLLM
-  kNhd,       // [block, 2, token, head]: FlashInfer
-  kNhdApart,  // [2, block, token, head], V before K: strides may be negative
-};
-inline constexpr PoolOrderInMemory kAllPoolOrders[] = {
-    PoolOrderInMemory::kPages, PoolOrderInMemory::kHnd,
-    PoolOrderInMemory::kHndApart, PoolOrderInMemory::kNhd,
-    PoolOrderInMemory::kNhdApart};
-
 // CasePool has rows of elements of two bytes. Until a row is written all of its
-// bits are set, which is NaN in bf16 and fp16. All but our own and the last
-// order have an address per layer, with something between layers.
+// bits are set, which is NaN in bf16 and fp16. All but kPages and kNhdApart
+// have an address per layer, with something between layers; kNhdApart has V
+// before K, so that strides are negative.
 class CasePool {
  public:
   // far: blocks are a GiB apart, of which no more than their rows is touched,
   // so that offsets do not fit 32 bits.
-  CasePool(const ModelLayout& layout, PoolOrderInMemory order, bool far);
+  CasePool(const ModelLayout& layout, KvTensorOrder order, bool far);
   CasePool(const CasePool&) = delete;
   CasePool& operator=(const CasePool&) = delete;
   ~CasePool();
 
   // What the constructor takes of AllocateShared.
-  static int64_t NumBytes(const ModelLayout& layout, PoolOrderInMemory order,
+  static int64_t NumBytes(const ModelLayout& layout, KvTensorOrder order,
                           bool far);
 
   uint16_t* Row(SlotIndex slot, bool is_value) const;
@@ -49,7 +37,7 @@ class CasePool {
 
  private:
   struct Places;
-  static Places PlacesOf(const ModelLayout& layout, PoolOrderInMemory order,
+  static Places PlacesOf(const ModelLayout& layout, KvTensorOrder order,
                          bool far);
 
   const ModelLayout layout_;
@@ -65,7 +53,7 @@ class CasePool {
 template <typename Shape, typename Check>
 void ForEveryPoolOrder(Shape shape, const Check& check) {
   bool has_room = true;
-  for (const PoolOrderInMemory order : kAllPoolOrders) {
+  for (const KvTensorOrder order : kAllKvTensorOrders) {
     SCOPED_TRACE(testing::Message() << "order " << static_cast<int>(order));
     shape.order = order;
     if (PoolBytes(shape) > FreeSharedBytes()) {

@@ -46,8 +46,8 @@ void CheckOtherSizes(double tolerance) {
     SCOPED_TRACE(head_dim);
     AttentionShape shape = ShapeWithTails(head_dim, 8);
     shape.page_size = 32;
-    shape.order = head_dim == 128 ? PoolOrderInMemory::kHnd
-                                  : PoolOrderInMemory::kNhdApart;
+    shape.order =
+        head_dim == 128 ? KvTensorOrder::kHnd : KvTensorOrder::kNhdApart;
     shape.region_lengths = {40, 3};
     shape.tail_lengths = {30};
     ChunkRunner<T> runner(shape, {9}, 3);

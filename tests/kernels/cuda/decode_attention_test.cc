@@ -107,8 +107,8 @@ TEST_F(DecodeAttentionTest, MatchesFloat64WithSixteenQueryHeads) {
 
 template <typename T>
 void CheckTensorsOfEngines(double tolerance) {
-  for (const PoolOrderInMemory order :
-       {PoolOrderInMemory::kHnd, PoolOrderInMemory::kNhdApart}) {
+  for (const KvTensorOrder order :
+       {KvTensorOrder::kHnd, KvTensorOrder::kNhdApart}) {
     for (const int32_t page_size : {16, 32}) {
       for (const int32_t head_dim : {64, 128, 256}) {
         SCOPED_TRACE(testing::Message() << page_size << " " << head_dim);

@@ -26,7 +26,7 @@ struct EntryShape {
   int32_t group_size = 4;
   int32_t head_dim = 64;
   int32_t page_size = 16;
-  PoolOrderInMemory order = PoolOrderInMemory::kPages;
+  KvTensorOrder order = KvTensorOrder::kPages;
   bool far = false;            // as CasePool says
   std::vector<int32_t> sizes;  // [sequences, num_heads], entries per list
   int32_t window = 1;          // queries

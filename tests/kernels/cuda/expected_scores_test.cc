@@ -46,7 +46,7 @@ void CheckShape(int32_t head_dim, int32_t group_size) {
                      .group_size = group_size,
                      .head_dim = head_dim,
                      .page_size = 32,
-                     .order = PoolOrderInMemory::kNhdApart,
+                     .order = KvTensorOrder::kNhdApart,
                      .sizes = {90}},
                     static_cast<uint64_t>(head_dim));
   ExpectedRunner<T> runner(&test);

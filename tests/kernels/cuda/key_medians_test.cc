@@ -131,7 +131,7 @@ template <typename T>
 void CheckMedians(int32_t head_dim, const std::vector<KeyMetric>& metrics) {
   EntryCase<T> test({.head_dim = head_dim,
                      .page_size = head_dim == 64 ? 32 : 16,
-                     .order = PoolOrderInMemory::kHnd,
+                     .order = KvTensorOrder::kHnd,
                      .sizes = {70, 1, 301, 2}},
                     static_cast<uint64_t>(head_dim));
   KeyRunner<T> runner(&test);

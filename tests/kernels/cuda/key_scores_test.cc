@@ -95,7 +95,7 @@ template <typename T>
 void CheckKeyScores(int32_t head_dim) {
   EntryCase<T> test({.head_dim = head_dim,
                      .page_size = head_dim == 64 ? 32 : 16,
-                     .order = PoolOrderInMemory::kHnd,
+                     .order = KvTensorOrder::kHnd,
                      .sizes = {70, 1, 300, 33}},
                     head_dim);
   KeyRunner<T> runner(&test);

@@ -187,7 +187,7 @@ std::string CheckCarriedOut(const ModelLayout& layout,
                         .keys = rows.data(),
                         .values = values.data()});
   }
-  TestPool pool(layout, PoolStrides::kNhd);
+  TestPool pool(layout, KvTensorOrder::kNhdApart);
   pool.CopyFrom(**backend);
   for (size_t i = 0; i < entries.slots.size(); ++i) {
     pool.positions()[entries.slots[i]] = entries.positions[i];

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -31,7 +32,8 @@ struct Case {
         layout(RandomLayout(rng,
                             seed % 2 == 0 ? DType::kBFloat16 : DType::kFloat32,
                             RandomInt(rng, 3, 7))),
-        pool(layout, kAllPoolStrides[seed / 2 % 4]),
+        pool(layout,
+             kAllKvTensorOrders[seed / 2 % std::size(kAllKvTensorOrders)]),
         schedule(SomeSchedules(rng)[seed % 4]) {
     PoolModel model(layout);
     for (SlotIndex slot = 0; slot < pool.num_slots(); ++slot) {

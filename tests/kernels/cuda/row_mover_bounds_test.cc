@@ -40,7 +40,7 @@ class RowMoverIdsTest : public DeviceTest {
     PoolModel model(kLayout);
     model.FillAll(rng);
     backend_ = model.MakeBackend();
-    pool_ = std::make_unique<TestPool>(kLayout, PoolStrides::kHnd);
+    pool_ = std::make_unique<TestPool>(kLayout, KvTensorOrder::kHndApart);
     pool_->CopyFrom(*backend_);
     error_ = {0};
   }

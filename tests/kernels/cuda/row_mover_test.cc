@@ -41,7 +41,7 @@ TEST_F(RowMoverTest, HalvesAreRoundedAndWidened) {
                         .page_size = 16,
                         .dtype = DType::kBFloat16,  // any 2-byte type
                         .num_blocks = 2};
-  TestPool pool(layout, PoolStrides::kOwn);
+  TestPool pool(layout, KvTensorOrder::kPages);
   Rng rng(5);
   auto rows = Shared(RandomFloats(rng, 384));
   rows[1 * 128 + 64] = std::bit_cast<float>(0xFF823456u);  // NaN, signalling

@@ -6,6 +6,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/dtype.h"
+#include "kernels/cuda/device_pool.h"
 
 namespace blockmgr {
 namespace {
@@ -23,61 +24,22 @@ std::vector<simt::Schedule> SomeSchedules(Rng& rng) {
   return schedules;
 }
 
-TestPool::TestPool(const ModelLayout& layout, PoolStrides strides)
+TestPool::TestPool(const ModelLayout& layout, KvTensorOrder order)
     : layout_(layout), positions_(layout.num_pages() * layout.page_size, -1) {
-  const int64_t row = layout.row_bytes();
-  const int64_t heads = layout.num_heads;
-  const int64_t tokens = layout.page_size;
-  const int64_t blocks = layout.num_blocks;
-  view_.num_layers = layout.num_layers;
-  view_.num_blocks = layout.num_blocks;
-  view_.num_heads = layout.num_heads;
-  view_.page_size = layout.page_size;
-  view_.row_bytes = static_cast<int32_t>(row);
-  view_.positions = positions_.data();
-  switch (strides) {
-    case PoolStrides::kOwn: {
-      const KvPoolLayout own = KvPoolLayout::PageContiguous(layout);
-      view_.layer_stride = own.layer_stride;
-      view_.block_stride = own.block_stride;
-      view_.head_stride = own.head_stride;
-      view_.kv_stride = own.kv_stride;
-      view_.token_stride = own.token_stride;
-      break;
-    }
-    case PoolStrides::kHnd:
-      view_.token_stride = row;
-      view_.head_stride = tokens * row;
-      view_.block_stride = heads * tokens * row;
-      view_.kv_stride = blocks * heads * tokens * row;
-      break;
-    case PoolStrides::kNhd:
-      view_.head_stride = row;
-      view_.token_stride = heads * row;
-      view_.block_stride = tokens * heads * row;
-      view_.kv_stride = blocks * tokens * heads * row;
-      break;
-    case PoolStrides::kFlashInfer:
-      view_.head_stride = row;
-      view_.token_stride = heads * row;
-      view_.kv_stride = tokens * heads * row;
-      view_.block_stride = 2 * tokens * heads * row;
-      break;
-  }
-  const int64_t pitch =
-      LayerBytes() + (strides == PoolStrides::kOwn ? 0 : kPaddingBytes);
+  const bool own = order == KvTensorOrder::kPages;
+  const int64_t pitch = LayerBytes() + (own ? 0 : kPaddingBytes);
   num_bytes_ = pitch * layout.num_layers;
   bytes_.resize(num_bytes_ / 16);
   char* base = reinterpret_cast<char*>(bytes_.data());
   std::memset(base, 0xFF, num_bytes_);
-  if (strides == PoolStrides::kOwn) {
-    view_.base = base;
-    return;
-  }
+  view_ = MakePoolView(layout, KvPoolLayout::Of(layout, order), base);
+  view_.positions = positions_.data();
+  if (own) return;
   // In reverse order: nothing may depend on where layers are.
   for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
     layer_bases_.push_back(base + (layout.num_layers - 1 - layer) * pitch);
   }
+  view_.base = nullptr;
   view_.layer_bases = layer_bases_.data();
 }
 

@@ -17,25 +17,14 @@
 
 namespace blockmgr {
 
-// Orders of dimensions that engines have; [..] of each layer.
-enum class PoolStrides {
-  kOwn,         // one allocation, KvPoolLayout::PageContiguous
-  kHnd,         // [2, block, head, token, dim]
-  kNhd,         // [2, block, token, head, dim]
-  kFlashInfer,  // [block, 2, token, head, dim]
-};
-inline constexpr PoolStrides kAllPoolStrides[] = {
-    PoolStrides::kOwn, PoolStrides::kHnd, PoolStrides::kNhd,
-    PoolStrides::kFlashInfer};
-
 // Forward, reverse, and two random schedules drawn from `rng`.
 std::vector<simt::Schedule> SomeSchedules(Rng& rng);
 
 class TestPool {
  public:
-  // All bytes 0xFF, positions -1. Unless the strides are our own, each layer
-  // has its own base, with padding behind it.
-  TestPool(const ModelLayout& layout, PoolStrides strides);
+  // All bytes 0xFF, positions -1. Unless the order is our own, each layer has
+  // its own base, with padding behind it.
+  TestPool(const ModelLayout& layout, KvTensorOrder order);
 
   const PoolView& view() const { return view_; }
   int64_t num_slots() const { return view_.num_slots(); }

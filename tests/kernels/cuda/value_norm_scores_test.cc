@@ -73,7 +73,7 @@ void CheckValueNorms(int32_t head_dim, int32_t group_size) {
   EntryCase<T> test({.num_heads = head_dim == 64 ? 2 : 1,
                      .group_size = group_size,
                      .head_dim = head_dim,
-                     .order = PoolOrderInMemory::kNhdApart,
+                     .order = KvTensorOrder::kNhdApart,
                      .sizes = {70, 33}},
                     static_cast<uint64_t>(head_dim));
   // Not a multiple of the columns of a block.

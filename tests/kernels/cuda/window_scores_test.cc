@@ -95,7 +95,7 @@ void CheckWindowShape(int32_t head_dim, int32_t group_size, int32_t window) {
                      .group_size = group_size,
                      .head_dim = head_dim,
                      .page_size = 32,
-                     .order = PoolOrderInMemory::kNhdApart,
+                     .order = KvTensorOrder::kNhdApart,
                      .sizes = {90},
                      .window = window},
                     3);
