@@ -47,7 +47,7 @@ class SchedulerDriver {
   bool ok() const { return ok_; }
   // After a compression that keeps fewer pages than it might, what the next one
   // takes depends on where that region lay, and so may, where they come in
-  // quick succession, whether it is made in a replay (README "Limits").
+  // quick succession, whether it is made in a replay (docs/limits.md).
   void AllowOtherReplaysOfLess() { allows_other_replays_of_less_ = true; }
 
   absl::StatusOr<RequestId> Submit(Request request);

@@ -102,7 +102,7 @@ class Ledger {
     std::vector<CanaryEviction> issued;    // since the last start
     // The engine kept less than it was allowed. How many blocks that takes
     // depends on where the region before lay; so a compression that follows
-    // closely may free nothing in a replay, and did (README, Limits).
+    // closely may free nothing in a replay, and did (docs/limits.md).
     bool kept_less = false;
 
     int32_t num_prompt() const {

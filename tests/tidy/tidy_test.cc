@@ -178,30 +178,5 @@ TEST(TidyTest, EveryFileIsBuilt) {
   EXPECT_NO_FINDINGS(CheckFilesAreBuilt(Tree()));
 }
 
-std::string ReadFile(absl::string_view path) {
-  std::ifstream file(fs::path(kSourceRoot) / std::string(path),
-                     std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
-// What the README shows is what the compiled example does.
-TEST(TidyTest, ReadmeShowsCodeOfTheExample) {
-  const std::string readme = ReadFile("README.md");
-  const std::string example = ReadFile("examples/embed.cc");
-  ASSERT_FALSE(example.empty());
-  const std::string begin = "```cpp\n";
-  int num_blocks = 0;
-  for (size_t at = readme.find(begin); at != std::string::npos;
-       at = readme.find(begin, at)) {
-    at += begin.size();
-    const std::string code = readme.substr(at, readme.find("```", at) - at);
-    EXPECT_NE(example.find(code), std::string::npos)
-        << "not in examples/embed.cc:\n"
-        << code;
-    ++num_blocks;
-  }
-  EXPECT_GE(num_blocks, 1);
-}
-
 }  // namespace
 }  // namespace blockmgr::tidy
