@@ -140,7 +140,8 @@ class ProblemRun {
 }  // namespace
 
 absl::Status RunKernels(const KernelBenchOptions& options,
-                        nlohmann::ordered_json* report) {
+                        nlohmann::ordered_json* report,
+                        const ReportSink& sink) {
   BM_ASSIGN_OR_RETURN(const int32_t num_devices, CountCudaDevices());
   if (options.device >= num_devices) {
     return absl::UnavailableError(absl::StrCat(
@@ -166,7 +167,8 @@ absl::Status RunKernels(const KernelBenchOptions& options,
       CudaStatus(cudaDriverGetVersion(&facts.cuda_driver), "driver"));
   BM_RETURN_IF_ERROR(
       CudaStatus(cudaRuntimeGetVersion(&facts.cuda_runtime), "runtime"));
-  *report = KernelReportJson(facts);
+  if (report->empty()) *report = KernelReportJson(facts);
+  if (sink != nullptr) BM_RETURN_IF_ERROR(sink(*report));
   for (std::size_t i = 0; i < problems.size(); ++i) {
     const KernelProblem& problem = problems[i];
     // One per problem: a device that was too small for one stays usable.
@@ -177,16 +179,14 @@ absl::Status RunKernels(const KernelBenchOptions& options,
                    report);
     const absl::Status status = run.TimeAll(properties.l2CacheSize);
     // The device is too small for this one: those before it count all the same.
-    if (absl::IsResourceExhausted(status)) {
-      run.ReportNotRun("", status);
-      continue;
-    }
-    if (!status.ok()) {
-      return absl::Status(
-          status.code(),
-          absl::StrCat(names[i], ", ", problem.group_size, " query heads, ",
-                       problem.kv_bytes(), " bytes: ", status.message()));
-    }
+    const bool is_too_large = absl::IsResourceExhausted(status);
+    if (is_too_large) run.ReportNotRun("", status);
+    if (sink != nullptr) BM_RETURN_IF_ERROR(sink(*report));
+    if (status.ok() || is_too_large) continue;
+    return absl::Status(
+        status.code(),
+        absl::StrCat(names[i], ", ", problem.group_size, " query heads, ",
+                     problem.kv_bytes(), " bytes: ", status.message()));
   }
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 
 #include "bench/kernel_figures.h"
 #include "bench/kernel_report.h"
+#include "bench/report.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -99,6 +100,9 @@ void AddKernelFlags(CLI::App* command, KernelBenchOptions* options) {
                       "the first one of the flags to it (bench/"
                       "kernel_problem.h has the format)");
   command->add_flag("--json", options->json, "print JSON instead of a table");
+  command->add_option("--output", options->output,
+                      "write the JSON to this file as well, anew after every "
+                      "problem, so that it is there when a run is cut off");
   CLI::Option* check = command->add_flag(
       "--check", options->check,
       "measure what is promised of an H100, next to it, and fail where it is "
@@ -107,8 +111,8 @@ void AddKernelFlags(CLI::App* command, KernelBenchOptions* options) {
     const std::string name = option->get_name();
     const bool stays = name == "--device" || name == "--dtype" ||
                        name == "--seed" || name == "--num-samples" ||
-                       name == "--json" || name == "--check" ||
-                       name == "--help";
+                       name == "--json" || name == "--output" ||
+                       name == "--check" || name == "--help";
     if (!stays) check->excludes(option);
   }
 }
@@ -165,45 +169,39 @@ absl::StatusOr<std::vector<KernelProblem>> KernelProblems(
 }
 
 #if !BLOCKMGR_BENCH_HAS_CUDA
-absl::Status RunKernels(const KernelBenchOptions&, nlohmann::ordered_json*) {
+absl::Status RunKernels(const KernelBenchOptions&, nlohmann::ordered_json*,
+                        const ReportSink&) {
   return absl::UnavailableError(
       "kernels: expected a build with CUDA, got one without: there was no nvcc "
       "when it was configured, or BLOCKMGR_CUDA=OFF");
 }
 #endif
 
-namespace {
-
-// Results of all runs in one report; of those before a failure, too.
-absl::Status RunFigures(const KernelBenchOptions& options,
-                        nlohmann::ordered_json* report) {
-  for (const KernelBenchOptions& run : FigureRuns(options)) {
-    nlohmann::ordered_json part;
-    const absl::Status status = RunKernels(run, &part);
-    if (report->empty()) {
-      *report = std::move(part);
-    } else if (part.contains("results")) {
-      for (const char* key : {"results", "not_run"}) {
-        report->at(key).insert(report->at(key).end(), part.at(key).begin(),
-                               part.at(key).end());
-      }
-    }
-    BM_RETURN_IF_ERROR(status);
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
 absl::Status BenchKernels(const KernelBenchOptions& options) {
   nlohmann::ordered_json report;
-  absl::Status status = options.check ? RunFigures(options, &report)
-                                      : RunKernels(options, &report);
+  ReportSink sink;
+  if (!options.output.empty()) {
+    sink = [&options](const nlohmann::ordered_json& grown) {
+      return WriteReport(options.output, grown);
+    };
+  }
+  absl::Status status;
+  if (options.check) {
+    for (const KernelBenchOptions& run : FigureRuns(options)) {
+      status = RunKernels(run, &report, sink);
+      if (!status.ok()) break;
+    }
+  } else {
+    status = RunKernels(options, &report, sink);
+  }
   if (!report.contains("results")) return status;
   std::vector<KernelFigure> figures;
-  if (options.check) figures = KernelFigures(report);
+  if (options.check) {
+    figures = KernelFigures(report);
+    report["figures"] = KernelFiguresToJson(figures);
+  }
+  if (sink != nullptr) status.Update(sink(report));
   if (options.json) {
-    if (options.check) report["figures"] = KernelFiguresToJson(figures);
     absl::PrintF("%s\n", report.dump(2));
   } else {
     absl::PrintF("%s", FormatKernelReport(report));

@@ -4,6 +4,7 @@
 #define BENCH_KERNELS_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,7 @@ struct KernelBenchOptions {
   std::vector<std::string> kernels;  // empty: all
   std::string problem;               // file; written unless it exists
   bool json = false;
+  std::string output;  // file for the JSON, whatever is printed; empty: none
   // Only what is promised of an H100 (kernel_figures.h), and whether it is met.
   bool check = false;
 };
@@ -48,15 +50,22 @@ void AddKernelFlags(CLI::App* command, KernelBenchOptions* options);
 absl::StatusOr<std::vector<KernelProblem>> KernelProblems(
     const KernelBenchOptions& options, std::vector<std::string>* names);
 
-// Runs everything into the report of kernel_report.h. Unavailable, and why, and
-// no report, where the build or the machine has no CUDA. Any other error names
-// the problem and the kernel, and what was measured before it is reported.
-// Takes seconds per problem; progress goes to stderr.
-absl::Status RunKernels(const KernelBenchOptions& options,
-                        nlohmann::ordered_json* report);
+// Takes a report that has grown; its errors end a run.
+using ReportSink = std::function<absl::Status(const nlohmann::ordered_json&)>;
 
-// The subcommand: RunKernels, then the table or the JSON to stdout. With a
-// check, figures as well, and FailedPrecondition if some are missed.
+// Runs everything into the report of kernel_report.h, behind what is there of a
+// run before it. Unavailable, and why, and no report, where the build or the
+// machine has no CUDA. Any other error names the problem and the kernel, and
+// what was measured before it is reported. Takes seconds per problem; progress
+// goes to stderr, and the report to `sink` (unless null) at first and after
+// every problem.
+absl::Status RunKernels(const KernelBenchOptions& options,
+                        nlohmann::ordered_json* report,
+                        const ReportSink& sink = nullptr);
+
+// The subcommand: RunKernels, then the table or the JSON to stdout, and the
+// JSON to options.output, anew after every problem. With a check, figures as
+// well, and FailedPrecondition if some are missed.
 absl::Status BenchKernels(const KernelBenchOptions& options);
 
 }  // namespace blockmgr

@@ -1,6 +1,7 @@
 // A whole run of the benchmark on tiny inputs, where there is a GPU.
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -72,6 +73,37 @@ TEST_F(KernelRunTest, RunsHalfPrecisionWithTails) {
     EXPECT_EQ(result.at("dtype"), "fp16");
     EXPECT_GT(result.at("tail_tokens").get<int64_t>(), 0);
   }
+}
+
+TEST_F(KernelRunTest, HandsTheReportOverAsItGrows) {
+  options_.distributions = {"uniform"};
+  options_.group_sizes = {1, 2, 4};
+  options_.kernels = {"append"};
+  nlohmann::ordered_json report;
+  std::vector<std::size_t> sizes;
+  const ReportSink sink = [&sizes](const nlohmann::ordered_json& grown) {
+    sizes.push_back(grown.at("results").size());
+    return absl::OkStatus();
+  };
+  const absl::Status status = RunKernels(options_, &report, sink);
+  ASSERT_TRUE(status.ok()) << status;
+  // With the ceilings.
+  EXPECT_EQ(sizes, (std::vector<std::size_t>{0, 3, 6, 9}));
+  // A second run goes on in the same report.
+  options_.group_sizes = {1};
+  ASSERT_TRUE(RunKernels(options_, &report, sink).ok());
+  EXPECT_EQ(report.at("results").size(), 12u);
+}
+
+TEST_F(KernelRunTest, ARunEndsWhereItsReportCannotGo) {
+  options_.kernels = {"append"};
+  nlohmann::ordered_json report;
+  const absl::Status status =
+      RunKernels(options_, &report, [](const nlohmann::ordered_json&) {
+        return absl::UnavailableError("no room");
+      });
+  EXPECT_EQ(status.message(), "no room");
+  EXPECT_TRUE(report.at("results").empty());
 }
 
 TEST_F(KernelRunTest, RefusesKernelsThatDoNotExist) {

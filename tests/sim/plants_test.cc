@@ -36,7 +36,7 @@ std::vector<Plant> AllPlants() {
 // the bug.
 TEST(PlantsTest, NothingIsFoundWhereNothingIsPlanted) {
   const RangeResult result =
-      RunRange({.first = kFirstSeed, .num = kMaxSeeds, .steps = 500}, 300);
+      RunRange({.first = kFirstSeed, .num = kMaxSeeds, .steps = 500}, 60);
   ASSERT_FALSE(result.failure.has_value())
       << "seed " << result.failure->seed << ": " << result.failure->message;
 }
@@ -55,7 +55,7 @@ TEST_P(PlantTest, IsFound) {
   const Plant plant = AllPlants().at(GetParam());
   const auto number = static_cast<int32_t>(GetParam());
   const RangeResult result =
-      RunRange({.first = kFirstSeed, .num = kMaxSeeds, .steps = 500}, 300,
+      RunRange({.first = kFirstSeed, .num = kMaxSeeds, .steps = 500}, 60,
                [number] { active_plant = number; });
   ASSERT_TRUE(result.failure.has_value())
       << plant.name << " was not found in " << kMaxSeeds

@@ -58,7 +58,7 @@ struct SeedRange {
 };
 
 // Runs the seeds in a child process. `setup` is called there first;
-// `max_seconds` bounds the whole (a run that hangs is a failure).
+// `max_seconds` bounds each of them (a seed that hangs is a failure).
 RangeResult RunRange(const SeedRange& range, int32_t max_seconds,
                      const std::function<void()>& setup = {});
 // The same for one script: what went wrong, or nullopt.

@@ -106,6 +106,7 @@ RangeResult RunRange(const SeedRange& range, int32_t max_seconds,
     if (setup) setup();
     for (int32_t i = 0; i < range.num && !ledge->failed; ++i) {
       ledge->seed = range.first + i;
+      alarm(static_cast<unsigned>(max_seconds));  // anew: a range may be long
       Report report;
       RunSeed(ledge->seed, range.steps, &report, &ledge->num_events);
       ledge->counts.Add(report.counts());

@@ -22,7 +22,7 @@ struct Flags {
   int32_t num_seeds = 40;
   int32_t first_seed = 1;
   int32_t steps = 500;
-  int32_t max_seconds = 900;
+  int32_t max_seconds = 300;
   bool verbose = false;
   bool twice = false;
   std::string replay;
@@ -111,7 +111,7 @@ int Main(int argc, char** argv) {
   app.add_option("--steps", flags.steps, "engine steps of chaos per seed")
       ->check(CLI::Range(1, 1 << 24));
   app.add_option("--max-seconds", flags.max_seconds,
-                 "a range of seeds that takes longer hangs")
+                 "a seed that takes longer hangs")
       ->check(CLI::Range(1, 1 << 20));
   app.add_flag("--verbose", flags.verbose, "print every event and call");
   app.add_flag("--twice", flags.twice, "run all seeds twice, compare hashes");

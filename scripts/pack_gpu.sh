@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Packs what tests and measures the CUDA kernels elsewhere. See --help.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly bundle=blockmgr-gpu
+readonly programs=(kernels_gpu_test bench_gpu_test e2e_gpu_test blockmgr-bench
+  blockmgr-engine)
+
+usage() {
+  cat <<HELP
+Usage: scripts/pack_gpu.sh [--output FILE] [--built FOLDER]
+
+Packs the programs that test and measure the CUDA kernels, and the libraries
+that they need, for a machine that has a GPU and its driver, a distribution as
+old as this one or newer, and neither compilers nor packages. Builds them first,
+in build/dev, or takes them from FOLDER as they are. Writes
+build/${bundle}.tar.xz, or FILE. There:
+
+  tar -xf ${bundle}.tar.xz && ${bundle}/run.sh --help
+HELP
+}
+
+die() {
+  echo "pack_gpu.sh: $*" >&2
+  exit 1
+}
+
+output=build/${bundle}.tar.xz
+built=
+while (($# > 0)); do
+  case "$1" in
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    --output)
+      (($# >= 2)) || die "--output needs a file"
+      output=$2
+      shift
+      ;;
+    --built)
+      (($# >= 2)) || die "--built needs a folder"
+      built=$2
+      [[ -x ${built}/bin/${programs[0]} ]] ||
+        die "--built: expected a build with CUDA, ${built} has no bin/${programs[0]}"
+      shift
+      ;;
+    *) die "unknown argument: $1 (see scripts/pack_gpu.sh --help)" ;;
+  esac
+  shift
+done
+
+if [[ -z ${built} ]]; then
+  built=build/dev
+  cmake --preset dev -DBLOCKMGR_CUDA=ON >/dev/null
+  cmake --build --preset dev --parallel "$(nproc)" --target "${programs[@]}"
+fi
+
+folder=$(mktemp --directory)
+trap 'rm -rf "${folder}"' EXIT
+mkdir -p "${folder}/${bundle}/bin" "${folder}/${bundle}/lib"
+for program in "${programs[@]}"; do
+  strip -o "${folder}/${bundle}/bin/${program}" "${built}/bin/${program}"
+done
+# All but what is of one piece with the system (the loader, the libraries of C and
+# C++: one that is newer than this one's will do) and the driver.
+for program in "${programs[@]}"; do ldd "${built}/bin/${program}"; done |
+  awk '$3 ~ /^\// { print $3 }' | sort -u |
+  grep --extended-regexp --invert-match \
+    '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv|gcc_s|stdc\+\+|cuda))\.so[^/]*$' |
+  xargs cp --dereference --target-directory="${folder}/${bundle}/lib"
+cp scripts/run_gpu.sh "${folder}/${bundle}/run.sh"
+cp bench/compare_pytorch.py tests/kernels/cuda/sanitize_gpu_tests.py \
+  "${folder}/${bundle}/bin/"
+git rev-parse HEAD >"${folder}/${bundle}/commit" 2>/dev/null || true
+mkdir -p "$(dirname "${output}")"
+tar -C "${folder}" -cf - "${bundle}" | xz -3 --threads=0 >"${output}"
+echo "$(du -h "${output}" | cut -f1) ${output}"

@@ -1,0 +1,157 @@
+#!/usr/bin/env bash
+# Tests and measures the CUDA kernels on this machine's GPU, from a bundle of
+# scripts/pack_gpu.sh. See --help.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+readonly system_libraries=${LD_LIBRARY_PATH:-}
+export LD_LIBRARY_PATH=${here}/lib${LD_LIBRARY_PATH:+:${LD_LIBRARY_PATH}}
+readonly bin=${here}/bin
+
+# Tests in so many processes: most of their time is the CPU's, which computes
+# what is expected.
+shards=$(nproc)
+out=gpu-results
+
+usage() {
+  cat <<'HELP'
+Usage: run.sh [--out FOLDER] [--shards N] JOB..
+
+Jobs, in the order in which they tell most:
+  tests      all tests for GPUs, on short lists
+  figures    what is promised of an H100, and whether it is kept
+  compare    one problem, by our kernels and by PyTorch
+  kernels    every kernel, in all sizes, next to what the memory gives
+  memcheck   the tests of kernels under compute-sanitizer; also racecheck and
+             synccheck
+  long       all tests again, on long lists
+
+Each writes what it prints to FOLDER/JOB.log (tests: what they print to
+FOLDER/*_test.log), and what it measured to FOLDER/*.json, as far as it has
+come. Default: gpu-results, and as many processes for tests as there are
+processors. Exit status: 0 if all jobs succeeded, 1 otherwise, 2 for a wrong
+command line.
+HELP
+}
+
+wrong_usage() {
+  echo "run.sh: $*" >&2
+  echo "More: run.sh --help" >&2
+  exit 2
+}
+
+# One program's tests, in shards: how each ended, and all of those that failed.
+run_shards() {
+  local program=$1 shard log
+  local -a children=()
+  for ((shard = 0; shard < shards; ++shard)); do
+    GTEST_TOTAL_SHARDS=${shards} GTEST_SHARD_INDEX=${shard} \
+      "${bin}/${program}" --gtest_brief=1 >"${out}/${program}.${shard}.log" 2>&1 &
+    children+=($!)
+  done
+  local status=0
+  for shard in "${!children[@]}"; do
+    log=${out}/${program}.${shard}.log
+    if wait "${children[shard]}"; then
+      grep --extended-regexp '^\[(=====|  PASSED|  SKIPPED)' "${log}" || true
+    else
+      status=1
+      echo "shard ${shard} failed:"
+      cat "${log}"
+    fi
+    if grep --quiet '^no GPU: ' "${log}"; then found_no_gpu=1; fi
+    cat "${log}" >>"${out}/${program}.log"
+    rm "${log}"
+  done
+  return "${status}"
+}
+
+# A run that skipped its tests has shown nothing.
+run_tests() {
+  local status=0 found_no_gpu=0 program
+  for program in kernels_gpu_test bench_gpu_test e2e_gpu_test; do
+    echo "== ${program}"
+    : >"${out}/${program}.log"
+    run_shards "${program}" || status=1
+  done
+  if ((found_no_gpu)); then
+    echo "no GPU: tests have skipped themselves"
+    status=1
+  fi
+  return "${status}"
+}
+
+run_sanitizer() {
+  local tool=$1 status=0 sanitizer
+  sanitizer=$(PATH=${PATH}:/usr/local/cuda/bin command -v compute-sanitizer) || {
+    echo "compute-sanitizer: not found in PATH or /usr/local/cuda/bin"
+    return 1
+  }
+  BLOCKMGR_TEST_SMALL=1 python3 "${bin}/sanitize_gpu_tests.py" "${sanitizer}" \
+    --tool "${tool}" --error-exitcode 99 "${bin}/kernels_gpu_test" \
+    --gtest_brief=1 \
+    '--gtest_filter=-*Abort*:*Failure*:*Shortage*:*RefusesLayouts*:*FullDevice*:*OffsetsBeyond*:*LargePool*' ||
+    status=$?
+  # 77: there is no device, or not one that the tool knows.
+  return "${status}"
+}
+
+# PyTorch comes with its own libraries.
+run_compare() {
+  local problem=${out}/problem.bin
+  rm -f "${problem}"
+  "${bin}/blockmgr-bench" kernels --kv-mib 256 --distribution ragged \
+    --group-size 4 --problem "${problem}" --output "${out}/ours.json" &&
+    LD_LIBRARY_PATH=${system_libraries} python3 "${bin}/compare_pytorch.py" \
+      --problem "${problem}" >"${out}/theirs.json" && cat "${out}/theirs.json"
+}
+
+run_job() {
+  case "$1" in
+    tests) BLOCKMGR_TEST_SMALL=1 run_tests ;;
+    long) run_tests ;;
+    figures)
+      "${bin}/blockmgr-bench" kernels --check --output "${out}/figures.json"
+      ;;
+    kernels) "${bin}/blockmgr-bench" kernels --output "${out}/kernels.json" ;;
+    compare) run_compare ;;
+    memcheck | racecheck | synccheck) run_sanitizer "$1" ;;
+  esac
+}
+
+jobs=()
+while (($# > 0)); do
+  case "$1" in
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    --out)
+      (($# >= 2)) || wrong_usage "--out needs a folder"
+      out=$2
+      shift
+      ;;
+    --shards)
+      [[ ${2:-} =~ ^[1-9][0-9]*$ ]] ||
+        wrong_usage "--shards: expected a number above 0, got '${2:-}'"
+      shards=$2
+      shift
+      ;;
+    tests | long | figures | kernels | compare | memcheck | racecheck | \
+      synccheck) jobs+=("$1") ;;
+    *) wrong_usage "unknown argument: $1" ;;
+  esac
+  shift
+done
+((${#jobs[@]} > 0)) || wrong_usage "expected a job"
+
+mkdir -p "${out}"
+failed=0
+for job in "${jobs[@]}"; do
+  began=${SECONDS}
+  result=ok
+  run_job "${job}" 2>&1 | tee "${out}/${job}.log" || result=FAILED
+  [[ ${result} == ok ]] || failed=1
+  echo "run.sh: ${job}: ${result}, $((SECONDS - began)) s"
+done
+exit "${failed}"

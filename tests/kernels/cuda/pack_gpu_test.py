@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""scripts/pack_gpu.sh and scripts/run_gpu.sh: what is packed runs elsewhere.
+
+  pack_gpu_test.py SOURCE_FOLDER BUILD_FOLDER
+"""
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE, BUILD = (pathlib.Path(word) for word in sys.argv[1:3])
+# Of one piece with the system.
+SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|resolv|gcc_s|stdc\+\+)\.so"
+                    r"|ld-linux|linux-vdso)")
+
+
+def run(*words, **options):
+    return subprocess.run([str(word) for word in words], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          check=False, **options)
+
+
+class PackGpuTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        folder = pathlib.Path(cls.folder.name)
+        packed = folder / "bundle.tar.xz"
+        done = run(SOURCE / "scripts/pack_gpu.sh", "--built", BUILD,
+                   "--output", packed)
+        assert done.returncode == 0, done.stdout
+        done = run("tar", "-C", folder, "-xf", packed)
+        assert done.returncode == 0, done.stdout
+        cls.bundle = folder / "blockmgr-gpu"
+        cls.script = cls.bundle / "run.sh"
+        cls.out = folder / "out"
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def test_libraries_are_packed_or_the_systems(self):
+        programs = [path for path in (self.bundle / "bin").iterdir()
+                    if path.suffix != ".py"]
+        self.assertEqual(len(programs), 5)
+        for program in programs:
+            listed = run("ldd", program, env={
+                "LD_LIBRARY_PATH": str(self.bundle / "lib")}).stdout
+            self.assertNotIn("not found", listed)
+            for line in listed.splitlines():
+                words = line.split()
+                name = pathlib.Path(words[0]).name
+                if not SYSTEM.match(name):
+                    self.assertEqual(words[2], str(self.bundle / "lib" / name))
+
+    def test_tests_run_or_say_that_there_is_no_gpu(self):
+        done = run(self.script, "--out", self.out, "--shards", "1", "tests",
+                   env={"PATH": "/usr/bin:/bin", "GTEST_FILTER": "Row*"})
+        if done.returncode != 0:
+            self.assertIn("no GPU: tests have skipped themselves", done.stdout)
+            self.assertNotIn("shard 0 failed", done.stdout)
+        log = (self.out / "kernels_gpu_test.log").read_text()
+        self.assertRegex(log, r"\[==========\] [1-9][0-9]* test")
+
+    def test_a_job_that_fails_fails_the_run(self):
+        done = run(self.script, "--out", self.out / "missing", "figures",
+                   env={"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""})
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("run.sh: figures: FAILED", done.stdout)
+
+    def test_wrong_command_lines(self):
+        for words in ([], ["speed"], ["--shards", "0", "tests"], ["--out"]):
+            done = run(self.script, *words)
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn("run.sh --help", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
