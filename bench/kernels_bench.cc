@@ -262,6 +262,7 @@ void RunScorer(benchmark::State& state, const ScorerSpec& scorer, Cache& cache,
   const std::vector<float> queries =
       RandomFloats(int64_t{num_queries} * cache.layout.num_q_heads * kHeadDim);
   std::vector<double> frequencies;
+  frequencies.reserve(kHeadDim / 2);
   for (int32_t i = 0; i < kHeadDim / 2; ++i) {
     frequencies.push_back(std::pow(1e4, -2.0 * i / kHeadDim));
   }
@@ -336,7 +337,7 @@ void ValueNorms(benchmark::State& state) {
   AllEntries entries(cache);
   const int64_t model_dim = state.range(1);
   const std::vector<float> projection =
-      RandomFloats(cache.layout.num_q_heads * kHeadDim * model_dim);
+      RandomFloats(int64_t{cache.layout.num_q_heads} * kHeadDim * model_dim);
   const ValueNormBatch batch = {
       .norm = state.range(2) == 1 ? ValueNorm::kL1 : ValueNorm::kL2,
       .entries = entries.list,

@@ -1,6 +1,7 @@
 #include "bench/evict/chart_axis.h"
 
 #include <cmath>
+#include <cstdint>
 
 #include <absl/strings/str_format.h>
 
@@ -30,7 +31,10 @@ std::vector<double> LinearTicks(double lo, double hi, int max_ticks) {
       continue;
     }
     // + 0.0 turns -0, which would be printed as such, into 0.
-    for (double k = first; k <= last; ++k) ticks.push_back(k * step + 0.0);
+    const auto num_ticks = static_cast<int64_t>(last - first) + 1;
+    for (int64_t i = 0; i < num_ticks; ++i) {
+      ticks.push_back((first + static_cast<double>(i)) * step + 0.0);
+    }
     return ticks;
   }
 }

@@ -90,7 +90,7 @@ void DrawCells(const HeatMap& map, const HeatLayout& layout,
   for (int32_t row = 0; row < map.num_rows; ++row) {
     for (int32_t column = 0; column < map.num_columns; ++column) {
       const int32_t value =
-          panel.values[static_cast<size_t>(row * map.num_columns + column)];
+          panel.values[static_cast<size_t>(row) * map.num_columns + column];
       const double share = static_cast<double>(value) / layout.max_value;
       const SvgPoint corner = {HeatLayout::kLeft + column * layout.cell_width,
                                grid_top + row * layout.cell_height};

@@ -94,8 +94,9 @@ void AddWeightedRows(std::span<const double> weights,
   const auto add = [&] {
     size_t i = 0;
     // Of a fixed length, which compilers turn into vectors.
-    for (; i + kBlock <= width; i += kBlock)
+    for (; i + kBlock <= width; i += kBlock) {
       AddBlock<kBlock>(weight, row, i, &sum[i]);
+    }
     for (; i < width; ++i) AddBlock<1>(weight, row, i, &sum[i]);
     count = 0;
   };

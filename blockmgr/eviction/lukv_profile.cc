@@ -159,8 +159,9 @@ absl::Status CheckGrid(const std::vector<float>& rho) {
   if (rho.size() < 2) {
     return BadProfile("rho", "at least 2 values", absl::StrCat(rho.size()));
   }
-  if (rho.front() != 0.0f)
+  if (rho.front() != 0.0f) {
     return BadProfile("rho[0]", "0", absl::StrCat(rho.front()));
+  }
   for (size_t i = 1; i < rho.size(); ++i) {
     if (!(rho[i] > rho[i - 1])) {
       return BadProfile(absl::StrCat("rho[", i, "]"),

@@ -149,8 +149,9 @@ absl::StatusOr<Stage> ParseStage(absl::string_view text) {
                      absl::StripAsciiWhitespace(argument), "'");
     }
     for (const auto& [name, unused] : stage.arguments) {
-      if (name == key)
+      if (name == key) {
         return BadText(stage.name, ": key '", key, "' given twice");
+      }
     }
     stage.arguments.emplace_back(key, value);
   }
