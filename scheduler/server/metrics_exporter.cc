@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
@@ -281,9 +282,13 @@ absl::StatusOr<std::unique_ptr<MetricsExporter>> MetricsExporter::Start(
         std::vector<std::string>{"listening_ports", listen, "num_threads", "2",
                                  "request_timeout_ms", "10000"});
     exporter->exposer_->RegisterCollectable(exporter->collectable_);
-  } catch (const std::exception& error) {
+  } catch (const std::exception&) {  // whose text tells no more
     return absl::UnavailableError(absl::StrCat(
-        "metrics_listen: cannot listen on ", listen, ": ", error.what()));
+        "metrics_listen: cannot listen on ", listen,
+        ": expected a free port of an address of this machine",
+        absl::StrContains(address.host, ':')
+            ? ", and an HTTP library with IPv6, which Debian's has not"
+            : ""));
   }
   const std::vector<int> ports = exporter->exposer_->GetListeningPorts();
   exporter->address_ =
