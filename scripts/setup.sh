@@ -29,7 +29,7 @@ packages=(
   libcli11-dev libspdlog-dev nlohmann-json3-dev libopenblas-dev
   prometheus-cpp-dev
   # tests and benchmarks
-  libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev
+  libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev python3-grpcio
 )
 
 # Installed where the distribution has them: clang's sanitizer runtimes are a
