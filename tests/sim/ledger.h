@@ -87,9 +87,10 @@ class Ledger {
 
  private:
   struct Served {
-    Request request;        // of a fork: with the eviction that it inherits
-    bool is_plain = false;  // no eviction of its own, nor of its parents
-    int32_t num_own = 0;    // tokens of the prompt that this eviction is of
+    Request request;  // of a fork: with the eviction that it inherits
+    // No eviction of its own, nor of its parents, up to now.
+    bool is_plain = false;
+    int32_t num_own = 0;  // tokens of the prompt that this eviction is of
     std::vector<int32_t> tokens;  // prompt and settled outputs
     int32_t num_placeholders = 0;
     int32_t num_ready = 0;  // drafts that the engine has
@@ -405,6 +406,9 @@ class Ledger {
   void AbortOrders(Table* table);
   // One that is carried out, not recorded yet if it is new.
   void CountEviction(const Served& served, const EvictionEffect& effect);
+  // An eviction of `parent` was recorded: its forks that have not started, and
+  // theirs, are compressed likewise.
+  void NoteInherited(const std::string& parent);
   Receipt BuildRegion(const std::vector<int32_t>& counts, Table* table);
   void CheckReceipt(const EvictionEffect& effect, const Receipt& receipt,
                     const std::vector<int32_t>& counts);

@@ -67,6 +67,16 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
   report_->counts().window_region_forks += has_window_region ? 1 : 0;
 }
 
+void Ledger::NoteInherited(const std::string& parent) {
+  for (auto& [id, served] : requests_) {
+    if (!served.live || !served.is_plain || served.request.fork_of != parent) {
+      continue;
+    }
+    served.is_plain = false;
+    NoteInherited(served.request.id);
+  }
+}
+
 void Ledger::TakeCopies(const StepPlan& plan) {
   for (const CopyOnWrite& copy : plan.copies) {
     const auto found = tables_.find(copy.slot);

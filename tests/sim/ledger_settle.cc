@@ -137,9 +137,8 @@ void Ledger::Settle(const Step& step, const StepResult& result,
     while (end < step.orders.size() && step.orders[end].run == first.run) ++end;
     const auto outcomes = std::span(result.evictions).subspan(i, end - i);
     const bool kept = first.region != kNoRegion && outcomes.front().ok;
-    const bool in_vain =
-        Find(step.runs[first.run]) == nullptr ||
-        !std::ranges::all_of(outcomes, &EvictionOutcome::ok);
+    const bool in_vain = Find(step.runs[first.run]) == nullptr ||
+                         !std::ranges::all_of(outcomes, &EvictionOutcome::ok);
     if (kept && in_vain) lost_regions_.insert(first.region);
     SettleOrders(step.runs[first.run],
                  std::span(step.orders).subspan(i, end - i), outcomes, effects);
@@ -319,6 +318,7 @@ void Ledger::TakeRegions(const Step::Run& run,
   CountEviction(served, effect);
   if (index == served.recorded.size()) {
     served.recorded.push_back(served.issued[index]);
+    NoteInherited(served.request.id);
   }
 }
 
