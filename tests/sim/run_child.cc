@@ -72,7 +72,7 @@ void LeaveChild() {
 std::string DescribeEnd(int status) {
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) return "it hangs";
   if (WIFSIGNALED(status)) {
-    return absl::StrCat("killed by ", strsignal(WTERMSIG(status)));
+    return absl::StrCat("killed by ", sigdescr_np(WTERMSIG(status)));
   }
   return absl::StrCat("exit code ", WEXITSTATUS(status));
 }
