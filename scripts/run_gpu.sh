@@ -82,18 +82,14 @@ run_tests() {
 }
 
 run_sanitizer() {
-  local tool=$1 status=0 sanitizer
+  local tool=$1 sanitizer
   sanitizer=$(PATH=${PATH}:/usr/local/cuda/bin command -v compute-sanitizer) || {
     echo "compute-sanitizer: not found in PATH or /usr/local/cuda/bin"
     return 1
   }
-  BLOCKMGR_TEST_SMALL=1 python3 "${bin}/sanitize_gpu_tests.py" "${sanitizer}" \
-    --tool "${tool}" --error-exitcode 99 "${bin}/kernels_gpu_test" \
-    --gtest_brief=1 \
-    '--gtest_filter=-*Abort*:*Failure*:*Shortage*:*RefusesLayouts*:*FullDevice*:*OffsetsBeyond*:*LargePool*' ||
-    status=$?
-  # 77: there is no device, or not one that the tool knows.
-  return "${status}"
+  # 77, no success either: no device, or not one that the tool knows.
+  python3 "${bin}/sanitize_gpu_tests.py" "${sanitizer}" --tool "${tool}" \
+    --error-exitcode 99 "${bin}/kernels_gpu_test" --gtest_brief=1
 }
 
 # PyTorch comes with its own libraries.

@@ -1,7 +1,7 @@
 #include "blockmgr/base/model_layout.h"
 
+#include <array>
 #include <limits>
-#include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
@@ -117,23 +117,38 @@ std::string ModelLayout::ToString() const {
 }
 
 KvPoolLayout KvPoolLayout::Of(const ModelLayout& layout, KvTensorOrder order) {
-  // Strides from the innermost dimension outwards.
-  int64_t stride = layout.row_bytes();
-  const auto take = [&stride](int64_t size) {
-    return std::exchange(stride, stride * size);
+  struct Dimension {
+    int64_t KvPoolLayout::*stride;
+    int64_t size;
   };
+  const Dimension block = {&KvPoolLayout::block_stride, layout.num_blocks};
+  const Dimension head = {&KvPoolLayout::head_stride, layout.num_heads};
+  const Dimension token = {&KvPoolLayout::token_stride, layout.page_size};
+  const Dimension kv = {&KvPoolLayout::kv_stride, 2};
+  std::array<Dimension, 4> dimensions = {};  // outermost first
+  switch (order) {
+    case KvTensorOrder::kPages:
+      dimensions = {block, head, kv, token};
+      break;
+    case KvTensorOrder::kHnd:
+      dimensions = {block, kv, head, token};
+      break;
+    case KvTensorOrder::kNhd:
+      dimensions = {block, kv, token, head};
+      break;
+    case KvTensorOrder::kHndApart:
+      dimensions = {kv, block, head, token};
+      break;
+    case KvTensorOrder::kNhdApart:
+      dimensions = {kv, block, token, head};
+      break;
+  }
   KvPoolLayout pool;
-  const bool token_first =
-      order == KvTensorOrder::kNhd || order == KvTensorOrder::kNhdApart;
-  const bool apart =
-      order == KvTensorOrder::kHndApart || order == KvTensorOrder::kNhdApart;
-  if (token_first) pool.head_stride = take(layout.num_heads);
-  pool.token_stride = take(layout.page_size);
-  if (order == KvTensorOrder::kPages) pool.kv_stride = take(2);
-  if (!token_first) pool.head_stride = take(layout.num_heads);
-  if (order != KvTensorOrder::kPages && !apart) pool.kv_stride = take(2);
-  pool.block_stride = take(layout.num_blocks);
-  if (apart) pool.kv_stride = take(2);
+  int64_t stride = layout.row_bytes();
+  for (auto it = dimensions.rbegin(); it != dimensions.rend(); ++it) {
+    pool.*(it->stride) = stride;
+    stride *= it->size;
+  }
   pool.layer_stride = stride;
   return pool;
 }

@@ -59,7 +59,7 @@ class Engine:
         for i, slot in enumerate(plan.slots):
             result.sampled.append(self._run_sequence(i, slot, plan))
         for order in plan.evictions:
-            result.evictions.append(self._evict(order, plan))
+            result.evictions.append(self._evict(order))
         return result
 
     def _start(self, start, plan, before):
@@ -94,15 +94,14 @@ class Engine:
         sequence.tokens.append(token)
         return token
 
-    def _evict(self, order, plan):
+    def _evict(self, order):
         """Keeps as many entries of every head as its even share of the pages."""
         layout, sequence = self.layout, self.sequences[order.slot]
         num_heads = layout.num_layers * layout.num_heads
         pages = order.page_total // num_heads
         kept = (min(pages * layout.page_size, order.cut), ) * num_heads
         # Kernels: score, select, lay out the region on
-        # plan.destinations[order.destination_begin:][:order.num_destinations],
-        # move the survivors there.
+        # the order's share of plan.destinations, move the survivors there.
         moved = (order.cut - sequence.cut) // layout.page_size
         sequence.tail = sequence.tail[moved:]
         sequence.cut, sequence.kept = order.cut, kept
@@ -112,7 +111,7 @@ class Engine:
 
 
 def serve(address, layout):
-    """Runs steps until the daemon ends the stream; how many."""
+    """Runs steps until the daemon stops; how many. RpcError: anything else."""
     # Plans may be large: gRPC's own limit is 4 MiB.
     channel = grpc.insecure_channel(
         address, options=[("grpc.max_receive_message_length", -1)])
@@ -135,8 +134,9 @@ def serve(address, layout):
             send(result=engine.run(plan))
             num_steps += 1
     except grpc.RpcError as error:
-        print(f"engine.py: the daemon ended the stream: {error.details()}",
-              file=sys.stderr)
+        if error.code() != grpc.StatusCode.UNAVAILABLE:
+            raise
+        print(f"engine.py: {error.details()}", file=sys.stderr)
     finally:
         messages.put(None)
     return num_steps
@@ -154,7 +154,10 @@ def main():
     layout = common_pb2.ModelLayout(
         num_layers=32, num_heads=8, num_q_heads=32, head_dim=128, page_size=16,
         dtype=common_pb2.DTYPE_BFLOAT16, num_blocks=arguments.num_blocks)
-    print(f"engine.py: {serve(arguments.address, layout)} steps")
+    try:
+        print(f"engine.py: {serve(arguments.address, layout)} steps")
+    except grpc.RpcError as error:
+        sys.exit(f"engine.py: {error.code().name}: {error.details()}")
 
 
 if __name__ == "__main__":

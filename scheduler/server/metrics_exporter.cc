@@ -26,27 +26,28 @@ using prometheus::MetricType;
 // Below the 10 s after which Prometheus gives up by default.
 constexpr std::chrono::seconds kPatience{2};
 
+// Of any numbers, which Prometheus has as double.
 class FamilyList {
  public:
-  void Gauge(const char* name, const char* help, double value) {
-    Add(name, help, MetricType::Gauge).gauge.value = value;
+  void Gauge(const char* name, const char* help, auto value) {
+    Add(name, help, MetricType::Gauge).gauge.value = static_cast<double>(value);
   }
-  void Counter(const char* name, const char* help, double value) {
-    Add(name, help, MetricType::Counter).counter.value = value;
+  void Counter(const char* name, const char* help, auto value) {
+    Add(name, help, MetricType::Counter).counter.value =
+        static_cast<double>(value);
   }
-  // Further values of the family named last, under the same label.
+  // A family without values, for Labelled.
   void Family(const char* name, const char* help, MetricType type) {
     families_.push_back(MetricFamily{name, help, type, {}});
   }
-  void Labelled(const char* label, std::string label_value, double value) {
-    ClientMetric metric;
+  // A value of the family named last.
+  void Labelled(const char* label, std::string label_value, auto value) {
+    MetricFamily& family = families_.back();
+    ClientMetric& metric = family.metric.emplace_back();
     metric.label = {{label, std::move(label_value)}};
-    if (families_.back().type == MetricType::Gauge) {
-      metric.gauge.value = value;
-    } else {
-      metric.counter.value = value;
-    }
-    families_.back().metric.push_back(std::move(metric));
+    (family.type == MetricType::Gauge ? metric.gauge.value
+                                      : metric.counter.value) =
+        static_cast<double>(value);
   }
   void Histogram(const char* name, const char* help,
                  const DurationHistogram& histogram) {
@@ -100,16 +101,17 @@ void AddRequests(const CoreStats& stats, FamilyList* list) {
                "Requests that ended, by why", MetricType::Counter);
   for (int32_t i = 0; i < kNumFinishReasons; ++i) {
     list->Labelled("reason", ReasonName(static_cast<FinishReason>(i)),
-                   static_cast<double>(requests.finished[i]));
+                   requests.finished[i]);
   }
   list->Family("blockmgr_submissions_refused_total",
-               "Submissions that were not accepted, by status code",
+               "Submissions that the core refused, by status code; what is "
+               "malformed, or finds a full command queue, does not reach it",
                MetricType::Counter);
   for (size_t code = 1; code < RequestMetrics::kNumStatusCodes; ++code) {
     if (requests.refused[code] == 0) continue;
     list->Labelled(
         "code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code)),
-        static_cast<double>(requests.refused[code]));
+        requests.refused[code]);
   }
   list->Histogram("blockmgr_request_queue_seconds",
                   "From submission to the first step", requests.queue);
@@ -131,52 +133,43 @@ void AddRequests(const CoreStats& stats, FamilyList* list) {
       stats.running_request_seconds);
   list->Counter("blockmgr_preemptions_total",
                 "Running requests that gave up their blocks",
-                static_cast<double>(s.num_preemptions));
+                s.num_preemptions);
   list->Counter("blockmgr_forks_total",
-                "Requests that began with another's blocks",
-                static_cast<double>(s.num_forks));
+                "Requests that began with another's blocks", s.num_forks);
 }
 
 void AddTokens(const SchedulerStats& s, FamilyList* list) {
-  const auto counter = [list](const char* name, const char* help,
-                              uint64_t value) {
-    list->Counter(name, help, static_cast<double>(value));
-  };
-  counter("blockmgr_prompt_tokens_total", "Of admitted requests",
-          s.num_prompt_tokens);
-  counter("blockmgr_cached_tokens_total",
-          "Prompt tokens that were not computed: prefix hits and forks",
-          s.num_cached_tokens);
-  counter("blockmgr_cached_region_tokens_total",
-          "Of the cached tokens, those of compressed prefixes",
-          s.num_cached_region_tokens);
-  counter("blockmgr_computed_tokens_total", "Computed by the engine",
-          s.num_computed_tokens);
-  counter("blockmgr_recomputed_tokens_total",
-          "Of the computed tokens, those computed before",
-          s.num_recomputed_tokens);
-  counter("blockmgr_output_tokens_total", "Sampled", s.num_output_tokens);
-  counter("blockmgr_draft_tokens_total", "Drafts that the engine verified",
-          s.num_draft_tokens);
-  counter("blockmgr_accepted_draft_tokens_total",
-          "Of those, outputs of their requests", s.num_accepted_tokens);
+  list->Counter("blockmgr_prompt_tokens_total", "Of admitted requests",
+                s.num_prompt_tokens);
+  list->Counter("blockmgr_cached_tokens_total",
+                "Prompt tokens that were not computed: prefix hits and forks",
+                s.num_cached_tokens);
+  list->Counter("blockmgr_cached_region_tokens_total",
+                "Of the cached tokens, those of compressed prefixes",
+                s.num_cached_region_tokens);
+  list->Counter("blockmgr_computed_tokens_total", "Computed by the engine",
+                s.num_computed_tokens);
+  list->Counter("blockmgr_recomputed_tokens_total",
+                "Of the computed tokens, those computed before",
+                s.num_recomputed_tokens);
+  list->Counter("blockmgr_output_tokens_total", "Sampled", s.num_output_tokens);
+  list->Counter("blockmgr_draft_tokens_total",
+                "Drafts that the engine verified", s.num_draft_tokens);
+  list->Counter("blockmgr_accepted_draft_tokens_total",
+                "Of those, outputs of their requests", s.num_accepted_tokens);
 }
 
 void AddEvictions(const SchedulerStats& s, FamilyList* list) {
   list->Counter("blockmgr_evictions_total", "Evictions carried out",
-                static_cast<double>(s.num_evictions));
+                s.num_evictions);
   list->Counter("blockmgr_squeezes_total",
-                "Evictions ordered because blocks were short",
-                static_cast<double>(s.num_squeezes));
+                "Evictions ordered because blocks were short", s.num_squeezes);
   list->Counter("blockmgr_evicted_entries_total",
-                "Entries dropped, of all layers and heads",
-                static_cast<double>(s.evicted_entries));
+                "Entries dropped, of all layers and heads", s.evicted_entries);
   list->Counter("blockmgr_evicted_blocks_total",
-                "Blocks that sequences gave up by evictions",
-                static_cast<double>(s.evicted_blocks));
+                "Blocks that sequences gave up by evictions", s.evicted_blocks);
   list->Counter("blockmgr_evicted_bytes_total",
-                "The same in bytes, of all shards",
-                static_cast<double>(s.evicted_bytes));
+                "The same in bytes, of all shards", s.evicted_bytes);
 }
 
 void AddMemory(const SchedulerStats& s, FamilyList* list) {
@@ -193,25 +186,22 @@ void AddMemory(const SchedulerStats& s, FamilyList* list) {
   list->Labelled("state", "fenced", s.blocks.fenced_blocks);
   list->Labelled("state", "used", s.blocks.used_blocks);
   list->Counter("blockmgr_reclaimed_blocks_total",
-                "Cached blocks that others needed",
-                static_cast<double>(s.blocks.reclaimed_blocks));
+                "Cached blocks that others needed", s.blocks.reclaimed_blocks);
   list->Counter("blockmgr_lost_blocks_total",
-                "Blocks whose content the engine has lost",
-                static_cast<double>(s.num_lost_blocks));
+                "Blocks whose content the engine has lost", s.num_lost_blocks);
   list->Gauge("blockmgr_host_blocks", "Blocks of the host tier", s.host_blocks);
   list->Gauge("blockmgr_used_host_blocks", "Of those, with KV now",
               s.used_host_blocks);
   list->Counter("blockmgr_swap_outs_total",
-                "Preemptions whose KV was copied to the host",
-                static_cast<double>(s.num_swap_outs));
+                "Preemptions whose KV was copied to the host", s.num_swap_outs);
   list->Counter("blockmgr_swap_ins_total", "Of those, that came back",
-                static_cast<double>(s.num_swap_ins));
+                s.num_swap_ins);
   list->Counter("blockmgr_lost_host_blocks_total",
                 "Host blocks whose content the engine has lost",
-                static_cast<double>(s.num_lost_host_blocks));
+                s.num_lost_host_blocks);
   list->Gauge("blockmgr_metadata_bytes",
               "Memory of the daemon that keeps account of the blocks",
-              static_cast<double>(s.metadata_bytes));
+              s.metadata_bytes);
 }
 
 MetricFamily Up(bool up) {
@@ -255,7 +245,7 @@ std::vector<MetricFamily> ToMetricFamilies(const CoreStats& stats) {
   list.Gauge("blockmgr_engine_attached", "1 while an engine runs steps",
              stats.engine_attached ? 1 : 0);
   list.Counter("blockmgr_steps_total", "Steps that the engine has answered",
-               static_cast<double>(scheduler.num_steps));
+               scheduler.num_steps);
   list.Gauge("blockmgr_steps_in_flight", "Plans without a result now",
              scheduler.num_steps_in_flight);
   list.Histogram("blockmgr_step_seconds",

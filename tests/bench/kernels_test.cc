@@ -51,6 +51,13 @@ TEST(KernelsTest, FlagsMakeTheProblems) {
   EXPECT_FALSE(KernelProblems(options, &names).ok());
 }
 
+TEST(KernelsTest, ReportsGoToAFileOfFiguresToo) {
+  KernelBenchOptions options;
+  ASSERT_TRUE(Parses("--check --output f.json", &options));
+  EXPECT_TRUE(options.check);
+  EXPECT_EQ(options.output, "f.json");
+}
+
 TEST(KernelsTest, ElementsAndTailsAreOfEveryProblem) {
   KernelBenchOptions options;
   ASSERT_TRUE(

@@ -64,6 +64,15 @@ class PythonExamplesTest(unittest.TestCase):
         self.assertEqual(self.engine.wait(60), 0)
         self.assertRegex(self.engine.stdout.read(), r"[1-9][0-9]+ steps")
 
+    def test_an_engine_that_is_refused_fails(self):
+        self.wait_for_engine()
+        second = subprocess.run(
+            [sys.executable, EXAMPLES / "engine.py", "--address", self.address],
+            env=ENVIRONMENT, text=True, stderr=subprocess.PIPE, timeout=100,
+            check=False)
+        self.assertEqual(second.returncode, 1)
+        self.assertIn("engine.py: ALREADY_EXISTS", second.stderr)
+
     def test_errors_are_told(self):
         self.wait_for_engine()
         done = self.frontend("--keep-ratio", "1.5")
