@@ -205,22 +205,35 @@ SIMT_DEVICE void PickBin(const simt::SharedArray<uint32_t>& bins,
 }
 
 // Adds the bins of all blocks of a group up, in the last one's; whether this is
-// that one. All threads of all blocks.
+// that one. All threads of all blocks, kSelectThreads each: a number that is
+// known here, so that a thread's exchanges are under way at a time.
 SIMT_DEVICE bool SumBins(const SelectProblem& p, int64_t group,
                          uint32_t num_blocks,
                          const simt::SharedArray<uint32_t>& bins) {
-  uint32_t* const histogram = p.histograms + group * kRadixBins;
-  for (uint32_t i = simt::ThreadIndex(); i < kRadixBins;
-       i += simt::NumThreads()) {
-    const uint32_t count = bins.Load(i);
-    if (count != 0) simt::AtomicAdd(histogram + i, count);
+  constexpr uint32_t kTurns = kRadixBins / kSelectThreads;
+  static_assert(kTurns * kSelectThreads == kRadixBins);
+  uint32_t* const histogram =
+      p.histograms + group * kRadixBins + simt::ThreadIndex();
+  uint32_t counts[kTurns];
+  SIMT_UNROLL
+  for (uint32_t turn = 0; turn < kTurns; ++turn) {
+    counts[turn] = bins.Load(turn * kSelectThreads + simt::ThreadIndex());
+  }
+  SIMT_UNROLL
+  for (uint32_t turn = 0; turn < kTurns; ++turn) {
+    if (counts[turn] == 0) continue;
+    simt::AtomicAdd(histogram + turn * kSelectThreads, counts[turn]);
   }
   if (!simt::LastBlockDone(p.counters + group, num_blocks)) return false;
   // Exchanged, not loaded: from where the atomics of other blocks went, and
   // back to zero for the next pass.
-  for (uint32_t i = simt::ThreadIndex(); i < kRadixBins;
-       i += simt::NumThreads()) {
-    bins.Store(i, simt::AtomicExchange(histogram + i, 0u));
+  SIMT_UNROLL
+  for (uint32_t turn = 0; turn < kTurns; ++turn) {
+    counts[turn] = simt::AtomicExchange(histogram + turn * kSelectThreads, 0u);
+  }
+  SIMT_UNROLL
+  for (uint32_t turn = 0; turn < kTurns; ++turn) {
+    bins.Store(turn * kSelectThreads + simt::ThreadIndex(), counts[turn]);
   }
   if (!BM_PLANTED(kSelectNoBarrierAfterSum)) simt::SyncBlock();
   return true;
@@ -237,6 +250,10 @@ void SelectRadixPass(SelectProblem p, bool of_scope) {
   const int64_t group = of_scope ? scope : p.num_scopes + head;
   const RadixSearch search = p.searches[group];
   if (search.mode != RadixSearch::kSearch) return;
+  // Before the keys, which take longer: nobody waits for it then.
+  uint32_t num_blocks = of_scope ? NumChunks(p, p.scopes[scope].first_head,
+                                             p.scopes[scope].num_heads)
+                                 : NumChunks(p, head, 1);
   const auto bins = simt::Shared<uint32_t>(0, kRadixBins);
   for (uint32_t i = simt::ThreadIndex(); i < kRadixBins;
        i += simt::NumThreads()) {
@@ -245,9 +262,6 @@ void SelectRadixPass(SelectProblem p, bool of_scope) {
   if (!BM_PLANTED(kSelectNoBarrierAfterClear)) simt::SyncBlock();
   CountDigits<kDigit, kSecond>(p, chunk, of_scope, search, bins);
   if (!BM_PLANTED(kSelectNoBarrierBeforePick)) simt::SyncBlock();
-  uint32_t num_blocks = of_scope ? NumChunks(p, p.scopes[scope].first_head,
-                                             p.scopes[scope].num_heads)
-                                 : NumChunks(p, head, 1);
   if (num_blocks > 1) {
     if (BM_PLANTED(kSelectPicksEarly)) --num_blocks;
     if (!SumBins(p, group, num_blocks, bins)) return;
