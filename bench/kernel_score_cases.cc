@@ -211,8 +211,10 @@ SelectProblem DeviceProblem::MakeSelection(SelectProblem select,
   const int64_t num_groups = int64_t{num_heads} + select.num_scopes;
   select.heads = Allocate<SelectHead>(num_heads);
   select.searches = Allocate<RadixSearch>(num_groups);
-  select.histograms = Allocate<uint32_t>(num_groups * kRadixBins);
-  select.counters = Allocate<uint32_t>(num_groups);
+  select.histograms =
+      Allocate<uint32_t>(int64_t{select.num_scopes} * kRadixBins);
+  select.last_bins = Allocate<uint32_t>(int64_t{num_heads} * kLastRadixBins);
+  select.counters = Allocate<uint32_t>(select.num_scopes);
   select.budgets = Allocate<int32_t>(num_heads);
   const int64_t num_words = SurvivorWords(offsets_[num_heads], num_heads);
   select.ties = Allocate<uint32_t>(num_words);

@@ -19,49 +19,53 @@ SIMT_DEVICE T WarpSum(T value) {
   return value;
 }
 
-// C. The sum of the values of this lane and of all lower ones.
-template <typename T>
+// C. The sum of the values of this lane and of all lower ones, in the first
+// kLanes lanes.
+template <uint32_t kLanes = simt::kWarpThreads, typename T>
 SIMT_DEVICE T WarpPrefix(T value) {
   SIMT_UNROLL
-  for (uint32_t delta = 1; delta < simt::kWarpThreads; delta *= 2) {
+  for (uint32_t delta = 1; delta < kLanes; delta *= 2) {
     const T below = simt::ShuffleUp(value, delta);
     if (simt::Lane() >= delta) value += below;
   }
   return value;
 }
 
-// Threads of a block that forms them, and the shared memory that it needs.
+// Shared memory that a block of so many threads needs for them.
+template <uint32_t kThreads>
+inline constexpr uint32_t kPrefixBytesOf = kThreads / simt::kWarpThreads *
+                                           sizeof(uint64_t);
+// What most blocks have.
 inline constexpr uint32_t kPrefixThreads = 256;
-inline constexpr uint32_t kPrefixSharedBytes = 64;
+inline constexpr uint32_t kPrefixSharedBytes = kPrefixBytesOf<kPrefixThreads>;
 
 // Sum of the values of all lower threads of the block, and of all; T of 4 or 8
-// bytes. Uses kPrefixSharedBytes of shared memory at `offset`. All threads.
-template <typename T>
+// bytes. Uses kPrefixBytesOf<kThreads> of shared memory at `offset`. All
+// kThreads threads.
+template <uint32_t kThreads = kPrefixThreads, typename T>
 SIMT_DEVICE T BlockPrefix(T value, uint32_t offset, T* total) {
-  constexpr uint32_t kWarps = kPrefixThreads / simt::kWarpThreads;
-  static_assert(kWarps * sizeof(T) <= kPrefixSharedBytes);
+  constexpr uint32_t kWarps = kThreads / simt::kWarpThreads;
+  static_assert(kWarps <= simt::kWarpThreads, "a lane per warp");
   const auto sums = simt::Shared<T>(offset, kWarps);
   const T sum = WarpPrefix(value);
   if (simt::Lane() == simt::kWarpThreads - 1) sums.Store(simt::Warp(), sum);
   simt::SyncBlock();
-  T before = 0;
-  *total = 0;
-  for (uint32_t warp = 0; warp < kWarps; ++warp) {
-    const T other = sums.Load(warp);
-    if (warp < simt::Warp() && !BM_PLANTED(kSelectIgnoresEarlierWarps)) {
-      before += other;
-    }
-    *total += other;
-  }
+  const uint32_t lane = simt::Lane();
+  const T others = WarpPrefix<kWarps>(lane < kWarps ? sums.Load(lane) : T{0});
+  *total = simt::Shuffle(others, kWarps - 1);
+  // Of the warps before this one; the first gets nothing.
+  T before = simt::Shuffle(others, simt::Warp() - (simt::Warp() > 0 ? 1 : 0));
+  if (simt::Warp() == 0 || BM_PLANTED(kSelectIgnoresEarlierWarps)) before = 0;
   if (!BM_PLANTED(kMovesNoBarrier)) simt::SyncBlock();
   return before + sum - value;
 }
 
 // Words that a block takes in a turn, neighbouring ones to a thread, and how
 // many bits are set in the turn's words before the thread's, and in all.
+template <uint32_t kThreads>
 struct WordTurn {
   static constexpr int32_t kSize = 4;  // of a thread
-  static constexpr int32_t kStep = kSize * static_cast<int32_t>(kPrefixThreads);
+  static constexpr int32_t kStep = kSize * static_cast<int32_t>(kThreads);
 
   int32_t first;
   uint32_t words[kSize];
@@ -79,7 +83,7 @@ struct WordTurn {
       words[k] = first + k < count ? load(first + k) : 0;
       num_set += static_cast<uint32_t>(simt::PopCount(words[k]));
     }
-    before = BlockPrefix(num_set, 0, &total);
+    before = BlockPrefix<kThreads>(num_set, 0, &total);
   }
 };
 

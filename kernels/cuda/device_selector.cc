@@ -67,8 +67,10 @@ SelectProblem DeviceSelector::AddSelection(const SelectBatch& batch,
   arrays->products = memory.InputOf(entries.products);
   arrays->heads = memory.Work<SelectHead>(problem.num_heads);
   arrays->searches = memory.Work<RadixSearch>(num_groups);
-  // Side by side: one fill zeroes both.
-  arrays->zeros = memory.Work<uint32_t>(num_groups * (kRadixBins + 1));
+  // Side by side: one fill zeroes all.
+  arrays->zeros =
+      memory.Work<uint32_t>(int64_t{problem.num_scopes} * (kRadixBins + 1) +
+                            int64_t{problem.num_heads} * kLastRadixBins);
   const int64_t num_words =
       SurvivorWords(entries.offsets.back(), problem.num_heads);
   arrays->ties = memory.Work<uint32_t>(num_words);
@@ -95,11 +97,13 @@ void DeviceSelector::PointTo(const SelectionArrays& arrays,
   if (!entries.products.empty()) {
     problem->products = memory.Device(arrays.products);
   }
-  const int64_t num_groups = int64_t{problem->num_heads} + problem->num_scopes;
   problem->heads = memory.Device(arrays.heads);
   problem->searches = memory.Device(arrays.searches);
   problem->histograms = memory.Device(arrays.zeros);
-  problem->counters = problem->histograms + num_groups * kRadixBins;
+  problem->last_bins =
+      problem->histograms + int64_t{problem->num_scopes} * kRadixBins;
+  problem->counters =
+      problem->last_bins + int64_t{problem->num_heads} * kLastRadixBins;
   problem->ties = memory.Device(arrays.ties);
   problem->budgets = memory.Device(arrays.budgets);
   problem->survivors = memory.Device(arrays.survivors);

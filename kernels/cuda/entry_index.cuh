@@ -145,16 +145,16 @@ struct RegionBatch {
 
 // From marks to words. All threads of a block.
 SIMT_DEVICE void CountMarks(const MarkedWords& marked) {
-  static_assert(kIndexThreads == kPrefixThreads);
+  using Turn = WordTurn<kIndexThreads>;
   uint32_t before = 0;
-  for (int32_t base = 0; base < marked.count; base += WordTurn::kStep) {
+  for (int32_t base = 0; base < marked.count; base += Turn::kStep) {
     // Exchanged, not loaded: from where the atomics went, and back to zero.
-    const WordTurn turn(base, marked.count, [&](int32_t i) {
+    const Turn turn(base, marked.count, [&](int32_t i) {
       return simt::AtomicExchange(marked.marks + i, 0u);
     });
     uint32_t lower = before + turn.before;
     SIMT_UNROLL
-    for (int32_t k = 0; k < WordTurn::kSize; ++k) {
+    for (int32_t k = 0; k < Turn::kSize; ++k) {
       const int32_t i = turn.first + k;
       if (i < marked.count) marked.words[i] = {turn.words[k], lower};
       lower += static_cast<uint32_t>(simt::PopCount(turn.words[k]));

@@ -53,6 +53,7 @@ struct RadixSearch {
 
 // What the kernels know of one head; see HeadSplit of eviction/protection.h.
 struct SelectHead {
+  int64_t offset;  // of its entries
   int32_t scope;
   int32_t num_sinks;
   int32_t num_past;
@@ -80,7 +81,9 @@ struct SelectHead {
 };
 
 inline constexpr uint32_t kSelectThreads = 256;
+inline constexpr uint32_t kSelectHeadThreads = 1024;  // where a block has one
 inline constexpr uint32_t kRadixBins = 2048;
+inline constexpr uint32_t kLastRadixBins = 1024;  // of the last digit
 
 struct SelectProblem {
   int32_t num_heads = 0;
@@ -100,19 +103,21 @@ struct SelectProblem {
   bool critical = false;    // CriticalKV's two stages
   int64_t first_share = 0;  // critical: of the first stage, multiples of 10^-9
   float eps = 0.0f;         // critical
-  // Entries that one block looks at: a multiple of kSelectThreads. So many are
-  // what a block has under way at once, and eight heads of 32,000 entries fill
-  // a large device.
+  // Entries that one block looks at in searches of scopes: a multiple of
+  // kSelectThreads. So many are what a block has under way at once, and eight
+  // heads of 32,000 entries fill a large device.
   int32_t chunk_entries = 2048;
   ListSplits chunks;  // of chunk_entries; heads without entries have one, too
 
   // Work space. Searches: first those of scopes, then of heads.
   SelectHead* heads = nullptr;      // [num_heads]
   RadixSearch* searches = nullptr;  // [num_scopes + num_heads]
-  uint32_t* histograms = nullptr;   // [num_scopes + num_heads, kRadixBins]
-  uint32_t* counters = nullptr;     // [num_scopes + num_heads]
+  uint32_t* histograms = nullptr;   // [num_scopes, kRadixBins]
+  uint32_t* last_bins = nullptr;    // [num_heads, kLastRadixBins]
+  uint32_t* counters = nullptr;     // [num_scopes]
   uint32_t* ties = nullptr;  // as survivors: entries equal to the threshold
-  // histograms and counters must be zero, and are zero again at the end.
+  // histograms, last_bins and counters must be zero, and are zero again at the
+  // end.
 
   // Results. Survivors of head h are bits of the words from SurvivorWord(h) on,
   // the bit of entry i is i % 32 of word i / 32.

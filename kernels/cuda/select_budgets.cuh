@@ -9,7 +9,9 @@
 #include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/select.h"
 #include "kernels/cuda/select_apportion.cuh"
+#include "kernels/cuda/select_keys.cuh"
 #include "kernels/cuda/select_radix.cuh"
+#include "kernels/cuda/select_scopes.cuh"
 #include "kernels/cuda/simt.h"
 
 namespace blockmgr {
@@ -43,21 +45,12 @@ SIMT_DEVICE void SplitHead(const SelectProblem& p, int32_t head,
   const int32_t sinks = below.Load(0) < count ? below.Load(0) : count;
   const int32_t through_past = below.Load(1) < count ? below.Load(1) : count;
   SelectHead state = {};
+  state.offset = p.offsets[head];
   state.scope = scope;
   state.num_sinks = sinks;
   state.num_past = through_past - sinks;
   state.num_recent = count - through_past;
   p.heads[head] = state;
-}
-
-// The search for the `wanted` best of `size` keys.
-SIMT_DEVICE RadixSearch BeginSearch(int64_t wanted, int64_t size) {
-  RadixSearch search = {};
-  search.wanted = wanted;
-  search.mode = wanted <= 0      ? RadixSearch::kNone
-                : wanted >= size ? RadixSearch::kAll
-                                 : RadixSearch::kSearch;
-  return search;
 }
 
 SIMT_DEVICE int64_t NumProtected(const SelectHead& head) {
@@ -267,36 +260,18 @@ void SelectSplit(SelectProblem p) {
   }
 }
 
-// Grid: chunks.count. Counts at the threshold of every scope; its last block
-// has its budgets. Shared memory: kScopeSharedBytes.
+// Grid: chunks.count. The last digit of every scope's search; a scope's last
+// block has its budgets. Shared memory: the larger of kRadixSharedBytes and
+// kScopeSharedBytes.
 SIMT_KERNEL(kSelectThreads, 4)
-void SelectCountAtCut(SelectProblem p) {
+void SelectEndScopes(SelectProblem p) {
   simt::AwaitEarlierKernels();
+  ClearBins();
   const ListSplit chunk = FindChunk(p);
-  CountAtCut(p, chunk);
-  const int32_t index = p.heads[chunk.list].scope;
-  const SelectScope scope = p.scopes[index];
-  if (!simt::LastBlockDone(p.counters + index,
-                           NumChunks(p, scope.first_head, scope.num_heads))) {
-    return;
-  }
-  const ScopeThreads threads(scope.num_heads);
-  if (threads.HasThisThread()) EndScope(p, threads, index);
-}
-
-// Grid: one thread per head. Searches of critical's second stage, in what the
-// first one left.
-SIMT_KERNEL(kSelectThreads, 4)
-void SelectBeginSecond(SelectProblem p) {
-  simt::AwaitEarlierKernels();
-  const int64_t head =
-      static_cast<int64_t>(simt::BlockX()) * simt::NumThreads() +
-      simt::ThreadIndex();
-  if (head >= p.num_heads) return;
-  RadixSearch* search = p.searches + p.num_scopes + head;
-  // What the first stage left is more than the second takes: together they are
-  // less than the head's past.
-  *search = BeginSearch(p.heads[head].second_wanted, INT64_MAX);
+  const SelectHead head = p.heads[chunk.list];
+  if (!EndScopeSearch(p, chunk, head)) return;
+  const ScopeThreads threads(p.scopes[head.scope].num_heads);
+  if (threads.HasThisThread()) EndScope(p, threads, head.scope);
 }
 
 }  // namespace SIMT_SPACE

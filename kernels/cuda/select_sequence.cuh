@@ -4,7 +4,6 @@
 #define KERNELS_CUDA_SELECT_SEQUENCE_CUH_
 
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/cuda/entry_index.cuh"
 #include "kernels/cuda/entry_index.h"
@@ -12,8 +11,10 @@
 #include "kernels/cuda/pool_view.h"
 #include "kernels/cuda/select.h"
 #include "kernels/cuda/select_budgets.cuh"
+#include "kernels/cuda/select_heads.cuh"
 #include "kernels/cuda/select_moves.cuh"
 #include "kernels/cuda/select_radix.cuh"
+#include "kernels/cuda/select_scopes.cuh"
 
 namespace blockmgr {
 inline namespace SIMT_SPACE {
@@ -37,47 +38,36 @@ bool RunIndexEntries(const EntryIndexParams& params, int32_t longest_tail,
 
 // Calls launch(size, kernel, arguments..) for every kernel, in order, each
 // after the one before it has ended; stops at the first that returns false.
-// Five launches for equal budgets, nine for adakv, thirteen with floors; five
-// more for critical.
+// Two launches for equal budgets, five for adakv, seven with floors.
 template <typename Launch>
 bool RunSelect(const SelectProblem& p, Launch&& launch) {
   if (p.num_heads == 0) return true;
-  const auto heads = static_cast<uint32_t>(p.num_heads);
-  const auto scopes = static_cast<uint32_t>(p.num_scopes);
-  const auto chunks = static_cast<uint32_t>(p.chunks.count);
-  const auto size = [](uint32_t blocks, uint32_t shared_bytes) {
-    return LaunchSize{blocks, 1, kSelectThreads, shared_bytes};
+  const auto grid = [](int32_t blocks, uint32_t threads,
+                       uint32_t shared_bytes) {
+    return LaunchSize{static_cast<uint32_t>(blocks), 1, threads, shared_bytes};
   };
-  const LaunchSize radix = size(chunks, kRadixSharedBytes);
-  const auto passes = [&](bool of_scope, auto second) {
-    constexpr bool kSecond = decltype(second)::value;
-    return launch(radix, kKernel<SelectRadixPass<0, kSecond>>, p, of_scope) &&
-           launch(radix, kKernel<SelectRadixPass<1, kSecond>>, p, of_scope) &&
-           launch(radix, kKernel<SelectRadixPass<2, kSecond>>, p, of_scope);
-  };
-  const auto survivors = [&](auto second) {
-    constexpr bool kSecond = decltype(second)::value;
-    return passes(false, second) && launch(size(chunks, kPrefixSharedBytes),
-                                           kKernel<SelectEmit<kSecond>>, p);
-  };
-  if (!launch(size(heads, kScopeSharedBytes), kKernel<SelectSplit>, p)) {
+  const LaunchSize heads =
+      grid(p.num_heads, kSelectHeadThreads, kRadixSharedBytes);
+  const LaunchSize chunks =
+      grid(p.chunks.count, kSelectThreads, kRadixSharedBytes);
+  static_assert(kScopeSharedBytes <= kRadixSharedBytes);
+  if (!launch(grid(p.num_heads, kSelectThreads, kScopeSharedBytes),
+              kKernel<SelectSplit>, p)) {
     return false;
   }
   if (HasFloors(p) &&
-      (!passes(false, std::false_type()) ||
-       !launch(size(scopes, kScopeSharedBytes), kKernel<SelectBeginPool>, p))) {
+      (!launch(heads, kKernel<SelectFloors>, p) ||
+       !launch(grid(p.num_scopes, kSelectThreads, kScopeSharedBytes),
+               kKernel<SelectBeginPool>, p))) {
     return false;
   }
-  if (IsScored(p) && (!passes(true, std::false_type()) ||
-                      !launch(size(chunks, kScopeSharedBytes),
-                              kKernel<SelectCountAtCut>, p))) {
+  if (IsScored(p) && (!launch(chunks, kKernel<SelectScopePass<0>>, p) ||
+                      !launch(chunks, kKernel<SelectScopePass<1>>, p) ||
+                      !launch(chunks, kKernel<SelectEndScopes>, p))) {
     return false;
   }
-  if (!survivors(std::false_type())) return false;
-  if (!p.critical) return true;
-  return launch(size((heads + kSelectThreads - 1) / kSelectThreads, 0),
-                kKernel<SelectBeginSecond>, p) &&
-         survivors(std::true_type());
+  return p.critical ? launch(heads, kKernel<SelectSurvivors<true>>, p)
+                    : launch(heads, kKernel<SelectSurvivors<false>>, p);
 }
 
 template <typename Launch>

@@ -71,7 +71,8 @@
 //   char* SharedBytes();             the dynamic shared memory, 128-aligned
 //   T AtomicAdd(T*, T), AtomicMax, AtomicMin, AtomicOr, AtomicExchange,
 //     AtomicCompareExchange(T*, expected, desired);    global memory, integers
-//   void ThreadFence();
+//   uint32_t AtomicIncrement(uint32_t*, limit);   0 comes after the limit
+//   void ThreadFence();                           acquires and releases
 //   bool LastBlockDone(uint32_t* counter, uint32_t num_blocks);  all threads:
 //     true in the last block to call it; then all blocks' earlier global writes
 //     are visible to it. The counter starts at 0 and is 0 again afterwards.
@@ -105,16 +106,16 @@
 namespace blockmgr::simt {
 
 SIMT_DEVICE bool LastBlockDone(uint32_t* counter, uint32_t num_blocks) {
-  ThreadFence();
+  // One thread's fences do for all: what the others wrote comes before them by
+  // the first barrier, and what they read after them by the second.
   SyncBlock();
   bool last = false;
   if (ThreadIndex() == 0) {
-    last = AtomicAdd(counter, 1u) + 1 == num_blocks;
-    if (last) AtomicExchange(counter, 0u);
+    ThreadFence();
+    last = AtomicIncrement(counter, num_blocks - 1) == num_blocks - 1;
+    ThreadFence();
   }
-  last = SyncBlockOr(last);
-  if (last) ThreadFence();
-  return last;
+  return SyncBlockOr(last);
 }
 
 }  // namespace blockmgr::simt

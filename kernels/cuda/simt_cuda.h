@@ -115,7 +115,13 @@ SIMT_DEVICE T AtomicCompareExchange(T* address, T expected, T desired) {
                                   static_cast<AtomicWord<T>>(expected),
                                   static_cast<AtomicWord<T>>(desired)));
 }
-SIMT_DEVICE void ThreadFence() { __threadfence(); }
+SIMT_DEVICE uint32_t AtomicIncrement(uint32_t* address, uint32_t limit) {
+  return atomicInc(address, limit);
+}
+// __threadfence is one of sequential consistency, which nobody here needs.
+SIMT_DEVICE void ThreadFence() {
+  asm volatile("fence.acq_rel.gpu;\n" ::: "memory");
+}
 
 SIMT_DEVICE char* SharedBytes() {
   extern __shared__ __align__(128) char simt_shared_bytes[];

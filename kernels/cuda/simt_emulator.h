@@ -230,6 +230,11 @@ T AtomicCompareExchange(T* address, T expected, T desired) {
   if (old == expected) *address = desired;
   return old;
 }
+inline uint32_t AtomicIncrement(uint32_t* address, uint32_t limit) {
+  const uint32_t old = *address;
+  *address = old >= limit ? 0 : old + 1;
+  return old;
+}
 inline void ThreadFence() {}
 
 inline char* SharedBytes() { return emulator::SharedMemory(); }

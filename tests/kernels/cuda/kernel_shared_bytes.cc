@@ -97,8 +97,10 @@ void LaunchOthers(DeviceRuntime& device) {
   select.num_scopes = 1;
   select.chunks.count = 1;
   select.budget = SelectBudget::kFloor;
-  select.critical = true;
-  device.Select(select);
+  for (const bool critical : {false, true}) {
+    select.critical = critical;
+    device.Select(select);
+  }
   device.PlanMoves({.num_heads = 1, .page_size = 16});
   // Only looked at for being there.
   const int32_t region_length = 1;

@@ -22,9 +22,8 @@ EvictionCase DrawCase(Rng& rng) {
   }
 }
 
-// Heads of several chunks, among them one long and one empty.
-void MakeLong(Rng& rng, EvictionCase* eviction) {
-  eviction->range.cut = RandomInt(rng, 300, 1100);
+void MakeLong(Rng& rng, int32_t cut, EvictionCase* eviction) {
+  eviction->range.cut = cut;
   eviction->range.length = eviction->range.cut + RandomInt(rng, 0, 40);
   eviction->target.tokens = RandomInt(rng, 1, eviction->range.cut);
   for (size_t head = 0; head < eviction->positions.size(); ++head) {
@@ -65,9 +64,22 @@ std::string CheckSelect(uint64_t seed, bool is_long, bool floors) {
     c = DrawCase(rng);
   }
   if (floors) c.policy.budget.mode = AdaKvMode::kFloor;
-  if (is_long) MakeLong(rng, &c);
+  if (is_long) MakeLong(rng, RandomInt(rng, 300, 1100), &c);
   std::string difference =
       Difference(c, SelectOnDevice({c}, 256, SomeSchedules(rng)[seed % 4]));
+  if (difference.empty()) return "";
+  return absl::StrCat(difference, " in ", Describe(c));
+}
+
+std::string CheckManyTurns(uint64_t seed) {
+  Rng rng(seed);
+  const auto selector =
+      seed % 2 == 0 ? SelectorKind::kTopK : SelectorKind::kCritical;
+  EvictionCase c = DrawCase(rng);
+  while (c.policy.selector.kind != selector) c = DrawCase(rng);
+  MakeLong(rng, RandomInt(rng, 17000, 20000), &c);
+  std::string difference =
+      Difference(c, SelectOnDevice({c}, 2048, SomeSchedules(rng)[seed % 4]));
   if (difference.empty()) return "";
   return absl::StrCat(difference, " in ", Describe(c));
 }
@@ -134,7 +146,7 @@ EvictionCase GivenBudgets(const std::vector<int32_t>& sizes,
 
 std::string CheckManyTies(uint64_t seed) {
   Rng rng(seed);
-  EvictionCase c = GivenBudgets({70000, 100}, 16);
+  EvictionCase c = GivenBudgets({140000, 100}, 16);
   c.policy.protect = {.sinks = 4, .recent = 8};
   // Half of a head has the lowest score, and of these the first one most of
   // what it keeps beyond the others.
@@ -145,7 +157,7 @@ std::string CheckManyTies(uint64_t seed) {
       c.scores.back().push_back(drawn < 2 ? 3.0f : drawn < 3 ? 2.0f : 1.0f);
     }
   }
-  c.external = {RandomInt(rng, 55000, 65000), RandomInt(rng, 1, 100)};
+  c.external = {RandomInt(rng, 110000, 130000), RandomInt(rng, 1, 100)};
   return Difference(c, SelectOnDevice({c}, 2048, {}));
 }
 

@@ -14,8 +14,9 @@ namespace blockmgr {
 
 // A random case whose policy the device knows.
 EvictionCase DrawCase(Rng& rng);
-// Gives it heads of several chunks, among them one long and one empty.
-void MakeLong(Rng& rng, EvictionCase* eviction);
+// Gives it heads of several chunks, some of them of about `cut` entries and one
+// of next to none.
+void MakeLong(Rng& rng, int32_t cut, EvictionCase* eviction);
 
 // Heads of one layer with so many entries each, at positions from 0 on below
 // the cut. No scores yet; budgets are given by token, zero.
@@ -27,13 +28,17 @@ std::string Difference(const EvictionCase& c, const SelectOutcome& got);
 // One random selection; what is wrong, or "".
 std::string CheckSelect(uint64_t seed, bool is_long, bool floors);
 
+// The same of heads longer than a block looks at in a turn, by one key or, odd
+// seeds, in the two stages of CriticalKV.
+std::string CheckManyTurns(uint64_t seed);
+
 // One scope of more heads than a warp has lanes: all of a layer's, or for
 // kGlobal all of a model's, eight a layer. By token or by page, scores all
 // equal or not, by `seed`.
 std::string CheckManyHeads(BudgetKind kind, AdaKvMode mode, int32_t num_heads,
                            uint64_t seed);
 
-// A head whose ties are in more words than its last block takes at once.
+// A head whose ties are in more words than a block takes in a turn.
 std::string CheckManyTies(uint64_t seed);
 
 }  // namespace blockmgr

@@ -133,8 +133,9 @@ inline SelectOutcome SelectOnDevice(const std::vector<EvictionCase>& cases,
   const int64_t num_groups = num_heads + problem.num_scopes;
   auto heads = Poisoned<SelectHead>(num_heads);
   auto searches = Poisoned<RadixSearch>(num_groups);
-  SharedVector<uint32_t> histograms(num_groups * kRadixBins);
-  SharedVector<uint32_t> counters(num_groups);
+  SharedVector<uint32_t> histograms(problem.num_scopes * kRadixBins);
+  SharedVector<uint32_t> last_bins(num_heads * kLastRadixBins);
+  SharedVector<uint32_t> counters(problem.num_scopes);
   const int64_t num_words = SurvivorWords(inputs.offsets.back(), num_heads);
   auto ties = Poisoned<uint32_t>(num_words);
   SelectOutcome outcome;
@@ -143,6 +144,7 @@ inline SelectOutcome SelectOnDevice(const std::vector<EvictionCase>& cases,
   problem.heads = heads.data();
   problem.searches = searches.data();
   problem.histograms = histograms.data();
+  problem.last_bins = last_bins.data();
   problem.counters = counters.data();
   problem.ties = ties.data();
   problem.budgets = outcome.budgets.data();
@@ -157,6 +159,7 @@ inline SelectOutcome SelectOnDevice(const std::vector<EvictionCase>& cases,
   if (!outcome.error.empty()) return outcome;
   const auto is_zero = [](uint32_t value) { return value == 0; };
   if (!std::all_of(histograms.begin(), histograms.end(), is_zero) ||
+      !std::all_of(last_bins.begin(), last_bins.end(), is_zero) ||
       !std::all_of(counters.begin(), counters.end(), is_zero)) {
     outcome.error = "work space is not zero again";
     return outcome;

@@ -35,6 +35,12 @@ TEST_F(SelectTest, LongHeadsEqualTheCpu) {
   }
 }
 
+TEST_F(SelectTest, HeadsOfManyTurnsEqualTheCpu) {
+  for (uint64_t seed = 0; seed < NumCases(8); ++seed) {
+    ASSERT_EQ(CheckManyTurns(seed), "") << "seed " << seed;
+  }
+}
+
 TEST_F(SelectTest, FloorsEqualTheCpu) {
   for (uint64_t seed = 2000; seed < 2000 + NumCases(12); ++seed) {
     ASSERT_EQ(CheckSelect(seed, seed % 2 == 1, true), "") << "seed " << seed;
@@ -48,7 +54,7 @@ TEST_F(SelectTest, SequencesDoNotMeet) {
     Rng rng(seed);
     const EvictionCase first = DrawCase(rng);
     EvictionCase second = first;
-    MakeLong(rng, &second);
+    MakeLong(rng, RandomInt(rng, 300, 1100), &second);
     const SelectOutcome both =
         SelectOnDevice({first, second}, 512, SomeSchedules(rng)[seed % 4]);
     ASSERT_EQ(both.error, "");

@@ -275,11 +275,12 @@ TEST(SimtEmulatorTest, LastBlockSeesAllBlocks) {
     uint32_t counter = 0;
     uint32_t total = 0;
     const Sums sums = {partial.data(), &counter, &total};
-    ASSERT_EQ(
-        Launch(schedule, {.grid = {9}, .threads = 64}, SumOfBlocks, sums).error,
-        "");
-    EXPECT_EQ(total, 45u);
-    EXPECT_EQ(counter, 0u);
+    const LaunchShape shape = {.grid = {9}, .threads = 64};
+    for (const uint32_t sum : {45u, 90u}) {
+      ASSERT_EQ(Launch(schedule, shape, SumOfBlocks, sums).error, "");
+      EXPECT_EQ(total, sum);
+      EXPECT_EQ(counter, 0u);
+    }
   }
 }
 

@@ -185,12 +185,16 @@ constexpr auto kAnd = [](auto a, auto b) { return a & b; };
 constexpr auto kMin = [](auto a, auto b) { return std::min(a, b); };
 constexpr auto kMax = [](auto a, auto b) { return std::max(a, b); };
 constexpr auto kExchange = [](auto, auto b) { return b; };
+constexpr auto kIncrement = [](auto a, auto b) {
+  return a >= b ? decltype(a){0} : a + 1;
+};
 
 std::optional<Form> FindAtomic(absl::string_view operation, Space space) {
   static const auto* const kAll =
       new Operations{{"add.u32", {Atomic<uint32_t, kAdd>, "waw"}},
                      {"add.s32", {Atomic<uint32_t, kAdd>, "waw"}},
                      {"add.u64", {Atomic<uint64_t, kAdd>, "dad"}},
+                     {"inc.u32", {Atomic<uint32_t, kIncrement>, "waw"}},
                      {"max.u32", {Atomic<uint32_t, kMax>, "waw"}},
                      {"max.s32", {Atomic<int32_t, kMax>, "waw"}},
                      {"max.u64", {Atomic<uint64_t, kMax>, "dad"}},

@@ -1,0 +1,238 @@
+// The search of a scope's pool: the best of all its heads.
+//
+// Every block counts the digit of its chunk of one head in shared memory and,
+// unless it is the only one, adds it to the scope's histogram with integer
+// atomics, whose order does not show; the scope's last block picks the bin and
+// leaves the histogram zero. In the last pass the same is counted of each head,
+// too: what its scope's threshold leaves it is then known without another look
+// at the keys.
+#ifndef KERNELS_CUDA_SELECT_SCOPES_CUH_
+#define KERNELS_CUDA_SELECT_SCOPES_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/block_prefix.cuh"
+#include "kernels/cuda/list_splits.cuh"
+#include "kernels/cuda/planted_bugs.h"
+#include "kernels/cuda/select.h"
+#include "kernels/cuda/select_keys.cuh"
+#include "kernels/cuda/select_radix.cuh"
+#include "kernels/cuda/simt.h"
+
+namespace blockmgr {
+inline namespace SIMT_SPACE {
+
+// C. The chunk of a block of a flat grid.
+SIMT_DEVICE ListSplit FindChunk(const SelectProblem& p) {
+  return FindSplit(p.chunks.offsets, p.num_heads,
+                   static_cast<int32_t>(simt::BlockX()));
+}
+
+// Blocks that have chunks of a scope's heads.
+SIMT_DEVICE uint32_t NumChunks(const SelectProblem& p,
+                               const SelectScope& scope) {
+  return static_cast<uint32_t>(
+      p.chunks.offsets[scope.first_head + scope.num_heads] -
+      p.chunks.offsets[scope.first_head]);
+}
+
+// Adds to *sum, which may be below zero on the way.
+SIMT_DEVICE void AddSigned(int64_t* sum, uint32_t count) {
+  simt::AtomicAdd(
+      reinterpret_cast<uint64_t*>(sum),
+      static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(count))));
+}
+
+// Adds the digits of one chunk of one head's part of its scope's pool to the
+// bins, which are zero; in the last pass also what is above all that those
+// count, to heads[].above. All threads of a block; a barrier.
+template <int kDigit>
+SIMT_DEVICE void CountChunk(const SelectProblem& p, const ListSplit& chunk,
+                            const SelectHead& state, uint32_t prefix) {
+  using Digit = RadixDigit<kDigit>;
+  const RadixSearch floor = state.floor;
+  const bool has_floor = floor.mode == RadixSearch::kSearch;
+  const int32_t begin = chunk.split * p.chunk_entries;
+  int32_t end = begin + p.chunk_entries < state.num_past
+                    ? begin + p.chunk_entries
+                    : state.num_past;
+  if (floor.mode == RadixSearch::kAll) end = 0;
+  const auto bins = RadixBins();
+  uint32_t above = 0;
+  const auto add = [&](uint32_t key, uint32_t count) {
+    if (Digit::Follows(key, prefix)) {
+      bins.AtomicAdd(Digit::Of(key), count);
+    } else if (Digit::kIsLast && key > prefix) {
+      above += count;
+    }
+  };
+  ForEachKey<false, kSelectThreads>(
+      p, chunk.list, state, state.num_sinks + begin, state.num_sinks + end,
+      [&](uint32_t key) {
+        // What the head took for itself is not in the pool: all above its own
+        // threshold, and some of those equal to it.
+        if (has_floor && key > floor.prefix &&
+            !BM_PLANTED(kSelectFloorCountsTwice)) {
+          return;
+        }
+        add(key, 1);
+      });
+  if (has_floor && begin == 0 && simt::ThreadIndex() == 0) {
+    add(floor.prefix, 0u - static_cast<uint32_t>(floor.wanted));
+  }
+  if (Digit::kIsLast) {
+    above = WarpSum(above);
+    if (simt::Lane() == 0 && above != 0) {
+      AddSigned(&p.heads[chunk.list].above, above);
+    }
+  }
+  if (!BM_PLANTED(kSelectNoBarrierBeforePick)) simt::SyncBlock();
+}
+
+// Of a histogram, those bins that are a thread's. Their number is known when
+// this is compiled, so that a thread's accesses are under way at a time.
+template <uint32_t kBins>
+struct ThreadBins {
+  static constexpr uint32_t kTurns = kBins / kSelectThreads;
+  static_assert(kTurns * kSelectThreads == kBins);
+  uint32_t counts[kTurns];
+
+  SIMT_DEVICE void Load() {
+    SIMT_UNROLL
+    for (uint32_t turn = 0; turn < kTurns; ++turn) {
+      counts[turn] =
+          RadixBins().Load(turn * kSelectThreads + simt::ThreadIndex());
+    }
+  }
+  // A barrier.
+  SIMT_DEVICE void Store() const {
+    SIMT_UNROLL
+    for (uint32_t turn = 0; turn < kTurns; ++turn) {
+      RadixBins().Store(turn * kSelectThreads + simt::ThreadIndex(),
+                        counts[turn]);
+    }
+    if (!BM_PLANTED(kSelectNoBarrierAfterSum)) simt::SyncBlock();
+  }
+  SIMT_DEVICE void AddTo(uint32_t* histogram) const {
+    SIMT_UNROLL
+    for (uint32_t turn = 0; turn < kTurns; ++turn) {
+      if (counts[turn] == 0) continue;
+      simt::AtomicAdd(histogram + turn * kSelectThreads + simt::ThreadIndex(),
+                      counts[turn]);
+    }
+  }
+  // Exchanged, not loaded: from where the atomics of other blocks went, and
+  // back to zero for the next pass.
+  SIMT_DEVICE void TakeFrom(uint32_t* histogram) {
+    SIMT_UNROLL
+    for (uint32_t turn = 0; turn < kTurns; ++turn) {
+      counts[turn] = simt::AtomicExchange(
+          histogram + turn * kSelectThreads + simt::ThreadIndex(), 0u);
+    }
+  }
+};
+
+// Grid: chunks.count. One of the digits before the last. Shared memory:
+// kRadixSharedBytes.
+template <int kDigit>
+SIMT_KERNEL(kSelectThreads, 4)
+void SelectScopePass(SelectProblem p) {
+  simt::AwaitEarlierKernels();
+  static_assert(!RadixDigit<kDigit>::kIsLast);
+  ClearBins();
+  const ListSplit chunk = FindChunk(p);
+  // Before the keys, which take longer: nobody waits for any of it then.
+  const SelectHead head = p.heads[chunk.list];
+  const int32_t index = head.scope;
+  RadixSearch search = p.searches[index];
+  uint32_t num_blocks = NumChunks(p, p.scopes[index]);
+  if (search.mode != RadixSearch::kSearch) return;
+  CountChunk<kDigit>(p, chunk, head, search.prefix);
+  if (num_blocks > 1) {
+    uint32_t* const histogram = p.histograms + int64_t{index} * kRadixBins;
+    ThreadBins<kRadixBins> bins;
+    bins.Load();
+    bins.AddTo(histogram);
+    if (BM_PLANTED(kSelectPicksEarly)) --num_blocks;
+    if (!simt::LastBlockDone(p.counters + index, num_blocks)) return;
+    bins.TakeFrom(histogram);
+    bins.Store();
+  }
+  Narrow<kDigit>(PickBin<kDigit, kSelectThreads>(search.wanted), &search);
+  if (simt::ThreadIndex() == 0) p.searches[index] = search;
+}
+
+// Of each head of a scope, how much of its pool is above the scope's threshold,
+// and equal to it; leaves the heads' bins zero. All threads of the scope's last
+// block, a warp to a head; a barrier.
+SIMT_DEVICE void CountAtCut(const SelectProblem& p, const SelectScope& scope,
+                            const BinPick& pick) {
+  constexpr uint32_t kLanes = simt::kWarpThreads;
+  constexpr uint32_t kTurns = kLastRadixBins / kLanes;
+  for (uint32_t i = simt::Warp(); i < static_cast<uint32_t>(scope.num_heads);
+       i += kSelectThreads / kLanes) {
+    const int64_t head = scope.first_head + static_cast<int64_t>(i);
+    uint32_t* const bins = p.last_bins + head * kLastRadixBins + simt::Lane();
+    uint32_t counts[kTurns];
+    SIMT_UNROLL
+    for (uint32_t turn = 0; turn < kTurns; ++turn) {
+      counts[turn] = bins[turn * kLanes];
+    }
+    uint32_t above = 0;
+    uint32_t equal = 0;
+    SIMT_UNROLL
+    for (uint32_t turn = 0; turn < kTurns; ++turn) {
+      if (counts[turn] == 0) continue;
+      bins[turn * kLanes] = 0;
+      const uint32_t bin = turn * kLanes + simt::Lane();
+      if (bin > pick.bin || (bin == pick.bin && pick.whole)) {
+        above += counts[turn];
+      } else if (bin == pick.bin) {
+        equal += counts[turn];
+      }
+    }
+    above = WarpSum(above);
+    equal = WarpSum(equal);
+    if (simt::Lane() == 0) {
+      p.heads[head].above += above;
+      p.heads[head].equal = equal;
+    }
+  }
+  if (!BM_PLANTED(kSelectNoBarrierAfterCut)) simt::SyncBlock();
+}
+
+// The last digit of a scope's search, where the bins are zero. Whether this is
+// the scope's last block: all is then known of the scope. All threads of all
+// blocks.
+SIMT_DEVICE bool EndScopeSearch(const SelectProblem& p, const ListSplit& chunk,
+                                const SelectHead& head) {
+  constexpr int kDigit = 2;
+  constexpr uint32_t kBins = RadixDigit<kDigit>::kBins;
+  const int32_t index = head.scope;
+  const SelectScope scope = p.scopes[index];
+  const uint32_t num_blocks = NumChunks(p, scope);
+  RadixSearch search = p.searches[index];
+  const bool searches = search.mode == RadixSearch::kSearch;
+  uint32_t* const histogram = p.histograms + int64_t{index} * kRadixBins;
+  ThreadBins<kBins> bins;
+  if (searches) {
+    CountChunk<kDigit>(p, chunk, head, search.prefix);
+    bins.Load();
+    bins.AddTo(histogram);
+    bins.AddTo(p.last_bins + int64_t{chunk.list} * kBins);
+  }
+  if (!simt::LastBlockDone(p.counters + index, num_blocks)) return false;
+  if (!searches) return true;
+  bins.TakeFrom(histogram);
+  bins.Store();
+  const BinPick pick = PickBin<kDigit, kSelectThreads>(search.wanted);
+  Narrow<kDigit>(pick, &search);
+  if (simt::ThreadIndex() == 0) p.searches[index] = search;
+  CountAtCut(p, scope, pick);
+  return true;
+}
+
+}  // namespace SIMT_SPACE
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_SELECT_SCOPES_CUH_
