@@ -25,6 +25,14 @@ struct EntrySpan {
     return CountLeading(
         size, [&](int32_t entry) { return positions[entry] < position; });
   }
+  // C. Entries before the last `window` tokens of a sequence of `length`: all
+  // but its last ones, of which there are at most as many.
+  SIMT_DEVICE int32_t CountPast(int32_t length, int32_t window) const {
+    const int32_t sure = size > window ? size - window : 0;
+    return sure + CountLeading(size - sure, [&](int32_t entry) {
+             return positions[sure + entry] < length - window;
+           });
+  }
 };
 
 SIMT_DEVICE EntrySpan LoadEntries(const EntryLists& lists, int32_t list) {
@@ -42,18 +50,25 @@ SIMT_DEVICE ListSplit FindRowSplit(const EntryLists& lists) {
                    static_cast<int32_t>(simt::BlockX()));
 }
 
+// The slots of 16 entries from `begin` on, one to a lane; 0 from `end` on.
+SIMT_DEVICE int64_t LoadSlot(const EntrySpan& entries, int32_t begin,
+                             int32_t end) {
+  const int32_t mine = begin + LaneIndex() % 16;
+  return mine < end ? entries.slots[mine] : 0;
+}
+
 // Starts copies of 16 rows by one warp: K (or V, `shift` bytes further) of the
-// entries [begin, begin + 16) below `end`, zeros for the rest. Every lane finds
-// the address of one row. Commits nothing. kDim elements, swizzled.
+// entries [begin, begin + 16) below `end`, whose slots LoadSlot gave, zeros for
+// the rest. Every lane finds the address of one row. Commits nothing. kDim
+// elements, swizzled.
 template <int kDim, typename T>
-SIMT_DEVICE void CopyEntryRows(const PagedPool& pool, const EntrySpan& entries,
+SIMT_DEVICE void CopyEntryRows(const PagedPool& pool, int64_t slot,
                                int32_t begin, int32_t end, int64_t shift,
                                T* tile, int32_t first_row) {
   constexpr int kChunks = kDim / kChunk;
   const int32_t mine = begin + LaneIndex() % 16;
   const char* const row_address =
-      mine < end ? SlotAddress(pool, entries.slots[mine]) + shift
-                 : Nowhere(pool);
+      mine < end ? SlotAddress(pool, slot) + shift : Nowhere(pool);
   SIMT_UNROLL
   for (int i = 0; i < 16 * kChunks / 32; ++i) {
     const int32_t element = i * 32 + LaneIndex();

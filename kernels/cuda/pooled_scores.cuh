@@ -114,7 +114,7 @@ void PoolWindowScores(PoolParams params) {
   block.begin = mine.split * kPoolThreads;
   const int32_t sequence = mine.list / params.entries.num_heads;
   block.num_past =
-      block.entries.CountBelow(params.lengths[sequence] - params.window);
+      block.entries.CountPast(params.lengths[sequence], params.window);
   block.reach = params.kernel / 2;
   const int32_t entry = block.begin + Thread();
   float score;

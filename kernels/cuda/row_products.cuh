@@ -191,7 +191,9 @@ SIMT_DEVICE void ForEachProduct(const ProductRows& rows,
   T* const tile = reinterpret_cast<T*>(simt::SharedBytes());
   T* const slabs = tile + kProductRows * kDim;
   for (int32_t row = WarpIndex() * 32; row < WarpIndex() * 32 + 32; row += 16) {
-    CopyEntryRows<kDim>(rows.pool, rows.entries, rows.begin + row,
+    const int32_t begin = rows.begin + row;
+    CopyEntryRows<kDim>(rows.pool,
+                        LoadSlot(rows.entries, begin, rows.entries.size), begin,
                         rows.entries.size, rows.shift, tile, row);
   }
   const int32_t num_blocks = static_cast<int32_t>(

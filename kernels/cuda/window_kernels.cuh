@@ -16,8 +16,7 @@ inline namespace SIMT_SPACE {
 
 // Adds the keys of a tile to the statistics of a lane's two rows. Each lane
 // keeps its own columns apart until the end.
-SIMT_DEVICE void AddLogits(const float (&logits)[kEntryTile / 8][4],
-                           RowStats (&stats)[2]) {
+SIMT_DEVICE void AddLogits(const TileLogits& logits, RowStats (&stats)[2]) {
   SIMT_UNROLL
   for (int half = 0; half < 2; ++half) {
     float max = stats[half].max;
@@ -60,12 +59,12 @@ void WindowStats(WindowParams params) {
   }
   ForEachKeyTile<Shape, kDim, T>(
       params, block, [&](const T* keys, int32_t first_entry) {
+        TileLogits logits[Shape::kMTiles];
+        WindowLogits(params, block, first_m_tile, queries, keys, first_entry,
+                     logits);
         SIMT_UNROLL
         for (int m = 0; m < Shape::kMTiles; ++m) {
-          float logits[kEntryTile / 8][4];
-          WindowLogits<T, kDim>(params, block, first_m_tile + m, queries[m],
-                                keys, first_entry, logits);
-          AddLogits(logits, stats[m]);
+          AddLogits(logits[m], stats[m]);
         }
       });
   const int64_t rows = int64_t{block.num_m_tiles(params)} * 16;
@@ -92,7 +91,7 @@ void MergeWindowStats(WindowParams params) {
   simt::AwaitEarlierKernels();
   constexpr int32_t kWarps = kWindowThreads / 32;
   const int32_t list = static_cast<int32_t>(simt::BlockX());
-  const WindowBlock block = MakeWindowBlock(params, {list, 0}, false);
+  const WindowList block(params, list);
   const int64_t rows = int64_t{block.num_m_tiles(params)} * 16;
   const int32_t begin = params.entries.window_splits.offsets[list];
   int32_t end = params.entries.window_splits.offsets[list + 1];
@@ -145,7 +144,7 @@ SIMT_DEVICE void ScatterColumnSums(float (&values)[16]) {
 // Weights of 16 queries and a tile of keys, summed over the queries, to shared
 // memory.
 template <typename T, int kDim>
-SIMT_DEVICE void StoreColumnSums(const float (&logits)[kEntryTile / 8][4],
+SIMT_DEVICE void StoreColumnSums(const TileLogits& logits,
                                  const float (&lse_log2)[2], int32_t place) {
   using Shape = WindowShape<T, kDim>;
   float sums[16];
@@ -168,21 +167,36 @@ SIMT_DEVICE void StoreColumnSums(const float (&logits)[kEntryTile / 8][4],
   columns.Store(column + 1, sums[1]);
 }
 
+// The queries that a CTA has in registers at a time.
+struct WindowPass {
+  // 16 of them each, and the query heads that these belong to.
+  int32_t first = 0;
+  int32_t last = 0;
+  int32_t q_head = 0;
+  int32_t q_head_end = 0;
+
+  SIMT_DEVICE WindowPass(const WindowParams& params, const WindowList& list,
+                         int32_t first_m_tile, int32_t most)
+      : first(first_m_tile) {
+    const int32_t num_m_tiles = list.num_m_tiles(params);
+    last = first + most < num_m_tiles ? first + most : num_m_tiles;
+    q_head = first / list.tiles_per_head;
+    q_head_end = (last - 1) / list.tiles_per_head + 1;
+  }
+};
+
 // Adds the column sums of one pass, tile of queries by tile, to the output.
 template <typename T, int kDim>
 SIMT_DEVICE void AddColumns(const WindowParams& params,
-                            const WindowBlock& block, int32_t pass,
+                            const WindowBlock& block, const WindowPass& pass,
                             int32_t first_entry) {
   using Shape = WindowShape<T, kDim>;
   const auto columns =
       simt::Shared<float>(Shape::kTileBytes, Shape::kSumFloats);
   const int32_t entry = first_entry + Thread() % kEntryTile;
   if (entry >= block.end) return;
-  const int32_t num_m_tiles = block.num_m_tiles(params);
-  const int32_t first = pass * Shape::kBlockMTiles;
-  const int32_t last = first + Shape::kBlockMTiles < num_m_tiles
-                           ? first + Shape::kBlockMTiles
-                           : num_m_tiles;
+  const int32_t first = pass.first;
+  const int32_t last = pass.last;
   if (params.sums != nullptr) {
     if (Thread() >= kEntryTile) return;
     float sum = params.sums[block.entries.offset + entry];
@@ -193,9 +207,8 @@ SIMT_DEVICE void AddColumns(const WindowParams& params,
     return;
   }
   const float window = static_cast<float>(params.window);
-  const int32_t q_head_end = (last - 1) / block.tiles_per_head + 1;
-  for (int32_t q_head = first / block.tiles_per_head + Thread() / kEntryTile;
-       q_head < q_head_end; q_head += kWindowThreads / kEntryTile) {
+  for (int32_t q_head = pass.q_head + Thread() / kEntryTile;
+       q_head < pass.q_head_end; q_head += kWindowThreads / kEntryTile) {
     float* out = params.attention + block.entries.offset * params.group_size +
                  int64_t{q_head} * block.entries.size + entry;
     const int32_t begin = q_head * block.tiles_per_head;
@@ -221,9 +234,9 @@ void WindowColumns(WindowParams params) {
       params.sums == nullptr);
   if (block.begin >= block.end) return;
   const int32_t num_m_tiles = block.num_m_tiles(params);
-  for (int32_t pass = 0; pass * Shape::kBlockMTiles < num_m_tiles; ++pass) {
-    const int32_t first_m_tile =
-        pass * Shape::kBlockMTiles + WarpIndex() * Shape::kMTiles;
+  for (int32_t first = 0; first < num_m_tiles; first += Shape::kBlockMTiles) {
+    const WindowPass pass(params, block, first, Shape::kBlockMTiles);
+    const int32_t first_m_tile = first + WarpIndex() * Shape::kMTiles;
     WindowQueries<kDim> queries[Shape::kMTiles];
     float lse_log2[Shape::kMTiles][2];
     SIMT_UNROLL
@@ -241,12 +254,12 @@ void WindowColumns(WindowParams params) {
     }
     ForEachKeyTile<Shape, kDim, T>(
         params, block, [&](const T* keys, int32_t first_entry) {
+          TileLogits logits[Shape::kMTiles];
+          WindowLogits(params, block, first_m_tile, queries, keys, first_entry,
+                       logits);
           SIMT_UNROLL
           for (int m = 0; m < Shape::kMTiles; ++m) {
-            float logits[kEntryTile / 8][4];
-            WindowLogits<T, kDim>(params, block, first_m_tile + m, queries[m],
-                                  keys, first_entry, logits);
-            StoreColumnSums<T, kDim>(logits, lse_log2[m],
+            StoreColumnSums<T, kDim>(logits[m], lse_log2[m],
                                      WarpIndex() * Shape::kMTiles + m);
           }
           simt::SyncBlock();

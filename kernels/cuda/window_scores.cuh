@@ -41,31 +41,40 @@ SIMT_DEVICE ListSplit FindWindowSplit(const EntryLists& lists, int32_t split) {
   return FindSplit(lists.window_splits.offsets, NumLists(lists), split);
 }
 
-// What a CTA works on.
-struct WindowBlock {
-  EntrySpan entries;
+// Whose queries a list has.
+struct WindowList {
   int32_t sequence = 0;
   int32_t head = 0;
-  int32_t first_position = 0;  // of the window
-  int32_t num_past = 0;        // entries before it
   int32_t tiles_per_head = 0;  // 16 queries each
-  int32_t begin = 0;           // entries of this split
-  int32_t end = 0;
+
+  SIMT_DEVICE WindowList(const WindowParams& params, int32_t list)
+      : sequence(Divide(list, params.pool.num_heads)),
+        head(list - sequence * params.entries.num_heads),
+        tiles_per_head((params.window + 15) / 16) {}
 
   SIMT_DEVICE int32_t num_m_tiles(const WindowParams& params) const {
     return tiles_per_head * params.group_size;
   }
 };
 
+// What a CTA works on.
+struct WindowBlock : WindowList {
+  using WindowList::WindowList;
+
+  EntrySpan entries;
+  int32_t first_position = 0;  // of the window
+  int32_t num_past = 0;        // entries before it
+  int32_t begin = 0;           // entries of this split
+  int32_t end = 0;
+};
+
 SIMT_DEVICE WindowBlock MakeWindowBlock(const WindowParams& params,
                                         const ListSplit& mine, bool past_only) {
-  WindowBlock block;
+  WindowBlock block(params, mine.list);
+  const int32_t length = params.lengths[block.sequence];
   block.entries = LoadEntries(params.entries, mine.list);
-  block.sequence = Divide(mine.list, params.pool.num_heads);
-  block.head = mine.list - block.sequence * params.entries.num_heads;
-  block.first_position = params.lengths[block.sequence] - params.window;
-  block.num_past = block.entries.CountBelow(block.first_position);
-  block.tiles_per_head = (params.window + 15) / 16;
+  block.first_position = length - params.window;
+  block.num_past = block.entries.CountPast(length, params.window);
   const int32_t size = past_only ? block.num_past : block.entries.size;
   block.begin = mine.split * kSplitEntries;
   block.end =
@@ -130,13 +139,19 @@ SIMT_DEVICE void ForEachKeyTile(const WindowParams& params,
   T* const tiles = reinterpret_cast<T*>(simt::SharedBytes());
   const int32_t num_tiles =
       (block.end - block.begin + kEntryTile - 1) / kEntryTile;
+  const int32_t row = WarpIndex() * 16;
+  const auto entry_of = [&](int32_t tile) {
+    return block.begin + tile * kEntryTile + row;
+  };
+  // Of the tile to be copied next: loaded a tile ahead, so that no copy waits
+  // for it.
+  int64_t slot = LoadSlot(block.entries, entry_of(0), block.end);
   const auto copy = [&](int32_t tile) {
     if (tile < num_tiles) {
-      const int32_t row = WarpIndex() * 16;
-      CopyEntryRows<kDim>(params.pool, block.entries,
-                          block.begin + tile * kEntryTile + row, block.end, 0,
+      CopyEntryRows<kDim>(params.pool, slot, entry_of(tile), block.end, 0,
                           tiles + tile % Shape::kStages * Shape::kTileElements,
                           row);
+      slot = LoadSlot(block.entries, entry_of(tile + 1), block.end);
     }
     simt::CommitCopies();
   };
@@ -152,33 +167,13 @@ SIMT_DEVICE void ForEachKeyTile(const WindowParams& params,
   simt::SyncBlock();
 }
 
-// Logits of 16 queries and a tile of keys, times scale * log2(e); -infinity
-// where a query does not see the key. logits[n][j]: key 8 n + 2 (lane % 4) +
-// j % 2, row lane / 4 + 8 (j / 2).
-template <typename T, int kDim>
-SIMT_DEVICE void WindowLogits(const WindowParams& params,
-                              const WindowBlock& block, int32_t m_tile,
-                              const WindowQueries<kDim>& queries, const T* keys,
-                              int32_t first_entry,
-                              float (&logits)[kEntryTile / 8][4]) {
-  const float scale_log2 = params.scale * kLog2E;
-  SIMT_UNROLL
-  for (int n = 0; n < kEntryTile / 8; n += 2) {
-    SIMT_UNROLL
-    for (int j = 0; j < 4; ++j) logits[n][j] = logits[n + 1][j] = 0.0f;
-    SIMT_UNROLL
-    for (int i = 0; i < kDim / 16; ++i) {
-      uint32_t b[4];
-      LoadRowsB<kDim>(keys, n * 8, i, b);
-      simt::Mma16816<T>(logits[n], queries.a[i], b[0], b[1]);
-      simt::Mma16816<T>(logits[n + 1], queries.a[i], b[2], b[3]);
-    }
-  }
-  SIMT_UNROLL
-  for (int n = 0; n < kEntryTile / 8; ++n) {
-    SIMT_UNROLL
-    for (int j = 0; j < 4; ++j) logits[n][j] *= scale_log2;
-  }
+// Of 16 queries and a tile of keys: logits[n][j] is that of key 8 n +
+// 2 (lane % 4) + j % 2 and of row lane / 4 + 8 (j / 2).
+using TileLogits = float[kEntryTile / 8][4];
+
+// -infinity where a query does not see the key.
+SIMT_DEVICE void MaskLogits(const WindowBlock& block, int32_t m_tile,
+                            int32_t first_entry, TileLogits& logits) {
   const bool all_seen = (first_entry + kEntryTile <= block.num_past) ||
                         BM_PLANTED(kWindowMaskLost);
   if (all_seen) return;
@@ -194,6 +189,45 @@ SIMT_DEVICE void WindowLogits(const WindowParams& params,
           block.entries.positions[entry] <= block.first_position + query[j / 2];
       if (!seen) logits[n][j] = -INFINITY;
     }
+  }
+}
+
+// Logits of a warp's queries, kMTiles times 16 from m_tile on, and a tile of
+// keys, times scale * log2(e), masked. A key's fragments are loaded once for
+// all of the queries.
+template <typename T, int kDim, int kMTiles>
+SIMT_DEVICE void WindowLogits(const WindowParams& params,
+                              const WindowBlock& block, int32_t m_tile,
+                              const WindowQueries<kDim> (&queries)[kMTiles],
+                              const T* keys, int32_t first_entry,
+                              TileLogits (&logits)[kMTiles]) {
+  const float scale_log2 = params.scale * kLog2E;
+  SIMT_UNROLL
+  for (int n = 0; n < kEntryTile / 8; n += 2) {
+    SIMT_UNROLL
+    for (int m = 0; m < kMTiles; ++m) {
+      SIMT_UNROLL
+      for (int j = 0; j < 4; ++j) logits[m][n][j] = logits[m][n + 1][j] = 0.0f;
+    }
+    SIMT_UNROLL
+    for (int i = 0; i < kDim / 16; ++i) {
+      uint32_t b[4];
+      LoadRowsB<kDim>(keys, n * 8, i, b);
+      SIMT_UNROLL
+      for (int m = 0; m < kMTiles; ++m) {
+        simt::Mma16816<T>(logits[m][n], queries[m].a[i], b[0], b[1]);
+        simt::Mma16816<T>(logits[m][n + 1], queries[m].a[i], b[2], b[3]);
+      }
+    }
+  }
+  SIMT_UNROLL
+  for (int m = 0; m < kMTiles; ++m) {
+    SIMT_UNROLL
+    for (int n = 0; n < kEntryTile / 8; ++n) {
+      SIMT_UNROLL
+      for (int j = 0; j < 4; ++j) logits[m][n][j] *= scale_log2;
+    }
+    MaskLogits(block, m_tile + m, first_entry, logits[m]);
   }
 }
 
