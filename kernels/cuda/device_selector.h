@@ -49,7 +49,7 @@ class DeviceSelector {
     CallMemory::Array<float> products;
     CallMemory::Array<SelectHead> heads;
     CallMemory::Array<RadixSearch> searches;
-    CallMemory::Array<uint32_t> zeros;  // histograms, then counters
+    CallMemory::Array<uint32_t> zeros;  // histograms, bins, counters
     CallMemory::Array<uint32_t> ties;
     CallMemory::Array<int32_t> budgets;
     CallMemory::Array<uint32_t> survivors;

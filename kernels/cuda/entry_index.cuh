@@ -145,6 +145,7 @@ struct RegionBatch {
 
 // From marks to words. All threads of a block.
 SIMT_DEVICE void CountMarks(const MarkedWords& marked) {
+  static_assert(kIndexThreads == kPrefixThreads);
   using Turn = WordTurn<kIndexThreads>;
   uint32_t before = 0;
   for (int32_t base = 0; base < marked.count; base += Turn::kStep) {

@@ -14,9 +14,9 @@ inline constexpr uint32_t kNanKey = 0xFFFFFFFFu;
 
 // As ScoreKey of eviction/score_order.h.
 SIMT_DEVICE uint32_t OrderKey(float score) {
-  uint32_t bits = simt::FloatBits(score);
   constexpr uint32_t kSign = 0x80000000u;
-  if (bits == kSign && !BM_PLANTED(kSelectSplitsZeros)) bits = 0;  // -0 is +0
+  if (!BM_PLANTED(kSelectSplitsZeros)) score += 0.0f;  // -0 is +0
+  const uint32_t bits = simt::FloatBits(score);
   if ((bits & ~kSign) > 0x7F800000u && !BM_PLANTED(kSelectOrdersNanBySign)) {
     return kNanKey;
   }

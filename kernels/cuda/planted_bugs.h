@@ -70,6 +70,7 @@ enum class PlantedBug {
   kSelectOrdersNanBySign,
   kSelectSplitsZeros,
   kSelectForgetsPrefix,
+  kSelectForgetsUncached,
   kSelectNoBarrierAfterClear,
   kSelectNoBarrierBeforePick,
   kSelectPicksEarly,

@@ -1,6 +1,7 @@
 // Selection on the device: from scores to budgets, survivors and moves.
-// Parameters of the kernels in select_radix.cuh, select_budgets.cuh and
-// select_moves.cuh; plain data, C++17. All pointers are device memory.
+// Parameters of the kernels in select_budgets.cuh, select_scopes.cuh,
+// select_heads.cuh and select_moves.cuh; plain data, C++17. All pointers are
+// device memory.
 //
 // What is chosen is what SelectEntries of eviction/select.h chooses, bit for
 // bit: the same order of scores, the same ties, the same largest remainders.

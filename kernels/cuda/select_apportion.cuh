@@ -40,6 +40,7 @@ inline constexpr uint32_t kFractionBinsAt =
 inline constexpr uint32_t kFractionPickAt = kFractionBinsAt + 4 * kFractionBins;
 inline constexpr uint32_t kScopeSharedBytes = kFractionPickAt + 16;
 static_assert(kFractionBinsAt >= kPrefixSharedBytes);
+static_assert(kSelectThreads == kPrefixThreads);
 static_assert(kFractionBins == kSelectThreads, "one bin per thread");
 
 // Who works on a scope: the first warp of a block, whose sums need no barrier,

@@ -266,9 +266,9 @@ void SelectSplit(SelectProblem p) {
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectEndScopes(SelectProblem p) {
   simt::AwaitEarlierKernels();
-  ClearBins();
   const ListSplit chunk = FindChunk(p);
   const SelectHead head = p.heads[chunk.list];
+  ClearBins();
   if (!EndScopeSearch(p, chunk, head)) return;
   const ScopeThreads threads(p.scopes[head.scope].num_heads);
   if (threads.HasThisThread()) EndScope(p, threads, head.scope);

@@ -9,11 +9,12 @@
 #include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/pool_view.h"
 #include "kernels/cuda/select.h"
-#include "kernels/cuda/select_radix.cuh"
 #include "kernels/cuda/simt.h"
 
 namespace blockmgr {
 inline namespace SIMT_SPACE {
+
+static_assert(kSelectThreads == kPrefixThreads);
 
 SIMT_DEVICE bool IsPageOfPool(const SelectMoves& p, int64_t page) {
   return page >= 0 && page < p.num_pages;

@@ -139,13 +139,12 @@ SIMT_KERNEL(kSelectThreads, 4)
 void SelectScopePass(SelectProblem p) {
   simt::AwaitEarlierKernels();
   static_assert(!RadixDigit<kDigit>::kIsLast);
-  ClearBins();
   const ListSplit chunk = FindChunk(p);
-  // Before the keys, which take longer: nobody waits for any of it then.
   const SelectHead head = p.heads[chunk.list];
   const int32_t index = head.scope;
   RadixSearch search = p.searches[index];
   uint32_t num_blocks = NumChunks(p, p.scopes[index]);
+  ClearBins();
   if (search.mode != RadixSearch::kSearch) return;
   CountChunk<kDigit>(p, chunk, head, search.prefix);
   if (num_blocks > 1) {
@@ -169,6 +168,7 @@ SIMT_DEVICE void CountAtCut(const SelectProblem& p, const SelectScope& scope,
                             const BinPick& pick) {
   constexpr uint32_t kLanes = simt::kWarpThreads;
   constexpr uint32_t kTurns = kLastRadixBins / kLanes;
+  const uint32_t first_above = pick.bin + (pick.whole ? 0 : 1);
   for (uint32_t i = simt::Warp(); i < static_cast<uint32_t>(scope.num_heads);
        i += kSelectThreads / kLanes) {
     const int64_t head = scope.first_head + static_cast<int64_t>(i);
@@ -178,6 +178,9 @@ SIMT_DEVICE void CountAtCut(const SelectProblem& p, const SelectScope& scope,
     for (uint32_t turn = 0; turn < kTurns; ++turn) {
       counts[turn] = bins[turn * kLanes];
     }
+    // All loads before what uses them: a compiler mixes the two to save
+    // registers, and then waits for one after the other.
+    simt::SyncWarp();
     uint32_t above = 0;
     uint32_t equal = 0;
     SIMT_UNROLL
@@ -185,17 +188,14 @@ SIMT_DEVICE void CountAtCut(const SelectProblem& p, const SelectScope& scope,
       if (counts[turn] == 0) continue;
       bins[turn * kLanes] = 0;
       const uint32_t bin = turn * kLanes + simt::Lane();
-      if (bin > pick.bin || (bin == pick.bin && pick.whole)) {
-        above += counts[turn];
-      } else if (bin == pick.bin) {
-        equal += counts[turn];
-      }
+      above += bin >= first_above ? counts[turn] : 0;
+      equal += bin + 1 == first_above ? counts[turn] : 0;
     }
     above = WarpSum(above);
     equal = WarpSum(equal);
     if (simt::Lane() == 0) {
-      p.heads[head].above += above;
-      p.heads[head].equal = equal;
+      AddSigned(&p.heads[head].above, above);
+      p.heads[head].equal = pick.whole ? 0 : equal;
     }
   }
   if (!BM_PLANTED(kSelectNoBarrierAfterCut)) simt::SyncBlock();

@@ -47,7 +47,7 @@ bool RunSelect(const SelectProblem& p, Launch&& launch) {
     return LaunchSize{static_cast<uint32_t>(blocks), 1, threads, shared_bytes};
   };
   const LaunchSize heads =
-      grid(p.num_heads, kSelectHeadThreads, kRadixSharedBytes);
+      grid(p.num_heads, kSelectHeadThreads, kHeadSharedBytes);
   const LaunchSize chunks =
       grid(p.chunks.count, kSelectThreads, kRadixSharedBytes);
   static_assert(kScopeSharedBytes <= kRadixSharedBytes);

@@ -53,6 +53,7 @@ constexpr Probe kMoves = {"Moves", CheckMoves, 16};
 constexpr Probe kCopyBlocks = {"CopyBlocks", CheckCopyBlocks, 16};
 constexpr Probe kSwap = {"Swap", CheckSwap, 16};
 constexpr Probe kManyTies = {"ManyTies", CheckManyTies, 1};
+constexpr Probe kManyTurns = {"ManyTurns", CheckManyTurns, 12};
 constexpr Probe kAnySelect = {"AnySelect", CheckAnySelect, 40};
 constexpr Probe kFloors = {"Floors", CheckFloors, 40};
 constexpr Probe kManyHeads = {"ManyHeads", CheckManyEqualHeads, 12};
@@ -79,6 +80,7 @@ const std::vector<PlantedCase>& Cases() {
       {"SelectOrdersNanBySign", PlantedBug::kSelectOrdersNanBySign, kAnySelect},
       {"SelectSplitsZeros", PlantedBug::kSelectSplitsZeros, kAnySelect},
       {"SelectForgetsPrefix", PlantedBug::kSelectForgetsPrefix, kAnySelect},
+      {"SelectForgetsUncached", PlantedBug::kSelectForgetsUncached, kManyTurns},
       {"SelectNoBarrierAfterClear", PlantedBug::kSelectNoBarrierAfterClear,
        kAnySelect},
       {"SelectNoBarrierBeforePick", PlantedBug::kSelectNoBarrierBeforePick,
@@ -155,8 +157,9 @@ TEST_P(PlantedBugsProbesTest, FindNothingWithoutBugs) {
 
 INSTANTIATE_TEST_SUITE_P(All, PlantedBugsProbesTest,
                          testing::Values(kAppend, kGather, kMoves, kCopyBlocks,
-                                         kSwap, kAnySelect, kManyTies, kFloors,
-                                         kManyHeads, kHistory, kLong, kIndex),
+                                         kSwap, kAnySelect, kManyTies,
+                                         kManyTurns, kFloors, kManyHeads,
+                                         kHistory, kLong, kIndex),
                          [](const testing::TestParamInfo<Probe>& param) {
                            return param.param.name;
                          });

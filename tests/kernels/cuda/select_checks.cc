@@ -77,7 +77,7 @@ std::string CheckManyTurns(uint64_t seed) {
       seed % 2 == 0 ? SelectorKind::kTopK : SelectorKind::kCritical;
   EvictionCase c = DrawCase(rng);
   while (c.policy.selector.kind != selector) c = DrawCase(rng);
-  MakeLong(rng, RandomInt(rng, 17000, 20000), &c);
+  MakeLong(rng, (seed % 4 < 2 ? 40000 : 0) + RandomInt(rng, 17000, 20000), &c);
   std::string difference =
       Difference(c, SelectOnDevice({c}, 2048, SomeSchedules(rng)[seed % 4]));
   if (difference.empty()) return "";

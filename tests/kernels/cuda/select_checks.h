@@ -28,8 +28,8 @@ std::string Difference(const EvictionCase& c, const SelectOutcome& got);
 // One random selection; what is wrong, or "".
 std::string CheckSelect(uint64_t seed, bool is_long, bool floors);
 
-// The same of heads longer than a block looks at in a turn, by one key or, odd
-// seeds, in the two stages of CriticalKV.
+// The same of heads longer than a block looks at in a turn, some of them than
+// it can keep, by one key or, odd seeds, in the two stages of CriticalKV.
 std::string CheckManyTurns(uint64_t seed);
 
 // One scope of more heads than a warp has lanes: all of a layer's, or for
