@@ -26,7 +26,8 @@ struct EntrySpan {
         size, [&](int32_t entry) { return positions[entry] < position; });
   }
   // C. Entries before the last `window` tokens of a sequence of `length`: all
-  // but its last ones, of which there are at most as many.
+  // but its last ones, of which there are at most as many: positions are
+  // distinct, and below the length.
   SIMT_DEVICE int32_t CountPast(int32_t length, int32_t window) const {
     const int32_t sure = size > window ? size - window : 0;
     return sure + CountLeading(size - sure, [&](int32_t entry) {

@@ -33,6 +33,10 @@ SIMT_DEVICE simt::SharedArray<uint32_t> CachedKeys() {
   return simt::Shared<uint32_t>(kRadixSharedBytes, kCachedKeys);
 }
 
+SIMT_DEVICE int32_t NumCached(const SelectHead& state) {
+  return state.num_past < kCachedKeys ? state.num_past : kCachedKeys;
+}
+
 // Counts the first digit, and fills the cache.
 template <bool kSecond>
 SIMT_DEVICE void CountFirstDigit(const SelectProblem& p, int32_t head,
@@ -75,8 +79,7 @@ SIMT_DEVICE void CountDigit(const SelectProblem& p, int32_t head,
   const auto count_cached = [&](uint32_t key) {
     if (!kSecond || key != kTakenKey) count(key);
   };
-  const auto num_cached = static_cast<uint32_t>(
-      state.num_past < kCachedKeys ? state.num_past : kCachedKeys);
+  const auto num_cached = static_cast<uint32_t>(NumCached(state));
   const auto fours =
       simt::Shared<simt::Vector16>(kRadixSharedBytes, kCachedKeys / 4);
   for (uint32_t i = simt::ThreadIndex(); i < num_cached / 4;
@@ -119,16 +122,28 @@ SIMT_DEVICE void SearchHead(const SelectProblem& p, int32_t head,
   SearchDigit<2, kSecond>(p, head, state, search);
 }
 
+// The head of a block, its own search done.
+struct SearchedHead {
+  int32_t head;
+  SelectHead state;
+  RadixSearch search;
+
+  SIMT_DEVICE explicit SearchedHead(const SelectProblem& p)
+      : head(static_cast<int32_t>(simt::BlockX())),
+        state(p.heads[head]),
+        search(p.searches[p.num_scopes + head]) {
+    SearchHead<false>(p, head, state, &search);
+  }
+};
+
 // Grid: num_heads. What heads take of their past before their scopes' pools are
 // made.
 SIMT_KERNEL(kSelectHeadThreads, 1)
 void SelectFloors(SelectProblem p) {
   simt::AwaitEarlierKernels();
-  const auto head = static_cast<int32_t>(simt::BlockX());
-  const SelectHead state = p.heads[head];
-  RadixSearch search = p.searches[p.num_scopes + head];
-  SearchHead<false>(p, head, state, &search);
-  if (simt::ThreadIndex() == 0) p.searches[p.num_scopes + head] = search;
+  const SearchedHead own(p);
+  if (simt::ThreadIndex() != 0) return;
+  p.searches[p.num_scopes + own.head] = own.search;
 }
 
 // How an entry stands to its head's threshold.
@@ -262,9 +277,7 @@ SIMT_DEVICE void WriteSurvivors(const SelectProblem& p, int32_t head,
   const int64_t first_word = SurvivorWord(p.offsets[head], head);
   const bool searched = search.mode == RadixSearch::kSearch;
   const bool splits_ties = searched && search.wanted > 0;
-  const int32_t num_cached = !searched                      ? 0
-                             : state.num_past < kCachedKeys ? state.num_past
-                                                            : kCachedKeys;
+  const int32_t num_cached = searched ? NumCached(state) : 0;
   FoundWords found;
   for (int32_t first = static_cast<int32_t>(simt::Warp()) * kEntries;
        first < num_entries; first += kWarps * kEntries) {
@@ -297,17 +310,14 @@ template <bool kCritical>
 SIMT_KERNEL(kSelectHeadThreads, 1)
 void SelectSurvivors(SelectProblem p) {
   simt::AwaitEarlierKernels();
-  const auto head = static_cast<int32_t>(simt::BlockX());
-  const SelectHead state = p.heads[head];
-  RadixSearch search = p.searches[p.num_scopes + head];
-  SearchHead<false>(p, head, state, &search);
-  WriteSurvivors<false>(p, head, state, search);
-  if (!kCritical || state.second_wanted == 0) return;
+  const SearchedHead own(p);
+  WriteSurvivors<false>(p, own.head, own.state, own.search);
+  if (!kCritical || own.state.second_wanted == 0) return;
   // What the first stage left is more than the second takes: together they are
   // less than the head's past.
-  search = BeginSearch(state.second_wanted, INT64_MAX);
-  SearchHead<true>(p, head, state, &search);
-  WriteSurvivors<true>(p, head, state, search);
+  RadixSearch second = BeginSearch(own.state.second_wanted, INT64_MAX);
+  SearchHead<true>(p, own.head, own.state, &second);
+  WriteSurvivors<true>(p, own.head, own.state, second);
 }
 
 }  // namespace SIMT_SPACE
