@@ -38,6 +38,16 @@ void HashAndMatch(benchmark::State& state) {
 }
 BENCHMARK(HashAndMatch);
 
+// Items: blocks told to a router, in readings of 512: by a walk through all
+// entries, or by the log of their additions.
+void ReadPrefixCache(benchmark::State& state) {
+  constexpr int32_t kBlocks = 1 << 17;
+  ReadCacheWorkload workload(kBlocks);
+  for ([[maybe_unused]] auto _ : state) workload.Run(512, state.range(0) != 0);
+  state.SetItemsProcessed(state.iterations() * kBlocks);
+}
+BENCHMARK(ReadPrefixCache)->ArgName("walks")->Arg(1)->Arg(0);
+
 // Items: sequences. One token each; sequences cross block boundaries at
 // different steps. They start over when the pool is used up.
 void DecodeStep(benchmark::State& state) {

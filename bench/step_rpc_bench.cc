@@ -3,8 +3,10 @@
 // bidirectional stream and unix socket.
 //
 //   EmptyMessage/US     write, echo, read
-//   DecodeStep/N/US     write the result of a step, read the next plan; N steps
-//                       in flight. A frontend reads all tokens meanwhile.
+//   DecodeStep/N/US/R   write the result of a step, read the next plan; N steps
+//                       in flight. A frontend reads all tokens meanwhile, and R
+//                       routers watch the prefix cache, of which every other
+//                       one does not read what it is told.
 //
 // US: microseconds for which the engine computes, outside of the timing, before
 // each message. 0 is the most the stream can do; a decode step of a model takes
@@ -27,6 +29,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "blockmgr/base/check.h"
+#include "proto/blockmgr/v1/admin.grpc.pb.h"
 #include "proto/blockmgr/v1/engine.grpc.pb.h"
 #include "proto/blockmgr/v1/request.grpc.pb.h"
 #include "scheduler/scheduler.h"
@@ -122,7 +125,8 @@ BENCHMARK(EmptyMessage)->Arg(0)->Arg(2000)->UseManualTime();
 // decode.
 class Daemon {
  public:
-  explicit Daemon(int32_t steps_in_flight) : address_(TemporarySocket()) {
+  Daemon(int32_t steps_in_flight, int32_t num_routers)
+      : address_(TemporarySocket()) {
     ServerOptions options;
     options.listen = address_;
     options.scheduler.max_num_seqs = kNumSequences;
@@ -135,9 +139,13 @@ class Daemon {
         grpc::CreateChannel(address_, grpc::InsecureChannelCredentials());
     Attach();
     Submit();
+    for (int32_t i = 0; i < num_routers; ++i) {
+      routers_.push_back(std::make_unique<Router>(channel_, i % 2 == 0));
+    }
   }
 
   ~Daemon() {
+    routers_.clear();
     frontend_context_.TryCancel();
     frontend_.join();
     engine_context_.TryCancel();
@@ -161,6 +169,30 @@ class Daemon {
   int32_t num_scheduled() const { return plan_.slots_size(); }
 
  private:
+  class Router {
+   public:
+    Router(const std::shared_ptr<grpc::Channel>& channel, bool reads)
+        : stub_(v1::AdminService::NewStub(channel)),
+          stream_(stub_->WatchPrefixCache(&context_, {})),
+          thread_([this, reads] {
+            v1::PrefixCacheUpdate update;
+            while (reads && stream_->Read(&update)) {
+              benchmark::DoNotOptimize(update);
+            }
+          }) {}
+    ~Router() {
+      context_.TryCancel();
+      thread_.join();
+      stream_->Finish();
+    }
+
+   private:
+    std::unique_ptr<v1::AdminService::Stub> stub_;
+    grpc::ClientContext context_;
+    std::unique_ptr<grpc::ClientReader<v1::PrefixCacheUpdate>> stream_;
+    std::thread thread_;
+  };
+
   void Attach() {
     engines_ = v1::EngineService::NewStub(channel_);
     v1::AttachRequest request;
@@ -221,12 +253,14 @@ class Daemon {
   grpc::ClientContext frontend_context_;
   std::unique_ptr<grpc::ClientReader<v1::TokenBatch>> tokens_;
   std::thread frontend_;
+  std::vector<std::unique_ptr<Router>> routers_;
   v1::EngineMessage message_;
   v1::StepPlan plan_;
 };
 
 void DecodeStep(benchmark::State& state) {
-  Daemon daemon(static_cast<int32_t>(state.range(0)));
+  Daemon daemon(static_cast<int32_t>(state.range(0)),
+                static_cast<int32_t>(state.range(2)));
   daemon.Read();
   while (daemon.num_scheduled() < kNumSequences) {
     daemon.Answer();
@@ -238,7 +272,11 @@ void DecodeStep(benchmark::State& state) {
   });
   state.counters["sequences"] = daemon.num_scheduled();
 }
-BENCHMARK(DecodeStep)->ArgsProduct({{1, 2, 4}, {0, 2000}})->UseManualTime();
+BENCHMARK(DecodeStep)
+    ->ArgsProduct({{1, 2, 4}, {0, 2000}, {0}})
+    ->Args({2, 2000, 1})
+    ->Args({2, 2000, 16})
+    ->UseManualTime();
 
 }  // namespace
 }  // namespace blockmgr

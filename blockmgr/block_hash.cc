@@ -44,6 +44,21 @@ void AppendText(absl::string_view text, std::string* bytes) {
   bytes->append(text.data(), text.size());
 }
 
+uint32_t TakeInt(absl::string_view* bytes) {
+  uint32_t value = 0;
+  BM_CHECK(bytes->size() >= sizeof(value));
+  std::memcpy(&value, bytes->data(), sizeof(value));
+  bytes->remove_prefix(sizeof(value));
+  return value;
+}
+
+std::string TakeText(size_t size, absl::string_view* bytes) {
+  BM_CHECK(bytes->size() >= size);
+  std::string text(bytes->substr(0, size));
+  bytes->remove_prefix(size);
+  return text;
+}
+
 absl::Status ValidateName(absl::string_view field, absl::string_view name) {
   if (name.size() <= kMaxNameBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(field, ": expected at most ",
@@ -81,6 +96,27 @@ absl::Status ValidateScope(const ContentScope& scope, int64_t num_tokens) {
     free = int64_t{item.begin} + item.length;
   }
   return absl::OkStatus();
+}
+
+ContentScope DecodeRoot(absl::string_view root) {
+  BM_CHECK(TakeInt(&root) == kRootTag);
+  ContentScope scope;
+  for (std::string* name : {&scope.tenant, &scope.lora, &scope.cache_salt}) {
+    *name = TakeText(TakeInt(&root), &root);
+  }
+  BM_CHECK(root.empty());
+  return scope;
+}
+
+std::vector<MediaItem> DecodeMedia(absl::string_view media) {
+  std::vector<MediaItem> items;
+  while (!media.empty()) {
+    MediaItem& item = items.emplace_back();
+    item.begin = static_cast<int32_t>(TakeInt(&media));
+    item.length = static_cast<int32_t>(TakeInt(&media));
+    item.hash = TakeText(TakeInt(&media), &media);
+  }
+  return items;
 }
 
 BlockChain::BlockChain(const ContentScope& scope, int32_t key_bits)

@@ -50,6 +50,12 @@ struct ContentScope {
   std::vector<MediaItem> media = {};  // ascending, disjoint
 };
 
+// What BlockChain::root() and Media() encode. Begins of media are relative to
+// where the encoded positions begin, so below 0 for an item that began before.
+// REQUIRE: they have encoded it.
+ContentScope DecodeRoot(absl::string_view root);
+std::vector<MediaItem> DecodeMedia(absl::string_view media);
+
 // A wish for the blocks that tokens [begin, end) are in.
 struct RetentionRange {
   int32_t begin = 0;

@@ -109,6 +109,7 @@ class BlockManager {
   int32_t NumFallingOrShared(SequenceSlot slot) const;
   OwnInWindows NumOwnInWindows(SequenceSlot slot) const;
   const HostTier& host() const { return host_; }
+  const PrefixCache& prefix_cache() const { return cache_; }
   BlockManagerStats stats() const;
   // Host memory that keeps account of the pool: of blocks, the prefix cache,
   // sequences and regions. O(sequences + regions), for occasional reports.
@@ -465,8 +466,7 @@ class BlockManager {
   void CheckCopies(std::vector<int32_t>* holders) const;
   void CheckCacheHolds(std::span<const int32_t> holders) const;
   // Publishes the sequence's new region and continues its chain over it; false
-  // when it cannot be found again. `is_cached`: whether the cache took it, or
-  // has an equal one.
+  // when it cannot be found again. `is_cached`: the cache has one like it.
   bool PublishRegion(SequenceSlot slot, const RegionPublication& publication,
                      bool* is_cached);
   // The block after the region, or an equal one, in the cache from now on.

@@ -19,7 +19,8 @@ PrefixCache::PrefixCache(int32_t num_blocks, int32_t page_size,
       window_links_(num_window_groups == 0 ? 0 : num_blocks),
       entries_(num_blocks),
       order_(num_blocks),
-      tokens_(static_cast<size_t>(num_blocks) * page_size) {
+      tokens_(static_cast<size_t>(num_blocks) * page_size),
+      log_(num_blocks) {
   // More than what there can be: a table as full as it may be grows when enough
   // of it has been erased and inserted, whatever its size.
   index_.reserve(num_blocks + num_blocks / 8);
@@ -61,6 +62,7 @@ void PrefixCache::ReleaseRoot(EntrySerial root) {
   const auto found = roots_.find(*name->second);
   BM_CHECK(found->second.num_users > 0);
   if (--found->second.num_users > 0) return;
+  log_.Append({.serial = root, .entry = kNone, .removed = true});
   root_names_.erase(name);
   roots_.erase(found);
 }
@@ -179,6 +181,7 @@ void PrefixCache::Add(int32_t entry, const BlockKey& key, EntrySerial parent) {
   own.key = key;
   own.serial = next_serial_++;
   own.parent = parent;
+  log_.Append({.serial = own.serial, .entry = entry});
   const auto [first, is_new] = IndexOf(entry)->try_emplace(key, entry);
   if (!is_new) {
     own.next_same_key = first->second;
@@ -363,6 +366,7 @@ void PrefixCache::Remove(int32_t entry) {
     own = Entry{};
     return RemoveRegion(entry);
   }
+  log_.Append({.serial = own.serial, .entry = entry, .removed = true});
   RemoveFromIndex(entry);
   if (own.has_media) media_.erase(entry);
   if (entry < num_blocks_) {
@@ -394,7 +398,8 @@ int64_t PrefixCache::metadata_bytes(
                   HeapBytes(starts_) + HeapBytes(media_) + HeapBytes(roots_) +
                   HeapBytes(root_names_) + HeapBytes(regions_) +
                   HeapBytes(free_regions_) + HeapBytes(num_links_) +
-                  HeapBytes(region_index_) + HeapBytes(region_entries_);
+                  HeapBytes(region_index_) + HeapBytes(region_entries_) +
+                  log_.metadata_bytes();
   for (const auto& [block, media] : media_) bytes += HeapBytes(media);
   for (const auto& [name, root] : roots_) {
     bytes += HeapBytes(name) + HeapBytes(root.plans);

@@ -30,6 +30,9 @@
 // blocks that are not there. If the sequence was evicted from in a window, that
 // is a region, too, an entry of its own likewise, and the blocks behind it.
 //
+// Whoever wants to know what is cached reads it in deltas, see
+// prefix_cache_delta.h.
+//
 // Cost: Match O(blocks matched); the rest O(1), O(length) for a region.
 // Threads: core thread.
 #ifndef BLOCKMGR_PREFIX_CACHE_H_
@@ -52,16 +55,14 @@
 
 #include "blockmgr/base/ids.h"
 #include "blockmgr/block_hash.h"
+#include "blockmgr/prefix_cache_delta.h"
+#include "blockmgr/prefix_cache_log.h"
 #include "blockmgr/reclaim_order.h"
 #include "blockmgr/region_content.h"
 #include "blockmgr/region_record.h"
 #include "blockmgr/window_region.h"
 
 namespace blockmgr {
-
-// Identifies an entry or a root for ever.
-using EntrySerial = uint64_t;
-inline constexpr EntrySerial kNoSerial = 0;
 
 // How a prefix was compressed.
 struct RegionName {
@@ -125,6 +126,7 @@ class PrefixCache {
   PrefixCache(int32_t num_blocks, int32_t page_size,
               int32_t num_window_groups = 0);
 
+  int32_t num_window_groups() const { return num_window_groups_; }
   // Blocks that the cache holds, once for each entry they belong to.
   int32_t num_blocks_held() const { return num_blocks_held_; }
   // Entries since creation.
@@ -251,6 +253,14 @@ class PrefixCache {
   // to no window blocks (Unlink).
   void Remove(int32_t entry);
 
+  // What a reader at `position` has to learn next, about max_blocks of it: a
+  // region counts as the blocks it stands for, and ends the delta when it is
+  // more. Advances the position. Windows are not told of. O(max_blocks).
+  PrefixCacheDelta Read(PrefixCachePosition* position,
+                        int32_t max_blocks) const;
+  // Grows when there is something to read.
+  uint64_t num_changes() const { return log_.end(); }
+
   // See ReclaimOrder.
   void SetRetention(int32_t entry, Retention retention) {
     order_.SetRetention(entry, retention);
@@ -328,6 +338,9 @@ class PrefixCache {
   // Whether all that the region links is there.
   bool HasWindows(const CachedRegion& cached) const;
   void CheckWindows() const;
+  // Adds the entry to the delta, unless it is in a window; returns the blocks
+  // that a region stands for, beyond itself.
+  int32_t Tell(int32_t entry, PrefixCacheDelta* delta) const;
   // Gives the entry its place in the index and its serial.
   void Add(int32_t entry, const BlockKey& key, EntrySerial parent);
   void RemoveFromIndex(int32_t entry);
@@ -371,6 +384,9 @@ class PrefixCache {
   std::vector<int32_t> num_links_;     // [regions_], to those of window groups
   KeyIndex region_index_;              // first region of a key
   absl::flat_hash_map<RegionId, int32_t> region_entries_;
+  // As many changes as there are blocks: to read more would take as long as to
+  // walk all entries.
+  PrefixCacheLog log_;
   EntrySerial next_serial_ = kNoSerial + 1;
   int32_t num_blocks_held_ = 0;
   uint64_t num_removed_ = 0;

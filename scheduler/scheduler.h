@@ -120,6 +120,9 @@ class Scheduler {
 
   // Drops all cached prefixes that no request uses.
   virtual CacheReset ResetPrefixCache() = 0;
+  // To be read by those who want to know what is cached, see
+  // prefix_cache_delta.h. Changes in every call that is not const.
+  virtual const PrefixCache& prefix_cache() const = 0;
   // For durations of retention; milliseconds of any clock, never back.
   virtual void SetTime(int64_t now_ms) = 0;
 

@@ -61,6 +61,9 @@ class SchedulerImpl : public Scheduler {
   int32_t num_used_blocks() const override {
     return manager_.stats().used_blocks;
   }
+  const PrefixCache& prefix_cache() const override {
+    return manager_.prefix_cache();
+  }
   const ModelLayout& layout() const override { return manager_.layout(); }
   const SchedulerOptions& options() const override { return options_; }
   SchedulerStats stats() const override;

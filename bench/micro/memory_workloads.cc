@@ -77,6 +77,38 @@ void MatchWorkload::Run() {
   BM_CHECK(std::ssize(match.blocks) == num_blocks_);
 }
 
+ReadCacheWorkload::ReadCacheWorkload(int32_t num_blocks)
+    : num_blocks_(num_blocks), manager_(LlamaLayout(num_blocks + 1), 1, true) {
+  BM_CHECK(num_blocks % (kLongPromptTokens / 16) == 0);
+  for (int32_t i = 0; i < num_blocks / (kLongPromptTokens / 16); ++i) {
+    const std::vector<int32_t> prompt =
+        RandomTokens(kLongPromptTokens, static_cast<uint32_t>(i));
+    BlockChain chain;
+    chain.Extend(prompt, 16);
+    const SequenceSlot slot = manager_.Open({}, {});
+    ReserveTokens(&manager_, slot, kLongPromptTokens);
+    manager_.Commit(slot, kLongPromptTokens, prompt, chain);
+    manager_.Close(slot);
+  }
+}
+
+void ReadCacheWorkload::Run(int32_t max_blocks, bool walks) {
+  const PrefixCache& cache = manager_.prefix_cache();
+  PrefixCachePosition position;
+  if (!walks) {
+    position = {
+        .change = cache.num_changes() - static_cast<uint64_t>(num_blocks_),
+        .entry = PrefixCachePosition::kAllEntries};
+  }
+  int64_t num_told = 0;
+  for (bool current = false; !current;) {
+    const PrefixCacheDelta delta = cache.Read(&position, max_blocks);
+    num_told += std::ssize(delta.blocks);
+    current = delta.current;
+  }
+  BM_CHECK(num_told == num_blocks_);
+}
+
 namespace {
 
 // Computes a prompt of its own, with a page more than its region will cover,

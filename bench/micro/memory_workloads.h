@@ -102,7 +102,6 @@ class EvictionWorkload {
   int64_t evicted_entries_ = 0;
 };
 
-// A pool full of sequences, for what the host must remember about it.
 // Takes blocks of a pool that is full of cached ones, which have to be
 // reclaimed.
 class ReclaimWorkload {
@@ -124,6 +123,21 @@ class ReclaimWorkload {
   SequenceSlot slot_ = kNoSequenceSlot;
 };
 
+// Tells a reader of the prefix cache all that is in it, as the daemon does.
+class ReadCacheWorkload {
+ public:
+  // REQUIRES: whole prompts of kLongPromptTokens.
+  explicit ReadCacheWorkload(int32_t num_blocks);
+  // In readings of so many blocks. `walks`: by a reader that knows nothing;
+  // otherwise by one that knows nothing of the last num_blocks changes.
+  void Run(int32_t max_blocks, bool walks);
+
+ private:
+  const int32_t num_blocks_;
+  BlockManager manager_;
+};
+
+// A pool full of sequences, for what the host must remember about it.
 struct MetadataSetting {
   int32_t num_blocks = 22528;  // 44 GiB: what an 80 GB GPU has left
   int32_t num_tokens = 4096;   // of each sequence; whole pages

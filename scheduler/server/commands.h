@@ -19,6 +19,7 @@
 #include <absl/status/statusor.h>
 
 #include "blockmgr/base/model_layout.h"
+#include "blockmgr/prefix_cache_delta.h"
 #include "blockmgr/step_plan.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
@@ -167,12 +168,34 @@ struct ResetPrefixCache {
   Reply<absl::StatusOr<CacheReset>> done;
 };
 
+// A reader's position, over the lives of daemons and caches. By default,
+// nowhere.
+struct PrefixCacheCursor {
+  uint64_t epoch = 0;  // of the daemon
+  uint64_t cache = 0;  // changes with the layout; 0: there was none yet
+  PrefixCachePosition position = {};
+};
+
+struct PrefixCacheReading {
+  PrefixCacheCursor cursor;  // after it
+  int32_t page_size = 0;     // 0: there is no cache yet
+  PrefixCacheDelta delta;
+};
+
+// See PrefixCache::Read. A cursor of another daemon or cache is at no position.
+struct ReadPrefixCache {
+  PrefixCacheCursor cursor;
+  int32_t max_blocks = 0;
+  Reply<absl::StatusOr<PrefixCacheReading>> done;
+};
+
 // Refuses Submit from now on; `done` when no request is unfinished.
 struct Drain {
   StatusReply done;
 };
 
-// Drain, then cancels every request and closes every stream with `reason`.
+// Drain, then cancels every request and closes every stream with `reason`. The
+// prefix cache is not read any more.
 struct CloseAll {
   absl::Status reason;
 };
@@ -180,7 +203,7 @@ struct CloseAll {
 using Command =
     std::variant<SubmitCommand, CancelCommand, EvictCommand, OpenClient,
                  ClientGone, AttachEngine, OpenSteps, EngineResult, EngineLost,
-                 GetStats, ResetPrefixCache, Drain, CloseAll>;
+                 GetStats, ResetPrefixCache, ReadPrefixCache, Drain, CloseAll>;
 
 // Answers a command that will not be carried out.
 inline void Refuse(Command* command, const absl::Status& status) {

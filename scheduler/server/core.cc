@@ -1,6 +1,7 @@
 #include "scheduler/server/core.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -105,6 +106,7 @@ void Core::EndPass() {
     for (StatusReply& done : drained_) done(absl::OkStatus());
     drained_.clear();
   }
+  cache_version_.store(CountCacheVersion());
 }
 
 void Core::IssuePlans() {
@@ -350,6 +352,7 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
     if (!idle()) return absl::FailedPreconditionError(difference);
     BM_CHECK(requests_.empty());
     BM_ASSIGN_OR_RETURN(scheduler_, factory_(command->layout, scheduler));
+    ++num_schedulers_;
   }
   ++engine_session_;
   engine_name_ = std::move(command->name);
@@ -440,6 +443,41 @@ void Core::Do(ResetPrefixCache& command) {
                                      : scheduler_->ResetPrefixCache());
 }
 
+void Core::Do(ReadPrefixCache& command) {
+  if (closed_) {
+    command.done(ShuttingDown());
+  } else {
+    command.done(Read(command));
+  }
+}
+
+PrefixCacheReading Core::Read(const ReadPrefixCache& command) const {
+  PrefixCacheReading reading;
+  reading.cursor = {.epoch = options_.epoch, .cache = num_schedulers_};
+  if (scheduler_ == nullptr) {
+    reading.delta.reset = true;
+    reading.delta.current = true;
+    return reading;
+  }
+  if (command.cursor.epoch == options_.epoch &&
+      command.cursor.cache == num_schedulers_) {
+    reading.cursor.position = command.cursor.position;
+  }
+  reading.page_size = scheduler_->layout().page_size;
+  reading.delta = scheduler_->prefix_cache().Read(&reading.cursor.position,
+                                                  command.max_blocks);
+  return reading;
+}
+
+uint64_t Core::CountCacheVersion() const {
+  if (closed_) return std::numeric_limits<uint64_t>::max();
+  if (scheduler_ == nullptr) return 0;
+  // A cache of another layout begins to count anew.
+  constexpr int kChangeBits = 48;
+  return (num_schedulers_ << kChangeBits) |
+         scheduler_->prefix_cache().num_changes();
+}
+
 void Core::Do(Drain& command) {
   draining_ = true;
   drained_.push_back(std::move(command.done));
@@ -447,6 +485,7 @@ void Core::Do(Drain& command) {
 
 void Core::Do(CloseAll& command) {
   draining_ = true;
+  closed_ = true;
   std::vector<RequestId> requests;
   for (const auto& [id, request] : requests_) requests.push_back(id);
   std::sort(requests.begin(), requests.end());

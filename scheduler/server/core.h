@@ -15,6 +15,7 @@
 #ifndef SCHEDULER_SERVER_CORE_H_
 #define SCHEDULER_SERVER_CORE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -59,6 +60,11 @@ class Core {
   void Handle(Command* command);
   void EndPass();
 
+  // Thread-safe. Another number when what ReadPrefixCache answers may have
+  // changed since it was asked for: whoever has read all need not ask again
+  // before.
+  uint64_t prefix_cache_version() const { return cache_version_.load(); }
+
  private:
   struct Client {
     std::shared_ptr<TokenSink> sink;
@@ -88,6 +94,7 @@ class Core {
   void Do(EngineLost& command);
   void Do(GetStats& command);
   void Do(ResetPrefixCache& command);
+  void Do(ReadPrefixCache& command);
   void Do(Drain& command);
   void Do(CloseAll& command);
 
@@ -109,6 +116,8 @@ class Core {
   void DeliverEffects();
   void FillOutboxes();
   void EndEviction(EvictionEffect* effect);
+  PrefixCacheReading Read(const ReadPrefixCache& command) const;
+  uint64_t CountCacheVersion() const;
   // What the end of a request adds to metrics_.
   void ObserveEnd(const LiveRequest& live, const FinishEffect& effect);
   // Forgets the session and cancels its requests; the sink is not closed.
@@ -121,6 +130,7 @@ class Core {
 
   // Core thread.
   std::unique_ptr<Scheduler> scheduler_;  // null before the first attachment
+  uint64_t num_schedulers_ = 0;           // so far
   absl::flat_hash_map<std::string, std::unique_ptr<Client>> clients_;
   absl::flat_hash_map<RequestId, LiveRequest> requests_;
   std::vector<std::string> touched_;  // sessions with a filled outbox
@@ -134,6 +144,7 @@ class Core {
   boost::circular_buffer<double> issue_seconds_;  // of plans out, oldest first
 
   bool draining_ = false;
+  bool closed_ = false;  // CloseAll
   std::vector<StatusReply> drained_;
 
   double start_seconds_ = -1;  // below 0: no pass yet
@@ -143,6 +154,8 @@ class Core {
   int32_t max_running_ = 0;
   int32_t max_used_blocks_ = 0;
   RequestMetrics metrics_;
+
+  std::atomic<uint64_t> cache_version_{0};  // written by the core thread
 };
 
 }  // namespace blockmgr

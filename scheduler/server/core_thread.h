@@ -10,8 +10,8 @@
 // Waiting for work is a short spin, which saves a step the wake-up of a
 // sleeping thread, and then a sleep.
 //
-// Threads: Post and Probe are thread-safe, and callable from inside replies and
-// sinks; Stop by one thread.
+// Threads: Post, Probe and prefix_cache_version are thread-safe, and callable
+// from inside replies and sinks; Stop by one thread.
 #ifndef SCHEDULER_SERVER_CORE_THREAD_H_
 #define SCHEDULER_SERVER_CORE_THREAD_H_
 
@@ -43,6 +43,9 @@ class CoreThread {
   ~CoreThread();  // stops it
 
   void Post(Command command);
+
+  // See Core.
+  uint64_t prefix_cache_version() const { return core_.prefix_cache_version(); }
 
   // Carries out what has been posted, refuses what comes after, and joins.
   // Returns at once when called again.

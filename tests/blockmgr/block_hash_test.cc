@@ -150,6 +150,35 @@ TEST(BlockHashTest, HasWhatMediaReturnsAndNothingElse) {
   }
 }
 
+TEST(BlockHashTest, DecodesWhatItHasEncoded) {
+  const std::string binary("a\0b\xff", 4);
+  for (const ContentScope& scope :
+       {ContentScope{}, ContentScope{.tenant = "t", .cache_salt = binary},
+        ContentScope{.tenant = binary,
+        .lora = std::string(256, 'l'),
+        .cache_salt = std::string(256, 's')}}) {
+    const ContentScope decoded = DecodeRoot(BlockChain(scope).root());
+    EXPECT_EQ(decoded.tenant, scope.tenant);
+    EXPECT_EQ(decoded.lora, scope.lora);
+    EXPECT_EQ(decoded.cache_salt, scope.cache_salt);
+  }
+  const std::vector<MediaItem> media = {
+      {2, 3, binary}, {5, 1, std::string(64, 'h')}, {9, 4, "c"}};
+  const BlockChain chain(ContentScope{.media = media});
+  for (int32_t begin = 0; begin < 14; ++begin) {
+    for (int32_t end = begin; end < 15; ++end) {
+      std::vector<MediaItem> expected;
+      for (MediaItem item : media) {
+        if (item.begin >= end || item.begin + item.length <= begin) continue;
+        item.begin -= begin;
+        expected.push_back(item);
+      }
+      EXPECT_EQ(DecodeMedia(chain.Media(begin, end)), expected)
+          << begin << " to " << end;
+    }
+  }
+}
+
 TEST(BlockHashTest, LongBlocksAreHashedWhole) {
   std::vector<int32_t> tokens(1024, 5);
   const BlockKey key = KeysOf({}, tokens, 1024)[0];

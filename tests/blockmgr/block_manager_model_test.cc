@@ -116,6 +116,8 @@ void CountTheUsual(const DriverTally& tally, const ModelTestCase& instance,
   counts->Add("lost_engines", tally.lost_engines);
   counts->Add("reclaimed_blocks", tally.reclaimed_blocks, caching);
   counts->Add("matched_blocks", tally.matched_blocks, caching);
+  counts->Add("complete_readings", tally.complete_readings);
+  counts->Add("told_removals", tally.told_removals, caching);
   counts->Add("matched_waiting_blocks", tally.matched_waiting_blocks, caching);
 }
 
@@ -167,6 +169,7 @@ void CountEvictions(const DriverTally& tally, const ModelTestCase& instance,
   counts->Add("emptied_by_loss", tally.emptied_by_loss);
   counts->Add("dropped_entries", tally.dropped_entries, caching);
   counts->Add("published_regions", tally.published_regions, caching);
+  counts->Add("told_regions", tally.told_regions, caching);
 }
 
 std::string NameOf(const ::testing::TestParamInfo<ModelTestCase>& instance) {
@@ -186,6 +189,7 @@ TEST_P(BlockManagerModelTest, AgreesWithNaiveModel) {
         CountEvictions(tally, GetParam(), counts);
         counts->Add("matched_parts", tally.matched_parts,
                     caching && page_size > 1);
+        counts->Add("lapsed_readers", tally.lapsed_readers, caching);
         counts->Add("fallen_blocks", tally.naive.fallen_blocks, false);
         counts->Add("undone_copies", tally.undone_copies, page_size > 1);
         counts->Add("last_holders", tally.last_holders, page_size > 1);

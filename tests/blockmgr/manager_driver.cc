@@ -61,7 +61,8 @@ ManagerDriver::ManagerDriver(const DriverConfig& config,
       manager_(config.layout, config.max_sequences, config.caching,
                config.num_host_blocks),
       model_(config.layout, config.caching, config.num_host_blocks,
-             &tally->naive) {
+             &tally->naive),
+      reader_(config.layout.page_size) {
   EXPECT_TRUE(config.layout.Validate().ok());
 }
 
@@ -101,6 +102,7 @@ void ManagerDriver::Check() {
     EXPECT_EQ(findable_.erase(region), 1u) << "dropped twice, or never there";
   }
   EXPECT_EQ(std::ssize(findable_), model_.num_cached_regions());
+  ReadPrefixCache();
   if (Chance(0.05)) {
     for (const auto& [slot, sequence] : model_.sequences()) {
       model_.CheckRegion(manager_, slot);
@@ -116,6 +118,35 @@ void ManagerDriver::Check() {
                   model_.CanGoBack(slot, num_tokens));
       }
     }
+  }
+}
+
+void ManagerDriver::ReadPrefixCache() {
+  if (!RandomChance(reader_random_, 0.2)) return;
+  const PrefixCache& cache = manager_.prefix_cache();
+  const int64_t num_resets = reader_.num_resets();
+  const int64_t num_removed = reader_.num_removed();
+  const bool is_current = reader_.Read(cache, RandomInt(reader_random_, 1, 40));
+  // The first reading begins with one.
+  if (num_resets > 0) {
+    tally_->lapsed_readers += reader_.num_resets() - num_resets;
+  }
+  tally_->told_removals += reader_.num_removed() - num_removed;
+  if (!is_current) return;
+  ++tally_->complete_readings;
+  tally_->told_regions += reader_.num_regions();
+  EXPECT_EQ(reader_.Difference(cache), "");
+  EXPECT_EQ(reader_.num_repeated(), 0);
+  for (const auto& [slot, sequence] : model_.sequences()) {
+    const BlockChain& chain = sequence.names;
+    std::vector<BlockId> blocks;
+    cache.Match(chain, chain.keys().size(), sequence.tokens, &blocks);
+    const auto named =
+        std::span(sequence.tokens)
+            .first(chain.keys().size() *
+                   static_cast<size_t>(config_.layout.page_size));
+    EXPECT_EQ(reader_.MatchBlocks(DecodeRoot(chain.root()), named),
+              std::ssize(blocks));
   }
 }
 
@@ -148,8 +179,8 @@ void ManagerDriver::Grow() {
   } else if (kind < 7) {
     Reserve();
   } else if (kind < 9) {
-    config_.evicts_in_windows && Chance(0.5) ? OrderInAllGroups()
-                                             : OrderEviction();
+    config_.evicts_in_windows&& Chance(0.5) ? OrderInAllGroups()
+                                            : OrderEviction();
   } else {
     Chance(0.5) ? UndoReserve() : UndoOrder();
   }

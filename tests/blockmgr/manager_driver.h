@@ -19,6 +19,7 @@
 
 #include "blockmgr/block_manager.h"
 #include "tests/blockmgr/naive_model.h"
+#include "tests/testing/cache_reader.h"
 
 namespace blockmgr {
 
@@ -95,6 +96,10 @@ struct DriverTally {
   int64_t stuck_ins = 0;          // what the window needs had not left
   int64_t lost_swaps = 0;
   int64_t dropped_swaps = 0;
+  int64_t complete_readings = 0;  // of the prefix cache
+  int64_t lapsed_readers = 0;     // had missed too much
+  int64_t told_removals = 0;
+  int64_t told_regions = 0;
   NaiveTally naive;
 };
 
@@ -218,6 +223,8 @@ class ManagerDriver {
                    int32_t max_tokens, PrefixMatch* match,
                    NaiveMatch* expected);
   void LoseHostBlocks();
+  // Somebody reads some of what the prefix cache tells.
+  void ReadPrefixCache();
 
   const DriverConfig config_;
   std::mt19937_64& random_;
@@ -235,6 +242,9 @@ class ManagerDriver {
   Step step_;                         // being planned
   std::deque<Step> in_flight_;
   bool cache_was_touched_ = false;  // by the last Reserve or OrderEviction
+  CacheReader reader_;
+  // Of its own, so that what happens does not depend on who reads.
+  std::mt19937_64 reader_random_;
 };
 
 }  // namespace blockmgr

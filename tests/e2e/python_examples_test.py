@@ -9,11 +9,20 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 DAEMON, MESSAGES = sys.argv[1:3]
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples/python"
 ENVIRONMENT = dict(os.environ, PYTHONPATH=MESSAGES)
+sys.path[:0] = [str(EXAMPLES), MESSAGES]
+
+# pylint: disable=wrong-import-position
+import grpc  # noqa: E402
+import frontend  # noqa: E402
+import router  # noqa: E402
+from proto.blockmgr.v1 import (admin_pb2, admin_pb2_grpc,  # noqa: E402
+                               request_pb2, request_pb2_grpc)
 
 
 class PythonExamplesTest(unittest.TestCase):
@@ -41,6 +50,12 @@ class PythonExamplesTest(unittest.TestCase):
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=100,
             check=False)
 
+    def router(self, *flags):
+        return subprocess.run(
+            [sys.executable, EXAMPLES / "router.py", "--address", self.address,
+             *flags], env=ENVIRONMENT, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, timeout=100, check=False)
+
     def wait_for_engine(self):
         """Until a request is served: an engine takes a while to attach."""
         while self.frontend("--num-prompts", "1", "--prompt-len", "10",
@@ -63,6 +78,83 @@ class PythonExamplesTest(unittest.TestCase):
         self.assertEqual(self.daemon.wait(60), 0)
         self.assertEqual(self.engine.wait(60), 0)
         self.assertRegex(self.engine.stdout.read(), r"[1-9][0-9]+ steps")
+
+    def test_a_router_knows_what_is_cached(self):
+        self.wait_for_engine()
+        # Prompts i, i + 1, .. of 2000 tokens, 125 pages.
+        done = self.frontend("--num-prompts", "2", "--keep-ratio", "")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        prompt = [str(token % 1000) for token in range(1, 2001)]
+        for tokens, cached in ((prompt, 2000), (prompt[:40], 32),
+                               (prompt[:32] + ["7"] * 32, 32),
+                               (["7"] + prompt, 0)):
+            done = self.router("--prompt", *tokens)
+            self.assertEqual(done.stdout, f"{self.address}: {cached} of "
+                             f"{len(tokens)} tokens\n", done.stderr)
+        done = self.router("--tenant", "other", "--prompt", *prompt)
+        self.assertIn(" 0 of 2000 tokens", done.stdout, done.stderr)
+
+    def test_a_router_knows_compressed_prefixes(self):
+        """What it finds is what the daemon finds, and tells when it is gone."""
+        self.wait_for_engine()
+        requests = request_pb2_grpc.RequestServiceStub(
+            grpc.insecure_channel(self.address))
+        stream = requests.StreamTokens(
+            request_pb2.StreamTokensRequest(client_session="s"))
+        next(stream)
+
+        def serve(prompt):
+            """Its tokens that were cached."""
+            eviction = frontend.eviction("0.2")
+            eviction.share_prefix = True
+            requests.Submit(request_pb2.SubmitRequest(
+                client_session="s", request_id="r", max_tokens=2,
+                prompt_token_ids=prompt, eviction=eviction, tenant="t"))
+            for batch in stream:
+                for chunk in batch.chunks:
+                    if chunk.finish_reason:
+                        return chunk.num_cached_tokens
+
+        daemon = router.Daemon(self.address)
+        index = daemon.index
+
+        def wait_until(condition):
+            deadline = time.monotonic() + 60
+            while not condition():
+                self.assertLess(time.monotonic(), deadline,
+                                router.report(daemon))
+                time.sleep(0.01)
+
+        first = list(range(1000, 3000))
+        self.assertEqual(serve(first), 0)
+        wait_until(lambda: index.regions and index.current)
+        (region, ) = index.regions.values()
+        self.assertIn("snapkv", region.plan)
+        # Longer by more than the queries that the eviction observes.
+        for prompt, least in ((first + list(range(100)), region.length),
+                              (first[:1000] + [1] * 50, 992), ([1] + first, 0)):
+            expected = index.match(prompt, ("t", "", ""), region.plan)
+            self.assertGreaterEqual(expected, least)
+            self.assertEqual(index.match(prompt, ("u", "", ""), region.plan), 0)
+            self.assertEqual(serve(prompt), expected)
+            # The next one finds what this one has left.
+            wait_until(lambda: index.current and index.match(
+                prompt, ("t", "", ""), region.plan) >= len(prompt) // 16 * 16)
+        admin_pb2_grpc.AdminServiceStub(
+            grpc.insecure_channel(self.address)).ResetPrefixCache(
+                admin_pb2.ResetPrefixCacheRequest())
+        wait_until(lambda: not index.blocks and not index.regions)
+        self.assertFalse(index.scopes or index.found)
+        self.assertEqual(index.num_resets, 1)
+        stream.cancel()
+
+    def test_a_router_waits_for_daemons(self):
+        self.wait_for_engine()
+        done = self.router("--address", f"unix:{self.folder.name}/none",
+                           "--timeout", "1", "--prompt", "1")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("/none: 0 blocks", done.stderr)
+        self.assertIn("UNAVAILABLE", done.stderr)
 
     def test_an_engine_that_is_refused_fails(self):
         self.wait_for_engine()

@@ -1,5 +1,6 @@
 #include "tests/sim/audited_scheduler.h"
 
+#include <string>
 #include <utility>
 
 #include "tests/sim/plan_trace.h"
@@ -36,11 +37,30 @@ AuditedScheduler::AuditedScheduler(const ModelLayout& layout,
                                    bool replays, Report* report)
     : SchedulerImpl(layout, options),
       report_(report),
-      ledger_(layout, options, replays, report) {}
+      ledger_(layout, options, replays, report) {
+  // One who is always up to date, and one who is often behind, so that it has
+  // to begin anew.
+  const CacheReader reader(layout.page_size);
+  readers_ = {{.interval = 1, .max_blocks = 1000, .cache = reader},
+              {.interval = 17, .max_blocks = 30, .cache = reader}};
+}
 
 void AuditedScheduler::Audit() {
   CheckInvariants();
   ledger_.Compare(manager(), stats());
+  ReadPrefixCache();
+}
+
+void AuditedScheduler::ReadPrefixCache() {
+  ++num_calls_;
+  for (Reader& reader : readers_) {
+    if (num_calls_ % reader.interval != 0) continue;
+    if (!reader.cache.Read(prefix_cache(), reader.max_blocks)) continue;
+    const std::string difference = reader.cache.Difference(prefix_cache());
+    if (!difference.empty()) {
+      report_->Fail("a reader of the prefix cache is wrong: ", difference);
+    }
+  }
 }
 
 void AuditedScheduler::ExpectUnchanged(uint64_t before, const char* call) {

@@ -12,6 +12,7 @@
 #include "scheduler/scheduler_impl.h"
 #include "tests/sim/ledger.h"
 #include "tests/sim/report.h"
+#include "tests/testing/cache_reader.h"
 
 namespace blockmgr::sim {
 
@@ -44,11 +45,21 @@ class AuditedScheduler : public SchedulerImpl {
                         std::vector<BlockTransfer>* transfers) override;
 
  private:
+  // Reads the prefix cache now and then.
+  struct Reader {
+    int64_t interval = 1;  // calls
+    int32_t max_blocks = 1;
+    CacheReader cache;
+  };
+
   void Audit();
+  void ReadPrefixCache();
   void ExpectUnchanged(uint64_t before, const char* call);
 
   Report* const report_;
   Ledger ledger_;
+  int64_t num_calls_ = 0;
+  std::vector<Reader> readers_;
   int64_t num_swap_outs_ = 0;
   std::set<int64_t> failing_swap_outs_;
 };

@@ -1,5 +1,6 @@
 // A Scheduler that is simple enough to predict: every step runs every request
-// that is not in a step already, one token each; no blocks, no admission.
+// that is not in a step already, one token each; no blocks, no admission. The
+// prefix cache has the first page of every prompt that has ended.
 #ifndef TESTS_SCHEDULER_SERVER_FAKE_SCHEDULER_H_
 #define TESTS_SCHEDULER_SERVER_FAKE_SCHEDULER_H_
 
@@ -24,7 +25,9 @@ class FakeScheduler : public Scheduler {
   }
 
   FakeScheduler(const ModelLayout& layout, const SchedulerOptions& options)
-      : layout_(layout), options_(options) {}
+      : layout_(layout),
+        options_(options),
+        cache_(layout.num_blocks, layout.page_size) {}
 
   absl::StatusOr<RequestId> Submit(Request request) override {
     if (ids_.contains(request.id)) {
@@ -156,8 +159,12 @@ class FakeScheduler : public Scheduler {
   }
 
   CacheReset ResetPrefixCache() override {
+    for (int32_t i = 0; i < cache_.entry_limit(); ++i) {
+      if (cache_.Contains(BlockId{i})) cache_.Remove(i);
+    }
     return {.num_in_use = static_cast<int32_t>(live_.size())};
   }
+  const PrefixCache& prefix_cache() const override { return cache_; }
   void SetTime(int64_t /*now_ms*/) override {}
   bool has_unfinished_requests() const override { return !live_.empty(); }
   int32_t num_running() const override { return stats().num_running; }
@@ -196,7 +203,24 @@ class FakeScheduler : public Scheduler {
     return live_.find(RequestId{static_cast<uint64_t>(Index(slot))});
   }
 
+  void Cache(const Request& request) {
+    int32_t block = 1;
+    while (block < layout_.num_blocks && cache_.Contains(BlockId{block})) {
+      ++block;
+    }
+    if (block == layout_.num_blocks) return;
+    BlockChain chain(request.scope);
+    chain.Extend(request.prompt, layout_.page_size);
+    if (chain.keys().empty()) return;
+    const EntrySerial root = cache_.AcquireRoot(chain.root());
+    bool inserted = false;
+    cache_.Insert(BlockId{block}, chain.keys()[0], chain, root, request.prompt,
+                  0, &inserted);
+    cache_.ReleaseRoot(root);
+  }
+
   void Finish(LiveMap::iterator live, FinishReason reason, Effects* effects) {
+    Cache(live->second.request);
     FinishEffect effect;
     effect.request = live->first;
     effect.reason = reason;
@@ -209,6 +233,7 @@ class FakeScheduler : public Scheduler {
 
   const ModelLayout layout_;
   const SchedulerOptions options_;
+  PrefixCache cache_;
   LiveMap live_;
   std::map<std::string, RequestId> ids_;
   std::deque<StepPlan> in_flight_;

@@ -1,0 +1,49 @@
+// PrefixCacheUpdates: a reading of the prefix cache as messages of a size that
+// every client accepts.
+#ifndef SCHEDULER_SERVER_PREFIX_CACHE_UPDATES_H_
+#define SCHEDULER_SERVER_PREFIX_CACHE_UPDATES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "blockmgr/block_hash.h"
+#include "blockmgr/region_content.h"
+#include "proto/blockmgr/v1/admin.pb.h"
+#include "scheduler/server/commands.h"
+
+namespace blockmgr {
+
+// Messages that will be sent elsewhere: thread-compatible.
+class PrefixCacheUpdates {
+ public:
+  // Nothing to send.
+  PrefixCacheUpdates() = default;
+  explicit PrefixCacheUpdates(PrefixCacheReading reading);
+
+  // Fills `update`, whose memory is reused, with what comes next, about
+  // `max_bytes` of it; there is at least one message in a reading, and only the
+  // last has its position. False: there is none left.
+  bool Next(int64_t max_bytes, v1::PrefixCacheUpdate* update);
+
+ private:
+  // These add something that is left, and return its bytes, at most.
+  int64_t AddHead(v1::PrefixCacheUpdate* update);
+  int64_t AddBlock(v1::PrefixCacheUpdate* update);
+  int64_t AddPiece(v1::PrefixCacheUpdate* update);
+
+  PrefixCacheReading reading_;
+  bool has_head_ = false;  // left
+  size_t block_ = 0;       // the next
+  size_t region_ = 0;      // the next, or the one whose parts these are
+  std::vector<const RegionContent*> parts_;  // the next one last
+  int32_t token_ = 0;                        // the next of that part
+  std::vector<MediaItem> media_;             // of that part, the next one last
+};
+
+v1::PrefixCachePosition ToProto(const PrefixCacheCursor& cursor);
+PrefixCacheCursor FromProto(const v1::PrefixCachePosition& proto);
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_SERVER_PREFIX_CACHE_UPDATES_H_

@@ -1,0 +1,161 @@
+#include "scheduler/server/prefix_cache_watches.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "scheduler/server/mutex.h"
+#include "scheduler/server/prefix_cache_updates.h"
+#include "scheduler/server/wire.h"
+
+namespace blockmgr {
+namespace {
+
+// Of one reading: the core thread copies them in some 20 us.
+constexpr int32_t kMaxBlocks = 512;
+// From one reading to the next, of all streams: so the core thread spends about
+// one percent of its time on them, at most.
+constexpr std::chrono::milliseconds kReadInterval{2};
+// From one look for changes to the next, of a stream that knows all: collects
+// what a few steps change.
+constexpr std::chrono::milliseconds kLookInterval{20};
+// A message is closed at this size: clients accept 4 MiB by default.
+constexpr int64_t kMaxBytes = int64_t{1} << 20;
+
+}  // namespace
+
+// Owned by itself until gRPC says OnDone, and by whoever holds a pointer.
+//
+// One thing happens at a time: a job of the worker, a reading or a write.
+class PrefixCacheWatches::Stream final
+    : public grpc::ServerWriteReactor<v1::PrefixCacheUpdate>,
+      public std::enable_shared_from_this<Stream> {
+ public:
+  Stream(PrefixCacheWatches* watches, const PrefixCacheCursor& cursor)
+      : watches_(watches), cursor_(cursor) {}
+  ~Stream() override { --watches_->num_streams_; }
+
+  void Start(const grpc::Status& status) {
+    self_ = shared_from_this();
+    if (status.ok()) {
+      Post(Worker::Clock::now(), &Stream::Look);
+    } else {
+      End(status);
+    }
+  }
+
+ private:
+  void Post(Worker::Clock::time_point due, void (Stream::*job)()) {
+    watches_->worker_.Post(
+        due, [self = shared_from_this(), job] { ((*self).*job)(); });
+  }
+
+  bool finished() {
+    MutexLock lock(&mutex_);
+    return finished_;
+  }
+
+  void Look() {
+    if (finished()) return;
+    const auto now = Worker::Clock::now();
+    const uint64_t version = watches_->core_->prefix_cache_version();
+    if (is_current_ && version == version_) {
+      Post(now + kLookInterval, &Stream::Look);
+      return;
+    }
+    const auto due = std::max(now, watches_->next_read_);
+    watches_->next_read_ = due + kReadInterval;
+    Post(due, &Stream::Read);
+  }
+
+  void Read() {
+    if (finished()) return;
+    version_ = watches_->core_->prefix_cache_version();
+    watches_->core_->Post(ReadPrefixCache{
+        cursor_, kMaxBlocks,
+        [self = shared_from_this()](absl::StatusOr<PrefixCacheReading> read) {
+          self->reading_ = std::move(read);
+          self->Post(Worker::Clock::now(), &Stream::TakeReading);
+        }});
+  }
+
+  void TakeReading() {
+    if (absl::IsResourceExhausted(reading_.status())) {
+      // The command queue was full: there are those who are in a hurry.
+      is_current_ = false;
+      Post(Worker::Clock::now() + kLookInterval, &Stream::Look);
+      return;
+    }
+    if (!reading_.ok()) {
+      End(ToGrpc(reading_.status()));
+      return;
+    }
+    cursor_ = reading_->cursor;
+    is_current_ = reading_->delta.current;
+    updates_ = PrefixCacheUpdates(*std::move(reading_));
+    WriteNext();
+  }
+
+  void WriteNext() {
+    if (!updates_.Next(kMaxBytes, &message_)) {
+      updates_ = {};  // it shares the content of regions
+      const auto now = Worker::Clock::now();
+      Post(is_current_ ? now + kLookInterval : now, &Stream::Look);
+      return;
+    }
+    MutexLock lock(&mutex_);
+    if (!finished_) StartWrite(&message_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    // If not, it is broken: OnDone follows.
+    if (ok) Post(Worker::Clock::now(), &Stream::WriteNext);
+  }
+
+  void OnCancel() override { End(grpc::Status::CANCELLED); }
+
+  void OnDone() override { const auto self = std::move(self_); }
+
+  void End(const grpc::Status& status) {
+    MutexLock lock(&mutex_);
+    if (finished_) return;
+    finished_ = true;
+    Finish(status);
+  }
+
+  // Constant.
+  PrefixCacheWatches* const watches_;
+
+  std::shared_ptr<Stream> self_;  // from Start to OnDone
+
+  // Whoever acts.
+  PrefixCacheCursor cursor_;
+  uint64_t version_ = 0;  // from before the last reading
+  bool is_current_ = false;
+  absl::StatusOr<PrefixCacheReading> reading_;
+  PrefixCacheUpdates updates_;
+  v1::PrefixCacheUpdate message_;
+
+  Mutex mutex_;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+grpc::ServerWriteReactor<v1::PrefixCacheUpdate>* PrefixCacheWatches::Open(
+    const v1::WatchPrefixCacheRequest& request) {
+  grpc::Status status;
+  if (num_streams_.fetch_add(1) >= kMaxStreams) {
+    status = grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                          absl::StrCat(kMaxStreams,
+                                       " streams of WatchPrefixCache are open, "
+                                       "expected fewer"));
+  }
+  const auto stream =
+      std::make_shared<Stream>(this, FromProto(request.position()));
+  stream->Start(status);
+  return stream.get();
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,262 @@
+#include "scheduler/server/prefix_cache_watches.h"
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/server/server_harness.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A router's side of one stream.
+class Router {
+ public:
+  explicit Router(const std::string& address)
+      : stub_(v1::AdminService::NewStub(Connect(address))) {}
+  ~Router() { Close(); }
+
+  void Open() {
+    context_ = std::make_unique<grpc::ClientContext>();
+    v1::WatchPrefixCacheRequest request;
+    *request.mutable_position() = position_;
+    is_current_ = false;
+    stream_ = stub_->WatchPrefixCache(context_.get(), request);
+  }
+  grpc::Status Close() {
+    if (stream_ == nullptr) return grpc::Status();
+    context_->TryCancel();
+    return Finish();
+  }
+  // What is left in the stream is lost.
+  grpc::Status Finish() {
+    v1::PrefixCacheUpdate update;
+    while (stream_->Read(&update)) {
+    }
+    const grpc::Status status = stream_->Finish();
+    stream_.reset();
+    return status;
+  }
+  // Reads an update and applies it.
+  bool Read() {
+    v1::PrefixCacheUpdate update;
+    if (!stream_->Read(&update)) return false;
+    if (update.reset()) {
+      ++num_resets_;
+      blocks_.clear();
+    }
+    for (const uint64_t id : update.removed()) blocks_.erase(id);
+    for (const v1::CachedBlock& block : update.blocks()) {
+      EXPECT_TRUE(blocks_.try_emplace(block.id(), block.token_ids(0)).second);
+    }
+    if (update.has_position()) position_ = update.position();
+    is_current_ = update.current();
+    return true;
+  }
+  // Until it knows all, and that is so many blocks.
+  void ReadUntil(size_t num_blocks) {
+    while (!is_current_ || blocks_.size() != num_blocks) ASSERT_TRUE(Read());
+  }
+  // First tokens of the blocks it knows.
+  std::vector<uint32_t> tokens() const {
+    std::vector<uint32_t> tokens;
+    for (const auto& [id, token] : blocks_) tokens.push_back(token);
+    return tokens;
+  }
+  int num_resets() const { return num_resets_; }
+
+ private:
+  std::unique_ptr<v1::AdminService::Stub> stub_;
+  std::unique_ptr<grpc::ClientContext> context_;
+  std::unique_ptr<grpc::ClientReader<v1::PrefixCacheUpdate>> stream_;
+  std::map<uint64_t, uint32_t> blocks_;
+  v1::PrefixCachePosition position_;
+  bool is_current_ = false;
+  int num_resets_ = 0;
+};
+
+class PrefixCacheWatchesTest : public ServerTest {
+ protected:
+  void SetUp() override {
+    ServerTest::SetUp();
+    Attach();
+  }
+  void TearDown() override {
+    frontend_.reset();
+    Detach();
+  }
+
+  void Attach(const ModelLayout& layout = SmallLayout()) {
+    engine_ = StartEngine(layout);
+    answers_ = std::thread([this] { engine_->AnswerAll(); });
+    frontend_ = std::make_unique<FakeFrontend>(address(), "a");
+    frontend_->Open();
+  }
+  void Detach() {
+    engine_->Break();
+    if (answers_.joinable()) answers_.join();
+  }
+  // Caches a page of `token`.
+  void Serve(uint32_t token) {
+    const std::string id = std::to_string(num_served_++);
+    v1::SubmitRequest request = MakeSubmit("a", id, 1);
+    request.clear_prompt_token_ids();
+    for (int i = 0; i < SmallLayout().page_size; ++i) {
+      request.add_prompt_token_ids(token);
+    }
+    ASSERT_TRUE(frontend_->Submit(request).ok());
+    ASSERT_EQ(frontend_->ReadRequest(id).finish_reason(),
+              v1::FINISH_REASON_LENGTH);
+  }
+  void ResetPrefixCache() {
+    const auto admin = v1::AdminService::NewStub(Connect(address()));
+    grpc::ClientContext context;
+    v1::ResetPrefixCacheResponse response;
+    ASSERT_TRUE(admin
+                    ->ResetPrefixCache(&context, v1::ResetPrefixCacheRequest(),
+                                       &response)
+                    .ok());
+  }
+
+  std::unique_ptr<FakeEngine> engine_;
+  std::thread answers_;
+  std::unique_ptr<FakeFrontend> frontend_;
+  int num_served_ = 0;
+};
+
+TEST_F(PrefixCacheWatchesTest, TellsWhatIsThereAndThenWhatChanges) {
+  Serve(1);
+  Router router(address());
+  router.Open();
+  router.ReadUntil(1);
+  EXPECT_THAT(router.tokens(), ElementsAre(1));
+  Serve(2);
+  Serve(3);
+  router.ReadUntil(3);
+  EXPECT_THAT(router.tokens(), ElementsAre(1, 2, 3));
+  ResetPrefixCache();
+  router.ReadUntil(0);
+  EXPECT_EQ(router.num_resets(), 1) << "at the beginning";
+}
+
+TEST_F(PrefixCacheWatchesTest, ARouterThatComesBackGoesOnWhereItWas) {
+  Serve(1);
+  Router router(address());
+  router.Open();
+  router.ReadUntil(1);
+  EXPECT_EQ(router.Close().error_code(), grpc::CANCELLED);
+  Serve(2);
+  router.Open();
+  router.ReadUntil(2);
+  EXPECT_THAT(router.tokens(), ElementsAre(1, 2));
+  EXPECT_EQ(router.num_resets(), 1);
+  // More than the log has.
+  router.Close();
+  for (int i = 0; i < SmallLayout().num_blocks; ++i) {
+    Serve(3);
+    ResetPrefixCache();
+  }
+  Serve(4);
+  router.Open();
+  router.ReadUntil(1);
+  EXPECT_THAT(router.tokens(), ElementsAre(4));
+  EXPECT_EQ(router.num_resets(), 2);
+}
+
+TEST_F(PrefixCacheWatchesTest, AnotherLayoutBeginsAnewInTheSameStream) {
+  Serve(1);
+  Router router(address());
+  router.Open();
+  router.ReadUntil(1);
+  frontend_.reset();
+  Detach();
+  ModelLayout layout = SmallLayout();
+  layout.num_blocks = 50;
+  ASSERT_TRUE(WaitUntil([&] { return !Stats().engine_attached(); }));
+  Attach(layout);
+  Serve(2);
+  do {
+    ASSERT_TRUE(router.Read());
+  } while (router.tokens() != std::vector<uint32_t>{2});
+  EXPECT_GE(router.num_resets(), 2);
+}
+
+TEST_F(PrefixCacheWatchesTest, RoutersBeyondTheLimitAreRefused) {
+  std::vector<std::unique_ptr<Router>> routers;
+  for (int i = 0; i < PrefixCacheWatches::kMaxStreams; ++i) {
+    routers.push_back(std::make_unique<Router>(address()));
+    routers.back()->Open();
+    ASSERT_TRUE(routers.back()->Read());
+  }
+  Router late(address());
+  late.Open();
+  const grpc::Status status = late.Finish();
+  EXPECT_EQ(status.error_code(), grpc::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("64 streams"));
+  // All are told.
+  Serve(1);
+  for (const auto& router : routers) router->ReadUntil(1);
+  routers.pop_back();
+  EXPECT_TRUE(WaitUntil([&] {
+    late.Open();
+    const bool is_open = late.Read();
+    if (!is_open) late.Finish();
+    return is_open;
+  }));
+  late.ReadUntil(1);
+}
+
+// Routers that never read wait for themselves only.
+TEST_F(PrefixCacheWatchesTest, RoutersThatDoNotReadHoldUpNobody) {
+  std::vector<std::unique_ptr<Router>> stalled;
+  for (int i = 0; i < 20; ++i) {
+    stalled.push_back(std::make_unique<Router>(address()));
+    stalled.back()->Open();
+  }
+  Router router(address());
+  router.Open();
+  for (int round = 0; round < 5; ++round) {
+    for (uint32_t token = 1; token <= 20; ++token) Serve(token);
+    router.ReadUntil(20);
+    ResetPrefixCache();
+    router.ReadUntil(0);
+  }
+  Serve(7);
+  // They catch up when they read.
+  for (const auto& late : stalled) {
+    do {
+      ASSERT_TRUE(late->Read());
+    } while (late->tokens() != std::vector<uint32_t>{7});
+  }
+}
+
+TEST_F(PrefixCacheWatchesTest, EndWithTheDaemon) {
+  Router idle(address());
+  idle.Open();
+  idle.ReadUntil(0);
+  Router stalled(address());
+  stalled.Open();
+  Router gone(address());
+  gone.Open();
+  ASSERT_TRUE(gone.Read());
+  gone.Close();
+  server_->Shutdown(std::chrono::seconds(20));
+  const grpc::Status status = idle.Finish();
+  EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr("shutting down"));
+  EXPECT_EQ(stalled.Finish().error_code(), grpc::UNAVAILABLE);
+}
+
+}  // namespace
+}  // namespace blockmgr
