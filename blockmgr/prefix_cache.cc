@@ -62,7 +62,9 @@ void PrefixCache::ReleaseRoot(EntrySerial root) {
   const auto found = roots_.find(*name->second);
   BM_CHECK(found->second.num_users > 0);
   if (--found->second.num_users > 0) return;
-  log_.Append({.serial = root, .entry = kNone, .removed = true});
+  if (found->second.has_led) {
+    log_.Append({.serial = root, .entry = kNone, .removed = true});
+  }
   root_names_.erase(name);
   roots_.erase(found);
 }
@@ -189,7 +191,11 @@ void PrefixCache::Add(int32_t entry, const BlockKey& key, EntrySerial parent) {
   }
   const auto root = root_names_.find(parent);
   own.follows_root = root != root_names_.end();
-  if (own.follows_root) ++roots_.at(*root->second).num_users;
+  if (own.follows_root) {
+    Root& leads = roots_.at(*root->second);
+    ++leads.num_users;
+    leads.has_led = true;
+  }
   num_blocks_held_ += num_blocks(entry);
 }
 

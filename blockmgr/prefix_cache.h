@@ -310,6 +310,7 @@ class PrefixCache {
   struct Root {
     EntrySerial serial = kNoSerial;
     int32_t num_users = 0;  // sequences, and entries that name it as parent
+    bool has_led = false;   // an entry has named it: readers know of it
     // Of each plan, how many regions have which length.
     absl::node_hash_map<std::string, std::map<int32_t, int32_t>> plans;
   };

@@ -18,11 +18,12 @@ PrefixCacheDelta PrefixCache::Read(PrefixCachePosition* position,
   for (; position->change < log_.end() && left > 0; ++position->change) {
     const PrefixCacheChange& change = log_[position->change];
     --left;
-    // The walk will see what is there then.
-    if (change.entry >= position->entry) continue;
     if (change.removed) {
+      // Of entries that the walk has not come to, too: the reader may have been
+      // told of one in a part of a delta that it did not get to the end of.
       delta.removed.push_back(change.serial);
-    } else if (serial(change.entry) == change.serial) {
+    } else if (change.entry < position->entry &&
+               serial(change.entry) == change.serial) {
       left -= Tell(change.entry, &delta);
     }
   }

@@ -26,6 +26,10 @@ RegionContent::~RegionContent() {
   std::shared_ptr<const RegionContent> next = std::move(before);
   // Of the last owner: taken out before it is freed, so that nothing nests.
   while (next != nullptr && next.use_count() == 1) {
+    // Another thread may have been an owner until now. The count was read
+    // without a look at what that thread did before; to give back a further
+    // share of it is one.
+    std::shared_ptr<const RegionContent>(next).reset();
     next = std::move(const_cast<RegionContent&>(*next).before);
   }
 }

@@ -16,7 +16,8 @@
 
 namespace blockmgr {
 
-// The tokens and compressions since the region that it goes on from. Immutable;
+// The tokens and compressions since the region that it goes on from. Immutable,
+// and may be shared between threads;
 // regions of one prompt, and of those that go on from it, share their
 // beginnings, so that together they take the memory of the longest.
 struct RegionContent {

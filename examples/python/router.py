@@ -26,7 +26,9 @@ class Region:
     tail: int  # the block of its last page
     length: int  # tokens
     plan: str
-    tokens: list = dataclasses.field(default_factory=list)  # told so far
+    tokens: list = dataclasses.field(default_factory=list)
+    has_media: bool = False
+    is_told: bool = False  # all of it
 
 
 class PrefixIndex:
@@ -34,7 +36,7 @@ class PrefixIndex:
 
     def __init__(self):
         self.position = None  # to go on from in another stream
-        self.current = False  # it has told all
+        self.current = False  # it has told all there is
         self.num_resets = 0
         self._clear()
 
@@ -46,7 +48,8 @@ class PrefixIndex:
         self.regions = {}  # by id
 
     def apply(self, update):
-        """Any order will do: no id is ever used for two things."""
+        """Forgets, erases, then stores: no id is ever used for two things."""
+        self.current = update.current
         if update.reset:
             self.num_resets += 1
             self._clear()
@@ -54,24 +57,28 @@ class PrefixIndex:
         for removed in update.removed:
             self.scopes.pop(removed, None)
             self.regions.pop(removed, None)
-            self.found.pop(self.blocks.pop(removed, None), None)
+            name = self.blocks.pop(removed, None)
+            if self.found.get(name) == removed:
+                del self.found[name]
         for scope in update.scopes:
             self.scopes[scope.id] = (scope.tenant, scope.lora, scope.cache_salt)
         for block in update.blocks:
-            # Media would be part of the name: here, those with some are never
+            # Media would be part of the name: here, what has some is never
             # found.
             name = (block.parent_id, tuple(block.token_ids))
             self.blocks[block.id] = None if block.media else name
             if not block.media:
                 self.found[name] = block.id
         for piece in update.regions:
-            region = self.regions.setdefault(piece.id, Region(
-                piece.scope_id, piece.tail_id, piece.length, piece.plan))
-            # A stream that broke off may have told some of it before.
-            region.tokens[piece.first_token:] = piece.token_ids
+            if piece.first_token == 0:
+                self.regions[piece.id] = Region(
+                    piece.scope_id, piece.tail_id, piece.length, piece.plan)
+            region = self.regions[piece.id]
+            region.tokens.extend(piece.token_ids)
+            region.has_media |= bool(piece.media)
+            region.is_told = piece.last
         if update.HasField("position"):
             self.position = update.position
-            self.current = update.current
 
     def match(self, tokens, scope=("", "", ""), plan=None):
         """Tokens of a prompt whose KV is cached, in whole blocks; with a plan,
@@ -81,7 +88,8 @@ class PrefixIndex:
             if name == scope:
                 longest = max(longest, self._follow(root, tokens, 0))
         for region_id, region in self.regions.items():
-            if (region.plan == plan and region.tail in self.blocks and
+            if (region.plan == plan and region.is_told and
+                    not region.has_media and region.tail in self.blocks and
                     self.scopes.get(region.scope) == scope and
                     tokens[:region.length] == region.tokens):
                 longest = max(longest, self._follow(region_id, tokens,
@@ -106,8 +114,10 @@ class Daemon:
         self.index = PrefixIndex()
         self.error = None
         self.lock = threading.Lock()
-        self._stub = admin_pb2_grpc.AdminServiceStub(
-            grpc.insecure_channel(address))
+        # A stream on which nothing comes may be one whose daemon is gone.
+        self._stub = admin_pb2_grpc.AdminServiceStub(grpc.insecure_channel(
+            address, options=[("grpc.keepalive_time_ms", 20000),
+                              ("grpc.keepalive_timeout_ms", 5000)]))
         threading.Thread(target=self._follow, daemon=True).start()
 
     def _follow(self):
@@ -124,7 +134,7 @@ class Daemon:
                 with self.lock:
                     self.error = f"{error.code().name}: {error.details()}"
                     self.index.current = False
-                time.sleep(1)
+            time.sleep(1)
 
 
 def report(daemon):

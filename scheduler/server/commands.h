@@ -185,7 +185,9 @@ struct PrefixCacheReading {
 // See PrefixCache::Read. A cursor of another daemon or cache is at no position.
 struct ReadPrefixCache {
   PrefixCacheCursor cursor;
+  // The smaller of the two, but at least a block.
   int32_t max_blocks = 0;
+  int32_t max_tokens = 0;
   Reply<absl::StatusOr<PrefixCacheReading>> done;
 };
 

@@ -464,8 +464,10 @@ PrefixCacheReading Core::Read(const ReadPrefixCache& command) const {
     reading.cursor.position = command.cursor.position;
   }
   reading.page_size = scheduler_->layout().page_size;
+  const int32_t max_blocks =
+      std::min(command.max_blocks, command.max_tokens / reading.page_size);
   reading.delta = scheduler_->prefix_cache().Read(&reading.cursor.position,
-                                                  command.max_blocks);
+                                                  std::max(max_blocks, 1));
   return reading;
 }
 

@@ -151,6 +151,7 @@ int64_t PrefixCacheUpdates::AddPiece(v1::PrefixCacheUpdate* update) {
   if (tokens.size() < left.size() || !media_.empty()) return bytes;
   parts_.pop_back();
   if (parts_.empty()) {
+    piece->set_last(true);
     ++region_;
   } else {
     begin_part();

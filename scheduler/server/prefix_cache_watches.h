@@ -1,9 +1,10 @@
 // PrefixCacheWatches: streams of what the prefix cache has, for routers.
 //
 // Every stream reads the cache where it left off, when there is something new
-// and its client has taken what came before: so a slow client costs one
-// message, and nobody waits for it. The core thread is asked for one reading at
-// a time, with pauses between them, whatever the number of streams.
+// and its client has taken what came before: so a slow client costs what one
+// reading tells, a few MB at most, and nobody waits for it. The core thread is
+// asked for one reading at a time, with pauses between them, whatever the
+// number of streams; who has something to read waits in line.
 //
 // Threads: thread-safe. The CoreThread must outlive every stream.
 #ifndef SCHEDULER_SERVER_PREFIX_CACHE_WATCHES_H_
@@ -11,6 +12,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
+#include <memory>
 
 #include <grpcpp/grpcpp.h>
 
@@ -34,9 +37,20 @@ class PrefixCacheWatches {
  private:
   class Stream;
 
+  // The worker's: a stream stands in line; the one that was allowed to read has
+  // done so.
+  void Enqueue(std::shared_ptr<Stream> stream);
+  void EndReading();
+  void ReadNext();
+
   CoreThread* const core_;
   std::atomic<int32_t> num_streams_{0};
-  Worker::Clock::time_point next_read_;  // the worker's; none before
+
+  // The worker's.
+  std::deque<std::shared_ptr<Stream>> line_;
+  bool is_reading_ = false;  // or waits for next_read_ to do so
+  Worker::Clock::time_point next_read_;
+
   Worker worker_;
 };
 

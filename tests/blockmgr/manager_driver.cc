@@ -126,7 +126,12 @@ void ManagerDriver::ReadPrefixCache() {
   const PrefixCache& cache = manager_.prefix_cache();
   const int64_t num_resets = reader_.num_resets();
   const int64_t num_removed = reader_.num_removed();
-  const bool is_current = reader_.Read(cache, RandomInt(reader_random_, 1, 40));
+  const int32_t max_blocks = RandomInt(reader_random_, 1, 40);
+  if (RandomChance(reader_random_, 0.1)) {
+    reader_.ReadInPart(cache, max_blocks, RandomInt(reader_random_, 0, 10));
+    return;
+  }
+  const bool is_current = reader_.Read(cache, max_blocks);
   // The first reading begins with one.
   if (num_resets > 0) {
     tally_->lapsed_readers += reader_.num_resets() - num_resets;

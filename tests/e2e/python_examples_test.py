@@ -118,33 +118,42 @@ class PythonExamplesTest(unittest.TestCase):
         daemon = router.Daemon(self.address)
         index = daemon.index
 
+        def match(prompt, tenant="t"):
+            with daemon.lock:
+                return index.match(prompt, (tenant, "", ""), region.plan)
+
         def wait_until(condition):
             deadline = time.monotonic() + 60
-            while not condition():
+            while True:
+                with daemon.lock:
+                    if index.current and condition():
+                        return
                 self.assertLess(time.monotonic(), deadline,
                                 router.report(daemon))
                 time.sleep(0.01)
 
         first = list(range(1000, 3000))
         self.assertEqual(serve(first), 0)
-        wait_until(lambda: index.regions and index.current)
+        wait_until(lambda: index.regions)
         (region, ) = index.regions.values()
-        self.assertIn("snapkv", region.plan)
+        self.assertEqual(region.plan,
+                         "snapkv | adakv | topk ratio 0.2 multiple of 16")
         # Longer by more than the queries that the eviction observes.
         for prompt, least in ((first + list(range(100)), region.length),
                               (first[:1000] + [1] * 50, 992), ([1] + first, 0)):
-            expected = index.match(prompt, ("t", "", ""), region.plan)
+            expected = match(prompt)
             self.assertGreaterEqual(expected, least)
-            self.assertEqual(index.match(prompt, ("u", "", ""), region.plan), 0)
+            self.assertEqual(match(prompt, "u"), 0)
             self.assertEqual(serve(prompt), expected)
             # The next one finds what this one has left.
-            wait_until(lambda: index.current and index.match(
-                prompt, ("t", "", ""), region.plan) >= len(prompt) // 16 * 16)
+            wait_until(lambda: index.match(prompt, ("t", "", ""), region.plan)
+                       >= len(prompt) // 16 * 16)
         admin_pb2_grpc.AdminServiceStub(
             grpc.insecure_channel(self.address)).ResetPrefixCache(
                 admin_pb2.ResetPrefixCacheRequest())
         wait_until(lambda: not index.blocks and not index.regions)
-        self.assertFalse(index.scopes or index.found)
+        with daemon.lock:
+            self.assertFalse(index.scopes or index.found)
         self.assertEqual(index.num_resets, 1)
         stream.cancel()
 

@@ -50,6 +50,7 @@ class AuditedScheduler : public SchedulerImpl {
     int64_t interval = 1;  // calls
     int32_t max_blocks = 1;
     CacheReader cache;
+    int64_t num_readings = 0;
   };
 
   void Audit();

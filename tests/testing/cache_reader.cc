@@ -1,6 +1,7 @@
 #include "tests/testing/cache_reader.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -50,11 +51,19 @@ std::set<int32_t> WindowEntries(const PrefixCache& cache,
 
 bool CacheReader::Read(const PrefixCache& cache, int32_t max_blocks) {
   const PrefixCacheDelta delta = cache.Read(&position_, max_blocks);
-  Apply(delta);
+  Apply(delta, std::numeric_limits<int64_t>::max());
+  may_repeat_ = may_repeat_ && !delta.current;
   return delta.current;
 }
 
-void CacheReader::Apply(const PrefixCacheDelta& delta) {
+void CacheReader::ReadInPart(const PrefixCache& cache, int32_t max_blocks,
+                             int64_t num_entries) {
+  PrefixCachePosition position = position_;
+  Apply(cache.Read(&position, max_blocks), num_entries);
+  may_repeat_ = true;
+}
+
+void CacheReader::Apply(const PrefixCacheDelta& delta, int64_t num_entries) {
   if (delta.reset) {
     ++num_resets_;
     scopes_.clear();
@@ -70,6 +79,7 @@ void CacheReader::Apply(const PrefixCacheDelta& delta) {
     scopes_[serial] = DecodeRoot(root);
   }
   for (size_t i = 0; i < delta.blocks.size(); ++i) {
+    if (num_entries-- <= 0) return;
     const PrefixCacheDelta::Block& told = delta.blocks[i];
     const std::span<const int32_t> tokens = delta.TokensOf(i);
     const bool is_new =
@@ -78,14 +88,15 @@ void CacheReader::Apply(const PrefixCacheDelta& delta) {
                                             {tokens.begin(), tokens.end()},
                                             DecodeMedia(told.media)})
             .second;
-    num_repeated_ += is_new ? 0 : 1;
+    num_repeated_ += is_new || may_repeat_ ? 0 : 1;
   }
   for (const PrefixCacheDelta::Region& told : delta.regions) {
+    if (num_entries-- <= 0) return;
     Region region = {.scope = told.scope, .tail = told.tail, .plan = told.plan};
     AppendContent(told.content.get(), &region.tokens, &region.media);
     const bool is_new =
         regions_.try_emplace(told.serial, std::move(region)).second;
-    num_repeated_ += is_new ? 0 : 1;
+    num_repeated_ += is_new || may_repeat_ ? 0 : 1;
   }
 }
 
@@ -172,7 +183,7 @@ int32_t CacheReader::MatchBlocks(const ContentScope& scope,
       return known.second.parent == parent &&
              std::ranges::equal(known.second.tokens, own);
     };
-    while ((num_pages + 1) * page_size_ <= std::ssize(tokens)) {
+    while (int64_t{page_size_} * (num_pages + 1) <= std::ssize(tokens)) {
       const auto next = std::ranges::find_if(blocks_, follows);
       if (next == blocks_.end()) break;
       parent = next->first;

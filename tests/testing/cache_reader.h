@@ -21,6 +21,10 @@ class CacheReader {
 
   // Reads once. Whether it knows all that is cached now.
   bool Read(const PrefixCache& cache, int32_t max_blocks);
+  // Gets no more than the first num_entries of what it would read: it will go
+  // on from where it was.
+  void ReadInPart(const PrefixCache& cache, int32_t max_blocks,
+                  int64_t num_entries);
 
   // The first thing in which `cache` differs from what is known; empty: none.
   // What an entry holds is compared by its key, which is computed anew from
@@ -37,7 +41,7 @@ class CacheReader {
   int64_t num_resets() const { return num_resets_; }
   // Of entries, those that were told once and are removed.
   int64_t num_removed() const { return num_removed_; }
-  // Told twice without a reset between.
+  // Told twice without a reset between, not counting what was read in part.
   int64_t num_repeated() const { return num_repeated_; }
 
  private:
@@ -54,13 +58,15 @@ class CacheReader {
     std::vector<MediaItem> media = {};
   };
 
-  void Apply(const PrefixCacheDelta& delta);
+  // Without what comes after the first num_entries.
+  void Apply(const PrefixCacheDelta& delta, int64_t num_entries);
   // None: something before it is not known.
   std::optional<BlockKey> KeyOf(EntrySerial serial) const;
   BlockKey KeyOf(const Region& region) const;
 
   int32_t page_size_;
   PrefixCachePosition position_;
+  bool may_repeat_ = false;  // since something was read in part
   std::map<EntrySerial, ContentScope> scopes_;
   std::map<EntrySerial, Block> blocks_;
   std::map<EntrySerial, Region> regions_;

@@ -1,27 +1,31 @@
 // What readers of the prefix cache are told, over the lives of engines.
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "blockmgr/region_content.h"
 #include "tests/scheduler/server/core_harness.h"
 
 namespace blockmgr {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 class PrefixCacheCoreTest : public CoreTest {
  protected:
   absl::StatusOr<PrefixCacheReading> TryRead(const PrefixCacheCursor& cursor,
-                                             int32_t max_blocks = 100) {
+                                             int32_t max_blocks = 100,
+                                             int32_t max_tokens = 1600) {
     absl::StatusOr<PrefixCacheReading> result = absl::UnknownError("no reply");
-    Run(ReadPrefixCache{cursor, max_blocks,
+    Run(ReadPrefixCache{cursor, max_blocks, max_tokens,
                         [&result](absl::StatusOr<PrefixCacheReading> reading) {
                           result = std::move(reading);
                         }});
@@ -78,7 +82,7 @@ TEST_F(PrefixCacheCoreTest, ReadersGoOnWhereTheyWere) {
   ASSERT_EQ(delta.blocks.size(), 1u);
   EXPECT_EQ(delta.tokens, std::vector<int32_t>(16, 4));
   const EntrySerial serial = delta.blocks[0].serial;
-  Run(ResetPrefixCache{[](absl::StatusOr<CacheReset>) {}});
+  Run(ResetPrefixCache{[](const absl::StatusOr<CacheReset>&) {}});
   delta = Read();
   EXPECT_FALSE(delta.reset);
   EXPECT_TRUE(delta.current);
@@ -130,9 +134,16 @@ TEST_F(PrefixCacheCoreTest, CursorsOfAnotherDaemonBeginAnew) {
 TEST_F(PrefixCacheCoreTest, ReadsNoMoreThanAsked) {
   const auto engine = AttachAndOpen();
   for (int32_t token = 1; token <= 5; ++token) Serve(engine, token);
-  ASSERT_OK_AND_ASSIGN(const PrefixCacheReading reading, TryRead({}, 3));
-  EXPECT_FALSE(reading.delta.current);
-  EXPECT_LE(reading.delta.blocks.size(), 3u);
+  // Entry 0 is the null block's.
+  for (const auto& [max_blocks, max_tokens, told] :
+       {std::tuple(3, 1600, 2u), std::tuple(100, 3 * 16 + 15, 2u),
+        std::tuple(2, 1, 0u), std::tuple(6, 6 * 16, 5u)}) {
+    ASSERT_OK_AND_ASSIGN(const PrefixCacheReading reading,
+                         TryRead({}, max_blocks, max_tokens));
+    EXPECT_FALSE(reading.delta.current);
+    EXPECT_EQ(reading.delta.blocks.size(), told);
+    EXPECT_EQ(reading.cursor.position.entry, static_cast<int32_t>(told) + 1);
+  }
 }
 
 TEST_F(PrefixCacheCoreTest, TheVersionTellsWhetherToAsk) {
@@ -162,6 +173,31 @@ TEST_F(PrefixCacheCoreTest, NobodyReadsOnceAllIsClosed) {
   EXPECT_OK(TryRead({}).status());
   Run(CloseAll{absl::UnavailableError("bye")});
   EXPECT_EQ(TryRead({}).status().code(), absl::StatusCode::kUnavailable);
+}
+
+// The core thread, and one that sends it to a reader.
+TEST(PrefixCacheReadingTest, TwoThreadsMayLetGoOfTheContentOfARegion) {
+  const BlockChain chain;
+  for (int round = 0; round < 200; ++round) {
+    std::shared_ptr<const RegionContent> content;
+    std::vector<int32_t> tokens;
+    for (int part = 0; part < 50; ++part) {
+      tokens.resize(tokens.size() + 3, part);
+      content = RegionContent::Make(std::move(content), tokens, "", chain);
+    }
+    std::shared_ptr<const RegionContent> other = content;
+    std::thread reader([&other] {
+      int64_t num_tokens = 0;
+      for (const RegionContent* part = other.get(); part != nullptr;
+           part = part->before.get()) {
+        num_tokens += std::ssize(part->tokens);
+      }
+      EXPECT_EQ(num_tokens, 150);
+      other.reset();
+    });
+    content.reset();
+    reader.join();
+  }
 }
 
 }  // namespace

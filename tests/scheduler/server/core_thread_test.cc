@@ -183,6 +183,51 @@ TEST(CoreThreadTest, AnswersManyProducersOnceEach) {
 
 TEST(CoreThreadTest, LosesNothingWhenTheQueueIsTiny) { RunManyProducers(2, 0); }
 
+// Asks when the version has changed, and else never.
+TEST(CoreThreadTest, AReaderOfThePrefixCacheMissesNothing) {
+  constexpr int32_t kRequests = 60;
+  CoreThread core(Options(4096, 0), FakeScheduler::Make);
+  const auto engine = AttachEngineTo(&core);
+  const auto tokens = OpenStream(&core, "client");
+  std::thread frontend([&core] {
+    for (int32_t i = 0; i < kRequests; ++i) {
+      SubmitCommand submit =
+          MakeSubmit("client", absl::StrCat(i),
+                     [](const absl::Status& status) { EXPECT_OK(status); });
+      submit.request.prompt.assign(16, i);
+      core.Post(std::move(submit));
+    }
+  });
+  PrefixCacheCursor cursor;
+  int32_t num_blocks = 0;
+  bool current = false;
+  uint64_t version = 0;
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (num_blocks < kRequests &&
+         std::chrono::steady_clock::now() < deadline) {
+    if (current && core.prefix_cache_version() == version) {
+      std::this_thread::yield();
+      continue;
+    }
+    version = core.prefix_cache_version();
+    std::promise<absl::StatusOr<PrefixCacheReading>> read;
+    core.Post(ReadPrefixCache{
+        cursor, 7, 7 * 16, [&read](absl::StatusOr<PrefixCacheReading> reading) {
+          read.set_value(std::move(reading));
+        }});
+    ASSERT_OK_AND_ASSIGN(const PrefixCacheReading reading,
+                         read.get_future().get());
+    cursor = reading.cursor;
+    current = reading.delta.current;
+    num_blocks += static_cast<int32_t>(reading.delta.blocks.size());
+  }
+  EXPECT_EQ(num_blocks, kRequests);
+  frontend.join();
+  core.Stop();
+  engine->StopAnswering();
+}
+
 // Holds the core thread inside a reply until released.
 class Obstacle {
  public:

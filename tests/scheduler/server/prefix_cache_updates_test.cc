@@ -112,6 +112,7 @@ TEST(PrefixCacheUpdatesTest, HasAllOfADelta) {
   EXPECT_EQ(update.regions(0).length(), 4);
   EXPECT_EQ(update.regions(0).plan(), "p");
   EXPECT_EQ(update.regions(0).first_token(), 0);
+  EXPECT_TRUE(update.regions(0).last());
   EXPECT_THAT(update.regions(0).token_ids(), ElementsAre(0, 1, 2, 3));
   ASSERT_EQ(update.regions(0).media_size(), 1);
   EXPECT_EQ(update.regions(0).media(0).begin(), 1);
@@ -123,6 +124,7 @@ TEST(PrefixCacheUpdatesTest, LongReadingsComeInMessagesOfABoundedSize) {
   constexpr int32_t kParts[] = {70'000, 130'000, 100'000};
   constexpr int32_t kItems = 20'000;
   std::vector<MediaItem> items;
+  items.reserve(kItems);
   for (int32_t i = 0; i < kItems; ++i) {
     items.push_back({69'999 + 5 * i, 3, std::string(64, 'h')});
   }
@@ -164,6 +166,8 @@ TEST(PrefixCacheUpdatesTest, LongReadingsComeInMessagesOfABoundedSize) {
       for (const v1::MediaItem& item : piece.media()) {
         media[piece.id()].push_back({item.begin(), item.length(), item.hash()});
       }
+      EXPECT_EQ(piece.last(),
+                told == 300'000 && media[piece.id()].size() == items.size());
     }
   }
   EXPECT_EQ(num_blocks, 300);
