@@ -160,7 +160,7 @@ class PythonExamplesTest(unittest.TestCase):
     def test_a_router_waits_for_daemons(self):
         self.wait_for_engine()
         done = self.router("--address", f"unix:{self.folder.name}/none",
-                           "--timeout", "1", "--prompt", "1")
+                           "--timeout", "10", "--prompt", "1")
         self.assertEqual(done.returncode, 1)
         self.assertIn("/none: 0 blocks", done.stderr)
         self.assertIn("UNAVAILABLE", done.stderr)

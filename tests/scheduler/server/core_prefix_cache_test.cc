@@ -175,27 +175,27 @@ TEST_F(PrefixCacheCoreTest, NobodyReadsOnceAllIsClosed) {
   EXPECT_EQ(TryRead({}).status().code(), absl::StatusCode::kUnavailable);
 }
 
-// The core thread, and one that sends it to a reader.
+// The core thread, and one that sends it to a reader: which of the two is the
+// last to let go of a part is decided anew with each.
 TEST(PrefixCacheReadingTest, TwoThreadsMayLetGoOfTheContentOfARegion) {
+  constexpr int32_t kParts = 50;
   const BlockChain chain;
   for (int round = 0; round < 200; ++round) {
-    std::shared_ptr<const RegionContent> content;
+    std::vector<std::shared_ptr<const RegionContent>> contents;
     std::vector<int32_t> tokens;
-    for (int part = 0; part < 50; ++part) {
+    for (int32_t part = 0; part < kParts; ++part) {
       tokens.resize(tokens.size() + 3, part);
-      content = RegionContent::Make(std::move(content), tokens, "", chain);
+      contents.push_back(RegionContent::Make(
+          contents.empty() ? nullptr : contents.back(), tokens, "", chain));
     }
-    std::shared_ptr<const RegionContent> other = content;
-    std::thread reader([&other] {
-      int64_t num_tokens = 0;
-      for (const RegionContent* part = other.get(); part != nullptr;
-           part = part->before.get()) {
-        num_tokens += std::ssize(part->tokens);
+    std::shared_ptr<const RegionContent> last = contents.back();
+    std::thread reader([&contents] {
+      while (!contents.empty()) {
+        EXPECT_EQ(contents.back()->before == nullptr, contents.size() == 1);
+        contents.pop_back();
       }
-      EXPECT_EQ(num_tokens, 150);
-      other.reset();
     });
-    content.reset();
+    last.reset();
     reader.join();
   }
 }

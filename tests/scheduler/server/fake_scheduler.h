@@ -1,6 +1,7 @@
 // A Scheduler that is simple enough to predict: every step runs every request
 // that is not in a step already, one token each; no blocks, no admission. The
-// prefix cache has the first page of every prompt that has ended.
+// prefix cache has the first page of every prompt that has ended; of one with
+// more, also the last page and a region for those before.
 #ifndef TESTS_SCHEDULER_SERVER_FAKE_SCHEDULER_H_
 #define TESTS_SCHEDULER_SERVER_FAKE_SCHEDULER_H_
 
@@ -160,7 +161,7 @@ class FakeScheduler : public Scheduler {
 
   CacheReset ResetPrefixCache() override {
     for (int32_t i = 0; i < cache_.entry_limit(); ++i) {
-      if (cache_.Contains(BlockId{i})) cache_.Remove(i);
+      if (cache_.serial(i) != kNoSerial) cache_.Remove(i);
     }
     return {.num_in_use = static_cast<int32_t>(live_.size())};
   }
@@ -203,19 +204,37 @@ class FakeScheduler : public Scheduler {
     return live_.find(RequestId{static_cast<uint64_t>(Index(slot))});
   }
 
-  void Cache(const Request& request) {
-    int32_t block = 1;
-    while (block < layout_.num_blocks && cache_.Contains(BlockId{block})) {
-      ++block;
+  // A block that is not cached; the null block: there is none.
+  BlockId FreeBlock() const {
+    for (int32_t i = 1; i < layout_.num_blocks; ++i) {
+      if (!cache_.Contains(BlockId{i})) return BlockId{i};
     }
-    if (block == layout_.num_blocks) return;
+    return kNullBlock;
+  }
+
+  void Cache(const Request& request) {
     BlockChain chain(request.scope);
     chain.Extend(request.prompt, layout_.page_size);
-    if (chain.keys().empty()) return;
+    const auto num_pages = static_cast<int32_t>(chain.keys().size());
+    if (num_pages == 0 || FreeBlock() == kNullBlock) return;
     const EntrySerial root = cache_.AcquireRoot(chain.root());
     bool inserted = false;
-    cache_.Insert(BlockId{block}, chain.keys()[0], chain, root, request.prompt,
-                  0, &inserted);
+    cache_.Insert(FreeBlock(), chain.keys()[0], chain, root, request.prompt, 0,
+                  &inserted);
+    const BlockId tail = FreeBlock();
+    if (num_pages > 1 && tail != kNullBlock) {
+      auto record = std::make_shared<RegionRecord>();
+      record->id = RegionId{next_region_++};
+      record->cut = (num_pages - 1) * layout_.page_size;
+      record->blocks = {kNullBlock};
+      cache_.InsertTail(tail, chain.keys().back(), chain, request.prompt,
+                        record->cut);
+      cache_.InsertRegion(record,
+                          {.plan = "fake",
+                           .history = {},
+                           .length = record->cut + layout_.page_size},
+                          chain, root, request.prompt, tail);
+    }
     cache_.ReleaseRoot(root);
   }
 
@@ -237,6 +256,7 @@ class FakeScheduler : public Scheduler {
   LiveMap live_;
   std::map<std::string, RequestId> ids_;
   std::deque<StepPlan> in_flight_;
+  uint64_t next_region_ = 1;
   uint64_t next_request_ = 1;
   uint64_t next_eviction_ = 0;
   uint64_t next_step_ = 0;

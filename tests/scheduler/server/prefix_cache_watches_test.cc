@@ -18,6 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // A router's side of one stream.
 class Router {
@@ -54,12 +55,23 @@ class Router {
     if (update.reset()) {
       ++num_resets_;
       blocks_.clear();
+      regions_.clear();
     }
-    for (const uint64_t id : update.removed()) blocks_.erase(id);
+    for (const uint64_t id : update.removed()) {
+      blocks_.erase(id);
+      regions_.erase(id);
+    }
     for (const v1::CachedBlock& block : update.blocks()) {
       blocks_[block.id()] = block.token_ids(0);
     }
+    for (const v1::CachedRegion& piece : update.regions()) {
+      if (piece.first_token() == 0) regions_[piece.id()] = 0;
+      EXPECT_EQ(piece.first_token(), regions_[piece.id()]);
+      regions_[piece.id()] += piece.token_ids_size();
+      EXPECT_EQ(piece.last(), regions_[piece.id()] == piece.length());
+    }
     if (update.has_position()) position_ = update.position();
+    has_all_of_reading_ = update.has_position();
     is_current_ = update.current();
     return true;
   }
@@ -74,14 +86,23 @@ class Router {
     return tokens;
   }
   int num_resets() const { return num_resets_; }
-  bool is_current() const { return is_current_; }
+  // The last update was the end of a reading.
+  bool has_all_of_reading() const { return has_all_of_reading_; }
+  // Tokens of the regions it knows, as far as it was told.
+  std::vector<int32_t> region_tokens() const {
+    std::vector<int32_t> tokens;
+    for (const auto& [id, num_tokens] : regions_) tokens.push_back(num_tokens);
+    return tokens;
+  }
 
  private:
   std::unique_ptr<v1::AdminService::Stub> stub_;
   std::unique_ptr<grpc::ClientContext> context_;
   std::unique_ptr<grpc::ClientReader<v1::PrefixCacheUpdate>> stream_;
   std::map<uint64_t, uint32_t> blocks_;
+  std::map<uint64_t, int32_t> regions_;
   v1::PrefixCachePosition position_;
+  bool has_all_of_reading_ = false;
   bool is_current_ = false;
   int num_resets_ = 0;
 };
@@ -107,12 +128,12 @@ class PrefixCacheWatchesTest : public ServerTest {
     engine_->Break();
     if (answers_.joinable()) answers_.join();
   }
-  // Caches a page of `token`.
-  void Serve(uint32_t token, int page_size = SmallLayout().page_size) {
+  // Caches a page of `token`, or, of a longer prompt, a region.
+  void Serve(uint32_t token, int num_tokens = SmallLayout().page_size) {
     const std::string id = std::to_string(num_served_++);
     v1::SubmitRequest request = MakeSubmit("a", id, 1);
     request.clear_prompt_token_ids();
-    for (int i = 0; i < page_size; ++i) {
+    for (int i = 0; i < num_tokens; ++i) {
       request.add_prompt_token_ids(token);
     }
     ASSERT_TRUE(frontend_->Submit(request).ok());
@@ -302,25 +323,40 @@ TEST_F(PrefixCacheWatchesTest, TheEndOfTheDaemonWaitsForNoRouter) {
               testing::AnyOf(grpc::UNAVAILABLE, grpc::CANCELLED));
 }
 
-// What it was told in part is told again.
-TEST_F(PrefixCacheWatchesTest, ARouterMayBreakOffAnywhere) {
-  AttachLongPages();
-  ServeLongPages(0, 60);
+// A region of a prompt so long that it takes more than one message, and a
+// router that goes after the first.
+TEST_F(PrefixCacheWatchesTest, ARouterMayBreakOffWithinAReading) {
+  constexpr int32_t kTokens = 320'000;
+  Serve(1);
   Router router(address());
-  int num_parts = 0;
-  for (int i = 0; i < 12; ++i) {
-    router.Open();
+  router.Open();
+  router.ReadUntil(1);
+  Serve(kLargeToken, kTokens);
+  do {
     ASSERT_TRUE(router.Read());
-    num_parts += router.is_current() ? 0 : 1;
-    router.Close();
-  }
-  EXPECT_GT(num_parts, 0);
-  ResetPrefixCache();
-  ServeLongPages(200, 3);
+  } while (router.has_all_of_reading());
+  EXPECT_THAT(router.region_tokens(), ElementsAre(testing::Lt(kTokens)));
+  router.Close();
+  // It is told again.
   router.Open();
   router.ReadUntil(3);
-  EXPECT_THAT(router.tokens(), ElementsAre(kLargeToken + 200, kLargeToken + 201,
-                                           kLargeToken + 202));
+  EXPECT_THAT(router.tokens(), ElementsAre(1, kLargeToken, kLargeToken));
+  EXPECT_THAT(router.region_tokens(), ElementsAre(kTokens));
+  // It is told that it has gone.
+  Serve(kLargeToken + 1, kTokens);
+  router.Close();
+  router.Open();
+  do {
+    ASSERT_TRUE(router.Read());
+  } while (router.has_all_of_reading());
+  router.Close();
+  ResetPrefixCache();
+  Serve(2);
+  router.Open();
+  router.ReadUntil(1);
+  EXPECT_THAT(router.tokens(), ElementsAre(2));
+  EXPECT_THAT(router.region_tokens(), IsEmpty());
+  EXPECT_EQ(router.num_resets(), 1);
 }
 
 }  // namespace
