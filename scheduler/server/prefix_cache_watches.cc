@@ -14,11 +14,11 @@
 namespace blockmgr {
 namespace {
 
-// Of one reading: the core thread copies them in some 20 us.
+// Of one reading: the core thread copies them in some 25 us.
 constexpr int32_t kMaxBlocks = 512;
 constexpr int32_t kMaxTokens = 8192;
 // From the end of one reading to the next, of all streams: so the core thread
-// spends about 4 percent of its time on them, at most.
+// spends about 5 percent of its time on them, at most.
 constexpr std::chrono::microseconds kReadInterval{500};
 // From one look for changes to the next, of a stream that knows all: collects
 // what a few steps change.
