@@ -125,8 +125,7 @@ absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
     return absl::InvalidArgumentError(
         "prompt: expected at least one token, got none");
   }
-  BM_RETURN_IF_ERROR(ValidateTokens("prompt", request.prompt));
-  BM_RETURN_IF_ERROR(ValidateTokens("stop_token_ids", request.stop_token_ids));
+  // Lengths before what is looked at one by one.
   BM_RETURN_IF_ERROR(RequireCount(
       "stop_token_ids", std::ssize(request.stop_token_ids), kMaxStopTokens));
   BM_RETURN_IF_ERROR(RequireRange("max_tokens", request.max_tokens, 1,
@@ -138,6 +137,8 @@ absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
                      options_.max_model_len, " (max_model_len), got ",
                      request.prompt.size(), " + ", request.max_tokens));
   }
+  BM_RETURN_IF_ERROR(ValidateTokens("prompt", request.prompt));
+  BM_RETURN_IF_ERROR(ValidateTokens("stop_token_ids", request.stop_token_ids));
   BM_RETURN_IF_ERROR(ValidateScope(request.scope, std::ssize(request.prompt)));
   BM_RETURN_IF_ERROR(RequireCount("retention", std::ssize(request.retention),
                                   kMaxRetentionWishes));

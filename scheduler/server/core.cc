@@ -2,67 +2,16 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <variant>
 
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
-#include "blockmgr/base/dtype.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
-namespace {
-
-// The first thing in which an engine differs from the one that live requests
-// were scheduled for; empty: none.
-std::string DescribeDifference(const ModelLayout& want,
-                               const SchedulerOptions& had,
-                               const ModelLayout& got,
-                               const SchedulerOptions& has) {
-  const std::tuple<absl::string_view, int32_t, int32_t> fields[] = {
-      {"layout.num_layers", want.num_layers, got.num_layers},
-      {"layout.num_heads", want.num_heads, got.num_heads},
-      {"layout.num_q_heads", want.num_q_heads, got.num_q_heads},
-      {"layout.head_dim", want.head_dim, got.head_dim},
-      {"layout.page_size", want.page_size, got.page_size},
-      {"layout.num_shards", want.num_shards, got.num_shards},
-      {"layout.window", want.window, got.window},
-      {"layout.group_windows.size()", want.num_window_groups(),
-       got.num_window_groups()},
-      {"layout.num_blocks", want.num_blocks, got.num_blocks},
-      {"num_scorer_states", had.num_scorer_states, has.num_scorer_states},
-      {"num_host_blocks", had.num_host_blocks, has.num_host_blocks},
-      {"supports_window_evictions", had.supports_window_evictions,
-       has.supports_window_evictions}};
-  for (const auto& [field, needed, offered] : fields) {
-    if (needed == offered) continue;
-    return absl::StrCat(field, ": live requests need ", needed, ", got ",
-                        offered);
-  }
-  for (size_t i = 0; i < want.group_windows.size(); ++i) {
-    if (want.group_windows[i] == got.group_windows[i]) continue;
-    return absl::StrCat("layout.group_windows[", i, "]: live requests need ",
-                        want.group_windows[i], ", got ", got.group_windows[i]);
-  }
-  if (want == got) return "";
-  return absl::StrCat("layout.dtype: live requests need ",
-                      DTypeName(want.dtype), ", got ", DTypeName(got.dtype));
-}
-
-absl::Status ShuttingDown() {
-  return absl::UnavailableError("the daemon is shutting down");
-}
-
-absl::Status StaleEpoch(absl::string_view what, uint64_t want, uint64_t got) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("STALE_EPOCH: ", what, ": expected ", want, ", got ", got));
-}
-
-}  // namespace
 
 Core::Core(CoreOptions options, SchedulerFactory factory)
     : options_(std::move(options)),
@@ -95,6 +44,7 @@ void Core::Handle(Command* command) {
 }
 
 void Core::EndPass() {
+  CheckStepTimeout();
   IssuePlans();
   if (read_next_) {
     read_next_ = false;
@@ -109,26 +59,15 @@ void Core::EndPass() {
   cache_version_.store(CountCacheVersion());
 }
 
-void Core::IssuePlans() {
-  if (engine_ == nullptr) return;
-  while (scheduler_->Schedule(&plan_)) {
-    engine_->SendPlan(plan_);
-    issue_seconds_.push_back(now_seconds_);
-    for (const SequenceStart& start : plan_.starts) {
-      LiveRequest& live = requests_.at(start.request);
-      if (live.started_seconds >= 0) continue;  // it was preempted
-      live.started_seconds = now_seconds_;
-      metrics_.queue.Observe(now_seconds_ - live.submitted_seconds);
-    }
-    plan_.evictions.clear();  // lets go of callers' scores
-  }
-}
-
 void Core::Sample() {
   if (scheduler_ == nullptr) return;
   num_running_ = scheduler_->num_running();
   max_running_ = std::max(max_running_, num_running_);
   max_used_blocks_ = std::max(max_used_blocks_, scheduler_->num_used_blocks());
+}
+
+absl::Status Core::ShuttingDown() {
+  return absl::UnavailableError("the daemon is shutting down");
 }
 
 // --- Frontends ---
@@ -325,92 +264,6 @@ void Core::EndEviction(EvictionEffect* effect) {
   } else {
     live->second.evicted(effect->status);
   }
-}
-
-// --- The engine ---
-
-void Core::Do(AttachEngine& command) { command.done(Attach(&command)); }
-
-absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
-  if (draining_ && idle()) return ShuttingDown();
-  if (engine_ != nullptr) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("engine \"", engine_name_, "\" is attached"));
-  }
-  SchedulerOptions scheduler = options_.scheduler;
-  scheduler.num_scorer_states = command->num_scorer_states;
-  scheduler.num_host_blocks = command->num_host_blocks;
-  scheduler.supports_window_evictions = command->supports_window_evictions;
-  const std::string difference =
-      scheduler_ == nullptr
-          ? "there was none"
-          : DescribeDifference(scheduler_->layout(), scheduler_->options(),
-                               command->layout, scheduler);
-  if (!difference.empty()) {
-    // Effects name requests of the Scheduler that is about to go.
-    DeliverEffects();
-    if (!idle()) return absl::FailedPreconditionError(difference);
-    BM_CHECK(requests_.empty());
-    BM_ASSIGN_OR_RETURN(scheduler_, factory_(command->layout, scheduler));
-    ++num_schedulers_;
-  }
-  ++engine_session_;
-  engine_name_ = std::move(command->name);
-  return Attachment{options_.epoch, engine_session_, scheduler};
-}
-
-void Core::Do(OpenSteps& command) {
-  absl::Status status;
-  if (command.epoch != options_.epoch) {
-    status = StaleEpoch("epoch", options_.epoch, command.epoch);
-  } else if (command.session != engine_session_ || engine_session_ == 0) {
-    status = StaleEpoch("session", engine_session_, command.session);
-  } else if (engine_ != nullptr) {
-    status = absl::AlreadyExistsError("session: it has an open step stream");
-  } else if (draining_ && idle()) {
-    status = ShuttingDown();
-  }
-  if (status.ok()) {
-    engine_ = std::move(command.sink);
-    if (options_.on_engine_change) options_.on_engine_change(true);
-  }
-  command.done(status);
-}
-
-void Core::Do(EngineResult& command) {
-  if (command.sink != engine_) return;  // of an engine that is gone
-  const absl::Status status = scheduler_->Update(*command.result, &effects_);
-  if (!status.ok()) {
-    // The two no longer agree on what the pool holds.
-    engine_->Close(status);
-    DropEngine();
-    return;
-  }
-  metrics_.step.Observe(now_seconds_ - issue_seconds_.front());
-  issue_seconds_.pop_front();
-  read_next_ = true;
-}
-
-void Core::Do(EngineLost& command) {
-  if (command.sink != engine_) return;
-  DropEngine();
-}
-
-void Core::DropEngine() {
-  engine_.reset();
-  read_next_ = false;
-  issue_seconds_.clear();
-  ++engine_session_;  // a new stream needs a new attachment
-  scheduler_->LoseEngine(&effects_);
-  for (EvictionEffect& effect : effects_.evictions) EndEviction(&effect);
-  // Others have not been part of a step, and whoever is answered now need not
-  // fear that they will be.
-  for (auto& [id, request] : requests_) {
-    if (request.eviction == 0) continue;
-    scheduler_->WithdrawEviction(id, std::exchange(request.eviction, 0));
-    request.evicted(absl::AbortedError("the engine is gone"));
-  }
-  if (options_.on_engine_change) options_.on_engine_change(false);
 }
 
 // --- Operators ---

@@ -46,6 +46,9 @@ struct CoreOptions {
   SchedulerOptions scheduler;
   BudgetTables tables;  // that policies name
   uint64_t epoch = 1;   // of this daemon process; random
+  // An engine that lets the oldest plan wait for longer is taken for lost; 0:
+  // never. Looked at in every pass.
+  double step_timeout_seconds = 0;
   // Told when an engine's stream opens (true) and ends (false).
   std::function<void(bool attached)> on_engine_change;
 };
@@ -103,6 +106,7 @@ class Core {
   absl::Status Cancel(const std::string& request_id);
   // Starts the eviction; its reply is kept unless it fails at once.
   absl::Status StartEviction(EvictCommand* command);
+  static absl::Status ShuttingDown();
   // OK when Submit and Evict make sense.
   absl::Status CheckEngine() const;
   // No request is unfinished.
@@ -111,6 +115,8 @@ class Core {
   }
 
   void IssuePlans();
+  // Closes the stream of an engine that does not answer.
+  void CheckStepTimeout();
   void DropEngine();
   // Hands effects_ to the clients; cuts off those too far behind.
   void DeliverEffects();

@@ -16,8 +16,9 @@
 
 namespace blockmgr {
 
-// Bytes of scores in the whole daemon, from the header of a call until the
-// engine's step with them has ended.
+// Bytes of scores in the whole daemon, from the header of a call until its
+// request ends: after a preemption it is evicted by them again. (If the
+// eviction fails, until the reply.)
 class ScoreBudget {
  public:
   explicit ScoreBudget(int64_t max_bytes) : max_bytes_(max_bytes) {}

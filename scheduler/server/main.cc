@@ -52,6 +52,12 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "SIGTERM or SIGINT; a second signal cancels them at once")
       ->check(NumberIn(0))
       ->capture_default_str();
+  app->add_option("--step-timeout", server.step_timeout_s,
+                  "Seconds that an engine may take to answer a plan before it "
+                  "is taken for lost, and its requests wait for the next one "
+                  "(0: no limit)")
+      ->check(NumberIn(0))
+      ->capture_default_str();
   app->add_option("--log-level", flags->log_level, "Of the log on stderr")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))
       ->capture_default_str();
@@ -64,7 +70,9 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "sleeps (0 on a single processor)")
       ->capture_default_str();
   app->add_option("--max-score-bytes", server.max_score_bytes,
-                  "Of scores in all EvictByScores calls together")
+                  "Of scores in all EvictByScores calls together, and of "
+                  "those that requests were evicted by, until they end (they "
+                  "are needed again after a preemption)")
       ->capture_default_str();
   app->add_option("--max-pending-token-bytes", server.max_pending_token_bytes,
                   "Of tokens that a client leaves unread before it is cut off")
@@ -93,7 +101,7 @@ constexpr SchedulerFlagTexts kSchedulerTexts{
         "Requests that may wait; more are refused with RESOURCE_EXHAUSTED",
     .max_num_blocks =
         "Blocks that an engine's pool, or its host memory, may have; each "
-        "takes 250 bytes of this process, or 740 with regions",
+        "takes 260 bytes of this process, or 750 with regions",
     .query_window =
         "Queries that the engine keeps of every sequence, for evictions "
         "ordered from outside, which observe no more",
@@ -193,6 +201,7 @@ int Serve(const Flags& flags, const sigset_t& signals) {
       Clock::now() + std::chrono::duration<double>(flags.drain_timeout_s);
   while (!server.drained() && Clock::now() < deadline &&
          WaitForSignal(signals, kDrainPeriod) == 0) {
+    server.UpdateHealth();
   }
   if (!server.drained()) spdlog::warn("cancelling the requests left");
   server.Shutdown(kShutdownGrace);

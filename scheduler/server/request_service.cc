@@ -1,5 +1,6 @@
 #include "scheduler/server/request_service.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <span>
@@ -121,7 +122,8 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
     const int64_t text =
         entry.finish == nullptr
             ? 0
-            : static_cast<int64_t>(entry.finish->status.message().size());
+            : std::min(std::ssize(entry.finish->status.message()),
+                       static_cast<int64_t>(2 * kMaxMessageBytes));
     return kTokenBytes + kChunkBytes + std::ssize(entry.stream->id) + text;
   }
 
@@ -204,7 +206,7 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
       chunk->set_first_index(finish.num_output_tokens);
     }
     chunk->set_finish_reason(ToProto(finish.reason));
-    chunk->set_error(std::string(finish.status.message()));
+    chunk->set_error(Shorten(finish.status.message()));
     chunk->set_num_cached_tokens(finish.num_cached_tokens);
     chunk->set_num_preemptions(finish.num_preemptions);
   }
@@ -295,6 +297,11 @@ grpc::ServerUnaryReactor* RequestService::Cancel(
     grpc::CallbackServerContext* context, const v1::CancelRequest* request,
     v1::CancelResponse* /*response*/) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const absl::Status named = CheckId("request_id", request->request_id());
+  if (!named.ok()) {
+    reactor->Finish(ToGrpc(named));
+    return reactor;
+  }
   core_->Post(CancelCommand{request->request_id(),
                             [reactor](const absl::Status& status) {
                               reactor->Finish(ToGrpc(status));

@@ -23,6 +23,11 @@ namespace blockmgr {
 namespace {
 
 constexpr char kRequestServiceName[] = "blockmgr.v1.RequestService";
+// Protobuf cannot make a message of 2 GiB.
+constexpr int64_t kMaxScoreBytes = int64_t{1} << 30;
+// For the counts of all heads of a large model, of a thousand evictions in one
+// result.
+constexpr int64_t kMinReceiveBytes = int64_t{16} << 20;
 
 // A fresh number for every process, so that nobody takes one daemon for the
 // next. Never 0, which a message without an epoch would carry.
@@ -37,7 +42,7 @@ void Harden(const ServerOptions& options, grpc::ServerBuilder* builder) {
   const int64_t submit_bytes =
       int64_t{5} * options.scheduler.max_model_len + (int64_t{64} << 10);
   builder->SetMaxReceiveMessageSize(static_cast<int>(
-      std::min(std::max(submit_bytes, int64_t{4} << 20), int64_t{1} << 30)));
+      std::min(std::max(submit_bytes, kMinReceiveBytes), int64_t{1} << 30)));
   // Plans may carry a caller's scores, whose size has a limit of its own.
   builder->SetMaxSendMessageSize(-1);
   // The size limit is checked after inflation only: a small message could
@@ -90,13 +95,18 @@ absl::Status ServerOptions::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat(
         "queue_capacity: expected 1..65000, got ", queue_capacity));
   }
+  if (!(step_timeout_s >= 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "step_timeout_s: expected at least 0, got ", step_timeout_s));
+  }
   if (spin_us < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("spin_us: expected at least 0, got ", spin_us));
   }
-  if (max_score_bytes < 0) {
+  if (max_score_bytes < 0 || max_score_bytes > kMaxScoreBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "max_score_bytes: expected at least 0, got ", max_score_bytes));
+        "max_score_bytes: expected 0..", kMaxScoreBytes,
+        " (a plan with all of them is a message), got ", max_score_bytes));
   }
   if (max_pending_token_bytes < 1) {
     return absl::InvalidArgumentError(
@@ -119,8 +129,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   BM_ASSIGN_OR_RETURN(core.core.tables,
                       LoadBudgetTables(options.budget_tables));
   core.core.epoch = RandomEpoch();
+  core.core.step_timeout_seconds = options.step_timeout_s;
   core.core.on_engine_change = [server = server.get()](bool attached) {
     spdlog::info(attached ? "engine attached" : "engine lost");
+    server->engine_attached_.store(attached);
     grpc::Server* const health = server->health_.load();
     if (health == nullptr) return;
     health->GetHealthCheckService()->SetServingStatus(kRequestServiceName,
@@ -159,16 +171,23 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
           : address.target;
   auto* const health = server->grpc_->GetHealthCheckService();
   health->SetServingStatus("", true);
-  health->SetServingStatus(kRequestServiceName, false);
   server->health_.store(server->grpc_.get());
+  // An engine may have opened its stream before anybody could be told.
+  health->SetServingStatus(kRequestServiceName,
+                           server->engine_attached_.load());
   return server;
 }
 
 Server::~Server() { Shutdown(std::chrono::milliseconds(0)); }
 
 void Server::UpdateHealth() {
-  if (grpc_ == nullptr || draining_) return;
-  grpc_->GetHealthCheckService()->SetServingStatus("", core_->Probe());
+  if (grpc_ == nullptr) return;
+  const bool turns = core_->Probe();
+  if (draining_) return;
+  auto* const health = grpc_->GetHealthCheckService();
+  health->SetServingStatus("", turns);
+  health->SetServingStatus(kRequestServiceName,
+                           turns && engine_attached_.load());
 }
 
 void Server::BeginDrain() {

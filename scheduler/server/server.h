@@ -33,6 +33,8 @@ struct ServerOptions {
   std::vector<std::string> budget_tables;
   int32_t queue_capacity = 4096;  // commands waiting for the core thread
   int32_t spin_us = 50;           // before the core thread sleeps
+  // For an engine to answer a plan, or it is taken for lost; 0: no limit.
+  double step_timeout_s = 300;
   // Of scores in all EvictByScores calls together.
   int64_t max_score_bytes = int64_t{256} << 20;
   // Of tokens that one client has not taken; more, and it is cut off.
@@ -56,8 +58,9 @@ class Server {
     return metrics_ == nullptr ? "" : metrics_->address();
   }
 
-  // Sets the health of "" by whether the core thread has turned since the last
-  // call. For a timer of about a second.
+  // Makes the core thread turn, and sets the health by whether it has since the
+  // last call. For a timer of about a second, also while draining: limits of
+  // time are looked at when it turns.
   void UpdateHealth();
 
   // NOT_SERVING, and no new requests.
@@ -74,6 +77,7 @@ class Server {
   Server() = default;
 
   std::atomic<bool> drained_{false};
+  std::atomic<bool> engine_attached_{false};  // written by the core thread
   bool draining_ = false;
   std::string address_;
   // Told of engines by the core thread, while the gRPC server lives.

@@ -60,12 +60,14 @@ struct RecordingEngine : EngineSink {
 // Runs each command as a pass of its own, at a time the test sets.
 class CoreTest : public ::testing::Test {
  protected:
-  explicit CoreTest(SchedulerFactory factory = FakeScheduler::Make)
-      : core_(Options(), std::move(factory)) {}
+  explicit CoreTest(SchedulerFactory factory = FakeScheduler::Make,
+                    double step_timeout_seconds = 0)
+      : core_(Options(step_timeout_seconds), std::move(factory)) {}
 
-  CoreOptions Options() {
+  CoreOptions Options(double step_timeout_seconds) {
     CoreOptions options;
     options.epoch = 77;
+    options.step_timeout_seconds = step_timeout_seconds;
     options.on_engine_change = [this](bool attached) {
       engine_changes_.push_back(attached);
     };

@@ -1,6 +1,8 @@
 #include "scheduler/server/server.h"
 
+#include <atomic>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -313,6 +315,96 @@ TEST_F(ServerTest, HealthFollowsTheEngineAndTheDrain) {
   EXPECT_EQ(AskHealth(channel, ""), 1);
   server_->BeginDrain();
   EXPECT_EQ(AskHealth(channel, ""), 2);
+}
+
+// A Scheduler whose stats take until they are released.
+class StuckScheduler : public FakeScheduler {
+ public:
+  using FakeScheduler::FakeScheduler;
+  SchedulerStats stats() const override {
+    if (is_stuck != nullptr) is_stuck->wait(true);
+    return FakeScheduler::stats();
+  }
+  inline static std::atomic<bool>* is_stuck = nullptr;
+};
+
+TEST_F(ServerTest, HealthTellsACoreThatIsStuck) {
+  const std::string service = "blockmgr.v1.RequestService";
+  server_.reset();
+  ServerOptions options;
+  options.listen = "unix:" + folder_.path() + "/s.sock";
+  ASSERT_OK_AND_ASSIGN(
+      server_, Server::Start(options, [](const ModelLayout& layout,
+                                         const SchedulerOptions& scheduler) {
+        return std::make_unique<StuckScheduler>(layout, scheduler);
+      }));
+  const auto engine = StartEngine(SmallLayout());
+  const auto channel = Connect(address());
+  std::atomic<bool> is_stuck{true};
+  StuckScheduler::is_stuck = &is_stuck;
+  std::thread asks([this] { Stats(); });
+  EXPECT_TRUE(WaitUntil([&] {
+    server_->UpdateHealth();
+    return AskHealth(channel, "") == 2;
+  }));
+  EXPECT_EQ(AskHealth(channel, service), 2);
+  is_stuck = false;
+  is_stuck.notify_all();
+  EXPECT_TRUE(WaitUntil([&] {
+    server_->UpdateHealth();
+    return AskHealth(channel, "") == 1;
+  }));
+  EXPECT_EQ(AskHealth(channel, service), 1);
+  asks.join();
+  StuckScheduler::is_stuck = nullptr;
+}
+
+TEST_F(ServerTest, AnEngineThatDoesNotAnswerIsLost) {
+  ServerOptions options;
+  options.step_timeout_s = 0.05;
+  Start(options);
+  const auto engine = StartEngine(SmallLayout());
+  FakeFrontend frontend(address(), "a");
+  frontend.Open();
+  ASSERT_TRUE(frontend.Submit("r", 3).ok());
+  EXPECT_TRUE(WaitUntil([&] {
+    server_->UpdateHealth();
+    return !Stats().engine_attached();
+  }));
+  EXPECT_THAT(engine->Finish(),
+              GrpcError(grpc::DEADLINE_EXCEEDED, "--step-timeout"));
+  // Also while draining.
+  const auto next = StartEngine(SmallLayout());
+  server_->BeginDrain();
+  EXPECT_TRUE(WaitUntil([&] {
+    server_->UpdateHealth();
+    return !Stats().engine_attached();
+  }));
+  EXPECT_THAT(next->Finish(),
+              GrpcError(grpc::DEADLINE_EXCEEDED, "--step-timeout"));
+}
+
+TEST(ServerOptionsTest, LimitsAreChecked) {
+  ServerOptions options;
+  EXPECT_OK(options.Validate());
+  options.step_timeout_s = -1;
+  EXPECT_THAT(options.Validate(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "step_timeout_s: expected at least 0, got -1"));
+  options = {};
+  options.max_score_bytes = (int64_t{1} << 30) + 1;
+  EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           HasSubstr("max_score_bytes")));
+  options.max_score_bytes = int64_t{1} << 30;
+  EXPECT_OK(options.Validate());
+}
+
+TEST_F(ServerTest, CancelNamesARequest) {
+  FakeFrontend frontend(address(), "a");
+  EXPECT_THAT(frontend.Cancel(""),
+              GrpcError(grpc::INVALID_ARGUMENT, "request_id"));
+  EXPECT_THAT(frontend.Cancel(std::string(10'000, 'x')),
+              GrpcError(grpc::INVALID_ARGUMENT, "request_id"));
 }
 
 TEST_F(ServerTest, DrainFinishesRequestsAndRefusesOthers) {
