@@ -20,7 +20,8 @@ constexpr int64_t kMaxMessageScores = kMaxMessageBytes / sizeof(float);
 class ScoreBuffer {
  public:
   ScoreBuffer(std::shared_ptr<ScoreBudget> budget, int64_t num_scores)
-      : budget_(std::move(budget)), bytes_(num_scores * sizeof(float)) {
+      : budget_(std::move(budget)),
+        bytes_(num_scores * int64_t{sizeof(float)}) {
     values_.reserve(static_cast<size_t>(num_scores));
   }
   ~ScoreBuffer() { budget_->Release(bytes_); }
@@ -153,7 +154,8 @@ class ScoreUpload final
     buffer_.reset();
     core_->Post(EvictCommand{
         request_id_, std::move(command_),
-        AnswerTo(response_, [this](grpc::Status status) { Finish(status); })});
+        AnswerTo(response_,
+                 [this](const grpc::Status& status) { Finish(status); })});
     return absl::OkStatus();
   }
 
@@ -198,10 +200,11 @@ grpc::ServerUnaryReactor* EvictionService::Evict(
     reactor->Finish(ToGrpc(command.status()));
     return reactor;
   }
-  core_->Post(EvictCommand{request->request_id(), *std::move(command),
-                           AnswerTo(response, [reactor](grpc::Status status) {
-                             reactor->Finish(status);
-                           })});
+  core_->Post(
+      EvictCommand{request->request_id(), *std::move(command),
+                   AnswerTo(response, [reactor](const grpc::Status& status) {
+                     reactor->Finish(status);
+                   })});
   return reactor;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
@@ -41,8 +42,9 @@ TEST(WireTest, LongMessagesAreShortened) {
   for (const char* const character : {"\xC3\xA9", "\xF0\x9F\x98\x80"}) {
     const std::string before(kMaxMessageBytes - 1, 'x');
     const std::string after(5000, 'y');
-    EXPECT_EQ(Shorten(before + character + after).substr(0, before.size() + 4),
-              before + " .. ");
+    EXPECT_EQ(Shorten(absl::StrCat(before, character, after))
+                  .substr(0, before.size() + 4),
+              absl::StrCat(before, " .. "));
   }
   EXPECT_EQ(Shorten(std::string(3000, '\x80')), " .. (3000 bytes)");
   const grpc::Status status =
