@@ -141,12 +141,14 @@ void RunManyProducers(int32_t queue_capacity, int32_t spin_us) {
   CoreThread core(Options(queue_capacity, spin_us), FakeScheduler::Make);
   const auto engine = AttachEngineTo(&core);
   std::vector<std::shared_ptr<CountingTokens>> streams;
+  streams.reserve(kProducers);
   for (int p = 0; p < kProducers; ++p) {
     streams.push_back(OpenStream(&core, absl::StrCat("client", p)));
   }
   std::atomic<int> accepted{0};
   std::atomic<int> refused{0};
   std::vector<std::thread> producers;
+  producers.reserve(kProducers);
   for (int p = 0; p < kProducers; ++p) {
     producers.emplace_back([&, p] {
       for (int r = 0; r < kRequests; ++r) {
@@ -236,7 +238,7 @@ class Obstacle {
     auto entered = std::make_shared<std::promise<void>>();
     core->Post(
         GetStats{false, [entered, released = released_.get_future().share()](
-                            absl::StatusOr<CoreStats>) {
+                            const absl::StatusOr<CoreStats>&) {
                    entered->set_value();
                    released.wait();
                  }});
@@ -297,6 +299,7 @@ TEST(CoreThreadTest, EveryCommandIsAnsweredAcrossStop) {
     CoreThread core(Options(8, round % 2 == 0 ? 0 : 20), FakeScheduler::Make);
     std::atomic<int> ready{0};
     std::vector<std::thread> producers;
+    producers.reserve(kProducers);
     for (int p = 0; p < kProducers; ++p) {
       producers.emplace_back([&core, &answered, &ready] {
         ready.fetch_add(1);
