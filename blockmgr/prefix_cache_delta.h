@@ -1,10 +1,11 @@
 // PrefixCacheDelta: what a reader of the prefix cache has to learn, for routers
 // that send a request where its prefix is cached.
 //
-// A reader keeps what it was told by serial: scopes, blocks, regions. Applying
-// deltas is storing what is new and erasing what is removed, in any order, for
-// serials are never reused. Whenever a delta is `current`, the reader has
-// exactly the entries that the cache had when it was read.
+// A reader keeps what it was told by serial: scopes, blocks, regions. To apply
+// a delta is to forget all if it says so, to erase what is removed, and to
+// store what is new; serials are never reused, so what is not known may be
+// removed, and what is known told again. Whenever a delta is `current`, the
+// reader has exactly the entries that the cache had when it was read.
 //
 // The cache keeps nothing for a reader, who brings its position along. Who
 // knows nothing, or is so far behind that the log no longer has what it missed,
@@ -41,6 +42,7 @@ struct PrefixCachePosition {
                          const PrefixCachePosition&) = default;
 };
 
+// Plain data, to be read by any thread: regions share immutable content.
 struct PrefixCacheDelta {
   struct Block {
     EntrySerial serial = kNoSerial;

@@ -5,8 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "blockmgr/base/check.h"
-
 namespace blockmgr {
 namespace {
 

@@ -181,10 +181,10 @@ grpc::Status FakeFrontend::Drain() {
   return status;
 }
 
-void ServerTest::Start(ServerOptions options) {
+void ServerTest::Start(ServerOptions options, SchedulerFactory factory) {
   server_.reset();
   options.listen = "unix:" + folder_.path() + "/s.sock";
-  ASSERT_OK_AND_ASSIGN(server_, Server::Start(options, FakeScheduler::Make));
+  ASSERT_OK_AND_ASSIGN(server_, Server::Start(options, std::move(factory)));
 }
 
 v1::GetStatsResponse ServerTest::Stats() {

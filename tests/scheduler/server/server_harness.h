@@ -103,8 +103,8 @@ class FakeFrontend {
 
 class ServerTest : public ::testing::Test {
  protected:
-  // Over a FakeScheduler.
-  void Start(ServerOptions options);
+  void Start(ServerOptions options,
+             SchedulerFactory factory = FakeScheduler::Make);
   void SetUp() override { Start(ServerOptions()); }
 
   const std::string& address() const { return server_->address(); }

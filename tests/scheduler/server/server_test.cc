@@ -330,14 +330,10 @@ class StuckScheduler : public FakeScheduler {
 
 TEST_F(ServerTest, HealthTellsACoreThatIsStuck) {
   const std::string service = "blockmgr.v1.RequestService";
-  server_.reset();
-  ServerOptions options;
-  options.listen = "unix:" + folder_.path() + "/s.sock";
-  ASSERT_OK_AND_ASSIGN(
-      server_, Server::Start(options, [](const ModelLayout& layout,
-                                         const SchedulerOptions& scheduler) {
-        return std::make_unique<StuckScheduler>(layout, scheduler);
-      }));
+  Start(ServerOptions(),
+        [](const ModelLayout& layout, const SchedulerOptions& options) {
+          return std::make_unique<StuckScheduler>(layout, options);
+        });
   const auto engine = StartEngine(SmallLayout());
   const auto channel = Connect(address());
   std::atomic<bool> is_stuck{true};
