@@ -115,12 +115,13 @@ class PythonExamplesTest(unittest.TestCase):
                     if chunk.finish_reason:
                         return chunk.num_cached_tokens
 
+        plan = "snapkv | adakv | topk ratio 0.2 multiple of 16"
         daemon = router.Daemon(self.address)
         index = daemon.index
 
         def match(prompt, tenant="t"):
             with daemon.lock:
-                return index.match(prompt, (tenant, "", ""), region.plan)
+                return index.match(prompt, (tenant, "", ""), plan)
 
         def wait_until(condition):
             deadline = time.monotonic() + 60
@@ -132,12 +133,16 @@ class PythonExamplesTest(unittest.TestCase):
                                 router.report(daemon))
                 time.sleep(0.01)
 
+        def wait_until_told(prompt):
+            wait_until(lambda: index.match(prompt, ("t", "", ""), plan) >=
+                       len(prompt) // 16 * 16)
+
         first = list(range(1000, 3000))
         self.assertEqual(serve(first), 0)
-        wait_until(lambda: index.regions)
+        # Its region and the page behind it, which may come one after the other.
+        wait_until_told(first)
         (region, ) = index.regions.values()
-        self.assertEqual(region.plan,
-                         "snapkv | adakv | topk ratio 0.2 multiple of 16")
+        self.assertEqual(region.plan, plan)
         # Longer by more than the queries that the eviction observes.
         for prompt, least in ((first + list(range(100)), region.length),
                               (first[:1000] + [1] * 50, 992), ([1] + first, 0)):
@@ -146,8 +151,7 @@ class PythonExamplesTest(unittest.TestCase):
             self.assertEqual(match(prompt, "u"), 0)
             self.assertEqual(serve(prompt), expected)
             # The next one finds what this one has left.
-            wait_until(lambda: index.match(prompt, ("t", "", ""), region.plan)
-                       >= len(prompt) // 16 * 16)
+            wait_until_told(prompt)
         admin_pb2_grpc.AdminServiceStub(
             grpc.insecure_channel(self.address)).ResetPrefixCache(
                 admin_pb2.ResetPrefixCacheRequest())

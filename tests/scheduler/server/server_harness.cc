@@ -176,7 +176,7 @@ grpc::Status FakeFrontend::Drain() {
   v1::TokenBatch batch;
   while (reader_->Read(&batch)) {
   }
-  const grpc::Status status = reader_->Finish();
+  grpc::Status status = reader_->Finish();
   reader_.reset();
   return status;
 }
