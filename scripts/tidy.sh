@@ -6,6 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # Where nothing says what a change starts from, as in a clone of main: this many
 # commits. One would pass over all but the last commit of a change.
 readonly default_commits=10
+export file_seconds=300
 
 usage() {
   cat <<HELP
@@ -113,11 +114,14 @@ compiled() {
 check_one() {
   local file=$1 output
   ((EPOCHSECONDS < deadline)) || return 0
-  if output=$(clang-tidy -p build/tidy --quiet "${file}" 2>/dev/null); then
+  # Its analyser needs 5 to 20 s for most files; one that it cannot get through
+  # is a finding.
+  if output=$(timeout "${file_seconds}" \
+    clang-tidy -p build/tidy --quiet "${file}" 2>/dev/null); then
     echo "${file}" >>"${logs}/clean"
   else
     echo "${file}" >>"${logs}/bad"
-    echo "${output:-${file}: clang-tidy failed and said nothing}"
+    echo "${output:-${file}: clang-tidy failed, or took ${file_seconds} s}"
   fi
 }
 
