@@ -13,10 +13,10 @@
 
 #include "bench/arrivals.h"
 #include "bench/datasets.h"
-#include "bench/eviction_flags.h"
 #include "bench/metrics.h"
 #include "bench/workload.h"
 #include "scheduler/request.h"
+#include "scheduler/server/eviction_flags.h"
 
 namespace blockmgr {
 

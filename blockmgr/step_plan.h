@@ -30,9 +30,20 @@
 
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/moves.h"
+#include "blockmgr/block_hash.h"
 #include "blockmgr/eviction/policy.h"
 
 namespace blockmgr {
+
+// What an engine may have to know of a request besides its tokens: the same in
+// every start of it.
+struct RequestInfo {
+  std::string id;                 // the frontend's, unique among live requests
+  int32_t num_prompt_tokens = 0;  // the tokens behind them are outputs
+  std::string lora;               // adapter; empty: none
+  std::vector<MediaItem> media;   // inputs that are not text, ascending
+  std::string engine_data;        // from the frontend; means nothing here
+};
 
 // A sequence that enters a slot (first admission or resumption), or starts
 // again in its own. Its table starts without tail blocks and region, but for
@@ -82,6 +93,8 @@ struct SequenceStart {
   // What to accumulate for scoring, from the query at position state_begin on.
   ScorerState scorer_state = ScorerState::kNone;
   int32_t state_begin = 0;
+  // Never null in a scheduler's plan.
+  std::shared_ptr<const RequestInfo> info = nullptr;
 };
 
 // A sequence that leaves its slot, which is among the `released` ones, and
@@ -212,6 +225,11 @@ struct StepResult {
   // that has none reports 0, and steps are issued ahead. [slots.size()], or
   // empty: none.
   std::vector<int32_t> num_drafts;
+  // For the frontends, of what each run has sampled, accepted drafts included:
+  // log-probabilities, say. Any bytes, at most 64 KiB a run, handed on with the
+  // first of these tokens; an empty string says nothing. [slots.size()], or
+  // empty: none.
+  std::vector<std::string> token_data;
   std::vector<EvictionOutcome> evictions;
   // Blocks that have lost their content, as far as it was written by this step
   // or before (a transfer that failed, memory that was taken away), copies that

@@ -75,6 +75,9 @@ struct Request {
   // Its tenant (also for quotas and fair share), who may share its prefix, and
   // what its tokens stand for.
   ContentScope scope;
+  // For the engine, which gets it with the request (RequestInfo): sampling
+  // parameters, say. Any bytes, at most 16 KiB.
+  std::string engine_data = {};
   // How long the cache should keep its blocks; at most 64.
   std::vector<RetentionWish> retention;
   int32_t priority = 0;  // SchedulingPolicy::kPriority: lower is served first
@@ -114,6 +117,14 @@ struct TokenEffect {
   int32_t index = 0;  // of the output, from 0
 };
 
+// What the engine says of tokens of a request, from this one on
+// (StepResult::token_data).
+struct TokenDataEffect {
+  RequestId request{0};
+  int32_t index = 0;  // of the output
+  std::string data;
+};
+
 struct FinishEffect {
   RequestId request{0};
   FinishReason reason = FinishReason::kLength;
@@ -138,11 +149,13 @@ struct EvictionEffect {
 // What an Update, Cancel or engine loss brought about, in order.
 struct Effects {
   std::vector<TokenEffect> tokens;
+  std::vector<TokenDataEffect> token_data;  // of some of them, in their order
   std::vector<FinishEffect> finished;
   std::vector<EvictionEffect> evictions;
 
   void Clear() {
     tokens.clear();
+    token_data.clear();
     finished.clear();
     evictions.clear();
   }

@@ -12,6 +12,7 @@
 #include "blockmgr/base/ids.h"
 #include "blockmgr/block_hash.h"
 #include "blockmgr/eviction/policy.h"
+#include "blockmgr/step_plan.h"
 #include "scheduler/request.h"
 #include "scheduler/tenants.h"
 
@@ -168,6 +169,7 @@ struct RequestState {
   PrefixHint hint;
 
   std::string name;
+  std::shared_ptr<const RequestInfo> info;  // the engine's
   TenantId tenant = kNoTenant;
   int32_t priority = 0;
   int32_t peak_blocks = 0;   // alone in the pool, from the first token on

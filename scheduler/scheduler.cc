@@ -22,6 +22,8 @@ constexpr size_t kMaxIdBytes = 128;
 // Of a request. Wishes are looked through once for each of its blocks.
 constexpr int64_t kMaxStopTokens = 4096;
 constexpr int64_t kMaxRetentionWishes = 64;
+// As much as the queue's prompts by default, if all that wait have so much.
+constexpr size_t kMaxEngineDataBytes = 16384;
 // Whose ids a block of SchedulerOptions::max_num_blocks is counted with.
 constexpr int64_t kTokensPerBlock = 16;
 
@@ -145,6 +147,11 @@ absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
   for (size_t i = 0; i < request.retention.size(); ++i) {
     BM_RETURN_IF_ERROR(ValidateWish(i, request.retention[i]));
   }
+  if (request.engine_data.size() > kMaxEngineDataBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("engine_data: expected at most ", kMaxEngineDataBytes,
+                     " bytes, got ", request.engine_data.size()));
+  }
   return ValidateEviction(request.eviction);
 }
 
@@ -162,6 +169,14 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
         options_.max_waiting, ")"));
   }
   const auto num_prompt = static_cast<int32_t>(request.prompt.size());
+  const int64_t queued_tokens = tenants_.queued_tokens();
+  if (queued_tokens > 0 &&
+      queued_tokens + num_prompt > options_.max_waiting_tokens) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the queue is full: ", queued_tokens, " tokens of prompts wait, and ",
+        num_prompt, " more are above max_waiting_tokens ",
+        options_.max_waiting_tokens));
+  }
   PlannedEviction eviction = PlanEviction(request);
   const int32_t length = num_prompt + request.max_tokens - 1;
   const auto [max_chunk, peak] = FitPool(length, eviction);
@@ -176,7 +191,13 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
 
   RequestState* state = NewState();
   state->id = RequestId{next_request_++};
-  state->name = std::move(request.id);
+  state->name = request.id;
+  state->info = std::make_shared<const RequestInfo>(
+      RequestInfo{.id = std::move(request.id),
+                  .num_prompt_tokens = num_prompt,
+                  .lora = request.scope.lora,
+                  .media = request.scope.media,
+                  .engine_data = std::move(request.engine_data)});
   state->tokens = std::move(request.prompt);
   state->num_prompt = num_prompt;
   state->max_tokens = request.max_tokens;
@@ -295,6 +316,7 @@ absl::StatusOr<RequestId> SchedulerImpl::Find(absl::string_view id) const {
 SchedulerStats SchedulerImpl::stats() const {
   SchedulerStats stats = totals_;
   stats.num_waiting = waiting_.size();
+  stats.num_waiting_tokens = tenants_.queued_tokens();
   stats.num_running = static_cast<int32_t>(running_.size());
   stats.num_steps_in_flight = num_steps_in_flight();
   stats.kept_entries_min = kept_.Quantile(0.0);

@@ -35,8 +35,9 @@ namespace blockmgr {
 
 // Counts since creation unless said otherwise.
 struct SchedulerStats {
-  int32_t num_waiting = 0;  // now
-  int32_t num_running = 0;  // now: admitted, unfinished, holding blocks
+  int32_t num_waiting = 0;         // now
+  int64_t num_waiting_tokens = 0;  // now: of prompts not yet admitted
+  int32_t num_running = 0;         // now: admitted, unfinished, holding blocks
   int32_t num_steps_in_flight = 0;
   uint64_t num_steps = 0;  // acknowledged
   uint64_t num_finished = 0;
@@ -89,6 +90,10 @@ class Scheduler {
   // up; FailedPrecondition: the engine does not accumulate the scores that the
   // policy needs.
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
+  // OK when Submit accepts requests with this eviction, as far as that is not
+  // for their tokens to say. InvalidArgument, FailedPrecondition: as Submit.
+  virtual absl::Status ValidateEviction(
+      const RequestEviction& eviction) const = 0;
   // Ends a request at once; its FinishEffect says kCancelled. NotFound when it
   // is unknown or already ended.
   virtual absl::Status Cancel(RequestId request, Effects* effects) = 0;

@@ -163,9 +163,10 @@ void SchedulerImpl::WriteStart(const RequestState& request, SequenceSlot source,
   if (start.scorer_state == ScorerState::kQueryStatistics) {
     start.state_begin = request.state_begin;
   }
+  start.info = request.info;
   plan->start_tokens.insert(plan->start_tokens.end(), request.tokens.begin(),
                             request.tokens.end());
-  plan->starts.push_back(start);
+  plan->starts.push_back(std::move(start));
 }
 
 void SchedulerImpl::TakeDestinations(int32_t num_fresh, EvictionOrder* order,

@@ -33,6 +33,7 @@ class SchedulerImpl : public Scheduler {
   SchedulerImpl(const ModelLayout& layout, const SchedulerOptions& options);
 
   absl::StatusOr<RequestId> Submit(Request request) override;
+  absl::Status ValidateEviction(const RequestEviction& eviction) const override;
   absl::Status Cancel(RequestId request, Effects* effects) override;
   absl::StatusOr<uint64_t> Evict(RequestId request,
                                  EvictionCommand command) override;
@@ -103,7 +104,6 @@ class SchedulerImpl : public Scheduler {
   void TakeEviction(PlannedEviction eviction, RequestState* request) const;
   // Whether the model has layers to evict from.
   absl::Status ValidateLayers() const;
-  absl::Status ValidateEviction(const RequestEviction& eviction) const;
   absl::Status ValidatePolicy(
       const EvictionPolicy& policy,
       const std::shared_ptr<const BudgetTable>& table) const;

@@ -56,6 +56,8 @@ absl::Status SchedulerOptions::Validate() const {
   BM_RETURN_IF_ERROR(
       RequireRange("num_speculative_tokens", num_speculative_tokens, 0, 1024));
   BM_RETURN_IF_ERROR(RequireRange("max_waiting", max_waiting, 1, 1 << 28));
+  BM_RETURN_IF_ERROR(RequireRange("max_waiting_tokens", max_waiting_tokens, 1,
+                                  int64_t{1} << 40));
   BM_RETURN_IF_ERROR(
       RequireRange("max_num_blocks", max_num_blocks, 2, 1 << 30));
   BM_RETURN_IF_ERROR(RequireRange("query_window", query_window, 0, 1 << 16));

@@ -13,6 +13,30 @@
 #include "scheduler/scheduler_impl.h"
 
 namespace blockmgr {
+namespace {
+
+constexpr int64_t kMaxTokenDataBytes = 65536;
+
+absl::Status ValidateTokenData(const StepInFlight& step,
+                               const StepResult& result) {
+  if (!result.token_data.empty() &&
+      result.token_data.size() != step.runs.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("token_data: expected none or ", step.runs.size(),
+                     ", got ", result.token_data.size()));
+  }
+  for (size_t i = 0; i < result.token_data.size(); ++i) {
+    const int64_t most = step.runs[i].samples ? kMaxTokenDataBytes : 0;
+    if (std::ssize(result.token_data[i]) <= most) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("token_data[", i, "]: expected at most ", most, " bytes",
+                     most == 0 ? " of a run that samples nothing" : "",
+                     ", got ", result.token_data[i].size()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status SchedulerImpl::ValidateResult(const StepResult& result) const {
   if (in_flight_.empty()) {
@@ -39,6 +63,7 @@ absl::Status SchedulerImpl::ValidateResult(const StepResult& result) const {
     }
   }
   BM_RETURN_IF_ERROR(ValidateDrafts(step, result));
+  BM_RETURN_IF_ERROR(ValidateTokenData(step, result));
   int64_t num_orders = 0;
   for (const StepInFlight::Order& order : step.orders) {
     num_orders += order.num_outcomes();
@@ -109,6 +134,10 @@ void SchedulerImpl::SettleRun(const StepInFlight::Run& run,
   RequestState& request = *run.request;
   const SequenceCache& sequence = manager_.sequence(request.slot);
   const int32_t begin = sequence.num_settled;
+  if (!answer.data.empty()) {
+    effects->token_data.push_back(
+        {request.id, request.num_outputs(), std::string(answer.data)});
+  }
   bool stops = false;
   // What drafts fill is published under their tokens.
   const int32_t num_tokens =
@@ -283,6 +312,7 @@ absl::Status SchedulerImpl::Update(const StepResult& result, Effects* effects) {
       num_accepted += answer.accepted.size();
     }
     if (!result.num_drafts.empty()) answer.num_drafts = result.num_drafts[i];
+    if (!result.token_data.empty()) answer.data = result.token_data[i];
     SettleRun(step.runs[i], answer, effects);
   }
   size_t next = 0;

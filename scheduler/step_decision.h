@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/strings/string_view.h>
 
 #include "blockmgr/block_manager.h"
 #include "scheduler/request_state.h"
@@ -158,7 +159,8 @@ struct StepInFlight {
 struct RunAnswer {
   int32_t sampled = -1;
   std::span<const int32_t> accepted = {};
-  int32_t num_drafts = 0;  // ready for the next one
+  int32_t num_drafts = 0;       // ready for the next one
+  absl::string_view data = {};  // for the frontend
 };
 
 }  // namespace blockmgr

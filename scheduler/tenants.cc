@@ -92,14 +92,20 @@ TenantId Tenants::Submit(const std::string& name, const TenantDemand& demand) {
   Tenant& tenant = tenants_[Index(id)];
   ++tenant.num_requests;
   tenant.queued_tokens += demand.prompt_tokens;
+  queued_tokens_ += demand.prompt_tokens;
   return id;
 }
 
 void Tenants::Admit(TenantId id, const TenantDemand& demand, bool first) {
   Tenant& tenant = tenants_[Index(id)];
   tenant.reserved_blocks += demand.peak_blocks;
-  if (first) tenant.queued_tokens -= demand.prompt_tokens;
-  BM_CHECK(tenant.queued_tokens >= 0);
+  if (first) LeaveQueue(demand, &tenant);
+}
+
+void Tenants::LeaveQueue(const TenantDemand& demand, Tenant* tenant) {
+  tenant->queued_tokens -= demand.prompt_tokens;
+  queued_tokens_ -= demand.prompt_tokens;
+  BM_CHECK(tenant->queued_tokens >= 0);
 }
 
 void Tenants::Preempt(TenantId id, const TenantDemand& demand) {
@@ -111,9 +117,8 @@ void Tenants::Preempt(TenantId id, const TenantDemand& demand) {
 void Tenants::Finish(TenantId id, const TenantDemand& demand, End end) {
   Tenant& tenant = tenants_[Index(id)];
   if (end.was_running) Preempt(id, demand);
-  if (!end.was_admitted) tenant.queued_tokens -= demand.prompt_tokens;
+  if (!end.was_admitted) LeaveQueue(demand, &tenant);
   --tenant.num_requests;
-  BM_CHECK(tenant.queued_tokens >= 0);
   BM_CHECK(tenant.num_requests >= 0);
 }
 
@@ -142,6 +147,7 @@ uint64_t Tenants::StateHash() const {
 void Tenants::CheckInvariants() const {
   BM_CHECK(names_.size() == tenants_.size());
   BM_CHECK(std::ssize(tenants_) <= options_.max_tenants);
+  int64_t queued_tokens = 0;
   for (const auto& [name, id] : names_) {
     const Tenant& tenant = tenants_[Index(id)];
     BM_CHECK(tenant.name == name);
@@ -150,7 +156,9 @@ void Tenants::CheckInvariants() const {
     BM_CHECK(tenant.reserved_blocks >= 0);
     BM_CHECK(tenant.num_requests > 0 || tenant.queued_tokens == 0);
     BM_CHECK(tenant.num_requests > 0 || tenant.reserved_blocks == 0);
+    queued_tokens += tenant.queued_tokens;
   }
+  BM_CHECK(queued_tokens_ == queued_tokens);
 }
 
 }  // namespace blockmgr

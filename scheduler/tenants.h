@@ -95,6 +95,7 @@ class Tenants {
   int64_t queued_tokens(TenantId tenant) const {
     return tenants_[Index(tenant)].queued_tokens;
   }
+  int64_t queued_tokens() const { return queued_tokens_; }  // of all
   int32_t num_requests(TenantId tenant) const {
     return tenants_[Index(tenant)].num_requests;
   }
@@ -116,11 +117,14 @@ class Tenants {
   // Index of an entry for a new tenant: unused, or that of the idle tenant that
   // has been served least. -1: all have requests.
   int32_t FindPlace() const;
+  // A prompt does, admitted or not.
+  void LeaveQueue(const TenantDemand& demand, Tenant* tenant);
 
   const SchedulerOptions& options_;
   std::vector<Tenant> tenants_;  // by TenantId
   absl::flat_hash_map<std::string, TenantId> names_;
-  int64_t last_service_ = 0;  // of the last tenant to leave the queue
+  int64_t queued_tokens_ = 0;  // of all tenants
+  int64_t last_service_ = 0;   // of the last tenant to leave the queue
 };
 
 }  // namespace blockmgr

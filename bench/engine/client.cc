@@ -143,13 +143,14 @@ bool EngineClient::Wait(std::chrono::milliseconds duration) {
 }
 
 absl::StatusOr<EngineClient::Attachment> EngineClient::Attach(
-    const ModelLayout& layout) {
+    const ModelLayout& layout, bool replace) {
   v1::AttachRequest request;
   ToProto(layout, request.mutable_layout());
   request.set_engine_name(options_.engine_name);
   request.set_num_scorer_states(options_.num_scorer_states);
   request.set_num_host_blocks(options_.num_host_blocks);
   request.set_supports_window_evictions(options_.supports_window_evictions);
+  request.set_replace(replace);
   const auto begin = std::chrono::steady_clock::now();
   std::chrono::milliseconds backoff = options_.first_backoff;
   bool told = false;
@@ -225,8 +226,9 @@ absl::Status EngineClient::RunStream(const Attachment& attachment,
 absl::Status EngineClient::Serve(const ModelLayout& layout,
                                  const EngineHandlers& handlers) {
   BM_RETURN_IF_ERROR(layout.Validate());
-  while (true) {
-    absl::StatusOr<Attachment> attachment = Attach(layout);
+  // Not again: whoever takes its place would lose it at once.
+  for (bool replace = options_.replace;; replace = false) {
+    absl::StatusOr<Attachment> attachment = Attach(layout, replace);
     if (stopping()) return absl::OkStatus();
     BM_RETURN_IF_ERROR(attachment.status());
     spdlog::info("attached to {}, session {:x}: {}", options_.address,

@@ -35,6 +35,8 @@ struct EngineClientOptions {
   int32_t num_host_blocks = 0;
   // Whether it carries out eviction orders of layer groups with a window.
   bool supports_window_evictions = false;
+  // Take the place of an engine that is attached, at first.
+  bool replace = false;
   bool reconnect = false;  // attach again when the daemon goes away
   // How long to look for a daemon; zero: for ever.
   std::chrono::milliseconds attach_timeout{0};
@@ -72,7 +74,7 @@ class EngineClient {
   };
   class CallScope;
 
-  absl::StatusOr<Attachment> Attach(const ModelLayout& layout);
+  absl::StatusOr<Attachment> Attach(const ModelLayout& layout, bool replace);
   absl::Status RunStream(const Attachment& attachment,
                          const EngineHandlers& handlers);
   // False when stopped meanwhile.

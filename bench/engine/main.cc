@@ -164,6 +164,9 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->check(CLI::Range(0, 1 << 24));
   // Both engines do.
   flags->client.supports_window_evictions = true;
+  app->add_flag("--replace", flags->client.replace,
+                "Take the place of an engine that is attached: what it was "
+                "computing is computed again");
   app->add_flag("--reconnect", flags->client.reconnect,
                 "Attach again when the daemon goes away");
   app->add_option("--attach-timeout", flags->attach_timeout_s,

@@ -79,6 +79,19 @@ absl::StatusOr<EvictionOrder> OrderFromProto(const v1::EvictionOrder& proto) {
   return order;
 }
 
+std::shared_ptr<const RequestInfo> FromProto(const v1::RequestInfo& proto) {
+  RequestInfo info{.id = proto.request_id(),
+                   .num_prompt_tokens = proto.num_prompt_tokens(),
+                   .lora = proto.lora(),
+                   .media = {},
+                   .engine_data = proto.engine_data()};
+  for (const v1::MediaItem& item : proto.media()) {
+    info.media.push_back(
+        {.begin = item.begin(), .length = item.length(), .hash = item.hash()});
+  }
+  return std::make_shared<const RequestInfo>(std::move(info));
+}
+
 }  // namespace
 
 absl::Status PlanFromProto(const v1::StepPlan& proto, StepPlan* plan) {
@@ -106,7 +119,8 @@ absl::Status PlanFromProto(const v1::StepPlan& proto, StepPlan* plan) {
          .num_transfers = start.transfers().blocks_size(),
          .query_window = start.query_window(),
          .scorer_state = static_cast<ScorerState>(start.scorer_state()),
-         .state_begin = start.state_begin()});
+         .state_begin = start.state_begin(),
+         .info = FromProto(start.info())});
     BM_RETURN_IF_ERROR(AddTransfers(start.transfers(), &plan->transfers_in));
   }
   plan->start_tokens.assign(proto.start_tokens().begin(),
@@ -160,6 +174,8 @@ void ResultToProto(const StepResult& result, v1::StepResult* proto) {
                                  result.accepted.end());
   proto->mutable_num_drafts()->Add(result.num_drafts.begin(),
                                    result.num_drafts.end());
+  proto->mutable_token_data()->Add(result.token_data.begin(),
+                                   result.token_data.end());
   for (const BlockId block : result.lost_blocks) {
     proto->add_lost_blocks(Index(block));
   }

@@ -17,6 +17,7 @@ build of blockmgr (build/dev/python) or by hand, in the source folder:
 """
 import argparse
 import dataclasses
+import json
 import queue
 import sys
 
@@ -31,6 +32,7 @@ VOCABULARY = 1000
 class Sequence:
     """What is known of the sequence in one slot."""
     tokens: list
+    seed: int  # of its sampling
     cut: int = 0  # a region stands for positions [0, cut)
     kept: tuple = ()  # its entries per (layer, head)
     tail: list = dataclasses.field(default_factory=list)  # blocks, from cut on
@@ -66,6 +68,9 @@ class Engine:
         begin = start.token_begin
         sequence = Sequence(
             tokens=list(plan.start_tokens[begin:begin + start.num_tokens]),
+            # What its frontend sent for the engine; also its id, adapter and
+            # media are in start.info.
+            seed=json.loads(start.info.engine_data or "{}").get("seed", 0),
             num_computed=start.num_cached_tokens)
         if start.HasField("source"):  # a fork: of a table before this plan
             source = before[start.source]
@@ -90,7 +95,7 @@ class Engine:
         sequence.num_computed = last
         if not plan.samples[i]:
             return -1
-        token = (31 * sequence.tokens[-1] + last) % VOCABULARY
+        token = (31 * sequence.tokens[-1] + last + sequence.seed) % VOCABULARY
         sequence.tokens.append(token)
         return token
 

@@ -5,6 +5,7 @@ Needs a running blockmgrd with an engine (examples/python/engine.py, or
 blockmgr-engine), and the modules of the messages: see engine.py.
 """
 import argparse
+import json
 import sys
 import uuid
 
@@ -38,7 +39,9 @@ def run(arguments):
     for i in range(arguments.num_prompts):
         request = request_pb2.SubmitRequest(
             client_session=session, request_id=f"{session}-{i}",
-            max_tokens=arguments.max_tokens)
+            max_tokens=arguments.max_tokens,
+            # For the engine: blockmgr does not look into it.
+            engine_data=json.dumps({"seed": arguments.seed}).encode())
         # In place of a tokenizer: a prompt that no other begins with.
         request.prompt_token_ids.extend(
             (i + position) % 1000 for position in range(arguments.prompt_len))
@@ -70,8 +73,10 @@ def main():
     parser.add_argument("--prompt-len", type=int, default=2000)
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--keep-ratio", default="0.2",
-                        help="of entries, as a decimal; '': no eviction "
-                        "(default: %(default)s)")
+                        help="of entries, as a decimal; '': what the daemon "
+                        "does by default (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0,
+                        help="of the engine's sampling")
     try:
         sys.exit(0 if run(parser.parse_args()) else 1)
     except grpc.RpcError as error:

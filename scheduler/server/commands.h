@@ -47,6 +47,8 @@ struct TokenItem {
   int32_t token = 0;
   int32_t index = 0;
   const FinishEffect* finish = nullptr;
+  // What the engine says of tokens from this one on, or null.
+  const std::string* data = nullptr;
 };
 
 // The token stream of one client. Called by the core thread only.
@@ -58,6 +60,8 @@ class TokenSink {
   // client is too far behind: the sink has closed itself, and the client's
   // requests are to be cancelled.
   [[nodiscard]] virtual bool Deliver(std::span<const TokenItem> items) = 0;
+  // Nothing delivered is left to be sent, nor will it ever be.
+  virtual bool HasSentAll() const { return true; }
   // Ends the stream once everything delivered has been sent.
   virtual void Close(const absl::Status& status) = 0;
 };
@@ -79,11 +83,22 @@ struct SubmitCommand {
   std::string session;
   Request request;
   StatusReply done;
+  // The request says nothing of evictions: the daemon's default is its own.
+  bool default_eviction = false;
 };
 
 struct CancelCommand {
   std::string request_id;
   StatusReply done;
+};
+
+// How many scores an eviction of a live request takes that covers positions
+// [0, cut): layers x heads x cut. Errors: those of Evict that are known before
+// there are any.
+struct CountScores {
+  std::string request_id;
+  int32_t cut = 0;
+  Reply<absl::StatusOr<int64_t>> done;
 };
 
 // The reply comes when the eviction ends.
@@ -122,6 +137,9 @@ struct AttachEngine {
   int32_t num_scorer_states = 0;
   int32_t num_host_blocks = 0;
   bool supports_window_evictions = false;
+  // Of an engine with an open step stream, which ends with Aborted, if this one
+  // is accepted.
+  bool replace = false;
 };
 
 // FailedPrecondition STALE_EPOCH: not the daemon's epoch, or not the session
@@ -191,7 +209,8 @@ struct ReadPrefixCache {
   Reply<absl::StatusOr<PrefixCacheReading>> done;
 };
 
-// Refuses Submit from now on; `done` when no request is unfinished.
+// Refuses Submit from now on; `done` when no request is unfinished and all
+// tokens have been sent, which is looked at in every pass.
 struct Drain {
   StatusReply done;
 };
@@ -203,9 +222,10 @@ struct CloseAll {
 };
 
 using Command =
-    std::variant<SubmitCommand, CancelCommand, EvictCommand, OpenClient,
-                 ClientGone, AttachEngine, OpenSteps, EngineResult, EngineLost,
-                 GetStats, ResetPrefixCache, ReadPrefixCache, Drain, CloseAll>;
+    std::variant<SubmitCommand, CancelCommand, CountScores, EvictCommand,
+                 OpenClient, ClientGone, AttachEngine, OpenSteps, EngineResult,
+                 EngineLost, GetStats, ResetPrefixCache, ReadPrefixCache, Drain,
+                 CloseAll>;
 
 // Answers a command that will not be carried out.
 inline void Refuse(Command* command, const absl::Status& status) {

@@ -52,11 +52,17 @@ void Core::EndPass() {
   }
   DeliverEffects();
   Sample();
-  if (!drained_.empty() && idle()) {
+  if (!drained_.empty() && idle() && HasSentAll()) {
     for (StatusReply& done : drained_) done(absl::OkStatus());
     drained_.clear();
   }
   cache_version_.store(CountCacheVersion());
+}
+
+bool Core::HasSentAll() const {
+  return std::all_of(clients_.begin(), clients_.end(), [](const auto& client) {
+    return client.second->sink->HasSentAll();
+  });
 }
 
 void Core::Sample() {
@@ -94,7 +100,9 @@ absl::Status Core::Submit(SubmitCommand* command) {
                      command->session, "\""));
   }
   RequestEviction& eviction = command->request.eviction;
-  if (eviction.mode != EvictionMode::kNone) {
+  if (command->default_eviction) {
+    eviction = options_.default_eviction;
+  } else if (eviction.mode != EvictionMode::kNone) {
     BM_ASSIGN_OR_RETURN(eviction.table,
                         FindBudgetTable(options_.tables, eviction.policy));
   }
@@ -121,6 +129,15 @@ absl::Status Core::Cancel(const std::string& request_id) {
   }
   BM_ASSIGN_OR_RETURN(const RequestId request, scheduler_->Find(request_id));
   return scheduler_->Cancel(request, &effects_);
+}
+
+void Core::Do(CountScores& command) { command.done(Count(command)); }
+
+absl::StatusOr<int64_t> Core::Count(const CountScores& command) const {
+  BM_RETURN_IF_ERROR(CheckEngine());
+  BM_RETURN_IF_ERROR(scheduler_->Find(command.request_id).status());
+  // At most 2^31 pages of 2^31 positions: fits.
+  return int64_t{scheduler_->layout().pages_per_block()} * command.cut;
 }
 
 void Core::Do(EvictCommand& command) {
@@ -220,13 +237,19 @@ void Core::FillOutboxes() {
     item.stream = live->stream.get();
     live->client->outbox.push_back(item);
   };
+  auto data = effects_.token_data.begin();
   for (const TokenEffect& effect : effects_.tokens) {
     LiveRequest& live = requests_.at(effect.request);
     if (effect.index == 0) {
       live.first_token_seconds = now_seconds_;
       metrics_.first_token.Observe(now_seconds_ - live.submitted_seconds);
     }
-    add(&live, TokenItem{nullptr, effect.token, effect.index, nullptr});
+    TokenItem item{.token = effect.token, .index = effect.index};
+    if (data != effects_.token_data.end() && data->request == effect.request &&
+        data->index == effect.index) {
+      item.data = &data++->data;
+    }
+    add(&live, item);
   }
   for (EvictionEffect& effect : effects_.evictions) EndEviction(&effect);
   for (const FinishEffect& effect : effects_.finished) {
@@ -236,7 +259,7 @@ void Core::FillOutboxes() {
       live.evicted(absl::AbortedError("the request ended first"));
     }
     ObserveEnd(live, effect);
-    add(&live, TokenItem{nullptr, 0, 0, &effect});
+    add(&live, TokenItem{.finish = &effect});
   }
 }
 
@@ -353,7 +376,7 @@ void Core::Do(CloseAll& command) {
   clients_.clear();
   if (engine_ != nullptr) {
     engine_->Close(command.reason);
-    DropEngine();
+    DropEngine(std::string(command.reason.message()));
   }
 }
 

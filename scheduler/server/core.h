@@ -45,12 +45,14 @@ using SchedulerFactory =
 struct CoreOptions {
   SchedulerOptions scheduler;
   BudgetTables tables;  // that policies name
-  uint64_t epoch = 1;   // of this daemon process; random
+  // Of requests that say nothing of evictions, with its table.
+  RequestEviction default_eviction;
+  uint64_t epoch = 1;  // of this daemon process; random
   // An engine that lets the oldest plan wait for longer is taken for lost; 0:
   // never. Looked at in every pass.
   double step_timeout_seconds = 0;
-  // Told when an engine's stream opens (true) and ends (false).
-  std::function<void(bool attached)> on_engine_change;
+  // Told when an engine's stream opens, and when it ends, of whom and why.
+  std::function<void(bool attached, const std::string& what)> on_engine_change;
 };
 
 class Core {
@@ -88,6 +90,7 @@ class Core {
 
   void Do(SubmitCommand& command);
   void Do(CancelCommand& command);
+  void Do(CountScores& command);
   void Do(EvictCommand& command);
   void Do(OpenClient& command);
   void Do(ClientGone& command);
@@ -109,15 +112,18 @@ class Core {
   static absl::Status ShuttingDown();
   // OK when Submit and Evict make sense.
   absl::Status CheckEngine() const;
+  absl::StatusOr<int64_t> Count(const CountScores& command) const;
   // No request is unfinished.
   bool idle() const {
     return scheduler_ == nullptr || !scheduler_->has_unfinished_requests();
   }
+  // No token waits to be sent. O(clients).
+  bool HasSentAll() const;
 
   void IssuePlans();
   // Closes the stream of an engine that does not answer.
   void CheckStepTimeout();
-  void DropEngine();
+  void DropEngine(const std::string& why);
   // Hands effects_ to the clients; cuts off those too far behind.
   void DeliverEffects();
   void FillOutboxes();

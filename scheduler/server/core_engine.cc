@@ -62,9 +62,10 @@ void Core::Do(AttachEngine& command) { command.done(Attach(&command)); }
 
 absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
   if (draining_ && idle()) return ShuttingDown();
-  if (engine_ != nullptr) {
+  if (engine_ != nullptr && !command->replace) {
     return absl::AlreadyExistsError(
-        absl::StrCat("engine \"", engine_name_, "\" is attached"));
+        absl::StrCat("engine \"", engine_name_,
+                     "\" is attached, and replace was not asked for"));
   }
   SchedulerOptions scheduler = options_.scheduler;
   scheduler.num_scorer_states = command->num_scorer_states;
@@ -75,12 +76,30 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
           ? "there was none"
           : DescribeDifference(scheduler_->layout(), scheduler_->options(),
                                command->layout, scheduler);
+  std::unique_ptr<Scheduler> made;
   if (!difference.empty()) {
     // Effects name requests of the Scheduler that is about to go.
     DeliverEffects();
     if (!idle()) return absl::FailedPreconditionError(difference);
     BM_CHECK(requests_.empty());
-    BM_ASSIGN_OR_RETURN(scheduler_, factory_(command->layout, scheduler));
+    BM_ASSIGN_OR_RETURN(made, factory_(command->layout, scheduler));
+    const absl::Status takes_default =
+        made->ValidateEviction(options_.default_eviction);
+    if (!takes_default.ok()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the daemon's default eviction is not for this engine: ",
+                       takes_default.message()));
+    }
+  }
+  if (engine_ != nullptr) {
+    const std::string why =
+        absl::StrCat("engine \"", command->name, "\" has taken its place");
+    engine_->Close(absl::AbortedError(why));
+    DropEngine(why);
+  }
+  if (made != nullptr) {
+    DeliverEffects();
+    scheduler_ = std::move(made);
     ++num_schedulers_;
   }
   ++engine_session_;
@@ -101,7 +120,8 @@ void Core::Do(OpenSteps& command) {
   }
   if (status.ok()) {
     engine_ = std::move(command.sink);
-    if (options_.on_engine_change) options_.on_engine_change(true);
+    if (options_.on_engine_change)
+      options_.on_engine_change(true, engine_name_);
   }
   command.done(status);
 }
@@ -112,7 +132,7 @@ void Core::Do(EngineResult& command) {
   if (!status.ok()) {
     // The two no longer agree on what the pool holds.
     engine_->Close(status);
-    DropEngine();
+    DropEngine(std::string(status.message()));
     return;
   }
   metrics_.step.Observe(now_seconds_ - issue_seconds_.front());
@@ -122,10 +142,10 @@ void Core::Do(EngineResult& command) {
 
 void Core::Do(EngineLost& command) {
   if (command.sink != engine_) return;
-  DropEngine();
+  DropEngine("its stream has ended");
 }
 
-void Core::DropEngine() {
+void Core::DropEngine(const std::string& why) {
   engine_.reset();
   read_next_ = false;
   issue_seconds_.clear();
@@ -139,7 +159,9 @@ void Core::DropEngine() {
     scheduler_->WithdrawEviction(id, std::exchange(request.eviction, 0));
     request.evicted(absl::AbortedError("the engine is gone"));
   }
-  if (options_.on_engine_change) options_.on_engine_change(false);
+  if (options_.on_engine_change) {
+    options_.on_engine_change(false, absl::StrCat(engine_name_, ": ", why));
+  }
 }
 
 void Core::IssuePlans() {
@@ -161,11 +183,12 @@ void Core::CheckStepTimeout() {
   if (options_.step_timeout_seconds <= 0 || issue_seconds_.empty()) return;
   const double waited = now_seconds_ - issue_seconds_.front();
   if (waited <= options_.step_timeout_seconds) return;
-  engine_->Close(absl::DeadlineExceededError(absl::StrCat(
+  const std::string why = absl::StrCat(
       "expected the result of the oldest step within ",
       options_.step_timeout_seconds, " s (--step-timeout), got none for ",
-      static_cast<int64_t>(waited), " s")));
-  DropEngine();
+      static_cast<int64_t>(waited), " s");
+  engine_->Close(absl::DeadlineExceededError(why));
+  DropEngine(why);
 }
 
 }  // namespace blockmgr

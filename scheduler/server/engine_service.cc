@@ -189,7 +189,7 @@ grpc::ServerUnaryReactor* EngineService::Attach(
         reactor->Finish(ToGrpc(attachment.status()));
       },
       request->num_scorer_states(), request->num_host_blocks(),
-      request->supports_window_evictions()});
+      request->supports_window_evictions(), request->replace()});
   return reactor;
 }
 

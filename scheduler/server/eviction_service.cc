@@ -1,12 +1,16 @@
 #include "scheduler/server/eviction_service.h"
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
+#include <absl/time/time.h>
 
 #include "blockmgr/base/status_macros.h"
+#include "scheduler/server/mutex.h"
 #include "scheduler/server/wire.h"
 
 namespace blockmgr {
@@ -46,44 +50,72 @@ Reply<absl::StatusOr<EvictionEffect>> AnswerTo(
   };
 }
 
-// One call of EvictByScores: header, layout of the engine, scores, command.
-// Each stage starts the next, so nothing here runs twice at a time. Owned by
-// gRPC until OnDone.
+// One call of EvictByScores: header, count of the scores, scores, command.
+// Each stage starts the next, so that one thing happens at a time, but for the
+// timeout. Owned by itself until gRPC says OnDone, and by whoever holds a
+// pointer.
 class ScoreUpload final
-    : public grpc::ServerReadReactor<v1::EvictByScoresRequest> {
+    : public grpc::ServerReadReactor<v1::EvictByScoresRequest>,
+      public std::enable_shared_from_this<ScoreUpload> {
  public:
-  ScoreUpload(CoreThread* core, std::shared_ptr<ScoreBudget> budget,
-              v1::EvictResponse* response)
-      : core_(core), budget_(std::move(budget)), response_(response) {
+  ScoreUpload(CoreThread* core, Worker* timer,
+              std::chrono::milliseconds timeout,
+              std::shared_ptr<ScoreBudget> budget,
+              grpc::CallbackServerContext* context, v1::EvictResponse* response)
+      : core_(core),
+        timer_(timer),
+        timeout_(timeout),
+        budget_(std::move(budget)),
+        context_(context),
+        response_(response) {}
+
+  void Start() {
+    self_ = shared_from_this();
     StartRead(&message_);
   }
 
  private:
   void OnReadDone(bool ok) override {
     absl::Status status;
-    if (!ok) {
-      status = Execute();
-      if (status.ok()) return;
-    } else if (buffer_ == nullptr) {
-      status = TakeHeader();
-      if (status.ok()) return;
-    } else {
-      status = TakeScores();
+    std::optional<Command> command;  // that goes on with the call
+    {
+      MutexLock lock(&mutex_);
+      if (finished_) return;
+      if (!ok) {
+        status = TakeEnd(&command);
+      } else if (buffer_ == nullptr) {
+        status = TakeHeader(&command);
+      } else {
+        status = TakeScores();
+      }
     }
-    Continue(status);
+    // Not under the lock: its reply may come before this returns.
+    if (command.has_value()) {
+      core_->Post(*std::move(command));
+    } else {
+      Continue(status);
+    }
   }
 
   void Continue(const absl::Status& status) {
+    MutexLock lock(&mutex_);
+    if (finished_) return;
     if (status.ok()) {
       StartRead(&message_);
-      return;
+    } else {
+      End(ToGrpc(status));
     }
-    // Before the caller can know, and try again.
-    buffer_.reset();
-    Finish(ToGrpc(status));
   }
 
-  absl::Status TakeHeader() {
+  void End(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    finished_ = true;
+    // Before the caller can know, and try again.
+    buffer_.reset();
+    Finish(status);
+  }
+
+  absl::Status TakeHeader(std::optional<Command>* next)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!message_.has_header() || !message_.scores().empty()) {
       return absl::InvalidArgumentError(
           "header: expected a header and no scores in the first message");
@@ -98,32 +130,42 @@ class ScoreUpload final
       return absl::InvalidArgumentError(absl::StrCat(
           "header.cut: expected at least 1 with scores, got ", command_.cut));
     }
-    core_->Post(GetStats{false, [this](absl::StatusOr<CoreStats> stats) {
-                           Continue(stats.ok() ? Reserve(*stats)
-                                               : stats.status());
-                         }});
+    *next = CountScores{
+        request_id_, command_.cut,
+        [self = shared_from_this()](const absl::StatusOr<int64_t>& count) {
+          self->Continue(count.ok() ? self->Reserve(*count) : count.status());
+        }};
     return absl::OkStatus();
   }
 
-  absl::Status Reserve(const CoreStats& stats) {
-    if (!stats.engine_attached) {
-      return absl::UnavailableError("no engine attached");
-    }
-    // At most 2^31 pages of 2^31 positions: fits.
-    num_scores_ = int64_t{stats.layout->pages_per_block()} * command_.cut;
+  absl::Status Reserve(int64_t num_scores) {
+    MutexLock lock(&mutex_);
+    num_scores_ = num_scores;
     if (num_scores_ > budget_->max_bytes() / int64_t{sizeof(float)} ||
         !budget_->Reserve(num_scores_ * int64_t{sizeof(float)})) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "scores: ", stats.layout->num_layers, " layers x ",
-          stats.layout->num_heads, " heads x cut ", command_.cut, " need ",
-          num_scores_, " x 4 bytes; all calls together may hold ",
-          budget_->max_bytes()));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("scores: layers x heads x cut = ", num_scores_,
+                       " of 4 bytes each; all calls together may hold ",
+                       budget_->max_bytes()));
     }
     buffer_ = std::make_shared<ScoreBuffer>(budget_, num_scores_);
+    timer_->Post(Worker::Clock::now() + timeout_, [weak = weak_from_this()] {
+      const std::shared_ptr<ScoreUpload> self = weak.lock();
+      if (self != nullptr) self->TimeOut();
+    });
     return absl::OkStatus();
   }
 
-  absl::Status TakeScores() {
+  void TimeOut() {
+    MutexLock lock(&mutex_);
+    if (finished_ || executes_) return;
+    End(ToGrpc(absl::DeadlineExceededError(
+        absl::StrCat("scores: expected all ", num_scores_, " within ",
+                     absl::FormatDuration(absl::FromChrono(timeout_)), ", got ",
+                     buffer_->values().size()))));
+  }
+
+  absl::Status TakeScores() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (message_.has_header()) {
       return absl::InvalidArgumentError(
           "header: expected in the first message only");
@@ -142,7 +184,9 @@ class ScoreUpload final
     return absl::OkStatus();
   }
 
-  absl::Status Execute() {
+  absl::Status TakeEnd(std::optional<Command>* next)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (context_->IsCancelled()) return absl::CancelledError();
     if (buffer_ == nullptr) {
       return absl::InvalidArgumentError("header: expected one, got none");
     }
@@ -152,29 +196,45 @@ class ScoreUpload final
     command_.scores =
         std::shared_ptr<const std::vector<float>>(buffer_, &buffer_->values());
     buffer_.reset();
-    core_->Post(EvictCommand{
-        request_id_, std::move(command_),
-        AnswerTo(response_,
-                 [this](const grpc::Status& status) { Finish(status); })});
+    executes_ = true;
+    *next = EvictCommand{request_id_, std::move(command_),
+                         AnswerTo(response_, [self = shared_from_this()](
+                                                 const grpc::Status& status) {
+                           MutexLock lock(&self->mutex_);
+                           self->End(status);
+                         })};
     return absl::OkStatus();
   }
 
-  absl::Status WrongCount(int64_t got) const {
+  absl::Status WrongCount(int64_t got) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return absl::InvalidArgumentError(
         absl::StrCat("scores: expected layers x heads x cut = ", num_scores_,
                      " values, got ", got));
   }
 
-  void OnDone() override { delete this; }
+  void OnDone() override { const auto self = std::move(self_); }
 
+  // Constant.
   CoreThread* const core_;
+  Worker* const timer_;
+  const std::chrono::milliseconds timeout_;
   const std::shared_ptr<ScoreBudget> budget_;
+  grpc::CallbackServerContext* const context_;
   v1::EvictResponse* const response_;
+
+  std::shared_ptr<ScoreUpload> self_;  // from Start to OnDone
+
+  Mutex mutex_;
+  // Filled by gRPC while a read is out.
   v1::EvictByScoresRequest message_;
-  std::string request_id_;
-  EvictionCommand command_;
-  int64_t num_scores_ = 0;               // expected
-  std::shared_ptr<ScoreBuffer> buffer_;  // null before the header is accepted
+  std::string request_id_ ABSL_GUARDED_BY(mutex_);
+  EvictionCommand command_ ABSL_GUARDED_BY(mutex_);
+  int64_t num_scores_ ABSL_GUARDED_BY(mutex_) = 0;  // expected
+  // Null before the header is accepted, and after the last score.
+  std::shared_ptr<ScoreBuffer> buffer_ ABSL_GUARDED_BY(mutex_);
+  bool executes_ ABSL_GUARDED_BY(mutex_) = false;  // EvictCommand is out
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace
@@ -209,9 +269,12 @@ grpc::ServerUnaryReactor* EvictionService::Evict(
 }
 
 grpc::ServerReadReactor<v1::EvictByScoresRequest>*
-EvictionService::EvictByScores(grpc::CallbackServerContext* /*context*/,
+EvictionService::EvictByScores(grpc::CallbackServerContext* context,
                                v1::EvictResponse* response) {
-  return new ScoreUpload(core_, budget_, response);
+  const auto upload = std::make_shared<ScoreUpload>(
+      core_, &timer_, upload_timeout_, budget_, context, response);
+  upload->Start();
+  return upload.get();
 }
 
 }  // namespace blockmgr

@@ -6,6 +6,7 @@
 #define SCHEDULER_SERVER_EVICTION_SERVICE_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -13,6 +14,7 @@
 
 #include "proto/blockmgr/v1/eviction.grpc.pb.h"
 #include "scheduler/server/core_thread.h"
+#include "scheduler/server/worker.h"
 
 namespace blockmgr {
 
@@ -35,8 +37,13 @@ class ScoreBudget {
 
 class EvictionService final : public v1::EvictionService::CallbackService {
  public:
-  EvictionService(CoreThread* core, int64_t max_score_bytes)
-      : core_(core), budget_(std::make_shared<ScoreBudget>(max_score_bytes)) {}
+  // A call of EvictByScores that has not sent all its scores `upload_timeout`
+  // after its header ends with DEADLINE_EXCEEDED.
+  EvictionService(CoreThread* core, int64_t max_score_bytes,
+                  std::chrono::milliseconds upload_timeout)
+      : core_(core),
+        budget_(std::make_shared<ScoreBudget>(max_score_bytes)),
+        upload_timeout_(upload_timeout) {}
 
   grpc::ServerUnaryReactor* Evict(grpc::CallbackServerContext* context,
                                   const v1::EvictRequest* request,
@@ -48,6 +55,8 @@ class EvictionService final : public v1::EvictionService::CallbackService {
  private:
   CoreThread* const core_;
   const std::shared_ptr<ScoreBudget> budget_;
+  const std::chrono::milliseconds upload_timeout_;
+  Worker timer_;
 };
 
 }  // namespace blockmgr

@@ -9,13 +9,17 @@
 #include <string>
 #include <vector>
 
+#include <sys/resource.h>
+
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 
 #include "blockmgr/base/run_main.h"
+#include "blockmgr/base/status_macros.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/server/default_address.h"
+#include "scheduler/server/eviction_flags.h"
 #include "scheduler/server/flag_checks.h"
 #include "scheduler/server/scheduler_flags.h"
 #include "scheduler/server/server.h"
@@ -35,6 +39,7 @@ struct Flags {
   double drain_timeout_s = 30;
   std::string log_level = "info";
   std::vector<std::string> tenants;  // see ParseTenant
+  EvictionFlags default_eviction;
 };
 
 void AddFlags(CLI::App* app, Flags* flags) {
@@ -48,8 +53,9 @@ void AddFlags(CLI::App* app, Flags* flags) {
       "HOST:PORT to serve metrics at, for Prometheus: GET /metrics, "
       "plain HTTP (port 0: any; default: nowhere)");
   app->add_option("--drain-timeout", flags->drain_timeout_s,
-                  "Seconds that requests may take to finish after the first "
-                  "SIGTERM or SIGINT; a second signal cancels them at once")
+                  "Seconds that requests may take to finish, and clients to "
+                  "read their tokens, after the first SIGTERM or SIGINT; a "
+                  "second signal cancels them at once")
       ->check(NumberIn(0))
       ->capture_default_str();
   app->add_option("--step-timeout", server.step_timeout_s,
@@ -60,6 +66,10 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->capture_default_str();
   app->add_option("--log-level", flags->log_level, "Of the log on stderr")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))
+      ->capture_default_str();
+  app->add_option("--max-connections", server.max_connections,
+                  "Of engines and clients together, as far as the limit of "
+                  "descriptors allows; more are closed at once")
       ->capture_default_str();
   app->add_option("--queue-capacity", server.queue_capacity,
                   "Commands that may wait for the core thread; more are "
@@ -73,6 +83,10 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "Of scores in all EvictByScores calls together, and of "
                   "those that requests were evicted by, until they end (they "
                   "are needed again after a preemption)")
+      ->capture_default_str();
+  app->add_option("--score-timeout", server.score_timeout_s,
+                  "Seconds that a call of EvictByScores may take to send its "
+                  "scores, for which room is kept from its header on")
       ->capture_default_str();
   app->add_option("--max-pending-token-bytes", server.max_pending_token_bytes,
                   "Of tokens that a client leaves unread before it is cut off")
@@ -99,6 +113,9 @@ constexpr SchedulerFlagTexts kSchedulerTexts{
         "has some (0: none)",
     .max_waiting =
         "Requests that may wait; more are refused with RESOURCE_EXHAUSTED",
+    .max_waiting_tokens =
+        "Tokens of prompts that may wait, 4 bytes of this process each; more "
+        "are refused like that, but not a request that waits alone",
     .max_num_blocks =
         "Blocks that an engine's pool, or its host memory, may have; each "
         "takes 260 bytes of this process, or 750 with regions",
@@ -164,6 +181,15 @@ void AddTenantFlags(CLI::App* app, Flags* flags) {
       ->group(group);
 }
 
+// Connections take descriptors, of which many shells allow 1,024 only until
+// they are asked for more.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);  // where not, it is as it was
+}
+
 // A signal of `set`, or 0 after `timeout`.
 int WaitForSignal(const sigset_t& set, std::chrono::milliseconds timeout) {
   const auto seconds =
@@ -203,10 +229,20 @@ int Serve(const Flags& flags, const sigset_t& signals) {
          WaitForSignal(signals, kDrainPeriod) == 0) {
     server.UpdateHealth();
   }
-  if (!server.drained()) spdlog::warn("cancelling the requests left");
+  if (!server.drained()) spdlog::warn("cancelling what is left");
   server.Shutdown(kShutdownGrace);
   spdlog::info("stopped");
   return EXIT_SUCCESS;
+}
+
+// Flags whose values are texts of our own; errors begin with the flag.
+absl::Status ReadTexts(Flags* flags) {
+  for (const std::string& tenant : flags->tenants) {
+    BM_RETURN_IF_ERROR(ParseTenant(tenant, &flags->server.scheduler));
+  }
+  BM_ASSIGN_OR_RETURN(flags->server.default_eviction,
+                      ResolveEviction(flags->default_eviction));
+  return absl::OkStatus();
 }
 
 int Main(int argc, char** argv) {
@@ -220,10 +256,10 @@ int Main(int argc, char** argv) {
   AddSchedulerFlags(&app, kSchedulerTexts, &flags.server.scheduler);
   AddPolicyFlags(&app, kPolicyTexts, &flags.server.scheduler);
   AddTenantFlags(&app, &flags);
+  AddEvictionFlags(&app, &flags.default_eviction,
+                   "Eviction of requests that say nothing of it");
   CLI11_PARSE(app, argc, argv);
-  for (const std::string& tenant : flags.tenants) {
-    const absl::Status status = ParseTenant(tenant, &flags.server.scheduler);
-    if (status.ok()) continue;
+  if (const absl::Status status = ReadTexts(&flags); !status.ok()) {
     std::fprintf(stderr, "blockmgrd: --%s\n",
                  std::string(status.message()).c_str());
     return EXIT_FAILURE;
@@ -239,6 +275,7 @@ int Main(int argc, char** argv) {
 
   spdlog::set_default_logger(spdlog::stderr_logger_mt("blockmgrd"));
   spdlog::set_level(spdlog::level::from_str(flags.log_level));
+  RaiseDescriptorLimit();
   return Serve(flags, signals);
 }
 

@@ -93,6 +93,9 @@ void AddRequests(const CoreStats& stats, FamilyList* list) {
   const RequestMetrics& requests = stats.requests;
   list->Gauge("blockmgr_requests_waiting", "Requests without blocks now",
               s.num_waiting);
+  list->Gauge("blockmgr_prompt_tokens_waiting",
+              "Tokens of prompts that wait for their first admission now",
+              s.num_waiting_tokens);
   list->Gauge("blockmgr_requests_running", "Requests that hold blocks now",
               s.num_running);
   list->Gauge("blockmgr_requests_swapped",

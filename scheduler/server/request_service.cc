@@ -23,7 +23,7 @@ constexpr int64_t kMaxBatchBytes = int64_t{1} << 20;
 // A client gets at most one message in this time: steps that are shorter are
 // collected. Those of a real model are longer, and their tokens leave at once.
 constexpr std::chrono::microseconds kMinWriteInterval{1000};
-constexpr int64_t kTokenBytes = 5;
+constexpr int64_t kWireTokenBytes = 5;
 constexpr int64_t kChunkBytes = 40;
 
 v1::FinishReason ToProto(FinishReason reason) {
@@ -76,10 +76,14 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
     MutexLock lock(&mutex_);
     if (finished_ || closing_) return true;  // ClientGone is on its way
     for (const TokenItem& item : items) {
-      Entry entry{item.stream->shared_from_this(), item.token, item.index,
-                  nullptr};
+      Entry entry{.stream = item.stream->shared_from_this(),
+                  .token = item.token,
+                  .index = item.index};
       if (item.finish != nullptr) {
         entry.finish = std::make_unique<FinishEffect>(*item.finish);
+      }
+      if (item.data != nullptr) {
+        entry.data = std::make_unique<std::string>(*item.data);
       }
       pending_bytes_ += BytesOf(entry);
       pending_.push_back(std::move(entry));
@@ -100,6 +104,11 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
     return true;
   }
 
+  bool HasSentAll() const override {
+    MutexLock lock(&mutex_);
+    return finished_ || (!busy_ && pending_.empty());
+  }
+
   void Close(const absl::Status& status) override {
     MutexLock lock(&mutex_);
     if (finished_ || closing_) return;
@@ -114,7 +123,8 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
     std::shared_ptr<RequestStream> stream;
     int32_t token = 0;
     int32_t index = 0;
-    std::unique_ptr<FinishEffect> finish;
+    std::unique_ptr<FinishEffect> finish = nullptr;
+    std::unique_ptr<std::string> data = nullptr;  // of this token and others
   };
 
   // Of an entry on the wire, if it had a chunk to itself: an upper bound.
@@ -124,7 +134,10 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
             ? 0
             : std::min(std::ssize(entry.finish->status.message()),
                        static_cast<int64_t>(2 * kMaxMessageBytes));
-    return kTokenBytes + kChunkBytes + std::ssize(entry.stream->id) + text;
+    const int64_t data =
+        entry.data == nullptr ? 0 : kChunkBytes + std::ssize(*entry.data);
+    return kWireTokenBytes + kChunkBytes + std::ssize(entry.stream->id) + text +
+           data;
   }
 
   void OnOpened(const absl::Status& status) {
@@ -199,6 +212,11 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
     v1::TokenChunk* chunk = message_.mutable_chunks(stream.chunk);
     if (entry.finish == nullptr) {
       chunk->add_tokens(static_cast<uint32_t>(entry.token));
+      if (entry.data != nullptr) {
+        v1::TokenData* data = chunk->add_token_data();
+        data->set_index(entry.index);
+        data->set_data(*entry.data);
+      }
       return;
     }
     const FinishEffect& finish = *entry.finish;
@@ -257,7 +275,7 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
   v1::TokenBatch message_;
   uint64_t num_messages_ = 0;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
@@ -277,10 +295,13 @@ grpc::ServerUnaryReactor* RequestService::Submit(
     reactor->Finish(ToGrpc(parsed.status()));
     return reactor;
   }
-  core_->Post(SubmitCommand{request->client_session(), *std::move(parsed),
-                            [reactor](const absl::Status& status) {
-                              reactor->Finish(ToGrpc(status));
-                            }});
+  core_->Post(
+      SubmitCommand{request->client_session(), *std::move(parsed),
+                    [reactor](const absl::Status& status) {
+                      reactor->Finish(ToGrpc(status));
+                    },
+                    // A fork is evicted from as its parent is.
+                    !request->has_eviction() && request->fork_of().empty()});
   return reactor;
 }
 

@@ -49,6 +49,8 @@ void AddSchedulerFlags(CLI::App* app, const SchedulerFlagTexts& texts,
   add("--num-speculative-tokens", &options->num_speculative_tokens,
       texts.num_speculative_tokens);
   add("--max-waiting", &options->max_waiting, texts.max_waiting);
+  add("--max-waiting-tokens", &options->max_waiting_tokens,
+      texts.max_waiting_tokens);
   add("--max-num-blocks", &options->max_num_blocks, texts.max_num_blocks);
   add("--query-window", &options->query_window, texts.query_window);
   if (texts.enable_prefix_caching != nullptr) {

@@ -24,6 +24,7 @@ struct SchedulerFlagTexts {
   const char* max_steps_in_flight = nullptr;
   const char* num_speculative_tokens = nullptr;
   const char* max_waiting = nullptr;
+  const char* max_waiting_tokens = nullptr;
   const char* max_num_blocks = nullptr;
   const char* query_window = nullptr;
   const char* enable_prefix_caching = nullptr;

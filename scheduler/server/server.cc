@@ -4,8 +4,7 @@
 #include <random>
 #include <utility>
 
-#include <sys/stat.h>
-
+#include <absl/strings/escaping.h>
 #include <absl/strings/str_cat.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -17,7 +16,9 @@
 #include "scheduler/server/engine_service.h"
 #include "scheduler/server/eviction_service.h"
 #include "scheduler/server/listen_address.h"
+#include "scheduler/server/listener.h"
 #include "scheduler/server/request_service.h"
+#include "scheduler/server/wire.h"
 
 namespace blockmgr {
 namespace {
@@ -25,6 +26,7 @@ namespace {
 constexpr char kRequestServiceName[] = "blockmgr.v1.RequestService";
 // Protobuf cannot make a message of 2 GiB.
 constexpr int64_t kMaxScoreBytes = int64_t{1} << 30;
+constexpr double kMaxScoreSeconds = 86400;
 // For the counts of all heads of a large model, of a thousand evictions in one
 // result.
 constexpr int64_t kMinReceiveBytes = int64_t{16} << 20;
@@ -58,8 +60,8 @@ void Harden(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
-  // A second daemon on the same port must fail to start, not share it.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Who has no call open for that long makes room for others.
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300000);
   grpc::ResourceQuota quota("blockmgrd");
   quota.Resize(size_t{256} << 20);
   builder->SetResourceQuota(quota);
@@ -72,7 +74,9 @@ class Server::Services {
   Services(CoreThread* core, const ServerOptions& options)
       : engine_(core),
         request_(core, options.max_pending_token_bytes),
-        eviction_(core, options.max_score_bytes),
+        eviction_(core, options.max_score_bytes,
+                  std::chrono::milliseconds(
+                      static_cast<int64_t>(options.score_timeout_s * 1e3))),
         admin_(core) {}
 
   void Register(grpc::ServerBuilder* builder) {
@@ -91,6 +95,10 @@ class Server::Services {
 
 absl::Status ServerOptions::Validate() const {
   BM_RETURN_IF_ERROR(scheduler.Validate());
+  if (max_connections < 1 || max_connections > (1 << 20)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_connections: expected 1..", 1 << 20, ", got ", max_connections));
+  }
   if (queue_capacity < 1 || queue_capacity > 65000) {
     return absl::InvalidArgumentError(absl::StrCat(
         "queue_capacity: expected 1..65000, got ", queue_capacity));
@@ -108,6 +116,11 @@ absl::Status ServerOptions::Validate() const {
         "max_score_bytes: expected 0..", kMaxScoreBytes,
         " (a plan with all of them is a message), got ", max_score_bytes));
   }
+  if (!(score_timeout_s > 0 && score_timeout_s <= kMaxScoreSeconds)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("score_timeout_s: expected above 0, up to ",
+                     kMaxScoreSeconds, ", got ", score_timeout_s));
+  }
   if (max_pending_token_bytes < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_pending_token_bytes: expected at least 1, got ",
@@ -121,17 +134,25 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   BM_RETURN_IF_ERROR(options.Validate());
   BM_ASSIGN_OR_RETURN(const ListenAddress address,
                       ParseListenAddress(options.listen));
-  BM_RETURN_IF_ERROR(RemoveStaleSocket(address));
 
   std::unique_ptr<Server> server(new Server);
+  BM_ASSIGN_OR_RETURN(server->listener_,
+                      Listener::Open(address, options.max_connections));
   CoreThreadOptions core;
   core.core.scheduler = options.scheduler;
   BM_ASSIGN_OR_RETURN(core.core.tables,
                       LoadBudgetTables(options.budget_tables));
+  core.core.default_eviction = options.default_eviction;
+  BM_ASSIGN_OR_RETURN(
+      core.core.default_eviction.table,
+      FindBudgetTable(core.core.tables, options.default_eviction.policy));
   core.core.epoch = RandomEpoch();
   core.core.step_timeout_seconds = options.step_timeout_s;
-  core.core.on_engine_change = [server = server.get()](bool attached) {
-    spdlog::info(attached ? "engine attached" : "engine lost");
+  core.core.on_engine_change = [server = server.get()](
+                                   bool attached, const std::string& what) {
+    // Parts of it come from peers.
+    spdlog::info("engine {}: {}", attached ? "attached" : "lost",
+                 absl::Utf8SafeCHexEscape(Shorten(what)));
     server->engine_attached_.store(attached);
     grpc::Server* const health = server->health_.load();
     if (health == nullptr) return;
@@ -151,30 +172,31 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
 
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort(address.target, grpc::InsecureServerCredentials(),
-                           &port);
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
+      builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::
+              FROM_FD,
+          grpc::InsecureServerCredentials());
   Harden(options, &builder);
   server->services_->Register(&builder);
-  // The socket is for its user and group from the first moment.
-  const mode_t mask = umask(0117);
   server->grpc_ = builder.BuildAndStart();
-  umask(mask);
   if (server->grpc_ == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("listen: cannot listen on ", address.target));
+    return absl::InternalError("gRPC cannot start a server");
   }
-  server->address_ =
-      address.path.empty()
-          ? absl::StrCat(
-                address.target.substr(0, address.target.rfind(':') + 1), port)
-          : address.target;
   auto* const health = server->grpc_->GetHealthCheckService();
   health->SetServingStatus("", true);
   server->health_.store(server->grpc_.get());
   // An engine may have opened its stream before anybody could be told.
   health->SetServingStatus(kRequestServiceName,
                            server->engine_attached_.load());
+  server->listener_->Start([acceptor = std::shared_ptr(std::move(acceptor))](
+                               int listening, int connection) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters
+        parameters;
+    parameters.listener_fd = listening;
+    parameters.fd = connection;
+    acceptor->HandleNewConnection(&parameters);
+  });
   return server;
 }
 
@@ -203,6 +225,7 @@ void Server::BeginDrain() {
 void Server::Shutdown(std::chrono::milliseconds grace) {
   if (grpc_ == nullptr) return;
   BeginDrain();
+  listener_->Stop();
   core_->Post(CloseAll{absl::UnavailableError("the daemon is shutting down")});
   // The core thread still runs: it answers the calls that this ends.
   grpc_->Shutdown(std::chrono::system_clock::now() + grace);

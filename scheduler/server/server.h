@@ -16,6 +16,7 @@
 
 #include "scheduler/scheduler.h"
 #include "scheduler/server/core_thread.h"
+#include "scheduler/server/listener.h"
 #include "scheduler/server/metrics_exporter.h"
 
 namespace grpc {
@@ -31,12 +32,17 @@ struct ServerOptions {
   SchedulerOptions scheduler;
   // Budget tables that policies may name, as NAME=FILE.
   std::vector<std::string> budget_tables;
-  int32_t queue_capacity = 4096;  // commands waiting for the core thread
-  int32_t spin_us = 50;           // before the core thread sleeps
+  // Of requests that say nothing of evictions; its table is looked for.
+  RequestEviction default_eviction;
+  int32_t max_connections = 1024;  // of engines and clients together
+  int32_t queue_capacity = 4096;   // commands waiting for the core thread
+  int32_t spin_us = 50;            // before the core thread sleeps
   // For an engine to answer a plan, or it is taken for lost; 0: no limit.
   double step_timeout_s = 300;
   // Of scores in all EvictByScores calls together.
   int64_t max_score_bytes = int64_t{256} << 20;
+  // From the header of such a call to its last score.
+  double score_timeout_s = 60;
   // Of tokens that one client has not taken; more, and it is cut off.
   int64_t max_pending_token_bytes = int64_t{64} << 20;
 
@@ -52,7 +58,7 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   // What clients connect to.
-  const std::string& address() const { return address_; }
+  const std::string& address() const { return listener_->address(); }
   // HOST:PORT of the metrics; empty: none are served.
   std::string metrics_address() const {
     return metrics_ == nullptr ? "" : metrics_->address();
@@ -65,7 +71,8 @@ class Server {
 
   // NOT_SERVING, and no new requests.
   void BeginDrain();
-  // After BeginDrain: no request is unfinished.
+  // After BeginDrain: no request is unfinished, and all tokens have been sent,
+  // as of the last UpdateHealth.
   bool drained() const { return drained_.load(); }
 
   // Cancels what is left, gives streams up to `grace` to take it, and stops.
@@ -79,7 +86,6 @@ class Server {
   std::atomic<bool> drained_{false};
   std::atomic<bool> engine_attached_{false};  // written by the core thread
   bool draining_ = false;
-  std::string address_;
   // Told of engines by the core thread, while the gRPC server lives.
   std::atomic<grpc::Server*> health_{nullptr};
   // Outlives the services, which outlive the gRPC server.
@@ -87,6 +93,7 @@ class Server {
   std::unique_ptr<MetricsExporter> metrics_;  // null: none
   std::unique_ptr<Services> services_;
   std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<Listener> listener_;
 };
 
 }  // namespace blockmgr

@@ -146,6 +146,7 @@ absl::StatusOr<Request> FromProto(const v1::SubmitRequest& proto) {
     request.scope.media.push_back(
         {.begin = item.begin(), .length = item.length(), .hash = item.hash()});
   }
+  request.engine_data = proto.engine_data();
   for (const v1::RetentionWish& wish : proto.retention()) {
     RetentionWish& out = request.retention.emplace_back();
     out.begin = wish.begin();
@@ -193,6 +194,19 @@ void ToProto(const EvictionEffect& effect, v1::EvictResponse* proto) {
 }
 
 namespace {
+
+void ToProto(const RequestInfo& info, v1::RequestInfo* proto) {
+  proto->set_request_id(info.id);
+  proto->set_num_prompt_tokens(info.num_prompt_tokens);
+  proto->set_lora(info.lora);
+  for (const MediaItem& item : info.media) {
+    v1::MediaItem* added = proto->add_media();
+    added->set_begin(item.begin);
+    added->set_length(item.length);
+    added->set_hash(item.hash);
+  }
+  proto->set_engine_data(info.engine_data);
+}
 
 void AddTransfers(const std::vector<BlockTransfer>& all, int64_t begin,
                   int32_t count, v1::Transfers* proto) {
@@ -253,6 +267,7 @@ void ToProto(const StepPlan& plan, v1::StepPlan* proto) {
     if (start.source != kNoSequenceSlot) {
       added->set_source(Index(start.source));
     }
+    if (start.info != nullptr) ToProto(*start.info, added->mutable_info());
     if (start.swap == kNoSwap) continue;
     added->set_swap(Index(start.swap));
     AddTransfers(plan.transfers_in, start.transfer_begin, start.num_transfers,
@@ -301,6 +316,8 @@ void FromProto(const v1::StepResult& proto, StepResult* result) {
   result->accepted.assign(proto.accepted().begin(), proto.accepted().end());
   result->num_drafts.assign(proto.num_drafts().begin(),
                             proto.num_drafts().end());
+  result->token_data.assign(proto.token_data().begin(),
+                            proto.token_data().end());
   result->lost_blocks.clear();
   for (const int32_t block : proto.lost_blocks()) {
     result->lost_blocks.push_back(BlockId{block});
@@ -318,6 +335,7 @@ void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto) {
   proto->set_epoch(stats.epoch);
   const SchedulerStats& scheduler = stats.scheduler;
   proto->set_num_waiting(scheduler.num_waiting);
+  proto->set_num_waiting_tokens(scheduler.num_waiting_tokens);
   proto->set_num_running(scheduler.num_running);
   proto->set_num_steps_in_flight(scheduler.num_steps_in_flight);
   proto->set_num_steps(scheduler.num_steps);

@@ -25,12 +25,16 @@ from proto.blockmgr.v1 import (admin_pb2, admin_pb2_grpc,  # noqa: E402
                                request_pb2, request_pb2_grpc)
 
 
-class PythonExamplesTest(unittest.TestCase):
+class ExamplesTest(unittest.TestCase):
+    """A daemon and the engine."""
+    daemon_flags = ()
+
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.address = f"unix:{self.folder.name}/s"
         self.daemon = subprocess.Popen(
-            [DAEMON, "--listen", self.address, "--log-level", "warn"])
+            [DAEMON, "--listen", self.address, "--log-level", "warn",
+             *self.daemon_flags])
         self.engine = subprocess.Popen(
             [sys.executable, EXAMPLES / "engine.py", "--address", self.address,
              "--num-blocks", "1100"], env=ENVIRONMENT, text=True,
@@ -61,6 +65,58 @@ class PythonExamplesTest(unittest.TestCase):
         while self.frontend("--num-prompts", "1", "--prompt-len", "10",
                             "--keep-ratio", "").returncode != 0:
             self.assertIsNone(self.engine.poll())
+
+    def serve(self, **fields):
+        """A request's tokens, until it has ended well."""
+        requests = request_pb2_grpc.RequestServiceStub(
+            grpc.insecure_channel(self.address))
+        stream = requests.StreamTokens(
+            request_pb2.StreamTokensRequest(client_session="s"))
+        next(stream)
+        requests.Submit(request_pb2.SubmitRequest(
+            client_session="s", request_id="r", **fields))
+        tokens = []
+        for batch in stream:
+            for chunk in batch.chunks:
+                tokens.extend(chunk.tokens)
+                if chunk.finish_reason:
+                    self.assertEqual(chunk.finish_reason,
+                                     request_pb2.FINISH_REASON_LENGTH)
+                    stream.cancel()
+                    return tokens
+
+    def stats(self):
+        return admin_pb2_grpc.AdminServiceStub(
+            grpc.insecure_channel(self.address)).GetStats(
+                admin_pb2.GetStatsRequest())
+
+
+class DefaultEvictionTest(ExamplesTest):
+    daemon_flags = ("--keep-ratio", "0.2", "--eviction", "knorm | uniform")
+
+    def test_requests_that_say_nothing_are_evicted_from(self):
+        self.wait_for_engine()
+        done = self.frontend("--num-prompts", "12", "--keep-ratio", "")
+        self.assertRegex(done.stdout, r"^12 of 12 requests, 384 tokens; "
+                         r"the daemon has evicted 1[23] times", done.stderr)
+        # Those that say that they do not want it are left alone.
+        before = self.stats().num_evictions
+        self.serve(prompt_token_ids=range(500), max_tokens=2,
+                   eviction=request_pb2.RequestEviction())
+        self.assertEqual(self.stats().num_evictions, before)
+        self.serve(prompt_token_ids=range(500), max_tokens=2)
+        self.assertEqual(self.stats().num_evictions, before + 1)
+
+
+class PythonExamplesTest(ExamplesTest):
+    def test_the_engine_is_told_what_to_run(self):
+        self.wait_for_engine()
+        for data, seed in ((b"", 0), (b'{"seed": 5}', 5)):
+            tokens = self.serve(prompt_token_ids=[7, 9], max_tokens=2,
+                                engine_data=data)
+            first = (31 * 9 + 2 + seed) % 1000
+            self.assertEqual(tokens,
+                             [first, (31 * first + 3 + seed) % 1000])
 
     def test_serves_with_and_without_eviction(self):
         self.wait_for_engine()

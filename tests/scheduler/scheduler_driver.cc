@@ -390,6 +390,7 @@ void SchedulerDriver::CheckQuiescent() {
   const SchedulerStats stats = scheduler_.stats();
   const int32_t usable = stats.blocks.num_blocks - 1;
   EXPECT_EQ(stats.num_waiting, 0);
+  EXPECT_EQ(stats.num_waiting_tokens, 0);
   EXPECT_EQ(stats.num_running, 0);
   EXPECT_EQ(stats.num_steps_in_flight, 0);
   EXPECT_EQ(stats.blocks.used_blocks, 0);

@@ -41,6 +41,8 @@ TEST(SchedulerOptionsTest, NamesTheFieldAtFault) {
       {"num_speculative_tokens",
        [](SchedulerOptions* o) { o->num_speculative_tokens = 1025; }},
       {"max_waiting", [](SchedulerOptions* o) { o->max_waiting = 0; }},
+      {"max_waiting_tokens",
+       [](SchedulerOptions* o) { o->max_waiting_tokens = 0; }},
       {"max_num_blocks", [](SchedulerOptions* o) { o->max_num_blocks = 1; }},
       {"query_window", [](SchedulerOptions* o) { o->query_window = -1; }},
       {"num_host_blocks", [](SchedulerOptions* o) { o->num_host_blocks = -1; }},

@@ -19,6 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 
 SchedulerOptions DraftOptions(int32_t num_speculative_tokens,
                               int32_t max_steps_in_flight = 1) {
@@ -53,11 +54,13 @@ class Speculation {
     return plan_.num_drafts.empty() ? 0 : plan_.num_drafts[run];
   }
   // Answers plan(): every run that samples accepts `num_accepted` drafts at
-  // most and has `num_ready` new ones.
-  void Answer(int32_t num_accepted, int32_t num_ready) {
+  // most, has `num_ready` new ones, and says something if it is not empty.
+  void Answer(int32_t num_accepted, int32_t num_ready,
+              const std::string& data = "") {
     effects_.Clear();
-    EXPECT_THAT(scheduler_.Update(Result(num_accepted, num_ready), &effects_),
-                IsOk());
+    StepResult result = Result(num_accepted, num_ready);
+    if (!data.empty()) result.token_data.assign(result.sampled.size(), data);
+    EXPECT_THAT(scheduler_.Update(result, &effects_), IsOk());
     scheduler_.CheckInvariants();
   }
   StepResult Result(int32_t num_accepted, int32_t num_ready) const {
@@ -119,6 +122,30 @@ TEST(SpeculationTest, ARunComputesTheLastTokenAndTheDrafts) {
   EXPECT_EQ(stats.num_draft_tokens, 3u);
   EXPECT_EQ(stats.num_accepted_tokens, 3u);
   EXPECT_EQ(stats.num_output_tokens, 5u);
+}
+
+TEST(SpeculationTest, WhatARunSaysGoesWithItsFirstToken) {
+  Speculation engine(SmallLayout(4, 20), DraftOptions(3));
+  engine.Submit(MakeRequest("a", 6, 30));
+  const auto said = [&engine] {
+    std::vector<std::pair<int32_t, std::string>> all;
+    for (const TokenDataEffect& effect : engine.effects().token_data) {
+      all.emplace_back(effect.index, effect.data);
+    }
+    return all;
+  };
+  ASSERT_TRUE(engine.Issue());
+  engine.Answer(0, 5, "of one");
+  EXPECT_THAT(said(), ElementsAre(Pair(0, "of one")));
+  ASSERT_TRUE(engine.Issue());
+  engine.Answer(2, 5, "of three");
+  EXPECT_THAT(said(), ElementsAre(Pair(1, "of three")));
+  ASSERT_TRUE(engine.Issue());
+  engine.Answer(0, 5);
+  EXPECT_THAT(said(), IsEmpty());
+  ASSERT_TRUE(engine.Issue());
+  engine.Answer(0, 0, "again");
+  EXPECT_THAT(said(), ElementsAre(Pair(5, "again")));
 }
 
 TEST(SpeculationTest, RejectedDraftsGiveTheirBlocksBack) {

@@ -93,6 +93,8 @@ TEST(SchedulerSubmitTest, NamesTheFieldAtFault) {
            [](Request* r) { r->retention.assign(65, {}); }},
           {"max_tokens", [](Request* r) { r->max_tokens = 0; }},
           {"max_tokens", [](Request* r) { r->max_tokens = 513; }},
+          {"engine_data: expected at most 16384 bytes, got 16385",
+           [](Request* r) { r->engine_data.assign(16385, 'a'); }},
           {"lora", [](Request* r) { r->scope.lora = std::string(257, 'a'); }},
           {"media[0].begin",
            [](Request* r) {
@@ -175,6 +177,31 @@ TEST(SchedulerSubmitTest, RefusesMoreThanMaxWaiting) {
                        HasSubstr("max_waiting 2")));
   driver.Drain();
   EXPECT_THAT(driver.Submit(MakeRequest("c", 3, 2)), IsOk());
+}
+
+TEST(SchedulerSubmitTest, RefusesMoreThanMaxWaitingTokens) {
+  SchedulerOptions options = PlainOptions();
+  options.max_waiting_tokens = 5;
+  SchedulerDriver driver(SmallLayout(4, 8), options);
+  const auto tokens = [&driver] {
+    return driver.scheduler().stats().num_waiting_tokens;
+  };
+  // Whoever waits alone may have as many as it likes.
+  ASSERT_OK_AND_ASSIGN(const RequestId first,
+                       driver.Submit(MakeRequest("a", 6, 2)));
+  EXPECT_EQ(tokens(), 6);
+  EXPECT_THAT(driver.Submit(MakeRequest("b", 1, 2)),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("6 tokens of prompts wait, and 1 more are "
+                                 "above max_waiting_tokens 5")));
+  EXPECT_THAT(driver.Cancel(first), IsOk());
+  EXPECT_THAT(driver.Submit(MakeRequest("b", 3, 2)), IsOk());
+  EXPECT_THAT(driver.Submit(MakeRequest("c", 2, 2)), IsOk());
+  EXPECT_THAT(driver.Submit(MakeRequest("d", 1, 2)),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(tokens(), 5);
+  driver.Drain();
+  EXPECT_EQ(tokens(), 0);
 }
 
 // The last output is never an input: n + m - 1 positions.

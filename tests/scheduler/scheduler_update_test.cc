@@ -40,6 +40,17 @@ TEST(SchedulerUpdateTest, RefusesWrongAnswersAndChangesNothing) {
           {"sampled", [](StepResult* r) { r->sampled.push_back(-1); }},
           {"sampled[0]", [](StepResult* r) { r->sampled[0] = -1; }},
           {"sampled[1]", [](StepResult* r) { r->sampled[1] = 5; }},
+          {"token_data: expected none or 2, got 1",
+           [](StepResult* r) { r->token_data = {"a"}; }},
+          {"token_data[0]: expected at most 65536 bytes, got 65537",
+           [](StepResult* r) {
+             r->token_data = {std::string(65537, 'a'), ""};
+           }},
+          {"token_data[1]: expected at most 0 bytes of a run that samples "
+           "nothing, got 1",
+           [](StepResult* r) {
+             r->token_data = {"", "a"};
+           }},
           {"evictions", [](StepResult* r) { r->evictions.clear(); }},
           {"evictions", [](StepResult* r) { r->evictions.resize(2); }},
           {"counts", [](StepResult* r) { r->evictions[0].counts.pop_back(); }},
@@ -68,6 +79,7 @@ TEST(SchedulerUpdateTest, RefusesWrongAnswersAndChangesNothing) {
       EXPECT_EQ(driver.scheduler().StateHash(), before) << name;
     }
     EXPECT_THAT(effects.tokens, IsEmpty());
+    EXPECT_THAT(effects.token_data, IsEmpty());
     EXPECT_THAT(effects.evictions, IsEmpty());
   });
   driver.Drain();

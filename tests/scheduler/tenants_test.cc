@@ -60,8 +60,12 @@ TEST_F(TenantsTest, QueuedTokensAreOfPromptsThatWait) {
   EXPECT_THAT(tenants_.CheckSubmit("a", {.prompt_tokens = 40}), IsOk());
   EXPECT_THAT(tenants_.CheckSubmit("a", {.prompt_tokens = 41}),
               OverQuota("'a'", "max_queued_tokens"));
+  const TenantId b = Submit("b", {.prompt_tokens = 7});
+  EXPECT_EQ(tenants_.queued_tokens(), 67);
+  tenants_.Finish(b, {.prompt_tokens = 7}, {});
   tenants_.Admit(a, demand, true);
   EXPECT_EQ(tenants_.queued_tokens(a), 0);
+  EXPECT_EQ(tenants_.queued_tokens(), 0);
   // Preempted, it waits again, but its prompt was let in once.
   tenants_.Preempt(a, demand);
   EXPECT_EQ(tenants_.queued_tokens(a), 0);

@@ -98,7 +98,7 @@ void Ledger::OnSubmit(const Request& request,
     const bool is_full = num_live() - static_cast<int32_t>(tables_.size()) >=
                          options_.max_waiting;
     const bool is_fit = fits_plain && !is_full && !in_use &&
-                        (!is_fork || parent != nullptr) &&
+                        MayQueue(request) && (!is_fork || parent != nullptr) &&
                         IsWithinQuota(request, peaks.most);
     if (is_fit && (absl::IsResourceExhausted(id.status()) ||
                    (is_plain && IsWellFormed(request)))) {
@@ -116,6 +116,9 @@ void Ledger::OnSubmit(const Request& request,
     return;
   }
   if (in_use) report_->Fail("Submit took the name '", request.id, "' twice");
+  if (!MayQueue(request)) {
+    report_->Fail(request.prompt.size(), " tokens were queued, too");
+  }
   if (is_plain && peaks.least > layout_.num_blocks - 1) {
     report_->Fail("a request of ", peaks.least, " blocks was admitted to ",
                   layout_.num_blocks - 1);
@@ -141,6 +144,21 @@ void Ledger::OnSubmit(const Request& request,
   }
   names_[request.id] = *id;
   CheckQuotas();
+}
+
+int64_t Ledger::CountQueuedTokens() const {
+  int64_t num_tokens = 0;
+  for (const auto& [name, id] : names_) {
+    const Served& served = requests_.at(id);
+    if (served.num_cached < 0) num_tokens += served.num_prompt();
+  }
+  return num_tokens;
+}
+
+bool Ledger::MayQueue(const Request& request) const {
+  const int64_t queued = CountQueuedTokens();
+  return queued == 0 ||
+         queued + std::ssize(request.prompt) <= options_.max_waiting_tokens;
 }
 
 bool Ledger::IsWithinQuota(const Request& request, int32_t peak) const {
@@ -335,12 +353,13 @@ void Ledger::Compare(const BlockManager& manager, const SchedulerStats& stats) {
   const auto num_tables = static_cast<int32_t>(tables_.size());
   if (stats.num_running != num_tables ||
       stats.num_running + stats.num_waiting != num_live() ||
+      stats.num_waiting_tokens != CountQueuedTokens() ||
       stats.num_steps_in_flight != std::ssize(in_flight_) ||
       stats.num_finished != num_finished_) {
     report_->Fail("requests: ", stats.num_running, " running (expected ",
-                  num_tables, "), ", stats.num_waiting, " waiting, ",
-                  num_live(), " live, ", stats.num_finished,
-                  " ended (expected ", num_finished_, ")");
+                  num_tables, "), ", stats.num_waiting, " waiting with ",
+                  stats.num_waiting_tokens, " tokens, ", num_live(), " live, ",
+                  stats.num_finished, " ended (expected ", num_finished_, ")");
   }
 }
 

@@ -236,6 +236,10 @@ class Ledger {
   static std::string PlanOf(const Served& served);
   // Whether the tenant may have this request, too, of so many blocks at most.
   bool IsWithinQuota(const Request& request, int32_t peak) const;
+  // Tokens of prompts that have not been admitted.
+  int64_t CountQueuedTokens() const;
+  // Whether there is room for so many more, or nobody waits.
+  bool MayQueue(const Request& request) const;
   void CheckQuotas();
   // The request that this one may be a fork of; null: none, or it may not.
   const Served* ParentOf(const Request& request) const;
@@ -247,8 +251,8 @@ class Ledger {
   // more than it was promised, in place of what it shared.
   void CheckPromise(const Served& victim) const;
   void TakeStart(const StepPlan& plan, const SequenceStart& start);
-  void CheckStartTokens(const StepPlan& plan, const SequenceStart& start,
-                        const Served& served);
+  void CheckStartContent(const StepPlan& plan, const SequenceStart& start,
+                         const Served& served);
   void TakeFork(const SequenceStart& start, Served* served, Table* table);
   void TakeCopies(const StepPlan& plan);
   void TakePart(const StepPlan& plan, const CopyOnWrite& copy,

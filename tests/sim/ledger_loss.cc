@@ -80,7 +80,7 @@ void Ledger::TakeRestart(const StepPlan& plan, const SequenceStart& start) {
   }
   Table& table = found->second;
   table.restart_due = false;
-  CheckStartTokens(plan, start, requests_.at(start.request));
+  CheckStartContent(plan, start, requests_.at(start.request));
   if (start.num_cached_tokens != table.num_reserved) {
     report_->Fail("request ", Index(start.request), " starts again after ",
                   start.num_cached_tokens, " tokens, ", table.num_reserved,

@@ -85,13 +85,22 @@ void Ledger::TakeReleased(const StepPlan& plan) {
   }
 }
 
-void Ledger::CheckStartTokens(const StepPlan& plan, const SequenceStart& start,
-                              const Served& served) {
+void Ledger::CheckStartContent(const StepPlan& plan, const SequenceStart& start,
+                               const Served& served) {
   if (start.num_tokens != std::ssize(served.tokens) ||
       !std::equal(served.tokens.begin(), served.tokens.end(),
                   plan.start_tokens.begin() + start.token_begin)) {
     report_->Fail("request ", Index(start.request),
                   " starts with other tokens than it has");
+  }
+  const Request& request = served.request;
+  if (start.info == nullptr || start.info->id != request.id ||
+      start.info->num_prompt_tokens != served.num_prompt() ||
+      start.info->lora != request.scope.lora ||
+      start.info->media != request.scope.media ||
+      start.info->engine_data != request.engine_data) {
+    report_->Fail("request ", Index(start.request),
+                  " starts with what another one was submitted with");
   }
 }
 
@@ -104,7 +113,7 @@ void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
     return;
   }
   Served& served = found->second;
-  CheckStartTokens(plan, start, served);
+  CheckStartContent(plan, start, served);
   const bool is_fork = start.source != kNoSequenceSlot;
   const bool has_part = !is_fork && start.swap == kNoSwap &&
                         start.num_cached_tokens % layout_.page_size != 0;

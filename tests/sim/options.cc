@@ -29,6 +29,7 @@ constexpr Field kFields[] = {
     {"max_num_seqs", &SimOptions::max_num_seqs},
     {"max_num_batched_tokens", &SimOptions::max_num_batched_tokens},
     {"max_waiting", &SimOptions::max_waiting},
+    {"max_waiting_tokens", &SimOptions::max_waiting_tokens},
     {"prefill_threshold", &SimOptions::prefill_threshold},
     {"watermark_percent", &SimOptions::watermark_percent},
     {"max_steps_in_flight", &SimOptions::max_steps_in_flight},
@@ -302,6 +303,7 @@ SchedulerOptions SimOptions::Scheduler() const {
   options.watermark = watermark_percent / 100.0;
   options.max_steps_in_flight = max_steps_in_flight;
   options.max_waiting = max_waiting;
+  options.max_waiting_tokens = max_waiting_tokens;
   options.num_speculative_tokens = num_speculative_tokens;
   options.query_window = query_window;
   options.num_scorer_states = num_scorer_states;
@@ -403,6 +405,7 @@ SimOptions OptionsForSeed(int32_t seed) {
   ChooseCrowds(&random, &options);
   ChooseAnswerFaults(&random, &options);
   ChooseWindowEvictions(&random, &options);
+  if (random.OneIn(8)) options.max_waiting_tokens = random.Between(1, 200);
   return Checked(options);
 }
 

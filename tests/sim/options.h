@@ -38,6 +38,7 @@ struct SimOptions {
   int32_t max_num_seqs = 4;
   int32_t max_num_batched_tokens = 16;
   int32_t max_waiting = 64;
+  int32_t max_waiting_tokens = 1 << 20;
   int32_t prefill_threshold = 0;
   int32_t watermark_percent = 0;
   int32_t max_steps_in_flight = 1;

@@ -41,6 +41,15 @@ class PlanMixer {
         Index(start.region), Index(start.swap), start.transfer_begin,
         start.num_transfers, start.query_window, start.scorer_state,
         start.state_begin);
+    if (start.info == nullptr) return;
+    report_->MixText(start.info->id);
+    Mix(start.info->num_prompt_tokens);
+    report_->MixText(start.info->lora);
+    MixAll(start.info->media, [this](const MediaItem& item) {
+      Mix(item.begin, item.length);
+      report_->MixText(item.hash);
+    });
+    report_->MixText(start.info->engine_data);
   }
   void MixOrder(const EvictionOrder& order) {
     Mix(Index(order.slot), order.cut, order.length, order.target.kind,

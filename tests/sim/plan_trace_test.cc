@@ -5,6 +5,8 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -14,6 +16,13 @@ namespace {
 
 using Change = std::function<void(StepPlan*)>;
 
+std::shared_ptr<const RequestInfo> Info(std::string id, std::string data) {
+  RequestInfo info;
+  info.id = std::move(id);
+  info.engine_data = std::move(data);
+  return std::make_shared<const RequestInfo>(std::move(info));
+}
+
 StepPlan FullPlan() {
   StepPlan plan;
   plan.id = StepId{3};
@@ -21,7 +30,7 @@ StepPlan FullPlan() {
   plan.swap_outs.emplace_back();
   plan.transfers_out = {{BlockId{1}, HostBlockId{2}}};
   plan.released = {SequenceSlot{1}};
-  plan.starts.emplace_back();
+  plan.starts.emplace_back().info = Info("a", "");
   plan.transfers_in = {{BlockId{1}, HostBlockId{2}}};
   plan.start_tokens = {7, 8};
   plan.dropped_regions = {RegionId{1}};
@@ -63,6 +72,8 @@ std::vector<Change> ChangesOfStarts() {
         start->scorer_state = ScorerState::kAttentionSums;
       }),
       change([](SequenceStart* start) { start->state_begin = 9; }),
+      change([](SequenceStart* start) { start->info = Info("a", "b"); }),
+      change([](SequenceStart* start) { start->info = Info("ab", ""); }),
   };
 }
 

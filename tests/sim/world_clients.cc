@@ -330,6 +330,7 @@ Request World::RandomRequest() {
   request.prompt = RandomPrompt();
   request.max_tokens = random_.Between(1, options_.max_output);
   request.priority = random_.Between(-1, 1);
+  request.engine_data = absl::StrCat(request.max_tokens, "/", request.priority);
   request.scope.tenant =
       absl::StrCat("tenant", random_.Between(1, options_.num_tenants));
   if (random_.Between(1, 100) <= options_.scope_percent) {

@@ -82,6 +82,27 @@ TEST(EngineWireTest, EveryFieldOfAPlanArrives) {
   EXPECT_EQ(plan.evictions[0].group, 2);
 }
 
+TEST(EngineWireTest, WhatToRunArrives) {
+  v1::StepPlan proto;
+  v1::RequestInfo* info = proto.add_starts()->mutable_info();
+  info->set_request_id("r");
+  info->set_num_prompt_tokens(2);
+  info->set_lora("l");
+  v1::MediaItem* item = info->add_media();
+  item->set_begin(1);
+  item->set_length(4);
+  item->set_hash("h");
+  info->set_engine_data("d");
+  StepPlan plan;
+  ASSERT_OK(PlanFromProto(proto, &plan));
+  ASSERT_THAT(plan.starts, SizeIs(1));
+  EXPECT_EQ(plan.starts[0].info->id, "r");
+  EXPECT_EQ(plan.starts[0].info->num_prompt_tokens, 2);
+  EXPECT_EQ(plan.starts[0].info->lora, "l");
+  EXPECT_THAT(plan.starts[0].info->media, ElementsAre(MediaItem{1, 4, "h"}));
+  EXPECT_EQ(plan.starts[0].info->engine_data, "d");
+}
+
 TEST(EngineWireTest, DraftsArrive) {
   v1::StepPlan proto;
   proto.add_num_drafts(0);
@@ -196,6 +217,7 @@ TEST(EngineWireTest, EveryFieldOfAResultLeaves) {
   result.num_accepted = {0, 2};
   result.accepted = {7, 8};
   result.num_drafts = {0, 5};
+  result.token_data = {"", "b"};
   result.evictions = {{.ok = true, .error = "", .counts = {16, 32}},
                       {.ok = false, .error = "no queries", .counts = {}}};
   v1::StepResult proto;
@@ -212,6 +234,7 @@ TEST(EngineWireTest, EveryFieldOfAResultLeaves) {
   EXPECT_THAT(proto.num_accepted(), ElementsAre(0, 2));
   EXPECT_THAT(proto.accepted(), ElementsAre(7, 8));
   EXPECT_THAT(proto.num_drafts(), ElementsAre(0, 5));
+  EXPECT_THAT(proto.token_data(), ElementsAre("", "b"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,6 +61,11 @@ class Daemon {
     if (pid_ > 0) kill(pid_, signal);
   }
 
+  void LimitDescriptors(rlim_t number) const {
+    const rlimit limit{number, number};
+    EXPECT_EQ(prlimit(pid_, RLIMIT_NOFILE, &limit, nullptr), 0);
+  }
+
   // The exit status; -1: it ended by a signal, -2: not within a minute.
   int Wait() {
     int status = 0;
@@ -85,6 +91,15 @@ class BlockmgrdTest : public ::testing::Test {
  protected:
   std::vector<std::string> Flags() const { return {"--listen", address_}; }
   std::string log() const { return folder_.path() + "/log"; }
+  std::string path() const { return folder_.path() + "/d.sock"; }
+  std::vector<Descriptor> Connections(int count) const {
+    std::vector<Descriptor> connections;
+    for (int i = 0; i < count; ++i) {
+      connections.push_back(ConnectToUnix(path()));
+      EXPECT_GE(connections.back().get(), 0);
+    }
+    return connections;
+  }
   bool Serving() const { return AskHealth(Connect(address_), "") == kServing; }
 
   TempFolder folder_;
@@ -153,6 +168,35 @@ TEST_F(BlockmgrdTest, ReplacesTheSocketOfADeadDaemonOnly) {
   EXPECT_TRUE(WaitUntil([this] { return Serving(); })) << third.Log();
 }
 
+// CVE-2023-4785: gRPC's own listener never accepts again after this.
+TEST_F(BlockmgrdTest, SurvivesAFloodOfConnections) {
+  Daemon daemon(log(), Flags());
+  ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
+  daemon.LimitDescriptors(64);
+  {
+    const std::vector<Descriptor> flood = Connections(640);
+    EXPECT_TRUE(WaitUntil([&] {
+      return daemon.Log().find("cannot accept") != std::string::npos;
+    }));
+  }
+  EXPECT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
+}
+
+TEST_F(BlockmgrdTest, ClosesConnectionsAboveTheLimit) {
+  std::vector<std::string> flags = Flags();
+  flags.insert(flags.end(), {"--max-connections", "20"});
+  Daemon daemon(log(), flags);
+  ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
+  {
+    const std::vector<Descriptor> flood = Connections(640);
+    EXPECT_TRUE(WaitUntil([&] {
+      return daemon.Log().find("20 are open (max_connections)") !=
+             std::string::npos;
+    }));
+  }
+  EXPECT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
+}
+
 TEST_F(BlockmgrdTest, RefusesBadFlags) {
   const auto refused = [this](const std::vector<std::string>& flags,
                               const std::string& text) {
@@ -166,6 +210,8 @@ TEST_F(BlockmgrdTest, RefusesBadFlags) {
   refused({"--listen", address_, "--compaction", "sideways"}, "sideways");
   refused({"--listen", address_, "--no-such-flag"}, "--no-such-flag");
   refused({"--listen", address_, "--queue-capacity", "0"}, "queue_capacity");
+  refused({"--listen", address_, "--max-connections", "0"}, "max_connections");
+  refused({"--listen", address_, "--score-timeout", "0"}, "score_timeout_s");
   refused({"--listen", address_, "--metrics-listen", "9464"},
           "metrics_listen: expected HOST:PORT");
 }

@@ -24,16 +24,19 @@ struct RecordingTokens : TokenSink {
     for (const TokenItem& item : items) {
       lines.push_back(
           item.finish == nullptr
-              ? absl::StrCat(item.stream->id, "[", item.index, "]=", item.token)
+              ? absl::StrCat(item.stream->id, "[", item.index, "]=", item.token,
+                             item.data == nullptr ? "" : " " + *item.data)
               : absl::StrCat(item.stream->id, " ends ",
                              static_cast<int>(item.finish->reason)));
     }
     return !overflow;
   }
+  bool HasSentAll() const override { return has_sent_all; }
   void Close(const absl::Status& status) override { closed = status; }
 
   std::vector<std::string> lines;
   bool overflow = false;
+  bool has_sent_all = true;
   std::optional<absl::Status> closed;
 };
 
@@ -61,15 +64,20 @@ struct RecordingEngine : EngineSink {
 class CoreTest : public ::testing::Test {
  protected:
   explicit CoreTest(SchedulerFactory factory = FakeScheduler::Make,
-                    double step_timeout_seconds = 0)
-      : core_(Options(step_timeout_seconds), std::move(factory)) {}
+                    double step_timeout_seconds = 0,
+                    RequestEviction default_eviction = {})
+      : core_(Options(step_timeout_seconds, std::move(default_eviction)),
+              std::move(factory)) {}
 
-  CoreOptions Options(double step_timeout_seconds) {
+  CoreOptions Options(double step_timeout_seconds,
+                      RequestEviction default_eviction) {
     CoreOptions options;
+    options.default_eviction = std::move(default_eviction);
     options.epoch = 77;
     options.step_timeout_seconds = step_timeout_seconds;
-    options.on_engine_change = [this](bool attached) {
+    options.on_engine_change = [this](bool attached, const std::string& what) {
       engine_changes_.push_back(attached);
+      last_engine_change_ = what;
     };
     return options;
   }
@@ -81,14 +89,16 @@ class CoreTest : public ::testing::Test {
   }
 
   absl::StatusOr<Attachment> Attach(const ModelLayout& layout,
-                                    int32_t num_host_blocks = 0) {
+                                    int32_t num_host_blocks = 0,
+                                    bool replace = false) {
     absl::StatusOr<Attachment> result = absl::UnknownError("no reply");
     Run(AttachEngine{
         .layout = layout,
         .name = "fake",
         .done =
             [&result](absl::StatusOr<Attachment> a) { result = std::move(a); },
-        .num_host_blocks = num_host_blocks});
+        .num_host_blocks = num_host_blocks,
+        .replace = replace});
     return result;
   }
 
@@ -154,6 +164,7 @@ class CoreTest : public ::testing::Test {
 
   double now_ = 100;
   std::vector<bool> engine_changes_;
+  std::string last_engine_change_;
   Core core_;
 };
 

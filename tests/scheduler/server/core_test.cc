@@ -78,6 +78,24 @@ TEST_F(CoreTest, TheEndOfAStreamCancelsItsRequestsOnly) {
   EXPECT_OK(Submit("a", "r2", 1));
 }
 
+TEST_F(CoreTest, WhatTheEngineSaysGoesToWhoseTokensTheyAre) {
+  const auto engine = AttachAndOpen();
+  const auto a = OpenStream("a");
+  const auto b = OpenStream("b");
+  ASSERT_OK(Submit("a", "r", 9));
+  ASSERT_OK(Submit("b", "s", 9));
+  ASSERT_OK(Submit("b", "t", 9));
+  Answer(engine, 0);
+  ASSERT_EQ(engine->plans.at(2).slots.size(), 2u);  // r and t
+  Answer(engine, 1);
+  StepResult result = engine->Answer(2);
+  const bool r_is_first = engine->plans[2].positions[0] == 1;
+  result.token_data = {r_is_first ? "of r" : "", r_is_first ? "" : "of r"};
+  Run(EngineResult{engine, &result});
+  EXPECT_THAT(a->lines, ElementsAre("r[0]=7", "r[1]=7 of r"));
+  EXPECT_THAT(b->lines, ElementsAre("s[0]=7", "t[0]=7"));
+}
+
 TEST_F(CoreTest, SecondStreamOfASessionIsRefused) {
   const auto engine = AttachAndOpen();
   const auto first = OpenStream("a");
@@ -117,12 +135,6 @@ TEST_F(CoreTest, StaleEpochAndSessionHaveNoEffect) {
   EXPECT_OK(Open(second.epoch, second.session, engine));
   EXPECT_TRUE(Stats(false).engine_attached);
   EXPECT_THAT(engine_changes_, ElementsAre(true));
-}
-
-TEST_F(CoreTest, OneEngineAtATime) {
-  const auto engine = AttachAndOpen();
-  EXPECT_THAT(Attach(SmallLayout()),
-              StatusIs(absl::StatusCode::kAlreadyExists));
 }
 
 TEST_F(CoreTest, RequestsWaitForTheNextEngine) {
@@ -454,7 +466,11 @@ TEST_F(CoreTest, DrainWaitsForRequestsAndRefusesNewOnes) {
   Run(Drain{[&drained](const absl::Status& s) { drained = s.ok(); }});
   EXPECT_THAT(Submit("a", "s", 1), StatusIs(absl::StatusCode::kUnavailable));
   EXPECT_FALSE(drained);
+  tokens->has_sent_all = false;
   Answer(engine, 0);
+  EXPECT_FALSE(drained);
+  tokens->has_sent_all = true;
+  Stats(false);
   EXPECT_TRUE(drained);
   EXPECT_FALSE(tokens->closed.has_value());
 }

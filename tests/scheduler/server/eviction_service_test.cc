@@ -22,10 +22,13 @@ constexpr int kScores = 2 * 2 * kCut;
 
 class EvictionServiceTest : public ServerTest {
  protected:
-  void SetUp() override {
+  virtual ServerOptions Options() const {
     ServerOptions options;
     options.max_score_bytes = 2 * kScores * sizeof(float) - 4;  // one call's
-    Start(options);
+    return options;
+  }
+  void SetUp() override {
+    Start(Options());
     engine_ = StartEngine(SmallLayout());
     frontend_ = std::make_unique<FakeFrontend>(address(), "a");
     frontend_->Open();
@@ -185,6 +188,52 @@ TEST_F(EvictionServiceTest, TakesOneHeaderAndItFirst) {
   header.set_request_id("unknown");
   ExpectRefused({First(header), Scores(kScores)}, grpc::NOT_FOUND,
                 "request_id");
+}
+
+TEST_F(EvictionServiceTest, MistakesAreKnownBeforeThereAreScores) {
+  v1::EvictRequest header = Header();
+  header.set_request_id("unknown");
+  grpc::ClientContext context;
+  const auto writer = stub_->EvictByScores(&context, &response_);
+  writer->Write(First(header));
+  EXPECT_EQ(writer->Finish().error_code(), grpc::NOT_FOUND);
+}
+
+TEST_F(EvictionServiceTest, ACancelledCallEvictsNothing) {
+  grpc::ClientContext context;
+  const auto writer = stub_->EvictByScores(&context, &response_);
+  ASSERT_TRUE(writer->Write(First(Header())));
+  ASSERT_TRUE(writer->Write(Scores(kScores)));
+  context.TryCancel();
+  EXPECT_EQ(writer->Finish().error_code(), grpc::CANCELLED);
+  // What comes next finds room, which this call had taken, and no eviction
+  // under way.
+  RunEngine();
+  EXPECT_TRUE(WaitUntil([this] {
+    return Upload({First(Header()), Scores(kScores)}).ok();
+  }));
+}
+
+class StalledUploadTest : public EvictionServiceTest {
+ protected:
+  ServerOptions Options() const override {
+    ServerOptions options = EvictionServiceTest::Options();
+    options.score_timeout_s = 0.05;
+    return options;
+  }
+};
+
+TEST_F(StalledUploadTest, ScoresThatDoNotComeLoseTheirRoom) {
+  for (int i = 0; i < 2; ++i) {
+    grpc::ClientContext context;
+    const auto writer = stub_->EvictByScores(&context, &response_);
+    ASSERT_TRUE(writer->Write(First(Header())));
+    writer->Write(Scores(3));
+    const grpc::Status status = writer->Finish();
+    EXPECT_EQ(status.error_code(), grpc::DEADLINE_EXCEEDED);
+    EXPECT_THAT(status.error_message(),
+                HasSubstr("expected all 64 within 50ms, got "));
+  }
 }
 
 TEST_F(EvictionServiceTest, EndOfTheRequestAborts) {

@@ -41,6 +41,12 @@ class FakeScheduler : public Scheduler {
     return id;
   }
 
+  absl::Status ValidateEviction(
+      const RequestEviction& eviction) const override {
+    if (eviction.mode != EvictionMode::kEveryChunk) return absl::OkStatus();
+    return absl::InvalidArgumentError("eviction.mode: not here");
+  }
+
   absl::Status Cancel(RequestId request, Effects* effects) override {
     const auto live = live_.find(request);
     if (live == live_.end()) return absl::NotFoundError("request");
@@ -83,6 +89,13 @@ class FakeScheduler : public Scheduler {
         SequenceStart start;
         start.slot = SequenceSlot{static_cast<int32_t>(Index(id))};
         start.request = id;
+        start.info = std::make_shared<const RequestInfo>(
+            RequestInfo{.id = live.request.id,
+                        .num_prompt_tokens =
+                            static_cast<int32_t>(live.request.prompt.size()),
+                        .lora = live.request.scope.lora,
+                        .media = {},
+                        .engine_data = live.request.engine_data});
         plan->starts.push_back(start);
       }
       plan->slots.push_back(SequenceSlot{static_cast<int32_t>(Index(id))});
@@ -119,6 +132,10 @@ class FakeScheduler : public Scheduler {
       const auto live = FindSlot(plan.slots[i]);
       if (live == live_.end()) continue;
       live->second.in_flight = false;
+      if (!result.token_data.empty() && !result.token_data[i].empty()) {
+        effects->token_data.push_back(
+            {live->first, live->second.num_outputs, result.token_data[i]});
+      }
       effects->tokens.push_back(TokenEffect{live->first, result.sampled[i],
                                             live->second.num_outputs++});
       if (live->second.num_outputs == live->second.request.max_tokens) {

@@ -20,6 +20,7 @@ constexpr SchedulerFlagTexts kAllFlags{
     .max_steps_in_flight = "f",
     .num_speculative_tokens = "t",
     .max_waiting = "g",
+    .max_waiting_tokens = "u",
     .query_window = "h",
     .enable_prefix_caching = "i",
     .reuse_partial_blocks = "s",
@@ -50,7 +51,7 @@ TEST(SchedulerFlagsTest, EachSetsItsOption) {
       "--max-num-batched-tokens 101 --max-num-seqs 102 --max-model-len 103 "
       "--long-prefill-token-threshold 104 --watermark 0.25 "
       "--max-steps-in-flight 3 --num-speculative-tokens 107 "
-      "--max-waiting 105 --query-window 106 "
+      "--max-waiting 105 --max-waiting-tokens 5000000000 --query-window 106 "
       "--no-enable-prefix-caching --reuse-partial-blocks "
       "--compaction in-place");
   EXPECT_EQ(options.max_num_batched_tokens, 101);
@@ -61,6 +62,7 @@ TEST(SchedulerFlagsTest, EachSetsItsOption) {
   EXPECT_EQ(options.max_steps_in_flight, 3);
   EXPECT_EQ(options.num_speculative_tokens, 107);
   EXPECT_EQ(options.max_waiting, 105);
+  EXPECT_EQ(options.max_waiting_tokens, 5'000'000'000);
   EXPECT_EQ(options.query_window, 106);
   EXPECT_FALSE(options.enable_prefix_caching);
   EXPECT_TRUE(options.reuse_partial_blocks);

@@ -8,6 +8,9 @@
 #include <thread>
 #include <utility>
 
+#include <sys/socket.h>
+#include <sys/un.h>
+
 #include <grpcpp/generic/generic_stub.h>
 
 #include "scheduler/server/wire.h"
@@ -25,9 +28,24 @@ TempFolder::TempFolder() {
 
 TempFolder::~TempFolder() { std::filesystem::remove_all(path_); }
 
+bool ConnectToUnix(const Descriptor& client, const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  return connect(client.get(), reinterpret_cast<const sockaddr*>(&address),
+                 sizeof(address)) == 0;
+}
+
+Descriptor ConnectToUnix(const std::string& path) {
+  Descriptor client(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return ConnectToUnix(client, path) ? std::move(client) : Descriptor(-1);
+}
+
 std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // Else how much is sent ahead of a reader grows while nobody reads.
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
@@ -89,6 +107,9 @@ void FakeEngine::Answer(const v1::StepPlan& plan) {
   message.mutable_result()->set_step(plan.step());
   for (int i = 0; i < plan.slots_size(); ++i) {
     message.mutable_result()->add_sampled(42);
+    if (!token_data.empty()) {
+      message.mutable_result()->add_token_data(token_data);
+    }
   }
   for (int i = 0; i < plan.evictions_size(); ++i) {
     v1::EvictionOutcome* outcome = message.mutable_result()->add_evictions();

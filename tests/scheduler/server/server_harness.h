@@ -6,8 +6,12 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <unistd.h>
+
+#include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -19,6 +23,13 @@
 #include "tests/scheduler/server/fake_scheduler.h"
 
 namespace blockmgr {
+
+MATCHER_P2(GrpcError, code, text, "") {
+  *result_listener << "code " << arg.error_code() << ": "
+                   << arg.error_message();
+  return arg.error_code() == code &&
+         arg.error_message().find(text) != std::string::npos;
+}
 
 // Removed, with what is in it, at the end.
 class TempFolder {
@@ -33,7 +44,34 @@ class TempFolder {
   std::string path_;
 };
 
-// A channel that shares no connection with any other.
+// A descriptor that is closed at the end.
+class Descriptor {
+ public:
+  explicit Descriptor(int descriptor) : descriptor_(descriptor) {}
+  ~Descriptor() { Close(); }
+  Descriptor(Descriptor&& other) noexcept
+      : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    Close();
+    descriptor_ = std::exchange(other.descriptor_, -1);
+    return *this;
+  }
+  int get() const { return descriptor_; }
+
+ private:
+  void Close() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  int descriptor_;
+};
+
+// False: nobody listens there.
+bool ConnectToUnix(const Descriptor& client, const std::string& path);
+// A connection, or -1.
+Descriptor ConnectToUnix(const std::string& path);
+
+// A channel that shares no connection with any other, and takes 64 KiB ahead of
+// a reader.
 std::shared_ptr<grpc::Channel> Connect(const std::string& address);
 
 // What grpc.health.v1 answers: 1 SERVING, 2 NOT_SERVING, -1: an error.
@@ -64,6 +102,7 @@ class FakeEngine {
   void Break() { context_->TryCancel(); }
 
   v1::AttachResponse attached;
+  std::string token_data;  // what it says of every token
 
  private:
   std::unique_ptr<v1::EngineService::Stub> stub_;

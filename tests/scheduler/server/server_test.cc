@@ -11,7 +11,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "scheduler/server/listen_address.h"
 #include "tests/scheduler/server/server_harness.h"
 #include "tests/testing/status_matchers.h"
 
@@ -20,13 +19,6 @@ namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
-
-MATCHER_P2(GrpcError, code, text, "") {
-  *result_listener << "code " << arg.error_code() << ": "
-                   << arg.error_message();
-  return arg.error_code() == code &&
-         arg.error_message().find(text) != std::string::npos;
-}
 
 TEST_F(ServerTest, TokensOfARequestArriveInOrder) {
   const auto engine = StartEngine(SmallLayout());
@@ -42,6 +34,41 @@ TEST_F(ServerTest, TokensOfARequestArriveInOrder) {
     const v1::TokenChunk r = frontend.ReadRequest("r");
     EXPECT_EQ(r.tokens_size(), 20);
     EXPECT_THAT(r.tokens(), Each(42u));
+  }
+  engine->Break();
+  answers.join();
+}
+
+TEST_F(ServerTest, TheEngineIsToldWhatToRun) {
+  const auto engine = StartEngine(SmallLayout());
+  FakeFrontend frontend(address(), "a");
+  frontend.Open();
+  v1::SubmitRequest request = MakeSubmit("a", "r", 3);
+  request.set_lora("adapter");
+  request.set_engine_data("temperature 0.7");
+  ASSERT_TRUE(frontend.Submit(request).ok());
+  v1::StepPlan plan;
+  ASSERT_TRUE(engine->ReadPlan(&plan));
+  ASSERT_EQ(plan.starts_size(), 1);
+  EXPECT_EQ(plan.starts(0).info().request_id(), "r");
+  EXPECT_EQ(plan.starts(0).info().lora(), "adapter");
+  EXPECT_EQ(plan.starts(0).info().engine_data(), "temperature 0.7");
+  engine->Break();
+}
+
+TEST_F(ServerTest, WhatTheEngineSaysOfTokensArrives) {
+  const auto engine = StartEngine(SmallLayout());
+  engine->token_data = "-0.5";
+  std::thread answers([&engine] { engine->AnswerAll(); });
+  FakeFrontend frontend(address(), "a");
+  frontend.Open();
+  ASSERT_TRUE(frontend.Submit("r", 20).ok());
+  const v1::TokenChunk r = frontend.ReadRequest("r");
+  ASSERT_EQ(r.tokens_size(), 20);
+  ASSERT_EQ(r.token_data_size(), 20);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(r.token_data(i).index(), i);
+    EXPECT_EQ(r.token_data(i).data(), "-0.5");
   }
   engine->Break();
   answers.join();
@@ -302,59 +329,6 @@ TEST_F(ServerTest, ReportsStats) {
   EXPECT_GT(response.in_use_blocks(), 0);
 }
 
-TEST_F(ServerTest, HealthFollowsTheEngineAndTheDrain) {
-  const std::string service = "blockmgr.v1.RequestService";
-  const auto channel = Connect(address());
-  EXPECT_EQ(AskHealth(channel, ""), 1);
-  EXPECT_EQ(AskHealth(channel, service), 2);
-  auto engine = StartEngine(SmallLayout());
-  EXPECT_EQ(AskHealth(channel, service), 1);
-  engine->Break();
-  EXPECT_TRUE(WaitUntil([&] { return AskHealth(channel, service) == 2; }));
-  server_->UpdateHealth();
-  EXPECT_EQ(AskHealth(channel, ""), 1);
-  server_->BeginDrain();
-  EXPECT_EQ(AskHealth(channel, ""), 2);
-}
-
-// A Scheduler whose stats take until they are released.
-class StuckScheduler : public FakeScheduler {
- public:
-  using FakeScheduler::FakeScheduler;
-  SchedulerStats stats() const override {
-    if (is_stuck != nullptr) is_stuck->wait(true);
-    return FakeScheduler::stats();
-  }
-  inline static std::atomic<bool>* is_stuck = nullptr;
-};
-
-TEST_F(ServerTest, HealthTellsACoreThatIsStuck) {
-  const std::string service = "blockmgr.v1.RequestService";
-  Start(ServerOptions(),
-        [](const ModelLayout& layout, const SchedulerOptions& options) {
-          return std::make_unique<StuckScheduler>(layout, options);
-        });
-  const auto engine = StartEngine(SmallLayout());
-  const auto channel = Connect(address());
-  std::atomic<bool> is_stuck{true};
-  StuckScheduler::is_stuck = &is_stuck;
-  std::thread asks([this] { Stats(); });
-  EXPECT_TRUE(WaitUntil([&] {
-    server_->UpdateHealth();
-    return AskHealth(channel, "") == 2;
-  }));
-  EXPECT_EQ(AskHealth(channel, service), 2);
-  is_stuck = false;
-  is_stuck.notify_all();
-  EXPECT_TRUE(WaitUntil([&] {
-    server_->UpdateHealth();
-    return AskHealth(channel, "") == 1;
-  }));
-  EXPECT_EQ(AskHealth(channel, service), 1);
-  asks.join();
-  StuckScheduler::is_stuck = nullptr;
-}
-
 TEST_F(ServerTest, AnEngineThatDoesNotAnswerIsLost) {
   ServerOptions options;
   options.step_timeout_s = 0.05;
@@ -403,36 +377,6 @@ TEST_F(ServerTest, CancelNamesARequest) {
               GrpcError(grpc::INVALID_ARGUMENT, "request_id"));
 }
 
-TEST_F(ServerTest, DrainFinishesRequestsAndRefusesOthers) {
-  const auto engine = StartEngine(SmallLayout());
-  FakeFrontend frontend(address(), "a");
-  frontend.Open();
-  ASSERT_TRUE(frontend.Submit("r", 3).ok());
-  server_->BeginDrain();
-  EXPECT_TRUE(WaitUntil([&] {
-    return frontend.Submit("s", 3).error_code() == grpc::UNAVAILABLE;
-  }));
-  EXPECT_FALSE(server_->drained());
-  std::thread answers([&engine] { engine->AnswerAll(); });
-  EXPECT_TRUE(WaitUntil([this] { return server_->drained(); }));
-  EXPECT_EQ(frontend.ReadRequest("r").tokens_size(), 3);
-  server_->Shutdown(std::chrono::milliseconds(1000));
-  EXPECT_THAT(frontend.Drain(), GrpcError(grpc::UNAVAILABLE, "shutting down"));
-  answers.join();
-  EXPECT_THAT(engine->Finish(), GrpcError(grpc::UNAVAILABLE, "shutting down"));
-  EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/s.sock"));
-}
-
-TEST_F(ServerTest, ShutdownDoesNotWaitForSilentPeers) {
-  const auto engine = StartEngine(SmallLayout());  // never answers
-  FakeFrontend frontend(address(), "a");
-  frontend.Open();
-  ASSERT_TRUE(frontend.Submit("r", 3).ok());
-  server_->Shutdown(std::chrono::milliseconds(50));
-  EXPECT_EQ(frontend.ReadRequest("r").finish_reason(),
-            v1::FINISH_REASON_CANCELLED);
-}
-
 TEST_F(ServerTest, RefusesASocketInUse) {
   ServerOptions options;
   options.listen = address();
@@ -451,35 +395,6 @@ TEST_F(ServerTest, ServesLoopbackTcp) {
   options.listen = server->address();
   EXPECT_THAT(Server::Start(options, FakeScheduler::Make),
               StatusIs(absl::StatusCode::kUnavailable));
-}
-
-TEST(ListenAddressTest, AcceptsUnixAndLoopback) {
-  for (const char* good : {"unix:/tmp/a", "unix:a", "127.0.0.1:50051",
-                           "[::1]:50051", "localhost:0", "127.1.2.3:1"}) {
-    EXPECT_OK(ParseListenAddress(good)) << good;
-  }
-  EXPECT_EQ(ParseListenAddress("unix:///tmp/a")->path, "/tmp/a");
-}
-
-TEST(ListenAddressTest, RefusesAllElse) {
-  for (const std::string& bad :
-       {std::string("0.0.0.0:1"), std::string("[::]:1"),
-        std::string("example.com:1"), std::string("127.0.0.1"),
-        std::string("127.0.0.1:x"), std::string("127.0.0.1:65536"),
-        std::string(":1"), std::string("unix:"),
-        "unix:" + std::string(200, 'x')}) {
-    EXPECT_THAT(
-        ParseListenAddress(bad),
-        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("listen")))
-        << bad;
-  }
-}
-
-TEST(ListenAddressTest, LeavesFilesAlone) {
-  const TempFolder folder;
-  EXPECT_THAT(RemoveStaleSocket({"unix:" + folder.path(), folder.path()}),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("not a socket")));
 }
 
 }  // namespace

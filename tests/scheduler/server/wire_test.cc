@@ -68,6 +68,7 @@ TEST(WireTest, RequestCarriesScopeRetentionAndPriority) {
   item->set_begin(4);
   item->set_length(5);
   item->set_hash("h");
+  proto.set_engine_data("d");
   proto.add_retention()->set_begin(6);
   v1::RetentionWish* wish = proto.add_retention();
   wish->set_end(7);
@@ -80,6 +81,7 @@ TEST(WireTest, RequestCarriesScopeRetentionAndPriority) {
   EXPECT_EQ(request->scope.tenant, "t");
   EXPECT_EQ(request->scope.lora, "l");
   EXPECT_EQ(request->scope.cache_salt, "s");
+  EXPECT_EQ(request->engine_data, "d");
   ASSERT_EQ(request->scope.media.size(), 1u);
   EXPECT_EQ(request->scope.media[0].begin, 4);
   EXPECT_EQ(request->scope.media[0].length, 5);
@@ -102,7 +104,13 @@ StepPlan FullPlan() {
                   .num_cached_tokens = 16,
                   .source = SequenceSlot{0},
                   .region = RegionId{5},
-                  .query_window = 32},
+                  .query_window = 32,
+                  .info = std::make_shared<const RequestInfo>(
+                      RequestInfo{.id = "r",
+                                  .num_prompt_tokens = 4,
+                                  .lora = "l",
+                                  .media = {{1, 2, "h"}},
+                                  .engine_data = "d"})},
                  {.slot = SequenceSlot{5},
                   .num_tokens = 1,
                   .swap = SwapId{6},
@@ -167,6 +175,23 @@ TEST(SubmitRequestTest, AnEvictionHasAMode) {
   EXPECT_THAT(FromProto(proto), StatusIs(kInvalid, HasSubstr("eviction.mode")));
 }
 
+TEST(WireTest, StartsSayWhatToRun) {
+  v1::StepPlan proto;
+  ToProto(FullPlan(), &proto);
+  ASSERT_EQ(proto.starts_size(), 2);
+  EXPECT_FALSE(proto.starts(1).has_info());
+  const v1::RequestInfo& info = proto.starts(0).info();
+  EXPECT_EQ(info.request_id(), "r");
+  EXPECT_EQ(info.num_prompt_tokens(), 4);
+  EXPECT_EQ(info.lora(), "l");
+  ASSERT_EQ(info.media_size(), 1);
+  EXPECT_EQ(info.media(0).begin(), 1);
+  EXPECT_EQ(info.media(0).length(), 2);
+  EXPECT_EQ(info.media(0).hash(), "h");
+  EXPECT_EQ(info.engine_data(), "d");
+  EXPECT_EQ(info.GetDescriptor()->field_count(), 5);
+}
+
 TEST(WireTest, PlanCarriesEveryField) {
   v1::StepPlan proto;
   ToProto(FullPlan(), &proto);
@@ -187,7 +212,7 @@ TEST(WireTest, PlanCarriesEveryField) {
   EXPECT_EQ(proto.starts(1).swap(), 6u);
   EXPECT_THAT(proto.starts(1).transfers().blocks(), ElementsAre(13));
   EXPECT_THAT(proto.starts(1).transfers().host_blocks(), ElementsAre(14));
-  EXPECT_EQ(proto.starts(0).GetDescriptor()->field_count(), 12);
+  EXPECT_EQ(proto.starts(0).GetDescriptor()->field_count(), 13);
   EXPECT_THAT(proto.dropped_swaps(), ElementsAre(7u));
   ASSERT_EQ(proto.swap_outs_size(), 1);
   EXPECT_EQ(proto.swap_outs(0).slot(), 3);
@@ -240,6 +265,7 @@ TEST(WireTest, ResultReplacesWhatWasThere) {
   result.num_accepted = {1};
   result.accepted = {8};
   result.num_drafts = {2, 2, 2};
+  result.token_data = {"of before"};
   v1::StepResult proto;
   proto.set_step(4);
   proto.add_sampled(-1);
@@ -256,6 +282,8 @@ TEST(WireTest, ResultReplacesWhatWasThere) {
   proto.add_accepted(16);
   proto.add_num_drafts(0);
   proto.add_num_drafts(4);
+  proto.add_token_data("a");
+  proto.add_token_data("");
   FromProto(proto, &result);
   EXPECT_EQ(result.id, StepId{4});
   EXPECT_THAT(result.sampled, ElementsAre(-1, 17));
@@ -268,7 +296,8 @@ TEST(WireTest, ResultReplacesWhatWasThere) {
   EXPECT_THAT(result.num_accepted, ElementsAre(0, 2));
   EXPECT_THAT(result.accepted, ElementsAre(15, 16));
   EXPECT_THAT(result.num_drafts, ElementsAre(0, 4));
-  EXPECT_EQ(proto.GetDescriptor()->field_count(), 8);
+  EXPECT_THAT(result.token_data, ElementsAre("a", ""));
+  EXPECT_EQ(proto.GetDescriptor()->field_count(), 9);
 }
 
 TEST(WireTest, StatusKeepsCodeAndText) {

@@ -1,13 +1,14 @@
-// What every request of a run asks to be evicted, as flags.
-#ifndef BENCH_EVICTION_FLAGS_H_
-#define BENCH_EVICTION_FLAGS_H_
+// An eviction as flags of a program: what every request of a run asks for, or
+// what those have that ask for none.
+#ifndef SCHEDULER_SERVER_EVICTION_FLAGS_H_
+#define SCHEDULER_SERVER_EVICTION_FLAGS_H_
 
 #include <cstdint>
 #include <optional>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <absl/status/statusor.h>
+#include <CLI/CLI.hpp>
 
 #include "scheduler/request.h"
 
@@ -27,10 +28,12 @@ struct EvictionFlags {
   int32_t share_multiple = 0;  // tokens; 0: the page size
 };
 
-// Adds a flag per field. `flags` is borrowed and must outlive the parsing.
-void AddEvictionFlags(CLI::App* app, EvictionFlags* flags);
+// Adds a flag per field, under a heading. `flags` is borrowed and must outlive
+// the parsing.
+void AddEvictionFlags(CLI::App* app, EvictionFlags* flags,
+                      const std::string& group = "Eviction");
 
-// The eviction every request asks for. A keep ratio or number alone means
+// The eviction that they ask for. A keep ratio or number alone means
 // snapkv | adakv | topk after the prompt; any other flag without one of the
 // two is an error that names it.
 absl::StatusOr<RequestEviction> ResolveEviction(const EvictionFlags& flags);
@@ -40,4 +43,4 @@ std::string NameOf(EvictionMode mode);
 
 }  // namespace blockmgr
 
-#endif  // BENCH_EVICTION_FLAGS_H_
+#endif  // SCHEDULER_SERVER_EVICTION_FLAGS_H_

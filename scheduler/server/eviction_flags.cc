@@ -1,4 +1,4 @@
-#include "bench/eviction_flags.h"
+#include "scheduler/server/eviction_flags.h"
 
 #include <map>
 
@@ -15,7 +15,6 @@ namespace blockmgr {
 namespace {
 
 constexpr char kDefaultPolicy[] = "snapkv | adakv | topk";
-constexpr char kGroup[] = "Eviction";
 
 const std::map<std::string, EvictionMode>& ModeNames() {
   static const auto& names = *new std::map<std::string, EvictionMode>{
@@ -113,24 +112,25 @@ std::string NameOf(EvictionMode mode) {
   return "none";
 }
 
-void AddEvictionFlags(CLI::App* app, EvictionFlags* flags) {
+void AddEvictionFlags(CLI::App* app, EvictionFlags* flags,
+                      const std::string& group) {
   app->add_option("--keep-ratio", flags->keep_ratio,
                   "evict, keeping this fraction of the entries, (0, 1] "
                   "[default: no eviction]")
-      ->group(kGroup);
+      ->group(group);
   app->add_option("--keep-tokens", flags->keep_tokens,
                   "evict, keeping so many entries per head on average, instead "
                   "of --keep-ratio")
       ->check(CLI::PositiveNumber)
-      ->group(kGroup);
+      ->group(group);
   app->add_option("--window-keep-ratio", flags->window_keep_ratio,
                   "of what layers with a sliding window attend to, keep this "
                   "fraction when the others are evicted from [default: all]")
-      ->group(kGroup);
+      ->group(group);
   app->add_option("--eviction", flags->policy,
                   absl::StrCat("policy, scorer | budget | selector [default: ",
                                kDefaultPolicy, "]"))
-      ->group(kGroup);
+      ->group(group);
   app->add_option("--eviction-mode", flags->mode,
                   "when: after_prefill; every_chunk, along the prompt; decode, "
                   "after the prompt and along the output; pressure, when "
@@ -138,17 +138,17 @@ void AddEvictionFlags(CLI::App* app, EvictionFlags* flags) {
                   "every_chunk with --compress-every, else after_prefill]")
       ->transform(
           NameIn(ModeNames(), "after_prefill|every_chunk|decode|pressure"))
-      ->group(kGroup);
+      ->group(group);
   app->add_option("--compress-every", flags->compress_every,
                   "evict after every so many tokens, of the prompt "
                   "(every_chunk) or of the output (decode); a multiple of the "
                   "page size")
       ->check(CLI::PositiveNumber)
-      ->group(kGroup);
+      ->group(group);
   app->add_flag("--share-compressed-prefixes", flags->share_prefix,
                 "let requests start with the compressed prefixes of others in "
                 "the prefix cache")
-      ->group(kGroup);
+      ->group(group);
   app->add_option("--share-multiple", flags->share_multiple,
                   "with --share-compressed-prefixes: compress at the last "
                   "multiple of so many prompt tokens, a multiple of the page "
@@ -156,7 +156,7 @@ void AddEvictionFlags(CLI::App* app, EvictionFlags* flags) {
                   "time); 0: the page size")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber)
-      ->group(kGroup);
+      ->group(group);
 }
 
 absl::StatusOr<RequestEviction> ResolveEviction(const EvictionFlags& flags) {

@@ -1,4 +1,4 @@
-#include "bench/eviction_flags.h"
+#include "scheduler/server/eviction_flags.h"
 
 #include <string>
 #include <utility>

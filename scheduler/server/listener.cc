@@ -1,0 +1,290 @@
+#include "scheduler/server/listener.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <absl/strings/str_cat.h>
+#include <spdlog/spdlog.h>
+
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
+
+namespace blockmgr {
+namespace {
+
+// That the process needs for everything else.
+constexpr int64_t kOtherDescriptors = 32;
+// Between looks for connections that have ended, once there are as many as may
+// be: 1,024 take about 0.3 ms.
+constexpr std::chrono::milliseconds kLookInterval{10};
+// Before the system is asked again for what it did not have.
+constexpr std::chrono::milliseconds kPause{100};
+constexpr std::chrono::seconds kWarningInterval{10};
+// That are taken before anything else is looked at.
+constexpr int kMaxBurst = 64;
+// For a port that is free in both families of localhost.
+constexpr int kMaxPortTrials = 16;
+
+absl::Status CannotListen(const std::string& target, int error) {
+  return absl::UnavailableError(
+      absl::StrCat("listen: cannot listen on ", target, ": ",
+                   std::generic_category().message(error)));
+}
+
+void SetOption(int socket, int level, int option) {
+  const int on = 1;
+  // What fails here costs speed, or a minute after a restart, at most.
+  (void)setsockopt(socket, level, option, &on, sizeof(on));
+}
+
+int32_t LimitConnections(int32_t wanted) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 ||
+      limit.rlim_cur == RLIM_INFINITY) {
+    return wanted;
+  }
+  const int64_t room = std::max<int64_t>(
+      static_cast<int64_t>(limit.rlim_cur) - kOtherDescriptors, 1);
+  if (wanted <= room) return wanted;
+  spdlog::warn(
+      "max_connections: {} do not fit into {} descriptors (ulimit -n): {} may "
+      "be open at a time",
+      wanted, limit.rlim_cur, room);
+  return static_cast<int32_t>(room);
+}
+
+// A listening socket, or -1 and errno.
+int ListenOn(int family, const sockaddr* address, socklen_t length) {
+  const int listening =
+      socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (listening < 0) return -1;
+  if (family != AF_UNIX) {
+    SetOption(listening, SOL_SOCKET, SO_REUSEADDR);
+    // Connections inherit it.
+    SetOption(listening, IPPROTO_TCP, TCP_NODELAY);
+  }
+  if (family == AF_INET6) SetOption(listening, IPPROTO_IPV6, IPV6_V6ONLY);
+  if (bind(listening, address, length) == 0 &&
+      listen(listening, SOMAXCONN) == 0) {
+    return listening;
+  }
+  const int error = errno;
+  close(listening);
+  errno = error;
+  return -1;
+}
+
+uint16_t PortOf(int listening) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  BM_CHECK(getsockname(listening, reinterpret_cast<sockaddr*>(&address),
+                       &length) == 0);
+  return ntohs(address.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
+                   : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+}
+
+void SetPort(uint16_t port, sockaddr* address) {
+  if (address->sa_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6*>(address)->sin6_port = htons(port);
+  } else {
+    reinterpret_cast<sockaddr_in*>(address)->sin_port = htons(port);
+  }
+}
+
+ino_t InodeOf(int descriptor) {
+  struct stat found {};
+  return fstat(descriptor, &found) == 0 ? found.st_ino : 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(
+    const ListenAddress& address, int32_t max_connections) {
+  BM_RETURN_IF_ERROR(RemoveStaleSocket(address));
+  // Its destructor closes what has been opened.
+  std::unique_ptr<Listener> listener(
+      new Listener(LimitConnections(max_connections)));
+  listener->wake_ = eventfd(0, EFD_CLOEXEC);
+  if (listener->wake_ < 0) return CannotListen(address.target, errno);
+  BM_RETURN_IF_ERROR(address.path.empty() ? listener->ListenTcp(address)
+                                          : listener->ListenUnix(address));
+  return listener;
+}
+
+absl::Status Listener::ListenUnix(const ListenAddress& address) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  BM_CHECK(address.path.size() < sizeof(name.sun_path));
+  std::memcpy(name.sun_path, address.path.c_str(), address.path.size() + 1);
+  const mode_t mask = umask(0117);
+  const int listening =
+      ListenOn(AF_UNIX, reinterpret_cast<const sockaddr*>(&name), sizeof(name));
+  const int error = errno;
+  umask(mask);
+  if (listening < 0) return CannotListen(address.target, error);
+  sockets_.push_back(listening);
+  address_ = address.target;
+  path_ = address.path;
+  struct stat found {};
+  if (lstat(path_.c_str(), &found) == 0) path_inode_ = found.st_ino;
+  return absl::OkStatus();
+}
+
+absl::Status Listener::ListenTcp(const ListenAddress& address) {
+  BM_ASSIGN_OR_RETURN(const HostPort wanted,
+                      ParseHostPort("listen", "HOST:PORT", address.target));
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int failure = getaddrinfo(wanted.host.c_str(), nullptr, &hints, &found);
+  if (failure != 0) {
+    return absl::UnavailableError(absl::StrCat("listen: cannot listen on ",
+                                               address.target, ": ",
+                                               gai_strerror(failure)));
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found,
+                                                                 freeaddrinfo);
+  auto port = static_cast<uint16_t>(wanted.port);
+  int error = EADDRNOTAVAIL;
+  for (int trial = 0; trial < kMaxPortTrials; ++trial) {
+    for (addrinfo* at = found; at != nullptr; at = at->ai_next) {
+      SetPort(port, at->ai_addr);
+      const int listening =
+          ListenOn(at->ai_family, at->ai_addr, at->ai_addrlen);
+      if (listening >= 0) {
+        sockets_.push_back(listening);
+        port = PortOf(listening);
+      } else {
+        error = errno;
+        // Half of a name that somebody else has is not ours; a family that the
+        // system has not does not matter.
+        if (error == EADDRINUSE) break;
+      }
+    }
+    const bool taken = error == EADDRINUSE;
+    if (!taken && !sockets_.empty()) {
+      address_ = absl::StrCat(
+          address.target.substr(0, address.target.rfind(':') + 1), port);
+      return absl::OkStatus();
+    }
+    for (const int listening : sockets_) close(listening);
+    sockets_.clear();
+    if (wanted.port != 0 || !taken) break;
+    port = 0;
+    error = EADDRNOTAVAIL;
+  }
+  return CannotListen(address.target, error);
+}
+
+Listener::~Listener() {
+  Stop();
+  if (wake_ >= 0) close(wake_);
+}
+
+void Listener::Start(Take take) {
+  take_ = std::move(take);
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Listener::Stop() {
+  // Who comes now finds nobody, and not somebody who is about to go. A socket
+  // of another process at the same path is not ours.
+  struct stat found {};
+  if (!path_.empty() && lstat(path_.c_str(), &found) == 0 &&
+      found.st_ino == path_inode_) {
+    unlink(path_.c_str());
+  }
+  path_.clear();
+  if (thread_.joinable()) {
+    const uint64_t one = 1;
+    BM_CHECK(write(wake_, &one, sizeof(one)) == sizeof(one));
+    thread_.join();
+  }
+  for (const int listening : sockets_) close(listening);
+  sockets_.clear();
+}
+
+void Listener::Run() {
+  std::vector<pollfd> waits = {{wake_, POLLIN, 0}};
+  for (const int listening : sockets_) waits.push_back({listening, POLLIN, 0});
+  while (true) {
+    const auto pause = std::chrono::ceil<std::chrono::milliseconds>(
+        paused_until_ - Clock::now());
+    const bool paused = pause.count() > 0;
+    const int ready =
+        poll(waits.data(), paused ? 1 : static_cast<nfds_t>(waits.size()),
+             paused ? static_cast<int>(pause.count()) : -1);
+    if (ready <= 0) continue;  // the pause is over, or a signal
+    if (waits[0].revents != 0) return;
+    for (size_t i = 1; i < waits.size(); ++i) {
+      for (int n = 0; n < kMaxBurst && waits[i].revents != 0; ++n) {
+        if (!Accept(waits[i].fd)) break;
+      }
+    }
+  }
+}
+
+bool Listener::Accept(int listening) {
+  const int connection =
+      accept4(listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (connection < 0) {
+    const int error = errno;
+    if (error == EAGAIN) return false;
+    // It has gone again.
+    if (error == ECONNABORTED || error == EINTR) return true;
+    Warn("cannot accept a connection: " +
+         std::generic_category().message(error));
+    paused_until_ = Clock::now() + kPause;
+    return false;
+  }
+  if (!HasRoom()) {
+    close(connection);
+    Warn(absl::StrCat("refused a connection: ", max_connections_,
+                      " are open (max_connections)"));
+    return true;
+  }
+  connections_.push_back({connection, InodeOf(connection)});
+  take_(listening, connection);
+  return true;
+}
+
+bool Listener::HasRoom() {
+  const auto now = Clock::now();
+  if (std::ssize(connections_) >= max_connections_ && now >= next_look_) {
+    next_look_ = now + kLookInterval;
+    std::erase_if(connections_, [](const Connection& connection) {
+      return InodeOf(connection.descriptor) != connection.inode;
+    });
+  }
+  return std::ssize(connections_) < max_connections_;
+}
+
+void Listener::Warn(const std::string& what) {
+  ++num_unwarned_;
+  const auto now = Clock::now();
+  if (now < next_warning_) return;
+  next_warning_ = now + kWarningInterval;
+  spdlog::warn("{} ({} such troubles since the last warning)", what,
+               num_unwarned_);
+  num_unwarned_ = 0;
+}
+
+}  // namespace blockmgr

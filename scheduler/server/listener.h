@@ -1,0 +1,95 @@
+// Listener: accepts connections and hands their sockets on.
+//
+// gRPC 1.51 has a listener of its own, which never accepts again once the
+// process has been out of descriptors (CVE-2023-4785), and knows no limit. This
+// one closes what is above its limit at once, so that a flood of connections
+// takes no descriptors from anybody else, and waits where the system has none.
+//
+// Threads: one of its own, from Start to Stop; the rest by one thread.
+#ifndef SCHEDULER_SERVER_LISTENER_H_
+#define SCHEDULER_SERVER_LISTENER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <sys/types.h>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include "scheduler/server/listen_address.h"
+
+namespace blockmgr {
+
+class Listener {
+ public:
+  // Called by the listener's thread; takes over `connection`, which does not
+  // block.
+  using Take = std::function<void(int listening, int connection)>;
+
+  // Listens at once; connections wait for Start. A unix socket is for its user
+  // and group from the first moment. max_connections >= 1; fewer, if the
+  // process may not have so many descriptors. Errors: as RemoveStaleSocket;
+  // Unavailable: cannot listen there.
+  static absl::StatusOr<std::unique_ptr<Listener>> Open(
+      const ListenAddress& address, int32_t max_connections);
+  ~Listener();  // Stop
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  // What clients connect to, with the port that was free if any would do.
+  const std::string& address() const { return address_; }
+  int32_t max_connections() const { return max_connections_; }
+
+  void Start(Take take);
+  // Nobody can connect any more; connections that were taken live on.
+  void Stop();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // Whoever took it may close it without a word; then the number names nothing,
+  // or something else.
+  struct Connection {
+    int descriptor = -1;
+    ino_t inode = 0;
+  };
+
+  explicit Listener(int32_t max_connections)
+      : max_connections_(max_connections) {}
+  absl::Status ListenUnix(const ListenAddress& address);
+  absl::Status ListenTcp(const ListenAddress& address);
+
+  void Run();
+  // False: nobody waits any more, or there is no room for now.
+  bool Accept(int listening);
+  bool HasRoom();
+  // At most once in a while, with how often it has happened.
+  void Warn(const std::string& what);
+
+  // Constant after Open.
+  const int32_t max_connections_;
+  std::string address_;
+  std::string path_;  // of the unix socket; empty: TCP
+  ino_t path_inode_ = 0;
+  std::vector<int> sockets_;
+  int wake_ = -1;
+
+  // Of the listener's thread.
+  Take take_;
+  std::vector<Connection> connections_;
+  Clock::time_point next_look_;     // for connections that have ended
+  Clock::time_point paused_until_;  // accepting
+  Clock::time_point next_warning_;
+  int64_t num_unwarned_ = 0;
+
+  std::thread thread_;
+};
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_SERVER_LISTENER_H_
