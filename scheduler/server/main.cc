@@ -23,6 +23,7 @@
 #include "scheduler/server/flag_checks.h"
 #include "scheduler/server/scheduler_flags.h"
 #include "scheduler/server/server.h"
+#include "scheduler/server/service_manager.h"
 
 namespace blockmgr {
 namespace {
@@ -218,8 +219,14 @@ int Serve(const Flags& flags, const sigset_t& signals) {
     spdlog::info("metrics at http://{}/metrics", server.metrics_address());
   }
 
-  while (WaitForSignal(signals, kHealthPeriod) == 0) server.UpdateHealth();
+  NotifyServiceManager("READY=1\nSTATUS=Serving");
+  const auto look = [&server] {
+    // A manager that does not hear of it for long starts the daemon again.
+    if (server.UpdateHealth()) NotifyServiceManager("WATCHDOG=1");
+  };
+  while (WaitForSignal(signals, kHealthPeriod) == 0) look();
 
+  NotifyServiceManager("STOPPING=1\nSTATUS=Draining");
   spdlog::info("draining for up to {} s; a second signal cancels at once",
                flags.drain_timeout_s);
   server.BeginDrain();
@@ -227,7 +234,7 @@ int Serve(const Flags& flags, const sigset_t& signals) {
       Clock::now() + std::chrono::duration<double>(flags.drain_timeout_s);
   while (!server.drained() && Clock::now() < deadline &&
          WaitForSignal(signals, kDrainPeriod) == 0) {
-    server.UpdateHealth();
+    look();
   }
   if (!server.drained()) spdlog::warn("cancelling what is left");
   server.Shutdown(kShutdownGrace);

@@ -202,14 +202,15 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
 
 Server::~Server() { Shutdown(std::chrono::milliseconds(0)); }
 
-void Server::UpdateHealth() {
-  if (grpc_ == nullptr) return;
+bool Server::UpdateHealth() {
+  if (grpc_ == nullptr) return false;
   const bool turns = core_->Probe();
-  if (draining_) return;
+  if (draining_) return turns;
   auto* const health = grpc_->GetHealthCheckService();
   health->SetServingStatus("", turns);
   health->SetServingStatus(kRequestServiceName,
                            turns && engine_attached_.load());
+  return turns;
 }
 
 void Server::BeginDrain() {

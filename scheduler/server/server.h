@@ -66,8 +66,8 @@ class Server {
 
   // Makes the core thread turn, and sets the health by whether it has since the
   // last call. For a timer of about a second, also while draining: limits of
-  // time are looked at when it turns.
-  void UpdateHealth();
+  // time are looked at when it turns. False: it has not turned.
+  bool UpdateHealth();
 
   // NOT_SERVING, and no new requests.
   void BeginDrain();

@@ -10,6 +10,8 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -195,6 +197,36 @@ TEST_F(BlockmgrdTest, ClosesConnectionsAboveTheLimit) {
     }));
   }
   EXPECT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
+}
+
+// As systemd does it.
+TEST_F(BlockmgrdTest, TellsAServiceManager) {
+  const std::string path = folder_.path() + "/notify";
+  const Descriptor manager(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  path.copy(name.sun_path, sizeof(name.sun_path) - 1);
+  ASSERT_EQ(bind(manager.get(), reinterpret_cast<const sockaddr*>(&name),
+                 sizeof(name)),
+            0);
+  const auto read_state = [&manager] {
+    char text[256];
+    const ssize_t size = recv(manager.get(), text, sizeof(text), 0);
+    return std::string(text, size > 0 ? static_cast<size_t>(size) : 0);
+  };
+  setenv("NOTIFY_SOCKET", path.c_str(), 1);
+  Daemon daemon(log(), Flags());
+  unsetenv("NOTIFY_SOCKET");
+  EXPECT_THAT(read_state(), HasSubstr("READY=1"));
+  EXPECT_TRUE(Serving());  // at once
+  EXPECT_EQ(read_state(), "WATCHDOG=1");
+  daemon.Signal(SIGTERM);
+  std::string last;
+  do {
+    last = read_state();
+  } while (last == "WATCHDOG=1");
+  EXPECT_THAT(last, HasSubstr("STOPPING=1"));
+  EXPECT_EQ(daemon.Wait(), 0) << daemon.Log();
 }
 
 TEST_F(BlockmgrdTest, RefusesBadFlags) {

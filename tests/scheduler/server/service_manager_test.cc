@@ -1,0 +1,79 @@
+#include "scheduler/server/service_manager.h"
+
+#include <cstddef>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/server/server_harness.h"
+
+namespace blockmgr {
+namespace {
+
+class ServiceManagerTest : public ::testing::Test {
+ protected:
+  void TearDown() override { unsetenv("NOTIFY_SOCKET"); }
+
+  // A manager that listens there; -1: none.
+  static Descriptor Listen(const std::string& name) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    name.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    const auto length =
+        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
+    Descriptor manager(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    return bind(manager.get(), reinterpret_cast<const sockaddr*>(&address),
+                length) == 0
+               ? std::move(manager)
+               : Descriptor(-1);
+  }
+
+  // What has come; empty: nothing.
+  static std::string Received(const Descriptor& manager) {
+    char text[256];
+    const ssize_t size = recv(manager.get(), text, sizeof(text), MSG_DONTWAIT);
+    return std::string(text, size > 0 ? static_cast<size_t>(size) : 0);
+  }
+};
+
+TEST_F(ServiceManagerTest, HearsOfItAtAPath) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/notify";
+  const Descriptor manager = Listen(path);
+  ASSERT_GE(manager.get(), 0);
+  setenv("NOTIFY_SOCKET", path.c_str(), 1);
+  NotifyServiceManager("READY=1\nSTATUS=x");
+  EXPECT_EQ(Received(manager), "READY=1\nSTATUS=x");
+}
+
+TEST_F(ServiceManagerTest, HearsOfItAtANameWithoutAFile) {
+  const std::string name = "blockmgr-test-" + std::to_string(getpid());
+  const Descriptor manager = Listen(std::string(1, '\0') + name);
+  ASSERT_GE(manager.get(), 0);
+  setenv("NOTIFY_SOCKET", ("@" + name).c_str(), 1);
+  NotifyServiceManager("WATCHDOG=1");
+  EXPECT_EQ(Received(manager), "WATCHDOG=1");
+}
+
+TEST_F(ServiceManagerTest, NobodyNeedsToListen) {
+  const Descriptor bystander = Listen(std::string(1, '\0') + "blockmgr-test-" +
+                                      std::to_string(getpid()) + "-bystander");
+  ASSERT_GE(bystander.get(), 0);
+  NotifyServiceManager("READY=1");
+  for (const std::string& nowhere :
+       {std::string(), std::string("@"), std::string("/nowhere/notify"),
+        std::string(200, 'x')}) {
+    setenv("NOTIFY_SOCKET", nowhere.c_str(), 1);
+    NotifyServiceManager("READY=1");
+  }
+  EXPECT_EQ(Received(bystander), "");
+}
+
+}  // namespace
+}  // namespace blockmgr
