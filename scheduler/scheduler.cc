@@ -322,6 +322,7 @@ SchedulerStats SchedulerImpl::stats() const {
   stats.kept_entries_min = kept_.Quantile(0.0);
   stats.kept_entries_median = kept_.Quantile(0.5);
   stats.kept_entries_max = kept_.Quantile(1.0);
+  stats.tenants = tenants_.Uses();
   stats.blocks = manager_.stats();
   stats.num_swapped = manager_.host().num_sequences();
   stats.host_blocks = manager_.host().num_blocks();

@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
@@ -72,8 +73,9 @@ struct SchedulerStats {
   int32_t kept_entries_min = 0;
   int32_t kept_entries_median = 0;
   int32_t kept_entries_max = 0;
-  BlockManagerStats blocks;    // now
-  int64_t metadata_bytes = 0;  // now: BlockManager::metadata_bytes()
+  std::vector<TenantUse> tenants;  // now: see Tenants::Uses
+  BlockManagerStats blocks;        // now
+  int64_t metadata_bytes = 0;      // now: BlockManager::metadata_bytes()
 };
 
 class Scheduler {

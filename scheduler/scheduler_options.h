@@ -56,6 +56,14 @@ struct TenantLimits {
   friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
 };
 
+// What a tenant uses now that the options name, or all others together.
+struct TenantUse {
+  std::string name;             // "*": the others
+  int32_t num_requests = 0;     // waiting and running
+  int64_t queued_tokens = 0;    // of prompts not yet admitted
+  int64_t reserved_blocks = 0;  // at the peaks of running requests
+};
+
 struct SchedulerOptions {
   // Token budget of a step; at least max_num_seqs. How many queries a policy of
   // a request may observe follows: max_num_batched_tokens - max_num_seqs + 1,

@@ -132,6 +132,27 @@ void Tenants::Lift(TenantId id, const int64_t* least) {
       std::max(tenant.service, least == nullptr ? last_service_ : *least);
 }
 
+std::vector<TenantUse> Tenants::Uses() const {
+  std::vector<TenantUse> uses;
+  uses.reserve(options_.tenants.size() + 1);
+  TenantUse others{.name = "*"};
+  const auto add = [](const Tenant& tenant, TenantUse* use) {
+    use->num_requests += tenant.num_requests;
+    use->queued_tokens += tenant.queued_tokens;
+    use->reserved_blocks += tenant.reserved_blocks;
+  };
+  for (const Tenant& tenant : tenants_) {
+    if (!options_.tenants.contains(tenant.name)) add(tenant, &others);
+  }
+  for (const auto& [name, limits] : options_.tenants) {
+    TenantUse& use = uses.emplace_back(TenantUse{.name = name});
+    const auto found = names_.find(name);
+    if (found != names_.end()) add(tenants_[Index(found->second)], &use);
+  }
+  uses.push_back(std::move(others));
+  return uses;
+}
+
 uint64_t Tenants::StateHash() const {
   uint64_t hash = static_cast<uint64_t>(last_service_);
   for (const Tenant& tenant : tenants_) {

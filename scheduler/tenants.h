@@ -99,6 +99,9 @@ class Tenants {
   int32_t num_requests(TenantId tenant) const {
     return tenants_[Index(tenant)].num_requests;
   }
+  // Of every tenant that the options name, in order, then of the others: as
+  // many as are configured, whatever names clients send. O(tenants).
+  std::vector<TenantUse> Uses() const;
   uint64_t StateHash() const;
   // For tests.
   void CheckInvariants() const;

@@ -141,6 +141,30 @@ void AddRequests(const CoreStats& stats, FamilyList* list) {
                 "Requests that began with another's blocks", s.num_forks);
 }
 
+// Only tenants that are configured have a name here: clients choose theirs.
+void AddTenants(const SchedulerStats& s, FamilyList* list) {
+  list->Family("blockmgr_tenant_requests",
+               "Requests of a tenant now, waiting and running; *: of all that "
+               "--tenant does not name",
+               MetricType::Gauge);
+  for (const TenantUse& use : s.tenants) {
+    list->Labelled("tenant", use.name, use.num_requests);
+  }
+  list->Family("blockmgr_tenant_prompt_tokens_waiting",
+               "Tokens of a tenant's prompts that wait for their first "
+               "admission now",
+               MetricType::Gauge);
+  for (const TenantUse& use : s.tenants) {
+    list->Labelled("tenant", use.name, use.queued_tokens);
+  }
+  list->Family("blockmgr_tenant_reserved_blocks",
+               "Blocks at the peaks of a tenant's running requests now",
+               MetricType::Gauge);
+  for (const TenantUse& use : s.tenants) {
+    list->Labelled("tenant", use.name, use.reserved_blocks);
+  }
+}
+
 void AddTokens(const SchedulerStats& s, FamilyList* list) {
   list->Counter("blockmgr_prompt_tokens_total", "Of admitted requests",
                 s.num_prompt_tokens);
@@ -256,6 +280,7 @@ std::vector<MetricFamily> ToMetricFamilies(const CoreStats& stats) {
                  "included",
                  stats.requests.step);
   AddRequests(stats, &list);
+  AddTenants(scheduler, &list);
   AddTokens(scheduler, &list);
   AddEvictions(scheduler, &list);
   AddMemory(scheduler, &list);

@@ -336,6 +336,13 @@ void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto) {
   const SchedulerStats& scheduler = stats.scheduler;
   proto->set_num_waiting(scheduler.num_waiting);
   proto->set_num_waiting_tokens(scheduler.num_waiting_tokens);
+  for (const TenantUse& use : scheduler.tenants) {
+    v1::TenantUse* added = proto->add_tenants();
+    added->set_name(use.name);
+    added->set_num_requests(use.num_requests);
+    added->set_queued_tokens(use.queued_tokens);
+    added->set_reserved_blocks(use.reserved_blocks);
+  }
   proto->set_num_running(scheduler.num_running);
   proto->set_num_steps_in_flight(scheduler.num_steps_in_flight);
   proto->set_num_steps(scheduler.num_steps);

@@ -1,7 +1,9 @@
 #include "scheduler/tenants.h"
 
 #include <string>
+#include <vector>
 
+#include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -75,6 +77,25 @@ TEST_F(TenantsTest, QueuedTokensAreOfPromptsThatWait) {
   tenants_.Finish(a, demand, {});
   EXPECT_EQ(tenants_.queued_tokens(a), 0);
   EXPECT_EQ(tenants_.num_requests(a), 0);
+}
+
+TEST_F(TenantsTest, UsesAreOfThoseThatAreNamedAndTheRest) {
+  options_.tenants["named"].weight = 2;
+  options_.tenants["idle"].weight = 2;
+  const TenantDemand demand{.prompt_tokens = 60, .peak_blocks = 5};
+  tenants_.Admit(Submit("named", demand), demand, true);
+  Submit("named", demand);
+  Submit("a", {.prompt_tokens = 1});
+  Submit("b", {.prompt_tokens = 2});
+  const std::vector<TenantUse> uses = tenants_.Uses();
+  ASSERT_EQ(uses.size(), 3u);
+  const auto text = [](const TenantUse& use) {
+    return absl::StrCat(use.name, " ", use.num_requests, " ", use.queued_tokens,
+                        " ", use.reserved_blocks);
+  };
+  EXPECT_EQ(text(uses[0]), "idle 0 0 0");
+  EXPECT_EQ(text(uses[1]), "named 2 60 5");
+  EXPECT_EQ(text(uses[2]), "* 2 3 0");
 }
 
 TEST_F(TenantsTest, BlocksAreReservedWhileRequestsRun) {

@@ -317,6 +317,11 @@ TEST_F(ServerTest, ReportsStats) {
   EXPECT_EQ(stats.max_running(), 1);
   EXPECT_EQ(stats.used_blocks(), 10);
   EXPECT_EQ(stats.metadata_bytes(), 64000);
+  ASSERT_EQ(stats.tenants_size(), 1);
+  EXPECT_EQ(stats.tenants(0).name(), "*");
+  EXPECT_EQ(stats.tenants(0).num_requests(), 1);
+  EXPECT_EQ(stats.tenants(0).queued_tokens(), 7);
+  EXPECT_EQ(stats.tenants(0).reserved_blocks(), 8);
   EXPECT_GT(stats.clock_seconds(), stats.running_request_seconds());
 
   const auto admin = v1::AdminService::NewStub(Connect(address()));
