@@ -226,7 +226,7 @@ struct StepResult {
   // empty: none.
   std::vector<int32_t> num_drafts;
   // For the frontends, of what each run has sampled, accepted drafts included:
-  // log-probabilities, say. Any bytes, at most 64 KiB a run, handed on with the
+  // log-probabilities, say. Any bytes, at most 16 KiB a run, handed on with the
   // first of these tokens; an empty string says nothing. [slots.size()], or
   // empty: none.
   std::vector<std::string> token_data;

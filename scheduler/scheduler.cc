@@ -22,6 +22,7 @@ constexpr size_t kMaxIdBytes = 128;
 // Of a request. Wishes are looked through once for each of its blocks.
 constexpr int64_t kMaxStopTokens = 4096;
 constexpr int64_t kMaxRetentionWishes = 64;
+constexpr int64_t kMaxMedia = 4096;
 // As much as the queue's prompts by default, if all that wait have so much.
 constexpr size_t kMaxEngineDataBytes = 16384;
 // Whose ids a block of SchedulerOptions::max_num_blocks is counted with.
@@ -141,6 +142,8 @@ absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
   }
   BM_RETURN_IF_ERROR(ValidateTokens("prompt", request.prompt));
   BM_RETURN_IF_ERROR(ValidateTokens("stop_token_ids", request.stop_token_ids));
+  BM_RETURN_IF_ERROR(
+      RequireCount("media", std::ssize(request.scope.media), kMaxMedia));
   BM_RETURN_IF_ERROR(ValidateScope(request.scope, std::ssize(request.prompt)));
   BM_RETURN_IF_ERROR(RequireCount("retention", std::ssize(request.retention),
                                   kMaxRetentionWishes));

@@ -102,9 +102,9 @@ struct SchedulerOptions {
   // as far as the engine has some; 0..1024. 0: none, whatever it has.
   int32_t num_speculative_tokens = 0;
   int32_t max_waiting = 65536;  // requests; one more is refused
-  // Tokens of prompts that wait for their first admission: what they take of
-  // this process's memory, 4 bytes each. More are refused, but not a request
-  // that waits alone.
+  // Tokens of prompts that wait for their first admission, 4 bytes of this
+  // process each (engine_data and media come on top). More are refused, but not
+  // a request that waits alone.
   int64_t max_waiting_tokens = int64_t{1} << 28;
   // Of an engine's pool, and of its host memory: what is known of every block
   // (250 bytes, or 740 with regions) is this process's memory. A pool with

@@ -15,7 +15,7 @@
 namespace blockmgr {
 namespace {
 
-constexpr int64_t kMaxTokenDataBytes = 65536;
+constexpr int64_t kMaxTokenDataBytes = 16384;
 
 absl::Status ValidateTokenData(const StepInFlight& step,
                                const StepResult& result) {

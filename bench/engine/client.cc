@@ -236,7 +236,8 @@ absl::Status EngineClient::Serve(const ModelLayout& layout,
     handlers.reset();
     absl::Status status = RunStream(*attachment, handlers);
     if (stopping()) return absl::OkStatus();
-    if (!options_.reconnect) return status;
+    // Somebody has taken its place, and does not want to lose it again.
+    if (!options_.reconnect || absl::IsAborted(status)) return status;
     spdlog::warn("the stream ended ({}), attaching again", status.ToString());
     if (!Wait(options_.first_backoff)) return absl::OkStatus();
   }

@@ -37,7 +37,9 @@ struct EngineClientOptions {
   bool supports_window_evictions = false;
   // Take the place of an engine that is attached, at first.
   bool replace = false;
-  bool reconnect = false;  // attach again when the daemon goes away
+  // Attach again when the daemon goes away, but not to one that has replaced
+  // this engine by another.
+  bool reconnect = false;
   // How long to look for a daemon; zero: for ever.
   std::chrono::milliseconds attach_timeout{0};
   // Wait between two attempts: doubled from first to last.

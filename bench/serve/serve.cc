@@ -48,8 +48,9 @@ v1::SubmitRequest ToMessage(const WorkloadRequest& request,
       SynthesizeTokens(request.prompt, plan.vocab_size);
   message.mutable_prompt_token_ids()->Add(tokens.begin(), tokens.end());
   message.set_max_tokens(request.output_tokens);
+  // Set in any case: none is none, whatever the daemon's default.
+  v1::RequestEviction* eviction = message.mutable_eviction();
   if (plan.eviction.mode != EvictionMode::kNone) {
-    v1::RequestEviction* eviction = message.mutable_eviction();
     eviction->set_mode(ToMessage(plan.eviction.mode));
     eviction->set_compress_every(plan.eviction.compress_every);
     eviction->set_share_prefix(plan.eviction.share_prefix);

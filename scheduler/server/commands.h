@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include <absl/functional/any_invocable.h>
@@ -30,6 +31,12 @@ namespace blockmgr {
 template <typename T>
 using Reply = absl::AnyInvocable<void(T)>;
 using StatusReply = Reply<absl::Status>;
+
+// To be called: what it holds is let go of afterwards, wherever it was kept.
+template <typename T>
+Reply<T> Take(Reply<T>* reply) {
+  return std::exchange(*reply, nullptr);
+}
 
 // A live request as its client's stream sees it. Shared with the sink, which
 // may send its last tokens when the request is gone. `batch` and `chunk` are
@@ -93,8 +100,7 @@ struct CancelCommand {
 };
 
 // How many scores an eviction of a live request takes that covers positions
-// [0, cut): layers x heads x cut. Errors: those of Evict that are known before
-// there are any.
+// [0, cut): layers x heads x cut. Errors: Unavailable, NotFound.
 struct CountScores {
   std::string request_id;
   int32_t cut = 0;
@@ -137,8 +143,8 @@ struct AttachEngine {
   int32_t num_scorer_states = 0;
   int32_t num_host_blocks = 0;
   bool supports_window_evictions = false;
-  // Of an engine with an open step stream, which ends with Aborted, if this one
-  // is accepted.
+  // Of an engine with an open step stream, which ends with Aborted when this
+  // one's opens.
   bool replace = false;
 };
 
@@ -159,6 +165,7 @@ struct EngineResult {
 
 struct EngineLost {
   std::shared_ptr<EngineSink> sink;
+  std::string why = {};  // for the log, where it is known
 };
 
 // --- Operators ---

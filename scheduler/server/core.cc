@@ -159,7 +159,7 @@ absl::Status Core::StartEviction(EvictCommand* command) {
   // this pass, or the request was preempted and its step has yet to say so.
   for (EvictionEffect& effect : effects_.evictions) EndEviction(&effect);
   if (live.eviction != 0) {
-    live.evicted(absl::AbortedError("the request was preempted first"));
+    Take (&live.evicted)(absl::AbortedError("the request was preempted first"));
   }
   live.eviction = eviction;
   live.evicted = std::move(command->done);
@@ -256,7 +256,7 @@ void Core::FillOutboxes() {
     LiveRequest& live = requests_.at(effect.request);
     if (live.eviction != 0) {
       live.eviction = 0;
-      live.evicted(absl::AbortedError("the request ended first"));
+      Take (&live.evicted)(absl::AbortedError("the request ended first"));
     }
     ObserveEnd(live, effect);
     add(&live, TokenItem{.finish = &effect});
@@ -283,9 +283,9 @@ void Core::EndEviction(EvictionEffect* effect) {
   }
   live->second.eviction = 0;
   if (effect->status.ok()) {
-    live->second.evicted(std::move(*effect));
+    Take (&live->second.evicted)(std::move(*effect));
   } else {
-    live->second.evicted(effect->status);
+    Take (&live->second.evicted)(effect->status);
   }
 }
 

@@ -124,6 +124,8 @@ class Core {
   // Closes the stream of an engine that does not answer.
   void CheckStepTimeout();
   void DropEngine(const std::string& why);
+  // By the engine that has attached.
+  void ReplaceEngine();
   // Hands effects_ to the clients; cuts off those too far behind.
   void DeliverEffects();
   void FillOutboxes();
@@ -150,7 +152,9 @@ class Core {
   StepPlan plan_;
 
   uint64_t engine_session_ = 0;  // of the last attachment; 0: none yet
-  std::string engine_name_;
+  std::string engine_name_;      // of the last step stream
+  std::string attaching_name_;   // of the last attachment
+  bool replaces_ = false;        // its stream will take the place of engine_
   std::shared_ptr<EngineSink> engine_;  // null: no open step stream
   bool read_next_ = false;              // the last result has been consumed
   boost::circular_buffer<double> issue_seconds_;  // of plans out, oldest first

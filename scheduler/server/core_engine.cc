@@ -91,19 +91,16 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
                        takes_default.message()));
     }
   }
-  if (engine_ != nullptr) {
-    const std::string why =
-        absl::StrCat("engine \"", command->name, "\" has taken its place");
-    engine_->Close(absl::AbortedError(why));
-    DropEngine(why);
-  }
+  attaching_name_ = std::move(command->name);
   if (made != nullptr) {
+    // Nobody waits for the other one.
+    if (engine_ != nullptr) ReplaceEngine();
     DeliverEffects();
     scheduler_ = std::move(made);
     ++num_schedulers_;
   }
   ++engine_session_;
-  engine_name_ = std::move(command->name);
+  replaces_ = engine_ != nullptr;
   return Attachment{options_.epoch, engine_session_, scheduler};
 }
 
@@ -113,13 +110,16 @@ void Core::Do(OpenSteps& command) {
     status = StaleEpoch("epoch", options_.epoch, command.epoch);
   } else if (command.session != engine_session_ || engine_session_ == 0) {
     status = StaleEpoch("session", engine_session_, command.session);
-  } else if (engine_ != nullptr) {
+  } else if (engine_ != nullptr && !replaces_) {
     status = absl::AlreadyExistsError("session: it has an open step stream");
   } else if (draining_ && idle()) {
     status = ShuttingDown();
   }
   if (status.ok()) {
+    if (engine_ != nullptr) ReplaceEngine();
+    replaces_ = false;
     engine_ = std::move(command.sink);
+    engine_name_ = attaching_name_;
     if (options_.on_engine_change)
       options_.on_engine_change(true, engine_name_);
   }
@@ -142,14 +142,22 @@ void Core::Do(EngineResult& command) {
 
 void Core::Do(EngineLost& command) {
   if (command.sink != engine_) return;
-  DropEngine("its stream has ended");
+  DropEngine(command.why.empty() ? "its stream has ended" : command.why);
+}
+
+void Core::ReplaceEngine() {
+  const std::string why =
+      absl::StrCat("engine \"", attaching_name_, "\" has taken its place");
+  engine_->Close(absl::AbortedError(why));
+  DropEngine(why);
 }
 
 void Core::DropEngine(const std::string& why) {
   engine_.reset();
   read_next_ = false;
   issue_seconds_.clear();
-  ++engine_session_;  // a new stream needs a new attachment
+  // A new stream needs a new attachment, or the one that was to replace it.
+  if (!replaces_) ++engine_session_;
   scheduler_->LoseEngine(&effects_);
   for (EvictionEffect& effect : effects_.evictions) EndEviction(&effect);
   // Others have not been part of a step, and whoever is answered now need not
@@ -157,7 +165,7 @@ void Core::DropEngine(const std::string& why) {
   for (auto& [id, request] : requests_) {
     if (request.eviction == 0) continue;
     scheduler_->WithdrawEviction(id, std::exchange(request.eviction, 0));
-    request.evicted(absl::AbortedError("the engine is gone"));
+    Take (&request.evicted)(absl::AbortedError("the engine is gone"));
   }
   if (options_.on_engine_change) {
     options_.on_engine_change(false, absl::StrCat(engine_name_, ": ", why));

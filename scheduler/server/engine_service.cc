@@ -139,7 +139,7 @@ class EngineStream final
       finished_ = true;
       Finish(status);
     }
-    core_->Post(EngineLost{shared_from_this()});
+    core_->Post(EngineLost{shared_from_this(), status.error_message()});
   }
 
   // Constant.
@@ -163,6 +163,16 @@ class EngineStream final
   std::vector<std::unique_ptr<v1::StepPlan>> spare_ ABSL_GUARDED_BY(mutex_);
 };
 
+void ToProto(const Attachment& attachment, v1::AttachResponse* proto) {
+  proto->set_epoch(attachment.epoch);
+  proto->set_session(attachment.session);
+  const SchedulerOptions& options = attachment.options;
+  proto->set_max_num_seqs(options.max_num_seqs);
+  proto->set_max_num_batched_tokens(options.max_num_batched_tokens);
+  proto->set_max_steps_in_flight(options.max_steps_in_flight);
+  proto->set_num_speculative_tokens(options.num_speculative_tokens);
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* EngineService::Attach(
@@ -175,21 +185,17 @@ grpc::ServerUnaryReactor* EngineService::Attach(
     return reactor;
   }
   core_->Post(AttachEngine{
-      *layout, request->engine_name(),
-      [reactor, response](absl::StatusOr<Attachment> attachment) {
-        if (attachment.ok()) {
-          response->set_epoch(attachment->epoch);
-          response->set_session(attachment->session);
-          const SchedulerOptions& options = attachment->options;
-          response->set_max_num_seqs(options.max_num_seqs);
-          response->set_max_num_batched_tokens(options.max_num_batched_tokens);
-          response->set_max_steps_in_flight(options.max_steps_in_flight);
-          response->set_num_speculative_tokens(options.num_speculative_tokens);
-        }
-        reactor->Finish(ToGrpc(attachment.status()));
-      },
-      request->num_scorer_states(), request->num_host_blocks(),
-      request->supports_window_evictions(), request->replace()});
+      .layout = *layout,
+      .name = request->engine_name(),
+      .done =
+          [reactor, response](const absl::StatusOr<Attachment>& attachment) {
+            if (attachment.ok()) ToProto(*attachment, response);
+            reactor->Finish(ToGrpc(attachment.status()));
+          },
+      .num_scorer_states = request->num_scorer_states(),
+      .num_host_blocks = request->num_host_blocks(),
+      .supports_window_evictions = request->supports_window_evictions(),
+      .replace = request->replace()});
   return reactor;
 }
 

@@ -196,6 +196,7 @@ class ScoreUpload final
     command_.scores =
         std::shared_ptr<const std::vector<float>>(buffer_, &buffer_->values());
     buffer_.reset();
+    message_.Clear();
     executes_ = true;
     *next = EvictCommand{request_id_, std::move(command_),
                          AnswerTo(response_, [self = shared_from_this()](
@@ -271,8 +272,9 @@ grpc::ServerUnaryReactor* EvictionService::Evict(
 grpc::ServerReadReactor<v1::EvictByScoresRequest>*
 EvictionService::EvictByScores(grpc::CallbackServerContext* context,
                                v1::EvictResponse* response) {
-  const auto upload = std::make_shared<ScoreUpload>(
-      core_, &timer_, upload_timeout_, budget_, context, response);
+  // Not in one piece with its count, which the timer holds for longer.
+  const std::shared_ptr<ScoreUpload> upload(new ScoreUpload(
+      core_, &timer_, upload_timeout_, budget_, context, response));
   upload->Start();
   return upload.get();
 }

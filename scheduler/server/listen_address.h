@@ -12,7 +12,7 @@
 namespace blockmgr {
 
 struct ListenAddress {
-  std::string target;  // for gRPC
+  std::string target;  // what clients connect to
   std::string path;    // of the unix socket; empty: TCP
 };
 

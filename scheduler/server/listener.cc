@@ -28,7 +28,7 @@ namespace blockmgr {
 namespace {
 
 // That the process needs for everything else.
-constexpr int64_t kOtherDescriptors = 32;
+constexpr int64_t kOtherDescriptors = 64;
 // Between looks for connections that have ended, once there are as many as may
 // be: 1,024 take about 0.3 ms.
 constexpr std::chrono::milliseconds kLookInterval{10};
@@ -107,6 +107,20 @@ void SetPort(uint16_t port, sockaddr* address) {
   }
 }
 
+// Whether an address equal to `at` comes before it.
+bool IsBefore(const addrinfo& first, const addrinfo& at) {
+  for (const addrinfo* other = &first; other != &at; other = other->ai_next) {
+    SetPort(0, other->ai_addr);
+    SetPort(0, at.ai_addr);
+    if (other->ai_family == at.ai_family &&
+        other->ai_addrlen == at.ai_addrlen &&
+        std::memcmp(other->ai_addr, at.ai_addr, at.ai_addrlen) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 ino_t InodeOf(int descriptor) {
   struct stat found {};
   return fstat(descriptor, &found) == 0 ? found.st_ino : 0;
@@ -166,6 +180,8 @@ absl::Status Listener::ListenTcp(const ListenAddress& address) {
   int error = EADDRNOTAVAIL;
   for (int trial = 0; trial < kMaxPortTrials; ++trial) {
     for (addrinfo* at = found; at != nullptr; at = at->ai_next) {
+      // A name that is given twice in /etc/hosts has its addresses twice.
+      if (IsBefore(*found, *at)) continue;
       SetPort(port, at->ai_addr);
       const int listening =
           ListenOn(at->ai_family, at->ai_addr, at->ai_addrlen);
@@ -250,15 +266,15 @@ bool Listener::Accept(int listening) {
     if (error == EAGAIN) return false;
     // It has gone again.
     if (error == ECONNABORTED || error == EINTR) return true;
-    Warn("cannot accept a connection: " +
-         std::generic_category().message(error));
+    failures_.Warn("cannot accept a connection: " +
+                   std::generic_category().message(error));
     paused_until_ = Clock::now() + kPause;
     return false;
   }
   if (!HasRoom()) {
     close(connection);
-    Warn(absl::StrCat("refused a connection: ", max_connections_,
-                      " are open (max_connections)"));
+    refusals_.Warn(absl::StrCat("refused a connection: ", max_connections_,
+                                " are open (max_connections)"));
     return true;
   }
   connections_.push_back({connection, InodeOf(connection)});
@@ -277,14 +293,13 @@ bool Listener::HasRoom() {
   return std::ssize(connections_) < max_connections_;
 }
 
-void Listener::Warn(const std::string& what) {
+void Listener::Trouble::Warn(const std::string& what) {
   ++num_unwarned_;
   const auto now = Clock::now();
   if (now < next_warning_) return;
   next_warning_ = now + kWarningInterval;
-  spdlog::warn("{} ({} such troubles since the last warning)", what,
-               num_unwarned_);
-  num_unwarned_ = 0;
+  spdlog::warn("{} ({} such since the last warning)", what,
+               std::exchange(num_unwarned_, 0));
 }
 
 }  // namespace blockmgr

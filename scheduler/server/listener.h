@@ -59,6 +59,16 @@ class Listener {
     ino_t inode = 0;
   };
 
+  // Logged at most once in a while, with how often it has happened.
+  class Trouble {
+   public:
+    void Warn(const std::string& what);
+
+   private:
+    Clock::time_point next_warning_;
+    int64_t num_unwarned_ = 0;
+  };
+
   explicit Listener(int32_t max_connections)
       : max_connections_(max_connections) {}
   absl::Status ListenUnix(const ListenAddress& address);
@@ -68,9 +78,6 @@ class Listener {
   // False: nobody waits any more, or there is no room for now.
   bool Accept(int listening);
   bool HasRoom();
-  // At most once in a while, with how often it has happened.
-  void Warn(const std::string& what);
-
   // Constant after Open.
   const int32_t max_connections_;
   std::string address_;
@@ -84,8 +91,8 @@ class Listener {
   std::vector<Connection> connections_;
   Clock::time_point next_look_;     // for connections that have ended
   Clock::time_point paused_until_;  // accepting
-  Clock::time_point next_warning_;
-  int64_t num_unwarned_ = 0;
+  Trouble failures_;
+  Trouble refusals_;
 
   std::thread thread_;
 };

@@ -26,10 +26,12 @@ namespace {
 constexpr char kRequestServiceName[] = "blockmgr.v1.RequestService";
 // Protobuf cannot make a message of 2 GiB.
 constexpr int64_t kMaxScoreBytes = int64_t{1} << 30;
-constexpr double kMaxScoreSeconds = 86400;
+constexpr double kMaxScoreSeconds = 3600;
 // For the counts of all heads of a large model, of a thousand evictions in one
 // result.
 constexpr int64_t kMinReceiveBytes = int64_t{16} << 20;
+// What an engine may say of the tokens of a sequence.
+constexpr int64_t kTokenDataBytes = int64_t{16} << 10;
 
 // A fresh number for every process, so that nobody takes one daemon for the
 // next. Never 0, which a message without an epoch would carry.
@@ -43,8 +45,10 @@ void Harden(const ServerOptions& options, grpc::ServerBuilder* builder) {
   // A prompt of max_model_len tokens must fit, 5 bytes each.
   const int64_t submit_bytes =
       int64_t{5} * options.scheduler.max_model_len + (int64_t{64} << 10);
+  const int64_t result_bytes =
+      kMinReceiveBytes + options.scheduler.max_num_seqs * kTokenDataBytes;
   builder->SetMaxReceiveMessageSize(static_cast<int>(
-      std::min(std::max(submit_bytes, kMinReceiveBytes), int64_t{1} << 30)));
+      std::min(std::max(submit_bytes, result_bytes), int64_t{1} << 30)));
   // Plans may carry a caller's scores, whose size has a limit of its own.
   builder->SetMaxSendMessageSize(-1);
   // The size limit is checked after inflation only: a small message could

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import unittest
+import uuid
 
 DAEMON, MESSAGES = sys.argv[1:3]
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples/python"
@@ -70,11 +71,12 @@ class ExamplesTest(unittest.TestCase):
         """A request's tokens, until it has ended well."""
         requests = request_pb2_grpc.RequestServiceStub(
             grpc.insecure_channel(self.address))
+        session = uuid.uuid4().hex
         stream = requests.StreamTokens(
-            request_pb2.StreamTokensRequest(client_session="s"))
+            request_pb2.StreamTokensRequest(client_session=session))
         next(stream)
         requests.Submit(request_pb2.SubmitRequest(
-            client_session="s", request_id="r", **fields))
+            client_session=session, request_id=session, **fields))
         tokens = []
         for batch in stream:
             for chunk in batch.chunks:
@@ -106,6 +108,23 @@ class DefaultEvictionTest(ExamplesTest):
         self.assertEqual(self.stats().num_evictions, before)
         self.serve(prompt_token_ids=range(500), max_tokens=2)
         self.assertEqual(self.stats().num_evictions, before + 1)
+
+    def test_forks_are_evicted_from_as_their_parents(self):
+        self.wait_for_engine()
+        requests = request_pb2_grpc.RequestServiceStub(
+            grpc.insecure_channel(self.address))
+        stream = requests.StreamTokens(
+            request_pb2.StreamTokensRequest(client_session="s"))
+        next(stream)
+        before = self.stats().num_evictions
+        requests.Submit(request_pb2.SubmitRequest(
+            client_session="s", request_id="parent", max_tokens=10000,
+            prompt_token_ids=range(500),
+            eviction=request_pb2.RequestEviction()))
+        self.assertEqual(len(self.serve(prompt_token_ids=range(500),
+                                        max_tokens=2, fork_of="parent")), 2)
+        self.assertEqual(self.stats().num_evictions, before)
+        stream.cancel()
 
 
 class PythonExamplesTest(ExamplesTest):

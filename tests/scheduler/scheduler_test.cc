@@ -96,6 +96,8 @@ TEST(SchedulerSubmitTest, NamesTheFieldAtFault) {
           {"engine_data: expected at most 16384 bytes, got 16385",
            [](Request* r) { r->engine_data.assign(16385, 'a'); }},
           {"lora", [](Request* r) { r->scope.lora = std::string(257, 'a'); }},
+          {"media: expected at most 4096, got 4097",
+           [](Request* r) { r->scope.media.assign(4097, {}); }},
           {"media[0].begin",
            [](Request* r) {
              r->scope.media = {{20, 1, "h"}};

@@ -42,9 +42,9 @@ TEST(SchedulerUpdateTest, RefusesWrongAnswersAndChangesNothing) {
           {"sampled[1]", [](StepResult* r) { r->sampled[1] = 5; }},
           {"token_data: expected none or 2, got 1",
            [](StepResult* r) { r->token_data = {"a"}; }},
-          {"token_data[0]: expected at most 65536 bytes, got 65537",
+          {"token_data[0]: expected at most 16384 bytes, got 16385",
            [](StepResult* r) {
-             r->token_data = {std::string(65537, 'a'), ""};
+             r->token_data = {std::string(16385, 'a'), ""};
            }},
           {"token_data[1]: expected at most 0 bytes of a run that samples "
            "nothing, got 1",

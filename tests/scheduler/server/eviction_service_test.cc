@@ -206,12 +206,16 @@ TEST_F(EvictionServiceTest, ACancelledCallEvictsNothing) {
   ASSERT_TRUE(writer->Write(Scores(kScores)));
   context.TryCancel();
   EXPECT_EQ(writer->Finish().error_code(), grpc::CANCELLED);
-  // What comes next finds room, which this call had taken, and no eviction
-  // under way.
-  RunEngine();
+  // Without a step, only a call that has ended leaves room for another.
   EXPECT_TRUE(WaitUntil([this] {
-    return Upload({First(Header()), Scores(kScores)}).ok();
+    return Upload({First(Header())}).error_code() == grpc::INVALID_ARGUMENT;
   }));
+  RunEngine();
+  const grpc::Status status = Upload({First(Header()), Scores(kScores)});
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  engine_->Break();
+  answers_.join();
+  EXPECT_EQ(engine_->num_evictions, 1);
 }
 
 class StalledUploadTest : public EvictionServiceTest {

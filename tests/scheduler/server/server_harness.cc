@@ -86,9 +86,11 @@ v1::AttachRequest AttachRequestFor(const ModelLayout& layout) {
   return request;
 }
 
-grpc::Status FakeEngine::Attach(const ModelLayout& layout) {
+grpc::Status FakeEngine::Attach(const ModelLayout& layout, bool replace) {
   grpc::ClientContext context;
-  return stub_->Attach(&context, AttachRequestFor(layout), &attached);
+  v1::AttachRequest request = AttachRequestFor(layout);
+  request.set_replace(replace);
+  return stub_->Attach(&context, request, &attached);
 }
 
 void FakeEngine::OpenStream() {
@@ -112,6 +114,7 @@ void FakeEngine::Answer(const v1::StepPlan& plan) {
     }
   }
   for (int i = 0; i < plan.evictions_size(); ++i) {
+    ++num_evictions;
     v1::EvictionOutcome* outcome = message.mutable_result()->add_evictions();
     outcome->set_ok(true);
     for (int head = 0; head < SmallLayout().pages_per_block(); ++head) {

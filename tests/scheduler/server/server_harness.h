@@ -89,7 +89,7 @@ class FakeEngine {
   explicit FakeEngine(const std::string& address)
       : stub_(v1::EngineService::NewStub(Connect(address))) {}
 
-  grpc::Status Attach(const ModelLayout& layout);
+  grpc::Status Attach(const ModelLayout& layout, bool replace = false);
   // Opens the stream with the attachment's epoch and session.
   void OpenStream();
   void Send(const v1::EngineMessage& message) { stream_->Write(message); }
@@ -103,6 +103,7 @@ class FakeEngine {
 
   v1::AttachResponse attached;
   std::string token_data;  // what it says of every token
+  int num_evictions = 0;   // that it has answered
 
  private:
   std::unique_ptr<v1::EngineService::Stub> stub_;

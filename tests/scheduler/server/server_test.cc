@@ -74,6 +74,24 @@ TEST_F(ServerTest, WhatTheEngineSaysOfTokensArrives) {
   answers.join();
 }
 
+TEST_F(ServerTest, AnotherEngineTakesThePlaceOfOneThatHangs) {
+  const auto hung = StartEngine(SmallLayout());
+  FakeFrontend frontend(address(), "a");
+  frontend.Open();
+  ASSERT_TRUE(frontend.Submit("r", 2).ok());
+  FakeEngine next(address());
+  EXPECT_EQ(next.Attach(SmallLayout()).error_code(), grpc::ALREADY_EXISTS);
+  ASSERT_TRUE(next.Attach(SmallLayout(), true).ok());
+  // Not before it is there.
+  EXPECT_TRUE(Stats().engine_attached());
+  next.OpenStream();
+  EXPECT_THAT(hung->Finish(), GrpcError(grpc::ABORTED, "taken its place"));
+  std::thread answers([&next] { next.AnswerAll(); });
+  EXPECT_EQ(frontend.ReadRequest("r").tokens_size(), 2);
+  next.Break();
+  answers.join();
+}
+
 TEST_F(ServerTest, NeedsAnEngine) {
   FakeFrontend frontend(address(), "a");
   frontend.Open();
