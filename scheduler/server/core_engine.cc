@@ -120,8 +120,9 @@ void Core::Do(OpenSteps& command) {
     replaces_ = false;
     engine_ = std::move(command.sink);
     engine_name_ = attaching_name_;
-    if (options_.on_engine_change)
+    if (options_.on_engine_change) {
       options_.on_engine_change(true, engine_name_);
+    }
   }
   command.done(status);
 }

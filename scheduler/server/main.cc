@@ -219,14 +219,18 @@ int Serve(const Flags& flags, const sigset_t& signals) {
     spdlog::info("metrics at http://{}/metrics", server.metrics_address());
   }
 
-  NotifyServiceManager("READY=1\nSTATUS=Serving");
-  const auto look = [&server] {
+  // Nobody changes the environment.
+  const char* const value =
+      std::getenv("NOTIFY_SOCKET");  // NOLINT(concurrency-mt-unsafe)
+  const std::string manager = value == nullptr ? "" : value;
+  NotifyServiceManager(manager, "READY=1\nSTATUS=Serving");
+  const auto look = [&server, &manager] {
     // A manager that does not hear of it for long starts the daemon again.
-    if (server.UpdateHealth()) NotifyServiceManager("WATCHDOG=1");
+    if (server.UpdateHealth()) NotifyServiceManager(manager, "WATCHDOG=1");
   };
   while (WaitForSignal(signals, kHealthPeriod) == 0) look();
 
-  NotifyServiceManager("STOPPING=1\nSTATUS=Draining");
+  NotifyServiceManager(manager, "STOPPING=1\nSTATUS=Draining");
   spdlog::info("draining for up to {} s; a second signal cancels at once",
                flags.drain_timeout_s);
   server.BeginDrain();

@@ -1,7 +1,6 @@
 #include "scheduler/server/service_manager.h"
 
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 
 #include <sys/socket.h>
@@ -10,10 +9,7 @@
 
 namespace blockmgr {
 
-void NotifyServiceManager(absl::string_view state) {
-  const char* const text = std::getenv("NOTIFY_SOCKET");
-  if (text == nullptr) return;
-  const absl::string_view path = text;
+void NotifyServiceManager(absl::string_view path, absl::string_view state) {
   sockaddr_un address{};
   if (path.size() < 2 || path.size() >= sizeof(address.sun_path)) return;
   address.sun_family = AF_UNIX;

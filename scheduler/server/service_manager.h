@@ -7,11 +7,11 @@
 
 namespace blockmgr {
 
-// Sends assignments like "READY=1", lines of one datagram, to the socket that
-// NOTIFY_SOCKET names. Nothing happens where there is none, and a manager that
-// does not listen is none of our troubles. Never waits. Thread-safe as long as
-// nobody changes the environment.
-void NotifyServiceManager(absl::string_view state);
+// Sends assignments like "READY=1", lines of one datagram, to the manager's
+// socket at `path`: the value of NOTIFY_SOCKET, a path or @NAME; empty: there
+// is none. A manager that does not listen is none of our troubles. Never waits.
+// Thread-safe.
+void NotifyServiceManager(absl::string_view path, absl::string_view state);
 
 }  // namespace blockmgr
 

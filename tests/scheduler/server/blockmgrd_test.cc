@@ -31,7 +31,9 @@ constexpr int kServing = 1;
 // A blockmgrd, killed at the end if it still runs.
 class Daemon {
  public:
-  Daemon(const std::string& log, const std::vector<std::string>& flags)
+  // `variable`: an assignment that the environment has more; empty: none.
+  Daemon(const std::string& log, const std::vector<std::string>& flags,
+         std::string variable = "")
       : log_(log) {
     std::vector<std::string> words = {BLOCKMGRD_PATH};
     words.insert(words.end(), flags.begin(), flags.end());
@@ -39,13 +41,19 @@ class Daemon {
     argv.reserve(words.size() + 1);
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
+    std::vector<char*> variables;
+    for (char** each = environ; *each != nullptr; ++each) {
+      variables.push_back(*each);
+    }
+    if (!variable.empty()) variables.push_back(variable.data());
+    variables.push_back(nullptr);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log_.c_str(),
                                      O_WRONLY | O_CREAT | O_TRUNC, 0600);
     posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-    const int error =
-        posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ);
+    const int error = posix_spawn(&pid_, argv[0], &actions, nullptr,
+                                  argv.data(), variables.data());
     EXPECT_EQ(error, 0);
     if (error != 0) pid_ = -1;
     posix_spawn_file_actions_destroy(&actions);
@@ -214,9 +222,7 @@ TEST_F(BlockmgrdTest, TellsAServiceManager) {
     const ssize_t size = recv(manager.get(), text, sizeof(text), 0);
     return std::string(text, size > 0 ? static_cast<size_t>(size) : 0);
   };
-  setenv("NOTIFY_SOCKET", path.c_str(), 1);
-  Daemon daemon(log(), Flags());
-  unsetenv("NOTIFY_SOCKET");
+  Daemon daemon(log(), Flags(), "NOTIFY_SOCKET=" + path);
   EXPECT_THAT(read_state(), HasSubstr("READY=1"));
   EXPECT_TRUE(Serving());  // at once
   EXPECT_EQ(read_state(), "WATCHDOG=1");

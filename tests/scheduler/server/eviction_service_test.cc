@@ -1,5 +1,6 @@
 #include "scheduler/server/eviction_service.h"
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
@@ -24,7 +25,7 @@ class EvictionServiceTest : public ServerTest {
  protected:
   virtual ServerOptions Options() const {
     ServerOptions options;
-    options.max_score_bytes = 2 * kScores * sizeof(float) - 4;  // one call's
+    options.max_score_bytes = int64_t{2} * kScores * 4 - 4;  // one call's
     return options;
   }
   void SetUp() override {
