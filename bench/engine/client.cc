@@ -185,7 +185,8 @@ absl::StatusOr<EngineClient::Attachment> EngineClient::Attach(
 }
 
 absl::Status EngineClient::RunStream(const Attachment& attachment,
-                                     const EngineHandlers& handlers) {
+                                     const EngineHandlers& handlers,
+                                     bool* served) {
   const v1::AttachResponse& session = attachment.response;
   grpc::ClientContext context;
   const CallScope scope(this, &context);
@@ -203,6 +204,7 @@ absl::Status EngineClient::RunStream(const Attachment& attachment,
   absl::Status engine_status;
   StepResult result;
   while (std::optional<absl::StatusOr<StepPlan>> plan = queue.Pop()) {
+    *served = true;
     engine_status = plan->ok() ? handlers.run(**plan, &result) : plan->status();
     if (!engine_status.ok()) break;
     message.clear_result();
@@ -226,15 +228,17 @@ absl::Status EngineClient::RunStream(const Attachment& attachment,
 absl::Status EngineClient::Serve(const ModelLayout& layout,
                                  const EngineHandlers& handlers) {
   BM_RETURN_IF_ERROR(layout.Validate());
-  // Not again: whoever takes its place would lose it at once.
-  for (bool replace = options_.replace;; replace = false) {
-    absl::StatusOr<Attachment> attachment = Attach(layout, replace);
+  bool served = false;
+  while (true) {
+    // Not once it had the place: whoever has it then would lose it at once.
+    absl::StatusOr<Attachment> attachment =
+        Attach(layout, options_.replace && !served);
     if (stopping()) return absl::OkStatus();
     BM_RETURN_IF_ERROR(attachment.status());
     spdlog::info("attached to {}, session {:x}: {}", options_.address,
                  attachment->response.session(), layout.ToString());
     handlers.reset();
-    absl::Status status = RunStream(*attachment, handlers);
+    absl::Status status = RunStream(*attachment, handlers, &served);
     if (stopping()) return absl::OkStatus();
     // Somebody has taken its place, and does not want to lose it again.
     if (!options_.reconnect || absl::IsAborted(status)) return status;

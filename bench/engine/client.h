@@ -77,8 +77,9 @@ class EngineClient {
   class CallScope;
 
   absl::StatusOr<Attachment> Attach(const ModelLayout& layout, bool replace);
+  // `served`: set when a plan has come.
   absl::Status RunStream(const Attachment& attachment,
-                         const EngineHandlers& handlers);
+                         const EngineHandlers& handlers, bool* served);
   // False when stopped meanwhile.
   bool Wait(std::chrono::milliseconds duration);
   bool stopping();

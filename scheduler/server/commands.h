@@ -32,10 +32,10 @@ template <typename T>
 using Reply = absl::AnyInvocable<void(T)>;
 using StatusReply = Reply<absl::Status>;
 
-// To be called: what it holds is let go of afterwards, wherever it was kept.
-template <typename T>
-Reply<T> Take(Reply<T>* reply) {
-  return std::exchange(*reply, nullptr);
+// Calls a reply that is kept somewhere, and lets go of what it holds.
+template <typename T, typename Value>
+void Answer(Reply<T>* reply, Value&& value) {
+  std::exchange(*reply, nullptr)(std::forward<Value>(value));
 }
 
 // A live request as its client's stream sees it. Shared with the sink, which

@@ -159,7 +159,8 @@ absl::Status Core::StartEviction(EvictCommand* command) {
   // this pass, or the request was preempted and its step has yet to say so.
   for (EvictionEffect& effect : effects_.evictions) EndEviction(&effect);
   if (live.eviction != 0) {
-    Take (&live.evicted)(absl::AbortedError("the request was preempted first"));
+    Answer(&live.evicted,
+           absl::AbortedError("the request was preempted first"));
   }
   live.eviction = eviction;
   live.evicted = std::move(command->done);
@@ -256,7 +257,7 @@ void Core::FillOutboxes() {
     LiveRequest& live = requests_.at(effect.request);
     if (live.eviction != 0) {
       live.eviction = 0;
-      Take (&live.evicted)(absl::AbortedError("the request ended first"));
+      Answer(&live.evicted, absl::AbortedError("the request ended first"));
     }
     ObserveEnd(live, effect);
     add(&live, TokenItem{.finish = &effect});
@@ -283,9 +284,9 @@ void Core::EndEviction(EvictionEffect* effect) {
   }
   live->second.eviction = 0;
   if (effect->status.ok()) {
-    Take (&live->second.evicted)(std::move(*effect));
+    Answer(&live->second.evicted, std::move(*effect));
   } else {
-    Take (&live->second.evicted)(effect->status);
+    Answer(&live->second.evicted, effect->status);
   }
 }
 

@@ -51,7 +51,8 @@ struct CoreOptions {
   // An engine that lets the oldest plan wait for longer is taken for lost; 0:
   // never. Looked at in every pass.
   double step_timeout_seconds = 0;
-  // Told when an engine's stream opens, and when it ends, of whom and why.
+  // Told when an engine's stream opens, in the place of another or not, and
+  // when it ends and leaves none: whose, and why.
   std::function<void(bool attached, const std::string& what)> on_engine_change;
 };
 
@@ -123,9 +124,11 @@ class Core {
   void IssuePlans();
   // Closes the stream of an engine that does not answer.
   void CheckStepTimeout();
+  // Tells of it, too.
   void DropEngine(const std::string& why);
-  // By the engine that has attached.
-  void ReplaceEngine();
+  void ForgetEngine();
+  // If there is one.
+  void TakeNextScheduler();
   // Hands effects_ to the clients; cuts off those too far behind.
   void DeliverEffects();
   void FillOutboxes();
@@ -155,6 +158,8 @@ class Core {
   std::string engine_name_;      // of the last step stream
   std::string attaching_name_;   // of the last attachment
   bool replaces_ = false;        // its stream will take the place of engine_
+  // Of an attachment with another layout that replaces, until its stream opens.
+  std::unique_ptr<Scheduler> next_scheduler_;
   std::shared_ptr<EngineSink> engine_;  // null: no open step stream
   bool read_next_ = false;              // the last result has been consumed
   boost::circular_buffer<double> issue_seconds_;  // of plans out, oldest first

@@ -92,15 +92,10 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
     }
   }
   attaching_name_ = std::move(command->name);
-  if (made != nullptr) {
-    // Nobody waits for the other one.
-    if (engine_ != nullptr) ReplaceEngine();
-    DeliverEffects();
-    scheduler_ = std::move(made);
-    ++num_schedulers_;
-  }
-  ++engine_session_;
+  next_scheduler_ = std::move(made);
   replaces_ = engine_ != nullptr;
+  if (!replaces_) TakeNextScheduler();
+  ++engine_session_;
   return Attachment{options_.epoch, engine_session_, scheduler};
 }
 
@@ -114,17 +109,38 @@ void Core::Do(OpenSteps& command) {
     status = absl::AlreadyExistsError("session: it has an open step stream");
   } else if (draining_ && idle()) {
     status = ShuttingDown();
+  } else if (next_scheduler_ != nullptr) {
+    // There were none when it attached.
+    DeliverEffects();
+    if (!idle()) {
+      status = absl::FailedPreconditionError(
+          "session: expected no live request that was scheduled for an engine "
+          "of another geometry");
+    }
   }
   if (status.ok()) {
-    if (engine_ != nullptr) ReplaceEngine();
+    std::string what = attaching_name_;
+    if (engine_ != nullptr) {
+      absl::StrAppend(&what, ", in the place of ", engine_name_);
+      engine_->Close(absl::AbortedError(absl::StrCat(
+          "engine \"", attaching_name_, "\" has taken its place")));
+      ForgetEngine();
+    }
+    TakeNextScheduler();
     replaces_ = false;
     engine_ = std::move(command.sink);
     engine_name_ = attaching_name_;
-    if (options_.on_engine_change) {
-      options_.on_engine_change(true, engine_name_);
-    }
+    if (options_.on_engine_change) options_.on_engine_change(true, what);
   }
   command.done(status);
+}
+
+void Core::TakeNextScheduler() {
+  if (next_scheduler_ == nullptr) return;
+  // They name requests of the one that goes.
+  DeliverEffects();
+  scheduler_ = std::move(next_scheduler_);
+  ++num_schedulers_;
 }
 
 void Core::Do(EngineResult& command) {
@@ -146,14 +162,14 @@ void Core::Do(EngineLost& command) {
   DropEngine(command.why.empty() ? "its stream has ended" : command.why);
 }
 
-void Core::ReplaceEngine() {
-  const std::string why =
-      absl::StrCat("engine \"", attaching_name_, "\" has taken its place");
-  engine_->Close(absl::AbortedError(why));
-  DropEngine(why);
+void Core::DropEngine(const std::string& why) {
+  ForgetEngine();
+  if (options_.on_engine_change) {
+    options_.on_engine_change(false, absl::StrCat(engine_name_, ": ", why));
+  }
 }
 
-void Core::DropEngine(const std::string& why) {
+void Core::ForgetEngine() {
   engine_.reset();
   read_next_ = false;
   issue_seconds_.clear();
@@ -166,10 +182,7 @@ void Core::DropEngine(const std::string& why) {
   for (auto& [id, request] : requests_) {
     if (request.eviction == 0) continue;
     scheduler_->WithdrawEviction(id, std::exchange(request.eviction, 0));
-    Take (&request.evicted)(absl::AbortedError("the engine is gone"));
-  }
-  if (options_.on_engine_change) {
-    options_.on_engine_change(false, absl::StrCat(engine_name_, ": ", why));
+    Answer(&request.evicted, absl::AbortedError("the engine is gone"));
   }
 }
 

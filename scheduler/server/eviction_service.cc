@@ -196,7 +196,7 @@ class ScoreUpload final
     command_.scores =
         std::shared_ptr<const std::vector<float>>(buffer_, &buffer_->values());
     buffer_.reset();
-    message_.Clear();
+    message_ = {};  // Clear would keep its memory
     executes_ = true;
     *next = EvictCommand{request_id_, std::move(command_),
                          AnswerTo(response_, [self = shared_from_this()](

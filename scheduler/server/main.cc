@@ -223,14 +223,16 @@ int Serve(const Flags& flags, const sigset_t& signals) {
   const char* const value =
       std::getenv("NOTIFY_SOCKET");  // NOLINT(concurrency-mt-unsafe)
   const std::string manager = value == nullptr ? "" : value;
-  NotifyServiceManager(manager, "READY=1\nSTATUS=Serving");
+  // READY again and again: a manager may be too busy to take the first.
   const auto look = [&server, &manager] {
-    // A manager that does not hear of it for long starts the daemon again.
-    if (server.UpdateHealth()) NotifyServiceManager(manager, "WATCHDOG=1");
+    if (server.UpdateHealth()) {
+      NotifyServiceManager(manager, "READY=1\nWATCHDOG=1");
+    }
   };
+  look();
   while (WaitForSignal(signals, kHealthPeriod) == 0) look();
 
-  NotifyServiceManager(manager, "STOPPING=1\nSTATUS=Draining");
+  NotifyServiceManager(manager, "STOPPING=1");
   spdlog::info("draining for up to {} s; a second signal cancels at once",
                flags.drain_timeout_s);
   server.BeginDrain();
@@ -238,7 +240,7 @@ int Serve(const Flags& flags, const sigset_t& signals) {
       Clock::now() + std::chrono::duration<double>(flags.drain_timeout_s);
   while (!server.drained() && Clock::now() < deadline &&
          WaitForSignal(signals, kDrainPeriod) == 0) {
-    look();
+    server.UpdateHealth();
   }
   if (!server.drained()) spdlog::warn("cancelling what is left");
   server.Shutdown(kShutdownGrace);

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <absl/strings/match.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +44,9 @@ class Daemon {
     argv.push_back(nullptr);
     std::vector<char*> variables;
     for (char** each = environ; *each != nullptr; ++each) {
-      variables.push_back(*each);
+      if (!absl::StartsWith(*each, "NOTIFY_SOCKET=")) {
+        variables.push_back(*each);
+      }
     }
     if (!variable.empty()) variables.push_back(variable.data());
     variables.push_back(nullptr);
@@ -217,21 +220,25 @@ TEST_F(BlockmgrdTest, TellsAServiceManager) {
   ASSERT_EQ(bind(manager.get(), reinterpret_cast<const sockaddr*>(&name),
                  sizeof(name)),
             0);
+  const timeval patience{.tv_sec = 60, .tv_usec = 0};
+  ASSERT_EQ(setsockopt(manager.get(), SOL_SOCKET, SO_RCVTIMEO, &patience,
+                       sizeof(patience)),
+            0);
   const auto read_state = [&manager] {
     char text[256];
     const ssize_t size = recv(manager.get(), text, sizeof(text), 0);
     return std::string(text, size > 0 ? static_cast<size_t>(size) : 0);
   };
   Daemon daemon(log(), Flags(), "NOTIFY_SOCKET=" + path);
-  EXPECT_THAT(read_state(), HasSubstr("READY=1"));
+  EXPECT_EQ(read_state(), "READY=1\nWATCHDOG=1") << daemon.Log();
   EXPECT_TRUE(Serving());  // at once
-  EXPECT_EQ(read_state(), "WATCHDOG=1");
+  EXPECT_EQ(read_state(), "READY=1\nWATCHDOG=1") << daemon.Log();
   daemon.Signal(SIGTERM);
   std::string last;
   do {
     last = read_state();
-  } while (last == "WATCHDOG=1");
-  EXPECT_THAT(last, HasSubstr("STOPPING=1"));
+  } while (last == "READY=1\nWATCHDOG=1");
+  EXPECT_EQ(last, "STOPPING=1");
   EXPECT_EQ(daemon.Wait(), 0) << daemon.Log();
 }
 

@@ -1,6 +1,6 @@
 // Which engine is served.
+#include <cstdint>
 #include <memory>
-#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,13 +15,27 @@ using ::testing::HasSubstr;
 
 class AttachTest : public CoreTest {
  protected:
-  std::shared_ptr<RecordingEngine> Replace(const ModelLayout& layout) {
-    auto engine = std::make_shared<RecordingEngine>();
-    const absl::StatusOr<Attachment> attached = Attach(layout, 0, true);
+  // An attachment that is to take the place of the engine; its session.
+  uint64_t AttachNext(const ModelLayout& layout = SmallLayout()) {
+    const absl::StatusOr<Attachment> attached = Attach(layout, 0, true, "next");
     EXPECT_OK(attached);
-    EXPECT_OK(Open(77, attached->session, engine));
+    return attached.ok() ? attached->session : 0;
+  }
+  std::shared_ptr<RecordingEngine> OpenNext(uint64_t session) {
+    auto engine = std::make_shared<RecordingEngine>();
+    EXPECT_OK(Open(77, session, engine));
     return engine;
   }
+  auto StaleSession() {
+    return StatusIs(absl::StatusCode::kFailedPrecondition,
+                    HasSubstr("STALE_EPOCH: session"));
+  }
+
+  ModelLayout other_ = [] {
+    ModelLayout layout = SmallLayout();
+    ++layout.num_blocks;
+    return layout;
+  }();
 };
 
 TEST_F(AttachTest, OneEngineAtATime) {
@@ -36,34 +50,86 @@ TEST_F(AttachTest, RequestsGoOnWithTheEngineThatReplacesOne) {
   const auto tokens = OpenStream("a");
   ASSERT_OK(Submit("a", "r", 2));
   Answer(hung, 0);
-  const auto engine = Replace(SmallLayout());
-  EXPECT_THAT(*hung->closed, StatusIs(absl::StatusCode::kAborted,
-                                      HasSubstr("has taken its place")));
-  EXPECT_THAT(engine_changes_, ElementsAre(true, false, true));
+  const uint64_t session = AttachNext();
+  EXPECT_FALSE(hung->closed.has_value());
+  const auto engine = OpenNext(session);
+  EXPECT_THAT(*hung->closed,
+              StatusIs(absl::StatusCode::kAborted,
+                       HasSubstr("\"next\" has taken its place")));
+  EXPECT_THAT(engine_changes_, ElementsAre(true, true));
+  EXPECT_EQ(last_engine_change_, "next, in the place of fake");
+  EXPECT_EQ(Stats(false).engine_name, "next");
   Answer(hung, 1);  // too late
   ASSERT_FALSE(engine->plans.empty());
   Answer(engine, 0);
   EXPECT_THAT(tokens->lines, ElementsAre("r[0]=7", "r[1]=7", "r ends 0"));
+  EXPECT_THAT(Open(77, session, std::make_shared<RecordingEngine>()),
+              StatusIs(absl::StatusCode::kAlreadyExists));
+}
+
+TEST_F(AttachTest, TheOldEngineServesUntilTheNewOneIsThere) {
+  const auto old = AttachAndOpen();
+  const auto tokens = OpenStream("a");
+  const uint64_t never = AttachNext();
+  ASSERT_OK(Submit("a", "r", 1));
+  Answer(old, 0);
+  EXPECT_EQ(tokens->lines.back(), "r ends 0");
+  EXPECT_EQ(Stats(false).engine_name, "fake");
+  EXPECT_THAT(Attach(SmallLayout()),
+              StatusIs(absl::StatusCode::kAlreadyExists));
+  const uint64_t session = AttachNext();
+  EXPECT_THAT(Open(77, never, std::make_shared<RecordingEngine>()),
+              StaleSession());
+  EXPECT_FALSE(old->closed.has_value());
+  OpenNext(session);
+  EXPECT_TRUE(old->closed.has_value());
+}
+
+TEST_F(AttachTest, TheOldEngineMayBeLostFirst) {
+  const auto old = AttachAndOpen();
+  const uint64_t session = AttachNext();
+  Run(EngineLost{old});
+  EXPECT_FALSE(Stats(false).engine_attached);
+  const auto engine = OpenNext(session);
+  EXPECT_TRUE(Stats(false).engine_attached);
+  EXPECT_EQ(last_engine_change_, "next");
+  EXPECT_THAT(engine_changes_, ElementsAre(true, false, true));
+}
+
+TEST_F(AttachTest, NobodyReplacesAnEngineOnceAllIsClosed) {
+  const auto old = AttachAndOpen();
+  const uint64_t session = AttachNext();
+  Run(CloseAll{absl::UnavailableError("bye")});
+  EXPECT_THAT(Open(77, session, std::make_shared<RecordingEngine>()),
+              StatusIs(absl::StatusCode::kUnavailable));
 }
 
 TEST_F(AttachTest, AnEngineThatDoesNotFitReplacesNone) {
   const auto engine = AttachAndOpen();
   const auto tokens = OpenStream("a");
   ASSERT_OK(Submit("a", "r", 1));
-  ModelLayout other = SmallLayout();
-  ++other.num_blocks;
-  EXPECT_THAT(Attach(other, 0, true),
+  EXPECT_THAT(Attach(other_, 0, true),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("layout.num_blocks")));
   EXPECT_FALSE(engine->closed.has_value());
   Answer(engine, 0);
   EXPECT_EQ(tokens->lines.back(), "r ends 0");
-  // Nobody waits for the old geometry any more.
-  const auto next = Replace(other);
-  EXPECT_TRUE(engine->closed.has_value());
+  // Now nobody waits for the old geometry, but until the new one is there,
+  // somebody may come.
+  const uint64_t session = AttachNext(other_);
   ASSERT_OK(Submit("a", "s", 1));
-  Answer(next, 0);
+  EXPECT_THAT(Open(77, session, std::make_shared<RecordingEngine>()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("another geometry")));
+  Answer(engine, 1);
   EXPECT_EQ(tokens->lines.back(), "s ends 0");
+  EXPECT_EQ(Stats(false).layout, SmallLayout());
+  const auto next = OpenNext(session);
+  EXPECT_TRUE(engine->closed.has_value());
+  EXPECT_EQ(Stats(false).layout, other_);
+  ASSERT_OK(Submit("a", "t", 1));
+  Answer(next, 0);
+  EXPECT_EQ(tokens->lines.back(), "t ends 0");
 }
 
 TEST_F(AttachTest, WhatHappensToEnginesIsTold) {

@@ -90,11 +90,12 @@ class CoreTest : public ::testing::Test {
 
   absl::StatusOr<Attachment> Attach(const ModelLayout& layout,
                                     int32_t num_host_blocks = 0,
-                                    bool replace = false) {
+                                    bool replace = false,
+                                    const std::string& name = "fake") {
     absl::StatusOr<Attachment> result = absl::UnknownError("no reply");
     Run(AttachEngine{
         .layout = layout,
-        .name = "fake",
+        .name = name,
         .done =
             [&result](absl::StatusOr<Attachment> a) { result = std::move(a); },
         .num_host_blocks = num_host_blocks,

@@ -125,7 +125,9 @@ TEST_F(ServerTest, ShutdownDoesNotWaitForSilentPeers) {
   FakeFrontend frontend(address(), "a");
   frontend.Open();
   ASSERT_TRUE(frontend.Submit("r", 3).ok());
-  server_->Shutdown(std::chrono::milliseconds(5000));
+  const auto start = std::chrono::steady_clock::now();
+  server_->Shutdown(std::chrono::minutes(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::minutes(4));
   EXPECT_EQ(frontend.ReadRequest("r").finish_reason(),
             v1::FINISH_REASON_CANCELLED);
 }

@@ -85,7 +85,10 @@ TEST_F(ServerTest, AnotherEngineTakesThePlaceOfOneThatHangs) {
   // Not before it is there.
   EXPECT_TRUE(Stats().engine_attached());
   next.OpenStream();
+  v1::StepPlan plan;
+  ASSERT_TRUE(next.ReadPlan(&plan));
   EXPECT_THAT(hung->Finish(), GrpcError(grpc::ABORTED, "taken its place"));
+  next.Answer(plan);
   std::thread answers([&next] { next.AnswerAll(); });
   EXPECT_EQ(frontend.ReadRequest("r").tokens_size(), 2);
   next.Break();
