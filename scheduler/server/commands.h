@@ -34,7 +34,7 @@ using StatusReply = Reply<absl::Status>;
 
 // Calls a reply that is kept somewhere, and lets go of what it holds.
 template <typename T, typename Value>
-void Answer(Reply<T>* reply, Value&& value) {
+void AnswerOnce(Reply<T>* reply, Value&& value) {
   std::exchange(*reply, nullptr)(std::forward<Value>(value));
 }
 

@@ -159,8 +159,8 @@ absl::Status Core::StartEviction(EvictCommand* command) {
   // this pass, or the request was preempted and its step has yet to say so.
   for (EvictionEffect& effect : effects_.evictions) EndEviction(&effect);
   if (live.eviction != 0) {
-    Answer(&live.evicted,
-           absl::AbortedError("the request was preempted first"));
+    AnswerOnce(&live.evicted,
+               absl::AbortedError("the request was preempted first"));
   }
   live.eviction = eviction;
   live.evicted = std::move(command->done);
@@ -257,7 +257,7 @@ void Core::FillOutboxes() {
     LiveRequest& live = requests_.at(effect.request);
     if (live.eviction != 0) {
       live.eviction = 0;
-      Answer(&live.evicted, absl::AbortedError("the request ended first"));
+      AnswerOnce(&live.evicted, absl::AbortedError("the request ended first"));
     }
     ObserveEnd(live, effect);
     add(&live, TokenItem{.finish = &effect});
@@ -284,9 +284,9 @@ void Core::EndEviction(EvictionEffect* effect) {
   }
   live->second.eviction = 0;
   if (effect->status.ok()) {
-    Answer(&live->second.evicted, std::move(*effect));
+    AnswerOnce(&live->second.evicted, std::move(*effect));
   } else {
-    Answer(&live->second.evicted, effect->status);
+    AnswerOnce(&live->second.evicted, effect->status);
   }
 }
 

@@ -182,7 +182,7 @@ void Core::ForgetEngine() {
   for (auto& [id, request] : requests_) {
     if (request.eviction == 0) continue;
     scheduler_->WithdrawEviction(id, std::exchange(request.eviction, 0));
-    Answer(&request.evicted, absl::AbortedError("the engine is gone"));
+    AnswerOnce(&request.evicted, absl::AbortedError("the engine is gone"));
   }
 }
 
