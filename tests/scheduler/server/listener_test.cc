@@ -166,6 +166,7 @@ TEST_F(ListenerTest, AcceptsAgainAfterDescriptorsRanOut) {
   const Descriptor first = ConnectToUnix(path_);
   EXPECT_TRUE(ReadsByte(first));
   std::vector<Descriptor> clients;
+  clients.reserve(2);
   for (int i = 0; i < 2; ++i) {
     clients.emplace_back(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   }
@@ -200,9 +201,11 @@ TEST_F(ListenerTest, TakesNoMoreThanTheProcessMayHave) {
 }
 
 TEST_F(ListenerTest, LeavesTheSocketOfAnotherProcess) {
-  Open("unix:" + path_, 10);
+  ASSERT_OK_AND_ASSIGN(const ListenAddress address,
+                       ParseListenAddress("unix:" + path_));
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Listener> first,
+                       Listener::Open(address, 10));
   ASSERT_EQ(unlink(path_.c_str()), 0);
-  const std::unique_ptr<Listener> first = std::move(listener_);
   Open("unix:" + path_, 10);
   Start();
   first->Stop();
