@@ -14,7 +14,7 @@ Usage: scripts/tidy.sh [OPTION..] [FILE..]
 
 Runs clang-tidy on each FILE (.cc). Without one: on the sources, and those of the
 headers, that changed since COMMIT or are not committed yet, the newest change
-first. Takes 5 to 20 s per file; scripts/setup.sh installs what it needs.
+first. Takes 5 to 100 s per file; scripts/setup.sh installs what it needs.
 
 Options:
   --since COMMIT  where the change begins. Default: where it left origin/main;

@@ -143,26 +143,23 @@ void AddRequests(const CoreStats& stats, FamilyList* list) {
 
 // Only tenants that are configured have a name here: clients choose theirs.
 void AddTenants(const SchedulerStats& s, FamilyList* list) {
-  list->Family("blockmgr_tenant_requests",
-               "Requests of a tenant now, waiting and running; *: of all that "
-               "--tenant does not name",
-               MetricType::Gauge);
-  for (const TenantUse& use : s.tenants) {
-    list->Labelled("tenant", use.name, use.num_requests);
-  }
-  list->Family("blockmgr_tenant_prompt_tokens_waiting",
-               "Tokens of a tenant's prompts that wait for their first "
-               "admission now",
-               MetricType::Gauge);
-  for (const TenantUse& use : s.tenants) {
-    list->Labelled("tenant", use.name, use.queued_tokens);
-  }
-  list->Family("blockmgr_tenant_reserved_blocks",
-               "Blocks at the peaks of a tenant's running requests now",
-               MetricType::Gauge);
-  for (const TenantUse& use : s.tenants) {
-    list->Labelled("tenant", use.name, use.reserved_blocks);
-  }
+  const auto add = [&s, list](const char* name, const char* help,
+                              auto TenantUse::*value) {
+    list->Family(name, help, MetricType::Gauge);
+    for (const TenantUse& use : s.tenants) {
+      list->Labelled("tenant", use.name, use.*value);
+    }
+  };
+  add("blockmgr_tenant_requests",
+      "Requests of a tenant now, waiting and running; *: of all that --tenant "
+      "does not name",
+      &TenantUse::num_requests);
+  add("blockmgr_tenant_prompt_tokens_waiting",
+      "Tokens of a tenant's prompts that wait for their first admission now",
+      &TenantUse::queued_tokens);
+  add("blockmgr_tenant_reserved_blocks",
+      "Blocks at the peaks of a tenant's running requests now",
+      &TenantUse::reserved_blocks);
 }
 
 void AddTokens(const SchedulerStats& s, FamilyList* list) {

@@ -19,10 +19,10 @@ namespace {
 
 // A batch is closed at this size: clients accept 4 MiB a message by default.
 constexpr int64_t kMaxBatchBytes = int64_t{1} << 20;
-// On the wire: a varint token; and tags, lengths, index, reason of a chunk.
 // A client gets at most one message in this time: steps that are shorter are
 // collected. Those of a real model are longer, and their tokens leave at once.
 constexpr std::chrono::microseconds kMinWriteInterval{1000};
+// On the wire: a varint token; and tags, lengths, index, reason of a chunk.
 constexpr int64_t kWireTokenBytes = 5;
 constexpr int64_t kChunkBytes = 40;
 

@@ -67,14 +67,19 @@ class ExamplesTest(unittest.TestCase):
                             "--keep-ratio", "").returncode != 0:
             self.assertIsNone(self.engine.poll())
 
-    def serve(self, **fields):
-        """A request's tokens, until it has ended well."""
+    def open_stream(self, session):
+        """RequestService, and an open stream of its tokens."""
         requests = request_pb2_grpc.RequestServiceStub(
             grpc.insecure_channel(self.address))
-        session = uuid.uuid4().hex
         stream = requests.StreamTokens(
             request_pb2.StreamTokensRequest(client_session=session))
         next(stream)
+        return requests, stream
+
+    def serve(self, **fields):
+        """A request's tokens, until it has ended well."""
+        session = uuid.uuid4().hex
+        requests, stream = self.open_stream(session)
         requests.Submit(request_pb2.SubmitRequest(
             client_session=session, request_id=session, **fields))
         tokens = []
@@ -111,11 +116,7 @@ class DefaultEvictionTest(ExamplesTest):
 
     def test_forks_are_evicted_from_as_their_parents(self):
         self.wait_for_engine()
-        requests = request_pb2_grpc.RequestServiceStub(
-            grpc.insecure_channel(self.address))
-        stream = requests.StreamTokens(
-            request_pb2.StreamTokensRequest(client_session="s"))
-        next(stream)
+        requests, stream = self.open_stream("s")
         before = self.stats().num_evictions
         requests.Submit(request_pb2.SubmitRequest(
             client_session="s", request_id="parent", max_tokens=10000,
@@ -172,11 +173,7 @@ class PythonExamplesTest(ExamplesTest):
     def test_a_router_knows_compressed_prefixes(self):
         """What it finds is what the daemon finds, and tells when it is gone."""
         self.wait_for_engine()
-        requests = request_pb2_grpc.RequestServiceStub(
-            grpc.insecure_channel(self.address))
-        stream = requests.StreamTokens(
-            request_pb2.StreamTokensRequest(client_session="s"))
-        next(stream)
+        requests, stream = self.open_stream("s")
 
         def serve(prompt):
             """Its tokens that were cached."""
