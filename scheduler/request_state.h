@@ -168,7 +168,6 @@ struct RequestState {
   BlockChain chain;
   PrefixHint hint;
 
-  std::string name;
   std::shared_ptr<const RequestInfo> info;  // the engine's
   TenantId tenant = kNoTenant;
   int32_t priority = 0;

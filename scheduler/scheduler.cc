@@ -194,7 +194,6 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
 
   RequestState* state = NewState();
   state->id = RequestId{next_request_++};
-  state->name = request.id;
   state->info = std::make_shared<const RequestInfo>(
       RequestInfo{.id = std::move(request.id),
                   .num_prompt_tokens = num_prompt,
@@ -215,7 +214,7 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   }
   TakeEviction(std::move(eviction), state);
   requests_.emplace(state->id, state);
-  names_.emplace(state->name, state->id);
+  names_.emplace(state->info->id, state->id);
   state->priority = request.priority;
   state->peak_blocks = peak;
   state->max_chunk = max_chunk;
@@ -283,7 +282,7 @@ void SchedulerImpl::Retire(RequestState* request, FinishReason reason,
   RefreshBar(request->tenant);
   if (request->running) LeaveSlot(request);
   DropSwap(request);
-  names_.erase(request->name);
+  names_.erase(request->info->id);
   requests_.erase(request->id);
   const uint32_t incarnation = request->incarnation;
   *request = RequestState{};
