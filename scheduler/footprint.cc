@@ -337,8 +337,10 @@ class Walk {
     peak_ = std::max(peak_, now_.region_blocks +
                                 CeilDiv(length - now_.cut, layout_.page_size));
   }
-  // In place of what is below its cut, as far as that frees blocks.
+  // In place of what is below its cut, as far as that frees blocks. A region
+  // that reaches as far already (a command has made it) is not made anew.
   void Compress(int32_t cut, int32_t region_blocks) {
+    if (cut <= now_.cut) return;
     const int32_t below =
         now_.region_blocks + (cut - now_.cut) / layout_.page_size;
     if (region_blocks < below) {

@@ -171,7 +171,9 @@ struct RequestState {
   std::shared_ptr<const RequestInfo> info;  // the engine's
   TenantId tenant = kNoTenant;
   int32_t priority = 0;
-  int32_t peak_blocks = 0;   // alone in the pool, from the first token on
+  int32_t peak_blocks = 0;  // alone in the pool, from the first token on
+  // Of its tenant's quota while it runs: its peak from now on.
+  int32_t reserved_blocks = 0;
   uint64_t submit_step = 0;  // the step to be issued next, then
   RequestId fork_of{0};      // until it is admitted; 0: none
   int32_t num_common = 0;    // first tokens found to be those of fork_of

@@ -239,6 +239,8 @@ void SchedulerImpl::LeaveSlot(RequestState* request) {
   if (request->is_spared()) --num_spared_;
   SetDrafts(request, 0);
   prefill_front_.Clear(request);
+  tenants_.Reserve(request->tenant,
+                   -std::exchange(request->reserved_blocks, 0));
   manager_.Close(request->slot);
   released_.push_back(request->slot);
   request->running = false;
@@ -255,7 +257,6 @@ void SchedulerImpl::LeaveSlot(RequestState* request) {
 
 void SchedulerImpl::WaitAgain(RequestState* request) {
   LeaveSlot(request);
-  tenants_.Preempt(request->tenant, request->demand());
   JoinQueue(request);
 }
 
@@ -276,11 +277,9 @@ void SchedulerImpl::Retire(RequestState* request, FinishReason reason,
   effect.num_preemptions = request->num_preemptions;
   effects->finished.push_back(std::move(effect));
   ++totals_.num_finished;
-  tenants_.Finish(
-      request->tenant, request->demand(),
-      {.was_running = request->running, .was_admitted = request->was_admitted});
-  RefreshBar(request->tenant);
   if (request->running) LeaveSlot(request);
+  tenants_.Finish(request->tenant, request->demand(), request->was_admitted);
+  RefreshBar(request->tenant);
   DropSwap(request);
   names_.erase(request->info->id);
   requests_.erase(request->id);

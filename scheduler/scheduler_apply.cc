@@ -75,6 +75,7 @@ void SchedulerImpl::ApplyWaits() {
 void SchedulerImpl::Admit(RequestState* request, const PrefixMatch& match) {
   LeaveQueue(request);
   tenants_.Admit(request->tenant, request->demand(), !request->was_admitted);
+  request->reserved_blocks = request->peak_blocks;
   RefreshBar(request->tenant);
   if (const int64_t service = ServiceOf(*request); service > 0) {
     tenants_.Serve(request->tenant, request->num_prompt * kPromptTokenService);
@@ -331,6 +332,10 @@ void SchedulerImpl::Apply(StepPlan* plan) {
     WriteStart(*run.request, decision_.matches[run.match].source, plan);
   }
   ApplySwapIns(first_start, plan);
+  for (const StepDecision::Run& run : decision_.runs) {
+    // Where it starts compressed it needs less than from the first token on.
+    if (run.match >= 0) RefreshReservation(run.request);
+  }
   demands_.clear();
   for (const StepDecision::Run& run : decision_.runs) {
     demands_.push_back({run.request->slot, run.num_tokens});

@@ -66,7 +66,8 @@ uint64_t SchedulerImpl::RequestsHash() const {
   const auto mix_request = [&mixer](const RequestState& request) {
     mixer.Mix(Index(request.id), request.tokens.size(), request.num_computed,
               request.num_placeholders, request.num_drafts,
-              request.num_unverified, request.next_compression);
+              request.num_unverified, request.next_compression,
+              request.reserved_blocks);
     // Until it runs a fork has those of its parent.
     if (request.fork_of == RequestId{0}) {
       mixer.Mix(request.compressions.size());

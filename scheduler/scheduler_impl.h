@@ -69,6 +69,8 @@ class SchedulerImpl : public Scheduler {
   const SchedulerOptions& options() const override { return options_; }
   SchedulerStats stats() const override;
   void CheckInvariants() const override;
+  // Reservations of tenants are those of their requests.
+  void CheckReservations() const;
 
   // Equal for equal states. O(pool), for tests. FutureHash leaves out what
   // tells of the past alone: counters, numbers given out, preemptions.
@@ -308,8 +310,14 @@ class SchedulerImpl : public Scheduler {
   // are copied on the way.
   int32_t NeededOn(const RequestState& request, const PrefixMatch& match,
                    Promise promise) const;
+  // Blocks that a running request will still take until it has computed
+  // `length` positions: RemainingBlocks.
+  int32_t Remaining(const RequestState& request, int32_t length) const;
   // Blocks that running and admitted requests will still take.
   int64_t BlocksPromised(Promise promise) const;
+  // What a running request reserves of its tenant's quota becomes what it has
+  // and will still take; in models with windows it stays its peak.
+  void RefreshReservation(RequestState* request);
   // Of those below its next cut, blocks that others use, too: see IsCopied.
   int32_t SharedBelow(const RequestState& request) const;
   int64_t Promised(Promise promise);

@@ -46,8 +46,9 @@ enum class ChunkPolicy : uint8_t {
 
 // What one tenant may use at a time; 0: no limit.
 struct TenantLimits {
-  // Blocks at their peaks of all its running requests. More wait, while other
-  // tenants go on; a request above it alone is refused.
+  // Blocks that its running requests have and may still take: their peaks, and
+  // less once they are compressed, but in models with windows. More wait, while
+  // other tenants go on; a request above it alone is refused.
   int32_t max_blocks = 0;
   int32_t max_requests = 0;       // waiting and running; more are refused
   int64_t max_queued_tokens = 0;  // of prompts that wait; more are refused
@@ -61,7 +62,7 @@ struct TenantUse {
   std::string name;             // "*": the others
   int32_t num_requests = 0;     // waiting and running
   int64_t queued_tokens = 0;    // of prompts not yet admitted
-  int64_t reserved_blocks = 0;  // at the peaks of running requests
+  int64_t reserved_blocks = 0;  // what counts against max_blocks
 };
 
 struct SchedulerOptions {

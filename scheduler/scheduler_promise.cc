@@ -60,6 +60,29 @@ int32_t SchedulerImpl::SharedBelow(const RequestState& request) const {
          manager_.NumOwnBlocks(request.slot, cut);
 }
 
+int32_t SchedulerImpl::Remaining(const RequestState& request,
+                                 int32_t length) const {
+  return RemainingBlocks(
+      request, manager_.sequence(request.slot),
+      layout().has_windows() ? manager_.NumOwnInWindows(request.slot)
+                             : OwnInWindows(),
+      length,
+      MaxChunk(request, std::ssize(request.tokens) - request.num_computed),
+      layout());
+}
+
+void SchedulerImpl::RefreshReservation(RequestState* request) {
+  // How much of windows a request will hold alone depends on who leaves them
+  // first: its peak stays reserved.
+  if (layout().has_windows()) return;
+  const int32_t needed = manager_.sequence(request->slot).num_blocks() +
+                         Remaining(*request, request->last_length());
+  if (needed == request->reserved_blocks) return;
+  tenants_.Reserve(request->tenant, needed - request->reserved_blocks);
+  request->reserved_blocks = needed;
+  RefreshBar(request->tenant);
+}
+
 int64_t SchedulerImpl::BlocksPromised(Promise promise) const {
   int64_t promised = 0;
   for (const RequestState* request : running_) {
@@ -68,13 +91,7 @@ int64_t SchedulerImpl::BlocksPromised(Promise promise) const {
     const int32_t taken = run == nullptr ? 0 : run->num_blocks;
     const int32_t length = LengthOf(*request, promise);
     if (request->num_computed >= length) continue;
-    int32_t remaining = RemainingBlocks(
-        *request, manager_.sequence(request->slot),
-        layout().has_windows() ? manager_.NumOwnInWindows(request->slot)
-                               : OwnInWindows(),
-        length,
-        MaxChunk(*request, std::ssize(request->tokens) - request->num_computed),
-        layout());
+    int32_t remaining = Remaining(*request, length);
     if (promise == Promise::kCompletion) remaining += SharedBelow(*request);
     promised += std::max(0, remaining - taken);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 #include <absl/strings/str_cat.h>
 
@@ -230,6 +231,7 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
         request.compressions.begin() + request.next_compression++,
         std::move(recorded));
   }
+  RefreshReservation(&request);
   effects->evictions.push_back(std::move(effect));
 }
 
@@ -361,12 +363,25 @@ void SchedulerImpl::LoseEngine(Effects* effects) {
   RefreshPlaces();
 }
 
+void SchedulerImpl::CheckReservations() const {
+  absl::flat_hash_map<TenantId, int64_t> reserved;
+  for (const auto& [id, request] : requests_) {
+    BM_CHECK(request->reserved_blocks >= 0);
+    BM_CHECK(request->running || request->reserved_blocks == 0);
+    reserved[request->tenant] += request->reserved_blocks;
+  }
+  for (const auto& [tenant, blocks] : reserved) {
+    BM_CHECK(tenants_.reserved_blocks(tenant) == blocks);
+  }
+}
+
 void SchedulerImpl::CheckInvariants() const {
   manager_.CheckInvariants();
   BM_CHECK(num_running() + waiting_.size() == std::ssize(requests_));
   waiting_.CheckInvariants();
   prefix_hints_.CheckInvariants();
   tenants_.CheckInvariants();
+  CheckReservations();
   BM_CHECK(std::ranges::is_sorted(
       running_, [this](const RequestState* a, const RequestState* b) {
         return RunsBefore(a, b);

@@ -108,16 +108,16 @@ void Tenants::LeaveQueue(const TenantDemand& demand, Tenant* tenant) {
   BM_CHECK(tenant->queued_tokens >= 0);
 }
 
-void Tenants::Preempt(TenantId id, const TenantDemand& demand) {
+void Tenants::Reserve(TenantId id, int64_t change) {
   Tenant& tenant = tenants_[Index(id)];
-  tenant.reserved_blocks -= demand.peak_blocks;
+  tenant.reserved_blocks += change;
   BM_CHECK(tenant.reserved_blocks >= 0);
 }
 
-void Tenants::Finish(TenantId id, const TenantDemand& demand, End end) {
+void Tenants::Finish(TenantId id, const TenantDemand& demand,
+                     bool was_admitted) {
   Tenant& tenant = tenants_[Index(id)];
-  if (end.was_running) Preempt(id, demand);
-  if (!end.was_admitted) LeaveQueue(demand, &tenant);
+  if (!was_admitted) LeaveQueue(demand, &tenant);
   --tenant.num_requests;
   BM_CHECK(tenant.num_requests >= 0);
 }

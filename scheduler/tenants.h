@@ -1,9 +1,9 @@
 // Tenants: what each may use, what it uses, and how much it has been served.
 //
 // Quotas count requests: num_requests (waiting and running), queued_tokens (of
-// prompts that have not been admitted yet) and reserved_blocks (the peaks of
-// those that run). All of it follows from the requests; nothing here expires by
-// itself.
+// prompts that have not been admitted yet) and reserved_blocks (of those that
+// run: what they have and will still take). All of it
+// follows from the requests; nothing here expires by itself.
 //
 // Service is counted as in the virtual token counter of Sheng et al. (arXiv
 // 2401.00588): prompt tokens as admitted, output tokens twice, divided by the
@@ -63,15 +63,14 @@ class Tenants {
     return entry.limits.max_blocks == 0 ||
            entry.reserved_blocks + blocks <= entry.limits.max_blocks;
   }
-  // It runs; `first`: for the first time, so that its prompt leaves the queue.
+  // It runs, and reserves its peak; `first`: for the first time, so that its
+  // prompt leaves the queue.
   void Admit(TenantId tenant, const TenantDemand& demand, bool first);
-  // It no longer runs, and waits again.
-  void Preempt(TenantId tenant, const TenantDemand& demand);
-  struct End {
-    bool was_running = false;
-    bool was_admitted = false;
-  };
-  void Finish(TenantId tenant, const TenantDemand& demand, End end);
+  // One that runs reserves so many blocks more, or, below 0, fewer; all of them
+  // are given back when it stops running.
+  void Reserve(TenantId tenant, int64_t change);
+  // It ends. REQUIRES: it has nothing reserved.
+  void Finish(TenantId tenant, const TenantDemand& demand, bool was_admitted);
 
   // Service, in tokens by weight, scaled; less is served first.
   int64_t service(TenantId tenant) const {

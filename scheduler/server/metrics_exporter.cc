@@ -158,7 +158,7 @@ void AddTenants(const SchedulerStats& s, FamilyList* list) {
       "Tokens of a tenant's prompts that wait for their first admission now",
       &TenantUse::queued_tokens);
   add("blockmgr_tenant_reserved_blocks",
-      "Blocks at the peaks of a tenant's running requests now",
+      "Blocks that a tenant's running requests have and may still take",
       &TenantUse::reserved_blocks);
 }
 

@@ -51,7 +51,7 @@ TEST_F(TenantsTest, RefusesMoreRequestsThanTheQuota) {
   // Running ones count as well; those that have ended do not.
   tenants_.Admit(a, {}, true);
   EXPECT_FALSE(tenants_.CheckSubmit("a", {}).ok());
-  tenants_.Finish(a, {}, {.was_running = true, .was_admitted = true});
+  tenants_.Finish(a, {}, true);
   EXPECT_THAT(tenants_.CheckSubmit("a", {}), IsOk());
 }
 
@@ -64,17 +64,16 @@ TEST_F(TenantsTest, QueuedTokensAreOfPromptsThatWait) {
               OverQuota("'a'", "max_queued_tokens"));
   const TenantId b = Submit("b", {.prompt_tokens = 7});
   EXPECT_EQ(tenants_.queued_tokens(), 67);
-  tenants_.Finish(b, {.prompt_tokens = 7}, {});
+  tenants_.Finish(b, {.prompt_tokens = 7}, false);
   tenants_.Admit(a, demand, true);
   EXPECT_EQ(tenants_.queued_tokens(a), 0);
   EXPECT_EQ(tenants_.queued_tokens(), 0);
   // Preempted, it waits again, but its prompt was let in once.
-  tenants_.Preempt(a, demand);
-  EXPECT_EQ(tenants_.queued_tokens(a), 0);
   tenants_.Admit(a, demand, false);
-  tenants_.Finish(a, demand, {.was_running = true, .was_admitted = true});
+  EXPECT_EQ(tenants_.queued_tokens(a), 0);
+  tenants_.Finish(a, demand, true);
   Submit("a", demand);
-  tenants_.Finish(a, demand, {});
+  tenants_.Finish(a, demand, false);
   EXPECT_EQ(tenants_.queued_tokens(a), 0);
   EXPECT_EQ(tenants_.num_requests(a), 0);
 }
@@ -110,7 +109,11 @@ TEST_F(TenantsTest, BlocksAreReservedWhileRequestsRun) {
   EXPECT_TRUE(tenants_.MayReserve(a, 4));
   EXPECT_FALSE(tenants_.MayReserve(a, 5));
   EXPECT_TRUE(tenants_.MayReserve(b, 10));
-  tenants_.Preempt(a, demand);
+  tenants_.Reserve(a, -2);
+  EXPECT_EQ(tenants_.reserved_blocks(a), 4);
+  EXPECT_TRUE(tenants_.MayReserve(a, 6));
+  EXPECT_FALSE(tenants_.MayReserve(a, 7));
+  tenants_.Reserve(a, -4);
   EXPECT_TRUE(tenants_.MayReserve(a, 10));
 }
 
@@ -149,8 +152,8 @@ TEST_F(TenantsTest, AFullTableForgetsTheIdleTenantServedLeast) {
   const TenantId b = Submit("b");
   EXPECT_THAT(tenants_.CheckSubmit("c", {}), OverQuota("'c'", "max_tenants"));
   tenants_.Serve(a, 10);
-  tenants_.Finish(a, {}, {});
-  tenants_.Finish(b, {}, {});
+  tenants_.Finish(a, {}, false);
+  tenants_.Finish(b, {}, false);
   EXPECT_EQ(Submit("c"), b);
   EXPECT_EQ(tenants_.service(b), 0);
   EXPECT_EQ(Submit("a"), a);

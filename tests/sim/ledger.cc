@@ -177,6 +177,18 @@ bool Ledger::IsWithinQuota(const Request& request, int32_t peak) const {
          (limits.max_blocks == 0 || peak <= limits.max_blocks);
 }
 
+int64_t Ledger::CountReserved(const Served& served) const {
+  if (served.slot == kNoSequenceSlot) return 0;
+  const Table& table = tables_.at(served.slot);
+  if (served.peak > 0 && table.cut == 0) return served.peak;
+  // Of what an order in flight gives back, of what a loss has cost, and of what
+  // windows hold while steps are in flight, the quota knows better.
+  if (table.pending.has_value() || table.takes_more || layout_.has_windows()) {
+    return 0;
+  }
+  return std::ssize(table.Blocks());
+}
+
 void Ledger::CheckQuotas() {
   const TenantLimits& limits = options_.tenant_limits;
   struct Use {
@@ -190,7 +202,7 @@ void Ledger::CheckQuotas() {
     Use& use = uses[served.request.scope.tenant];
     ++use.num_requests;
     if (served.num_cached < 0) use.queued_tokens += served.num_prompt();
-    if (served.slot != kNoSequenceSlot) use.blocks += served.peak;
+    use.blocks += CountReserved(served);
   }
   for (const auto& [tenant, use] : uses) {
     if ((limits.max_requests > 0 && use.num_requests > limits.max_requests) ||

@@ -241,6 +241,9 @@ class Ledger {
   // Whether there is room for so many more, or nobody waits.
   bool MayQueue(const Request& request) const;
   void CheckQuotas();
+  // Of the tenant's quota, at least: its peak, or, once it has been compressed,
+  // what it has.
+  int64_t CountReserved(const Served& served) const;
   // The request that this one may be a fork of; null: none, or it may not.
   const Served* ParentOf(const Request& request) const;
 
