@@ -16,7 +16,7 @@ namespace {
 // Positions of one layer and head that 32-bit page ids can name with room.
 constexpr int32_t kMaxSize = 1 << 24;
 // 64 GiB of float32: a typing error, not a wish.
-constexpr double kMaxValues = 1.6e10;
+constexpr double kMaxSyntheticValues = 1.6e10;
 
 absl::StatusOr<SyntheticShape> ParseShape(const std::string& text) {
   SyntheticShape shape;
@@ -43,9 +43,9 @@ absl::StatusOr<SyntheticShape> ParseShape(const std::string& text) {
   const double values = 1.0 * shape.num_layers *
                         (shape.num_q_heads + 2 * shape.num_heads) *
                         shape.length * shape.head_dim;
-  if (values > kMaxValues) {
+  if (values > kMaxSyntheticValues) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--synthetic: expected at most ", kMaxValues,
+        absl::StrCat("--synthetic: expected at most ", kMaxSyntheticValues,
                      " values in all, got ", values));
   }
   return shape;

@@ -22,12 +22,12 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr SyntheticShape kShape = {.num_layers = 3,
-                                   .num_q_heads = 6,
-                                   .num_heads = 2,
-                                   .length = 130,
-                                   .head_dim = 16,
-                                   .model_dim = 24};
+constexpr SyntheticShape kRunnerShape = {.num_layers = 3,
+                                         .num_q_heads = 6,
+                                         .num_heads = 2,
+                                         .length = 130,
+                                         .head_dim = 16,
+                                         .model_dim = 24};
 
 EvictionTarget Keep(const char* ratio) {
   EvictionTarget target;
@@ -65,7 +65,7 @@ const char* const kPolicies[] = {
 };
 
 TEST(RunPolicyTest, KeepsTheTotalOfEveryPolicy) {
-  const Tensors tensors = MakeSyntheticTensors(kShape, 1);
+  const Tensors tensors = MakeSyntheticTensors(kRunnerShape, 1);
   for (const char* text : kPolicies) {
     SCOPED_TRACE(text);
     EvictionPolicy policy = *ParsePolicy(text);
@@ -94,7 +94,7 @@ TEST(RunPolicyTest, KeepsTheTotalOfEveryPolicy) {
 
 // Pages are where entries lie, not what they are worth.
 TEST(RunPolicyTest, DependsOnNoPageSizeUnderRoundToken) {
-  const Tensors tensors = MakeSyntheticTensors(kShape, 2);
+  const Tensors tensors = MakeSyntheticTensors(kRunnerShape, 2);
   for (const char* text : kPolicies) {
     SCOPED_TRACE(text);
     EvictionPolicy policy = *ParsePolicy(text);
@@ -114,7 +114,7 @@ TEST(RunPolicyTest, DependsOnNoPageSizeUnderRoundToken) {
 // Budgets per layer: every layer by itself gives the same. (random and pyramid
 // know which layer it is.)
 TEST(RunPolicyTest, RunsLayersIndependently) {
-  const Tensors tensors = MakeSyntheticTensors(kShape, 3);
+  const Tensors tensors = MakeSyntheticTensors(kRunnerShape, 3);
   for (const char* text :
        {"snapkv(window=8) | adakv | critical", "h2o | adakv", "tova",
         "keydiff | adakv(mode=floor)", "expected_attention", "streaming"}) {
@@ -135,7 +135,7 @@ TEST(RunPolicyTest, RunsLayersIndependently) {
 }
 
 TEST(RunPolicyTest, StoresInTheTypeAskedFor) {
-  SyntheticShape shape = kShape;
+  SyntheticShape shape = kRunnerShape;
   shape.num_layers = 1;
   const Tensors tensors = MakeSyntheticTensors(shape, 4);
   const EvictionPolicy policy = *ParsePolicy("knorm");
@@ -234,7 +234,7 @@ TEST(RunPolicyTest, RefusesWhatItCannotRun) {
 // A score that depends on its entry alone: block by block, the best of the best
 // are the best of all.
 TEST(RunPolicyByBlocksTest, FindsTheBestOfAllWhereScoresAreFixed) {
-  const Tensors tensors = MakeSyntheticTensors(kShape, 5);
+  const Tensors tensors = MakeSyntheticTensors(kRunnerShape, 5);
   for (const char* text :
        {"knorm | uniform | topk | round(token)",
         "random | uniform | topk | round(token)",
@@ -261,17 +261,18 @@ TEST(RunPolicyByBlocksTest, FindsTheBestOfAllWhereScoresAreFixed) {
 // Sums of H2O where queries see only what was kept before them, in float64.
 std::vector<int32_t> NaiveH2oByBlocks(const LayerTensors& layer, int32_t head,
                                       int32_t keep, int32_t block) {
-  const int32_t group = kShape.num_q_heads / kShape.num_heads;
+  const int32_t group = kRunnerShape.num_q_heads / kRunnerShape.num_heads;
   const auto row = [&](const std::vector<float>& values, int32_t of,
                        int32_t position) {
-    return values.data() + static_cast<size_t>(of * kShape.length + position) *
-                               static_cast<size_t>(kShape.head_dim);
+    return values.data() +
+           static_cast<size_t>(of * kRunnerShape.length + position) *
+               static_cast<size_t>(kRunnerShape.head_dim);
   };
-  std::vector<double> sums(static_cast<size_t>(kShape.length));
+  std::vector<double> sums(static_cast<size_t>(kRunnerShape.length));
   std::vector<int32_t> held;
   int32_t end = 0;
-  for (int32_t begin = 0; begin < kShape.length; begin = end) {
-    end = std::min(begin + (begin == 0 ? keep : block), kShape.length);
+  for (int32_t begin = 0; begin < kRunnerShape.length; begin = end) {
+    end = std::min(begin + (begin == 0 ? keep : block), kRunnerShape.length);
     for (int32_t query = begin; query < end; ++query) {
       held.push_back(query);
       for (int32_t q_head = head * group; q_head < (head + 1) * group;
@@ -279,11 +280,11 @@ std::vector<int32_t> NaiveH2oByBlocks(const LayerTensors& layer, int32_t head,
         std::vector<double> weights;
         for (const int32_t position : held) {
           double dot = 0;
-          for (int32_t i = 0; i < kShape.head_dim; ++i) {
+          for (int32_t i = 0; i < kRunnerShape.head_dim; ++i) {
             dot += double{row(layer.queries, q_head, query)[i]} *
                    row(layer.keys, head, position)[i];
           }
-          weights.push_back(std::exp(dot / std::sqrt(kShape.head_dim)));
+          weights.push_back(std::exp(dot / std::sqrt(kRunnerShape.head_dim)));
         }
         const double total =
             std::accumulate(weights.begin(), weights.end(), 0.0);
@@ -305,7 +306,7 @@ std::vector<int32_t> NaiveH2oByBlocks(const LayerTensors& layer, int32_t head,
 TEST(RunPolicyByBlocksTest, QueriesSeeOnlyWhatWasKept) {
   for (const uint64_t seed : {6, 7, 8}) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
-    const Tensors tensors = MakeSyntheticTensors(kShape, seed);
+    const Tensors tensors = MakeSyntheticTensors(kRunnerShape, seed);
     const EvictionPolicy policy =
         *ParsePolicy("h2o | uniform | topk | round(token)");
     ASSERT_OK_AND_ASSIGN(
@@ -321,7 +322,7 @@ TEST(RunPolicyByBlocksTest, QueriesSeeOnlyWhatWasKept) {
 }
 
 TEST(RunPolicyByBlocksTest, KeepsAllOfWhatFits) {
-  const Tensors tensors = MakeSyntheticTensors(kShape, 9);
+  const Tensors tensors = MakeSyntheticTensors(kRunnerShape, 9);
   ASSERT_OK_AND_ASSIGN(const PolicyRun run,
                        RunPolicyByBlocks(*ParsePolicy("keydiff"),
                                          KeepTokens(130), tensors, 16, {}));

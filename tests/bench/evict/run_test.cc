@@ -22,7 +22,7 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 // Two layers of two heads, budgets 3, 1 and 2, 0 of 4.
-RunReport SmallReport() {
+RunReport SmallRunReport() {
   RunReport report;
   report.policy = "keydiff | adakv | topk";
   report.target.ratio = *KeepRatio::Parse("0.4");
@@ -38,7 +38,7 @@ RunReport SmallReport() {
 }
 
 TEST(RunReportTest, PrintsATable) {
-  RunReport report = SmallReport();
+  RunReport report = SmallRunReport();
   // Pages: 2 + 1 + 1 + 0 of 2 tokens of 2 * 256 KiB.
   EXPECT_EQ(FormatRun(report),
             "policy  keydiff | adakv | topk\n"
@@ -55,7 +55,7 @@ TEST(RunReportTest, PrintsATable) {
 }
 
 TEST(RunReportTest, IsJsonWithEveryPosition) {
-  RunReport report = SmallReport();
+  RunReport report = SmallRunReport();
   const nlohmann::ordered_json json =
       nlohmann::ordered_json::parse(RunJson(report).dump());
   EXPECT_EQ(json["policy"], "keydiff | adakv | topk");
@@ -77,7 +77,7 @@ TEST(RunReportTest, IsJsonWithEveryPosition) {
 
 TEST(RunReportTest, PadsPositions) {
   std::vector<int64_t> shape;
-  EXPECT_THAT(PaddedPositions(SmallReport(), &shape),
+  EXPECT_THAT(PaddedPositions(SmallRunReport(), &shape),
               ElementsAre(0, 2, 3, 1, -1, -1, 0, 3, -1, -1, -1, -1));
   EXPECT_THAT(shape, ElementsAre(2, 2, 3));
 }

@@ -22,7 +22,7 @@ using Order = simt::Schedule::Order;
 
 // Products are exact in fp32 but for the order of 64 .. 256 additions, and
 // weights see that through exp: a few 1e-6 of a logit, no 16-bit rounding.
-constexpr double kTolerance = 2e-5;
+constexpr double kWindowTolerance = 2e-5;
 
 template <typename T>
 void ExpectAttentionMatches(const EntryCase<T>& test,
@@ -51,7 +51,7 @@ void ExpectAttentionMatches(const EntryCase<T>& test,
       }
     }
   }
-  EXPECT_TRUE(std::sqrt(error) <= kTolerance * std::sqrt(norm))
+  EXPECT_TRUE(std::sqrt(error) <= kWindowTolerance * std::sqrt(norm))
       << std::sqrt(error / norm);
 }
 
