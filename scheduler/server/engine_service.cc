@@ -3,7 +3,6 @@
 #include <deque>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include <absl/strings/str_cat.h>
 
@@ -16,7 +15,7 @@ namespace {
 // One engine's stream: a gRPC reactor for the engine, a sink for the core.
 // Owned by itself until gRPC says OnDone, and by whoever holds a pointer.
 class EngineStream final
-    : public grpc::ServerBidiReactor<v1::EngineMessage, v1::StepPlan>,
+    : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
       public EngineSink,
       public std::enable_shared_from_this<EngineStream> {
  public:
@@ -24,28 +23,35 @@ class EngineStream final
 
   void Start() {
     self_ = shared_from_this();
-    StartRead(&message_);
+    StartRead(&bytes_);
   }
 
   // From the core thread.
   void SendPlan(const StepPlan& plan) override {
+    ToProto(plan, &plan_);
+    grpc::ByteBuffer bytes;
+    bool owns = false;
+    const grpc::Status status =
+        grpc::SerializationTraits<v1::StepPlan>::Serialize(plan_, &bytes,
+                                                           &owns);
+    if (plan_.evictions().empty()) {
+      plan_.Clear();
+    } else {
+      plan_ = {};  // a caller's scores may be huge: their memory is not kept
+    }
+    if (!status.ok()) {
+      End(status);
+      return;
+    }
     MutexLock lock(&mutex_);
     if (finished_) return;
-    std::unique_ptr<v1::StepPlan> message;
-    if (spare_.empty()) {
-      message = std::make_unique<v1::StepPlan>();
-    } else {
-      message = std::move(spare_.back());
-      spare_.pop_back();
-    }
-    ToProto(plan, message.get());
-    unsent_.push_back(std::move(message));
-    if (sending_ == nullptr) SendNext();
+    unsent_.push_back(std::move(bytes));
+    if (!sending_.Valid()) SendNext();
   }
 
   void ReadNext() override {
     MutexLock lock(&mutex_);
-    if (!finished_) StartRead(&message_);
+    if (!finished_) StartRead(&bytes_);
   }
 
   void Close(const absl::Status& status) override { End(ToGrpc(status)); }
@@ -56,8 +62,20 @@ class EngineStream final
       End(grpc::Status::OK);  // detached, or broken
       return;
     }
-    const absl::Status status = opened_ ? TakeResult() : Open();
+    absl::Status status = Parse();
+    if (status.ok()) status = opened_ ? TakeResult() : Open();
     if (!status.ok()) End(ToGrpc(status));
+  }
+
+  absl::Status Parse() {
+    if (grpc::SerializationTraits<v1::EngineMessage>::Deserialize(&bytes_,
+                                                                  &message_)
+            .ok()) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        "EngineMessage: expected a message of this type, whose strings are "
+        "UTF-8, got bytes that are none");
   }
 
   absl::Status Open() {
@@ -86,7 +104,7 @@ class EngineStream final
     {
       MutexLock lock(&mutex_);
       if (!finished_) {
-        StartRead(&message_);
+        StartRead(&bytes_);
         return;
       }
     }
@@ -109,13 +127,7 @@ class EngineStream final
 
   void OnWriteDone(bool ok) override {
     MutexLock lock(&mutex_);
-    // Scores of a caller may be huge: their memory is not kept.
-    const bool keep = sending_->evictions().empty();
-    std::unique_ptr<v1::StepPlan> sent = std::move(sending_);
-    if (keep) {
-      sent->Clear();
-      spare_.push_back(std::move(sent));
-    }
+    sending_.Clear();
     if (ok && !finished_ && !unsent_.empty()) SendNext();
   }
 
@@ -129,7 +141,7 @@ class EngineStream final
   void SendNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     sending_ = std::move(unsent_.front());
     unsent_.pop_front();
-    StartWrite(sending_.get());
+    StartWrite(&sending_);
   }
 
   void End(const grpc::Status& status) {
@@ -145,8 +157,12 @@ class EngineStream final
   // Constant.
   CoreThread* const core_;
 
+  // The core thread.
+  v1::StepPlan plan_;  // empty, but for its memory
+
   // The reading thread; the core thread reads result_ between EngineResult and
   // ReadNext, when nothing is being read.
+  grpc::ByteBuffer bytes_;
   v1::EngineMessage message_;
   StepResult result_;
   bool opened_ = false;
@@ -156,11 +172,10 @@ class EngineStream final
 
   Mutex mutex_;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  // The core bounds all three together: max_steps_in_flight, and one more that
-  // has been answered before its write was reported done.
-  std::unique_ptr<v1::StepPlan> sending_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::unique_ptr<v1::StepPlan>> unsent_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<v1::StepPlan>> spare_ ABSL_GUARDED_BY(mutex_);
+  // The core bounds both together: max_steps_in_flight, and one more that has
+  // been answered before its write was reported done.
+  grpc::ByteBuffer sending_ ABSL_GUARDED_BY(mutex_);
+  std::deque<grpc::ByteBuffer> unsent_ ABSL_GUARDED_BY(mutex_);
 };
 
 void ToProto(const Attachment& attachment, v1::AttachResponse* proto) {
@@ -199,7 +214,7 @@ grpc::ServerUnaryReactor* EngineService::Attach(
   return reactor;
 }
 
-grpc::ServerBidiReactor<v1::EngineMessage, v1::StepPlan>*
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
 EngineService::RunSteps(grpc::CallbackServerContext* /*context*/) {
   const auto stream = std::make_shared<EngineStream>(core_);
   stream->Start();

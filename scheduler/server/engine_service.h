@@ -14,14 +14,19 @@
 
 namespace blockmgr {
 
-class EngineService final : public v1::EngineService::CallbackService {
+// Messages of RunSteps are parsed here: gRPC would end the stream of an engine
+// whose message it cannot parse as if the engine had detached.
+class EngineService final
+    : public v1::EngineService::WithRawCallbackMethod_RunSteps<
+          v1::EngineService::WithCallbackMethod_Attach<
+              v1::EngineService::Service>> {
  public:
   explicit EngineService(CoreThread* core) : core_(core) {}
 
   grpc::ServerUnaryReactor* Attach(grpc::CallbackServerContext* context,
                                    const v1::AttachRequest* request,
                                    v1::AttachResponse* response) override;
-  grpc::ServerBidiReactor<v1::EngineMessage, v1::StepPlan>* RunSteps(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* RunSteps(
       grpc::CallbackServerContext* context) override;
 
  private:

@@ -1,5 +1,6 @@
 #include "scheduler/server/listen_address.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -19,6 +20,7 @@
 #include <absl/strings/strip.h>
 #include <arpa/inet.h>
 
+#include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -83,6 +85,32 @@ absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& text) {
         address.host, "\""));
   }
   return ListenAddress{text, ""};
+}
+
+void SetPort(uint16_t port, SocketAddress* address) {
+  if (address->address.ss_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6*>(&address->address)->sin6_port = htons(port);
+  } else {
+    reinterpret_cast<sockaddr_in*>(&address->address)->sin_port = htons(port);
+  }
+}
+
+std::vector<SocketAddress> DistinctAddresses(const addrinfo* found) {
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    SocketAddress next{.length = at->ai_addrlen};
+    BM_CHECK(next.length <= sizeof(next.address));
+    std::memcpy(&next.address, at->ai_addr, next.length);
+    SetPort(0, &next);
+    const bool is_new =
+        std::none_of(addresses.begin(), addresses.end(),
+                     [&next](const SocketAddress& other) {
+                       return std::memcmp(&other.address, &next.address,
+                                          sizeof(next.address)) == 0;
+                     });
+    if (is_new) addresses.push_back(next);
+  }
+  return addresses;
 }
 
 absl::Status RemoveStaleSocket(const ListenAddress& address) {

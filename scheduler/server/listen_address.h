@@ -4,6 +4,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include <netdb.h>
+#include <sys/socket.h>
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
@@ -30,6 +34,17 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view field,
 // InvalidArgument: not an address, a path too long for a socket, or TCP beyond
 // the loopback, where anyone could read prompts.
 absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& text);
+
+struct SocketAddress {
+  sockaddr_storage address = {};
+  socklen_t length = 0;
+};
+
+// What getaddrinfo has found, each address once, ports aside: a name that is
+// given twice in /etc/hosts has its addresses twice.
+std::vector<SocketAddress> DistinctAddresses(const addrinfo* found);
+// REQUIRES: of IPv4 or IPv6.
+void SetPort(uint16_t port, SocketAddress* address);
 
 // Makes way for a new socket: removes one that nobody listens on any more.
 // AlreadyExists: a daemon answers there; FailedPrecondition: something that is

@@ -31,10 +31,9 @@ namespace {
 constexpr int64_t kOtherDescriptors = 64;
 // Between looks for connections that have ended, a system call for each, once
 // there are as many as may be.
-constexpr std::chrono::milliseconds kLookInterval{10};
+constexpr std::chrono::milliseconds kEndedInterval{10};
 // Before the system is asked again for what it did not have.
 constexpr std::chrono::milliseconds kPause{100};
-constexpr std::chrono::seconds kWarningInterval{10};
 // That are taken before anything else is looked at.
 constexpr int kMaxBurst = 64;
 // For a port that is free in both families of localhost.
@@ -99,28 +98,6 @@ uint16_t PortOf(int listening) {
                    : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
 }
 
-void SetPort(uint16_t port, sockaddr* address) {
-  if (address->sa_family == AF_INET6) {
-    reinterpret_cast<sockaddr_in6*>(address)->sin6_port = htons(port);
-  } else {
-    reinterpret_cast<sockaddr_in*>(address)->sin_port = htons(port);
-  }
-}
-
-// Whether an address equal to `at` comes before it.
-bool IsBefore(const addrinfo& first, const addrinfo& at) {
-  for (const addrinfo* other = &first; other != &at; other = other->ai_next) {
-    SetPort(0, other->ai_addr);
-    SetPort(0, at.ai_addr);
-    if (other->ai_family == at.ai_family &&
-        other->ai_addrlen == at.ai_addrlen &&
-        std::memcmp(other->ai_addr, at.ai_addr, at.ai_addrlen) == 0) {
-      return true;
-    }
-  }
-  return false;
-}
-
 ino_t InodeOf(int descriptor) {
   struct stat found {};
   return fstat(descriptor, &found) == 0 ? found.st_ino : 0;
@@ -174,17 +151,16 @@ absl::Status Listener::ListenTcp(const ListenAddress& address) {
                                                address.target, ": ",
                                                gai_strerror(failure)));
   }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found,
-                                                                 freeaddrinfo);
+  std::vector<SocketAddress> addresses = DistinctAddresses(found);
+  freeaddrinfo(found);
   auto port = static_cast<uint16_t>(wanted.port);
   int error = EADDRNOTAVAIL;
   for (int trial = 0; trial < kMaxPortTrials; ++trial) {
-    for (addrinfo* at = found; at != nullptr; at = at->ai_next) {
-      // A name that is given twice in /etc/hosts has its addresses twice.
-      if (IsBefore(*found, *at)) continue;
-      SetPort(port, at->ai_addr);
+    for (SocketAddress& at : addresses) {
+      SetPort(port, &at);
       const int listening =
-          ListenOn(at->ai_family, at->ai_addr, at->ai_addrlen);
+          ListenOn(at.address.ss_family,
+                   reinterpret_cast<const sockaddr*>(&at.address), at.length);
       if (listening >= 0) {
         sockets_.push_back(listening);
         port = PortOf(listening);
@@ -285,21 +261,12 @@ bool Listener::Accept(int listening) {
 bool Listener::HasRoom() {
   const auto now = Clock::now();
   if (std::ssize(connections_) >= max_connections_ && now >= next_look_) {
-    next_look_ = now + kLookInterval;
+    next_look_ = now + kEndedInterval;
     std::erase_if(connections_, [](const Connection& connection) {
       return InodeOf(connection.descriptor) != connection.inode;
     });
   }
   return std::ssize(connections_) < max_connections_;
-}
-
-void Listener::Trouble::Warn(const std::string& what) {
-  ++num_unwarned_;
-  const auto now = Clock::now();
-  if (now < next_warning_) return;
-  next_warning_ = now + kWarningInterval;
-  spdlog::warn("{} ({} such since the last warning)", what,
-               std::exchange(num_unwarned_, 0));
 }
 
 }  // namespace blockmgr

@@ -23,6 +23,7 @@
 #include <absl/status/statusor.h>
 
 #include "scheduler/server/listen_address.h"
+#include "scheduler/server/rate_limited_warning.h"
 
 namespace blockmgr {
 
@@ -59,16 +60,6 @@ class Listener {
     ino_t inode = 0;
   };
 
-  // Logged at most once in a while, with how often it has happened.
-  class Trouble {
-   public:
-    void Warn(const std::string& what);
-
-   private:
-    Clock::time_point next_warning_;
-    int64_t num_unwarned_ = 0;
-  };
-
   explicit Listener(int32_t max_connections)
       : max_connections_(max_connections) {}
   absl::Status ListenUnix(const ListenAddress& address);
@@ -91,8 +82,8 @@ class Listener {
   std::vector<Connection> connections_;
   Clock::time_point next_look_;     // for connections that have ended
   Clock::time_point paused_until_;  // accepting
-  Trouble failures_;
-  Trouble refusals_;
+  RateLimitedWarning failures_;
+  RateLimitedWarning refusals_;
 
   std::thread thread_;
 };

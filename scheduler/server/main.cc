@@ -21,6 +21,7 @@
 #include "scheduler/server/default_address.h"
 #include "scheduler/server/eviction_flags.h"
 #include "scheduler/server/flag_checks.h"
+#include "scheduler/server/library_logs.h"
 #include "scheduler/server/scheduler_flags.h"
 #include "scheduler/server/server.h"
 #include "scheduler/server/service_manager.h"
@@ -164,10 +165,10 @@ void AddTenantFlags(CLI::App* app, Flags* flags) {
   SchedulerOptions& options = flags->server.scheduler;
   app->add_option("--tenant", flags->tenants,
                   "Limits of a tenant, or of all others for the name *: "
-                  "weight (its fair share, 1..1000), max-blocks (at the peaks "
-                  "of its running requests; more wait), max-requests and "
-                  "max-queued-tokens (of prompts; more are refused with "
-                  "RESOURCE_EXHAUSTED); may be repeated")
+                  "weight (its fair share, 1..1000), max-blocks (that its "
+                  "running requests have or may still take; more wait), "
+                  "max-requests and max-queued-tokens (of prompts; more are "
+                  "refused with RESOURCE_EXHAUSTED); may be repeated")
       ->type_name("NAME:LIMIT=N[,LIMIT=N...]")
       ->group(group);
   app->add_flag("--fair-share", options.fair_share,
@@ -288,6 +289,7 @@ int Main(int argc, char** argv) {
 
   spdlog::set_default_logger(spdlog::stderr_logger_mt("blockmgrd"));
   spdlog::set_level(spdlog::level::from_str(flags.log_level));
+  RouteLibraryLogs();
   RaiseDescriptorLimit();
   return Serve(flags, signals);
 }

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <future>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -17,6 +18,7 @@
 
 #include <absl/strings/match.h>
 #include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include "tests/scheduler/server/server_harness.h"
@@ -208,6 +210,27 @@ TEST_F(BlockmgrdTest, ClosesConnectionsAboveTheLimit) {
     }));
   }
   EXPECT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
+}
+
+// gRPC and protobuf log a line for every call that makes no sense.
+TEST_F(BlockmgrdTest, MalformedCallsDoNotFillTheLog) {
+  Daemon daemon(log(), Flags());
+  ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
+  const size_t before = daemon.Log().size();
+  grpc::GenericStub stub(Connect(address_));
+  for (int i = 0; i < 100; ++i) {
+    const grpc::Slice bytes("\x0A\x01\xFF");  // not UTF-8
+    const grpc::ByteBuffer message(&bytes, 1);
+    grpc::ClientContext context;
+    grpc::ByteBuffer answer;
+    std::promise<grpc::Status> done;
+    stub.UnaryCall(
+        &context, "/blockmgr.v1.RequestService/Cancel", {}, &message, &answer,
+        [&done](const grpc::Status& status) { done.set_value(status); });
+    EXPECT_FALSE(done.get_future().get().ok());
+  }
+  EXPECT_TRUE(Serving());
+  EXPECT_LT(daemon.Log().size(), before + 2000) << daemon.Log();
 }
 
 // As systemd does it.

@@ -1,12 +1,14 @@
 #include "scheduler/server/listener.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -53,6 +55,34 @@ TEST(ListenAddressTest, LeavesFilesAlone) {
   EXPECT_THAT(RemoveStaleSocket({"unix:" + folder.path(), folder.path()}),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("not a socket")));
+}
+
+// As from an /etc/hosts that gives a name 127.0.0.1 twice.
+TEST(DistinctAddressesTest, NamesEachOnce) {
+  std::array<sockaddr_storage, 4> stored{};
+  std::array<addrinfo, 4> found{};
+  const std::array<int, 4> last_bytes = {1, 1, 1, 2};
+  for (size_t i = 0; i < found.size(); ++i) {
+    const bool is_ipv6 = i == 1;
+    if (is_ipv6) {
+      auto* const ipv6 = reinterpret_cast<sockaddr_in6*>(&stored[i]);
+      ipv6->sin6_family = AF_INET6;
+      ipv6->sin6_addr = in6addr_loopback;
+    } else {
+      auto* const ipv4 = reinterpret_cast<sockaddr_in*>(&stored[i]);
+      ipv4->sin_family = AF_INET;
+      ipv4->sin_port = htons(static_cast<uint16_t>(i));  // does not matter
+      ipv4->sin_addr.s_addr = htonl((127u << 24) + last_bytes[i]);
+    }
+    found[i].ai_addr = reinterpret_cast<sockaddr*>(&stored[i]);
+    found[i].ai_addrlen = is_ipv6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+    if (i > 0) found[i - 1].ai_next = &found[i];
+  }
+  const std::vector<SocketAddress> addresses = DistinctAddresses(found.data());
+  ASSERT_EQ(addresses.size(), 3u);
+  EXPECT_EQ(addresses[0].address.ss_family, AF_INET);
+  EXPECT_EQ(addresses[1].address.ss_family, AF_INET6);
+  EXPECT_EQ(addresses[2].address.ss_family, AF_INET);
 }
 
 // -1 if nobody listens there.

@@ -221,6 +221,25 @@ TEST_F(ServerTest, StaleEpochInAResultHasNoEffect) {
   EXPECT_EQ(stats.num_running(), 1);
 }
 
+// An engine that thinks its text is UTF-8 should not seem to have detached.
+TEST_F(ServerTest, SaysThatAMessageOfAnEngineCannotBeParsed) {
+  const auto engine = StartEngine(SmallLayout());
+  FakeFrontend frontend(address(), "a");
+  frontend.Open();
+  ASSERT_TRUE(frontend.Submit("r", 2).ok());
+  v1::StepPlan plan;
+  ASSERT_TRUE(engine->ReadPlan(&plan));
+  v1::EngineMessage message;
+  message.set_epoch(engine->attached.epoch());
+  message.set_session(engine->attached.session());
+  message.mutable_result()->set_step(plan.step());
+  message.mutable_result()->add_evictions()->set_error("\xFF");
+  engine->Send(message);
+  EXPECT_THAT(engine->Finish(),
+              GrpcError(grpc::INVALID_ARGUMENT, "EngineMessage: expected"));
+  EXPECT_EQ(Stats().num_running(), 1);
+}
+
 TEST_F(ServerTest, RefusesAResultOfAnotherStep) {
   const auto engine = StartEngine(SmallLayout());
   FakeFrontend frontend(address(), "a");
