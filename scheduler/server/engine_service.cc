@@ -45,7 +45,7 @@ class EngineStream final
     }
     MutexLock lock(&mutex_);
     if (finished_) return;
-    unsent_.push_back(std::move(bytes));
+    unsent_.push_back(bytes);
     if (!sending_.Valid()) SendNext();
   }
 
@@ -139,7 +139,7 @@ class EngineStream final
   }
 
   void SendNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    sending_ = std::move(unsent_.front());
+    sending_ = unsent_.front();  // shares its bytes
     unsent_.pop_front();
     StartWrite(&sending_);
   }

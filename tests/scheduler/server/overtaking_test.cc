@@ -102,11 +102,18 @@ TEST_F(OvertakingTest, AnEngineThatHungUpBeforeItWasOpenedIsGone) {
 }
 
 TEST_F(OvertakingTest, AClientThatHungUpBeforeItWasOpenedIsGone) {
-  // Not StartEngine, whose questions may find the queue full.
-  FakeEngine engine(address());
-  ASSERT_TRUE(engine.Attach(SmallLayout()).ok());
-  engine.OpenStream();
-  ASSERT_TRUE(WaitUntil([this] { return IsAttached() == true; }));
+  // Not StartEngine: a question and the stream's beginning may each find that
+  // the other one fills the queue.
+  std::optional<FakeEngine> engine;
+  ASSERT_TRUE(WaitUntil([&] {
+    engine.emplace(address());
+    if (!engine->Attach(SmallLayout()).ok()) return false;
+    engine->OpenStream();
+    LetThemPost();
+    if (IsAttached() == true) return true;
+    engine->Break();
+    return false;
+  }));
   HoldCore();
   const auto stub = v1::RequestService::NewStub(Connect(address()));
   v1::StreamTokensRequest request;
