@@ -39,8 +39,10 @@ void ChangeBytes(std::span<const std::string> seeds, Rng& rng,
                              input->size() - at);
   switch (RandomInt(rng, 0, 5)) {
     case 0:
-      if (size > 0)
-        (*input)[at] ^= static_cast<char>(1 << RandomInt(rng, 0, 7));
+      if (size > 0) {
+        const int flipped = (*input)[at] ^ (1 << RandomInt(rng, 0, 7));
+        (*input)[at] = static_cast<char>(flipped);
+      }
       return;
     case 1:
       if (size > 0) (*input)[at] = DrawByte(rng);

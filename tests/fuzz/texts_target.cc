@@ -112,8 +112,8 @@ std::vector<std::string> MakeTexts() {
   std::string bytes = EncodeLuKvProfile(profile);
   bytes.resize(bytes.size() - 8);
   return {
-      "psnapkv(window=16,pool=max,kernel=5)|adakv(alpha=0.3)|"
-      "critical(first=0.4)|protect(sinks=4,recent=8)|token",
+      absl::StrCat("psnapkv(window=16,pool=max,kernel=5)|adakv(alpha=0.3)|",
+                   "critical(first=0.4)|protect(sinks=4,recent=8)|token"),
       "pexpected(n_future=64,cov=false)|pyramid(beta=9)|topk",
       "pkeydiff(anchor=median,metric=euclidean)|lukv(profile=a)|topk",
       "r0.25",
