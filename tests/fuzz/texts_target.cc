@@ -126,7 +126,7 @@ std::vector<std::string> MakeTexts() {
       "b{\"num_layers\":1,\"num_heads\":2,\"scores\":[[0.5,0.25]]}",
       absl::StrCat("l", bytes),
       absl::StrCat("b", WithChecksum(bytes)),
-      R"(m{"timestamp":0,"input_length":700,"output_length":5,"hash_ids":[1,2]})",
+      R"(m{"timestamp":0,"input_length":70,"output_length":5,"hash_ids":[1]})",
       R"(m{"timestamp":9,"input_length":3,"output_length":1,"hash_ids":[7]})",
       absl::StrCat("aTIMESTAMP,ContextTokens,GeneratedTokens\n",
                    "2023-11-16 18:15:46.6805900,374,44\n",
