@@ -15,34 +15,43 @@
 namespace blockmgr {
 namespace {
 
-// Parts of it come from peers.
-std::string Line(const char* library, const std::string& message) {
-  return absl::StrCat(library, ": ",
-                      absl::Utf8SafeCHexEscape(Shorten(message)));
+void Log(const char* library, spdlog::level::level_enum level,
+         const std::string& message, RateLimitedWarning* errors) {
+  // Parts of it come from peers.
+  const std::string line =
+      absl::StrCat(library, ": ", absl::Utf8SafeCHexEscape(Shorten(message)));
+  if (level == spdlog::level::critical) {
+    spdlog::critical(line);
+    return;
+  }
+  spdlog::debug(line);
+  if (level == spdlog::level::err) errors->Warn(line);
+}
+
+std::string At(const std::string& message, const char* file, int line) {
+  return absl::StrCat(message, " (", file, ":", line, ")");
 }
 
 void LogGrpc(gpr_log_func_args* args) {
   static RateLimitedWarning* const errors = new RateLimitedWarning;
-  const std::string line = Line("grpc", args->message);
-  // Its last words: GPR_ASSERT aborts after them.
-  if (absl::StartsWith(args->message, "assertion failed")) {
-    spdlog::critical("{} ({}:{})", line, args->file, args->line);
-    return;
-  }
-  spdlog::debug(line);
-  if (args->severity == GPR_LOG_SEVERITY_ERROR) errors->Warn(line);
+  // GPR_ASSERT aborts after its last words.
+  const bool is_last = absl::StartsWith(args->message, "assertion failed");
+  const bool is_error = args->severity == GPR_LOG_SEVERITY_ERROR;
+  Log("grpc",
+      is_last    ? spdlog::level::critical
+      : is_error ? spdlog::level::err
+                 : spdlog::level::debug,
+      At(args->message, args->file, args->line), errors);
 }
 
-void LogProtobuf(google::protobuf::LogLevel level, const char* file, int number,
+void LogProtobuf(google::protobuf::LogLevel level, const char* file, int line,
                  const std::string& message) {
   static RateLimitedWarning* const errors = new RateLimitedWarning;
-  const std::string line = Line("protobuf", message);
-  if (level == google::protobuf::LOGLEVEL_FATAL) {
-    spdlog::critical("{} ({}:{})", line, file, number);
-    return;
-  }
-  spdlog::debug(line);
-  if (level == google::protobuf::LOGLEVEL_ERROR) errors->Warn(line);
+  Log("protobuf",
+      level == google::protobuf::LOGLEVEL_FATAL   ? spdlog::level::critical
+      : level == google::protobuf::LOGLEVEL_ERROR ? spdlog::level::err
+                                                  : spdlog::level::debug,
+      At(message, file, line), errors);
 }
 
 }  // namespace

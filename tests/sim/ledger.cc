@@ -180,12 +180,13 @@ bool Ledger::IsWithinQuota(const Request& request, int32_t peak) const {
 int64_t Ledger::CountReserved(const Served& served) const {
   if (served.slot == kNoSequenceSlot) return 0;
   const Table& table = tables_.at(served.slot);
-  if (served.peak > 0 && table.cut == 0) return served.peak;
-  // Of what an order in flight gives back, of what a loss has cost, and of what
-  // windows hold while steps are in flight, the quota knows better.
-  if (table.pending.has_value() || table.takes_more || layout_.has_windows()) {
-    return 0;
+  // Until it is compressed; with windows, always.
+  if (layout_.has_windows() || (served.peak > 0 && table.cut == 0)) {
+    return served.peak;
   }
+  // Of what an order in flight gives back, and of what a loss has cost, the
+  // quota knows better.
+  if (table.pending.has_value() || table.takes_more) return 0;
   return std::ssize(table.Blocks());
 }
 
