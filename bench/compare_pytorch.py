@@ -367,8 +367,11 @@ def main():
     if not torch.cuda.is_available():
         sys.exit("compare_pytorch.py: PyTorch finds no GPU")
     modes = ["loop", "padded"] if arguments.mode == "both" else [arguments.mode]
-    torch.cuda.set_device(arguments.device)
-    device = torch.device("cuda", torch.cuda.current_device())
+    # "cuda" alone names no device, and set_device takes nothing else.
+    device = torch.device(arguments.device)
+    if device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    torch.cuda.set_device(device)
     results, not_run = run_modes(problem, torch, device, modes,
                                  arguments.num_samples)
     print(json.dumps({
