@@ -357,21 +357,23 @@ struct MergeShape {
 };
 
 // Grid: {lists, any number of blocks that share the query heads}; those of
-// lists in one piece return at once. Shared memory: MergeShape::kSharedBytes.
+// lists in one piece return at once. After DecodeAttention. Shared memory:
+// MergeShape::kSharedBytes.
 //
 // Each warp takes a quarter of the parts, which depends on nothing but their
 // number, and the quarters are added up in order.
 template <typename T, int kDim>
 SIMT_KERNEL(kDecodeThreads, 8)
 void MergeDecodeAttention(DecodeParams params) {
-  simt::AwaitEarlierKernels();
   using Shape = MergeShape<kDim>;
   constexpr int kElements = kDim / 32;
-  if (!HasRoom(params)) return;
+  // Of the plan, which DecodeAttention only reads, too.
+  const bool has_room = HasRoom(params);
   const int32_t list = static_cast<int32_t>(simt::BlockX());
   TileRange parts = PartsOf(params, list);
   const int32_t num_parts = parts.end - parts.begin;
-  if (num_parts == 1) return;
+  simt::AwaitEarlierKernels();
+  if (!has_room || num_parts == 1) return;
   const int32_t warp = WarpIndex();
   const bool skips_last =
       BM_PLANTED(kMergeSkipsLast) && warp == Shape::kWarps - 1;

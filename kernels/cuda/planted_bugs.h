@@ -40,6 +40,7 @@ enum class PlantedBug {
   kRegionMaskLost,
   kTailWindowMaskLost,  // rows see what the CTA's first one sees
   // Scores.
+  kNoBarrierAfterAddresses,
   kWindowMaskLost,
   kStatsOfOneSplit,
   kPoolingReach,
@@ -72,6 +73,7 @@ enum class PlantedBug {
   kSelectForgetsPrefix,
   kSelectForgetsUncached,
   kSelectNoBarrierAfterClear,
+  kSelectNoBarrierAfterFill,
   kSelectNoBarrierBeforePick,
   kSelectPicksEarly,
   kSelectNoBarrierAfterPick,

@@ -106,7 +106,7 @@ SIMT_DEVICE float PoolProducts(const PoolBlock& block, int32_t entry) {
 inline constexpr int32_t kPoolSharedBytes =
     4 * (kPoolThreads + kMaxPoolKernel - 1);
 
-SIMT_KERNEL(kPoolThreads, 2)
+SIMT_KERNEL(kPoolThreads, 6)
 void PoolWindowScores(PoolParams params) {
   simt::AwaitEarlierKernels();
   const ListSplit mine = FindRowSplit(params.entries);

@@ -265,11 +265,11 @@ void SelectSplit(SelectProblem p) {
 // kScopeSharedBytes.
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectEndScopes(SelectProblem p) {
-  simt::AwaitEarlierKernels();
-  const ListSplit chunk = FindChunk(p);
-  const SelectHead head = p.heads[chunk.list];
+  ScopeChunk chunk(p, FindChunk(p));
   ClearBins();
-  if (!EndScopeSearch(p, chunk, head)) return;
+  simt::AwaitEarlierKernels();
+  const SelectHead head = p.heads[chunk.list];
+  if (!EndScopeSearch(p, &chunk, head)) return;
   const ScopeThreads threads(p.scopes[head.scope].num_heads);
   if (threads.HasThisThread()) EndScope(p, threads, head.scope);
 }

@@ -30,10 +30,12 @@ struct KeyBatch {
   bool exist[kSize];
   bool taken[kSize];  // by the first stage, in the second
 
-  SIMT_DEVICE KeyBatch(const SelectProblem& p, int32_t head,
-                       const SelectHead& state, int32_t first, int32_t stride,
-                       int32_t end) {
-    const int64_t offset = state.offset;
+  // Of no entry.
+  SIMT_DEVICE KeyBatch() : keys{}, exist{}, taken{} {}
+
+  // offset: p.offsets[head].
+  SIMT_DEVICE KeyBatch(const SelectProblem& p, int32_t head, int64_t offset,
+                       int32_t first, int32_t stride, int32_t end) {
     const bool products = kSecond && p.products != nullptr;
     const bool positions = !products && p.scores == nullptr;
     const void* const words = products ? static_cast<const void*>(p.products)
@@ -93,7 +95,7 @@ SIMT_DEVICE void ForEachKey(const SelectProblem& p, int32_t head,
   using Batch = KeyBatch<kSecond>;
   for (int32_t first = begin + static_cast<int32_t>(simt::ThreadIndex());
        first < end; first += Batch::kSize * kStride) {
-    const Batch batch(p, head, state, first, kStride, end);
+    const Batch batch(p, head, state.offset, first, kStride, end);
     SIMT_UNROLL
     for (int32_t k = 0; k < Batch::kSize; ++k) {
       if (batch.exist[k] && !batch.taken[k]) use(batch.keys[k]);

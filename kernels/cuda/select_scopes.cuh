@@ -43,20 +43,63 @@ SIMT_DEVICE void AddSigned(int64_t* sum, uint32_t count) {
       static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(count))));
 }
 
+// A chunk's entries, and the first keys of each thread: what a pass can load
+// while the one before it ends, for none of these kernels writes it.
+struct ScopeChunk : ListSplit {
+  using Batch = KeyBatch<false>;
+  static constexpr auto kStride = static_cast<int32_t>(kSelectThreads);
+
+  int64_t offset;
+  int32_t begin;  // of the head's entries
+  int32_t end;
+  Batch batch;
+
+  SIMT_DEVICE ScopeChunk(const SelectProblem& p, const ListSplit& chunk)
+      : ListSplit(chunk),
+        offset(p.offsets[list]),
+        begin(split * p.chunk_entries),
+        end(EndOf(p)) {
+    if (begin >= end) return;  // an empty head's
+    batch = Batch(p, list, offset, begin + Mine(), kStride, end);
+  }
+
+  // Calls use(key, entry) for this thread's.
+  template <typename Use>
+  SIMT_DEVICE void ForEach(const SelectProblem& p, const Use& use) {
+    constexpr int32_t kTurn = Batch::kSize * kStride;
+    for (int32_t first = begin;;) {
+      SIMT_UNROLL
+      for (int32_t k = 0; k < Batch::kSize; ++k) {
+        if (batch.exist[k]) use(batch.keys[k], first + k * kStride + Mine());
+      }
+      first += kTurn;
+      if (first >= end) return;
+      batch = Batch(p, list, offset, first + Mine(), kStride, end);
+    }
+  }
+
+ private:
+  SIMT_DEVICE static int32_t Mine() {
+    return static_cast<int32_t>(simt::ThreadIndex());
+  }
+  SIMT_DEVICE int32_t EndOf(const SelectProblem& p) const {
+    const auto size = static_cast<int32_t>(p.offsets[list + 1] - offset);
+    return begin + p.chunk_entries < size ? begin + p.chunk_entries : size;
+  }
+};
+
 // Adds the digits of one chunk of one head's part of its scope's pool to the
 // bins, which are zero; in the last pass also what is above all that those
 // count, to heads[].above. All threads of a block; a barrier.
 template <int kDigit>
-SIMT_DEVICE void CountChunk(const SelectProblem& p, const ListSplit& chunk,
+SIMT_DEVICE void CountChunk(const SelectProblem& p, ScopeChunk* chunk,
                             const SelectHead& state, uint32_t prefix) {
   using Digit = RadixDigit<kDigit>;
   const RadixSearch floor = state.floor;
   const bool has_floor = floor.mode == RadixSearch::kSearch;
-  const int32_t begin = chunk.split * p.chunk_entries;
-  int32_t end = begin + p.chunk_entries < state.num_past
-                    ? begin + p.chunk_entries
-                    : state.num_past;
-  if (floor.mode == RadixSearch::kAll) end = 0;
+  const int32_t past_end = floor.mode == RadixSearch::kAll
+                               ? state.num_sinks
+                               : state.num_sinks + state.num_past;
   const auto bins = RadixBins();
   uint32_t above = 0;
   const auto add = [&](uint32_t key, uint32_t count) {
@@ -66,24 +109,23 @@ SIMT_DEVICE void CountChunk(const SelectProblem& p, const ListSplit& chunk,
       above += count;
     }
   };
-  ForEachKey<false, kSelectThreads>(
-      p, chunk.list, state, state.num_sinks + begin, state.num_sinks + end,
-      [&](uint32_t key) {
-        // What the head took for itself is not in the pool: all above its own
-        // threshold, and some of those equal to it.
-        if (has_floor && key > floor.prefix &&
-            !BM_PLANTED(kSelectFloorCountsTwice)) {
-          return;
-        }
-        add(key, 1);
-      });
-  if (has_floor && begin == 0 && simt::ThreadIndex() == 0) {
+  chunk->ForEach(p, [&](uint32_t key, int32_t entry) {
+    if (entry < state.num_sinks || entry >= past_end) return;
+    // What the head took for itself is not in the pool: all above its own
+    // threshold, and some of those equal to it.
+    if (has_floor && key > floor.prefix &&
+        !BM_PLANTED(kSelectFloorCountsTwice)) {
+      return;
+    }
+    add(key, 1);
+  });
+  if (has_floor && chunk->split == 0 && simt::ThreadIndex() == 0) {
     add(floor.prefix, 0u - static_cast<uint32_t>(floor.wanted));
   }
   if (Digit::kIsLast) {
     above = WarpSum(above);
     if (simt::Lane() == 0 && above != 0) {
-      AddSigned(&p.heads[chunk.list].above, above);
+      AddSigned(&p.heads[chunk->list].above, above);
     }
   }
   if (!BM_PLANTED(kSelectNoBarrierBeforePick)) simt::SyncBlock();
@@ -137,16 +179,16 @@ struct ThreadBins {
 template <int kDigit>
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectScopePass(SelectProblem p) {
-  simt::AwaitEarlierKernels();
   static_assert(!RadixDigit<kDigit>::kIsLast);
-  const ListSplit chunk = FindChunk(p);
+  ScopeChunk chunk(p, FindChunk(p));
+  ClearBins();
+  simt::AwaitEarlierKernels();
   const SelectHead head = p.heads[chunk.list];
   const int32_t index = head.scope;
   RadixSearch search = p.searches[index];
   uint32_t num_blocks = NumChunks(p, p.scopes[index]);
-  ClearBins();
   if (search.mode != RadixSearch::kSearch) return;
-  CountChunk<kDigit>(p, chunk, head, search.prefix);
+  CountChunk<kDigit>(p, &chunk, head, search.prefix);
   if (num_blocks > 1) {
     uint32_t* const histogram = p.histograms + int64_t{index} * kRadixBins;
     ThreadBins<kRadixBins> bins;
@@ -204,7 +246,7 @@ SIMT_DEVICE void CountAtCut(const SelectProblem& p, const SelectScope& scope,
 // The last digit of a scope's search, where the bins are zero. Whether this is
 // the scope's last block: all is then known of the scope. All threads of all
 // blocks.
-SIMT_DEVICE bool EndScopeSearch(const SelectProblem& p, const ListSplit& chunk,
+SIMT_DEVICE bool EndScopeSearch(const SelectProblem& p, ScopeChunk* chunk,
                                 const SelectHead& head) {
   constexpr int kDigit = 2;
   constexpr uint32_t kBins = RadixDigit<kDigit>::kBins;
@@ -219,7 +261,7 @@ SIMT_DEVICE bool EndScopeSearch(const SelectProblem& p, const ListSplit& chunk,
     CountChunk<kDigit>(p, chunk, head, search.prefix);
     bins.Load();
     bins.AddTo(histogram);
-    bins.AddTo(p.last_bins + int64_t{chunk.list} * kBins);
+    bins.AddTo(p.last_bins + int64_t{chunk->list} * kBins);
   }
   if (!simt::LastBlockDone(p.counters + index, num_blocks)) return false;
   if (!searches) return true;

@@ -28,9 +28,11 @@
 // Rules a kernel obeys:
 // * It includes simt.h and POD headers only, in C++17; no CUDA name, PTX,
 //   __shared__, assert or printf. Parameters are one POD struct, by value.
-// * It calls AwaitEarlierKernels first of all, in every thread: from sm_90 on
-//   it may begin while the one before it on the stream runs (programmatic
-//   dependent launch), and nothing else keeps the two apart.
+// * It calls AwaitEarlierKernels in every thread, and first of all: from sm_90
+//   on it may begin while the one before it on the stream runs (programmatic
+//   dependent launch), and nothing else keeps the two apart. Where that one is
+//   ours, those before it have ended: what they wrote and it does not may be
+//   read earlier, by LoadUncached if it writes beside it.
 // * Blocks have one dimension, a multiple of 32 threads; grids up to three.
 // * Shared memory is dynamic. Plain accesses go through Shared<T>; a raw
 //   pointer into SharedBytes() is for CopyAsync16 and LoadMatrix only.
@@ -77,6 +79,7 @@
 //     true in the last block to call it; then all blocks' earlier global writes
 //     are visible to it. The counter starts at 0 and is 0 again afterwards.
 //   Vector16 LoadGlobal16(const void*);  void StoreGlobal16(void*, Vector16);
+//   int32_t LoadUncached(const int32_t*);   leaves nothing in the SM's cache
 //   void CopyAsync16(void* shared, const void* global, bool valid);  16 bytes,
 //     zeros if not valid (`global` is then not read, but must not be null)
 //   void CommitCopies();  void WaitCopies<N>();  at most N groups pending;

@@ -163,6 +163,9 @@ SIMT_DEVICE SharedArray<T> Shared(size_t byte_offset, uint32_t count) {
                         count);
 }
 
+SIMT_DEVICE int32_t LoadUncached(const int32_t* address) {
+  return __ldcg(address);
+}
 SIMT_DEVICE Vector16 LoadGlobal16(const void* address) {
   const uint4 value = *static_cast<const uint4*>(address);
   return Vector16{{value.x, value.y, value.z, value.w}};

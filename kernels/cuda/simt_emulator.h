@@ -289,6 +289,7 @@ SharedArray<T> Shared(size_t byte_offset, uint32_t count, SIMT_SITE) {
                         count);
 }
 
+inline int32_t LoadUncached(const int32_t* address) { return *address; }
 inline Vector16 LoadGlobal16(const void* address, SIMT_SITE) {
   emulator::CheckAligned16(address, site);
   return *static_cast<const Vector16*>(address);

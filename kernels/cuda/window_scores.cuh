@@ -14,7 +14,8 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Shared memory: kStages tiles of K that all warps read, then the column sums.
+// Shared memory: kStages tiles of K that all warps read, the column sums, the
+// addresses of rows.
 // A warp holds kMTiles times 16 rows of queries in registers.
 template <typename T, int kDim>
 struct WindowShape {
@@ -25,8 +26,10 @@ struct WindowShape {
   static constexpr int kTileElements = kEntryTile * kDim;
   static constexpr size_t kTileBytes = sizeof(T) * kStages * kTileElements;
   static constexpr int kSumFloats = kBlockMTiles * kEntryTile;
-  static constexpr size_t kSharedBytes =
+  static constexpr size_t kAddressesAt =
       kTileBytes + sizeof(float) * kSumFloats;
+  static constexpr size_t kSharedBytes =
+      kAddressesAt + sizeof(uint64_t) * kSplitEntries;
   static_assert(kSharedBytes <= kMaxSharedBytes, "does not fit an SM");
 
   static SIMT_HOST_DEVICE int32_t RowBlocks(const WindowParams& params) {
@@ -131,27 +134,54 @@ struct WindowQueries {
   }
 };
 
+// Where the keys of a split begin: found once, by all threads, so that no copy
+// has to wait for a load of its own. A barrier.
+template <typename Shape>
+SIMT_DEVICE void StageRowAddresses(const WindowParams& params,
+                                   const WindowBlock& block) {
+  const auto addresses =
+      simt::Shared<uint64_t>(Shape::kAddressesAt, kSplitEntries);
+  constexpr int32_t kTurns = kSplitEntries / int32_t{kWindowThreads};
+  int64_t slots[kTurns];
+  SIMT_UNROLL
+  for (int32_t turn = 0; turn < kTurns; ++turn) {
+    const int32_t entry = block.begin + turn * kWindowThreads + Thread();
+    slots[turn] = entry < block.end ? block.entries.slots[entry] : 0;
+  }
+  SIMT_UNROLL
+  for (int32_t turn = 0; turn < kTurns; ++turn) {
+    const int32_t i = turn * kWindowThreads + Thread();
+    addresses.Store(static_cast<uint32_t>(i),
+                    reinterpret_cast<uint64_t>(
+                        RowAddress(params.pool, block.begin + i, block.end,
+                                   slots[turn])));
+  }
+  if (!BM_PLANTED(kNoBarrierAfterAddresses)) simt::SyncBlock();
+}
+
 // Streams the K tiles of a split through shared memory; all warps use each
 // tile. use(tile, first_entry) runs between barriers.
 template <typename Shape, int kDim, typename T, typename Use>
 SIMT_DEVICE void ForEachKeyTile(const WindowParams& params,
                                 const WindowBlock& block, const Use& use) {
   T* const tiles = reinterpret_cast<T*>(simt::SharedBytes());
+  const auto addresses =
+      simt::Shared<uint64_t>(Shape::kAddressesAt, kSplitEntries);
   const int32_t num_tiles =
       (block.end - block.begin + kEntryTile - 1) / kEntryTile;
-  const int32_t row = WarpIndex() * 16;
-  const auto entry_of = [&](int32_t tile) {
-    return block.begin + tile * kEntryTile + row;
-  };
-  // Of the tile to be copied next: loaded a tile ahead, so that no copy waits
-  // for it.
-  int64_t slot = LoadSlot(block.entries, entry_of(0), block.end);
+  const int32_t first_row = WarpIndex() * 16;
+  StageRowAddresses<Shape>(params, block);
   const auto copy = [&](int32_t tile) {
     if (tile < num_tiles) {
-      CopyEntryRows<kDim>(params.pool, slot, entry_of(tile), block.end, 0,
-                          tiles + tile % Shape::kStages * Shape::kTileElements,
-                          row);
-      slot = LoadSlot(block.entries, entry_of(tile + 1), block.end);
+      const int32_t first = tile * kEntryTile + first_row;
+      CopyRows<kDim>(
+          [&](int32_t row) {
+            // NOLINTNEXTLINE(performance-no-int-to-ptr): as they were stored
+            return reinterpret_cast<const char*>(
+                addresses.Load(static_cast<uint32_t>(first + row)));
+          },
+          block.begin + first, block.end,
+          tiles + tile % Shape::kStages * Shape::kTileElements, first_row);
     }
     simt::CommitCopies();
   };

@@ -351,6 +351,8 @@ const std::vector<PlantedCase>& Cases() {
       {"RegionWindowMaskOfChunkLost", PlantedBug::kRegionWindowMaskLost,
        kRegionWindowOfChunk},
       {"NoBarrierBetweenKeyTiles", PlantedBug::kNoBarrierBetweenTiles, kWindow},
+      {"NoBarrierAfterAddresses", PlantedBug::kNoBarrierAfterAddresses,
+       kWindow},
       {"WindowMaskLost", PlantedBug::kWindowMaskLost, kWindow},
       {"StatsOfOneSplit", PlantedBug::kStatsOfOneSplit, kWindow},
       {"PoolingReach", PlantedBug::kPoolingReach, kPool},

@@ -93,8 +93,6 @@ struct Kernel {
   std::vector<std::size_t> param_sizes;
   std::size_t param_bytes = 0;
   uint32_t max_threads = 0;
-  // Before it looks at memory or goes another way: griddepcontrol.wait.
-  bool awaits_earlier = false;
 };
 
 // Where shared memory and params begin in their own address spaces. Not at 0,

@@ -262,6 +262,17 @@ std::optional<Form> FindAccess(bool loads,
 
 void Fence(Warp&, const Instruction&, LaneMask) {}
 
+// Launches end before the next one begins here; a warp remembers what it may
+// rely on.
+void Await(Warp& warp, const Instruction&, LaneMask mask) {
+  warp.AwaitEarlier(mask);
+}
+
+void LetNextBegin(Warp& warp, const Instruction& in, LaneMask mask) {
+  if (warp.HasAwaited(mask)) return;
+  warp.Fail(in, "the next launch may begin before griddepcontrol.wait");
+}
+
 constexpr auto kSame = [](uint64_t a) { return a; };
 
 }  // namespace
@@ -277,9 +288,10 @@ std::optional<Form> FindMemoryOperation(absl::string_view opcode) {
     return FindAtomic(std::string(words[0]) + "." + std::string(words[1]),
                       space);
   }
-  // Launches end before the next one begins here.
-  if (name == "membar" || name == "fence" || name == "griddepcontrol") {
-    return Form{Fence, ""};
+  if (name == "membar" || name == "fence") return Form{Fence, ""};
+  if (opcode == "griddepcontrol.wait") return Form{Await, ""};
+  if (opcode == "griddepcontrol.launch_dependents") {
+    return Form{LetNextBegin, ""};
   }
   if (opcode == "cvta.to.global.u64" || opcode == "cvta.global.u64") {
     return Form{Unary<uint64_t, uint64_t, kSame>, "dd"};

@@ -55,6 +55,7 @@ void Warp::Begin() {
   paths_.clear();
   paths_.push_back({.place = 0, .lanes = kAllLanes, .waits = false});
   state_ = State::kRunning;
+  awaited_ = block_.shape.overlaps ? 0 : kAllLanes;
   copies_.clear();
   copy_groups_.fill(0);
 }
@@ -96,6 +97,11 @@ std::byte* Warp::Resolve(const Instruction& instruction, Space space,
     }
   } else if (space == Space::kGlobal) {
     if (block_.memory->Contains(address, bytes)) {
+      if (!HasAwaited(LaneMask{1} << lane) &&
+          IsTooEarly(instruction, address, bytes, access)) {
+        return nullptr;
+      }
+      if (access != Access::kRead) block_.memory->NoteWrite(address, bytes);
       // NOLINTNEXTLINE(performance-no-int-to-ptr): addresses are device code's
       found = reinterpret_cast<std::byte*>(address);
     }
@@ -105,6 +111,22 @@ std::byte* Warp::Resolve(const Instruction& instruction, Space space,
                                       lane, bytes, address));
   }
   return found;
+}
+
+// Those before the last launch have ended: each kernel lets the next begin when
+// it has awaited the one before it.
+bool Warp::IsTooEarly(const Instruction& instruction, uint64_t address,
+                      std::size_t bytes, Access access) {
+  if (access != Access::kRead) {
+    Fail(instruction, "memory is written before griddepcontrol.wait");
+    return true;
+  }
+  if (!block_.memory->WasJustWritten(address, bytes)) return false;
+  Fail(instruction,
+       absl::StrFormat("%d bytes at %#x, which the launch before wrote, are "
+                       "read before griddepcontrol.wait",
+                       bytes, address));
+  return true;
 }
 
 void Warp::Run(int64_t max_instructions) {
@@ -173,6 +195,10 @@ bool Warp::Turn(const Instruction& instruction, LaneMask mask, Path* path) {
     case Flow::kBranch:
       return Branch(instruction, mask, path);
     case Flow::kExit:
+      if (!HasAwaited(mask)) {
+        Fail(instruction, "lanes leave without griddepcontrol.wait");
+        return false;
+      }
       alive_ &= ~mask;
       path->lanes &= ~mask;
       ++path->place;
@@ -337,12 +363,6 @@ void RunBlock(Block& block, std::vector<Warp>& warps, uint64_t seed) {
 }  // namespace
 
 absl::Status CheckShape(const Kernel& kernel, const LaunchShape& shape) {
-  if (shape.overlaps && !kernel.awaits_earlier) {
-    return absl::InvalidArgumentError(
-        kernel.name +
-        " does not begin with griddepcontrol.wait, but may overlap what was "
-        "launched before it");
-  }
   const bool fits = shape.grid[0] > 0 && shape.grid[0] < 1u << 31 &&
                     shape.grid[1] > 0 && shape.grid[1] < 1u << 16 &&
                     shape.grid[2] > 0 && shape.grid[2] < 1u << 16 &&
@@ -373,6 +393,7 @@ absl::Status RunKernel(const Kernel& kernel, const LaunchShape& shape,
   const uint64_t num_blocks =
       uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
   counts.blocks += num_blocks;
+  memory.BeginLaunch();
   for (uint64_t i = 0; i < num_blocks; ++i) {
     // Every other launch runs its blocks from the last one on.
     const uint64_t number = seed % 2 == 0 ? i : num_blocks - 1 - i;

@@ -103,6 +103,11 @@ class Warp {
                      uint64_t address, std::size_t bytes, uint32_t lane,
                      Access access);
 
+  // Of griddepcontrol: until earlier launches have ended, and that the next one
+  // may begin.
+  void AwaitEarlier(LaneMask mask) { awaited_ |= mask; }
+  bool HasAwaited(LaneMask mask) const { return (mask & ~awaited_) == 0; }
+
   LaneMask& carry() { return carry_; }
   std::vector<AsyncCopy>& copies() { return copies_; }
   std::array<uint32_t, kLanes>& copy_groups() { return copy_groups_; }
@@ -133,13 +138,17 @@ class Warp {
   std::vector<std::byte> rows_;
   std::vector<Path> paths_;
   LaneMask alive_ = 0;
+  // What a launch before may not be over for.
+  bool IsTooEarly(const Instruction& instruction, uint64_t address,
+                  std::size_t bytes, Access access);
+
+  LaneMask awaited_ = 0;
   LaneMask carry_ = 0;
   std::vector<AsyncCopy> copies_;
   std::array<uint32_t, kLanes> copy_groups_ = {};
 };
 
-// InvalidArgument for a shape that the kernel cannot have; one that overlaps is
-// for those that await what came before.
+// InvalidArgument for a shape that the kernel cannot have.
 absl::Status CheckShape(const Kernel& kernel, const LaunchShape& shape);
 
 // Internal, with the place, for the first fault. `params` are as the kernel has

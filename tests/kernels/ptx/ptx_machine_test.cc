@@ -344,22 +344,45 @@ TEST_F(PtxMachineTest, ShapesThatNoGridHasAreRefused) {
   EXPECT_FALSE(CheckShape(kernel, {.grid = {0, 1, 1}, .threads = 32}).ok());
 }
 
-TEST_F(PtxMachineTest, WhatOverlapsAwaitsEarlierKernelsFirst) {
-  const auto may_overlap = [](const std::string& body) {
-    const auto kernel = ParseKernel("k", KernelOf(body), {});
+// What is wrong with a launch that may overlap the one before it, which wrote
+// the first word of `data`; the body has its address in %rd1.
+TEST_F(PtxMachineTest, WhatOverlapsReliesOnNothingOfTheLaunchBefore) {
+  std::byte* data = memory_.Allocate(8);
+  const auto run = [&](const std::string& body, bool overlaps) {
+    const auto kernel =
+        ParseKernel("k", KernelOf("ld.param.u64 %rd1, [k_param_0];\n" + body),
+                    {});
     BM_CHECK(kernel.ok());
-    EXPECT_TRUE(CheckShape(*kernel, {.threads = 32}).ok());
-    return CheckShape(*kernel, {.threads = 32, .overlaps = true}).ok();
+    return std::string(RunKernel(*kernel,
+                                 {.threads = 32, .overlaps = overlaps},
+                                 reinterpret_cast<std::byte*>(&data), memory_,
+                                 /*seed=*/2, counts_)
+                           .message());
   };
-  const std::string param = "ld.param.u64 %rd1, [k_param_0];\n";
-  const std::string load = "ld.global.u32 %r1, [%rd1];\n";
-  const std::string branch = "setp.eq.u64 %p1, %rd1, 0;\n@%p1 bra $L;\n$L:\n";
+  const std::string write = "st.global.u32 [%rd1], 1;\n";
+  const auto overlapping = [&](const std::string& body) {
+    BM_CHECK(run(write, false).empty());
+    return run(body, true);
+  };
+  const std::string read = "ld.global.u32 %r1, [%rd1];\n";
+  const std::string read_other = "ld.global.u32 %r1, [%rd1+4];\n";
   const std::string wait = "griddepcontrol.wait;\n";
-  EXPECT_TRUE(may_overlap(param + wait + load));
-  EXPECT_FALSE(may_overlap(param + load));
-  EXPECT_FALSE(may_overlap(param + load + wait));
-  EXPECT_FALSE(may_overlap(param + branch + wait + load));
-  EXPECT_FALSE(may_overlap(param + "griddepcontrol.launch_dependents;\n"));
+  const std::string next = "griddepcontrol.launch_dependents;\n";
+  EXPECT_EQ(overlapping(wait + next + read + write), "");
+  EXPECT_EQ(overlapping(read_other + wait + read), "");
+  EXPECT_THAT(overlapping(read + wait), HasSubstr("which the launch before"));
+  EXPECT_THAT(overlapping("st.global.u32 [%rd1+4], 1;\n" + wait),
+              HasSubstr("written before griddepcontrol.wait"));
+  EXPECT_THAT(overlapping(next + wait), HasSubstr("next launch may begin"));
+  EXPECT_THAT(overlapping(read_other), HasSubstr("leave without"));
+  EXPECT_THAT(overlapping("setp.eq.u64 %p1, %rd1, 0;\n@%p1 " + wait),
+              HasSubstr("leave without"));
+  // Of the launch before the last one, all is known.
+  BM_CHECK(run(write, false).empty());
+  BM_CHECK(run(wait, true).empty());
+  EXPECT_EQ(run(read + wait, true), "");
+  EXPECT_EQ(run(read, false), "");
+  EXPECT_TRUE(memory_.Free(data));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <new>
@@ -63,6 +64,32 @@ bool DeviceMemory::Free(void* memory) {
   last_bytes_ = 0;
   GiveBack(memory, bytes);
   return true;
+}
+
+void DeviceMemory::BeginLaunch() {
+  just_written_.swap(written_);
+  written_.clear();
+  sorted_ = false;
+}
+
+bool DeviceMemory::WasJustWritten(uint64_t address, std::size_t bytes) {
+  std::vector<Range>& all = just_written_;
+  if (!sorted_) {
+    sorted_ = true;
+    std::ranges::sort(all, {}, &Range::begin);
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (kept > 0 && all[i].begin <= all[kept - 1].end) {
+        all[kept - 1].end = std::max(all[kept - 1].end, all[i].end);
+      } else {
+        all[kept++] = all[i];
+      }
+    }
+    all.resize(kept);
+  }
+  const auto behind =
+      std::ranges::lower_bound(all, address + bytes, {}, &Range::begin);
+  return behind != all.begin() && std::prev(behind)->end > address;
 }
 
 bool DeviceMemory::FindPiece(uint64_t address, std::size_t bytes) const {

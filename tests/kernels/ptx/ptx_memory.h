@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <vector>
 
 namespace blockmgr::ptx {
 
@@ -31,10 +32,27 @@ class DeviceMemory {
     return FindPiece(address, bytes);
   }
 
+  // What launches write, for those that read before the last one has ended.
+  void BeginLaunch();
+  void NoteWrite(uint64_t address, std::size_t bytes) {
+    if (!written_.empty() && written_.back().end == address) {
+      written_.back().end += bytes;
+    } else {
+      written_.push_back({address, address + bytes});
+    }
+  }
+  // Whether the launch before the current one wrote any of these.
+  bool WasJustWritten(uint64_t address, std::size_t bytes);
+
   static constexpr std::size_t kCapacity = std::size_t{128} << 30;
   std::size_t used() const { return used_; }
 
  private:
+  struct Range {
+    uint64_t begin;
+    uint64_t end;
+  };
+
   bool FindPiece(uint64_t address, std::size_t bytes) const;
 
   std::map<uint64_t, std::size_t> pieces_;  // bytes by address
@@ -42,6 +60,9 @@ class DeviceMemory {
   // The piece looked at last.
   mutable uint64_t last_begin_ = 0;
   mutable std::size_t last_bytes_ = 0;
+  std::vector<Range> written_;       // by the current launch, as it went
+  std::vector<Range> just_written_;  // by the one before
+  bool sorted_ = false;              // and joined: just_written_
 };
 
 }  // namespace blockmgr::ptx

@@ -247,12 +247,6 @@ class Parser {
       BM_RETURN_IF_ERROR(
           ParseOperands(statement, opcode, operands, &instruction));
     }
-    if (opcode == "griddepcontrol.wait" && instruction.guard == kNoRow) {
-      kernel_.awaits_earlier |= !has_begun_;
-    }
-    has_begun_ |=
-        instruction.flow != Flow::kNext || (instruction.pipe == Pipe::kMemory &&
-                                            instruction.space != Space::kParam);
     kernel_.code.push_back(instruction);
     return absl::OkStatus();
   }
@@ -384,7 +378,6 @@ class Parser {
   }
 
   Kernel kernel_;
-  bool has_begun_ = false;  // with memory, or with branches
   uint32_t line_ = 0;
   std::string source_;
   absl::flat_hash_map<std::string, std::size_t> widths_;
