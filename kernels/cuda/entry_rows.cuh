@@ -58,48 +58,30 @@ SIMT_DEVICE int64_t LoadSlot(const EntrySpan& entries, int32_t begin,
   return mine < end ? entries.slots[mine] : 0;
 }
 
-// Where the row of an entry below `end` begins; of others, what a copy of
-// nothing may name.
-SIMT_DEVICE const char* RowAddress(const PagedPool& pool, int32_t entry,
-                                   int32_t end, int64_t slot) {
-  return entry < end ? SlotAddress(pool, slot) : Nowhere(pool);
-}
-
-// Starts copies of 16 rows by one warp, those of the entries [begin, begin +
-// 16) below `end`, zeros for the rest. address_of(row), executed by all lanes:
-// the RowAddress of entry begin + row, or V's. Commits nothing. kDim elements,
-// swizzled.
-template <int kDim, typename T, typename AddressOf>
-SIMT_DEVICE void CopyRows(const AddressOf& address_of, int32_t begin,
-                          int32_t end, T* tile, int32_t first_row) {
+// Starts copies of 16 rows by one warp: K (or V, `shift` bytes further) of the
+// entries [begin, begin + 16) below `end`, whose slots LoadSlot gave, zeros for
+// the rest. Every lane finds the address of one row. Commits nothing. kDim
+// elements, swizzled.
+template <int kDim, typename T>
+SIMT_DEVICE void CopyEntryRows(const PagedPool& pool, int64_t slot,
+                               int32_t begin, int32_t end, int64_t shift,
+                               T* tile, int32_t first_row) {
   constexpr int kChunks = kDim / kChunk;
+  const int32_t mine = begin + LaneIndex() % 16;
+  const char* const row_address =
+      mine < end ? SlotAddress(pool, slot) + shift : Nowhere(pool);
   SIMT_UNROLL
   for (int i = 0; i < 16 * kChunks / 32; ++i) {
     const int32_t element = i * 32 + LaneIndex();
     const int32_t row = element / kChunks;
     const int32_t chunk = element % kChunks;
-    const char* const from = address_of(row);
+    // Shuffles take numbers: NOLINTNEXTLINE(performance-no-int-to-ptr)
+    const char* const from = reinterpret_cast<const char*>(simt::Shuffle(
+        reinterpret_cast<uint64_t>(row_address), static_cast<uint32_t>(row)));
     const bool live = begin + row < end;
     simt::CopyAsync16(tile + SwizzledChunk<kDim>(first_row + row, chunk),
                       live ? from + chunk * 16 : from, live);
   }
-}
-
-// The same of rows whose slots LoadSlot gave: K, or V, which is `shift` bytes
-// further. Every lane finds the address of one row.
-template <int kDim, typename T>
-SIMT_DEVICE void CopyEntryRows(const PagedPool& pool, int64_t slot,
-                               int32_t begin, int32_t end, int64_t shift,
-                               T* tile, int32_t first_row) {
-  const char* const mine =
-      RowAddress(pool, begin + LaneIndex() % 16, end, slot) + shift;
-  CopyRows<kDim>(
-      [mine](int32_t row) {
-        // Shuffles take numbers: NOLINTNEXTLINE(performance-no-int-to-ptr)
-        return reinterpret_cast<const char*>(simt::Shuffle(
-            reinterpret_cast<uint64_t>(mine), static_cast<uint32_t>(row)));
-      },
-      begin, end, tile, first_row);
 }
 
 }  // namespace SIMT_SPACE

@@ -55,7 +55,6 @@ struct RadixSearch {
 // What the kernels know of one head; see HeadSplit of eviction/protection.h.
 struct SelectHead {
   int64_t offset;  // of its entries
-  int32_t scope;
   int32_t num_sinks;
   int32_t num_past;
   int32_t num_recent;

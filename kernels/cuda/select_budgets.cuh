@@ -46,7 +46,6 @@ SIMT_DEVICE void SplitHead(const SelectProblem& p, int32_t head,
   const int32_t through_past = below.Load(1) < count ? below.Load(1) : count;
   SelectHead state = {};
   state.offset = p.offsets[head];
-  state.scope = scope;
   state.num_sinks = sinks;
   state.num_past = through_past - sinks;
   state.num_recent = count - through_past;
@@ -240,10 +239,7 @@ SIMT_KERNEL(kSelectThreads, 4)
 void SelectSplit(SelectProblem p) {
   simt::AwaitEarlierKernels();
   const auto head = static_cast<int32_t>(simt::BlockX());
-  const int32_t scope =
-      CountLeading(p.num_scopes,
-                   [&](int32_t i) { return p.scopes[i].first_head <= head; }) -
-      1;
+  const int32_t scope = FindScope(p, head);
   SplitHead(p, head, scope);
   const int32_t num_heads = p.scopes[scope].num_heads;
   if (!simt::LastBlockDone(p.counters + scope,
@@ -270,8 +266,8 @@ void SelectEndScopes(SelectProblem p) {
   simt::AwaitEarlierKernels();
   const SelectHead head = p.heads[chunk.list];
   if (!EndScopeSearch(p, &chunk, head)) return;
-  const ScopeThreads threads(p.scopes[head.scope].num_heads);
-  if (threads.HasThisThread()) EndScope(p, threads, head.scope);
+  const ScopeThreads threads(chunk.scope.num_heads);
+  if (threads.HasThisThread()) EndScope(p, threads, chunk.scope_index);
 }
 
 }  // namespace SIMT_SPACE

@@ -48,9 +48,10 @@ SIMT_DEVICE simt::SharedArray<uint32_t> RadixBins() {
 
 // Zeros before the first digit. All threads of a block; a barrier.
 SIMT_DEVICE void ClearBins() {
-  for (uint32_t i = simt::ThreadIndex(); i < kRadixBins;
+  const auto fours = simt::Shared<simt::Vector16>(0, kRadixBins / 4);
+  for (uint32_t i = simt::ThreadIndex(); i < kRadixBins / 4;
        i += simt::NumThreads()) {
-    RadixBins().Store(i, 0);
+    fours.Store(i, {});
   }
   if (!BM_PLANTED(kSelectNoBarrierAfterClear)) simt::SyncBlock();
 }

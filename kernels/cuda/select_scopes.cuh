@@ -43,12 +43,23 @@ SIMT_DEVICE void AddSigned(int64_t* sum, uint32_t count) {
       static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(count))));
 }
 
+// C. The scope of a head.
+SIMT_DEVICE int32_t FindScope(const SelectProblem& p, int32_t head) {
+  return CountLeading(
+             p.num_scopes,
+             [&](int32_t i) { return p.scopes[i].first_head <= head; }) -
+         1;
+}
+
 // A chunk's entries, and the first keys of each thread: what a pass can load
 // while the one before it ends, for none of these kernels writes it.
 struct ScopeChunk : ListSplit {
   using Batch = KeyBatch<false>;
   static constexpr auto kStride = static_cast<int32_t>(kSelectThreads);
 
+  int32_t scope_index;
+  SelectScope scope;
+  uint32_t num_blocks;  // of the scope
   int64_t offset;
   int32_t begin;  // of the head's entries
   int32_t end;
@@ -56,6 +67,9 @@ struct ScopeChunk : ListSplit {
 
   SIMT_DEVICE ScopeChunk(const SelectProblem& p, const ListSplit& chunk)
       : ListSplit(chunk),
+        scope_index(FindScope(p, list)),
+        scope(p.scopes[scope_index]),
+        num_blocks(NumChunks(p, scope)),
         offset(p.offsets[list]),
         begin(split * p.chunk_entries),
         end(EndOf(p)) {
@@ -184,11 +198,11 @@ void SelectScopePass(SelectProblem p) {
   ClearBins();
   simt::AwaitEarlierKernels();
   const SelectHead head = p.heads[chunk.list];
-  const int32_t index = head.scope;
+  const int32_t index = chunk.scope_index;
   RadixSearch search = p.searches[index];
-  uint32_t num_blocks = NumChunks(p, p.scopes[index]);
   if (search.mode != RadixSearch::kSearch) return;
   CountChunk<kDigit>(p, &chunk, head, search.prefix);
+  uint32_t num_blocks = chunk.num_blocks;
   if (num_blocks > 1) {
     uint32_t* const histogram = p.histograms + int64_t{index} * kRadixBins;
     ThreadBins<kRadixBins> bins;
@@ -250,9 +264,7 @@ SIMT_DEVICE bool EndScopeSearch(const SelectProblem& p, ScopeChunk* chunk,
                                 const SelectHead& head) {
   constexpr int kDigit = 2;
   constexpr uint32_t kBins = RadixDigit<kDigit>::kBins;
-  const int32_t index = head.scope;
-  const SelectScope scope = p.scopes[index];
-  const uint32_t num_blocks = NumChunks(p, scope);
+  const int32_t index = chunk->scope_index;
   RadixSearch search = p.searches[index];
   const bool searches = search.mode == RadixSearch::kSearch;
   uint32_t* const histogram = p.histograms + int64_t{index} * kRadixBins;
@@ -263,14 +275,14 @@ SIMT_DEVICE bool EndScopeSearch(const SelectProblem& p, ScopeChunk* chunk,
     bins.AddTo(histogram);
     bins.AddTo(p.last_bins + int64_t{chunk->list} * kBins);
   }
-  if (!simt::LastBlockDone(p.counters + index, num_blocks)) return false;
+  if (!simt::LastBlockDone(p.counters + index, chunk->num_blocks)) return false;
   if (!searches) return true;
   bins.TakeFrom(histogram);
   bins.Store();
   const BinPick pick = PickBin<kDigit, kSelectThreads>(search.wanted);
   Narrow<kDigit>(pick, &search);
   if (simt::ThreadIndex() == 0) p.searches[index] = search;
-  CountAtCut(p, scope, pick);
+  CountAtCut(p, chunk->scope, pick);
   return true;
 }
 

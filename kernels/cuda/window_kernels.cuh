@@ -16,20 +16,22 @@ inline namespace SIMT_SPACE {
 
 // Adds the keys of a tile to the statistics of a lane's two rows. Each lane
 // keeps its own columns apart until the end.
-SIMT_DEVICE void AddLogits(const TileLogits& logits, RowStats (&stats)[2]) {
+SIMT_DEVICE void AddLogits(const TileLogits& logits, float scale_log2,
+                           RowStats (&stats)[2]) {
   SIMT_UNROLL
   for (int half = 0; half < 2; ++half) {
-    float max = stats[half].max;
+    float max = -INFINITY;
     SIMT_UNROLL
     for (int n = 0; n < kEntryTile / 8; ++n) {
       max = fmaxf(max, fmaxf(logits[n][half * 2], logits[n][half * 2 + 1]));
     }
+    max = fmaxf(stats[half].max, max * scale_log2);
     const float base = FiniteMax(max);
     float sum = stats[half].sum * simt::Exp2(stats[half].max - base);
     SIMT_UNROLL
     for (int n = 0; n < kEntryTile / 8; ++n) {
-      sum += simt::Exp2(logits[n][half * 2] - base) +
-             simt::Exp2(logits[n][half * 2 + 1] - base);
+      sum += simt::Exp2(logits[n][half * 2] * scale_log2 - base) +
+             simt::Exp2(logits[n][half * 2 + 1] * scale_log2 - base);
     }
     stats[half].max = max;
     stats[half].sum = sum;
@@ -57,16 +59,18 @@ void WindowStats(WindowParams params) {
   for (int m = 0; m < Shape::kMTiles; ++m) {
     queries[m].Load(params, block, first_m_tile + m);
   }
-  ForEachKeyTile<Shape, kDim, T>(
-      params, block, [&](const T* keys, int32_t first_entry) {
-        TileLogits logits[Shape::kMTiles];
-        WindowLogits(params, block, first_m_tile, queries, keys, first_entry,
-                     logits);
-        SIMT_UNROLL
-        for (int m = 0; m < Shape::kMTiles; ++m) {
-          AddLogits(logits[m], stats[m]);
-        }
-      });
+  const RowsB<kDim> rows_b;
+  const float scale_log2 = params.scale * kLog2E;
+  KeyTiles<Shape, kDim, T> tiles(params, block);
+  tiles.ForEach(block, [&](const T* keys, int32_t first_entry) {
+    TileLogits logits[Shape::kMTiles];
+    WindowLogits(block, first_m_tile, queries, rows_b, keys, first_entry,
+                 logits);
+    SIMT_UNROLL
+    for (int m = 0; m < Shape::kMTiles; ++m) {
+      AddLogits(logits[m], scale_log2, stats[m]);
+    }
+  });
   const int64_t rows = int64_t{block.num_m_tiles(params)} * 16;
   float* out = params.partial_stats + split * rows * 2;
   SIMT_UNROLL
@@ -144,7 +148,7 @@ SIMT_DEVICE void ScatterColumnSums(float (&values)[16]) {
 // Weights of 16 queries and a tile of keys, summed over the queries, to shared
 // memory.
 template <typename T, int kDim>
-SIMT_DEVICE void StoreColumnSums(const TileLogits& logits,
+SIMT_DEVICE void StoreColumnSums(const TileLogits& logits, float scale_log2,
                                  const float (&lse_log2)[2], int32_t place) {
   using Shape = WindowShape<T, kDim>;
   float sums[16];
@@ -152,8 +156,9 @@ SIMT_DEVICE void StoreColumnSums(const TileLogits& logits,
   for (int n = 0; n < kEntryTile / 8; ++n) {
     SIMT_UNROLL
     for (int j = 0; j < 2; ++j) {
-      sums[n * 2 + j] = simt::Exp2(logits[n][j] - lse_log2[0]) +
-                        simt::Exp2(logits[n][j + 2] - lse_log2[1]);
+      sums[n * 2 + j] =
+          simt::Exp2(logits[n][j] * scale_log2 - lse_log2[0]) +
+          simt::Exp2(logits[n][j + 2] * scale_log2 - lse_log2[1]);
     }
   }
   ScatterColumnSums(sums);
@@ -174,22 +179,27 @@ struct WindowPass {
   int32_t last = 0;
   int32_t q_head = 0;
   int32_t q_head_end = 0;
+  // Where this thread's weights of its first query head begin.
+  float* out = nullptr;
 
-  SIMT_DEVICE WindowPass(const WindowParams& params, const WindowList& list,
+  SIMT_DEVICE WindowPass(const WindowParams& params, const WindowBlock& block,
                          int32_t first_m_tile, int32_t most)
       : first(first_m_tile) {
-    const int32_t num_m_tiles = list.num_m_tiles(params);
+    const int32_t num_m_tiles = block.num_m_tiles(params);
     last = first + most < num_m_tiles ? first + most : num_m_tiles;
-    q_head = first / list.tiles_per_head;
-    q_head_end = (last - 1) / list.tiles_per_head + 1;
+    q_head = first / block.tiles_per_head + Thread() / kEntryTile;
+    q_head_end = (last - 1) / block.tiles_per_head + 1;
+    out = params.attention + block.entries.offset * params.group_size +
+          int64_t{q_head} * block.entries.size;
   }
 };
 
-// Adds the column sums of one pass, tile of queries by tile, to the output.
+// Adds the column sums of one pass, tile of queries by tile, to the output;
+// share: of a query in the window's mean.
 template <typename T, int kDim>
 SIMT_DEVICE void AddColumns(const WindowParams& params,
                             const WindowBlock& block, const WindowPass& pass,
-                            int32_t first_entry) {
+                            float share, int32_t first_entry) {
   using Shape = WindowShape<T, kDim>;
   const auto columns =
       simt::Shared<float>(Shape::kTileBytes, Shape::kSumFloats);
@@ -200,25 +210,29 @@ SIMT_DEVICE void AddColumns(const WindowParams& params,
   if (params.sums != nullptr) {
     if (Thread() >= kEntryTile) return;
     float sum = params.sums[block.entries.offset + entry];
+    SIMT_UNROLL_BY(1)
     for (int32_t m = first; m < last; ++m) {
       sum += columns.Load((m - first) * kEntryTile + Thread());
     }
     params.sums[block.entries.offset + entry] = sum;
     return;
   }
-  const float window = static_cast<float>(params.window);
-  for (int32_t q_head = pass.q_head + Thread() / kEntryTile;
-       q_head < pass.q_head_end; q_head += kWindowThreads / kEntryTile) {
-    float* out = params.attention + block.entries.offset * params.group_size +
-                 int64_t{q_head} * block.entries.size + entry;
+  constexpr int32_t kHeads = kWindowThreads / kEntryTile;
+  const int32_t stride = block.entries.size * kHeads;
+  float* out = pass.out + entry;
+  SIMT_UNROLL_BY(1)
+  for (int32_t q_head = pass.q_head; q_head < pass.q_head_end;
+       q_head += kHeads, out += stride) {
     const int32_t begin = q_head * block.tiles_per_head;
     const int32_t end = begin + block.tiles_per_head;
     // A long window takes several passes.
     float sum = begin < first ? *out : 0.0f;
-    for (int32_t m = begin < first ? first : begin; m < end && m < last; ++m) {
+    const int32_t stop = end < last ? end : last;
+    SIMT_UNROLL_BY(1)
+    for (int32_t m = begin < first ? first : begin; m < stop; ++m) {
       sum += columns.Load((m - first) * kEntryTile + Thread() % kEntryTile);
     }
-    *out = end <= last ? sum / window : sum;
+    *out = end <= last ? sum * share : sum;
   }
 }
 
@@ -234,6 +248,10 @@ void WindowColumns(WindowParams params) {
       params.sums == nullptr);
   if (block.begin >= block.end) return;
   const int32_t num_m_tiles = block.num_m_tiles(params);
+  const RowsB<kDim> rows_b;
+  const float scale_log2 = params.scale * kLog2E;
+  const float share = 1.0f / static_cast<float>(params.window);
+  KeyTiles<Shape, kDim, T> tiles(params, block);
   for (int32_t first = 0; first < num_m_tiles; first += Shape::kBlockMTiles) {
     const WindowPass pass(params, block, first, Shape::kBlockMTiles);
     const int32_t first_m_tile = first + WarpIndex() * Shape::kMTiles;
@@ -252,19 +270,18 @@ void WindowColumns(WindowParams params) {
         lse_log2[m][half] = lse == -INFINITY ? INFINITY : lse;
       }
     }
-    ForEachKeyTile<Shape, kDim, T>(
-        params, block, [&](const T* keys, int32_t first_entry) {
-          TileLogits logits[Shape::kMTiles];
-          WindowLogits(params, block, first_m_tile, queries, keys, first_entry,
-                       logits);
-          SIMT_UNROLL
-          for (int m = 0; m < Shape::kMTiles; ++m) {
-            StoreColumnSums<T, kDim>(logits[m], lse_log2[m],
-                                     WarpIndex() * Shape::kMTiles + m);
-          }
-          simt::SyncBlock();
-          AddColumns<T, kDim>(params, block, pass, first_entry);
-        });
+    tiles.ForEach(block, [&](const T* keys, int32_t first_entry) {
+      TileLogits logits[Shape::kMTiles];
+      WindowLogits(block, first_m_tile, queries, rows_b, keys, first_entry,
+                   logits);
+      SIMT_UNROLL
+      for (int m = 0; m < Shape::kMTiles; ++m) {
+        StoreColumnSums<T, kDim>(logits[m], scale_log2, lse_log2[m],
+                                 WarpIndex() * Shape::kMTiles + m);
+      }
+      simt::SyncBlock();
+      AddColumns<T, kDim>(params, block, pass, share, first_entry);
+    });
   }
 }
 

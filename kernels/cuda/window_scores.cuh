@@ -134,68 +134,98 @@ struct WindowQueries {
   }
 };
 
-// Where the keys of a split begin: found once, by all threads, so that no copy
-// has to wait for a load of its own. A barrier.
-template <typename Shape>
-SIMT_DEVICE void StageRowAddresses(const WindowParams& params,
-                                   const WindowBlock& block) {
-  const auto addresses =
-      simt::Shared<uint64_t>(Shape::kAddressesAt, kSplitEntries);
-  constexpr int32_t kTurns = kSplitEntries / int32_t{kWindowThreads};
-  int64_t slots[kTurns];
-  SIMT_UNROLL
-  for (int32_t turn = 0; turn < kTurns; ++turn) {
-    const int32_t entry = block.begin + turn * kWindowThreads + Thread();
-    slots[turn] = entry < block.end ? block.entries.slots[entry] : 0;
-  }
-  SIMT_UNROLL
-  for (int32_t turn = 0; turn < kTurns; ++turn) {
-    const int32_t i = turn * kWindowThreads + Thread();
-    addresses.Store(static_cast<uint32_t>(i),
-                    reinterpret_cast<uint64_t>(
-                        RowAddress(params.pool, block.begin + i, block.end,
-                                   slots[turn])));
-  }
-  if (!BM_PLANTED(kNoBarrierAfterAddresses)) simt::SyncBlock();
-}
+// Streams the K tiles of a split through shared memory. The addresses of its
+// rows are found first, by all threads, so that no copy waits for a load of its
+// own; rows behind the last entry are that entry's again, and masked.
+template <typename Shape, int kDim, typename T>
+struct KeyTiles {
+  // A warp copies 16 rows, 32 chunks at a time, which are kRows rows; every
+  // kPeriod times they are rotated as before.
+  static constexpr int32_t kChunks = kDim / kChunk;
+  static constexpr int32_t kRows = 32 / kChunks;
+  static constexpr int32_t kPeriod = 8 / kRows;
 
-// Streams the K tiles of a split through shared memory; all warps use each
-// tile. use(tile, first_entry) runs between barriers.
-template <typename Shape, int kDim, typename T, typename Use>
-SIMT_DEVICE void ForEachKeyTile(const WindowParams& params,
-                                const WindowBlock& block, const Use& use) {
   T* const tiles = reinterpret_cast<T*>(simt::SharedBytes());
-  const auto addresses =
-      simt::Shared<uint64_t>(Shape::kAddressesAt, kSplitEntries);
-  const int32_t num_tiles =
-      (block.end - block.begin + kEntryTile - 1) / kEntryTile;
-  const int32_t first_row = WarpIndex() * 16;
-  StageRowAddresses<Shape>(params, block);
-  const auto copy = [&](int32_t tile) {
-    if (tile < num_tiles) {
-      const int32_t first = tile * kEntryTile + first_row;
-      CopyRows<kDim>(
-          [&](int32_t row) {
-            // NOLINTNEXTLINE(performance-no-int-to-ptr): as they were stored
-            return reinterpret_cast<const char*>(
-                addresses.Load(static_cast<uint32_t>(first + row)));
-          },
-          block.begin + first, block.end,
-          tiles + tile % Shape::kStages * Shape::kTileElements, first_row);
+  int32_t num_tiles;
+  int32_t first_row = WarpIndex() * 16 + LaneIndex() / kChunks;
+  int32_t chunk_bytes = LaneIndex() % kChunks * 16;
+  int32_t places[kPeriod];  // in a tile, elements
+  int32_t tile = 0;         // the next one to copy
+  int32_t stage = 0;        // where to
+
+  SIMT_DEVICE KeyTiles(const WindowParams& params, const WindowBlock& block)
+      : num_tiles((block.end - block.begin + kEntryTile - 1) / kEntryTile) {
+    SIMT_UNROLL
+    for (int32_t i = 0; i < kPeriod; ++i) {
+      places[i] = SwizzledChunk<kDim>(first_row + i * kRows,
+                                      LaneIndex() % kChunks);
     }
-    simt::CommitCopies();
-  };
-  for (int32_t tile = 0; tile < Shape::kStages - 1; ++tile) copy(tile);
-  for (int32_t tile = 0; tile < num_tiles; ++tile) {
-    simt::WaitCopies<Shape::kStages - 2>();
-    // Publishes this tile, and says that the one before is not read any more.
-    if (!BM_PLANTED(kNoBarrierBetweenTiles)) simt::SyncBlock();
-    copy(tile + Shape::kStages - 1);
-    use(tiles + tile % Shape::kStages * Shape::kTileElements,
-        block.begin + tile * kEntryTile);
+    StageAddresses(params, block);
   }
-  simt::SyncBlock();
-}
+
+  // One copy group per call, empty after the last tile.
+  SIMT_DEVICE void CopyNext() {
+    if (tile < num_tiles) {
+      T* const to = tiles + stage * Shape::kTileElements;
+      SIMT_UNROLL
+      for (int32_t i = 0; i < 16 / kRows; ++i) {
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): as it was stored
+        const char* const row = reinterpret_cast<const char*>(Addresses().Load(
+            static_cast<uint32_t>(tile * kEntryTile + first_row + i * kRows)));
+        simt::CopyAsync16(to + places[i % kPeriod] + i / kPeriod * 8 * kDim,
+                          row + chunk_bytes, true);
+      }
+      ++tile;
+    }
+    stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
+    simt::CommitCopies();
+  }
+
+  // All warps use each tile: use(tile, first_entry) runs between barriers. All
+  // threads of a block; ends with a barrier.
+  template <typename Use>
+  SIMT_DEVICE void ForEach(const WindowBlock& block, const Use& use) {
+    tile = 0;
+    stage = 0;
+    for (int32_t i = 0; i < Shape::kStages - 1; ++i) CopyNext();
+    int32_t used = 0;
+    for (int32_t i = 0; i < num_tiles; ++i) {
+      simt::WaitCopies<Shape::kStages - 2>();
+      // Publishes this tile, and says that the one before is not read any more.
+      if (!BM_PLANTED(kNoBarrierBetweenTiles)) simt::SyncBlock();
+      CopyNext();
+      use(tiles + used * Shape::kTileElements, block.begin + i * kEntryTile);
+      used = used + 1 == Shape::kStages ? 0 : used + 1;
+    }
+    simt::SyncBlock();
+  }
+
+ private:
+  SIMT_DEVICE static simt::SharedArray<uint64_t> Addresses() {
+    return simt::Shared<uint64_t>(Shape::kAddressesAt, kSplitEntries);
+  }
+
+  // A barrier.
+  SIMT_DEVICE void StageAddresses(const WindowParams& params,
+                                  const WindowBlock& block) {
+    constexpr int32_t kTurns = kSplitEntries / int32_t{kWindowThreads};
+    if (block.begin >= block.end) return;
+    int64_t slots[kTurns];
+    SIMT_UNROLL
+    for (int32_t turn = 0; turn < kTurns; ++turn) {
+      const int32_t entry = block.begin + turn * kWindowThreads + Thread();
+      slots[turn] =
+          block.entries.slots[entry < block.end ? entry : block.end - 1];
+    }
+    SIMT_UNROLL
+    for (int32_t turn = 0; turn < kTurns; ++turn) {
+      Addresses().Store(
+          static_cast<uint32_t>(turn * kWindowThreads + Thread()),
+          reinterpret_cast<uint64_t>(SlotAddress(params.pool, slots[turn])));
+    }
+    if (!BM_PLANTED(kNoBarrierAfterAddresses)) simt::SyncBlock();
+  }
+};
 
 // Of 16 queries and a tile of keys: logits[n][j] is that of key 8 n +
 // 2 (lane % 4) + j % 2 and of row lane / 4 + 8 (j / 2).
@@ -222,16 +252,16 @@ SIMT_DEVICE void MaskLogits(const WindowBlock& block, int32_t m_tile,
   }
 }
 
-// Logits of a warp's queries, kMTiles times 16 from m_tile on, and a tile of
-// keys, times scale * log2(e), masked. A key's fragments are loaded once for
-// all of the queries.
+// Products of a warp's queries, kMTiles times 16 from m_tile on, and a tile of
+// keys, masked: what is still to be multiplied by scale * log2(e) is so where
+// exponents are taken, in one instruction with what is subtracted. A key's
+// fragments are loaded once for all of the queries.
 template <typename T, int kDim, int kMTiles>
-SIMT_DEVICE void WindowLogits(const WindowParams& params,
-                              const WindowBlock& block, int32_t m_tile,
+SIMT_DEVICE void WindowLogits(const WindowBlock& block, int32_t m_tile,
                               const WindowQueries<kDim> (&queries)[kMTiles],
-                              const T* keys, int32_t first_entry,
+                              const RowsB<kDim>& rows, const T* keys,
+                              int32_t first_entry,
                               TileLogits (&logits)[kMTiles]) {
-  const float scale_log2 = params.scale * kLog2E;
   SIMT_UNROLL
   for (int n = 0; n < kEntryTile / 8; n += 2) {
     SIMT_UNROLL
@@ -242,7 +272,7 @@ SIMT_DEVICE void WindowLogits(const WindowParams& params,
     SIMT_UNROLL
     for (int i = 0; i < kDim / 16; ++i) {
       uint32_t b[4];
-      LoadRowsB<kDim>(keys, n * 8, i, b);
+      rows.Load(keys, n * 8, i, b);
       SIMT_UNROLL
       for (int m = 0; m < kMTiles; ++m) {
         simt::Mma16816<T>(logits[m][n], queries[m].a[i], b[0], b[1]);
@@ -252,11 +282,6 @@ SIMT_DEVICE void WindowLogits(const WindowParams& params,
   }
   SIMT_UNROLL
   for (int m = 0; m < kMTiles; ++m) {
-    SIMT_UNROLL
-    for (int n = 0; n < kEntryTile / 8; ++n) {
-      SIMT_UNROLL
-      for (int j = 0; j < 4; ++j) logits[m][n][j] *= scale_log2;
-    }
     MaskLogits(block, m_tile + m, first_entry, logits[m]);
   }
 }
