@@ -88,6 +88,7 @@ enum class PlantedBug {
   kSelectForgetsProtection,
   kSelectForgetsCut,
   kSelectNoBarrierAfterSearch,
+  kSelectNoBarrierAfterBegin,
   kApportionNoBarrierAfterSum,
   kApportionNoBarrierAfterClear,
   kApportionNoBarrierAfterPick,

@@ -20,15 +20,17 @@ inline namespace SIMT_SPACE {
 // Weights are in multiples of 10^-9 entries, the resolution of alpha.
 inline constexpr int64_t kSelectWeightUnit = 1000000000;
 
-// Which entries of a head are candidates, and which of them are protected. All
-// threads of a block; the first one has it.
-SIMT_DEVICE void SplitHead(const SelectProblem& p, int32_t head,
-                           int32_t scope) {
-  const SelectScope limits = p.scopes[scope];
-  const int32_t* positions = p.positions + p.offsets[head];
-  const auto size = static_cast<int32_t>(p.offsets[head + 1] - p.offsets[head]);
+// Which entries of a head are candidates, and which of them are protected, in
+// every thread. All threads of a block. Shared memory: kRadixSharedBytes, of
+// which the bins stay as they are.
+SIMT_DEVICE SelectHead SplitHead(const SelectProblem& p, int32_t head,
+                                 const SelectScope& limits) {
+  SelectHead state = {};
+  state.offset = p.offsets[head];
+  const int32_t* positions = p.positions + state.offset;
+  const auto size = static_cast<int32_t>(p.offsets[head + 1] - state.offset);
   // A search by each of three warps: its loads wait for one another.
-  const auto below = simt::Shared<int32_t>(0, 3);
+  const auto below = simt::Shared<int32_t>(kRadixPickAt, 3);
   const uint32_t warp = simt::Warp();
   if (warp < 3) {
     const int32_t cut = BM_PLANTED(kSelectForgetsCut) ? INT32_MAX : limits.cut;
@@ -40,16 +42,13 @@ SIMT_DEVICE void SplitHead(const SelectProblem& p, int32_t head,
     if (simt::Lane() == 0) below.Store(warp, found);
   }
   if (!BM_PLANTED(kSelectNoBarrierAfterSearch)) simt::SyncBlock();
-  if (simt::ThreadIndex() != 0) return;
   const int32_t count = below.Load(2);
   const int32_t sinks = below.Load(0) < count ? below.Load(0) : count;
   const int32_t through_past = below.Load(1) < count ? below.Load(1) : count;
-  SelectHead state = {};
-  state.offset = p.offsets[head];
   state.num_sinks = sinks;
   state.num_past = through_past - sinks;
   state.num_recent = count - through_past;
-  p.heads[head] = state;
+  return state;
 }
 
 SIMT_DEVICE int64_t NumProtected(const SelectHead& head) {
@@ -234,26 +233,46 @@ SIMT_DEVICE void EndScope(const SelectProblem& p, const ScopeThreads& threads,
 
 // Grid: num_heads. Splits the heads; a scope's last block goes on with the
 // scope, as far as no key has to be looked at. Shared memory:
-// kScopeSharedBytes.
+// kRadixSharedBytes.
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectSplit(SelectProblem p) {
   simt::AwaitEarlierKernels();
   const auto head = static_cast<int32_t>(simt::BlockX());
-  const int32_t scope = FindScope(p, head);
-  SplitHead(p, head, scope);
-  const int32_t num_heads = p.scopes[scope].num_heads;
-  if (!simt::LastBlockDone(p.counters + scope,
-                           static_cast<uint32_t>(num_heads))) {
+  const int32_t index = FindScope(p, head);
+  const SelectScope scope = p.scopes[index];
+  const SelectHead state = SplitHead(p, head, scope);
+  if (simt::ThreadIndex() == 0) p.heads[head] = state;
+  if (!simt::LastBlockDone(p.counters + index,
+                           static_cast<uint32_t>(scope.num_heads))) {
     return;
   }
-  const ScopeThreads threads(num_heads);
+  const ScopeThreads threads(scope.num_heads);
   if (!threads.HasThisThread()) return;
-  BeginScope(p, threads, scope);
-  if (!IsScored(p)) {
-    EndScope(p, threads, scope);
-  } else if (!HasFloors(p)) {
-    BeginPool(p, threads, scope);
+  BeginScope(p, threads, index);
+  if (!IsScored(p)) EndScope(p, threads, index);
+}
+
+// Grid: chunks.count. Where there are no floors: splits the heads, and does the
+// first digit of every scope's search meanwhile, whose size the scope's last
+// block finds out. Shared memory: kRadixSharedBytes.
+SIMT_KERNEL(kSelectThreads, 4)
+void SelectBeginScopes(SelectProblem p) {
+  simt::AwaitEarlierKernels();
+  ScopeChunk chunk(p, FindChunk(p));
+  ClearBins();
+  const SelectHead head = SplitHead(p, chunk.list, chunk.scope);
+  if (chunk.split == 0 && simt::ThreadIndex() == 0) p.heads[chunk.list] = head;
+  CountChunk<0>(p, &chunk, head, 0);
+  const int32_t index = chunk.scope_index;
+  ThreadBins<kRadixBins> bins;
+  if (!AddBins(p, chunk, &bins)) return;
+  const ScopeThreads threads(chunk.scope.num_heads);
+  if (threads.HasThisThread()) {
+    BeginScope(p, threads, index);
+    BeginPool(p, threads, index);
   }
+  if (!BM_PLANTED(kSelectNoBarrierAfterBegin)) simt::SyncBlock();
+  PickScopeBin<0>(p, chunk, &bins);
 }
 
 // Grid: chunks.count. The last digit of every scope's search; a scope's last

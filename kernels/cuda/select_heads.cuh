@@ -199,7 +199,7 @@ struct SearchedHead {
   uint32_t num_nan;  // of a searched past, in the first thread
 
   // Waits for earlier kernels, all of which but the last are known to have
-  // ended when this one begins; was_split: SelectSplit is one of those. All
+  // ended when this one begins; was_split: what splits heads is one of those. All
   // threads of a block.
   SIMT_DEVICE SearchedHead(const SelectProblem& p, bool was_split)
       : head(static_cast<int32_t>(simt::BlockX())),

@@ -145,6 +145,11 @@ SIMT_DEVICE void CountChunk(const SelectProblem& p, ScopeChunk* chunk,
   if (!BM_PLANTED(kSelectNoBarrierBeforePick)) simt::SyncBlock();
 }
 
+SIMT_DEVICE uint32_t* HistogramOf(const SelectProblem& p,
+                                  const ScopeChunk& chunk) {
+  return p.histograms + int64_t{chunk.scope_index} * kRadixBins;
+}
+
 // Of a histogram, those bins that are a thread's. Their number is known when
 // this is compiled, so that a thread's accesses are under way at a time.
 template <uint32_t kBins>
@@ -188,33 +193,50 @@ struct ThreadBins {
   }
 };
 
+// Adds a block's bins to its scope's histogram, unless it is the scope's only
+// block. Whether it is the last. All threads of a block.
+SIMT_DEVICE bool AddBins(const SelectProblem& p, const ScopeChunk& chunk,
+                         ThreadBins<kRadixBins>* bins) {
+  uint32_t num_blocks = chunk.num_blocks;
+  if (num_blocks > 1) {
+    bins->Load();
+    bins->AddTo(HistogramOf(p, chunk));
+    if (BM_PLANTED(kSelectPicksEarly)) --num_blocks;
+  }
+  return simt::LastBlockDone(p.counters + chunk.scope_index, num_blocks);
+}
+
+// One of the digits before the last, in a scope's last block: leaves the
+// histogram zero. All threads of the block.
+template <int kDigit>
+SIMT_DEVICE void PickScopeBin(const SelectProblem& p, const ScopeChunk& chunk,
+                              ThreadBins<kRadixBins>* bins) {
+  static_assert(!RadixDigit<kDigit>::kIsLast);
+  RadixSearch* const place = p.searches + chunk.scope_index;
+  RadixSearch search = *place;
+  if (chunk.num_blocks > 1) {
+    bins->TakeFrom(HistogramOf(p, chunk));
+    bins->Store();
+  }
+  if (search.mode != RadixSearch::kSearch) return;
+  Narrow<kDigit>(PickBin<kDigit, kSelectThreads>(search.wanted), &search);
+  if (simt::ThreadIndex() == 0) *place = search;
+}
+
 // Grid: chunks.count. One of the digits before the last. Shared memory:
 // kRadixSharedBytes.
 template <int kDigit>
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectScopePass(SelectProblem p) {
-  static_assert(!RadixDigit<kDigit>::kIsLast);
   ScopeChunk chunk(p, FindChunk(p));
   ClearBins();
   simt::AwaitEarlierKernels();
   const SelectHead head = p.heads[chunk.list];
-  const int32_t index = chunk.scope_index;
-  RadixSearch search = p.searches[index];
+  const RadixSearch search = p.searches[chunk.scope_index];
   if (search.mode != RadixSearch::kSearch) return;
   CountChunk<kDigit>(p, &chunk, head, search.prefix);
-  uint32_t num_blocks = chunk.num_blocks;
-  if (num_blocks > 1) {
-    uint32_t* const histogram = p.histograms + int64_t{index} * kRadixBins;
-    ThreadBins<kRadixBins> bins;
-    bins.Load();
-    bins.AddTo(histogram);
-    if (BM_PLANTED(kSelectPicksEarly)) --num_blocks;
-    if (!simt::LastBlockDone(p.counters + index, num_blocks)) return;
-    bins.TakeFrom(histogram);
-    bins.Store();
-  }
-  Narrow<kDigit>(PickBin<kDigit, kSelectThreads>(search.wanted), &search);
-  if (simt::ThreadIndex() == 0) p.searches[index] = search;
+  ThreadBins<kRadixBins> bins;
+  if (AddBins(p, chunk, &bins)) PickScopeBin<kDigit>(p, chunk, &bins);
 }
 
 // Of each head of a scope, how much of its pool is above the scope's threshold,
@@ -267,7 +289,7 @@ SIMT_DEVICE bool EndScopeSearch(const SelectProblem& p, ScopeChunk* chunk,
   const int32_t index = chunk->scope_index;
   RadixSearch search = p.searches[index];
   const bool searches = search.mode == RadixSearch::kSearch;
-  uint32_t* const histogram = p.histograms + int64_t{index} * kRadixBins;
+  uint32_t* const histogram = HistogramOf(p, *chunk);
   ThreadBins<kBins> bins;
   if (searches) {
     CountChunk<kDigit>(p, chunk, head, search.prefix);

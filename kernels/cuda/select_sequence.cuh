@@ -38,7 +38,7 @@ bool RunIndexEntries(const EntryIndexParams& params, int32_t longest_tail,
 
 // Calls launch(size, kernel, arguments..) for every kernel, in order, each
 // after the one before it has ended; stops at the first that returns false.
-// Two launches for equal budgets, five for adakv, seven with floors.
+// Two launches for equal budgets, four for adakv, seven with floors.
 template <typename Launch>
 bool RunSelect(const SelectProblem& p, Launch&& launch) {
   if (p.num_heads == 0) return true;
@@ -51,18 +51,21 @@ bool RunSelect(const SelectProblem& p, Launch&& launch) {
   const LaunchSize chunks =
       grid(p.chunks.count, kSelectThreads, kRadixSharedBytes);
   static_assert(kScopeSharedBytes <= kRadixSharedBytes);
-  if (!launch(grid(p.num_heads, kSelectThreads, kScopeSharedBytes),
-              kKernel<SelectSplit>, p)) {
+  const bool begins_at_once = IsScored(p) && !HasFloors(p);
+  if (begins_at_once
+          ? !launch(chunks, kKernel<SelectBeginScopes>, p)
+          : !launch(grid(p.num_heads, kSelectThreads, kRadixSharedBytes),
+                    kKernel<SelectSplit>, p)) {
     return false;
   }
   if (HasFloors(p) &&
       (!launch(heads, kKernel<SelectFloors>, p) ||
        !launch(grid(p.num_scopes, kSelectThreads, kScopeSharedBytes),
-               kKernel<SelectBeginPool>, p))) {
+               kKernel<SelectBeginPool>, p) ||
+       !launch(chunks, kKernel<SelectScopePass<0>>, p))) {
     return false;
   }
-  if (IsScored(p) && (!launch(chunks, kKernel<SelectScopePass<0>>, p) ||
-                      !launch(chunks, kKernel<SelectScopePass<1>>, p) ||
+  if (IsScored(p) && (!launch(chunks, kKernel<SelectScopePass<1>>, p) ||
                       !launch(chunks, kKernel<SelectEndScopes>, p))) {
     return false;
   }

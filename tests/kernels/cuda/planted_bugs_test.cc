@@ -104,6 +104,8 @@ const std::vector<PlantedCase>& Cases() {
        kAnySelect},
       {"SelectForgetsProtection", PlantedBug::kSelectForgetsProtection,
        kAnySelect},
+      {"SelectNoBarrierAfterBegin", PlantedBug::kSelectNoBarrierAfterBegin,
+       kAnySelect},
       {"SelectForgetsCut", PlantedBug::kSelectForgetsCut, kAnySelect},
       {"SelectFloorCountsTwice", PlantedBug::kSelectFloorCountsTwice, kFloors},
       {"SelectNoBarrierAfterSearch", PlantedBug::kSelectNoBarrierAfterSearch,
