@@ -27,7 +27,7 @@ Jobs, in the order in which they tell most:
   long       all tests again, on long lists
 
 Each writes what it prints to FOLDER/JOB.log (tests: what they print to
-FOLDER/*_test.log), and what it measured to FOLDER/*.json, as far as it has
+FOLDER/*_test*.log), and what it measured to FOLDER/*.json, as far as it has
 come. Default: gpu-results, and as many processes for tests as there are
 processors. Exit status: 0 if all jobs succeeded, 1 otherwise, 2 for a wrong
 command line.
@@ -40,27 +40,30 @@ wrong_usage() {
   exit 2
 }
 
-# One program's tests, in shards: how each ended, and all of those that failed.
+# A command that runs tests, in shards: how each ended, and all of those that
+# failed.
 run_shards() {
-  local program=$1 shard log
+  local name=$1 shard log
+  shift
   local -a children=()
+  : >"${out}/${name}.log"
   for ((shard = 0; shard < shards; ++shard)); do
     GTEST_TOTAL_SHARDS=${shards} GTEST_SHARD_INDEX=${shard} \
-      "${bin}/${program}" --gtest_brief=1 >"${out}/${program}.${shard}.log" 2>&1 &
+      "$@" >"${out}/${name}.${shard}.log" 2>&1 &
     children+=($!)
   done
   local status=0
   for shard in "${!children[@]}"; do
-    log=${out}/${program}.${shard}.log
+    log=${out}/${name}.${shard}.log
     if wait "${children[shard]}"; then
-      grep --extended-regexp '^\[(=====|  PASSED|  SKIPPED)' "${log}" || true
+      grep --extended-regexp '^\[(=====|  PASSED|  SKIPPED)|SUMMARY' "${log}" || true
     else
       status=1
       echo "shard ${shard} failed:"
       cat "${log}"
     fi
     if grep --quiet '^no GPU: ' "${log}"; then found_no_gpu=1; fi
-    cat "${log}" >>"${out}/${program}.log"
+    cat "${log}" >>"${out}/${name}.log"
     rm "${log}"
   done
   return "${status}"
@@ -71,8 +74,7 @@ run_tests() {
   local status=0 found_no_gpu=0 program
   for program in kernels_gpu_test bench_gpu_test e2e_gpu_test; do
     echo "== ${program}"
-    : >"${out}/${program}.log"
-    run_shards "${program}" || status=1
+    run_shards "${program}" "${bin}/${program}" --gtest_brief=1 || status=1
   done
   if ((found_no_gpu)); then
     echo "no GPU: tests have skipped themselves"
@@ -88,7 +90,8 @@ run_sanitizer() {
     return 1
   }
   # 77, no success either: no device, or not one that the tool knows.
-  python3 "${bin}/sanitize_gpu_tests.py" "${sanitizer}" --tool "${tool}" \
+  run_shards "kernels_gpu_test.${tool}" \
+    python3 "${bin}/sanitize_gpu_tests.py" "${sanitizer}" --tool "${tool}" \
     --error-exitcode 99 "${bin}/kernels_gpu_test" --gtest_brief=1
 }
 

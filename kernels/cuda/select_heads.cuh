@@ -199,8 +199,8 @@ struct SearchedHead {
   uint32_t num_nan;  // of a searched past, in the first thread
 
   // Waits for earlier kernels, all of which but the last are known to have
-  // ended when this one begins; was_split: what splits heads is one of those. All
-  // threads of a block.
+  // ended when this one begins; was_split: what splits heads is one of those.
+  // All threads of a block.
   SIMT_DEVICE SearchedHead(const SelectProblem& p, bool was_split)
       : head(static_cast<int32_t>(simt::BlockX())),
         entries(p, head),
@@ -213,13 +213,24 @@ struct SearchedHead {
       past.end = past.begin + simt::LoadUncached(&p.heads[head].num_past);
     }
     FillCache(entries, past);
+    if (!BM_PLANTED(kSelectNoBarrierAfterFill)) simt::SyncBlock();
+    const bool all_counted = was_split && past.end <= entries.num_cached;
+    BinSums<0, kSelectHeadThreads> sums;
+    if (all_counted) sums.Take();
     simt::AwaitEarlierKernels();
     state = p.heads[head];
     search = p.searches[p.num_scopes + head];
-    if (!BM_PLANTED(kSelectNoBarrierAfterFill)) simt::SyncBlock();
     if (search.mode != RadixSearch::kSearch) return;
-    if (!was_split) CountCached<0, false>(entries, PastOf(state), 0);
-    EndDigit<0, false>(p, &search);
+    if (!all_counted) {
+      if (!was_split) CountCached<0, false>(entries, PastOf(state), 0);
+      CountUncached<0, false>(p, head, state, entries, 0);
+      if (!BM_PLANTED(kSelectNoBarrierBeforePick)) simt::SyncBlock();
+      sums.Take();
+    }
+    // No number's key has NaN's first digit, nor has a position.
+    static_assert(kNanKey >> RadixDigit<0>::kShift == kRadixBins - 1);
+    if (simt::ThreadIndex() == 0) num_nan = sums.counts[0];
+    Narrow<0>(sums.Pick(search.wanted), &search);
     CountDigit<1, false>(p, &search);
     CountDigit<2, false>(p, &search);
   }
@@ -250,16 +261,8 @@ struct SearchedHead {
   SIMT_DEVICE void EndDigit(const SelectProblem& p, RadixSearch* which) {
     CountUncached<kDigit, kSecond>(p, head, state, entries, which->prefix);
     if (!BM_PLANTED(kSelectNoBarrierBeforePick)) simt::SyncBlock();
-    if (kDigit == 0 && !kSecond && simt::ThreadIndex() == 0) {
-      num_nan = RadixBins().Load(kNanBin);
-    }
     Narrow<kDigit>(PickBin<kDigit, kSelectHeadThreads>(which->wanted), which);
   }
-
-  // No number's key has NaN's first digit, nor has a position; the first thread
-  // is the one that PickBin clears it by.
-  static constexpr uint32_t kNanBin = kRadixBins - 1;
-  static_assert(kNanKey >> RadixDigit<0>::kShift == kNanBin);
 };
 
 // Grid: num_heads. What heads take of their past before their scopes' pools are
@@ -382,8 +385,7 @@ SIMT_DEVICE void LookAtEntries(const SelectProblem& p, int32_t head,
     const Standing standing = StandingOf(state, search, entry, batch, k);
     // Positions, which are keys where there are no scores, are no NaN.
     const bool is_nan = batch.exist[k] && batch.keys[k] == kNanKey;
-    found->num_nan +=
-        is_nan && !(counted && PastOf(state).Has(entry)) ? 1 : 0;
+    found->num_nan += is_nan && !(counted && PastOf(state).Has(entry)) ? 1 : 0;
     found->Set(k, simt::Ballot(standing == kAbove),
                simt::Ballot(standing == kEqualTo));
   }

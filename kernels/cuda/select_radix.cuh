@@ -73,40 +73,63 @@ struct BinPick {
   bool whole;       // which are all of them
 };
 
+// Of bins that hold all keys of a group, those of a thread, the highest first,
+// and how many keys are in higher ones: all that is to be known before it is
+// known how many keys are wanted.
+template <int kDigit, uint32_t kThreads>
+struct BinSums {
+  static constexpr uint32_t kBins = RadixDigit<kDigit>::kBins;
+  static constexpr uint32_t kBinsPerThread = kBins / kThreads;
+  static_assert(kBinsPerThread * kThreads == kBins);
+
+  uint32_t counts[kBinsPerThread];
+  uint32_t before;
+
+  // Leaves the bins zero. All kThreads threads of a block; barriers.
+  SIMT_DEVICE void Take() {
+    const auto bins = RadixBins();
+    uint32_t sum = 0;
+    SIMT_UNROLL
+    for (uint32_t i = 0; i < kBinsPerThread; ++i) {
+      counts[i] = bins.Load(Top() - i);
+      sum += counts[i];
+      bins.Store(Top() - i, 0);
+    }
+    uint32_t total;
+    before = BlockPrefix<kThreads>(sum, kRadixPrefixAt, &total);
+  }
+
+  // Where the `wanted` best end, in every thread. All threads; a barrier.
+  SIMT_DEVICE BinPick Pick(int64_t wanted) const {
+    const auto pick = simt::Shared<uint32_t>(kRadixPickAt, 3);
+    int64_t above = before;
+    SIMT_UNROLL
+    for (uint32_t i = 0; i < kBinsPerThread; ++i) {
+      if (above < wanted && above + counts[i] >= wanted) {
+        pick.Store(0, Top() - i);
+        pick.Store(1, static_cast<uint32_t>(wanted - above));
+        pick.Store(2, counts[i]);
+      }
+      above += counts[i];
+    }
+    if (!BM_PLANTED(kSelectNoBarrierAfterPick)) simt::SyncBlock();
+    return {pick.Load(0), pick.Load(1), pick.Load(1) == pick.Load(2)};
+  }
+
+ private:
+  // Thread 0 has the highest bins.
+  SIMT_DEVICE static uint32_t Top() {
+    return kBins - 1 - simt::ThreadIndex() * kBinsPerThread;
+  }
+};
+
 // The pick for the `wanted` best, in every thread, where the bins hold all keys
 // of the group; they are zero afterwards. All kThreads threads of a block.
 template <int kDigit, uint32_t kThreads>
 SIMT_DEVICE BinPick PickBin(int64_t wanted) {
-  constexpr uint32_t kBins = RadixDigit<kDigit>::kBins;
-  constexpr uint32_t kBinsPerThread = kBins / kThreads;
-  static_assert(kBinsPerThread * kThreads == kBins);
-  const auto bins = RadixBins();
-  const auto pick = simt::Shared<uint32_t>(kRadixPickAt, 3);
-  // Thread 0 has the highest bins.
-  const uint32_t top = kBins - 1 - simt::ThreadIndex() * kBinsPerThread;
-  uint32_t counts[kBinsPerThread];
-  uint32_t sum = 0;
-  SIMT_UNROLL
-  for (uint32_t i = 0; i < kBinsPerThread; ++i) {
-    counts[i] = bins.Load(top - i);
-    sum += counts[i];
-    bins.Store(top - i, 0);
-  }
-  uint32_t total;
-  int64_t before = BlockPrefix<kThreads>(sum, kRadixPrefixAt, &total);
-  if (before < wanted && before + sum >= wanted) {
-    SIMT_UNROLL
-    for (uint32_t i = 0; i < kBinsPerThread; ++i) {
-      if (before < wanted && before + counts[i] >= wanted) {
-        pick.Store(0, top - i);
-        pick.Store(1, static_cast<uint32_t>(wanted - before));
-        pick.Store(2, counts[i]);
-      }
-      before += counts[i];
-    }
-  }
-  if (!BM_PLANTED(kSelectNoBarrierAfterPick)) simt::SyncBlock();
-  return {pick.Load(0), pick.Load(1), pick.Load(1) == pick.Load(2)};
+  BinSums<kDigit, kThreads> sums;
+  sums.Take();
+  return sums.Pick(wanted);
 }
 
 // Adds a digit to what a search knows.

@@ -239,19 +239,19 @@ void SelectScopePass(SelectProblem p) {
   if (AddBins(p, chunk, &bins)) PickScopeBin<kDigit>(p, chunk, &bins);
 }
 
-// Of each head of a scope, how much of its pool is above the scope's threshold,
-// and equal to it; leaves the heads' bins zero. All threads of the scope's last
-// block, a warp to a head; a barrier.
-SIMT_DEVICE void CountAtCut(const SelectProblem& p, const SelectScope& scope,
-                            const BinPick& pick) {
-  constexpr uint32_t kLanes = simt::kWarpThreads;
-  constexpr uint32_t kTurns = kLastRadixBins / kLanes;
-  const uint32_t first_above = pick.bin + (pick.whole ? 0 : 1);
-  for (uint32_t i = simt::Warp(); i < static_cast<uint32_t>(scope.num_heads);
-       i += kSelectThreads / kLanes) {
-    const int64_t head = scope.first_head + static_cast<int64_t>(i);
-    uint32_t* const bins = p.last_bins + head * kLastRadixBins + simt::Lane();
-    uint32_t counts[kTurns];
+// Of the heads of a scope, a warp to a head, the last digits that were counted.
+struct CutCounts {
+  static constexpr uint32_t kLanes = simt::kWarpThreads;
+  static constexpr uint32_t kTurns = kLastRadixBins / kLanes;
+
+  uint32_t counts[kTurns];
+
+  SIMT_DEVICE static uint32_t* BinsOf(const SelectProblem& p, int64_t head) {
+    return p.last_bins + head * kLastRadixBins + simt::Lane();
+  }
+
+  SIMT_DEVICE void Load(const SelectProblem& p, int64_t head) {
+    const uint32_t* const bins = BinsOf(p, head);
     SIMT_UNROLL
     for (uint32_t turn = 0; turn < kTurns; ++turn) {
       counts[turn] = bins[turn * kLanes];
@@ -259,6 +259,14 @@ SIMT_DEVICE void CountAtCut(const SelectProblem& p, const SelectScope& scope,
     // All loads before what uses them: a compiler mixes the two to save
     // registers, and then waits for one after the other.
     simt::SyncWarp();
+  }
+
+  // How much of the head's pool is above the scope's threshold, and equal to
+  // it; leaves the head's bins zero.
+  SIMT_DEVICE void Cut(const SelectProblem& p, int64_t head,
+                       const BinPick& pick) const {
+    uint32_t* const bins = BinsOf(p, head);
+    const uint32_t first_above = pick.bin + (pick.whole ? 0 : 1);
     uint32_t above = 0;
     uint32_t equal = 0;
     SIMT_UNROLL
@@ -271,13 +279,11 @@ SIMT_DEVICE void CountAtCut(const SelectProblem& p, const SelectScope& scope,
     }
     above = WarpSum(above);
     equal = WarpSum(equal);
-    if (simt::Lane() == 0) {
-      AddSigned(&p.heads[head].above, above);
-      p.heads[head].equal = pick.whole ? 0 : equal;
-    }
+    if (simt::Lane() != 0) return;
+    AddSigned(&p.heads[head].above, above);
+    p.heads[head].equal = pick.whole ? 0 : equal;
   }
-  if (!BM_PLANTED(kSelectNoBarrierAfterCut)) simt::SyncBlock();
-}
+};
 
 // The last digit of a scope's search, where the bins are zero. Whether this is
 // the scope's last block: all is then known of the scope. All threads of all
@@ -299,12 +305,23 @@ SIMT_DEVICE bool EndScopeSearch(const SelectProblem& p, ScopeChunk* chunk,
   }
   if (!simt::LastBlockDone(p.counters + index, chunk->num_blocks)) return false;
   if (!searches) return true;
+  // Under way while the bin is picked: for no more heads than there are warps,
+  // all of them.
+  const auto num_heads = static_cast<uint32_t>(chunk->scope.num_heads);
+  const int64_t first_head = chunk->scope.first_head;
+  CutCounts cut;
+  if (simt::Warp() < num_heads) cut.Load(p, first_head + simt::Warp());
   bins.TakeFrom(histogram);
   bins.Store();
   const BinPick pick = PickBin<kDigit, kSelectThreads>(search.wanted);
   Narrow<kDigit>(pick, &search);
   if (simt::ThreadIndex() == 0) p.searches[index] = search;
-  CountAtCut(p, chunk->scope, pick);
+  constexpr uint32_t kWarps = kSelectThreads / CutCounts::kLanes;
+  for (uint32_t i = simt::Warp(); i < num_heads; i += kWarps) {
+    if (i >= kWarps) cut.Load(p, first_head + i);
+    cut.Cut(p, first_head + i, pick);
+  }
+  if (!BM_PLANTED(kSelectNoBarrierAfterCut)) simt::SyncBlock();
   return true;
 }
 

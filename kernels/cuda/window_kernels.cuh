@@ -156,9 +156,8 @@ SIMT_DEVICE void StoreColumnSums(const TileLogits& logits, float scale_log2,
   for (int n = 0; n < kEntryTile / 8; ++n) {
     SIMT_UNROLL
     for (int j = 0; j < 2; ++j) {
-      sums[n * 2 + j] =
-          simt::Exp2(logits[n][j] * scale_log2 - lse_log2[0]) +
-          simt::Exp2(logits[n][j + 2] * scale_log2 - lse_log2[1]);
+      sums[n * 2 + j] = simt::Exp2(logits[n][j] * scale_log2 - lse_log2[0]) +
+                        simt::Exp2(logits[n][j + 2] * scale_log2 - lse_log2[1]);
     }
   }
   ScatterColumnSums(sums);

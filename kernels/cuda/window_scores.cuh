@@ -157,8 +157,8 @@ struct KeyTiles {
       : num_tiles((block.end - block.begin + kEntryTile - 1) / kEntryTile) {
     SIMT_UNROLL
     for (int32_t i = 0; i < kPeriod; ++i) {
-      places[i] = SwizzledChunk<kDim>(first_row + i * kRows,
-                                      LaneIndex() % kChunks);
+      places[i] =
+          SwizzledChunk<kDim>(first_row + i * kRows, LaneIndex() % kChunks);
     }
     StageAddresses(params, block);
   }

@@ -101,6 +101,9 @@ void LaunchOthers(DeviceRuntime& device) {
     select.critical = critical;
     device.Select(select);
   }
+  select.budget = SelectBudget::kBlend;
+  select.alpha = 1;
+  device.Select(select);  // without floors
   device.PlanMoves({.num_heads = 1, .page_size = 16});
   // Only looked at for being there.
   const int32_t region_length = 1;

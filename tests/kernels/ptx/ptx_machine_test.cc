@@ -349,12 +349,10 @@ TEST_F(PtxMachineTest, ShapesThatNoGridHasAreRefused) {
 TEST_F(PtxMachineTest, WhatOverlapsReliesOnNothingOfTheLaunchBefore) {
   std::byte* data = memory_.Allocate(8);
   const auto run = [&](const std::string& body, bool overlaps) {
-    const auto kernel =
-        ParseKernel("k", KernelOf("ld.param.u64 %rd1, [k_param_0];\n" + body),
-                    {});
+    const auto kernel = ParseKernel(
+        "k", KernelOf("ld.param.u64 %rd1, [k_param_0];\n" + body), {});
     BM_CHECK(kernel.ok());
-    return std::string(RunKernel(*kernel,
-                                 {.threads = 32, .overlaps = overlaps},
+    return std::string(RunKernel(*kernel, {.threads = 32, .overlaps = overlaps},
                                  reinterpret_cast<std::byte*>(&data), memory_,
                                  /*seed=*/2, counts_)
                            .message());
