@@ -178,7 +178,7 @@ struct WindowPass {
   int32_t last = 0;
   int32_t q_head = 0;
   int32_t q_head_end = 0;
-  // Where this thread's weights of its first query head begin.
+  // Where this thread's weights of its first query head begin, if they are kept.
   float* out = nullptr;
 
   SIMT_DEVICE WindowPass(const WindowParams& params, const WindowBlock& block,
@@ -188,6 +188,7 @@ struct WindowPass {
     last = first + most < num_m_tiles ? first + most : num_m_tiles;
     q_head = first / block.tiles_per_head + Thread() / kEntryTile;
     q_head_end = (last - 1) / block.tiles_per_head + 1;
+    if (params.attention == nullptr) return;
     out = params.attention + block.entries.offset * params.group_size +
           int64_t{q_head} * block.entries.size;
   }

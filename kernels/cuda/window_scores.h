@@ -28,7 +28,7 @@ struct WindowParams {
   int32_t window = 0;
   const int32_t* lengths = nullptr;  // [sequences], tokens; >= window
   int32_t group_size = 1;
-  float scale = 1.0f;
+  float scale = 1.0f;  // of products; above 0
   // Natural log of each query's softmax denominator over all entries at
   // positions up to its own. Written by MergeWindowStats or by the caller.
   float* lse = nullptr;  // [sequences, window, num_q_heads]
