@@ -107,7 +107,7 @@ struct ScoreBatch {
   int32_t layer = 0;
   // Not streaming, random or external: those need no keys.
   ScorerSpec scorer;
-  float scale = 1.0f;
+  float scale = 1.0f;  // above 0
   EntryList entries;
   // snapkv, tova (count 1), h2o with obs_window.
   QueryWindow window;
@@ -135,7 +135,7 @@ struct ScoreBatch {
 // summed over the group's query heads, in order of the queries. One layer.
 struct AttentionSumBatch {
   int32_t layer = 0;
-  float scale = 1.0f;
+  float scale = 1.0f;  // above 0
   EntryList entries;
   QueryWindow window;
   std::span<float> sums;  // [offsets.back()], in and out

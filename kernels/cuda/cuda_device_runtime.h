@@ -31,9 +31,10 @@ absl::StatusOr<int32_t> CountCudaDevices();
 // edges between kernels (who asks CUDA for the edges must ask for their data,
 // too): uploads are refused meanwhile, and CUDA refuses what waits, both for
 // good, as any failure. A kernel of the caller's that is launched on this
-// stream with programmatic serialization must execute griddepcontrol.wait: ours
-// may still write when it begins. Unavailable where there is no such device,
-// FailedPrecondition where it is one that the kernels do not fit.
+// stream with programmatic serialization must execute griddepcontrol.wait, for
+// ours may still write when it begins, and launch_dependents not before it, for
+// ours rely on those before the last one. Unavailable where there is no such
+// device, FailedPrecondition where it is one that the kernels do not fit.
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(
     int32_t device, std::optional<cudaStream_t> stream = std::nullopt);
 

@@ -116,6 +116,7 @@ DeviceScorer::Window DeviceScorer::AddWindow(const QueryWindow& queries,
 WindowParams DeviceScorer::MakeWindow(const QueryWindow& queries, float scale,
                                       const Entries& entries,
                                       const Window& window) const {
+  BM_CHECK(scale > 0);
   const CallMemory& memory = *pool_.memory;
   WindowParams params;
   params.entries = Lists(entries);

@@ -84,6 +84,16 @@ std::string CheckManyTurns(uint64_t seed) {
   return absl::StrCat(difference, " in ", Describe(c));
 }
 
+std::string CheckCacheEdge(uint64_t seed) {
+  Rng rng(seed);
+  EvictionCase c = DrawCase(rng);
+  MakeLong(rng, 32796 + static_cast<int32_t>(seed % 6), &c);
+  std::string difference =
+      Difference(c, SelectOnDevice({c}, 2048, SomeSchedules(rng)[seed % 4]));
+  if (difference.empty()) return "";
+  return absl::StrCat(difference, " in ", Describe(c));
+}
+
 namespace {
 
 EvictionCase ManyHeads(BudgetKind kind, AdaKvMode mode, int32_t num_heads,

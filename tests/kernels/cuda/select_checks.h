@@ -32,6 +32,10 @@ std::string CheckSelect(uint64_t seed, bool is_long, bool floors);
 // it can keep, by one key or, odd seeds, in the two stages of CriticalKV.
 std::string CheckManyTurns(uint64_t seed);
 
+// The same of heads of as many entries as a block can keep (kCachedKeys), give
+// or take a few.
+std::string CheckCacheEdge(uint64_t seed);
+
 // One scope of more heads than a warp has lanes: all of a layer's, or for
 // kGlobal all of a model's, eight a layer. By token or by page, scores all
 // equal or not, by `seed`.

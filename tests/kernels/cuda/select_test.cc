@@ -42,6 +42,12 @@ TEST_F(SelectTest, HeadsOfManyTurnsEqualTheCpu) {
   }
 }
 
+TEST_F(SelectTest, HeadsThatJustFitEqualTheCpu) {
+  for (uint64_t seed = 0; seed < NumCases(12); ++seed) {
+    ASSERT_EQ(CheckCacheEdge(seed), "") << "seed " << seed;
+  }
+}
+
 TEST_F(SelectTest, FloorsEqualTheCpu) {
   for (uint64_t seed = 2000; seed < 2000 + NumCases(12); ++seed) {
     ASSERT_EQ(CheckSelect(seed, seed % 2 == 1, true), "") << "seed " << seed;

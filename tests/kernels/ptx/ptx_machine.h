@@ -131,6 +131,9 @@ class Warp {
   bool Gather(const Instruction& instruction, LaneMask mask, Path* path);
   void Meet();
   void FailToMeet();
+  // Of lanes that have not awaited the launch before.
+  bool IsTooEarly(const Instruction& instruction, uint64_t address,
+                  std::size_t bytes, Access access);
 
   Block& block_;
   const uint32_t index_;
@@ -138,10 +141,6 @@ class Warp {
   std::vector<std::byte> rows_;
   std::vector<Path> paths_;
   LaneMask alive_ = 0;
-  // What a launch before may not be over for.
-  bool IsTooEarly(const Instruction& instruction, uint64_t address,
-                  std::size_t bytes, Access access);
-
   LaneMask awaited_ = 0;
   LaneMask carry_ = 0;
   std::vector<AsyncCopy> copies_;
