@@ -178,7 +178,7 @@ struct WindowPass {
   int32_t last = 0;
   int32_t q_head = 0;
   int32_t q_head_end = 0;
-  // Where this thread's weights of its first query head begin, if they are kept.
+  // Where this thread's weights of its first query head begin. Null: not kept.
   float* out = nullptr;
 
   SIMT_DEVICE WindowPass(const WindowParams& params, const WindowBlock& block,
