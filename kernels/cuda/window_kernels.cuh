@@ -63,13 +63,10 @@ void WindowStats(WindowParams params) {
   const float scale_log2 = params.scale * kLog2E;
   KeyTiles<Shape, kDim, T> tiles(params, block);
   tiles.ForEach(block, [&](const T* keys, int32_t first_entry) {
-    TileLogits logits[Shape::kMTiles];
-    WindowLogits(block, first_m_tile, queries, rows_b, keys, first_entry,
-                 logits);
-    SIMT_UNROLL
-    for (int m = 0; m < Shape::kMTiles; ++m) {
-      AddLogits(logits[m], scale_log2, stats[m]);
-    }
+    ForEachLogits(block, first_m_tile, queries, rows_b, keys, first_entry,
+                  [&](int m, const TileLogits& logits) {
+                    AddLogits(logits, scale_log2, stats[m]);
+                  });
   });
   const int64_t rows = int64_t{block.num_m_tiles(params)} * 16;
   float* out = params.partial_stats + split * rows * 2;
@@ -271,14 +268,12 @@ void WindowColumns(WindowParams params) {
       }
     }
     tiles.ForEach(block, [&](const T* keys, int32_t first_entry) {
-      TileLogits logits[Shape::kMTiles];
-      WindowLogits(block, first_m_tile, queries, rows_b, keys, first_entry,
-                   logits);
-      SIMT_UNROLL
-      for (int m = 0; m < Shape::kMTiles; ++m) {
-        StoreColumnSums<T, kDim>(logits[m], scale_log2, lse_log2[m],
-                                 WarpIndex() * Shape::kMTiles + m);
-      }
+      ForEachLogits(block, first_m_tile, queries, rows_b, keys, first_entry,
+                    [&](int m, const TileLogits& logits) {
+                      StoreColumnSums<T, kDim>(
+                          logits, scale_log2, lse_log2[m],
+                          WarpIndex() * Shape::kMTiles + m);
+                    });
       simt::SyncBlock();
       AddColumns<T, kDim>(params, block, pass, share, first_entry);
     });

@@ -286,6 +286,18 @@ SIMT_DEVICE void WindowLogits(const WindowBlock& block, int32_t m_tile,
   }
 }
 
+// Calls use(m, logits) with those of each of a warp's kMTiles times 16 queries.
+template <typename T, int kDim, int kMTiles, typename Use>
+SIMT_DEVICE void ForEachLogits(const WindowBlock& block, int32_t m_tile,
+                               const WindowQueries<kDim> (&queries)[kMTiles],
+                               const RowsB<kDim>& rows, const T* keys,
+                               int32_t first_entry, const Use& use) {
+  TileLogits logits[kMTiles];
+  WindowLogits(block, m_tile, queries, rows, keys, first_entry, logits);
+  SIMT_UNROLL
+  for (int m = 0; m < kMTiles; ++m) use(m, logits[m]);
+}
+
 }  // namespace SIMT_SPACE
 }  // namespace blockmgr
 
