@@ -149,6 +149,11 @@ class DeviceProblem {
   void AddAppend();
   void AddGather();
   void AddMoves();
+  // Memory for kStagedBytes of rows, or for the longest list's.
+  char* AllocateStaging(int64_t most_of_a_list);
+  // Moves all rows by way of staging, whole lists at a time. ends: of the moves
+  // of each list.
+  void MoveStaged(const MoveRows& all, std::span<const int64_t> ends) const;
   void AddBlockCopies();
   void AddSwap();
   // Attention of the last queries, all but its pool.
@@ -207,6 +212,9 @@ class DeviceProblem {
 
   // snapkv's default window, and what evictions keep.
   static constexpr int32_t kWindow = 32;
+  // Rows that are staged together when they are moved in place: as much as
+  // stays in the second-level cache of an H100 (50 MB).
+  static constexpr int64_t kStagedBytes = int64_t{32} << 20;
   static constexpr double kKeepRatio = 0.2;
   // adakv's default, in multiples of 10^-9.
   static constexpr int64_t kAdaKvAlpha = 200'000'000;

@@ -18,20 +18,18 @@
 namespace blockmgr {
 namespace {
 
-// What the host lays out of budgets: survivors of a list are moved together on
-// the first of its pages.
+// What the host lays out of budgets: the survivors of a list are moved in
+// place, to the first of its pages.
 struct NextRegions {
   // Pages that lists have: CSR.
   void LayOut(std::span<const int64_t> page_offsets_now,
               std::span<const int32_t> pages_now, int32_t page_size) {
     kept_offsets.assign(1, 0);
     page_offsets.assign(1, 0);
-    held.clear();
     pages.clear();
     for (std::size_t list = 0; list < kept.size(); ++list) {
-      held.push_back(CeilDiv(kept[list], page_size));
       const auto first = pages_now.begin() + page_offsets_now[list];
-      pages.insert(pages.end(), first, first + held.back());
+      pages.insert(pages.end(), first, first + CeilDiv(kept[list], page_size));
       page_offsets.push_back(static_cast<int32_t>(pages.size()));
       kept_offsets.push_back(kept_offsets.back() + kept[list]);
     }
@@ -39,7 +37,6 @@ struct NextRegions {
 
   std::vector<int32_t> kept;
   std::vector<int64_t> kept_offsets;
-  std::vector<int32_t> held;
   std::vector<int32_t> page_offsets;
   std::vector<int32_t> pages;
 };
@@ -99,15 +96,7 @@ SelectMoves DeviceProblem::MakeMovePlan(const EntryLists& entries,
   plan.slots = entries.slots;
   plan.positions = entries.positions;
   plan.survivors = survivors;
-  plan.num_pages = int64_t{num_blocks_} * problem_.num_heads;
-  plan.error = error_;
-  plan.page_places = Send<int32_t>(std::vector<int32_t>(plan.num_pages, -1));
-  plan.strays = Allocate<int64_t>(most_kept);
-  plan.stray_positions = Allocate<int32_t>(most_kept);
-  plan.filled = Allocate<uint32_t>(SurvivorWords(most_kept, num_lists()));
-  plan.counts = Allocate<int32_t>(2 * num_lists());
-  for (RowMove*& phase : plan.moves) phase = Allocate<RowMove>(most_kept);
-  plan.num_moves = Allocate<int64_t>(2);
+  plan.moves = Allocate<RowMove>(most_kept);
   plan.region_positions =
       Allocate<int32_t>(std::ssize(pages_) * problem_.page_size);
   return plan;
@@ -133,8 +122,7 @@ void DeviceProblem::AddMovePlan() {
   SelectMoves plan =
       MakeMovePlan(entries_, Send<uint32_t>(survivors), num_kept);
   plan.kept = Send<int32_t>(next.kept);
-  plan.kept_offsets = Send<int64_t>(next.kept_offsets);
-  plan.held_pages = Send<int32_t>(next.held);
+  plan.move_offsets = Send<int64_t>(next.kept_offsets);
   plan.page_offsets = Send<int32_t>(next.page_offsets);
   plan.pages = Send<int32_t>(next.pages);
   // A survivor's slot and position are read, its move and position written;
@@ -144,9 +132,12 @@ void DeviceProblem::AddMovePlan() {
                     [=, this](int32_t) { runtime().PlanMoves(plan); }});
 }
 
-// Survivors to holes, as many as a compaction of each list moves.
+// As many rows as a compaction of each list moves: straight to where they
+// belong, and by way of staging, as in place.
 void DeviceProblem::AddMoves() {
   std::vector<RowMove> moves;
+  std::vector<int64_t> ends;  // of lists
+  int64_t most_of_a_list = 0;
   for (std::size_t list = 0; list + 1 < offsets_.size(); ++list) {
     const int64_t size = offsets_[list + 1] - offsets_[list];
     const auto kept =
@@ -157,6 +148,8 @@ void DeviceProblem::AddMoves() {
       moves.push_back(
           {slots_[offsets_[list] + from], slots_[offsets_[list] + i]});
     }
+    ends.push_back(std::ssize(moves));
+    most_of_a_list = std::max(most_of_a_list, kept);
   }
   MoveRows move;
   move.rows.count = std::ssize(moves);
@@ -169,6 +162,36 @@ void DeviceProblem::AddMoves() {
                       p.pool = PoolOf(copy).view;
                       runtime().Move(p);
                     }});
+  move.staged = AllocateStaging(most_of_a_list);
+  // Rows are read and written twice, if staged rows do not stay in the cache.
+  cases_.push_back({"compact_in_place", KernelCeiling::kCopy,
+                    2 * pair_bytes() * static_cast<double>(moves.size()), 0,
+                    [=, this](int32_t copy) {
+                      MoveRows p = move;
+                      p.pool = PoolOf(copy).view;
+                      MoveStaged(p, ends);
+                    }});
+}
+
+char* DeviceProblem::AllocateStaging(int64_t most_of_a_list) {
+  return Allocate<char>(
+      std::max(kStagedBytes / 2 / problem_.row_bytes(), most_of_a_list) * 2 *
+      problem_.row_bytes());
+}
+
+void DeviceProblem::MoveStaged(const MoveRows& all,
+                               std::span<const int64_t> ends) const {
+  const int64_t most_rows = kStagedBytes / 2 / problem_.row_bytes();
+  int64_t begin = 0;
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    const bool is_last = i + 1 == ends.size();
+    if (!is_last && ends[i + 1] - begin <= most_rows) continue;
+    MoveRows move = all;
+    move.moves += begin;
+    move.rows.count = ends[i] - begin;
+    runtime().Move(move);
+    begin = ends[i];
+  }
 }
 
 std::function<void(int32_t copy)> DeviceProblem::MakeSelectAndMove(
@@ -185,14 +208,17 @@ std::function<void(int32_t copy)> DeviceProblem::MakeSelectAndMove(
   budgets_ = select.budgets;
   auto* const kept = Allocate<int32_t>(num_lists());
   auto* const kept_offsets = Allocate<int64_t>(num_lists() + 1);
-  auto* const held = Allocate<int32_t>(num_lists());
   auto* const page_offsets = Allocate<int32_t>(num_lists() + 1);
   auto* const pages = Allocate<int32_t>(std::ssize(pages_));
   plan.kept = kept;
-  plan.kept_offsets = kept_offsets;
-  plan.held_pages = held;
+  plan.move_offsets = kept_offsets;
   plan.page_offsets = page_offsets;
   plan.pages = pages;
+  int64_t longest_list = 0;
+  for (int64_t list = 0; list < num_lists(); ++list) {
+    longest_list = std::max<int64_t>(longest_list, list_length(list));
+  }
+  char* const staged = AllocateStaging(longest_list);
   const auto next = std::make_shared<NextRegions>();
   next->kept.resize(static_cast<std::size_t>(num_lists()));
   return [=, this](int32_t copy) {
@@ -202,19 +228,15 @@ std::function<void(int32_t copy)> DeviceProblem::MakeSelectAndMove(
     next->LayOut(page_offsets_, pages_, problem_.page_size);
     Upload<int32_t>(kept, next->kept);
     Upload<int64_t>(kept_offsets, next->kept_offsets);
-    Upload<int32_t>(held, next->held);
     Upload<int32_t>(page_offsets, next->page_offsets);
     Upload<int32_t>(pages, next->pages);
     runtime().PlanMoves(plan);
-    for (int phase = 0; phase < 2; ++phase) {
-      MoveRows move;
-      move.pool = PoolOf(copy).view;
-      move.rows.count = next->kept_offsets.back();
-      move.rows.device_count = plan.num_moves + phase;
-      move.moves = plan.moves[phase];
-      move.error = error_;
-      runtime().Move(move);
-    }
+    MoveRows move;
+    move.pool = PoolOf(copy).view;
+    move.moves = plan.moves;
+    move.staged = staged;
+    move.error = error_;
+    MoveStaged(move, std::span(next->kept_offsets).subspan(1));
   };
 }
 

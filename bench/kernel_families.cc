@@ -67,7 +67,7 @@ const std::vector<DeviceProblem::Family>& DeviceProblem::Families() {
        }},
       {{"plan_moves"}, [](P& p) { p.AddMovePlan(); }},
       {{"gather"}, [](P& p) { p.AddGather(); }},
-      {{"compact"}, [](P& p) { p.AddMoves(); }},
+      {{"compact", "compact_in_place"}, [](P& p) { p.AddMoves(); }},
       {{"copy_blocks"}, [](P& p) { p.AddBlockCopies(); }},
       {{"swap_pack", "swap_unpack"}, [](P& p) { p.AddSwap(); }},
       {{"append"}, [](P& p) { p.AddAppend(); }},

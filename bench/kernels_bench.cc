@@ -237,7 +237,8 @@ void Append(benchmark::State& state) {
   SetBytes(state, cache.tokens * cache.layout.token_bytes());
 }
 
-// range: tokens. Half the slots move into the other half, in random order.
+// range: tokens; in place? Half the slots move into the other half, in random
+// order. In place, they go by way of staging, in groups of 1,024.
 void Move(benchmark::State& state) {
   Cache cache(state.range(0), 1);
   std::vector<SlotIndex> slots(cache.layout.num_pages() * kPageSize);
@@ -245,13 +246,18 @@ void Move(benchmark::State& state) {
   std::shuffle(slots.begin(), slots.end(), std::mt19937(3));
   CompactionMoves moves;
   for (std::size_t i = 0; i + 1 < slots.size(); i += 2) {
-    moves.phase1.push_back({slots[i], slots[i + 1]});
+    moves.moves.push_back({slots[i], slots[i + 1]});
+    if (moves.moves.size() % 1024 == 0) {
+      moves.group_ends.push_back(std::ssize(moves.moves));
+    }
   }
+  moves.group_ends.push_back(std::ssize(moves.moves));
+  moves.in_place = state.range(1) != 0;
   while (state.KeepRunning()) {
     cache.backend->Move(moves);
     benchmark::ClobberMemory();
   }
-  SetBytes(state, std::ssize(moves.phase1) * 2 * cache.layout.row_bytes());
+  SetBytes(state, std::ssize(moves.moves) * 2 * cache.layout.row_bytes());
 }
 
 // Scores of a whole cache by `scorer`, `passes` times reading K.
@@ -409,7 +415,9 @@ void Register(int64_t tokens) {
   benchmark::RegisterBenchmark("AttentionPrefill", AttentionPrefill)
       ->Arg(std::min<int64_t>(tokens, 1024));
   benchmark::RegisterBenchmark("Append", Append)->Arg(tokens);
-  benchmark::RegisterBenchmark("Move", Move)->Arg(tokens);
+  benchmark::RegisterBenchmark("Move", Move)
+      ->Args({tokens, 0})
+      ->Args({tokens, 1});
   for (const int64_t group_size : {1, 4}) {
 #ifdef BLOCKMGR_HAVE_OPENBLAS
     benchmark::RegisterBenchmark("SnapKvProducts", SnapKvProducts)

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <utility>
 
 #include "blockmgr/base/check.h"
 
@@ -20,25 +19,20 @@ EntryIndex IndexEntries(const ModelLayout& layout, const CacheView& now,
   EntryIndex index;
   index.offsets.reserve(num_heads + 1);
   index.offsets.push_back(0);
-  std::vector<std::pair<int32_t, SlotIndex>> region_entries;
   size_t region_begin = 0;
   for (int32_t i = 0; i < num_heads; ++i) {
     if (now.region != nullptr) {
       const std::span<const PageId> pages = now.region->pages(i);
       const int32_t kept = now.region->kept()[i];
-      region_entries.clear();
+      const std::span<const int32_t> positions =
+          region_positions.subspan(region_begin, kept);
+      BM_DCHECK(std::ranges::is_sorted(positions));
       for (int32_t j = 0; j < kept; ++j) {
-        const int32_t position = region_positions[region_begin + j];
-        if (position < first || position >= limit) continue;
-        region_entries.emplace_back(
-            position, layout.slot(pages[j / page_size], j % page_size));
+        if (positions[j] < first || positions[j] >= limit) continue;
+        index.positions.push_back(positions[j]);
+        index.slots.push_back(layout.slot(pages[j / page_size], j % page_size));
       }
       region_begin += kept;
-      std::ranges::sort(region_entries);
-      for (const auto& [position, slot] : region_entries) {
-        index.positions.push_back(position);
-        index.slots.push_back(slot);
-      }
     }
     for (int32_t j = std::max(0, first - cut); j < num_tail; ++j) {
       const PageId page =

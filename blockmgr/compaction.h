@@ -1,8 +1,8 @@
 // Keep sets -> moves: how the survivors of an eviction get to their new slots.
 //
-// Pure functions over plain arrays, used by engines. Entries of a region may be
-// in any order, so every region slot carries its token position, and scorers
-// and selectors see entries in position order through EntryIndex.
+// Pure functions over plain arrays, used by engines. The entries of a head
+// stand in its page list in position order (PlaceSurvivors). Heads keep
+// different positions, so every slot of a region carries its token position.
 #ifndef BLOCKMGR_COMPACTION_H_
 #define BLOCKMGR_COMPACTION_H_
 
@@ -28,9 +28,9 @@ struct EntryIndex {
 
 // Indexes the entries with positions in [first, limit). `region_positions`
 // holds the token position of every region slot, head after head in list order
-// ([region->num_entries()]; empty without a region). The tail starts at the
-// region's cut and must reach `limit`.
-// Cost: O(E log E) per head with a region, O(E) without.
+// ([region->num_entries()]; empty without a region). REQUIRES: they ascend
+// within each head. The tail starts at the region's cut and must reach `limit`.
+// Cost: O(entries).
 EntryIndex IndexEntries(const ModelLayout& layout, const CacheView& now,
                         std::span<const int32_t> region_positions,
                         int32_t limit, int32_t first = 0);

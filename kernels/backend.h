@@ -188,7 +188,7 @@ class Backend {
   // Moves survivors to the pages of a new region, as PlaceSurvivors places
   // them. The position of every slot of the region, as it says.
   virtual std::vector<int32_t> Compact(const Compaction& compaction) = 0;
-  // Executes phase 1, then phase 2.
+  // Executes the groups of moves in their order.
   virtual void Move(const CompactionMoves& moves) = 0;
   // Copies whole blocks, all layers and heads. No block is both a source and a
   // destination in one call.

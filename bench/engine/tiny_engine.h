@@ -7,7 +7,8 @@
 // by prompt lookup and verifies those that plans take on. What it computes for
 // a sequence depends on the sequence's tokens and evictions alone, bit for bit:
 // neither on the batch, nor on how the prompt was cut into chunks, nor on
-// drafts (as far as the backends hold to what Backend says of bits). With a
+// drafts, nor on whether survivors were copied to fresh blocks or moved in
+// place (as far as the backends hold to what Backend says of bits). With a
 // region in a window the last bits do depend on the chunks: the rows of the
 // region are in the list of a chunk that begins before it is past. A layer
 // reads and writes the blocks of its layer group, and every group has its

@@ -17,12 +17,21 @@ struct SlotMove {
   friend bool operator==(const SlotMove&, const SlotMove&) = default;
 };
 
-// The copies of one compaction. Inside a phase no slot is both read and
-// written, so any order and any parallelism is right; phase 2 starts after
-// phase 1 has ended for every head.
+// The copies of one compaction, in groups: one group for each (layer, head)
+// that moves anything.
+//
+// All sources of a group are read before any destination of the group is
+// written, and the groups are executed in their order. No destination is a
+// source of a later group, so groups that follow one another may also be
+// executed as one large group.
 struct CompactionMoves {
-  std::vector<SlotMove> phase1;
-  std::vector<SlotMove> phase2;
+  std::vector<SlotMove> moves;
+  // Group i is moves[group_ends[i - 1] .. group_ends[i]); group 0 begins at 0.
+  std::vector<int64_t> group_ends;
+  // Whether some slot may be both a source and a destination, as when a
+  // sequence is compacted into blocks of its own. If false, all moves may be
+  // executed in any order and in parallel.
+  bool in_place = false;
 };
 
 struct BlockCopy {

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 
 #include "blockmgr/base/check.h"
 
@@ -22,6 +22,43 @@ void CheckShapes(const ModelLayout& layout, const Compaction& compaction) {
   BM_CHECK(std::ssize(keep.ranks) == keep.offsets.back());
 }
 
+bool Borrows(const Compaction& compaction, int32_t head) {
+  return compaction.held_pages[head] <
+         compaction.page_offsets[head + 1] - compaction.page_offsets[head];
+}
+
+// Adds the group of one head.
+void AppendGroup(const ModelLayout& layout, const Compaction& compaction,
+                 const absl::flat_hash_set<PageId>& pages, int32_t head,
+                 CompactionMoves* moves) {
+  const int32_t page_size = layout.page_size;
+  const std::span<const PageId> list =
+      compaction.pages.subspan(compaction.page_offsets[head]);
+  const std::span<const int32_t> ranks =
+      std::span(compaction.keep->ranks)
+          .subspan(compaction.keep->offsets[head],
+                   compaction.keep->offsets[head + 1] -
+                       compaction.keep->offsets[head]);
+  const size_t num_before = moves->moves.size();
+  int64_t last_page = -1;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const SlotIndex source =
+        compaction.slots[compaction.offsets[head] + ranks[i]];
+    const auto place = static_cast<int32_t>(i);
+    const SlotIndex destination =
+        layout.slot(list[place / page_size], place % page_size);
+    if (source == destination) continue;
+    moves->moves.push_back({source, destination});
+    const int64_t page = source / page_size;
+    if (page == last_page || moves->in_place) continue;
+    last_page = page;
+    moves->in_place = pages.contains(PageId{static_cast<int32_t>(page)});
+  }
+  if (moves->moves.size() > num_before) {
+    moves->group_ends.push_back(std::ssize(moves->moves));
+  }
+}
+
 }  // namespace
 
 std::vector<int32_t> PlaceSurvivors(const ModelLayout& layout,
@@ -29,54 +66,31 @@ std::vector<int32_t> PlaceSurvivors(const ModelLayout& layout,
                                     CompactionMoves* moves) {
   CheckShapes(layout, compaction);
   const KeepSets& keep = *compaction.keep;
-  const int32_t page_size = layout.page_size;
-  std::vector<int32_t> positions(keep.ranks.size());
-  if (moves != nullptr) *moves = {};
-  absl::flat_hash_map<PageId, int32_t> rank_of_page;
-  std::vector<int64_t> strays;  // candidates
-  std::vector<bool> filled;
-  for (int32_t i = 0; i < layout.pages_per_block(); ++i) {
-    const int64_t begin = keep.offsets[i];  // of the head in positions
-    const int64_t kept = keep.offsets[i + 1] - begin;
-    const std::span<const PageId> pages = compaction.pages.subspan(
-        compaction.page_offsets[i],
-        compaction.page_offsets[i + 1] - compaction.page_offsets[i]);
-    BM_CHECK(kept <= std::ssize(pages) * page_size);
-    rank_of_page.clear();
-    for (size_t j = 0; j < pages.size(); ++j) {
-      rank_of_page.emplace(pages[j], static_cast<int32_t>(j));
+  const int32_t num_heads = layout.pages_per_block();
+  std::vector<int32_t> positions;
+  positions.reserve(keep.ranks.size());
+  for (int32_t head = 0; head < num_heads; ++head) {
+    const int64_t num_pages =
+        compaction.page_offsets[head + 1] - compaction.page_offsets[head];
+    const int64_t kept = keep.offsets[head + 1] - keep.offsets[head];
+    BM_CHECK(kept <= num_pages * layout.page_size);
+    BM_CHECK(compaction.held_pages[head] <= num_pages);
+    for (int64_t k = keep.offsets[head]; k < keep.offsets[head + 1]; ++k) {
+      positions.push_back(
+          compaction.positions[compaction.offsets[head] + keep.ranks[k]]);
     }
-    strays.clear();
-    filled.assign(kept, false);
-    for (int64_t k = begin; k < begin + kept; ++k) {
-      const int64_t entry = compaction.offsets[i] + keep.ranks[k];
-      const SlotIndex slot = compaction.slots[entry];
-      const auto found =
-          rank_of_page.find(PageId{static_cast<int32_t>(slot / page_size)});
-      const int64_t place =
-          found == rank_of_page.end()
-              ? kept
-              : int64_t{found->second} * page_size + slot % page_size;
-      if (place < kept) {
-        filled[place] = true;
-        positions[begin + place] = compaction.positions[entry];
-      } else {
-        strays.push_back(entry);
+  }
+  if (moves == nullptr) return positions;
+  *moves = {};
+  moves->moves.reserve(keep.ranks.size());
+  const absl::flat_hash_set<PageId> pages(compaction.pages.begin(),
+                                          compaction.pages.end());
+  for (const bool borrows : {false, true}) {
+    for (int32_t head = 0; head < num_heads; ++head) {
+      if (Borrows(compaction, head) == borrows) {
+        AppendGroup(layout, compaction, pages, head, moves);
       }
     }
-    size_t stray = 0;
-    const int64_t held_slots = int64_t{compaction.held_pages[i]} * page_size;
-    for (int64_t place = 0; place < kept; ++place) {
-      if (filled[place]) continue;
-      const int64_t entry = strays[stray++];
-      positions[begin + place] = compaction.positions[entry];
-      if (moves == nullptr) continue;
-      auto& phase = place < held_slots ? moves->phase1 : moves->phase2;
-      phase.push_back({compaction.slots[entry],
-                       layout.slot(pages[place / page_size],
-                                   static_cast<int32_t>(place % page_size))});
-    }
-    BM_CHECK(stray == strays.size());
   }
   return positions;
 }

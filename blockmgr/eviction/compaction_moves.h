@@ -25,20 +25,27 @@ struct Compaction {
   std::span<const SlotIndex> slots;    // [offsets.back()]
   std::span<const int32_t> positions;  // [offsets.back()], ascending per head
   const KeepSets* keep = nullptr;      // ranks into them
-  // The region's page lists, and how many pages of each list the head held
-  // before; they come first.
+  // The page lists of the region, and how many pages of each list the head
+  // held before. Held pages come first in a list; the pages behind them are
+  // borrowed from other heads, and no borrowed page is the page of a head that
+  // borrows.
   std::span<const int32_t> page_offsets;
   std::span<const PageId> pages;        // [page_offsets.back()]
   std::span<const int32_t> held_pages;  // [num_layers * num_heads]
 };
 
-// The token position of every slot of the new region, head after head in list
-// order, [kept entries]; and, unless null, `moves` becomes those that make it
-// so. Of a head's survivors, those in slots that its new list begins with, as
-// many as it keeps, stay; the others, strays, go to the holes between them: in
-// position order to holes in list order, i-th to i-th. Holes in held pages are
-// phase 1, the others phase 2. REQUIRES: the lists have room for what is kept,
-// and no page twice. Cost: O(kept entries + pages).
+// Returns the token position of every slot of the new region, head after head
+// in list order, [kept entries]. Unless `moves` is null, it becomes the moves
+// that put the entries there.
+//
+// The survivors of a head stand in position order: the i-th survivor goes to
+// the i-th slot of the head's list. What attention computes from a region
+// therefore depends on the kept entries alone, and not on the blocks that the
+// region was built on. Survivors that already stand where they belong are not
+// moved. The heads that borrow no page come first in `moves`: their survivors
+// leave the pages that other heads borrow.
+// REQUIRES: the lists have room for the survivors, and no page occurs twice.
+// Cost: O(kept entries + pages).
 std::vector<int32_t> PlaceSurvivors(const ModelLayout& layout,
                                     const Compaction& compaction,
                                     CompactionMoves* moves);

@@ -293,7 +293,7 @@ std::vector<int32_t> CpuBackend::Compact(const Compaction& compaction) {
   return positions;
 }
 
-void CpuBackend::MoveRows(std::span<const SlotMove> moves) {
+void CpuBackend::CopyRows(std::span<const SlotMove> moves) {
   const std::size_t row_bytes = static_cast<std::size_t>(layout().row_bytes());
   for (const SlotMove& move : moves) {
     const std::byte* source = arena_.key_row(move.source);
@@ -304,9 +304,39 @@ void CpuBackend::MoveRows(std::span<const SlotMove> moves) {
   }
 }
 
+void CpuBackend::CopyRowsStaged(std::span<const SlotMove> moves) {
+  const std::size_t row_bytes = static_cast<std::size_t>(layout().row_bytes());
+  if (staged_rows_.size() < moves.size() * 2 * row_bytes) {
+    staged_rows_.resize(moves.size() * 2 * row_bytes);
+  }
+  std::byte* staged = staged_rows_.data();
+  for (const SlotMove& move : moves) {
+    const std::byte* source = arena_.key_row(move.source);
+    std::memcpy(staged, source, row_bytes);
+    std::memcpy(staged + row_bytes, source + arena_.kv_stride(), row_bytes);
+    staged += 2 * row_bytes;
+  }
+  staged = staged_rows_.data();
+  for (const SlotMove& move : moves) {
+    std::byte* destination = arena_.key_row(move.destination);
+    std::memcpy(destination, staged, row_bytes);
+    std::memcpy(destination + arena_.kv_stride(), staged + row_bytes,
+                row_bytes);
+    staged += 2 * row_bytes;
+  }
+}
+
 void CpuBackend::Move(const CompactionMoves& moves) {
-  MoveRows(moves.phase1);
-  MoveRows(moves.phase2);
+  const std::span<const SlotMove> all = moves.moves;
+  if (!moves.in_place) {
+    CopyRows(all);
+    return;
+  }
+  int64_t begin = 0;
+  for (const int64_t end : moves.group_ends) {
+    CopyRowsStaged(all.subspan(begin, end - begin));
+    begin = end;
+  }
 }
 
 void CpuBackend::CopyBlocks(std::span<const BlockCopy> copies) {

@@ -30,8 +30,9 @@ namespace blockmgr {
 // A query's output is a function of its query vectors and of the ordered list
 // of rows it attends, and of nothing else: the list is cut into tiles of
 // kTileRows by rank, from its first row on, and tiles are taken in order.
-// Neither batch, nor chunk, nor page boundaries move a tile. So a region that
-// keeps every entry in position order even gives the bits of the sequence it
+// Neither batch, nor chunk, nor page boundaries move a tile. A region, whose
+// rows stand in position order, thus gives the same bits wherever its pages
+// are, and one that keeps every entry gives the bits of the sequence it
 // replaced. A window moves no tile either: it leaves rows out of the first one,
 // and tiles before it altogether; of a region, rows out of any.
 //
@@ -93,10 +94,14 @@ class CpuBackend final : public Backend {
                              int64_t first_position, int32_t* num_rows);
   void AttendBlock(const AttentionBatch& batch, const HeadList& list,
                    const QueryBlock& block);
-  void MoveRows(std::span<const SlotMove> moves);
+  // Copies rows one by one. REQUIRES: no destination is a source.
+  void CopyRows(std::span<const SlotMove> moves);
+  // Reads all rows before it writes the first one.
+  void CopyRowsStaged(std::span<const SlotMove> moves);
   void StoreRow(const float* values, std::byte* row) const;
 
   KvArena arena_;
+  std::vector<std::byte> staged_rows_;  // of the largest group of moves so far
   KvTile tile_;
   KvTile window_tile_;  // of the queries whose window begins inside tile_
   std::vector<SoftmaxState> states_;  // [kQueryBlockTokens, group_size]

@@ -56,7 +56,7 @@ SIMT_DEVICE T BlockPrefix(T value, uint32_t offset, T* total) {
   // Of the warps before this one; the first gets nothing.
   T before = simt::Shuffle(others, simt::Warp() - (simt::Warp() > 0 ? 1 : 0));
   if (simt::Warp() == 0 || BM_PLANTED(kSelectIgnoresEarlierWarps)) before = 0;
-  if (!BM_PLANTED(kMovesNoBarrier)) simt::SyncBlock();
+  if (!BM_PLANTED(kPrefixNoBarrier)) simt::SyncBlock();
   return before + sum - value;
 }
 

@@ -126,22 +126,48 @@ void CudaBackend::AddQueries(const float* queries, int32_t num_tokens,
   AddQueriesTo(layout(), queries, num_tokens, statistics);
 }
 
-void CudaBackend::Move(const CompactionMoves& moves) {
+std::vector<int32_t> CudaBackend::Compact(const Compaction& compaction) {
+  CompactionMoves moves;
+  std::vector<int32_t> positions = PlaceSurvivors(layout(), compaction, &moves);
+  Move(moves);
+  return positions;
+}
+
+void CudaBackend::MoveAtOnce(std::span<const SlotMove> moves, bool staged) {
   static_assert(sizeof(SlotMove) == sizeof(RowMove));
-  const std::span<const SlotMove> phases[] = {moves.phase1, moves.phase2};
+  if (moves.empty()) return;
   memory_.Begin();
-  const CallMemory::Array<SlotMove> sent[] = {memory_.InputOf(phases[0]),
-                                              memory_.InputOf(phases[1])};
-  if (sent[0].count + sent[1].count == 0) return;
+  const auto sent = memory_.InputOf(moves);
+  const auto rows = memory_.Work<std::byte>(
+      staged ? std::ssize(moves) * 2 * layout().row_bytes() : 0);
   pool_.Send();
-  for (const CallMemory::Array<SlotMove>& phase : sent) {
-    MoveRows move;
-    move.pool = pool_.pool.view;
-    move.rows.count = phase.count;
-    move.moves = reinterpret_cast<const RowMove*>(memory_.Device(phase));
-    move.error = memory_.device_error();
-    if (phase.count > 0) runtime_->Move(move);
+  MoveRows move;
+  move.pool = pool_.pool.view;
+  move.rows.count = sent.count;
+  move.moves = reinterpret_cast<const RowMove*>(memory_.Device(sent));
+  if (staged) move.staged = reinterpret_cast<char*>(memory_.Device(rows));
+  move.error = memory_.device_error();
+  runtime_->Move(move);
+}
+
+void CudaBackend::Move(const CompactionMoves& moves) {
+  const std::span<const SlotMove> all = moves.moves;
+  if (!moves.in_place) {
+    MoveAtOnce(all, false);
+    return;
   }
+  // As many whole groups at a time as are staged together.
+  const int64_t most_rows = options_.staged_bytes / (2 * layout().row_bytes());
+  int64_t begin = 0;
+  int64_t end = 0;
+  for (const int64_t group_end : moves.group_ends) {
+    if (end > begin && group_end - begin > most_rows) {
+      MoveAtOnce(all.subspan(begin, end - begin), true);
+      begin = end;
+    }
+    end = group_end;
+  }
+  MoveAtOnce(all.subspan(begin, end - begin), true);
 }
 
 void CudaBackend::CopyBlocks(std::span<const BlockCopy> copies) {

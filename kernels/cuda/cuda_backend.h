@@ -38,8 +38,9 @@ struct CudaBackendOptions {
     kChunked,
   };
   Decode decode = Decode::kInvariant;
-  // Of blocks on their way to or from host memory, at a time; at least one
-  // block's. Large copies use the link best, and the memory is kept.
+  // Of blocks on their way to or from host memory, at a time, and of rows that
+  // are compacted in place; at least one block's, or one group's of moves.
+  // Large copies use the link best, and the memory is kept.
   int64_t staged_bytes = int64_t{16} << 20;
 };
 
@@ -100,9 +101,7 @@ class CudaBackend final : public Backend {
   absl::StatusOr<KeepSets> Select(const SelectBatch& batch) override {
     return selector_.Select(batch);
   }
-  std::vector<int32_t> Compact(const Compaction& compaction) override {
-    return selector_.Compact(compaction);
-  }
+  std::vector<int32_t> Compact(const Compaction& compaction) override;
   void Move(const CompactionMoves& moves) override;
   void CopyBlocks(std::span<const BlockCopy> copies) override;
   void CopyToHost(std::span<const BlockTransfer> transfers,
@@ -161,6 +160,9 @@ class CudaBackend final : public Backend {
 
   CudaBackend(const ModelLayout& layout, const CudaBackendOptions& options,
               std::unique_ptr<DeviceRuntime> runtime, char* pool);
+
+  // Executes moves with one launch, staged or not. Does not wait.
+  void MoveAtOnce(std::span<const SlotMove> moves, bool staged);
 
   // The pages of some blocks, staged side by side.
   struct Staging {

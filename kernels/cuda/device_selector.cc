@@ -41,12 +41,6 @@ void FillWords(DeviceRuntime* runtime, void* words, uint8_t byte,
 
 }  // namespace
 
-DeviceSelector::~DeviceSelector() {
-  if (page_places_ != nullptr) {
-    pool_.runtime->Free(reinterpret_cast<char*>(page_places_));
-  }
-}
-
 SelectProblem DeviceSelector::AddSelection(const SelectBatch& batch,
                                            SelectionArrays* arrays) {
   CallMemory& memory = *pool_.memory;
@@ -135,103 +129,6 @@ absl::StatusOr<KeepSets> DeviceSelector::Select(const SelectBatch& batch) {
       ReadSurvivors(batch.entries.offsets, memory.Host(arrays.survivors));
   keep.num_nan = memory.Host(arrays.num_nan)[0];
   return keep;
-}
-
-CallMemory::Array<uint32_t> DeviceSelector::AddSurvivors(
-    std::span<const int64_t> offsets, const KeepSets& keep) {
-  const int64_t num_heads = std::ssize(offsets) - 1;
-  const auto survivors =
-      pool_.memory->Input<uint32_t>(SurvivorWords(offsets.back(), num_heads));
-  const std::span<uint32_t> words = pool_.memory->Host(survivors);
-  std::ranges::fill(words, 0u);
-  for (int64_t head = 0; head < num_heads; ++head) {
-    const int64_t word = SurvivorWord(offsets[head], head);
-    for (int64_t k = keep.offsets[head]; k < keep.offsets[head + 1]; ++k) {
-      words[word + keep.ranks[k] / 32] |= 1u << (keep.ranks[k] % 32);
-    }
-  }
-  return survivors;
-}
-
-DeviceSelector::MoveArrays DeviceSelector::AddMoves(
-    const Compaction& compaction) {
-  CallMemory& memory = *pool_.memory;
-  const int32_t num_heads = pool_.layout.pages_per_block();
-  const KeepSets& keep = *compaction.keep;
-  const int64_t num_kept = std::ssize(keep.ranks);
-  MoveArrays arrays;
-  arrays.survivors = AddSurvivors(compaction.offsets, keep);
-  arrays.kept = memory.Input<int32_t>(num_heads);
-  std::adjacent_difference(keep.offsets.begin() + 1, keep.offsets.end(),
-                           memory.Host(arrays.kept).begin());
-  arrays.offsets = memory.InputOf(compaction.offsets);
-  arrays.slots = memory.InputOf(compaction.slots);
-  arrays.page_offsets = memory.InputOf(compaction.page_offsets);
-  arrays.pages = memory.Input<int32_t>(std::ssize(compaction.pages));
-  std::ranges::transform(compaction.pages, memory.Host(arrays.pages).begin(),
-                         [](PageId page) { return Index(page); });
-  arrays.held = memory.InputOf(compaction.held_pages);
-  arrays.kept_offsets = memory.InputOf(std::span<const int64_t>(keep.offsets));
-  arrays.strays = memory.Work<int64_t>(num_kept);
-  arrays.filled = memory.Work<uint32_t>(SurvivorWords(num_kept, num_heads));
-  arrays.counts = memory.Work<int32_t>(int64_t{2} * num_heads);
-  arrays.moves = memory.Work<RowMove>(2 * num_kept);
-  arrays.num_moves = memory.Work<int64_t>(2);
-  return arrays;
-}
-
-void DeviceSelector::NeedPagePlaces() {
-  if (page_places_ != nullptr) return;
-  const int64_t num_pages = pool_.layout.num_pages();
-  absl::StatusOr<char*> places =
-      pool_.runtime->Allocate(num_pages * int64_t{sizeof(int32_t)});
-  BM_CHECK(places.ok());
-  page_places_ = reinterpret_cast<int32_t*>(*places);
-  FillWords(pool_.runtime, page_places_, 0xFF, num_pages);
-}
-
-std::vector<int32_t> DeviceSelector::Compact(const Compaction& compaction) {
-  CallMemory& memory = *pool_.memory;
-  std::vector<int32_t> positions =
-      PlaceSurvivors(pool_.layout, compaction, nullptr);
-  const int64_t num_kept = std::ssize(positions);
-  if (num_kept == 0) return positions;
-  NeedPagePlaces();
-  memory.Begin();
-  const MoveArrays arrays = AddMoves(compaction);
-  pool_.Send();
-  SelectMoves plan;
-  plan.num_heads = pool_.layout.pages_per_block();
-  plan.page_size = pool_.layout.page_size;
-  plan.offsets = memory.Device(arrays.offsets);
-  plan.slots = memory.Device(arrays.slots);
-  plan.survivors = memory.Device(arrays.survivors);
-  plan.page_offsets = memory.Device(arrays.page_offsets);
-  plan.pages = memory.Device(arrays.pages);
-  plan.held_pages = memory.Device(arrays.held);
-  plan.kept = memory.Device(arrays.kept);
-  plan.kept_offsets = memory.Device(arrays.kept_offsets);
-  plan.num_pages = pool_.layout.num_pages();
-  plan.error = memory.device_error();
-  plan.page_places = page_places_;
-  plan.strays = memory.Device(arrays.strays);
-  plan.filled = memory.Device(arrays.filled);
-  plan.counts = memory.Device(arrays.counts);
-  plan.num_moves = memory.Device(arrays.num_moves);
-  plan.moves[0] = memory.Device(arrays.moves);
-  plan.moves[1] = plan.moves[0] + num_kept;
-  FillWords(pool_.runtime, plan.filled, 0, arrays.filled.count);
-  pool_.runtime->PlanMoves(plan);
-  for (int phase = 0; phase < 2; ++phase) {
-    MoveRows move;
-    move.pool = pool_.pool.view;
-    move.rows.count = num_kept;
-    move.rows.device_count = plan.num_moves + phase;
-    move.moves = plan.moves[phase];
-    move.error = memory.device_error();
-    pool_.runtime->Move(move);
-  }
-  return positions;
 }
 
 }  // namespace blockmgr

@@ -92,14 +92,14 @@ enum class PlantedBug {
   kApportionNoBarrierAfterSum,
   kApportionNoBarrierAfterClear,
   kApportionNoBarrierAfterPick,
+  kPrefixNoBarrier,
   kApportionForgetsTurns,  // heads before the last 256
   // Plans of moves.
-  kMovesIgnoreHeldPages,
   kMovesOffByOnePage,
-  kMovesNoBarrier,
-  kMovesForgetEarlierStrays,
-  kMovesForgetEarlierHoles,
+  kMovesNoBarrierAfterWords,
+  kMovesForgetEarlierTurns,
   kMovesLosePosition,
+  kUnstageIgnoresSource,
   // Lists of entries.
   kIndexForgetsHead,
   kIndexForgetsEarlierWords,

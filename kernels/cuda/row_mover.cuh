@@ -103,6 +103,24 @@ struct TailDestination {
   SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
 };
 
+// Staged rows of moves: those that a StageMoveParams kernel could read.
+struct StagedMoveSource {
+  PagedPool pool;
+  const RowMove* moves;
+  char* staged;
+  int32_t* positions;
+  SIMT_DEVICE RowPlace At(int64_t row, uint32_t*) const {
+    RowPlace pair;
+    pair.key = staged + row * 2 * pool.view.row_bytes;
+    pair.position = positions == nullptr ? nullptr : positions + row;
+    const int64_t source = moves[row].source;
+    pair.valid = BM_PLANTED(kUnstageIgnoresSource) ||
+                 (source >= 0 && source < pool.view.num_slots());
+    return pair;
+  }
+  SIMT_DEVICE int64_t KvStride() const { return pool.view.row_bytes; }
+};
+
 // Packed rows: [row][K, V][row_bytes].
 struct PackedDestination {
   char* out;
@@ -406,6 +424,27 @@ using MoveParams = RowMoverParams<MoveSource, MoveDestination>;
 inline MoveParams MakeParams(const MoveRows& move) {
   const PagedPool pool = MakePagedPool(move.pool);
   return {{pool, move.moves},
+          {pool, move.moves},
+          move.rows,
+          RowVectors(move.pool),
+          move.error};
+}
+
+using StageMoveParams = RowMoverParams<MoveSource, PackedDestination>;
+
+inline StageMoveParams MakeStageParams(const MoveRows& move) {
+  return {{MakePagedPool(move.pool), move.moves},
+          {move.staged, move.staged_positions, move.pool.row_bytes},
+          move.rows,
+          RowVectors(move.pool),
+          move.error};
+}
+
+using UnstageMoveParams = RowMoverParams<StagedMoveSource, MoveDestination>;
+
+inline UnstageMoveParams MakeUnstageParams(const MoveRows& move) {
+  const PagedPool pool = MakePagedPool(move.pool);
+  return {{pool, move.moves, move.staged, move.staged_positions},
           {pool, move.moves},
           move.rows,
           RowVectors(move.pool),

@@ -5,7 +5,8 @@
 // Every operation copies num_rows pairs of a K row and a V row, and the slot's
 // token position where both sides keep one. Nothing is written for a pair whose
 // source or destination is not inside the pool: a bit of *error is set instead.
-// Destinations must differ from each other and from all sources of a call.
+// Destinations must differ from each other and from all sources of a call,
+// except for moves with staging.
 #ifndef KERNELS_CUDA_ROW_MOVER_H_
 #define KERNELS_CUDA_ROW_MOVER_H_
 
@@ -69,11 +70,16 @@ struct RowMove {
   int64_t destination;
 };
 
-// One phase of a compaction; phase 2 is a launch of its own after phase 1.
+// Moves of a compaction. Without staging, one kernel copies each row straight
+// to its destination. With staging, one kernel copies all rows to `staged`, and
+// a second one copies them from there to their destinations; then a slot may be
+// both the source of a move and the destination of another.
 struct MoveRows {
   PoolView pool;
   RowCount rows;
-  const RowMove* moves = nullptr;  // [rows]
+  const RowMove* moves = nullptr;       // [rows]
+  char* staged = nullptr;               // [rows, 2, row_bytes], or null
+  int32_t* staged_positions = nullptr;  // [rows]; null: of a pool without them
   uint32_t* error = nullptr;
 };
 

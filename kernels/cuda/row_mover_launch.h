@@ -1,6 +1,7 @@
 // Launchers of the row mover, for host code that knows CUDA. Each enqueues one
-// kernel on `stream`, checks nothing that its caller has checked, and returns
-// what the launch returned. An empty operation launches nothing.
+// kernel on `stream` (LaunchMove with staging: two), checks nothing that its
+// caller has checked, and returns what the launch returned. An empty operation
+// launches nothing.
 #ifndef KERNELS_CUDA_ROW_MOVER_LAUNCH_H_
 #define KERNELS_CUDA_ROW_MOVER_LAUNCH_H_
 

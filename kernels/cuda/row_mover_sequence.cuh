@@ -60,7 +60,12 @@ bool RunGather(const GatherRows& gather, RowConversion conversion,
 
 template <typename Launcher>
 bool RunMove(const MoveRows& move, uint32_t max_blocks, Launcher&& launch) {
-  return RunRows<RowConversion::kNone>(MakeParams(move), max_blocks, launch);
+  constexpr RowConversion kNone = RowConversion::kNone;
+  if (move.staged == nullptr) {
+    return RunRows<kNone>(MakeParams(move), max_blocks, launch);
+  }
+  return RunRows<kNone>(MakeStageParams(move), max_blocks, launch) &&
+         RunRows<kNone>(MakeUnstageParams(move), max_blocks, launch);
 }
 
 template <typename Launcher>

@@ -140,8 +140,15 @@ SIMT_HOST_DEVICE int64_t SurvivorWords(int64_t num_entries, int64_t num_heads) {
   return num_entries / 32 + num_heads + 1;
 }
 
-// From survivors to moves, as PlanCompaction of blockmgr/compaction.h: each
-// head's strays, in position order, to its holes, in list order.
+// From survivors to moves, as PlaceSurvivors of
+// blockmgr/eviction/compaction_moves.h: the i-th survivor of a head goes to the
+// i-th slot of the head's new list.
+//
+// Every survivor gets a move, also a survivor that stays where it is. Moves of
+// slots outside the pool are written like others; the kernels of row_mover.h
+// refuse them. The host decides how they are executed (MoveRows): at once
+// where all destinations are fresh blocks; else by staging, whole heads at a
+// time, the heads that borrow no page first.
 struct SelectMoves {
   int32_t num_heads = 0;
   int32_t page_size = 0;
@@ -150,29 +157,16 @@ struct SelectMoves {
   const int32_t* positions = nullptr;   // [entries]; read for
                                         // region_positions only
   const uint32_t* survivors = nullptr;  // as above
-  // The new region: page lists, how many of each head's pages it held before,
-  // and how many slots are in use. Laid out by the host from `budgets`.
+  // The new region: its page lists, and how many slots of each list are in use.
+  // Laid out by the host from `budgets`. Survivors beyond `kept` are left out.
   const int32_t* page_offsets = nullptr;  // [num_heads + 1]
   const int32_t* pages = nullptr;         // [page_offsets[num_heads]]
-  const int32_t* held_pages = nullptr;    // [num_heads]
   const int32_t* kept = nullptr;          // [num_heads]
-  const int64_t* kept_offsets = nullptr;  // [num_heads + 1], sums of kept
-  // Of the pool. Pages and slots outside it are reported, as by the kernels of
-  // row_mover.h; their moves are listed all the same, for those to refuse.
-  int64_t num_pages = 0;
-  uint32_t* error = nullptr;
+  // Where the moves of each head begin in `moves`: in any order of heads.
+  const int64_t* move_offsets = nullptr;  // [num_heads]
 
-  // Work space.
-  int32_t* page_places = nullptr;      // [num_pages]: -1, and so at the end
-  int64_t* strays = nullptr;           // [kept_offsets[num_heads]]
-  int32_t* stray_positions = nullptr;  // the same; for region_positions
-  uint32_t* filled = nullptr;  // [SurvivorWords(kept.., num_heads)]: zero,
-                               // and so at the end
-  int32_t* counts = nullptr;   // [num_heads, 2], moves of each phase
-
-  // Results: moves of both phases, head by head; as many as the counts say.
-  RowMove* moves[2] = {nullptr, nullptr};  // [kept_offsets[num_heads]] each
-  int64_t* num_moves = nullptr;            // [2]
+  // Results.
+  RowMove* moves = nullptr;  // [sum of kept]
   // Null, or the position of every entry of the new region, as AttentionLists
   // has them: page_size for each of `pages`. Those behind a head's last are
   // left as they are.

@@ -8,9 +8,11 @@
 //   2. scores of them (attention_launch.h);
 //   3. LaunchSelect: budgets and survivors. The host waits for the budgets, and
 //      has the new regions' pages laid out (RaggedRegion::LayOut);
-//   4. LaunchSelectMoves, with what was laid out: moves of both phases, and the
-//      positions of the new regions' entries;
-//   5. LaunchMove of phase 1, then of phase 2 (row_mover_launch.h).
+//   4. LaunchSelectMoves, with what was laid out: the moves, and the positions
+//      of the new regions' entries;
+//   5. LaunchMove (row_mover_launch.h): once for all moves where the new
+//   regions
+//      are on fresh blocks, else with staging, as SelectMoves says.
 // The host touches pages and counts, and no entry.
 #ifndef KERNELS_CUDA_SELECT_LAUNCH_H_
 #define KERNELS_CUDA_SELECT_LAUNCH_H_

@@ -77,11 +77,9 @@ template <typename Launch>
 bool RunSelectMoves(const SelectMoves& p, Launch&& launch) {
   if (p.num_heads == 0) return true;
   const LaunchSize grid = {static_cast<uint32_t>(p.num_heads), 1,
-                           kSelectThreads, kPrefixSharedBytes};
-  const Divider page_size = MakeDivider(static_cast<uint32_t>(p.page_size));
-  return launch(grid, kKernel<MovesMarkPages>, p) &&
-         launch(grid, kKernel<MovesFindStrays>, p, page_size) &&
-         launch(grid, kKernel<MovesFillHoles>, p, page_size);
+                           kSelectThreads, kMovesSharedBytes};
+  return launch(grid, kKernel<PlanMoves>, p,
+                MakeDivider(static_cast<uint32_t>(p.page_size)));
 }
 
 }  // namespace SIMT_SPACE

@@ -83,9 +83,11 @@ class Rank {
     const EntryIndex entries =
         IndexEntries(layout_, now, positions_, eviction.cut);
     CompactionPlan plan = PlanCompaction(layout_, entries, keep, next);
-    for (const auto* phase : {&plan.moves.phase1, &plan.moves.phase2}) {
+    size_t begin = 0;
+    for (const int64_t end : plan.moves.group_ends) {
       const auto before = memory_;
-      for (const SlotMove& move : *phase) {
+      for (; begin < static_cast<size_t>(end); ++begin) {
+        const SlotMove& move = plan.moves.moves[begin];
         memory_[move.destination] = before.at(move.source);
       }
     }

@@ -393,11 +393,27 @@ KeepSets CanaryEngine::ChooseSurvivors(const CanaryTable& table,
   return keep;
 }
 
-void CanaryEngine::Move(std::vector<SlotMove> moves, uint64_t seed) {
-  // Inside a phase any order must do.
-  Random(seed).Shuffle(&moves);
-  for (const SlotMove& move : moves) {
-    memory_[move.destination] = memory_[move.source];
+void CanaryEngine::Move(CompactionMoves moves, uint64_t seed) {
+  Random random(seed);
+  if (!moves.in_place) {
+    random.Shuffle(&moves.moves);
+    for (const SlotMove& move : moves.moves) {
+      memory_[move.destination] = memory_[move.source];
+    }
+    return;
+  }
+  size_t begin = 0;
+  for (const int64_t end : moves.group_ends) {
+    // Together with the next group, which must not matter.
+    if (end != moves.group_ends.back() && random.UpTo(1) == 0) continue;
+    const std::vector<SlotMove> group(moves.moves.begin() + begin,
+                                      moves.moves.begin() + end);
+    std::vector<Tag> staged;
+    for (const SlotMove& move : group) staged.push_back(memory_[move.source]);
+    for (size_t i = 0; i < group.size(); ++i) {
+      memory_[group[i].destination] = staged[i];
+    }
+    begin = static_cast<size_t>(end);
   }
 }
 
@@ -433,8 +449,7 @@ absl::Status CanaryEngine::CarryOut(const StepPlan& plan,
       lost_.erase(block);
     }
   }
-  Move(std::move(compaction.moves.phase1), table.history + 1);
-  Move(std::move(compaction.moves.phase2), table.history + 2);
+  Move(std::move(compaction.moves), table.history + 1);
   Replace(order, std::move(next), std::move(compaction.positions), &table);
   table.history = Extend(Extend(table.history, order.length), order.cut);
   for (const int32_t rank : keep.ranks) {

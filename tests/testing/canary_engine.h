@@ -303,7 +303,8 @@ class CanaryEngine {
                         EvictionOutcome* outcome);
   KeepSets ChooseSurvivors(const CanaryTable& table, const EntryIndex& entries,
                            const EvictionOrder& order) const;
-  void Move(std::vector<SlotMove> moves, uint64_t seed);
+  // In an order, and with groups put together, that must not matter.
+  void Move(CompactionMoves moves, uint64_t seed);
   bool IsRefused(const EvictionOrder& order) const;
   // Of a (layer, head), counted out by hand.
   int32_t ShardOf(int32_t head_index) const;

@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 // Two heads of one layer, of six candidates each in pages of two. Head 0 has
 // pages 2, 4 and 6 and keeps its page 4; head 1 has 3, 5 and 7 and keeps none.
@@ -45,15 +46,49 @@ class CompactionMovesTest : public ::testing::Test {
   const std::vector<int32_t> held_pages_ = {1, 0};
 };
 
-// Head 0's hole on its own page is filled before the others.
-TEST_F(CompactionMovesTest, StraysGoToHolesInOrder) {
+// Head 0 borrows page 12; its entry 3 stays. Head 1's page 13 is fresh.
+TEST_F(CompactionMovesTest, SurvivorsStandInPositionOrder) {
   CompactionMoves moves;
-  moves.phase1.push_back({1, 2});  // of a call before
+  moves.moves.push_back({1, 2});  // of a call before
+  moves.group_ends = {1, 2, 3, 4};
   EXPECT_THAT(PlaceSurvivors(layout_, compaction(), &moves),
               ElementsAre(10, 13, 14, 15, 11));
-  EXPECT_THAT(moves.phase1, ElementsAre(SlotMove{4, 8}));
-  EXPECT_THAT(moves.phase2,
-              ElementsAre(SlotMove{12, 24}, SlotMove{13, 25}, SlotMove{7, 26}));
+  EXPECT_THAT(moves.moves, ElementsAre(SlotMove{4, 8}, SlotMove{12, 24},
+                                       SlotMove{13, 25}, SlotMove{7, 26}));
+  EXPECT_THAT(moves.group_ends, ElementsAre(3, 4));
+  // No slot is written that is read: the one on page 4 that is read stays.
+  EXPECT_FALSE(moves.in_place);
+}
+
+// Head 1 keeps its pages 7 and 3, and its entries leave page 5 before head 0
+// borrows it.
+TEST_F(CompactionMovesTest, HeadsThatBorrowComeLast) {
+  keep_ = {.offsets = {0, 3, 5}, .ranks = {1, 2, 3, 2, 4}};
+  const std::vector<int32_t> page_offsets = {0, 2, 3};
+  const std::vector<PageId> pages = {PageId{4}, PageId{5}, PageId{7}};
+  const std::vector<int32_t> held_pages = {1, 1};
+  Compaction compaction = this->compaction();
+  compaction.page_offsets = page_offsets;
+  compaction.pages = pages;
+  compaction.held_pages = held_pages;
+  CompactionMoves moves;
+  EXPECT_THAT(PlaceSurvivors(layout_, compaction, &moves),
+              ElementsAre(11, 12, 13, 12, 14));
+  EXPECT_THAT(moves.moves,
+              ElementsAre(SlotMove{10, 14}, SlotMove{14, 15},  // head 1
+                          SlotMove{5, 8}, SlotMove{8, 9}, SlotMove{9, 10}));
+  EXPECT_THAT(moves.group_ends, ElementsAre(2, 5));
+  EXPECT_TRUE(moves.in_place);
+}
+
+TEST_F(CompactionMovesTest, CopiesToFreshPagesAreNotInPlace) {
+  const std::vector<PageId> pages = {PageId{11}, PageId{12}, PageId{13}};
+  Compaction compaction = this->compaction();
+  compaction.pages = pages;
+  CompactionMoves moves;
+  PlaceSurvivors(layout_, compaction, &moves);
+  EXPECT_THAT(moves.moves, SizeIs(5));
+  EXPECT_FALSE(moves.in_place);
 }
 
 TEST_F(CompactionMovesTest, PositionsAreToBeHadWithoutMoves) {
@@ -61,13 +96,13 @@ TEST_F(CompactionMovesTest, PositionsAreToBeHadWithoutMoves) {
               ElementsAre(10, 13, 14, 15, 11));
 }
 
-// A slot of a page that the list has, behind the last in use, is a stray's.
-TEST_F(CompactionMovesTest, SlotsBehindTheLastInUseAreNotTheRegions) {
-  keep_ = {.offsets = {0, 1, 1}, .ranks = {3}};
+TEST_F(CompactionMovesTest, HeadsThatMoveNothingHaveNoGroup) {
+  keep_ = {.offsets = {0, 2, 2}, .ranks = {2, 3}};
   CompactionMoves moves;
-  EXPECT_THAT(PlaceSurvivors(layout_, compaction(), &moves), ElementsAre(13));
-  EXPECT_THAT(moves.phase1, ElementsAre(SlotMove{9, 8}));
-  EXPECT_THAT(moves.phase2, IsEmpty());
+  EXPECT_THAT(PlaceSurvivors(layout_, compaction(), &moves),
+              ElementsAre(12, 13));
+  EXPECT_THAT(moves.moves, IsEmpty());
+  EXPECT_THAT(moves.group_ends, IsEmpty());
 }
 
 TEST_F(CompactionMovesTest, ListsWithoutRoomAbort) {

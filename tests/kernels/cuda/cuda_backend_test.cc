@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -55,6 +56,26 @@ std::vector<SlotMove> DrawMoves(const ModelLayout& layout, Rng& rng) {
   return moves;
 }
 
+// Up to four groups, each a cycle of slots of its own.
+CompactionMoves DrawMovesInPlace(const ModelLayout& layout, Rng& rng) {
+  std::vector<SlotIndex> slots(layout.num_pages() * layout.page_size);
+  std::iota(slots.begin(), slots.end(), SlotIndex{0});
+  Shuffle(&slots, rng);
+  CompactionMoves moves;
+  moves.in_place = true;
+  std::size_t begin = 0;
+  for (int32_t group = RandomInt(rng, 0, 4); group > 0; --group) {
+    const std::size_t size = RandomInt(rng, 2, 15);
+    for (std::size_t i = 0; i < size; ++i) {
+      moves.moves.push_back({.source = slots[begin + i],
+                             .destination = slots[begin + (i + 1) % size]});
+    }
+    begin += size;
+    moves.group_ends.push_back(std::ssize(moves.moves));
+  }
+  return moves;
+}
+
 TEST_F(CudaBackendTest, RowsEqualTheCpus) {
   for (uint64_t seed = 0; seed < NumCases(6); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -62,7 +83,10 @@ TEST_F(CudaBackendTest, RowsEqualTheCpus) {
     const ModelLayout layout = DeviceLayout(rng, seed, 5);
     auto cpu = CreateCpuBackend(layout);
     ASSERT_TRUE(cpu.ok());
-    const auto device = MakeDeviceBackend(layout, seed);
+    // Room to stage all groups of moves together, or one at a time.
+    CudaBackendOptions options;
+    if (seed % 2 == 1) options.staged_bytes = 4096;
+    const auto device = MakeDeviceBackend(layout, seed, options);
     for (Backend* backend : {cpu->get(), static_cast<Backend*>(device.get())}) {
       Rng same = rng;
       backend->Poison();
@@ -91,9 +115,10 @@ TEST_F(CudaBackendTest, RowsEqualTheCpus) {
                          .keys = keys.data(),
                          .values = values.data()});
         CompactionMoves moves;
-        moves.phase1 = DrawMoves(layout, same);
-        moves.phase2 = DrawMoves(layout, same);
+        moves.moves = DrawMoves(layout, same);
+        moves.group_ends = {std::ssize(moves.moves)};
         backend->Move(moves);
+        backend->Move(DrawMovesInPlace(layout, same));
         const std::vector<BlockCopy> copies = {{BlockId{1}, BlockId{4}},
                                                {BlockId{2}, BlockId{3}}};
         backend->CopyBlocks(std::span(copies).first(round));
@@ -132,7 +157,8 @@ TEST_F(CudaBackendTest, IdsOutsideThePoolAreReportedAndWriteNothing) {
   const std::vector<BlockCopy> from_outside = {{BlockId{4}, BlockId{1}}};
   device->CopyBlocks(from_outside);
   EXPECT_TRUE(absl::StrContains(device->Flush().message(), "blocks"));
-  device->Move({.phase1 = {{.source = 0, .destination = -1}}, .phase2 = {}});
+  device->Move(
+      {.moves = {{.source = 0, .destination = -1}}, .group_ends = {1}});
   EXPECT_FALSE(device->Flush().ok());
   EXPECT_TRUE(model.Matches(*device));
 }

@@ -194,7 +194,7 @@ TEST_F(DeviceSelectorTest, IdsOutsideThePoolAreReportedAndWriteNothing) {
     CompactOne(device.get(), 3, PageId{page});
     const absl::Status status = device->Flush();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_TRUE(absl::StrContains(status.message(), "pages")) << page;
+    EXPECT_TRUE(absl::StrContains(status.message(), "slots")) << page;
     CompactOne(device.get(), int64_t{page} * layout.page_size, PageId{4});
     EXPECT_TRUE(absl::StrContains(device->Flush().message(), "slots")) << page;
   }

@@ -77,6 +77,8 @@ void LaunchOthers(DeviceRuntime& device) {
     device.Gather({.pool = pool, .rows = {.count = 1}}, conversion);
   }
   device.Move({.pool = pool, .rows = {.count = 1}});
+  char staged = 0;
+  device.Move({.pool = pool, .rows = {.count = 1}, .staged = &staged});
   device.CopyBlocks({.pool = pool, .num_pairs = 1});
   device.PackPages({.pool = pool, .num_pages = 1});
   device.UnpackPages({.pool = pool, .num_pages = 1});

@@ -1,4 +1,4 @@
-// Moves planned on a device: the list that PlanCompaction makes, move by move.
+// Moves planned on a device, compared with the rule move by move.
 #ifndef TESTS_KERNELS_CUDA_MOVE_CHECKS_H_
 #define TESTS_KERNELS_CUDA_MOVE_CHECKS_H_
 
@@ -10,8 +10,8 @@ namespace blockmgr {
 // A sequence's life: evictions in place, copies, and mixes of both. What is
 // wrong, or "".
 std::string CheckHistory(uint64_t seed);
-// Heads of more entries than a block has threads, whose moves are carried out
-// too.
+// Heads of more entries than a block takes in a turn, whose moves are carried
+// out too.
 std::string CheckLong(uint64_t seed);
 
 }  // namespace blockmgr

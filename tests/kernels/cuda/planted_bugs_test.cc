@@ -58,7 +58,7 @@ constexpr Probe kAnySelect = {"AnySelect", CheckAnySelect, 40};
 constexpr Probe kFloors = {"Floors", CheckFloors, 40};
 constexpr Probe kManyHeads = {"ManyHeads", CheckManyEqualHeads, 12};
 constexpr Probe kHistory = {"History", CheckHistory, 12};
-constexpr Probe kLong = {"Long", CheckLong, 12};
+constexpr Probe kLong = {"Long", CheckLong, 3};
 constexpr Probe kIndex = {"Index", CheckIndex, 16};
 
 struct PlantedCase {
@@ -117,13 +117,13 @@ const std::vector<PlantedCase>& Cases() {
       {"ApportionNoBarrierAfterPick", PlantedBug::kApportionNoBarrierAfterPick,
        kManyHeads},
       {"ApportionForgetsTurns", PlantedBug::kApportionForgetsTurns, kManyHeads},
-      {"MovesIgnoreHeldPages", PlantedBug::kMovesIgnoreHeldPages, kHistory},
       {"MovesOffByOnePage", PlantedBug::kMovesOffByOnePage, kHistory},
-      {"MovesNoBarrier", PlantedBug::kMovesNoBarrier, kLong},
-      {"MovesForgetEarlierStrays", PlantedBug::kMovesForgetEarlierStrays,
+      {"PrefixNoBarrier", PlantedBug::kPrefixNoBarrier, kAnySelect},
+      {"MovesNoBarrierAfterWords", PlantedBug::kMovesNoBarrierAfterWords,
        kLong},
-      {"MovesForgetEarlierHoles", PlantedBug::kMovesForgetEarlierHoles, kLong},
+      {"MovesForgetEarlierTurns", PlantedBug::kMovesForgetEarlierTurns, kLong},
       {"MovesLosePosition", PlantedBug::kMovesLosePosition, kHistory},
+      {"UnstageIgnoresSource", PlantedBug::kUnstageIgnoresSource, kMoves},
       {"IndexForgetsHead", PlantedBug::kIndexForgetsHead, kIndex},
       {"IndexForgetsEarlierWords", PlantedBug::kIndexForgetsEarlierWords,
        kIndex},

@@ -213,29 +213,39 @@ std::string CheckGather(uint64_t seed) {
 
 std::string CheckMoves(uint64_t seed) {
   Case c(seed);
-  // In each phase no slot is both read and written.
-  CompactionMoves moves;
-  for (std::vector<SlotMove>* phase : {&moves.phase1, &moves.phase2}) {
+  // Straight moves, of which no slot is both a source and a destination, then a
+  // cycle by way of staging.
+  for (const bool in_place : {false, true}) {
     const SharedVector<int64_t> slots = c.DrawSlots(200);
-    for (size_t i = 0; i + 1 < slots.size(); i += 2) {
-      phase->push_back({slots[i], slots[i + 1]});
+    CompactionMoves moves;
+    for (size_t i = 0; i + 1 < slots.size(); i += in_place ? 1 : 2) {
+      moves.moves.push_back({slots[i], slots[i + 1]});
     }
-  }
-  c.backend->Move(moves);
-  for (const auto& phase : {moves.phase1, moves.phase2}) {
+    if (in_place) moves.moves.push_back({slots.back(), slots.front()});
+    moves.group_ends = {std::ssize(moves.moves)};
+    moves.in_place = in_place;
+    c.backend->Move(moves);
     SharedVector<RowMove> rows;
-    for (const SlotMove& move : phase) {
+    const SharedVector<int32_t> before = c.positions;
+    for (const SlotMove& move : moves.moves) {
       rows.push_back({move.source, move.destination});
-      c.positions[move.destination] = c.positions[move.source];
+      c.positions[move.destination] = before[move.source];
     }
     // What no move may do.
     rows.insert(rows.begin() + static_cast<ptrdiff_t>(rows.size() / 2),
                 {{0, c.pool.num_slots()}, {-1, 0}});
     c.expected_error = kSlotOutOfPool;
-    const MoveRows move = {.pool = c.pool.view(),
-                           .rows = {.count = static_cast<int64_t>(rows.size())},
-                           .moves = rows.data(),
-                           .error = c.error.data()};
+    MoveRows move = {.pool = c.pool.view(),
+                     .rows = {.count = static_cast<int64_t>(rows.size())},
+                     .moves = rows.data(),
+                     .error = c.error.data()};
+    SharedVector<simt::Vector16> staged(std::ssize(rows) * 2 *
+                                        c.layout.row_bytes() / 16);
+    SharedVector<int32_t> staged_positions(std::ssize(rows), -1);
+    if (in_place) {
+      move.staged = reinterpret_cast<char*>(staged.data());
+      move.staged_positions = staged_positions.data();
+    }
     std::string failure =
         c.Run([&](DeviceRuntime& device) { device.Move(move); });
     if (!failure.empty()) return failure;
@@ -299,7 +309,7 @@ std::string CheckSwap(uint64_t seed) {
       std::copy_n(bytes.data() + row, row, key + row * page_size);
       want_positions[i * page_size + offset] = c.positions[source];
       c.positions[destination] = c.positions[source];
-      moves.phase1.push_back({source, destination});
+      moves.moves.push_back({source, destination});
     }
   }
   c.backend->Move(moves);
