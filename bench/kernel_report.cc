@@ -7,8 +7,8 @@
 #include <absl/strings/str_format.h>
 #include <nlohmann/json.hpp>
 
-#include "bench/build_commit.h"
 #include "blockmgr/base/check.h"
+#include "program/build_info.h"
 
 namespace blockmgr {
 

@@ -1,8 +1,8 @@
 // The report of `blockmgr-bench kernels`: JSON, and a table made from it.
 //
 //   date (of the run's begin, UTC), commit (that it was built from:
-//     build_commit.h), device, sm_count, l2_bytes, cuda_driver (the newest CUDA
-//     that the driver knows), cuda_runtime (that it was built with), seed
+//     program/build_info.h), device, sm_count, l2_bytes, cuda_driver (newest
+//     CUDA that the driver knows), cuda_runtime (that it was built with), seed
 //   results[]: kernel, distribution, group_size, dtype ("bf16" or "fp16"),
 //     kv_bytes (with tails), tail_tokens (of all sequences), num_sequences,
 //     num_heads, head_dim, page_size, max_over_mean (of the lists' lengths,

@@ -24,6 +24,7 @@
 #include "bench/sim.h"
 #include "blockmgr/base/run_main.h"
 #include "blockmgr/base/status_macros.h"
+#include "program/command_line.h"
 
 namespace blockmgr {
 namespace {
@@ -128,10 +129,8 @@ int Main(int argc, char** argv) {
       "Measure what a GPU's memory gives at best, then every CUDA kernel.");
   AddKernelFlags(kernels, &kernel_options);
 
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+  if (const std::optional<int> ended = ParseCommandLine(&app, argc, argv)) {
+    return *ended;
   }
   absl::Status status;
   if (serve->parsed()) status = Serve(serve_bench, serve_options);

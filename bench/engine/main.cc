@@ -31,6 +31,7 @@
 #include "blockmgr/base/run_main.h"
 #include "blockmgr/base/status_macros.h"
 #include "kernels/backend.h"
+#include "program/command_line.h"
 #include "scheduler/server/default_address.h"
 #include "scheduler/server/flag_checks.h"
 
@@ -280,7 +281,10 @@ int Main(int argc, char** argv) {
   flags.client.engine_name.clear();
   CLI::App app(kAbout, "blockmgr-engine");
   AddFlags(&app, &flags);
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = ParseCommandLine(&app, argc, argv)) {
+    return *status;
+  }
+  spdlog::info("{}", ProgramVersion("blockmgr-engine"));
   const absl::Status valid = CheckModeFlags(app, flags);
   if (!valid.ok()) {
     spdlog::error("{}", valid.ToString());

@@ -1,10 +1,12 @@
 // blockmgr-evict: policies on tensors, golden vectors, LU-KV profiles.
 #include <cstdio>
+#include <optional>
 
 #include <CLI/CLI.hpp>
 
 #include "bench/evict/commands.h"
 #include "blockmgr/base/run_main.h"
+#include "program/command_line.h"
 
 namespace {
 
@@ -37,11 +39,9 @@ int Main(int argc, char** argv) {
                  argv[1]);
     return 2;
   }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    // --help is one, too.
-    return app.exit(error) == 0 ? 0 : 2;
+  if (const std::optional<int> status =
+          blockmgr::ParseCommandLine(&app, argc, argv)) {
+    return *status;
   }
   return exit_status;
 }

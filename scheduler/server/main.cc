@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 
 #include "blockmgr/base/run_main.h"
 #include "blockmgr/base/status_macros.h"
+#include "program/command_line.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/server/default_address.h"
 #include "scheduler/server/eviction_flags.h"
@@ -263,7 +265,8 @@ int Main(int argc, char** argv) {
   CLI::App app{
       "Owns the paged KV cache of an LLM serving engine and schedules its "
       "steps.\nAn engine attaches with its pool; frontends submit requests and "
-      "stream tokens."};
+      "stream tokens.",
+      "blockmgrd"};
   Flags flags;
   AddFlags(&app, &flags);
   AddBudgetTableFlag(&app, &flags.server);
@@ -272,7 +275,9 @@ int Main(int argc, char** argv) {
   AddTenantFlags(&app, &flags);
   AddEvictionFlags(&app, &flags.default_eviction,
                    "Eviction of requests that say nothing of it");
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = ParseCommandLine(&app, argc, argv)) {
+    return *status;
+  }
   if (const absl::Status status = ReadTexts(&flags); !status.ok()) {
     std::fprintf(stderr, "blockmgrd: --%s\n",
                  std::string(status.message()).c_str());
@@ -289,6 +294,7 @@ int Main(int argc, char** argv) {
 
   spdlog::set_default_logger(spdlog::stderr_logger_mt("blockmgrd"));
   spdlog::set_level(spdlog::level::from_str(flags.log_level));
+  spdlog::info("{}", ProgramVersion("blockmgrd"));
   RouteLibraryLogs();
   RaiseDescriptorLimit();
   return Serve(flags, signals);

@@ -52,7 +52,8 @@ const std::map<std::string, std::string>& Docs() {
 const std::string& Programs() {
   static const auto& text = *[] {
     auto* all = new std::string;
-    for (const char* folder : {"bench", "scheduler", "scripts", "tests/sim"}) {
+    for (const char* folder :
+         {"bench", "program", "scheduler", "scripts", "tests/sim"}) {
       for (const auto& entry :
            fs::recursive_directory_iterator(Root() / folder)) {
         const std::string extension = entry.path().extension().string();
@@ -98,22 +99,27 @@ std::set<std::string> Anchors(const std::string& text) {
 }
 
 // What the README shows is what the compiled example does.
-TEST(DocsTest, ReadmeShowsCodeOfTheExample) {
-  const std::string& readme = Docs().at("README.md");
-  const std::string example = ReadFile(Root() / "examples/embed.cc");
-  ASSERT_FALSE(example.empty());
-  const std::string begin = "```cpp\n";
-  int num_blocks = 0;
-  for (size_t at = readme.find(begin); at != std::string::npos;
-       at = readme.find(begin, at)) {
-    at += begin.size();
-    const std::string code = readme.substr(at, readme.find("```", at) - at);
-    EXPECT_NE(example.find(code), std::string::npos)
-        << "not in examples/embed.cc:\n"
-        << code;
-    ++num_blocks;
+TEST(DocsTest, PagesShowCodeOfTheExamples) {
+  const std::map<std::string, std::string> examples = {
+      {"README.md", "examples/embed.cc"},
+      {"docs/kernels.md", "examples/cuda_pool.cc"}};
+  for (const auto& [page, source] : examples) {
+    const std::string& text = Docs().at(page);
+    const std::string example = ReadFile(Root() / source);
+    ASSERT_FALSE(example.empty()) << source;
+    const std::string begin = "```cpp\n";
+    int num_blocks = 0;
+    for (size_t at = text.find(begin); at != std::string::npos;
+         at = text.find(begin, at)) {
+      at += begin.size();
+      const std::string code = text.substr(at, text.find("```", at) - at);
+      EXPECT_NE(example.find(code), std::string::npos)
+          << "not in " << source << ":\n"
+          << code;
+      ++num_blocks;
+    }
+    EXPECT_GE(num_blocks, 1) << page;
   }
-  EXPECT_GE(num_blocks, 1);
 }
 
 TEST(DocsTest, LinksLeadSomewhere) {

@@ -1,7 +1,9 @@
-# cmake -DSOURCE_DIR=.. -DTEMPLATE=.. -DOUTPUT=.. -P build_commit.cmake: writes
-# the commit that a tree is at, "-dirty" behind it where files differ, into a
-# source; "unknown" without git or outside of a clone. The source is written
-# only if it changes, so that nothing is compiled otherwise.
+# cmake -DSOURCE_DIR=.. -DVERSION=.. -DTEMPLATE=.. -DOUTPUT=.. -P build_info.cmake
+#
+# Writes the version and the commit of a tree into a source. The commit ends with
+# "-dirty" where files differ from it, and is "unknown" without git or outside of
+# a clone. The source is written only if it changes, so that nothing is compiled
+# otherwise.
 get_filename_component(parent ${SOURCE_DIR} DIRECTORY)
 set(ENV{GIT_CEILING_DIRECTORIES} ${parent})
 find_program(GIT_PROGRAM git)

@@ -1,0 +1,16 @@
+// What a program was built from.
+#ifndef PROGRAM_BUILD_INFO_H_
+#define PROGRAM_BUILD_INFO_H_
+
+namespace blockmgr {
+
+// The project's version: "0.1.0".
+const char* BuildVersion();
+
+// 40 hexadecimal digits, and "-dirty" where files differed from it; "unknown"
+// if the program was not built in a clone.
+const char* BuildCommit();
+
+}  // namespace blockmgr
+
+#endif  // PROGRAM_BUILD_INFO_H_
