@@ -21,7 +21,7 @@ Environment:
   NUM_BLOCKS=N       blocks of 16 tokens in the pool (default: 4096; with a
                      trace: 22528)
   KEEP_RATIO=R       fraction kept (default: 0.2)
-  EVICTION=SPEC      policy (default: snapkv | adakv | topk)
+  EVICTION=SPEC      policy (default: keydiff | adakv | topk)
   REQUEST_RATE=R     requests per second (default: inf)
 TXT
 }
@@ -54,7 +54,7 @@ fi
 num_blocks=${NUM_BLOCKS:-$([ -n "$trace" ] && echo 22528 || echo 4096)}
 num_prompts=${NUM_PROMPTS:-$([ -n "$trace" ] && echo 200 || echo 96)}
 keep_ratio=${KEEP_RATIO:-0.2}
-eviction=${EVICTION:-snapkv | adakv | topk}
+eviction=${EVICTION:-keydiff | adakv | topk}
 rate=${REQUEST_RATE:-inf}
 
 cd "$root"

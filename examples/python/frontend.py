@@ -16,9 +16,9 @@ from proto.blockmgr.v1 import (admin_pb2, admin_pb2_grpc, common_pb2,
 
 
 def eviction(keep_ratio):
-    """snapkv | adakv | topk, once after the prompt."""
+    """keydiff | adakv | topk, once after the prompt."""
     policy = common_pb2.EvictionPolicy()
-    policy.snapkv.SetInParent()
+    policy.keydiff.SetInParent()
     policy.adakv.SetInParent()
     policy.topk.SetInParent()
     return request_pb2.RequestEviction(

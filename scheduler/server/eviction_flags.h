@@ -34,7 +34,7 @@ void AddEvictionFlags(CLI::App* app, EvictionFlags* flags,
                       const std::string& group = "Eviction");
 
 // The eviction that they ask for. A keep ratio or number alone means
-// snapkv | adakv | topk after the prompt; any other flag without one of the
+// keydiff | adakv | topk after the prompt; any other flag without one of the
 // two is an error that names it.
 absl::StatusOr<RequestEviction> ResolveEviction(const EvictionFlags& flags);
 
