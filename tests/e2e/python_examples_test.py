@@ -187,7 +187,7 @@ class PythonExamplesTest(ExamplesTest):
                     if chunk.finish_reason:
                         return chunk.num_cached_tokens
 
-        plan = "snapkv | adakv | topk ratio 0.2 multiple of 16"
+        plan = "keydiff | adakv | topk ratio 0.2 multiple of 16"
         daemon = router.Daemon(self.address)
         index = daemon.index
 

@@ -30,7 +30,7 @@ TEST(EvictionFlagsTest, KeepRatioAloneMeansTheDefaultPolicyAfterThePrompt) {
   ASSERT_OK_AND_ASSIGN(const RequestEviction eviction,
                        Resolve({"--keep-ratio", "0.2"}));
   EXPECT_EQ(eviction.mode, EvictionMode::kAfterPrefill);
-  EXPECT_EQ(eviction.policy.scorer.kind, ScorerKind::kSnapKv);
+  EXPECT_EQ(eviction.policy.scorer.kind, ScorerKind::kKeyDiff);
   EXPECT_EQ(eviction.policy.budget.kind, BudgetKind::kAdaKv);
   EXPECT_EQ(eviction.target.kind, EvictionTarget::Kind::kRatio);
   EXPECT_EQ(eviction.target.ratio, (KeepRatio{2, 10}));
