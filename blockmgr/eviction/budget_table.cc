@@ -304,13 +304,14 @@ std::vector<int32_t> TableBudgets(const EvictionPolicy& policy,
   const bool by_page = policy.rounding == Rounding::kPage;
   const int64_t unit = by_page ? shape.page_size : 1;
   const int64_t max_units = CeilDiv(int64_t{range.cut}, unit);
-  int64_t min_units = MinHeadPages(policy, shape, range);
-  int64_t total = std::max(num_heads * mean / unit, num_heads * min_units);
-  if (!by_page) {
-    // Less than what is protected is allowed here; then all get the same.
-    min_units = std::min(std::max(int64_t{1}, num_protected), mean);
-    total = num_heads * mean;
-  }
+  // Under round(token) less than what is protected is allowed; then all get the
+  // same.
+  const int64_t min_units =
+      by_page ? MinHeadPages(policy, shape, range)
+              : std::min(std::max(int64_t{1}, num_protected), mean);
+  const int64_t total =
+      by_page ? ScopePages(num_heads, policy, target, shape, range)
+              : num_heads * mean;
   std::vector<int32_t> budgets;
   budgets.reserve(ideals.size());
   for (const int64_t units :

@@ -54,9 +54,9 @@ absl::Status CheckTable(const EvictionPolicy& policy, const HeadShape& shape,
 // each; the total is conserved:
 //   round(token)  layers * heads * B entries, minimum max(1, the protected
 //                 positions), or B if that is less
-//   round(page)   max(floor(layers * heads * B / page_size), layers * heads *
-//                 MinHeadPages) pages, budgets in whole pages; only a head
-//                 that keeps everything may end in a shorter one
+//   round(page)   ScopePages (page_math.h) of all heads, budgets in whole
+//                 pages; only a head that keeps everything may end in a
+//                 shorter one
 // with B = target.TokensPerHead(cut). Ideals: headkv p_h * (B / share) * layers
 // * heads + B - B / share of what is not protected (released code); lukv
 // (1 - r_h) * cut, r interpolated at the target's ratio 1 - B / cut. With

@@ -31,6 +31,13 @@ int64_t ProtectedPages(const EvictionPolicy& policy, const HeadShape& shape,
 int64_t MinHeadPages(const EvictionPolicy& policy, const HeadShape& shape,
                      const EvictionRange& range);
 
+// round(page): the pages of so many heads that share one total. All of them
+// when the target is all of the positions: the last page of every head may be
+// one that positions do not fill, and a floor would evict from it.
+int64_t ScopePages(int64_t num_heads, const EvictionPolicy& policy,
+                   const EvictionTarget& target, const HeadShape& shape,
+                   const EvictionRange& range);
+
 // Consecutive heads, in the order (layer, head), that share one total.
 struct BudgetScope {
   int64_t first_head = 0;

@@ -95,25 +95,23 @@ int64_t MinHeadPages(const EvictionPolicy& policy, const HeadShape& shape,
   return std::max(int64_t{1}, ProtectedPages(policy, shape, range));
 }
 
-namespace {
-
-// round(page): what so many heads get that share one total.
-int64_t PagesFor(int64_t num_heads, int64_t mean, int64_t min_pages,
-                 const HeadShape& shape) {
-  return std::max(num_heads * mean / shape.page_size, num_heads * min_pages);
+int64_t ScopePages(int64_t num_heads, const EvictionPolicy& policy,
+                   const EvictionTarget& target, const HeadShape& shape,
+                   const EvictionRange& range) {
+  const int64_t mean = MeanEntries(policy, target, range);
+  if (mean >= range.cut) return num_heads * MaxHeadPages(shape, range);
+  return std::max(num_heads * mean / shape.page_size,
+                  num_heads * MinHeadPages(policy, shape, range));
 }
-
-}  // namespace
 
 std::vector<BudgetScope> BudgetScopes(const EvictionPolicy& policy,
                                       const EvictionTarget& target,
                                       const HeadShape& shape,
                                       const EvictionRange& range) {
   const int64_t mean = MeanEntries(policy, target, range);
-  const int64_t min_pages = MinHeadPages(policy, shape, range);
   const int64_t heads = shape.num_heads;
   const auto pages_for = [&](int64_t num_heads) {
-    return PagesFor(num_heads, mean, min_pages, shape);
+    return ScopePages(num_heads, policy, target, shape, range);
   };
   if (policy.budget.kind == BudgetKind::kGlobal) {
     const int64_t all = NumHeads(shape);
@@ -133,7 +131,8 @@ std::vector<BudgetScope> BudgetScopes(const EvictionPolicy& policy,
         heads * std::min(mean, std::max(int64_t{1}, num_protected));
     entries = ShareLayers(NumHeads(shape) * mean, means, least,
                           heads * int64_t{range.cut});
-    pages = ShareLayers(pages_for(NumHeads(shape)), means, heads * min_pages,
+    pages = ShareLayers(pages_for(NumHeads(shape)), means,
+                        heads * MinHeadPages(policy, shape, range),
                         heads * MaxHeadPages(shape, range));
   }
   std::vector<BudgetScope> scopes(shape.num_layers);
@@ -152,19 +151,17 @@ int64_t PageTotal(const EvictionPolicy& policy, const EvictionTarget& target,
   BM_CHECK(policy.budget.kind != BudgetKind::kExternal);
   BM_CHECK(!policy.needs_table());
   BM_CHECK(policy.parity == Parity::kNone);
-  const int64_t mean = MeanEntries(policy, target, range);
   if (policy.rounding == Rounding::kPage) {
     // The sum over BudgetScopes: a pyramid only moves pages between layers.
-    const int64_t min_pages = MinHeadPages(policy, shape, range);
     const BudgetKind kind = policy.budget.kind;
     const bool of_model = kind == BudgetKind::kGlobal ||
                           kind == BudgetKind::kPyramid ||
                           kind == BudgetKind::kAdaPyramid;
-    return of_model ? PagesFor(NumHeads(shape), mean, min_pages, shape)
-                    : shape.num_layers *
-                          PagesFor(shape.num_heads, mean, min_pages, shape);
+    return of_model ? ScopePages(NumHeads(shape), policy, target, shape, range)
+                    : shape.num_layers * ScopePages(shape.num_heads, policy,
+                                                    target, shape, range);
   }
-  const int64_t entries = NumHeads(shape) * mean;
+  const int64_t entries = NumHeads(shape) * MeanEntries(policy, target, range);
   const int64_t slack = NumHeads(shape) * (shape.page_size - 1);
   // No head holds more than one entry per position.
   return std::min((entries + slack) / shape.page_size,

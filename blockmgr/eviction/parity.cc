@@ -28,9 +28,6 @@ constexpr int32_t kLuKvRecent = 1;
 
 int64_t Truncate(double value) { return static_cast<int64_t>(value); }
 
-// The larger one; NaN wins, as it does in the programs.
-float MaxOrNaN(float a, float b) { return b > a || std::isnan(b) ? b : a; }
-
 // Whether a program pads the score of this position.
 bool IsPadded(const EvictionPolicy& policy, const EvictionRange& range,
               int32_t position) {
@@ -95,9 +92,11 @@ class Layer {
     std::span<const float> value_norms;
   };
 
-  // `ideal`: ParityCount; `mean`: of ParityMeans, this layer's.
-  Layer(const EvictionPolicy& policy, double ideal, int64_t mean)
-      : policy_(policy), ideal_(ideal), mean_(mean) {}
+  // `ideal`: ParityCount; `mean`: of ParityMeans, this layer's; `keeps_all`:
+  // the target evicts nothing.
+  Layer(const EvictionPolicy& policy, double ideal, int64_t mean,
+        bool keeps_all)
+      : policy_(policy), ideal_(ideal), mean_(mean), keeps_all_(keeps_all) {}
 
   void Add(const Head& head) {
     heads_.push_back(head);
@@ -115,8 +114,9 @@ class Layer {
     for (size_t head = 0; head < heads_.size(); ++head) {
       const auto past = static_cast<int64_t>(heads_[head].num_past);
       const auto held = static_cast<int64_t>(heads_[head].num_entries);
-      budgets[head] =
-          std::clamp<int64_t>(budgets[head], 0, past) + (held - past);
+      budgets[head] = keeps_all_ ? held
+                                 : std::clamp<int64_t>(budgets[head], 0, past) +
+                                       (held - past);
     }
     return budgets;
   }
@@ -158,10 +158,11 @@ class Layer {
     if (!policy_.needs_table()) {
       return std::vector<int64_t>(heads_.size(), mean_);
     }
-    const int64_t window =
-        KeepsWindowBeside(policy_) ? policy_.query_window() : 0;
     std::vector<int64_t> budgets;
-    for (const Head& head : heads_) budgets.push_back(head.external - window);
+    for (const Head& head : heads_) {
+      const size_t window = head.num_entries - head.num_past;
+      budgets.push_back(head.external - static_cast<int64_t>(window));
+    }
     return budgets;
   }
 
@@ -246,6 +247,7 @@ class Layer {
   const EvictionPolicy& policy_;
   const double ideal_;
   const int64_t mean_;
+  const bool keeps_all_;
   std::vector<Head> heads_;
   std::vector<std::vector<float>> forced_;  // kvpress's adakv: scores of heads
 };
@@ -260,6 +262,9 @@ void ForEachLayer(const EvictionPolicy& policy, const EvictionTarget& target,
   BM_CHECK(policy.parity != Parity::kNone);
   BM_CHECK(CheckParity(policy).ok());
   const double ideal = ParityCount(target, range.cut);
+  // A table's budgets say so themselves.
+  const bool keeps_all =
+      !policy.needs_table() && ParityKeepsAll(target, range.cut);
   std::vector<int64_t> means(static_cast<size_t>(shape.num_layers));
   if (policy.needs_table()) {
     BM_CHECK(external.size() + 1 == entries.offsets.size());
@@ -267,7 +272,7 @@ void ForEachLayer(const EvictionPolicy& policy, const EvictionTarget& target,
     means = ParityMeans(policy, target, shape, range);
   }
   for (int32_t index = 0; index < shape.num_layers; ++index) {
-    Layer layer(policy, ideal, means[static_cast<size_t>(index)]);
+    Layer layer(policy, ideal, means[static_cast<size_t>(index)], keeps_all);
     for (int32_t head = 0; head < shape.num_heads; ++head) {
       const int64_t head_index = int64_t{index} * shape.num_heads + head;
       const auto positions = HeadPositions(entries, head_index);

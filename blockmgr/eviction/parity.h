@@ -21,7 +21,8 @@
 //             have no window beside them
 //
 // Where snapkv is not named, any scorer does; streaming with uniform alone. How
-// much is kept comes from parity_budgets.h.
+// much is kept comes from parity_budgets.h. A target of all there is evicts
+// nothing, whatever a program's formulas say there.
 #ifndef BLOCKMGR_EVICTION_PARITY_H_
 #define BLOCKMGR_EVICTION_PARITY_H_
 

@@ -56,6 +56,10 @@ double ParityCount(const EvictionTarget& target, int32_t covered) {
   return (1.0 - EvictedFraction(target, covered)) * covered;
 }
 
+bool ParityKeepsAll(const EvictionTarget& target, int32_t covered) {
+  return EvictedFraction(target, covered) == 0.0;
+}
+
 bool KeepsWindowBeside(const EvictionPolicy& policy) {
   return policy.parity == Parity::kReleased &&
          policy.budget.kind != BudgetKind::kLuKv;
@@ -95,6 +99,11 @@ std::vector<int32_t> ParityTableBudgets(const EvictionPolicy& policy,
                                         const EvictionRange& range,
                                         const BudgetTable& table) {
   BM_CHECK(policy.parity != Parity::kNone);
+  const auto num_heads = static_cast<size_t>(shape.num_heads);
+  const size_t all = static_cast<size_t>(shape.num_layers) * num_heads;
+  if (ParityKeepsAll(target, range.cut)) {
+    return std::vector<int32_t>(all, range.cut);
+  }
   std::vector<int32_t> budgets;
   const auto append = [&](std::span<const int64_t> past, int64_t window) {
     for (const int64_t budget : past) {
@@ -110,10 +119,7 @@ std::vector<int32_t> ParityTableBudgets(const EvictionPolicy& policy,
     return budgets;
   }
   const auto& profile = std::get<LuKvProfile>(table);
-  const auto num_heads = static_cast<size_t>(shape.num_heads);
-  const size_t all = static_cast<size_t>(shape.num_layers) * num_heads;
   const double evicted = EvictedFraction(target, range.cut);
-  if (evicted == 0.0) return std::vector<int32_t>(all, range.cut);
   const auto rates =
       std::span(profile.r).subspan(NearestRow(profile.rho, evicted) * all, all);
   for (size_t first = 0; first < all; first += num_heads) {

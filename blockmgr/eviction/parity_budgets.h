@@ -21,6 +21,13 @@ namespace blockmgr {
 // T * (1 - r), before programs truncate it.
 double ParityCount(const EvictionTarget& target, int32_t covered);
 
+// Whether the target is all of the positions: then no program evicts, and what
+// their formulas would say (a rounded share here, a longer head there) is not
+// asked. kvpress returns at r = 0, the released ones where the budget exceeds
+// what there is; at exactly that they may lose an entry of a head to rounding,
+// which nothing here follows (ALGORITHMS, section 0.4).
+bool ParityKeepsAll(const EvictionTarget& target, int32_t covered);
+
 // Whether the program keeps the scorer's query window whole, beside budgets of
 // the past; otherwise the window competes.
 bool KeepsWindowBeside(const EvictionPolicy& policy);
@@ -41,8 +48,8 @@ std::vector<int64_t> ParityMeans(const EvictionPolicy& policy,
 //           LuKvBudgetsPaper, with r of one row of the profile: the nearest to
 //           the fraction evicted; of two as near, the one that the fraction's
 //           hundredths, rounded half to even, are nearer to. The rows for 0 and
-//           1 are not the program's and serve only where there is no other.
-//           Nothing is evicted where the target evicts nothing.
+//           1 are not the program's and serve only where there is no other
+// or all of the positions where ParityKeepsAll.
 // O(layers * heads + rows). REQUIRES: CheckParity and CheckTable are OK,
 // parity.
 std::vector<int32_t> ParityTableBudgets(const EvictionPolicy& policy,

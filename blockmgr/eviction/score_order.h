@@ -3,6 +3,7 @@
 #define BLOCKMGR_EVICTION_SCORE_ORDER_H_
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -20,6 +21,11 @@ inline uint32_t ScoreKey(float score) {
   const uint32_t negative = 0u - (bits >> 31);  // all ones or none
   const uint32_t nan = (bits & ~kSign) > kInfinity ? UINT32_MAX : 0u;
   return (bits ^ (negative | kSign)) | nan;
+}
+
+// The larger one; NaN wins, so that a poisoned score stays visible.
+inline float MaxOrNaN(float a, float b) {
+  return b > a || std::isnan(b) ? b : a;
 }
 
 // The k best of a list of keys, ties to the lower index: every key above

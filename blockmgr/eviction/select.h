@@ -61,9 +61,9 @@ struct KeepSets {
 // most protected_recent(): nothing is evicted), and min_pages = max(1,
 // ceil(protected positions below the cut / page_size)):
 //   round(page)   a scope of n heads gets max(floor(n * B / page_size), n *
-//                 min_pages); every layer is a scope; under global the model
-//                 is; under (ada_)pyramid the model's total is shared out to
-//                 the layers in proportion to the formula's budgets
+//                 min_pages), or all pages when B is the cut; scopes are the
+//                 layers; of global the model; under (ada_)pyramid layers share
+//                 the model's total in proportion to the formula's budgets
 //   round(token)  floor(layers * heads * (B + page_size - 1) / page_size)
 //   external      sum of ceil(budget / page_size), under round(page) at least
 //                 the protected positions' pages each. 0 keeps nothing, and a

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/eviction/score_order.h"
 #include "blockmgr/eviction/select.h"
 
 namespace blockmgr {
@@ -16,9 +17,6 @@ float StartOf(bool max) {
   if (max) return -std::numeric_limits<float>::infinity();
   return 0.0f;
 }
-
-// The larger one; NaN wins, so that a poisoned score stays visible.
-float MaxOrNaN(float a, float b) { return b > a || std::isnan(b) ? b : a; }
 
 // Stride 1, padding kernel / 2. The average counts the padding as zeros; the
 // maximum ignores it. One pass per tap, taps in ascending order of position.

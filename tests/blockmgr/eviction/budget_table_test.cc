@@ -201,11 +201,13 @@ TEST(BudgetTableTest, SharesOutTheTotalInProportionUnderBounds) {
     const int64_t unit = by_page ? c.shape.page_size : 1;
     int64_t min = std::max<int64_t>(1, (num_protected + unit - 1) / unit);
     int64_t total = std::max(num_heads * mean / unit, num_heads * min);
+    const int64_t max = (c.range.cut + unit - 1) / unit;
     if (!by_page) {
       min = std::min(min, mean);
       total = num_heads * mean;
+    } else if (mean == c.range.cut) {
+      total = num_heads * max;
     }
-    const int64_t max = (c.range.cut + unit - 1) / unit;
     const std::vector<double> quotas = NaiveQuotas(
         NaiveIdeals(c.policy, mean, c.range.cut, num_protected, c.table),
         static_cast<double>(total), static_cast<double>(min),
@@ -276,9 +278,11 @@ TEST(BudgetTableTest, TakesTheTableAsItIsWhenNothingBindsIt) {
   policy.rounding = Rounding::kPage;
   EXPECT_THAT(TableBudgets(policy, Tokens(500), shape, range, profile),
               ElementsAre(752, 240));
-  // All of it: the last page of a head is short.
+  // 124 pages, as equal as they are; of all of it the last pages are short.
+  EXPECT_THAT(TableBudgets(policy, Tokens(999), shape, range, profile),
+              ElementsAre(992, 992));
   EXPECT_THAT(TableBudgets(policy, Tokens(2000), shape, range, profile),
-              ElementsAre(1000, 992));
+              ElementsAre(1000, 1000));
 }
 
 // With the window protected, shares are those of the released program, to

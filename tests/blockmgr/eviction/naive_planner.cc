@@ -173,6 +173,7 @@ class Planner {
 
   // The total of a scope of so many heads, were it alone.
   int64_t PagesOf(int64_t heads) const {
+    if (mean_ == e_.range.cut) return heads * Pages(e_.range.cut);
     return std::max(heads * mean_ / e_.shape.page_size, heads * min_pages_);
   }
   std::vector<Scope> Scopes() const {

@@ -147,8 +147,10 @@ TEST(PageTotalTest, IsTheSumOverItsScopes) {
 
 TEST(PageTotalTest, TakesCutsWithinPagesAndAtTheEnd) {
   EvictionPolicy policy = Unprotected(Rounding::kPage);
-  // 2 * 33 entries = 4.125 pages, though 33 positions need 3 each.
-  EXPECT_EQ(PageTotal(policy, Tokens(33), {1, 2, 16}, {33, 33}), 4);
+  // 2 * 32 entries = 4 pages. 2 * 33 entries = 4.125 pages, but 33 positions
+  // are all there are, and need 3 each.
+  EXPECT_EQ(PageTotal(policy, Tokens(32), {1, 2, 16}, {33, 33}), 4);
+  EXPECT_EQ(PageTotal(policy, Tokens(33), {1, 2, 16}, {33, 33}), 6);
   policy.rounding = Rounding::kToken;
   EXPECT_EQ(PageTotal(policy, Tokens(33), {1, 2, 16}, {33, 33}), 6);
   EXPECT_EQ(PageTotal(policy, Tokens(1), {1, 2, 16}, {1, 1}), 2);

@@ -188,7 +188,8 @@ std::vector<std::vector<int32_t>> NaiveReleased(const Case& c, int layer) {
   std::vector<std::vector<int32_t>> kept;
   for (int head = 0; head < c.num_heads; ++head) {
     int budget = std::min(base, past);
-    if (c.is_ada()) {
+    // With all there is to keep, nobody asks what is lost to rounding.
+    if (c.is_ada() && c.k() < c.length) {
       budget = static_cast<int>(std::min<int64_t>(
           past,
           std::lrint(counts[head] * double{static_cast<float>(1 - alpha)} +
