@@ -15,7 +15,7 @@
 #include <absl/strings/string_view.h>
 
 #include "bench/evict/golden_budgets.h"
-#include "bench/evict/npy.h"
+#include "blockmgr/base/npy.h"
 #include "bench/evict/policy_runner.h"
 #include "bench/evict/tensors.h"
 #include "blockmgr/base/status_macros.h"

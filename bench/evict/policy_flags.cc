@@ -9,7 +9,7 @@
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 
-#include "bench/evict/npy.h"
+#include "blockmgr/base/npy.h"
 #include "bench/evict/prefixed.h"
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/base/read_file.h"

@@ -14,7 +14,7 @@
 #include "bench/engine/tiny_model.h"
 #include "bench/evict/calibration.h"
 #include "bench/evict/commands.h"
-#include "bench/evict/npy.h"
+#include "blockmgr/base/npy.h"
 #include "bench/evict/policy_flags.h"
 #include "bench/evict/policy_runner.h"
 #include "bench/evict/prefixed.h"

@@ -9,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bench/evict/npy.h"
+#include "blockmgr/base/npy.h"
 #include "bench/evict/policy_runner.h"
 #include "bench/evict/tensors.h"
 #include "blockmgr/eviction/policy.h"

@@ -10,7 +10,7 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "bench/evict/npy.h"
+#include "blockmgr/base/npy.h"
 #include "bench/evict/prefixed.h"
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"

@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/evict/commands.h"
-#include "bench/evict/npy.h"
+#include "blockmgr/base/npy.h"
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/read_file.h"
 #include "tests/testing/status_matchers.h"

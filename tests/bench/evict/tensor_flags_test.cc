@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "bench/evict/npy.h"
+#include "blockmgr/base/npy.h"
 #include "blockmgr/base/status_macros.h"
 #include "tests/testing/parse_flags.h"
 #include "tests/testing/status_matchers.h"

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "bench/evict/npy.h"
+#include "blockmgr/base/npy.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 

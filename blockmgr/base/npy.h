@@ -1,11 +1,11 @@
 // NumPy's .npy files, the exchange format of researchers' tensors.
 //
-// Read: float16, float32, float64, int32 and int64, either byte order, C order,
-// header versions 1 to 3; all become float32. Written: version 1.0, little
-// endian. A file that says more than it holds is refused before anything is
-// allocated for it.
-#ifndef BENCH_EVICT_NPY_H_
-#define BENCH_EVICT_NPY_H_
+// Read: float16, float32, float64, int32 and int64, either byte order, C and
+// Fortran order, header versions 1 to 3; all become float32, row by row.
+// Written: version 1.0, little endian, C order. A file that says more than it
+// holds is refused before anything is allocated for it.
+#ifndef BLOCKMGR_BASE_NPY_H_
+#define BLOCKMGR_BASE_NPY_H_
 
 #include <cstdint>
 #include <span>
@@ -14,18 +14,26 @@
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
+#include <absl/strings/string_view.h>
 
 namespace blockmgr {
 
 struct NpyArray {
   std::vector<int64_t> shape;
   std::vector<float> values;  // row-major
+  bool has_integers = false;  // what was read, in the file; writers ignore it
 };
 
 // "[2, 3, 4]", for messages.
 std::string ShapeText(std::span<const int64_t> shape);
 
-// Errors name the file, what was expected and what came.
+// Whether the bytes begin as those of a file do.
+bool IsNpy(absl::string_view bytes);
+
+// From all bytes of a file. Errors name what was expected and what came.
+absl::StatusOr<NpyArray> DecodeNpy(absl::string_view bytes);
+
+// The same in pieces: a file is never held twice. Errors name the file, too.
 absl::StatusOr<NpyArray> ReadNpy(const std::string& path);
 
 // As float32. REQUIRES: as many values as the shape says.
@@ -37,4 +45,4 @@ absl::Status WriteNpyInts(const std::string& path,
 
 }  // namespace blockmgr
 
-#endif  // BENCH_EVICT_NPY_H_
+#endif  // BLOCKMGR_BASE_NPY_H_
