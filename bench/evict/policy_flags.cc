@@ -9,9 +9,9 @@
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 
-#include "blockmgr/base/npy.h"
 #include "bench/evict/prefixed.h"
 #include "blockmgr/base/dtype.h"
+#include "blockmgr/base/npy.h"
 #include "blockmgr/base/read_file.h"
 #include "blockmgr/base/status_macros.h"
 
@@ -40,7 +40,7 @@ absl::StatusOr<const BudgetTable*> FindTable(
   if (num_found != 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--table: expected exactly one ",
-        wants_profile ? "LU-KV profile for lukv" : "JSON of scores for headkv",
+        wants_profile ? "LU-KV profile for lukv" : "file of scores for headkv",
         ", got ", num_found));
   }
   return found;
@@ -109,8 +109,9 @@ void AddPolicyFlags(CLI::App& app, PolicyFlags* flags) {
       ->type_name("TEXT")
       ->group(group);
   app.add_option("--table", flags->tables,
-                 "budgets for headkv (JSON of head scores) or lukv (a file of "
-                 "blockmgr-evict profile); at most once for each")
+                 "budgets for headkv (head scores as JSON, retention counts as "
+                 ".npy) or lukv (a file of blockmgr-evict profile); at most "
+                 "once for each")
       ->allow_extra_args(false)
       ->type_name("FILE")
       ->group(group);

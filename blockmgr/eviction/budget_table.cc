@@ -10,7 +10,6 @@
 #include <absl/strings/ascii.h>
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
-#include <nlohmann/json.hpp>
 
 // Header-only, so that an installed blockmgr needs no xxHash to link.
 #define XXH_INLINE_ALL
@@ -18,6 +17,7 @@
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/npy.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/apportion.h"
 #include "blockmgr/eviction/page_math.h"
@@ -31,111 +31,17 @@ namespace {
 // Weights are in multiples of 10^-9 entries, coarser if one would not fit.
 constexpr double kTableUnit = 1e9;
 constexpr double kMaxWeight = 0x1p61;
-// More heads than any model has, and than Apportion takes.
-constexpr int64_t kMaxHeads = int64_t{1} << 16;
-
-absl::Status BadScores(absl::string_view field, absl::string_view expected,
-                       absl::string_view got) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "head scores: ", field, ": expected ", expected, ", got ", got));
-}
-
-absl::Status CheckScores(const HeadScores& table) {
-  const int64_t num_heads = int64_t{table.num_layers} * table.num_heads;
-  if (table.num_layers < 1 || table.num_heads < 1 || num_heads >= kMaxHeads) {
-    return BadScores("num_layers * num_heads",
-                     absl::StrCat("1 to ", kMaxHeads - 1, " heads"),
-                     absl::StrCat(table.num_layers, " * ", table.num_heads));
-  }
-  if (std::ssize(table.scores) != num_heads) {
-    return BadScores("scores", absl::StrCat(num_heads, " values"),
-                     absl::StrCat(table.scores.size()));
-  }
-  float largest = 0.0f;
-  for (size_t i = 0; i < table.scores.size(); ++i) {
-    const float score = table.scores[i];
-    // Also true for NaN.
-    if (!(score >= 0.0f) || !std::isfinite(score)) {
-      return BadScores(absl::StrCat("scores[", i, "]"), "a finite number >= 0",
-                       absl::StrCat(score));
-    }
-    largest = std::max(largest, score);
-  }
-  if (largest > 0.0f) return absl::OkStatus();
-  return BadScores("scores", "one that is not 0", "none");
-}
-
-// One layer's row: as many scores as KV heads, or a group of query heads each.
-absl::Status AddRow(const nlohmann::json& row, HeadScores* table) {
-  const int64_t layer = std::ssize(table->scores) / table->num_heads;
-  const std::string field = absl::StrCat("scores[", layer, "]");
-  if (!row.is_array()) return BadScores(field, "an array", row.type_name());
-  const auto num_heads = static_cast<size_t>(table->num_heads);
-  if (row.empty() || row.size() % num_heads != 0) {
-    return BadScores(field,
-                     absl::StrCat("a multiple of ", num_heads, " numbers"),
-                     absl::StrCat(row.size()));
-  }
-  const size_t group_size = row.size() / num_heads;
-  for (size_t head = 0; head < num_heads; ++head) {
-    double sum = 0.0;
-    for (size_t q = head * group_size; q < (head + 1) * group_size; ++q) {
-      if (!row[q].is_number()) {
-        return BadScores(absl::StrCat(field, "[", q, "]"), "a number",
-                         row[q].type_name());
-      }
-      const auto score = row[q].get<double>();
-      // A negative one must not hide in the sum of its group.
-      if (!(score >= 0.0)) {
-        return BadScores(absl::StrCat(field, "[", q, "]"), "a number >= 0",
-                         absl::StrCat(score));
-      }
-      sum += score;
-    }
-    table->scores.push_back(static_cast<float>(sum));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadCount(const nlohmann::json& object, const char* field,
-                       int32_t* count) {
-  const auto found = object.find(field);
-  if (found == object.end()) {
-    return BadScores(field, "a whole number", "nothing");
-  }
-  if (!found->is_number_integer()) {
-    return BadScores(field, "a whole number", found->type_name());
-  }
-  const auto value = found->get<int64_t>();
-  if (value < 1 || value >= kMaxHeads) {
-    return BadScores(field, absl::StrCat("1 to ", kMaxHeads - 1),
-                     absl::StrCat(value));
-  }
-  *count = static_cast<int32_t>(value);
-  return absl::OkStatus();
-}
-
-absl::Status CheckShape(absl::string_view table, int32_t num_layers,
-                        int32_t num_heads, const HeadShape& shape) {
-  if (num_layers == shape.num_layers && num_heads == shape.num_heads) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      table, ": expected ", shape.num_layers, " layers of ", shape.num_heads,
-      " KV heads, got ", num_layers, " of ", num_heads));
-}
 
 // Released code: of the mean, 1 / share is a pool that scores divide, the rest
 // is everybody's. Protected entries are nobody's choice and stay out of it.
 std::vector<double> HeadKvIdeals(const BudgetSpec& spec, double mean,
                                  double num_protected,
-                                 const HeadScores& table) {
+                                 std::span<const float> scores) {
   // Relative to the largest, so that no power of all vanishes.
-  const double largest =
-      *std::max_element(table.scores.begin(), table.scores.end());
+  const double largest = *std::max_element(scores.begin(), scores.end());
   std::vector<double> parts;
-  parts.reserve(table.scores.size());
-  for (const float score : table.scores) {
+  parts.reserve(scores.size());
+  for (const float score : scores) {
     parts.push_back(std::pow(score / largest, spec.temp));
   }
   const double sum = std::accumulate(parts.begin(), parts.end(), 0.0);
@@ -174,42 +80,25 @@ std::vector<double> LuKvIdeals(double mean, double cut,
 
 }  // namespace
 
-absl::StatusOr<HeadScores> HeadScores::FromJson(absl::string_view json) {
-  const nlohmann::json object = nlohmann::json::parse(
-      json.begin(), json.end(), /*cb=*/nullptr, /*allow_exceptions=*/false);
-  if (object.is_discarded()) return BadScores("file", "JSON", "a syntax error");
-  if (!object.is_object()) {
-    return BadScores("file", "a JSON object", object.type_name());
-  }
-  HeadScores table;
-  BM_RETURN_IF_ERROR(ReadCount(object, "num_layers", &table.num_layers));
-  BM_RETURN_IF_ERROR(ReadCount(object, "num_heads", &table.num_heads));
-  const auto rows = object.find("scores");
-  if (rows == object.end()) return BadScores("scores", "an array", "nothing");
-  if (!rows->is_array()) {
-    return BadScores("scores", "an array", rows->type_name());
-  }
-  if (rows->size() != static_cast<size_t>(table.num_layers)) {
-    return BadScores("scores", absl::StrCat(table.num_layers, " rows"),
-                     absl::StrCat(rows->size()));
-  }
-  for (const nlohmann::json& row : *rows) {
-    BM_RETURN_IF_ERROR(AddRow(row, &table));
-  }
-  BM_RETURN_IF_ERROR(CheckScores(table));
-  return table;
-}
-
 absl::StatusOr<BudgetTable> DecodeBudgetTable(absl::string_view bytes) {
+  if (IsNpy(bytes)) {
+    BM_ASSIGN_OR_RETURN(HeadScores scores,
+                        HeadScores::FromRetentionCounts(bytes));
+    return scores;
+  }
+  if (IsLuKvProfile(bytes)) {
+    BM_ASSIGN_OR_RETURN(LuKvProfile profile, DecodeLuKvProfile(bytes));
+    return profile;
+  }
   const absl::string_view text = absl::StripLeadingAsciiWhitespace(bytes);
-  const bool is_json =
-      absl::StartsWith(text, "{") || absl::StartsWith(text, "[");
-  if (is_json) {
+  if (absl::StartsWith(text, "{") || absl::StartsWith(text, "[")) {
     BM_ASSIGN_OR_RETURN(HeadScores scores, HeadScores::FromJson(bytes));
     return scores;
   }
-  BM_ASSIGN_OR_RETURN(LuKvProfile profile, DecodeLuKvProfile(bytes));
-  return profile;
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected an LU-KV profile, head scores as JSON or "
+                   "retention counts as .npy, got ",
+                   bytes.size(), " bytes that begin as none of them"));
 }
 
 std::string TableFingerprint(const BudgetTable& table) {
@@ -247,20 +136,26 @@ absl::Status CheckTable(const EvictionPolicy& policy, const HeadShape& shape,
         absl::StrCat("budget table: expected one for ", EnumName(kind),
                      ", got one for ", is_profile ? "lukv" : "headkv"));
   }
-  if (int64_t{shape.num_layers} * shape.num_heads >= kMaxHeads) {
+  if (int64_t{shape.num_layers} * shape.num_heads >= kMaxTableHeads) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "budget table: expected fewer than ", kMaxHeads, " heads, got ",
+        "budget table: expected fewer than ", kMaxTableHeads, " heads, got ",
         shape.num_layers, " layers of ", shape.num_heads));
   }
-  if (is_profile) {
-    const auto& profile = std::get<LuKvProfile>(table);
-    BM_RETURN_IF_ERROR(profile.Validate());
-    return CheckShape("LU-KV profile", profile.num_layers, profile.num_heads,
-                      shape);
+  if (!is_profile) {
+    const auto& scores = std::get<HeadScores>(table);
+    BM_RETURN_IF_ERROR(scores.Validate());
+    return scores.CheckShape(shape);
   }
-  const auto& scores = std::get<HeadScores>(table);
-  BM_RETURN_IF_ERROR(CheckScores(scores));
-  return CheckShape("head scores", scores.num_layers, scores.num_heads, shape);
+  const auto& profile = std::get<LuKvProfile>(table);
+  BM_RETURN_IF_ERROR(profile.Validate());
+  if (profile.num_layers == shape.num_layers &&
+      profile.num_heads == shape.num_heads) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("LU-KV profile: expected ", shape.num_layers, " layers of ",
+                   shape.num_heads, " KV heads, got ", profile.num_layers,
+                   " of ", profile.num_heads));
 }
 
 std::vector<double> IdealTableBudgets(const EvictionPolicy& policy,
@@ -276,10 +171,11 @@ std::vector<double> IdealTableBudgets(const EvictionPolicy& policy,
   const auto* profile = std::get_if<LuKvProfile>(&table);
   BM_CHECK((profile != nullptr) == (policy.budget.kind == BudgetKind::kLuKv));
   std::vector<double> ideals =
-      profile != nullptr ? LuKvIdeals(mean, range.cut, *profile)
-                         : HeadKvIdeals(policy.budget, mean,
-                                        static_cast<double>(num_protected),
-                                        std::get<HeadScores>(table));
+      profile != nullptr
+          ? LuKvIdeals(mean, range.cut, *profile)
+          : HeadKvIdeals(
+                policy.budget, mean, static_cast<double>(num_protected),
+                std::get<HeadScores>(table).OfKvHeads(shape.num_heads));
   BM_CHECK(std::ssize(ideals) == int64_t{shape.num_layers} * shape.num_heads);
   return ideals;
 }

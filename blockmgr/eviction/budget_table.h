@@ -17,27 +17,18 @@
 #include <absl/status/statusor.h>
 #include <absl/strings/string_view.h>
 
+#include "blockmgr/eviction/head_scores.h"
 #include "blockmgr/eviction/lukv_profile.h"
 #include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/select.h"
 
 namespace blockmgr {
 
-// HeadKV: how much each head matters for retrieval and reasoning, >= 0.
-struct HeadScores {
-  int32_t num_layers = 0;
-  int32_t num_heads = 0;      // KV heads; scores of query heads are summed
-  std::vector<float> scores;  // [num_layers, num_heads]
-
-  // JSON {"num_layers":..,"num_heads":..,"scores":[[..],..]}, one row a layer.
-  // `scores` may have num_heads or, for query heads, a multiple of it per
-  // layer. Errors name field, expected and got.
-  static absl::StatusOr<HeadScores> FromJson(absl::string_view json);
-};
-
 using BudgetTable = std::variant<HeadScores, LuKvProfile>;
 
-// From the bytes of a file: an LU-KV profile, or HeadKV scores as JSON.
+// From the bytes of a file, whatever it is called: an LU-KV profile, head
+// scores as JSON, or retention counts as .npy. The reader of all programs.
+// Errors name the field, expected and got.
 absl::StatusOr<BudgetTable> DecodeBudgetTable(absl::string_view bytes);
 
 // Names what the table says, whatever it is called: 128 bits of its content

@@ -20,6 +20,7 @@
 #include <type_traits>
 
 #include <absl/status/status.h>
+#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
@@ -238,6 +239,10 @@ std::vector<double> LuKvProfile::EvictedFractions(double at) const {
   return fractions;
 }
 
+bool IsLuKvProfile(absl::string_view bytes) {
+  return absl::StartsWith(bytes, kMagic);
+}
+
 std::string EncodeLuKvProfile(const LuKvProfile& profile) {
   BM_CHECK(profile.Validate().ok());
   std::string bytes(kMagic);
@@ -257,7 +262,7 @@ std::string EncodeLuKvProfile(const LuKvProfile& profile) {
 }
 
 absl::StatusOr<LuKvProfile> DecodeLuKvProfile(absl::string_view bytes) {
-  if (bytes.substr(0, kMagic.size()) != kMagic) {
+  if (!IsLuKvProfile(bytes)) {
     return BadProfile("file", absl::StrCat("to begin with ", kMagic),
                       absl::StrCat(bytes.size(), " bytes that do not"));
   }

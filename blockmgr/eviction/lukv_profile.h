@@ -44,6 +44,7 @@ struct LuKvProfile {
 // has the layout), closed by an FNV-1a 64 of everything before. Encode REQUIRES
 // a valid profile. Decode(Encode(p)) == p; what Decode returns is valid, and it
 // allocates no more than the file's own size, whatever the file says.
+bool IsLuKvProfile(absl::string_view bytes);  // by the magic
 std::string EncodeLuKvProfile(const LuKvProfile& profile);
 absl::StatusOr<LuKvProfile> DecodeLuKvProfile(absl::string_view bytes);
 

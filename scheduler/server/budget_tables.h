@@ -17,7 +17,7 @@ namespace blockmgr {
 using BudgetTables =
     absl::flat_hash_map<std::string, std::shared_ptr<const BudgetTable>>;
 
-// Reads "NAME=FILE" arguments: LU-KV profiles, or HeadKV scores as JSON.
+// Reads "NAME=FILE" arguments, whose files DecodeBudgetTable reads.
 // InvalidArgument for a name given twice or a malformed file, NotFound for one
 // that cannot be read; both say which.
 absl::StatusOr<BudgetTables> LoadBudgetTables(

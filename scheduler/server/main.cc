@@ -99,8 +99,9 @@ void AddFlags(CLI::App* app, Flags* flags) {
 
 void AddBudgetTableFlag(CLI::App* app, ServerOptions* options) {
   app->add_option("--budget-table", options->budget_tables,
-                  "A budget table that policies may name: an LU-KV profile or "
-                  "HeadKV scores as JSON; may be repeated")
+                  "A budget table that policies may name: an LU-KV profile, "
+                  "head scores as JSON (HeadKV's, too) or retention counts as "
+                  ".npy; may be repeated")
       ->type_name("NAME=FILE");
 }
 

@@ -2,11 +2,13 @@
 #include <cstdint>
 #include <sstream>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
 
 #include "bench/datasets.h"
+#include "blockmgr/base/npy.h"
 #include "blockmgr/eviction/budget_table.h"
 #include "blockmgr/eviction/keep_ratio.h"
 #include "blockmgr/eviction/lukv_profile.h"
@@ -71,6 +73,30 @@ void CheckProfile(absl::string_view bytes) {
           "a profile that changes when written");
 }
 
+// What is read can be used.
+void CheckBudgetTable(absl::string_view bytes) {
+  const auto table = DecodeBudgetTable(bytes);
+  if (!table.ok()) return;
+  const auto* scores = std::get_if<HeadScores>(&*table);
+  if (scores == nullptr) return;
+  Require(scores->Validate().ok(), "head scores were read that are not valid");
+  if (!scores->of_query_heads) return;
+  const HeadScores of_kv_heads{scores->num_layers, 1, scores->OfKvHeads(1)};
+  Require(of_kv_heads.Validate().ok(), "groups of heads that are not valid");
+}
+
+void CheckNpy(absl::string_view bytes) {
+  const auto array = DecodeNpy(bytes);
+  if (!array.ok()) return;
+  size_t num_values = 1;
+  for (const int64_t size : array->shape) {
+    num_values *= static_cast<size_t>(size);
+  }
+  Require(array->values.size() == num_values, "not the values of the shape");
+  // Two bytes and more in the file.
+  Require(num_values <= bytes.size() / 2, "more values than there are bytes");
+}
+
 void CheckTrace(absl::string_view text, bool azure) {
   std::istringstream input{std::string(text)};
   (void)(azure ? ParseAzure(input, "trace", 1, kMaxRows)
@@ -92,7 +118,9 @@ void RunTexts(absl::string_view input) {
     case 'l':
       return CheckProfile(text);
     case 'b':
-      return (void)DecodeBudgetTable(text);
+      return CheckBudgetTable(text);
+    case 'n':
+      return CheckNpy(text);
     case 'a':
     case 'm':
       return CheckTrace(text, input.front() == 'a');
@@ -102,6 +130,26 @@ void RunTexts(absl::string_view input) {
       return;
   }
 }
+
+namespace {
+
+// A .npy file with so many bytes of data.
+std::string Npy(absl::string_view type, absl::string_view fortran_order,
+                absl::string_view shape, int num_bytes) {
+  const std::string header =
+      absl::StrCat("{'descr': '", type, "', 'fortran_order': ", fortran_order,
+                   ", 'shape': ", shape, ", }\n");
+  std::string bytes("\x93NUMPY\1\0", 8);
+  bytes.push_back(static_cast<char>(header.size()));
+  bytes.push_back('\0');
+  bytes += header;
+  for (int i = 0; i < num_bytes; ++i) {
+    bytes.push_back(static_cast<char>(i % 4 == 0 ? 1 + i : 0));
+  }
+  return bytes;
+}
+
+}  // namespace
 
 std::vector<std::string> MakeTexts() {
   LuKvProfile profile;
@@ -124,6 +172,11 @@ std::vector<std::string> MakeTexts() {
       "h[::1]:0",
       "hunix:/tmp/a",
       "b{\"num_layers\":1,\"num_heads\":2,\"scores\":[[0.5,0.25]]}",
+      R"(b{"0-0":[0.5,0.25],"0-1":[1],"1-0":[0,2e3],"1-1":[7]})",
+      absl::StrCat("b", Npy("<i4", "False", "(1, 2, 2)", 16)),
+      absl::StrCat("n", Npy("<f4", "True", "(2, 1, 3)", 24)),
+      absl::StrCat("n", Npy(">f8", "True", "(2, 2)", 32)),
+      absl::StrCat("n", Npy("<f2", "False", "(3,)", 6)),
       absl::StrCat("l", bytes),
       absl::StrCat("b", WithChecksum(bytes)),
       R"(m{"timestamp":0,"input_length":70,"output_length":5,"hash_ids":[1]})",

@@ -106,6 +106,27 @@ TEST(PolicyFlagsTest, GivesEachPolicyTheTableOfItsKind) {
   EXPECT_EQ(list.policies[2].options.table, nullptr);
 }
 
+TEST(PolicyFlagsTest, ReadsTablesAsTheyArePublished) {
+  const TempFolder folder;
+  PolicyFlags flags;
+  flags.policies = {"knorm | headkv(profile=p)"};
+  flags.tables = {folder.Write("heads.json", R"({"0-0": [1, 0], "0-1": [3]})")};
+  ASSERT_OK_AND_ASSIGN(const PolicyList published, ReadPolicies(flags));
+  EXPECT_TRUE(std::get<HeadScores>(*published.policies[0].options.table)
+                  .of_query_heads);
+  const std::vector<int32_t> counts = {1, 3, 30, 10};
+  flags.tables = {folder.File("counts.npy")};
+  ASSERT_THAT(
+      WriteNpyInts(flags.tables[0], std::vector<int64_t>{2, 1, 2}, counts),
+      IsOk());
+  ASSERT_OK_AND_ASSIGN(const PolicyList counted, ReadPolicies(flags));
+  EXPECT_THAT(std::get<HeadScores>(*counted.policies[0].options.table).scores,
+              ::testing::ElementsAre(1.0f, 1.0f));
+  ASSERT_THAT(WriteNpy(flags.tables[0], {{1, 1, 2}, {1, 2}}), IsOk());
+  EXPECT_THAT(ReadPolicies(flags).status(),
+              Refuses(flags.tables[0], "--import-kvpress"));
+}
+
 TEST(PolicyFlagsTest, RefusesMissingOrAmbiguousTables) {
   const TempFolder folder;
   const std::string scores = folder.Write("scores", kScores);

@@ -447,57 +447,37 @@ TEST(BudgetTableTest, CheckTableRefusesWhatDoesNotFit) {
               StatusIs(kInvalid, HasSubstr("fewer than 65536")));
 }
 
-TEST(HeadScoresTest, ReadsJson) {
-  ASSERT_OK_AND_ASSIGN(const HeadScores table,
-                       HeadScores::FromJson(R"({"num_layers": 2, "num_heads": 2,
-                               "scores": [[1, 2.5], [0, 3e-1]]})"));
-  EXPECT_EQ(table.num_layers, 2);
-  EXPECT_EQ(table.num_heads, 2);
-  EXPECT_THAT(table.scores, ElementsAre(1.0f, 2.5f, 0.0f, 0.3f));
-}
-
-TEST(HeadScoresTest, SumsQueryHeadsOfAGroup) {
-  ASSERT_OK_AND_ASSIGN(const HeadScores table, HeadScores::FromJson(R"(
-      {"num_layers":1,"num_heads":2,"scores":[[1,2,3,10,20,30]]})"));
-  EXPECT_THAT(table.scores, ElementsAre(6.0f, 60.0f));
-}
-
-TEST(HeadScoresTest, NamesWhatIsWrong) {
-  const auto error = [](const char* json) {
-    return HeadScores::FromJson(json).status();
-  };
-  const auto says = [](const char* text) {
-    return StatusIs(kInvalid, HasSubstr(text));
-  };
-  EXPECT_THAT(error(""), says("JSON"));
-  EXPECT_THAT(error("{"), says("JSON"));
-  EXPECT_THAT(error("[]"), says("a JSON object"));
-  EXPECT_THAT(error("{}"), says("num_layers"));
-  EXPECT_THAT(error(R"({"num_layers":"2"})"), says("got string"));
-  EXPECT_THAT(error(R"({"num_layers":0})"), says("got 0"));
-  EXPECT_THAT(error(R"({"num_layers":1e99})"), says("num_layers"));
-  EXPECT_THAT(error(R"({"num_layers":18446744073709551615})"),
-              says("num_layers"));
-  EXPECT_THAT(error(R"({"num_layers":1})"), says("num_heads"));
-  EXPECT_THAT(error(R"({"num_layers":1,"num_heads":1})"), says("scores"));
-  EXPECT_THAT(error(R"({"num_layers":1,"num_heads":1,"scores":7})"),
-              says("an array"));
-  EXPECT_THAT(error(R"({"num_layers":2,"num_heads":1,"scores":[[1]]})"),
-              says("2 rows"));
-  EXPECT_THAT(error(R"({"num_layers":1,"num_heads":1,"scores":[1]})"),
-              says("scores[0]"));
-  EXPECT_THAT(error(R"({"num_layers":1,"num_heads":2,"scores":[[1,2,3]]})"),
-              says("a multiple of 2"));
-  EXPECT_THAT(error(R"({"num_layers":1,"num_heads":2,"scores":[[]]})"),
-              says("a multiple of 2"));
-  EXPECT_THAT(error(R"({"num_layers":1,"num_heads":1,"scores":[["a"]]})"),
-              says("scores[0][0]"));
-  EXPECT_THAT(error(R"({"num_layers":1,"num_heads":1,"scores":[[2,-1]]})"),
-              says("scores[0][1]"));
-  EXPECT_THAT(error(R"({"num_layers":1,"num_heads":1,"scores":[[1e300]]})"),
-              says("finite"));
-  EXPECT_THAT(error(R"({"num_layers":1,"num_heads":2,"scores":[[0,0]]})"),
-              says("not 0"));
+// Budgets by query heads are those by the means of their groups: as the
+// released program, whose query heads have them, has it on average.
+TEST(BudgetTableTest, QueryHeadsCountAsTheMeansOfTheirGroups) {
+  const HeadShape shape{.num_layers = 2, .num_heads = 2, .page_size = 16};
+  const EvictionRange range{.cut = 1000, .length = 1000};
+  const HeadScores of_query_heads{.num_layers = 2,
+                                  .num_heads = 6,
+                                  .scores = {1, 2, 3, 0, 0, 3,  //
+                                             4, 4, 4, 9, 0, 0},
+                                  .of_query_heads = true};
+  const HeadScores of_kv_heads{2, 2, {2, 1, 4, 3}};
+  for (const char* text :
+       {"knorm | headkv(profile=t)", "knorm | headkv(profile=t,temp=3)",
+        "snapkv | headkv(profile=t,share=1) | round(token)",
+        "snapkv | headkv(profile=t) | round(token) | parity(released)"}) {
+    ASSERT_OK_AND_ASSIGN(const EvictionPolicy policy, ParsePolicy(text));
+    ASSERT_THAT(CheckTable(policy, shape, of_query_heads), IsOk());
+    EXPECT_EQ(TableBudgets(policy, Tokens(300), shape, range, of_query_heads),
+              TableBudgets(policy, Tokens(300), shape, range, of_kv_heads))
+        << text;
+  }
+  EXPECT_THAT(CheckTable(Policy(BudgetKind::kHeadKv, Rounding::kPage), {2, 4},
+                         of_query_heads),
+              StatusIs(kInvalid, HasSubstr("a multiple of the 4 KV heads, got "
+                                           "2 of 6")));
+  // Of 1,200 entries 2, 1, 4 and 3 parts of 10.
+  ASSERT_OK_AND_ASSIGN(
+      const EvictionPolicy plain,
+      ParsePolicy("knorm | headkv(profile=t,share=1) | round(token)"));
+  EXPECT_THAT(TableBudgets(plain, Tokens(300), shape, range, of_query_heads),
+              ElementsAre(240, 120, 480, 360));
 }
 
 }  // namespace

@@ -59,6 +59,23 @@ TEST_F(BudgetTablesTest, LoadsBothKindsByName) {
   EXPECT_TRUE(std::holds_alternative<LuKvProfile>(*found));
 }
 
+// HeadKV's file, and counts of one prompt: [1, 1, 2] of int32.
+TEST_F(BudgetTablesTest, LoadsTablesAsTheyArePublished) {
+  const std::string header =
+      "{'descr': '<i4', 'fortran_order': False, 'shape': (1, 1, 2), }";
+  const std::string counts =
+      absl::StrCat(std::string("\x93NUMPY\1\0\x3f\0", 10), header, "\n",
+                   std::string("\x30\0\0\0\x10\0\0\0", 8));
+  ASSERT_OK_AND_ASSIGN(
+      const BudgetTables tables,
+      LoadBudgetTables({Argument("heads", R"({"0-0":[1,2],"0-1":[0.5]})"),
+                        Argument("counts", counts)}));
+  EXPECT_THAT(std::get<HeadScores>(*tables.at("heads")).scores,
+              testing::ElementsAre(1.5f, 0.5f));
+  EXPECT_THAT(std::get<HeadScores>(*tables.at("counts")).scores,
+              testing::ElementsAre(1.5f, 0.5f));
+}
+
 TEST_F(BudgetTablesTest, PoliciesWithoutATableNeedNone) {
   ASSERT_OK_AND_ASSIGN(const auto found, FindBudgetTable({}, EvictionPolicy()));
   EXPECT_EQ(found, nullptr);
