@@ -47,12 +47,16 @@ struct Tally {
   int64_t num_failed = 0;
 };
 
-std::string FindMethods(const CheckFlags& flags) {
+absl::StatusOr<std::string> FindMethods(const CheckFlags& flags) {
   if (!flags.methods.empty()) return flags.methods;
   const fs::path folder = fs::path(flags.files.front()).parent_path();
   const fs::path beside = folder / "methods.txt";
   if (fs::exists(beside)) return beside.string();
-  return (folder / ".." / "methods.txt").lexically_normal().string();
+  const fs::path above = (folder / ".." / "methods.txt").lexically_normal();
+  if (fs::exists(above)) return above.string();
+  return absl::NotFoundError(absl::StrCat(
+      "expected methods.txt beside ", flags.files.front(),
+      " or one folder up, or another file by --methods, got none of them"));
 }
 
 absl::StatusOr<bool> Check(const CheckFlags& flags) {
@@ -60,8 +64,12 @@ absl::StatusOr<bool> Check(const CheckFlags& flags) {
   for (const std::string& file : flags.files) {
     BM_ASSIGN_OR_RETURN(cases.emplace_back(), ReadGoldenFile(file));
   }
-  const auto methods = ReadGoldenMethods(FindMethods(flags));
-  if (!methods.ok()) return Prefixed("--methods", methods.status());
+  BM_ASSIGN_OR_RETURN(const std::string path, FindMethods(flags));
+  const auto methods = ReadGoldenMethods(path);
+  if (!methods.ok()) {
+    return flags.methods.empty() ? methods.status()
+                                 : Prefixed("--methods", methods.status());
+  }
   std::map<std::string, Tally> tallies;
   Tally all;
   for (size_t i = 0; i < cases.size(); ++i) {

@@ -82,7 +82,8 @@ absl::StatusOr<LossReport> ComputeLoss(const LossFlags& flags) {
   StatusLine status_line("loss", static_cast<int64_t>(list.policies.size()) +
                                      tensors.num_layers());
   PerturbationOptions options;
-  options.queries_window = flags.queries_window;
+  options.queries_window =
+      flags.queries_window.value_or(DefaultQueriesWindow(tensors.length));
   options.on_layer = [&](int32_t) { status_line.Step(); };
   BM_RETURN_IF_ERROR(CheckPerturbationInputs(tensors, options));
   LossReport report;
@@ -95,7 +96,7 @@ absl::StatusOr<LossReport> ComputeLoss(const LossFlags& flags) {
     status_line.Step();
   }
   report.keep_ratio = target.ratio.ToString();
-  report.queries_window = flags.queries_window;
+  report.queries_window = options.queries_window;
   report.length = tensors.length;
   report.num_q_heads = tensors.num_q_heads;
   report.has_output_projection = tensors.model_dim > 0;
@@ -176,8 +177,9 @@ void AddLossCommand(CLI::App& app, int* exit_status) {
       ->capture_default_str();
   command
       ->add_option("--queries-window", flags->queries_window,
-                   "how many of the last queries to measure")
-      ->capture_default_str();
+                   "how many of the last queries to measure [32, or all where "
+                   "there are fewer]")
+      ->type_name("N");
   command->add_flag("--per-head", flags->per_head,
                     "also a row for each query head");
   command->add_flag("--json", flags->json, "print JSON instead of tables");

@@ -3,6 +3,7 @@
 #define BENCH_EVICT_LOSS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,10 @@ struct LossFlags {
   TensorFlags tensors;
   PolicyFlags policies;
   std::string keep_ratio = "0.2";  // --keep-ratio
-  int32_t queries_window = 32;     // --queries-window
-  bool per_head = false;           // --per-head
-  bool json = false;               // --json
+  // --queries-window; none: DefaultQueriesWindow
+  std::optional<int32_t> queries_window;
+  bool per_head = false;  // --per-head
+  bool json = false;      // --json
 };
 
 struct LossReport {

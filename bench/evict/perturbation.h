@@ -3,6 +3,7 @@
 #ifndef BENCH_EVICT_PERTURBATION_H_
 #define BENCH_EVICT_PERTURBATION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -12,6 +13,7 @@
 #include <absl/status/statusor.h>
 
 #include "bench/evict/tensors.h"
+#include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/select.h"
 
 namespace blockmgr {
@@ -40,9 +42,15 @@ struct PolicyLoss {
 // Of the layers' relative perturbations.
 double MeanRelative(const PolicyLoss& loss);
 
+// How many of the last queries are measured where nobody says: the observation
+// window that scorers have by default, or all where there are fewer.
+inline int32_t DefaultQueriesWindow(int32_t length) {
+  return std::min(length, ScorerSpec().window);
+}
+
 struct PerturbationOptions {
   // The last so many queries; at most the length of the tensors.
-  int32_t queries_window = 32;
+  int32_t queries_window = 0;
   // Called after every layer.
   std::function<void(int32_t layers_done)> on_layer;
 };

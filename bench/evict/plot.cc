@@ -12,6 +12,7 @@
 #include "bench/evict/commands.h"
 #include "bench/evict/curve_chart.h"
 #include "bench/evict/heat_map.h"
+#include "bench/evict/output_name.h"
 #include "bench/evict/perturbation.h"
 #include "bench/evict/policy_runner.h"
 #include "bench/evict/status_line.h"
@@ -75,7 +76,8 @@ absl::StatusOr<std::string> PlotCurve(const PlotFlags& flags,
   StatusLine status_line("plot",
                          static_cast<int64_t>(num_runs) + tensors.num_layers());
   PerturbationOptions options;
-  options.queries_window = flags.queries_window;
+  options.queries_window =
+      flags.queries_window.value_or(DefaultQueriesWindow(tensors.length));
   options.on_layer = [&](int32_t) { status_line.Step(); };
   BM_RETURN_IF_ERROR(CheckPerturbationInputs(tensors, options));
   std::vector<KeepSets> keep;
@@ -92,7 +94,7 @@ absl::StatusOr<std::string> PlotCurve(const PlotFlags& flags,
   CurveChart chart;
   chart.title =
       absl::StrCat("Perturbation of the attention output, last ",
-                   flags.queries_window, " queries of ", tensors.length);
+                   options.queries_window, " queries of ", tensors.length);
   chart.x_label = "keep ratio";
   chart.y_label = "relative perturbation |y - y^| / |y|, mean over layers";
   chart.log_y = flags.log_y;
@@ -109,6 +111,8 @@ absl::StatusOr<std::string> PlotCurve(const PlotFlags& flags,
 }
 
 absl::Status WritePlot(const PlotFlags& flags) {
+  BM_RETURN_IF_ERROR(
+      CheckOutputName("--output", flags.output, ".svg", "an SVG picture"));
   BM_ASSIGN_OR_RETURN(const std::string document, MakePlot(flags));
   std::ofstream file(flags.output, std::ios::binary);
   file << document;
@@ -180,11 +184,12 @@ void AddPlotCommand(CLI::App& app, int* exit_status) {
       ->capture_default_str();
   command
       ->add_option("--queries-window", flags->queries_window,
-                   "curve: how many of the last queries to measure")
-      ->capture_default_str();
+                   "curve: how many of the last queries to measure [32, or all "
+                   "where there are fewer]")
+      ->type_name("N");
   command->add_flag("--log-y", flags->log_y,
                     "curve: logarithmic perturbation; zeros are left out");
-  command->add_option("--output", flags->output, "the picture to write")
+  command->add_option("--output", flags->output, "the picture to write, as SVG")
       ->required()
       ->type_name("FILE.svg");
   AddTensorFlags(*command, &flags->tensors);

@@ -3,6 +3,7 @@
 #define BENCH_EVICT_PLOT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,10 @@ struct PlotFlags {
   std::string keep_ratio = "0.2";  // --keep-ratio, of budgets
   // --keep-ratios, of curve
   std::vector<std::string> keep_ratios = {"0.05", "0.1", "0.2", "0.4", "0.8"};
-  int32_t queries_window = 32;  // --queries-window
-  bool log_y = false;           // --log-y
-  std::string output;           // --output
+  // --queries-window; none: DefaultQueriesWindow
+  std::optional<int32_t> queries_window;
+  bool log_y = false;  // --log-y
+  std::string output;  // --output
 };
 
 // The picture, an SVG document. Errors name the flag, expected and got.

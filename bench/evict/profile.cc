@@ -14,12 +14,13 @@
 #include "bench/engine/tiny_model.h"
 #include "bench/evict/calibration.h"
 #include "bench/evict/commands.h"
-#include "blockmgr/base/npy.h"
+#include "bench/evict/output_name.h"
 #include "bench/evict/policy_flags.h"
 #include "bench/evict/policy_runner.h"
 #include "bench/evict/prefixed.h"
 #include "bench/evict/status_line.h"
 #include "bench/evict/tiny_oracle.h"
+#include "blockmgr/base/npy.h"
 #include "blockmgr/base/read_file.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/keep_ratio.h"
@@ -159,6 +160,25 @@ absl::StatusOr<std::vector<Calibration>> MeasureTiny(
   return contexts;
 }
 
+// What is protected may be the scorer's: then that is said, for nobody typed
+// it.
+absl::Status CheckProtection(const ProfileFlags& flags,
+                             const CalibrationOptions& options,
+                             int32_t length) {
+  if (int64_t{options.sinks} + options.window <= length) {
+    return absl::OkStatus();
+  }
+  const auto text = [](int32_t given, int32_t used) {
+    return given >= 0 ? absl::StrCat(used)
+                      : absl::StrCat(used, " (not given: what --scorer keeps)");
+  };
+  return BadFlag(
+      "--sinks, --window",
+      absl::StrCat("at most ", length, " together, the entries of a context"),
+      absl::StrCat("sinks ", text(flags.sinks, options.sinks), ", window ",
+                   text(flags.window, options.window)));
+}
+
 absl::StatusOr<LuKvProfile> Calibrate(const ProfileFlags& flags) {
   BM_ASSIGN_OR_RETURN(const EvictionPolicy policy, ParseScorer(flags));
   BM_ASSIGN_OR_RETURN(
@@ -170,6 +190,7 @@ absl::StatusOr<LuKvProfile> Calibrate(const ProfileFlags& flags) {
       .unit = flags.unit,
       .min_keep = flags.min_keep,
       .num_steps = flags.num_steps};
+  BM_RETURN_IF_ERROR(CheckProtection(flags, options, contexts.front().length));
   BM_ASSIGN_OR_RETURN(LuKvProfile profile, SolveProfile(contexts, options));
   profile.scorer = FormatPolicy(policy);
   return profile;
@@ -392,6 +413,8 @@ absl::StatusOr<std::string> RunProfile(const ProfileFlags& flags) {
   if (flags.show.empty() && flags.output.empty()) {
     return BadFlag("--output", "a file", "nothing");
   }
+  BM_RETURN_IF_ERROR(CheckOutputName("--output", flags.output, ".lukv",
+                                     "an LU-KV profile, which is binary,"));
   BM_ASSIGN_OR_RETURN(const EvictionTarget target,
                       ParseTarget("--keep-ratio", flags.keep_ratio));
   BM_ASSIGN_OR_RETURN(const LuKvProfile profile, MakeProfile(flags));
@@ -419,7 +442,7 @@ void AddProfileCommand(CLI::App& app, int* exit_status) {
   AddCalibrationFlags(*command, flags.get());
   AddTinyFlags(*command, flags.get());
   command->add_option("--output", flags->output, "the profile to write")
-      ->type_name("FILE");
+      ->type_name("FILE.lukv");
   command->add_flag("--json", flags->json, "print all of it, as JSON");
   command
       ->add_option("--keep-ratio", flags->keep_ratio,

@@ -15,6 +15,7 @@
 #include <absl/strings/str_format.h>
 
 #include "bench/evict/commands.h"
+#include "bench/evict/output_name.h"
 #include "bench/evict/policy_flags.h"
 #include "bench/evict/prefixed.h"
 #include "bench/evict/tensor_flags.h"
@@ -133,11 +134,6 @@ class OutputFiles {
                    std::span<const int64_t> shape,
                    std::span<const int32_t> values) {
     if (path.empty()) return absl::OkStatus();
-    if (!files_.empty() && files_.back().path == path) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(flag, ": expected a file of its own, got that of ",
-                       files_.back().flag, ", ", path));
-    }
     files_.push_back({flag, path});
     const absl::Status status = WriteNpyInts(path + kBeside, shape, values);
     return status.ok() ? absl::OkStatus() : Prefixed(flag, status);
@@ -178,7 +174,24 @@ absl::Status WriteOutputs(const RunFlags& flags, const RunReport& report) {
   return files.Finish();
 }
 
+// Before anything is computed.
+absl::Status CheckOutputFlags(const RunFlags& flags) {
+  BM_RETURN_IF_ERROR(CheckOutputName(
+      "--output-positions", flags.output_positions, ".npy", "a NumPy array"));
+  BM_RETURN_IF_ERROR(CheckOutputName("--output-budgets", flags.output_budgets,
+                                     ".npy", "a NumPy array"));
+  if (flags.output_budgets.empty() ||
+      flags.output_budgets != flags.output_positions) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--output-budgets: expected a file of its own, got that of "
+                   "--output-positions, ",
+                   flags.output_budgets));
+}
+
 absl::Status Run(const RunFlags& flags) {
+  BM_RETURN_IF_ERROR(CheckOutputFlags(flags));
   BM_ASSIGN_OR_RETURN(const RunReport report, MakeReport(flags));
   BM_RETURN_IF_ERROR(WriteOutputs(flags, report));
   if (flags.json) {

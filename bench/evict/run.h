@@ -9,9 +9,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "blockmgr/base/npy.h"
 #include "bench/evict/policy_runner.h"
 #include "bench/evict/tensors.h"
+#include "blockmgr/base/npy.h"
 #include "blockmgr/eviction/policy.h"
 
 namespace blockmgr {

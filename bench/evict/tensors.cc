@@ -10,10 +10,10 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "blockmgr/base/npy.h"
 #include "bench/evict/prefixed.h"
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/npy.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {

@@ -103,8 +103,14 @@ TEST(CheckCommandTest, FailsOnFilesThatItCannotUse) {
   outcome = Check({folder.File("missing.txt"), "--methods", methods});
   EXPECT_EQ(outcome.exit_status, 1);
   EXPECT_THAT(outcome.errors, HasSubstr("missing.txt'"));
-  // No methods beside it.
+  // No methods beside it: nobody named a file of them.
   outcome = Check({folder.Write("two.txt", kTwoCases)});
+  EXPECT_EQ(outcome.exit_status, 1);
+  EXPECT_THAT(outcome.errors,
+              AllOf(HasSubstr("check: expected methods.txt beside"),
+                    HasSubstr("two.txt or one folder up"),
+                    HasSubstr("another file by --methods")));
+  outcome = Check({folder.File("two.txt"), "--methods", "/nowhere/m.txt"});
   EXPECT_EQ(outcome.exit_status, 1);
   EXPECT_THAT(outcome.errors, HasSubstr("--methods: expected a readable file"));
 }

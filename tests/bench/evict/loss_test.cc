@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -68,6 +69,46 @@ TEST(LossTest, KeepingEverythingLosesNothing) {
   for (const PolicyLoss& loss : report.losses) {
     EXPECT_EQ(MeanRelative(loss), 0.0);
   }
+}
+
+// Whatever says how much, wherever pages end.
+TEST(LossTest, KeepingEverythingOfOddLengthsLosesNothing) {
+  LossFlags flags;
+  flags.policies.policies = {
+      "knorm",
+      "knorm | pyramid",
+      "snapkv | adakv | critical",
+      "snapkv | ada_pyramid",
+      "snapkv | global | topk | round(token)",
+      "snapkv | adakv | topk | round(token) | parity(released)",
+      "snapkv | ada_pyramid | topk | round(token) | parity(released)",
+      "snapkv | uniform | critical | round(token) | parity(kvpress)"};
+  flags.keep_ratio = "1";
+  for (const char* length : {"1", "17", "100", "131"}) {
+    flags.tensors.synthetic = absl::StrCat("2x4x2x", length, "x16");
+    ASSERT_OK_AND_ASSIGN(const LossReport report, ComputeLoss(flags));
+    ASSERT_EQ(report.losses.size(), flags.policies.policies.size());
+    for (size_t i = 0; i < report.losses.size(); ++i) {
+      EXPECT_EQ(MeanRelative(report.losses[i]), 0.0)
+          << report.policies[i] << " of " << length;
+    }
+  }
+}
+
+// Nobody said 32: all queries there are.
+TEST(LossTest, MeasuresAllQueriesOfShortTensors) {
+  LossFlags flags = Example();
+  flags.queries_window.reset();
+  flags.tensors.synthetic = "1x4x2x20x16";
+  ASSERT_OK_AND_ASSIGN(const LossReport of_short, ComputeLoss(flags));
+  EXPECT_EQ(of_short.queries_window, 20);
+  flags.queries_window = 20;
+  ASSERT_OK_AND_ASSIGN(const LossReport said, ComputeLoss(flags));
+  EXPECT_EQ(FormatLoss(of_short, true), FormatLoss(said, true));
+  flags.queries_window.reset();
+  flags.tensors.synthetic = "1x4x2x40x16";
+  ASSERT_OK_AND_ASSIGN(const LossReport of_long, ComputeLoss(flags));
+  EXPECT_EQ(of_long.queries_window, 32);
 }
 
 TEST(LossTest, ErrorsNameTheFlag) {

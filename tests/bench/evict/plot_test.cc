@@ -110,6 +110,15 @@ TEST(PlotTest, ErrorsNameTheFlag) {
               HasSubstr("--queries-window: "));
 }
 
+TEST(PlotTest, CurvesOfShortTensorsAreOfAllQueries) {
+  PlotFlags flags = PlotExample();
+  flags.kind = "curve";
+  flags.tensors.synthetic = "1x2x1x24x16";
+  flags.queries_window.reset();
+  ASSERT_OK_AND_ASSIGN(const std::string document, MakePlot(flags));
+  EXPECT_THAT(document, HasSubstr("last 24 queries of 24"));
+}
+
 class PlotCommandTest : public ::testing::Test {
  protected:
   PlotCommandTest() {
@@ -141,6 +150,33 @@ TEST_F(PlotCommandTest, WritesTheFile) {
   ExpectPicture(elements);
   // Nothing is lost at 1, and a logarithm has no place for it.
   EXPECT_EQ(Tooltips(elements).size(), 4u);
+}
+
+// Before anything is read or computed: there are no such tensors.
+TEST_F(PlotCommandTest, RefusesNamesOfOtherPictures) {
+  for (const char* name : {"x.png", "x.svg.pdf", "x.SVGZ", "x.html"}) {
+    const std::string file = (folder_ / name).string();
+    ::testing::internal::CaptureStderr();
+    app_.parse(absl::StrCat("plot --keys /nowhere.npy --policy knorm --output ",
+                            file));
+    EXPECT_EQ(
+        ::testing::internal::GetCapturedStderr(),
+        absl::StrCat("blockmgr-evict plot: --output: expected a name that ends "
+                     "in .svg, for an SVG picture is written, got '",
+                     file, "'\n"));
+    EXPECT_EQ(exit_status_, 1);
+    EXPECT_TRUE(std::filesystem::is_empty(folder_));
+  }
+}
+
+TEST_F(PlotCommandTest, TakesNamesThatSayNothingElse) {
+  for (const char* name : {"picture", "p.SVG", "..svg", "v1.2.svg"}) {
+    const std::string file = (folder_ / name).string();
+    app_.parse(absl::StrCat(
+        "plot --synthetic 1x2x1x64x16 --policy streaming --output ", file));
+    EXPECT_EQ(exit_status_, 0) << name;
+    EXPECT_TRUE(std::filesystem::exists(file)) << name;
+  }
 }
 
 TEST_F(PlotCommandTest, RefusesWhatTheOtherKindLooksAt) {

@@ -13,8 +13,8 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/evict/commands.h"
-#include "blockmgr/base/npy.h"
 #include "blockmgr/base/bits.h"
+#include "blockmgr/base/npy.h"
 #include "blockmgr/base/read_file.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
@@ -181,6 +181,10 @@ TEST(ProfileTest, NamesTheFlagThatIsWrong) {
               StatusIs(kInvalidArgument, HasSubstr("--output")));
   EXPECT_THAT(error([](F& f) { f.output = "/no/such/folder/file"; }),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("--output")));
+  EXPECT_THAT(error([](F& f) { f.output = TempPath("never.json"); }),
+              StatusIs(kInvalidArgument,
+                       HasSubstr("--output: expected a name that ends in "
+                                 ".lukv, for an LU-KV profile")));
   EXPECT_THAT(error([](F& f) { f.oracles.clear(); }),
               StatusIs(kInvalidArgument, HasSubstr("exactly one")));
   EXPECT_THAT(error([](F& f) { f.tiny = true; }),
@@ -209,6 +213,24 @@ TEST(ProfileTest, NamesTheFlagThatIsWrong) {
                 f.show = "/no/such/file";
               }),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("--show")));
+}
+
+// Of 100 entries. What the scorer protects, nobody typed.
+TEST(ProfileTest, SaysWhatTheScorerProtectsWhereThatIsTooMuch) {
+  ProfileFlags flags = FileFlags();
+  flags.scorer = "snapkv(window=101)";
+  EXPECT_THAT(MakeProfile(flags),
+              StatusIs(kInvalidArgument,
+                       HasSubstr("--sinks, --window: expected at most 100 "
+                                 "together, the entries of a context, got "
+                                 "sinks 0 (not given: what --scorer keeps), "
+                                 "window 101 (not given: what")));
+  flags.sinks = 60;
+  flags.window = 41;
+  EXPECT_THAT(MakeProfile(flags),
+              StatusIs(kInvalidArgument, HasSubstr("sinks 60, window 41")));
+  flags.window = 40;
+  EXPECT_THAT(MakeProfile(flags), IsOk());
 }
 
 TEST(ProfileTest, NamesTheFileThatIsDamaged) {

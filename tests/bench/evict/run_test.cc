@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -142,6 +143,27 @@ TEST(RunCommandTest, ReadsAndWritesArrays) {
   EXPECT_THAT(budgets.values, ElementsAre(2, 2));
 }
 
+TEST(RunCommandTest, KeepsAllThereIsWhereverPagesEnd) {
+  for (const char* rounding : {"", " | topk | round(token)"}) {
+    for (const char* budget : {"uniform", "pyramid", "adakv",
+                               "adakv(mode=floor)", "ada_pyramid", "global"}) {
+      for (const std::vector<std::string>& target :
+           {std::vector<std::string>{"--keep-ratio", "1"},
+            {"--keep-tokens", "100"},
+            {"--keep-tokens", "5000"},
+            {"--keep-tokens", "5000", "--block", "7"}}) {
+        std::vector<std::string> arguments = {
+            "--policy", absl::StrCat("knorm | ", budget, rounding),
+            "--synthetic", "2x4x2x100x16"};
+        arguments.insert(arguments.end(), target.begin(), target.end());
+        EXPECT_THAT(RunCommand(arguments).output,
+                    HasSubstr("kept    400 of 400 entries (100.00 %)"))
+            << arguments[1];
+      }
+    }
+  }
+}
+
 // The budgets are what they are: 0 keeps nothing of a head.
 TEST(RunCommandTest, TakesBudgetsOfOnesOwn) {
   const TempFolder folder;
@@ -234,6 +256,13 @@ TEST(RunCommandTest, ExplainsWhatItCannotDo) {
       {{"--policy", "keydiff", "--keep-ratio", "0.5", "--output-budgets", "o",
         "--output-positions", "o"},
        "--output-budgets: expected a file of its own"},
+      {{"--policy", "keydiff", "--keep-ratio", "0.5", "--output-budgets",
+        "b.json"},
+       "--output-budgets: expected a name that ends in .npy, for a NumPy array "
+       "is written, got 'b.json'"},
+      {{"--policy", "keydiff", "--keep-ratio", "0.5", "--output-positions",
+        "p.txt"},
+       "--output-positions: expected a name that ends in .npy"},
   };
   for (const Failure& failure : failures) {
     std::vector<std::string> arguments = failure.arguments;

@@ -1,0 +1,32 @@
+#ifndef BENCH_EVICT_OUTPUT_NAME_H_
+#define BENCH_EVICT_OUTPUT_NAME_H_
+
+#include <filesystem>
+#include <string>
+
+#include <absl/status/status.h>
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
+
+namespace blockmgr {
+
+// That a file to be written is not named as if it were another kind: it ends in
+// `extension`, such as ".svg", or has none, such as /dev/stdout. The error
+// names the flag and what would be written.
+inline absl::Status CheckOutputName(absl::string_view flag,
+                                    const std::string& path,
+                                    absl::string_view extension,
+                                    absl::string_view content) {
+  const std::string own = std::filesystem::path(path).extension().string();
+  if (own.empty() || absl::EqualsIgnoreCase(own, extension)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, ": expected a name that ends in ", extension, ", for ",
+                   content, " is written, got '", path, "'"));
+}
+
+}  // namespace blockmgr
+
+#endif  // BENCH_EVICT_OUTPUT_NAME_H_
