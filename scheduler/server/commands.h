@@ -175,13 +175,16 @@ struct CoreStats {
   std::string engine_name;
   std::optional<ModelLayout> layout;  // unset before the first attachment
   uint64_t epoch = 0;
+  uint64_t generation = 0;  // of the scheduler, whose counts begin at 0
   SchedulerStats scheduler;
   RequestMetrics requests;  // of this process, whatever engines came and went
   // Integral of num_running over time, and the time it covers.
   double running_request_seconds = 0;
   double clock_seconds = 0;
-  int32_t max_running = 0;      // since the last reset_peaks
-  int32_t max_used_blocks = 0;  // since the last reset_peaks
+  // Since the last reset_peaks, or the scheduler began.
+  int32_t max_running = 0;
+  int32_t max_used_blocks = 0;
+  double peaks_since_seconds = 0;  // clock_seconds then
 };
 
 struct GetStats {

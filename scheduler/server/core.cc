@@ -297,6 +297,7 @@ void Core::Do(GetStats& command) {
   stats.engine_attached = engine_ != nullptr;
   stats.engine_name = engine_name_;
   stats.epoch = options_.epoch;
+  stats.generation = num_schedulers_;
   if (scheduler_ != nullptr) {
     stats.layout = scheduler_->layout();
     stats.scheduler = scheduler_->stats();
@@ -307,7 +308,9 @@ void Core::Do(GetStats& command) {
   stats.max_running = std::max(max_running_, stats.scheduler.num_running);
   stats.max_used_blocks =
       std::max(max_used_blocks_, stats.scheduler.blocks.used_blocks);
+  stats.peaks_since_seconds = peaks_since_seconds_;
   if (command.reset_peaks) {
+    peaks_since_seconds_ = stats.clock_seconds;
     max_running_ = stats.scheduler.num_running;
     max_used_blocks_ = stats.scheduler.blocks.used_blocks;
     if (scheduler_ != nullptr) scheduler_->ForgetKeptEntries();

@@ -174,6 +174,7 @@ class Core {
   int32_t num_running_ = 0;
   int32_t max_running_ = 0;
   int32_t max_used_blocks_ = 0;
+  double peaks_since_seconds_ = 0;  // from start_seconds_
   RequestMetrics metrics_;
 
   std::atomic<uint64_t> cache_version_{0};  // written by the core thread

@@ -141,6 +141,10 @@ void Core::TakeNextScheduler() {
   DeliverEffects();
   scheduler_ = std::move(next_scheduler_);
   ++num_schedulers_;
+  // Those were in blocks of the other geometry.
+  max_running_ = 0;
+  max_used_blocks_ = 0;
+  peaks_since_seconds_ = now_seconds_ - start_seconds_;
 }
 
 void Core::Do(EngineResult& command) {

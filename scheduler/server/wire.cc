@@ -333,6 +333,7 @@ void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto) {
   proto->set_engine_name(stats.engine_name);
   if (stats.layout.has_value()) ToProto(*stats.layout, proto->mutable_layout());
   proto->set_epoch(stats.epoch);
+  proto->set_generation(stats.generation);
   const SchedulerStats& scheduler = stats.scheduler;
   proto->set_num_waiting(scheduler.num_waiting);
   proto->set_num_waiting_tokens(scheduler.num_waiting_tokens);
@@ -386,6 +387,7 @@ void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto) {
   proto->set_clock_seconds(stats.clock_seconds);
   proto->set_max_running(stats.max_running);
   proto->set_max_used_blocks(stats.max_used_blocks);
+  proto->set_peaks_since_seconds(stats.peaks_since_seconds);
 }
 
 }  // namespace blockmgr

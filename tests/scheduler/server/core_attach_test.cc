@@ -132,6 +132,40 @@ TEST_F(AttachTest, AnEngineThatDoesNotFitReplacesNone) {
   EXPECT_EQ(tokens->lines.back(), "t ends 0");
 }
 
+// Whoever takes differences of counts must see that they began again.
+TEST_F(AttachTest, AnotherGeometryIsAnotherGeneration) {
+  const auto engine = AttachAndOpen();
+  const auto tokens = OpenStream("a");
+  ASSERT_OK(Submit("a", "r", 1));
+  Answer(engine, 0);
+  now_ = 105;
+  Stats(/*reset_peaks=*/true);
+  ASSERT_OK(Submit("a", "s", 1));
+  Answer(engine, 1);
+  now_ = 107;
+  const CoreStats before = Stats(false);
+  EXPECT_EQ(before.scheduler.num_steps, 2u);
+  EXPECT_GT(before.max_used_blocks, 0);
+  EXPECT_DOUBLE_EQ(before.peaks_since_seconds, 5);
+
+  // One of the same geometry goes on with the counts.
+  Run(EngineLost{engine});
+  const auto same = AttachAndOpen();
+  EXPECT_EQ(Stats(false).generation, before.generation);
+  EXPECT_EQ(Stats(false).scheduler.num_steps, 2u);
+
+  Run(EngineLost{same});
+  now_ = 108;
+  AttachAndOpen(other_);
+  const CoreStats after = Stats(false);
+  EXPECT_EQ(after.epoch, before.epoch);
+  EXPECT_NE(after.generation, before.generation);
+  EXPECT_EQ(after.scheduler.num_steps, 0u);
+  EXPECT_EQ(after.max_used_blocks, 0);
+  EXPECT_EQ(after.max_running, 0);
+  EXPECT_DOUBLE_EQ(after.peaks_since_seconds, 8);
+}
+
 TEST_F(AttachTest, WhatHappensToEnginesIsTold) {
   const auto engine = AttachAndOpen();
   EXPECT_EQ(last_engine_change_, "fake");
