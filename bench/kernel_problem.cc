@@ -29,6 +29,9 @@ constexpr double kRaggedMaxOverMean = 4.0;
 // longest one, or next to nothing in all others.
 constexpr double kMaxSpread = 2.0;
 
+// Of which the host keeps account in some 20 bytes each.
+constexpr int64_t kMaxProblemLists = int64_t{1} << 26;
+
 struct Header {
   std::array<char, 8> magic = kMagic;
   uint32_t version = kVersion;
@@ -304,6 +307,12 @@ absl::StatusOr<KernelProblem> MakeKernelProblem(
       num_tokens > int64_t{std::numeric_limits<int32_t>::max()}) {
     return Expected("kv_bytes", "one token a list, and fewer than 2^31 tokens",
                     shape.kv_bytes);
+  }
+  if (num_lists > kMaxProblemLists) {
+    return Expected(
+        "mean_length",
+        absl::StrCat("lists so long that they are at most ", kMaxProblemLists),
+        shape.mean_length);
   }
   const int64_t num_tail_blocks =
       num_sequences * CeilDiv<int64_t>(shape.tail_tokens, shape.page_size);

@@ -14,6 +14,7 @@
 #include "bench/kernel_report.h"
 #include "bench/report.h"
 #include "blockmgr/base/status_macros.h"
+#include "scheduler/server/flag_checks.h"
 
 namespace blockmgr {
 
@@ -45,12 +46,12 @@ void AddShapeFlags(CLI::App* command, KernelBenchOptions* options) {
   command
       ->add_option("--mean-length", options->mean_length,
                    "tokens of a list, on average")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   command
       ->add_option("--prompt-length", options->prompt_length,
                    "tokens of every list of 'prompt'")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   command
       ->add_option("--prompt-layers", options->prompt_layers,
@@ -64,7 +65,7 @@ void AddShapeFlags(CLI::App* command, KernelBenchOptions* options) {
 
 void AddKernelFlags(CLI::App* command, KernelBenchOptions* options) {
   command->add_option("--device", options->device, "CUDA device")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, 1 << 16));
   command
       ->add_option("--kv-mib", options->kv_mib,
                    "live K and V of a problem's regions, MiB, several with "
@@ -85,6 +86,7 @@ void AddKernelFlags(CLI::App* command, KernelBenchOptions* options) {
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   command->add_option("--seed", options->seed, "of lengths, pages, elements")
+      ->check(AnyNumber<uint64_t>())
       ->capture_default_str();
   command
       ->add_option("--num-samples", options->num_samples,
@@ -143,8 +145,7 @@ absl::StatusOr<std::vector<KernelProblem>> KernelProblems(
     }
     for (const int32_t group_size : options.group_sizes) {
       for (const int64_t kv_bytes : sizes) {
-        BM_ASSIGN_OR_RETURN(
-            KernelProblem problem,
+        absl::StatusOr<KernelProblem> problem =
             MakeKernelProblem({.num_heads = options.num_heads,
                                .group_size = group_size,
                                .head_dim = options.head_dim,
@@ -155,8 +156,16 @@ absl::StatusOr<std::vector<KernelProblem>> KernelProblems(
                                .tail_tokens = options.tail_tokens,
                                .element_type = element_type,
                                .distribution = distribution,
-                               .seed = options.seed}));
-        problems.push_back(std::move(problem));
+                               .seed = options.seed});
+        if (!problem.ok()) {
+          return absl::Status(
+              problem.status().code(),
+              absl::StrCat(
+                  is_prompt ? "prompt-length, prompt-layers" : "kv-mib",
+                  ", num-heads, head-dim, mean-length, tail: ",
+                  problem.status().message()));
+        }
+        problems.push_back(*std::move(problem));
         names->push_back(name);
         if (!has_file) continue;
         BM_RETURN_IF_ERROR(

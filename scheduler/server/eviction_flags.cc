@@ -1,5 +1,6 @@
 #include "scheduler/server/eviction_flags.h"
 
+#include <cstdint>
 #include <map>
 
 #include <absl/status/status.h>
@@ -123,7 +124,7 @@ void AddEvictionFlags(CLI::App* app, EvictionFlags* flags,
   app->add_option("--keep-tokens", flags->keep_tokens,
                   "evict, keeping so many entries per head on average, instead "
                   "of --keep-ratio")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, INT32_MAX))
       ->group(group);
   app->add_option("--window-keep-ratio", flags->window_keep_ratio,
                   "of what layers with a sliding window attend to, keep this "
@@ -145,7 +146,7 @@ void AddEvictionFlags(CLI::App* app, EvictionFlags* flags,
                   "evict after every so many tokens, of the prompt "
                   "(every_chunk) or of the output (decode); a multiple of the "
                   "page size")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, INT32_MAX))
       ->group(group);
   app->add_flag("--share-compressed-prefixes", flags->share_prefix,
                 "let requests start with the compressed prefixes of others in "
@@ -157,7 +158,7 @@ void AddEvictionFlags(CLI::App* app, EvictionFlags* flags,
                   "size (512 for Mooncake traces, which name 512 tokens at a "
                   "time); 0: the page size")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, INT32_MAX))
       ->group(group);
 }
 

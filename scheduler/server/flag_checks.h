@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include <absl/strings/numbers.h>
@@ -26,6 +27,25 @@ CLI::Validator NameIn(std::map<std::string, Enum> names,
     }
     input = std::to_string(static_cast<int>(found->second));
     return std::string();
+  });
+  return validator;
+}
+
+// For CLI::Option::check: takes every value of the type, whose range somebody
+// else looks after. (CLI11's own complaint does not say what it wants.)
+template <typename Number>
+CLI::Validator AnyNumber() {
+  CLI::Validator validator("");
+  validator.operation([](std::string& input) {
+    Number number{};
+    if constexpr (std::is_integral_v<Number>) {
+      if (absl::SimpleAtoi(input, &number)) return std::string();
+      return absl::StrCat("expected an integer of at most ",
+                          std::numeric_limits<Number>::max(), ", got ", input);
+    } else {
+      if (absl::SimpleAtod(input, &number)) return std::string();
+      return absl::StrCat("expected a number, got ", input);
+    }
   });
   return validator;
 }

@@ -15,7 +15,10 @@ template <typename Number>
 void AddNumber(CLI::App* app, const char* group, const char* flag,
                Number* value, const char* text) {
   if (text == nullptr) return;
-  app->add_option(flag, *value, text)->capture_default_str()->group(group);
+  app->add_option(flag, *value, text)
+      ->check(AnyNumber<Number>())
+      ->capture_default_str()
+      ->group(group);
 }
 
 // `chosen`: the name of the default.

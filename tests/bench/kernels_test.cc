@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
@@ -49,6 +51,41 @@ TEST(KernelsTest, FlagsMakeTheProblems) {
   }
   options.distributions = {"normal"};
   EXPECT_FALSE(KernelProblems(options, &names).ok());
+}
+
+TEST(KernelsTest, SizesOutOfRangeAreRefusedByFlag) {
+  struct Case {
+    const char* arguments;
+    const char* flag;
+  };
+  for (const Case& c :
+       {Case{"--kv-mib 1048576", "kv-mib"},
+        Case{"--kv-mib 1048575 --mean-length 1", "mean-length"},
+        Case{"--kv-mib 1 --mean-length 1073741824", ""},
+        Case{"--kv-mib 1 --mean-length 1 --tail 1048576", "tail"},
+        Case{"--distribution prompt --prompt-length 1073741824 "
+             "--prompt-layers 1024 --num-heads 1024 --head-dim 256",
+             "prompt-length"}}) {
+    KernelBenchOptions options;
+    ASSERT_TRUE(Parses(c.arguments, &options)) << c.arguments;
+    std::vector<std::string> names;
+    const absl::Status status = KernelProblems(options, &names).status();
+    if (std::string(c.flag).empty()) {
+      EXPECT_TRUE(status.ok()) << c.arguments << ": " << status;
+    } else {
+      EXPECT_TRUE(absl::StrContains(status.message(), c.flag)) << status;
+    }
+  }
+  for (const char* value : {"-1", "nan", "inf", "1e300", "99999999999"}) {
+    for (const char* flag :
+         {"--kv-mib", "--group-size", "--num-heads", "--head-dim",
+          "--page-size", "--mean-length", "--prompt-length", "--prompt-layers",
+          "--device", "--tail", "--num-samples"}) {
+      KernelBenchOptions unused;
+      EXPECT_FALSE(Parses(absl::StrCat(flag, "=", value), &unused))
+          << flag << " " << value;
+    }
+  }
 }
 
 TEST(KernelsTest, ReportsGoToAFileOfFiguresToo) {

@@ -1,5 +1,6 @@
 #include "scheduler/server/flag_checks.h"
 
+#include <cstdint>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -12,6 +13,7 @@ namespace blockmgr {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // What the parser says to it; nothing when it is taken.
 std::string Refusal(CLI::App* app, const std::string& arguments) {
@@ -33,6 +35,33 @@ TEST(FlagChecksTest, ANameOfAnEnum) {
   EXPECT_EQ(Refusal(&app, "--chunk-policy random"),
             "--chunk-policy: expected first_come|equal_progress, got "
             "'random'");
+}
+
+TEST(FlagChecksTest, AnyNumberOfTheType) {
+  CLI::App app;
+  int32_t count = 0;
+  uint64_t seed = 0;
+  double rate = 0;
+  app.add_option("--count", count)->check(AnyNumber<int32_t>());
+  app.add_option("--seed", seed)->check(AnyNumber<uint64_t>());
+  app.add_option("--rate", rate)->check(AnyNumber<double>());
+  for (const char* text : {"nan", "1e3", "2147483648", "x"}) {
+    EXPECT_EQ(Refusal(&app, absl::StrCat("--count=", text)),
+              absl::StrCat("--count: expected an integer of at most "
+                           "2147483647, got ",
+                           text));
+  }
+  EXPECT_THAT(Refusal(&app, "--seed=-1"), HasSubstr("expected an integer"));
+  EXPECT_EQ(Refusal(&app, "--rate=fast"),
+            "--rate: expected a number, got fast");
+  EXPECT_EQ(Refusal(&app,
+                    "--count=-2147483648 --seed=18446744073709551615 "
+                    "--rate=inf"),
+            "");
+  EXPECT_EQ(count, INT32_MIN);
+  EXPECT_EQ(seed, UINT64_MAX);
+  EXPECT_GT(rate, 1e308);
+  EXPECT_THAT(app.help(), Not(HasSubstr("2147483647")));
 }
 
 TEST(FlagChecksTest, ANumberIsFiniteAndInItsRange) {
