@@ -137,6 +137,11 @@ bool EngineClient::stopping() {
   return stopping_;
 }
 
+bool EngineClient::WaitUntil(std::chrono::steady_clock::time_point time) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return !stop_signal_.wait_until(lock, time, [this] { return stopping_; });
+}
+
 bool EngineClient::Wait(std::chrono::milliseconds duration) {
   std::unique_lock lock(mutex_);
   return !stop_signal_.wait_for(lock, duration, [this] { return stopping_; });

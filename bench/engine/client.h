@@ -68,6 +68,8 @@ class EngineClient {
 
   // Ends Serve soon: cancels its calls.
   void Stop();
+  // For handlers that take their time: waits. False, at once, when stopped.
+  bool WaitUntil(std::chrono::steady_clock::time_point time);
 
  private:
   struct Attachment {

@@ -62,6 +62,9 @@ constexpr int32_t kTinyBlocks = 4096;
 // 47 GB: what an 8B model in bf16 leaves of an 80 GB GPU.
 constexpr int32_t kSimBlocks = 22528;
 
+// A day. Daemons wait for five minutes by default.
+constexpr double kMaxStepSeconds = 86400;
+
 constexpr char kTinyGroup[] = "Tiny model";
 
 struct Flags {
@@ -128,7 +131,7 @@ void AddBackendFlags(CLI::App* app, Flags* flags) {
       ->group(kTinyGroup);
   app->add_option("--cuda-device", flags->cuda_device,
                   "The GPU that all shards are on")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, INT32_MAX))
       ->capture_default_str()
       ->group(kTinyGroup);
   app->add_option(
@@ -157,7 +160,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "Sequences whose scores are accumulated at a time, for h2o "
                   "and expected_attention; 0: none")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, INT32_MAX));
   app->add_option("--num-host-blocks", flags->client.num_host_blocks,
                   "Blocks of host memory for the KV of preempted requests; 0: "
                   "they are computed again")
@@ -180,6 +183,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
   AddShardsFlag(app, &flags->num_shards);
   app->add_option("--seed", flags->seed,
                   "Of the weights (tiny) or the drawn budgets and tokens (sim)")
+      ->check(AnyNumber<uint64_t>())
       ->capture_default_str();
   AddTinyFlags(app, flags);
   AddBackendFlags(app, flags);
@@ -241,6 +245,22 @@ absl::Status ServeTiny(const Flags& flags, EngineClient* client) {
                                 }});
 }
 
+// Waits until a step that began then has taken its time.
+absl::Status Pace(std::chrono::steady_clock::time_point begin, double seconds,
+                  EngineClient* client) {
+  if (seconds > kMaxStepSeconds) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a step would take ", seconds, " s: expected at most ", kMaxStepSeconds,
+        " with --sim-params, --sim-flops, --sim-bandwidth, "
+        "--sim-host-bandwidth, --sim-step-overhead and --time-scale"));
+  }
+  const auto duration =
+      std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+          std::chrono::duration<double>(seconds));
+  if (client->WaitUntil(begin + duration)) return absl::OkStatus();
+  return absl::CancelledError("stopped");
+}
+
 absl::Status ServeSim(const Flags& flags, EngineClient* client) {
   SimModel model = flags.sim;
   model.num_shards = flags.num_shards;
@@ -255,10 +275,7 @@ absl::Status ServeSim(const Flags& flags, EngineClient* client) {
        .run = [&](const StepPlan& plan, StepResult* result) -> absl::Status {
          const auto begin = std::chrono::steady_clock::now();
          BM_ASSIGN_OR_RETURN(const double seconds, engine.TryRun(plan, result));
-         const std::chrono::duration<double> modelled(seconds *
-                                                      flags.time_scale);
-         std::this_thread::sleep_until(begin + modelled);
-         return absl::OkStatus();
+         return Pace(begin, seconds * flags.time_scale, client);
        }});
 }
 

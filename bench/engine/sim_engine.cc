@@ -84,41 +84,35 @@ std::vector<int64_t> ClampBudgets(std::span<const int32_t> budget_entries,
   return units;
 }
 
-absl::Status CheckAtLeast(const char* field, double value, double minimum,
-                          bool exclusive) {
-  const bool good = exclusive ? value > minimum : value >= minimum;
-  if (good && std::isfinite(value)) return absl::OkStatus();
+absl::Status CheckRange(const char* field, double value, double least,
+                        double most) {
+  if (value >= least && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("sim model: ", field, ": expected a number ",
-                   exclusive ? "> " : ">= ", minimum, ", got ", value));
+      absl::StrCat("sim model: ", field, ": expected a number of ", least,
+                   " to ", most, ", got ", value));
 }
 
 }  // namespace
 
 absl::Status SimModel::Validate() const {
-  BM_RETURN_IF_ERROR(CheckAtLeast("num_params", num_params, 0, true));
-  BM_RETURN_IF_ERROR(CheckAtLeast("weight_bytes", weight_bytes, 1, false));
-  BM_RETURN_IF_ERROR(CheckAtLeast("flops", flops, 0, true));
-  BM_RETURN_IF_ERROR(CheckAtLeast("bandwidth", bandwidth, 0, true));
-  BM_RETURN_IF_ERROR(CheckAtLeast("host_bandwidth", host_bandwidth, 0, true));
-  BM_RETURN_IF_ERROR(
-      CheckAtLeast("step_overhead_s", step_overhead_s, 0, false));
-  BM_RETURN_IF_ERROR(
-      CheckAtLeast("head_concentration", head_concentration, 0, false));
-  if (head_concentration > kMaxConcentration) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sim model: head_concentration: expected at most ",
-                     kMaxConcentration, ", got ", head_concentration));
-  }
-  if (num_drafts < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "sim model: num_drafts: expected at least 0, got ", num_drafts));
-  }
-  if (!(draft_acceptance >= 0.0 && draft_acceptance <= 1.0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sim model: draft_acceptance: expected a number in "
-                     "[0, 1], got ",
-                     draft_acceptance));
+  struct Field {
+    const char* name;
+    double value;
+    double least;
+    double most;
+  };
+  for (const Field& field :
+       {Field{"num_params", num_params, 1, kMaxParams},
+        Field{"weight_bytes", static_cast<double>(weight_bytes), 1, 8},
+        Field{"flops", flops, 1, kMaxPerSecond},
+        Field{"bandwidth", bandwidth, 1, kMaxPerSecond},
+        Field{"host_bandwidth", host_bandwidth, 1, kMaxPerSecond},
+        Field{"step_overhead_s", step_overhead_s, 0, kMaxStepOverhead},
+        Field{"head_concentration", head_concentration, 0, kMaxConcentration},
+        Field{"num_drafts", static_cast<double>(num_drafts), 0, 1024},
+        Field{"draft_acceptance", draft_acceptance, 0, 1}}) {
+    BM_RETURN_IF_ERROR(
+        CheckRange(field.name, field.value, field.least, field.most));
   }
   return absl::OkStatus();
 }

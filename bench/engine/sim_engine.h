@@ -46,6 +46,12 @@ namespace blockmgr {
 // What is simulated. Defaults: Llama-3.1-8B in bf16 on one H100 (80 GB), with
 // the effective rates that a well tuned engine sees.
 struct SimModel {
+  // Far above anything there is, and low enough that no sum of step times is
+  // infinite.
+  static constexpr double kMaxParams = 1e18;
+  static constexpr double kMaxPerSecond = 1e24;  // FLOP or bytes
+  static constexpr double kMaxStepOverhead = 1e6;
+
   int32_t num_layers = 32;
   int32_t num_heads = 8;
   int32_t num_q_heads = 32;
@@ -69,7 +75,8 @@ struct SimModel {
   int32_t num_drafts = 0;
   double draft_acceptance = 0.7;
 
-  // Ranges of the fields that are not part of the layout.
+  // Ranges of the fields that are not part of the layout: those of the flags
+  // (sim_flags.h).
   absl::Status Validate() const;
 };
 

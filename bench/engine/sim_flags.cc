@@ -38,20 +38,20 @@ void AddSimModelFlags(CLI::App* app, SimModel* model) {
       ->check(CLI::Range(1, 1 << 30))
       ->group(kSimModelGroup);
   add("--sim-params", &model->num_params, "Parameters of the model")
-      ->check(NumberIn(1));
+      ->check(NumberIn(1, SimModel::kMaxParams));
   add("--sim-weight-bytes", &model->weight_bytes, "Bytes of one parameter")
       ->check(CLI::Range(1, 8));
   add("--sim-flops", &model->flops, "Effective compute, FLOP/s")
-      ->check(NumberIn(1));
+      ->check(NumberIn(1, SimModel::kMaxPerSecond));
   add("--sim-bandwidth", &model->bandwidth,
       "Effective memory bandwidth, bytes/s")
-      ->check(NumberIn(1));
+      ->check(NumberIn(1, SimModel::kMaxPerSecond));
   add("--sim-host-bandwidth", &model->host_bandwidth,
       "Effective bandwidth to host memory, bytes/s")
-      ->check(NumberIn(1));
+      ->check(NumberIn(1, SimModel::kMaxPerSecond));
   add("--sim-step-overhead", &model->step_overhead_s,
       "Seconds added to every step")
-      ->check(NumberIn(0));
+      ->check(NumberIn(0, SimModel::kMaxStepOverhead));
   add("--head-concentration", &model->head_concentration,
       "How unevenly heads share what an adaptive eviction keeps: sigma of the "
       "lognormal shares; 0: evenly")

@@ -182,6 +182,24 @@ TEST_F(EngineClientTest, StopsWhileTheStreamIsIdle) {
   EXPECT_OK(client.Serve(kLayout, handlers_));
 }
 
+TEST_F(EngineClientTest, StopsWhileAStepTakesItsTime) {
+  FakeDaemon daemon(options_.address);
+  daemon.hold = true;
+  EngineClient client(options_);
+  std::thread stopper;
+  handlers_.run = [&](const StepPlan&, StepResult*) -> absl::Status {
+    const auto now = std::chrono::steady_clock::now();
+    EXPECT_TRUE(client.WaitUntil(now + std::chrono::milliseconds(1)));
+    EXPECT_GE(std::chrono::steady_clock::now() - now,
+              std::chrono::milliseconds(1));
+    stopper = std::thread([&client] { client.Stop(); });
+    EXPECT_FALSE(client.WaitUntil(now + std::chrono::hours(24)));
+    return absl::CancelledError("stopped");
+  };
+  EXPECT_OK(client.Serve(kLayout, handlers_));
+  stopper.join();
+}
+
 TEST_F(EngineClientTest, StopsWhileThereIsNoDaemon) {
   EngineClient client(options_);
   std::thread stopper([&] {
