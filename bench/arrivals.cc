@@ -10,6 +10,7 @@
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
 namespace {
@@ -59,38 +60,78 @@ double SpreadTicks(std::vector<WorkloadRequest>* requests) {
   return tick;
 }
 
+namespace {
+
+absl::Status CheckRate(double rate, double burstiness, size_t num_requests) {
+  if (!(rate > 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("request-rate: expected more than 0 or inf, got ", rate));
+  }
+  if (!(burstiness > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "burstiness: expected more than 0 or inf, got ", burstiness));
+  }
+  const double least = static_cast<double>(num_requests) / kMaxArrivalSeconds;
+  if (rate >= least) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "request-rate: expected at least ", least, ", at which the last of ",
+      num_requests, " requests is sent after a year, got ", rate));
+}
+
+// The flag that changes nothing; null: none.
+const char* Ineffective(const ArrivalOptions& options, bool is_trace) {
+  const bool has_rate =
+      options.request_rate.has_value() && !std::isinf(*options.request_rate);
+  const bool scales = is_trace && has_rate && options.scale_trace;
+  const bool replays = is_trace && !options.request_rate.has_value();
+  if (options.scale_trace && !scales) {
+    return "scale-trace: has no effect without a trace (mooncake or azure) and "
+           "a finite --request-rate";
+  }
+  if (options.burstiness.has_value() && (scales || !has_rate)) {
+    return "burstiness: has no effect without a finite --request-rate, or with "
+           "--scale-trace";
+  }
+  if (options.spread_ticks && !replays && !scales) {
+    return "spread-ticks: has no effect unless a trace (mooncake or azure) "
+           "keeps its own timestamps: without --request-rate, or with "
+           "--scale-trace";
+  }
+  return nullptr;
+}
+
+// Times the trace so that the last request is sent at n / rate.
+absl::Status ScaleTrace(double rate, Workload* workload) {
+  std::vector<WorkloadRequest>& requests = workload->requests;
+  const double last_s = requests.back().arrival_s;
+  if (last_s == 0) {
+    return absl::InvalidArgumentError(
+        "scale-trace: expected a trace whose timestamps differ");
+  }
+  const double factor = static_cast<double>(requests.size()) / rate / last_s;
+  for (WorkloadRequest& request : requests) request.arrival_s *= factor;
+  workload->tick_s *= factor;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status SetArrivals(const ArrivalOptions& options, bool is_trace,
                          Workload* workload) {
-  if (options.request_rate.has_value() && !(*options.request_rate > 0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("request-rate: expected more than 0 or inf, got ",
-                     *options.request_rate));
-  }
-  if (options.burstiness.has_value() && !(*options.burstiness > 0)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "burstiness: expected more than 0 or inf, got ", *options.burstiness));
-  }
-  const bool replay = is_trace && !options.request_rate.has_value();
   const double rate =
       options.request_rate.value_or(std::numeric_limits<double>::infinity());
-  if (options.burstiness.has_value() && (replay || std::isinf(rate))) {
-    return absl::InvalidArgumentError(
-        "burstiness: has no effect without a finite --request-rate");
+  const double burstiness = options.burstiness.value_or(1.0);
+  BM_RETURN_IF_ERROR(CheckRate(rate, burstiness, workload->requests.size()));
+  const char* const ineffective = Ineffective(options, is_trace);
+  if (ineffective != nullptr) return absl::InvalidArgumentError(ineffective);
+  if (options.spread_ticks) {
+    workload->tick_s = SpreadTicks(&workload->requests);
   }
-  if (options.spread_ticks && !replay) {
-    return absl::InvalidArgumentError(
-        "spread-ticks: has no effect unless a trace is replayed by its own "
-        "timestamps (mooncake or azure, without --request-rate)");
-  }
-  if (replay) {
-    if (options.spread_ticks) {
-      workload->tick_s = SpreadTicks(&workload->requests);
-    }
-    return absl::OkStatus();
-  }
+  if (options.scale_trace) return ScaleTrace(rate, workload);
+  if (is_trace && !options.request_rate.has_value()) return absl::OkStatus();
   const std::vector<double> times =
       ArrivalTimes(static_cast<int64_t>(workload->requests.size()), rate,
-                   options.burstiness.value_or(1.0), options.seed);
+                   burstiness, options.seed);
   for (size_t i = 0; i < times.size(); ++i) {
     workload->requests[i].arrival_s = times[i];
   }

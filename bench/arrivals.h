@@ -17,6 +17,10 @@
 
 namespace blockmgr {
 
+// A year: later arrivals are a mistake in a unit. Virtual time, in doubles,
+// resolves 10 ns until then.
+inline constexpr double kMaxArrivalSeconds = 366 * 86400.0;
+
 struct ArrivalOptions {
   // Requests per second, may be infinite (all at once). Unset: a trace keeps
   // its own timestamps, other data sets are sent at once.
@@ -25,6 +29,8 @@ struct ArrivalOptions {
   // Traces whose timestamps lie on a grid: spread the requests of one tick
   // evenly over it.
   bool spread_ticks = false;
+  // A trace keeps its own times, sped up or slowed down to request_rate.
+  bool scale_trace = false;
   uint64_t seed = 0;
 };
 
@@ -39,8 +45,9 @@ std::vector<double> ArrivalTimes(int64_t n, double rate, double burstiness,
 double SpreadTicks(std::vector<WorkloadRequest>* requests);
 
 // Gives every request its arrival. `is_trace`: the timestamps mean something.
-// InvalidArgument names the flag: a rate or burstiness that is not positive, or
-// an option without effect on this workload.
+// InvalidArgument names the flag: a rate or burstiness that is not positive, a
+// rate at which the last request is later than kMaxArrivalSeconds, or an option
+// without effect on this workload.
 absl::Status SetArrivals(const ArrivalOptions& options, bool is_trace,
                          Workload* workload);
 

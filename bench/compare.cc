@@ -23,9 +23,12 @@ struct Row {
   int decimals;
   // Means nothing in a run without evictions.
   bool of_evictions = false;
+  // Left out if neither report has it.
+  bool may_lack = false;
 };
 
 constexpr Row kRows[] = {
+    {"highest request rate (1/s)", "max_request_rate", 1, 3, false, true},
     {"requests in flight, mean", "mean_requests_in_flight", 1, 1},
     {"requests in flight, max", "max_requests_in_flight", 1, 0},
     {"requests completed", "completed", 1, 0},
@@ -91,6 +94,19 @@ std::string Eviction(const Json& report) {
   return text;
 }
 
+// A run's name and eviction, and what its reader must know.
+std::string Headline(const char* letter, const std::string& name,
+                     const Json& report) {
+  std::string text =
+      absl::StrCat(letter, "  ", name, ": ", Eviction(report), "\n");
+  for (const Json& note : report.value("notes", Json::array())) {
+    absl::StrAppend(&text, "   note: ",
+                    note.is_string() ? note.get<std::string>() : note.dump(),
+                    "\n");
+  }
+  return text;
+}
+
 }  // namespace
 
 absl::StatusOr<Json> ReadReport(const std::string& path) {
@@ -110,12 +126,13 @@ absl::StatusOr<Json> ReadReport(const std::string& path) {
 
 std::string FormatComparison(const std::string& name_a, const Json& a,
                              const std::string& name_b, const Json& b) {
-  std::string text = absl::StrCat("A  ", name_a, ": ", Eviction(a), "\nB  ",
-                                  name_b, ": ", Eviction(b), "\n\n");
+  std::string text =
+      absl::StrCat(Headline("A", name_a, a), Headline("B", name_b, b), "\n");
   absl::StrAppendFormat(&text, "%-30s %14s %14s %8s\n", "", "A", "B", "B / A");
   for (const Row& row : kRows) {
     const std::optional<double> left = Value(a, row);
     const std::optional<double> right = Value(b, row);
+    if (row.may_lack && !left.has_value() && !right.has_value()) continue;
     std::string ratio = "-";
     if (left.has_value() && right.has_value() && *left != 0) {
       ratio = absl::StrFormat("%.2fx", *right / *left);

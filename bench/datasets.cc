@@ -18,6 +18,7 @@
 #include <absl/time/time.h>
 #include <nlohmann/json.hpp>
 
+#include "bench/arrivals.h"
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/status_macros.h"
 
@@ -26,8 +27,6 @@ namespace {
 
 using TraceJson = nlohmann::json;
 
-// Lengths a request can have at all; also keeps sums far from overflow.
-constexpr int64_t kMaxTokens = int64_t{1} << 30;
 constexpr absl::string_view kAzureHeader =
     "TIMESTAMP,ContextTokens,GeneratedTokens";
 
@@ -97,10 +96,10 @@ absl::StatusOr<const TraceJson*> Field(const LineReader& reader,
 absl::StatusOr<int32_t> TokenCount(const LineReader& reader,
                                    const TraceJson& object, const char* name) {
   BM_ASSIGN_OR_RETURN(const TraceJson* value, Field(reader, object, name));
-  if (!value->is_number_integer() || *value < 1 || *value > kMaxTokens) {
+  if (!value->is_number_integer() || *value < 1 || *value > kMaxRequestTokens) {
     return reader.Error(
-        name, absl::StrCat("expected an integer of 1 to ", kMaxTokens, ", got ",
-                           Shown(*value)));
+        name, absl::StrCat("expected an integer of 1 to ", kMaxRequestTokens,
+                           ", got ", Shown(*value)));
   }
   return value->get<int32_t>();
 }
@@ -151,9 +150,11 @@ absl::StatusOr<int32_t> CsvTokenCount(const LineReader& reader,
                                       absl::string_view name,
                                       absl::string_view text) {
   int32_t value = 0;
-  if (!absl::SimpleAtoi(text, &value) || value < 1 || value > kMaxTokens) {
-    return reader.Error(name, absl::StrCat("expected an integer of 1 to ",
-                                           kMaxTokens, ", got '", text, "'"));
+  if (!absl::SimpleAtoi(text, &value) || value < 1 ||
+      value > kMaxRequestTokens) {
+    return reader.Error(
+        name, absl::StrCat("expected an integer of 1 to ", kMaxRequestTokens,
+                           ", got '", text, "'"));
   }
   return value;
 }
@@ -167,6 +168,12 @@ absl::Status AppendInOrder(const LineReader& reader, absl::string_view field,
   if (!workload->requests.empty() &&
       request.arrival_s < workload->requests.back().arrival_s) {
     return reader.Error(field, "earlier than the row before");
+  }
+  if (!(request.arrival_s <= kMaxArrivalSeconds)) {
+    return reader.Error(
+        field, absl::StrCat("expected at most a year after the first row, got ",
+                            request.arrival_s / 86400,
+                            " days: is the trace's unit another one?"));
   }
   workload->requests.push_back(std::move(request));
   return absl::OkStatus();
@@ -254,11 +261,16 @@ absl::StatusOr<Workload> MakeRandomDataset(const RandomDatasetOptions& options,
        {Bound{"random-input-len", options.input_tokens, 1},
         Bound{"random-output-len", options.output_tokens, 1},
         Bound{"random-prefix-len", options.prefix_tokens, 0}}) {
-    if (bound.value < bound.least || bound.value > kMaxTokens / 4) {
+    if (bound.value < bound.least || bound.value > kMaxRequestTokens) {
       return absl::InvalidArgumentError(
           absl::StrCat(bound.name, ": expected ", bound.least, " to ",
-                       kMaxTokens / 4, ", got ", bound.value));
+                       kMaxRequestTokens, ", got ", bound.value));
     }
+  }
+  if (num_prompts < 1 || num_prompts > kMaxPrompts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num-prompts: expected 1 to ", kMaxPrompts,
+                     " random requests, got ", num_prompts));
   }
   const double ratio = options.range_ratio;
   if (!(ratio >= 0 && ratio < 1)) {
@@ -290,24 +302,9 @@ absl::StatusOr<Workload> MakeRandomDataset(const RandomDatasetOptions& options,
   return workload;
 }
 
-absl::StatusOr<Workload> LoadDataset(const DatasetOptions& options) {
-  if (options.num_prompts.has_value() && *options.num_prompts < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "num-prompts: expected at least 1, got ", *options.num_prompts));
-  }
-  if (options.name == "random") {
-    if (!options.path.empty()) {
-      return absl::InvalidArgumentError(
-          "dataset-path: the random data set reads no file");
-    }
-    return MakeRandomDataset(options.random, options.num_prompts.value_or(1000),
-                             options.seed);
-  }
-  if (options.name != "mooncake" && options.name != "azure") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("dataset-name: expected random, mooncake or azure, got '",
-                     options.name, "'"));
-  }
+namespace {
+
+absl::StatusOr<Workload> LoadTrace(const DatasetOptions& options) {
   if (options.path.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "dataset-path: the ", options.name, " data set needs a file"));
@@ -327,6 +324,49 @@ absl::StatusOr<Workload> LoadDataset(const DatasetOptions& options) {
         "num-prompts: expected at most ", found, ", the requests of ",
         options.path, "; got ", *options.num_prompts));
   }
+  return workload;
+}
+
+absl::Status CheckOutputTokens(const DatasetOptions& options,
+                               const Workload& workload) {
+  int64_t total = 0;
+  for (const WorkloadRequest& request : workload.requests) {
+    total += request.output_tokens;
+  }
+  if (total <= kMaxOutputTokens) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(options.name == "random" ? "num-prompts, random-output-len"
+                                            : "num-prompts",
+                   ": expected at most ", kMaxOutputTokens,
+                   " output tokens of all requests together, got ", total,
+                   " of ", workload.requests.size()));
+}
+
+}  // namespace
+
+absl::StatusOr<Workload> LoadDataset(const DatasetOptions& options) {
+  if (options.num_prompts.has_value() && *options.num_prompts < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "num-prompts: expected at least 1, got ", *options.num_prompts));
+  }
+  Workload workload;
+  if (options.name == "random") {
+    if (!options.path.empty()) {
+      return absl::InvalidArgumentError(
+          "dataset-path: the random data set reads no file");
+    }
+    BM_ASSIGN_OR_RETURN(
+        workload,
+        MakeRandomDataset(options.random, options.num_prompts.value_or(1000),
+                          options.seed));
+  } else if (options.name == "mooncake" || options.name == "azure") {
+    BM_ASSIGN_OR_RETURN(workload, LoadTrace(options));
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dataset-name: expected random, mooncake or azure, got '",
+                     options.name, "'"));
+  }
+  BM_RETURN_IF_ERROR(CheckOutputTokens(options, workload));
   return workload;
 }
 

@@ -8,7 +8,8 @@
 //   random    lengths drawn as `vllm bench serve --dataset-name random` does
 //
 // A trace is checked line by line; the first malformed line is an
-// InvalidArgument that names file, line, field and reason.
+// InvalidArgument that names file, line, field and reason. One that lasts for
+// more than kMaxArrivalSeconds has its timestamps in another unit.
 #ifndef BENCH_DATASETS_H_
 #define BENCH_DATASETS_H_
 
@@ -25,6 +26,12 @@ namespace blockmgr {
 
 // Tokens of one hash id of a Mooncake trace.
 inline constexpr int32_t kMooncakeBlockTokens = 512;
+// Requests of the random data set: 100 bytes each, a GB in all.
+inline constexpr int64_t kMaxPrompts = 10'000'000;
+// Output tokens of all requests, whose times take 8 bytes each: 8 GiB.
+inline constexpr int64_t kMaxOutputTokens = int64_t{1} << 30;
+// Of a request's prompt, and of its output: 64 MiB of token ids.
+inline constexpr int32_t kMaxRequestTokens = 1 << 24;
 
 struct RandomDatasetOptions {
   int32_t input_tokens = 1024;
@@ -36,15 +43,16 @@ struct RandomDatasetOptions {
 
 struct DatasetOptions {
   std::string name = "random";  // random, mooncake or azure
-  std::string path;             // traces only
+  std::string path = "";        // traces only
   // Unset: 1000 for random, the whole file for traces.
-  std::optional<int64_t> num_prompts;
-  RandomDatasetOptions random;
+  std::optional<int64_t> num_prompts = std::nullopt;
+  RandomDatasetOptions random = {};
   uint64_t seed = 0;
 };
 
 // Requests in the order of the data set; arrival_s is the trace's own
-// timestamp (from its first row), or 0 for random.
+// timestamp (from its first row), or 0 for random. InvalidArgument names the
+// flag whose value is out of range.
 absl::StatusOr<Workload> LoadDataset(const DatasetOptions& options);
 
 // The parsers behind it. `file` is for messages; at most `limit` rows are read.

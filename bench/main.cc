@@ -1,5 +1,6 @@
 // blockmgr-bench: loads a daemon, simulates one, compares the reports; times
 // the bookkeeping.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -22,6 +23,7 @@
 #include "bench/report.h"
 #include "bench/serve/serve.h"
 #include "bench/sim.h"
+#include "bench/sim_rates.h"
 #include "blockmgr/base/run_main.h"
 #include "blockmgr/base/status_macros.h"
 #include "program/command_line.h"
@@ -40,15 +42,32 @@ constexpr char kFooter[] =
     "  blockmgr-bench micro --filter decode --json\n"
     "  blockmgr-bench kernels --kv-mib 256 --json > kernels.json\n"
     "  blockmgr-bench kernels --check\n"
-    "  blockmgr-bench kernels --dtype fp16 --tail 512 --kernels decode,chunk"
-    "\n";
+    "  blockmgr-bench kernels --dtype fp16 --tail 512 --kernels decode,chunk\n"
+    "  blockmgr-bench sim --goodput \"ttft:5000 tpot:60\" --find-max-rate\n"
+    "\nExit status: 0 if all requests completed and all checks passed; 2 if "
+    "requests\nfailed, of which standard error has the kinds and the report "
+    "all; 1 after any\nother error; 100 and above if the command line is "
+    "wrong.\n";
 
 // vLLM's spelling of times in reports and file names.
 std::string Now() {
   return absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone());
 }
 
-absl::Status Serve(const BenchOptions& bench, const ServeOptions& serve) {
+// Exit statuses: 0 if all that was asked for is done, and
+constexpr int kError = 1;           // nothing was measured, or not told
+constexpr int kRequestsFailed = 2;  // the report is whole and says which
+
+// Says on standard error what failed.
+int ExitStatus(const nlohmann::ordered_json& report, const std::string& name) {
+  const std::string failures = DescribeFailures(report);
+  if (failures.empty()) return EXIT_SUCCESS;
+  absl::FPrintF(stderr, "blockmgr-bench: %s%s\n", name, failures);
+  return kRequestsFailed;
+}
+
+absl::StatusOr<int> Serve(const BenchOptions& bench,
+                          const ServeOptions& serve) {
   BM_ASSIGN_OR_RETURN(const BenchPlan plan, ResolveOptions(bench));
   const std::string time = Now();
   absl::StatusOr<RunResult> result;
@@ -58,28 +77,31 @@ absl::Status Serve(const BenchOptions& bench, const ServeOptions& serve) {
     result = RunServe(serve, plan, &progress);
   }
   BM_RETURN_IF_ERROR(result.status());
-  return PublishReport(bench, BuildReport(bench, plan, *result, time), time);
+  const nlohmann::ordered_json report = BuildReport(bench, plan, *result, time);
+  BM_RETURN_IF_ERROR(PublishReport(bench, report, time));
+  return ExitStatus(report, "");
 }
 
-absl::Status Simulate(const BenchOptions& bench, SimOptions sim) {
-  BM_ASSIGN_OR_RETURN(const BenchPlan plan, ResolveOptions(bench));
-  sim.seed = bench.seed;
-  absl::StatusOr<RunResult> result;
-  {
-    Progress progress(static_cast<int64_t>(plan.workload.requests.size()),
-                      !bench.disable_tqdm);
-    result = RunSim(sim, plan, &progress);
-  }
-  BM_RETURN_IF_ERROR(result.status());
-  return PublishReport(bench, BuildReport(bench, plan, *result, std::nullopt),
-                       Now());
+absl::StatusOr<int> Simulate(const BenchOptions& bench, const SimOptions& sim,
+                             const RateSearchOptions& search) {
+  BM_ASSIGN_OR_RETURN(const nlohmann::ordered_json report,
+                      ReportSim(bench, sim, search));
+  BM_RETURN_IF_ERROR(PublishReport(bench, report, Now()));
+  return ExitStatus(report, "");
 }
 
-absl::Status Compare(const std::string& a, const std::string& b) {
+absl::StatusOr<int> Compare(const std::string& a, const std::string& b) {
   BM_ASSIGN_OR_RETURN(const nlohmann::ordered_json left, ReadReport(a));
   BM_ASSIGN_OR_RETURN(const nlohmann::ordered_json right, ReadReport(b));
   absl::PrintF("%s", FormatComparison(a, left, b, right));
-  return absl::OkStatus();
+  return std::max(ExitStatus(left, absl::StrCat(a, ": ")),
+                  ExitStatus(right, absl::StrCat(b, ": ")));
+}
+
+// The status of a command that measures no requests.
+absl::StatusOr<int> Plain(const absl::Status& status) {
+  if (!status.ok()) return status;
+  return EXIT_SUCCESS;
 }
 
 int Main(int argc, char** argv) {
@@ -107,6 +129,8 @@ int Main(int argc, char** argv) {
       "virtual time. The same flags give the same report.");
   AddBenchFlags(sim, &sim_bench);
   AddSimFlags(sim, &sim_options);
+  RateSearchOptions search_options;
+  AddRateSearchFlags(sim, &search_options);
 
   std::string left;
   std::string right;
@@ -132,15 +156,15 @@ int Main(int argc, char** argv) {
   if (const std::optional<int> ended = ParseCommandLine(&app, argc, argv)) {
     return *ended;
   }
-  absl::Status status;
+  absl::StatusOr<int> status = EXIT_SUCCESS;
   if (serve->parsed()) status = Serve(serve_bench, serve_options);
-  if (sim->parsed()) status = Simulate(sim_bench, sim_options);
+  if (sim->parsed()) status = Simulate(sim_bench, sim_options, search_options);
   if (compare->parsed()) status = Compare(left, right);
-  if (micro->parsed()) status = Micro(micro_options);
-  if (kernels->parsed()) status = BenchKernels(kernel_options);
-  if (status.ok()) return EXIT_SUCCESS;
-  absl::FPrintF(stderr, "blockmgr-bench: %s\n", std::string(status.message()));
-  return EXIT_FAILURE;
+  if (micro->parsed()) status = Plain(Micro(micro_options));
+  if (kernels->parsed()) status = Plain(BenchKernels(kernel_options));
+  if (status.ok()) return *status;
+  absl::FPrintF(stderr, "blockmgr-bench: %s\n", status.status().message());
+  return kError;
 }
 
 }  // namespace

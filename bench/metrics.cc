@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include <absl/container/flat_hash_map.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
@@ -45,17 +46,17 @@ int64_t MaxConcurrent(std::span<const RequestRecord> records) {
   return most;
 }
 
-double MaxTokensPerSecond(std::span<const RequestRecord> records,
-                          double duration_s) {
-  std::vector<int64_t> buckets(static_cast<size_t>(duration_s) + 1, 0);
+// Only seconds in which tokens came are kept: a run may last for ages.
+double MaxTokensPerSecond(std::span<const RequestRecord> records) {
+  absl::flat_hash_map<double, int64_t> counts;  // by whole second
+  int64_t most = 0;
   for (const RequestRecord& record : records) {
     if (!record.completed) continue;
     for (const double time : record.tokens_s) {
-      const auto bucket = static_cast<size_t>(std::max(time, 0.0));
-      ++buckets[std::min(bucket, buckets.size() - 1)];
+      most = std::max(most, ++counts[std::floor(std::max(time, 0.0))]);
     }
   }
-  return static_cast<double>(*std::max_element(buckets.begin(), buckets.end()));
+  return static_cast<double>(most);
 }
 
 void SummarizeSends(std::span<const RequestRecord> records,
@@ -203,6 +204,7 @@ RunSummary Summarize(std::span<const RequestRecord> records, double duration_s,
   summary.request_throughput =
       static_cast<double>(summary.completed) * per_second;
   if (goodput.any()) {
+    summary.good = good;
     summary.request_goodput = static_cast<double>(good) * per_second;
   }
   summary.output_throughput =
@@ -211,7 +213,7 @@ RunSummary Summarize(std::span<const RequestRecord> records, double duration_s,
       static_cast<double>(summary.total_input_tokens +
                           summary.total_output_tokens) *
       per_second;
-  summary.max_output_tokens_per_s = MaxTokensPerSecond(records, duration_s);
+  summary.max_output_tokens_per_s = MaxTokensPerSecond(records);
   summary.max_concurrent_requests = MaxConcurrent(records);
   summary.latencies_ms = {
       {"ttft", Distribution::Of(std::move(ttft), percentiles)},

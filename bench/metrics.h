@@ -39,7 +39,6 @@ struct RequestRecord {
 // What the daemon, or the simulated one, counted during the run.
 struct SystemCounters {
   double mean_requests_in_flight = 0;  // admitted, unfinished, holding blocks
-  int32_t max_requests_in_flight = 0;
   uint64_t num_steps = 0;
   uint64_t preemptions = 0;
   uint64_t swap_ins = 0;  // of those, that came back from host memory
@@ -55,8 +54,13 @@ struct SystemCounters {
   uint64_t squeezes = 0;  // of those, because blocks were short
   uint64_t evicted_entries = 0;
   int64_t evicted_bytes = 0;
-  int32_t max_used_blocks = 0;
   int32_t num_blocks = 0;
+};
+
+// The most, and the least, that it saw during the run.
+struct SystemPeaks {
+  int32_t max_requests_in_flight = 0;
+  int32_t max_used_blocks = 0;
   int32_t kept_entries_min = 0;  // per (layer, head) and eviction
   int32_t kept_entries_median = 0;
   int32_t kept_entries_max = 0;
@@ -103,10 +107,11 @@ struct RunSummary {
   int64_t total_input_tokens = 0;  // of completed requests, as the rest
   int64_t total_output_tokens = 0;
   double request_throughput = 0;  // per second
+  std::optional<int64_t> good;    // completed and within the goodput's limits
   std::optional<double> request_goodput;
   double output_throughput = 0;         // tokens per second
   double total_token_throughput = 0;    // tokens per second
-  double max_output_tokens_per_s = 0;   // in the fullest whole-second bucket
+  double max_output_tokens_per_s = 0;   // in the fullest whole second
   int64_t max_concurrent_requests = 0;  // sent and unfinished, at one time
   // Requests sent per second up to the last send; unset when all left at 0.
   std::optional<double> achieved_request_rate;

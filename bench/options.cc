@@ -30,21 +30,26 @@ void AddDatasetFlags(CLI::App* app, BenchOptions* options) {
   app->add_option("--num-prompts", dataset.num_prompts,
                   "requests to send, the first ones of a trace [default: 1000 "
                   "for random, else the whole trace]")
+      ->check(CLI::Range(int64_t{1}, kMaxPrompts))
       ->group(group);
   app->add_option("--random-input-len", dataset.random.input_tokens,
                   "random: prompt tokens, the prefix not included")
+      ->check(CLI::Range(1, kMaxRequestTokens))
       ->capture_default_str()
       ->group(group);
   app->add_option("--random-output-len", dataset.random.output_tokens,
                   "random: output tokens")
+      ->check(CLI::Range(1, kMaxRequestTokens))
       ->capture_default_str()
       ->group(group);
   app->add_option("--random-range-ratio", dataset.random.range_ratio,
                   "random: lengths vary by this fraction, [0, 1)")
+      ->check(AnyNumber<double>())
       ->capture_default_str()
       ->group(group);
   app->add_option("--random-prefix-len", dataset.random.prefix_tokens,
                   "random: tokens that all prompts begin with")
+      ->check(CLI::Range(0, kMaxRequestTokens))
       ->capture_default_str()
       ->group(group);
   app->add_option("--vocab-size", options->vocab_size,
@@ -54,6 +59,7 @@ void AddDatasetFlags(CLI::App* app, BenchOptions* options) {
       ->group(group);
   app->add_option("--seed", options->seed,
                   "of lengths, tokens and arrival times")
+      ->check(AnyNumber<uint64_t>())
       ->capture_default_str()
       ->group(group);
 }
@@ -63,14 +69,20 @@ void AddArrivalFlags(CLI::App* app, BenchOptions* options) {
   app->add_option("--request-rate", options->arrivals.request_rate,
                   "requests per second, or inf: all at once [default: a "
                   "trace's own timestamps, else inf]")
+      ->check(AnyNumber<double>())
       ->group(group);
   app->add_option("--burstiness", options->arrivals.burstiness,
                   "shape of the Gamma distribution of the gaps: 1 is Poisson, "
                   "less is burstier, inf is a constant gap [default: 1]")
+      ->check(AnyNumber<double>())
       ->group(group);
   app->add_flag("--spread-ticks", options->arrivals.spread_ticks,
                 "traces with timestamps on a grid (mooncake: 3 s): spread the "
                 "requests of a tick evenly over it")
+      ->group(group);
+  app->add_flag("--scale-trace", options->arrivals.scale_trace,
+                "with --request-rate: a trace keeps the pattern of its own "
+                "timestamps, sped up or slowed down to the rate")
       ->group(group);
   app->add_option("--max-concurrency", options->max_concurrency,
                   "hold requests back while this many are unfinished; "

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
@@ -38,9 +39,11 @@ std::string FormatProgress(int64_t done, int64_t failed, int64_t total,
   return line;
 }
 
-Progress::Progress(int64_t total, bool enabled, const char* unit)
+Progress::Progress(int64_t total, bool enabled, const char* unit,
+                   std::string title)
     : total_(total),
       unit_(unit),
+      title_(std::move(title)),
       visible_(enabled && isatty(STDERR_FILENO) == 1),
       start_(std::chrono::steady_clock::now()),
       next_draw_(start_) {}
@@ -65,7 +68,7 @@ void Progress::Draw() {
   const std::chrono::duration<double> elapsed =
       std::chrono::steady_clock::now() - start_;
   // The escape clears what a longer line left behind.
-  absl::FPrintF(stderr, "\r%s\x1b[K",
+  absl::FPrintF(stderr, "\r%s%s\x1b[K", title_,
                 FormatProgress(done_, failed_, total_, elapsed.count(), unit_));
   std::fflush(stderr);
 }

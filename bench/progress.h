@@ -19,8 +19,9 @@ std::string FormatProgress(int64_t done, int64_t failed, int64_t total,
 class Progress {
  public:
   // Draws only if `enabled` and standard error is a terminal.
-  // `unit`: what is counted; a literal.
-  Progress(int64_t total, bool enabled, const char* unit = "req");
+  // `unit`: what is counted; a literal. `title`: comes first.
+  Progress(int64_t total, bool enabled, const char* unit = "req",
+           std::string title = "");
   // Ends the line.
   ~Progress();
   Progress(const Progress&) = delete;
@@ -34,6 +35,7 @@ class Progress {
 
   const int64_t total_;
   const char* const unit_;
+  const std::string title_;
   const bool visible_;
   const std::chrono::steady_clock::time_point start_;
   std::chrono::steady_clock::time_point next_draw_;

@@ -8,10 +8,12 @@
 #include <fstream>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <absl/strings/ascii.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
 #include <nlohmann/json.hpp>
 
 #include "blockmgr/base/status_macros.h"
@@ -52,6 +54,7 @@ void AddInput(const BenchOptions& options, const BenchPlan& plan, Json* json) {
   (*json)["burstiness"] =
       NumberOrInf(options.arrivals.burstiness.value_or(1.0));
   (*json)["spread_ticks"] = options.arrivals.spread_ticks;
+  (*json)["scale_trace"] = options.arrivals.scale_trace;
   (*json)["tick_seconds"] = plan.workload.tick_s;
   (*json)["max_concurrency"] = OrNull(plan.max_concurrency);
   const bool evicts = plan.eviction.mode != EvictionMode::kNone;
@@ -100,6 +103,7 @@ void AddSummary(const BenchPlan& plan, const RunSummary& summary, Json* json) {
   (*json)["total_input_tokens"] = summary.total_input_tokens;
   (*json)["total_output_tokens"] = summary.total_output_tokens;
   (*json)["request_throughput"] = summary.request_throughput;
+  (*json)["good_requests"] = OrNull(summary.good);
   (*json)["request_goodput"] = OrNull(summary.request_goodput);
   (*json)["output_throughput"] = summary.output_throughput;
   (*json)["total_token_throughput"] = summary.total_token_throughput;
@@ -120,39 +124,49 @@ void AddSummary(const BenchPlan& plan, const RunSummary& summary, Json* json) {
   }
 }
 
-void AddCounters(const SystemCounters& counters, Json* json) {
-  (*json)["mean_requests_in_flight"] = counters.mean_requests_in_flight;
-  (*json)["max_requests_in_flight"] = counters.max_requests_in_flight;
-  (*json)["num_steps"] = counters.num_steps;
-  (*json)["preemptions"] = counters.preemptions;
-  (*json)["swap_ins"] = counters.swap_ins;
-  (*json)["swapped_in_tokens"] = counters.swapped_in_tokens;
-  (*json)["prompt_tokens"] = counters.prompt_tokens;
-  (*json)["cached_tokens"] = counters.cached_tokens;
-  (*json)["cached_compressed_tokens"] = counters.cached_region_tokens;
-  (*json)["prefix_hit_rate"] =
-      counters.prompt_tokens == 0
-          ? 0.0
-          : static_cast<double>(counters.cached_tokens) /
-                static_cast<double>(counters.prompt_tokens);
-  (*json)["computed_tokens"] = counters.computed_tokens;
-  (*json)["recomputed_tokens"] = counters.recomputed_tokens;
-  (*json)["draft_tokens"] = counters.draft_tokens;
-  (*json)["accepted_tokens"] = counters.accepted_tokens;
-  (*json)["draft_acceptance_rate"] =
-      counters.draft_tokens == 0
-          ? 0.0
-          : static_cast<double>(counters.accepted_tokens) /
-                static_cast<double>(counters.draft_tokens);
-  (*json)["evictions"] = counters.evictions;
-  (*json)["squeezes"] = counters.squeezes;
-  (*json)["evicted_entries"] = counters.evicted_entries;
-  (*json)["evicted_bytes"] = counters.evicted_bytes;
-  (*json)["max_used_blocks"] = counters.max_used_blocks;
-  (*json)["num_blocks"] = counters.num_blocks;
-  (*json)["kept_entries_min"] = counters.kept_entries_min;
-  (*json)["kept_entries_median"] = counters.kept_entries_median;
-  (*json)["kept_entries_max"] = counters.kept_entries_max;
+double Quotient(uint64_t part, uint64_t whole) {
+  return whole == 0 ? 0.0
+                    : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+// Null where they are not known.
+void AddCounters(const std::optional<SystemCounters>& counters, Json* json) {
+  const SystemCounters known = counters.value_or(SystemCounters());
+  const auto add = [&](const char* key, auto value) {
+    (*json)[key] = counters.has_value() ? Json(value) : Json(nullptr);
+  };
+  add("mean_requests_in_flight", known.mean_requests_in_flight);
+  add("num_steps", known.num_steps);
+  add("preemptions", known.preemptions);
+  add("swap_ins", known.swap_ins);
+  add("swapped_in_tokens", known.swapped_in_tokens);
+  add("prompt_tokens", known.prompt_tokens);
+  add("cached_tokens", known.cached_tokens);
+  add("cached_compressed_tokens", known.cached_region_tokens);
+  add("prefix_hit_rate", Quotient(known.cached_tokens, known.prompt_tokens));
+  add("computed_tokens", known.computed_tokens);
+  add("recomputed_tokens", known.recomputed_tokens);
+  add("draft_tokens", known.draft_tokens);
+  add("accepted_tokens", known.accepted_tokens);
+  add("draft_acceptance_rate",
+      Quotient(known.accepted_tokens, known.draft_tokens));
+  add("evictions", known.evictions);
+  add("squeezes", known.squeezes);
+  add("evicted_entries", known.evicted_entries);
+  add("evicted_bytes", known.evicted_bytes);
+  add("num_blocks", known.num_blocks);
+}
+
+void AddPeaks(const std::optional<SystemPeaks>& peaks, Json* json) {
+  const SystemPeaks known = peaks.value_or(SystemPeaks());
+  const auto add = [&](const char* key, int32_t value) {
+    (*json)[key] = peaks.has_value() ? Json(value) : Json(nullptr);
+  };
+  add("max_requests_in_flight", known.max_requests_in_flight);
+  add("max_used_blocks", known.max_used_blocks);
+  add("kept_entries_min", known.kept_entries_min);
+  add("kept_entries_median", known.kept_entries_median);
+  add("kept_entries_max", known.kept_entries_max);
 }
 
 // Per request, in vLLM's shape: seconds; zeros and an error where it failed.
@@ -208,6 +222,7 @@ constexpr Line kLines[] = {
     {"Total input tokens:", "total_input_tokens"},
     {"Total output tokens:", "total_output_tokens"},
     {"Request throughput (req/s):", "request_throughput"},
+    {"Good requests:", "good_requests"},
     {"Request goodput (req/s):", "request_goodput"},
     {"Output token throughput (tok/s):", "output_throughput"},
     {"Peak output token throughput (tok/s):", "max_output_tokens_per_s"},
@@ -216,6 +231,7 @@ constexpr Line kLines[] = {
 };
 
 constexpr Line kSystemLines[] = {
+    {"Prefix cache at the start:", "prefix_cache"},
     {"Mean requests in flight:", "mean_requests_in_flight"},
     {"Max requests in flight:", "max_requests_in_flight"},
     {"Steps:", "num_steps"},
@@ -240,7 +256,10 @@ constexpr Line kSystemLines[] = {
 
 std::string Shown(const Json& value) {
   if (value.is_number_float()) {
-    return absl::StrFormat("%.2f", value.get<double>());
+    const double number = value.get<double>();
+    // Rates and fractions below 1 by their digits.
+    return std::abs(number) < 1 ? absl::StrFormat("%.3g", number)
+                                : absl::StrFormat("%.2f", number);
   }
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
@@ -268,6 +287,23 @@ void AppendHeading(const std::string& title, char fill, std::string* text) {
                   std::string(kWidth - left - padded.size(), fill), "\n");
 }
 
+// Of --find-max-rate (sim_rates.h).
+void AppendRateSearch(const Json& report, std::string* text) {
+  const auto search = report.find("rate_search");
+  if (search == report.end()) return;
+  AppendHeading("Highest Request Rate", '-', text);
+  AppendLine("Goal holds at (req/s):", report.at("max_request_rate"), text);
+  const Json& failing = search->at("failing_request_rate");
+  if (!failing.is_null()) AppendLine("Goal fails at (req/s):", failing, text);
+  AppendLine("Requests that must meet it (%):", search->at("good_percent"),
+             text);
+  for (const Json& trial : search->at("trials")) {
+    AppendLine(absl::StrCat("  met it at ", Shown(trial.at("request_rate")),
+                            " req/s (%):"),
+               trial.at("good_percent"), text);
+  }
+}
+
 }  // namespace
 
 Json BuildReport(const BenchOptions& options, const BenchPlan& plan,
@@ -285,7 +321,9 @@ Json BuildReport(const BenchOptions& options, const BenchPlan& plan,
              Summarize(result.records, result.duration_s, plan.goodput,
                        plan.percentiles),
              &json);
+  json["prefix_cache"] = result.prefix_cache;
   AddCounters(result.counters, &json);
+  AddPeaks(result.peaks, &json);
   Json config = Json::object();
   for (const auto& [key, value] : result.config) {
     // Whole numbers without a fraction.
@@ -295,6 +333,7 @@ Json BuildReport(const BenchOptions& options, const BenchPlan& plan,
   }
   for (const auto& [key, name] : result.choices) config[key] = name;
   json["config"] = std::move(config);
+  json["notes"] = result.notes;
   if (options.save_detailed) AddDetails(result, &json);
   return json;
 }
@@ -333,9 +372,29 @@ std::string FormatReport(const Json& report) {
   }
   AppendHeading("Cache and Scheduler", '-', &text);
   AppendLines(kSystemLines, report, &text);
+  AppendRateSearch(report, &text);
+  for (const Json& note : report.at("notes")) {
+    absl::StrAppend(&text, "note: ", note.get<std::string>(), "\n");
+  }
   text.append(56, '=');
   text.push_back('\n');
   return text;
+}
+
+std::string DescribeFailures(const Json& report) {
+  const int64_t failed = report.value("failed", int64_t{0});
+  if (failed == 0) return "";
+  std::vector<std::string> kinds;
+  const Json failures = report.value("failures", Json::object());
+  for (const auto& [code, failure] : failures.items()) {
+    kinds.push_back(
+        absl::StrCat(failure.at("count").dump(), " ", code,
+                     ", such as: ", failure.at("example").get<std::string>()));
+  }
+  return absl::StrCat(failed, " of ",
+                      report.value("completed", int64_t{0}) + failed,
+                      " requests failed", kinds.empty() ? "" : ": ",
+                      absl::StrJoin(kinds, "; "));
 }
 
 std::string DefaultResultFilename(const Json& report, const std::string& time) {
@@ -395,9 +454,6 @@ absl::Status PublishReport(const BenchOptions& options, const Json& report,
                                          : options.result_filename);
     BM_RETURN_IF_ERROR(WriteReport(path.string(), report));
     absl::FPrintF(stderr, "saved %s\n", path.string());
-  }
-  if (report.at("completed") == 0) {
-    return absl::UnavailableError("no request completed");
   }
   return absl::OkStatus();
 }

@@ -19,7 +19,14 @@
 //                                   all were sent at once
 //   client_lag_ms                   {mean, p99, max} of send - intended time
 //   failures                        by status code: {count, example}
+//   good_requests                   completed and within --goodput
+//   prefix_cache                    at the start: "new" (a simulation's),
+//                                   "reset" or "kept"
 //   config                          of the daemon or the simulation
+//   notes                           what a reader must know besides: why counts
+//                                   are null, who else used the daemon
+//
+// What the daemon counted is null where it cannot be told of this run alone.
 #ifndef BENCH_REPORT_H_
 #define BENCH_REPORT_H_
 
@@ -41,7 +48,11 @@ namespace blockmgr {
 struct RunResult {
   std::vector<RequestRecord> records;  // as the workload's requests
   double duration_s = 0;
-  SystemCounters counters;
+  // Unset: not known of this run; `notes` say why.
+  std::optional<SystemCounters> counters;
+  std::optional<SystemPeaks> peaks;
+  std::string prefix_cache;  // see above
+  std::vector<std::string> notes;
   std::string endpoint_type;  // grpc or sim
   std::string model_id;
   // What ran it, named as its flags.
@@ -63,9 +74,12 @@ std::string FormatReport(const nlohmann::ordered_json& report);
 std::string DefaultResultFilename(const nlohmann::ordered_json& report,
                                   const std::string& time);
 
+// "3 of 9 requests failed: 2 UNAVAILABLE, such as: no engine; 1 ..". Empty: all
+// completed.
+std::string DescribeFailures(const nlohmann::ordered_json& report);
+
 // Prints the report to standard output and saves it, as the options say; a
-// saved file's name goes to standard error. Errors: the file cannot be written;
-// no request completed.
+// saved file's name goes to standard error. Errors: it cannot be written.
 absl::Status PublishReport(const BenchOptions& options,
                            const nlohmann::ordered_json& report,
                            const std::string& time);

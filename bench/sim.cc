@@ -64,6 +64,7 @@ class Simulation {
   void AdvanceTo(double time_s);
   double NextArrival() const;
   SystemCounters Counters() const;
+  SystemPeaks Peaks() const;
 
   const BenchPlan& plan_;
   const std::unique_ptr<Scheduler> scheduler_;
@@ -111,6 +112,15 @@ void Simulation::Send() {
 void Simulation::Submit(size_t index) {
   const WorkloadRequest& source = plan_.workload.requests[index];
   records_[index].sent_s = now_s_;
+  const int32_t max_model_len = scheduler_->options().max_model_len;
+  if (int64_t{source.prompt_tokens()} + source.output_tokens > max_model_len) {
+    // The scheduler's answer, but without making the prompt.
+    return Fail(index,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "prompt: expected prompt and max_tokens together at most ",
+                    max_model_len, " (max_model_len), got ",
+                    source.prompt_tokens(), " + ", source.output_tokens)));
+  }
   Request request;
   request.id = absl::StrCat("request-", index);
   request.prompt = SynthesizeTokens(source.prompt, plan_.vocab_size);
@@ -176,7 +186,6 @@ SystemCounters Simulation::Counters() const {
   return {
       .mean_requests_in_flight =
           now_s_ > 0 ? running_request_seconds_ / now_s_ : 0.0,
-      .max_requests_in_flight = max_running_,
       .num_steps = stats.num_steps,
       .preemptions = stats.num_preemptions,
       .swap_ins = stats.num_swap_ins,
@@ -192,8 +201,15 @@ SystemCounters Simulation::Counters() const {
       .squeezes = stats.num_squeezes,
       .evicted_entries = stats.evicted_entries,
       .evicted_bytes = stats.evicted_bytes,
-      .max_used_blocks = max_used_blocks_,
       .num_blocks = stats.blocks.num_blocks,
+  };
+}
+
+SystemPeaks Simulation::Peaks() const {
+  const SchedulerStats stats = scheduler_->stats();
+  return {
+      .max_requests_in_flight = max_running_,
+      .max_used_blocks = max_used_blocks_,
       .kept_entries_min = stats.kept_entries_min,
       .kept_entries_median = stats.kept_entries_median,
       .kept_entries_max = stats.kept_entries_max,
@@ -236,6 +252,8 @@ absl::StatusOr<RunResult> Simulation::Run() {
   result.records = std::move(records_);
   result.duration_s = now_s_;
   result.counters = Counters();
+  result.peaks = Peaks();
+  result.prefix_cache = "new";
   result.endpoint_type = "sim";
   BM_RETURN_IF_ERROR(CheckNothingIsLost());
   return result;
@@ -348,11 +366,13 @@ constexpr PolicyFlagTexts kPolicyTexts{
 void AddSimFlags(CLI::App* app, SimOptions* options) {
   app->add_option("--num-blocks", options->num_blocks,
                   "blocks of the pool, the null block included")
+      ->check(CLI::Range(2, 1 << 30))
       ->capture_default_str()
       ->group("Scheduler");
   app->add_option("--num-host-blocks", options->scheduler.num_host_blocks,
                   "blocks of host memory for the KV of preempted requests; 0: "
                   "they are computed again")
+      ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str()
       ->group("Scheduler");
   AddShardsFlag(app, &options->model.num_shards);

@@ -132,6 +132,16 @@ absl::StatusOr<v1::GetStatsResponse> LoadClient::GetStats(
   return response;
 }
 
+absl::StatusOr<v1::ResetPrefixCacheResponse> LoadClient::ResetPrefixCache() {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kUnaryTimeout);
+  v1::ResetPrefixCacheResponse response;
+  const grpc::Status status = admin_->ResetPrefixCache(
+      &context, v1::ResetPrefixCacheRequest(), &response);
+  if (!status.ok()) return FromGrpc(status);
+  return response;
+}
+
 absl::Status LoadClient::WaitUntilReady(std::chrono::duration<double> timeout) {
   const Clock::time_point deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout);

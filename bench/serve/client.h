@@ -54,6 +54,8 @@ class LoadClient {
       bool reset_peaks,
       std::chrono::duration<double> timeout = std::chrono::seconds(30));
 
+  absl::StatusOr<v1::ResetPrefixCacheResponse> ResetPrefixCache();
+
   // Opens the token stream and starts the clock of the run.
   absl::Status Open();
   // Sends request `index`, whose id and session this fills in. Returns at once.

@@ -118,7 +118,24 @@ class Run {
   Progress* const progress_;
 };
 
-// What the daemon counted between two looks at it.
+// Why two looks at the daemon say nothing of the time between them; empty: they
+// do.
+std::string WhyIncomparable(const v1::GetStatsResponse& before,
+                            const absl::StatusOr<v1::GetStatsResponse>& after) {
+  if (!after.ok()) {
+    return absl::StrCat("the daemon did not answer at the end: ",
+                        after.status().message());
+  }
+  if (after->epoch() != before.epoch()) {
+    return "the daemon was started again during the run";
+  }
+  if (after->generation() != before.generation()) {
+    return "an engine of another geometry attached during the run";
+  }
+  return "";
+}
+
+// What the daemon counted between two looks that can be compared.
 SystemCounters Difference(const v1::GetStatsResponse& before,
                           const v1::GetStatsResponse& after) {
   const double seconds = after.clock_seconds() - before.clock_seconds();
@@ -128,7 +145,6 @@ SystemCounters Difference(const v1::GetStatsResponse& before,
         (after.running_request_seconds() - before.running_request_seconds()) /
         seconds;
   }
-  counters.max_requests_in_flight = after.max_running();
   counters.num_steps = after.num_steps() - before.num_steps();
   counters.preemptions = after.num_preemptions() - before.num_preemptions();
   counters.swap_ins = after.num_swap_ins() - before.num_swap_ins();
@@ -151,12 +167,36 @@ SystemCounters Difference(const v1::GetStatsResponse& before,
   counters.squeezes = after.num_squeezes() - before.num_squeezes();
   counters.evicted_entries = after.evicted_entries() - before.evicted_entries();
   counters.evicted_bytes = after.evicted_bytes() - before.evicted_bytes();
-  counters.max_used_blocks = after.max_used_blocks();
   counters.num_blocks = after.num_blocks();
-  counters.kept_entries_min = after.kept_entries_min();
-  counters.kept_entries_median = after.kept_entries_median();
-  counters.kept_entries_max = after.kept_entries_max();
   return counters;
+}
+
+SystemPeaks PeaksOf(const v1::GetStatsResponse& after) {
+  return {.max_requests_in_flight = after.max_running(),
+          .max_used_blocks = after.max_used_blocks(),
+          .kept_entries_min = after.kept_entries_min(),
+          .kept_entries_median = after.kept_entries_median(),
+          .kept_entries_max = after.kept_entries_max()};
+}
+
+// `before` has reset the peaks.
+void AddSystem(const v1::GetStatsResponse& before,
+               const absl::StatusOr<v1::GetStatsResponse>& after,
+               RunResult* result) {
+  const std::string why_not = WhyIncomparable(before, after);
+  if (!why_not.empty()) {
+    result->notes.push_back(
+        absl::StrCat("what the daemon counted is not known: ", why_not));
+    return;
+  }
+  result->counters = Difference(before, *after);
+  if (after->peaks_since_seconds() == before.clock_seconds()) {
+    result->peaks = PeaksOf(*after);
+  } else {
+    result->notes.push_back(
+        "the most that the daemon saw is not known: another client has reset "
+        "its peaks during the run");
+  }
 }
 
 std::vector<std::pair<std::string, double>> Config(
@@ -188,34 +228,74 @@ void AddServeFlags(CLI::App* app, ServeOptions* options) {
       ->group("Daemon");
   app->add_option("--ready-check-timeout-sec", options->ready_check_timeout_s,
                   "wait this long for a daemon with an engine attached")
-      ->check(NumberIn(0))
+      ->check(NumberIn(0, 1e6))
       ->capture_default_str()
       ->group("Daemon");
+  app->add_flag("--keep-prefix-cache", options->keep_prefix_cache,
+                "do not reset the daemon's prefix cache before the run: what "
+                "runs before it have left there is found again")
+      ->group("Daemon");
 }
+
+namespace {
+
+// The same workload again would find its own prompts there.
+absl::Status EmptyPrefixCache(LoadClient* client, RunResult* result) {
+  const absl::StatusOr<v1::ResetPrefixCacheResponse> reset =
+      client->ResetPrefixCache();
+  if (!reset.ok()) {
+    return absl::Status(
+        reset.status().code(),
+        absl::StrCat("the prefix cache cannot be reset (a run with "
+                     "--keep-prefix-cache need not): ",
+                     reset.status().message()));
+  }
+  result->prefix_cache = "reset";
+  if (reset->in_use_blocks() > 0) {
+    result->notes.push_back(
+        absl::StrCat(reset->in_use_blocks(),
+                     " blocks of the prefix cache were not reset: requests of "
+                     "other clients held them"));
+  }
+  return absl::OkStatus();
+}
+
+void NoteOthers(const v1::GetStatsResponse& before, RunResult* result) {
+  if (before.num_running() + before.num_waiting() == 0) return;
+  result->notes.push_back(absl::StrCat(
+      "other clients had ", before.num_running(), " requests running and ",
+      before.num_waiting(),
+      " waiting at the start: they share the pool, and are counted, too"));
+}
+
+}  // namespace
 
 absl::StatusOr<RunResult> RunServe(const ServeOptions& options,
                                    const BenchPlan& plan, Progress* progress) {
   LoadClient client(options.address, NewRecords(plan));
   BM_RETURN_IF_ERROR(client.WaitUntilReady(
       std::chrono::duration<double>(options.ready_check_timeout_s)));
+  RunResult result;
+  result.prefix_cache = "kept";
+  if (!options.keep_prefix_cache) {
+    BM_RETURN_IF_ERROR(EmptyPrefixCache(&client, &result));
+  }
   BM_ASSIGN_OR_RETURN(const v1::GetStatsResponse before,
                       client.GetStats(/*reset_peaks=*/true));
+  NoteOthers(before, &result);
   BM_RETURN_IF_ERROR(client.Open());
   Run(&client, plan, progress).Execute();
-  absl::StatusOr<v1::GetStatsResponse> after =
+  const absl::StatusOr<v1::GetStatsResponse> after =
       client.GetStats(/*reset_peaks=*/false);
   client.Close();
 
-  RunResult result;
   result.duration_s = client.last_event_s();
   result.records = client.TakeRecords();
-  // A daemon that died in the middle has nothing to say; the failed requests
-  // do.
-  if (!after.ok()) after = before;
-  result.counters = Difference(before, *after);
+  AddSystem(before, after, &result);
   result.endpoint_type = "grpc";
-  result.model_id = after->engine_name();
-  result.config = Config(*after);
+  const v1::GetStatsResponse& last = after.ok() ? *after : before;
+  result.model_id = last.engine_name();
+  result.config = Config(last);
   return result;
 }
 

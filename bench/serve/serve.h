@@ -21,14 +21,19 @@ struct ServeOptions {
   std::string address;  // a gRPC target
   // How long to wait for a daemon with an engine.
   double ready_check_timeout_s = 60;
+  // Do not reset the prefix cache before the run.
+  bool keep_prefix_cache = false;
 };
 
 // Adds the flags; the default address is DefaultAddress(). `options` is
 // borrowed and must outlive the parsing.
 void AddServeFlags(CLI::App* app, ServeOptions* options);
 
-// Runs a plan to its end. `progress` may be null. Errors: no daemon, no engine.
-// Requests that fail are part of the result.
+// Runs a plan to its end. `progress` may be null. Errors: no daemon, no engine,
+// a prefix cache that cannot be reset. Requests that fail are part of the
+// result. What the daemon counted is in it if it is of this run alone: not if
+// the daemon was started again meanwhile, or its counters were, by an engine of
+// another geometry.
 absl::StatusOr<RunResult> RunServe(const ServeOptions& options,
                                    const BenchPlan& plan, Progress* progress);
 

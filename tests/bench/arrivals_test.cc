@@ -112,6 +112,36 @@ TEST(SetArrivalsTest, OtherDataSetsAreSentAtOnceByDefault) {
   EXPECT_EQ(workload.requests[1].arrival_s, 0.0);
 }
 
+TEST(SetArrivalsTest, ScalesATraceToARate) {
+  Workload workload{.requests = At({0, 0, 30, 90})};
+  ASSERT_OK(SetArrivals({.request_rate = 0.1, .scale_trace = true},
+                        /*is_trace=*/true, &workload));
+  // Four requests in 40 s instead of 90.
+  const double expected[] = {0, 0, 30 * 4 / 9.0, 40};
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_DOUBLE_EQ(workload.requests[i].arrival_s, expected[i]) << i;
+  }
+  // Spread by ticks of 30 s first: 0, 15, 30, 90.
+  workload.requests = At({0, 0, 30, 90});
+  ASSERT_OK(SetArrivals(
+      {.request_rate = 0.1, .spread_ticks = true, .scale_trace = true},
+      /*is_trace=*/true, &workload));
+  EXPECT_DOUBLE_EQ(workload.requests[1].arrival_s, 15 * 4 / 9.0);
+  EXPECT_DOUBLE_EQ(workload.tick_s, 30 * 4 / 9.0);
+}
+
+TEST(SetArrivalsTest, NoRunIsLongerThanAYear) {
+  Workload workload{.requests = At({0, 1, 2, 3})};
+  const double year_s = 366 * 86400.0;
+  EXPECT_OK(SetArrivals({.request_rate = 4.0 / year_s}, false, &workload));
+  EXPECT_DOUBLE_EQ(workload.requests.back().arrival_s, year_s);
+  for (const double rate : {1e-12, 5e-324}) {
+    EXPECT_THAT(SetArrivals({.request_rate = rate}, false, &workload),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("request-rate: expected at least 1.26")));
+  }
+}
+
 TEST(SetArrivalsTest, RejectsBadOrIneffectiveOptionsByName) {
   Workload workload{.requests = At({0, 1})};
   const auto error = [&](const ArrivalOptions& options, bool is_trace) {
@@ -131,6 +161,24 @@ TEST(SetArrivalsTest, RejectsBadOrIneffectiveOptionsByName) {
   EXPECT_THAT(
       error({.request_rate = 1.0, .spread_ticks = true}, true),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("spread-ticks")));
+  for (const ArrivalOptions& options :
+       {ArrivalOptions{.scale_trace = true},
+        ArrivalOptions{.request_rate = kInfinity, .scale_trace = true}}) {
+    EXPECT_THAT(
+        error(options, true),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("scale-trace")));
+  }
+  EXPECT_THAT(
+      error({.request_rate = 1.0, .scale_trace = true}, false),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("scale-trace")));
+  EXPECT_THAT(
+      error({.request_rate = 1.0, .burstiness = 1.0, .scale_trace = true},
+            true),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("burstiness")));
+  Workload at_once{.requests = At({0, 0})};
+  EXPECT_THAT(
+      SetArrivals({.request_rate = 1.0, .scale_trace = true}, true, &at_once),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("scale-trace")));
   EXPECT_THAT(
       error({.spread_ticks = true}, false),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("spread-ticks")));

@@ -61,8 +61,21 @@ TEST(FormatComparisonTest, PutsValuesAndRatiosSideBySide) {
   EXPECT_EQ(LineOf(text, "preemptions"), "5 0 0.00x");
   EXPECT_EQ(LineOf(text, "freed by eviction (GiB)"), "0.00 3.00 -");
   EXPECT_EQ(LineOf(text, "kept tokens per head, min"), "- 32 -");
+  EXPECT_EQ(LineOf(text, "highest request rate (1/s)"), "no such line");
   // Not in either report.
   EXPECT_EQ(LineOf(text, "TPOT p99 (ms)"), "- - -");
+}
+
+TEST(FormatComparisonTest, ShowsNotesAndRatesThatWereFound) {
+  const Json a = {{"max_request_rate", 0.4},
+                  {"max_used_blocks", nullptr},
+                  {"notes", {"the daemon was started again"}}};
+  const Json b = {{"max_request_rate", 1.5}, {"max_used_blocks", 9}};
+  const std::string text = FormatComparison("a.json", a, "b.json", b);
+  EXPECT_THAT(text, HasSubstr("A  a.json: no eviction\n   note: the daemon was "
+                              "started again\nB  b.json"));
+  EXPECT_EQ(LineOf(text, "highest request rate (1/s)"), "0.400 1.500 3.75x");
+  EXPECT_EQ(LineOf(text, "blocks used, max"), "- 9 -");
 }
 
 }  // namespace

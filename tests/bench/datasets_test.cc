@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -84,7 +85,7 @@ TEST(MooncakeTest, NamesFileLineFieldAndReason) {
        "timestamp", "earlier than the row before"},
       {"{\"timestamp\": 6, \"input_length\": 0, \"output_length\": 1, "
        "\"hash_ids\": []}",
-       "input_length", "of 1 to 1073741824, got 0"},
+       "input_length", "of 1 to 16777216, got 0"},
       {"{\"timestamp\": 6, \"input_length\": 1, \"output_length\": 1.5, "
        "\"hash_ids\": [1]}",
        "output_length", "got 1.5"},
@@ -155,6 +156,40 @@ TEST(AzureTest, NamesFileLineFieldAndReason) {
   EXPECT_THAT(Azure("a,b,c\n1,2,3\n"),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("trace.csv:1: header")));
+}
+
+TEST(TraceTest, TimestampsInAnotherUnitAreAnError) {
+  // An hour in nanoseconds, where milliseconds are meant.
+  EXPECT_THAT(
+      Mooncake("{\"timestamp\": 0, \"input_length\": 1, "
+               "\"output_length\": 1, \"hash_ids\": [0]}\n"
+               "{\"timestamp\": 3600000000000, \"input_length\": 1, "
+               "\"output_length\": 1, \"hash_ids\": [1]}\n"),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("trace.jsonl:2: timestamp: "),
+                     HasSubstr("got 41666.7 days"), HasSubstr("unit"))));
+  const std::string header = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
+  for (const char* time : {"2033-11-16 18:15:46", "infinite-future"}) {
+    EXPECT_THAT(
+        Azure(absl::StrCat(header, "2023-11-16 18:15:46,1,1\n", time, ",1,1")),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 HasSubstr("trace.csv:3: TIMESTAMP: ")));
+  }
+}
+
+TEST(LoadDatasetTest, NamesTheFlagOfASizeThatIsTooLarge) {
+  const auto refuses = [](const DatasetOptions& options, const char* part) {
+    EXPECT_THAT(LoadDataset(options),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part)));
+  };
+  refuses({.num_prompts = 100'000'000'000},
+          "num-prompts: expected 1 to 10000000 random requests, got "
+          "100000000000");
+  refuses({.random = {.input_tokens = (1 << 24) + 1}},
+          "random-input-len: expected 1 to 16777216, got 16777217");
+  refuses({.num_prompts = 1000, .random = {.output_tokens = 2'000'000}},
+          "num-prompts, random-output-len: expected at most 1073741824 output "
+          "tokens of all requests together, got 2000000000 of 1000");
 }
 
 TEST(RandomDatasetTest, LengthsStayInRangeAndPrefixIsShared) {

@@ -36,6 +36,15 @@ class FakeDaemon final : public v1::RequestService::Service,
     // First index of the second chunk is wrong.
     bool loses_tokens = false;
     v1::FinishReason finish = v1::FINISH_REASON_LENGTH;
+    // What happens between the first look at the statistics after a reset of
+    // the peaks and the next one.
+    bool restarts = false;          // the daemon
+    bool changes_geometry = false;  // an engine of another one attaches
+    bool others_reset_peaks = false;
+    bool dies = false;       // no further look
+    int others_running = 0;  // requests of other clients
+    int in_use_blocks = 0;   // that a reset of the cache leaves
+    bool refuses_reset = false;
   };
 
   explicit FakeDaemon(Script script) : script_(script) {}
@@ -44,6 +53,18 @@ class FakeDaemon final : public v1::RequestService::Service,
                         const v1::GetStatsRequest* request,
                         v1::GetStatsResponse* response) override {
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (peaks_reset_ && script_.dies) {
+      return {grpc::StatusCode::UNAVAILABLE, "gone for good"};
+    }
+    const bool begins_anew =
+        peaks_reset_ && (script_.restarts || script_.changes_geometry);
+    response->set_epoch(peaks_reset_ && script_.restarts ? 6 : 5);
+    response->set_generation(peaks_reset_ && script_.changes_geometry ? 2 : 1);
+    response->set_num_running(script_.others_running);
+    response->set_max_used_blocks(60);
+    response->set_num_steps(begins_anew ? 3 : 1000);
+    response->set_peaks_since_seconds(peaks_since_seconds_ +
+                                      (script_.others_reset_peaks ? 1 : 0));
     response->set_engine_attached(script_.engine_attached);
     response->set_engine_name("fake");
     response->mutable_layout()->set_num_blocks(77);
@@ -52,7 +73,23 @@ class FakeDaemon final : public v1::RequestService::Service,
     response->set_num_preemptions(100 + num_stats_);
     response->set_max_running(6);
     ++num_stats_;
-    peaks_reset_ |= request->reset_peaks();
+    if (request->reset_peaks()) {
+      peaks_reset_ = true;
+      peaks_since_seconds_ = response->clock_seconds();
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ResetPrefixCache(
+      grpc::ServerContext*, const v1::ResetPrefixCacheRequest*,
+      v1::ResetPrefixCacheResponse* response) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (script_.refuses_reset) {
+      return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many commands"};
+    }
+    // Before anything is sent, or counted.
+    cache_resets_ += requests_.empty() && !peaks_reset_ ? 1 : 100;
+    response->set_in_use_blocks(script_.in_use_blocks);
     return grpc::Status::OK;
   }
 
@@ -116,6 +153,10 @@ class FakeDaemon final : public v1::RequestService::Service,
     const std::lock_guard<std::mutex> lock(mutex_);
     return requests_;
   }
+  int cache_resets() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return cache_resets_;
+  }
   bool peaks_reset() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return peaks_reset_;
@@ -130,6 +171,8 @@ class FakeDaemon final : public v1::RequestService::Service,
   std::deque<v1::TokenBatch> batches_;
   bool broken_ = false;
   bool peaks_reset_ = false;
+  double peaks_since_seconds_ = 0;
+  int cache_resets_ = 0;
   int num_stats_ = 0;
 };
 
@@ -144,9 +187,13 @@ class FakeDaemonTest : public ::testing::Test {
     address_ = absl::StrCat("unix:", folder, "/socket");
   }
   void TearDown() override {
+    StopDaemon();
+    std::filesystem::remove_all(folder_);
+  }
+
+  void StopDaemon() {
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     server_.reset();
-    std::filesystem::remove_all(folder_);
   }
 
   void StartDaemon(const FakeDaemon::Script& script) {

@@ -136,6 +136,16 @@ TEST(SummarizeTest, AddsUpCompletedRequests) {
   EXPECT_DOUBLE_EQ(summary.client_lag_ms.max, 500);
 }
 
+// Of a length in seconds that no table has.
+TEST(SummarizeTest, ARunMayLastForAges) {
+  const std::vector<RequestRecord> records = {
+      Completed(0, 0, {1e20, 1e20, 2e20}, 1), Completed(0, 0, {1e-9}, 1)};
+  const std::vector<double> percentiles = {50, 99};
+  const RunSummary summary = Summarize(records, 2e20, {}, percentiles);
+  EXPECT_EQ(summary.max_output_tokens_per_s, 2);
+  EXPECT_EQ(summary.latencies_ms.at("ttft").max, 1e23);
+}
+
 TEST(SummarizeTest, GoodputCountsRequestsThatMeetEveryLimit) {
   const std::vector<RequestRecord> records = {
       Completed(0, 0, {0.1, 0.2, 0.3}, 1),  // ttft 100, tpot 100, e2el 300
@@ -147,6 +157,8 @@ TEST(SummarizeTest, GoodputCountsRequestsThatMeetEveryLimit) {
   const std::vector<double> percentiles = {50};
   const RunSummary summary = Summarize(records, 2.0, goodput, percentiles);
   EXPECT_DOUBLE_EQ(*summary.request_goodput, 1.0);
+  EXPECT_EQ(summary.good, 2);
+  EXPECT_FALSE(Summarize(records, 2.0, {}, percentiles).good.has_value());
 }
 
 TEST(SummarizeTest, OneRequestEndsAsAnotherStarts) {

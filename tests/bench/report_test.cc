@@ -45,9 +45,11 @@ struct Example {
     result.duration_s = 2;
     result.endpoint_type = "grpc";
     result.model_id = "tiny / cpu";
-    result.counters.mean_requests_in_flight = 1.5;
-    result.counters.prompt_tokens = 100;
-    result.counters.cached_tokens = 25;
+    result.counters = SystemCounters{.mean_requests_in_flight = 1.5,
+                                     .prompt_tokens = 100,
+                                     .cached_tokens = 25};
+    result.peaks = SystemPeaks{.max_used_blocks = 7};
+    result.prefix_cache = "reset";
     result.config = {{"num_blocks", 64}, {"watermark", 0.01}};
     result.choices = {{"admission", "vllm"}};
   }
@@ -109,6 +111,10 @@ TEST(BuildReportTest, HasTheKeysOfVllmAndOurs) {
                           "keep_tokens",
                           "window_keep_ratio",
                           "failures",
+                          "good_requests",
+                          "prefix_cache",
+                          "notes",
+                          "scale_trace",
                           "config",
                           "metadata"}) {
     EXPECT_TRUE(report.contains(key)) << key;
@@ -183,6 +189,47 @@ TEST(BuildReportTest, DetailsAreOneValuePerRequest) {
   EXPECT_EQ(report["errors"][0], "");
   EXPECT_EQ(report["errors"][1], "UNAVAILABLE: no engine");
   EXPECT_FALSE(Example().Build().contains("ttfts"));
+}
+
+TEST(BuildReportTest, WhatIsNotKnownIsNullAndNoted) {
+  Example example;
+  example.result.counters.reset();
+  example.result.peaks.reset();
+  example.result.notes = {"the daemon was started again"};
+  const Json report = example.Build();
+  const Json known = Example().Build();
+  for (const char* key :
+       {"mean_requests_in_flight", "num_steps", "prefix_hit_rate",
+        "max_requests_in_flight", "max_used_blocks", "kept_entries_max"}) {
+    EXPECT_TRUE(report.at(key).is_null()) << key;
+    EXPECT_TRUE(known.at(key).is_number()) << key;
+  }
+  EXPECT_EQ(report["notes"], Json::array({"the daemon was started again"}));
+  EXPECT_EQ(report["prefix_cache"], "reset");
+  const std::string text = FormatReport(report);
+  EXPECT_THAT(text, HasSubstr("note: the daemon was started again\n"));
+  EXPECT_THAT(text, Not(HasSubstr("Max used blocks:")));
+  EXPECT_THAT(FormatReport(known), HasSubstr("Max used blocks:"));
+}
+
+TEST(DescribeFailuresTest, CountsThemByKind) {
+  Example example;
+  EXPECT_EQ(DescribeFailures(example.Build()),
+            "1 of 2 requests failed: 1 UNAVAILABLE, such as: no engine");
+  RequestRecord refused;
+  refused.failure = absl::ResourceExhaustedError("queue full");
+  example.result.records.push_back(refused);
+  example.plan.workload.requests.resize(3);
+  EXPECT_EQ(
+      DescribeFailures(example.Build()),
+      "2 of 3 requests failed: 1 RESOURCE_EXHAUSTED, such as: queue full; "
+      "1 UNAVAILABLE, such as: no engine");
+  example.result.records.resize(1);
+  EXPECT_EQ(DescribeFailures(example.Build()), "");
+  // Of others' reports, which may lack the reasons.
+  EXPECT_EQ(DescribeFailures(Json{{"completed", 1}}), "");
+  EXPECT_EQ(DescribeFailures(Json{{"completed", 1}, {"failed", 2}}),
+            "2 of 3 requests failed");
 }
 
 TEST(FormatReportTest, ShowsNumbersAndFailures) {

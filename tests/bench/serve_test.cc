@@ -16,8 +16,10 @@ namespace blockmgr {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::Ge;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Le;
 
 class ServeTest : public FakeDaemonTest {
@@ -29,7 +31,9 @@ class ServeTest : public FakeDaemonTest {
   }
 
   ServeOptions Options() const {
-    return {.address = address_, .ready_check_timeout_s = ready_timeout_s_};
+    return {.address = address_,
+            .ready_check_timeout_s = ready_timeout_s_,
+            .keep_prefix_cache = keep_prefix_cache_};
   }
 
   static BenchOptions Load(int64_t num_prompts) {
@@ -45,6 +49,7 @@ class ServeTest : public FakeDaemonTest {
   }
 
   double ready_timeout_s_ = 20;
+  bool keep_prefix_cache_ = false;
 };
 
 TEST_F(ServeTest, RecordsEveryTokenOfEveryRequest) {
@@ -66,9 +71,69 @@ TEST_F(ServeTest, RecordsEveryTokenOfEveryRequest) {
 TEST_F(ServeTest, CountersAreDifferencesOfTheDaemonsStats) {
   StartDaemon({});
   ASSERT_OK_AND_ASSIGN(const RunResult result, Run(Load(3)));
-  EXPECT_DOUBLE_EQ(result.counters.mean_requests_in_flight, 2.5);
-  EXPECT_EQ(result.counters.max_requests_in_flight, 6);
-  EXPECT_EQ(result.counters.preemptions, 1u);
+  ASSERT_TRUE(result.counters.has_value());
+  EXPECT_DOUBLE_EQ(result.counters->mean_requests_in_flight, 2.5);
+  EXPECT_EQ(result.counters->preemptions, 1u);
+  EXPECT_EQ(result.counters->num_steps, 0u);
+  ASSERT_TRUE(result.peaks.has_value());
+  EXPECT_EQ(result.peaks->max_requests_in_flight, 6);
+  EXPECT_THAT(result.notes, IsEmpty());
+}
+
+TEST_F(ServeTest, CountersThatBeganAgainAreNotKnown) {
+  struct Case {
+    FakeDaemon::Script script;
+    const char* why;
+  };
+  for (const Case& c :
+       {Case{{.restarts = true}, "the daemon was started again"},
+        Case{{.changes_geometry = true}, "an engine of another geometry"},
+        Case{{.dies = true}, "did not answer at the end: gone for good"}}) {
+    StartDaemon(c.script);
+    ASSERT_OK_AND_ASSIGN(const RunResult result, Run(Load(3)));
+    EXPECT_FALSE(result.counters.has_value()) << c.why;
+    EXPECT_FALSE(result.peaks.has_value()) << c.why;
+    EXPECT_THAT(result.notes, ElementsAre(HasSubstr(c.why)));
+    EXPECT_EQ(Summary(result).completed, 3);
+    StopDaemon();
+  }
+}
+
+TEST_F(ServeTest, PeaksThatOthersResetAreNotKnown) {
+  StartDaemon({.others_reset_peaks = true});
+  ASSERT_OK_AND_ASSIGN(const RunResult result, Run(Load(3)));
+  EXPECT_TRUE(result.counters.has_value());
+  EXPECT_FALSE(result.peaks.has_value());
+  EXPECT_THAT(result.notes, ElementsAre(HasSubstr("another client has reset")));
+}
+
+TEST_F(ServeTest, ThePrefixCacheIsResetUnlessItIsKept) {
+  StartDaemon({});
+  ASSERT_OK_AND_ASSIGN(const RunResult reset, Run(Load(1)));
+  EXPECT_EQ(reset.prefix_cache, "reset");
+  EXPECT_EQ(daemon_->cache_resets(), 1);
+  keep_prefix_cache_ = true;
+  ASSERT_OK_AND_ASSIGN(const RunResult kept, Run(Load(1)));
+  EXPECT_EQ(kept.prefix_cache, "kept");
+  EXPECT_EQ(daemon_->cache_resets(), 1);
+}
+
+TEST_F(ServeTest, OtherClientsAreNoted) {
+  StartDaemon({.others_running = 4, .in_use_blocks = 9});
+  ASSERT_OK_AND_ASSIGN(const RunResult result, Run(Load(1)));
+  EXPECT_THAT(result.notes,
+              ElementsAre(HasSubstr("9 blocks of the prefix cache were not"),
+                          HasSubstr("4 requests running")));
+}
+
+TEST_F(ServeTest, NothingIsMeasuredWithoutTheResetAskedFor) {
+  StartDaemon({.refuses_reset = true});
+  EXPECT_THAT(Run(Load(1)), StatusIs(absl::StatusCode::kResourceExhausted,
+                                     AllOf(HasSubstr("--keep-prefix-cache"),
+                                           HasSubstr("too many commands"))));
+  EXPECT_TRUE(daemon_->requests().empty());
+  keep_prefix_cache_ = true;
+  EXPECT_OK(Run(Load(1)));
 }
 
 TEST_F(ServeTest, SendsPromptsLimitsAndEviction) {

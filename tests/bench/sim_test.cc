@@ -11,26 +11,13 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/bench/small_sim.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
 
 using ::testing::HasSubstr;
-
-// A model small enough that hundreds of requests take a moment.
-SimOptions SmallSim() {
-  SimOptions sim;
-  sim.model.num_layers = 2;
-  sim.model.num_heads = 2;
-  sim.model.num_q_heads = 4;
-  sim.model.head_dim = 64;
-  sim.model.num_params = 1e8;
-  sim.model.step_overhead_s = 0.001;
-  sim.num_blocks = 400;
-  sim.scheduler.max_num_batched_tokens = 512;
-  return sim;
-}
 
 BenchOptions SmallLoad() {
   BenchOptions bench;
@@ -69,8 +56,8 @@ TEST(SimTest, EveryRequestGetsItsTokensAfterItArrived) {
     last_s = std::max(last_s, record.tokens_s.back());
   }
   EXPECT_EQ(result.duration_s, last_s);
-  EXPECT_GT(result.counters.cached_tokens, 0u);
-  EXPECT_LE(result.counters.max_used_blocks, 399);
+  EXPECT_GT(result.counters->cached_tokens, 0u);
+  EXPECT_LE(result.peaks->max_used_blocks, 399);
 }
 
 // Steps of few sequences are bound by memory: verifying drafts costs nothing.
@@ -84,13 +71,13 @@ TEST(SimTest, DraftsSaveStepsAndTime) {
   sim.model.num_drafts = 4;
   sim.model.draft_acceptance = 0.8;
   ASSERT_OK_AND_ASSIGN(const RunResult drafts, RunSmall(bench, sim));
-  EXPECT_EQ(plain.counters.draft_tokens, 0u);
-  EXPECT_GT(drafts.counters.draft_tokens, 0u);
+  EXPECT_EQ(plain.counters->draft_tokens, 0u);
+  EXPECT_GT(drafts.counters->draft_tokens, 0u);
   // 0.8 + 0.8^2 + 0.8^3 + 0.8^4 of four.
-  EXPECT_NEAR(static_cast<double>(drafts.counters.accepted_tokens) /
-                  static_cast<double>(drafts.counters.draft_tokens),
+  EXPECT_NEAR(static_cast<double>(drafts.counters->accepted_tokens) /
+                  static_cast<double>(drafts.counters->draft_tokens),
               0.59, 0.06);
-  EXPECT_LT(drafts.counters.num_steps, plain.counters.num_steps / 2);
+  EXPECT_LT(drafts.counters->num_steps, plain.counters->num_steps / 2);
   const std::vector<double> percentiles;
   const RunSummary before =
       Summarize(plain.records, plain.duration_s, Goodput{}, percentiles);
@@ -113,15 +100,15 @@ TEST(SimTest, MeanInFlightIsBoundedByLittlesLaw) {
     latency_sum_s += E2el(record);
     service_sum_s += record.tokens_s.back() - record.tokens_s.front();
   }
-  EXPECT_LE(result.counters.mean_requests_in_flight,
+  EXPECT_LE(result.counters->mean_requests_in_flight,
             latency_sum_s / result.duration_s + 1e-9);
   // A preempted request may wait between two of its tokens.
-  if (result.counters.preemptions == 0) {
-    EXPECT_GE(result.counters.mean_requests_in_flight,
+  if (result.counters->preemptions == 0) {
+    EXPECT_GE(result.counters->mean_requests_in_flight,
               service_sum_s / result.duration_s - 1e-9);
   }
-  EXPECT_GE(result.counters.max_requests_in_flight,
-            result.counters.mean_requests_in_flight);
+  EXPECT_GE(result.peaks->max_requests_in_flight,
+            result.counters->mean_requests_in_flight);
 }
 
 TEST(SimTest, TwoRunsGiveIdenticalReports) {
@@ -146,11 +133,11 @@ TEST(SimTest, EvictionFreesBlocksAndKeepsTheOutputLengths) {
   ASSERT_OK_AND_ASSIGN(const RunResult full, RunSmall(bench, SmallSim()));
   bench.eviction.keep_ratio = "0.2";
   ASSERT_OK_AND_ASSIGN(const RunResult kept, RunSmall(bench, SmallSim()));
-  EXPECT_EQ(full.counters.evictions, 0u);
-  EXPECT_EQ(full.counters.kept_entries_max, 0);
-  EXPECT_GE(kept.counters.evictions, 120u);
-  EXPECT_GT(kept.counters.evicted_bytes, 0);
-  EXPECT_GT(kept.counters.kept_entries_max, kept.counters.kept_entries_median);
+  EXPECT_EQ(full.counters->evictions, 0u);
+  EXPECT_EQ(full.peaks->kept_entries_max, 0);
+  EXPECT_GE(kept.counters->evictions, 120u);
+  EXPECT_GT(kept.counters->evicted_bytes, 0);
+  EXPECT_GT(kept.peaks->kept_entries_max, kept.peaks->kept_entries_median);
   for (size_t i = 0; i < full.records.size(); ++i) {
     EXPECT_EQ(full.records[i].tokens_s.size(), kept.records[i].tokens_s.size());
   }
@@ -192,9 +179,9 @@ TEST(SimTest, SmallPoolPreemptsAndStillCompletes) {
   sim.num_blocks = 120;
   sim.scheduler.watermark = 0;
   ASSERT_OK_AND_ASSIGN(const RunResult result, RunSmall(bench, sim));
-  EXPECT_GT(result.counters.preemptions, 0u);
-  EXPECT_GT(result.counters.recomputed_tokens, 0u);
-  EXPECT_EQ(result.counters.swap_ins, 0u);
+  EXPECT_GT(result.counters->preemptions, 0u);
+  EXPECT_GT(result.counters->recomputed_tokens, 0u);
+  EXPECT_EQ(result.counters->swap_ins, 0u);
   for (const RequestRecord& record : result.records) {
     EXPECT_TRUE(record.completed) << record.failure;
   }
@@ -203,12 +190,44 @@ TEST(SimTest, SmallPoolPreemptsAndStillCompletes) {
   // than the copies.
   sim.scheduler.num_host_blocks = 1000;
   ASSERT_OK_AND_ASSIGN(const RunResult swapped, RunSmall(bench, sim));
-  EXPECT_GT(swapped.counters.swap_ins, 0u);
-  EXPECT_EQ(swapped.counters.recomputed_tokens, 0u);
-  EXPECT_GT(swapped.counters.swapped_in_tokens, 0u);
+  EXPECT_GT(swapped.counters->swap_ins, 0u);
+  EXPECT_EQ(swapped.counters->recomputed_tokens, 0u);
+  EXPECT_GT(swapped.counters->swapped_in_tokens, 0u);
   for (const RequestRecord& record : swapped.records) {
     EXPECT_TRUE(record.completed) << record.failure;
   }
+}
+
+// What takes memory or time is requests and tokens, not seconds.
+TEST(SimTest, VirtualTimeMayBeLong) {
+  BenchOptions bench = SmallLoad();
+  bench.arrivals.request_rate = 120.0 / 3e7;  // a year, nearly
+  const std::vector<double> percentiles = {50, 99};
+  ASSERT_OK_AND_ASSIGN(const RunResult idle, RunSmall(bench, SmallSim()));
+  RunSummary summary =
+      Summarize(idle.records, idle.duration_s, {}, percentiles);
+  EXPECT_EQ(summary.completed, 120);
+  EXPECT_GT(summary.duration_s, 2.9e7);
+  EXPECT_LT(summary.latencies_ms.at("ttft").max, 1e4);
+
+  SimOptions slow = SmallSim();
+  slow.model.flops = 1;
+  ASSERT_OK_AND_ASSIGN(const RunResult busy, RunSmall(bench, slow));
+  summary = Summarize(busy.records, busy.duration_s, {}, percentiles);
+  EXPECT_EQ(summary.completed, 120);
+  // 2 FLOP for each parameter and computed token, at least.
+  EXPECT_GT(summary.duration_s,
+            2e8 * static_cast<double>(busy.counters->computed_tokens));
+}
+
+TEST(SimTest, PromptsThatCannotFitAreNotMade) {
+  BenchOptions bench = SmallLoad();
+  bench.dataset.num_prompts = 10000;
+  bench.dataset.random.input_tokens = 1 << 24;  // 640 GB of them
+  ASSERT_OK_AND_ASSIGN(const RunResult result, RunSmall(bench, SmallSim()));
+  EXPECT_THAT(result.records.front().failure,
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("at most 131072 (max_model_len), got ")));
 }
 
 TEST(SimTest, BadModelAndOptionsAreNamed) {
