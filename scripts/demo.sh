@@ -11,6 +11,8 @@ Builds blockmgr, then for each of two runs starts blockmgrd and a simulated
 engine (Llama-3.1-8B on an H100, its step times modelled), replays the workload
 with blockmgr-bench serve, and prints both runs side by side.
 
+The exit status is 2 when requests failed: the results say which.
+
   --no-setup      do not look for missing system packages
   --results DIR   keep the JSON results and logs there (default: results/demo)
 
@@ -94,16 +96,22 @@ replay() {
   local data=(--dataset-name random --random-input-len 4096 --random-output-len 256
               --random-range-ratio 0.5)
   [ -z "$trace" ] || data=(--dataset-name "$dataset" --dataset-path "$trace")
+  local status=0
   "$bin/blockmgr-bench" serve --address "$address" "${data[@]}" \
     --num-prompts "$num_prompts" --request-rate "$rate" \
     --save-result --result-dir "$results" --result-filename "$label.json" \
-    --label "$label" "$@" >"$results/$label.txt"
+    --label "$label" "$@" >"$results/$label.txt" || status=$?
   stop
+  # 2: requests failed. The report is there, and the comparison says so again.
+  [ "$status" = 0 ] || [ "$status" = 2 ] || exit "$status"
 }
 
 replay full
 replay evicted --eviction "$eviction" --keep-ratio "$keep_ratio"
 echo
-"$bin/blockmgr-bench" compare "$results/full.json" "$results/evicted.json"
+status=0
+"$bin/blockmgr-bench" compare "$results/full.json" "$results/evicted.json" ||
+  status=$?
 echo
 echo "results and logs: $results"
+exit "$status"

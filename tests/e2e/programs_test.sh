@@ -27,6 +27,35 @@ engine=$!
 wait "$client" || fail "the client failed"
 grep -Eq 'Successful requests: +8$' "$work/client.log" ||
   fail "expected 8 successful requests"
+# The same run again is the same run, unless it is to find what is cached.
+"$bench_program" serve --num-prompts 8 --random-output-len 16 \
+  >"$work/again.log" 2>&1 || fail "the client failed the second time"
+grep -Eq 'Prefix cache at the start: +reset$' "$work/again.log" &&
+  grep -Eq 'Cached prompt tokens: +0$' "$work/again.log" ||
+  fail "expected a second run without hits"
+"$bench_program" serve --num-prompts 8 --random-output-len 16 \
+  --keep-prefix-cache >"$work/kept.log" 2>&1 || fail "the third run failed"
+grep -Eq 'Cached prompt tokens: +[1-9]' "$work/kept.log" ||
+  fail "expected hits with --keep-prefix-cache"
+# Requests that fail are told by kind, and by the status; the report is there.
+for command in serve sim; do
+  status=0
+  "$bench_program" "$command" --num-prompts 3 --random-input-len 200000 \
+    --save-result --result-dir "$work" --result-filename "$command.json" \
+    >"$work/failed.log" 2>"$work/failed.err.log" || status=$?
+  [ "$status" = 2 ] || fail "$command: expected status 2, got $status"
+  grep -q '3 of 3 requests failed: 3 [A-Z_]*, such as: ' \
+    "$work/failed.err.log" || fail "$command: no word of the failed requests"
+  grep -Eq 'Failed requests: +3$' "$work/failed.log" &&
+    [ -s "$work/$command.json" ] || fail "$command: no report"
+done
+status=0
+"$bench_program" compare "$work/serve.json" "$work/sim.json" \
+  >"$work/compare.log" 2>"$work/compare.err.log" || status=$?
+[ "$status" = 2 ] || fail "compare: expected status 2, got $status"
+grep -q 'sim.json: 3 of 3 requests failed' "$work/compare.err.log" ||
+  fail "compare: no word of the failed requests"
+
 kill -TERM "$engine"
 wait "$engine" || fail "the engine did not end cleanly"
 kill -TERM "$daemon"
