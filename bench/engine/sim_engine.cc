@@ -11,9 +11,7 @@
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
-#include "blockmgr/eviction/apportion.h"
-#include "blockmgr/eviction/page_math.h"
-#include "blockmgr/eviction/protection.h"
+#include "blockmgr/eviction/select.h"
 #include "blockmgr/eviction/window_eviction.h"
 
 namespace blockmgr {
@@ -21,8 +19,6 @@ namespace {
 
 // Sampled tokens are below this: the vocabulary of Llama 3.
 constexpr int32_t kVocabulary = 128256;
-// Shares of heads as integers: 20 bits below the point of the median share.
-constexpr double kShareUnit = 1 << 20;
 constexpr double kMaxConcentration = 4.0;
 
 // Uniform in (0, 1).
@@ -68,20 +64,6 @@ uint64_t HashTokens(std::span<const int32_t> tokens) {
     hash = SplitMix64(hash ^ static_cast<uint64_t>(token));
   }
   return hash;
-}
-
-// A caller's own budgets in units, within the claims' bounds. places: of the
-// claims' heads among the budgets.
-std::vector<int64_t> ClampBudgets(std::span<const int32_t> budget_entries,
-                                  std::span<const size_t> places, int64_t unit,
-                                  std::span<const Claim> claims) {
-  std::vector<int64_t> units;
-  for (size_t head = 0; head < claims.size(); ++head) {
-    units.push_back(
-        std::clamp(CeilDiv<int64_t>(budget_entries[places[head]], unit),
-                   claims[head].min, claims[head].max));
-  }
-  return units;
 }
 
 absl::Status CheckRange(const char* field, double value, double least,
@@ -282,17 +264,21 @@ double SimEngine::ShardEntries(std::span<const int32_t> kept,
 absl::Status SimEngine::Evict(const StepPlan& plan, const EvictionOrder& order,
                               std::vector<int32_t>* counts) {
   BM_RETURN_IF_ERROR(tables_.CheckOrder(plan, order));
-  BM_ASSIGN_OR_RETURN(*counts, DrawCounts(order));
+  if (order.policy.parity != Parity::kNone) {
+    return absl::UnimplementedError(
+        absl::StrCat("policy: expected no parity(..) of a simulated engine, ",
+                     "got ", FormatPolicy(order.policy)));
+  }
+  *counts = DrawCounts(order);
   BM_RETURN_IF_ERROR(tables_.CheckCounts(order, *counts));
   tables_.Commit(plan, order, *counts);
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<int32_t>> SimEngine::DrawCounts(
-    const EvictionOrder& order) const {
+std::vector<int32_t> SimEngine::DrawCounts(const EvictionOrder& order) const {
   std::vector<int32_t> counts(static_cast<size_t>(layout_.pages_per_block()));
   for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
-    BM_RETURN_IF_ERROR(DrawShard(order, shard, &counts));
+    DrawShard(order, shard, &counts);
   }
   return counts;
 }
@@ -311,8 +297,8 @@ uint64_t SimEngine::KeyOf(const EvictionOrder& order) const {
                     HashTokens(std::span(table.tokens).first(num_tokens)));
 }
 
-absl::Status SimEngine::DrawShard(const EvictionOrder& order, int32_t shard,
-                                  std::vector<int32_t>* counts) const {
+void SimEngine::DrawShard(const EvictionOrder& order, int32_t shard,
+                          std::vector<int32_t>* counts) const {
   const HeadShape shape{layout_.num_layers, layout_.shard_heads(),
                         layout_.page_size};
   EvictionRange range{order.cut, order.length};
@@ -323,61 +309,28 @@ absl::Status SimEngine::DrawShard(const EvictionOrder& order, int32_t shard,
     range = eviction.range;
     policy = eviction.policy;
   }
-  const auto num_heads = static_cast<size_t>(layout_.shard_pages_per_block());
-  // By the shard's own (layer, head): its place among all.
-  std::vector<size_t> places(num_heads);
-  // Shared out in units: whole pages, or entries.
-  const bool by_page = policy.rounding == Rounding::kPage;
-  const int64_t unit = by_page ? layout_.page_size : 1;
-  const int64_t mean = MeanEntries(policy, order.target, range);
-  const int64_t num_protected = ProtectedPositions(policy, range).count();
-  // Page budgets are never below what is protected; others take it to fit.
-  const int64_t min_units = by_page ? MinHeadPages(policy, shape, range)
-                                    : std::min(num_protected, mean);
-
-  std::vector<int32_t> held(num_heads);
-  std::vector<Claim> claims(num_heads);
   const uint64_t key = KeyOf(order);
-  const BudgetKind kind = order.policy.budget.kind;
-  const bool adaptive = kind == BudgetKind::kAdaKv ||
-                        kind == BudgetKind::kAdaPyramid ||
-                        kind == BudgetKind::kGlobal;
-  int64_t sum_min = 0;
-  for (size_t head = 0; head < num_heads; ++head) {
-    places[head] = static_cast<size_t>(
-        layout_.shard_head_index(shard, static_cast<int32_t>(head)));
+  const bool is_external = policy.budget.kind == BudgetKind::kExternal;
+  // By the shard's own (layer, head): its place among all.
+  std::vector<size_t> places;
+  std::vector<int32_t> held;
+  std::vector<double> shares;
+  std::vector<int32_t> external;
+  for (int32_t head = 0; head < layout_.shard_pages_per_block(); ++head) {
+    const auto place =
+        static_cast<size_t>(layout_.shard_head_index(shard, head));
+    places.push_back(place);
     // No more than there are positions: the sim follows none of them.
-    held[head] =
-        std::min(range.cut,
-                 tables_.HeldBelow(order, static_cast<int32_t>(places[head])));
-    const double share =
-        adaptive ? LogNormal(model_.head_concentration, key, places[head])
-                 : 1.0;
-    Claim& claim = claims[head];
-    claim.weight = std::llround(share * kShareUnit);
-    claim.max = CeilDiv<int64_t>(held[head], unit);
-    claim.min = std::min(min_units, claim.max);
-    sum_min += claim.min;
+    held.push_back(std::min(
+        range.cut, tables_.HeldBelow(order, static_cast<int32_t>(place))));
+    shares.push_back(LogNormal(model_.head_concentration, key, place));
+    if (is_external) external.push_back((*order.budgets)[place]);
   }
-
-  int64_t total = order.page_total_of(shard);
-  if (!by_page) {
-    total = mean * static_cast<int64_t>(num_heads);
+  const std::vector<int32_t> budgets = BudgetsByWeight(
+      policy, order.target, shape, range, held, shares, external);
+  for (size_t head = 0; head < places.size(); ++head) {
+    (*counts)[places[head]] = budgets[head];
   }
-  if (total < sum_min) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("page_total: expected at least the ", sum_min,
-                     " pages that the policy protects, got ", total));
-  }
-  const std::vector<int64_t> units =
-      order.policy.budget.kind == BudgetKind::kExternal
-          ? ClampBudgets(*order.budgets, places, unit, claims)
-          : Apportion(total, claims);
-  for (size_t head = 0; head < num_heads; ++head) {
-    (*counts)[places[head]] =
-        static_cast<int32_t>(std::min<int64_t>(held[head], units[head] * unit));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace blockmgr

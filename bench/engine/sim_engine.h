@@ -17,14 +17,12 @@
 // parameters, and a step takes as long as the slowest; what shards say to each
 // other is part of step_overhead_s.
 //
-// What a region keeps per (layer, head) is drawn, not computed: shares are
-// lognormal (equal for a uniform budget) and turned into pages by largest
-// remainder, so that in every shard the pages sum to exactly min(its page
-// total, what there is), every head getting at least what the policy protects.
-// The draw depends on the seed, the request and how many evictions the request
-// has had since its start. Sampled tokens are a function of request and
-// position. Drafts are right one by one with the model's draft_acceptance, and
-// cost nothing to propose.
+// What a region keeps per (layer, head) is what the policy says, of shares that
+// are drawn, not computed: where an engine would go by scores they are
+// lognormal (BudgetsByWeight). The draw depends on the seed, the request and
+// how many evictions it has had since its start. Sampled tokens are a function
+// of request and position. Drafts are right one by one with the model's
+// draft_acceptance, and cost nothing to propose.
 //
 // Thread-compatible. Cost of a step: O(scheduled sequences + tokens of starts),
 // plus O(num_layers * num_heads) per eviction.
@@ -68,7 +66,8 @@ struct SimModel {
   double step_overhead_s = 0.0;
   double host_bandwidth = 50e9;  // bytes/s to host memory, or back
   // Sigma of the lognormal shares of the heads. 0.55 makes the largest of 256
-  // heads keep about 4 times the mean; 0 makes all alike.
+  // heads keep about 4 times the mean where all share one total, and 3 times
+  // where the 8 of each layer do; 0 makes all alike.
   double head_concentration = 0.55;
   // Drafts proposed after every sampled token, and how likely each is what the
   // model samples, as long as those before it are.
@@ -114,13 +113,12 @@ class SimEngine {
   absl::Status Evict(const StepPlan& plan, const EvictionOrder& order,
                      std::vector<int32_t>* counts);
   // Kept entries per (layer, head). REQUIRES: the order was checked.
-  absl::StatusOr<std::vector<int32_t>> DrawCounts(
-      const EvictionOrder& order) const;
+  std::vector<int32_t> DrawCounts(const EvictionOrder& order) const;
   // Of its draws.
   uint64_t KeyOf(const EvictionOrder& order) const;
   // The same of one shard's heads: fills their places in `counts`.
-  absl::Status DrawShard(const EvictionOrder& order, int32_t shard,
-                         std::vector<int32_t>* counts) const;
+  void DrawShard(const EvictionOrder& order, int32_t shard,
+                 std::vector<int32_t>* counts) const;
 
   const ModelLayout layout_;
   const SimModel model_;

@@ -19,6 +19,13 @@ absl::Status BadOrder(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
+absl::Status CheckPolicy(const EvictionPolicy& policy) {
+  BM_RETURN_IF_ERROR(policy.Validate());
+  if (!policy.needs_table()) return absl::OkStatus();
+  return BadOrder("policy: expected budgets of the order's own, got ",
+                  FormatPolicy(policy));
+}
+
 bool IsPart(int64_t begin, int64_t count, size_t size) {
   return begin >= 0 && count >= 0 && begin <= static_cast<int64_t>(size) &&
          count <= static_cast<int64_t>(size) - begin;
@@ -97,7 +104,7 @@ absl::Status EngineTables::CheckOrder(const StepPlan& plan,
     return BadOrder("cut: expected a positive multiple of ", layout_.page_size,
                     " in [", cut_now, ", ", order.length, "), got ", order.cut);
   }
-  BM_RETURN_IF_ERROR(order.policy.Validate());
+  BM_RETURN_IF_ERROR(CheckPolicy(order.policy));
   if (order.group > 0) BM_RETURN_IF_ERROR(CheckWindowOrder(order));
   if (order.region != kNoRegion && regions_.contains(order.region)) {
     return BadOrder("region: expected a name that is not in use, got ",

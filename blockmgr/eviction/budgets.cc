@@ -165,37 +165,43 @@ std::vector<Ideal> MakeIdeals(const Request& request, const BudgetScope& scope,
   return {};
 }
 
+// What budgets depend on besides entries.
+struct Terms {
+  const EvictionPolicy& policy;
+  const HeadShape& shape;
+  const EvictionRange& range;
+};
+
 // Whole pages: the scope's page total by largest remainder of the ideals.
-void RoundToPages(const Request& request, const BudgetScope& scope,
-                  std::span<const HeadSplit> splits,
-                  std::span<const Ideal> ideals,
+// held: entries of its heads.
+void RoundToPages(const Terms& terms, const BudgetScope& scope,
+                  std::span<const int32_t> held, std::span<const Ideal> ideals,
                   std::vector<int32_t>* budgets) {
-  const int64_t page_size = request.shape.page_size;
+  const int64_t page_size = terms.shape.page_size;
   const int64_t min_pages =
-      MinHeadPages(request.policy, request.shape, request.range);
-  std::vector<Claim> claims(splits.size());
-  for (size_t head = 0; head < splits.size(); ++head) {
-    const int64_t entries = splits[head].num_entries();
+      MinHeadPages(terms.policy, terms.shape, terms.range);
+  std::vector<Claim> claims(held.size());
+  for (size_t head = 0; head < held.size(); ++head) {
     claims[head].weight =
         ideals[head].fixed * kWeightUnit + ideals[head].weight;
-    claims[head].max = CeilDiv(entries, page_size);
+    claims[head].max = CeilDiv<int64_t>(held[head], page_size);
     claims[head].min = std::min(min_pages, claims[head].max);
   }
   const std::vector<int64_t> pages = Apportion(scope.pages, claims);
-  for (size_t head = 0; head < splits.size(); ++head) {
-    budgets->push_back(static_cast<int32_t>(std::min(
-        pages[head] * page_size, int64_t{splits[head].num_entries()})));
+  for (size_t head = 0; head < held.size(); ++head) {
+    budgets->push_back(static_cast<int32_t>(
+        std::min(pages[head] * page_size, int64_t{held[head]})));
   }
 }
 
 // Whole entries: the scope's entry total by largest remainder of the ideals.
-void RoundToTokens(const BudgetScope& scope, std::span<const HeadSplit> splits,
+void RoundToTokens(const BudgetScope& scope, std::span<const int32_t> held,
                    std::span<const Ideal> ideals,
                    std::vector<int32_t>* budgets) {
   int64_t total = scope.entries;
-  std::vector<Claim> claims(splits.size());
-  for (size_t head = 0; head < splits.size(); ++head) {
-    const int64_t entries = splits[head].num_entries();
+  std::vector<Claim> claims(held.size());
+  for (size_t head = 0; head < held.size(); ++head) {
+    const int64_t entries = held[head];
     const int64_t fixed = ideals[head].fixed;
     total -= fixed;
     claims[head].weight = ideals[head].weight;
@@ -203,31 +209,80 @@ void RoundToTokens(const BudgetScope& scope, std::span<const HeadSplit> splits,
     claims[head].min = fixed == 0 && entries > 0 ? 1 : 0;
   }
   const std::vector<int64_t> rest = Apportion(total, claims);
-  for (size_t head = 0; head < splits.size(); ++head) {
+  for (size_t head = 0; head < held.size(); ++head) {
     budgets->push_back(static_cast<int32_t>(ideals[head].fixed + rest[head]));
+  }
+}
+
+// Appends what the heads of a scope get.
+void Round(const Terms& terms, const BudgetScope& scope,
+           std::span<const int32_t> held, std::span<const Ideal> ideals,
+           std::vector<int32_t>* budgets) {
+  if (terms.policy.rounding == Rounding::kPage) {
+    RoundToPages(terms, scope, held, ideals, budgets);
+  } else {
+    RoundToTokens(scope, held, ideals, budgets);
   }
 }
 
 // The caller's budgets, clipped to what heads hold; under round(page) filled up
 // to whole pages, enough for what is protected. 0 is a budget like any other.
-std::vector<int32_t> ExternalBudgets(const Request& request,
+std::vector<int32_t> ExternalBudgets(const Terms& terms,
+                                     std::span<const int32_t> held,
                                      std::span<const int32_t> external) {
-  const bool by_page = request.policy.rounding == Rounding::kPage;
-  const int64_t unit = by_page ? request.shape.page_size : 1;
+  BM_CHECK(external.size() == held.size());
+  const bool by_page = terms.policy.rounding == Rounding::kPage;
+  const int64_t unit = by_page ? terms.shape.page_size : 1;
   const int64_t min_units =
-      by_page ? ProtectedPages(request.policy, request.shape, request.range)
-              : 0;
+      by_page ? ProtectedPages(terms.policy, terms.shape, terms.range) : 0;
   std::vector<int32_t> budgets;
   budgets.reserve(external.size());
   for (size_t index = 0; index < external.size(); ++index) {
     const int64_t wanted = std::max(external[index], 0);
     const int64_t units = std::max(CeilDiv(wanted, unit), min_units);
-    const std::span<const int32_t> positions =
-        HeadPositions(request.entries, static_cast<int64_t>(index));
-    budgets.push_back(static_cast<int32_t>(
-        std::min(units * unit, static_cast<int64_t>(positions.size()))));
+    budgets.push_back(
+        static_cast<int32_t>(std::min(units * unit, int64_t{held[index]})));
   }
   return budgets;
+}
+
+std::span<const int32_t> OfScope(std::span<const int32_t> heads,
+                                 const BudgetScope& scope) {
+  return heads.subspan(static_cast<size_t>(scope.first_head),
+                       static_cast<size_t>(scope.num_heads));
+}
+
+bool IsAdaptive(BudgetKind kind) {
+  return kind == BudgetKind::kAdaKv || kind == BudgetKind::kAdaPyramid ||
+         kind == BudgetKind::kGlobal;
+}
+
+// Under adaptive budgets every head gets what is protected of it; the rest of
+// the scope's total is in proportion to the weights.
+std::vector<Ideal> WeighedIdeals(const EvictionPolicy& policy,
+                                 const EvictionRange& range,
+                                 const BudgetScope& scope,
+                                 std::span<const int32_t> held,
+                                 std::span<const double> weights) {
+  if (!IsAdaptive(policy.budget.kind)) {
+    return std::vector<Ideal>(held.size(), Ideal{0, 1});
+  }
+  const int64_t mean = scope.entries / scope.num_heads;
+  const int64_t num_protected = ProtectedPositions(policy, range).count();
+  std::vector<Ideal> ideals(held.size());
+  int64_t rest = scope.entries;
+  double sum = 0;
+  for (size_t head = 0; head < held.size(); ++head) {
+    ideals[head].fixed = std::min({mean, num_protected, int64_t{held[head]}});
+    rest -= ideals[head].fixed;
+    sum += weights[head];
+  }
+  const double unit = sum > 0 ? static_cast<double>(kWeightUnit) / sum : 0;
+  for (size_t head = 0; head < held.size(); ++head) {
+    ideals[head].weight =
+        std::llround(static_cast<double>(rest) * weights[head] * unit);
+  }
+  return ideals;
 }
 
 }  // namespace
@@ -244,21 +299,51 @@ std::vector<int32_t> AllocateBudgets(const EvictionPolicy& policy,
     return ParityBudgets(policy, target, shape, range, entries, external);
   }
   const Request request{policy, target, shape, range, entries};
-  const int64_t num_heads = int64_t{shape.num_layers} * shape.num_heads;
+  const Terms terms{policy, shape, range};
+  std::vector<int32_t> held;
+  held.reserve(entries.offsets.size() - 1);
+  for (size_t head = 0; head + 1 < entries.offsets.size(); ++head) {
+    held.push_back(static_cast<int32_t>(entries.offsets[head + 1] -
+                                        entries.offsets[head]));
+  }
   if (policy.budget.kind == BudgetKind::kExternal || policy.needs_table()) {
-    BM_CHECK(static_cast<int64_t>(external.size()) == num_heads);
-    return ExternalBudgets(request, external);
+    return ExternalBudgets(terms, held, external);
   }
   std::vector<int32_t> budgets;
-  budgets.reserve(num_heads);
+  budgets.reserve(held.size());
   for (const BudgetScope& scope : BudgetScopes(policy, target, shape, range)) {
     const std::vector<HeadSplit> splits = SplitHeads(request, scope);
     const std::vector<Ideal> ideals = MakeIdeals(request, scope, splits);
-    if (policy.rounding == Rounding::kPage) {
-      RoundToPages(request, scope, splits, ideals, &budgets);
-    } else {
-      RoundToTokens(scope, splits, ideals, &budgets);
-    }
+    Round(terms, scope, OfScope(held, scope), ideals, &budgets);
+  }
+  return budgets;
+}
+
+std::vector<int32_t> BudgetsByWeight(const EvictionPolicy& policy,
+                                     const EvictionTarget& target,
+                                     const HeadShape& shape,
+                                     const EvictionRange& range,
+                                     std::span<const int32_t> held,
+                                     std::span<const double> weights,
+                                     std::span<const int32_t> external) {
+  CheckRange(shape, range);
+  BM_CHECK(policy.parity == Parity::kNone);
+  const int64_t num_heads = int64_t{shape.num_layers} * shape.num_heads;
+  BM_CHECK(std::ssize(held) == num_heads);
+  const Terms terms{policy, shape, range};
+  if (policy.budget.kind == BudgetKind::kExternal || policy.needs_table()) {
+    return ExternalBudgets(terms, held, external);
+  }
+  BM_CHECK(std::ssize(weights) == num_heads);
+  std::vector<int32_t> budgets;
+  budgets.reserve(held.size());
+  for (const BudgetScope& scope : BudgetScopes(policy, target, shape, range)) {
+    const std::span<const int32_t> of_scope = OfScope(held, scope);
+    const std::vector<Ideal> ideals =
+        WeighedIdeals(policy, range, scope, of_scope,
+                      weights.subspan(static_cast<size_t>(scope.first_head),
+                                      of_scope.size()));
+    Round(terms, scope, of_scope, ideals, &budgets);
   }
   return budgets;
 }

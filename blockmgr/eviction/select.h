@@ -111,6 +111,19 @@ std::vector<int32_t> AllocateBudgets(const EvictionPolicy& policy,
                                      const EntriesView& entries,
                                      std::span<const int32_t> external);
 
+// The same of heads of which only the number of their entries is known
+// (`held`): what adaptive budgets (adakv, ada_pyramid, global) leave to scores
+// is shared out in proportion to `weights`, of any unit, in their place. For
+// simulations. `weights` is read for these three only. REQUIRES: no parity, and
+// no negative weight; one of each per (layer, head). O(layers * heads).
+std::vector<int32_t> BudgetsByWeight(const EvictionPolicy& policy,
+                                     const EvictionTarget& target,
+                                     const HeadShape& shape,
+                                     const EvictionRange& range,
+                                     std::span<const int32_t> held,
+                                     std::span<const double> weights,
+                                     std::span<const int32_t> external);
+
 // What heads should get, before remainders and what heads hold bound it; sums
 // to the total. Never falls for any head when the target grows (uniform, adakv,
 // global). For analysis. REQUIRES: as PageTotal.

@@ -52,6 +52,16 @@ TEST_F(EngineTablesTest, CountsMustFitEntriesPagesAndDestinations) {
   refused({32, 17, 16, 0}, "destinations' 4 pages, got 5");
 }
 
+TEST_F(EngineTablesTest, AnOrderHasBudgetsOfItsOwn) {
+  StepPlan plan = EvictionPlan();
+  ASSERT_OK(tables_.Apply(plan));
+  plan.evictions[0].policy = *ParsePolicy("keydiff | lukv(profile=p)");
+  EXPECT_THAT(tables_.CheckOrder(plan, plan.evictions[0]),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected budgets of the order's own, got "
+                                 "keydiff")));
+}
+
 TEST_F(EngineTablesTest, CountsMustFitEveryShard) {
   ModelLayout layout = kTablesLayout;
   layout.num_shards = 2;
