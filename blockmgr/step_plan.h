@@ -204,10 +204,14 @@ struct StepPlan {
   int64_t total_tokens() const;
 };
 
-// Outcome of plan.evictions[i].
+// Outcome of plan.evictions[i]. Where it is not ok, nothing was moved, and the
+// old table still holds: the request goes on without the eviction, or fails if
+// it can never fit without. (An engine that fails when it has moved something
+// names the blocks as lost, too.) If another group of the sequence was evicted
+// from by this step, the request is computed again, without either.
 struct EvictionOutcome {
   bool ok = true;
-  std::string error;            // why not, if !ok; the old table still holds
+  std::string error;            // why not, if !ok
   std::vector<int32_t> counts;  // kept entries, [num_layers, num_heads]
 };
 

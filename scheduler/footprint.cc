@@ -427,9 +427,8 @@ int32_t PeakBlocks(int32_t length, int32_t chunk,
     walk.Compress(point);
   }
   if (decode != nullptr) {
-    const int32_t last =
-        compressions.empty() ? decode->begin : compressions.back().length;
-    WalkDecode(*decode, std::max(last, decode->begin), length, layout, &walk);
+    WalkDecode(*decode, decode->LastLength(compressions), length, layout,
+               &walk);
   }
   walk.ComputeUntil(length);
   if (layout.window > 0) return WindowPeak(length, chunk, 0, layout);

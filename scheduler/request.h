@@ -138,12 +138,16 @@ struct FinishEffect {
 struct EvictionEffect {
   RequestId request{0};
   uint64_t command = 0;  // Scheduler::Evict's answer; 0: the request's own
-  absl::Status status;   // not OK: nothing was evicted
+  // Not OK: nothing was evicted. Internal: the engine refused; if the request
+  // cannot do without, its FinishEffect says so as well.
+  absl::Status status;
   int32_t cut = 0;
   int64_t evicted_entries = 0;  // summed over groups, layers and heads
   int32_t freed_blocks = 0;     // whole blocks given up by the sequence
   int64_t freed_bytes = 0;
-  std::vector<int32_t> kept_entries;  // of group 0, [num_layers, num_heads]
+  // Below the cut, of group 0, [num_layers, num_heads]; of a command that has
+  // nothing to free, what they keep as it is.
+  std::vector<int32_t> kept_entries;
 };
 
 // What an Update, Cancel or engine loss brought about, in order.

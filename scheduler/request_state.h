@@ -2,10 +2,12 @@
 #ifndef SCHEDULER_REQUEST_STATE_H_
 #define SCHEDULER_REQUEST_STATE_H_
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,12 +49,20 @@ struct DecodeCompression {
   std::shared_ptr<const BudgetTable> table;
   int32_t begin = 0;  // length of the prompt
   int32_t every = 0;
+  // Up to here none is to be listed: the engine has refused the last one.
+  int32_t refused_until = 0;
   // Where a table decides how many pages a region has (several shards, or
   // rounding to tokens): the most blocks that one takes which is made at a
   // length up to `end`. Which heads it favours decides what the largest shard
   // has, and their shares change with the cut: it need not be the last.
   int32_t end = 0;
   int32_t region_blocks = 0;
+
+  // The length behind which it goes on, after the points that are listed.
+  int32_t LastLength(std::span<const CompressionPoint> listed) const {
+    const int32_t last = std::max(begin, refused_until);
+    return listed.empty() ? last : std::max(listed.back().length, last);
+  }
 };
 
 // RequestEviction::share_prefix: what sharers have in common.

@@ -182,7 +182,9 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   }
   PlannedEviction eviction = PlanEviction(request);
   const int32_t length = num_prompt + request.max_tokens - 1;
-  const auto [max_chunk, peak] = FitPool(length, eviction);
+  const auto [max_chunk, peak] =
+      FitPool(length, eviction.compressions, eviction.decode.get(),
+              eviction.squeeze.get());
   if (peak > manager_.num_usable()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the request can never fit: it needs ", peak, " blocks at its peak (",

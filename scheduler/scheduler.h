@@ -60,6 +60,8 @@ struct SchedulerStats {
   uint64_t num_draft_tokens = 0;     // verified by the engine
   uint64_t num_accepted_tokens = 0;  // of those, outputs of their requests
   uint64_t num_evictions = 0;
+  // That the engine has refused, of requests that still ran.
+  uint64_t num_refused_evictions = 0;
   uint64_t num_squeezes = 0;      // EvictionMode::kPressure; ordered
   uint64_t num_forks = 0;         // requests that began with another's table
   uint64_t num_lost_blocks = 0;   // StepResult::lost_blocks

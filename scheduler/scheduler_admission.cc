@@ -110,21 +110,22 @@ int32_t SchedulerImpl::MaxChunk(const RequestState& request,
 }
 
 SchedulerImpl::Fit SchedulerImpl::FitPool(
-    int32_t length, const PlannedEviction& eviction) const {
+    int32_t length, std::span<const CompressionPoint> compressions,
+    const DecodeCompression* decode, const EvictionCommand* squeeze) const {
   int32_t least = std::max(std::min(layout().page_size, MaxChunk()),
                            std::min(options_.max_num_batched_tokens,
                                     1 + options_.num_speculative_tokens));
-  for (const CompressionPoint& point : eviction.compressions) {
+  for (const CompressionPoint& point : compressions) {
     least = std::max(least, point.policy.query_window());
   }
-  if (eviction.decode != nullptr) {
-    least = std::max(least, eviction.decode->point.policy.query_window());
+  if (decode != nullptr) {
+    least = std::max(least, decode->point.policy.query_window());
   }
   Fit fit{.max_chunk = MaxChunk()};
   while (true) {
-    fit.peak_blocks = PeakBlocks(length, std::max(fit.max_chunk, least),
-                                 eviction.compressions, layout(), Holding{},
-                                 eviction.decode.get(), eviction.squeeze.get());
+    fit.peak_blocks =
+        PeakBlocks(length, std::max(fit.max_chunk, least), compressions,
+                   layout(), Holding{}, decode, squeeze);
     // Windows hold what a step computes, too: it is less where that is much.
     if (!layout().has_windows() || fit.max_chunk <= least ||
         fit.peak_blocks <= manager_.num_usable()) {

@@ -205,9 +205,7 @@ int32_t SchedulerImpl::MaxQueryWindow() const {
 void SchedulerImpl::ListNextPoint(RequestState* request) const {
   if (request->decode == nullptr) return;
   std::vector<CompressionPoint>& points = request->compressions;
-  const int32_t last =
-      points.empty() ? request->decode->begin
-                     : std::max(points.back().length, request->decode->begin);
+  const int32_t last = request->decode->LastLength(points);
   CompressionPoint next = NextPoint(*request->decode, last, layout());
   // Nothing is computed after the last.
   if (next.length < request->last_length()) points.push_back(std::move(next));
@@ -347,6 +345,19 @@ void SchedulerImpl::AbortCommand(RequestState* request, const char* why,
   effect.status = absl::AbortedError(why);
   effects->evictions.push_back(std::move(effect));
   request->command.reset();
+}
+
+void SchedulerImpl::TellKept(const RequestState& request,
+                             EvictionEffect* effect) const {
+  const SequenceCache& sequence = manager_.sequence(request.slot);
+  // What another one has covered meanwhile stays covered.
+  effect->cut = std::max(effect->cut, sequence.cut());
+  effect->kept_entries.assign(layout().pages_per_block(),
+                              effect->cut - sequence.cut());
+  if (sequence.region == nullptr) return;
+  for (size_t i = 0; i < effect->kept_entries.size(); ++i) {
+    effect->kept_entries[i] += sequence.region->kept[i];
+  }
 }
 
 }  // namespace blockmgr

@@ -46,17 +46,18 @@ void MixStep(const StepInFlight& step, StateMixer* mixer) {
 
 // The counters; gauges follow from the rest.
 void MixTotals(const SchedulerStats& totals, StateMixer* mixer) {
-  mixer->Mix(
-      totals.num_steps, totals.num_finished, totals.num_preemptions,
-      totals.num_swap_outs, totals.num_swap_ins, totals.num_swapped_in_tokens,
-      totals.num_passes, totals.num_prefix_waits, totals.num_prompt_tokens,
-      totals.num_cached_tokens, totals.num_cached_region_tokens,
-      totals.num_computed_tokens, totals.num_recomputed_tokens,
-      totals.num_output_tokens, totals.num_draft_tokens,
-      totals.num_accepted_tokens, totals.num_evictions, totals.num_squeezes,
-      totals.num_forks, totals.num_lost_blocks, totals.num_cut_requests,
-      totals.num_lost_host_blocks, totals.evicted_entries,
-      totals.evicted_blocks, totals.evicted_bytes);
+  mixer->Mix(totals.num_steps, totals.num_finished, totals.num_preemptions,
+             totals.num_swap_outs, totals.num_swap_ins,
+             totals.num_swapped_in_tokens, totals.num_passes,
+             totals.num_prefix_waits, totals.num_prompt_tokens,
+             totals.num_cached_tokens, totals.num_cached_region_tokens,
+             totals.num_computed_tokens, totals.num_recomputed_tokens,
+             totals.num_output_tokens, totals.num_draft_tokens,
+             totals.num_accepted_tokens, totals.num_evictions,
+             totals.num_refused_evictions, totals.num_squeezes,
+             totals.num_forks, totals.num_lost_blocks, totals.num_cut_requests,
+             totals.num_lost_host_blocks, totals.evicted_entries,
+             totals.evicted_blocks, totals.evicted_bytes);
 }
 
 }  // namespace

@@ -117,6 +117,8 @@ class SchedulerImpl : public Scheduler {
   absl::Status ValidateCommand(const RequestState& request,
                                const EvictionCommand& command) const;
   void AbortCommand(RequestState* request, const char* why, Effects* effects);
+  // What a running request keeps: the answer to a command that evicts nothing.
+  void TellKept(const RequestState& request, EvictionEffect* effect) const;
   // Adds the next of its decode compressions, if there is one, to those listed.
   void ListNextPoint(RequestState* request) const;
   // The longest observation window that fits in a chunk next to the decodes of
@@ -295,7 +297,9 @@ class SchedulerImpl : public Scheduler {
     int32_t max_chunk = 0;
     int32_t peak_blocks = 0;
   };
-  Fit FitPool(int32_t length, const PlannedEviction& eviction) const;
+  Fit FitPool(int32_t length, std::span<const CompressionPoint> compressions,
+              const DecodeCompression* decode,
+              const EvictionCommand* squeeze) const;
   // What a request is promised: all that is known of it, or its completion.
   enum Promise : uint8_t { kKnown, kCompletion };
   static int32_t LengthOf(const RequestState& request, Promise promise);
@@ -315,8 +319,9 @@ class SchedulerImpl : public Scheduler {
   int32_t Remaining(const RequestState& request, int32_t length) const;
   // Blocks that running and admitted requests will still take.
   int64_t BlocksPromised(Promise promise) const;
-  // What a running request reserves of its tenant's quota becomes what it has
-  // and will still take; in models with windows it stays its peak.
+  // What a running request is to reserve of its tenant's quota: what it has and
+  // will still take; in models with windows, its peak.
+  int32_t ToReserve(const RequestState& request) const;
   void RefreshReservation(RequestState* request);
   // Of those below its next cut, blocks that others use, too: see IsCopied.
   int32_t SharedBelow(const RequestState& request) const;
@@ -414,10 +419,15 @@ class SchedulerImpl : public Scheduler {
                        bool* stops);
   // Voids the positions of the other drafts.
   void VoidRejected(const StepInFlight::Run& run, int32_t num_settled);
-  // Of one that the engine has refused, at least for a group.
+  // Refusals (scheduler_refusal.cc). Of an order that the engine has refused,
+  // at least for a group: the request goes on without, or is computed again
+  // without, or fails with `why` where it can never fit so.
   void AbortOrder(RequestState* request, const StepInFlight::Order& order,
-                  std::span<const EvictionOutcome> outcomes, absl::Status why,
-                  Effects* effects);
+                  std::span<const EvictionOutcome> outcomes,
+                  const absl::Status& why, Effects* effects);
+  // Makes the planned eviction that was ordered last one that never was. The
+  // error, with nothing changed, says why the request cannot do without.
+  absl::Status LeaveOutLast(RequestState* request);
   // Carries out and publishes.
   EvictionReceipt CommitOrder(RequestState* request,
                               const StepInFlight::Order& order,

@@ -263,8 +263,9 @@ BlockBudget SchedulerImpl::BlocksNow() const {
         budget.coming += order.num_released;
         continue;
       }
-      // Nobody is promised what an engine may refuse to give back. (Where it
-      // refuses what a request needs, that ends.)
+      // Nobody is promised what an engine may refuse to give back. (What
+      // requests ask for is promised: as a rule engines do it, and the whole of
+      // admission counts with it.)
       budget.perhaps += order.num_released;
       if (order.point.is_squeeze()) budget.squeezed += order.num_released;
     }

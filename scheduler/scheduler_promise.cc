@@ -71,12 +71,16 @@ int32_t SchedulerImpl::Remaining(const RequestState& request,
       layout());
 }
 
-void SchedulerImpl::RefreshReservation(RequestState* request) {
+int32_t SchedulerImpl::ToReserve(const RequestState& request) const {
   // How much of windows a request will hold alone depends on who leaves them
   // first: its peak stays reserved.
-  if (layout().has_windows()) return;
-  const int32_t needed = manager_.sequence(request->slot).num_blocks() +
-                         Remaining(*request, request->last_length());
+  if (layout().has_windows()) return request.peak_blocks;
+  return manager_.sequence(request.slot).num_blocks() +
+         Remaining(request, request.last_length());
+}
+
+void SchedulerImpl::RefreshReservation(RequestState* request) {
+  const int32_t needed = ToReserve(*request);
   if (needed == request->reserved_blocks) return;
   tenants_.Reserve(request->tenant, needed - request->reserved_blocks);
   request->reserved_blocks = needed;

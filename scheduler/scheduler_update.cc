@@ -200,7 +200,9 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
   RequestState& request = *run.request;
   request.order_in_flight = false;
   if (order.futile) {
-    if (effect.command != 0) effects->evictions.push_back(std::move(effect));
+    if (effect.command == 0) return;
+    TellKept(request, &effect);
+    effects->evictions.push_back(std::move(effect));
     return;
   }
   const auto refused = std::ranges::find(outcomes, false, &EvictionOutcome::ok);
@@ -208,7 +210,7 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
     effect.status = absl::InternalError(
         absl::StrCat("the engine refused the eviction: ", refused->error));
     effects->evictions.push_back(effect);
-    AbortOrder(&request, order, outcomes, std::move(effect.status), effects);
+    AbortOrder(&request, order, outcomes, effect.status, effects);
     return;
   }
   const EvictionReceipt receipt = CommitOrder(&request, order, outcomes);
@@ -233,27 +235,6 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
   }
   RefreshReservation(&request);
   effects->evictions.push_back(std::move(effect));
-}
-
-void SchedulerImpl::AbortOrder(RequestState* request,
-                               const StepInFlight::Order& order,
-                               std::span<const EvictionOutcome> outcomes,
-                               absl::Status why, Effects* effects) {
-  if (order.region != kNoRegion && outcomes.front().ok) {
-    dropped_regions_.push_back(order.region);  // the engine has kept it
-  }
-  for (int32_t i = 0; i < order.num_outcomes(); ++i) {
-    manager_.AbortEviction(request->slot, order.group_of(i));
-  }
-  // Who has moved entries of some groups cannot go on. Without the memory that
-  // what was planned promised to give back it may not fit.
-  const bool has_moved = std::ranges::any_of(outcomes, &EvictionOutcome::ok);
-  if (order.point.is_planned || has_moved) {
-    Retire(request, FinishReason::kFailed, std::move(why), effects);
-  } else if (order.point.is_squeeze()) {
-    request->squeeze.reset();
-    --num_squeezable_;
-  }
 }
 
 EvictionReceipt SchedulerImpl::CommitOrder(

@@ -7,6 +7,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "scheduler/server/mutex.h"
+#include "scheduler/server/rate_limited_warning.h"
 #include "scheduler/server/wire.h"
 
 namespace blockmgr {
@@ -121,6 +122,12 @@ class EngineStream final
       return absl::InvalidArgumentError("result: expected one, got none");
     }
     FromProto(message_.result(), &result_);
+    for (const EvictionOutcome& outcome : result_.evictions) {
+      // Most requests go on, and tell nobody.
+      if (outcome.ok) continue;
+      refusals_.Warn(absl::StrCat("the engine refused an eviction in step ",
+                                  Index(result_.id), ": ", outcome.error));
+    }
     core_->Post(EngineResult{shared_from_this(), &result_});
     return absl::OkStatus();
   }
@@ -165,6 +172,7 @@ class EngineStream final
   grpc::ByteBuffer bytes_;
   v1::EngineMessage message_;
   StepResult result_;
+  RateLimitedWarning refusals_;
   bool opened_ = false;
   uint64_t epoch_ = 0;
   uint64_t session_ = 0;

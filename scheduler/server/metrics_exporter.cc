@@ -186,6 +186,8 @@ void AddTokens(const SchedulerStats& s, FamilyList* list) {
 void AddEvictions(const SchedulerStats& s, FamilyList* list) {
   list->Counter("blockmgr_evictions_total", "Evictions carried out",
                 s.num_evictions);
+  list->Counter("blockmgr_evictions_refused_total",
+                "Evictions that the engine refused", s.num_refused_evictions);
   list->Counter("blockmgr_squeezes_total",
                 "Evictions ordered because blocks were short", s.num_squeezes);
   list->Counter("blockmgr_evicted_entries_total",

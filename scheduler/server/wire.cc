@@ -358,6 +358,7 @@ void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto) {
   proto->set_num_draft_tokens(scheduler.num_draft_tokens);
   proto->set_num_accepted_tokens(scheduler.num_accepted_tokens);
   proto->set_num_evictions(scheduler.num_evictions);
+  proto->set_num_refused_evictions(scheduler.num_refused_evictions);
   proto->set_num_squeezes(scheduler.num_squeezes);
   proto->set_num_forks(scheduler.num_forks);
   proto->set_num_lost_blocks(scheduler.num_lost_blocks);

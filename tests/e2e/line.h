@@ -46,6 +46,8 @@ struct LineOptions {
   TinyFault fault = {};
   int32_t num_host_blocks = 0;
   TinyHostFault host_fault = {};
+  // Whether the engine refuses an order. The same one is always, or never.
+  std::function<bool(const EvictionOrder& order)> refuses = {};
   int32_t max_drafts = 0;  // that the engine proposes
   // This step, counted from 1, begins after the SubmitTogether that follows
   // WaitForHold; 0: none.
@@ -111,6 +113,8 @@ class Line {
 
  private:
   bool ReadBatch();
+  // What the engine gets in place of a plan.
+  StepPlan Spoiled(const StepPlan& plan) const;
   static void SetDeadline(grpc::ClientContext* context);
 
   const LineOptions options_;

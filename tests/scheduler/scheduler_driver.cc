@@ -308,10 +308,21 @@ void SchedulerDriver::TakeEviction(const EvictionEffect& effect) {
   Served& served = served_.at(effect.request);
   served.evictions.push_back(effect);
   if (!effect.status.ok()) {
-    if (absl::IsInternal(effect.status)) served.issued.pop_back();
+    if (!absl::IsInternal(effect.status)) return;
+    // The request goes on as if it had never had it.
+    served.issued.pop_back();
+    const auto index = std::ssize(served.issued);
+    if (index < std::ssize(served.recorded)) {
+      served.recorded.erase(served.recorded.begin() + index);
+      served.kept_less = true;  // than before: the next ones find more
+    }
     return;
   }
-  if (effect.kept_entries.empty()) return;
+  if (std::ssize(effect.kept_entries) !=
+      scheduler_.layout().pages_per_block()) {
+    Fail("an eviction that does not say what is kept");
+  }
+  if (effect.evicted_entries == 0 && effect.freed_blocks == 0) return;
   const size_t index = served.issued.size() - 1;
   if (served.issued[index].cut != effect.cut) Fail("another cut than ordered");
   if (effect.freed_blocks <= 0) Fail("an eviction that freed nothing");

@@ -386,23 +386,6 @@ TEST_F(CommandTest, InFlightIsAbortedWhenTheEngineIsLost) {
   EXPECT_THAT(served().evictions, SizeIs(1));
 }
 
-TEST(SchedulerUpdateTest, ARefusedEvictionOfItsOwnFailsTheRequest) {
-  SchedulerOptions options = PlainOptions();
-  options.max_steps_in_flight = 3;
-  SchedulerDriver driver(SmallLayout(1, 30), options, {.refuse_one_in = 1});
-  Request request = MakeRequest("a", 8, 9);
-  request.eviction = Recency(3);
-  const RequestId id = Submit(&driver, request);
-  const RequestId other = Submit(&driver, MakeRequest("b", 8, 9, 1));
-  driver.Drain();
-  EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kFailed);
-  EXPECT_THAT(driver.served(id).finish->status,
-              StatusIs(absl::StatusCode::kInternal, HasSubstr("at random")));
-  EXPECT_THAT(driver.served(id).outputs, SizeIs(1));
-  EXPECT_EQ(driver.served(other).finish->reason, FinishReason::kLength);
-  driver.CheckQuiescent();
-}
-
 TEST(SchedulerUpdateTest, ALostEngineCostsNoRequest) {
   SchedulerOptions options = PlainOptions();
   options.max_steps_in_flight = 2;

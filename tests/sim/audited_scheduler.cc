@@ -171,6 +171,7 @@ absl::Status AuditedScheduler::Update(const StepResult& result,
   report_->Mix(appended.tokens.size());
   ledger_.OnResult(result, status, appended);
   if (status.ok() && !result.lost_blocks.empty()) ledger_.TakeCuts(manager());
+  ledger_.TakeLeft(manager());
   if (!status.ok()) ExpectUnchanged(before, "Update");
   Audit();
   return status;

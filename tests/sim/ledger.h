@@ -19,6 +19,9 @@
 //   * who was promised all its blocks is not preempted, unless blocks are lost
 //     or compressed by command
 //   * recorded evictions are replayed, no others before them
+//   * what the engine refuses has not happened: the request goes on with what
+//     it had, or from its first token where a part was carried out, and ends
+//     only if it does not fit without
 //   * a page leaves a sequence when what is settled has left it behind the
 //     window of its layer group, and not before; the region of such a group
 //     leaves as a whole, with its cut
@@ -68,6 +71,8 @@ class Ledger {
   // After OnResult of an answer with lost blocks: what the scheduler chose to
   // keep of those who held one.
   void TakeCuts(const BlockManager& manager);
+  // After OnResult: who has left its slot because its eviction was refused.
+  void TakeLeft(const BlockManager& manager);
   void OnLoseEngine(const Effects& effects);
   void OnReset();
 
@@ -103,8 +108,15 @@ class Ledger {
     std::vector<CanaryEviction> issued;    // since the last start
     // The engine kept less than it was allowed. How many blocks that takes
     // depends on where the region before lay; so a compression that follows
-    // closely may free nothing in a replay, and did (docs/limits.md).
+    // closely may free nothing in a replay, and did (docs/limits.md). Or it has
+    // refused in a replay what it had done before.
     bool kept_less = false;
+    // Lengths of evictions of its own that the engine has refused: they are not
+    // ordered again.
+    std::set<int32_t> refused;
+    // The first of them, its parents' included: what is made from there on is
+    // shared with nobody.
+    int32_t refused_at = INT32_MAX;
 
     int32_t num_prompt() const {
       return static_cast<int32_t>(request.prompt.size());
@@ -168,8 +180,11 @@ class Ledger {
     // Positions that a loss has left, until TakeCuts.
     std::optional<int32_t> num_sound;
     bool restart_due = false;  // with the next plan
-    // Than it was promised: it has lost blocks, or was compressed by command.
+    // Than it was promised: it has lost blocks, was compressed by command, or
+    // not compressed, as the engine refused.
     bool takes_more = false;
+    // What it needs without the eviction may be more than its tenant has left.
+    bool may_leave = false;
     // Blocks of the prefix cache that its tail, and each of `windows`, starts
     // with, pages left behind included; those that come back are its own.
     int32_t num_shared = 0;
@@ -409,6 +424,11 @@ class Ledger {
                    std::span<const Step::GroupOrder> orders,
                    std::span<const EvictionOutcome> outcomes,
                    const EvictionEffect& effect, Table* table);
+  // Of orders that the engine has refused, at least one.
+  void SettleRefusal(const Step::Run& run, const EvictionEffect& effect,
+                     bool has_moved, const FinishEffect* finish, Table* table);
+  // Whether it may be computed without any eviction.
+  bool FitsWhole(const Request& request) const;
   // Reserved blocks that were not used.
   void AbortOrders(Table* table);
   // One that is carried out, not recorded yet if it is new.
@@ -443,6 +463,7 @@ class Ledger {
   std::set<uint64_t> commands_;             // accepted, not answered
   std::set<RequestId> commanded_;           // evicted so since the last plan
   bool was_commanded_ = false;              // ever
+  bool was_refused_ = false;                // an eviction, ever
   std::deque<Step> in_flight_;
   std::vector<Block> blocks_;
   std::map<RegionId, Region> regions_;  // sequences may start with

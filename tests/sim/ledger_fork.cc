@@ -51,6 +51,7 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
   table->contexts = source.contexts;
   served->issued = parent.issued;
   served->kept_less |= parent.kept_less;
+  served->refused_at = std::min(served->refused_at, parent.refused_at);
   const auto num_both =
       std::min(std::ssize(served->issued), std::ssize(served->recorded));
   if (!std::equal(served->issued.begin(), served->issued.begin() + num_both,

@@ -369,6 +369,11 @@ void Ledger::TakeOrder(const StepPlan& plan, const EvictionOrder& order,
                   " of ", table.num_reserved, " tokens, cut ", table.cut);
     return;
   }
+  if (requests_.at(table.request).refused.contains(order.length)) {
+    report_->Fail("an eviction at ", order.length, " of request ",
+                  Index(table.request), " is ordered again and was refused");
+    return;
+  }
   std::set<BlockId> below = table.region_blocks;
   below.insert(table.tail.begin(),
                table.tail.begin() + (order.cut - table.cut) / page_size);
@@ -435,7 +440,11 @@ void Ledger::CheckRegionOrder(const Served& served,
                               const EvictionOrder& order) {
   // The request's own evictions are of its prompt, or its parent's.
   const bool is_own = order.length <= served.num_own;
-  const bool shares = is_own && options_.enable_prefix_caching &&
+  // A fork may have what its parent has.
+  const bool is_behind = order.length > served.refused_at ||
+                         (was_refused_ && !served.request.fork_of.empty() &&
+                          order.region == kNoRegion);
+  const bool shares = is_own && !is_behind && options_.enable_prefix_caching &&
                       served.request.eviction.share_prefix;
   if (shares != (order.region != kNoRegion) ||
       regions_.contains(order.region)) {

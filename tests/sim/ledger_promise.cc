@@ -26,7 +26,7 @@ void Ledger::CheckPromise(const Served& victim) const {
         return slot.second.takes_more;
       });
   const RunCounts& counts = report_->counts();
-  const bool are_many = is_guaranteed && !was_commanded_ &&
+  const bool are_many = is_guaranteed && !was_commanded_ && !was_refused_ &&
                         counts.preemptions > counts.cut_requests;
   if (!takes_more || are_many) {
     report_->Fail("'", victim.request.id, "', promised its blocks, is ",

@@ -245,7 +245,9 @@ void Ledger::SettleOrders(const Step::Run& run,
   if (table == nullptr) return;
   const EvictionEffect* effect = nullptr;
   for (const EvictionEffect& candidate : effects.evictions) {
-    const bool futile = candidate.status.ok() && candidate.kept_entries.empty();
+    const bool futile = candidate.status.ok() &&
+                        candidate.evicted_entries == 0 &&
+                        candidate.freed_blocks == 0;
     if (candidate.request == run.request && !futile &&
         !absl::IsAborted(candidate.status)) {
       effect = &candidate;
@@ -263,25 +265,9 @@ void Ledger::SettleOrders(const Step::Run& run,
     TakeRegions(run, orders, outcomes, *effect, table);
     return;
   }
-  Served& served = requests_.at(run.request);
-  AbortOrders(table);
-  served.issued.pop_back();
-  if (effect->command != 0) return;
-  // A squeeze that the engine refuses is not missed; its replay would be. Of
-  // those of its parent, a fork may have to replay more than it has done.
-  const bool is_new = served.issued.size() >= served.recorded.size();
-  const FinishEffect* finish = FindFinish(effects, run.request);
-  const bool has_moved = std::ranges::any_of(outcomes, &EvictionOutcome::ok);
-  if (served.request.eviction.mode == EvictionMode::kPressure && is_new &&
-      !has_moved && (finish == nullptr || served.request.fork_of.empty())) {
-    return;
-  }
-  if (finish == nullptr) {
-    report_->Fail("request ", Index(run.request),
-                  " lost its eviction and goes on");
-    return;
-  }
-  End(*finish, FinishReason::kFailed);
+  SettleRefusal(run, *effect,
+                std::ranges::any_of(outcomes, &EvictionOutcome::ok),
+                FindFinish(effects, run.request), table);
 }
 
 void Ledger::TakeRegions(const Step::Run& run,

@@ -49,6 +49,8 @@ constexpr Count kCounts[] = {
     {"left_regions", &RunCounts::left_regions},
     {"window_region_hits", &RunCounts::window_region_hits},
     {"window_squeezes", &RunCounts::window_squeezes},
+    {"refused_evictions", &RunCounts::refused_evictions},
+    {"refused_ends", &RunCounts::refused_ends},
     {"wrong_results", &RunCounts::wrong_results},
     {"wire_faults", &RunCounts::wire_faults},
     {"broken_streams", &RunCounts::broken_streams},

@@ -53,6 +53,8 @@ struct RunCounts {
   uint64_t left_regions = 0;       // by windows
   uint64_t window_region_hits = 0;
   uint64_t window_squeezes = 0;
+  uint64_t refused_evictions = 0;  // by the engine, of requests that still ran
+  uint64_t refused_ends = 0;       // requests that did not fit without
   uint64_t wrong_results = 0;
   uint64_t wire_faults = 0;  // answers lost, sent twice or overtaken
   uint64_t broken_streams = 0;

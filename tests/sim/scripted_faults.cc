@@ -45,8 +45,13 @@ void Scripted::LoseReturns() {
 
 void Scripted::CheckRefused(StepId step) {
   for (const EvictionEffect& effect : effects_.evictions) {
+    if (effect.status.ok()) continue;
     const auto was = before_.at(step).find(effect.request);
-    if (effect.status.ok() || was == before_.at(step).end()) continue;
+    if (was == before_.at(step).end()) {
+      // Admitted by the step itself, there was nothing before.
+      ++aftermath_.num_as_before;
+      continue;
+    }
     const auto& [slot, sequence] = was->second;
     const SequenceCache& now = scheduler_.manager().sequence(slot);
     if (!now.open) continue;  // the request has failed

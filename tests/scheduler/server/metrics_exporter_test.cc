@@ -76,6 +76,7 @@ CoreStats DistinctStats() {
       s.num_prompt_tokens, s.num_cached_tokens, s.num_cached_region_tokens,
       s.num_computed_tokens, s.num_recomputed_tokens, s.num_output_tokens,
       s.num_draft_tokens, s.num_accepted_tokens, s.num_evictions,
+      s.num_refused_evictions,
       s.num_squeezes, s.evicted_entries, s.evicted_blocks, s.evicted_bytes,
       s.blocks.num_blocks, s.blocks.free_blocks, s.blocks.cached_blocks,
       s.blocks.fenced_blocks, s.blocks.used_blocks, s.blocks.reclaimed_blocks,
@@ -104,7 +105,7 @@ TEST(MetricFamiliesTest, EveryValueIsThereOnce) {
   }
   values.erase(0);  // no engine is attached
   std::multiset<double> expected;
-  for (int i = 0; i < 47; ++i) expected.insert(101 + i);
+  for (int i = 0; i < 48; ++i) expected.insert(101 + i);
   EXPECT_EQ(values, expected);
 }
 

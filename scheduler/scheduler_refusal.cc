@@ -1,0 +1,92 @@
+// What follows when the engine refuses an eviction.
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+
+#include "scheduler/scheduler_impl.h"
+
+namespace blockmgr {
+
+absl::Status SchedulerImpl::LeaveOutLast(RequestState* request) {
+  // Orders are carried out one at a time: it is the last of those begun.
+  const int32_t index = request->next_compression - 1;
+  std::vector<CompressionPoint> points = request->compressions;
+  const int32_t length = points[index].length;
+  points.erase(points.begin() + index);
+  // A prefix that was compressed less often took more blocks to make than
+  // those who would start on it may ever get.
+  for (int32_t i = index; i < std::ssize(points); ++i) {
+    points[i].is_shared = false;
+  }
+  std::unique_ptr<DecodeCompression> decode;
+  if (request->decode != nullptr) {
+    decode = std::make_unique<DecodeCompression>(*request->decode);
+    decode->refused_until = std::max(decode->refused_until, length);
+  }
+  const auto [max_chunk, peak] = FitPool(request->last_length(), points,
+                                         decode.get(), request->squeeze.get());
+  const auto fail = [peak](const char* whose, int32_t most) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("without it the request needs ", peak,
+                     " blocks at its peak, ", whose, most));
+  };
+  if (peak > manager_.num_usable()) {
+    return fail("the pool has ", manager_.num_usable());
+  }
+  const int32_t max_blocks = tenants_.limits(request->tenant).max_blocks;
+  if (max_blocks > 0 && peak > max_blocks) {
+    return fail("the quota max_blocks of its tenant is ", max_blocks);
+  }
+  request->compressions = std::move(points);
+  request->decode = std::move(decode);
+  request->next_compression = index;
+  request->peak_blocks = peak;
+  request->max_chunk = max_chunk;
+  return absl::OkStatus();
+}
+
+void SchedulerImpl::AbortOrder(RequestState* request,
+                               const StepInFlight::Order& order,
+                               std::span<const EvictionOutcome> outcomes,
+                               const absl::Status& why, Effects* effects) {
+  ++totals_.num_refused_evictions;
+  if (order.region != kNoRegion && outcomes.front().ok) {
+    dropped_regions_.push_back(order.region);  // the engine has kept it
+  }
+  for (int32_t i = 0; i < order.num_outcomes(); ++i) {
+    manager_.AbortEviction(request->slot, order.group_of(i));
+  }
+  if (order.point.is_planned) {
+    const absl::Status fits = LeaveOutLast(request);
+    if (!fits.ok()) {
+      Retire(request, FinishReason::kFailed,
+             absl::InternalError(
+                 absl::StrCat(why.message(), "; ", fits.message())),
+             effects);
+      return;
+    }
+  } else if (order.point.is_squeeze()) {
+    request->squeeze.reset();
+    --num_squeezable_;
+  }
+  // Where entries of some groups were moved, the old tables hold no more. And
+  // what the order was to give back may have been reserved for others of the
+  // tenant: it waits until they leave.
+  const bool has_moved = std::ranges::any_of(outcomes, &EvictionOutcome::ok);
+  const int32_t change = ToReserve(*request) - request->reserved_blocks;
+  const bool has_room =
+      change <= 0 || tenants_.MayReserve(request->tenant, change);
+  if (has_moved || !has_room) {
+    WaitAgain(request);
+    ForgetLeft();
+    return;
+  }
+  RefreshReservation(request);
+  UpdateFront(request);
+}
+
+}  // namespace blockmgr
