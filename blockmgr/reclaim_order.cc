@@ -138,9 +138,9 @@ void ReclaimOrder::Forget(int32_t entry) {
 }
 
 void ReclaimOrder::SetTime(int64_t now_ms) {
-  BM_CHECK(now_ms >= now_ms_);
-  now_ms_ = now_ms;
-  while (!expiries_.empty() && expiries_.front().ms <= now_ms) {
+  // What never expires does not at the end of time either.
+  now_ms_ = std::clamp(now_ms, now_ms_, Retention::kNever - 1);
+  while (!expiries_.empty() && expiries_.front().ms <= now_ms_) {
     const int32_t entry = expiries_.front().entry;
     DropExpiry(entry);
     SetPriority(entry, kDefaultPriority);

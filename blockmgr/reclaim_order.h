@@ -55,7 +55,8 @@ class ReclaimOrder {
   void SetSuperseded(int32_t entry, bool superseded);
   // Drops its wish. REQUIRES: not listed.
   void Forget(int32_t entry);
-  // Ends the wishes that expire until now; time never goes back.
+  // Ends the wishes that expire until now. A clock that goes back stands still
+  // until it is where it was.
   void SetTime(int64_t now_ms);
 
   // Bytes of memory of its own: more once a wish has had a duration.

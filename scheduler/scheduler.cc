@@ -78,7 +78,9 @@ std::vector<RetentionRange> RetentionOf(const Request& request,
     if (wish.end != 0) range.end = wish.end;
     range.retention.priority = static_cast<uint8_t>(wish.priority);
     if (wish.duration_ms != 0) {
-      range.retention.expires_ms = now_ms + wish.duration_ms;
+      range.retention.expires_ms = now_ms > Retention::kNever - wish.duration_ms
+                                       ? Retention::kNever
+                                       : now_ms + wish.duration_ms;
     }
     ranges.push_back(range);
   }

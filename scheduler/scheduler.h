@@ -132,7 +132,8 @@ class Scheduler {
   // To be read by those who want to know what is cached, see
   // prefix_cache_delta.h. Changes in every call that is not const.
   virtual const PrefixCache& prefix_cache() const = 0;
-  // For durations of retention; milliseconds of any clock, never back.
+  // For durations of retention, which count from submission; milliseconds of
+  // any clock. One that goes back stands still until it is where it was.
   virtual void SetTime(int64_t now_ms) = 0;
 
   virtual bool has_unfinished_requests() const = 0;

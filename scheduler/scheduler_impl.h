@@ -8,6 +8,8 @@
 #ifndef SCHEDULER_SCHEDULER_IMPL_H_
 #define SCHEDULER_SCHEDULER_IMPL_H_
 
+#include <algorithm>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -49,7 +51,7 @@ class SchedulerImpl : public Scheduler {
   }
   void ForgetKeptEntries() override { kept_.Clear(); }
   void SetTime(int64_t now_ms) override {
-    now_ms_ = now_ms;
+    now_ms_ = std::max(now_ms_, now_ms);
     manager_.SetTime(now_ms);
   }
   bool has_unfinished_requests() const override { return !requests_.empty(); }
@@ -473,7 +475,7 @@ class SchedulerImpl : public Scheduler {
   int32_t num_speculating_ = 0;      // of the running ones: have drafts
   std::vector<int32_t> candidates_;  // scratch of PlanPressure
   bool has_restarts_ = false;        // perhaps one of the running ones
-  int64_t now_ms_ = 0;
+  int64_t now_ms_ = std::numeric_limits<int64_t>::min();  // as yet unknown
   uint64_t next_request_ = 1;
   uint64_t next_step_ = 1;
   uint64_t next_command_ = 1;

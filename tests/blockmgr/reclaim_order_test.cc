@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <random>
 #include <string>
 #include <tuple>
@@ -87,6 +88,31 @@ TEST(ReclaimOrderTest, WishEndsWithItsDuration) {
   EXPECT_THAT(Drain(order), ElementsAre(3, 1, 2));
 }
 
+TEST(ReclaimOrderTest, AClockThatGoesBackStandsStill) {
+  ReclaimOrder order(8);
+  order.SetTime(1000);
+  order.SetRetention(1, {.priority = 90, .expires_ms = 1100});
+  order.List(1);
+  order.List(2);
+  for (const int64_t back : {int64_t{999}, int64_t{0}, int64_t{-1},
+                             std::numeric_limits<int64_t>::min()}) {
+    order.SetTime(back);
+    EXPECT_THAT(Drain(order), ElementsAre(2, 1));
+  }
+  // Over by the time before.
+  order.SetRetention(3, {.priority = 90, .expires_ms = 1000});
+  order.List(3);
+  EXPECT_THAT(Drain(order), ElementsAre(2, 3, 1));
+  order.SetTime(1099);
+  EXPECT_THAT(Drain(order), ElementsAre(2, 3, 1));
+  order.SetTime(1100);
+  EXPECT_THAT(Drain(order), ElementsAre(2, 3, 1));
+  order.List(4);
+  order.SetRetention(4, {.priority = 90});
+  order.SetTime(std::numeric_limits<int64_t>::max());
+  EXPECT_THAT(Drain(order), ElementsAre(2, 3, 1, 4));
+}
+
 TEST(ReclaimOrderTest, NewWishReplacesTheOldAndForgettingEndsIt) {
   ReclaimOrder order(8);
   order.SetRetention(1, {.priority = 90, .expires_ms = 10});
@@ -170,7 +196,7 @@ TEST(ReclaimOrderTest, AgreesWithASort) {
         own.wish = place++;
       } else {
         now += RandomInt(random, 0, 9);
-        order.SetTime(now);
+        for (const int64_t told : {now, now - 5}) order.SetTime(told);
         std::vector<std::tuple<int64_t, int64_t, size_t>> over;
         for (size_t e = 0; e < naive.size(); ++e) {
           if (naive[e].retention.expires_ms <= now) {

@@ -2,6 +2,7 @@
 // a wish is never a pin.
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -195,6 +196,25 @@ TEST_F(RetentionTest, WithoutAnEndItCoversOutputs) {
     request.retention.clear();
     EXPECT_EQ(Serve(std::move(request)), end == 0 ? 16 : 8);
   }
+}
+
+TEST_F(RetentionTest, AClockThatGoesBackEndsNothingEarlier) {
+  SetTime(1'000'000);
+  EXPECT_EQ(Serve(kTopic, {{.priority = 90, .duration_ms = 1000}}), 0);
+  SetTime(500);
+  // From the time that the clock has been at.
+  EXPECT_EQ(Serve(kTopic + 50, {{.priority = 90, .duration_ms = 1000}}), 0);
+  SetTime(1'000'999);
+  ServeOthers();
+  EXPECT_EQ(Serve(kTopic), 16);
+  EXPECT_EQ(Serve(kTopic + 50), 16);
+}
+
+TEST_F(RetentionTest, TheEndOfTimeIsATimeLikeAnyOther) {
+  SetTime(std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(Serve(kTopic, {{.priority = 90, .duration_ms = 1000}}), 0);
+  ServeOthers();
+  EXPECT_EQ(Serve(kTopic), 16);
 }
 
 }  // namespace
