@@ -80,6 +80,12 @@ struct SchedulerStats {
   int64_t metadata_bytes = 0;      // now: BlockManager::metadata_bytes()
 };
 
+// OK when there are engines for which Scheduler::ValidateEviction is: what the
+// eviction and the options say of each other, whatever the layout.
+// InvalidArgument: as there.
+absl::Status ValidateEviction(const RequestEviction& eviction,
+                              const SchedulerOptions& options);
+
 class Scheduler {
  public:
   // Errors: a bad layout or option, named.

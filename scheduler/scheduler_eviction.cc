@@ -1,7 +1,9 @@
 // Evictions as requests and frontends ask for them.
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -14,14 +16,8 @@
 namespace blockmgr {
 namespace {
 
-absl::Status ValidateSharing(const RequestEviction& eviction,
-                             int32_t page_size) {
+absl::Status ValidateSharing(const RequestEviction& eviction) {
   if (!eviction.share_prefix) return absl::OkStatus();
-  if (eviction.share_multiple < 0 || eviction.share_multiple % page_size != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("eviction.share_multiple: expected 0 or a multiple of ",
-                     page_size, " (page_size), got ", eviction.share_multiple));
-  }
   if (eviction.mode == EvictionMode::kPressure) {
     return absl::InvalidArgumentError(
         "eviction.share_prefix: expected a mode that compresses the prompt, "
@@ -37,24 +33,43 @@ absl::Status ValidateSharing(const RequestEviction& eviction,
   return absl::OkStatus();
 }
 
+std::string WindowRatioError(const EvictionTarget& target,
+                             absl::string_view why) {
+  return absl::StrCat("eviction.target.window_keep_ratio: expected 1 ", why,
+                      ", got ", target.window_ratio.ToString());
+}
+
 // What is evicted from windows is the request's own, by scores at hand.
-absl::Status ValidateWindows(const RequestEviction& eviction,
-                             const ModelLayout& layout) {
-  if (!eviction.target.evicts_in_windows()) return absl::OkStatus();
-  const auto fail = [&](const auto&... parts) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("eviction.target.window_keep_ratio: expected 1 ", parts...,
-                     ", got ", eviction.target.window_ratio.ToString()));
-  };
-  if (layout.num_window_groups() == 0) {
-    return fail("for a model of which no group of layers has a window");
-  }
+absl::Status ValidateWindows(const RequestEviction& eviction) {
   const EvictionPolicy& policy = eviction.policy;
-  if (policy.scorer_state() != ScorerState::kNone || policy.needs_table()) {
-    return fail("with scores accumulated from the first token on, or budgets ",
-                "of a table (", FormatPolicy(policy), ")");
+  if (!eviction.target.evicts_in_windows() ||
+      (policy.scorer_state() == ScorerState::kNone && !policy.needs_table())) {
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  return absl::InvalidArgumentError(WindowRatioError(
+      eviction.target,
+      absl::StrCat(
+          "with scores accumulated from the first token on, or budgets "
+          "of a table (",
+          FormatPolicy(policy), ")")));
+}
+
+bool HasInterval(EvictionMode mode) {
+  return mode == EvictionMode::kEveryChunk || mode == EvictionMode::kDecode;
+}
+
+absl::Status ValidatePolicy(const EvictionPolicy& policy,
+                            const std::shared_ptr<const BudgetTable>& table) {
+  BM_RETURN_IF_ERROR(policy.Validate());
+  if (policy.parity != Parity::kNone) {
+    return absl::InvalidArgumentError(
+        "eviction.policy: expected no parity(..): it reproduces published "
+        "programs on tensors and conserves no total");
+  }
+  if (!policy.needs_table() || table != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("eviction.policy: expected the budget table '",
+                   policy.budget.profile, "' with the request, got none"));
 }
 
 absl::Status ValidateTarget(const EvictionTarget& target) {
@@ -115,21 +130,10 @@ void SchedulerImpl::TakeEviction(PlannedEviction eviction,
   }
 }
 
-absl::Status SchedulerImpl::ValidatePolicy(
+absl::Status SchedulerImpl::ValidateTable(
     const EvictionPolicy& policy,
     const std::shared_ptr<const BudgetTable>& table) const {
-  BM_RETURN_IF_ERROR(policy.Validate());
-  if (policy.parity != Parity::kNone) {
-    return absl::InvalidArgumentError(
-        "eviction.policy: expected no parity(..): it reproduces published "
-        "programs on tensors and conserves no total");
-  }
   if (!policy.needs_table()) return absl::OkStatus();
-  if (table == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("eviction.policy: expected the budget table '",
-                     policy.budget.profile, "' with the request, got none"));
-  }
   return CheckTable(policy, ShapeOf(layout()), *table);
 }
 
@@ -141,15 +145,14 @@ absl::Status SchedulerImpl::ValidateLayers() const {
       layout().window, " tokens): what falls out of it is given back anyway"));
 }
 
-absl::Status SchedulerImpl::ValidateEviction(
-    const RequestEviction& eviction) const {
+absl::Status ValidateEviction(const RequestEviction& eviction,
+                              const SchedulerOptions& options) {
   if (eviction.mode == EvictionMode::kNone) {
     if (!eviction.share_prefix) return absl::OkStatus();
     return absl::InvalidArgumentError(
         "eviction.share_prefix: expected a mode that compresses the prompt, "
         "got none");
   }
-  BM_RETURN_IF_ERROR(ValidateLayers());
   const EvictionPolicy& policy = eviction.policy;
   BM_RETURN_IF_ERROR(ValidatePolicy(policy, eviction.table));
   BM_RETURN_IF_ERROR(ValidateTarget(eviction.target));
@@ -159,6 +162,37 @@ absl::Status SchedulerImpl::ValidateEviction(
         "eviction.policy: expected a policy of the engine's own, got external "
         "scores or budgets (evict the running request instead)");
   }
+  BM_RETURN_IF_ERROR(ValidateSharing(eviction));
+  BM_RETURN_IF_ERROR(ValidateWindows(eviction));
+  const int32_t window = policy.query_window();
+  if (HasInterval(eviction.mode) && eviction.compress_every < window) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("eviction.compress_every: expected what the policy "
+                     "observes, at least ",
+                     window, ", got ", eviction.compress_every));
+  }
+  const int32_t most = options.max_query_window();
+  return RequireRange("eviction.policy: window", window, 0, most,
+                      options.long_prefill_token_threshold == most
+                          ? "to long_prefill_token_threshold"
+                          : "to max_num_batched_tokens - max_num_seqs + 1");
+}
+
+absl::Status SchedulerImpl::ValidateEviction(
+    const RequestEviction& eviction) const {
+  const int32_t page_size = layout().page_size;
+  if (HasInterval(eviction.mode) &&
+      (eviction.compress_every < page_size ||
+       eviction.compress_every % page_size != 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("eviction.compress_every: expected a multiple of ",
+                     page_size, " (page_size), got ", eviction.compress_every));
+  }
+  BM_RETURN_IF_ERROR(blockmgr::ValidateEviction(eviction, options_));
+  if (eviction.mode == EvictionMode::kNone) return absl::OkStatus();
+  BM_RETURN_IF_ERROR(ValidateLayers());
+  const EvictionPolicy& policy = eviction.policy;
+  BM_RETURN_IF_ERROR(ValidateTable(policy, eviction.table));
   if (policy.scorer_state() != ScorerState::kNone &&
       options_.num_scorer_states == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -166,40 +200,25 @@ absl::Status SchedulerImpl::ValidateEviction(
         " needs scores that the engine accumulates, but it announced "
         "num_scorer_states 0"));
   }
-  const int32_t page_size = layout().page_size;
-  BM_RETURN_IF_ERROR(ValidateSharing(eviction, page_size));
-  BM_RETURN_IF_ERROR(ValidateWindows(eviction, layout()));
-  if (eviction.target.evicts_in_windows() &&
-      !options_.supports_window_evictions) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "eviction.target.window_keep_ratio: expected 1 for an engine that did "
-        "not announce supports_window_evictions, got ",
-        eviction.target.window_ratio.ToString()));
-  }
-  if (eviction.mode == EvictionMode::kEveryChunk ||
-      eviction.mode == EvictionMode::kDecode) {
-    const int32_t least = std::max(page_size, policy.query_window());
-    if (eviction.compress_every < least ||
-        eviction.compress_every % page_size != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("eviction.compress_every: expected a multiple of ",
-                       page_size, " (page_size) and at least ", least, ", got ",
-                       eviction.compress_every));
+  if (eviction.target.evicts_in_windows()) {
+    if (layout().num_window_groups() == 0) {
+      return absl::InvalidArgumentError(WindowRatioError(
+          eviction.target,
+          "for a model of which no group of layers has a window"));
+    }
+    if (!options_.supports_window_evictions) {
+      return absl::FailedPreconditionError(WindowRatioError(
+          eviction.target,
+          "for an engine that did not announce supports_window_evictions"));
     }
   }
-  return RequireRange("eviction.policy: window", policy.query_window(), 0,
-                      MaxQueryWindow(),
-                      options_.long_prefill_token_threshold == MaxQueryWindow()
-                          ? "to long_prefill_token_threshold"
-                          : "to max_num_batched_tokens - max_num_seqs + 1");
-}
-
-int32_t SchedulerImpl::MaxQueryWindow() const {
-  const int32_t room =
-      options_.max_num_batched_tokens - options_.max_num_seqs + 1;
-  return options_.long_prefill_token_threshold > 0
-             ? std::min(room, options_.long_prefill_token_threshold)
-             : room;
+  if (eviction.share_prefix && (eviction.share_multiple < 0 ||
+                                eviction.share_multiple % page_size != 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("eviction.share_multiple: expected 0 or a multiple of ",
+                     page_size, " (page_size), got ", eviction.share_multiple));
+  }
+  return absl::OkStatus();
 }
 
 void SchedulerImpl::ListNextPoint(RequestState* request) const {
@@ -244,6 +263,7 @@ absl::Status SchedulerImpl::ValidateCommand(
     const RequestState& request, const EvictionCommand& command) const {
   BM_RETURN_IF_ERROR(ValidateLayers());
   BM_RETURN_IF_ERROR(ValidatePolicy(command.policy, command.table));
+  BM_RETURN_IF_ERROR(ValidateTable(command.policy, command.table));
   BM_RETURN_IF_ERROR(ValidateTarget(command.target));
   if (command.target.evicts_in_windows()) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -108,7 +108,8 @@ class SchedulerImpl : public Scheduler {
   void TakeEviction(PlannedEviction eviction, RequestState* request) const;
   // Whether the model has layers to evict from.
   absl::Status ValidateLayers() const;
-  absl::Status ValidatePolicy(
+  // Whether the policy's table, if it has one, is of a model of this shape.
+  absl::Status ValidateTable(
       const EvictionPolicy& policy,
       const std::shared_ptr<const BudgetTable>& table) const;
   // Queries per layer that the engine keeps of it.
@@ -123,9 +124,6 @@ class SchedulerImpl : public Scheduler {
   void TellKept(const RequestState& request, EvictionEffect* effect) const;
   // Adds the next of its decode compressions, if there is one, to those listed.
   void ListNextPoint(RequestState* request) const;
-  // The longest observation window that fits in a chunk next to the decodes of
-  // every other sequence.
-  int32_t MaxQueryWindow() const;
 
   // Forks (scheduler_fork.cc).
   absl::Status ValidateFork(const Request& request) const;

@@ -1,5 +1,6 @@
 #include "scheduler/scheduler_options.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 #include <vector>
@@ -76,6 +77,13 @@ absl::Status SchedulerOptions::Validate() const {
         ValidateLimits(absl::StrCat("tenants['", name, "']"), limits));
   }
   return absl::OkStatus();
+}
+
+int32_t SchedulerOptions::max_query_window() const {
+  const int32_t room = max_num_batched_tokens - max_num_seqs + 1;
+  return long_prefill_token_threshold > 0
+             ? std::min(room, long_prefill_token_threshold)
+             : room;
 }
 
 const std::map<std::string, SchedulingPolicy>& SchedulingPolicyNames() {

@@ -145,6 +145,9 @@ struct SchedulerOptions {
   int32_t max_tenants = 4096;
 
   absl::Status Validate() const;
+  // The longest observation window that fits in a chunk next to the decodes of
+  // every other sequence.
+  int32_t max_query_window() const;
 };
 
 // What flags and configurations call them.

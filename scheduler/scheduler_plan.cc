@@ -132,8 +132,9 @@ bool SchedulerImpl::PlanUnplannedPoint(const RequestState& request,
   const int32_t query_window =
       std::max({options_.query_window, 1,
                 commanded ? 0 : command.policy.query_window()});
-  const int32_t at_hand = std::min({length - num_in_cache, query_window,
-                                    MaxQueryWindow(), request.max_chunk});
+  const int32_t at_hand =
+      std::min({length - num_in_cache, query_window,
+                options_.max_query_window(), request.max_chunk});
   point->policy.scorer.window = std::min(command.policy.scorer.window, at_hand);
   point->policy.scorer.obs_window =
       std::min(command.policy.scorer.obs_window, at_hand);
