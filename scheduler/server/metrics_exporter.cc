@@ -293,11 +293,12 @@ absl::StatusOr<std::unique_ptr<MetricsExporter>> MetricsExporter::Start(
   std::unique_ptr<MetricsExporter> exporter(new MetricsExporter);
   exporter->collectable_ = std::make_shared<CoreCollectable>(core);
   try {
-    // Two threads: a peer that reads slowly does not keep the next one out, and
-    // is cut off in the end.
-    exporter->exposer_ = std::make_unique<prometheus::Exposer>(
-        std::vector<std::string>{"listening_ports", listen, "num_threads", "2",
-                                 "request_timeout_ms", "10000"});
+    // A peer that sends or reads nothing for a second is cut off, and has had a
+    // thread for so long: hundreds of them hold up a scrape for some seconds.
+    exporter->exposer_ =
+        std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+            "listening_ports", listen, "num_threads", "50", "connection_queue",
+            "200", "listen_backlog", "1000", "request_timeout_ms", "1000"});
     exporter->exposer_->RegisterCollectable(exporter->collectable_);
   } catch (const std::exception&) {  // whose text tells no more
     return absl::UnavailableError(absl::StrCat(

@@ -213,6 +213,33 @@ TEST_F(MetricsServerTest, ServesNothingElse) {
   }
 }
 
+TEST_F(MetricsServerTest, HalfSentRequestsKeepNobodyOut) {
+  const std::vector<std::string> parts =
+      absl::StrSplit(server_->metrics_address(), ':');
+  boost::asio::io_context context;
+  boost::asio::ip::tcp::resolver resolver(context);
+  const auto found = resolver.resolve(parts.at(0), parts.at(1));
+  std::vector<boost::asio::ip::tcp::socket> half;
+  for (int i = 0; i < 200; ++i) {
+    half.emplace_back(context);
+    boost::asio::connect(half.back(), found);
+    boost::asio::write(half.back(),
+                       boost::asio::buffer(std::string("GET /metrics HT")));
+  }
+  std::string answer;
+  for (int i = 0; i < 3 && answer.empty(); ++i) {
+    answer = Get(server_->metrics_address(), "/metrics");
+  }
+  EXPECT_EQ(Samples(answer).at("blockmgr_up"), 1);
+  // Each is ended by the server.
+  for (boost::asio::ip::tcp::socket& socket : half) {
+    std::string rest;
+    boost::system::error_code error;
+    boost::asio::read(socket, boost::asio::dynamic_buffer(rest), error);
+    EXPECT_TRUE(error);
+  }
+}
+
 TEST_F(MetricsServerTest, StopsWithTheServer) {
   const std::string address = server_->metrics_address();
   EXPECT_THAT(Get(address, "/metrics"), HasSubstr(" 200 OK"));
