@@ -18,7 +18,8 @@
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 
@@ -34,6 +35,7 @@
 #include "program/command_line.h"
 #include "scheduler/server/default_address.h"
 #include "scheduler/server/flag_checks.h"
+#include "scheduler/server/stderr_log.h"
 
 namespace blockmgr {
 namespace {
@@ -149,12 +151,12 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--mode", flags->mode, "What executes the steps")
       ->check(CLI::IsMember({"tiny", "sim"}))
       ->capture_default_str();
-  flags->client.address = DefaultAddress();
   app->add_option("--address", flags->client.address,
                   "Where the daemon listens: unix:PATH or HOST:PORT")
-      ->capture_default_str();
+      ->default_str(DefaultAddress());
   app->add_option("--name", flags->client.engine_name,
-                  "Name in the daemon's logs (default: blockmgr-engine/MODE)");
+                  "Name in the daemon's logs (default: blockmgr-engine/MODE)")
+      ->check(Utf8Text());
   flags->client.num_scorer_states = 256;
   app->add_option("--scorer-states", flags->client.num_scorer_states,
                   "Sequences whose scores are accumulated at a time, for h2o "
@@ -170,7 +172,8 @@ void AddFlags(CLI::App* app, Flags* flags) {
   flags->client.supports_window_evictions = true;
   app->add_flag("--replace", flags->client.replace,
                 "Take the place of an engine that is attached: what it was "
-                "computing is computed again");
+                "computing is computed again. For the daemon's own user, or "
+                "root, over its unix socket");
   app->add_flag("--reconnect", flags->client.reconnect,
                 "Attach again when the daemon goes away");
   app->add_option("--attach-timeout", flags->attach_timeout_s,
@@ -210,6 +213,17 @@ absl::Status CheckModeFlags(const CLI::App& app, const Flags& flags) {
           absl::StrCat(name, ": has no effect without --backend cuda"));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status FindDaemon(const CLI::App& app, Flags* flags) {
+  if (app.count("--address") > 0) return absl::OkStatus();
+  absl::StatusOr<std::string> address = DefaultDaemonAddress();
+  if (!address.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--address: ", address.status().message()));
+  }
+  flags->client.address = *std::move(address);
   return absl::OkStatus();
 }
 
@@ -292,8 +306,23 @@ void WatchSignals(const std::stop_token& stop, const sigset_t& signals,
   }
 }
 
+// By themselves they would wait for whoever reads stderr.
+void RouteLibraryLogs() {
+  gpr_set_log_function([](gpr_log_func_args* args) {
+    const bool is_error = args->severity == GPR_LOG_SEVERITY_ERROR;
+    spdlog::log(is_error ? spdlog::level::warn : spdlog::level::debug,
+                "grpc: {}", args->message);
+  });
+  google::protobuf::SetLogHandler([](google::protobuf::LogLevel /*level*/,
+                                     const char* /*file*/, int /*line*/,
+                                     const std::string& message) {
+    spdlog::warn("protobuf: {}", message);
+  });
+}
+
 int Main(int argc, char** argv) {
-  spdlog::set_default_logger(spdlog::stderr_logger_mt("blockmgr-engine"));
+  LogToStderr("blockmgr-engine");
+  RouteLibraryLogs();
   Flags flags;
   flags.client.engine_name.clear();
   CLI::App app(kAbout, "blockmgr-engine");
@@ -302,7 +331,8 @@ int Main(int argc, char** argv) {
     return *status;
   }
   spdlog::info("{}", ProgramVersion("blockmgr-engine"));
-  const absl::Status valid = CheckModeFlags(app, flags);
+  absl::Status valid = CheckModeFlags(app, flags);
+  if (valid.ok()) valid = FindDaemon(app, &flags);
   if (!valid.ok()) {
     spdlog::error("{}", valid.ToString());
     return 1;

@@ -218,13 +218,20 @@ std::vector<std::pair<std::string, double>> Config(
   return config;
 }
 
+absl::StatusOr<std::string> AddressOf(const ServeOptions& options) {
+  if (options.address.has_value()) return *options.address;
+  absl::StatusOr<std::string> address = DefaultDaemonAddress();
+  if (address.ok()) return address;
+  return absl::FailedPreconditionError(
+      absl::StrCat("address: ", address.status().message()));
+}
+
 }  // namespace
 
 void AddServeFlags(CLI::App* app, ServeOptions* options) {
-  options->address = DefaultAddress();
   app->add_option("--address", options->address,
                   "where the daemon listens: unix:PATH or HOST:PORT")
-      ->capture_default_str()
+      ->default_str(DefaultAddress())
       ->group("Daemon");
   app->add_option("--ready-check-timeout-sec", options->ready_check_timeout_s,
                   "wait this long for a daemon with an engine attached")
@@ -272,7 +279,8 @@ void NoteOthers(const v1::GetStatsResponse& before, RunResult* result) {
 
 absl::StatusOr<RunResult> RunServe(const ServeOptions& options,
                                    const BenchPlan& plan, Progress* progress) {
-  LoadClient client(options.address, NewRecords(plan));
+  BM_ASSIGN_OR_RETURN(const std::string address, AddressOf(options));
+  LoadClient client(address, NewRecords(plan));
   BM_RETURN_IF_ERROR(client.WaitUntilReady(
       std::chrono::duration<double>(options.ready_check_timeout_s)));
   RunResult result;

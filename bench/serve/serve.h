@@ -6,6 +6,7 @@
 #ifndef BENCH_SERVE_SERVE_H_
 #define BENCH_SERVE_SERVE_H_
 
+#include <optional>
 #include <string>
 
 #include <absl/status/statusor.h>
@@ -18,15 +19,14 @@
 namespace blockmgr {
 
 struct ServeOptions {
-  std::string address;  // a gRPC target
+  std::optional<std::string> address;  // a gRPC target; unset: the default
   // How long to wait for a daemon with an engine.
   double ready_check_timeout_s = 60;
   // Do not reset the prefix cache before the run.
   bool keep_prefix_cache = false;
 };
 
-// Adds the flags; the default address is DefaultAddress(). `options` is
-// borrowed and must outlive the parsing.
+// Adds the flags. `options` is borrowed and must outlive the parsing.
 void AddServeFlags(CLI::App* app, ServeOptions* options);
 
 // Runs a plan to its end. `progress` may be null. Errors: no daemon, no engine,

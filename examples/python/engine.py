@@ -13,7 +13,8 @@ build of blockmgr (build/dev/python) or by hand, in the source folder:
   python3 -m grpc_tools.protoc -I. --python_out=OUT --grpc_python_out=OUT \\
       proto/blockmgr/v1/*.proto
 
-  PYTHONPATH=OUT examples/python/engine.py --address unix:/tmp/blockmgr.sock
+  PYTHONPATH=OUT examples/python/engine.py \\
+      --address unix:$XDG_RUNTIME_DIR/blockmgr.sock
 """
 import argparse
 import dataclasses

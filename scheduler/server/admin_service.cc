@@ -1,36 +1,43 @@
 #include "scheduler/server/admin_service.h"
 
-#include "scheduler/server/wire.h"
+#include "scheduler/server/raw_messages.h"
 
 namespace blockmgr {
 
 grpc::ServerUnaryReactor* AdminService::GetStats(
-    grpc::CallbackServerContext* context, const v1::GetStatsRequest* request,
-    v1::GetStatsResponse* response) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  core_->Post(
-      blockmgr::GetStats{request->reset_peaks(),
-                         [reactor, response](absl::StatusOr<CoreStats> stats) {
-                           if (stats.ok()) ToProto(*stats, response);
-                           reactor->Finish(ToGrpc(stats.status()));
-                         }});
-  return reactor;
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<v1::GetStatsRequest>(
+      context, *request, {},
+      [this, response](const v1::GetStatsRequest& get,
+                       grpc::ServerUnaryReactor* reactor) {
+        core_->Post(blockmgr::GetStats{
+            get.reset_peaks(),
+            [reactor, response](const absl::StatusOr<CoreStats>& stats) {
+              v1::GetStatsResponse proto;
+              if (stats.ok()) ToProto(*stats, &proto);
+              Answer(reactor, stats.status(), proto, response);
+            }});
+      });
 }
 
 grpc::ServerUnaryReactor* AdminService::ResetPrefixCache(
-    grpc::CallbackServerContext* context,
-    const v1::ResetPrefixCacheRequest* /*request*/,
-    v1::ResetPrefixCacheResponse* response) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  core_->Post(blockmgr::ResetPrefixCache{
-      [reactor, response](absl::StatusOr<CacheReset> reset) {
-        if (reset.ok()) {
-          response->set_dropped_blocks(reset->num_dropped);
-          response->set_in_use_blocks(reset->num_in_use);
-        }
-        reactor->Finish(ToGrpc(reset.status()));
-      }});
-  return reactor;
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<v1::ResetPrefixCacheRequest>(
+      context, *request, {},
+      [this, response](const v1::ResetPrefixCacheRequest& /*reset*/,
+                       grpc::ServerUnaryReactor* reactor) {
+        core_->Post(blockmgr::ResetPrefixCache{
+            [reactor, response](const absl::StatusOr<CacheReset>& reset) {
+              v1::ResetPrefixCacheResponse proto;
+              if (reset.ok()) {
+                proto.set_dropped_blocks(reset->num_dropped);
+                proto.set_in_use_blocks(reset->num_in_use);
+              }
+              Answer(reactor, reset.status(), proto, response);
+            }});
+      });
 }
 
 }  // namespace blockmgr

@@ -11,20 +11,23 @@
 
 namespace blockmgr {
 
-class AdminService final : public v1::AdminService::CallbackService {
+class AdminService final
+    : public v1::AdminService::WithRawCallbackMethod_GetStats<
+          v1::AdminService::WithRawCallbackMethod_ResetPrefixCache<
+              v1::AdminService::WithRawCallbackMethod_WatchPrefixCache<
+                  v1::AdminService::Service>>> {
  public:
   explicit AdminService(CoreThread* core) : core_(core), watches_(core) {}
 
   grpc::ServerUnaryReactor* GetStats(grpc::CallbackServerContext* context,
-                                     const v1::GetStatsRequest* request,
-                                     v1::GetStatsResponse* response) override;
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ResetPrefixCache(
-      grpc::CallbackServerContext* context,
-      const v1::ResetPrefixCacheRequest* request,
-      v1::ResetPrefixCacheResponse* response) override;
-  grpc::ServerWriteReactor<v1::PrefixCacheUpdate>* WatchPrefixCache(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+      grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchPrefixCache(
       grpc::CallbackServerContext* /*context*/,
-      const v1::WatchPrefixCacheRequest* request) override {
+      const grpc::ByteBuffer* request) override {
     return watches_.Open(*request);
   }
 

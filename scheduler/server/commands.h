@@ -144,17 +144,20 @@ struct AttachEngine {
   int32_t num_host_blocks = 0;
   bool supports_window_evictions = false;
   // Of an engine with an open step stream, which ends with Aborted when this
-  // one's opens.
+  // one's opens. PermissionDenied without `may_replace`.
   bool replace = false;
+  bool may_replace = false;
 };
 
 // FailedPrecondition STALE_EPOCH: not the daemon's epoch, or not the session
-// of the last attachment.
+// of the last attachment. PermissionDenied: that is to take an engine's place,
+// and whoever opens the stream may not.
 struct OpenSteps {
   uint64_t epoch = 0;
   uint64_t session = 0;
   std::shared_ptr<EngineSink> sink;
   StatusReply done;
+  bool may_replace = false;
 };
 
 // `result` is the sink's and stays unchanged until ReadNext.

@@ -16,8 +16,7 @@ namespace blockmgr {
 Core::Core(CoreOptions options, SchedulerFactory factory)
     : options_(std::move(options)),
       factory_(std::move(factory)),
-      issue_seconds_(
-          static_cast<size_t>(options_.scheduler.max_steps_in_flight)) {}
+      issues_(static_cast<size_t>(options_.scheduler.max_steps_in_flight)) {}
 
 Core::~Core() {
   const absl::Status status = absl::UnavailableError("the daemon has stopped");
@@ -31,12 +30,17 @@ void Core::BeginPass(double now_seconds) {
   if (start_seconds_ < 0) {
     start_seconds_ = now_seconds;
   } else {
+    now_seconds = std::max(now_seconds, now_seconds_);
     running_request_seconds_ += num_running_ * (now_seconds - now_seconds_);
   }
   now_seconds_ = now_seconds;
-  if (scheduler_ != nullptr) {
-    scheduler_->SetTime(static_cast<int64_t>(now_seconds * 1e3));
-  }
+  awake_.Look(now_seconds);
+  TellTime();
+}
+
+void Core::TellTime() {
+  if (scheduler_ == nullptr) return;
+  scheduler_->SetTime(static_cast<int64_t>(now_seconds_ * 1e3));
 }
 
 void Core::Handle(Command* command) {

@@ -33,6 +33,7 @@
 #include "blockmgr/step_plan.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/server/awake_clock.h"
 #include "scheduler/server/budget_tables.h"
 #include "scheduler/server/commands.h"
 
@@ -48,8 +49,9 @@ struct CoreOptions {
   // Of requests that say nothing of evictions, with its table.
   RequestEviction default_eviction;
   uint64_t epoch = 1;  // of this daemon process; random
-  // An engine that lets the oldest plan wait for longer is taken for lost; 0:
-  // never. Looked at in every pass.
+  // An engine that lets the oldest plan wait for longer, by an AwakeClock, is
+  // taken for lost; 0: never. Looked at in every pass, which there must be one
+  // of each second.
   double step_timeout_seconds = 0;
   // Told when an engine's stream opens, in the place of another or not, and
   // when it ends and leaves none: whose, and why.
@@ -61,7 +63,7 @@ class Core {
   Core(CoreOptions options, SchedulerFactory factory);
   ~Core();
 
-  // `now_seconds` never decreases.
+  // Of a clock that goes back the time before counts.
   void BeginPass(double now_seconds);
   void Handle(Command* command);
   void EndPass();
@@ -87,6 +89,12 @@ class Core {
     double first_token_seconds = -1;
     uint64_t eviction = 0;  // commanded and under way; 0: none
     Reply<absl::StatusOr<EvictionEffect>> evicted;
+  };
+
+  // When a plan was.
+  struct Issue {
+    double now_seconds = 0;
+    double awake_seconds = 0;
   };
 
   void Do(SubmitCommand& command);
@@ -129,6 +137,8 @@ class Core {
   void ForgetEngine();
   // If there is one.
   void TakeNextScheduler();
+  // To the Scheduler, if there is one.
+  void TellTime();
   // Hands effects_ to the clients; cuts off those too far behind.
   void DeliverEffects();
   void FillOutboxes();
@@ -160,9 +170,9 @@ class Core {
   bool replaces_ = false;        // its stream will take the place of engine_
   // Of an attachment with another layout that replaces, until its stream opens.
   std::unique_ptr<Scheduler> next_scheduler_;
-  std::shared_ptr<EngineSink> engine_;  // null: no open step stream
-  bool read_next_ = false;              // the last result has been consumed
-  boost::circular_buffer<double> issue_seconds_;  // of plans out, oldest first
+  std::shared_ptr<EngineSink> engine_;    // null: no open step stream
+  bool read_next_ = false;                // the last result has been consumed
+  boost::circular_buffer<Issue> issues_;  // of plans out, oldest first
 
   bool draining_ = false;
   bool closed_ = false;  // CloseAll
@@ -170,6 +180,7 @@ class Core {
 
   double start_seconds_ = -1;  // below 0: no pass yet
   double now_seconds_ = 0;
+  AwakeClock awake_;
   double running_request_seconds_ = 0;
   int32_t num_running_ = 0;
   int32_t max_running_ = 0;

@@ -56,11 +56,19 @@ absl::Status StaleEpoch(absl::string_view what, uint64_t want, uint64_t got) {
       absl::StrCat("STALE_EPOCH: ", what, ": expected ", want, ", got ", got));
 }
 
+absl::Status MayNotReplace() {
+  return absl::PermissionDeniedError(
+      "replace: expected a caller of the daemon's own user, or root, on its "
+      "unix socket, got another; end the engine that is attached, then attach "
+      "without replace");
+}
+
 }  // namespace
 
 void Core::Do(AttachEngine& command) { command.done(Attach(&command)); }
 
 absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
+  if (command->replace && !command->may_replace) return MayNotReplace();
   if (draining_ && idle()) return ShuttingDown();
   if (engine_ != nullptr && !command->replace) {
     return absl::AlreadyExistsError(
@@ -107,6 +115,9 @@ void Core::Do(OpenSteps& command) {
     status = StaleEpoch("session", engine_session_, command.session);
   } else if (engine_ != nullptr && !replaces_) {
     status = absl::AlreadyExistsError("session: it has an open step stream");
+  } else if (engine_ != nullptr && !command.may_replace) {
+    // Its numbers are no secret.
+    status = MayNotReplace();
   } else if (draining_ && idle()) {
     status = ShuttingDown();
   } else if (next_scheduler_ != nullptr) {
@@ -140,6 +151,7 @@ void Core::TakeNextScheduler() {
   // They name requests of the one that goes.
   DeliverEffects();
   scheduler_ = std::move(next_scheduler_);
+  TellTime();
   ++num_schedulers_;
   // Those were in blocks of the other geometry.
   max_running_ = 0;
@@ -156,8 +168,8 @@ void Core::Do(EngineResult& command) {
     DropEngine(std::string(status.message()));
     return;
   }
-  metrics_.step.Observe(now_seconds_ - issue_seconds_.front());
-  issue_seconds_.pop_front();
+  metrics_.step.Observe(now_seconds_ - issues_.front().now_seconds);
+  issues_.pop_front();
   read_next_ = true;
 }
 
@@ -176,7 +188,7 @@ void Core::DropEngine(const std::string& why) {
 void Core::ForgetEngine() {
   engine_.reset();
   read_next_ = false;
-  issue_seconds_.clear();
+  issues_.clear();
   // A new stream needs a new attachment, or the one that was to replace it.
   if (!replaces_) ++engine_session_;
   scheduler_->LoseEngine(&effects_);
@@ -194,7 +206,7 @@ void Core::IssuePlans() {
   if (engine_ == nullptr) return;
   while (scheduler_->Schedule(&plan_)) {
     engine_->SendPlan(plan_);
-    issue_seconds_.push_back(now_seconds_);
+    issues_.push_back({now_seconds_, awake_.awake_seconds()});
     for (const SequenceStart& start : plan_.starts) {
       LiveRequest& live = requests_.at(start.request);
       if (live.started_seconds >= 0) continue;  // it was preempted
@@ -206,9 +218,11 @@ void Core::IssuePlans() {
 }
 
 void Core::CheckStepTimeout() {
-  if (options_.step_timeout_seconds <= 0 || issue_seconds_.empty()) return;
-  const double waited = now_seconds_ - issue_seconds_.front();
-  if (waited <= options_.step_timeout_seconds) return;
+  if (options_.step_timeout_seconds <= 0 || issues_.empty()) return;
+  const double waited = awake_.awake_seconds() - issues_.front().awake_seconds;
+  if (waited <= options_.step_timeout_seconds + AwakeClock::kGraceSeconds) {
+    return;
+  }
   const std::string why = absl::StrCat(
       "expected the result of the oldest step within ",
       options_.step_timeout_seconds, " s (--step-timeout), got none for ",

@@ -1,44 +1,142 @@
 #include "scheduler/server/default_address.h"
 
-#include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
 
-#include <pwd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+
+#include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
 namespace {
 
-std::string UserName() {
-  const uid_t uid = geteuid();
-  std::array<char, 4096> buffer;
-  passwd entry{};
-  passwd* found = nullptr;
-  if (getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) == 0 &&
-      found != nullptr) {
-    return found->pw_name;
+constexpr mode_t kOthersMayWrite = S_IWGRP | S_IWOTH;
+
+std::string SocketIn(const std::string& folder) {
+  return absl::StrCat(folder, "/blockmgr.sock");
+}
+
+std::string TargetIn(const std::string& folder) {
+  return absl::StrCat("unix:", SocketIn(folder));
+}
+
+// Not through symbolic links: whoever made one may make it name another folder.
+bool Look(const std::string& path, struct stat* found) {
+  return lstat(path.c_str(), found) == 0;
+}
+
+std::string Describe(const struct stat& found) {
+  return absl::StrFormat("%s of user %u, mode %04o",
+                         S_ISDIR(found.st_mode)    ? "a folder"
+                         : S_ISLNK(found.st_mode)  ? "a symbolic link"
+                         : S_ISSOCK(found.st_mode) ? "a socket"
+                                                   : "a file",
+                         found.st_uid, found.st_mode & 07777);
+}
+
+// Whether nobody but this user, and root, can have put anything into the
+// folder.
+bool IsOurs(const struct stat& folder) {
+  return S_ISDIR(folder.st_mode) && folder.st_uid == geteuid() &&
+         (folder.st_mode & kOthersMayWrite) == 0;
+}
+
+bool IsOurs(const std::string& folder) {
+  struct stat found {};
+  return Look(folder, &found) && IsOurs(found);
+}
+
+std::string TemporaryFolder(const SocketPlaces& places) {
+  return absl::StrCat(places.temporary, "/blockmgr-", geteuid());
+}
+
+std::string OwnFolder(const SocketPlaces& places) {
+  // The variable of another user may have come along with su.
+  if (absl::StartsWith(places.runtime, "/") && IsOurs(places.runtime)) {
+    return places.runtime;
   }
-  return absl::StrCat(uid);  // containers may run users without a name
+  if (IsOurs(places.service)) return places.service;
+  return TemporaryFolder(places);
+}
+
+// Makes the folder, if it is the temporary one, before anybody else does.
+absl::StatusOr<std::string> SecureOwnFolder(const SocketPlaces& places) {
+  std::string folder = OwnFolder(places);
+  if (folder != TemporaryFolder(places)) return folder;
+  struct stat found {};
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot make the folder ", folder, ": ",
+                     std::generic_category().message(errno)));
+  }
+  if (!Look(folder, &found) || !IsOurs(found)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        folder, ": expected a folder of user ", geteuid(),
+        " that nobody else may write to, got ", Describe(found),
+        "; set XDG_RUNTIME_DIR to one, or say where the socket is to be"));
+  }
+  return folder;
+}
+
+// OK: `owner` or root has bound the socket.
+absl::Status CheckSocket(const std::string& path, uid_t owner) {
+  struct stat found {};
+  if (!Look(path, &found)) return absl::OkStatus();  // nobody listens
+  if (S_ISSOCK(found.st_mode) && (found.st_uid == owner || found.st_uid == 0)) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, ": expected a socket of user ", owner,
+                   " or of root, got ", Describe(found)));
 }
 
 }  // namespace
 
-std::string DefaultAddress() {
-  std::error_code error;
+SocketPlaces UsualSocketPlaces() {
+  SocketPlaces places;
   // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody here changes the environment
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  if (runtime != nullptr && *runtime != '\0' &&
-      std::filesystem::is_directory(runtime, error)) {
-    return absl::StrCat("unix:", runtime, "/blockmgr.sock");
+  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime != nullptr) places.runtime = runtime;
+  std::error_code error;
+  places.temporary = std::filesystem::temp_directory_path(error).string();
+  if (error) places.temporary = "/tmp";
+  return places;
+}
+
+std::string DefaultAddress(const SocketPlaces& places) {
+  return TargetIn(OwnFolder(places));
+}
+
+absl::StatusOr<std::string> DefaultListenAddress(const SocketPlaces& places) {
+  BM_ASSIGN_OR_RETURN(const std::string folder, SecureOwnFolder(places));
+  return TargetIn(folder);
+}
+
+absl::StatusOr<std::string> DefaultDaemonAddress(const SocketPlaces& places) {
+  BM_ASSIGN_OR_RETURN(const std::string folder, SecureOwnFolder(places));
+  struct stat found {};
+  struct stat service {};
+  if (Look(SocketIn(folder), &found) ||
+      !Look(SocketIn(places.service), &found) ||
+      !Look(places.service, &service)) {
+    BM_RETURN_IF_ERROR(CheckSocket(SocketIn(folder), geteuid()));
+    return TargetIn(folder);
   }
-  std::filesystem::path folder = std::filesystem::temp_directory_path(error);
-  if (error) folder = "/tmp";
-  return absl::StrCat("unix:",
-                      (folder / ("blockmgr-" + UserName() + ".sock")).string());
+  // Root alone can have made this folder, and says by its owner whose it is.
+  if (!S_ISDIR(service.st_mode) || (service.st_mode & kOthersMayWrite) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        places.service, ": expected a folder that its user alone may write to,",
+        " got ", Describe(service)));
+  }
+  BM_RETURN_IF_ERROR(CheckSocket(SocketIn(places.service), service.st_uid));
+  return TargetIn(places.service);
 }
 
 }  // namespace blockmgr

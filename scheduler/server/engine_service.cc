@@ -6,12 +6,17 @@
 
 #include <absl/strings/str_cat.h>
 
+#include "scheduler/server/connections.h"
 #include "scheduler/server/mutex.h"
 #include "scheduler/server/rate_limited_warning.h"
+#include "scheduler/server/raw_messages.h"
 #include "scheduler/server/wire.h"
 
 namespace blockmgr {
 namespace {
+
+// Counts of a thousand evictions of a large model have small numbers.
+constexpr int64_t kResultAllowanceBytes = int64_t{16} << 20;
 
 // One engine's stream: a gRPC reactor for the engine, a sink for the core.
 // Owned by itself until gRPC says OnDone, and by whoever holds a pointer.
@@ -20,7 +25,11 @@ class EngineStream final
       public EngineSink,
       public std::enable_shared_from_this<EngineStream> {
  public:
-  explicit EngineStream(CoreThread* core) : core_(core) {}
+  EngineStream(CoreThread* core, int64_t max_result_bytes, bool may_replace)
+      : core_(core),
+        limits_{.max_bytes = max_result_bytes,
+                .allowance_bytes = kResultAllowanceBytes},
+        may_replace_(may_replace) {}
 
   void Start() {
     self_ = shared_from_this();
@@ -63,20 +72,10 @@ class EngineStream final
       End(grpc::Status::OK);  // detached, or broken
       return;
     }
-    absl::Status status = Parse();
+    absl::Status status = ParseMessage(bytes_, limits_, &message_);
+    bytes_.Clear();
     if (status.ok()) status = opened_ ? TakeResult() : Open();
     if (!status.ok()) End(ToGrpc(status));
-  }
-
-  absl::Status Parse() {
-    if (grpc::SerializationTraits<v1::EngineMessage>::Deserialize(&bytes_,
-                                                                  &message_)
-            .ok()) {
-      return absl::OkStatus();
-    }
-    return absl::InvalidArgumentError(
-        "EngineMessage: expected a message of this type, whose strings are "
-        "UTF-8, got bytes that are none");
   }
 
   absl::Status Open() {
@@ -91,7 +90,8 @@ class EngineStream final
         OpenSteps{epoch_, session_, shared_from_this(),
                   [self = shared_from_this()](const absl::Status& status) {
                     self->OnOpened(status);
-                  }});
+                  },
+                  may_replace_});
     return absl::OkStatus();
   }
 
@@ -163,6 +163,8 @@ class EngineStream final
 
   // Constant.
   CoreThread* const core_;
+  const MessageLimits limits_;
+  const bool may_replace_;
 
   // The core thread.
   v1::StepPlan plan_;  // empty, but for its memory
@@ -199,32 +201,39 @@ void ToProto(const Attachment& attachment, v1::AttachResponse* proto) {
 }  // namespace
 
 grpc::ServerUnaryReactor* EngineService::Attach(
-    grpc::CallbackServerContext* context, const v1::AttachRequest* request,
-    v1::AttachResponse* response) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const absl::StatusOr<ModelLayout> layout = FromProto(request->layout());
-  if (!layout.ok()) {
-    reactor->Finish(ToGrpc(layout.status()));
-    return reactor;
-  }
-  core_->Post(AttachEngine{
-      .layout = *layout,
-      .name = request->engine_name(),
-      .done =
-          [reactor, response](const absl::StatusOr<Attachment>& attachment) {
-            if (attachment.ok()) ToProto(*attachment, response);
-            reactor->Finish(ToGrpc(attachment.status()));
-          },
-      .num_scorer_states = request->num_scorer_states(),
-      .num_host_blocks = request->num_host_blocks(),
-      .supports_window_evictions = request->supports_window_evictions(),
-      .replace = request->replace()});
-  return reactor;
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<v1::AttachRequest>(
+      context, *request, {},
+      [this, context, response](const v1::AttachRequest& attach,
+                                grpc::ServerUnaryReactor* reactor) {
+        const absl::StatusOr<ModelLayout> layout = FromProto(attach.layout());
+        if (!layout.ok()) {
+          reactor->Finish(ToGrpc(layout.status()));
+          return;
+        }
+        core_->Post(AttachEngine{
+            .layout = *layout,
+            .name = attach.engine_name(),
+            .done =
+                [reactor,
+                 response](const absl::StatusOr<Attachment>& attachment) {
+                  v1::AttachResponse proto;
+                  if (attachment.ok()) ToProto(*attachment, &proto);
+                  Answer(reactor, attachment.status(), proto, response);
+                },
+            .num_scorer_states = attach.num_scorer_states(),
+            .num_host_blocks = attach.num_host_blocks(),
+            .supports_window_evictions = attach.supports_window_evictions(),
+            .replace = attach.replace(),
+            .may_replace = IsOwner(*context)});
+      });
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
-EngineService::RunSteps(grpc::CallbackServerContext* /*context*/) {
-  const auto stream = std::make_shared<EngineStream>(core_);
+EngineService::RunSteps(grpc::CallbackServerContext* context) {
+  const auto stream = std::make_shared<EngineStream>(core_, max_result_bytes_,
+                                                     IsOwner(*context));
   stream->Start();
   return stream.get();
 }

@@ -7,6 +7,8 @@
 #ifndef SCHEDULER_SERVER_ENGINE_SERVICE_H_
 #define SCHEDULER_SERVER_ENGINE_SERVICE_H_
 
+#include <cstdint>
+
 #include <grpcpp/grpcpp.h>
 
 #include "proto/blockmgr/v1/engine.grpc.pb.h"
@@ -14,23 +16,26 @@
 
 namespace blockmgr {
 
-// Messages of RunSteps are parsed here: gRPC would end the stream of an engine
-// whose message it cannot parse as if the engine had detached.
+// Messages are parsed here (raw_messages.h): gRPC would end the stream of an
+// engine whose message it cannot parse as if the engine had detached.
 class EngineService final
     : public v1::EngineService::WithRawCallbackMethod_RunSteps<
-          v1::EngineService::WithCallbackMethod_Attach<
+          v1::EngineService::WithRawCallbackMethod_Attach<
               v1::EngineService::Service>> {
  public:
-  explicit EngineService(CoreThread* core) : core_(core) {}
+  // `max_result_bytes`: of a message of RunSteps.
+  EngineService(CoreThread* core, int64_t max_result_bytes)
+      : core_(core), max_result_bytes_(max_result_bytes) {}
 
   grpc::ServerUnaryReactor* Attach(grpc::CallbackServerContext* context,
-                                   const v1::AttachRequest* request,
-                                   v1::AttachResponse* response) override;
+                                   const grpc::ByteBuffer* request,
+                                   grpc::ByteBuffer* response) override;
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* RunSteps(
       grpc::CallbackServerContext* context) override;
 
  private:
   CoreThread* const core_;
+  const int64_t max_result_bytes_;
 };
 
 }  // namespace blockmgr

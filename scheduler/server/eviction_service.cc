@@ -1,5 +1,7 @@
 #include "scheduler/server/eviction_service.h"
 
+#include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,7 +12,9 @@
 #include <absl/time/time.h>
 
 #include "blockmgr/base/status_macros.h"
+#include "scheduler/server/awake_clock.h"
 #include "scheduler/server/mutex.h"
+#include "scheduler/server/raw_messages.h"
 #include "scheduler/server/wire.h"
 
 namespace blockmgr {
@@ -18,6 +22,8 @@ namespace {
 
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 20;
 constexpr int64_t kMaxMessageScores = kMaxMessageBytes / sizeof(float);
+// A header may have a budget for every head instead.
+constexpr MessageLimits kUploadLimits = {.max_bytes = 2 * kMaxMessageBytes};
 
 // Scores on their way in, and the part of the budget that they take: given back
 // when the last holder (this call, a command, a plan) lets go.
@@ -41,11 +47,14 @@ class ScoreBuffer {
 };
 
 Reply<absl::StatusOr<EvictionEffect>> AnswerTo(
-    v1::EvictResponse* response,
-    absl::AnyInvocable<void(grpc::Status)> finish) {
+    grpc::ByteBuffer* response, absl::AnyInvocable<void(grpc::Status)> finish) {
   return [response, finish = std::move(finish)](
              absl::StatusOr<EvictionEffect> effect) mutable {
-    if (effect.ok()) ToProto(*effect, response);
+    if (effect.ok()) {
+      v1::EvictResponse proto;
+      ToProto(*effect, &proto);
+      *response = ToBytes(proto);
+    }
     finish(ToGrpc(effect.status()));
   };
 }
@@ -54,14 +63,13 @@ Reply<absl::StatusOr<EvictionEffect>> AnswerTo(
 // Each stage starts the next, so that one thing happens at a time, but for the
 // timeout. Owned by itself until gRPC says OnDone, and by whoever holds a
 // pointer.
-class ScoreUpload final
-    : public grpc::ServerReadReactor<v1::EvictByScoresRequest>,
-      public std::enable_shared_from_this<ScoreUpload> {
+class ScoreUpload final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
+                          public std::enable_shared_from_this<ScoreUpload> {
  public:
   ScoreUpload(CoreThread* core, Worker* timer,
               std::chrono::milliseconds timeout,
               std::shared_ptr<ScoreBudget> budget,
-              grpc::CallbackServerContext* context, v1::EvictResponse* response)
+              grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
       : core_(core),
         timer_(timer),
         timeout_(timeout),
@@ -71,7 +79,7 @@ class ScoreUpload final
 
   void Start() {
     self_ = shared_from_this();
-    StartRead(&message_);
+    StartRead(&bytes_);
   }
 
  private:
@@ -81,12 +89,14 @@ class ScoreUpload final
     {
       MutexLock lock(&mutex_);
       if (finished_) return;
-      if (!ok) {
-        status = TakeEnd(&command);
-      } else if (buffer_ == nullptr) {
-        status = TakeHeader(&command);
-      } else {
-        status = TakeScores();
+      if (ok) {
+        status = ParseMessage(bytes_, kUploadLimits, &message_);
+        bytes_.Clear();
+      }
+      if (status.ok()) {
+        status = !ok                  ? TakeEnd(&command)
+                 : buffer_ == nullptr ? TakeHeader(&command)
+                                      : TakeScores();
       }
     }
     // Not under the lock: its reply may come before this returns.
@@ -101,7 +111,7 @@ class ScoreUpload final
     MutexLock lock(&mutex_);
     if (finished_) return;
     if (status.ok()) {
-      StartRead(&message_);
+      StartRead(&bytes_);
     } else {
       End(ToGrpc(status));
     }
@@ -149,16 +159,34 @@ class ScoreUpload final
                        budget_->max_bytes()));
     }
     buffer_ = std::make_shared<ScoreBuffer>(budget_, num_scores_);
-    timer_->Post(Worker::Clock::now() + timeout_, [weak = weak_from_this()] {
-      const std::shared_ptr<ScoreUpload> self = weak.lock();
-      if (self != nullptr) self->TimeOut();
-    });
+    WaitOn();
     return absl::OkStatus();
   }
 
-  void TimeOut() {
-    MutexLock lock(&mutex_);
-    if (finished_ || executes_) return;
+  // Looks again before the clock has forgotten when it did.
+  void WaitOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Worker::Clock::time_point now = Worker::Clock::now();
+    const double left =
+        std::chrono::duration<double>(timeout_).count() +
+        AwakeClock::kGraceSeconds -
+        awake_.Look(
+            std::chrono::duration<double>(now.time_since_epoch()).count());
+    if (left <= 0) {
+      TimeOut();
+      return;
+    }
+    const std::chrono::duration<double> wait(
+        std::min(left, AwakeClock::kMaxGapSeconds));
+    timer_->Post(now + std::chrono::ceil<Worker::Clock::duration>(wait),
+                 [weak = weak_from_this()] {
+                   const std::shared_ptr<ScoreUpload> self = weak.lock();
+                   if (self == nullptr) return;
+                   MutexLock lock(&self->mutex_);
+                   if (!self->finished_ && !self->executes_) self->WaitOn();
+                 });
+  }
+
+  void TimeOut() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     End(ToGrpc(absl::DeadlineExceededError(
         absl::StrCat("scores: expected all ", num_scores_, " within ",
                      absl::FormatDuration(absl::FromChrono(timeout_)), ", got ",
@@ -222,16 +250,17 @@ class ScoreUpload final
   const std::chrono::milliseconds timeout_;
   const std::shared_ptr<ScoreBudget> budget_;
   grpc::CallbackServerContext* const context_;
-  v1::EvictResponse* const response_;
+  grpc::ByteBuffer* const response_;
 
   std::shared_ptr<ScoreUpload> self_;  // from Start to OnDone
 
   Mutex mutex_;
-  // Filled by gRPC while a read is out.
-  v1::EvictByScoresRequest message_;
+  grpc::ByteBuffer bytes_;  // filled by gRPC while a read is out
+  v1::EvictByScoresRequest message_ ABSL_GUARDED_BY(mutex_);
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
   EvictionCommand command_ ABSL_GUARDED_BY(mutex_);
   int64_t num_scores_ ABSL_GUARDED_BY(mutex_) = 0;  // expected
+  AwakeClock awake_ ABSL_GUARDED_BY(mutex_);        // since the header
   // Null before the header is accepted, and after the last score.
   std::shared_ptr<ScoreBuffer> buffer_ ABSL_GUARDED_BY(mutex_);
   bool executes_ ABSL_GUARDED_BY(mutex_) = false;  // EvictCommand is out
@@ -249,29 +278,32 @@ bool ScoreBudget::Reserve(int64_t bytes) {
 }
 
 grpc::ServerUnaryReactor* EvictionService::Evict(
-    grpc::CallbackServerContext* context, const v1::EvictRequest* request,
-    v1::EvictResponse* response) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  absl::StatusOr<EvictionCommand> command = FromProto(*request);
-  if (command.ok() && command->policy.scorer.kind == ScorerKind::kExternal) {
-    command = absl::InvalidArgumentError(
-        "policy.scorer: external_scores need EvictByScores");
-  }
-  if (!command.ok()) {
-    reactor->Finish(ToGrpc(command.status()));
-    return reactor;
-  }
-  core_->Post(
-      EvictCommand{request->request_id(), *std::move(command),
-                   AnswerTo(response, [reactor](const grpc::Status& status) {
-                     reactor->Finish(status);
-                   })});
-  return reactor;
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<v1::EvictRequest>(
+      context, *request, kUploadLimits,
+      [this, response](const v1::EvictRequest& evict,
+                       grpc::ServerUnaryReactor* reactor) {
+        absl::StatusOr<EvictionCommand> command = FromProto(evict);
+        if (command.ok() &&
+            command->policy.scorer.kind == ScorerKind::kExternal) {
+          command = absl::InvalidArgumentError(
+              "policy.scorer: external_scores need EvictByScores");
+        }
+        if (!command.ok()) {
+          reactor->Finish(ToGrpc(command.status()));
+          return;
+        }
+        core_->Post(EvictCommand{
+            evict.request_id(), *std::move(command),
+            AnswerTo(response, [reactor](const grpc::Status& status) {
+              reactor->Finish(status);
+            })});
+      });
 }
 
-grpc::ServerReadReactor<v1::EvictByScoresRequest>*
-EvictionService::EvictByScores(grpc::CallbackServerContext* context,
-                               v1::EvictResponse* response) {
+grpc::ServerReadReactor<grpc::ByteBuffer>* EvictionService::EvictByScores(
+    grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
   // Not in one piece with its count, which the timer holds for longer.
   const std::shared_ptr<ScoreUpload> upload(new ScoreUpload(
       core_, &timer_, upload_timeout_, budget_, context, response));

@@ -35,7 +35,10 @@ class ScoreBudget {
   std::atomic<int64_t> used_bytes_{0};
 };
 
-class EvictionService final : public v1::EvictionService::CallbackService {
+class EvictionService final
+    : public v1::EvictionService::WithRawCallbackMethod_Evict<
+          v1::EvictionService::WithRawCallbackMethod_EvictByScores<
+              v1::EvictionService::Service>> {
  public:
   // A call of EvictByScores that has not sent all its scores `upload_timeout`
   // after its header ends with DEADLINE_EXCEEDED.
@@ -46,11 +49,11 @@ class EvictionService final : public v1::EvictionService::CallbackService {
         upload_timeout_(upload_timeout) {}
 
   grpc::ServerUnaryReactor* Evict(grpc::CallbackServerContext* context,
-                                  const v1::EvictRequest* request,
-                                  v1::EvictResponse* response) override;
-  grpc::ServerReadReactor<v1::EvictByScoresRequest>* EvictByScores(
+                                  const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* EvictByScores(
       grpc::CallbackServerContext* context,
-      v1::EvictResponse* response) override;
+      grpc::ByteBuffer* response) override;
 
  private:
   CoreThread* const core_;

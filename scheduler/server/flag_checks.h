@@ -8,9 +8,11 @@
 #include <type_traits>
 #include <utility>
 
+#include <absl/strings/escaping.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <CLI/CLI.hpp>
+#include <boost/locale/utf.hpp>
 
 namespace blockmgr {
 
@@ -66,6 +68,24 @@ inline CLI::Validator NumberIn(
     return is_in ? std::string()
                  : absl::StrCat("expected a finite number ", range, ", got ",
                                 input);
+  });
+  return validator;
+}
+
+// For CLI::Option::check, of what becomes a string of a message: others could
+// not read it.
+inline CLI::Validator Utf8Text() {
+  CLI::Validator validator("");
+  validator.operation([](std::string& input) {
+    using Utf8 = boost::locale::utf::utf_traits<char>;
+    for (auto at = input.begin(); at != input.end();) {
+      if (!boost::locale::utf::is_valid_codepoint(
+              Utf8::decode(at, input.end()))) {
+        return absl::StrCat("expected UTF-8, got '", absl::CHexEscape(input),
+                            "'");
+      }
+    }
+    return std::string();
   });
   return validator;
 }

@@ -7,7 +7,9 @@
 #include <system_error>
 #include <utility>
 
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -52,6 +54,14 @@ absl::StatusOr<ListenAddress> ParseUnix(const std::string& text) {
                      " bytes, got ", path.size(), " in \"", text, "\""));
   }
   return ListenAddress{absl::StrCat("unix:", path), std::string(path)};
+}
+
+// Whether the file at `path` is the one that is open.
+bool IsNamed(int descriptor, const std::string& path) {
+  struct stat opened {};
+  struct stat named {};
+  return fstat(descriptor, &opened) == 0 && lstat(path.c_str(), &named) == 0 &&
+         opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
 }
 
 }  // namespace
@@ -111,6 +121,47 @@ std::vector<SocketAddress> DistinctAddresses(const addrinfo* found) {
     if (is_new) addresses.push_back(next);
   }
   return addresses;
+}
+
+absl::StatusOr<SocketLock> SocketLock::Take(const ListenAddress& address) {
+  const std::string path = absl::StrCat(address.path, ".lock");
+  const auto error = [&path](const char* what) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "listen: cannot ", what, " ", path, ": ", ErrorText(errno)));
+  };
+  while (true) {
+    const int descriptor =
+        open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (descriptor < 0) return error("open");
+    if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+      const absl::Status status =
+          errno == EWOULDBLOCK
+              ? absl::AlreadyExistsError(absl::StrCat(
+                    "listen: another daemon is running on ", address.target))
+              : error("lock");
+      close(descriptor);
+      return status;
+    }
+    if (IsNamed(descriptor, path)) return SocketLock(path, descriptor);
+    close(descriptor);  // of a file that its last holder has just removed
+  }
+}
+
+SocketLock::~SocketLock() {
+  if (descriptor_ < 0) return;
+  // While it is locked: whoever gets the lock looks whether it is still there.
+  if (IsNamed(descriptor_, path_)) unlink(path_.c_str());
+  close(descriptor_);
+}
+
+SocketLock::SocketLock(SocketLock&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+SocketLock& SocketLock::operator=(SocketLock&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
 }
 
 absl::Status RemoveStaleSocket(const ListenAddress& address) {

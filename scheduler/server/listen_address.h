@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <netdb.h>
@@ -46,7 +47,30 @@ std::vector<SocketAddress> DistinctAddresses(const addrinfo* found);
 // REQUIRES: of IPv4 or IPv6.
 void SetPort(uint16_t port, SocketAddress* address);
 
+// The right to a unix socket's path, which one process at a time has: a lock of
+// the file PATH.lock, that is there as long as somebody holds it. A process
+// that ends gives it back, however it ends. Thread-compatible.
+class SocketLock {
+ public:
+  // AlreadyExists: another has it. FailedPrecondition: there can be no such
+  // file. REQUIRES: a path.
+  static absl::StatusOr<SocketLock> Take(const ListenAddress& address);
+
+  SocketLock() = default;  // of nothing
+  ~SocketLock();           // gives it back
+  SocketLock(SocketLock&& other) noexcept;
+  SocketLock& operator=(SocketLock&& other) noexcept;
+
+ private:
+  SocketLock(std::string path, int descriptor)
+      : path_(std::move(path)), descriptor_(descriptor) {}
+
+  std::string path_;  // of the lock's file
+  int descriptor_ = -1;
+};
+
 // Makes way for a new socket: removes one that nobody listens on any more.
+// REQUIRES: its SocketLock is held, or two that start may both think so.
 // AlreadyExists: a daemon answers there; FailedPrecondition: something that is
 // not a socket is in the way, or it cannot be removed. Nothing to do for TCP.
 absl::Status RemoveStaleSocket(const ListenAddress& address);

@@ -103,14 +103,32 @@ ino_t InodeOf(int descriptor) {
   return fstat(descriptor, &found) == 0 ? found.st_ino : 0;
 }
 
+// Of a connection by TCP the system has none.
+std::optional<uid_t> PeerUid(int connection) {
+  int domain = AF_UNSPEC;
+  socklen_t length = sizeof(domain);
+  ucred peer{};
+  socklen_t peer_length = sizeof(peer);
+  if (getsockopt(connection, SOL_SOCKET, SO_DOMAIN, &domain, &length) != 0 ||
+      domain != AF_UNIX ||
+      getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &peer_length) !=
+          0) {
+    return std::nullopt;
+  }
+  return peer.uid;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(
     const ListenAddress& address, int32_t max_connections) {
-  BM_RETURN_IF_ERROR(RemoveStaleSocket(address));
   // Its destructor closes what has been opened.
   std::unique_ptr<Listener> listener(
       new Listener(LimitConnections(max_connections)));
+  if (!address.path.empty()) {
+    BM_ASSIGN_OR_RETURN(listener->lock_, SocketLock::Take(address));
+    BM_RETURN_IF_ERROR(RemoveStaleSocket(address));
+  }
   listener->wake_ = eventfd(0, EFD_CLOEXEC);
   if (listener->wake_ < 0) return CannotListen(address.target, errno);
   BM_RETURN_IF_ERROR(address.path.empty() ? listener->ListenTcp(address)
@@ -212,6 +230,7 @@ void Listener::Stop() {
   }
   for (const int listening : sockets_) close(listening);
   sockets_.clear();
+  lock_ = SocketLock();
 }
 
 void Listener::Run() {
@@ -254,7 +273,7 @@ bool Listener::Accept(int listening) {
     return true;
   }
   connections_.push_back({connection, InodeOf(connection)});
-  take_(listening, connection);
+  take_({listening, connection, PeerUid(connection)});
   return true;
 }
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,14 +30,20 @@ namespace blockmgr {
 
 class Listener {
  public:
-  // Called by the listener's thread; takes over `connection`, which does not
-  // block.
-  using Take = std::function<void(int listening, int connection)>;
+  struct Accepted {
+    int listening = -1;
+    int connection = -1;  // does not block
+    // The effective user of the process that has connected, as the kernel says;
+    // unset: it has come over TCP.
+    std::optional<uid_t> uid;
+  };
+  // Called by the listener's thread; takes over the connection.
+  using Take = std::function<void(const Accepted& accepted)>;
 
   // Listens at once; connections wait for Start. A unix socket is for its user
   // and group from the first moment. max_connections >= 1; fewer, if the
-  // process may not have so many descriptors. Errors: as RemoveStaleSocket;
-  // Unavailable: cannot listen there.
+  // process may not have so many descriptors. Errors: as SocketLock
+  // and RemoveStaleSocket; Unavailable: cannot listen there.
   static absl::StatusOr<std::unique_ptr<Listener>> Open(
       const ListenAddress& address, int32_t max_connections);
   ~Listener();  // Stop
@@ -74,6 +81,7 @@ class Listener {
   std::string address_;
   std::string path_;  // of the unix socket; empty: TCP
   ino_t path_inode_ = 0;
+  SocketLock lock_;  // of path_, until the socket is gone
   std::vector<int> sockets_;
   int wake_ = -1;
 

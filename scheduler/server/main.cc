@@ -12,7 +12,7 @@
 
 #include <sys/resource.h>
 
-#include <spdlog/sinks/stdout_sinks.h>
+#include <absl/strings/str_cat.h>
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 
@@ -20,18 +20,19 @@
 #include "blockmgr/base/status_macros.h"
 #include "program/command_line.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/server/awake_clock.h"
 #include "scheduler/server/default_address.h"
 #include "scheduler/server/eviction_flags.h"
 #include "scheduler/server/flag_checks.h"
+#include "scheduler/server/flag_names.h"
 #include "scheduler/server/library_logs.h"
 #include "scheduler/server/scheduler_flags.h"
 #include "scheduler/server/server.h"
 #include "scheduler/server/service_manager.h"
+#include "scheduler/server/stderr_log.h"
 
 namespace blockmgr {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kShutdownGrace{1000};
 // Between looks at the health, and, while draining, at the requests left.
@@ -48,10 +49,9 @@ struct Flags {
 
 void AddFlags(CLI::App* app, Flags* flags) {
   ServerOptions& server = flags->server;
-  server.listen = DefaultAddress();
   app->add_option("--listen", server.listen,
                   "unix:PATH, or HOST:PORT on the loopback (port 0: any)")
-      ->capture_default_str();
+      ->default_str(DefaultAddress());
   app->add_option(
       "--metrics-listen", server.metrics_listen,
       "HOST:PORT to serve metrics at, for Prometheus: GET /metrics, "
@@ -65,7 +65,8 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--step-timeout", server.step_timeout_s,
                   "Seconds that an engine may take to answer a plan before it "
                   "is taken for lost, and its requests wait for the next one "
-                  "(0: no limit)")
+                  "(0: no limit), without those in which this process is "
+                  "stopped")
       ->check(NumberIn(0))
       ->capture_default_str();
   app->add_option("--log-level", flags->log_level, "Of the log on stderr")
@@ -102,6 +103,7 @@ void AddBudgetTableFlag(CLI::App* app, ServerOptions* options) {
                   "A budget table that policies may name: an LU-KV profile, "
                   "head scores as JSON (HeadKV's, too) or retention counts as "
                   ".npy; may be repeated")
+      ->check(Utf8Text())
       ->type_name("NAME=FILE");
 }
 
@@ -172,6 +174,7 @@ void AddTenantFlags(CLI::App* app, Flags* flags) {
                   "running requests have or may still take; more wait), "
                   "max-requests and max-queued-tokens (of prompts; more are "
                   "refused with RESOURCE_EXHAUSTED); may be repeated")
+      ->check(Utf8Text())
       ->type_name("NAME:LIMIT=N[,LIMIT=N...]")
       ->group(group);
   app->add_flag("--fair-share", options.fair_share,
@@ -195,6 +198,12 @@ void RaiseDescriptorLimit() {
   (void)setrlimit(RLIMIT_NOFILE, &limit);  // where not, it is as it was
 }
 
+double NowSeconds() {
+  return std::chrono::duration<double>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 // A signal of `set`, or 0 after `timeout`.
 int WaitForSignal(const sigset_t& set, std::chrono::milliseconds timeout) {
   const auto seconds =
@@ -206,15 +215,15 @@ int WaitForSignal(const sigset_t& set, std::chrono::milliseconds timeout) {
   return signal > 0 ? signal : 0;
 }
 
-int Serve(const Flags& flags, const sigset_t& signals) {
+int Serve(const CLI::App& app, const Flags& flags, const sigset_t& signals) {
   const absl::StatusOr<std::unique_ptr<Server>> started = Server::Start(
       flags.server,
       [](const ModelLayout& layout, const SchedulerOptions& options) {
         return Scheduler::Create(layout, options);
       });
   if (!started.ok()) {
-    std::fprintf(stderr, "blockmgrd: %s\n",
-                 std::string(started.status().message()).c_str());
+    const std::string error(started.status().message());
+    std::fprintf(stderr, "blockmgrd: %s\n", NameFlags(app, error).c_str());
     return EXIT_FAILURE;
   }
   Server& server = **started;
@@ -240,9 +249,9 @@ int Serve(const Flags& flags, const sigset_t& signals) {
   spdlog::info("draining for up to {} s; a second signal cancels at once",
                flags.drain_timeout_s);
   server.BeginDrain();
-  const auto deadline =
-      Clock::now() + std::chrono::duration<double>(flags.drain_timeout_s);
-  while (!server.drained() && Clock::now() < deadline &&
+  AwakeClock clock;
+  while (!server.drained() &&
+         clock.Look(NowSeconds()) <= flags.drain_timeout_s &&
          WaitForSignal(signals, kDrainPeriod) == 0) {
     server.UpdateHealth();
   }
@@ -253,7 +262,15 @@ int Serve(const Flags& flags, const sigset_t& signals) {
 }
 
 // Flags whose values are texts of our own; errors begin with the flag.
-absl::Status ReadTexts(Flags* flags) {
+absl::Status ReadTexts(const CLI::App& app, Flags* flags) {
+  if (app.count("--listen") == 0) {
+    absl::StatusOr<std::string> address = DefaultListenAddress();
+    if (!address.ok()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("listen: ", address.status().message()));
+    }
+    flags->server.listen = *std::move(address);
+  }
   for (const std::string& tenant : flags->tenants) {
     BM_RETURN_IF_ERROR(ParseTenant(tenant, &flags->server.scheduler));
   }
@@ -279,7 +296,7 @@ int Main(int argc, char** argv) {
   if (const std::optional<int> status = ParseCommandLine(&app, argc, argv)) {
     return *status;
   }
-  if (const absl::Status status = ReadTexts(&flags); !status.ok()) {
+  if (const absl::Status status = ReadTexts(app, &flags); !status.ok()) {
     std::fprintf(stderr, "blockmgrd: --%s\n",
                  std::string(status.message()).c_str());
     return EXIT_FAILURE;
@@ -293,12 +310,12 @@ int Main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
-  spdlog::set_default_logger(spdlog::stderr_logger_mt("blockmgrd"));
+  LogToStderr("blockmgrd");
   spdlog::set_level(spdlog::level::from_str(flags.log_level));
   spdlog::info("{}", ProgramVersion("blockmgrd"));
   RouteLibraryLogs();
   RaiseDescriptorLimit();
-  return Serve(flags, signals);
+  return Serve(app, flags, signals);
 }
 
 }  // namespace

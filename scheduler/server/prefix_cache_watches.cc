@@ -9,6 +9,7 @@
 
 #include "scheduler/server/mutex.h"
 #include "scheduler/server/prefix_cache_updates.h"
+#include "scheduler/server/raw_messages.h"
 #include "scheduler/server/wire.h"
 
 namespace blockmgr {
@@ -32,7 +33,7 @@ constexpr int64_t kMaxBytes = int64_t{1} << 20;
 //
 // One thing happens at a time: a job of the worker, a reading or a write.
 class PrefixCacheWatches::Stream final
-    : public grpc::ServerWriteReactor<v1::PrefixCacheUpdate>,
+    : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       public std::enable_shared_from_this<Stream> {
  public:
   // `is_counted`: among the open streams.
@@ -114,8 +115,9 @@ class PrefixCacheWatches::Stream final
       Post(is_current_ ? now + kLookInterval : now, &Stream::Look);
       return;
     }
+    bytes_ = ToBytes(message_);
     MutexLock lock(&mutex_);
-    if (!finished_) StartWrite(&message_);
+    if (!finished_) StartWrite(&bytes_);
   }
 
   void OnWriteDone(bool ok) override {
@@ -147,15 +149,17 @@ class PrefixCacheWatches::Stream final
   absl::StatusOr<PrefixCacheReading> reading_;
   PrefixCacheUpdates updates_;
   v1::PrefixCacheUpdate message_;
+  grpc::ByteBuffer bytes_;  // of message_, while a write is out
 
   Mutex mutex_;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-grpc::ServerWriteReactor<v1::PrefixCacheUpdate>* PrefixCacheWatches::Open(
-    const v1::WatchPrefixCacheRequest& request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefixCacheWatches::Open(
+    const grpc::ByteBuffer& request) {
+  v1::WatchPrefixCacheRequest parsed;
+  grpc::Status status = ToGrpc(ParseMessage(request, {}, &parsed));
   const bool has_room = num_streams_.fetch_add(1) < kMaxStreams;
-  grpc::Status status;
   if (!has_room) {
     --num_streams_;
     status = grpc::Status(
@@ -164,7 +168,7 @@ grpc::ServerWriteReactor<v1::PrefixCacheUpdate>* PrefixCacheWatches::Open(
                      " open streams of WatchPrefixCache, got that many"));
   }
   const auto stream =
-      std::make_shared<Stream>(this, FromProto(request.position()), has_room);
+      std::make_shared<Stream>(this, FromProto(parsed.position()), has_room);
   stream->Start(status);
   return stream.get();
 }

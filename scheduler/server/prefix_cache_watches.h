@@ -30,9 +30,9 @@ class PrefixCacheWatches {
 
   explicit PrefixCacheWatches(CoreThread* core) : core_(core) {}
 
-  // A stream that owns itself.
-  grpc::ServerWriteReactor<v1::PrefixCacheUpdate>* Open(
-      const v1::WatchPrefixCacheRequest& request);
+  // A stream that owns itself, of the bytes of a WatchPrefixCacheRequest.
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Open(
+      const grpc::ByteBuffer& request);
 
  private:
   class Stream;

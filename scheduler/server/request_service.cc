@@ -12,6 +12,7 @@
 
 #include "blockmgr/base/check.h"
 #include "scheduler/server/mutex.h"
+#include "scheduler/server/raw_messages.h"
 #include "scheduler/server/wire.h"
 
 namespace blockmgr {
@@ -46,7 +47,7 @@ v1::FinishReason ToProto(FinishReason reason) {
 // The core thread only queues what a step brought. A worker makes and writes
 // the messages, one at a time; `busy_` says that it has been asked to, or that
 // a write is out.
-class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
+class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                           public TokenSink,
                           public std::enable_shared_from_this<TokenStream> {
  public:
@@ -57,9 +58,10 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
         session_(std::move(session)),
         max_pending_bytes_(max_pending_bytes) {}
 
-  void Start() {
+  // Ends at once, if the request was none.
+  void Start(absl::Status status) {
     self_ = shared_from_this();
-    const absl::Status status = CheckId("client_session", session_);
+    status.Update(CheckId("client_session", session_));
     if (!status.ok()) {
       End(ToGrpc(status));
       return;
@@ -149,7 +151,9 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
       MutexLock lock(&mutex_);
       if (!finished_) {
         busy_ = true;
-        StartWrite(&message_);  // empty: the client knows the stream is open
+        // Empty: the client knows that the stream is open.
+        bytes_ = ToBytes(message_);
+        StartWrite(&bytes_);
         return;
       }
     }
@@ -180,13 +184,14 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
       }
     }
     FillMessage();
+    bytes_ = ToBytes(message_);
     MutexLock lock(&mutex_);
     if (finished_) {
       busy_ = false;
       return;
     }
     next_write_ = Worker::Clock::now() + kMinWriteInterval;
-    StartWrite(&message_);
+    StartWrite(&bytes_);
   }
 
   void FillMessage() {
@@ -273,6 +278,7 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
   std::vector<Entry> taken_;              // from next_ on not in a message yet
   size_t next_ = 0;
   v1::TokenBatch message_;
+  grpc::ByteBuffer bytes_;  // of message_, while a write is out
   uint64_t num_messages_ = 0;
 
   mutable Mutex mutex_;
@@ -287,47 +293,54 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::TokenBatch>,
 }  // namespace
 
 grpc::ServerUnaryReactor* RequestService::Submit(
-    grpc::CallbackServerContext* context, const v1::SubmitRequest* request,
-    v1::SubmitResponse* /*response*/) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  absl::StatusOr<Request> parsed = FromProto(*request);
-  if (!parsed.ok()) {
-    reactor->Finish(ToGrpc(parsed.status()));
-    return reactor;
-  }
-  core_->Post(
-      SubmitCommand{request->client_session(), *std::move(parsed),
-                    [reactor](const absl::Status& status) {
-                      reactor->Finish(ToGrpc(status));
-                    },
-                    // A fork is evicted from as its parent is.
-                    !request->has_eviction() && request->fork_of().empty()});
-  return reactor;
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<v1::SubmitRequest>(
+      context, *request, {.max_bytes = max_submit_bytes_},
+      [this, response](const v1::SubmitRequest& submit,
+                       grpc::ServerUnaryReactor* reactor) {
+        absl::StatusOr<Request> parsed = FromProto(submit);
+        if (!parsed.ok()) {
+          reactor->Finish(ToGrpc(parsed.status()));
+          return;
+        }
+        core_->Post(SubmitCommand{
+            submit.client_session(), *std::move(parsed),
+            [reactor, response](const absl::Status& status) {
+              Answer(reactor, status, v1::SubmitResponse(), response);
+            },
+            // A fork is evicted from as its parent is.
+            !submit.has_eviction() && submit.fork_of().empty()});
+      });
 }
 
-grpc::ServerWriteReactor<v1::TokenBatch>* RequestService::StreamTokens(
-    grpc::CallbackServerContext* /*context*/,
-    const v1::StreamTokensRequest* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* RequestService::StreamTokens(
+    grpc::CallbackServerContext* /*context*/, const grpc::ByteBuffer* request) {
+  v1::StreamTokensRequest parsed;
+  const absl::Status status = ParseMessage(*request, {}, &parsed);
   const auto stream = std::make_shared<TokenStream>(
-      core_, &worker_, request->client_session(), max_pending_bytes_);
-  stream->Start();
+      core_, &worker_, parsed.client_session(), max_pending_bytes_);
+  stream->Start(status);
   return stream.get();
 }
 
 grpc::ServerUnaryReactor* RequestService::Cancel(
-    grpc::CallbackServerContext* context, const v1::CancelRequest* request,
-    v1::CancelResponse* /*response*/) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const absl::Status named = CheckId("request_id", request->request_id());
-  if (!named.ok()) {
-    reactor->Finish(ToGrpc(named));
-    return reactor;
-  }
-  core_->Post(CancelCommand{request->request_id(),
-                            [reactor](const absl::Status& status) {
-                              reactor->Finish(ToGrpc(status));
-                            }});
-  return reactor;
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<v1::CancelRequest>(
+      context, *request, {},
+      [this, response](const v1::CancelRequest& cancel,
+                       grpc::ServerUnaryReactor* reactor) {
+        const absl::Status named = CheckId("request_id", cancel.request_id());
+        if (!named.ok()) {
+          reactor->Finish(ToGrpc(named));
+          return;
+        }
+        core_->Post(CancelCommand{
+            cancel.request_id(), [reactor, response](const absl::Status& s) {
+              Answer(reactor, s, v1::CancelResponse(), response);
+            }});
+      });
 }
 
 }  // namespace blockmgr

@@ -18,25 +18,34 @@
 
 namespace blockmgr {
 
-class RequestService final : public v1::RequestService::CallbackService {
+class RequestService final
+    : public v1::RequestService::WithRawCallbackMethod_Submit<
+          v1::RequestService::WithRawCallbackMethod_StreamTokens<
+              v1::RequestService::WithRawCallbackMethod_Cancel<
+                  v1::RequestService::Service>>> {
  public:
-  // `max_pending_bytes`: of one client, on the wire, about.
-  RequestService(CoreThread* core, int64_t max_pending_bytes)
-      : core_(core), max_pending_bytes_(max_pending_bytes) {}
+  // `max_pending_bytes`: of one client, on the wire, about. `max_submit_bytes`:
+  // of a SubmitRequest.
+  RequestService(CoreThread* core, int64_t max_pending_bytes,
+                 int64_t max_submit_bytes)
+      : core_(core),
+        max_pending_bytes_(max_pending_bytes),
+        max_submit_bytes_(max_submit_bytes) {}
 
   grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
-                                   const v1::SubmitRequest* request,
-                                   v1::SubmitResponse* response) override;
-  grpc::ServerWriteReactor<v1::TokenBatch>* StreamTokens(
+                                   const grpc::ByteBuffer* request,
+                                   grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* StreamTokens(
       grpc::CallbackServerContext* context,
-      const v1::StreamTokensRequest* request) override;
+      const grpc::ByteBuffer* request) override;
   grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
-                                   const v1::CancelRequest* request,
-                                   v1::CancelResponse* response) override;
+                                   const grpc::ByteBuffer* request,
+                                   grpc::ByteBuffer* response) override;
 
  private:
   CoreThread* const core_;
   const int64_t max_pending_bytes_;
+  const int64_t max_submit_bytes_;
   Worker worker_;  // makes and writes the messages of token streams
 };
 

@@ -13,6 +13,7 @@
 
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/server/admin_service.h"
+#include "scheduler/server/connections.h"
 #include "scheduler/server/engine_service.h"
 #include "scheduler/server/eviction_service.h"
 #include "scheduler/server/listen_address.h"
@@ -30,6 +31,7 @@ constexpr double kMaxScoreSeconds = 3600;
 // For the counts of all heads of a large model, of a thousand evictions in one
 // result.
 constexpr int64_t kMinReceiveBytes = int64_t{16} << 20;
+constexpr int64_t kMaxMessage = int64_t{1} << 30;
 // What an engine may say of the tokens of a sequence.
 constexpr int64_t kTokenDataBytes = int64_t{16} << 10;
 
@@ -40,15 +42,23 @@ uint64_t RandomEpoch() {
   return (uint64_t{device()} << 32 | device()) | 1;
 }
 
+// A prompt of max_model_len tokens must fit, 5 bytes each, with the most of
+// everything else.
+int64_t MaxSubmitBytes(const SchedulerOptions& options) {
+  return std::min(int64_t{5} * options.max_model_len + (int64_t{1} << 20),
+                  kMaxMessage);
+}
+
+int64_t MaxResultBytes(const SchedulerOptions& options) {
+  return std::min(kMinReceiveBytes + options.max_num_seqs * kTokenDataBytes,
+                  kMaxMessage);
+}
+
 // Limits that keep one peer from harming the others.
 void Harden(const ServerOptions& options, grpc::ServerBuilder* builder) {
-  // A prompt of max_model_len tokens must fit, 5 bytes each.
-  const int64_t submit_bytes =
-      int64_t{5} * options.scheduler.max_model_len + (int64_t{64} << 10);
-  const int64_t result_bytes =
-      kMinReceiveBytes + options.scheduler.max_num_seqs * kTokenDataBytes;
-  builder->SetMaxReceiveMessageSize(static_cast<int>(
-      std::min(std::max(submit_bytes, result_bytes), int64_t{1} << 30)));
+  // Services know what their own methods take.
+  builder->SetMaxReceiveMessageSize(static_cast<int>(std::max(
+      MaxSubmitBytes(options.scheduler), MaxResultBytes(options.scheduler))));
   // Plans may carry a caller's scores, whose size has a limit of its own.
   builder->SetMaxSendMessageSize(-1);
   // The size limit is checked after inflation only: a small message could
@@ -76,8 +86,9 @@ void Harden(const ServerOptions& options, grpc::ServerBuilder* builder) {
 class Server::Services {
  public:
   Services(CoreThread* core, const ServerOptions& options)
-      : engine_(core),
-        request_(core, options.max_pending_token_bytes),
+      : engine_(core, MaxResultBytes(options.scheduler)),
+        request_(core, options.max_pending_token_bytes,
+                 MaxSubmitBytes(options.scheduler)),
         eviction_(core, options.max_score_bytes,
                   std::chrono::milliseconds(
                       static_cast<int64_t>(options.score_timeout_s * 1e3))),
@@ -139,9 +150,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   BM_ASSIGN_OR_RETURN(const ListenAddress address,
                       ParseListenAddress(options.listen));
 
-  std::unique_ptr<Server> server(new Server);
-  BM_ASSIGN_OR_RETURN(server->listener_,
-                      Listener::Open(address, options.max_connections));
   CoreThreadOptions core;
   core.core.scheduler = options.scheduler;
   BM_ASSIGN_OR_RETURN(core.core.tables,
@@ -150,6 +158,13 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   BM_ASSIGN_OR_RETURN(
       core.core.default_eviction.table,
       FindBudgetTable(core.core.tables, options.default_eviction.policy));
+  // Else every engine would be refused.
+  BM_RETURN_IF_ERROR(
+      ValidateEviction(core.core.default_eviction, options.scheduler));
+
+  std::unique_ptr<Server> server(new Server);
+  BM_ASSIGN_OR_RETURN(server->listener_,
+                      Listener::Open(address, options.max_connections));
   core.core.epoch = RandomEpoch();
   core.core.step_timeout_seconds = options.step_timeout_s;
   core.core.on_engine_change = [server = server.get()](
@@ -176,11 +191,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
 
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
-      builder.experimental().AddExternalConnectionAcceptor(
-          grpc::ServerBuilder::experimental_type::ExternalConnectionType::
-              FROM_FD,
-          grpc::InsecureServerCredentials());
+  Listener::Take take = AddConnections(&builder);
   Harden(options, &builder);
   server->services_->Register(&builder);
   server->grpc_ = builder.BuildAndStart();
@@ -193,14 +204,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   // An engine may have opened its stream before anybody could be told.
   health->SetServingStatus(kRequestServiceName,
                            server->engine_attached_.load());
-  server->listener_->Start([acceptor = std::shared_ptr(std::move(acceptor))](
-                               int listening, int connection) {
-    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters
-        parameters;
-    parameters.listener_fd = listening;
-    parameters.fd = connection;
-    acceptor->HandleNewConnection(&parameters);
-  });
+  server->listener_->Start(std::move(take));
   return server;
 }
 

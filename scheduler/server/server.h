@@ -37,7 +37,8 @@ struct ServerOptions {
   int32_t max_connections = 1024;  // of engines and clients together
   int32_t queue_capacity = 4096;   // commands waiting for the core thread
   int32_t spin_us = 50;            // before the core thread sleeps
-  // For an engine to answer a plan, or it is taken for lost; 0: no limit.
+  // For an engine to answer a plan, or it is taken for lost; 0: no limit. This,
+  // and score_timeout_s, by an AwakeClock, with its grace.
   double step_timeout_s = 300;
   // Of scores in all EvictByScores calls together.
   int64_t max_score_bytes = int64_t{256} << 20;

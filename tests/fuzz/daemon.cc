@@ -269,7 +269,8 @@ void Daemon::Attach(absl::string_view message, bool other_session) {
       .num_scorer_states = proto->num_scorer_states(),
       .num_host_blocks = proto->num_host_blocks(),
       .supports_window_evictions = proto->supports_window_evictions(),
-      .replace = proto->replace()});
+      .replace = proto->replace(),
+      .may_replace = true});
   if (!attached.has_value()) return;
   auto stream = std::make_shared<StepStream>();
   stream->record = record_;
@@ -281,10 +282,12 @@ void Daemon::Attach(absl::string_view message, bool other_session) {
   model_knows_all_ = true;
   const std::shared_ptr<StepStream> before = std::exchange(engine_, stream);
   Run(OpenSteps{attached->epoch, attached->session + (other_session ? 1 : 0),
-                stream, [&](const absl::Status& status) {
+                stream,
+                [&](const absl::Status& status) {
                   opened = status.ok();
                   answered(status);
-                }});
+                },
+                true});
   if (opened) return;
   engine_ = before;
   model_knows_all_ = false;  // the one before has lost its model

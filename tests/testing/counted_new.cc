@@ -10,6 +10,7 @@ namespace {
 
 std::atomic<int64_t> num_allocations{0};
 std::atomic<int64_t> allocated_bytes{0};
+std::atomic<int64_t> peak_bytes{0};
 
 // The size as asked for is kept in front of the memory.
 constexpr std::size_t kHeader = alignof(std::max_align_t);
@@ -19,8 +20,13 @@ void* Allocate(std::size_t size) {
   if (memory == nullptr) std::abort();
   *reinterpret_cast<std::size_t*>(memory) = size;
   num_allocations.fetch_add(1, std::memory_order_relaxed);
-  allocated_bytes.fetch_add(static_cast<int64_t>(size),
-                            std::memory_order_relaxed);
+  const auto bytes = static_cast<int64_t>(size);
+  const int64_t now =
+      allocated_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  int64_t peak = peak_bytes.load(std::memory_order_relaxed);
+  while (now > peak && !peak_bytes.compare_exchange_weak(
+                           peak, now, std::memory_order_relaxed)) {
+  }
   return memory + kHeader;
 }
 
@@ -38,6 +44,10 @@ void Free(void* memory) {
 int64_t NumAllocations() { return num_allocations; }
 
 int64_t AllocatedBytes() { return allocated_bytes; }
+
+int64_t PeakAllocatedBytes() { return peak_bytes; }
+
+void ForgetPeak() { peak_bytes = allocated_bytes.load(); }
 
 }  // namespace blockmgr
 

@@ -16,6 +16,10 @@ int64_t NumAllocations();
 // Bytes asked for that have not been given back.
 int64_t AllocatedBytes();
 
+// The most that they were since ForgetPeak.
+int64_t PeakAllocatedBytes();
+void ForgetPeak();
+
 }  // namespace blockmgr
 
 #endif  // TESTS_TESTING_COUNTED_NEW_H_

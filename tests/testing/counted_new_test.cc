@@ -1,6 +1,7 @@
 #include "tests/testing/counted_new.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -20,6 +21,16 @@ TEST(CountedNewTest, CountsCallsAndBytes) {
   EXPECT_GT(allocated, 4000);  // the elements, and what points to them
   delete memory;
   EXPECT_EQ(AllocatedBytes(), bytes);
+}
+
+TEST(CountedNewTest, RemembersThePeak) {
+  const int64_t bytes = AllocatedBytes();
+  ForgetPeak();
+  EXPECT_EQ(PeakAllocatedBytes(), bytes);
+  for (int i = 0; i < 3; ++i) std::make_unique<std::array<char, 1000>>();
+  EXPECT_EQ(PeakAllocatedBytes(), bytes + 1000);
+  ForgetPeak();
+  EXPECT_EQ(PeakAllocatedBytes(), bytes);
 }
 
 TEST(CountedNewTest, CountsWhatIsAskedForWithoutExceptions) {

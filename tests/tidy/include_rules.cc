@@ -59,13 +59,14 @@ const std::vector<Layer>& Layers() {
                        "proto"},
        .grpc = true,
        .threads_and_clocks = false},
-      // Where a client finds the daemon, and how flags are checked, is all of
-      // the server's that its peers share.
+      // Where a client finds the daemon, how flags are checked and how a
+      // program that serves logs is all of the server's that its peers share.
       {.folder = "bench/engine",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
                        "kernels", "program", "proto", "wire",
                        "scheduler/server/default_address.h",
-                       "scheduler/server/flag_checks.h"},
+                       "scheduler/server/flag_checks.h",
+                       "scheduler/server/stderr_log.h"},
        .grpc = true},
       {.folder = "bench/evict",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",

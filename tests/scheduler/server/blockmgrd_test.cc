@@ -3,6 +3,7 @@
 #include <csignal>
 #include <fstream>
 #include <future>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -12,6 +13,7 @@
 #include <spawn.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,6 +32,7 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 constexpr int kServing = 1;
+constexpr char kNoText[] = "\x0A\x01\xFF";  // a string that is not UTF-8
 
 // A blockmgrd, killed at the end if it still runs.
 class Daemon {
@@ -81,14 +84,16 @@ class Daemon {
     EXPECT_EQ(prlimit(pid_, RLIMIT_NOFILE, &limit, nullptr), 0);
   }
 
+  // Whether it has, until now.
+  bool HasEnded() {
+    if (pid_ > 0 && waitpid(pid_, &status_, WNOHANG) == pid_) pid_ = -1;
+    return pid_ <= 0;
+  }
+
   // The exit status; -1: it ended by a signal, -2: not within a minute.
   int Wait() {
-    int status = 0;
-    if (!WaitUntil([&] { return waitpid(pid_, &status, WNOHANG) == pid_; })) {
-      return -2;
-    }
-    pid_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    if (!WaitUntil([this] { return HasEnded(); })) return -2;
+    return WIFEXITED(status_) ? WEXITSTATUS(status_) : -1;
   }
 
   std::string Log() const {
@@ -100,6 +105,7 @@ class Daemon {
  private:
   const std::string log_;
   pid_t pid_ = -1;
+  int status_ = 0;
 };
 
 class BlockmgrdTest : public ::testing::Test {
@@ -115,10 +121,24 @@ class BlockmgrdTest : public ::testing::Test {
     }
     return connections;
   }
+  // Bytes as a request of the RequestService.
+  grpc::Status Send(const std::string& method, const std::string& text) {
+    const grpc::Slice bytes(text);
+    const grpc::ByteBuffer message(&bytes, 1);
+    grpc::ClientContext context;
+    grpc::ByteBuffer answer;
+    std::promise<grpc::Status> done;
+    stub_.UnaryCall(&context, "/blockmgr.v1.RequestService/" + method, {},
+                    &message, &answer, [&done](const grpc::Status& status) {
+                      done.set_value(status);
+                    });
+    return done.get_future().get();
+  }
   bool Serving() const { return AskHealth(Connect(address_), "") == kServing; }
 
   TempFolder folder_;
   const std::string address_ = "unix:" + folder_.path() + "/d.sock";
+  grpc::GenericStub stub_{Connect(address_)};
 };
 
 TEST_F(BlockmgrdTest, TermEndsAnIdleDaemon) {
@@ -171,6 +191,31 @@ TEST_F(BlockmgrdTest, SecondSignalCancelsAtOnce) {
   EXPECT_EQ(daemon.Wait(), 0) << daemon.Log();
 }
 
+// By somebody's SIGSTOP, or because the machine has slept.
+TEST_F(BlockmgrdTest, ADaemonThatWasStoppedCutsNobodyOff) {
+  std::vector<std::string> flags = Flags();
+  flags.insert(flags.end(), {"--step-timeout", "1"});
+  Daemon daemon(log(), flags);
+  ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
+  FakeEngine engine(address_);
+  ASSERT_TRUE(engine.Attach(SmallLayout()).ok());
+  engine.OpenStream();
+  FakeFrontend frontend(address_, "a");
+  frontend.Open();
+  ASSERT_TRUE(WaitUntil([&] { return frontend.Submit("r", 2).ok(); }));
+  v1::StepPlan plan;
+  ASSERT_TRUE(engine.ReadPlan(&plan));
+  daemon.Signal(SIGSTOP);
+  engine.Answer(plan);
+  // Longer than the engine has.
+  std::this_thread::sleep_for(std::chrono::seconds(5));
+  daemon.Signal(SIGCONT);
+  ASSERT_TRUE(engine.ReadPlan(&plan)) << engine.Finish().error_message();
+  engine.Answer(plan);
+  EXPECT_EQ(frontend.ReadRequest("r").tokens_size(), 2);
+  EXPECT_EQ(daemon.Log().find("engine lost"), std::string::npos);
+}
+
 TEST_F(BlockmgrdTest, ReplacesTheSocketOfADeadDaemonOnly) {
   Daemon first(log(), Flags());
   ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << first.Log();
@@ -181,6 +226,32 @@ TEST_F(BlockmgrdTest, ReplacesTheSocketOfADeadDaemonOnly) {
   EXPECT_EQ(first.Wait(), -1);
   Daemon third(log(), Flags());
   EXPECT_TRUE(WaitUntil([this] { return Serving(); })) << third.Log();
+}
+
+TEST_F(BlockmgrdTest, OfFortyThatStartAtOnceOneServes) {
+  constexpr int kStarts = 40;
+  std::vector<std::unique_ptr<Daemon>> daemons;
+  for (int i = 0; i < kStarts; ++i) {
+    daemons.push_back(
+        std::make_unique<Daemon>(log() + std::to_string(i), Flags()));
+  }
+  int num_refused = 0;
+  ASSERT_TRUE(WaitUntil([&] {
+    num_refused = 0;
+    for (const auto& daemon : daemons) {
+      num_refused += daemon->HasEnded() ? 1 : 0;
+    }
+    return num_refused == kStarts - 1;
+  })) << num_refused;
+  EXPECT_TRUE(Serving());
+  for (const auto& daemon : daemons) {
+    if (!daemon->HasEnded()) daemon->Signal(SIGTERM);
+  }
+  for (const auto& daemon : daemons) {
+    if (daemon->Wait() == 0) continue;
+    EXPECT_THAT(daemon->Log(), HasSubstr("another daemon is running"));
+  }
+  EXPECT_NE(access((path() + ".lock").c_str(), F_OK), 0);
 }
 
 // CVE-2023-4785: gRPC's own listener never accepts again after this.
@@ -217,20 +288,33 @@ TEST_F(BlockmgrdTest, MalformedCallsDoNotFillTheLog) {
   Daemon daemon(log(), Flags());
   ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
   const size_t before = daemon.Log().size();
-  grpc::GenericStub stub(Connect(address_));
-  for (int i = 0; i < 100; ++i) {
-    const grpc::Slice bytes("\x0A\x01\xFF");  // not UTF-8
-    const grpc::ByteBuffer message(&bytes, 1);
-    grpc::ClientContext context;
-    grpc::ByteBuffer answer;
-    std::promise<grpc::Status> done;
-    stub.UnaryCall(
-        &context, "/blockmgr.v1.RequestService/Cancel", {}, &message, &answer,
-        [&done](const grpc::Status& status) { done.set_value(status); });
-    EXPECT_FALSE(done.get_future().get().ok());
-  }
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(Send("Cancel", kNoText).ok());
   EXPECT_TRUE(Serving());
   EXPECT_LT(daemon.Log().size(), before + 2000) << daemon.Log();
+}
+
+// As `2>&1 | less` does it, which somebody has left.
+TEST_F(BlockmgrdTest, ALogThatNobodyReadsHoldsNobodyUp) {
+  ASSERT_EQ(mkfifo(log().c_str(), 0600), 0);
+  Descriptor reader(open(log().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  std::vector<std::string> flags = Flags();
+  flags.insert(flags.end(), {"--log-level", "debug"});
+  Daemon daemon(log(), flags);
+  ASSERT_TRUE(WaitUntil([this] { return Serving(); }));
+  // Many times what a pipe holds, by the threads of gRPC and by the core's.
+  for (int i = 0; i < 1000; ++i) EXPECT_FALSE(Send("Cancel", kNoText).ok());
+  for (int i = 0; i < 300; ++i) {
+    FakeEngine engine(address_);
+    ASSERT_TRUE(WaitUntil([&] { return engine.Attach(SmallLayout()).ok(); }));
+    engine.OpenStream();
+    engine.Finish();
+  }
+  EXPECT_TRUE(Serving());
+  reader = Descriptor(-1);
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(Send("Cancel", kNoText).ok());
+  EXPECT_TRUE(Serving());
+  daemon.Signal(SIGTERM);
+  EXPECT_EQ(daemon.Wait(), 0);
 }
 
 // As systemd does it.
@@ -274,14 +358,49 @@ TEST_F(BlockmgrdTest, RefusesBadFlags) {
   };
   refused({"--listen", "0.0.0.0:0"}, "loopback");
   refused({"--listen", address_, "--max-steps-in-flight", "9"},
-          "max_steps_in_flight");
+          "--max-steps-in-flight: expected 1 to 4, got 9");
   refused({"--listen", address_, "--compaction", "sideways"}, "sideways");
   refused({"--listen", address_, "--no-such-flag"}, "--no-such-flag");
-  refused({"--listen", address_, "--queue-capacity", "0"}, "queue_capacity");
-  refused({"--listen", address_, "--max-connections", "0"}, "max_connections");
-  refused({"--listen", address_, "--score-timeout", "0"}, "score_timeout_s");
+  refused({"--listen", address_, "--tenant", "\xC3(:weight=2"},
+          "expected UTF-8, got '\\xc3(:weight=2'");
+  refused({"--listen", address_, "--budget-table", "\xFF=/file"},
+          "expected UTF-8, got '\\xff=/file'");
+  refused({"--listen", address_, "--queue-capacity", "0"}, "--queue-capacity");
+  refused({"--listen", address_, "--max-connections", "0"},
+          "--max-connections");
+  refused({"--listen", address_, "--score-timeout", "0"}, "--score-timeout");
   refused({"--listen", address_, "--metrics-listen", "9464"},
-          "metrics_listen: expected HOST:PORT");
+          "--metrics-listen: expected HOST:PORT");
+}
+
+// Which no engine could carry out.
+TEST_F(BlockmgrdTest, RefusesFlagsThatExcludeEachOther) {
+  const auto refused = [this](std::vector<std::string> flags,
+                              const std::string& text) {
+    flags.insert(flags.end(), {"--listen", address_, "--keep-ratio", "0.2"});
+    Daemon daemon(log(), flags);
+    EXPECT_GT(daemon.Wait(), 0);
+    EXPECT_THAT(daemon.Log(), HasSubstr(text));
+  };
+  const std::string snapkv = "snapkv(window=32) | adakv | topk";
+  refused({"--eviction", snapkv, "--max-num-batched-tokens", "256"},
+          "--eviction: window: expected 0 to 1 (to --max-num-batched-tokens - "
+          "--max-num-seqs + 1), got 32");
+  refused({"--eviction", snapkv, "--long-prefill-token-threshold", "16"},
+          "--eviction: window: expected 0 to 16 (to "
+          "--long-prefill-token-threshold), got 32");
+  refused({"--eviction", snapkv, "--compress-every", "16"},
+          "--compress-every: expected what the policy observes, at least 32, "
+          "got 16");
+  refused({"--eviction", "h2o | uniform | topk", "--share-compressed-prefixes"},
+          "--share-compressed-prefixes: expected a policy that needs no scores "
+          "accumulated");
+  refused({"--eviction-mode", "pressure", "--share-compressed-prefixes"},
+          "--share-compressed-prefixes: expected a mode that compresses the "
+          "prompt, got pressure");
+  refused({"--eviction", "h2o | uniform | topk", "--window-keep-ratio", "0.5"},
+          "--window-keep-ratio: expected 1 with scores accumulated");
+  refused({"--eviction", "snapkv | headkv(profile=none) | topk"}, "none");
 }
 
 TEST_F(BlockmgrdTest, SaysWhereMetricsAre) {

@@ -104,6 +104,27 @@ TEST_F(AttachTest, NobodyReplacesAnEngineOnceAllIsClosed) {
               StatusIs(absl::StatusCode::kUnavailable));
 }
 
+TEST_F(AttachTest, WhoMayNotReplaceDoesNot) {
+  const auto old = AttachAndOpen();
+  const uint64_t session = AttachNext();
+  may_replace_ = false;
+  const auto denied = StatusIs(absl::StatusCode::kPermissionDenied,
+                               HasSubstr("replace: expected"));
+  EXPECT_THAT(Attach(SmallLayout(), 0, true), denied);
+  // Nor by the session of somebody who may.
+  EXPECT_THAT(Open(77, session, std::make_shared<RecordingEngine>()), denied);
+  EXPECT_FALSE(old->closed.has_value());
+  may_replace_ = true;
+  OpenNext(session);
+  EXPECT_TRUE(old->closed.has_value());
+}
+
+TEST_F(AttachTest, WhoMayNotReplaceMayAttachWhereThereIsNone) {
+  may_replace_ = false;
+  Run(EngineLost{AttachAndOpen()});
+  EXPECT_FALSE(AttachAndOpen()->closed.has_value());
+}
+
 TEST_F(AttachTest, AnEngineThatDoesNotFitReplacesNone) {
   const auto engine = AttachAndOpen();
   const auto tokens = OpenStream("a");

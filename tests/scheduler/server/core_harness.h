@@ -2,6 +2,7 @@
 #ifndef TESTS_SCHEDULER_SERVER_CORE_HARNESS_H_
 #define TESTS_SCHEDULER_SERVER_CORE_HARNESS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -82,6 +83,15 @@ class CoreTest : public ::testing::Test {
     return options;
   }
 
+  // A daemon that runs makes a pass every second.
+  void RunFor(double seconds) {
+    for (; seconds > 0; seconds -= 1) {
+      now_ += std::min(seconds, 1.0);
+      core_.BeginPass(now_);
+      core_.EndPass();
+    }
+  }
+
   void Run(Command command) {
     core_.BeginPass(now_);
     core_.Handle(&command);
@@ -99,7 +109,8 @@ class CoreTest : public ::testing::Test {
         .done =
             [&result](absl::StatusOr<Attachment> a) { result = std::move(a); },
         .num_host_blocks = num_host_blocks,
-        .replace = replace});
+        .replace = replace,
+        .may_replace = may_replace_});
     return result;
   }
 
@@ -107,7 +118,8 @@ class CoreTest : public ::testing::Test {
                     std::shared_ptr<RecordingEngine> engine) {
     absl::Status result = absl::UnknownError("no reply");
     Run(OpenSteps{epoch, session, std::move(engine),
-                  [&result](absl::Status s) { result = std::move(s); }});
+                  [&result](absl::Status s) { result = std::move(s); },
+                  may_replace_});
     return result;
   }
 
@@ -164,6 +176,7 @@ class CoreTest : public ::testing::Test {
   }
 
   double now_ = 100;
+  bool may_replace_ = true;
   std::vector<bool> engine_changes_;
   std::string last_engine_change_;
   Core core_;

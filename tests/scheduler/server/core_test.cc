@@ -208,53 +208,6 @@ TEST_F(CoreTest, WithoutALimitAnEngineMayTakeForEver) {
   EXPECT_TRUE(Stats(false).engine_attached);
 }
 
-class StepTimeoutCoreTest : public CoreTest {
- protected:
-  StepTimeoutCoreTest() : CoreTest(FakeScheduler::Make, 10) {}
-};
-
-TEST_F(StepTimeoutCoreTest, AnEngineThatDoesNotAnswerIsLost) {
-  const auto first = AttachAndOpen();
-  const auto tokens = OpenStream("a");
-  ASSERT_OK(Submit("a", "r", 2));
-  ASSERT_EQ(first->plans.size(), 1u);
-  now_ += 10;
-  EXPECT_TRUE(Stats(false).engine_attached);
-  EXPECT_FALSE(first->closed.has_value());
-  now_ += 0.5;
-  EXPECT_TRUE(Stats(false).engine_attached);  // asked before the pass ended
-  ASSERT_TRUE(first->closed.has_value());
-  EXPECT_THAT(*first->closed,
-              StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       "expected the result of the oldest step within 10 s "
-                       "(--step-timeout), got none for 10 s"));
-  EXPECT_FALSE(Stats(false).engine_attached);
-  EXPECT_THAT(engine_changes_, ElementsAre(true, false));
-  Answer(first, 0);  // too late: ignored
-  EXPECT_THAT(tokens->lines, IsEmpty());
-  // Its requests go on with the next one.
-  const auto second = AttachAndOpen();
-  ASSERT_EQ(second->plans.size(), 1u);
-  Answer(second, 0);
-  EXPECT_THAT(tokens->lines, ElementsAre("r[0]=7"));
-}
-
-TEST_F(StepTimeoutCoreTest, TheTimeIsOfTheOldestPlan) {
-  const auto engine = AttachAndOpen();
-  const auto tokens = OpenStream("a");
-  ASSERT_OK(Submit("a", "r", 100));
-  for (size_t i = 0; i < 20; ++i) {
-    now_ += 9;
-    Answer(engine, i);
-    ASSERT_FALSE(engine->closed.has_value());
-  }
-  ASSERT_OK(Cancel("r"));
-  Answer(engine, 20);
-  now_ += 1000;  // nothing is out
-  Stats(false);
-  EXPECT_FALSE(engine->closed.has_value());
-}
-
 TEST_F(CoreTest, TheNextEngineHasTheSameWindows) {
   ModelLayout layout = SmallLayout();
   layout.group_windows = {16, 64};

@@ -90,5 +90,22 @@ TEST(FlagChecksTest, ANumberIsFiniteAndInItsRange) {
   EXPECT_THAT(app.help(), HasSubstr("NUMBER of at least 0"));
 }
 
+TEST(FlagChecksTest, TextOfMessagesIsUtf8) {
+  CLI::App app;
+  std::string name;
+  app.add_option("--name", name, "Of it")->check(Utf8Text());
+  for (const char* text : {"plain", "\xC3\xA9", "\xF0\x9F\x98\x80", "?"}) {
+    EXPECT_EQ(Refusal(&app, absl::StrCat("--name=", text)), "");
+    EXPECT_EQ(name, text);
+  }
+  // Not begun, not ended, longer than need be, half of a pair, beyond the last.
+  for (const char* text : {"a\xA9", "a\xC3", "\xC0\xAF", "\xED\xA0\x80",
+                           "\xF4\x90\x80\x80", "\xFF"}) {
+    EXPECT_EQ(Refusal(&app, absl::StrCat("--name=", text)),
+              absl::StrCat("--name: expected UTF-8, got '",
+                           absl::CHexEscape(text), "'"));
+  }
+}
+
 }  // namespace
 }  // namespace blockmgr

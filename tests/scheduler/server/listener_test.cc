@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -113,15 +116,20 @@ class ListenerTest : public ::testing::Test {
   }
   // Greets every connection with a byte.
   void Start() {
-    listener_->Start([this](int /*listening*/, int connection) {
+    listener_->Start([this](const Listener::Accepted& accepted) {
       MutexLock lock(&mutex_);
-      taken_.emplace_back(connection);
-      EXPECT_EQ(write(connection, "x", 1), 1);
+      taken_.emplace_back(accepted.connection);
+      last_uid_ = accepted.uid;
+      EXPECT_EQ(write(accepted.connection, "x", 1), 1);
     });
   }
   int num_taken() {
     MutexLock lock(&mutex_);
     return static_cast<int>(taken_.size());
+  }
+  std::optional<uid_t> last_uid() {
+    MutexLock lock(&mutex_);
+    return last_uid_;
   }
   void CloseOne() {
     MutexLock lock(&mutex_);
@@ -132,6 +140,7 @@ class ListenerTest : public ::testing::Test {
   const std::string path_ = folder_.path() + "/s";
   Mutex mutex_;
   std::vector<Descriptor> taken_ ABSL_GUARDED_BY(mutex_);
+  std::optional<uid_t> last_uid_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Listener> listener_;  // ends before what it calls
 };
 
@@ -150,6 +159,7 @@ TEST_F(ListenerTest, ConnectionsWaitForStart) {
   EXPECT_NE(stat(path_.c_str(), &found), 0);
   EXPECT_EQ(ConnectToUnix(path_).get(), -1);
   EXPECT_EQ(num_taken(), 2);
+  EXPECT_EQ(last_uid(), geteuid());
 }
 
 TEST_F(ListenerTest, ListensOnTheLoopback) {
@@ -161,6 +171,7 @@ TEST_F(ListenerTest, ListensOnTheLoopback) {
     EXPECT_EQ(bound.host, host);
     const Descriptor client = ConnectToLoopback(bound.port);
     EXPECT_TRUE(ReadsByte(client));
+    EXPECT_EQ(last_uid(), std::nullopt);
     ASSERT_OK_AND_ASSIGN(const ListenAddress again,
                          ParseListenAddress(listener_->address()));
     EXPECT_THAT(Listener::Open(again, 10),
@@ -235,11 +246,52 @@ TEST_F(ListenerTest, LeavesTheSocketOfAnotherProcess) {
                        ParseListenAddress("unix:" + path_));
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Listener> first,
                        Listener::Open(address, 10));
+  // Somebody removes both.
   ASSERT_EQ(unlink(path_.c_str()), 0);
+  ASSERT_EQ(unlink((path_ + ".lock").c_str()), 0);
   Open("unix:" + path_, 10);
   Start();
   first->Stop();
   EXPECT_TRUE(ReadsByte(ConnectToUnix(path_)));
+  EXPECT_EQ(access((path_ + ".lock").c_str(), F_OK), 0);
+}
+
+// Between the look at a socket of a dead daemon and the new one.
+TEST_F(ListenerTest, OfManyThatStartOneListens) {
+  ASSERT_OK_AND_ASSIGN(const ListenAddress address,
+                       ParseListenAddress("unix:" + path_));
+  constexpr int kStarts = 40;
+  for (int round = 0; round < 20; ++round) {
+    // Nobody listens here any more.
+    const Descriptor dead(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    path_.copy(name.sun_path, sizeof(name.sun_path) - 1);
+    ASSERT_EQ(bind(dead.get(), reinterpret_cast<const sockaddr*>(&name),
+                   sizeof(name)),
+              0);
+    std::vector<absl::StatusOr<std::unique_ptr<Listener>>> opened(kStarts);
+    std::vector<std::thread> threads;
+    for (auto& each : opened) {
+      threads.emplace_back(
+          [&each, &address] { each = Listener::Open(address, 10); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    int num_open = 0;
+    for (auto& each : opened) {
+      num_open += each.ok() ? 1 : 0;
+      if (each.ok()) continue;
+      EXPECT_THAT(each, StatusIs(absl::StatusCode::kAlreadyExists,
+                                 HasSubstr("another daemon is running")));
+    }
+    EXPECT_EQ(num_open, 1) << "round " << round;
+    EXPECT_GE(ConnectToUnix(path_).get(), 0);
+    for (auto& each : opened) {
+      if (each.ok()) (*each)->Stop();
+    }
+    struct stat found {};
+    EXPECT_NE(stat((path_ + ".lock").c_str(), &found), 0);
+  }
 }
 
 }  // namespace

@@ -207,7 +207,9 @@ grpc::Status FakeFrontend::Drain() {
 
 void ServerTest::Start(ServerOptions options, SchedulerFactory factory) {
   server_.reset();
-  options.listen = "unix:" + folder_.path() + "/s.sock";
+  if (options.listen.empty()) {
+    options.listen = "unix:" + folder_.path() + "/s.sock";
+  }
   ASSERT_OK_AND_ASSIGN(server_, Server::Start(options, std::move(factory)));
 }
 

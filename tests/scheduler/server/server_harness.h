@@ -86,8 +86,10 @@ v1::AttachRequest AttachRequestFor(const ModelLayout& layout);
 // An engine that answers when it is told to.
 class FakeEngine {
  public:
+  explicit FakeEngine(const std::shared_ptr<grpc::Channel>& channel)
+      : stub_(v1::EngineService::NewStub(channel)) {}
   explicit FakeEngine(const std::string& address)
-      : stub_(v1::EngineService::NewStub(Connect(address))) {}
+      : FakeEngine(Connect(address)) {}
 
   grpc::Status Attach(const ModelLayout& layout, bool replace = false);
   // Opens the stream with the attachment's epoch and session.
@@ -143,6 +145,7 @@ class FakeFrontend {
 
 class ServerTest : public ::testing::Test {
  protected:
+  // On a socket in `folder_`, unless the options say where.
   void Start(ServerOptions options,
              SchedulerFactory factory = FakeScheduler::Make);
   void SetUp() override { Start(ServerOptions()); }

@@ -1,0 +1,83 @@
+#include "scheduler/server/stderr_log.h"
+
+#include <cerrno>
+#include <csignal>
+#include <memory>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <absl/strings/str_cat.h>
+#include <spdlog/spdlog.h>
+
+namespace blockmgr {
+namespace {
+
+// Other processes write to the same pipe or terminal, and must not find that it
+// does not block any more: an opening of its own. -1 where there is none (a
+// socket, or no /proc): then a look whether there is room must do. A file has
+// always room.
+int OpenAgain(int descriptor) {
+  struct stat found {};
+  if (fstat(descriptor, &found) != 0 ||
+      !(S_ISFIFO(found.st_mode) || S_ISCHR(found.st_mode))) {
+    return -1;
+  }
+  return open(absl::StrCat("/proc/self/fd/", descriptor).c_str(),
+              O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+}
+
+}  // namespace
+
+StderrSink::StderrSink(int descriptor)
+    : given_(descriptor), own_(OpenAgain(descriptor)) {}
+
+StderrSink::~StderrSink() {
+  if (own_ >= 0) close(own_);
+}
+
+void StderrSink::sink_it_(const spdlog::details::log_msg& message) {
+  spdlog::memory_buf_t formatted;
+  formatter_->format(message, formatted);
+  if (num_lost_ > 0) {
+    const std::string lost = absl::StrCat(
+        num_lost_, " lines of the log are lost: nobody has read it in time\n");
+    if (!Write(lost)) {
+      ++num_lost_;
+      return;
+    }
+    num_lost_ = 0;
+  }
+  if (!Write(std::string(formatted.data(), formatted.size()))) ++num_lost_;
+}
+
+bool StderrSink::Write(const std::string& line) {
+  rest_.erase(0, WriteSome(rest_.data(), rest_.size()));
+  if (!rest_.empty()) return false;
+  const size_t written = WriteSome(line.data(), line.size());
+  if (written > 0) rest_ = line.substr(written);
+  return written > 0;
+}
+
+size_t StderrSink::WriteSome(const char* data, size_t size) const {
+  size_t written = 0;
+  while (written < size) {
+    pollfd room{own_ >= 0 ? own_ : given_, POLLOUT, 0};
+    if (poll(&room, 1, 0) != 1 || (room.revents & POLLOUT) == 0) break;
+    const ssize_t more = write(room.fd, data + written, size - written);
+    if (more < 0 && errno == EINTR) continue;
+    if (more <= 0) break;
+    written += static_cast<size_t>(more);
+  }
+  return written;
+}
+
+void LogToStderr(const std::string& program) {
+  std::signal(SIGPIPE, SIG_IGN);
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      program, std::make_shared<StderrSink>(STDERR_FILENO)));
+}
+
+}  // namespace blockmgr
