@@ -27,8 +27,9 @@ absl::Status SchedulerImpl::LeaveOutLast(RequestState* request) {
     decode = std::make_unique<DecodeCompression>(*request->decode);
     decode->refused_until = std::max(decode->refused_until, length);
   }
-  const auto [max_chunk, peak] = FitPool(request->last_length(), points,
-                                         decode.get(), request->squeeze.get());
+  const Fit fit = FitPool(request->last_length(), points, decode.get(),
+                          request->squeeze.get());
+  const int32_t peak = fit.peak_blocks;
   const auto fail = [peak](const char* whose, int32_t most) {
     return absl::ResourceExhaustedError(
         absl::StrCat("without it the request needs ", peak,
@@ -45,7 +46,7 @@ absl::Status SchedulerImpl::LeaveOutLast(RequestState* request) {
   request->decode = std::move(decode);
   request->next_compression = index;
   request->peak_blocks = peak;
-  request->max_chunk = max_chunk;
+  request->max_chunk = fit.max_chunk;
   return absl::OkStatus();
 }
 
