@@ -115,7 +115,7 @@ TEST_F(CudaEvictionTest, TheDeviceMoves) {
   const auto model = SmallestModel();
   const Trace right = RunWith(DeviceFor(*model), kPolicy, Parity::kNone);
   const Trace wrong = RunWith(DeviceFor(*model), kPolicy, Parity::kNone,
-                              PlantedBug::kMovesOffByOnePage);
+                              PlantedBug::kMoveSkipsValueRow);
   EXPECT_EQ(wrong.evictions[0].keep.ranks, right.evictions[0].keep.ranks);
   EXPECT_NE(wrong.logits, right.logits);
 }
