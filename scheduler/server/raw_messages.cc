@@ -284,7 +284,7 @@ absl::Status ParseMessage(grpc::ByteBuffer bytes, const MessageLimits& limits,
                      " bytes, got ", size));
   }
   message->Clear();
-  const absl::Status fits = CheckMemory(&bytes, limits, message);
+  absl::Status fits = CheckMemory(&bytes, limits, message);
   if (!fits.ok()) return fits;
   grpc::ProtoBufferReader reader(&bytes);
   CodedInputStream input(&reader);

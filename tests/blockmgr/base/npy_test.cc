@@ -1,5 +1,7 @@
 #include "blockmgr/base/npy.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -64,11 +66,12 @@ class NpyTest : public ::testing::Test {
     }
     EXPECT_EQ(decoded->shape, array->shape);
     EXPECT_EQ(decoded->has_integers, array->has_integers);
-    EXPECT_EQ(decoded->values.size(), array->values.size());
     // To the bit: a NaN is not equal to itself.
-    EXPECT_EQ(std::memcmp(decoded->values.data(), array->values.data(),
-                          array->values.size() * sizeof(float)),
-              0);
+    EXPECT_TRUE(std::ranges::equal(decoded->values, array->values,
+                                   [](float left, float right) {
+                                     return std::bit_cast<uint32_t>(left) ==
+                                            std::bit_cast<uint32_t>(right);
+                                   }));
     return array;
   }
   void ExpectRefused(const std::string& bytes, const std::string& why) {
