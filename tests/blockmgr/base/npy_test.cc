@@ -196,7 +196,7 @@ TEST_F(NpyTest, ReadsFortranOrderOfManyDimensions) {
       const NpyArray array,
       Read(Npy(Header("<i4", "(7, 1, 110, 91)", "True"), data)));
   EXPECT_THAT(array.shape, ElementsAre(kI, kJ, kK, kL));
-  ASSERT_EQ(array.values.size(), size_t{kI * kJ * kK * kL});
+  ASSERT_EQ(array.values.size(), size_t{kI} * kJ * kK * kL);
   for (size_t at = 0; at < array.values.size(); ++at) {
     ASSERT_EQ(array.values[at], static_cast<float>(at));
   }
