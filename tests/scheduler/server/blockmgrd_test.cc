@@ -231,6 +231,7 @@ TEST_F(BlockmgrdTest, ReplacesTheSocketOfADeadDaemonOnly) {
 TEST_F(BlockmgrdTest, OfFortyThatStartAtOnceOneServes) {
   constexpr int kStarts = 40;
   std::vector<std::unique_ptr<Daemon>> daemons;
+  daemons.reserve(kStarts);
   for (int i = 0; i < kStarts; ++i) {
     daemons.push_back(
         std::make_unique<Daemon>(log() + std::to_string(i), Flags()));

@@ -81,6 +81,7 @@ TEST_F(DefaultAddressTest, PrefersTheRuntimeFolder) {
 }
 
 TEST_F(DefaultAddressTest, ReadsTheEnvironment) {
+  // One thread: NOLINTBEGIN(concurrency-mt-unsafe)
   setenv("XDG_RUNTIME_DIR", places_.runtime.c_str(), 1);
   setenv("TMPDIR", places_.temporary.c_str(), 1);
   const SocketPlaces usual = UsualSocketPlaces();
@@ -89,6 +90,7 @@ TEST_F(DefaultAddressTest, ReadsTheEnvironment) {
   EXPECT_EQ(usual.service, "/run/blockmgr");
   unsetenv("XDG_RUNTIME_DIR");
   unsetenv("TMPDIR");
+  // NOLINTEND(concurrency-mt-unsafe)
   EXPECT_EQ(UsualSocketPlaces().runtime, "");
 }
 

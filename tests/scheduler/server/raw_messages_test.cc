@@ -77,8 +77,8 @@ std::vector<std::string> Units(const Descriptor& type, int depth) {
   units.push_back(Delimited(unknown, ""));
   units.push_back(Tag(unknown, 3) + Tag(unknown, 4));
   std::string nested;
-  for (int i = 0; i < 20; ++i)
-    nested = Tag(unknown, 3) + nested + Tag(unknown, 4);
+  for (int i = 0; i < 20; ++i) nested.insert(0, Tag(unknown, 3));
+  for (int i = 0; i < 20; ++i) nested += Tag(unknown, 4);
   units.push_back(nested);
   for (int i = 0; i < type.field_count(); ++i) {
     const FieldDescriptor& field = *type.field(i);
@@ -210,8 +210,9 @@ TEST(RawMessagesTest, TakesScoresAndBudgets) {
   v1::EvictByScoresRequest header;
   header.mutable_header()->set_request_id("r");
   header.mutable_header()->mutable_policy()->mutable_external_budgets();
-  for (int i = 0; i < 80 * 128; ++i)
+  for (int i = 0; i < 80 * 128; ++i) {
     header.mutable_header()->add_budgets(i % 9);
+  }
   ExpectTaken(header);
 }
 
@@ -222,9 +223,10 @@ TEST(RawMessagesTest, TakesArraysHoweverTheyAreSaid) {
   expected.set_client_session("session");
   for (uint32_t i = 0; i < 9000; ++i) {
     const bool alone = i % 3 == 0;
-    text += alone ? Tag(3, 0) + Varint(i * 99)
-                  : Delimited(3, Varint(i * 99) + Varint(i));
-    expected.add_prompt_token_ids(i * 99);
+    const uint32_t token = i * 99;
+    text += alone ? Tag(3, 0) + Varint(token)
+                  : Delimited(3, Varint(token) + Varint(i));
+    expected.add_prompt_token_ids(token);
     if (!alone) expected.add_prompt_token_ids(i);
   }
   v1::SubmitRequest parsed;
