@@ -30,7 +30,8 @@ inline constexpr int32_t kMooncakeBlockTokens = 512;
 inline constexpr int64_t kMaxPrompts = 10'000'000;
 // Output tokens of all requests, whose times take 8 bytes each: 8 GiB.
 inline constexpr int64_t kMaxOutputTokens = int64_t{1} << 30;
-// Of a request's prompt, and of its output: 64 MiB of token ids.
+// The longest prompt, and the longest output, of a request: 64 MiB of token
+// ids.
 inline constexpr int32_t kMaxRequestTokens = 1 << 24;
 
 struct RandomDatasetOptions {

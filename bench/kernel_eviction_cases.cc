@@ -18,8 +18,8 @@
 namespace blockmgr {
 namespace {
 
-// What the host lays out of budgets: the survivors of a list are moved in
-// place, to the first of its pages.
+// The new regions, which the host lays out from the budgets. The survivors of a
+// list are moved in place, to the first pages of the list.
 struct NextRegions {
   // Pages that lists have: CSR.
   void LayOut(std::span<const int64_t> page_offsets_now,
@@ -132,8 +132,8 @@ void DeviceProblem::AddMovePlan() {
                     [=, this](int32_t) { runtime().PlanMoves(plan); }});
 }
 
-// As many rows as a compaction of each list moves: straight to where they
-// belong, and by way of staging, as in place.
+// Moves as many rows as a compaction of each list does: once straight to their
+// destinations, and once by way of staging, as moves in place need it.
 void DeviceProblem::AddMoves() {
   std::vector<RowMove> moves;
   std::vector<int64_t> ends;  // of lists

@@ -29,7 +29,7 @@ constexpr double kRaggedMaxOverMean = 4.0;
 // longest one, or next to nothing in all others.
 constexpr double kMaxSpread = 2.0;
 
-// Of which the host keeps account in some 20 bytes each.
+// The host keeps some 20 bytes per list.
 constexpr int64_t kMaxProblemLists = int64_t{1} << 26;
 
 struct Header {

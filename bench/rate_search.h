@@ -24,7 +24,7 @@ namespace blockmgr {
 
 inline constexpr double kRateResolution = 0.02;
 
-// What a run at one rate came to.
+// The result of a run at one request rate.
 struct RateTrial {
   double rate = 0;  // requests per second, may be infinite
   int64_t num_requests = 0;
@@ -54,7 +54,7 @@ using TrialRun = std::function<absl::StatusOr<RateTrial>(double rate)>;
 absl::StatusOr<RateSearch> FindMaxRate(double good_percent,
                                        const TrialRun& run);
 
-// To the nearest number of three digits. REQUIRES: finite, above 0.
+// Rounds `rate` to three significant digits. REQUIRES: finite, above 0.
 double RoundRate(double rate);
 
 }  // namespace blockmgr

@@ -287,7 +287,7 @@ void AppendHeading(const std::string& title, char fill, std::string* text) {
                   std::string(kWidth - left - padded.size(), fill), "\n");
 }
 
-// Of --find-max-rate (sim_rates.h).
+// Appends the result of --find-max-rate (sim_rates.h).
 void AppendRateSearch(const Json& report, std::string* text) {
   const auto search = report.find("rate_search");
   if (search == report.end()) return;

@@ -26,7 +26,7 @@
 //   notes                           what a reader must know besides: why counts
 //                                   are null, who else used the daemon
 //
-// What the daemon counted is null where it cannot be told of this run alone.
+// A counter of the daemon is null where it cannot be known for this run alone.
 #ifndef BENCH_REPORT_H_
 #define BENCH_REPORT_H_
 

@@ -138,7 +138,8 @@ void ReclaimOrder::Forget(int32_t entry) {
 }
 
 void ReclaimOrder::SetTime(int64_t now_ms) {
-  // What never expires does not at the end of time either.
+  // The time stays below kNever, so that entries which never expire do not
+  // expire at the end of time either. A clock that goes back stands still.
   now_ms_ = std::clamp(now_ms, now_ms_, Retention::kNever - 1);
   while (!expiries_.empty() && expiries_.front().ms <= now_ms_) {
     const int32_t entry = expiries_.front().entry;

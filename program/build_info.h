@@ -1,4 +1,4 @@
-// What a program was built from.
+// The version and the commit that a program was built from.
 #ifndef PROGRAM_BUILD_INFO_H_
 #define PROGRAM_BUILD_INFO_H_
 
@@ -7,8 +7,8 @@ namespace blockmgr {
 // The project's version: "0.1.0".
 const char* BuildVersion();
 
-// 40 hexadecimal digits, and "-dirty" where files differed from it; "unknown"
-// if the program was not built in a clone.
+// The commit: 40 hexadecimal digits, followed by "-dirty" if files differed
+// from it. "unknown" if the program was not built in a clone.
 const char* BuildCommit();
 
 }  // namespace blockmgr

@@ -60,7 +60,7 @@ struct SchedulerStats {
   uint64_t num_draft_tokens = 0;     // verified by the engine
   uint64_t num_accepted_tokens = 0;  // of those, outputs of their requests
   uint64_t num_evictions = 0;
-  // That the engine has refused, of requests that still ran.
+  // Evictions that the engine has refused, of requests that still ran.
   uint64_t num_refused_evictions = 0;
   uint64_t num_squeezes = 0;      // EvictionMode::kPressure; ordered
   uint64_t num_forks = 0;         // requests that began with another's table
@@ -138,8 +138,8 @@ class Scheduler {
   // To be read by those who want to know what is cached, see
   // prefix_cache_delta.h. Changes in every call that is not const.
   virtual const PrefixCache& prefix_cache() const = 0;
-  // For durations of retention, which count from submission; milliseconds of
-  // any clock. One that goes back stands still until it is where it was.
+  // Sets the time by which retention wishes expire; they count from submission.
+  // Milliseconds of any clock. While a clock has gone back, time stands still.
   virtual void SetTime(int64_t now_ms) = 0;
 
   virtual bool has_unfinished_requests() const = 0;

@@ -370,7 +370,7 @@ void SchedulerImpl::AbortCommand(RequestState* request, const char* why,
 void SchedulerImpl::TellKept(const RequestState& request,
                              EvictionEffect* effect) const {
   const SequenceCache& sequence = manager_.sequence(request.slot);
-  // What another one has covered meanwhile stays covered.
+  // Another eviction may have covered more in the meantime.
   effect->cut = std::max(effect->cut, sequence.cut());
   effect->kept_entries.assign(layout().pages_per_block(),
                               effect->cut - sequence.cut());

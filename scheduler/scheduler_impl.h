@@ -120,7 +120,8 @@ class SchedulerImpl : public Scheduler {
   absl::Status ValidateCommand(const RequestState& request,
                                const EvictionCommand& command) const;
   void AbortCommand(RequestState* request, const char* why, Effects* effects);
-  // What a running request keeps: the answer to a command that evicts nothing.
+  // Fills in how many entries every head of a running request keeps: the answer
+  // to a command that evicts nothing.
   void TellKept(const RequestState& request, EvictionEffect* effect) const;
   // Adds the next of its decode compressions, if there is one, to those listed.
   void ListNextPoint(RequestState* request) const;
@@ -319,8 +320,9 @@ class SchedulerImpl : public Scheduler {
   int32_t Remaining(const RequestState& request, int32_t length) const;
   // Blocks that running and admitted requests will still take.
   int64_t BlocksPromised(Promise promise) const;
-  // What a running request is to reserve of its tenant's quota: what it has and
-  // will still take; in models with windows, its peak.
+  // Returns the blocks that a running request must reserve of its tenant's
+  // quota: the blocks that it has and will still take. In models with windows:
+  // its peak.
   int32_t ToReserve(const RequestState& request) const;
   void RefreshReservation(RequestState* request);
   // Of those below its next cut, blocks that others use, too: see IsCopied.
@@ -419,14 +421,17 @@ class SchedulerImpl : public Scheduler {
                        bool* stops);
   // Voids the positions of the other drafts.
   void VoidRejected(const StepInFlight::Run& run, int32_t num_settled);
-  // Refusals (scheduler_refusal.cc). Of an order that the engine has refused,
-  // at least for a group: the request goes on without, or is computed again
-  // without, or fails with `why` where it can never fit so.
+  // Refusals (scheduler_refusal.cc).
+  // Takes back an order that the engine has refused, at least for one layer
+  // group. The request goes on without the eviction, or waits and is computed
+  // again without it. If it can never fit without it, the request fails with
+  // `why`.
   void AbortOrder(RequestState* request, const StepInFlight::Order& order,
                   std::span<const EvictionOutcome> outcomes,
                   const absl::Status& why, Effects* effects);
-  // Makes the planned eviction that was ordered last one that never was. The
-  // error, with nothing changed, says why the request cannot do without.
+  // Removes the planned eviction that was ordered last from the request's
+  // history, so that no recomputation repeats it. Returns an error, with
+  // nothing changed, if the request can never fit without that eviction.
   absl::Status LeaveOutLast(RequestState* request);
   // Carries out and publishes.
   EvictionReceipt CommitOrder(RequestState* request,

@@ -1,4 +1,5 @@
-// What follows when the engine refuses an eviction.
+// Refused evictions: what becomes of a request whose eviction the engine has
+// refused.
 
 #include <algorithm>
 #include <memory>
@@ -12,13 +13,14 @@
 namespace blockmgr {
 
 absl::Status SchedulerImpl::LeaveOutLast(RequestState* request) {
-  // Orders are carried out one at a time: it is the last of those begun.
+  // A request has one order in flight at a time, so the refused eviction is the
+  // last one that was begun.
   const int32_t index = request->next_compression - 1;
   std::vector<CompressionPoint> points = request->compressions;
   const int32_t length = points[index].length;
   points.erase(points.begin() + index);
-  // A prefix that was compressed less often took more blocks to make than
-  // those who would start on it may ever get.
+  // What follows is not shared: a prefix that was compressed less often takes
+  // more blocks than the requests which would start on it may ever get.
   for (int32_t i = index; i < std::ssize(points); ++i) {
     points[i].is_shared = false;
   }
@@ -74,9 +76,10 @@ void SchedulerImpl::AbortOrder(RequestState* request,
     request->squeeze.reset();
     --num_squeezable_;
   }
-  // Where entries of some groups were moved, the old tables hold no more. And
-  // what the order was to give back may have been reserved for others of the
-  // tenant: it waits until they leave.
+  // The request is computed again if entries of some group were already moved,
+  // because its old tables are then damaged. It also waits if the blocks that
+  // the eviction should have given back are reserved by other requests of the
+  // tenant.
   const bool has_moved = std::ranges::any_of(outcomes, &EvictionOutcome::ok);
   const int32_t change = ToReserve(*request) - request->reserved_blocks;
   const bool has_room =

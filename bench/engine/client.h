@@ -68,7 +68,8 @@ class EngineClient {
 
   // Ends Serve soon: cancels its calls.
   void Stop();
-  // For handlers that take their time: waits. False, at once, when stopped.
+  // Waits until `time`, for handlers that take their time. Returns false, at
+  // once, when the client is stopped.
   bool WaitUntil(std::chrono::steady_clock::time_point time);
 
  private:

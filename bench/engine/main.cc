@@ -306,7 +306,8 @@ void WatchSignals(const std::stop_token& stop, const sigset_t& signals,
   }
 }
 
-// By themselves they would wait for whoever reads stderr.
+// Sends the messages of gRPC and protobuf to our log. On their own these
+// libraries would block when nobody reads stderr.
 void RouteLibraryLogs() {
   gpr_set_log_function([](gpr_log_func_args* args) {
     const bool is_error = args->severity == GPR_LOG_SEVERITY_ERROR;

@@ -311,7 +311,8 @@ void SimEngine::DrawShard(const EvictionOrder& order, int32_t shard,
   }
   const uint64_t key = KeyOf(order);
   const bool is_external = policy.budget.kind == BudgetKind::kExternal;
-  // By the shard's own (layer, head): its place among all.
+  // places[i] is the index, among the heads of all shards, of the shard's i-th
+  // (layer, head).
   std::vector<size_t> places;
   std::vector<int32_t> held;
   std::vector<double> shares;

@@ -17,12 +17,12 @@
 // parameters, and a step takes as long as the slowest; what shards say to each
 // other is part of step_overhead_s.
 //
-// What a region keeps per (layer, head) is what the policy says, of shares that
-// are drawn, not computed: where an engine would go by scores they are
-// lognormal (BudgetsByWeight). The draw depends on the seed, the request and
-// how many evictions it has had since its start. Sampled tokens are a function
-// of request and position. Drafts are right one by one with the model's
-// draft_acceptance, and cost nothing to propose.
+// An eviction divides the budget as the policy says (BudgetsByWeight). Where an
+// engine would divide by scores, the simulated engine draws a lognormal weight
+// per (layer, head) instead. The draw depends on the seed, the request and the
+// number of evictions that the request has had since its start. Sampled tokens
+// are a function of request and position. Drafts are right one by one with the
+// model's draft_acceptance, and cost nothing to propose.
 //
 // Thread-compatible. Cost of a step: O(scheduled sequences + tokens of starts),
 // plus O(num_layers * num_heads) per eviction.

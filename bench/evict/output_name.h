@@ -11,9 +11,9 @@
 
 namespace blockmgr {
 
-// That a file to be written is not named as if it were another kind: it ends in
-// `extension`, such as ".svg", or has none, such as /dev/stdout. The error
-// names the flag and what would be written.
+// Checks that an output file is not named as if it had another format: `path`
+// must end in `extension` (".svg"), or have no extension (/dev/stdout). The
+// error names the flag and what would be written.
 inline absl::Status CheckOutputName(absl::string_view flag,
                                     const std::string& path,
                                     absl::string_view extension,

@@ -160,8 +160,9 @@ absl::StatusOr<std::vector<Calibration>> MeasureTiny(
   return contexts;
 }
 
-// What is protected may be the scorer's: then that is said, for nobody typed
-// it.
+// Checks that the protected positions fit into the prompt. The sinks and the
+// window may come from the scorer instead of a flag; the error then says so,
+// because the user typed no such flag.
 absl::Status CheckProtection(const ProfileFlags& flags,
                              const CalibrationOptions& options,
                              int32_t length) {

@@ -135,7 +135,8 @@ std::string WhyIncomparable(const v1::GetStatsResponse& before,
   return "";
 }
 
-// What the daemon counted between two looks that can be compared.
+// Returns how much the daemon's counters grew between two answers. REQUIRES:
+// the counters did not start again in between.
 SystemCounters Difference(const v1::GetStatsResponse& before,
                           const v1::GetStatsResponse& after) {
   const double seconds = after.clock_seconds() - before.clock_seconds();
@@ -246,7 +247,8 @@ void AddServeFlags(CLI::App* app, ServeOptions* options) {
 
 namespace {
 
-// The same workload again would find its own prompts there.
+// Empties the daemon's prefix cache before the run: a second run of the same
+// workload would otherwise find its own prompts in the cache.
 absl::Status EmptyPrefixCache(LoadClient* client, RunResult* result) {
   const absl::StatusOr<v1::ResetPrefixCacheResponse> reset =
       client->ResetPrefixCache();

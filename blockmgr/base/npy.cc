@@ -155,8 +155,9 @@ absl::StatusOr<absl::string_view> HeaderText(absl::string_view start) {
   return rest.substr(0, length);
 }
 
-// From the first bytes of a file of `file_bytes`, whose data are as many as
-// the header says: kMaxStart of them, or all.
+// Parses the header of a file of `file_bytes`. `start` is the beginning of the
+// file: kMaxStart bytes, or the whole file if it is shorter. Checks that the
+// file has as many bytes of data as the header says.
 absl::StatusOr<Header> ParseHeader(absl::string_view start,
                                    int64_t file_bytes) {
   BM_ASSIGN_OR_RETURN(const absl::string_view text, HeaderText(start));

@@ -21,7 +21,8 @@ namespace blockmgr {
 struct NpyArray {
   std::vector<int64_t> shape;
   std::vector<float> values;  // row-major
-  bool has_integers = false;  // what was read, in the file; writers ignore it
+  // Whether the file had integers. Set by readers, ignored by writers.
+  bool has_integers = false;
 };
 
 // "[2, 3, 4]", for messages.
@@ -30,15 +31,18 @@ std::string ShapeText(std::span<const int64_t> shape);
 // Whether the bytes begin as those of a file do.
 bool IsNpy(absl::string_view bytes);
 
-// From all bytes of a file. Errors name what was expected and what came.
+// Decodes the content of a .npy file. Errors name what was expected and what
+// came.
 absl::StatusOr<NpyArray> DecodeNpy(absl::string_view bytes);
 
-// The same in pieces: a file is never held twice. Errors name the file, too.
+// Reads a .npy file piece by piece, so that its content is never held twice.
+// Errors name the file, too.
 absl::StatusOr<NpyArray> ReadNpy(const std::string& path);
 
-// As float32. REQUIRES: as many values as the shape says.
+// Writes the values as float32. REQUIRES: as many values as the shape says.
 absl::Status WriteNpy(const std::string& path, const NpyArray& array);
-// As int32: positions and budgets. REQUIRES: the same.
+// Writes positions or budgets as int32. REQUIRES: as many values as the shape
+// says.
 absl::Status WriteNpyInts(const std::string& path,
                           std::span<const int64_t> shape,
                           std::span<const int32_t> values);

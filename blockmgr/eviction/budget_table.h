@@ -26,9 +26,10 @@ namespace blockmgr {
 
 using BudgetTable = std::variant<HeadScores, LuKvProfile>;
 
-// From the bytes of a file, whatever it is called: an LU-KV profile, head
-// scores as JSON, or retention counts as .npy. The reader of all programs.
-// Errors name the field, expected and got.
+// Decodes a budget table from the content of a file: an LU-KV profile, head
+// scores as JSON, or retention counts as .npy. The content decides which; the
+// file's name does not matter. All programs read tables with this function.
+// Errors name the field, what was expected and what came.
 absl::StatusOr<BudgetTable> DecodeBudgetTable(absl::string_view bytes);
 
 // Names what the table says, whatever it is called: 128 bits of its content

@@ -165,7 +165,7 @@ std::vector<Ideal> MakeIdeals(const Request& request, const BudgetScope& scope,
   return {};
 }
 
-// What budgets depend on besides entries.
+// The terms of an eviction that budgets depend on, besides the entries.
 struct Terms {
   const EvictionPolicy& policy;
   const HeadShape& shape;

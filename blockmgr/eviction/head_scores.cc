@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Of what comes from a file, in messages.
+// Characters of a file's text that an error message shows.
 constexpr size_t kMaxShown = 120;
 
 std::string Shown(absl::string_view text) {
@@ -167,7 +167,7 @@ absl::StatusOr<HeadScores> FromHeadNames(const Json& object) {
   }
   const std::string sizes =
       absl::StrCat(num_layers, " layers of ", num_heads, " query heads");
-  // In doubles: no overflow.
+  // A product of doubles cannot overflow.
   if (static_cast<double>(num_layers) * static_cast<double>(num_heads) >=
       kMaxTableHeads) {
     return BadScores(
@@ -225,8 +225,8 @@ absl::StatusOr<Json> ParseObject(absl::string_view json) {
                    absl::StrCat("'", Shown(*twice), "' twice"));
 }
 
-// Of one prompt: adds to every head its part of what all heads kept, of which
-// 1 is the mean.
+// Adds the shares of one prompt to `sums`. The share of a head is the number of
+// entries it kept, divided by the mean over all heads.
 absl::Status AddPrompt(int64_t prompt, std::span<const float> counts,
                        int64_t heads_per_layer, std::span<double> sums) {
   double kept = 0.0;

@@ -16,30 +16,35 @@ namespace blockmgr {
 // More heads than any model has, and than Apportion takes.
 inline constexpr int64_t kMaxTableHeads = int64_t{1} << 16;
 
-// Only how scores compare counts, not their size. A plain value;
+// Scores of the heads of a model, by which headkv divides a budget. Only the
+// proportions of the scores matter, not their size. A plain value;
 // thread-compatible.
 struct HeadScores {
   int32_t num_layers = 0;
   int32_t num_heads = 0;      // KV heads, or query heads
   std::vector<float> scores;  // [num_layers, num_heads], >= 0
-  // How many of them make a KV head is the model's to say.
+  // Whether the scores are of query heads. The model says how many query heads
+  // make a KV head.
   bool of_query_heads = false;
 
-  // Finite, >= 0, one above 0, as many as the sizes say, fewer heads than
-  // kMaxTableHeads. Errors name the field, expected and got.
+  // Checks that there are as many scores as the sizes say, and fewer than
+  // kMaxTableHeads, all finite and >= 0, and at least one above 0. Errors name
+  // the field, what was expected and what came.
   absl::Status Validate() const;
 
-  // That they are of a model of this shape: as many layers, and as many KV
-  // heads or a multiple of them in query heads.
+  // Checks that the scores fit a model of this shape: as many layers, and as
+  // many KV heads, or a multiple of that number in query heads.
   absl::Status CheckShape(const HeadShape& shape) const;
 
-  // Of KV heads, [num_layers * kv_heads]. The mean over the query heads of a
-  // GQA group: the budget that the released program gives its query heads, on
-  // average, for HeadKV shares out in proportion to scores (ALGORITHMS, section
-  // 2.10; their sum would give the same budgets). REQUIRES: CheckShape is OK.
+  // Returns the scores of KV heads, [num_layers * kv_heads]. The score of a KV
+  // head is the mean over the query heads of its GQA group. HeadKV divides a
+  // budget in proportion to scores, so the mean gives the KV head the mean of
+  // the budgets that HeadKV's released program gives the group's query heads.
+  // REQUIRES: CheckShape is OK.
   std::vector<float> OfKvHeads(int32_t kv_heads) const;
 
-  // One of two forms, told apart by their keys, each of which comes once:
+  // Decodes one of two forms, which differ by their keys. No key may occur
+  // twice.
   //   {"num_layers":..,"num_heads":..,"scores":[[..],..]}, one row a layer, of
   //   KV heads, or of a multiple of num_heads in query heads, whose scores are
   //   summed by group;
@@ -47,11 +52,12 @@ struct HeadScores {
   //   head of every layer the scores of some probes, whose mean counts.
   static absl::StatusOr<HeadScores> FromJson(absl::string_view json);
 
-  // From the bytes of a .npy file of whole numbers [prompts, layers, KV heads]:
-  // how many entries each head kept of some prompts under a method that decides
-  // by itself. The score of a head is its share of what all heads kept, as a
-  // mean over prompts: long ones count no more than others. A protected tail
-  // that is in the counts makes scores alike: it is the caller's to subtract.
+  // Decodes a .npy file of whole numbers [prompts, layers, KV heads]: how many
+  // entries each head kept of some prompts, under a method that decides the
+  // number itself. The score of a head is its share of what all heads kept,
+  // averaged over prompts, so that long prompts count no more than short ones.
+  // If the counts include a protected tail, the caller should subtract it: it
+  // makes all scores alike.
   static absl::StatusOr<HeadScores> FromRetentionCounts(absl::string_view npy);
 };
 

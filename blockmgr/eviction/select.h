@@ -111,11 +111,12 @@ std::vector<int32_t> AllocateBudgets(const EvictionPolicy& policy,
                                      const EntriesView& entries,
                                      std::span<const int32_t> external);
 
-// The same of heads of which only the number of their entries is known
-// (`held`): what adaptive budgets (adakv, ada_pyramid, global) leave to scores
-// is shared out in proportion to `weights`, of any unit, in their place. For
-// simulations. `weights` is read for these three only. REQUIRES: no parity, and
-// no negative weight; one of each per (layer, head). O(layers * heads).
+// Returns budgets as AllocateBudgets does, but without scores, for simulations:
+// only the number of entries of each (layer, head) is known (`held`). Adaptive
+// allocators (adakv, ada_pyramid, global) divide in proportion to `weights`, of
+// any unit, what they would divide by scores; other allocators do not read
+// `weights`. REQUIRES: no parity; no negative weight; `held` and `weights` have
+// one value per (layer, head). O(layers * heads).
 std::vector<int32_t> BudgetsByWeight(const EvictionPolicy& policy,
                                      const EvictionTarget& target,
                                      const HeadShape& shape,

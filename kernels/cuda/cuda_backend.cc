@@ -156,7 +156,7 @@ void CudaBackend::Move(const CompactionMoves& moves) {
     MoveAtOnce(all, false);
     return;
   }
-  // As many whole groups at a time as are staged together.
+  // Each launch takes as many whole groups as the staging memory has room for.
   const int64_t most_rows = options_.staged_bytes / (2 * layout().row_bytes());
   int64_t begin = 0;
   int64_t end = 0;

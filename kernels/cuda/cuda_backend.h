@@ -38,9 +38,10 @@ struct CudaBackendOptions {
     kChunked,
   };
   Decode decode = Decode::kInvariant;
-  // Of blocks on their way to or from host memory, at a time, and of rows that
-  // are compacted in place; at least one block's, or one group's of moves.
-  // Large copies use the link best, and the memory is kept.
+  // Bytes of device memory for staging: of blocks on their way to or from host
+  // memory, and of rows that are compacted in place. One block, or one group of
+  // moves, is staged even if it is larger. Large copies use the link best, and
+  // the memory is kept.
   int64_t staged_bytes = int64_t{16} << 20;
 };
 

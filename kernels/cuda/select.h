@@ -140,9 +140,9 @@ SIMT_HOST_DEVICE int64_t SurvivorWords(int64_t num_entries, int64_t num_heads) {
   return num_entries / 32 + num_heads + 1;
 }
 
-// From survivors to moves, as PlaceSurvivors of
-// blockmgr/eviction/compaction_moves.h: the i-th survivor of a head goes to the
-// i-th slot of the head's new list.
+// Turns survivors into moves by the rule of PlaceSurvivors
+// (blockmgr/eviction/compaction_moves.h): the i-th survivor of a head goes to
+// the i-th slot of the head's new list.
 //
 // Every survivor gets a move, also a survivor that stays where it is. Moves of
 // slots outside the pool are written like others; the kernels of row_mover.h
@@ -162,7 +162,8 @@ struct SelectMoves {
   const int32_t* page_offsets = nullptr;  // [num_heads + 1]
   const int32_t* pages = nullptr;         // [page_offsets[num_heads]]
   const int32_t* kept = nullptr;          // [num_heads]
-  // Where the moves of each head begin in `moves`: in any order of heads.
+  // Where the moves of each head begin in `moves`. Heads may follow one another
+  // in any order.
   const int64_t* move_offsets = nullptr;  // [num_heads]
 
   // Results.

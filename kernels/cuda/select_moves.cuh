@@ -1,5 +1,5 @@
-// From survivors to the moves of a compaction; see SelectMoves. One block per
-// head.
+// Turns survivors into the moves of a compaction; see SelectMoves. One block
+// per head.
 #ifndef KERNELS_CUDA_SELECT_MOVES_CUH_
 #define KERNELS_CUDA_SELECT_MOVES_CUH_
 

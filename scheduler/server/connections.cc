@@ -16,7 +16,8 @@ namespace {
 
 using Door = grpc::experimental::ExternalConnectionAcceptor;
 
-// Of LocalServerCredentials; other connections have "insecure".
+// What the auth context says of LocalServerCredentials. Other connections have
+// "insecure".
 constexpr char kOwnerSecurity[] = "local";
 
 std::shared_ptr<Door> AddDoor(

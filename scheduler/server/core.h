@@ -63,7 +63,8 @@ class Core {
   Core(CoreOptions options, SchedulerFactory factory);
   ~Core();
 
-  // Of a clock that goes back the time before counts.
+  // Begins a pass at `now_seconds`. If the clock has gone back, the last pass's
+  // time counts.
   void BeginPass(double now_seconds);
   void Handle(Command* command);
   void EndPass();
@@ -137,7 +138,7 @@ class Core {
   void ForgetEngine();
   // If there is one.
   void TakeNextScheduler();
-  // To the Scheduler, if there is one.
+  // Tells the Scheduler the time, if there is one.
   void TellTime();
   // Hands effects_ to the clients; cuts off those too far behind.
   void DeliverEffects();

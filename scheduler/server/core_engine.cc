@@ -153,7 +153,7 @@ void Core::TakeNextScheduler() {
   scheduler_ = std::move(next_scheduler_);
   TellTime();
   ++num_schedulers_;
-  // Those were in blocks of the other geometry.
+  // The peaks so far were counted in blocks of the other geometry.
   max_running_ = 0;
   max_used_blocks_ = 0;
   peaks_since_seconds_ = now_seconds_ - start_seconds_;

@@ -7,8 +7,9 @@
 //
 // A client of a user who has no socket there looks into /run/blockmgr.
 //
-// Whoever connects tells prompts: nobody but this user, root and the user that
-// root has given /run/blockmgr to can have put a socket where it is found.
+// A client tells its prompts to whoever owns the socket. The checks here make
+// sure that the socket's owner is this user, root, or the user to whom root has
+// given /run/blockmgr.
 #ifndef SCHEDULER_SERVER_DEFAULT_ADDRESS_H_
 #define SCHEDULER_SERVER_DEFAULT_ADDRESS_H_
 
@@ -18,25 +19,29 @@
 
 namespace blockmgr {
 
-// Folders; tests have their own.
+// The folders where a default socket may be. Tests use folders of their own.
 struct SocketPlaces {
   std::string runtime;  // $XDG_RUNTIME_DIR; empty: not set
   std::string service = "/run/blockmgr";
   std::string temporary;
 };
-// Thread-compatible: reads the environment.
+// Returns the folders of this process. Thread-compatible: reads the
+// environment.
 SocketPlaces UsualSocketPlaces();
 
-// The address of this user's daemon, a gRPC target. Looks only: for texts.
+// Returns the address of this user's daemon, a gRPC target, for help texts.
+// Checks nothing and creates nothing.
 std::string DefaultAddress(const SocketPlaces& places = UsualSocketPlaces());
 
-// The same for a daemon: its folder is there, and this user's alone.
+// Returns the address that a daemon should listen at, after creating its folder
+// if necessary and checking that only this user can write to it.
 // FailedPrecondition names what is in the way.
 absl::StatusOr<std::string> DefaultListenAddress(
     const SocketPlaces& places = UsualSocketPlaces());
 
-// For a client, whether or not a daemon listens there now. FailedPrecondition:
-// the folder or the socket may be somebody else's.
+// Returns the address that a client should connect to, whether or not a daemon
+// listens there now. FailedPrecondition if the folder or the socket may belong
+// to somebody else.
 absl::StatusOr<std::string> DefaultDaemonAddress(
     const SocketPlaces& places = UsualSocketPlaces());
 

@@ -33,8 +33,9 @@ CLI::Validator NameIn(std::map<std::string, Enum> names,
   return validator;
 }
 
-// For CLI::Option::check: takes every value of the type, whose range somebody
-// else looks after. (CLI11's own complaint does not say what it wants.)
+// A check for CLI::Option::check that accepts every value of the type; the
+// range is checked elsewhere. (CLI11's own message does not say what it
+// expects.)
 template <typename Number>
 CLI::Validator AnyNumber() {
   CLI::Validator validator("");
@@ -72,8 +73,8 @@ inline CLI::Validator NumberIn(
   return validator;
 }
 
-// For CLI::Option::check, of what becomes a string of a message: others could
-// not read it.
+// A check for CLI::Option::check that accepts valid UTF-8 only, for values
+// which become strings of protobuf messages: peers could not parse others.
 inline CLI::Validator Utf8Text() {
   CLI::Validator validator("");
   validator.operation([](std::string& input) {

@@ -10,7 +10,8 @@
 namespace blockmgr {
 namespace {
 
-// By the names of fields, those with others than their flags' first.
+// Maps the names of fields to flags. The table comes first: its fields have
+// other names than their flags.
 std::map<std::string, std::string> FlagsOfFields(const CLI::App& app) {
   std::map<std::string, std::string> flags = {
       {"eviction.policy", "--eviction"},
@@ -32,8 +33,8 @@ std::map<std::string, std::string> FlagsOfFields(const CLI::App& app) {
 
 bool IsInField(char c) { return absl::ascii_isalnum(c) || c == '_'; }
 
-// Where the field that begins at `begin` ends: members of members have a point
-// between them.
+// Returns the end of the field name that begins at `begin`. Names of nested
+// members contain points.
 size_t EndOfField(const std::string& text, size_t begin) {
   size_t end = begin;
   while (end < text.size() &&

@@ -103,7 +103,8 @@ ino_t InodeOf(int descriptor) {
   return fstat(descriptor, &found) == 0 ? found.st_ino : 0;
 }
 
-// Of a connection by TCP the system has none.
+// Returns the user at the other end of a unix socket, or nothing for TCP, where
+// the system does not know.
 std::optional<uid_t> PeerUid(int connection) {
   int domain = AF_UNSPEC;
   socklen_t length = sizeof(domain);

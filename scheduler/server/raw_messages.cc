@@ -26,10 +26,11 @@ using google::protobuf::MessageFactory;
 using google::protobuf::io::CodedInputStream;
 using WireFormat = google::protobuf::internal::WireFormatLite;
 
-// Of a part with memory of its own: what malloc adds, and its place in an array
-// of pointers that has been doubled, next to the one before.
+// Overhead of a part that is allocated by itself: malloc's own bytes, and its
+// pointer in an array that is copied whenever its size doubles.
 constexpr int64_t kPartBytes = 48;
-// A field that this version does not know, kept in such an array of values.
+// A field that this version does not know. Protobuf keeps it in an array of
+// values.
 constexpr int64_t kUnknownBytes = 96;
 // More than any byte received takes: half of the largest part, which can be
 // told by two bytes.

@@ -18,11 +18,12 @@
 
 namespace blockmgr {
 
-// Of memory for every byte received; and what messages within their documented
-// limits may take besides, which have as many parts as those allow.
+// Bytes of memory that a parsed message may take per byte received.
 inline constexpr int64_t kMaxAmplification = 4;
+// Bytes of memory that a parsed message may take in addition. A message within
+// its documented limits may consist of many small parts.
 inline constexpr int64_t kPartsAllowanceBytes = int64_t{1} << 20;
-// For requests of a few names and numbers.
+// The size limit of requests that have only a few names and numbers.
 inline constexpr int64_t kMaxSmallMessageBytes = int64_t{64} << 10;
 
 struct MessageLimits {

@@ -32,13 +32,14 @@ struct ServerOptions {
   SchedulerOptions scheduler;
   // Budget tables that policies may name, as NAME=FILE.
   std::vector<std::string> budget_tables;
-  // Of requests that say nothing of evictions; its table is looked for.
+  // The eviction of requests that do not mention one. Start looks its table up.
   RequestEviction default_eviction;
   int32_t max_connections = 1024;  // of engines and clients together
   int32_t queue_capacity = 4096;   // commands waiting for the core thread
   int32_t spin_us = 50;            // before the core thread sleeps
-  // For an engine to answer a plan, or it is taken for lost; 0: no limit. This,
-  // and score_timeout_s, by an AwakeClock, with its grace.
+  // How long an engine may take to answer a plan before it counts as lost; 0:
+  // no limit. This timeout and score_timeout_s are measured by an AwakeClock,
+  // which adds its grace.
   double step_timeout_s = 300;
   // Of scores in all EvictByScores calls together.
   int64_t max_score_bytes = int64_t{256} << 20;
