@@ -48,6 +48,12 @@ class RefusalTest : public testing::TestWithParam<int32_t> {
     }
     EXPECT_EQ(driver->scheduler().stats().num_refused_evictions, num_refused);
   }
+  // Has the engine refuse orders until it has refused the first one.
+  static void RefuseOne(SchedulerDriver* driver) {
+    driver->engine().RefuseOrders(true);
+    RunUntilRefused(driver, 1);
+    driver->engine().RefuseOrders(false);
+  }
   static void ExpectComplete(SchedulerDriver* driver) {
     driver->Drain();
     for (const auto& [id, served] : driver->all()) {
@@ -80,9 +86,7 @@ TEST_P(RefusalTest, IsNotAskedForInARecomputation) {
   Request request = MakeRequest("a", 8, 9);
   request.eviction = Recency(3);
   const RequestId id = Submit(&driver, request);
-  driver.engine().RefuseOrders(true);
-  RunUntilRefused(&driver, 1);
-  driver.engine().RefuseOrders(false);
+  RefuseOne(&driver);
   driver.LoseEngine();
   ExpectComplete(&driver);
   EXPECT_THAT(driver.served(id).recorded, IsEmpty());
@@ -119,9 +123,7 @@ TEST_P(RefusalTest, TheNextChunksEvictionCoversWhatOneHasLeft) {
   request.eviction = Recency(4, EvictionMode::kEveryChunk, 8);
   const RequestId id = Submit(&driver, request);
   driver.RunUntil([&] { return !driver.served(id).recorded.empty(); });
-  driver.engine().RefuseOrders(true);
-  RunUntilRefused(&driver, 1);
-  driver.engine().RefuseOrders(false);
+  RefuseOne(&driver);
   driver.RunUntil([&] { return driver.served(id).recorded.size() >= 2; });
   EXPECT_THAT(Lengths(driver.served(id).recorded), ElementsAre(8, 24));
   // All over again, but for what was refused.
@@ -137,9 +139,7 @@ TEST_P(RefusalTest, ADecodeEvictionIsTriedAgainAfterTheNextInterval) {
   request.eviction = Recency(4, EvictionMode::kDecode, 8);
   const RequestId id = Submit(&driver, request);
   driver.RunUntil([&] { return !driver.served(id).recorded.empty(); });
-  driver.engine().RefuseOrders(true);
-  RunUntilRefused(&driver, 1);
-  driver.engine().RefuseOrders(false);
+  RefuseOne(&driver);
   driver.RunUntil([&] { return driver.served(id).recorded.size() >= 2; });
   EXPECT_THAT(Lengths(driver.served(id).recorded), ElementsAre(8, 24));
   driver.LoseEngine();
@@ -155,9 +155,7 @@ TEST_P(RefusalTest, TheLastDecodeEvictionIsNotListedAgain) {
   request.eviction = Recency(4, EvictionMode::kDecode, 8);
   const RequestId id = Submit(&driver, request);
   driver.RunUntil([&] { return driver.served(id).recorded.size() >= 2; });
-  driver.engine().RefuseOrders(true);
-  RunUntilRefused(&driver, 1);
-  driver.engine().RefuseOrders(false);
+  RefuseOne(&driver);
   driver.LoseEngine();
   ExpectComplete(&driver);
   EXPECT_THAT(Lengths(driver.served(id).recorded), ElementsAre(8, 16));
@@ -171,9 +169,7 @@ TEST_P(RefusalTest, AReplayMayBeRefused) {
   ASSERT_OK(driver.Evict(id, RecencyCommand(3)));
   driver.RunUntil([&] { return !driver.served(id).recorded.empty(); });
   driver.LoseEngine();
-  driver.engine().RefuseOrders(true);
-  RunUntilRefused(&driver, 1);
-  driver.engine().RefuseOrders(false);
+  RefuseOne(&driver);
   driver.LoseEngine();
   ExpectComplete(&driver);
   EXPECT_THAT(driver.served(id).recorded, IsEmpty());
@@ -223,9 +219,7 @@ TEST_P(RefusalTest, AShorterHistoryIsSharedWithNobody) {
   driver.RunUntil([&] { return !driver.served(id).recorded.empty(); });
   request.id = "b";
   const RequestId other = Submit(&driver, request);
-  driver.engine().RefuseOrders(true);
-  RunUntilRefused(&driver, 1);
-  driver.engine().RefuseOrders(false);
+  RefuseOne(&driver);
   while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
     while (driver.Issue()) {
       for (const EvictionOrder& order : driver.plan().evictions) {
@@ -303,9 +297,7 @@ TEST_P(RefusedQuotaTest, WhoNeedsMoreThanItsTenantHasLeftWaits) {
   const RequestId id = Submit(&driver, request);
   const RequestId other = Submit(&driver, Of("b", 4, 16, 1));
   driver.RunUntil([&] { return !driver.served(id).recorded.empty(); });
-  driver.engine().RefuseOrders(true);
-  RunUntilRefused(&driver, 1);
-  driver.engine().RefuseOrders(false);
+  RefuseOne(&driver);
   EXPECT_FALSE(driver.served(id).finish.has_value());
   EXPECT_LE(Reserved(&driver), 15);
   while (driver.ok() && !driver.served(other).finish.has_value()) {
