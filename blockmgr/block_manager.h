@@ -327,8 +327,7 @@ class BlockManager {
   // Regions that the cache has dropped since the last call: no sequence will be
   // opened on them any more. Appends them. An engine may forget them.
   void TakeDroppedRegions(std::vector<RegionId>* regions);
-  // Sets the time by which retention wishes expire, in milliseconds of any
-  // clock. See ReclaimOrder::SetTime.
+  // Sets the time by which retention wishes expire. See ReclaimOrder::SetTime.
   void SetTime(int64_t now_ms) { cache_.SetTime(now_ms); }
   // O(pool), for tests: equal for equal states; a recount of every holder.
   uint64_t StateHash() const;
