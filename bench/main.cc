@@ -44,19 +44,19 @@ constexpr char kFooter[] =
     "  blockmgr-bench kernels --check\n"
     "  blockmgr-bench kernels --dtype fp16 --tail 512 --kernels decode,chunk\n"
     "  blockmgr-bench sim --goodput \"ttft:5000 tpot:60\" --find-max-rate\n"
-    "\nExit status: 0 if all requests completed and all checks passed; 2 if "
-    "requests\nfailed, of which standard error has the kinds and the report "
-    "all; 1 after any\nother error; 100 and above if the command line is "
-    "wrong.\n";
+    "\nExit status: 0 if all requests completed and all checks passed; 1 after "
+    "an error;\n2 if the command line is wrong; 3 if requests failed: standard "
+    "error then counts\nthem by kind, and the report is whole.\n";
 
 // vLLM's spelling of times in reports and file names.
 std::string Now() {
   return absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone());
 }
 
-// Exit statuses: 0 if all that was asked for is done, and
-constexpr int kError = 1;           // nothing was measured, or not told
-constexpr int kRequestsFailed = 2;  // the report is whole and says which
+// Exit statuses besides 0, which says that all requests completed, and 2, which
+// ParseCommandLine returns.
+constexpr int kError = 1;  // nothing was measured, or no report written
+constexpr int kRequestsFailed = 3;  // the report is whole and says which
 
 // Says on standard error what failed.
 int ExitStatus(const nlohmann::ordered_json& report, const std::string& name) {

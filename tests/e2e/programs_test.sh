@@ -43,7 +43,7 @@ for command in serve sim; do
   "$bench_program" "$command" --num-prompts 3 --random-input-len 200000 \
     --save-result --result-dir "$work" --result-filename "$command.json" \
     >"$work/failed.log" 2>"$work/failed.err.log" || status=$?
-  [ "$status" = 2 ] || fail "$command: expected status 2, got $status"
+  [ "$status" = 3 ] || fail "$command: expected status 3, got $status"
   grep -q '3 of 3 requests failed: 3 [A-Z_]*, such as: ' \
     "$work/failed.err.log" || fail "$command: no word of the failed requests"
   grep -Eq 'Failed requests: +3$' "$work/failed.log" &&
@@ -52,9 +52,13 @@ done
 status=0
 "$bench_program" compare "$work/serve.json" "$work/sim.json" \
   >"$work/compare.log" 2>"$work/compare.err.log" || status=$?
-[ "$status" = 2 ] || fail "compare: expected status 2, got $status"
+[ "$status" = 3 ] || fail "compare: expected status 3, got $status"
 grep -q 'sim.json: 3 of 3 requests failed' "$work/compare.err.log" ||
   fail "compare: no word of the failed requests"
+# A wrong command line is told apart from requests that failed.
+status=0
+"$bench_program" serve --num-prompt 3 >"$work/wrong.log" 2>&1 || status=$?
+[ "$status" = 2 ] || fail "wrong command line: expected status 2, got $status"
 
 kill -TERM "$engine"
 wait "$engine" || fail "the engine did not end cleanly"
