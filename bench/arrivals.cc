@@ -78,7 +78,7 @@ absl::Status CheckRate(double rate, double burstiness, size_t num_requests) {
       num_requests, " requests is sent after a year, got ", rate));
 }
 
-// The flag that changes nothing; null: none.
+// Returns the error for a flag that would have no effect, or null.
 const char* Ineffective(const ArrivalOptions& options, bool is_trace) {
   const bool has_rate =
       options.request_rate.has_value() && !std::isinf(*options.request_rate);
@@ -108,9 +108,12 @@ absl::Status ScaleTrace(double rate, Workload* workload) {
     return absl::InvalidArgumentError(
         "scale-trace: expected a trace whose timestamps differ");
   }
-  const double factor = static_cast<double>(requests.size()) / rate / last_s;
-  for (WorkloadRequest& request : requests) request.arrival_s *= factor;
-  workload->tick_s *= factor;
+  const double end_s = static_cast<double>(requests.size()) / rate;
+  // The quotient first: it is at most 1, however short the trace.
+  for (WorkloadRequest& request : requests) {
+    request.arrival_s = request.arrival_s / last_s * end_s;
+  }
+  workload->tick_s = workload->tick_s / last_s * end_s;
   return absl::OkStatus();
 }
 

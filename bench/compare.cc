@@ -1,5 +1,6 @@
 #include "bench/compare.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <optional>
@@ -115,7 +116,22 @@ absl::StatusOr<Json> ReadReport(const std::string& path) {
     return absl::NotFoundError(absl::StrCat("cannot open '", path, "'"));
   }
   Json report = Json::parse(input, nullptr, false);
-  if (!report.is_object() || !report.contains("completed")) {
+  // What DescribeFailures reads.
+  const auto is_count = [](const Json& value) {
+    return value.is_number_integer();
+  };
+  bool good = report.is_object() && is_count(report.value("completed", Json()));
+  if (good && report.contains("failed")) good = is_count(report["failed"]);
+  if (good && report.contains("failures")) {
+    const Json& failures = report["failures"];
+    good = failures.is_object() &&
+           std::ranges::all_of(failures, [&](const Json& failure) {
+             return failure.is_object() &&
+                    is_count(failure.value("count", Json())) &&
+                    failure.value("example", Json()).is_string();
+           });
+  }
+  if (!good) {
     return absl::InvalidArgumentError(absl::StrCat(
         path,
         ": expected a report of blockmgr-bench, as --save-result or "

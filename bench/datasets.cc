@@ -277,6 +277,25 @@ absl::StatusOr<Workload> MakeRandomDataset(const RandomDatasetOptions& options,
     return absl::InvalidArgumentError(
         absl::StrCat("random-range-ratio: expected [0, 1), got ", ratio));
   }
+  // The longest that the range allows, with the prefix before it.
+  const auto most = [ratio](int32_t tokens, int32_t prefix) {
+    return std::ceil(tokens * (1 + ratio)) + prefix;
+  };
+  if (const double tokens = most(options.input_tokens, options.prefix_tokens);
+      tokens > kMaxRequestTokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "random-input-len: expected prompts of at most ", kMaxRequestTokens,
+        " tokens, with --random-range-ratio and --random-prefix-len, got up "
+        "to ",
+        static_cast<int64_t>(tokens)));
+  }
+  if (const double tokens = most(options.output_tokens, 0);
+      tokens > kMaxRequestTokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "random-output-len: expected outputs of at most ", kMaxRequestTokens,
+        " tokens, with --random-range-ratio, got up to ",
+        static_cast<int64_t>(tokens)));
+  }
   const auto range = [ratio](int32_t tokens) {
     const auto low = static_cast<int32_t>(std::floor(tokens * (1 - ratio)));
     const auto high = static_cast<int32_t>(std::ceil(tokens * (1 + ratio)));

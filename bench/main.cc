@@ -44,9 +44,10 @@ constexpr char kFooter[] =
     "  blockmgr-bench kernels --check\n"
     "  blockmgr-bench kernels --dtype fp16 --tail 512 --kernels decode,chunk\n"
     "  blockmgr-bench sim --goodput \"ttft:5000 tpot:60\" --find-max-rate\n"
-    "\nExit status: 0 if all requests completed and all checks passed; 1 after "
-    "an error;\n2 if the command line is wrong; 3 if requests failed: standard "
-    "error then counts\nthem by kind, and the report is whole.\n";
+    "\nExit status: 0 if all requests completed and all checks passed; 1 if a "
+    "check\nfailed, or something that flags or files say cannot be done; 2 if "
+    "the command line\ncannot be read; 3 if requests failed: standard error "
+    "then counts them by kind, and\nthe report is whole.\n";
 
 // vLLM's spelling of times in reports and file names.
 std::string Now() {
@@ -55,7 +56,7 @@ std::string Now() {
 
 // Exit statuses besides 0, which says that all requests completed, and 2, which
 // ParseCommandLine returns.
-constexpr int kError = 1;  // nothing was measured, or no report written
+constexpr int kError = 1;           // of a check, flag or file
 constexpr int kRequestsFailed = 3;  // the report is whole and says which
 
 // Says on standard error what failed.

@@ -36,8 +36,8 @@ class Search {
            *search_.failing_rate > search_.max_rate * (1 + kRateResolution)) {
       const double middle =
           RoundRate(std::sqrt(search_.max_rate * *search_.failing_rate));
-      // Three digits can be coarser than the resolution.
-      if (middle <= search_.max_rate || middle >= *search_.failing_rate) break;
+      // Three digits are finer than the resolution.
+      BM_CHECK(middle > search_.max_rate && middle < *search_.failing_rate);
       BM_RETURN_IF_ERROR(Holds(middle).status());
     }
     return std::move(search_);

@@ -26,7 +26,8 @@
 //   notes                           what a reader must know besides: why counts
 //                                   are null, who else used the daemon
 //
-// A counter of the daemon is null where it cannot be known for this run alone.
+// A counter of the daemon is null where it cannot be known for the time of this
+// run. Requests of other clients in that time are counted, too.
 #ifndef BENCH_REPORT_H_
 #define BENCH_REPORT_H_
 

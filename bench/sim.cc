@@ -112,15 +112,10 @@ void Simulation::Send() {
 void Simulation::Submit(size_t index) {
   const WorkloadRequest& source = plan_.workload.requests[index];
   records_[index].sent_s = now_s_;
-  const int32_t max_model_len = scheduler_->options().max_model_len;
-  if (int64_t{source.prompt_tokens()} + source.output_tokens > max_model_len) {
-    // The scheduler's answer, but without making the prompt.
-    return Fail(index,
-                absl::InvalidArgumentError(absl::StrCat(
-                    "prompt: expected prompt and max_tokens together at most ",
-                    max_model_len, " (max_model_len), got ",
-                    source.prompt_tokens(), " + ", source.output_tokens)));
-  }
+  // A prompt that the scheduler would refuse is not made.
+  absl::Status length = scheduler_->options().CheckLength(
+      source.prompt_tokens(), source.output_tokens);
+  if (!length.ok()) return Fail(index, std::move(length));
   Request request;
   request.id = absl::StrCat("request-", index);
   request.prompt = SynthesizeTokens(source.prompt, plan_.vocab_size);

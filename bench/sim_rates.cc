@@ -54,7 +54,8 @@ Json TrialsToJson(const RateSearch& found) {
   Json trials = Json::array();
   for (const RateTrial& trial : found.trials) {
     trials.push_back({{"request_rate", RateToJson(trial.rate)},
-                      {"good_percent", trial.good_percent()}});
+                      {"good_percent", trial.good_percent()},
+                      {"request_throughput", trial.throughput}});
   }
   return trials;
 }
@@ -94,8 +95,8 @@ void AddRateSearchFlags(CLI::App* app, RateSearchOptions* options) {
                 "report the run at that")
       ->group(group);
   app->add_option("--good-percent", options->good_percent,
-                  absl::StrCat("of the requests of a run, that meet --goodput "
-                               "where it holds [default: ",
+                  absl::StrCat("percentage of a run's requests that must meet "
+                               "--goodput [default: ",
                                kDefaultGoodPercent, "]"))
       ->check(NumberIn(0, 100))
       ->group(group);
@@ -116,6 +117,9 @@ absl::StatusOr<Json> ReportSim(const BenchOptions& bench, const SimOptions& sim,
     return absl::InvalidArgumentError(
         "request-rate: has no effect with --find-max-rate, which finds it");
   }
+  // Flags that only finite rates make use of are checked before the first run,
+  // which sends all requests at once.
+  BM_RETURN_IF_ERROR(ResolveOptions(AtRate(bench, 1.0)).status());
   return FindAndReport(bench, sim,
                        search.good_percent.value_or(kDefaultGoodPercent));
 }

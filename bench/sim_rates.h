@@ -26,12 +26,14 @@ inline constexpr double kDefaultGoodPercent = 99;
 // Adds the flags. `options` is borrowed and must outlive the parsing.
 void AddRateSearchFlags(CLI::App* app, RateSearchOptions* options);
 
-// The report of a run at the rate of `bench`; or, to find the highest one, of
-// the run at that (see FindMaxRate), which says besides
+// Returns the report of one run at the rate of `bench`. If the highest rate is
+// to be found (FindMaxRate), returns the report of the run at that rate, with
+// two more fields:
 //
 //   max_request_rate  the rate; "inf": with all requests at once
 //   rate_search       {good_percent, failing_request_rate, resolution,
-//                      trials: [{request_rate, good_percent}]}
+//                      trials: [{request_rate, good_percent,
+//                                request_throughput}]}
 //
 // Runs of a search differ in --request-rate alone: with --scale-trace a trace
 // keeps the pattern of its arrivals. Errors name the flag: those of

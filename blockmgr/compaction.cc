@@ -26,7 +26,7 @@ EntryIndex IndexEntries(const ModelLayout& layout, const CacheView& now,
       const int32_t kept = now.region->kept()[i];
       const std::span<const int32_t> positions =
           region_positions.subspan(region_begin, kept);
-      BM_DCHECK(std::ranges::is_sorted(positions));
+      BM_CHECK(std::ranges::is_sorted(positions));
       for (int32_t j = 0; j < kept; ++j) {
         if (positions[j] < first || positions[j] >= limit) continue;
         index.positions.push_back(positions[j]);

@@ -15,7 +15,8 @@ std::string ProgramVersion(const std::string& program);
 // Adds --version to `app`, which has the program's name, and parses the command
 // line. Returns nothing if the program is to go on. Otherwise returns the exit
 // status: 0 after --help or --version; 2 after an error, which is printed on
-// standard error. Arguments that nobody expects are named in their order.
+// standard error. Unknown arguments are named in their order, and an unknown
+// subcommand together with those that there are.
 std::optional<int> ParseCommandLine(CLI::App* app, int argc, char** argv);
 
 }  // namespace blockmgr

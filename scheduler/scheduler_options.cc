@@ -31,6 +31,15 @@ absl::Status ValidateLimits(const std::string& field,
 
 }  // namespace
 
+absl::Status SchedulerOptions::CheckLength(int64_t prompt_tokens,
+                                           int64_t max_tokens) const {
+  BM_RETURN_IF_ERROR(RequireRange("max_tokens", max_tokens, 1, max_model_len));
+  if (prompt_tokens + max_tokens <= max_model_len) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "prompt: expected prompt and max_tokens together at most ", max_model_len,
+      " (max_model_len), got ", prompt_tokens, " + ", max_tokens));
+}
+
 absl::Status SchedulerOptions::Validate() const {
   BM_RETURN_IF_ERROR(RequireRange("max_num_seqs", max_num_seqs, 1, 1 << 20));
   BM_RETURN_IF_ERROR(RequireRange("max_num_batched_tokens",

@@ -145,6 +145,9 @@ struct SchedulerOptions {
   int32_t max_tenants = 4096;
 
   absl::Status Validate() const;
+  // Checks a request's number of prompt tokens and its max_tokens against
+  // max_model_len. InvalidArgument names the field.
+  absl::Status CheckLength(int64_t prompt_tokens, int64_t max_tokens) const;
   // The longest observation window that fits in a chunk next to the decodes of
   // every other sequence.
   int32_t max_query_window() const;

@@ -18,8 +18,6 @@
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
-#include <google/protobuf/stubs/logging.h>
-#include <grpc/support/log.h>
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 
@@ -35,6 +33,7 @@
 #include "program/command_line.h"
 #include "scheduler/server/default_address.h"
 #include "scheduler/server/flag_checks.h"
+#include "scheduler/server/library_logs.h"
 #include "scheduler/server/stderr_log.h"
 
 namespace blockmgr {
@@ -304,21 +303,6 @@ void WatchSignals(const std::stop_token& stop, const sigset_t& signals,
     client->Stop();
     return;
   }
-}
-
-// Sends the messages of gRPC and protobuf to our log. On their own these
-// libraries would block when nobody reads stderr.
-void RouteLibraryLogs() {
-  gpr_set_log_function([](gpr_log_func_args* args) {
-    const bool is_error = args->severity == GPR_LOG_SEVERITY_ERROR;
-    spdlog::log(is_error ? spdlog::level::warn : spdlog::level::debug,
-                "grpc: {}", args->message);
-  });
-  google::protobuf::SetLogHandler([](google::protobuf::LogLevel /*level*/,
-                                     const char* /*file*/, int /*line*/,
-                                     const std::string& message) {
-    spdlog::warn("protobuf: {}", message);
-  });
 }
 
 int Main(int argc, char** argv) {

@@ -311,6 +311,7 @@ void SimEngine::DrawShard(const EvictionOrder& order, int32_t shard,
   }
   const uint64_t key = KeyOf(order);
   const bool is_external = policy.budget.kind == BudgetKind::kExternal;
+  const bool is_adaptive = IsAdaptive(policy.budget.kind);
   // places[i] is the index, among the heads of all shards, of the shard's i-th
   // (layer, head).
   std::vector<size_t> places;
@@ -324,7 +325,9 @@ void SimEngine::DrawShard(const EvictionOrder& order, int32_t shard,
     // No more than there are positions: the sim follows none of them.
     held.push_back(std::min(
         range.cut, tables_.HeldBelow(order, static_cast<int32_t>(place))));
-    shares.push_back(LogNormal(model_.head_concentration, key, place));
+    if (is_adaptive) {
+      shares.push_back(LogNormal(model_.head_concentration, key, place));
+    }
     if (is_external) external.push_back((*order.budgets)[place]);
   }
   const std::vector<int32_t> budgets = BudgetsByWeight(

@@ -1,5 +1,4 @@
 // blockmgr-evict: policies on tensors, golden vectors, LU-KV profiles.
-#include <cstdio>
 #include <optional>
 
 #include <CLI/CLI.hpp>
@@ -29,16 +28,6 @@ int Main(int argc, char** argv) {
   blockmgr::AddLossCommand(app, &exit_status);
   blockmgr::AddPlotCommand(app, &exit_status);
   blockmgr::AddProfileCommand(app, &exit_status);
-  const auto is_named = [argv](const CLI::App* command) {
-    return command->get_name() == argv[1];
-  };
-  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_named).empty()) {
-    std::fprintf(stderr,
-                 "blockmgr-evict: expected check, run, loss, plot or profile, "
-                 "got '%s'\n",
-                 argv[1]);
-    return 2;
-  }
   if (const std::optional<int> status =
           blockmgr::ParseCommandLine(&app, argc, argv)) {
     return *status;

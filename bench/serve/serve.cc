@@ -118,8 +118,8 @@ class Run {
   Progress* const progress_;
 };
 
-// Why two looks at the daemon say nothing of the time between them; empty: they
-// do.
+// Returns why the counters of two answers cannot be subtracted, or an empty
+// text if they can.
 std::string WhyIncomparable(const v1::GetStatsResponse& before,
                             const absl::StatusOr<v1::GetStatsResponse>& after) {
   if (!after.ok()) {
@@ -269,12 +269,26 @@ absl::Status EmptyPrefixCache(LoadClient* client, RunResult* result) {
   return absl::OkStatus();
 }
 
-void NoteOthers(const v1::GetStatsResponse& before, RunResult* result) {
-  if (before.num_running() + before.num_waiting() == 0) return;
-  result->notes.push_back(absl::StrCat(
-      "other clients had ", before.num_running(), " requests running and ",
-      before.num_waiting(),
-      " waiting at the start: they share the pool, and are counted, too"));
+// Notes requests of other clients: those at the start, and those that ended
+// during the run. REQUIRES: the run has ended; counters and records are known.
+void NoteOthers(const v1::GetStatsResponse& before,
+                const absl::StatusOr<v1::GetStatsResponse>& after,
+                RunResult* result) {
+  if (before.num_running() + before.num_waiting() > 0) {
+    result->notes.push_back(absl::StrCat(
+        "other clients had ", before.num_running(), " requests running and ",
+        before.num_waiting(),
+        " waiting at the start: they share the pool, and are counted, too"));
+  }
+  if (!result->counters.has_value()) return;  // nothing was counted
+  const auto num_ended =
+      static_cast<int64_t>(after->num_finished() - before.num_finished());
+  const int64_t num_others = num_ended - std::ssize(result->records);
+  if (num_others <= 0) return;
+  result->notes.push_back(
+      absl::StrCat("at least ", num_others,
+                   " requests of other clients ended during the run: they "
+                   "share the pool, and are counted, too"));
 }
 
 }  // namespace
@@ -292,7 +306,6 @@ absl::StatusOr<RunResult> RunServe(const ServeOptions& options,
   }
   BM_ASSIGN_OR_RETURN(const v1::GetStatsResponse before,
                       client.GetStats(/*reset_peaks=*/true));
-  NoteOthers(before, &result);
   BM_RETURN_IF_ERROR(client.Open());
   Run(&client, plan, progress).Execute();
   const absl::StatusOr<v1::GetStatsResponse> after =
@@ -302,6 +315,7 @@ absl::StatusOr<RunResult> RunServe(const ServeOptions& options,
   result.duration_s = client.last_event_s();
   result.records = client.TakeRecords();
   AddSystem(before, after, &result);
+  NoteOthers(before, after, &result);
   result.endpoint_type = "grpc";
   const v1::GetStatsResponse& last = after.ok() ? *after : before;
   result.model_id = last.engine_name();

@@ -28,7 +28,7 @@ struct NpyArray {
 // "[2, 3, 4]", for messages.
 std::string ShapeText(std::span<const int64_t> shape);
 
-// Whether the bytes begin as those of a file do.
+// Whether the bytes begin as a .npy file does.
 bool IsNpy(absl::string_view bytes);
 
 // Decodes the content of a .npy file. Errors name what was expected and what

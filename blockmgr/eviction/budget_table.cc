@@ -173,9 +173,10 @@ std::vector<double> IdealTableBudgets(const EvictionPolicy& policy,
   std::vector<double> ideals =
       profile != nullptr
           ? LuKvIdeals(mean, range.cut, *profile)
-          : HeadKvIdeals(
-                policy.budget, mean, static_cast<double>(num_protected),
-                std::get<HeadScores>(table).OfKvHeads(shape.num_heads));
+          : HeadKvIdeals(policy.budget, mean,
+                         static_cast<double>(num_protected),
+                         std::get<HeadScores>(table).OfKvHeads(
+                             shape.num_heads, policy.budget.temp));
   BM_CHECK(std::ssize(ideals) == int64_t{shape.num_layers} * shape.num_heads);
   return ideals;
 }

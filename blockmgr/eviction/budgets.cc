@@ -25,11 +25,9 @@ struct Ideal {
   int64_t weight = 0;
 };
 
-// Everything AllocateBudgets is asked, for the helpers of one scope.
+// What ideals by score depend on, for the helpers of one scope.
 struct Request {
   const EvictionPolicy& policy;
-  const EvictionTarget& target;
-  const HeadShape& shape;
   const EvictionRange& range;
   const EntriesView& entries;
 };
@@ -252,11 +250,6 @@ std::span<const int32_t> OfScope(std::span<const int32_t> heads,
                        static_cast<size_t>(scope.num_heads));
 }
 
-bool IsAdaptive(BudgetKind kind) {
-  return kind == BudgetKind::kAdaKv || kind == BudgetKind::kAdaPyramid ||
-         kind == BudgetKind::kGlobal;
-}
-
 // Under adaptive budgets every head gets what is protected of it; the rest of
 // the scope's total is in proportion to the weights.
 std::vector<Ideal> WeighedIdeals(const EvictionPolicy& policy,
@@ -264,9 +257,6 @@ std::vector<Ideal> WeighedIdeals(const EvictionPolicy& policy,
                                  const BudgetScope& scope,
                                  std::span<const int32_t> held,
                                  std::span<const double> weights) {
-  if (!IsAdaptive(policy.budget.kind)) {
-    return std::vector<Ideal>(held.size(), Ideal{0, 1});
-  }
   const int64_t mean = scope.entries / scope.num_heads;
   const int64_t num_protected = ProtectedPositions(policy, range).count();
   std::vector<Ideal> ideals(held.size());
@@ -287,6 +277,11 @@ std::vector<Ideal> WeighedIdeals(const EvictionPolicy& policy,
 
 }  // namespace
 
+bool IsAdaptive(BudgetKind kind) {
+  return kind == BudgetKind::kAdaKv || kind == BudgetKind::kAdaPyramid ||
+         kind == BudgetKind::kGlobal;
+}
+
 std::vector<int32_t> AllocateBudgets(const EvictionPolicy& policy,
                                      const EvictionTarget& target,
                                      const HeadShape& shape,
@@ -298,7 +293,7 @@ std::vector<int32_t> AllocateBudgets(const EvictionPolicy& policy,
   if (policy.parity != Parity::kNone) {
     return ParityBudgets(policy, target, shape, range, entries, external);
   }
-  const Request request{policy, target, shape, range, entries};
+  const Request request{policy, range, entries};
   const Terms terms{policy, shape, range};
   std::vector<int32_t> held;
   held.reserve(entries.offsets.size() - 1);
@@ -334,15 +329,18 @@ std::vector<int32_t> BudgetsByWeight(const EvictionPolicy& policy,
   if (policy.budget.kind == BudgetKind::kExternal || policy.needs_table()) {
     return ExternalBudgets(terms, held, external);
   }
-  BM_CHECK(std::ssize(weights) == num_heads);
+  const bool is_adaptive = IsAdaptive(policy.budget.kind);
+  BM_CHECK(!is_adaptive || std::ssize(weights) == num_heads);
   std::vector<int32_t> budgets;
   budgets.reserve(held.size());
   for (const BudgetScope& scope : BudgetScopes(policy, target, shape, range)) {
     const std::span<const int32_t> of_scope = OfScope(held, scope);
     const std::vector<Ideal> ideals =
-        WeighedIdeals(policy, range, scope, of_scope,
-                      weights.subspan(static_cast<size_t>(scope.first_head),
-                                      of_scope.size()));
+        is_adaptive ? WeighedIdeals(
+                          policy, range, scope, of_scope,
+                          weights.subspan(static_cast<size_t>(scope.first_head),
+                                          of_scope.size()))
+                    : std::vector<Ideal>(of_scope.size(), Ideal{0, 1});
     Round(terms, scope, of_scope, ideals, &budgets);
   }
   return budgets;
@@ -355,7 +353,7 @@ std::vector<double> IdealBudgets(const EvictionPolicy& policy,
                                  const EntriesView& entries) {
   CheckRange(shape, range);
   CheckEntries(shape, range, entries);
-  const Request request{policy, target, shape, range, entries};
+  const Request request{policy, range, entries};
   std::vector<double> ideals;
   for (const BudgetScope& scope : BudgetScopes(policy, target, shape, range)) {
     const std::vector<HeadSplit> splits = SplitHeads(request, scope);

@@ -25,10 +25,10 @@ struct Compaction {
   std::span<const SlotIndex> slots;    // [offsets.back()]
   std::span<const int32_t> positions;  // [offsets.back()], ascending per head
   const KeepSets* keep = nullptr;      // ranks into them
-  // The page lists of the region, and how many pages of each list the head
-  // held before. Held pages come first in a list; the pages behind them are
-  // borrowed from other heads, and no borrowed page is the page of a head that
-  // borrows.
+  // The page lists of the region, as RegionLayout makes them. The first
+  // held_pages pages of a list hold no entry of another head. A page behind
+  // them is borrowed: it may hold entries of another head, which then has no
+  // borrowed pages in its own list.
   std::span<const int32_t> page_offsets;
   std::span<const PageId> pages;        // [page_offsets.back()]
   std::span<const int32_t> held_pages;  // [num_layers * num_heads]

@@ -193,12 +193,20 @@ absl::StatusOr<HeadScores> FromHeadNames(const Json& object) {
   return table;
 }
 
-// The document, an object without a key that comes twice.
+// Thrown while a document is parsed that has an object inside another value.
+struct NestedObject {};
+
+// Parses the document: an object without a key that occurs twice, and without
+// objects inside. (At the end of such an object the parser would look at all
+// elements of the value around it, which takes quadratic time.)
 absl::StatusOr<Json> ParseObject(absl::string_view json) {
   std::set<std::string> keys;
   std::optional<std::string> twice;
   const auto note_key = [&](int depth, Json::parse_event_t event,
                             Json& parsed) {
+    if (depth > 0 && event == Json::parse_event_t::object_start) {
+      throw NestedObject();
+    }
     if (depth == 1 && event == Json::parse_event_t::key && !twice) {
       const auto [key, is_new] = keys.insert(parsed.get<std::string>());
       if (!is_new) twice = *key;
@@ -208,6 +216,9 @@ absl::StatusOr<Json> ParseObject(absl::string_view json) {
   Json object;
   try {
     object = Json::parse(json.begin(), json.end(), note_key);
+  } catch (const NestedObject&) {
+    return BadScores("file", "numbers and lists of numbers",
+                     "an object inside");
   } catch (const Json::exception& error) {
     // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax
     // error while parsing value - invalid literal; last read: 'N'", of which
@@ -310,8 +321,12 @@ absl::Status HeadScores::CheckShape(const HeadShape& shape) const {
       shape.num_heads, " KV heads, got ", num_layers, " of ", num_heads));
 }
 
-std::vector<float> HeadScores::OfKvHeads(int32_t kv_heads) const {
-  if (!of_query_heads) return scores;
+std::vector<float> HeadScores::OfKvHeads(int32_t kv_heads, double temp) const {
+  // To the power of 0 all scores are 1.
+  if (!of_query_heads || temp == 0.0) {
+    const size_t size = size_t{1} * num_layers * kv_heads;
+    return of_query_heads ? std::vector<float>(size, 1.0f) : scores;
+  }
   // Relative to the largest: no mean is too small or too large for a float.
   const double largest = *std::max_element(scores.begin(), scores.end());
   const auto group_size = static_cast<size_t>(num_heads / kv_heads);
@@ -320,9 +335,10 @@ std::vector<float> HeadScores::OfKvHeads(int32_t kv_heads) const {
   for (size_t begin = 0; begin < scores.size(); begin += group_size) {
     double sum = 0.0;
     for (size_t i = begin; i < begin + group_size; ++i) {
-      sum += scores[i] / largest;
+      sum += std::pow(scores[i] / largest, temp);
     }
-    means.push_back(static_cast<float>(sum / static_cast<double>(group_size)));
+    means.push_back(static_cast<float>(
+        std::pow(sum / static_cast<double>(group_size), 1.0 / temp)));
   }
   return means;
 }

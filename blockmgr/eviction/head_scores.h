@@ -36,18 +36,19 @@ struct HeadScores {
   // many KV heads, or a multiple of that number in query heads.
   absl::Status CheckShape(const HeadShape& shape) const;
 
-  // Returns the scores of KV heads, [num_layers * kv_heads]. The score of a KV
-  // head is the mean over the query heads of its GQA group. HeadKV divides a
-  // budget in proportion to scores, so the mean gives the KV head the mean of
-  // the budgets that HeadKV's released program gives the group's query heads.
-  // REQUIRES: CheckShape is OK.
-  std::vector<float> OfKvHeads(int32_t kv_heads) const;
+  // Returns the scores of KV heads, [num_layers * kv_heads]. HeadKV divides a
+  // budget in proportion to the scores of query heads to the power of `temp`.
+  // The score of a KV head is therefore the power mean of its GQA group, so
+  // that its score to the power of `temp` is the mean of the group's: the KV
+  // head gets the mean of the budgets that HeadKV's released program gives the
+  // group's query heads. REQUIRES: CheckShape is OK, temp >= 0.
+  std::vector<float> OfKvHeads(int32_t kv_heads, double temp) const;
 
   // Decodes one of two forms, which differ by their keys. No key may occur
   // twice.
   //   {"num_layers":..,"num_heads":..,"scores":[[..],..]}, one row a layer, of
-  //   KV heads, or of a multiple of num_heads in query heads, whose scores are
-  //   summed by group;
+  //   KV heads, or of a multiple of num_heads in query heads; the scores of a
+  //   group are then added up, whatever `temp` is;
   //   {"LAYER-QUERYHEAD":[..],..}, as HeadKV publishes them: for every query
   //   head of every layer the scores of some probes, whose mean counts.
   static absl::StatusOr<HeadScores> FromJson(absl::string_view json);

@@ -112,9 +112,10 @@ std::vector<int32_t> ParityTableBudgets(const EvictionPolicy& policy,
     }
   };
   if (const auto* head_scores = std::get_if<HeadScores>(&table)) {
-    append(HeadKvBudgetsReleased(head_scores->OfKvHeads(shape.num_heads),
-                                 WholeCount(policy, target, range),
-                                 policy.budget.share, policy.budget.temp),
+    append(HeadKvBudgetsReleased(
+               head_scores->OfKvHeads(shape.num_heads, policy.budget.temp),
+               WholeCount(policy, target, range), policy.budget.share,
+               policy.budget.temp),
            policy.query_window());
     return budgets;
   }

@@ -21,11 +21,11 @@ namespace blockmgr {
 // T * (1 - r), before programs truncate it.
 double ParityCount(const EvictionTarget& target, int32_t covered);
 
-// Whether the target is all of the positions: then no program evicts, and what
-// their formulas would say (a rounded share here, a longer head there) is not
-// asked. kvpress returns at r = 0, the released ones where the budget exceeds
-// what there is; at exactly that they may lose an entry of a head to rounding,
-// which nothing here follows (ALGORITHMS, section 0.4).
+// Whether the target covers all positions. Then nothing is evicted, whatever
+// the formulas of the programs would give. kvpress does nothing at r = 0, the
+// released programs where the budget exceeds the positions. (Where the budget
+// equals them, a released program may lose an entry of a head to rounding; that
+// is not followed.)
 bool ParityKeepsAll(const EvictionTarget& target, int32_t covered);
 
 // Whether the program keeps the scorer's query window whole, beside budgets of

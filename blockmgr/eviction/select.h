@@ -111,12 +111,16 @@ std::vector<int32_t> AllocateBudgets(const EvictionPolicy& policy,
                                      const EntriesView& entries,
                                      std::span<const int32_t> external);
 
+// Whether an allocator divides a scope's budget by the scores of its entries:
+// adakv, ada_pyramid and global do.
+bool IsAdaptive(BudgetKind kind);
+
 // Returns budgets as AllocateBudgets does, but without scores, for simulations:
 // only the number of entries of each (layer, head) is known (`held`). Adaptive
-// allocators (adakv, ada_pyramid, global) divide in proportion to `weights`, of
-// any unit, what they would divide by scores; other allocators do not read
-// `weights`. REQUIRES: no parity; no negative weight; `held` and `weights` have
-// one value per (layer, head). O(layers * heads).
+// allocators (IsAdaptive) divide in proportion to `weights`, of any unit, what
+// they would divide by scores; other allocators do not read `weights`, which
+// may be empty then. REQUIRES: no parity; no negative weight; `held` and
+// `weights` have one value per (layer, head). O(layers * heads).
 std::vector<int32_t> BudgetsByWeight(const EvictionPolicy& policy,
                                      const EvictionTarget& target,
                                      const HeadShape& shape,

@@ -128,6 +128,13 @@ TEST(SetArrivalsTest, ScalesATraceToARate) {
       /*is_trace=*/true, &workload));
   EXPECT_DOUBLE_EQ(workload.requests[1].arrival_s, 15 * 4 / 9.0);
   EXPECT_DOUBLE_EQ(workload.tick_s, 30 * 4 / 9.0);
+  // However short it is.
+  workload = {.requests = At({0, 0.5e-310, 1e-310})};
+  ASSERT_OK(
+      SetArrivals({.request_rate = 1, .scale_trace = true}, true, &workload));
+  EXPECT_EQ(workload.requests[0].arrival_s, 0);
+  EXPECT_NEAR(workload.requests[1].arrival_s, 1.5, 1e-9);
+  EXPECT_DOUBLE_EQ(workload.requests[2].arrival_s, 3);
 }
 
 TEST(SetArrivalsTest, NoRunIsLongerThanAYear) {

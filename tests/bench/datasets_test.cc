@@ -254,6 +254,22 @@ TEST(LoadDatasetTest, RejectsBadOptionsByName) {
   options.random.output_tokens = 0;
   EXPECT_THAT(LoadDataset(options), StatusIs(absl::StatusCode::kInvalidArgument,
                                              HasSubstr("random-output-len")));
+  // Each is in its range, and what they come to is not.
+  options = {};
+  options.random.input_tokens = 1 << 23;
+  options.random.prefix_tokens = (1 << 23) + 1;
+  EXPECT_THAT(LoadDataset(options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("random-input-len"),
+                             HasSubstr("got up to 16777217"))));
+  options = {};
+  options.num_prompts = 1;
+  options.random.output_tokens = 1 << 23;
+  options.random.range_ratio = 0.999;
+  EXPECT_THAT(LoadDataset(options), IsOk());
+  options.random.output_tokens = 1 << 24;
+  EXPECT_THAT(LoadDataset(options), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr("random-output-len")));
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ class FakeDaemon final : public v1::RequestService::Service,
     bool others_reset_peaks = false;
     bool dies = false;       // no further look
     int others_running = 0;  // requests of other clients
+    uint64_t num_ended = 0;  // requests of anybody, during the run
     int in_use_blocks = 0;   // that a reset of the cache leaves
     bool refuses_reset = false;
   };
@@ -61,6 +62,7 @@ class FakeDaemon final : public v1::RequestService::Service,
     response->set_epoch(peaks_reset_ && script_.restarts ? 6 : 5);
     response->set_generation(peaks_reset_ && script_.changes_geometry ? 2 : 1);
     response->set_num_running(script_.others_running);
+    response->set_num_finished(peaks_reset_ ? script_.num_ended : 0);
     response->set_max_used_blocks(60);
     response->set_num_steps(begins_anew ? 3 : 1000);
     response->set_peaks_since_seconds(peaks_since_seconds_ +

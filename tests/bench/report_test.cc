@@ -295,6 +295,15 @@ TEST_F(ReportFileTest, RefusesWhatIsNoReport) {
   std::ofstream(path) << "[1, 2]";
   EXPECT_THAT(ReadReport(path), StatusIs(absl::StatusCode::kInvalidArgument,
                                          HasSubstr("other.json")));
+  for (const char* text :
+       {R"({"completed": "2"})", R"({"completed": 2, "failed": "2"})",
+        R"({"completed": 2, "failed": 1, "failures": 7})",
+        R"({"completed": 2, "failed": 1, "failures": {"INTERNAL": {}}})"}) {
+    std::ofstream(path) << text;
+    EXPECT_THAT(ReadReport(path), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           HasSubstr("other.json")))
+        << text;
+  }
   EXPECT_THAT(ReadReport((folder_ / "missing.json").string()),
               StatusIs(absl::StatusCode::kNotFound));
 }

@@ -126,6 +126,17 @@ TEST_F(ServeTest, OtherClientsAreNoted) {
                           HasSubstr("4 requests running")));
 }
 
+TEST_F(ServeTest, RequestsThatOthersEndedDuringTheRunAreNoted) {
+  StartDaemon({.num_ended = 8});
+  ASSERT_OK_AND_ASSIGN(const RunResult result, Run(Load(8)));
+  EXPECT_THAT(result.notes, IsEmpty());
+  StopDaemon();
+  StartDaemon({.num_ended = 8});
+  ASSERT_OK_AND_ASSIGN(const RunResult shared, Run(Load(1)));
+  EXPECT_THAT(shared.notes,
+              ElementsAre(HasSubstr("at least 7 requests of other clients")));
+}
+
 TEST_F(ServeTest, NothingIsMeasuredWithoutTheResetAskedFor) {
   StartDaemon({.refuses_reset = true});
   EXPECT_THAT(Run(Load(1)), StatusIs(absl::StatusCode::kResourceExhausted,

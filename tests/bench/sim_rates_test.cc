@@ -115,6 +115,13 @@ TEST(ReportSimTest, NamesTheFlagThatIsMissingOrTooMuch) {
   refuses(bench, {.find_max_rate = true}, "request-rate: has no effect");
   bench.goodput.clear();
   refuses(bench, {.find_max_rate = true}, "find-max-rate: needs --goodput");
+  // Before the first run, which makes no use of them.
+  bench = Goal("ttft:300");
+  bench.arrivals.burstiness = -1;
+  refuses(bench, {.find_max_rate = true}, "burstiness");
+  bench = Goal("ttft:300");
+  bench.arrivals.scale_trace = true;
+  refuses(bench, {.find_max_rate = true}, "scale-trace");
   EXPECT_THAT(ReportSim(Goal("ttft:1e-6"), SmallSim(), {.find_max_rate = true}),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("got 0 %")));
 }

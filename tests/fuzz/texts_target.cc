@@ -81,7 +81,8 @@ void CheckBudgetTable(absl::string_view bytes) {
   if (scores == nullptr) return;
   Require(scores->Validate().ok(), "head scores were read that are not valid");
   if (!scores->of_query_heads) return;
-  const HeadScores of_kv_heads{scores->num_layers, 1, scores->OfKvHeads(1)};
+  const HeadScores of_kv_heads{scores->num_layers, 1,
+                               scores->OfKvHeads(1, 1.0)};
   Require(of_kv_heads.Validate().ok(), "groups of heads that are not valid");
 }
 

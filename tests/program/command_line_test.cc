@@ -57,6 +57,11 @@ TEST_F(CommandLineTest, UnexpectedArgumentsAreNamedInTheirOrder) {
   EXPECT_EQ(out_, "");
 }
 
+TEST_F(CommandLineTest, AnUnknownSubcommandIsNamedNextToTheOthers) {
+  EXPECT_THAT(Parse({"rum", "--rate", "2"}), Optional(2));
+  EXPECT_EQ(err_, "prog: expected run, got 'rum'\n");
+}
+
 TEST_F(CommandLineTest, WrongValuesAreBadLines) {
   EXPECT_THAT(Parse({"--blocks", "many"}), Optional(2));
   EXPECT_THAT(err_, HasSubstr("--blocks"));

@@ -19,6 +19,23 @@ TEST(SchedulerOptionsTest, DefaultsAreValid) {
   EXPECT_THAT(SchedulerOptions().Validate(), IsOk());
 }
 
+TEST(SchedulerOptionsTest, LengthsAreBoundedByTheModels) {
+  SchedulerOptions options;
+  options.max_model_len = 100;
+  EXPECT_THAT(options.CheckLength(60, 40), IsOk());
+  const auto error = [](const char* part) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part));
+  };
+  EXPECT_THAT(options.CheckLength(61, 40), error("prompt: expected prompt and "
+                                                 "max_tokens together at most "
+                                                 "100 (max_model_len), got 61 "
+                                                 "+ 40"));
+  EXPECT_THAT(options.CheckLength(1, 0),
+              error("max_tokens: expected 1 to 100"));
+  EXPECT_THAT(options.CheckLength(1, 101), error("max_tokens: expected 1 to"));
+  EXPECT_THAT(options.CheckLength(int64_t{1} << 40, 1), error("prompt: "));
+}
+
 TEST(SchedulerOptionsTest, NamesTheFieldAtFault) {
   using Change = std::function<void(SchedulerOptions*)>;
   const std::vector<std::pair<std::string, Change>> changes = {

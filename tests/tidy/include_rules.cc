@@ -66,6 +66,7 @@ const std::vector<Layer>& Layers() {
                        "kernels", "program", "proto", "wire",
                        "scheduler/server/default_address.h",
                        "scheduler/server/flag_checks.h",
+                       "scheduler/server/library_logs.h",
                        "scheduler/server/stderr_log.h"},
        .grpc = true},
       {.folder = "bench/evict",

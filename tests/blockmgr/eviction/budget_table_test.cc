@@ -459,7 +459,7 @@ TEST(BudgetTableTest, QueryHeadsCountAsTheMeansOfTheirGroups) {
                                   .of_query_heads = true};
   const HeadScores of_kv_heads{2, 2, {2, 1, 4, 3}};
   for (const char* text :
-       {"knorm | headkv(profile=t)", "knorm | headkv(profile=t,temp=3)",
+       {"knorm | headkv(profile=t)",
         "snapkv | headkv(profile=t,share=1) | round(token)",
         "snapkv | headkv(profile=t) | round(token) | parity(released)"}) {
     ASSERT_OK_AND_ASSIGN(const EvictionPolicy policy, ParsePolicy(text));
@@ -478,6 +478,12 @@ TEST(BudgetTableTest, QueryHeadsCountAsTheMeansOfTheirGroups) {
       ParsePolicy("knorm | headkv(profile=t,share=1) | round(token)"));
   EXPECT_THAT(TableBudgets(plain, Tokens(300), shape, range, of_query_heads),
               ElementsAre(240, 120, 480, 360));
+  // The means of the cubes are 12, 9, 64 and 243, which is 328 in all.
+  ASSERT_OK_AND_ASSIGN(
+      const EvictionPolicy cubes,
+      ParsePolicy("knorm | headkv(profile=t,share=1,temp=3) | round(token)"));
+  EXPECT_THAT(TableBudgets(cubes, Tokens(300), shape, range, of_query_heads),
+              ElementsAre(44, 33, 234, 889));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "blockmgr/eviction/head_scores.h"
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -49,6 +50,11 @@ TEST(HeadScoresTest, NamesWhatIsWrong) {
   EXPECT_THAT(error(""), says("JSON"));
   EXPECT_THAT(error("{"), says("JSON"));
   EXPECT_THAT(error("[]"), says("a JSON object"));
+  EXPECT_THAT(error(R"({"num_layers":{}})"), says("an object inside"));
+  // A million of them take no time.
+  std::string many = R"({"scores":[)";
+  for (int i = 0; i < 1'000'000; ++i) many += "{},";
+  EXPECT_THAT(error((many + "{}]}").c_str()), says("an object inside"));
   EXPECT_THAT(error("{}"), says("num_layers"));
   EXPECT_THAT(error(R"({"num_layers":"2"})"), says("got string"));
   EXPECT_THAT(error(R"({"num_layers":0})"), says("got 0"));
@@ -115,8 +121,13 @@ TEST(PublishedScoresTest, AModelSaysWhatAGroupIs) {
   EXPECT_THAT(table.CheckShape({2, 2, 16}), IsOk());
   EXPECT_THAT(table.CheckShape({2, 1, 16}), IsOk());
   // Means, relative to the largest score, 8.
-  EXPECT_THAT(table.OfKvHeads(2), ElementsAre(0.25f, 0.5f, 0.625f, 0.0f));
-  EXPECT_THAT(table.OfKvHeads(1), ElementsAre(0.375f, 0.3125f));
+  EXPECT_THAT(table.OfKvHeads(2, 1.0), ElementsAre(0.25f, 0.5f, 0.625f, 0.0f));
+  EXPECT_THAT(table.OfKvHeads(1, 1.0), ElementsAre(0.375f, 0.3125f));
+  // Squares: of 1 and 3 the mean is 5, of 0 and 8 it is 32, of all four 18.5.
+  EXPECT_THAT(table.OfKvHeads(2, 2.0),
+              ElementsAre(FloatEq(std::sqrt(5.0f) / 8.0f),
+                          FloatEq(std::sqrt(32.0f) / 8.0f), 0.625f, 0.0f));
+  EXPECT_THAT(table.OfKvHeads(1, 0.0), ElementsAre(1.0f, 1.0f));
   for (const HeadShape& other :
        {HeadShape{2, 3, 16}, HeadShape{2, 8, 16}, HeadShape{4, 2, 16}}) {
     EXPECT_THAT(
@@ -128,7 +139,7 @@ TEST(PublishedScoresTest, AModelSaysWhatAGroupIs) {
   of_kv_heads.of_query_heads = false;
   EXPECT_THAT(of_kv_heads.CheckShape({2, 4, 16}), IsOk());
   EXPECT_THAT(of_kv_heads.CheckShape({2, 2, 16}), StatusIs(kBadTable));
-  EXPECT_EQ(of_kv_heads.OfKvHeads(4), table.scores);
+  EXPECT_EQ(of_kv_heads.OfKvHeads(4, 2.0), table.scores);
 }
 
 TEST(PublishedScoresTest, NoMeanIsTooSmallOrTooLarge) {
@@ -138,7 +149,7 @@ TEST(PublishedScoresTest, NoMeanIsTooSmallOrTooLarge) {
                            .num_heads = 4,
                            .scores = {score, score, score, 0},
                            .of_query_heads = true};
-    EXPECT_THAT(table.OfKvHeads(2), ElementsAre(1.0f, 0.5f));
+    EXPECT_THAT(table.OfKvHeads(2, 1.0), ElementsAre(1.0f, 0.5f));
   }
 }
 
