@@ -133,15 +133,8 @@ absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
   // Lengths before what is looked at one by one.
   BM_RETURN_IF_ERROR(RequireCount(
       "stop_token_ids", std::ssize(request.stop_token_ids), kMaxStopTokens));
-  BM_RETURN_IF_ERROR(RequireRange("max_tokens", request.max_tokens, 1,
-                                  options_.max_model_len));
-  const int64_t length = std::ssize(request.prompt) + request.max_tokens;
-  if (length > options_.max_model_len) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("prompt: expected prompt and max_tokens together at most ",
-                     options_.max_model_len, " (max_model_len), got ",
-                     request.prompt.size(), " + ", request.max_tokens));
-  }
+  BM_RETURN_IF_ERROR(
+      options_.CheckLength(std::ssize(request.prompt), request.max_tokens));
   BM_RETURN_IF_ERROR(ValidateTokens("prompt", request.prompt));
   BM_RETURN_IF_ERROR(ValidateTokens("stop_token_ids", request.stop_token_ids));
   BM_RETURN_IF_ERROR(

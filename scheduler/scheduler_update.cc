@@ -107,8 +107,10 @@ void SchedulerImpl::UpdateFront(RequestState* request) {
   const SequenceCache& sequence = manager_.sequence(request->slot);
   const std::span<const BlockKey> keys = request->chain.keys();
   const int32_t next = sequence.num_published;
+  // A refused eviction may have taken blocks that were to be published.
   const bool publishes = sequence.region == nullptr &&
                          !sequence.pending.has_value() &&
+                         sequence.chain_serial != kNoSerial &&
                          (next + 1) * layout().page_size <= request->num_prompt;
   if (publishes && next < std::ssize(keys)) {
     prefill_front_.Set(request, keys[next]);

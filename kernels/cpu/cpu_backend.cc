@@ -170,8 +170,8 @@ void CpuBackend::AttendBlock(const AttentionBatch& batch, const HeadList& list,
     std::fill_n(output + j * token_stride, group_size * head_dim, 0.0f);
   }
 
-  // A region's rows are in no order: which of them are in the window, only
-  // their positions tell.
+  // Positions of a region have gaps, so that only the positions of its rows
+  // tell which of them are in the window.
   const bool by_position = batch.window > 0 && list.region_length > 0;
   // The first rank that a query with so many rows up to its own attends to.
   const auto first_rank = [&](int64_t length) {

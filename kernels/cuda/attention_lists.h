@@ -29,8 +29,7 @@ struct RowShape {
 // Dead slots may hold anything, NaN included. With a window, a query attends to
 // the last `window` positions up to its own. Where the list has no region these
 // are ranks, and pages that no query attends to are not looked at; the rows of
-// a region, in no order, are all read, and those before the window get no
-// weight.
+// a region are all read, and those before the window get no weight.
 struct AttentionLists {
   int32_t num_sequences = 0;
   int32_t num_heads = 0;

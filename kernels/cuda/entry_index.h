@@ -2,7 +2,8 @@
 // eviction scores and selects from, without the host touching an entry.
 //
 // Two kernels. The first writes the entries of tails, which are in position
-// order as they are. The second puts those of regions in order, without a sort:
+// order as they are. The second puts those of regions in order, for engines
+// whose regions are not (those of PlaceSurvivors are), without a sort:
 // positions of a list differ, so one bit each and how many bits are below say
 // which place an entry has. A CTA does that for a list: O(region + cut / 32).
 #ifndef KERNELS_CUDA_ENTRY_INDEX_H_

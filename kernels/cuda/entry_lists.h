@@ -11,8 +11,7 @@
 namespace blockmgr {
 
 // Live entries of some sequences in one layer: per list (sequence * num_heads +
-// head) slots in ascending position order. A compacted region holds entries in
-// another order than their positions, hence slots and not ranks.
+// head) slots in ascending position order.
 struct EntryLists {
   int32_t num_sequences = 0;
   int32_t num_heads = 0;

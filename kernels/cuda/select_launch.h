@@ -10,9 +10,8 @@
 //      has the new regions' pages laid out (RaggedRegion::LayOut);
 //   4. LaunchSelectMoves, with what was laid out: the moves, and the positions
 //      of the new regions' entries;
-//   5. LaunchMove (row_mover_launch.h): once for all moves where the new
-//   regions
-//      are on fresh blocks, else with staging, as SelectMoves says.
+//   5. LaunchMove (row_mover_launch.h): once for all moves if the new regions
+//      are on fresh blocks, otherwise with staging, as SelectMoves says.
 // The host touches pages and counts, and no entry.
 #ifndef KERNELS_CUDA_SELECT_LAUNCH_H_
 #define KERNELS_CUDA_SELECT_LAUNCH_H_

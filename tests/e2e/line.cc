@@ -71,7 +71,7 @@ Line::Line(LineOptions options) : options_(std::move(options)) {
         held_.notify_all();
       }
       held_.wait(true);
-      return engine_->Run(Spoiled(plan), result);
+      return engine_->Run(options_.refuses ? Spoiled(plan) : plan, result);
     };
     engine_status_ = client_->Serve(engine_->tables().layout(), handlers);
   });
@@ -88,7 +88,7 @@ StepPlan Line::Spoiled(const StepPlan& plan) const {
   StepPlan spoiled = plan;
   for (EvictionOrder& order : spoiled.evictions) {
     // Of a length that the sequence does not have: no engine takes that.
-    if (options_.refuses && options_.refuses(order)) ++order.length;
+    if (options_.refuses(order)) ++order.length;
   }
   return spoiled;
 }

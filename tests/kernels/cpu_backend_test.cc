@@ -132,17 +132,24 @@ TEST_P(CpuBackendTest, MovesMatchTheModel) {
     for (std::size_t i = 0; i < slots.size(); ++i) {
       slots[i] = static_cast<SlotIndex>(i);
     }
-    // In place, a slot of a group is a source and a destination at once: the
-    // groups' moves are chains and cycles. Else no slot is both.
+    // In place, each group has slots of its own, and its moves are a chain or a
+    // cycle of them. Else no slot is both a source and a destination.
     CompactionMoves moves;
     moves.in_place = seed % 2 == 0;
     Shuffle(&slots, rng);
-    for (std::size_t i = 0; i + 1 < slots.size(); i += moves.in_place ? 1 : 2) {
-      moves.moves.push_back({slots[i], slots[i + 1]});
-      const bool ends = i + 3 >= slots.size() || RandomInt(rng, 0, 40) == 0;
-      if (ends) moves.group_ends.push_back(std::ssize(moves.moves));
+    for (std::size_t begin = 0; begin + 2 <= slots.size();) {
+      const std::size_t size = std::min<std::size_t>(slots.size() - begin,
+                                                     2 * RandomInt(rng, 1, 40));
+      const std::size_t step = moves.in_place ? 1 : 2;
+      for (std::size_t i = begin; i + 1 < begin + size; i += step) {
+        moves.moves.push_back({slots[i], slots[i + 1]});
+      }
+      if (moves.in_place && RandomChance(rng, 0.5)) {
+        moves.moves.push_back({slots[begin + size - 1], slots[begin]});
+      }
+      begin += size;
+      moves.group_ends.push_back(std::ssize(moves.moves));
     }
-    moves.group_ends.back() = std::ssize(moves.moves);
     auto begin = moves.moves.begin();
     for (const int64_t end : moves.group_ends) {
       const PoolModel before = model;

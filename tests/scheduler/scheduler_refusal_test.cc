@@ -236,6 +236,25 @@ TEST_P(RefusalTest, AShorterHistoryIsSharedWithNobody) {
               ElementsAre(8, 16, 24, 32, 40));
 }
 
+// In place, an order takes blocks before they are published. After its refusal
+// nothing behind them is published either.
+TEST_P(RefusalTest, NobodyWaitsForBlocksThatARefusedOrderKeptPrivate) {
+  SchedulerOptions options = Options();
+  options.enable_prefix_caching = true;
+  options.min_prefix_wait_tokens = 2;
+  options.compaction = CompactionPreference::kInPlace;
+  SchedulerDriver driver(SmallLayout(2, 200), options);
+  Request request = MakeRequest("a", 161, 9);
+  request.eviction = Recency(4, EvictionMode::kEveryChunk, 8);
+  const RequestId id = Submit(&driver, request);
+  driver.engine().RefuseOrders(true);
+  RunUntilRefused(&driver, 1);
+  const RequestId other = Submit(&driver, MakeRequest("b", 161, 2));
+  driver.RunUntil([&] { return driver.TokensInPlan(other) > 0; });
+  EXPECT_FALSE(driver.served(id).finish.has_value());
+  ExpectComplete(&driver);
+}
+
 // Its tenant may have 15 blocks; a prompt of ten is two once it is compressed.
 class RefusedQuotaTest : public RefusalTest {
  protected:
@@ -295,16 +314,19 @@ TEST_P(RefusedQuotaTest, WhoNeedsMoreThanItsTenantHasLeftWaits) {
   Request request = Of("a", 40, 8, 0);
   request.eviction = Recency(8, EvictionMode::kEveryChunk, 16);
   const RequestId id = Submit(&driver, request);
-  const RequestId other = Submit(&driver, Of("b", 4, 16, 1));
+  // 8 blocks beside the 7 of the first, which needs 9 without an eviction.
+  const RequestId other = Submit(&driver, Of("b", 4, 28, 1));
   driver.RunUntil([&] { return !driver.served(id).recorded.empty(); });
   RefuseOne(&driver);
   EXPECT_FALSE(driver.served(id).finish.has_value());
   EXPECT_LE(Reserved(&driver), 15);
   while (driver.ok() && !driver.served(other).finish.has_value()) {
     driver.Step();
+    EXPECT_EQ(driver.TokensInPlan(id), 0);
     EXPECT_LE(Reserved(&driver), 15);
   }
   ExpectComplete(&driver);
+  EXPECT_GT(driver.scheduler().stats().num_recomputed_tokens, 0);
 }
 
 }  // namespace
