@@ -1,13 +1,14 @@
 // AwakeClock: time in which this process could do something, for deadlines of
 // its peers.
 //
-// A process that is stopped, or whose machine sleeps, finds late what came in
-// the meantime, and its own absence is nobody's fault. So a look at the clock
-// counts a second at most, however long ago the one before was: whoever has a
-// deadline looks every second. When it is over, kGraceSeconds are left for what
-// came during the last absence to be read.
+// A process may be stopped, and a machine may sleep. Messages that arrive in
+// that time are read late, and no peer is to blame. So Look adds at most
+// kMaxGapSeconds, however long ago the previous Look was. Who waits for a
+// deadline calls Look at least once a second. After the deadline he waits
+// kGraceSeconds more, in which messages that arrived during a pause are read.
 //
-// Thread-compatible. Of any clock; one that goes back stands still.
+// Thread-compatible. Works with any clock. If the clock goes back, no time is
+// added.
 #ifndef SCHEDULER_SERVER_AWAKE_CLOCK_H_
 #define SCHEDULER_SERVER_AWAKE_CLOCK_H_
 

@@ -16,7 +16,7 @@ absl::StatusOr<BudgetTables> LoadBudgetTables(
     const size_t equals = argument.find('=');
     if (equals == 0 || equals == std::string::npos) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "budget table: expected NAME=FILE, got '", argument, "'"));
+          "budget_table: expected NAME=FILE, got '", argument, "'"));
     }
     std::string name = argument.substr(0, equals);
     const std::string path = argument.substr(equals + 1);
@@ -24,12 +24,12 @@ absl::StatusOr<BudgetTables> LoadBudgetTables(
     if (!bytes.ok()) {
       return absl::Status(
           bytes.status().code(),
-          absl::StrCat("budget table: ", bytes.status().message()));
+          absl::StrCat("budget_table: ", bytes.status().message()));
     }
     absl::StatusOr<BudgetTable> table = DecodeBudgetTable(*bytes);
     if (!table.ok()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("budget table: ", path, ": ", table.status().message()));
+          absl::StrCat("budget_table: ", path, ": ", table.status().message()));
     }
     const bool is_new =
         tables
@@ -38,7 +38,7 @@ absl::StatusOr<BudgetTables> LoadBudgetTables(
             .second;
     if (!is_new) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "budget table: expected every name once, got '", name, "' twice"));
+          "budget_table: expected every name once, got '", name, "' twice"));
     }
   }
   return tables;

@@ -150,8 +150,8 @@ struct AttachEngine {
 };
 
 // FailedPrecondition STALE_EPOCH: not the daemon's epoch, or not the session
-// of the last attachment. PermissionDenied: that is to take an engine's place,
-// and whoever opens the stream may not.
+// of the last attachment. PermissionDenied: the session takes the place of an
+// engine, and the caller may not (`may_replace`).
 struct OpenSteps {
   uint64_t epoch = 0;
   uint64_t session = 0;

@@ -1,10 +1,11 @@
 // Connections on their way from the listener into gRPC, and what their calls
 // know of who is at the other end.
 //
-// What gRPC calls a peer is the name that a client has bound its socket to, and
-// says nothing of him. So connections come in by two doors, and a call knows by
-// which one: credentials of the door are in the call's authentication context,
-// which no peer can write to.
+// gRPC's name of a peer is the name that the client has bound its socket to. A
+// client can choose that name, so it proves nothing. Here, connections of the
+// daemon's owner enter the server with other credentials than all others. The
+// credentials put a property into the authentication context of every call, to
+// which no peer can write.
 #ifndef SCHEDULER_SERVER_CONNECTIONS_H_
 #define SCHEDULER_SERVER_CONNECTIONS_H_
 
@@ -14,8 +15,9 @@
 
 namespace blockmgr {
 
-// Makes the doors, before the server is built. What it returns hands
-// connections to that server, and closes them when there is none.
+// Adds both kinds of credentials to the server, before it is built. The result
+// hands connections to that server. It closes them if the server was not built
+// or is gone.
 Listener::Take AddConnections(grpc::ServerBuilder* builder);
 
 // Whether the caller is the daemon's own user, or root, on its unix socket: one

@@ -49,9 +49,9 @@ struct CoreOptions {
   // Of requests that say nothing of evictions, with its table.
   RequestEviction default_eviction;
   uint64_t epoch = 1;  // of this daemon process; random
-  // An engine that lets the oldest plan wait for longer, by an AwakeClock, is
-  // taken for lost; 0: never. Looked at in every pass, which there must be one
-  // of each second.
+  // The engine counts as lost when the oldest plan has waited for its answer
+  // longer than this, by an AwakeClock. 0: never. Every pass checks it, so the
+  // caller must begin at least one pass a second.
   double step_timeout_seconds = 0;
   // Told when an engine's stream opens, in the place of another or not, and
   // when it ends and leaves none: whose, and why.
@@ -92,7 +92,7 @@ class Core {
     Reply<absl::StatusOr<EvictionEffect>> evicted;
   };
 
-  // When a plan was.
+  // The times at which a plan was issued.
   struct Issue {
     double now_seconds = 0;
     double awake_seconds = 0;

@@ -68,8 +68,10 @@ absl::Status MayNotReplace() {
 void Core::Do(AttachEngine& command) { command.done(Attach(&command)); }
 
 absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
-  if (command->replace && !command->may_replace) return MayNotReplace();
   if (draining_ && idle()) return ShuttingDown();
+  if (engine_ != nullptr && command->replace && !command->may_replace) {
+    return MayNotReplace();
+  }
   if (engine_ != nullptr && !command->replace) {
     return absl::AlreadyExistsError(
         absl::StrCat("engine \"", engine_name_,

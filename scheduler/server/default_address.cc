@@ -120,12 +120,15 @@ absl::StatusOr<std::string> DefaultListenAddress(const SocketPlaces& places) {
 }
 
 absl::StatusOr<std::string> DefaultDaemonAddress(const SocketPlaces& places) {
-  BM_ASSIGN_OR_RETURN(const std::string folder, SecureOwnFolder(places));
+  const std::string own = OwnFolder(places);
   struct stat found {};
   struct stat service {};
-  if (Look(SocketIn(folder), &found) ||
+  // What another user has put into the place of this user's temporary folder
+  // keeps nobody from the service.
+  if ((IsOurs(own) && Look(SocketIn(own), &found)) ||
       !Look(SocketIn(places.service), &found) ||
       !Look(places.service, &service)) {
+    BM_ASSIGN_OR_RETURN(const std::string folder, SecureOwnFolder(places));
     BM_RETURN_IF_ERROR(CheckSocket(SocketIn(folder), geteuid()));
     return TargetIn(folder);
   }

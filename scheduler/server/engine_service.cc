@@ -1,6 +1,8 @@
 #include "scheduler/server/engine_service.h"
 
+#include <algorithm>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -8,6 +10,7 @@
 
 #include "scheduler/server/connections.h"
 #include "scheduler/server/mutex.h"
+#include "scheduler/server/peer_text.h"
 #include "scheduler/server/rate_limited_warning.h"
 #include "scheduler/server/raw_messages.h"
 #include "scheduler/server/wire.h"
@@ -25,11 +28,13 @@ class EngineStream final
       public EngineSink,
       public std::enable_shared_from_this<EngineStream> {
  public:
-  EngineStream(CoreThread* core, int64_t max_result_bytes, bool may_replace)
+  EngineStream(CoreThread* core, int64_t max_result_bytes, bool may_replace,
+               RateLimitedWarning* refusals)
       : core_(core),
         limits_{.max_bytes = max_result_bytes,
                 .allowance_bytes = kResultAllowanceBytes},
-        may_replace_(may_replace) {}
+        may_replace_(may_replace),
+        refusals_(refusals) {}
 
   void Start() {
     self_ = shared_from_this();
@@ -122,14 +127,19 @@ class EngineStream final
       return absl::InvalidArgumentError("result: expected one, got none");
     }
     FromProto(message_.result(), &result_);
-    for (const EvictionOutcome& outcome : result_.evictions) {
-      // Most requests go on, and tell nobody.
-      if (outcome.ok) continue;
-      refusals_.Warn(absl::StrCat("the engine refused an eviction in step ",
-                                  Index(result_.id), ": ", outcome.error));
-    }
+    WarnOfRefusals();
     core_->Post(EngineResult{shared_from_this(), &result_});
     return absl::OkStatus();
+  }
+
+  // Most requests whose eviction is refused go on, and tell nobody.
+  void WarnOfRefusals() {
+    const auto refused = std::ranges::find_if(
+        result_.evictions, std::logical_not(), &EvictionOutcome::ok);
+    if (refused == result_.evictions.end()) return;
+    refusals_->Warn(absl::StrCat("the engine refused an eviction in step ",
+                                 Index(result_.id), ": ",
+                                 ForLog(refused->error)));
   }
 
   void OnWriteDone(bool ok) override {
@@ -165,6 +175,7 @@ class EngineStream final
   CoreThread* const core_;
   const MessageLimits limits_;
   const bool may_replace_;
+  RateLimitedWarning* const refusals_;
 
   // The core thread.
   v1::StepPlan plan_;  // empty, but for its memory
@@ -174,7 +185,6 @@ class EngineStream final
   grpc::ByteBuffer bytes_;
   v1::EngineMessage message_;
   StepResult result_;
-  RateLimitedWarning refusals_;
   bool opened_ = false;
   uint64_t epoch_ = 0;
   uint64_t session_ = 0;
@@ -232,8 +242,8 @@ grpc::ServerUnaryReactor* EngineService::Attach(
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
 EngineService::RunSteps(grpc::CallbackServerContext* context) {
-  const auto stream = std::make_shared<EngineStream>(core_, max_result_bytes_,
-                                                     IsOwner(*context));
+  const auto stream = std::make_shared<EngineStream>(
+      core_, max_result_bytes_, IsOwner(*context), &refusals_);
   stream->Start();
   return stream.get();
 }

@@ -3,7 +3,8 @@
 // Results go straight from the stream's read to the core queue, and plans from
 // the core thread to the stream's write: no thread in between.
 //
-// Threads: thread-safe. The CoreThread must outlive every stream.
+// Threads: thread-safe. The CoreThread and this service must outlive every
+// stream.
 #ifndef SCHEDULER_SERVER_ENGINE_SERVICE_H_
 #define SCHEDULER_SERVER_ENGINE_SERVICE_H_
 
@@ -13,6 +14,7 @@
 
 #include "proto/blockmgr/v1/engine.grpc.pb.h"
 #include "scheduler/server/core_thread.h"
+#include "scheduler/server/rate_limited_warning.h"
 
 namespace blockmgr {
 
@@ -36,6 +38,7 @@ class EngineService final
  private:
   CoreThread* const core_;
   const int64_t max_result_bytes_;
+  RateLimitedWarning refusals_;  // of evictions, by any engine
 };
 
 }  // namespace blockmgr

@@ -163,7 +163,7 @@ class ScoreUpload final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     return absl::OkStatus();
   }
 
-  // Looks again before the clock has forgotten when it did.
+  // The AwakeClock adds a second at most for each look, so this looks often.
   void WaitOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const Worker::Clock::time_point now = Worker::Clock::now();
     const double left =

@@ -14,6 +14,7 @@ namespace {
 // other names than their flags.
 std::map<std::string, std::string> FlagsOfFields(const CLI::App& app) {
   std::map<std::string, std::string> flags = {
+      {"policy", "--eviction"},
       {"eviction.policy", "--eviction"},
       {"eviction.mode", "--eviction-mode"},
       {"eviction.compress_every", "--compress-every"},

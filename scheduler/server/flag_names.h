@@ -7,8 +7,9 @@
 
 namespace blockmgr {
 
-// An error about options (SchedulerOptions, RequestEviction, ..) as whoever has
-// typed flags of `app` reads it: fields that flags set are named by the flags.
+// Returns `error`, which names fields of options (SchedulerOptions,
+// RequestEviction, ..), with the flags of `app` in the place of those fields
+// that a flag sets: its reader has typed flags.
 // "max_waiting: expected .." becomes "--max-waiting: expected ..".
 std::string NameFlags(const CLI::App& app, const std::string& error);
 

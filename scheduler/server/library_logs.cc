@@ -2,15 +2,14 @@
 
 #include <string>
 
-#include <absl/strings/escaping.h>
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <spdlog/spdlog.h>
 
+#include "scheduler/server/peer_text.h"
 #include "scheduler/server/rate_limited_warning.h"
-#include "scheduler/server/wire.h"
 
 namespace blockmgr {
 namespace {
@@ -18,8 +17,7 @@ namespace {
 void Log(const char* library, spdlog::level::level_enum level,
          const std::string& message, RateLimitedWarning* errors) {
   // Parts of it come from peers.
-  const std::string line =
-      absl::StrCat(library, ": ", absl::Utf8SafeCHexEscape(Shorten(message)));
+  const std::string line = absl::StrCat(library, ": ", ForLog(message));
   if (level == spdlog::level::critical) {
     spdlog::critical(line);
     return;

@@ -47,9 +47,10 @@ std::vector<SocketAddress> DistinctAddresses(const addrinfo* found);
 // REQUIRES: of IPv4 or IPv6.
 void SetPort(uint16_t port, SocketAddress* address);
 
-// The right to a unix socket's path, which one process at a time has: a lock of
-// the file PATH.lock, that is there as long as somebody holds it. A process
-// that ends gives it back, however it ends. Thread-compatible.
+// The right to listen at a unix socket's path. One process at a time has it:
+// the process that holds a lock of the file PATH.lock. The holder removes the
+// file when it gives the lock back. The kernel releases the lock when a process
+// ends, in whatever way. Thread-compatible.
 class SocketLock {
  public:
   // AlreadyExists: another has it. FailedPrecondition: there can be no such

@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include <absl/base/thread_annotations.h>
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <prometheus/collectable.h>
@@ -15,6 +16,7 @@
 
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/server/listen_address.h"
+#include "scheduler/server/mutex.h"
 
 namespace blockmgr {
 namespace {
@@ -242,17 +244,11 @@ class CoreCollectable final : public prometheus::Collectable {
   explicit CoreCollectable(CoreThread* core) : core_(core) {}
 
   std::vector<MetricFamily> Collect() const override {
-    // Shared: the answer may come when nobody waits any more.
-    const auto answer =
-        std::make_shared<std::promise<absl::StatusOr<CoreStats>>>();
-    core_->Post(GetStats{.done = [answer](absl::StatusOr<CoreStats> stats) {
-      answer->set_value(std::move(stats));
-    }});
-    auto future = answer->get_future();
-    if (future.wait_for(kPatience) != std::future_status::ready) {
+    const Answer answer = Ask();
+    if (answer.wait_for(kPatience) != std::future_status::ready) {
       return {Up(false)};
     }
-    const absl::StatusOr<CoreStats> stats = future.get();
+    const absl::StatusOr<CoreStats>& stats = answer.get();
     if (!stats.ok()) return {Up(false)};
     std::vector<MetricFamily> families = ToMetricFamilies(*stats);
     families.push_back(Up(true));
@@ -260,7 +256,30 @@ class CoreCollectable final : public prometheus::Collectable {
   }
 
  private:
+  using Answer = std::shared_future<absl::StatusOr<CoreStats>>;
+
+  // One question at a time, so that anybody who scrapes as fast as he can costs
+  // the core thread no more than one scrape after the other: scrapes at the
+  // same time share an answer.
+  Answer Ask() const {
+    MutexLock lock(&mutex_);
+    if (answer_.valid() && answer_.wait_for(std::chrono::seconds(0)) !=
+                               std::future_status::ready) {
+      return answer_;
+    }
+    // Shared: the answer may come when nobody waits any more.
+    const auto promise =
+        std::make_shared<std::promise<absl::StatusOr<CoreStats>>>();
+    answer_ = promise->get_future().share();
+    core_->Post(GetStats{.done = [promise](absl::StatusOr<CoreStats> stats) {
+      promise->set_value(std::move(stats));
+    }});
+    return answer_;
+  }
+
   CoreThread* const core_;
+  mutable Mutex mutex_;
+  mutable Answer answer_ ABSL_GUARDED_BY(mutex_);  // the last one
 };
 
 }  // namespace

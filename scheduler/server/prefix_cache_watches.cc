@@ -121,6 +121,7 @@ class PrefixCacheWatches::Stream final
   }
 
   void OnWriteDone(bool ok) override {
+    bytes_.Clear();  // an idle stream keeps no memory
     // If not, it is broken: OnCancel follows.
     if (ok) Post(Worker::Clock::now(), &Stream::WriteNext);
   }

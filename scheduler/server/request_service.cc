@@ -12,6 +12,7 @@
 
 #include "blockmgr/base/check.h"
 #include "scheduler/server/mutex.h"
+#include "scheduler/server/peer_text.h"
 #include "scheduler/server/raw_messages.h"
 #include "scheduler/server/wire.h"
 
@@ -135,7 +136,7 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
         entry.finish == nullptr
             ? 0
             : std::min(std::ssize(entry.finish->status.message()),
-                       static_cast<int64_t>(2 * kMaxMessageBytes));
+                       static_cast<int64_t>(2 * kMaxTextBytes));
     const int64_t data =
         entry.data == nullptr ? 0 : kChunkBytes + std::ssize(*entry.data);
     return kWireTokenBytes + kChunkBytes + std::ssize(entry.stream->id) + text +
@@ -240,6 +241,7 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
   void OnWriteDone(bool ok) override {
+    bytes_.Clear();  // an idle stream keeps no memory
     if (ok) {
       PostWrite();
       return;

@@ -4,7 +4,6 @@
 #include <random>
 #include <utility>
 
-#include <absl/strings/escaping.h>
 #include <absl/strings/str_cat.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -18,6 +17,7 @@
 #include "scheduler/server/eviction_service.h"
 #include "scheduler/server/listen_address.h"
 #include "scheduler/server/listener.h"
+#include "scheduler/server/peer_text.h"
 #include "scheduler/server/request_service.h"
 #include "scheduler/server/wire.h"
 
@@ -170,8 +170,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   core.core.on_engine_change = [server = server.get()](
                                    bool attached, const std::string& what) {
     // Parts of it come from peers.
-    spdlog::info("engine {}: {}", attached ? "attached" : "lost",
-                 absl::Utf8SafeCHexEscape(Shorten(what)));
+    spdlog::info("engine {}: {}", attached ? "attached" : "lost", ForLog(what));
     server->engine_attached_.store(attached);
     grpc::Server* const health = server->health_.load();
     if (health == nullptr) return;

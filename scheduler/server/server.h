@@ -38,8 +38,8 @@ struct ServerOptions {
   int32_t queue_capacity = 4096;   // commands waiting for the core thread
   int32_t spin_us = 50;            // before the core thread sleeps
   // How long an engine may take to answer a plan before it counts as lost; 0:
-  // no limit. This timeout and score_timeout_s are measured by an AwakeClock,
-  // which adds its grace.
+  // no limit. An AwakeClock measures this timeout and score_timeout_s: a pause
+  // of the daemon does not count, and kGraceSeconds are added.
   double step_timeout_s = 300;
   // Of scores in all EvictByScores calls together.
   int64_t max_score_bytes = int64_t{256} << 20;

@@ -1,11 +1,14 @@
 #include "scheduler/server/stderr_log.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <csignal>
 #include <memory>
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,10 +18,10 @@
 namespace blockmgr {
 namespace {
 
-// Other processes write to the same pipe or terminal, and must not find that it
-// does not block any more: an opening of its own. -1 where there is none (a
-// socket, or no /proc): then a look whether there is room must do. A file has
-// always room.
+// Opens the descriptor's pipe or terminal once more, without blocking. To
+// change the given descriptor would change it for the other processes that have
+// it. Returns -1 if there is nothing to open: a file has always room, a
+// socket is told with every call, and without /proc WriteOnce must do.
 int OpenAgain(int descriptor) {
   struct stat found {};
   if (fstat(descriptor, &found) != 0 ||
@@ -29,10 +32,17 @@ int OpenAgain(int descriptor) {
               O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 }
 
+bool IsSocket(int descriptor) {
+  struct stat found {};
+  return fstat(descriptor, &found) == 0 && S_ISSOCK(found.st_mode);
+}
+
 }  // namespace
 
 StderrSink::StderrSink(int descriptor)
-    : given_(descriptor), own_(OpenAgain(descriptor)) {}
+    : given_(descriptor),
+      own_(OpenAgain(descriptor)),
+      is_socket_(IsSocket(descriptor)) {}
 
 StderrSink::~StderrSink() {
   if (own_ >= 0) close(own_);
@@ -64,14 +74,24 @@ bool StderrSink::Write(const std::string& line) {
 size_t StderrSink::WriteSome(const char* data, size_t size) const {
   size_t written = 0;
   while (written < size) {
-    pollfd room{own_ >= 0 ? own_ : given_, POLLOUT, 0};
-    if (poll(&room, 1, 0) != 1 || (room.revents & POLLOUT) == 0) break;
-    const ssize_t more = write(room.fd, data + written, size - written);
+    const ssize_t more = WriteOnce(data + written, size - written);
     if (more < 0 && errno == EINTR) continue;
     if (more <= 0) break;
     written += static_cast<size_t>(more);
   }
   return written;
+}
+
+ssize_t StderrSink::WriteOnce(const char* data, size_t size) const {
+  if (own_ >= 0) return write(own_, data, size);
+  if (is_socket_) return send(given_, data, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+  pollfd room{given_, POLLOUT, 0};
+  if (poll(&room, 1, 0) != 1 || (room.revents & POLLOUT) == 0) {
+    errno = EAGAIN;
+    return -1;
+  }
+  // A pipe that has room has room for so much.
+  return write(given_, data, std::min<size_t>(size, PIPE_BUF));
 }
 
 void LogToStderr(const std::string& program) {

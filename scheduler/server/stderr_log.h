@@ -7,13 +7,15 @@
 #include <mutex>
 #include <string>
 
+#include <sys/types.h>
+
 #include <spdlog/sinks/base_sink.h>
 
 namespace blockmgr {
 
-// Writes lines to a descriptor that may be a pipe or a terminal. Lines for
-// which there is no room are lost; the next one that is written comes after one
-// that says how many were. Thread-safe.
+// Writes lines to a descriptor: a file, a pipe, a terminal or a socket. A line
+// for which there is no room is lost. The next line that is written comes after
+// a line that says how many were lost. Thread-safe.
 class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit StderrSink(int descriptor);  // which stays the caller's
@@ -26,11 +28,14 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
   void flush_() override {}
   // False: nothing of it is written.
   bool Write(const std::string& line);
-  // The number of bytes for which there is room now.
+  // Writes what there is room for now, and returns its number of bytes.
   size_t WriteSome(const char* data, size_t size) const;
+  // One system call. Below 0: errno has the reason.
+  ssize_t WriteOnce(const char* data, size_t size) const;
 
   const int given_;
-  const int own_;     // the same file, that does not block; -1: there is none
+  const int own_;  // the same file, that does not block; -1: there is none
+  const bool is_socket_;
   std::string rest_;  // of a line that has begun
   int64_t num_lost_ = 0;
 };

@@ -11,6 +11,7 @@
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
+#include "scheduler/server/peer_text.h"
 
 namespace blockmgr {
 namespace {
@@ -58,14 +59,6 @@ grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
                       Shorten(status.message()));
-}
-
-std::string Shorten(absl::string_view text) {
-  if (text.size() <= kMaxMessageBytes) return std::string(text);
-  size_t end = kMaxMessageBytes;
-  // Not within a character: bytes 10xxxxxx continue one.
-  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xC0) == 0x80) --end;
-  return absl::StrCat(text.substr(0, end), " .. (", text.size(), " bytes)");
 }
 
 absl::Status CheckId(absl::string_view field, const std::string& id) {

@@ -23,11 +23,6 @@
 
 namespace blockmgr {
 
-// A message for a client, who may have limits: cut after kMaxMessageBytes, if
-// longer, not within a character of UTF-8.
-inline constexpr size_t kMaxMessageBytes = 2048;
-std::string Shorten(absl::string_view text);
-
 // The codes of both are the same numbers; the message is shortened.
 grpc::Status ToGrpc(const absl::Status& status);
 

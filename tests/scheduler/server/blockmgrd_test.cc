@@ -401,7 +401,11 @@ TEST_F(BlockmgrdTest, RefusesFlagsThatExcludeEachOther) {
           "prompt, got pressure");
   refused({"--eviction", "h2o | uniform | topk", "--window-keep-ratio", "0.5"},
           "--window-keep-ratio: expected 1 with scores accumulated");
-  refused({"--eviction", "snapkv | headkv(profile=none) | topk"}, "none");
+  refused({"--eviction", "snapkv | headkv(profile=none) | topk"},
+          "--eviction: profile: expected the name of a loaded budget table "
+          "(there is none), got 'none'");
+  refused({"--budget-table", "needle"},
+          "--budget-table: expected NAME=FILE, got 'needle'");
 }
 
 TEST_F(BlockmgrdTest, SaysWhereMetricsAre) {

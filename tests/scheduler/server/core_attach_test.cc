@@ -125,6 +125,11 @@ TEST_F(AttachTest, WhoMayNotReplaceMayAttachWhereThereIsNone) {
   EXPECT_FALSE(AttachAndOpen()->closed.has_value());
 }
 
+TEST_F(AttachTest, ReplaceNeedsNoRightWhereThereIsNobodyToReplace) {
+  may_replace_ = false;
+  EXPECT_TRUE(Attach(SmallLayout(), 0, true).ok());
+}
+
 TEST_F(AttachTest, AnEngineThatDoesNotFitReplacesNone) {
   const auto engine = AttachAndOpen();
   const auto tokens = OpenStream("a");

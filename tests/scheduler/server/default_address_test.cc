@@ -159,6 +159,19 @@ TEST_F(DefaultAddressTest, AClientWithoutADaemonOfItsOwnLooksForTheService) {
   ExpectAddressIn(places_.runtime);
 }
 
+TEST_F(DefaultAddressTest, NobodyCanKeepAClientFromTheService) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root gives folders away";
+  places_.runtime.clear();
+  Make("service", 0750);
+  Bind(places_.service);
+  ASSERT_EQ(chown(places_.service.c_str(), 65534, 65534), 0);
+  EXPECT_THAT(DefaultDaemonAddress(places_), Finds(In(places_.service)));
+  EXPECT_FALSE(std::filesystem::exists(Temporary()));
+  Make("tmp/" + absl::StrCat("blockmgr-", geteuid()), 0700);
+  ASSERT_EQ(chown(Temporary().c_str(), 65533, 65533), 0);
+  EXPECT_THAT(DefaultDaemonAddress(places_), Finds(In(places_.service)));
+}
+
 TEST_F(DefaultAddressTest, TheServiceListensInItsFolder) {
   places_.runtime.clear();
   Make("service", 0750);

@@ -15,6 +15,7 @@ TEST(FlagNamesTest, FieldsThatFlagsSetAreNamedByThem) {
   app.add_option("--max-num-seqs", number);
   app.add_option("--listen", number);
   app.add_option("--eviction", number);
+  app.add_option("--budget-table", number);
   const auto named = [&app](const std::string& error) {
     return NameFlags(app, error);
   };
@@ -24,6 +25,10 @@ TEST(FlagNamesTest, FieldsThatFlagsSetAreNamedByThem) {
             "--listen: cannot listen on max-waiting, got listen");
   EXPECT_EQ(named("eviction.policy: window of an eviction"),
             "--eviction: window of an eviction");
+  EXPECT_EQ(named("policy: profile: expected the name of a table"),
+            "--eviction: profile: expected the name of a table");
+  EXPECT_EQ(named("budget_table: expected NAME=FILE"),
+            "--budget-table: expected NAME=FILE");
   EXPECT_EQ(named("eviction.target.window_keep_ratio: expected 1"),
             "--window-keep-ratio: expected 1");
   EXPECT_EQ(named("num_scorer_states: no flag sets it"),

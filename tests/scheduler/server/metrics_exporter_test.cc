@@ -76,13 +76,12 @@ CoreStats DistinctStats() {
       s.num_prompt_tokens, s.num_cached_tokens, s.num_cached_region_tokens,
       s.num_computed_tokens, s.num_recomputed_tokens, s.num_output_tokens,
       s.num_draft_tokens, s.num_accepted_tokens, s.num_evictions,
-      s.num_refused_evictions,
-      s.num_squeezes, s.evicted_entries, s.evicted_blocks, s.evicted_bytes,
-      s.blocks.num_blocks, s.blocks.free_blocks, s.blocks.cached_blocks,
-      s.blocks.fenced_blocks, s.blocks.used_blocks, s.blocks.reclaimed_blocks,
-      s.num_lost_blocks, s.host_blocks, s.used_host_blocks, s.num_swap_outs,
-      s.num_swap_ins, s.num_lost_host_blocks, s.metadata_bytes,
-      stats.running_request_seconds);
+      s.num_refused_evictions, s.num_squeezes, s.evicted_entries,
+      s.evicted_blocks, s.evicted_bytes, s.blocks.num_blocks,
+      s.blocks.free_blocks, s.blocks.cached_blocks, s.blocks.fenced_blocks,
+      s.blocks.used_blocks, s.blocks.reclaimed_blocks, s.num_lost_blocks,
+      s.host_blocks, s.used_host_blocks, s.num_swap_outs, s.num_swap_ins,
+      s.num_lost_host_blocks, s.metadata_bytes, stats.running_request_seconds);
   set(stats.requests.finished[0], stats.requests.finished[1],
       stats.requests.finished[2], stats.requests.finished[3],
       stats.requests.refused[8], stats.requests.refused[14]);
@@ -238,6 +237,18 @@ TEST_F(MetricsServerTest, HalfSentRequestsKeepNobodyOut) {
     boost::asio::read(socket, boost::asio::dynamic_buffer(rest), error);
     EXPECT_TRUE(error);
   }
+}
+
+TEST_F(MetricsServerTest, ManyScrapesAtOnceAreAllAnswered) {
+  std::vector<std::thread> scrapes;
+  std::vector<double> up(30);
+  for (double& answer : up) {
+    scrapes.emplace_back([this, &answer] {
+      for (int i = 0; i < 5; ++i) answer += Scrape().at("blockmgr_up");
+    });
+  }
+  for (std::thread& scrape : scrapes) scrape.join();
+  EXPECT_EQ(up, std::vector<double>(30, 5));
 }
 
 TEST_F(MetricsServerTest, StopsWithTheServer) {

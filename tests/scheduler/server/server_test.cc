@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/scheduler/server/captured_log.h"
 #include "tests/scheduler/server/server_harness.h"
 #include "tests/testing/status_matchers.h"
 
@@ -238,6 +239,29 @@ TEST_F(ServerTest, SaysThatAMessageOfAnEngineCannotBeParsed) {
   EXPECT_THAT(engine->Finish(),
               GrpcError(grpc::INVALID_ARGUMENT, "EngineMessage: expected"));
   EXPECT_EQ(Stats().num_running(), 1);
+}
+
+TEST_F(ServerTest, RefusedEvictionsAreALineOfTheLogWhateverTheEngineSays) {
+  const CapturedLog log;
+  for (int i = 0; i < 3; ++i) {
+    const auto engine = StartEngine(SmallLayout());
+    v1::EngineMessage message;
+    message.set_epoch(engine->attached.epoch());
+    message.set_session(engine->attached.session());
+    for (int j = 0; j < 2; ++j) {
+      message.mutable_result()->add_evictions()->set_error(
+          absl::StrCat("no\nroom \x1b[2J", std::string(100'000, 'x')));
+    }
+    engine->Send(message);  // of no step: the stream ends
+    EXPECT_FALSE(engine->Finish().ok());
+  }
+  const std::string text = log.text();
+  const size_t first = text.find(
+      "refused an eviction in step 0: no\\nroom "
+      "\\x1b[2Jxxx");
+  EXPECT_NE(first, std::string::npos) << text;
+  EXPECT_EQ(text.find("refused an eviction", first + 1), std::string::npos);
+  EXPECT_LT(text.size(), 20'000);
 }
 
 TEST_F(ServerTest, RefusesAResultOfAnotherStep) {

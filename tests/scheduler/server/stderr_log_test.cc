@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <absl/strings/numbers.h>
@@ -16,6 +17,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
+
+#include "tests/scheduler/server/server_harness.h"
 
 namespace blockmgr {
 namespace {
@@ -106,8 +109,28 @@ TEST_F(StderrLogTest, ThePipeItselfStaysAsItIs) {
   EXPECT_EQ(fcntl(ends_[1], F_GETFL) & O_NONBLOCK, 0);
 }
 
+// systemd gives its services a socket.
+TEST_F(StderrLogTest, ASocketThatNobodyReadsHoldsNobodyUp) {
+  std::array<int, 2> sockets{};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets.data()),
+            0);
+  Open(sockets[1]);
+  // More than the socket holds, also in one line.
+  logger_->info("one");
+  logger_->info(std::string(1'000'000, 'x'));
+  for (int i = 0; i < 10000; ++i) logger_->info("{}", std::string(100, 'y'));
+  std::array<char, 4> bytes{};
+  EXPECT_EQ(read(sockets[0], bytes.data(), bytes.size()), 4);
+  EXPECT_EQ(std::string(bytes.data(), 4), "one\n");
+  EXPECT_EQ(fcntl(sockets[1], F_GETFL) & O_NONBLOCK, 0);
+  close(sockets[0]);
+  logger_->info("nobody is there");  // which sends no signal
+  close(sockets[1]);
+}
+
 TEST_F(StderrLogTest, WritesToFiles) {
-  const std::string path = ::testing::TempDir() + "stderr_log_test";
+  const TempFolder folder;
+  const std::string path = folder.path() + "/log";
   const int file =
       open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   ASSERT_GE(file, 0);
@@ -118,7 +141,6 @@ TEST_F(StderrLogTest, WritesToFiles) {
   EXPECT_EQ(pread(file, bytes.data(), bytes.size(), 0), 8);
   EXPECT_STREQ(bytes.data(), "one\ntwo\n");
   close(file);
-  unlink(path.c_str());
 }
 
 }  // namespace
