@@ -53,7 +53,8 @@ done
 
 if [[ -z ${built} ]]; then
   built=build/dev
-  cmake --preset dev -DBLOCKMGR_CUDA=ON >/dev/null
+  cmake --preset dev -DBLOCKMGR_CUDA=ON "-DBLOCKMGR_CUDA_TARGETS=80;90;100" \
+    >/dev/null
   cmake --build --preset dev --parallel "$(nproc)" --target "${programs[@]}"
 fi
 

@@ -19,18 +19,21 @@ build/PRESET. Without one: dev. Presets: $(presets | xargs).
   release  what users get: no asserts, and every header stands alone
   asan     clang, with its thread-safety analysis, AddressSanitizer, LeakSanitizer
            and UndefinedBehaviorSanitizer
+  asan-all asan, with blockmgr-evict and the CUDA kernels under the emulator
   tsan     ThreadSanitizer: what has threads, without what speaks gRPC
   clang    clang, without sanitizers
 
 Options:
+  --nightly              run also what takes minutes: longer random runs, more
+                         seeds, packaging (label nightly)
   --label REGEX          run only tests whose CTest label matches
   --exclude-label REGEX  leave out tests whose CTest label matches
   --no-setup             do not look for missing packages
   --werror               compiler warnings are errors
   -h, --help             print this
 
-Labels in use: slow (seconds to minutes), emulator (CUDA kernels without a GPU),
-ptx (what nvcc makes of them, interpreted), gpu (on one).
+Labels in use: nightly (takes minutes), emulator (CUDA kernels without a GPU), ptx
+(what nvcc makes of them, interpreted), gpu (on one; listed where there is one).
 Into a terminal every test is a line, elsewhere only those that did not pass
 (all are in build/PRESET/ctest.log). What failed is listed again at the end,
 and the last line counts the tests of all presets: "N passed, N failed". A
@@ -39,7 +42,7 @@ if something passed and nothing failed, 1 otherwise, 2 for a wrong command line.
 
 Examples:
   scripts/test.sh                         # everyday
-  scripts/test.sh --exclude-label slow    # quick
+  scripts/test.sh --label ptx             # one kind
   scripts/test.sh asan tsan               # before a change of ownership or threads
 HELP
 }
@@ -52,6 +55,7 @@ wrong_usage() {
 
 selected=()
 ctest_options=()
+excluded=(nightly)  # labels
 werror=OFF
 setup=1
 
@@ -64,10 +68,14 @@ parse_arguments() {
         ;;
       --label | --exclude-label)
         (($# >= 2)) || wrong_usage "$1 needs a regular expression"
-        [[ $1 == --label ]] && ctest_options+=(--label-regex "$2")
-        [[ $1 == --exclude-label ]] && ctest_options+=(--label-exclude "$2")
+        if [[ $1 == --label ]]; then
+          ctest_options+=(--label-regex "$2")
+        else
+          excluded+=("$2")
+        fi
         shift
         ;;
+      --nightly) excluded=("${excluded[@]:1}") ;;
       --no-setup) setup=0 ;;
       --werror) werror=ON ;;
       -*) wrong_usage "unknown option: $1" ;;
@@ -80,6 +88,10 @@ parse_arguments() {
     shift
   done
   if ((${#selected[@]} == 0)); then selected=(dev); fi
+  # CTest leaves out what matches all of several options.
+  if ((${#excluded[@]} > 0)); then
+    ctest_options+=(--label-exclude "$(IFS='|' && echo "${excluded[*]}")")
+  fi
 }
 
 passed=0

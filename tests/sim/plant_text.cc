@@ -6,6 +6,7 @@
 #include <absl/status/status.h>
 #include <absl/strings/ascii.h>
 #include <absl/strings/match.h>
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_replace.h>
 #include <absl/strings/str_split.h>
@@ -69,11 +70,13 @@ absl::Status ParseLine(absl::string_view line, Part* part,
       return wrong("'plant NAME'");
     } else if (absl::ConsumePrefix(&line, "why ")) {
       plants->back().why = std::string(line);
+    } else if (absl::ConsumePrefix(&line, "seed ")) {
+      if (!absl::SimpleAtoi(line, &plants->back().seed)) return wrong("seed N");
     } else if (line == "<<<<") {
       plants->back().grafts.emplace_back();
       *part = Part::kFound;
     } else {
-      return wrong("'plant', 'why' or '<<<<'");
+      return wrong("'plant', 'why', 'seed' or '<<<<'");
     }
     return absl::OkStatus();
   }

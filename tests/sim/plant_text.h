@@ -2,6 +2,7 @@
 #ifndef TESTS_SIM_PLANT_TEXT_H_
 #define TESTS_SIM_PLANT_TEXT_H_
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ struct Graft {
 struct Plant {
   std::string name;
   std::string why;  // whose bug it was
+  int32_t seed = 0;  // found it; 0: not known
   std::vector<Graft> grafts;
 };
 

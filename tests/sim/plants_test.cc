@@ -1,8 +1,10 @@
 // The honest proof that the simulator works: bugs that others have had are
 // planted, and every one must be found.
 
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,13 +34,32 @@ std::vector<Plant> AllPlants() {
   return plants.ok() ? *plants : std::vector<Plant>();
 }
 
+// Whether the seeds that plants.txt names do not count: then each plant is
+// searched for, which takes minutes.
+bool Searches() {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody here changes the environment
+  return std::getenv("BLOCKMGR_SEARCH_PLANTS") != nullptr;
+}
+
+void ExpectNothingFound(int32_t first, int32_t num) {
+  const RangeResult result =
+      RunRange({.first = first, .num = num, .steps = 500}, 60);
+  ASSERT_FALSE(result.failure.has_value())
+      << "seed " << result.failure->seed << ": " << result.failure->message;
+}
+
 // All seeds that may find a plant must pass without one: what is found must be
 // the bug.
 TEST(PlantsTest, NothingIsFoundWhereNothingIsPlanted) {
-  const RangeResult result =
-      RunRange({.first = kFirstSeed, .num = kMaxSeeds, .steps = 500}, 60);
-  ASSERT_FALSE(result.failure.has_value())
-      << "seed " << result.failure->seed << ": " << result.failure->message;
+  if (Searches()) {
+    ExpectNothingFound(kFirstSeed, kMaxSeeds);
+    return;
+  }
+  std::set<int32_t> seeds;
+  for (const Plant& plant : AllPlants()) seeds.insert(plant.seed);
+  seeds.erase(0);
+  EXPECT_FALSE(seeds.empty());
+  for (const int32_t seed : seeds) ExpectNothingFound(seed, 1);
 }
 
 TEST(PlantsTest, EveryPlantHasAPlace) {
@@ -54,9 +75,13 @@ class PlantTest : public testing::TestWithParam<size_t> {};
 TEST_P(PlantTest, IsFound) {
   const Plant plant = AllPlants().at(GetParam());
   const auto number = static_cast<int32_t>(GetParam());
-  const RangeResult result =
-      RunRange({.first = kFirstSeed, .num = kMaxSeeds, .steps = 500}, 60,
-               [number] { active_plant = number; });
+  const auto run = [number](int32_t first, int32_t num) {
+    return RunRange({.first = first, .num = num, .steps = 500}, 60,
+                    [number] { active_plant = number; });
+  };
+  RangeResult result;
+  if (plant.seed > 0 && !Searches()) result = run(plant.seed, 1);
+  if (!result.failure.has_value()) result = run(kFirstSeed, kMaxSeeds);
   ASSERT_TRUE(result.failure.has_value())
       << plant.name << " was not found in " << kMaxSeeds
       << " seeds: " << plant.why;

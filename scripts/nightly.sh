@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# What takes too long for .ci/run, which it does not repeat; to be run each night,
+# and before a change counts as done. See --help.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() {
+  cat <<'HELP'
+Usage: scripts/nightly.sh [--help]
+
+Runs, with warnings as errors:
+  dev        all tests, also those labelled nightly: thousands of seeds of the
+             simulator, longer random runs, a search for every planted bug,
+             packaging, an installation and a project that uses it
+  release    the same tests as users' builds run them; CUDA kernels for every
+             architecture
+  asan-all   all of asan, with blockmgr-evict and the CUDA kernels under the
+             emulator
+  fuzz       a minute of libFuzzer for every target
+  traces     of 2,000 seeds, equal between gcc and clang
+  clang-tidy with its analyzer, on the files that changed, for an hour at most
+
+Takes hours on two cores. Needs no GPU. The last line is "N passed, N failed".
+HELP
+}
+
+case "${1:-}" in
+  "") ;;
+  -h | --help)
+    usage
+    exit 0
+    ;;
+  *)
+    echo "nightly.sh: unknown argument: $1 (see scripts/nightly.sh --help)" >&2
+    exit 2
+    ;;
+esac
+
+. scripts/checks.sh
+run_tests --nightly dev
+run_tests --nightly --no-setup release asan-all fuzz
+check "equal traces of gcc and clang" same_traces 2000 dev asan-all
+run_tidy --seconds 3600
+finish_checks
