@@ -81,7 +81,7 @@ TEST(HostileFlagsTest, AllNumbersAreTried) {
 TEST_P(HostileFlagTest, NumbersAreRefusedByNameOrRun) {
   const std::string& flag = GetParam();
   // What a flag needs to have any effect.
-  const auto companions = [](const std::string& flag) {
+  const auto companions = [&flag] {
     std::vector<std::string> arguments;
     if (flag == "--burstiness") arguments = {"--request-rate", "5"};
     if (flag == "--compress-every") {
@@ -100,7 +100,7 @@ TEST_P(HostileFlagTest, NumbersAreRefusedByNameOrRun) {
        {"0", "-1", "1e-300", "1e300", "1e-12", "100000000000", "2147483647",
         "1073741824", "65536", "99999999999999999999", "nan", "inf", "-inf", "",
         "many"}) {
-    std::vector<std::string> arguments = companions(flag);
+    std::vector<std::string> arguments = companions();
     arguments.insert(arguments.end(), {flag, value});
     const absl::Status status = Command().Run(std::move(arguments));
     if (status.ok()) continue;

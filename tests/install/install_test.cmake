@@ -1,5 +1,8 @@
 # Arguments: BUILD_FOLDER (what to install), WORK_FOLDER (emptied first), CONSUMER
-# (its sources), CONFIG, CXX, CXX_FLAGS and HAS_SERVER (as the build has them).
+# and COMPONENT (sources of projects), CONFIG, CXX, CXX_FLAGS, HAS_SERVER and
+# HAS_CUDA (as the build has them).
+cmake_policy(VERSION 3.25)
+
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ECHO STDOUT RESULT_VARIABLE result)
   if(NOT result EQUAL 0)
@@ -10,7 +13,17 @@ endfunction()
 set(prefix ${WORK_FOLDER}/prefix)
 set(build ${WORK_FOLDER}/build)
 file(REMOVE_RECURSE ${WORK_FOLDER})
-run(${CMAKE_COMMAND} --install ${BUILD_FOLDER} --config ${CONFIG} --prefix ${prefix})
+run(${CMAKE_COMMAND} --install ${BUILD_FOLDER} --config ${CONFIG} --strip
+  --prefix ${prefix})
+foreach(file README.md docs/engine.md examples/embed.cc)
+  if(NOT EXISTS ${prefix}/share/doc/blockmgr/${file})
+    message(FATAL_ERROR "no ${file} in ${prefix}/share/doc/blockmgr")
+  endif()
+endforeach()
+if(EXISTS ${prefix}/include/blockmgr/scheduler/scheduler_impl.h)
+  message(FATAL_ERROR "an internal header is installed")
+endif()
+
 if(HAS_SERVER)
   file(STRINGS ${prefix}/lib/systemd/system/blockmgrd.service start REGEX "^ExecStart=")
   string(REGEX REPLACE "^ExecStart=\"([^\"]+).*" "\\1" daemon "${start}")
@@ -24,3 +37,29 @@ run(${CMAKE_COMMAND} -S ${CONSUMER} -B ${build} -G Ninja
   -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${CXX_FLAGS})
 run(${CMAKE_COMMAND} --build ${build})
 run(${build}/consumer)
+
+# consume(COMPONENT PACKAGE ..): where none but these packages can be found.
+function(consume component)
+  set(build ${WORK_FOLDER}/${component})
+  set(disabled)
+  foreach(package absl Boost hwy Protobuf gRPC CUDAToolkit CLI11 spdlog nlohmann_json)
+    if(NOT package IN_LIST ARGN)
+      list(APPEND disabled -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
+    endif()
+  endforeach()
+  run(${CMAKE_COMMAND} -S ${COMPONENT} -B ${build} -G Ninja ${disabled}
+    -DCOMPONENT=${component} -DCMAKE_BUILD_TYPE=${CONFIG}
+    -DCMAKE_PREFIX_PATH=${prefix}
+    -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${CXX_FLAGS})
+  run(${CMAKE_COMMAND} --build ${build})
+  run(${build}/component)
+endfunction()
+consume(core absl)
+consume(scheduler absl)
+consume(kernels absl hwy)
+if(HAS_CUDA)
+  consume(cuda absl hwy CUDAToolkit)
+endif()
+if(HAS_SERVER)
+  consume(proto absl Protobuf gRPC)
+endif()
