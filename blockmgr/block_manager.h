@@ -294,12 +294,12 @@ class BlockManager {
   [[nodiscard]] bool ReserveEviction(SequenceSlot slot,
                                      const EvictionDemand& demand,
                                      std::vector<BlockId>* destinations);
-  // Whether counts [num_layers * num_heads], of all shards' heads in the order
-  // of the whole model, are a legal answer to the group's pending order;
-  // InvalidArgument names the (layer, head) or the shard at fault.
+  // Whether counts [num_layers * num_heads] are a legal answer to the group's
+  // pending order, whose page lists have the checksum, if any. InvalidArgument.
   absl::Status ValidateCounts(SequenceSlot slot,
                               std::span<const int32_t> counts,
-                              int32_t group = 0) const;
+                              int32_t group = 0,
+                              std::optional<uint64_t> checksum = {}) const;
   // The pending order was carried out. With a publication, whose length must be
   // one page above the cut, the region can be found by others from now on,
   // together with the block after it, wherever what is before the cut went; not

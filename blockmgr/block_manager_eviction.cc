@@ -11,6 +11,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
 #include "blockmgr/block_manager.h"
 
 namespace blockmgr {
@@ -210,11 +211,14 @@ const PendingEviction& BlockManager::PendingOf(SequenceSlot slot,
   return *sequence.pending;
 }
 
-absl::Status BlockManager::ValidateCounts(SequenceSlot slot,
-                                          std::span<const int32_t> counts,
-                                          int32_t group) const {
-  return CheckCounts(layout_, PendingOf(slot, group), CoveredBy(slot, group),
-                     counts);
+absl::Status BlockManager::ValidateCounts(
+    SequenceSlot slot, std::span<const int32_t> counts, int32_t group,
+    std::optional<uint64_t> checksum) const {
+  const PendingEviction& pending = PendingOf(slot, group);
+  const HeldBlocks covered = CoveredBy(slot, group);
+  BM_RETURN_IF_ERROR(CheckCounts(layout_, pending, covered, counts));
+  if (!checksum.has_value()) return absl::OkStatus();
+  return CheckLayout(layout_, pending, covered, counts, *checksum);
 }
 
 HeldBlocks BlockManager::CoveredBy(SequenceSlot slot, int32_t group) const {

@@ -5,8 +5,23 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/layout_checksum.h"
 
 namespace blockmgr {
+namespace {
+
+// The page lists that the order makes of those blocks.
+RegionLayout LayOut(const ModelLayout& layout, const PendingEviction& pending,
+                    const HeldBlocks& covered,
+                    std::span<const int32_t> counts) {
+  std::optional<RegionLayout> now;
+  if (covered.region != nullptr) now = LayoutOf(layout, *covered.region);
+  return RegionLayout::LayOut(layout, now.has_value() ? &*now : nullptr,
+                              covered.tail, pending.destinations, counts,
+                              pending.cut);
+}
+
+}  // namespace
 
 absl::Status CheckCounts(const ModelLayout& layout,
                          const PendingEviction& pending,
@@ -43,6 +58,26 @@ absl::Status CheckCounts(const ModelLayout& layout,
   return absl::OkStatus();
 }
 
+absl::Status CheckLayout(const ModelLayout& layout,
+                         const PendingEviction& pending,
+                         const HeldBlocks& covered,
+                         std::span<const int32_t> counts, uint64_t checksum) {
+  const uint64_t expected =
+      LayoutChecksum(layout, LayOut(layout, pending, covered, counts));
+  if (checksum == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "layout_checksum: expected 0x", absl::Hex(expected, absl::kZeroPad16),
+      ", got 0x", absl::Hex(checksum, absl::kZeroPad16),
+      ": the engine has derived other page lists than the manager for a region "
+      "of cut ",
+      pending.cut, " on ", pending.destinations.size(), " destinations, ",
+      pending.num_own, " of them blocks of the sequence, ",
+      covered.region == nullptr ? "without a region before"
+                                : "with a region before",
+      "; docs/engine.md has the rule (\"How a region is laid out\"), and "
+      "docs/region_layout_vectors.json cases to test an engine with"));
+}
+
 std::shared_ptr<const RegionRecord> MakeRegion(
     const ModelLayout& layout, const PendingEviction& pending,
     const HeldBlocks& covered, std::span<const int32_t> counts) {
@@ -60,11 +95,8 @@ std::shared_ptr<const RegionRecord> MakeRegion(
       num_pages <= (std::ssize(pending.destinations) - 1) *
                        int64_t{layout.shard_pages_per_block()};
   if (keeps_old_pages || may_leave_surplus) {
-    std::optional<RegionLayout> now;
-    if (covered.region != nullptr) now = LayoutOf(layout, *covered.region);
-    region->layout = std::make_unique<const RegionLayout>(RegionLayout::LayOut(
-        layout, now.has_value() ? &*now : nullptr, covered.tail,
-        pending.destinations, counts, pending.cut));
+    region->layout = std::make_unique<const RegionLayout>(
+        LayOut(layout, pending, covered, counts));
     region->blocks.assign(region->layout->blocks().begin(),
                           region->layout->blocks().end());
   }

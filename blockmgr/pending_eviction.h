@@ -77,6 +77,14 @@ absl::Status CheckCounts(const ModelLayout& layout,
                          const HeldBlocks& covered,
                          std::span<const int32_t> counts);
 
+// Whether the page lists that the order makes for legal counts have this
+// checksum (layout_checksum.h); InvalidArgument says what was laid out, and
+// where the rule is. O(blocks + runs).
+absl::Status CheckLayout(const ModelLayout& layout,
+                         const PendingEviction& pending,
+                         const HeldBlocks& covered,
+                         std::span<const int32_t> counts, uint64_t checksum);
+
 // The region that the order makes of those blocks, on the destinations that it
 // has pages on. REQUIRES: CheckCounts(...).ok().
 std::shared_ptr<const RegionRecord> MakeRegion(const ModelLayout& layout,

@@ -36,16 +36,19 @@ int64_t ShardPages(const ModelLayout& layout, int32_t shard,
 
 class RegionLayout {
  public:
-  // Lays a new region out on `destinations`, any mix of fresh blocks, blocks of
-  // the region `now` (null: none) and of the tail after it, in order. In every
-  // shard by itself:
-  //   1. Each head keeps the destination pages it holds, in list order (then
-  //      its own pages of tail blocks, in table order, and of fresh blocks, in
-  //      destination order), up to its need.
-  //   2. Heads still short take vacant pages of their own layer in ascending
-  //      (head, destination index), then those left in any layer, ascending
-  //      (layer, head, destination index); heads are served in ascending
-  //      (layer, head).
+  // Lays a new region out on `destinations`: any mix of fresh blocks, blocks of
+  // the region `now` (null: there is none) and blocks of the tail after it.
+  // docs/engine.md, "How a region is laid out", has the rule as a program. In
+  // every shard by itself, with heads always in ascending (layer, head):
+  //   1. For every head: its list begins with the destination pages that it
+  //      holds, up to its need. These are its pages in `now` in list order,
+  //      then its own pages of tail blocks in table order, then its own pages
+  //      of fresh blocks in destination order.
+  //   2. For every head that is still short (the outer loop): it takes vacant
+  //      pages of its own layer in ascending (head, destination index); once
+  //      its layer has none left, it takes vacant pages of any layer in
+  //      ascending (layer, head, destination index). Only when it has all that
+  //      it needs is the next head served.
   // kept: entries per (layer, head), [num_layers * num_heads].
   // REQUIRES: the pages that each shard needs fit into the destinations.
   // Cost: O(blocks + runs + heads * destinations / 64).

@@ -25,6 +25,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -213,6 +214,10 @@ struct EvictionOutcome {
   bool ok = true;
   std::string error;            // why not, if !ok
   std::vector<int32_t> counts;  // kept entries, [num_layers, num_heads]
+  // The checksum of the page lists that the engine derived (layout_checksum.h).
+  // An answer whose checksum is not the manager's is refused as a whole, since
+  // the two no longer agree on what the pool holds. Not set: no check.
+  std::optional<uint64_t> layout_checksum = std::nullopt;
 };
 
 struct StepResult {

@@ -403,6 +403,8 @@ class SchedulerImpl : public Scheduler {
   // What the request computes next, for others to wait for.
   void UpdateFront(RequestState* request);
   absl::Status ValidateResult(const StepResult& result) const;
+  absl::Status ValidateOutcomes(const StepInFlight& step,
+                                const StepResult& result) const;
   void SettleRun(const StepInFlight::Run& run, const RunAnswer& answer,
                  Effects* effects);
   // Tells the token. True: it is a stop token.

@@ -89,14 +89,25 @@ absl::Status SchedulerImpl::ValidateResult(const StepResult& result) const {
     BM_RETURN_IF_ERROR(RequireRange(absl::StrCat("lost_host_blocks[", i, "]"),
                                     block, 0, options_.num_host_blocks - 1));
   }
+  return ValidateOutcomes(step, result);
+}
+
+absl::Status SchedulerImpl::ValidateOutcomes(const StepInFlight& step,
+                                             const StepResult& result) const {
   size_t next = 0;
   for (const StepInFlight::Order& order : step.orders) {
     const StepInFlight::Run& run = step.runs[order.run];
     for (int32_t i = 0; i < order.num_outcomes(); ++i) {
-      const EvictionOutcome& outcome = result.evictions[next++];
+      const size_t index = next++;
+      const EvictionOutcome& outcome = result.evictions[index];
       if (!outcome.ok || IsStale(run)) continue;
-      BM_RETURN_IF_ERROR(manager_.ValidateCounts(
-          run.request->slot, outcome.counts, order.group_of(i)));
+      const absl::Status status =
+          manager_.ValidateCounts(run.request->slot, outcome.counts,
+                                  order.group_of(i), outcome.layout_checksum);
+      if (status.ok()) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "evictions[", index, "] (request \"", run.request->info->id,
+          "\", layer group ", order.group_of(i), "): ", status.message()));
     }
   }
   return absl::OkStatus();

@@ -144,7 +144,11 @@ absl::StatusOr<double> SimEngine::TryRun(const StepPlan& plan,
     const absl::Status status = Evict(plan, plan.evictions[i], &outcome.counts);
     outcome.ok = status.ok();
     outcome.error = std::string(status.message());
-    if (!outcome.ok) outcome.counts.clear();
+    if (!outcome.ok) {
+      outcome.counts.clear();
+      continue;
+    }
+    outcome.layout_checksum = tables_.ChecksumOf(plan.evictions[i]);
   }
   return seconds;
 }

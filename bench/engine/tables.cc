@@ -292,6 +292,7 @@ void EngineTables::Release(SequenceSlot slot) {
   table.cut = 0;
   table.region_blocks.clear();
   table.kept.clear();
+  table.region_layout.reset();
   table.region_entries = 0;
   table.shard_entries.clear();
   table.tail_blocks.clear();
@@ -326,6 +327,7 @@ void EngineTables::Start(const StepPlan& plan, const SequenceStart& start) {
   const KeptRegions& kept = regions_.at(start.region);
   table.cut = kept.region.cut;
   table.region_blocks = kept.region.blocks;
+  table.region_layout = kept.region.layout;
   SetKept(kept.region.kept, &table);
   if (start.swap != kNoSwap) return;  // the others have come back
   table.window_regions =

@@ -23,6 +23,8 @@
 #define BENCH_ENGINE_TABLES_H_
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -32,6 +34,7 @@
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
+#include "blockmgr/region_layout.h"
 #include "blockmgr/step_plan.h"
 
 namespace blockmgr {
@@ -41,6 +44,9 @@ struct TableRegion {
   int32_t cut = 0;
   std::vector<BlockId> blocks;
   std::vector<int32_t> kept;  // entries, [num_layers, num_heads]
+  // Its page lists, on those of the blocks that have pages. Null: not known,
+  // as too few or too many blocks came back from the host.
+  std::shared_ptr<const RegionLayout> layout = nullptr;
   // Tokens of the sequence when it was made; what these do not attend to, in a
   // window group, is gone.
   int32_t length = 0;
@@ -59,7 +65,9 @@ struct SequenceTable {
   // The region stands for [0, cut); all empty or 0 without one.
   int32_t cut = 0;
   std::vector<BlockId> region_blocks;
-  std::vector<int32_t> kept;           // entries, [num_layers, num_heads]
+  std::vector<int32_t> kept;  // entries, [num_layers, num_heads]
+  // The page lists of the region, as in TableRegion.
+  std::shared_ptr<const RegionLayout> region_layout = nullptr;
   int64_t region_entries = 0;          // sum of kept
   std::vector<int64_t> shard_entries;  // of it, each shard's, [num_shards]
   // Positions from cut on, page_size to a block. In a model with a window, null
@@ -137,6 +145,9 @@ class EngineTables {
   // REQUIRES: both checks passed.
   void Commit(const StepPlan& plan, const EvictionOrder& order,
               std::span<const int32_t> counts);
+  // The checksum of the page lists that the tables have derived for an order,
+  // if they know them. REQUIRES: it was committed last.
+  std::optional<uint64_t> ChecksumOf(const EvictionOrder& order) const;
   // The name by which an order of the plan applied last has told to keep the
   // slot's regions, once it is committed; else kNoRegion. REQUIRES: the slot is
   // in use.
@@ -163,7 +174,7 @@ class EngineTables {
  private:
   // What the plan being checked has said about a slot so far.
   struct Pending {
-    uint64_t plan = 0;          // the rest is void unless this is num_plans_
+    uint64_t plan = 0;  // the rest is void unless this is num_plans_
     bool released = false;
     bool scheduled = false;
     size_t run = 0;             // index into slots, if scheduled
@@ -187,6 +198,7 @@ class EngineTables {
     std::vector<int32_t> tokens;
     int32_t cut = 0;
     std::vector<int32_t> kept;
+    std::shared_ptr<const RegionLayout> region_layout = nullptr;
     size_t num_region_blocks = 0;  // those with pages of it
     // Of every window group; `blocks`: those with pages of it, void.
     std::vector<TableRegion> window_regions;
@@ -260,6 +272,15 @@ class EngineTables {
   void AddWindows(const StepPlan& plan, size_t run, SequenceTable* table) const;
   // Leaves the pages of the first num_tokens tokens.
   void CutWindows(int32_t num_tokens, SequenceTable* table) const;
+
+  // Page lists (tables_layout.cc).
+  std::shared_ptr<const RegionLayout> LayOut(
+      const StepPlan& plan, const EvictionOrder& order,
+      std::span<const int32_t> counts) const;
+  // The same lists on other blocks, or null if the number of them differs.
+  static std::shared_ptr<const RegionLayout> OnBlocks(
+      const std::shared_ptr<const RegionLayout>& layout,
+      std::span<const BlockId> blocks);
 
   // Regions of window groups (tables_window_regions.cc).
   // Whether something of it is attended to after `length` tokens.

@@ -175,6 +175,7 @@ void EngineTables::Commit(const StepPlan& plan, const EvictionOrder& order,
   pending.next_group = order.group + 1;
   if (order.group > 0) return CommitInWindow(plan, order, counts);
   SequenceTable& table = rows_[static_cast<size_t>(Index(order.slot))];
+  table.region_layout = LayOut(plan, order, counts);
   const auto gone = (order.cut - table.cut) / layout_.page_size;
   table.tail_blocks.erase(table.tail_blocks.begin(),
                           table.tail_blocks.begin() + gone);
@@ -189,6 +190,7 @@ void EngineTables::Commit(const StepPlan& plan, const EvictionOrder& order,
       .region = {.cut = table.cut,
                  .blocks = table.region_blocks,
                  .kept = table.kept,
+                 .layout = table.region_layout,
                  .length = order.length},
       .window_regions = RegionsWith(table.window_regions, order.length)};
 }

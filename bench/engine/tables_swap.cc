@@ -225,6 +225,7 @@ void EngineTables::Leave(const StepPlan& plan, const SwapOut& out) {
                         table.tokens.begin() + out.num_tokens);
   swapped.cut = table.cut;
   swapped.kept = table.kept;
+  swapped.region_layout = table.region_layout;
   const auto transfers = std::span(plan.transfers_out)
                              .subspan(static_cast<size_t>(out.transfer_begin),
                                       static_cast<size_t>(out.num_transfers));
@@ -258,6 +259,8 @@ void EngineTables::ComeBack(const StepPlan& plan, const SequenceStart& start,
   const Swapped& swapped = swapped_.at(start.swap);
   if (start.region == kNoRegion && !swapped.kept.empty()) {
     table->region_blocks = RegionOf(plan, start);
+    table->region_layout =
+        OnBlocks(swapped.region_layout, RegionOf(plan, start));
     table->cut = swapped.cut;
     SetKept(swapped.kept, table);
   }
@@ -268,6 +271,7 @@ void EngineTables::ComeBack(const StepPlan& plan, const SequenceStart& start,
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
     TableRegion& region = table->window_regions[static_cast<size_t>(group - 1)];
     for (BlockId& block : region.blocks) block = (transfer++)->block;
+    region.layout = OnBlocks(region.layout, region.blocks);
     transfer += NumPages(group, start.num_cached_tokens, region.cut);
   }
   swapped_.erase(start.swap);

@@ -1,6 +1,8 @@
 // Regions of layer groups with a window.
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include <absl/strings/str_cat.h>
 
@@ -96,10 +98,12 @@ void EngineTables::CommitInWindow(const StepPlan& plan,
   SequenceTable& table = rows_[static_cast<size_t>(Index(order.slot))];
   const auto index = static_cast<size_t>(order.group - 1);
   const std::span<const BlockId> destinations = Destinations(plan, order);
+  std::shared_ptr<const RegionLayout> layout = LayOut(plan, order, counts);
   table.window_regions[index] = {
       .cut = order.cut,
       .blocks = {destinations.begin(), destinations.end()},
       .kept = {counts.begin(), counts.end()},
+      .layout = std::move(layout),
       .length = order.length};
   std::vector<BlockId>& blocks = table.window_blocks[index];
   std::fill_n(blocks.begin(), order.cut / layout_.page_size, kNullBlock);

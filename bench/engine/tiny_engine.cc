@@ -71,7 +71,7 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
   }
   for (size_t i = 0; i < plan.evictions.size(); ++i) {
     EvictionOutcome& outcome = result->evictions[i];
-    const absl::Status status = Evict(plan, plan.evictions[i], &outcome.counts);
+    const absl::Status status = Evict(plan, plan.evictions[i], &outcome);
     outcome.ok = status.ok();
     outcome.error = std::string(status.message());
     if (!outcome.ok) outcome.counts.clear();
@@ -152,31 +152,34 @@ void TinyEngine::Sample(const StepPlan& plan, StepResult* result) {
 }
 
 absl::Status TinyEngine::Evict(const StepPlan& plan, const EvictionOrder& order,
-                               std::vector<int32_t>* counts) {
+                               EvictionOutcome* outcome) {
   BM_RETURN_IF_ERROR(tables_.CheckOrder(plan, order));
   if (IsDamaged(order.slot)) {
     return absl::DataLossError("the sequence holds lost blocks");
   }
   std::vector<TinySelection> selections;
-  counts->resize(static_cast<size_t>(layout_.pages_per_block()));
+  std::vector<int32_t>& counts = outcome->counts;
+  counts.resize(static_cast<size_t>(layout_.pages_per_block()));
   for (TinyShard& shard : shards_) {
     const auto index = static_cast<int32_t>(selections.size());
     BM_ASSIGN_OR_RETURN(selections.emplace_back(), shard.Select(order));
     for (int32_t i = 0; i < layout_.shard_pages_per_block(); ++i) {
-      (*counts)[static_cast<size_t>(layout_.shard_head_index(index, i))] =
+      counts[static_cast<size_t>(layout_.shard_head_index(index, i))] =
           selections.back().count(static_cast<size_t>(i));
     }
   }
-  BM_RETURN_IF_ERROR(tables_.CheckCounts(order, *counts));
+  BM_RETURN_IF_ERROR(tables_.CheckCounts(order, counts));
   for (size_t i = 0; i < shards_.size(); ++i) {
     if (!observer_.on_eviction) break;
     observer_.on_eviction(order, static_cast<int32_t>(i), selections[i].scored,
                           selections[i].keep);
   }
+  uint64_t checksum = 0;
   for (size_t i = 0; i < shards_.size(); ++i) {
-    shards_[i].Evict(plan, order, selections[i]);
+    checksum += shards_[i].Evict(plan, order, selections[i]);
   }
-  tables_.Commit(plan, order, *counts);
+  outcome->layout_checksum = checksum;
+  tables_.Commit(plan, order, counts);
   for (const BlockId block : EngineTables::Destinations(plan, order)) {
     lost_.erase(block);
   }

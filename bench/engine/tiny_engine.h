@@ -125,7 +125,7 @@ class TinyEngine {
   bool IsDamaged(SequenceSlot slot) const;
 
   absl::Status Evict(const StepPlan& plan, const EvictionOrder& order,
-                     std::vector<int32_t>* counts);
+                     EvictionOutcome* outcome);
 
   const std::shared_ptr<const TinyModel> model_;
   const ModelLayout layout_;

@@ -8,6 +8,7 @@
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/window_eviction.h"
+#include "blockmgr/layout_checksum.h"
 
 namespace blockmgr {
 
@@ -283,8 +284,25 @@ absl::StatusOr<TinySelection> TinyShard::Select(const EvictionOrder& order) {
   return selection;
 }
 
-void TinyShard::Evict(const StepPlan& plan, const EvictionOrder& order,
-                      const TinySelection& selection) {
+uint64_t TinyShard::ChecksumOf(const RaggedRegion& region) const {
+  const ModelLayout& model = tables_.layout();
+  uint64_t checksum = 0;
+  std::vector<PageId> pages;
+  for (int32_t i = 0; i < layout_.pages_per_block(); ++i) {
+    pages.clear();
+    for (const PageId page : region.pages(i)) {
+      const int32_t head = shard_ * layout_.num_heads + layout_.page_head(page);
+      pages.push_back(model.page_id(layout_.page_layer(page),
+                                    layout_.page_block(page), head));
+    }
+    checksum += HeadChecksum(model.shard_head_index(shard_, i),
+                             region.kept()[static_cast<size_t>(i)], pages);
+  }
+  return checksum;
+}
+
+uint64_t TinyShard::Evict(const StepPlan& plan, const EvictionOrder& order,
+                          const TinySelection& selection) {
   Sequence& state = sequence(order.slot);
   std::vector<int32_t> counts;
   for (size_t i = 0; i + 1 < selection.keep.offsets.size(); ++i) {
@@ -297,6 +315,7 @@ void TinyShard::Evict(const StepPlan& plan, const EvictionOrder& order,
       CompactionInto(next, selection.scored.candidates, selection.keep));
   auto region = std::make_shared<Region>(
       Region{std::move(next), std::move(positions), {}});
+  const uint64_t checksum = ChecksumOf(region->layout);
   if (order.group > 0) {
     // With the slots behind the last of every head.
     auto from = region->positions.begin();
@@ -314,13 +333,14 @@ void TinyShard::Evict(const StepPlan& plan, const EvictionOrder& order,
     const auto index = static_cast<size_t>(order.group - 1);
     state.window_regions[index] = std::move(region);
     const RegionId name = tables_.KeptName(order.slot);
-    if (name == kNoRegion) return;
+    if (name == kNoRegion) return checksum;
     regions_.at(name).window_regions[index] = state.window_regions[index];
-    return;
+    return checksum;
   }
   state.region = std::move(region);
-  if (order.region == kNoRegion) return;
+  if (order.region == kNoRegion) return checksum;
   regions_[order.region] = {state.region, state.window_regions};
+  return checksum;
 }
 
 void TinyShard::Lose(std::span<const BlockId> blocks) {

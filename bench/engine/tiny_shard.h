@@ -80,9 +80,10 @@ class TinyShard {
   // What an order that the tables have checked would keep; changes nothing.
   // What the backend cannot select by is its error.
   absl::StatusOr<TinySelection> Select(const EvictionOrder& order);
-  // Moves what is kept, before the tables commit the order.
-  void Evict(const StepPlan& plan, const EvictionOrder& order,
-             const TinySelection& selection);
+  // Moves what is kept, before the tables commit the order. Returns what the
+  // shard's heads add to the checksum of the layout.
+  uint64_t Evict(const StepPlan& plan, const EvictionOrder& order,
+                 const TinySelection& selection);
 
   // Overwrites these blocks with NaN.
   void Lose(std::span<const BlockId> blocks);
@@ -131,6 +132,8 @@ class TinyShard {
   void SwapIn(const StepPlan& plan, const SequenceStart& start);
   // Of an order's group, what it covers.
   CacheView CoveredBy(const EvictionOrder& order) const;
+  // What the shard's heads add to the checksum of a layout of the whole model.
+  uint64_t ChecksumOf(const RaggedRegion& region) const;
   // Live entries that an order's group has, of a window what the next token
   // attends to.
   EntryIndex EntriesOf(const EvictionOrder& order) const;

@@ -167,6 +167,9 @@ void ResultToProto(const StepResult& result, v1::StepResult* proto) {
     message->set_error(outcome.error);
     message->mutable_counts()->Add(outcome.counts.begin(),
                                    outcome.counts.end());
+    if (outcome.layout_checksum.has_value()) {
+      message->set_layout_checksum(*outcome.layout_checksum);
+    }
   }
   proto->mutable_num_accepted()->Add(result.num_accepted.begin(),
                                      result.num_accepted.end());

@@ -303,6 +303,10 @@ void FromProto(const v1::StepResult& proto, StepResult* result) {
     to.ok = from.ok();
     to.error = from.error();
     to.counts.assign(from.counts().begin(), from.counts().end());
+    to.layout_checksum.reset();
+    if (from.has_layout_checksum()) {
+      to.layout_checksum = from.layout_checksum();
+    }
   }
   result->num_accepted.assign(proto.num_accepted().begin(),
                               proto.num_accepted().end());

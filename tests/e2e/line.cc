@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "blockmgr/base/status_macros.h"
@@ -71,7 +72,10 @@ Line::Line(LineOptions options) : options_(std::move(options)) {
         held_.notify_all();
       }
       held_.wait(true);
-      return engine_->Run(options_.refuses ? Spoiled(plan) : plan, result);
+      const absl::Status status =
+          engine_->Run(options_.refuses ? Spoiled(plan) : plan, result);
+      if (options_.spoils) options_.spoils(plan, result);
+      return status;
     };
     engine_status_ = client_->Serve(engine_->tables().layout(), handlers);
   });
@@ -101,7 +105,12 @@ void Line::Close() {
   }
   client_->Stop();
   engine_thread_.join();
-  EXPECT_TRUE(engine_status_.ok()) << engine_status_;
+  if (options_.engine_error.empty()) {
+    EXPECT_TRUE(engine_status_.ok()) << engine_status_;
+  } else {
+    EXPECT_THAT(engine_status_.ToString(),
+                ::testing::ContainsRegex(options_.engine_error));
+  }
   server_->Shutdown(std::chrono::seconds(5));
   server_.reset();
   std::filesystem::remove_all(folder_);

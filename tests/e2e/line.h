@@ -48,6 +48,10 @@ struct LineOptions {
   TinyHostFault host_fault = {};
   // Whether the engine refuses an order. The same one is always, or never.
   std::function<bool(const EvictionOrder& order)> refuses = {};
+  // Changes what the engine answers to a plan.
+  std::function<void(const StepPlan& plan, StepResult* result)> spoils = {};
+  // How the engine's stream ends, as a regular expression; empty: in order.
+  std::string engine_error = {};
   int32_t max_drafts = 0;  // that the engine proposes
   // This step, counted from 1, begins after the SubmitTogether that follows
   // WaitForHold; 0: none.

@@ -32,6 +32,9 @@ if(HAS_SERVER)
     message(FATAL_ERROR "no messages in ${prefix}/share/blockmgr")
   endif()
 endif()
+if(NOT EXISTS ${prefix}/share/blockmgr/region_layout_vectors.json)
+  message(FATAL_ERROR "no vectors of region layouts in ${prefix}/share/blockmgr")
+endif()
 run(${CMAKE_COMMAND} -S ${CONSUMER} -B ${build} -G Ninja
   -DCMAKE_BUILD_TYPE=${CONFIG} -DCMAKE_PREFIX_PATH=${prefix}
   -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${CXX_FLAGS})

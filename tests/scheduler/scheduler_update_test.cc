@@ -66,6 +66,12 @@ TEST(SchedulerUpdateTest, RefusesWrongAnswersAndChangesNothing) {
            [](StepResult* r) {
              r->evictions[0].counts = {8, 8, 5, 1};
            }},
+          {"evictions[0] (request \"a\", layer group 0): layout_checksum: "
+           "expected 0x",
+           [](StepResult* r) { *r->evictions[0].layout_checksum ^= 1; }},
+          {"on 2 destinations, 0 of them blocks of the sequence, without a "
+           "region before; docs/engine.md has the rule",
+           [](StepResult* r) { *r->evictions[0].layout_checksum += 1; }},
       };
   driver.AnswerWith([&](StepResult* result) {
     Effects effects;
@@ -81,6 +87,7 @@ TEST(SchedulerUpdateTest, RefusesWrongAnswersAndChangesNothing) {
     EXPECT_THAT(effects.tokens, IsEmpty());
     EXPECT_THAT(effects.token_data, IsEmpty());
     EXPECT_THAT(effects.evictions, IsEmpty());
+    result->evictions[0].layout_checksum.reset();  // an engine may send none
   });
   driver.Drain();
   driver.CheckQuiescent();

@@ -344,6 +344,9 @@ class Ledger {
   // Where the region lies that takes the place of what was covered.
   NaivePages LayOut(const Order& order, const Covered& covered,
                     const std::vector<int32_t>& counts) const;
+  // Whether a checksum, if there is one, is that of the lists.
+  bool ChecksumIsValid(const Table& table, int32_t group,
+                       const EvictionOutcome& outcome) const;
   Receipt ReceiptOf(const Covered& covered, const std::vector<int32_t>& counts,
                     const std::set<BlockId>& region_blocks) const;
   // Gives up blocks that the sequence had before, or that were reserved for it.

@@ -79,7 +79,9 @@ bool Ledger::IsValid(const StepResult& result) const {
     const bool stale = found == tables_.end() || found->second.stay != run.stay;
     if (stale || !result.evictions[i].ok) continue;
     if (!CountsAreValid(found->second, step.orders[i].group,
-                        result.evictions[i].counts)) {
+                        result.evictions[i].counts) ||
+        !ChecksumIsValid(found->second, step.orders[i].group,
+                         result.evictions[i])) {
       return false;
     }
   }

@@ -126,6 +126,29 @@ NaivePages Ledger::LayOut(const Order& order, const Covered& covered,
       now, pages_per_head);
 }
 
+bool Ledger::ChecksumIsValid(const Table& table, int32_t group,
+                             const EvictionOutcome& outcome) const {
+  if (!outcome.layout_checksum.has_value()) return true;
+  const Order& order = *PendingOf(table, group);
+  const NaivePages lists = LayOut(
+      order, CoveredBy(table, group, order.cut, order.length), outcome.counts);
+  constexpr uint64_t kFactor = 0x9E3779B97F4A7C15;
+  uint64_t checksum = 0;
+  uint64_t index = 0;
+  for (const auto& [head, list] : lists) {
+    uint64_t hash = index * kFactor + outcome.counts[index];
+    ++index;
+    for (const auto& [layer, block, of_head] : list) {
+      const int32_t page =
+          (layer * layout_.num_blocks + block) * layout_.num_heads + of_head;
+      hash = hash * kFactor + page;
+    }
+    hash = (hash ^ hash >> 32) * kFactor;
+    checksum += hash ^ hash >> 32;
+  }
+  return checksum == *outcome.layout_checksum;
+}
+
 Ledger::Receipt Ledger::ReceiptOf(
     const Covered& covered, const std::vector<int32_t>& counts,
     const std::set<BlockId>& region_blocks) const {

@@ -132,9 +132,8 @@ void World::Apply(const Event& event) {
         wire_fault_ = static_cast<WireFault>(random_.Between(1, 3));
         return;
       }
-      // Counts twice as often: only evictions have them.
-      corruption_ =
-          static_cast<Corruption>(std::min(random_.Between(1, 8), int32_t{7}));
+      // Of evictions twice as often: not every answer has any.
+      corruption_ = static_cast<Corruption>(random_.Between(1, 8));
       if (random_.OneIn(6)) corruption_ = Corruption::kLostBlock;
       if (random_.OneIn(6)) corruption_ = Corruption::kDrafts;
       return;

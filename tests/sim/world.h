@@ -58,6 +58,7 @@ class World {
     kFewerTokens,
     kMoreOutcomes,
     kCounts,  // of the next eviction
+    kLayout,  // of the next eviction
     kLostBlock,
     kDrafts,
   };
@@ -151,6 +152,7 @@ class World {
   void CorruptDrafts(StepResult* result);
   // orders: what the result's outcomes are of.
   void Corrupt(std::span<const EvictionOrder> orders, StepResult* result);
+  void CorruptCounts(const EvictionOrder& order, std::vector<int32_t>* counts);
   // Moves what the first shard keeps to the last, no more pages in all. False,
   // with nothing changed, where the last has room for them.
   bool OverfillShard(const EvictionOrder& order,

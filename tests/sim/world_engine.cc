@@ -272,7 +272,8 @@ void World::CorruptDrafts(StepResult* result) {
 void World::Corrupt(std::span<const EvictionOrder> orders, StepResult* result) {
   const bool has_counts =
       !result->evictions.empty() && !result->evictions[0].counts.empty();
-  const bool wants_counts = corruption_ == Corruption::kCounts;
+  const bool wants_counts =
+      corruption_ == Corruption::kCounts || corruption_ == Corruption::kLayout;
   if (corruption_ == Corruption::kNone || (wants_counts && !has_counts)) return;
   const Corruption corruption = std::exchange(corruption_, Corruption::kNone);
   int32_t& token = result->sampled[random_.Next() % result->sampled.size()];
@@ -310,14 +311,26 @@ void World::Corrupt(std::span<const EvictionOrder> orders, StepResult* result) {
     case Corruption::kDrafts:
       return CorruptDrafts(result);
     case Corruption::kCounts:
+    case Corruption::kLayout:
       break;
   }
   // May be right after all, if the request is gone: then nobody reads it.
-  std::vector<int32_t>& counts = result->evictions[0].counts;
-  if (options_.num_shards > 1 && OverfillShard(orders[0], &counts)) return;
-  int32_t& count = counts[random_.Next() % counts.size()];
+  EvictionOutcome& outcome = result->evictions[0];
+  std::vector<int32_t> counts = outcome.counts;
+  CorruptCounts(orders[0], &counts);
+  if (corruption == Corruption::kCounts) {
+    outcome.counts = std::move(counts);
+  } else {
+    *outcome.layout_checksum ^= uint64_t{1} << Index(result->id) % 64;
+  }
+}
+
+void World::CorruptCounts(const EvictionOrder& order,
+                          std::vector<int32_t>* counts) {
+  if (options_.num_shards > 1 && OverfillShard(order, counts)) return;
+  int32_t& count = (*counts)[random_.Next() % counts->size()];
   count = random_.OneIn(2) ? -1 : count + options_.page_size * 64;
-  if (random_.OneIn(3)) counts.pop_back();
+  if (random_.OneIn(3)) counts->pop_back();
 }
 
 bool World::OverfillShard(const EvictionOrder& order,

@@ -9,6 +9,7 @@
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/select.h"
+#include "blockmgr/layout_checksum.h"
 
 namespace blockmgr {
 namespace {
@@ -439,6 +440,7 @@ absl::Status CanaryEngine::CarryOut(const StepPlan& plan,
           .subspan(order.destination_begin, order.num_destinations),
       outcome->counts, order.cut);
   BM_RETURN_IF_ERROR(CheckShards(next));
+  outcome->layout_checksum = LayoutChecksum(layout_, next.layout());
   CompactionPlan compaction = PlanCompaction(layout_, entries, keep, next);
   // What is moved is no better than it was; fresh blocks may be all of it.
   const bool was_damaged = IsDamaged(table);

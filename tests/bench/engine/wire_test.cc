@@ -218,7 +218,10 @@ TEST(EngineWireTest, EveryFieldOfAResultLeaves) {
   result.accepted = {7, 8};
   result.num_drafts = {0, 5};
   result.token_data = {"", "b"};
-  result.evictions = {{.ok = true, .error = "", .counts = {16, 32}},
+  result.evictions = {{.ok = true,
+                       .error = "",
+                       .counts = {16, 32},
+                       .layout_checksum = ~uint64_t{5}},
                       {.ok = false, .error = "no queries", .counts = {}}};
   v1::StepResult proto;
   ResultToProto(result, &proto);
@@ -227,6 +230,8 @@ TEST(EngineWireTest, EveryFieldOfAResultLeaves) {
   ASSERT_THAT(proto.evictions(), SizeIs(2));
   EXPECT_TRUE(proto.evictions(0).ok());
   EXPECT_THAT(proto.evictions(0).counts(), ElementsAre(16, 32));
+  EXPECT_EQ(proto.evictions(0).layout_checksum(), ~uint64_t{5});
+  EXPECT_FALSE(proto.evictions(1).has_layout_checksum());
   EXPECT_FALSE(proto.evictions(1).ok());
   EXPECT_EQ(proto.evictions(1).error(), "no queries");
   EXPECT_THAT(proto.lost_blocks(), ElementsAre(7, 3));

@@ -247,6 +247,7 @@ TEST(WireTest, ResultReplacesWhatWasThere) {
   StepResult result;
   result.sampled = {9, 9, 9};
   result.evictions.resize(3);
+  result.evictions[0].layout_checksum = 7;
   result.lost_blocks = {BlockId{1}};
   result.lost_host_blocks = {HostBlockId{1}};
   result.num_accepted = {1};
@@ -260,6 +261,7 @@ TEST(WireTest, ResultReplacesWhatWasThere) {
   v1::EvictionOutcome* outcome = proto.add_evictions();
   outcome->set_error("no room");
   outcome->add_counts(5);
+  proto.add_evictions()->set_layout_checksum(~uint64_t{2});
   proto.add_lost_blocks(6);
   proto.add_lost_blocks(2);
   proto.add_lost_host_blocks(8);
@@ -274,10 +276,12 @@ TEST(WireTest, ResultReplacesWhatWasThere) {
   FromProto(proto, &result);
   EXPECT_EQ(result.id, StepId{4});
   EXPECT_THAT(result.sampled, ElementsAre(-1, 17));
-  ASSERT_EQ(result.evictions.size(), 1u);
+  ASSERT_EQ(result.evictions.size(), 2u);
   EXPECT_FALSE(result.evictions[0].ok);
   EXPECT_EQ(result.evictions[0].error, "no room");
   EXPECT_THAT(result.evictions[0].counts, ElementsAre(5));
+  EXPECT_EQ(result.evictions[0].layout_checksum, std::nullopt);
+  EXPECT_EQ(result.evictions[1].layout_checksum, ~uint64_t{2});
   EXPECT_THAT(result.lost_blocks, ElementsAre(BlockId{6}, BlockId{2}));
   EXPECT_THAT(result.lost_host_blocks, ElementsAre(HostBlockId{8}));
   EXPECT_THAT(result.num_accepted, ElementsAre(0, 2));
