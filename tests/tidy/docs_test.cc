@@ -145,6 +145,7 @@ TEST(DocsTest, LinksLeadSomewhere) {
 
 TEST(DocsTest, FlagsAreThoseOfThePrograms) {
   const std::set<std::string> of_others = {"--test-dir", "--preset",
+                                           "--install", "--strip",
                                            "--benchmark_repetitions"};
   int num_flags = 0;
   for (const auto& [path, text] : Docs()) {
