@@ -174,7 +174,7 @@ class EngineTables {
  private:
   // What the plan being checked has said about a slot so far.
   struct Pending {
-    uint64_t plan = 0;  // the rest is void unless this is num_plans_
+    uint64_t plan = 0;          // the rest is void unless this is num_plans_
     bool released = false;
     bool scheduled = false;
     size_t run = 0;             // index into slots, if scheduled

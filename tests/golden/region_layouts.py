@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Cases of region layouts, for the tests of engines in any language.
 
-Written from docs/engine.md, "How a region is laid out", without a look at the
-product, and in its words.
+It follows docs/engine.md, "How a region is laid out", loop by loop, and has
+nothing in common with the product's code.
 
   tests/golden/region_layouts.py > docs/region_layout_vectors.json
   tests/golden/region_layouts.py --check docs/region_layout_vectors.json
