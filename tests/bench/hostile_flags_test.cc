@@ -10,6 +10,7 @@
 #include <absl/strings/str_replace.h>
 #include <gtest/gtest.h>
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "bench/sim_rates.h"
 #include "blockmgr/base/status_macros.h"
