@@ -103,7 +103,8 @@ void Line::Close() {
     stream_context_->TryCancel();
     stream_->Finish();
   }
-  client_->Stop();
+  // With an error the engine ends by itself.
+  if (options_.engine_error.empty()) client_->Stop();
   engine_thread_.join();
   if (options_.engine_error.empty()) {
     EXPECT_TRUE(engine_status_.ok()) << engine_status_;
