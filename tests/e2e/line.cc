@@ -72,7 +72,7 @@ Line::Line(LineOptions options) : options_(std::move(options)) {
         held_.notify_all();
       }
       held_.wait(true);
-      const absl::Status status =
+      absl::Status status =
           engine_->Run(options_.refuses ? Spoiled(plan) : plan, result);
       if (options_.spoils) options_.spoils(plan, result);
       return status;
