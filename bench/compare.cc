@@ -116,7 +116,7 @@ absl::StatusOr<Json> ReadReport(const std::string& path) {
     return absl::NotFoundError(absl::StrCat("cannot open '", path, "'"));
   }
   Json report = Json::parse(input, nullptr, false);
-  // What DescribeFailures reads.
+  // DescribeFailures reads these fields.
   const auto is_count = [](const Json& value) {
     return value.is_number_integer();
   };

@@ -20,7 +20,7 @@ uint64_t Finish(uint64_t hash) {
   return hash ^ hash >> 32;
 }
 
-// What a run of `count` pages does to a hash:
+// A run of `count` pages changes a hash in this way:
 //
 //   hash * power[count] + sum of page_i * power[count - 1 - i]
 //

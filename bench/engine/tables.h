@@ -174,7 +174,7 @@ class EngineTables {
  private:
   // What the plan being checked has said about a slot so far.
   struct Pending {
-    uint64_t plan = 0;          // the rest is void unless this is num_plans_
+    uint64_t plan = 0;  // the rest is void unless this is num_plans_
     bool released = false;
     bool scheduled = false;
     size_t run = 0;             // index into slots, if scheduled
@@ -277,7 +277,8 @@ class EngineTables {
   std::shared_ptr<const RegionLayout> LayOut(
       const StepPlan& plan, const EvictionOrder& order,
       std::span<const int32_t> counts) const;
-  // The same lists on other blocks, or null if the number of them differs.
+  // Returns the page lists with every block replaced by another one, or null if
+  // the numbers of blocks differ.
   static std::shared_ptr<const RegionLayout> OnBlocks(
       const std::shared_ptr<const RegionLayout>& layout,
       std::span<const BlockId> blocks);

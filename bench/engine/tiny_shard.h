@@ -132,7 +132,7 @@ class TinyShard {
   void SwapIn(const StepPlan& plan, const SequenceStart& start);
   // Of an order's group, what it covers.
   CacheView CoveredBy(const EvictionOrder& order) const;
-  // What the shard's heads add to the checksum of a layout of the whole model.
+  // Returns the part of a layout's checksum that comes from this shard's heads.
   uint64_t ChecksumOf(const RaggedRegion& region) const;
   // Live entries that an order's group has, of a window what the next token
   // attends to.

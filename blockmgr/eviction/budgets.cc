@@ -25,7 +25,7 @@ struct Ideal {
   int64_t weight = 0;
 };
 
-// What ideals by score depend on, for the helpers of one scope.
+// The inputs of ideals by score, for the helpers of one scope.
 struct Request {
   const EvictionPolicy& policy;
   const EvictionRange& range;

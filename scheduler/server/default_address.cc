@@ -123,8 +123,8 @@ absl::StatusOr<std::string> DefaultDaemonAddress(const SocketPlaces& places) {
   const std::string own = OwnFolder(places);
   struct stat found {};
   struct stat service {};
-  // What another user has put into the place of this user's temporary folder
-  // keeps nobody from the service.
+  // Another user may have made a folder in the place of this user's temporary
+  // folder. That must not keep this client from the service.
   if ((IsOurs(own) && Look(SocketIn(own), &found)) ||
       !Look(SocketIn(places.service), &found) ||
       !Look(places.service, &service)) {

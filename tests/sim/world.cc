@@ -132,7 +132,8 @@ void World::Apply(const Event& event) {
         wire_fault_ = static_cast<WireFault>(random_.Between(1, 3));
         return;
       }
-      // Of evictions twice as often: not every answer has any.
+      // An answer with evictions is spoiled twice as often, since not every
+      // answer has any.
       corruption_ = static_cast<Corruption>(random_.Between(1, 8));
       if (random_.OneIn(6)) corruption_ = Corruption::kLostBlock;
       if (random_.OneIn(6)) corruption_ = Corruption::kDrafts;
