@@ -403,18 +403,19 @@ void CanaryEngine::Move(CompactionMoves moves, uint64_t seed) {
     }
     return;
   }
-  size_t begin = 0;
+  int64_t begin = 0;
   for (const int64_t end : moves.group_ends) {
     // Together with the next group, which must not matter.
     if (end != moves.group_ends.back() && random.UpTo(1) == 0) continue;
     const std::vector<SlotMove> group(moves.moves.begin() + begin,
                                       moves.moves.begin() + end);
     std::vector<Tag> staged;
+    staged.reserve(group.size());
     for (const SlotMove& move : group) staged.push_back(memory_[move.source]);
     for (size_t i = 0; i < group.size(); ++i) {
       memory_[group[i].destination] = staged[i];
     }
-    begin = static_cast<size_t>(end);
+    begin = end;
   }
 }
 
