@@ -34,10 +34,12 @@ Options:
 
 Labels in use: nightly (takes minutes), emulator (CUDA kernels without a GPU), ptx
 (what nvcc makes of them, interpreted), gpu (on one; listed where there is one).
-Into a terminal every test is a line, elsewhere only those that did not pass
-(all are in build/PRESET/ctest.log). What failed is listed again at the end,
-and the last line counts the tests of all presets: "N passed, N failed". A
-preset that does not configure or build counts as one failure. Exit status: 0
+A line is a test program or a part of one; into a terminal all are shown,
+elsewhere those that did not pass (all are in build/PRESET/ctest.log). What failed
+is listed again at the end, test by test, and the last line counts the single
+tests of all presets: "N passed, N failed". A preset that does not configure or
+build counts as one failure, and so does a program that crashes. A test alone:
+build/PRESET/bin/PROGRAM --gtest_filter=NAME. Exit status: 0
 if something passed and nothing failed, 1 otherwise, 2 for a wrong command line.
 
 Examples:
@@ -58,6 +60,7 @@ ctest_options=()
 excluded=(nightly)  # labels
 werror=OFF
 setup=1
+label_asked=0
 
 parse_arguments() {
   while (($# > 0)); do
@@ -70,6 +73,7 @@ parse_arguments() {
         (($# >= 2)) || wrong_usage "$1 needs a regular expression"
         if [[ $1 == --label ]]; then
           ctest_options+=(--label-regex "$2")
+          label_asked=1
         else
           excluded+=("$2")
         fi
@@ -98,22 +102,19 @@ passed=0
 failed=0
 failures=()
 
-# Adds up CTest's summary, found in the log named by $1. CTest counts a skipped
-# test as one of the passed; we do not. $2 is the preset.
+# Adds up what scripts/test_results.py counts in the build folder of preset $1.
 count_results() {
-  local log=$1 preset=$2 bad total skipped
-  local summary='tests passed, \([0-9]*\) tests failed out of \([0-9]*\)'
-  read -r bad total < <(
-    sed -n "s/.*${summary}.*/\1 \2/p" "${log}" | tail --lines=1
-  ) || return 1
-  skipped=$(grep --count '\*\*\*Skipped ' "${log}") || true
-  passed=$((passed + total - bad - skipped))
+  local preset=$1 line
+  local good=0 bad=0
+  while read -r line; do
+    case "${line}" in
+      FAILED*) failures+=("${preset}: ${line#FAILED }") ;;
+      *) read -r good _ bad _ <<<"${line}" ;;
+    esac
+  done < <(scripts/test_results.py "build/${preset}/ctest.xml" \
+    "build/${preset}/gtest")
+  passed=$((passed + good))
   failed=$((failed + bad))
-  local name
-  while read -r name; do failures+=("${preset}: ${name}"); done < <(
-    sed '1,/^The following tests FAILED:/d' "${log}" |
-      sed -n 's/^[[:space:]]*[0-9]* - \(.*\) (.*)[^()]*$/\1/p'
-  )
 }
 
 fail() {
@@ -121,14 +122,14 @@ fail() {
   failures+=("$1")
 }
 
-# A terminal shows each test, a file those that did not pass.
+# A terminal shows each test of CTest, a file those that did not pass; of these,
+# which are parts of programs, only what failed in them.
 show_tests() {
-  if [[ -t 1 ]]; then
-    cat
-  else
-    grep --line-buffered --invert-match --extended-regexp \
-      '^ +Start +[0-9]+: | Passed +[0-9.]+ sec' || true
+  local passed='^\[( RUN|       OK|-+| *PASSED| *=+)'
+  if [[ ! -t 1 ]]; then
+    passed+='|^ +Start +[0-9]+: | Passed +[0-9.]+ sec'
   fi
+  grep --line-buffered --invert-match --extended-regexp "${passed}" || true
 }
 
 test_preset() {
@@ -147,17 +148,19 @@ test_preset() {
     under=(setarch --addr-no-randomize)
   fi
   log=build/${preset}/ctest.log
+  rm --force --recursive "build/${preset}/gtest" "build/${preset}/ctest.xml"
   "${under[@]}" ctest --preset "${preset}" --parallel "$(nproc)" \
+    --output-junit ctest.xml --test-output-truncation middle \
     "${ctest_options[@]}" 2>&1 | tee "${log}" | show_tests || status=$?
   echo "test.sh: ${preset}: $((built - began)) s to build," \
     "$((SECONDS - built)) s to test"
-  local failed_before=${failed}
-  # Without a summary no test was there to run, which is a failure (the presets
-  # tell CTest so), unless a label was asked for that this preset has not.
-  if ! count_results "${log}" "${preset}" && ((${#ctest_options[@]} > 0)) &&
-    grep --quiet "No tests were found" "${log}"; then
+  # Without a test to run, which the presets call a failure, unless a label was
+  # asked for that this preset has not.
+  if ((label_asked)) && grep --quiet "No tests were found" "${log}"; then
     return
   fi
+  local failed_before=${failed}
+  count_results "${preset}"
   if ((status != 0 && failed == failed_before)); then
     fail "${preset}: ctest ended with status ${status}"
   fi
