@@ -14,7 +14,7 @@
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 
-#include "bench/engine/sim_flags.h"
+#include "engine/reference/sim_flags.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/server/scheduler_flags.h"

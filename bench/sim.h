@@ -13,7 +13,7 @@
 #include <absl/status/statusor.h>
 #include <CLI/CLI.hpp>
 
-#include "bench/engine/sim_engine.h"
+#include "engine/reference/sim_engine.h"
 #include "bench/options.h"
 #include "bench/progress.h"
 #include "bench/report.h"

@@ -11,7 +11,7 @@
 #include <absl/strings/str_format.h>
 #include <nlohmann/json.hpp>
 
-#include "bench/engine/tiny_model.h"
+#include "engine/reference/tiny_model.h"
 #include "bench/evict/calibration.h"
 #include "bench/evict/commands.h"
 #include "bench/evict/output_name.h"

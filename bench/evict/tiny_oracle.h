@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "bench/engine/tiny_model.h"
+#include "engine/reference/tiny_model.h"
 #include "bench/evict/tensors.h"
 
 namespace blockmgr {

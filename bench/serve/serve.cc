@@ -15,7 +15,7 @@
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/server/default_address.h"
 #include "scheduler/server/flag_checks.h"
-#include "scheduler/server/wire.h"
+#include "wire/policy_wire.h"
 
 namespace blockmgr {
 namespace {

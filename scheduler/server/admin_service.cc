@@ -1,6 +1,7 @@
 #include "scheduler/server/admin_service.h"
 
 #include "scheduler/server/raw_messages.h"
+#include "wire/request_wire.h"
 
 namespace blockmgr {
 

@@ -9,11 +9,13 @@
 #include <absl/strings/str_cat.h>
 
 #include "scheduler/server/connections.h"
+#include "scheduler/server/grpc_status.h"
 #include "scheduler/server/mutex.h"
 #include "scheduler/server/peer_text.h"
 #include "scheduler/server/rate_limited_warning.h"
 #include "scheduler/server/raw_messages.h"
-#include "scheduler/server/wire.h"
+#include "wire/plan_wire.h"
+#include "wire/policy_wire.h"
 
 namespace blockmgr {
 namespace {

@@ -13,9 +13,10 @@
 
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/server/awake_clock.h"
+#include "scheduler/server/grpc_status.h"
 #include "scheduler/server/mutex.h"
 #include "scheduler/server/raw_messages.h"
-#include "scheduler/server/wire.h"
+#include "wire/request_wire.h"
 
 namespace blockmgr {
 namespace {

@@ -7,10 +7,10 @@
 
 #include <absl/strings/str_cat.h>
 
+#include "scheduler/server/grpc_status.h"
 #include "scheduler/server/mutex.h"
 #include "scheduler/server/prefix_cache_updates.h"
 #include "scheduler/server/raw_messages.h"
-#include "scheduler/server/wire.h"
 
 namespace blockmgr {
 namespace {

@@ -14,7 +14,7 @@
 #include <google/protobuf/message.h>
 #include <grpcpp/grpcpp.h>
 
-#include "scheduler/server/wire.h"
+#include "scheduler/server/grpc_status.h"
 
 namespace blockmgr {
 

@@ -11,10 +11,11 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
+#include "scheduler/server/grpc_status.h"
 #include "scheduler/server/mutex.h"
 #include "scheduler/server/peer_text.h"
 #include "scheduler/server/raw_messages.h"
-#include "scheduler/server/wire.h"
+#include "wire/request_wire.h"
 
 namespace blockmgr {
 namespace {

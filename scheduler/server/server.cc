@@ -19,7 +19,6 @@
 #include "scheduler/server/listener.h"
 #include "scheduler/server/peer_text.h"
 #include "scheduler/server/request_service.h"
-#include "scheduler/server/wire.h"
 
 namespace blockmgr {
 namespace {

@@ -16,8 +16,8 @@
 #include "blockmgr/eviction/select.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/planted_bugs.h"
-#include "tests/bench/engine/engine_harness.h"
-#include "tests/bench/engine/test_util.h"
+#include "tests/engine/reference/engine_harness.h"
+#include "tests/engine/reference/test_util.h"
 #include "tests/kernels/cuda/test_device.h"
 #include "tests/testing/status_matchers.h"
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "bench/engine/tiny_model.h"
+#include "engine/reference/tiny_model.h"
 #include "blockmgr/step_plan.h"
 #include "tests/testing/dense_reference.h"
 

@@ -10,7 +10,7 @@
 
 #include "proto/blockmgr/v1/request.pb.h"
 #include "scheduler/scheduler_options.h"
-#include "tests/bench/engine/test_util.h"
+#include "tests/engine/reference/test_util.h"
 
 namespace blockmgr {
 

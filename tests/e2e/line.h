@@ -17,8 +17,8 @@
 #include <absl/status/statusor.h>
 #include <grpcpp/grpcpp.h>
 
-#include "bench/engine/client.h"
-#include "bench/engine/tiny_engine.h"
+#include "engine/reference/client.h"
+#include "engine/reference/tiny_engine.h"
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/base/model_layout.h"
 #include "kernels/backend.h"

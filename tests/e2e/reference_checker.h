@@ -23,9 +23,9 @@
 
 #include <absl/base/thread_annotations.h>
 
-#include "bench/engine/tiny_engine.h"
+#include "engine/reference/tiny_engine.h"
 #include "scheduler/server/mutex.h"
-#include "tests/bench/engine/shard_merger.h"
+#include "tests/engine/reference/shard_merger.h"
 #include "tests/e2e/dense_scores.h"
 #include "tests/testing/dense_reference.h"
 

@@ -8,13 +8,13 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
 
-#include "bench/engine/wire.h"
 #include "blockmgr/base/status_macros.h"
 #include "proto/blockmgr/v1/eviction.pb.h"
 #include "proto/blockmgr/v1/request.pb.h"
-#include "scheduler/server/wire.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "wire/plan_wire.h"
 #include "wire/policy_wire.h"
+#include "wire/request_wire.h"
 
 namespace blockmgr::fuzz {
 namespace {
@@ -321,7 +321,7 @@ void Daemon::Answer(char kind, absl::string_view message) {
   bool altered = kind == 'R';
   if (kind != 'R') {
     if (engine_->plans.empty()) return;
-    ResultToProto(Execute(engine_->plans.front()), &proto);
+    ToProto(Execute(engine_->plans.front()), &proto);
   }
   if (kind != 'G') {
     const auto other = Parse<v1::StepResult>(message);

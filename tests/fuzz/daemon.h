@@ -16,7 +16,7 @@
 #include <absl/status/statusor.h>
 #include <absl/strings/string_view.h>
 
-#include "bench/engine/sim_engine.h"
+#include "engine/reference/sim_engine.h"
 #include "blockmgr/step_plan.h"
 #include "proto/blockmgr/v1/engine.pb.h"
 #include "scheduler/server/commands.h"

@@ -7,13 +7,12 @@
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
 
-#include "bench/engine/sim_engine.h"
-#include "bench/engine/wire.h"
 #include "blockmgr/step_plan.h"
+#include "engine/reference/sim_engine.h"
 #include "proto/blockmgr/v1/engine.pb.h"
-#include "scheduler/server/wire.h"
 #include "tests/fuzz/daemon.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "wire/plan_wire.h"
 
 namespace blockmgr::fuzz {
 namespace {
@@ -46,7 +45,7 @@ void RunPlans(absl::string_view input) {
     if (!proto.ParseFromArray(part.data(), static_cast<int>(part.size()))) {
       continue;
     }
-    if (PlanFromProto(proto, &plan).ok()) {
+    if (FromProto(proto, &plan).ok()) {
       // What is refused changes nothing: the next may be right.
       (void)engine.TryRun(plan, &result);
     }

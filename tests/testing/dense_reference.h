@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "bench/engine/tiny_model.h"
+#include "engine/reference/tiny_model.h"
 
 namespace blockmgr {
 

@@ -63,10 +63,10 @@ TEST(IncludesTest, DownwardIsAllowed) {
                              {"scheduler/a.cc", "blockmgr/b.h"},
                              {"scheduler/server/a.cc", "scheduler/b.h"},
                              {"scheduler/server/a.cc", "proto/v1/b.pb.h"},
-                             {"bench/engine/a.cc", "kernels/cpu/b.h"},
-                             {"bench/evict/a.cc", "bench/engine/b.h"},
+                             {"engine/reference/a.cc", "kernels/cpu/b.h"},
+                             {"bench/evict/a.cc", "engine/reference/b.h"},
                              {"bench/a.cc", "scheduler/server/b.h"},
-                             {"tests/scheduler/a.cc", "bench/engine/b.h"}};
+                             {"tests/scheduler/a.cc", "engine/reference/b.h"}};
   for (const Edge& edge : kEdges) {
     EXPECT_THAT(CheckIncludes(edge.from, Include(edge.to)), IsEmpty())
         << edge.from << " -> " << edge.to;
@@ -84,12 +84,12 @@ TEST(IncludesTest, UpwardAndSidewardAreRefused) {
                              {"scheduler/a.cc", "kernels/cpu/b.h"},
                              {"scheduler/a.cc", "scheduler/server/b.h"},
                              {"scheduler/a.cc", "proto/v1/b.pb.h"},
-                             {"bench/engine/a.cc", "scheduler/b.h"},
-                             {"bench/engine/a.cc", "bench/b.h"},
+                             {"engine/reference/a.cc", "scheduler/b.h"},
+                             {"engine/reference/a.cc", "bench/b.h"},
                              {"bench/evict/a.cc", "scheduler/b.h"},
-                             {"examples/a.cc", "bench/engine/b.h"},
+                             {"examples/a.cc", "engine/reference/b.h"},
                              {"kernels/a.cc", "tests/testing/b.h"},
-                             {"scheduler/server/a.cc", "bench/engine/b.h"},
+                             {"scheduler/server/a.cc", "engine/reference/b.h"},
                              {"blockmgr/a.cc", "somewhere/else.h"}};
   for (const Edge& edge : kEdges) {
     EXPECT_THAT(CheckIncludes(edge.from, absl::StrCat("\n", Include(edge.to))),
@@ -119,7 +119,7 @@ TEST(IncludesTest, GrpcStaysWithTheServerAndThePrograms) {
       EXPECT_THAT(CheckIncludes(path, text), ElementsAre(At(1, "gRPC")));
     }
     for (const char* path : {"scheduler/server/a.cc", "bench/a.cc",
-                             "bench/engine/a.cc", "tests/e2e/a.cc"}) {
+                             "engine/reference/a.cc", "tests/e2e/a.cc"}) {
       EXPECT_THAT(CheckIncludes(path, text), IsEmpty());
     }
   }
@@ -129,7 +129,7 @@ TEST(IncludesTest, CudaStaysWithTheKernels) {
   const std::string text = IncludeLibrary("cuda_runtime.h");
   EXPECT_THAT(CheckIncludes("kernels/cuda/a.cc", text), IsEmpty());
   for (const char* path :
-       {"blockmgr/a.cc", "scheduler/a.cc", "bench/engine/a.cc"}) {
+       {"blockmgr/a.cc", "scheduler/a.cc", "engine/reference/a.cc"}) {
     EXPECT_THAT(CheckIncludes(path, text), ElementsAre(At(1, "CUDA")));
   }
 }

@@ -13,8 +13,8 @@
 
 #include <grpcpp/generic/generic_stub.h>
 
-#include "scheduler/server/wire.h"
 #include "tests/testing/status_matchers.h"
+#include "wire/policy_wire.h"
 
 namespace blockmgr {
 

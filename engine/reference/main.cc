@@ -1,0 +1,354 @@
+// blockmgr-engine: the reference host engine as a program.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <absl/status/status.h>
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
+#include <spdlog/spdlog.h>
+#include <CLI/CLI.hpp>
+
+#include "engine/reference/client.h"
+#include "engine/reference/sim_engine.h"
+#include "engine/reference/sim_flags.h"
+#include "engine/reference/tiny_backends.h"
+#include "engine/reference/tiny_engine.h"
+#include "blockmgr/base/dtype.h"
+#include "blockmgr/base/run_main.h"
+#include "blockmgr/base/status_macros.h"
+#include "kernels/backend.h"
+#include "program/command_line.h"
+#include "scheduler/server/default_address.h"
+#include "scheduler/server/flag_checks.h"
+#include "scheduler/server/library_logs.h"
+#include "scheduler/server/stderr_log.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr char kAbout[] =
+    "blockmgr-engine: the reference host engine.\n\n"
+    "It attaches a KV pool to a running blockmgrd and executes the steps the "
+    "daemon plans.\n\n"
+    "  --mode tiny  a small transformer with random weights that really "
+    "computes, on the CPU\n"
+    "               or, what concerns its cache, on a GPU (--backend cuda)\n"
+    "  --mode sim   a large model of which only the step times are modelled\n\n"
+    "Examples:\n"
+    "  blockmgr-engine --mode tiny --reconnect\n"
+    "  blockmgr-engine --mode tiny --backend cuda --cuda-decode balanced\n"
+    "  blockmgr-engine --mode sim --time-scale 0.1 --num-blocks 4096\n";
+
+// The smallest that has kernels.
+constexpr int32_t kCudaHeadDim = 64;
+// In the order of CudaBackendOptions::Decode.
+constexpr std::array<absl::string_view, 3> kDecodeNames = {
+    "invariant", "balanced", "chunked"};
+
+// 64 MiB of bf16 for the default tiny model.
+constexpr int32_t kTinyBlocks = 4096;
+// 47 GB: what an 8B model in bf16 leaves of an 80 GB GPU.
+constexpr int32_t kSimBlocks = 22528;
+
+// A day. Daemons wait for five minutes by default.
+constexpr double kMaxStepSeconds = 86400;
+
+constexpr char kTinyGroup[] = "Tiny model";
+
+struct Flags {
+  std::string mode = "tiny";
+  EngineClientOptions client;
+  double attach_timeout_s = 0;
+  std::optional<int32_t> num_blocks;
+  uint64_t seed = 1;
+  std::string dtype = "bfloat16";
+  int32_t page_size = 16;
+  TinyShape tiny;
+  std::optional<int32_t> tiny_head_dim;
+  std::string backend = "cpu";
+  int32_t cuda_device = 0;
+  std::string cuda_decode = "chunked";
+  int32_t tiny_drafts = 0;
+  SimModel sim;
+  double time_scale = 1.0;
+  int32_t num_shards = 1;
+};
+
+void AddTinyFlags(CLI::App* app, Flags* flags) {
+  const auto add = [app](const char* flag, int32_t* value, const char* help) {
+    app->add_option(flag, *value, help)
+        ->check(CLI::Range(1, 1 << 14))
+        ->capture_default_str()
+        ->group(kTinyGroup);
+  };
+  app->add_option("--dtype", flags->dtype, "Elements of K and V")
+      ->check(CLI::IsMember(
+          std::vector<std::string>(kDTypeNames.begin(), kDTypeNames.end())))
+      ->capture_default_str()
+      ->group(kTinyGroup);
+  add("--page-size", &flags->page_size, "Tokens of a page");
+  add("--tiny-layers", &flags->tiny.num_layers, "Layers");
+  add("--tiny-heads", &flags->tiny.num_heads, "KV heads of a layer");
+  add("--tiny-q-heads", &flags->tiny.num_q_heads, "Query heads of a layer");
+  app->add_option("--tiny-head-dim", flags->tiny_head_dim,
+                  "Elements of one row (default: 32, with CUDA 64)")
+      ->check(CLI::Range(1, 1 << 14))
+      ->group(kTinyGroup);
+  add("--tiny-hidden", &flags->tiny.hidden, "Width of the residual stream");
+  add("--tiny-mlp", &flags->tiny.mlp, "Width of the MLP");
+  add("--tiny-vocabulary", &flags->tiny.vocabulary, "Tokens");
+  app->add_option("--tiny-windows", flags->tiny.windows,
+                  "Tokens that the layers attend to, 0: all; repeated over the "
+                  "layers, as in 64,64,64,0 (default: 0)")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 30))
+      ->group(kTinyGroup);
+  app->add_option("--tiny-drafts", flags->tiny_drafts,
+                  "Drafts proposed after a token, by prompt lookup, for a "
+                  "daemon with --num-speculative-tokens")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str()
+      ->group(kTinyGroup);
+}
+
+void AddBackendFlags(CLI::App* app, Flags* flags) {
+  app->add_option("--backend", flags->backend,
+                  "What computes attention and scores, and moves K and V")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str()
+      ->group(kTinyGroup);
+  app->add_option("--cuda-device", flags->cuda_device,
+                  "The GPU that all shards are on")
+      ->check(CLI::Range(0, INT32_MAX))
+      ->capture_default_str()
+      ->group(kTinyGroup);
+  app->add_option(
+         "--cuda-decode", flags->cuda_decode,
+         "What computes a single query: chunked (bits depend neither on the "
+         "batch nor on how tokens were split into steps), invariant "
+         "(not on the batch) or balanced (on both; the fastest)")
+      ->check(CLI::IsMember(
+          std::vector<std::string>(kDecodeNames.begin(), kDecodeNames.end())))
+      ->capture_default_str()
+      ->group(kTinyGroup);
+}
+
+void AddFlags(CLI::App* app, Flags* flags) {
+  app->add_option("--mode", flags->mode, "What executes the steps")
+      ->check(CLI::IsMember({"tiny", "sim"}))
+      ->capture_default_str();
+  app->add_option("--address", flags->client.address,
+                  "Where the daemon listens: unix:PATH or HOST:PORT")
+      ->default_str(DefaultAddress());
+  app->add_option("--name", flags->client.engine_name,
+                  "Name in the daemon's logs (default: blockmgr-engine/MODE)")
+      ->check(Utf8Text());
+  flags->client.num_scorer_states = 256;
+  app->add_option("--scorer-states", flags->client.num_scorer_states,
+                  "Sequences whose scores are accumulated at a time, for h2o "
+                  "and expected_attention; 0: none")
+      ->capture_default_str()
+      ->check(CLI::Range(0, INT32_MAX));
+  app->add_option("--num-host-blocks", flags->client.num_host_blocks,
+                  "Blocks of host memory for the KV of preempted requests; 0: "
+                  "they are computed again")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 24));
+  // Both engines do.
+  flags->client.supports_window_evictions = true;
+  app->add_flag("--replace", flags->client.replace,
+                "Take the place of an engine that is attached: what it was "
+                "computing is computed again. For the daemon's own user, or "
+                "root, over its unix socket");
+  app->add_flag("--reconnect", flags->client.reconnect,
+                "Attach again when the daemon goes away");
+  app->add_option("--attach-timeout", flags->attach_timeout_s,
+                  "Seconds to look for a daemon; 0: for ever")
+      ->check(NumberIn(0, 1e6))
+      ->capture_default_str();
+  app->add_option("--num-blocks", flags->num_blocks,
+                  "Blocks of the pool (default: 4096 for tiny, 22528 for sim)")
+      ->check(CLI::Range(2, 1 << 30));
+  AddShardsFlag(app, &flags->num_shards);
+  app->add_option("--seed", flags->seed,
+                  "Of the weights (tiny) or the drawn budgets and tokens (sim)")
+      ->check(AnyNumber<uint64_t>())
+      ->capture_default_str();
+  AddTinyFlags(app, flags);
+  AddBackendFlags(app, flags);
+  AddSimModelFlags(app, &flags->sim);
+  app->add_option("--time-scale", flags->time_scale,
+                  "Seconds slept per modelled second; 0: as fast as possible")
+      ->check(NumberIn(0, 1e6))
+      ->capture_default_str()
+      ->group(kSimModelGroup);
+}
+
+// Refuses what only the other mode, or the other backend, looks at.
+absl::Status CheckModeFlags(const CLI::App& app, const Flags& flags) {
+  const std::string other = flags.mode == "tiny" ? kSimModelGroup : kTinyGroup;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0) continue;
+    const std::string name = option->get_name();
+    if (option->get_group() == other) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": has no effect with --mode ", flags.mode));
+    }
+    if (flags.backend != "cuda" && absl::StartsWith(name, "--cuda-")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": has no effect without --backend cuda"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FindDaemon(const CLI::App& app, Flags* flags) {
+  if (app.count("--address") > 0) return absl::OkStatus();
+  absl::StatusOr<std::string> address = DefaultDaemonAddress();
+  if (!address.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--address: ", address.status().message()));
+  }
+  flags->client.address = *std::move(address);
+  return absl::OkStatus();
+}
+
+TinyBackendOptions BackendOptions(const Flags& flags) {
+  return {.cuda = flags.backend == "cuda",
+          .device = flags.cuda_device,
+          .decode = static_cast<CudaBackendOptions::Decode>(
+              std::ranges::find(kDecodeNames, flags.cuda_decode) -
+              kDecodeNames.begin())};
+}
+
+absl::Status ServeTiny(const Flags& flags, EngineClient* client) {
+  const TinyBackendOptions options = BackendOptions(flags);
+  TinyShape shape = flags.tiny;
+  if (options.cuda) shape.head_dim = kCudaHeadDim;
+  shape.head_dim = flags.tiny_head_dim.value_or(shape.head_dim);
+  BM_RETURN_IF_ERROR(shape.Validate());
+  ModelLayout layout =
+      MakeLayout(shape, flags.page_size, DTypeNamed(flags.dtype),
+                 flags.num_blocks.value_or(kTinyBlocks));
+  layout.num_shards = flags.num_shards;
+  BM_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Backend>> backends,
+                      CreateTinyBackends(layout, options));
+  TinyEngine engine(std::make_shared<TinyModel>(shape, flags.seed), layout,
+                    std::move(backends),
+                    {.max_sequences = kMaxSequenceSlots,
+                     .num_host_blocks = flags.client.num_host_blocks,
+                     .max_drafts = flags.tiny_drafts});
+  return client->Serve(layout, {.reset = [&] { engine.Reset(); },
+                                .run = [&](const StepPlan& plan,
+                                           StepResult* result) -> absl::Status {
+                                  return engine.Run(plan, result);
+                                }});
+}
+
+// Waits until a step that began then has taken its time.
+absl::Status Pace(std::chrono::steady_clock::time_point begin, double seconds,
+                  EngineClient* client) {
+  if (seconds > kMaxStepSeconds) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a step would take ", seconds, " s: expected at most ", kMaxStepSeconds,
+        " with --sim-params, --sim-flops, --sim-bandwidth, "
+        "--sim-host-bandwidth, --sim-step-overhead and --time-scale"));
+  }
+  const auto duration =
+      std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+          std::chrono::duration<double>(seconds));
+  if (client->WaitUntil(begin + duration)) return absl::OkStatus();
+  return absl::CancelledError("stopped");
+}
+
+absl::Status ServeSim(const Flags& flags, EngineClient* client) {
+  SimModel model = flags.sim;
+  model.num_shards = flags.num_shards;
+  const ModelLayout layout =
+      MakeLayout(model, flags.num_blocks.value_or(kSimBlocks));
+  BM_RETURN_IF_ERROR(flags.sim.Validate());
+  BM_RETURN_IF_ERROR(layout.Validate());
+  SimEngine engine(layout, model, flags.seed, flags.client.num_host_blocks);
+  return client->Serve(
+      layout,
+      {.reset = [&] { engine.Reset(); },
+       .run = [&](const StepPlan& plan, StepResult* result) -> absl::Status {
+         const auto begin = std::chrono::steady_clock::now();
+         BM_ASSIGN_OR_RETURN(const double seconds, engine.TryRun(plan, result));
+         return Pace(begin, seconds * flags.time_scale, client);
+       }});
+}
+
+// Stops the client at the first of `signals`, which every thread blocks.
+void WatchSignals(const std::stop_token& stop, const sigset_t& signals,
+                  EngineClient* client) {
+  const timespec period{.tv_sec = 0, .tv_nsec = 100'000'000};
+  while (!stop.stop_requested()) {
+    const int signal = sigtimedwait(&signals, nullptr, &period);
+    if (signal <= 0) continue;
+    spdlog::info("signal {}, detaching", signal);
+    client->Stop();
+    return;
+  }
+}
+
+int Main(int argc, char** argv) {
+  LogToStderr("blockmgr-engine");
+  RouteLibraryLogs();
+  Flags flags;
+  flags.client.engine_name.clear();
+  CLI::App app(kAbout, "blockmgr-engine");
+  AddFlags(&app, &flags);
+  if (const std::optional<int> status = ParseCommandLine(&app, argc, argv)) {
+    return *status;
+  }
+  spdlog::info("{}", ProgramVersion("blockmgr-engine"));
+  absl::Status valid = CheckModeFlags(app, flags);
+  if (valid.ok()) valid = FindDaemon(app, &flags);
+  if (!valid.ok()) {
+    spdlog::error("{}", valid.ToString());
+    return 1;
+  }
+  if (flags.client.engine_name.empty()) {
+    flags.client.engine_name = "blockmgr-engine/" + flags.mode;
+  }
+  flags.client.attach_timeout = std::chrono::milliseconds(
+      static_cast<int64_t>(flags.attach_timeout_s * 1000));
+
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  // Before any thread exists, so that all inherit it.
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  EngineClient client(flags.client);
+  const std::jthread watcher(WatchSignals, signals, &client);
+  const absl::Status status = flags.mode == "tiny" ? ServeTiny(flags, &client)
+                                                   : ServeSim(flags, &client);
+  if (!status.ok()) {
+    spdlog::error("{}", status.ToString());
+    return 1;
+  }
+  spdlog::info("detached");
+  return 0;
+}
+
+}  // namespace
+}  // namespace blockmgr
+
+int main(int argc, char** argv) {
+  return blockmgr::RunMain(&blockmgr::Main, argc, argv);
+}

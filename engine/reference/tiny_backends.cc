@@ -1,0 +1,49 @@
+#include "engine/reference/tiny_backends.h"
+
+#include <utility>
+
+#include "blockmgr/base/status_macros.h"
+
+#if BLOCKMGR_ENGINE_HAS_CUDA
+#include "kernels/cuda/cuda_device_runtime.h"
+#endif
+
+namespace blockmgr {
+namespace {
+
+#if BLOCKMGR_ENGINE_HAS_CUDA
+
+absl::StatusOr<std::vector<std::unique_ptr<Backend>>> CreateCudaShards(
+    const ModelLayout& layout, const TinyBackendOptions& options) {
+  BM_RETURN_IF_ERROR(layout.Validate());
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (int32_t shard = 0; shard < layout.num_shards; ++shard) {
+    BM_ASSIGN_OR_RETURN(
+        std::unique_ptr<CudaBackend> backend,
+        CreateCudaBackend(layout.ShardLayout(), {.decode = options.decode},
+                          options.device));
+    backends.push_back(std::move(backend));
+  }
+  return backends;
+}
+
+#else
+
+absl::StatusOr<std::vector<std::unique_ptr<Backend>>> CreateCudaShards(
+    const ModelLayout& /*layout*/, const TinyBackendOptions& /*options*/) {
+  return absl::UnimplementedError(
+      "backend: expected cpu, got cuda: this build has no CUDA kernels "
+      "(configure with -DBLOCKMGR_CUDA=ON where nvcc is installed)");
+}
+
+#endif
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::unique_ptr<Backend>>> CreateTinyBackends(
+    const ModelLayout& layout, const TinyBackendOptions& options) {
+  return options.cuda ? CreateCudaShards(layout, options)
+                      : CreateCpuShards(layout);
+}
+
+}  // namespace blockmgr

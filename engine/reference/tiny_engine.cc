@@ -1,0 +1,189 @@
+#include "engine/reference/tiny_engine.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "engine/reference/prompt_lookup.h"
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
+
+namespace blockmgr {
+
+TinyEngine::TinyEngine(std::shared_ptr<const TinyModel> model,
+                       const ModelLayout& layout,
+                       std::vector<std::unique_ptr<Backend>> backends,
+                       const TinyEngineOptions& options)
+    : model_(std::move(model)),
+      layout_(layout),
+      max_drafts_(options.max_drafts),
+      forward_(model_.get()),
+      tables_(layout_, options.max_sequences, options.num_host_blocks),
+      slot_mappings_(static_cast<size_t>(layout_.num_groups())) {
+  ModelLayout expected = MakeLayout(model_->shape(), layout_.page_size,
+                                    layout_.dtype, layout_.num_blocks);
+  expected.num_shards = layout_.num_shards;
+  BM_CHECK(layout_ == expected);
+  BM_CHECK(std::ssize(backends) == layout_.num_shards);
+  for (std::unique_ptr<Backend>& backend : backends) {
+    shards_.emplace_back(model_.get(), &tables_,
+                         static_cast<int32_t>(shards_.size()),
+                         std::move(backend), max_drafts_);
+  }
+}
+
+void TinyEngine::Reset() {
+  tables_.Reset();
+  for (TinyShard& shard : shards_) shard.Reset();
+  lost_.clear();
+  lost_host_.clear();
+}
+
+absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
+  BM_RETURN_IF_ERROR(tables_.Apply(plan));
+  result->id = plan.id;
+  result->sampled.assign(plan.slots.size(), -1);
+  result->evictions.assign(plan.evictions.size(), {});
+  result->num_accepted.assign(plan.num_drafts.size(), 0);
+  result->accepted.clear();
+  result->num_drafts.assign(max_drafts_ > 0 ? plan.slots.size() : 0, 0);
+  result->lost_blocks.clear();
+  result->lost_host_blocks.clear();
+  SwapOutSequences(plan, result);
+  if (!lost_.empty()) ForgetLosses(plan, result);
+  StartSequences(plan);
+  NoteSwapIns(plan, result);
+  if (!plan.slots.empty()) {
+    LayOutBatch(plan);
+    if (!lost_.empty() && layout_.has_windows()) SpreadLosses(plan);
+    forward_.Begin(tokens_, positions_);
+    const TinyBatch batch{.slot_mappings = slot_mappings_,
+                          .query_offsets = query_offsets_};
+    for (TinyShard& shard : shards_) shard.BeginStep(plan, batch);
+    for (int32_t layer = 0; layer < model_->shape().num_layers; ++layer) {
+      forward_.Project(layer);
+      for (TinyShard& shard : shards_) {
+        shard.RunLayer(plan, batch, layer, &forward_);
+      }
+      forward_.Finish(layer);
+    }
+    Sample(plan, result);
+  }
+  for (size_t i = 0; i < plan.evictions.size(); ++i) {
+    EvictionOutcome& outcome = result->evictions[i];
+    const absl::Status status = Evict(plan, plan.evictions[i], &outcome);
+    outcome.ok = status.ok();
+    outcome.error = std::string(status.message());
+    if (!outcome.ok) outcome.counts.clear();
+  }
+  if (fault_) Lose(fault_(plan), result);
+  if (host_fault_) LoseHostBlocks(host_fault_(plan), result);
+  return absl::OkStatus();
+}
+
+void TinyEngine::StartSequences(const StepPlan& plan) {
+  if (observer_.on_start) {
+    for (const SequenceStart& start : plan.starts) observer_.on_start(start);
+  }
+  for (TinyShard& shard : shards_) shard.Start(plan);
+}
+
+void TinyEngine::LayOutBatch(const StepPlan& plan) {
+  tokens_.clear();
+  positions_.clear();
+  for (std::vector<int64_t>& mapping : slot_mappings_) mapping.clear();
+  query_offsets_.assign(1, 0);
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    const SequenceTable& table = tables_.row(plan.slots[i]);
+    for (int32_t p = plan.positions[i]; p < table.num_computed; ++p) {
+      tokens_.push_back(table.tokens[static_cast<size_t>(p)]);
+      positions_.push_back(p);
+    }
+    for (size_t group = 0; group < slot_mappings_.size(); ++group) {
+      const std::vector<BlockId>& blocks =
+          group == 0 ? table.tail_blocks : table.window_blocks[group - 1];
+      const int32_t first = group == 0 ? table.cut : 0;
+      for (int32_t p = plan.positions[i]; p < table.num_computed; ++p) {
+        const int32_t row = p - first;
+        const BlockId block =
+            blocks[static_cast<size_t>(row / layout_.page_size)];
+        slot_mappings_[group].push_back(int64_t{Index(block)} *
+                                            layout_.page_size +
+                                        row % layout_.page_size);
+      }
+    }
+    query_offsets_.push_back(static_cast<int32_t>(tokens_.size()));
+  }
+}
+
+int32_t TinyEngine::SampleAfter(SequenceSlot slot, size_t row) {
+  const std::span<const float> logits = forward_.Logits(row);
+  if (observer_.on_logits && !IsDamaged(slot)) {
+    observer_.on_logits(slot, positions_[row], logits);
+  }
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) -
+                              logits.begin());
+}
+
+void TinyEngine::Sample(const StepPlan& plan, StepResult* result) {
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    if (plan.samples[i] == 0) continue;
+    const SequenceSlot slot = plan.slots[i];
+    const int32_t num_drafts = plan.num_drafts.empty() ? 0 : plan.num_drafts[i];
+    auto row = static_cast<size_t>(query_offsets_[i + 1] - 1 - num_drafts);
+    int32_t token = SampleAfter(slot, row);
+    if (num_drafts > 0) {
+      int32_t& num_accepted = result->num_accepted[i];
+      while (num_accepted < num_drafts && token == tokens_[row + 1]) {
+        result->accepted.push_back(token);
+        ++num_accepted;
+        token = SampleAfter(slot, ++row);
+      }
+      tables_.RejectDrafts(slot, num_drafts, num_accepted);
+    }
+    result->sampled[i] = token;
+    tables_.AddSampled(slot, token);
+    if (max_drafts_ == 0) continue;
+    const std::span<const int32_t> drafts =
+        LookUpDrafts(tables_.row(slot).tokens, max_drafts_);
+    tables_.SetDrafts(slot, drafts);
+    result->num_drafts[i] = static_cast<int32_t>(drafts.size());
+  }
+}
+
+absl::Status TinyEngine::Evict(const StepPlan& plan, const EvictionOrder& order,
+                               EvictionOutcome* outcome) {
+  BM_RETURN_IF_ERROR(tables_.CheckOrder(plan, order));
+  if (IsDamaged(order.slot)) {
+    return absl::DataLossError("the sequence holds lost blocks");
+  }
+  std::vector<TinySelection> selections;
+  std::vector<int32_t>& counts = outcome->counts;
+  counts.resize(static_cast<size_t>(layout_.pages_per_block()));
+  for (TinyShard& shard : shards_) {
+    const auto index = static_cast<int32_t>(selections.size());
+    BM_ASSIGN_OR_RETURN(selections.emplace_back(), shard.Select(order));
+    for (int32_t i = 0; i < layout_.shard_pages_per_block(); ++i) {
+      counts[static_cast<size_t>(layout_.shard_head_index(index, i))] =
+          selections.back().count(static_cast<size_t>(i));
+    }
+  }
+  BM_RETURN_IF_ERROR(tables_.CheckCounts(order, counts));
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (!observer_.on_eviction) break;
+    observer_.on_eviction(order, static_cast<int32_t>(i), selections[i].scored,
+                          selections[i].keep);
+  }
+  uint64_t checksum = 0;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    checksum += shards_[i].Evict(plan, order, selections[i]);
+  }
+  outcome->layout_checksum = checksum;
+  tables_.Commit(plan, order, counts);
+  for (const BlockId block : EngineTables::Destinations(plan, order)) {
+    lost_.erase(block);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,365 @@
+#include "engine/tables/tables.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <absl/container/flat_hash_set.h>
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
+#include "blockmgr/ragged_region.h"
+
+namespace blockmgr {
+namespace {
+
+template <typename... Parts>
+absl::Status Invalid(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+bool IsSlice(int64_t begin, int64_t count, size_t size) {
+  return begin >= 0 && count >= 0 && begin <= static_cast<int64_t>(size) &&
+         count <= static_cast<int64_t>(size) - begin;
+}
+
+absl::Status CheckArray(const char* field, size_t size, size_t expected) {
+  if (size == expected) return absl::OkStatus();
+  return Invalid("plan.", field, ": expected ", expected, " elements, got ",
+                 size);
+}
+
+}  // namespace
+
+EngineTables::EngineTables(const ModelLayout& layout, int32_t max_sequences,
+                           int32_t num_host_blocks)
+    : layout_(layout),
+      max_sequences_(max_sequences),
+      host_blocks_(static_cast<size_t>(num_host_blocks)) {}
+
+bool EngineTables::InUse(SequenceSlot slot) const {
+  return Index(slot) < static_cast<int64_t>(rows_.size()) && row(slot).in_use;
+}
+
+absl::Status EngineTables::CheckSlot(const char* field,
+                                     SequenceSlot slot) const {
+  if (Index(slot) >= 0 && Index(slot) < max_sequences_) {
+    return absl::OkStatus();
+  }
+  return Invalid(field, ": expected a slot in [0, ", max_sequences_, "), got ",
+                 Index(slot));
+}
+
+EngineTables::Pending& EngineTables::PendingOf(SequenceSlot slot) {
+  const auto index = static_cast<size_t>(Index(slot));
+  if (index >= pending_.size()) pending_.resize(index + 1);
+  Pending& pending = pending_[index];
+  if (pending.plan != num_plans_) pending = Pending{.plan = num_plans_};
+  return pending;
+}
+
+absl::Status EngineTables::CheckShapes(const StepPlan& plan) const {
+  const size_t n = plan.slots.size();
+  BM_RETURN_IF_ERROR(CheckArray("positions", plan.positions.size(), n));
+  BM_RETURN_IF_ERROR(CheckArray("num_tokens", plan.num_tokens.size(), n));
+  BM_RETURN_IF_ERROR(CheckArray("samples", plan.samples.size(), n));
+  if (!plan.num_drafts.empty()) {
+    BM_RETURN_IF_ERROR(CheckArray("num_drafts", plan.num_drafts.size(), n));
+  }
+  BM_RETURN_IF_ERROR(CheckWindowArrays(plan));
+  // A plan without sequences may leave the offsets out.
+  if (n == 0 && plan.block_offsets.empty()) {
+    return CheckArray("blocks", plan.blocks.size(), 0);
+  }
+  BM_RETURN_IF_ERROR(
+      CheckArray("block_offsets", plan.block_offsets.size(), n + 1));
+  if (plan.block_offsets.front() != 0 ||
+      plan.block_offsets.back() != static_cast<int64_t>(plan.blocks.size()) ||
+      !std::is_sorted(plan.block_offsets.begin(), plan.block_offsets.end())) {
+    return Invalid("plan.block_offsets: expected ascending offsets from 0 to ",
+                   plan.blocks.size());
+  }
+  for (const BlockId block : plan.blocks) {
+    // Where there is a window, CheckWindows says which may be null.
+    if (!IsBlock(block) && (layout_.window == 0 || block != kNullBlock)) {
+      return Invalid("plan.blocks: expected block ids in [1, ",
+                     layout_.num_blocks, "), got ", Index(block));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineTables::CheckStart(const StepPlan& plan,
+                                      const SequenceStart& start) const {
+  const auto fail = [&](const auto&... parts) {
+    return Invalid("plan.starts of slot ", Index(start.slot), ": ", parts...);
+  };
+  if (start.num_tokens < 1 ||
+      !IsSlice(start.token_begin, start.num_tokens, plan.start_tokens.size())) {
+    return fail("expected at least one token out of start_tokens (",
+                plan.start_tokens.size(), "), got [", start.token_begin, ", +",
+                start.num_tokens, ")");
+  }
+  if (start.num_cached_tokens < 0 ||
+      start.num_cached_tokens >= start.num_tokens) {
+    return fail("expected num_cached_tokens to be at least 0 and below ",
+                start.num_tokens, ", got ", start.num_cached_tokens);
+  }
+  if (start.query_window < 0) {
+    return fail("expected query_window >= 0, got ", start.query_window);
+  }
+  if (start.region == kNoRegion) return absl::OkStatus();
+  const auto region = regions_.find(start.region);
+  if (region == regions_.end()) {
+    return fail("expected a region that is kept, got ", Index(start.region));
+  }
+  const int32_t least = region->second.region.length;
+  if (start.num_cached_tokens < least) {
+    return fail("expected num_cached_tokens to be at least ", least,
+                " (of the sequence that made region ", Index(start.region),
+                "), got ", start.num_cached_tokens);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineTables::CheckStarts(const StepPlan& plan) {
+  for (size_t i = 0; i < plan.starts.size(); ++i) {
+    const SequenceStart& start = plan.starts[i];
+    BM_RETURN_IF_ERROR(CheckSlot("plan.starts.slot", start.slot));
+    Pending& pending = PendingOf(start.slot);
+    const bool is_taken = InUse(start.slot) && !pending.released;
+    if ((is_taken && start.source != start.slot) || pending.start >= 0) {
+      return Invalid("plan.starts of slot ", Index(start.slot),
+                     ": expected a free slot, got one in use");
+    }
+    BM_RETURN_IF_ERROR(CheckStart(plan, start));
+    if (start.source != kNoSequenceSlot) {
+      BM_RETURN_IF_ERROR(CheckSource(plan, start));
+    }
+    if (start.swap != kNoSwap) BM_RETURN_IF_ERROR(CheckSwapIn(plan, start));
+    PendingOf(start.slot).start = static_cast<int32_t>(i);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineTables::CheckDropped(const StepPlan& plan) const {
+  absl::flat_hash_set<RegionId> seen;
+  for (const RegionId region : plan.dropped_regions) {
+    if (!regions_.contains(region) || !seen.insert(region).second) {
+      return Invalid("plan.dropped_regions: expected regions that are kept, ",
+                     "each once, got ", Index(region));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineTables::CheckScheduled(const StepPlan& plan, size_t i) {
+  const SequenceSlot slot = plan.slots[i];
+  BM_RETURN_IF_ERROR(CheckSlot("plan.slots", slot));
+  const auto fail = [&](const auto&... parts) {
+    return Invalid("plan of slot ", Index(slot), ": ", parts...);
+  };
+  Pending& pending = PendingOf(slot);
+  if (pending.scheduled) return fail("scheduled twice");
+  pending.scheduled = true;
+  pending.run = i;
+  int64_t known = 0;
+  int64_t computed = 0;
+  int64_t cut = 0;
+  int64_t tail_blocks = plan.block_offsets[i + 1] - plan.block_offsets[i];
+  size_t num_ready = 0;
+  if (pending.start >= 0) {
+    const SequenceStart& start =
+        plan.starts[static_cast<size_t>(pending.start)];
+    known = start.num_tokens;
+    computed = start.num_cached_tokens;
+    if (start.region != kNoRegion) cut = regions_.at(start.region).region.cut;
+    if (start.swap != kNoSwap) cut = swapped_.at(start.swap).cut;
+    if (start.source != kNoSequenceSlot) {
+      cut = row(start.source).cut;
+      tail_blocks += SourceBlocks(start);
+    }
+  } else if (InUse(slot) && !pending.released) {
+    const SequenceTable& table = row(slot);
+    known = static_cast<int64_t>(table.tokens.size());
+    computed = table.num_computed;
+    cut = table.cut;
+    tail_blocks += static_cast<int64_t>(table.tail_blocks.size());
+    num_ready = table.drafts.size();
+  } else {
+    return fail("scheduled, but not in use");
+  }
+  if (!plan.num_drafts.empty()) {
+    BM_RETURN_IF_ERROR(CheckDrafts(plan, i, num_ready));
+    known += plan.num_drafts[i];
+  }
+  const int64_t end = int64_t{plan.positions[i]} + plan.num_tokens[i];
+  if (plan.positions[i] != computed) {
+    return fail("expected position ", computed, ", got ", plan.positions[i]);
+  }
+  if (plan.num_tokens[i] < 1 || end > known) {
+    return fail("expected 1..", known - computed, " tokens, got ",
+                plan.num_tokens[i]);
+  }
+  if (plan.samples[i] != 0 && end != known) {
+    return fail("samples after position ", end, ", but ", known,
+                " tokens are known");
+  }
+  if (end - cut > tail_blocks * layout_.page_size) {
+    return fail("expected blocks for ", end - cut, " tail tokens, got ",
+                tail_blocks);
+  }
+  if (!layout_.has_windows()) return absl::OkStatus();
+  return CheckWindows(plan, i, cut / layout_.page_size + tail_blocks);
+}
+
+absl::Status EngineTables::Apply(const StepPlan& plan) {
+  ++num_plans_;
+  BM_RETURN_IF_ERROR(CheckShapes(plan));
+  for (const SequenceSlot slot : plan.released) {
+    BM_RETURN_IF_ERROR(CheckSlot("plan.released", slot));
+    Pending& pending = PendingOf(slot);
+    if (!InUse(slot) || pending.released) {
+      return Invalid("plan.released: slot ", Index(slot), " is not in use");
+    }
+    pending.released = true;
+  }
+  BM_RETURN_IF_ERROR(CheckDroppedSwaps(plan));
+  for (const SwapOut& out : plan.swap_outs) {
+    BM_RETURN_IF_ERROR(CheckSwapOut(plan, out));
+  }
+  BM_RETURN_IF_ERROR(CheckStarts(plan));
+  BM_RETURN_IF_ERROR(CheckDropped(plan));
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    BM_RETURN_IF_ERROR(CheckScheduled(plan, i));
+  }
+  for (const SequenceStart& start : plan.starts) {
+    // Cached tokens have their blocks among this step's new blocks.
+    if (start.num_cached_tokens > 0 && start.source == kNoSequenceSlot &&
+        !PendingOf(start.slot).scheduled) {
+      return Invalid("plan.starts of slot ", Index(start.slot), ": ",
+                     start.num_cached_tokens, " cached tokens, but no blocks");
+    }
+    if (start.swap != kNoSwap) {
+      BM_RETURN_IF_ERROR(CheckSwappedTail(plan, start));
+    }
+  }
+  BM_RETURN_IF_ERROR(CheckCopies(plan));
+  for (const SequenceStart& start : plan.starts) {
+    if (IsPartlyCached(start) && PendingOf(start.slot).num_copied == 0) {
+      return Invalid("plan.starts of slot ", Index(start.slot),
+                     ": expected num_cached_tokens to be a multiple of ",
+                     layout_.page_size, " or a copy, got ",
+                     start.num_cached_tokens, " and none");
+    }
+  }
+
+  for (const SwapId swap : plan.dropped_swaps) swapped_.erase(swap);
+  for (const SwapOut& out : plan.swap_outs) Leave(plan, out);
+  for (const SequenceSlot slot : plan.released) Release(slot);
+  for (const SequenceStart& start : plan.starts) Start(plan, start);
+  for (const RegionId region : plan.dropped_regions) regions_.erase(region);
+  for (const CopyOnWrite& copy : plan.copies) {
+    // Of a start in the cache the destination is among the run's blocks.
+    SequenceTable& table = rows_[static_cast<size_t>(Index(copy.slot))];
+    std::vector<BlockId>& blocks =
+        copy.group == 0
+            ? table.tail_blocks
+            : table.window_blocks[static_cast<size_t>(copy.group - 1)];
+    if (!blocks.empty()) blocks.back() = copy.blocks.destination;
+  }
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    SequenceTable& table = rows_[static_cast<size_t>(Index(plan.slots[i]))];
+    table.tail_blocks.insert(table.tail_blocks.end(),
+                             plan.blocks.begin() + plan.block_offsets[i],
+                             plan.blocks.begin() + plan.block_offsets[i + 1]);
+    AddWindows(plan, i, &table);
+    table.num_computed += plan.num_tokens[i];
+    if (!plan.num_drafts.empty()) {
+      table.tokens.insert(table.tokens.end(), table.drafts.begin(),
+                          table.drafts.begin() + plan.num_drafts[i]);
+    }
+    table.drafts.clear();
+  }
+  return absl::OkStatus();
+}
+
+void EngineTables::Release(SequenceSlot slot) {
+  SequenceTable& table = rows_[static_cast<size_t>(Index(slot))];
+  table.in_use = false;
+  table.tokens.clear();
+  table.num_computed = 0;
+  table.cut = 0;
+  table.region_blocks.clear();
+  table.kept.clear();
+  table.region_layout.reset();
+  table.region_entries = 0;
+  table.shard_entries.clear();
+  table.tail_blocks.clear();
+  CutWindows(0, &table);
+  std::ranges::fill(table.window_regions, TableRegion());
+  table.num_evictions = 0;
+  table.drafts.clear();
+}
+
+void EngineTables::Start(const StepPlan& plan, const SequenceStart& start) {
+  const auto index = static_cast<size_t>(Index(start.slot));
+  if (index >= rows_.size()) rows_.resize(index + 1);
+  SequenceTable& table = rows_[index];
+  if (start.source != kNoSequenceSlot) {
+    const auto num_blocks = static_cast<size_t>(SourceBlocks(start));
+    if (start.source != start.slot) table = row(start.source);
+    table.tail_blocks.resize(num_blocks);
+    CutWindows(start.num_cached_tokens, &table);
+    table.num_evictions = 0;
+  }
+  table.window_blocks.resize(layout_.group_windows.size());
+  table.window_regions.resize(layout_.group_windows.size());
+  table.in_use = true;
+  table.drafts.clear();
+  table.request = start.request;
+  table.query_window = start.query_window;
+  const auto first = plan.start_tokens.begin() + start.token_begin;
+  table.tokens.assign(first, first + start.num_tokens);
+  table.num_computed = start.num_cached_tokens;
+  if (start.swap != kNoSwap) ComeBack(plan, start, &table);
+  if (start.region == kNoRegion) return;  // none, or the source's
+  const KeptRegions& kept = regions_.at(start.region);
+  table.cut = kept.region.cut;
+  table.region_blocks = kept.region.blocks;
+  table.region_layout = kept.region.layout;
+  SetKept(kept.region.kept, &table);
+  if (start.swap != kNoSwap) return;  // the others have come back
+  table.window_regions =
+      RegionsWith(kept.window_regions, start.num_cached_tokens);
+}
+
+void EngineTables::SetKept(std::span<const int32_t> kept,
+                           SequenceTable* table) const {
+  table->kept.assign(kept.begin(), kept.end());
+  table->shard_entries.assign(static_cast<size_t>(layout_.num_shards), 0);
+  for (size_t head = 0; head < kept.size(); ++head) {
+    const int32_t shard =
+        layout_.shard_of(static_cast<int32_t>(head) % layout_.num_heads);
+    table->shard_entries[static_cast<size_t>(shard)] += kept[head];
+  }
+  table->region_entries = std::accumulate(
+      table->shard_entries.begin(), table->shard_entries.end(), int64_t{0});
+}
+
+void EngineTables::AddSampled(SequenceSlot slot, int32_t token) {
+  SequenceTable& table = rows_[static_cast<size_t>(Index(slot))];
+  BM_CHECK(table.in_use);
+  BM_CHECK(table.num_computed == static_cast<int64_t>(table.tokens.size()));
+  table.tokens.push_back(token);
+}
+
+void EngineTables::Reset() {
+  rows_.clear();
+  pending_.clear();
+  regions_.clear();
+  swapped_.clear();
+  std::ranges::fill(host_blocks_, HostBlock{});
+}
+
+}  // namespace blockmgr

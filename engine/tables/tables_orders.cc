@@ -1,0 +1,203 @@
+// Orders of evictions, as far as tables are concerned.
+
+#include <algorithm>
+#include <string>
+
+#include <absl/container/flat_hash_set.h>
+#include <absl/strings/str_cat.h>
+
+#include "engine/tables/tables.h"
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
+#include "blockmgr/ragged_region.h"
+
+namespace blockmgr {
+namespace {
+
+template <typename... Parts>
+absl::Status BadOrder(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+absl::Status CheckPolicy(const EvictionPolicy& policy) {
+  BM_RETURN_IF_ERROR(policy.Validate());
+  if (!policy.needs_table()) return absl::OkStatus();
+  return BadOrder("policy: expected budgets of the order's own, got ",
+                  FormatPolicy(policy));
+}
+
+bool IsPart(int64_t begin, int64_t count, size_t size) {
+  return begin >= 0 && count >= 0 && begin <= static_cast<int64_t>(size) &&
+         count <= static_cast<int64_t>(size) - begin;
+}
+
+}  // namespace
+
+absl::Status EngineTables::CheckDestinations(const StepPlan& plan,
+                                             const EvictionOrder& order) const {
+  if (!IsPart(order.destination_begin, order.num_destinations,
+              plan.destinations.size())) {
+    return BadOrder(
+        "destinations: expected a part of ", plan.destinations.size(),
+        ", got [", order.destination_begin, ", +", order.num_destinations, ")");
+  }
+  const SequenceTable& table = row(order.slot);
+  // Blocks behind the cut stay in the table, and those of other groups: a
+  // region on one of them would overwrite live tokens. Which of their regions'
+  // blocks do, the tables do not know.
+  absl::flat_hash_set<BlockId> taken;
+  const auto stays = [&](const std::vector<BlockId>& blocks, int32_t begin) {
+    taken.insert(blocks.begin() + begin, blocks.end());
+  };
+  stays(table.tail_blocks,
+        order.group == 0 ? (order.cut - table.cut) / layout_.page_size : 0);
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    const auto index = static_cast<size_t>(group - 1);
+    const int32_t cut =
+        group == order.group ? order.cut : table.window_regions[index].cut;
+    stays(table.window_blocks[index],
+          std::max(layout_.FirstPage(group, table.num_computed + 1),
+                   cut / layout_.page_size));
+  }
+  for (const BlockId block : Destinations(plan, order)) {
+    if (!IsBlock(block)) {
+      return BadOrder("destinations: expected block ids in [1, ",
+                      layout_.num_blocks, "), got ", Index(block));
+    }
+    if (!taken.insert(block).second) {
+      return BadOrder("destinations: block ", Index(block),
+                      " is named twice or holds tokens that stay");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineTables::CheckOrder(const StepPlan& plan,
+                                      const EvictionOrder& order) {
+  BM_RETURN_IF_ERROR(CheckSlot("slot", order.slot));
+  if (!InUse(order.slot)) {
+    return BadOrder("slot: ", Index(order.slot), " is not in use");
+  }
+  if (layout_.window > 0) {
+    return BadOrder("cut: expected no order in a model with a window, got ",
+                    order.cut);
+  }
+  const SequenceTable& table = row(order.slot);
+  if (order.group < 0 || order.group >= layout_.num_groups()) {
+    return BadOrder("group: expected 0 to ", layout_.num_groups() - 1, ", got ",
+                    order.group);
+  }
+  if (order.group < PendingOf(order.slot).next_group) {
+    return BadOrder("slot: a second order for slot ", Index(order.slot),
+                    " in one step, of group ", order.group);
+  }
+  if (order.length != table.num_computed) {
+    return BadOrder("length: expected ", table.num_computed, ", got ",
+                    order.length);
+  }
+  const int32_t cut_now =
+      order.group == 0
+          ? table.cut
+          : table.window_regions[static_cast<size_t>(order.group - 1)].cut;
+  if (order.cut < std::max(cut_now, 1) || order.cut >= order.length ||
+      order.cut % layout_.page_size != 0) {
+    return BadOrder("cut: expected a positive multiple of ", layout_.page_size,
+                    " in [", cut_now, ", ", order.length, "), got ", order.cut);
+  }
+  BM_RETURN_IF_ERROR(CheckPolicy(order.policy));
+  if (order.group > 0) BM_RETURN_IF_ERROR(CheckWindowOrder(order));
+  if (order.region != kNoRegion && regions_.contains(order.region)) {
+    return BadOrder("region: expected a name that is not in use, got ",
+                    Index(order.region));
+  }
+  if (!order.shard_page_totals.empty() &&
+      std::ssize(order.shard_page_totals) != layout_.num_shards) {
+    return BadOrder("shard_page_totals: expected none or ", layout_.num_shards,
+                    " values, got ", order.shard_page_totals.size());
+  }
+  BM_RETURN_IF_ERROR(CheckDestinations(plan, order));
+  const int64_t num_heads = layout_.pages_per_block();
+  if (order.policy.scorer.kind == ScorerKind::kExternal) {
+    const int64_t expected = num_heads * order.cut;
+    const int64_t size =
+        order.scores ? static_cast<int64_t>(order.scores->size()) : 0;
+    if (size != expected) {
+      return BadOrder("scores: expected ", expected, " values, got ", size);
+    }
+  }
+  if (order.policy.budget.kind == BudgetKind::kExternal) {
+    const int64_t size =
+        order.budgets ? static_cast<int64_t>(order.budgets->size()) : 0;
+    if (size != num_heads) {
+      return BadOrder("budgets: expected ", num_heads, " values, got ", size);
+    }
+    const auto bad = std::find_if(order.budgets->begin(), order.budgets->end(),
+                                  [](int32_t budget) { return budget < 0; });
+    if (bad != order.budgets->end()) {
+      return BadOrder("budgets: expected no negative value, got ", *bad);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineTables::CheckCounts(const EvictionOrder& order,
+                                       std::span<const int32_t> counts) const {
+  BM_CHECK(static_cast<int64_t>(counts.size()) == layout_.pages_per_block());
+  for (size_t head = 0; head < counts.size(); ++head) {
+    const int32_t held = HeldBelow(order, static_cast<int32_t>(head));
+    if (counts[head] < 0 || counts[head] > held) {
+      return BadOrder("counts: expected at most ", held,
+                      " entries for head index ", head, ", got ", counts[head]);
+    }
+  }
+  for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
+    const int64_t num_pages = ShardPages(layout_, shard, counts);
+    const std::string where =
+        layout_.num_shards == 1 ? "" : absl::StrCat(" in shard ", shard);
+    const int64_t page_total = order.page_total_of(shard);
+    if (num_pages > page_total) {
+      return BadOrder("counts: expected at most page_total ", page_total,
+                      " pages", where, ", got ", num_pages);
+    }
+    const int64_t destination_pages =
+        int64_t{order.num_destinations} * layout_.shard_pages_per_block();
+    if (num_pages > destination_pages) {
+      return BadOrder("counts: expected at most the destinations' ",
+                      destination_pages, " pages", where, ", got ", num_pages);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void EngineTables::Commit(const StepPlan& plan, const EvictionOrder& order,
+                          std::span<const int32_t> counts) {
+  Pending& pending = PendingOf(order.slot);
+  pending.next_group = order.group + 1;
+  if (order.group > 0) return CommitInWindow(plan, order, counts);
+  SequenceTable& table = rows_[static_cast<size_t>(Index(order.slot))];
+  table.region_layout = LayOut(plan, order, counts);
+  const auto gone = (order.cut - table.cut) / layout_.page_size;
+  table.tail_blocks.erase(table.tail_blocks.begin(),
+                          table.tail_blocks.begin() + gone);
+  table.cut = order.cut;
+  const std::span<const BlockId> destinations = Destinations(plan, order);
+  table.region_blocks.assign(destinations.begin(), destinations.end());
+  SetKept(counts, &table);
+  ++table.num_evictions;
+  if (order.region == kNoRegion) return;
+  pending.name = order.region;
+  regions_[order.region] = {
+      .region = {.cut = table.cut,
+                 .blocks = table.region_blocks,
+                 .kept = table.kept,
+                 .layout = table.region_layout,
+                 .length = order.length},
+      .window_regions = RegionsWith(table.window_regions, order.length)};
+}
+
+RegionId EngineTables::KeptName(SequenceSlot slot) const {
+  const Pending& pending = pending_[static_cast<size_t>(Index(slot))];
+  return pending.plan == num_plans_ ? pending.name : kNoRegion;
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,412 @@
+#include "tests/engine/reference/engine_harness.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/select.h"
+#include "blockmgr/eviction/window_eviction.h"
+#include "kernels/backend.h"
+
+namespace blockmgr {
+namespace {
+
+ModelLayout WholeLayout(const TinyModel& model, DType dtype, int32_t num_blocks,
+                        int32_t num_shards) {
+  ModelLayout whole = MakeLayout(model.shape(), 16, dtype, num_blocks);
+  whole.num_shards = num_shards;
+  return whole;
+}
+
+std::vector<std::unique_ptr<Backend>> CpuShards(const ModelLayout& whole) {
+  auto backends = CreateCpuShards(whole);
+  BM_CHECK(backends.ok());
+  return *std::move(backends);
+}
+
+}  // namespace
+
+std::vector<int32_t> EngineHarness::Eviction::KeptPositions(
+    size_t head_index) const {
+  std::vector<int32_t> positions;
+  for (int64_t i = keep.offsets[head_index]; i < keep.offsets[head_index + 1];
+       ++i) {
+    const int64_t entry =
+        candidates.offsets[head_index] + keep.ranks[static_cast<size_t>(i)];
+    positions.push_back(candidates.positions[static_cast<size_t>(entry)]);
+  }
+  return positions;
+}
+
+EngineHarness::EngineHarness(const std::shared_ptr<const TinyModel>& model,
+                             DType dtype, int32_t num_blocks,
+                             int32_t num_shards, int32_t num_host_blocks)
+    : EngineHarness(
+          model, CpuShards(WholeLayout(*model, dtype, num_blocks, num_shards)),
+          num_host_blocks) {}
+
+EngineHarness::EngineHarness(std::shared_ptr<const TinyModel> model,
+                             std::vector<std::unique_ptr<Backend>> backends,
+                             int32_t num_host_blocks)
+    : sequences_(kNumSlots), logits_(kNumSlots) {
+  const ModelLayout& of_shard = backends.front()->layout();
+  const ModelLayout whole =
+      WholeLayout(*model, of_shard.dtype, of_shard.num_blocks,
+                  static_cast<int32_t>(backends.size()));
+  // Whatever is read without having been written shows up as NaN.
+  for (const std::unique_ptr<Backend>& backend : backends) backend->Poison();
+  engine_ = std::make_unique<TinyEngine>(
+      std::move(model), whole, std::move(backends),
+      TinyEngineOptions{.max_sequences = static_cast<int32_t>(kNumSlots),
+                        .num_host_blocks = num_host_blocks});
+  merger_ = std::make_unique<ShardMerger>(whole);
+  for (int32_t block = whole.num_blocks - 1; block > 0; --block) {
+    free_.push_back(BlockId{block});
+  }
+  engine_->set_observer(TinyObserver{
+      .on_logits =
+          [this](SequenceSlot slot, int32_t, std::span<const float> logits) {
+            logits_[static_cast<size_t>(Index(slot))].assign(logits.begin(),
+                                                             logits.end());
+          },
+      .on_eviction =
+          [this](const EvictionOrder& order, int32_t shard,
+                 const ScoredEntries& scored, const KeepSets& keep) {
+            if (!merger_->Add(shard, scored, keep)) return;
+            evictions_.push_back({.order = order,
+                                  .candidates = merger_->scored().candidates,
+                                  .scores = merger_->scored().scores,
+                                  .keep = merger_->keep(),
+                                  .outcome = {}});
+          }});
+}
+
+BlockId EngineHarness::Allocate() {
+  BM_CHECK(!free_.empty());
+  const BlockId block = free_.back();
+  free_.pop_back();
+  return block;
+}
+
+void EngineHarness::Extend(int32_t num_pages, std::vector<BlockId>* table,
+                           std::vector<BlockId>* added) {
+  while (static_cast<int32_t>(table->size()) < num_pages) {
+    table->push_back(Allocate());
+    added->push_back(table->back());
+  }
+}
+
+void EngineHarness::FreeOwn(const Sequence& sequence,
+                            std::span<const BlockId> blocks) {
+  for (const BlockId block : blocks) {
+    if (block == kNullBlock || sequence.shared.contains(block)) continue;
+    free_.push_back(block);
+  }
+}
+
+int32_t EngineHarness::FirstPage(const Sequence& sequence, int32_t group,
+                                 int32_t length) const {
+  return std::max(
+      layout().FirstPage(group, length),
+      sequence.cuts[static_cast<size_t>(group)] / layout().page_size);
+}
+
+void EngineHarness::LeaveBehind(Sequence* sequence) {
+  for (int32_t group = 0; group < layout().num_groups(); ++group) {
+    if (layout().window_of(group) == 0) continue;
+    std::vector<BlockId>& blocks =
+        group == 0 ? sequence->tail
+                   : sequence->windows[static_cast<size_t>(group - 1)];
+    const int32_t first = layout().FirstPage(group, sequence->computed);
+    FreeOwn(*sequence, std::span(blocks).first(static_cast<size_t>(first)));
+    std::fill_n(blocks.begin(), first, kNullBlock);
+    std::vector<BlockId>& region =
+        sequence->regions[static_cast<size_t>(group)];
+    if (FirstPage(*sequence, group, sequence->computed) > first) continue;
+    FreeOwn(*sequence, region);
+    region.clear();
+  }
+}
+
+void EngineHarness::Start(int32_t slot, std::vector<int32_t> prompt,
+                          int32_t query_window,
+                          std::span<const BlockId> shared) {
+  Sequence& sequence = sequences_[static_cast<size_t>(slot)];
+  const int32_t cached =
+      static_cast<int32_t>(shared.size()) * layout().page_size;
+  sequence = Sequence();
+  sequence.tokens = std::move(prompt);
+  sequence.computed = cached;
+  sequence.shared.insert(shared.begin(), shared.end());
+  sequence.cuts.resize(static_cast<size_t>(layout().num_groups()));
+  sequence.regions.resize(sequence.cuts.size());
+  sequence.tail.assign(shared.begin(), shared.end());
+  sequence.windows.resize(static_cast<size_t>(layout().num_window_groups()));
+  sequence.start =
+      SequenceStart{.slot = SequenceSlot{slot},
+                    .request = RequestId{static_cast<uint64_t>(slot) + 100},
+                    .num_tokens = static_cast<int32_t>(sequence.tokens.size()),
+                    .num_cached_tokens = cached,
+                    .query_window = query_window};
+}
+
+void EngineHarness::StartOnPages(int32_t slot, std::vector<int32_t> prompt,
+                                 int32_t source, int32_t num_pages) {
+  const Sequence& from = sequences_[static_cast<size_t>(source)];
+  const int32_t cached = num_pages * layout().page_size;
+  const auto pages_of = [&](int32_t group, const std::vector<BlockId>& blocks) {
+    std::vector<BlockId> pages(blocks.begin(), blocks.begin() + num_pages);
+    std::fill_n(pages.begin(), layout().FirstPage(group, cached), kNullBlock);
+    return pages;
+  };
+  Start(slot, std::move(prompt), 32, pages_of(0, from.tail));
+  Sequence& sequence = sequences_[static_cast<size_t>(slot)];
+  for (size_t i = 0; i < sequence.windows.size(); ++i) {
+    sequence.windows[i] =
+        pages_of(static_cast<int32_t>(i) + 1, from.windows[i]);
+    sequence.shared.insert(sequence.windows[i].begin(),
+                           sequence.windows[i].end());
+  }
+}
+
+void EngineHarness::StartOnRegion(int32_t slot, std::vector<int32_t> prompt,
+                                  int32_t source, RegionId region,
+                                  int32_t num_pages) {
+  const Sequence& from = sequences_[static_cast<size_t>(source)];
+  const std::vector<int32_t>& cuts = kept_.at(region);
+  Start(slot, std::move(prompt), 32,
+        std::span(from.tail).first(static_cast<size_t>(num_pages)));
+  Sequence& sequence = sequences_[static_cast<size_t>(slot)];
+  const int32_t page_size = layout().page_size;
+  const int32_t end = cuts[0] / page_size + num_pages;
+  sequence.cuts[0] = cuts[0];
+  sequence.computed = end * page_size;
+  for (size_t i = 0; i < sequence.windows.size(); ++i) {
+    const auto group = static_cast<int32_t>(i) + 1;
+    const int32_t first = layout().FirstPage(group, sequence.computed);
+    if (cuts[i + 1] > first * page_size) sequence.cuts[i + 1] = cuts[i + 1];
+    std::vector<BlockId>& pages = sequence.windows[i];
+    pages.assign(from.windows[i].begin(), from.windows[i].begin() + end);
+    std::fill_n(pages.begin(), FirstPage(sequence, group, sequence.computed),
+                kNullBlock);
+    sequence.shared.insert(pages.begin(), pages.end());
+  }
+  sequence.start->num_cached_tokens = sequence.computed;
+  sequence.start->region = region;
+}
+
+void EngineHarness::Schedule(int32_t slot, int32_t num_tokens) {
+  Sequence& sequence = sequences_[static_cast<size_t>(slot)];
+  std::vector<BlockId> blocks;
+  std::vector<std::vector<BlockId>> window_blocks(sequence.windows.size());
+  if (sequence.start) {
+    sequence.start->token_begin =
+        static_cast<int64_t>(plan_.start_tokens.size());
+    plan_.start_tokens.insert(plan_.start_tokens.end(), sequence.tokens.begin(),
+                              sequence.tokens.end());
+    plan_.starts.push_back(*sequence.start);
+    sequence.start.reset();
+    blocks = sequence.tail;
+    window_blocks = sequence.windows;
+  }
+  if (plan_.block_offsets.empty()) plan_.block_offsets.push_back(0);
+  plan_.slots.push_back(SequenceSlot{slot});
+  plan_.positions.push_back(sequence.computed);
+  plan_.num_tokens.push_back(num_tokens);
+  sequence.computed += num_tokens;
+  const bool all =
+      sequence.computed == static_cast<int32_t>(sequence.tokens.size());
+  plan_.samples.push_back(all ? 1 : 0);
+  const int32_t page_size = layout().page_size;
+  Extend(CeilDiv(sequence.computed - sequence.cuts[0], page_size),
+         &sequence.tail, &blocks);
+  for (size_t i = 0; i < sequence.windows.size(); ++i) {
+    Extend(CeilDiv(sequence.computed, page_size), &sequence.windows[i],
+           &window_blocks[i]);
+    if (plan_.window_offsets.empty()) plan_.window_offsets.push_back(0);
+    plan_.window_blocks.insert(plan_.window_blocks.end(),
+                               window_blocks[i].begin(),
+                               window_blocks[i].end());
+    plan_.window_offsets.push_back(
+        static_cast<int64_t>(plan_.window_blocks.size()));
+  }
+  plan_.blocks.insert(plan_.blocks.end(), blocks.begin(), blocks.end());
+  plan_.block_offsets.push_back(static_cast<int64_t>(plan_.blocks.size()));
+}
+
+void EngineHarness::Release(int32_t slot) {
+  Sequence& sequence = sequences_[static_cast<size_t>(slot)];
+  plan_.released.push_back(SequenceSlot{slot});
+  for (const std::vector<BlockId>& blocks : sequence.regions) {
+    FreeOwn(sequence, blocks);
+  }
+  FreeOwn(sequence, sequence.tail);
+  for (const std::vector<BlockId>& blocks : sequence.windows) {
+    FreeOwn(sequence, blocks);
+  }
+  sequence = Sequence();
+}
+
+void EngineHarness::Evict(int32_t slot, int32_t cut, const std::string& policy,
+                          const EvictionTarget& target, DestinationKind kind) {
+  const absl::StatusOr<EvictionPolicy> parsed = ParsePolicy(policy);
+  BM_CHECK(parsed.ok());
+  EvictionOrder order;
+  order.slot = SequenceSlot{slot};
+  order.cut = cut;
+  order.policy = *parsed;
+  order.target = target;
+  AddOrder(std::move(order), kind);
+}
+
+void EngineHarness::EvictEverywhere(int32_t slot, int32_t cut,
+                                    const std::string& policy,
+                                    const EvictionTarget& target,
+                                    DestinationKind kind) {
+  Evict(slot, cut, policy, target, kind);
+  for (int32_t group = 1; group < layout().num_groups(); ++group) {
+    EvictionOrder order;
+    order.slot = SequenceSlot{slot};
+    order.group = group;
+    order.cut = cut;
+    order.policy = plan_.evictions.back().policy;
+    order.target = target;
+    AddOrder(std::move(order), kind);
+  }
+}
+
+void EngineHarness::AddOrder(EvictionOrder order, DestinationKind kind) {
+  const Sequence& sequence = sequences_[static_cast<size_t>(Index(order.slot))];
+  const auto group = static_cast<size_t>(order.group);
+  order.length = sequence.computed;
+  const HeadShape shape{layout().num_layers, layout().shard_heads(),
+                        layout().page_size};
+  std::vector<BlockId> own = sequence.regions[group];
+  std::span<const BlockId> below = sequence.tail;
+  if (order.group == 0) {
+    order.page_total =
+        PageTotal(order.policy, order.target, shape, {order.cut, order.length});
+    below = below.first(static_cast<size_t>((order.cut - sequence.cuts[0]) /
+                                            layout().page_size));
+  } else {
+    const WindowEviction eviction = WindowEviction::Of(
+        order.policy, layout().window_of(order.group), order.cut, order.length);
+    order.page_total =
+        PageTotal(eviction.policy, order.target, shape, eviction.range);
+    const int32_t first = FirstPage(sequence, order.group, order.length + 1);
+    below = std::span(sequence.windows[group - 1])
+                .first(static_cast<size_t>(order.cut / layout().page_size))
+                .subspan(static_cast<size_t>(first));
+    // Of one that it has passed nothing is moved.
+    if (sequence.cuts[group] <=
+        layout().FirstPage(order.group, order.length + 1) *
+            layout().page_size) {
+      own.clear();
+    }
+  }
+  std::ranges::copy_if(below, std::back_inserter(own), [&](BlockId block) {
+    return !sequence.shared.contains(block);
+  });
+  order.destination_begin = static_cast<int64_t>(plan_.destinations.size());
+  order.num_destinations = static_cast<int32_t>(
+      CeilDiv<int64_t>(order.page_total, layout().shard_pages_per_block()));
+  // The last ones first: then list order, block order and age all differ.
+  for (int32_t i = 0; i < order.num_destinations; ++i) {
+    const bool use_own = kind == DestinationKind::kOwn ||
+                         (kind == DestinationKind::kMixed && i % 2 == 0);
+    if (use_own && !own.empty()) {
+      plan_.destinations.push_back(own.back());
+      own.pop_back();
+    } else {
+      plan_.destinations.push_back(Allocate());
+    }
+  }
+  plan_.evictions.push_back(std::move(order));
+}
+
+void EngineHarness::Commit(const EvictionOrder& order) {
+  Sequence& sequence = sequences_[static_cast<size_t>(Index(order.slot))];
+  const auto group = static_cast<size_t>(order.group);
+  const std::span<const BlockId> destinations =
+      EngineTables::Destinations(plan_, order);
+  const int32_t page_size = layout().page_size;
+  std::vector<BlockId>& table =
+      group == 0 ? sequence.tail : sequence.windows[group - 1];
+  const int32_t num_gone =
+      (order.cut - (group == 0 ? sequence.cuts[0] : 0)) / page_size;
+  std::vector<BlockId> gone = sequence.regions[group];
+  gone.insert(gone.end(), table.begin(), table.begin() + num_gone);
+  std::erase_if(gone, [&](BlockId block) {
+    return std::ranges::count(destinations, block) > 0;
+  });
+  FreeOwn(sequence, gone);
+  if (group == 0) {
+    table.erase(table.begin(), table.begin() + num_gone);
+  } else {
+    std::fill_n(table.begin(), num_gone, kNullBlock);
+  }
+  sequence.regions[group].assign(destinations.begin(), destinations.end());
+  sequence.cuts[group] = order.cut;
+}
+
+void EngineHarness::Keep(const EvictionOrder& order) {
+  const Sequence& sequence = sequences_[static_cast<size_t>(Index(order.slot))];
+  std::vector<int32_t>& cuts = kept_[order.region];
+  cuts = sequence.cuts;
+  for (int32_t group = 1; group < layout().num_groups(); ++group) {
+    int32_t& cut = cuts[static_cast<size_t>(group)];
+    if (cut <= layout().FirstPage(group, order.length) * layout().page_size) {
+      cut = 0;
+    }
+  }
+}
+
+absl::Status EngineHarness::Run() {
+  evictions_.clear();
+  for (std::vector<float>& logits : logits_) logits.clear();
+  plan_.id = StepId{++num_steps_};
+  BM_RETURN_IF_ERROR(engine_->Run(plan_, &result_));
+  BM_CHECK(result_.id == plan_.id);
+  for (size_t i = 0; i < plan_.slots.size(); ++i) {
+    if (plan_.samples[i] == 0) continue;
+    sequences_[static_cast<size_t>(Index(plan_.slots[i]))].tokens.push_back(
+        result_.sampled[i]);
+  }
+  if (layout().has_windows()) {
+    for (const SequenceSlot slot : plan_.slots) {
+      LeaveBehind(&sequences_[static_cast<size_t>(Index(slot))]);
+    }
+  }
+  size_t seen = 0;
+  for (size_t i = 0; i < plan_.evictions.size(); ++i) {
+    if (!result_.evictions[i].ok) continue;
+    evictions_[seen++].outcome = result_.evictions[i];
+    Commit(plan_.evictions[i]);
+  }
+  for (size_t i = 0; i < plan_.evictions.size(); ++i) {
+    const EvictionOrder& order = plan_.evictions[i];
+    if (result_.evictions[i].ok && order.region != kNoRegion) Keep(order);
+  }
+  plan_.Clear();
+  return absl::OkStatus();
+}
+
+std::vector<float> EngineHarness::Prefill(int32_t slot,
+                                          std::span<const int32_t> chunks) {
+  for (const int32_t chunk : chunks) {
+    Schedule(slot, chunk);
+    BM_CHECK(Run().ok());
+  }
+  return logits(slot);
+}
+
+std::vector<float> EngineHarness::Decode(int32_t slot) {
+  Schedule(slot, 1);
+  BM_CHECK(Run().ok());
+  return logits(slot);
+}
+
+}  // namespace blockmgr

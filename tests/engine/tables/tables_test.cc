@@ -1,0 +1,214 @@
+#include "engine/tables/tables.h"
+
+#include <functional>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/engine/tables/tables_fixture.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+TEST_F(EngineTablesTest, FollowsStartsAndDecodes) {
+  ASSERT_OK(tables_.Apply(DecodePlan()));
+  const SequenceTable& row = tables_.row(kTestSlot);
+  EXPECT_EQ(row.request, RequestId{7});
+  EXPECT_EQ(row.query_window, 8);
+  EXPECT_EQ(row.num_computed, 41);
+  EXPECT_EQ(row.tokens.back(), 9);
+  EXPECT_EQ(row.tail_length(), 41);
+  EXPECT_THAT(row.tail_blocks, ElementsAre(BlockId{1}, BlockId{2}, BlockId{3}));
+}
+
+TEST_F(EngineTablesTest, AReleasedSlotCanStartInTheSamePlan) {
+  StepPlan plan = StartPlan();
+  plan.released = {kTestSlot};
+  plan.starts[0].num_cached_tokens = 16;
+  plan.positions = {16};
+  plan.num_tokens = {10};
+  plan.samples = {0};
+  ASSERT_OK(tables_.Apply(plan));
+  EXPECT_EQ(tables_.row(kTestSlot).num_computed, 26);
+  EXPECT_THAT(tables_.row(kTestSlot).tokens, SizeIs(40));
+}
+
+TEST_F(EngineTablesTest, RefusesArraysThatDisagree) {
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->positions.push_back(1); },
+      "plan.positions: expected 1 elements, got 2");
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->num_tokens.clear(); }, "num_tokens");
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->samples.clear(); }, "samples");
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->block_offsets = {0}; },
+      "block_offsets");
+  ExpectRefused(
+      DecodePlan(),
+      [](StepPlan* p) {
+        p->block_offsets = {0, 1};
+      },
+      "ascending offsets from 0 to 0");
+}
+
+TEST_F(EngineTablesTest, RefusesBlocksOutsideThePool) {
+  for (const int32_t block : {0, -1, 64}) {
+    ExpectRefused(
+        DecodePlan(),
+        [=](StepPlan* p) {
+          p->blocks = {BlockId{block}};
+          p->block_offsets = {0, 1};
+        },
+        "block ids in [1, 64)");
+  }
+}
+
+TEST_F(EngineTablesTest, RefusesSlotsOutOfRangeOrNotInUse) {
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->slots = {SequenceSlot{8}}; },
+      "a slot in [0, 8)");
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->slots = {SequenceSlot{-1}}; },
+      "a slot in [0, 8)");
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->slots = {SequenceSlot{2}}; },
+      "not in use");
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->released = {kTestSlot}; },
+      "not in use");
+  ExpectRefused(
+      StepPlan(),
+      [](StepPlan* p) {
+        p->released = {kTestSlot, kTestSlot};
+      },
+      "not in use");
+  ExpectRefused(
+      StartPlan(), [](StepPlan*) {}, "got one in use");
+}
+
+TEST_F(EngineTablesTest, RefusesTokensThatAreNotNext) {
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->positions = {39}; },
+      "expected position 40, got 39");
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->num_tokens = {2}; },
+      "expected 1..1 tokens, got 2");
+  ExpectRefused(
+      DecodePlan(), [](StepPlan* p) { p->num_tokens = {0}; },
+      "expected 1..1 tokens, got 0");
+}
+
+TEST_F(EngineTablesTest, RefusesASampleBeforeTheLastKnownToken) {
+  ExpectRefused(
+      StartPlan(),
+      [](StepPlan* p) {
+        p->released = {kTestSlot};
+        p->num_tokens = {39};
+      },
+      "40 tokens are known");
+}
+
+TEST_F(EngineTablesTest, RefusesTooFewBlocks) {
+  ExpectRefused(
+      StartPlan(),
+      [](StepPlan* p) {
+        p->released = {kTestSlot};
+        p->blocks.pop_back();
+        p->block_offsets = {0, 2};
+      },
+      "expected blocks for 40 tail tokens, got 2");
+}
+
+TEST_F(EngineTablesTest, RefusesBadStarts) {
+  const auto refuse = [this](const std::function<void(SequenceStart*)>& spoil,
+                             const char* message) {
+    ExpectRefused(
+        StartPlan(),
+        [&](StepPlan* p) {
+          p->released = {kTestSlot};
+          spoil(&p->starts[0]);
+        },
+        message);
+  };
+  refuse([](SequenceStart* s) { s->num_tokens = 0; }, "at least one token");
+  refuse([](SequenceStart* s) { s->token_begin = 1; }, "out of start_tokens");
+  refuse([](SequenceStart* s) { s->token_begin = -1; }, "out of start_tokens");
+  refuse([](SequenceStart* s) { s->num_cached_tokens = 48; }, "below 40");
+  refuse([](SequenceStart* s) { s->query_window = -1; }, "query_window");
+  refuse([](SequenceStart* s) { s->slot = SequenceSlot{9}; }, "starts.slot");
+}
+
+TEST_F(EngineTablesTest, ARefusedPlanDoesNotMarkTheNext) {
+  StepPlan bad = DecodePlan();
+  bad.num_tokens = {7};
+  EXPECT_FALSE(tables_.Apply(bad).ok());
+  EXPECT_OK(tables_.Apply(DecodePlan()));
+}
+
+TEST_F(EngineTablesTest, SequencesStartOnARegionUntilItIsDropped) {
+  StepPlan plan = EvictionPlan();
+  plan.evictions[0].region = RegionId{8};
+  ASSERT_OK(tables_.Apply(plan));
+  const std::vector<int32_t> counts = {16, 3, 0, 16};
+  ASSERT_OK(tables_.CheckOrder(plan, plan.evictions[0]));
+  tables_.Commit(plan, plan.evictions[0], counts);
+
+  // The first 32 tokens from the region, 16 more from a shared block.
+  const SequenceSlot other{1};
+  StepPlan start = StartPlan();
+  start.starts[0].slot = other;
+  start.starts[0].num_tokens = 60;
+  start.starts[0].num_cached_tokens = 48;
+  start.starts[0].region = RegionId{8};
+  start.start_tokens.assign(60, 5);
+  start.slots = {other};
+  start.positions = {48};
+  start.num_tokens = {12};
+  start.blocks = Blocks(20, 2);
+  start.block_offsets = {0, 2};
+  const auto refused = [&](const std::function<void(StepPlan*)>& spoil,
+                           const char* message) {
+    StepPlan spoilt = start;
+    spoil(&spoilt);
+    EXPECT_THAT(
+        tables_.Apply(spoilt),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  refused([](StepPlan* p) { p->starts[0].region = RegionId{9}; },
+          "expected a region that is kept, got 9");
+  refused([](StepPlan* p) { p->starts[0].num_cached_tokens = 16; },
+          "at least 41 (of the sequence that made region 8), got 16");
+  refused(
+      [](StepPlan* p) {
+        p->block_offsets = {0, 1}, p->blocks.pop_back();
+      },
+      "expected blocks for 28 tail tokens, got 1");
+  refused(
+      [](StepPlan* p) {
+        p->dropped_regions = {RegionId{8}, RegionId{8}};
+      },
+      "plan.dropped_regions: expected regions that are kept");
+  start.dropped_regions = {RegionId{8}};  // after the starts
+  ASSERT_OK(tables_.Apply(start));
+  const SequenceTable& row = tables_.row(other);
+  EXPECT_EQ(row.cut, 32);
+  EXPECT_THAT(row.kept, ElementsAre(16, 3, 0, 16));
+  EXPECT_EQ(row.region_entries, 35);
+  EXPECT_THAT(row.region_blocks, ElementsAre(BlockId{10}));
+  EXPECT_THAT(row.tail_blocks, ElementsAre(BlockId{20}, BlockId{21}));
+  EXPECT_EQ(row.num_computed, 60);
+  // It is gone for those to come.
+  start.released = {other};
+  start.dropped_regions.clear();
+  refused([](StepPlan*) {}, "expected a region that is kept, got 8");
+}
+
+}  // namespace
+}  // namespace blockmgr

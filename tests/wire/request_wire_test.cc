@@ -1,0 +1,86 @@
+#include "wire/request_wire.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+
+TEST(RequestWireTest, ErrorsNameTheField) {
+  v1::EvictRequest request;
+  request.set_request_id("r");
+  request.mutable_policy()->mutable_streaming();
+  request.mutable_policy()->mutable_external_budgets();
+  request.mutable_target()->set_keep_ratio("0.5");
+  EXPECT_THAT(FromProto(request), StatusIs(kInvalid, HasSubstr("budgets")));
+  request.add_budgets(5);
+  request.add_budgets(-1);
+  EXPECT_THAT(FromProto(request), StatusIs(kInvalid, HasSubstr("budgets[1]")));
+}
+
+TEST(RequestWireTest, RequestCarriesScopeRetentionAndPriority) {
+  v1::SubmitRequest proto;
+  proto.set_client_session("c");
+  proto.set_request_id("r");
+  proto.add_prompt_token_ids(1);
+  proto.set_max_tokens(2);
+  proto.set_priority(-3);
+  proto.set_fork_of("other");
+  proto.set_tenant("t");
+  proto.set_lora("l");
+  proto.set_cache_salt("s");
+  v1::MediaItem* item = proto.add_media();
+  item->set_begin(4);
+  item->set_length(5);
+  item->set_hash("h");
+  proto.set_engine_data("d");
+  proto.add_retention()->set_begin(6);
+  v1::RetentionWish* wish = proto.add_retention();
+  wish->set_end(7);
+  wish->set_priority(0);
+  wish->set_duration_ms(8);
+  const absl::StatusOr<Request> request = FromProto(proto);
+  ASSERT_OK(request);
+  EXPECT_EQ(request->priority, -3);
+  EXPECT_EQ(request->fork_of, "other");
+  EXPECT_EQ(request->scope.tenant, "t");
+  EXPECT_EQ(request->scope.lora, "l");
+  EXPECT_EQ(request->scope.cache_salt, "s");
+  EXPECT_EQ(request->engine_data, "d");
+  ASSERT_EQ(request->scope.media.size(), 1u);
+  EXPECT_EQ(request->scope.media[0].begin, 4);
+  EXPECT_EQ(request->scope.media[0].length, 5);
+  EXPECT_EQ(request->scope.media[0].hash, "h");
+  ASSERT_EQ(request->retention.size(), 2u);
+  EXPECT_EQ(request->retention[0].begin, 6);
+  EXPECT_EQ(request->retention[0].priority, kDefaultPriority);
+  EXPECT_EQ(request->retention[1].end, 7);
+  EXPECT_EQ(request->retention[1].priority, 0);
+  EXPECT_EQ(request->retention[1].duration_ms, 8);
+}
+
+// A frontend that forgets the mode is told so.
+TEST(SubmitRequestTest, AnEvictionHasAMode) {
+  v1::SubmitRequest proto;
+  proto.set_client_session("client");
+  proto.set_request_id("a");
+  proto.add_prompt_token_ids(1);
+  proto.set_max_tokens(1);
+  proto.mutable_eviction();
+  EXPECT_THAT(FromProto(proto), IsOk());
+  proto.mutable_eviction()->set_share_prefix(true);
+  EXPECT_THAT(FromProto(proto), StatusIs(kInvalid, HasSubstr("eviction.mode")));
+  proto.mutable_eviction()->set_share_prefix(false);
+  proto.mutable_eviction()->mutable_target()->set_tokens_per_head(8);
+  EXPECT_THAT(FromProto(proto), StatusIs(kInvalid, HasSubstr("eviction.mode")));
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,231 @@
+#include "wire/request_wire.h"
+
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <google/protobuf/repeated_field.h>
+
+#include "blockmgr/base/status_macros.h"
+#include "wire/policy_wire.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr size_t kMaxIdBytes = 128;
+
+template <typename... Args>
+absl::Status Invalid(const Args&... args) {
+  return absl::InvalidArgumentError(absl::StrCat(args...));
+}
+
+absl::Status TokensFromProto(
+    absl::string_view field,
+    const google::protobuf::RepeatedField<uint32_t>& proto,
+    std::vector<int32_t>* tokens) {
+  constexpr uint32_t kMax = std::numeric_limits<int32_t>::max();
+  tokens->reserve(static_cast<size_t>(proto.size()));
+  for (int i = 0; i < proto.size(); ++i) {
+    if (proto[i] > kMax) {
+      return Invalid(field, "[", i, "]: expected at most ", kMax, ", got ",
+                     proto[i]);
+    }
+    tokens->push_back(static_cast<int32_t>(proto[i]));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckId(absl::string_view field, const std::string& id) {
+  if (id.empty() || id.size() > kMaxIdBytes) {
+    return Invalid(field, ": expected 1..", kMaxIdBytes, " bytes, got ",
+                   id.size());
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+absl::StatusOr<RequestEviction> EvictionFromProto(
+    const v1::RequestEviction& proto) {
+  RequestEviction eviction;
+  switch (proto.mode()) {
+    case v1::EVICTION_MODE_NONE:
+      // Nobody who asks for an eviction wants none.
+      if (proto.ByteSizeLong() > 0) {
+        return Invalid(
+            "eviction.mode: expected one of the modes with the eviction's "
+            "other fields, got EVICTION_MODE_NONE");
+      }
+      return eviction;
+    case v1::EVICTION_MODE_AFTER_PREFILL:
+      eviction.mode = EvictionMode::kAfterPrefill;
+      break;
+    case v1::EVICTION_MODE_EVERY_CHUNK:
+      eviction.mode = EvictionMode::kEveryChunk;
+      break;
+    case v1::EVICTION_MODE_DECODE:
+      eviction.mode = EvictionMode::kDecode;
+      break;
+    case v1::EVICTION_MODE_PRESSURE:
+      eviction.mode = EvictionMode::kPressure;
+      break;
+    default:
+      return Invalid("eviction.mode: unknown value ", proto.mode());
+  }
+  eviction.compress_every = proto.compress_every();
+  eviction.share_prefix = proto.share_prefix();
+  eviction.share_multiple = proto.share_multiple();
+  BM_ASSIGN_OR_RETURN(eviction.policy, FromProto(proto.policy()));
+  BM_ASSIGN_OR_RETURN(eviction.target, FromProto(proto.target()));
+  if (eviction.policy.scorer.kind == ScorerKind::kExternal ||
+      eviction.policy.budget.kind == BudgetKind::kExternal) {
+    return Invalid(
+        "eviction.policy: external scores and budgets come with "
+        "EvictionService, not with the request");
+  }
+  return eviction;
+}
+
+}  // namespace
+
+absl::StatusOr<Request> FromProto(const v1::SubmitRequest& proto) {
+  BM_RETURN_IF_ERROR(CheckId("client_session", proto.client_session()));
+  BM_RETURN_IF_ERROR(CheckId("request_id", proto.request_id()));
+  Request request;
+  request.id = proto.request_id();
+  if (proto.prompt_token_ids().empty()) {
+    return Invalid("prompt_token_ids: expected at least one token, got none");
+  }
+  BM_RETURN_IF_ERROR(TokensFromProto(
+      "prompt_token_ids", proto.prompt_token_ids(), &request.prompt));
+  if (proto.max_tokens() < 1) {
+    return Invalid("max_tokens: expected at least 1, got ", proto.max_tokens());
+  }
+  request.max_tokens = proto.max_tokens();
+  BM_RETURN_IF_ERROR(TokensFromProto("stop_token_ids", proto.stop_token_ids(),
+                                     &request.stop_token_ids));
+  request.priority = proto.priority();
+  request.fork_of = proto.fork_of();
+  request.scope.tenant = proto.tenant();
+  request.scope.lora = proto.lora();
+  request.scope.cache_salt = proto.cache_salt();
+  for (const v1::MediaItem& item : proto.media()) {
+    request.scope.media.push_back(
+        {.begin = item.begin(), .length = item.length(), .hash = item.hash()});
+  }
+  request.engine_data = proto.engine_data();
+  for (const v1::RetentionWish& wish : proto.retention()) {
+    RetentionWish& out = request.retention.emplace_back();
+    out.begin = wish.begin();
+    out.end = wish.end();
+    if (wish.has_priority()) out.priority = wish.priority();
+    out.duration_ms = wish.duration_ms();
+  }
+  BM_ASSIGN_OR_RETURN(request.eviction, EvictionFromProto(proto.eviction()));
+  return request;
+}
+
+absl::StatusOr<EvictionCommand> FromProto(const v1::EvictRequest& proto) {
+  BM_RETURN_IF_ERROR(CheckId("request_id", proto.request_id()));
+  EvictionCommand command;
+  BM_ASSIGN_OR_RETURN(command.policy, FromProto(proto.policy()));
+  BM_ASSIGN_OR_RETURN(command.target, FromProto(proto.target()));
+  if (proto.cut() < 0) {
+    return Invalid("cut: expected at least 0, got ", proto.cut());
+  }
+  command.cut = proto.cut();
+  const bool external = command.policy.budget.kind == BudgetKind::kExternal;
+  if (external != !proto.budgets().empty()) {
+    return Invalid("budgets: expected ", external ? "values" : "none",
+                   " with the budget of this policy, got ",
+                   proto.budgets().size());
+  }
+  if (!external) return command;
+  for (int i = 0; i < proto.budgets().size(); ++i) {
+    if (proto.budgets(i) < 0) {
+      return Invalid("budgets[", i, "]: expected at least 0, got ",
+                     proto.budgets(i));
+    }
+  }
+  command.budgets = std::make_shared<const std::vector<int32_t>>(
+      proto.budgets().begin(), proto.budgets().end());
+  return command;
+}
+
+void ToProto(const EvictionEffect& effect, v1::EvictResponse* proto) {
+  proto->set_cut(effect.cut);
+  proto->set_evicted_entries(effect.evicted_entries);
+  proto->set_freed_blocks(effect.freed_blocks);
+  proto->set_freed_bytes(effect.freed_bytes);
+  proto->mutable_kept_entries()->Add(effect.kept_entries.begin(),
+                                     effect.kept_entries.end());
+}
+
+void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto) {
+  proto->set_engine_attached(stats.engine_attached);
+  proto->set_engine_name(stats.engine_name);
+  if (stats.layout.has_value()) ToProto(*stats.layout, proto->mutable_layout());
+  proto->set_epoch(stats.epoch);
+  proto->set_generation(stats.generation);
+  const SchedulerStats& scheduler = stats.scheduler;
+  proto->set_num_waiting(scheduler.num_waiting);
+  proto->set_num_waiting_tokens(scheduler.num_waiting_tokens);
+  for (const TenantUse& use : scheduler.tenants) {
+    v1::TenantUse* added = proto->add_tenants();
+    added->set_name(use.name);
+    added->set_num_requests(use.num_requests);
+    added->set_queued_tokens(use.queued_tokens);
+    added->set_reserved_blocks(use.reserved_blocks);
+  }
+  proto->set_num_running(scheduler.num_running);
+  proto->set_num_steps_in_flight(scheduler.num_steps_in_flight);
+  proto->set_num_steps(scheduler.num_steps);
+  proto->set_num_finished(scheduler.num_finished);
+  proto->set_num_preemptions(scheduler.num_preemptions);
+  proto->set_num_prompt_tokens(scheduler.num_prompt_tokens);
+  proto->set_num_cached_tokens(scheduler.num_cached_tokens);
+  proto->set_num_cached_region_tokens(scheduler.num_cached_region_tokens);
+  proto->set_num_computed_tokens(scheduler.num_computed_tokens);
+  proto->set_num_recomputed_tokens(scheduler.num_recomputed_tokens);
+  proto->set_num_output_tokens(scheduler.num_output_tokens);
+  proto->set_num_draft_tokens(scheduler.num_draft_tokens);
+  proto->set_num_accepted_tokens(scheduler.num_accepted_tokens);
+  proto->set_num_evictions(scheduler.num_evictions);
+  proto->set_num_refused_evictions(scheduler.num_refused_evictions);
+  proto->set_num_squeezes(scheduler.num_squeezes);
+  proto->set_num_forks(scheduler.num_forks);
+  proto->set_num_lost_blocks(scheduler.num_lost_blocks);
+  proto->set_num_cut_requests(scheduler.num_cut_requests);
+  proto->set_num_swap_outs(scheduler.num_swap_outs);
+  proto->set_num_swap_ins(scheduler.num_swap_ins);
+  proto->set_num_swapped_in_tokens(scheduler.num_swapped_in_tokens);
+  proto->set_num_lost_host_blocks(scheduler.num_lost_host_blocks);
+  proto->set_num_swapped(scheduler.num_swapped);
+  proto->set_host_blocks(scheduler.host_blocks);
+  proto->set_used_host_blocks(scheduler.used_host_blocks);
+  proto->set_evicted_entries(scheduler.evicted_entries);
+  proto->set_evicted_blocks(scheduler.evicted_blocks);
+  proto->set_evicted_bytes(scheduler.evicted_bytes);
+  proto->set_kept_entries_min(scheduler.kept_entries_min);
+  proto->set_kept_entries_median(scheduler.kept_entries_median);
+  proto->set_kept_entries_max(scheduler.kept_entries_max);
+  const BlockManagerStats& blocks = scheduler.blocks;
+  proto->set_num_blocks(blocks.num_blocks);
+  proto->set_free_blocks(blocks.free_blocks);
+  proto->set_cached_blocks(blocks.cached_blocks);
+  proto->set_fenced_blocks(blocks.fenced_blocks);
+  proto->set_used_blocks(blocks.used_blocks);
+  proto->set_reclaimed_blocks(blocks.reclaimed_blocks);
+  proto->set_metadata_bytes(scheduler.metadata_bytes);
+  proto->set_running_request_seconds(stats.running_request_seconds);
+  proto->set_clock_seconds(stats.clock_seconds);
+  proto->set_max_running(stats.max_running);
+  proto->set_max_used_blocks(stats.max_used_blocks);
+  proto->set_peaks_since_seconds(stats.peaks_since_seconds);
+}
+
+}  // namespace blockmgr

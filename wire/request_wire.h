@@ -1,0 +1,41 @@
+// The API of clients, proto/blockmgr/v1/{request,eviction,admin}.proto: requests
+// and evictions to the library's types, their effects and statistics to messages.
+//
+// What comes from outside is checked here; errors are InvalidArgument and name
+// the field as the .proto files do.
+//
+// Thread-safe: pure functions. Cost: linear in the message.
+#ifndef WIRE_REQUEST_WIRE_H_
+#define WIRE_REQUEST_WIRE_H_
+
+#include <string>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <absl/strings/string_view.h>
+
+#include "proto/blockmgr/v1/admin.pb.h"
+#include "proto/blockmgr/v1/eviction.pb.h"
+#include "proto/blockmgr/v1/request.pb.h"
+#include "scheduler/request.h"
+#include "scheduler/server/commands.h"
+
+namespace blockmgr {
+
+// 1..128 bytes.
+absl::Status CheckId(absl::string_view field, const std::string& id);
+
+// The session is not part of the request.
+absl::StatusOr<Request> FromProto(const v1::SubmitRequest& proto);
+
+// Without scores: those come beside it. Checks that the policy's budget and
+// `budgets` agree.
+absl::StatusOr<EvictionCommand> FromProto(const v1::EvictRequest& proto);
+
+// ToProto fills an empty message.
+void ToProto(const EvictionEffect& effect, v1::EvictResponse* proto);
+void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto);
+
+}  // namespace blockmgr
+
+#endif  // WIRE_REQUEST_WIRE_H_
