@@ -62,8 +62,12 @@ same_traces() {
   local seeds=$1 preset hashes=()
   shift
   for preset in "$@"; do
-    hashes+=("$("build/${preset}/bin/sim_test" --seeds="${seeds}" |
-      sed -n 's/.*trace hash \([0-9a-f]*\).*/\1/p')") || true
+    { "build/${preset}/bin/sim_test" --seeds="${seeds}" |
+      sed -n 's/.*trace hash \([0-9a-f]*\).*/\1/p' >"${logs}/${preset}"; } &
+  done
+  wait
+  for preset in "$@"; do
+    hashes+=("$(cat "${logs}/${preset}")")
     echo "${preset}: ${hashes[-1]:-none}"
   done
   [[ -n ${hashes[0]} && ${hashes[0]} == "${hashes[1]}" ]]

@@ -21,7 +21,7 @@ die() {
 # OpenSSL, zlib) come with them.
 packages=(
   # compilers and tools
-  build-essential g++ clang clang-tidy clang-format cmake ninja-build ccache
+  build-essential g++ clang clang-tidy clang-format lld cmake ninja-build ccache
   git pkg-config python3
   # libraries
   libabsl-dev libboost-dev libboost-context-dev libgrpc++-dev libprotobuf-dev
