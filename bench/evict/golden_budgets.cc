@@ -15,6 +15,8 @@
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/budget_table.h"
 #include "blockmgr/eviction/lukv_solver.h"
+#include "blockmgr/eviction/parity.h"
+#include "blockmgr/eviction/parity_budgets.h"
 #include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/select.h"
 
@@ -154,20 +156,20 @@ absl::StatusOr<std::vector<int64_t>> RunMethod(const BudgetCase& made,
   if (run.policy.needs_table()) {
     if (!made.table) return BadBudgets("expected tab score or r, got none");
     BM_RETURN_IF_ERROR(CheckTable(run.policy, made.shape, *made.table));
-    external = TableBudgets(run.policy, run.target, made.shape, made.range,
-                            *made.table);
+    external = ParityTableBudgets(run.policy, run.target, made.shape,
+                                  made.range, *made.table);
   } else if (run.policy.parity == Parity::kNone) {
     return BadBudgets("policy: expected one with parity(..), got ",
                       FormatPolicy(run.policy));
   }
   const std::vector<int32_t> all =
-      AllocateBudgets(run.policy, run.target, made.shape, made.range,
-                      {.offsets = made.offsets,
-                       .positions = made.positions,
-                       .scores = made.scores,
-                       .value_norms = {},
-                       .products = {}},
-                      external);
+      ParityBudgets(run.policy, run.target, made.shape, made.range,
+                    {.offsets = made.offsets,
+                     .positions = made.positions,
+                     .scores = made.scores,
+                     .value_norms = {},
+                     .products = {}},
+                    external);
   std::vector<int64_t> budgets(all.begin(), all.end());
   for (int64_t& budget : budgets) budget -= run.past;
   return budgets;

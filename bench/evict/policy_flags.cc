@@ -139,7 +139,7 @@ absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags) {
     list.tables.push_back(std::move(table));
   }
   for (const std::string& text : flags.policies) {
-    absl::StatusOr<EvictionPolicy> policy = ParsePolicy(text);
+    absl::StatusOr<ParityPolicy> policy = ParseParityPolicy(text);
     if (!policy.ok()) {
       return Prefixed(absl::StrCat("--policy '", text, "'"), policy.status());
     }
@@ -149,7 +149,7 @@ absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags) {
           "--budgets: expected a file for --policy '", text, "', got none"));
     }
     NamedPolicy named;
-    named.name = FormatPolicy(*policy);
+    named.name = FormatParityPolicy(*policy);
     named.policy = *policy;
     named.options.page_size = flags.page_size;
     named.options.dtype = DTypeNamed(flags.dtype);

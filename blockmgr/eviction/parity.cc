@@ -4,16 +4,10 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <string>
-
-#include <absl/strings/str_cat.h>
-#include <absl/strings/str_join.h>
 
 #include "blockmgr/base/check.h"
-#include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/entries.h"
 #include "blockmgr/eviction/parity_budgets.h"
-#include "blockmgr/eviction/policy_fields.h"
 #include "blockmgr/eviction/score_order.h"
 
 namespace blockmgr {
@@ -29,7 +23,7 @@ constexpr int32_t kLuKvRecent = 1;
 int64_t Truncate(double value) { return static_cast<int64_t>(value); }
 
 // Whether a program pads the score of this position.
-bool IsPadded(const EvictionPolicy& policy, const EvictionRange& range,
+bool IsPadded(const ParityPolicy& policy, const EvictionRange& range,
               int32_t position) {
   switch (policy.scorer.kind) {
     case ScorerKind::kSnapKv:
@@ -43,7 +37,7 @@ bool IsPadded(const EvictionPolicy& policy, const EvictionRange& range,
 }
 
 // Replaces the scores of padded entries; they belong to one layer.
-void Pad(const EvictionPolicy& policy, const EvictionRange& range,
+void Pad(const ParityPolicy& policy, const EvictionRange& range,
          std::span<const int32_t> positions, std::span<float> scores) {
   float max = -std::numeric_limits<float>::infinity();
   for (size_t i = 0; i < scores.size(); ++i) {
@@ -94,8 +88,7 @@ class Layer {
 
   // `ideal`: ParityCount; `mean`: of ParityMeans, this layer's; `keeps_all`:
   // the target evicts nothing.
-  Layer(const EvictionPolicy& policy, double ideal, int64_t mean,
-        bool keeps_all)
+  Layer(const ParityPolicy& policy, double ideal, int64_t mean, bool keeps_all)
       : policy_(policy), ideal_(ideal), mean_(mean), keeps_all_(keeps_all) {}
 
   void Add(const Head& head) {
@@ -244,7 +237,7 @@ class Layer {
     }
   }
 
-  const EvictionPolicy& policy_;
+  const ParityPolicy& policy_;
   const double ideal_;
   const int64_t mean_;
   const bool keeps_all_;
@@ -254,12 +247,11 @@ class Layer {
 
 // Everything both functions need; `visit` gets each layer.
 template <typename Visit>
-void ForEachLayer(const EvictionPolicy& policy, const EvictionTarget& target,
+void ForEachLayer(const ParityPolicy& policy, const EvictionTarget& target,
                   const HeadShape& shape, const EvictionRange& range,
                   const EntriesView& entries, std::span<const float> scores,
                   std::span<const int32_t> external, Visit visit) {
   CheckEntries(shape, range, entries);
-  BM_CHECK(policy.parity != Parity::kNone);
   BM_CHECK(CheckParity(policy).ok());
   const double ideal = ParityCount(target, range.cut);
   // A table's budgets say so themselves.
@@ -302,102 +294,9 @@ void ForEachLayer(const EvictionPolicy& policy, const EvictionTarget& target,
   }
 }
 
-absl::Status Expected(absl::string_view parity, absl::string_view what,
-                      absl::string_view expected, absl::string_view got) {
-  return absl::InvalidArgumentError(absl::StrCat("policy: parity(", parity,
-                                                 "): ", what, ": expected ",
-                                                 expected, ", got ", got));
-}
-
-// The budget with the field that tells programs apart.
-std::string BudgetText(const BudgetSpec& budget) {
-  const absl::string_view name = EnumName(budget.kind);
-  switch (budget.kind) {
-    case BudgetKind::kAdaKv:
-      return absl::StrCat(name, "(mode=", EnumName(budget.mode), ")");
-    case BudgetKind::kPyramid:
-    case BudgetKind::kAdaPyramid:
-      return absl::StrCat(name, "(formula=", EnumName(budget.formula), ")");
-    default:
-      return std::string(name);
-  }
-}
-
-absl::Status CheckBudget(const EvictionPolicy& policy) {
-  static constexpr absl::string_view kKvPress[] = {
-      "uniform", "pyramid(formula=kvpress)", "adakv(mode=floor)", "lukv"};
-  static constexpr absl::string_view kReleased[] = {
-      "pyramid(formula=adakv)",
-      "pyramid(formula=factory)",
-      "adakv(mode=blend)",
-      "ada_pyramid(formula=adakv)",
-      "headkv",
-      "lukv"};
-  const std::span<const absl::string_view> known =
-      policy.parity == Parity::kReleased
-          ? std::span<const absl::string_view>(kReleased)
-          : std::span<const absl::string_view>(kKvPress);
-  const std::string got = BudgetText(policy.budget);
-  if (std::find(known.begin(), known.end(), got) != known.end()) {
-    return absl::OkStatus();
-  }
-  return Expected(EnumName(policy.parity), "budget",
-                  absl::StrCat("one of ", absl::StrJoin(known, ", ")), got);
-}
-
-// Whether the program scores by the attention of its window, and nothing else.
-bool NeedsSnapKv(const EvictionPolicy& policy) {
-  return policy.budget.kind == BudgetKind::kPyramid ||
-         (policy.parity == Parity::kReleased && !policy.needs_table());
-}
-
-// Whether there is a program of CriticalKV with such budgets. kvpress's takes
-// the scores of the method it is put on, not the counts of its layers.
-bool HasCritical(const EvictionPolicy& policy) {
-  return !policy.needs_table() && (policy.parity == Parity::kReleased ||
-                                   policy.budget.kind != BudgetKind::kPyramid);
-}
-
 }  // namespace
 
-absl::Status CheckParity(const EvictionPolicy& policy) {
-  if (policy.parity == Parity::kNone) return absl::OkStatus();
-  const absl::string_view parity = EnumName(policy.parity);
-  const bool critical = policy.selector.kind == SelectorKind::kCritical;
-  BM_RETURN_IF_ERROR(CheckBudget(policy));
-  if (NeedsSnapKv(policy) && policy.scorer.kind != ScorerKind::kSnapKv) {
-    return Expected(parity, "scorer", "snapkv", EnumName(policy.scorer.kind));
-  }
-  if (policy.scorer.kind == ScorerKind::kStreaming &&
-      (policy.budget.kind != BudgetKind::kUniform || critical)) {
-    return Expected(parity, "budget and selector of streaming",
-                    "uniform and topk under parity(kvpress)",
-                    absl::StrCat(EnumName(policy.budget.kind), " and ",
-                                 EnumName(policy.selector.kind)));
-  }
-  if (policy.scorer.kind == ScorerKind::kH2o && policy.scorer.recent != 0) {
-    return Expected(parity, "h2o: recent", "0",
-                    absl::StrCat(policy.scorer.recent));
-  }
-  if (critical && !HasCritical(policy)) {
-    return Expected(parity,
-                    absl::StrCat("selector of ", EnumName(policy.budget.kind)),
-                    "topk", "critical");
-  }
-  if (critical && policy.selector.norm != ValueNorm::kL1) {
-    return Expected(parity, "critical: norm", "l1",
-                    EnumName(policy.selector.norm));
-  }
-  if (critical && policy.selector.gqa_product) {
-    return Expected(parity, "critical: gqa_product", "false", "true");
-  }
-  if (policy.protect != Protection{}) {
-    return Expected(parity, "protect", "none", "sets of the library's own");
-  }
-  return absl::OkStatus();
-}
-
-std::vector<float> ParityScores(const EvictionPolicy& policy,
+std::vector<float> ParityScores(const ParityPolicy& policy,
                                 const EvictionTarget& target,
                                 const HeadShape& shape,
                                 const EvictionRange& range,
@@ -427,12 +326,15 @@ std::vector<float> ParityScores(const EvictionPolicy& policy,
   return scores;
 }
 
-std::vector<int32_t> ParityBudgets(const EvictionPolicy& policy,
+std::vector<int32_t> ParityBudgets(const ParityPolicy& policy,
                                    const EvictionTarget& target,
                                    const HeadShape& shape,
                                    const EvictionRange& range,
                                    const EntriesView& entries,
                                    std::span<const int32_t> external) {
+  if (policy.parity == Parity::kNone) {
+    return AllocateBudgets(policy, target, shape, range, entries, external);
+  }
   std::vector<float> scores;
   if (ReadsScores(policy.budget)) {
     scores = ParityScores(policy, target, shape, range, entries);
@@ -447,10 +349,13 @@ std::vector<int32_t> ParityBudgets(const EvictionPolicy& policy,
   return budgets;
 }
 
-KeepSets SelectParity(const EvictionPolicy& policy,
-                      const EvictionTarget& target, const HeadShape& shape,
-                      const EvictionRange& range, const EntriesView& entries,
+KeepSets SelectParity(const ParityPolicy& policy, const EvictionTarget& target,
+                      const HeadShape& shape, const EvictionRange& range,
+                      const EntriesView& entries,
                       std::span<const int32_t> external) {
+  if (policy.parity == Parity::kNone) {
+    return SelectEntries(policy, target, shape, range, entries, external);
+  }
   if (policy.selector.kind == SelectorKind::kCritical) {
     BM_CHECK(entries.value_norms.size() == entries.positions.size());
   }

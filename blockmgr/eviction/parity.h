@@ -30,22 +30,16 @@
 #include <span>
 #include <vector>
 
-#include <absl/status/status.h>
-
-#include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/parity_policy.h"
 #include "blockmgr/eviction/select.h"
 
 namespace blockmgr {
-
-// That a published program does what the policy says; true without parity.
-// InvalidArgument names stage, key, expected and got.
-absl::Status CheckParity(const EvictionPolicy& policy);
 
 // The scores as a program sees them, [entries.offsets.back()]: the entries of
 // the window or the sinks get the greatest of their layer's other scores + 1,
 // those of streaming 1 or 0; then, for lukv of kvpress, its own five the
 // greatest of all of the layer + 1. O(entries).
-std::vector<float> ParityScores(const EvictionPolicy& policy,
+std::vector<float> ParityScores(const ParityPolicy& policy,
                                 const EvictionTarget& target,
                                 const HeadShape& shape,
                                 const EvictionRange& range,
@@ -53,20 +47,20 @@ std::vector<float> ParityScores(const EvictionPolicy& policy,
 
 // Entries kept per (layer, head), [num_layers * num_heads], the window
 // included; never more than the head holds. `external` is read for headkv and
-// lukv only: TableBudgets (budget_table.h). O(entries). REQUIRES: policy.parity
-// is not kNone, CheckParity is OK.
-std::vector<int32_t> ParityBudgets(const EvictionPolicy& policy,
+// lukv only: ParityTableBudgets. Without parity: AllocateBudgets (select.h).
+// O(entries). REQUIRES: CheckParity is OK.
+std::vector<int32_t> ParityBudgets(const ParityPolicy& policy,
                                    const EvictionTarget& target,
                                    const HeadShape& shape,
                                    const EvictionRange& range,
                                    const EntriesView& entries,
                                    std::span<const int32_t> external);
 
-// The entries themselves. O(entries). REQUIRES: as ParityBudgets; for critical,
-// entries.value_norms.
-KeepSets SelectParity(const EvictionPolicy& policy,
-                      const EvictionTarget& target, const HeadShape& shape,
-                      const EvictionRange& range, const EntriesView& entries,
+// The entries themselves. Without parity: SelectEntries (select.h). O(entries).
+// REQUIRES: as ParityBudgets; for critical, entries.value_norms.
+KeepSets SelectParity(const ParityPolicy& policy, const EvictionTarget& target,
+                      const HeadShape& shape, const EvictionRange& range,
+                      const EntriesView& entries,
                       std::span<const int32_t> external);
 
 }  // namespace blockmgr

@@ -60,8 +60,8 @@ struct CudaBackendOptions {
 // bits of its sums depend on how queries were split into calls.
 //
 // Kernels exist for bf16 and fp16 rows of 64, 128 or 256 elements, pages of 16
-// or 32 tokens, groups of 1 to 16 query heads, for every scorer, and for every
-// policy without parity. The statistics of expected_attention are the host's:
+// or 32 tokens, groups of 1 to 16 query heads, for every scorer and every
+// policy. The statistics of expected_attention are the host's:
 // queries come from there, and sums of squares want double.
 //
 // Append, Move, CopyBlocks and Compact return before the device is done. Ids

@@ -105,11 +105,6 @@ void DeviceSelector::PointTo(const SelectionArrays& arrays,
 }
 
 absl::StatusOr<KeepSets> DeviceSelector::Select(const SelectBatch& batch) {
-  if (batch.policy.parity != Parity::kNone) {
-    return absl::UnimplementedError(
-        "policy: parity: expected none on a device, got kvpress or released: "
-        "they run on the CPU only");
-  }
   CallMemory& memory = *pool_.memory;
   scopes_.clear();
   AppendSelectScopes(batch.policy, batch.target, batch.shape, batch.range, 0,

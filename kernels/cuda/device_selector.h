@@ -26,7 +26,6 @@ class DeviceSelector {
   DeviceSelector(const DeviceSelector&) = delete;
   DeviceSelector& operator=(const DeviceSelector&) = delete;
 
-  // Unimplemented for policies with parity, which are the CPU's alone.
   absl::StatusOr<KeepSets> Select(const SelectBatch& batch);
 
  private:

@@ -94,20 +94,6 @@ TEST_F(DeviceSelectorTest, LongHeadsToo) {
   }
 }
 
-// A call that is refused has changed nothing: the next one is as good as ever.
-TEST_F(DeviceSelectorTest, RefusesPoliciesWithParity) {
-  const auto device = MakeDeviceBackend(SmallLayout(), 1);
-  Rng rng(70);
-  for (int32_t i = 0; i < 2; ++i) {
-    EvictionCase c = RandomCase(rng);
-    c.policy.parity = i == 0 ? Parity::kKvPress : Parity::kReleased;
-    const auto got = device->Select(BatchOf(c, FlatEntries(c)));
-    EXPECT_EQ(got.status().code(), absl::StatusCode::kUnimplemented);
-    EXPECT_TRUE(absl::StrContains(got.status().message(), "policy: parity"));
-    ExpectSame(device.get(), RandomCase(rng));
-  }
-}
-
 // Compacts a sequence of 17 blocks into some of its own and some fresh ones.
 void ExpectSameCompaction(uint64_t seed, double ratio_of_last) {
   Rng rng(seed);
