@@ -12,11 +12,11 @@
 #include <absl/strings/str_join.h>
 #include <absl/strings/string_view.h>
 
+#include "bench/evict/parity.h"
+#include "bench/evict/parity_budgets.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/budget_table.h"
 #include "blockmgr/eviction/lukv_solver.h"
-#include "blockmgr/eviction/parity.h"
-#include "blockmgr/eviction/parity_budgets.h"
 #include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/select.h"
 

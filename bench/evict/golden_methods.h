@@ -21,7 +21,7 @@
 #include <absl/status/statusor.h>
 
 #include "bench/evict/golden.h"
-#include "blockmgr/eviction/parity_policy.h"
+#include "bench/evict/parity_policy.h"
 #include "blockmgr/eviction/policy.h"
 
 namespace blockmgr {

@@ -9,11 +9,11 @@
 #include <absl/status/statusor.h>
 #include <CLI/CLI.hpp>
 
+#include "bench/evict/parity_policy.h"
 #include "bench/evict/policy_runner.h"
 #include "bench/evict/tensors.h"
 #include "blockmgr/eviction/budget_table.h"
 #include "blockmgr/eviction/keep_ratio.h"
-#include "blockmgr/eviction/parity_policy.h"
 
 namespace blockmgr {
 

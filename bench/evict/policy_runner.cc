@@ -9,9 +9,9 @@
 #include <absl/strings/str_cat.h>
 
 #include "bench/evict/layer_scorer.h"
+#include "bench/evict/parity.h"
+#include "bench/evict/parity_budgets.h"
 #include "blockmgr/base/status_macros.h"
-#include "blockmgr/eviction/parity.h"
-#include "blockmgr/eviction/parity_budgets.h"
 #include "blockmgr/eviction/policy_fields.h"
 
 namespace blockmgr {

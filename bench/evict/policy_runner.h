@@ -9,10 +9,10 @@
 
 #include <absl/status/statusor.h>
 
+#include "bench/evict/parity_policy.h"
 #include "bench/evict/tensors.h"
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/eviction/budget_table.h"
-#include "blockmgr/eviction/parity_policy.h"
 #include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/select.h"
 

@@ -15,6 +15,7 @@
 #include "bench/evict/calibration.h"
 #include "bench/evict/commands.h"
 #include "bench/evict/output_name.h"
+#include "bench/evict/parity_policy.h"
 #include "bench/evict/policy_flags.h"
 #include "bench/evict/policy_runner.h"
 #include "bench/evict/prefixed.h"
@@ -24,7 +25,6 @@
 #include "blockmgr/base/read_file.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/keep_ratio.h"
-#include "blockmgr/eviction/parity_policy.h"
 #include "blockmgr/eviction/policy.h"
 
 namespace blockmgr {

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "blockmgr/eviction/parity_policy.h"
+#include "bench/evict/parity_policy.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {

@@ -4,8 +4,8 @@
 // Written as the library's (policy.h), with parity(kvpress|released) as one
 // more option: snapkv | adakv | round(token) | parity(released). parity.h has
 // what the programs do.
-#ifndef BLOCKMGR_EVICTION_PARITY_POLICY_H_
-#define BLOCKMGR_EVICTION_PARITY_POLICY_H_
+#ifndef BENCH_EVICT_PARITY_POLICY_H_
+#define BENCH_EVICT_PARITY_POLICY_H_
 
 #include <cstdint>
 #include <string>
@@ -38,4 +38,4 @@ std::string FormatParityPolicy(const ParityPolicy& policy);
 
 }  // namespace blockmgr
 
-#endif  // BLOCKMGR_EVICTION_PARITY_POLICY_H_
+#endif  // BENCH_EVICT_PARITY_POLICY_H_

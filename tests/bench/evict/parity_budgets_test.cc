@@ -1,6 +1,6 @@
 // Against the formulas of the published programs, written out here in double
 // and in whole numbers.
-#include "blockmgr/eviction/parity_budgets.h"
+#include "bench/evict/parity_budgets.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,8 +12,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "bench/evict/parity.h"
 #include "blockmgr/base/bits.h"
-#include "blockmgr/eviction/parity.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -28,7 +28,7 @@ ParityPolicy Parse(const std::string& text) {
   return policy.ok() ? *policy : ParityPolicy();
 }
 
-EvictionTarget KeepTokens(int32_t tokens) {
+EvictionTarget Tokens(int32_t tokens) {
   return {.kind = EvictionTarget::Kind::kTokens, .ratio = {}, .tokens = tokens};
 }
 
@@ -153,26 +153,26 @@ TEST(ParityMeansTest, CountsTokensAsTheyAre) {
       "snapkv(window=2) | pyramid(beta=2,formula=kvpress) | topk | "
       "round(token) | parity(kvpress)");
   // 15 - 5 * layer / 2, half to even.
-  EXPECT_THAT(Means(kvpress, KeepTokens(10), 3, 40), ElementsAre(15, 10, 5));
-  EXPECT_THAT(Means(kvpress, KeepTokens(9), 2, 40), ElementsAre(14, 4));
-  EXPECT_THAT(Means(kvpress, KeepTokens(0), 3, 40), Each(0));
-  EXPECT_THAT(Means(kvpress, KeepTokens(99), 3, 40), Each(40));
-  EXPECT_THAT(Means(kvpress, KeepTokens(9), 1, 40), ElementsAre(9));
+  EXPECT_THAT(Means(kvpress, Tokens(10), 3, 40), ElementsAre(15, 10, 5));
+  EXPECT_THAT(Means(kvpress, Tokens(9), 2, 40), ElementsAre(14, 4));
+  EXPECT_THAT(Means(kvpress, Tokens(0), 3, 40), Each(0));
+  EXPECT_THAT(Means(kvpress, Tokens(99), 3, 40), Each(40));
+  EXPECT_THAT(Means(kvpress, Tokens(9), 1, 40), ElementsAre(9));
   // No more than the window: the fallback.
-  EXPECT_THAT(Means(kvpress, KeepTokens(1), 2, 2), ElementsAre(1, 1));
+  EXPECT_THAT(Means(kvpress, Tokens(1), 2, 2), ElementsAre(1, 1));
   for (const char* formula : {"adakv", "factory"}) {
     const ParityPolicy released = Parse(
         absl::StrCat("snapkv(window=2) | pyramid(beta=2,formula=", formula,
                      ") | topk | round(token) | parity(released)"));
-    EXPECT_THAT(Means(released, KeepTokens(12), 3, 40), ElementsAre(15, 10, 5));
-    EXPECT_THAT(Means(released, KeepTokens(12), 1, 40), ElementsAre(10));
+    EXPECT_THAT(Means(released, Tokens(12), 3, 40), ElementsAre(15, 10, 5));
+    EXPECT_THAT(Means(released, Tokens(12), 1, 40), ElementsAre(10));
     // A budget without anything beside the window.
     for (const int32_t tokens : {0, 1, 2}) {
-      EXPECT_THAT(Means(released, KeepTokens(tokens), 3, 40), Each(0));
+      EXPECT_THAT(Means(released, Tokens(tokens), 3, 40), Each(0));
     }
-    EXPECT_THAT(Means(released, KeepTokens(99), 3, 40), Each(38));
-    EXPECT_THAT(Means(released, KeepTokens(2), 2, 2), Each(0));
-    EXPECT_THAT(Means(released, KeepTokens(1), 2, 1), Each(0));
+    EXPECT_THAT(Means(released, Tokens(99), 3, 40), Each(38));
+    EXPECT_THAT(Means(released, Tokens(2), 2, 2), Each(0));
+    EXPECT_THAT(Means(released, Tokens(1), 2, 1), Each(0));
   }
 }
 
@@ -210,7 +210,7 @@ TEST(ParityTableTest, HeadKvIsTheReleasedCodeBesideItsWindow) {
         " | headkv(profile=x,share=", beta, ",temp=", temp,
         ") | topk | round(token) | parity(released)"));
     const std::vector<int32_t> budgets = ParityTableBudgets(
-        policy, KeepTokens(tokens), {.num_layers = 2, .num_heads = 3},
+        policy, Tokens(tokens), {.num_layers = 2, .num_heads = 3},
         Whole(length), table);
     const int64_t base =
         std::max<int64_t>(0, std::min(tokens, length) - window);
@@ -292,7 +292,7 @@ TEST(ParityTableTest, LuKvLooksUpTheProgramsRow) {
   }
   EXPECT_THAT(LuKv("released", profile, Evict(0), kLength), Each(kLength));
   EXPECT_THAT(LuKv("kvpress", profile, Evict(0), kLength), Each(kLength));
-  EXPECT_EQ(LuKv("released", profile, KeepTokens(0), kLength),
+  EXPECT_EQ(LuKv("released", profile, Tokens(0), kLength),
             PaperAtRow(profile, 99, kLength));
 }
 
@@ -374,7 +374,7 @@ TEST(ParityTableTest, TotalsDrift) {
   // 24 by score: rint of 0.5, 11.5, 4 and 8; nobody holds 12.
   EXPECT_THAT(ParityTableBudgets(Parse("knorm | headkv(profile=x,share=1) | "
                                        "round(token) | parity(released)"),
-                                 KeepTokens(6), shape, Whole(10),
+                                 Tokens(6), shape, Whole(10),
                                  HeadScores{2, 2, {1, 23, 8, 16}}),
               ElementsAre(0, 10, 4, 8));
   LuKvProfile profile;
@@ -384,10 +384,9 @@ TEST(ParityTableTest, TotalsDrift) {
   profile.r = {0.0f, 0.0f, 0.0f, 0.0f, 0.25f, 0.25f,
                1.0f, 0.5f, 1.0f, 1.0f, 1.0f,  1.0f};
   // 0.75 * 10, twice, is rounded down; kvpress shares the 15 out.
-  EXPECT_THAT(LuKv("released", profile, KeepTokens(6), 10),
+  EXPECT_THAT(LuKv("released", profile, Tokens(6), 10),
               ElementsAre(7, 7, 0, 5));
-  EXPECT_THAT(LuKv("kvpress", profile, KeepTokens(6), 10),
-              ElementsAre(8, 7, 1, 5));
+  EXPECT_THAT(LuKv("kvpress", profile, Tokens(6), 10), ElementsAre(8, 7, 1, 5));
 }
 
 TEST(ParityTableTest, QueryHeadsCountAsTheMeansOfTheirGroups) {
@@ -399,9 +398,9 @@ TEST(ParityTableTest, QueryHeadsCountAsTheMeansOfTheirGroups) {
                                   .of_query_heads = true};
   const ParityPolicy policy = Parse(
       "snapkv | headkv(profile=t) | topk | round(token) | parity(released)");
-  EXPECT_EQ(ParityTableBudgets(policy, KeepTokens(300), shape, Whole(1000),
+  EXPECT_EQ(ParityTableBudgets(policy, Tokens(300), shape, Whole(1000),
                                of_query_heads),
-            ParityTableBudgets(policy, KeepTokens(300), shape, Whole(1000),
+            ParityTableBudgets(policy, Tokens(300), shape, Whole(1000),
                                HeadScores{2, 2, {2, 1, 4, 3}}));
 }
 
@@ -460,7 +459,7 @@ TEST(ParityKeepAllTest, ATargetOfAllThereIsEvictsNothing) {
                                 .value_norms = scores,
                                 .products = {}};
       for (const EvictionTarget& target :
-           {Evict(0), KeepTokens(cut), KeepTokens(5000)}) {
+           {Evict(0), Tokens(cut), Tokens(5000)}) {
         std::vector<int32_t> external;
         if (policy.needs_table()) {
           const bool lukv = policy.budget.kind == BudgetKind::kLuKv;

@@ -6,14 +6,14 @@
 // nearest to 1 - keep ratio; or the target's tokens, which may be 0 here.
 //
 // Pure: safe from any thread.
-#ifndef BLOCKMGR_EVICTION_PARITY_BUDGETS_H_
-#define BLOCKMGR_EVICTION_PARITY_BUDGETS_H_
+#ifndef BENCH_EVICT_PARITY_BUDGETS_H_
+#define BENCH_EVICT_PARITY_BUDGETS_H_
 
 #include <cstdint>
 #include <vector>
 
+#include "bench/evict/parity_policy.h"
 #include "blockmgr/eviction/budget_table.h"
-#include "blockmgr/eviction/parity_policy.h"
 #include "blockmgr/eviction/select.h"
 
 namespace blockmgr {
@@ -59,4 +59,4 @@ std::vector<int32_t> ParityTableBudgets(const ParityPolicy& policy,
 
 }  // namespace blockmgr
 
-#endif  // BLOCKMGR_EVICTION_PARITY_BUDGETS_H_
+#endif  // BENCH_EVICT_PARITY_BUDGETS_H_

@@ -1,4 +1,4 @@
-#include "blockmgr/eviction/parity_budgets.h"
+#include "bench/evict/parity_budgets.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,8 +6,8 @@
 #include <span>
 #include <variant>
 
+#include "bench/evict/published_budgets.h"
 #include "blockmgr/base/check.h"
-#include "blockmgr/eviction/published_budgets.h"
 
 namespace blockmgr {
 namespace {

@@ -1,4 +1,4 @@
-#include "blockmgr/eviction/parity_policy.h"
+#include "bench/evict/parity_policy.h"
 
 #include <algorithm>
 #include <array>

@@ -1,13 +1,13 @@
-#include "blockmgr/eviction/parity.h"
+#include "bench/evict/parity.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <limits>
 
+#include "bench/evict/parity_budgets.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/eviction/entries.h"
-#include "blockmgr/eviction/parity_budgets.h"
 #include "blockmgr/eviction/score_order.h"
 
 namespace blockmgr {

@@ -1,4 +1,4 @@
-#include "blockmgr/eviction/published_budgets.h"
+#include "bench/evict/published_budgets.h"
 
 #include <cstdint>
 #include <numeric>
@@ -43,8 +43,9 @@ PyramidLine LineOf(const GoldenCase& golden) {
 class PublishedBudgetsGoldenTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_OK_AND_ASSIGN(cases_, ReadGoldenFile(absl::StrCat(
-                                     BLOCKMGR_GOLDEN_DIR, "/budgets.txt")));
+    ASSERT_OK_AND_ASSIGN(
+        cases_, ReadGoldenFile(
+                    absl::StrCat(BLOCKMGR_GOLDEN_DIR, "/vectors/budgets.txt")));
   }
   std::vector<GoldenCase> Cases(const std::string& method) const {
     std::vector<GoldenCase> cases;

@@ -1,7 +1,7 @@
 // Against a naive program in double with sorted lists, written from the
 // published programs' descriptions. Scores and norms are small dyadic numbers,
 // so that products are exact in either precision and ties abound.
-#include "blockmgr/eviction/parity.h"
+#include "bench/evict/parity.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Published programs to the letter: what `parity(kvpress)` and
-// `parity(released)` select (ALGORITHMS, sections 0.9 and 2).
+// `parity(released)` select.
 //
 // Unlike the library's own selection, a program knows no protected set: it
 // gives the window (snapkv, tova) or the sinks (expected_attention) a score
@@ -23,14 +23,14 @@
 // Where snapkv is not named, any scorer does; streaming with uniform alone. How
 // much is kept comes from parity_budgets.h. A target of all there is evicts
 // nothing, whatever a program's formulas say there.
-#ifndef BLOCKMGR_EVICTION_PARITY_H_
-#define BLOCKMGR_EVICTION_PARITY_H_
+#ifndef BENCH_EVICT_PARITY_H_
+#define BENCH_EVICT_PARITY_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "blockmgr/eviction/parity_policy.h"
+#include "bench/evict/parity_policy.h"
 #include "blockmgr/eviction/select.h"
 
 namespace blockmgr {
@@ -65,4 +65,4 @@ KeepSets SelectParity(const ParityPolicy& policy, const EvictionTarget& target,
 
 }  // namespace blockmgr
 
-#endif  // BLOCKMGR_EVICTION_PARITY_H_
+#endif  // BENCH_EVICT_PARITY_H_
