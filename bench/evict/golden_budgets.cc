@@ -87,7 +87,8 @@ absl::Status ExpectCompared(int num_compared) {
 constexpr int64_t kMaxEntries = int64_t{1} << 28;
 
 // What policies of a case read: layers of one head, or a layer of as many heads
-// as its table has. Every position is held, and no score is better.
+// as its table has. Every position is held; all scores and sizes of values are
+// 0.
 struct BudgetCase {
   HeadShape shape{.num_layers = 1, .num_heads = 1};
   EvictionRange range;
@@ -162,16 +163,18 @@ absl::StatusOr<std::vector<int64_t>> RunMethod(const BudgetCase& made,
     return BadBudgets("policy: expected one with parity(..), got ",
                       FormatPolicy(run.policy));
   }
-  const std::vector<int32_t> all =
-      ParityBudgets(run.policy, run.target, made.shape, made.range,
-                    {.offsets = made.offsets,
-                     .positions = made.positions,
-                     .scores = made.scores,
-                     .value_norms = {},
-                     .products = {}},
-                    external);
-  std::vector<int64_t> budgets(all.begin(), all.end());
-  for (int64_t& budget : budgets) budget -= run.past;
+  const KeepSets kept =
+      SelectParity(run.policy, run.target, made.shape, made.range,
+                   {.offsets = made.offsets,
+                    .positions = made.positions,
+                    .scores = made.scores,
+                    .value_norms = made.scores,
+                    .products = made.scores},
+                   external);
+  std::vector<int64_t> budgets;
+  for (size_t head = 0; head + 1 < kept.offsets.size(); ++head) {
+    budgets.push_back(kept.offsets[head + 1] - kept.offsets[head] - run.past);
+  }
   return budgets;
 }
 

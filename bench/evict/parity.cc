@@ -67,12 +67,6 @@ std::vector<uint32_t> Keys(std::span<const float> scores) {
   return keys;
 }
 
-// Whether a score decides how much a head keeps.
-bool ReadsScores(const BudgetSpec& budget) {
-  return budget.kind == BudgetKind::kAdaKv ||
-         budget.kind == BudgetKind::kAdaPyramid;
-}
-
 // One layer's heads, as the programs see them.
 class Layer {
  public:
@@ -81,9 +75,9 @@ class Layer {
     // Of the entries in front of a window that is kept beside; all of them
     // where the window competes.
     size_t num_past = 0;
-    int64_t external = 0;           // headkv, lukv: what the table gives it
-    std::span<const float> scores;  // empty where no budget reads them
-    std::span<const float> value_norms;
+    int64_t external = 0;  // headkv, lukv: what the table gives it
+    std::span<const float> scores;
+    std::span<const float> value_norms;  // critical only
   };
 
   // `ideal`: ParityCount; `mean`: of ParityMeans, this layer's; `keeps_all`:
@@ -101,27 +95,20 @@ class Layer {
     });
   }
 
-  // Entries per head, the window included.
-  std::vector<int64_t> Budgets() const {
-    std::vector<int64_t> budgets = PastBudgets();
-    for (size_t head = 0; head < heads_.size(); ++head) {
-      const auto past = static_cast<int64_t>(heads_[head].num_past);
-      const auto held = static_cast<int64_t>(heads_[head].num_entries);
-      budgets[head] = keeps_all_ ? held
-                                 : std::clamp<int64_t>(budgets[head], 0, past) +
-                                       (held - past);
-    }
-    return budgets;
-  }
-
-  // Appends what one head keeps of `budget` entries, window included.
-  void Select(size_t index, int64_t budget, std::vector<int32_t>* ranks) const {
-    const Head& head = heads_[index];
-    const size_t window = head.num_entries - head.num_past;
-    const int64_t total = budget - static_cast<int64_t>(window);
-    SelectPast(FirstScores(index), head, FirstStage(total), total, ranks);
-    for (size_t rank = head.num_past; rank < head.num_entries; ++rank) {
-      ranks->push_back(static_cast<int32_t>(rank));
+  // Appends what the heads keep, the window included.
+  void Select(KeepSets* kept) const {
+    const std::vector<int64_t> budgets = PastBudgets();
+    for (size_t index = 0; index < heads_.size(); ++index) {
+      const Head& head = heads_[index];
+      const auto past = static_cast<int64_t>(head.num_past);
+      const int64_t total =
+          keeps_all_ ? past : std::clamp<int64_t>(budgets[index], 0, past);
+      SelectPast(FirstScores(index), head, FirstStage(total), total,
+                 &kept->ranks);
+      for (size_t rank = head.num_past; rank < head.num_entries; ++rank) {
+        kept->ranks.push_back(static_cast<int32_t>(rank));
+      }
+      kept->offsets.push_back(std::ssize(kept->ranks));
     }
   }
 
@@ -144,7 +131,7 @@ class Layer {
 
   // Entries per head beside the window, before what a head holds bounds them.
   std::vector<int64_t> PastBudgets() const {
-    if (ReadsScores(policy_.budget)) {
+    if (IsAdaptive(policy_.budget.kind)) {
       const int64_t slots = mean_ * static_cast<int64_t>(heads_.size());
       return is_floor() ? CountTop(slots) : BlendBudgets(slots);
     }
@@ -245,53 +232,27 @@ class Layer {
   std::vector<std::vector<float>> forced_;  // kvpress's adakv: scores of heads
 };
 
-// Everything both functions need; `visit` gets each layer.
-template <typename Visit>
-void ForEachLayer(const ParityPolicy& policy, const EvictionTarget& target,
-                  const HeadShape& shape, const EvictionRange& range,
-                  const EntriesView& entries, std::span<const float> scores,
-                  std::span<const int32_t> external, Visit visit) {
-  CheckEntries(shape, range, entries);
-  BM_CHECK(CheckParity(policy).ok());
-  const double ideal = ParityCount(target, range.cut);
-  // A table's budgets say so themselves.
-  const bool keeps_all =
-      !policy.needs_table() && ParityKeepsAll(target, range.cut);
-  std::vector<int64_t> means(static_cast<size_t>(shape.num_layers));
-  if (policy.needs_table()) {
-    BM_CHECK(external.size() + 1 == entries.offsets.size());
-  } else {
-    means = ParityMeans(policy, target, shape, range);
+Layer::Head MakeHead(const ParityPolicy& policy, const EvictionRange& range,
+                     const EntriesView& entries, std::span<const float> scores,
+                     std::span<const int32_t> external, int64_t index) {
+  const auto positions = HeadPositions(entries, index);
+  const auto head = static_cast<size_t>(index);
+  const auto begin = static_cast<size_t>(entries.offsets[head]);
+  Layer::Head view;
+  view.num_entries = positions.size();
+  view.num_past = positions.size();
+  if (KeepsWindowBeside(policy)) {
+    view.num_past = static_cast<size_t>(
+        std::lower_bound(positions.begin(), positions.end(),
+                         range.length - policy.query_window()) -
+        positions.begin());
   }
-  for (int32_t index = 0; index < shape.num_layers; ++index) {
-    Layer layer(policy, ideal, means[static_cast<size_t>(index)], keeps_all);
-    for (int32_t head = 0; head < shape.num_heads; ++head) {
-      const int64_t head_index = int64_t{index} * shape.num_heads + head;
-      const auto positions = HeadPositions(entries, head_index);
-      const auto begin =
-          static_cast<size_t>(entries.offsets[static_cast<size_t>(head_index)]);
-      Layer::Head view;
-      if (!scores.empty()) {
-        view.scores = scores.subspan(begin, positions.size());
-      }
-      if (!entries.value_norms.empty()) {
-        view.value_norms = entries.value_norms.subspan(begin, positions.size());
-      }
-      if (policy.needs_table()) {
-        view.external = external[static_cast<size_t>(head_index)];
-      }
-      view.num_entries = positions.size();
-      view.num_past = positions.size();
-      if (KeepsWindowBeside(policy)) {
-        view.num_past = static_cast<size_t>(
-            std::lower_bound(positions.begin(), positions.end(),
-                             range.length - policy.query_window()) -
-            positions.begin());
-      }
-      layer.Add(view);
-    }
-    visit(layer);
+  if (policy.needs_table()) view.external = external[head];
+  view.scores = scores.subspan(begin, positions.size());
+  if (policy.selector.kind == SelectorKind::kCritical) {
+    view.value_norms = entries.value_norms.subspan(begin, positions.size());
   }
+  return view;
 }
 
 }  // namespace
@@ -326,29 +287,6 @@ std::vector<float> ParityScores(const ParityPolicy& policy,
   return scores;
 }
 
-std::vector<int32_t> ParityBudgets(const ParityPolicy& policy,
-                                   const EvictionTarget& target,
-                                   const HeadShape& shape,
-                                   const EvictionRange& range,
-                                   const EntriesView& entries,
-                                   std::span<const int32_t> external) {
-  if (policy.parity == Parity::kNone) {
-    return AllocateBudgets(policy, target, shape, range, entries, external);
-  }
-  std::vector<float> scores;
-  if (ReadsScores(policy.budget)) {
-    scores = ParityScores(policy, target, shape, range, entries);
-  }
-  std::vector<int32_t> budgets;
-  ForEachLayer(policy, target, shape, range, entries, scores, external,
-               [&](const Layer& layer) {
-                 for (const int64_t budget : layer.Budgets()) {
-                   budgets.push_back(static_cast<int32_t>(budget));
-                 }
-               });
-  return budgets;
-}
-
 KeepSets SelectParity(const ParityPolicy& policy, const EvictionTarget& target,
                       const HeadShape& shape, const EvictionRange& range,
                       const EntriesView& entries,
@@ -356,24 +294,35 @@ KeepSets SelectParity(const ParityPolicy& policy, const EvictionTarget& target,
   if (policy.parity == Parity::kNone) {
     return SelectEntries(policy, target, shape, range, entries, external);
   }
-  if (policy.selector.kind == SelectorKind::kCritical) {
-    BM_CHECK(entries.value_norms.size() == entries.positions.size());
+  CheckEntries(shape, range, entries);
+  BM_CHECK(CheckParity(policy).ok());
+  BM_CHECK(policy.selector.kind == SelectorKind::kTopK ||
+           entries.value_norms.size() == entries.positions.size());
+  std::vector<int64_t> means(static_cast<size_t>(shape.num_layers));
+  if (policy.needs_table()) {
+    BM_CHECK(external.size() + 1 == entries.offsets.size());
+  } else {
+    means = ParityMeans(policy, target, shape, range);
   }
+  const double ideal = ParityCount(target, range.cut);
+  // A table's budgets say so themselves.
+  const bool keeps_all =
+      !policy.needs_table() && ParityKeepsAll(target, range.cut);
+  const std::vector<float> scores =
+      ParityScores(policy, target, shape, range, entries);
   KeepSets kept;
   kept.num_nan = std::count_if(entries.scores.begin(), entries.scores.end(),
                                [](float score) { return std::isnan(score); });
   kept.offsets.push_back(0);
-  const std::vector<float> scores =
-      ParityScores(policy, target, shape, range, entries);
-  ForEachLayer(
-      policy, target, shape, range, entries, scores, external,
-      [&](const Layer& layer) {
-        const std::vector<int64_t> budgets = layer.Budgets();
-        for (size_t head = 0; head < budgets.size(); ++head) {
-          layer.Select(head, budgets[head], &kept.ranks);
-          kept.offsets.push_back(static_cast<int64_t>(kept.ranks.size()));
-        }
-      });
+  int64_t head_index = 0;
+  for (const int64_t mean : means) {
+    Layer layer(policy, ideal, mean, keeps_all);
+    for (int32_t head = 0; head < shape.num_heads; ++head) {
+      layer.Add(MakeHead(policy, range, entries, scores, external, head_index));
+      ++head_index;
+    }
+    layer.Select(&kept);
+  }
   return kept;
 }
 

@@ -45,19 +45,10 @@ std::vector<float> ParityScores(const ParityPolicy& policy,
                                 const EvictionRange& range,
                                 const EntriesView& entries);
 
-// Entries kept per (layer, head), [num_layers * num_heads], the window
-// included; never more than the head holds. `external` is read for headkv and
-// lukv only: ParityTableBudgets. Without parity: AllocateBudgets (select.h).
-// O(entries). REQUIRES: CheckParity is OK.
-std::vector<int32_t> ParityBudgets(const ParityPolicy& policy,
-                                   const EvictionTarget& target,
-                                   const HeadShape& shape,
-                                   const EvictionRange& range,
-                                   const EntriesView& entries,
-                                   std::span<const int32_t> external);
-
-// The entries themselves. Without parity: SelectEntries (select.h). O(entries).
-// REQUIRES: as ParityBudgets; for critical, entries.value_norms.
+// What the program keeps, of every head the window too; without parity:
+// SelectEntries (select.h). `external` is read for headkv and lukv only:
+// ParityTableBudgets. O(entries). REQUIRES: CheckParity is OK; for critical,
+// entries.value_norms.
 KeepSets SelectParity(const ParityPolicy& policy, const EvictionTarget& target,
                       const HeadShape& shape, const EvictionRange& range,
                       const EntriesView& entries,

@@ -102,8 +102,9 @@ void AddPolicyFlags(CLI::App& app, PolicyFlags* flags) {
   const char* group = "Policies";
   app.add_option("--policy", flags->policies,
                  "scorer | budget | selector | options, such as "
-                 "\"snapkv | adakv | critical\"; loss and plot compare "
-                 "several, each with a --policy of its own")
+                 "\"snapkv | adakv | critical\", with the option "
+                 "parity(kvpress|released) for published programs; loss and "
+                 "plot compare several, each with a --policy of its own")
       ->required()
       ->allow_extra_args(false)
       ->type_name("TEXT")

@@ -266,8 +266,6 @@ Case RandomParityCase(const std::string& policy, uint64_t seed) {
 void ExpectSame(const Case& c) {
   const KeepSets kept =
       SelectParity(c.policy, c.target, c.shape(), c.range(), c.view(), {});
-  const std::vector<int32_t> budgets =
-      ParityBudgets(c.policy, c.target, c.shape(), c.range(), c.view(), {});
   size_t index = 0;
   for (int layer = 0; layer < c.num_layers; ++layer) {
     const auto expected = c.policy.parity == Parity::kReleased
@@ -278,7 +276,6 @@ void ExpectSame(const Case& c) {
           kept.ranks.begin() + kept.offsets[index],
           kept.ranks.begin() + kept.offsets[index + 1]);
       ASSERT_EQ(got, positions) << "head " << index;
-      EXPECT_EQ(budgets[index], static_cast<int32_t>(positions.size()));
       ++index;
     }
   }
@@ -436,9 +433,6 @@ TEST(ParitySelectTest, HeadKvKeepsTheWindowBeside) {
   EXPECT_THAT(Kept(c, {2}), ElementsAre(4, 5));
   EXPECT_THAT(Kept(c, {0}), ElementsAre(4, 5));
   EXPECT_THAT(Kept(c, {99}), ElementsAre(0, 1, 2, 3, 4, 5));
-  EXPECT_THAT(ParityBudgets(c.policy, c.target, c.shape(), c.range(), c.view(),
-                            std::vector<int32_t>{99}),
-              ElementsAre(6));
   // Nothing but the window.
   c.policy.scorer.window = 6;
   EXPECT_THAT(Kept(c, {1}), ElementsAre(0, 1, 2, 3, 4, 5));
