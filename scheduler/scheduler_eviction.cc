@@ -61,11 +61,6 @@ bool HasInterval(EvictionMode mode) {
 absl::Status ValidatePolicy(const EvictionPolicy& policy,
                             const std::shared_ptr<const BudgetTable>& table) {
   BM_RETURN_IF_ERROR(policy.Validate());
-  if (policy.parity != Parity::kNone) {
-    return absl::InvalidArgumentError(
-        "eviction.policy: expected no parity(..): it reproduces published "
-        "programs on tensors and conserves no total");
-  }
   if (!policy.needs_table() || table != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("eviction.policy: expected the budget table '",

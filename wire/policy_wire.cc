@@ -261,7 +261,6 @@ absl::StatusOr<EvictionPolicy> FromProto(const v1::EvictionPolicy& proto) {
 }
 
 void ToProto(const EvictionPolicy& policy, v1::EvictionPolicy* proto) {
-  BM_CHECK(policy.parity == Parity::kNone);
   VisitScorer(policy.scorer,
               MessageWriter(MutableStage(policy.scorer.kind, "scorer", proto)));
   VisitBudget(policy.budget,

@@ -22,7 +22,6 @@ void ToProto(const ModelLayout& layout, v1::ModelLayout* proto);
 // Stages left out: no default for the scorer, uniform, topk; fields left out
 // have their defaults.
 absl::StatusOr<EvictionPolicy> FromProto(const v1::EvictionPolicy& proto);
-// REQUIRES: no parity: that is for tensors, and not on the wire.
 void ToProto(const EvictionPolicy& policy, v1::EvictionPolicy* proto);
 
 absl::StatusOr<EvictionTarget> FromProto(const v1::EvictionTarget& proto);

@@ -12,6 +12,8 @@
 #include <absl/strings/str_join.h>
 #include <absl/strings/string_view.h>
 
+#include "bench/evict/parity.h"
+#include "bench/evict/parity_budgets.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/budget_table.h"
 #include "blockmgr/eviction/lukv_solver.h"
@@ -85,7 +87,8 @@ absl::Status ExpectCompared(int num_compared) {
 constexpr int64_t kMaxEntries = int64_t{1} << 28;
 
 // What policies of a case read: layers of one head, or a layer of as many heads
-// as its table has. Every position is held, and no score is better.
+// as its table has. Every position is held; all scores and sizes of values are
+// 0.
 struct BudgetCase {
   HeadShape shape{.num_layers = 1, .num_heads = 1};
   EvictionRange range;
@@ -154,22 +157,24 @@ absl::StatusOr<std::vector<int64_t>> RunMethod(const BudgetCase& made,
   if (run.policy.needs_table()) {
     if (!made.table) return BadBudgets("expected tab score or r, got none");
     BM_RETURN_IF_ERROR(CheckTable(run.policy, made.shape, *made.table));
-    external = TableBudgets(run.policy, run.target, made.shape, made.range,
-                            *made.table);
+    external = ParityTableBudgets(run.policy, run.target, made.shape,
+                                  made.range, *made.table);
   } else if (run.policy.parity == Parity::kNone) {
     return BadBudgets("policy: expected one with parity(..), got ",
                       FormatPolicy(run.policy));
   }
-  const std::vector<int32_t> all =
-      AllocateBudgets(run.policy, run.target, made.shape, made.range,
-                      {.offsets = made.offsets,
-                       .positions = made.positions,
-                       .scores = made.scores,
-                       .value_norms = {},
-                       .products = {}},
-                      external);
-  std::vector<int64_t> budgets(all.begin(), all.end());
-  for (int64_t& budget : budgets) budget -= run.past;
+  const KeepSets kept =
+      SelectParity(run.policy, run.target, made.shape, made.range,
+                   {.offsets = made.offsets,
+                    .positions = made.positions,
+                    .scores = made.scores,
+                    .value_norms = made.scores,
+                    .products = made.scores},
+                   external);
+  std::vector<int64_t> budgets;
+  for (size_t head = 0; head + 1 < kept.offsets.size(); ++head) {
+    budgets.push_back(kept.offsets[head + 1] - kept.offsets[head] - run.past);
+  }
   return budgets;
 }
 

@@ -15,11 +15,11 @@
 #include <absl/strings/string_view.h>
 
 #include "bench/evict/golden_budgets.h"
+#include "bench/evict/parity.h"
 #include "bench/evict/policy_runner.h"
 #include "bench/evict/tensors.h"
 #include "blockmgr/base/npy.h"
 #include "blockmgr/base/status_macros.h"
-#include "blockmgr/eviction/parity.h"
 
 namespace blockmgr {
 namespace {

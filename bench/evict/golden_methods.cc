@@ -145,7 +145,7 @@ absl::StatusOr<GoldenRun> ResolveGoldenMethod(const GoldenMethod& method,
   GoldenRun run;
   BM_ASSIGN_OR_RETURN(const std::string policy,
                       Fill("policy", method.policy, golden));
-  BM_ASSIGN_OR_RETURN(run.policy, ParsePolicy(policy));
+  BM_ASSIGN_OR_RETURN(run.policy, ParseParityPolicy(policy));
   BM_ASSIGN_OR_RETURN(run.target, FillTarget(method, golden));
   BM_ASSIGN_OR_RETURN(run.block, FillCount("blocks", method.blocks, golden));
   BM_ASSIGN_OR_RETURN(run.past, FillCount("past", method.past, golden));

@@ -21,6 +21,7 @@
 #include <absl/status/statusor.h>
 
 #include "bench/evict/golden.h"
+#include "bench/evict/parity_policy.h"
 #include "blockmgr/eviction/policy.h"
 
 namespace blockmgr {
@@ -45,7 +46,7 @@ absl::StatusOr<GoldenMethod> FindGoldenMethod(
 
 // A method with the numbers of a case.
 struct GoldenRun {
-  EvictionPolicy policy;
+  ParityPolicy policy;
   EvictionTarget target;
   int32_t block = 0;  // 0: all at once
   int32_t past = 0;   // last positions that the results leave out

@@ -102,8 +102,9 @@ void AddPolicyFlags(CLI::App& app, PolicyFlags* flags) {
   const char* group = "Policies";
   app.add_option("--policy", flags->policies,
                  "scorer | budget | selector | options, such as "
-                 "\"snapkv | adakv | critical\"; loss and plot compare "
-                 "several, each with a --policy of its own")
+                 "\"snapkv | adakv | critical\", with the option "
+                 "parity(kvpress|released) for published programs; loss and "
+                 "plot compare several, each with a --policy of its own")
       ->required()
       ->allow_extra_args(false)
       ->type_name("TEXT")
@@ -139,7 +140,7 @@ absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags) {
     list.tables.push_back(std::move(table));
   }
   for (const std::string& text : flags.policies) {
-    absl::StatusOr<EvictionPolicy> policy = ParsePolicy(text);
+    absl::StatusOr<ParityPolicy> policy = ParseParityPolicy(text);
     if (!policy.ok()) {
       return Prefixed(absl::StrCat("--policy '", text, "'"), policy.status());
     }
@@ -149,7 +150,7 @@ absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags) {
           "--budgets: expected a file for --policy '", text, "', got none"));
     }
     NamedPolicy named;
-    named.name = FormatPolicy(*policy);
+    named.name = FormatParityPolicy(*policy);
     named.policy = *policy;
     named.options.page_size = flags.page_size;
     named.options.dtype = DTypeNamed(flags.dtype);

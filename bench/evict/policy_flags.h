@@ -9,11 +9,11 @@
 #include <absl/status/statusor.h>
 #include <CLI/CLI.hpp>
 
+#include "bench/evict/parity_policy.h"
 #include "bench/evict/policy_runner.h"
 #include "bench/evict/tensors.h"
 #include "blockmgr/eviction/budget_table.h"
 #include "blockmgr/eviction/keep_ratio.h"
-#include "blockmgr/eviction/policy.h"
 
 namespace blockmgr {
 
@@ -30,7 +30,7 @@ void AddPolicyFlags(CLI::App& app, PolicyFlags* flags);
 // A policy and what it needs beside tensors, ready to run.
 struct NamedPolicy {
   std::string name;  // its canonical text
-  EvictionPolicy policy;
+  ParityPolicy policy;
   PolicyRunOptions options;  // the table is borrowed from PolicyList
 };
 

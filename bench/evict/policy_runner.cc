@@ -9,16 +9,15 @@
 #include <absl/strings/str_cat.h>
 
 #include "bench/evict/layer_scorer.h"
+#include "bench/evict/parity.h"
+#include "bench/evict/parity_budgets.h"
 #include "blockmgr/base/status_macros.h"
-#include "blockmgr/eviction/parity.h"
 #include "blockmgr/eviction/policy_fields.h"
 
 namespace blockmgr {
 namespace {
 
 size_t Unsigned(int64_t value) { return static_cast<size_t>(value); }
-
-// So that page sizes times entries per page stay small numbers.
 
 // Candidates by (layer, head), CSR; positions ascend per head.
 struct Candidates {
@@ -36,7 +35,7 @@ struct EntryData {
 // One call of RunPolicy or RunPolicyByBlocks.
 class Runner {
  public:
-  Runner(const EvictionPolicy& policy, const EvictionTarget& target,
+  Runner(const ParityPolicy& policy, const EvictionTarget& target,
          const Tensors& tensors, const PolicyRunOptions& options)
       : policy_(policy), target_(target), tensors_(tensors), options_(options) {
     shape_.num_layers = tensors.num_layers();
@@ -231,14 +230,15 @@ class Runner {
     const EvictionRange range{length, length};
     std::vector<int32_t> external = options_.budgets;
     if (policy_.needs_table()) {
-      external = TableBudgets(policy_, target_, shape_, range, *options_.table);
+      external =
+          ParityTableBudgets(policy_, target_, shape_, range, *options_.table);
     }
     const EntriesView view{.offsets = candidates.offsets,
                            .positions = candidates.positions,
                            .scores = data.scores,
                            .value_norms = data.value_norms,
                            .products = data.products};
-    return SelectEntries(policy_, target_, shape_, range, view, external);
+    return SelectParity(policy_, target_, shape_, range, view, external);
   }
 
   // Evicts from `held`, which ends at position `length`. Returns the NaNs.
@@ -270,7 +270,7 @@ class Runner {
     }
   }
 
-  const EvictionPolicy& policy_;
+  const ParityPolicy& policy_;
   const EvictionTarget& target_;
   const Tensors& tensors_;
   const PolicyRunOptions& options_;
@@ -279,7 +279,7 @@ class Runner {
 
 }  // namespace
 
-absl::StatusOr<PolicyRun> RunPolicy(const EvictionPolicy& policy,
+absl::StatusOr<PolicyRun> RunPolicy(const ParityPolicy& policy,
                                     const EvictionTarget& target,
                                     const Tensors& tensors,
                                     const PolicyRunOptions& options) {
@@ -288,7 +288,7 @@ absl::StatusOr<PolicyRun> RunPolicy(const EvictionPolicy& policy,
   return runner.Run();
 }
 
-absl::StatusOr<PolicyRun> RunPolicyByBlocks(const EvictionPolicy& policy,
+absl::StatusOr<PolicyRun> RunPolicyByBlocks(const ParityPolicy& policy,
                                             const EvictionTarget& target,
                                             const Tensors& tensors,
                                             int32_t block,

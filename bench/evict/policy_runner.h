@@ -9,6 +9,7 @@
 
 #include <absl/status/statusor.h>
 
+#include "bench/evict/parity_policy.h"
 #include "bench/evict/tensors.h"
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/eviction/budget_table.h"
@@ -44,7 +45,7 @@ struct PolicyRunOptions {
 // Evicts once from all `length` positions (cut == length), one layer in memory
 // at a time. Errors name the tensor a policy needs and has not got, or the
 // option. Under parity a target of no tokens is fine.
-absl::StatusOr<PolicyRun> RunPolicy(const EvictionPolicy& policy,
+absl::StatusOr<PolicyRun> RunPolicy(const ParityPolicy& policy,
                                     const EvictionTarget& target,
                                     const Tensors& tensors,
                                     const PolicyRunOptions& options);
@@ -54,7 +55,7 @@ absl::StatusOr<PolicyRun> RunPolicy(const EvictionPolicy& policy,
 // down to the target, which must be in tokens. The first block ends at the
 // target's number of tokens. A query sees what is kept when its block comes.
 // All layers are in memory.
-absl::StatusOr<PolicyRun> RunPolicyByBlocks(const EvictionPolicy& policy,
+absl::StatusOr<PolicyRun> RunPolicyByBlocks(const ParityPolicy& policy,
                                             const EvictionTarget& target,
                                             const Tensors& tensors,
                                             int32_t block,

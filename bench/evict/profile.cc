@@ -15,6 +15,7 @@
 #include "bench/evict/calibration.h"
 #include "bench/evict/commands.h"
 #include "bench/evict/output_name.h"
+#include "bench/evict/parity_policy.h"
 #include "bench/evict/policy_flags.h"
 #include "bench/evict/policy_runner.h"
 #include "bench/evict/prefixed.h"
@@ -66,11 +67,11 @@ absl::StatusOr<NpyArray> ReadArray(const char* flag, const std::string& path,
 }
 
 // The scorer alone matters; its protection is what sinks and window default to.
-absl::StatusOr<EvictionPolicy> ParseScorer(const ProfileFlags& flags) {
+absl::StatusOr<ParityPolicy> ParseScorer(const ProfileFlags& flags) {
   if (flags.scorer.empty()) {
     return BadFlag("--scorer", "the scorer that the profile is for", "nothing");
   }
-  absl::StatusOr<EvictionPolicy> policy = ParsePolicy(flags.scorer);
+  absl::StatusOr<ParityPolicy> policy = ParseParityPolicy(flags.scorer);
   if (policy.ok()) return policy;
   return Prefixed("--scorer", policy.status());
 }
@@ -115,7 +116,7 @@ absl::StatusOr<std::vector<Calibration>> ReadContexts(
 
 absl::StatusOr<Calibration> MeasureTinyContext(const ProfileFlags& flags,
                                                int32_t context,
-                                               EvictionPolicy policy) {
+                                               ParityPolicy policy) {
   const TinyShape shape;
   TinyOracle oracle =
       MeasureTinyOracle(shape, {.seed = flags.seed,
@@ -149,7 +150,7 @@ absl::StatusOr<Calibration> MeasureTinyContext(const ProfileFlags& flags,
 }
 
 absl::StatusOr<std::vector<Calibration>> MeasureTiny(
-    const ProfileFlags& flags, const EvictionPolicy& policy) {
+    const ProfileFlags& flags, const ParityPolicy& policy) {
   std::vector<Calibration> contexts;
   StatusLine status_line("profile", flags.num_contexts);
   for (int32_t context = 0; context < flags.num_contexts; ++context) {
@@ -181,7 +182,7 @@ absl::Status CheckProtection(const ProfileFlags& flags,
 }
 
 absl::StatusOr<LuKvProfile> Calibrate(const ProfileFlags& flags) {
-  BM_ASSIGN_OR_RETURN(const EvictionPolicy policy, ParseScorer(flags));
+  BM_ASSIGN_OR_RETURN(const ParityPolicy policy, ParseScorer(flags));
   BM_ASSIGN_OR_RETURN(
       const std::vector<Calibration> contexts,
       flags.tiny ? MeasureTiny(flags, policy) : ReadContexts(flags));
@@ -193,7 +194,7 @@ absl::StatusOr<LuKvProfile> Calibrate(const ProfileFlags& flags) {
       .num_steps = flags.num_steps};
   BM_RETURN_IF_ERROR(CheckProtection(flags, options, contexts.front().length));
   BM_ASSIGN_OR_RETURN(LuKvProfile profile, SolveProfile(contexts, options));
-  profile.scorer = FormatPolicy(policy);
+  profile.scorer = FormatParityPolicy(policy);
   return profile;
 }
 
@@ -206,8 +207,8 @@ absl::StatusOr<LuKvProfile> ImportKvPress(const ProfileFlags& flags) {
       LuKvProfileFromKvPress(curve.values, static_cast<int32_t>(curve.shape[1]),
                              static_cast<int32_t>(curve.shape[2])));
   if (!flags.scorer.empty()) {
-    BM_ASSIGN_OR_RETURN(const EvictionPolicy policy, ParseScorer(flags));
-    profile.scorer = FormatPolicy(policy);
+    BM_ASSIGN_OR_RETURN(const ParityPolicy policy, ParseScorer(flags));
+    profile.scorer = FormatParityPolicy(policy);
   }
   return profile;
 }

@@ -21,7 +21,6 @@
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/apportion.h"
 #include "blockmgr/eviction/page_math.h"
-#include "blockmgr/eviction/parity_budgets.h"
 #include "blockmgr/eviction/policy_fields.h"
 #include "blockmgr/eviction/protection.h"
 
@@ -165,7 +164,6 @@ std::vector<double> IdealTableBudgets(const EvictionPolicy& policy,
                                       const BudgetTable& table) {
   CheckRange(shape, range);
   BM_CHECK(policy.needs_table());
-  BM_CHECK(policy.parity == Parity::kNone);
   const auto mean = static_cast<double>(MeanEntries(policy, target, range));
   const int64_t num_protected = ProtectedPositions(policy, range).count();
   const auto* profile = std::get_if<LuKvProfile>(&table);
@@ -190,9 +188,6 @@ std::vector<int32_t> TableBudgets(const EvictionPolicy& policy,
                                   const HeadShape& shape,
                                   const EvictionRange& range,
                                   const BudgetTable& table) {
-  if (policy.parity != Parity::kNone) {
-    return ParityTableBudgets(policy, target, shape, range, table);
-  }
   const std::vector<double> ideals =
       IdealTableBudgets(policy, target, shape, range, table);
   const int64_t num_heads = std::ssize(ideals);

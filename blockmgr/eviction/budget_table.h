@@ -51,8 +51,7 @@ absl::Status CheckTable(const EvictionPolicy& policy, const HeadShape& shape,
 //                 shorter one
 // with B = target.TokensPerHead(cut). Ideals: headkv p_h * (B / share) * layers
 // * heads + B - B / share of what is not protected (released code); lukv
-// (1 - r_h) * cut, r interpolated at the target's ratio 1 - B / cut. With
-// parity: ParityTableBudgets (parity_budgets.h).
+// (1 - r_h) * cut, r interpolated at the target's ratio 1 - B / cut.
 // O(layers * heads). REQUIRES: CheckTable is OK, policy.needs_table().
 std::vector<int32_t> TableBudgets(const EvictionPolicy& policy,
                                   const EvictionTarget& target,
@@ -62,7 +61,7 @@ std::vector<int32_t> TableBudgets(const EvictionPolicy& policy,
 
 // The ideals above, before they are scaled, bounded and rounded. Never falls
 // for any head when the target grows, exactly: so neither does its floor. For
-// analysis. O(layers * heads). REQUIRES: as TableBudgets, and no parity.
+// analysis. O(layers * heads). REQUIRES: as TableBudgets.
 std::vector<double> IdealTableBudgets(const EvictionPolicy& policy,
                                       const EvictionTarget& target,
                                       const HeadShape& shape,

@@ -7,7 +7,6 @@
 #include "blockmgr/eviction/apportion.h"
 #include "blockmgr/eviction/entries.h"
 #include "blockmgr/eviction/page_math.h"
-#include "blockmgr/eviction/parity.h"
 #include "blockmgr/eviction/protection.h"
 #include "blockmgr/eviction/score_order.h"
 #include "blockmgr/eviction/select.h"
@@ -290,9 +289,6 @@ std::vector<int32_t> AllocateBudgets(const EvictionPolicy& policy,
                                      std::span<const int32_t> external) {
   CheckRange(shape, range);
   CheckEntries(shape, range, entries);
-  if (policy.parity != Parity::kNone) {
-    return ParityBudgets(policy, target, shape, range, entries, external);
-  }
   const Request request{policy, range, entries};
   const Terms terms{policy, shape, range};
   std::vector<int32_t> held;
@@ -322,7 +318,6 @@ std::vector<int32_t> BudgetsByWeight(const EvictionPolicy& policy,
                                      std::span<const double> weights,
                                      std::span<const int32_t> external) {
   CheckRange(shape, range);
-  BM_CHECK(policy.parity == Parity::kNone);
   const int64_t num_heads = int64_t{shape.num_layers} * shape.num_heads;
   BM_CHECK(std::ssize(held) == num_heads);
   const Terms terms{policy, shape, range};

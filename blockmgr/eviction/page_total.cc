@@ -150,7 +150,6 @@ int64_t PageTotal(const EvictionPolicy& policy, const EvictionTarget& target,
   CheckRange(shape, range);
   BM_CHECK(policy.budget.kind != BudgetKind::kExternal);
   BM_CHECK(!policy.needs_table());
-  BM_CHECK(policy.parity == Parity::kNone);
   if (policy.rounding == Rounding::kPage) {
     // The sum over BudgetScopes: a pyramid only moves pages between layers.
     const BudgetKind kind = policy.budget.kind;

@@ -6,7 +6,6 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/status_macros.h"
-#include "blockmgr/eviction/parity.h"
 #include "blockmgr/eviction/policy_fields.h"
 
 namespace blockmgr {
@@ -96,10 +95,6 @@ absl::Status CheckTogether(const EvictionPolicy& policy) {
                      EnumName(scorer.kind),
                      ", of which no score per query head is kept, got true");
   }
-  if (policy.parity != Parity::kNone && policy.rounding != Rounding::kToken) {
-    return BadPolicy("parity: expected round(token) with parity(",
-                     EnumName(policy.parity), "), got round(page)");
-  }
   return absl::OkStatus();
 }
 
@@ -115,9 +110,7 @@ absl::Status EvictionPolicy::Validate() const {
         std::tuple(EnumNames<SelectorKind>().size(), "selector",
                    static_cast<size_t>(selector.kind)),
         std::tuple(EnumNames<Rounding>().size(), "rounding",
-                   static_cast<size_t>(rounding)),
-        std::tuple(EnumNames<Parity>().size(), "parity",
-                   static_cast<size_t>(parity))}) {
+                   static_cast<size_t>(rounding))}) {
     if (value >= known) {
       return BadPolicy(what, ": kind: expected a known ", what, ", got ",
                        value);
@@ -128,8 +121,7 @@ absl::Status EvictionPolicy::Validate() const {
   VisitSelector(selector, RangeChecker(EnumName(selector.kind), &status));
   VisitProtection(protect, RangeChecker("protect", &status));
   BM_RETURN_IF_ERROR(status);
-  BM_RETURN_IF_ERROR(CheckTogether(*this));
-  return parity == Parity::kNone ? absl::OkStatus() : CheckParity(*this);
+  return CheckTogether(*this);
 }
 
 int32_t EvictionPolicy::query_window() const {

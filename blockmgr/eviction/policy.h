@@ -14,9 +14,7 @@
 //             ada_pyramid(alpha,beta,formula), headkv(profile,share,temp),
 //             lukv(profile), global, external
 //   selector  topk (the default), critical(first,eps,norm=l1|l2,gqa_product)
-//   options   protect(sinks,recent), round(page|token), parity(kvpress|
-//             released), in any order, last; parity.h says with which others
-//             parity goes
+//   options   protect(sinks,recent), round(page|token), in any order, last
 //
 // Spaces between words are free. Everything here is plain data without shared
 // state: thread-compatible, O(length of the text).
@@ -161,18 +159,12 @@ struct Protection {
 
 enum class Rounding : uint8_t { kPage, kToken };
 
-// Reproduces a published program to the letter: windows padded by score,
-// counts truncated, totals that drift (parity.h). For tensors, not for
-// serving: no page total bounds it.
-enum class Parity : uint8_t { kNone, kKvPress, kReleased };
-
 struct EvictionPolicy {
   ScorerSpec scorer;
   BudgetSpec budget;
   SelectorSpec selector;
   Protection protect;
   Rounding rounding = Rounding::kPage;
-  Parity parity = Parity::kNone;
 
   // Ranges of every field the policy uses (window >= 1, kernel odd,
   // 0 <= alpha <= 1, ...), and that its parts go together. InvalidArgument

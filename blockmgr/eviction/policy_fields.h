@@ -50,8 +50,6 @@ inline constexpr std::array<absl::string_view, 3> kFormula = {
 inline constexpr std::array<absl::string_view, 2> kMode = {"blend", "floor"};
 inline constexpr std::array<absl::string_view, 2> kValueNorm = {"l1", "l2"};
 inline constexpr std::array<absl::string_view, 2> kRounding = {"page", "token"};
-inline constexpr std::array<absl::string_view, 3> kParity = {"none", "kvpress",
-                                                             "released"};
 }  // namespace policy_names
 
 template <typename E>
@@ -74,7 +72,6 @@ BM_ENUM_NAMES(PyramidFormula, kFormula)
 BM_ENUM_NAMES(AdaKvMode, kMode)
 BM_ENUM_NAMES(ValueNorm, kValueNorm)
 BM_ENUM_NAMES(Rounding, kRounding)
-BM_ENUM_NAMES(Parity, kParity)
 #undef BM_ENUM_NAMES
 
 // The name of a value; "?" for what is no value of the enum.

@@ -108,13 +108,7 @@ class ArgumentReader {
   absl::Status status_;
 };
 
-// Stages whose argument is a bare word: round(page), parity(kvpress).
-bool TakesWord(absl::string_view stage) {
-  return stage == "round" || stage == "parity";
-}
-
-// A word without "=" becomes a key without a value, which only the stages that
-// take one accept.
+// A word without "=", as in round(page), becomes a key without a value.
 absl::StatusOr<Stage> ParseStage(absl::string_view text) {
   text = absl::StripAsciiWhitespace(text);
   Stage stage;
@@ -124,7 +118,12 @@ absl::StatusOr<Stage> ParseStage(absl::string_view text) {
     return BadText("expected a stage such as snapkv(window=32), got '", text,
                    "'");
   }
+  if (stage.name == "parity") {
+    return BadText("expected no parity(..), which is for tensors ",
+                   "(blockmgr-evict), not for serving, got '", text, "'");
+  }
   if (open == absl::string_view::npos) return stage;
+  const bool takes_word = stage.name == "round";
   if (text.back() != ')') {
     return BadText(stage.name, ": expected ')' at the end, got '", text, "'");
   }
@@ -140,11 +139,11 @@ absl::StatusOr<Stage> ParseStage(absl::string_view text) {
             ? ""
             : absl::StripAsciiWhitespace(argument.substr(equals + 1));
     const bool bare = equals == absl::string_view::npos;
-    if (key.empty() || (bare && !TakesWord(stage.name))) {
+    if (key.empty() || (bare && !takes_word)) {
       return BadText(stage.name, ": expected key=value, got '",
                      absl::StripAsciiWhitespace(argument), "'");
     }
-    if (!bare && TakesWord(stage.name)) {
+    if (!bare && takes_word) {
       return BadText(stage.name, ": expected one word, got '",
                      absl::StripAsciiWhitespace(argument), "'");
     }
@@ -168,13 +167,12 @@ absl::Status ReadScorer(const Stage& stage, ScorerSpec* scorer) {
   return arguments.Finish();
 }
 
-template <typename E>
-absl::Status ReadWord(const Stage& stage, E* value) {
+absl::Status ReadRounding(const Stage& stage, Rounding* rounding) {
   if (stage.arguments.size() == 1 &&
-      EnumFromName(stage.arguments[0].first, value)) {
+      EnumFromName(stage.arguments[0].first, rounding)) {
     return absl::OkStatus();
   }
-  return BadText(stage.name, ": expected one of ", Choices<E>(), ", got '",
+  return BadText("round: expected one of ", Choices<Rounding>(), ", got '",
                  absl::StrJoin(stage.arguments, ",",
                                [](std::string* out, const auto& argument) {
                                  absl::StrAppend(out, argument.first);
@@ -204,8 +202,7 @@ absl::Status ReadLaterStage(const Stage& stage, EvictionPolicy* policy,
     VisitProtection(policy->protect, arguments);
     return arguments.Finish();
   }
-  if (stage.name == "round") return ReadWord(stage, &policy->rounding);
-  if (stage.name == "parity") return ReadWord(stage, &policy->parity);
+  if (stage.name == "round") return ReadRounding(stage, &policy->rounding);
   if (ScorerKind scorer; EnumFromName(stage.name, &scorer)) {
     return BadText(
         "stage '", stage.name,
@@ -213,7 +210,7 @@ absl::Status ReadLaterStage(const Stage& stage, EvictionPolicy* policy,
   }
   return BadText("unknown stage '", stage.name, "', expected a budget (",
                  Choices<BudgetKind>(), "), a selector (",
-                 Choices<SelectorKind>(), "), protect, round or parity");
+                 Choices<SelectorKind>(), "), protect or round");
 }
 
 // The shortest text that reads back as `value`.
@@ -338,9 +335,6 @@ std::string FormatPolicy(const EvictionPolicy& policy) {
   }
   if (policy.rounding != defaults.rounding) {
     stages.push_back(absl::StrCat("round(", EnumName(policy.rounding), ")"));
-  }
-  if (policy.parity != defaults.parity) {
-    stages.push_back(absl::StrCat("parity(", EnumName(policy.parity), ")"));
   }
   return absl::StrJoin(stages, " | ");
 }

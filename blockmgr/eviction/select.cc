@@ -7,7 +7,6 @@
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/eviction/entries.h"
-#include "blockmgr/eviction/parity.h"
 #include "blockmgr/eviction/protection.h"
 #include "blockmgr/eviction/score_order.h"
 
@@ -102,9 +101,6 @@ KeepSets SelectEntries(const EvictionPolicy& policy,
                        const EvictionTarget& target, const HeadShape& shape,
                        const EvictionRange& range, const EntriesView& entries,
                        std::span<const int32_t> external) {
-  if (policy.parity != Parity::kNone) {
-    return SelectParity(policy, target, shape, range, entries, external);
-  }
   if (policy.selector.kind == SelectorKind::kCritical) {
     BM_CHECK(entries.positions.size() == (policy.selector.gqa_product
                                               ? entries.products.size()

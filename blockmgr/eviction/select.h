@@ -69,8 +69,8 @@ struct KeepSets {
 //                 the protected positions' pages each. 0 keeps nothing, and a
 //                 negative budget counts as 0.
 // and never more than ceil(cut / page_size) pages per (layer, head).
-// REQUIRES: PageTotal: budgets that need neither a table nor a caller, and no
-// parity; PageTotalExternal: one budget per (layer, head).
+// REQUIRES: PageTotal: budgets that need neither a table nor a caller;
+// PageTotalExternal: one budget per (layer, head).
 int64_t PageTotal(const EvictionPolicy& policy, const EvictionTarget& target,
                   const HeadShape& shape, const EvictionRange& range);
 int64_t PageTotalExternal(std::span<const int32_t> budgets,
@@ -102,8 +102,8 @@ int64_t PageTotalExternal(std::span<const int32_t> budgets,
 // external: the caller's budgets; under round(page) filled up to whole pages,
 // at least the protected positions' pages; as they are under round(token).
 // headkv and lukv take TableBudgets (budget_table.h) as `external`.
-// `external` is read for these three only, `target` for the others. With
-// parity: ParityBudgets (parity.h). O(entries).
+// `external` is read for these three only, `target` for the others.
+// O(entries).
 std::vector<int32_t> AllocateBudgets(const EvictionPolicy& policy,
                                      const EvictionTarget& target,
                                      const HeadShape& shape,
@@ -119,8 +119,8 @@ bool IsAdaptive(BudgetKind kind);
 // only the number of entries of each (layer, head) is known (`held`). Adaptive
 // allocators (IsAdaptive) divide in proportion to `weights`, of any unit, what
 // they would divide by scores; other allocators do not read `weights`, which
-// may be empty then. REQUIRES: no parity; no negative weight; `held` and
-// `weights` have one value per (layer, head). O(layers * heads).
+// may be empty then. REQUIRES: no negative weight; `held` and `weights` have
+// one value per (layer, head). O(layers * heads).
 std::vector<int32_t> BudgetsByWeight(const EvictionPolicy& policy,
                                      const EvictionTarget& target,
                                      const HeadShape& shape,

@@ -268,11 +268,6 @@ double SimEngine::ShardEntries(std::span<const int32_t> kept,
 absl::Status SimEngine::Evict(const StepPlan& plan, const EvictionOrder& order,
                               std::vector<int32_t>* counts) {
   BM_RETURN_IF_ERROR(tables_.CheckOrder(plan, order));
-  if (order.policy.parity != Parity::kNone) {
-    return absl::UnimplementedError(
-        absl::StrCat("policy: expected no parity(..) of a simulated engine, ",
-                     "got ", FormatPolicy(order.policy)));
-  }
   *counts = DrawCounts(order);
   BM_RETURN_IF_ERROR(tables_.CheckCounts(order, *counts));
   tables_.Commit(plan, order, *counts);

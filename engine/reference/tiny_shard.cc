@@ -232,9 +232,9 @@ EntryIndex TinyShard::EntriesOf(const EvictionOrder& order) const {
       table.num_computed, WindowEviction::FirstOf(window, order.length));
 }
 
-absl::StatusOr<KeepSets> TinyShard::SelectIn(
-    const EvictionOrder& order, const ScoredEntries& scored,
-    std::span<const int32_t> external) {
+KeepSets TinyShard::SelectIn(const EvictionOrder& order,
+                             const ScoredEntries& scored,
+                             std::span<const int32_t> external) {
   SelectBatch batch{
       .policy = order.policy,
       .target = order.target,
@@ -251,7 +251,7 @@ absl::StatusOr<KeepSets> TinyShard::SelectIn(
   batch.policy = eviction.policy;
   batch.range = eviction.range;
   batch.entries.positions = positions;
-  BM_ASSIGN_OR_RETURN(const KeepSets all, backend_->Select(batch));
+  const KeepSets all = backend_->Select(batch);
   // Slots that no layer has keep nothing.
   KeepSets keep;
   keep.num_nan = all.num_nan;
@@ -280,7 +280,7 @@ absl::StatusOr<TinySelection> TinyShard::Select(const EvictionOrder& order) {
           tables_.layout().shard_head_index(shard_, i))]);
     }
   }
-  BM_ASSIGN_OR_RETURN(selection.keep, SelectIn(order, scored, external));
+  selection.keep = SelectIn(order, scored, external);
   return selection;
 }
 

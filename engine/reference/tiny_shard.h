@@ -78,7 +78,6 @@ class TinyShard {
                 TinyForward* forward);
 
   // What an order that the tables have checked would keep; changes nothing.
-  // What the backend cannot select by is its error.
   absl::StatusOr<TinySelection> Select(const EvictionOrder& order);
   // Moves what is kept, before the tables commit the order. Returns what the
   // shard's heads add to the checksum of the layout.
@@ -137,9 +136,8 @@ class TinyShard {
   // Live entries that an order's group has, of a window what the next token
   // attends to.
   EntryIndex EntriesOf(const EvictionOrder& order) const;
-  absl::StatusOr<KeepSets> SelectIn(const EvictionOrder& order,
-                                    const ScoredEntries& scored,
-                                    std::span<const int32_t> external);
+  KeepSets SelectIn(const EvictionOrder& order, const ScoredEntries& scored,
+                    std::span<const int32_t> external);
   // Shows the queries of a slot of group 0 to what scores will be made of.
   void Observe(const StepPlan& plan, const TinyBatch& batch, int32_t layer,
                const float* queries, const float* raw_queries);

@@ -281,7 +281,7 @@ void CpuBackend::AddQueries(const float* queries, int32_t num_tokens,
   AddQueriesTo(layout(), queries, num_tokens, statistics);
 }
 
-absl::StatusOr<KeepSets> CpuBackend::Select(const SelectBatch& batch) {
+KeepSets CpuBackend::Select(const SelectBatch& batch) {
   return SelectEntries(batch.policy, batch.target, batch.shape, batch.range,
                        batch.entries, batch.external);
 }

@@ -7,8 +7,6 @@
 #include <span>
 #include <vector>
 
-#include <absl/status/statusor.h>
-
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/base/moves.h"
@@ -51,7 +49,7 @@ class CpuBackend final : public Backend {
   void ValueNorms(const ValueNormBatch& batch) override;
   void AddQueries(const float* queries, int32_t num_tokens,
                   QueryStatistics* statistics) override;
-  absl::StatusOr<KeepSets> Select(const SelectBatch& batch) override;
+  KeepSets Select(const SelectBatch& batch) override;
   std::vector<int32_t> Compact(const Compaction& compaction) override;
   void Move(const CompactionMoves& moves) override;
   void CopyBlocks(std::span<const BlockCopy> copies) override;

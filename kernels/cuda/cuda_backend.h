@@ -60,9 +60,9 @@ struct CudaBackendOptions {
 // bits of its sums depend on how queries were split into calls.
 //
 // Kernels exist for bf16 and fp16 rows of 64, 128 or 256 elements, pages of 16
-// or 32 tokens, groups of 1 to 16 query heads, for every scorer, and for every
-// policy without parity. The statistics of expected_attention are the host's:
-// queries come from there, and sums of squares want double.
+// or 32 tokens, groups of 1 to 16 query heads, for every scorer and every
+// policy. The statistics of expected_attention are the host's: queries come
+// from there, and sums of squares want double.
 //
 // Append, Move, CopyBlocks and Compact return before the device is done. Ids
 // outside the pool are the caller's bug; kernels write nothing for them and set
@@ -101,7 +101,7 @@ class CudaBackend final : public Backend {
   // On the host; equal to CpuBackend's bit for bit.
   void AddQueries(const float* queries, int32_t num_tokens,
                   QueryStatistics* statistics) override;
-  absl::StatusOr<KeepSets> Select(const SelectBatch& batch) override {
+  KeepSets Select(const SelectBatch& batch) override {
     return selector_.Select(batch);
   }
   std::vector<int32_t> Compact(const Compaction& compaction) override;

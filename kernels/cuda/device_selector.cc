@@ -4,8 +4,6 @@
 #include <bit>
 #include <numeric>
 
-#include <absl/status/status.h>
-
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
 #include "kernels/cuda/select_problem.h"
@@ -104,12 +102,7 @@ void DeviceSelector::PointTo(const SelectionArrays& arrays,
   problem->num_nan = memory.Device(arrays.num_nan);
 }
 
-absl::StatusOr<KeepSets> DeviceSelector::Select(const SelectBatch& batch) {
-  if (batch.policy.parity != Parity::kNone) {
-    return absl::UnimplementedError(
-        "policy: parity: expected none on a device, got kvpress or released: "
-        "they run on the CPU only");
-  }
+KeepSets DeviceSelector::Select(const SelectBatch& batch) {
   CallMemory& memory = *pool_.memory;
   scopes_.clear();
   AppendSelectScopes(batch.policy, batch.target, batch.shape, batch.range, 0,

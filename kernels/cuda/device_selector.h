@@ -6,8 +6,6 @@
 #include <span>
 #include <vector>
 
-#include <absl/status/statusor.h>
-
 #include "blockmgr/eviction/select.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/device_pool.h"
@@ -26,8 +24,7 @@ class DeviceSelector {
   DeviceSelector(const DeviceSelector&) = delete;
   DeviceSelector& operator=(const DeviceSelector&) = delete;
 
-  // Unimplemented for policies with parity, which are the CPU's alone.
-  absl::StatusOr<KeepSets> Select(const SelectBatch& batch);
+  KeepSets Select(const SelectBatch& batch);
 
  private:
   // Arrays of a selection; see SelectProblem.

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "blockmgr/base/check.h"
 #include "blockmgr/eviction/page_math.h"
 #include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/select.h"
@@ -16,9 +15,8 @@
 namespace blockmgr {
 
 // The fields that the policy decides; arrays, counts and page_size are the
-// caller's. Policies with parity run on the CPU only.
+// caller's.
 inline SelectProblem MakeSelectProblem(const EvictionPolicy& policy) {
-  BM_CHECK(policy.parity == Parity::kNone);
   constexpr double kUnit = 1e9;
   SelectProblem problem;
   switch (policy.budget.kind) {

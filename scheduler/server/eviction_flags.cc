@@ -70,11 +70,6 @@ absl::StatusOr<EvictionPolicy> ResolvePolicy(const std::string& text) {
         "eviction: expected a policy that a request can carry, got external "
         "scores or budgets");
   }
-  if (policy->parity != Parity::kNone) {
-    return absl::InvalidArgumentError(
-        "eviction: expected no parity(..), which is for tensors "
-        "(blockmgr-evict), not for serving");
-  }
   return policy;
 }
 

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include <absl/strings/match.h>
 #include <gtest/gtest.h>
 
 #include "blockmgr/eviction/policy.h"
@@ -54,8 +53,8 @@ struct Trace {
 };
 
 // With a bug while it evicts.
-Trace RunWith(std::unique_ptr<Backend> backend, const std::string& policy,
-              Parity parity, PlantedBug bug = PlantedBug::kNone) {
+Trace RunWith(std::unique_ptr<Backend> backend,
+              PlantedBug bug = PlantedBug::kNone) {
   std::vector<std::unique_ptr<Backend>> backends;
   backends.push_back(std::move(backend));
   EngineHarness host(SmallestModel(), std::move(backends));
@@ -64,17 +63,13 @@ Trace RunWith(std::unique_ptr<Backend> backend, const std::string& policy,
   host.Schedule(0, 100);
   EXPECT_OK(host.Run());
   Trace trace;
-  if (!policy.empty()) {
-    host.Evict(
-        0, kCut, policy,
-        {.kind = EvictionTarget::Kind::kTokens, .ratio = {}, .tokens = 48},
-        DestinationKind::kMixed);
-    host.plan().evictions[0].policy.parity = parity;
-    planted_bug = bug;
-    EXPECT_OK(host.Run());
-    planted_bug = PlantedBug::kNone;
-    trace.error = host.result().evictions[0].error;
-  }
+  host.Evict(0, kCut, "snapkv(window=8) | adakv",
+             {.kind = EvictionTarget::Kind::kTokens, .ratio = {}, .tokens = 48},
+             DestinationKind::kMixed);
+  planted_bug = bug;
+  EXPECT_OK(host.Run());
+  planted_bug = PlantedBug::kNone;
+  trace.error = host.result().evictions[0].error;
   trace.evictions = host.evictions();
   for (int32_t i = 0; i < 4; ++i) trace.logits.push_back(host.Decode(0));
   return trace;
@@ -95,17 +90,15 @@ KeepSets SelectedByCpu(const EngineHarness::Eviction& eviction) {
 
 class CudaEvictionTest : public DeviceTest {};
 
-constexpr char kPolicy[] = "snapkv(window=8) | adakv";
-
 // And a bug in its kernels shows.
 TEST_F(CudaEvictionTest, TheDeviceSelects) {
   const auto model = SmallestModel();
-  const Trace right = RunWith(DeviceFor(*model), kPolicy, Parity::kNone);
+  const Trace right = RunWith(DeviceFor(*model));
   ASSERT_EQ(right.error, "");
   EXPECT_EQ(right.evictions[0].keep.ranks,
             SelectedByCpu(right.evictions[0]).ranks);
-  const Trace wrong = RunWith(DeviceFor(*model), kPolicy, Parity::kNone,
-                              PlantedBug::kSelectForgetsPrefix);
+  const Trace wrong =
+      RunWith(DeviceFor(*model), PlantedBug::kSelectForgetsPrefix);
   ASSERT_EQ(wrong.error, "");
   EXPECT_EQ(wrong.evictions[0].scores, right.evictions[0].scores);
   EXPECT_NE(wrong.evictions[0].keep.ranks, right.evictions[0].keep.ranks);
@@ -113,28 +106,11 @@ TEST_F(CudaEvictionTest, TheDeviceSelects) {
 
 TEST_F(CudaEvictionTest, TheDeviceMoves) {
   const auto model = SmallestModel();
-  const Trace right = RunWith(DeviceFor(*model), kPolicy, Parity::kNone);
-  const Trace wrong = RunWith(DeviceFor(*model), kPolicy, Parity::kNone,
-                              PlantedBug::kMoveSkipsValueRow);
+  const Trace right = RunWith(DeviceFor(*model));
+  const Trace wrong =
+      RunWith(DeviceFor(*model), PlantedBug::kMoveSkipsValueRow);
   EXPECT_EQ(wrong.evictions[0].keep.ranks, right.evictions[0].keep.ranks);
   EXPECT_NE(wrong.logits, right.logits);
-}
-
-// Published programs' policies come over no wire, but an engine may have them.
-TEST_F(CudaEvictionTest, WhatTheDeviceCannotSelectByChangesNothing) {
-  const auto model = SmallestModel();
-  const std::string policy = "knorm | uniform | round(token)";
-  const Trace refused = RunWith(DeviceFor(*model), policy, Parity::kKvPress);
-  EXPECT_TRUE(absl::StrContains(refused.error, "policy: parity: expected none"))
-      << refused.error;
-  EXPECT_TRUE(refused.evictions.empty());
-  const Trace never = RunWith(DeviceFor(*model), "", Parity::kNone);
-  EXPECT_EQ(refused.logits, never.logits);
-  auto cpu = CreateCpuBackend(DeviceFor(*model)->layout());
-  ASSERT_TRUE(cpu.ok());
-  const Trace carried_out = RunWith(*std::move(cpu), policy, Parity::kKvPress);
-  EXPECT_EQ(carried_out.error, "");
-  EXPECT_EQ(carried_out.evictions.size(), 1U);
 }
 
 }  // namespace

@@ -269,36 +269,6 @@ TEST_P(CpuBackendTest, PoisonMakesEverySlotNaN) {
 INSTANTIATE_TEST_SUITE_P(DTypes, CpuBackendTest, testing::ValuesIn(kEveryDType),
                          DTypeParamName);
 
-// Published programs' policies too, which are the CPU's alone.
-TEST(CpuBackendSelectTest, SelectsByEveryPolicy) {
-  auto backend = CreateCpuBackend(SmallLayout(DType::kFloat32));
-  ASSERT_TRUE(backend.ok()) << backend.status();
-  const std::vector<int64_t> offsets = {0, 8};
-  const std::vector<int32_t> positions = {0, 1, 2, 3, 4, 5, 6, 7};
-  const std::vector<float> scores = {5, 1, 7, 3, 8, 2, 6, 4};
-  for (const char* parity : {"", " | round(token) | parity(kvpress)"}) {
-    const auto policy =
-        ParsePolicy(absl::StrCat("knorm | uniform | topk", parity));
-    ASSERT_TRUE(policy.ok()) << policy.status();
-    const auto keep = (*backend)->Select(
-        {.policy = *policy,
-         .target = {.kind = EvictionTarget::Kind::kTokens,
-                    .ratio = {},
-                    .tokens = 4},
-         .shape = {.num_layers = 1, .num_heads = 1, .page_size = 4},
-         .range = {.cut = 8, .length = 9},
-         .entries = {.offsets = offsets,
-                     .positions = positions,
-                     .scores = scores,
-                     .value_norms = {},
-                     .products = {}},
-         .external = {}});
-    ASSERT_TRUE(keep.ok()) << keep.status();
-    EXPECT_THAT(keep->offsets, ElementsAre(0, 4));
-    EXPECT_THAT(keep->ranks, ElementsAre(0, 2, 4, 6)) << parity;
-  }
-}
-
 TEST(CpuBackendCreateTest, ReportsTheLayoutItWasMadeFor) {
   const ModelLayout layout = SmallLayout(DType::kBFloat16);
   auto backend = CreateCpuBackend(layout);

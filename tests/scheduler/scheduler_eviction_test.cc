@@ -253,11 +253,6 @@ TEST(EveryChunkSubmitTest, NamesTheFieldAtFault) {
   EXPECT_THAT(driver.Submit(request),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("at least 9, got 8")));
-  request.eviction.policy.rounding = Rounding::kToken;
-  request.eviction.policy.parity = Parity::kKvPress;
-  EXPECT_THAT(driver.Submit(request),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("expected no parity")));
 }
 
 TEST(EveryChunkSubmitTest, TablesMustComeAndFit) {

@@ -55,7 +55,7 @@ TEST(PolicyFlagsTest, ParsesFlagsInOrder) {
   ASSERT_EQ(list.policies.size(), 2u);
   EXPECT_EQ(list.policies[0].policy.scorer.window, 16);
   EXPECT_EQ(list.policies[1].policy.scorer.kind, ScorerKind::kKnorm);
-  EXPECT_EQ(list.policies[1].name, FormatPolicy(list.policies[1].policy));
+  EXPECT_EQ(list.policies[1].name, FormatParityPolicy(list.policies[1].policy));
   EXPECT_EQ(list.policies[0].options.page_size, 8);
   EXPECT_EQ(list.policies[0].options.dtype, DType::kFloat16);
   EXPECT_EQ(list.policies[0].options.table, nullptr);

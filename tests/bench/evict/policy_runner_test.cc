@@ -68,7 +68,7 @@ TEST(RunPolicyTest, KeepsTheTotalOfEveryPolicy) {
   const Tensors tensors = MakeSyntheticTensors(kRunnerShape, 1);
   for (const char* text : kPolicies) {
     SCOPED_TRACE(text);
-    EvictionPolicy policy = *ParsePolicy(text);
+    ParityPolicy policy = *ParseParityPolicy(text);
     policy.rounding = Rounding::kToken;
     ASSERT_OK_AND_ASSIGN(const PolicyRun run,
                          RunPolicy(policy, Keep("0.3"), tensors, {}));
@@ -97,7 +97,7 @@ TEST(RunPolicyTest, DependsOnNoPageSizeUnderRoundToken) {
   const Tensors tensors = MakeSyntheticTensors(kRunnerShape, 2);
   for (const char* text : kPolicies) {
     SCOPED_TRACE(text);
-    EvictionPolicy policy = *ParsePolicy(text);
+    ParityPolicy policy = *ParseParityPolicy(text);
     policy.rounding = Rounding::kToken;
     PolicyRunOptions options;
     ASSERT_OK_AND_ASSIGN(const PolicyRun a,
@@ -119,7 +119,7 @@ TEST(RunPolicyTest, RunsLayersIndependently) {
        {"snapkv(window=8) | adakv | critical", "h2o | adakv", "tova",
         "keydiff | adakv(mode=floor)", "expected_attention", "streaming"}) {
     SCOPED_TRACE(text);
-    const EvictionPolicy policy = *ParsePolicy(text);
+    const ParityPolicy policy = *ParseParityPolicy(text);
     ASSERT_OK_AND_ASSIGN(const PolicyRun all,
                          RunPolicy(policy, Keep("0.3"), tensors, {}));
     for (size_t layer = 0; layer < 3; ++layer) {
@@ -138,7 +138,7 @@ TEST(RunPolicyTest, StoresInTheTypeAskedFor) {
   SyntheticShape shape = kRunnerShape;
   shape.num_layers = 1;
   const Tensors tensors = MakeSyntheticTensors(shape, 4);
-  const EvictionPolicy policy = *ParsePolicy("knorm");
+  const ParityPolicy policy = *ParseParityPolicy("knorm");
   ASSERT_OK_AND_ASSIGN(const PolicyRun fine,
                        RunPolicy(policy, Keep("0.3"), tensors, {}));
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
@@ -173,8 +173,8 @@ TEST(RunPolicyTest, TakesExternalScoresAndBudgets) {
   const Tensors tensors = ScoresOnly({1, 9, 5, 3, 8, 2, 7, 4}, 2);
   PolicyRunOptions options;
   options.budgets = {3, 1};
-  const EvictionPolicy policy =
-      *ParsePolicy("external | external | topk | round(token)");
+  const ParityPolicy policy =
+      *ParseParityPolicy("external | external | topk | round(token)");
   ASSERT_OK_AND_ASSIGN(const PolicyRun run,
                        RunPolicy(policy, Keep("0.5"), tensors, options));
   EXPECT_THAT(run.budgets, ElementsAre(3, 1));
@@ -188,8 +188,8 @@ TEST(RunPolicyTest, TakesExternalScoresAndBudgets) {
 
 TEST(RunPolicyTest, TakesBudgetsOfATable) {
   const Tensors tensors = ScoresOnly(std::vector<float>(200, 1.0f), 2);
-  const EvictionPolicy policy =
-      *ParsePolicy("external | headkv(profile=mine) | topk | round(token)");
+  const ParityPolicy policy = *ParseParityPolicy(
+      "external | headkv(profile=mine) | topk | round(token)");
   EXPECT_THAT(RunPolicy(policy, Keep("0.2"), tensors, {}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("table: expected one, for headkv")));
@@ -211,7 +211,7 @@ TEST(RunPolicyTest, TakesBudgetsOfATable) {
 
 TEST(RunPolicyTest, RefusesWhatItCannotRun) {
   const Tensors tensors = ScoresOnly({1, 2, 3, 4}, 1);
-  const EvictionPolicy policy = *ParsePolicy("external");
+  const ParityPolicy policy = *ParseParityPolicy("external");
   PolicyRunOptions options;
   options.page_size = 0;
   EXPECT_THAT(RunPolicy(policy, Keep("0.5"), tensors, options),
@@ -220,12 +220,13 @@ TEST(RunPolicyTest, RefusesWhatItCannotRun) {
   EXPECT_THAT(RunPolicy(policy, KeepTokens(0), tensors, {}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("tokens: expected at least 1")));
-  EXPECT_THAT(RunPolicy(*ParsePolicy("keydiff"), Keep("0.5"), tensors, {}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("keys")));
+  EXPECT_THAT(
+      RunPolicy(*ParseParityPolicy("keydiff"), Keep("0.5"), tensors, {}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("keys")));
   EXPECT_THAT(RunPolicy(policy, Keep("0.5"), Tensors(), {}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("at least one layer")));
-  EvictionPolicy invalid = policy;
+  ParityPolicy invalid = policy;
   invalid.protect.sinks = -1;
   EXPECT_THAT(RunPolicy(invalid, Keep("0.5"), tensors, {}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("sinks")));
@@ -240,7 +241,7 @@ TEST(RunPolicyByBlocksTest, FindsTheBestOfAllWhereScoresAreFixed) {
         "random | uniform | topk | round(token)",
         "streaming | uniform | topk | round(token)",
         "knorm | uniform | topk | protect(sinks=3,recent=4) | round(token)"}) {
-    const EvictionPolicy policy = *ParsePolicy(text);
+    const ParityPolicy policy = *ParseParityPolicy(text);
     ASSERT_OK_AND_ASSIGN(const PolicyRun all,
                          RunPolicy(policy, KeepTokens(37), tensors, {}));
     for (const int32_t block : {1, 10, 93, 1000}) {
@@ -307,8 +308,8 @@ TEST(RunPolicyByBlocksTest, QueriesSeeOnlyWhatWasKept) {
   for (const uint64_t seed : {6, 7, 8}) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     const Tensors tensors = MakeSyntheticTensors(kRunnerShape, seed);
-    const EvictionPolicy policy =
-        *ParsePolicy("h2o | uniform | topk | round(token)");
+    const ParityPolicy policy =
+        *ParseParityPolicy("h2o | uniform | topk | round(token)");
     ASSERT_OK_AND_ASSIGN(
         const PolicyRun run,
         RunPolicyByBlocks(policy, KeepTokens(30), tensors, 16, {}));
@@ -324,7 +325,7 @@ TEST(RunPolicyByBlocksTest, QueriesSeeOnlyWhatWasKept) {
 TEST(RunPolicyByBlocksTest, KeepsAllOfWhatFits) {
   const Tensors tensors = MakeSyntheticTensors(kRunnerShape, 9);
   ASSERT_OK_AND_ASSIGN(const PolicyRun run,
-                       RunPolicyByBlocks(*ParsePolicy("keydiff"),
+                       RunPolicyByBlocks(*ParseParityPolicy("keydiff"),
                                          KeepTokens(130), tensors, 16, {}));
   EXPECT_THAT(run.budgets, Each(130));
   EXPECT_THAT(run.scores, IsEmpty());
@@ -332,7 +333,7 @@ TEST(RunPolicyByBlocksTest, KeepsAllOfWhatFits) {
 
 TEST(RunPolicyByBlocksTest, RefusesRatiosAndEmptyBlocks) {
   const Tensors tensors = ScoresOnly({1, 2, 3, 4}, 1);
-  const EvictionPolicy policy = *ParsePolicy("external");
+  const ParityPolicy policy = *ParseParityPolicy("external");
   EXPECT_THAT(RunPolicyByBlocks(policy, Keep("0.5"), tensors, 2, {}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("expected a number of tokens")));

@@ -67,7 +67,7 @@ std::vector<KeepSets> Select(const Tensors& tensors,
                              const char* ratio) {
   std::vector<KeepSets> keep;
   for (const char* text : policies) {
-    const EvictionPolicy policy = *ParsePolicy(text);
+    const ParityPolicy policy = *ParseParityPolicy(text);
     const int32_t num_layers = tensors.num_layers();
     PolicyRunOptions options;
     // Heads as different as tables and callers can make them.

@@ -12,7 +12,6 @@
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/eviction/lukv_solver.h"
-#include "blockmgr/eviction/published_budgets.h"
 #include "tests/blockmgr/eviction/naive_planner.h"
 #include "tests/testing/case_count.h"
 #include "tests/testing/sanitizers.h"
@@ -285,55 +284,6 @@ TEST(BudgetTableTest, TakesTheTableAsItIsWhenNothingBindsIt) {
               ElementsAre(1000, 1000));
 }
 
-// With the window protected, shares are those of the released program, to
-// within its rounding of the total.
-TEST(BudgetTableTest, HeadKvIsTheReleasedProgramWithItsTotalConserved) {
-  const HeadShape shape{.num_layers = 4, .num_heads = 8};
-  const EvictionRange range{.cut = 5000, .length = 5000};
-  EvictionPolicy policy = Policy(BudgetKind::kHeadKv, Rounding::kToken);
-  policy.protect.recent = 32;
-  policy.budget.share = 1.5;
-  for (uint64_t seed = 0; seed < 200; ++seed) {
-    const HeadScores scores = DrawHeadScores(shape, seed);
-    const std::vector<int32_t> budgets =
-        TableBudgets(policy, Tokens(96 + 32), shape, range, scores);
-    const std::vector<int64_t> released =
-        HeadKvBudgetsReleased(scores.scores, 96, 1.5, 1.0);
-    EXPECT_EQ(std::accumulate(budgets.begin(), budgets.end(), 0), 32 * 128);
-    for (size_t head = 0; head < budgets.size(); ++head) {
-      EXPECT_NEAR(budgets[head] - 32, static_cast<double>(released[head]), 1.0)
-          << "seed " << seed << " head " << head;
-    }
-  }
-}
-
-// 4 heads of 10 positions with 6 on average: 24 in all, but programs lose some.
-TEST(BudgetTableTest, ParityGivesWhatThePublishedProgramsDo) {
-  const HeadShape shape{.num_layers = 2, .num_heads = 2};
-  const EvictionRange range{.cut = 10, .length = 10};
-  EvictionPolicy policy = Policy(BudgetKind::kHeadKv, Rounding::kToken);
-  policy.parity = Parity::kReleased;
-  policy.budget.share = 1.0;
-  // 24 by score: rint of 0.5, 11.5, 4 and 8; nobody holds 12.
-  EXPECT_THAT(TableBudgets(policy, Tokens(6), shape, range,
-                           HeadScores{2, 2, {1, 23, 8, 16}}),
-              ElementsAre(0, 10, 4, 8));
-  policy = Policy(BudgetKind::kLuKv, Rounding::kToken);
-  policy.parity = Parity::kReleased;
-  LuKvProfile profile;
-  profile.num_layers = 2;
-  profile.num_heads = 2;
-  profile.rho = {0.0f, 0.5f, 1.0f};
-  profile.r = {0.0f, 0.0f, 0.0f, 0.0f, 0.25f, 0.25f,
-               1.0f, 0.5f, 1.0f, 1.0f, 1.0f,  1.0f};
-  // 0.75 * 10, twice, is rounded down; kvpress shares the 15 out.
-  EXPECT_THAT(TableBudgets(policy, Tokens(6), shape, range, profile),
-              ElementsAre(7, 7, 0, 5));
-  policy.parity = Parity::kKvPress;
-  EXPECT_THAT(TableBudgets(policy, Tokens(6), shape, range, profile),
-              ElementsAre(8, 7, 1, 5));
-}
-
 // Lowering the target adds no token to any head, before remainders: exactly.
 TEST(BudgetTableTest, IdealsAndTheirFloorsNeverFallWhenTheTargetGrows) {
   uint64_t num_pairs = 0;
@@ -460,8 +410,7 @@ TEST(BudgetTableTest, QueryHeadsCountAsTheMeansOfTheirGroups) {
   const HeadScores of_kv_heads{2, 2, {2, 1, 4, 3}};
   for (const char* text :
        {"knorm | headkv(profile=t)",
-        "snapkv | headkv(profile=t,share=1) | round(token)",
-        "snapkv | headkv(profile=t) | round(token) | parity(released)"}) {
+        "snapkv | headkv(profile=t,share=1) | round(token)"}) {
     ASSERT_OK_AND_ASSIGN(const EvictionPolicy policy, ParsePolicy(text));
     ASSERT_THAT(CheckTable(policy, shape, of_query_heads), IsOk());
     EXPECT_EQ(TableBudgets(policy, Tokens(300), shape, range, of_query_heads),

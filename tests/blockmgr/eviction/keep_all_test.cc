@@ -101,7 +101,6 @@ class KeepAllTest : public testing::TestWithParam<const char*> {
       *budgets = TableBudgets(policy_, target, kKeepAllShape, range, table);
       EXPECT_THAT(*budgets, Each(range.cut));
     }
-    if (policy_.parity != Parity::kNone) return;
     EXPECT_EQ(budgets->empty()
                   ? PageTotal(policy_, target, kKeepAllShape, range)
                   : PageTotalExternal(*budgets, policy_, kKeepAllShape, range),
@@ -142,7 +141,7 @@ TEST_P(KeepAllTest, EveryHeadKeepsWhatItHolds) {
 }
 
 // Every allocator, by both roundings, with both selectors where a policy may
-// have them; and every published program.
+// have them.
 constexpr const char* kKeepAllPolicies[] = {
     "knorm | uniform",
     "knorm | uniform | critical",
@@ -181,20 +180,6 @@ constexpr const char* kKeepAllPolicies[] = {
     "knorm | global | round(token)",
     "snapkv | global | critical | round(token)",
     "knorm | external | round(token)",
-    "knorm | uniform | round(token) | parity(kvpress)",
-    "snapkv | uniform | critical | round(token) | parity(kvpress)",
-    "streaming | uniform | round(token) | parity(kvpress)",
-    "snapkv | pyramid(formula=kvpress) | round(token) | parity(kvpress)",
-    "knorm | adakv(mode=floor) | round(token) | parity(kvpress)",
-    "snapkv | adakv(mode=floor) | critical | round(token) | parity(kvpress)",
-    "expected_attention | lukv(profile=t) | round(token) | parity(kvpress)",
-    "snapkv | pyramid | round(token) | parity(released)",
-    "snapkv | pyramid(formula=factory) | round(token) | parity(released)",
-    "snapkv | adakv | round(token) | parity(released)",
-    "snapkv | adakv | critical | round(token) | parity(released)",
-    "snapkv | ada_pyramid | round(token) | parity(released)",
-    "snapkv | headkv(profile=t) | round(token) | parity(released)",
-    "knorm | lukv(profile=t) | round(token) | parity(released)",
 };
 
 INSTANTIATE_TEST_SUITE_P(All, KeepAllTest, testing::ValuesIn(kKeepAllPolicies));

@@ -203,9 +203,6 @@ TEST(PageTotalDeathTest, AbortsOnBudgetsThatNeedMore) {
     policy.budget.kind = kind;
     EXPECT_DEATH(PageTotal(policy, Tokens(1), {1, 1, 16}, {32, 40}), "check");
   }
-  policy.budget.kind = BudgetKind::kUniform;
-  policy.parity = Parity::kKvPress;
-  EXPECT_DEATH(PageTotal(policy, Tokens(1), {1, 1, 16}, {32, 40}), "check");
   EXPECT_DEATH(
       PageTotalExternal(std::vector<int32_t>{1, 1},
                         Unprotected(Rounding::kPage), {1, 1, 16}, {32, 40}),

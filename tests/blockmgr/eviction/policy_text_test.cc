@@ -9,7 +9,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "blockmgr/eviction/parity.h"
 #include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/policy_fields.h"
 #include "tests/testing/status_matchers.h"
@@ -125,18 +124,12 @@ const GoodText kGoodTexts[] = {
        p.protect = {.sinks = 4, .recent = 0};
        p.rounding = Rounding::kToken;
      }},
-    {"snapkv | adakv | round(token)|parity( released )",
+    {"snapkv | adakv | round( token )",
      [](EvictionPolicy& p) {
        p.budget.kind = BudgetKind::kAdaKv;
        p.rounding = Rounding::kToken;
-       p.parity = Parity::kReleased;
      }},
-    {"snapkv|parity(kvpress)|round(token)",
-     [](EvictionPolicy& p) {
-       p.rounding = Rounding::kToken;
-       p.parity = Parity::kKvPress;
-     }},
-    {"snapkv | uniform | topk | round(page) | parity(none) | protect()",
+    {"snapkv | uniform | topk | round(page) | protect()",
      [](EvictionPolicy&) {}},
     {"snapkv", [](EvictionPolicy&) {}},
 };
@@ -160,12 +153,12 @@ TEST(PolicyTextTest, FormatsCanonically) {
       {"snapkv(kernel=7,window=16)|adakv(alpha=0.30)|protect(recent=-1,sinks=2)"
        "|round(page)",
        "snapkv(window=16) | adakv(alpha=0.3) | topk | protect(sinks=2)"},
-      {"tova|global|critical(norm=l2,first=0.5)|parity(none)",
+      {"tova|global|critical(norm=l2,first=0.5)|round(page)",
        "tova | global | critical(norm=l2)"},
       {"random|lukv(profile=a.b)|round(token)|protect(recent=3)",
        "random | lukv(profile=a.b) | topk | protect(recent=3) | round(token)"},
-      {"random|critical|parity(kvpress)|round(token)",
-       "random | uniform | critical | round(token) | parity(kvpress)"},
+      {"random|critical|round(token)",
+       "random | uniform | critical | round(token)"},
       {"expected_attention(eps=2e-2,cov=false)|ada_pyramid(beta=1e9)",
        "expected_attention(cov=false) | ada_pyramid(beta=1e+09) | topk"},
   };
@@ -197,7 +190,7 @@ constexpr char kScorers[] =
     "streaming, knorm, random, external";
 constexpr char kLaterStages[] =
     "expected a budget (uniform, pyramid, adakv, ada_pyramid, headkv, lukv, "
-    "global, external), a selector (topk, critical), protect, round or parity";
+    "global, external), a selector (topk, critical), protect or round";
 constexpr char kOrder[] =
     "expected scorer | budget | selector | options, each once";
 
@@ -213,8 +206,6 @@ const BadText kBadStructures[] = {
     {"snapkv | round(page) | topk", "out of order", kOrder, "'topk'"},
     {"snapkv | round(page) | protect | round(page)", "out of order", kOrder,
      "'round'"},
-    {"snapkv | parity(none) | parity(none)", "out of order", kOrder,
-     "'parity'"},
     {"snapkv | streaming", "out of order", "one scorer", "'streaming'"},
     {"snapkv(windw=3)", "snapkv: unknown key",
      "one of window, pool, kernel, order, group", "'windw'"},
@@ -243,8 +234,9 @@ const BadText kBadStructures[] = {
     {"snapkv|round(half)", "round", "page, token", "'half'"},
     {"snapkv|round(page,token)", "round", "page, token", "'page,token'"},
     {"snapkv|round(page=1)", "round", "one word", "'page=1'"},
-    {"snapkv|parity", "parity", "none, kvpress, released", "''"},
-    {"snapkv|parity(token)", "parity", "none, kvpress, released", "'token'"},
+    {"snapkv|round(token)|parity(kvpress)", "expected no parity(..)",
+     "blockmgr-evict", "'parity(kvpress)'"},
+    {"snapkv | parity", "expected no parity(..)", "blockmgr-evict", "'parity'"},
     {"snapkv||topk", "expected a stage", "snapkv(window=32)", "got ''"},
     {"snapkv | topk trailing", "unknown stage", kLaterStages,
      "'topk trailing'"},
@@ -326,10 +318,6 @@ TEST(PolicyTextTest, RejectsPartsThatDoNotGoTogether) {
        "false with scorer h2o", "got true"},
       {"external|critical(gqa_product=true)", "critical: gqa_product",
        "false with scorer external", "got true"},
-      {"snapkv|parity(kvpress)", "parity", "round(token) with parity(kvpress)",
-       "got round(page)"},
-      {"snapkv|parity(released)|round(page)", "parity", "round(token)",
-       "got round(page)"},
   };
   ExpectErrors(bad_texts);
   EXPECT_OK(ParsePolicy("tova|critical(gqa_product=true)").status());
@@ -428,8 +416,6 @@ EvictionPolicy RandomPolicy(std::mt19937_64& random) {
   VisitSelector(policy.selector, draw);
   if (random() % 2 == 0) VisitProtection(policy.protect, draw);
   draw.Enum("round", policy.rounding);
-  if (policy.rounding == Rounding::kToken) draw.Enum("parity", policy.parity);
-  if (!CheckParity(policy).ok()) policy.parity = Parity::kNone;
   if (policy.scorer.anchor == KeyDiffAnchor::kPairwise) {
     policy.scorer.metric = KeyDiffMetric::kCosine;
   }

@@ -237,15 +237,6 @@ TEST_F(SimEngineTest, PagesSumToTheOrdersTotal) {
   }
 }
 
-TEST_F(SimEngineTest, WhatItCannotSimulateIsRefused) {
-  Prefill(&engine_, kSlot, 1, 100);
-  StepPlan plan = EvictionPlan(kSlot, 100, 96,
-                               "knorm | uniform | topk | round(token)", "0.5");
-  plan.evictions[0].policy.parity = Parity::kKvPress;
-  engine_.Run(plan, &result_);
-  EXPECT_THAT(result_.evictions[0].error, HasSubstr("no parity(..)"));
-}
-
 TEST_F(SimEngineTest, ATotalBeyondWhatThereIsKeepsEverything) {
   Prefill(&engine_, kSlot, 1, 100);
   StepPlan plan =

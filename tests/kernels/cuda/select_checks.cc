@@ -14,14 +14,6 @@
 
 namespace blockmgr {
 
-// A case whose policy the device knows.
-EvictionCase DrawCase(Rng& rng) {
-  while (true) {
-    EvictionCase eviction = RandomCase(rng);
-    if (eviction.policy.parity == Parity::kNone) return eviction;
-  }
-}
-
 void MakeLong(Rng& rng, int32_t cut, EvictionCase* eviction) {
   eviction->range.cut = cut;
   eviction->range.length = eviction->range.cut + RandomInt(rng, 0, 40);
@@ -59,9 +51,9 @@ std::string Difference(const EvictionCase& c, const SelectOutcome& got) {
 
 std::string CheckSelect(uint64_t seed, bool is_long, bool floors) {
   Rng rng(seed);
-  EvictionCase c = DrawCase(rng);
+  EvictionCase c = RandomCase(rng);
   while (floors && c.policy.budget.kind != BudgetKind::kAdaKv) {
-    c = DrawCase(rng);
+    c = RandomCase(rng);
   }
   if (floors) c.policy.budget.mode = AdaKvMode::kFloor;
   if (is_long) MakeLong(rng, RandomInt(rng, 300, 1100), &c);
@@ -75,8 +67,8 @@ std::string CheckManyTurns(uint64_t seed) {
   Rng rng(seed);
   const auto selector =
       seed % 2 == 0 ? SelectorKind::kTopK : SelectorKind::kCritical;
-  EvictionCase c = DrawCase(rng);
-  while (c.policy.selector.kind != selector) c = DrawCase(rng);
+  EvictionCase c = RandomCase(rng);
+  while (c.policy.selector.kind != selector) c = RandomCase(rng);
   MakeLong(rng, (seed % 4 < 2 ? 40000 : 0) + RandomInt(rng, 17000, 20000), &c);
   std::string difference =
       Difference(c, SelectOnDevice({c}, 2048, SomeSchedules(rng)[seed % 4]));
@@ -86,7 +78,7 @@ std::string CheckManyTurns(uint64_t seed) {
 
 std::string CheckCacheEdge(uint64_t seed) {
   Rng rng(seed);
-  EvictionCase c = DrawCase(rng);
+  EvictionCase c = RandomCase(rng);
   MakeLong(rng, 32796 + static_cast<int32_t>(seed % 6), &c);
   std::string difference =
       Difference(c, SelectOnDevice({c}, 2048, SomeSchedules(rng)[seed % 4]));

@@ -12,8 +12,6 @@
 
 namespace blockmgr {
 
-// A random case whose policy the device knows.
-EvictionCase DrawCase(Rng& rng);
 // Gives it heads of several chunks, some of them of about `cut` entries and one
 // of next to none.
 void MakeLong(Rng& rng, int32_t cut, EvictionCase* eviction);

@@ -59,7 +59,7 @@ TEST_F(SelectTest, SequencesDoNotMeet) {
   for (uint64_t seed = 0; seed < NumCases(8); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Rng rng(seed);
-    const EvictionCase first = DrawCase(rng);
+    const EvictionCase first = RandomCase(rng);
     EvictionCase second = first;
     MakeLong(rng, RandomInt(rng, 300, 1100), &second);
     const SelectOutcome both =

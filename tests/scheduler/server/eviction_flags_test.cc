@@ -108,6 +108,10 @@ TEST(EvictionFlagsTest, ErrorsNameTheFlag) {
   EXPECT_THAT(Resolve({"--keep-ratio", "0.5", "--eviction",
                        "external | uniform | topk"}),
               error("external"));
+  EXPECT_THAT(
+      Resolve({"--keep-ratio", "0.5", "--eviction",
+               "snapkv | adakv | topk | round(token) | parity(released)"}),
+      error("expected no parity(..), which is for tensors (blockmgr-evict)"));
   EXPECT_THAT(Resolve({"--keep-ratio", "0.5", "--eviction-mode", "sometimes"}),
               error("--eviction-mode"));
   EXPECT_THAT(Resolve({"--keep-ratio", "0.5", "--eviction-mode", "decode"}),

@@ -1,8 +1,11 @@
-// Which policies CheckParity takes for a published program.
+// The text form, and which policies are those of a published program.
+#include <utility>
+
+#include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "blockmgr/eviction/parity.h"
+#include "bench/evict/parity_policy.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -10,9 +13,50 @@ namespace {
 
 using ::testing::HasSubstr;
 
+TEST(ParityPolicyTextTest, TakesParityAmongTheStagesOfTheLibrary) {
+  const std::pair<const char*, const char*> forms[] = {
+      {"snapkv", "snapkv | uniform | topk"},
+      {"tova|critical|parity(none)", "tova | uniform | critical"},
+      {"random|critical| parity ( kvpress ) |round(token)",
+       "random | uniform | critical | round(token) | parity(kvpress)"},
+      {"snapkv | adakv | round(token)|parity(released)",
+       "snapkv | adakv | topk | round(token) | parity(released)"},
+  };
+  for (const auto& [text, canonical] : forms) {
+    ASSERT_OK_AND_ASSIGN(const ParityPolicy policy, ParseParityPolicy(text));
+    EXPECT_EQ(FormatParityPolicy(policy), canonical);
+  }
+  ASSERT_OK_AND_ASSIGN(
+      const ParityPolicy policy,
+      ParseParityPolicy("snapkv(window=9) | round(token) | parity(kvpress)"));
+  EXPECT_EQ(policy.scorer.window, 9);
+  EXPECT_EQ(policy.parity, Parity::kKvPress);
+}
+
+TEST(ParityPolicyTextTest, ErrorsNameWhatWasExpectedAndGot) {
+  for (const char* stage : {"parity", "parity()", "parity(token)",
+                            "parity(kvpress", "parity(kvpress,released)"}) {
+    EXPECT_THAT(
+        ParseParityPolicy(absl::StrCat("snapkv | round(token) | ", stage))
+            .status(),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 HasSubstr(absl::StrCat(
+                     "expected, once, parity(word) of one of none, kvpress, "
+                     "released, got '",
+                     stage, "'"))));
+  }
+  EXPECT_THAT(
+      ParseParityPolicy("snapkv | parity(none) | parity(none)").status(),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("once")));
+  EXPECT_THAT(ParseParityPolicy("parity(none)").status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected a stage")));
+}
+
 TEST(CheckParityTest, AcceptsEverythingWithoutParity) {
-  EXPECT_THAT(CheckParity(*ParsePolicy("knorm | global | critical(norm=l2)")),
-              IsOk());
+  EXPECT_THAT(
+      CheckParity(*ParseParityPolicy("knorm | global | critical(norm=l2)")),
+      IsOk());
 }
 
 TEST(CheckParityTest, AcceptsEveryPublishedProgram) {
@@ -33,10 +77,10 @@ TEST(CheckParityTest, AcceptsEveryPublishedProgram) {
         "knorm | headkv(profile=x) | topk | round(token) | parity(released)",
         "h2o | lukv(profile=x) | topk | round(token) | parity(released)"}) {
     SCOPED_TRACE(text);
-    ASSERT_OK_AND_ASSIGN(const EvictionPolicy policy, ParsePolicy(text));
+    ASSERT_OK_AND_ASSIGN(const ParityPolicy policy, ParseParityPolicy(text));
     EXPECT_THAT(CheckParity(policy), IsOk());
-    ASSERT_OK_AND_ASSIGN(const EvictionPolicy back,
-                         ParsePolicy(FormatPolicy(policy)));
+    ASSERT_OK_AND_ASSIGN(const ParityPolicy back,
+                         ParseParityPolicy(FormatParityPolicy(policy)));
     EXPECT_EQ(back, policy);
   }
 }
@@ -46,6 +90,8 @@ struct Refused {
   const char* why;
 };
 constexpr Refused kRefused[] = {
+    {"snapkv | uniform | parity(kvpress)",
+     "parity(kvpress): rounding: expected round(token), got round(page)"},
     {"keydiff | adakv | topk | round(token) | parity(kvpress)",
      "budget: expected one of uniform, pyramid(formula=kvpress), "
      "adakv(mode=floor), lukv, got adakv(mode=blend)"},
@@ -105,10 +151,8 @@ constexpr Refused kRefused[] = {
 TEST(CheckParityTest, RefusesWhatNobodyPublished) {
   for (const Refused& refused : kRefused) {
     SCOPED_TRACE(refused.policy);
-    // The parser may refuse it already, then with the same words.
-    const absl::StatusOr<EvictionPolicy> policy = ParsePolicy(refused.policy);
     EXPECT_THAT(
-        policy.ok() ? CheckParity(*policy) : policy.status(),
+        ParseParityPolicy(refused.policy).status(),
         StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(refused.why)));
   }
 }

@@ -1,4 +1,4 @@
-#include "blockmgr/eviction/published_budgets.h"
+#include "bench/evict/published_budgets.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,14 +6,14 @@
 // nearest to 1 - keep ratio; or the target's tokens, which may be 0 here.
 //
 // Pure: safe from any thread.
-#ifndef BLOCKMGR_EVICTION_PARITY_BUDGETS_H_
-#define BLOCKMGR_EVICTION_PARITY_BUDGETS_H_
+#ifndef BENCH_EVICT_PARITY_BUDGETS_H_
+#define BENCH_EVICT_PARITY_BUDGETS_H_
 
 #include <cstdint>
 #include <vector>
 
+#include "bench/evict/parity_policy.h"
 #include "blockmgr/eviction/budget_table.h"
-#include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/select.h"
 
 namespace blockmgr {
@@ -30,19 +30,19 @@ bool ParityKeepsAll(const EvictionTarget& target, int32_t covered);
 
 // Whether the program keeps the scorer's query window whole, beside budgets of
 // the past; otherwise the window competes.
-bool KeepsWindowBeside(const EvictionPolicy& policy);
+bool KeepsWindowBeside(const ParityPolicy& policy);
 
 // Entries per head of every layer, before scores move them between heads and
 // what heads hold bounds them, [num_layers]: the count, or a pyramid's line
 // through it (published_budgets.h). A window that is kept beside is left out.
 // O(layers). REQUIRES: CheckParity is OK, parity, no table.
-std::vector<int64_t> ParityMeans(const EvictionPolicy& policy,
+std::vector<int64_t> ParityMeans(const ParityPolicy& policy,
                                  const EvictionTarget& target,
                                  const HeadShape& shape,
                                  const EvictionRange& range);
 
-// TableBudgets of a policy with parity, [num_layers * num_heads], the window
-// included, at most range.cut each; totals drift:
+// TableBudgets (budget_table.h); with parity, [num_layers * num_heads], the
+// window included, at most range.cut each, of totals that drift:
 //   headkv  the window + HeadKvBudgetsReleased of the count without it
 //   lukv    of every layer LuKvBudgetsKvPress or, under `released`,
 //           LuKvBudgetsPaper, with r of one row of the profile: the nearest to
@@ -50,9 +50,8 @@ std::vector<int64_t> ParityMeans(const EvictionPolicy& policy,
 //           hundredths, rounded half to even, are nearer to. The rows for 0 and
 //           1 are not the program's and serve only where there is no other
 // or all of the positions where ParityKeepsAll.
-// O(layers * heads + rows). REQUIRES: CheckParity and CheckTable are OK,
-// parity.
-std::vector<int32_t> ParityTableBudgets(const EvictionPolicy& policy,
+// O(layers * heads + rows). REQUIRES: CheckParity and CheckTable are OK.
+std::vector<int32_t> ParityTableBudgets(const ParityPolicy& policy,
                                         const EvictionTarget& target,
                                         const HeadShape& shape,
                                         const EvictionRange& range,
@@ -60,4 +59,4 @@ std::vector<int32_t> ParityTableBudgets(const EvictionPolicy& policy,
 
 }  // namespace blockmgr
 
-#endif  // BLOCKMGR_EVICTION_PARITY_BUDGETS_H_
+#endif  // BENCH_EVICT_PARITY_BUDGETS_H_

@@ -1,4 +1,4 @@
-#include "blockmgr/eviction/parity_budgets.h"
+#include "bench/evict/parity_budgets.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,8 +6,8 @@
 #include <span>
 #include <variant>
 
+#include "bench/evict/published_budgets.h"
 #include "blockmgr/base/check.h"
-#include "blockmgr/eviction/published_budgets.h"
 
 namespace blockmgr {
 namespace {
@@ -24,7 +24,7 @@ double EvictedFraction(const EvictionTarget& target, int32_t covered) {
 }
 
 // The truncated count, or what it leaves for the past.
-int64_t WholeCount(const EvictionPolicy& policy, const EvictionTarget& target,
+int64_t WholeCount(const ParityPolicy& policy, const EvictionTarget& target,
                    const EvictionRange& range) {
   const auto count = static_cast<int64_t>(ParityCount(target, range.cut));
   if (!KeepsWindowBeside(policy)) return count;
@@ -60,12 +60,12 @@ bool ParityKeepsAll(const EvictionTarget& target, int32_t covered) {
   return EvictedFraction(target, covered) == 0.0;
 }
 
-bool KeepsWindowBeside(const EvictionPolicy& policy) {
+bool KeepsWindowBeside(const ParityPolicy& policy) {
   return policy.parity == Parity::kReleased &&
          policy.budget.kind != BudgetKind::kLuKv;
 }
 
-std::vector<int64_t> ParityMeans(const EvictionPolicy& policy,
+std::vector<int64_t> ParityMeans(const ParityPolicy& policy,
                                  const EvictionTarget& target,
                                  const HeadShape& shape,
                                  const EvictionRange& range) {
@@ -93,12 +93,14 @@ std::vector<int64_t> ParityMeans(const EvictionPolicy& policy,
   return {};
 }
 
-std::vector<int32_t> ParityTableBudgets(const EvictionPolicy& policy,
+std::vector<int32_t> ParityTableBudgets(const ParityPolicy& policy,
                                         const EvictionTarget& target,
                                         const HeadShape& shape,
                                         const EvictionRange& range,
                                         const BudgetTable& table) {
-  BM_CHECK(policy.parity != Parity::kNone);
+  if (policy.parity == Parity::kNone) {
+    return TableBudgets(policy, target, shape, range, table);
+  }
   const auto num_heads = static_cast<size_t>(shape.num_heads);
   const size_t all = static_cast<size_t>(shape.num_layers) * num_heads;
   if (ParityKeepsAll(target, range.cut)) {

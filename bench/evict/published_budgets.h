@@ -3,8 +3,8 @@
 // (select.h, budget_table.h); these are for parity (parity_budgets.h).
 //
 // Pure. REQUIRES: arguments in the ranges said here.
-#ifndef BLOCKMGR_EVICTION_PUBLISHED_BUDGETS_H_
-#define BLOCKMGR_EVICTION_PUBLISHED_BUDGETS_H_
+#ifndef BENCH_EVICT_PUBLISHED_BUDGETS_H_
+#define BENCH_EVICT_PUBLISHED_BUDGETS_H_
 
 #include <cstdint>
 #include <span>
@@ -55,4 +55,4 @@ std::vector<int64_t> LuKvBudgetsKvPress(std::span<const float> r,
 
 }  // namespace blockmgr
 
-#endif  // BLOCKMGR_EVICTION_PUBLISHED_BUDGETS_H_
+#endif  // BENCH_EVICT_PUBLISHED_BUDGETS_H_

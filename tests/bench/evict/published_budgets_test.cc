@@ -1,5 +1,8 @@
-#include "blockmgr/eviction/published_budgets.h"
+#include "bench/evict/published_budgets.h"
 
+#include <cstdint>
+#include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -8,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "bench/evict/golden.h"
+#include "blockmgr/eviction/budget_table.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -39,8 +43,9 @@ PyramidLine LineOf(const GoldenCase& golden) {
 class PublishedBudgetsGoldenTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_OK_AND_ASSIGN(cases_, ReadGoldenFile(absl::StrCat(
-                                     BLOCKMGR_GOLDEN_DIR, "/budgets.txt")));
+    ASSERT_OK_AND_ASSIGN(
+        cases_, ReadGoldenFile(
+                    absl::StrCat(BLOCKMGR_GOLDEN_DIR, "/vectors/budgets.txt")));
   }
   std::vector<GoldenCase> Cases(const std::string& method) const {
     std::vector<GoldenCase> cases;
@@ -60,8 +65,8 @@ TEST_F(PublishedBudgetsGoldenTest, Pyramid) {
   for (const GoldenCase& golden : cases) {
     SCOPED_TRACE(golden.name);
     const PyramidLine line = LineOf(golden);
-    const double kept = static_cast<double>(line.length) *
-                        (1.0 - golden.numbers.at("ratio"));
+    const double kept =
+        static_cast<double>(line.length) * (1.0 - golden.numbers.at("ratio"));
     EXPECT_EQ(PyramidKvPress(line, kept), Line(golden, "kvpress"));
     const int64_t base = golden.integers.at("n_kept") - line.window;
     if (base <= 0) continue;
@@ -111,6 +116,35 @@ TEST(PublishedBudgetsTest, DividesLikePython) {
               ElementsAre(30, 12));
 }
 
+// With the window protected, the library's shares are those of the released
+// program, to within its rounding of the total, which the library conserves.
+TEST(PublishedBudgetsTest, TheLibraryGivesHeadsAlike) {
+  const HeadShape shape{.num_layers = 4, .num_heads = 8};
+  ASSERT_OK_AND_ASSIGN(const EvictionPolicy policy,
+                       ParsePolicy("knorm | headkv(profile=x,share=1.5) | "
+                                   "protect(recent=32) | round(token)"));
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 200; ++i) {
+    SCOPED_TRACE(absl::StrCat("case ", i));
+    HeadScores table{shape.num_layers, shape.num_heads, {}};
+    for (int head = 0; head < 32; ++head) {
+      table.scores.push_back(static_cast<float>(1 + random() % 1000) *
+                             (random() % 5 == 0 ? 100.0f : 1.0f));
+    }
+    const std::vector<int32_t> budgets = TableBudgets(
+        policy,
+        {.kind = EvictionTarget::Kind::kTokens, .ratio = {}, .tokens = 128},
+        shape, {.cut = 5000, .length = 5000}, table);
+    const std::vector<int64_t> released =
+        HeadKvBudgetsReleased(table.scores, 96, 1.5, 1.0);
+    EXPECT_EQ(std::accumulate(budgets.begin(), budgets.end(), 0), 32 * 128);
+    for (size_t head = 0; head < budgets.size(); ++head) {
+      EXPECT_NEAR(budgets[head] - 32, static_cast<double>(released[head]), 1.0)
+          << "head " << head;
+    }
+  }
+}
+
 TEST(PublishedBudgetsTest, TemperatureZeroSharesEqually) {
   EXPECT_THAT(HeadKvBudgetsReleased(std::vector<float>{1, 0, 5}, 30, 1.5, 0.0),
               Each(30));
@@ -118,9 +152,8 @@ TEST(PublishedBudgetsTest, TemperatureZeroSharesEqually) {
 
 // 0.5 to the power of 1000 is still a double, a third is none.
 TEST(PublishedBudgetsTest, PowersThatVanishAreOfTheLargest) {
-  EXPECT_THAT(
-      HeadKvBudgetsReleased(std::vector<float>{1, 1}, 30, 1.0, 1000.0),
-      Each(30));
+  EXPECT_THAT(HeadKvBudgetsReleased(std::vector<float>{1, 1}, 30, 1.0, 1000.0),
+              Each(30));
   EXPECT_THAT(
       HeadKvBudgetsReleased(std::vector<float>{1, 1, 1}, 30, 1.0, 1000.0),
       Each(30));

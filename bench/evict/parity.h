@@ -1,5 +1,5 @@
 // Published programs to the letter: what `parity(kvpress)` and
-// `parity(released)` select (ALGORITHMS, sections 0.9 and 2).
+// `parity(released)` select.
 //
 // Unlike the library's own selection, a program knows no protected set: it
 // gives the window (snapkv, tova) or the sinks (expected_attention) a score
@@ -23,52 +23,37 @@
 // Where snapkv is not named, any scorer does; streaming with uniform alone. How
 // much is kept comes from parity_budgets.h. A target of all there is evicts
 // nothing, whatever a program's formulas say there.
-#ifndef BLOCKMGR_EVICTION_PARITY_H_
-#define BLOCKMGR_EVICTION_PARITY_H_
+#ifndef BENCH_EVICT_PARITY_H_
+#define BENCH_EVICT_PARITY_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include <absl/status/status.h>
-
-#include "blockmgr/eviction/policy.h"
+#include "bench/evict/parity_policy.h"
 #include "blockmgr/eviction/select.h"
 
 namespace blockmgr {
-
-// That a published program does what the policy says; true without parity.
-// InvalidArgument names stage, key, expected and got.
-absl::Status CheckParity(const EvictionPolicy& policy);
 
 // The scores as a program sees them, [entries.offsets.back()]: the entries of
 // the window or the sinks get the greatest of their layer's other scores + 1,
 // those of streaming 1 or 0; then, for lukv of kvpress, its own five the
 // greatest of all of the layer + 1. O(entries).
-std::vector<float> ParityScores(const EvictionPolicy& policy,
+std::vector<float> ParityScores(const ParityPolicy& policy,
                                 const EvictionTarget& target,
                                 const HeadShape& shape,
                                 const EvictionRange& range,
                                 const EntriesView& entries);
 
-// Entries kept per (layer, head), [num_layers * num_heads], the window
-// included; never more than the head holds. `external` is read for headkv and
-// lukv only: TableBudgets (budget_table.h). O(entries). REQUIRES: policy.parity
-// is not kNone, CheckParity is OK.
-std::vector<int32_t> ParityBudgets(const EvictionPolicy& policy,
-                                   const EvictionTarget& target,
-                                   const HeadShape& shape,
-                                   const EvictionRange& range,
-                                   const EntriesView& entries,
-                                   std::span<const int32_t> external);
-
-// The entries themselves. O(entries). REQUIRES: as ParityBudgets; for critical,
+// What the program keeps, of every head the window too; without parity:
+// SelectEntries (select.h). `external` is read for headkv and lukv only:
+// ParityTableBudgets. O(entries). REQUIRES: CheckParity is OK; for critical,
 // entries.value_norms.
-KeepSets SelectParity(const EvictionPolicy& policy,
-                      const EvictionTarget& target, const HeadShape& shape,
-                      const EvictionRange& range, const EntriesView& entries,
+KeepSets SelectParity(const ParityPolicy& policy, const EvictionTarget& target,
+                      const HeadShape& shape, const EvictionRange& range,
+                      const EntriesView& entries,
                       std::span<const int32_t> external);
 
 }  // namespace blockmgr
 
-#endif  // BLOCKMGR_EVICTION_PARITY_H_
+#endif  // BENCH_EVICT_PARITY_H_

@@ -1,7 +1,7 @@
 // Against a naive program in double with sorted lists, written from the
 // published programs' descriptions. Scores and norms are small dyadic numbers,
 // so that products are exact in either precision and ties abound.
-#include "blockmgr/eviction/parity.h"
+#include "bench/evict/parity.h"
 
 #include <algorithm>
 #include <cmath>
@@ -60,7 +60,7 @@ void ForceBest(Row* row, int count) {
 }
 
 struct Case {
-  EvictionPolicy policy;
+  ParityPolicy policy;
   EvictionTarget target;
   int num_layers = 1;
   int num_heads = 1;
@@ -230,7 +230,7 @@ class Random {
 Case RandomParityCase(const std::string& policy, uint64_t seed) {
   Random random(seed);
   Case c;
-  c.policy = *ParsePolicy(policy);
+  c.policy = *ParseParityPolicy(policy);
   c.policy.budget.alpha = random.Below(11) / 10.0;
   c.policy.budget.beta = 1 << random.Below(5);
   c.policy.selector.first = random.Below(11) / 10.0;
@@ -266,15 +266,6 @@ Case RandomParityCase(const std::string& policy, uint64_t seed) {
 void ExpectSame(const Case& c) {
   const KeepSets kept =
       SelectParity(c.policy, c.target, c.shape(), c.range(), c.view(), {});
-  const std::vector<int32_t> budgets =
-      ParityBudgets(c.policy, c.target, c.shape(), c.range(), c.view(), {});
-  // The library's entry points lead here.
-  const KeepSets selected =
-      SelectEntries(c.policy, c.target, c.shape(), c.range(), c.view(), {});
-  EXPECT_EQ(selected.ranks, kept.ranks);
-  EXPECT_EQ(
-      AllocateBudgets(c.policy, c.target, c.shape(), c.range(), c.view(), {}),
-      budgets);
   size_t index = 0;
   for (int layer = 0; layer < c.num_layers; ++layer) {
     const auto expected = c.policy.parity == Parity::kReleased
@@ -285,7 +276,6 @@ void ExpectSame(const Case& c) {
           kept.ranks.begin() + kept.offsets[index],
           kept.ranks.begin() + kept.offsets[index + 1]);
       ASSERT_EQ(got, positions) << "head " << index;
-      EXPECT_EQ(budgets[index], static_cast<int32_t>(positions.size()));
       ++index;
     }
   }
@@ -335,7 +325,7 @@ INSTANTIATE_TEST_SUITE_P(
 // One layer, one head, `length` entries without scores of their own.
 Case Plain(const std::string& policy, int length) {
   Case c;
-  c.policy = *ParsePolicy(policy);
+  c.policy = *ParseParityPolicy(policy);
   c.length = length;
   c.offsets = {0, length};
   c.positions.resize(length);
@@ -370,7 +360,7 @@ TEST(ParityCountTest, TruncatesInDoubles) {
 
 TEST(ParityScoresTest, WindowIsAboveTheLayersBest) {
   Case c;
-  c.policy = *ParsePolicy(
+  c.policy = *ParseParityPolicy(
       "snapkv(window=2) | uniform | topk | round(token) | parity(kvpress)");
   c.num_layers = 2;
   c.num_heads = 2;
@@ -443,9 +433,6 @@ TEST(ParitySelectTest, HeadKvKeepsTheWindowBeside) {
   EXPECT_THAT(Kept(c, {2}), ElementsAre(4, 5));
   EXPECT_THAT(Kept(c, {0}), ElementsAre(4, 5));
   EXPECT_THAT(Kept(c, {99}), ElementsAre(0, 1, 2, 3, 4, 5));
-  EXPECT_THAT(AllocateBudgets(c.policy, c.target, c.shape(), c.range(),
-                              c.view(), std::vector<int32_t>{99}),
-              ElementsAre(6));
   // Nothing but the window.
   c.policy.scorer.window = 6;
   EXPECT_THAT(Kept(c, {1}), ElementsAre(0, 1, 2, 3, 4, 5));
