@@ -8,7 +8,6 @@
 #include "kernels/cuda/attention_list.cuh"
 #include "kernels/cuda/chunk_attention.h"
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/rank_rows.cuh"
 #include "kernels/cuda/simt.h"
 
@@ -79,8 +78,7 @@ SIMT_DEVICE int64_t ChunkRowIndex(const ChunkParams& params,
 // Rank after the last that a row sees.
 SIMT_DEVICE int32_t RowLimit(const ChunkParams& params, const ChunkBlock& block,
                              int32_t row) {
-  return block.first_limit + row / params.group_size +
-         (BM_PLANTED(kCausalOffByOne) ? 1 : 0);
+  return block.first_limit + row / params.group_size;
 }
 
 // Rows beyond the last are zeros.
@@ -190,14 +188,13 @@ SIMT_DEVICE void ChunkLogits(const ChunkQueries<T, kDim>& queries,
 // Whether a rank has fallen out of the window of a row.
 SIMT_DEVICE bool IsOutOfWindow(const AttentionLists& lists, int32_t rank,
                                int32_t limit) {
-  return limit - rank > lists.window && !BM_PLANTED(kTailWindowMaskLost);
+  return limit - rank > lists.window;
 }
 
 // Whether one of the region's ranks is in the window of a row.
 SIMT_DEVICE bool IsInWindow(const AttentionList& list, int32_t rank,
                             int32_t limit) {
-  return list.region_positions[rank] >= list.position_shift + limit ||
-         BM_PLANTED(kRegionWindowMaskLost);
+  return list.region_positions[rank] >= list.position_shift + limit;
 }
 
 // -infinity where a row does not see a rank, or nobody does.
@@ -211,7 +208,7 @@ SIMT_DEVICE void MaskChunk(const AttentionLists& lists,
     SIMT_UNROLL
     for (int j = 0; j < 4; ++j) {
       const int32_t rank = first_rank + n * 8 + LaneIndex() % 4 * 2 + j % 2;
-      bool live = IsLive(list, rank) || BM_PLANTED(kRegionMaskLost);
+      bool live = IsLive(list, rank);
       live = live && rank < limit[j / 2];
       if constexpr (kWindow) {
         live = live && (rank < list.region_slots

@@ -6,7 +6,6 @@
 
 #include "kernels/cuda/chunk_attention.cuh"
 #include "kernels/cuda/chunk_attention.h"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/rank_rows.cuh"
 #include "kernels/cuda/simt.h"
 
@@ -72,7 +71,7 @@ void ChunkAttention(ChunkParams params) {
   for (int32_t tile = first_tile; tile < num_tiles; ++tile) {
     simt::WaitCopies<0>();
     // Publishes this tile, and says that the one before is not read any more.
-    if (!BM_PLANTED(kNoBarrierBetweenTiles)) simt::SyncBlock();
+    simt::SyncBlock();
     copy(tile + 1);
     if (tile == first_tile) queries.Load(query_tile);
     const T* keys = tiles + tile % Shape::kStages * (2 * Shape::kTileElements);

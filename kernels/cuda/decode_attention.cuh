@@ -9,7 +9,6 @@
 #include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/decode_pieces.cuh"
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/rank_rows.cuh"
 #include "kernels/cuda/simt.h"
 

@@ -9,7 +9,6 @@
 #include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/decode_pieces.cuh"
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/row_mover.h"
 #include "kernels/cuda/simt.h"
 
@@ -39,10 +38,8 @@ struct WeightedSum {
     const float joint = fmaxf(max, part_max);
     const float base = FiniteMax(joint);
     PartScales scales;
-    if (!BM_PLANTED(kMergeIgnoresMax)) {
-      scales.mine = simt::Exp2(max - base);
-      scales.theirs = simt::Exp2(part_max - base);
-    }
+    scales.mine = simt::Exp2(max - base);
+    scales.theirs = simt::Exp2(part_max - base);
     sum = sum * scales.mine + part_sum * scales.theirs;
     max = joint;
     return scales;
@@ -106,7 +103,7 @@ SIMT_DEVICE void CombineWarps(const DecodeParams& params,
       results.Store(place + 8, output[i][j + 2]);
     }
   }
-  if (!BM_PLANTED(kNoBarrierBeforeCombine)) simt::SyncBlock();
+  simt::SyncBlock();
   const bool whole = piece.IsWhole();
   const int64_t slot = whole ? 0 : SlotOfPiece(params, piece);
   for (int32_t e = Thread(); e < 8 * kDim; e += kDecodeThreads) {
@@ -126,7 +123,7 @@ SIMT_DEVICE void CombineWarps(const DecodeParams& params,
       StorePartial<kDim>(params, slot, 8 * kQTiles, q_head, element, total);
     }
   }
-  if (!BM_PLANTED(kNoBarrierAfterCombine)) simt::SyncBlock();
+  simt::SyncBlock();
 }
 
 // One tile: waits for it, attends it, frees its stage.
@@ -137,12 +134,8 @@ SIMT_DEVICE void AttendDecodeTile(
     const DecodeQueries<kDim / 16, kQTiles>& queries,
     DecodeState<kDim / 16, kQTiles>* state) {
   using Shape = DecodeShape<T, kDim, kQTiles>;
-  if (BM_PLANTED(kTooFewWaits)) {
-    simt::WaitCopies<Shape::kStages>();
-  } else {
-    simt::WaitCopies<Shape::kStages - 1>();
-  }
-  if (!BM_PLANTED(kNoBarrierAfterWait)) simt::SyncWarp();
+  simt::WaitCopies<Shape::kStages - 1>();
+  simt::SyncWarp();
   const int32_t rank =
       RankOfTile(list, tile - piece.list_begin) + WarpIndex() * Shape::kRows;
   const int32_t num_before = RowsBeforeWindow(list, rank);
@@ -155,11 +148,9 @@ SIMT_DEVICE void AttendDecodeTile(
                          num_live, logits);
   }
   const int32_t row = LaneIndex() / 4;
-  const bool all = BM_PLANTED(kMaskLost);
-  bool live[2] = {(row >= num_before && row < num_live) || all,
-                  (row + 8 >= num_before && row + 8 < num_live) || all};
-  if (list.region_positions != nullptr && rank < list.region_slots &&
-      !BM_PLANTED(kRegionWindowMaskLost)) {
+  bool live[2] = {row >= num_before && row < num_live,
+                  row + 8 >= num_before && row + 8 < num_live};
+  if (list.region_positions != nullptr && rank < list.region_slots) {
     const int32_t first = list.position_shift + list.num_ranks;
     const int32_t* positions = list.region_positions + rank + row;
     live[0] = live[0] && positions[0] >= first;
@@ -167,7 +158,7 @@ SIMT_DEVICE void AttendDecodeTile(
   }
   DecodeRows<T, kDim, kQTiles>(rows + Shape::kRows * kDim, live,
                                params.scale * kLog2E, logits, state);
-  if (!BM_PLANTED(kNoBarrierBeforeReuse)) simt::SyncWarp();
+  simt::SyncWarp();
 }
 
 // Grid: num_ctas blocks. Shared memory: DecodeShape::kSharedBytes.
@@ -375,11 +366,9 @@ void MergeDecodeAttention(DecodeParams params) {
   simt::AwaitEarlierKernels();
   if (!has_room || num_parts == 1) return;
   const int32_t warp = WarpIndex();
-  const bool skips_last =
-      BM_PLANTED(kMergeSkipsLast) && warp == Shape::kWarps - 1;
   const int32_t first = parts.begin;
   parts.begin = first + num_parts * warp / Shape::kWarps;
-  parts.end = first + num_parts * (warp + 1) / Shape::kWarps - skips_last;
+  parts.end = first + num_parts * (warp + 1) / Shape::kWarps;
   const auto stats = simt::Shared<float>(0, Shape::kStatFloats);
   const auto values =
       simt::Shared<float>(4 * Shape::kStatFloats, Shape::kWarps * kDim);
@@ -396,7 +385,7 @@ void MergeDecodeAttention(DecodeParams params) {
     for (int i = 0; i < kElements; ++i) {
       values.Store(warp * kDim + i * 32 + LaneIndex(), mine.values[i]);
     }
-    if (!BM_PLANTED(kNoBarrierBeforeMerge)) simt::SyncBlock();
+    simt::SyncBlock();
     for (int32_t e = Thread(); e < kDim; e += kDecodeThreads) {
       WeightedSum total;
       for (int32_t w = 0; w < Shape::kWarps; ++w) {
@@ -405,7 +394,7 @@ void MergeDecodeAttention(DecodeParams params) {
       }
       StoreFinal<T, kDim>(params, list, q_head, e, total);
     }
-    if (!BM_PLANTED(kNoBarrierAfterMerge)) simt::SyncBlock();
+    simt::SyncBlock();
   }
 }
 

@@ -8,7 +8,6 @@
 #include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/list_splits.cuh"
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/simt.h"
 
 namespace blockmgr {
@@ -24,8 +23,7 @@ SIMT_DEVICE int32_t NumTiles(const DecodeParams& params) {
 // Whether what is written of every tile has room.
 SIMT_DEVICE bool HasRoom(const DecodeParams& params) {
   const bool needs_room = params.logits != nullptr || params.chunk_tiles > 0;
-  return !needs_room || NumTiles(params) <= params.max_tiles ||
-         BM_PLANTED(kDecodeIgnoresRoom);
+  return !needs_room || NumTiles(params) <= params.max_tiles;
 }
 
 // C. The list that holds a tile: every list has at least one.
@@ -64,7 +62,7 @@ SIMT_DEVICE TileRange RangeOfCta(const DecodeParams& params, int32_t cta) {
   TileRange range;
   range.begin = ShareBegin(num_tiles, cta, params.num_ctas);
   range.end = ShareBegin(num_tiles, cta + 1, params.num_ctas);
-  if (params.chunk_tiles > 0 && !BM_PLANTED(kChunkBoundaryLost)) {
+  if (params.chunk_tiles > 0) {
     range.begin = ChunkAtOrAfter(params, range.begin);
     range.end = ChunkAtOrAfter(params, range.end);
   }
@@ -106,7 +104,7 @@ SIMT_DEVICE DecodePiece PieceAt(const DecodeParams& params,
 // A CTA shares at most two lists with others: the one its range begins in the
 // middle of, and the last one it begins.
 SIMT_DEVICE int64_t SlotOfCta(int32_t cta, bool begins_list) {
-  return 2 * int64_t{cta} + (begins_list && !BM_PLANTED(kSlotCollision));
+  return 2 * int64_t{cta} + (begins_list ? 1 : 0);
 }
 SIMT_DEVICE int64_t SlotOfChunk(const DecodeParams& params, int32_t list,
                                 int32_t list_begin, int32_t chunk) {

@@ -7,7 +7,6 @@
 #include "kernels/cuda/attention_list.cuh"
 #include "kernels/cuda/block_prefix.cuh"
 #include "kernels/cuda/entry_index.h"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/row_mover.h"
 #include "kernels/cuda/simt.h"
 
@@ -78,7 +77,7 @@ void IndexTails(EntryIndexParams params) {
     const int64_t block = list.tail_blocks[i >> params.page_shift];
     const int64_t page = (int64_t{mine.layer} * params.num_blocks + block) *
                              params.lists.num_heads +
-                         (BM_PLANTED(kIndexForgetsHead) ? 0 : list.head);
+                         list.head;
     const int64_t entry = mine.begin + list.region_length + i;
     params.slots[entry] = (page << params.page_shift) + (i & mask);
     params.positions[entry] = mine.cut + static_cast<int32_t>(i);
@@ -160,7 +159,7 @@ SIMT_DEVICE void CountMarks(const MarkedWords& marked) {
       if (i < marked.count) marked.words[i] = {turn.words[k], lower};
       lower += static_cast<uint32_t>(simt::PopCount(turn.words[k]));
     }
-    if (!BM_PLANTED(kIndexForgetsEarlierWords)) before += turn.total;
+    before += turn.total;
   }
 }
 
@@ -210,10 +209,10 @@ void IndexRegions(EntryIndexParams params) {
       simt::AtomicOr(marked.marks + position / 32, 1u << (position % 32));
     }
   }
-  if (!BM_PLANTED(kIndexNoBarrierAfterMarks)) simt::SyncBlock();
+  simt::SyncBlock();
   if (marked.count == 0) return;  // not one position was inside
   CountMarks(marked);
-  if (!BM_PLANTED(kIndexNoBarrierAfterWords)) simt::SyncBlock();
+  simt::SyncBlock();
   for (int32_t first = thread; first < num_region; first += kStep) {
     PlaceEntries(params, mine, marked,
                  RegionBatch(mine, marked, first, params.error));

@@ -8,7 +8,6 @@
 #include "kernels/cuda/entry_rows.cuh"
 #include "kernels/cuda/expected_scores.h"
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/row_lanes.cuh"
 #include "kernels/cuda/row_products.cuh"
 #include "kernels/cuda/row_stats.cuh"
@@ -29,13 +28,11 @@ SIMT_DEVICE void AddForms(const float* mean, float factor, int32_t block,
   const int32_t first_column =
       block * Shape::kColumns + WarpIndex() % 2 * (Shape::kColumns / 2);
   const int32_t first_k = first_column % kDim / 16;
-  const bool has_mean = first_column < kDim;
-  if (BM_PLANTED(kExpectedSecondPartLost) && !has_mean) return;
   SIMT_UNROLL
   for (int n = 0; n < Shape::kNTiles; n += 2) {
     // Columns 16 k + 2 (lane % 4), the next, and those 8 further.
     float means[4] = {};
-    if (has_mean) {
+    if (first_column < kDim) {
       const float* from = mean + first_column + n * 8 + LaneIndex() % 4 * 2;
       SIMT_UNROLL
       for (int i = 0; i < 4; ++i) means[i] = from[i / 2 * 8 + i % 2];
@@ -111,8 +108,7 @@ void ExpectedStats(ExpectedParams params) {
   const int32_t list = row / params.group_size;
   const int32_t q_head = row - list * params.group_size;
   const EntrySpan entries = LoadEntries(params.entries, list);
-  const int32_t num_sinks =
-      entries.CountBelow(BM_PLANTED(kExpectedPaysSinks) ? 0 : params.n_sink);
+  const int32_t num_sinks = entries.CountBelow(params.n_sink);
   const float* const logits = params.logits +
                               entries.offset * params.group_size +
                               int64_t{q_head} * entries.size;
@@ -139,7 +135,7 @@ void ExpectedStats(ExpectedParams params) {
     maxima.Store(WarpIndex(), total.max);
     sums.Store(WarpIndex(), total.sum);
   }
-  if (!BM_PLANTED(kExpectedNoBarrierBeforeMerge)) simt::SyncBlock();
+  simt::SyncBlock();
   if (Thread() != 0) return;
   for (int32_t warp = 1; warp < kWarps; ++warp) {
     RowStats part;

@@ -10,7 +10,6 @@
 #include "kernels/cuda/key_scores.h"
 #include "kernels/cuda/mma_rows.cuh"
 #include "kernels/cuda/order_key.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/row_lanes.cuh"
 #include "kernels/cuda/simt.h"
 
@@ -184,9 +183,9 @@ void FindMedians(KeyScoreParams params) {
   for (int32_t shift = 32 - kMedianDigitBits; shift >= 0;
        shift -= kMedianDigitBits) {
     // Bins are clear, prefixes there.
-    if (!BM_PLANTED(kMedianNoBarrierBeforeCount)) simt::SyncBlock();
+    simt::SyncBlock();
     CountMedianDigits<T>(params, block, static_cast<uint32_t>(shift), memory);
-    if (!BM_PLANTED(kMedianNoBarrierBeforePick)) simt::SyncBlock();
+    simt::SyncBlock();
     upper |= PickMedianDigit(memory, &rank) << shift;
     if (LaneIndex() == 0) memory.prefixes.Store(WarpIndex(), upper);
   }
@@ -212,11 +211,9 @@ void FindMedians(KeyScoreParams params) {
   const bool same = size % 2 == 1 || rank > 0;
   const double high = static_cast<double>(NumberOfKey(upper));
   const double low =
-      same || BM_PLANTED(kMedianIsTheUpper)
-          ? high
-          : static_cast<double>(NumberOfKey(memory.bins.Load(simt::Warp())));
-  const bool has_nan = (memory.nans.Load(0) >> WarpIndex() & 1u) != 0 &&
-                       !BM_PLANTED(kMedianForgetsNan);
+      same ? high
+           : static_cast<double>(NumberOfKey(memory.bins.Load(simt::Warp())));
+  const bool has_nan = (memory.nans.Load(0) >> WarpIndex() & 1u) != 0;
   params.medians[int64_t{simt::BlockX()} * kChunk + WarpIndex()] =
       has_nan ? NAN : static_cast<float>((low + high) / 2.0);
 }

@@ -7,7 +7,6 @@
 #include "kernels/cuda/entry_rows.cuh"
 #include "kernels/cuda/key_scores.h"
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/row_lanes.cuh"
 #include "kernels/cuda/simt.h"
 
@@ -76,8 +75,7 @@ inline constexpr int32_t kAnchorSharedBytes =
 template <int kDim>
 SIMT_DEVICE double PartOfSum(const KeyScoreParams& params, int32_t list) {
   const int32_t begin = params.entries.row_splits.offsets[list];
-  int32_t end = params.entries.row_splits.offsets[list + 1];
-  if (BM_PLANTED(kAnchorLosesSplit) && end - begin > 1) --end;
+  const int32_t end = params.entries.row_splits.offsets[list + 1];
   const float* sums = params.partial_sums + Thread() % kDim;
   double sum = 0.0;
   SIMT_UNROLL_BY(8)

@@ -9,7 +9,6 @@
 #include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/entry_rows.cuh"
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/pooled_scores.h"
 #include "kernels/cuda/row_mover.h"
 #include "kernels/cuda/simt.h"
@@ -61,9 +60,8 @@ SIMT_DEVICE void StageWeights(const PoolBlock& block, const Get& get) {
 SIMT_DEVICE float PoolStaged(const PoolBlock& block, int32_t entry) {
   const auto staged = simt::Shared<float>(0, kPoolThreads + kMaxPoolKernel - 1);
   const bool max = block.params.max_pool;
-  const int32_t reach = block.reach - (BM_PLANTED(kPoolingReach) ? 1 : 0);
   float value = max ? -INFINITY : 0.0f;
-  for (int32_t tap = -reach; tap <= reach; ++tap) {
+  for (int32_t tap = -block.reach; tap <= block.reach; ++tap) {
     if (entry + tap < 0 || entry + tap >= block.num_past) continue;
     const float weight = staged.Load(entry - block.begin + block.reach + tap);
     value = max ? MaxOrNan(value, weight) : value + weight;
@@ -141,7 +139,7 @@ void AddDecodeAttention(DecodeSumParams params) {
   const int32_t num_lists = params.lists.num_sequences * params.lists.num_heads;
   const int32_t num_tiles = params.tile_offsets[num_lists];
   const int32_t tile = static_cast<int32_t>(simt::BlockX());
-  if (num_tiles > params.max_tiles && !BM_PLANTED(kSumsIgnoreTiles)) {
+  if (num_tiles > params.max_tiles) {
     if (tile == 0 && Thread() == 0) {
       simt::AtomicOr(params.error, static_cast<uint32_t>(kTilesOutOfRoom));
     }
@@ -163,8 +161,7 @@ void AddDecodeAttention(DecodeSumParams params) {
   }
   const int32_t rank = mine.split * kDecodeTileRanks + Thread();
   const int32_t entry = rank < list.region_length ? rank : rank - gap;
-  const bool fits = entry < room || BM_PLANTED(kSumsIgnoreRoom);
-  if (!IsLive(list, rank) || !fits) return;
+  if (!IsLive(list, rank) || entry >= room) return;
   const int64_t row = int64_t{tile} * kDecodeTileRanks + Thread();
   const float* logits = params.logits + row * params.group_size;
   const float* lse = params.lse + int64_t{list_index} * params.group_size;

@@ -6,7 +6,6 @@
 
 #include "kernels/cuda/attention_list.cuh"
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/simt.h"
 
 namespace blockmgr {
@@ -19,7 +18,7 @@ inline constexpr int32_t kRankRows = 16;
 // many are outside every window. May be negative.
 SIMT_DEVICE int32_t RowsBeforeWindow(const AttentionList& list, int32_t rank) {
   if (rank < list.region_slots) return 0;
-  return list.first_rank - rank - (BM_PLANTED(kTailWindowOffByOne) ? 1 : 0);
+  return list.first_rank - rank;
 }
 
 // Rows from there on up to this one are live: they are all in the region or all
@@ -29,7 +28,7 @@ SIMT_DEVICE int32_t LiveRows(const AttentionList& list, int32_t rank) {
   const int32_t end =
       rank < list.region_slots ? list.region_length : list.num_ranks;
   if (RowsBeforeWindow(list, rank) >= kRankRows) return 0;
-  const int32_t num_live = end - rank + (BM_PLANTED(kLengthOffByOne) ? 1 : 0);
+  const int32_t num_live = end - rank;
   return num_live < kRankRows ? num_live : kRankRows;
 }
 
@@ -51,8 +50,7 @@ SIMT_DEVICE void CopyRankRows(const PagedPool& pool, const AttentionList& list,
     const int32_t element = i * 32 + LaneIndex();
     const int32_t row = element / kChunks;
     const int32_t chunk = element % kChunks;
-    const bool live = (row >= num_before && row < num_live) ||
-                      (BM_PLANTED(kDeadValuesNotZeroed) && num_live > 0);
+    const bool live = row >= num_before && row < num_live;
     const char* from =
         live ? source + row * pool.view.token_stride + chunk * 16 : source;
     const int32_t to = SwizzledChunk<kDim>(first_row + row, chunk);

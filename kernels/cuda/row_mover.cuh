@@ -12,7 +12,6 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/row_mover.h"
 #include "kernels/cuda/simt.h"
 
@@ -93,7 +92,7 @@ struct TailDestination {
     const bool inside =
         slot >= 0 && slot < num_slots && layer >= 0 && layer < view.num_layers;
     if (!inside) {
-      if (!BM_PLANTED(kAppendHidesError)) *error = kSlotOutOfPool;
+      *error = kSlotOutOfPool;
       return RowPlace();
     }
     const int64_t block = DivideWide(slot, pool.page_size);
@@ -114,8 +113,7 @@ struct StagedMoveSource {
     pair.key = staged + row * 2 * pool.view.row_bytes;
     pair.position = positions == nullptr ? nullptr : positions + row;
     const int64_t source = moves[row].source;
-    pair.valid = BM_PLANTED(kUnstageIgnoresSource) ||
-                 (source >= 0 && source < pool.view.num_slots());
+    pair.valid = source >= 0 && source < pool.view.num_slots();
     return pair;
   }
   SIMT_DEVICE int64_t KvStride() const { return pool.view.row_bytes; }
@@ -191,10 +189,7 @@ struct StagedRows {
     pair.valid = true;
     return pair;
   }
-  SIMT_DEVICE int64_t KvStride() const {
-    return BM_PLANTED(kStageSwapsStrides) ? row_bytes
-                                          : row_bytes * page_size.divisor;
-  }
+  SIMT_DEVICE int64_t KvStride() const { return row_bytes * page_size.divisor; }
 };
 
 // As in base/dtype.h, NaN included, of which the device's own conversions drop
@@ -253,7 +248,6 @@ SIMT_DEVICE SourceWords<kConversion> LoadSource(const char* from) {
 // Bits of a float -> those of the pool's element.
 template <RowConversion kConversion>
 SIMT_DEVICE uint32_t Narrow(uint32_t bits) {
-  if (BM_PLANTED(kAppendTruncates)) return bits >> 16;
   const float value = simt::BitsToFloat(bits);
   return kConversion == RowConversion::kFloatToHalf ? HalfBits(value)
                                                     : simt::BFloat16Bits(value);
@@ -307,9 +301,8 @@ SIMT_DEVICE RowPair FindPair(const RowMoverParams<Source, Destination>& p,
   const RowPlace destination = p.destination.At(row, &error);
   if (error != 0) simt::AtomicOr(p.error, error);
   if (!source.valid || !destination.valid) return RowPair();
-  const bool has_position = source.position != nullptr &&
-                            destination.position != nullptr &&
-                            !BM_PLANTED(kMoveLosesPosition);
+  const bool has_position =
+      source.position != nullptr && destination.position != nullptr;
   return {source.key, destination.key,
           has_position ? destination.position : nullptr,
           has_position ? *source.position : 0};
@@ -327,8 +320,7 @@ SIMT_DEVICE uint64_t ShuffleAddress(const char* address, uint32_t source_lane,
 template <RowConversion kConversion, typename Source, typename Destination>
 SIMT_DEVICE void CopyPairs(const RowMoverParams<Source, Destination>& p,
                            const RowPair& mine) {
-  const uint32_t num_vectors =
-      BM_PLANTED(kMoveSkipsValueRow) ? p.row_vectors : 2 * p.row_vectors;
+  const uint32_t num_vectors = 2 * p.row_vectors;
   const uint32_t found = simt::Ballot(mine.to != nullptr);
   for (uint32_t turn = 0; turn < num_vectors; turn += simt::kWarpThreads) {
     const uint32_t v = turn + simt::Lane();
@@ -344,9 +336,7 @@ SIMT_DEVICE void CopyPairs(const RowMoverParams<Source, Destination>& p,
       SourceWords<kConversion> sources[kRowsInFlight];
       SIMT_UNROLL
       for (uint32_t i = 0; i < kRowsInFlight; ++i) {
-        const uint64_t from = ShuffleAddress(
-            mine.from, BM_PLANTED(kMoveRepeatsPairs) ? i : first + i,
-            from_offset);
+        const uint64_t from = ShuffleAddress(mine.from, first + i, from_offset);
         if ((copied >> (first + i) & 1) == 0) continue;
         // Shuffles take numbers: NOLINTNEXTLINE(performance-no-int-to-ptr)
         const char* const bytes = reinterpret_cast<const char*>(from);
@@ -369,11 +359,10 @@ SIMT_KERNEL(kRowMoverThreads, kRowBlocksPerProcessor)
 void RowMover(RowMoverParams<Source, Destination> p) {
   simt::AwaitEarlierKernels();
   int64_t num_rows = p.rows.count;
-  if (p.rows.device_count != nullptr && !BM_PLANTED(kMoveIgnoresDeviceCount)) {
+  if (p.rows.device_count != nullptr) {
     const int64_t device_count = *p.rows.device_count;
     if (device_count < num_rows) num_rows = device_count;
   }
-  if (BM_PLANTED(kMoveDropsLastRow)) --num_rows;
   const int64_t warps_per_block = simt::NumThreads() / simt::kWarpThreads;
   const int64_t stride = simt::NumBlocksX() * warps_per_block * kRowsPerWarp;
   const int64_t first = (simt::BlockX() * warps_per_block + simt::Warp()) *

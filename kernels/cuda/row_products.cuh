@@ -13,7 +13,6 @@
 #include "kernels/cuda/entry_lists.h"
 #include "kernels/cuda/entry_rows.cuh"
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/simt.h"
 
 namespace blockmgr {
@@ -91,8 +90,7 @@ SIMT_DEVICE void CopySlab(const MatrixList<T>& matrices, const MatrixSlab& slab,
     const int32_t chunk = element % kChunks;
     const int64_t column =
         int64_t{slab.block} * Shape::kColumns + chunk * kChunk;
-    const bool exists =
-        column < matrices.num_columns - (BM_PLANTED(kNormLosesColumns) ? 8 : 0);
+    const bool exists = column < matrices.num_columns;
     const T* from =
         exists ? matrix + row * matrices.num_columns + column : matrix;
     simt::CopyAsync16(to + SwizzledChunk<Shape::kColumns>(row, chunk), from,
@@ -218,7 +216,7 @@ SIMT_DEVICE void ForEachProduct(const ProductRows& rows,
       SIMT_UNROLL
       for (int32_t part = 0; part < Shape::kSlabsPerBlock; ++part) {
         simt::WaitCopies<Shape::kStages - 2>();
-        if (!BM_PLANTED(kNoBarrierBeforeSlab)) simt::SyncBlock();
+        simt::SyncBlock();
         copy_next();
         if (matrices.first != nullptr) {
           MultiplySlab<Shape, T, kDim>(

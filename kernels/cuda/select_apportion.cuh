@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "kernels/cuda/block_prefix.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/select.h"
 #include "kernels/cuda/simt.h"
 
@@ -92,7 +91,7 @@ class ScopeThreads {
     simt::SyncBlock();
     Int128 total = 0;
     for (uint32_t warp = 0; warp < kWarps; ++warp) total += sums.Load(warp);
-    if (!BM_PLANTED(kApportionNoBarrierAfterSum)) simt::SyncBlock();
+    simt::SyncBlock();
     return total;
   }
 
@@ -222,8 +221,7 @@ class ScopeApportion {
     uint32_t rank = 0;
     for (uint32_t other = 0; other < num_heads_; ++other) {
       const uint64_t theirs = simt::Shuffle(fraction, other);
-      const bool lower =
-          BM_PLANTED(kSelectFractionTiesToHigher) ? other > lane : other < lane;
+      const bool lower = other < lane;
       const bool first = theirs > fraction || (theirs == fraction && lower);
       rank += (open_lanes >> other & 1u) != 0 && first ? 1 : 0;
     }
@@ -243,7 +241,7 @@ class ScopeApportion {
       // Fractions are below the sum of weights: the digit is 0 everywhere.
       if (static_cast<uint64_t>(sum_weights_) >> shift == 0) continue;
       bins.Store(simt::ThreadIndex(), 0);
-      if (!BM_PLANTED(kApportionNoBarrierAfterClear)) simt::SyncBlock();
+      simt::SyncBlock();
       ForEachOpen([&](const SelectHead& head) {
         if ((head.fraction & known) != threshold) return;
         const auto digit = static_cast<uint32_t>(head.fraction >> shift);
@@ -258,7 +256,7 @@ class ScopeApportion {
         pick.Store(0, bin);
         pick.Store(1, wanted - before);
       }
-      if (!BM_PLANTED(kApportionNoBarrierAfterPick)) simt::SyncBlock();
+      simt::SyncBlock();
       threshold |= uint64_t{pick.Load(0)} << shift;
       known |= uint64_t{kFractionBins - 1} << shift;
       wanted = pick.Load(1);
@@ -272,7 +270,7 @@ class ScopeApportion {
       uint32_t total;
       const uint32_t before = BlockPrefix(equal ? 1u : 0u, 0, &total);
       if (above || (equal && equals + before < wanted)) ++heads_[i].units;
-      if (!BM_PLANTED(kApportionForgetsTurns)) equals += total;
+      equals += total;
     }
   }
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "kernels/cuda/list_splits.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/select.h"
 #include "kernels/cuda/select_apportion.cuh"
 #include "kernels/cuda/select_keys.cuh"
@@ -33,15 +32,14 @@ SIMT_DEVICE SelectHead SplitHead(const SelectProblem& p, int32_t head,
   const auto below = simt::Shared<int32_t>(kRadixPickAt, 3);
   const uint32_t warp = simt::Warp();
   if (warp < 3) {
-    const int32_t cut = BM_PLANTED(kSelectForgetsCut) ? INT32_MAX : limits.cut;
     const int32_t bound = warp == 0   ? limits.sinks_end
                           : warp == 1 ? limits.recent_begin
-                                      : cut;
+                                      : limits.cut;
     const int32_t found = CountLeading(
         size, [&](int32_t entry) { return positions[entry] < bound; });
     if (simt::Lane() == 0) below.Store(warp, found);
   }
-  if (!BM_PLANTED(kSelectNoBarrierAfterSearch)) simt::SyncBlock();
+  simt::SyncBlock();
   const int32_t count = below.Load(2);
   const int32_t sinks = below.Load(0) < count ? below.Load(0) : count;
   const int32_t through_past = below.Load(1) < count ? below.Load(1) : count;
@@ -160,8 +158,7 @@ SIMT_DEVICE void KeepWithin(const SelectProblem& p, int64_t head,
   if (budget >= NumEntries(*state)) {
     budget = NumEntries(*state);
     state->take_first = static_cast<int32_t>(budget);
-  } else if (budget < NumProtected(*state) &&
-             !BM_PLANTED(kSelectForgetsProtection)) {
+  } else if (budget < NumProtected(*state)) {
     const int64_t sinks = Smaller(state->num_sinks, budget);
     state->take_first = static_cast<int32_t>(sinks);
     state->take_last = static_cast<int32_t>(budget - sinks);
@@ -271,7 +268,7 @@ void SelectBeginScopes(SelectProblem p) {
     BeginScope(p, threads, index);
     BeginPool(p, threads, index);
   }
-  if (!BM_PLANTED(kSelectNoBarrierAfterBegin)) simt::SyncBlock();
+  simt::SyncBlock();
   PickScopeBin<0>(p, chunk, &bins);
 }
 

@@ -9,7 +9,6 @@
 
 #include "kernels/cuda/block_prefix.cuh"
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/select.h"
 #include "kernels/cuda/select_keys.cuh"
 #include "kernels/cuda/select_radix.cuh"
@@ -179,7 +178,6 @@ SIMT_DEVICE void CountUncached(const SelectProblem& p, int32_t head,
                                const SelectHead& state,
                                const HeadEntries& entries, uint32_t prefix) {
   using Digit = RadixDigit<kDigit>;
-  if (BM_PLANTED(kSelectForgetsUncached)) return;
   const PastRange past = PastOf(state);
   ForEachKey<kSecond, kSelectHeadThreads>(
       p, head, state,
@@ -213,7 +211,7 @@ struct SearchedHead {
       past.end = past.begin + simt::LoadUncached(&p.heads[head].num_past);
     }
     FillCache(entries, past);
-    if (!BM_PLANTED(kSelectNoBarrierAfterFill)) simt::SyncBlock();
+    simt::SyncBlock();
     const bool all_counted = was_split && past.end <= entries.num_cached;
     BinSums<0, kSelectHeadThreads> sums;
     if (all_counted) sums.Take();
@@ -224,7 +222,7 @@ struct SearchedHead {
     if (!all_counted) {
       if (!was_split) CountCached<0, false>(entries, PastOf(state), 0);
       CountUncached<0, false>(p, head, state, entries, 0);
-      if (!BM_PLANTED(kSelectNoBarrierBeforePick)) simt::SyncBlock();
+      simt::SyncBlock();
       sums.Take();
     }
     // No number's key has NaN's first digit, nor has a position.
@@ -260,7 +258,7 @@ struct SearchedHead {
   template <int kDigit, bool kSecond>
   SIMT_DEVICE void EndDigit(const SelectProblem& p, RadixSearch* which) {
     CountUncached<kDigit, kSecond>(p, head, state, entries, which->prefix);
-    if (!BM_PLANTED(kSelectNoBarrierBeforePick)) simt::SyncBlock();
+    simt::SyncBlock();
     Narrow<kDigit>(PickBin<kDigit, kSelectHeadThreads>(which->wanted), which);
   }
 };
@@ -299,14 +297,10 @@ SIMT_DEVICE Standing StandingOf(const SelectHead& state,
 
 // The lowest `count` of a word's bits.
 SIMT_DEVICE uint32_t LowestBits(uint32_t word, int64_t count) {
-  const int size = simt::PopCount(word);
-  if (count >= size) return word;
-  const bool highest = BM_PLANTED(kSelectTiesToHigher);
+  if (count >= simt::PopCount(word)) return word;
   uint32_t others = word;
-  for (int64_t i = highest ? size - count : count; i > 0; --i) {
-    others &= others - 1;
-  }
-  return highest ? others : word ^ others;
+  for (int64_t i = count; i > 0; --i) others &= others - 1;
+  return word ^ others;
 }
 
 // Of the entries equal to a head's threshold, the first `wanted` survive. All
@@ -330,7 +324,7 @@ SIMT_DEVICE void TakeFirstTies(const SelectProblem& p, int32_t head,
       }
       left -= simt::PopCount(turn.words[k]);
     }
-    if (!BM_PLANTED(kSelectForgetsEarlierTies)) wanted -= turn.total;
+    wanted -= turn.total;
   }
 }
 
@@ -434,7 +428,7 @@ SIMT_DEVICE void WriteSurvivors(const SelectProblem& p, const SearchedHead& own,
     }
   }
   if (!splits_ties) return;
-  if (!BM_PLANTED(kSelectTakesTiesEarly)) simt::SyncBlock();
+  simt::SyncBlock();
   TakeFirstTies(p, own.head, search.wanted);
 }
 

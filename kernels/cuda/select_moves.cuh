@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "kernels/cuda/block_prefix.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/pool_view.h"
 #include "kernels/cuda/select.h"
 #include "kernels/cuda/simt.h"
@@ -45,7 +44,7 @@ struct MovedHead {
         moves(p.moves + p.move_offsets[head]),
         region_positions(nullptr),
         kept(p.kept[head]) {
-    if (p.region_positions == nullptr || BM_PLANTED(kMovesLosePosition)) return;
+    if (p.region_positions == nullptr) return;
     positions = p.positions + p.offsets[head];
     region_positions = p.region_positions +
                        static_cast<int64_t>(p.page_offsets[head]) * p.page_size;
@@ -83,7 +82,7 @@ SIMT_DEVICE void MoveSurvivors(const MovedHead& head, const Divider& page_size,
     if (!live[k]) continue;
     const auto size = static_cast<int32_t>(page_size.divisor);
     const int32_t offset = places[k] - Divide(places[k], page_size) * size;
-    const int64_t page = pages[k] + (BM_PLANTED(kMovesOffByOnePage) ? 1 : 0);
+    const int64_t page = pages[k];
     head.moves[places[k]] = {slots[k], page * size + offset};
     if (head.positions != nullptr) {
       head.region_positions[places[k]] = positions[k];
@@ -114,7 +113,7 @@ void PlanMoves(SelectMoves p, Divider page_size) {
     const uint32_t lower =
         BlockPrefix(static_cast<uint32_t>(simt::PopCount(word)), 0, &total);
     placed.Store(simt::ThreadIndex(), {word, before + lower});
-    if (!BM_PLANTED(kMovesNoBarrierAfterWords)) simt::SyncBlock();
+    simt::SyncBlock();
     for (uint32_t first = simt::Warp() * kMoveBatch; first < kSelectThreads;
          first += kWarps * kMoveBatch) {
       PlacedWord words[kMoveBatch];
@@ -125,7 +124,7 @@ void PlanMoves(SelectMoves p, Divider page_size) {
       MoveSurvivors(moved, page_size, words,
                     static_cast<int32_t>(32 * (base + first)));
     }
-    if (!BM_PLANTED(kMovesForgetEarlierTurns)) before += total;
+    before += total;
   }
 }
 

@@ -10,7 +10,6 @@
 #include <cstdint>
 
 #include "kernels/cuda/block_prefix.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/select.h"
 #include "kernels/cuda/simt.h"
 
@@ -32,7 +31,7 @@ struct RadixDigit {
   }
   // Whether the digits before this one are those of the prefix.
   SIMT_DEVICE static bool Follows(uint32_t key, uint32_t prefix) {
-    return ((key ^ prefix) & kKnown) == 0 || BM_PLANTED(kSelectForgetsPrefix);
+    return ((key ^ prefix) & kKnown) == 0;
   }
 };
 
@@ -53,7 +52,7 @@ SIMT_DEVICE void ClearBins() {
        i += simt::NumThreads()) {
     fours.Store(i, {});
   }
-  if (!BM_PLANTED(kSelectNoBarrierAfterClear)) simt::SyncBlock();
+  simt::SyncBlock();
 }
 
 // The search for the `wanted` best of `size` keys.
@@ -112,7 +111,7 @@ struct BinSums {
       }
       above += counts[i];
     }
-    if (!BM_PLANTED(kSelectNoBarrierAfterPick)) simt::SyncBlock();
+    simt::SyncBlock();
     return {pick.Load(0), pick.Load(1), pick.Load(1) == pick.Load(2)};
   }
 

@@ -13,7 +13,6 @@
 
 #include "kernels/cuda/block_prefix.cuh"
 #include "kernels/cuda/list_splits.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/select.h"
 #include "kernels/cuda/select_keys.cuh"
 #include "kernels/cuda/select_radix.cuh"
@@ -127,10 +126,7 @@ SIMT_DEVICE void CountChunk(const SelectProblem& p, ScopeChunk* chunk,
     if (entry < state.num_sinks || entry >= past_end) return;
     // What the head took for itself is not in the pool: all above its own
     // threshold, and some of those equal to it.
-    if (has_floor && key > floor.prefix &&
-        !BM_PLANTED(kSelectFloorCountsTwice)) {
-      return;
-    }
+    if (has_floor && key > floor.prefix) return;
     add(key, 1);
   });
   if (has_floor && chunk->split == 0 && simt::ThreadIndex() == 0) {
@@ -142,7 +138,7 @@ SIMT_DEVICE void CountChunk(const SelectProblem& p, ScopeChunk* chunk,
       AddSigned(&p.heads[chunk->list].above, above);
     }
   }
-  if (!BM_PLANTED(kSelectNoBarrierBeforePick)) simt::SyncBlock();
+  simt::SyncBlock();
 }
 
 SIMT_DEVICE uint32_t* HistogramOf(const SelectProblem& p,
@@ -172,7 +168,7 @@ struct ThreadBins {
       RadixBins().Store(turn * kSelectThreads + simt::ThreadIndex(),
                         counts[turn]);
     }
-    if (!BM_PLANTED(kSelectNoBarrierAfterSum)) simt::SyncBlock();
+    simt::SyncBlock();
   }
   SIMT_DEVICE void AddTo(uint32_t* histogram) const {
     SIMT_UNROLL
@@ -197,13 +193,11 @@ struct ThreadBins {
 // block. Whether it is the last. All threads of a block.
 SIMT_DEVICE bool AddBins(const SelectProblem& p, const ScopeChunk& chunk,
                          ThreadBins<kRadixBins>* bins) {
-  uint32_t num_blocks = chunk.num_blocks;
-  if (num_blocks > 1) {
+  if (chunk.num_blocks > 1) {
     bins->Load();
     bins->AddTo(HistogramOf(p, chunk));
-    if (BM_PLANTED(kSelectPicksEarly)) --num_blocks;
   }
-  return simt::LastBlockDone(p.counters + chunk.scope_index, num_blocks);
+  return simt::LastBlockDone(p.counters + chunk.scope_index, chunk.num_blocks);
 }
 
 // One of the digits before the last, in a scope's last block: leaves the
@@ -321,7 +315,7 @@ SIMT_DEVICE bool EndScopeSearch(const SelectProblem& p, ScopeChunk* chunk,
     if (i >= kWarps) cut.Load(p, first_head + i);
     cut.Cut(p, first_head + i, pick);
   }
-  if (!BM_PLANTED(kSelectNoBarrierAfterCut)) simt::SyncBlock();
+  simt::SyncBlock();
   return true;
 }
 

@@ -7,7 +7,6 @@
 
 #include "kernels/cuda/entry_rows.cuh"
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/simt.h"
 #include "kernels/cuda/tova_scores.h"
 
@@ -78,8 +77,7 @@ void TovaScores(TovaParams params) {
   const auto begins = simt::Shared<int32_t>(4 * kTovaThreads, num_heads);
   for (int32_t h = WarpIndex(); h < num_heads; h += kTovaThreads / 32) {
     const int32_t begin =
-        LoadEntries(params.entries, first_list + h)
-            .CountBelow(tile.begin + (BM_PLANTED(kTovaLosesPosition) ? 1 : 0));
+        LoadEntries(params.entries, first_list + h).CountBelow(tile.begin);
     if (LaneIndex() == 0) begins.Store(h, begin);
   }
   sums.Store(Thread(), 0.0f);
@@ -95,7 +93,7 @@ void TovaScores(TovaParams params) {
       sums.Store(place, sum);
     }
     // Another thread may have the position's entry of the next head.
-    if (!BM_PLANTED(kTovaNoBarrierBetweenHeads)) simt::SyncBlock();
+    simt::SyncBlock();
   }
   const float num_q_heads =
       static_cast<float>(num_heads) * static_cast<float>(params.group_size);

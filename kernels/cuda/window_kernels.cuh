@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/row_stats.cuh"
 #include "kernels/cuda/simt.h"
 #include "kernels/cuda/window_scores.cuh"
@@ -95,8 +94,7 @@ void MergeWindowStats(WindowParams params) {
   const WindowList block(params, list);
   const int64_t rows = int64_t{block.num_m_tiles(params)} * 16;
   const int32_t begin = params.entries.window_splits.offsets[list];
-  int32_t end = params.entries.window_splits.offsets[list + 1];
-  if (BM_PLANTED(kStatsOfOneSplit) && end - begin > 1) end = begin + 1;
+  const int32_t end = params.entries.window_splits.offsets[list + 1];
   const int64_t num_q_heads =
       int64_t{params.entries.num_heads} * params.group_size;
   for (int32_t i = static_cast<int32_t>(simt::BlockY()) * kWarps + WarpIndex();

@@ -7,7 +7,6 @@
 
 #include "kernels/cuda/entry_rows.cuh"
 #include "kernels/cuda/mma_rows.cuh"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/simt.h"
 #include "kernels/cuda/window_scores.h"
 
@@ -192,7 +191,7 @@ struct KeyTiles {
     for (int32_t i = 0; i < num_tiles; ++i) {
       simt::WaitCopies<Shape::kStages - 2>();
       // Publishes this tile, and says that the one before is not read any more.
-      if (!BM_PLANTED(kNoBarrierBetweenTiles)) simt::SyncBlock();
+      simt::SyncBlock();
       CopyNext();
       use(tiles + used * Shape::kTileElements, block.begin + i * kEntryTile);
       used = used + 1 == Shape::kStages ? 0 : used + 1;
@@ -223,7 +222,7 @@ struct KeyTiles {
           static_cast<uint32_t>(turn * kWindowThreads + Thread()),
           reinterpret_cast<uint64_t>(SlotAddress(params.pool, slots[turn])));
     }
-    if (!BM_PLANTED(kNoBarrierAfterAddresses)) simt::SyncBlock();
+    simt::SyncBlock();
   }
 };
 
@@ -234,9 +233,7 @@ using TileLogits = float[kEntryTile / 8][4];
 // -infinity where a query does not see the key.
 SIMT_DEVICE void MaskLogits(const WindowBlock& block, int32_t m_tile,
                             int32_t first_entry, TileLogits& logits) {
-  const bool all_seen = (first_entry + kEntryTile <= block.num_past) ||
-                        BM_PLANTED(kWindowMaskLost);
-  if (all_seen) return;
+  if (first_entry + kEntryTile <= block.num_past) return;
   const int32_t query[2] = {WindowRow(block, m_tile, 0).query,
                             WindowRow(block, m_tile, 1).query};
   SIMT_UNROLL

@@ -9,6 +9,7 @@
 #include "kernels/cuda/row_mover.h"
 #include "kernels/cuda/select.h"
 #include "tests/kernels/cuda/move_checks.h"
+#include "tests/kernels/cuda/select_runner.h"
 #include "tests/kernels/cuda/test_device.h"
 
 namespace blockmgr {

@@ -1,6 +1,7 @@
-// plant_sources PLANTS OUT_DIR MISSING SOURCE..: copies the sources into
-// OUT_DIR with all bugs of PLANTS written into them, and names those that found
-// no place in the file MISSING, one per line.
+// plant_sources PLANTS OUT_DIR MISSING ROOT SOURCE..: copies the sources, paths
+// from ROOT, to the same paths from OUT_DIR with all bugs of PLANTS written
+// into them, and names those that found no place in the file MISSING, one per
+// line.
 
 #include <cstdio>
 #include <filesystem>
@@ -12,9 +13,9 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "tests/sim/plant_text.h"
+#include "tests/testing/plant_text.h"
 
-namespace blockmgr::sim {
+namespace blockmgr {
 namespace {
 
 std::string ReadFile(const std::string& path) {
@@ -29,19 +30,20 @@ void WriteFile(const std::filesystem::path& path, const std::string& text) {
 }
 
 int Main(const std::vector<std::string>& words) {
-  if (words.size() < 4) {
+  if (words.size() < 5) {
     std::fprintf(stderr,
-                 "usage: plant_sources PLANTS OUT_DIR MISSING FILE..\n");
+                 "usage: plant_sources PLANTS OUT_DIR MISSING ROOT FILE..\n");
     return 2;
   }
-  const auto plants = ParsePlants(ReadFile(words[0]));
+  const auto plants = ReadPlants(words[0]);
   if (!plants.ok()) {
     std::fprintf(stderr, "%s\n", plants.status().ToString().c_str());
     return 1;
   }
   std::map<std::string, std::string> sources;
-  for (size_t i = 3; i < words.size(); ++i) {
-    sources[words[i]] = ReadFile(words[i]);
+  const std::filesystem::path root = words[3];
+  for (size_t i = 4; i < words.size(); ++i) {
+    sources[words[i]] = ReadFile((root / words[i]).string());
     if (sources[words[i]].empty()) {
       std::fprintf(stderr, "cannot read %s\n", words[i].c_str());
       return 1;
@@ -49,11 +51,11 @@ int Main(const std::vector<std::string>& words) {
   }
   std::vector<std::string> missing;
   GraftPlants(*plants, &sources, &missing);
-  const std::filesystem::path folder = words[1];
-  std::filesystem::create_directories(folder);
   for (const auto& [path, text] : sources) {
-    WriteFile(folder / std::filesystem::path(path).filename(),
-              absl::StrCat("#include \"tests/sim/plants.h\"\n", text));
+    const std::filesystem::path copy = std::filesystem::path(words[1]) / path;
+    std::filesystem::create_directories(copy.parent_path());
+    WriteFile(copy,
+              absl::StrCat("#include \"tests/testing/plants.h\"\n", text));
   }
   std::string names;
   for (const std::string& name : missing) absl::StrAppend(&names, name, "\n");
@@ -62,8 +64,8 @@ int Main(const std::vector<std::string>& words) {
 }
 
 }  // namespace
-}  // namespace blockmgr::sim
+}  // namespace blockmgr
 
 int main(int argc, char** argv) {
-  return blockmgr::sim::Main({argv + 1, argv + argc});
+  return blockmgr::Main({argv + 1, argv + argc});
 }

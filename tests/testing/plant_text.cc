@@ -1,5 +1,7 @@
-#include "tests/sim/plant_text.h"
+#include "tests/testing/plant_text.h"
 
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -12,7 +14,7 @@
 #include <absl/strings/str_split.h>
 #include <absl/strings/strip.h>
 
-namespace blockmgr::sim {
+namespace blockmgr {
 namespace {
 
 // Text without white space, and where each character came from.
@@ -54,6 +56,11 @@ std::optional<Place> FindOnce(const std::map<std::string, std::string>& sources,
   return place;
 }
 
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 enum class Part { kHead, kFound, kPlanted };
 
 absl::Status ParseLine(absl::string_view line, Part* part,
@@ -65,18 +72,20 @@ absl::Status ParseLine(absl::string_view line, Part* part,
   if (*part == Part::kHead) {
     if (line.empty() || absl::StartsWith(line, "#")) return absl::OkStatus();
     if (absl::ConsumePrefix(&line, "plant ")) {
-      plants->push_back({.name = std::string(line), .why = "", .grafts = {}});
+      plants->emplace_back().name = std::string(line);
     } else if (plants->empty()) {
       return wrong("'plant NAME'");
     } else if (absl::ConsumePrefix(&line, "why ")) {
       plants->back().why = std::string(line);
     } else if (absl::ConsumePrefix(&line, "seed ")) {
       if (!absl::SimpleAtoi(line, &plants->back().seed)) return wrong("seed N");
+    } else if (absl::ConsumePrefix(&line, "by ")) {
+      plants->back().probes = absl::StrSplit(line, ' ');
     } else if (line == "<<<<") {
       plants->back().grafts.emplace_back();
       *part = Part::kFound;
     } else {
-      return wrong("'plant', 'why', 'seed' or '<<<<'");
+      return wrong("'plant', 'why', 'seed', 'by' or '<<<<'");
     }
     return absl::OkStatus();
   }
@@ -118,12 +127,19 @@ absl::StatusOr<std::vector<Plant>> ParsePlants(absl::string_view text) {
   return plants;
 }
 
+absl::StatusOr<std::vector<Plant>> ReadPlants(const std::string& path) {
+  return ParsePlants(ReadFile(path));
+}
+
+std::vector<std::string> ReadMissingPlants(const std::string& path) {
+  return absl::StrSplit(ReadFile(path), '\n', absl::SkipEmpty());
+}
+
 void GraftPlants(const std::vector<Plant>& plants,
                  std::map<std::string, std::string>* sources,
                  std::vector<std::string>* missing) {
   for (size_t i = 0; i < plants.size(); ++i) {
-    const std::string is_on =
-        absl::StrCat("(::blockmgr::sim::IsPlanted(", i, "))");
+    const std::string is_on = absl::StrCat("(::blockmgr::IsPlanted(", i, "))");
     std::map<std::string, std::string> grafted = *sources;
     bool found = true;
     for (const Graft& graft : plants[i].grafts) {
@@ -145,4 +161,4 @@ void GraftPlants(const std::vector<Plant>& plants,
   }
 }
 
-}  // namespace blockmgr::sim
+}  // namespace blockmgr

@@ -1,6 +1,4 @@
-// Bugs planted in the attention and score kernels: the emulator or the
-// comparison with float64 notices each. A check that lets one pass would let a
-// real one pass too.
+// Probes of attention and scores: comparisons with float64.
 
 #include <cmath>
 #include <cstdint>
@@ -8,11 +6,9 @@
 #include <vector>
 
 #include <absl/strings/str_cat.h>
-#include <gtest/gtest.h>
 
 #include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/select.h"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/chunk_runner.h"
 #include "tests/kernels/cuda/decode_runner.h"
@@ -21,6 +17,7 @@
 #include "tests/kernels/cuda/expected_runner.h"
 #include "tests/kernels/cuda/key_runner.h"
 #include "tests/kernels/cuda/norm_runner.h"
+#include "tests/kernels/cuda/plant_probes.h"
 #include "tests/kernels/cuda/pool_runner.h"
 #include "tests/kernels/cuda/test_device.h"
 #include "tests/kernels/cuda/tova_runner.h"
@@ -284,136 +281,35 @@ std::string ProbeExpected(const simt::Schedule& schedule) {
   return error.empty() ? Differs(runner.Error(options), 0.0, 1e-5) : error;
 }
 
-struct Probe {
-  const char* name;
-  std::string (*run)(const simt::Schedule&);
-
-  // The first complaint under any of the schedules, or "".
-  std::string Find() const {
-    for (const simt::Schedule& schedule : Schedules()) {
-      std::string found = run(schedule);
-      if (!found.empty()) return found;
-    }
-    return "";
+// The first complaint of a probe under any of the schedules, or "".
+template <auto kProbe>
+std::string FindUnderSchedules() {
+  for (const simt::Schedule& schedule : Schedules()) {
+    std::string found = kProbe(schedule);
+    if (!found.empty()) return found;
   }
-};
-
-constexpr Probe kDecode = {"Decode", ProbeDecode};
-constexpr Probe kDecodeRoom = {"DecodeRoom", ProbeDecodeRoom};
-constexpr Probe kSumRoom = {"SumRoom", ProbeSumRoom};
-constexpr Probe kManyLists = {"ManyLists", ProbeManyLists};
-constexpr Probe kChunk = {"Chunk", ProbeChunk};
-constexpr Probe kTailWindow = {"TailWindow", ProbeTailWindow};
-constexpr Probe kRegionWindow = {"RegionWindow", ProbeRegionWindow};
-constexpr Probe kRegionWindowOfChunk = {"RegionWindowOfChunk",
-                                        ProbeRegionWindowOfChunk};
-constexpr Probe kWindow = {"Window", ProbeWindow};
-constexpr Probe kPool = {"Pool", ProbePool};
-constexpr Probe kKeys = {"Keys", ProbeKeys};
-constexpr Probe kMedians = {"Medians", ProbeMedians};
-constexpr Probe kNorms = {"Norms", ProbeNorms};
-constexpr Probe kTova = {"Tova", ProbeTova};
-constexpr Probe kExpected = {"Expected", ProbeExpected};
-
-struct PlantedCase {
-  const char* name;
-  PlantedBug bug;
-  Probe probe;
-};
-
-const std::vector<PlantedCase>& Cases() {
-  static const auto& cases = *new std::vector<PlantedCase>{
-      {"TooFewWaits", PlantedBug::kTooFewWaits, kDecode},
-      {"NoBarrierAfterWait", PlantedBug::kNoBarrierAfterWait, kDecode},
-      {"NoBarrierBeforeReuse", PlantedBug::kNoBarrierBeforeReuse, kDecode},
-      {"WrongSwizzle", PlantedBug::kWrongSwizzle, kDecode},
-      {"WrongPage", PlantedBug::kWrongPage, kDecode},
-      {"PageOffsetLost", PlantedBug::kPageOffsetLost, kDecode},
-      {"LengthOffByOne", PlantedBug::kLengthOffByOne, kDecode},
-      {"MaskLost", PlantedBug::kMaskLost, kDecode},
-      {"DeadValuesNotZeroed", PlantedBug::kDeadValuesNotZeroed, kDecode},
-      {"SlotCollision", PlantedBug::kSlotCollision, kDecode},
-      {"MergeIgnoresMax", PlantedBug::kMergeIgnoresMax, kDecode},
-      {"MergeSkipsLast", PlantedBug::kMergeSkipsLast, kDecode},
-      {"NoBarrierBeforeCombine", PlantedBug::kNoBarrierBeforeCombine, kDecode},
-      {"NoBarrierAfterCombine", PlantedBug::kNoBarrierAfterCombine, kDecode},
-      {"NoBarrierBeforeMerge", PlantedBug::kNoBarrierBeforeMerge, kDecode},
-      {"NoBarrierAfterMerge", PlantedBug::kNoBarrierAfterMerge, kManyLists},
-      {"ChunkBoundaryLost", PlantedBug::kChunkBoundaryLost, kDecode},
-      {"DecodeIgnoresRoom", PlantedBug::kDecodeIgnoresRoom, kDecodeRoom},
-      {"CausalOffByOne", PlantedBug::kCausalOffByOne, kChunk},
-      {"NoBarrierBetweenTiles", PlantedBug::kNoBarrierBetweenTiles, kChunk},
-      {"RegionMaskLost", PlantedBug::kRegionMaskLost, kChunk},
-      {"TailWindowOffByOne", PlantedBug::kTailWindowOffByOne, kTailWindow},
-      {"TailWindowMaskLost", PlantedBug::kTailWindowMaskLost, kTailWindow},
-      {"RegionWindowMaskLost", PlantedBug::kRegionWindowMaskLost,
-       kRegionWindow},
-      {"RegionWindowMaskOfChunkLost", PlantedBug::kRegionWindowMaskLost,
-       kRegionWindowOfChunk},
-      {"NoBarrierBetweenKeyTiles", PlantedBug::kNoBarrierBetweenTiles, kWindow},
-      {"NoBarrierAfterAddresses", PlantedBug::kNoBarrierAfterAddresses,
-       kWindow},
-      {"WindowMaskLost", PlantedBug::kWindowMaskLost, kWindow},
-      {"StatsOfOneSplit", PlantedBug::kStatsOfOneSplit, kWindow},
-      {"PoolingReach", PlantedBug::kPoolingReach, kPool},
-      {"SumsIgnoreTiles", PlantedBug::kSumsIgnoreTiles, kSumRoom},
-      {"SumsIgnoreRoom", PlantedBug::kSumsIgnoreRoom, kSumRoom},
-      {"AnchorLosesSplit", PlantedBug::kAnchorLosesSplit, kKeys},
-      {"MedianIsTheUpper", PlantedBug::kMedianIsTheUpper, kMedians},
-      {"MedianForgetsNan", PlantedBug::kMedianForgetsNan, kMedians},
-      {"MedianNoBarrierBeforeCount", PlantedBug::kMedianNoBarrierBeforeCount,
-       kMedians},
-      {"MedianNoBarrierBeforePick", PlantedBug::kMedianNoBarrierBeforePick,
-       kMedians},
-      {"NormLosesColumns", PlantedBug::kNormLosesColumns, kNorms},
-      {"NoBarrierBeforeSlab", PlantedBug::kNoBarrierBeforeSlab, kNorms},
-      {"NoBarrierBeforeSlabOfCovariance", PlantedBug::kNoBarrierBeforeSlab,
-       kExpected},
-      {"ExpectedSecondPartLost", PlantedBug::kExpectedSecondPartLost,
-       kExpected},
-      {"ExpectedPaysSinks", PlantedBug::kExpectedPaysSinks, kExpected},
-      {"ExpectedNoBarrierBeforeMerge",
-       PlantedBug::kExpectedNoBarrierBeforeMerge, kExpected},
-      {"TovaLosesPosition", PlantedBug::kTovaLosesPosition, kTova},
-      {"TovaNoBarrierBetweenHeads", PlantedBug::kTovaNoBarrierBetweenHeads,
-       kTova}};
-  return cases;
+  return "";
 }
-
-class PlantedAttentionBugsTest : public testing::TestWithParam<PlantedCase> {
- protected:
-  void TearDown() override { planted_bug = PlantedBug::kNone; }
-};
-
-TEST_P(PlantedAttentionBugsTest, IsCaught) {
-  planted_bug = GetParam().bug;
-  const std::string caught = GetParam().probe.Find();
-  EXPECT_NE(caught, "");
-  RecordProperty("caught", caught);
-}
-
-INSTANTIATE_TEST_SUITE_P(All, PlantedAttentionBugsTest,
-                         testing::ValuesIn(Cases()),
-                         [](const testing::TestParamInfo<PlantedCase>& param) {
-                           return param.param.name;
-                         });
-
-// Else a complaint about a planted bug could be one about something else.
-class PlantedAttentionProbesTest : public testing::TestWithParam<Probe> {};
-
-TEST_P(PlantedAttentionProbesTest, FindNothingWithoutBugs) {
-  EXPECT_EQ(GetParam().Find(), "");
-}
-
-INSTANTIATE_TEST_SUITE_P(All, PlantedAttentionProbesTest,
-                         testing::Values(kDecode, kDecodeRoom, kSumRoom,
-                                         kManyLists, kChunk, kTailWindow,
-                                         kRegionWindow, kRegionWindowOfChunk,
-                                         kWindow, kPool, kKeys, kMedians,
-                                         kNorms, kTova, kExpected),
-                         [](const testing::TestParamInfo<Probe>& param) {
-                           return param.param.name;
-                         });
 
 }  // namespace
+
+std::vector<PlantProbe> AttentionProbes() {
+  return {
+      {"decode", FindUnderSchedules<ProbeDecode>},
+      {"decode_room", FindUnderSchedules<ProbeDecodeRoom>},
+      {"sum_room", FindUnderSchedules<ProbeSumRoom>},
+      {"many_lists", FindUnderSchedules<ProbeManyLists>},
+      {"chunk", FindUnderSchedules<ProbeChunk>},
+      {"tail_window", FindUnderSchedules<ProbeTailWindow>},
+      {"region_window", FindUnderSchedules<ProbeRegionWindow>},
+      {"region_window_of_chunk", FindUnderSchedules<ProbeRegionWindowOfChunk>},
+      {"window", FindUnderSchedules<ProbeWindow>},
+      {"pool", FindUnderSchedules<ProbePool>},
+      {"keys", FindUnderSchedules<ProbeKeys>},
+      {"medians", FindUnderSchedules<ProbeMedians>},
+      {"norms", FindUnderSchedules<ProbeNorms>},
+      {"tova", FindUnderSchedules<ProbeTova>},
+      {"expected", FindUnderSchedules<ProbeExpected>}};
+}
+
 }  // namespace blockmgr

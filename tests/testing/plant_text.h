@@ -1,6 +1,6 @@
 // Reading plants.txt and writing bugs into source text.
-#ifndef TESTS_SIM_PLANT_TEXT_H_
-#define TESTS_SIM_PLANT_TEXT_H_
+#ifndef TESTS_TESTING_PLANT_TEXT_H_
+#define TESTS_TESTING_PLANT_TEXT_H_
 
 #include <cstdint>
 #include <map>
@@ -10,7 +10,7 @@
 #include <absl/status/statusor.h>
 #include <absl/strings/string_view.h>
 
-namespace blockmgr::sim {
+namespace blockmgr {
 
 // In `found`, which must occur exactly once in all sources, white space aside,
 // the bug is `planted`; there PLANTED says whether it is on.
@@ -21,13 +21,15 @@ struct Graft {
 
 struct Plant {
   std::string name;
-  std::string why;  // whose bug it was
-  int32_t seed = 0;  // found it; 0: not known
+  std::string why;                  // whose bug it was, or what it does
+  int32_t seed = 0;                 // found it; 0: not known
+  std::vector<std::string> probes;  // find it
   std::vector<Graft> grafts;
 };
 
-// The form is explained at the top of plants.txt. Errors name the line.
+// tests/sim/plants.txt explains the form at its top. Errors name the line.
 absl::StatusOr<std::vector<Plant>> ParsePlants(absl::string_view text);
+absl::StatusOr<std::vector<Plant>> ReadPlants(const std::string& path);
 
 // Writes all plants into the sources (text by path). A plant whose text is not
 // found exactly once is left out and named in `missing`, so that a change of
@@ -36,6 +38,9 @@ void GraftPlants(const std::vector<Plant>& plants,
                  std::map<std::string, std::string>* sources,
                  std::vector<std::string>* missing);
 
-}  // namespace blockmgr::sim
+// The lines of the file that names those left out.
+std::vector<std::string> ReadMissingPlants(const std::string& path);
 
-#endif  // TESTS_SIM_PLANT_TEXT_H_
+}  // namespace blockmgr
+
+#endif  // TESTS_TESTING_PLANT_TEXT_H_
