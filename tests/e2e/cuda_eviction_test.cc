@@ -14,7 +14,7 @@
 
 #include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/select.h"
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/host/cuda_backend.h"
 #include "tests/bench/engine/engine_harness.h"
 #include "tests/bench/engine/test_util.h"
 #include "tests/kernels/cuda/emulated_runtime.h"

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "kernels/cuda/device_pool.h"
+#include "kernels/cuda/host/device_pool.h"
 
 namespace blockmgr {
 namespace {
