@@ -6,7 +6,7 @@
 
 #include "bench/ceiling_kernels.h"
 #include "blockmgr/base/status_macros.h"
-#include "kernels/cuda/cuda_device_runtime.h"
+#include "kernels/cuda/host/cuda_device_runtime.h"
 
 namespace blockmgr {
 namespace {

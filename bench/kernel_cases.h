@@ -16,15 +16,15 @@
 #include "bench/kernel_device.h"
 #include "bench/kernel_problem.h"
 #include "bench/kernel_report.h"
+#include "kernels/cuda/attention/decode_attention.h"
 #include "kernels/cuda/attention_lists.h"
-#include "kernels/cuda/decode_attention.h"
-#include "kernels/cuda/entry_index.h"
-#include "kernels/cuda/entry_lists.h"
-#include "kernels/cuda/key_scores.h"
-#include "kernels/cuda/pooled_scores.h"
-#include "kernels/cuda/row_mover.h"
-#include "kernels/cuda/select.h"
-#include "kernels/cuda/window_scores.h"
+#include "kernels/cuda/rows/row_mover.h"
+#include "kernels/cuda/scores/entry_lists.h"
+#include "kernels/cuda/scores/key_scores.h"
+#include "kernels/cuda/scores/pooled_scores.h"
+#include "kernels/cuda/scores/window_scores.h"
+#include "kernels/cuda/selection/entry_index.h"
+#include "kernels/cuda/selection/select.h"
 
 namespace blockmgr {
 

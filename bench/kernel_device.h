@@ -6,7 +6,7 @@
 
 #include <absl/status/status.h>
 
-#include "kernels/cuda/device_runtime.h"
+#include "kernels/cuda/host/device_runtime.h"
 
 namespace blockmgr {
 

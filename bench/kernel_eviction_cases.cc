@@ -12,8 +12,8 @@
 #include "bench/kernel_cases.h"
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/status_macros.h"
-#include "kernels/cuda/entry_index.h"
-#include "kernels/cuda/select.h"
+#include "kernels/cuda/selection/entry_index.h"
+#include "kernels/cuda/selection/select.h"
 
 namespace blockmgr {
 namespace {

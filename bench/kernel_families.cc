@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "bench/kernel_cases.h"
-#include "kernels/cuda/decode_attention.h"
-#include "kernels/cuda/select.h"
+#include "kernels/cuda/attention/decode_attention.h"
+#include "kernels/cuda/selection/select.h"
 
 namespace blockmgr {
 

@@ -19,8 +19,8 @@
 #include "bench/kernel_timer.h"
 #include "bench/kernels.h"
 #include "blockmgr/base/status_macros.h"
-#include "kernels/cuda/cuda_device_runtime.h"
-#include "kernels/cuda/row_error.h"
+#include "kernels/cuda/host/cuda_device_runtime.h"
+#include "kernels/cuda/host/row_error.h"
 
 namespace blockmgr {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "bench/kernel_cases.h"
 #include "blockmgr/base/bits.h"
-#include "kernels/cuda/expected_scores.h"
-#include "kernels/cuda/select.h"
-#include "kernels/cuda/tova_scores.h"
+#include "kernels/cuda/scores/expected_scores.h"
+#include "kernels/cuda/scores/tova_scores.h"
+#include "kernels/cuda/selection/select.h"
 
 namespace blockmgr {
 namespace {

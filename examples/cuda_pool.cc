@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "blockmgr/base/model_layout.h"
-#include "kernels/cuda/device_pool.h"
-#include "kernels/cuda/row_mover_launch.h"
+#include "kernels/cuda/host/device_pool.h"
+#include "kernels/cuda/rows/row_mover_launch.h"
 
 // Writes the keys and values of a step's new tokens to one layer of vLLM's
 // FlashAttention tensors, one tensor per layer. All pointers are device memory.

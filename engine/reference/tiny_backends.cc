@@ -5,7 +5,7 @@
 #include "blockmgr/base/status_macros.h"
 
 #if BLOCKMGR_ENGINE_HAS_CUDA
-#include "kernels/cuda/cuda_device_runtime.h"
+#include "kernels/cuda/host/cuda_device_runtime.h"
 #endif
 
 namespace blockmgr {

@@ -10,7 +10,7 @@
 
 #include "blockmgr/base/model_layout.h"
 #include "kernels/backend.h"
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/host/cuda_backend.h"
 
 namespace blockmgr {
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention_lists.h"
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/simt.h"
 
 namespace blockmgr {
@@ -99,16 +98,14 @@ SIMT_DEVICE bool IsLive(const AttentionList& list, int32_t rank) {
 SIMT_DEVICE const char* RankAddress(const PagedPool& pool,
                                     const AttentionList& list, int32_t layer,
                                     int32_t rank) {
-  const int32_t offset =
-      BM_PLANTED(kPageOffsetLost) ? 0 : rank & ((1 << pool.page_shift) - 1);
+  const int32_t offset = rank & ((1 << pool.page_shift) - 1);
   const char* page_address;
   if (rank < list.region_slots) {
     page_address =
         PageAddress(pool, list.region_pages[rank >> pool.page_shift]);
   } else {
     const int32_t page = (rank - list.region_slots) >> pool.page_shift;
-    const int32_t block =
-        list.tail_blocks[BM_PLANTED(kWrongPage) && page > 0 ? page - 1 : page];
+    const int32_t block = list.tail_blocks[page];
     page_address = pool.view.Row(layer, block, list.head, 0).key;
   }
   return page_address + offset * pool.view.token_stride;

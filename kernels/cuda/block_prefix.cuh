@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/simt.h"
 
 namespace blockmgr {
@@ -55,8 +54,8 @@ SIMT_DEVICE T BlockPrefix(T value, uint32_t offset, T* total) {
   *total = simt::Shuffle(others, kWarps - 1);
   // Of the warps before this one; the first gets nothing.
   T before = simt::Shuffle(others, simt::Warp() - (simt::Warp() > 0 ? 1 : 0));
-  if (simt::Warp() == 0 || BM_PLANTED(kSelectIgnoresEarlierWarps)) before = 0;
-  if (!BM_PLANTED(kPrefixNoBarrier)) simt::SyncBlock();
+  if (simt::Warp() == 0) before = 0;
+  simt::SyncBlock();
   return before + sum - value;
 }
 

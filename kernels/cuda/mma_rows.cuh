@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/simt.h"
 
 namespace blockmgr {
@@ -43,8 +42,7 @@ SIMT_DEVICE void LoadRowsA(const T* tile, int32_t row, int32_t k,
                            uint32_t (&a)[4]) {
   const int32_t lane = LaneIndex();
   const int32_t r = row + lane % 16;
-  const int32_t chunk =
-      BM_PLANTED(kWrongSwizzle) ? (k * 2 + lane / 16) ^ 1 : k * 2 + lane / 16;
+  const int32_t chunk = k * 2 + lane / 16;
   simt::LoadMatrix4(a, tile + SwizzledChunk<kDim>(r, chunk));
 }
 

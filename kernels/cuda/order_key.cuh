@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/planted_bugs.h"
 #include "kernels/cuda/simt.h"
 
 namespace blockmgr {
@@ -15,11 +14,9 @@ inline constexpr uint32_t kNanKey = 0xFFFFFFFFu;
 // As ScoreKey of eviction/score_order.h.
 SIMT_DEVICE uint32_t OrderKey(float score) {
   constexpr uint32_t kSign = 0x80000000u;
-  if (!BM_PLANTED(kSelectSplitsZeros)) score += 0.0f;  // -0 is +0
+  score += 0.0f;  // -0 is +0
   const uint32_t bits = simt::FloatBits(score);
-  if ((bits & ~kSign) > 0x7F800000u && !BM_PLANTED(kSelectOrdersNanBySign)) {
-    return kNanKey;
-  }
+  if ((bits & ~kSign) > 0x7F800000u) return kNanKey;
   return (bits & kSign) != 0 ? ~bits : bits | kSign;
 }
 

@@ -2,7 +2,7 @@
 //
 // A kernel is written once, in a .cuh file, against what this header declares.
 // nvcc compiles it in a .cu file to wrappers of intrinsics and PTX; any other
-// compiler runs it on the emulator (simt_emulator.h, part of the tests), which
+// compiler runs it on the emulator (tests/kernels/simt), which
 // runs one fiber per CUDA thread and checks what a GPU leaves undefined.
 //
 //   namespace blockmgr {
@@ -103,7 +103,7 @@
 #if defined(__CUDACC__)
 #include "kernels/cuda/simt_cuda.h"
 #else
-#include "kernels/cuda/simt_emulator.h"
+#include "tests/kernels/simt/simt_emulator.h"
 #endif
 
 namespace blockmgr::simt {

@@ -1,6 +1,6 @@
 // Who evicts where an engine's cache is on a device: the device. Without gRPC,
-// for what a line cannot ask for; and on the emulator only, for bugs can be
-// planted in its kernels.
+// for what a line cannot ask for; and on the emulator only, whose runtime can
+// be made to go wrong.
 
 #include <cstdint>
 #include <memory>
@@ -13,10 +13,10 @@
 
 #include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/select.h"
-#include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/planted_bugs.h"
+#include "kernels/cuda/host/cuda_backend.h"
 #include "tests/engine/reference/engine_harness.h"
 #include "tests/engine/reference/test_util.h"
+#include "tests/kernels/cuda/emulated_runtime.h"
 #include "tests/kernels/cuda/test_device.h"
 #include "tests/testing/status_matchers.h"
 
@@ -37,10 +37,33 @@ std::shared_ptr<const TinyModel> SmallestModel() {
                                      7);
 }
 
-std::unique_ptr<Backend> DeviceFor(const TinyModel& model) {
-  auto backend = CudaBackend::Create(
-      MakeLayout(model.shape(), 16, DType::kFloat16, 32),
-      {.decode = CudaBackendOptions::Decode::kChunked}, MakeTestRuntime(3));
+enum class Fault { kNone, kIgnoresScores, kMovesNothing };
+
+// A device with a fault where it evicts.
+class FaultyRuntime : public EmulatedRuntime {
+ public:
+  explicit FaultyRuntime(Fault fault)
+      : EmulatedRuntime(3, int64_t{1} << 28), fault_(fault) {}
+
+  void Select(const SelectProblem& problem) override {
+    SelectProblem changed = problem;
+    if (fault_ == Fault::kIgnoresScores) changed.scores = nullptr;
+    EmulatedRuntime::Select(changed);
+  }
+  void Move(const MoveRows& move) override {
+    if (fault_ != Fault::kMovesNothing) EmulatedRuntime::Move(move);
+  }
+
+ private:
+  const Fault fault_;
+};
+
+std::unique_ptr<Backend> DeviceFor(const TinyModel& model,
+                                   Fault fault = Fault::kNone) {
+  auto backend =
+      CudaBackend::Create(MakeLayout(model.shape(), 16, DType::kFloat16, 32),
+                          {.decode = CudaBackendOptions::Decode::kChunked},
+                          std::make_unique<FaultyRuntime>(fault));
   EXPECT_TRUE(backend.ok()) << backend.status();
   return *std::move(backend);
 }
@@ -52,9 +75,7 @@ struct Trace {
   std::vector<std::vector<float>> logits;
 };
 
-// With a bug while it evicts.
-Trace RunWith(std::unique_ptr<Backend> backend,
-              PlantedBug bug = PlantedBug::kNone) {
+Trace RunWith(std::unique_ptr<Backend> backend) {
   std::vector<std::unique_ptr<Backend>> backends;
   backends.push_back(std::move(backend));
   EngineHarness host(SmallestModel(), std::move(backends));
@@ -66,9 +87,7 @@ Trace RunWith(std::unique_ptr<Backend> backend,
   host.Evict(0, kCut, "snapkv(window=8) | adakv",
              {.kind = EvictionTarget::Kind::kTokens, .ratio = {}, .tokens = 48},
              DestinationKind::kMixed);
-  planted_bug = bug;
   EXPECT_OK(host.Run());
-  planted_bug = PlantedBug::kNone;
   trace.error = host.result().evictions[0].error;
   trace.evictions = host.evictions();
   for (int32_t i = 0; i < 4; ++i) trace.logits.push_back(host.Decode(0));
@@ -90,7 +109,7 @@ KeepSets SelectedByCpu(const EngineHarness::Eviction& eviction) {
 
 class CudaEvictionTest : public DeviceTest {};
 
-// And a bug in its kernels shows.
+// A fault of the device's shows.
 TEST_F(CudaEvictionTest, TheDeviceSelects) {
   const auto model = SmallestModel();
   const Trace right = RunWith(DeviceFor(*model));
@@ -98,7 +117,7 @@ TEST_F(CudaEvictionTest, TheDeviceSelects) {
   EXPECT_EQ(right.evictions[0].keep.ranks,
             SelectedByCpu(right.evictions[0]).ranks);
   const Trace wrong =
-      RunWith(DeviceFor(*model), PlantedBug::kSelectForgetsPrefix);
+      RunWith(DeviceFor(*model, Fault::kIgnoresScores));
   ASSERT_EQ(wrong.error, "");
   EXPECT_EQ(wrong.evictions[0].scores, right.evictions[0].scores);
   EXPECT_NE(wrong.evictions[0].keep.ranks, right.evictions[0].keep.ranks);
@@ -108,7 +127,7 @@ TEST_F(CudaEvictionTest, TheDeviceMoves) {
   const auto model = SmallestModel();
   const Trace right = RunWith(DeviceFor(*model));
   const Trace wrong =
-      RunWith(DeviceFor(*model), PlantedBug::kMoveSkipsValueRow);
+      RunWith(DeviceFor(*model, Fault::kMovesNothing));
   EXPECT_EQ(wrong.evictions[0].keep.ranks, right.evictions[0].keep.ranks);
   EXPECT_NE(wrong.logits, right.logits);
 }

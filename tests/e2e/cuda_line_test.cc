@@ -18,7 +18,7 @@
 
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy.h"
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/host/cuda_backend.h"
 #include "tests/e2e/jobs.h"
 #include "tests/e2e/line.h"
 #include "tests/kernels/cuda/test_device.h"

@@ -2,19 +2,16 @@
 // planted, and every one must be found.
 
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
 
-#include <absl/strings/str_split.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/sim/plant_text.h"
-#include "tests/sim/plants.h"
 #include "tests/sim/run.h"
+#include "tests/testing/plant_text.h"
+#include "tests/testing/plants.h"
 
 namespace blockmgr::sim {
 namespace {
@@ -23,13 +20,8 @@ namespace {
 constexpr int32_t kMaxSeeds = 300;
 constexpr int32_t kFirstSeed = 1;
 
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 std::vector<Plant> AllPlants() {
-  const auto plants = ParsePlants(ReadFile(BLOCKMGR_PLANTS));
+  const auto plants = ReadPlants(BLOCKMGR_PLANTS);
   EXPECT_TRUE(plants.ok()) << plants.status();
   return plants.ok() ? *plants : std::vector<Plant>();
 }
@@ -64,9 +56,7 @@ TEST(PlantsTest, NothingIsFoundWhereNothingIsPlanted) {
 
 TEST(PlantsTest, EveryPlantHasAPlace) {
   EXPECT_GE(AllPlants().size(), 20u);
-  const std::vector<std::string> missing = absl::StrSplit(
-      ReadFile(BLOCKMGR_MISSING_PLANTS), '\n', absl::SkipEmpty());
-  EXPECT_THAT(missing, testing::IsEmpty())
+  EXPECT_THAT(ReadMissingPlants(BLOCKMGR_MISSING_PLANTS), testing::IsEmpty())
       << "the product has changed: write these anew in plants.txt";
 }
 

@@ -11,7 +11,6 @@
 
 #include "tests/sim/event.h"
 #include "tests/sim/options.h"
-#include "tests/sim/plant_text.h"
 #include "tests/sim/random.h"
 #include "tests/sim/run.h"
 #include "tests/sim/transport.h"
@@ -217,55 +216,6 @@ TEST(SeedsTest, StoredRunsPass) {
     ++num_runs;
   }
   EXPECT_GT(num_runs, 0);
-}
-
-constexpr char kPlants[] = R"(# a comment
-plant off_by_one
-why somebody's
-<<<<
-if (a < b)
-====
-if (a < b + (PLANTED ? 1 : 0))
->>>>
-plant gone
-<<<<
-nowhere
-====
-PLANTED
->>>>
-)";
-
-TEST(PlantTextTest, PlantsWhereTheTextIsOnce) {
-  const auto plants = ParsePlants(kPlants);
-  ASSERT_TRUE(plants.ok()) << plants.status();
-  std::map<std::string, std::string> sources = {
-      {"x.cc", "  if (a <\n      b) return;\n"}, {"y.cc", "other\n"}};
-  std::vector<std::string> missing;
-  GraftPlants(*plants, &sources, &missing);
-  EXPECT_EQ(sources["x.cc"],
-            "  if (a < b + ((::blockmgr::sim::IsPlanted(0)) ? 1 : 0)) "
-            "return;\n");
-  EXPECT_THAT(missing, ElementsAre("gone"));
-}
-
-TEST(PlantTextTest, PlantsNothingWhereTheTextIsTwice) {
-  const auto plants = ParsePlants(kPlants);
-  ASSERT_TRUE(plants.ok()) << plants.status();
-  std::map<std::string, std::string> sources = {{"x.cc", "if (a < b) c();\n"},
-                                                {"y.cc", "if (a<b) d();\n"}};
-  const auto before = sources;
-  std::vector<std::string> missing;
-  GraftPlants(*plants, &sources, &missing);
-  EXPECT_EQ(sources, before);
-  EXPECT_THAT(missing, ElementsAre("off_by_one", "gone"));
-}
-
-TEST(PlantTextTest, RejectsWhatIsNoPlant) {
-  EXPECT_FALSE(ParsePlants("<<<<\n").ok());
-  EXPECT_FALSE(ParsePlants("plant a\n").ok());
-  EXPECT_FALSE(ParsePlants("plant a\n<<<<\nx\n====\ny\n>>>>\n").ok());
-  EXPECT_FALSE(ParsePlants("plant a\n<<<<\nx\n>>>>\n").ok());
-  EXPECT_FALSE(ParsePlants("plant a\n<<<<\nx\n====\nPLANTED\n").ok());
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <absl/status/statusor.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/cuda_device_runtime.h"
+#include "kernels/cuda/host/cuda_device_runtime.h"
 
 namespace blockmgr {
 

@@ -148,19 +148,20 @@ TEST(IncludesTest, CoreHasNoThreadsOrClocks) {
 }
 
 TEST(IncludesTest, DeviceCodeSeesCudaAndTheKernels) {
-  const std::string allowed = IncludeLibrary("cuda_bf16.h") +
-                              IncludeLibrary("cstdint") +
-                              Include("kernels/cuda/simt.h");
+  const std::string allowed =
+      IncludeLibrary("cuda_bf16.h") + IncludeLibrary("cstdint") +
+      Include("kernels/cuda/simt.h") + Include("kernels/cuda/rows/a.cuh");
   const std::string refused = IncludeLibrary("absl/strings/str_cat.h") +
                               Include("blockmgr/base/ids.h") +
                               Include("kernels/backend.h") +
+                              Include("kernels/cuda/host/a.h") +
                               IncludeLibrary("boost/context/fiber.hpp");
   for (const char* path :
        {"kernels/cuda/a.cu", "kernels/cuda/a.cuh", "bench/a.cu"}) {
     EXPECT_THAT(CheckIncludes(path, allowed), IsEmpty());
     EXPECT_THAT(CheckIncludes(path, refused),
                 ElementsAre(At(1, "device"), At(2, "device"), At(3, "device"),
-                            At(4, "device")));
+                            At(4, "device"), At(5, "device")));
   }
   // Host code beside it may.
   EXPECT_THAT(CheckIncludes("kernels/cuda/a.cc", refused), IsEmpty());

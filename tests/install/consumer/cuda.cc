@@ -7,13 +7,13 @@
 #include <cuda_runtime_api.h>
 
 #include "blockmgr/base/model_layout.h"
-#include "kernels/cuda/attention_launch.h"
-#include "kernels/cuda/cuda_device_runtime.h"
+#include "kernels/cuda/attention/attention_launch.h"
+#include "kernels/cuda/host/cuda_device_runtime.h"
+#include "kernels/cuda/host/row_error.h"
 #include "kernels/cuda/pool_view.h"
-#include "kernels/cuda/row_error.h"
-#include "kernels/cuda/row_mover_launch.h"
-#include "kernels/cuda/select_launch.h"
-#include "kernels/cuda/select_problem.h"
+#include "kernels/cuda/rows/row_mover_launch.h"
+#include "kernels/cuda/selection/select_launch.h"
+#include "kernels/cuda/selection/select_problem.h"
 
 bool UseCuda(const blockmgr::ModelLayout& layout) {
   blockmgr::DecodeParams one_list{};

@@ -9,7 +9,7 @@
 #include "blockmgr/base/model_layout.h"
 #include "kernels/cuda/attention_list.cuh"
 #include "kernels/cuda/attention_lists.h"
-#include "kernels/cuda/device_pool.h"
+#include "kernels/cuda/host/device_pool.h"
 #include "kernels/cuda/list_splits.cuh"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/kernel_cases.h"

@@ -3,14 +3,14 @@
 #include <cstddef>
 #include <cstring>
 
-#include "kernels/cuda/device_pool.h"
+#include "kernels/cuda/host/device_pool.h"
 
 namespace blockmgr {
 namespace {
 
 // Not a power of two: offsets that wrap are other rows' nowhere.
 constexpr int64_t kFarBlockBytes = (int64_t{1} << 30) + 4096;
-constexpr int64_t kPaddingBytes = 64;
+constexpr int64_t kLayerGapBytes = 64;
 
 }  // namespace
 
@@ -37,7 +37,7 @@ CasePool::Places CasePool::PlacesOf(const ModelLayout& layout,
   strides.block_stride = far ? kFarBlockBytes : (apart ? 1 : 2) * heads * page;
   const int64_t all_blocks = layout.num_blocks * strides.block_stride;
   strides.kv_stride = own ? page : apart ? all_blocks : heads * page;
-  strides.layer_stride = (apart ? 2 : 1) * all_blocks + kPaddingBytes;
+  strides.layer_stride = (apart ? 2 : 1) * all_blocks + kLayerGapBytes;
   places.num_bytes = layout.num_layers * strides.layer_stride;
   if (order == KvTensorOrder::kNhdApart) {
     places.first_key = all_blocks;

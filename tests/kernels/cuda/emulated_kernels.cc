@@ -1,9 +1,9 @@
 // The kernels of EmulatedRuntime that take long to compile.
-#include "kernels/cuda/chunk_sequence.cuh"
-#include "kernels/cuda/decode_sequence.cuh"
-#include "kernels/cuda/entry_sequence.cuh"
-#include "kernels/cuda/expected_sequence.cuh"
-#include "kernels/cuda/window_sequence.cuh"
+#include "kernels/cuda/attention/chunk_sequence.cuh"
+#include "kernels/cuda/attention/decode_sequence.cuh"
+#include "kernels/cuda/scores/entry_sequence.cuh"
+#include "kernels/cuda/scores/expected_sequence.cuh"
+#include "kernels/cuda/scores/window_sequence.cuh"
 #include "tests/kernels/cuda/emulated_runtime.h"
 
 namespace blockmgr {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "kernels/cuda/launch_shapes.cuh"
-#include "kernels/cuda/simt_emulator.h"
+#include "tests/kernels/simt/simt_emulator.h"
 
 namespace blockmgr {
 

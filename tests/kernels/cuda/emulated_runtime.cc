@@ -8,8 +8,8 @@
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
-#include "kernels/cuda/row_mover_sequence.cuh"
-#include "kernels/cuda/select_sequence.cuh"
+#include "kernels/cuda/rows/row_mover_sequence.cuh"
+#include "kernels/cuda/selection/select_sequence.cuh"
 
 namespace blockmgr {
 namespace {

@@ -13,9 +13,9 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
-#include "kernels/cuda/device_runtime.h"
-#include "kernels/cuda/simt_emulator.h"
+#include "kernels/cuda/host/device_runtime.h"
 #include "tests/kernels/cuda/emulated_launcher.h"
+#include "tests/kernels/simt/simt_emulator.h"
 
 namespace blockmgr {
 

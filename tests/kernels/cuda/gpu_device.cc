@@ -12,7 +12,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
 
-#include "kernels/cuda/cuda_device_runtime.h"
+#include "kernels/cuda/host/cuda_device_runtime.h"
 #include "tests/kernels/cuda/test_device.h"
 #include "tests/testing/gpu_test.h"
 

@@ -17,7 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/attention_lists.h"
-#include "kernels/cuda/device_runtime.h"
+#include "kernels/cuda/host/device_runtime.h"
 #include "kernels/cuda/list_splits.h"
 #include "kernels/cuda/simt.h"
 #include "tests/testing/sanitizers.h"

@@ -6,7 +6,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/dtype.h"
-#include "kernels/cuda/device_pool.h"
+#include "kernels/cuda/host/device_pool.h"
 
 namespace blockmgr {
 namespace {

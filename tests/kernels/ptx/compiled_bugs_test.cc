@@ -11,7 +11,7 @@
 #include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 
-#include "tests/kernels/cuda/decode_runner.h"
+#include "tests/kernels/cuda/attention/decode_runner.h"
 #include "tests/kernels/ptx/ptx_device.h"
 
 namespace blockmgr {

@@ -1,0 +1,126 @@
+// Who computes which tiles of decode attention, and where partial results go.
+#ifndef KERNELS_CUDA_ATTENTION_DECODE_PIECES_CUH_
+#define KERNELS_CUDA_ATTENTION_DECODE_PIECES_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/attention/decode_attention.h"
+#include "kernels/cuda/attention_list.cuh"
+#include "kernels/cuda/list_splits.cuh"
+#include "kernels/cuda/mma_rows.cuh"
+#include "kernels/cuda/simt.h"
+
+namespace blockmgr {
+inline namespace SIMT_SPACE {
+
+SIMT_DEVICE int32_t NumLists(const DecodeParams& params) {
+  return params.lists.num_sequences * params.lists.num_heads;
+}
+SIMT_DEVICE int32_t NumTiles(const DecodeParams& params) {
+  return params.tile_offsets[NumLists(params)];
+}
+
+// Whether what is written of every tile has room.
+SIMT_DEVICE bool HasRoom(const DecodeParams& params) {
+  const bool needs_room = params.logits != nullptr || params.chunk_tiles > 0;
+  return !needs_room || NumTiles(params) <= params.max_tiles;
+}
+
+// C. The list that holds a tile: every list has at least one.
+SIMT_DEVICE int32_t ListOfTile(const DecodeParams& params, int32_t tile) {
+  return CountLeading(
+             NumLists(params),
+             [&](int32_t list) { return params.tile_offsets[list] <= tile; }) -
+         1;
+}
+
+// First tile of a CTA's share, before chunks: share c begins at c T / n.
+SIMT_DEVICE int32_t ShareBegin(int32_t num_tiles, int32_t cta,
+                               int32_t num_ctas) {
+  return static_cast<int32_t>(int64_t{num_tiles} * cta / num_ctas);
+}
+
+// C. The first begin of a chunk at or after `tile`.
+SIMT_DEVICE int32_t ChunkAtOrAfter(const DecodeParams& params, int32_t tile) {
+  if (tile >= NumTiles(params)) return tile;
+  const int32_t list = ListOfTile(params, tile);
+  const int32_t begin = params.tile_offsets[list];
+  const int32_t end = params.tile_offsets[list + 1];
+  const int32_t chunk =
+      (tile - begin + params.chunk_tiles - 1) / params.chunk_tiles;
+  const int32_t rounded = begin + chunk * params.chunk_tiles;
+  return rounded < end ? rounded : end;
+}
+
+struct TileRange {
+  int32_t begin = 0;
+  int32_t end = 0;
+};
+
+SIMT_DEVICE TileRange RangeOfCta(const DecodeParams& params, int32_t cta) {
+  const int32_t num_tiles = NumTiles(params);
+  TileRange range;
+  range.begin = ShareBegin(num_tiles, cta, params.num_ctas);
+  range.end = ShareBegin(num_tiles, cta + 1, params.num_ctas);
+  if (params.chunk_tiles > 0) {
+    range.begin = ChunkAtOrAfter(params, range.begin);
+    range.end = ChunkAtOrAfter(params, range.end);
+  }
+  return range;
+}
+
+// Tiles of one list that are added up in one go. Tiles count from the first of
+// all lists.
+struct DecodePiece {
+  int32_t list = 0;
+  int32_t list_begin = 0;
+  int32_t list_end = 0;
+  int32_t begin = 0;
+  int32_t end = 0;
+
+  SIMT_DEVICE bool IsWhole() const {
+    return begin == list_begin && end == list_end;
+  }
+};
+
+// The piece that begins at `tile` of `list`.
+SIMT_DEVICE DecodePiece PieceAt(const DecodeParams& params,
+                                const TileRange& range, int32_t list,
+                                int32_t tile) {
+  DecodePiece piece;
+  piece.list = list;
+  piece.list_begin = params.tile_offsets[list];
+  piece.list_end = params.tile_offsets[list + 1];
+  piece.begin = tile;
+  piece.end = piece.list_end < range.end ? piece.list_end : range.end;
+  if (params.chunk_tiles > 0) {
+    const int32_t chunk = (tile - piece.list_begin) / params.chunk_tiles;
+    const int32_t end = piece.list_begin + (chunk + 1) * params.chunk_tiles;
+    if (end < piece.end) piece.end = end;
+  }
+  return piece;
+}
+
+// A CTA shares at most two lists with others: the one its range begins in the
+// middle of, and the last one it begins.
+SIMT_DEVICE int64_t SlotOfCta(int32_t cta, bool begins_list) {
+  return 2 * int64_t{cta} + (begins_list ? 1 : 0);
+}
+SIMT_DEVICE int64_t SlotOfChunk(const DecodeParams& params, int32_t list,
+                                int32_t list_begin, int32_t chunk) {
+  return int64_t{list_begin / params.chunk_tiles} + list + chunk;
+}
+SIMT_DEVICE int64_t SlotOfPiece(const DecodeParams& params,
+                                const DecodePiece& piece) {
+  if (params.chunk_tiles == 0) {
+    return SlotOfCta(static_cast<int32_t>(simt::BlockX()),
+                     piece.begin == piece.list_begin);
+  }
+  return SlotOfChunk(params, piece.list, piece.list_begin,
+                     (piece.begin - piece.list_begin) / params.chunk_tiles);
+}
+
+}  // namespace SIMT_SPACE
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_ATTENTION_DECODE_PIECES_CUH_

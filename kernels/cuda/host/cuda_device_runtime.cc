@@ -1,0 +1,313 @@
+#include "kernels/cuda/host/cuda_device_runtime.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include <cuda_runtime_api.h>
+
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
+#include "kernels/cuda/attention/attention_launch.h"
+#include "kernels/cuda/rows/row_mover_launch.h"
+#include "kernels/cuda/selection/select_launch.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr int64_t kStagingBytes = int64_t{8} << 20;
+// Of a block, on compute capability 8.0: what the largest kernels fit in. 8.6,
+// 8.9 and 12.0 have 99 KiB.
+constexpr int32_t kSharedBytes = 163 << 10;
+
+absl::Status ToStatus(cudaError_t error, absl::string_view what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  const std::string message =
+      absl::StrCat("CUDA: ", what, ": ", cudaGetErrorString(error));
+  return error == cudaErrorMemoryAllocation
+             ? absl::ResourceExhaustedError(message)
+             : absl::InternalError(message);
+}
+
+class CudaRuntime final : public DeviceRuntime {
+ public:
+  // Without a stream, which may be the device's default one, null, it makes
+  // its own.
+  CudaRuntime(int32_t device, std::optional<cudaStream_t> stream)
+      : device_(device),
+        owns_stream_(!stream.has_value()),
+        stream_(stream.value_or(nullptr)) {
+    int32_t num_processors = 0;
+    if (!Use()) return;
+    Keep(cudaDeviceGetAttribute(&num_processors, cudaDevAttrMultiProcessorCount,
+                                device),
+         "multiprocessors");
+    if (owns_stream_) {
+      Keep(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
+           "stream");
+    }
+    void* staging = nullptr;
+    Keep(cudaHostAlloc(&staging, kStagingBytes, cudaHostAllocDefault),
+         "pinned memory");
+    staging_ = static_cast<std::byte*>(staging);
+    max_row_blocks_ =
+        kRowBlocksPerProcessor * static_cast<uint32_t>(num_processors);
+  }
+  CudaRuntime(const CudaRuntime&) = delete;
+  CudaRuntime& operator=(const CudaRuntime&) = delete;
+  // Errors have nobody to go to by now.
+  ~CudaRuntime() override {
+    static_cast<void>(cudaSetDevice(device_));
+    const bool has_stream = stream_ != nullptr || !owns_stream_;
+    if (has_stream) static_cast<void>(cudaStreamSynchronize(stream_));
+    if (has_stream && owns_stream_) {
+      static_cast<void>(cudaStreamDestroy(stream_));
+    }
+    if (staging_ != nullptr) static_cast<void>(cudaFreeHost(staging_));
+  }
+
+  const absl::Status& status() const override { return status_; }
+
+  absl::StatusOr<char*> Allocate(int64_t bytes) override {
+    BM_CHECK(bytes > 0);
+    if (!Use()) return status_;
+    void* memory = nullptr;
+    const cudaError_t error =
+        cudaMalloc(&memory, static_cast<std::size_t>(bytes));
+    if (error == cudaErrorMemoryAllocation) {
+      // Not sticky, and the caller's to live with.
+      static_cast<void>(cudaGetLastError());
+      return ToStatus(error, absl::StrCat("allocating ", bytes, " bytes"));
+    }
+    Keep(error, "allocating");
+    BM_RETURN_IF_ERROR(status_);
+    return static_cast<char*>(memory);
+  }
+
+  void Free(char* memory) override {
+    // Memory goes back after a failure too.
+    static_cast<void>(cudaSetDevice(device_));
+    Wait();
+    Keep(cudaFree(memory), "freeing");
+  }
+
+  void Upload(char* to, std::span<const std::byte> host) override {
+    if (!host.empty()) RefuseCapture();
+    while (!host.empty() && Use()) {
+      if (staged_ == kStagingBytes) Wait();
+      const int64_t size =
+          std::min<int64_t>(std::ssize(host), kStagingBytes - staged_);
+      std::byte* place = staging_ + staged_;
+      std::memcpy(place, host.data(), static_cast<std::size_t>(size));
+      Keep(cudaMemcpyAsync(to, place, static_cast<std::size_t>(size),
+                           cudaMemcpyHostToDevice, stream_),
+           "upload");
+      staged_ += size;
+      to += size;
+      host = host.subspan(static_cast<std::size_t>(size));
+    }
+  }
+
+  void Download(std::span<std::byte> host, const char* from) override {
+    if (!Use()) return;
+    Keep(cudaMemcpyAsync(host.data(), from, host.size(), cudaMemcpyDeviceToHost,
+                         stream_),
+         "download");
+    Wait();
+  }
+
+  void Fill(char* to, uint8_t byte, int64_t bytes) override {
+    if (!Use()) return;
+    Keep(cudaMemsetAsync(to, byte, static_cast<std::size_t>(bytes), stream_),
+         "fill");
+  }
+
+  int32_t CountDecodeCtas(const RowShape& shape, int32_t group_size) override {
+    int32_t num_ctas = 1;
+    if (!Use()) return num_ctas;
+    Keep(blockmgr::CountDecodeCtas(shape, group_size, &num_ctas),
+         "decode attention");
+    return num_ctas;
+  }
+
+  void Append(const AppendRows& append, RowConversion conversion) override {
+    Do("append", [&] {
+      return LaunchAppend(append, conversion, max_row_blocks_, stream_);
+    });
+  }
+  void Gather(const GatherRows& gather, RowConversion conversion) override {
+    Do("gather", [&] {
+      return LaunchGather(gather, conversion, max_row_blocks_, stream_);
+    });
+  }
+  void Move(const MoveRows& move) override {
+    Do("move", [&] { return LaunchMove(move, max_row_blocks_, stream_); });
+  }
+  void CopyBlocks(const CopyBlockRows& copy) override {
+    Do("copy of blocks",
+       [&] { return LaunchCopyBlocks(copy, max_row_blocks_, stream_); });
+  }
+  void PackPages(const StagePages& stage) override {
+    Do("packing of pages",
+       [&] { return LaunchPackPages(stage, max_row_blocks_, stream_); });
+  }
+  void UnpackPages(const StagePages& stage) override {
+    Do("unpacking of pages",
+       [&] { return LaunchUnpackPages(stage, max_row_blocks_, stream_); });
+  }
+  void PlanDecode(const DecodePlanParams& params) override {
+    Do("plan of decode attention",
+       [&] { return LaunchPlanDecode(params, stream_); });
+  }
+  void Decode(const DecodeParams& params, const RowShape& shape) override {
+    Do("decode attention",
+       [&] { return LaunchDecodeAttention(params, shape, stream_); });
+  }
+  void Chunk(const ChunkParams& params, const RowShape& shape,
+             int32_t num_blocks) override {
+    Do("chunk attention", [&] {
+      return LaunchChunkAttention(params, shape, num_blocks, stream_);
+    });
+  }
+  void WindowStats(const WindowParams& params, const RowShape& shape) override {
+    Do("window statistics",
+       [&] { return LaunchWindowStats(params, shape, stream_); });
+  }
+  void WindowColumns(const WindowParams& params,
+                     const RowShape& shape) override {
+    Do("window columns",
+       [&] { return LaunchWindowColumns(params, shape, stream_); });
+  }
+  void PoolWindow(const PoolParams& params) override {
+    Do("pooling", [&] { return LaunchPoolWindowScores(params, stream_); });
+  }
+  void Tova(const TovaParams& params) override {
+    Do("tova", [&] { return LaunchTovaScores(params, stream_); });
+  }
+  void AddDecodeAttention(const DecodeSumParams& params) override {
+    Do("sums of decode attention",
+       [&] { return LaunchAddDecodeAttention(params, stream_); });
+  }
+  void FinishH2o(const H2oScoreParams& params) override {
+    Do("h2o", [&] { return LaunchFinishH2oScores(params, stream_); });
+  }
+  void KeyScores(const KeyScoreParams& params, const RowShape& shape) override {
+    Do("scores of keys",
+       [&] { return LaunchKeyScores(params, shape, stream_); });
+  }
+  void ExpectedScores(const ExpectedParams& params,
+                      const RowShape& shape) override {
+    Do("expected attention",
+       [&] { return LaunchExpectedScores(params, shape, stream_); });
+  }
+  void ValueNorms(const ValueNormParams& params,
+                  const RowShape& shape) override {
+    Do("sizes of values",
+       [&] { return LaunchValueNorms(params, shape, stream_); });
+  }
+  void IndexEntries(const EntryIndexParams& params,
+                    int32_t longest_tail) override {
+    Do("index of entries",
+       [&] { return LaunchIndexEntries(params, longest_tail, stream_); });
+  }
+  void Select(const SelectProblem& problem) override {
+    Do("selection", [&] { return LaunchSelect(problem, stream_); });
+  }
+  void PlanMoves(const SelectMoves& moves) override {
+    Do("plan of moves", [&] { return LaunchSelectMoves(moves, stream_); });
+  }
+
+ private:
+  // What `work` returns is kept, unless something has failed before.
+  template <typename Work>
+  void Do(absl::string_view what, const Work& work) {
+    if (Use()) Keep(work(), what);
+  }
+  // The calling thread may have used another device, or none: calls without a
+  // stream, and launches on one, are for the thread's current one.
+  bool Use() {
+    if (status_.ok()) Keep(cudaSetDevice(device_), "choosing the device");
+    return status_.ok();
+  }
+  void Keep(cudaError_t error, absl::string_view what) {
+    if (status_.ok()) status_ = ToStatus(error, what);
+  }
+  // A graph would upload what the staging memory holds when it is launched.
+  void RefuseCapture() {
+    if (!Use()) return;
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    Keep(cudaStreamIsCapturing(stream_, &capture), "upload");
+    if (!status_.ok() || capture == cudaStreamCaptureStatusNone) return;
+    status_ = absl::FailedPreconditionError(
+        "upload: expected a stream that no graph is captured from, got one "
+        "that is: its graph would upload other bytes");
+  }
+  // For the stream: then nothing reads the staging memory any more.
+  void Wait() {
+    Keep(cudaStreamSynchronize(stream_), "waiting");
+    staged_ = 0;
+  }
+
+  const int32_t device_;
+  const bool owns_stream_;
+  cudaStream_t stream_ = nullptr;
+  std::byte* staging_ = nullptr;
+  int64_t staged_ = 0;  // bytes since the last wait
+  uint32_t max_row_blocks_ = 1;
+  absl::Status status_;
+};
+
+}  // namespace
+
+absl::StatusOr<int32_t> CountCudaDevices() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess) return count;
+  static_cast<void>(cudaGetLastError());
+  // Without a driver the runtime says that it is too old.
+  int driver = 0;
+  const bool has_driver =
+      cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0;
+  if (error == cudaErrorNoDevice || !has_driver) return 0;
+  return ToStatus(error, "counting the devices");
+}
+
+absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(
+    int32_t device, std::optional<cudaStream_t> stream) {
+  BM_ASSIGN_OR_RETURN(const int32_t num_devices, CountCudaDevices());
+  if (device < 0 || device >= num_devices) {
+    return absl::UnavailableError(
+        absl::StrCat("device: expected one of the ", num_devices,
+                     " CUDA devices that this process can use, got ", device));
+  }
+  cudaDeviceProp properties;
+  BM_RETURN_IF_ERROR(ToStatus(cudaGetDeviceProperties(&properties, device),
+                              "properties of the device"));
+  if (properties.sharedMemPerBlockOptin < std::size_t{kSharedBytes}) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "device: expected at least ", kSharedBytes,
+        " bytes of shared memory for a block (compute capability 8.0, 9.0 or "
+        "10.0), got ",
+        properties.sharedMemPerBlockOptin, " on ", properties.name, ", ",
+        properties.major, ".", properties.minor));
+  }
+  auto runtime = std::make_unique<CudaRuntime>(device, stream);
+  BM_RETURN_IF_ERROR(runtime->status());
+  return runtime;
+}
+
+absl::StatusOr<std::unique_ptr<CudaBackend>> CreateCudaBackend(
+    const ModelLayout& layout, const CudaBackendOptions& options,
+    int32_t device) {
+  BM_RETURN_IF_ERROR(CudaBackend::CheckLayout(layout));
+  BM_ASSIGN_OR_RETURN(std::unique_ptr<DeviceRuntime> runtime,
+                      CreateCudaRuntime(device));
+  return CudaBackend::Create(layout, options, std::move(runtime));
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,100 @@
+// The pool on a device, from a model's layout, and what the parts of
+// CudaBackend share: that, and the memory of calls. Host code.
+#ifndef KERNELS_CUDA_HOST_DEVICE_POOL_H_
+#define KERNELS_CUDA_HOST_DEVICE_POOL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "blockmgr/base/check.h"
+#include "blockmgr/base/dtype.h"
+#include "blockmgr/base/model_layout.h"
+#include "blockmgr/base/status_macros.h"
+#include "kernels/backend.h"
+#include "kernels/cuda/attention_lists.h"
+#include "kernels/cuda/host/call_memory.h"
+#include "kernels/cuda/host/device_runtime.h"
+#include "kernels/cuda/list_splits.h"
+#include "kernels/cuda/pool_view.h"
+
+namespace blockmgr {
+
+// The pool as kernels see it, without positions. For one tensor per layer set
+// layer_bases of the result, and `base` does not matter.
+inline PoolView MakePoolView(const ModelLayout& layout,
+                             const KvPoolLayout& strides, char* base) {
+  PoolView view;
+  view.base = base;
+  view.layer_stride = strides.layer_stride;
+  view.block_stride = strides.block_stride;
+  view.head_stride = strides.head_stride;
+  view.kv_stride = strides.kv_stride;
+  view.token_stride = strides.token_stride;
+  view.num_layers = layout.num_layers;
+  view.num_blocks = layout.num_blocks;
+  view.num_heads = layout.num_heads;
+  view.page_size = layout.page_size;
+  view.row_bytes = static_cast<int32_t>(layout.row_bytes());
+  return view;
+}
+
+// ListSplits, before their array is sent; see FillSplitOffsets.
+struct CallSplits {
+  CallMemory::Array<int32_t> offsets;
+  int32_t count = 0;
+};
+
+inline CallSplits AddSplits(CallMemory* memory,
+                            std::span<const int64_t> offsets,
+                            int32_t split_entries, int32_t min_splits = 0) {
+  CallSplits splits;
+  splits.offsets = memory->Input<int32_t>(std::ssize(offsets));
+  splits.count =
+      FillSplitOffsets(offsets.data(), std::ssize(offsets) - 1, split_entries,
+                       memory->Host(splits.offsets).data(), min_splits);
+  return splits;
+}
+
+inline ListSplits DeviceSplits(const CallMemory& memory,
+                               const CallSplits& splits) {
+  return {memory.Device(splits.offsets), splits.count};
+}
+
+// Plain data; everything in it outlives the backend's parts.
+struct DevicePool {
+  ModelLayout layout;
+  PagedPool pool;
+  RowShape shape;
+  DeviceRuntime* runtime = nullptr;
+  CallMemory* memory = nullptr;
+
+  // Ends a call that reads results. What kernels complain about is our own
+  // mistake or the caller's (an id that is not the pool's), and so is a device
+  // that fails in the middle of a step: there is no way on.
+  void Receive() const {
+    memory->Receive();
+    BM_CHECK_OK(runtime->status());
+    const bool ids_are_in_the_pool = memory->error() == 0;
+    BM_CHECK(ids_are_in_the_pool);
+  }
+  void Send() const { BM_CHECK_OK(memory->Send()); }
+
+  // fp32 to the bits of the pool's elements. REQUIRES: as many of both.
+  void Round(const float* values, std::span<uint16_t> out) const {
+    const bool half = layout.dtype == DType::kFloat16;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] = half ? ToFloat16(values[i]) : ToBFloat16(values[i]);
+    }
+  }
+  void Widen(std::span<const uint16_t> values, float* out) const {
+    const bool half = layout.dtype == DType::kFloat16;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      out[i] = half ? FromFloat16(values[i]) : FromBFloat16(values[i]);
+    }
+  }
+};
+
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_HOST_DEVICE_POOL_H_

@@ -1,0 +1,93 @@
+// What host code asks of a device: memory, copies and kernels. CudaBackend is
+// written against it, so that all of it but the launches themselves runs
+// without a GPU: one implementation drives CUDA (cuda_device_runtime.h), the
+// other is the tests', on the emulator.
+#ifndef KERNELS_CUDA_HOST_DEVICE_RUNTIME_H_
+#define KERNELS_CUDA_HOST_DEVICE_RUNTIME_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include "kernels/cuda/attention/chunk_attention.h"
+#include "kernels/cuda/attention/decode_attention.h"
+#include "kernels/cuda/attention_lists.h"
+#include "kernels/cuda/rows/row_mover.h"
+#include "kernels/cuda/scores/expected_scores.h"
+#include "kernels/cuda/scores/key_scores.h"
+#include "kernels/cuda/scores/pooled_scores.h"
+#include "kernels/cuda/scores/tova_scores.h"
+#include "kernels/cuda/scores/value_norm_scores.h"
+#include "kernels/cuda/scores/window_scores.h"
+#include "kernels/cuda/selection/entry_index.h"
+#include "kernels/cuda/selection/select.h"
+
+namespace blockmgr {
+
+// DeviceRuntime is one device and one stream: what is enqueued runs in order,
+// and all pointers but those called `host` are the device's.
+//
+// The first thing that goes wrong is kept in status(); everything after it does
+// nothing, and Download leaves its bytes as they are. Thread-compatible.
+class DeviceRuntime {
+ public:
+  virtual ~DeviceRuntime() = default;
+
+  virtual const absl::Status& status() const = 0;
+
+  // Aligned to 256 bytes; ResourceExhausted where there is no room, which is
+  // not kept in status(). REQUIRES: bytes > 0.
+  virtual absl::StatusOr<char*> Allocate(int64_t bytes) = 0;
+  // Waits for all earlier work.
+  virtual void Free(char* memory) = 0;
+
+  // Takes the bytes before it returns. FailedPrecondition while a graph is
+  // captured from the stream: it could not take them again.
+  virtual void Upload(char* to, std::span<const std::byte> host) = 0;
+  // Waits for all earlier work.
+  virtual void Download(std::span<std::byte> host, const char* from) = 0;
+  virtual void Fill(char* to, uint8_t byte, int64_t bytes) = 0;
+
+  // How many CTAs of decode attention the device holds at a time.
+  virtual int32_t CountDecodeCtas(const RowShape& shape,
+                                  int32_t group_size) = 0;
+
+  // Kernels; see the headers of their parameters.
+  virtual void Append(const AppendRows& append, RowConversion conversion) = 0;
+  virtual void Gather(const GatherRows& gather, RowConversion conversion) = 0;
+  virtual void Move(const MoveRows& move) = 0;
+  virtual void CopyBlocks(const CopyBlockRows& copy) = 0;
+  virtual void PackPages(const StagePages& stage) = 0;
+  virtual void UnpackPages(const StagePages& stage) = 0;
+  virtual void PlanDecode(const DecodePlanParams& params) = 0;
+  virtual void Decode(const DecodeParams& params, const RowShape& shape) = 0;
+  // num_blocks: params.block_offsets[num_sequences].
+  virtual void Chunk(const ChunkParams& params, const RowShape& shape,
+                     int32_t num_blocks) = 0;
+  virtual void WindowStats(const WindowParams& params,
+                           const RowShape& shape) = 0;
+  virtual void WindowColumns(const WindowParams& params,
+                             const RowShape& shape) = 0;
+  virtual void PoolWindow(const PoolParams& params) = 0;
+  virtual void Tova(const TovaParams& params) = 0;
+  virtual void AddDecodeAttention(const DecodeSumParams& params) = 0;
+  virtual void FinishH2o(const H2oScoreParams& params) = 0;
+  virtual void KeyScores(const KeyScoreParams& params,
+                         const RowShape& shape) = 0;
+  virtual void ExpectedScores(const ExpectedParams& params,
+                              const RowShape& shape) = 0;
+  virtual void ValueNorms(const ValueNormParams& params,
+                          const RowShape& shape) = 0;
+  // longest_tail: tokens.
+  virtual void IndexEntries(const EntryIndexParams& params,
+                            int32_t longest_tail) = 0;
+  virtual void Select(const SelectProblem& problem) = 0;
+  virtual void PlanMoves(const SelectMoves& moves) = 0;
+};
+
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_HOST_DEVICE_RUNTIME_H_

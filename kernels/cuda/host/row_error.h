@@ -1,0 +1,17 @@
+// What a device's error word says, for people. Host code.
+#ifndef KERNELS_CUDA_HOST_ROW_ERROR_H_
+#define KERNELS_CUDA_HOST_ROW_ERROR_H_
+
+#include <cstdint>
+#include <string>
+
+namespace blockmgr {
+
+// The bits of RowError that are set, in words: "slots outside the pool, tiles
+// beyond the room for them". A bit that has no name is given as a number; empty
+// for 0.
+std::string RowErrorText(uint32_t error);
+
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_HOST_ROW_ERROR_H_

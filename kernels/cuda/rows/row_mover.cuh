@@ -1,0 +1,486 @@
+// One kernel for every copy of K and V rows; see row_mover.h.
+//
+// A warp takes kRowsPerWarp pairs at a time. A source functor and a destination
+// functor turn the number of a pair into addresses, each lane those of one
+// pair: found by all lanes alike, one pair after another, they would take far
+// more instructions than the copy. All lanes then copy 16-byte vectors of each
+// pair, the K row's first, then the V row's, all loads of kRowsInFlight pairs
+// before the stores. At head_dim 128 and 2 bytes that is one vector per lane
+// and pair: 2 KiB in flight per warp.
+#ifndef KERNELS_CUDA_ROWS_ROW_MOVER_CUH_
+#define KERNELS_CUDA_ROWS_ROW_MOVER_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/rows/row_mover.h"
+#include "kernels/cuda/simt.h"
+
+namespace blockmgr {
+inline namespace SIMT_SPACE {
+
+// Number of pair -> its rows. `error` is the bit for a pair out of the pool, 0
+// where that is not one.
+
+struct SlotSource {
+  PagedPool pool;
+  const int64_t* slots;
+  SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
+    const RowPlace pair = pool.RowOfSlot(slots[row]);
+    if (!pair.valid) *error = kSlotOutOfPool;
+    return pair;
+  }
+  SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
+};
+
+struct MoveSource {
+  PagedPool pool;
+  const RowMove* moves;
+  SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
+    const RowPlace pair = pool.RowOfSlot(moves[row].source);
+    if (!pair.valid) *error = kSlotOutOfPool;
+    return pair;
+  }
+  SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
+};
+
+struct MoveDestination {
+  PagedPool pool;
+  const RowMove* moves;
+  SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
+    const RowPlace pair = pool.RowOfSlot(moves[row].destination);
+    if (!pair.valid) *error = kSlotOutOfPool;
+    return pair;
+  }
+  SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
+};
+
+// Rows of one layer's new tokens: pair = token * num_heads + head.
+struct TokenSource {
+  AppendRows append;
+  Divider num_heads;
+  SIMT_DEVICE RowPlace At(int64_t row, uint32_t*) const {
+    const int64_t token = DivideWide(row, num_heads);
+    const int64_t head = row - token * append.pool.num_heads;
+    const int64_t offset =
+        token * append.token_stride + head * append.head_stride;
+    RowPlace pair;
+    pair.key = const_cast<char*>(append.keys) + offset;
+    if (append.positions != nullptr) {
+      pair.position = const_cast<int32_t*>(append.positions) + token;
+    }
+    pair.valid = true;
+    return pair;
+  }
+  SIMT_DEVICE int64_t KvStride() const {
+    return static_cast<int64_t>(reinterpret_cast<uintptr_t>(append.values) -
+                                reinterpret_cast<uintptr_t>(append.keys));
+  }
+};
+
+struct TailDestination {
+  PagedPool pool;
+  int32_t layer;
+  const int64_t* slot_mapping;
+  SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
+    const PoolView& view = pool.view;
+    const int64_t token = DivideWide(row, pool.num_heads);
+    const auto head = static_cast<int32_t>(row - token * view.num_heads);
+    const int64_t slot = slot_mapping[token];
+    if (slot == -1) return RowPlace();
+    const int64_t num_slots =
+        static_cast<int64_t>(view.num_blocks) * view.page_size;
+    const bool inside =
+        slot >= 0 && slot < num_slots && layer >= 0 && layer < view.num_layers;
+    if (!inside) {
+      *error = kSlotOutOfPool;
+      return RowPlace();
+    }
+    const int64_t block = DivideWide(slot, pool.page_size);
+    return view.Row(layer, static_cast<int32_t>(block), head,
+                    static_cast<int32_t>(slot - block * view.page_size));
+  }
+  SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
+};
+
+// Staged rows of moves: those that a StageMoveParams kernel could read.
+struct StagedMoveSource {
+  PagedPool pool;
+  const RowMove* moves;
+  char* staged;
+  int32_t* positions;
+  SIMT_DEVICE RowPlace At(int64_t row, uint32_t*) const {
+    RowPlace pair;
+    pair.key = staged + row * 2 * pool.view.row_bytes;
+    pair.position = positions == nullptr ? nullptr : positions + row;
+    const int64_t source = moves[row].source;
+    pair.valid = source >= 0 && source < pool.view.num_slots();
+    return pair;
+  }
+  SIMT_DEVICE int64_t KvStride() const { return pool.view.row_bytes; }
+};
+
+// Packed rows: [row][K, V][row_bytes].
+struct PackedDestination {
+  char* out;
+  int32_t* positions;
+  int64_t row_bytes;
+  SIMT_DEVICE RowPlace At(int64_t row, uint32_t*) const {
+    RowPlace pair;
+    pair.key = out + row * 2 * row_bytes;
+    pair.position = positions == nullptr ? nullptr : positions + row;
+    pair.valid = true;
+    return pair;
+  }
+  SIMT_DEVICE int64_t KvStride() const { return row_bytes; }
+};
+
+// Pair = ((copy * num_layers + layer) * num_heads + head) * page_size + offset.
+template <bool kIsSource>
+struct BlockRows {
+  PagedPool pool;
+  Divider num_layers;
+  const BlockPair* pairs;
+  SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
+    const PoolView& view = pool.view;
+    const auto page = static_cast<int32_t>(DivideWide(row, pool.page_size));
+    const int32_t line = Divide(page, pool.num_heads);
+    const int32_t copy = Divide(line, num_layers);
+    const int32_t block =
+        kIsSource ? pairs[copy].source : pairs[copy].destination;
+    if (block < 0 || block >= view.num_blocks) {
+      *error = kBlockOutOfPool;
+      return RowPlace();
+    }
+    return view.Row(line - copy * view.num_layers, block,
+                    page - line * view.num_heads,
+                    static_cast<int32_t>(row - int64_t{page} * view.page_size));
+  }
+  SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
+};
+
+// Pair = page in the list * page_size + offset.
+struct PageRows {
+  PagedPool pool;
+  const int32_t* pages;
+  SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
+    const int64_t index = DivideWide(row, pool.page_size);
+    const int32_t page = pages[index];
+    if (page < 0 || page >= pool.view.num_pages()) {
+      *error = kPageOutOfPool;
+      return RowPlace();
+    }
+    return pool.RowOfPage(
+        page, static_cast<int32_t>(row - index * pool.view.page_size));
+  }
+  SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
+};
+
+struct StagedRows {
+  char* staged;
+  int32_t* positions;
+  int64_t row_bytes;
+  Divider page_size;
+  SIMT_DEVICE RowPlace At(int64_t row, uint32_t*) const {
+    const int64_t page = DivideWide(row, page_size);
+    RowPlace pair;
+    // The pages before it have V rows as well.
+    pair.key = staged + (row + page * page_size.divisor) * row_bytes;
+    pair.position = positions == nullptr ? nullptr : positions + row;
+    pair.valid = true;
+    return pair;
+  }
+  SIMT_DEVICE int64_t KvStride() const { return row_bytes * page_size.divisor; }
+};
+
+// As in base/dtype.h, NaN included, of which the device's own conversions drop
+// sign and payload: stored rows must be equal bit for bit.
+SIMT_DEVICE uint16_t HalfBits(float value) {
+  const uint32_t bits = simt::FloatBits(value);
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) {
+    return static_cast<uint16_t>((bits >> 16 & 0x8000u) | 0x7E00u |
+                                 (bits >> 13 & 0x3FFu));
+  }
+  return simt::FromFloat<simt::Half>(value).bits;
+}
+SIMT_DEVICE float HalfToFloat(uint16_t bits) {
+  if ((bits & 0x7FFFu) > 0x7C00u) {
+    return simt::BitsToFloat((bits & 0x8000u) << 16 | 0x7F800000u |
+                             (bits & 0x7FFFu) << 13);
+  }
+  return simt::ToFloat(simt::Half{bits});
+}
+
+// Bytes of the source that become 16 of the destination.
+template <RowConversion kConversion>
+inline constexpr uint32_t kSourceBytes = 8;
+template <>
+inline constexpr uint32_t kSourceBytes<RowConversion::kNone> = 16;
+template <>
+inline constexpr uint32_t kSourceBytes<RowConversion::kFloatToBFloat16> = 32;
+template <>
+inline constexpr uint32_t kSourceBytes<RowConversion::kFloatToHalf> = 32;
+
+// Those bytes, as loaded: conversions branch, and a load behind a branch would
+// wait for the one before it.
+template <RowConversion kConversion>
+struct SourceWords {
+  uint32_t words[kSourceBytes<kConversion> / 4];
+};
+
+template <RowConversion kConversion>
+SIMT_DEVICE SourceWords<kConversion> LoadSource(const char* from) {
+  SourceWords<kConversion> source;
+  if constexpr (kSourceBytes<kConversion> == 8) {
+    const uint64_t words = *reinterpret_cast<const uint64_t*>(from);
+    source.words[0] = static_cast<uint32_t>(words);
+    source.words[1] = static_cast<uint32_t>(words >> 32);
+  } else {
+    SIMT_UNROLL
+    for (uint32_t i = 0; i < kSourceBytes<kConversion> / 4; i += 4) {
+      const simt::Vector16 in = simt::LoadGlobal16(from + i * 4);
+      SIMT_UNROLL
+      for (uint32_t j = 0; j < 4; ++j) source.words[i + j] = in.words[j];
+    }
+  }
+  return source;
+}
+
+// Bits of a float -> those of the pool's element.
+template <RowConversion kConversion>
+SIMT_DEVICE uint32_t Narrow(uint32_t bits) {
+  const float value = simt::BitsToFloat(bits);
+  return kConversion == RowConversion::kFloatToHalf ? HalfBits(value)
+                                                    : simt::BFloat16Bits(value);
+}
+
+template <RowConversion kConversion>
+SIMT_DEVICE simt::Vector16 Convert(const SourceWords<kConversion>& source) {
+  simt::Vector16 result;
+  SIMT_UNROLL
+  for (uint32_t i = 0; i < 4; ++i) {
+    if constexpr (kSourceBytes<kConversion> == 16) {
+      result.words[i] = source.words[i];
+    } else if constexpr (kSourceBytes<kConversion> == 32) {
+      result.words[i] = Narrow<kConversion>(source.words[2 * i]) |
+                        Narrow<kConversion>(source.words[2 * i + 1]) << 16;
+    } else {
+      const auto bits =
+          static_cast<uint16_t>(source.words[i / 2] >> (i % 2 * 16));
+      result.words[i] =
+          simt::FloatBits(kConversion == RowConversion::kBFloat16ToFloat
+                              ? simt::ToFloat(simt::BFloat16{bits})
+                              : HalfToFloat(bits));
+    }
+  }
+  return result;
+}
+
+template <typename Source, typename Destination>
+struct RowMoverParams {
+  Source source;
+  Destination destination;
+  RowCount rows;
+  uint32_t row_vectors;  // 16-byte vectors of a destination row
+  uint32_t* error;
+};
+
+// K rows of a pair, or nulls: nothing to copy. A token position, and where it
+// goes to, or null.
+struct RowPair {
+  const char* from = nullptr;
+  char* to = nullptr;
+  int32_t* position_to = nullptr;
+  int32_t position = 0;
+};
+
+template <typename Source, typename Destination>
+SIMT_DEVICE RowPair FindPair(const RowMoverParams<Source, Destination>& p,
+                             int64_t row) {
+  uint32_t error = 0;
+  const RowPlace source = p.source.At(row, &error);
+  const RowPlace destination = p.destination.At(row, &error);
+  if (error != 0) simt::AtomicOr(p.error, error);
+  if (!source.valid || !destination.valid) return RowPair();
+  const bool has_position =
+      source.position != nullptr && destination.position != nullptr;
+  return {source.key, destination.key,
+          has_position ? destination.position : nullptr,
+          has_position ? *source.position : 0};
+}
+
+// C. An address of another lane's, moved: for lanes without a pair, a number
+// that nobody makes a pointer of.
+SIMT_DEVICE uint64_t ShuffleAddress(const char* address, uint32_t source_lane,
+                                    int64_t offset) {
+  return simt::Shuffle(reinterpret_cast<uint64_t>(address), source_lane) +
+         static_cast<uint64_t>(offset);
+}
+
+// C. Copies the pairs that the first kRowsPerWarp lanes have found.
+template <RowConversion kConversion, typename Source, typename Destination>
+SIMT_DEVICE void CopyPairs(const RowMoverParams<Source, Destination>& p,
+                           const RowPair& mine) {
+  const uint32_t num_vectors = 2 * p.row_vectors;
+  const uint32_t found = simt::Ballot(mine.to != nullptr);
+  for (uint32_t turn = 0; turn < num_vectors; turn += simt::kWarpThreads) {
+    const uint32_t v = turn + simt::Lane();
+    const bool is_key = v < p.row_vectors;
+    const uint32_t index = is_key ? v : v - p.row_vectors;
+    const int64_t from_offset =
+        (is_key ? 0 : p.source.KvStride()) + index * kSourceBytes<kConversion>;
+    const int64_t to_offset =
+        (is_key ? 0 : p.destination.KvStride()) + index * 16;
+    const uint32_t copied = v < num_vectors ? found : 0;
+    SIMT_UNROLL
+    for (uint32_t first = 0; first < kRowsPerWarp; first += kRowsInFlight) {
+      SourceWords<kConversion> sources[kRowsInFlight];
+      SIMT_UNROLL
+      for (uint32_t i = 0; i < kRowsInFlight; ++i) {
+        const uint64_t from = ShuffleAddress(mine.from, first + i, from_offset);
+        if ((copied >> (first + i) & 1) == 0) continue;
+        // Shuffles take numbers: NOLINTNEXTLINE(performance-no-int-to-ptr)
+        const char* const bytes = reinterpret_cast<const char*>(from);
+        sources[i] = LoadSource<kConversion>(bytes);
+      }
+      SIMT_UNROLL
+      for (uint32_t i = 0; i < kRowsInFlight; ++i) {
+        const uint64_t to = ShuffleAddress(mine.to, first + i, to_offset);
+        if ((copied >> (first + i) & 1) == 0) continue;
+        // NOLINTNEXTLINE(performance-no-int-to-ptr)
+        char* const bytes = reinterpret_cast<char*>(to);
+        simt::StoreGlobal16(bytes, Convert<kConversion>(sources[i]));
+      }
+    }
+  }
+}
+
+template <RowConversion kConversion, typename Source, typename Destination>
+SIMT_KERNEL(kRowMoverThreads, kRowBlocksPerProcessor)
+void RowMover(RowMoverParams<Source, Destination> p) {
+  simt::AwaitEarlierKernels();
+  int64_t num_rows = p.rows.count;
+  if (p.rows.device_count != nullptr) {
+    const int64_t device_count = *p.rows.device_count;
+    if (device_count < num_rows) num_rows = device_count;
+  }
+  const int64_t warps_per_block = simt::NumThreads() / simt::kWarpThreads;
+  const int64_t stride = simt::NumBlocksX() * warps_per_block * kRowsPerWarp;
+  const int64_t first = (simt::BlockX() * warps_per_block + simt::Warp()) *
+                        static_cast<int64_t>(kRowsPerWarp);
+  for (int64_t row = first; row < num_rows; row += stride) {
+    const int64_t my_row = row + simt::Lane();
+    RowPair mine;
+    if (simt::Lane() < kRowsPerWarp && my_row < num_rows) {
+      mine = FindPair(p, my_row);
+    }
+    CopyPairs<kConversion>(p, mine);
+    // Last: rows need not wait for it to be read.
+    if (mine.position_to != nullptr) *mine.position_to = mine.position;
+  }
+}
+
+// The kernels' parameters, from what the operations are given.
+
+inline uint32_t RowVectors(const PoolView& pool) {
+  return static_cast<uint32_t>(pool.row_bytes) / 16;
+}
+
+using AppendParams = RowMoverParams<TokenSource, TailDestination>;
+
+inline AppendParams MakeParams(const AppendRows& append) {
+  const PagedPool pool = MakePagedPool(append.pool);
+  return {{append, pool.num_heads},
+          {pool, append.layer, append.slot_mapping},
+          {append.num_tokens * append.pool.num_heads, nullptr},
+          RowVectors(append.pool),
+          append.error};
+}
+
+using GatherParams = RowMoverParams<SlotSource, PackedDestination>;
+
+// `widening`: 2 where rows of 2-byte elements are given out as float, else 1.
+inline GatherParams MakeParams(const GatherRows& gather, int32_t widening) {
+  return {{MakePagedPool(gather.pool), gather.slots},
+          {gather.out, gather.positions,
+           static_cast<int64_t>(gather.pool.row_bytes) * widening},
+          gather.rows,
+          RowVectors(gather.pool) * static_cast<uint32_t>(widening),
+          gather.error};
+}
+
+using MoveParams = RowMoverParams<MoveSource, MoveDestination>;
+
+inline MoveParams MakeParams(const MoveRows& move) {
+  const PagedPool pool = MakePagedPool(move.pool);
+  return {{pool, move.moves},
+          {pool, move.moves},
+          move.rows,
+          RowVectors(move.pool),
+          move.error};
+}
+
+using StageMoveParams = RowMoverParams<MoveSource, PackedDestination>;
+
+inline StageMoveParams MakeStageParams(const MoveRows& move) {
+  return {{MakePagedPool(move.pool), move.moves},
+          {move.staged, move.staged_positions, move.pool.row_bytes},
+          move.rows,
+          RowVectors(move.pool),
+          move.error};
+}
+
+using UnstageMoveParams = RowMoverParams<StagedMoveSource, MoveDestination>;
+
+inline UnstageMoveParams MakeUnstageParams(const MoveRows& move) {
+  const PagedPool pool = MakePagedPool(move.pool);
+  return {{pool, move.moves, move.staged, move.staged_positions},
+          {pool, move.moves},
+          move.rows,
+          RowVectors(move.pool),
+          move.error};
+}
+
+using CopyBlockParams = RowMoverParams<BlockRows<true>, BlockRows<false>>;
+
+inline CopyBlockParams MakeParams(const CopyBlockRows& copy) {
+  const PagedPool pool = MakePagedPool(copy.pool);
+  const Divider num_layers =
+      MakeDivider(static_cast<uint32_t>(copy.pool.num_layers));
+  const int64_t rows_per_block = static_cast<int64_t>(copy.pool.num_layers) *
+                                 copy.pool.num_heads * copy.pool.page_size;
+  return {{pool, num_layers, copy.pairs},
+          {pool, num_layers, copy.pairs},
+          {copy.num_pairs * rows_per_block, nullptr},
+          RowVectors(copy.pool),
+          copy.error};
+}
+
+inline StagedRows MakeStagedRows(const StagePages& stage) {
+  return {stage.staged, stage.positions, stage.pool.row_bytes,
+          MakeDivider(static_cast<uint32_t>(stage.pool.page_size))};
+}
+
+using PackParams = RowMoverParams<PageRows, StagedRows>;
+
+inline PackParams MakePackParams(const StagePages& stage) {
+  return {{MakePagedPool(stage.pool), stage.pages},
+          MakeStagedRows(stage),
+          {stage.num_pages * stage.pool.page_size, nullptr},
+          RowVectors(stage.pool),
+          stage.error};
+}
+
+using UnpackParams = RowMoverParams<StagedRows, PageRows>;
+
+inline UnpackParams MakeUnpackParams(const StagePages& stage) {
+  return {MakeStagedRows(stage),
+          {MakePagedPool(stage.pool), stage.pages},
+          {stage.num_pages * stage.pool.page_size, nullptr},
+          RowVectors(stage.pool),
+          stage.error};
+}
+
+}  // namespace SIMT_SPACE
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_ROWS_ROW_MOVER_CUH_

@@ -1,0 +1,34 @@
+// Launchers of the row mover, for host code that knows CUDA. Each enqueues one
+// kernel on `stream` (LaunchMove with staging: two), checks nothing that its
+// caller has checked, and returns what the launch returned. An empty operation
+// launches nothing.
+#ifndef KERNELS_CUDA_ROWS_ROW_MOVER_LAUNCH_H_
+#define KERNELS_CUDA_ROWS_ROW_MOVER_LAUNCH_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/rows/row_mover.h"
+
+namespace blockmgr {
+
+// max_blocks: how many thread blocks share the work, as a rule
+// kRowBlocksPerProcessor times the device's multiprocessors. REQUIRES: the
+// conversion fits the operation.
+cudaError_t LaunchAppend(const AppendRows& append, RowConversion conversion,
+                         uint32_t max_blocks, cudaStream_t stream);
+cudaError_t LaunchGather(const GatherRows& gather, RowConversion conversion,
+                         uint32_t max_blocks, cudaStream_t stream);
+cudaError_t LaunchMove(const MoveRows& move, uint32_t max_blocks,
+                       cudaStream_t stream);
+cudaError_t LaunchCopyBlocks(const CopyBlockRows& copy, uint32_t max_blocks,
+                             cudaStream_t stream);
+cudaError_t LaunchPackPages(const StagePages& stage, uint32_t max_blocks,
+                            cudaStream_t stream);
+cudaError_t LaunchUnpackPages(const StagePages& stage, uint32_t max_blocks,
+                              cudaStream_t stream);
+
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_ROWS_ROW_MOVER_LAUNCH_H_

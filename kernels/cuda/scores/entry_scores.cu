@@ -1,0 +1,44 @@
+// Instances and launchers of scores other than a window's attention: pooling,
+// tova, h2o's sums, keys, and sizes of projected values.
+#include "kernels/cuda/attention/attention_launch.h"
+#include "kernels/cuda/cuda_launcher.cuh"
+#include "kernels/cuda/scores/entry_sequence.cuh"
+
+namespace blockmgr {
+
+cudaError_t LaunchPoolWindowScores(const PoolParams& params,
+                                   cudaStream_t stream) {
+  CudaLauncher launcher(stream);
+  return launcher.Result(RunPoolWindowScores(params, launcher));
+}
+
+cudaError_t LaunchTovaScores(const TovaParams& params, cudaStream_t stream) {
+  CudaLauncher launcher(stream);
+  return launcher.Result(RunTovaScores(params, launcher));
+}
+
+cudaError_t LaunchAddDecodeAttention(const DecodeSumParams& params,
+                                     cudaStream_t stream) {
+  CudaLauncher launcher(stream);
+  return launcher.Result(RunAddDecodeAttention(params, launcher));
+}
+
+cudaError_t LaunchFinishH2oScores(const H2oScoreParams& params,
+                                  cudaStream_t stream) {
+  CudaLauncher launcher(stream);
+  return launcher.Result(RunFinishH2oScores(params, launcher));
+}
+
+cudaError_t LaunchKeyScores(const KeyScoreParams& params, const RowShape& shape,
+                            cudaStream_t stream) {
+  CudaLauncher launcher(stream);
+  return launcher.Result(RunKeyScores(params, shape, launcher));
+}
+
+cudaError_t LaunchValueNorms(const ValueNormParams& params,
+                             const RowShape& shape, cudaStream_t stream) {
+  CudaLauncher launcher(stream);
+  return launcher.Result(RunValueNorms(params, shape, launcher));
+}
+
+}  // namespace blockmgr

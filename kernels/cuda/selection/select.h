@@ -1,0 +1,179 @@
+// Selection on the device: from scores to budgets, survivors and moves.
+// Parameters of the kernels in select_budgets.cuh, select_scopes.cuh,
+// select_heads.cuh and select_moves.cuh; plain data, C++17. All pointers are
+// device memory.
+//
+// What is chosen is what SelectEntries of eviction/select.h chooses, bit for
+// bit: the same order of scores, the same ties, the same largest remainders.
+// One call takes any number of sequences that share a policy: heads of all of
+// them one after another, cut into scopes that share a total.
+#ifndef KERNELS_CUDA_SELECTION_SELECT_H_
+#define KERNELS_CUDA_SELECTION_SELECT_H_
+
+#include <cstdint>
+
+#include "kernels/cuda/list_splits.h"
+#include "kernels/cuda/rows/row_mover.h"
+#include "kernels/cuda/simt_types.h"
+
+namespace blockmgr {
+
+// Heads [first_head, first_head + num_heads) share `entries` or `pages`
+// (BudgetScope of eviction/page_math.h).
+struct SelectScope {
+  int64_t entries;
+  int64_t pages;
+  int32_t first_head;
+  int32_t num_heads;
+  int32_t min_pages;  // every head may keep so many
+  // Positions in [0, sinks_end) and from recent_begin on are protected.
+  int32_t sinks_end;
+  int32_t recent_begin;
+  // Entries from this position on are no candidates: scores may be there for
+  // those of a sequence's last, partial block. They are not survivors either.
+  int32_t cut;
+};
+
+enum class SelectBudget : int32_t {
+  kEqual,  // uniform, pyramid
+  kBlend,  // adakv, ada_pyramid; with alpha 0: global
+  kFloor,  // adakv(mode=floor)
+  kGiven,  // external and tables
+};
+
+// What the passes of a radix select know so far.
+struct RadixSearch {
+  enum Mode : int32_t { kNone, kAll, kSearch };
+  // Of the keys with this prefix, these many best. At the end, of those equal
+  // to the threshold: where all of them are, the threshold is the number below
+  // and none are.
+  int64_t wanted;
+  uint32_t prefix;  // highest digits; at the end the threshold
+  int32_t mode;     // kNone: nothing is taken, kAll: everything
+};
+
+// What the kernels know of one head; see HeadSplit of eviction/protection.h.
+struct SelectHead {
+  int64_t offset;  // of its entries
+  int32_t num_sinks;
+  int32_t num_past;
+  int32_t num_recent;
+  // Of the head's past, what it took before its scope's pool was made.
+  RadixSearch floor;
+  int64_t floor_count;
+  // Of its pool, above the scope's threshold and equal to it.
+  int64_t above;
+  int64_t equal;
+  int64_t fixed;   // entries it gets whatever its weight
+  int64_t weight;  // in multiples of 10^-9 entries
+  // A claim of Apportion, and its quota: units, and the fraction left.
+  int64_t claim_weight;
+  int64_t min;
+  int64_t max;
+  int64_t units;
+  uint64_t fraction;
+  int32_t open;
+  // What survives: the first and the last entries, and of the past between
+  // them the best (critical: by a second key).
+  int32_t take_first;
+  int32_t take_last;
+  int32_t second_wanted;
+};
+
+inline constexpr uint32_t kSelectThreads = 256;
+inline constexpr uint32_t kSelectHeadThreads = 1024;  // where a block has one
+inline constexpr uint32_t kRadixBins = 2048;
+inline constexpr uint32_t kLastRadixBins = 1024;  // of the last digit
+
+struct SelectProblem {
+  int32_t num_heads = 0;
+  int32_t num_scopes = 0;
+  const SelectScope* scopes = nullptr;  // [num_scopes], covering all heads
+  const int64_t* offsets = nullptr;     // [num_heads + 1], CSR of entries,
+                                        // fewer than 2^30 of a head
+  const int32_t* positions = nullptr;   // [entries], ascending per head
+  const float* scores = nullptr;        // [entries]; null: the positions
+  const float* value_norms = nullptr;   // [entries]: critical, or null
+  const float* products = nullptr;      // [entries]: gqa_product, or null
+  const int32_t* given = nullptr;       // [num_heads]: kGiven
+  SelectBudget budget = SelectBudget::kEqual;
+  int64_t alpha = 0;  // in multiples of 10^-9
+  int32_t page_size = 0;
+  bool by_page = true;      // round(page)
+  bool critical = false;    // CriticalKV's two stages
+  int64_t first_share = 0;  // critical: of the first stage, multiples of 10^-9
+  float eps = 0.0f;         // critical
+  // Entries that one block looks at in searches of scopes: a multiple of
+  // kSelectThreads. So many are what a block has under way at once, and eight
+  // heads of 32,000 entries fill a large device.
+  int32_t chunk_entries = 2048;
+  ListSplits chunks;  // of chunk_entries; heads without entries have one, too
+
+  // Work space. Searches: first those of scopes, then of heads.
+  SelectHead* heads = nullptr;      // [num_heads]
+  RadixSearch* searches = nullptr;  // [num_scopes + num_heads]
+  uint32_t* histograms = nullptr;   // [num_scopes, kRadixBins]
+  uint32_t* last_bins = nullptr;    // [num_heads, kLastRadixBins]
+  uint32_t* counters = nullptr;     // [num_scopes]
+  uint32_t* ties = nullptr;  // as survivors: entries equal to the threshold
+  // histograms, last_bins and counters must be zero, and are zero again at the
+  // end.
+
+  // Results. Survivors of head h are bits of the words from SurvivorWord(h) on,
+  // the bit of entry i is i % 32 of word i / 32.
+  int32_t* budgets = nullptr;     // [num_heads], entries kept
+  uint32_t* survivors = nullptr;  // [SurvivorWords(entries, num_heads)]
+  int64_t* num_nan = nullptr;     // added to: candidates whose score is NaN
+};
+
+// Whether heads take some of their past before their scope's pool is made.
+SIMT_HOST_DEVICE bool HasFloors(const SelectProblem& p) {
+  return p.budget == SelectBudget::kFloor ||
+         (p.budget == SelectBudget::kBlend && p.alpha == 0);
+}
+
+// Words of a head begin at a place that depends on its offset alone.
+SIMT_HOST_DEVICE int64_t SurvivorWord(int64_t offset, int64_t head) {
+  return offset / 32 + head;
+}
+SIMT_HOST_DEVICE int64_t SurvivorWords(int64_t num_entries, int64_t num_heads) {
+  return num_entries / 32 + num_heads + 1;
+}
+
+// Turns survivors into moves by the rule of PlaceSurvivors
+// (blockmgr/eviction/compaction_moves.h): the i-th survivor of a head goes to
+// the i-th slot of the head's new list.
+//
+// Every survivor gets a move, also a survivor that stays where it is. Moves of
+// slots outside the pool are written like others; the kernels of row_mover.h
+// refuse them. The host decides how they are executed (MoveRows): at once
+// where all destinations are fresh blocks; else by staging, whole heads at a
+// time, the heads that borrow no page first.
+struct SelectMoves {
+  int32_t num_heads = 0;
+  int32_t page_size = 0;
+  const int64_t* offsets = nullptr;     // [num_heads + 1], CSR of entries
+  const int64_t* slots = nullptr;       // [entries], where they are now
+  const int32_t* positions = nullptr;   // [entries]; read for
+                                        // region_positions only
+  const uint32_t* survivors = nullptr;  // as above
+  // The new region: its page lists, and how many slots of each list are in use.
+  // Laid out by the host from `budgets`. Survivors beyond `kept` are left out.
+  const int32_t* page_offsets = nullptr;  // [num_heads + 1]
+  const int32_t* pages = nullptr;         // [page_offsets[num_heads]]
+  const int32_t* kept = nullptr;          // [num_heads]
+  // Where the moves of each head begin in `moves`. Heads may follow one another
+  // in any order.
+  const int64_t* move_offsets = nullptr;  // [num_heads]
+
+  // Results.
+  RowMove* moves = nullptr;  // [sum of kept]
+  // Null, or the position of every entry of the new region, as AttentionLists
+  // has them: page_size for each of `pages`. Those behind a head's last are
+  // left as they are.
+  int32_t* region_positions = nullptr;
+};
+
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_SELECTION_SELECT_H_

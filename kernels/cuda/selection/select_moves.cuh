@@ -1,0 +1,134 @@
+// Turns survivors into the moves of a compaction; see SelectMoves. One block
+// per head.
+#ifndef KERNELS_CUDA_SELECTION_SELECT_MOVES_CUH_
+#define KERNELS_CUDA_SELECTION_SELECT_MOVES_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/block_prefix.cuh"
+#include "kernels/cuda/pool_view.h"
+#include "kernels/cuda/selection/select.h"
+#include "kernels/cuda/simt.h"
+
+namespace blockmgr {
+inline namespace SIMT_SPACE {
+
+static_assert(kSelectThreads == kPrefixThreads);
+
+// A word of survivors, and how many survivors of the head come before it.
+struct PlacedWord {
+  uint32_t survivors;
+  uint32_t before;
+};
+
+// Shared memory: that of BlockPrefix, then the words of a turn, one per thread.
+inline constexpr uint32_t kMovesSharedBytes =
+    kPrefixSharedBytes + kSelectThreads * sizeof(PlacedWord);
+
+// Words that a warp takes together: the waits for memory are then one for all.
+inline constexpr uint32_t kMoveBatch = 4;
+
+// The arrays of a head, each from its first element on.
+struct MovedHead {
+  const int64_t* slots;
+  const int32_t* positions;  // null: nobody asks for them
+  const int32_t* pages;
+  RowMove* moves;
+  int32_t* region_positions;
+  int32_t kept;
+
+  SIMT_DEVICE MovedHead(const SelectMoves& p, uint32_t head)
+      : slots(p.slots + p.offsets[head]),
+        positions(nullptr),
+        pages(p.pages + p.page_offsets[head]),
+        moves(p.moves + p.move_offsets[head]),
+        region_positions(nullptr),
+        kept(p.kept[head]) {
+    if (p.region_positions == nullptr) return;
+    positions = p.positions + p.offsets[head];
+    region_positions = p.region_positions +
+                       static_cast<int64_t>(p.page_offsets[head]) * p.page_size;
+  }
+};
+
+// Writes the moves of up to kMoveBatch words, a lane for each of a word's
+// entries. entry: the first entry of the first word, in the head. REQUIRES: the
+// head keeps something.
+SIMT_DEVICE void MoveSurvivors(const MovedHead& head, const Divider& page_size,
+                               const PlacedWord (&words)[kMoveBatch],
+                               int32_t entry) {
+  const uint32_t lane = simt::Lane();
+  int32_t places[kMoveBatch];
+  int32_t pages[kMoveBatch];
+  int64_t slots[kMoveBatch];
+  int32_t positions[kMoveBatch];
+  bool live[kMoveBatch];
+  SIMT_UNROLL
+  for (uint32_t k = 0; k < kMoveBatch; ++k) {
+    const uint32_t lower = words[k].survivors & ((1u << lane) - 1);
+    places[k] = static_cast<int32_t>(words[k].before) + simt::PopCount(lower);
+    live[k] = (words[k].survivors >> lane & 1u) != 0 && places[k] < head.kept;
+  }
+  // Entries that do not survive load those of entry 0 and page 0.
+  SIMT_UNROLL
+  for (uint32_t k = 0; k < kMoveBatch; ++k) {
+    const int32_t i = live[k] ? entry + static_cast<int32_t>(32 * k + lane) : 0;
+    slots[k] = head.slots[i];
+    positions[k] = head.positions != nullptr ? head.positions[i] : 0;
+    pages[k] = head.pages[live[k] ? Divide(places[k], page_size) : 0];
+  }
+  SIMT_UNROLL
+  for (uint32_t k = 0; k < kMoveBatch; ++k) {
+    if (!live[k]) continue;
+    const auto size = static_cast<int32_t>(page_size.divisor);
+    const int32_t offset = places[k] - Divide(places[k], page_size) * size;
+    const int64_t page = pages[k];
+    head.moves[places[k]] = {slots[k], page * size + offset};
+    if (head.positions != nullptr) {
+      head.region_positions[places[k]] = positions[k];
+    }
+  }
+}
+
+// Grid: num_heads. Shared memory: kMovesSharedBytes.
+SIMT_KERNEL(kSelectThreads, 4)
+void PlanMoves(SelectMoves p, Divider page_size) {
+  simt::AwaitEarlierKernels();
+  const uint32_t head = simt::BlockX();
+  const MovedHead moved(p, head);
+  if (moved.kept == 0) return;
+  const int64_t begin = p.offsets[head];
+  const uint32_t* const survivors = p.survivors + SurvivorWord(begin, head);
+  const auto num_words =
+      static_cast<uint32_t>((p.offsets[head + 1] - begin + 31) / 32);
+  const auto placed =
+      simt::Shared<PlacedWord>(kPrefixSharedBytes, kSelectThreads);
+  constexpr uint32_t kWarps = kSelectThreads / simt::kWarpThreads;
+  uint32_t before = 0;
+  for (uint32_t base = 0; base < num_words; base += kSelectThreads) {
+    const uint32_t mine = base + simt::ThreadIndex();
+    const uint32_t word = mine < num_words ? survivors[mine] : 0;
+    uint32_t total;
+    // Its barriers also keep this turn's words from the last turn's readers.
+    const uint32_t lower =
+        BlockPrefix(static_cast<uint32_t>(simt::PopCount(word)), 0, &total);
+    placed.Store(simt::ThreadIndex(), {word, before + lower});
+    simt::SyncBlock();
+    for (uint32_t first = simt::Warp() * kMoveBatch; first < kSelectThreads;
+         first += kWarps * kMoveBatch) {
+      PlacedWord words[kMoveBatch];
+      SIMT_UNROLL
+      for (uint32_t k = 0; k < kMoveBatch; ++k) {
+        words[k] = placed.Load(first + k);
+      }
+      MoveSurvivors(moved, page_size, words,
+                    static_cast<int32_t>(32 * (base + first)));
+    }
+    before += total;
+  }
+}
+
+}  // namespace SIMT_SPACE
+}  // namespace blockmgr
+
+#endif  // KERNELS_CUDA_SELECTION_SELECT_MOVES_CUH_

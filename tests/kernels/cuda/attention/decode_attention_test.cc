@@ -1,0 +1,449 @@
+// Decode attention, against float64.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/attention/decode_attention.h"
+#include "kernels/cuda/rows/row_mover.h"
+#include "kernels/cuda/simt.h"
+#include "tests/kernels/cuda/attention/attention_cases.h"
+#include "tests/kernels/cuda/attention/attention_checks.h"
+#include "tests/kernels/cuda/attention/decode_runner.h"
+#include "tests/kernels/cuda/test_device.h"
+
+namespace blockmgr {
+namespace {
+
+using Order = simt::Schedule::Order;
+
+class DecodeAttentionTest : public DeviceTest {};
+
+TEST_F(DecodeAttentionTest, MatchesFloat64OnRaggedLists) {
+  for (const int32_t group_size : {1, 3, 4, 8}) {
+    SCOPED_TRACE(group_size);
+    DecodeRunner<simt::BFloat16> runner(RaggedShape(128, group_size), 1);
+    ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+    DecodeRunner<simt::Half> half(RaggedShape(128, group_size), 2);
+    ASSERT_EQ(half.Run({.num_ctas = 3}), "");
+    ExpectMatches(half, kHalfTolerance);
+  }
+}
+
+// A list with a region and a tail at every shape that kernels exist for, in
+// either mode: each of them is its own instance of the kernel.
+template <typename T>
+void CheckEveryShape(double tolerance) {
+  for (const int32_t head_dim : {64, 128, 256}) {
+    for (const int32_t page_size : {16, 32}) {
+      for (const int32_t group_size : {1, 2, 3, 4, 5, 6, 7, 8, 16}) {
+        SCOPED_TRACE(testing::Message()
+                     << head_dim << " " << page_size << " " << group_size);
+        const AttentionShape shape = {.num_heads = 2,
+                                      .group_size = group_size,
+                                      .head_dim = head_dim,
+                                      .page_size = page_size,
+                                      .region_lengths = {20, 33},
+                                      .tail_lengths = {19}};
+        DecodeRunner<T> runner(shape, 17);
+        for (const int32_t chunk_tiles : {0, 1}) {
+          ASSERT_EQ(runner.Run({.num_ctas = 2, .chunk_tiles = chunk_tiles}),
+                    "");
+          ExpectMatches(runner, tolerance);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(DecodeAttentionTest, MatchesFloat64AtEveryShape) {
+  CheckEveryShape<simt::BFloat16>(kBFloat16Tolerance);
+  CheckEveryShape<simt::Half>(kHalfTolerance);
+}
+
+// Instances of 16 query heads, some of them nobody's.
+TEST_F(DecodeAttentionTest, MatchesFloat64WithNineToFifteenQueryHeads) {
+  for (int32_t group_size = 9; group_size < 16; ++group_size) {
+    SCOPED_TRACE(group_size);
+    AttentionShape shape = RaggedShape(64, group_size);
+    shape.region_lengths = {70, 0};
+    shape.tail_lengths = {30};
+    DecodeRunner<simt::BFloat16> runner(shape, 21);
+    ASSERT_EQ(runner.Run({.num_ctas = 2, .with_logits = true}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+    runner.CheckLogits();
+    DecodeRunner<simt::Half> half(shape, 21);
+    ASSERT_EQ(half.Run({.num_ctas = 2, .chunk_tiles = 1}), "");
+    ExpectMatches(half, kHalfTolerance);
+  }
+}
+
+TEST_F(DecodeAttentionTest, MatchesFloat64AtOtherRowSizes) {
+  for (const int32_t head_dim : {64, 256}) {
+    SCOPED_TRACE(head_dim);
+    DecodeRunner<simt::BFloat16> runner(RaggedShape(head_dim, 5), 3);
+    ASSERT_EQ(runner.Run({.num_ctas = 2}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+  }
+}
+
+TEST_F(DecodeAttentionTest, MatchesFloat64WithSixteenQueryHeads) {
+  for (const int32_t head_dim : {64, 128, 256}) {
+    SCOPED_TRACE(head_dim);
+    AttentionShape shape = RaggedShape(head_dim, 16);
+    shape.region_lengths = {40, 0};
+    shape.tail_lengths = {30};
+    DecodeRunner<simt::BFloat16> runner(shape, 4);
+    ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+  }
+}
+
+template <typename T>
+void CheckTensorsOfEngines(double tolerance) {
+  for (const KvTensorOrder order :
+       {KvTensorOrder::kHnd, KvTensorOrder::kNhdApart}) {
+    for (const int32_t page_size : {16, 32}) {
+      for (const int32_t head_dim : {64, 128, 256}) {
+        SCOPED_TRACE(testing::Message() << page_size << " " << head_dim);
+        AttentionShape shape = RaggedShape(head_dim, 4);
+        shape.order = order;
+        shape.page_size = page_size;
+        DecodeRunner<T> runner(shape, 5);
+        ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
+        ExpectMatches(runner, tolerance);
+      }
+    }
+  }
+}
+
+TEST_F(DecodeAttentionTest, ReadsTheTensorsOfEngines) {
+  CheckTensorsOfEngines<simt::BFloat16>(kBFloat16Tolerance);
+  CheckTensorsOfEngines<simt::Half>(kHalfTolerance);
+}
+
+void CheckDecodePools(bool far) {
+  AttentionShape shape = RaggedShape(64, 4);
+  shape.far = far;
+  ForEveryPoolOrder(shape, [](const AttentionShape& in_order) {
+    DecodeRunner<simt::BFloat16> runner(in_order, 18);
+    ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+  });
+}
+
+TEST_F(DecodeAttentionTest, ReadsPoolsInEveryOrder) { CheckDecodePools(false); }
+TEST_F(DecodeAttentionTest, OffsetsBeyond32BitsAreRight) {
+  CheckDecodePools(true);
+}
+
+TEST_F(DecodeAttentionTest, NeedsNoRegions) {
+  AttentionShape shape = RaggedShape(64, 2);
+  shape.region_lengths = {};
+  shape.tail_lengths = {33, 1, 100};
+  DecodeRunner<simt::BFloat16> runner(shape, 6);
+  ASSERT_EQ(runner.Run({.num_ctas = 4}), "");
+  ExpectMatches(runner, kBFloat16Tolerance);
+}
+
+// Windows that begin and end anywhere in tiles and pages.
+AttentionShape TailWindowShape(int32_t page_size, int32_t window) {
+  AttentionShape shape = RaggedShape(64, 4);
+  shape.page_size = page_size;
+  shape.region_lengths = {};
+  shape.tail_lengths = {1, 300, 129, 64, 65 + window};
+  shape.window = window;
+  return shape;
+}
+
+TEST_F(DecodeAttentionTest, ReadsNoMoreThanTheWindow) {
+  for (const int32_t page_size : {16, 32}) {
+    for (const int32_t window : {1, 16, 63, 64, 65, 130}) {
+      SCOPED_TRACE(window);
+      const AttentionShape shape = TailWindowShape(page_size, window);
+      DecodeRunner<simt::BFloat16> runner(shape, 15);
+      for (int32_t s = 0; s < runner.test().num_sequences(); ++s) {
+        runner.test().DropBefore(s,
+                                 std::max(0, shape.tail_lengths[s] - window));
+      }
+      ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
+      ExpectMatches(runner, kBFloat16Tolerance);
+      ASSERT_EQ(runner.Run({.num_ctas = 2, .chunk_tiles = 1}), "");
+      ExpectMatches(runner, kBFloat16Tolerance);
+      EXPECT_LE(runner.tile_offsets().back(),
+                runner.test().num_lists() * (window / 64 + 2));
+    }
+  }
+}
+
+TEST_F(DecodeAttentionTest, AWindowOverEverythingChangesNoBit) {
+  AttentionShape shape = TailWindowShape(16, 0);
+  DecodeRunner<simt::BFloat16> all(shape, 16);
+  shape.window = 300;
+  DecodeRunner<simt::BFloat16> window(shape, 16);
+  ASSERT_EQ(all.Run({.num_ctas = 3}), "");
+  ASSERT_EQ(window.Run({.num_ctas = 3}), "");
+  EXPECT_EQ(window.Bits(), all.Bits());
+}
+
+// Regions all of whose rows are in the window, or some, or none.
+TEST_F(DecodeAttentionTest, MatchesFloat64OverRegionsUnderAWindow) {
+  for (const int32_t page_size : {16, 32}) {
+    for (const int32_t window : {1, 16, 100, 230, 400}) {
+      SCOPED_TRACE(testing::Message() << page_size << " " << window);
+      AttentionShape shape = RaggedShape(64, 4);
+      shape.page_size = page_size;
+      shape.tail_lengths = {19, 1, 64};
+      shape.window = window;
+      shape.cut = 200;
+      DecodeRunner<simt::BFloat16> runner(shape, 19);
+      ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
+      ExpectMatches(runner, kBFloat16Tolerance);
+      ASSERT_EQ(runner.Run({.num_ctas = 2, .chunk_tiles = 1}), "");
+      ExpectMatches(runner, kBFloat16Tolerance);
+      ExpectAgreesWithCpu(runner, {1, 1, 1}, kBFloat16Tolerance);
+    }
+  }
+}
+
+TEST_F(DecodeAttentionTest, AWindowOverRegionsAndAllChangesNoBit) {
+  AttentionShape shape = RaggedShape(128, 16);
+  shape.tail_lengths = {19, 1, 64};
+  DecodeRunner<simt::Half> all(shape, 20);
+  shape.window = 264;
+  shape.cut = 200;
+  DecodeRunner<simt::Half> window(shape, 20);
+  ASSERT_EQ(all.Run({.num_ctas = 3}), "");
+  ASSERT_EQ(window.Run({.num_ctas = 3}), "");
+  EXPECT_EQ(window.Bits(), all.Bits());
+}
+
+TEST_F(DecodeAttentionTest, EmptyListsGiveZeroAndMinusInfinity) {
+  AttentionShape shape = RaggedShape(64, 4);
+  shape.region_lengths = {0, 20, 0, 0};
+  shape.tail_lengths = {0, 0};
+  DecodeRunner<simt::BFloat16> runner(shape, 7);
+  ASSERT_EQ(runner.Run({.num_ctas = 2}), "");
+  for (const int32_t list : {0, 2, 3}) {
+    for (int32_t g = 0; g < 4; ++g) {
+      EXPECT_EQ(runner.lse()[list * 4 + g],
+                -std::numeric_limits<float>::infinity());
+      for (int32_t i = 0; i < 64; ++i) {
+        EXPECT_EQ(runner.output()[(list * 4 + g) * 64 + i].bits, 0);
+      }
+    }
+  }
+  ExpectMatches(runner, kBFloat16Tolerance);
+}
+
+TEST_F(DecodeAttentionTest, SchedulesDoNotMatter) {
+  for (const int32_t chunk_tiles : {0, 1}) {
+    AttentionShape shape = RaggedShape(64, 4);
+    shape.region_lengths = {0, 300, 33, 0};
+    shape.tail_lengths = {19, 40};
+    DecodeRunner<simt::BFloat16> runner(shape, 8);
+    DecodeOptions options{.num_ctas = 3, .chunk_tiles = chunk_tiles};
+    ASSERT_EQ(runner.Run(options), "");
+    const auto expected = runner.Bits();
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      SCOPED_TRACE(seed);
+      options.schedule = {.order = seed == 0 ? Order::kReverse : Order::kRandom,
+                          .seed = seed};
+      ASSERT_EQ(runner.Run(options), "");
+      EXPECT_EQ(runner.Bits(), expected);
+    }
+  }
+}
+
+// One list as long as all others together, and more CTAs than tiles.
+TEST_F(DecodeAttentionTest, OneHugeHeadIsSharedByAllCtas) {
+  AttentionShape shape = RaggedShape(64, 8);
+  shape.region_lengths = {10, 900, 3, 0};
+  shape.tail_lengths = {5, 17};
+  DecodeRunner<simt::BFloat16> runner(shape, 9);
+  for (const int32_t num_ctas : {1, 2, 7, 40}) {
+    SCOPED_TRACE(num_ctas);
+    ASSERT_EQ(runner.Run({.num_ctas = num_ctas}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+  }
+  ASSERT_EQ(runner.Run({.num_ctas = 3, .chunk_tiles = kInvariantChunkTiles}),
+            "");
+  ExpectMatches(runner, kBFloat16Tolerance);
+}
+
+// The merge has one block for a list then.
+TEST_F(DecodeAttentionTest, MatchesFloat64WithOverAThousandLists) {
+  AttentionShape shape = RaggedShape(64, 2);
+  shape.region_lengths.assign(2 * 513, 3);
+  shape.tail_lengths.assign(513, 2);
+  // Some that are cut, in all modes.
+  shape.region_lengths[6] = 900;
+  shape.region_lengths[1025] = 300;
+  DecodeRunner<simt::BFloat16> runner(shape, 20);
+  for (const int32_t chunk_tiles : {0, 1}) {
+    ASSERT_EQ(runner.Run({.num_ctas = 50, .chunk_tiles = chunk_tiles}), "");
+    ExpectMatches(runner, kBFloat16Tolerance);
+  }
+}
+
+TEST_F(DecodeAttentionTest, InChunksTheBatchDoesNotMatter) {
+  AttentionShape shape = RaggedShape(64, 4);
+  shape.region_lengths = {300, 7, 140, 64, 0, 200};
+  shape.tail_lengths = {19, 80, 3};
+  DecodeRunner<simt::BFloat16> runner(shape, 10);
+  ASSERT_EQ(runner.Run({.num_ctas = 3, .chunk_tiles = 2}), "");
+  ExpectMatches(runner, kBFloat16Tolerance);
+  const auto expected = runner.Bits();
+  for (const int32_t num_ctas : {1, 5, 50}) {
+    SCOPED_TRACE(num_ctas);
+    ASSERT_EQ(runner.Run({.num_ctas = num_ctas, .chunk_tiles = 2}), "");
+    EXPECT_EQ(runner.Bits(), expected);
+  }
+  // Alone, each sequence has the bits it had among others.
+  for (int32_t s = 0; s < 3; ++s) {
+    SCOPED_TRACE(s);
+    ASSERT_EQ(runner.Run({.num_ctas = 2,
+                          .chunk_tiles = 2,
+                          .first_sequence = s,
+                          .num_sequences = 1}),
+              "");
+    const auto alone = runner.Bits(s, 1);
+    EXPECT_EQ(alone, runner.Slice(expected, s));
+  }
+}
+
+template <typename T>
+void CheckLiveLogits() {
+  for (const int32_t head_dim : {64, 128, 256}) {
+    for (const int32_t group_size : {3, 16}) {
+      SCOPED_TRACE(testing::Message() << head_dim << " " << group_size);
+      AttentionShape shape = RaggedShape(head_dim, group_size);
+      shape.region_lengths = {20, 70, 0, 0};
+      shape.tail_lengths = {19, 0};
+      DecodeRunner<T> runner(shape, 11);
+      for (const int32_t chunk_tiles : {0, 1, kInvariantChunkTiles}) {
+        SCOPED_TRACE(chunk_tiles);
+        ASSERT_EQ(runner.Run({.num_ctas = 2,
+                              .chunk_tiles = chunk_tiles,
+                              .with_logits = true}),
+                  "");
+        runner.CheckLogits();
+      }
+    }
+  }
+}
+
+TEST_F(DecodeAttentionTest, WritesLogitsOfLiveRanksOnly) {
+  CheckLiveLogits<simt::BFloat16>();
+  CheckLiveLogits<simt::Half>();
+}
+
+// Of every tile something is written, but in stream-K without logits.
+TEST_F(DecodeAttentionTest, WritesNothingOfMoreTilesThanThereIsRoomFor) {
+  DecodeRunner<simt::BFloat16> runner(RaggedShape(64, 4), 21);
+  for (const int32_t chunk_tiles : {0, 1}) {
+    for (const bool with_logits : {false, true}) {
+      SCOPED_TRACE(testing::Message() << chunk_tiles << " " << with_logits);
+      DecodeOptions options{.num_ctas = 3,
+                            .chunk_tiles = chunk_tiles,
+                            .with_logits = with_logits,
+                            .lacking_tiles = 1};
+      ASSERT_EQ(runner.Run(options), "");
+      const bool needs_room = chunk_tiles > 0 || with_logits;
+      EXPECT_EQ(runner.WroteNothing(), needs_room);
+      EXPECT_EQ(runner.error_word(),
+                needs_room ? uint32_t{kTilesOutOfRoom} : 0u);
+      options.lacking_tiles = 0;
+      ASSERT_EQ(runner.Run(options), "");
+      ExpectMatches(runner, kBFloat16Tolerance);
+      EXPECT_EQ(runner.error_word(), 0);
+    }
+  }
+}
+
+TEST_F(DecodeAttentionTest, NanInALiveRowReachesItsListOnly) {
+  AttentionShape shape = RaggedShape(64, 2);
+  shape.region_lengths = {20, 170, 0, 30};
+  shape.tail_lengths = {19, 3};
+  DecodeRunner<simt::BFloat16> runner(shape, 12);
+  runner.test().SetValue(runner.test().slots(1)[100], false, 3, std::nanf(""));
+  ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
+  for (int32_t row = 0; row < 8; ++row) {
+    EXPECT_EQ(std::isnan(runner.lse()[row]), row / 2 == 1) << row;
+    EXPECT_EQ(std::isnan(simt::ToFloat(runner.output()[row * 64])),
+              row / 2 == 1)
+        << row;
+  }
+}
+
+// More lists than the planning block has threads.
+TEST_F(DecodeAttentionTest, DevicePlansAsTheHostDoes) {
+  Rng rng(15);
+  constexpr int32_t kSequences = 700;
+  SharedVector<int32_t> regions;
+  SharedVector<int32_t> tails;
+  SharedVector<int32_t> slots;
+  for (int32_t s = 0; s < kSequences; ++s) {
+    slots.push_back(s);
+    tails.push_back(RandomInt(rng, 0, 3) == 0 ? 0 : RandomInt(rng, 0, 300));
+    for (int32_t head = 0; head < 3; ++head) {
+      regions.push_back(RandomInt(rng, 0, 2) == 0 ? 0 : RandomInt(rng, 0, 900));
+    }
+  }
+  Shuffle(&slots, rng);
+  for (const int32_t kind : {0, 1, 2}) {
+    const bool with_regions = kind > 0;
+    DecodePlanParams params;
+    params.lists.num_sequences = kSequences;
+    params.lists.num_heads = 3;
+    params.lists.sequence_slots = slots.data();
+    if (with_regions) params.lists.region_lengths = regions.data();
+    params.lists.window = kind == 1 ? 0 : 100;
+    params.lists.tail_lengths = tails.data();
+    params.num_heads = MakeDivider(3);
+    SharedVector<int32_t> offsets(kSequences * 3 + 1, -1);
+    params.tile_offsets = offsets.data();
+    ASSERT_EQ(
+        RunKernels({.order = Order::kRandom, .seed = 1},
+                   [&](DeviceRuntime& device) { device.PlanDecode(params); })
+            .error,
+        "");
+    int32_t expected = 0;
+    for (int32_t list = 0; list < kSequences * 3; ++list) {
+      ASSERT_EQ(offsets[list], expected) << list;
+      const int32_t slot = slots[list / 3];
+      expected += DecodeTiles(with_regions ? regions[slot * 3 + list % 3] : 0,
+                              tails[slot], 16, params.lists.window);
+    }
+    EXPECT_EQ(offsets.back(), expected);
+  }
+}
+
+TEST_F(DecodeAttentionTest, AgreesWithTheCpuBackend) {
+  AttentionShape shape = RaggedShape(64, 3);
+  shape.tail_lengths = {19, 1, 64};
+  DecodeRunner<simt::BFloat16> runner(shape, 14);
+  ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
+  ExpectAgreesWithCpu(runner, {1, 1, 1}, kBFloat16Tolerance);
+}
+
+// Rows are read without two of them in one bank.
+TEST_F(DecodeAttentionTest, FragmentsHaveNoBankConflicts) {
+  for (const int32_t head_dim : {64, 128, 256}) {
+    AttentionShape shape = RaggedShape(head_dim, 4);
+    shape.region_lengths = {};
+    shape.tail_lengths = {64};
+    DecodeRunner<simt::BFloat16> runner(shape, 13);
+    ASSERT_EQ(runner.Run({.num_ctas = 1}), "");
+    EXPECT_EQ(runner.bank_conflicts(), 0) << head_dim;
+  }
+}
+
+}  // namespace
+}  // namespace blockmgr

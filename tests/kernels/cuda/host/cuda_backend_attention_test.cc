@@ -1,0 +1,284 @@
+// Attention of CudaBackend against that of CpuBackend.
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+#include <gtest/gtest.h>
+
+#include "blockmgr/eviction/policy.h"
+#include "kernels/backend.h"
+#include "kernels/cuda/host/cuda_backend.h"
+#include "tests/kernels/cuda/host/device_cases.h"
+#include "tests/kernels/kernel_cases.h"
+
+namespace blockmgr {
+namespace {
+
+using Decode = CudaBackendOptions::Decode;
+
+class CudaBackendAttentionTest : public DeviceTest {};
+
+// A batch of sequences in one layer, and their queries.
+struct Batch {
+  int32_t layer = 0;
+  std::vector<TestSequence> sequences;
+  std::vector<SequenceKv> views;
+  std::vector<int32_t> offsets = {0};
+  std::vector<float> queries;
+  int32_t window = 0;
+
+  void Add(TestSequence sequence, int32_t num_queries,
+           std::span<const float> rows) {
+    sequences.push_back(std::move(sequence));
+    offsets.push_back(offsets.back() + num_queries);
+    queries.insert(queries.end(), rows.begin(), rows.end());
+  }
+  std::vector<float> Run(Backend& backend) {
+    views.clear();
+    for (const TestSequence& sequence : sequences) {
+      views.push_back(sequence.View());
+    }
+    std::vector<float> output(queries.size(), NAN);
+    backend.Attention({.layer = layer,
+                       .sequences = views,
+                       .query_offsets = offsets,
+                       .queries = queries.data(),
+                       .output = output.data(),
+                       .scale = 0.125f,
+                       .window = window});
+    return output;
+  }
+};
+
+struct AttentionSetup {
+  AttentionSetup(uint64_t seed, int32_t length)
+      : rng(seed),
+        // Room for five sequences with regions and tails of this length.
+        layout(DeviceLayout(rng, seed, 12 * (length / 16 + 1) + 8)),
+        model(layout),
+        picker(layout, 6 * (length / 16 + 1), rng) {
+    batch.layer = RandomInt(rng, 0, layout.num_layers - 1);
+  }
+
+  void Add(int32_t max_region, int32_t tail_length, int32_t num_queries) {
+    TestSequence sequence =
+        picker.MakeSequence(batch.layer, max_region, tail_length, &model, rng);
+    batch.Add(std::move(sequence), num_queries,
+              RoundedFloats(rng, layout.dtype,
+                            int64_t{num_queries} * token_floats()));
+  }
+  int64_t token_floats() const {
+    return int64_t{layout.num_q_heads} * layout.head_dim;
+  }
+  std::unique_ptr<CudaBackend> MakeDevice(Decode decode) const {
+    auto device = MakeDeviceBackend(layout, 3, {.decode = decode});
+    model.CopyTo(device.get());
+    return device;
+  }
+
+  Rng rng;
+  ModelLayout layout;
+  PoolModel model;
+  PagePicker picker;
+  Batch batch;
+};
+
+void ExpectWhatTheCpuComputes(AttentionSetup& test) {
+  const auto cpu = test.model.MakeBackend();
+  const std::vector<float> want = test.batch.Run(*cpu);
+  for (const Decode decode :
+       {Decode::kInvariant, Decode::kBalanced, Decode::kChunked}) {
+    const auto device = test.MakeDevice(decode);
+    EXPECT_LE(RelativeError(test.batch.Run(*device), want),
+              Tolerance(test.layout.dtype));
+  }
+}
+
+TEST_F(CudaBackendAttentionTest, AttentionEqualsTheCpus) {
+  const int32_t length = 40 * TestLengthFactor();
+  for (uint64_t seed = 0; seed < NumCases(15); ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    AttentionSetup test(seed, length);
+    // Decodes, one without a region, chunks, and one that does nothing.
+    const int32_t chunk = RandomInt(test.rng, 2, 20);
+    test.Add(length, RandomInt(test.rng, 1, length), 1);
+    if (seed % 3 != 1) test.Add(length, chunk + 3, chunk);
+    test.Add(0, RandomInt(test.rng, 1, length), 1);
+    test.Add(length, 3, 0);
+    if (seed % 3 != 2) test.Add(0, chunk, chunk);
+    const auto cpu = test.model.MakeBackend();
+    // Head sizes go by seed % 3: every mode meets every size.
+    const auto device =
+        test.MakeDevice(static_cast<Decode>((seed + seed / 3) % 3));
+    const std::vector<float> want = test.batch.Run(*cpu);
+    const std::vector<float> got = test.batch.Run(*device);
+    const double tolerance = Tolerance(test.layout.dtype);
+    EXPECT_LE(RelativeError(got, want), tolerance);
+    const int64_t row_size = test.layout.head_dim;
+    for (std::size_t i = 0; i < want.size(); i += row_size) {
+      ASSERT_LE(RelativeError(std::span(got).subspan(i, row_size),
+                              std::span(want).subspan(i, row_size)),
+                2.5 * tolerance)
+          << "row " << i / row_size;
+    }
+  }
+}
+
+TEST_F(CudaBackendAttentionTest, AttentionUnderAWindowEqualsTheCpus) {
+  const int32_t length = 200 * PoolLengthFactor();
+  for (uint64_t seed = 0; seed < NumCases(9); ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    AttentionSetup test(seed, length);
+    test.batch.window = RandomInt(test.rng, 1, length);
+    const int32_t chunk = RandomInt(test.rng, 2, 20);
+    test.Add(0, length, 1);
+    test.Add(0, RandomInt(test.rng, 1, length), 1);
+    test.Add(0, RandomInt(test.rng, chunk, length), chunk);
+    test.Add(0, chunk, chunk);
+    const auto cpu = test.model.MakeBackend();
+    const std::vector<float> want = test.batch.Run(*cpu);
+    // What is before the window is not even an id.
+    for (std::size_t s = 0; s < test.batch.sequences.size(); ++s) {
+      TestSequence& sequence = test.batch.sequences[s];
+      const int32_t num_queries =
+          test.batch.offsets[s + 1] - test.batch.offsets[s];
+      const int32_t first = std::max(
+          0, sequence.tail_length - num_queries + 1 - test.batch.window);
+      std::fill_n(sequence.tail_blocks.begin(), first / test.layout.page_size,
+                  BlockId{1 << 30});
+    }
+    EXPECT_EQ(test.batch.Run(*cpu), want);
+    for (const Decode decode :
+         {Decode::kInvariant, Decode::kBalanced, Decode::kChunked}) {
+      const auto device = test.MakeDevice(decode);
+      EXPECT_LE(RelativeError(test.batch.Run(*device), want),
+                Tolerance(test.layout.dtype));
+    }
+  }
+}
+
+TEST_F(CudaBackendAttentionTest,
+       AttentionOverRegionsUnderAWindowEqualsTheCpus) {
+  const int32_t length = 100 * PoolLengthFactor();
+  for (uint64_t seed = 0; seed < NumCases(9); ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    AttentionSetup test(seed, length);
+    test.batch.window = RandomInt(test.rng, 1, 2 * length);
+    const int32_t chunk = RandomInt(test.rng, 2, 20);
+    test.Add(length, RandomInt(test.rng, 1, length), 1);
+    test.Add(0, RandomInt(test.rng, 1, length), 1);
+    test.Add(length, RandomInt(test.rng, chunk, length), chunk);
+    test.Add(0, RandomInt(test.rng, chunk, length), chunk);
+    for (TestSequence& sequence : test.batch.sequences) {
+      if (sequence.region_offsets.empty()) continue;
+      sequence.TakePositions(test.layout,
+                             length + RandomInt(test.rng, 0, length), test.rng);
+    }
+    ExpectWhatTheCpuComputes(test);
+  }
+}
+
+TEST_F(CudaBackendAttentionTest, OneHugeHeadEqualsTheCpus) {
+  AttentionSetup test(1, 900);
+  TestSequence sequence =
+      test.picker.MakeSequence(test.batch.layer, 1, 5, &test.model, test.rng);
+  sequence.region_pages.clear();
+  sequence.region_offsets = {0};
+  sequence.region_lengths.clear();
+  // The first head has all pages of some blocks, the others none.
+  for (int32_t head = 0; head < test.layout.num_heads; ++head) {
+    for (int32_t i = 0; head == 0 && i < 20; ++i) {
+      sequence.region_pages.push_back(test.layout.page_id(
+          test.batch.layer, BlockId{i + 1}, i % test.layout.num_heads));
+    }
+    sequence.region_offsets.push_back(
+        static_cast<int32_t>(sequence.region_pages.size()));
+    sequence.region_lengths.push_back(head == 0 ? 20 * test.layout.page_size - 3
+                                                : 0);
+  }
+  for (int32_t head = 0; head < test.layout.num_heads; ++head) {
+    for (const SlotIndex slot : sequence.Slots(test.layout, head)) {
+      test.model.FillRandom(slot, test.rng);
+    }
+  }
+  test.batch.Add(
+      sequence, 1,
+      RoundedFloats(test.rng, test.layout.dtype, test.token_floats()));
+  ExpectWhatTheCpuComputes(test);
+}
+
+TEST_F(CudaBackendAttentionTest, InvariantDecodeDoesNotDependOnTheBatch) {
+  AttentionSetup test(4, 700);
+  for (int32_t i = 0; i < 3; ++i) test.Add(600, 100 * i + 7, 1);
+  const auto device = test.MakeDevice(Decode::kInvariant);
+  const std::vector<float> together = test.batch.Run(*device);
+  for (int32_t i = 0; i < 3; ++i) {
+    const auto query =
+        std::span(test.batch.queries)
+            .subspan(i * test.token_floats(), test.token_floats());
+    Batch alone;
+    alone.layer = test.batch.layer;
+    alone.Add(test.batch.sequences[i], 1, query);
+    const std::vector<float> output = alone.Run(*device);
+    EXPECT_EQ(
+        std::memcmp(output.data(), together.data() + i * test.token_floats(),
+                    output.size() * sizeof(float)),
+        0)
+        << "sequence " << i;
+  }
+}
+
+// Over a region, and under a window.
+class ChunkedDecodeTest : public DeviceTest,
+                          public testing::WithParamInterface<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(Windows, ChunkedDecodeTest, testing::Bool());
+
+TEST_P(ChunkedDecodeTest, DoesNotDependOnTheSplit) {
+  const bool has_window = GetParam();
+  AttentionSetup test(7, 300);
+  const int32_t tail = has_window ? 250 : 9;
+  test.Add(has_window ? 0 : 90, tail, 9);
+  test.batch.window = has_window ? 70 : 0;
+  const auto device = test.MakeDevice(Decode::kChunked);
+  const std::vector<float> together = test.batch.Run(*device);
+  for (int32_t j = 0; j < 9; ++j) {
+    Batch alone;
+    alone.layer = test.batch.layer;
+    alone.window = test.batch.window;
+    TestSequence sequence = test.batch.sequences[0];
+    sequence.tail_length = tail - 9 + j + 1;
+    alone.Add(sequence, 1,
+              std::span(test.batch.queries)
+                  .subspan(j * test.token_floats(), test.token_floats()));
+    const std::vector<float> output = alone.Run(*device);
+    EXPECT_EQ(
+        std::memcmp(output.data(), together.data() + j * test.token_floats(),
+                    output.size() * sizeof(float)),
+        0)
+        << "token " << j;
+  }
+}
+
+TEST_F(CudaBackendAttentionTest, SteadyStepsAllocateNothing) {
+  AttentionSetup test(2, 64);
+  test.Add(64, 9, 1);
+  test.Add(64, 30, 8);
+  const auto device = test.MakeDevice(Decode::kInvariant);
+  test.batch.Run(*device);
+  const int64_t bytes = device->scratch_bytes();
+  EXPECT_GT(bytes, 0);
+  for (int32_t step = 0; step < 3; ++step) test.batch.Run(*device);
+  EXPECT_EQ(device->scratch_bytes(), bytes);
+}
+
+}  // namespace
+}  // namespace blockmgr

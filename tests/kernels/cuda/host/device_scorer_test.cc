@@ -1,0 +1,298 @@
+// Scores of the device against the CPU's, from the same entries and queries.
+#include "kernels/cuda/host/device_scorer.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gtest/gtest.h>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/eviction/policy.h"
+#include "tests/kernels/cuda/host/device_cases.h"
+#include "tests/kernels/score_cases.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+// Both sides have fp32 weights of the same 16-bit rows; sums run in other
+// orders.
+constexpr double kTolerance = 2e-5;
+
+class DeviceScorerTest : public DeviceTest {};
+
+// One layer of a sequence on both backends.
+struct Pair {
+  Pair(uint64_t seed, int32_t window, int32_t length, bool whole_window = true)
+      : test(LayoutOf(seed, length),
+             {.window = window,
+              .length = length,
+              .whole_window = whole_window,
+              .everything = false},
+             seed),
+        cpu(test.model.MakeBackend()),
+        device(MakeDeviceBackend(test.model.layout(), seed)) {
+    for (float& x : test.queries) x = Stored(x, test.model.layout().dtype);
+    test.model.CopyTo(device.get());
+  }
+
+  static ModelLayout LayoutOf(uint64_t seed, int32_t length) {
+    Rng rng(seed);
+    ModelLayout layout = DeviceLayout(rng, seed, 0);
+    layout.num_layers = 1;
+    layout.num_blocks = CeilDiv(length, layout.page_size) + 2;
+    return layout;
+  }
+
+  void Compare(const ScorerSpec& scorer) const {
+    EXPECT_LE(RelativeError(test.Run(*device, scorer), test.Run(*cpu, scorer)),
+              kTolerance);
+  }
+
+  ScoreCase test;
+  std::unique_ptr<Backend> cpu;
+  std::unique_ptr<CudaBackend> device;
+};
+
+TEST_F(DeviceScorerTest, SnapKvEqualsTheCpus) {
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    const int32_t window = seed % 2 == 0 ? 8 : 17;
+    const Pair pair(seed, window, 60 * TestLengthFactor());
+    ScorerSpec scorer{.kind = ScorerKind::kSnapKv, .window = window};
+    scorer.pool = seed % 2 == 0 ? PoolKind::kMax : PoolKind::kAvg;
+    scorer.order = seed % 3 == 0 ? PoolOrder::kKvPress : PoolOrder::kAdaKv;
+    scorer.group = seed % 4 == 0 ? GroupReduce::kMax : GroupReduce::kMean;
+    scorer.kernel = 5;
+    pair.Compare(scorer);
+  }
+}
+
+TEST_F(DeviceScorerTest, TovaEqualsTheCpus) {
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    // Some sequences lack their last token's entries, some heads all but one.
+    const Pair pair(seed, 1, 60 * TestLengthFactor(), seed % 2 == 0);
+    pair.Compare({.kind = ScorerKind::kTova});
+  }
+}
+
+TEST_F(DeviceScorerTest, ProductsPerQueryHeadEqualTheCpus) {
+  for (const ScorerKind kind : {ScorerKind::kSnapKv, ScorerKind::kTova}) {
+    SCOPED_TRACE(static_cast<int32_t>(kind));
+    Pair pair(1, kind == ScorerKind::kTova ? 1 : 8, 70);
+    const int64_t size = pair.test.size();
+    const std::vector<float> norms = RandomFloats(
+        pair.test.rng, size * pair.test.model.layout().group_size());
+    std::vector<float> scores[2];
+    std::vector<float> products[2];
+    Backend* const backends[2] = {pair.cpu.get(), pair.device.get()};
+    for (int32_t side = 0; side < 2; ++side) {
+      scores[side].assign(size, kNan);
+      products[side].assign(size, kNan);
+      ScoreBatch batch = pair.test.Batch({.kind = kind, .window = 8});
+      batch.q_head_norms = norms;
+      batch.product_eps = 1e-3f;
+      batch.scores = scores[side];
+      batch.products = products[side];
+      backends[side]->Score(batch);
+    }
+    EXPECT_LE(RelativeError(scores[1], scores[0]), kTolerance);
+    EXPECT_LE(RelativeError(products[1], products[0]), kTolerance);
+  }
+}
+
+TEST_F(DeviceScorerTest, KeyScoresEqualTheCpus) {
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    const Pair pair(seed, 1, 50 * TestLengthFactor());
+    pair.Compare({.kind = ScorerKind::kKnorm});
+    for (const KeyDiffMetric metric :
+         {KeyDiffMetric::kCosine, KeyDiffMetric::kDot,
+          KeyDiffMetric::kEuclidean}) {
+      for (const KeyDiffAnchor anchor :
+           {KeyDiffAnchor::kNormalized, KeyDiffAnchor::kRaw,
+            KeyDiffAnchor::kMedian}) {
+        pair.Compare(
+            {.kind = ScorerKind::kKeyDiff, .anchor = anchor, .metric = metric});
+      }
+    }
+    pair.Compare(
+        {.kind = ScorerKind::kKeyDiff, .anchor = KeyDiffAnchor::kPairwise});
+  }
+}
+
+// What both sides sum up of random queries, in two calls.
+QueryStatistics Observe(Backend& backend, const std::vector<float>& queries,
+                        int32_t num_tokens) {
+  const ModelLayout& layout = backend.layout();
+  const int32_t first = num_tokens / 3;
+  QueryStatistics statistics;
+  backend.AddQueries(queries.data(), first, &statistics);
+  backend.AddQueries(
+      queries.data() + int64_t{first} * layout.num_q_heads * layout.head_dim,
+      num_tokens - first, &statistics);
+  return statistics;
+}
+
+TEST_F(DeviceScorerTest, ExpectedAttentionEqualsTheCpus) {
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    const int32_t length = 60 * TestLengthFactor();
+    Pair pair(seed, 1, length, false);
+    const ModelLayout& layout = pair.test.model.layout();
+    ScorerSpec scorer{.kind = ScorerKind::kExpectedAttention};
+    scorer.n_future = seed % 2 == 0 ? 512 : 1;
+    scorer.n_sink = static_cast<int32_t>(seed % 3) * 4;
+    scorer.cov = seed != 4;
+    scorer.vnorm = seed != 5;
+    // As many as any n_sink leaves.
+    const int32_t num_tokens = length - scorer.n_sink;
+    std::vector<float> queries =
+        RandomFloats(pair.test.rng, int64_t{num_tokens} * layout.num_q_heads *
+                                        layout.head_dim);
+    for (float& x : queries) x = 0.5f * x + 0.3f;
+    std::vector<double> frequencies;
+    frequencies.reserve(layout.head_dim / 2);
+    for (int32_t i = 0; i < layout.head_dim / 2; ++i) {
+      frequencies.push_back(std::pow(1e4, -2.0 * i / layout.head_dim));
+    }
+    QueryStatistics statistics[2];
+    std::vector<float> scores[2];
+    Backend* const backends[2] = {pair.cpu.get(), pair.device.get()};
+    for (int32_t side = 0; side < 2; ++side) {
+      statistics[side] = Observe(*backends[side], queries, num_tokens);
+      scores[side].assign(pair.test.size(), kNan);
+      ScoreBatch batch = pair.test.Batch(scorer);
+      batch.scale = 1.0f / std::sqrt(static_cast<float>(layout.head_dim));
+      batch.window = {.length = length};
+      batch.statistics = &statistics[side];
+      batch.inverse_frequencies = frequencies;
+      batch.scores = scores[side];
+      backends[side]->Score(batch);
+    }
+    EXPECT_EQ(statistics[1].count, num_tokens);
+    EXPECT_EQ(statistics[1].sums, statistics[0].sums);
+    EXPECT_EQ(statistics[1].products, statistics[0].products);
+    EXPECT_LE(RelativeError(scores[1], scores[0]), kTolerance);
+  }
+}
+
+// Nothing was observed: nothing but sinks is left of a short sequence.
+TEST_F(DeviceScorerTest, ExpectedAttentionNeedsNoQueriesWhereAllAreSinks) {
+  const Pair pair(0, 1, 4);
+  const ModelLayout& layout = pair.test.model.layout();
+  const std::vector<double> frequencies(layout.head_dim / 2, 0.5);
+  const QueryStatistics none;
+  std::vector<float> scores(pair.test.size(), kNan);
+  ScoreBatch batch =
+      pair.test.Batch({.kind = ScorerKind::kExpectedAttention, .n_sink = 4});
+  batch.statistics = &none;
+  batch.inverse_frequencies = frequencies;
+  batch.scores = scores;
+  pair.device->Score(batch);
+  for (const float score : scores) {
+    EXPECT_EQ(score, std::numeric_limits<float>::infinity());
+  }
+}
+
+TEST_F(DeviceScorerTest, H2oEqualsTheCpus) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Pair pair(seed, 9, 60 * TestLengthFactor(), false);
+    ScorerSpec scorer{.kind = ScorerKind::kH2o, .obs_window = 9};
+    scorer.norm = seed % 2 == 0 ? H2oNorm::kNone : H2oNorm::kCount;
+    pair.Compare(scorer);
+    // From sums that both sides add up, in two calls.
+    std::vector<float> sums[2];
+    std::vector<float> scores[2];
+    Backend* const backends[2] = {pair.cpu.get(), pair.device.get()};
+    for (int32_t side = 0; side < 2; ++side) {
+      sums[side].assign(pair.test.size(), 0.25f);
+      scores[side].assign(pair.test.size(), kNan);
+      for (int32_t call = 0; call < 2; ++call) {
+        backends[side]->AddAttention({.layer = 0,
+                                      .scale = pair.test.scale,
+                                      .entries = pair.test.Entries(),
+                                      .window = pair.test.Window(),
+                                      .sums = sums[side]});
+      }
+      ScoreBatch batch =
+          pair.test.Batch({.kind = ScorerKind::kH2o, .norm = scorer.norm});
+      batch.attention_sums = sums[0];
+      batch.scores = scores[side];
+      backends[side]->Score(batch);
+    }
+    EXPECT_LE(RelativeError(sums[1], sums[0]), kTolerance);
+    EXPECT_LE(RelativeError(scores[1], scores[0]), kTolerance);
+  }
+}
+
+TEST_F(DeviceScorerTest, ValueNormsEqualTheCpus) {
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Pair pair(seed, 1, 40);
+    const ModelLayout& layout = pair.test.model.layout();
+    const int32_t model_dim = 72;
+    const std::vector<float> projection = RoundedFloats(
+        pair.test.rng, layout.dtype,
+        int64_t{layout.num_q_heads} * layout.head_dim * model_dim);
+    std::vector<float> norms[2];
+    Backend* const backends[2] = {pair.cpu.get(), pair.device.get()};
+    const bool per_query_head = seed % 2 == 1;
+    for (int32_t side = 0; side < 2; ++side) {
+      norms[side].assign(
+          pair.test.size() * (per_query_head ? layout.group_size() : 1), kNan);
+      backends[side]->ValueNorms(
+          {.layer = 0,
+           .norm = seed < 4 ? ValueNorm::kL1 : ValueNorm::kL2,
+           .entries = pair.test.Entries(),
+           .output_projection = projection.data(),
+           .model_dim = model_dim,
+           .per_query_head = per_query_head,
+           .norms = norms[side]});
+    }
+    EXPECT_LE(RelativeError(norms[1], norms[0]), kTolerance);
+  }
+}
+
+// More entries than any kernel's CTA takes.
+TEST_F(DeviceScorerTest, ListsOfSeveralCtasEqualTheCpus) {
+  Pair pair(0, 8, 1500);
+  const ModelLayout& layout = pair.test.model.layout();
+  ASSERT_GT(pair.test.head_size(0), 1024);
+  pair.Compare({.kind = ScorerKind::kSnapKv, .window = 8});
+  pair.Compare({.kind = ScorerKind::kKeyDiff});
+  pair.Compare(
+      {.kind = ScorerKind::kKeyDiff, .anchor = KeyDiffAnchor::kMedian});
+  pair.Compare({.kind = ScorerKind::kKnorm});
+  pair.Compare({.kind = ScorerKind::kH2o, .obs_window = 8});
+  const std::vector<float> projection =
+      RoundedFloats(pair.test.rng, layout.dtype,
+                    int64_t{layout.num_q_heads} * layout.head_dim * 8);
+  std::vector<float> norms[2];
+  Backend* const backends[2] = {pair.cpu.get(), pair.device.get()};
+  for (int32_t side = 0; side < 2; ++side) {
+    norms[side].assign(pair.test.size(), kNan);
+    backends[side]->ValueNorms({.layer = 0,
+                                .entries = pair.test.Entries(),
+                                .output_projection = projection.data(),
+                                .model_dim = 8,
+                                .norms = norms[side]});
+  }
+  EXPECT_LE(RelativeError(norms[1], norms[0]), kTolerance);
+}
+
+TEST_F(DeviceScorerTest, AbortsOnScorersThatReadNoKeys) {
+  const Pair pair(0, 1, 20);
+  EXPECT_DEATH(pair.test.Run(*pair.device, {.kind = ScorerKind::kStreaming}),
+               "reads_keys");
+}
+
+}  // namespace
+}  // namespace blockmgr

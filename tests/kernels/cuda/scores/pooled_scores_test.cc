@@ -1,0 +1,303 @@
+// Pooling, and h2o's sums: against the CPU and float64.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/select.h"
+#include "kernels/backend.h"
+#include "kernels/cuda/rows/row_mover.h"
+#include "kernels/cuda/scores/pooled_scores.h"
+#include "kernels/cuda/simt.h"
+#include "tests/kernels/cuda/attention/decode_runner.h"
+#include "tests/kernels/cuda/scores/decode_sum_runner.h"
+#include "tests/kernels/cuda/scores/entry_cases.h"
+#include "tests/kernels/cuda/scores/pool_runner.h"
+#include "tests/kernels/cuda/scores/window_runner.h"
+#include "tests/kernels/cuda/test_device.h"
+#include "tests/testing/sanitizers.h"
+
+namespace blockmgr {
+namespace {
+
+using Order = simt::Schedule::Order;
+
+std::vector<ScorerSpec> AllPoolings(int32_t window, int32_t kernel) {
+  std::vector<ScorerSpec> all;
+  for (const PoolKind pool : {PoolKind::kMax, PoolKind::kAvg}) {
+    for (const PoolOrder order : {PoolOrder::kAdaKv, PoolOrder::kKvPress}) {
+      for (const GroupReduce group : {GroupReduce::kMean, GroupReduce::kMax}) {
+        all.push_back({.window = window,
+                       .pool = pool,
+                       .kernel = kernel,
+                       .order = order,
+                       .group = group});
+      }
+    }
+  }
+  return all;
+}
+
+std::string Spelled(const ScorerSpec& scorer) {
+  EvictionPolicy policy;
+  policy.scorer = scorer;
+  return FormatPolicy(policy);
+}
+
+class PooledScoresTest : public DeviceTest {};
+
+// The same weights give the same bits as the reduction that the CPU uses.
+TEST_F(PooledScoresTest, EqualTheReductionOfTheCpuBitForBit) {
+  for (const int32_t kernel : {1, 7, 601}) {
+    EntryCase<simt::BFloat16> test(
+        {.group_size = 3, .sizes = {290, 5, 0, 40}, .window = 4}, 1);
+    PoolRunner<simt::BFloat16> runner(&test);
+    auto attention =
+        Shared(RandomFloats(test.cache().rng(), test.num_entries() * 3));
+    attention[17] = std::nanf("");
+    attention[40] = -std::numeric_limits<float>::infinity();
+    for (const ScorerSpec& scorer : AllPoolings(4, kernel)) {
+      SCOPED_TRACE(Spelled(scorer));
+      ASSERT_EQ(runner.Run(scorer, attention, {}), "");
+      for (int32_t list = 0; list < test.num_lists(); ++list) {
+        const int32_t num_past = test.NumPast(list);
+        std::vector<float> rows;
+        for (int32_t g = 0; g < 3; ++g) {
+          const auto begin = attention.begin() + test.offset(list) * 3 +
+                             int64_t{g} * test.size(list);
+          rows.insert(rows.end(), begin, begin + num_past);
+        }
+        std::vector<float> expected(num_past);
+        ReduceSnapKv(scorer, rows, 3, expected);
+        expected.resize(test.size(list),
+                        std::numeric_limits<float>::infinity());
+        for (int32_t e = 0; e < test.size(list); ++e) {
+          const float got = runner.scores()[test.offset(list) + e];
+          ASSERT_TRUE(simt::FloatBits(got) == simt::FloatBits(expected[e]) ||
+                      (std::isnan(got) && std::isnan(expected[e])))
+              << list << " " << e << ": " << got << " " << expected[e];
+        }
+      }
+    }
+  }
+}
+
+// From keys to scores: what Backend::Score of the CPU gives, up to the order of
+// additions.
+TEST_F(PooledScoresTest, SnapKvAgreesWithTheCpuBackend) {
+  EntryCase<simt::BFloat16> test(
+      {.group_size = 4, .sizes = {150, 64, 90, 40}, .window = 19}, 2);
+  WindowRunner<simt::BFloat16> window(&test);
+  ASSERT_EQ(window.RunStats({}), "");
+  ASSERT_EQ(window.RunColumns({}), "");
+  PoolRunner<simt::BFloat16> runner(&test);
+  const auto backend = test.MakeBackend();
+  for (const ScorerSpec& scorer : AllPoolings(19, 7)) {
+    SCOPED_TRACE(Spelled(scorer));
+    ASSERT_EQ(runner.Run(scorer, window.attention(), {}), "");
+    for (int32_t s = 0; s < test.num_sequences(); ++s) {
+      const auto cpu = test.OnCpu(s);
+      std::vector<float> expected(cpu->offsets.back());
+      cpu->batch.scorer = scorer;
+      cpu->batch.scores = expected;
+      backend->Score(cpu->batch);
+      for (std::size_t e = 0; e < expected.size(); ++e) {
+        const float got = runner.scores()[test.offset(s * 2) + e];
+        if (std::isinf(expected[e])) {
+          ASSERT_EQ(got, expected[e]);
+        } else {
+          ASSERT_NEAR(got, expected[e], 5e-5 * expected[e]);
+        }
+      }
+    }
+  }
+}
+
+// critical(gqa_product).
+TEST_F(PooledScoresTest, ProductsAgreeWithTheCpuBackend) {
+  EntryCase<simt::BFloat16> test(
+      {.group_size = 2, .sizes = {80, 41}, .window = 5}, 3);
+  WindowRunner<simt::BFloat16> window(&test);
+  ASSERT_EQ(window.RunStats({}), "");
+  ASSERT_EQ(window.RunColumns({}), "");
+  PoolRunner<simt::BFloat16> runner(&test);
+  auto norms = Shared(RandomFloats(test.cache().rng(), test.num_entries() * 2));
+  for (float& norm : norms) norm = std::abs(norm);
+  const ScorerSpec scorer{.window = 5, .kernel = 5};
+  ASSERT_EQ(
+      runner.Run(scorer, window.attention(), {.norms = &norms, .eps = 1e-3f}),
+      "");
+  const auto cpu = test.OnCpu(0);
+  std::vector<float> scores(test.num_entries());
+  std::vector<float> products(test.num_entries());
+  cpu->batch.scorer = scorer;
+  cpu->batch.scores = scores;
+  cpu->batch.q_head_norms = norms;
+  cpu->batch.product_eps = 1e-3f;
+  cpu->batch.products = products;
+  test.MakeBackend()->Score(cpu->batch);
+  for (int64_t e = 0; e < test.num_entries(); ++e) {
+    if (std::isinf(products[e])) {
+      ASSERT_EQ(runner.products()[e], products[e]);
+    } else {
+      ASSERT_NEAR(runner.products()[e], products[e], 5e-5 * products[e]);
+    }
+  }
+}
+
+TEST_F(PooledScoresTest, DecodeSumsMatchFloat64) {
+  AttentionShape shape{.num_heads = 2,
+                       .group_size = 3,
+                       .head_dim = 64,
+                       .page_size = 32,
+                       .region_lengths = {20, 70, 0, 100, 0, 0},
+                       .tail_lengths = {19, 45, 0}};
+  DecodeRunner<simt::BFloat16> decode(shape, 4);
+  ASSERT_EQ(decode.Run({.num_ctas = 3, .with_logits = true}), "");
+  // A hole before each list must stay as it is.
+  SharedVector<int64_t> offsets;
+  SharedVector<float> sums;
+  for (int32_t list = 0; list < 6; ++list) {
+    sums.push_back(-7.0f);
+    offsets.push_back(std::ssize(sums));
+    for (std::size_t i = 0; i < decode.test().slots(list).size(); ++i) {
+      sums.push_back(0.25f);
+    }
+  }
+  offsets.push_back(std::ssize(sums));
+  const DecodeSumParams params = {.lists = decode.test().Lists(),
+                                  .page_shift = 5,
+                                  .num_heads = MakeDivider(2),
+                                  .tile_offsets = decode.tile_offsets().data(),
+                                  .logits = decode.logits().data(),
+                                  .lse = decode.lse().data(),
+                                  .max_tiles = decode.tile_offsets().back(),
+                                  .group_size = 3,
+                                  .sum_offsets = offsets.data(),
+                                  .sums = sums.data()};
+  ASSERT_EQ(
+      RunKernels(
+          {}, [&](DeviceRuntime& device) { device.AddDecodeAttention(params); })
+          .error,
+      "");
+  for (int32_t list = 0; list < 6; ++list) {
+    EXPECT_EQ(sums[offsets[list] - 1], -7.0f);
+    const std::vector<SlotIndex>& slots = decode.test().slots(list);
+    const ListRows rows = decode.test().Rows(list);
+    std::vector<double> expected(slots.size(), 0.25);
+    for (int32_t g = 0; g < 3; ++g) {
+      const simt::BFloat16* query = &decode.queries()[(list * 3 + g) * 64];
+      const double lse =
+          decode.test().Reference(rows, list, std::ssize(slots), query).lse;
+      for (std::size_t i = 0; i < slots.size(); ++i) {
+        double dot = 0.0;
+        for (int32_t k = 0; k < 64; ++k) {
+          dot += double{simt::ToFloat(query[k])} *
+                 double{decode.test().Value(slots[i], false, k)};
+        }
+        expected[i] += std::exp(dot * decode.test().scale() - lse);
+      }
+    }
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      ASSERT_NEAR(sums[offsets[list] + i], expected[i], 2e-5 * expected[i]);
+    }
+  }
+}
+
+// More than a grid has room for in y, and hardly one with an entry.
+TEST_F(PooledScoresTest, DecodeSumsOfVeryManyLists) {
+  // Sanitizers take too long over so many blocks.
+  std::vector<int32_t> tail_lengths(kSanitized ? 820 : 8200, 0);
+  tail_lengths[3] = 70;
+  tail_lengths.back() = 5;
+  DecodeSumRunner runner(8, tail_lengths);
+  ASSERT_EQ(runner.Run({}), "");
+  EXPECT_TRUE(runner.AllSumsAre(1.0f));
+  EXPECT_EQ(runner.error_word(), 0);
+}
+
+// As where a step on the device has appended a token that the host had not
+// counted: in the last tile, and in one that there is no room for.
+TEST_F(PooledScoresTest, DecodeSumsStayInTheirRoom) {
+  DecodeSumRunner runner(2, {70, 64, 5});
+  runner.SetTails({71, 64, 5});
+  ASSERT_EQ(runner.Run({}), "");
+  EXPECT_EQ(runner.error_word(), kOffsetsOutOfLists);
+  EXPECT_TRUE(runner.AllSumsAre(1.0f));
+  runner.SetTails({70, 65, 5});
+  ASSERT_EQ(runner.Run({}), "");
+  EXPECT_EQ(runner.error_word(), kTilesOutOfRoom);
+  EXPECT_TRUE(runner.AllSumsAre(0.0f));
+  runner.SetTails({70, 63, 5});
+  ASSERT_EQ(runner.Run({}), "");
+  EXPECT_EQ(runner.error_word(), 0);
+  EXPECT_FALSE(runner.AllSumsAre(1.0f));
+}
+
+TEST_F(PooledScoresTest, H2oAgreesWithTheCpuBackend) {
+  EntryCase<simt::BFloat16> test({.group_size = 2,
+                                  .sizes = {80, 41, 1, 30},
+                                  .window = 11,
+                                  .whole_window = false},
+                                 5);
+  WindowRunner<simt::BFloat16> window(&test);
+  ASSERT_EQ(window.RunStats({}), "");
+  window.sums().assign(test.num_entries(), 0.0f);
+  ASSERT_EQ(window.RunColumns({.into_sums = true}), "");
+  const auto backend = test.MakeBackend();
+  for (const H2oNorm norm : {H2oNorm::kNone, H2oNorm::kCount}) {
+    SharedVector<float> scores = window.sums();
+    const SharedVector<int32_t> num_queries(2, 11);
+    const H2oScoreParams params = {
+        .entries = test.Lists(),
+        .lengths = test.lengths().data(),
+        .num_queries = norm == H2oNorm::kCount ? num_queries.data() : nullptr,
+        .group_size = 2,
+        .scores = scores.data()};
+    ASSERT_EQ(
+        RunKernels({}, [&](DeviceRuntime& device) { device.FinishH2o(params); })
+            .error,
+        "");
+    for (int32_t s = 0; s < 2; ++s) {
+      const auto cpu = test.OnCpu(s);
+      std::vector<float> expected(cpu->offsets.back());
+      cpu->batch.scorer = {
+          .kind = ScorerKind::kH2o, .norm = norm, .obs_window = 11};
+      cpu->batch.scores = expected;
+      backend->Score(cpu->batch);
+      for (std::size_t e = 0; e < expected.size(); ++e) {
+        ASSERT_NEAR(scores[test.offset(s * 2) + e], expected[e],
+                    5e-5 * expected[e]);
+      }
+    }
+  }
+}
+
+TEST_F(PooledScoresTest, SchedulesDoNotMatter) {
+  EntryCase<simt::BFloat16> test(
+      {.group_size = 3, .sizes = {290, 40}, .window = 4}, 6);
+  PoolRunner<simt::BFloat16> runner(&test);
+  const auto attention =
+      Shared(RandomFloats(test.cache().rng(), test.num_entries() * 3));
+  const ScorerSpec scorer{.window = 4, .order = PoolOrder::kKvPress};
+  ASSERT_EQ(runner.Run(scorer, attention, {}), "");
+  const auto expected = runner.scores();
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    SCOPED_TRACE(seed);
+    ASSERT_EQ(runner.Run(scorer, attention,
+                         {.schedule = {.order = seed == 0 ? Order::kReverse
+                                                          : Order::kRandom,
+                                       .seed = seed}}),
+              "");
+    EXPECT_EQ(runner.scores(), expected);
+  }
+}
+
+}  // namespace
+}  // namespace blockmgr
