@@ -13,7 +13,7 @@ Runs, with warnings as errors:
              simulator, longer random runs, a search for every planted bug,
              packaging, an installation and a project that uses it
   release    the same tests as users' builds run them; CUDA kernels for every
-             architecture
+             architecture, and what nvcc makes of them, interpreted (ptx)
   asan-all   all of asan, with blockmgr-evict and the CUDA kernels under the
              emulator
   fuzz       a minute of libFuzzer for every target

@@ -44,7 +44,7 @@ if something passed and nothing failed, 1 otherwise, 2 for a wrong command line.
 
 Examples:
   scripts/test.sh                         # everyday
-  scripts/test.sh --label ptx             # one kind
+  scripts/test.sh release --label ptx     # one kind
   scripts/test.sh asan tsan               # before a change of ownership or threads
 HELP
 }

@@ -6,19 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include <absl/strings/str_cat.h>
 #include <google/protobuf/repeated_field.h>
 
 #include "blockmgr/base/status_macros.h"
+#include "wire/invalid.h"
 #include "wire/policy_wire.h"
 
 namespace blockmgr {
 namespace {
-
-template <typename... Parts>
-absl::Status Invalid(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
 
 // An id type is its number.
 template <typename Id, typename Number>

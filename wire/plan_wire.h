@@ -1,5 +1,5 @@
-// The engine's API, proto/blockmgr/v1/engine.proto: plans and results to messages
-// (a daemon sends plans, an engine results) and back.
+// The engine's API, proto/blockmgr/v1/engine.proto: plans and results to
+// messages (a daemon sends plans, an engine results) and back.
 //
 // FromProto refuses every value that has no meaning of its own (an enum, a
 // policy, a size); shapes and ranges that need the tables are EngineTables' and

@@ -9,6 +9,7 @@
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy_fields.h"
+#include "wire/invalid.h"
 
 namespace blockmgr {
 namespace {
@@ -17,11 +18,6 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::OneofDescriptor;
 using google::protobuf::Reflection;
-
-template <typename... Pieces>
-absl::Status Invalid(const Pieces&... pieces) {
-  return absl::InvalidArgumentError(absl::StrCat(pieces...));
-}
 
 absl::Status Within(absl::string_view field, const absl::Status& status) {
   return absl::Status(status.code(),

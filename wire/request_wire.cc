@@ -5,21 +5,16 @@
 #include <utility>
 #include <vector>
 
-#include <absl/strings/str_cat.h>
 #include <google/protobuf/repeated_field.h>
 
 #include "blockmgr/base/status_macros.h"
+#include "wire/invalid.h"
 #include "wire/policy_wire.h"
 
 namespace blockmgr {
 namespace {
 
 constexpr size_t kMaxIdBytes = 128;
-
-template <typename... Args>
-absl::Status Invalid(const Args&... args) {
-  return absl::InvalidArgumentError(absl::StrCat(args...));
-}
 
 absl::Status TokensFromProto(
     absl::string_view field,

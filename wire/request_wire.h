@@ -1,5 +1,6 @@
-// The API of clients, proto/blockmgr/v1/{request,eviction,admin}.proto: requests
-// and evictions to the library's types, their effects and statistics to messages.
+// The API of clients, proto/blockmgr/v1/{request,eviction,admin}.proto:
+// requests and evictions to the library's types, their effects and statistics
+// to messages.
 //
 // What comes from outside is checked here; errors are InvalidArgument and name
 // the field as the .proto files do.

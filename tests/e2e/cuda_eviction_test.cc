@@ -116,8 +116,7 @@ TEST_F(CudaEvictionTest, TheDeviceSelects) {
   ASSERT_EQ(right.error, "");
   EXPECT_EQ(right.evictions[0].keep.ranks,
             SelectedByCpu(right.evictions[0]).ranks);
-  const Trace wrong =
-      RunWith(DeviceFor(*model, Fault::kIgnoresScores));
+  const Trace wrong = RunWith(DeviceFor(*model, Fault::kIgnoresScores));
   ASSERT_EQ(wrong.error, "");
   EXPECT_EQ(wrong.evictions[0].scores, right.evictions[0].scores);
   EXPECT_NE(wrong.evictions[0].keep.ranks, right.evictions[0].keep.ranks);
@@ -126,8 +125,7 @@ TEST_F(CudaEvictionTest, TheDeviceSelects) {
 TEST_F(CudaEvictionTest, TheDeviceMoves) {
   const auto model = SmallestModel();
   const Trace right = RunWith(DeviceFor(*model));
-  const Trace wrong =
-      RunWith(DeviceFor(*model, Fault::kMovesNothing));
+  const Trace wrong = RunWith(DeviceFor(*model, Fault::kMovesNothing));
   EXPECT_EQ(wrong.evictions[0].keep.ranks, right.evictions[0].keep.ranks);
   EXPECT_NE(wrong.logits, right.logits);
 }

@@ -11,18 +11,18 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-
 TEST(RequestWireTest, ErrorsNameTheField) {
   v1::EvictRequest request;
   request.set_request_id("r");
   request.mutable_policy()->mutable_streaming();
   request.mutable_policy()->mutable_external_budgets();
   request.mutable_target()->set_keep_ratio("0.5");
-  EXPECT_THAT(FromProto(request), StatusIs(kInvalid, HasSubstr("budgets")));
+  EXPECT_THAT(FromProto(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           HasSubstr("budgets")));
   request.add_budgets(5);
   request.add_budgets(-1);
-  EXPECT_THAT(FromProto(request), StatusIs(kInvalid, HasSubstr("budgets[1]")));
+  EXPECT_THAT(FromProto(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           HasSubstr("budgets[1]")));
 }
 
 TEST(RequestWireTest, RequestCarriesScopeRetentionAndPriority) {
@@ -76,10 +76,12 @@ TEST(SubmitRequestTest, AnEvictionHasAMode) {
   proto.mutable_eviction();
   EXPECT_THAT(FromProto(proto), IsOk());
   proto.mutable_eviction()->set_share_prefix(true);
-  EXPECT_THAT(FromProto(proto), StatusIs(kInvalid, HasSubstr("eviction.mode")));
+  EXPECT_THAT(FromProto(proto), StatusIs(absl::StatusCode::kInvalidArgument,
+                                         HasSubstr("eviction.mode")));
   proto.mutable_eviction()->set_share_prefix(false);
   proto.mutable_eviction()->mutable_target()->set_tokens_per_head(8);
-  EXPECT_THAT(FromProto(proto), StatusIs(kInvalid, HasSubstr("eviction.mode")));
+  EXPECT_THAT(FromProto(proto), StatusIs(absl::StatusCode::kInvalidArgument,
+                                         HasSubstr("eviction.mode")));
 }
 
 }  // namespace

@@ -1,0 +1,18 @@
+#ifndef WIRE_INVALID_H_
+#define WIRE_INVALID_H_
+
+#include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
+
+namespace blockmgr {
+
+// What a message says that it must not: the field, what was expected, what
+// came.
+template <typename... Parts>
+absl::Status Invalid(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+}  // namespace blockmgr
+
+#endif  // WIRE_INVALID_H_
