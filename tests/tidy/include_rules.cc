@@ -28,6 +28,23 @@ struct Layer {
   bool threads_and_clocks = true;
 };
 
+std::vector<std::string> All() {
+  return {"blockmgr/base",
+          "blockmgr/eviction",
+          "blockmgr",
+          "kernels",
+          "program",
+          "scheduler",
+          "proto",
+          "scheduler/server",
+          "wire",
+          "engine/tables",
+          "engine/reference",
+          "bench/evict",
+          "bench",
+          "tests"};
+}
+
 const std::vector<Layer>& Layers() {
   static const auto& layers = *new std::vector<Layer>{
       {.folder = "blockmgr/base",
@@ -86,20 +103,8 @@ const std::vector<Layer>& Layers() {
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
                        "kernels", "scheduler"},
        .cuda = true},
-      {.folder = "bench",
-       .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
-                       "kernels", "program", "scheduler", "scheduler/server",
-                       "proto", "wire", "engine/tables", "engine/reference",
-                       "bench/evict", "tests"},
-       .grpc = true,
-       .cuda = true},
-      {.folder = "tests",
-       .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
-                       "kernels", "program", "scheduler", "scheduler/server",
-                       "proto", "wire", "engine/tables", "engine/reference",
-                       "bench/evict", "bench"},
-       .grpc = true,
-       .cuda = true},
+      {.folder = "bench", .may_include = All(), .grpc = true, .cuda = true},
+      {.folder = "tests", .may_include = All(), .grpc = true, .cuda = true},
   };
   return layers;
 }

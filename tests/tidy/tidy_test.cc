@@ -29,7 +29,8 @@ constexpr char kSourceRoot[] = BLOCKMGR_SOURCE_ROOT;
 const std::map<std::string, std::string>& TestExceptions() {
   static const auto& exceptions = *new std::map<std::string, std::string>{
       // Flags of a model, tested with the model.
-      {"engine/reference/sim_flags.cc", "tests/engine/reference/sim_engine_test.cc"},
+      {"engine/reference/sim_flags.cc",
+       "tests/engine/reference/sim_engine_test.cc"},
       // Compared with dense tensors, method by method.
       {"engine/reference/tiny_scoring.cc", "tests/e2e/methods_test.cc"},
       // Steps of a selection, tested through its whole contract.

@@ -28,8 +28,8 @@ std::string FolderOf(absl::string_view path) {
 }
 
 bool IsInLibraryFolder(absl::string_view path) {
-  constexpr std::array<absl::string_view, 4> kFolders = {
-      "blockmgr/", "kernels/", "scheduler/", "bench/"};
+  constexpr std::array<absl::string_view, 6> kFolders = {
+      "blockmgr/", "kernels/", "scheduler/", "engine/", "wire/", "bench/"};
   return std::any_of(kFolders.begin(), kFolders.end(),
                      [path](absl::string_view folder) {
                        return absl::StartsWith(path, folder);
