@@ -8,7 +8,6 @@
 namespace blockmgr {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(RequestWireTest, ErrorsNameTheField) {
