@@ -182,10 +182,10 @@ class Backend {
   // Adds queries before rotation, [num_tokens, num_q_heads, head_dim].
   virtual void AddQueries(const float* queries, int32_t num_tokens,
                           QueryStatistics* statistics) = 0;
-  // What SelectEntries keeps, bit for bit.
+  // Returns the entries that SelectEntries keeps, bit for bit.
   virtual KeepSets Select(const SelectBatch& batch) = 0;
   // Moves survivors to the pages of a new region, as PlaceSurvivors places
-  // them. The position of every slot of the region, as it says.
+  // them. Returns the position of every slot of the region, as it does.
   virtual std::vector<int32_t> Compact(const Compaction& compaction) = 0;
   // Executes the groups of moves in their order.
   virtual void Move(const CompactionMoves& moves) = 0;

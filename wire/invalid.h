@@ -6,8 +6,8 @@
 
 namespace blockmgr {
 
-// What a message says that it must not: the field, what was expected, what
-// came.
+// An error about a message. The parts name the field, say what was expected and
+// what came.
 template <typename... Parts>
 absl::Status Invalid(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));

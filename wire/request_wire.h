@@ -2,8 +2,8 @@
 // requests and evictions to the library's types, their effects and statistics
 // to messages.
 //
-// What comes from outside is checked here; errors are InvalidArgument and name
-// the field as the .proto files do.
+// These functions check everything that a message says. Their errors are
+// InvalidArgument and name the field as the .proto files do.
 //
 // Thread-safe: pure functions. Cost: linear in the message.
 #ifndef WIRE_REQUEST_WIRE_H_

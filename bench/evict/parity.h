@@ -45,9 +45,10 @@ std::vector<float> ParityScores(const ParityPolicy& policy,
                                 const EvictionRange& range,
                                 const EntriesView& entries);
 
-// What the program keeps, of every head the window too; without parity:
-// SelectEntries (select.h). `external` is read for headkv and lukv only:
-// ParityTableBudgets. O(entries). REQUIRES: CheckParity is OK; for critical,
+// Returns the entries that the published program keeps, each head's observation
+// window among them. A policy without parity(..) keeps what SelectEntries
+// (select.h) keeps. The function reads `external` for headkv and lukv only
+// (ParityTableBudgets). O(entries). REQUIRES: CheckParity is OK; for critical,
 // entries.value_norms.
 KeepSets SelectParity(const ParityPolicy& policy, const EvictionTarget& target,
                       const HeadShape& shape, const EvictionRange& range,

@@ -57,7 +57,8 @@ const std::vector<Layer>& Layers() {
       {.folder = "blockmgr",
        .may_include = {"blockmgr/base", "blockmgr/eviction"},
        .threads_and_clocks = false},
-      // What runs device code where nvcc does not compile it is the tests'.
+      // The emulator, which runs device code where nvcc does not compile it,
+      // belongs to the tests.
       {.folder = "kernels",
        .may_include = {"blockmgr/base", "blockmgr/eviction",
                        "tests/kernels/simt/simt_emulator.h"},

@@ -440,7 +440,7 @@ TEST(ParityKeepAllTest, ATargetOfAllThereIsEvictsNothing) {
     SCOPED_TRACE(text);
     const ParityPolicy policy = Parse(text);
     for (const int32_t cut : {1, 2, 7, 16, 31, 33, 100, 231}) {
-      // Of an earlier eviction, heads hold about two thirds.
+      // An earlier eviction has left each head about two thirds.
       std::vector<int64_t> offsets = {0};
       std::vector<int32_t> positions;
       std::vector<float> scores;

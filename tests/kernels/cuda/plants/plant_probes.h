@@ -10,13 +10,13 @@ namespace blockmgr {
 
 struct PlantProbe {
   const char* name;  // in plants.txt
-  // What those tests would first complain about, or "".
+  // Returns the first complaint of those tests, or "" where they pass.
   std::string (*find)();
 };
 
-// Of copies of rows, lists of entries, selections and plans of moves.
+// These probe copies of rows, lists of entries, selections and plans of moves.
 std::vector<PlantProbe> RowProbes();
-// Of attention and scores.
+// These probe attention and scores.
 std::vector<PlantProbe> AttentionProbes();
 
 }  // namespace blockmgr

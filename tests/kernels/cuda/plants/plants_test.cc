@@ -28,7 +28,7 @@ std::vector<PlantProbe> AllProbes() {
   return probes;
 }
 
-// What a probe finds when a plant is on.
+// Returns the complaint of a probe while one plant is on.
 std::string FindPlant(const std::string& probe_name, int32_t plant) {
   for (const PlantProbe& probe : AllProbes()) {
     if (probe.name != probe_name) continue;
