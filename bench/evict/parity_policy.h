@@ -1,5 +1,5 @@
-// ParityPolicy is what blockmgr-evict runs: a policy of the library, or one that
-// follows a published program to the letter.
+// ParityPolicy is what blockmgr-evict runs: a policy of the library, or one
+// that follows a published program to the letter.
 //
 // Written as the library's (policy.h), with parity(kvpress|released) as one
 // more option: snapkv | adakv | round(token) | parity(released). parity.h has
