@@ -160,9 +160,11 @@ absl::StatusOr<ParityPolicy> ParseParityPolicy(absl::string_view text) {
 }
 
 std::string FormatParityPolicy(const ParityPolicy& policy) {
-  const std::string text = FormatPolicy(policy);
-  if (policy.parity == Parity::kNone) return text;
-  return absl::StrCat(text, " | parity(", EnumName(policy.parity), ")");
+  std::string text = FormatPolicy(policy);
+  if (policy.parity != Parity::kNone) {
+    absl::StrAppend(&text, " | parity(", EnumName(policy.parity), ")");
+  }
+  return text;
 }
 
 }  // namespace blockmgr

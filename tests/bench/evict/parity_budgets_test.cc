@@ -449,7 +449,7 @@ TEST(ParityKeepAllTest, ATargetOfAllThereIsEvictsNothing) {
           state = SplitMix64(state);
           if (state % 3 == 0) continue;
           positions.push_back(position);
-          scores.push_back(static_cast<float>(state % 1000) * (1 + head));
+          scores.push_back(static_cast<float>(state % 1000 * (1 + head)));
         }
         offsets.push_back(std::ssize(positions));
       }
