@@ -9,13 +9,14 @@ usage() {
 Usage: scripts/nightly.sh [--help]
 
 Runs, with warnings as errors:
-  dev        all tests, also those labelled nightly: thousands of seeds of the
-             simulator, longer random runs, a search for every planted bug,
-             packaging, an installation and a project that uses it
+  dev-all    all tests, also those labelled nightly: thousands of seeds of the
+             simulator, every case of random tests, a search for every planted
+             bug, microbenchmarks, packaging, an installation and a project that
+             uses it
   release    the same tests as users' builds run them; CUDA kernels for every
              architecture, and what nvcc makes of them, interpreted (ptx)
-  asan-all   all of asan, with blockmgr-evict and the CUDA kernels under the
-             emulator
+  asan-all   all tests under AddressSanitizer, also of whole lines (e2e), the load
+             client, blockmgr-evict, and CUDA kernels under the emulator
   fuzz       a minute of libFuzzer for every target
   traces     of 2,000 seeds, equal between gcc and clang
   clang-tidy with its analyzer, on the files that changed, for an hour at most
@@ -37,8 +38,8 @@ case "${1:-}" in
 esac
 
 . scripts/checks.sh
-run_tests --nightly dev
+run_tests --nightly dev-all
 run_tests --nightly --no-setup release asan-all fuzz
-check "equal traces of gcc and clang" same_traces 2000 dev asan-all
+check "equal traces of gcc and clang" same_traces 2000 dev-all asan-all
 run_tidy --seconds 3600
 finish_checks

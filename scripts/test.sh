@@ -15,17 +15,18 @@ Usage: scripts/test.sh [OPTION..] [PRESET..]
 Installs what is missing, then configures, builds and tests each PRESET in
 build/PRESET. Without one: dev. Presets: $(presets | xargs).
 
-  dev      everyday build: optimised, asserts on
+  dev      everyday build: optimised, asserts on; a part of the cases of random tests
+  dev-all  dev with all of them, planted bugs and microbenchmarks
   release  what users get: no asserts, and every header stands alone
   asan     clang, with its thread-safety analysis, AddressSanitizer, LeakSanitizer
-           and UndefinedBehaviorSanitizer
-  asan-all asan, with blockmgr-evict and the CUDA kernels under the emulator
+           and UndefinedBehaviorSanitizer; libraries and the daemon
+  asan-all asan of all programs, and the CUDA kernels under the emulator
   tsan     ThreadSanitizer: what has threads, without what speaks gRPC
   clang    clang, without sanitizers
 
 Options:
-  --nightly              run also what takes minutes: longer random runs, more
-                         seeds, packaging (label nightly)
+  --nightly              run also what takes minutes: more seeds, packaging
+                         (label nightly)
   --label REGEX          run only tests whose CTest label matches
   --exclude-label REGEX  leave out tests whose CTest label matches
   --no-setup             do not look for missing packages

@@ -18,6 +18,7 @@
 #include <xxhash.h>
 
 #include "tests/blockmgr/region_history.h"
+#include "tests/testing/case_count.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {

@@ -13,6 +13,7 @@
 
 #include "tests/blockmgr/manager_driver.h"
 #include "tests/blockmgr/region_history.h"
+#include "tests/testing/case_count.h"
 
 namespace blockmgr {
 namespace {
@@ -22,7 +23,7 @@ namespace {
 // otherwise, until it has met all that it must meet: what is rare may be so by
 // any change of the random numbers.
 constexpr int64_t kNumOps = 1'000'000;
-constexpr int64_t kLeastDivisor = kSanitized ? 5 : 1;
+constexpr int64_t kLeastDivisor = kBrief ? 5 : 1;
 constexpr int64_t kMostFactor = 2;
 constexpr int32_t kOpsPerPhase = 250;
 constexpr int32_t kPhasesPerRun = 4;

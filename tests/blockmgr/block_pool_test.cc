@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/blockmgr/region_history.h"
+#include "tests/testing/case_count.h"
 
 namespace blockmgr {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "blockmgr/block_manager.h"
 #include "blockmgr/prefix_cache.h"
-#include "tests/testing/sanitizers.h"
+#include "tests/testing/case_count.h"
 
 namespace blockmgr {
 namespace {

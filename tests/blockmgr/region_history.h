@@ -17,7 +17,6 @@
 #include "blockmgr/ragged_region.h"
 #include "tests/blockmgr/naive_layout.h"
 #include "tests/testing/random.h"
-#include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
 

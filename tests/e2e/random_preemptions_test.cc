@@ -27,7 +27,6 @@
 #include "tests/e2e/jobs.h"
 #include "tests/e2e/line.h"
 #include "tests/testing/case_count.h"
-#include "tests/testing/sanitizers.h"
 #include "tests/testing/test_tables.h"
 
 namespace blockmgr {

@@ -15,8 +15,8 @@
 #include "blockmgr/step_plan.h"
 #include "tests/fuzz/daemon.h"
 #include "tests/fuzz/mutator.h"
+#include "tests/testing/case_count.h"
 #include "tests/testing/random.h"
-#include "tests/testing/sanitizers.h"
 
 namespace blockmgr::fuzz {
 namespace {

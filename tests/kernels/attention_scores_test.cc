@@ -17,7 +17,7 @@
 #include "kernels/backend.h"
 #include "tests/kernels/kernel_cases.h"
 #include "tests/kernels/score_cases.h"
-#include "tests/testing/sanitizers.h"
+#include "tests/testing/case_count.h"
 
 namespace blockmgr {
 namespace {

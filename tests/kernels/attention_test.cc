@@ -15,7 +15,7 @@
 #include "kernels/backend.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/kernels/kernel_cases.h"
-#include "tests/testing/sanitizers.h"
+#include "tests/testing/case_count.h"
 
 namespace blockmgr {
 namespace {

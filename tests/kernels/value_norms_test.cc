@@ -15,7 +15,7 @@
 #include "kernels/backend.h"
 #include "tests/kernels/kernel_cases.h"
 #include "tests/kernels/score_cases.h"
-#include "tests/testing/sanitizers.h"
+#include "tests/testing/case_count.h"
 
 namespace blockmgr {
 namespace {
@@ -69,7 +69,7 @@ TEST_P(ValueNormsTest, MatchNaiveNorms) {
     Rng rng(seed);
     const int32_t model_dim = RandomInt(rng, 1, 150);
     SCOPED_TRACE(testing::Message() << seed << ", width " << model_dim);
-    const int32_t longest = kSanitized ? 100 : 300;
+    const int32_t longest = kBrief ? 100 : 300;
     const NormCase c(GetParam(), seed == 0 ? longest : 40, model_dim,
                      seed + 20);
     const auto backend = c.test.model.MakeBackend();

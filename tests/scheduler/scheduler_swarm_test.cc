@@ -15,15 +15,15 @@
 
 #include "blockmgr/base/bits.h"
 #include "tests/scheduler/scheduler_driver.h"
-#include "tests/testing/sanitizers.h"
+#include "tests/testing/case_count.h"
 
 namespace blockmgr {
 namespace {
 
-constexpr uint64_t kSeedsPerGroup = kSanitized ? 500 : 3000;
+constexpr uint64_t kSeedsPerGroup = kBrief ? 500 : 3000;
 // So few seeds may miss some of what the many see.
-constexpr uint64_t kMinReusedTokens = kSeedsPerGroup / (kSanitized ? 4 : 1);
-constexpr uint64_t kMinPrefixWaits = kSeedsPerGroup / (kSanitized ? 50 : 10);
+constexpr uint64_t kMinReusedTokens = kSeedsPerGroup / (kBrief ? 4 : 1);
+constexpr uint64_t kMinPrefixWaits = kSeedsPerGroup / (kBrief ? 50 : 10);
 
 // A failed check aborts; this tells which seed it was.
 uint64_t current_seed = 0;

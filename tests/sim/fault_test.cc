@@ -20,14 +20,14 @@
 
 #include "tests/sim/fault_scenarios.h"
 #include "tests/sim/scripted.h"
-#include "tests/testing/sanitizers.h"
+#include "tests/testing/case_count.h"
 
 namespace blockmgr::sim {
 
 namespace {
 
 // Sanitizers look at every fourth point.
-constexpr int32_t kPointStride = kSanitized ? 4 : 1;
+constexpr int32_t kPointStride = kBrief ? 4 : 1;
 
 std::vector<std::string> PlansUntil(const Scripted& scripted) {
   const std::vector<std::string>& plans = scripted.plans();
@@ -315,7 +315,7 @@ TEST(FaultSweepTest, ARefusedOrderLeavesNoTrace) {
     ++num_scenarios[compared.rbegin()->first];
     for (const auto& [what, number] : compared) num_points[what] += number;
   }
-  if (kSanitized) return;
+  if (kBrief) return;
   // Commands, and requests that fail.
   EXPECT_GE(num_scenarios[Compared::kState], 13);
   EXPECT_GE(num_points[Compared::kState], 26);
@@ -349,7 +349,7 @@ TEST(FaultSweepTest, ALostEngineLosesNoRequest) {
     }
     EXPECT_LE(num_other_plans, 4) << scenario.name;
   }
-  if (kSanitized) return;
+  if (kBrief) return;
   EXPECT_GE(num_points[AfterLoss::kAll], 800);
   EXPECT_LE(num_points[AfterLoss::kPlans], 286);
   EXPECT_LE(num_points[AfterLoss::kRequests], 20);

@@ -6,7 +6,21 @@
 #include <cstdlib>
 #include <string>
 
+#include "tests/testing/sanitizers.h"
+
 namespace blockmgr {
+
+// Random tests run a part of their cases: always under sanitizers, which make
+// them an order slower, and where BLOCKMGR_TEST_BRIEF says so, as all do that
+// are not nightly.
+inline constexpr bool kBrief = kSanitized || BLOCKMGR_TEST_BRIEF;
+
+inline constexpr int32_t kCaseDivisor = kBrief ? 10 : 1;
+
+// Of `count` slow cases, so many are run.
+constexpr uint64_t SlowCases(uint64_t count) {
+  return kBrief ? (count + 3) / 4 : count;
+}
 
 // `usual`, times the whole number in BLOCKMGR_TEST_CASES, which slow tests set
 // (bm_more_cases in tests/CMakeLists.txt).

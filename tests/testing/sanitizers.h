@@ -1,9 +1,6 @@
-// Which sanitizers this is compiled with, by gcc or clang: they make random
-// tests an order slower, so that those run fewer cases.
+// Which sanitizers this is compiled with, by gcc or clang.
 #ifndef TESTS_TESTING_SANITIZERS_H_
 #define TESTS_TESTING_SANITIZERS_H_
-
-#include <cstdint>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define BLOCKMGR_TEST_ASAN 1
@@ -31,12 +28,6 @@ namespace blockmgr {
 
 inline constexpr bool kSanitized =
     BLOCKMGR_TEST_ASAN != 0 || BLOCKMGR_TEST_TSAN != 0;
-inline constexpr int32_t kCaseDivisor = kSanitized ? 10 : 1;
-
-// Of `count` slow cases, so many are run.
-constexpr uint64_t SlowCases(uint64_t count) {
-  return kSanitized ? (count + 3) / 4 : count;
-}
 
 }  // namespace blockmgr
 

@@ -14,7 +14,6 @@
 #include "blockmgr/eviction/lukv_solver.h"
 #include "tests/blockmgr/eviction/naive_planner.h"
 #include "tests/testing/case_count.h"
-#include "tests/testing/sanitizers.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {

@@ -13,7 +13,7 @@
 
 #include "bench/evict/golden.h"
 #include "blockmgr/base/bits.h"
-#include "tests/testing/sanitizers.h"
+#include "tests/testing/case_count.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {

@@ -15,13 +15,12 @@
 #include "tests/blockmgr/eviction/naive_planner.h"
 #include "tests/blockmgr/eviction/random_case.h"
 #include "tests/testing/case_count.h"
-#include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
 namespace {
 
 // The cases are cheap and many: fewer still under sanitizers.
-constexpr uint64_t kDivisor = kSanitized ? 25 : 1;
+constexpr uint64_t kDivisor = kBrief ? 25 : 1;
 
 int64_t CountPages(const std::vector<int32_t>& budgets, int32_t page_size) {
   int64_t pages = 0;

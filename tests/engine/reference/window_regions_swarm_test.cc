@@ -16,13 +16,13 @@
 
 #include "engine/reference/sim_engine.h"
 #include "scheduler/scheduler.h"
-#include "tests/testing/sanitizers.h"
+#include "tests/testing/case_count.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
 
-constexpr uint64_t kNumSeeds = kSanitized ? 100 : 400;
+constexpr uint64_t kNumSeeds = kBrief ? 100 : 400;
 
 // What a group of seeds switches on.
 struct Faults {

@@ -20,7 +20,7 @@
 #include "kernels/cuda/host/device_runtime.h"
 #include "kernels/cuda/list_splits.h"
 #include "kernels/cuda/simt.h"
-#include "tests/testing/sanitizers.h"
+#include "tests/testing/case_count.h"
 
 namespace blockmgr {
 

@@ -21,7 +21,7 @@
 #include "tests/kernels/cuda/scores/pool_runner.h"
 #include "tests/kernels/cuda/scores/window_runner.h"
 #include "tests/kernels/cuda/test_device.h"
-#include "tests/testing/sanitizers.h"
+#include "tests/testing/case_count.h"
 
 namespace blockmgr {
 namespace {
@@ -213,7 +213,7 @@ TEST_F(PooledScoresTest, DecodeSumsMatchFloat64) {
 // More than a grid has room for in y, and hardly one with an entry.
 TEST_F(PooledScoresTest, DecodeSumsOfVeryManyLists) {
   // Sanitizers take too long over so many blocks.
-  std::vector<int32_t> tail_lengths(kSanitized ? 820 : 8200, 0);
+  std::vector<int32_t> tail_lengths(kBrief ? 820 : 8200, 0);
   tail_lengths[3] = 70;
   tail_lengths.back() = 5;
   DecodeSumRunner runner(8, tail_lengths);

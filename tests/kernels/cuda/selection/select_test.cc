@@ -16,8 +16,8 @@
 #include "tests/kernels/cuda/selection/select_runner.h"
 #include "tests/kernels/cuda/test_device.h"
 #include "tests/kernels/cuda/test_pool.h"
+#include "tests/testing/case_count.h"
 #include "tests/testing/random.h"
-#include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
 namespace {
@@ -103,7 +103,7 @@ void ExpectManyHeads(BudgetKind kind, AdaKvMode mode, uint64_t seed) {
   for (uint64_t i = 0; i < 4; ++i) {
     EXPECT_EQ(CheckManyHeads(kind, mode, 40, i), "") << "seed " << i;
   }
-  if (kSanitized && kind != BudgetKind::kGlobal) return;
+  if (kBrief && kind != BudgetKind::kGlobal) return;
   EXPECT_EQ(CheckManyHeads(kind, mode, 304, seed), "") << "seed " << seed;
 }
 
