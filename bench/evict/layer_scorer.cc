@@ -16,8 +16,6 @@
 namespace blockmgr {
 namespace {
 
-size_t Unsigned(int64_t value) { return static_cast<size_t>(value); }
-
 // Rows copied at once when token-major views of the tensors are made.
 constexpr int32_t kChunkTokens = 256;
 

@@ -17,8 +17,6 @@
 namespace blockmgr {
 namespace {
 
-size_t Unsigned(int64_t value) { return static_cast<size_t>(value); }
-
 // Candidates by (layer, head), CSR; positions ascend per head.
 struct Candidates {
   std::vector<int64_t> offsets = {0};

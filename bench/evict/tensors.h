@@ -2,6 +2,7 @@
 #ifndef BENCH_EVICT_TENSORS_H_
 #define BENCH_EVICT_TENSORS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,6 +11,9 @@
 #include <absl/status/statusor.h>
 
 namespace blockmgr {
+
+// An index into a vector, from the signed numbers that count everywhere else.
+inline size_t Unsigned(int64_t value) { return static_cast<size_t>(value); }
 
 // One layer, row-major float32. What a policy does not read may be empty.
 struct LayerTensors {

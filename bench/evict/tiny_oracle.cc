@@ -13,8 +13,6 @@
 namespace blockmgr {
 namespace {
 
-size_t Unsigned(int64_t value) { return static_cast<size_t>(value); }
-
 float Dot(std::span<const float> a, std::span<const float> b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0f);
 }

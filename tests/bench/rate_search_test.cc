@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -14,8 +13,6 @@ namespace blockmgr {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // A server whose goal holds up to `limit` requests/s, of which it does
 // `throughput` when all come at once.
@@ -49,7 +46,7 @@ TEST(FindMaxRateTest, EndsWithinTheResolutionOfTheLimit) {
       EXPECT_LE(*found.failing_rate, found.max_rate * 1.02 + 1e-12);
       EXPECT_LE(num_runs, 20) << limit << " " << factor;
       EXPECT_EQ(static_cast<int>(found.trials.size()), num_runs);
-      EXPECT_EQ(found.trials.front().rate, kInfinity);
+      EXPECT_EQ(found.trials.front().rate, HUGE_VAL);
       for (const RateTrial& trial : found.trials) {
         if (std::isinf(trial.rate)) continue;
         EXPECT_EQ(trial.rate, RoundRate(trial.rate));
@@ -60,8 +57,8 @@ TEST(FindMaxRateTest, EndsWithinTheResolutionOfTheLimit) {
 
 TEST(FindMaxRateTest, AGoalThatHoldsWithAllAtOnceHasNoHighestRate) {
   ASSERT_OK_AND_ASSIGN(const RateSearch found,
-                       FindMaxRate(99, Server(kInfinity, 5)));
-  EXPECT_EQ(found.max_rate, kInfinity);
+                       FindMaxRate(99, Server(HUGE_VAL, 5)));
+  EXPECT_EQ(found.max_rate, HUGE_VAL);
   EXPECT_FALSE(found.failing_rate.has_value());
   EXPECT_EQ(found.trials.size(), 1u);
 }
@@ -71,7 +68,7 @@ TEST(FindMaxRateTest, AGoalThatFailsOnlyAtOnceEndsToo) {
   ASSERT_OK_AND_ASSIGN(const RateSearch found,
                        FindMaxRate(99, Server(most, 5)));
   EXPECT_GT(found.max_rate, 1e6);
-  EXPECT_EQ(*found.failing_rate, kInfinity);
+  EXPECT_EQ(*found.failing_rate, HUGE_VAL);
 }
 
 TEST(FindMaxRateTest, AGoalThatNeverHoldsIsAnError) {

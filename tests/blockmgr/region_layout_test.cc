@@ -27,7 +27,7 @@ using ::testing::IsEmpty;
 
 // Evictions whose lists are compared with the naive rule, all tests together.
 // The naive rule is slow, and slower still under sanitizers.
-constexpr int32_t kNumEvictions =
+constexpr int32_t kNumLayouts =
     100'000 / (kCaseDivisor * (kCaseDivisor > 1 ? 5 : 1));
 
 ModelLayout SmallLayout() {
@@ -108,7 +108,7 @@ int32_t CompareWithTheNaiveRule(int32_t num_blocks, std::mt19937_64& random) {
 }
 
 TEST(RegionLayoutTest, LaysOutLikeTheNaiveRule) {
-  const auto num_wanted = static_cast<int32_t>(CaseCount(kNumEvictions));
+  const auto num_wanted = static_cast<int32_t>(CaseCount(kNumLayouts));
   int32_t num_evictions = 0;
   for (uint64_t seed = 1; num_evictions < num_wanted; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

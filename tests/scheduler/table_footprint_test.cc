@@ -21,7 +21,7 @@ namespace {
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr int32_t kChunk = 64;
+constexpr int32_t kTableChunk = 64;
 
 RequestEviction DecodeByTable(int32_t tokens, int32_t every,
                               BudgetTable table) {
@@ -56,8 +56,8 @@ TEST(TableFootprintTest, AnEarlyRegionMayBeTheLargest) {
   const auto decode = DecodeCompressionOf(eviction, 100, 340, layout);
   const auto points = AllPoints(*decode, 340, layout);
   ASSERT_GT(PagesOf(points.front(), layout), PagesOf(points.back(), layout));
-  EXPECT_GE(PeakBlocks(340, kChunk, {}, layout, {}, decode.get()),
-            PeakBlocks(340, kChunk, points, layout));
+  EXPECT_GE(PeakBlocks(340, kTableChunk, {}, layout, {}, decode.get()),
+            PeakBlocks(340, kTableChunk, points, layout));
 }
 
 // One shard, whole pages: a table divides a total that is known.
@@ -81,9 +81,9 @@ TEST(TableFootprintTest, PeakBoundsThatOfFollowingEveryPoint) {
     const int32_t end = num_prompt + static_cast<int32_t>(random() % 900);
     const auto decode = DecodeCompressionOf(eviction, num_prompt, end, layout);
     const auto points = AllPoints(*decode, end, layout);
-    const int32_t walked = PeakBlocks(end, kChunk, points, layout);
+    const int32_t walked = PeakBlocks(end, kTableChunk, points, layout);
     const int32_t peak =
-        PeakBlocks(end, kChunk, {}, layout, Holding{}, decode.get());
+        PeakBlocks(end, kTableChunk, {}, layout, Holding{}, decode.get());
     ASSERT_GE(peak, walked);
     int64_t most = 0;
     for (const CompressionPoint& point : points) {
@@ -100,8 +100,8 @@ TEST(TableFootprintTest, PeakBoundsThatOfFollowingEveryPoint) {
     }
     // Lengths on the way, too, and whoever goes on for longer.
     const auto half = (num_prompt + end) / 2;
-    ASSERT_GE(PeakBlocks(half, kChunk, {}, layout, {}, decode.get()),
-              PeakBlocks(half, kChunk, points, layout));
+    ASSERT_GE(PeakBlocks(half, kTableChunk, {}, layout, {}, decode.get()),
+              PeakBlocks(half, kTableChunk, points, layout));
     const auto longer = WithEnd(*decode, end + 200, layout);
     const auto anew =
         DecodeCompressionOf(eviction, num_prompt, end + 200, layout);
@@ -194,7 +194,7 @@ TEST(TableFootprintTest, AnothersCompressionsDoNotRaiseThePeak) {
     const auto num_prompt = static_cast<int32_t>(2 + random() % longest);
     const int32_t end = num_prompt + 30;
     const auto own = PlanCompressions(eviction, num_prompt, layout);
-    const int32_t peak = PeakBlocks(end, kChunk, own, layout);
+    const int32_t peak = PeakBlocks(end, kTableChunk, own, layout);
     const SharedCompression sharing =
         ShareCompression(eviction, num_prompt, layout);
     for (int32_t length = page_size; length < num_prompt; length += page_size) {
@@ -208,7 +208,7 @@ TEST(TableFootprintTest, AnothersCompressionsDoNotRaiseThePeak) {
                                                &CompressionPoint::length);
       if (at != adopted.end() && at->length == length) continue;
       adopted.insert(at, found);
-      ASSERT_LE(PeakBlocks(end, kChunk, adopted, layout), peak) << length;
+      ASSERT_LE(PeakBlocks(end, kTableChunk, adopted, layout), peak) << length;
       ++num_cases;
     }
   }

@@ -16,17 +16,17 @@ using ::testing::AllOf;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
-constexpr SyntheticShape kShape = {.num_layers = 2,
-                                   .num_q_heads = 4,
-                                   .num_heads = 2,
-                                   .length = 300,
-                                   .head_dim = 8,
-                                   .model_dim = 12};
+constexpr SyntheticShape kScoredShape = {.num_layers = 2,
+                                         .num_q_heads = 4,
+                                         .num_heads = 2,
+                                         .length = 300,
+                                         .head_dim = 8,
+                                         .model_dim = 12};
 
 // Every head's entries at positions that are no multiple of `step`; all if 0.
 struct Entries {
   Entries(const LayerScorer& scorer, int32_t length, int32_t step) {
-    for (int32_t head = 0; head < kShape.num_heads; ++head) {
+    for (int32_t head = 0; head < kScoredShape.num_heads; ++head) {
       for (int32_t position = 0; position < length; ++position) {
         if (step > 0 && position % (step + head) == 0) continue;
         positions.push_back(position);
@@ -43,15 +43,17 @@ struct Entries {
   std::vector<int32_t> positions;
 };
 
-const float* Row(const std::vector<float>& values, int32_t head,
-                 int32_t position) {
-  return values.data() + static_cast<size_t>(head * kShape.length + position) *
-                             static_cast<size_t>(kShape.head_dim);
+const float* RowOf(const std::vector<float>& values, int32_t head,
+                   int32_t position) {
+  return values.data() +
+         static_cast<size_t>(head * kScoredShape.length + position) *
+             static_cast<size_t>(kScoredShape.head_dim);
 }
 
 double Dot(const float* a, const float* b) {
   double sum = 0;
-  for (int32_t i = 0; i < kShape.head_dim; ++i) sum += double{a[i]} * b[i];
+  for (int32_t i = 0; i < kScoredShape.head_dim; ++i)
+    sum += double{a[i]} * b[i];
   return sum;
 }
 
@@ -60,7 +62,7 @@ double Dot(const float* a, const float* b) {
 std::vector<double> NaiveSums(const LayerTensors& layer, int32_t head,
                               std::span<const int32_t> positions, int32_t begin,
                               int32_t end) {
-  const int32_t group = kShape.num_q_heads / kShape.num_heads;
+  const int32_t group = kScoredShape.num_q_heads / kScoredShape.num_heads;
   std::vector<double> sums(positions.size());
   for (int32_t q_head = head * group; q_head < (head + 1) * group; ++q_head) {
     for (int32_t query = begin; query < end; ++query) {
@@ -68,9 +70,9 @@ std::vector<double> NaiveSums(const LayerTensors& layer, int32_t head,
       double total = 0;
       for (const int32_t position : positions) {
         if (position > query) break;
-        weights.push_back(std::exp(Dot(Row(layer.queries, q_head, query),
-                                       Row(layer.keys, head, position)) /
-                                   std::sqrt(kShape.head_dim)));
+        weights.push_back(std::exp(Dot(RowOf(layer.queries, q_head, query),
+                                       RowOf(layer.keys, head, position)) /
+                                   std::sqrt(kScoredShape.head_dim)));
         total += weights.back();
       }
       for (size_t i = 0; i < weights.size(); ++i) sums[i] += weights[i] / total;
@@ -80,19 +82,19 @@ std::vector<double> NaiveSums(const LayerTensors& layer, int32_t head,
 }
 
 TEST(LayerScorerTest, SumsAttentionOfQueriesInAnyPieces) {
-  const Tensors tensors = MakeSyntheticTensors(kShape, 4);
+  const Tensors tensors = MakeSyntheticTensors(kScoredShape, 4);
   const EvictionPolicy policy = *ParsePolicy("h2o");
   ASSERT_OK_AND_ASSIGN(
       const auto scorer,
       LayerScorer::Create(policy, tensors, 1, 16, DType::kFloat32));
-  const Entries entries(*scorer, kShape.length, 3);
+  const Entries entries(*scorer, kScoredShape.length, 3);
   for (const auto& [begin, end] :
        {std::pair(0, 1), {1, 270}, {270, 270}, {270, 300}}) {
     scorer->Observe(begin, end, entries.list());
   }
   std::vector<float> scores(entries.positions.size());
-  scorer->Score(kShape.length, entries.list(), scores, {}, {});
-  for (int32_t head = 0; head < kShape.num_heads; ++head) {
+  scorer->Score(kScoredShape.length, entries.list(), scores, {}, {});
+  for (int32_t head = 0; head < kScoredShape.num_heads; ++head) {
     const auto first = static_cast<size_t>(entries.offsets[head]);
     const auto count = static_cast<size_t>(entries.offsets[head + 1]) - first;
     const std::vector<double> sums =
@@ -106,21 +108,21 @@ TEST(LayerScorerTest, SumsAttentionOfQueriesInAnyPieces) {
 }
 
 TEST(LayerScorerTest, ScoresTheLayerItWasMadeFor) {
-  const Tensors tensors = MakeSyntheticTensors(kShape, 5);
+  const Tensors tensors = MakeSyntheticTensors(kScoredShape, 5);
   const EvictionPolicy policy = *ParsePolicy("knorm");
   for (const int32_t layer : {0, 1}) {
     ASSERT_OK_AND_ASSIGN(
         const auto scorer,
         LayerScorer::Create(policy, tensors, layer, 7, DType::kFloat32));
-    const Entries entries(*scorer, kShape.length, 0);
+    const Entries entries(*scorer, kScoredShape.length, 0);
     std::vector<float> scores(entries.positions.size());
-    scorer->Score(kShape.length, entries.list(), scores, {}, {});
-    for (int32_t head = 0; head < kShape.num_heads; ++head) {
-      for (int32_t position = 0; position < kShape.length; ++position) {
-        const float* key = Row(tensors.layers[static_cast<size_t>(layer)].keys,
-                               head, position);
+    scorer->Score(kScoredShape.length, entries.list(), scores, {}, {});
+    for (int32_t head = 0; head < kScoredShape.num_heads; ++head) {
+      for (int32_t position = 0; position < kScoredShape.length; ++position) {
+        const float* key = RowOf(
+            tensors.layers[static_cast<size_t>(layer)].keys, head, position);
         EXPECT_NEAR(
-            scores[static_cast<size_t>(head * kShape.length + position)],
+            scores[static_cast<size_t>(head * kScoredShape.length + position)],
             -std::sqrt(Dot(key, key)), 1e-5);
       }
     }
@@ -128,27 +130,28 @@ TEST(LayerScorerTest, ScoresTheLayerItWasMadeFor) {
 }
 
 TEST(LayerScorerTest, MeasuresValuesThroughTheOutputProjection) {
-  const Tensors tensors = MakeSyntheticTensors(kShape, 6);
+  const Tensors tensors = MakeSyntheticTensors(kScoredShape, 6);
   const EvictionPolicy policy =
       *ParsePolicy("streaming | uniform | critical(norm=l1)");
   ASSERT_OK_AND_ASSIGN(
       const auto scorer,
       LayerScorer::Create(policy, tensors, 0, 16, DType::kFloat32));
-  const Entries entries(*scorer, kShape.length, 5);
+  const Entries entries(*scorer, kScoredShape.length, 5);
   std::vector<float> norms(entries.positions.size());
-  scorer->Score(kShape.length, entries.list(), {}, norms, {});
+  scorer->Score(kScoredShape.length, entries.list(), {}, norms, {});
   const LayerTensors& layer = tensors.layers[0];
-  const auto model_dim = static_cast<size_t>(kShape.model_dim);
+  const auto model_dim = static_cast<size_t>(kScoredShape.model_dim);
   for (const size_t i : {size_t{0}, size_t{77}, norms.size() - 1}) {
     const int32_t head = static_cast<int64_t>(i) < entries.offsets[1] ? 0 : 1;
-    const float* value = Row(layer.values, head, entries.positions[i]);
+    const float* value = RowOf(layer.values, head, entries.positions[i]);
     double norm = 0;
     for (int32_t q_head = 2 * head; q_head < 2 * head + 2; ++q_head) {
       for (size_t column = 0; column < model_dim; ++column) {
         double sum = 0;
-        for (int32_t row = 0; row < kShape.head_dim; ++row) {
+        for (int32_t row = 0; row < kScoredShape.head_dim; ++row) {
           const auto at =
-              static_cast<size_t>(q_head * kShape.head_dim + row) * model_dim;
+              static_cast<size_t>(q_head * kScoredShape.head_dim + row) *
+              model_dim;
           sum += double{value[row]} * layer.output_projection[at + column];
         }
         norm += std::abs(sum) / 2;
@@ -161,7 +164,7 @@ TEST(LayerScorerTest, MeasuresValuesThroughTheOutputProjection) {
 TEST(LayerScorerTest, TakesScoresOfTheCaller) {
   Tensors tensors;
   tensors.num_q_heads = tensors.num_heads = 2;
-  tensors.length = kShape.length;
+  tensors.length = kScoredShape.length;
   LayerTensors& layer = tensors.layers.emplace_back();
   for (int i = 0; i < 600; ++i) {
     layer.scores.push_back(static_cast<float>(i));
@@ -170,9 +173,9 @@ TEST(LayerScorerTest, TakesScoresOfTheCaller) {
   ASSERT_OK_AND_ASSIGN(
       const auto scorer,
       LayerScorer::Create(policy, tensors, 0, 16, DType::kFloat32));
-  const Entries entries(*scorer, kShape.length, 2);
+  const Entries entries(*scorer, kScoredShape.length, 2);
   std::vector<float> scores(entries.positions.size());
-  scorer->Score(kShape.length, entries.list(), scores, {}, {});
+  scorer->Score(kScoredShape.length, entries.list(), scores, {}, {});
   std::vector<float> expected;
   for (size_t i = 0; i < entries.positions.size(); ++i) {
     const bool second = static_cast<int64_t>(i) >= entries.offsets[1];
@@ -183,7 +186,7 @@ TEST(LayerScorerTest, TakesScoresOfTheCaller) {
 }
 
 TEST(CheckTensorsTest, NamesWhatIsMissingAndWhoReadsIt) {
-  const Tensors whole = MakeSyntheticTensors(kShape, 7);
+  const Tensors whole = MakeSyntheticTensors(kScoredShape, 7);
   struct Missing {
     std::vector<float> LayerTensors::*tensor;
     const char* policy;
@@ -217,7 +220,7 @@ TEST(CheckTensorsTest, NamesWhatIsMissingAndWhoReadsIt) {
 }
 
 TEST(CheckTensorsTest, AsksForNothingThatNobodyReads) {
-  Tensors tensors = MakeSyntheticTensors(kShape, 8);
+  Tensors tensors = MakeSyntheticTensors(kScoredShape, 8);
   for (LayerTensors& layer : tensors.layers) {
     layer.raw_queries = layer.queries;
     layer.queries.clear();
@@ -231,7 +234,7 @@ TEST(CheckTensorsTest, AsksForNothingThatNobodyReads) {
 }
 
 TEST(LayerScorerTest, RefusesRowsThatAnArenaCannotHold) {
-  SyntheticShape shape = kShape;
+  SyntheticShape shape = kScoredShape;
   shape.head_dim = 6;  // 24 bytes: no multiple of 16
   const Tensors tensors = MakeSyntheticTensors(shape, 9);
   EXPECT_THAT(

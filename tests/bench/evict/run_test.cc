@@ -83,15 +83,15 @@ TEST(RunReportTest, PadsPositions) {
   EXPECT_THAT(shape, ElementsAre(2, 2, 3));
 }
 
-struct Outcome {
+struct RunOutcome {
   int exit_status = -1;  // -1: wrong usage
   std::string output;
   std::string errors;
 };
 
-Outcome RunCommand(std::vector<std::string> arguments) {
+RunOutcome RunCommand(std::vector<std::string> arguments) {
   CLI::App app;
-  Outcome outcome;
+  RunOutcome outcome;
   int exit_status = 0;
   AddRunCommand(app, &exit_status);
   arguments.insert(arguments.begin(), "run");
@@ -109,7 +109,7 @@ Outcome RunCommand(std::vector<std::string> arguments) {
 }
 
 TEST(RunCommandTest, RunsOnMadeUpTensors) {
-  const Outcome outcome =
+  const RunOutcome outcome =
       RunCommand({"--policy", "snapkv | adakv", "--keep-ratio", "0.25",
                   "--synthetic", "2x4x2x256x16"});
   EXPECT_EQ(outcome.errors, "");
@@ -125,7 +125,7 @@ TEST(RunCommandTest, ReadsAndWritesArrays) {
   scores.shape = {2, 5};
   scores.values = {5, 1, 4, 2, 3, 1, 2, 3, 4, 5};
   ASSERT_THAT(WriteNpy(folder.File("s.npy"), scores), IsOk());
-  const Outcome outcome =
+  const RunOutcome outcome =
       RunCommand({"--policy", "external | uniform | topk | round(token)",
                   "--keep-tokens", "2", "--scores", folder.File("s.npy"),
                   "--output-positions", folder.File("p.npy"),
@@ -177,7 +177,7 @@ TEST(RunCommandTest, TakesBudgetsOfOnesOwn) {
       "--budgets", budgets,
       "--scores",  scores,
       "--json"};
-  const Outcome outcome = RunCommand(arguments);
+  const RunOutcome outcome = RunCommand(arguments);
   EXPECT_EQ(outcome.errors, "");
   EXPECT_EQ(outcome.exit_status, 0);
   const auto json = nlohmann::json::parse(outcome.output);
@@ -194,7 +194,7 @@ TEST(RunCommandTest, BudgetsHaveTheShapeOfTheModel) {
   const TempFolder folder;
   const std::string budgets = folder.File("b.npy");
   ASSERT_THAT(WriteNpy(budgets, {{2, 1}, {3, 4}}), IsOk());
-  const Outcome outcome =
+  const RunOutcome outcome =
       RunCommand({"--policy", "knorm | external", "--budgets", budgets,
                   "--synthetic", "1x2x2x64x8"});
   EXPECT_EQ(outcome.exit_status, 1);
@@ -206,7 +206,7 @@ TEST(RunCommandTest, BudgetsHaveTheShapeOfTheModel) {
 TEST(RunCommandTest, WritesBothFilesOrNone) {
   const TempFolder folder;
   const std::string positions = folder.Write("p.npy", "as it was");
-  const Outcome outcome =
+  const RunOutcome outcome =
       RunCommand({"--policy", "knorm", "--keep-ratio", "0.5", "--synthetic",
                   "1x2x2x64x8", "--output-positions", positions,
                   "--output-budgets", folder.File("no/such.npy")});
@@ -267,7 +267,7 @@ TEST(RunCommandTest, ExplainsWhatItCannotDo) {
   for (const Failure& failure : failures) {
     std::vector<std::string> arguments = failure.arguments;
     arguments.insert(arguments.end(), made.begin(), made.end());
-    const Outcome outcome = RunCommand(arguments);
+    const RunOutcome outcome = RunCommand(arguments);
     EXPECT_EQ(outcome.exit_status, 1) << failure.why;
     EXPECT_THAT(outcome.errors, HasSubstr(failure.why));
     EXPECT_THAT(outcome.output, IsEmpty());
