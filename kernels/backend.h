@@ -102,7 +102,7 @@ struct QueryStatistics {
 };
 
 // Scores of one sequence and layer, for every scorer that reads keys.
-// Exact formulas: ALGORITHMS, restated at ScoreEntries in kernels/cpu.
+// docs/algorithms.md has the exact formulas.
 struct ScoreBatch {
   int32_t layer = 0;
   // Not streaming, random or external: those need no keys.

@@ -1,5 +1,5 @@
-// The layout rule of DESIGN "How a region is laid out", stated with sets and
-// sorting instead of cursors. Slow, and written without a look at the product.
+// The layout rule of docs/engine.md, stated with sets and sorting instead of
+// cursors. Slow, and written without a look at the product.
 #ifndef TESTS_BLOCKMGR_NAIVE_LAYOUT_H_
 #define TESTS_BLOCKMGR_NAIVE_LAYOUT_H_
 

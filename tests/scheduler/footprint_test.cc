@@ -164,7 +164,8 @@ TEST(PlanCompressionsTest, TheBudgetIsFixedByTheWholePrompt) {
   }
 }
 
-// DESIGN section 5: K + chunk / page_size + 1, whatever the prompt's length.
+// The bound of mode every_chunk (docs/eviction.md): K + chunk / page_size + 1
+// blocks, whatever the prompt's length.
 TEST(PlanCompressionsTest, EveryChunkBoundsThePeak) {
   const ModelLayout layout = SmallLayout(16, 100000, 4, 8);
   constexpr int32_t kBound = 512 / 16 + 256 / 16 + 1;
