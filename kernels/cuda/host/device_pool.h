@@ -16,7 +16,7 @@
 #include "kernels/cuda/host/call_memory.h"
 #include "kernels/cuda/host/device_runtime.h"
 #include "kernels/cuda/list_splits.h"
-#include "kernels/cuda/pool_view.h"
+#include "kernels/cuda/paged_pool.h"
 
 namespace blockmgr {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/launch_shapes.cuh"
-#include "kernels/cuda/pool_view.h"
+#include "kernels/cuda/paged_pool.h"
 #include "kernels/cuda/selection/entry_index.cuh"
 #include "kernels/cuda/selection/entry_index.h"
 #include "kernels/cuda/selection/select.h"

@@ -9,7 +9,7 @@
 
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
-#include "kernels/cuda/pool_view.h"
+#include "kernels/cuda/paged_pool.h"
 #include "tests/kernels/cuda/test_device.h"
 
 namespace blockmgr {

@@ -10,7 +10,7 @@
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
 #include "kernels/backend.h"
-#include "kernels/cuda/pool_view.h"
+#include "kernels/cuda/paged_pool.h"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/test_device.h"
 #include "tests/testing/random.h"

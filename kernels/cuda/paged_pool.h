@@ -1,6 +1,6 @@
 // Where the rows of K and V are, for device kernels. Plain data, C++17.
-#ifndef KERNELS_CUDA_POOL_VIEW_H_
-#define KERNELS_CUDA_POOL_VIEW_H_
+#ifndef KERNELS_CUDA_PAGED_POOL_H_
+#define KERNELS_CUDA_PAGED_POOL_H_
 
 #include <cstdint>
 
@@ -141,4 +141,4 @@ inline PagedPool MakePagedPool(const PoolView& view) {
 
 }  // namespace blockmgr
 
-#endif  // KERNELS_CUDA_POOL_VIEW_H_
+#endif  // KERNELS_CUDA_PAGED_POOL_H_
