@@ -1,6 +1,7 @@
 // Backend on the CPU: the reference for the other backends, and what the tests
 // and small models run on.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
