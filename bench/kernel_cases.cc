@@ -102,19 +102,19 @@ void DeviceProblem::FillPools() {
 }
 
 PagedPool DeviceProblem::PoolOf(int32_t copy) const {
-  PoolView view;
-  view.base = pools_[copy];
-  view.token_stride = problem_.row_bytes();
-  view.kv_stride = view.token_stride * problem_.page_size;
-  view.head_stride = 2 * view.kv_stride;
-  view.block_stride = view.head_stride * problem_.num_heads;
-  view.layer_stride = view.block_stride * num_blocks_;
-  view.num_layers = 1;
-  view.num_blocks = num_blocks_;
-  view.num_heads = problem_.num_heads;
-  view.page_size = problem_.page_size;
-  view.row_bytes = static_cast<int32_t>(problem_.row_bytes());
-  return MakePagedPool(view);
+  PagedPool pool;
+  pool.base = pools_[copy];
+  pool.token_stride = problem_.row_bytes();
+  pool.kv_stride = pool.token_stride * problem_.page_size;
+  pool.head_stride = 2 * pool.kv_stride;
+  pool.block_stride = pool.head_stride * problem_.num_heads;
+  pool.layer_stride = pool.block_stride * num_blocks_;
+  pool.num_layers = 1;
+  pool.num_blocks = num_blocks_;
+  pool.num_heads = problem_.num_heads;
+  pool.page_size = problem_.page_size;
+  pool.row_bytes = static_cast<int32_t>(problem_.row_bytes());
+  return Prepared(pool);
 }
 
 void DeviceProblem::SendLists() {
@@ -370,7 +370,7 @@ void DeviceProblem::AddAppend() {
        2 * pair_bytes() * static_cast<double>(num_tokens) * problem_.num_heads,
        0, [=, this](int32_t copy) {
          AppendRows p = append;
-         p.pool = PoolOf(copy).view;
+         p.pool = PoolOf(copy);
          p.keys = besides_[copy];
          p.values = besides_[copy] + num_tokens * token_bytes;
          runtime().Append(p, RowConversion::kNone);
@@ -391,7 +391,7 @@ void DeviceProblem::AddGather() {
                     2 * pair_bytes() * static_cast<double>(slots.size()), 0,
                     [=, this](int32_t copy) {
                       GatherRows p = gather;
-                      p.pool = PoolOf(copy).view;
+                      p.pool = PoolOf(copy);
                       p.out = besides_[copy];
                       runtime().Gather(p, RowConversion::kNone);
                     }});
@@ -412,7 +412,7 @@ void DeviceProblem::AddBlockCopies() {
                         problem_.page_size * problem_.num_heads,
                     0, [=, this](int32_t copy) {
                       CopyBlockRows p = copy_blocks;
-                      p.pool = PoolOf(copy).view;
+                      p.pool = PoolOf(copy);
                       runtime().CopyBlocks(p);
                     }});
 }
@@ -431,7 +431,7 @@ void DeviceProblem::AddSwap() {
     cases_.push_back(
         {name, KernelCeiling::kCopy, bytes, 0, [=, this](int32_t copy) {
            StagePages p = stage;
-           p.pool = PoolOf(copy).view;
+           p.pool = PoolOf(copy);
            p.staged = besides_[copy];
            (runtime().*launch)(p);
          }});

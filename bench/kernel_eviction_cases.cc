@@ -159,7 +159,7 @@ void DeviceProblem::AddMoves() {
                     2 * pair_bytes() * static_cast<double>(moves.size()), 0,
                     [=, this](int32_t copy) {
                       MoveRows p = move;
-                      p.pool = PoolOf(copy).view;
+                      p.pool = PoolOf(copy);
                       runtime().Move(p);
                     }});
   move.staged = AllocateStaging(most_of_a_list);
@@ -168,7 +168,7 @@ void DeviceProblem::AddMoves() {
                     2 * pair_bytes() * static_cast<double>(moves.size()), 0,
                     [=, this](int32_t copy) {
                       MoveRows p = move;
-                      p.pool = PoolOf(copy).view;
+                      p.pool = PoolOf(copy);
                       MoveStaged(p, ends);
                     }});
 }
@@ -232,7 +232,7 @@ std::function<void(int32_t copy)> DeviceProblem::MakeSelectAndMove(
     Upload<int32_t>(pages, next->pages);
     runtime().PlanMoves(plan);
     MoveRows move;
-    move.pool = PoolOf(copy).view;
+    move.pool = PoolOf(copy);
     move.moves = plan.moves;
     move.staged = staged;
     move.error = error_;

@@ -8,21 +8,22 @@
 #include "kernels/cuda/host/device_pool.h"
 #include "kernels/cuda/rows/row_mover_launch.h"
 
-// Writes the keys and values of a step's new tokens to one layer of vLLM's
-// FlashAttention tensors, one tensor per layer. All pointers are device memory.
+// Writes the keys and values of a step's new tokens to one layer of the
+// tensors that vLLM has since 0.29, one per layer. All pointers are device
+// memory.
 cudaError_t AppendTokens(const blockmgr::ModelLayout& layout,
                          char* const* layer_tensors, int32_t layer,
                          const char* keys, const char* values,
                          const int64_t* slot_mapping, int64_t num_tokens,
                          uint32_t* error, cudaStream_t stream) {
-  blockmgr::PoolView view = blockmgr::MakePoolView(
+  blockmgr::PagedPool pool = blockmgr::MakePagedPool(
       layout,
-      blockmgr::KvPoolLayout::Of(layout, blockmgr::KvTensorOrder::kNhdApart),
+      blockmgr::KvPoolLayout::Of(layout, blockmgr::KvTensorOrder::kNhdPairs),
       nullptr);
-  view.layer_bases = layer_tensors;  // device array of addresses, [num_layers]
+  pool.layer_bases = layer_tensors;  // device array of addresses, [num_layers]
 
   blockmgr::AppendRows append;
-  append.pool = view;
+  append.pool = pool;
   append.layer = layer;
   append.num_tokens = num_tokens;
   append.slot_mapping = slot_mapping;  // [num_tokens]

@@ -142,6 +142,12 @@ KvPoolLayout KvPoolLayout::Of(const ModelLayout& layout, KvTensorOrder order) {
     case KvTensorOrder::kNhdApart:
       dimensions = {kv, block, token, head};
       break;
+    case KvTensorOrder::kHndPairs:
+      dimensions = {block, head, token, kv};
+      break;
+    case KvTensorOrder::kNhdPairs:
+      dimensions = {block, token, head, kv};
+      break;
   }
   KvPoolLayout pool;
   int64_t stride = layout.row_bytes();

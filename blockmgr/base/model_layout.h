@@ -135,17 +135,23 @@ struct ModelLayout {
 };
 
 // The dimensions of one layer's tensor before those of a row, outermost first.
-// 2: K, then V.
+// 2: K, then V. The last two orders are of tensors [num_blocks, num_heads,
+// page_size, 2 * head_dim], in memory one token after another (NHD, the default
+// of vLLM) or one head after another (HND).
 enum class KvTensorOrder : uint8_t {
   kPages,     // [num_blocks, num_heads, 2, page_size]: our own
   kHnd,       // [num_blocks, 2, num_heads, page_size]: FlashInfer, HND
   kNhd,       // [num_blocks, 2, page_size, num_heads]: FlashInfer, NHD
-  kHndApart,  // [2, num_blocks, num_heads, page_size]: vLLM, HND
-  kNhdApart,  // [2, num_blocks, page_size, num_heads]: vLLM, NHD
+  kHndApart,  // [2, num_blocks, num_heads, page_size]: vLLM to 0.28, HND
+  kNhdApart,  // [2, num_blocks, page_size, num_heads]: vLLM to 0.28, NHD
+  kHndPairs,  // [num_blocks, num_heads, page_size, 2]: vLLM from 0.29, HND
+  kNhdPairs,  // [num_blocks, page_size, num_heads, 2]: vLLM from 0.29, NHD
 };
 inline constexpr KvTensorOrder kAllKvTensorOrders[] = {
-    KvTensorOrder::kPages, KvTensorOrder::kHnd, KvTensorOrder::kNhd,
-    KvTensorOrder::kHndApart, KvTensorOrder::kNhdApart};
+    KvTensorOrder::kPages,    KvTensorOrder::kHnd,
+    KvTensorOrder::kNhd,      KvTensorOrder::kHndApart,
+    KvTensorOrder::kNhdApart, KvTensorOrder::kHndPairs,
+    KvTensorOrder::kNhdPairs};
 
 // Where the bytes of a pool are: a base per layer and byte strides, so that one
 // set of kernels runs on our own arena and on tensors an engine already has

@@ -1,17 +1,33 @@
-#include "kernels/cpu/cpu_backend.h"
-
+// Backend on the CPU: the reference for the other backends, and what the tests
+// and small models run on.
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/dtype.h"
+#include "blockmgr/base/ids.h"
+#include "blockmgr/base/model_layout.h"
+#include "blockmgr/base/moves.h"
 #include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/compaction_moves.h"
+#include "blockmgr/eviction/select.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/attention_scores.h"
 #include "kernels/cpu/entry_tiles.h"
+#include "kernels/cpu/expected_attention.h"
+#include "kernels/cpu/key_scores.h"
+#include "kernels/cpu/kv_arena.h"
 #include "kernels/cpu/query_statistics.h"
+#include "kernels/cpu/tile_ops.h"
+#include "kernels/cpu/value_norms.h"
 
 namespace blockmgr {
 namespace {
@@ -20,378 +36,427 @@ namespace {
 // KiB at 8 q_heads of 128) stay in the cache next to a tile.
 constexpr int32_t kQueryBlockTokens = 16;
 
-}  // namespace
-
-CpuBackend::CpuBackend(KvArena arena)
-    : arena_(std::move(arena)),
-      attention_scorer_(layout()),
-      key_scorer_(layout()),
-      expected_attention_scorer_(layout()),
-      value_normer_(layout()) {
-  tile_.keys.fill(nullptr);
-  tile_.kv_stride = arena_.kv_stride();
-  tile_.head_dim = layout().head_dim;
-  tile_.dtype = layout().dtype;
-}
-
-void CpuBackend::StoreRow(const float* values, std::byte* row) const {
-  const std::size_t dim = static_cast<std::size_t>(layout().head_dim);
-  switch (layout().dtype) {
-    case DType::kFloat32:
-      std::memcpy(row, values, dim * sizeof(float));
-      return;
-    case DType::kBFloat16:
-      EncodeBFloat16({values, dim}, {reinterpret_cast<uint16_t*>(row), dim});
-      return;
-    case DType::kFloat16:
-      EncodeFloat16({values, dim}, {reinterpret_cast<uint16_t*>(row), dim});
-      return;
+// CpuBackend runs every operation on the calling thread, K and V in the dtype
+// of the layout, everything else in fp32.
+//
+// A query's output is a function of its query vectors and of the ordered list
+// of rows it attends, and of nothing else: the list is cut into tiles of
+// kTileRows by rank, from its first row on, and tiles are taken in order.
+// Neither batch, nor chunk, nor page boundaries move a tile. A region, whose
+// rows stand in position order, thus gives the same bits wherever its pages
+// are, and one that keeps every entry gives the bits of the sequence it
+// replaced. A window moves no tile either: it leaves rows out of the first one,
+// and tiles before it altogether; of a region, rows out of any.
+//
+// Cost: Attention reads each row once per query that attends to it and pair of
+// q_heads, from the cache of the CPU after the first time. Scores: see the
+// scorers. Scratch memory grows to the largest call and is kept.
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(KvArena arena)
+      : arena_(std::move(arena)),
+        attention_scorer_(layout()),
+        key_scorer_(layout()),
+        expected_attention_scorer_(layout()),
+        value_normer_(layout()) {
+    tile_.keys.fill(nullptr);
+    tile_.kv_stride = arena_.kv_stride();
+    tile_.head_dim = layout().head_dim;
+    tile_.dtype = layout().dtype;
+    window_tile_ = tile_;
   }
-}
 
-void CpuBackend::Append(const AppendBatch& batch) {
-  const ModelLayout& shape = layout();
-  BM_CHECK(batch.layer >= 0 && batch.layer < shape.num_layers);
-  const int64_t num_slots = int64_t{shape.num_blocks} * shape.page_size;
-  const float* key = batch.keys;
-  const float* value = batch.values;
-  for (const int64_t slot : batch.slot_mapping) {
-    BM_CHECK(slot >= -1 && slot < num_slots);
-    if (slot == -1) {
-      key += int64_t{shape.num_heads} * shape.head_dim;
-      value += int64_t{shape.num_heads} * shape.head_dim;
-      continue;
-    }
-    const BlockId block{static_cast<int32_t>(slot / shape.page_size)};
-    const int64_t row_offset = slot % shape.page_size * arena_.token_stride();
-    for (int32_t head = 0; head < shape.num_heads; ++head) {
-      std::byte* row =
-          arena_.page(shape.page_id(batch.layer, block, head)) + row_offset;
-      StoreRow(key, row);
-      StoreRow(value, row + arena_.kv_stride());
-      key += shape.head_dim;
-      value += shape.head_dim;
-    }
-  }
-}
+  const ModelLayout& layout() const override { return arena_.layout(); }
 
-CpuBackend::HeadList CpuBackend::MakeHeadList(const SequenceKv& sequence,
-                                              int32_t layer,
-                                              int32_t head) const {
-  HeadList list;
-  list.tail_blocks = sequence.tail_blocks;
-  list.layer = layer;
-  list.head = head;
-  if (sequence.region_pages == nullptr) return list;
-  const int32_t begin = sequence.region_offsets[head];
-  const int64_t num_pages = sequence.region_offsets[head + 1] - begin;
-  list.region_pages = sequence.region_pages + begin;
-  if (sequence.region_positions != nullptr) {
-    list.region_positions =
-        sequence.region_positions + int64_t{begin} * layout().page_size;
-  }
-  list.cut = sequence.cut;
-  list.region_length = sequence.region_lengths[head];
-  BM_CHECK(list.region_length >= 0);
-  BM_CHECK(list.region_length <= num_pages * layout().page_size);
-  return list;
-}
-
-void CpuBackend::GatherTile(const HeadList& list, int64_t begin,
-                            int32_t first_row, int32_t num_rows) {
-  const int32_t page_size = layout().page_size;
-  int32_t row = first_row;
-  while (row < num_rows) {
-    const int64_t rank = begin + row;
-    const bool in_region = rank < list.region_length;
-    const int64_t local = in_region ? rank : rank - list.region_length;
-    const int64_t page_index = local / page_size;
-    const int32_t offset = static_cast<int32_t>(local % page_size);
-    const PageId page =
-        in_region ? list.region_pages[page_index]
-                  : layout().page_id(list.layer, list.tail_blocks[page_index],
-                                     list.head);
-    // Up to the end of the page, of the region, of the tile.
-    int64_t run = std::min(page_size - offset, num_rows - row);
-    if (in_region) run = std::min(run, list.region_length - rank);
-    const std::byte* key = arena_.page(page) + offset * arena_.token_stride();
-    for (const int64_t end = row + run; row < end; ++row) {
-      tile_.keys[row] = key;
-      key += arena_.token_stride();
+  void Append(const AppendBatch& batch) override {
+    const ModelLayout& shape = layout();
+    BM_CHECK(batch.layer >= 0 && batch.layer < shape.num_layers);
+    const int64_t num_slots = int64_t{shape.num_blocks} * shape.page_size;
+    const float* key = batch.keys;
+    const float* value = batch.values;
+    for (const int64_t slot : batch.slot_mapping) {
+      BM_CHECK(slot >= -1 && slot < num_slots);
+      if (slot == -1) {
+        key += int64_t{shape.num_heads} * shape.head_dim;
+        value += int64_t{shape.num_heads} * shape.head_dim;
+        continue;
+      }
+      const BlockId block{static_cast<int32_t>(slot / shape.page_size)};
+      const int64_t row_offset = slot % shape.page_size * arena_.token_stride();
+      for (int32_t head = 0; head < shape.num_heads; ++head) {
+        std::byte* row =
+            arena_.page(shape.page_id(batch.layer, block, head)) + row_offset;
+        StoreRow(key, row);
+        StoreRow(value, row + arena_.kv_stride());
+        key += shape.head_dim;
+        value += shape.head_dim;
+      }
     }
   }
-  for (; row % kRowGroup != 0; ++row) tile_.keys[row] = tile_.keys[row - 1];
-}
 
-const KvTile& CpuBackend::TileFrom(int32_t first_row, int32_t num_rows) {
-  if (first_row == 0) return tile_;
-  window_tile_.kv_stride = tile_.kv_stride;
-  window_tile_.head_dim = tile_.head_dim;
-  window_tile_.dtype = tile_.dtype;
-  const auto end =
-      std::copy(tile_.keys.begin() + first_row, tile_.keys.begin() + num_rows,
-                window_tile_.keys.begin());
-  std::fill(end, window_tile_.keys.end(), tile_.keys[first_row]);
-  return window_tile_;
-}
-
-const KvTile& CpuBackend::TileInWindow(const HeadList& list, int64_t begin,
-                                       int64_t first_position,
-                                       int32_t* num_rows) {
-  window_tile_.kv_stride = tile_.kv_stride;
-  window_tile_.head_dim = tile_.head_dim;
-  window_tile_.dtype = tile_.dtype;
-  int32_t num_left = 0;
-  for (int32_t row = 0; row < *num_rows; ++row) {
-    const int64_t rank = begin + row;
-    const int64_t position = rank < list.region_length
-                                 ? list.region_positions[rank]
-                                 : list.cut + rank - list.region_length;
-    if (position < first_position) continue;
-    window_tile_.keys[num_left++] = tile_.keys[row];
-  }
-  std::fill(window_tile_.keys.begin() + num_left, window_tile_.keys.end(),
-            window_tile_.keys[0]);
-  *num_rows = num_left;
-  return window_tile_;
-}
-
-void CpuBackend::AttendBlock(const AttentionBatch& batch, const HeadList& list,
-                             const QueryBlock& block) {
-  const int64_t group_size = layout().group_size();
-  const int64_t head_dim = layout().head_dim;
-  const int64_t token_stride = layout().num_q_heads * head_dim;
-  const int64_t offset =
-      block.first_token * token_stride + list.head * group_size * head_dim;
-  const float* queries = batch.queries + offset;
-  float* output = batch.output + offset;
-  states_.assign(block.num_tokens * group_size, SoftmaxState{});
-  for (int32_t j = 0; j < block.num_tokens; ++j) {
-    std::fill_n(output + j * token_stride, group_size * head_dim, 0.0f);
+  void Attention(const AttentionBatch& batch) override {
+    BM_CHECK(batch.layer >= 0 && batch.layer < layout().num_layers);
+    BM_CHECK(batch.query_offsets.size() == batch.sequences.size() + 1);
+    BM_CHECK(batch.window >= 0);
+    for (std::size_t s = 0; s < batch.sequences.size(); ++s) {
+      const SequenceKv& sequence = batch.sequences[s];
+      const bool region_has_positions = sequence.region_positions != nullptr;
+      BM_CHECK(batch.window == 0 || sequence.region_pages == nullptr ||
+               region_has_positions);
+      const int32_t query_begin = batch.query_offsets[s];
+      const int32_t num_queries = batch.query_offsets[s + 1] - query_begin;
+      BM_CHECK(num_queries >= 0);
+      // A query's own row is in the tail, so no list is empty.
+      BM_CHECK(num_queries <= sequence.tail_length);
+      for (int32_t head = 0; head < layout().num_heads; ++head) {
+        const HeadList list = MakeHeadList(sequence, batch.layer, head);
+        const int64_t first_length = int64_t{list.region_length} +
+                                     sequence.tail_length - num_queries + 1;
+        for (int32_t j = 0; j < num_queries; j += kQueryBlockTokens) {
+          AttendBlock(
+              batch, list,
+              {.first_token = query_begin + j,
+               .num_tokens = std::min(kQueryBlockTokens, num_queries - j),
+               .first_length = first_length + j});
+        }
+      }
+    }
   }
 
-  // Positions of a region have gaps, so that only the positions of its rows
-  // tell which of them are in the window.
-  const bool by_position = batch.window > 0 && list.region_length > 0;
-  // The first rank that a query with so many rows up to its own attends to.
-  const auto first_rank = [&](int64_t length) {
-    return batch.window == 0 || by_position
-               ? 0
-               : std::max<int64_t>(0, length - batch.window);
+  void Score(const ScoreBatch& batch) override {
+    CheckEntries(layout(), batch.layer, batch.entries);
+    switch (batch.scorer.kind) {
+      case ScorerKind::kSnapKv:
+        return attention_scorer_.SnapKv(arena_, batch);
+      case ScorerKind::kH2o:
+        return attention_scorer_.H2o(arena_, batch);
+      case ScorerKind::kTova:
+        return attention_scorer_.Tova(arena_, batch);
+      case ScorerKind::kKeyDiff:
+        return key_scorer_.KeyDiff(arena_, batch);
+      case ScorerKind::kExpectedAttention:
+        return expected_attention_scorer_.Score(arena_, batch);
+      case ScorerKind::kKnorm:
+        return key_scorer_.Knorm(arena_, batch);
+      case ScorerKind::kStreaming:
+      case ScorerKind::kRandom:
+      case ScorerKind::kExternal:
+        break;
+    }
+    const bool reads_keys = false;
+    BM_CHECK(reads_keys);
+  }
+
+  void AddAttention(const AttentionSumBatch& batch) override {
+    attention_scorer_.AddAttention(arena_, batch);
+  }
+
+  void ValueNorms(const ValueNormBatch& batch) override {
+    value_normer_.Run(arena_, batch);
+  }
+
+  void AddQueries(const float* queries, int32_t num_tokens,
+                  QueryStatistics* statistics) override {
+    AddQueriesTo(layout(), queries, num_tokens, statistics);
+  }
+
+  KeepSets Select(const SelectBatch& batch) override {
+    return SelectEntries(batch.policy, batch.target, batch.shape, batch.range,
+                         batch.entries, batch.external);
+  }
+
+  std::vector<int32_t> Compact(const Compaction& compaction) override {
+    CompactionMoves moves;
+    std::vector<int32_t> positions =
+        PlaceSurvivors(layout(), compaction, &moves);
+    Move(moves);
+    return positions;
+  }
+
+  void Move(const CompactionMoves& moves) override {
+    const std::span<const SlotMove> all = moves.moves;
+    if (!moves.in_place) return CopyRows(all);
+    int64_t begin = 0;
+    for (const int64_t end : moves.group_ends) {
+      CopyRowsStaged(all.subspan(begin, end - begin));
+      begin = end;
+    }
+  }
+
+  void CopyBlocks(std::span<const BlockCopy> copies) override {
+    for (int32_t layer = 0; layer < layout().num_layers; ++layer) {
+      for (const BlockCopy& copy : copies) {
+        const auto source = arena_.layer_block(layer, copy.source);
+        const auto destination = arena_.layer_block(layer, copy.destination);
+        std::memcpy(destination.data(), source.data(), source.size());
+      }
+    }
+  }
+
+  void CopyToHost(std::span<const BlockTransfer> transfers,
+                  std::span<std::byte> host) override {
+    const int64_t block_bytes = layout().block_bytes();
+    for (const BlockTransfer& transfer : transfers) {
+      std::byte* to =
+          host.subspan(Index(transfer.host) * block_bytes, block_bytes).data();
+      for (int32_t layer = 0; layer < layout().num_layers; ++layer) {
+        const auto source = arena_.layer_block(layer, transfer.block);
+        to = std::ranges::copy(source, to).out;
+      }
+    }
+  }
+
+  void CopyFromHost(std::span<const BlockTransfer> transfers,
+                    std::span<const std::byte> host) override {
+    const int64_t block_bytes = layout().block_bytes();
+    for (const BlockTransfer& transfer : transfers) {
+      auto from = host.subspan(Index(transfer.host) * block_bytes, block_bytes);
+      for (int32_t layer = 0; layer < layout().num_layers; ++layer) {
+        const auto destination = arena_.layer_block(layer, transfer.block);
+        std::ranges::copy(from.first(destination.size()), destination.begin());
+        from = from.subspan(destination.size());
+      }
+    }
+  }
+
+  void ReadSlot(SlotIndex slot, std::span<float> out) const override {
+    const int64_t head_dim = layout().head_dim;
+    BM_CHECK(std::ssize(out) == 2 * head_dim);
+    const std::byte* key = arena_.key_row(slot);
+    for (const int64_t part : {0, 1}) {
+      const std::byte* row = key + part * arena_.kv_stride();
+      float* values = out.data() + part * head_dim;
+      for (int64_t i = 0; i < head_dim; ++i) {
+        values[i] = LoadElement(layout().dtype, row, i);
+      }
+    }
+  }
+
+  void Poison() override {
+    // All bits set is a NaN in every dtype.
+    std::ranges::fill(arena_.bytes(), std::byte{0xFF});
+  }
+
+ private:
+  // The attention list of one head of one sequence.
+  struct HeadList {
+    const PageId* region_pages = nullptr;
+    const int32_t* region_positions = nullptr;
+    int32_t region_length = 0;
+    int32_t cut = 0;
+    const BlockId* tail_blocks = nullptr;
+    int32_t layer = 0;
+    int32_t head = 0;
   };
-  const int64_t last_length = block.first_length + block.num_tokens - 1;
-  const int64_t first = first_rank(block.first_length);
-  for (int64_t begin = first / kTileRows * kTileRows; begin < last_length;
-       begin += kTileRows) {
-    const auto row_of = [begin](int64_t rank) {
-      return static_cast<int32_t>(
-          std::clamp<int64_t>(rank - begin, 0, kTileRows));
-    };
-    GatherTile(list, begin, row_of(first), row_of(last_length));
+  // Consecutive query tokens of one sequence, seen by one head.
+  struct QueryBlock {
+    int64_t first_token = 0;  // in the batch
+    int32_t num_tokens = 0;
+    int64_t first_length = 0;  // rows the first token attends; one more each
+  };
+
+  HeadList MakeHeadList(const SequenceKv& sequence, int32_t layer,
+                        int32_t head) const {
+    HeadList list;
+    list.tail_blocks = sequence.tail_blocks;
+    list.layer = layer;
+    list.head = head;
+    if (sequence.region_pages == nullptr) return list;
+    const int32_t begin = sequence.region_offsets[head];
+    const int64_t num_pages = sequence.region_offsets[head + 1] - begin;
+    list.region_pages = sequence.region_pages + begin;
+    if (sequence.region_positions != nullptr) {
+      list.region_positions =
+          sequence.region_positions + int64_t{begin} * layout().page_size;
+    }
+    list.cut = sequence.cut;
+    list.region_length = sequence.region_lengths[head];
+    BM_CHECK(list.region_length >= 0);
+    BM_CHECK(list.region_length <= num_pages * layout().page_size);
+    return list;
+  }
+
+  // Points rows [first_row, num_rows) of the tile at those of the list from
+  // rank begin + first_row on. REQUIRES: first_row < num_rows.
+  void GatherTile(const HeadList& list, int64_t begin, int32_t first_row,
+                  int32_t num_rows) {
+    const int32_t page_size = layout().page_size;
+    int32_t row = first_row;
+    while (row < num_rows) {
+      const int64_t rank = begin + row;
+      const bool in_region = rank < list.region_length;
+      const int64_t local = in_region ? rank : rank - list.region_length;
+      const int64_t page_index = local / page_size;
+      const int32_t offset = static_cast<int32_t>(local % page_size);
+      const PageId page =
+          in_region ? list.region_pages[page_index]
+                    : layout().page_id(list.layer, list.tail_blocks[page_index],
+                                       list.head);
+      // Up to the end of the page, of the region, of the tile.
+      int64_t run = std::min(page_size - offset, num_rows - row);
+      if (in_region) run = std::min(run, list.region_length - rank);
+      const std::byte* key = arena_.page(page) + offset * arena_.token_stride();
+      for (const int64_t end = row + run; row < end; ++row) {
+        tile_.keys[row] = key;
+        key += arena_.token_stride();
+      }
+    }
+    for (; row % kRowGroup != 0; ++row) tile_.keys[row] = tile_.keys[row - 1];
+  }
+
+  // The tile's rows [first_row, num_rows) as a tile; valid until the next call.
+  const KvTile& TileFrom(int32_t first_row, int32_t num_rows) {
+    if (first_row == 0) return tile_;
+    const auto end =
+        std::copy(tile_.keys.begin() + first_row, tile_.keys.begin() + num_rows,
+                  window_tile_.keys.begin());
+    std::fill(end, window_tile_.keys.end(), tile_.keys[first_row]);
+    return window_tile_;
+  }
+
+  // Of those that begin at rank `begin` of a list with positions, the rows from
+  // a position on; *num_rows becomes their number.
+  const KvTile& TileInWindow(const HeadList& list, int64_t begin,
+                             int64_t first_position, int32_t* num_rows) {
+    int32_t num_left = 0;
+    for (int32_t row = 0; row < *num_rows; ++row) {
+      const int64_t rank = begin + row;
+      const int64_t position = rank < list.region_length
+                                   ? list.region_positions[rank]
+                                   : list.cut + rank - list.region_length;
+      if (position < first_position) continue;
+      window_tile_.keys[num_left++] = tile_.keys[row];
+    }
+    std::fill(window_tile_.keys.begin() + num_left, window_tile_.keys.end(),
+              window_tile_.keys[0]);
+    *num_rows = num_left;
+    return window_tile_;
+  }
+
+  void AttendBlock(const AttentionBatch& batch, const HeadList& list,
+                   const QueryBlock& block) {
+    const int64_t group_size = layout().group_size();
+    const int64_t head_dim = layout().head_dim;
+    const int64_t token_stride = layout().num_q_heads * head_dim;
+    const int64_t offset =
+        block.first_token * token_stride + list.head * group_size * head_dim;
+    const float* queries = batch.queries + offset;
+    float* output = batch.output + offset;
+    states_.assign(block.num_tokens * group_size, SoftmaxState{});
     for (int32_t j = 0; j < block.num_tokens; ++j) {
-      const int64_t length = block.first_length + j;
-      const int32_t first_row = row_of(first_rank(length));
-      int32_t num_rows = row_of(length) - first_row;
-      if (num_rows <= 0) continue;
-      const KvTile* tile = nullptr;
-      if (by_position) {
-        const int64_t end = list.cut + length - list.region_length;
-        tile = &TileInWindow(list, begin, end - batch.window, &num_rows);
-        if (num_rows == 0) continue;
-      } else {
-        tile = &TileFrom(first_row, first_row + num_rows);
+      std::fill_n(output + j * token_stride, group_size * head_dim, 0.0f);
+    }
+
+    // Positions of a region have gaps, so that only the positions of its rows
+    // tell which of them are in the window.
+    const bool by_position = batch.window > 0 && list.region_length > 0;
+    // The first rank that a query with so many rows up to its own attends to.
+    const auto first_rank = [&](int64_t length) {
+      return batch.window == 0 || by_position
+                 ? 0
+                 : std::max<int64_t>(0, length - batch.window);
+    };
+    const int64_t last_length = block.first_length + block.num_tokens - 1;
+    const int64_t first = first_rank(block.first_length);
+    for (int64_t begin = first / kTileRows * kTileRows; begin < last_length;
+         begin += kTileRows) {
+      const auto row_of = [begin](int64_t rank) {
+        return static_cast<int32_t>(
+            std::clamp<int64_t>(rank - begin, 0, kTileRows));
+      };
+      GatherTile(list, begin, row_of(first), row_of(last_length));
+      for (int32_t j = 0; j < block.num_tokens; ++j) {
+        const int64_t length = block.first_length + j;
+        const int32_t first_row = row_of(first_rank(length));
+        int32_t num_rows = row_of(length) - first_row;
+        if (num_rows <= 0) continue;
+        const KvTile* tile = nullptr;
+        if (by_position) {
+          const int64_t end = list.cut + length - list.region_length;
+          tile = &TileInWindow(list, begin, end - batch.window, &num_rows);
+          if (num_rows == 0) continue;
+        } else {
+          tile = &TileFrom(first_row, first_row + num_rows);
+        }
+        AttendTile(*tile, num_rows, batch.scale, queries + j * token_stride,
+                   std::span(states_).subspan(j * group_size, group_size),
+                   output + j * token_stride);
       }
-      AttendTile(*tile, num_rows, batch.scale, queries + j * token_stride,
-                 std::span(states_).subspan(j * group_size, group_size),
-                 output + j * token_stride);
     }
-  }
 
-  for (int32_t j = 0; j < block.num_tokens; ++j) {
-    for (int64_t g = 0; g < group_size; ++g) {
-      const float sum = states_[j * group_size + g].sum;
-      float* row = output + j * token_stride + g * head_dim;
-      for (int64_t i = 0; i < head_dim; ++i) row[i] /= sum;
-    }
-  }
-}
-
-void CpuBackend::Attention(const AttentionBatch& batch) {
-  BM_CHECK(batch.layer >= 0 && batch.layer < layout().num_layers);
-  BM_CHECK(batch.query_offsets.size() == batch.sequences.size() + 1);
-  BM_CHECK(batch.window >= 0);
-  for (std::size_t s = 0; s < batch.sequences.size(); ++s) {
-    const SequenceKv& sequence = batch.sequences[s];
-    const bool region_has_positions = sequence.region_positions != nullptr;
-    BM_CHECK(batch.window == 0 || sequence.region_pages == nullptr ||
-             region_has_positions);
-    const int32_t query_begin = batch.query_offsets[s];
-    const int32_t num_queries = batch.query_offsets[s + 1] - query_begin;
-    BM_CHECK(num_queries >= 0);
-    // A query's own row is in the tail, so no list is empty.
-    BM_CHECK(num_queries <= sequence.tail_length);
-    for (int32_t head = 0; head < layout().num_heads; ++head) {
-      const HeadList list = MakeHeadList(sequence, batch.layer, head);
-      const int64_t first_length =
-          int64_t{list.region_length} + sequence.tail_length - num_queries + 1;
-      for (int32_t j = 0; j < num_queries; j += kQueryBlockTokens) {
-        AttendBlock(batch, list,
-                    {.first_token = query_begin + j,
-                     .num_tokens = std::min(kQueryBlockTokens, num_queries - j),
-                     .first_length = first_length + j});
+    for (int32_t j = 0; j < block.num_tokens; ++j) {
+      for (int64_t g = 0; g < group_size; ++g) {
+        const float sum = states_[j * group_size + g].sum;
+        float* row = output + j * token_stride + g * head_dim;
+        for (int64_t i = 0; i < head_dim; ++i) row[i] /= sum;
       }
     }
   }
-}
 
-void CpuBackend::Score(const ScoreBatch& batch) {
-  CheckEntries(layout(), batch.layer, batch.entries);
-  switch (batch.scorer.kind) {
-    case ScorerKind::kSnapKv:
-      return attention_scorer_.SnapKv(arena_, batch);
-    case ScorerKind::kH2o:
-      return attention_scorer_.H2o(arena_, batch);
-    case ScorerKind::kTova:
-      return attention_scorer_.Tova(arena_, batch);
-    case ScorerKind::kKeyDiff:
-      return key_scorer_.KeyDiff(arena_, batch);
-    case ScorerKind::kExpectedAttention:
-      return expected_attention_scorer_.Score(arena_, batch);
-    case ScorerKind::kKnorm:
-      return key_scorer_.Knorm(arena_, batch);
-    case ScorerKind::kStreaming:
-    case ScorerKind::kRandom:
-    case ScorerKind::kExternal:
-      break;
-  }
-  const bool reads_keys = false;
-  BM_CHECK(reads_keys);
-}
-
-void CpuBackend::AddAttention(const AttentionSumBatch& batch) {
-  attention_scorer_.AddAttention(arena_, batch);
-}
-
-void CpuBackend::ValueNorms(const ValueNormBatch& batch) {
-  value_normer_.Run(arena_, batch);
-}
-
-void CpuBackend::AddQueries(const float* queries, int32_t num_tokens,
-                            QueryStatistics* statistics) {
-  AddQueriesTo(layout(), queries, num_tokens, statistics);
-}
-
-KeepSets CpuBackend::Select(const SelectBatch& batch) {
-  return SelectEntries(batch.policy, batch.target, batch.shape, batch.range,
-                       batch.entries, batch.external);
-}
-
-std::vector<int32_t> CpuBackend::Compact(const Compaction& compaction) {
-  CompactionMoves moves;
-  std::vector<int32_t> positions = PlaceSurvivors(layout(), compaction, &moves);
-  Move(moves);
-  return positions;
-}
-
-void CpuBackend::CopyRows(std::span<const SlotMove> moves) {
-  const std::size_t row_bytes = static_cast<std::size_t>(layout().row_bytes());
-  for (const SlotMove& move : moves) {
-    const std::byte* source = arena_.key_row(move.source);
-    std::byte* destination = arena_.key_row(move.destination);
-    std::memcpy(destination, source, row_bytes);
-    std::memcpy(destination + arena_.kv_stride(), source + arena_.kv_stride(),
-                row_bytes);
-  }
-}
-
-void CpuBackend::CopyRowsStaged(std::span<const SlotMove> moves) {
-  const std::size_t row_bytes = static_cast<std::size_t>(layout().row_bytes());
-  if (staged_rows_.size() < moves.size() * 2 * row_bytes) {
-    staged_rows_.resize(moves.size() * 2 * row_bytes);
-  }
-  std::byte* staged = staged_rows_.data();
-  for (const SlotMove& move : moves) {
-    const std::byte* source = arena_.key_row(move.source);
-    std::memcpy(staged, source, row_bytes);
-    std::memcpy(staged + row_bytes, source + arena_.kv_stride(), row_bytes);
-    staged += 2 * row_bytes;
-  }
-  staged = staged_rows_.data();
-  for (const SlotMove& move : moves) {
-    std::byte* destination = arena_.key_row(move.destination);
-    std::memcpy(destination, staged, row_bytes);
-    std::memcpy(destination + arena_.kv_stride(), staged + row_bytes,
-                row_bytes);
-    staged += 2 * row_bytes;
-  }
-}
-
-void CpuBackend::Move(const CompactionMoves& moves) {
-  const std::span<const SlotMove> all = moves.moves;
-  if (!moves.in_place) {
-    CopyRows(all);
-    return;
-  }
-  int64_t begin = 0;
-  for (const int64_t end : moves.group_ends) {
-    CopyRowsStaged(all.subspan(begin, end - begin));
-    begin = end;
-  }
-}
-
-void CpuBackend::CopyBlocks(std::span<const BlockCopy> copies) {
-  for (int32_t layer = 0; layer < layout().num_layers; ++layer) {
-    for (const BlockCopy& copy : copies) {
-      const auto source = arena_.layer_block(layer, copy.source);
-      const auto destination = arena_.layer_block(layer, copy.destination);
-      std::memcpy(destination.data(), source.data(), source.size());
+  // Copies rows one by one. REQUIRES: no destination is a source.
+  void CopyRows(std::span<const SlotMove> moves) {
+    const std::size_t row_bytes =
+        static_cast<std::size_t>(layout().row_bytes());
+    for (const SlotMove& move : moves) {
+      const std::byte* source = arena_.key_row(move.source);
+      std::byte* destination = arena_.key_row(move.destination);
+      std::memcpy(destination, source, row_bytes);
+      std::memcpy(destination + arena_.kv_stride(), source + arena_.kv_stride(),
+                  row_bytes);
     }
   }
-}
 
-void CpuBackend::CopyToHost(std::span<const BlockTransfer> transfers,
-                            std::span<std::byte> host) {
-  const int64_t block_bytes = layout().block_bytes();
-  for (const BlockTransfer& transfer : transfers) {
-    std::byte* to =
-        host.subspan(Index(transfer.host) * block_bytes, block_bytes).data();
-    for (int32_t layer = 0; layer < layout().num_layers; ++layer) {
-      const auto source = arena_.layer_block(layer, transfer.block);
-      to = std::ranges::copy(source, to).out;
+  // Reads all rows before it writes the first one.
+  void CopyRowsStaged(std::span<const SlotMove> moves) {
+    const std::size_t row_bytes =
+        static_cast<std::size_t>(layout().row_bytes());
+    if (staged_rows_.size() < moves.size() * 2 * row_bytes) {
+      staged_rows_.resize(moves.size() * 2 * row_bytes);
+    }
+    std::byte* staged = staged_rows_.data();
+    for (const SlotMove& move : moves) {
+      const std::byte* source = arena_.key_row(move.source);
+      std::memcpy(staged, source, row_bytes);
+      std::memcpy(staged + row_bytes, source + arena_.kv_stride(), row_bytes);
+      staged += 2 * row_bytes;
+    }
+    staged = staged_rows_.data();
+    for (const SlotMove& move : moves) {
+      std::byte* destination = arena_.key_row(move.destination);
+      std::memcpy(destination, staged, row_bytes);
+      std::memcpy(destination + arena_.kv_stride(), staged + row_bytes,
+                  row_bytes);
+      staged += 2 * row_bytes;
     }
   }
-}
 
-void CpuBackend::CopyFromHost(std::span<const BlockTransfer> transfers,
-                              std::span<const std::byte> host) {
-  const int64_t block_bytes = layout().block_bytes();
-  for (const BlockTransfer& transfer : transfers) {
-    auto from = host.subspan(Index(transfer.host) * block_bytes, block_bytes);
-    for (int32_t layer = 0; layer < layout().num_layers; ++layer) {
-      const auto destination = arena_.layer_block(layer, transfer.block);
-      std::ranges::copy(from.first(destination.size()), destination.begin());
-      from = from.subspan(destination.size());
+  void StoreRow(const float* values, std::byte* row) const {
+    const std::size_t dim = static_cast<std::size_t>(layout().head_dim);
+    switch (layout().dtype) {
+      case DType::kFloat32:
+        std::memcpy(row, values, dim * sizeof(float));
+        return;
+      case DType::kBFloat16:
+        EncodeBFloat16({values, dim}, {reinterpret_cast<uint16_t*>(row), dim});
+        return;
+      case DType::kFloat16:
+        EncodeFloat16({values, dim}, {reinterpret_cast<uint16_t*>(row), dim});
+        return;
     }
   }
-}
 
-void CpuBackend::ReadSlot(SlotIndex slot, std::span<float> out) const {
-  const int64_t head_dim = layout().head_dim;
-  BM_CHECK(std::ssize(out) == 2 * head_dim);
-  const std::byte* key = arena_.key_row(slot);
-  for (const int64_t part : {0, 1}) {
-    const std::byte* row = key + part * arena_.kv_stride();
-    float* values = out.data() + part * head_dim;
-    for (int64_t i = 0; i < head_dim; ++i) {
-      values[i] = LoadElement(layout().dtype, row, i);
-    }
-  }
-}
+  KvArena arena_;
+  std::vector<std::byte> staged_rows_;  // of the largest group of moves so far
+  KvTile tile_;
+  KvTile window_tile_;  // of the queries whose window begins inside tile_
+  std::vector<SoftmaxState> states_;  // [kQueryBlockTokens, group_size]
+  AttentionScorer attention_scorer_;
+  KeyScorer key_scorer_;
+  ExpectedAttentionScorer expected_attention_scorer_;
+  ValueNormer value_normer_;
+};
 
-void CpuBackend::Poison() {
-  // All bits set is a NaN in every dtype.
-  std::ranges::fill(arena_.bytes(), std::byte{0xFF});
-}
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(
     const ModelLayout& layout) {

@@ -20,15 +20,14 @@ SIMT_DEVICE const char* SlotAddress(const PagedPool& pool, int64_t slot) {
   const int32_t offset =
       static_cast<int32_t>(slot) & ((1 << pool.page_shift) - 1);
   return PageAddress(pool, static_cast<int32_t>(slot >> pool.page_shift)) +
-         offset * pool.view.token_stride;
+         offset * pool.token_stride;
 }
 
 // What a copy that reads nothing may name as its source: aligned to 16 bytes
 // all the same, which a table of addresses need not be.
 SIMT_DEVICE const char* Nowhere(const PagedPool& pool) {
-  if (pool.view.base != nullptr) return pool.view.base;
-  const char* const table =
-      reinterpret_cast<const char*>(pool.view.layer_bases);
+  if (pool.base != nullptr) return pool.base;
+  const char* const table = reinterpret_cast<const char*>(pool.layer_bases);
   return table - reinterpret_cast<uintptr_t>(table) % 16;
 }
 
@@ -106,9 +105,9 @@ SIMT_DEVICE const char* RankAddress(const PagedPool& pool,
   } else {
     const int32_t page = (rank - list.region_slots) >> pool.page_shift;
     const int32_t block = list.tail_blocks[page];
-    page_address = pool.view.Row(layer, block, list.head, 0).key;
+    page_address = pool.Row(layer, block, list.head, 0).key;
   }
-  return page_address + offset * pool.view.token_stride;
+  return page_address + offset * pool.token_stride;
 }
 
 }  // namespace SIMT_SPACE

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/pool_view.h"
+#include "kernels/cuda/paged_pool.h"
 
 namespace blockmgr {
 

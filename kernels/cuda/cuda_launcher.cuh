@@ -93,7 +93,7 @@ class CudaLauncher {
     return error_ == cudaSuccess;
   }
 
-  // What a launcher function returns, from what its sequence did.
+  // From what a sequence did.
   cudaError_t Result(bool done) const {
     if (done) return cudaSuccess;
     return error_ == cudaSuccess ? cudaErrorInvalidValue : error_;
@@ -103,6 +103,14 @@ class CudaLauncher {
   cudaStream_t stream_;
   cudaError_t error_ = cudaSuccess;
 };
+
+// Runs a sequence of launches on the stream.
+template <typename Run, typename... Arguments>
+cudaError_t OnStream(cudaStream_t stream, Run run,
+                     const Arguments&... arguments) {
+  CudaLauncher launcher(stream);
+  return launcher.Result(run(arguments..., launcher));
+}
 
 }  // namespace blockmgr
 

@@ -127,6 +127,28 @@ struct AttentionCase {
     }
   }
 
+  // Runs the last tokens of every sequence in one batch and returns the output.
+  // Expects what the dense reference makes of `whole`: the same sequences, with
+  // all of their blocks.
+  std::vector<float> ExpectBatchDense(
+      int32_t layer, std::span<const TestSequence> sequences,
+      std::span<const TestSequence> whole,
+      std::span<const std::vector<float>> queries) const {
+    std::vector<Query> batch;
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      batch.push_back({&sequences[i], sequences[i].tail_length, queries[i]});
+    }
+    std::vector<float> output = Run(*model.MakeBackend(), layer, batch);
+    int64_t begin = 0;
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      batch[i].sequence = &whole[i];
+      ExpectDense(batch[i], std::span(output).subspan(begin, queries[i].size()),
+                  2e-6);
+      begin += std::ssize(queries[i]);
+    }
+    return output;
+  }
+
   const ModelLayout& layout() const { return model.layout(); }
   // Of the last num_queries tokens of a tail of this length, the first
   // position that one attends to.

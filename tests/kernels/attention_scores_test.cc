@@ -84,36 +84,10 @@ TEST_P(AttentionScoresTest, TovaProductsMatchNaiveProducts) {
     const ScoreCase test(
         layout, {.window = 1, .length = 80, .whole_window = seed % 2 == 0},
         seed + 300);
-    const int32_t group_size = layout.group_size();
-    std::vector<float> norms = RandomFloats(rng, group_size * test.size());
-    for (float& norm : norms) norm = std::abs(norm);
-    std::vector<float> scores(test.size());
-    std::vector<float> products(test.size());
-    ScoreBatch batch = test.Batch({.kind = ScorerKind::kTova});
-    batch.q_head_norms = norms;
-    batch.product_eps = 1e-3f;
-    batch.scores = scores;
-    batch.products = products;
-    test.model.MakeBackend()->Score(batch);
-    for (int32_t head = 0; head < layout.num_heads; ++head) {
-      const int64_t begin = test.offsets[head];
-      const int64_t size = test.head_size(head);
-      std::vector<double> expected(size);
-      for (int32_t g = 0; g < group_size; ++g) {
-        const std::vector<double> weights = NaiveWeights(test, head, g, 0);
-        for (int64_t j = 0; j < size; ++j) {
-          const double norm = norms[group_size * begin + g * size + j];
-          expected[j] += (weights[j] + 1e-3) * norm / group_size;
-        }
-      }
-      for (int64_t j = 0; j < size; ++j) {
-        if (test.positions[begin + j] == test.length - 1) {
-          ASSERT_EQ(products[begin + j], kInfinity);
-        } else {
-          ASSERT_NEAR(products[begin + j], expected[j], 1e-5 * expected[j]);
-        }
-      }
-    }
+    ExpectProductsMatch(test, {.kind = ScorerKind::kTova}, rng,
+                        [&](int32_t head, int32_t g) {
+                          return NaiveWeights(test, head, g, 0);
+                        });
   }
 }
 

@@ -1,10 +1,7 @@
 // Attention against a dense float64 softmax, and its bit-for-bit promises.
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -42,19 +39,7 @@ TEST_P(AttentionTest, MatchesDenseReference) {
       queries.push_back(
           RandomFloats(test.rng, num_queries * test.token_floats()));
     }
-    const std::unique_ptr<Backend> backend = test.model.MakeBackend();
-    std::vector<Query> batch;
-    batch.reserve(sequences.size());
-    for (int32_t i = 0; i < 3; ++i) {
-      batch.push_back({&sequences[i], sequences[i].tail_length, queries[i]});
-    }
-    const std::vector<float> output = test.Run(*backend, layer, batch);
-    int64_t begin = 0;
-    for (const Query& query : batch) {
-      test.ExpectDense(
-          query, std::span(output).subspan(begin, query.queries.size()), 2e-6);
-      begin += static_cast<int64_t>(query.queries.size());
-    }
+    test.ExpectBatchDense(layer, sequences, sequences, queries);
   }
 }
 
@@ -156,9 +141,7 @@ TEST_P(AttentionTest, RegionThatKeepsEverythingGivesTheBitsOfTheTail) {
     const std::vector<SlotIndex> to = compact.Slots(layout, head);
     ASSERT_EQ(from.size(), to.size());
     for (std::size_t i = 0; i < from.size(); ++i) {
-      std::ranges::copy(test.model.key(from[i]), test.model.key(to[i]).begin());
-      std::ranges::copy(test.model.value(from[i]),
-                        test.model.value(to[i]).begin());
+      test.model.CopyRow(test.model, from[i], to[i]);
     }
   }
   const std::vector<float> queries =

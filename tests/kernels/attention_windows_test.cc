@@ -70,20 +70,7 @@ TEST_P(AttentionWindowsTest, WindowsMatchDenseReference) {
       queries.push_back(
           RandomFloats(test.rng, num_queries * test.token_floats()));
     }
-    const std::unique_ptr<Backend> backend = test.model.MakeBackend();
-    std::vector<Query> batch;
-    batch.reserve(sequences.size());
-    for (int32_t i = 0; i < 3; ++i) {
-      batch.push_back({&sequences[i], sequences[i].tail_length, queries[i]});
-    }
-    const std::vector<float> output = test.Run(*backend, 0, batch);
-    int64_t begin = 0;
-    for (int32_t i = 0; i < 3; ++i) {
-      const int64_t size = std::ssize(queries[i]);
-      const Query query{&whole[i], whole[i].tail_length, queries[i]};
-      test.ExpectDense(query, std::span(output).subspan(begin, size), 2e-6);
-      begin += size;
-    }
+    test.ExpectBatchDense(0, sequences, whole, queries);
   }
 }
 
@@ -159,16 +146,12 @@ TEST_P(AttentionWindowsTest, RegionsUnderAWindowMatchDenseReference) {
       queries.push_back(
           RandomFloats(test.rng, num_queries * test.token_floats()));
     }
+    const std::vector<float> output =
+        test.ExpectBatchDense(0, sequences, sequences, queries);
     const std::unique_ptr<Backend> backend = test.model.MakeBackend();
-    std::vector<Query> batch;
-    for (std::size_t i = 0; i < sequences.size(); ++i) {
-      batch.push_back({&sequences[i], sequences[i].tail_length, queries[i]});
-    }
-    const std::vector<float> output = test.Run(*backend, 0, batch);
     int64_t begin = 0;
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       const int64_t size = std::ssize(queries[i]);
-      test.ExpectDense(batch[i], std::span(output).subspan(begin, size), 2e-6);
       // Whatever it is cut into.
       const int64_t token = test.token_floats();
       const auto num_queries = static_cast<int32_t>(size / token);

@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
-#include <memory>
-#include <utility>
+#include <span>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -113,10 +111,7 @@ TEST_P(CpuBackendTest, AppendSkipsPaddingAndTouchesNothingElse) {
 void MoveModel(std::span<const SlotMove> moves, PoolModel* model) {
   const PoolModel before = *model;
   for (const SlotMove& move : moves) {
-    std::ranges::copy(before.key(move.source),
-                      model->key(move.destination).begin());
-    std::ranges::copy(before.value(move.source),
-                      model->value(move.destination).begin());
+    model->CopyRow(before, move.source, move.destination);
   }
 }
 
@@ -128,15 +123,11 @@ TEST_P(CpuBackendTest, MovesMatchTheModel) {
     PoolModel model(layout);
     model.FillAll(rng);
     const auto backend = model.MakeBackend();
-    std::vector<SlotIndex> slots(layout.num_pages() * layout.page_size);
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      slots[i] = static_cast<SlotIndex>(i);
-    }
+    const std::vector<SlotIndex> slots = ShuffledSlots(layout, rng);
     // In place, each group has slots of its own, and its moves are a chain or a
     // cycle of them. Else no slot is both a source and a destination.
     CompactionMoves moves;
     moves.in_place = seed % 2 == 0;
-    Shuffle(&slots, rng);
     for (std::size_t begin = 0; begin + 2 <= slots.size();) {
       const std::size_t size = std::min<std::size_t>(slots.size() - begin,
                                                      2 * RandomInt(rng, 1, 40));
@@ -150,15 +141,10 @@ TEST_P(CpuBackendTest, MovesMatchTheModel) {
       begin += size;
       moves.group_ends.push_back(std::ssize(moves.moves));
     }
-    auto begin = moves.moves.begin();
+    int64_t begin = 0;
     for (const int64_t end : moves.group_ends) {
-      const PoolModel before = model;
-      for (; begin != moves.moves.begin() + end; ++begin) {
-        std::ranges::copy(before.key(begin->source),
-                          model.key(begin->destination).begin());
-        std::ranges::copy(before.value(begin->source),
-                          model.value(begin->destination).begin());
-      }
+      MoveModel(std::span(moves.moves).subspan(begin, end - begin), &model);
+      begin = end;
     }
     backend->Move(moves);
     EXPECT_TRUE(model.Matches(*backend));
@@ -205,8 +191,7 @@ TEST_P(CpuBackendTest, CompactedRowsAreWhereTheirPositionsSay) {
         const SlotIndex from = entries.slots[entries.offsets[i] + of_head[j]];
         const SlotIndex to = layout.slot(next.pages(i)[j / layout.page_size],
                                          j % layout.page_size);
-        std::ranges::copy(before.key(from), model.key(to).begin());
-        std::ranges::copy(before.value(from), model.value(to).begin());
+        model.CopyRow(before, from, to);
       }
     }
     EXPECT_EQ(positions, keep.ranks);

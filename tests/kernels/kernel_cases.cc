@@ -58,6 +58,13 @@ float Stored(float value, DType dtype) {
   return value;
 }
 
+std::vector<SlotIndex> ShuffledSlots(const ModelLayout& layout, Rng& rng) {
+  std::vector<SlotIndex> slots(layout.num_pages() * layout.page_size);
+  std::iota(slots.begin(), slots.end(), SlotIndex{0});
+  Shuffle(&slots, rng);
+  return slots;
+}
+
 PoolModel::PoolModel(const ModelLayout& layout)
     : layout_(layout),
       rows_(2 * layout.num_pages() * layout.page_size * layout.head_dim,
@@ -74,6 +81,12 @@ void PoolModel::FillAll(Rng& rng) {
        ++slot) {
     FillRandom(slot, rng);
   }
+}
+
+void PoolModel::CopyRow(const PoolModel& from, SlotIndex source,
+                        SlotIndex destination) {
+  std::ranges::copy(from.key(source), key(destination).begin());
+  std::ranges::copy(from.value(source), value(destination).begin());
 }
 
 std::unique_ptr<Backend> PoolModel::MakeBackend() const {
@@ -259,8 +272,7 @@ void CopyBlock(BlockId source, BlockId destination, PoolModel* model) {
       };
       const SlotIndex from = slot_of(source);
       const SlotIndex to = slot_of(destination);
-      std::ranges::copy(model->key(from), model->key(to).begin());
-      std::ranges::copy(model->value(from), model->value(to).begin());
+      model->CopyRow(*model, from, to);
     }
   }
 }

@@ -32,6 +32,9 @@ inline constexpr DType kEveryDType[] = {DType::kFloat32, DType::kBFloat16,
 // Name of a test parameter.
 std::string DTypeParamName(const testing::TestParamInfo<DType>& info);
 
+// All slots of a pool, in random order.
+std::vector<SlotIndex> ShuffledSlots(const ModelLayout& layout, Rng& rng);
+
 // What `value` becomes when stored as `dtype`.
 float Stored(float value, DType dtype);
 
@@ -49,6 +52,8 @@ class PoolModel {
   }
   void FillRandom(SlotIndex slot, Rng& rng);
   void FillAll(Rng& rng);
+  // Takes K and V of a slot of `from`, a model of rows as long.
+  void CopyRow(const PoolModel& from, SlotIndex source, SlotIndex destination);
   // A poisoned backend, then every slot of the model appended to it; dead slots
   // of a written block become NaN, slots of other blocks stay poisoned.
   std::unique_ptr<Backend> MakeBackend() const;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include <gtest/gtest.h>
+
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
 
@@ -15,11 +17,7 @@ ScoreCase::ScoreCase(const ModelLayout& layout, const ScoreCaseOptions& options,
       model(layout),
       num_queries(options.window),
       length(options.length) {
-  std::vector<SlotIndex> free(layout.num_pages() * layout.page_size);
-  for (std::size_t i = 0; i < free.size(); ++i) {
-    free[i] = static_cast<SlotIndex>(i);
-  }
-  Shuffle(&free, rng);
+  std::vector<SlotIndex> free = ShuffledSlots(layout, rng);
   for (int32_t head = 0; head < layout.num_heads; ++head) {
     // Of an ordinary head a quarter is gone; of some all, or all but one.
     const int32_t kind = RandomInt(rng, 0, 7);
@@ -101,6 +99,45 @@ std::vector<double> NaiveWeights(const ScoreCase& test, int32_t head,
   std::vector<double> weights = NaiveSoftmax(logits);
   weights.resize(test.head_size(head));
   return weights;
+}
+
+void ExpectProductsMatch(
+    const ScoreCase& test, const ScorerSpec& scorer, Rng& rng,
+    const std::function<std::vector<double>(int32_t, int32_t)>& attention) {
+  const ModelLayout& layout = test.model.layout();
+  const int32_t group_size = layout.group_size();
+  std::vector<float> norms = RandomFloats(rng, group_size * test.size());
+  for (float& norm : norms) norm = std::abs(norm);
+  std::vector<float> scores(test.size());
+  std::vector<float> products(test.size());
+  ScoreBatch batch = test.Batch(scorer);
+  batch.q_head_norms = norms;
+  batch.product_eps = 1e-3f;
+  batch.scores = scores;
+  batch.products = products;
+  const auto backend = test.model.MakeBackend();
+  backend->Score(batch);
+  EXPECT_EQ(scores, test.Run(*backend, scorer));
+  for (int32_t head = 0; head < layout.num_heads; ++head) {
+    const int64_t begin = test.offsets[head];
+    const int64_t size = test.head_size(head);
+    std::vector<double> expected(size);
+    for (int32_t g = 0; g < group_size; ++g) {
+      const std::vector<double> weights = attention(head, g);
+      for (std::size_t j = 0; j < weights.size(); ++j) {
+        const double norm =
+            norms[group_size * begin + g * size + static_cast<int64_t>(j)];
+        expected[j] += (weights[j] + 1e-3) * norm / group_size;
+      }
+    }
+    for (int64_t j = 0; j < size; ++j) {
+      if (test.positions[begin + j] >= test.length - test.num_queries) {
+        ASSERT_EQ(products[begin + j], std::numeric_limits<float>::infinity());
+      } else {
+        ASSERT_NEAR(products[begin + j], expected[j], 1e-5 * expected[j]);
+      }
+    }
+  }
 }
 
 }  // namespace blockmgr

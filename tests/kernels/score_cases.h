@@ -4,6 +4,7 @@
 #define TESTS_KERNELS_SCORE_CASES_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -71,6 +72,13 @@ ModelLayout LayoutFor(Rng& rng, DType dtype, int32_t length);
 // <query, key>; zero for the other entries. [entries of the head]
 std::vector<double> NaiveWeights(const ScoreCase& test, int32_t head,
                                  int32_t group_index, int32_t query);
+
+// Scores with random norms per query head. Expects the scores that there are
+// without, and products of the norms and `attention` (head, q_head of its
+// group), [entries of the head]; infinity inside the window.
+void ExpectProductsMatch(
+    const ScoreCase& test, const ScorerSpec& scorer, Rng& rng,
+    const std::function<std::vector<double>(int32_t, int32_t)>& attention);
 
 std::vector<double> NaiveSoftmax(const std::vector<double>& logits);
 

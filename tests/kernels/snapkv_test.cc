@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -142,11 +141,7 @@ TEST_P(SnapKvTest, SlotsDoNotMatterOnlyRowsDo) {
   const ScoreCase test(layout, {.window = 8, .length = 100}, 5);
   ScoreCase moved = test;
   PoolModel other(layout);
-  std::vector<SlotIndex> free(layout.num_pages() * layout.page_size);
-  for (std::size_t i = 0; i < free.size(); ++i) {
-    free[i] = static_cast<SlotIndex>(i);
-  }
-  Shuffle(&free, moved.rng);
+  std::vector<SlotIndex> free = ShuffledSlots(layout, moved.rng);
   for (SlotIndex& slot : moved.slots) {
     std::ranges::copy(test.model.key(slot), other.key(free.back()).begin());
     slot = free.back();
@@ -184,40 +179,9 @@ TEST_P(SnapKvTest, ProductsMatchNaiveProducts) {
         .window = 5,
         .kernel = 5,
         .order = seed % 2 == 0 ? PoolOrder::kAdaKv : PoolOrder::kKvPress};
-    const int32_t group_size = layout.group_size();
-    std::vector<float> norms = RandomFloats(rng, group_size * test.size());
-    for (float& norm : norms) norm = std::abs(norm);
-    std::vector<float> scores(test.size());
-    std::vector<float> products(test.size());
-    ScoreBatch batch = test.Batch(scorer);
-    batch.q_head_norms = norms;
-    batch.product_eps = 1e-3f;
-    batch.scores = scores;
-    batch.products = products;
-    const auto backend = test.model.MakeBackend();
-    backend->Score(batch);
-    EXPECT_EQ(scores, test.Run(*backend, scorer));
-    for (int32_t head = 0; head < layout.num_heads; ++head) {
-      const int64_t begin = test.offsets[head];
-      const int64_t size = test.head_size(head);
-      const Matrix attention = WindowMean(test, head, size - 5);
-      std::vector<double> expected(size - 5);
-      for (int32_t g = 0; g < group_size; ++g) {
-        const std::vector<double> pooled = Pool(scorer, attention[g]);
-        for (int64_t j = 0; j < size - 5; ++j) {
-          const double norm = norms[group_size * begin + g * size + j];
-          expected[j] += (pooled[j] + 1e-3) * norm / group_size;
-        }
-      }
-      for (int64_t j = 0; j < size; ++j) {
-        if (j >= size - 5) {
-          ASSERT_EQ(products[begin + j],
-                    std::numeric_limits<float>::infinity());
-        } else {
-          ASSERT_NEAR(products[begin + j], expected[j], 1e-5 * expected[j]);
-        }
-      }
-    }
+    ExpectProductsMatch(test, scorer, rng, [&](int32_t head, int32_t g) {
+      return Pool(scorer, WindowMean(test, head, test.head_size(head) - 5)[g]);
+    });
   }
 }
 

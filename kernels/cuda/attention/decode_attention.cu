@@ -46,14 +46,12 @@ cudaError_t CountDecodeCtas(const RowShape& shape, int32_t group_size,
 
 cudaError_t LaunchPlanDecode(const DecodePlanParams& params,
                              cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunPlanDecode(params, launcher));
+  return OnStream(stream, RunPlanDecode<CudaLauncher>, params);
 }
 
 cudaError_t LaunchDecodeAttention(const DecodeParams& params,
                                   const RowShape& shape, cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunDecodeAttention(params, shape, launcher));
+  return OnStream(stream, RunDecodeAttention<CudaLauncher>, params, shape);
 }
 
 }  // namespace blockmgr

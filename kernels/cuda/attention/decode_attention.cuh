@@ -57,7 +57,7 @@ struct DecodeLoader {
   int32_t stage = 0;
 
   SIMT_DEVICE void Enter(const DecodeParams& params, int32_t index) {
-    const int32_t sequence = Divide(index, params.pool.num_heads);
+    const int32_t sequence = Divide(index, params.pool.by_heads);
     list = LoadList(params.lists, params.pool.page_shift, sequence,
                     index - sequence * params.lists.num_heads);
     list_index = index;

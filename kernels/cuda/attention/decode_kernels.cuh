@@ -190,7 +190,7 @@ void DecodeAttention(DecodeParams params) {
   int32_t stage = 0;
   for (int32_t tile = range.begin; tile < range.end;) {
     const DecodePiece piece = PieceAt(params, range, list_index, tile);
-    const int32_t sequence = Divide(list_index, params.pool.num_heads);
+    const int32_t sequence = Divide(list_index, params.pool.by_heads);
     const AttentionList list =
         LoadList(params.lists, params.pool.page_shift, sequence,
                  list_index - sequence * params.lists.num_heads);

@@ -13,13 +13,13 @@ namespace blockmgr {
 inline namespace SIMT_SPACE {
 
 template <typename Launcher>
-bool RunPlanDecode(const DecodePlanParams& params, Launcher&& launch) {
+bool RunPlanDecode(const DecodePlanParams& params, Launcher& launch) {
   return launch(SizeOf(1, 1, kDecodePlanThreads, kDecodePlanSharedBytes),
                 kKernel<PlanDecode>, params);
 }
 
 template <typename T, int kDim, int kQTiles, typename Launcher>
-bool RunAttention(const DecodeParams& params, Launcher&& launch) {
+bool RunAttention(const DecodeParams& params, Launcher& launch) {
   return launch(SizeOf(params.num_ctas, 1, kDecodeThreads,
                        DecodeShape<T, kDim, kQTiles>::kSharedBytes),
                 kKernel<DecodeAttention<T, kDim, kQTiles>>, params);

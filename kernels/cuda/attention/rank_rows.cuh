@@ -52,11 +52,10 @@ SIMT_DEVICE void CopyRankRows(const PagedPool& pool, const AttentionList& list,
     const int32_t chunk = element % kChunks;
     const bool live = row >= num_before && row < num_live;
     const char* from =
-        live ? source + row * pool.view.token_stride + chunk * 16 : source;
+        live ? source + row * pool.token_stride + chunk * 16 : source;
     const int32_t to = SwizzledChunk<kDim>(first_row + row, chunk);
     simt::CopyAsync16(keys + to, from, live);
-    simt::CopyAsync16(values + to, live ? from + pool.view.kv_stride : from,
-                      live);
+    simt::CopyAsync16(values + to, live ? from + pool.kv_stride : from, live);
   }
 }
 

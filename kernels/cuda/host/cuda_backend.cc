@@ -26,8 +26,7 @@ DevicePool MakePool(const ModelLayout& layout, char* base,
                     DeviceRuntime* runtime, CallMemory* memory) {
   DevicePool pool;
   pool.layout = layout;
-  pool.pool = MakePagedPool(
-      MakePoolView(layout, KvPoolLayout::PageContiguous(layout), base));
+  pool.pool = MakePagedPool(layout, KvPoolLayout::PageContiguous(layout), base);
   pool.shape.type = layout.dtype == DType::kFloat16 ? ElementType::kHalf
                                                     : ElementType::kBFloat16;
   pool.shape.head_dim = layout.head_dim;
@@ -91,7 +90,7 @@ CudaBackend::CudaBackend(const ModelLayout& layout,
       num_decode_ctas_(std::max(
           1, runtime_->CountDecodeCtas(pool_.shape, layout.group_size()))) {}
 
-CudaBackend::~CudaBackend() { runtime_->Free(pool_.pool.view.base); }
+CudaBackend::~CudaBackend() { runtime_->Free(pool_.pool.base); }
 
 void CudaBackend::Append(const AppendBatch& batch) {
   const ModelLayout& shape = layout();
@@ -107,7 +106,7 @@ void CudaBackend::Append(const AppendBatch& batch) {
   const auto values = memory_.InputOf(std::span(batch.values, num_floats));
   pool_.Send();
   AppendRows append;
-  append.pool = pool_.pool.view;
+  append.pool = pool_.pool;
   append.layer = batch.layer;
   append.num_tokens = num_tokens;
   append.slot_mapping = memory_.Device(mapping);
@@ -142,7 +141,7 @@ void CudaBackend::MoveAtOnce(std::span<const SlotMove> moves, bool staged) {
       staged ? std::ssize(moves) * 2 * layout().row_bytes() : 0);
   pool_.Send();
   MoveRows move;
-  move.pool = pool_.pool.view;
+  move.pool = pool_.pool;
   move.rows.count = sent.count;
   move.moves = reinterpret_cast<const RowMove*>(memory_.Device(sent));
   if (staged) move.staged = reinterpret_cast<char*>(memory_.Device(rows));
@@ -180,7 +179,7 @@ void CudaBackend::CopyBlocks(std::span<const BlockCopy> copies) {
       });
   pool_.Send();
   CopyBlockRows copy;
-  copy.pool = pool_.pool.view;
+  copy.pool = pool_.pool;
   copy.num_pairs = pairs.count;
   copy.pairs = memory_.Device(pairs);
   copy.error = memory_.device_error();
@@ -194,7 +193,7 @@ void CudaBackend::ReadSlot(SlotIndex slot, std::span<float> out) const {
   const auto rows = memory_.Result<float>(std::ssize(out));
   pool_.Send();
   GatherRows gather;
-  gather.pool = pool_.pool.view;
+  gather.pool = pool_.pool;
   gather.rows.count = 1;
   gather.slots = memory_.Device(slots);
   gather.out = reinterpret_cast<char*>(memory_.Device(rows));
@@ -208,7 +207,7 @@ void CudaBackend::ReadSlot(SlotIndex slot, std::span<float> out) const {
 
 void CudaBackend::Poison() {
   // All bits set is a NaN.
-  runtime_->Fill(pool_.pool.view.base, 0xFF, layout().pool_bytes());
+  runtime_->Fill(pool_.pool.base, 0xFF, layout().pool_bytes());
 }
 
 absl::Status CudaBackend::Flush() {

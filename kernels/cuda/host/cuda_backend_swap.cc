@@ -31,7 +31,7 @@ void CudaBackend::AddPages(std::span<const BlockTransfer> transfers,
 StagePages CudaBackend::Stage(const Staging& staging) {
   pool_.Send();
   StagePages stage;
-  stage.pool = pool_.pool.view;
+  stage.pool = pool_.pool;
   stage.num_pages = staging.pages.count;
   stage.pages = memory_.Device(staging.pages);
   stage.staged = reinterpret_cast<char*>(memory_.Device(staging.bytes));

@@ -136,97 +136,80 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   void Append(const AppendRows& append, RowConversion conversion) override {
-    Do("append", [&] {
-      return LaunchAppend(append, conversion, max_row_blocks_, stream_);
-    });
+    Do("append", LaunchAppend, append, conversion, max_row_blocks_);
   }
   void Gather(const GatherRows& gather, RowConversion conversion) override {
-    Do("gather", [&] {
-      return LaunchGather(gather, conversion, max_row_blocks_, stream_);
-    });
+    Do("gather", LaunchGather, gather, conversion, max_row_blocks_);
   }
   void Move(const MoveRows& move) override {
-    Do("move", [&] { return LaunchMove(move, max_row_blocks_, stream_); });
+    Do("move", LaunchMove, move, max_row_blocks_);
   }
   void CopyBlocks(const CopyBlockRows& copy) override {
-    Do("copy of blocks",
-       [&] { return LaunchCopyBlocks(copy, max_row_blocks_, stream_); });
+    Do("copy of blocks", LaunchCopyBlocks, copy, max_row_blocks_);
   }
   void PackPages(const StagePages& stage) override {
-    Do("packing of pages",
-       [&] { return LaunchPackPages(stage, max_row_blocks_, stream_); });
+    Do("packing of pages", LaunchPackPages, stage, max_row_blocks_);
   }
   void UnpackPages(const StagePages& stage) override {
-    Do("unpacking of pages",
-       [&] { return LaunchUnpackPages(stage, max_row_blocks_, stream_); });
+    Do("unpacking of pages", LaunchUnpackPages, stage, max_row_blocks_);
   }
   void PlanDecode(const DecodePlanParams& params) override {
-    Do("plan of decode attention",
-       [&] { return LaunchPlanDecode(params, stream_); });
+    Do("plan of decode attention", LaunchPlanDecode, params);
   }
   void Decode(const DecodeParams& params, const RowShape& shape) override {
-    Do("decode attention",
-       [&] { return LaunchDecodeAttention(params, shape, stream_); });
+    Do("decode attention", LaunchDecodeAttention, params, shape);
   }
   void Chunk(const ChunkParams& params, const RowShape& shape,
              int32_t num_blocks) override {
-    Do("chunk attention", [&] {
-      return LaunchChunkAttention(params, shape, num_blocks, stream_);
-    });
+    Do("chunk attention", LaunchChunkAttention, params, shape, num_blocks);
   }
   void WindowStats(const WindowParams& params, const RowShape& shape) override {
-    Do("window statistics",
-       [&] { return LaunchWindowStats(params, shape, stream_); });
+    Do("window statistics", LaunchWindowStats, params, shape);
   }
   void WindowColumns(const WindowParams& params,
                      const RowShape& shape) override {
-    Do("window columns",
-       [&] { return LaunchWindowColumns(params, shape, stream_); });
+    Do("window columns", LaunchWindowColumns, params, shape);
   }
   void PoolWindow(const PoolParams& params) override {
-    Do("pooling", [&] { return LaunchPoolWindowScores(params, stream_); });
+    Do("pooling", LaunchPoolWindowScores, params);
   }
   void Tova(const TovaParams& params) override {
-    Do("tova", [&] { return LaunchTovaScores(params, stream_); });
+    Do("tova", LaunchTovaScores, params);
   }
   void AddDecodeAttention(const DecodeSumParams& params) override {
-    Do("sums of decode attention",
-       [&] { return LaunchAddDecodeAttention(params, stream_); });
+    Do("sums of decode attention", LaunchAddDecodeAttention, params);
   }
   void FinishH2o(const H2oScoreParams& params) override {
-    Do("h2o", [&] { return LaunchFinishH2oScores(params, stream_); });
+    Do("h2o", LaunchFinishH2oScores, params);
   }
   void KeyScores(const KeyScoreParams& params, const RowShape& shape) override {
-    Do("scores of keys",
-       [&] { return LaunchKeyScores(params, shape, stream_); });
+    Do("scores of keys", LaunchKeyScores, params, shape);
   }
   void ExpectedScores(const ExpectedParams& params,
                       const RowShape& shape) override {
-    Do("expected attention",
-       [&] { return LaunchExpectedScores(params, shape, stream_); });
+    Do("expected attention", LaunchExpectedScores, params, shape);
   }
   void ValueNorms(const ValueNormParams& params,
                   const RowShape& shape) override {
-    Do("sizes of values",
-       [&] { return LaunchValueNorms(params, shape, stream_); });
+    Do("sizes of values", LaunchValueNorms, params, shape);
   }
   void IndexEntries(const EntryIndexParams& params,
                     int32_t longest_tail) override {
-    Do("index of entries",
-       [&] { return LaunchIndexEntries(params, longest_tail, stream_); });
+    Do("index of entries", LaunchIndexEntries, params, longest_tail);
   }
   void Select(const SelectProblem& problem) override {
-    Do("selection", [&] { return LaunchSelect(problem, stream_); });
+    Do("selection", LaunchSelect, problem);
   }
   void PlanMoves(const SelectMoves& moves) override {
-    Do("plan of moves", [&] { return LaunchSelectMoves(moves, stream_); });
+    Do("plan of moves", LaunchSelectMoves, moves);
   }
 
  private:
-  // What `work` returns is kept, unless something has failed before.
-  template <typename Work>
-  void Do(absl::string_view what, const Work& work) {
-    if (Use()) Keep(work(), what);
+  // What the launcher returns is kept, unless something has failed before.
+  template <typename Launch, typename... Arguments>
+  void Do(absl::string_view what, Launch launch,
+          const Arguments&... arguments) {
+    if (Use()) Keep(launch(arguments..., stream_), what);
   }
   // The calling thread may have used another device, or none: calls without a
   // stream, and launches on one, are for the thread's current one.

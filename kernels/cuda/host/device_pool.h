@@ -16,27 +16,27 @@
 #include "kernels/cuda/host/call_memory.h"
 #include "kernels/cuda/host/device_runtime.h"
 #include "kernels/cuda/list_splits.h"
-#include "kernels/cuda/pool_view.h"
+#include "kernels/cuda/paged_pool.h"
 
 namespace blockmgr {
 
 // The pool as kernels see it, without positions. For one tensor per layer set
 // layer_bases of the result, and `base` does not matter.
-inline PoolView MakePoolView(const ModelLayout& layout,
-                             const KvPoolLayout& strides, char* base) {
-  PoolView view;
-  view.base = base;
-  view.layer_stride = strides.layer_stride;
-  view.block_stride = strides.block_stride;
-  view.head_stride = strides.head_stride;
-  view.kv_stride = strides.kv_stride;
-  view.token_stride = strides.token_stride;
-  view.num_layers = layout.num_layers;
-  view.num_blocks = layout.num_blocks;
-  view.num_heads = layout.num_heads;
-  view.page_size = layout.page_size;
-  view.row_bytes = static_cast<int32_t>(layout.row_bytes());
-  return view;
+inline PagedPool MakePagedPool(const ModelLayout& layout,
+                               const KvPoolLayout& strides, char* base) {
+  PagedPool pool;
+  pool.base = base;
+  pool.layer_stride = strides.layer_stride;
+  pool.block_stride = strides.block_stride;
+  pool.head_stride = strides.head_stride;
+  pool.kv_stride = strides.kv_stride;
+  pool.token_stride = strides.token_stride;
+  pool.num_layers = layout.num_layers;
+  pool.num_blocks = layout.num_blocks;
+  pool.num_heads = layout.num_heads;
+  pool.page_size = layout.page_size;
+  pool.row_bytes = static_cast<int32_t>(layout.row_bytes());
+  return Prepared(pool);
 }
 
 // ListSplits, before their array is sent; see FillSplitOffsets.

@@ -6,7 +6,7 @@
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
-#include "kernels/cuda/selection/select_problem.h"
+#include "kernels/cuda/host/select_problem.h"
 
 namespace blockmgr {
 namespace {

@@ -7,38 +7,34 @@ namespace blockmgr {
 
 cudaError_t LaunchAppend(const AppendRows& append, RowConversion conversion,
                          uint32_t max_blocks, cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunAppend(append, conversion, max_blocks, launcher));
+  return OnStream(stream, RunAppend<CudaLauncher>, append, conversion,
+                  max_blocks);
 }
 
 cudaError_t LaunchGather(const GatherRows& gather, RowConversion conversion,
                          uint32_t max_blocks, cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunGather(gather, conversion, max_blocks, launcher));
+  return OnStream(stream, RunGather<CudaLauncher>, gather, conversion,
+                  max_blocks);
 }
 
 cudaError_t LaunchMove(const MoveRows& move, uint32_t max_blocks,
                        cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunMove(move, max_blocks, launcher));
+  return OnStream(stream, RunMove<CudaLauncher>, move, max_blocks);
 }
 
 cudaError_t LaunchCopyBlocks(const CopyBlockRows& copy, uint32_t max_blocks,
                              cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunCopyBlocks(copy, max_blocks, launcher));
+  return OnStream(stream, RunCopyBlocks<CudaLauncher>, copy, max_blocks);
 }
 
 cudaError_t LaunchPackPages(const StagePages& stage, uint32_t max_blocks,
                             cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunPackPages(stage, max_blocks, launcher));
+  return OnStream(stream, RunPackPages<CudaLauncher>, stage, max_blocks);
 }
 
 cudaError_t LaunchUnpackPages(const StagePages& stage, uint32_t max_blocks,
                               cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunUnpackPages(stage, max_blocks, launcher));
+  return OnStream(stream, RunUnpackPages<CudaLauncher>, stage, max_blocks);
 }
 
 }  // namespace blockmgr

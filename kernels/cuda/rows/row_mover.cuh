@@ -18,58 +18,45 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Number of pair -> its rows. `error` is the bit for a pair out of the pool, 0
-// where that is not one.
+// Places turn the number of a pair into its rows. They set *error to a bit
+// where that is a row out of the pool.
 
-struct SlotSource {
+struct PoolRows {
   PagedPool pool;
+
+  SIMT_DEVICE int64_t KvStride() const { return pool.kv_stride; }
+  SIMT_DEVICE RowPlace OfSlot(int64_t slot, uint32_t* error) const {
+    const RowPlace pair = pool.RowOfSlot(slot);
+    if (!pair.valid) *error = kSlotOutOfPool;
+    return pair;
+  }
+};
+
+struct SlotRows : PoolRows {
   const int64_t* slots;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
-    const RowPlace pair = pool.RowOfSlot(slots[row]);
-    if (!pair.valid) *error = kSlotOutOfPool;
-    return pair;
+    return OfSlot(slots[row], error);
   }
-  SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
 };
 
-struct MoveSource {
-  PagedPool pool;
+template <bool kIsSource>
+struct MovedRows : PoolRows {
   const RowMove* moves;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
-    const RowPlace pair = pool.RowOfSlot(moves[row].source);
-    if (!pair.valid) *error = kSlotOutOfPool;
-    return pair;
+    return OfSlot(kIsSource ? moves[row].source : moves[row].destination,
+                  error);
   }
-  SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
-};
-
-struct MoveDestination {
-  PagedPool pool;
-  const RowMove* moves;
-  SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
-    const RowPlace pair = pool.RowOfSlot(moves[row].destination);
-    if (!pair.valid) *error = kSlotOutOfPool;
-    return pair;
-  }
-  SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
 };
 
 // Rows of one layer's new tokens: pair = token * num_heads + head.
-struct TokenSource {
+struct TokenRows {
   AppendRows append;
-  Divider num_heads;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t*) const {
-    const int64_t token = DivideWide(row, num_heads);
+    const int64_t token = DivideWide(row, append.pool.by_heads);
     const int64_t head = row - token * append.pool.num_heads;
-    const int64_t offset =
-        token * append.token_stride + head * append.head_stride;
-    RowPlace pair;
-    pair.key = const_cast<char*>(append.keys) + offset;
-    if (append.positions != nullptr) {
-      pair.position = const_cast<int32_t*>(append.positions) + token;
-    }
-    pair.valid = true;
-    return pair;
+    return MakeRow(const_cast<char*>(append.keys) +
+                       token * append.token_stride + head * append.head_stride,
+                   const_cast<int32_t*>(append.positions), token);
   }
   SIMT_DEVICE int64_t KvStride() const {
     return static_cast<int64_t>(reinterpret_cast<uintptr_t>(append.values) -
@@ -77,119 +64,102 @@ struct TokenSource {
   }
 };
 
-struct TailDestination {
-  PagedPool pool;
+struct TailRows : PoolRows {
   int32_t layer;
   const int64_t* slot_mapping;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
-    const PoolView& view = pool.view;
-    const int64_t token = DivideWide(row, pool.num_heads);
-    const auto head = static_cast<int32_t>(row - token * view.num_heads);
+    const int64_t token = DivideWide(row, pool.by_heads);
+    const auto head = static_cast<int32_t>(row - token * pool.num_heads);
     const int64_t slot = slot_mapping[token];
     if (slot == -1) return RowPlace();
     const int64_t num_slots =
-        static_cast<int64_t>(view.num_blocks) * view.page_size;
+        static_cast<int64_t>(pool.num_blocks) * pool.page_size;
     const bool inside =
-        slot >= 0 && slot < num_slots && layer >= 0 && layer < view.num_layers;
+        slot >= 0 && slot < num_slots && layer >= 0 && layer < pool.num_layers;
     if (!inside) {
       *error = kSlotOutOfPool;
       return RowPlace();
     }
-    const int64_t block = DivideWide(slot, pool.page_size);
-    return view.Row(layer, static_cast<int32_t>(block), head,
-                    static_cast<int32_t>(slot - block * view.page_size));
+    const int64_t block = DivideWide(slot, pool.by_page_size);
+    return pool.Row(layer, static_cast<int32_t>(block), head,
+                    static_cast<int32_t>(slot - block * pool.page_size));
   }
-  SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
-};
-
-// Staged rows of moves: those that a StageMoveParams kernel could read.
-struct StagedMoveSource {
-  PagedPool pool;
-  const RowMove* moves;
-  char* staged;
-  int32_t* positions;
-  SIMT_DEVICE RowPlace At(int64_t row, uint32_t*) const {
-    RowPlace pair;
-    pair.key = staged + row * 2 * pool.view.row_bytes;
-    pair.position = positions == nullptr ? nullptr : positions + row;
-    const int64_t source = moves[row].source;
-    pair.valid = source >= 0 && source < pool.view.num_slots();
-    return pair;
-  }
-  SIMT_DEVICE int64_t KvStride() const { return pool.view.row_bytes; }
 };
 
 // Packed rows: [row][K, V][row_bytes].
-struct PackedDestination {
-  char* out;
+struct PackedRows {
+  char* rows;
   int32_t* positions;
   int64_t row_bytes;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t*) const {
-    RowPlace pair;
-    pair.key = out + row * 2 * row_bytes;
-    pair.position = positions == nullptr ? nullptr : positions + row;
-    pair.valid = true;
-    return pair;
+    return MakeRow(rows + row * 2 * row_bytes, positions, row);
   }
   SIMT_DEVICE int64_t KvStride() const { return row_bytes; }
 };
 
+// Staged rows of moves: those whose sources are inside the pool.
+struct StagedMoveRows : PackedRows {
+  int64_t num_slots;
+  const RowMove* moves;
+  SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
+    RowPlace pair = PackedRows::At(row, error);
+    const int64_t source = moves[row].source;
+    pair.valid = source >= 0 && source < num_slots;
+    return pair;
+  }
+};
+
 // Pair = ((copy * num_layers + layer) * num_heads + head) * page_size + offset.
 template <bool kIsSource>
-struct BlockRows {
-  PagedPool pool;
-  Divider num_layers;
+struct BlockRows : PoolRows {
+  Divider by_layers;
   const BlockPair* pairs;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
-    const PoolView& view = pool.view;
-    const auto page = static_cast<int32_t>(DivideWide(row, pool.page_size));
-    const int32_t line = Divide(page, pool.num_heads);
-    const int32_t copy = Divide(line, num_layers);
+    const auto page = static_cast<int32_t>(DivideWide(row, pool.by_page_size));
+    const int32_t line = Divide(page, pool.by_heads);
+    const int32_t copy = Divide(line, by_layers);
     const int32_t block =
         kIsSource ? pairs[copy].source : pairs[copy].destination;
-    if (block < 0 || block >= view.num_blocks) {
+    if (block < 0 || block >= pool.num_blocks) {
       *error = kBlockOutOfPool;
       return RowPlace();
     }
-    return view.Row(line - copy * view.num_layers, block,
-                    page - line * view.num_heads,
-                    static_cast<int32_t>(row - int64_t{page} * view.page_size));
+    return pool.Row(line - copy * pool.num_layers, block,
+                    page - line * pool.num_heads,
+                    static_cast<int32_t>(row - int64_t{page} * pool.page_size));
   }
-  SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
 };
 
 // Pair = page in the list * page_size + offset.
-struct PageRows {
-  PagedPool pool;
+struct PageRows : PoolRows {
   const int32_t* pages;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
-    const int64_t index = DivideWide(row, pool.page_size);
+    const int64_t index = DivideWide(row, pool.by_page_size);
     const int32_t page = pages[index];
-    if (page < 0 || page >= pool.view.num_pages()) {
+    if (page < 0 || page >= pool.num_pages()) {
       *error = kPageOutOfPool;
       return RowPlace();
     }
-    return pool.RowOfPage(
-        page, static_cast<int32_t>(row - index * pool.view.page_size));
+    return pool.RowOfPage(page,
+                          static_cast<int32_t>(row - index * pool.page_size));
   }
-  SIMT_DEVICE int64_t KvStride() const { return pool.view.kv_stride; }
 };
 
-struct StagedRows {
+// Staged pages: [page][K, V][page_size][row_bytes].
+struct StagedPageRows {
   char* staged;
   int32_t* positions;
   int64_t row_bytes;
-  Divider page_size;
+  Divider by_page_size;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t*) const {
-    const int64_t page = DivideWide(row, page_size);
-    RowPlace pair;
     // The pages before it have V rows as well.
-    pair.key = staged + (row + page * page_size.divisor) * row_bytes;
-    pair.position = positions == nullptr ? nullptr : positions + row;
-    pair.valid = true;
-    return pair;
+    const int64_t page = DivideWide(row, by_page_size);
+    return MakeRow(staged + (row + page * by_page_size.divisor) * row_bytes,
+                   positions, row);
   }
-  SIMT_DEVICE int64_t KvStride() const { return row_bytes * page_size.divisor; }
+  SIMT_DEVICE int64_t KvStride() const {
+    return row_bytes * by_page_size.divisor;
+  }
 };
 
 // As in base/dtype.h, NaN included, of which the device's own conversions drop
@@ -377,107 +347,6 @@ void RowMover(RowMoverParams<Source, Destination> p) {
     // Last: rows need not wait for it to be read.
     if (mine.position_to != nullptr) *mine.position_to = mine.position;
   }
-}
-
-// The kernels' parameters, from what the operations are given.
-
-inline uint32_t RowVectors(const PoolView& pool) {
-  return static_cast<uint32_t>(pool.row_bytes) / 16;
-}
-
-using AppendParams = RowMoverParams<TokenSource, TailDestination>;
-
-inline AppendParams MakeParams(const AppendRows& append) {
-  const PagedPool pool = MakePagedPool(append.pool);
-  return {{append, pool.num_heads},
-          {pool, append.layer, append.slot_mapping},
-          {append.num_tokens * append.pool.num_heads, nullptr},
-          RowVectors(append.pool),
-          append.error};
-}
-
-using GatherParams = RowMoverParams<SlotSource, PackedDestination>;
-
-// `widening`: 2 where rows of 2-byte elements are given out as float, else 1.
-inline GatherParams MakeParams(const GatherRows& gather, int32_t widening) {
-  return {{MakePagedPool(gather.pool), gather.slots},
-          {gather.out, gather.positions,
-           static_cast<int64_t>(gather.pool.row_bytes) * widening},
-          gather.rows,
-          RowVectors(gather.pool) * static_cast<uint32_t>(widening),
-          gather.error};
-}
-
-using MoveParams = RowMoverParams<MoveSource, MoveDestination>;
-
-inline MoveParams MakeParams(const MoveRows& move) {
-  const PagedPool pool = MakePagedPool(move.pool);
-  return {{pool, move.moves},
-          {pool, move.moves},
-          move.rows,
-          RowVectors(move.pool),
-          move.error};
-}
-
-using StageMoveParams = RowMoverParams<MoveSource, PackedDestination>;
-
-inline StageMoveParams MakeStageParams(const MoveRows& move) {
-  return {{MakePagedPool(move.pool), move.moves},
-          {move.staged, move.staged_positions, move.pool.row_bytes},
-          move.rows,
-          RowVectors(move.pool),
-          move.error};
-}
-
-using UnstageMoveParams = RowMoverParams<StagedMoveSource, MoveDestination>;
-
-inline UnstageMoveParams MakeUnstageParams(const MoveRows& move) {
-  const PagedPool pool = MakePagedPool(move.pool);
-  return {{pool, move.moves, move.staged, move.staged_positions},
-          {pool, move.moves},
-          move.rows,
-          RowVectors(move.pool),
-          move.error};
-}
-
-using CopyBlockParams = RowMoverParams<BlockRows<true>, BlockRows<false>>;
-
-inline CopyBlockParams MakeParams(const CopyBlockRows& copy) {
-  const PagedPool pool = MakePagedPool(copy.pool);
-  const Divider num_layers =
-      MakeDivider(static_cast<uint32_t>(copy.pool.num_layers));
-  const int64_t rows_per_block = static_cast<int64_t>(copy.pool.num_layers) *
-                                 copy.pool.num_heads * copy.pool.page_size;
-  return {{pool, num_layers, copy.pairs},
-          {pool, num_layers, copy.pairs},
-          {copy.num_pairs * rows_per_block, nullptr},
-          RowVectors(copy.pool),
-          copy.error};
-}
-
-inline StagedRows MakeStagedRows(const StagePages& stage) {
-  return {stage.staged, stage.positions, stage.pool.row_bytes,
-          MakeDivider(static_cast<uint32_t>(stage.pool.page_size))};
-}
-
-using PackParams = RowMoverParams<PageRows, StagedRows>;
-
-inline PackParams MakePackParams(const StagePages& stage) {
-  return {{MakePagedPool(stage.pool), stage.pages},
-          MakeStagedRows(stage),
-          {stage.num_pages * stage.pool.page_size, nullptr},
-          RowVectors(stage.pool),
-          stage.error};
-}
-
-using UnpackParams = RowMoverParams<StagedRows, PageRows>;
-
-inline UnpackParams MakeUnpackParams(const StagePages& stage) {
-  return {MakeStagedRows(stage),
-          {MakePagedPool(stage.pool), stage.pages},
-          {stage.num_pages * stage.pool.page_size, nullptr},
-          RowVectors(stage.pool),
-          stage.error};
 }
 
 }  // namespace SIMT_SPACE

@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/pool_view.h"
+#include "kernels/cuda/paged_pool.h"
 
 namespace blockmgr {
 
@@ -38,7 +38,7 @@ struct RowCount {
 // New rows of one layer, written to tail slots. Rows are given in the pool's
 // elements, or as float to be rounded to them.
 struct AppendRows {
-  PoolView pool;
+  PagedPool pool;
   int32_t layer = 0;
   int64_t num_tokens = 0;
   // Per token: block * page_size + offset; -1 skips the token (padding).
@@ -56,7 +56,7 @@ struct AppendRows {
 // Rows of any slots, packed: row i of `out` is slots[i]. In the pool's elements
 // or as float.
 struct GatherRows {
-  PoolView pool;
+  PagedPool pool;
   RowCount rows;
   const int64_t* slots = nullptr;  // [rows]
   char* out = nullptr;             // [rows, 2, head_dim]
@@ -75,7 +75,7 @@ struct RowMove {
 // a second one copies them from there to their destinations; then a slot may be
 // both the source of a move and the destination of another.
 struct MoveRows {
-  PoolView pool;
+  PagedPool pool;
   RowCount rows;
   const RowMove* moves = nullptr;       // [rows]
   char* staged = nullptr;               // [rows, 2, row_bytes], or null
@@ -92,7 +92,7 @@ struct BlockPair {
 // Whole blocks, all layers and heads (copy-on-write). REQUIRES: their pages are
 // less than 2^31, as those of any pool are.
 struct CopyBlockRows {
-  PoolView pool;
+  PagedPool pool;
   int64_t num_pairs = 0;
   const BlockPair* pairs = nullptr;  // [num_pairs]
   uint32_t* error = nullptr;
@@ -101,7 +101,7 @@ struct CopyBlockRows {
 // Whole pages to or from contiguous memory (swap). Staged page i is
 // [K, V][page_size][row_bytes] whatever the pool's strides are.
 struct StagePages {
-  PoolView pool;
+  PagedPool pool;
   int64_t num_pages = 0;
   const int32_t* pages = nullptr;  // [num_pages]
   char* staged = nullptr;          // [num_pages, 2, page_size, row_bytes]

@@ -8,37 +8,31 @@ namespace blockmgr {
 
 cudaError_t LaunchPoolWindowScores(const PoolParams& params,
                                    cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunPoolWindowScores(params, launcher));
+  return OnStream(stream, RunPoolWindowScores<CudaLauncher>, params);
 }
 
 cudaError_t LaunchTovaScores(const TovaParams& params, cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunTovaScores(params, launcher));
+  return OnStream(stream, RunTovaScores<CudaLauncher>, params);
 }
 
 cudaError_t LaunchAddDecodeAttention(const DecodeSumParams& params,
                                      cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunAddDecodeAttention(params, launcher));
+  return OnStream(stream, RunAddDecodeAttention<CudaLauncher>, params);
 }
 
 cudaError_t LaunchFinishH2oScores(const H2oScoreParams& params,
                                   cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunFinishH2oScores(params, launcher));
+  return OnStream(stream, RunFinishH2oScores<CudaLauncher>, params);
 }
 
 cudaError_t LaunchKeyScores(const KeyScoreParams& params, const RowShape& shape,
                             cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunKeyScores(params, shape, launcher));
+  return OnStream(stream, RunKeyScores<CudaLauncher>, params, shape);
 }
 
 cudaError_t LaunchValueNorms(const ValueNormParams& params,
                              const RowShape& shape, cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunValueNorms(params, shape, launcher));
+  return OnStream(stream, RunValueNorms<CudaLauncher>, params, shape);
 }
 
 }  // namespace blockmgr

@@ -7,8 +7,7 @@ namespace blockmgr {
 
 cudaError_t LaunchExpectedScores(const ExpectedParams& params,
                                  const RowShape& shape, cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunExpectedScores(params, shape, launcher));
+  return OnStream(stream, RunExpectedScores<CudaLauncher>, params, shape);
 }
 
 }  // namespace blockmgr

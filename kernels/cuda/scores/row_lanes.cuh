@@ -83,8 +83,7 @@ SIMT_DEVICE void ForEachRow(const PagedPool& pool, const EntrySpan& entries,
   // compiler does not know that it is one of global memory.
   const char* const origin = Nowhere(pool);
   const char* const lane_origin =
-      origin + (part == RowPart::kValues ? pool.view.kv_stride : 0) +
-      row_lane * 16;
+      origin + (part == RowPart::kValues ? pool.kv_stride : 0) + row_lane * 16;
   const auto load_slot = [&](int32_t entry) -> int64_t {
     if (part == RowPart::kNone) return 0;
     return entries.slots[entry < end ? entry : end - 1];

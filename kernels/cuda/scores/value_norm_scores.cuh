@@ -40,7 +40,7 @@ void ValueNorms(ValueNormParams params) {
   rows.pool = params.pool;
   rows.entries = LoadEntries(params.entries, mine.list);
   rows.begin = mine.split * kProductRows;
-  rows.shift = params.pool.view.kv_stride;
+  rows.shift = params.pool.kv_stride;
   const int32_t head = mine.list % params.entries.num_heads;
   MatrixList<T> matrices;
   matrices.num_columns = params.model_dim;

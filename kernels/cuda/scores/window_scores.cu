@@ -7,14 +7,12 @@ namespace blockmgr {
 
 cudaError_t LaunchWindowStats(const WindowParams& params, const RowShape& shape,
                               cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunWindowStats(params, shape, launcher));
+  return OnStream(stream, RunWindowStats<CudaLauncher>, params, shape);
 }
 
 cudaError_t LaunchWindowColumns(const WindowParams& params,
                                 const RowShape& shape, cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunWindowColumns(params, shape, launcher));
+  return OnStream(stream, RunWindowColumns<CudaLauncher>, params, shape);
 }
 
 }  // namespace blockmgr

@@ -50,7 +50,7 @@ struct WindowList {
   int32_t tiles_per_head = 0;  // 16 queries each
 
   SIMT_DEVICE WindowList(const WindowParams& params, int32_t list)
-      : sequence(Divide(list, params.pool.num_heads)),
+      : sequence(Divide(list, params.pool.by_heads)),
         head(list - sequence * params.entries.num_heads),
         tiles_per_head((params.window + 15) / 16) {}
 

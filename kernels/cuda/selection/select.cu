@@ -7,18 +7,15 @@ namespace blockmgr {
 
 cudaError_t LaunchIndexEntries(const EntryIndexParams& params,
                                int32_t longest_tail, cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunIndexEntries(params, longest_tail, launcher));
+  return OnStream(stream, RunIndexEntries<CudaLauncher>, params, longest_tail);
 }
 
 cudaError_t LaunchSelect(const SelectProblem& problem, cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunSelect(problem, launcher));
+  return OnStream(stream, RunSelect<CudaLauncher>, problem);
 }
 
 cudaError_t LaunchSelectMoves(const SelectMoves& moves, cudaStream_t stream) {
-  CudaLauncher launcher(stream);
-  return launcher.Result(RunSelectMoves(moves, launcher));
+  return OnStream(stream, RunSelectMoves<CudaLauncher>, moves);
 }
 
 }  // namespace blockmgr

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/block_prefix.cuh"
-#include "kernels/cuda/pool_view.h"
+#include "kernels/cuda/paged_pool.h"
 #include "kernels/cuda/selection/select.h"
 #include "kernels/cuda/simt.h"
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/launch_shapes.cuh"
-#include "kernels/cuda/pool_view.h"
+#include "kernels/cuda/paged_pool.h"
 #include "kernels/cuda/selection/entry_index.cuh"
 #include "kernels/cuda/selection/entry_index.h"
 #include "kernels/cuda/selection/select.h"
@@ -22,7 +22,7 @@ inline namespace SIMT_SPACE {
 // longest_tail: tokens.
 template <typename Launch>
 bool RunIndexEntries(const EntryIndexParams& params, int32_t longest_tail,
-                     Launch&& launch) {
+                     Launch& launch) {
   const int64_t num_lists =
       int64_t{params.lists.num_sequences} * params.lists.num_heads;
   const auto size = [&](int64_t y, int64_t shared_bytes) {
@@ -40,7 +40,7 @@ bool RunIndexEntries(const EntryIndexParams& params, int32_t longest_tail,
 // after the one before it has ended; stops at the first that returns false.
 // Two launches for equal budgets, four for adakv, seven with floors.
 template <typename Launch>
-bool RunSelect(const SelectProblem& p, Launch&& launch) {
+bool RunSelect(const SelectProblem& p, Launch& launch) {
   if (p.num_heads == 0) return true;
   const auto grid = [](int32_t blocks, uint32_t threads,
                        uint32_t shared_bytes) {
@@ -74,7 +74,7 @@ bool RunSelect(const SelectProblem& p, Launch&& launch) {
 }
 
 template <typename Launch>
-bool RunSelectMoves(const SelectMoves& p, Launch&& launch) {
+bool RunSelectMoves(const SelectMoves& p, Launch& launch) {
   if (p.num_heads == 0) return true;
   const LaunchSize grid = {static_cast<uint32_t>(p.num_heads), 1,
                            kSelectThreads, kMovesSharedBytes};

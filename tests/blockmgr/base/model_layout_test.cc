@@ -323,6 +323,12 @@ TEST(KvPoolLayoutTest, TensorsOfEnginesAreRowMajor) {
         case KvTensorOrder::kNhdApart:
           return RowMajor({2, blocks, tokens, heads},
                           {is_value, block, token, head});
+        case KvTensorOrder::kHndPairs:
+          return RowMajor({blocks, heads, tokens, 2},
+                          {block, head, token, is_value});
+        case KvTensorOrder::kNhdPairs:
+          return RowMajor({blocks, tokens, heads, 2},
+                          {block, token, head, is_value});
       }
       return int64_t{-1};
     };

@@ -10,10 +10,10 @@
 #include "kernels/cuda/attention/attention_launch.h"
 #include "kernels/cuda/host/cuda_device_runtime.h"
 #include "kernels/cuda/host/row_error.h"
-#include "kernels/cuda/pool_view.h"
+#include "kernels/cuda/host/select_problem.h"
+#include "kernels/cuda/paged_pool.h"
 #include "kernels/cuda/rows/row_mover_launch.h"
 #include "kernels/cuda/selection/select_launch.h"
-#include "kernels/cuda/selection/select_problem.h"
 
 bool UseCuda(const blockmgr::ModelLayout& layout) {
   blockmgr::DecodeParams one_list{};

@@ -50,11 +50,11 @@ TEST(AttentionListTest, AddressesAreThoseOfTheLayoutInLargePools) {
   const KvPoolLayout strides = KvPoolLayout::PageContiguous(layout);
   // Never followed: NOLINTNEXTLINE(performance-no-int-to-ptr)
   auto* const base = reinterpret_cast<char*>(uintptr_t{1} << 20);
-  const PoolView view = MakePoolView(layout, strides, base);
-  PoolView apart = view;
+  const PagedPool whole = MakePagedPool(layout, strides, base);
+  PagedPool apart = whole;
   std::vector<char*> layer_bases;
   for (int64_t layer = 0; layer < layout.num_layers; ++layer) {
-    layer_bases.push_back(view.base + layer * view.layer_stride);
+    layer_bases.push_back(base + layer * whole.layer_stride);
   }
   apart.base = nullptr;
   apart.layer_bases = layer_bases.data();
@@ -62,7 +62,7 @@ TEST(AttentionListTest, AddressesAreThoseOfTheLayoutInLargePools) {
   Rng rng(2);
   for (int32_t i = 0; i < 2000; ++i) {
     // Layers in one allocation and with an address each, in turn.
-    const PagedPool pool = MakePagedPool(i % 2 == 0 ? view : apart);
+    const PagedPool& pool = i % 2 == 0 ? whole : apart;
     const int32_t layer = i < 2 ? 79 : RandomInt(rng, 0, 79);
     const int32_t block = i < 2 ? 2'999'999 : RandomInt(rng, 0, 2'999'999);
     const int32_t head = i < 2 ? 7 : RandomInt(rng, 0, 7);
@@ -70,8 +70,7 @@ TEST(AttentionListTest, AddressesAreThoseOfTheLayoutInLargePools) {
     const int64_t expected =
         strides.row_offset(layer, BlockId{block}, head, offset);
     const PageId page = layout.page_id(layer, BlockId{block}, head);
-    ASSERT_EQ(SlotAddress(pool, layout.slot(page, offset)) - view.base,
-              expected);
+    ASSERT_EQ(SlotAddress(pool, layout.slot(page, offset)) - base, expected);
     // The same row as one of a region, and as one of a tail.
     const int32_t region_page = Index(page);
     AttentionList list;
@@ -79,9 +78,9 @@ TEST(AttentionListTest, AddressesAreThoseOfTheLayoutInLargePools) {
     list.tail_blocks = &block;
     list.head = head;
     list.region_length = list.region_slots = list.num_ranks = 32;
-    ASSERT_EQ(RankAddress(pool, list, layer, offset) - view.base, expected);
+    ASSERT_EQ(RankAddress(pool, list, layer, offset) - base, expected);
     list.region_length = list.region_slots = 0;
-    ASSERT_EQ(RankAddress(pool, list, layer, offset) - view.base, expected);
+    ASSERT_EQ(RankAddress(pool, list, layer, offset) - base, expected);
   }
 }
 

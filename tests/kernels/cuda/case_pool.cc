@@ -22,21 +22,14 @@ struct CasePool::Places {
 
 CasePool::Places CasePool::PlacesOf(const ModelLayout& layout,
                                     KvTensorOrder order, bool far) {
-  const bool own = order == KvTensorOrder::kPages;
   const bool apart =
       order == KvTensorOrder::kHndApart || order == KvTensorOrder::kNhdApart;
-  const bool token_first =
-      order == KvTensorOrder::kNhd || order == KvTensorOrder::kNhdApart;
-  const int64_t row = layout.row_bytes();
-  const int64_t page = layout.page_size * row;  // of K or V
-  const int64_t heads = layout.num_heads;
   Places places;
   KvPoolLayout& strides = places.strides;
-  strides.token_stride = token_first ? heads * row : row;
-  strides.head_stride = token_first ? row : own ? 2 * page : page;
-  strides.block_stride = far ? kFarBlockBytes : (apart ? 1 : 2) * heads * page;
+  strides = KvPoolLayout::Of(layout, order);
+  if (far) strides.block_stride = kFarBlockBytes;
   const int64_t all_blocks = layout.num_blocks * strides.block_stride;
-  strides.kv_stride = own ? page : apart ? all_blocks : heads * page;
+  if (apart) strides.kv_stride = all_blocks;
   strides.layer_stride = (apart ? 2 : 1) * all_blocks + kLayerGapBytes;
   places.num_bytes = layout.num_layers * strides.layer_stride;
   if (order == KvTensorOrder::kNhdApart) {
@@ -93,12 +86,12 @@ uint16_t* CasePool::Row(SlotIndex slot, bool is_value) const {
 }
 
 PagedPool CasePool::View() const {
-  PoolView view = MakePoolView(layout_, strides_, first_key_);
+  PagedPool pool = MakePagedPool(layout_, strides_, first_key_);
   if (!layer_bases_.empty()) {
-    view.base = nullptr;
-    view.layer_bases = layer_bases_.data() + 1;
+    pool.base = nullptr;
+    pool.layer_bases = layer_bases_.data() + 1;
   }
-  return MakePagedPool(view);
+  return pool;
 }
 
 }  // namespace blockmgr

@@ -9,7 +9,7 @@
 
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
-#include "kernels/cuda/pool_view.h"
+#include "kernels/cuda/paged_pool.h"
 #include "tests/kernels/cuda/test_device.h"
 
 namespace blockmgr {
@@ -48,20 +48,25 @@ class CasePool {
   SharedVector<char*> layer_bases_;
 };
 
-// Calls check(shape) with the shape's pool in every order. Where the device has
-// no room for one of them, the test is skipped but for the others.
+// Calls check(shape) with the shape's pool in every order, far and not. Where
+// the device has no room for one of them, the test is skipped but for the
+// others.
 template <typename Shape, typename Check>
-void ForEveryPoolOrder(Shape shape, const Check& check) {
+void ForEveryPool(Shape shape, const Check& check) {
   bool has_room = true;
-  for (const KvTensorOrder order : kAllKvTensorOrders) {
-    SCOPED_TRACE(testing::Message() << "order " << static_cast<int>(order));
-    shape.order = order;
-    if (PoolBytes(shape) > FreeSharedBytes()) {
-      has_room = false;
-      continue;
+  for (const bool far : {false, true}) {
+    for (const KvTensorOrder order : kAllKvTensorOrders) {
+      SCOPED_TRACE(testing::Message()
+                   << "order " << static_cast<int>(order) << " far " << far);
+      shape.order = order;
+      shape.far = far;
+      if (PoolBytes(shape) > FreeSharedBytes()) {
+        has_room = false;
+        continue;
+      }
+      check(shape);
+      if (testing::Test::HasFatalFailure()) return;
     }
-    check(shape);
-    if (testing::Test::HasFatalFailure()) return;
   }
   if (!has_room) GTEST_SKIP() << "no GPU: none with so much memory free";
 }

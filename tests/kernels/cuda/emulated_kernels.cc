@@ -9,78 +9,58 @@
 namespace blockmgr {
 
 void EmulatedRuntime::PlanDecode(const DecodePlanParams& params) {
-  Do([&](EmulatedLauncher& launch) { return RunPlanDecode(params, launch); });
+  Do(RunPlanDecode<EmulatedLauncher>, params);
 }
 
 void EmulatedRuntime::Decode(const DecodeParams& params,
                              const RowShape& shape) {
-  Do([&](EmulatedLauncher& launch) {
-    return RunDecodeAttention(params, shape, launch);
-  });
+  Do(RunDecodeAttention<EmulatedLauncher>, params, shape);
 }
 
 void EmulatedRuntime::Chunk(const ChunkParams& params, const RowShape& shape,
                             int32_t num_blocks) {
-  Do([&](EmulatedLauncher& launch) {
-    return RunChunkAttention(params, shape, num_blocks, launch);
-  });
+  Do(RunChunkAttention<EmulatedLauncher>, params, shape, num_blocks);
 }
 
 void EmulatedRuntime::WindowStats(const WindowParams& params,
                                   const RowShape& shape) {
-  Do([&](EmulatedLauncher& launch) {
-    return RunWindowStats(params, shape, launch);
-  });
+  Do(RunWindowStats<EmulatedLauncher>, params, shape);
 }
 
 void EmulatedRuntime::WindowColumns(const WindowParams& params,
                                     const RowShape& shape) {
-  Do([&](EmulatedLauncher& launch) {
-    return RunWindowColumns(params, shape, launch);
-  });
+  Do(RunWindowColumns<EmulatedLauncher>, params, shape);
 }
 
 void EmulatedRuntime::PoolWindow(const PoolParams& params) {
-  Do([&](EmulatedLauncher& launch) {
-    return RunPoolWindowScores(params, launch);
-  });
+  Do(RunPoolWindowScores<EmulatedLauncher>, params);
 }
 
 void EmulatedRuntime::Tova(const TovaParams& params) {
-  Do([&](EmulatedLauncher& launch) { return RunTovaScores(params, launch); });
+  Do(RunTovaScores<EmulatedLauncher>, params);
 }
 
 void EmulatedRuntime::AddDecodeAttention(const DecodeSumParams& params) {
-  Do([&](EmulatedLauncher& launch) {
-    return RunAddDecodeAttention(params, launch);
-  });
+  Do(RunAddDecodeAttention<EmulatedLauncher>, params);
 }
 
 void EmulatedRuntime::FinishH2o(const H2oScoreParams& params) {
-  Do([&](EmulatedLauncher& launch) {
-    return RunFinishH2oScores(params, launch);
-  });
+  Do(RunFinishH2oScores<EmulatedLauncher>, params);
 }
 
 void EmulatedRuntime::KeyScores(const KeyScoreParams& params,
                                 const RowShape& shape) {
-  Do([&](EmulatedLauncher& launch) {
-    return RunKeyScores(params, shape, launch);
-  });
+  Do(RunKeyScores<EmulatedLauncher>, params, shape);
 }
 
 void EmulatedRuntime::ExpectedScores(const ExpectedParams& params,
                                      const RowShape& shape) {
-  Do([&](EmulatedLauncher& launch) {
-    return RunExpectedScores(params, shape, launch);
-  });
+  Do(RunExpectedScores<EmulatedLauncher>, params, shape);
 }
 
 void EmulatedRuntime::ValueNorms(const ValueNormParams& params,
                                  const RowShape& shape) {
-  Do([&](EmulatedLauncher& launch) {
-    return RunValueNorms(params, shape, launch);
-  });
+  Do(RunValueNorms<EmulatedLauncher>, params, shape);
 }
 
 }  // namespace blockmgr

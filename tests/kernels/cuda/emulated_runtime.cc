@@ -101,55 +101,41 @@ int32_t EmulatedRuntime::CountDecodeCtas(const RowShape&, int32_t) {
 
 void EmulatedRuntime::Append(const AppendRows& append,
                              RowConversion conversion) {
-  Do([&](EmulatedLauncher& launch) {
-    return RunAppend(append, conversion, kMaxRowBlocks, launch);
-  });
+  Do(RunAppend<EmulatedLauncher>, append, conversion, kMaxRowBlocks);
 }
 
 void EmulatedRuntime::Gather(const GatherRows& gather,
                              RowConversion conversion) {
-  Do([&](EmulatedLauncher& launch) {
-    return RunGather(gather, conversion, kMaxRowBlocks, launch);
-  });
+  Do(RunGather<EmulatedLauncher>, gather, conversion, kMaxRowBlocks);
 }
 
 void EmulatedRuntime::Move(const MoveRows& move) {
-  Do([&](EmulatedLauncher& launch) {
-    return RunMove(move, kMaxRowBlocks, launch);
-  });
+  Do(RunMove<EmulatedLauncher>, move, kMaxRowBlocks);
 }
 
 void EmulatedRuntime::CopyBlocks(const CopyBlockRows& copy) {
-  Do([&](EmulatedLauncher& launch) {
-    return RunCopyBlocks(copy, kMaxRowBlocks, launch);
-  });
+  Do(RunCopyBlocks<EmulatedLauncher>, copy, kMaxRowBlocks);
 }
 
 void EmulatedRuntime::PackPages(const StagePages& stage) {
-  Do([&](EmulatedLauncher& launch) {
-    return RunPackPages(stage, kMaxRowBlocks, launch);
-  });
+  Do(RunPackPages<EmulatedLauncher>, stage, kMaxRowBlocks);
 }
 
 void EmulatedRuntime::UnpackPages(const StagePages& stage) {
-  Do([&](EmulatedLauncher& launch) {
-    return RunUnpackPages(stage, kMaxRowBlocks, launch);
-  });
+  Do(RunUnpackPages<EmulatedLauncher>, stage, kMaxRowBlocks);
 }
 
 void EmulatedRuntime::IndexEntries(const EntryIndexParams& params,
                                    int32_t longest_tail) {
-  Do([&](EmulatedLauncher& launch) {
-    return RunIndexEntries(params, longest_tail, launch);
-  });
+  Do(RunIndexEntries<EmulatedLauncher>, params, longest_tail);
 }
 
 void EmulatedRuntime::Select(const SelectProblem& problem) {
-  Do([&](EmulatedLauncher& launch) { return RunSelect(problem, launch); });
+  Do(RunSelect<EmulatedLauncher>, problem);
 }
 
 void EmulatedRuntime::PlanMoves(const SelectMoves& moves) {
-  Do([&](EmulatedLauncher& launch) { return RunSelectMoves(moves, launch); });
+  Do(RunSelectMoves<EmulatedLauncher>, moves);
 }
 
 }  // namespace blockmgr

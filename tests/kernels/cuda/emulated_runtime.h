@@ -75,12 +75,12 @@ class EmulatedRuntime : public DeviceRuntime {
     std::unique_ptr<std::byte[]> owner;
   };
 
-  // Calls run(launcher) unless something failed before.
-  template <typename Run>
-  void Do(const Run& run) {
+  // Runs a sequence of launches unless something failed before.
+  template <typename Run, typename... Arguments>
+  void Do(Run run, const Arguments&... arguments) {
     if (!status_.ok()) return;
     EmulatedLauncher launcher(NextSchedule(), observer_);
-    if (!run(launcher)) status_ = Failure(launcher.error());
+    if (!run(arguments..., launcher)) status_ = Failure(launcher.error());
     bank_conflicts_ += launcher.bank_conflicts();
   }
   simt::Schedule NextSchedule();

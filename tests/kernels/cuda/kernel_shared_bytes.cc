@@ -68,7 +68,7 @@ void LaunchShaped(DeviceRuntime& device, const RowShape& shape) {
 
 void LaunchOthers(DeviceRuntime& device) {
   const AttentionLists lists = {.num_sequences = 1, .num_heads = 1};
-  const PoolView pool = {
+  const PagedPool pool = {
       .num_layers = 1, .num_blocks = 1, .num_heads = 1, .page_size = 16};
   for (const RowConversion conversion : kConversions) {
     device.Append({.pool = pool, .num_tokens = 1}, conversion);

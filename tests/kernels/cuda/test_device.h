@@ -108,6 +108,23 @@ struct KernelReport {
 KernelReport RunKernels(const simt::Schedule& schedule,
                         const std::function<void(DeviceRuntime&)>& launch);
 
+// Runs run(schedule), which returns what went wrong, under several schedules,
+// and expects the same result() of all.
+template <typename Run, typename Result>
+void ExpectSchedulesDoNotMatter(const Run& run, const Result& result) {
+  using Order = simt::Schedule::Order;
+  ASSERT_EQ(run(simt::Schedule{}), "");
+  const auto expected = result();
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    SCOPED_TRACE(seed);
+    ASSERT_EQ(run(simt::Schedule{
+                  .order = seed == 0 ? Order::kReverse : Order::kRandom,
+                  .seed = seed}),
+              "");
+    EXPECT_EQ(result(), expected);
+  }
+}
+
 template <typename T>
 constexpr ElementType ElementTypeOf() {
   return std::is_same_v<T, simt::BFloat16> ? ElementType::kBFloat16

@@ -32,15 +32,15 @@ TestPool::TestPool(const ModelLayout& layout, KvTensorOrder order)
   bytes_.resize(num_bytes_ / 16);
   char* base = reinterpret_cast<char*>(bytes_.data());
   std::memset(base, 0xFF, num_bytes_);
-  view_ = MakePoolView(layout, KvPoolLayout::Of(layout, order), base);
-  view_.positions = positions_.data();
+  pool_ = MakePagedPool(layout, KvPoolLayout::Of(layout, order), base);
+  pool_.positions = positions_.data();
   if (own) return;
   // In reverse order: nothing may depend on where layers are.
   for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
     layer_bases_.push_back(base + (layout.num_layers - 1 - layer) * pitch);
   }
-  view_.base = nullptr;
-  view_.layer_bases = layer_bases_.data();
+  pool_.base = nullptr;
+  pool_.layer_bases = layer_bases_.data();
 }
 
 int64_t TestPool::LayerBytes() const {
@@ -50,11 +50,11 @@ int64_t TestPool::LayerBytes() const {
 char* TestPool::KeyRow(SlotIndex slot) const {
   const PageId page{static_cast<int32_t>(slot / layout_.page_size)};
   const int32_t layer = layout_.page_layer(page);
-  char* base = layer_bases_.empty() ? view_.base + layer * view_.layer_stride
+  char* base = layer_bases_.empty() ? pool_.base + layer * pool_.layer_stride
                                     : layer_bases_[static_cast<size_t>(layer)];
-  return base + Index(layout_.page_block(page)) * view_.block_stride +
-         layout_.page_head(page) * view_.head_stride +
-         slot % layout_.page_size * view_.token_stride;
+  return base + Index(layout_.page_block(page)) * pool_.block_stride +
+         layout_.page_head(page) * pool_.head_stride +
+         slot % layout_.page_size * pool_.token_stride;
 }
 
 void TestPool::CopyFrom(const Backend& backend) {
@@ -62,7 +62,7 @@ void TestPool::CopyFrom(const Backend& backend) {
   for (SlotIndex slot = 0; slot < num_slots(); ++slot) {
     backend.ReadSlot(slot, values);
     for (int32_t i = 0; i < 2 * layout_.head_dim; ++i) {
-      char* row = KeyRow(slot) + i / layout_.head_dim * view_.kv_stride;
+      char* row = KeyRow(slot) + i / layout_.head_dim * pool_.kv_stride;
       const int64_t element = i % layout_.head_dim;
       const auto bits = std::bit_cast<uint32_t>(values[i]);
       if (layout_.dtype == DType::kFloat32) {
@@ -78,9 +78,9 @@ void TestPool::CopyFrom(const Backend& backend) {
 
 std::vector<char> TestPool::SlotBytes(SlotIndex slot) const {
   const char* key = KeyRow(slot);
-  std::vector<char> bytes(key, key + view_.row_bytes);
-  const char* value = key + view_.kv_stride;
-  bytes.insert(bytes.end(), value, value + view_.row_bytes);
+  std::vector<char> bytes(key, key + pool_.row_bytes);
+  const char* value = key + pool_.kv_stride;
+  bytes.insert(bytes.end(), value, value + pool_.row_bytes);
   return bytes;
 }
 

@@ -10,7 +10,7 @@
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
 #include "kernels/backend.h"
-#include "kernels/cuda/pool_view.h"
+#include "kernels/cuda/paged_pool.h"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/test_device.h"
 #include "tests/testing/random.h"
@@ -26,8 +26,8 @@ class TestPool {
   // its own base, with padding behind it.
   TestPool(const ModelLayout& layout, KvTensorOrder order);
 
-  const PoolView& view() const { return view_; }
-  int64_t num_slots() const { return view_.num_slots(); }
+  const PagedPool& pool() const { return pool_; }
+  int64_t num_slots() const { return pool_.num_slots(); }
   SharedVector<int32_t>& positions() { return positions_; }
 
   // What the backend has in every slot.
@@ -45,7 +45,7 @@ class TestPool {
   int64_t LayerBytes() const;
 
   ModelLayout layout_;
-  PoolView view_;
+  PagedPool pool_;
   SharedVector<simt::Vector16> bytes_;  // aligned
   int64_t num_bytes_ = 0;
   SharedVector<char*> layer_bases_;

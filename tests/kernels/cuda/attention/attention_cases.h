@@ -7,18 +7,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
-#include <memory>
 #include <numeric>
-#include <random>
-#include <span>
-#include <utility>
 #include <vector>
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
-#include "kernels/backend.h"
 #include "kernels/cuda/attention_lists.h"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/attention/attention_error.h"
@@ -116,11 +110,6 @@ class AttentionCase {
   // of, of the last one's query.
   HeadAttention Reference(const ListRows& rows, int32_t list, int64_t num_rows,
                           const T* query) const;
-  // The same lists on a backend that holds the pool: attention of the last
-  // num_queries[i] tokens of every sequence.
-  std::vector<float> AttentionOnCpu(Backend& backend,
-                                    const std::vector<int32_t>& num_queries,
-                                    std::span<const T> queries) const;
   Rng& rng() { return rng_; }
 
  private:
@@ -347,75 +336,6 @@ HeadAttention AttentionCase<T>::Reference(const ListRows& rows, int32_t list,
     seen.push_back(r);
   }
   return AttendByDefinition(wide_query, rows, seen, scale());
-}
-
-template <typename T>
-std::vector<float> AttentionCase<T>::AttentionOnCpu(
-    Backend& backend, const std::vector<int32_t>& num_queries,
-    std::span<const T> queries) const {
-  const int32_t heads = shape_.num_heads;
-  const int32_t page_size = shape_.page_size;
-  std::vector<TestSequence> sequences(num_sequences());
-  std::vector<SequenceKv> views;
-  std::vector<int32_t> query_offsets = {0};
-  for (int32_t s = 0; s < num_sequences(); ++s) {
-    TestSequence& sequence = sequences[s];
-    sequence.layer = kLayer;
-    sequence.cut = shape_.cut;
-    const bool regions = !shape_.region_lengths.empty();
-    if (regions) sequence.region_offsets = {0};
-    sequence.tail_length = shape_.tail_lengths[s];
-    for (int32_t head = 0; regions && head < heads; ++head) {
-      const int32_t list = s * heads + head;
-      for (int32_t r = 0; r < region_length(list); r += page_size) {
-        sequence.region_pages.push_back(
-            PageId{static_cast<int32_t>(slots_[list][r] / page_size)});
-      }
-      sequence.region_offsets.push_back(
-          static_cast<int32_t>(std::ssize(sequence.region_pages)));
-      sequence.region_lengths.push_back(region_length(list));
-      if (shape_.window == 0) continue;
-      std::vector<int32_t>& positions = sequence.region_positions;
-      positions.insert(positions.end(), positions_[list].begin(),
-                       positions_[list].begin() + region_length(list));
-      positions.resize(sequence.region_pages.size() * page_size, -1);
-    }
-    const int32_t first = region_length(s * heads);
-    for (int32_t r = 0; r < sequence.tail_length; r += page_size) {
-      const SlotIndex slot = slots_[s * heads][first + r];
-      sequence.tail_blocks.push_back(
-          layout_.page_block(PageId{static_cast<int32_t>(slot / page_size)}));
-    }
-    views.push_back(sequence.View());
-    query_offsets.push_back(query_offsets.back() + num_queries[s]);
-  }
-  std::vector<float> floats;
-  floats.reserve(queries.size());
-  for (const T x : queries) floats.push_back(simt::ToFloat(x));
-  std::vector<float> output(floats.size());
-  backend.Attention({.layer = kLayer,
-                     .sequences = views,
-                     .query_offsets = query_offsets,
-                     .queries = floats.data(),
-                     .output = output.data(),
-                     .scale = scale(),
-                     .window = shape_.window});
-  return output;
-}
-
-// The pool of a case (bf16) on the CPU backend.
-inline std::unique_ptr<Backend> MakeCpuBackend(
-    const AttentionCase<simt::BFloat16>& test) {
-  PoolModel model(test.layout());
-  for (int32_t list = 0; list < test.num_lists(); ++list) {
-    for (const SlotIndex slot : test.slots(list)) {
-      for (int32_t i = 0; i < test.shape().head_dim; ++i) {
-        model.key(slot)[i] = test.Value(slot, false, i);
-        model.value(slot)[i] = test.Value(slot, true, i);
-      }
-    }
-  }
-  return model.MakeBackend();
 }
 
 }  // namespace blockmgr

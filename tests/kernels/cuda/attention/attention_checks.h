@@ -2,9 +2,9 @@
 #ifndef TESTS_KERNELS_CUDA_ATTENTION_ATTENTION_CHECKS_H_
 #define TESTS_KERNELS_CUDA_ATTENTION_ATTENTION_CHECKS_H_
 
-#include <cmath>
-#include <cstddef>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -19,6 +19,10 @@ namespace blockmgr {
 inline constexpr double kBFloat16Tolerance = 4e-3;
 inline constexpr double kHalfTolerance = 5e-4;
 
+template <typename T>
+inline constexpr double kAttentionTolerance =
+    std::is_same_v<T, simt::BFloat16> ? kBFloat16Tolerance : kHalfTolerance;
+
 // Two heads of three sequences: empty, short and long regions and tails.
 inline AttentionShape RaggedShape(int32_t head_dim, int32_t group_size) {
   return {.num_heads = 2,
@@ -29,30 +33,45 @@ inline AttentionShape RaggedShape(int32_t head_dim, int32_t group_size) {
           .tail_lengths = {19, 0, 64}};
 }
 
+// Two heads of these regions and tails.
+inline AttentionShape ShapeOf(int32_t head_dim, int32_t group_size,
+                              std::vector<int32_t> region_lengths,
+                              std::vector<int32_t> tail_lengths) {
+  AttentionShape shape = RaggedShape(head_dim, group_size);
+  shape.region_lengths = std::move(region_lengths);
+  shape.tail_lengths = std::move(tail_lengths);
+  return shape;
+}
+
 // A runner's last result against float64.
-template <typename Runner>
-void ExpectMatches(const Runner& runner, double tolerance) {
+template <template <typename> class Runner, typename T>
+void ExpectMatches(const Runner<T>& runner) {
   const AttentionError error = runner.Error();
   // Written so that NaN fails.
-  EXPECT_TRUE(error.relative <= tolerance) << error.relative;
+  EXPECT_TRUE(error.relative <= kAttentionTolerance<T>) << error.relative;
   EXPECT_TRUE(error.lse <= 2e-5) << error.lse;
 }
 
-// A runner's last output against the CPU backend's attention of the last
-// num_queries[i] tokens of every sequence.
-template <typename Runner>
-void ExpectAgreesWithCpu(Runner& runner,
-                         const std::vector<int32_t>& num_queries,
-                         double tolerance) {
-  const std::vector<float> expected = runner.test().AttentionOnCpu(
-      *MakeCpuBackend(runner.test()), num_queries, runner.queries());
-  double error = 0.0;
-  double norm = 0.0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    error += std::pow(simt::ToFloat(runner.output()[i]) - expected[i], 2);
-    norm += std::pow(expected[i], 2);
-  }
-  EXPECT_TRUE(std::sqrt(error / norm) <= tolerance) << std::sqrt(error / norm);
+// Runs, then ExpectMatches().
+template <template <typename> class Runner, typename T>
+void ExpectRunMatches(Runner<T>& runner,
+                      const typename Runner<T>::Options& options) {
+  ASSERT_EQ(runner.Run(options), "");
+  ExpectMatches(runner);
+}
+
+// Expects the same bits under a window over all positions as under none. `more`
+// are the runner's arguments after the shape.
+template <typename Runner, typename... More>
+void ExpectWindowChangesNoBit(AttentionShape shape, int32_t window,
+                              const typename Runner::Options& options,
+                              const More&... more) {
+  Runner all(shape, more...);
+  shape.window = window;
+  Runner under_window(shape, more...);
+  ASSERT_EQ(all.Run(options), "");
+  ASSERT_EQ(under_window.Run(options), "");
+  EXPECT_EQ(under_window.Bits(), all.Bits());
 }
 
 }  // namespace blockmgr

@@ -17,6 +17,8 @@ namespace blockmgr {
 template <typename T>
 class ChunkRunner {
  public:
+  using Options = simt::Schedule;
+
   // num_queries: per sequence, the last tokens of its tail.
   ChunkRunner(const AttentionShape& shape, std::vector<int32_t> num_queries,
               uint64_t seed)

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -24,38 +22,44 @@ using Order = simt::Schedule::Order;
 
 class DecodeAttentionTest : public DeviceTest {};
 
+template <typename T>
+void ExpectDecodeMatches(const AttentionShape& shape,
+                         const DecodeOptions& options) {
+  DecodeRunner<T> runner(shape, 1);
+  ExpectRunMatches(runner, options);
+}
+
 TEST_F(DecodeAttentionTest, MatchesFloat64OnRaggedLists) {
   for (const int32_t group_size : {1, 3, 4, 8}) {
     SCOPED_TRACE(group_size);
-    DecodeRunner<simt::BFloat16> runner(RaggedShape(128, group_size), 1);
-    ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
-    ExpectMatches(runner, kBFloat16Tolerance);
-    DecodeRunner<simt::Half> half(RaggedShape(128, group_size), 2);
-    ASSERT_EQ(half.Run({.num_ctas = 3}), "");
-    ExpectMatches(half, kHalfTolerance);
+    const AttentionShape shape = RaggedShape(128, group_size);
+    ExpectDecodeMatches<simt::BFloat16>(shape, {.num_ctas = 3});
+    ExpectDecodeMatches<simt::Half>(shape, {.num_ctas = 3});
   }
+  for (const int32_t head_dim : {64, 256}) {
+    SCOPED_TRACE(head_dim);
+    ExpectDecodeMatches<simt::BFloat16>(RaggedShape(head_dim, 5),
+                                        {.num_ctas = 2});
+  }
+  // Without regions.
+  ExpectDecodeMatches<simt::BFloat16>(ShapeOf(64, 2, {}, {33, 1, 100}),
+                                      {.num_ctas = 4});
 }
 
 // A list with a region and a tail at every shape that kernels exist for, in
 // either mode: each of them is its own instance of the kernel.
 template <typename T>
-void CheckEveryShape(double tolerance) {
+void CheckEveryShape() {
   for (const int32_t head_dim : {64, 128, 256}) {
     for (const int32_t page_size : {16, 32}) {
       for (const int32_t group_size : {1, 2, 3, 4, 5, 6, 7, 8, 16}) {
         SCOPED_TRACE(testing::Message()
                      << head_dim << " " << page_size << " " << group_size);
-        const AttentionShape shape = {.num_heads = 2,
-                                      .group_size = group_size,
-                                      .head_dim = head_dim,
-                                      .page_size = page_size,
-                                      .region_lengths = {20, 33},
-                                      .tail_lengths = {19}};
+        AttentionShape shape = ShapeOf(head_dim, group_size, {20, 33}, {19});
+        shape.page_size = page_size;
         DecodeRunner<T> runner(shape, 17);
         for (const int32_t chunk_tiles : {0, 1}) {
-          ASSERT_EQ(runner.Run({.num_ctas = 2, .chunk_tiles = chunk_tiles}),
-                    "");
-          ExpectMatches(runner, tolerance);
+          ExpectRunMatches(runner, {.num_ctas = 2, .chunk_tiles = chunk_tiles});
         }
       }
     }
@@ -63,101 +67,59 @@ void CheckEveryShape(double tolerance) {
 }
 
 TEST_F(DecodeAttentionTest, MatchesFloat64AtEveryShape) {
-  CheckEveryShape<simt::BFloat16>(kBFloat16Tolerance);
-  CheckEveryShape<simt::Half>(kHalfTolerance);
+  CheckEveryShape<simt::BFloat16>();
+  CheckEveryShape<simt::Half>();
 }
 
 // Instances of 16 query heads, some of them nobody's.
-TEST_F(DecodeAttentionTest, MatchesFloat64WithNineToFifteenQueryHeads) {
+TEST_F(DecodeAttentionTest, MatchesFloat64WithNineToSixteenQueryHeads) {
   for (int32_t group_size = 9; group_size < 16; ++group_size) {
     SCOPED_TRACE(group_size);
-    AttentionShape shape = RaggedShape(64, group_size);
-    shape.region_lengths = {70, 0};
-    shape.tail_lengths = {30};
+    const AttentionShape shape = ShapeOf(64, group_size, {70, 0}, {30});
     DecodeRunner<simt::BFloat16> runner(shape, 21);
-    ASSERT_EQ(runner.Run({.num_ctas = 2, .with_logits = true}), "");
-    ExpectMatches(runner, kBFloat16Tolerance);
+    ExpectRunMatches(runner, {.num_ctas = 2, .with_logits = true});
     runner.CheckLogits();
-    DecodeRunner<simt::Half> half(shape, 21);
-    ASSERT_EQ(half.Run({.num_ctas = 2, .chunk_tiles = 1}), "");
-    ExpectMatches(half, kHalfTolerance);
+    ExpectDecodeMatches<simt::Half>(shape, {.num_ctas = 2, .chunk_tiles = 1});
   }
-}
-
-TEST_F(DecodeAttentionTest, MatchesFloat64AtOtherRowSizes) {
-  for (const int32_t head_dim : {64, 256}) {
-    SCOPED_TRACE(head_dim);
-    DecodeRunner<simt::BFloat16> runner(RaggedShape(head_dim, 5), 3);
-    ASSERT_EQ(runner.Run({.num_ctas = 2}), "");
-    ExpectMatches(runner, kBFloat16Tolerance);
-  }
-}
-
-TEST_F(DecodeAttentionTest, MatchesFloat64WithSixteenQueryHeads) {
   for (const int32_t head_dim : {64, 128, 256}) {
     SCOPED_TRACE(head_dim);
-    AttentionShape shape = RaggedShape(head_dim, 16);
-    shape.region_lengths = {40, 0};
-    shape.tail_lengths = {30};
-    DecodeRunner<simt::BFloat16> runner(shape, 4);
-    ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
-    ExpectMatches(runner, kBFloat16Tolerance);
+    ExpectDecodeMatches<simt::BFloat16>(ShapeOf(head_dim, 16, {40, 0}, {30}),
+                                        {.num_ctas = 3});
   }
 }
 
 template <typename T>
-void CheckTensorsOfEngines(double tolerance) {
+void CheckTensorsOfEngines() {
   for (const KvTensorOrder order :
-       {KvTensorOrder::kHnd, KvTensorOrder::kNhdApart}) {
+       {KvTensorOrder::kHnd, KvTensorOrder::kNhdApart,
+        KvTensorOrder::kNhdPairs}) {
     for (const int32_t page_size : {16, 32}) {
       for (const int32_t head_dim : {64, 128, 256}) {
         SCOPED_TRACE(testing::Message() << page_size << " " << head_dim);
         AttentionShape shape = RaggedShape(head_dim, 4);
         shape.order = order;
         shape.page_size = page_size;
-        DecodeRunner<T> runner(shape, 5);
-        ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
-        ExpectMatches(runner, tolerance);
+        ExpectDecodeMatches<T>(shape, {.num_ctas = 3});
       }
     }
   }
 }
 
 TEST_F(DecodeAttentionTest, ReadsTheTensorsOfEngines) {
-  CheckTensorsOfEngines<simt::BFloat16>(kBFloat16Tolerance);
-  CheckTensorsOfEngines<simt::Half>(kHalfTolerance);
+  CheckTensorsOfEngines<simt::BFloat16>();
+  CheckTensorsOfEngines<simt::Half>();
 }
 
-void CheckDecodePools(bool far) {
-  AttentionShape shape = RaggedShape(64, 4);
-  shape.far = far;
-  ForEveryPoolOrder(shape, [](const AttentionShape& in_order) {
-    DecodeRunner<simt::BFloat16> runner(in_order, 18);
-    ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
-    ExpectMatches(runner, kBFloat16Tolerance);
+TEST_F(DecodeAttentionTest, ReadsPoolsInEveryOrder) {
+  ForEveryPool(RaggedShape(64, 4), [](const AttentionShape& shape) {
+    ExpectDecodeMatches<simt::BFloat16>(shape, {.num_ctas = 3});
   });
-}
-
-TEST_F(DecodeAttentionTest, ReadsPoolsInEveryOrder) { CheckDecodePools(false); }
-TEST_F(DecodeAttentionTest, OffsetsBeyond32BitsAreRight) {
-  CheckDecodePools(true);
-}
-
-TEST_F(DecodeAttentionTest, NeedsNoRegions) {
-  AttentionShape shape = RaggedShape(64, 2);
-  shape.region_lengths = {};
-  shape.tail_lengths = {33, 1, 100};
-  DecodeRunner<simt::BFloat16> runner(shape, 6);
-  ASSERT_EQ(runner.Run({.num_ctas = 4}), "");
-  ExpectMatches(runner, kBFloat16Tolerance);
 }
 
 // Windows that begin and end anywhere in tiles and pages.
 AttentionShape TailWindowShape(int32_t page_size, int32_t window) {
-  AttentionShape shape = RaggedShape(64, 4);
+  AttentionShape shape = ShapeOf(64, 4, {}, {1, 300, 129, 64, 65 + window});
   shape.page_size = page_size;
-  shape.region_lengths = {};
-  shape.tail_lengths = {1, 300, 129, 64, 65 + window};
   shape.window = window;
   return shape;
 }
@@ -172,10 +134,8 @@ TEST_F(DecodeAttentionTest, ReadsNoMoreThanTheWindow) {
         runner.test().DropBefore(s,
                                  std::max(0, shape.tail_lengths[s] - window));
       }
-      ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
-      ExpectMatches(runner, kBFloat16Tolerance);
-      ASSERT_EQ(runner.Run({.num_ctas = 2, .chunk_tiles = 1}), "");
-      ExpectMatches(runner, kBFloat16Tolerance);
+      ExpectRunMatches(runner, {.num_ctas = 3});
+      ExpectRunMatches(runner, {.num_ctas = 2, .chunk_tiles = 1});
       EXPECT_LE(runner.tile_offsets().back(),
                 runner.test().num_lists() * (window / 64 + 2));
     }
@@ -183,13 +143,13 @@ TEST_F(DecodeAttentionTest, ReadsNoMoreThanTheWindow) {
 }
 
 TEST_F(DecodeAttentionTest, AWindowOverEverythingChangesNoBit) {
-  AttentionShape shape = TailWindowShape(16, 0);
-  DecodeRunner<simt::BFloat16> all(shape, 16);
-  shape.window = 300;
-  DecodeRunner<simt::BFloat16> window(shape, 16);
-  ASSERT_EQ(all.Run({.num_ctas = 3}), "");
-  ASSERT_EQ(window.Run({.num_ctas = 3}), "");
-  EXPECT_EQ(window.Bits(), all.Bits());
+  ExpectWindowChangesNoBit<DecodeRunner<simt::BFloat16>>(
+      TailWindowShape(16, 0), 300, {.num_ctas = 3}, 16);
+  AttentionShape with_regions = RaggedShape(128, 16);
+  with_regions.tail_lengths = {19, 1, 64};
+  with_regions.cut = 200;
+  ExpectWindowChangesNoBit<DecodeRunner<simt::Half>>(with_regions, 264,
+                                                     {.num_ctas = 3}, 20);
 }
 
 // Regions all of whose rows are in the window, or some, or none.
@@ -203,32 +163,14 @@ TEST_F(DecodeAttentionTest, MatchesFloat64OverRegionsUnderAWindow) {
       shape.window = window;
       shape.cut = 200;
       DecodeRunner<simt::BFloat16> runner(shape, 19);
-      ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
-      ExpectMatches(runner, kBFloat16Tolerance);
-      ASSERT_EQ(runner.Run({.num_ctas = 2, .chunk_tiles = 1}), "");
-      ExpectMatches(runner, kBFloat16Tolerance);
-      ExpectAgreesWithCpu(runner, {1, 1, 1}, kBFloat16Tolerance);
+      ExpectRunMatches(runner, {.num_ctas = 3});
+      ExpectRunMatches(runner, {.num_ctas = 2, .chunk_tiles = 1});
     }
   }
 }
 
-TEST_F(DecodeAttentionTest, AWindowOverRegionsAndAllChangesNoBit) {
-  AttentionShape shape = RaggedShape(128, 16);
-  shape.tail_lengths = {19, 1, 64};
-  DecodeRunner<simt::Half> all(shape, 20);
-  shape.window = 264;
-  shape.cut = 200;
-  DecodeRunner<simt::Half> window(shape, 20);
-  ASSERT_EQ(all.Run({.num_ctas = 3}), "");
-  ASSERT_EQ(window.Run({.num_ctas = 3}), "");
-  EXPECT_EQ(window.Bits(), all.Bits());
-}
-
 TEST_F(DecodeAttentionTest, EmptyListsGiveZeroAndMinusInfinity) {
-  AttentionShape shape = RaggedShape(64, 4);
-  shape.region_lengths = {0, 20, 0, 0};
-  shape.tail_lengths = {0, 0};
-  DecodeRunner<simt::BFloat16> runner(shape, 7);
+  DecodeRunner<simt::BFloat16> runner(ShapeOf(64, 4, {0, 20, 0, 0}, {0, 0}), 7);
   ASSERT_EQ(runner.Run({.num_ctas = 2}), "");
   for (const int32_t list : {0, 2, 3}) {
     for (int32_t g = 0; g < 4; ++g) {
@@ -239,42 +181,33 @@ TEST_F(DecodeAttentionTest, EmptyListsGiveZeroAndMinusInfinity) {
       }
     }
   }
-  ExpectMatches(runner, kBFloat16Tolerance);
+  ExpectMatches(runner);
 }
 
 TEST_F(DecodeAttentionTest, SchedulesDoNotMatter) {
   for (const int32_t chunk_tiles : {0, 1}) {
-    AttentionShape shape = RaggedShape(64, 4);
-    shape.region_lengths = {0, 300, 33, 0};
-    shape.tail_lengths = {19, 40};
-    DecodeRunner<simt::BFloat16> runner(shape, 8);
-    DecodeOptions options{.num_ctas = 3, .chunk_tiles = chunk_tiles};
-    ASSERT_EQ(runner.Run(options), "");
-    const auto expected = runner.Bits();
-    for (uint64_t seed = 0; seed < 4; ++seed) {
-      SCOPED_TRACE(seed);
-      options.schedule = {.order = seed == 0 ? Order::kReverse : Order::kRandom,
-                          .seed = seed};
-      ASSERT_EQ(runner.Run(options), "");
-      EXPECT_EQ(runner.Bits(), expected);
-    }
+    DecodeRunner<simt::BFloat16> runner(
+        ShapeOf(64, 4, {0, 300, 33, 0}, {19, 40}), 8);
+    ExpectSchedulesDoNotMatter(
+        [&](const simt::Schedule& schedule) {
+          return runner.Run({.num_ctas = 3,
+                             .chunk_tiles = chunk_tiles,
+                             .schedule = schedule});
+        },
+        [&] { return runner.Bits(); });
   }
 }
 
 // One list as long as all others together, and more CTAs than tiles.
 TEST_F(DecodeAttentionTest, OneHugeHeadIsSharedByAllCtas) {
-  AttentionShape shape = RaggedShape(64, 8);
-  shape.region_lengths = {10, 900, 3, 0};
-  shape.tail_lengths = {5, 17};
-  DecodeRunner<simt::BFloat16> runner(shape, 9);
+  DecodeRunner<simt::BFloat16> runner(ShapeOf(64, 8, {10, 900, 3, 0}, {5, 17}),
+                                      9);
   for (const int32_t num_ctas : {1, 2, 7, 40}) {
     SCOPED_TRACE(num_ctas);
-    ASSERT_EQ(runner.Run({.num_ctas = num_ctas}), "");
-    ExpectMatches(runner, kBFloat16Tolerance);
+    ExpectRunMatches(runner, {.num_ctas = num_ctas});
   }
-  ASSERT_EQ(runner.Run({.num_ctas = 3, .chunk_tiles = kInvariantChunkTiles}),
-            "");
-  ExpectMatches(runner, kBFloat16Tolerance);
+  ExpectRunMatches(runner,
+                   {.num_ctas = 3, .chunk_tiles = kInvariantChunkTiles});
 }
 
 // The merge has one block for a list then.
@@ -287,18 +220,14 @@ TEST_F(DecodeAttentionTest, MatchesFloat64WithOverAThousandLists) {
   shape.region_lengths[1025] = 300;
   DecodeRunner<simt::BFloat16> runner(shape, 20);
   for (const int32_t chunk_tiles : {0, 1}) {
-    ASSERT_EQ(runner.Run({.num_ctas = 50, .chunk_tiles = chunk_tiles}), "");
-    ExpectMatches(runner, kBFloat16Tolerance);
+    ExpectRunMatches(runner, {.num_ctas = 50, .chunk_tiles = chunk_tiles});
   }
 }
 
 TEST_F(DecodeAttentionTest, InChunksTheBatchDoesNotMatter) {
-  AttentionShape shape = RaggedShape(64, 4);
-  shape.region_lengths = {300, 7, 140, 64, 0, 200};
-  shape.tail_lengths = {19, 80, 3};
-  DecodeRunner<simt::BFloat16> runner(shape, 10);
-  ASSERT_EQ(runner.Run({.num_ctas = 3, .chunk_tiles = 2}), "");
-  ExpectMatches(runner, kBFloat16Tolerance);
+  DecodeRunner<simt::BFloat16> runner(
+      ShapeOf(64, 4, {300, 7, 140, 64, 0, 200}, {19, 80, 3}), 10);
+  ExpectRunMatches(runner, {.num_ctas = 3, .chunk_tiles = 2});
   const auto expected = runner.Bits();
   for (const int32_t num_ctas : {1, 5, 50}) {
     SCOPED_TRACE(num_ctas);
@@ -323,10 +252,8 @@ void CheckLiveLogits() {
   for (const int32_t head_dim : {64, 128, 256}) {
     for (const int32_t group_size : {3, 16}) {
       SCOPED_TRACE(testing::Message() << head_dim << " " << group_size);
-      AttentionShape shape = RaggedShape(head_dim, group_size);
-      shape.region_lengths = {20, 70, 0, 0};
-      shape.tail_lengths = {19, 0};
-      DecodeRunner<T> runner(shape, 11);
+      DecodeRunner<T> runner(
+          ShapeOf(head_dim, group_size, {20, 70, 0, 0}, {19, 0}), 11);
       for (const int32_t chunk_tiles : {0, 1, kInvariantChunkTiles}) {
         SCOPED_TRACE(chunk_tiles);
         ASSERT_EQ(runner.Run({.num_ctas = 2,
@@ -360,18 +287,15 @@ TEST_F(DecodeAttentionTest, WritesNothingOfMoreTilesThanThereIsRoomFor) {
       EXPECT_EQ(runner.error_word(),
                 needs_room ? uint32_t{kTilesOutOfRoom} : 0u);
       options.lacking_tiles = 0;
-      ASSERT_EQ(runner.Run(options), "");
-      ExpectMatches(runner, kBFloat16Tolerance);
+      ExpectRunMatches(runner, options);
       EXPECT_EQ(runner.error_word(), 0);
     }
   }
 }
 
 TEST_F(DecodeAttentionTest, NanInALiveRowReachesItsListOnly) {
-  AttentionShape shape = RaggedShape(64, 2);
-  shape.region_lengths = {20, 170, 0, 30};
-  shape.tail_lengths = {19, 3};
-  DecodeRunner<simt::BFloat16> runner(shape, 12);
+  DecodeRunner<simt::BFloat16> runner(ShapeOf(64, 2, {20, 170, 0, 30}, {19, 3}),
+                                      12);
   runner.test().SetValue(runner.test().slots(1)[100], false, 3, std::nanf(""));
   ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
   for (int32_t row = 0; row < 8; ++row) {
@@ -425,21 +349,10 @@ TEST_F(DecodeAttentionTest, DevicePlansAsTheHostDoes) {
   }
 }
 
-TEST_F(DecodeAttentionTest, AgreesWithTheCpuBackend) {
-  AttentionShape shape = RaggedShape(64, 3);
-  shape.tail_lengths = {19, 1, 64};
-  DecodeRunner<simt::BFloat16> runner(shape, 14);
-  ASSERT_EQ(runner.Run({.num_ctas = 3}), "");
-  ExpectAgreesWithCpu(runner, {1, 1, 1}, kBFloat16Tolerance);
-}
-
 // Rows are read without two of them in one bank.
 TEST_F(DecodeAttentionTest, FragmentsHaveNoBankConflicts) {
   for (const int32_t head_dim : {64, 128, 256}) {
-    AttentionShape shape = RaggedShape(head_dim, 4);
-    shape.region_lengths = {};
-    shape.tail_lengths = {64};
-    DecodeRunner<simt::BFloat16> runner(shape, 13);
+    DecodeRunner<simt::BFloat16> runner(ShapeOf(head_dim, 4, {}, {64}), 13);
     ASSERT_EQ(runner.Run({.num_ctas = 1}), "");
     EXPECT_EQ(runner.bank_conflicts(), 0) << head_dim;
   }

@@ -50,7 +50,7 @@ TEST(DecodeMergeTest, AnyNumberOfBlocksMergesAlike) {
     SCOPED_TRACE(chunk_tiles);
     const DecodeOptions options{.num_ctas = 23, .chunk_tiles = chunk_tiles};
     ASSERT_EQ(runner.Run(options), "");
-    ExpectMatches(runner, kBFloat16Tolerance);
+    ExpectMatches(runner);
     const auto expected = runner.Bits();
     for (const uint32_t merge_blocks : {1u, 2u, 5u, 7u}) {
       ASSERT_EQ(Attend(runner.Params(options), merge_blocks), "");

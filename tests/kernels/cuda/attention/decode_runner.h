@@ -33,6 +33,8 @@ struct DecodeOptions {
 template <typename T>
 class DecodeRunner {
  public:
+  using Options = DecodeOptions;
+
   DecodeRunner(const AttentionShape& shape, uint64_t seed)
       : test_(shape, seed),
         queries_(test_.RandomQueries(test_.num_sequences())) {}

@@ -156,12 +156,7 @@ TEST_F(CudaBackendAttentionTest, AttentionUnderAWindowEqualsTheCpus) {
                   BlockId{1 << 30});
     }
     EXPECT_EQ(test.batch.Run(*cpu), want);
-    for (const Decode decode :
-         {Decode::kInvariant, Decode::kBalanced, Decode::kChunked}) {
-      const auto device = test.MakeDevice(decode);
-      EXPECT_LE(RelativeError(test.batch.Run(*device), want),
-                Tolerance(test.layout.dtype));
-    }
+    ExpectWhatTheCpuComputes(test);
   }
 }
 
@@ -215,56 +210,49 @@ TEST_F(CudaBackendAttentionTest, OneHugeHeadEqualsTheCpus) {
   ExpectWhatTheCpuComputes(test);
 }
 
+// A call with one query alone, the `token`th of the batch, gives the bits that
+// the query had in it.
+void ExpectSameBitsAlone(const AttentionSetup& test, Backend& device,
+                         const TestSequence& sequence, int64_t token,
+                         std::span<const float> together) {
+  const int64_t begin = token * test.token_floats();
+  Batch alone;
+  alone.layer = test.batch.layer;
+  alone.window = test.batch.window;
+  alone.Add(sequence, 1,
+            std::span(test.batch.queries).subspan(begin, test.token_floats()));
+  const std::vector<float> output = alone.Run(device);
+  EXPECT_EQ(std::memcmp(output.data(), together.data() + begin,
+                        output.size() * sizeof(float)),
+            0)
+      << "token " << token;
+}
+
 TEST_F(CudaBackendAttentionTest, InvariantDecodeDoesNotDependOnTheBatch) {
   AttentionSetup test(4, 700);
   for (int32_t i = 0; i < 3; ++i) test.Add(600, 100 * i + 7, 1);
   const auto device = test.MakeDevice(Decode::kInvariant);
   const std::vector<float> together = test.batch.Run(*device);
   for (int32_t i = 0; i < 3; ++i) {
-    const auto query =
-        std::span(test.batch.queries)
-            .subspan(i * test.token_floats(), test.token_floats());
-    Batch alone;
-    alone.layer = test.batch.layer;
-    alone.Add(test.batch.sequences[i], 1, query);
-    const std::vector<float> output = alone.Run(*device);
-    EXPECT_EQ(
-        std::memcmp(output.data(), together.data() + i * test.token_floats(),
-                    output.size() * sizeof(float)),
-        0)
-        << "sequence " << i;
+    ExpectSameBitsAlone(test, *device, test.batch.sequences[i], i, together);
   }
 }
 
 // Over a region, and under a window.
-class ChunkedDecodeTest : public DeviceTest,
-                          public testing::WithParamInterface<bool> {};
-
-INSTANTIATE_TEST_SUITE_P(Windows, ChunkedDecodeTest, testing::Bool());
-
-TEST_P(ChunkedDecodeTest, DoesNotDependOnTheSplit) {
-  const bool has_window = GetParam();
-  AttentionSetup test(7, 300);
-  const int32_t tail = has_window ? 250 : 9;
-  test.Add(has_window ? 0 : 90, tail, 9);
-  test.batch.window = has_window ? 70 : 0;
-  const auto device = test.MakeDevice(Decode::kChunked);
-  const std::vector<float> together = test.batch.Run(*device);
-  for (int32_t j = 0; j < 9; ++j) {
-    Batch alone;
-    alone.layer = test.batch.layer;
-    alone.window = test.batch.window;
-    TestSequence sequence = test.batch.sequences[0];
-    sequence.tail_length = tail - 9 + j + 1;
-    alone.Add(sequence, 1,
-              std::span(test.batch.queries)
-                  .subspan(j * test.token_floats(), test.token_floats()));
-    const std::vector<float> output = alone.Run(*device);
-    EXPECT_EQ(
-        std::memcmp(output.data(), together.data() + j * test.token_floats(),
-                    output.size() * sizeof(float)),
-        0)
-        << "token " << j;
+TEST_F(CudaBackendAttentionTest, ChunkedDecodeDoesNotDependOnTheSplit) {
+  for (const bool has_window : {false, true}) {
+    SCOPED_TRACE(has_window);
+    AttentionSetup test(7, 300);
+    const int32_t tail = has_window ? 250 : 9;
+    test.Add(has_window ? 0 : 90, tail, 9);
+    test.batch.window = has_window ? 70 : 0;
+    const auto device = test.MakeDevice(Decode::kChunked);
+    const std::vector<float> together = test.batch.Run(*device);
+    for (int32_t j = 0; j < 9; ++j) {
+      TestSequence sequence = test.batch.sequences[0];
+      sequence.tail_length = tail - 9 + j + 1;
+      ExpectSameBitsAlone(test, *device, sequence, j, together);
+    }
   }
 }
 

@@ -1,14 +1,10 @@
 // CudaBackend against CpuBackend: the same calls to both.
 #include "kernels/cuda/host/cuda_backend.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <cstring>
-#include <memory>
 #include <numeric>
 #include <span>
-#include <string>
 #include <vector>
 
 #include <absl/strings/match.h>
@@ -22,31 +18,10 @@
 namespace blockmgr {
 namespace {
 
-using Decode = CudaBackendOptions::Decode;
-
 class CudaBackendTest : public DeviceTest {};
 
-std::string Difference(const Backend& device, const Backend& cpu) {
-  const ModelLayout& layout = cpu.layout();
-  std::vector<float> got(2 * layout.head_dim);
-  std::vector<float> want(2 * layout.head_dim);
-  for (SlotIndex slot = 0; slot < layout.num_pages() * layout.page_size;
-       ++slot) {
-    device.ReadSlot(slot, got);
-    cpu.ReadSlot(slot, want);
-    if (std::memcmp(got.data(), want.data(), got.size() * 4) != 0) {
-      return absl::StrCat("slot ", slot);
-    }
-  }
-  return "";
-}
-
 std::vector<SlotMove> DrawMoves(const ModelLayout& layout, Rng& rng) {
-  std::vector<SlotIndex> slots(layout.num_pages() * layout.page_size);
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    slots[i] = static_cast<SlotIndex>(i);
-  }
-  Shuffle(&slots, rng);
+  const std::vector<SlotIndex> slots = ShuffledSlots(layout, rng);
   std::vector<SlotMove> moves;
   const std::size_t count = RandomInt(rng, 0, 60);
   for (std::size_t i = 0; i + 1 < slots.size() && moves.size() < count;
@@ -58,9 +33,7 @@ std::vector<SlotMove> DrawMoves(const ModelLayout& layout, Rng& rng) {
 
 // Up to four groups, each a cycle of slots of its own.
 CompactionMoves DrawMovesInPlace(const ModelLayout& layout, Rng& rng) {
-  std::vector<SlotIndex> slots(layout.num_pages() * layout.page_size);
-  std::iota(slots.begin(), slots.end(), SlotIndex{0});
-  Shuffle(&slots, rng);
+  const std::vector<SlotIndex> slots = ShuffledSlots(layout, rng);
   CompactionMoves moves;
   moves.in_place = true;
   std::size_t begin = 0;
@@ -92,9 +65,7 @@ TEST_F(CudaBackendTest, RowsEqualTheCpus) {
       backend->Poison();
       for (int32_t round = 0; round < 3; ++round) {
         std::vector<int64_t> slots(5 * layout.page_size);
-        for (std::size_t i = 0; i < slots.size(); ++i) {
-          slots[i] = static_cast<int64_t>(i);
-        }
+        std::iota(slots.begin(), slots.end(), int64_t{0});
         Shuffle(&slots, same);
         slots.resize(RandomInt(same, 1, 40));
         for (int64_t& slot : slots) {

@@ -5,15 +5,19 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/model_layout.h"
+#include "kernels/backend.h"
 #include "kernels/cuda/host/cuda_backend.h"
 #include "tests/kernels/cuda/test_device.h"
 #include "tests/kernels/kernel_cases.h"
@@ -49,6 +53,22 @@ inline std::vector<float> RoundedFloats(Rng& rng, DType dtype, int64_t count) {
   std::vector<float> values = RandomFloats(rng, count);
   for (float& value : values) value = Stored(value, dtype);
   return values;
+}
+
+// The first slot with other bits, or "".
+inline std::string Difference(const Backend& device, const Backend& cpu) {
+  const ModelLayout& layout = cpu.layout();
+  std::vector<float> got(2 * layout.head_dim);
+  std::vector<float> want(2 * layout.head_dim);
+  for (SlotIndex slot = 0; slot < layout.num_pages() * layout.page_size;
+       ++slot) {
+    device.ReadSlot(slot, got);
+    cpu.ReadSlot(slot, want);
+    if (std::memcmp(got.data(), want.data(), got.size() * 4) != 0) {
+      return absl::StrCat("slot ", slot);
+    }
+  }
+  return "";
 }
 
 // Of attention: fp16 has eight times the precision of bf16.

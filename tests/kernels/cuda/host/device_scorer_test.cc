@@ -1,6 +1,7 @@
 // Scores of the device against the CPU's, from the same entries and queries.
 #include "kernels/cuda/host/device_scorer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -53,6 +54,32 @@ struct Pair {
     EXPECT_LE(RelativeError(test.Run(*device, scorer), test.Run(*cpu, scorer)),
               kTolerance);
   }
+  // Compares what run(backend, out) fills `out`, of NaN, with.
+  template <typename Run>
+  void CompareRuns(int64_t size, const Run& run) const {
+    std::vector<float> got(size, kNan);
+    std::vector<float> want(size, kNan);
+    run(*device, std::span(got));
+    run(*cpu, std::span(want));
+    EXPECT_LE(RelativeError(got, want), kTolerance);
+  }
+  void CompareValueNorms(ValueNorm norm, int32_t model_dim,
+                         bool per_query_head) {
+    const ModelLayout& layout = test.model.layout();
+    const std::vector<float> projection = RoundedFloats(
+        test.rng, layout.dtype,
+        int64_t{layout.num_q_heads} * layout.head_dim * model_dim);
+    CompareRuns(test.size() * (per_query_head ? layout.group_size() : 1),
+                [&](Backend& backend, std::span<float> norms) {
+                  backend.ValueNorms({.layer = 0,
+                                      .norm = norm,
+                                      .entries = test.Entries(),
+                                      .output_projection = projection.data(),
+                                      .model_dim = model_dim,
+                                      .per_query_head = per_query_head,
+                                      .norms = norms});
+                });
+  }
 
   ScoreCase test;
   std::unique_ptr<Backend> cpu;
@@ -64,12 +91,19 @@ TEST_F(DeviceScorerTest, SnapKvEqualsTheCpus) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     const int32_t window = seed % 2 == 0 ? 8 : 17;
     const Pair pair(seed, window, 60 * TestLengthFactor());
-    ScorerSpec scorer{.kind = ScorerKind::kSnapKv, .window = window};
-    scorer.pool = seed % 2 == 0 ? PoolKind::kMax : PoolKind::kAvg;
-    scorer.order = seed % 3 == 0 ? PoolOrder::kKvPress : PoolOrder::kAdaKv;
-    scorer.group = seed % 4 == 0 ? GroupReduce::kMax : GroupReduce::kMean;
-    scorer.kernel = 5;
-    pair.Compare(scorer);
+    for (const PoolKind pool : {PoolKind::kMax, PoolKind::kAvg}) {
+      for (const PoolOrder order : {PoolOrder::kAdaKv, PoolOrder::kKvPress}) {
+        for (const GroupReduce group :
+             {GroupReduce::kMean, GroupReduce::kMax}) {
+          pair.Compare({.kind = ScorerKind::kSnapKv,
+                        .window = window,
+                        .pool = pool,
+                        .kernel = seed % 2 == 0 ? 5 : 7,
+                        .order = order,
+                        .group = group});
+        }
+      }
+    }
   }
 }
 
@@ -89,21 +123,14 @@ TEST_F(DeviceScorerTest, ProductsPerQueryHeadEqualTheCpus) {
     const int64_t size = pair.test.size();
     const std::vector<float> norms = RandomFloats(
         pair.test.rng, size * pair.test.model.layout().group_size());
-    std::vector<float> scores[2];
-    std::vector<float> products[2];
-    Backend* const backends[2] = {pair.cpu.get(), pair.device.get()};
-    for (int32_t side = 0; side < 2; ++side) {
-      scores[side].assign(size, kNan);
-      products[side].assign(size, kNan);
+    pair.CompareRuns(2 * size, [&](Backend& backend, std::span<float> out) {
       ScoreBatch batch = pair.test.Batch({.kind = kind, .window = 8});
       batch.q_head_norms = norms;
       batch.product_eps = 1e-3f;
-      batch.scores = scores[side];
-      batch.products = products[side];
-      backends[side]->Score(batch);
-    }
-    EXPECT_LE(RelativeError(scores[1], scores[0]), kTolerance);
-    EXPECT_LE(RelativeError(products[1], products[0]), kTolerance);
+      batch.scores = out.first(size);
+      batch.products = out.subspan(size);
+      backend.Score(batch);
+    });
   }
 }
 
@@ -162,24 +189,21 @@ TEST_F(DeviceScorerTest, ExpectedAttentionEqualsTheCpus) {
     for (int32_t i = 0; i < layout.head_dim / 2; ++i) {
       frequencies.push_back(std::pow(1e4, -2.0 * i / layout.head_dim));
     }
-    QueryStatistics statistics[2];
-    std::vector<float> scores[2];
-    Backend* const backends[2] = {pair.cpu.get(), pair.device.get()};
-    for (int32_t side = 0; side < 2; ++side) {
-      statistics[side] = Observe(*backends[side], queries, num_tokens);
-      scores[side].assign(pair.test.size(), kNan);
-      ScoreBatch batch = pair.test.Batch(scorer);
-      batch.scale = 1.0f / std::sqrt(static_cast<float>(layout.head_dim));
-      batch.window = {.length = length};
-      batch.statistics = &statistics[side];
-      batch.inverse_frequencies = frequencies;
-      batch.scores = scores[side];
-      backends[side]->Score(batch);
-    }
-    EXPECT_EQ(statistics[1].count, num_tokens);
-    EXPECT_EQ(statistics[1].sums, statistics[0].sums);
-    EXPECT_EQ(statistics[1].products, statistics[0].products);
-    EXPECT_LE(RelativeError(scores[1], scores[0]), kTolerance);
+    const QueryStatistics statistics = Observe(*pair.cpu, queries, num_tokens);
+    const QueryStatistics observed = Observe(*pair.device, queries, num_tokens);
+    EXPECT_EQ(observed.count, num_tokens);
+    EXPECT_EQ(observed.sums, statistics.sums);
+    EXPECT_EQ(observed.products, statistics.products);
+    pair.CompareRuns(
+        pair.test.size(), [&](Backend& backend, std::span<float> out) {
+          ScoreBatch batch = pair.test.Batch(scorer);
+          batch.scale = 1.0f / std::sqrt(static_cast<float>(layout.head_dim));
+          batch.window = {.length = length};
+          batch.statistics = &statistics;
+          batch.inverse_frequencies = frequencies;
+          batch.scores = out;
+          backend.Score(batch);
+        });
   }
 }
 
@@ -209,62 +233,42 @@ TEST_F(DeviceScorerTest, H2oEqualsTheCpus) {
     scorer.norm = seed % 2 == 0 ? H2oNorm::kNone : H2oNorm::kCount;
     pair.Compare(scorer);
     // From sums that both sides add up, in two calls.
-    std::vector<float> sums[2];
-    std::vector<float> scores[2];
-    Backend* const backends[2] = {pair.cpu.get(), pair.device.get()};
-    for (int32_t side = 0; side < 2; ++side) {
-      sums[side].assign(pair.test.size(), 0.25f);
-      scores[side].assign(pair.test.size(), kNan);
+    const int64_t size = pair.test.size();
+    std::vector<float> sums(size);
+    const auto add = [&](Backend& backend, std::span<float> out) {
+      std::ranges::fill(out, 0.25f);
       for (int32_t call = 0; call < 2; ++call) {
-        backends[side]->AddAttention({.layer = 0,
-                                      .scale = pair.test.scale,
-                                      .entries = pair.test.Entries(),
-                                      .window = pair.test.Window(),
-                                      .sums = sums[side]});
+        backend.AddAttention({.layer = 0,
+                              .scale = pair.test.scale,
+                              .entries = pair.test.Entries(),
+                              .window = pair.test.Window(),
+                              .sums = out});
       }
+    };
+    pair.CompareRuns(size, add);
+    add(*pair.cpu, sums);
+    pair.CompareRuns(size, [&](Backend& backend, std::span<float> out) {
       ScoreBatch batch =
           pair.test.Batch({.kind = ScorerKind::kH2o, .norm = scorer.norm});
-      batch.attention_sums = sums[0];
-      batch.scores = scores[side];
-      backends[side]->Score(batch);
-    }
-    EXPECT_LE(RelativeError(sums[1], sums[0]), kTolerance);
-    EXPECT_LE(RelativeError(scores[1], scores[0]), kTolerance);
+      batch.attention_sums = sums;
+      batch.scores = out;
+      backend.Score(batch);
+    });
   }
 }
 
 TEST_F(DeviceScorerTest, ValueNormsEqualTheCpus) {
   for (uint64_t seed = 0; seed < 8; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
-    Pair pair(seed, 1, 40);
-    const ModelLayout& layout = pair.test.model.layout();
-    const int32_t model_dim = 72;
-    const std::vector<float> projection = RoundedFloats(
-        pair.test.rng, layout.dtype,
-        int64_t{layout.num_q_heads} * layout.head_dim * model_dim);
-    std::vector<float> norms[2];
-    Backend* const backends[2] = {pair.cpu.get(), pair.device.get()};
-    const bool per_query_head = seed % 2 == 1;
-    for (int32_t side = 0; side < 2; ++side) {
-      norms[side].assign(
-          pair.test.size() * (per_query_head ? layout.group_size() : 1), kNan);
-      backends[side]->ValueNorms(
-          {.layer = 0,
-           .norm = seed < 4 ? ValueNorm::kL1 : ValueNorm::kL2,
-           .entries = pair.test.Entries(),
-           .output_projection = projection.data(),
-           .model_dim = model_dim,
-           .per_query_head = per_query_head,
-           .norms = norms[side]});
-    }
-    EXPECT_LE(RelativeError(norms[1], norms[0]), kTolerance);
+    Pair(seed, 1, 40)
+        .CompareValueNorms(seed < 4 ? ValueNorm::kL1 : ValueNorm::kL2, 72,
+                           seed % 2 == 1);
   }
 }
 
 // More entries than any kernel's CTA takes.
 TEST_F(DeviceScorerTest, ListsOfSeveralCtasEqualTheCpus) {
   Pair pair(0, 8, 1500);
-  const ModelLayout& layout = pair.test.model.layout();
   ASSERT_GT(pair.test.head_size(0), 1024);
   pair.Compare({.kind = ScorerKind::kSnapKv, .window = 8});
   pair.Compare({.kind = ScorerKind::kKeyDiff});
@@ -272,20 +276,8 @@ TEST_F(DeviceScorerTest, ListsOfSeveralCtasEqualTheCpus) {
       {.kind = ScorerKind::kKeyDiff, .anchor = KeyDiffAnchor::kMedian});
   pair.Compare({.kind = ScorerKind::kKnorm});
   pair.Compare({.kind = ScorerKind::kH2o, .obs_window = 8});
-  const std::vector<float> projection =
-      RoundedFloats(pair.test.rng, layout.dtype,
-                    int64_t{layout.num_q_heads} * layout.head_dim * 8);
-  std::vector<float> norms[2];
-  Backend* const backends[2] = {pair.cpu.get(), pair.device.get()};
-  for (int32_t side = 0; side < 2; ++side) {
-    norms[side].assign(pair.test.size(), kNan);
-    backends[side]->ValueNorms({.layer = 0,
-                                .entries = pair.test.Entries(),
-                                .output_projection = projection.data(),
-                                .model_dim = 8,
-                                .norms = norms[side]});
-  }
-  EXPECT_LE(RelativeError(norms[1], norms[0]), kTolerance);
+  pair.CompareValueNorms(ValueNorm::kL1, 8, false);
+  Pair(0, 1, 700).Compare({.kind = ScorerKind::kTova});
 }
 
 TEST_F(DeviceScorerTest, AbortsOnScorersThatReadNoKeys) {

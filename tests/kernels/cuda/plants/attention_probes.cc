@@ -46,6 +46,12 @@ std::string Differs(const AttentionError& error) {
   return absl::StrCat("error ", error.relative, ", of lse ", error.lse);
 }
 
+// What a run said was wrong, else what is wrong with its result.
+template <typename Runner>
+std::string OutcomeOf(const Runner& runner, const std::string& error) {
+  return error.empty() ? Differs(runner.Error()) : error;
+}
+
 // Each probe runs a kernel in the way its own tests do and returns what they
 // would have complained about, or "".
 std::string ProbeDecode(const simt::Schedule& schedule) {
@@ -58,12 +64,11 @@ std::string ProbeDecode(const simt::Schedule& schedule) {
   DecodeRunner<BF16> runner(shape, 1);
   for (const int32_t chunk_tiles : {0, 2}) {
     // So that some CTA holds two cut lists, and so that one cuts a chunk.
-    std::string error = runner.Run({.num_ctas = chunk_tiles == 0 ? 3 : 4,
-                                    .chunk_tiles = chunk_tiles,
-                                    .schedule = schedule});
+    std::string error =
+        OutcomeOf(runner, runner.Run({.num_ctas = chunk_tiles == 0 ? 3 : 4,
+                                      .chunk_tiles = chunk_tiles,
+                                      .schedule = schedule}));
     if (!error.empty()) return error;
-    std::string differs = Differs(runner.Error());
-    if (!differs.empty()) return differs;
   }
   return "";
 }
@@ -107,9 +112,9 @@ std::string ProbeManyLists(const simt::Schedule& schedule) {
                        .tail_lengths = std::vector<int32_t>(128, 1)};
   shape.region_lengths[9] = 400;
   DecodeRunner<BF16> runner(shape, 9);
-  const std::string error =
-      runner.Run({.num_ctas = 2, .chunk_tiles = 1, .schedule = schedule});
-  return error.empty() ? Differs(runner.Error()) : error;
+  return OutcomeOf(
+      runner,
+      runner.Run({.num_ctas = 2, .chunk_tiles = 1, .schedule = schedule}));
 }
 
 std::string ProbeChunk(const simt::Schedule& schedule) {
@@ -120,8 +125,7 @@ std::string ProbeChunk(const simt::Schedule& schedule) {
                              .region_lengths = {70, 7},
                              .tail_lengths = {90}};
   ChunkRunner<BF16> runner(shape, {20}, 2);
-  const std::string error = runner.Run(schedule);
-  return error.empty() ? Differs(runner.Error()) : error;
+  return OutcomeOf(runner, runner.Run(schedule));
 }
 
 // Decode and chunk attention of the same sequence under a sliding window.
@@ -134,12 +138,11 @@ std::string ProbeTailWindow(const simt::Schedule& schedule) {
                              .tail_lengths = {200},
                              .window = 75};
   DecodeRunner<BF16> decode(shape, 7);
-  std::string error = decode.Run({.num_ctas = 2, .schedule = schedule});
-  if (error.empty()) error = Differs(decode.Error());
+  std::string error =
+      OutcomeOf(decode, decode.Run({.num_ctas = 2, .schedule = schedule}));
   if (!error.empty()) return error;
   ChunkRunner<BF16> chunk(shape, {20}, 8);
-  error = chunk.Run(schedule);
-  return error.empty() ? Differs(chunk.Error()) : error;
+  return OutcomeOf(chunk, chunk.Run(schedule));
 }
 
 AttentionShape RegionUnderWindow() {
@@ -155,14 +158,12 @@ AttentionShape RegionUnderWindow() {
 
 std::string ProbeRegionWindow(const simt::Schedule& schedule) {
   DecodeRunner<BF16> runner(RegionUnderWindow(), 10);
-  const std::string error = runner.Run({.num_ctas = 2, .schedule = schedule});
-  return error.empty() ? Differs(runner.Error()) : error;
+  return OutcomeOf(runner, runner.Run({.num_ctas = 2, .schedule = schedule}));
 }
 
 std::string ProbeRegionWindowOfChunk(const simt::Schedule& schedule) {
   ChunkRunner<BF16> runner(RegionUnderWindow(), {20}, 11);
-  const std::string error = runner.Run(schedule);
-  return error.empty() ? Differs(runner.Error()) : error;
+  return OutcomeOf(runner, runner.Run(schedule));
 }
 
 std::string ProbeWindow(const simt::Schedule& schedule) {

@@ -156,7 +156,7 @@ std::string CheckAppend(uint64_t seed) {
   const Tokens tokens(&c);
   tokens.Expect(&c);
   AppendRows append;
-  append.pool = c.pool.view();
+  append.pool = c.pool.pool();
   append.layer = tokens.layer;
   append.num_tokens = std::ssize(tokens.mapping);
   append.slot_mapping = tokens.mapping.data();
@@ -187,7 +187,7 @@ std::string CheckGather(uint64_t seed) {
   SharedVector<float> out((size + kSpareRows) * row_values, -1.0f);
   SharedVector<int32_t> positions(size + kSpareRows, -9);
   const SharedVector<int64_t> device_count = {static_cast<int64_t>(size)};
-  GatherRows gather = {.pool = c.pool.view(),
+  GatherRows gather = {.pool = c.pool.pool(),
                        .rows = {.count = device_count[0] + kSpareRows,
                                 .device_count = device_count.data()},
                        .slots = slots.data(),
@@ -235,7 +235,7 @@ std::string CheckMoves(uint64_t seed) {
     rows.insert(rows.begin() + static_cast<ptrdiff_t>(rows.size() / 2),
                 {{0, c.pool.num_slots()}, {-1, 0}});
     c.expected_error = kSlotOutOfPool;
-    MoveRows move = {.pool = c.pool.view(),
+    MoveRows move = {.pool = c.pool.pool(),
                      .rows = {.count = static_cast<int64_t>(rows.size())},
                      .moves = rows.data(),
                      .error = c.error.data()};
@@ -277,7 +277,7 @@ std::string CheckCopyBlocks(uint64_t seed) {
     }
   }
   c.backend->CopyBlocks(copies);
-  const CopyBlockRows copy = {.pool = c.pool.view(),
+  const CopyBlockRows copy = {.pool = c.pool.pool(),
                               .num_pairs = static_cast<int64_t>(pairs.size()),
                               .pairs = pairs.data(),
                               .error = c.error.data()};
@@ -315,7 +315,7 @@ std::string CheckSwap(uint64_t seed) {
   c.backend->Move(moves);
   SharedVector<simt::Vector16> staged(want.size() / 16);
   SharedVector<int32_t> staged_positions(want_positions.size(), -1);
-  StagePages stage = {.pool = c.pool.view(),
+  StagePages stage = {.pool = c.pool.pool(),
                       .num_pages = count,
                       .pages = out.data(),
                       .staged = reinterpret_cast<char*>(staged.data()),

@@ -72,7 +72,7 @@ TEST_F(RowMoverIdsTest, AppendToALayerOutsideThePool) {
   for (const int32_t layer : {-1, kLayout.num_layers}) {
     const auto* bytes = reinterpret_cast<const char*>(rows.data());
     ExpectRuns([&](DeviceRuntime& device) {
-      device.Append(AppendRows{.pool = pool_->view(),
+      device.Append(AppendRows{.pool = pool_->pool(),
                                .layer = layer,
                                .num_tokens = 1,
                                .slot_mapping = slot.data(),
@@ -95,7 +95,7 @@ TEST_F(RowMoverIdsTest, GatherOfASlotOutsideThePool) {
     const auto slot = One(id);
     auto position = One<int32_t>(-9);
     ExpectRuns([&](DeviceRuntime& device) {
-      device.Gather(GatherRows{.pool = pool_->view(),
+      device.Gather(GatherRows{.pool = pool_->pool(),
                                .rows = {.count = 1},
                                .slots = slot.data(),
                                .out = reinterpret_cast<char*>(out.data()),
@@ -128,7 +128,7 @@ TEST_F(RowMoverIdsTest, RowsNextToOneOutsideThePoolAreGathered) {
       SharedVector<int32_t> positions(kMax, -9);
       const auto device_count = One(count);
       ExpectRuns([&](DeviceRuntime& device) {
-        device.Gather(GatherRows{.pool = pool_->view(),
+        device.Gather(GatherRows{.pool = pool_->pool(),
                                  .rows = {.count = kMax,
                                           .device_count = device_count.data()},
                                  .slots = slots.data(),
@@ -156,7 +156,7 @@ TEST_F(RowMoverIdsTest, MoveWithOneSideOutsideThePool) {
        {RowMove{-1, 0}, RowMove{end, 0}, RowMove{0, -1}, RowMove{0, end}}) {
     const auto move = One(ids);
     ExpectRuns([&](DeviceRuntime& device) {
-      device.Move(MoveRows{.pool = pool_->view(),
+      device.Move(MoveRows{.pool = pool_->pool(),
                            .rows = {.count = 1},
                            .moves = move.data(),
                            .error = error_.data()});
@@ -171,7 +171,7 @@ TEST_F(RowMoverIdsTest, CopyWithOneSideOutsideThePool) {
                               BlockPair{0, -1}, BlockPair{0, end}}) {
     const auto pair = One(ids);
     ExpectRuns([&](DeviceRuntime& device) {
-      device.CopyBlocks(CopyBlockRows{.pool = pool_->view(),
+      device.CopyBlocks(CopyBlockRows{.pool = pool_->pool(),
                                       .num_pairs = 1,
                                       .pairs = pair.data(),
                                       .error = error_.data()});
@@ -188,7 +188,7 @@ TEST_F(RowMoverIdsTest, PagesOutsideThePool) {
   for (const int32_t id : {-1, static_cast<int32_t>(kLayout.num_pages()),
                            std::numeric_limits<int32_t>::max()}) {
     const auto page = One(id);
-    const StagePages stage = {.pool = pool_->view(),
+    const StagePages stage = {.pool = pool_->pool(),
                               .num_pages = 1,
                               .pages = page.data(),
                               .staged = reinterpret_cast<char*>(staged.data()),
@@ -233,6 +233,7 @@ class LargePoolTest : public DeviceTest,
     pool_.num_heads = kHeads;
     pool_.page_size = 16;
     pool_.row_bytes = kRowBytes;
+    pool_ = Prepared(pool_);
     last_ = pool_.num_slots() - 1;
   }
   void TearDown() override {
@@ -261,7 +262,7 @@ class LargePoolTest : public DeviceTest,
 
   char* memory_ = nullptr;
   SharedVector<char*> layer_bases_;
-  PoolView pool_;
+  PagedPool pool_;
   int64_t last_ = 0;  // slot
   SharedVector<uint32_t> error_;
 };

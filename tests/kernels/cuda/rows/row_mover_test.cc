@@ -50,7 +50,7 @@ TEST_F(RowMoverTest, HalvesAreRoundedAndWidened) {
   const SharedVector<int64_t> mapping = {17, 3, 30};
   SharedVector<uint32_t> error = {0};
   const auto* bytes = reinterpret_cast<const char*>(rows.data());
-  const AppendRows append = {.pool = pool.view(),
+  const AppendRows append = {.pool = pool.pool(),
                              .num_tokens = 3,
                              .slot_mapping = mapping.data(),
                              .keys = bytes,
@@ -61,7 +61,7 @@ TEST_F(RowMoverTest, HalvesAreRoundedAndWidened) {
   // Head 1 of token 1: block 0, offset 3.
   const SharedVector<int64_t> slots = {int64_t{1} * 16 + 3};
   SharedVector<float> out(128);
-  const GatherRows gather = {.pool = pool.view(),
+  const GatherRows gather = {.pool = pool.pool(),
                              .rows = {.count = 1},
                              .slots = slots.data(),
                              .out = reinterpret_cast<char*>(out.data()),

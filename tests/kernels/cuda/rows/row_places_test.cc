@@ -20,20 +20,20 @@ TEST(RowPlacesTest, AddressesBesideThePoolHave64Bits) {
   uint32_t error = 0;
   for (const int64_t row :
        {int64_t{17}, (int64_t{1} << 24) + 18, (int64_t{5} << 31) + 19}) {
-    const RowPlace packed =
-        PackedDestination{base, positions, 512}.At(row, &error);
+    const RowPlace packed = PackedRows{base, positions, 512}.At(row, &error);
     EXPECT_EQ(packed.key - base, row * 1024);
     EXPECT_EQ(packed.position - positions, row);
     const RowPlace staged =
-        StagedRows{base, positions, 256, MakeDivider(16)}.At(row, &error);
+        StagedPageRows{base, positions, 256, MakeDivider(16)}.At(row, &error);
     EXPECT_EQ(staged.key - base, row / 16 * 8192 + row % 16 * 256);
     EXPECT_EQ(staged.position - positions, row);
-    const AppendRows append = {.pool = {.num_heads = 8},
-                               .positions = positions,
-                               .keys = base,
-                               .token_stride = 6144,
-                               .head_stride = 256};
-    const RowPlace token = TokenSource{append, MakeDivider(8)}.At(row, &error);
+    const AppendRows append = {
+        .pool = {.num_heads = 8, .by_heads = MakeDivider(8)},
+        .positions = positions,
+        .keys = base,
+        .token_stride = 6144,
+        .head_stride = 256};
+    const RowPlace token = TokenRows{append}.At(row, &error);
     EXPECT_EQ(token.key - base, row / 8 * 6144 + row % 8 * 256);
     EXPECT_EQ(token.position - positions, row / 8);
   }
@@ -53,31 +53,31 @@ TEST(RowPlacesTest, DivisionsAreExactOnBothSidesOf31Bits) {
 }
 
 TEST(RowPlacesTest, SlotsHavePlacesInPagesOfAnySize) {
-  PoolView view;
+  PagedPool pool;
   // Neither is followed.
   // NOLINTBEGIN(performance-no-int-to-ptr)
-  view.base = reinterpret_cast<char*>(uintptr_t{1} << 20);
-  view.positions = reinterpret_cast<int32_t*>(uintptr_t{1} << 50);
+  pool.base = reinterpret_cast<char*>(uintptr_t{1} << 20);
+  pool.positions = reinterpret_cast<int32_t*>(uintptr_t{1} << 50);
   // NOLINTEND(performance-no-int-to-ptr)
-  view.num_layers = 2;
-  view.num_blocks = 5;
-  view.num_heads = 3;
-  view.row_bytes = 16;
-  view.token_stride = 32;
+  pool.num_layers = 2;
+  pool.num_blocks = 5;
+  pool.num_heads = 3;
+  pool.row_bytes = 16;
+  pool.token_stride = 32;
   for (const int32_t page_size : {1, 2, 3, 4, 12, 16, 31, 32}) {
-    view.page_size = page_size;
-    view.head_stride = page_size * view.token_stride;
-    view.block_stride = 3 * view.head_stride;
-    view.layer_stride = 5 * view.block_stride;
-    const PagedPool pool = MakePagedPool(view);
-    for (int64_t slot = 0; slot < view.num_slots(); ++slot) {
+    pool.page_size = page_size;
+    pool.head_stride = page_size * pool.token_stride;
+    pool.block_stride = 3 * pool.head_stride;
+    pool.layer_stride = 5 * pool.block_stride;
+    pool = Prepared(pool);
+    for (int64_t slot = 0; slot < pool.num_slots(); ++slot) {
       const RowPlace row = pool.RowOfSlot(slot);
       ASSERT_TRUE(row.valid);
-      ASSERT_EQ(row.key - view.base, slot * 32) << page_size;
-      ASSERT_EQ(row.position - view.positions, slot) << page_size;
+      ASSERT_EQ(row.key - pool.base, slot * 32) << page_size;
+      ASSERT_EQ(row.position - pool.positions, slot) << page_size;
     }
     EXPECT_FALSE(pool.RowOfSlot(-1).valid);
-    EXPECT_FALSE(pool.RowOfSlot(view.num_slots()).valid);
+    EXPECT_FALSE(pool.RowOfSlot(pool.num_slots()).valid);
   }
 }
 

@@ -6,13 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <memory>
+#include <limits>
 #include <numeric>
 #include <vector>
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/model_layout.h"
-#include "kernels/backend.h"
 #include "kernels/cuda/scores/entry_lists.h"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/attention/attention_cases.h"
@@ -90,17 +89,6 @@ class EntryCase {
   // log-sum-exp goes to *lse unless null.
   std::vector<double> Weights(int32_t list, int32_t query, int32_t q_head,
                               double* lse) const;
-
-  // The same entries on the CPU backend (bf16 only), one sequence a call.
-  std::unique_ptr<Backend> MakeBackend() const {
-    return MakeCpuBackend(cache_);
-  }
-  struct Sequence {
-    std::vector<int64_t> offsets;
-    std::vector<float> queries;
-    ScoreBatch batch;  // borrows the two
-  };
-  std::unique_ptr<Sequence> OnCpu(int32_t sequence) const;
 
  private:
   EntryShape shape_;
@@ -193,34 +181,6 @@ std::vector<double> EntryCase<T>::Weights(int32_t list, int32_t query,
   }
   if (lse != nullptr) *lse = max + std::log(sum);
   return weights;
-}
-
-template <typename T>
-std::unique_ptr<typename EntryCase<T>::Sequence> EntryCase<T>::OnCpu(
-    int32_t sequence) const {
-  auto result = std::make_unique<Sequence>();
-  const int32_t heads = shape_.num_heads;
-  const int64_t begin = offsets_[sequence * heads];
-  for (int32_t h = 0; h <= heads; ++h) {
-    result->offsets.push_back(offsets_[sequence * heads + h] - begin);
-  }
-  const int64_t query_size =
-      int64_t{shape_.window} * cache_.num_q_heads() * shape_.head_dim;
-  for (int64_t i = 0; i < query_size; ++i) {
-    result->queries.push_back(
-        simt::ToFloat(queries_[sequence * query_size + i]));
-  }
-  result->batch.layer = AttentionCase<T>::kLayer;
-  result->batch.scale = cache_.scale();
-  result->batch.entries = {
-      .offsets = result->offsets,
-      .slots = std::span(slots_).subspan(begin, result->offsets.back()),
-      .positions =
-          std::span(positions_).subspan(begin, result->offsets.back())};
-  result->batch.window = {.queries = result->queries.data(),
-                          .count = shape_.window,
-                          .length = lengths_[sequence]};
-  return result;
 }
 
 }  // namespace blockmgr

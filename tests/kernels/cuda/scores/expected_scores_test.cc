@@ -3,8 +3,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -16,8 +14,6 @@
 
 namespace blockmgr {
 namespace {
-
-using Order = simt::Schedule::Order;
 
 // Covariances have 16 bits in bf16 (measured: at most 4e-6) and 22 in fp16
 // (7e-7); sums are of fp32.
@@ -41,62 +37,46 @@ TEST_F(ExpectedScoresTest, MatchFloat64) {
 }
 
 template <typename T>
-void CheckShape(int32_t head_dim, int32_t group_size) {
-  EntryCase<T> test({.num_heads = 1,
-                     .group_size = group_size,
-                     .head_dim = head_dim,
-                     .page_size = 32,
-                     .order = KvTensorOrder::kNhdApart,
-                     .sizes = {90}},
-                    static_cast<uint64_t>(head_dim));
+void ExpectScoresMatch(const EntryShape& shape,
+                       const ExpectedOptions& options) {
+  SCOPED_TRACE(testing::Message() << shape.head_dim << " " << shape.group_size);
+  EntryCase<T> test(shape, 6);
   ExpectedRunner<T> runner(&test);
-  const ExpectedOptions options = {.n_sink = 3, .eps = 0.0f};
   ASSERT_EQ(runner.Run(options), "");
   EXPECT_LE(runner.Error(options), kTolerance);
   EXPECT_EQ(runner.bank_conflicts(), 0);
 }
 
+template <typename T>
+void CheckShape(int32_t head_dim, int32_t group_size) {
+  ExpectScoresMatch<T>({.num_heads = 1,
+                        .group_size = group_size,
+                        .head_dim = head_dim,
+                        .page_size = 32,
+                        .order = KvTensorOrder::kNhdApart,
+                        .sizes = {90}},
+                       {.n_sink = 3, .eps = 0.0f});
+}
+
 TEST_F(ExpectedScoresTest, MatchFloat64AtOtherSizes) {
   CheckShape<simt::Half>(64, 16);  // more query heads than a row has lanes
   for (const int32_t head_dim : {128, 256}) {
-    SCOPED_TRACE(head_dim);
     CheckShape<simt::Half>(head_dim, 2);
     CheckShape<simt::BFloat16>(head_dim, 1);
   }
-}
-
-TEST_F(ExpectedScoresTest, MatchFloat64WithNineToFifteenQueryHeads) {
   for (int32_t group_size = 9; group_size < 16; ++group_size) {
-    SCOPED_TRACE(group_size);
     CheckShape<simt::BFloat16>(64, group_size);
   }
+  // More entries than a CTA of any of the kernels takes, beside fewer and none.
+  ExpectScoresMatch<simt::BFloat16>(
+      {.group_size = 2, .sizes = {2 * kSplitEntries + 90, 0, 5, 70}}, {});
 }
 
-void CheckExpectedPools(bool far) {
-  const EntryShape shape = {
-      .group_size = 2, .far = far, .sizes = {40, 3, 0, 70}};
-  ForEveryPoolOrder(shape, [](const EntryShape& in_order) {
-    EntryCase<simt::BFloat16> test(in_order, 6);
-    ExpectedRunner<simt::BFloat16> runner(&test);
-    const ExpectedOptions options;
-    ASSERT_EQ(runner.Run(options), "");
-    EXPECT_LE(runner.Error(options), kTolerance);
-  });
-}
-
-TEST_F(ExpectedScoresTest, ReadPoolsInEveryOrder) { CheckExpectedPools(false); }
-TEST_F(ExpectedScoresTest, OffsetsBeyond32BitsAreRight) {
-  CheckExpectedPools(true);
-}
-
-// More entries than a CTA of any of the kernels takes, beside fewer and none.
-TEST_F(ExpectedScoresTest, MatchFloat64WhereOneListIsLong) {
-  EntryCase<simt::BFloat16> test(
-      {.group_size = 2, .sizes = {2 * kSplitEntries + 90, 0, 5, 70}}, 2);
-  ExpectedRunner<simt::BFloat16> runner(&test);
-  const ExpectedOptions options;
-  ASSERT_EQ(runner.Run(options), "");
-  EXPECT_LE(runner.Error(options), kTolerance);
+TEST_F(ExpectedScoresTest, ReadPoolsInEveryOrder) {
+  ForEveryPool(EntryShape{.group_size = 2, .sizes = {40, 3, 0, 70}},
+               [](const EntryShape& shape) {
+                 ExpectScoresMatch<simt::BFloat16>(shape, {});
+               });
 }
 
 // A list of sinks only, one with some and one without: nobody pays sinks, and
@@ -141,16 +121,11 @@ TEST_F(ExpectedScoresTest, NanKeyIsInEveryScoreOfItsListAndNanValueInItsOwn) {
 TEST_F(ExpectedScoresTest, SchedulesDoNotMatter) {
   EntryCase<simt::BFloat16> test({.group_size = 2, .sizes = {270, 35}}, 5);
   ExpectedRunner<simt::BFloat16> runner(&test);
-  ASSERT_EQ(runner.Run({}), "");
-  const auto expected = runner.scores();
-  for (uint64_t seed = 0; seed < 3; ++seed) {
-    SCOPED_TRACE(seed);
-    ASSERT_EQ(runner.Run({.schedule = {.order = seed == 0 ? Order::kReverse
-                                                          : Order::kRandom,
-                                       .seed = seed}}),
-              "");
-    EXPECT_EQ(runner.scores(), expected);
-  }
+  ExpectSchedulesDoNotMatter(
+      [&](const simt::Schedule& schedule) {
+        return runner.Run({.schedule = schedule});
+      },
+      [&] { return runner.scores(); });
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -18,8 +17,6 @@
 
 namespace blockmgr {
 namespace {
-
-using Order = simt::Schedule::Order;
 
 // Of the values that divide(key's element, entry) says; NaN if one is.
 template <typename T, typename Divide>
@@ -155,20 +152,17 @@ TEST_F(KeyMediansTest, MatchFloat64) {
   }
 }
 
-void CheckMedianPools(bool far) {
-  const EntryShape shape = {.far = far, .sizes = {70, 1, 90, 2}};
-  ForEveryPoolOrder(shape, [](const EntryShape& in_order) {
-    EntryCase<simt::BFloat16> test(in_order, 6);
-    KeyRunner<simt::BFloat16> runner(&test);
-    ASSERT_EQ(runner.Run(KeyAnchor::kMedian, KeyMetric::kCosine, {}), "");
-    ExpectScores(test, runner, KeyMetric::kCosine);
-    ExpectLengths(test, runner);
-    ExpectExactMedians(test, runner);
-  });
+TEST_F(KeyMediansTest, AreOfPoolsInEveryOrder) {
+  ForEveryPool(
+      EntryShape{.sizes = {70, 1, 90, 2}}, [](const EntryShape& shape) {
+        EntryCase<simt::BFloat16> test(shape, 6);
+        KeyRunner<simt::BFloat16> runner(&test);
+        ASSERT_EQ(runner.Run(KeyAnchor::kMedian, KeyMetric::kCosine, {}), "");
+        ExpectScores(test, runner, KeyMetric::kCosine);
+        ExpectLengths(test, runner);
+        ExpectExactMedians(test, runner);
+      });
 }
-
-TEST_F(KeyMediansTest, AreOfPoolsInEveryOrder) { CheckMedianPools(false); }
-TEST_F(KeyMediansTest, OffsetsBeyond32BitsAreRight) { CheckMedianPools(true); }
 
 // More than a thread and a split has, beside lists of a few entries and none.
 TEST_F(KeyMediansTest, AreExactWhereOneListIsLong) {
@@ -215,15 +209,11 @@ TEST_F(KeyMediansTest, NanKeyIsInEveryScoreOfItsListOnly) {
 TEST_F(KeyMediansTest, SchedulesDoNotMatter) {
   EntryCase<simt::BFloat16> test({.head_dim = 128, .sizes = {140, 51}}, 5);
   KeyRunner<simt::BFloat16> runner(&test);
-  ASSERT_EQ(runner.Run(KeyAnchor::kMedian, KeyMetric::kCosine, {}), "");
-  const auto expected = runner.scores();
-  for (uint64_t seed = 0; seed < 3; ++seed) {
-    SCOPED_TRACE(seed);
-    const simt::Schedule schedule = {
-        .order = seed == 0 ? Order::kReverse : Order::kRandom, .seed = seed};
-    ASSERT_EQ(runner.Run(KeyAnchor::kMedian, KeyMetric::kCosine, schedule), "");
-    EXPECT_EQ(runner.scores(), expected);
-  }
+  ExpectSchedulesDoNotMatter(
+      [&](const simt::Schedule& schedule) {
+        return runner.Run(KeyAnchor::kMedian, KeyMetric::kCosine, schedule);
+      },
+      [&] { return runner.scores(); });
 }
 
 }  // namespace

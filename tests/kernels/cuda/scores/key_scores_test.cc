@@ -1,16 +1,13 @@
-// keydiff and knorm against float64 and the CPU backend.
+// keydiff and knorm against float64.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "blockmgr/eviction/policy.h"
-#include "kernels/backend.h"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/scores/entry_cases.h"
 #include "tests/kernels/cuda/scores/key_runner.h"
@@ -18,8 +15,6 @@
 
 namespace blockmgr {
 namespace {
-
-using Order = simt::Schedule::Order;
 
 // From the definition.
 template <typename T>
@@ -122,18 +117,16 @@ TEST_F(KeyScoresTest, MatchFloat64) {
   }
 }
 
-void CheckKeyScorePools(bool far) {
-  const EntryShape shape = {.far = far, .sizes = {70, 1, 90, 33}};
-  ForEveryPoolOrder(shape, [](const EntryShape& in_order) {
-    EntryCase<simt::BFloat16> test(in_order, 6);
-    KeyRunner<simt::BFloat16> runner(&test);
-    ASSERT_EQ(runner.Run(KeyAnchor::kNormalized, KeyMetric::kCosine, {}), "");
-    ExpectNaive(test, runner, KeyAnchor::kNormalized, KeyMetric::kCosine);
-  });
+TEST_F(KeyScoresTest, ReadPoolsInEveryOrder) {
+  ForEveryPool(
+      EntryShape{.sizes = {70, 1, 90, 33}}, [](const EntryShape& shape) {
+        EntryCase<simt::BFloat16> test(shape, 6);
+        KeyRunner<simt::BFloat16> runner(&test);
+        ASSERT_EQ(runner.Run(KeyAnchor::kNormalized, KeyMetric::kCosine, {}),
+                  "");
+        ExpectNaive(test, runner, KeyAnchor::kNormalized, KeyMetric::kCosine);
+      });
 }
-
-TEST_F(KeyScoresTest, ReadPoolsInEveryOrder) { CheckKeyScorePools(false); }
-TEST_F(KeyScoresTest, OffsetsBeyond32BitsAreRight) { CheckKeyScorePools(true); }
 
 // A list of more splits than threads add up a channel, among lists of one or
 // none, which have no more than their own to add up.
@@ -149,30 +142,6 @@ TEST_F(KeyScoresTest, AnchorsCoverAllSplits) {
   ExpectNaive(test, runner, KeyAnchor::kNormalized, KeyMetric::kCosine);
   ASSERT_EQ(runner.Run(KeyAnchor::kRaw, KeyMetric::kEuclidean, {}), "");
   ExpectNaive(test, runner, KeyAnchor::kRaw, KeyMetric::kEuclidean);
-}
-
-TEST_F(KeyScoresTest, AgreeWithTheCpuBackend) {
-  EntryCase<simt::BFloat16> test({.sizes = {70, 5, 130, 33}}, 3);
-  KeyRunner<simt::BFloat16> runner(&test);
-  const auto backend = test.MakeBackend();
-  for (const ScorerKind kind : {ScorerKind::kKeyDiff, ScorerKind::kKnorm}) {
-    ASSERT_EQ(runner.Run(KeyAnchor::kNormalized,
-                         kind == ScorerKind::kKnorm ? KeyMetric::kNorm
-                                                    : KeyMetric::kCosine,
-                         {}),
-              "");
-    for (int32_t s = 0; s < 2; ++s) {
-      const auto cpu = test.OnCpu(s);
-      std::vector<float> expected(cpu->offsets.back());
-      cpu->batch.scorer.kind = kind;
-      cpu->batch.scores = expected;
-      backend->Score(cpu->batch);
-      for (std::size_t e = 0; e < expected.size(); ++e) {
-        ASSERT_NEAR(runner.scores()[test.offset(s * 2) + e], expected[e],
-                    2e-6 * (1.0 + std::abs(expected[e])));
-      }
-    }
-  }
 }
 
 TEST_F(KeyScoresTest, ZeroKeyScoresZeroAndNanStaysInItsList) {
@@ -192,16 +161,11 @@ TEST_F(KeyScoresTest, ZeroKeyScoresZeroAndNanStaysInItsList) {
 TEST_F(KeyScoresTest, SchedulesDoNotMatter) {
   EntryCase<simt::BFloat16> test({.head_dim = 128, .sizes = {600, 50}}, 5);
   KeyRunner<simt::BFloat16> runner(&test);
-  ASSERT_EQ(runner.Run(KeyAnchor::kNormalized, KeyMetric::kCosine, {}), "");
-  const auto expected = runner.scores();
-  for (uint64_t seed = 0; seed < 3; ++seed) {
-    SCOPED_TRACE(seed);
-    const simt::Schedule schedule = {
-        .order = seed == 0 ? Order::kReverse : Order::kRandom, .seed = seed};
-    ASSERT_EQ(runner.Run(KeyAnchor::kNormalized, KeyMetric::kCosine, schedule),
-              "");
-    EXPECT_EQ(runner.scores(), expected);
-  }
+  ExpectSchedulesDoNotMatter(
+      [&](const simt::Schedule& schedule) {
+        return runner.Run(KeyAnchor::kNormalized, KeyMetric::kCosine, schedule);
+      },
+      [&] { return runner.scores(); });
 }
 
 }  // namespace

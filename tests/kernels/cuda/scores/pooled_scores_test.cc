@@ -1,6 +1,5 @@
 // Pooling, and h2o's sums: against the CPU and float64.
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -11,7 +10,6 @@
 
 #include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/select.h"
-#include "kernels/backend.h"
 #include "kernels/cuda/rows/row_mover.h"
 #include "kernels/cuda/scores/pooled_scores.h"
 #include "kernels/cuda/simt.h"
@@ -19,14 +17,11 @@
 #include "tests/kernels/cuda/scores/decode_sum_runner.h"
 #include "tests/kernels/cuda/scores/entry_cases.h"
 #include "tests/kernels/cuda/scores/pool_runner.h"
-#include "tests/kernels/cuda/scores/window_runner.h"
 #include "tests/kernels/cuda/test_device.h"
 #include "tests/testing/case_count.h"
 
 namespace blockmgr {
 namespace {
-
-using Order = simt::Schedule::Order;
 
 std::vector<ScorerSpec> AllPoolings(int32_t window, int32_t kernel) {
   std::vector<ScorerSpec> all;
@@ -84,69 +79,6 @@ TEST_F(PooledScoresTest, EqualTheReductionOfTheCpuBitForBit) {
               << list << " " << e << ": " << got << " " << expected[e];
         }
       }
-    }
-  }
-}
-
-// From keys to scores: what Backend::Score of the CPU gives, up to the order of
-// additions.
-TEST_F(PooledScoresTest, SnapKvAgreesWithTheCpuBackend) {
-  EntryCase<simt::BFloat16> test(
-      {.group_size = 4, .sizes = {150, 64, 90, 40}, .window = 19}, 2);
-  WindowRunner<simt::BFloat16> window(&test);
-  ASSERT_EQ(window.RunStats({}), "");
-  ASSERT_EQ(window.RunColumns({}), "");
-  PoolRunner<simt::BFloat16> runner(&test);
-  const auto backend = test.MakeBackend();
-  for (const ScorerSpec& scorer : AllPoolings(19, 7)) {
-    SCOPED_TRACE(Spelled(scorer));
-    ASSERT_EQ(runner.Run(scorer, window.attention(), {}), "");
-    for (int32_t s = 0; s < test.num_sequences(); ++s) {
-      const auto cpu = test.OnCpu(s);
-      std::vector<float> expected(cpu->offsets.back());
-      cpu->batch.scorer = scorer;
-      cpu->batch.scores = expected;
-      backend->Score(cpu->batch);
-      for (std::size_t e = 0; e < expected.size(); ++e) {
-        const float got = runner.scores()[test.offset(s * 2) + e];
-        if (std::isinf(expected[e])) {
-          ASSERT_EQ(got, expected[e]);
-        } else {
-          ASSERT_NEAR(got, expected[e], 5e-5 * expected[e]);
-        }
-      }
-    }
-  }
-}
-
-// critical(gqa_product).
-TEST_F(PooledScoresTest, ProductsAgreeWithTheCpuBackend) {
-  EntryCase<simt::BFloat16> test(
-      {.group_size = 2, .sizes = {80, 41}, .window = 5}, 3);
-  WindowRunner<simt::BFloat16> window(&test);
-  ASSERT_EQ(window.RunStats({}), "");
-  ASSERT_EQ(window.RunColumns({}), "");
-  PoolRunner<simt::BFloat16> runner(&test);
-  auto norms = Shared(RandomFloats(test.cache().rng(), test.num_entries() * 2));
-  for (float& norm : norms) norm = std::abs(norm);
-  const ScorerSpec scorer{.window = 5, .kernel = 5};
-  ASSERT_EQ(
-      runner.Run(scorer, window.attention(), {.norms = &norms, .eps = 1e-3f}),
-      "");
-  const auto cpu = test.OnCpu(0);
-  std::vector<float> scores(test.num_entries());
-  std::vector<float> products(test.num_entries());
-  cpu->batch.scorer = scorer;
-  cpu->batch.scores = scores;
-  cpu->batch.q_head_norms = norms;
-  cpu->batch.product_eps = 1e-3f;
-  cpu->batch.products = products;
-  test.MakeBackend()->Score(cpu->batch);
-  for (int64_t e = 0; e < test.num_entries(); ++e) {
-    if (std::isinf(products[e])) {
-      ASSERT_EQ(runner.products()[e], products[e]);
-    } else {
-      ASSERT_NEAR(runner.products()[e], products[e], 5e-5 * products[e]);
     }
   }
 }
@@ -240,45 +172,6 @@ TEST_F(PooledScoresTest, DecodeSumsStayInTheirRoom) {
   EXPECT_FALSE(runner.AllSumsAre(1.0f));
 }
 
-TEST_F(PooledScoresTest, H2oAgreesWithTheCpuBackend) {
-  EntryCase<simt::BFloat16> test({.group_size = 2,
-                                  .sizes = {80, 41, 1, 30},
-                                  .window = 11,
-                                  .whole_window = false},
-                                 5);
-  WindowRunner<simt::BFloat16> window(&test);
-  ASSERT_EQ(window.RunStats({}), "");
-  window.sums().assign(test.num_entries(), 0.0f);
-  ASSERT_EQ(window.RunColumns({.into_sums = true}), "");
-  const auto backend = test.MakeBackend();
-  for (const H2oNorm norm : {H2oNorm::kNone, H2oNorm::kCount}) {
-    SharedVector<float> scores = window.sums();
-    const SharedVector<int32_t> num_queries(2, 11);
-    const H2oScoreParams params = {
-        .entries = test.Lists(),
-        .lengths = test.lengths().data(),
-        .num_queries = norm == H2oNorm::kCount ? num_queries.data() : nullptr,
-        .group_size = 2,
-        .scores = scores.data()};
-    ASSERT_EQ(
-        RunKernels({}, [&](DeviceRuntime& device) { device.FinishH2o(params); })
-            .error,
-        "");
-    for (int32_t s = 0; s < 2; ++s) {
-      const auto cpu = test.OnCpu(s);
-      std::vector<float> expected(cpu->offsets.back());
-      cpu->batch.scorer = {
-          .kind = ScorerKind::kH2o, .norm = norm, .obs_window = 11};
-      cpu->batch.scores = expected;
-      backend->Score(cpu->batch);
-      for (std::size_t e = 0; e < expected.size(); ++e) {
-        ASSERT_NEAR(scores[test.offset(s * 2) + e], expected[e],
-                    5e-5 * expected[e]);
-      }
-    }
-  }
-}
-
 TEST_F(PooledScoresTest, SchedulesDoNotMatter) {
   EntryCase<simt::BFloat16> test(
       {.group_size = 3, .sizes = {290, 40}, .window = 4}, 6);
@@ -286,17 +179,11 @@ TEST_F(PooledScoresTest, SchedulesDoNotMatter) {
   const auto attention =
       Shared(RandomFloats(test.cache().rng(), test.num_entries() * 3));
   const ScorerSpec scorer{.window = 4, .order = PoolOrder::kKvPress};
-  ASSERT_EQ(runner.Run(scorer, attention, {}), "");
-  const auto expected = runner.scores();
-  for (uint64_t seed = 0; seed < 3; ++seed) {
-    SCOPED_TRACE(seed);
-    ASSERT_EQ(runner.Run(scorer, attention,
-                         {.schedule = {.order = seed == 0 ? Order::kReverse
-                                                          : Order::kRandom,
-                                       .seed = seed}}),
-              "");
-    EXPECT_EQ(runner.scores(), expected);
-  }
+  ExpectSchedulesDoNotMatter(
+      [&](const simt::Schedule& schedule) {
+        return runner.Run(scorer, attention, {.schedule = schedule});
+      },
+      [&] { return runner.scores(); });
 }
 
 }  // namespace

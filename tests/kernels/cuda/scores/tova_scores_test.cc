@@ -1,17 +1,12 @@
 // tova against float64 and the CPU backend.
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <span>
-#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "blockmgr/eviction/policy.h"
-#include "kernels/backend.h"
 #include "kernels/cuda/scores/tova_scores.h"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/scores/entry_cases.h"
@@ -21,8 +16,6 @@
 
 namespace blockmgr {
 namespace {
-
-using Order = simt::Schedule::Order;
 
 // The weights alone, as the kernels of the window give them.
 template <typename T>
@@ -119,58 +112,17 @@ TEST_F(TovaScoresTest, EqualTheSumsOfTheCpuBitForBit) {
   }
 }
 
-TEST_F(TovaScoresTest, ScoresAndProductsAgreeWithTheCpuBackend) {
-  EntryCase<simt::BFloat16> test({.group_size = 4, .sizes = {310, 41, 3, 90}},
-                                 3);
-  const SharedVector<float> attention = RunWindow(&test);
-  auto norms = Shared(RandomFloats(test.cache().rng(), test.num_entries() * 4));
-  for (float& norm : norms) norm = std::abs(norm);
-  TovaRunner<simt::BFloat16> runner(&test);
-  ASSERT_EQ(runner.Run(attention, {.norms = &norms, .eps = 1e-3f}), "");
-  const auto backend = test.MakeBackend();
-  for (int32_t s = 0; s < 2; ++s) {
-    const int64_t begin = test.offset(s * 2);
-    const auto cpu = test.OnCpu(s);
-    std::vector<float> scores(cpu->offsets.back());
-    std::vector<float> products(scores.size());
-    cpu->batch.scorer.kind = ScorerKind::kTova;
-    cpu->batch.scores = scores;
-    cpu->batch.q_head_norms =
-        std::span(norms).subspan(begin * 4, scores.size() * 4);
-    cpu->batch.product_eps = 1e-3f;
-    cpu->batch.products = products;
-    backend->Score(cpu->batch);
-    for (std::size_t i = 0; i < scores.size(); ++i) {
-      const float score = runner.scores()[begin + i];
-      const float product = runner.products()[begin + i];
-      ASSERT_EQ(std::isinf(product), std::isinf(score));
-      if (std::isinf(scores[i])) {
-        ASSERT_EQ(score, scores[i]);
-      } else {
-        ASSERT_NEAR(score, scores[i], 5e-5 * scores[i]);
-        ASSERT_NEAR(product, products[i], 5e-5 * products[i]);
-      }
-    }
-  }
-}
-
 TEST_F(TovaScoresTest, SchedulesDoNotMatter) {
   EntryCase<simt::BFloat16> test(
       {.num_heads = 4, .group_size = 2, .sizes = {290, 40, 100, 270}}, 4);
   TovaRunner<simt::BFloat16> runner(&test);
   const auto attention =
       Shared(RandomFloats(test.cache().rng(), test.num_entries() * 2));
-  ASSERT_EQ(runner.Run(attention, {}), "");
-  const auto expected = runner.scores();
-  for (uint64_t seed = 0; seed < 3; ++seed) {
-    SCOPED_TRACE(seed);
-    ASSERT_EQ(
-        runner.Run(attention, {.schedule = {.order = seed == 0 ? Order::kReverse
-                                                               : Order::kRandom,
-                                            .seed = seed}}),
-        "");
-    EXPECT_EQ(runner.scores(), expected);
-  }
+  ExpectSchedulesDoNotMatter(
+      [&](const simt::Schedule& schedule) {
+        return runner.Run(attention, {.schedule = schedule});
+      },
+      [&] { return runner.scores(); });
 }
 
 }  // namespace

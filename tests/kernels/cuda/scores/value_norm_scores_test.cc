@@ -1,15 +1,10 @@
-// Sizes of projected values against float64 and the CPU.
+// Sizes of projected values against float64.
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 
-#include "blockmgr/eviction/policy.h"
-#include "kernels/backend.h"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/scores/entry_cases.h"
 #include "tests/kernels/cuda/scores/norm_runner.h"
@@ -17,8 +12,6 @@
 
 namespace blockmgr {
 namespace {
-
-using Order = simt::Schedule::Order;
 
 // One query head's norm of one entry.
 template <typename T>
@@ -67,118 +60,67 @@ void ExpectNaive(EntryCase<T>& test, const NormRunner<T>& runner, bool l2,
 
 class ValueNormScoresTest : public DeviceTest {};
 
+// Runs on a random case and expects what float64 gives.
 template <typename T>
-void CheckValueNorms(int32_t head_dim, int32_t group_size) {
-  SCOPED_TRACE(testing::Message() << head_dim << " " << group_size);
-  EntryCase<T> test({.num_heads = head_dim == 64 ? 2 : 1,
-                     .group_size = group_size,
-                     .head_dim = head_dim,
-                     .order = KvTensorOrder::kNhdApart,
-                     .sizes = {70, 33}},
-                    static_cast<uint64_t>(head_dim));
-  // Not a multiple of the columns of a block.
-  NormRunner<T> runner(&test, 136);
-  ASSERT_EQ(runner.Run({}), "");
-  ExpectNaive(test, runner, false, false);
+void ExpectNormsMatch(const EntryShape& shape, int64_t model_dim,
+                      const NormOptions& options) {
+  SCOPED_TRACE(testing::Message() << shape.head_dim << " " << shape.group_size);
+  EntryCase<T> test(shape, 8);
+  NormRunner<T> runner(&test, model_dim);
+  ASSERT_EQ(runner.Run(options), "");
+  ExpectNaive(test, runner, options.l2, options.per_query_head);
   EXPECT_EQ(runner.bank_conflicts(), 0);
 }
 
+template <typename T>
+void CheckValueNorms(int32_t head_dim, int32_t group_size) {
+  // Not a multiple of the columns of a block.
+  ExpectNormsMatch<T>({.num_heads = head_dim == 64 ? 2 : 1,
+                       .group_size = group_size,
+                       .head_dim = head_dim,
+                       .order = KvTensorOrder::kNhdApart,
+                       .sizes = {70, 33}},
+                      136, {});
+}
+
 TEST_F(ValueNormScoresTest, MatchFloat64) {
+  using Half = simt::Half;
   for (const int32_t head_dim : {64, 128, 256}) {
     CheckValueNorms<simt::BFloat16>(head_dim, 2);
-    CheckValueNorms<simt::Half>(head_dim, 1);
+    CheckValueNorms<Half>(head_dim, 1);
   }
-}
-
-TEST_F(ValueNormScoresTest, MatchFloat64WithNineToSixteenQueryHeads) {
   for (int32_t group_size = 9; group_size <= 16; ++group_size) {
-    SCOPED_TRACE(group_size);
-    EntryCase<simt::Half> test({.group_size = group_size, .sizes = {17, 3}}, 8);
-    NormRunner<simt::Half> runner(&test, 24);
-    ASSERT_EQ(runner.Run({.per_query_head = true}), "");
-    ExpectNaive(test, runner, false, true);
+    ExpectNormsMatch<Half>({.group_size = group_size, .sizes = {17, 3}}, 24,
+                           {.per_query_head = true});
   }
-}
-
-void CheckValueNormPools(bool far) {
-  const EntryShape shape = {
-      .group_size = 2, .far = far, .sizes = {40, 3, 0, 70}};
-  ForEveryPoolOrder(shape, [](const EntryShape& in_order) {
-    EntryCase<simt::BFloat16> test(in_order, 7);
-    NormRunner<simt::BFloat16> runner(&test, 24);
-    ASSERT_EQ(runner.Run({}), "");
-    ExpectNaive(test, runner, false, false);
-  });
+  ExpectNormsMatch<Half>({.group_size = 3, .sizes = {40, 0}}, 72,
+                         {.l2 = true, .per_query_head = true});
+  // Several CTAs for a long list, alone and beside lists of other lengths.
+  ExpectNormsMatch<simt::BFloat16>(
+      {.num_heads = 1, .group_size = 1, .sizes = {kProductRows + 40}}, 24, {});
+  for (const bool per_query_head : {false, true}) {
+    ExpectNormsMatch<Half>(
+        {.group_size = 2, .sizes = {2 * kSplitEntries + 90, 0, 5, 70}}, 24,
+        {.per_query_head = per_query_head});
+  }
 }
 
 TEST_F(ValueNormScoresTest, ReadPoolsInEveryOrder) {
-  CheckValueNormPools(false);
-}
-TEST_F(ValueNormScoresTest, OffsetsBeyond32BitsAreRight) {
-  CheckValueNormPools(true);
-}
-
-TEST_F(ValueNormScoresTest, PerQueryHeadAndL2MatchFloat64) {
-  EntryCase<simt::Half> test({.group_size = 3, .sizes = {40, 0}}, 2);
-  NormRunner<simt::Half> runner(&test, 72);
-  ASSERT_EQ(runner.Run({.l2 = true, .per_query_head = true}), "");
-  ExpectNaive(test, runner, true, true);
-}
-
-TEST_F(ValueNormScoresTest, SeveralCtasCoverALongList) {
-  EntryCase<simt::BFloat16> test(
-      {.num_heads = 1, .group_size = 1, .sizes = {kProductRows + 40}}, 3);
-  NormRunner<simt::BFloat16> runner(&test, 24);
-  ASSERT_EQ(runner.Run({}), "");
-  ExpectNaive(test, runner, false, false);
-}
-
-TEST_F(ValueNormScoresTest, ListsOfOtherLengthsBesideALongOne) {
-  EntryCase<simt::Half> test(
-      {.group_size = 2, .sizes = {2 * kSplitEntries + 90, 0, 5, 70}}, 6);
-  NormRunner<simt::Half> runner(&test, 24);
-  for (const bool per_query_head : {false, true}) {
-    ASSERT_EQ(runner.Run({.per_query_head = per_query_head}), "");
-    ExpectNaive(test, runner, false, per_query_head);
-  }
-}
-
-TEST_F(ValueNormScoresTest, AgreeWithTheCpuBackend) {
-  EntryCase<simt::BFloat16> test({.group_size = 2, .sizes = {40, 65}}, 4);
-  NormRunner<simt::BFloat16> runner(&test, 136);
-  ASSERT_EQ(runner.Run({}), "");
-  std::vector<float> projection;
-  for (const simt::BFloat16 x : runner.projection()) {
-    projection.push_back(simt::ToFloat(x));
-  }
-  std::vector<float> expected(test.num_entries());
-  const auto cpu = test.OnCpu(0);
-  test.MakeBackend()->ValueNorms({.layer = cpu->batch.layer,
-                                  .norm = ValueNorm::kL1,
-                                  .entries = cpu->batch.entries,
-                                  .output_projection = projection.data(),
-                                  .model_dim = 136,
-                                  .per_query_head = false,
-                                  .norms = expected});
-  for (int64_t e = 0; e < test.num_entries(); ++e) {
-    ASSERT_NEAR(runner.norms()[e], expected[e], 1e-5 * expected[e]);
-  }
+  ForEveryPool(EntryShape{.group_size = 2, .sizes = {40, 3, 0, 70}},
+               [](const EntryShape& shape) {
+                 ExpectNormsMatch<simt::BFloat16>(shape, 24, {});
+               });
 }
 
 TEST_F(ValueNormScoresTest, SchedulesDoNotMatter) {
   EntryCase<simt::BFloat16> test(
       {.num_heads = 1, .group_size = 2, .head_dim = 128, .sizes = {40}}, 5);
   NormRunner<simt::BFloat16> runner(&test, 64);
-  ASSERT_EQ(runner.Run({}), "");
-  const auto expected = runner.norms();
-  for (uint64_t seed = 0; seed < 3; ++seed) {
-    SCOPED_TRACE(seed);
-    ASSERT_EQ(runner.Run({.schedule = {.order = seed == 0 ? Order::kReverse
-                                                          : Order::kRandom,
-                                       .seed = seed}}),
-              "");
-    EXPECT_EQ(runner.norms(), expected);
-  }
+  ExpectSchedulesDoNotMatter(
+      [&](const simt::Schedule& schedule) {
+        return runner.Run({.schedule = schedule});
+      },
+      [&] { return runner.norms(); });
 }
 
 }  // namespace

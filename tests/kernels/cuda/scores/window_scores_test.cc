@@ -1,6 +1,5 @@
 // Attention of a window's queries, against float64.
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <span>
@@ -17,8 +16,6 @@
 
 namespace blockmgr {
 namespace {
-
-using Order = simt::Schedule::Order;
 
 // Products are exact in fp32 but for the order of 64 .. 256 additions, and
 // weights see that through exp: a few 1e-6 of a logit, no 16-bit rounding.
@@ -75,30 +72,11 @@ void ExpectLseMatches(const EntryCase<T>& test, std::span<const float> lse) {
 
 class WindowScoresTest : public DeviceTest {};
 
-TEST_F(WindowScoresTest, MatchFloat64) {
-  for (const int32_t window : {1, 16, 23}) {
-    SCOPED_TRACE(window);
-    EntryCase<simt::BFloat16> test(
-        {.group_size = 3, .sizes = {70, 5, 0, 190}, .window = window}, window);
-    WindowRunner<simt::BFloat16> runner(&test);
-    ASSERT_EQ(runner.RunStats({}), "");
-    ExpectLseMatches(test, runner.lse());
-    ASSERT_EQ(runner.RunColumns({}), "");
-    ExpectAttentionMatches(test, runner.attention());
-  }
-}
-
 template <typename T>
-void CheckWindowShape(int32_t head_dim, int32_t group_size, int32_t window) {
-  SCOPED_TRACE(testing::Message() << head_dim << " " << group_size);
-  EntryCase<T> test({.num_heads = 1,
-                     .group_size = group_size,
-                     .head_dim = head_dim,
-                     .page_size = 32,
-                     .order = KvTensorOrder::kNhdApart,
-                     .sizes = {90},
-                     .window = window},
-                    3);
+void ExpectWindowMatches(const EntryShape& shape) {
+  SCOPED_TRACE(testing::Message() << shape.head_dim << " " << shape.group_size
+                                  << " " << shape.window);
+  EntryCase<T> test(shape, 3);
   WindowRunner<T> runner(&test);
   ASSERT_EQ(runner.RunStats({}), "");
   ExpectLseMatches(test, runner.lse());
@@ -107,68 +85,53 @@ void CheckWindowShape(int32_t head_dim, int32_t group_size, int32_t window) {
   EXPECT_EQ(runner.bank_conflicts(), 0);
 }
 
+TEST_F(WindowScoresTest, MatchFloat64) {
+  for (const int32_t window : {1, 16, 23}) {
+    ExpectWindowMatches<simt::BFloat16>(
+        {.group_size = 3, .sizes = {70, 5, 0, 190}, .window = window});
+  }
+}
+
+template <typename T>
+void CheckWindowShape(int32_t head_dim, int32_t group_size, int32_t window) {
+  ExpectWindowMatches<T>({.num_heads = 1,
+                          .group_size = group_size,
+                          .head_dim = head_dim,
+                          .page_size = 32,
+                          .order = KvTensorOrder::kNhdApart,
+                          .sizes = {90},
+                          .window = window});
+}
+
 TEST_F(WindowScoresTest, MatchFloat64AtOtherSizes) {
   for (const int32_t head_dim : {128, 256}) {
     CheckWindowShape<simt::Half>(head_dim, 8, 32);
     CheckWindowShape<simt::BFloat16>(head_dim, 4, 20);
   }
-}
-
-TEST_F(WindowScoresTest, MatchFloat64WithNineToSixteenQueryHeads) {
   for (int32_t group_size = 9; group_size <= 16; ++group_size) {
     CheckWindowShape<simt::BFloat16>(64, group_size, 3);
   }
 }
 
-void CheckWindowPools(bool far) {
-  const EntryShape shape = {
-      .group_size = 3, .far = far, .sizes = {70, 5, 0, 90}, .window = 7};
-  ForEveryPoolOrder(shape, [](const EntryShape& in_order) {
-    EntryCase<simt::BFloat16> test(in_order, 11);
-    WindowRunner<simt::BFloat16> runner(&test);
-    ASSERT_EQ(runner.RunStats({}), "");
-    ExpectLseMatches(test, runner.lse());
-    ASSERT_EQ(runner.RunColumns({}), "");
-    ExpectAttentionMatches(test, runner.attention());
-  });
+TEST_F(WindowScoresTest, ReadPoolsInEveryOrder) {
+  ForEveryPool(
+      EntryShape{.group_size = 3, .sizes = {70, 5, 0, 90}, .window = 7},
+      ExpectWindowMatches<simt::BFloat16>);
 }
 
-TEST_F(WindowScoresTest, ReadPoolsInEveryOrder) { CheckWindowPools(false); }
-TEST_F(WindowScoresTest, OffsetsBeyond32BitsAreRight) {
-  CheckWindowPools(true);
-}
-
-// More entries than a split has, so that statistics are merged; and a window
-// that takes several passes over the queries.
+// More entries than a split has, so that statistics are merged; lists of other
+// lengths beside such a one; and a window that takes several passes over the
+// queries.
 TEST_F(WindowScoresTest, MatchFloat64AcrossSplitsAndPasses) {
-  EntryCase<simt::BFloat16> split({.num_heads = 1,
-                                   .group_size = 1,
-                                   .sizes = {kSplitEntries + 70},
-                                   .window = 8},
-                                  4);
-  WindowRunner<simt::BFloat16> split_runner(&split);
-  ASSERT_EQ(split_runner.RunStats({}), "");
-  ExpectLseMatches(split, split_runner.lse());
-  ASSERT_EQ(split_runner.RunColumns({}), "");
-  ExpectAttentionMatches(split, split_runner.attention());
-  EntryCase<simt::BFloat16> wide(
-      {.num_heads = 1, .group_size = 3, .sizes = {200}, .window = 70}, 5);
-  WindowRunner<simt::BFloat16> wide_runner(&wide);
-  ASSERT_EQ(wide_runner.RunStats({}), "");
-  ASSERT_EQ(wide_runner.RunColumns({}), "");
-  ExpectAttentionMatches(wide, wide_runner.attention());
-}
-
-TEST_F(WindowScoresTest, MatchFloat64WhereOneListHasMoreSplits) {
-  EntryCase<simt::Half> test({.group_size = 1,
-                              .sizes = {2 * kSplitEntries + 90, 0, 5, 70},
-                              .window = 4},
-                             10);
-  WindowRunner<simt::Half> runner(&test);
-  ASSERT_EQ(runner.RunStats({}), "");
-  ExpectLseMatches(test, runner.lse());
-  ASSERT_EQ(runner.RunColumns({}), "");
-  ExpectAttentionMatches(test, runner.attention());
+  ExpectWindowMatches<simt::BFloat16>({.num_heads = 1,
+                                       .group_size = 1,
+                                       .sizes = {kSplitEntries + 70},
+                                       .window = 8});
+  ExpectWindowMatches<simt::Half>({.group_size = 1,
+                                   .sizes = {2 * kSplitEntries + 90, 0, 5, 70},
+                                   .window = 4});
+  ExpectWindowMatches<simt::BFloat16>(
+      {.num_heads = 1, .group_size = 3, .sizes = {200}, .window = 70});
 }
 
 TEST_F(WindowScoresTest, TakesTheCallersLogSumExp) {
@@ -222,17 +185,13 @@ TEST_F(WindowScoresTest, SchedulesDoNotMatter) {
   EntryCase<simt::BFloat16> test(
       {.group_size = 3, .sizes = {170, 35}, .window = 19}, 8);
   WindowRunner<simt::BFloat16> runner(&test);
-  ASSERT_EQ(runner.RunStats({}), "");
-  ASSERT_EQ(runner.RunColumns({}), "");
-  const std::vector<uint32_t> expected = runner.Bits();
-  for (uint64_t seed = 0; seed < 3; ++seed) {
-    SCOPED_TRACE(seed);
-    const simt::Schedule schedule = {
-        .order = seed == 0 ? Order::kReverse : Order::kRandom, .seed = seed};
-    ASSERT_EQ(runner.RunStats({.schedule = schedule}), "");
-    ASSERT_EQ(runner.RunColumns({.schedule = schedule}), "");
-    EXPECT_EQ(runner.Bits(), expected);
-  }
+  ExpectSchedulesDoNotMatter(
+      [&](const simt::Schedule& schedule) {
+        const std::string error = runner.RunStats({.schedule = schedule});
+        return error.empty() ? runner.RunColumns({.schedule = schedule})
+                             : error;
+      },
+      [&] { return runner.Bits(); });
 }
 
 TEST_F(WindowScoresTest, NanKeyIsInEveryWeightOfItsListOnly) {

@@ -185,7 +185,7 @@ std::string CheckCarriedOut(const ModelLayout& layout,
   int64_t begin = 0;
   for (const int64_t end : ends) {
     if (end != ends.back() && RandomInt(random, 0, 1) == 0) continue;
-    const MoveRows move = {.pool = pool.view(),
+    const MoveRows move = {.pool = pool.pool(),
                            .rows = {.count = end - begin},
                            .moves = moves.data() + begin,
                            .staged = reinterpret_cast<char*>(staged.data()),

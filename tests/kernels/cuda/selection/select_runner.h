@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "blockmgr/eviction/select.h"
-#include "kernels/cuda/selection/select_problem.h"
+#include "kernels/cuda/host/select_problem.h"
 #include "kernels/cuda/simt.h"
 #include "tests/blockmgr/eviction/random_case.h"
 #include "tests/kernels/cuda/test_device.h"

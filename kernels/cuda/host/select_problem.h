@@ -1,6 +1,6 @@
 // From a policy to the plain data that the device selection takes. Host code.
-#ifndef KERNELS_CUDA_SELECTION_SELECT_PROBLEM_H_
-#define KERNELS_CUDA_SELECTION_SELECT_PROBLEM_H_
+#ifndef KERNELS_CUDA_HOST_SELECT_PROBLEM_H_
+#define KERNELS_CUDA_HOST_SELECT_PROBLEM_H_
 
 #include <algorithm>
 #include <cmath>
@@ -85,4 +85,4 @@ inline void AppendSelectScopes(const EvictionPolicy& policy,
 
 }  // namespace blockmgr
 
-#endif  // KERNELS_CUDA_SELECTION_SELECT_PROBLEM_H_
+#endif  // KERNELS_CUDA_HOST_SELECT_PROBLEM_H_
