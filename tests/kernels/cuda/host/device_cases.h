@@ -3,6 +3,7 @@
 #ifndef TESTS_KERNELS_CUDA_HOST_DEVICE_CASES_H_
 #define TESTS_KERNELS_CUDA_HOST_DEVICE_CASES_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -90,6 +91,25 @@ inline double RelativeError(std::span<const float> got,
   }
   if (error == 0.0) return 0.0;
   return std::sqrt(error / norm);
+}
+
+// Expects each value near what the CPU has: within 1e-4 of its size, or 2e-6 of
+// the largest, whose rounding a small difference of large terms keeps.
+inline void ExpectEachNear(std::span<const float> got,
+                           std::span<const float> want) {
+  ASSERT_EQ(got.size(), want.size());
+  double largest = 0.0;
+  for (const float value : want) {
+    if (std::isfinite(value)) {
+      largest = std::max(largest, std::abs(double{value}));
+    }
+  }
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    if (std::isinf(want[i]) && got[i] == want[i]) continue;
+    ASSERT_NEAR(got[i], want[i],
+                1e-4 * std::abs(double{want[i]}) + 2e-6 * largest)
+        << "value " << i;
+  }
 }
 
 }  // namespace blockmgr

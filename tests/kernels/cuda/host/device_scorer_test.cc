@@ -51,8 +51,7 @@ struct Pair {
   }
 
   void Compare(const ScorerSpec& scorer) const {
-    EXPECT_LE(RelativeError(test.Run(*device, scorer), test.Run(*cpu, scorer)),
-              kTolerance);
+    ExpectNear(test.Run(*device, scorer), test.Run(*cpu, scorer));
   }
   // Compares what run(backend, out) fills `out`, of NaN, with.
   template <typename Run>
@@ -61,7 +60,12 @@ struct Pair {
     std::vector<float> want(size, kNan);
     run(*device, std::span(got));
     run(*cpu, std::span(want));
+    ExpectNear(got, want);
+  }
+  static void ExpectNear(std::span<const float> got,
+                         std::span<const float> want) {
     EXPECT_LE(RelativeError(got, want), kTolerance);
+    ExpectEachNear(got, want);
   }
   void CompareValueNorms(ValueNorm norm, int32_t model_dim,
                          bool per_query_head) {
