@@ -64,10 +64,11 @@ class Engine {
     const blockmgr::ModelLayout& layout = tables_.layout();
     const auto pages =
         static_cast<int32_t>(order.page_total / layout.shard_pages_per_block());
-    std::vector<int32_t> counts;
-    for (int32_t head = 0; head < layout.pages_per_block(); ++head) {
-      counts.push_back(
-          std::min(pages * layout.page_size, tables_.HeldBelow(order, head)));
+    std::vector<int32_t> counts(layout.pages_per_block());
+    for (size_t head = 0; head < counts.size(); ++head) {
+      counts[head] =
+          std::min(pages * layout.page_size,
+                   tables_.HeldBelow(order, static_cast<int32_t>(head)));
     }
     status = tables_.CheckCounts(order, counts);
     if (!status.ok()) return status;
