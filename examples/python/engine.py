@@ -6,15 +6,10 @@ keeps a table per sequence slot, applies deltas in their order, answers tokens
 and evictions. Where a real engine launches kernels there is a comment. See
 docs/engine.md.
 
-The Python modules of the messages are made from the .proto files, either by a
-build of blockmgr (build/dev/python) or by hand, in the source folder:
+The messages are the Python package blockmgr: of an installation in
+PREFIX/share/blockmgr/python, of a build in build/dev/python:
 
-  mkdir -p OUT/proto/blockmgr/v1 && touch OUT/proto/__init__.py
-  python3 -m grpc_tools.protoc -I. --python_out=OUT --grpc_python_out=OUT \\
-      proto/blockmgr/v1/*.proto
-
-  PYTHONPATH=OUT examples/python/engine.py \\
-      --address unix:$XDG_RUNTIME_DIR/blockmgr.sock
+  PYTHONPATH=/opt/blockmgr/share/blockmgr/python ./engine.py
 """
 import argparse
 import dataclasses
@@ -24,7 +19,8 @@ import sys
 
 import grpc
 
-from proto.blockmgr.v1 import common_pb2, engine_pb2, engine_pb2_grpc
+import blockmgr
+from blockmgr.v1 import common_pb2, engine_pb2, engine_pb2_grpc
 
 VOCABULARY = 1000
 
@@ -152,8 +148,9 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0],
         epilog="The default geometry is Llama-3.1-8B's.")
-    parser.add_argument("--address", required=True,
-                        help="of the daemon: unix:PATH or HOST:PORT")
+    parser.add_argument("--address",
+                        help="of the daemon: unix:PATH or HOST:PORT (default: "
+                        "this user's, or the service's)")
     parser.add_argument("--num-blocks", type=int, default=4096,
                         help="of the pool (default: %(default)s)")
     arguments = parser.parse_args()
@@ -161,7 +158,10 @@ def main():
         num_layers=32, num_heads=8, num_q_heads=32, head_dim=128, page_size=16,
         dtype=common_pb2.DTYPE_BFLOAT16, num_blocks=arguments.num_blocks)
     try:
-        print(f"engine.py: {serve(arguments.address, layout)} steps")
+        address = arguments.address or blockmgr.default_daemon_address()
+        print(f"engine.py: {serve(address, layout)} steps")
+    except PermissionError as error:
+        sys.exit(f"engine.py: {error}")
     except grpc.RpcError as error:
         sys.exit(f"engine.py: {error.code().name}: {error.details()}")
 

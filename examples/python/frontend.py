@@ -2,7 +2,7 @@
 """A frontend in Python: submits prompts, streams their tokens.
 
 Needs a running blockmgrd with an engine (examples/python/engine.py, or
-blockmgr-engine), and the modules of the messages: see engine.py.
+blockmgr-engine), and the package blockmgr: see engine.py.
 """
 import argparse
 import json
@@ -11,8 +11,9 @@ import uuid
 
 import grpc
 
-from proto.blockmgr.v1 import (admin_pb2, admin_pb2_grpc, common_pb2,
-                               request_pb2, request_pb2_grpc)
+import blockmgr
+from blockmgr.v1 import (admin_pb2, admin_pb2_grpc, common_pb2, request_pb2,
+                         request_pb2_grpc)
 
 
 def eviction(keep_ratio):
@@ -27,7 +28,8 @@ def eviction(keep_ratio):
 
 
 def run(arguments):
-    channel = grpc.insecure_channel(arguments.address)
+    channel = grpc.insecure_channel(arguments.address or
+                                    blockmgr.default_daemon_address())
     requests = request_pb2_grpc.RequestServiceStub(channel)
     session = uuid.uuid4().hex
     # One stream for all requests of this client. The daemon sends an empty
@@ -67,8 +69,9 @@ def run(arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--address", required=True,
-                        help="of the daemon: unix:PATH or HOST:PORT")
+    parser.add_argument("--address",
+                        help="of the daemon: unix:PATH or HOST:PORT (default: "
+                        "this user's, or the service's)")
     parser.add_argument("--num-prompts", type=int, default=8)
     parser.add_argument("--prompt-len", type=int, default=2000)
     parser.add_argument("--max-tokens", type=int, default=32)
@@ -79,6 +82,8 @@ def main():
                         help="of the engine's sampling")
     try:
         sys.exit(0 if run(parser.parse_args()) else 1)
+    except PermissionError as error:
+        sys.exit(f"frontend.py: {error}")
     except grpc.RpcError as error:
         sys.exit(f"frontend.py: {error.code().name}: {error.details()}")
 

@@ -6,7 +6,7 @@
 
 Every daemon tells its prefix cache in a stream (AdminService.WatchPrefixCache);
 PrefixIndex here keeps it up to date, and finds how much of a prompt is there.
-Needs the modules of the messages: see engine.py.
+Needs the package blockmgr: see engine.py.
 """
 import argparse
 import dataclasses
@@ -16,7 +16,8 @@ import time
 
 import grpc
 
-from proto.blockmgr.v1 import admin_pb2, admin_pb2_grpc
+import blockmgr
+from blockmgr.v1 import admin_pb2, admin_pb2_grpc
 
 
 @dataclasses.dataclass
@@ -168,9 +169,9 @@ def route(daemons, arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--address", action="append", required=True,
+    parser.add_argument("--address", action="append",
                         help="of a daemon: unix:PATH or HOST:PORT; again for "
-                        "each")
+                        "each (default: this user's, or the service's)")
     parser.add_argument("--prompt", type=int, nargs="+", metavar="TOKEN",
                         help="say who has most of it; without: report what all "
                         "have, until interrupted")
@@ -184,7 +185,11 @@ def main():
                         help="seconds to wait for all daemons (default: "
                         "%(default)s)")
     arguments = parser.parse_args()
-    daemons = [Daemon(address) for address in arguments.address]
+    try:
+        addresses = arguments.address or [blockmgr.default_daemon_address()]
+    except PermissionError as error:
+        sys.exit(f"router.py: {error}")
+    daemons = [Daemon(address) for address in addresses]
     if arguments.prompt:
         sys.exit(0 if route(daemons, arguments) else 1)
     try:

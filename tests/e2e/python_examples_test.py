@@ -6,6 +6,7 @@
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,15 +16,94 @@ import uuid
 
 DAEMON, MESSAGES = sys.argv[1:3]
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples/python"
-ENVIRONMENT = dict(os.environ, PYTHONPATH=MESSAGES)
 sys.path[:0] = [str(EXAMPLES), MESSAGES]
 
 # pylint: disable=wrong-import-position
+import blockmgr  # noqa: E402
 import grpc  # noqa: E402
 import frontend  # noqa: E402
 import router  # noqa: E402
-from proto.blockmgr.v1 import (admin_pb2, admin_pb2_grpc,  # noqa: E402
-                               request_pb2, request_pb2_grpc)
+from blockmgr.v1 import (admin_pb2, admin_pb2_grpc,  # noqa: E402
+                         request_pb2, request_pb2_grpc)
+
+
+class DefaultAddressTest(unittest.TestCase):
+    """The cases of scheduler/server/default_address_test.cc."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.temporary = self.make("tmp", 0o1777)
+        self.own = f"{self.temporary}/blockmgr-{os.geteuid()}"
+        self.service = f"{self.folder.name}/service"
+
+    def make(self, name, mode):
+        path = f"{self.folder.name}/{name}"
+        os.mkdir(path)
+        os.chmod(path, mode)
+        return path
+
+    def bind(self, folder):
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(f"{folder}/blockmgr.sock")
+
+    def find(self, runtime=""):
+        return blockmgr.default_daemon_address(runtime, self.service,
+                                               self.temporary)
+
+    def expect_in(self, folder, runtime=""):
+        self.assertEqual(self.find(runtime), f"unix:{folder}/blockmgr.sock")
+
+    def test_takes_a_folder_that_only_this_user_may_write_to(self):
+        runtime = self.make("run", 0o700)
+        self.expect_in(runtime, runtime)
+        for mode in (0o770, 0o702, 0o1777):
+            os.chmod(runtime, mode)
+            self.expect_in(self.own, runtime)
+        for none in ("", "/no/such/folder", "run"):
+            self.expect_in(self.own, none)
+        self.assertEqual(os.stat(self.own).st_mode & 0o7777, 0o700)
+
+    def test_refuses_what_somebody_has_put_there(self):
+        os.symlink(self.make("elsewhere", 0o700), self.own)
+        with self.assertRaisesRegex(PermissionError, self.own):
+            self.find()
+        os.unlink(self.own)
+        self.make(os.path.relpath(self.own, self.folder.name), 0o770)
+        with self.assertRaisesRegex(PermissionError, self.own):
+            self.find()
+        runtime = self.make("run", 0o700)
+        pathlib.Path(runtime, "blockmgr.sock").touch()
+        with self.assertRaisesRegex(PermissionError, "expected a socket"):
+            self.find(runtime)
+
+    def test_a_client_without_a_daemon_of_its_own_looks_for_the_service(self):
+        runtime = self.make("run", 0o700)
+        self.make("service", 0o750)
+        self.expect_in(self.service)
+        self.bind(self.service)
+        self.expect_in(self.service, runtime)
+        os.chmod(self.service, 0o770)
+        with self.assertRaisesRegex(PermissionError, self.service):
+            self.find(runtime)
+        self.bind(runtime)
+        self.expect_in(runtime, runtime)
+
+    @unittest.skipIf(os.geteuid() != 0, "only root gives sockets away")
+    def test_a_client_connects_to_no_socket_of_another_user(self):
+        self.make("service", 0o750)
+        self.bind(self.service)
+        runtime = self.make("run", 0o700)
+        os.chown(self.service, 65534, 65534)
+        os.chown(f"{self.service}/blockmgr.sock", 65534, 65534)
+        self.expect_in(self.service, runtime)
+        os.chown(f"{self.service}/blockmgr.sock", 65533, 65533)
+        with self.assertRaisesRegex(PermissionError, "user 65534 or of root"):
+            self.find(runtime)
+        self.bind(runtime)
+        os.chown(f"{runtime}/blockmgr.sock", 65534, 65534)
+        with self.assertRaisesRegex(PermissionError, "user 0 or of root"):
+            self.find(runtime)
 
 
 class ExamplesTest(unittest.TestCase):
@@ -32,14 +112,16 @@ class ExamplesTest(unittest.TestCase):
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
-        self.address = f"unix:{self.folder.name}/s"
+        # Where all find each other without an address.
+        self.environment = dict(os.environ, PYTHONPATH=MESSAGES,
+                                XDG_RUNTIME_DIR=self.folder.name)
+        self.address = f"unix:{self.folder.name}/blockmgr.sock"
         self.daemon = subprocess.Popen(
-            [DAEMON, "--listen", self.address, "--log-level", "warn",
-             *self.daemon_flags])
+            [DAEMON, "--log-level", "warn", *self.daemon_flags],
+            env=self.environment)
         self.engine = subprocess.Popen(
-            [sys.executable, EXAMPLES / "engine.py", "--address", self.address,
-             "--num-blocks", "1100"], env=ENVIRONMENT, text=True,
-            stdout=subprocess.PIPE)
+            [sys.executable, EXAMPLES / "engine.py", "--num-blocks", "1100"],
+            env=self.environment, text=True, stdout=subprocess.PIPE)
 
     def tearDown(self):
         for process in (self.engine, self.daemon):
@@ -48,18 +130,17 @@ class ExamplesTest(unittest.TestCase):
         self.engine.stdout.close()
         self.folder.cleanup()
 
-    def frontend(self, *flags):
+    def run_example(self, name, *flags):
         return subprocess.run(
-            [sys.executable, EXAMPLES / "frontend.py", "--address",
-             self.address, *flags], env=ENVIRONMENT, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=100,
-            check=False)
+            [sys.executable, EXAMPLES / name, *flags], env=self.environment,
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            timeout=100, check=False)
+
+    def frontend(self, *flags):
+        return self.run_example("frontend.py", *flags)
 
     def router(self, *flags):
-        return subprocess.run(
-            [sys.executable, EXAMPLES / "router.py", "--address", self.address,
-             *flags], env=ENVIRONMENT, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, timeout=100, check=False)
+        return self.run_example("router.py", *flags)
 
     def wait_for_engine(self):
         """Until a request is served: an engine takes a while to attach."""
@@ -235,7 +316,8 @@ class PythonExamplesTest(ExamplesTest):
 
     def test_a_router_waits_for_daemons(self):
         self.wait_for_engine()
-        done = self.router("--address", f"unix:{self.folder.name}/none",
+        done = self.router("--address", self.address,
+                           "--address", f"unix:{self.folder.name}/none",
                            "--timeout", "10", "--prompt", "1")
         self.assertEqual(done.returncode, 1)
         self.assertIn("/none: 0 blocks", done.stderr)
@@ -243,10 +325,7 @@ class PythonExamplesTest(ExamplesTest):
 
     def test_an_engine_that_is_refused_fails(self):
         self.wait_for_engine()
-        second = subprocess.run(
-            [sys.executable, EXAMPLES / "engine.py", "--address", self.address],
-            env=ENVIRONMENT, text=True, stderr=subprocess.PIPE, timeout=100,
-            check=False)
+        second = self.run_example("engine.py", "--address", self.address)
         self.assertEqual(second.returncode, 1)
         self.assertIn("engine.py: ALREADY_EXISTS", second.stderr)
 

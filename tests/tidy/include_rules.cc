@@ -102,7 +102,7 @@ const std::vector<Layer>& Layers() {
       // What a user of the library sees.
       {.folder = "examples",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
-                       "kernels", "scheduler"},
+                       "engine/tables", "kernels", "scheduler"},
        .cuda = true},
       {.folder = "bench", .may_include = All(), .grpc = true, .cuda = true},
       {.folder = "tests", .may_include = All(), .grpc = true, .cuda = true},

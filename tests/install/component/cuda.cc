@@ -1,5 +1,5 @@
 // Needs no GPU: of no rows nothing is launched.
-#include "kernels/cuda/rows/row_mover_launch.h"
+#include <blockmgr/kernels/cuda/rows/row_mover_launch.h>
 
 int main() {
   blockmgr::MoveRows no_moves{};

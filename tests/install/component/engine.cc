@@ -1,4 +1,4 @@
-#include "engine/tables/tables.h"
+#include <blockmgr/engine/tables/tables.h>
 
 // One prompt of 40 tokens in three blocks, computed.
 int main() {

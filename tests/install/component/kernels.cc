@@ -1,4 +1,4 @@
-#include "kernels/backend.h"
+#include <blockmgr/kernels/backend.h>
 
 int main() {
   const blockmgr::ModelLayout layout = {.num_layers = 2,

@@ -1,10 +1,12 @@
 #include "scheduler/scheduler.h"
 
+#include <blockmgr/scheduler/scheduler.h>
+
 int main() {
   const blockmgr::ModelLayout layout = {.num_layers = 2,
                                         .num_heads = 2,
                                         .num_q_heads = 4,
                                         .head_dim = 16,
-                                        .num_blocks = 8};
+                                        .num_blocks = OwnHeader()};
   return blockmgr::Scheduler::Create(layout, {}).ok() ? 0 : 1;
 }

@@ -6,14 +6,14 @@
 #include <absl/status/statusor.h>
 #include <cuda_runtime_api.h>
 
-#include "blockmgr/base/model_layout.h"
-#include "kernels/cuda/attention/attention_launch.h"
-#include "kernels/cuda/host/cuda_device_runtime.h"
-#include "kernels/cuda/host/row_error.h"
-#include "kernels/cuda/host/select_problem.h"
-#include "kernels/cuda/paged_pool.h"
-#include "kernels/cuda/rows/row_mover_launch.h"
-#include "kernels/cuda/selection/select_launch.h"
+#include <blockmgr/base/model_layout.h>
+#include <blockmgr/kernels/cuda/attention/attention_launch.h>
+#include <blockmgr/kernels/cuda/host/cuda_device_runtime.h>
+#include <blockmgr/kernels/cuda/host/row_error.h>
+#include <blockmgr/kernels/cuda/host/select_problem.h>
+#include <blockmgr/kernels/cuda/paged_pool.h>
+#include <blockmgr/kernels/cuda/rows/row_mover_launch.h>
+#include <blockmgr/kernels/cuda/selection/select_launch.h>
 
 bool UseCuda(const blockmgr::ModelLayout& layout) {
   blockmgr::DecodeParams one_list{};

@@ -4,9 +4,9 @@
 
 #include <absl/status/statusor.h>
 
-#include "blockmgr/base/model_layout.h"
-#include "kernels/backend.h"
-#include "scheduler/scheduler.h"
+#include <blockmgr/base/model_layout.h>
+#include <blockmgr/kernels/backend.h>
+#include <blockmgr/scheduler/scheduler.h>
 
 #if CONSUMER_HAS_CUDA
 bool UseCuda(const blockmgr::ModelLayout& layout);
