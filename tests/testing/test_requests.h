@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "blockmgr/base/model_layout.h"
+#include "scheduler/compression_points.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
 
@@ -70,6 +71,19 @@ inline RequestEviction Recency(int32_t tokens, EvictionMode mode,
   eviction.mode = mode;
   eviction.compress_every = every;
   return eviction;
+}
+
+// Its point at `length`.
+inline CompressionPoint RecencyPoint(int32_t length, int32_t cut,
+                                     int32_t tokens,
+                                     const ModelLayout& layout) {
+  CompressionPoint point;
+  point.length = length;
+  point.cut = cut;
+  point.policy = Recency(tokens).policy;
+  point.target = Recency(tokens).target;
+  ResolvePoint(nullptr, layout, &point);
+  return point;
 }
 
 inline RequestEviction SnapKv(int32_t window, int32_t tokens) {
