@@ -1,12 +1,11 @@
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/blockmgr/windows_fixture.h"
+#include "tests/blockmgr/manager_fixture.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -19,7 +18,7 @@ using ::testing::SizeIs;
 // One window group of 16 tokens, four to a page.
 class WindowRegionsTest : public WindowsTest {
  protected:
-  void SetUp() override { Make(WithWindows(60, 0, {16}), 20); }
+  void SetUp() override { Make(TwoByTwo(60, 0, {16}), 20); }
 
   // All of the tokens computed at once.
   SequenceSlot Computed(int32_t num_tokens, int32_t kind = 1) {
@@ -114,7 +113,7 @@ TEST_F(WindowRegionsTest, GoesOnFromTheRegionThatIsStillInTheWindow) {
 }
 
 TEST_F(WindowRegionsTest, TheGroupsAreEvictedFromOneByOne) {
-  Make(WithWindows(90, 0, {16, 24}));
+  Make(TwoByTwo(90, 0, {16, 24}));
   const SequenceSlot slot = Computed(41);
   std::vector<BlockId> destinations;
   for (const int32_t group : {2, 0, 1}) {
