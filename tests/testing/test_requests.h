@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "blockmgr/base/model_layout.h"
 #include "scheduler/compression_points.h"
@@ -26,17 +25,23 @@ inline ModelLayout SmallLayout(int32_t page_size, int32_t num_usable,
           .num_blocks = num_usable + 1};
 }
 
-// One step in flight, no watermark, no prefix cache, nobody is passed.
-inline SchedulerOptions PlainOptions() {
+// No watermark, no prefix cache, nobody is passed.
+inline SchedulerOptions PlainOptions(int32_t max_steps_in_flight = 1) {
   SchedulerOptions options;
   options.max_num_batched_tokens = 64;
   options.max_num_seqs = 8;
   options.max_model_len = 512;
   options.watermark = 0.0;
-  options.max_steps_in_flight = 1;
+  options.max_steps_in_flight = max_steps_in_flight;
   options.query_window = 4;
   options.enable_prefix_caching = false;
   options.max_bypasses = 0;
+  return options;
+}
+
+inline SchedulerOptions CachingOptions(int32_t max_steps_in_flight = 1) {
+  SchedulerOptions options = PlainOptions(max_steps_in_flight);
+  options.enable_prefix_caching = true;
   return options;
 }
 
