@@ -115,23 +115,6 @@ TEST_F(BlockManagerEvictionTest, SharedBlocksAreNeverDestinations) {
   EXPECT_THAT(tail(second), ElementsAre(old[0], old[1]));
 }
 
-TEST_F(BlockManagerEvictionTest, OrderWithoutFreshBlocksIsRefused) {
-  const SequenceSlot slot = Compute(Prompt(1, 32));
-  const uint64_t hash = manager_->StateHash();
-  EXPECT_THAT(Order(slot, 32, 8, 2), IsEmpty());
-  EXPECT_FALSE(ordered_);
-  EXPECT_EQ(manager_->StateHash(), hash);
-}
-
-TEST_F(BlockManagerEvictionTest, AbortedCopyChangesNothing) {
-  const SequenceSlot slot = Compute(Prompt(1, 17));
-  const uint64_t hash = manager_->StateHash();
-  Order(slot, 16, 8, 2);
-  ASSERT_TRUE(ordered_);
-  manager_->AbortEviction(slot);
-  EXPECT_EQ(manager_->StateHash(), hash);
-}
-
 TEST_F(BlockManagerEvictionTest, FreshBlocksOfARefusedOrderWaitForItsStep) {
   const SequenceSlot slot = Compute(Prompt(1, 17));
   Order(slot, 16, 8, 2);
@@ -143,15 +126,6 @@ TEST_F(BlockManagerEvictionTest, FreshBlocksOfARefusedOrderWaitForItsStep) {
   Acknowledge(2);
   EXPECT_EQ(manager_->num_available(), 4);
   EXPECT_EQ(tail(slot).size(), 5u);
-}
-
-TEST_F(BlockManagerEvictionTest, CloseReleasesPendingDestinations) {
-  const SequenceSlot slot = Compute(Prompt(1, 17));
-  Order(slot, 16, 12, 1);
-  Dispatch(1);
-  manager_->Close(slot);
-  Acknowledge(1);
-  EXPECT_EQ(manager_->num_available(), 9);
 }
 
 TEST_F(BlockManagerEvictionTest, CountsAreChecked) {

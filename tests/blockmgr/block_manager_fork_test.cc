@@ -12,7 +12,6 @@ namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 class BlockManagerForkTest : public ManagerTest {
  protected:
@@ -128,53 +127,6 @@ TEST_F(BlockManagerForkTest, FirstWriterLeavesTheSharedBlock) {
   EXPECT_EQ(Tail(child)[0], Tail(parent)[0]);
 }
 
-TEST_F(BlockManagerForkTest, LastHolderWritesInPlace) {
-  const SequenceSlot parent = Compute(Prompt(1, 6));
-  const SequenceSlot first = manager_->Fork(parent);
-  const SequenceSlot second = manager_->Fork(parent);
-  const BlockId shared = Tail(parent)[1];
-  EXPECT_EQ(ReserveOne({first, parent, second}).size(), 2u);
-  EXPECT_EQ(Tail(second)[1], shared);
-  Dispatch(1);
-  Acknowledge(1);
-  EXPECT_THAT(ReserveOne({first, parent, second}), IsEmpty());
-}
-
-TEST_F(BlockManagerForkTest, LastHolderWritesInPlaceAfterOthersAreClosed) {
-  const SequenceSlot parent = Compute(Prompt(1, 6));
-  const SequenceSlot child = manager_->Fork(parent);
-  manager_->Close(parent);
-  const int32_t available = manager_->num_available();
-  EXPECT_THAT(ReserveOne({child}), IsEmpty());
-  EXPECT_EQ(manager_->num_available(), available);
-}
-
-TEST_F(BlockManagerForkTest, FullBlocksAreNeverCopied) {
-  const SequenceSlot parent = Compute(Prompt(1, 8));
-  const SequenceSlot child = manager_->Fork(parent);
-  EXPECT_THAT(ReserveOne({parent, child}), IsEmpty());
-  EXPECT_NE(Tail(parent)[2], Tail(child)[2]);
-}
-
-TEST_F(BlockManagerForkTest, CopyCountsAsABlockMoreAllOrNothing) {
-  const SequenceSlot parent = Compute(Prompt(1, 6));
-  const SequenceSlot child = manager_->Fork(parent);
-  const SequenceSlot other = manager_->Open({}, {});
-  ASSERT_TRUE(Reserve(other, 7 * 4));
-  ASSERT_EQ(manager_->num_available(), 0);
-  const uint64_t hash = manager_->StateHash();
-  std::vector<int64_t> offsets;
-  std::vector<BlockId> blocks;
-  std::vector<CopyOnWrite> copies;
-  const std::vector<TokenDemand> demands = {{parent, 1}, {child, 1}};
-  EXPECT_FALSE(manager_->Reserve(demands, &offsets, &blocks, &copies));
-  EXPECT_EQ(manager_->StateHash(), hash);
-  EXPECT_THAT(copies, IsEmpty());
-  manager_->Abort(other, 4);
-  EXPECT_TRUE(manager_->Reserve(demands, &offsets, &blocks, &copies));
-  EXPECT_EQ(copies.size(), 1u);
-}
-
 TEST_F(BlockManagerForkTest, SourceWaitsForTheStepThatCopiesIt) {
   const SequenceSlot parent = Compute(Prompt(1, 2));
   const SequenceSlot child = manager_->Fork(parent);
@@ -189,44 +141,6 @@ TEST_F(BlockManagerForkTest, SourceWaitsForTheStepThatCopiesIt) {
   EXPECT_EQ(manager_->num_fenced(), 1);
   Acknowledge(2);
   EXPECT_EQ(manager_->num_available(), 8);
-}
-
-TEST_F(BlockManagerForkTest, AbortTakesTheCopyBack) {
-  const SequenceSlot parent = Compute(Prompt(1, 6));
-  const SequenceSlot child = manager_->Fork(parent);
-  const uint64_t hash = manager_->StateHash();
-  EXPECT_EQ(ReserveOne({child}).size(), 1u);
-  EXPECT_EQ(ReserveOne({child}).size(), 0u);
-  manager_->Abort(child, 1);
-  EXPECT_NE(Tail(child), Tail(parent));
-  manager_->Abort(child, 1);
-  EXPECT_EQ(manager_->StateHash(), hash);
-  EXPECT_EQ(Tail(child), Tail(parent));
-}
-
-// The one that stayed writes behind the rows of the one that came back.
-TEST_F(BlockManagerForkTest, AbortedLeaverStillCopiesLater) {
-  const SequenceSlot parent = Compute(Prompt(1, 6));
-  const SequenceSlot child = manager_->Fork(parent);
-  EXPECT_EQ(ReserveOne({child, parent}).size(), 1u);
-  manager_->Abort(child, 1);
-  manager_->CheckInvariants();
-  EXPECT_EQ(Tail(child), Tail(parent));
-  EXPECT_THAT(ReserveOne({parent}), IsEmpty());
-  const std::vector<CopyOnWrite> copies = ReserveOne({child});
-  ASSERT_EQ(copies.size(), 1u);
-  EXPECT_EQ(copies[0].num_tokens, 2);
-}
-
-TEST_F(BlockManagerForkTest, CloseForgetsThePlannedCopy) {
-  const SequenceSlot parent = Compute(Prompt(1, 6));
-  const SequenceSlot child = manager_->Fork(parent);
-  EXPECT_EQ(ReserveOne({child}).size(), 1u);
-  EXPECT_EQ(manager_->NumReleasable(child), 1);
-  manager_->Close(child);
-  manager_->CheckInvariants();
-  EXPECT_EQ(manager_->num_available(), 7);
-  EXPECT_THAT(ReserveOne({parent}), IsEmpty());
 }
 
 TEST_F(BlockManagerForkTest, CopiesTheFirstRowsOfACachedBlock) {

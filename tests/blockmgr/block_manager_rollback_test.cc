@@ -34,20 +34,6 @@ TEST_F(BlockManagerRollbackTest, RejectedDraftsGiveBackWholeBlocksOnly) {
   EXPECT_EQ(manager_->num_available(), 7);
 }
 
-TEST_F(BlockManagerRollbackTest, RejectedBlocksWaitForStepsInFlight) {
-  const SequenceSlot slot = Compute(Prompt(1, 4));
-  ASSERT_TRUE(Reserve(slot, 4));
-  Dispatch(1);
-  ASSERT_TRUE(Reserve(slot, 4));
-  Dispatch(2);
-  Acknowledge(1);
-  manager_->Rollback(slot, 8);
-  EXPECT_EQ(manager_->num_available(), 6);
-  EXPECT_EQ(manager_->num_fenced(), 2);
-  Acknowledge(2);
-  EXPECT_EQ(manager_->num_available(), 8);
-}
-
 TEST_F(BlockManagerRollbackTest, RejectedTokensAreNeverFound) {
   const std::vector<int32_t> drafted = Prompt(1, 8);
   std::vector<int32_t> tokens = drafted;
@@ -225,17 +211,6 @@ TEST_F(BlockManagerRollbackTest, WhatFollowsALostBlockIsNeverFoundAgain) {
   EXPECT_EQ(Match(prompt).num_tokens, 4);
 }
 
-TEST_F(BlockManagerRollbackTest, LostBlocksWaitForStepsInFlight) {
-  const SequenceSlot slot = Compute(Prompt(1, 8));
-  Dispatch(1);
-  const std::vector<BlockId> lost = {At(slot).tail[0]};
-  ASSERT_OK(manager_->LoseBlocks(lost));
-  EXPECT_EQ(At(slot).num_reserved, 0);
-  EXPECT_EQ(manager_->num_available(), 7);
-  Acknowledge(1);
-  EXPECT_EQ(manager_->num_available(), 9);
-}
-
 TEST_F(BlockManagerRollbackTest, LostRegionLeavesNothing) {
   const SequenceSlot slot = Compute(Prompt(1, 10));
   std::vector<BlockId> destinations;
@@ -250,19 +225,6 @@ TEST_F(BlockManagerRollbackTest, LostRegionLeavesNothing) {
                                                       CutSequence{child, 0}));
   EXPECT_EQ(At(slot).region, nullptr);
   EXPECT_EQ(manager_->num_available(), 9);
-}
-
-TEST_F(BlockManagerRollbackTest, LossBehindARegionLeavesTheRegion) {
-  const SequenceSlot slot = Compute(Prompt(1, 10));
-  std::vector<BlockId> destinations;
-  ASSERT_TRUE(manager_->ReserveEviction(
-      slot, {.cut = 8, .page_total = 4, .num_fresh = 1}, &destinations));
-  manager_->CommitEviction(slot, std::vector<int32_t>(4, 4));
-  const std::vector<BlockId> lost = At(slot).tail;
-  const absl::StatusOr<LossReport> report = manager_->LoseBlocks(lost);
-  ASSERT_OK(report);
-  EXPECT_THAT(report->sequences, ElementsAre(CutSequence{slot, 8}));
-  EXPECT_NE(At(slot).region, nullptr);
 }
 
 // The engine may have moved entries into the blocks that the order names.

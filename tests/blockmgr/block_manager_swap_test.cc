@@ -96,21 +96,6 @@ TEST_F(BlockManagerSwapTest, SettledTokensLeaveAndComeBack) {
   EXPECT_EQ(manager_->host().num_free(), 12);
 }
 
-TEST_F(BlockManagerSwapTest, TooFewHostBlocksChangeNothing) {
-  const SequenceSlot a = Compute(Prompt(1, 16));
-  const SequenceSlot b = Compute(Prompt(2, 16));
-  BlockManager small(TwoByTwo(), 4, true, 3);
-  EXPECT_EQ(small.host().num_blocks(), 3);
-  ASSERT_NE(Leave(a), kNoSwap);
-  ASSERT_NE(Leave(b), kNoSwap);
-  const SequenceSlot c = Compute(Prompt(3, 20));
-  const uint64_t hash = manager_->StateHash();
-  std::vector<BlockTransfer> transfers;
-  EXPECT_EQ(manager_->SwapOut(c, &transfers), kNoSwap);  // 8 of 12 are taken
-  EXPECT_THAT(transfers, IsEmpty());
-  EXPECT_EQ(manager_->StateHash(), hash);
-}
-
 TEST_F(BlockManagerSwapTest, WhereNothingIsKeptNothingLeaves) {
   const SequenceSlot slot = Compute(Prompt(1, 8));
   Evict(slot, 8, {0, 0, 0, 0}, 0);
@@ -253,29 +238,6 @@ TEST_F(BlockManagerSwapTest, ARegionComesBackPageByPage) {
   EXPECT_EQ(manager_->stats().used_blocks, 0);
 }
 
-TEST_F(BlockManagerSwapTest, WithoutPrefixCachingAllComesBack) {
-  BlockManager manager(TwoByTwo(), 4, false, 4);
-  const SequenceSlot slot = manager.Open({}, {});
-  std::vector<int64_t> offsets;
-  std::vector<BlockId> blocks;
-  const TokenDemand demand{slot, 9};
-  ASSERT_TRUE(manager.Reserve(std::span(&demand, 1), &offsets, &blocks));
-  manager.Commit(slot, 9, Prompt(1, 9), {});
-  std::vector<BlockTransfer> transfers;
-  const SwapId swap = manager.SwapOut(slot, &transfers);
-  ASSERT_NE(swap, kNoSwap);
-  manager.Close(slot);
-  PrefixMatch match;
-  manager.MatchSwapped(swap, 8, 0, &match);
-  EXPECT_EQ(match.num_tail_ins, 2);
-  const SequenceSlot back = manager.Open({}, match);
-  transfers.clear();
-  manager.SwapIn(back, match, &transfers);
-  EXPECT_THAT(transfers, SizeIs(2));
-  EXPECT_EQ(manager.sequence(back).num_settled, 8);
-  manager.CheckInvariants();
-}
-
 TEST_F(BlockManagerSwapTest, LostHostBlocksDropTheirHolders) {
   const SwapId a = Leave(Compute(Prompt(1, 9)));
   const std::vector<HostBlockId> lost = {out_[1].host, HostBlockId{11}};
@@ -290,14 +252,6 @@ TEST_F(BlockManagerSwapTest, LostHostBlocksDropTheirHolders) {
   ASSERT_OK(dropped.status());
   EXPECT_THAT(*dropped, ElementsAre(a));
   EXPECT_TRUE(manager_->host().Contains(b));
-  manager_->CheckInvariants();
-}
-
-TEST_F(BlockManagerSwapTest, ALostEngineTakesTheHostTierWithIt) {
-  const SwapId swap = Leave(Compute(Prompt(1, 9)));
-  manager_->LoseEngine();
-  EXPECT_FALSE(manager_->host().Contains(swap));
-  EXPECT_EQ(manager_->host().num_free(), 12);
   manager_->CheckInvariants();
 }
 

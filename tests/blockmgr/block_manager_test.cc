@@ -39,33 +39,6 @@ TEST_F(BlockManagerTest, ReserveTakesABlockPerStartedPage) {
   EXPECT_EQ(manager_->sequence(slot).num_settled, 0);
 }
 
-TEST_F(BlockManagerTest, ReserveForAllSequencesOrNone) {
-  const SequenceSlot first = manager_->Open({}, {});
-  const SequenceSlot second = manager_->Open({}, {});
-  const uint64_t hash = manager_->StateHash();
-  std::vector<int64_t> offsets = {0};
-  std::vector<BlockId> blocks;
-  const std::vector<TokenDemand> too_much = {{first, 20}, {second, 17}};
-  EXPECT_FALSE(manager_->Reserve(too_much, &offsets, &blocks));
-  EXPECT_EQ(manager_->StateHash(), hash);
-  EXPECT_THAT(blocks, IsEmpty());
-  EXPECT_THAT(offsets, ElementsAre(0));
-  const std::vector<TokenDemand> all = {{first, 20}, {second, 16}};
-  EXPECT_TRUE(manager_->Reserve(all, &offsets, &blocks));
-  EXPECT_THAT(offsets, ElementsAre(0, 5, 9));
-  EXPECT_EQ(manager_->num_available(), 0);
-}
-
-TEST_F(BlockManagerTest, AbortGivesBackExactlyWhatReserveTook) {
-  const SequenceSlot slot = manager_->Open({}, {});
-  ASSERT_TRUE(Reserve(slot, 6));
-  const uint64_t hash = manager_->StateHash();
-  ASSERT_TRUE(Reserve(slot, 11));
-  EXPECT_NE(manager_->StateHash(), hash);
-  manager_->Abort(slot, 11);
-  EXPECT_EQ(manager_->StateHash(), hash);
-}
-
 TEST_F(BlockManagerTest, ClosedSequencesBlocksWaitForStepsInFlight) {
   const SequenceSlot slot = manager_->Open({}, {});
   ASSERT_TRUE(Reserve(slot, 6));
@@ -176,18 +149,6 @@ TEST_F(BlockManagerTest, ReclaimsTheLeastRecentlyUsedSequenceTailFirst) {
   manager_->CheckInvariants();
 }
 
-TEST_F(BlockManagerTest, HitRefreshesTheOrderOfReclaiming) {
-  const std::vector<int32_t> first = Prompt(1, 12);
-  const std::vector<int32_t> second = Prompt(2, 12);
-  manager_->Close(Compute(first));
-  manager_->Close(Compute(second));
-  manager_->Close(Compute(first));
-  const SequenceSlot slot = manager_->Open({}, {});
-  ASSERT_TRUE(Reserve(slot, 4 * 4));
-  EXPECT_EQ(Match(first).blocks.size(), 3u);
-  EXPECT_EQ(Match(second).blocks.size(), 2u);
-}
-
 TEST_F(BlockManagerTest, CachedBlockBehindAFenceIsNotReclaimed) {
   const std::vector<int32_t> prompt = Prompt(1, 12);
   const SequenceSlot slot = Compute(prompt);
@@ -223,23 +184,6 @@ TEST_F(BlockManagerTest, BlockInUseAgainAndAgainHoldsUpNoOther) {
   }
 }
 
-TEST_F(BlockManagerTest, LastReleaseCountsForReclaimingBehindAFence) {
-  const std::vector<int32_t> common = Prompt(1, 4);
-  const std::vector<int32_t> rare = Prompt(2, 4);
-  const SequenceSlot first = Compute(common);
-  const SequenceSlot second = Compute(rare);
-  Dispatch(1);
-  manager_->Close(first);
-  const SequenceSlot again = manager_->Open({}, Match(common));
-  manager_->Close(second);
-  manager_->Close(again);
-  Acknowledge(1);
-  const SequenceSlot slot = manager_->Open({}, {});
-  ASSERT_TRUE(Reserve(slot, 8 * 4));
-  EXPECT_THAT(Match(rare).blocks, IsEmpty());
-  EXPECT_EQ(Match(common).blocks.size(), 1u);
-}
-
 TEST_F(BlockManagerTest, ResetKeepsWhatSequencesUse) {
   const SequenceSlot slot = Compute(Prompt(1, 8));
   manager_->Close(Compute(Prompt(2, 8)));
@@ -265,16 +209,6 @@ TEST_F(BlockManagerTest, ResetLeavesFencesInPlace) {
   EXPECT_EQ(manager_->stats().fenced_blocks, 2);
   Acknowledge(1);
   EXPECT_EQ(manager_->num_available(), 9);
-}
-
-TEST_F(BlockManagerTest, LostEngineLeavesAnEmptyPool) {
-  const SequenceSlot slot = Compute(Prompt(1, 9));
-  Dispatch(1);
-  manager_->Close(slot);
-  manager_->LoseEngine();
-  manager_->CheckInvariants();
-  EXPECT_EQ(manager_->stats().free_blocks, 9);
-  EXPECT_THAT(Match(Prompt(1, 9)).blocks, IsEmpty());
 }
 
 using BlockManagerDeathTest = ManagerTest;
