@@ -28,16 +28,18 @@ BlockManager::BlockManager(const ModelLayout& layout, int32_t max_sequences,
   }
 }
 
-SequenceCache& BlockManager::at(SequenceSlot slot) {
-  SequenceCache& sequence = sequences_[Index(slot)];
-  BM_CHECK(sequence.open);
-  return sequence;
-}
-
-const SequenceCache& BlockManager::at(SequenceSlot slot) const {
-  const SequenceCache& sequence = sequences_[Index(slot)];
-  BM_CHECK(sequence.open);
-  return sequence;
+int32_t BlockManager::NumBlocks(SequenceSlot slot) const {
+  int32_t num_blocks = at(slot).num_blocks();
+  if (!layout_.has_windows()) return num_blocks;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    if (group > 0) {
+      const WindowCache& cache = window(slot, group);
+      num_blocks += static_cast<int32_t>(cache.tail.size()) +
+                    RegionBlocksOf(cache, Owned::kAny);
+    }
+    num_blocks -= FirstHeld(slot, group);
+  }
+  return num_blocks;
 }
 
 BlockManagerStats BlockManager::stats() const {
@@ -93,86 +95,6 @@ void BlockManager::Acknowledge(StepId step) {
     cooling_.Remove(entry, cache_.num_blocks(entry));
     cache_.AddReclaimable(entry);
   }
-}
-
-BlockId BlockManager::SomeBlock(int32_t entry) const {
-  const CachedRegion* cached = cache_.region(entry);
-  return cached == nullptr ? BlockId{entry} : cached->record->blocks.front();
-}
-
-void BlockManager::BecomeUnused(int32_t entry) {
-  if (pool_.IsPastFence(SomeBlock(entry))) {
-    cache_.AddReclaimable(entry);
-    return;
-  }
-  cooling_.Add(entry, cache_.num_blocks(entry));
-}
-
-void BlockManager::Wake(int32_t entry) {
-  if (cache_.IsReclaimable(entry)) {
-    cache_.RemoveReclaimable(entry);
-  } else if (pool_.num_holders(SomeBlock(entry)) == 1) {
-    cooling_.Remove(entry, cache_.num_blocks(entry));
-  }
-}
-
-void BlockManager::CountUnused(PrefixMatch* match) const {
-  const auto count = [&](int32_t entry) {
-    const int32_t num_blocks = cache_.num_blocks(entry);
-    if (cache_.IsReclaimable(entry)) {
-      match->num_reclaimable += num_blocks;
-    } else if (cooling_.Contains(entry)) {
-      match->num_cooling += num_blocks;
-    } else {
-      return num_blocks;
-    }
-    return 0;
-  };
-  for (const BlockId block : match->blocks) {
-    if (block == kNullBlock) continue;
-    const int32_t num_used = count(Index(block));
-    match->num_moving += layout_.window > 0 ? num_used : 0;
-  }
-  for (const BlockId block : match->window_blocks) {
-    match->num_moving += count(Index(block));
-  }
-  if (match->cached == nullptr) return;
-  count(match->region);
-  if (match->swap != kNoSwap) return;  // what is in windows comes back
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    const WindowRegion& window = match->cached->window(group);
-    if (window.num_blocks() == 0) continue;
-    if (window.IsPast(layout_, group, match->num_tokens)) continue;
-    const int32_t num_used = count(cache_.FindRegion(window.region->id));
-    match->num_moving += num_used;
-    match->num_window_region_blocks += window.num_blocks() - num_used;
-  }
-}
-
-PrefixMatch BlockManager::Match(const BlockChain& chain,
-                                std::span<const int32_t> tokens,
-                                int32_t max_tokens, const RegionQuery* query,
-                                PrefixMatch used) const {
-  PrefixMatch match = PrefixMatch::InMemoryOf(std::move(used));
-  if (!prefix_caching_) return match;
-  const int32_t page_size = layout_.page_size;
-  const auto num_pages =
-      static_cast<size_t>(std::max(max_tokens, 0) / page_size);
-  cache_.Match(chain, std::min(chain.keys().size(), num_pages), tokens,
-               &match.blocks);
-  match.num_tokens = static_cast<int32_t>(match.blocks.size()) * page_size;
-  int64_t num_looks = std::ssize(match.blocks);
-  if (layout_.has_windows()) FitWindows(&match);
-  if (query != nullptr) {
-    PrefixMatch over =
-        MatchOver(chain, tokens, *query, match.TakeSpare(), &num_looks);
-    const bool is_longer = over.num_tokens >= match.num_tokens;
-    if (over.cached != nullptr && is_longer) std::swap(match, over);
-    match.GiveSpare(std::move(over));
-  }
-  match.num_looks = num_looks;
-  CountUnused(&match);
-  return match;
 }
 
 SequenceSlot BlockManager::Open(const BlockChain& chain,
@@ -244,15 +166,12 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
   return slot;
 }
 
-void BlockManager::ContinueAfter(int32_t entry, SequenceCache* sequence) const {
-  sequence->chain_entry = entry;
-  sequence->chain_serial = cache_.serial(entry);
-  sequence->chain_key = cache_.key(entry);
-}
-
-void BlockManager::Take(std::span<BlockId> blocks) {
-  while (pool_.num_free() < std::ssize(blocks)) ReclaimNext();
-  BM_CHECK(pool_.Allocate(blocks));
+int32_t BlockManager::BlocksNeeded(SequenceSlot slot,
+                                   int32_t num_tokens) const {
+  const SequenceCache& sequence = at(slot);
+  return layout_.num_groups() *
+         (sequence.BlocksFor(num_tokens, layout_.page_size) +
+          (num_tokens > 0 && NeedsCopy(sequence) ? 1 : 0));
 }
 
 bool BlockManager::Reserve(std::span<const TokenDemand> demands,
@@ -309,17 +228,6 @@ bool BlockManager::Reserve(std::span<const TokenDemand> demands,
   return true;
 }
 
-int32_t BlockManager::NumPublishable(const SequenceCache& sequence,
-                                     int32_t num_tokens) const {
-  if (!prefix_caching_ || sequence.chain_serial == kNoSerial) return 0;
-  return (sequence.num_settled + num_tokens) / layout_.page_size;
-}
-
-bool BlockManager::WillPublish(SequenceSlot slot, int32_t num_tokens) const {
-  const SequenceCache& sequence = at(slot);
-  return NumPublishable(sequence, num_tokens) > sequence.num_published;
-}
-
 void BlockManager::Commit(SequenceSlot slot, int32_t num_tokens,
                           std::span<const int32_t> tokens,
                           const BlockChain& chain) {
@@ -334,85 +242,132 @@ void BlockManager::Commit(SequenceSlot slot, int32_t num_tokens,
   if (layout_.has_windows()) ReleaseBehindWindows(&sequence, num_before);
 }
 
-void BlockManager::Publish(SequenceCache* sequence,
-                           std::span<const int32_t> tokens,
-                           const BlockChain& chain) {
-  const int32_t page_size = layout_.page_size;
-  const int32_t num_full = NumPublishable(*sequence, 0);
-  for (int32_t i = sequence->num_published; i < num_full; ++i) {
-    const BlockId block = sequence->tail[i - sequence->cut() / page_size];
-    if (sequence->pending.has_value()) {
-      if (sequence->pending->Overwrites(block)) {
-        sequence->chain_serial = kNoSerial;
-        return;
-      }
+void BlockManager::Abort(SequenceSlot slot, int32_t num_tokens) {
+  SequenceCache& sequence = at(slot);
+  BM_CHECK(num_tokens >= 0);
+  BM_CHECK(sequence.num_reserved - num_tokens >= sequence.num_settled);
+  sequence.num_reserved -= num_tokens;
+  BM_CHECK(PendingCut(sequence) <= sequence.num_reserved);
+  Shrink(&sequence, sequence.num_reserved,
+         [this](BlockId block) { pool_.ReleaseUntouched(block); });
+  if (num_tokens > 0) ReturnToSettled(slot);
+}
+
+void BlockManager::Rollback(SequenceSlot slot, int32_t num_tokens) {
+  SequenceCache& sequence = at(slot);
+  BM_CHECK(num_tokens >= 0);
+  const int32_t end = sequence.num_reserved - num_tokens;
+  BM_CHECK(end >= sequence.num_settled);
+  BM_CHECK(PendingCut(sequence) <= end);
+  sequence.num_reserved = end;
+  Shrink(&sequence, end, [this](BlockId block) { ReleaseFrom(block); });
+  if (num_tokens > 0) ReturnToSettled(slot);
+}
+
+void BlockManager::CutBack(SequenceSlot slot, int32_t num_tokens) {
+  SequenceCache& sequence = at(slot);
+  BM_CHECK(PendingCut(sequence) == 0);
+  BM_CHECK(num_tokens <= sequence.num_settled);
+  BM_CHECK(num_tokens == 0 || num_tokens >= sequence.cut());
+  BM_CHECK(CanGoBack(slot, num_tokens));
+  if (!copies_.empty()) UndoCopy(slot);
+  Shrink(&sequence, num_tokens, [this](BlockId block) { ReleaseFrom(block); });
+  if (num_tokens == 0) {
+    if (sequence.region != nullptr) sequence.content.reset();
+    ReleaseRegions(&sequence);
+  }
+  sequence.num_found = std::min(sequence.num_found, num_tokens);
+  sequence.num_reserved = num_tokens;
+  sequence.num_settled = num_tokens;
+  sequence.shares_last_block = num_tokens % layout_.page_size != 0;
+  if (prefix_caching_) CutChain(&sequence);
+}
+
+void BlockManager::Close(SequenceSlot slot) {
+  SequenceCache& sequence = at(slot);
+  AbortEvictions(slot);
+  if (!copies_.empty()) UndoCopy(slot);
+  Shrink(&sequence, 0, [this](BlockId block) { ReleaseFrom(block); });
+  ReleaseRegions(&sequence);
+  if (prefix_caching_) cache_.ReleaseRoot(sequence.root_serial);
+  // Keeps the table's memory for the next sequence of this slot.
+  std::vector<BlockId> tail = std::move(sequence.tail);
+  tail.clear();
+  sequence = SequenceCache{};
+  sequence.tail = std::move(tail);
+  free_slots_.push_back(slot);
+}
+
+int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
+  const SequenceCache& sequence = at(slot);
+  int32_t count = 0;
+  const auto count_own = [&](std::span<const BlockId> tail) {
+    for (const BlockId block : tail) count += IsOwn(block) ? 1 : 0;
+  };
+  const auto count_fresh = [&](const PendingEviction& pending) {
+    count +=
+        static_cast<int32_t>(pending.destinations.size()) - pending.num_own;
+  };
+  count_own(std::span(sequence.tail).subspan(FirstHeld(slot, 0)));
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    const WindowCache& cache = window(slot, group);
+    count_own(std::span(cache.tail).subspan(FirstHeld(slot, group)));
+    count += RegionBlocksOf(cache, Owned::kOwn);
+    if (cache.pending != nullptr) count_fresh(*cache.pending);
+  }
+  if (sequence.region != nullptr && IsOwnRegion(*sequence.region)) {
+    count += static_cast<int32_t>(sequence.region->blocks.size());
+  }
+  if (sequence.pending.has_value()) count_fresh(*sequence.pending);
+  for (size_t i = 0; i < copies_.size(); ++i) {
+    if (copies_[i].slot != slot) continue;
+    count += IsOwn(copies_[i].blocks.source) ? 1 : 0;
+    for (const BlockCopy& copy : WindowCopies(i)) {
+      count += IsOwn(copy.source) ? 1 : 0;
     }
-    const int32_t begin = i * page_size;
-    const Retention* wish = chain.RetentionOf(begin, begin + page_size);
-    const BlockKey key =
-        sequence->region == nullptr
-            ? chain.keys()[i]
-            : chain.KeyAfter(sequence->chain_key, tokens, begin, page_size);
-    bool inserted = false;
-    const int32_t entry = cache_.Insert(
-        block, key, chain, sequence->chain_serial, tokens, begin, &inserted);
-    ContinueAfter(entry, sequence);
-    if (inserted) pool_.AddRef(block);
-    ApplyRetention(entry, wish);
-    PublishWindows(*sequence, i, entry, wish);
-    sequence->num_published = i + 1;
+  }
+  return count;
+}
+
+SequenceCache& BlockManager::at(SequenceSlot slot) {
+  SequenceCache& sequence = sequences_[Index(slot)];
+  BM_CHECK(sequence.open);
+  return sequence;
+}
+
+const SequenceCache& BlockManager::at(SequenceSlot slot) const {
+  const SequenceCache& sequence = sequences_[Index(slot)];
+  BM_CHECK(sequence.open);
+  return sequence;
+}
+
+void BlockManager::ReserveTables(SequenceSlot slot, int32_t num_tokens) {
+  const auto num_pages =
+      static_cast<size_t>(CeilDiv(num_tokens, layout_.page_size));
+  SequenceCache& sequence = sequences_[Index(slot)];
+  sequence.tail.reserve(num_pages);
+  for (WindowCache& window : Windows(sequence)) {
+    window.tail.reserve(num_pages);
   }
 }
 
-bool BlockManager::PublishRegion(SequenceSlot slot,
-                                 const RegionPublication& publication,
-                                 bool* is_cached) {
-  const RegionName& name = publication.name;
-  SequenceCache* sequence = &at(slot);
-  BM_CHECK(name.length == sequence->cut() + layout_.page_size);
-  if (sequence->region->blocks.empty() ||
-      sequence->num_settled != name.length || PendingCut(*sequence) > 0) {
-    return false;
-  }
-  int32_t entry = cache_.FindRegion(name, *publication.chain,
-                                    sequence->root_serial, publication.tokens);
-  if (entry == PrefixCache::kNone) {
-    if (!HasWindows(slot)) return false;
-    *is_cached = true;
-    const BlockId tail = PublishTail(*sequence, publication);
-    const Retention* wish =
-        publication.chain->RetentionOfRegion(sequence->cut());
-    entry = cache_.InsertRegion(sequence->region, name, *publication.chain,
-                                sequence->root_serial, publication.tokens, tail,
-                                std::move(sequence->content),
-                                LinkWindows(*sequence, name.length, wish));
-    for (const BlockId block : sequence->region->blocks) pool_.AddRef(block);
-    ApplyRetention(entry, wish);
-  }
-  sequence->content = cache_.region(entry)->content;
-  ContinueAfter(entry, sequence);
-  sequence->num_published = name.length / layout_.page_size;
-  return true;
+void BlockManager::Shrink(SequenceCache* sequence, int32_t num_tokens,
+                          absl::FunctionRef<void(BlockId)> release) {
+  const auto shrink = [&](int32_t begin, std::vector<BlockId>* tail) {
+    const int32_t num_kept =
+        std::max(0, CeilDiv(num_tokens - begin, layout_.page_size));
+    while (std::ssize(*tail) > num_kept) {
+      if (tail->back() != kNullBlock) release(tail->back());
+      tail->pop_back();
+    }
+  };
+  shrink(sequence->cut(), &sequence->tail);
+  for (WindowCache& window : Windows(*sequence)) shrink(0, &window.tail);
 }
 
-BlockId BlockManager::PublishTail(const SequenceCache& sequence,
-                                  const RegionPublication& publication) {
-  // Its own, even if an equal one is in the cache: that may be about to go.
-  const BlockId tail = sequence.tail.front();
-  const int32_t length = publication.name.length;
-  if (!cache_.Contains(tail)) {
-    const int32_t begin = length - layout_.page_size;
-    cache_.InsertTail(tail,
-                      publication.chain->keys()[begin / layout_.page_size],
-                      *publication.chain, publication.tokens, begin);
-    pool_.AddRef(tail);
-  }
-  const Retention* wish =
-      publication.chain->RetentionOfTail(sequence.cut(), length);
-  ApplyRetention(Index(tail), wish);
-  PublishWindows(sequence, sequence.cut() / layout_.page_size, Index(tail),
-                 wish);
-  return tail;
+void BlockManager::Take(std::span<BlockId> blocks) {
+  while (pool_.num_free() < std::ssize(blocks)) ReclaimNext();
+  BM_CHECK(pool_.Allocate(blocks));
 }
 
 void BlockManager::ReleaseFrom(BlockId block) {
@@ -433,13 +388,6 @@ void BlockManager::ReleaseRegion(const RegionRecord& region) {
   }
 }
 
-void BlockManager::AbortEvictions(SequenceSlot slot) {
-  if (at(slot).pending.has_value()) AbortEviction(slot);
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    if (window(slot, group).pending != nullptr) AbortEviction(slot, group);
-  }
-}
-
 void BlockManager::ReleaseRegions(SequenceCache* sequence) {
   if (sequence->region != nullptr) {
     ReleaseRegion(*sequence->region);
@@ -451,21 +399,6 @@ void BlockManager::ReleaseRegions(SequenceCache* sequence) {
     ReleaseRegion(*window.region);
     window.region.reset();
   }
-}
-
-void BlockManager::Close(SequenceSlot slot) {
-  SequenceCache& sequence = at(slot);
-  AbortEvictions(slot);
-  if (!copies_.empty()) UndoCopy(slot);
-  Shrink(&sequence, 0, [this](BlockId block) { ReleaseFrom(block); });
-  ReleaseRegions(&sequence);
-  if (prefix_caching_) cache_.ReleaseRoot(sequence.root_serial);
-  // Keeps the table's memory for the next sequence of this slot.
-  std::vector<BlockId> tail = std::move(sequence.tail);
-  tail.clear();
-  sequence = SequenceCache{};
-  sequence.tail = std::move(tail);
-  free_slots_.push_back(slot);
 }
 
 }  // namespace blockmgr

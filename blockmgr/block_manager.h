@@ -334,6 +334,66 @@ class BlockManager {
   void CheckInvariants() const;
 
  private:
+  // Tables of sequences (block_manager.cc).
+  SequenceCache& at(SequenceSlot slot);
+  const SequenceCache& at(SequenceSlot slot) const;
+  void ReserveTables(SequenceSlot slot, int32_t num_tokens);
+  // Gives up the blocks of all tables wholly behind the first num_tokens
+  // positions; `release` tells how.
+  void Shrink(SequenceCache* sequence, int32_t num_tokens,
+              absl::FunctionRef<void(BlockId)> release);
+  // Takes available blocks, reclaiming cached ones when none is free. REQUIRES:
+  // enough are available.
+  void Take(std::span<BlockId> blocks);
+  // Drops a sequence's hold on a block of its tail, or its region.
+  void ReleaseFrom(BlockId block);
+  void ReleaseRegion(const RegionRecord& region);
+  void ReleaseRegions(SequenceCache* sequence);  // of all groups
+
+  // The prefix cache (block_manager_cache.cc).
+  // Of Match: what nobody uses; regions, in the memory of `used`.
+  void CountUnused(PrefixMatch* match) const;
+  PrefixMatch MatchOver(const BlockChain& chain,
+                        std::span<const int32_t> tokens, RegionQuery query,
+                        PrefixMatch used, int64_t* num_looks) const;
+  // What a sequence wishes for the entry; null: nothing.
+  void ApplyRetention(int32_t entry, const Retention* wish) {
+    if (wish != nullptr) cache_.SetRetention(entry, *wish);
+  }
+  // What the sequence publishes next comes after `entry`.
+  void ContinueAfter(int32_t entry, SequenceCache* sequence) const;
+  // The sequence ends earlier than before: what it publishes next comes after
+  // the last full block it has left.
+  void CutChain(SequenceCache* sequence) const;
+  // Pages whose content may be published after num_tokens more are settled.
+  int32_t NumPublishable(const SequenceCache& sequence,
+                         int32_t num_tokens) const;
+  void Publish(SequenceCache* sequence, std::span<const int32_t> tokens,
+               const BlockChain& chain);
+  // Publishes the sequence's new region and continues its chain over it; false
+  // when it cannot be found again. `is_cached`: the cache has one like it.
+  bool PublishRegion(SequenceSlot slot, const RegionPublication& publication,
+                     bool* is_cached);
+  // The block after the region, or an equal one, in the cache from now on.
+  BlockId PublishTail(const SequenceCache& sequence,
+                      const RegionPublication& publication);
+  // Some block of an entry: all were released together.
+  BlockId SomeBlock(int32_t entry) const;
+  // Only the cache holds the entry now: reclaimable, after the fence.
+  void BecomeUnused(int32_t entry);
+  // A sequence is about to use the entry.
+  void Wake(int32_t entry);
+  // A region can be found now in place of these blocks: those behind the first
+  // num_found positions, which nobody has ever found or uses, go before others.
+  // The same of a region that it goes on from.
+  void Supersede(int32_t num_found, std::span<const BlockId> blocks);
+  void Supersede(RegionId region);
+  void ReclaimNext();
+  // Gives up the cache's hold on an entry; the second: not a reclaimable one.
+  void DropAnyEntry(int32_t entry);
+  void DropFromCache(int32_t entry);
+
+  // Windows (block_manager_windows.cc).
   enum class Owned : uint8_t { kAny, kOwn };
   int32_t NumFalling(SequenceSlot slot, Owned owned) const;
   size_t WindowIndex(SequenceSlot slot, int32_t group) const {
@@ -345,11 +405,6 @@ class BlockManager {
   // The first page that a group's table has; whether every one has FirstPage.
   int32_t FirstHeld(SequenceSlot slot, int32_t group) const;
   bool HasWindows(SequenceSlot slot) const;
-  void ReserveTables(SequenceSlot slot, int32_t num_tokens);
-  // Gives up the blocks of all tables wholly behind the first num_tokens
-  // positions; `release` tells how.
-  void Shrink(SequenceCache* sequence, int32_t num_tokens,
-              absl::FunctionRef<void(BlockId)> release);
   void ReleaseRegionBehind(WindowCache* window, int32_t group,
                            int32_t num_settled);
   // Releases what left the windows since num_before tokens were settled.
@@ -359,11 +414,6 @@ class BlockManager {
   int32_t PagesInWindows(const PrefixMatch& match, int32_t num_least) const;
   // Shortens a match to those and names the window blocks. False: to nothing.
   bool FitWindows(PrefixMatch* match) const;
-  // Of Match: what nobody uses; regions, in the memory of `used`.
-  void CountUnused(PrefixMatch* match) const;
-  PrefixMatch MatchOver(const BlockChain& chain,
-                        std::span<const int32_t> tokens, RegionQuery query,
-                        PrefixMatch used, int64_t* num_looks) const;
   // The block of a match in a window group that has this page, or null.
   BlockId WindowBlock(const PrefixMatch& match, int32_t page,
                       int32_t group) const;
@@ -378,33 +428,10 @@ class BlockManager {
                             const Retention* wish);
   // Of its region: all blocks, or none if they are not its own.
   int32_t RegionBlocksOf(const WindowCache& window, Owned owned) const;
-  // The highest cut of the evictions that are pending, in any group; 0: none.
-  int32_t PendingCut(const SequenceCache& sequence) const;
 
-  SequenceCache& at(SequenceSlot slot);
-  const SequenceCache& at(SequenceSlot slot) const;
+  // Forks and copies on write (block_manager_fork.cc).
   // A new sequence that is the same, reserved positions too.
   SequenceSlot Duplicate(SequenceSlot slot);
-  // Whether no other sequence holds a block of the tail. What the cache holds
-  // can be taken from it.
-  bool IsOwn(BlockId block) const;
-  // Of those covered, the ones that are the sequence's own, in table order.
-  std::vector<BlockId> OwnOf(const HeldBlocks& covered) const;
-  // Takes available blocks, reclaiming cached ones when none is free. REQUIRES:
-  // enough are available.
-  void Take(std::span<BlockId> blocks);
-  void ReclaimNext();
-  // Some block of an entry: all were released together.
-  BlockId SomeBlock(int32_t entry) const;
-  // Only the cache holds the entry now: reclaimable, after the fence.
-  void BecomeUnused(int32_t entry);
-  // A sequence is about to use the entry.
-  void Wake(int32_t entry);
-  // Drops a sequence's hold on a block of its tail, or its region.
-  void ReleaseFrom(BlockId block);
-  void ReleaseRegion(const RegionRecord& region);
-  void ReleaseRegions(SequenceCache* sequence);  // of all groups
-  void AbortEvictions(SequenceSlot slot);
   // Whether writing after the last position needs a copy of the last block:
   // somebody besides those in copies_ holds it, or one of those has rows there
   // that would be lost if it came back.
@@ -423,58 +450,43 @@ class BlockManager {
   void ReturnToSettled(SequenceSlot slot);
   absl::flat_hash_map<BlockId, LeavingSequences> CountLeaving() const;
   void ReleaseCopySources();
-  // The sequence ends earlier than before: what it publishes next comes after
-  // the last full block it has left.
-  void CutChain(SequenceCache* sequence) const;
-  // Settled positions before the first lost block; none if it has none of them.
-  std::optional<int32_t> SoundTokens(
-      SequenceSlot slot, const absl::flat_hash_set<BlockId>& lost) const;
-  // Gives up the cache's hold on an entry; the second: not a reclaimable one.
-  void DropAnyEntry(int32_t entry);
-  void DropFromCache(int32_t entry);
-  // What a sequence wishes for the entry; null: nothing.
-  void ApplyRetention(int32_t entry, const Retention* wish) {
-    if (wish != nullptr) cache_.SetRetention(entry, *wish);
-  }
-  // What the sequence publishes next comes after `entry`.
-  void ContinueAfter(int32_t entry, SequenceCache* sequence) const;
-  void Publish(SequenceCache* sequence, std::span<const int32_t> tokens,
-               const BlockChain& chain);
+
+  // Evictions (block_manager_eviction.cc).
+  // Whether no other sequence holds a block of the tail. What the cache holds
+  // can be taken from it.
+  bool IsOwn(BlockId block) const;
+  // Of those covered, the ones that are the sequence's own, in table order.
+  std::vector<BlockId> OwnOf(const HeldBlocks& covered) const;
   // For an order that covers those. False, with nothing changed: too few.
   bool TakeDestinations(const HeldBlocks& covered, const EvictionDemand& demand,
                         PendingEviction* pending);
+  // Appends num_own of the candidates, which are its own, in their order, and
+  // drops what the cache has of them.
+  void TakeOwn(const RegionRecord* region, std::span<const BlockId> candidates,
+               int64_t num_own, std::vector<BlockId>* taken);
   const PendingEviction& PendingOf(SequenceSlot slot, int32_t group) const;
+  // The highest cut of the evictions that are pending, in any group; 0: none.
+  int32_t PendingCut(const SequenceCache& sequence) const;
   // What the group's pending order covers.
   HeldBlocks CoveredBy(SequenceSlot slot, int32_t group) const;
   // Gives up what the new region stands for, or has no use for.
   EvictionReceipt Replace(const HeldBlocks& covered,
                           const PendingEviction& pending,
                           const RegionRecord& region);
-  // A region can be found now in place of these blocks: those behind the first
-  // num_found positions, which nobody has ever found or uses, go before others.
-  // The same of a region that it goes on from.
-  void Supersede(int32_t num_found, std::span<const BlockId> blocks);
-  void Supersede(RegionId region);
-  // Appends num_own of the candidates, which are its own, in their order, and
-  // drops what the cache has of them.
-  void TakeOwn(const RegionRecord* region, std::span<const BlockId> candidates,
-               int64_t num_own, std::vector<BlockId>* taken);
-  // Audits: of the window groups' tables, of copies_ and who may write to
-  // shared blocks, of the cache. Those before add up the holders of blocks.
+  void AbortEvictions(SequenceSlot slot);
+
+  // Losses (block_manager_loss.cc).
+  // Settled positions before the first lost block; none if it has none of them.
+  std::optional<int32_t> SoundTokens(
+      SequenceSlot slot, const absl::flat_hash_set<BlockId>& lost) const;
+
+  // Audits (block_manager_audit.cc): of the window groups' tables, of copies_
+  // and who may write to shared blocks, of the cache. Those before add up the
+  // holders of blocks.
   void CheckWindowTails(const SequenceCache& sequence,
                         absl::FunctionRef<void(BlockId)> hold) const;
   void CheckCopies(std::vector<int32_t>* holders) const;
   void CheckCacheHolds(std::span<const int32_t> holders) const;
-  // Publishes the sequence's new region and continues its chain over it; false
-  // when it cannot be found again. `is_cached`: the cache has one like it.
-  bool PublishRegion(SequenceSlot slot, const RegionPublication& publication,
-                     bool* is_cached);
-  // The block after the region, or an equal one, in the cache from now on.
-  BlockId PublishTail(const SequenceCache& sequence,
-                      const RegionPublication& publication);
-  // Pages whose content may be published after num_tokens more are settled.
-  int32_t NumPublishable(const SequenceCache& sequence,
-                         int32_t num_tokens) const;
 
   const ModelLayout layout_;
   const bool prefix_caching_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 
 #include "blockmgr/base/bits.h"
@@ -144,32 +145,6 @@ void BlockManager::CheckInvariants() const {
   CheckCacheHolds(holders);
 }
 
-void BlockManager::CheckCacheHolds(std::span<const int32_t> holders) const {
-  std::vector<int32_t> in_regions(layout_.num_blocks, 0);
-  int32_t num_cooling = 0;
-  for (int32_t i = layout_.num_blocks; i < cache_.entry_limit(); ++i) {
-    const CachedRegion* cached = cache_.region(i);
-    if (cached == nullptr) continue;
-    bool used = false;
-    for (const BlockId block : cached->record->blocks) {
-      BM_CHECK(++in_regions[Index(block)] == 1);
-      BM_CHECK(!cache_.Contains(block));
-      used |= holders[Index(block)] > 0;
-    }
-    BM_CHECK(!cache_.IsReclaimable(i) || !used);
-    if (!used && !cache_.IsReclaimable(i)) num_cooling += cache_.num_blocks(i);
-  }
-  for (int32_t i = 1; i < layout_.num_blocks; ++i) {
-    const BlockId block{i};
-    const bool only_cached = cache_.Contains(block) && holders[i] == 0;
-    BM_CHECK(!cache_.IsReclaimable(i) || only_cached);
-    num_cooling += only_cached && !cache_.IsReclaimable(i) ? 1 : 0;
-    BM_CHECK(pool_.num_holders(block) ==
-             holders[i] + in_regions[i] + (cache_.Contains(block) ? 1 : 0));
-  }
-  BM_CHECK(num_cooling == cooling_.num_blocks());
-}
-
 void BlockManager::CheckWindowTails(
     const SequenceCache& sequence,
     absl::FunctionRef<void(BlockId)> hold) const {
@@ -199,6 +174,72 @@ void BlockManager::CheckWindowTails(
     // What is computed over it can be found only by what published it.
     BM_CHECK(sequence.chain_serial == kNoSerial || sequence.region != nullptr);
   }
+}
+
+void BlockManager::CheckCopies(std::vector<int32_t>* holders) const {
+  for (const CopyOnWrite& copy : copies_) {
+    const SequenceCache& sequence = at(copy.slot);
+    BM_CHECK(!sequence.shares_last_block);
+    BM_CHECK(sequence.num_reserved > sequence.num_settled);
+    BM_CHECK(sequence.num_settled % layout_.page_size == copy.num_tokens);
+    const int32_t place =
+        (sequence.num_settled - sequence.cut()) / layout_.page_size;
+    BM_CHECK(sequence.tail[place] == copy.blocks.destination);
+    BM_CHECK(std::ranges::count(copies_, copy.slot, &CopyOnWrite::slot) == 1);
+    ++(*holders)[Index(copy.blocks.source)];
+  }
+  BM_CHECK(window_copies_.size() ==
+           copies_.size() * layout_.group_windows.size());
+  for (const BlockCopy& copy : window_copies_) {
+    ++(*holders)[Index(copy.source)];
+  }
+  BM_CHECK(leaving_ == CountLeaving());
+
+  // A partly filled block has one writer at most; who holds it besides looks
+  // before it writes, and has no more rows than the writer.
+  absl::flat_hash_map<BlockId, const SequenceCache*> writers;
+  for (const SequenceCache& sequence : sequences_) {
+    if (!sequence.open || sequence.tail.empty()) continue;
+    const bool partly_filled = sequence.num_reserved % layout_.page_size != 0;
+    if (!partly_filled || sequence.shares_last_block) continue;
+    BM_CHECK(writers.emplace(sequence.tail.back(), &sequence).second);
+  }
+  for (const SequenceCache& sequence : sequences_) {
+    if (!sequence.open) continue;
+    for (const BlockId block : sequence.tail) {
+      const auto writer = writers.find(block);
+      if (writer == writers.end() || writer->second == &sequence) continue;
+      BM_CHECK(sequence.shares_last_block);
+      BM_CHECK(block == sequence.tail.back());
+      BM_CHECK(sequence.num_reserved <= writer->second->num_reserved);
+    }
+  }
+}
+
+void BlockManager::CheckCacheHolds(std::span<const int32_t> holders) const {
+  std::vector<int32_t> in_regions(layout_.num_blocks, 0);
+  int32_t num_cooling = 0;
+  for (int32_t i = layout_.num_blocks; i < cache_.entry_limit(); ++i) {
+    const CachedRegion* cached = cache_.region(i);
+    if (cached == nullptr) continue;
+    bool used = false;
+    for (const BlockId block : cached->record->blocks) {
+      BM_CHECK(++in_regions[Index(block)] == 1);
+      BM_CHECK(!cache_.Contains(block));
+      used |= holders[Index(block)] > 0;
+    }
+    BM_CHECK(!cache_.IsReclaimable(i) || !used);
+    if (!used && !cache_.IsReclaimable(i)) num_cooling += cache_.num_blocks(i);
+  }
+  for (int32_t i = 1; i < layout_.num_blocks; ++i) {
+    const BlockId block{i};
+    const bool only_cached = cache_.Contains(block) && holders[i] == 0;
+    BM_CHECK(!cache_.IsReclaimable(i) || only_cached);
+    num_cooling += only_cached && !cache_.IsReclaimable(i) ? 1 : 0;
+    BM_CHECK(pool_.num_holders(block) ==
+             holders[i] + in_regions[i] + (cache_.Contains(block) ? 1 : 0));
+  }
+  BM_CHECK(num_cooling == cooling_.num_blocks());
 }
 
 }  // namespace blockmgr

@@ -1,71 +1,26 @@
-// The eviction transactions of BlockManager.
+// Evictions, of layer groups with a window, too.
 
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <memory>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
-#include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/block_manager.h"
 
 namespace blockmgr {
-bool BlockManager::IsOwn(BlockId block) const {
-  if (block == kNullBlock) return false;
-  const int32_t holders = pool_.num_holders(block);
-  return holders == 1 || (holders == 2 && cache_.Contains(block));
-}
 
 bool BlockManager::IsOwnRegion(const RegionRecord& region) const {
   if (region.blocks.empty()) return true;
   const bool cached = cache_.FindRegion(region.id) != PrefixCache::kNone;
   return pool_.num_holders(region.blocks.front()) == (cached ? 2 : 1);
-}
-
-int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
-  const SequenceCache& sequence = at(slot);
-  int32_t count = 0;
-  const auto count_own = [&](std::span<const BlockId> tail) {
-    for (const BlockId block : tail) count += IsOwn(block) ? 1 : 0;
-  };
-  const auto count_fresh = [&](const PendingEviction& pending) {
-    count +=
-        static_cast<int32_t>(pending.destinations.size()) - pending.num_own;
-  };
-  count_own(std::span(sequence.tail).subspan(FirstHeld(slot, 0)));
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    const WindowCache& cache = window(slot, group);
-    count_own(std::span(cache.tail).subspan(FirstHeld(slot, group)));
-    count += RegionBlocksOf(cache, Owned::kOwn);
-    if (cache.pending != nullptr) count_fresh(*cache.pending);
-  }
-  if (sequence.region != nullptr && IsOwnRegion(*sequence.region)) {
-    count += static_cast<int32_t>(sequence.region->blocks.size());
-  }
-  if (sequence.pending.has_value()) count_fresh(*sequence.pending);
-  for (size_t i = 0; i < copies_.size(); ++i) {
-    if (copies_[i].slot != slot) continue;
-    count += IsOwn(copies_[i].blocks.source) ? 1 : 0;
-    for (const BlockCopy& copy : WindowCopies(i)) {
-      count += IsOwn(copy.source) ? 1 : 0;
-    }
-  }
-  return count;
-}
-
-std::vector<BlockId> BlockManager::OwnOf(const HeldBlocks& covered) const {
-  std::vector<BlockId> blocks;
-  if (covered.region != nullptr && IsOwnRegion(*covered.region)) {
-    blocks = covered.region->blocks;
-  }
-  std::ranges::copy_if(covered.tail, std::back_inserter(blocks),
-                       [this](BlockId block) { return IsOwn(block); });
-  return blocks;
 }
 
 int32_t BlockManager::NumOwnBlocks(SequenceSlot slot, int32_t cut) const {
@@ -84,6 +39,199 @@ int32_t BlockManager::NumOwnBlocks(SequenceSlot slot, int32_t cut) const {
                           cut > sequence.num_reserved &&
                           !IsOwn(sequence.tail.back());
   return num_own + (num_tail - num_taken) + (will_leave ? 1 : 0);
+}
+
+CoveredBlocks BlockManager::CoveredInWindow(SequenceSlot slot, int32_t group,
+                                            int32_t cut, int32_t length) const {
+  const WindowCache& cache = window(slot, group);
+  const PageRange pages = cache.CoveredPages(layout_, group, cut, length);
+  CoveredBlocks covered{.num_blocks = pages.end - pages.begin};
+  if (!cache.IsPast(layout_, group, length + 1)) {
+    covered.num_blocks += RegionBlocksOf(cache, Owned::kAny);
+    covered.num_own += RegionBlocksOf(cache, Owned::kOwn);
+  }
+  const SequenceCache& sequence = at(slot);
+  const auto num_pages = static_cast<int32_t>(cache.tail.size());
+  for (int32_t i = pages.begin; i < pages.end; ++i) {
+    // The last block will be full by then, hence its own or replaced.
+    const bool will_leave = i + 1 == num_pages && sequence.shares_last_block &&
+                            cut > sequence.num_reserved;
+    const bool is_own = i >= num_pages || will_leave || IsOwn(cache.tail[i]);
+    covered.num_own += is_own ? 1 : 0;
+  }
+  return covered;
+}
+
+bool BlockManager::ReserveEviction(SequenceSlot slot,
+                                   const EvictionDemand& demand,
+                                   std::vector<BlockId>* destinations) {
+  SequenceCache& sequence = at(slot);
+  const int32_t cut = demand.cut;
+  BM_CHECK(cut % layout_.page_size == 0);
+  BM_CHECK(cut <= sequence.num_reserved);
+  PendingEviction pending;
+  if (demand.group == 0) {
+    BM_CHECK(!sequence.pending.has_value());
+    BM_CHECK(cut > sequence.cut());
+    if (!TakeDestinations(sequence.Covered(cut, layout_.page_size), demand,
+                          &pending)) {
+      return false;
+    }
+  } else {
+    WindowCache& window = windows_[WindowIndex(slot, demand.group)];
+    BM_CHECK(window.pending == nullptr);
+    BM_CHECK(cut > window.cut());
+    const HeldBlocks covered =
+        window.Covered(layout_, demand.group, cut, sequence.num_reserved);
+    BM_CHECK(!covered.tail.empty());
+    if (!TakeDestinations(covered, demand, &pending)) {
+      return false;
+    }
+  }
+  destinations->insert(destinations->end(), pending.destinations.begin(),
+                       pending.destinations.end());
+  if (demand.group == 0) {
+    sequence.pending = std::move(pending);
+  } else {
+    WindowCache& window = windows_[WindowIndex(slot, demand.group)];
+    window.pending = std::make_unique<PendingEviction>(std::move(pending));
+    window.pending_length = sequence.num_reserved;
+  }
+  return true;
+}
+
+absl::Status BlockManager::ValidateCounts(
+    SequenceSlot slot, std::span<const int32_t> counts, int32_t group,
+    std::optional<uint64_t> checksum) const {
+  const PendingEviction& pending = PendingOf(slot, group);
+  const HeldBlocks covered = CoveredBy(slot, group);
+  BM_RETURN_IF_ERROR(CheckCounts(layout_, pending, covered, counts));
+  if (!checksum.has_value()) return absl::OkStatus();
+  return CheckLayout(layout_, pending, covered, counts, *checksum);
+}
+
+EvictionReceipt BlockManager::CommitEviction(
+    SequenceSlot slot, std::span<const int32_t> counts,
+    const RegionPublication* publication) {
+  SequenceCache& sequence = at(slot);
+  BM_CHECK(ValidateCounts(slot, counts).ok());
+  const PendingEviction pending = *std::move(sequence.pending);
+  sequence.pending.reset();
+  BM_CHECK(pending.cut <= sequence.num_settled);
+  const HeldBlocks covered = sequence.Covered(pending.cut, layout_.page_size);
+  const std::vector<BlockId> before(covered.tail.begin(), covered.tail.end());
+  std::shared_ptr<const RegionRecord> region =
+      MakeRegion(layout_, pending, covered, counts);
+  EvictionReceipt receipt = Replace(covered, pending, *region);
+  const int32_t cut_before = sequence.cut();
+  const RegionId region_before =
+      covered.region == nullptr ? kNoRegion : covered.region->id;
+  sequence.tail.erase(sequence.tail.begin(),
+                      sequence.tail.begin() + std::ssize(before));
+  sequence.region = std::move(region);
+  receipt.published = publication != nullptr && prefix_caching_ &&
+                      PublishRegion(slot, *publication, &receipt.cached);
+  if (!receipt.published) sequence.chain_serial = kNoSerial;
+  if (receipt.cached) {
+    Supersede(sequence.num_found - cut_before, before);
+    if (sequence.num_found <= cut_before) Supersede(region_before);
+  }
+  return receipt;
+}
+
+EvictionReceipt BlockManager::CommitWindowEviction(
+    SequenceSlot slot, int32_t group, std::span<const int32_t> counts) {
+  BM_CHECK(ValidateCounts(slot, counts, group).ok());
+  SequenceCache& sequence = at(slot);
+  WindowCache& window = windows_[WindowIndex(slot, group)];
+  BM_CHECK(window.pending_length == sequence.num_settled);
+  const HeldBlocks covered = CoveredBy(slot, group);
+  const int32_t begin = covered.cut / layout_.page_size;
+  const std::unique_ptr<PendingEviction> pending = std::move(window.pending);
+  std::shared_ptr<const RegionRecord> region =
+      MakeRegion(layout_, *pending, covered, counts);
+  const EvictionReceipt receipt = Replace(covered, *pending, *region);
+  std::fill_n(window.tail.begin() + begin, std::ssize(covered.tail),
+              kNullBlock);
+  // What is left below the cut nobody attends to any more.
+  for (int32_t i = 0; i < begin; ++i) {
+    if (window.tail[i] != kNullBlock) ReleaseFrom(window.tail[i]);
+    window.tail[i] = kNullBlock;
+  }
+  if (window.region != nullptr && covered.region == nullptr) {
+    ReleaseRegion(*window.region);
+  }
+  window.region = std::move(region);
+  window.region_length = window.pending_length;
+  sequence.chain_serial = kNoSerial;
+  return receipt;
+}
+
+void BlockManager::AbortEviction(SequenceSlot slot, int32_t group) {
+  const PendingEviction& pending = PendingOf(slot, group);
+  for (size_t i = pending.destinations.size();
+       i-- > static_cast<size_t>(pending.num_own);) {
+    ReleaseFrom(pending.destinations[i]);
+  }
+  if (group == 0) {
+    at(slot).pending.reset();
+  } else {
+    windows_[WindowIndex(slot, group)].pending.reset();
+  }
+}
+
+RaggedRegion BlockManager::DeriveRegion(SequenceSlot slot,
+                                        int32_t group) const {
+  const RegionRecord* region =
+      group == 0 ? at(slot).region.get() : window(slot, group).region.get();
+  BM_CHECK(region != nullptr);
+  return {layout_, LayoutOf(layout_, *region)};
+}
+
+bool BlockManager::IsOwn(BlockId block) const {
+  if (block == kNullBlock) return false;
+  const int32_t holders = pool_.num_holders(block);
+  return holders == 1 || (holders == 2 && cache_.Contains(block));
+}
+
+std::vector<BlockId> BlockManager::OwnOf(const HeldBlocks& covered) const {
+  std::vector<BlockId> blocks;
+  if (covered.region != nullptr && IsOwnRegion(*covered.region)) {
+    blocks = covered.region->blocks;
+  }
+  std::ranges::copy_if(covered.tail, std::back_inserter(blocks),
+                       [this](BlockId block) { return IsOwn(block); });
+  return blocks;
+}
+
+bool BlockManager::TakeDestinations(const HeldBlocks& covered,
+                                    const EvictionDemand& demand,
+                                    PendingEviction* pending) {
+  const int64_t num_destinations =
+      CeilDiv<int64_t>(demand.page_total, layout_.shard_pages_per_block());
+  const int64_t num_own = num_destinations - demand.num_fresh;
+  BM_CHECK(demand.num_fresh >= 0 && num_own >= 0);
+  const std::span<const int64_t> shard_page_totals = demand.shard_page_totals;
+  BM_CHECK(shard_page_totals.empty() ||
+           (std::ssize(shard_page_totals) == layout_.num_shards &&
+            std::ranges::max(shard_page_totals) <= demand.page_total));
+  if (demand.num_fresh > num_available()) return false;
+  std::vector<BlockId> candidates;  // none are asked for when all is copied
+  if (num_own > 0) candidates = OwnOf(covered);
+  if (std::ssize(candidates) < num_own) return false;
+
+  pending->region = RegionId{next_region_++};
+  pending->cut = demand.cut;
+  pending->page_totals.assign(layout_.num_shards, demand.page_total);
+  std::ranges::copy(shard_page_totals, pending->page_totals.begin());
+  pending->num_own = static_cast<int32_t>(num_own);
+  pending->destinations.reserve(num_destinations);
+  if (num_own > 0) {
+    TakeOwn(covered.region, candidates, num_own, &pending->destinations);
+  }
+  pending->destinations.resize(num_destinations);
+  Take(std::span(pending->destinations).subspan(num_own));
+  return true;
 }
 
 void BlockManager::TakeOwn(const RegionRecord* region,
@@ -131,74 +279,6 @@ void BlockManager::TakeOwn(const RegionRecord* region,
   }
 }
 
-bool BlockManager::TakeDestinations(const HeldBlocks& covered,
-                                    const EvictionDemand& demand,
-                                    PendingEviction* pending) {
-  const int64_t num_destinations =
-      CeilDiv<int64_t>(demand.page_total, layout_.shard_pages_per_block());
-  const int64_t num_own = num_destinations - demand.num_fresh;
-  BM_CHECK(demand.num_fresh >= 0 && num_own >= 0);
-  const std::span<const int64_t> shard_page_totals = demand.shard_page_totals;
-  BM_CHECK(shard_page_totals.empty() ||
-           (std::ssize(shard_page_totals) == layout_.num_shards &&
-            std::ranges::max(shard_page_totals) <= demand.page_total));
-  if (demand.num_fresh > num_available()) return false;
-  std::vector<BlockId> candidates;  // none are asked for when all is copied
-  if (num_own > 0) candidates = OwnOf(covered);
-  if (std::ssize(candidates) < num_own) return false;
-
-  pending->region = RegionId{next_region_++};
-  pending->cut = demand.cut;
-  pending->page_totals.assign(layout_.num_shards, demand.page_total);
-  std::ranges::copy(shard_page_totals, pending->page_totals.begin());
-  pending->num_own = static_cast<int32_t>(num_own);
-  pending->destinations.reserve(num_destinations);
-  if (num_own > 0) {
-    TakeOwn(covered.region, candidates, num_own, &pending->destinations);
-  }
-  pending->destinations.resize(num_destinations);
-  Take(std::span(pending->destinations).subspan(num_own));
-  return true;
-}
-
-bool BlockManager::ReserveEviction(SequenceSlot slot,
-                                   const EvictionDemand& demand,
-                                   std::vector<BlockId>* destinations) {
-  SequenceCache& sequence = at(slot);
-  const int32_t cut = demand.cut;
-  BM_CHECK(cut % layout_.page_size == 0);
-  BM_CHECK(cut <= sequence.num_reserved);
-  PendingEviction pending;
-  if (demand.group == 0) {
-    BM_CHECK(!sequence.pending.has_value());
-    BM_CHECK(cut > sequence.cut());
-    if (!TakeDestinations(sequence.Covered(cut, layout_.page_size), demand,
-                          &pending)) {
-      return false;
-    }
-  } else {
-    WindowCache& window = windows_[WindowIndex(slot, demand.group)];
-    BM_CHECK(window.pending == nullptr);
-    BM_CHECK(cut > window.cut());
-    const HeldBlocks covered =
-        window.Covered(layout_, demand.group, cut, sequence.num_reserved);
-    BM_CHECK(!covered.tail.empty());
-    if (!TakeDestinations(covered, demand, &pending)) {
-      return false;
-    }
-  }
-  destinations->insert(destinations->end(), pending.destinations.begin(),
-                       pending.destinations.end());
-  if (demand.group == 0) {
-    sequence.pending = std::move(pending);
-  } else {
-    WindowCache& window = windows_[WindowIndex(slot, demand.group)];
-    window.pending = std::make_unique<PendingEviction>(std::move(pending));
-    window.pending_length = sequence.num_reserved;
-  }
-  return true;
-}
-
 const PendingEviction& BlockManager::PendingOf(SequenceSlot slot,
                                                int32_t group) const {
   if (group > 0) {
@@ -211,14 +291,12 @@ const PendingEviction& BlockManager::PendingOf(SequenceSlot slot,
   return *sequence.pending;
 }
 
-absl::Status BlockManager::ValidateCounts(
-    SequenceSlot slot, std::span<const int32_t> counts, int32_t group,
-    std::optional<uint64_t> checksum) const {
-  const PendingEviction& pending = PendingOf(slot, group);
-  const HeldBlocks covered = CoveredBy(slot, group);
-  BM_RETURN_IF_ERROR(CheckCounts(layout_, pending, covered, counts));
-  if (!checksum.has_value()) return absl::OkStatus();
-  return CheckLayout(layout_, pending, covered, counts, *checksum);
+int32_t BlockManager::PendingCut(const SequenceCache& sequence) const {
+  int32_t cut = sequence.pending.has_value() ? sequence.pending->cut : 0;
+  for (const WindowCache& window : Windows(sequence)) {
+    if (window.pending != nullptr) cut = std::max(cut, window.pending->cut);
+  }
+  return cut;
 }
 
 HeldBlocks BlockManager::CoveredBy(SequenceSlot slot, int32_t group) const {
@@ -226,26 +304,6 @@ HeldBlocks BlockManager::CoveredBy(SequenceSlot slot, int32_t group) const {
   if (group == 0) return at(slot).Covered(cut, layout_.page_size);
   const WindowCache& cache = window(slot, group);
   return cache.Covered(layout_, group, cut, cache.pending_length);
-}
-
-void BlockManager::Supersede(int32_t num_found,
-                             std::span<const BlockId> blocks) {
-  const auto first =
-      static_cast<size_t>(std::max(0, CeilDiv(num_found, layout_.page_size)));
-  // The end first, as they were released.
-  for (size_t i = blocks.size(); i-- > first;) {
-    if (cache_.Contains(blocks[i]) && pool_.num_holders(blocks[i]) == 1) {
-      cache_.SetSuperseded(Index(blocks[i]), true);
-    }
-  }
-}
-
-void BlockManager::Supersede(RegionId region) {
-  const int32_t entry =
-      region == kNoRegion ? PrefixCache::kNone : cache_.FindRegion(region);
-  if (entry == PrefixCache::kNone) return;
-  const std::vector<BlockId>& blocks = cache_.region(entry)->record->blocks;
-  if (pool_.num_holders(blocks.front()) == 1) cache_.SetSuperseded(entry, true);
 }
 
 EvictionReceipt BlockManager::Replace(const HeldBlocks& covered,
@@ -295,54 +353,11 @@ EvictionReceipt BlockManager::Replace(const HeldBlocks& covered,
   return receipt;
 }
 
-EvictionReceipt BlockManager::CommitEviction(
-    SequenceSlot slot, std::span<const int32_t> counts,
-    const RegionPublication* publication) {
-  SequenceCache& sequence = at(slot);
-  BM_CHECK(ValidateCounts(slot, counts).ok());
-  const PendingEviction pending = *std::move(sequence.pending);
-  sequence.pending.reset();
-  BM_CHECK(pending.cut <= sequence.num_settled);
-  const HeldBlocks covered = sequence.Covered(pending.cut, layout_.page_size);
-  const std::vector<BlockId> before(covered.tail.begin(), covered.tail.end());
-  std::shared_ptr<const RegionRecord> region =
-      MakeRegion(layout_, pending, covered, counts);
-  EvictionReceipt receipt = Replace(covered, pending, *region);
-  const int32_t cut_before = sequence.cut();
-  const RegionId region_before =
-      covered.region == nullptr ? kNoRegion : covered.region->id;
-  sequence.tail.erase(sequence.tail.begin(),
-                      sequence.tail.begin() + std::ssize(before));
-  sequence.region = std::move(region);
-  receipt.published = publication != nullptr && prefix_caching_ &&
-                      PublishRegion(slot, *publication, &receipt.cached);
-  if (!receipt.published) sequence.chain_serial = kNoSerial;
-  if (receipt.cached) {
-    Supersede(sequence.num_found - cut_before, before);
-    if (sequence.num_found <= cut_before) Supersede(region_before);
+void BlockManager::AbortEvictions(SequenceSlot slot) {
+  if (at(slot).pending.has_value()) AbortEviction(slot);
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    if (window(slot, group).pending != nullptr) AbortEviction(slot, group);
   }
-  return receipt;
-}
-
-void BlockManager::AbortEviction(SequenceSlot slot, int32_t group) {
-  const PendingEviction& pending = PendingOf(slot, group);
-  for (size_t i = pending.destinations.size();
-       i-- > static_cast<size_t>(pending.num_own);) {
-    ReleaseFrom(pending.destinations[i]);
-  }
-  if (group == 0) {
-    at(slot).pending.reset();
-  } else {
-    windows_[WindowIndex(slot, group)].pending.reset();
-  }
-}
-
-RaggedRegion BlockManager::DeriveRegion(SequenceSlot slot,
-                                        int32_t group) const {
-  const RegionRecord* region =
-      group == 0 ? at(slot).region.get() : window(slot, group).region.get();
-  BM_CHECK(region != nullptr);
-  return {layout_, LayoutOf(layout_, *region)};
 }
 
 }  // namespace blockmgr

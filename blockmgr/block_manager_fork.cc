@@ -1,4 +1,4 @@
-// Shared blocks: the fork, parts of cached blocks, and copy on write.
+// Shared blocks: the fork, and copy on write.
 
 #include <algorithm>
 
@@ -9,10 +9,49 @@
 
 namespace blockmgr {
 
+PrefixMatch BlockManager::MatchFork(SequenceSlot source,
+                                    int32_t num_tokens) const {
+  BM_CHECK(CanFork(source));
+  const SequenceCache& sequence = at(source);
+  BM_CHECK(num_tokens >= std::max(sequence.cut(), 1));
+  BM_CHECK(num_tokens <= sequence.num_settled);
+  PrefixMatch match;
+  match.num_tokens = num_tokens;
+  match.source = source;
+  match.source_region = sequence.region.get();
+  const int32_t num_full = (num_tokens - sequence.cut()) / layout_.page_size;
+  BM_CHECK(CanGoBack(source, num_tokens));
+  match.blocks.assign(sequence.tail.begin(), sequence.tail.begin() + num_full);
+  match.num_out = FirstHeld(source, 0);
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    // As in group 0, less a part, which is copied.
+    match.num_window_blocks +=
+        num_tokens / layout_.page_size - FirstHeld(source, group) +
+        RegionBlocksOf(window(source, group), Owned::kAny);
+  }
+  match.num_moving = match.num_window_blocks +
+                     (layout_.window > 0 ? num_full - match.num_out : 0);
+  return match;
+}
+
 bool BlockManager::CanFork(SequenceSlot slot) const {
   return !free_slots_.empty() && PendingCut(at(slot)) == 0 &&
          !IsComingBack(slot) &&
          std::ranges::count(copies_, slot, &CopyOnWrite::slot) == 0;
+}
+
+SequenceSlot BlockManager::Fork(SequenceSlot slot) {
+  SequenceCache& parent = at(slot);
+  const SequenceSlot child = Duplicate(slot);
+  if (parent.num_settled < parent.num_reserved) {
+    // The parent writes behind what the child has, in a block that they share
+    // perhaps, and the child copies its rows before it writes there.
+    CutBack(child, parent.num_settled);
+  } else {
+    parent.shares_last_block = parent.num_reserved % layout_.page_size != 0;
+    at(child).shares_last_block = parent.shares_last_block;
+  }
+  return child;
 }
 
 SequenceSlot BlockManager::Duplicate(SequenceSlot slot) {
@@ -43,68 +82,6 @@ SequenceSlot BlockManager::Duplicate(SequenceSlot slot) {
   return child_slot;
 }
 
-SequenceSlot BlockManager::Fork(SequenceSlot slot) {
-  SequenceCache& parent = at(slot);
-  const SequenceSlot child = Duplicate(slot);
-  if (parent.num_settled < parent.num_reserved) {
-    // The parent writes behind what the child has, in a block that they share
-    // perhaps, and the child copies its rows before it writes there.
-    CutBack(child, parent.num_settled);
-  } else {
-    parent.shares_last_block = parent.num_reserved % layout_.page_size != 0;
-    at(child).shares_last_block = parent.shares_last_block;
-  }
-  return child;
-}
-
-PrefixMatch BlockManager::MatchFork(SequenceSlot source,
-                                    int32_t num_tokens) const {
-  BM_CHECK(CanFork(source));
-  const SequenceCache& sequence = at(source);
-  BM_CHECK(num_tokens >= std::max(sequence.cut(), 1));
-  BM_CHECK(num_tokens <= sequence.num_settled);
-  PrefixMatch match;
-  match.num_tokens = num_tokens;
-  match.source = source;
-  match.source_region = sequence.region.get();
-  const int32_t num_full = (num_tokens - sequence.cut()) / layout_.page_size;
-  BM_CHECK(CanGoBack(source, num_tokens));
-  match.blocks.assign(sequence.tail.begin(), sequence.tail.begin() + num_full);
-  match.num_out = FirstHeld(source, 0);
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    // As in group 0, less a part, which is copied.
-    match.num_window_blocks +=
-        num_tokens / layout_.page_size - FirstHeld(source, group) +
-        RegionBlocksOf(window(source, group), Owned::kAny);
-  }
-  match.num_moving = match.num_window_blocks +
-                     (layout_.window > 0 ? num_full - match.num_out : 0);
-  return match;
-}
-
-void BlockManager::MatchPart(const BlockChain& chain,
-                             std::span<const int32_t> tokens,
-                             int32_t max_tokens, PrefixMatch* match) const {
-  BM_CHECK(match->source == kNoSequenceSlot && !match->has_part);
-  if (!prefix_caching_ || layout_.has_windows()) return;
-  int32_t before = PrefixCache::kNone;
-  if (match->cached != nullptr && match->blocks.size() == 1) {
-    // The block between is not part of the region's chain.
-    before = match->region;
-  } else if (!match->blocks.empty()) {
-    before = Index(match->blocks.back());
-  }
-  BlockId block = kNullBlock;
-  const int32_t num_tokens = cache_.MatchPart(
-      before, chain, tokens, match->num_tokens, max_tokens, &block);
-  if (num_tokens == 0) return;
-  match->num_tokens += num_tokens;
-  match->blocks.push_back(block);
-  match->has_part = true;
-  match->part_is_reclaimable = cache_.IsReclaimable(Index(block));
-  ++match->num_looks;
-}
-
 bool BlockManager::NeedsCopy(const SequenceCache& sequence) const {
   if (!sequence.shares_last_block) return false;
   int32_t num_leaving = 0;
@@ -125,14 +102,6 @@ bool BlockManager::NeedsCopy(const SequenceCache& sequence) const {
          });
 }
 
-int32_t BlockManager::BlocksNeeded(SequenceSlot slot,
-                                   int32_t num_tokens) const {
-  const SequenceCache& sequence = at(slot);
-  return layout_.num_groups() *
-         (sequence.BlocksFor(num_tokens, layout_.page_size) +
-          (num_tokens > 0 && NeedsCopy(sequence) ? 1 : 0));
-}
-
 void BlockManager::PlanCopy(SequenceSlot slot) {
   const SequenceCache& sequence = at(slot);
   if (!NeedsCopy(sequence)) return;
@@ -148,27 +117,11 @@ void BlockManager::PlanCopy(SequenceSlot slot) {
   leaving.max_tokens = std::max(leaving.max_tokens, copies_.back().num_tokens);
 }
 
-absl::flat_hash_map<BlockId, LeavingSequences> BlockManager::CountLeaving()
-    const {
-  absl::flat_hash_map<BlockId, LeavingSequences> by_source;
-  for (const CopyOnWrite& copy : copies_) {
-    LeavingSequences& leaving = by_source[copy.blocks.source];
-    ++leaving.num_sequences;
-    leaving.max_tokens = std::max(leaving.max_tokens, copy.num_tokens);
-  }
-  return by_source;
-}
-
 void BlockManager::ForgetPlanned(size_t num_kept) {
   if (copies_.size() == num_kept) return;
   copies_.resize(num_kept);
   window_copies_.resize(num_kept * layout_.group_windows.size());
   leaving_ = CountLeaving();
-}
-
-std::span<const BlockCopy> BlockManager::WindowCopies(size_t copy) const {
-  const size_t num_groups = layout_.group_windows.size();
-  return std::span(window_copies_).subspan(copy * num_groups, num_groups);
 }
 
 void BlockManager::CarryOut(size_t copy, std::vector<CopyOnWrite>* copies) {
@@ -188,6 +141,11 @@ void BlockManager::CarryOut(size_t copy, std::vector<CopyOnWrite>* copies) {
     other.group = static_cast<int32_t>(i) + 1;
     copies->push_back(other);
   }
+}
+
+std::span<const BlockCopy> BlockManager::WindowCopies(size_t copy) const {
+  const size_t num_groups = layout_.group_windows.size();
+  return std::span(window_copies_).subspan(copy * num_groups, num_groups);
 }
 
 void BlockManager::UndoCopy(SequenceSlot slot) {
@@ -224,6 +182,17 @@ void BlockManager::ReturnToSettled(SequenceSlot slot) {
   sequence.shares_last_block = sequence.shared_when_settled;
 }
 
+absl::flat_hash_map<BlockId, LeavingSequences> BlockManager::CountLeaving()
+    const {
+  absl::flat_hash_map<BlockId, LeavingSequences> by_source;
+  for (const CopyOnWrite& copy : copies_) {
+    LeavingSequences& leaving = by_source[copy.blocks.source];
+    ++leaving.num_sequences;
+    leaving.max_tokens = std::max(leaving.max_tokens, copy.num_tokens);
+  }
+  return by_source;
+}
+
 void BlockManager::ReleaseCopySources() {
   // After the step was dispatched, so that it is the fence.
   for (const CopyOnWrite& copy : copies_) ReleaseFrom(copy.blocks.source);
@@ -231,46 +200,6 @@ void BlockManager::ReleaseCopySources() {
   copies_.clear();
   window_copies_.clear();
   leaving_.clear();
-}
-
-void BlockManager::CheckCopies(std::vector<int32_t>* holders) const {
-  for (const CopyOnWrite& copy : copies_) {
-    const SequenceCache& sequence = at(copy.slot);
-    BM_CHECK(!sequence.shares_last_block);
-    BM_CHECK(sequence.num_reserved > sequence.num_settled);
-    BM_CHECK(sequence.num_settled % layout_.page_size == copy.num_tokens);
-    const int32_t place =
-        (sequence.num_settled - sequence.cut()) / layout_.page_size;
-    BM_CHECK(sequence.tail[place] == copy.blocks.destination);
-    BM_CHECK(std::ranges::count(copies_, copy.slot, &CopyOnWrite::slot) == 1);
-    ++(*holders)[Index(copy.blocks.source)];
-  }
-  BM_CHECK(window_copies_.size() ==
-           copies_.size() * layout_.group_windows.size());
-  for (const BlockCopy& copy : window_copies_) {
-    ++(*holders)[Index(copy.source)];
-  }
-  BM_CHECK(leaving_ == CountLeaving());
-
-  // A partly filled block has one writer at most; who holds it besides looks
-  // before it writes, and has no more rows than the writer.
-  absl::flat_hash_map<BlockId, const SequenceCache*> writers;
-  for (const SequenceCache& sequence : sequences_) {
-    if (!sequence.open || sequence.tail.empty()) continue;
-    const bool partly_filled = sequence.num_reserved % layout_.page_size != 0;
-    if (!partly_filled || sequence.shares_last_block) continue;
-    BM_CHECK(writers.emplace(sequence.tail.back(), &sequence).second);
-  }
-  for (const SequenceCache& sequence : sequences_) {
-    if (!sequence.open) continue;
-    for (const BlockId block : sequence.tail) {
-      const auto writer = writers.find(block);
-      if (writer == writers.end() || writer->second == &sequence) continue;
-      BM_CHECK(sequence.shares_last_block);
-      BM_CHECK(block == sequence.tail.back());
-      BM_CHECK(sequence.num_reserved <= writer->second->num_reserved);
-    }
-  }
 }
 
 }  // namespace blockmgr

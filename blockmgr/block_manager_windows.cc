@@ -3,66 +3,10 @@
 #include <algorithm>
 #include <array>
 
-#include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/block_manager.h"
 
 namespace blockmgr {
-namespace {
-
-// Compressed prefixes that are tried, the longer first, when windows are gone.
-constexpr int32_t kMaxRegionsWithoutWindows = 4;
-
-}  // namespace
-
-std::span<WindowCache> BlockManager::Windows(const SequenceCache& sequence) {
-  const auto slot = static_cast<size_t>(&sequence - sequences_.data());
-  const size_t num_groups = layout_.group_windows.size();
-  return std::span(windows_).subspan(slot * num_groups, num_groups);
-}
-
-std::span<const WindowCache> BlockManager::Windows(
-    const SequenceCache& sequence) const {
-  const auto slot = static_cast<size_t>(&sequence - sequences_.data());
-  const size_t num_groups = layout_.group_windows.size();
-  return std::span(windows_).subspan(slot * num_groups, num_groups);
-}
-
-void BlockManager::ReserveTables(SequenceSlot slot, int32_t num_tokens) {
-  const auto num_pages =
-      static_cast<size_t>(CeilDiv(num_tokens, layout_.page_size));
-  SequenceCache& sequence = sequences_[Index(slot)];
-  sequence.tail.reserve(num_pages);
-  for (WindowCache& window : Windows(sequence)) {
-    window.tail.reserve(num_pages);
-  }
-}
-
-int32_t BlockManager::FirstHeld(SequenceSlot slot, int32_t group) const {
-  const SequenceCache& sequence = at(slot);
-  const int32_t page = layout_.FirstPage(group, sequence.num_settled);
-  if (group > 0 && window(slot, group).region != nullptr) {
-    return window(slot, group).cut() / layout_.page_size;
-  }
-  const std::vector<BlockId>& tail =
-      group == 0 ? sequence.tail : window_tail(slot, group);
-  const bool is_held = page == std::ssize(tail) || tail[page] != kNullBlock;
-  return is_held ? page : page + 1;
-}
-
-int32_t BlockManager::NumBlocks(SequenceSlot slot) const {
-  int32_t num_blocks = at(slot).num_blocks();
-  if (!layout_.has_windows()) return num_blocks;
-  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    if (group > 0) {
-      const WindowCache& cache = window(slot, group);
-      num_blocks += static_cast<int32_t>(cache.tail.size()) +
-                    RegionBlocksOf(cache, Owned::kAny);
-    }
-    num_blocks -= FirstHeld(slot, group);
-  }
-  return num_blocks;
-}
 
 int32_t BlockManager::NumFalling(SequenceSlot slot, Owned owned) const {
   const SequenceCache& sequence = at(slot);
@@ -137,18 +81,49 @@ bool BlockManager::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {
   return true;
 }
 
-void BlockManager::Shrink(SequenceCache* sequence, int32_t num_tokens,
-                          absl::FunctionRef<void(BlockId)> release) {
-  const auto shrink = [&](int32_t begin, std::vector<BlockId>* tail) {
-    const int32_t num_kept =
-        std::max(0, CeilDiv(num_tokens - begin, layout_.page_size));
-    while (std::ssize(*tail) > num_kept) {
-      if (tail->back() != kNullBlock) release(tail->back());
-      tail->pop_back();
+std::span<WindowCache> BlockManager::Windows(const SequenceCache& sequence) {
+  const auto slot = static_cast<size_t>(&sequence - sequences_.data());
+  const size_t num_groups = layout_.group_windows.size();
+  return std::span(windows_).subspan(slot * num_groups, num_groups);
+}
+
+std::span<const WindowCache> BlockManager::Windows(
+    const SequenceCache& sequence) const {
+  const auto slot = static_cast<size_t>(&sequence - sequences_.data());
+  const size_t num_groups = layout_.group_windows.size();
+  return std::span(windows_).subspan(slot * num_groups, num_groups);
+}
+
+int32_t BlockManager::FirstHeld(SequenceSlot slot, int32_t group) const {
+  const SequenceCache& sequence = at(slot);
+  const int32_t page = layout_.FirstPage(group, sequence.num_settled);
+  if (group > 0 && window(slot, group).region != nullptr) {
+    return window(slot, group).cut() / layout_.page_size;
+  }
+  const std::vector<BlockId>& tail =
+      group == 0 ? sequence.tail : window_tail(slot, group);
+  const bool is_held = page == std::ssize(tail) || tail[page] != kNullBlock;
+  return is_held ? page : page + 1;
+}
+
+bool BlockManager::HasWindows(SequenceSlot slot) const {
+  const int32_t num_settled = at(slot).num_settled;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    // A region stands for the pages before its cut.
+    if (group > 0 && window(slot, group).region != nullptr) continue;
+    if (FirstHeld(slot, group) > layout_.FirstPage(group, num_settled)) {
+      return false;
     }
-  };
-  shrink(sequence->cut(), &sequence->tail);
-  for (WindowCache& window : Windows(*sequence)) shrink(0, &window.tail);
+  }
+  return true;
+}
+
+void BlockManager::ReleaseRegionBehind(WindowCache* window, int32_t group,
+                                       int32_t num_settled) {
+  if (window->region == nullptr) return;
+  if (!window->IsPast(layout_, group, num_settled)) return;
+  ReleaseRegion(*window->region);
+  window->region.reset();
 }
 
 void BlockManager::ReleaseBehindWindows(SequenceCache* sequence,
@@ -172,27 +147,6 @@ void BlockManager::ReleaseBehindWindows(SequenceCache* sequence,
       ReleaseRegionBehind(&window, group, sequence->num_settled);
     }
   }
-}
-
-BlockId BlockManager::WindowBlock(const PrefixMatch& match, int32_t page,
-                                  int32_t group) const {
-  const int32_t num_before = match.cut() / layout_.page_size;
-  const int32_t num_linked = match.length() / layout_.page_size;
-  if (page >= num_before) {
-    const BlockId block =
-        cache_.WindowBlock(Index(match.blocks[page - num_before]), group - 1);
-    if (block != kNullBlock || page >= num_linked) return block;
-  }
-  BM_CHECK(match.cached != nullptr);
-  const CachedRegion& cached = *match.cached;
-  const auto first = [&](int32_t of_group) {
-    return cached.window(of_group)
-        .PagesBehind(layout_, of_group, cached.length)
-        .begin;
-  };
-  size_t index = 0;
-  for (int32_t i = 1; i < group; ++i) index += num_linked - first(i);
-  return cache_.WindowBlockOf(cached, index + page - first(group));
 }
 
 int32_t BlockManager::PagesInWindows(const PrefixMatch& match,
@@ -254,26 +208,25 @@ bool BlockManager::FitWindows(PrefixMatch* match) const {
   return true;
 }
 
-PrefixMatch BlockManager::MatchOver(const BlockChain& chain,
-                                    std::span<const int32_t> tokens,
-                                    RegionQuery query, PrefixMatch used,
-                                    int64_t* num_looks) const {
-  for (int32_t i = 0; i < kMaxRegionsWithoutWindows; ++i) {
-    PrefixMatch match = PrefixMatch::InMemoryOf(std::move(used));
-    match.region = cache_.MatchRegion(chain, tokens, query, num_looks);
-    if (match.region == PrefixCache::kNone) return match;
-    match.cached = cache_.region(match.region);
-    const int32_t limit = std::min(query.max_tokens_over(match.length()),
-                                   static_cast<int32_t>(tokens.size()));
-    cache_.MatchOver(match.region, chain, tokens, limit, &match.blocks);
-    match.num_tokens = match.cut() + static_cast<int32_t>(match.blocks.size()) *
-                                         layout_.page_size;
-    *num_looks += std::ssize(match.blocks);
-    if (!layout_.has_windows() || FitWindows(&match)) return match;
-    query.max_length = match.length() - 1;
-    used = std::move(match);
+BlockId BlockManager::WindowBlock(const PrefixMatch& match, int32_t page,
+                                  int32_t group) const {
+  const int32_t num_before = match.cut() / layout_.page_size;
+  const int32_t num_linked = match.length() / layout_.page_size;
+  if (page >= num_before) {
+    const BlockId block =
+        cache_.WindowBlock(Index(match.blocks[page - num_before]), group - 1);
+    if (block != kNullBlock || page >= num_linked) return block;
   }
-  return PrefixMatch::InMemoryOf(std::move(used));
+  BM_CHECK(match.cached != nullptr);
+  const CachedRegion& cached = *match.cached;
+  const auto first = [&](int32_t of_group) {
+    return cached.window(of_group)
+        .PagesBehind(layout_, of_group, cached.length)
+        .begin;
+  };
+  size_t index = 0;
+  for (int32_t i = 1; i < group; ++i) index += num_linked - first(i);
+  return cache_.WindowBlockOf(cached, index + page - first(group));
 }
 
 void BlockManager::OpenWindows(const BlockChain& chain,
@@ -331,18 +284,6 @@ void BlockManager::PublishWindows(const SequenceCache& sequence, int32_t page,
   }
 }
 
-bool BlockManager::HasWindows(SequenceSlot slot) const {
-  const int32_t num_settled = at(slot).num_settled;
-  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    // A region stands for the pages before its cut.
-    if (group > 0 && window(slot, group).region != nullptr) continue;
-    if (FirstHeld(slot, group) > layout_.FirstPage(group, num_settled)) {
-      return false;
-    }
-  }
-  return true;
-}
-
 RegionWindows BlockManager::LinkWindows(const SequenceCache& sequence,
                                         int32_t length, const Retention* wish) {
   RegionWindows windows;
@@ -369,6 +310,14 @@ RegionWindows BlockManager::LinkWindows(const SequenceCache& sequence,
     }
   }
   return windows;
+}
+
+int32_t BlockManager::RegionBlocksOf(const WindowCache& window,
+                                     Owned owned) const {
+  const RegionRecord* region = window.region.get();
+  if (region == nullptr) return 0;
+  if (owned == Owned::kOwn && !IsOwnRegion(*region)) return 0;
+  return static_cast<int32_t>(region->blocks.size());
 }
 
 }  // namespace blockmgr

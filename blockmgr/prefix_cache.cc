@@ -40,6 +40,41 @@ int32_t PrefixCache::FindRegion(RegionId id) const {
   return found == region_entries_.end() ? kNone : found->second;
 }
 
+int32_t PrefixCache::FindRegion(const BlockChain& chain, EntrySerial root,
+                                std::span<const int32_t> tokens,
+                                absl::string_view plan,
+                                absl::string_view history,
+                                Histories histories) const {
+  const auto length = static_cast<int32_t>(tokens.size());
+  const auto found =
+      region_index_.find(chain.RegionKey(length / page_size_, plan));
+  int32_t entry = found == region_index_.end() ? kNone : found->second;
+  for (; entry != kNone; entry = entries_[entry].next_same_key) {
+    const CachedRegion& cached = *region(entry);
+    const RegionContent& content = *cached.content;
+    const bool any = histories == Histories::kAny;
+    // A longer hit over it may need none of its windows.
+    if (histories == Histories::kEqual &&
+        (content.history_size() != history.size() || !HasWindows(cached))) {
+      continue;
+    }
+    // Without its tail block, which may have been reclaimed, it is of no use.
+    if (cached.root == root && cached.plan == plan && cached.length == length &&
+        serial(Index(cached.tail)) == cached.tail_serial &&
+        content.Begins(tokens, any ? nullptr : &history, chain)) {
+      return entry;
+    }
+  }
+  return kNone;
+}
+
+int32_t PrefixCache::FindRegion(const RegionName& name, const BlockChain& chain,
+                                EntrySerial root,
+                                std::span<const int32_t> tokens) const {
+  return FindRegion(chain, root, tokens.first(name.length), name.plan,
+                    name.history, Histories::kEqual);
+}
+
 EntrySerial PrefixCache::AcquireRoot(absl::string_view root) {
   const auto [found, is_new] = roots_.try_emplace(root);
   if (is_new) {
@@ -69,25 +104,6 @@ void PrefixCache::ReleaseRoot(EntrySerial root) {
   roots_.erase(found);
 }
 
-int32_t PrefixCache::Find(const BlockKey& key, EntrySerial parent,
-                          const BlockChain& chain,
-                          std::span<const int32_t> tokens,
-                          int32_t begin) const {
-  const std::span<const int32_t> own = tokens.subspan(begin, page_size_);
-  const auto found = index_.find(key);
-  int32_t block = found == index_.end() ? kNone : found->second;
-  for (; block != kNone; block = entries_[block].next_same_key) {
-    const Entry& entry = entries_[block];
-    if (entry.parent != parent || !std::ranges::equal(TokensOf(block), own)) {
-      continue;
-    }
-    const absl::string_view media =
-        entry.has_media ? media_.at(block) : absl::string_view();
-    if (chain.HasMedia(begin, begin + page_size_, media)) return block;
-  }
-  return kNone;
-}
-
 void PrefixCache::Match(const BlockChain& chain, size_t num_blocks,
                         std::span<const int32_t> tokens,
                         std::vector<BlockId>* blocks) const {
@@ -102,34 +118,6 @@ void PrefixCache::Match(const BlockChain& chain, size_t num_blocks,
     blocks->push_back(BlockId{block});
     parent = entries_[block].serial;
   }
-}
-
-int32_t PrefixCache::FindRegion(const BlockChain& chain, EntrySerial root,
-                                std::span<const int32_t> tokens,
-                                absl::string_view plan,
-                                absl::string_view history,
-                                Histories histories) const {
-  const auto length = static_cast<int32_t>(tokens.size());
-  const auto found =
-      region_index_.find(chain.RegionKey(length / page_size_, plan));
-  int32_t entry = found == region_index_.end() ? kNone : found->second;
-  for (; entry != kNone; entry = entries_[entry].next_same_key) {
-    const CachedRegion& cached = *region(entry);
-    const RegionContent& content = *cached.content;
-    const bool any = histories == Histories::kAny;
-    // A longer hit over it may need none of its windows.
-    if (histories == Histories::kEqual &&
-        (content.history_size() != history.size() || !HasWindows(cached))) {
-      continue;
-    }
-    // Without its tail block, which may have been reclaimed, it is of no use.
-    if (cached.root == root && cached.plan == plan && cached.length == length &&
-        serial(Index(cached.tail)) == cached.tail_serial &&
-        content.Begins(tokens, any ? nullptr : &history, chain)) {
-      return entry;
-    }
-  }
-  return kNone;
 }
 
 int32_t PrefixCache::MatchRegion(const BlockChain& chain,
@@ -177,28 +165,6 @@ void PrefixCache::MatchOver(int32_t region_entry, const BlockChain& chain,
   }
 }
 
-void PrefixCache::Add(int32_t entry, const BlockKey& key, EntrySerial parent) {
-  Entry& own = entries_[entry];
-  BM_CHECK(own.serial == kNoSerial);
-  own.key = key;
-  own.serial = next_serial_++;
-  own.parent = parent;
-  log_.Append({.serial = own.serial, .entry = entry});
-  const auto [first, is_new] = IndexOf(entry)->try_emplace(key, entry);
-  if (!is_new) {
-    own.next_same_key = first->second;
-    first->second = entry;
-  }
-  const auto root = root_names_.find(parent);
-  own.follows_root = root != root_names_.end();
-  if (own.follows_root) {
-    Root& leads = roots_.at(*root->second);
-    ++leads.num_users;
-    leads.has_led = true;
-  }
-  num_blocks_held_ += num_blocks(entry);
-}
-
 int32_t PrefixCache::Insert(BlockId block, const BlockKey& key,
                             const BlockChain& chain, EntrySerial parent,
                             std::span<const int32_t> tokens, int32_t begin,
@@ -213,19 +179,6 @@ int32_t PrefixCache::Insert(BlockId block, const BlockKey& key,
   return Index(block);
 }
 
-void PrefixCache::AddBlock(BlockId block, const BlockKey& key,
-                           EntrySerial parent, std::span<const int32_t> tokens,
-                           absl::string_view media) {
-  Add(Index(block), key, parent);
-  std::ranges::copy(
-      tokens,
-      tokens_.begin() + static_cast<int64_t>(Index(block)) * page_size_);
-  AddStart(Index(block));
-  if (media.empty()) return;
-  entries_[Index(block)].has_media = true;
-  media_.emplace(Index(block), media);
-}
-
 void PrefixCache::InsertTail(BlockId block, const BlockKey& key,
                              const BlockChain& chain,
                              std::span<const int32_t> tokens, int32_t begin) {
@@ -234,13 +187,6 @@ void PrefixCache::InsertTail(BlockId block, const BlockKey& key,
   const EntrySerial parent = next_serial_++;
   AddBlock(block, key, parent, tokens.subspan(begin, page_size_),
            chain.Media(begin, begin + page_size_));
-}
-
-int32_t PrefixCache::FindRegion(const RegionName& name, const BlockChain& chain,
-                                EntrySerial root,
-                                std::span<const int32_t> tokens) const {
-  return FindRegion(chain, root, tokens.first(name.length), name.plan,
-                    name.history, Histories::kEqual);
 }
 
 int32_t PrefixCache::InsertRegion(std::shared_ptr<const RegionRecord> record,
@@ -269,52 +215,6 @@ int32_t PrefixCache::InsertRegion(std::shared_ptr<const RegionRecord> record,
   const int32_t entry = AddRegion(std::move(cached));
   Add(entry, chain.RegionKey(name.length / page_size_, name.plan), root);
   return entry;
-}
-
-int32_t PrefixCache::AddRegion(std::unique_ptr<const CachedRegion> cached) {
-  int32_t entry = entry_limit();
-  if (free_regions_.empty()) {
-    entries_.emplace_back();
-    regions_.emplace_back();
-    num_links_.emplace_back();
-    free_regions_.reserve(regions_.capacity());
-    order_.Grow(entry_limit());
-  } else {
-    entry = free_regions_.back();
-    free_regions_.pop_back();
-  }
-  region_entries_.emplace(cached->record->id, entry);
-  regions_[entry - num_blocks_] = std::move(cached);
-  return entry;
-}
-
-void PrefixCache::RemoveRegion(int32_t entry) {
-  std::unique_ptr<const CachedRegion>& cached = regions_[entry - num_blocks_];
-  region_entries_.erase(cached->record->id);
-  num_links_[entry - num_blocks_] = 0;
-  cached.reset();
-  free_regions_.push_back(entry);
-}
-
-void PrefixCache::RemoveFromIndex(int32_t entry) {
-  const Entry& own = entries_[entry];
-  KeyIndex* index = IndexOf(entry);
-  const auto first = index->find(own.key);
-  BM_CHECK(first != index->end());
-  if (first->second == entry) {
-    if (own.next_same_key == kNone) {
-      index->erase(first);
-    } else {
-      first->second = own.next_same_key;
-    }
-    return;
-  }
-  int32_t before = first->second;
-  while (entries_[before].next_same_key != entry) {
-    before = entries_[before].next_same_key;
-    BM_CHECK(before != kNone);
-  }
-  entries_[before].next_same_key = own.next_same_key;
 }
 
 std::vector<int32_t> PrefixCache::FindLost(
@@ -351,14 +251,6 @@ std::vector<int32_t> PrefixCache::FindLost(
     if (gone->contains(serial) && !stays) entries.push_back(entry);
   }
   return entries;
-}
-
-void PrefixCache::ForgetLength(const CachedRegion& cached) {
-  Root& root = roots_.at(*root_names_.at(cached.root));
-  const auto plan = root.plans.find(cached.plan);
-  const auto length = plan->second.find(cached.length);
-  if (--length->second == 0) plan->second.erase(length);
-  if (plan->second.empty()) root.plans.erase(plan);
 }
 
 void PrefixCache::Remove(int32_t entry) {
@@ -493,6 +385,114 @@ void PrefixCache::CheckInvariants() const {
     users.erase(root.serial);
   }
   BM_CHECK(users.empty());
+}
+
+void PrefixCache::AddBlock(BlockId block, const BlockKey& key,
+                           EntrySerial parent, std::span<const int32_t> tokens,
+                           absl::string_view media) {
+  Add(Index(block), key, parent);
+  std::ranges::copy(
+      tokens,
+      tokens_.begin() + static_cast<int64_t>(Index(block)) * page_size_);
+  AddStart(Index(block));
+  if (media.empty()) return;
+  entries_[Index(block)].has_media = true;
+  media_.emplace(Index(block), media);
+}
+
+int32_t PrefixCache::AddRegion(std::unique_ptr<const CachedRegion> cached) {
+  int32_t entry = entry_limit();
+  if (free_regions_.empty()) {
+    entries_.emplace_back();
+    regions_.emplace_back();
+    num_links_.emplace_back();
+    free_regions_.reserve(regions_.capacity());
+    order_.Grow(entry_limit());
+  } else {
+    entry = free_regions_.back();
+    free_regions_.pop_back();
+  }
+  region_entries_.emplace(cached->record->id, entry);
+  regions_[entry - num_blocks_] = std::move(cached);
+  return entry;
+}
+
+void PrefixCache::RemoveRegion(int32_t entry) {
+  std::unique_ptr<const CachedRegion>& cached = regions_[entry - num_blocks_];
+  region_entries_.erase(cached->record->id);
+  num_links_[entry - num_blocks_] = 0;
+  cached.reset();
+  free_regions_.push_back(entry);
+}
+
+void PrefixCache::Add(int32_t entry, const BlockKey& key, EntrySerial parent) {
+  Entry& own = entries_[entry];
+  BM_CHECK(own.serial == kNoSerial);
+  own.key = key;
+  own.serial = next_serial_++;
+  own.parent = parent;
+  log_.Append({.serial = own.serial, .entry = entry});
+  const auto [first, is_new] = IndexOf(entry)->try_emplace(key, entry);
+  if (!is_new) {
+    own.next_same_key = first->second;
+    first->second = entry;
+  }
+  const auto root = root_names_.find(parent);
+  own.follows_root = root != root_names_.end();
+  if (own.follows_root) {
+    Root& leads = roots_.at(*root->second);
+    ++leads.num_users;
+    leads.has_led = true;
+  }
+  num_blocks_held_ += num_blocks(entry);
+}
+
+void PrefixCache::RemoveFromIndex(int32_t entry) {
+  const Entry& own = entries_[entry];
+  KeyIndex* index = IndexOf(entry);
+  const auto first = index->find(own.key);
+  BM_CHECK(first != index->end());
+  if (first->second == entry) {
+    if (own.next_same_key == kNone) {
+      index->erase(first);
+    } else {
+      first->second = own.next_same_key;
+    }
+    return;
+  }
+  int32_t before = first->second;
+  while (entries_[before].next_same_key != entry) {
+    before = entries_[before].next_same_key;
+    BM_CHECK(before != kNone);
+  }
+  entries_[before].next_same_key = own.next_same_key;
+}
+
+void PrefixCache::ForgetLength(const CachedRegion& cached) {
+  Root& root = roots_.at(*root_names_.at(cached.root));
+  const auto plan = root.plans.find(cached.plan);
+  const auto length = plan->second.find(cached.length);
+  if (--length->second == 0) plan->second.erase(length);
+  if (plan->second.empty()) root.plans.erase(plan);
+}
+
+int32_t PrefixCache::Find(const BlockKey& key, EntrySerial parent,
+                          const BlockChain& chain,
+                          std::span<const int32_t> tokens,
+                          int32_t begin) const {
+  const std::span<const int32_t> own = tokens.subspan(begin, page_size_);
+  const auto found = index_.find(key);
+  int32_t block = found == index_.end() ? kNone : found->second;
+  for (; block != kNone; block = entries_[block].next_same_key) {
+    const Entry& entry = entries_[block];
+    if (entry.parent != parent || !std::ranges::equal(TokensOf(block), own)) {
+      continue;
+    }
+    const absl::string_view media =
+        entry.has_media ? media_.at(block) : absl::string_view();
+    if (chain.HasMedia(begin, begin + page_size_, media)) return block;
+  }
+  return kNone;
 }
 
 }  // namespace blockmgr

@@ -37,21 +37,6 @@ int32_t PrefixCache::InsertWindowRegion(
   return entry;
 }
 
-void PrefixCache::LinkWindows(const RegionWindows& windows,
-                              CachedRegion* cached) {
-  for (const WindowRegion& window : windows.regions) {
-    if (window.num_blocks() == 0) continue;
-    const int32_t entry = FindRegion(window.region->id);
-    BM_CHECK(entry != kNone);
-    ++num_links_[entry - num_blocks_];
-  }
-  for (const BlockId block : windows.blocks) {
-    ++window_links_[Index(block)].num_regions;
-    cached->window_serials.push_back(serial(Index(block)));
-  }
-  orphans_.reserve(windows.regions.size() + windows.blocks.size());
-}
-
 std::span<const int32_t> PrefixCache::Unlink(int32_t entry) {
   if (num_window_groups_ == 0 || IsWindow(entry) || IsWindowRegion(entry)) {
     return {};
@@ -90,15 +75,6 @@ std::span<const int32_t> PrefixCache::Unlink(int32_t entry) {
   return orphans_;
 }
 
-bool PrefixCache::HasWindows(const CachedRegion& cached) const {
-  for (size_t i = 0; i < cached.windows.blocks.size(); ++i) {
-    if (WindowBlockOf(cached, i) == kNullBlock) return false;
-  }
-  return std::ranges::all_of(
-      cached.windows.regions,
-      [this](const WindowRegion& window) { return HasWindowRegion(window); });
-}
-
 void PrefixCache::RemoveWindow(int32_t block) {
   const WindowLinks& links = window_links_[block];
   if (links.entry != kNone) {
@@ -108,6 +84,30 @@ void PrefixCache::RemoveWindow(int32_t block) {
   window_links_[block] = WindowLinks{};
   entries_[block] = Entry{};
   --num_blocks_held_;
+}
+
+void PrefixCache::LinkWindows(const RegionWindows& windows,
+                              CachedRegion* cached) {
+  for (const WindowRegion& window : windows.regions) {
+    if (window.num_blocks() == 0) continue;
+    const int32_t entry = FindRegion(window.region->id);
+    BM_CHECK(entry != kNone);
+    ++num_links_[entry - num_blocks_];
+  }
+  for (const BlockId block : windows.blocks) {
+    ++window_links_[Index(block)].num_regions;
+    cached->window_serials.push_back(serial(Index(block)));
+  }
+  orphans_.reserve(windows.regions.size() + windows.blocks.size());
+}
+
+bool PrefixCache::HasWindows(const CachedRegion& cached) const {
+  for (size_t i = 0; i < cached.windows.blocks.size(); ++i) {
+    if (WindowBlockOf(cached, i) == kNullBlock) return false;
+  }
+  return std::ranges::all_of(
+      cached.windows.regions,
+      [this](const WindowRegion& window) { return HasWindowRegion(window); });
 }
 
 void PrefixCache::CheckWindows() const {

@@ -9,9 +9,7 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
-#include "scheduler/footprint.h"
 #include "scheduler/require_range.h"
 #include "scheduler/scheduler_impl.h"
 
@@ -120,39 +118,6 @@ SchedulerImpl::SchedulerImpl(const ModelLayout& layout,
   running_.reserve(options.max_num_seqs);
 }
 
-absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
-  if (request.id.empty() || request.id.size() > kMaxIdBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("request_id: expected 1 to ",
-                                                   kMaxIdBytes, " bytes, got ",
-                                                   request.id.size()));
-  }
-  if (request.prompt.empty()) {
-    return absl::InvalidArgumentError(
-        "prompt: expected at least one token, got none");
-  }
-  // Lengths before what is looked at one by one.
-  BM_RETURN_IF_ERROR(RequireCount(
-      "stop_token_ids", std::ssize(request.stop_token_ids), kMaxStopTokens));
-  BM_RETURN_IF_ERROR(
-      options_.CheckLength(std::ssize(request.prompt), request.max_tokens));
-  BM_RETURN_IF_ERROR(ValidateTokens("prompt", request.prompt));
-  BM_RETURN_IF_ERROR(ValidateTokens("stop_token_ids", request.stop_token_ids));
-  BM_RETURN_IF_ERROR(
-      RequireCount("media", std::ssize(request.scope.media), kMaxMedia));
-  BM_RETURN_IF_ERROR(ValidateScope(request.scope, std::ssize(request.prompt)));
-  BM_RETURN_IF_ERROR(RequireCount("retention", std::ssize(request.retention),
-                                  kMaxRetentionWishes));
-  for (size_t i = 0; i < request.retention.size(); ++i) {
-    BM_RETURN_IF_ERROR(ValidateWish(i, request.retention[i]));
-  }
-  if (request.engine_data.size() > kMaxEngineDataBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("engine_data: expected at most ", kMaxEngineDataBytes,
-                     " bytes, got ", request.engine_data.size()));
-  }
-  return ValidateEviction(request.eviction);
-}
-
 absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   BM_RETURN_IF_ERROR(ValidateRequest(request));
   if (names_.contains(request.id)) {
@@ -221,71 +186,6 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   return state->id;
 }
 
-RequestState* SchedulerImpl::NewState() {
-  if (free_states_.empty()) {
-    states_.push_back(std::make_unique<RequestState>());
-    return states_.back().get();
-  }
-  RequestState* state = free_states_.back();
-  free_states_.pop_back();
-  return state;
-}
-
-void SchedulerImpl::LeaveSlot(RequestState* request) {
-  if (request->squeeze != nullptr) --num_squeezable_;
-  if (request->is_spared()) --num_spared_;
-  SetDrafts(request, 0);
-  prefill_front_.Clear(request);
-  tenants_.Reserve(request->tenant,
-                   -std::exchange(request->reserved_blocks, 0));
-  manager_.Close(request->slot);
-  released_.push_back(request->slot);
-  request->running = false;
-  ++request->incarnation;
-  request->slot = kNoSequenceSlot;
-  request->num_computed = 0;
-  request->num_placeholders = 0;
-  request->num_unverified = 0;
-  request->num_in_cache = 0;
-  request->next_compression = 0;
-  request->order_in_flight = false;
-  request->restarts = false;
-}
-
-void SchedulerImpl::WaitAgain(RequestState* request) {
-  LeaveSlot(request);
-  JoinQueue(request);
-}
-
-void SchedulerImpl::ForgetLeft() {
-  std::erase_if(running_,
-                [](const RequestState* state) { return !state->running; });
-}
-
-void SchedulerImpl::Retire(RequestState* request, FinishReason reason,
-                           absl::Status status, Effects* effects) {
-  AbortCommand(request, "the request ended before the eviction", effects);
-  FinishEffect effect;
-  effect.request = request->id;
-  effect.reason = reason;
-  effect.status = std::move(status);
-  effect.num_output_tokens = request->num_outputs();
-  effect.num_cached_tokens = request->num_cached_tokens;
-  effect.num_preemptions = request->num_preemptions;
-  effects->finished.push_back(std::move(effect));
-  ++totals_.num_finished;
-  if (request->running) LeaveSlot(request);
-  tenants_.Finish(request->tenant, request->demand(), request->was_admitted);
-  RefreshBar(request->tenant);
-  DropSwap(request);
-  names_.erase(request->info->id);
-  requests_.erase(request->id);
-  const uint32_t incarnation = request->incarnation;
-  *request = RequestState{};
-  request->incarnation = incarnation;
-  free_states_.push_back(request);
-}
-
 absl::Status SchedulerImpl::Cancel(RequestId request, Effects* effects) {
   const auto found = requests_.find(request);
   if (found == requests_.end()) {
@@ -327,6 +227,104 @@ SchedulerStats SchedulerImpl::stats() const {
   stats.used_host_blocks = manager_.host().num_used();
   stats.metadata_bytes = manager_.metadata_bytes();
   return stats;
+}
+
+absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
+  if (request.id.empty() || request.id.size() > kMaxIdBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("request_id: expected 1 to ",
+                                                   kMaxIdBytes, " bytes, got ",
+                                                   request.id.size()));
+  }
+  if (request.prompt.empty()) {
+    return absl::InvalidArgumentError(
+        "prompt: expected at least one token, got none");
+  }
+  // Lengths before what is looked at one by one.
+  BM_RETURN_IF_ERROR(RequireCount(
+      "stop_token_ids", std::ssize(request.stop_token_ids), kMaxStopTokens));
+  BM_RETURN_IF_ERROR(
+      options_.CheckLength(std::ssize(request.prompt), request.max_tokens));
+  BM_RETURN_IF_ERROR(ValidateTokens("prompt", request.prompt));
+  BM_RETURN_IF_ERROR(ValidateTokens("stop_token_ids", request.stop_token_ids));
+  BM_RETURN_IF_ERROR(
+      RequireCount("media", std::ssize(request.scope.media), kMaxMedia));
+  BM_RETURN_IF_ERROR(ValidateScope(request.scope, std::ssize(request.prompt)));
+  BM_RETURN_IF_ERROR(RequireCount("retention", std::ssize(request.retention),
+                                  kMaxRetentionWishes));
+  for (size_t i = 0; i < request.retention.size(); ++i) {
+    BM_RETURN_IF_ERROR(ValidateWish(i, request.retention[i]));
+  }
+  if (request.engine_data.size() > kMaxEngineDataBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("engine_data: expected at most ", kMaxEngineDataBytes,
+                     " bytes, got ", request.engine_data.size()));
+  }
+  return ValidateEviction(request.eviction);
+}
+
+RequestState* SchedulerImpl::NewState() {
+  if (free_states_.empty()) {
+    states_.push_back(std::make_unique<RequestState>());
+    return states_.back().get();
+  }
+  RequestState* state = free_states_.back();
+  free_states_.pop_back();
+  return state;
+}
+
+void SchedulerImpl::Retire(RequestState* request, FinishReason reason,
+                           absl::Status status, Effects* effects) {
+  AbortCommand(request, "the request ended before the eviction", effects);
+  FinishEffect effect;
+  effect.request = request->id;
+  effect.reason = reason;
+  effect.status = std::move(status);
+  effect.num_output_tokens = request->num_outputs();
+  effect.num_cached_tokens = request->num_cached_tokens;
+  effect.num_preemptions = request->num_preemptions;
+  effects->finished.push_back(std::move(effect));
+  ++totals_.num_finished;
+  if (request->running) LeaveSlot(request);
+  tenants_.Finish(request->tenant, request->demand(), request->was_admitted);
+  RefreshBar(request->tenant);
+  DropSwap(request);
+  names_.erase(request->info->id);
+  requests_.erase(request->id);
+  const uint32_t incarnation = request->incarnation;
+  *request = RequestState{};
+  request->incarnation = incarnation;
+  free_states_.push_back(request);
+}
+
+void SchedulerImpl::LeaveSlot(RequestState* request) {
+  if (request->squeeze != nullptr) --num_squeezable_;
+  if (request->is_spared()) --num_spared_;
+  SetDrafts(request, 0);
+  prefill_front_.Clear(request);
+  tenants_.Reserve(request->tenant,
+                   -std::exchange(request->reserved_blocks, 0));
+  manager_.Close(request->slot);
+  released_.push_back(request->slot);
+  request->running = false;
+  ++request->incarnation;
+  request->slot = kNoSequenceSlot;
+  request->num_computed = 0;
+  request->num_placeholders = 0;
+  request->num_unverified = 0;
+  request->num_in_cache = 0;
+  request->next_compression = 0;
+  request->order_in_flight = false;
+  request->restarts = false;
+}
+
+void SchedulerImpl::WaitAgain(RequestState* request) {
+  LeaveSlot(request);
+  JoinQueue(request);
+}
+
+void SchedulerImpl::ForgetLeft() {
+  std::erase_if(running_,
+                [](const RequestState* state) { return !state->running; });
 }
 
 }  // namespace blockmgr

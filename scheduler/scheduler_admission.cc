@@ -1,9 +1,11 @@
-// Deciding who is admitted.
+// Deciding who is admitted: what those that run may still take, and whether
+// that leaves room for one more.
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
-#include "blockmgr/base/check.h"
+#include "scheduler/compression_points.h"
 #include "scheduler/footprint.h"
 #include "scheduler/scheduler_impl.h"
 
@@ -21,6 +23,214 @@ constexpr int64_t kForkItemsPerBlock = 4;
 constexpr int32_t kMaxAwaiting = 2048;
 
 }  // namespace
+
+void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
+  // Blocks that an eviction takes in place may leave the prefix cache: nobody
+  // is admitted on them in the same step.
+  for (const StepDecision::Order& order : decision_.orders) {
+    if (!order.futile && order.num_fresh < order.num_copied()) return;
+  }
+  const int32_t num_open = manager_.num_open_slots();
+  if (waiting_.empty() || num_open == 0 || *token_budget <= 0) return;
+  int32_t num_looks = 0;
+  // Admissions before one of those passed has been passed too often.
+  int32_t passes_left = INT32_MAX;
+  walk_.Restart();
+  while (*token_budget > 0 && std::ssize(decision_.matches) < num_open &&
+         num_looks < kMaxLooks && decision_.num_awaiting < kMaxAwaiting &&
+         decision_.num_looked_blocks < kMaxLookedBlocks && passes_left > 0) {
+    RequestState* request = walk_.Next();
+    if (request == nullptr) return;
+    switch (TryAdmit(request, budget, token_budget)) {
+      case Verdict::kAdmitted:
+        --passes_left;
+        if (IsLong(*request) &&
+            decision_.matches.back().source == kNoSequenceSlot &&
+            IsPrefill(*request, decision_.matches.back())) {
+          ++*decision_.num_long_prefills;
+        }
+        walk_.Serve(ServiceOf(*request));
+        break;
+      case Verdict::kDoesNotFit:
+        ++num_looks;
+        decision_.passed.push_back(
+            {request, static_cast<int32_t>(decision_.matches.size())});
+        passes_left = std::min(passes_left,
+                               options_.max_bypasses - request->times_passed);
+        break;
+      case Verdict::kLetsOthersPass:
+        ++num_looks;
+        break;
+      case Verdict::kIsTooLong:
+        num_looks += LookOutsideLane(request, kLongPromptLane);
+        walk_.Bar(kLongPromptLane);
+        break;
+      case Verdict::kLacksScorerState:
+        num_looks += LookOutsideLane(request, kScorerStateLane);
+        walk_.Bar(kScorerStateLane);
+        break;
+      case Verdict::kAwaits:
+        break;
+      case Verdict::kTenantIsFull:
+        // By what this step has admitted: else it would be barred.
+        walk_.SkipTenant();
+        break;
+    }
+  }
+}
+
+SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
+                                               BlockBudget* budget,
+                                               int32_t* token_budget) {
+  if (!tenants_.MayReserve(
+          request->tenant,
+          request->peak_blocks + decision_.ReservedBy(request->tenant))) {
+    return Verdict::kTenantIsFull;
+  }
+  if (request->fork_of != RequestId{0}) {
+    decision_.num_looked_blocks +=
+        (std::ssize(request->compressions) + request->chain.num_media()) /
+        kForkItemsPerBlock;
+  }
+  ForkPoint fork = FindFork(request);
+  if (fork.waits) {
+    decision_.Await(request);
+    return Verdict::kAwaits;
+  }
+  if (fork.match.num_tokens == 0 && StillWaits(*request)) {
+    ++decision_.num_awaiting;
+    decision_.prefix_waits.push_back({request, request->prefix_wait});
+    return Verdict::kAwaits;
+  }
+  if (!HasScorerState(*request)) return Verdict::kLacksScorerState;
+  // Nearly all of a fork's prompt is computed, however long.
+  if (fork.match.num_tokens > 0 &&
+      PlanAdmission(request, &fork.match, budget, token_budget)) {
+    return Verdict::kAdmitted;
+  }
+  const bool may_prefill = MayPrefill(*request);
+  if (!may_prefill && request->swap == kNoSwap) return Verdict::kIsTooLong;
+  match_ = FindPrefix(request, std::move(match_));
+  PrefixMatch& match = match_;
+  decision_.num_looked_blocks += match.num_looks;
+  if (request->swap != kNoSwap) MatchSwapped(*request, &match);
+  if (!may_prefill && IsPrefill(*request, match)) return Verdict::kIsTooLong;
+  if (match.swap == kNoSwap) {
+    const PrefixWait wait = FindPrefixWait(*request, match);
+    if (wait.other != nullptr) {
+      decision_.prefix_waits.push_back({request, wait});
+      return Verdict::kLetsOthersPass;
+    }
+  }
+  const bool matched = match.num_tokens > 0;
+  if (match.part_is_reclaimable) {
+    // The source of a copy takes a block until the copy is made.
+    if (PlanAdmission(request, &match, budget, token_budget)) {
+      return Verdict::kAdmitted;
+    }
+    match.DropPart(layout().page_size);
+  }
+  if (PlanAdmission(request, &match, budget, token_budget)) {
+    return Verdict::kAdmitted;
+  }
+  // Alone in the pool, a request that cannot afford both its cached prefix
+  // and a copy of its survivors starts from nothing.
+  const bool alone = running_.empty() && decision_.runs.empty() &&
+                     in_flight_.empty() && matched;
+  if (alone) {
+    match = PrefixMatch::InMemoryOf(std::move(match));
+    if (PlanAdmission(request, &match, budget, token_budget)) {
+      return Verdict::kAdmitted;
+    }
+  }
+  return Verdict::kDoesNotFit;
+}
+
+bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch* taken,
+                                  BlockBudget* budget, int32_t* token_budget) {
+  const PrefixMatch& match = *taken;
+  const int32_t page_size = layout().page_size;
+  const int32_t num_cached = match.num_tokens;
+  const int32_t next = NextCompression(*request, match);
+  const int32_t num_tokens =
+      TokensToRun(*request, next, num_cached, *token_budget);
+  if (num_tokens == 0) return false;
+  // A part of a block is another's, and copied, unless it comes back.
+  const int32_t num_new =
+      layout().num_groups() *
+      (CeilDiv(num_cached + num_tokens, page_size) -
+       (match.swap == kNoSwap ? num_cached / page_size
+                              : CeilDiv(num_cached, page_size)));
+  const int32_t num_held = match.num_blocks() - match.num_moving + num_new;
+  const int32_t needed =
+      num_new + match.num_taken() + (match.part_is_reclaimable ? 1 : 0);
+  if (needed > budget->available || !IsAffordable(*request, match, *budget)) {
+    return false;
+  }
+  StepDecision::Order order;
+  const bool has_order =
+      MayOrder(*request, next, num_cached + num_tokens) &&
+      PlanOrder(*request, num_cached + num_tokens, &match, &order);
+  int32_t num_fresh = 0;
+  if (has_order) {
+    num_fresh = FreshForOrder(order, Headroom(budget->available - needed));
+  }
+  if (needed + num_fresh > budget->available) return false;
+  StepDecision::Run run;
+  run.request = request;
+  run.num_tokens = num_tokens;
+  run.num_blocks = num_new;
+  if (has_order) {
+    order.num_fresh = num_fresh;
+    run.order = static_cast<int32_t>(decision_.orders.size());
+    decision_.orders.push_back(std::move(order));
+  }
+  run.match = static_cast<int32_t>(decision_.matches.size());
+  decision_.num_spared += request->is_spared() ? 1 : 0;
+  decision_.Add(run);
+  const auto num_pages = static_cast<size_t>(num_cached / page_size);
+  if (match.record() == nullptr && num_pages < request->chain.keys().size()) {
+    decision_.computing.try_emplace(request->chain.keys()[num_pages], request);
+  }
+  for (const Promise kind : {Promise::kKnown, Promise::kCompletion}) {
+    if (!decision_.promised[kind].has_value()) continue;
+    *decision_.promised[kind] +=
+        std::max(0, NeededOn(*request, match, kind) - num_held);
+  }
+  budget->available -= needed + num_fresh;
+  budget->coming -= match.num_cooling;
+  decision_.matches.push_back(std::move(*taken));
+  *token_budget -= num_tokens;
+  return true;
+}
+
+bool SchedulerImpl::IsAffordable(const RequestState& request,
+                                 const PrefixMatch& match,
+                                 const BlockBudget& budget) {
+  const int64_t room = int64_t{budget.available} + budget.coming;
+  // What it finds unused in the cache is not there for anybody else once it
+  // runs, what is coming of that, too.
+  const int32_t num_in_use = NumInUse(match);
+  if (options_.admission == AdmissionPolicy::kWatermark) {
+    // Everything known, at its peak: evictions on the way (a resumed request
+    // replays them) may be what makes it fit.
+    const int32_t needed =
+        NeededOn(request, match, Promise::kKnown) - num_in_use;
+    const bool alone = running_.empty() && decision_.runs.empty();
+    if (needed + (alone ? 0 : watermark_blocks_) >
+        room - Promised(Promise::kKnown)) {
+      return false;
+    }
+  }
+  // Who has been preempted a few times comes back for good: nobody is admitted
+  // beside it either who may take what it, or another one, needs.
+  if (options_.admission != AdmissionPolicy::kGuaranteed &&
+      !request.is_spared() && num_spared_ + decision_.num_spared == 0) {
+    return true;
+  }
+  return NeededOn(request, match, Promise::kCompletion) - num_in_use <=
+         room - Promised(Promise::kCompletion);
+}
 
 int32_t SchedulerImpl::MaxCachedTokens(const RequestState& request,
                                        int32_t length) const {
@@ -135,6 +345,112 @@ SchedulerImpl::Fit SchedulerImpl::FitPool(
   }
 }
 
+int32_t SchedulerImpl::LengthOf(const RequestState& request, Promise promise) {
+  return promise == Promise::kKnown
+             ? static_cast<int32_t>(request.tokens.size())
+             : request.last_length();
+}
+
+bool SchedulerImpl::IsCopied(const RequestState& request,
+                             const PrefixMatch& match) const {
+  if (NextCompression(request, match) < std::ssize(request.compressions)) {
+    return true;
+  }
+  const auto copies = [&](const RequestState* other) {
+    const SequenceCache& sequence = manager_.sequence(other->slot);
+    if (!sequence.pending.has_value() &&
+        other->next_compression == std::ssize(other->compressions)) {
+      return false;
+    }
+    return ShareBlocks({match.record(), match.cut(), match.full_blocks()},
+                       {sequence.region.get(), sequence.cut(), sequence.tail},
+                       layout().page_size);
+  };
+  return NumInUse(match) > 0 && std::ranges::any_of(running_, copies);
+}
+
+int32_t SchedulerImpl::NeededOn(const RequestState& request,
+                                const PrefixMatch& match,
+                                Promise promise) const {
+  const auto to_come = std::span<const CompressionPoint>(request.compressions)
+                           .subspan(NextCompression(request, match));
+  const int32_t peak = PeakBlocks(
+      LengthOf(request, promise),
+      MaxChunk(request, std::ssize(request.tokens) - match.num_tokens), to_come,
+      layout(),
+      {.region_blocks = match.num_region_blocks(),
+       .cut = match.cut(),
+       .window_region_blocks = match.num_window_region_blocks},
+      request.decode.get(), request.squeeze.get());
+  const bool is_copied =
+      promise == Promise::kCompletion && IsCopied(request, match);
+  return peak + (is_copied ? NumInUse(match) : 0);
+}
+
+int32_t SchedulerImpl::Remaining(const RequestState& request,
+                                 int32_t length) const {
+  return RemainingBlocks(
+      request, manager_.sequence(request.slot),
+      layout().has_windows() ? manager_.NumOwnInWindows(request.slot)
+                             : OwnInWindows(),
+      length,
+      MaxChunk(request, std::ssize(request.tokens) - request.num_computed),
+      layout());
+}
+
+int64_t SchedulerImpl::BlocksPromised(Promise promise) const {
+  int64_t promised = 0;
+  for (const RequestState* request : running_) {
+    // What this step takes of it is already gone from the available blocks.
+    const StepDecision::Run* run = decision_.RunOf(*request);
+    const int32_t taken = run == nullptr ? 0 : run->num_blocks;
+    const int32_t length = LengthOf(*request, promise);
+    if (request->num_computed >= length) continue;
+    int32_t remaining = Remaining(*request, length);
+    if (promise == Promise::kCompletion) remaining += SharedBelow(*request);
+    promised += std::max(0, remaining - taken);
+  }
+  for (const StepDecision::Run& run : decision_.runs) {
+    if (run.match < 0) continue;
+    const PrefixMatch& match = decision_.matches[run.match];
+    promised +=
+        std::max(0, NeededOn(*run.request, match, promise) + match.num_moving -
+                        match.num_blocks() - run.num_blocks);
+  }
+  return promised;
+}
+
+int32_t SchedulerImpl::ToReserve(const RequestState& request) const {
+  // How much of windows a request will hold alone depends on who leaves them
+  // first: its peak stays reserved.
+  if (layout().has_windows()) return request.peak_blocks;
+  return manager_.sequence(request.slot).num_blocks() +
+         Remaining(request, request.last_length());
+}
+
+void SchedulerImpl::RefreshReservation(RequestState* request) {
+  const int32_t needed = ToReserve(*request);
+  if (needed == request->reserved_blocks) return;
+  tenants_.Reserve(request->tenant, needed - request->reserved_blocks);
+  request->reserved_blocks = needed;
+  RefreshBar(request->tenant);
+}
+
+int32_t SchedulerImpl::SharedBelow(const RequestState& request) const {
+  if (request.next_compression == std::ssize(request.compressions)) return 0;
+  const int32_t cut = request.compressions[request.next_compression].cut;
+  const SequenceCache& sequence = manager_.sequence(request.slot);
+  if (cut <= sequence.cut()) return 0;
+  return sequence.BlocksBelow(cut, layout().page_size) -
+         manager_.NumOwnBlocks(request.slot, cut);
+}
+
+int64_t SchedulerImpl::Promised(Promise promise) {
+  std::optional<int64_t>& promised = decision_.promised[promise];
+  if (!promised.has_value()) promised = BlocksPromised(promise);
+  return *promised;
+}
+
 bool SchedulerImpl::HasScorerState(const RequestState& request) const {
   if (request.scorer_state == ScorerState::kNone) return true;
   const auto needs = [](const RequestState* other) {
@@ -153,12 +469,6 @@ bool SchedulerImpl::IsLong(const RequestState& request) const {
          std::ssize(request.tokens) > options_.long_prefill_token_threshold;
 }
 
-bool SchedulerImpl::IsPrefill(const RequestState& request,
-                              const PrefixMatch& match) {
-  return match.swap == kNoSwap ||
-         match.num_tokens + 1 < std::ssize(request.tokens);
-}
-
 bool SchedulerImpl::MayPrefill(const RequestState& request) {
   if (!IsLong(request)) return true;
   if (!decision_.num_long_prefills.has_value()) {
@@ -172,192 +482,10 @@ bool SchedulerImpl::MayPrefill(const RequestState& request) {
   return *decision_.num_long_prefills < options_.max_long_prefills;
 }
 
-bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch* taken,
-                                  BlockBudget* budget, int32_t* token_budget) {
-  const PrefixMatch& match = *taken;
-  const int32_t page_size = layout().page_size;
-  const int32_t num_cached = match.num_tokens;
-  const int32_t next = NextCompression(*request, match);
-  const int32_t num_tokens =
-      TokensToRun(*request, next, num_cached, *token_budget);
-  if (num_tokens == 0) return false;
-  // A part of a block is another's, and copied, unless it comes back.
-  const int32_t num_new =
-      layout().num_groups() *
-      (CeilDiv(num_cached + num_tokens, page_size) -
-       (match.swap == kNoSwap ? num_cached / page_size
-                              : CeilDiv(num_cached, page_size)));
-  const int32_t num_held = match.num_blocks() - match.num_moving + num_new;
-  const int32_t needed =
-      num_new + match.num_taken() + (match.part_is_reclaimable ? 1 : 0);
-  if (needed > budget->available || !IsAffordable(*request, match, *budget)) {
-    return false;
-  }
-  StepDecision::Order order;
-  const bool has_order =
-      MayOrder(*request, next, num_cached + num_tokens) &&
-      PlanOrder(*request, num_cached + num_tokens, &match, &order);
-  int32_t num_fresh = 0;
-  if (has_order) {
-    num_fresh = FreshForOrder(order, Headroom(budget->available - needed));
-  }
-  if (needed + num_fresh > budget->available) return false;
-  StepDecision::Run run;
-  run.request = request;
-  run.num_tokens = num_tokens;
-  run.num_blocks = num_new;
-  if (has_order) {
-    order.num_fresh = num_fresh;
-    run.order = static_cast<int32_t>(decision_.orders.size());
-    decision_.orders.push_back(std::move(order));
-  }
-  run.match = static_cast<int32_t>(decision_.matches.size());
-  decision_.num_spared += request->is_spared() ? 1 : 0;
-  decision_.Add(run);
-  const auto num_pages = static_cast<size_t>(num_cached / page_size);
-  if (match.record() == nullptr && num_pages < request->chain.keys().size()) {
-    decision_.computing.try_emplace(request->chain.keys()[num_pages], request);
-  }
-  for (const Promise kind : {Promise::kKnown, Promise::kCompletion}) {
-    if (!decision_.promised[kind].has_value()) continue;
-    *decision_.promised[kind] +=
-        std::max(0, NeededOn(*request, match, kind) - num_held);
-  }
-  budget->available -= needed + num_fresh;
-  budget->coming -= match.num_cooling;
-  decision_.matches.push_back(std::move(*taken));
-  *token_budget -= num_tokens;
-  return true;
-}
-
-SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
-                                               BlockBudget* budget,
-                                               int32_t* token_budget) {
-  if (!tenants_.MayReserve(
-          request->tenant,
-          request->peak_blocks + decision_.ReservedBy(request->tenant))) {
-    return Verdict::kTenantIsFull;
-  }
-  if (request->fork_of != RequestId{0}) {
-    decision_.num_looked_blocks +=
-        (std::ssize(request->compressions) + request->chain.num_media()) /
-        kForkItemsPerBlock;
-  }
-  ForkPoint fork = FindFork(request);
-  if (fork.waits) {
-    decision_.Await(request);
-    return Verdict::kAwaits;
-  }
-  if (fork.match.num_tokens == 0 && StillWaits(*request)) {
-    ++decision_.num_awaiting;
-    decision_.prefix_waits.push_back({request, request->prefix_wait});
-    return Verdict::kAwaits;
-  }
-  if (!HasScorerState(*request)) return Verdict::kLacksScorerState;
-  // Nearly all of a fork's prompt is computed, however long.
-  if (fork.match.num_tokens > 0 &&
-      PlanAdmission(request, &fork.match, budget, token_budget)) {
-    return Verdict::kAdmitted;
-  }
-  const bool may_prefill = MayPrefill(*request);
-  if (!may_prefill && request->swap == kNoSwap) return Verdict::kIsTooLong;
-  match_ = FindPrefix(request, std::move(match_));
-  PrefixMatch& match = match_;
-  decision_.num_looked_blocks += match.num_looks;
-  if (request->swap != kNoSwap) MatchSwapped(*request, &match);
-  if (!may_prefill && IsPrefill(*request, match)) return Verdict::kIsTooLong;
-  if (match.swap == kNoSwap) {
-    const PrefixWait wait = FindPrefixWait(*request, match);
-    if (wait.other != nullptr) {
-      decision_.prefix_waits.push_back({request, wait});
-      return Verdict::kLetsOthersPass;
-    }
-  }
-  const bool matched = match.num_tokens > 0;
-  if (match.part_is_reclaimable) {
-    // The source of a copy takes a block until the copy is made.
-    if (PlanAdmission(request, &match, budget, token_budget)) {
-      return Verdict::kAdmitted;
-    }
-    match.DropPart(layout().page_size);
-  }
-  if (PlanAdmission(request, &match, budget, token_budget)) {
-    return Verdict::kAdmitted;
-  }
-  // Alone in the pool, a request that cannot afford both its cached prefix
-  // and a copy of its survivors starts from nothing.
-  const bool alone = running_.empty() && decision_.runs.empty() &&
-                     in_flight_.empty() && matched;
-  if (alone) {
-    match = PrefixMatch::InMemoryOf(std::move(match));
-    if (PlanAdmission(request, &match, budget, token_budget)) {
-      return Verdict::kAdmitted;
-    }
-  }
-  return Verdict::kDoesNotFit;
-}
-
-int32_t SchedulerImpl::LookOutsideLane(RequestState* request, uint8_t lane) {
-  if ((request->lane & lane) != 0) return 0;
-  // It has lost what spared it: a swap, or its parent. Others are long, and
-  // have little to compute: they are in no lane.
-  if ((LaneOf(*request) & lane) != 0) decision_.misplaced.push_back(request);
-  return 1;
-}
-
-void SchedulerImpl::PlanWaiting(BlockBudget* budget, int32_t* token_budget) {
-  // Blocks that an eviction takes in place may leave the prefix cache: nobody
-  // is admitted on them in the same step.
-  for (const StepDecision::Order& order : decision_.orders) {
-    if (!order.futile && order.num_fresh < order.num_copied()) return;
-  }
-  const int32_t num_open = manager_.num_open_slots();
-  if (waiting_.empty() || num_open == 0 || *token_budget <= 0) return;
-  int32_t num_looks = 0;
-  // Admissions before one of those passed has been passed too often.
-  int32_t passes_left = INT32_MAX;
-  walk_.Restart();
-  while (*token_budget > 0 && std::ssize(decision_.matches) < num_open &&
-         num_looks < kMaxLooks && decision_.num_awaiting < kMaxAwaiting &&
-         decision_.num_looked_blocks < kMaxLookedBlocks && passes_left > 0) {
-    RequestState* request = walk_.Next();
-    if (request == nullptr) return;
-    switch (TryAdmit(request, budget, token_budget)) {
-      case Verdict::kAdmitted:
-        --passes_left;
-        if (IsLong(*request) &&
-            decision_.matches.back().source == kNoSequenceSlot &&
-            IsPrefill(*request, decision_.matches.back())) {
-          ++*decision_.num_long_prefills;
-        }
-        walk_.Serve(ServiceOf(*request));
-        break;
-      case Verdict::kDoesNotFit:
-        ++num_looks;
-        decision_.passed.push_back(
-            {request, static_cast<int32_t>(decision_.matches.size())});
-        passes_left = std::min(passes_left,
-                               options_.max_bypasses - request->times_passed);
-        break;
-      case Verdict::kLetsOthersPass:
-        ++num_looks;
-        break;
-      case Verdict::kIsTooLong:
-        num_looks += LookOutsideLane(request, kLongPromptLane);
-        walk_.Bar(kLongPromptLane);
-        break;
-      case Verdict::kLacksScorerState:
-        num_looks += LookOutsideLane(request, kScorerStateLane);
-        walk_.Bar(kScorerStateLane);
-        break;
-      case Verdict::kAwaits:
-        break;
-      case Verdict::kTenantIsFull:
-        // By what this step has admitted: else it would be barred.
-        walk_.SkipTenant();
-        break;
-    }
-  }
+bool SchedulerImpl::IsPrefill(const RequestState& request,
+                              const PrefixMatch& match) {
+  return match.swap == kNoSwap ||
+         match.num_tokens + 1 < std::ssize(request.tokens);
 }
 
 }  // namespace blockmgr

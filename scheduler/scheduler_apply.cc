@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "blockmgr/base/check.h"
-#include "scheduler/footprint.h"
+#include "scheduler/compression_points.h"
 #include "scheduler/scheduler_impl.h"
 
 namespace blockmgr {
@@ -17,29 +17,57 @@ constexpr int64_t kReservedOutputs = 4096;
 
 }  // namespace
 
-bool SchedulerImpl::Schedule(StepPlan* plan) {
-  if (num_steps_in_flight() >= options_.max_steps_in_flight) return false;
-  if (running_.empty() && waiting_.empty()) return false;
-  if (AwaitsDrafts()) return false;
-  decision_.Clear();
-  BlockBudget budget = BlocksNow();
-  int32_t token_budget = options_.max_num_batched_tokens;
-  PlanShares(token_budget);
-  PlanPressure(budget);
-  PlanRunning(&budget, &token_budget);
-  PlanCopies(&budget);
-  if (decision_.preempted.empty() && budget.available >= 0) {
-    PlanDrafts(&budget, &token_budget);
-    PlanWaiting(&budget, &token_budget);
-    TopUp(&budget, &token_budget);
+void SchedulerImpl::Apply(StepPlan* plan) {
+  plan->Clear();
+  ApplyPreemptions(plan);
+  ApplyWaits();
+  ApplyRestarts(plan);
+  const size_t first_start = plan->starts.size();
+  // Matched prefixes are held before anything is taken: taking may reclaim.
+  for (const StepDecision::Run& run : decision_.runs) {
+    if (run.match < 0) continue;
+    Admit(run.request, decision_.matches[run.match]);
+    UpdateFront(run.request);
+    WriteStart(*run.request, decision_.matches[run.match].source, plan);
   }
-  if (decision_.runs.empty()) {
-    // Everything waits for steps in flight; without any, somebody can run.
-    BM_CHECK(!in_flight_.empty());
-    return false;
+  ApplySwapIns(first_start, plan);
+  for (const StepDecision::Run& run : decision_.runs) {
+    // Where it starts compressed it needs less than from the first token on.
+    if (run.match >= 0) RefreshReservation(run.request);
   }
-  Apply(plan);
-  return true;
+  demands_.clear();
+  for (const StepDecision::Run& run : decision_.runs) {
+    demands_.push_back({run.request->slot, run.num_tokens});
+  }
+  new_blocks_.clear();
+  new_offsets_.assign(1, 0);
+  BM_CHECK(
+      manager_.Reserve(demands_, &new_offsets_, &new_blocks_, &plan->copies));
+
+  StepInFlight record;
+  if (!spare_steps_.empty()) {
+    record = std::move(spare_steps_.back());
+    spare_steps_.pop_back();
+  }
+  record.id = plan->id = StepId{next_step_++};
+  plan->released.swap(released_);
+  plan->block_offsets.push_back(0);
+  if (layout().num_window_groups() > 0) plan->window_offsets.push_back(0);
+  for (size_t i = 0; i < decision_.runs.size(); ++i) {
+    const StepDecision::Run& run = decision_.runs[i];
+    const auto blocks =
+        std::span<const BlockId>(new_blocks_)
+            .subspan(new_offsets_[i], new_offsets_[i + 1] - new_offsets_[i]);
+    WriteRun(run, blocks, plan, &record);
+    if (run.order >= 0) WriteOrder(run, plan, &record);
+  }
+  // Last: making room for this step may have dropped some.
+  plan->dropped_swaps.swap(dropped_swaps_);
+  plan->dropped_regions = dropped_regions_;
+  dropped_regions_.clear();
+  manager_.TakeDroppedRegions(&plan->dropped_regions);
+  manager_.Dispatch(plan->id);
+  in_flight_.push_back(std::move(record));
 }
 
 void SchedulerImpl::ApplyPreemptions(StepPlan* plan) {
@@ -70,6 +98,16 @@ void SchedulerImpl::ApplyWaits() {
     request->lane = LaneOf(*request);
     waiting_.Insert(request);
   }
+}
+
+void SchedulerImpl::ApplyRestarts(StepPlan* plan) {
+  if (!has_restarts_) return;
+  for (RequestState* request : running_) {
+    if (!request->restarts) continue;
+    WriteStart(*request, request->slot, plan);
+    request->restarts = false;
+  }
+  has_restarts_ = false;
 }
 
 void SchedulerImpl::Admit(RequestState* request, const PrefixMatch& match) {
@@ -170,19 +208,65 @@ void SchedulerImpl::WriteStart(const RequestState& request, SequenceSlot source,
   plan->starts.push_back(std::move(start));
 }
 
-void SchedulerImpl::TakeDestinations(int32_t num_fresh, EvictionOrder* order,
-                                     StepPlan* plan) {
-  order->destination_begin = std::ssize(plan->destinations);
-  BM_CHECK(
-      manager_.ReserveEviction(order->slot,
-                               {.group = order->group,
-                                .cut = order->cut,
-                                .page_total = order->page_total,
-                                .num_fresh = num_fresh,
-                                .shard_page_totals = order->shard_page_totals},
-                               &plan->destinations));
-  order->num_destinations = static_cast<int32_t>(
-      std::ssize(plan->destinations) - order->destination_begin);
+void SchedulerImpl::WriteBlocks(const StepDecision::Run& run,
+                                std::span<const BlockId> blocks,
+                                StepPlan* plan) const {
+  const RequestState& request = *run.request;
+  const bool starts =
+      run.match >= 0 && decision_.matches[run.match].source == kNoSequenceSlot;
+  // What it starts with: cached blocks, a copy in the place of its source,
+  // blocks that come back.
+  const auto start = [&](const std::vector<BlockId>& tail, int32_t begin,
+                         std::vector<BlockId>* table) {
+    const auto end = tail.begin() +
+                     CeilDiv(request.num_in_cache - begin, layout().page_size);
+    table->insert(table->end(), tail.begin(), end);
+  };
+  if (starts) {
+    const SequenceCache& sequence = manager_.sequence(request.slot);
+    start(sequence.tail, sequence.cut(), &plan->blocks);
+  }
+  const int32_t num_groups = layout().num_groups();
+  // As many for each group.
+  const size_t num_new =
+      num_groups == 1 ? blocks.size() : blocks.size() / num_groups;
+  plan->blocks.insert(plan->blocks.end(), blocks.begin(),
+                      blocks.begin() + static_cast<std::ptrdiff_t>(num_new));
+  plan->block_offsets.push_back(std::ssize(plan->blocks));
+  for (int32_t group = 1; group < num_groups; ++group) {
+    if (starts) {
+      start(manager_.window_tail(request.slot, group), 0, &plan->window_blocks);
+    }
+    const auto added = blocks.subspan(group * num_new, num_new);
+    plan->window_blocks.insert(plan->window_blocks.end(), added.begin(),
+                               added.end());
+    plan->window_offsets.push_back(std::ssize(plan->window_blocks));
+  }
+}
+
+void SchedulerImpl::WriteRun(const StepDecision::Run& run,
+                             std::span<const BlockId> blocks, StepPlan* plan,
+                             StepInFlight* record) {
+  RequestState& request = *run.request;
+  const int32_t end = request.num_computed + run.num_tokens;
+  const bool samples =
+      end - run.num_drafts == request.num_tokens() &&
+      request.num_outputs() + request.num_placeholders < request.max_tokens;
+  plan->slots.push_back(request.slot);
+  plan->positions.push_back(request.num_computed);
+  plan->num_tokens.push_back(run.num_tokens);
+  plan->samples.push_back(samples ? 1 : 0);
+  if (decision_.has_drafts) plan->num_drafts.push_back(run.num_drafts);
+  WriteBlocks(run, blocks, plan);
+  record->runs.push_back({.request = &request,
+                          .id = request.id,
+                          .incarnation = request.incarnation,
+                          .num_tokens = run.num_tokens,
+                          .num_drafts = run.num_drafts,
+                          .samples = samples});
+  request.num_computed = end;
+  request.num_placeholders += samples ? 1 + run.num_drafts : 0;
+  request.num_unverified = run.num_drafts;
 }
 
 void SchedulerImpl::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
@@ -247,128 +331,19 @@ void SchedulerImpl::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
   record->orders.push_back(std::move(in_flight));
 }
 
-void SchedulerImpl::WriteBlocks(const StepDecision::Run& run,
-                                std::span<const BlockId> blocks,
-                                StepPlan* plan) const {
-  const RequestState& request = *run.request;
-  const bool starts =
-      run.match >= 0 && decision_.matches[run.match].source == kNoSequenceSlot;
-  // What it starts with: cached blocks, a copy in the place of its source,
-  // blocks that come back.
-  const auto start = [&](const std::vector<BlockId>& tail, int32_t begin,
-                         std::vector<BlockId>* table) {
-    const auto end = tail.begin() +
-                     CeilDiv(request.num_in_cache - begin, layout().page_size);
-    table->insert(table->end(), tail.begin(), end);
-  };
-  if (starts) {
-    const SequenceCache& sequence = manager_.sequence(request.slot);
-    start(sequence.tail, sequence.cut(), &plan->blocks);
-  }
-  const int32_t num_groups = layout().num_groups();
-  // As many for each group.
-  const size_t num_new =
-      num_groups == 1 ? blocks.size() : blocks.size() / num_groups;
-  plan->blocks.insert(plan->blocks.end(), blocks.begin(),
-                      blocks.begin() + static_cast<std::ptrdiff_t>(num_new));
-  plan->block_offsets.push_back(std::ssize(plan->blocks));
-  for (int32_t group = 1; group < num_groups; ++group) {
-    if (starts) {
-      start(manager_.window_tail(request.slot, group), 0, &plan->window_blocks);
-    }
-    const auto added = blocks.subspan(group * num_new, num_new);
-    plan->window_blocks.insert(plan->window_blocks.end(), added.begin(),
-                               added.end());
-    plan->window_offsets.push_back(std::ssize(plan->window_blocks));
-  }
-}
-
-void SchedulerImpl::WriteRun(const StepDecision::Run& run,
-                             std::span<const BlockId> blocks, StepPlan* plan,
-                             StepInFlight* record) {
-  RequestState& request = *run.request;
-  const int32_t end = request.num_computed + run.num_tokens;
-  const bool samples =
-      end - run.num_drafts == request.num_tokens() &&
-      request.num_outputs() + request.num_placeholders < request.max_tokens;
-  plan->slots.push_back(request.slot);
-  plan->positions.push_back(request.num_computed);
-  plan->num_tokens.push_back(run.num_tokens);
-  plan->samples.push_back(samples ? 1 : 0);
-  if (decision_.has_drafts) plan->num_drafts.push_back(run.num_drafts);
-  WriteBlocks(run, blocks, plan);
-  record->runs.push_back({.request = &request,
-                          .id = request.id,
-                          .incarnation = request.incarnation,
-                          .num_tokens = run.num_tokens,
-                          .num_drafts = run.num_drafts,
-                          .samples = samples});
-  request.num_computed = end;
-  request.num_placeholders += samples ? 1 + run.num_drafts : 0;
-  request.num_unverified = run.num_drafts;
-}
-
-void SchedulerImpl::ApplyRestarts(StepPlan* plan) {
-  if (!has_restarts_) return;
-  for (RequestState* request : running_) {
-    if (!request->restarts) continue;
-    WriteStart(*request, request->slot, plan);
-    request->restarts = false;
-  }
-  has_restarts_ = false;
-}
-
-void SchedulerImpl::Apply(StepPlan* plan) {
-  plan->Clear();
-  ApplyPreemptions(plan);
-  ApplyWaits();
-  ApplyRestarts(plan);
-  const size_t first_start = plan->starts.size();
-  // Matched prefixes are held before anything is taken: taking may reclaim.
-  for (const StepDecision::Run& run : decision_.runs) {
-    if (run.match < 0) continue;
-    Admit(run.request, decision_.matches[run.match]);
-    UpdateFront(run.request);
-    WriteStart(*run.request, decision_.matches[run.match].source, plan);
-  }
-  ApplySwapIns(first_start, plan);
-  for (const StepDecision::Run& run : decision_.runs) {
-    // Where it starts compressed it needs less than from the first token on.
-    if (run.match >= 0) RefreshReservation(run.request);
-  }
-  demands_.clear();
-  for (const StepDecision::Run& run : decision_.runs) {
-    demands_.push_back({run.request->slot, run.num_tokens});
-  }
-  new_blocks_.clear();
-  new_offsets_.assign(1, 0);
+void SchedulerImpl::TakeDestinations(int32_t num_fresh, EvictionOrder* order,
+                                     StepPlan* plan) {
+  order->destination_begin = std::ssize(plan->destinations);
   BM_CHECK(
-      manager_.Reserve(demands_, &new_offsets_, &new_blocks_, &plan->copies));
-
-  StepInFlight record;
-  if (!spare_steps_.empty()) {
-    record = std::move(spare_steps_.back());
-    spare_steps_.pop_back();
-  }
-  record.id = plan->id = StepId{next_step_++};
-  plan->released.swap(released_);
-  plan->block_offsets.push_back(0);
-  if (layout().num_window_groups() > 0) plan->window_offsets.push_back(0);
-  for (size_t i = 0; i < decision_.runs.size(); ++i) {
-    const StepDecision::Run& run = decision_.runs[i];
-    const auto blocks =
-        std::span<const BlockId>(new_blocks_)
-            .subspan(new_offsets_[i], new_offsets_[i + 1] - new_offsets_[i]);
-    WriteRun(run, blocks, plan, &record);
-    if (run.order >= 0) WriteOrder(run, plan, &record);
-  }
-  // Last: making room for this step may have dropped some.
-  plan->dropped_swaps.swap(dropped_swaps_);
-  plan->dropped_regions = dropped_regions_;
-  dropped_regions_.clear();
-  manager_.TakeDroppedRegions(&plan->dropped_regions);
-  manager_.Dispatch(plan->id);
-  in_flight_.push_back(std::move(record));
+      manager_.ReserveEviction(order->slot,
+                               {.group = order->group,
+                                .cut = order->cut,
+                                .page_total = order->page_total,
+                                .num_fresh = num_fresh,
+                                .shard_page_totals = order->shard_page_totals},
+                               &plan->destinations));
+  order->num_destinations = static_cast<int32_t>(
+      std::ssize(plan->destinations) - order->destination_begin);
 }
 
 }  // namespace blockmgr

@@ -9,7 +9,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/status_macros.h"
-#include "scheduler/footprint.h"
+#include "scheduler/compression_points.h"
 #include "scheduler/require_range.h"
 #include "scheduler/scheduler_impl.h"
 
@@ -76,69 +76,6 @@ absl::Status ValidateTarget(const EvictionTarget& target) {
 }
 
 }  // namespace
-
-PlannedEviction SchedulerImpl::PlanEviction(const Request& request) const {
-  const auto num_prompt = static_cast<int32_t>(request.prompt.size());
-  const int32_t last_length = num_prompt + request.max_tokens - 1;
-  if (!request.fork_of.empty()) {
-    return InheritedEviction(*requests_.at(names_.at(request.fork_of)),
-                             num_prompt, last_length);
-  }
-  const RequestEviction& eviction = request.eviction;
-  PlannedEviction planned;
-  planned.compressions = PlanCompressions(eviction, num_prompt, layout());
-  planned.decode =
-      DecodeCompressionOf(eviction, num_prompt, last_length, layout());
-  if (eviction.mode == EvictionMode::kPressure) {
-    planned.squeeze = std::make_unique<const EvictionCommand>(
-        EvictionCommand{.policy = eviction.policy,
-                        .target = eviction.target,
-                        .cut = 0,
-                        .scores = nullptr,
-                        .budgets = nullptr,
-                        .table = eviction.table});
-  }
-  if (eviction.mode != EvictionMode::kNone) {
-    planned.scorer_state = eviction.policy.scorer_state();
-    planned.state_begin = eviction.policy.scorer.n_sink;
-  }
-  if (eviction.share_prefix) {
-    planned.sharing = std::make_unique<const SharedCompression>(
-        ShareCompression(eviction, num_prompt, layout()));
-  }
-  return planned;
-}
-
-void SchedulerImpl::TakeEviction(PlannedEviction eviction,
-                                 RequestState* request) const {
-  request->compressions = std::move(eviction.compressions);
-  request->decode = std::move(eviction.decode);
-  request->squeeze = std::move(eviction.squeeze);
-  request->sharing = std::move(eviction.sharing);
-  request->state_begin = eviction.state_begin;
-  request->scorer_state = ScorerState::kNone;
-  // A fork lists one more than its parent: one is to come wherever it starts,
-  // after the parent's end too.
-  ListNextPoint(request);
-  if (!request->compressions.empty() || request->squeeze != nullptr) {
-    request->scorer_state = eviction.scorer_state;
-  }
-}
-
-absl::Status SchedulerImpl::ValidateTable(
-    const EvictionPolicy& policy,
-    const std::shared_ptr<const BudgetTable>& table) const {
-  if (!policy.needs_table()) return absl::OkStatus();
-  return CheckTable(policy, ShapeOf(layout()), *table);
-}
-
-absl::Status SchedulerImpl::ValidateLayers() const {
-  if (layout().window == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "eviction: expected none for a model whose layers all have a sliding "
-      "window (",
-      layout().window, " tokens): what falls out of it is given back anyway"));
-}
 
 absl::Status ValidateEviction(const RequestEviction& eviction,
                               const SchedulerOptions& options) {
@@ -216,13 +153,101 @@ absl::Status SchedulerImpl::ValidateEviction(
   return absl::OkStatus();
 }
 
-void SchedulerImpl::ListNextPoint(RequestState* request) const {
-  if (request->decode == nullptr) return;
-  std::vector<CompressionPoint>& points = request->compressions;
-  const int32_t last = request->decode->LastLength(points);
-  CompressionPoint next = NextPoint(*request->decode, last, layout());
-  // Nothing is computed after the last.
-  if (next.length < request->last_length()) points.push_back(std::move(next));
+absl::StatusOr<uint64_t> SchedulerImpl::Evict(RequestId request,
+                                              EvictionCommand command) {
+  const auto found = requests_.find(request);
+  if (found == requests_.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("request: expected a live one, got ", Index(request)));
+  }
+  RequestState* state = found->second;
+  if (state->num_outputs() == 0) {
+    return absl::FailedPreconditionError(
+        "the request has not computed its prompt yet");
+  }
+  if (state->command != nullptr || state->order_in_flight) {
+    return absl::FailedPreconditionError(
+        "an eviction of the request is under way");
+  }
+  BM_RETURN_IF_ERROR(ValidateCommand(*state, command));
+  const uint64_t number = next_command_++;
+  state->command = std::make_unique<PendingCommand>(
+      PendingCommand{number, std::move(command)});
+  return number;
+}
+
+bool SchedulerImpl::WithdrawEviction(RequestId request, uint64_t command) {
+  const auto found = requests_.find(request);
+  if (found == requests_.end()) return false;
+  RequestState* state = found->second;
+  if (state->command == nullptr || state->command->number != command) {
+    return false;
+  }
+  state->command.reset();
+  return true;
+}
+
+PlannedEviction SchedulerImpl::PlanEviction(const Request& request) const {
+  const auto num_prompt = static_cast<int32_t>(request.prompt.size());
+  const int32_t last_length = num_prompt + request.max_tokens - 1;
+  if (!request.fork_of.empty()) {
+    return InheritedEviction(*requests_.at(names_.at(request.fork_of)),
+                             num_prompt, last_length);
+  }
+  const RequestEviction& eviction = request.eviction;
+  PlannedEviction planned;
+  planned.compressions = PlanCompressions(eviction, num_prompt, layout());
+  planned.decode =
+      DecodeCompressionOf(eviction, num_prompt, last_length, layout());
+  if (eviction.mode == EvictionMode::kPressure) {
+    planned.squeeze = std::make_unique<const EvictionCommand>(
+        EvictionCommand{.policy = eviction.policy,
+                        .target = eviction.target,
+                        .cut = 0,
+                        .scores = nullptr,
+                        .budgets = nullptr,
+                        .table = eviction.table});
+  }
+  if (eviction.mode != EvictionMode::kNone) {
+    planned.scorer_state = eviction.policy.scorer_state();
+    planned.state_begin = eviction.policy.scorer.n_sink;
+  }
+  if (eviction.share_prefix) {
+    planned.sharing = std::make_unique<const SharedCompression>(
+        ShareCompression(eviction, num_prompt, layout()));
+  }
+  return planned;
+}
+
+void SchedulerImpl::TakeEviction(PlannedEviction eviction,
+                                 RequestState* request) const {
+  request->compressions = std::move(eviction.compressions);
+  request->decode = std::move(eviction.decode);
+  request->squeeze = std::move(eviction.squeeze);
+  request->sharing = std::move(eviction.sharing);
+  request->state_begin = eviction.state_begin;
+  request->scorer_state = ScorerState::kNone;
+  // A fork lists one more than its parent: one is to come wherever it starts,
+  // after the parent's end too.
+  ListNextPoint(request);
+  if (!request->compressions.empty() || request->squeeze != nullptr) {
+    request->scorer_state = eviction.scorer_state;
+  }
+}
+
+absl::Status SchedulerImpl::ValidateLayers() const {
+  if (layout().window == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "eviction: expected none for a model whose layers all have a sliding "
+      "window (",
+      layout().window, " tokens): what falls out of it is given back anyway"));
+}
+
+absl::Status SchedulerImpl::ValidateTable(
+    const EvictionPolicy& policy,
+    const std::shared_ptr<const BudgetTable>& table) const {
+  if (!policy.needs_table()) return absl::OkStatus();
+  return CheckTable(policy, ShapeOf(layout()), *table);
 }
 
 int32_t SchedulerImpl::QueriesKept(const RequestState& request) const {
@@ -317,40 +342,6 @@ absl::Status SchedulerImpl::ValidateCommand(
       "budgets: expected one above 0, got 0 for every head");
 }
 
-absl::StatusOr<uint64_t> SchedulerImpl::Evict(RequestId request,
-                                              EvictionCommand command) {
-  const auto found = requests_.find(request);
-  if (found == requests_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("request: expected a live one, got ", Index(request)));
-  }
-  RequestState* state = found->second;
-  if (state->num_outputs() == 0) {
-    return absl::FailedPreconditionError(
-        "the request has not computed its prompt yet");
-  }
-  if (state->command != nullptr || state->order_in_flight) {
-    return absl::FailedPreconditionError(
-        "an eviction of the request is under way");
-  }
-  BM_RETURN_IF_ERROR(ValidateCommand(*state, command));
-  const uint64_t number = next_command_++;
-  state->command = std::make_unique<PendingCommand>(
-      PendingCommand{number, std::move(command)});
-  return number;
-}
-
-bool SchedulerImpl::WithdrawEviction(RequestId request, uint64_t command) {
-  const auto found = requests_.find(request);
-  if (found == requests_.end()) return false;
-  RequestState* state = found->second;
-  if (state->command == nullptr || state->command->number != command) {
-    return false;
-  }
-  state->command.reset();
-  return true;
-}
-
 void SchedulerImpl::AbortCommand(RequestState* request, const char* why,
                                  Effects* effects) {
   if (request->command == nullptr) return;
@@ -373,6 +364,15 @@ void SchedulerImpl::TellKept(const RequestState& request,
   for (size_t i = 0; i < effect->kept_entries.size(); ++i) {
     effect->kept_entries[i] += sequence.region->kept[i];
   }
+}
+
+void SchedulerImpl::ListNextPoint(RequestState* request) const {
+  if (request->decode == nullptr) return;
+  std::vector<CompressionPoint>& points = request->compressions;
+  const int32_t last = request->decode->LastLength(points);
+  CompressionPoint next = NextPoint(*request->decode, last, layout());
+  // Nothing is computed after the last.
+  if (next.length < request->last_length()) points.push_back(std::move(next));
 }
 
 }  // namespace blockmgr

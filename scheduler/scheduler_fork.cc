@@ -10,6 +10,7 @@
 
 #include <absl/strings/str_cat.h>
 
+#include "scheduler/compression_points.h"
 #include "scheduler/footprint.h"
 #include "scheduler/scheduler_impl.h"
 

@@ -71,7 +71,7 @@ class SchedulerImpl : public Scheduler {
   const SchedulerOptions& options() const override { return options_; }
   SchedulerStats stats() const override;
   void CheckInvariants() const override;
-  // Reservations of tenants are those of their requests.
+  // Audits that reservations of tenants are those of their requests.
   void CheckReservations() const;
 
   // Equal for equal states. O(pool), for tests. FutureHash leaves out what
@@ -148,7 +148,7 @@ class SchedulerImpl : public Scheduler {
   // What a waiting request may start with of the one that it is a fork of.
   ForkPoint FindFork(RequestState* request) const;
 
-  // Who is served first of those that run.
+  // The order of those that run, and of those that wait (scheduler_queue.cc).
   bool RunsBefore(const RequestState* a, const RequestState* b) const;
   // Where a request that has not run yet waits, given its cached prefix.
   WaitingPlace PlaceOf(const RequestState& request,
@@ -247,6 +247,17 @@ class SchedulerImpl : public Scheduler {
   int32_t MaxDrafts(const RequestState& request) const;
   // Available blocks that no running request takes until the step is over.
   int32_t SpareBlocks(const BlockBudget& budget) const;
+  absl::Status ValidateDrafts(const StepInFlight& step,
+                              const StepResult& result) const;
+  // Drafts ready for the request's next run.
+  void SetDrafts(RequestState* request, int32_t num_drafts);
+  // Makes accepted drafts outputs, up to a stop token; then `stops` is set.
+  // Returns the positions of the run that count.
+  int32_t TakeAccepted(const StepInFlight::Run& run,
+                       std::span<const int32_t> accepted, Effects* effects,
+                       bool* stops);
+  // Voids the positions of the other drafts.
+  void VoidRejected(const StepInFlight::Run& run, int32_t num_settled);
 
   // Pressure (scheduler_pressure.cc): the same.
   // Chooses whom to squeeze, so that what the running ones soon need will be
@@ -391,10 +402,10 @@ class SchedulerImpl : public Scheduler {
   // Of the admitted ones, whose starts begin at `first_start`.
   void ApplySwapIns(size_t first_start, StepPlan* plan);
   void DropSwap(RequestState* request);
-  void LoseHostBlocks(std::span<const HostBlockId> blocks);
 
   // Going on after a loss (scheduler_loss.cc).
   void LoseBlocks(std::span<const BlockId> blocks);
+  void LoseHostBlocks(std::span<const HostBlockId> blocks);
   // Lets a request whose slot has the first num_left tokens left go on from
   // those that it may go on from. False, with nothing changed: from none.
   bool RestartInSlot(RequestState* request, int32_t num_left);
@@ -411,19 +422,13 @@ class SchedulerImpl : public Scheduler {
   bool AddOutput(RequestState* request, int32_t token, Effects* effects);
   void SettleOrder(const StepInFlight& step, const StepInFlight::Order& order,
                    std::span<const EvictionOutcome> outcomes, Effects* effects);
-  // Drafts (scheduler_speculation.cc).
-  absl::Status ValidateDrafts(const StepInFlight& step,
-                              const StepResult& result) const;
-  // Drafts ready for the request's next run.
-  void SetDrafts(RequestState* request, int32_t num_drafts);
-  // Makes accepted drafts outputs, up to a stop token; then `stops` is set.
-  // Returns the positions of the run that count.
-  int32_t TakeAccepted(const StepInFlight::Run& run,
-                       std::span<const int32_t> accepted, Effects* effects,
-                       bool* stops);
-  // Voids the positions of the other drafts.
-  void VoidRejected(const StepInFlight::Run& run, int32_t num_settled);
-  // Refusals (scheduler_refusal.cc).
+  // Carries out and publishes.
+  EvictionReceipt CommitOrder(RequestState* request,
+                              const StepInFlight::Order& order,
+                              std::span<const EvictionOutcome> outcomes);
+  EvictionReceipt CommitFirstGroup(RequestState* request,
+                                   const StepInFlight::Order& order,
+                                   std::span<const int32_t> counts);
   // Takes back an order that the engine has refused, at least for one layer
   // group. The request goes on without the eviction, or waits and is computed
   // again without it. If it can never fit without it, the request fails with
@@ -435,13 +440,6 @@ class SchedulerImpl : public Scheduler {
   // history, so that no recomputation repeats it. Returns an error, with
   // nothing changed, if the request can never fit without that eviction.
   absl::Status LeaveOutLast(RequestState* request);
-  // Carries out and publishes.
-  EvictionReceipt CommitOrder(RequestState* request,
-                              const StepInFlight::Order& order,
-                              std::span<const EvictionOutcome> outcomes);
-  EvictionReceipt CommitFirstGroup(RequestState* request,
-                                   const StepInFlight::Order& order,
-                                   std::span<const int32_t> counts);
   static bool IsStale(const StepInFlight::Run& run) {
     return run.request->id != run.id ||
            run.request->incarnation != run.incarnation;

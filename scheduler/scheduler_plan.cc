@@ -1,16 +1,15 @@
-// Deciding what a step does.
+// Deciding what a step does. Schedule() calls the parts in turn, which are in
+// this and other files.
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
 #include "blockmgr/base/check.h"
 #include "scheduler/chunking.h"
-#include "scheduler/footprint.h"
+#include "scheduler/compression_points.h"
 #include "scheduler/scheduler_impl.h"
 
 namespace blockmgr {
-
 namespace {
 
 // Waiting requests that shares are counted for at most.
@@ -18,50 +17,122 @@ constexpr int32_t kMaxSharers = 16;
 
 }  // namespace
 
-void StepDecision::Clear() {
-  preempted.clear();
-  runs.clear();
-  matches.clear();
-  orders.clear();
-  passed.clear();
-  prefix_waits.clear();
-  misplaced.clear();
-  squeezed.clear();
-  if (!computing.empty()) computing.clear();
-  promised = {};
-  ++number;
-  num_awaiting = 0;
-  has_drafts = false;
-  num_spared = 0;
-  num_looked_blocks = 0;
-  num_long_prefills.reset();
-  chunk_share = kNoShare;
-}
-
-void StepDecision::Add(const Run& run) {
-  run.request->planned = {.decision = number,
-                          .run = static_cast<int32_t>(runs.size())};
-  runs.push_back(run);
-}
-
-void StepDecision::Await(RequestState* fork) {
-  fork->planned = {.decision = number, .run = -1};
-  ++num_awaiting;
-}
-
-const StepDecision::Run* StepDecision::RunOf(
-    const RequestState& request) const {
-  const RequestState::Planned& planned = request.planned;
-  const bool has_run = planned.decision == number && planned.run >= 0;
-  return has_run ? &runs[planned.run] : nullptr;
-}
-
-int64_t StepDecision::ReservedBy(TenantId tenant) const {
-  int64_t blocks = 0;
-  for (const Run& run : std::span(runs).last(matches.size())) {
-    if (run.request->tenant == tenant) blocks += run.request->peak_blocks;
+bool SchedulerImpl::Schedule(StepPlan* plan) {
+  if (num_steps_in_flight() >= options_.max_steps_in_flight) return false;
+  if (running_.empty() && waiting_.empty()) return false;
+  if (AwaitsDrafts()) return false;
+  decision_.Clear();
+  BlockBudget budget = BlocksNow();
+  int32_t token_budget = options_.max_num_batched_tokens;
+  PlanShares(token_budget);
+  PlanPressure(budget);
+  PlanRunning(&budget, &token_budget);
+  PlanCopies(&budget);
+  if (decision_.preempted.empty() && budget.available >= 0) {
+    PlanDrafts(&budget, &token_budget);
+    PlanWaiting(&budget, &token_budget);
+    TopUp(&budget, &token_budget);
   }
-  return blocks;
+  if (decision_.runs.empty()) {
+    // Everything waits for steps in flight; without any, somebody can run.
+    BM_CHECK(!in_flight_.empty());
+    return false;
+  }
+  Apply(plan);
+  return true;
+}
+
+void SchedulerImpl::PlanShares(int32_t token_budget) {
+  if (options_.chunk_policy != ChunkPolicy::kEqualProgress) return;
+  gaps_.clear();
+  for (const RequestState* request : running_) {
+    const int32_t gap = TokensToRun(*request, request->next_compression,
+                                    request->num_computed, token_budget);
+    if (gap > 1) {
+      gaps_.push_back(gap);
+    } else {
+      token_budget -= gap;
+    }
+  }
+  // Those to be admitted count like the others; what they leave is handed out
+  // afterwards (TopUp).
+  const int32_t page_size = layout().page_size;
+  const int32_t num_new = std::min({waiting_.size(), manager_.num_open_slots(),
+                                    std::max(1, token_budget / page_size)});
+  walk_.Restart();
+  for (int32_t i = 0; i < std::min(num_new, kMaxSharers); ++i) {
+    const RequestState* request = walk_.Next();
+    if (request == nullptr) break;
+    gaps_.push_back(static_cast<int32_t>(request->tokens.size()));
+  }
+  decision_.chunk_share = EqualShare(token_budget, page_size, &gaps_);
+}
+
+void SchedulerImpl::PlanRunning(BlockBudget* budget, int32_t* token_budget) {
+  decision_.fates.assign(running_.size(), StepDecision::Fate::kKept);
+  decision_.num_kept = num_running();
+  for (size_t i = 0; i < running_.size() && *token_budget > 0; ++i) {
+    if (decision_.fates[i] == StepDecision::Fate::kPreempted) continue;
+    const RequestState& request = *running_[i];
+    const int32_t num_tokens = TokensToRun(request, request.next_compression,
+                                           request.num_computed, *token_budget);
+    if (num_tokens == 0) continue;
+    if (PlanRun(i, num_tokens, budget)) *token_budget -= num_tokens;
+  }
+}
+
+bool SchedulerImpl::PlanRun(size_t index, int32_t num_tokens,
+                            BlockBudget* budget) {
+  RequestState* request = running_[index];
+  StepDecision::Run run;
+  run.request = request;
+  run.num_tokens = num_tokens;
+  run.num_blocks = manager_.BlocksNeeded(request->slot, num_tokens);
+  if (MayOrder(*request, request->next_compression,
+               request->num_computed + num_tokens)) {
+    if (!PlanRunWithOrder(index, &run, budget)) return false;
+  } else if (!MakeRoom(index, run.num_blocks, budget)) {
+    return false;
+  }
+  BM_CHECK(run.num_blocks == 0 || budget->available >= run.num_blocks);
+  budget->available -= run.num_blocks;
+  decision_.Add(run);
+  return true;
+}
+
+bool SchedulerImpl::PlanRunWithOrder(size_t index, StepDecision::Run* run,
+                                     BlockBudget* budget) {
+  const RequestState& request = *run->request;
+  StepDecision::Order order;
+  if (!PlanOrder(request, request.num_computed + run->num_tokens, nullptr,
+                 &order)) {
+    return MakeRoom(index, run->num_blocks, budget);
+  }
+  // In place, as far as blocks are its own: who runs after it comes before
+  // copies.
+  const int32_t num_fresh = FreshForOrder(order, 0);
+  const int32_t needed = run->num_blocks + num_fresh;
+  // What another is about to leave is its own afterwards, and need not be
+  // copied: nobody is preempted for that.
+  if (num_fresh > 0 && needed > budget->available && IsLeftBySharer(request)) {
+    return false;
+  }
+  if (!MakeRoom(index, needed, budget)) return false;
+  if (decision_.num_kept == 1 && in_flight_.empty()) {
+    // Nobody is left to share with.
+    order.num_own = manager_.sequence(request.slot)
+                        .BlocksBelow(order.point.cut, layout().page_size);
+    for (StepDecision::Order::Window& window : order.windows) {
+      window.covered.num_own = window.covered.num_blocks;
+    }
+  }
+  order.num_fresh = FreshForOrder(order, 0);
+  BM_CHECK(order.num_fresh == 0 ||
+           run->num_blocks + order.num_fresh <= budget->available);
+  budget->available -= order.num_fresh;
+  run->order = static_cast<int32_t>(decision_.orders.size());
+  decision_.orders.push_back(std::move(order));
+  return true;
 }
 
 int32_t SchedulerImpl::TokensToRun(const RequestState& request, int32_t next,
@@ -100,49 +171,6 @@ bool SchedulerImpl::MayOrder(const RequestState& request, int32_t next,
   return (request.command != nullptr || IsSqueezed(request)) &&
          !request.order_in_flight && length > request.num_prompt &&
          length == request.num_tokens();
-}
-
-bool SchedulerImpl::IsSqueezed(const RequestState& request) const {
-  return request.squeeze != nullptr &&
-         std::ranges::find(decision_.squeezed, &request) !=
-             decision_.squeezed.end();
-}
-
-bool SchedulerImpl::PlanUnplannedPoint(const RequestState& request,
-                                       int32_t length, const PrefixMatch* match,
-                                       CompressionPoint* point) const {
-  const bool commanded = request.command != nullptr;
-  const EvictionCommand* asked =
-      commanded ? &request.command->command : request.squeeze.get();
-  BM_CHECK(asked != nullptr);
-  const EvictionCommand& command = *asked;
-  point->is_planned = false;
-  point->command = commanded ? request.command->number : 0;
-  point->length = length;
-  point->cut =
-      command.cut != 0 ? command.cut : LargestCut(length, layout().page_size);
-  // A request preempted since it was asked for is not that long again yet.
-  if (point->cut >= length) return false;
-  point->policy = command.policy;
-  // What is protected does not shrink with the queries that are at hand.
-  point->policy.protect.recent = command.policy.protected_recent();
-  const int32_t num_in_cache =
-      match == nullptr ? request.num_in_cache : match->num_tokens;
-  // Of squeezes the engine knows the policy from the start.
-  const int32_t query_window =
-      std::max({options_.query_window, 1,
-                commanded ? 0 : command.policy.query_window()});
-  const int32_t at_hand =
-      std::min({length - num_in_cache, query_window,
-                options_.max_query_window(), request.max_chunk});
-  point->policy.scorer.window = std::min(command.policy.scorer.window, at_hand);
-  point->policy.scorer.obs_window =
-      std::min(command.policy.scorer.obs_window, at_hand);
-  point->target = command.target;
-  point->scores = command.scores;
-  point->budgets = command.budgets;
-  ResolvePoint(command.table, layout(), point);
-  return true;
 }
 
 bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
@@ -238,6 +266,60 @@ void SchedulerImpl::PlanWindows(const RequestState& request,
   }
 }
 
+bool SchedulerImpl::IsSqueezed(const RequestState& request) const {
+  return request.squeeze != nullptr &&
+         std::ranges::find(decision_.squeezed, &request) !=
+             decision_.squeezed.end();
+}
+
+bool SchedulerImpl::PlanUnplannedPoint(const RequestState& request,
+                                       int32_t length, const PrefixMatch* match,
+                                       CompressionPoint* point) const {
+  const bool commanded = request.command != nullptr;
+  const EvictionCommand* asked =
+      commanded ? &request.command->command : request.squeeze.get();
+  BM_CHECK(asked != nullptr);
+  const EvictionCommand& command = *asked;
+  point->is_planned = false;
+  point->command = commanded ? request.command->number : 0;
+  point->length = length;
+  point->cut =
+      command.cut != 0 ? command.cut : LargestCut(length, layout().page_size);
+  // A request preempted since it was asked for is not that long again yet.
+  if (point->cut >= length) return false;
+  point->policy = command.policy;
+  // What is protected does not shrink with the queries that are at hand.
+  point->policy.protect.recent = command.policy.protected_recent();
+  const int32_t num_in_cache =
+      match == nullptr ? request.num_in_cache : match->num_tokens;
+  // Of squeezes the engine knows the policy from the start.
+  const int32_t query_window =
+      std::max({options_.query_window, 1,
+                commanded ? 0 : command.policy.query_window()});
+  const int32_t at_hand =
+      std::min({length - num_in_cache, query_window,
+                options_.max_query_window(), request.max_chunk});
+  point->policy.scorer.window = std::min(command.policy.scorer.window, at_hand);
+  point->policy.scorer.obs_window =
+      std::min(command.policy.scorer.obs_window, at_hand);
+  point->target = command.target;
+  point->scores = command.scores;
+  point->budgets = command.budgets;
+  ResolvePoint(command.table, layout(), point);
+  return true;
+}
+
+void SchedulerImpl::PlanCopies(BlockBudget* budget) {
+  for (StepDecision::Order& order : decision_.orders) {
+    // A squeeze takes nothing from those who are short of blocks.
+    if (order.point.is_squeeze()) continue;
+    const int32_t num_fresh =
+        FreshForOrder(order, Headroom(budget->available + order.num_fresh));
+    budget->available -= num_fresh - order.num_fresh;
+    order.num_fresh = num_fresh;
+  }
+}
+
 int32_t SchedulerImpl::FreshForOrder(const StepDecision::Order& order,
                                      int32_t headroom) const {
   if (order.futile) return 0;
@@ -272,110 +354,6 @@ BlockBudget SchedulerImpl::BlocksNow() const {
     }
   }
   return budget;
-}
-
-bool SchedulerImpl::PlanRun(size_t index, int32_t num_tokens,
-                            BlockBudget* budget) {
-  RequestState* request = running_[index];
-  StepDecision::Run run;
-  run.request = request;
-  run.num_tokens = num_tokens;
-  run.num_blocks = manager_.BlocksNeeded(request->slot, num_tokens);
-  if (MayOrder(*request, request->next_compression,
-               request->num_computed + num_tokens)) {
-    if (!PlanRunWithOrder(index, &run, budget)) return false;
-  } else if (!MakeRoom(index, run.num_blocks, budget)) {
-    return false;
-  }
-  BM_CHECK(run.num_blocks == 0 || budget->available >= run.num_blocks);
-  budget->available -= run.num_blocks;
-  decision_.Add(run);
-  return true;
-}
-
-bool SchedulerImpl::PlanRunWithOrder(size_t index, StepDecision::Run* run,
-                                     BlockBudget* budget) {
-  const RequestState& request = *run->request;
-  StepDecision::Order order;
-  if (!PlanOrder(request, request.num_computed + run->num_tokens, nullptr,
-                 &order)) {
-    return MakeRoom(index, run->num_blocks, budget);
-  }
-  // In place, as far as blocks are its own: who runs after it comes before
-  // copies.
-  const int32_t num_fresh = FreshForOrder(order, 0);
-  const int32_t needed = run->num_blocks + num_fresh;
-  // What another is about to leave is its own afterwards, and need not be
-  // copied: nobody is preempted for that.
-  if (num_fresh > 0 && needed > budget->available && IsLeftBySharer(request)) {
-    return false;
-  }
-  if (!MakeRoom(index, needed, budget)) return false;
-  if (decision_.num_kept == 1 && in_flight_.empty()) {
-    // Nobody is left to share with.
-    order.num_own = manager_.sequence(request.slot)
-                        .BlocksBelow(order.point.cut, layout().page_size);
-    for (StepDecision::Order::Window& window : order.windows) {
-      window.covered.num_own = window.covered.num_blocks;
-    }
-  }
-  order.num_fresh = FreshForOrder(order, 0);
-  BM_CHECK(order.num_fresh == 0 ||
-           run->num_blocks + order.num_fresh <= budget->available);
-  budget->available -= order.num_fresh;
-  run->order = static_cast<int32_t>(decision_.orders.size());
-  decision_.orders.push_back(std::move(order));
-  return true;
-}
-
-void SchedulerImpl::PlanCopies(BlockBudget* budget) {
-  for (StepDecision::Order& order : decision_.orders) {
-    // A squeeze takes nothing from those who are short of blocks.
-    if (order.point.is_squeeze()) continue;
-    const int32_t num_fresh =
-        FreshForOrder(order, Headroom(budget->available + order.num_fresh));
-    budget->available -= num_fresh - order.num_fresh;
-    order.num_fresh = num_fresh;
-  }
-}
-
-void SchedulerImpl::PlanShares(int32_t token_budget) {
-  if (options_.chunk_policy != ChunkPolicy::kEqualProgress) return;
-  gaps_.clear();
-  for (const RequestState* request : running_) {
-    const int32_t gap = TokensToRun(*request, request->next_compression,
-                                    request->num_computed, token_budget);
-    if (gap > 1) {
-      gaps_.push_back(gap);
-    } else {
-      token_budget -= gap;
-    }
-  }
-  // Those to be admitted count like the others; what they leave is handed out
-  // afterwards (TopUp).
-  const int32_t page_size = layout().page_size;
-  const int32_t num_new = std::min({waiting_.size(), manager_.num_open_slots(),
-                                    std::max(1, token_budget / page_size)});
-  walk_.Restart();
-  for (int32_t i = 0; i < std::min(num_new, kMaxSharers); ++i) {
-    const RequestState* request = walk_.Next();
-    if (request == nullptr) break;
-    gaps_.push_back(static_cast<int32_t>(request->tokens.size()));
-  }
-  decision_.chunk_share = EqualShare(token_budget, page_size, &gaps_);
-}
-
-void SchedulerImpl::PlanRunning(BlockBudget* budget, int32_t* token_budget) {
-  decision_.fates.assign(running_.size(), StepDecision::Fate::kKept);
-  decision_.num_kept = num_running();
-  for (size_t i = 0; i < running_.size() && *token_budget > 0; ++i) {
-    if (decision_.fates[i] == StepDecision::Fate::kPreempted) continue;
-    const RequestState& request = *running_[i];
-    const int32_t num_tokens = TokensToRun(request, request.next_compression,
-                                           request.num_computed, *token_budget);
-    if (num_tokens == 0) continue;
-    if (PlanRun(i, num_tokens, budget)) *token_budget -= num_tokens;
-  }
 }
 
 void SchedulerImpl::TopUp(BlockBudget* budget, int32_t* token_budget) {

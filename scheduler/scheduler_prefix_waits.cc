@@ -6,6 +6,31 @@
 
 namespace blockmgr {
 
+bool SchedulerImpl::MayWait(const RequestState& request) const {
+  return manager_.prefix_caching() && options_.min_prefix_wait_tokens > 0 &&
+         request.prefix_waits < options_.max_prefix_wait_steps;
+}
+
+PrefixWait SchedulerImpl::FindPrefixWait(const RequestState& request,
+                                         const PrefixMatch& match) const {
+  if (!MayWait(request)) return {};
+  const int32_t page_size = layout().page_size;
+  const int32_t num_matched = match.num_tokens / page_size;
+  PrefixWait wait = FindRegionToCome(request);
+  if (const RequestState* other = WhoComputes(request, match)) {
+    const int32_t num_common =
+        CommonBlocks(request.chain.keys(), other->chain.keys(), num_matched);
+    const int32_t usable = std::min((num_matched + num_common) * page_size,
+                                    MaxCachedTokens(request, 0));
+    if (usable > wait.usable) {
+      wait = {.other = other, .id = other->id, .usable = usable};
+    }
+  }
+  const bool is_worth_it =
+      wait.usable - num_matched * page_size >= options_.min_prefix_wait_tokens;
+  return is_worth_it ? wait : PrefixWait{};
+}
+
 const RequestState* SchedulerImpl::WhoComputes(const RequestState& request,
                                                const PrefixMatch& match) const {
   // Over a region there are other keys: see RegionToCome.
@@ -17,6 +42,25 @@ const RequestState* SchedulerImpl::WhoComputes(const RequestState& request,
   if (running != nullptr) return running;
   const auto admitted = decision_.computing.find(keys[num_matched]);
   return admitted == decision_.computing.end() ? nullptr : admitted->second;
+}
+
+PrefixWait SchedulerImpl::FindRegionToCome(const RequestState& request) const {
+  PrefixWait wait;
+  if (request.sharing == nullptr) return wait;
+  const auto look = [&](const RequestState& other, int32_t next) {
+    const int32_t length = RegionToCome(request, other, next);
+    if (length > wait.usable) {
+      wait = {
+          .other = &other, .id = other.id, .usable = length, .is_region = true};
+    }
+  };
+  for (const RequestState* other : running_) look(*other, NextToCome(*other));
+  for (const StepDecision::Run& run : decision_.runs) {
+    if (run.match < 0) continue;
+    look(*run.request,
+         NextCompression(*run.request, decision_.matches[run.match]));
+  }
+  return wait;
 }
 
 int32_t SchedulerImpl::RegionToCome(const RequestState& request,
@@ -49,50 +93,6 @@ int32_t SchedulerImpl::NextToCome(const RequestState& running) const {
   const bool is_ordered = pending.has_value() && last >= 0 &&
                           running.compressions[last].cut == pending->cut;
   return last + (is_ordered ? 0 : 1);
-}
-
-PrefixWait SchedulerImpl::FindRegionToCome(const RequestState& request) const {
-  PrefixWait wait;
-  if (request.sharing == nullptr) return wait;
-  const auto look = [&](const RequestState& other, int32_t next) {
-    const int32_t length = RegionToCome(request, other, next);
-    if (length > wait.usable) {
-      wait = {
-          .other = &other, .id = other.id, .usable = length, .is_region = true};
-    }
-  };
-  for (const RequestState* other : running_) look(*other, NextToCome(*other));
-  for (const StepDecision::Run& run : decision_.runs) {
-    if (run.match < 0) continue;
-    look(*run.request,
-         NextCompression(*run.request, decision_.matches[run.match]));
-  }
-  return wait;
-}
-
-bool SchedulerImpl::MayWait(const RequestState& request) const {
-  return manager_.prefix_caching() && options_.min_prefix_wait_tokens > 0 &&
-         request.prefix_waits < options_.max_prefix_wait_steps;
-}
-
-PrefixWait SchedulerImpl::FindPrefixWait(const RequestState& request,
-                                         const PrefixMatch& match) const {
-  if (!MayWait(request)) return {};
-  const int32_t page_size = layout().page_size;
-  const int32_t num_matched = match.num_tokens / page_size;
-  PrefixWait wait = FindRegionToCome(request);
-  if (const RequestState* other = WhoComputes(request, match)) {
-    const int32_t num_common =
-        CommonBlocks(request.chain.keys(), other->chain.keys(), num_matched);
-    const int32_t usable = std::min((num_matched + num_common) * page_size,
-                                    MaxCachedTokens(request, 0));
-    if (usable > wait.usable) {
-      wait = {.other = other, .id = other->id, .usable = usable};
-    }
-  }
-  const bool is_worth_it =
-      wait.usable - num_matched * page_size >= options_.min_prefix_wait_tokens;
-  return is_worth_it ? wait : PrefixWait{};
 }
 
 bool SchedulerImpl::StillWaits(const RequestState& request) const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "scheduler/compression_points.h"
 #include "scheduler/footprint.h"
 #include "scheduler/scheduler_impl.h"
 
@@ -13,43 +14,6 @@ namespace {
 constexpr int32_t kLeastGain = 8;
 
 }  // namespace
-
-int64_t SchedulerImpl::BlocksSoon() const {
-  const int32_t num_steps = options_.max_steps_in_flight + 1;
-  int64_t tokens = int64_t{num_steps} * options_.max_num_batched_tokens;
-  int64_t blocks = 0;
-  for (const RequestState* request : running_) {
-    const int32_t end =
-        std::min(request->num_tokens() + num_steps - 1, request->last_length());
-    const auto num_tokens = static_cast<int32_t>(
-        std::min<int64_t>(end - request->num_computed, tokens));
-    if (num_tokens <= 0) continue;
-    tokens -= num_tokens;
-    const SequenceCache& sequence = manager_.sequence(request->slot);
-    if (layout().window == 0) {
-      blocks += sequence.BlocksFor(num_tokens, layout().page_size);
-    }
-    if (layout().has_windows()) {
-      blocks += WindowGrowth(sequence.num_reserved, num_tokens,
-                             MaxChunk(*request, num_tokens), layout());
-    }
-  }
-  return blocks;
-}
-
-bool SchedulerImpl::TrySqueeze(const RequestState& request, int32_t* released) {
-  decision_.squeezed.push_back(&request);
-  StepDecision::Order order;
-  const bool worth_it =
-      PlanOrder(request, request.num_tokens(), nullptr, &order) &&
-      !order.futile &&
-      order.num_released() * kLeastGain >= manager_.NumBlocks(request.slot) &&
-      // Blocks are short: it takes none, even where it shares its own.
-      FreshForOrder(order, 0) == 0;
-  if (!worth_it) decision_.squeezed.pop_back();
-  *released = order.num_released();
-  return worth_it;
-}
 
 void SchedulerImpl::PlanPressure(const BlockBudget& budget) {
   if (num_squeezable_ == 0) return;
@@ -101,6 +65,43 @@ void SchedulerImpl::PlanPressure(const BlockBudget& budget) {
     }
     candidates_.pop_back();
   }
+}
+
+int64_t SchedulerImpl::BlocksSoon() const {
+  const int32_t num_steps = options_.max_steps_in_flight + 1;
+  int64_t tokens = int64_t{num_steps} * options_.max_num_batched_tokens;
+  int64_t blocks = 0;
+  for (const RequestState* request : running_) {
+    const int32_t end =
+        std::min(request->num_tokens() + num_steps - 1, request->last_length());
+    const auto num_tokens = static_cast<int32_t>(
+        std::min<int64_t>(end - request->num_computed, tokens));
+    if (num_tokens <= 0) continue;
+    tokens -= num_tokens;
+    const SequenceCache& sequence = manager_.sequence(request->slot);
+    if (layout().window == 0) {
+      blocks += sequence.BlocksFor(num_tokens, layout().page_size);
+    }
+    if (layout().has_windows()) {
+      blocks += WindowGrowth(sequence.num_reserved, num_tokens,
+                             MaxChunk(*request, num_tokens), layout());
+    }
+  }
+  return blocks;
+}
+
+bool SchedulerImpl::TrySqueeze(const RequestState& request, int32_t* released) {
+  decision_.squeezed.push_back(&request);
+  StepDecision::Order order;
+  const bool worth_it =
+      PlanOrder(request, request.num_tokens(), nullptr, &order) &&
+      !order.futile &&
+      order.num_released() * kLeastGain >= manager_.NumBlocks(request.slot) &&
+      // Blocks are short: it takes none, even where it shares its own.
+      FreshForOrder(order, 0) == 0;
+  if (!worth_it) decision_.squeezed.pop_back();
+  *released = order.num_released();
+  return worth_it;
 }
 
 }  // namespace blockmgr

@@ -1,10 +1,7 @@
 // Who waits where.
 
-#include <algorithm>
-#include <limits>
 #include <utility>
 
-#include "blockmgr/base/check.h"
 #include "scheduler/scheduler_impl.h"
 
 namespace blockmgr {
@@ -40,12 +37,6 @@ WaitingPlace SchedulerImpl::PlaceOf(const RequestState& request,
   return place;
 }
 
-int64_t SchedulerImpl::ServiceOf(const RequestState& request) const {
-  if (!options_.fair_share || request.was_admitted) return 0;
-  return tenants_.ServiceOf(request.tenant,
-                            request.num_prompt * kPromptTokenService);
-}
-
 uint8_t SchedulerImpl::LaneOf(const RequestState& request) const {
   uint8_t lane = 0;
   // A fork has nearly all of its prompt from its parent, as long as there is
@@ -55,6 +46,14 @@ uint8_t SchedulerImpl::LaneOf(const RequestState& request) const {
   if (IsLong(request) && !is_at_hand) lane |= kLongPromptLane;
   if (request.scorer_state != ScorerState::kNone) lane |= kScorerStateLane;
   return lane;
+}
+
+int32_t SchedulerImpl::LookOutsideLane(RequestState* request, uint8_t lane) {
+  if ((request->lane & lane) != 0) return 0;
+  // It has lost what spared it: a swap, or its parent. Others are long, and
+  // have little to compute: they are in no lane.
+  if ((LaneOf(*request) & lane) != 0) decision_.misplaced.push_back(request);
+  return 1;
 }
 
 bool SchedulerImpl::IsFull(TenantId tenant) const {
@@ -92,20 +91,6 @@ void SchedulerImpl::LeaveQueue(RequestState* request) {
   if (!waiting_.Waits(request->tenant)) tenants_.Leave(request->tenant);
 }
 
-int32_t SchedulerImpl::RefreshPlace(RequestState* request) {
-  if (!manager_.prefix_caching()) return 0;
-  prefix_hints_.Remove(request);
-  match_ = FindPrefix(request, std::move(match_));
-  const int32_t page_size = layout().page_size;
-  const int32_t num_pages = match_.num_tokens / page_size;
-  request->hint.dropped = manager_.stats().dropped_entries;
-  prefix_hints_.Add(request, num_pages,
-                    MaxCachedTokens(*request, 0) / page_size);
-  waiting_.Move(request, PlaceOf(*request, match_.num_tokens));
-  RefreshBar(request->tenant);
-  return num_pages;
-}
-
 void SchedulerImpl::RefreshPlaces() {
   if (options_.policy != SchedulingPolicy::kPrefix) return;
   const uint64_t dropped = manager_.stats().dropped_entries;
@@ -120,6 +105,26 @@ void SchedulerImpl::RefreshPlaces() {
     }
     left -= kBlocksPerLook + RefreshPlace(request);
   }
+}
+
+int32_t SchedulerImpl::RefreshPlace(RequestState* request) {
+  if (!manager_.prefix_caching()) return 0;
+  prefix_hints_.Remove(request);
+  match_ = FindPrefix(request, std::move(match_));
+  const int32_t page_size = layout().page_size;
+  const int32_t num_pages = match_.num_tokens / page_size;
+  request->hint.dropped = manager_.stats().dropped_entries;
+  prefix_hints_.Add(request, num_pages,
+                    MaxCachedTokens(*request, 0) / page_size);
+  waiting_.Move(request, PlaceOf(*request, match_.num_tokens));
+  RefreshBar(request->tenant);
+  return num_pages;
+}
+
+int64_t SchedulerImpl::ServiceOf(const RequestState& request) const {
+  if (!options_.fair_share || request.was_admitted) return 0;
+  return tenants_.ServiceOf(request.tenant,
+                            request.num_prompt * kPromptTokenService);
 }
 
 }  // namespace blockmgr

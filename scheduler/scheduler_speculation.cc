@@ -12,7 +12,6 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/require_range.h"
 #include "scheduler/scheduler_impl.h"
@@ -28,23 +27,6 @@ bool SchedulerImpl::AwaitsDrafts() const {
          std::ranges::any_of(running_, [](const RequestState* request) {
            return request->num_drafts > 0 && request->num_placeholders > 0;
          });
-}
-
-int32_t SchedulerImpl::MaxDrafts(const RequestState& request) const {
-  int32_t end = request.last_length();
-  if (request.next_compression < std::ssize(request.compressions)) {
-    end = std::min(end,
-                   request.compressions[request.next_compression].length - 1);
-  }
-  return std::min({request.num_drafts, options_.num_speculative_tokens,
-                   end - request.num_tokens()});
-}
-
-int32_t SchedulerImpl::SpareBlocks(const BlockBudget& budget) const {
-  int64_t needed = BlocksSoon();
-  for (const StepDecision::Run& run : decision_.runs) needed -= run.num_blocks;
-  return static_cast<int32_t>(std::clamp<int64_t>(
-      budget.available - std::max<int64_t>(needed, 0), 0, INT32_MAX));
 }
 
 void SchedulerImpl::PlanDrafts(BlockBudget* budget, int32_t* token_budget) {
@@ -84,6 +66,23 @@ void SchedulerImpl::PlanDrafts(BlockBudget* budget, int32_t* token_budget) {
     run.num_drafts = num_drafts;
     decision_.has_drafts = true;
   }
+}
+
+int32_t SchedulerImpl::MaxDrafts(const RequestState& request) const {
+  int32_t end = request.last_length();
+  if (request.next_compression < std::ssize(request.compressions)) {
+    end = std::min(end,
+                   request.compressions[request.next_compression].length - 1);
+  }
+  return std::min({request.num_drafts, options_.num_speculative_tokens,
+                   end - request.num_tokens()});
+}
+
+int32_t SchedulerImpl::SpareBlocks(const BlockBudget& budget) const {
+  int64_t needed = BlocksSoon();
+  for (const StepDecision::Run& run : decision_.runs) needed -= run.num_blocks;
+  return static_cast<int32_t>(std::clamp<int64_t>(
+      budget.available - std::max<int64_t>(needed, 0), 0, INT32_MAX));
 }
 
 absl::Status SchedulerImpl::ValidateDrafts(const StepInFlight& step,

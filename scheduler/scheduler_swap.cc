@@ -1,7 +1,6 @@
 // Preempted requests whose KV waits in the host tier.
 
 #include <algorithm>
-#include <utility>
 
 #include "blockmgr/base/check.h"
 #include "scheduler/scheduler_impl.h"
@@ -77,21 +76,6 @@ void SchedulerImpl::DropSwap(RequestState* request) {
   manager_.DropSwapped(request->swap);
   dropped_swaps_.push_back(request->swap);
   request->swap = kNoSwap;
-}
-
-void SchedulerImpl::LoseHostBlocks(std::span<const HostBlockId> blocks) {
-  if (blocks.empty()) return;
-  const absl::StatusOr<std::vector<SwapId>> lost =
-      manager_.LoseHostBlocks(blocks);
-  BM_CHECK(lost.ok());  // ValidateResult has looked
-  totals_.num_lost_host_blocks += blocks.size();
-  if (lost->empty()) return;
-  dropped_swaps_.insert(dropped_swaps_.end(), lost->begin(), lost->end());
-  for (const auto& [id, request] : requests_) {
-    if (std::ranges::binary_search(*lost, request->swap)) {
-      request->swap = kNoSwap;
-    }
-  }
 }
 
 }  // namespace blockmgr

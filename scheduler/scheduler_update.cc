@@ -1,15 +1,14 @@
-// Settling the engine's answers, losing the engine, and the audit.
+// Settling the engine's answers, refused evictions among them.
 
 #include <algorithm>
+#include <memory>
 #include <utility>
+#include <vector>
 
-#include <absl/container/flat_hash_map.h>
-#include <absl/container/flat_hash_set.h>
 #include <absl/strings/str_cat.h>
 
-#include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
-#include "scheduler/footprint.h"
+#include "scheduler/compression_points.h"
 #include "scheduler/require_range.h"
 #include "scheduler/scheduler_impl.h"
 
@@ -38,6 +37,63 @@ absl::Status ValidateTokenData(const StepInFlight& step,
 }
 
 }  // namespace
+
+absl::Status SchedulerImpl::Update(const StepResult& result, Effects* effects) {
+  BM_RETURN_IF_ERROR(ValidateResult(result));
+  StepInFlight step = std::move(in_flight_.front());
+  in_flight_.erase(in_flight_.begin());
+  manager_.Acknowledge(step.id);
+  ++totals_.num_steps;
+  LoseBlocks(result.lost_blocks);
+  LoseHostBlocks(result.lost_host_blocks);
+  size_t num_accepted = 0;
+  for (size_t i = 0; i < step.runs.size(); ++i) {
+    RunAnswer answer{.sampled = result.sampled[i]};
+    if (!result.num_accepted.empty()) {
+      answer.accepted = std::span(result.accepted)
+                            .subspan(num_accepted, result.num_accepted[i]);
+      num_accepted += answer.accepted.size();
+    }
+    if (!result.num_drafts.empty()) answer.num_drafts = result.num_drafts[i];
+    if (!result.token_data.empty()) answer.data = result.token_data[i];
+    SettleRun(step.runs[i], answer, effects);
+  }
+  size_t next = 0;
+  for (const StepInFlight::Order& order : step.orders) {
+    const auto num_outcomes = static_cast<size_t>(order.num_outcomes());
+    SettleOrder(step, order,
+                std::span(result.evictions).subspan(next, num_outcomes),
+                effects);
+    next += num_outcomes;
+  }
+  if (!effects->finished.empty()) ForgetLeft();
+  for (const TenantId tenant : served_tenants_) {
+    waiting_.SetService(tenant, tenants_.service(tenant));
+  }
+  served_tenants_.clear();
+  RefreshPlaces();
+  step.runs.clear();
+  step.orders.clear();
+  spare_steps_.push_back(std::move(step));
+  return absl::OkStatus();
+}
+
+void SchedulerImpl::UpdateFront(RequestState* request) {
+  if (!manager_.prefix_caching()) return;
+  const SequenceCache& sequence = manager_.sequence(request->slot);
+  const std::span<const BlockKey> keys = request->chain.keys();
+  const int32_t next = sequence.num_published;
+  // A refused eviction may have taken blocks that were to be published.
+  const bool publishes = sequence.region == nullptr &&
+                         !sequence.pending.has_value() &&
+                         sequence.chain_serial != kNoSerial &&
+                         (next + 1) * layout().page_size <= request->num_prompt;
+  if (publishes && next < std::ssize(keys)) {
+    prefill_front_.Set(request, keys[next]);
+  } else {
+    prefill_front_.Clear(request);
+  }
+}
 
 absl::Status SchedulerImpl::ValidateResult(const StepResult& result) const {
   if (in_flight_.empty()) {
@@ -113,35 +169,6 @@ absl::Status SchedulerImpl::ValidateOutcomes(const StepInFlight& step,
   return absl::OkStatus();
 }
 
-void SchedulerImpl::UpdateFront(RequestState* request) {
-  if (!manager_.prefix_caching()) return;
-  const SequenceCache& sequence = manager_.sequence(request->slot);
-  const std::span<const BlockKey> keys = request->chain.keys();
-  const int32_t next = sequence.num_published;
-  // A refused eviction may have taken blocks that were to be published.
-  const bool publishes = sequence.region == nullptr &&
-                         !sequence.pending.has_value() &&
-                         sequence.chain_serial != kNoSerial &&
-                         (next + 1) * layout().page_size <= request->num_prompt;
-  if (publishes && next < std::ssize(keys)) {
-    prefill_front_.Set(request, keys[next]);
-  } else {
-    prefill_front_.Clear(request);
-  }
-}
-
-bool SchedulerImpl::AddOutput(RequestState* request, int32_t token,
-                              Effects* effects) {
-  effects->tokens.push_back({request->id, token, request->num_outputs()});
-  request->tokens.push_back(token);
-  ++totals_.num_output_tokens;
-  if (options_.fair_share) {
-    tenants_.Serve(request->tenant, kOutputTokenService);
-    served_tenants_.push_back(request->tenant);
-  }
-  return std::ranges::binary_search(request->stop_token_ids, token);
-}
-
 void SchedulerImpl::SettleRun(const StepInFlight::Run& run,
                               const RunAnswer& answer, Effects* effects) {
   if (IsStale(run)) return;
@@ -188,6 +215,18 @@ void SchedulerImpl::SettleRun(const StepInFlight::Run& run,
   if (answer.num_drafts != request.num_drafts) {
     SetDrafts(&request, answer.num_drafts);
   }
+}
+
+bool SchedulerImpl::AddOutput(RequestState* request, int32_t token,
+                              Effects* effects) {
+  effects->tokens.push_back({request->id, token, request->num_outputs()});
+  request->tokens.push_back(token);
+  ++totals_.num_output_tokens;
+  if (options_.fair_share) {
+    tenants_.Serve(request->tenant, kOutputTokenService);
+    served_tenants_.push_back(request->tenant);
+  }
+  return std::ranges::binary_search(request->stop_token_ids, token);
 }
 
 void SchedulerImpl::SettleOrder(const StepInFlight& step,
@@ -291,141 +330,85 @@ EvictionReceipt SchedulerImpl::CommitFirstGroup(
   return receipt;
 }
 
-absl::Status SchedulerImpl::Update(const StepResult& result, Effects* effects) {
-  BM_RETURN_IF_ERROR(ValidateResult(result));
-  StepInFlight step = std::move(in_flight_.front());
-  in_flight_.erase(in_flight_.begin());
-  manager_.Acknowledge(step.id);
-  ++totals_.num_steps;
-  LoseBlocks(result.lost_blocks);
-  LoseHostBlocks(result.lost_host_blocks);
-  size_t num_accepted = 0;
-  for (size_t i = 0; i < step.runs.size(); ++i) {
-    RunAnswer answer{.sampled = result.sampled[i]};
-    if (!result.num_accepted.empty()) {
-      answer.accepted = std::span(result.accepted)
-                            .subspan(num_accepted, result.num_accepted[i]);
-      num_accepted += answer.accepted.size();
+void SchedulerImpl::AbortOrder(RequestState* request,
+                               const StepInFlight::Order& order,
+                               std::span<const EvictionOutcome> outcomes,
+                               const absl::Status& why, Effects* effects) {
+  ++totals_.num_refused_evictions;
+  if (order.region != kNoRegion && outcomes.front().ok) {
+    dropped_regions_.push_back(order.region);  // the engine has kept it
+  }
+  for (int32_t i = 0; i < order.num_outcomes(); ++i) {
+    manager_.AbortEviction(request->slot, order.group_of(i));
+  }
+  if (order.point.is_planned) {
+    const absl::Status fits = LeaveOutLast(request);
+    if (!fits.ok()) {
+      Retire(request, FinishReason::kFailed,
+             absl::InternalError(
+                 absl::StrCat(why.message(), "; ", fits.message())),
+             effects);
+      return;
     }
-    if (!result.num_drafts.empty()) answer.num_drafts = result.num_drafts[i];
-    if (!result.token_data.empty()) answer.data = result.token_data[i];
-    SettleRun(step.runs[i], answer, effects);
+  } else if (order.point.is_squeeze()) {
+    request->squeeze.reset();
+    --num_squeezable_;
   }
-  size_t next = 0;
-  for (const StepInFlight::Order& order : step.orders) {
-    const auto num_outcomes = static_cast<size_t>(order.num_outcomes());
-    SettleOrder(step, order,
-                std::span(result.evictions).subspan(next, num_outcomes),
-                effects);
-    next += num_outcomes;
-  }
-  if (!effects->finished.empty()) ForgetLeft();
-  for (const TenantId tenant : served_tenants_) {
-    waiting_.SetService(tenant, tenants_.service(tenant));
-  }
-  served_tenants_.clear();
-  RefreshPlaces();
-  step.runs.clear();
-  step.orders.clear();
-  spare_steps_.push_back(std::move(step));
-  return absl::OkStatus();
-}
-
-void SchedulerImpl::LoseEngine(Effects* effects) {
-  for (const StepInFlight& step : in_flight_) {
-    for (const StepInFlight::Order& order : step.orders) {
-      if (order.point.command == 0) continue;
-      EvictionEffect effect;
-      effect.request = step.runs[order.run].id;
-      effect.command = order.point.command;
-      effect.status = absl::AbortedError("the engine was lost");
-      effects->evictions.push_back(std::move(effect));
-    }
-  }
-  in_flight_.clear();
-  while (!running_.empty()) {
-    RequestState* request = running_.back();
-    running_.pop_back();
+  // The request is computed again if entries of some group were already moved,
+  // because its old tables are then damaged. It also waits if the blocks that
+  // the eviction should have given back are reserved by other requests of the
+  // tenant.
+  const bool has_moved = std::ranges::any_of(outcomes, &EvictionOutcome::ok);
+  const int32_t change = ToReserve(*request) - request->reserved_blocks;
+  const bool has_room =
+      change <= 0 || tenants_.MayReserve(request->tenant, change);
+  if (has_moved || !has_room) {
     WaitAgain(request);
+    ForgetLeft();
+    return;
   }
-  for (const auto& [id, request] : requests_) request->swap = kNoSwap;
-  manager_.LoseEngine();
-  // The next engine starts with empty tables.
-  released_.clear();
-  dropped_regions_.clear();
-  dropped_swaps_.clear();
-  RefreshPlaces();
+  RefreshReservation(request);
+  UpdateFront(request);
 }
 
-void SchedulerImpl::CheckReservations() const {
-  absl::flat_hash_map<TenantId, int64_t> reserved;
-  for (const auto& [id, request] : requests_) {
-    BM_CHECK(request->reserved_blocks >= 0);
-    BM_CHECK(request->running || request->reserved_blocks == 0);
-    reserved[request->tenant] += request->reserved_blocks;
+absl::Status SchedulerImpl::LeaveOutLast(RequestState* request) {
+  // A request has one order in flight at a time, so the refused eviction is the
+  // last one that was begun.
+  const int32_t index = request->next_compression - 1;
+  std::vector<CompressionPoint> points = request->compressions;
+  const int32_t length = points[index].length;
+  points.erase(points.begin() + index);
+  // What follows is not shared: a prefix that was compressed less often takes
+  // more blocks than the requests which would start on it may ever get.
+  for (int32_t i = index; i < std::ssize(points); ++i) {
+    points[i].is_shared = false;
   }
-  for (const auto& [tenant, blocks] : reserved) {
-    BM_CHECK(tenants_.reserved_blocks(tenant) == blocks);
+  std::unique_ptr<DecodeCompression> decode;
+  if (request->decode != nullptr) {
+    decode = std::make_unique<DecodeCompression>(*request->decode);
+    decode->refused_until = std::max(decode->refused_until, length);
   }
-}
-
-void SchedulerImpl::CheckInvariants() const {
-  manager_.CheckInvariants();
-  BM_CHECK(num_running() + waiting_.size() == std::ssize(requests_));
-  waiting_.CheckInvariants();
-  prefix_hints_.CheckInvariants();
-  tenants_.CheckInvariants();
-  CheckReservations();
-  BM_CHECK(std::ranges::is_sorted(
-      running_, [this](const RequestState* a, const RequestState* b) {
-        return RunsBefore(a, b);
-      }));
-  BM_CHECK(names_.size() == requests_.size());
-  BM_CHECK(states_.size() == requests_.size() + free_states_.size());
-  BM_CHECK(std::ssize(running_) + manager_.num_open_slots() ==
-           options_.max_num_seqs);
-  BM_CHECK(num_squeezable_ ==
-           std::ranges::count_if(running_, [](const RequestState* request) {
-             return request->squeeze != nullptr;
-           }));
-  BM_CHECK(num_spared_ ==
-           std::ranges::count_if(running_, &RequestState::is_spared));
-  BM_CHECK(num_speculating_ ==
-           std::ranges::count_if(running_, [](const RequestState* request) {
-             return request->num_drafts > 0;
-           }));
-  absl::flat_hash_set<const RequestState*> seen;
-  for (const RequestState* request : running_) {
-    BM_CHECK(seen.insert(request).second);
-    BM_CHECK(request->running);
-    BM_CHECK(request->swap == kNoSwap);
-    const SequenceCache& sequence = manager_.sequence(request->slot);
-    BM_CHECK(sequence.num_reserved == request->num_computed);
-    // What it is to publish next, for others to wait for.
-    BM_CHECK(!request->hint.computing.has_value() ||
-             (sequence.num_published + 1) * layout().page_size <=
-                 request->num_prompt);
-    BM_CHECK(sequence.num_settled <= std::ssize(request->tokens));
-    BM_CHECK(request->num_computed <= request->num_tokens());
-    BM_CHECK(request->num_computed <= request->last_length());
-    BM_CHECK(request->num_unverified == 0 ||
-             request->num_placeholders == 1 + request->num_unverified);
+  const Fit fit = FitPool(request->last_length(), points, decode.get(),
+                          request->squeeze.get());
+  const int32_t peak = fit.peak_blocks;
+  const auto fail = [peak](const char* whose, int32_t most) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("without it the request needs ", peak,
+                     " blocks at its peak, ", whose, most));
+  };
+  if (peak > manager_.num_usable()) {
+    return fail("the pool has ", manager_.num_usable());
   }
-  int32_t num_swapped = 0;
-  for (const RequestState* request : waiting_.All()) {
-    if (request->swap != kNoSwap) {
-      ++num_swapped;
-      BM_CHECK(manager_.host().Contains(request->swap));
-    }
-    BM_CHECK(waiting_.IsBarred(request->tenant) == IsFull(request->tenant));
-    BM_CHECK(seen.insert(request).second);
-    BM_CHECK(!request->running);
-    BM_CHECK(request->num_computed == 0);
-    BM_CHECK(request->num_placeholders == 0);
-    BM_CHECK(request->num_drafts == 0);
+  const int32_t max_blocks = tenants_.limits(request->tenant).max_blocks;
+  if (max_blocks > 0 && peak > max_blocks) {
+    return fail("the quota max_blocks of its tenant is ", max_blocks);
   }
-  BM_CHECK(num_swapped == manager_.host().num_sequences());
-  BM_CHECK(num_steps_in_flight() <= options_.max_steps_in_flight);
+  request->compressions = std::move(points);
+  request->decode = std::move(decode);
+  request->next_compression = index;
+  request->peak_blocks = peak;
+  request->max_chunk = fit.max_chunk;
+  return absl::OkStatus();
 }
 
 }  // namespace blockmgr

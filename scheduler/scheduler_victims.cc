@@ -23,114 +23,6 @@ FirstHeld FirstOf(const SequenceCache& sequence) {
 
 }  // namespace
 
-int32_t SchedulerImpl::RecomputeCost(const RequestState& request) const {
-  const SequenceCache& sequence = manager_.sequence(request.slot);
-  // A compressed past that cannot be found is computed again from its first
-  // token on.
-  const bool is_compressed = sequence.region != nullptr;
-  if (sequence.pending.has_value() ||
-      (is_compressed && sequence.chain_serial == kNoSerial)) {
-    return sequence.num_settled;
-  }
-  const int32_t last = request.next_compression - 1;
-  const int32_t num_cached = std::min(
-      sequence.num_published * layout().page_size,
-      MaxCachedTokens(request,
-                      is_compressed ? request.compressions[last].length : 0));
-  return std::max(0, sequence.num_settled - num_cached);
-}
-
-size_t SchedulerImpl::CheapestVictim(size_t index) const {
-  // Least first: later in priority, not spared yet, cheap to compute again,
-  // and of equal ones the most recent.
-  using Cost = std::tuple<int64_t, bool, int32_t>;
-  const bool by_recency =
-      options_.admission == AdmissionPolicy::kMaxUtilization;
-  const bool by_priority = options_.policy == SchedulingPolicy::kPriority;
-  size_t victim = index;
-  Cost least;
-  for (size_t i = running_.size(); --i > index;) {
-    if (decision_.fates[i] != StepDecision::Fate::kKept) continue;
-    if (by_recency) return i;
-    const RequestState& request = *running_[i];
-    const Cost cost(by_priority ? -int64_t{request.priority} : 0,
-                    request.is_spared(), RecomputeCost(request));
-    if (victim != index && cost >= least) continue;
-    victim = i;
-    least = cost;
-  }
-  return victim;
-}
-
-size_t SchedulerImpl::FindVictim(size_t index) {
-  while (true) {
-    const size_t victim = CheapestVictim(index);
-    if (victim == index) break;
-    if (manager_.NumReleasable(running_[victim]->slot) > 0) return victim;
-    decision_.fates[victim] = StepDecision::Fate::kGivesNothing;
-  }
-  // Those who share all their blocks with one another are left.
-  for (size_t i = running_.size(); --i > index;) {
-    if (decision_.fates[i] != StepDecision::Fate::kPreempted) return i;
-  }
-  return index;
-}
-
-int32_t SchedulerImpl::CutToCome(const RequestState& request) const {
-  const SequenceCache& sequence = manager_.sequence(request.slot);
-  if (sequence.pending.has_value()) return sequence.pending->cut;
-  const StepDecision::Run* run = decision_.RunOf(request);
-  if (run == nullptr || run->order < 0) return 0;
-  const StepDecision::Order& order = decision_.orders[run->order];
-  return order.futile ? 0 : order.point.cut;
-}
-
-bool SchedulerImpl::IsLeftBySharer(const RequestState& request) const {
-  const SequenceCache& sequence = manager_.sequence(request.slot);
-  return std::ranges::any_of(running_, [&](const RequestState* other) {
-    if (other == &request || CutToCome(*other) == 0) return false;
-    const SequenceCache& its = manager_.sequence(other->slot);
-    return ShareBlocks({sequence.region.get(), sequence.cut(), sequence.tail},
-                       {its.region.get(), its.cut(), its.tail},
-                       layout().page_size);
-  });
-}
-
-int32_t SchedulerImpl::LeftTogether() const {
-  struct Group {
-    int32_t num_shared = 0;  // at most, of those who leave
-    bool some_stay = false;
-  };
-  absl::flat_hash_map<FirstHeld, Group> groups;
-  for (size_t i = 0; i < running_.size(); ++i) {
-    if (decision_.fates[i] == StepDecision::Fate::kPreempted) continue;
-    const RequestState& request = *running_[i];
-    const SequenceCache& sequence = manager_.sequence(request.slot);
-    Group& group = groups[FirstOf(sequence)];
-    const int32_t cut = CutToCome(request);
-    if (cut == 0) {
-      group.some_stay = true;
-      continue;
-    }
-    group.num_shared = std::max(group.num_shared,
-                                sequence.BlocksBelow(cut, layout().page_size) -
-                                    manager_.NumOwnBlocks(request.slot, cut));
-  }
-  int32_t num_blocks = 0;
-  for (const auto& [first, group] : groups) {
-    if (!group.some_stay) num_blocks += group.num_shared;
-  }
-  return num_blocks;
-}
-
-int32_t SchedulerImpl::BlocksOnTheWay(const BlockBudget& budget) const {
-  int32_t num_blocks = budget.coming + budget.perhaps;
-  for (const StepDecision::Order& order : decision_.orders) {
-    if (!order.futile) num_blocks += order.num_released();
-  }
-  return num_blocks + LeftTogether();
-}
-
 bool SchedulerImpl::MakeRoom(size_t index, int32_t needed,
                              BlockBudget* budget) {
   const RequestState* request = running_[index];
@@ -171,6 +63,114 @@ bool SchedulerImpl::MakeRoom(size_t index, int32_t needed,
     }
   }
   return true;
+}
+
+size_t SchedulerImpl::FindVictim(size_t index) {
+  while (true) {
+    const size_t victim = CheapestVictim(index);
+    if (victim == index) break;
+    if (manager_.NumReleasable(running_[victim]->slot) > 0) return victim;
+    decision_.fates[victim] = StepDecision::Fate::kGivesNothing;
+  }
+  // Those who share all their blocks with one another are left.
+  for (size_t i = running_.size(); --i > index;) {
+    if (decision_.fates[i] != StepDecision::Fate::kPreempted) return i;
+  }
+  return index;
+}
+
+size_t SchedulerImpl::CheapestVictim(size_t index) const {
+  // Least first: later in priority, not spared yet, cheap to compute again,
+  // and of equal ones the most recent.
+  using Cost = std::tuple<int64_t, bool, int32_t>;
+  const bool by_recency =
+      options_.admission == AdmissionPolicy::kMaxUtilization;
+  const bool by_priority = options_.policy == SchedulingPolicy::kPriority;
+  size_t victim = index;
+  Cost least;
+  for (size_t i = running_.size(); --i > index;) {
+    if (decision_.fates[i] != StepDecision::Fate::kKept) continue;
+    if (by_recency) return i;
+    const RequestState& request = *running_[i];
+    const Cost cost(by_priority ? -int64_t{request.priority} : 0,
+                    request.is_spared(), RecomputeCost(request));
+    if (victim != index && cost >= least) continue;
+    victim = i;
+    least = cost;
+  }
+  return victim;
+}
+
+int32_t SchedulerImpl::RecomputeCost(const RequestState& request) const {
+  const SequenceCache& sequence = manager_.sequence(request.slot);
+  // A compressed past that cannot be found is computed again from its first
+  // token on.
+  const bool is_compressed = sequence.region != nullptr;
+  if (sequence.pending.has_value() ||
+      (is_compressed && sequence.chain_serial == kNoSerial)) {
+    return sequence.num_settled;
+  }
+  const int32_t last = request.next_compression - 1;
+  const int32_t num_cached = std::min(
+      sequence.num_published * layout().page_size,
+      MaxCachedTokens(request,
+                      is_compressed ? request.compressions[last].length : 0));
+  return std::max(0, sequence.num_settled - num_cached);
+}
+
+int32_t SchedulerImpl::BlocksOnTheWay(const BlockBudget& budget) const {
+  int32_t num_blocks = budget.coming + budget.perhaps;
+  for (const StepDecision::Order& order : decision_.orders) {
+    if (!order.futile) num_blocks += order.num_released();
+  }
+  return num_blocks + LeftTogether();
+}
+
+int32_t SchedulerImpl::LeftTogether() const {
+  struct Group {
+    int32_t num_shared = 0;  // at most, of those who leave
+    bool some_stay = false;
+  };
+  absl::flat_hash_map<FirstHeld, Group> groups;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    if (decision_.fates[i] == StepDecision::Fate::kPreempted) continue;
+    const RequestState& request = *running_[i];
+    const SequenceCache& sequence = manager_.sequence(request.slot);
+    Group& group = groups[FirstOf(sequence)];
+    const int32_t cut = CutToCome(request);
+    if (cut == 0) {
+      group.some_stay = true;
+      continue;
+    }
+    group.num_shared = std::max(group.num_shared,
+                                sequence.BlocksBelow(cut, layout().page_size) -
+                                    manager_.NumOwnBlocks(request.slot, cut));
+  }
+  int32_t num_blocks = 0;
+  for (const auto& [first, group] : groups) {
+    if (!group.some_stay) num_blocks += group.num_shared;
+  }
+  return num_blocks;
+}
+
+int32_t SchedulerImpl::CutToCome(const RequestState& request) const {
+  const SequenceCache& sequence = manager_.sequence(request.slot);
+  if (sequence.pending.has_value()) return sequence.pending->cut;
+  const StepDecision::Run* run = decision_.RunOf(request);
+  if (run == nullptr || run->order < 0) return 0;
+  const StepDecision::Order& order = decision_.orders[run->order];
+  return order.futile ? 0 : order.point.cut;
+}
+
+bool SchedulerImpl::IsLeftBySharer(const RequestState& request) const {
+  const SequenceCache& sequence = manager_.sequence(request.slot);
+  return std::ranges::any_of(running_, [&](const RequestState* other) {
+    if (other == &request || CutToCome(*other) == 0) return false;
+    const SequenceCache& its = manager_.sequence(other->slot);
+    return ShareBlocks({sequence.region.get(), sequence.cut(), sequence.tail},
+                       {its.region.get(), its.cut(), its.tail},
+                       layout().page_size);
+  });
 }
 
 }  // namespace blockmgr

@@ -37,8 +37,109 @@ EngineTables::EngineTables(const ModelLayout& layout, int32_t max_sequences,
       max_sequences_(max_sequences),
       host_blocks_(static_cast<size_t>(num_host_blocks)) {}
 
-bool EngineTables::InUse(SequenceSlot slot) const {
-  return Index(slot) < static_cast<int64_t>(rows_.size()) && row(slot).in_use;
+absl::Status EngineTables::Apply(const StepPlan& plan) {
+  ++num_plans_;
+  BM_RETURN_IF_ERROR(CheckShapes(plan));
+  for (const SequenceSlot slot : plan.released) {
+    BM_RETURN_IF_ERROR(CheckSlot("plan.released", slot));
+    Pending& pending = PendingOf(slot);
+    if (!InUse(slot) || pending.released) {
+      return Invalid("plan.released: slot ", Index(slot), " is not in use");
+    }
+    pending.released = true;
+  }
+  BM_RETURN_IF_ERROR(CheckDroppedSwaps(plan));
+  for (const SwapOut& out : plan.swap_outs) {
+    BM_RETURN_IF_ERROR(CheckSwapOut(plan, out));
+  }
+  BM_RETURN_IF_ERROR(CheckStarts(plan));
+  BM_RETURN_IF_ERROR(CheckDropped(plan));
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    BM_RETURN_IF_ERROR(CheckScheduled(plan, i));
+  }
+  for (const SequenceStart& start : plan.starts) {
+    // Cached tokens have their blocks among this step's new blocks.
+    if (start.num_cached_tokens > 0 && start.source == kNoSequenceSlot &&
+        !PendingOf(start.slot).scheduled) {
+      return Invalid("plan.starts of slot ", Index(start.slot), ": ",
+                     start.num_cached_tokens, " cached tokens, but no blocks");
+    }
+    if (start.swap != kNoSwap) {
+      BM_RETURN_IF_ERROR(CheckSwappedTail(plan, start));
+    }
+  }
+  BM_RETURN_IF_ERROR(CheckCopies(plan));
+  for (const SequenceStart& start : plan.starts) {
+    if (IsPartlyCached(start) && PendingOf(start.slot).num_copied == 0) {
+      return Invalid("plan.starts of slot ", Index(start.slot),
+                     ": expected num_cached_tokens to be a multiple of ",
+                     layout_.page_size, " or a copy, got ",
+                     start.num_cached_tokens, " and none");
+    }
+  }
+
+  for (const SwapId swap : plan.dropped_swaps) swapped_.erase(swap);
+  for (const SwapOut& out : plan.swap_outs) Leave(plan, out);
+  for (const SequenceSlot slot : plan.released) Release(slot);
+  for (const SequenceStart& start : plan.starts) Start(plan, start);
+  for (const RegionId region : plan.dropped_regions) regions_.erase(region);
+  for (const CopyOnWrite& copy : plan.copies) {
+    // Of a start in the cache the destination is among the run's blocks.
+    SequenceTable& table = rows_[static_cast<size_t>(Index(copy.slot))];
+    std::vector<BlockId>& blocks =
+        copy.group == 0
+            ? table.tail_blocks
+            : table.window_blocks[static_cast<size_t>(copy.group - 1)];
+    if (!blocks.empty()) blocks.back() = copy.blocks.destination;
+  }
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    SequenceTable& table = rows_[static_cast<size_t>(Index(plan.slots[i]))];
+    table.tail_blocks.insert(table.tail_blocks.end(),
+                             plan.blocks.begin() + plan.block_offsets[i],
+                             plan.blocks.begin() + plan.block_offsets[i + 1]);
+    AddWindows(plan, i, &table);
+    table.num_computed += plan.num_tokens[i];
+    if (!plan.num_drafts.empty()) {
+      table.tokens.insert(table.tokens.end(), table.drafts.begin(),
+                          table.drafts.begin() + plan.num_drafts[i]);
+    }
+    table.drafts.clear();
+  }
+  return absl::OkStatus();
+}
+
+void EngineTables::AddSampled(SequenceSlot slot, int32_t token) {
+  SequenceTable& table = rows_[static_cast<size_t>(Index(slot))];
+  BM_CHECK(table.in_use);
+  BM_CHECK(table.num_computed == static_cast<int64_t>(table.tokens.size()));
+  table.tokens.push_back(token);
+}
+
+void EngineTables::RejectDrafts(SequenceSlot slot, int32_t num_drafts,
+                                int32_t num_accepted) {
+  SequenceTable& table = rows_[static_cast<size_t>(Index(slot))];
+  BM_CHECK(num_accepted >= 0);
+  BM_CHECK(num_accepted <= num_drafts);
+  table.num_computed -= num_drafts - num_accepted;
+  table.tokens.resize(static_cast<size_t>(table.num_computed));
+  table.tail_blocks.resize(
+      static_cast<size_t>(CeilDiv(table.tail_length(), layout_.page_size)));
+  CutWindows(table.num_computed, &table);
+}
+
+void EngineTables::SetDrafts(SequenceSlot slot,
+                             std::span<const int32_t> drafts) {
+  SequenceTable& table = rows_[static_cast<size_t>(Index(slot))];
+  BM_CHECK(table.in_use);
+  table.drafts.assign(drafts.begin(), drafts.end());
+}
+
+void EngineTables::Reset() {
+  rows_.clear();
+  pending_.clear();
+  regions_.clear();
+  swapped_.clear();
+  std::ranges::fill(host_blocks_, HostBlock{});
 }
 
 absl::Status EngineTables::CheckSlot(const char* field,
@@ -48,14 +149,6 @@ absl::Status EngineTables::CheckSlot(const char* field,
   }
   return Invalid(field, ": expected a slot in [0, ", max_sequences_, "), got ",
                  Index(slot));
-}
-
-EngineTables::Pending& EngineTables::PendingOf(SequenceSlot slot) {
-  const auto index = static_cast<size_t>(Index(slot));
-  if (index >= pending_.size()) pending_.resize(index + 1);
-  Pending& pending = pending_[index];
-  if (pending.plan != num_plans_) pending = Pending{.plan = num_plans_};
-  return pending;
 }
 
 absl::Status EngineTables::CheckShapes(const StepPlan& plan) const {
@@ -89,6 +182,26 @@ absl::Status EngineTables::CheckShapes(const StepPlan& plan) const {
   return absl::OkStatus();
 }
 
+absl::Status EngineTables::CheckStarts(const StepPlan& plan) {
+  for (size_t i = 0; i < plan.starts.size(); ++i) {
+    const SequenceStart& start = plan.starts[i];
+    BM_RETURN_IF_ERROR(CheckSlot("plan.starts.slot", start.slot));
+    Pending& pending = PendingOf(start.slot);
+    const bool is_taken = InUse(start.slot) && !pending.released;
+    if ((is_taken && start.source != start.slot) || pending.start >= 0) {
+      return Invalid("plan.starts of slot ", Index(start.slot),
+                     ": expected a free slot, got one in use");
+    }
+    BM_RETURN_IF_ERROR(CheckStart(plan, start));
+    if (start.source != kNoSequenceSlot) {
+      BM_RETURN_IF_ERROR(CheckSource(plan, start));
+    }
+    if (start.swap != kNoSwap) BM_RETURN_IF_ERROR(CheckSwapIn(plan, start));
+    PendingOf(start.slot).start = static_cast<int32_t>(i);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status EngineTables::CheckStart(const StepPlan& plan,
                                       const SequenceStart& start) const {
   const auto fail = [&](const auto&... parts) {
@@ -118,26 +231,6 @@ absl::Status EngineTables::CheckStart(const StepPlan& plan,
     return fail("expected num_cached_tokens to be at least ", least,
                 " (of the sequence that made region ", Index(start.region),
                 "), got ", start.num_cached_tokens);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status EngineTables::CheckStarts(const StepPlan& plan) {
-  for (size_t i = 0; i < plan.starts.size(); ++i) {
-    const SequenceStart& start = plan.starts[i];
-    BM_RETURN_IF_ERROR(CheckSlot("plan.starts.slot", start.slot));
-    Pending& pending = PendingOf(start.slot);
-    const bool is_taken = InUse(start.slot) && !pending.released;
-    if ((is_taken && start.source != start.slot) || pending.start >= 0) {
-      return Invalid("plan.starts of slot ", Index(start.slot),
-                     ": expected a free slot, got one in use");
-    }
-    BM_RETURN_IF_ERROR(CheckStart(plan, start));
-    if (start.source != kNoSequenceSlot) {
-      BM_RETURN_IF_ERROR(CheckSource(plan, start));
-    }
-    if (start.swap != kNoSwap) BM_RETURN_IF_ERROR(CheckSwapIn(plan, start));
-    PendingOf(start.slot).start = static_cast<int32_t>(i);
   }
   return absl::OkStatus();
 }
@@ -213,75 +306,33 @@ absl::Status EngineTables::CheckScheduled(const StepPlan& plan, size_t i) {
   return CheckWindows(plan, i, cut / layout_.page_size + tail_blocks);
 }
 
-absl::Status EngineTables::Apply(const StepPlan& plan) {
-  ++num_plans_;
-  BM_RETURN_IF_ERROR(CheckShapes(plan));
-  for (const SequenceSlot slot : plan.released) {
-    BM_RETURN_IF_ERROR(CheckSlot("plan.released", slot));
-    Pending& pending = PendingOf(slot);
-    if (!InUse(slot) || pending.released) {
-      return Invalid("plan.released: slot ", Index(slot), " is not in use");
-    }
-    pending.released = true;
+absl::Status EngineTables::CheckDrafts(const StepPlan& plan, size_t i,
+                                       size_t num_ready) const {
+  const int32_t num_drafts = plan.num_drafts[i];
+  if (num_drafts == 0) return absl::OkStatus();
+  if (num_drafts < 0 || num_drafts > static_cast<int64_t>(num_ready)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan.num_drafts of slot ", Index(plan.slots[i]),
+                     ": expected 0..", num_ready, ", got ", num_drafts));
   }
-  BM_RETURN_IF_ERROR(CheckDroppedSwaps(plan));
-  for (const SwapOut& out : plan.swap_outs) {
-    BM_RETURN_IF_ERROR(CheckSwapOut(plan, out));
-  }
-  BM_RETURN_IF_ERROR(CheckStarts(plan));
-  BM_RETURN_IF_ERROR(CheckDropped(plan));
-  for (size_t i = 0; i < plan.slots.size(); ++i) {
-    BM_RETURN_IF_ERROR(CheckScheduled(plan, i));
-  }
-  for (const SequenceStart& start : plan.starts) {
-    // Cached tokens have their blocks among this step's new blocks.
-    if (start.num_cached_tokens > 0 && start.source == kNoSequenceSlot &&
-        !PendingOf(start.slot).scheduled) {
-      return Invalid("plan.starts of slot ", Index(start.slot), ": ",
-                     start.num_cached_tokens, " cached tokens, but no blocks");
-    }
-    if (start.swap != kNoSwap) {
-      BM_RETURN_IF_ERROR(CheckSwappedTail(plan, start));
-    }
-  }
-  BM_RETURN_IF_ERROR(CheckCopies(plan));
-  for (const SequenceStart& start : plan.starts) {
-    if (IsPartlyCached(start) && PendingOf(start.slot).num_copied == 0) {
-      return Invalid("plan.starts of slot ", Index(start.slot),
-                     ": expected num_cached_tokens to be a multiple of ",
-                     layout_.page_size, " or a copy, got ",
-                     start.num_cached_tokens, " and none");
-    }
-  }
-
-  for (const SwapId swap : plan.dropped_swaps) swapped_.erase(swap);
-  for (const SwapOut& out : plan.swap_outs) Leave(plan, out);
-  for (const SequenceSlot slot : plan.released) Release(slot);
-  for (const SequenceStart& start : plan.starts) Start(plan, start);
-  for (const RegionId region : plan.dropped_regions) regions_.erase(region);
-  for (const CopyOnWrite& copy : plan.copies) {
-    // Of a start in the cache the destination is among the run's blocks.
-    SequenceTable& table = rows_[static_cast<size_t>(Index(copy.slot))];
-    std::vector<BlockId>& blocks =
-        copy.group == 0
-            ? table.tail_blocks
-            : table.window_blocks[static_cast<size_t>(copy.group - 1)];
-    if (!blocks.empty()) blocks.back() = copy.blocks.destination;
-  }
-  for (size_t i = 0; i < plan.slots.size(); ++i) {
-    SequenceTable& table = rows_[static_cast<size_t>(Index(plan.slots[i]))];
-    table.tail_blocks.insert(table.tail_blocks.end(),
-                             plan.blocks.begin() + plan.block_offsets[i],
-                             plan.blocks.begin() + plan.block_offsets[i + 1]);
-    AddWindows(plan, i, &table);
-    table.num_computed += plan.num_tokens[i];
-    if (!plan.num_drafts.empty()) {
-      table.tokens.insert(table.tokens.end(), table.drafts.begin(),
-                          table.drafts.begin() + plan.num_drafts[i]);
-    }
-    table.drafts.clear();
+  if (plan.samples[i] == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan.num_drafts of slot ", Index(plan.slots[i]),
+                     ": expected 0, as it does not sample, got ", num_drafts));
   }
   return absl::OkStatus();
+}
+
+bool EngineTables::InUse(SequenceSlot slot) const {
+  return Index(slot) < static_cast<int64_t>(rows_.size()) && row(slot).in_use;
+}
+
+EngineTables::Pending& EngineTables::PendingOf(SequenceSlot slot) {
+  const auto index = static_cast<size_t>(Index(slot));
+  if (index >= pending_.size()) pending_.resize(index + 1);
+  Pending& pending = pending_[index];
+  if (pending.plan != num_plans_) pending = Pending{.plan = num_plans_};
+  return pending;
 }
 
 void EngineTables::Release(SequenceSlot slot) {
@@ -345,21 +396,6 @@ void EngineTables::SetKept(std::span<const int32_t> kept,
   }
   table->region_entries = std::accumulate(
       table->shard_entries.begin(), table->shard_entries.end(), int64_t{0});
-}
-
-void EngineTables::AddSampled(SequenceSlot slot, int32_t token) {
-  SequenceTable& table = rows_[static_cast<size_t>(Index(slot))];
-  BM_CHECK(table.in_use);
-  BM_CHECK(table.num_computed == static_cast<int64_t>(table.tokens.size()));
-  table.tokens.push_back(token);
-}
-
-void EngineTables::Reset() {
-  rows_.clear();
-  pending_.clear();
-  regions_.clear();
-  swapped_.clear();
-  std::ranges::fill(host_blocks_, HostBlock{});
 }
 
 }  // namespace blockmgr

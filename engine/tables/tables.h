@@ -283,7 +283,7 @@ class EngineTables {
       const std::shared_ptr<const RegionLayout>& layout,
       std::span<const BlockId> blocks);
 
-  // Regions of window groups (tables_window_regions.cc).
+  // Regions of window groups (tables_windows.cc).
   // Whether something of it is attended to after `length` tokens.
   bool IsInWindow(const TableRegion& region, int32_t group,
                   int32_t length) const {

@@ -5,9 +5,9 @@
 #include <optional>
 #include <span>
 
-#include "engine/tables/tables.h"
 #include "blockmgr/layout_checksum.h"
 #include "blockmgr/region_layout.h"
+#include "engine/tables/tables.h"
 
 namespace blockmgr {
 

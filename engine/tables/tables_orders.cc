@@ -6,10 +6,10 @@
 #include <absl/container/flat_hash_set.h>
 #include <absl/strings/str_cat.h>
 
-#include "engine/tables/tables.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/ragged_region.h"
+#include "engine/tables/tables.h"
 
 namespace blockmgr {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "engine/tables/tables.h"
 #include "blockmgr/base/status_macros.h"
+#include "engine/tables/tables.h"
 
 namespace blockmgr {
 namespace {

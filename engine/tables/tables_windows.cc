@@ -1,13 +1,17 @@
-// The block tables of window groups, and pages that a window has left behind.
+// The block tables and regions of window groups, and pages that a window has
+// left behind.
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include <absl/container/flat_hash_set.h>
 #include <absl/strings/str_cat.h>
 
-#include "engine/tables/tables.h"
 #include "blockmgr/base/check.h"
-#include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/window_eviction.h"
+#include "engine/tables/tables.h"
 
 namespace blockmgr {
 namespace {
@@ -24,6 +28,65 @@ const std::vector<BlockId>& TableOf(const SequenceTable& table, int32_t group) {
 }
 
 }  // namespace
+
+EngineTables::CoveredTail EngineTables::CoveredInWindow(
+    const EvictionOrder& order) const {
+  const TableRegion& region =
+      row(order.slot).window_regions[static_cast<size_t>(order.group - 1)];
+  CoveredTail covered;
+  covered.begin =
+      layout_.FirstPage(order.group, order.length + 1) * layout_.page_size;
+  covered.end = order.cut;
+  if (IsInWindow(region, order.group, order.length)) {
+    covered.region = &region;
+    covered.begin = region.cut;
+  }
+  return covered;
+}
+
+int32_t EngineTables::HeldBelow(const EvictionOrder& order,
+                                int32_t head_index) const {
+  const auto head = static_cast<size_t>(head_index);
+  if (order.group == 0) {
+    const SequenceTable& table = row(order.slot);
+    return (table.kept.empty() ? 0 : table.kept[head]) + order.cut - table.cut;
+  }
+  const CoveredTail covered = CoveredInWindow(order);
+  return (covered.region == nullptr ? 0 : covered.region->kept[head]) +
+         covered.end - covered.begin;
+}
+
+std::vector<size_t> EngineTables::PlacesInHost(const Swapped& swapped,
+                                               int32_t num_cached) const {
+  const auto num_swapped = static_cast<int32_t>(swapped.tokens.size());
+  std::vector<size_t> places;
+  size_t begin = swapped.num_region_blocks;
+  const auto add = [&](size_t count) {
+    for (size_t i = 0; i < count; ++i) places.push_back(begin + i);
+  };
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    int32_t cut = swapped.cut;
+    if (group > 0) {
+      cut = SwappedCut(swapped.window_regions, group, num_swapped);
+      const size_t num_blocks =
+          swapped.window_regions[static_cast<size_t>(group - 1)].blocks.size();
+      add(num_blocks);
+      begin += num_blocks;
+    }
+    add(static_cast<size_t>(NumPages(group, num_cached, cut)));
+    begin += static_cast<size_t>(NumPages(group, num_swapped, cut));
+  }
+  return places;
+}
+
+int64_t EngineTables::NumWindowIns(const Swapped& swapped,
+                                   int32_t num_cached) const {
+  int64_t num_blocks = NumWindowPages(swapped.window_regions, num_cached);
+  for (const TableRegion& region : swapped.window_regions) {
+    num_blocks += std::ssize(region.blocks);
+  }
+  return num_blocks;
+}
 
 absl::Status EngineTables::CheckWindowArrays(const StepPlan& plan) const {
   const auto num_groups = static_cast<size_t>(layout_.num_window_groups());
@@ -54,21 +117,6 @@ absl::Status EngineTables::CheckWindowArrays(const StepPlan& plan) const {
     }
   }
   return absl::OkStatus();
-}
-
-std::span<const BlockId> EngineTables::NewBlocks(const StepPlan& plan,
-                                                 size_t run,
-                                                 int32_t group) const {
-  const bool is_window = group > 0;
-  const std::vector<int64_t>& offsets =
-      is_window ? plan.window_offsets : plan.block_offsets;
-  const size_t place =
-      is_window ? run * static_cast<size_t>(layout_.num_window_groups()) +
-                      static_cast<size_t>(group - 1)
-                : run;
-  return std::span(is_window ? plan.window_blocks : plan.blocks)
-      .subspan(static_cast<size_t>(offsets[place]),
-               static_cast<size_t>(offsets[place + 1] - offsets[place]));
 }
 
 absl::Status EngineTables::CheckWindows(const StepPlan& plan, size_t run,
@@ -250,36 +298,19 @@ absl::Status EngineTables::CheckWindowsIn(const StepPlan& plan,
   return absl::OkStatus();
 }
 
-std::vector<size_t> EngineTables::PlacesInHost(const Swapped& swapped,
-                                               int32_t num_cached) const {
-  const auto num_swapped = static_cast<int32_t>(swapped.tokens.size());
-  std::vector<size_t> places;
-  size_t begin = swapped.num_region_blocks;
-  const auto add = [&](size_t count) {
-    for (size_t i = 0; i < count; ++i) places.push_back(begin + i);
-  };
-  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    int32_t cut = swapped.cut;
-    if (group > 0) {
-      cut = SwappedCut(swapped.window_regions, group, num_swapped);
-      const size_t num_blocks =
-          swapped.window_regions[static_cast<size_t>(group - 1)].blocks.size();
-      add(num_blocks);
-      begin += num_blocks;
-    }
-    add(static_cast<size_t>(NumPages(group, num_cached, cut)));
-    begin += static_cast<size_t>(NumPages(group, num_swapped, cut));
-  }
-  return places;
-}
-
-int64_t EngineTables::NumWindowIns(const Swapped& swapped,
-                                   int32_t num_cached) const {
-  int64_t num_blocks = NumWindowPages(swapped.window_regions, num_cached);
-  for (const TableRegion& region : swapped.window_regions) {
-    num_blocks += std::ssize(region.blocks);
-  }
-  return num_blocks;
+std::span<const BlockId> EngineTables::NewBlocks(const StepPlan& plan,
+                                                 size_t run,
+                                                 int32_t group) const {
+  const bool is_window = group > 0;
+  const std::vector<int64_t>& offsets =
+      is_window ? plan.window_offsets : plan.block_offsets;
+  const size_t place =
+      is_window ? run * static_cast<size_t>(layout_.num_window_groups()) +
+                      static_cast<size_t>(group - 1)
+                : run;
+  return std::span(is_window ? plan.window_blocks : plan.blocks)
+      .subspan(static_cast<size_t>(offsets[place]),
+               static_cast<size_t>(offsets[place + 1] - offsets[place]));
 }
 
 BlockId EngineTables::LastBlock(const SequenceTable& table, int32_t group,
@@ -316,6 +347,79 @@ void EngineTables::CutWindows(int32_t num_tokens, SequenceTable* table) const {
     BM_DCHECK(blocks.size() >= num_pages);
     blocks.resize(num_pages);
   }
+}
+
+int32_t EngineTables::SwappedCut(std::span<const TableRegion> regions,
+                                 int32_t group, int32_t length) const {
+  const int32_t cut = regions[static_cast<size_t>(group - 1)].cut;
+  return cut > layout_.FirstPage(group, length) * layout_.page_size ? cut : 0;
+}
+
+std::span<const TableRegion> EngineTables::RegionsFor(
+    const SequenceStart& start) const {
+  if (start.swap != kNoSwap) return swapped_.at(start.swap).window_regions;
+  if (start.region == kNoRegion) return {};
+  return regions_.at(start.region).window_regions;
+}
+
+std::vector<TableRegion> EngineTables::RegionsWith(
+    std::span<const TableRegion> regions, int32_t length) const {
+  std::vector<TableRegion> with(regions.begin(), regions.end());
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    TableRegion& region = with[static_cast<size_t>(group - 1)];
+    if (SwappedCut(regions, group, length) == 0) region = TableRegion();
+  }
+  return with;
+}
+
+void EngineTables::NotePastRegions(SequenceTable* table) const {
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    TableRegion& region = table->window_regions[static_cast<size_t>(group - 1)];
+    region.is_past = !IsInWindow(region, group, table->num_computed);
+  }
+}
+
+absl::Status EngineTables::CheckWindowOrder(const EvictionOrder& order) const {
+  if (order.region != kNoRegion) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("region: expected none of a group with a window, got ",
+                     Index(order.region)));
+  }
+  const EvictionPolicy& policy = order.policy;
+  if (policy.has_external_scores() ||
+      policy.budget.kind == BudgetKind::kExternal || policy.needs_table() ||
+      policy.scorer_state() != ScorerState::kNone) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "policy: expected scores and budgets of what a group with a window ",
+        "has, got ", FormatPolicy(policy)));
+  }
+  const int32_t window = layout_.window_of(order.group);
+  if (WindowEviction::IsCovered(window, order.cut, order.length)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "cut: expected one above ", WindowEviction::FirstOf(window, order.length),
+      ", from which on the group attends, got ", order.cut));
+}
+
+void EngineTables::CommitInWindow(const StepPlan& plan,
+                                  const EvictionOrder& order,
+                                  std::span<const int32_t> counts) {
+  SequenceTable& table = rows_[static_cast<size_t>(Index(order.slot))];
+  const auto index = static_cast<size_t>(order.group - 1);
+  const std::span<const BlockId> destinations = Destinations(plan, order);
+  std::shared_ptr<const RegionLayout> layout = LayOut(plan, order, counts);
+  table.window_regions[index] = {
+      .cut = order.cut,
+      .blocks = {destinations.begin(), destinations.end()},
+      .kept = {counts.begin(), counts.end()},
+      .layout = std::move(layout),
+      .length = order.length};
+  std::vector<BlockId>& blocks = table.window_blocks[index];
+  std::fill_n(blocks.begin(), order.cut / layout_.page_size, kNullBlock);
+  const RegionId name = KeptName(order.slot);
+  if (name == kNoRegion) return;
+  regions_.at(name).window_regions[index] = table.window_regions[index];
 }
 
 }  // namespace blockmgr

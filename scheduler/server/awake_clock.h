@@ -13,9 +13,17 @@
 #define SCHEDULER_SERVER_AWAKE_CLOCK_H_
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 
 namespace blockmgr {
+
+// Seconds of the steady clock.
+inline double SteadyNowSeconds() {
+  return std::chrono::duration<double>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
 
 class AwakeClock {
  public:

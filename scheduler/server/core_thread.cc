@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "blockmgr/base/check.h"
+#include "scheduler/server/awake_clock.h"
 
 namespace blockmgr {
 namespace {
@@ -23,12 +24,6 @@ bool MustNotBeRefused(const Command& command) {
 
 // On a single processor a spinning thread takes what the poster needs.
 constexpr unsigned kMinProcessorsToSpin = 2;
-
-double NowSeconds() {
-  return std::chrono::duration<double>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 inline void Relax() {
 #if defined(__x86_64__)
@@ -105,7 +100,7 @@ void CoreThread::Run() {
     const uint64_t seen = signals_.load();
     const bool stopping = stopping_.load() && num_posting_.load() == 0;
     probe_seen_.store(probe_sent_.load());
-    core_.BeginPass(NowSeconds());
+    core_.BeginPass(SteadyNowSeconds());
     HandleUrgent();
     const int32_t handled = HandleQueued(kMaxCommandsPerPass);
     core_.EndPass();

@@ -28,6 +28,9 @@
 namespace blockmgr {
 namespace {
 
+// Each try needs a daemon that ends between two calls.
+constexpr int32_t kMaxLockTries = 100;
+
 std::string ErrorText(int error) {
   return std::generic_category().message(error);
 }
@@ -129,7 +132,7 @@ absl::StatusOr<SocketLock> SocketLock::Take(const ListenAddress& address) {
     return absl::FailedPreconditionError(absl::StrCat(
         "listen: cannot ", what, " ", path, ": ", ErrorText(errno)));
   };
-  while (true) {
+  for (int32_t i = 0; i < kMaxLockTries; ++i) {
     const int descriptor =
         open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (descriptor < 0) return error("open");
@@ -145,6 +148,9 @@ absl::StatusOr<SocketLock> SocketLock::Take(const ListenAddress& address) {
     if (IsNamed(descriptor, path)) return SocketLock(path, descriptor);
     close(descriptor);  // of a file that its last holder has just removed
   }
+  return absl::UnavailableError(absl::StrCat("listen: ", path, " was removed ",
+                                             kMaxLockTries,
+                                             " times while it was opened"));
 }
 
 SocketLock::~SocketLock() {

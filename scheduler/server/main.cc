@@ -198,12 +198,6 @@ void RaiseDescriptorLimit() {
   (void)setrlimit(RLIMIT_NOFILE, &limit);  // where not, it is as it was
 }
 
-double NowSeconds() {
-  return std::chrono::duration<double>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 // A signal of `set`, or 0 after `timeout`.
 int WaitForSignal(const sigset_t& set, std::chrono::milliseconds timeout) {
   const auto seconds =
@@ -251,7 +245,7 @@ int Serve(const CLI::App& app, const Flags& flags, const sigset_t& signals) {
   server.BeginDrain();
   AwakeClock clock;
   while (!server.drained() &&
-         clock.Look(NowSeconds()) <= flags.drain_timeout_s &&
+         clock.Look(SteadyNowSeconds()) <= flags.drain_timeout_s &&
          WaitForSignal(signals, kDrainPeriod) == 0) {
     server.UpdateHealth();
   }

@@ -16,12 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-class BlockManagerRollbackTest : public ManagerTest {
- protected:
-  const SequenceCache& At(SequenceSlot slot) const {
-    return manager_.sequence(slot);
-  }
-};
+using BlockManagerRollbackTest = ManagerTest;
 
 TEST_F(BlockManagerRollbackTest, RejectedDraftsGiveBackWholeBlocksOnly) {
   std::vector<int32_t> tokens = Prompt(1, 6);
@@ -31,26 +26,12 @@ TEST_F(BlockManagerRollbackTest, RejectedDraftsGiveBackWholeBlocksOnly) {
   Acknowledge(1);
   tokens.resize(14, 7);
   Commit(slot, tokens, 1);
-  manager_.Rollback(slot, 7);
-  manager_.CheckInvariants();
+  manager_->Rollback(slot, 7);
+  manager_->CheckInvariants();
   EXPECT_EQ(At(slot).num_settled, 7);
   EXPECT_EQ(At(slot).num_reserved, 7);
   EXPECT_EQ(At(slot).tail.size(), 2u);
-  EXPECT_EQ(manager_.num_available(), 7);
-}
-
-TEST_F(BlockManagerRollbackTest, RejectedBlocksWaitForStepsInFlight) {
-  const SequenceSlot slot = Compute(Prompt(1, 4));
-  ASSERT_TRUE(Reserve(slot, 4));
-  Dispatch(1);
-  ASSERT_TRUE(Reserve(slot, 4));
-  Dispatch(2);
-  Acknowledge(1);
-  manager_.Rollback(slot, 8);
-  EXPECT_EQ(manager_.num_available(), 6);
-  EXPECT_EQ(manager_.num_fenced(), 2);
-  Acknowledge(2);
-  EXPECT_EQ(manager_.num_available(), 8);
+  EXPECT_EQ(manager_->num_available(), 7);
 }
 
 TEST_F(BlockManagerRollbackTest, RejectedTokensAreNeverFound) {
@@ -61,7 +42,7 @@ TEST_F(BlockManagerRollbackTest, RejectedTokensAreNeverFound) {
   Dispatch(1);
   Acknowledge(1);
   Commit(slot, tokens, 2);
-  manager_.Rollback(slot, 2);
+  manager_->Rollback(slot, 2);
   tokens[6] = tokens[7] = 7;
   ASSERT_TRUE(Reserve(slot, 2));
   Dispatch(2);
@@ -74,31 +55,31 @@ TEST_F(BlockManagerRollbackTest, RejectedTokensAreNeverFound) {
 TEST_F(BlockManagerRollbackTest, SettledPositionsAndCutsCannotBeRejected) {
   const SequenceSlot slot = Compute(Prompt(1, 4));
   ASSERT_TRUE(Reserve(slot, 5));
-  EXPECT_DEATH(manager_.Rollback(slot, 6), "");
+  EXPECT_DEATH(manager_->Rollback(slot, 6), "");
   std::vector<BlockId> destinations;
-  ASSERT_TRUE(manager_.ReserveEviction(
+  ASSERT_TRUE(manager_->ReserveEviction(
       slot, {.cut = 8, .page_total = 4, .num_fresh = 1}, &destinations));
-  EXPECT_DEATH(manager_.Rollback(slot, 2), "");
-  manager_.Rollback(slot, 1);
-  manager_.CheckInvariants();
+  EXPECT_DEATH(manager_->Rollback(slot, 2), "");
+  manager_->Rollback(slot, 1);
+  manager_->CheckInvariants();
 }
 
 // The copy of a fork was made by a step: there is no way back to the source.
 TEST_F(BlockManagerRollbackTest, CopyOfADispatchedStepStays) {
   const SequenceSlot parent = Compute(Prompt(1, 6));
-  const SequenceSlot child = manager_.Fork(parent);
+  const SequenceSlot child = manager_->Fork(parent);
   std::vector<int64_t> offsets;
   std::vector<BlockId> blocks;
   std::vector<CopyOnWrite> copies;
   const std::vector<TokenDemand> demands = {{child, 3}};
-  ASSERT_TRUE(manager_.Reserve(demands, &offsets, &blocks, &copies));
+  ASSERT_TRUE(manager_->Reserve(demands, &offsets, &blocks, &copies));
   ASSERT_EQ(copies.size(), 1u);
   Dispatch(1);
-  manager_.Rollback(child, 3);
-  manager_.CheckInvariants();
+  manager_->Rollback(child, 3);
+  manager_->CheckInvariants();
   EXPECT_EQ(At(child).tail.back(), copies[0].blocks.destination);
   copies.clear();
-  ASSERT_TRUE(manager_.Reserve(demands, &offsets, &blocks, &copies));
+  ASSERT_TRUE(manager_->Reserve(demands, &offsets, &blocks, &copies));
   EXPECT_THAT(copies, IsEmpty());
 }
 
@@ -106,14 +87,14 @@ TEST_F(BlockManagerRollbackTest, CutBackIntoACachedBlockCopiesBeforeItWrites) {
   const std::vector<int32_t> prompt = Prompt(1, 8);
   const SequenceSlot slot = Compute(prompt);
   const std::vector<BlockId> before = At(slot).tail;
-  manager_.CutBack(slot, 6);
-  manager_.CheckInvariants();
+  manager_->CutBack(slot, 6);
+  manager_->CheckInvariants();
   EXPECT_EQ(At(slot).tail, before);
   std::vector<int64_t> offsets;
   std::vector<BlockId> blocks;
   std::vector<CopyOnWrite> copies;
   const std::vector<TokenDemand> demands = {{slot, 2}};
-  ASSERT_TRUE(manager_.Reserve(demands, &offsets, &blocks, &copies));
+  ASSERT_TRUE(manager_->Reserve(demands, &offsets, &blocks, &copies));
   ASSERT_EQ(copies.size(), 1u);
   EXPECT_EQ(copies[0].blocks.source, before[1]);
   EXPECT_EQ(copies[0].num_tokens, 2);
@@ -129,18 +110,18 @@ TEST_F(BlockManagerRollbackTest, CutBackIntoACachedBlockCopiesBeforeItWrites) {
 // Where the leaver would come back, its rows must still be there.
 TEST_F(BlockManagerRollbackTest, ShorterSharerNeverWritesOverALeaversRows) {
   const SequenceSlot longer = Compute(Prompt(1, 7));
-  const SequenceSlot shorter = manager_.Fork(longer);
-  manager_.CutBack(shorter, 5);
+  const SequenceSlot shorter = manager_->Fork(longer);
+  manager_->CutBack(shorter, 5);
   std::vector<int64_t> offsets;
   std::vector<BlockId> blocks;
   std::vector<CopyOnWrite> copies;
   const std::vector<TokenDemand> demands = {{longer, 1}, {shorter, 1}};
-  ASSERT_TRUE(manager_.Reserve(demands, &offsets, &blocks, &copies));
+  ASSERT_TRUE(manager_->Reserve(demands, &offsets, &blocks, &copies));
   ASSERT_EQ(copies.size(), 2u);
   EXPECT_EQ(copies[0].num_tokens, 3);
   EXPECT_EQ(copies[1].num_tokens, 1);
-  manager_.Abort(longer, 1);
-  manager_.CheckInvariants();
+  manager_->Abort(longer, 1);
+  manager_->CheckInvariants();
   EXPECT_EQ(At(longer).tail.back(), copies[0].blocks.source);
   EXPECT_NE(At(shorter).tail.back(), copies[0].blocks.source);
 }
@@ -150,18 +131,18 @@ TEST_F(BlockManagerRollbackTest, CutBackToItsRegionPublishesOverItAgain) {
   const BlockChain chain = Chain(prompt);
   const SequenceSlot slot = Compute({prompt.begin(), prompt.begin() + 12});
   std::vector<BlockId> destinations;
-  ASSERT_TRUE(manager_.ReserveEviction(
+  ASSERT_TRUE(manager_->ReserveEviction(
       slot, {.cut = 8, .page_total = 4, .num_fresh = 1}, &destinations));
   const RegionPublication publication = {
       .name = {.plan = "p", .history = "a", .length = 12},
       .chain = &chain,
       .tokens = prompt};
   ASSERT_TRUE(
-      manager_.CommitEviction(slot, std::vector<int32_t>(4, 4), &publication)
+      manager_->CommitEviction(slot, std::vector<int32_t>(4, 4), &publication)
           .published);
   ASSERT_TRUE(Reserve(slot, 4));
   Commit(slot, prompt, 4);
-  manager_.CutBack(slot, 12);
+  manager_->CutBack(slot, 12);
   // Other tokens than before follow the region.
   std::vector<int32_t> other = prompt;
   for (int32_t i = 12; i < 16; ++i) other[i] = 7;
@@ -171,7 +152,8 @@ TEST_F(BlockManagerRollbackTest, CutBackToItsRegionPublishesOverItAgain) {
   const RegionQuery query = {
       .plan = "p", .history = "a", .max_tokens_over = limit};
   for (const std::vector<int32_t>& tokens : {prompt, other}) {
-    const PrefixMatch match = manager_.Match(Chain(tokens), tokens, 16, &query);
+    const PrefixMatch match =
+        manager_->Match(Chain(tokens), tokens, 16, &query);
     EXPECT_NE(match.cached, nullptr);
     EXPECT_EQ(match.num_tokens, 16);
   }
@@ -182,17 +164,17 @@ TEST_F(BlockManagerRollbackTest, CutBackBehindItsRegionsPagePublishesNoMore) {
   const BlockChain chain = Chain(prompt);
   const SequenceSlot slot = Compute({prompt.begin(), prompt.begin() + 12});
   std::vector<BlockId> destinations;
-  ASSERT_TRUE(manager_.ReserveEviction(
+  ASSERT_TRUE(manager_->ReserveEviction(
       slot, {.cut = 8, .page_total = 4, .num_fresh = 1}, &destinations));
   const RegionPublication publication = {
       .name = {.plan = "p", .history = "a", .length = 12},
       .chain = &chain,
       .tokens = prompt};
-  manager_.CommitEviction(slot, std::vector<int32_t>(4, 4), &publication);
-  manager_.CutBack(slot, 8);
+  manager_->CommitEviction(slot, std::vector<int32_t>(4, 4), &publication);
+  manager_->CutBack(slot, 8);
   ASSERT_TRUE(Reserve(slot, 8));
   // What was computed before the compression is now computed over it.
-  EXPECT_FALSE(manager_.WillPublish(slot, 8));
+  EXPECT_FALSE(manager_->WillPublish(slot, 8));
 }
 
 TEST_F(BlockManagerRollbackTest, LossCutsToTheLongestValidPrefix) {
@@ -202,8 +184,8 @@ TEST_F(BlockManagerRollbackTest, LossCutsToTheLongestValidPrefix) {
   const SequenceSlot other = Compute(Prompt(2, 4));
   const std::vector<BlockId> before = At(first).tail;
   const std::vector<BlockId> lost = {before[1], before[1]};
-  const absl::StatusOr<LossReport> report = manager_.LoseBlocks(lost);
-  manager_.CheckInvariants();
+  const absl::StatusOr<LossReport> report = manager_->LoseBlocks(lost);
+  manager_->CheckInvariants();
   ASSERT_OK(report);
   EXPECT_THAT(report->sequences, UnorderedElementsAre(CutSequence{first, 4},
                                                       CutSequence{second, 4}));
@@ -217,67 +199,43 @@ TEST_F(BlockManagerRollbackTest, WhatFollowsALostBlockIsNeverFoundAgain) {
   const std::vector<int32_t> prompt = Prompt(1, 12);
   const SequenceSlot slot = Compute(prompt);
   const std::vector<BlockId> blocks = At(slot).tail;
-  manager_.Close(slot);
+  manager_->Close(slot);
   const std::vector<BlockId> lost = {blocks[0]};
-  const absl::StatusOr<LossReport> report = manager_.LoseBlocks(lost);
-  manager_.CheckInvariants();
+  const absl::StatusOr<LossReport> report = manager_->LoseBlocks(lost);
+  manager_->CheckInvariants();
   ASSERT_OK(report);
   EXPECT_THAT(report->sequences, IsEmpty());
   EXPECT_EQ(report->dropped_blocks, 3);
-  EXPECT_EQ(manager_.stats().free_blocks, 9);
+  EXPECT_EQ(manager_->stats().free_blocks, 9);
   Compute({prompt.begin(), prompt.begin() + 4});
   EXPECT_EQ(Match(prompt).num_tokens, 4);
-}
-
-TEST_F(BlockManagerRollbackTest, LostBlocksWaitForStepsInFlight) {
-  const SequenceSlot slot = Compute(Prompt(1, 8));
-  Dispatch(1);
-  const std::vector<BlockId> lost = {At(slot).tail[0]};
-  ASSERT_OK(manager_.LoseBlocks(lost));
-  EXPECT_EQ(At(slot).num_reserved, 0);
-  EXPECT_EQ(manager_.num_available(), 7);
-  Acknowledge(1);
-  EXPECT_EQ(manager_.num_available(), 9);
 }
 
 TEST_F(BlockManagerRollbackTest, LostRegionLeavesNothing) {
   const SequenceSlot slot = Compute(Prompt(1, 10));
   std::vector<BlockId> destinations;
-  ASSERT_TRUE(manager_.ReserveEviction(
+  ASSERT_TRUE(manager_->ReserveEviction(
       slot, {.cut = 8, .page_total = 4, .num_fresh = 1}, &destinations));
-  manager_.CommitEviction(slot, std::vector<int32_t>(4, 4));
-  const SequenceSlot child = manager_.Fork(slot);
-  const absl::StatusOr<LossReport> report = manager_.LoseBlocks(destinations);
-  manager_.CheckInvariants();
+  manager_->CommitEviction(slot, std::vector<int32_t>(4, 4));
+  const SequenceSlot child = manager_->Fork(slot);
+  const absl::StatusOr<LossReport> report = manager_->LoseBlocks(destinations);
+  manager_->CheckInvariants();
   ASSERT_OK(report);
   EXPECT_THAT(report->sequences, UnorderedElementsAre(CutSequence{slot, 0},
                                                       CutSequence{child, 0}));
   EXPECT_EQ(At(slot).region, nullptr);
-  EXPECT_EQ(manager_.num_available(), 9);
-}
-
-TEST_F(BlockManagerRollbackTest, LossBehindARegionLeavesTheRegion) {
-  const SequenceSlot slot = Compute(Prompt(1, 10));
-  std::vector<BlockId> destinations;
-  ASSERT_TRUE(manager_.ReserveEviction(
-      slot, {.cut = 8, .page_total = 4, .num_fresh = 1}, &destinations));
-  manager_.CommitEviction(slot, std::vector<int32_t>(4, 4));
-  const std::vector<BlockId> lost = At(slot).tail;
-  const absl::StatusOr<LossReport> report = manager_.LoseBlocks(lost);
-  ASSERT_OK(report);
-  EXPECT_THAT(report->sequences, ElementsAre(CutSequence{slot, 8}));
-  EXPECT_NE(At(slot).region, nullptr);
+  EXPECT_EQ(manager_->num_available(), 9);
 }
 
 // The engine may have moved entries into the blocks that the order names.
 TEST_F(BlockManagerRollbackTest, LossUnderAPendingOrderCountsItsBlocksToo) {
   const SequenceSlot slot = Compute(Prompt(1, 12));
   std::vector<BlockId> destinations;
-  ASSERT_TRUE(manager_.ReserveEviction(
+  ASSERT_TRUE(manager_->ReserveEviction(
       slot, {.cut = 8, .page_total = 8, .num_fresh = 1}, &destinations));
   const std::vector<BlockId> lost = {At(slot).tail[2]};
-  const absl::StatusOr<LossReport> report = manager_.LoseBlocks(lost);
-  manager_.CheckInvariants();
+  const absl::StatusOr<LossReport> report = manager_->LoseBlocks(lost);
+  manager_->CheckInvariants();
   ASSERT_OK(report);
   EXPECT_THAT(report->sequences, ElementsAre(CutSequence{slot, 0}));
   EXPECT_FALSE(At(slot).pending.has_value());
@@ -285,29 +243,29 @@ TEST_F(BlockManagerRollbackTest, LossUnderAPendingOrderCountsItsBlocksToo) {
 
 TEST_F(BlockManagerRollbackTest, LossOfACopysSourceTakesTheCopyBack) {
   const SequenceSlot parent = Compute(Prompt(1, 6));
-  const SequenceSlot child = manager_.Fork(parent);
+  const SequenceSlot child = manager_->Fork(parent);
   std::vector<int64_t> offsets;
   std::vector<BlockId> blocks;
   std::vector<CopyOnWrite> copies;
   const std::vector<TokenDemand> demands = {{child, 1}};
-  ASSERT_TRUE(manager_.Reserve(demands, &offsets, &blocks, &copies));
-  manager_.Close(parent);
+  ASSERT_TRUE(manager_->Reserve(demands, &offsets, &blocks, &copies));
+  manager_->Close(parent);
   const std::vector<BlockId> lost = {copies[0].blocks.source};
-  const absl::StatusOr<LossReport> report = manager_.LoseBlocks(lost);
-  manager_.CheckInvariants();
+  const absl::StatusOr<LossReport> report = manager_->LoseBlocks(lost);
+  manager_->CheckInvariants();
   ASSERT_OK(report);
   EXPECT_THAT(report->sequences, ElementsAre(CutSequence{child, 4}));
-  EXPECT_EQ(manager_.num_available(), 8);
+  EXPECT_EQ(manager_->num_available(), 8);
 }
 
 TEST_F(BlockManagerRollbackTest, UnknownLostBlockIsRefusedByItsPlace) {
   const SequenceSlot slot = Compute(Prompt(1, 6));
-  const uint64_t hash = manager_.StateHash();
+  const uint64_t hash = manager_->StateHash();
   const std::vector<BlockId> lost = {At(slot).tail[0], BlockId{10}};
-  EXPECT_THAT(manager_.LoseBlocks(lost),
+  EXPECT_THAT(manager_->LoseBlocks(lost),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("blocks[1]: expected 1 to 9, got 10")));
-  EXPECT_EQ(manager_.StateHash(), hash);
+  EXPECT_EQ(manager_->StateHash(), hash);
 }
 
 }  // namespace

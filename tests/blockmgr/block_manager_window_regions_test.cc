@@ -1,12 +1,11 @@
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/blockmgr/windows_fixture.h"
+#include "tests/blockmgr/manager_fixture.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -19,7 +18,7 @@ using ::testing::SizeIs;
 // One window group of 16 tokens, four to a page.
 class WindowRegionsTest : public WindowsTest {
  protected:
-  void SetUp() override { Make(WithWindows(60, 0, {16}), 20); }
+  void SetUp() override { Make(TwoByTwo(60, 0, {16}), 20); }
 
   // All of the tokens computed at once.
   SequenceSlot Computed(int32_t num_tokens, int32_t kind = 1) {
@@ -111,67 +110,6 @@ TEST_F(WindowRegionsTest, GoesOnFromTheRegionThatIsStillInTheWindow) {
   // What is past by then is not gone on from.
   Decode(slot, 11);
   EXPECT_EQ(manager_->CoveredInWindow(slot, 1, 56, 63).num_blocks, 2);
-}
-
-TEST_F(WindowRegionsTest, TheGroupsAreEvictedFromOneByOne) {
-  Make(WithWindows(90, 0, {16, 24}));
-  const SequenceSlot slot = Computed(41);
-  std::vector<BlockId> destinations;
-  for (const int32_t group : {2, 0, 1}) {
-    ASSERT_TRUE(manager_->ReserveEviction(slot,
-                                          {.group = group,
-                                           .cut = 40,
-                                           .page_total = 4,
-                                           .num_fresh = group == 1 ? 0 : 1},
-                                          &destinations));
-    manager_->CheckInvariants();
-  }
-  EXPECT_THAT(destinations, SizeIs(3));
-  const std::vector<int32_t> counts(4, 4);
-  manager_->CommitEviction(slot, counts);
-  manager_->AbortEviction(slot, 2);
-  manager_->CommitWindowEviction(slot, 1, counts);
-  manager_->CheckInvariants();
-  EXPECT_EQ(manager_->sequence(slot).cut(), 40);
-  EXPECT_EQ(manager_->window(slot, 1).cut(), 40);
-  EXPECT_EQ(manager_->window(slot, 2).cut(), 0);
-  EXPECT_EQ(manager_->NumBlocks(slot), 2 + 2 + 7);
-  manager_->Close(slot);
-  EXPECT_EQ(manager_->num_available(), 89);
-}
-
-TEST_F(WindowRegionsTest, TooFewBlocksChangeNothing) {
-  const SequenceSlot slot = Computed(41);
-  const SequenceSlot fork = manager_->Fork(slot);
-  const uint64_t before = manager_->StateHash();
-  std::vector<BlockId> destinations;
-  // The fork holds them as well.
-  EXPECT_EQ(manager_->CoveredInWindow(slot, 1, 40, 41).num_own, 0);
-  EXPECT_FALSE(manager_->ReserveEviction(
-      slot, {.group = 1, .cut = 40, .page_total = 4, .num_fresh = 0},
-      &destinations));
-  EXPECT_FALSE(manager_->ReserveEviction(
-      slot, {.group = 1, .cut = 40, .page_total = 400, .num_fresh = 100},
-      &destinations));
-  EXPECT_EQ(manager_->StateHash(), before);
-  EXPECT_THAT(destinations, SizeIs(0));
-  manager_->Close(fork);
-}
-
-TEST_F(WindowRegionsTest, ForksShareItUntilTheLastHasMovedOn) {
-  const SequenceSlot slot = Computed(41);
-  Evict(slot, 40, 4, 1, 1);
-  const int32_t available = manager_->num_available();
-  const SequenceSlot fork = manager_->Fork(slot);
-  EXPECT_EQ(manager_->num_available(), available);
-  EXPECT_EQ(manager_->window(fork, 1).region, manager_->window(slot, 1).region);
-  EXPECT_FALSE(manager_->CanGoBack(slot, 40));
-  EXPECT_TRUE(manager_->CanGoBack(slot, 41));
-  manager_->Close(slot);
-  manager_->CheckInvariants();
-  EXPECT_EQ(manager_->NumReleasable(fork), 11 + 1 + 1);
-  manager_->Close(fork);
-  EXPECT_EQ(manager_->num_available(), 59);
 }
 
 TEST_F(WindowRegionsTest, NothingOfItIsPublishedWithoutARegionOfGroup0) {
@@ -308,17 +246,6 @@ TEST_F(SharedWindowRegionsTest, WhoEvictsAgainLeavesItToTheOthers) {
   EXPECT_EQ(MatchUpTo(44).cached, nullptr);
   manager_->Close(slot);
   EXPECT_EQ(manager_->num_available(), 59);
-}
-
-TEST_F(SharedWindowRegionsTest, IsNotPublishedWhileAnOrderIsPending) {
-  tokens_ = Prompt(1, 60);
-  const SequenceSlot slot = manager_->Open(Chain(tokens_), {});
-  ASSERT_TRUE(Reserve(slot, 44));
-  Commit(slot, tokens_, 44);
-  Order(slot, 40, 2, 2);
-  EXPECT_FALSE(Compress(slot, 40, tokens_).published);
-  EXPECT_EQ(MatchUpTo(60).cached, nullptr);
-  manager_->CheckInvariants();
 }
 
 TEST_F(SharedWindowRegionsTest, LeavesForTheHostTierAndTheCacheKeepsIt) {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/blockmgr/windows_fixture.h"
+#include "tests/blockmgr/manager_fixture.h"
 
 namespace blockmgr {
 namespace {
@@ -11,11 +11,11 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
-
+using BlockManagerWindowEdgesTest = WindowsTest;
 using BlockManagerWindowsTest = WindowsTest;
 
 TEST_F(BlockManagerWindowsTest, FirstPageLeavesWhatTheLastTokenNeedsAgain) {
-  const ModelLayout layout = WithWindows(50, 0, {8, 12});
+  const ModelLayout layout = TwoByTwo(50, 0, {8, 12});
   EXPECT_EQ(layout.FirstPage(0, 1000), 0);
   EXPECT_EQ(layout.FirstPage(1, 8), 0);
   // The query at position 11 attends to positions 4 to 11.
@@ -26,7 +26,7 @@ TEST_F(BlockManagerWindowsTest, FirstPageLeavesWhatTheLastTokenNeedsAgain) {
 }
 
 TEST_F(BlockManagerWindowsTest, EveryGroupGrowsAndOnlySettledTokensLeaveIt) {
-  Make(WithWindows(60, 0, {8, 12}), 0, false);
+  Make(TwoByTwo(60, 0, {8, 12}), 0, false);
   const std::vector<int32_t> tokens = Prompt(1, 40);
   const SequenceSlot slot = manager_->Open(Chain(tokens), {});
   EXPECT_EQ(manager_->BlocksNeeded(slot, 16), 12);
@@ -57,7 +57,7 @@ TEST_F(BlockManagerWindowsTest, EveryGroupGrowsAndOnlySettledTokensLeaveIt) {
 }
 
 TEST_F(BlockManagerWindowsTest, RefusedReserveChangesNothing) {
-  Make(WithWindows(10, 0, {8}));
+  Make(TwoByTwo(10, 0, {8}));
   const std::vector<int32_t> tokens = Prompt(1, 40);
   const SequenceSlot slot = manager_->Open(Chain(tokens), {});
   ASSERT_TRUE(Reserve(slot, 16));
@@ -71,7 +71,7 @@ TEST_F(BlockManagerWindowsTest, RefusedReserveChangesNothing) {
 }
 
 TEST_F(BlockManagerWindowsTest, HitNeedsOnlyTheWindowOfAWindowGroup) {
-  Make(WithWindows(60, 0, {8}));
+  Make(TwoByTwo(60, 0, {8}));
   const std::vector<int32_t> tokens = Prompt(1, 40);
   manager_->Close(Compute(tokens, 8));
   const PrefixMatch match = Match(tokens);
@@ -88,7 +88,7 @@ TEST_F(BlockManagerWindowsTest, HitNeedsOnlyTheWindowOfAWindowGroup) {
 }
 
 TEST_F(BlockManagerWindowsTest, HitIsAsShortAsAWindowGroupHasIt) {
-  Make(WithWindows(31, 0, {8}));
+  Make(TwoByTwo(31, 0, {8}));
   const std::vector<int32_t> tokens = Prompt(1, 40);
   manager_->Close(Compute(tokens, 40));
   EXPECT_EQ(manager_->stats().cached_blocks, 20);
@@ -105,7 +105,7 @@ TEST_F(BlockManagerWindowsTest, HitIsAsShortAsAWindowGroupHasIt) {
 }
 
 TEST_F(BlockManagerWindowsTest, WindowBlocksGoWithTheirPrefix) {
-  Make(WithWindows(40, 0, {8}));
+  Make(TwoByTwo(40, 0, {8}));
   const std::vector<int32_t> tokens = Prompt(1, 20);
   manager_->Close(Compute(tokens, 20));
   const PrefixMatch match = Match(tokens);
@@ -119,7 +119,7 @@ TEST_F(BlockManagerWindowsTest, WindowBlocksGoWithTheirPrefix) {
 }
 
 TEST_F(BlockManagerWindowsTest, LostWindowBlockCutsBackOrToTheStart) {
-  Make(WithWindows(60, 0, {8}));
+  Make(TwoByTwo(60, 0, {8}));
   const std::vector<int32_t> tokens = Prompt(1, 24);
   const SequenceSlot slot = Compute(tokens, 24);
   const BlockId lost = manager_->window_tail(slot, 1)[5];
@@ -134,7 +134,7 @@ TEST_F(BlockManagerWindowsTest, LostWindowBlockCutsBackOrToTheStart) {
 }
 
 TEST_F(BlockManagerWindowsTest, ForksShareWindowsAndCopyTheLastBlocks) {
-  Make(WithWindows(60, 0, {8, 8}));
+  Make(TwoByTwo(60, 0, {8, 8}));
   const std::vector<int32_t> tokens = Prompt(1, 30);
   const SequenceSlot parent = Compute(tokens, 30);
   const int32_t before = manager_->stats().used_blocks;
@@ -169,7 +169,7 @@ TEST_F(BlockManagerWindowsTest, ForksShareWindowsAndCopyTheLastBlocks) {
 }
 
 TEST_F(BlockManagerWindowsTest, ForkGoesBackByOneTokenButNotByAPage) {
-  Make(WithWindows(60, 0, {8}));
+  Make(TwoByTwo(60, 0, {8}));
   // Where the window moves on to another page.
   for (const int32_t length : {24, 25, 26, 27}) {
     const SequenceSlot parent = Compute(Prompt(1, length), length);
@@ -193,7 +193,7 @@ TEST_F(BlockManagerWindowsTest, ForkGoesBackByOneTokenButNotByAPage) {
 }
 
 TEST_F(BlockManagerWindowsTest, RollbackGivesBackTheBlocksOfAllGroups) {
-  Make(WithWindows(60, 0, {8}));
+  Make(TwoByTwo(60, 0, {8}));
   const std::vector<int32_t> tokens = Prompt(1, 30);
   const SequenceSlot slot = Compute(tokens, 30);
   const int32_t before = manager_->num_available();
@@ -205,7 +205,7 @@ TEST_F(BlockManagerWindowsTest, RollbackGivesBackTheBlocksOfAllGroups) {
 }
 
 TEST_F(BlockManagerWindowsTest, SwapCopiesTheWindowsAndBringsThemBack) {
-  Make(WithWindows(60, 0, {8, 12}), 40);
+  Make(TwoByTwo(60, 0, {8, 12}), 40);
   const std::vector<int32_t> tokens = Prompt(1, 30);
   const SequenceSlot slot = Compute(tokens, 30);
   std::vector<BlockTransfer> out;
@@ -236,7 +236,7 @@ TEST_F(BlockManagerWindowsTest, SwapCopiesTheWindowsAndBringsThemBack) {
 }
 
 TEST_F(BlockManagerWindowsTest, SwapKeepsCachedBlocksOfGroupZero) {
-  Make(WithWindows(60, 0, {8}), 40);
+  Make(TwoByTwo(60, 0, {8}), 40);
   const std::vector<int32_t> tokens = Prompt(1, 30);
   const SequenceSlot slot = Compute(tokens, 30);
   std::vector<BlockTransfer> out;
@@ -259,7 +259,7 @@ TEST_F(BlockManagerWindowsTest, SwapKeepsCachedBlocksOfGroupZero) {
 }
 
 TEST_F(BlockManagerWindowsTest, OnlyGroupsWindowReleasesTheTail) {
-  Make(WithWindows(20, 8, {}), 10);
+  Make(TwoByTwo(20, 8, {}), 10);
   const std::vector<int32_t> tokens = Prompt(1, 200);
   // Far more tokens than the pool has slots for.
   const SequenceSlot slot = Compute(tokens, 8);
@@ -283,7 +283,7 @@ TEST_F(BlockManagerWindowsTest, OnlyGroupsWindowReleasesTheTail) {
 }
 
 TEST_F(BlockManagerWindowsTest, OnlyGroupsHitTakesTheWindowAlone) {
-  Make(WithWindows(60, 8, {}));
+  Make(TwoByTwo(60, 8, {}));
   const std::vector<int32_t> tokens = Prompt(1, 40);
   manager_->Close(Compute(tokens, 8));
   const PrefixMatch match = Match(tokens);
@@ -302,7 +302,7 @@ TEST_F(BlockManagerWindowsTest, OnlyGroupsHitTakesTheWindowAlone) {
 }
 
 TEST_F(BlockManagerWindowsTest, RegionIsFoundWithTheWindowBeforeItsCut) {
-  Make(WithWindows(60, 0, {8}));
+  Make(TwoByTwo(60, 0, {8}));
   const std::vector<int32_t> tokens = Prompt(1, 24);
   const SequenceSlot slot = Compute(tokens, 24);
   std::vector<BlockId> destinations;
@@ -336,7 +336,7 @@ TEST_F(BlockManagerWindowsTest, RegionIsFoundWithTheWindowBeforeItsCut) {
 }
 
 TEST_F(BlockManagerWindowsTest, ResetDropsWindowBlocksThatCoolDown) {
-  Make(WithWindows(60, 0, {8}));
+  Make(TwoByTwo(60, 0, {8}));
   const std::vector<int32_t> tokens = Prompt(1, 40);
   const SequenceSlot slot = manager_->Open(Chain(tokens), {});
   ASSERT_TRUE(Reserve(slot, 40));
@@ -354,6 +354,89 @@ TEST_F(BlockManagerWindowsTest, ResetDropsWindowBlocksThatCoolDown) {
   manager_->Acknowledge(StepId{1});
   manager_->Acknowledge(StepId{2});
   EXPECT_EQ(manager_->num_available(), 59);
+}
+
+TEST_F(BlockManagerWindowEdgesTest, GoesBackByOneTokenOnlyOnceFromAPagesEdge) {
+  Make(TwoByTwo(60, 0, {8}));
+  const SequenceSlot slot = Compute(Prompt(1, 12), 12);
+  ASSERT_TRUE(manager_->CanGoBack(slot, 11));
+  manager_->CutBack(slot, 11);
+  manager_->CheckInvariants();
+  // The query at position 10 attends to position 3, whose page is gone.
+  EXPECT_FALSE(manager_->CanGoBack(slot, 10));
+  EXPECT_TRUE(manager_->CanGoBack(slot, 11));
+  // Far enough from the edge it goes back twice.
+  const SequenceSlot other = Compute(Prompt(2, 15), 15);
+  manager_->CutBack(other, 13);
+  ASSERT_TRUE(manager_->CanGoBack(other, 12));
+  manager_->CutBack(other, 12);
+  EXPECT_FALSE(manager_->CanGoBack(other, 10));
+  manager_->CheckInvariants();
+}
+
+TEST_F(BlockManagerWindowEdgesTest, RegionIsNotPublishedWithoutAWindowPage) {
+  Make(TwoByTwo(60, 0, {9}));
+  const std::vector<int32_t> tokens = Prompt(1, 17);
+  const SequenceSlot slot = Compute(tokens, 17);
+  // 16 tokens have page 1 in their window, and it has left that of 17.
+  manager_->CutBack(slot, 16);
+  const EvictionReceipt receipt = Compress(slot, 12, tokens);
+  EXPECT_FALSE(receipt.published);
+  EXPECT_FALSE(receipt.cached);
+  manager_->CheckInvariants();
+}
+
+TEST_F(BlockManagerWindowEdgesTest, EqualRegionWithoutItsWindowIsReplaced) {
+  Make(TwoByTwo(60, 0, {8}));
+  const std::vector<int32_t> tokens = Prompt(1, 24);
+  const SequenceSlot first = Compute(tokens, 24);
+  ASSERT_TRUE(Compress(first, 20, tokens).cached);
+  const BlockId needed = manager_->window_tail(first, 1)[4];
+  ASSERT_TRUE(manager_->LoseBlocks(std::span(&needed, 1)).ok());
+  const SequenceSlot second = Compute(tokens, 24);
+  EXPECT_TRUE(Compress(second, 20, tokens).cached);
+  manager_->CheckInvariants();
+  const PrefixMatch match = MatchRegion(tokens);
+  ASSERT_NE(match.cached, nullptr);
+  EXPECT_EQ(match.cached->record, manager_->sequence(second).region);
+}
+
+TEST_F(BlockManagerWindowEdgesTest,
+       RegionHasTheWindowThatAnotherTailIsFoundBy) {
+  Make(TwoByTwo(60, 0, {8}));
+  const std::vector<int32_t> tokens = Prompt(1, 24);
+  const SequenceSlot first = Compute(tokens, 24);
+  // What its windows have of the last page is gone, and found again by another
+  // sequence: beside the block of group 0 that the first one still has.
+  const SequenceSlot second = manager_->Open(Chain(tokens), {});
+  ASSERT_TRUE(Reserve(second, 20));
+  Commit(second, tokens, 20);
+  const BlockId lost = manager_->window_tail(first, 1)[5];
+  ASSERT_TRUE(Reserve(second, 4));
+  const SequenceSlot third = manager_->Open(Chain(tokens), {});
+  ASSERT_TRUE(Reserve(third, 24));
+  ASSERT_TRUE(manager_->LoseBlocks(std::span(&lost, 1)).ok());
+  Commit(second, tokens, 4);
+  ASSERT_TRUE(Compress(second, 20, tokens).published);
+  manager_->CheckInvariants();
+  const PrefixMatch match = MatchRegion(tokens);
+  ASSERT_NE(match.cached, nullptr);
+  EXPECT_EQ(match.cached->record, manager_->sequence(second).region);
+}
+
+TEST_F(BlockManagerWindowEdgesTest, ReclaimedBlocksCountWhatGoesWithThem) {
+  Make(TwoByTwo(9, 0, {8}));
+  const std::vector<int32_t> tokens = Prompt(1, 16);
+  manager_->Close(Compute(tokens, 16));
+  ASSERT_EQ(manager_->stats().cached_blocks, 8);
+  const SequenceSlot slot = manager_->Open(Chain(Prompt(2, 4)), {});
+  // Pages 0 and 1 of the window group, then the end of the tail, and the
+  // window's last page with it.
+  ASSERT_TRUE(Reserve(slot, 4));
+  EXPECT_EQ(manager_->stats().reclaimed_blocks, 2);
+  ASSERT_TRUE(Reserve(slot, 4));
+  EXPECT_EQ(manager_->stats().reclaimed_blocks, 4);
+  EXPECT_EQ(manager_->stats().cached_blocks, 4);
 }
 
 }  // namespace

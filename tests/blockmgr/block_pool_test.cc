@@ -48,38 +48,6 @@ TEST(BlockPoolTest, TooLargeAllocationChangesNothing) {
   EXPECT_EQ(pool.StateHash(), hash);
 }
 
-TEST(BlockPoolTest, AllocatingNothingSucceedsOnAnEmptyPool) {
-  BlockPool pool(2);
-  AllocateOne(&pool);
-  EXPECT_TRUE(pool.Allocate({}));
-}
-
-TEST(BlockPoolTest, BlockIsFreeWhenItsLastHolderLeaves) {
-  BlockPool pool(2);
-  const BlockId block = AllocateOne(&pool);
-  pool.AddRef(block);
-  pool.Release(block);
-  EXPECT_EQ(pool.num_free(), 0);
-  pool.Release(block);
-  EXPECT_EQ(pool.num_free(), 1);
-}
-
-TEST(BlockPoolTest, ReleasedBlockWaitsForTheNewestStepInFlight) {
-  BlockPool pool(2);
-  const BlockId block = AllocateOne(&pool);
-  pool.Dispatch(StepId{3});
-  pool.Dispatch(StepId{7});
-  pool.Release(block);
-  EXPECT_EQ(pool.num_fenced(), 1);
-  EXPECT_FALSE(pool.IsPastFence(block));
-  pool.Acknowledge(StepId{3});
-  std::vector<BlockId> blocks(1);
-  EXPECT_FALSE(pool.Allocate(blocks));
-  pool.Acknowledge(StepId{7});
-  EXPECT_EQ(pool.num_fenced(), 0);
-  EXPECT_TRUE(pool.Allocate(blocks));
-}
-
 TEST(BlockPoolTest, UntouchedBlockIsFreeAtOnce) {
   BlockPool pool(2);
   pool.Dispatch(StepId{1});

@@ -26,20 +26,6 @@ TEST(CoolingEntriesTest, LeaveInTheOrderInWhichTheyCame) {
   EXPECT_EQ(entries.num_blocks(), 4);
 }
 
-TEST(CoolingEntriesTest, WhoComesAgainIsTheLast) {
-  CoolingEntries entries(8);
-  entries.Add(1, 1);
-  entries.Add(2, 1);
-  entries.Remove(1, 1);
-  entries.Add(1, 1);
-  EXPECT_EQ(entries.Front(), 2);
-  entries.Remove(2, 1);
-  EXPECT_EQ(entries.Front(), 1);
-  entries.Remove(1, 1);
-  EXPECT_EQ(entries.Front(), CoolingEntries::kNone);
-  EXPECT_EQ(entries.num_blocks(), 0);
-}
-
 TEST(CoolingEntriesTest, AgreesWithAMapByArrival) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(seed);

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <memory>
 #include <random>
 #include <set>
 #include <vector>
@@ -54,34 +53,6 @@ TEST(HostTierTest, TakesAllOrNothing) {
   EXPECT_EQ(host.num_used(), 5);
   EXPECT_EQ(host.num_sequences(), 2);
   host.CheckInvariants();
-}
-
-TEST(HostTierTest, BlocksOfADroppedOneWaitForStepsInFlight) {
-  HostTier host(2);
-  const SwapId swap = Add(&host, 2);
-  host.Dispatch(StepId{1});  // writes them
-  host.Drop(swap);
-  EXPECT_FALSE(host.Contains(swap));
-  EXPECT_EQ(host.num_fenced(), 2);
-  EXPECT_EQ(Add(&host, 1), kNoSwap);
-  host.Acknowledge(StepId{1});
-  EXPECT_NE(Add(&host, 2), kNoSwap);
-}
-
-TEST(HostTierTest, BlocksOfOneThatComesBackWaitForItsStep) {
-  HostTier host(2);
-  const SwapId swap = Add(&host, 2);
-  host.Dispatch(StepId{1});
-  host.Acknowledge(StepId{1});
-  host.DropAfterNextStep(swap);
-  EXPECT_TRUE(host.Contains(swap));
-  EXPECT_EQ(Add(&host, 1), kNoSwap);
-  host.Dispatch(StepId{2});  // reads them
-  EXPECT_FALSE(host.Contains(swap));
-  EXPECT_EQ(host.num_fenced(), 2);
-  EXPECT_EQ(Add(&host, 1), kNoSwap);
-  host.Acknowledge(StepId{2});
-  EXPECT_EQ(host.num_free(), 2);
 }
 
 TEST(HostTierTest, FindsHolders) {

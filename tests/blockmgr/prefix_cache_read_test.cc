@@ -1,14 +1,13 @@
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "blockmgr/prefix_cache.h"
+#include "blockmgr/prefix_cache_log.h"
 #include "tests/testing/cache_reader.h"
 #include "tests/testing/random.h"
 
@@ -19,7 +18,6 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
-
 using Tokens = std::vector<int32_t>;
 
 constexpr int32_t kPage = 2;
@@ -374,6 +372,26 @@ TEST(PrefixCacheReadRandomTest, ReadersKnowWhatIsCached) {
   EXPECT_GT(num_complete, 10'000);
   EXPECT_GT(num_resets, 100);
   EXPECT_GT(num_interrupted, 100);
+}
+
+TEST(PrefixCacheLogTest, KeepsTheLastChanges) {
+  PrefixCacheLog log(3);
+  EXPECT_EQ(log.begin(), 0u);
+  EXPECT_EQ(log.end(), 0u);
+  for (EntrySerial serial = 10; serial < 17; ++serial) {
+    log.Append({.serial = serial, .entry = 1, .removed = serial % 2 == 0});
+    EXPECT_EQ(log.end(), serial - 9);
+    EXPECT_EQ(log.begin(), serial < 13 ? 0 : serial - 12);
+    for (uint64_t i = log.begin(); i < log.end(); ++i) {
+      EXPECT_EQ(log[i].serial, i + 10);
+      EXPECT_EQ(log[i].entry, 1);
+      EXPECT_EQ(log[i].removed, i % 2 == 0);
+    }
+  }
+}
+
+TEST(PrefixCacheLogTest, ReportsItsMemory) {
+  EXPECT_EQ(PrefixCacheLog(1000).metadata_bytes(), 16000);
 }
 
 }  // namespace

@@ -6,20 +6,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/blockmgr/manager_fixture.h"
+
 namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-
-ModelLayout TwoByTwo() {
-  return {.num_layers = 2,
-          .num_heads = 2,
-          .num_q_heads = 2,
-          .head_dim = 8,
-          .page_size = 4,
-          .dtype = DType::kFloat32,
-          .num_blocks = 10};
-}
 
 // Head (1, 1) has a page too many for its own two, and takes one of (0, 1).
 TEST(RaggedRegionTest, ListsThePagesOfTheRuns) {

@@ -35,29 +35,6 @@ std::vector<int32_t> Drain(ReclaimOrder order) {
   return entries;
 }
 
-TEST(ReclaimOrderTest, FirstListedGoesFirst) {
-  ReclaimOrder order(8);
-  for (const int32_t entry : {2, 3, 1}) order.List(entry);
-  EXPECT_THAT(Drain(order), ElementsAre(2, 3, 1));
-  order.Unlist(3);  // from the middle
-  EXPECT_THAT(Drain(order), ElementsAre(2, 1));
-  order.Unlist(2);  // the first
-  order.List(2);
-  EXPECT_THAT(Drain(order), ElementsAre(1, 2));
-  order.Unlist(2);  // the last
-  EXPECT_THAT(Drain(order), ElementsAre(1));
-}
-
-TEST(ReclaimOrderTest, LowestPriorityGoesFirst) {
-  ReclaimOrder order(8);
-  for (int32_t entry = 1; entry <= 5; ++entry) order.List(entry);
-  order.SetRetention(1, {.priority = 100});
-  order.SetRetention(2, {.priority = 64});
-  order.SetRetention(3, {.priority = 0});
-  order.SetRetention(5, {.priority = 63});
-  EXPECT_THAT(Drain(order), ElementsAre(3, 4, 5, 2, 1));
-}
-
 TEST(ReclaimOrderTest, WhatIsSupersededGoesBeforeTheDefaultButNotAWish) {
   ReclaimOrder order(8);
   for (int32_t entry = 1; entry <= 5; ++entry) order.List(entry);
@@ -72,20 +49,6 @@ TEST(ReclaimOrderTest, WhatIsSupersededGoesBeforeTheDefaultButNotAWish) {
   order.SetRetention(4, {.priority = 34});
   order.SetSuperseded(4, false);  // a wish now
   EXPECT_THAT(Drain(order), ElementsAre(1, 4, 3, 5, 2));
-}
-
-TEST(ReclaimOrderTest, WishEndsWithItsDuration) {
-  ReclaimOrder order(8);
-  order.SetTime(1000);
-  order.SetRetention(1, {.priority = 90, .expires_ms = 2000});
-  order.SetRetention(2, {.priority = 80});
-  order.SetRetention(3, {.priority = 70, .expires_ms = 1000});  // over
-  for (const int32_t entry : {1, 2, 3}) order.List(entry);
-  EXPECT_THAT(Drain(order), ElementsAre(3, 2, 1));
-  order.SetTime(1999);
-  EXPECT_THAT(Drain(order), ElementsAre(3, 2, 1));
-  order.SetTime(2000);
-  EXPECT_THAT(Drain(order), ElementsAre(3, 1, 2));
 }
 
 TEST(ReclaimOrderTest, AClockThatGoesBackStandsStill) {

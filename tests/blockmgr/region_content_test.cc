@@ -59,8 +59,8 @@ TEST_F(RegionContentTest, BeginsWhatStartsWithAllOfIt) {
 
 TEST_F(RegionContentTest, MediaAreCompared) {
   const auto chain = [](const char* hash) {
-    return BlockChain(ContentScope{
-        .media = {{.begin = 1, .length = 3, .hash = hash}}});
+    return BlockChain(
+        ContentScope{.media = {{.begin = 1, .length = 3, .hash = hash}}});
   };
   const Tokens tokens = {1, 2, 3, 4};
   const auto first = Make({1, 2}, "a", nullptr, chain("cat"));

@@ -15,6 +15,7 @@
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/ragged_region.h"
+#include "tests/blockmgr/manager_fixture.h"
 #include "tests/blockmgr/naive_layout.h"
 #include "tests/blockmgr/region_history.h"
 #include "tests/testing/case_count.h"
@@ -29,16 +30,6 @@ using ::testing::IsEmpty;
 // The naive rule is slow, and slower still under sanitizers.
 constexpr int32_t kNumLayouts =
     100'000 / (kCaseDivisor * (kCaseDivisor > 1 ? 5 : 1));
-
-ModelLayout SmallLayout() {
-  return {.num_layers = 2,
-          .num_heads = 2,
-          .num_q_heads = 2,
-          .head_dim = 8,
-          .page_size = 4,
-          .dtype = DType::kFloat32,
-          .num_blocks = 10};
-}
 
 PageId Page(const ModelLayout& layout, int32_t layer, int32_t block,
             int32_t head) {
@@ -172,7 +163,7 @@ TEST(RegionLayoutTest, HasFewRunsForManyPages) {
 }
 
 TEST(RegionLayoutTest, CountsOfZeroNeedNoBlock) {
-  const ModelLayout layout = SmallLayout();
+  const ModelLayout layout = TwoByTwo();
   const std::vector<BlockId> tail = {BlockId{1}, BlockId{2}};
   const std::vector<int32_t> kept(4, 0);
   for (const std::vector<BlockId>& destinations :
@@ -188,7 +179,7 @@ TEST(RegionLayoutTest, CountsOfZeroNeedNoBlock) {
 }
 
 TEST(RegionLayoutTest, ShortHeadTakesItsOwnLayerFirst) {
-  const ModelLayout layout = SmallLayout();
+  const ModelLayout layout = TwoByTwo();
   // One fresh block, page (0, 1) and (1, 0) unused: head (0, 0) wants two.
   const RaggedRegion region =
       RaggedRegion::LayOut(layout, {}, std::vector<BlockId>{BlockId{3}},
@@ -200,7 +191,7 @@ TEST(RegionLayoutTest, ShortHeadTakesItsOwnLayerFirst) {
 }
 
 TEST(RegionLayoutTest, FullLayerTakesFromTheLowestOtherLayer) {
-  const ModelLayout layout = SmallLayout();
+  const ModelLayout layout = TwoByTwo();
   const RaggedRegion region =
       RaggedRegion::LayOut(layout, {}, std::vector<BlockId>{BlockId{3}},
                            std::vector<int32_t>{0, 0, 12, 4}, 12);
@@ -210,7 +201,7 @@ TEST(RegionLayoutTest, FullLayerTakesFromTheLowestOtherLayer) {
 }
 
 TEST(RegionLayoutTest, OwnPagesComeInTableOrderBeforeFreshOnes) {
-  const ModelLayout layout = SmallLayout();
+  const ModelLayout layout = TwoByTwo();
   const std::vector<BlockId> tail = {BlockId{4}, BlockId{2}, BlockId{6}};
   const RaggedRegion region = RaggedRegion::LayOut(
       layout, {.tail_blocks = tail},
@@ -224,7 +215,7 @@ TEST(RegionLayoutTest, OwnPagesComeInTableOrderBeforeFreshOnes) {
 }
 
 TEST(RegionLayoutTest, UnusedDestinationIsLeftOut) {
-  const ModelLayout layout = SmallLayout();
+  const ModelLayout layout = TwoByTwo();
   const RaggedRegion region = RaggedRegion::LayOut(
       layout, {}, std::vector<BlockId>{BlockId{7}, BlockId{8}},
       std::vector<int32_t>{4, 4, 1, 4}, 8);
@@ -232,7 +223,7 @@ TEST(RegionLayoutTest, UnusedDestinationIsLeftOut) {
 }
 
 TEST(RegionLayoutDeathTest, PagesMustFitTheDestinations) {
-  const ModelLayout layout = SmallLayout();
+  const ModelLayout layout = TwoByTwo();
   EXPECT_DEATH(
       RaggedRegion::LayOut(layout, {}, std::vector<BlockId>{BlockId{3}},
                            std::vector<int32_t>{16, 4, 0, 0}, 16),

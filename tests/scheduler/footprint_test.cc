@@ -5,82 +5,16 @@
 #include <utility>
 #include <vector>
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "scheduler/compression_points.h"
 #include "tests/testing/test_requests.h"
 
 namespace blockmgr {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
-
 // Without windows it does not matter.
 constexpr int32_t kChunk = 64;
-
-CompressionPoint PointAt(int32_t length, int32_t cut, int32_t tokens,
-                         const ModelLayout& layout) {
-  CompressionPoint point;
-  point.length = length;
-  point.cut = cut;
-  point.policy = Recency(tokens).policy;
-  point.target = Recency(tokens).target;
-  ResolvePoint(nullptr, layout, &point);
-  return point;
-}
-
-TEST(FootprintTest, LargestCutIsWholePagesAndLeavesTheLastToken) {
-  EXPECT_EQ(LargestCut(1, 1), 0);
-  EXPECT_EQ(LargestCut(2, 1), 1);
-  EXPECT_EQ(LargestCut(16, 16), 0);
-  EXPECT_EQ(LargestCut(17, 16), 16);
-  EXPECT_EQ(LargestCut(32, 16), 16);
-  EXPECT_EQ(LargestCut(33, 16), 32);
-}
-
-TEST(FootprintTest, RegionBlocksRoundPagesUpToWholeBlocks) {
-  // Two heads of 6 entries: 3 pages of 4 in each of 2 layers; 4 in a block.
-  const ModelLayout layout = SmallLayout(4, 100, 2, 2);
-  const CompressionPoint point = PointAt(41, 40, 6, layout);
-  EXPECT_EQ(PagesOf(point, layout), 6);
-  EXPECT_EQ(RegionBlocks(point, layout), 2);
-}
-
-TEST(FootprintTest, CallersBudgetsCount) {
-  const ModelLayout layout = SmallLayout(4, 100, 2, 2);
-  CompressionPoint point = PointAt(41, 40, 6, layout);
-  point.policy.budget.kind = BudgetKind::kExternal;
-  point.budgets = std::make_shared<const std::vector<int32_t>>(
-      std::vector<int32_t>{1, 4, 5, 40});
-  ResolvePoint(nullptr, layout, &point);
-  EXPECT_EQ(PagesOf(point, layout), 1 + 1 + 2 + 10);
-  EXPECT_EQ(RegionBlocks(point, layout), 4);
-}
-
-TEST(FootprintTest, PagesAreThoseOfTheShardWithMost) {
-  ModelLayout layout = SmallLayout(4, 100, 2, 4);
-  layout.num_shards = 2;
-  // Every shard by itself: two heads of 7 entries, 3 pages of 4 in each of 2
-  // layers; all heads together would have 14, not 12.
-  CompressionPoint point = PointAt(41, 40, 7, layout);
-  EXPECT_EQ(PagesOf(point, layout), 6);
-  EXPECT_EQ(RegionBlocks(point, layout), 2);
-  EXPECT_THAT(ShardPagesOf(point, layout), IsEmpty());
-  // A caller's budgets: 2 + 1 + 1 + 0 pages in shard 0, 10 + 0 + 3 + 1 in 1.
-  point.policy.budget.kind = BudgetKind::kExternal;
-  point.policy.rounding = Rounding::kToken;
-  point.budgets = std::make_shared<const std::vector<int32_t>>(
-      std::vector<int32_t>{5, 4, 40, 0, 1, 0, 12, 3});
-  ResolvePoint(nullptr, layout, &point);
-  EXPECT_EQ(PagesOf(point, layout), 14);
-  EXPECT_THAT(ShardPagesOf(point, layout), ElementsAre(4, 14));
-  EXPECT_EQ(RegionBlocks(point, layout), 4);
-  layout.num_shards = 1;
-  EXPECT_EQ(PagesOf(point, layout), 18);
-  EXPECT_THAT(ShardPagesOf(point, layout), IsEmpty());
-}
 
 TEST(FootprintTest, PeakWithoutEvictionIsEveryPosition) {
   const ModelLayout layout = SmallLayout(4, 100);
@@ -91,7 +25,8 @@ TEST(FootprintTest, PeakWithoutEvictionIsEveryPosition) {
 
 TEST(FootprintTest, PeakWithEvictionIsThePromptOrWhatFollows) {
   const ModelLayout layout = SmallLayout(4, 100, 2, 2);
-  const std::vector<CompressionPoint> points = {PointAt(41, 40, 6, layout)};
+  const std::vector<CompressionPoint> points = {
+      RecencyPoint(41, 40, 6, layout)};
   EXPECT_EQ(PeakBlocks(40, kChunk, points, layout), 10);  // not compressed yet
   EXPECT_EQ(PeakBlocks(60, kChunk, points, layout), 11);  // the prompt
   EXPECT_EQ(PeakBlocks(76, kChunk, points, layout), 11);  // 2 + 9
@@ -100,8 +35,8 @@ TEST(FootprintTest, PeakWithEvictionIsThePromptOrWhatFollows) {
 
 TEST(FootprintTest, LaterEvictionsShrinkThePeakAgain) {
   const ModelLayout layout = SmallLayout(4, 100, 2, 2);
-  const std::vector<CompressionPoint> points = {PointAt(41, 40, 6, layout),
-                                                PointAt(81, 80, 8, layout)};
+  const std::vector<CompressionPoint> points = {
+      RecencyPoint(41, 40, 6, layout), RecencyPoint(81, 80, 8, layout)};
   // Up to 81: 2 + 11 blocks; then 2 for [0, 80) and the rest.
   EXPECT_EQ(PeakBlocks(81, kChunk, points, layout), 13);
   EXPECT_EQ(PeakBlocks(120, kChunk, points, layout), 13);
@@ -110,92 +45,24 @@ TEST(FootprintTest, LaterEvictionsShrinkThePeakAgain) {
 
 TEST(FootprintTest, FutileEvictionsDoNotCount) {
   const ModelLayout layout = SmallLayout(4, 100);
-  const std::vector<CompressionPoint> points = {PointAt(41, 40, 40, layout)};
+  const std::vector<CompressionPoint> points = {
+      RecencyPoint(41, 40, 40, layout)};
   EXPECT_EQ(PeakBlocks(60, kChunk, points, layout), 15);
 }
 
-RequestEviction EveryChunk(int32_t tokens, int32_t compress_every) {
-  RequestEviction eviction = Recency(tokens);
-  eviction.mode = EvictionMode::kEveryChunk;
-  eviction.compress_every = compress_every;
-  return eviction;
-}
-
-std::vector<std::pair<int32_t, int32_t>> LengthsAndCuts(
-    const std::vector<CompressionPoint>& points) {
-  std::vector<std::pair<int32_t, int32_t>> pairs;
-  pairs.reserve(points.size());
-  for (const CompressionPoint& point : points) {
-    pairs.emplace_back(point.length, point.cut);
-  }
-  return pairs;
-}
-
-TEST(PlanCompressionsTest, AfterPrefillIsOnceAtTheEndOfThePrompt) {
-  const ModelLayout layout = SmallLayout(4, 100, 2, 2);
-  EXPECT_THAT(LengthsAndCuts(PlanCompressions(Recency(6), 41, layout)),
-              ElementsAre(std::pair(41, 40)));
-  EXPECT_THAT(PlanCompressions(Recency(6), 4, layout), IsEmpty());
-  EXPECT_THAT(PlanCompressions(RequestEviction(), 41, layout), IsEmpty());
-}
-
-TEST(PlanCompressionsTest, EveryChunkIsAtMultiplesAndAtTheEnd) {
-  const ModelLayout layout = SmallLayout(4, 100, 2, 2);
-  // At 8 tokens the cut of 4 has nothing to give back.
-  EXPECT_THAT(
-      LengthsAndCuts(PlanCompressions(EveryChunk(6, 8), 30, layout)),
-      ElementsAre(std::pair(16, 12), std::pair(24, 20), std::pair(30, 28)));
-  EXPECT_THAT(LengthsAndCuts(PlanCompressions(EveryChunk(6, 8), 24, layout)),
-              ElementsAre(std::pair(16, 12), std::pair(24, 20)));
-  EXPECT_THAT(LengthsAndCuts(PlanCompressions(EveryChunk(6, 64), 24, layout)),
-              ElementsAre(std::pair(24, 20)));
-}
-
-TEST(PlanCompressionsTest, TheBudgetIsFixedByTheWholePrompt) {
-  const ModelLayout layout = SmallLayout(4, 1000, 2, 2);
-  RequestEviction eviction = EveryChunk(0, 40);
-  eviction.target = EvictionTarget();
-  eviction.target.ratio = *KeepRatio::Parse("0.1");
-  for (const CompressionPoint& point :
-       PlanCompressions(eviction, 200, layout)) {
-    EXPECT_EQ(point.target.kind, EvictionTarget::Kind::kTokens);
-    EXPECT_EQ(point.target.tokens, 20);
-    EXPECT_EQ(RegionBlocks(point, layout), 5);
-  }
-}
-
-// The bound of mode every_chunk (docs/eviction.md): K + chunk / page_size + 1
-// blocks, whatever the prompt's length.
-TEST(PlanCompressionsTest, EveryChunkBoundsThePeak) {
+// The bound is K + chunk / page_size + 1, whatever the prompt's length.
+TEST(FootprintTest, EveryChunkBoundsThePeak) {
   const ModelLayout layout = SmallLayout(16, 100000, 4, 8);
   constexpr int32_t kBound = 512 / 16 + 256 / 16 + 1;
   for (const int32_t num_prompt : {700, 1000, 4096, 10001, 131072}) {
-    const auto points =
-        PlanCompressions(EveryChunk(512, 256), num_prompt, layout);
+    const auto points = PlanCompressions(
+        Recency(512, EvictionMode::kEveryChunk, 256), num_prompt, layout);
     EXPECT_LE(PeakBlocks(num_prompt, kChunk, points, layout), kBound)
         << num_prompt;
   }
-  const auto points = PlanCompressions(EveryChunk(512, 256), 131072, layout);
+  const auto points = PlanCompressions(
+      Recency(512, EvictionMode::kEveryChunk, 256), 131072, layout);
   EXPECT_EQ(PeakBlocks(131072, kChunk, points, layout), kBound);
-}
-
-TEST(PlanCompressionsTest, TablesBecomeBudgetsOfACaller) {
-  const ModelLayout layout = SmallLayout(4, 1000, 1, 2);
-  RequestEviction eviction = EveryChunk(20, 80);
-  eviction.policy.budget.kind = BudgetKind::kHeadKv;
-  eviction.policy.budget.profile = "needle";
-  eviction.policy.budget.share = 1.0;
-  eviction.table = std::make_shared<const BudgetTable>(
-      HeadScores{.num_layers = 1, .num_heads = 2, .scores = {3.0f, 1.0f}});
-  const auto points = PlanCompressions(eviction, 200, layout);
-  ASSERT_THAT(points, SizeIs(3));
-  for (const CompressionPoint& point : points) {
-    EXPECT_EQ(point.policy.budget.kind, BudgetKind::kExternal);
-    ASSERT_NE(point.budgets, nullptr);
-    // 40 entries of both heads as 3 : 1, in pages of 4: 7.5 and 2.5.
-    EXPECT_THAT(*point.budgets, ElementsAre(32, 8));
-    EXPECT_EQ(PagesOf(point, layout), 10);
-  }
 }
 
 // The points of a decode compression, all of them.
@@ -255,21 +122,6 @@ TEST(DecodeCompressionTest, PeakIsThatOfFollowingEveryPoint) {
   EXPECT_EQ(num_cases, 540);
 }
 
-TEST(DecodeCompressionTest, NextPointIsTheNextMultipleAfterThePrompt) {
-  const ModelLayout layout = SmallLayout(4, 100, 2, 2);
-  RequestEviction eviction = Recency(8);
-  EXPECT_EQ(DecodeCompressionOf(eviction, 10, 100, layout), nullptr);
-  eviction.mode = EvictionMode::kDecode;
-  eviction.compress_every = 16;
-  const auto decode = DecodeCompressionOf(eviction, 10, 100, layout);
-  for (const auto& [length, next] : std::vector<std::pair<int32_t, int32_t>>{
-           {0, 26}, {10, 26}, {25, 26}, {26, 42}, {41, 42}, {42, 58}}) {
-    const CompressionPoint point = NextPoint(*decode, length, layout);
-    EXPECT_EQ(point.length, next) << length;
-    EXPECT_EQ(point.cut, (next - 1) / 4 * 4) << length;
-  }
-}
-
 // What a running request still takes, by following it block by block: it
 // computes one position after the other, and holds the region plus whole blocks
 // from its cut on.
@@ -299,7 +151,7 @@ TEST(RemainingBlocksTest, FollowsTheRequestToItsEnd) {
   RequestState request;
   for (const int32_t length : {16, 32, 45}) {
     request.compressions.push_back(
-        PointAt(length, LargestCut(length, layout.page_size), 8, layout));
+        RecencyPoint(length, LargestCut(length, layout.page_size), 8, layout));
   }
   for (int32_t begin = 0; begin <= 60; ++begin) {
     SequenceCache sequence;
@@ -419,48 +271,10 @@ TEST(FootprintTest, WhatFallsOutOfWindowsIsStillToBeTakenAgain) {
       23 + 4);
 }
 
-TEST(WindowRegionFootprintTest, PagesAreOfWhatTheNextTokenAttendsTo) {
-  ModelLayout layout = SmallLayout(4, 100, 1, 2);
-  layout.group_windows = {16};
-  CompressionPoint point = PointAt(42, 40, 8, layout);
-  EXPECT_EQ(WindowPagesOf(point, 1, layout), 0);
-  EXPECT_EQ(WindowRegionBlocks(point, layout), 0);
-  point.target.window_ratio = {1, 2};
-  // Positions 27 to 39, half of which are 6: 12 entries of two heads.
-  EXPECT_EQ(WindowPagesOf(point, 1, layout), 3);
-  // Of all 16 they are 8.
-  EXPECT_EQ(WindowRegionBlocks(point, layout), 2);
-  // All below the cut has fallen out.
-  point.cut = 24;
-  EXPECT_EQ(WindowPagesOf(point, 1, layout), 0);
-}
-
-TEST(WindowRegionFootprintTest, NoPointHasMoreBlocksThanTheBound) {
-  for (const int32_t window : {4, 7, 16, 30}) {
-    ModelLayout layout = SmallLayout(4, 100, 2, 3);
-    layout.group_windows = {window};
-    for (const Rounding rounding : {Rounding::kPage, Rounding::kToken}) {
-      for (const int32_t sinks : {0, 3}) {
-        for (int32_t length = 5; length < 60; ++length) {
-          CompressionPoint point = PointAt(length, 4, 8, layout);
-          point.policy.scorer.sinks = sinks;
-          point.policy.rounding = rounding;
-          point.target.window_ratio = {3, 10};
-          for (; point.cut < length; point.cut += 4) {
-            EXPECT_LE(WindowPagesOf(point, 1, layout),
-                      WindowRegionBlocks(point, layout) * 6)
-                << window << ' ' << length << ' ' << point.cut;
-          }
-        }
-      }
-    }
-  }
-}
-
 TEST(WindowRegionFootprintTest, PeaksHaveRoomForRegions) {
   ModelLayout layout = SmallLayout(4, 100, 1, 2);
   layout.group_windows = {16, 40};
-  const CompressionPoint plain = PointAt(42, 40, 8, layout);
+  const CompressionPoint plain = RecencyPoint(42, 40, 8, layout);
   CompressionPoint point = plain;
   point.target.window_ratio = {1, 2};
   // 2 heads with half of 16 and of 40: 4 and 10 pages.

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,6 +16,7 @@
 
 #include "blockmgr/base/bits.h"
 #include "scheduler/scheduler_impl.h"
+#include "tests/testing/random.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
 
@@ -24,20 +24,6 @@ namespace blockmgr::long_queue {
 
 inline constexpr int32_t kNumWaiting = 10'000;
 inline constexpr int32_t kPageSize = 4;
-
-class SeededRandom {
- public:
-  explicit SeededRandom(uint64_t seed) : state_(SplitMix64(seed)) {}
-  // In [low, high].
-  int32_t Between(int32_t low, int32_t high) {
-    state_ = SplitMix64(state_);
-    return low +
-           static_cast<int32_t>(state_ % static_cast<uint64_t>(high - low + 1));
-  }
-
- private:
-  uint64_t state_;
-};
 
 // What the test knows of a request that has not ended.
 struct Live {

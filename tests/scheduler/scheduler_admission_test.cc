@@ -1,9 +1,10 @@
 // Who is admitted: policies, shared prefixes in the making, long prompts.
 
+#include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,15 +29,6 @@ SchedulerOptions With(AdmissionPolicy admission) {
 }
 
 // Steps until the second of two requests starts, the first one included.
-int32_t StepsToStart(SchedulerDriver* driver, RequestId id) {
-  int32_t steps = 0;
-  while (driver->ok() && driver->SlotOf(id) == kNoSequenceSlot) {
-    driver->Step();
-    ++steps;
-  }
-  return steps;
-}
-
 TEST(GuaranteedTest, AdmitsWhatCanBeCompleted) {
   // Peaks of 6 + 6 - 1 and 4 + 6 - 1 blocks.
   for (const int32_t num_usable : {20, 19}) {
@@ -44,11 +36,10 @@ TEST(GuaranteedTest, AdmitsWhatCanBeCompleted) {
                            With(AdmissionPolicy::kGuaranteed));
     const RequestId a = Submit(&driver, MakeRequest("a", 6, 6));
     const RequestId b = Submit(&driver, MakeRequest("b", 4, 6, 1));
-    EXPECT_EQ(StepsToStart(&driver, b), num_usable == 20 ? 1 : 7);
+    EXPECT_EQ(driver.StepUntilRunning(b), num_usable == 20 ? 1 : 7);
     EXPECT_EQ(driver.served(a).finish.has_value(), num_usable == 19);
-    driver.Drain();
+    driver.Finish();
     EXPECT_EQ(driver.scheduler().stats().num_preemptions, 0);
-    driver.CheckQuiescent();
   }
 }
 
@@ -83,10 +74,9 @@ TEST(GuaranteedTest, CountsARegionInsteadOfWhatItReplaces) {
   // Compressed, a will hold 2 + 1 + 7 blocks; until then it has 12, and the
   // destinations of its copies.
   const RequestId b = Submit(&driver, MakeRequest("b", 10, 5, 1));
-  EXPECT_EQ(StepsToStart(&driver, b), 2);
+  EXPECT_EQ(driver.StepUntilRunning(b), 2);
   EXPECT_FALSE(driver.served(a).finish.has_value());
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 TEST(MaxUtilizationTest, AdmitsWhenTheNextStepFits) {
@@ -102,8 +92,7 @@ TEST(MaxUtilizationTest, AdmitsWhenTheNextStepFits) {
     EXPECT_EQ(driver.TokensInPlan(a), 1);
     EXPECT_EQ(driver.TokensInPlan(b),
               admission == AdmissionPolicy::kMaxUtilization ? 4 : 0);
-    driver.Drain();
-    driver.CheckQuiescent();
+    driver.Finish();
   }
 }
 
@@ -130,120 +119,10 @@ TEST(AdmissionTest, NeverFitsIsRefusedAtOnce) {
       EXPECT_FALSE(driver.Submit(request).ok());
       request.eviction = Recency(page_size);
       const RequestId id = Submit(&driver, request);
-      driver.Drain();
+      driver.Finish();
       EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kLength);
-      driver.CheckQuiescent();
     }
   }
-}
-
-class PrefixWaitTest : public testing::Test {
- protected:
-  static SchedulerOptions Options() {
-    SchedulerOptions options = PlainOptions();
-    options.enable_prefix_caching = true;
-    options.long_prefill_token_threshold = 8;
-    options.min_prefix_wait_tokens = 4;
-    options.max_prefix_wait_steps = 16;
-    return options;
-  }
-  uint64_t NumComputed(SchedulerDriver* driver) {
-    return driver->scheduler().stats().num_computed_tokens;
-  }
-};
-
-TEST_F(PrefixWaitTest, APrefixInTheMakingIsNotComputedTwice) {
-  SchedulerDriver driver(SmallLayout(2, 200), Options());
-  Submit(&driver, MakeRequest("a", 40, 1));
-  const RequestId b = Submit(&driver, MakeRequest("b", 40, 1));
-  const RequestId c = Submit(&driver, MakeRequest("c", 12, 1, 1));
-  driver.Step();
-  EXPECT_EQ(driver.SlotOf(b), kNoSequenceSlot);
-  EXPECT_EQ(driver.TokensInPlan(c), 8);  // passes it
-  driver.Drain();
-  EXPECT_EQ(driver.served(b).finish->num_cached_tokens, 38);
-  EXPECT_EQ(NumComputed(&driver), 40u + 12u + 2u);
-  EXPECT_EQ(driver.scheduler().stats().num_passes, 0u);
-  EXPECT_EQ(driver.scheduler().stats().num_prefix_waits, 5u);
-  driver.CheckQuiescent();
-}
-
-// From where prompts part on there is nothing to wait for.
-TEST_F(PrefixWaitTest, WaitsOnlyAsLongAsPromptsAreEqual) {
-  SchedulerDriver driver(SmallLayout(2, 200), Options());
-  Submit(&driver, MakeRequest("a", 40, 1));
-  Request request = MakeRequest("b", 40, 1);
-  for (size_t i = 13; i < request.prompt.size(); ++i) request.prompt[i] += 500;
-  const RequestId b = Submit(&driver, request);
-  driver.Step();
-  EXPECT_EQ(driver.SlotOf(b), kNoSequenceSlot);
-  // After the first chunk of 8, 4 equal tokens are left, and after two none.
-  driver.Step();
-  EXPECT_EQ(driver.SlotOf(b), kNoSequenceSlot);
-  driver.Step();
-  EXPECT_NE(driver.SlotOf(b), kNoSequenceSlot);
-  driver.Drain();
-  EXPECT_EQ(driver.served(b).finish->num_cached_tokens, 12);
-  driver.CheckQuiescent();
-}
-
-TEST_F(PrefixWaitTest, LittleIsNotWorthWaitingFor) {
-  SchedulerOptions options = Options();
-  options.min_prefix_wait_tokens = 41;
-  SchedulerDriver driver(SmallLayout(2, 200), options);
-  Submit(&driver, MakeRequest("a", 40, 1));
-  const RequestId b = Submit(&driver, MakeRequest("b", 40, 1));
-  driver.Step();
-  EXPECT_EQ(driver.TokensInPlan(b), 8);
-  driver.Drain();
-}
-
-TEST_F(PrefixWaitTest, OtherTenantsDoNotWait) {
-  SchedulerDriver driver(SmallLayout(2, 200), Options());
-  Submit(&driver, MakeRequest("a", 40, 1));
-  Request request = MakeRequest("b", 40, 1);
-  request.scope.tenant = "other";
-  const RequestId b = Submit(&driver, request);
-  driver.Step();
-  EXPECT_EQ(driver.TokensInPlan(b), 8);
-  driver.Drain();
-}
-
-TEST_F(PrefixWaitTest, GoesOnWhenTheOtherIsCancelled) {
-  SchedulerDriver driver(SmallLayout(2, 200), Options());
-  const RequestId a = Submit(&driver, MakeRequest("a", 40, 1));
-  const RequestId b = Submit(&driver, MakeRequest("b", 40, 1));
-  driver.Step();
-  EXPECT_THAT(driver.Cancel(a), IsOk());
-  driver.Step();
-  EXPECT_EQ(driver.TokensInPlan(b), 8);
-  driver.Drain();
-  EXPECT_EQ(driver.served(b).finish->num_cached_tokens, 8);
-  driver.CheckQuiescent();
-}
-
-TEST_F(PrefixWaitTest, GoesOnWhenTheEngineIsLost) {
-  SchedulerDriver driver(SmallLayout(2, 200), Options());
-  Submit(&driver, MakeRequest("a", 40, 1));
-  const RequestId b = Submit(&driver, MakeRequest("b", 40, 1));
-  driver.Step();
-  driver.LoseEngine();
-  driver.Drain();
-  EXPECT_EQ(driver.served(b).finish->num_cached_tokens, 38);
-  driver.CheckQuiescent();
-}
-
-// Held up for ever by nobody: not by one that gets no tokens, either.
-TEST_F(PrefixWaitTest, IsBounded) {
-  SchedulerOptions options = Options();
-  options.max_prefix_wait_steps = 2;
-  options.long_prefill_token_threshold = 2;
-  SchedulerDriver driver(SmallLayout(2, 200), options);
-  Submit(&driver, MakeRequest("a", 40, 1));
-  const RequestId b = Submit(&driver, MakeRequest("b", 40, 1));
-  EXPECT_EQ(StepsToStart(&driver, b), 3);
-  driver.Drain();
-  driver.CheckQuiescent();
 }
 
 TEST(LongPrefillTest, ShortPromptsPassLongOnes) {
@@ -264,24 +143,7 @@ TEST(LongPrefillTest, ShortPromptsPassLongOnes) {
   EXPECT_THAT(tokens(), ElementsAre(4, 0, 1));
   EXPECT_THAT(tokens(), ElementsAre(4, 0, 1));
   EXPECT_THAT(tokens(), ElementsAre(1, 4, 1));
-  driver.Drain();
-  driver.CheckQuiescent();
-}
-
-TEST(LongPrefillTest, AShortPromptPassesManyLongOnes) {
-  SchedulerOptions options = PlainOptions();
-  options.long_prefill_token_threshold = 4;
-  options.max_long_prefills = 2;
-  SchedulerDriver driver(SmallLayout(4, 100), options);
-  for (int32_t i = 0; i < 40; ++i) {
-    Submit(&driver, MakeRequest("long" + std::to_string(i), 12, 2));
-  }
-  const RequestId last = Submit(&driver, MakeRequest("short", 4, 2));
-  driver.Step();
-  EXPECT_EQ(driver.plan().starts.size(), 3u);
-  EXPECT_EQ(driver.TokensInPlan(last), 4);
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 class EqualProgressTest : public testing::Test {
@@ -323,8 +185,7 @@ TEST_F(EqualProgressTest, PromptsShareAStepInWholePages) {
   // A third one joins, after the decode of none.
   SubmitPrompts(&driver, {40}, &ids);
   EXPECT_THAT(Step(&driver, ids), ElementsAre(4, 4, 16));
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 TEST_F(EqualProgressTest, WhatIsLeftGoesToTheOldest) {
@@ -333,8 +194,7 @@ TEST_F(EqualProgressTest, WhatIsLeftGoesToTheOldest) {
   // The last prompt does not fit beside the others.
   SubmitPrompts(&driver, {60, 5, 64}, &ids);
   EXPECT_THAT(Step(&driver, ids), ElementsAre(19, 5, 0));
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 TEST_F(EqualProgressTest, DecodesComeBeforePrompts) {
@@ -351,8 +211,7 @@ TEST_F(EqualProgressTest, DecodesComeBeforePrompts) {
   // Of 20 tokens two whole pages each, and what is left to the oldest.
   EXPECT_EQ(driver.TokensInPlan(a), 12);
   EXPECT_EQ(driver.TokensInPlan(b), 8);
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 TEST_F(EqualProgressTest, TheObservationWindowIsNotCut) {
@@ -392,10 +251,260 @@ TEST(HugeNumbersTest, AreBeyondTheEnd) {
           if (has_interval) request.eviction.compress_every = 4;
         }
         const RequestId id = Submit(&driver, request);
-        driver.Drain();
+        driver.Finish();
         EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kLength);
-        driver.CheckQuiescent();
       }
+    }
+  }
+}
+
+class PromiseTest : public testing::Test {
+ protected:
+  static SchedulerOptions Options(int32_t steps_in_flight = 1) {
+    SchedulerOptions options = CachingOptions(steps_in_flight);
+    options.admission = AdmissionPolicy::kGuaranteed;
+    options.min_prefix_wait_tokens = 0;
+    options.long_prefill_token_threshold = 4;
+    return options;
+  }
+  static Request Compressed(const std::string& id, int32_t num_prompt,
+                            int32_t tokens, int32_t max_tokens) {
+    Request request = MakeRequest(id, num_prompt, max_tokens);
+    request.eviction = Recency(tokens);
+    return request;
+  }
+  static void Step(SchedulerDriver* driver, int32_t times) {
+    for (int32_t i = 0; i < times; ++i) driver->Step();
+  }
+  static bool Runs(SchedulerDriver* driver, RequestId id) {
+    return driver->SlotOf(id) != kNoSequenceSlot;
+  }
+  // All end, and nobody is preempted on the way.
+  static void ExpectKept(SchedulerDriver* driver) {
+    driver->Finish();
+    EXPECT_EQ(driver->scheduler().stats().num_preemptions, 0u);
+  }
+};
+
+// "a" holds 13 blocks, compresses 12 into 6, and "b" keeps 8 of the 12: only 4
+// are its own, 2 more are taken, 15 in all. "b" has 2 of its own, "c" takes 5.
+TEST_F(PromiseTest, WhoBeginsToShareIsNotCopiedForNothing) {
+  constexpr int32_t kTogether = 15 + 2 + 5;
+  for (const bool c_is_first : {false, true}) {
+    for (int32_t num_usable = 16; num_usable < 40; ++num_usable) {
+      SCOPED_TRACE(testing::Message()
+                   << num_usable << " usable, c first " << c_is_first);
+      SchedulerDriver driver(SmallLayout(1, num_usable), Options());
+      const RequestId a = Submit(&driver, Compressed("a", 13, 6, 2));
+      Step(&driver, 2);
+      const Request other = MakeRequest("c", 4, 2, 1);
+      RequestId c{0};
+      if (c_is_first) c = Submit(&driver, other);
+      const RequestId b = Submit(&driver, MakeRequest("b", 9, 2));
+      if (!c_is_first) c = Submit(&driver, other);
+      driver.Step();
+      ASSERT_TRUE(driver.ok());
+      const bool together = Runs(&driver, b) && Runs(&driver, c);
+      if (num_usable < kTogether) {
+        EXPECT_FALSE(together);
+      }
+      if (num_usable == 39) {
+        EXPECT_TRUE(together);
+      }
+      ExpectKept(&driver);
+      EXPECT_EQ(driver.served(a).recorded.size(), 1u);
+    }
+  }
+}
+
+// The same with 17 blocks, of which 16 become 15 while "b" keeps 8 of them: 7
+// more are taken. "c" comes when they share already.
+TEST_F(PromiseTest, WhoSharesAlreadyIsNotCopiedForNothing) {
+  constexpr int32_t kTogether = 24 + 3 + 5;
+  for (int32_t num_usable = 25; num_usable < 50; ++num_usable) {
+    SCOPED_TRACE(testing::Message() << num_usable << " usable");
+    SchedulerDriver driver(SmallLayout(1, num_usable), Options());
+    const RequestId a = Submit(&driver, Compressed("a", 17, 15, 2));
+    Step(&driver, 2);
+    const RequestId b = Submit(&driver, MakeRequest("b", 9, 4));
+    driver.Step();
+    const RequestId c = Submit(&driver, MakeRequest("c", 4, 2, 1));
+    driver.Step();
+    ASSERT_TRUE(driver.ok());
+    const bool together = Runs(&driver, b) && Runs(&driver, c);
+    if (num_usable < kTogether) {
+      EXPECT_FALSE(together);
+    }
+    if (num_usable == 49) {
+      EXPECT_TRUE(together);
+    }
+    ExpectKept(&driver);
+    EXPECT_EQ(driver.served(a).recorded.size(), 1u);
+  }
+}
+
+// "b" finds 12 of its 18 blocks in use by "a", and compresses 17 into 10 a step
+// later, when "a" has 29: 5 are its own, 5 more are taken.
+TEST_F(PromiseTest, WhoIsCompressedSavesNothingByBlocksInUse) {
+  constexpr int32_t kTogether = 29 + 6 + 5;
+  for (int32_t num_usable = 31; num_usable < 60; ++num_usable) {
+    SCOPED_TRACE(testing::Message() << num_usable << " usable");
+    SchedulerDriver driver(SmallLayout(1, num_usable), Options());
+    const RequestId a = Submit(&driver, MakeRequest("a", 12, 20));
+    driver.RunUntilOutputs(a, 16);
+    const RequestId b = Submit(&driver, Compressed("b", 18, 10, 3));
+    driver.Step();
+    ASSERT_TRUE(driver.ok());
+    if (num_usable < kTogether) {
+      EXPECT_FALSE(Runs(&driver, b));
+    }
+    if (num_usable == 59) {
+      EXPECT_TRUE(Runs(&driver, b));
+    }
+    ExpectKept(&driver);
+    EXPECT_EQ(driver.served(b).recorded.size(), 1u);
+    EXPECT_GE(driver.served(b).finish->num_cached_tokens, 12);
+  }
+}
+
+// An order in flight frees nothing that others use. "a" has 17 blocks and keeps
+// 2 of 16, 8 of which "b" shares; in the end they have 2 + 26, 8 + 28 and 28.
+TEST_F(PromiseTest, WhatOthersUseIsNotComing) {
+  constexpr int32_t kTogether = 28 + 36 + 28;
+  for (int32_t num_usable = 72; num_usable < 110; ++num_usable) {
+    SCOPED_TRACE(testing::Message() << num_usable << " usable");
+    SchedulerDriver driver(SmallLayout(1, num_usable), Options(2));
+    const RequestId a = Submit(&driver, Compressed("a", 17, 2, 26));
+    Step(&driver, 2);
+    const RequestId b = Submit(&driver, MakeRequest("b", 9, 28));
+    Step(&driver, 2);
+    ASSERT_TRUE(Runs(&driver, b));
+    ASSERT_TRUE(driver.Issue());
+    ASSERT_EQ(driver.plan().evictions.size(), 1u);
+    const RequestId c = Submit(&driver, MakeRequest("c", 4, 25, 1));
+    ASSERT_TRUE(driver.Issue());
+    if (num_usable < kTogether) {
+      EXPECT_FALSE(Runs(&driver, c));
+    }
+    if (num_usable == 109) {
+      EXPECT_TRUE(Runs(&driver, c));
+    }
+    ExpectKept(&driver);
+    EXPECT_EQ(driver.served(a).recorded.size(), 1u);
+  }
+}
+
+// The same of an order in the step that admits "b": of its 17 blocks 16 are in
+// use by "a".
+TEST_F(PromiseTest, WhatTheAdmittedShareIsNotComing) {
+  constexpr int32_t kTogether = 42 + 28 + 28;
+  for (int32_t num_usable = 72; num_usable < 130; ++num_usable) {
+    SCOPED_TRACE(testing::Message() << num_usable << " usable");
+    SchedulerDriver driver(SmallLayout(1, num_usable), Options(2));
+    Submit(&driver, MakeRequest("a", 16, 27));
+    Step(&driver, 4);
+    const RequestId b = Submit(&driver, Compressed("b", 18, 2, 26));
+    ASSERT_TRUE(driver.Issue());
+    ASSERT_EQ(driver.plan().evictions.size(), 1u);
+    const RequestId c = Submit(&driver, MakeRequest("c", 4, 25, 1));
+    ASSERT_TRUE(driver.Issue());
+    if (num_usable < kTogether) {
+      EXPECT_FALSE(Runs(&driver, c));
+    }
+    if (num_usable == 129) {
+      EXPECT_TRUE(Runs(&driver, c));
+    }
+    ExpectKept(&driver);
+    EXPECT_EQ(driver.served(b).recorded.size(), 1u);
+  }
+}
+
+// Blocks of a request that has ended, found while a step in flight may still
+// touch them: "b" takes 8 of them and is to have 16, "d" 21.
+TEST_F(PromiseTest, BlocksThatAreStillComingAreNotForNothing) {
+  constexpr int32_t kTogether = 16 + 21;
+  for (int32_t num_usable = 29; num_usable < 40; ++num_usable) {
+    SCOPED_TRACE(testing::Message() << num_usable << " usable");
+    SchedulerOptions options = Options(2);
+    options.long_prefill_token_threshold = 0;
+    SchedulerDriver driver(SmallLayout(1, num_usable), options);
+    const RequestId a = Submit(&driver, MakeRequest("a", 8, 1));
+    Submit(&driver, MakeRequest("d", 2, 20, 1));
+    ASSERT_TRUE(driver.Issue());
+    ASSERT_TRUE(driver.Issue());
+    driver.Answer();
+    ASSERT_TRUE(driver.served(a).finish.has_value());
+    EXPECT_EQ(driver.scheduler().stats().blocks.fenced_blocks, 0);
+    const RequestId b = Submit(&driver, MakeRequest("b", 9, 8));
+    ASSERT_TRUE(driver.Issue());
+    EXPECT_EQ(Runs(&driver, b), num_usable >= kTogether);
+    ExpectKept(&driver);
+    EXPECT_EQ(driver.served(b).finish->num_cached_tokens, 8);
+  }
+}
+
+// Sharers in step with one another: where blocks are short, the second is not
+// copied next to the first, but a step later, when what they shared is its own.
+TEST_F(PromiseTest, WhoAreCompressedAtOnceTakeTurns) {
+  for (const int32_t steps_in_flight : {1, 2, 4}) {
+    for (const int32_t num_forks : {1, 2, 3}) {
+      int32_t num_together = 0;
+      for (int32_t num_usable = 30; num_usable < 110; ++num_usable) {
+        SCOPED_TRACE(testing::Message()
+                     << num_usable << " usable, " << num_forks << " forks, "
+                     << steps_in_flight << " steps in flight");
+        SchedulerOptions options = Options(steps_in_flight);
+        options.long_prefill_token_threshold = 0;
+        SchedulerDriver driver(SmallLayout(1, num_usable), options);
+        Request request = Compressed("a", 3, 12, 24);
+        request.eviction.mode = EvictionMode::kDecode;
+        request.eviction.compress_every = 2;
+        const RequestId a = Submit(&driver, request);
+        driver.RunUntilOutputs(a, 11);
+        std::vector<RequestId> forks;
+        for (int32_t i = 0; i < num_forks; ++i) {
+          Request fork = MakeRequest(absl::StrCat("fork", i), 3, 6);
+          fork.fork_of = "a";
+          const auto& outputs = driver.served(a).outputs;
+          fork.prompt.insert(fork.prompt.end(), outputs.begin(), outputs.end());
+          forks.push_back(Submit(&driver, fork));
+        }
+        // The last to come would be the first to go.
+        const RequestId z = Submit(&driver, MakeRequest("z", 4, 9, 1));
+        driver.Step();
+        ASSERT_TRUE(driver.ok());
+        num_together += Runs(&driver, forks.back()) && Runs(&driver, z) ? 1 : 0;
+        ExpectKept(&driver);
+        for (const RequestId fork : forks) {
+          EXPECT_GE(driver.served(fork).recorded.size(), 1u);
+        }
+      }
+      EXPECT_GT(num_together, 10) << num_forks;
+    }
+  }
+}
+
+// "a" has compressed its past, and computed a page behind it that "b" finds in
+// the cache, after pages that nobody has any more: "a" leaves that page when it
+// is compressed again, and gives back one block less.
+TEST_F(PromiseTest, WhatIsFoundBehindAnothersRegionIsShared) {
+  for (int32_t num_blocks = 15; num_blocks < 40; ++num_blocks) {
+    for (const int32_t max_tokens : {4, 8, 12}) {
+      SCOPED_TRACE(testing::Message() << num_blocks << " " << max_tokens);
+      SchedulerOptions options = Options();
+      options.long_prefill_token_threshold = 0;
+      options.policy = SchedulingPolicy::kPriority;
+      SchedulerDriver driver(SmallLayout(1, num_blocks), options,
+                             {.keeps_all = true});
+      Request a = MakeRequest("a", 8, 24);
+      a.eviction = Recency(4, EvictionMode::kDecode, 4);
+      const absl::StatusOr<RequestId> first = driver.Submit(a);
+      if (!first.ok()) continue;  // does not fit
+      driver.RunUntil([&] { return !driver.served(*first).outputs.empty(); });
+      Request b = MakeRequest("b", 9, max_tokens);
+      b.priority = -1;
+      if (!driver.Submit(b).ok()) continue;
+      ExpectKept(&driver);
     }
   }
 }

@@ -1,14 +1,12 @@
 // What a step plan says.
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/scheduler/scheduler_driver.h"
-#include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
 
 namespace blockmgr {
@@ -75,8 +73,7 @@ class PrefixHitPlanTest : public testing::Test {
  protected:
   // The first has ten tokens; the plan of the second's first step is at hand.
   void Run(bool reuse_partial_blocks, int32_t num_prompt) {
-    SchedulerOptions options = PlainOptions();
-    options.enable_prefix_caching = true;
+    SchedulerOptions options = CachingOptions();
     options.reuse_partial_blocks = reuse_partial_blocks;
     driver_ = std::make_unique<SchedulerDriver>(SmallLayout(4, 20), options);
     const RequestId a = Submit(driver_.get(), MakeRequest("a", 10, 20));
@@ -87,10 +84,7 @@ class PrefixHitPlanTest : public testing::Test {
     second_ = driver_->BlocksInPlan(b_);
     ASSERT_THAT(driver_->plan().starts, SizeIs(1));
   }
-  void Finish() {
-    driver_->Drain();
-    driver_->CheckQuiescent();
-  }
+  void Finish() { driver_->Finish(); }
 
   std::unique_ptr<SchedulerDriver> driver_;
   RequestId b_{0};
@@ -134,8 +128,7 @@ TEST_F(PrefixHitPlanTest, APartOfABlockIsCopied) {
 // the rows are computed.
 TEST(SchedulerApplyTest, APartThatDoesNotFitIsComputed) {
   for (const int32_t num_usable : {2, 3}) {
-    SchedulerOptions options = PlainOptions();
-    options.enable_prefix_caching = true;
+    SchedulerOptions options = CachingOptions();
     options.reuse_partial_blocks = true;
     SchedulerDriver driver(SmallLayout(4, num_usable), options);
     Submit(&driver, MakeRequest("a", 8, 1));
@@ -146,9 +139,8 @@ TEST(SchedulerApplyTest, APartThatDoesNotFitIsComputed) {
     EXPECT_EQ(driver.plan().starts[0].num_cached_tokens,
               num_usable == 2 ? 4 : 6);
     EXPECT_EQ(driver.plan().copies.size(), num_usable == 2 ? 0u : 1u);
-    driver.Drain();
+    driver.Finish();
     EXPECT_EQ(driver.served(b).outputs.size(), 2u);
-    driver.CheckQuiescent();
   }
 }
 
@@ -163,8 +155,7 @@ TEST(SchedulerApplyTest, PartsOfBlocksStayInTheirScope) {
   for (size_t i = 0; i < scopes.size(); ++i) {
     for (size_t j = 0; j < scopes.size(); ++j) {
       SCOPED_TRACE(testing::Message() << i << " and " << j);
-      SchedulerOptions options = PlainOptions();
-      options.enable_prefix_caching = true;
+      SchedulerOptions options = CachingOptions();
       options.reuse_partial_blocks = true;
       SchedulerDriver driver(SmallLayout(4, 20), options);
       Request request = MakeRequest("a", 10, 1);
@@ -178,8 +169,7 @@ TEST(SchedulerApplyTest, PartsOfBlocksStayInTheirScope) {
       ASSERT_THAT(driver.plan().starts, SizeIs(1));
       EXPECT_EQ(driver.plan().starts[0].num_cached_tokens, i == j ? 6 : 0);
       EXPECT_THAT(driver.plan().copies, SizeIs(i == j ? 1 : 0));
-      driver.Drain();
-      driver.CheckQuiescent();
+      driver.Finish();
     }
   }
 }
@@ -204,7 +194,7 @@ TEST(SchedulerApplyTest, AReleasedSlotIsToldBeforeItIsUsedAgain) {
 TEST(SchedulerApplyTest, AResumedRequestBringsItsOutputs) {
   SchedulerDriver driver(SmallLayout(4, 20), PlainOptions());
   const RequestId id = Submit(&driver, MakeRequest("a", 5, 9));
-  driver.RunUntil([&] { return driver.served(id).outputs.size() == 3; });
+  driver.RunUntilOutputs(id, 3);
   driver.LoseEngine();
   ASSERT_TRUE(driver.Issue());
   std::vector<int32_t> known = driver.served(id).request.prompt;
@@ -213,9 +203,8 @@ TEST(SchedulerApplyTest, AResumedRequestBringsItsOutputs) {
   ASSERT_THAT(driver.plan().starts, SizeIs(1));
   EXPECT_EQ(TokensOf(driver.plan(), driver.plan().starts[0]), known);
   EXPECT_THAT(driver.plan().num_tokens, ElementsAre(8));
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.scheduler().stats().num_recomputed_tokens, 7);
-  driver.CheckQuiescent();
 }
 
 class EvictionOrderTest : public testing::Test {
@@ -323,8 +312,7 @@ class HeadroomTest : public testing::TestWithParam<bool> {
       const auto begin = plan.destinations.begin() + order.destination_begin;
       num_copies += std::count(held.begin(), held.end(), *begin) == 0;
     }
-    driver.Drain();
-    driver.CheckQuiescent();
+    driver.Finish();
     return num_copies;
   }
 };
@@ -352,9 +340,7 @@ TEST_P(HeadroomTest, IsWhatIsBeyondTheWatermark) {
 INSTANTIATE_TEST_SUITE_P(WhileRunning, HeadroomTest, testing::Bool());
 
 TEST_F(EvictionOrderTest, TheSequenceRunsOnWhileItIsUnderWay) {
-  SchedulerOptions options = PlainOptions();
-  options.max_steps_in_flight = 3;
-  SchedulerDriver driver(SmallLayout(4, 20, 2, 2), options);
+  SchedulerDriver driver(SmallLayout(4, 20, 2, 2), PlainOptions(3));
   Request request = MakeRequest("a", 22, 9);
   request.eviction = Recency(6);
   const RequestId id = Submit(&driver, request);
@@ -364,8 +350,7 @@ TEST_F(EvictionOrderTest, TheSequenceRunsOnWhileItIsUnderWay) {
   EXPECT_EQ(driver.scheduler().stats().blocks.used_blocks, 8);
   driver.Answer();
   EXPECT_THAT(driver.served(id).evictions, SizeIs(1));
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 }  // namespace

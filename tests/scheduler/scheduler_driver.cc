@@ -368,6 +368,18 @@ void SchedulerDriver::Step() {
   while (ok_ && engine_.num_queued() > 0) Answer();
 }
 
+int32_t SchedulerDriver::StepUntilRunning(RequestId id) {
+  int32_t num_steps = 0;
+  for (; ok_ && SlotOf(id) == kNoSequenceSlot; ++num_steps) Step();
+  return num_steps;
+}
+
+const SequenceStart* SchedulerDriver::StartInPlan(RequestId id) const {
+  const auto start =
+      std::ranges::find(plan_.starts, id, &SequenceStart::request);
+  return start == plan_.starts.end() ? nullptr : &*start;
+}
+
 int64_t SchedulerDriver::StepsToDrain() const {
   // The oldest request makes progress in every round of steps in flight, from
   // its first token on if it was preempted.

@@ -11,7 +11,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <string>
 #include <vector>
 
 #include <absl/status/statusor.h>
@@ -80,9 +79,21 @@ class SchedulerDriver {
   void Drain();
   // Everything must be free again.
   void CheckQuiescent();
+  void Finish() {
+    Drain();
+    CheckQuiescent();
+  }
+  // Steps until the request has as many outputs.
+  void RunUntilOutputs(RequestId id, size_t count) {
+    RunUntil([&] { return served(id).outputs.size() >= count; });
+  }
+  // Steps until the request runs. Returns how many steps that took.
+  int32_t StepUntilRunning(RequestId id);
 
   // The plan of the last Issue that returned true, and its run of a request.
   const StepPlan& plan() const { return plan_; }
+  // How plan() starts the request; null if it does not.
+  const SequenceStart* StartInPlan(RequestId id) const;
   // Tokens of the request in plan(); 0 if it does not run.
   int32_t TokensInPlan(RequestId id) const;
   // The blocks that plan() adds to the request's table.
@@ -114,9 +125,9 @@ class SchedulerDriver {
   StepPlan plan_;
   Effects effects_;
   std::map<RequestId, Served> served_;
-  std::map<SequenceSlot, RequestId> slots_;  // as the plans say
-  std::map<SequenceSlot, int32_t> issued_;   // tokens
-  std::set<SequenceSlot> cut_;               // to start again
+  std::map<SequenceSlot, RequestId> slots_;                // as the plans say
+  std::map<SequenceSlot, int32_t> issued_;                 // tokens
+  std::set<SequenceSlot> cut_;                             // to start again
   std::map<SwapId, std::vector<CanaryEviction>> swapped_;  // issued before
   struct Run {
     SequenceSlot slot = kNoSequenceSlot;

@@ -49,10 +49,9 @@ TEST_P(EveryChunkTest, HoldsItsBoundWhateverThePrompt) {
         "snapkv(window=8) | adakv | critical", "h2o | adakv", "tova",
         "expected_attention(n_sink=2) | global"}) {
     SCOPED_TRACE(policy);
-    SchedulerOptions options = PlainOptions();
+    SchedulerOptions options = PlainOptions(GetParam());
     options.max_num_batched_tokens = 40;
     options.max_model_len = 1024;
-    options.max_steps_in_flight = GetParam();
     options.num_scorer_states = 1;
     const ModelLayout layout = SmallLayout(4, 400, 2, 2);
     SchedulerDriver driver(layout, options);
@@ -80,8 +79,7 @@ TEST_P(EveryChunkTest, HoldsItsBoundWhateverThePrompt) {
 TEST_P(EveryChunkTest, CompressionPointsAreTheRequestsOwn) {
   std::vector<std::vector<CanaryEviction>> recorded;
   for (const bool crowded : {false, true}) {
-    SchedulerOptions options = PlainOptions();
-    options.max_steps_in_flight = GetParam();
+    SchedulerOptions options = PlainOptions(GetParam());
     options.max_model_len = 1024;
     options.max_num_batched_tokens = crowded ? 24 : 512;
     SchedulerDriver driver(SmallLayout(4, crowded ? 60 : 400, 2, 2), options);
@@ -90,26 +88,22 @@ TEST_P(EveryChunkTest, CompressionPointsAreTheRequestsOwn) {
     for (int32_t i = 0; crowded && i < 5; ++i) {
       Submit(&driver, MakeRequest(std::to_string(i), 70 + i, 30, 1 + i));
     }
-    driver.Drain();
+    driver.Finish();
     recorded.push_back(driver.served(id).recorded);
-    driver.CheckQuiescent();
   }
   EXPECT_EQ(recorded[0], recorded[1]);
   EXPECT_THAT(recorded[0], SizeIs(7));
 }
 
 TEST_P(EveryChunkTest, IsReplayedAfterALoss) {
-  SchedulerOptions options = PlainOptions();
-  options.max_steps_in_flight = GetParam();
-  SchedulerDriver driver(SmallLayout(4, 40, 2, 2), options);
+  SchedulerDriver driver(SmallLayout(4, 40, 2, 2), PlainOptions(GetParam()));
   const RequestId id = Submit(&driver, EveryChunkRequest("a", 100, 8, 8, 16));
-  driver.RunUntil([&] { return driver.served(id).outputs.size() == 3; });
+  driver.RunUntilOutputs(id, 3);
   const std::vector<CanaryEviction> before = driver.served(id).recorded;
   driver.LoseEngine();
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.served(id).recorded, before);
   EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kLength);
-  driver.CheckQuiescent();
 }
 
 Request DecodeRequest(const char* id, int32_t num_prompt, int32_t max_tokens,
@@ -122,8 +116,7 @@ Request DecodeRequest(const char* id, int32_t num_prompt, int32_t max_tokens,
 class DecodeModeTest : public testing::TestWithParam<int32_t> {
  protected:
   static SchedulerOptions Options() {
-    SchedulerOptions options = PlainOptions();
-    options.max_steps_in_flight = GetParam();
+    SchedulerOptions options = PlainOptions(GetParam());
     options.max_model_len = 2048;
     return options;
   }
@@ -168,10 +161,9 @@ TEST_P(DecodeModeTest, PointsAreTheRequestsOwn) {
       Submit(&driver, MakeRequest(std::to_string(i), 70 + i, 60, 1 + i));
     }
     const RequestId id = Submit(&driver, DecodeRequest("a", 60, 100, 16, 20));
-    driver.Drain();
+    driver.Finish();
     recorded.push_back(driver.served(id).recorded);
     num_preemptions = driver.scheduler().stats().num_preemptions;
-    driver.CheckQuiescent();
   }
   EXPECT_GT(num_preemptions, 0u);
   EXPECT_EQ(recorded[0], recorded[1]);
@@ -182,12 +174,12 @@ TEST_P(DecodeModeTest, PointsAreTheRequestsOwn) {
 TEST_P(DecodeModeTest, IsReplayedAfterALossWithWhatWasCommanded) {
   SchedulerDriver driver(SmallLayout(4, 80, 2, 2), Options());
   const RequestId id = Submit(&driver, DecodeRequest("a", 50, 90, 24, 32));
-  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 45; });
+  driver.RunUntilOutputs(id, 45);
   EvictionCommand command;
   command.policy = Recency(8).policy;
   command.target = Recency(8).target;
   EXPECT_THAT(driver.Evict(id, command), IsOk());
-  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 70; });
+  driver.RunUntilOutputs(id, 70);
   const std::vector<CanaryEviction> before = driver.served(id).recorded;
   // 50, 82, the command's, 114.
   ASSERT_THAT(before, SizeIs(4));
@@ -195,9 +187,8 @@ TEST_P(DecodeModeTest, IsReplayedAfterALossWithWhatWasCommanded) {
   EXPECT_GT(before[2].length, 94);
   EXPECT_EQ(before[3].length, 114);
   driver.LoseEngine();
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.served(id).recorded, before);
-  driver.CheckQuiescent();
 }
 
 TEST_P(DecodeModeTest, ARatioIsOfAllTokensSoFar) {
@@ -234,9 +225,8 @@ TEST_P(DecodeModeTest, NeverFitsIsTheBound) {
                                HasSubstr("13 blocks at its peak")));
       continue;
     }
-    driver.Drain();
+    driver.Finish();
     EXPECT_EQ(driver.served(*id).finish->reason, FinishReason::kLength);
-    driver.CheckQuiescent();
   }
 }
 
@@ -378,8 +368,7 @@ TEST(ScorerStateTest, AForkHasOneWhereItsParentNeedsNone) {
 
 // Scores are of all queries, and a cached token has none here.
 TEST(ScorerStateTest, TakesNoPrefixHits) {
-  SchedulerOptions options = PlainOptions();
-  options.enable_prefix_caching = true;
+  SchedulerOptions options = CachingOptions();
   options.num_scorer_states = 1;
   SchedulerDriver driver(SmallLayout(4, 200), options);
   Submit(&driver, MakeRequest("a", 40, 1));
@@ -407,8 +396,7 @@ TEST(ScorerStateTest, CommandsNeedAStateThatIsKept) {
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("from the first token on")));
   EXPECT_THAT(driver.Evict(kept, command), IsOk());
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 // The sequence is shorter than a page: there are no positions whose budgets a
@@ -425,7 +413,7 @@ TEST(TableCommandTest, FindsNothingBeforeTheFirstWholePage) {
     command.policy = eviction.policy;
     command.table = eviction.table;
     ASSERT_THAT(driver.Evict(id, command), IsOk());
-    driver.RunUntil([&] { return driver.served(id).outputs.size() >= 24; });
+    driver.RunUntilOutputs(id, 24);
     ASSERT_THAT(driver.served(id).evictions, SizeIs(1));
     EXPECT_EQ(driver.served(id).evictions[0].freed_blocks, 0);
     // Later there is.
@@ -440,9 +428,7 @@ TEST(TableCommandTest, FindsNothingBeforeTheFirstWholePage) {
 // A cut below what the prefix cache has of the sequence: the blocks above the
 // cut are not the eviction's to take, nor do they lessen what it needs.
 TEST(ReplayTest, APrefixMatchMayBeLongerThanTheCut) {
-  SchedulerOptions options = PlainOptions();
-  options.enable_prefix_caching = true;
-  SchedulerDriver driver(SmallLayout(1, 44, 2, 2), options);
+  SchedulerDriver driver(SmallLayout(1, 44, 2, 2), CachingOptions());
   const RequestId old = Submit(&driver, MakeRequest("old", 20, 20));
   driver.RunUntil([&] { return !driver.served(old).outputs.empty(); });
   const RequestId young = Submit(&driver, MakeRequest("young", 20, 12));
@@ -471,6 +457,50 @@ TEST(ReplayTest, APrefixMatchMayBeLongerThanTheCut) {
   EXPECT_THAT(replays, Contains(Pair(Gt(5), 5)));
   EXPECT_EQ(driver.served(young).finish->reason, FinishReason::kLength);
   driver.CheckQuiescent();
+}
+
+TEST(CommandsTest, ObservesQueriesThatAreKept) {
+  SchedulerOptions options = PlainOptions();
+  options.query_window = 0;
+  SchedulerDriver driver(SmallLayout(4, 200), options);
+  const RequestId plain = Submit(&driver, MakeRequest("a", 40, 20));
+  Request observed = MakeRequest("b", 40, 20, 1);
+  observed.eviction = Recency(20);
+  ASSERT_OK_AND_ASSIGN(observed.eviction.policy,
+                       ParsePolicy("snapkv(window=4)"));
+  const RequestId kept = Submit(&driver, std::move(observed));
+  driver.RunUntil([&] {
+    return driver.served(plain).outputs.size() >= 2 &&
+           driver.served(kept).outputs.size() >= 2;
+  });
+  EvictionCommand command = RecencyCommand(4);
+  ASSERT_OK_AND_ASSIGN(command.policy, ParsePolicy("snapkv(window=2)"));
+  EXPECT_THAT(driver.Evict(plain, command),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("got query_window 0")));
+  EXPECT_THAT(driver.Evict(plain, RecencyCommand(4)), IsOk());
+  EXPECT_THAT(driver.Evict(kept, command), IsOk());
+  driver.Finish();
+}
+
+TEST(CommandsTest, AreWithdrawnUntilTheyAreOrdered) {
+  SchedulerDriver driver(SmallLayout(4, 200), PlainOptions());
+  const RequestId id = Submit(&driver, MakeRequest("a", 40, 20));
+  driver.RunUntilOutputs(id, 2);
+  ASSERT_OK_AND_ASSIGN(const uint64_t first,
+                       driver.scheduler().Evict(id, RecencyCommand(4)));
+  EXPECT_FALSE(driver.scheduler().WithdrawEviction(id, first + 1));
+  EXPECT_FALSE(driver.scheduler().WithdrawEviction(RequestId{99}, first));
+  EXPECT_TRUE(driver.scheduler().WithdrawEviction(id, first));
+  EXPECT_FALSE(driver.scheduler().WithdrawEviction(id, first));
+  driver.Step();
+  EXPECT_THAT(driver.served(id).evictions, IsEmpty());
+  ASSERT_OK_AND_ASSIGN(const uint64_t second,
+                       driver.Evict(id, RecencyCommand(4)));
+  driver.Issue();
+  EXPECT_FALSE(driver.scheduler().WithdrawEviction(id, second));
+  driver.Finish();
+  EXPECT_THAT(driver.served(id).evictions, SizeIs(1));
 }
 
 }  // namespace

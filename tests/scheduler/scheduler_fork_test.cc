@@ -23,9 +23,8 @@ using ::testing::SizeIs;
 class ForkTest : public testing::TestWithParam<std::tuple<bool, int32_t>> {
  protected:
   static SchedulerOptions Options() {
-    SchedulerOptions options = PlainOptions();
+    SchedulerOptions options = PlainOptions(std::get<1>(GetParam()));
     options.enable_prefix_caching = std::get<0>(GetParam());
-    options.max_steps_in_flight = std::get<1>(GetParam());
     return options;
   }
   // A request with the prompt of another, or that and what it has output.
@@ -43,19 +42,12 @@ INSTANTIATE_TEST_SUITE_P(CachingAndStepsInFlight, ForkTest,
                          testing::Combine(testing::Bool(),
                                           testing::Values(1, 2, 4)));
 
-const SequenceStart* FindStart(const StepPlan& plan, RequestId id) {
-  for (const SequenceStart& start : plan.starts) {
-    if (start.request == id) return &start;
-  }
-  return nullptr;
-}
-
 // The step that starts the request, kept by value.
 SequenceStart RunUntilStart(SchedulerDriver* driver, RequestId id,
                             std::vector<CopyOnWrite>* copies = nullptr) {
   SequenceStart start;
   driver->RunUntil([&] {
-    const SequenceStart* found = FindStart(driver->plan(), id);
+    const SequenceStart* found = driver->StartInPlan(id);
     if (found == nullptr) return false;
     start = *found;
     if (copies != nullptr) *copies = driver->plan().copies;
@@ -89,7 +81,7 @@ TEST_P(ForkTest, APartOfABlockIsCopiedAndTheRestShared) {
   SchedulerDriver driver(SmallLayout(4, 61), Options());
   const Request leader = MakeRequest("leader", 26, 30);
   const RequestId id = Submit(&driver, leader);
-  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 2; });
+  driver.RunUntilOutputs(id, 2);
   const int32_t used = driver.scheduler().stats().blocks.used_blocks;
   const RequestId fork = Submit(&driver, ForkOf(leader, "fork"));
   std::vector<CopyOnWrite> copies;
@@ -100,8 +92,7 @@ TEST_P(ForkTest, APartOfABlockIsCopiedAndTheRestShared) {
   EXPECT_EQ(copies[0].slot, driver.SlotOf(fork));
   EXPECT_EQ(copies[0].num_tokens, 1);
   EXPECT_LE(driver.scheduler().stats().blocks.used_blocks, used + 3);
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 // Beams: the prompt and some of the outputs, then another token.
@@ -109,15 +100,14 @@ TEST_P(ForkTest, GoesOnFromTheMiddleOfTheOutputs) {
   SchedulerDriver driver(SmallLayout(4, 61), Options());
   const Request leader = MakeRequest("leader", 10, 40);
   const RequestId id = Submit(&driver, leader);
-  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 9; });
+  driver.RunUntilOutputs(id, 9);
   std::vector<int32_t> outputs = driver.served(id).outputs;
   outputs.resize(6);
   outputs.back() += 1;
   const RequestId fork = Submit(&driver, ForkOf(leader, "beam", outputs));
   EXPECT_EQ(RunUntilStart(&driver, fork).num_cached_tokens, 15);
-  driver.Drain();
+  driver.Finish();
   EXPECT_NE(driver.served(fork).outputs, driver.served(id).outputs);
-  driver.CheckQuiescent();
 }
 
 TEST_P(ForkTest, SharesTheRegionOfWhatItGoesOnFrom) {
@@ -125,7 +115,7 @@ TEST_P(ForkTest, SharesTheRegionOfWhatItGoesOnFrom) {
   Request leader = MakeRequest("leader", 26, 40);
   leader.eviction = Recency(6);
   const RequestId id = Submit(&driver, leader);
-  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 9; });
+  driver.RunUntilOutputs(id, 9);
   const RequestId fork =
       Submit(&driver, ForkOf(leader, "beam", driver.served(id).outputs));
   const SequenceStart start = RunUntilStart(&driver, fork);
@@ -138,11 +128,10 @@ TEST_P(ForkTest, SharesTheRegionOfWhatItGoesOnFrom) {
   // One of the two goes on evicting; the other's table stays.
   ASSERT_OK_AND_ASSIGN(const uint64_t number,
                        driver.Evict(fork, RecencyCommand(4)));
-  driver.Drain();
+  driver.Finish();
   ASSERT_THAT(driver.served(fork).evictions, SizeIs(1));
   EXPECT_EQ(driver.served(fork).evictions[0].command, number);
   EXPECT_EQ(driver.scheduler().stats().num_forks, 1u);
-  driver.CheckQuiescent();
 }
 
 // Its last prompt token is computed over what the leader has compressed since:
@@ -152,13 +141,12 @@ TEST_P(ForkTest, DoesNotShareWhatACompressionCameAfter) {
   Request leader = MakeRequest("leader", 26, 20);
   leader.eviction = Recency(6);
   const RequestId id = Submit(&driver, leader);
-  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 2; });
+  driver.RunUntilOutputs(id, 2);
   const RequestId fork = Submit(&driver, ForkOf(leader, "fork"));
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.scheduler().stats().num_forks, 0u);
   // It is compressed as the leader was.
   EXPECT_EQ(driver.served(fork).recorded, driver.served(id).recorded);
-  driver.CheckQuiescent();
 }
 
 TEST_P(ForkTest, InheritsEveryModeOfEviction) {
@@ -168,17 +156,16 @@ TEST_P(ForkTest, InheritsEveryModeOfEviction) {
     Request leader = MakeRequest("leader", 26, 60);
     leader.eviction = Recency(6, mode, 8);
     const RequestId id = Submit(&driver, leader);
-    driver.RunUntil([&] { return driver.served(id).outputs.size() >= 11; });
+    driver.RunUntilOutputs(id, 11);
     const RequestId fork =
         Submit(&driver, ForkOf(leader, "beam", driver.served(id).outputs));
     EXPECT_GE(RunUntilStart(&driver, fork).num_cached_tokens, 26);
-    driver.Drain();
+    driver.Finish();
     EXPECT_EQ(driver.scheduler().stats().num_forks, 1u);
     const std::vector<CanaryEviction>& mine = driver.served(fork).recorded;
     const std::vector<CanaryEviction>& others = driver.served(id).recorded;
     ASSERT_GE(mine.size(), others.size());
     EXPECT_TRUE(std::equal(others.begin(), others.end(), mine.begin()));
-    driver.CheckQuiescent();
   }
 }
 
@@ -192,9 +179,8 @@ TEST_P(ForkTest, IsCompressedBeyondTheEndOfItsParent) {
   Request fork = ForkOf(leader, "fork");
   fork.max_tokens = 100;  // 27 blocks whole
   const RequestId id = Submit(&driver, fork);
-  driver.Drain();
+  driver.Finish();
   EXPECT_GE(driver.served(id).recorded.size(), 10u);
-  driver.CheckQuiescent();
 }
 
 // The leader ends before the point that comes after its prompt's: it is not
@@ -204,7 +190,7 @@ TEST_P(ForkTest, IsCompressedInTheMiddleOfALongerPrompt) {
   Request leader = MakeRequest("leader", 26, 7);
   leader.eviction = Recency(6, EvictionMode::kDecode, 8);
   const RequestId id = Submit(&driver, leader);
-  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 2; });
+  driver.RunUntilOutputs(id, 2);
   std::vector<int32_t> more = driver.served(id).outputs;
   more.resize(40, 5);
   const RequestId fork = Submit(&driver, ForkOf(leader, "fork", more));
@@ -229,10 +215,9 @@ TEST_P(ForkTest, IsCompressedWhenItStartsOnACachedRegionAfterItsParentsEnd) {
   Request fork = ForkOf(leader, "fork");
   fork.max_tokens = 100;  // 32 blocks whole
   const RequestId id = Submit(&driver, fork);
-  driver.Drain();
+  driver.Finish();
   EXPECT_GT(driver.scheduler().stats().num_cached_region_tokens, 0u);
   EXPECT_GE(driver.served(id).recorded.size(), 10u);
-  driver.CheckQuiescent();
 }
 
 // What somebody ordered of the leader is about its forks as far as they go on
@@ -241,17 +226,16 @@ TEST_P(ForkTest, InheritsCommandsUpToTheEndOfItsPrompt) {
   SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
   const Request leader = MakeRequest("leader", 26, 60);
   const RequestId id = Submit(&driver, leader);
-  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 9; });
+  driver.RunUntilOutputs(id, 9);
   EXPECT_OK(driver.Evict(id, RecencyCommand(4)));
-  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 20; });
+  driver.RunUntilOutputs(id, 20);
   const RequestId sample = Submit(&driver, ForkOf(leader, "sample"));
   const RequestId beam =
       Submit(&driver, ForkOf(leader, "beam", driver.served(id).outputs));
-  driver.Drain();
+  driver.Finish();
   EXPECT_THAT(driver.served(id).recorded, SizeIs(1));
   EXPECT_THAT(driver.served(sample).recorded, SizeIs(0));
   EXPECT_EQ(driver.served(beam).recorded, driver.served(id).recorded);
-  driver.CheckQuiescent();
 }
 
 // The leader starts on what an earlier turn has left; so do its forks, though
@@ -271,11 +255,10 @@ TEST_P(ForkTest, InheritsWhatItsParentTookFromTheCache) {
   const Request leader = shared("leader", 50);
   const RequestId id = Submit(&driver, leader);
   const RequestId fork = Submit(&driver, ForkOf(leader, "fork"));
-  driver.Drain();
+  driver.Finish();
   EXPECT_GE(driver.served(id).finish->num_cached_tokens, 36);
   EXPECT_GE(driver.served(fork).finish->num_cached_tokens, 36);
   EXPECT_EQ(driver.served(fork).recorded, driver.served(id).recorded);
-  driver.CheckQuiescent();
 }
 
 // Four samples of a prompt that is compressed: each compresses it for itself,
@@ -332,12 +315,11 @@ TEST_P(ForkTest, TakesWhatItCanBeforeACompression) {
   leader.eviction = Recency(6);
   Submit(&driver, leader);
   const RequestId fork = Submit(&driver, ForkOf(leader, "fork"));
-  driver.Drain();
+  driver.Finish();
   const int32_t num_chunks = options.max_steps_in_flight + 1;
   EXPECT_GE(driver.served(fork).finish->num_cached_tokens,
             100 - 16 * num_chunks - 1);
   EXPECT_EQ(driver.scheduler().stats().num_forks, 1u);
-  driver.CheckQuiescent();
 }
 
 // A beam of a beam that still waits for the prompt to be computed.
@@ -351,10 +333,9 @@ TEST_P(ForkTest, AForkOfAWaitingForkWaitsToo) {
   const Request first = ForkOf(leader, "first");
   Submit(&driver, first);
   const RequestId second = Submit(&driver, ForkOf(first, "second"));
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.scheduler().stats().num_forks, 2u);
   EXPECT_GE(driver.served(second).finish->num_cached_tokens, 95);
-  driver.CheckQuiescent();
 }
 
 // Long prompts are computed one at a time; a fork has nearly all of its own.
@@ -371,21 +352,19 @@ TEST_P(ForkTest, ForksOfLongPromptsAreNoLongPrefills) {
   const RequestId fork = Submit(&driver, ForkOf(leader, "fork"));
   driver.RunUntil([&] { return !driver.served(fork).outputs.empty(); });
   EXPECT_TRUE(driver.served(other).outputs.empty());
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 TEST_P(ForkTest, OutlivesItsParent) {
   SchedulerDriver driver(SmallLayout(4, 30), Options());
   const Request leader = MakeRequest("leader", 26, 40);
   const RequestId id = Submit(&driver, leader);
-  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 2; });
+  driver.RunUntilOutputs(id, 2);
   const RequestId fork = Submit(&driver, ForkOf(leader, "fork"));
   RunUntilStart(&driver, fork);
   EXPECT_OK(driver.Cancel(id));
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.served(fork).finish->reason, FinishReason::kLength);
-  driver.CheckQuiescent();
 }
 
 TEST_P(ForkTest, IsAdmittedAloneWhenItsParentIsGone) {
@@ -395,10 +374,9 @@ TEST_P(ForkTest, IsAdmittedAloneWhenItsParentIsGone) {
   const Request leader = MakeRequest("leader", 26, 4);
   Submit(&driver, leader);
   const RequestId fork = Submit(&driver, ForkOf(leader, "fork"));
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.scheduler().stats().num_forks, 0u);
   EXPECT_EQ(driver.served(fork).finish->reason, FinishReason::kLength);
-  driver.CheckQuiescent();
 }
 
 // Tokens that stand for media are equal for any media. A fork of other media
@@ -426,16 +404,15 @@ TEST_P(ForkTest, TakesNothingOfOtherMedia) {
     Request leader = MakeRequest("leader", 26, 30);
     leader.scope.media = {{4, 4, "a"}, {17, 4, "b"}};
     const RequestId id = Submit(&driver, leader);
-    driver.RunUntil([&] { return driver.served(id).outputs.size() >= 2; });
+    driver.RunUntilOutputs(id, 2);
     Request request = ForkOf(leader, "fork");
     request.scope.media = one.media;
     const RequestId fork = Submit(&driver, request);
-    driver.Drain();
+    driver.Finish();
     const bool shares = one.num_forks > 0 || Options().enable_prefix_caching;
     EXPECT_EQ(driver.scheduler().stats().num_forks, one.num_forks);
     EXPECT_EQ(driver.served(fork).finish->num_cached_tokens,
               shares ? one.num_before : 0);
-    driver.CheckQuiescent();
   }
 }
 
@@ -457,8 +434,7 @@ TEST_P(ForkTest, AreRefusedWithAReason) {
   fork.eviction = {};
   fork.fork_of = "nobody";
   refuse(fork, absl::StatusCode::kNotFound, "got 'nobody'");
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 // As many as the pool cannot hold: some are preempted, and computed alone.

@@ -158,7 +158,7 @@ TEST(LongForksTest, ForksOfManyLeadersShareOrComputeAlone) {
   uint64_t num_alone = 0;
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    long_queue::SeededRandom random(seed);
+    SeededRandom random(seed);
     LongForks forks;
     std::vector<RequestId> leaders;
     // The first ends long before all of its forks have started.

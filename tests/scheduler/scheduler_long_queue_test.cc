@@ -27,7 +27,6 @@ using long_queue::kPageSize;
 using long_queue::Live;
 using long_queue::LongOptions;
 using long_queue::LongQueue;
-using long_queue::SeededRandom;
 
 int64_t RankOf(SchedulingPolicy policy, const Live& live) {
   return policy == SchedulingPolicy::kPriority ? live.request.priority : 0;
@@ -61,60 +60,6 @@ TEST_P(LongQueueTest, StartsInOrderThoughManyArePreempted) {
     }
     EXPECT_GT(queue.num_restarts(), 40);
     queue.scheduler().CheckInvariants();
-  }
-}
-
-TEST(LongPriorityQueueTest, ALateRequestOfTheBestPriorityIsNext) {
-  SchedulerOptions options = LongOptions(SchedulingPolicy::kPriority);
-  options.max_num_seqs = 1;
-  LongQueue queue(40, options, [](const Live& live) {
-    return RankOf(SchedulingPolicy::kPriority, live);
-  });
-  for (int32_t i = 0; i < kNumWaiting; ++i) {
-    Request request = MakeRequest("", 4, 1);
-    request.priority = i % 100;
-    queue.Submit(std::move(request));
-  }
-  for (int32_t priority = -1; priority > -20; --priority) {
-    Request request = MakeRequest("", 4, 1);
-    request.priority = priority;
-    const RequestId late = queue.Submit(std::move(request));
-    EXPECT_THAT(queue.Step(), ElementsAre(late));
-  }
-}
-
-// One that does not fit is passed as often as allowed, and no more.
-TEST(LongBypassTest, NobodyIsPassedMoreOftenThanAllowed) {
-  for (const int32_t max_bypasses : {1, 5}) {
-    SCOPED_TRACE(testing::Message() << "max_bypasses " << max_bypasses);
-    SeededRandom random(static_cast<uint64_t>(max_bypasses));
-    SchedulerOptions options = LongOptions(SchedulingPolicy::kFcfs);
-    options.max_bypasses = max_bypasses;
-    LongQueue queue(40, options, [](const Live&) { return 0; });
-    std::map<RequestId, int32_t> passes;
-    uint64_t num_passes = 0;
-    int32_t most = 0;
-    for (int32_t num_starts = 0; num_starts < 600;) {
-      while (queue.num_waiting() < kNumWaiting) {
-        const bool is_big = random.Between(1, 8) == 1;
-        queue.Submit(MakeRequest("", random.Between(1, 12) + (is_big ? 110 : 0),
-                                 random.Between(1, 12)));
-      }
-      const std::vector<RequestId> started = queue.Step([](RequestId) {});
-      num_starts += static_cast<int32_t>(started.size());
-      for (const RequestId id : started) passes.erase(id);
-      for (const RequestId id : started) {
-        for (const auto& [other, live] : queue.waiting()) {
-          if (other >= id) break;
-          ++num_passes;
-          most = std::max(most, ++passes[other]);
-        }
-      }
-      ASSERT_LE(most, max_bypasses);
-    }
-    EXPECT_EQ(most, max_bypasses);
-    EXPECT_EQ(queue.scheduler().stats().num_passes, num_passes);
-    EXPECT_GT(num_passes, 50u);
   }
 }
 

@@ -6,7 +6,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -21,7 +20,6 @@ using long_queue::kNumWaiting;
 using long_queue::Live;
 using long_queue::LongOptions;
 using long_queue::LongQueue;
-using long_queue::SeededRandom;
 using ::testing::HasSubstr;
 
 class LongTenantsTest : public testing::TestWithParam<bool> {

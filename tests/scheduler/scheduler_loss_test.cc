@@ -24,25 +24,9 @@ BlockId TailBlock(SchedulerDriver& driver, RequestId id, size_t index) {
   return driver.scheduler().manager().sequence(slot).tail.at(index);
 }
 
-void RunUntilOutputs(SchedulerDriver* driver, RequestId id, size_t count) {
-  driver->RunUntil([&] { return driver->served(id).outputs.size() >= count; });
-}
-
-// How plan() starts the request.
-const SequenceStart* StartInPlan(const SchedulerDriver& driver, RequestId id) {
-  for (const SequenceStart& start : driver.plan().starts) {
-    if (start.request == id) return &start;
-  }
-  return nullptr;
-}
-
 class LossTest : public testing::TestWithParam<int32_t> {
  protected:
-  static SchedulerOptions Options() {
-    SchedulerOptions options = PlainOptions();
-    options.max_steps_in_flight = GetParam();
-    return options;
-  }
+  static SchedulerOptions Options() { return PlainOptions(GetParam()); }
   // With as many steps in flight as allowed, the oldest of which reports them.
   static void Lose(SchedulerDriver* driver,
                    const std::vector<BlockId>& blocks) {
@@ -59,7 +43,7 @@ TEST_P(LossTest, GoesOnFromItsLongestValidPrefix) {
   SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
   const RequestId id = Submit(&driver, MakeRequest("a", 22, 12));
   const RequestId other = Submit(&driver, MakeRequest("b", 22, 12, 1));
-  RunUntilOutputs(&driver, id, 3);
+  driver.RunUntilOutputs(id, 3);
   const size_t before = driver.served(id).outputs.size();
   const size_t other_before = driver.served(other).outputs.size();
   Lose(&driver, {TailBlock(driver, id, 2), TailBlock(driver, id, 4)});
@@ -71,32 +55,30 @@ TEST_P(LossTest, GoesOnFromItsLongestValidPrefix) {
   EXPECT_EQ(driver.scheduler().stats().num_lost_blocks, 2u);
   EXPECT_EQ(driver.scheduler().stats().num_cut_requests, 1u);
 
-  driver.RunUntil([&] { return StartInPlan(driver, id) != nullptr; });
-  ASSERT_NE(StartInPlan(driver, id), nullptr);
-  EXPECT_EQ(StartInPlan(driver, id)->source, slot);
-  EXPECT_EQ(StartInPlan(driver, id)->slot, slot);
-  EXPECT_EQ(StartInPlan(driver, id)->num_cached_tokens, 8);
+  driver.RunUntil([&] { return driver.StartInPlan(id) != nullptr; });
+  ASSERT_NE(driver.StartInPlan(id), nullptr);
+  EXPECT_EQ(driver.StartInPlan(id)->source, slot);
+  EXPECT_EQ(driver.StartInPlan(id)->slot, slot);
+  EXPECT_EQ(driver.StartInPlan(id)->num_cached_tokens, 8);
   EXPECT_THAT(driver.plan().released, IsEmpty());
   EXPECT_EQ(driver.TokensInPlan(id), 22 + static_cast<int32_t>(before) - 8);
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.served(id).finish->num_preemptions, 0);
-  driver.CheckQuiescent();
 }
 
 TEST_P(LossTest, StartsAnewWithoutItsFirstBlock) {
   SchedulerDriver driver(SmallLayout(4, 61), Options());
   const RequestId id = Submit(&driver, MakeRequest("a", 22, 12));
-  RunUntilOutputs(&driver, id, 3);
+  driver.RunUntilOutputs(id, 3);
   const SequenceSlot slot = driver.SlotOf(id);
   Lose(&driver, {TailBlock(driver, id, 0)});
   EXPECT_EQ(driver.scheduler().stats().num_running, 0);
-  driver.RunUntil([&] { return StartInPlan(driver, id) != nullptr; });
-  EXPECT_EQ(StartInPlan(driver, id)->source, kNoSequenceSlot);
-  EXPECT_EQ(StartInPlan(driver, id)->num_cached_tokens, 0);
+  driver.RunUntil([&] { return driver.StartInPlan(id) != nullptr; });
+  EXPECT_EQ(driver.StartInPlan(id)->source, kNoSequenceSlot);
+  EXPECT_EQ(driver.StartInPlan(id)->num_cached_tokens, 0);
   EXPECT_THAT(driver.plan().released, testing::ElementsAre(slot));
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.served(id).finish->num_preemptions, 0);
-  driver.CheckQuiescent();
 }
 
 TEST_P(LossTest, NobodyFindsWhatIsLost) {
@@ -104,9 +86,9 @@ TEST_P(LossTest, NobodyFindsWhatIsLost) {
   options.enable_prefix_caching = true;
   SchedulerDriver driver(SmallLayout(4, 61), options);
   const RequestId a = Submit(&driver, MakeRequest("a", 22, 12));
-  RunUntilOutputs(&driver, a, 2);
+  driver.RunUntilOutputs(a, 2);
   const RequestId b = Submit(&driver, MakeRequest("b", 30, 12));
-  RunUntilOutputs(&driver, b, 2);
+  driver.RunUntilOutputs(b, 2);
   ASSERT_EQ(TailBlock(driver, a, 3), TailBlock(driver, b, 3));
   Lose(&driver, {TailBlock(driver, a, 3)});
   EXPECT_EQ(driver.scheduler().stats().num_cut_requests, 2u);
@@ -122,17 +104,16 @@ TEST_P(LossTest, CachedBlocksThatNobodyHoldsAreForgotten) {
   options.enable_prefix_caching = true;
   SchedulerDriver driver(SmallLayout(4, 61), options);
   const RequestId a = Submit(&driver, MakeRequest("a", 22, 2));
-  RunUntilOutputs(&driver, a, 1);
+  driver.RunUntilOutputs(a, 1);
   const BlockId block = TailBlock(driver, a, 2);
   driver.Drain();
   const RequestId other = Submit(&driver, MakeRequest("b", 5, 12, 1));
-  RunUntilOutputs(&driver, other, 2);
+  driver.RunUntilOutputs(other, 2);
   Lose(&driver, {block});
   EXPECT_EQ(driver.scheduler().stats().num_cut_requests, 0u);
   const RequestId c = Submit(&driver, MakeRequest("c", 21, 2));
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.served(c).finish->num_cached_tokens, 8);
-  driver.CheckQuiescent();
 }
 
 TEST_P(LossTest, KeepsItsRegionAndLosesTheTail) {
@@ -140,17 +121,16 @@ TEST_P(LossTest, KeepsItsRegionAndLosesTheTail) {
   Request request = MakeRequest("a", 22, 30);
   request.eviction = Recency(6);
   const RequestId id = Submit(&driver, request);
-  RunUntilOutputs(&driver, id, 16);
+  driver.RunUntilOutputs(id, 16);
   ASSERT_THAT(driver.served(id).recorded, SizeIs(1));
   const SequenceSlot slot = driver.SlotOf(id);
   // Positions 20 to 23, 24 to 27, ...: the compression was at 22.
   Lose(&driver, {TailBlock(driver, id, 1)});
-  driver.RunUntil([&] { return StartInPlan(driver, id) != nullptr; });
-  EXPECT_EQ(StartInPlan(driver, id)->source, slot);
-  EXPECT_EQ(StartInPlan(driver, id)->num_cached_tokens, 24);
-  driver.Drain();
+  driver.RunUntil([&] { return driver.StartInPlan(id) != nullptr; });
+  EXPECT_EQ(driver.StartInPlan(id)->source, slot);
+  EXPECT_EQ(driver.StartInPlan(id)->num_cached_tokens, 24);
+  driver.Finish();
   EXPECT_EQ(driver.scheduler().stats().num_evictions, 1u);
-  driver.CheckQuiescent();
 }
 
 // Its compression is still to come, and does where it would.
@@ -164,13 +144,12 @@ TEST_P(LossTest, IsCompressedAfterALossBeforeThat) {
   for (int32_t i = 0; i < 3; ++i) driver.Step();
   const SequenceSlot slot = driver.SlotOf(id);
   Lose(&driver, {TailBlock(driver, id, 5), TailBlock(driver, id, 9)});
-  driver.RunUntil([&] { return StartInPlan(driver, id) != nullptr; });
-  EXPECT_EQ(StartInPlan(driver, id)->source, slot);
-  EXPECT_EQ(StartInPlan(driver, id)->num_cached_tokens, 20);
-  driver.Drain();
+  driver.RunUntil([&] { return driver.StartInPlan(id) != nullptr; });
+  EXPECT_EQ(driver.StartInPlan(id)->source, slot);
+  EXPECT_EQ(driver.StartInPlan(id)->num_cached_tokens, 20);
+  driver.Finish();
   ASSERT_THAT(driver.served(id).recorded, SizeIs(1));
   EXPECT_EQ(driver.served(id).recorded[0].length, 200);
-  driver.CheckQuiescent();
 }
 
 // What was computed before the compression cannot be computed after it; nor is
@@ -185,19 +164,18 @@ TEST_P(LossTest, ReplaysItsCompressionWhenItMust) {
       Request request = MakeRequest("a", 22, 30);
       request.eviction = Recency(6);
       const RequestId id = Submit(&driver, request);
-      RunUntilOutputs(&driver, id, 16);
+      driver.RunUntilOutputs(id, 16);
       const SequenceCache& sequence =
           driver.scheduler().manager().sequence(driver.SlotOf(id));
       const BlockId block =
           of_region ? sequence.region->blocks.front() : sequence.tail.front();
       Lose(&driver, {block});
-      driver.RunUntil([&] { return StartInPlan(driver, id) != nullptr; });
-      EXPECT_EQ(StartInPlan(driver, id)->source, kNoSequenceSlot);
-      EXPECT_EQ(StartInPlan(driver, id)->region, kNoRegion);
-      EXPECT_EQ(StartInPlan(driver, id)->num_cached_tokens, caches ? 20 : 0);
-      driver.Drain();
+      driver.RunUntil([&] { return driver.StartInPlan(id) != nullptr; });
+      EXPECT_EQ(driver.StartInPlan(id)->source, kNoSequenceSlot);
+      EXPECT_EQ(driver.StartInPlan(id)->region, kNoRegion);
+      EXPECT_EQ(driver.StartInPlan(id)->num_cached_tokens, caches ? 20 : 0);
+      driver.Finish();
       EXPECT_EQ(driver.scheduler().stats().num_evictions, 2u);
-      driver.CheckQuiescent();
     }
   }
 }
@@ -217,20 +195,19 @@ TEST_P(LossTest, GoesOnAsFarAsEveryGroupHasIt) {
         SchedulerDriver driver(layout, options);
         const RequestId id = Submit(&driver, MakeRequest("a", 10, 60));
         // The window of 20 has them all, or not what comes before 44.
-        RunUntilOutputs(&driver, id, has_moved ? 41 : 5);
+        driver.RunUntilOutputs(id, has_moved ? 41 : 5);
         const size_t page = has_moved ? 11 : 2;
         const int32_t length = has_moved ? 44 : 8;
         const SequenceSlot slot = driver.SlotOf(id);
         Lose(&driver, {group == 0 ? TailBlock(driver, id, page)
                                   : driver.scheduler().manager().window_tail(
                                         slot, 1)[page]});
-        driver.RunUntil([&] { return StartInPlan(driver, id) != nullptr; });
-        EXPECT_EQ(StartInPlan(driver, id)->source,
+        driver.RunUntil([&] { return driver.StartInPlan(id) != nullptr; });
+        EXPECT_EQ(driver.StartInPlan(id)->source,
                   has_moved ? kNoSequenceSlot : slot);
-        EXPECT_EQ(StartInPlan(driver, id)->num_cached_tokens,
+        EXPECT_EQ(driver.StartInPlan(id)->num_cached_tokens,
                   has_moved && !caches ? 0 : length);
-        driver.Drain();
-        driver.CheckQuiescent();
+        driver.Finish();
       }
     }
   }
@@ -240,7 +217,7 @@ TEST_P(LossTest, LosesAnOrderInFlight) {
   SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
   Request request = MakeRequest("a", 22, 30);
   const RequestId id = Submit(&driver, request);
-  RunUntilOutputs(&driver, id, 4);
+  driver.RunUntilOutputs(id, 4);
   ASSERT_OK_AND_ASSIGN(const uint64_t number,
                        driver.Evict(id, RecencyCommand(6)));
   while (driver.ok() && driver.plan().evictions.empty()) {
@@ -265,12 +242,11 @@ TEST_P(LossTest, AccumulatedScoresAreAccumulatedAgain) {
   request.eviction.policy.scorer = ScorerSpec{};
   request.eviction.policy.scorer.kind = ScorerKind::kH2o;
   const RequestId id = Submit(&driver, request);
-  RunUntilOutputs(&driver, id, 8);
+  driver.RunUntilOutputs(id, 8);
   Lose(&driver, {TailBlock(driver, id, 1)});
-  driver.RunUntil([&] { return StartInPlan(driver, id) != nullptr; });
-  EXPECT_EQ(StartInPlan(driver, id)->num_cached_tokens, 0);
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.RunUntil([&] { return driver.StartInPlan(id) != nullptr; });
+  EXPECT_EQ(driver.StartInPlan(id)->num_cached_tokens, 0);
+  driver.Finish();
 }
 
 // The engine refuses the only squeeze; nothing else says where accumulation
@@ -294,11 +270,10 @@ TEST_P(LossTest, StartsAnewWithoutTheSqueezeThatWasRefused) {
   if (driver.SlotOf(id) != kNoSequenceSlot) {
     Lose(&driver, {TailBlock(driver, id, 0)});
   }
-  driver.RunUntil([&] { return StartInPlan(driver, id) != nullptr; });
-  ASSERT_NE(StartInPlan(driver, id), nullptr);
-  EXPECT_EQ(StartInPlan(driver, id)->state_begin, 4);
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.RunUntil([&] { return driver.StartInPlan(id) != nullptr; });
+  ASSERT_NE(driver.StartInPlan(id), nullptr);
+  EXPECT_EQ(driver.StartInPlan(id)->state_begin, 4);
+  driver.Finish();
 }
 
 TEST_P(LossTest, RefusesBlocksThatThePoolDoesNotHave) {
@@ -317,8 +292,7 @@ TEST_P(LossTest, RefusesBlocksThatThePoolDoesNotHave) {
       EXPECT_EQ(driver.scheduler().StateHash(), before);
     }
   });
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 }  // namespace

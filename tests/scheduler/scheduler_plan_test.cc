@@ -46,8 +46,7 @@ TEST(SchedulerPlanTest, ServesInOrderOfArrivalWithinTheTokenBudget) {
   EXPECT_THAT(tokens(), ElementsAre(1, 4, 3));
   EXPECT_THAT(tokens(), ElementsAre(1, 1, 6));
   EXPECT_THAT(tokens(), ElementsAre(1, 1, 1));
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 TEST(SchedulerPlanTest, ABigRequestIsNotOvertaken) {
@@ -60,8 +59,7 @@ TEST(SchedulerPlanTest, ABigRequestIsNotOvertaken) {
   EXPECT_TRUE(driver.served(small).outputs.empty());
   driver.Step();
   EXPECT_EQ(driver.TokensInPlan(big), 15);
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 TEST(SchedulerPlanTest, HoldsAtMostMaxNumSeqs) {
@@ -76,8 +74,7 @@ TEST(SchedulerPlanTest, HoldsAtMostMaxNumSeqs) {
   EXPECT_EQ(driver.scheduler().stats().num_running, 1);
   driver.Step();
   EXPECT_EQ(driver.TokensInPlan(c), 4);
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 TEST(SchedulerPlanTest, ChunksLongPrompts) {
@@ -110,8 +107,7 @@ TEST(SchedulerPlanTest, TheLastChunkHoldsTheObservationWindow) {
   request.eviction = SnapKv(8, 9);
   const RequestId whole = Submit(&driver, request);
   EXPECT_THAT(PrefillChunks(&driver, whole), ElementsAre(8, 2, 8));
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 class PrefixHitTest : public testing::Test {
@@ -121,11 +117,7 @@ class PrefixHitTest : public testing::Test {
     driver_.Drain();
   }
 
-  static SchedulerOptions Options() {
-    SchedulerOptions options = PlainOptions();
-    options.enable_prefix_caching = true;
-    return options;
-  }
+  static SchedulerOptions Options() { return CachingOptions(); }
   int32_t CachedTokens(Request request) {
     const RequestId id = Submit(&driver_, std::move(request));
     driver_.Drain();
@@ -178,10 +170,7 @@ TEST_F(PrefixHitTest, CompressedPastsAreNotPublished) {
 
 // What a step computes is found when that is answered, not before.
 TEST(PrefixPublicationTest, OnlyWhatIsAcknowledgedIsFound) {
-  SchedulerOptions options = PlainOptions();
-  options.enable_prefix_caching = true;
-  options.max_steps_in_flight = 3;
-  SchedulerDriver driver(SmallLayout(2, 60), options);
+  SchedulerDriver driver(SmallLayout(2, 60), CachingOptions(3));
   const auto cached_tokens = [&] {
     EXPECT_TRUE(driver.Issue());
     EXPECT_EQ(driver.plan().starts.size(), 1u);
@@ -194,14 +183,11 @@ TEST(PrefixPublicationTest, OnlyWhatIsAcknowledgedIsFound) {
   driver.Answer();
   Submit(&driver, MakeRequest("c", 9, 9));
   EXPECT_EQ(cached_tokens(), 8);
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 TEST(PrefixResetTest, TellsWhatWentAndWhatIsInUse) {
-  SchedulerOptions options = PlainOptions();
-  options.enable_prefix_caching = true;
-  SchedulerDriver driver(SmallLayout(4, 20), options);
+  SchedulerDriver driver(SmallLayout(4, 20), CachingOptions());
   const auto expect = [&driver](int32_t num_dropped, int32_t num_in_use) {
     const CacheReset reset = driver.scheduler().ResetPrefixCache();
     EXPECT_EQ(reset.num_dropped, num_dropped);
@@ -234,8 +220,7 @@ TEST(SchedulerAdmissionTest, WaitsUntilTheWholePromptFits) {
       driver.Issue();
       const int32_t room = watermark > 0.0 ? 6 : 8;
       EXPECT_EQ(driver.TokensInPlan(id), num_prompt <= room ? 4 : 0);
-      driver.Drain();
-      driver.CheckQuiescent();
+      driver.Finish();
     }
   }
 }
@@ -254,9 +239,8 @@ TEST(SchedulerAdmissionTest, CountsWhatAdmittedPromptsWillTake) {
       driver.Step();
       EXPECT_EQ(driver.TokensInPlan(id) > 0, num_prompt == 8 && step < 2);
     }
-    driver.Drain();
+    driver.Finish();
     EXPECT_EQ(driver.scheduler().stats().num_preemptions, 0);
-    driver.CheckQuiescent();
   }
 }
 
@@ -267,8 +251,7 @@ TEST(SchedulerAdmissionTest, AloneTheWatermarkDoesNotCount) {
   const RequestId id = Submit(&driver, MakeRequest("a", 20, 1));
   driver.Issue();
   EXPECT_EQ(driver.TokensInPlan(id), 20);
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 // With all outputs it has by now it fits only because evictions are replayed.
@@ -277,19 +260,17 @@ TEST(SchedulerAdmissionTest, ResumesWhatFitsThanksToItsEvictions) {
   Request request = MakeRequest("a", 10, 10);
   request.eviction = Recency(2);
   const RequestId id = Submit(&driver, request);
-  driver.RunUntil([&] { return driver.served(id).outputs.size() == 8; });
+  driver.RunUntilOutputs(id, 8);
   driver.LoseEngine();
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kLength);
-  driver.CheckQuiescent();
 }
 
 // Requests that hold blocks and a head that does not fit beside them: it waits
 // with nothing in its hands, so that they can end.
 void ServeTwo(int32_t num_active, int32_t num_head, int32_t num_usable) {
-  SchedulerOptions options = PlainOptions();
+  SchedulerOptions options = PlainOptions(2);
   options.max_num_batched_tokens = 32;
-  options.max_steps_in_flight = 2;
   options.max_model_len = 1024;
   SchedulerDriver driver(SmallLayout(1, num_usable), options);
   const RequestId active =
@@ -300,10 +281,9 @@ void ServeTwo(int32_t num_active, int32_t num_head, int32_t num_usable) {
     driver.Step();
     EXPECT_EQ(driver.SlotOf(head), kNoSequenceSlot);
   }
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.served(head).finish->reason, FinishReason::kLength);
   EXPECT_EQ(driver.scheduler().stats().num_preemptions, 0);
-  driver.CheckQuiescent();
 }
 
 TEST(SchedulerAdmissionTest, vllm_45388_two_shapes) {
@@ -356,9 +336,7 @@ TEST(SchedulerPreemptionTest, NobodyIsAdmittedInAStepThatPreempts) {
 // Blocks on their way are waited for, nobody is preempted for them; and who
 // needs none goes on.
 TEST(SchedulerPreemptionTest, ComingBlocksAreWaitedForByThoseWhoNeedThem) {
-  SchedulerOptions options = PlainOptions();
-  options.max_steps_in_flight = 3;
-  SchedulerDriver driver(SmallLayout(4, 4), options);
+  SchedulerDriver driver(SmallLayout(4, 4), PlainOptions(3));
   const RequestId ends = Submit(&driver, MakeRequest("a", 2, 1));
   const RequestId grows = Submit(&driver, MakeRequest("b", 3, 4, 1));
   const RequestId other = Submit(&driver, MakeRequest("c", 5, 3, 2));
@@ -374,16 +352,13 @@ TEST(SchedulerPreemptionTest, ComingBlocksAreWaitedForByThoseWhoNeedThem) {
   driver.Answer();
   ASSERT_TRUE(driver.Issue());
   EXPECT_EQ(driver.TokensInPlan(grows), 1);
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 // Younger requests share blocks with the oldest and with one another, which
 // none of them gives back alone.
 TEST(SchedulerPreemptionTest, TakesWhatVictimsShareAmongThemselves) {
-  SchedulerOptions options = PlainOptions();
-  options.enable_prefix_caching = true;
-  SchedulerDriver driver(SmallLayout(1, 17), options);
+  SchedulerDriver driver(SmallLayout(1, 17), CachingOptions());
   const RequestId a = Submit(&driver, MakeRequest("a", 10, 8));
   driver.Step();
   Submit(&driver, MakeRequest("b", 10, 8));
@@ -392,17 +367,14 @@ TEST(SchedulerPreemptionTest, TakesWhatVictimsShareAmongThemselves) {
   driver.Step();
   EXPECT_EQ(driver.scheduler().stats().blocks.used_blocks, 9 + 3 + 2 + 2);
   EXPECT_THAT(driver.Evict(a, RecencyCommand(8, 9)), IsOk());
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.served(c).finish->num_cached_tokens, 9);
   EXPECT_EQ(driver.served(a).finish->num_preemptions, 0);
-  driver.CheckQuiescent();
 }
 
 TEST(SchedulerPlanTest, StepsInFlightAreLimited) {
   for (int32_t limit = 1; limit <= 4; ++limit) {
-    SchedulerOptions options = PlainOptions();
-    options.max_steps_in_flight = limit;
-    SchedulerDriver driver(SmallLayout(4, 8), options);
+    SchedulerDriver driver(SmallLayout(4, 8), PlainOptions(limit));
     Submit(&driver, MakeRequest("a", 4, 9));
     int32_t issued = 0;
     while (driver.Issue()) ++issued;

@@ -2,35 +2,119 @@
 // in the making, a quota, the turn of a long prompt, a scorer's state. More of
 // each than a step would look at.
 
-#include <string>
-
 #include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 
 #include "tests/scheduler/scheduler_driver.h"
+#include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
 
 namespace blockmgr {
 namespace {
 
-// Steps until it starts, the last one included.
-int32_t StepsUntilItStarts(SchedulerDriver* driver, RequestId id) {
-  int32_t num_steps = 0;
-  while (driver->ok() && driver->SlotOf(id) == kNoSequenceSlot) {
-    driver->Step();
-    ++num_steps;
-  }
-  return num_steps;
-}
-
 SchedulerOptions WaitingOptions() {
-  SchedulerOptions options = PlainOptions();
-  options.enable_prefix_caching = true;
+  SchedulerOptions options = CachingOptions();
   options.long_prefill_token_threshold = 8;
   options.min_prefix_wait_tokens = 4;
   options.max_prefix_wait_steps = 1000;
   options.max_waiting = 1000;
   return options;
+}
+
+class PrefixWaitTest : public testing::Test {
+ protected:
+  uint64_t NumComputed(SchedulerDriver* driver) {
+    return driver->scheduler().stats().num_computed_tokens;
+  }
+};
+
+TEST_F(PrefixWaitTest, APrefixInTheMakingIsNotComputedTwice) {
+  SchedulerDriver driver(SmallLayout(2, 200), WaitingOptions());
+  Submit(&driver, MakeRequest("a", 40, 1));
+  const RequestId b = Submit(&driver, MakeRequest("b", 40, 1));
+  const RequestId c = Submit(&driver, MakeRequest("c", 12, 1, 1));
+  driver.Step();
+  EXPECT_EQ(driver.SlotOf(b), kNoSequenceSlot);
+  EXPECT_EQ(driver.TokensInPlan(c), 8);  // passes it
+  driver.Finish();
+  EXPECT_EQ(driver.served(b).finish->num_cached_tokens, 38);
+  EXPECT_EQ(NumComputed(&driver), 40u + 12u + 2u);
+  EXPECT_EQ(driver.scheduler().stats().num_passes, 0u);
+  EXPECT_EQ(driver.scheduler().stats().num_prefix_waits, 5u);
+}
+
+// From where prompts part on there is nothing to wait for.
+TEST_F(PrefixWaitTest, WaitsOnlyAsLongAsPromptsAreEqual) {
+  SchedulerDriver driver(SmallLayout(2, 200), WaitingOptions());
+  Submit(&driver, MakeRequest("a", 40, 1));
+  Request request = MakeRequest("b", 40, 1);
+  for (size_t i = 13; i < request.prompt.size(); ++i) request.prompt[i] += 500;
+  const RequestId b = Submit(&driver, request);
+  driver.Step();
+  EXPECT_EQ(driver.SlotOf(b), kNoSequenceSlot);
+  // After the first chunk of 8, 4 equal tokens are left, and after two none.
+  driver.Step();
+  EXPECT_EQ(driver.SlotOf(b), kNoSequenceSlot);
+  driver.Step();
+  EXPECT_NE(driver.SlotOf(b), kNoSequenceSlot);
+  driver.Finish();
+  EXPECT_EQ(driver.served(b).finish->num_cached_tokens, 12);
+}
+
+TEST_F(PrefixWaitTest, LittleIsNotWorthWaitingFor) {
+  SchedulerOptions options = WaitingOptions();
+  options.min_prefix_wait_tokens = 41;
+  SchedulerDriver driver(SmallLayout(2, 200), options);
+  Submit(&driver, MakeRequest("a", 40, 1));
+  const RequestId b = Submit(&driver, MakeRequest("b", 40, 1));
+  driver.Step();
+  EXPECT_EQ(driver.TokensInPlan(b), 8);
+  driver.Drain();
+}
+
+TEST_F(PrefixWaitTest, OtherTenantsDoNotWait) {
+  SchedulerDriver driver(SmallLayout(2, 200), WaitingOptions());
+  Submit(&driver, MakeRequest("a", 40, 1));
+  Request request = MakeRequest("b", 40, 1);
+  request.scope.tenant = "other";
+  const RequestId b = Submit(&driver, request);
+  driver.Step();
+  EXPECT_EQ(driver.TokensInPlan(b), 8);
+  driver.Drain();
+}
+
+TEST_F(PrefixWaitTest, GoesOnWhenTheOtherIsCancelled) {
+  SchedulerDriver driver(SmallLayout(2, 200), WaitingOptions());
+  const RequestId a = Submit(&driver, MakeRequest("a", 40, 1));
+  const RequestId b = Submit(&driver, MakeRequest("b", 40, 1));
+  driver.Step();
+  EXPECT_THAT(driver.Cancel(a), IsOk());
+  driver.Step();
+  EXPECT_EQ(driver.TokensInPlan(b), 8);
+  driver.Finish();
+  EXPECT_EQ(driver.served(b).finish->num_cached_tokens, 8);
+}
+
+TEST_F(PrefixWaitTest, GoesOnWhenTheEngineIsLost) {
+  SchedulerDriver driver(SmallLayout(2, 200), WaitingOptions());
+  Submit(&driver, MakeRequest("a", 40, 1));
+  const RequestId b = Submit(&driver, MakeRequest("b", 40, 1));
+  driver.Step();
+  driver.LoseEngine();
+  driver.Finish();
+  EXPECT_EQ(driver.served(b).finish->num_cached_tokens, 38);
+}
+
+// Held up for ever by nobody: not by one that gets no tokens, either.
+TEST_F(PrefixWaitTest, IsBounded) {
+  SchedulerOptions options = WaitingOptions();
+  options.max_prefix_wait_steps = 2;
+  options.long_prefill_token_threshold = 2;
+  SchedulerDriver driver(SmallLayout(2, 200), options);
+  Submit(&driver, MakeRequest("a", 40, 1));
+  const RequestId b = Submit(&driver, MakeRequest("b", 40, 1));
+  EXPECT_EQ(driver.StepUntilRunning(b), 3);
+  driver.Finish();
 }
 
 // A prompt of 400 tokens takes 50 steps of 8. Sixteen copies are looked at in a
@@ -46,13 +130,12 @@ TEST(PrefixWaitersTest, AStrangerStartsBehindManyCopies) {
     }
     const RequestId stranger =
         Submit(&driver, MakeRequest("stranger", 6, 1, /*topic=*/1));
-    EXPECT_EQ(StepsUntilItStarts(&driver, stranger), num_copies / 16 + 1);
-    driver.Drain();
+    EXPECT_EQ(driver.StepUntilRunning(stranger), num_copies / 16 + 1);
+    driver.Finish();
     // Of all copies only what is never taken from the cache is computed: the
     // page with the last token.
     EXPECT_EQ(driver.scheduler().stats().num_computed_tokens,
               uint64_t{400} + 6 + uint64_t{2} * num_copies);
-    driver.CheckQuiescent();
   }
 }
 
@@ -69,9 +152,8 @@ TEST(PrefixWaitersTest, TheNextOneComputesWhenTheFirstIsCancelled) {
   driver.Step();
   EXPECT_NE(driver.SlotOf(second), kNoSequenceSlot);
   EXPECT_EQ(driver.SlotOf(third), kNoSequenceSlot);
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.served(third).finish->num_cached_tokens, 398);
-  driver.CheckQuiescent();
 }
 
 // Every tenant runs one request and has another one waiting.
@@ -96,9 +178,8 @@ TEST(PrefixWaitersTest, ATenantWithRoomStartsBehindManyThatAreFull) {
   driver.Step();
   ASSERT_EQ(driver.scheduler().num_running(), kNumTenants);
   const RequestId other = Submit(&driver, MakeRequest("other", 8, 1, 500));
-  EXPECT_EQ(StepsUntilItStarts(&driver, other), 1);
-  driver.Drain();
-  driver.CheckQuiescent();
+  EXPECT_EQ(driver.StepUntilRunning(other), 1);
+  driver.Finish();
 }
 
 TEST(PrefixWaitersTest, AShortPromptStartsBehindHundredsOfLongOnes) {
@@ -109,10 +190,9 @@ TEST(PrefixWaitersTest, AShortPromptStartsBehindHundredsOfLongOnes) {
     Submit(&driver, MakeRequest(absl::StrCat("long", i), 12, 1, 1 + i));
   }
   const RequestId last = Submit(&driver, MakeRequest("short", 6, 2, 500));
-  EXPECT_EQ(StepsUntilItStarts(&driver, last), 1);
+  EXPECT_EQ(driver.StepUntilRunning(last), 1);
   EXPECT_EQ(driver.scheduler().num_running(), 2);
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 // One state and two who want it, for 60 steps each; the others need none.
@@ -132,19 +212,16 @@ TEST(PrefixWaitersTest, WhoNeedsNoScorerStateStartsBesideThoseWhoWaitForOne) {
   for (int32_t i = 0; i < 40; ++i) {
     const RequestId plain =
         Submit(&driver, MakeRequest(absl::StrCat("plain", i), 6, 2, 50 + i));
-    EXPECT_EQ(StepsUntilItStarts(&driver, plain), 1) << i;
+    EXPECT_EQ(driver.StepUntilRunning(plain), 1) << i;
   }
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.scheduler().stats().num_passes, 0u);
-  driver.CheckQuiescent();
 }
 
 // What comes before a compression cannot be computed after it: there is nothing
 // to wait for, though the order is in flight.
 TEST(ForkTimingTest, WhoPartsBeforeACompressionDoesNotWaitForIt) {
-  SchedulerOptions options = PlainOptions();
-  options.max_steps_in_flight = 2;
-  SchedulerDriver driver(SmallLayout(4, 60), options);
+  SchedulerDriver driver(SmallLayout(4, 60), PlainOptions(2));
   Request parent = MakeRequest("a", 20, 8);
   parent.eviction = Recency(4);
   const RequestId a = Submit(&driver, parent);
@@ -156,10 +233,9 @@ TEST(ForkTimingTest, WhoPartsBeforeACompressionDoesNotWaitForIt) {
   const RequestId b = Submit(&driver, fork);
   ASSERT_TRUE(driver.Issue());
   EXPECT_EQ(driver.TokensInPlan(b), 20);  // until its own compression
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.served(a).recorded.size(), 1u);
   EXPECT_EQ(driver.served(b).recorded.size(), 1u);
-  driver.CheckQuiescent();
 }
 
 }  // namespace

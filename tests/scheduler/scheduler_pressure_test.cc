@@ -13,8 +13,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/scheduler/long_queue.h"
 #include "tests/scheduler/scheduler_driver.h"
+#include "tests/testing/random.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
 
@@ -36,12 +36,7 @@ Request PressureRequest(const std::string& id, int32_t num_prompt,
 
 class PressureTest : public testing::TestWithParam<int32_t> {
  protected:
-  static SchedulerOptions Options() {
-    SchedulerOptions options = PlainOptions();
-    options.max_steps_in_flight = GetParam();
-    options.enable_prefix_caching = false;
-    return options;
-  }
+  static SchedulerOptions Options() { return PlainOptions(GetParam()); }
 };
 
 INSTANTIATE_TEST_SUITE_P(StepsInFlight, PressureTest, testing::Values(1, 2, 4));
@@ -58,8 +53,7 @@ TEST_P(PressureTest, SqueezesInsteadOfPreempting) {
       ASSERT_OK_AND_ASSIGN(const RequestId id, driver.Submit(request));
       ids.push_back(id);
     }
-    driver.Drain();
-    driver.CheckQuiescent();
+    driver.Finish();
     const SchedulerStats stats = driver.scheduler().stats();
     for (const RequestId id : ids) {
       EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kLength);
@@ -75,28 +69,16 @@ TEST_P(PressureTest, SqueezesInsteadOfPreempting) {
   }
 }
 
-TEST_P(PressureTest, LeavesThemWholeWhileThereAreBlocks) {
-  SchedulerDriver driver(SmallLayout(4, 400, 2, 2), Options());
-  for (int32_t i = 0; i < 4; ++i) {
-    EXPECT_THAT(driver.Submit(PressureRequest(std::to_string(i), 20, 80, 8, i)),
-                IsOk());
-  }
-  driver.Drain();
-  EXPECT_EQ(driver.scheduler().stats().num_squeezes, 0u);
-  driver.CheckQuiescent();
-}
-
 TEST_P(PressureTest, MakesRoomForThoseWhoKeepEverything) {
   SchedulerDriver driver(SmallLayout(4, 61, 2, 2), Options());
   ASSERT_OK_AND_ASSIGN(const RequestId squeezed,
                        driver.Submit(PressureRequest("a", 80, 100, 8, 1)));
   ASSERT_OK_AND_ASSIGN(const RequestId whole,
                        driver.Submit(MakeRequest("b", 40, 100, 2)));
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.scheduler().stats().num_preemptions, 0u);
   EXPECT_THAT(driver.served(squeezed).recorded, Not(IsEmpty()));
   EXPECT_THAT(driver.served(whole).recorded, IsEmpty());
-  driver.CheckQuiescent();
 }
 
 TEST_P(PressureTest, IsRecordedAndReplayed) {
@@ -112,11 +94,10 @@ TEST_P(PressureTest, IsRecordedAndReplayed) {
   const std::vector<CanaryEviction> before = driver.served(ids[0]).recorded;
   ASSERT_THAT(before, SizeIs(2));
   driver.LoseEngine();
-  driver.Drain();
+  driver.Finish();
   const std::vector<CanaryEviction>& after = driver.served(ids[0]).recorded;
   ASSERT_GE(after.size(), 2u);
   EXPECT_TRUE(std::equal(before.begin(), before.end(), after.begin()));
-  driver.CheckQuiescent();
 }
 
 // What a squeeze is to give back may stay where it is: nobody is admitted on
@@ -220,9 +201,8 @@ class PressureJudge {
     return layout;
   }
   SchedulerOptions Options() const {
-    SchedulerOptions options = PlainOptions();
+    SchedulerOptions options = PlainOptions(most_in_flight_);
     options.enable_prefix_caching = caches_;
-    options.max_steps_in_flight = most_in_flight_;
     options.max_num_batched_tokens = 1024;  // never too few
     return options;
   }
@@ -391,7 +371,7 @@ class PressureJudge {
     return true;
   }
 
-  long_queue::SeededRandom random_;
+  SeededRandom random_;
   const int32_t most_in_flight_;
   const bool caches_;
   const int32_t num_shards_;
@@ -433,7 +413,6 @@ TEST(PressureJudgeTest, NoSqueezeIsLeftWhileBlocksAreLacking) {
 // A squeeze that would free less than an eighth is not worth reading the rest.
 TEST(PressureGainTest, IsNotSpentOnTrifles) {
   SchedulerOptions options = PlainOptions();
-  options.enable_prefix_caching = false;
   SchedulerDriver driver(SmallLayout(4, 61, 2, 2), options);
   for (int32_t i = 0; i < 4; ++i) {
     Request request = PressureRequest(std::to_string(i), 20, 80, 0, 1 + i);
@@ -441,10 +420,9 @@ TEST(PressureGainTest, IsNotSpentOnTrifles) {
     request.eviction.target.ratio = *KeepRatio::Parse("0.95");
     EXPECT_THAT(driver.Submit(request), IsOk());
   }
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.scheduler().stats().num_squeezes, 0u);
   EXPECT_GT(driver.scheduler().stats().num_preemptions, 0u);
-  driver.CheckQuiescent();
 }
 
 TEST(PressureSubmitTest, PromisesNothing) {

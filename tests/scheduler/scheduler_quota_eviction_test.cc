@@ -45,9 +45,8 @@ class QuotaEvictionTest : public testing::Test {
     return stats.tenants.front().reserved_blocks;
   }
   void End() {
-    driver_->Drain();
+    driver_->Finish();
     EXPECT_EQ(reserved(), 0);
-    driver_->CheckQuiescent();
   }
 
   std::optional<SchedulerDriver> driver_;
@@ -96,7 +95,7 @@ TEST_F(QuotaEvictionTest, AnOvertakenEvictionGivesNothingBack) {
   request.eviction = Recency(8, EvictionMode::kDecode, 16);
   request.scope.tenant = "a";
   const RequestId id = Submit(std::move(request));
-  driver_->RunUntil([&] { return driver_->served(id).outputs.size() == 30; });
+  driver_->RunUntilOutputs(id, 30);
   ASSERT_OK(driver_->Evict(id, RecencyCommand(20)));
   const size_t before = driver_->served(id).evictions.size();
   driver_->RunUntil(

@@ -15,7 +15,6 @@ namespace blockmgr {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -33,11 +32,7 @@ std::vector<int32_t> Lengths(const std::vector<CanaryEviction>& evictions) {
 
 class RefusalTest : public testing::TestWithParam<int32_t> {
  protected:
-  static SchedulerOptions Options() {
-    SchedulerOptions options = PlainOptions();
-    options.max_steps_in_flight = GetParam();
-    return options;
-  }
+  static SchedulerOptions Options() { return PlainOptions(GetParam()); }
   // Runs until the request has been refused as many evictions.
   static void RunUntilRefused(SchedulerDriver* driver, uint64_t num_refused) {
     while (driver->ok() &&

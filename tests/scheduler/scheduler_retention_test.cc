@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,11 +21,7 @@ constexpr int32_t kTopic = 1;    // of what is to be kept
 
 class RetentionTest : public testing::Test {
  protected:
-  static SchedulerOptions Options() {
-    SchedulerOptions options = PlainOptions();
-    options.enable_prefix_caching = true;
-    return options;
-  }
+  static SchedulerOptions Options() { return CachingOptions(); }
   // Three prompts and a bit.
   RetentionTest() : driver_(SmallLayout(4, 14), Options()) { SetTime(0); }
 

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,18 +18,10 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-const SequenceStart* FindStart(const SchedulerDriver& driver, RequestId id) {
-  for (const SequenceStart& start : driver.plan().starts) {
-    if (start.request == id) return &start;
-  }
-  return nullptr;
-}
-
 class SwapTest : public testing::TestWithParam<int32_t> {
  protected:
   static SchedulerOptions Options(int32_t num_host_blocks) {
-    SchedulerOptions options = PlainOptions();
-    options.max_steps_in_flight = GetParam();
+    SchedulerOptions options = PlainOptions(GetParam());
     options.admission = AdmissionPolicy::kMaxUtilization;
     options.num_host_blocks = num_host_blocks;
     return options;
@@ -51,7 +41,7 @@ class SwapTest : public testing::TestWithParam<int32_t> {
                                               RequestId id) {
     while (driver->ok() && driver->scheduler().has_unfinished_requests()) {
       while (driver->Issue()) {
-        if (FindStart(*driver, id) != nullptr) return FindStart(*driver, id);
+        if (driver->StartInPlan(id) != nullptr) return driver->StartInPlan(id);
       }
       driver->Answer();
     }
@@ -86,14 +76,13 @@ TEST_P(SwapTest, GoesOnWhereItWas) {
   EXPECT_EQ(start->num_transfers, out.num_transfers);
   EXPECT_THAT(driver.plan().dropped_swaps, IsEmpty());
   EXPECT_EQ(Stats(driver).num_swapped, 0);
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.served(a).finish->num_preemptions, 0);
   EXPECT_EQ(Stats(driver).num_swap_outs, 1u);
   EXPECT_EQ(Stats(driver).num_swap_ins, 1u);
   // What was in flight when it left was not settled, so it is not computed
   // twice.
   EXPECT_EQ(Stats(driver).num_recomputed_tokens, 0u);
-  driver.CheckQuiescent();
 }
 
 TEST_P(SwapTest, WithoutRoomItIsComputedAgain) {
@@ -103,10 +92,9 @@ TEST_P(SwapTest, WithoutRoomItIsComputedAgain) {
     Submit(&driver, MakeRequest("b", 16, 20, 1));
     RunUntilPreempted(&driver);
     EXPECT_THAT(driver.plan().swap_outs, IsEmpty());
-    driver.Drain();
+    driver.Finish();
     EXPECT_EQ(Stats(driver).num_swap_outs, 0u);
     EXPECT_GE(Stats(driver).num_recomputed_tokens, 16u);
-    driver.CheckQuiescent();
   }
 }
 
@@ -128,10 +116,9 @@ TEST_P(SwapTest, CompressedItStaysCompressed) {
   EXPECT_EQ(start->swap, out.swap);
   EXPECT_EQ(start->region, kNoRegion);
   const uint64_t num_evictions = Stats(driver).num_evictions;
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(Stats(driver).num_evictions, num_evictions);  // nothing replayed
   EXPECT_EQ(Stats(driver).num_recomputed_tokens, 0u);
-  driver.CheckQuiescent();
 }
 
 // Its next compression reads queries that are not swapped: they are computed
@@ -161,8 +148,7 @@ TEST_P(SwapTest, ObservationWindowsAreComputedAsAWhole) {
       EXPECT_EQ(start->swap, out.swap);
       EXPECT_EQ(start->num_cached_tokens, std::min(out.num_tokens, next - 6));
     }
-    driver.Drain();
-    driver.CheckQuiescent();
+    driver.Finish();
   }
   EXPECT_GT(num_swaps, 0);
 }
@@ -178,8 +164,7 @@ TEST_P(SwapTest, ScoresThatTheEngineAccumulatesAreComputedAgain) {
   Submit(&driver, request);
   RunUntilPreempted(&driver);
   EXPECT_THAT(driver.plan().swap_outs, IsEmpty());
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 TEST_P(SwapTest, CancelledItGivesUpItsHostBlocks) {
@@ -193,8 +178,7 @@ TEST_P(SwapTest, CancelledItGivesUpItsHostBlocks) {
   EXPECT_EQ(Stats(driver).num_swapped, 0);
   while (!driver.Issue()) driver.Answer();
   EXPECT_THAT(driver.plan().dropped_swaps, testing::ElementsAre(swap));
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 TEST_P(SwapTest, LostHostBlocksAreComputedAgain) {
@@ -216,8 +200,7 @@ TEST_P(SwapTest, LostHostBlocksAreComputedAgain) {
   ASSERT_NE(start, nullptr);
   EXPECT_EQ(start->swap, kNoSwap);
   EXPECT_EQ(start->num_cached_tokens, 0);
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 TEST_P(SwapTest, AnEngineThatIsLostTakesItAll) {
@@ -229,9 +212,8 @@ TEST_P(SwapTest, AnEngineThatIsLostTakesItAll) {
   driver.LoseEngine();
   EXPECT_EQ(Stats(driver).num_swapped, 0);
   EXPECT_EQ(Stats(driver).used_host_blocks, 0);
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(Stats(driver).num_swap_ins, 0u);
-  driver.CheckQuiescent();
 }
 
 TEST_P(SwapTest, WhatTheCacheStillHasIsSharedNotCopied) {
@@ -254,8 +236,7 @@ TEST_P(SwapTest, WhatTheCacheStillHasIsSharedNotCopied) {
   EXPECT_EQ(start->num_cached_tokens, out.num_tokens);
   EXPECT_GE(start->num_transfers, 1);
   EXPECT_LE(start->num_transfers, out.num_transfers - 4);
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 TEST_P(SwapTest, RefusesHostBlocksThatTheEngineDoesNotHave) {

@@ -16,6 +16,7 @@
 #include "blockmgr/base/bits.h"
 #include "tests/scheduler/scheduler_driver.h"
 #include "tests/testing/case_count.h"
+#include "tests/testing/random.h"
 
 namespace blockmgr {
 namespace {
@@ -32,25 +33,6 @@ void PrintSeed(int) {
   std::fprintf(stderr, "aborted in seed %llu\n",
                static_cast<unsigned long long>(current_seed));
 }
-
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(SplitMix64(seed)) {}
-  // In [low, high].
-  int32_t Between(int32_t low, int32_t high) {
-    state_ = SplitMix64(state_);
-    return low +
-           static_cast<int32_t>(state_ % static_cast<uint64_t>(high - low + 1));
-  }
-  bool OneIn(int32_t n) { return Between(1, n) == 1; }
-  template <typename T>
-  T Pick(const std::vector<T>& values) {
-    return values[Between(0, static_cast<int32_t>(values.size()) - 1)];
-  }
-
- private:
-  uint64_t state_;
-};
 
 // What a group of seeds switches on.
 struct Faults {
@@ -92,8 +74,7 @@ class Swarm {
         Tick();
       }
     }
-    driver_.Drain();
-    driver_.CheckQuiescent();
+    driver_.Finish();
     // Shared blocks are promised once: who has lost some needs more than that.
     if (driver_.scheduler().options().admission ==
             AdmissionPolicy::kGuaranteed &&
@@ -305,7 +286,7 @@ class Swarm {
     }
   }
 
-  Random random_;
+  SeededRandom random_;
   const Faults faults_;
   const ModelLayout layout_;
   const SchedulerOptions options_;

@@ -20,33 +20,11 @@ using ::testing::HasSubstr;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
-TEST(SchedulerOptionsTest, NamesTheOptionAtFault) {
-  const std::vector<
-      std::pair<std::string, std::function<void(SchedulerOptions*)>>>
-      cases = {
-          {"max_num_seqs", [](auto* o) { o->max_num_seqs = 0; }},
-          {"max_num_batched_tokens",
-           [](auto* o) { o->max_num_batched_tokens = o->max_num_seqs - 1; }},
-          {"max_model_len", [](auto* o) { o->max_model_len = 1; }},
-          {"long_prefill_token_threshold",
-           [](auto* o) { o->long_prefill_token_threshold = -1; }},
-          {"max_steps_in_flight", [](auto* o) { o->max_steps_in_flight = 0; }},
-          {"max_steps_in_flight", [](auto* o) { o->max_steps_in_flight = 5; }},
-          {"max_waiting", [](auto* o) { o->max_waiting = 0; }},
-          {"query_window", [](auto* o) { o->query_window = -1; }},
-          {"watermark", [](auto* o) { o->watermark = 1.0; }},
-          {"watermark", [](auto* o) { o->watermark = -0.1; }},
-      };
-  for (const auto& [name, spoil] : cases) {
-    SchedulerOptions options = PlainOptions();
-    EXPECT_THAT(options.Validate(), IsOk());
-    spoil(&options);
-    EXPECT_THAT(Scheduler::Create(SmallLayout(4, 8), options),
-                StatusIs(kInvalid, HasSubstr(name)));
-  }
-}
-
-TEST(SchedulerOptionsTest, CreateChecksTheLayout) {
+TEST(SchedulerOptionsTest, CreateChecksOptionsAndLayout) {
+  SchedulerOptions options = PlainOptions();
+  options.max_waiting = 0;
+  EXPECT_THAT(Scheduler::Create(SmallLayout(4, 8), options),
+              StatusIs(kInvalid, HasSubstr("max_waiting")));
   ModelLayout layout = SmallLayout(4, 8);
   layout.num_heads = 0;
   EXPECT_THAT(Scheduler::Create(layout, PlainOptions()),
@@ -164,8 +142,7 @@ TEST(SchedulerSubmitTest, AnIdIsInUseUntilItsRequestEnds) {
   ASSERT_OK_AND_ASSIGN(const RequestId second,
                        driver.Submit(MakeRequest("a", 3, 2)));
   EXPECT_NE(second, first);
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 TEST(SchedulerSubmitTest, RefusesMoreThanMaxWaiting) {
@@ -227,8 +204,7 @@ TEST(SchedulerSubmitTest, RefusesWhatCanNeverFitAtTheBoundary) {
         }
         // Later ones are not affected.
         EXPECT_THAT(driver.Submit(MakeRequest("b", 1, 2, 1)), IsOk());
-        driver.Drain();
-        driver.CheckQuiescent();
+        driver.Finish();
       }
     }
   }
@@ -244,8 +220,7 @@ TEST(SchedulerSubmitTest, EvictionCountsForNeverFits) {
     request.id = "b";
     request.eviction = Recency(2);
     EXPECT_EQ(driver.Submit(request).ok(), max_tokens <= 10);
-    driver.Drain();
-    driver.CheckQuiescent();
+    driver.Finish();
   }
   // Nothing helps a prompt that is too long.
   SchedulerDriver driver(SmallLayout(1, 12), PlainOptions());
@@ -268,9 +243,8 @@ TEST(SchedulerCancelTest, UnknownIdsAreNotFound) {
 }
 
 TEST(SchedulerCancelTest, EndsWaitingAndRunningRequestsOnce) {
-  SchedulerOptions options = PlainOptions();
+  SchedulerOptions options = PlainOptions(3);
   options.max_num_seqs = 1;
-  options.max_steps_in_flight = 3;
   SchedulerDriver driver(SmallLayout(4, 8), options);
   ASSERT_OK_AND_ASSIGN(const RequestId a,
                        driver.Submit(MakeRequest("a", 6, 9)));
@@ -398,8 +372,7 @@ TEST_F(SchedulerEvictTest, NamesTheFieldAtFault) {
   // Not below what is compressed already.
   EXPECT_THAT(driver_.Evict(id, RecencyCommand(4, 16)),
               StatusIs(kInvalid, HasSubstr("above 16")));
-  driver_.Drain();
-  driver_.CheckQuiescent();
+  driver_.Finish();
 }
 
 }  // namespace

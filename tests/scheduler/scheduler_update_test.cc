@@ -23,9 +23,8 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 TEST(SchedulerUpdateTest, RefusesWrongAnswersAndChangesNothing) {
-  SchedulerOptions options = PlainOptions();
+  SchedulerOptions options = PlainOptions(2);
   options.max_num_batched_tokens = 24;
-  options.max_steps_in_flight = 2;
   SchedulerDriver driver(SmallLayout(4, 30, 2, 2), options);
   Request request = MakeRequest("a", 22, 9);
   request.eviction = Recency(6);
@@ -89,8 +88,7 @@ TEST(SchedulerUpdateTest, RefusesWrongAnswersAndChangesNothing) {
     EXPECT_THAT(effects.evictions, IsEmpty());
     result->evictions[0].layout_checksum.reset();  // an engine may send none
   });
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 TEST(SchedulerUpdateTest, RefusesAnswersToNoStep) {
@@ -108,9 +106,8 @@ TEST(SchedulerUpdateTest, RefusesAnswersToNoStep) {
 }
 
 TEST(SchedulerUpdateTest, AStopTokenEndsARequestWithLaterStepsInFlight) {
-  SchedulerOptions options = PlainOptions();
-  options.max_steps_in_flight = 4;
-  SchedulerDriver driver(SmallLayout(1, 20), options, {.vocabulary = 1});
+  SchedulerDriver driver(SmallLayout(1, 20), PlainOptions(4),
+                         {.vocabulary = 1});
   Request request = MakeRequest("a", 4, 9);
   request.stop_token_ids = {7, 0};
   const RequestId id = Submit(&driver, request);
@@ -121,15 +118,12 @@ TEST(SchedulerUpdateTest, AStopTokenEndsARequestWithLaterStepsInFlight) {
   EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kStop);
   EXPECT_THAT(driver.served(id).outputs, ElementsAre(0));
   EXPECT_EQ(driver.scheduler().stats().blocks.fenced_blocks, 7);
-  driver.Drain();
+  driver.Finish();
   EXPECT_THAT(driver.served(id).outputs, SizeIs(1));
-  driver.CheckQuiescent();
 }
 
 TEST(SchedulerUpdateTest, ReleasedBlocksWaitForTheStepsInFlight) {
-  SchedulerOptions options = PlainOptions();
-  options.max_steps_in_flight = 3;
-  SchedulerDriver driver(SmallLayout(1, 10), options);
+  SchedulerDriver driver(SmallLayout(1, 10), PlainOptions(3));
   const RequestId a = Submit(&driver, MakeRequest("a", 4, 1));
   Submit(&driver, MakeRequest("b", 2, 4, 1));
   const RequestId c = Submit(&driver, MakeRequest("c", 6, 1, 2));
@@ -147,32 +141,13 @@ TEST(SchedulerUpdateTest, ReleasedBlocksWaitForTheStepsInFlight) {
   }
   driver.Answer();
   EXPECT_EQ(driver.scheduler().stats().blocks.fenced_blocks, 0);
-  driver.Drain();
-  driver.CheckQuiescent();
-}
-
-TEST(SchedulerUpdateTest, PrefixesAreFoundOnceTheirStepIsAnswered) {
-  SchedulerOptions options = PlainOptions();
-  options.enable_prefix_caching = true;
-  options.max_steps_in_flight = 3;
-  SchedulerDriver driver(SmallLayout(2, 40), options);
-  Submit(&driver, MakeRequest("a", 9, 9));
-  ASSERT_TRUE(driver.Issue());
-  const RequestId early = Submit(&driver, MakeRequest("b", 9, 3));
-  ASSERT_TRUE(driver.Issue());
-  driver.Answer();
-  const RequestId late = Submit(&driver, MakeRequest("c", 9, 3));
-  driver.Drain();
-  EXPECT_EQ(driver.served(early).finish->num_cached_tokens, 0);
-  EXPECT_EQ(driver.served(late).finish->num_cached_tokens, 8);
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 TEST(SchedulerUpdateTest, AnEvictionLeavesSharersAlone) {
   for (const CompactionPreference preference :
        {CompactionPreference::kFreshFirst, CompactionPreference::kInPlace}) {
-    SchedulerOptions options = PlainOptions();
-    options.enable_prefix_caching = true;
+    SchedulerOptions options = CachingOptions();
     options.compaction = preference;
     SchedulerDriver driver(SmallLayout(2, 40, 2, 2), options);
     const RequestId sharer = Submit(&driver, MakeRequest("a", 13, 20));
@@ -193,8 +168,7 @@ TEST(SchedulerUpdateTest, AnEvictionLeavesSharersAlone) {
     for (const BlockId block : driver.plan().destinations) {
       EXPECT_THAT(before, testing::Not(testing::Contains(block)));
     }
-    driver.Drain();
-    driver.CheckQuiescent();
+    driver.Finish();
   }
 }
 
@@ -202,10 +176,8 @@ class CommandTest : public testing::Test {
  protected:
   // Pages of one token; a request of 8 + 20 tokens with an output.
   void Start(int32_t refuse_one_in = 0, int32_t max_steps_in_flight = 4) {
-    SchedulerOptions options = PlainOptions();
-    options.max_steps_in_flight = max_steps_in_flight;
     driver_ = std::make_unique<SchedulerDriver>(
-        SmallLayout(1, 60, 2, 2), options,
+        SmallLayout(1, 60, 2, 2), PlainOptions(max_steps_in_flight),
         CanaryOptions{.refuse_one_in = refuse_one_in});
     id_ = Submit(driver_.get(), MakeRequest("a", 8, 20));
     driver_->Step();
@@ -218,9 +190,8 @@ class CommandTest : public testing::Test {
   }
   const Served& served() const { return driver_->served(id_); }
   void Finish() {
-    driver_->Drain();
+    driver_->Finish();
     EXPECT_EQ(served().finish->reason, FinishReason::kLength);
-    driver_->CheckQuiescent();
   }
 
   std::unique_ptr<SchedulerDriver> driver_;
@@ -322,8 +293,7 @@ TEST_F(CommandTest, WithNoWholePageToCoverIsAnsweredWithZero) {
   ASSERT_THAT(driver.served(id).evictions, SizeIs(1));
   EXPECT_THAT(driver.served(id).evictions[0].status, IsOk());
   EXPECT_EQ(driver.served(id).evictions[0].freed_blocks, 0);
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 // It covers positions of steps in flight, which a loss takes away.
@@ -394,9 +364,7 @@ TEST_F(CommandTest, InFlightIsAbortedWhenTheEngineIsLost) {
 }
 
 TEST(SchedulerUpdateTest, ALostEngineCostsNoRequest) {
-  SchedulerOptions options = PlainOptions();
-  options.max_steps_in_flight = 2;
-  options.enable_prefix_caching = true;
+  SchedulerOptions options = CachingOptions(2);
   options.max_num_seqs = 2;
   SchedulerDriver driver(SmallLayout(2, 20), options);
   const RequestId a = Submit(&driver, MakeRequest("a", 8, 9));
@@ -416,8 +384,7 @@ TEST(SchedulerUpdateTest, ALostEngineCostsNoRequest) {
   EXPECT_EQ(driver.plan().starts[1].request, b);
   EXPECT_THAT(driver.plan().released, IsEmpty());
   EXPECT_EQ(driver.plan().starts[0].num_cached_tokens, 0);
-  driver.Drain();
-  driver.CheckQuiescent();
+  driver.Finish();
 }
 
 }  // namespace

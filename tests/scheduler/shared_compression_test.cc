@@ -21,13 +21,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-SchedulerOptions CachingOptions(int32_t max_steps_in_flight = 1) {
-  SchedulerOptions options = PlainOptions();
-  options.enable_prefix_caching = true;
-  options.max_steps_in_flight = max_steps_in_flight;
-  return options;
-}
-
 // Its compressed prefix is made when 40 of 41 tokens are computed.
 Request Sharer(const char* id, int32_t num_prompt = 41, int32_t tokens = 8) {
   Request request = MakeRequest(id, num_prompt, 9);
@@ -225,8 +218,7 @@ TEST_P(SharedCompressionTest, WhatIsFoundFitsWhereItsSharerDoes) {
     if (!driver.Submit(sharer("a", 49, 1, 0)).ok()) continue;
     driver.Drain();
     if (!driver.Submit(sharer("b", 50, 60, 44)).ok()) continue;
-    driver.Drain();
-    driver.CheckQuiescent();
+    driver.Finish();
     ++num_served;
   }
   EXPECT_GT(num_served, 10);
@@ -347,16 +339,15 @@ TEST(RegionToComeTest, WhatCannotBeUsedIsNotWaitedFor) {
   driver.Step();
   EXPECT_GT(driver.TokensInPlan(b), 0);
   EXPECT_TRUE(driver.served(a).outputs.empty());
-  driver.Drain();
+  driver.Finish();
   EXPECT_EQ(driver.served(b).finish->num_cached_tokens, 48);
   EXPECT_EQ(driver.scheduler().stats().num_prefix_waits, 0u);
-  driver.CheckQuiescent();
 }
 
 TEST_P(SharedCompressionTest, IsReplayedWhenItIsLost) {
   Serve(Sharer("a"));
   const RequestId b = Submit(&driver_, Sharer("b", 70));
-  driver_.RunUntil([&] { return driver_.served(b).outputs.size() == 3; });
+  driver_.RunUntilOutputs(b, 3);
   const std::vector<CanaryEviction> before = driver_.served(b).recorded;
   EXPECT_THAT(before, SizeIs(2));
   driver_.LoseEngine();

@@ -2,7 +2,6 @@
 // them follows no simple rule, so it is compared with walking every point.
 
 #include <algorithm>
-#include <memory>
 #include <random>
 #include <string>
 #include <utility>
@@ -11,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "scheduler/compression_points.h"
 #include "scheduler/footprint.h"
 #include "tests/testing/test_requests.h"
 #include "tests/testing/test_tables.h"

@@ -65,35 +65,6 @@ TEST_F(WaitingQueueTest, StartsEmpty) {
   EXPECT_THAT(Arrivals(), IsEmpty());
 }
 
-TEST_F(WaitingQueueTest, OrdersByRankThenArrivalAcrossTenants) {
-  Insert(0, 1, 1);
-  Insert(1, 0, 2);
-  Insert(0, 0, 3);
-  Insert(2, 1, 4);
-  Insert(1, 5, 5);
-  EXPECT_THAT(Arrivals(), ElementsAre(2, 3, 1, 4, 5));
-  EXPECT_EQ(queue_.front()->place.arrival, 2);
-}
-
-TEST_F(WaitingQueueTest, AReturningRequestIsWhereItWas) {
-  Insert(0, 0, 1);
-  RequestState* second = Insert(0, 0, 2);
-  Insert(0, 0, 3);
-  queue_.Erase(second);
-  EXPECT_THAT(Arrivals(), ElementsAre(1, 3));
-  queue_.Insert(second);
-  EXPECT_THAT(Arrivals(), ElementsAre(1, 2, 3));
-}
-
-TEST_F(WaitingQueueTest, MovesToAnotherPlace) {
-  RequestState* first = Insert(0, 0, 1);
-  Insert(0, 5, 2);
-  queue_.Move(first, {.rank = 9, .arrival = 1});
-  queue_.CheckInvariants();
-  EXPECT_THAT(Arrivals(), ElementsAre(2, 1));
-  EXPECT_EQ(first->place.rank, 9);
-}
-
 TEST_F(WaitingQueueTest, TheLeastServedTenantIsFirst) {
   queue_.SetService(TenantId{0}, 100);
   queue_.SetService(TenantId{1}, 50);
@@ -154,23 +125,6 @@ TEST_F(WaitingQueueTest, ABarredTenantWaitsAndIsNotWalked) {
   queue_.SetBarred(TenantId{0}, false);
   queue_.CheckInvariants();
   EXPECT_THAT(Arrivals(), ElementsAre(1, 3, 2));
-}
-
-// In the middle of a walk, with other tenants' turns in between.
-TEST_F(WaitingQueueTest, AWalkGivesNoMoreOfALaneThatIsBarred) {
-  Insert(0, 0, 1, kLongPromptLane);
-  Insert(0, 0, 2, kLongPromptLane | kScorerStateLane);
-  Insert(1, 0, 3, kLongPromptLane);
-  Insert(0, 0, 4);
-  Insert(1, 0, 5, kScorerStateLane);
-  Insert(1, 0, 6, kLongPromptLane);
-  EXPECT_THAT(Arrivals(), ElementsAre(1, 2, 3, 4, 5, 6));
-  WaitingQueue::Walk walk(queue_);
-  EXPECT_EQ(walk.Next()->place.arrival, 1);
-  walk.Bar(kLongPromptLane);
-  EXPECT_EQ(walk.Next()->place.arrival, 4);
-  EXPECT_EQ(walk.Next()->place.arrival, 5);
-  EXPECT_EQ(walk.Next(), nullptr);
 }
 
 // Against a sorted list of everything.

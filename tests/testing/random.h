@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <random>
 #include <utility>
+#include <vector>
+
+#include "blockmgr/base/bits.h"
 
 namespace blockmgr {
 
@@ -31,6 +34,26 @@ void Shuffle(Values* values, Rng& rng) {
     std::swap((*values)[i], (*values)[RandomInt(rng, 0, i)]);
   }
 }
+
+// A stream of numbers from a seed, for tests that keep theirs over the years.
+class SeededRandom {
+ public:
+  explicit SeededRandom(uint64_t seed) : state_(SplitMix64(seed)) {}
+  // In [low, high].
+  int32_t Between(int32_t low, int32_t high) {
+    state_ = SplitMix64(state_);
+    return low +
+           static_cast<int32_t>(state_ % static_cast<uint64_t>(high - low + 1));
+  }
+  bool OneIn(int32_t n) { return Between(1, n) == 1; }
+  template <typename T>
+  T Pick(const std::vector<T>& values) {
+    return values[Between(0, static_cast<int32_t>(values.size()) - 1)];
+  }
+
+ private:
+  uint64_t state_;
+};
 
 }  // namespace blockmgr
 

@@ -2,8 +2,7 @@
 #ifndef TESTS_TESTING_TEMP_FOLDER_H_
 #define TESTS_TESTING_TEMP_FOLDER_H_
 
-#include <unistd.h>
-
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -18,19 +17,18 @@ namespace blockmgr {
 class TempFolder {
  public:
   TempFolder()
-      : path_(std::filesystem::temp_directory_path() /
-              absl::StrCat("blockmgr-test-", getpid(), "-",
-                           ::testing::UnitTest::GetInstance()
-                               ->current_test_info()
-                               ->name())) {
-    std::filesystem::create_directories(path_);
+      : path_((std::filesystem::temp_directory_path() / "blockmgr-test-XXXXXX")
+                  .string()) {
+    EXPECT_NE(mkdtemp(path_.data()), nullptr);
   }
   ~TempFolder() { std::filesystem::remove_all(path_); }
   TempFolder(const TempFolder&) = delete;
   TempFolder& operator=(const TempFolder&) = delete;
 
+  // Short: sockets have room for few characters.
+  const std::string& path() const { return path_; }
   std::string File(absl::string_view name) const {
-    return (path_ / std::string(name)).string();
+    return absl::StrCat(path_, "/", name);
   }
   std::string Write(absl::string_view name, absl::string_view bytes) const {
     std::ofstream(File(name), std::ios::binary) << bytes;
@@ -38,7 +36,7 @@ class TempFolder {
   }
 
  private:
-  const std::filesystem::path path_;
+  std::string path_;
 };
 
 }  // namespace blockmgr

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "blockmgr/base/model_layout.h"
+#include "scheduler/compression_points.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
 
@@ -25,17 +25,23 @@ inline ModelLayout SmallLayout(int32_t page_size, int32_t num_usable,
           .num_blocks = num_usable + 1};
 }
 
-// One step in flight, no watermark, no prefix cache, nobody is passed.
-inline SchedulerOptions PlainOptions() {
+// No watermark, no prefix cache, nobody is passed.
+inline SchedulerOptions PlainOptions(int32_t max_steps_in_flight = 1) {
   SchedulerOptions options;
   options.max_num_batched_tokens = 64;
   options.max_num_seqs = 8;
   options.max_model_len = 512;
   options.watermark = 0.0;
-  options.max_steps_in_flight = 1;
+  options.max_steps_in_flight = max_steps_in_flight;
   options.query_window = 4;
   options.enable_prefix_caching = false;
   options.max_bypasses = 0;
+  return options;
+}
+
+inline SchedulerOptions CachingOptions(int32_t max_steps_in_flight = 1) {
+  SchedulerOptions options = PlainOptions(max_steps_in_flight);
+  options.enable_prefix_caching = true;
   return options;
 }
 
@@ -70,6 +76,19 @@ inline RequestEviction Recency(int32_t tokens, EvictionMode mode,
   eviction.mode = mode;
   eviction.compress_every = every;
   return eviction;
+}
+
+// Its point at `length`.
+inline CompressionPoint RecencyPoint(int32_t length, int32_t cut,
+                                     int32_t tokens,
+                                     const ModelLayout& layout) {
+  CompressionPoint point;
+  point.length = length;
+  point.cut = cut;
+  point.policy = Recency(tokens).policy;
+  point.target = Recency(tokens).target;
+  ResolvePoint(nullptr, layout, &point);
+  return point;
 }
 
 inline RequestEviction SnapKv(int32_t window, int32_t tokens) {

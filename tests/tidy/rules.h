@@ -38,7 +38,7 @@ using Findings = std::vector<Finding>;
 
 inline constexpr int64_t kMaxColumns = 80;
 inline constexpr int64_t kMaxFunctionLines = 70;
-inline constexpr int64_t kMaxFileLines = 500;
+inline constexpr int64_t kMaxFileLines = 800;
 
 bool IsHeader(absl::string_view path);      // .h or .cuh
 bool IsDeviceCode(absl::string_view path);  // .cu or .cuh

@@ -218,7 +218,7 @@ TEST(SizesTest, ManyShortFunctionsAreNotOneLong) {
 TEST(SizesTest, FindsTheFileOneLineTooLong) {
   EXPECT_THAT(CheckSizes("a.cc", Repeat("x", kMaxFileLines)), IsEmpty());
   EXPECT_THAT(CheckSizes("a.cc", Repeat("x", kMaxFileLines + 1)),
-              ElementsAre(At(501, "501")));
+              ElementsAre(At(801, "801")));
 }
 
 std::string Guarded(const std::string& guard) {

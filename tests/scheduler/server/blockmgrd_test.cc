@@ -24,6 +24,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/scheduler/server/server_harness.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
@@ -158,7 +159,6 @@ TEST_F(BlockmgrdTest, TermLetsRequestsFinish) {
   ASSERT_TRUE(engine.Attach(SmallLayout()).ok());
   engine.OpenStream();
   FakeFrontend frontend(address_, "a");
-  frontend.Open();
   ASSERT_TRUE(WaitUntil([&] { return frontend.Submit("r", 5).ok(); }));
   daemon.Signal(SIGTERM);
   ASSERT_TRUE(WaitUntil([&] {
@@ -179,7 +179,6 @@ TEST_F(BlockmgrdTest, SecondSignalCancelsAtOnce) {
   ASSERT_TRUE(engine.Attach(SmallLayout()).ok());
   engine.OpenStream();
   FakeFrontend frontend(address_, "a");
-  frontend.Open();
   ASSERT_TRUE(WaitUntil([&] { return frontend.Submit("r", 5).ok(); }));
   daemon.Signal(SIGTERM);
   ASSERT_TRUE(WaitUntil([&] {
@@ -201,7 +200,6 @@ TEST_F(BlockmgrdTest, ADaemonThatWasStoppedCutsNobodyOff) {
   ASSERT_TRUE(engine.Attach(SmallLayout()).ok());
   engine.OpenStream();
   FakeFrontend frontend(address_, "a");
-  frontend.Open();
   ASSERT_TRUE(WaitUntil([&] { return frontend.Submit("r", 2).ok(); }));
   v1::StepPlan plan;
   ASSERT_TRUE(engine.ReadPlan(&plan));

@@ -2,7 +2,6 @@
 
 #include <string>
 #include <thread>
-#include <utility>
 
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -54,7 +53,6 @@ class ConnectionsTest : public ServerTest {
     EXPECT_THAT(stranger->Attach(SmallLayout()),
                 GrpcError(grpc::ALREADY_EXISTS, "is attached"));
     FakeFrontend frontend(address(), "a");
-    frontend.Open();
     ASSERT_TRUE(frontend.Submit("r", 1).ok());
     v1::StepPlan plan;
     ASSERT_TRUE(engine->ReadPlan(&plan));

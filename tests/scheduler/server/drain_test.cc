@@ -11,7 +11,6 @@
 
 #include "scheduler/server/server.h"
 #include "tests/scheduler/server/server_harness.h"
-#include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
@@ -74,7 +73,6 @@ TEST_F(ServerTest, DrainWaitsForAClientThatReadsLate) {
   engine->token_data.assign(1000, 'x');
   std::thread answers([&engine] { engine->AnswerAll(); });
   FakeFrontend late(address(), "late");
-  late.Open();
   // 1 MB, far more than what is sent ahead of it.
   constexpr int kRequests = 10;
   constexpr int kTokens = 100;
@@ -100,7 +98,6 @@ TEST_F(ServerTest, DrainWaitsForAClientThatReadsLate) {
 TEST_F(ServerTest, DrainFinishesRequestsAndRefusesOthers) {
   const auto engine = StartEngine(SmallLayout());
   FakeFrontend frontend(address(), "a");
-  frontend.Open();
   ASSERT_TRUE(frontend.Submit("r", 3).ok());
   server_->BeginDrain();
   EXPECT_TRUE(WaitUntil([&] {
@@ -123,7 +120,6 @@ TEST_F(ServerTest, DrainFinishesRequestsAndRefusesOthers) {
 TEST_F(ServerTest, ShutdownDoesNotWaitForSilentPeers) {
   const auto engine = StartEngine(SmallLayout());  // never answers
   FakeFrontend frontend(address(), "a");
-  frontend.Open();
   ASSERT_TRUE(frontend.Submit("r", 3).ok());
   const auto start = std::chrono::steady_clock::now();
   server_->Shutdown(std::chrono::minutes(5));

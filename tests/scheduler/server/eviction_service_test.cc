@@ -32,7 +32,6 @@ class EvictionServiceTest : public ServerTest {
     Start(Options());
     engine_ = StartEngine(SmallLayout());
     frontend_ = std::make_unique<FakeFrontend>(address(), "a");
-    frontend_->Open();
     ASSERT_TRUE(frontend_->Submit("r", 1 << 30).ok());
     stub_ = v1::EvictionService::NewStub(Connect(address()));
   }

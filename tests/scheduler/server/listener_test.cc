@@ -25,6 +25,7 @@
 #include "scheduler/server/mutex.h"
 #include "tests/scheduler/server/server_harness.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {

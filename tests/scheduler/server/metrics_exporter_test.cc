@@ -166,7 +166,7 @@ TEST_F(MetricsServerTest, ServesWhatTheDaemonCounts) {
   const auto engine = StartEngine(SmallLayout());
   std::thread answers([&engine] { engine->AnswerAll(); });
   {
-    FakeFrontend frontend(address(), "a");
+    FakeFrontend frontend(address(), "a", /*opens=*/false);
     EXPECT_FALSE(frontend.Submit("too early", 1).ok());
     frontend.Open();
     for (int i = 0; i < 7; ++i) {

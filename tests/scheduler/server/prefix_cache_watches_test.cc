@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -122,7 +121,6 @@ class PrefixCacheWatchesTest : public ServerTest {
     engine_ = StartEngine(layout);
     answers_ = std::thread([this] { engine_->AnswerAll(); });
     frontend_ = std::make_unique<FakeFrontend>(address(), "a");
-    frontend_->Open();
   }
   void Detach() {
     engine_->Break();

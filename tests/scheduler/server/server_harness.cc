@@ -2,8 +2,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 #include <future>
 #include <thread>
 #include <utility>
@@ -17,16 +15,6 @@
 #include "wire/policy_wire.h"
 
 namespace blockmgr {
-
-TempFolder::TempFolder() {
-  std::string pattern =
-      (std::filesystem::temp_directory_path() / "blockmgr-test-XXXXXX")
-          .string();
-  EXPECT_NE(mkdtemp(pattern.data()), nullptr);
-  path_ = pattern;
-}
-
-TempFolder::~TempFolder() { std::filesystem::remove_all(path_); }
 
 bool ConnectToUnix(const Descriptor& client, const std::string& path) {
   sockaddr_un address{};
@@ -149,9 +137,12 @@ v1::SubmitRequest MakeSubmit(const std::string& session, const std::string& id,
   return request;
 }
 
-FakeFrontend::FakeFrontend(const std::string& address, std::string session)
+FakeFrontend::FakeFrontend(const std::string& address, std::string session,
+                           bool opens)
     : session_(std::move(session)),
-      stub_(v1::RequestService::NewStub(Connect(address))) {}
+      stub_(v1::RequestService::NewStub(Connect(address))) {
+  if (opens) Open();
+}
 
 FakeFrontend::~FakeFrontend() {
   if (reader_ == nullptr) return;

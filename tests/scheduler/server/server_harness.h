@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <unistd.h>
 
@@ -21,6 +20,7 @@
 #include "proto/blockmgr/v1/request.grpc.pb.h"
 #include "scheduler/server/server.h"
 #include "tests/scheduler/server/fake_scheduler.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 
@@ -30,19 +30,6 @@ MATCHER_P2(GrpcError, code, text, "") {
   return arg.error_code() == code &&
          arg.error_message().find(text) != std::string::npos;
 }
-
-// Removed, with what is in it, at the end.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // A descriptor that is closed at the end.
 class Descriptor {
@@ -117,10 +104,12 @@ class FakeEngine {
 v1::SubmitRequest MakeSubmit(const std::string& session, const std::string& id,
                              int32_t max_tokens);
 
-// One client session. Open() returns when the daemon knows the stream.
+// One client session. Open() returns when the daemon knows the stream; the
+// constructor calls it, unless told otherwise.
 class FakeFrontend {
  public:
-  FakeFrontend(const std::string& address, std::string session);
+  FakeFrontend(const std::string& address, std::string session,
+               bool opens = true);
   ~FakeFrontend();
 
   void Open();

@@ -1,11 +1,8 @@
 #include "scheduler/server/server.h"
 
 #include <atomic>
-#include <filesystem>
-#include <memory>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
@@ -26,7 +23,6 @@ TEST_F(ServerTest, TokensOfARequestArriveInOrder) {
   std::thread answers([&engine] { engine->AnswerAll(); });
   {
     FakeFrontend frontend(address(), "a");
-    frontend.Open();
     ASSERT_TRUE(frontend.Submit("r", 20).ok());
     ASSERT_TRUE(frontend.Submit("s", 3).ok());
     const v1::TokenChunk s = frontend.ReadRequest("s");
@@ -43,7 +39,6 @@ TEST_F(ServerTest, TokensOfARequestArriveInOrder) {
 TEST_F(ServerTest, TheEngineIsToldWhatToRun) {
   const auto engine = StartEngine(SmallLayout());
   FakeFrontend frontend(address(), "a");
-  frontend.Open();
   v1::SubmitRequest request = MakeSubmit("a", "r", 3);
   request.set_lora("adapter");
   request.set_engine_data("temperature 0.7");
@@ -62,7 +57,6 @@ TEST_F(ServerTest, WhatTheEngineSaysOfTokensArrives) {
   engine->token_data = "-0.5";
   std::thread answers([&engine] { engine->AnswerAll(); });
   FakeFrontend frontend(address(), "a");
-  frontend.Open();
   ASSERT_TRUE(frontend.Submit("r", 20).ok());
   const v1::TokenChunk r = frontend.ReadRequest("r");
   ASSERT_EQ(r.tokens_size(), 20);
@@ -78,7 +72,6 @@ TEST_F(ServerTest, WhatTheEngineSaysOfTokensArrives) {
 TEST_F(ServerTest, AnotherEngineTakesThePlaceOfOneThatHangs) {
   const auto hung = StartEngine(SmallLayout());
   FakeFrontend frontend(address(), "a");
-  frontend.Open();
   ASSERT_TRUE(frontend.Submit("r", 2).ok());
   FakeEngine next(address());
   EXPECT_EQ(next.Attach(SmallLayout()).error_code(), grpc::ALREADY_EXISTS);
@@ -98,7 +91,6 @@ TEST_F(ServerTest, AnotherEngineTakesThePlaceOfOneThatHangs) {
 
 TEST_F(ServerTest, NeedsAnEngine) {
   FakeFrontend frontend(address(), "a");
-  frontend.Open();
   EXPECT_THAT(frontend.Submit("r", 1),
               GrpcError(grpc::UNAVAILABLE, "no engine attached"));
   EXPECT_THAT(frontend.Cancel("r"), GrpcError(grpc::NOT_FOUND, "request_id"));
@@ -138,7 +130,6 @@ TEST_F(ServerTest, AttachTellsTheLimits) {
 TEST_F(ServerTest, RefusesMalformedRequests) {
   const auto engine = StartEngine(SmallLayout());
   FakeFrontend frontend(address(), "a");
-  frontend.Open();
   const v1::SubmitRequest good = MakeSubmit("a", "r", 1);
   const auto refused = [&](const v1::SubmitRequest& request,
                            const char* field) {
@@ -178,7 +169,6 @@ TEST_F(ServerTest, RefusesMalformedRequests) {
 
 TEST_F(ServerTest, SecondStreamOfASessionIsRefused) {
   FakeFrontend frontend(address(), "a");
-  frontend.Open();
   const auto stub = v1::RequestService::NewStub(Connect(address()));
   for (const std::string& session : {std::string("a"), std::string()}) {
     grpc::ClientContext context;
@@ -209,7 +199,6 @@ TEST_F(ServerTest, RefusesStaleEpochs) {
 TEST_F(ServerTest, StaleEpochInAResultHasNoEffect) {
   const auto engine = StartEngine(SmallLayout());
   FakeFrontend frontend(address(), "a");
-  frontend.Open();
   ASSERT_TRUE(frontend.Submit("r", 2).ok());
   v1::StepPlan plan;
   ASSERT_TRUE(engine->ReadPlan(&plan));
@@ -226,7 +215,6 @@ TEST_F(ServerTest, StaleEpochInAResultHasNoEffect) {
 TEST_F(ServerTest, SaysThatAMessageOfAnEngineCannotBeParsed) {
   const auto engine = StartEngine(SmallLayout());
   FakeFrontend frontend(address(), "a");
-  frontend.Open();
   ASSERT_TRUE(frontend.Submit("r", 2).ok());
   v1::StepPlan plan;
   ASSERT_TRUE(engine->ReadPlan(&plan));
@@ -267,7 +255,6 @@ TEST_F(ServerTest, RefusedEvictionsAreALineOfTheLogWhateverTheEngineSays) {
 TEST_F(ServerTest, RefusesAResultOfAnotherStep) {
   const auto engine = StartEngine(SmallLayout());
   FakeFrontend frontend(address(), "a");
-  frontend.Open();
   ASSERT_TRUE(frontend.Submit("r", 2).ok());
   v1::StepPlan plan;
   ASSERT_TRUE(engine->ReadPlan(&plan));
@@ -281,7 +268,6 @@ TEST_F(ServerTest, RequestCompletesOnTheNextEngine) {
   EXPECT_THAT(FakeEngine(address()).Attach(SmallLayout()),
               GrpcError(grpc::ALREADY_EXISTS, "fake"));
   FakeFrontend frontend(address(), "a");
-  frontend.Open();
   ASSERT_TRUE(frontend.Submit("r", 3).ok());
   v1::StepPlan plan;
   ASSERT_TRUE(first->ReadPlan(&plan));
@@ -304,7 +290,6 @@ TEST_F(ServerTest, RequestCompletesOnTheNextEngine) {
 TEST_F(ServerTest, CancelEndsTheRequest) {
   const auto engine = StartEngine(SmallLayout());
   FakeFrontend frontend(address(), "a");
-  frontend.Open();
   ASSERT_TRUE(frontend.Submit("r", 3).ok());
   EXPECT_TRUE(frontend.Cancel("r").ok());
   EXPECT_EQ(frontend.ReadRequest("r").finish_reason(),
@@ -315,11 +300,9 @@ TEST_F(ServerTest, CancelEndsTheRequest) {
 TEST_F(ServerTest, DisconnectCancelsTheClientsRequests) {
   const auto engine = StartEngine(SmallLayout());
   FakeFrontend stays(address(), "stays");
-  stays.Open();
   ASSERT_TRUE(stays.Submit("s", 3).ok());
   {
     FakeFrontend leaves(address(), "leaves");
-    leaves.Open();
     ASSERT_TRUE(leaves.Submit("r1", 3).ok());
     ASSERT_TRUE(leaves.Submit("r2", 3).ok());
     EXPECT_EQ(Stats().num_running(), 3);
@@ -334,7 +317,6 @@ TEST_F(ServerTest, CutsOffAClientThatDoesNotRead) {
   const auto engine = StartEngine(SmallLayout());
   std::thread answers([&engine] { engine->AnswerAll(); });
   FakeFrontend slow(address(), "slow");
-  slow.Open();
   // It may be cut off before the last of them.
   ASSERT_TRUE(slow.Submit(std::string(100, 'x'), 1 << 30).ok());
   for (int i = 0; i < 50; ++i) {
@@ -343,7 +325,6 @@ TEST_F(ServerTest, CutsOffAClientThatDoesNotRead) {
   }
   // Meanwhile others are served.
   FakeFrontend quick(address(), "quick");
-  quick.Open();
   ASSERT_TRUE(quick.Submit("q", 200).ok());
   EXPECT_EQ(quick.ReadRequest("q").tokens_size(), 200);
   EXPECT_TRUE(WaitUntil([this] { return Stats().num_running() == 0; }));
@@ -356,7 +337,6 @@ TEST_F(ServerTest, CoalescesTokensOfASlowReader) {
   const auto engine = StartEngine(SmallLayout());
   std::thread answers([&engine] { engine->AnswerAll(); });
   FakeFrontend frontend(address(), "a");
-  frontend.Open();
   constexpr int kTokens = 5000;  // more than the transport takes
   ASSERT_TRUE(frontend.Submit("r", kTokens).ok());
   ASSERT_TRUE(WaitUntil([this] { return Stats().num_running() == 0; }));
@@ -371,7 +351,6 @@ TEST_F(ServerTest, ReportsStats) {
   EXPECT_FALSE(Stats().has_layout());
   const auto engine = StartEngine(SmallLayout());
   FakeFrontend frontend(address(), "a");
-  frontend.Open();
   ASSERT_TRUE(frontend.Submit("r", 1).ok());
   const v1::GetStatsResponse stats = Stats();
   EXPECT_EQ(stats.engine_name(), "fake");
@@ -404,7 +383,6 @@ TEST_F(ServerTest, AnEngineThatDoesNotAnswerIsLost) {
   Start(options);
   const auto engine = StartEngine(SmallLayout());
   FakeFrontend frontend(address(), "a");
-  frontend.Open();
   ASSERT_TRUE(frontend.Submit("r", 3).ok());
   EXPECT_TRUE(WaitUntil([&] {
     server_->UpdateHealth();

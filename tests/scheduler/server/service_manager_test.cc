@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/scheduler/server/server_harness.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {

@@ -19,6 +19,7 @@
 #include <spdlog/spdlog.h>
 
 #include "tests/scheduler/server/server_harness.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {

@@ -1,0 +1,311 @@
+#include "scheduler/compression_points.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/eviction/window_eviction.h"
+
+namespace blockmgr {
+namespace {
+
+HeadShape ShardShapeOf(const ModelLayout& layout) {
+  HeadShape shape = ShapeOf(layout);
+  shape.num_heads = layout.shard_heads();
+  return shape;
+}
+
+// By budgets per head: what the shard's own add up to.
+int64_t ExternalPages(const CompressionPoint& point, const ModelLayout& layout,
+                      int32_t shard) {
+  const int32_t heads = layout.shard_heads();
+  const HeadShape row{
+      .num_layers = 1, .num_heads = heads, .page_size = layout.page_size};
+  int64_t num_pages = 0;
+  for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+    num_pages += PageTotalExternal(
+        std::span(*point.budgets)
+            .subspan(layout.head_index(layer, shard * heads), heads),
+        point.policy, row, {.cut = point.cut, .length = point.length});
+  }
+  return num_pages;
+}
+
+// headkv and lukv become budgets of a caller: neither page counts nor engines
+// need the table. `range` is what the target is measured by; where it covers
+// nothing, nothing is evicted, and the point stays as it is.
+void ResolveTable(const std::shared_ptr<const BudgetTable>& table,
+                  const EvictionRange& range, const ModelLayout& layout,
+                  CompressionPoint* point) {
+  if (!point->policy.needs_table() || range.cut == 0) return;
+  point->budgets = std::make_shared<const std::vector<int32_t>>(TableBudgets(
+      point->policy, point->target, ShapeOf(layout), range, *table));
+  point->policy.budget = BudgetSpec();
+  point->policy.budget.kind = BudgetKind::kExternal;
+}
+
+// What all points of an eviction have in common.
+CompressionPoint PointOf(const RequestEviction& eviction, int32_t num_prompt) {
+  CompressionPoint point;
+  point.policy = eviction.policy;
+  point.target = eviction.target;
+  point.is_shared = eviction.share_prefix;
+  point.in_place = eviction.mode == EvictionMode::kEveryChunk;
+  if (eviction.mode == EvictionMode::kEveryChunk) {
+    point.target.kind = EvictionTarget::Kind::kTokens;
+    point.target.tokens = eviction.target.TokensPerHead(num_prompt);
+  }
+  return point;
+}
+
+// Of points that have `any` in common, the one when `length` tokens are
+// computed; what its table says depends on nothing else.
+CompressionPoint PointAt(const CompressionPoint& any,
+                         const std::shared_ptr<const BudgetTable>& table,
+                         int32_t length, const ModelLayout& layout) {
+  CompressionPoint point = any;
+  point.length = length;
+  point.cut = LargestCut(length, layout.page_size);
+  ResolvePoint(table, layout, &point);
+  return point;
+}
+
+}  // namespace
+
+HeadShape ShapeOf(const ModelLayout& layout) {
+  return {.num_layers = layout.num_layers,
+          .num_heads = layout.num_heads,
+          .page_size = layout.page_size};
+}
+
+int32_t LargestCut(int32_t length, int32_t page_size) {
+  return (length - 1) / page_size * page_size;
+}
+
+int64_t PagesOf(const CompressionPoint& point, const ModelLayout& layout) {
+  if (point.budgets == nullptr) {
+    return PageTotal(point.policy, point.target, ShardShapeOf(layout),
+                     {.cut = point.cut, .length = point.length});
+  }
+  int64_t most = 0;
+  for (int32_t shard = 0; shard < layout.num_shards; ++shard) {
+    most = std::max(most, ExternalPages(point, layout, shard));
+  }
+  return most;
+}
+
+std::vector<int64_t> ShardPagesOf(const CompressionPoint& point,
+                                  const ModelLayout& layout) {
+  std::vector<int64_t> totals;
+  if (point.budgets == nullptr || layout.num_shards == 1) return totals;
+  for (int32_t shard = 0; shard < layout.num_shards; ++shard) {
+    totals.push_back(ExternalPages(point, layout, shard));
+  }
+  return totals;
+}
+
+void ResolvePoint(const std::shared_ptr<const BudgetTable>& table,
+                  const ModelLayout& layout, CompressionPoint* point) {
+  ResolveTable(table, {.cut = point->cut, .length = point->length}, layout,
+               point);
+  point->page_total = point->cut > 0 ? PagesOf(*point, layout) : 0;
+}
+
+int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout) {
+  return static_cast<int32_t>(
+      CeilDiv<int64_t>(point.page_total, layout.shard_pages_per_block()));
+}
+
+int64_t WindowPagesOf(const CompressionPoint& point, int32_t group,
+                      const ModelLayout& layout) {
+  const int32_t window = layout.window_of(group);
+  if (!point.target.evicts_in_windows() ||
+      !WindowEviction::IsCovered(window, point.cut, point.length)) {
+    return 0;
+  }
+  const WindowEviction eviction =
+      WindowEviction::Of(point.policy, window, point.cut, point.length);
+  return PageTotal(eviction.policy, point.target.InWindow(),
+                   ShardShapeOf(layout), eviction.range);
+}
+
+int32_t WindowRegionBlocks(const CompressionPoint& point,
+                           const ModelLayout& layout) {
+  if (!point.target.evicts_in_windows()) return 0;
+  int32_t num_blocks = 0;
+  for (int32_t group = 1; group < layout.num_groups(); ++group) {
+    // A range as long as the window, with one token behind it, is longer than
+    // any, and protects more.
+    const int32_t window = layout.window_of(group);
+    const int64_t num_pages =
+        PageTotal(point.policy, point.target.InWindow(), ShardShapeOf(layout),
+                  {.cut = window, .length = window + 1});
+    num_blocks += static_cast<int32_t>(
+        CeilDiv<int64_t>(num_pages, layout.shard_pages_per_block()));
+  }
+  return num_blocks;
+}
+
+std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
+                                               int32_t num_prompt,
+                                               const ModelLayout& layout) {
+  std::vector<CompressionPoint> points;
+  const int32_t last_cut = LargestCut(num_prompt, layout.page_size);
+  const bool plans = eviction.mode != EvictionMode::kNone &&
+                     eviction.mode != EvictionMode::kPressure;
+  if (!plans || last_cut == 0) return points;
+  // The block after the cut of a shared region is shared with it: a whole one,
+  // and before the last token, which every request computes itself.
+  const int32_t multiple = std::max(eviction.share_multiple, layout.page_size);
+  const int32_t last = eviction.share_prefix
+                           ? (num_prompt - 1) / multiple * multiple
+                           : num_prompt;
+  if (last == 0) return points;
+  const int32_t step = eviction.mode == EvictionMode::kEveryChunk
+                           ? eviction.compress_every
+                           : last;
+  // Budgets by a table are those of the whole prompt, or, where others are to
+  // agree on them, of each length.
+  const CompressionPoint any = PointOf(eviction, num_prompt);
+  CompressionPoint point = any;
+  if (!eviction.share_prefix) {
+    ResolveTable(eviction.table, {.cut = last_cut, .length = num_prompt},
+                 layout, &point);
+  }
+  for (int32_t length = std::min(step, last);;
+       length += std::min(step, last - length)) {
+    if (eviction.share_prefix) {
+      point = PointAt(any, eviction.table, length, layout);
+    } else {
+      point.length = length;
+      point.cut = LargestCut(length, layout.page_size);
+      ResolvePoint(nullptr, layout, &point);
+    }
+    if (point.cut > 0 &&
+        RegionBlocks(point, layout) < point.cut / layout.page_size) {
+      points.push_back(point);
+    }
+    if (length == last) return points;
+  }
+}
+
+SharedCompression ShareCompression(const RequestEviction& eviction,
+                                   int32_t num_prompt,
+                                   const ModelLayout& layout) {
+  SharedCompression sharing;
+  sharing.point = PointOf(eviction, num_prompt);
+  const EvictionTarget& target = sharing.point.target;
+  sharing.table = eviction.table;
+  sharing.plan = FormatPolicy(eviction.policy);
+  if (eviction.policy.needs_table()) {
+    absl::StrAppend(&sharing.plan, " ", TableFingerprint(*eviction.table));
+  }
+  if (target.kind == EvictionTarget::Kind::kTokens) {
+    absl::StrAppend(&sharing.plan, " tokens ", target.tokens);
+  } else {
+    absl::StrAppend(&sharing.plan, " ratio ", target.ratio.ToString());
+  }
+  if (target.evicts_in_windows()) {
+    absl::StrAppend(&sharing.plan, " windows ", target.window_ratio.ToString());
+  }
+  // A prefix that was compressed less often than every so many tokens took more
+  // blocks to make than its sharer may ever get.
+  if (eviction.mode == EvictionMode::kEveryChunk) {
+    absl::StrAppend(&sharing.plan, " every ", eviction.compress_every);
+  }
+  // Nor one that was compressed at other lengths: its sharer leaves out what
+  // would have come before of its own, and that may be what makes it fit.
+  absl::StrAppend(&sharing.plan, " multiple of ",
+                  std::max(eviction.share_multiple, layout.page_size));
+  return sharing;
+}
+
+CompressionPoint SharedPointAt(const SharedCompression& sharing, int32_t length,
+                               const ModelLayout& layout) {
+  return PointAt(sharing.point, sharing.table, length, layout);
+}
+
+std::string EncodeHistory(std::span<const CompressionPoint> points) {
+  std::string history;
+  history.reserve(points.size() * sizeof(int32_t));
+  AppendHistory(points, &history);
+  return history;
+}
+
+void AppendHistory(std::span<const CompressionPoint> points,
+                   std::string* history) {
+  for (const CompressionPoint& point : points) {
+    char bytes[sizeof point.length];
+    std::memcpy(bytes, &point.length, sizeof bytes);
+    history->append(bytes, sizeof bytes);
+  }
+}
+
+std::vector<int32_t> DecodeHistory(absl::string_view history) {
+  std::vector<int32_t> lengths(history.size() / sizeof(int32_t));
+  if (!lengths.empty()) {
+    std::memcpy(lengths.data(), history.data(),
+                lengths.size() * sizeof(int32_t));
+  }
+  return lengths;
+}
+
+int32_t NextLength(const DecodeCompression& decode, int32_t length) {
+  const int64_t num_past =
+      std::max(0, length - decode.begin) / decode.every + 1;
+  return static_cast<int32_t>(
+      std::min<int64_t>(decode.begin + num_past * decode.every, INT32_MAX));
+}
+
+CompressionPoint NextPoint(const DecodeCompression& decode, int32_t length,
+                           const ModelLayout& layout) {
+  return PointAt(decode.point, decode.table, NextLength(decode, length),
+                 layout);
+}
+
+bool KnowsTotals(const DecodeCompression& decode, const ModelLayout& layout) {
+  return decode.table == nullptr ||
+         (layout.num_shards == 1 &&
+          decode.point.policy.rounding == Rounding::kPage);
+}
+
+CompressionPoint UndividedPointAt(const DecodeCompression& decode,
+                                  int32_t length, const ModelLayout& layout) {
+  CompressionPoint point = decode.point;
+  if (decode.table != nullptr) {
+    point.policy.budget = BudgetSpec();
+    point.policy.budget.kind = BudgetKind::kGlobal;
+  }
+  return PointAt(point, nullptr, length, layout);
+}
+
+std::unique_ptr<const DecodeCompression> DecodeCompressionOf(
+    const RequestEviction& eviction, int32_t num_prompt, int32_t end,
+    const ModelLayout& layout) {
+  if (eviction.mode != EvictionMode::kDecode) return nullptr;
+  DecodeCompression decode;
+  decode.point.policy = eviction.policy;
+  decode.point.target = eviction.target;
+  decode.table = eviction.table;
+  decode.begin = num_prompt;
+  decode.every = eviction.compress_every;
+  return WithEnd(decode, end, layout);
+}
+
+std::unique_ptr<const DecodeCompression> WithEnd(
+    const DecodeCompression& decode, int32_t end, const ModelLayout& layout) {
+  auto longer = std::make_unique<DecodeCompression>(decode);
+  longer->end = std::max(decode.end, end);
+  if (KnowsTotals(decode, layout)) return longer;
+  for (int32_t length = NextLength(decode, decode.end); length <= end;
+       length = NextLength(decode, length)) {
+    longer->region_blocks =
+        std::max(longer->region_blocks,
+                 RegionBlocks(NextPoint(decode, length - 1, layout), layout));
+  }
+  return longer;
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,191 @@
+// For tests: the audit, and numbers by which they compare two states.
+
+#include <algorithm>
+
+#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
+
+#include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
+#include "scheduler/scheduler_impl.h"
+
+namespace blockmgr {
+namespace {
+
+class StateMixer {
+ public:
+  template <typename... Values>
+  void Mix(Values... values) {
+    ((hash_ = SplitMix64(hash_ ^ static_cast<uint64_t>(values))), ...);
+  }
+  uint64_t hash() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 0;
+};
+
+// Scores and budgets from outside by their presence.
+void MixPoint(const CompressionPoint& point, StateMixer* mixer) {
+  mixer->Mix(point.length, point.cut, point.policy.scorer.kind,
+             point.policy.budget.kind, point.target.tokens,
+             point.target.ratio.numerator, point.target.ratio.denominator,
+             point.target.window_ratio.numerator,
+             point.target.window_ratio.denominator, point.scores != nullptr,
+             point.budgets != nullptr, point.page_total, point.command,
+             point.is_planned, point.is_shared, point.is_recorded,
+             point.in_place);
+}
+
+void MixStep(const StepInFlight& step, StateMixer* mixer) {
+  mixer->Mix(Index(step.id), step.runs.size(), step.orders.size());
+  for (const StepInFlight::Run& run : step.runs) {
+    mixer->Mix(Index(run.id), run.incarnation, run.num_tokens, run.num_drafts,
+               run.samples);
+  }
+  for (const StepInFlight::Order& order : step.orders) {
+    MixPoint(order.point, mixer);
+    mixer->Mix(order.run, order.num_released, order.futile, Index(order.region),
+               order.window_groups.size());
+    for (const int32_t group : order.window_groups) mixer->Mix(group);
+  }
+}
+
+// The counters; gauges follow from the rest.
+void MixTotals(const SchedulerStats& totals, StateMixer* mixer) {
+  mixer->Mix(totals.num_steps, totals.num_finished, totals.num_preemptions,
+             totals.num_swap_outs, totals.num_swap_ins,
+             totals.num_swapped_in_tokens, totals.num_passes,
+             totals.num_prefix_waits, totals.num_prompt_tokens,
+             totals.num_cached_tokens, totals.num_cached_region_tokens,
+             totals.num_computed_tokens, totals.num_recomputed_tokens,
+             totals.num_output_tokens, totals.num_draft_tokens,
+             totals.num_accepted_tokens, totals.num_evictions,
+             totals.num_refused_evictions, totals.num_squeezes,
+             totals.num_forks, totals.num_lost_blocks, totals.num_cut_requests,
+             totals.num_lost_host_blocks, totals.evicted_entries,
+             totals.evicted_blocks, totals.evicted_bytes);
+}
+
+}  // namespace
+
+void SchedulerImpl::CheckInvariants() const {
+  manager_.CheckInvariants();
+  BM_CHECK(num_running() + waiting_.size() == std::ssize(requests_));
+  waiting_.CheckInvariants();
+  prefix_hints_.CheckInvariants();
+  tenants_.CheckInvariants();
+  CheckReservations();
+  BM_CHECK(std::ranges::is_sorted(
+      running_, [this](const RequestState* a, const RequestState* b) {
+        return RunsBefore(a, b);
+      }));
+  BM_CHECK(names_.size() == requests_.size());
+  BM_CHECK(states_.size() == requests_.size() + free_states_.size());
+  BM_CHECK(std::ssize(running_) + manager_.num_open_slots() ==
+           options_.max_num_seqs);
+  BM_CHECK(num_squeezable_ ==
+           std::ranges::count_if(running_, [](const RequestState* request) {
+             return request->squeeze != nullptr;
+           }));
+  BM_CHECK(num_spared_ ==
+           std::ranges::count_if(running_, &RequestState::is_spared));
+  BM_CHECK(num_speculating_ ==
+           std::ranges::count_if(running_, [](const RequestState* request) {
+             return request->num_drafts > 0;
+           }));
+  absl::flat_hash_set<const RequestState*> seen;
+  for (const RequestState* request : running_) {
+    BM_CHECK(seen.insert(request).second);
+    BM_CHECK(request->running);
+    BM_CHECK(request->swap == kNoSwap);
+    const SequenceCache& sequence = manager_.sequence(request->slot);
+    BM_CHECK(sequence.num_reserved == request->num_computed);
+    // What it is to publish next, for others to wait for.
+    BM_CHECK(!request->hint.computing.has_value() ||
+             (sequence.num_published + 1) * layout().page_size <=
+                 request->num_prompt);
+    BM_CHECK(sequence.num_settled <= std::ssize(request->tokens));
+    BM_CHECK(request->num_computed <= request->num_tokens());
+    BM_CHECK(request->num_computed <= request->last_length());
+    BM_CHECK(request->num_unverified == 0 ||
+             request->num_placeholders == 1 + request->num_unverified);
+  }
+  int32_t num_swapped = 0;
+  for (const RequestState* request : waiting_.All()) {
+    if (request->swap != kNoSwap) {
+      ++num_swapped;
+      BM_CHECK(manager_.host().Contains(request->swap));
+    }
+    BM_CHECK(waiting_.IsBarred(request->tenant) == IsFull(request->tenant));
+    BM_CHECK(seen.insert(request).second);
+    BM_CHECK(!request->running);
+    BM_CHECK(request->num_computed == 0);
+    BM_CHECK(request->num_placeholders == 0);
+    BM_CHECK(request->num_drafts == 0);
+  }
+  BM_CHECK(num_swapped == manager_.host().num_sequences());
+  BM_CHECK(num_steps_in_flight() <= options_.max_steps_in_flight);
+}
+
+void SchedulerImpl::CheckReservations() const {
+  absl::flat_hash_map<TenantId, int64_t> reserved;
+  for (const auto& [id, request] : requests_) {
+    BM_CHECK(request->reserved_blocks >= 0);
+    BM_CHECK(request->running || request->reserved_blocks == 0);
+    reserved[request->tenant] += request->reserved_blocks;
+  }
+  for (const auto& [tenant, blocks] : reserved) {
+    BM_CHECK(tenants_.reserved_blocks(tenant) == blocks);
+  }
+}
+
+uint64_t SchedulerImpl::StateHash() const {
+  StateMixer mixer;
+  mixer.Mix(FutureHash(), next_command_);
+  MixTotals(totals_, &mixer);
+  const auto mix_past = [&mixer](const RequestState& request) {
+    mixer.Mix(request.num_preemptions);
+  };
+  for (const RequestState* request : running_) mix_past(*request);
+  for (const RequestState* request : waiting_.All()) mix_past(*request);
+  return mixer.hash();
+}
+
+uint64_t SchedulerImpl::FutureHash() const {
+  StateMixer mixer;
+  mixer.Mix(manager_.StateHash(), RequestsHash(), tenants_.StateHash(),
+            in_flight_.size(), next_request_, next_step_);
+  for (const StepInFlight& step : in_flight_) MixStep(step, &mixer);
+  for (const SequenceSlot slot : released_) mixer.Mix(Index(slot));
+  mixer.Mix(dropped_regions_.size());
+  for (const RegionId region : dropped_regions_) mixer.Mix(Index(region));
+  mixer.Mix(dropped_swaps_.size());
+  for (const SwapId swap : dropped_swaps_) mixer.Mix(Index(swap));
+  return mixer.hash();
+}
+
+uint64_t SchedulerImpl::RequestsHash() const {
+  StateMixer mixer;
+  const auto mix_request = [&mixer](const RequestState& request) {
+    mixer.Mix(Index(request.id), request.tokens.size(), request.num_computed,
+              request.num_placeholders, request.num_drafts,
+              request.num_unverified, request.next_compression,
+              request.reserved_blocks);
+    // Until it runs a fork has those of its parent.
+    if (request.fork_of == RequestId{0}) {
+      mixer.Mix(request.compressions.size());
+      for (const CompressionPoint& point : request.compressions) {
+        MixPoint(point, &mixer);
+      }
+    }
+    mixer.Mix(request.command != nullptr ? request.command->number : 0,
+              request.restarts, request.squeeze != nullptr, Index(request.swap),
+              request.times_passed, request.prefix_waits,
+              Index(request.prefix_wait.id), request.place.rank);
+  };
+  for (const RequestState* request : running_) mix_request(*request);
+  for (const RequestState* request : waiting_.All()) mix_request(*request);
+  return mixer.hash();
+}
+
+}  // namespace blockmgr
