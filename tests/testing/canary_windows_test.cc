@@ -163,10 +163,10 @@ StepPlan WindowHit() {
 TEST_F(CanaryWindowsTest, AHitHasThePagesOfEveryWindow) {
   ExpectNoticed(
       WindowHit(), [](StepPlan* p) { p->window_blocks[2] = BlockId{0}; },
-      "page 2 of group 1 is on block 0, 2 are left out");
+      "group 1: expected a block as number 2, got 0");
   ExpectNoticed(
       WindowHit(), [](StepPlan* p) { p->window_blocks[1] = BlockId{5}; },
-      "page 1 of group 1 is on block 5, 2 are left out");
+      "group 1: expected no block as number 1, got 5");
   ExpectNoticed(
       WindowHit(), [](StepPlan* p) { p->window_blocks[8] = BlockId{13}; },
       "group 2 head 0 position 7");
@@ -182,7 +182,7 @@ TEST_F(CanaryWindowsTest, AHitHasThePagesOfEveryWindow) {
         p->window_blocks.pop_back();
         p->window_offsets[2] = 9;
       },
-      "4 blocks of group 2 for tokens 0 to 9");
+      "group 2: expected 5 blocks");
   engine_.Restart();
   ASSERT_OK(Run(First()));
   ASSERT_OK(Run(Second()));
@@ -199,7 +199,7 @@ TEST_F(CanaryWindowsTest, NoticesPartsOfCachedBlocks) {
                   .blocks = {BlockId{11}, BlockId{17}},
                   .num_tokens = 1}};
   ExpectNoticed(
-      plan, [](StepPlan*) {}, "cached tokens: 7 of 9");
+      plan, [](StepPlan*) {}, "expected a tail, got none");
 }
 
 // A sequence that goes on from all nine tokens of slot 0.
@@ -223,15 +223,15 @@ StepPlan WindowFork() {
 TEST_F(CanaryWindowsTest, AForkCopiesTheLastBlockOfEveryGroup) {
   ExpectNoticed(
       WindowFork(), [](StepPlan* p) { p->copies.pop_back(); },
-      "block 16 is written and shared");
+      "a copy for each of 3 layer groups, got 2");
   ExpectNoticed(
       WindowFork(), [](StepPlan* p) { p->copies[1].group = 2; },
-      "copies 1 tokens of block 14, not the end");
+      "in order, got group 2");
   engine_.Restart();
   ASSERT_OK(Run(First()));
   ASSERT_OK(Run(Second()));
   ASSERT_OK(Run(WindowFork()));
-  EXPECT_THAT(engine_.table(SequenceSlot{1}).windows[1],
+  EXPECT_THAT(engine_.row(SequenceSlot{1}).window_blocks[1],
               ElementsAre(BlockId{7}, BlockId{8}, BlockId{9}, BlockId{15},
                           BlockId{22}));
 }
@@ -245,7 +245,7 @@ TEST_F(CanaryWindowsTest, NoticesASourceThatHasLeftPagesOut) {
   plan.starts[0].source = SequenceSlot{1};
   AddWindowRun(2, 6, 3, {{30, 31}, {32, 33}, {34, 35}}, true, &plan);
   EXPECT_THAT(Run(plan), StatusIs(absl::StatusCode::kInternal,
-                                  HasSubstr("has not all pages of group 1")));
+                                  HasSubstr("without page 1 of group 1")));
 }
 
 class CanaryWindowSwapTest : public CanaryWindowsTest {
@@ -294,7 +294,7 @@ TEST_F(CanaryWindowSwapTest, WindowsLeaveAndComeBack) {
 TEST_F(CanaryWindowSwapTest, NoticesOtherPages) {
   ExpectNoticed(
       Leave(), [](StepPlan* p) { p->transfers_out[5].block = BlockId{5}; },
-      "not the 10 of its 9 tokens");
+      "expected block 6 of its window group 1, got 5");
   engine_.Restart();
   ASSERT_OK(Run(First()));
   ASSERT_OK(Run(Second()));
@@ -302,7 +302,7 @@ TEST_F(CanaryWindowSwapTest, NoticesOtherPages) {
   StepPlan plan = Return();
   std::swap(plan.transfers_in[4].host, plan.transfers_in[5].host);
   EXPECT_THAT(Run(plan), StatusIs(absl::StatusCode::kInternal,
-                                  HasSubstr("gets host block 7 (expected 6)")));
+                                  HasSubstr("of host block 6 to")));
 }
 
 TEST_F(CanaryWindowsTest, WhatIsComputedFromLostContentStaysWrong) {
