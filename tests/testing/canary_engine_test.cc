@@ -110,7 +110,8 @@ TEST_F(CanaryEngineTest, NoticesABlockThatIsGivenTwice) {
               StatusIs(kInternal, HasSubstr("in a table already")));
 }
 
-TEST_F(CanaryEngineTest, NoticesTheNullBlock) {
+// tests/engine/tables have what tables refuse, plan by plan.
+TEST_F(CanaryEngineTest, NoticesWhatTablesRefuse) {
   EXPECT_THAT(Run(Prompt(1, 0, {1, 0, 3})),
               StatusIs(kInternal, HasSubstr("expected block ids")));
 }
@@ -155,16 +156,6 @@ TEST_F(CanaryEngineTest, NoticesABlockHandedOutBehindAStepInFlight) {
               StatusIs(kInternal, HasSubstr("step 1, in flight")));
 }
 
-TEST_F(CanaryEngineTest, NoticesGapsAndMissingBlocks) {
-  EXPECT_THAT(Run(Prompt(1, 0, {1, 2})),
-              StatusIs(kInternal, HasSubstr("for 6 tail tokens, got 2")));
-  engine_.Restart();
-  EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
-  StepPlan plan = Plan(2);
-  AddRun(0, 7, 1, {4}, true, &plan);
-  EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr("position 6, got 7")));
-}
-
 // Starts slot 1 with the first five of the six tokens of slot 0.
 class CanarySourceTest : public CanaryEngineTest {
  protected:
@@ -203,16 +194,10 @@ TEST_F(CanarySourceTest, NoticesWrongForks) {
                              const char* message) {
     ExpectNoticed(Fork(), spoil, message);
   };
-  expect([](StepPlan* p) { p->start_tokens[4] = 1; },
-         "to be those of its source");
   expect([](StepPlan* p) { p->copies.clear(); }, "written and shared");
   expect([](StepPlan* p) { p->copies[0].num_tokens = 2; }, "copies 2 tokens");
-  expect([](StepPlan* p) { p->copies[0].blocks.source = BlockId{2}; },
-         "expected its last block 3");
   expect([](StepPlan* p) { p->copies[0].blocks.destination = BlockId{2}; },
          "new block 2 is in a table already");
-  expect([](StepPlan* p) { p->released = {SequenceSlot{0}}; },
-         "expected a source that goes on");
 }
 
 // Starts slot 1 with the first three of the six tokens that slot 0 left in the
@@ -242,8 +227,6 @@ TEST_F(CanaryPartTest, NoticesWrongParts) {
                              const char* message) {
     ExpectNoticed(Part(), spoil, message);
   };
-  expect([](StepPlan* p) { p->copies.clear(); },
-         "a multiple of 2 or a copy, got 3");
   expect([](StepPlan* p) { p->copies[0].num_tokens = 2; }, "copies 2 tokens");
   expect([](StepPlan* p) { p->copies[0].blocks.destination = BlockId{5}; },
          "expected its block 4");
@@ -330,24 +313,10 @@ TEST_F(CanaryOrderTest, CarriesOutARightOrderAndReadsWhatIsLeft) {
   }
 }
 
-TEST_F(CanaryOrderTest, NoticesDestinationsOfOthers) {
-  // A block of the tail above the cut.
-  EXPECT_THAT(Run(WithOrder(3)),
-              StatusIs(kInternal, HasSubstr("holds tokens that stay")));
-}
-
 TEST_F(CanaryOrderTest, NoticesWrongNumbers) {
   StepPlan plan = WithOrder(9);
   plan.evictions[0].page_total = 5;
   EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr("page total 5")));
-  engine_.Restart();
-  plan = WithOrder(9);
-  plan.evictions[0].cut = 6;
-  EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr("in [0, 6), got 6")));
-  engine_.Restart();
-  plan = WithOrder(9);
-  plan.evictions[0].length = 7;
-  EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr("expected 6, got 7")));
 }
 
 // Slot 0's six tokens leave for host blocks 4, 2 and 0.
@@ -398,45 +367,17 @@ TEST_F(CanaryEngineTest, NoticesWrongSwapOuts) {
   ExpectNoticed(
       LeavePlan(2), [](StepPlan* plan) { plan->swap_outs[0].num_tokens = 7; },
       "expected 1 to 6 tokens (of slot 0), got 7");
-  ExpectNoticed(
-      LeavePlan(2),
-      [](StepPlan* plan) { plan->transfers_out[0].block = BlockId{2}; },
-      "expected block 1 of its tail, got 2");
-  ExpectNoticed(
-      LeavePlan(2),
-      [](StepPlan* plan) { plan->transfers_out[0].host = HostBlockId{5}; },
-      "expected host blocks below 5, got 5");
-  ExpectNoticed(
-      LeavePlan(2), [](StepPlan* plan) { plan->dropped_swaps = {SwapId{1}}; },
-      "expected one that was swapped out");
-  ExpectNoticed(
-      LeavePlan(2), [](StepPlan* plan) { plan->released.clear(); },
-      "expected a slot in use that is released");
 }
 
-TEST_F(CanaryEngineTest, NoticesWrongReturns) {
-  const auto expect = [this](const std::function<void(StepPlan*)>& spoil,
-                             const char* message) {
-    engine_.Restart();
-    EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
-    EXPECT_THAT(Run(LeavePlan(2)), IsOk());
-    StepPlan plan = ReturnPlan(3);
-    spoil(&plan);
-    EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr(message)));
-  };
-  expect([](StepPlan* plan) { plan->starts[0].swap = SwapId{2}; },
-         "expected one that was swapped out");
-  expect([](StepPlan* plan) { plan->start_tokens[2] = 9; }, "to be its own");
-  expect([](StepPlan* plan) { plan->transfers_in[1].host = HostBlockId{4}; },
-         "a copy of host block 2");
-  expect(
-      [](StepPlan* plan) {
-        plan->transfers_in[1].block = BlockId{8};
-        plan->blocks[1] = BlockId{8};
-      },
-      "new block 8 is in a table already");
-  expect([](StepPlan* plan) { plan->transfers_in[1].block = BlockId{12}; },
-         "to block 1 of its run, got 12");
+TEST_F(CanaryEngineTest, NoticesReturnsToBlocksOfOthers) {
+  EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
+  EXPECT_THAT(Run(LeavePlan(2)), IsOk());
+  StepPlan plan = ReturnPlan(3);
+  plan.transfers_in[1].block = BlockId{8};
+  plan.blocks[1] = BlockId{8};
+  EXPECT_THAT(
+      Run(plan),
+      StatusIs(kInternal, HasSubstr("new block 8 is in a table already")));
 }
 
 TEST_F(CanaryEngineTest, NoticesHostBlocksThatStepsInFlightTouch) {

@@ -181,29 +181,11 @@ TEST_F(CanaryWindowRegionsTest, ARegionIsEvictedFromAgain) {
     EXPECT_THAT(engine_.positions(SequenceSlot{0}, 1), Each(testing::Ge(7)));
     EXPECT_EQ(Run(Other(21)).ok(), destination != 21);
   }
-  engine_.Restart();
-  ASSERT_OK(Run(WithOrders(21)));
-  EXPECT_THAT(
-      Run(again(17)),  // behind the cut
-      StatusIs(absl::StatusCode::kInternal, HasSubstr("tokens that stay")));
 }
 
 TEST_F(CanaryWindowRegionsTest, NoticesWrongOrders) {
   const std::vector<std::pair<const char*, std::function<void(EvictionOrder*)>>>
       cases = {
-          {"group: expected 0 to 1, got 2",
-           [](EvictionOrder* order) { order->group = 2; }},
-          {"group: expected 0 to 1, got -1",
-           [](EvictionOrder* order) { order->group = -1; }},
-          {"region: expected none",
-           [](EvictionOrder* order) { order->region = RegionId{7}; }},
-          // Nobody attends to it.
-          {"cut: expected one above 5",
-           [](EvictionOrder* order) { order->cut = 4; }},
-          {"in [0, 12), got 12", [](EvictionOrder* order) { order->cut = 12; }},
-          {"in [0, 12), got 9", [](EvictionOrder* order) { order->cut = 9; }},
-          {"length: expected 12, got 14",
-           [](EvictionOrder* order) { order->length = 14; }},
           {"has page total 5",
            [](EvictionOrder* order) { order->page_total = 5; }},
           // All that there is.
@@ -316,15 +298,9 @@ TEST_F(CanaryKeptRegionsTest, WhatTheWindowHasPassedIsNotTaken) {
 
 TEST_F(CanaryKeptRegionsTest, NoticesWrongTables) {
   const std::vector<std::pair<const char*, StepPlan>> cases = {
-      {"expected no block as number 4, got 15",
-       StartOn(7, 12, {6}, {0, 0, 0, 0, 15, 16})},
-      {"expected a block as number 5, got 0",
-       StartOn(7, 12, {6}, {0, 0, 0, 0, 0, 0})},
       {"expected request 101", StartOn(7, 12, {6}, {0, 0, 0, 0, 0, 17})},
       {"expected num_cached_tokens to be at least 12",
        StartOn(7, 10, {}, {0, 0, 0, 0, 15})},
-      {"expected a region that is kept, got 8",
-       StartOn(8, 12, {6}, {0, 0, 0, 0, 0, 16})},
   };
   for (const auto& [message, plan] : cases) {
     engine_.Restart();
