@@ -1,10 +1,10 @@
 // What the independent books keep of a sequence's blocks: those of NaiveModel,
 // the twin of BlockManager, and those of the simulator's ledger.
 //
-// Written with sets and counting, and without the product's code. Nothing is
-// chosen here: books are told which blocks the product took, and say what
-// follows. Blocks that a sequence gives up are returned, in order; who else has
-// them is the caller's business.
+// The rules are written with sets and counting, and without the product's code.
+// They choose nothing: books are told which blocks the product took, and say
+// what follows. Blocks that a sequence gives up are returned, in order. Whether
+// other sequences hold these blocks is the caller's business.
 #ifndef TESTS_TESTING_BOOKS_H_
 #define TESTS_TESTING_BOOKS_H_
 
@@ -23,13 +23,13 @@ namespace blockmgr {
 struct BookRegion {
   int32_t cut = 0;              // 0: there is none
   int32_t length = 0;           // tokens computed when it was made
-  std::vector<BlockId> blocks;  // that have pages of it
+  std::vector<BlockId> blocks;  // with pages of the region
   std::vector<int32_t> kept;    // by (layer, head); empty: there is none
   NaivePages pages;
 };
 
-// What an eviction covers in one group: a region, if the next token attends to
-// any of it, and pages of the table.
+// What an eviction covers in one group: the region, if the next token attends
+// to a part of it, and pages of the table.
 struct BookCover {
   BookRegion region;
   std::vector<BlockId> pages;
@@ -55,33 +55,40 @@ class BookRules {
  public:
   explicit BookRules(const ModelLayout& layout) : layout_(layout) {}
 
-  // Whether the tokens from the last of `length` on need the page no more.
+  // Returns whether no token from position length - 1 on attends to the page.
   bool IsOut(int32_t group, int32_t page, int32_t length) const;
-  // The first page that they need.
+  // Returns the first page that is not out.
   int32_t FirstPage(int32_t group, int32_t length) const;
-  // Whether they attend to something below the region's cut, if there is one.
+  // Returns whether the last page below the region's cut is not out. A group
+  // without a region has none in its window.
   bool IsInWindow(const BookRegion& region, int32_t group,
                   int32_t length) const;
-  // The pages of the first `length` tokens that a group has behind its region.
+  // Returns the pages of the first `length` tokens that a group has behind its
+  // region.
   PageRange PagesBehind(const GroupBook& book, int32_t group,
                         int32_t length) const;
-  // What an eviction of [0, cut) covers when `length` tokens are computed.
+  // Returns what an eviction of [0, cut) covers when `length` tokens are
+  // computed.
   BookCover CoveredBy(const GroupBook& book, int32_t group, int32_t cut,
                       int32_t length) const;
   std::vector<int64_t> PagesByShard(std::span<const int32_t> counts) const;
-  // The region on destinations that takes the place of what was covered.
+  // Returns the region on the destinations that takes the place of what was
+  // covered.
   BookRegion Rebuild(const BookCover& covered,
                      std::span<const BlockId> destinations,
                      const std::vector<int32_t>& counts, int32_t cut,
                      int32_t length) const;
   BookReceipt ReceiptOf(const BookCover& covered, const BookRegion& next) const;
-  // Whether the group has what the tokens from `length` on attend to.
+  // Returns whether the group has all pages that tokens from position `length`
+  // on attend to.
   bool CanGoOn(const GroupBook& book, int32_t group, int32_t length) const;
-  // Gives up the pages wholly behind the first `length` tokens, the last first.
+  // Gives up the pages wholly behind the first `length` tokens. Returns their
+  // blocks, the last first.
   std::vector<BlockId> CutBack(int32_t length, GroupBook* book) const;
-  // Gives up what is behind the window: pages, and the region.
+  // Gives up the pages and the region that are out of the window of `length`
+  // tokens, and returns them.
   BookCover LeaveWindow(int32_t group, int32_t length, GroupBook* book) const;
-  // The region when each of its blocks has moved.
+  // Returns the region when each of its blocks has moved to that of `to`.
   static BookRegion OnBlocks(BookRegion region, std::span<const BlockId> to);
 
  private:
