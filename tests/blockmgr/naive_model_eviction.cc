@@ -8,7 +8,6 @@
 
 #include <gtest/gtest.h>
 
-#include "blockmgr/base/bits.h"
 #include "tests/blockmgr/naive_model.h"
 
 namespace blockmgr {

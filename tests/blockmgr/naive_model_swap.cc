@@ -1,7 +1,6 @@
 // What NaiveModel knows of the host tier.
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
 #include <span>

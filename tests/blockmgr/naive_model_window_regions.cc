@@ -1,12 +1,11 @@
 // What NaiveModel knows of regions of window groups.
 
-#include <set>
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "blockmgr/base/bits.h"
 #include "tests/blockmgr/naive_model.h"
 
 namespace blockmgr {

@@ -1,7 +1,6 @@
 // What NaiveModel knows of layer groups with a window.
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <span>
 #include <utility>

@@ -6,8 +6,6 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "blockmgr/base/bits.h"
-
 namespace blockmgr::sim {
 
 std::set<BlockId> Ledger::Table::Blocks() const {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "blockmgr/base/bits.h"
 #include "tests/sim/ledger.h"
 
 namespace blockmgr::sim {

@@ -1,12 +1,10 @@
 // What an answer must bring about.
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 
-#include "blockmgr/base/bits.h"
 #include "tests/sim/ledger.h"
 
 namespace blockmgr::sim {

@@ -1,10 +1,8 @@
 // Evictions: what they cover, and regions of layer groups with a window.
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
-#include "blockmgr/base/bits.h"
 #include "tests/sim/ledger.h"
 
 namespace blockmgr::sim {

@@ -1,6 +1,5 @@
 // The canary must die of wrong tables of layer groups with windows, too.
 
-#include <algorithm>
 #include <functional>
 #include <utility>
 #include <vector>
