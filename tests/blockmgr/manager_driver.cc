@@ -107,11 +107,9 @@ void ManagerDriver::Check() {
     for (const auto& [slot, sequence] : model_.sequences()) {
       model_.CheckRegions(manager_, slot);
       CheckCovered(slot);
-      const int32_t num_in_region = sequence.cut() / config_.layout.page_size;
-      const auto num_pages =
-          static_cast<int32_t>(sequence.groups[0].pages.size());
+      const auto end = static_cast<int32_t>(sequence.groups[0].pages.size());
       const int32_t cut = config_.layout.page_size *
-                          (num_in_region + Int(0, num_pages - num_in_region));
+                          Int(sequence.cut() / config_.layout.page_size, end);
       EXPECT_EQ(manager_.NumOwnBlocks(slot, cut),
                 model_.NumOwnBlocks(slot, cut));
       for (const int32_t back : {0, 1, config_.layout.page_size}) {
